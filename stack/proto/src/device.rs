@@ -1,172 +1,175 @@
-//! The seam towards the wire: frames, and the port that takes and gives them in bursts.
+//! Interface to the port: frames, and the port queue that receives and transmits them in bursts.
 //!
-//! Production implements these traits over mbufs and a DPDK queue, tests over heap buffers and a
-//! simulated link. A frame is one Ethernet frame without its frame check sequence.
+//! Production implements these traits over mbufs and a DPDK port queue, tests over heap buffers and
+//! a simulated link. A frame is one Ethernet frame without its frame check sequence.
 
 use crate::wire::ethernet::VLAN_ETHERNET_LEN;
 
-/// Who computes and checks the TCP and IPv4 header checksums.
+/// Where TCP and IPv4 header checksums are computed and verified.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ChecksumMode {
-    /// The medium is memory and cannot corrupt: fields are sent as zero and not checked.
+    /// Nowhere: the medium is memory. The fields are sent as zero and not verified.
     NotNeeded,
-    /// The stack computes and checks them.
+    /// In the stack.
     Software,
-    /// The port fills them in on transmit (see [`TxFrame::request_checksum`]); received frames
-    /// say what the port found ([`RxFrame::checksum`]).
+    /// In the port: it fills them in on transmit (see [`TxFrame::request_checksum`]) and reports
+    /// the verification of received frames ([`RxFrame::checksum`]).
     Offload,
 }
 
-/// What a received frame's port found out about the frame's checksums.
+/// Result of the port's checksum verification of a received frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ChecksumState {
-    /// Nobody looked.
+    /// Not verified.
     Unknown,
-    /// All of them are right.
+    /// All checksums are correct.
     Good,
-    /// At least one is wrong.
+    /// At least one checksum is wrong.
     Bad,
 }
 
-/// What a port can do. Fixed while the engine runs.
+/// Capabilities of a port. Fixed while the engine runs.
 #[derive(Clone, Copy, Debug)]
 pub struct Capabilities {
-    /// The port's hardware address.
+    /// Hardware address of the port.
     pub mac: [u8; 6],
-    /// Largest IP packet in bytes, IP header included; [`MTU_MIN`] at least.
+    /// Largest IP packet in bytes, IP header included; at least [`MTU_MIN`].
     pub mtu: u16,
-    /// The same for what is sent: `mtu`, unless the port receives larger packets than it sends.
+    /// The same for transmission: `mtu`, unless the port receives larger packets than it sends.
     pub send_mtu: u16,
-    /// Checksum arrangement.
+    /// Where checksums are computed and verified.
     pub checksum: ChecksumMode,
 }
 
-/// Least MTU of a port, in bytes of IP packet. Smaller ones work, as long as frames have the room
-/// that [`frame_capacity`] says, but hardly carry more than headers.
+/// Least MTU of a port, in bytes of IP packet. Smaller ones work if frames have [`frame_capacity`]
+/// bytes, but hardly carry more than headers.
 pub const MTU_MIN: u16 = 256;
 
 const _: () = assert!(MTU_MIN >= PACKET_CAPACITY_MIN);
 
-/// Which of the shard's pools a frame to be sent comes from.
+/// Frame pool of the shard from which a frame is allocated.
 ///
-/// Draining one of them must not stop progress in the others.
+/// Exhaustion of one pool must not stop progress in the others.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TxClass {
     /// Segments that carry FPDUs for the first time.
     Data,
-    /// Retransmissions: may use the reserve that `Data` leaves untouched.
+    /// Retransmissions: may use the reserve that `Data` does not touch.
     Retransmit,
-    /// ACK, SYN, RST, ARP, ICMP: never stream bytes.
+    /// ACK, SYN, RST, ARP, ICMP: frames without stream bytes.
     Control,
 }
 
-/// A received frame. Never edited: over `ring` the sender still holds it.
+/// Received frame. Read-only: over a `ring` port the sender still refers to it.
 pub trait RxFrame {
-    /// The first contiguous run of bytes. Link, network and transport headers lie in it whole;
-    /// a frame for which they do not is dropped. So it has the first 118 bytes of any longer
-    /// frame at least ([`MAX_HEADER_LEN`]: Ethernet, a tag, IPv6, TCP with all options); with less,
-    /// segments with many options would be lost each time they are sent. IPv6 extension headers
-    /// come on top.
+    /// First contiguous segment of the frame. It has to contain the link, network and transport
+    /// headers; otherwise the frame is dropped. So it contains at least the first 118 bytes of any
+    /// longer frame ([`MAX_HEADER_LEN`]: Ethernet, VLAN tag, IPv6, TCP with all options); with
+    /// less, segments with many options would be lost on every retransmission. IPv6 extension
+    /// headers are not included in this length.
     ///
     /// [`MAX_HEADER_LEN`]: crate::wire::tcp::MAX_HEADER_LEN
     fn head(&self) -> &[u8];
 
-    /// Bytes of the whole frame, over all runs.
+    /// Length of the frame in bytes, over all its segments.
     fn len(&self) -> usize;
 
-    /// True if the frame has no byte.
+    /// True if the frame is empty.
     fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Copies bytes `offset..offset + out.len()` of the frame, across runs, to `out`.
+    /// Copies bytes `offset..offset + out.len()` of the frame, across its segments, to `out`.
     ///
     /// # Panics
     /// If the range ends beyond [`RxFrame::len`].
     fn copy_out(&self, offset: usize, out: &mut [u8]);
 
-    /// What the port found about the checksums.
+    /// Result of the port's checksum verification.
     fn checksum(&self) -> ChecksumState;
 }
 
-/// A second reference to a frame that was sent, kept until its bytes are acknowledged.
+/// Second reference to a sent frame, held until its bytes are acknowledged.
 ///
-/// The bytes are immutable: the same memory may be under transmission, or at the peer.
+/// The bytes are immutable: the port may still be transmitting them, or the peer refer to them.
 pub trait Retained: Clone + 'static {
-    /// The frame's bytes, headers as they were at first transmission.
+    /// The bytes of the frame, with the headers of the first transmission.
     fn bytes(&self) -> &[u8];
 }
 
 /// Bytes of the longest packet that is built whole whatever the MTU: the smallest FPDU that
-/// messages are cut to (128 bytes of ULPDU, length, CRC and a marker), with headers of IPv6 and
-/// of TCP with all options. If it is longer than a packet of the link, TCP cuts it.
+/// messages are segmented to (128 bytes of ULPDU, length, CRC and a marker), with headers of IPv6
+/// and of TCP with all options. If it exceeds the MTU, TCP segments it.
 pub const PACKET_CAPACITY_MIN: u16 = 140 + 40 + 60;
 
-/// Bytes of room that a frame to be sent has at least, at a port of this MTU: an Ethernet header
-/// with a VLAN tag goes before the IP packet.
+/// Least capacity in bytes of a frame to be sent, at a port of this MTU: the IP packet and an
+/// Ethernet header with a VLAN tag.
 #[must_use]
 pub const fn frame_capacity(mtu: u16) -> usize {
     let packet = if mtu < PACKET_CAPACITY_MIN { PACKET_CAPACITY_MIN } else { mtu };
     packet as usize + VLAN_ETHERNET_LEN
 }
 
-/// A frame under construction, contiguous.
+/// Frame under construction, contiguous.
 pub trait TxFrame: Sized {
-    /// The handle that outlives transmission.
+    /// The reference that outlives transmission.
     type Retained: Retained;
 
-    /// The whole writable room: [`frame_capacity`] bytes at least. The frame starts at index 0.
+    /// The writable buffer, at least [`frame_capacity`] bytes. The frame starts at index 0.
     ///
     /// # Panics
     /// After [`TxFrame::retain`]: a retained frame never changes.
     fn buf_mut(&mut self) -> &mut [u8];
 
-    /// Declares the frame to be the first `len` bytes of the room. Call before `retain`.
+    /// Sets the length of the frame to the first `len` bytes of the buffer. Call it before
+    /// `retain`.
     fn set_len(&mut self, len: usize);
 
-    /// Takes a second reference for retransmission; the frame is immutable from here on.
+    /// Takes a second reference for retransmission; the frame is immutable from then on.
     fn retain(&mut self) -> Self::Retained;
 
-    /// Asks the port to fill in the TCP checksum and, over IPv4, that of the IP header (mode
-    /// `Offload` only). The TCP checksum field already holds the folded pseudo-header sum. Of every
-    /// TCP frame after [`TxFrame::set_len`] and before [`TxFrame::retain`]: nobody else makes them.
+    /// Requests that the port fills in the TCP checksum and, over IPv4, that of the IP header (mode
+    /// `Offload` only). The TCP checksum field already holds the folded pseudo-header sum. Called
+    /// for every TCP frame, after [`TxFrame::set_len`] and before [`TxFrame::retain`]: no other
+    /// code computes them.
     fn request_checksum(&mut self, l2_len: usize, l3_len: usize, l4_len: usize);
 }
 
-/// A port queue: bursts in, bursts out. One owner, never shared.
+/// Port queue that receives and transmits bursts. It has one owner and is never shared.
 pub trait Device {
-    /// A received frame; dropping it gives its memory back.
+    /// Received frame; dropping it frees its memory.
     type Rx: RxFrame;
-    /// A frame to be sent; dropping it unsent gives its memory back.
+    /// Frame to be sent; dropping it unsent frees its memory.
     type Tx: TxFrame<Retained = Self::Retained>;
-    /// A sent frame kept for retransmission; dropping it gives up the reference.
+    /// Sent frame kept for retransmission; dropping it releases the reference.
     type Retained: Retained;
 
-    /// What the port can do.
+    /// Returns the capabilities of the port.
     fn capabilities(&self) -> Capabilities;
 
-    /// Appends at most `max` received frames to `burst`, in arrival order; returns how many.
-    /// Takes what is there and never waits.
+    /// Appends at most `max` received frames to `burst`, in order of arrival; returns their number.
+    /// Never waits.
     fn receive(&mut self, burst: &mut Vec<Self::Rx>, max: usize) -> usize;
 
-    /// An empty frame from `pool`, or `None` while the pool is drained (a normal result: the
-    /// caller tries again in a later pass).
+    /// Allocates an empty frame from `pool`; `None` while the pool is exhausted (a normal result:
+    /// the caller retries in a later pass).
     fn allocate(&mut self, pool: TxClass) -> Option<Self::Tx>;
 
-    /// About how many frames of [`TxClass::Data`] are left, rather too few than too many; asked for
-    /// once in a pass. A device that cannot tell has plenty: then connections are not kept from
-    /// taking all of them.
+    /// Estimate of the free frames of [`TxClass::Data`], rather too low than too high; read once
+    /// per pass. A device that cannot count them returns the largest value: connections are then
+    /// not kept from using all of them.
     fn data_avail_count(&self) -> usize {
         usize::MAX
     }
 
-    /// How many frames [`Device::transmit`] takes before the next [`Device::flush`].
+    /// Number of frames that [`Device::transmit`] accepts before the next [`Device::flush`].
     fn tx_free_count(&self) -> usize;
 
-    /// Queues a frame for the next flush. Frames leave in the order queued. With no room left the
-    /// frame is dropped and counted, as a wire would.
+    /// Queues a frame for the next flush. Frames are sent in the order queued. If the queue is full
+    /// the frame is dropped and counted, as on a wire.
     fn transmit(&mut self, frame: Self::Tx);
 
-    /// Hands queued frames to the port in bursts; what the port does not take stays queued.
+    /// Passes queued frames to the port in bursts; frames that the port does not accept stay
+    /// queued.
     fn flush(&mut self);
 }

@@ -1,29 +1,136 @@
-//! Sans-IO iWARP: RDMAP over DDP over MPA over TCP, with no device, no clock and no chance of its
-//! own. Frames come in through [`device::Device`], registered memory through
-//! [`ddp::memory::Memory`], time and seeds as arguments; the whole runs as well in virtual time.
+//! Sans-IO iWARP: RDMAP over DDP over MPA over TCP, with no device, clock or random numbers of its
+//! own. Frames are received and sent through [`device::Device`], registered memory is accessed
+//! through [`ddp::memory::Memory`], time and seeds are arguments: the stack also runs in virtual
+//! time.
 //!
 //! Layers, each using only those to its left:
 //! `wire -> net, tcp -> mpa -> ddp -> rdmap -> verbs -> engine`.
 //!
-//! # Words
+//! # Terms
 //!
-//! | Here | Meaning | Source |
+//! | Term | Meaning | Source |
 //! |---|---|---|
-//! | segment | what TCP puts in one packet | RFC 9293 |
-//! | record | bytes handed to TCP at once; boundaries survive retransmission | |
-//! | EMSS | largest payload of a segment, options taken off | draft-culley-iwarp-mpa-02 |
-//! | FPDU | length, ULPDU, padding, CRC on the stream | RFC 5044 section 4 |
-//! | ULPDU | what MPA carries: one DDP segment | RFC 5044 |
+//! | segment | data and header that TCP sends in one packet | RFC 9293 |
+//! | record | bytes passed to TCP in one write; retransmissions keep boundaries | this crate |
+//! | EMSS | largest payload of a segment, options subtracted | draft-culley-iwarp-mpa-02 |
+//! | FPDU | length, ULPDU, padding and CRC on the stream | RFC 5044 section 4 |
+//! | ULPDU | payload of an FPDU: one DDP segment | RFC 5044 |
 //! | MULPDU | largest ULPDU whose FPDU fits a segment | RFC 5044 section 4.5 |
-//! | initiator, responder | who sends the request frame, who the reply | RFC 5044 section 7.1 |
-//! | tagged, untagged | addressed by STag and offset, or by queue | RFC 5041 section 4 |
-//! | STag, TO | names a region; offset in it (verbs: lkey and rkey; address) | RFC 5041 |
-//! | QN, MSN, MO | queue, message in it, offset in the message | RFC 5041 section 4.3 |
-//! | place | put bytes into memory, in whatever order they come | RFC 5041 section 5 |
-//! | deliver | tell the layer above, in order and once | RFC 5041 section 5 |
-//! | Data Source, Data Sink | where bytes come from, where they go | RFC 5041 |
-//! | IRD, ORD | Reads served, and issued, at a time | RFC 5040 section 6 |
-//! | Terminate | the message that ends a stream and says why | RFC 5040 section 4.8 |
+//! | initiator, responder | sends the request frame, the reply frame | RFC 5044 section 7.1 |
+//! | tagged, untagged | addressed by STag and TO, or by queue, MSN and MO | RFC 5041 section 4 |
+//! | STag, TO | names a region or window; offset in it (verbs: lkey, rkey; address) | RFC 5041 |
+//! | QN, MSN, MO | queue, message in the queue, offset in the message | RFC 5041 section 4.3 |
+//! | place | write bytes to memory, in any order | RFC 5041 section 5 |
+//! | deliver | notify the layer above of a message, in order and once | RFC 5041 section 5 |
+//! | Data Source, Data Sink | sender and receiver of the data of an operation | RFC 5041 |
+//! | requester, responder | issues, and answers, Read and Atomic Requests | RFC 5040, RFC 7306 |
+//! | IRD, ORD | limit on Reads and atomics answered, and issued, at a time | RFC 5040 section 6 |
+//! | Terminate | message that ends a stream and names the error | RFC 5040 section 4.8 |
+//!
+//! # Terms by module
+//!
+//! TCP:
+//!
+//! | Term | Source | Module |
+//! |---|---|---|
+//! | header formats, options | RFC 9293 section 3.1, RFC 7323 section 2 | [`wire::tcp`] |
+//! | modular sequence numbers | RFC 9293 section 3.4 | [`wire::seq`] |
+//! | Internet checksum | RFC 1071 | [`wire::checksum`] |
+//! | state machine | RFC 9293 section 3.3.2 | `tcp::state` |
+//! | header prediction, fast path | RFC 7323 section 5.6 | `tcp::fast_path` |
+//! | SEGMENT ARRIVES | RFC 9293 section 3.10.7 | `tcp::input` |
+//! | PAWS | RFC 7323 section 5 | `tcp::input` |
+//! | SND.UNA, SND.NXT, SND.WND | RFC 9293 section 3.3.1 | `tcp::send` |
+//! | RCV.NXT, RCV.WND, delayed ACK | RFC 9293 section 3.3.1 | `tcp::receive` |
+//! | out-of-order queue | RFC 9293 section 3.10.7.4 | `tcp::assembler`, `tcp::ooo_queue` |
+//! | SACK blocks sent | RFC 2018 section 4 | `tcp::assembler` |
+//! | D-SACK blocks sent | RFC 2883 section 4 | `tcp::receive` |
+//! | receive window auto-tuning (DRS) | | `tcp::rcv_autotune` |
+//! | SACK scoreboard | RFC 2018, RFC 6675 | `tcp::scoreboard` |
+//! | SRTT, RTTVAR, RTO | RFC 6298 | `tcp::rtt` |
+//! | RACK | RFC 8985 section 6 | `tcp::rack`, `tcp::scoreboard::loss_detection` |
+//! | tail loss probe (TLP) | RFC 8985 section 7 | `tcp::tlp` |
+//! | fast retransmit, fast recovery | RFC 5681 section 3.2, RFC 6582 | `tcp::loss_recovery` |
+//! | Eifel, F-RTO, undo | RFC 3522, RFC 5682 | `tcp::loss_recovery`, `tcp::recovery_state` |
+//! | proportional rate reduction (PRR) | RFC 9937 | `tcp::prr` |
+//! | cwnd, ssthresh, initial window | RFC 5681, RFC 6928 | `tcp::congestion` |
+//! | CUBIC | RFC 9438 | `tcp::congestion::cubic` |
+//! | HyStart++ | RFC 9406 | `tcp::congestion::hystart` |
+//! | DCTCP | RFC 8257 | `tcp::congestion::dctcp` |
+//! | ECN: ECT, CE, ECE, CWR | RFC 3168 section 6.1 | `tcp::ecn` |
+//! | pacing | | `tcp::pacing` |
+//! | sender SWS avoidance | RFC 9293 section 3.8.6.2.1 | `tcp::tx_schedule` |
+//! | zero-window probe, persist timer | RFC 9293 section 3.8.6.1 | `tcp::timeout` |
+//! | keepalive; R1, R2 | RFC 9293 sections 3.8.4, 3.8.3 | `tcp::timeout` |
+//! | challenge ACK | RFC 5961 | `tcp::challenge` |
+//! | TIME-WAIT, its reuse | RFC 9293 section 3.3.2, RFC 6191 | `tcp::close` |
+//! | path MTU discovery, PLPMTUD | RFC 1191, RFC 8201, RFC 4821, RFC 8899 | `tcp::pmtu` |
+//! | initial sequence number | RFC 6528 section 3 | `engine::connect` |
+//! | ephemeral port selection | RFC 6056 section 3.3.3 | `engine::connect` |
+//! | SYN cookie | RFC 4987 section 3.6 | `engine::cookie` |
+//! | backlog, half-open connections | RFC 4987 | `engine::listen` |
+//!
+//! IP and below:
+//!
+//! | Term | Source | Module |
+//! |---|---|---|
+//! | extension headers, fragment header | RFC 8200 section 4 | [`wire::ip`] |
+//! | reassembly | RFC 791, RFC 8200 section 4.5 | [`net::fragments`] |
+//! | neighbor unreachability detection | RFC 4861 section 7.3 | [`net::neighbor`] |
+//! | reachability confirmation | RFC 4861 section 7.3.1 | `engine::next_hop` |
+//! | Neighbor Solicitation, Advertisement | RFC 4861 section 7.2 | [`net::ndp`] |
+//! | ARP, announcement | RFC 826, RFC 5227 | [`net::arp`] |
+//! | multicast listener report (MLD) | RFC 3810 | [`net::mld`], `engine::multicast` |
+//! | next hop, source address selection | RFC 6724 section 5 | [`net::routing`] |
+//! | ICMP error | RFC 792, RFC 4443, RFC 5927 | [`net::icmp_error`], `engine::icmp_error` |
+//! | Time Exceeded sent | RFC 792, RFC 8200 section 4.5 | [`net::icmp_tx`] |
+//!
+//! MPA:
+//!
+//! | Term | Source | Module |
+//! |---|---|---|
+//! | request frame, reply frame | RFC 5044 section 7.1 | [`wire::mpa`], [`mpa::startup`] |
+//! | IRD and ORD negotiation | RFC 6581 section 9.1 | [`mpa::startup`] |
+//! | start of full operation | RFC 5044 section 7.1 | `engine::mpa_start` |
+//! | FPDU format, PAD | RFC 5044 section 4.1 | [`mpa::fpdu`] |
+//! | MULPDU | RFC 5044 section 4.5 | [`mpa::framing`] |
+//! | marker, FPDUPTR | RFC 5044 section 4.3 | [`mpa::markers`] |
+//! | CRC32C | RFC 5044 section 4.4 | [`mpa::crc`] |
+//! | FPDU reception, partial FPDU | RFC 5044 section 4 | [`mpa::deframer`], [`mpa::fpdu_pool`] |
+//!
+//! DDP and RDMAP:
+//!
+//! | Term | Source | Module |
+//! |---|---|---|
+//! | DDP header: T, L, DV, RsvdULP | RFC 5041 section 4 | [`wire::ddp`] |
+//! | STag validation, PD association | RFC 5041 sections 7.1, 8.2 | [`ddp::regions`] |
+//! | STag rights, placement | RFC 5041 section 7.1 | [`ddp::memory`] |
+//! | memory window, Invalidate | RFC 5040 section 4, verbs | `ddp::regions::windows` |
+//! | queue number, MSN, MO | RFC 5041 sections 4.3, 7.1 | [`ddp::untagged`] |
+//! | out-of-order placement | RFC 5041 section 5.3 | `engine::rx_ooo`, [`mpa::deframer`] |
+//! | opcode, Read Request header | RFC 5040 section 4 | [`wire::rdmap`] |
+//! | RDMAP stream | RFC 5040 section 5 | [`rdmap::stream`] |
+//! | ORD, send queue, fence | RFC 5040 sections 5.5, 6 | [`rdmap::requester`] |
+//! | IRD queue, Read Response | RFC 5040 sections 5.2, 6 | [`rdmap::responder`] |
+//! | RTR message | RFC 6581 section 9.2 | [`rdmap::rtr`] |
+//! | Terminate error codes | RFC 5040 section 4.8 | [`rdmap::terminate`] |
+//! | Terminate header, HdrCt bits | RFC 5040 section 4.8 | [`wire::terminate`] |
+//! | Terminate after a local one | RFC 5040 section 4.8 | `engine::terminate_drain` |
+//! | Atomic Request, Atomic Response | RFC 7306 section 4 | [`wire::atomic`], [`ddp::atomic`] |
+//! | Immediate Data | RFC 7306 section 5 | [`wire::atomic`], `rdmap::stream::extensions` |
+//! | graceful teardown, half-close | RFC 5041 section 6.2.1 | `engine::graceful_close` |
+//! | abortive teardown | RFC 5041 section 6.2 | `engine::abort` |
+//!
+//! Verbs:
+//!
+//! | Term | Module |
+//! |---|---|
+//! | work request, queue pair | [`verbs::wr`], [`verbs::qp`], `engine::queue_pairs` |
+//! | work completion | [`verbs::wc`] |
+//! | completion notification, solicited event | [`verbs::notify`] |
+//! | shared receive queue (SRQ) | `engine::srq` |
+//! | scatter/gather list | [`ddp::sgl`] |
+//! | connection management | [`verbs::cm`] |
 #![forbid(unsafe_code)]
 #![cfg_attr(
     test,

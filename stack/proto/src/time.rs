@@ -1,10 +1,10 @@
-//! Time as the protocols see it: nanoseconds since the engine started, handed in by the caller.
+//! Time: nanoseconds since the engine started, passed in by the caller.
 
 use core::ops::{Add, Sub};
 
-/// A point in time, in nanoseconds since an origin the caller chose. Only ever moves forward.
+/// Point in time, in nanoseconds since an origin that the caller chose. Never goes backwards.
 ///
-/// The core never reads a clock: the runtime reads one once per pass, a simulation invents it.
+/// The core never reads a clock: the runtime reads one once per pass, a simulation computes it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Instant(u64);
 

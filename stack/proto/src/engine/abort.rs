@@ -1,4 +1,4 @@
-//! The end of a stream, and of the connection under it.
+//! Ends of a stream and of its connection: failed setup, loss, FIN, abort, local errors, TIME-WAIT.
 
 use core::hash::BuildHasher;
 
@@ -14,8 +14,8 @@ use crate::verbs::wc::{Completions, QpId};
 use crate::wire::mpa::{Enhanced, Startup};
 
 impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
-    /// Tells the application that its attempt to connect failed, if this was one, and what the
-    /// peer's reply says, if there is one.
+    /// Reports to the application that its attempt to connect failed, if this was one, with the
+    /// contents of the peer's reply, if there is one.
     pub(super) fn fail_connect(
         &mut self,
         index: u32,
@@ -38,7 +38,7 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
         });
     }
 
-    /// The connection came to nothing below: reset, or given up.
+    /// Handles the loss of the TCP connection: reset, or timed out.
     pub(super) fn on_tcp_lost(&mut self, index: u32, reason: EndReason) {
         let Some(conn) = self.connections.get_mut(index) else { return };
         let error = match reason {
@@ -55,7 +55,7 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
             && let Some(qp) = self.verbs.get_mut(qp_index)
         {
             qp.stream.stop();
-            // A peer that has closed both directions refuses what is sent to it.
+            // A peer that has closed both directions answers data with RST.
             let was_closed = qp.state == QpState::Closing && !qp.closed_locally;
             let reason = match reason {
                 EndReason::Reset if was_closed => EndReason::PeerClosed,
@@ -66,7 +66,7 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
         }
     }
 
-    /// The peer sent FIN: everything before it was handled.
+    /// Handles the peer's FIN; everything before it was processed.
     pub(super) fn on_fin(&mut self, now: Instant, index: u32) {
         self.fail_connect(index, ConnectError::Protocol, None);
         if self.continue_after_fin(now, index) {
@@ -84,7 +84,7 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
         self.begin_close(now, index);
     }
 
-    /// The peer sent bytes behind its FIN: the end of a stream of FPDUs is no good one then.
+    /// Handles data behind the peer's FIN: the stream did not close gracefully then.
     // req: DDP-128
     pub(super) fn on_data_after_fin(&mut self, index: u32) {
         let conn = self.connections.get(index);
@@ -94,8 +94,8 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
         }
     }
 
-    /// Start-up or lingering took too long, or a nudge is due. Lingering takes as long as it must
-    /// while the peer acknowledges what it still has to get, or sends, at more than a drip.
+    /// Handles an expired deadline: startup or linger timeout, or a siw wake-up. Lingering
+    /// continues while the peer acknowledges or sends data faster than the minimum.
     pub(super) fn on_deadline(&mut self, now: Instant, index: u32) {
         if self.on_siw_wakeup_deadline(now, index) || self.on_reject_deadline(now, index) {
             return;
@@ -122,15 +122,16 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
         self.abort(index);
     }
 
-    /// Ends the stream: what arrives is discarded but for a Terminate, FIN follows the last byte,
-    /// and the connection is reset if the peer has not closed too within the linger time.
+    /// Closes the connection: received data is discarded except for a Terminate, FIN follows the
+    /// last byte, and the connection is reset if the peer has not closed too within the linger
+    /// time.
     pub(super) fn begin_close(&mut self, now: Instant, index: u32) {
         self.leave_backlog(index);
         self.begin_terminate_drain(index);
         let Some(conn) = self.connections.get_mut(index) else { return };
-        // Nobody wants the bytes that were kept; what follows them is discarded as well.
+        // Buffered bytes are discarded, and so is everything behind them.
         conn.tcb.consume(std::mem::take(&mut conn.buffered_len));
-        // Half-closed it had no end.
+        // A half-close has no deadline.
         if !conn.closing || conn.deadline == NEVER {
             // req: DDP-032, RDMAP-248, RDMAP-249, RDMAP-254
             conn.closing = true;
@@ -161,15 +162,15 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
         }
     }
 
-    /// Ends the connection of a queue pair that cannot go on for want of something at this end.
+    /// Ends the connection of a queue pair that cannot continue for lack of a local resource.
     #[cold]
     pub(super) fn fail_locally(&mut self, now: Instant, qp: u32) {
         self.fail_with(now, qp, Fault::LocalCatastrophic, EndReason::LocalError);
     }
 
-    /// Ends a queue pair's connection over something that no segment of the peer's caused. The
-    /// peer is told with a Terminate, or by a reset where nothing may be sent yet (RFC 5044
-    /// section 7.1.2).
+    /// Ends a queue pair's connection over a fault that no segment of the peer caused. The peer is
+    /// notified by a Terminate, or by a reset where nothing may be sent yet (RFC 5044 section
+    /// 7.1.2).
     // req: RDMAP-240, RDMAP-243
     fn fail_with(&mut self, now: Instant, qp_index: u32, fault: Fault, reason: EndReason) {
         let Some(qp) = self.verbs.get_mut(qp_index) else { return };
@@ -185,8 +186,8 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
         self.end_failed_stream(now, index, may_send);
     }
 
-    /// The connection of a stream that has failed ends in good order, behind the Terminate. A peer
-    /// that could not be told why must not take it for such an end: then it is reset.
+    /// Closes the connection of a failed stream behind the Terminate. If no Terminate could be sent
+    /// it is reset, so that the peer does not take it for a graceful close.
     #[cold]
     pub(super) fn end_failed_stream(&mut self, now: Instant, index: u32, terminate_queued: bool) {
         if terminate_queued {
@@ -197,9 +198,9 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
         }
     }
 
-    /// Ends a queue pair's connection by force: nothing that waits is sent any more, a Terminate
-    /// tells the peer why, and what has not completed is flushed (RFC 5040 section 6.2.1). Before
-    /// a responder may send anything the connection is reset instead.
+    /// Ends a queue pair's connection abortively: queued data is not sent, a Terminate reports the
+    /// cause to the peer, and outstanding requests are flushed (RFC 5040 section 6.2.1). A
+    /// responder that may not send yet resets the connection instead.
     ///
     /// # Errors
     /// [`CmError::Gone`] if there is no such queue pair or it has no connection.
@@ -210,12 +211,12 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
             self.fail_with(now, index, Fault::UlpAbort(cause), EndReason::Local);
             return Ok(());
         }
-        // Without a stream there is none to end by force.
+        // Without a stream there is nothing to terminate.
         self.disconnect(now, qp)
     }
 
-    /// A connection entered TIME-WAIT, or its wait began anew. Only so many wait: the oldest gives
-    /// way.
+    /// Handles a connection that entered TIME-WAIT, or restarted it. Beyond the limit the oldest is
+    /// removed.
     pub(super) fn on_time_wait(&mut self, index: u32) {
         let generation = self.connections.generation(index);
         let Some(conn) = self.connections.get_mut(index) else { return };
@@ -228,8 +229,8 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
         }
     }
 
-    /// The connection that has been in TIME-WAIT for the longest time gives way. False if the
-    /// longest one is gone already.
+    /// Removes the connection that has been in TIME-WAIT for the longest time. False if it is gone
+    /// already.
     pub(super) fn recycle_oldest_time_wait(&mut self) -> bool {
         let Some((index, generation)) = self.time_waits.pop_front() else { return false };
         if self.connections.live_index(index, generation).is_none() {
@@ -240,7 +241,7 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
         true
     }
 
-    /// Takes a connection out of every table.
+    /// Removes a connection from all tables.
     pub(super) fn remove_connection(&mut self, index: u32) {
         self.leave_backlog(index);
         let Some(conn) = self.connections.get(index) else { return };

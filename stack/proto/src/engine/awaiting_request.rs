@@ -1,11 +1,12 @@
-//! Connections whose handshake is complete and whose peers have not sent a whole start-up request:
-//! how many there are, and which of them is reset when they are too many.
+//! Passive connections whose handshake is complete and whose MPA Request Frame is not, and the
+//! choice of the one to reset when there are too many.
 //!
-//! A flood of handshakes must not evict an honest peer before it has had the round trip or two that
-//! its request takes. So the victim is the oldest connection of the peer address that has most of
-//! them: one address evicts its own connections, and many share the bound evenly. Addresses fall
-//! into groups by a keyed hash, an IPv6 peer with its /64, so that the count takes no memory per
-//! address and nobody can choose whose group to be in.
+//! Stochastic fair eviction: connections are counted in hash buckets of peer addresses, and the
+//! victim is the oldest connection in the fullest bucket. So one address evicts its own
+//! connections, and many addresses share the limit evenly: a flood of handshakes must not evict a
+//! legitimate peer before the round trip or two that its request takes. The hash is keyed, and an
+//! IPv6 peer is hashed by its /64. So the counts take no memory per address, and a peer cannot
+//! choose its bucket.
 
 use core::hash::{BuildHasher, Hash, Hasher};
 use core::net::IpAddr;
@@ -14,24 +15,25 @@ use std::collections::BTreeSet;
 
 use crate::net::siphash_keys::SipBuildHasher;
 
-/// Groups of peer addresses.
+/// Number of hash buckets of peer addresses.
 const BUCKETS: usize = 256;
 
-/// A connection's place: later ones have larger numbers.
+/// Position of a connection in order of arrival; later ones are larger.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct ArrivalOrder(NonZeroU64);
 
 /// See the [module's documentation](self).
 ///
-/// Cost of each operation: logarithmic in the number of connections; of a victim, a look at each
-/// group besides.
+/// Cost of each operation: logarithmic in the number of connections. The choice of a victim also
+/// scans all buckets.
 pub(super) struct AwaitingRequest {
     hash: SipBuildHasher,
-    /// Without a whole request, by group and age.
+    /// Connections whose request is incomplete, by bucket and age.
     incomplete: BTreeSet<(u8, ArrivalOrder, u32)>,
-    /// How many of each group.
+    /// Number of these in each bucket.
     counts: [u32; BUCKETS],
-    /// With a whole request that waits for room in the backlog, by port and age.
+    /// Connections whose request is complete and waits for a free slot in the backlog, by port and
+    /// age.
     complete: BTreeSet<(u16, ArrivalOrder, u32)>,
     last_order: ArrivalOrder,
 }
@@ -47,17 +49,17 @@ impl AwaitingRequest {
         }
     }
 
-    /// Connections, those with a whole request included.
+    /// Returns the number of connections, those with a complete request included.
     pub(super) fn len(&self) -> usize {
         self.incomplete.len() + self.complete.len()
     }
 
-    /// Connections without a whole request.
+    /// Returns the number of connections whose request is incomplete.
     pub(super) fn incomplete_count(&self) -> usize {
         self.incomplete.len()
     }
 
-    /// The handshake of a connection is complete.
+    /// Adds a connection whose handshake is complete.
     pub(super) fn insert(&mut self, remote: IpAddr, index: u32) -> Option<ArrivalOrder> {
         self.last_order = ArrivalOrder(self.last_order.0.saturating_add(1));
         let group = self.bucket_of(remote);
@@ -66,7 +68,7 @@ impl AwaitingRequest {
         Some(self.last_order)
     }
 
-    /// The request of a connection is whole, and waits for room in the backlog of `port`.
+    /// Marks the request of a connection as complete: it waits for the backlog of `port`.
     pub(super) fn mark_complete(
         &mut self,
         order: Option<ArrivalOrder>,
@@ -81,7 +83,7 @@ impl AwaitingRequest {
         }
     }
 
-    /// A connection awaits nothing any more.
+    /// Removes a connection.
     pub(super) fn remove(
         &mut self,
         order: Option<ArrivalOrder>,
@@ -96,7 +98,7 @@ impl AwaitingRequest {
         }
     }
 
-    /// The connection to be reset when there are too many: see the module's documentation.
+    /// Returns the connection to reset when there are too many: see the module's documentation.
     pub(super) fn victim(&self) -> Option<u32> {
         let (group, _) =
             self.counts.iter().zip(0..=u8::MAX).map(|(n, g)| (g, n)).max_by_key(|&(_, n)| n)?;
@@ -106,7 +108,7 @@ impl AwaitingRequest {
             .map(|&(_, _, index)| index)
     }
 
-    /// The oldest connection to `port` whose request waits for room in the backlog.
+    /// Returns the oldest connection to `port` whose complete request waits for the backlog.
     pub(super) fn next_complete(&self, port: u16) -> Option<u32> {
         let &(of, _, index) =
             self.complete.range((port, ArrivalOrder(NonZeroU64::MIN), 0)..).next()?;

@@ -1,4 +1,4 @@
-//! What an engine is configured with.
+//! Settings of an engine.
 
 use core::net::IpAddr;
 
@@ -8,92 +8,93 @@ use crate::net::routing::{InterfaceAddress, Route};
 use crate::tcp;
 use crate::time::{MILLISECOND, SECOND};
 
-/// Settings of an engine, fixed while it lives.
+/// Settings of an engine, fixed for its lifetime.
 #[derive(Clone, Debug)]
 pub struct EngineConfig {
-    /// Our addresses, of both families as need be; listeners answer on all of them.
+    /// Local addresses, of one family or both; listeners accept on all of them.
     pub addresses: Vec<InterfaceAddress>,
-    /// Ways to what is not on the link; see [`Route::default_via`].
+    /// Routes to destinations off the link; see [`Route::default_via`].
     pub routes: Vec<Route>,
-    /// The VLAN that all frames belong to, 1 to 4094, or none: then they have no tag.
+    /// VLAN ID of all frames, 1 to 4094; `None`: untagged.
     pub vlan: Option<u16>,
-    /// Times of the neighbour cache.
+    /// Timing of the neighbor cache.
     pub neighbors: NeighborConfig,
-    /// Bounds of reassembly.
+    /// Limits of IP reassembly.
     pub fragments: ReassemblyConfig,
-    /// Source of all chance: sequence numbers, ports, hash keys. From the operating system in
+    /// Seed of everything random: sequence numbers, ports, hash keys. From the operating system in
     /// production.
     pub seed: u64,
-    /// Settings of every connection; `mss`, `send_mss` and `checksum` are set from device and
+    /// TCP settings of every connection; `mss`, `send_mss` and `checksum` are set from device and
     /// address family.
     pub tcp: tcp::Config,
-    /// Connections at a time, lingering ones included.
+    /// Maximum number of connections, those that linger after their end included.
     pub connections_max: usize,
-    /// Connections of peers whose handshake is not complete, at a time, over all listeners; beyond
-    /// it SYNs are answered with cookies. Well below `connections_max`.
+    /// Maximum number of half-open passive connections, over all listeners; beyond it SYNs are
+    /// answered with SYN cookies. Well below `connections_max`.
     pub half_open_max: usize,
-    /// The same for each listener.
+    /// The same limit per listener.
     pub half_open_per_listener_max: usize,
-    /// Connections of peers whose handshake is complete and whose start-up request is not, at a
-    /// time, over all listeners. Beyond it one of them is reset: of the peer address (or IPv6 /64)
-    /// that has most of them, the oldest. A peer is safe from others that connect `n` times in a
-    /// second for `awaiting_request_max / n` seconds at least. Well below `connections_max`.
+    /// Maximum number of passive connections whose handshake is complete and whose MPA Request
+    /// Frame is not, over all listeners. Beyond it one of them is reset: the oldest of the peer
+    /// address (or IPv6 /64) that has most of them. If other peers connect `n` times per second, a
+    /// connection is safe for at least `awaiting_request_max / n` seconds. Well below
+    /// `connections_max`.
     pub awaiting_request_max: usize,
-    /// Cookies sent in a second, at most.
+    /// SYN cookies sent per second, at most.
     pub cookies_per_second: u32,
-    /// Connections in TIME-WAIT at a time; the oldest gives way.
+    /// Maximum number of connections in TIME-WAIT; beyond it the oldest is removed.
     pub time_wait_max: usize,
-    /// Answers in a second to segments that may be forged, at most, if all connections are
-    /// attacked at once: each has an equal share (RFC 5961), at least ten and at most what the
-    /// settings of TCP say.
+    /// Challenge ACKs per second (RFC 5961), at most, if all connections are attacked at once. Each
+    /// connection has an equal share: at least ten, and at most what the TCP settings allow.
     pub challenge_acks_per_second: usize,
-    /// Queue pairs at a time.
+    /// Maximum number of queue pairs.
     pub qps_max: usize,
-    /// Received frames held out of order at a time, over all connections. Less than the port can
-    /// spare: with its receive pool drained, what fills the gaps would not arrive either. From
-    /// half of it on, bytes are copied instead.
+    /// Maximum number of received frames held out of order, over all connections. Less than the
+    /// port can spare: with its receive pool empty, the segments that fill the gaps could not
+    /// arrive. From half of this limit on, bytes are copied instead.
     pub ooo_frames_max: usize,
-    /// Bytes of memory for such copies, over all connections; taken as they are needed, and
-    /// kept. A path of 1 Gb/s and 20 ms takes 2.5 MB while a loss is repaired.
+    /// Bytes of memory for such copies, over all connections; allocated on demand and not returned.
+    /// A path of 1 Gb/s and 20 ms takes 2.5 MB during loss recovery.
     pub ooo_bytes_max: usize,
-    /// Bytes of memory for copies of sent frames that others were in want of, over all
-    /// connections; taken as they are needed. What is over that stays in the frames, and in the end
-    /// the slowest connection is reset.
+    /// Bytes of memory for copies of retained frames, made when frames are short, over all
+    /// connections; allocated on demand. Beyond this limit segments keep their frames, and in the
+    /// end the connection without progress for the longest time is reset.
     pub sent_copies_bytes_max: usize,
-    /// Bytes by which receive windows may have grown beyond `tcp.recv_window` at a time, over all
-    /// connections. A promise rather than memory: what is over the bounds above is dropped.
+    /// Bytes by which receive windows may grow beyond `tcp.recv_window`, over all connections. This
+    /// is advertised window, not memory: data over the limits above is dropped.
     pub window_growth_max: u64,
-    /// Bytes of memory for FPDUs that have arrived in part, over all connections; taken as they
-    /// are needed. Beyond it each connection still keeps what fits 2 KiB, as the FPDUs of an
-    /// ordinary link do; bytes of longer ones count as not received, and the peer sends them
-    /// again.
+    /// Bytes of memory for partial FPDUs, over all connections; allocated on demand. Beyond this
+    /// limit each connection can still keep 2 KiB, enough for the FPDUs of a link with an MTU of
+    /// 1500; bytes of longer FPDUs count as not received, and the peer retransmits them.
     pub partial_bytes_max: usize,
-    /// While that bound is reached, connections whose FPDU takes more than 2 KiB and has not been
-    /// completed for so long, in nanoseconds, are ended: what was acknowledged cannot be asked for
-    /// again, and others wait for the memory.
+    /// Maximum age in nanoseconds of a partial FPDU of more than 2 KiB while that limit is reached;
+    /// then its connection ends. Its bytes were acknowledged, so the peer will not retransmit them,
+    /// and other connections wait for the memory.
     pub partial_timeout_ns: u64,
-    /// Atomic operations and immediate data (RFC 7306) are spoken with peers of the IETF's version.
-    /// A peer without them ends the connection when it is sent one, and so does this end, if off.
+    /// Enables atomic operations and immediate data (RFC 7306) with peers of the IETF's version. A
+    /// peer without them ends the connection when it receives one; with `false` so does this end.
     pub extensions: bool,
-    /// How long an initiator that fell silent after its first bytes waits before it sends an empty
-    /// RDMA Write behind them, in nanoseconds; 0: never. Linux's siw may overlook what comes right
-    /// after its reply until something follows. Twice as long, and so on, until the peer is heard.
+    /// Siw workaround: time in nanoseconds after which an initiator that sent first and has been
+    /// silent since sends an empty RDMA Write; 0: never. Linux siw may not process FPDUs that
+    /// arrive right after its MPA Reply Frame until another segment follows. Repeated with doubled
+    /// delay until the peer sends something.
     pub siw_wakeup_after_ns: u64,
-    /// How long FIN waits behind a reject that the peer has acknowledged, in nanoseconds, for the
-    /// peer to close first; 0: it follows at once. Linux's siw may overlook a reply that it finds
-    /// together with FIN.
+    /// Siw workaround: time in nanoseconds that FIN is held back after the peer has acknowledged a
+    /// reject, so that the peer closes first; 0: FIN follows at once. Linux siw may miss a reply
+    /// that arrives together with FIN.
     pub siw_reject_fin_delay_ns: u64,
-    /// Time for the start-up exchange, in nanoseconds: from the SYN until the whole of the peer's
-    /// frame is here, however it arrives.
+    /// Timeout of the startup exchange in nanoseconds: from the SYN until the peer's startup frame
+    /// is complete, however slowly it arrives.
     pub startup_timeout_ns: u64,
-    /// Patience with a peer after we have ended a connection, in nanoseconds: from the end, or from
-    /// the last byte that it acknowledged or sent, until it has closed as well. Where hardly
-    /// anything moves that lasts for twelve times as long at most.
+    /// Linger timeout in nanoseconds after a local close: from the close, or from the last byte
+    /// that the peer acknowledged or sent, until the peer has closed too. A peer with hardly any
+    /// progress is reset at the 13th check, at least half of this time apart, that finds less than
+    /// 4 KiB moved.
     pub linger_ns: u64,
 }
 
 impl EngineConfig {
-    /// Defaults around one address and a seed.
+    /// Creates the default settings for one address and a seed.
     #[must_use]
     pub fn new(address: IpAddr, prefix_len: u8, seed: u64) -> Self {
         Self {
@@ -126,8 +127,8 @@ impl EngineConfig {
         }
     }
 
-    /// Answers per 100 ms to segments that may be forged that each connection may give, so that
-    /// all together stay within the engine's bound whatever they are asked.
+    /// Challenge ACKs that each connection may send per 100 ms, at least one: the engine's limit
+    /// divided by the maximum number of connections.
     pub(super) fn challenge_acks_per_connection(&self) -> u8 {
         let share = self.challenge_acks_per_second / 10 / self.connections_max.max(1);
         u8::try_from(share).unwrap_or(u8::MAX).clamp(1, self.tcp.challenge_acks.max(1))

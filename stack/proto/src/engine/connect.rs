@@ -1,4 +1,4 @@
-//! From SYN to established, and from the end of a stream to the end of its connection.
+//! Connection setup: active open, accept, and the MPA startup exchange up to its result.
 
 use core::hash::{BuildHasher, Hash, Hasher};
 use core::net::{IpAddr, SocketAddr};
@@ -26,14 +26,14 @@ use crate::wire::mpa::{ENHANCED_LEN, FrameKind, Startup};
 use crate::wire::seq::Seq;
 use crate::wire::tcp::{FourTuple, HeaderTemplate};
 
-/// Ports for connections that do not ask for one (RFC 6335 section 6).
+/// Ephemeral ports (RFC 6335 section 6).
 const EPHEMERAL_PORTS: core::ops::Range<u16> = 49_152..65_535;
 
 impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
-    /// Connects a queue pair: [`Event::Established`] or [`Event::ConnectFailed`] follows.
+    /// Connects a queue pair; [`Event::Established`] or [`Event::ConnectFailed`] follows.
     ///
     /// # Errors
-    /// [`CmError`]; nothing was begun.
+    /// [`CmError`]; nothing was started.
     pub fn connect(
         &mut self,
         now: Instant,
@@ -44,7 +44,7 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
         let qp_index = self.idle_qp(qp)?;
         let revision = if param.start == Start::Frames { param.revision.min(2) } else { 0 };
         check_private_data(&param.private_data, param.start == Start::Frames, revision >= 2)?;
-        // As segments will show it: without zone, and IPv4 as such.
+        // As in received segments: without scope ID, and IPv4-mapped addresses as IPv4.
         let remote = SocketAddr::new(remote.ip().to_canonical(), remote.port());
         let hop = self.routing.next_hop(remote.ip()).ok_or(CmError::Unreachable)?;
         let source = match param.local_address {
@@ -86,10 +86,10 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
         Ok(())
     }
 
-    /// Accepts a request on a queue pair: [`Event::Established`] follows.
+    /// Accepts a connection request on a queue pair; [`Event::Established`] follows.
     ///
     /// # Errors
-    /// [`CmError`]; the request may still be decided.
+    /// [`CmError`]; the request can still be accepted or rejected.
     pub fn accept(
         &mut self,
         now: Instant,
@@ -138,8 +138,8 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
         Ok(())
     }
 
-    /// Ends a queue pair's connection now: what has completed with success arrives, what has not
-    /// is flushed, and FIN follows. [`Engine::close`] lets it complete first.
+    /// Ends a queue pair's connection now: data of completed requests is still delivered,
+    /// outstanding requests are flushed, and FIN follows. [`Engine::close`] completes them first.
     ///
     /// # Errors
     /// [`CmError::Gone`] if there is no such queue pair or it has no connection.
@@ -152,7 +152,8 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
                 self.fail_connect(index, ConnectError::NoResources, None);
                 self.verbs.enter_error(qp_index, EndReason::Local);
                 self.abort(index);
-                // A connection that waits for a hardware address gets no turn to be dropped in.
+                // A connection without a resolved next hop does not transmit, and so is not removed
+                // there.
                 self.handle_tcp_events_and_arm(now, index);
             }
             QpState::Rts | QpState::Closing => {
@@ -166,12 +167,12 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
         Ok(())
     }
 
-    /// Looks for the start-up frame in what has arrived, and acts on it.
+    /// Parses the startup frame in the received bytes, and acts on it.
     pub(super) fn process_startup(&mut self, now: Instant, index: u32) {
         let is_unframed = self.is_unframed(index);
         let Some(conn) = self.connections.get_mut(index) else { return };
         match &mut conn.phase {
-            // What comes without frames is looked at once the connection is up.
+            // Connections without startup frames are handled once TCP is established.
             Phase::AwaitRequest { .. } if is_unframed => {}
             Phase::AwaitReply(awaits) if awaits.start != Start::Frames => {}
             Phase::AwaitRequest { .. } => self.process_mpa_request(index),
@@ -193,8 +194,8 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
         }
     }
 
-    /// Looks for the request in what a peer that began the connection has sent, and offers it to
-    /// the application if the backlog has room.
+    /// Parses the MPA Request Frame of a passive connection, and offers the request to the
+    /// application if the backlog has a free slot.
     pub(super) fn process_mpa_request(&mut self, index: u32) {
         let Some(conn) = self.connections.get_mut(index) else { return };
         let Phase::AwaitRequest { startup_rx } = &mut conn.phase else { return };
@@ -276,8 +277,8 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
         }
     }
 
-    /// What arrived is no start-up frame that can be met: the connection is closed at once
-    /// (RFC 5044 section 7.1, error 4).
+    /// Aborts a connection over an invalid or unacceptable startup frame (RFC 5044 section 7.1,
+    /// error 4).
     fn abort_startup(&mut self, index: u32) {
         self.verbs.counters.startup_errors += 1;
         self.fail_connect(index, ConnectError::Protocol, None);
@@ -290,8 +291,8 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
         if qp.state == QpState::Idle { Ok(index) } else { Err(CmError::WrongState) }
     }
 
-    /// `source` with a port that is free towards `remote`. Ports towards one peer follow each other
-    /// from a place that others cannot tell (RFC 6056 section 3.3.3).
+    /// Returns `source` with a free ephemeral port towards `remote`. Ports towards one peer
+    /// increase from a secret offset (RFC 6056 section 3.3.3).
     fn select_ephemeral_port(&mut self, source: IpAddr, remote: SocketAddr) -> Option<SocketAddr> {
         let mut hasher = self.secrets.ports.hasher();
         (source, remote).hash(&mut hasher);
@@ -310,9 +311,9 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
         None
     }
 
-    /// Headers of the segments between the ends of `tuple`. Over IPv6 all of them, of a connection
-    /// or not, have one flow label, which nobody can foretell and which follows from both ends
-    /// (RFC 6437 section 3).
+    /// Builds the header template for segments between the ends of `tuple`. Over IPv6 all of them,
+    /// of a connection or not, have the same flow label: a keyed hash of the four-tuple, which
+    /// cannot be predicted (RFC 6437 section 3).
     #[expect(clippy::cast_possible_truncation, reason = "part of a hash")]
     pub(super) fn header_template(&self, remote_mac: [u8; 6], tuple: FourTuple) -> HeaderTemplate {
         let mut template = HeaderTemplate::with_link(self.link, remote_mac, tuple);
@@ -324,8 +325,8 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
         template
     }
 
-    /// Initial sequence number: a clock of 4 us plus a keyed hash of the addresses (RFC 6528
-    /// section 3); and the timestamps' offset, a hash of the addresses under another key.
+    /// Returns the ISS, a clock of 4 us plus a keyed hash of the four-tuple (RFC 6528 section 3),
+    /// and the timestamp offset, a hash of the four-tuple under another key.
     #[expect(clippy::cast_possible_truncation, reason = "half of a hash, and a clock that wraps")]
     pub(super) fn iss_and_ts_offset(&self, now: Instant, tuple: &FourTuple) -> IssAndTsOffset {
         let clock = (now.as_micros() / 4) as u32;
@@ -385,7 +386,7 @@ pub(super) fn new_connection<R: crate::device::RxFrame, T: crate::device::Retain
     }
 }
 
-/// Private data fit the frame, if there are frames.
+/// Checks that private data fits the startup frame; without startup frames it must be empty.
 pub(super) fn check_private_data(data: &[u8], framed: bool, enhanced: bool) -> Result<(), CmError> {
     let room = match (framed, enhanced) {
         (false, _) => 0,

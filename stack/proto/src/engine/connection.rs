@@ -1,4 +1,4 @@
-//! A connection: TCP below, and above it either the start-up exchange or MPA in full operation.
+//! Connection: a TCP connection, with the MPA startup exchange or MPA in full operation above it.
 
 use crate::device::{Retained, RxFrame};
 use crate::engine::awaiting_request::ArrivalOrder;
@@ -14,34 +14,34 @@ use crate::time::Instant;
 use crate::verbs::cm::Start;
 use crate::wire::mpa::Startup;
 
-/// No end of patience.
+/// Value of a deadline that is not set.
 pub(super) const NEVER: Instant = Instant::from_nanos(u64::MAX);
 
-/// What the bytes of the peer mean at present.
+/// Phase of a connection: determines how received stream bytes are interpreted.
 ///
-/// Until both ends have agreed, everything that follows the start-up frame is held unparsed.
+/// Until startup is complete, bytes behind the startup frame are buffered unparsed.
 #[derive(Debug)]
 pub(super) enum Phase {
-    /// Responder: the request has not arrived whole.
+    /// Responder: the MPA Request Frame is incomplete.
     AwaitRequest { startup_rx: Vec<u8> },
-    /// Responder: the application has not decided.
+    /// Responder: the application has not accepted or rejected yet.
     AwaitDecision(Box<AwaitDecision>),
-    /// Initiator: the reply has not arrived whole.
+    /// Initiator: the MPA Reply Frame is incomplete.
     AwaitReply(Box<AwaitReply>),
-    /// Bytes of the applications, until they say that FPDUs follow.
+    /// Streaming mode: application data, until the applications switch to FPDUs.
     Streaming { stream_rx: Vec<u8> },
-    /// FPDUs both ways.
+    /// Full operation: FPDUs in both directions.
     Rdma { deframer: Deframer },
-    /// This end has ended the stream: what still arrives is discarded but for a Terminate.
+    /// The local end has ended the stream: received data is discarded except for a Terminate.
     DrainTerminate { deframer: Box<Deframer> },
-    /// Responder: the request was rejected, and FIN waits for the peer to see the reply, but not
-    /// for longer than this.
+    /// Responder: the request was rejected. FIN is held back until the peer has seen the reply, at
+    /// most until `deadline`.
     Rejected { deadline: Instant },
-    /// The stream has ended: what still arrives is discarded.
+    /// The stream has ended: received data is discarded.
     Closed,
 }
 
-/// Start-up bytes to be sent, in memory of their own while there are some.
+/// Startup or streaming-mode bytes to be sent; allocated only while there are some.
 #[derive(Debug)]
 pub(super) struct StartupTx {
     bytes: Vec<u8>,
@@ -58,7 +58,7 @@ impl StartupTx {
         self.bytes.len()
     }
 
-    /// An outbox of any bytes.
+    /// Creates a send buffer with arbitrary bytes.
     pub(super) fn from_bytes(bytes: &[u8]) -> Box<Self> {
         Box::new(Self { bytes: bytes.to_vec() })
     }
@@ -68,7 +68,7 @@ impl StartupTx {
         self.bytes.extend_from_slice(bytes);
     }
 
-    /// Moves what fits to `out`; returns how much.
+    /// Moves as many bytes to `out` as fit; returns their number.
     pub(super) fn take(&mut self, out: &mut [u8]) -> usize {
         let len = self.bytes.len().min(out.len());
         out[..len].copy_from_slice(&self.bytes[..len]);
@@ -77,18 +77,18 @@ impl StartupTx {
     }
 }
 
-/// What a responder keeps until the application has decided.
+/// State of a responder until the application decides.
 #[derive(Debug)]
 pub(super) struct AwaitDecision {
-    /// `None`: the connection has no start-up frames.
+    /// `None`: the connection has no startup frames.
     pub(super) request: Option<Startup>,
     pub(super) buffered: Vec<u8>,
 }
 
-/// What an initiator keeps until the reply has arrived.
+/// State of an initiator until the MPA Reply Frame is complete.
 #[derive(Debug)]
 pub(super) struct AwaitReply {
-    /// How FPDUs begin: there is no reply to wait for unless by frames.
+    /// Start mode: only with startup frames is there a reply to wait for.
     pub(super) start: Start,
     pub(super) ooo_placement: bool,
     pub(super) offer: Offer,
@@ -96,58 +96,59 @@ pub(super) struct AwaitReply {
     pub(super) startup_rx: Vec<u8>,
 }
 
-/// One TCP connection and what it carries.
+/// One TCP connection and the state above it.
 ///
-/// In this order in memory, so that TCP's hot state is three cache lines.
+/// The memory layout follows the order of the fields, so that TCP's hot state is three cache lines.
 #[derive(Debug)]
 #[repr(C, align(64))]
 pub(super) struct Connection<R: RxFrame, T: Retained> {
     pub(super) tcb: Tcb<R, T>,
     pub(super) phase: Phase,
-    /// Start-up bytes to be sent, if any.
+    /// Startup or streaming-mode bytes to be sent, if any.
     pub(super) startup_tx: Option<Box<StartupTx>>,
-    /// End of patience: with start-up, with a peer that may have overlooked our first bytes, or
-    /// with lingering after the end; or [`NEVER`].
+    /// Deadline of the startup exchange, of the next siw wake-up, or of lingering after the close;
+    /// [`NEVER`] if none is set.
     pub(super) deadline: Instant,
-    /// The neighbour that takes its frames.
+    /// Next hop of its frames.
     pub(super) next_hop: NextHop,
-    /// The queue pair it serves, once there is one.
+    /// Queue pair of the connection, if it has one.
     pub(super) qp: Option<u32>,
-    /// Its timers in the wheel.
+    /// Timers armed in the wheel.
     pub(super) armed_timers: ArmedTimers,
-    /// Bytes taken from TCP and held until both ends have agreed.
+    /// Received bytes buffered until startup is complete; TCP counts them as unconsumed.
     pub(super) buffered_len: u32,
-    /// Bytes by which its receive window has grown.
+    /// Bytes by which the receive window has grown.
     pub(super) window_growth: u32,
-    /// The listener that it came in by, until it is decided on.
+    /// Port of the listener, until the application has decided.
     pub(super) listener: Option<u16>,
-    /// Its place among those that await a request.
+    /// Position among the connections that await a request.
     pub(super) arrival_order: Option<ArrivalOrder>,
-    /// In the list of those in TIME-WAIT.
+    /// True if it is in the list of connections in TIME-WAIT.
     pub(super) in_time_wait: bool,
-    /// FPDUs may be sent: not at the responder until the initiator's first one was validated
-    /// (RFC 5044 section 7.1.2).
+    /// FPDUs may be sent: at a responder only once the initiator's first FPDU was validated (RFC
+    /// 5044 section 7.1.2).
     pub(super) tx_allowed: bool,
-    /// How FPDUs look that are sent, and whether CRCs are checked.
+    /// MPA framing of sent FPDUs (markers, CRC), and whether received CRCs are checked.
     pub(super) framing: Framing,
-    /// A router or the host said during set-up that it cannot be reached, perhaps only now.
+    /// A soft ICMP error was received during connection setup. The condition may be transient.
     pub(super) unreachable: bool,
-    /// The handshake of TCP is complete.
+    /// The TCP handshake is complete.
     pub(super) tcp_established: bool,
-    /// Nothing is posted any more: FIN follows the last byte.
+    /// Nothing more can be posted: FIN follows the last byte.
     pub(super) closing: bool,
-    /// In the list of connections to be served in this pass or the next.
+    /// True if it is in the list of connections to be served in this pass or the next.
     pub(super) in_ready_list: bool,
 }
 
 impl<R: RxFrame, T: Retained> Connection<R, T> {
-    /// The earliest moment at which something must be done without input.
+    /// Returns the earliest time at which something must be done without input.
     pub(super) fn next_timeout(&self) -> Option<Instant> {
         let earliest = self.tcb.deadline().map_or(self.deadline, |tcb| tcb.min(self.deadline));
         (earliest != NEVER).then_some(earliest)
     }
 
-    /// From the next byte on, behind what waits in the outbox, FPDUs are sent as agreed.
+    /// Sets the negotiated framing for FPDUs sent from the next byte on, behind those in
+    /// `startup_tx`.
     pub(super) fn set_framing(&mut self, negotiated: &Negotiated) {
         let waiting = self.startup_tx.as_ref().map_or(0, |startup_tx| startup_tx.len());
         let start = self.tcb.write_seq() + u32::try_from(waiting).unwrap_or(0);
@@ -158,7 +159,7 @@ impl<R: RxFrame, T: Retained> Connection<R, T> {
         };
     }
 
-    /// Ends the stream: what still arrives is discarded.
+    /// Ends the stream: received data is discarded from now on.
     pub(super) fn end_stream(&mut self, assembly: &mut FpduPool) {
         match &mut self.phase {
             Phase::Rdma { deframer: receiver } => receiver.reset(assembly),
@@ -177,17 +178,17 @@ mod tests {
     use super::{Connection, Connections};
     use crate::tcp::tests::HeapFrame;
 
-    /// Bytes of an idle connection that are not of its queue pair.
+    /// Bytes of an idle connection, its queue pair not included.
     const BUDGET: usize = 1024;
-    /// An entry of the table of four-tuples, a byte of control beside it, at the least load.
+    /// An entry of the four-tuple table, with one byte of control, at the minimum load.
     const TABLE_ENTRY: usize = (size_of::<u32>() + 1) * 16 / 7;
-    /// An entry of the list of those to be served, which does not shrink.
+    /// An entry of the ready list, which does not shrink.
     const READY_ENTRY: usize = 2 * size_of::<u32>();
 
     #[test]
     fn idle_connection_fits_one_kib() {
-        // It has no timer and no memory besides: records, what is held, and what belongs to the
-        // start-up exchange are gone.
+        // It has no timer and no other memory: records, out-of-order segments and startup state are
+        // freed.
         let slot = Connections::<HeapFrame, HeapFrame>::SLOT_LEN;
         let each = slot + TABLE_ENTRY + READY_ENTRY;
         println!("{each} octets: {slot} in its slot, {TABLE_ENTRY} by four-tuple, {READY_ENTRY}");

@@ -1,12 +1,12 @@
-//! SYN cookies (RFC 4987 section 3.6): under a flood of SYNs nothing is kept of each; what the
-//! connection would need goes out in the SYN-ACK and comes back with the ACK.
+//! SYN cookies (RFC 4987 section 3.6): stateless under a SYN flood. The state a connection needs is
+//! encoded in the SYN-ACK and returned by the ACK.
 //!
-//! The sequence number holds an index of segment sizes in its low 3 bits, and above them 29 bits of
-//! a keyed hash over both ends, the peer's sequence number, a counter of time, and all that is
-//! remembered. The counter is not in it: a guess has to hit one of the two values that count, one
-//! chance in 2^28 whatever is guessed. The low 6 bits of our timestamp hold the other options, and
-//! come back as its echo: a connection made from a cookie has the options of one made from state.
-//! Without timestamps there is only the segment size.
+//! The sequence number has an index into a table of MSS values in its low 3 bits. Its upper 29 bits
+//! are a keyed hash of the four-tuple, the peer's ISS, a time counter and all encoded values. The
+//! counter itself is not encoded: a guess has to match one of the two counter values that are
+//! valid, with a probability of 2^-28 for any guess. The low 6 bits of our timestamp encode the
+//! other options, in the layout of Linux, and return in TSecr: a connection made from a cookie has
+//! the same options as one made from a SYN. Without timestamps only the MSS is encoded.
 
 use core::hash::{Hash, Hasher};
 
@@ -16,39 +16,39 @@ use crate::time::{Instant, MICROSECOND, SECOND};
 use crate::wire::seq::Seq;
 use crate::wire::tcp::{Fields, Flags, Options, Segment};
 
-/// Period of the counter. A cookie counts in its own and in the next.
+/// Period of the time counter. A cookie is valid in its own period and in the next.
 const PERIOD_NS: u64 = 64 * SECOND;
-/// How long a cookie may count.
+/// Upper bound of the lifetime of a cookie.
 pub(super) const LIFETIME_NS: u64 = 2 * PERIOD_NS;
-/// Longest time that counts as the round trip of a cookie and its ACK.
+/// Largest time from cookie to ACK that is used as an RTT sample.
 const RTT_MAX_NS: u64 = SECOND;
-/// Segment sizes a cookie can remember; a peer's is rounded down. The smallest is the least that
-/// is believed, then IPv4 without an option, IPv6 at its least, tunnels, and Ethernet with and
-/// without jumbo frames for both.
+/// MSS values that a cookie can encode; the peer's is rounded down. The smallest is the least that
+/// is accepted; then IPv4 without the option, the minimum of IPv6, tunnels, and Ethernet without
+/// and with jumbo frames, each over IPv6 and IPv4.
 const MSS_TABLE: [u16; 8] = [64, 536, 1220, 1400, 1440, 1460, 8940, 8960];
 const MSS_INDEX_MASK: u32 = 7;
 
-/// In the timestamp: the window scale, or that there is none; SACK; ECN.
+/// Bits in the timestamp: window scale or none; SACK; ECN.
 const OPTIONS_MASK: u32 = 0x3f;
 const WSCALE_MASK: u32 = 0x0f;
 const NO_WSCALE: u32 = 0x0f;
 const SACK_BIT: u32 = 0x10;
 const ECN_BIT: u32 = 0x20;
-/// In the hash only: no timestamps, so no options.
+/// In the hash only: no timestamps, hence no options.
 const NO_TIMESTAMPS: u32 = 0x40;
 
-/// What a cookie brought back.
+/// State recovered from a valid cookie.
 #[derive(Clone, Debug)]
 pub(super) struct VerifiedCookie {
-    /// The SYN that was answered.
+    /// The SYN, reconstructed.
     pub(super) syn: Segment,
-    /// The sequence number of the SYN-ACK.
+    /// Sequence number of the SYN-ACK.
     pub(super) cookie: Seq,
-    /// When that left, if the peer's timestamps tell.
+    /// Time at which the SYN-ACK was sent, if known from the timestamp echo.
     pub(super) sent_at: Option<Instant>,
 }
 
-/// Makes and checks cookies.
+/// Generates and verifies SYN cookies.
 pub(super) struct SynCookies {
     secret: Secret,
 }
@@ -58,7 +58,7 @@ impl SynCookies {
         Self { secret: Secret::new(seed, KeyPurpose::Cookies) }
     }
 
-    /// The SYN-ACK that answers `syn` and remembers it.
+    /// Builds the SYN-ACK in reply to `syn`, with its options encoded.
     pub(super) fn syn_ack(
         &self,
         now: Instant,
@@ -99,7 +99,7 @@ impl SynCookies {
         }
     }
 
-    /// What the cookie brings back that `ack` acknowledges; `None` if it is none, or too old.
+    /// Verifies the cookie acknowledged by `ack`; `None` if it is invalid or too old.
     pub(super) fn verify(
         &self,
         now: Instant,
@@ -118,8 +118,8 @@ impl SynCookies {
                 if age > LIFETIME_NS {
                     return None;
                 }
-                // Later than the echo says by the options' bits at most. If it is long ago, the
-                // first answer may have been lost.
+                // Later than TSecr by the encoded bits at most. A large age may mean that the
+                // peer's first ACK was lost: then there is no RTT sample.
                 if age <= RTT_MAX_NS {
                     sent_at = Some(Instant::from_nanos(now.as_nanos().saturating_sub(age)));
                 }
@@ -164,8 +164,8 @@ const fn period_of(now: Instant) -> u64 {
     now.as_nanos() / PERIOD_NS
 }
 
-/// The latest value of a clock up to `clock` whose low bits are `options`: it never runs ahead, so
-/// that later segments do not look older.
+/// Returns the latest timestamp up to `clock` whose low bits are `options`. It never is ahead of
+/// the clock, so that later segments do not look older.
 const fn encode_options(clock: u32, options: u32) -> u32 {
     let value = clock & !OPTIONS_MASK | options;
     if options > clock & OPTIONS_MASK { value.wrapping_sub(OPTIONS_MASK + 1) } else { value }

@@ -1,107 +1,105 @@
-//! What an engine counts. Cheap enough to be always on.
+//! Counters of an engine. Cheap enough to be always on.
 
-/// Events since the engine was made.
+/// Counts of events since the engine was created.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counters {
     /// Frames received.
     pub frames_in: u64,
     /// Frames handed to the device.
     pub frames_out: u64,
-    /// Frames dropped: malformed, a bad checksum, an unknown protocol or address.
+    /// Frames dropped: malformed, bad checksum, or an unknown protocol or address.
     pub frames_dropped: u64,
-    /// ICMP errors about segments under way, taken.
+    /// ICMP errors accepted: about outstanding segments.
     pub icmp_errors_in: u64,
-    /// ICMP errors refused: malformed, about nothing under way, saying nothing new or nothing
-    /// possible, or too many.
+    /// ICMP errors ignored: malformed, not about an outstanding segment, without new or possible
+    /// values, or over the rate limit.
     pub icmp_errors_ignored: u64,
-    /// ICMP errors sent: packets whose fragments were given up.
+    /// ICMP errors sent for packets whose reassembly failed.
     pub icmp_errors_out: u64,
-    /// Times the segment size of a connection changed with its path.
+    /// Changes of a connection's EMSS with its path MTU.
     pub emss_changes: u64,
-    /// TCP segments for which there was no connection and no listener; answered with RST within
-    /// the rate limit.
+    /// TCP segments that belong to no connection and that no listener accepts; answered with RST
+    /// within the rate limit.
     pub segments_unmatched: u64,
-    /// Questions for hardware addresses sent.
+    /// ARP requests and neighbor solicitations sent.
     pub neighbor_solicits_out: u64,
-    /// Neighbours whose hardware address changed.
+    /// Changes of a neighbor's hardware address.
     pub neighbor_mac_changes: u64,
-    /// Times a connection found that its neighbour no longer, or never, answers.
+    /// Times a connection found that its neighbor does not, or no longer, reply.
     pub neighbors_unreachable: u64,
-    /// Times somebody else claimed one of our addresses.
+    /// Times another host claimed one of our addresses.
     pub address_conflicts: u64,
-    /// Pings answered.
+    /// Echo replies sent.
     pub echo_replies_out: u64,
     /// IP fragments received.
     pub fragments_in: u64,
-    /// Packets made whole from fragments.
+    /// IP packets reassembled from fragments.
     pub packets_reassembled: u64,
-    /// Packets of which a fragment was received and that never became whole.
+    /// IP packets with at least one fragment received that were not reassembled.
     pub reassembly_failures: u64,
     /// SYNs, and ACKs that would have completed a handshake, dropped because a listener's backlog
     /// was full.
     pub backlog_overflows: u64,
-    /// Connections whose peers had not sent a whole start-up request, reset because too many such
-    /// were.
+    /// Connections reset because too many were without a complete MPA Request Frame.
     pub requests_evicted: u64,
-    /// SYNs answered with a cookie because too many connections were half open.
+    /// SYNs answered with a SYN cookie because too many connections were half open.
     pub cookies_sent: u64,
-    /// SYNs dropped because the rate of cookies is limited.
+    /// SYNs dropped because of the rate limit of SYN cookies.
     pub cookies_rate_limited: u64,
-    /// Connections made from a cookie.
+    /// Connections created from a SYN cookie.
     pub cookies_accepted: u64,
-    /// ACKs of no connection that might have brought a cookie back and did not.
+    /// ACKs of no connection that might have carried a valid SYN cookie and did not.
     pub cookies_invalid: u64,
-    /// Connections in TIME-WAIT that gave way because too many were.
+    /// Connections removed in TIME-WAIT because too many connections were in it, or at all.
     pub time_waits_recycled: u64,
-    /// Connections set up.
+    /// Connections that entered full operation.
     pub connections_established: u64,
-    /// Connections that ended otherwise than by an orderly close.
+    /// Connections that ended neither by a local call nor by a close of the peer.
     pub connections_failed: u64,
-    /// FPDUs received whole and verified.
+    /// FPDUs received complete and verified.
     pub fpdus_in: u64,
     /// FPDUs built.
     pub fpdus_out: u64,
-    /// FPDUs gathered from several pieces before they were whole.
+    /// FPDUs reassembled from several pieces.
     pub fpdus_assembled: u64,
-    /// FPDUs placed ahead of their turn.
+    /// FPDUs placed out of order.
     pub fpdus_placed_ooo: u64,
     /// FPDUs with a wrong CRC.
     pub crc_errors: u64,
-    /// FPDUs with a marker that points elsewhere.
+    /// FPDUs with a wrong marker: its FPDUPTR does not point to the start of the FPDU.
     pub marker_errors: u64,
-    /// Frames that came ahead of their turn and were dropped: all connections together held as many
-    /// as may be.
+    /// Out-of-order segments dropped because the out-of-order memory of all connections was
+    /// exhausted.
     pub ooo_pool_exhausted: u64,
-    /// Frames that came ahead of their turn and were dropped, as there was no use for them.
+    /// Out-of-order segments dropped because they were corrupt, or too many on their connection.
     pub ooo_dropped: u64,
-    /// Sent frames that were copied out, so that others could be sent: their peers made no
+    /// Retained frames replaced by copies so that other connections could send: their peers made no
     /// progress.
     pub frames_copied_out: u64,
-    /// Connections reset because their peers had made no progress for the longest time, and others
-    /// found neither frames nor memory to copy them out to.
+    /// Connections reset because their peers had made no progress for the longest time, while
+    /// others had no frames and no memory was left for copies.
     pub stalled_resets: u64,
-    /// Receive windows that had grown and are as wide as at first again: their peers were silent,
-    /// and others in want.
+    /// Grown receive windows reset to their initial size: their peers were idle, and other
+    /// connections needed window growth.
     pub windows_reclaimed: u64,
-    /// Start-up frames refused.
+    /// Invalid or unacceptable MPA startup frames received.
     pub startup_errors: u64,
-    /// Times bytes of a partial FPDU counted as not received, because there was no memory to keep
-    /// them.
+    /// Times bytes of a partial FPDU counted as not received because there was no memory for them.
     pub assembly_exhausted: u64,
-    /// Connections ended because their partial FPDU had taken memory for too long that others
-    /// waited for.
+    /// Connections ended because their partial FPDU had held memory for too long while others
+    /// waited for it.
     pub partials_evicted: u64,
-    /// Messages refused a buffer of a shared receive queue because their queue pair held as many
-    /// as it may.
+    /// Messages refused a buffer of a shared receive queue because their queue pair was at its cap.
     pub srq_caps_reached: u64,
     /// Terminates sent.
     pub terminates_out: u64,
     /// Terminates received.
     pub terminates_in: u64,
-    /// Passes in which a frame was wanted and its pool was drained, or the port full.
+    /// Failed allocations of a frame to send: its pool was empty, or the transmit queue of the port
+    /// full.
     pub frame_shortages: u64,
-    /// Completions pushed.
+    /// Work completions pushed, without those of the flush.
     pub completions: u64,
-    /// Completion queues that overran.
+    /// Completion queue overruns.
     pub cq_overruns: u64,
 }

@@ -1,9 +1,10 @@
-//! Events on their way to the application.
+//! Event queue towards the application.
 //!
-//! An application may be slow to ask for them, and peers must not fill memory meanwhile. A queue
-//! pair has a handful of events in its life, and a listener as many requests as its backlog; but
-//! requests whose peers have gone, and queue pairs that were destroyed, would leave theirs behind.
-//! Those are never told, and are swept out when the queue has doubled since it last was.
+//! The application may poll events slowly, and peers must not be able to fill memory meanwhile. A
+//! queue pair has a small number of events in its life, and a listener no more requests than its
+//! backlog. But requests whose peers are gone, and queue pairs that were destroyed, leave stale
+//! events. These are never returned; they are removed once the queue has doubled since the last
+//! sweep.
 
 use crate::ddp::memory::Memory;
 use crate::device::{Device, Retained, RxFrame};
@@ -13,12 +14,12 @@ use crate::engine::queue_pairs::QueuePairs;
 use crate::verbs::cm::{Event, RequestId};
 use crate::verbs::wc::Completions;
 
-/// Events that are never looked through.
+/// Queue length below which stale events are not removed.
 pub(super) const SWEEP_MIN: usize = 256;
 
 impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
-    /// The oldest event that was not asked for yet. A request whose peer has gone meanwhile is
-    /// none, nor is what concerns a queue pair that was destroyed.
+    /// Returns the oldest event. Connection requests whose peer is gone, and events of destroyed
+    /// queue pairs, are skipped.
     pub fn next_event(&mut self) -> Option<Event> {
         let Self { verbs, connections, .. } = self;
         loop {
@@ -29,19 +30,19 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
         }
     }
 
-    /// Events that wait to be asked for, at most: some of them may be of no use any more.
+    /// Returns the number of queued events, stale ones included.
     #[must_use]
     pub fn event_count(&self) -> usize {
         self.verbs.events.len()
     }
 
-    /// A request may still be accepted or rejected: its peer has not gone.
+    /// True if a request can still be accepted or rejected: its connection is not gone.
     #[must_use]
     pub fn is_request_pending(&self, request: RequestId) -> bool {
         awaits_decision(&self.connections, request)
     }
 
-    /// Makes room for events of peers or queue pairs that come and go. Cost: constant, over many.
+    /// Removes stale events if the queue is long. Cost: constant, amortized.
     pub(super) fn sweep_events(&mut self) {
         if self.verbs.events.len() < self.sweep_events_at {
             return;
@@ -63,7 +64,7 @@ fn awaits_decision<R: RxFrame, T: Retained>(
         .is_some_and(|conn| matches!(conn.phase, Phase::AwaitDecision(_)))
 }
 
-/// An event still means something to the application.
+/// True unless the event is stale.
 fn is_current<R: RxFrame, T: Retained, M: Memory, C: Completions>(
     verbs: &QueuePairs<M, C>,
     connections: &Connections<R, T>,

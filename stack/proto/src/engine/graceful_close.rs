@@ -1,20 +1,21 @@
-//! The end of a stream in good order (RFC 5041 section 6.2.1): what was posted is carried out and
-//! FIN follows it; when both ends have finished, or the peer's patience is over, the stream ends.
+//! Graceful close of a stream (RFC 5041 section 6.2.1): posted requests complete, then FIN is sent.
+//! The stream ends when both ends have sent FIN, or at the linger timeout.
 //!
-//! | queue pair | what happens                            | queue pair then                     |
-//! |------------|-----------------------------------------|-------------------------------------|
-//! | `Rts`      | `close`, `half_close`                   | `Closing`                           |
-//! | `Rts`      | FIN, nothing left to send               | `Error`: `PeerClosed`               |
-//! | `Rts`      | FIN, work left                          | `Closing`, ended by the peer        |
-//! | `Rts`      | FIN, to be outlived, and no Read waits  | `Rts`: `PeerFinished` is told       |
-//! | `Closing`  | all is done                             | `Closing`: our FIN goes             |
-//! | `Closing`  | all is done, the peer's FIN was here    | `Error`: `Local` or `PeerClosed`    |
-//! | `Closing`  | FIN, and a Read waits                   | the rest is sent, then the same     |
-//! | `Closing`  | nothing moves within the linger time    | `Error`, and a reset: `Local` if    |
-//! |            |                                         | all was acknowledged, or `TimedOut` |
-//! | either     | `disconnect`, `terminate`, faults, RST  | `Error` at once, as always          |
+//! | QP state  | event                                   | QP state afterwards                 |
+//! |-----------|-----------------------------------------|-------------------------------------|
+//! | `Rts`     | `close`, `half_close`                   | `Closing`                           |
+//! | `Rts`     | FIN, nothing left to send               | `Error`: `PeerClosed`               |
+//! | `Rts`     | FIN, data left to send                  | `Closing`, as closed by the peer    |
+//! | `Rts`     | FIN, half-close set, no Read pending    | `Rts`: event `PeerFinished`         |
+//! | `Closing` | all requests completed                  | `Closing`: FIN is sent              |
+//! | `Closing` | the same, peer's FIN was received       | `Error`: `Local` or `PeerClosed`    |
+//! | `Closing` | FIN, a Read is pending                  | other requests are sent, then as in |
+//! |           |                                         | the row above                       |
+//! | `Closing` | no progress within the linger time      | `Error`, and RST: `Local` if all    |
+//! |           |                                         | was acknowledged, else `TimedOut`   |
+//! | either    | `disconnect`, `terminate`, faults, RST  | `Error` at once                     |
 //!
-//! A FIN within an FPDU is no good order: the stream ends at once.
+//! FIN in the middle of an FPDU is not a graceful close: the stream ends at once.
 
 use crate::ddp::memory::Memory;
 use crate::device::{Device, Retained, RxFrame};
@@ -30,39 +31,39 @@ use crate::verbs::qp::QpState;
 use crate::verbs::wc::{Completions, QpId};
 use crate::wire::seq::Seq;
 
-/// Bytes, both ways together, below which a connection that ends counts as slow over half of the
-/// linger time or more; and how often it may.
+/// Bytes, both directions together, below which a closing connection counts as slow over half of
+/// the linger time or more; and how many such checks it may have.
 const PROGRESS_MIN: u32 = 4096;
 const SLOW_MAX: u8 = 12;
 
-/// How a connection moves that ends: a peer that sends or acknowledges a byte now and then must
-/// not keep it for ever.
+/// Progress of a closing connection: a peer that sends or acknowledges a byte now and then must not
+/// hold it forever.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct CloseProgress {
-    /// When it was looked at.
+    /// Time of the last check.
     at: Instant,
-    /// What was acknowledged and received by then.
+    /// SND.UNA and RCV.NXT at that time.
     una: Seq,
     rcv: Seq,
-    /// How often it was slow.
+    /// Number of checks with too little progress.
     slow_count: u8,
 }
 
 impl CloseProgress {
-    /// Not looked at yet.
+    /// Not checked yet.
     pub(super) const NEW: Self =
         Self { at: Instant::ZERO, una: Seq(0), rcv: Seq(0), slow_count: 0 };
 }
 
 impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
-    /// Ends a queue pair's connection in good order: no more requests are taken, those posted are
-    /// carried out and complete, what the peer has asked for is answered, then FIN follows. What
-    /// the peer sends is received until it has closed, too: [`Event::Disconnected`] with
-    /// [`EndReason::Local`] says that both have. If nothing was acknowledged or received for the
-    /// linger time the connection is reset; the reason is then `Local` too if all of this end had
-    /// been acknowledged, else `TimedOut`.
+    /// Closes a queue pair's connection gracefully. No more requests are accepted; those posted
+    /// complete, the peer's RDMA Reads are answered, then FIN is sent. Data from the peer is
+    /// received until it closes, too: [`Event::Disconnected`] with [`EndReason::Local`] reports
+    /// that both ends have. If nothing was acknowledged or received for the linger time the
+    /// connection is reset. The reason is then `Local` too if everything sent was acknowledged,
+    /// else `TimedOut`.
     ///
-    /// A connection that is still being set up is given up.
+    /// A connection still being set up is aborted.
     ///
     /// # Errors
     /// [`CmError::Gone`] if there is no such queue pair or it has no connection.
@@ -76,9 +77,10 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
         self.disconnect(now, qp)
     }
 
-    /// As [`Engine::close`], but what the peer sends is received until it closes in turn, or the
-    /// application ends the connection by another call. TCP gives up a peer that shows no sign of
-    /// itself meanwhile (`tcp::Config::fin_wait_ns`).
+    /// Closes one direction (half-close): as [`Engine::close`], but data from the peer is received
+    /// without a deadline, until the peer closes or the application ends the connection by another
+    /// call. Meanwhile TCP resets the connection if the peer is silent for too long
+    /// (`tcp::Config::fin_wait_ns`).
     ///
     /// # Errors
     /// [`CmError::Gone`]; [`CmError::WrongState`] if the connection does not carry FPDUs.
@@ -111,7 +113,7 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
         let Some(qp) = verbs.get_mut(qp_index) else { return };
         qp.state = QpState::Closing;
         conn.closing = true;
-        // A peer that has finished has only to acknowledge.
+        // A peer that has sent FIN only has to acknowledge.
         let deadline = if conn.tcb.peer_finished() { linger } else { deadline };
         qp.close_deadline = qp.close_deadline.min(deadline);
         conn.deadline = conn.deadline.min(deadline);
@@ -123,7 +125,7 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
         self.make_ready(index);
     }
 
-    /// The peer's FIN on a connection of FPDUs: true if there is more to be done than to end it.
+    /// Processes the peer's FIN in full operation: true if the connection continues for now.
     // req: DDP-129, DDP-130
     #[cold]
     pub(super) fn continue_after_fin(&mut self, now: Instant, index: u32) -> bool {
@@ -143,8 +145,8 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
         true
     }
 
-    /// Patience with a connection that ends is over: true if it has moved too slowly too often for
-    /// that to begin anew.
+    /// Checks the progress of a closing connection at its deadline: true if it was too slow too
+    /// often for the deadline to be extended.
     pub(super) fn is_too_slow(&mut self, now: Instant, index: u32) -> bool {
         let conn = self.connections.get(index).filter(|conn| conn.closing);
         let Some(conn) = conn else { return false };
@@ -158,8 +160,8 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
         qp.close_progress.slow_count > SLOW_MAX
     }
 
-    /// Patience is over on a connection that ends in good order: if something was received since
-    /// it last was, it begins anew.
+    /// Extends the deadline of a gracefully closing connection if data was received since the last
+    /// deadline; true if so.
     pub(super) fn extend_if_receiving(&mut self, now: Instant, index: u32) -> bool {
         let deadline = now + self.config.linger_ns;
         let Some(conn) = self.connections.get_mut(index) else { return false };
@@ -173,7 +175,7 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
         has_moved
     }
 
-    /// Nothing has moved for the linger time on a connection that ends in good order.
+    /// Ends the queue pair of a gracefully closing connection without progress for the linger time.
     pub(super) fn on_close_timeout(&mut self, index: u32) {
         let Some(conn) = self.connections.get(index) else { return };
         let (Phase::Rdma { .. }, Some(qp_index)) = (&conn.phase, conn.qp) else { return };
@@ -185,8 +187,8 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
     }
 }
 
-/// Nothing is ready to be sent on a connection that ends: FIN follows, unless requests wait for the
-/// peer; and if the peer has finished, the stream is over.
+/// Continues the close of a connection with nothing ready to be sent: sends FIN, unless requests
+/// wait for a response, and ends the stream if the peer has sent FIN.
 // req: DDP-131
 #[cold]
 pub(super) fn finish_close<R, T, M, C>(

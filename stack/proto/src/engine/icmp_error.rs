@@ -1,4 +1,4 @@
-//! What routers and hosts report of packets sent.
+//! ICMP errors received about segments sent.
 
 use crate::ddp::memory::Memory;
 use crate::device::{Device, RxFrame};
@@ -10,20 +10,21 @@ use crate::verbs::cm::ConnectError;
 use crate::verbs::wc::{Completions, QpId};
 use crate::wire::ethernet::VLAN_ETHERNET_LEN;
 
-/// Longest frame of an error message: routers quote up to the least MTU of IPv6 (RFC 4443
-/// section 2.4 (c)).
+/// Longest frame of an ICMP error: routers quote up to the minimum MTU of IPv6 (RFC 4443 section
+/// 2.4 (c)).
 const FRAME_LEN_MAX: usize = VLAN_ETHERNET_LEN + 1280;
 
 impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
-    /// Takes a frame of ICMP or ICMPv6 to us, whose IP header is at `l3`. False if it is no error
-    /// message, and may be something else of use.
+    /// Processes an ICMP or ICMPv6 packet to this host, whose IP header is at `l3`. False if it is
+    /// no error message, and may be another message.
     ///
-    /// An error is believed only about a segment that is under way (RFC 5927 section 4.1). "Packet
-    /// too big" fits the connection's segments to the path. Everything else leaves an established
-    /// connection alone, whatever the code (RFC 5461, RFC 5927 section 5): its timers decide. An
-    /// attempt to connect ends at once if the host says that nobody is at the port or that it does
-    /// not speak TCP (RFC 1122 section 4.2.3.9); other errors may pass, and only say why if it
-    /// fails in the end. Both are reported as [`ConnectError::Unreachable`].
+    /// An error is accepted only if the sequence number in it is outstanding, within
+    /// SND.UNA..SND.NXT (RFC 5927 section 4.1). "Packet too big" lowers the path MTU. Any other
+    /// error leaves an established connection alone, whatever the code (RFC 5461, RFC 5927 section
+    /// 5): its timers decide. An attempt to connect ends at once if the host reports that the port
+    /// or the protocol is unreachable (RFC 1122 section 4.2.3.9). Other errors may be transient,
+    /// and only become the reason if it fails in the end. Both are reported as
+    /// [`ConnectError::Unreachable`].
     pub(super) fn on_icmp_error(&mut self, now: Instant, frame: &D::Rx, l3: usize) -> bool {
         if frame.len() > FRAME_LEN_MAX {
             return false;
@@ -49,12 +50,12 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
         true
     }
 
-    /// False if it is refused.
+    /// Applies an ICMP error to its connection; false if it is ignored.
     fn apply_icmp_error(&mut self, now: Instant, error: &IcmpError) -> bool {
         let IcmpError { kind: cause, tuple, seq, ack, packet_len } = *error;
         let Some(index) = self.lookup(&tuple) else { return false };
         let Some(conn) = self.connections.get_mut(index) else { return false };
-        // Only what may be meant counts: whoever knows of no connection has no part in the limit.
+        // Match first: an off-path attacker without valid numbers must not use up the rate limit.
         if !conn.tcb.matches_outstanding(seq, ack) || !self.icmp_error_in_limit.admits(now) {
             return false;
         }
@@ -78,8 +79,9 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
         true
     }
 
-    /// EMSS of a queue pair's connection: bytes of a full segment's payload. Changes as the path
-    /// does; FPDUs are made for what it is when they are built. `None` without a connection.
+    /// Returns the EMSS of a queue pair's connection: payload bytes of a full segment. It changes
+    /// with the path MTU; an FPDU is sized for its value when it is built. `None` without a
+    /// connection.
     #[must_use]
     pub fn emss(&self, qp: QpId) -> Option<usize> {
         let index = self.verbs.index(qp)?;

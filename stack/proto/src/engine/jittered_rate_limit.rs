@@ -1,20 +1,20 @@
-//! A limit on answers to whoever asks.
+//! Rate limit with a random quota, for replies that an off-path attacker can provoke.
 
 use core::hash::Hasher;
 
 use crate::net::siphash_keys::Secret;
 use crate::time::{Instant, MILLISECOND};
 
-/// For so long a part of the budget lasts: a burst of one second's worth would leave nothing for
-/// an honest peer until the next.
+/// Period of a quota. With a quota per second, one burst could leave nothing for legitimate peers
+/// until the next second.
 const PERIOD_NS: u64 = 100 * MILLISECOND;
 const PERIODS_PER_SECOND: u32 = 10;
 
-/// So many per second at most, and half as many at least.
+/// Rate limit: at most the given number per second (at least 10), and at least half of it.
 ///
-/// The exact number is drawn anew for each period from a secret: whoever counts the answers to his
-/// own segments would otherwise see by what is missing whether those he sent in another's name were
-/// answered, and by that which ports are in use (CVE-2016-5696, CVE-2020-25705).
+/// The exact quota of each period is derived from a secret. With a fixed quota an attacker could
+/// count the replies to its own segments, infer whether those sent with a spoofed source were
+/// answered, and so find ports in use (CVE-2016-5696, CVE-2020-25705).
 pub(super) struct JitteredRateLimit {
     secret: Secret,
     per_period: u32,
@@ -28,7 +28,7 @@ impl JitteredRateLimit {
         Self { secret, per_period, period: u64::MAX, remaining: 0 }
     }
 
-    /// True if there may be one more now; then it counts.
+    /// True if the quota admits one more now, which is then counted.
     pub(super) fn admits(&mut self, now: Instant) -> bool {
         let period = now.as_nanos() / PERIOD_NS;
         if period != self.period {
@@ -40,7 +40,7 @@ impl JitteredRateLimit {
         admits
     }
 
-    /// The number for a period.
+    /// Returns the quota of a period.
     #[expect(clippy::cast_possible_truncation, reason = "a remainder of a 32-bit divisor")]
     fn draw_quota(&self, period: u64) -> u32 {
         let mut hasher = self.secret.hasher();

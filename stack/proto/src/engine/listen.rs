@@ -1,19 +1,20 @@
-//! Ports that take connections, and how many may be on their way in.
+//! Listeners, and the limits of passive connections in setup.
 //!
-//! Four bounds, one for each stage of a connection on its way in.
+//! There is one limit for each stage of a passive open.
 //!
-//! | stage                          | bound                             | beyond it          |
-//! |--------------------------------|-----------------------------------|--------------------|
-//! | SYN                            | `cookies_per_second`              | dropped            |
-//! | half open                      | `half_open_max`, and per listener | SYN cookies        |
-//! | request not complete           | `awaiting_request_max`            | one of them reset  |
-//! | request complete, not decided  | `backlog` of the listener         | see below          |
+//! | stage                          | limit                             | beyond it             |
+//! |--------------------------------|-----------------------------------|-----------------------|
+//! | SYN                            | `cookies_per_second`              | dropped               |
+//! | half open                      | `half_open_max`, and per listener | SYN cookies           |
+//! | request incomplete             | `awaiting_request_max`            | one of them is reset  |
+//! | request complete, not decided  | `backlog` of the listener         | see below             |
 //!
-//! With the backlog full, SYNs are dropped, and so are the ACKs that would complete a handshake,
-//! since the peer sends again; a request that completes meanwhile waits for room. Only a peer that
-//! has said what it wants takes a place that the application has to free: a peer that is silent
-//! after the handshake, stops within its request or sends it byte by byte holds nobody up, and has
-//! `startup_timeout_ns` in all. See [`super::awaiting_request`] for who is reset.
+//! While the backlog is full, SYNs are dropped, and so are the ACKs that would complete a
+//! handshake: the peer retransmits. A request that completes meanwhile waits for a free slot. Only
+//! a complete request takes a slot in the backlog, which the application has to free: a peer that
+//! is silent after the handshake, stops within its request or sends it byte by byte does not block
+//! others, and has `startup_timeout_ns` in total. See [`super::awaiting_request`] for the choice of
+//! the one reset.
 
 use crate::ddp::memory::Memory;
 use crate::device::Device;
@@ -28,29 +29,29 @@ use crate::verbs::cm::CmError;
 use crate::verbs::wc::Completions;
 use crate::wire::tcp::{Flags, Segment};
 
-/// A port that takes connections.
+/// Listening port.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Listener {
     backlog: usize,
-    /// Connections whose request was offered to the application, and not accepted or rejected yet.
+    /// Connections whose request the application has not accepted or rejected yet.
     pending: usize,
     /// Connections whose handshake is not complete.
     half_open: usize,
-    /// Until when an ACK of no connection may bring a cookie back.
+    /// Time until which an ACK of no connection may carry a valid SYN cookie.
     cookies_until: Instant,
-    /// What comes begins without start-up frames.
+    /// Connections start without startup frames.
     unframed: bool,
 }
 
 impl Listener {
-    /// The application has as many requests to decide on as it asked for.
+    /// True if the application has as many requests to decide on as the backlog allows.
     const fn is_full(&self) -> bool {
         self.pending >= self.backlog
     }
 }
 
 impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
-    /// Takes connections on `port`; at most `backlog` wait for a decision at a time.
+    /// Listens on `port`; at most `backlog` requests wait for a decision at a time.
     ///
     /// # Errors
     /// [`CmError::PortInUse`].
@@ -58,8 +59,8 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
         self.add_listener(port, backlog, false)
     }
 
-    /// As [`Engine::listen`], for connections without start-up frames: each is offered as soon as
-    /// it is up ([`Start::Immediate`], [`Start::Streaming`]).
+    /// As [`Engine::listen`], for connections without startup frames: each is offered as soon as
+    /// TCP is established ([`Start::Immediate`], [`Start::Streaming`]).
     ///
     /// # Errors
     /// [`CmError::PortInUse`].
@@ -81,14 +82,14 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
         Ok(())
     }
 
-    /// The connection came in by a listener for those without start-up frames.
+    /// True if the connection came by a listener for connections without startup frames.
     pub(super) fn is_unframed(&self, index: u32) -> bool {
         let port = self.connections.get(index).and_then(|conn| conn.listener);
         let listener = port.and_then(|port| self.listeners.get(&port));
         listener.is_some_and(|listener| listener.unframed)
     }
 
-    /// Takes no more connections on `port`. Those that wait for a decision are reset.
+    /// Stops listening on `port`. Connections not decided on are reset.
     pub fn unlisten(&mut self, port: u16) {
         let waiting: Vec<u32> = self
             .connections
@@ -97,15 +98,15 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
                 self.connections.get(index).is_some_and(|conn| conn.listener == Some(port))
             })
             .collect();
-        // Before they leave: nothing more is offered in the place of one that goes.
+        // Removed first: no other request is offered when one of these leaves the backlog.
         self.listeners.remove(&port);
         for index in waiting {
             self.abort(index);
         }
     }
 
-    /// A segment of no connection: true if a listener saw to it (RFC 9293 section 3.10.7.2), false
-    /// if it is to be answered with RST.
+    /// Processes a segment of no connection: true if a listener handled it (RFC 9293 section
+    /// 3.10.7.2), false if it is to be answered with RST.
     pub(super) fn on_listener_segment<F: SegmentFrame<D>>(
         &mut self,
         now: Instant,
@@ -123,7 +124,7 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
             let may_be_cookie = now < listener.cookies_until && !segment.flags.has(Flags::SYN);
             return may_be_cookie && self.on_cookie_ack(now, segment, remote_mac, frame);
         }
-        // Anything else without an ACK never made sense.
+        // A segment with neither RST, ACK nor SYN is dropped.
         if segment.flags.has(Flags::SYN) {
             self.on_syn(now, segment, remote_mac);
         }
@@ -157,7 +158,7 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
         }
     }
 
-    /// A connection that a peer began, half open. `None`: there is no place for it.
+    /// Inserts a half-open passive connection. `None` if the table is full.
     fn insert_half_open(&mut self, now: Instant, tcb: Tcb<D::Rx, D::Retained>) -> Option<u32> {
         let tuple = tcb.tuple();
         let port = tuple.local.port();
@@ -188,8 +189,8 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
         }
     }
 
-    /// An ACK of no connection that may bring a cookie back, with all it carries; false if it does
-    /// not.
+    /// Processes an ACK of no connection that may carry a SYN cookie, and its data; false if it
+    /// does not.
     #[cold]
     fn on_cookie_ack<F: SegmentFrame<D>>(
         &mut self,
@@ -215,7 +216,7 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
         let tcb = Tcb::from_cookie(now, cfg, template, &syn, origin, sent_at);
         let Some(index) = self.insert_half_open(now, tcb) else { return true };
         self.on_segment(now, ack, frame);
-        // Whatever the segment had besides the cookie, it made a connection or nothing.
+        // The segment completed the handshake, or the connection is removed again.
         let is_half_open = |conn: &super::connection::Connection<_, _>| {
             conn.tcb.tuple() == ack.tuple && conn.tcb.state() == State::SynReceived
         };
@@ -227,12 +228,14 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
         true
     }
 
-    /// A SYN for a connection, or a segment for one that is not established: is it TCP's? If not,
-    /// the segment is to be dropped; or, if the connection is gone then, it is of none.
+    /// Decides on a SYN for a connection, or a segment for one that is not established: true if TCP
+    /// is to process it, false if it is dropped. If the connection was removed, the segment belongs
+    /// to none.
     ///
-    /// The connection goes if it gives way to a new one between the same ends, or if the segment
-    /// brings back a cookie, sent before there was room for the state that the repeated SYN made.
-    /// An ACK that would complete a handshake is dropped while the backlog is full.
+    /// The connection is removed if the SYN may replace it by a new one between the same ends, or
+    /// if the segment carries a valid cookie, sent before there was space for the state that the
+    /// retransmitted SYN created. An ACK that would complete a handshake is dropped while the
+    /// backlog is full.
     #[cold]
     pub(super) fn admit_segment(&mut self, now: Instant, index: u32, segment: &Segment) -> bool {
         let Some(conn) = self.connections.get(index) else { return false };
@@ -240,7 +243,7 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
             && conn.tcb.may_recycle(segment)
         {
             if listener.is_full() {
-                // The new one would be dropped, and nothing be won.
+                // The new connection would be refused anyway.
                 self.verbs.counters.backlog_overflows += 1;
                 return false;
             }
@@ -268,8 +271,8 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
         true
     }
 
-    /// A handshake is complete: what a listener began has to be decided on if its request is here
-    /// already, or else awaits that.
+    /// Accounts for a completed handshake of a passive connection: it enters the backlog if its
+    /// request was received already, or else awaits it.
     pub(super) fn on_handshake_complete(&mut self, index: u32) {
         let Some(conn) = self.connections.get_mut(index) else { return };
         conn.tcp_established = true;
@@ -290,10 +293,10 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
         }
     }
 
-    /// A request is complete. False if it has to wait until the backlog has room for it.
+    /// Accounts for a complete request. False if it has to wait for a free slot in the backlog.
     pub(super) fn enter_backlog(&mut self, index: u32) -> bool {
         let Some(conn) = self.connections.get_mut(index) else { return false };
-        // Before the end of the handshake is seen to there was room, and it is counted then.
+        // Until the completed handshake is handled there was a free slot; it is counted then.
         let (Some(port), true) = (conn.listener, conn.arrival_order.is_some()) else { return true };
         let Some(listener) = self.listeners.get_mut(&port) else { return true };
         let remote = conn.tcb.tuple().remote.ip();
@@ -306,7 +309,7 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
         true
     }
 
-    /// The connection is no longer counted at its listener: it was decided on, or ends.
+    /// Removes the connection from the accounting of its listener: it was decided on, or ends.
     pub(super) fn leave_backlog(&mut self, index: u32) {
         let Some(conn) = self.connections.get_mut(index) else { return };
         let Some(port) = conn.listener.take() else { return };
@@ -325,14 +328,13 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
         self.offer_pending_requests(port);
     }
 
-    /// Offers requests that wait for room in the backlog, in the order in which their connections
-    /// were established.
+    /// Offers requests that wait for the backlog, in the order in which their handshakes completed.
     fn offer_pending_requests(&mut self, port: u16) {
         while self.listeners.get(&port).is_some_and(|listener| !listener.is_full())
             && let Some(index) = self.awaiting_request.next_complete(port)
         {
             self.process_mpa_request(index);
-            // Offered, or refused: in neither case it still waits.
+            // It was offered or refused: it does not wait any longer.
             debug_assert!(
                 self.awaiting_request.next_complete(port) != Some(index),
                 "one at a time"

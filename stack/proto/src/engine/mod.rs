@@ -1,10 +1,10 @@
-//! The engine: the connections and queue pairs of one port queue, advanced pass by pass.
+//! The engine: TCP connections and queue pairs of one port queue, driven by polling.
 //!
-//! A pass ([`Engine::drive`]) takes a burst of frames to completion: TCP, placement, completions;
-//! then timers; then every connection with something to send gets its turn; then one burst out.
-//! Nothing waits to fill a burst, and every step is bounded. Commands (post, connect, ...) only
-//! note what is to be done; the next pass does it. What happened is asked for with
-//! [`Engine::next_event`] and found in the completion queues.
+//! A pass ([`Engine::drive`]) processes one burst of received frames to completion (TCP, placement,
+//! completions), then expired timers. Then each connection with something to send transmits, and
+//! the frames are flushed to the port. A pass never waits to fill a burst, and every step is
+//! bounded. Commands (post, connect, ...) send nothing themselves; the next pass does. Events are
+//! polled with [`Engine::next_event`], completions are pushed to the completion queues.
 
 mod abort;
 mod awaiting_request;
@@ -76,20 +76,21 @@ use crate::wire::ethernet::EthernetLink;
 use crate::wire::seq::Seq;
 use crate::wire::tcp::{FourTuple, IPV4_LEN, IPV6_LEN, TCP_LEN};
 
-/// Frames taken in one pass.
+/// Frames received in one pass, at most.
 const BURST_LEN: usize = 32;
-/// RSTs for unmatched segments in one second, at most.
+/// RSTs for unmatched segments per second, at most.
 const RSTS_PER_SECOND: u32 = 1000;
-/// Questions for our hardware address answered in one second, at most.
+/// Replies to ARP requests and neighbor solicitations per second, at most.
 const NEIGHBOR_REPLIES_PER_SECOND: u32 = 1000;
-/// Pings answered in one second, at most.
+/// Echo replies per second, at most.
 const ECHO_REPLIES_PER_SECOND: u32 = 1000;
-/// ICMP errors sent in one second, at most.
+/// ICMP errors sent per second, at most.
 const ICMP_ERRORS_OUT_PER_SECOND: u32 = 100;
-/// ICMP errors looked at in one second, at most.
+/// ICMP errors processed per second, at most.
 const ICMP_ERRORS_IN_PER_SECOND: u32 = 1000;
 
-/// Keys of what others see and must not guess.
+/// Keys for values that an off-path attacker must not guess: ISS (RFC 6528), timestamp offset (RFC
+/// 7323), ephemeral ports (RFC 6056), flow labels (RFC 6437).
 struct Secrets {
     sequence_numbers: Secret,
     timestamps: Secret,
@@ -111,86 +112,87 @@ impl Secrets {
 /// See the [module's documentation](self).
 pub struct Engine<D: Device, M, C> {
     config: EngineConfig,
-    /// Settings of connections over IPv4, and over IPv6.
+    /// TCP settings for IPv4 and for IPv6.
     tcp_configs: [Arc<tcp::Config>; 2],
     capabilities: Capabilities,
     device: D,
     verbs: QueuePairs<M, C>,
     connections: Connections<D::Rx, D::Retained>,
-    /// Connections by four-tuple, which stands in the connection alone.
+    /// Connections by four-tuple. The table holds indices; the four-tuple is stored in the
+    /// connection.
     by_tuple: HashTable<u32>,
     hash: SipBuildHasher,
-    /// The connection of the last segment found by four-tuple; may be gone.
+    /// Connection of the last segment matched by four-tuple; may be stale.
     last_match: u32,
     listeners: HashMap<u16, Listener, SipBuildHasher>,
-    /// Connections of theirs whose peers have not sent a whole request.
+    /// Passive connections whose MPA Request Frame is incomplete or waits for the backlog.
     awaiting_request: AwaitingRequest,
     link: EthernetLink,
     routing: RoutingTable,
     neighbors: NeighborCache,
     fragments: Reassembler,
-    /// Addresses that the link was not told of yet.
+    /// Local addresses not announced on the link yet.
     unannounced: Vec<IpAddr>,
-    /// Reports of the groups in which our addresses are asked for.
+    /// Membership reports for the solicited-node multicast groups of our addresses (MLD).
     memberships: Memberships,
     fpdu_pool: FpduPool,
-    /// When to look again for partial FPDUs that are kept for too long.
+    /// Earliest time of the next scan for partial FPDUs to evict.
     evict_partials_at: Instant,
-    /// What connections hold out of order.
+    /// Out-of-order segments of all connections.
     ooo_pool: OooPool<D::Rx>,
-    /// Connections that hold contiguous bytes which earlier passes had no time for; each at most
-    /// once, what is gone may still be named. And how many pieces this pass may still hand up.
+    /// Connections with contiguous data that earlier passes had no budget to deliver, each at most
+    /// once; stale entries are skipped. `ooo_budget` counts the segments this pass may still
+    /// deliver.
     ooo_backlog: VecDeque<(u32, u32)>,
     ooo_budget: usize,
-    /// Sent frames: what each connection may hold, and taking them back.
+    /// Retained frames of sent segments: the share of each connection, and reclaim.
     tx_reclaim: TxReclaim,
-    /// Bytes by which receive windows have grown.
+    /// Bytes by which receive windows have grown beyond their initial size.
     window_growth: u64,
-    /// When to look again for windows that are wider than they have to be, and where.
+    /// Earliest time of the next scan for windows to shrink, and where it starts.
     window_reclaim_at: Instant,
     window_reclaim_cursor: u32,
     wheel: Wheel,
-    /// Connections to be served, each at most once.
+    /// Connections to be served, in round-robin order, each at most once.
     ready: VecDeque<u32>,
     /// Connections that wait for a hardware address.
     unresolved: VecDeque<u32>,
-    /// How many of them, from the front, are to be looked at again.
+    /// How many of them, from the front, are to be checked.
     unresolved_due: usize,
-    /// When to look for them again, at the latest.
+    /// Time of the next check, at the latest.
     resolve_at: Instant,
-    /// The neighbour cache's epoch when they were last looked at.
+    /// Epoch of the neighbor cache at the last check.
     resolve_epoch: u32,
     next_ephemeral: u16,
     secrets: Secrets,
     cookies: SynCookies,
     cookie_limit: JitteredRateLimit,
-    /// Connections of peers whose handshake is not complete.
+    /// Passive connections whose handshake is not complete.
     half_open: usize,
-    /// Connections in TIME-WAIT, those first that have been for the longest time; what is gone
-    /// may still be named.
+    /// Connections in TIME-WAIT, oldest first; stale entries are skipped.
     time_waits: VecDeque<(u32, u32)>,
-    /// The connection that has just given way to a new one between the same ends, and where that
-    /// one's sequence numbers may begin.
+    /// Four-tuple of the connection just removed in favor of a new one between the same ends, and
+    /// the lower bound of the new ISS.
     recycled: Option<(FourTuple, Seq)>,
     rst_limit: JitteredRateLimit,
     echo_reply_limit: RateLimit,
-    /// To questions for our hardware address.
+    /// Replies to ARP requests and neighbor solicitations.
     neighbor_reply_limit: RateLimit,
     icmp_error_in_limit: RateLimit,
-    /// ICMP errors of our own.
+    /// ICMP errors sent.
     icmp_error_out_limit: RateLimit,
-    /// Events that wait when those of no use are looked for again.
+    /// Length of the event queue at which stale events are removed.
     sweep_events_at: usize,
     burst: Vec<D::Rx>,
-    /// Frames of this pass were fetched, if there were any.
+    /// The burst of this pass was fetched, even if it was empty.
     rx_burst_done: bool,
     fired: Vec<Timer>,
-    /// Completion queues that overran in this pass.
+    /// Completion queues that overran in this pass, each once.
     overrun_cqs: Vec<CqId>,
 }
 
 impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
-    /// An engine on `device`, with no connection.
+    /// Creates an engine on `device`, without connections.
     #[must_use]
     pub fn new(mut config: EngineConfig, device: D, memory: M, completions: C) -> Self {
         let capabilities = device.capabilities();
@@ -267,7 +269,7 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
         }
     }
 
-    /// One pass. True if anything was received, sent or reported.
+    /// Runs one pass. True if anything was received, sent or reported.
     pub fn drive(&mut self, now: Instant) -> bool {
         if !self.unannounced.is_empty() {
             self.announce_addresses();
@@ -286,7 +288,8 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
         worked
     }
 
-    /// The latest moment for the next pass if nothing arrives before; `None`: no timer runs.
+    /// Returns the time at which the next pass is due, at the latest, if nothing arrives before;
+    /// `None` if no timer runs.
     #[must_use]
     pub fn deadline(&self) -> Option<Instant> {
         let has_work = !self.ready.is_empty() || !self.overrun_cqs.is_empty();
@@ -301,14 +304,15 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
             .min()
     }
 
-    /// Connections, those that linger after their end included.
+    /// Returns the number of connections, those that linger after their end included.
     #[must_use]
     pub fn connection_count(&self) -> usize {
         self.connections.len()
     }
 
-    /// Connections whose ends do not both know that all has arrived: those that only wait for
-    /// stray segments (TIME-WAIT) are not among them. Looks at each connection.
+    /// Returns the number of connections other than those in TIME-WAIT, which only wait for stray
+    /// segments: those where one end or both do not know yet that everything arrived. Cost: visits
+    /// each connection.
     #[must_use]
     pub fn unfinished_count(&self) -> usize {
         let is_unfinished = |index: &u32| {
@@ -318,42 +322,42 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
         self.connections.indices().filter(is_unfinished).count()
     }
 
-    /// What is held of segments that came ahead of their turn, over all connections: received
-    /// frames, and bytes of memory for copies.
+    /// Returns the memory held for out-of-order segments of all connections: received frames, and
+    /// bytes of copies.
     #[must_use]
     pub const fn ooo_usage(&self) -> (usize, usize) {
         (self.ooo_pool.frames(), self.ooo_pool.bytes())
     }
 
-    /// Counters.
+    /// Returns the counters.
     #[must_use]
     pub const fn counters(&self) -> &Counters {
         &self.verbs.counters
     }
 
-    /// Registered memory.
+    /// Returns the registered memory.
     #[must_use]
     pub const fn memory(&self) -> &M {
         &self.verbs.memory
     }
 
-    /// The completion queues.
+    /// Returns the completion queues.
     pub const fn completions_mut(&mut self) -> &mut C {
         &mut self.verbs.completions
     }
 
-    /// The device.
+    /// Returns the device.
     #[must_use]
     pub const fn device(&self) -> &D {
         &self.device
     }
 
-    /// The device, for its owner's counters and settings.
+    /// Returns the device, for its owner's counters and settings.
     pub const fn device_mut(&mut self) -> &mut D {
         &mut self.device
     }
 
-    /// Makes a queue pair.
+    /// Creates a queue pair.
     ///
     /// # Errors
     /// [`CmError::NoResources`] when the limit is reached.
@@ -362,8 +366,8 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
         self.verbs.create(init)
     }
 
-    /// Forgets a queue pair. A connection it has ends as by [`Engine::disconnect`]; what was not
-    /// reported never will be.
+    /// Destroys a queue pair. Its connection, if any, ends as by [`Engine::disconnect`];
+    /// completions and events not reported yet are dropped.
     pub fn destroy_qp(&mut self, now: Instant, qp: QpId) {
         let _ = self.disconnect(now, qp);
         if let Some(conn) = self.verbs.index(qp).and_then(|i| self.verbs.get(i)?.conn)
@@ -374,16 +378,16 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
         self.verbs.destroy(qp);
     }
 
-    /// Ends a queue pair of an engine that will not be driven again, as one that has panicked:
-    /// nothing is sent, and what was outstanding is reported as flushed, as far as the completion
-    /// queues have room.
+    /// Ends a queue pair of an engine that will not be driven again, for example after a panic.
+    /// Nothing is sent; outstanding requests are reported as flushed, as far as the completion
+    /// queues have free slots.
     pub fn abandon_qp(&mut self, qp: QpId) {
         if let Some(index) = self.verbs.index(qp) {
             self.verbs.abandon(index);
         }
     }
 
-    /// The state of a queue pair; `Error` if there is none.
+    /// Returns the state of a queue pair; `Error` if there is none.
     #[must_use]
     pub fn qp_state(&self, qp: QpId) -> QpState {
         self.verbs
@@ -392,14 +396,15 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
             .map_or(QpState::Error, |qp| qp.state)
     }
 
-    /// What a queue pair reaches: its domain, and the name of its stream, which no queue pair of
-    /// another engine over the same [`Memory`] has. `None` if there is no such queue pair.
+    /// Returns the access scope of a queue pair: its protection domain and the ID of its stream,
+    /// which is unique among all engines that share the [`Memory`]. `None` if there is no such
+    /// queue pair.
     #[must_use]
     pub fn qp_access_scope(&self, qp: QpId) -> Option<AccessScope> {
         self.verbs.access_scope(qp)
     }
 
-    /// Free places in the send queue.
+    /// Returns the number of free slots in the send queue.
     #[must_use]
     pub fn free_send_slots(&self, qp: QpId) -> usize {
         self.verbs
@@ -408,7 +413,7 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
             .map_or(0, |qp| qp.stream.requester.free_count())
     }
 
-    /// Free places in the receive queue; all of them if buffers come from a shared one.
+    /// Returns the number of free slots in the receive queue; all of them with a shared one.
     #[must_use]
     pub fn free_recv_slots(&self, qp: QpId) -> usize {
         self.verbs.index(qp).and_then(|index| self.verbs.get(index)).map_or(0, |qp| match qp.srq {
@@ -417,7 +422,7 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
         })
     }
 
-    /// Posts a request to the send queue.
+    /// Posts a work request to the send queue.
     ///
     /// # Errors
     /// [`PostError`]; nothing was posted.
@@ -441,7 +446,7 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
         self.verbs.post_recv(qp, wr)
     }
 
-    /// Settings of a connection: what a segment carries depends on the address family.
+    /// Returns the TCP settings of a connection: the MSS depends on the address family.
     fn tcp_config(&self, tuple: &FourTuple) -> &Arc<tcp::Config> {
         &self.tcp_configs[usize::from(tuple.remote.is_ipv6())]
     }
@@ -456,7 +461,7 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
         }
     }
 
-    /// Arms the connection's timer if its deadline is earlier than what is armed.
+    /// Arms the connection's timer if its next timeout is earlier than what is armed.
     fn arm_timer(&mut self, index: u32) {
         let Some(conn) = self.connections.get_mut(index) else { return };
         let Some(deadline) = conn.next_timeout() else { return };

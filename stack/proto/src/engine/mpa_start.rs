@@ -1,5 +1,5 @@
-//! From agreement to FPDUs: by start-up frames, with the first byte of a connection, or after
-//! bytes of the applications' own.
+//! Transition to full operation: by MPA startup frames, with the first byte of a connection, or
+//! after streaming mode.
 
 use crate::ddp::memory::Memory;
 use crate::device::Device;
@@ -20,23 +20,23 @@ use crate::verbs::qp::QpState;
 use crate::verbs::wc::{Completions, QpId};
 use crate::wire::mpa::Startup;
 
-/// Bytes of the applications' own that wait to be sent, at most.
+/// Streaming-mode bytes queued to be sent, at most.
 const STREAM_TX_MAX: usize = 64 * 1024;
 
-/// What two ends have agreed on.
+/// Parameters of full operation.
 pub(super) struct StartParams {
     pub(super) negotiated: Negotiated,
     pub(super) revision: u8,
-    /// The peer's.
+    /// Private data of the peer.
     pub(super) private_data: PrivateData,
-    /// RDMA Writes ahead of their turn are placed when they come.
+    /// RDMA Writes are placed out of order.
     pub(super) ooo_placement: bool,
-    /// This end need not wait for the other's first FPDU.
+    /// The local end need not wait for the peer's first FPDU.
     pub(super) tx_allowed: bool,
 }
 
 impl StartParams {
-    /// Without frames each direction begins by itself.
+    /// Parameters without startup frames: each direction starts independently.
     pub(super) const fn unframed(negotiated: Negotiated, ooo_placement: bool) -> Self {
         let private_data = PrivateData::new_const();
         Self { negotiated, revision: 0, private_data, ooo_placement, tx_allowed: true }
@@ -44,7 +44,7 @@ impl StartParams {
 }
 
 impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
-    /// Both ends have agreed: FPDUs from here on. `buffered_len` bytes of them are here already.
+    /// Enters full operation. The last `buffered_len` bytes received belong to FPDUs already.
     pub(super) fn enter_full_operation(
         &mut self,
         index: u32,
@@ -59,7 +59,7 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
             tx_allowed,
         } = outcome;
         let Some(conn) = self.connections.get_mut(index) else { return };
-        // What has arrived in order, but for the FIN, ends where FPDUs do.
+        // The buffered FPDU bytes are the last ones before RCV.NXT, except for the FIN.
         let known = u32::try_from(buffered_len).unwrap_or(0) + u32::from(conn.tcb.peer_finished());
         let markers = terms.markers_in.then(|| Markers::starting_at(conn.tcb.rcv_nxt() - known));
         conn.phase = Phase::Rdma { deframer: Deframer::new(markers) };
@@ -106,8 +106,8 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
         });
     }
 
-    /// The reply accepts, on terms that this end cannot meet: the peer is told by a Terminate, and
-    /// the connection closed (RFC 6581 section 9).
+    /// Ends the startup after an accepting reply with parameters that the local end cannot meet:
+    /// sends a Terminate and closes the connection (RFC 6581 section 9).
     pub(super) fn terminate_startup(
         &mut self,
         now: Instant,
@@ -135,7 +135,7 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
         self.begin_close(now, index);
     }
 
-    /// TCP is up: what has no start-up frames goes on at once.
+    /// Starts a connection without startup frames once TCP is established.
     pub(super) fn start_unframed(&mut self, now: Instant, index: u32) {
         let is_unframed = self.is_unframed(index);
         let generation = self.connections.generation(index);
@@ -183,7 +183,7 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
         }
     }
 
-    /// Bytes of the applications go both ways until [`Engine::start_fpdus`].
+    /// Enters streaming mode: application data in both directions until [`Engine::start_fpdus`].
     pub(super) fn enter_streaming(&mut self, index: u32, stream_rx: Vec<u8>) {
         let Some(conn) = self.connections.get_mut(index) else { return };
         conn.phase = Phase::Streaming { stream_rx };
@@ -197,11 +197,11 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
         self.verbs.events.push_back(Event::Streaming { qp: id });
     }
 
-    /// Sends bytes of the application's own, before FPDUs ([`Start::Streaming`]). Returns how many
-    /// were taken: no more than 64 KiB wait at a time.
+    /// Sends application data in streaming mode ([`Start::Streaming`]). Returns the number of bytes
+    /// accepted: at most 64 KiB are queued at a time.
     ///
     /// # Errors
-    /// [`CmError::Gone`]; [`CmError::WrongState`] if the connection is not in that phase.
+    /// [`CmError::Gone`]; [`CmError::WrongState`] if the connection is not in streaming mode.
     // req: MPA-017
     pub fn stream_send(&mut self, qp: QpId, bytes: &[u8]) -> Result<usize, CmError> {
         let index = self.streaming_connection(qp)?;
@@ -216,7 +216,7 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
         Ok(len)
     }
 
-    /// Takes bytes of the peer's application, in order; returns how many.
+    /// Receives application data in streaming mode, in order; returns the number of bytes.
     ///
     /// # Errors
     /// As [`Engine::stream_send`].
@@ -237,9 +237,10 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
         Ok(len)
     }
 
-    /// FPDUs follow what was given to [`Engine::stream_send`], and what was not yet taken by
-    /// [`Engine::stream_receive`] is of FPDUs: both applications have agreed on these places in
-    /// both directions. [`Event::Established`] follows.
+    /// Switches from streaming mode to FPDUs. They follow the bytes passed to
+    /// [`Engine::stream_send`], and begin with the received bytes not yet taken by
+    /// [`Engine::stream_receive`]: the two applications have agreed on the position in each
+    /// direction. [`Event::Established`] follows.
     ///
     /// # Errors
     /// As [`Engine::stream_send`].
@@ -267,7 +268,7 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
         Ok(())
     }
 
-    /// The connection of a queue pair whose applications exchange bytes of their own.
+    /// Returns the connection of a queue pair in streaming mode.
     fn streaming_connection(&self, qp: QpId) -> Result<u32, CmError> {
         let qp =
             self.verbs.index(qp).and_then(|index| self.verbs.get(index)).ok_or(CmError::Gone)?;
@@ -278,8 +279,8 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
         }
     }
 
-    /// MULPDU of a queue pair's connection at present: the longest ULPDU whose FPDU fits one
-    /// segment wherever markers fall; 128 to 64,768 bytes. `None` without a connection.
+    /// Returns the current MULPDU of a queue pair's connection: the longest ULPDU whose FPDU fits
+    /// one segment wherever markers fall; 128 to 64,768 bytes. `None` without a connection.
     // req: MPA-010, MPA-016, MPA-042, DDP-018
     #[must_use]
     pub fn mulpdu(&self, qp: QpId) -> Option<usize> {
@@ -289,7 +290,7 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
     }
 }
 
-/// The ready-to-receive message: the first FPDU of its direction, or anywhere in a direction
+/// Builds the RTR message as an FPDU: the first one of its direction, or anywhere in a direction
 /// without markers.
 pub(super) fn build_rtr_fpdu(stream: &mut Stream, rtr: Rtr, framing: Framing) -> Vec<u8> {
     let ulpdu = stream.build_rtr(rtr);

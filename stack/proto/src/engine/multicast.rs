@@ -1,4 +1,4 @@
-//! Reports of the groups that this host listens to: those in which its addresses are asked for.
+//! MLD listener: reports the solicited-node multicast groups of our addresses (RFC 3810).
 
 use core::hash::{BuildHasher, Hasher};
 use core::net::{IpAddr, Ipv6Addr};
@@ -12,26 +12,26 @@ use crate::net::ndp;
 use crate::time::{Instant, MILLISECOND, SECOND};
 use crate::verbs::wc::Completions;
 
-/// Unsolicited reports, as one may be lost (RFC 3810 section 9.1), and the time within which the
-/// next one follows (section 9.11).
+/// Number of unsolicited reports, since one may be lost (RFC 3810 section 9.1), and the time within
+/// which the next one follows (section 9.11).
 const ROBUSTNESS: u8 = 2;
 const UNSOLICITED_REPORT_INTERVAL_NS: u64 = SECOND;
-/// When to try again if there was no frame for a report.
+/// Delay before a retry if there was no frame for a report.
 const RETRY_NS: u64 = 10 * MILLISECOND;
 
-/// When to report.
+/// State of the membership reports.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Memberships {
-    /// When the next report is due, or [`NEVER`].
+    /// Time of the next report, or [`NEVER`].
     report_at: Instant,
-    /// Unsolicited reports that are to be sent.
+    /// Unsolicited reports still to be sent.
     unsolicited_left: u8,
-    /// The last querier understands version 1 alone.
+    /// MLDv1 compatibility mode: the last query was of version 1.
     is_v1: bool,
 }
 
 impl Memberships {
-    /// Reports are due at once if there are groups.
+    /// Creates the state; reports are due at once if there are groups.
     pub(super) const fn new(has_groups: bool) -> Self {
         let due = if has_groups { Instant::ZERO } else { NEVER };
         Self { report_at: due, unsolicited_left: ROBUSTNESS, is_v1: false }
@@ -80,8 +80,8 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
         self.memberships = Memberships { report_at: due, unsolicited_left: unsolicited, is_v1 };
     }
 
-    /// Somebody asks for groups: the answer follows within the time that the query gives, so that
-    /// not all hosts answer at once. True if it is for us.
+    /// Processes an MLD query: schedules the report at a random time within the maximum response
+    /// delay, so that not all hosts report at once. True if it concerns one of our groups.
     pub(super) fn on_mld_query(&mut self, now: Instant, query: &Query) -> bool {
         let groups = self.mld_groups();
         let is_ours = query.group.map_or(!groups.is_empty(), |group| groups.contains(&group));
@@ -93,7 +93,7 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
         is_ours
     }
 
-    /// The groups listened to, each once.
+    /// Returns our groups, each once.
     fn mld_groups(&self) -> Vec<Ipv6Addr> {
         let mut groups: Vec<_> = self
             .routing
@@ -108,7 +108,7 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
         groups
     }
 
-    /// A time below `max_ns`, or none, as chance has it.
+    /// Returns a random delay below `max_ns`.
     fn random_delay(&self, now: Instant, max_ns: u64) -> u64 {
         let mut hasher = self.hash.build_hasher();
         hasher.write(&self.link.mac);

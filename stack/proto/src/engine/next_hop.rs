@@ -1,10 +1,11 @@
-//! The way to the next hop: which neighbour a connection's frames go to, and whether they arrive.
+//! Next hop of a connection: the neighbor that receives its frames, and reachability confirmation.
 //!
-//! A connection that is about to begin waits for its neighbour's address. One that was taken up
-//! answers to where its SYN came from until the handshake is complete, so that nobody has to be
-//! asked for an address that a stranger made up; then it follows the route like any other. From
-//! then on it looks at the cache when that has changed, and once a second when it has its turn:
-//! then its own progress confirms the neighbour, or the lack of it raises doubt.
+//! An active open waits for address resolution. A passive open replies to the source address of the
+//! SYN's frame until the handshake is complete, so that no resolution starts for addresses spoofed
+//! by an off-path attacker; then it follows the route like any other. From then on a connection
+//! looks up the neighbor cache when that has changed, and otherwise once per second when it
+//! transmits. Its progress then confirms reachability (RFC 4861 section 7.3.1), and the lack of it
+//! makes the neighbor suspect.
 
 use core::net::IpAddr;
 
@@ -18,43 +19,43 @@ use crate::time::{Instant, SECOND};
 use crate::verbs::cm::ConnectError;
 use crate::verbs::wc::Completions;
 
-/// Between two looks at the cache, while it does not change.
+/// Interval of cache lookups, while the cache does not change.
 const REFRESH_INTERVAL_NS: u64 = SECOND;
-/// Connections without an address that look at it in one pass: however many wait, the others' work
-/// goes on. The rest of them follow in the next passes.
+/// Unresolved connections checked in one pass: a bound on the work, however many wait. The rest is
+/// checked in the next passes.
 const RESOLVES_PER_PASS: usize = 64;
 
-/// Where a connection's frames go.
+/// Next hop of a connection.
 #[derive(Debug)]
 pub(super) struct NextHop {
     neighbor: Option<NeighborId>,
-    /// The cache's when it was last looked at.
+    /// Epoch of the cache at the last lookup.
     epoch: u32,
-    /// Acknowledged and received bytes then.
+    /// Sum of acknowledged and received bytes at that time; see [`tcp_progress`].
     progress: u32,
-    /// When to look again.
+    /// Time of the next lookup.
     refresh_at: Instant,
-    /// Frames may go: there is an address, and it was not given up.
+    /// Frames may be sent: there is an address, and the neighbor is not unreachable.
     pub(super) resolved: bool,
 }
 
 impl NextHop {
-    /// Waits for an address.
+    /// Creates a next hop that waits for address resolution.
     pub(super) const fn unresolved() -> Self {
         Self { neighbor: None, epoch: 0, progress: 0, refresh_at: Instant::ZERO, resolved: false }
     }
 
-    /// Back to where the SYN came from.
+    /// Creates a next hop that replies to the source of the SYN.
     pub(super) const fn via_syn_source() -> Self {
         Self { resolved: true, ..Self::unresolved() }
     }
 
-    /// TCP hears nothing of what it sends: the look at the cache comes before its time.
+    /// Makes the next lookup due now: TCP gets no acknowledgments.
     pub(super) const fn mark_suspect(&mut self, now: Instant) {
         self.refresh_at = now;
     }
 
-    /// The cache is to be looked at before the next frame.
+    /// True if the cache has to be looked up before the next frame.
     #[inline]
     pub(super) fn needs_refresh(&self, now: Instant, epoch: u32) -> bool {
         self.epoch != epoch || self.refresh_at <= now
@@ -62,7 +63,7 @@ impl NextHop {
 }
 
 impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
-    /// Looks after connections that wait for hardware addresses, and asks the questions that are
+    /// Checks connections that wait for address resolution, and sends the solicitations that are
     /// due.
     pub(super) fn resolve_next_hops(&mut self, now: Instant) {
         let epoch = self.neighbors.epoch();
@@ -84,7 +85,7 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
         }
     }
 
-    /// Whether a connection still waits for an address after another look.
+    /// Checks a connection that waits for address resolution; true if it still waits.
     fn recheck_unresolved(&mut self, now: Instant, index: u32) -> bool {
         let is_unresolved = |conn: &super::connection::Connection<_, _>| !conn.next_hop.resolved;
         if !self.connections.get(index).is_some_and(is_unresolved) {
@@ -99,7 +100,7 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
                 self.make_ready(index);
                 false
             }
-            // One that lives stays, and goes on when its neighbour comes back in time.
+            // An established connection stays, and continues if its neighbor replies in time.
             Some(Lookup::Unreachable) if !conn.tcp_established => {
                 self.verbs.counters.neighbors_unreachable += 1;
                 self.fail_connect(index, ConnectError::TimedOut, None);
@@ -110,13 +111,13 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
         }
     }
 
-    /// Takes up what the cache says of a connection's neighbour, and tells it how the connection
-    /// fares. To be called when [`NextHop::needs_refresh`], before frames go.
+    /// Updates the next hop from the neighbor cache, and reports the progress of the connection to
+    /// the cache. To be called when [`NextHop::needs_refresh`], before frames are sent.
     #[cold]
     pub(super) fn refresh_next_hop(&mut self, now: Instant, index: u32) {
         let epoch = self.neighbors.epoch();
         let Some(conn) = self.connections.get_mut(index) else { return };
-        // Back to where the SYN came from, until the handshake is complete.
+        // Replies go to the source of the SYN until the handshake is complete.
         if !conn.tcp_established && conn.next_hop.neighbor.is_none() {
             conn.next_hop.epoch = epoch;
             conn.next_hop.refresh_at = now + REFRESH_INTERVAL_NS;
@@ -124,7 +125,7 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
         }
         let mark = tcp_progress(&conn.tcb);
         let progress = mark != conn.next_hop.progress;
-        // A look before its time says nothing of a lack of progress.
+        // A lookup ahead of time does not show a lack of progress.
         let doubts = !progress && conn.next_hop.refresh_at <= now && !conn.tcb.all_acked();
         conn.next_hop.progress = mark;
         let mac = conn.tcb.remote_mac();
@@ -144,12 +145,12 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
                 conn.next_hop.resolved = false;
                 self.unresolved.push_back(index);
             }
-            // What goes to the address known so far may arrive; or there is no better one.
+            // Frames to the last known address may arrive, or there is no better one.
             _ => {}
         }
     }
 
-    /// Looks up the neighbour that takes a connection's frames.
+    /// Looks up the neighbor that receives a connection's frames.
     fn lookup_next_hop(&mut self, now: Instant, index: u32) -> Option<Lookup> {
         let conn = self.connections.get_mut(index)?;
         conn.next_hop.epoch = self.neighbors.epoch();
@@ -177,8 +178,8 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
     }
 }
 
-/// Moves on with every byte that is acknowledged or arrives in order: both show that frames
-/// reach the peer (RFC 4861 section 7.3.1).
+/// Returns a value that advances with every byte acknowledged or received in order: both show that
+/// frames reach the peer (RFC 4861 section 7.3.1).
 fn tcp_progress<R: RxFrame, T: Retained>(tcb: &Tcb<R, T>) -> u32 {
     tcb.snd_una().0.wrapping_add(tcb.rcv_nxt().0)
 }

@@ -1,8 +1,8 @@
-//! Partial FPDUs when there is no memory for more of them.
+//! Eviction of partial FPDUs when there is no memory for more of them.
 //!
-//! Bytes that TCP has acknowledged cannot be asked for again, so a stream in the middle of an FPDU
-//! keeps its memory or ends. The others wait: what they cannot keep counts as not received. Without
-//! an end to that, peers that leave long FPDUs unfinished would hold them up for ever.
+//! Bytes that TCP has acknowledged are not retransmitted, so a stream in the middle of an FPDU
+//! keeps its memory or ends. Other streams wait: bytes for which they have no memory count as not
+//! received. Without eviction, peers that leave long FPDUs unfinished could block them forever.
 
 use crate::ddp::memory::Memory;
 use crate::device::Device;
@@ -11,16 +11,16 @@ use crate::engine::connection::Phase;
 use crate::time::{Instant, MILLISECOND};
 use crate::verbs::wc::Completions;
 
-/// How often connections are looked through, at most.
+/// Minimum interval of scans over all connections.
 const SCAN_INTERVAL_NS: u64 = 100 * MILLISECOND;
-/// Connections ended at a time, at most: enough for the longest FPDU out of buffers of any length.
+/// Connections ended per scan, at most: enough for the longest FPDU out of buffers of any length.
 const EVICTED_MAX: usize = 8;
 
 impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
-    /// Bytes of a partial FPDU found no memory: those that have kept more than every stream may
-    /// keep for longer than the settings say are ended, the oldest first.
+    /// Evicts partial FPDUs after bytes found no memory: ends the connections, oldest partial FPDU
+    /// first, that have kept more than the guaranteed minimum for longer than `partial_timeout_ns`.
     ///
-    /// Cost: a look at each connection, ten times a second at most.
+    /// Cost: visits each connection, at most ten times per second.
     #[cold]
     pub(super) fn evict_partial_fpdus(&mut self, now: Instant) {
         if now < self.evict_partials_at {

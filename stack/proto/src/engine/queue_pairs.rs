@@ -1,4 +1,4 @@
-//! Queue pairs: posting, completion in order, and the flush when a stream ends.
+//! Queue pairs: posting, in-order completion, and the flush at the end of a stream.
 
 use std::collections::VecDeque;
 
@@ -26,36 +26,37 @@ pub(super) struct Qp {
     pub(super) stream: Stream,
     pub(super) state: QpState,
     pub(super) init: QpInit,
-    /// The connection that serves it.
+    /// Connection of the queue pair.
     pub(super) conn: Option<u32>,
-    /// Receive completions that found no room, and those behind them; oldest first.
+    /// Receive completions that found the completion queue full, and those behind them; oldest
+    /// first.
     pending_wc: VecDeque<Wc>,
-    /// Which request the peer refused, and how that one ends.
+    /// Number of the request that the peer's Terminate refers to, and its completion status.
     terminated_request: Option<(u64, WcStatus)>,
     flushing: bool,
-    /// RDMA Writes ahead of their turn are placed when they come.
+    /// RDMA Writes are placed out of order.
     pub(super) ooo_placement: bool,
-    /// It takes its buffers from a shared queue.
+    /// Use of a shared receive queue, if attached to one.
     pub(super) srq: Option<SrqUsage>,
-    /// A request ended in error: those behind it are flushed, whatever became of them.
+    /// A request completed in error: those behind it are flushed, even if they succeeded.
     flush_following: bool,
-    /// Its connection goes on when the peer has sent its last.
+    /// The connection continues after the peer's FIN.
     pub(super) half_close: bool,
-    /// The application has asked for the end, not the peer.
+    /// The application has closed the connection, not the peer.
     pub(super) closed_locally: bool,
-    /// FIN is due or was sent: nothing can be said to the peer any more.
+    /// FIN is due or was sent: nothing more can be sent to the peer.
     pub(super) tx_closed: bool,
-    /// How long its connection waits for the peer while it ends in good order.
+    /// Deadline of the graceful close.
     pub(super) close_deadline: Instant,
-    /// And what was received when that time was last over; before that, when it was established.
+    /// RCV.NXT when the close began or its deadline last passed; before that, at establishment.
     pub(super) last_rcv_nxt: Seq,
-    /// How its connection moves while it ends.
+    /// Progress of the connection during its close.
     pub(super) close_progress: CloseProgress,
-    /// How often the peer was nudged.
+    /// Number of siw wake-ups sent.
     pub(super) siw_wakeups: u8,
 }
 
-/// The verbs half of an engine: everything that does not touch TCP.
+/// Verbs half of an engine: everything that does not involve TCP.
 pub(super) struct QueuePairs<M, C> {
     pub(super) memory: M,
     pub(super) completions: C,
@@ -63,7 +64,7 @@ pub(super) struct QueuePairs<M, C> {
     pub(super) counters: Counters,
     qps: Slab<Qp>,
     pub(super) srqs: Slab<Srq>,
-    /// Queue pairs with something to flush.
+    /// Queue pairs with work to flush.
     flushing: Vec<u32>,
 }
 
@@ -81,7 +82,7 @@ impl<M: Memory, C: Completions> QueuePairs<M, C> {
     }
 
     pub(super) fn create(&mut self, init: QpInit) -> Result<QpId, CmError> {
-        // The slot's number is that of other engines' queue pairs, too.
+        // Slot indices are not unique among engines: the stream gets an ID of its own.
         let reach = AccessScope { pd: init.pd, stream: self.memory.regions().new_stream_id() };
         let qp = Qp {
             stream: Stream::new(reach, init.max_send_wr, init.max_recv_wr),
@@ -106,7 +107,7 @@ impl<M: Memory, C: Completions> QueuePairs<M, C> {
         Ok(QpId { index, generation })
     }
 
-    /// Forgets a queue pair; what is not reported yet never will be.
+    /// Destroys a queue pair; completions not reported yet are dropped.
     pub(super) fn destroy(&mut self, qp: QpId) {
         if let Some(index) = self.index(qp) {
             let share = self.qps.remove(index).and_then(|qp| qp.srq);
@@ -115,7 +116,7 @@ impl<M: Memory, C: Completions> QueuePairs<M, C> {
         }
     }
 
-    /// What a queue pair reaches.
+    /// Returns the access scope of a queue pair.
     pub(super) fn access_scope(&self, qp: QpId) -> Option<AccessScope> {
         self.index(qp).and_then(|index| self.get(index)).map(|qp| qp.stream.access_scope())
     }
@@ -140,17 +141,17 @@ impl<M: Memory, C: Completions> QueuePairs<M, C> {
         self.qps.get_mut(index)
     }
 
-    /// What comes ahead of its turn may be placed.
+    /// True if RDMA Writes may be placed out of order.
     pub(super) fn allows_ooo_placement(&self, index: u32) -> bool {
         self.qps.get(index).is_some_and(|qp| qp.ooo_placement)
     }
 
-    /// A queue pair, and the memory its stream works on.
+    /// Returns a queue pair, and the memory its stream uses.
     pub(super) fn qp_and_memory(&mut self, index: u32) -> (Option<&mut Qp>, &M) {
         (self.qps.get_mut(index), &self.memory)
     }
 
-    /// Takes a request for the send queue. In the error state it is taken, and flushed.
+    /// Posts a request to the send queue. In the error state it is accepted, and flushed.
     pub(super) fn post_send(&mut self, qp: QpId, wr: SendWr) -> Result<u32, PostError> {
         let index = self.index(qp).ok_or(PostError::NoSuchQp)?;
         let qp = self.qps.get_mut(index).ok_or(PostError::NoSuchQp)?;
@@ -188,7 +189,7 @@ impl<M: Memory, C: Completions> QueuePairs<M, C> {
         Ok(index)
     }
 
-    /// Carries out requests that concern this end alone and reports them. The completion queue if
+    /// Executes requests without network traffic and reports them. Returns the completion queue if
     /// it overran.
     #[cold]
     pub(super) fn execute_local_ops(&mut self, index: u32) -> Option<CqId> {
@@ -198,7 +199,7 @@ impl<M: Memory, C: Completions> QueuePairs<M, C> {
         (!self.complete_sends(index)).then_some(cq)
     }
 
-    /// Takes a receive buffer. In the error state it is taken, and flushed.
+    /// Posts a receive buffer. In the error state it is accepted, and flushed.
     pub(super) fn post_recv(&mut self, qp: QpId, wr: RecvWr) -> Result<(), PostError> {
         let index = self.index(qp).ok_or(PostError::NoSuchQp)?;
         let qp = self.qps.get_mut(index).ok_or(PostError::NoSuchQp)?;
@@ -214,11 +215,11 @@ impl<M: Memory, C: Completions> QueuePairs<M, C> {
         Ok(())
     }
 
-    /// Reports requests that are done, in posting order. False if the completion queue overran.
+    /// Reports completed requests in posting order. False if the completion queue overran.
     pub(super) fn complete_sends(&mut self, index: u32) -> bool {
         let Some(qp) = self.qps.get(index) else { return true };
         if qp.stream.requester.completed().is_none() {
-            // As after most segments.
+            // The usual case.
             return true;
         }
         let id = self.id(index);
@@ -278,7 +279,7 @@ impl<M: Memory, C: Completions> QueuePairs<M, C> {
 
     fn push_recv_wc(&mut self, index: u32, wc: Wc) -> bool {
         let Some(qp) = self.qps.get_mut(index) else { return true };
-        // Room may come while the pass goes on; what waits goes first.
+        // The completion queue may get free slots during the pass; pending completions go first.
         let pushed = qp.pending_wc.is_empty() && self.completions.push(qp.init.recv_cq, wc);
         if pushed {
             self.counters.completions += 1;
@@ -288,7 +289,7 @@ impl<M: Memory, C: Completions> QueuePairs<M, C> {
         pushed
     }
 
-    /// Ends a queue pair's stream: reports `reason` once and begins to flush.
+    /// Moves a queue pair to the error state: reports `reason` once and starts the flush.
     pub(super) fn enter_error(&mut self, index: u32, reason: EndReason) {
         let id = self.id(index);
         let Some(qp) = self.qps.get_mut(index) else { return };
@@ -317,7 +318,7 @@ impl<M: Memory, C: Completions> QueuePairs<M, C> {
         self.start_flush(index);
     }
 
-    /// The receive buffer that a fault concerns completes in error.
+    /// Completes the receive buffer concerned by a fault in error.
     pub(super) fn fail_recv(&mut self, index: u32, wr_id: u64, status: WcStatus) {
         let id = self.id(index);
         let Some(qp) = self.qps.get_mut(index) else { return };
@@ -327,8 +328,8 @@ impl<M: Memory, C: Completions> QueuePairs<M, C> {
         }
     }
 
-    /// A completion queue overran: its queue pairs end, others never notice. Returns those that
-    /// were connected.
+    /// Handles the overrun of a completion queue: appends its connected queue pairs, which are to
+    /// be ended, to `broken`; others are not affected.
     pub(super) fn on_cq_overrun(&mut self, cq: CqId, broken: &mut Vec<u32>) {
         self.counters.cq_overruns += 1;
         let event = Event::CqOverrun { cq };
@@ -343,8 +344,8 @@ impl<M: Memory, C: Completions> QueuePairs<M, C> {
         }));
     }
 
-    /// Ends a queue pair whose engine will not be driven again. What was outstanding is reported
-    /// as flushed, as far as the completion queues have room.
+    /// Ends a queue pair whose engine will not be driven again. Outstanding requests are reported
+    /// as flushed, as far as the completion queues have free slots.
     pub(super) fn abandon(&mut self, index: u32) {
         if let Some(qp) = self.qps.get_mut(index) {
             qp.stream.stop();
@@ -362,10 +363,11 @@ impl<M: Memory, C: Completions> QueuePairs<M, C> {
         }
     }
 
-    /// Reports flushed work as far as the completion queues have room: each request once, in
-    /// posting order, what was done before the end as done. But behind a request that ended in
-    /// error nothing is reported as done, also what is: whoever counts on the order of requests
-    /// must not take a Write for good whose Read before it was not. True if anything was reported.
+    /// Reports flushed requests as far as the completion queues have free slots: each once, in
+    /// posting order, those completed before the end with success. But behind a request that ended
+    /// in error nothing is reported with success: an application that relies on the order of
+    /// requests must not take a Write for completed whose preceding Read was not. True if anything
+    /// was reported.
     pub(super) fn flush(&mut self) -> bool {
         let mut reported = false;
         let mut at = 0;
@@ -382,7 +384,7 @@ impl<M: Memory, C: Completions> QueuePairs<M, C> {
         reported
     }
 
-    /// True when nothing is left to report.
+    /// True if nothing is left to report.
     fn flush_qp(&mut self, index: u32, reported: &mut bool) -> bool {
         let id = self.id(index);
         let Some(qp) = self.qps.get_mut(index) else { return true };
@@ -476,7 +478,7 @@ mod tests {
         let stag = arena.register_for(0, 64, Access::ALL, 1, reaches[0].stream);
         let ask = |reach| arena.regions().resolve(stag, reach, Access::REMOTE_WRITE, 0, 1).err();
         assert_eq!(reaches.map(ask), [None, Some(MemoryFault::NotAssociated)]);
-        // Nor does the next queue pair of the slot reach it.
+        // Nor does the next queue pair in the slot have access.
         engines[0].destroy(qps[0]);
         let next = engines[0].create(init).unwrap();
         assert_eq!(next.index, qps[0].index);

@@ -1,4 +1,5 @@
-//! Frames in: to TCP, to the start-up exchange, to MPA, and ULPDUs to their queue pair.
+//! Receive path: segments to TCP, stream bytes to MPA startup or deframing, ULPDUs to their queue
+//! pair.
 
 use core::hash::BuildHasher;
 use core::ops::Range;
@@ -24,21 +25,21 @@ use crate::wire::ethernet;
 use crate::wire::tcp::{Flags, FourTuple, Segment, rst_reply};
 use crate::wire::terminate::Terminate;
 
-/// What a ULPDU means for its connection.
+/// Result of a ULPDU for its connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum UlpduOutcome {
-    /// Go on.
+    /// The stream continues.
     Continue,
-    /// The stream has ended; a Terminate may be due.
+    /// The stream has ended; a Terminate may be pending.
     Ended,
-    /// The stream has ended over a fault, and this end has said its last already.
+    /// The stream has ended over a fault, and no Terminate can be sent: this direction is closed.
     EndedSilently,
-    /// The stream goes on, and this completion queue overran.
+    /// The stream continues, and this completion queue overran.
     CqOverrun(CqId),
 }
 
 impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
-    /// A segment, which `frame` brought.
+    /// Processes a TCP segment received in `frame`.
     #[inline]
     pub(super) fn on_segment<F: SegmentFrame<D>>(
         &mut self,
@@ -59,7 +60,7 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
         }
     }
 
-    /// A segment for a connection's TCP.
+    /// Passes a segment to its connection's TCP, and processes the data delivered.
     #[inline]
     fn process_segment<F: SegmentFrame<D>>(
         &mut self,
@@ -79,13 +80,14 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
                 self.on_ooo_data(index, frame, seq, bytes)
             }
         }
-        // Its turn to send comes later in this pass; the timer is armed then, once per burst.
+        // The connection transmits later in this pass; its timer is armed then, once per burst.
         self.handle_tcp_events(now, index);
         self.make_ready(index);
     }
 
-    /// The connection of a four-tuple. Segments come in trains: that of the last one is looked at
-    /// before the table, whose keyed hash costs as much as the rest of the way in.
+    /// Looks up a connection by four-tuple. Segments come in trains: the connection of the last one
+    /// is compared first, since the keyed hash of the table costs as much as the rest of the
+    /// receive path.
     #[inline]
     fn lookup_cached(&mut self, tuple: &FourTuple) -> Option<u32> {
         if let Some(conn) = self.connections.get(self.last_match)
@@ -97,14 +99,14 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
         Some(self.last_match)
     }
 
-    /// The same by the table alone.
+    /// Looks up a connection by four-tuple in the table.
     pub(super) fn lookup(&self, tuple: &FourTuple) -> Option<u32> {
         let is_it =
             |&index: &u32| self.connections.get(index).is_some_and(|conn| conn.tcb.matches(tuple));
         self.by_tuple.find(self.hash.hash_one(tuple), is_it).copied()
     }
 
-    /// A segment of no connection: a SYN for a listener, else answered with RST.
+    /// Processes a segment of no connection: a listener accepts it, or it is answered with RST.
     fn on_unmatched_segment<F: SegmentFrame<D>>(
         &mut self,
         now: Instant,
@@ -120,7 +122,7 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
             return;
         }
         self.verbs.counters.segments_unmatched += 1;
-        // A RST is not answered, and takes nothing of what there is for those that are.
+        // An RST gets no reply, and does not consume the rate limit.
         if let Some(fields) = rst_reply(segment)
             && self.rst_limit.admits(now)
         {
@@ -128,7 +130,7 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
         }
     }
 
-    /// A segment of no connection is for us, and from a host that an answer can go to.
+    /// True if a segment of no connection is for this host and its source may get a reply.
     fn may_answer(&self, tuple: &FourTuple) -> bool {
         let (local, remote) = (tuple.local.ip(), tuple.remote.ip());
         self.routing.is_local(local)
@@ -136,13 +138,13 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
             && !self.routing.is_local(remote)
     }
 
-    /// Acts on what TCP noticed, drops the connection once it is gone, or else arms its timer.
+    /// Handles the events of TCP; removes the connection once it is closed, or else arms its timer.
     pub(super) fn handle_tcp_events_and_arm(&mut self, now: Instant, index: u32) {
         self.handle_tcp_events(now, index);
         self.arm_timer(index);
     }
 
-    /// Acts on what TCP noticed, and drops the connection once it is gone.
+    /// Handles the events of TCP; removes the connection once it is closed.
     #[inline]
     fn handle_tcp_events(&mut self, now: Instant, index: u32) {
         if self.connections.get(index).is_some_and(|conn| conn.tcb.has_events()) {
@@ -169,7 +171,7 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
                     self.on_fin(now, index);
                 }
                 Event::RcvWndLimited => self.grow_rcv_window(now, index),
-                // The next FPDU is built for it.
+                // The next FPDU is built for the new EMSS.
                 Event::EmssChanged => self.verbs.counters.emss_changes += 1,
                 Event::Reset => self.on_tcp_lost(index, EndReason::Reset),
                 Event::TimedOut => self.on_tcp_lost(index, EndReason::TimedOut),
@@ -187,7 +189,7 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
         }
     }
 
-    /// Bytes of the stream, in order.
+    /// Processes in-order bytes of the stream.
     pub(super) fn on_stream_bytes(
         &mut self,
         now: Instant,
@@ -209,7 +211,7 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
             Phase::Streaming { stream_rx: buffered } => buffered,
             Phase::Rejected { .. } | Phase::Closed => return,
         };
-        // TCP's start-up window bounds what is held.
+        // TCP's startup window bounds the buffer.
         let start = held.len();
         held.resize(start + bytes.len(), 0);
         frame.copy_out(bytes.start, &mut held[start..]);
@@ -219,7 +221,7 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
         self.process_startup(now, index);
     }
 
-    /// FPDU bytes that arrived before both ends had agreed.
+    /// Processes FPDU bytes that were received before startup was complete.
     pub(super) fn process_buffered(&mut self, now: Instant, index: u32, buffered: &[u8]) {
         if !buffered.is_empty() {
             self.process_fpdus(now, index, buffered.into());
@@ -277,7 +279,7 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
 }
 
 impl<M: Memory, C: Completions> QueuePairs<M, C> {
-    /// Hands a verified ULPDU to its stream and reports what came of it.
+    /// Passes a verified ULPDU to its stream and reports the result.
     #[inline]
     fn process_ulpdu(&mut self, index: u32, ulpdu: &[u8]) -> UlpduOutcome {
         self.counters.fpdus_in += 1;
@@ -318,7 +320,7 @@ impl<M: Memory, C: Completions> QueuePairs<M, C> {
         }
     }
 
-    /// The first FPDU of an initiator: true if it only says that this end may speak.
+    /// Processes the first FPDU from an initiator: true if it is only the RTR message.
     #[cold]
     fn on_first_fpdu(&mut self, index: u32, ulpdu: &[u8]) -> bool {
         let (stream, _) = self.stream_of(index);
@@ -327,9 +329,9 @@ impl<M: Memory, C: Completions> QueuePairs<M, C> {
         is_rtr
     }
 
-    /// Ends a stream over an FPDU that is wrong. The other direction goes on for the Terminate, if
-    /// this end may speak: until there is a valid FPDU of the initiator's, the responder says
-    /// nothing (RFC 5044 section 7.1.2).
+    /// Ends a stream over an invalid FPDU. The other direction continues for the Terminate if this
+    /// end may send: a responder must not before the first valid FPDU from the initiator (RFC 5044
+    /// section 7.1.2).
     #[cold]
     fn fail_fpdu(&mut self, index: u32, damage: FpduError, tx_allowed: bool) -> UlpduOutcome {
         let fault = match damage {
@@ -353,7 +355,7 @@ impl<M: Memory, C: Completions> QueuePairs<M, C> {
         UlpduOutcome::Ended
     }
 
-    /// Places what an FPDU ahead of its turn brings, if it can be placed then.
+    /// Places the payload of an out-of-order FPDU if it is a valid RDMA Write.
     pub(super) fn place_ooo_write(&mut self, index: u32, ulpdu: &[u8]) -> bool {
         let (stream, memory) = self.stream_of(index);
         let placed = stream.is_some_and(|stream| stream.place_ooo_write(memory, ulpdu));
@@ -361,21 +363,22 @@ impl<M: Memory, C: Completions> QueuePairs<M, C> {
         placed
     }
 
-    /// Ends a stream whose markers contradict its lengths. True if a Terminate is due.
+    /// Ends a stream whose markers contradict its lengths. True if a Terminate is pending.
     #[cold]
     pub(super) fn fail_markers(&mut self, index: u32, tx_allowed: bool) -> bool {
         self.fail_fpdu(index, FpduError::Marker, tx_allowed) != UlpduOutcome::EndedSilently
             && tx_allowed
     }
 
-    /// A ULPDU that its stream refused: for want of a buffer once more if there is a shared queue,
-    /// else the stream ends.
+    /// Handles a ULPDU refused by its stream. Without a receive buffer, one is taken from the
+    /// shared receive queue, if there is one, and the ULPDU is processed again; otherwise the
+    /// stream ends.
     #[cold]
     fn on_ulpdu_fault(&mut self, index: u32, fault: Fault, ulpdu: &[u8]) -> UlpduOutcome {
         if fault != Fault::Untagged(UntaggedFault::NoBuffer) || !self.take_srq_buffer(index) {
             return self.fail_stream(index, fault, ulpdu);
         }
-        // It is the same one.
+        // The same FPDU is counted again below.
         self.counters.fpdus_in -= 1;
         let outcome = self.process_ulpdu(index, ulpdu);
         if matches!(outcome, UlpduOutcome::Ended | UlpduOutcome::EndedSilently) {
@@ -386,7 +389,7 @@ impl<M: Memory, C: Completions> QueuePairs<M, C> {
         outcome
     }
 
-    /// Ends a stream over a fault of the peer's, with a Terminate.
+    /// Ends a stream over a fault of the peer, with a Terminate.
     pub(super) fn terminate_with(&mut self, index: u32, terminate: Terminate) {
         // req: DDP-151
         self.counters.terminates_out += 1;
@@ -429,7 +432,7 @@ impl<M: Memory, C: Completions> QueuePairs<M, C> {
     }
 }
 
-/// A queue that overran is ended once.
+/// Notes a completion queue that overran, once.
 pub(super) fn note_cq_overrun(overrun: &mut Vec<CqId>, cq: CqId) {
     if !overrun.contains(&cq) {
         overrun.push(cq);

@@ -1,4 +1,4 @@
-//! Frames as they arrive, told apart: TCP goes straight on, everything else takes the slow way.
+//! Demultiplexing of received frames: TCP segments directly, all other protocols off the fast path.
 
 use core::net::IpAddr;
 
@@ -18,11 +18,12 @@ use crate::wire::ip::{self, Fragment, PROTOCOL_ICMP, PROTOCOL_ICMPV6, PROTOCOL_T
 use crate::wire::tcp::{IPV6_LEN, ParseError, Segment};
 
 impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
-    /// Takes a burst of frames from the port, for the next [`Engine::drive`] to look at.
+    /// Receives a burst of frames from the port, for the next [`Engine::drive`] to process.
     ///
-    /// Whoever takes posted work from other threads fetches first: what a thread posts before it
-    /// lets the peer send is then in the engine when the frames that the peer sent are looked at.
-    /// So frames that come after it wait for the next one, also if it found none.
+    /// A caller that collects work posted by other threads calls this first. Work that a thread
+    /// posts before it lets the peer send is then in the engine when the peer's frames are
+    /// processed. Frames that arrive after this call wait for the next one, even if this burst is
+    /// empty.
     #[inline]
     pub fn rx_burst(&mut self) {
         self.rx_burst_done = true;
@@ -32,7 +33,7 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
         }
     }
 
-    /// Takes one burst of frames to completion.
+    /// Processes one burst of frames to completion.
     pub(super) fn process_rx(&mut self, now: Instant) -> bool {
         if !self.rx_burst_done {
             self.rx_burst();
@@ -47,8 +48,8 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
         worked
     }
 
-    /// A TCP segment to this port needs one look at its destination and one parse; whatever is
-    /// none is looked at again.
+    /// Processes one frame. An untagged TCP segment to this port takes one comparison of its
+    /// destination address and one parse; other frames are parsed again.
     fn on_frame(&mut self, now: Instant, frame: D::Rx) {
         let mode = self.capabilities.checksum;
         let is_ours = frame.head().first_chunk() == Some(&self.link.mac);
@@ -62,7 +63,7 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
         }
     }
 
-    /// A frame with a VLAN tag, as all have in a VLAN, or one that is no TCP segment.
+    /// Processes a frame that is no untagged TCP segment: TCP with a VLAN tag, or another protocol.
     #[inline(never)]
     fn on_vlan_frame(&mut self, now: Instant, frame: D::Rx, is_ours: bool) {
         if is_ours
@@ -75,7 +76,7 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
         }
     }
 
-    /// A frame that is no TCP segment to this port.
+    /// Processes a frame that is no TCP segment to this port.
     #[cold]
     fn on_non_tcp_frame(&mut self, now: Instant, frame: &D::Rx) {
         let head = frame.head();
@@ -98,7 +99,7 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
         }
     }
 
-    /// An ARP packet, to us alone or to everybody; `None` if it means nothing here.
+    /// Processes an ARP packet, unicast or broadcast; `None` if it is ignored.
     fn on_arp(&mut self, now: Instant, packet: &[u8], is_ours: bool) -> Option<()> {
         let packet = arp::parse(packet)?;
         let (sender, mac) = packet.sender;
@@ -106,7 +107,7 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
             return None;
         }
         let asks_us = packet.is_request && self.routing.is_local(packet.target.into());
-        // Without an address the sender only wants to know whether this one is taken.
+        // An unspecified sender address is a probe for an address conflict (RFC 5227).
         if !sender.is_unspecified() {
             let solicited =
                 is_ours && !packet.is_request && self.routing.is_local(packet.target.into());
@@ -125,7 +126,7 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
         Some(())
     }
 
-    /// An IP packet that is not a TCP segment; `None` if it means nothing here.
+    /// Processes an IP packet that is not a TCP segment; `None` if it is ignored.
     fn on_ip(&mut self, now: Instant, frame: &D::Rx, l3: usize, mac: [u8; 6]) -> Option<()> {
         let verify = self.capabilities.checksum != ChecksumMode::NotNeeded;
         let head = frame.head();
@@ -138,7 +139,7 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
         {
             return Some(());
         }
-        // No answers to what was sent to many, nor to what nobody can have sent.
+        // No reply to multicast or broadcast packets, nor to sources that cannot be a host.
         if !self.is_answerable(head, &packet) {
             return None;
         }
@@ -151,15 +152,15 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
         }
     }
 
-    /// A packet for us alone, from what can be a host.
+    /// True for a unicast packet to this host from an address that can be a host.
     fn is_answerable(&self, head: &[u8], packet: &Packet) -> bool {
         head.first_chunk() == Some(&self.link.mac)
             && self.routing.is_local(packet.dst)
             && routing::is_unicast_host(packet.src)
     }
 
-    /// A part of a packet; with the last that was missing the packet is taken. Of protocols that
-    /// are not served nothing is kept, and neighbour discovery never comes in parts (RFC 6980).
+    /// Processes an IP fragment; the last missing one completes the packet. Fragments of protocols
+    /// that are not served are not kept, nor those of neighbor discovery (RFC 6980).
     fn on_fragment(
         &mut self,
         now: Instant,
@@ -193,8 +194,8 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
         }
     }
 
-    /// Tells the source of a packet that its fragments were given up: it was asked for an answer
-    /// to when they came.
+    /// Sends an ICMP error to the source of a packet whose reassembly failed. That the source may
+    /// get a reply was checked when the fragments arrived.
     #[cold]
     fn send_reassembly_time_exceeded(&mut self, now: Instant, failure: &ReassemblyFailure) {
         if !self.icmp_error_out_limit.admits(now) {
@@ -211,10 +212,10 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
         self.verbs.counters.icmp_errors_out += 1;
     }
 
-    /// A packet made whole.
+    /// Processes a reassembled packet.
     fn on_reassembled(&mut self, now: Instant, whole: Reassembled, mac: [u8; 6]) -> Option<()> {
         let mode = self.capabilities.checksum;
-        // As its first piece came.
+        // The link header is that of the first fragment.
         let (_, l3) = self.link.parse_header(whole.head())?;
         let parsed = match l3 {
             VLAN_ETHERNET_LEN => Segment::parse_vlan(&whole, mode),
@@ -251,8 +252,8 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
         Some(())
     }
 
-    /// A message of neighbour discovery, or a query for multicast groups; `None` if it is none, or
-    /// means nothing here.
+    /// Processes a neighbor discovery message or an MLD query; `None` if it is neither, or is
+    /// ignored.
     fn on_ndp_or_mld(
         &mut self,
         now: Instant,
@@ -272,7 +273,7 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
             return None;
         }
         let message = head.get(packet.l4..packet.end)?;
-        // A query comes behind hop-by-hop options (RFC 3810 section 5).
+        // An MLD query has a hop-by-hop options header (RFC 3810 section 5).
         let has_options = packet.l4 > packet.l3 + IPV6_LEN;
         if has_options && let Some(query) = mld::parse(src, dst, packet.hop_limit, message) {
             return self.on_mld_query(now, &query).then_some(());
@@ -307,13 +308,13 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
         Some(())
     }
 
-    /// What somebody says of an address; `None` if it cannot be true.
+    /// Processes an address advertised by a neighbor; `None` if it cannot be valid.
     fn on_neighbor_advert(&mut self, now: Instant, advert: &Advert) -> Option<()> {
         if advert.mac == Some(self.link.mac) {
             return None;
         }
         if self.routing.is_local(advert.ip) {
-            // Told to whoever looks; the answer to a question defends the address.
+            // Counted for monitoring. The address is defended by replies to ARP and ND requests.
             self.verbs.counters.address_conflicts += 1;
             return None;
         }
@@ -324,7 +325,7 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
         Some(())
     }
 
-    /// Sends one frame that carries no stream bytes, if there is one to be had.
+    /// Sends one frame without stream bytes; false if none is free or the transmit queue is full.
     pub(super) fn send_control_frame(&mut self, write: impl FnOnce(&mut [u8]) -> usize) -> bool {
         if self.device.tx_free_count() == 0 {
             return false;
@@ -337,8 +338,9 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
         true
     }
 
-    /// Tells the link where our addresses are, before anything else is sent: whoever knew them
-    /// elsewhere learns that they moved.
+    /// Announces our addresses on the link before anything else is sent, by gratuitous ARP (RFC
+    /// 5227) or unsolicited neighbor advertisements (RFC 4861 section 7.2.6): neighbors with other
+    /// cached hardware addresses update them.
     #[cold]
     pub(super) fn announce_addresses(&mut self) {
         let link = self.link;

@@ -1,11 +1,10 @@
-//! Segments ahead of their turn: whether their bytes are placed at once or held, and in which
-//! memory; and how far receive windows grow.
+//! Out-of-order segments: direct placement or buffering, and receive buffer auto-tuning.
 //!
-//! With markers FPDUs can be found in such a segment, and if the queue pair asked for it, those of
-//! RDMA Writes are placed when they come (RFC 5040 leaves the order of placement open). A segment
-//! of nothing else need not be held: in its turn it is only counted. All that is delivered in
-//! order - Sends, Read Requests, responses, Terminates - waits for its turn, and so does whatever
-//! would end the stream.
+//! With markers, FPDUs can be found in an out-of-order segment. If the queue pair enables it, RDMA
+//! Writes among them are placed on arrival (RFC 5040 leaves the order of placement open). A segment
+//! with nothing else is not buffered: once it is contiguous it is only counted. Everything that is
+//! delivered in order - Sends, Read Requests, responses, Terminates - waits until it is contiguous,
+//! and so does whatever would end the stream.
 
 use core::ops::Range;
 
@@ -20,28 +19,28 @@ use crate::time::{Instant, MILLISECOND, SECOND};
 use crate::verbs::wc::Completions;
 use crate::wire::seq::Seq;
 
-/// Most pieces that a connection holds while it is not set up: a start-up frame takes two
-/// segments at most, and whoever sends one need not be known.
+/// Out-of-order segments buffered per connection during startup, at most: a startup frame takes two
+/// segments at most, and its sender is not trusted yet.
 const STARTUP_OOO_MAX: usize = 16;
-/// Most entries for bytes that nobody wants any more.
+/// Entries per connection for out-of-order bytes that are only discarded, at most.
 const DISCARDED_OOO_MAX: usize = 64;
-/// A connection whose peer was silent for so long gives back by how much its window has grown, when
-/// others are in want of it.
+/// Idle time of a peer after which its grown receive window is reset, when other connections need
+/// window growth.
 const WINDOW_IDLE_NS: u64 = 10 * SECOND;
-/// How often such connections are looked for, at most, and how many are looked at.
+/// Minimum interval of such scans, and connections visited in one, at most.
 const WINDOW_RECLAIM_INTERVAL_NS: u64 = MILLISECOND;
 const WINDOW_RECLAIM_SCAN_MAX: usize = 64;
-/// Pieces held out of order that are handed up in one pass, over all connections. One segment that
-/// fills a gap may make thousands contiguous; the rest follows in the next passes.
+/// Out-of-order segments delivered in one pass, over all connections. One segment that fills a gap
+/// may make thousands contiguous; the rest follows in the next passes.
 const OOO_BUDGET: usize = 256;
 
-/// A frame with a segment: as the port received it, or put together from fragments.
+/// A frame with a TCP segment: as the port received it, or reassembled from fragments.
 pub(super) trait SegmentFrame<D: Device>: RxFrame {
-    /// [`SegmentFrame::buffer_ooo`] has room for `len` bytes.
+    /// True if [`SegmentFrame::buffer_ooo`] has memory for `len` bytes.
     fn can_buffer(&self, tcb: &Tcb<D::Rx, D::Retained>, holds: &OooPool<D::Rx>, len: usize)
     -> bool;
 
-    /// Has TCP hold `bytes` of it; see [`Tcb::buffer_ooo`].
+    /// Has TCP buffer `bytes` of it; see [`Tcb::buffer_ooo`].
     fn buffer_ooo(
         self,
         tcb: &mut Tcb<D::Rx, D::Retained>,
@@ -116,8 +115,8 @@ impl<D: Device> SegmentFrame<D> for Reassembled {
 }
 
 impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
-    /// Bytes ahead of their turn, from `seq` on. Where no FPDU is found in them that can be placed
-    /// at once they are held, unless there is no use or no room for them.
+    /// Handles out-of-order data that begins at `seq`: places its FPDUs at once if possible, else
+    /// buffers it, unless it is of no use or there is no memory.
     // req: MPA-022, MPA-037
     #[cold]
     pub(super) fn on_ooo_data<F: SegmentFrame<D>>(
@@ -128,7 +127,7 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
         bytes: Range<usize>,
     ) {
         let Some(conn) = self.connections.get(index) else { return };
-        // What MPA has seen TCP does not lose any more, unless it is damaged.
+        // Memory first: TCP must not drop bytes that MPA has processed, unless they are corrupt.
         // req: MPA-023
         let foreseen = if frame.can_buffer(&conn.tcb, &self.ooo_pool, bytes.len()) {
             self.try_place_ooo(index, &frame, seq, bytes.clone())
@@ -143,8 +142,8 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
                 self.verbs.counters.fpdus_in += u64::from(fpdus);
                 return;
             }
-            // As if the network had lost it: what is wrong at its source comes again, and then in
-            // its turn.
+            // Treated as lost. If the sender made the error the retransmission has it too, and is
+            // then handled in order.
             // req: MPA-156
             OooPlacement::Corrupt => {
                 conn.tcb.drop_ooo();
@@ -154,7 +153,7 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
         }
         let pieces = conn.tcb.ooo_segments();
         let is_held = match conn.phase {
-            // Discarded now instead of in its turn.
+            // Discarded now rather than once it is contiguous.
             Phase::Rejected { .. } | Phase::Closed if pieces < DISCARDED_OOO_MAX => {
                 conn.tcb.consumed_ooo(&mut self.ooo_pool);
                 return;
@@ -170,7 +169,7 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
         }
     }
 
-    /// Places what can be placed of bytes ahead of their turn.
+    /// Places the RDMA Writes of out-of-order data.
     fn try_place_ooo<F: RxFrame>(
         &mut self,
         index: u32,
@@ -202,7 +201,7 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
         foreseen
     }
 
-    /// The turn of bytes has come whose FPDUs were placed when they arrived.
+    /// Handles bytes that are now in order and whose FPDUs were placed out of order.
     #[cold]
     fn on_placed_in_order(&mut self, now: Instant, index: u32, len: u32) {
         let Some(conn) = self.connections.get_mut(index) else { return };
@@ -227,7 +226,7 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
         self.end_failed_stream(now, index, terminate_queued);
     }
 
-    /// After bytes in order: what was accepted early and follows them, as far as this pass goes.
+    /// Delivers buffered data that is now contiguous, as far as the budget of this pass allows.
     #[inline]
     pub(super) fn deliver_contiguous(&mut self, now: Instant, index: u32) {
         while let Some(conn) = self.connections.get_mut(index) {
@@ -249,19 +248,19 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
         }
     }
 
-    /// The pass has handed up enough: true if the connection has more, for the next pass.
+    /// The budget of this pass is used up: true if the connection has more, for the next pass.
     #[cold]
     fn defer_contiguous(&mut self, index: u32) -> bool {
         let has_more = self.connections.get(index).is_some_and(|conn| conn.tcb.has_contiguous());
         if has_more {
-            // It is not there yet: with what is next held already, no segment brings bytes in
+            // Not queued yet: while the next bytes are buffered already, no segment is delivered in
             // order.
             self.ooo_backlog.push_back((index, self.connections.generation(index)));
         }
         has_more
     }
 
-    /// Goes on where earlier passes stopped, with each connection in turn.
+    /// Continues where earlier passes stopped, in round-robin order.
     pub(super) fn resume_contiguous(&mut self, now: Instant) {
         self.ooo_budget = OOO_BUDGET;
         for _ in 0..self.ooo_backlog.len() {
@@ -278,8 +277,8 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
         }
     }
 
-    /// A receive window holds its peer up: it grows, by half of what is left to all of them at
-    /// most, so that there is something left for the next.
+    /// Grows a receive window that limits its peer, by half of the growth left for all connections
+    /// at most, so that some remains for others.
     #[cold]
     pub(super) fn grow_rcv_window(&mut self, now: Instant, index: u32) {
         let Some(conn) = self.connections.get_mut(index) else { return };
@@ -295,14 +294,13 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
         self.window_growth += u64::from(grant);
     }
 
-    /// Bytes by which windows may still grow.
+    /// Returns the bytes by which windows may still grow.
     const fn growth_left(&self) -> u64 {
         self.config.window_growth_max.saturating_sub(self.window_growth)
     }
 
-    /// Windows whose peers are silent are as wide again as they were at first. What such a peer was
-    /// offered it may still send: the offer only is not renewed. Cost: bounded, and called for no
-    /// more than once a millisecond.
+    /// Resets grown receive windows of idle peers to their initial size. The window advertised is
+    /// not retracted, only not renewed. Cost: bounded, at most once a millisecond.
     fn reclaim_windows(&mut self, now: Instant) {
         if now < self.window_reclaim_at {
             return;

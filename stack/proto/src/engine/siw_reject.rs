@@ -1,13 +1,14 @@
-//! A reject, and the FIN behind it, which must not come on its heels.
+//! Reject of a connection request, with a workaround for Linux siw: FIN is held back.
 //!
-//! Linux's siw, as the initiator, is told of bytes and of FIN by its TCP, looks for the reply only
-//! later, and is told of no bytes any more once the connection is half closed. Where the reply and
-//! FIN are handed over in one piece, as those that found the socket in use are, it hears of FIN
-//! first: the application learns that it was rejected, and not why. Without private data it takes a
-//! FIN that has come by the time it looks for a broken protocol. So FIN waits until the peer has
-//! acknowledged the reply and closed its direction, as it does at once when it has seen it, or a
-//! while has passed since it acknowledged. RFC 5044 has no time for the end of a connection that
-//! was rejected.
+//! Siw as the initiator is notified of data and of FIN by its TCP, looks for the MPA Reply Frame
+//! only later, and gets no data notifications once the connection is half closed. If the reply and
+//! FIN are handed over together, as segments that find the socket in use are, it processes FIN
+//! first: the application learns that it was rejected, but not why. Without private data, siw
+//! reports a protocol error if FIN is there by the time it looks.
+//!
+//! Remedy: FIN waits until the peer has acknowledged the reply and closed its direction, which it
+//! does as soon as it has seen the reply, or until a delay after the acknowledgment. RFC 5044 sets
+//! no time for the end of a rejected connection.
 
 use crate::ddp::memory::Memory;
 use crate::device::Device;
@@ -20,8 +21,8 @@ use crate::verbs::cm::{CmError, ReadDepths, RequestId};
 use crate::verbs::wc::Completions;
 
 impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
-    /// Rejects a request; the initiator learns of it with `private_data`, and by revision 2 what
-    /// this end would serve and issue: 0 where that is not the reason.
+    /// Rejects a connection request. The initiator receives `private_data`, and with revision 2 the
+    /// read depths of this end: 0 if they are not the reason.
     ///
     /// # Errors
     /// [`CmError::Gone`], [`CmError::PrivateDataTooLong`].
@@ -42,7 +43,7 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
         let request = awaits.request.as_ref();
         let is_enhanced = request.is_some_and(|request| request.enhanced.is_some());
         check_private_data(private_data, request.is_some(), is_enhanced)?;
-        // Where there are no frames the end of the connection has to say it.
+        // Without startup frames only the end of the connection reports the reject.
         let reply =
             request.map(|request| StartupTx::new(&startup::reject(request, reads, private_data)));
         let is_held = reply.is_some() && hold_ns > 0 && !conn.tcb.peer_finished();
@@ -66,8 +67,9 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
         self.make_ready(index);
     }
 
-    /// Patience is over with a peer that was rejected and has not closed: FIN follows now, or once
-    /// the peer has had the reply for a while. False if there is nothing of the kind to wait for.
+    /// Handles the deadline of a rejected connection that the peer has not closed: FIN follows now,
+    /// or a delay after the peer has acknowledged the reply. False if the connection is not in this
+    /// phase, or the linger timeout passed without an acknowledgment.
     pub(super) fn on_reject_deadline(&mut self, now: Instant, index: u32) -> bool {
         let hold_ns = self.config.siw_reject_fin_delay_ns;
         let Some(conn) = self.connections.get_mut(index) else { return false };

@@ -1,14 +1,13 @@
-//! Slots with a use count, so that a handle to what is gone finds nothing.
+//! Slab of slots with generations: a stale handle does not match.
 
-/// Values for which a table has room from the start. Beyond it, a new one may wait for the table to
-/// be copied.
+/// Number of values that a table is allocated for at creation. Beyond it an insert may copy the
+/// table.
 pub(super) const PREALLOCATED_MAX: usize = 65_536;
 
-/// A table of at most `count_max` values, named by index and generation.
+/// Table of at most `count_max` values, addressed by index and generation.
 #[derive(Debug)]
 pub(super) struct Slab<T> {
-    /// Apart from their generations, which would spoil the alignment of what is to begin with a
-    /// cache line.
+    /// Separate from the generations, which would break the cache line alignment of the values.
     values: Vec<Option<T>>,
     generations: Vec<u32>,
     free: Vec<u32>,
@@ -16,12 +15,12 @@ pub(super) struct Slab<T> {
 }
 
 impl<T> Slab<T> {
-    /// Bytes that each value takes.
+    /// Bytes per slot.
     #[cfg(test)]
     pub(super) const SLOT_LEN: usize = size_of::<Option<T>>() + size_of::<u32>();
 
-    /// Address space is taken at once, so that the table is not copied while it grows; memory only
-    /// as it is used.
+    /// Creates an empty table. Address space is reserved at once, so that the table is not copied
+    /// while it grows; memory is committed as it is used.
     pub(super) fn new(count_max: usize) -> Self {
         let reserved = count_max.min(PREALLOCATED_MAX);
         let (values, generations) = (Vec::with_capacity(reserved), Vec::with_capacity(reserved));
@@ -59,7 +58,7 @@ impl<T> Slab<T> {
         self.values.get_mut(index as usize)?.as_mut()
     }
 
-    /// The index, if the handle is of its present use.
+    /// Returns the index if the handle has the current generation and the slot is in use.
     pub(super) fn live_index(&self, index: u32, generation: u32) -> Option<u32> {
         let is_current = self.generations.get(index as usize) == Some(&generation);
         (is_current && self.get(index).is_some()).then_some(index)
@@ -69,7 +68,7 @@ impl<T> Slab<T> {
         self.generations.get(index as usize).copied().unwrap_or(0)
     }
 
-    /// Indices that were ever used are below it.
+    /// Returns the number of slots ever used: all indices are below it.
     pub(super) fn slot_count(&self) -> usize {
         self.values.len()
     }

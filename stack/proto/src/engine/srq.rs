@@ -1,12 +1,13 @@
-//! Shared receive queues: buffers that several queue pairs take as their messages arrive.
+//! Shared receive queues: receive buffers that several queue pairs take as messages arrive.
 //!
-//! A queue pair takes a buffer when the first segment of a message arrives, so messages of one
-//! stream get buffers in the order of their MSNs, and an idle stream ties none up. A buffer that a
+//! A queue pair dequeues a buffer when the first segment of a message arrives. So messages of one
+//! stream get buffers in the order of their MSNs, and an idle stream holds none. A buffer that a
 //! message has begun to fill belongs to its queue pair from then on, and is flushed there.
 //!
-//! What a queue pair has taken counts as held by it until another buffer is posted in its place:
-//! who took first is relieved first. So a cap on what each may hold ([`Engine::cap_srq`]) is to it
-//! as a receive queue of its own of that length, and its peer cannot empty the queue for others.
+//! A dequeued buffer counts as held by the queue pair until another is posted in its place; posts
+//! replace the oldest dequeued buffer first. So a cap on what each queue pair may hold
+//! ([`Engine::cap_srq`]) acts like a receive queue of its own of that length, and its peer cannot
+//! empty the queue for others.
 
 use std::collections::VecDeque;
 
@@ -20,24 +21,24 @@ use crate::verbs::qp::{QpState, SrqError, SrqId};
 use crate::verbs::wc::{Completions, QpId};
 use crate::verbs::wr::{PostError, RecvWr};
 
-/// A shared receive queue.
+/// Shared receive queue.
 #[derive(Debug)]
 pub(super) struct Srq {
     pd: u32,
     buffers: VecDeque<UntaggedBuffer>,
     count_max: usize,
-    /// Tell when fewer buffers than this are left; 0: do not.
+    /// Limit: an event is raised when fewer buffers than this are left; 0: not armed.
     limit: usize,
-    /// Queue pairs that take from it.
+    /// Number of queue pairs attached.
     qp_count: usize,
-    /// Buffers that each of them may hold at a time; 0: all.
+    /// Maximum number of buffers that each of them may hold; 0: no cap.
     per_qp_max: usize,
-    /// Who took the buffers that are not replaced, oldest first; with those left no more than there
-    /// may be in the queue.
+    /// Queue pairs that took the buffers not replaced yet, oldest first. Together with the buffers
+    /// left they are at most `count_max`.
     holders: VecDeque<QpId>,
 }
 
-/// A queue pair's part in a shared queue.
+/// Use of a shared receive queue by a queue pair.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct SrqUsage {
     index: u32,
@@ -53,8 +54,8 @@ impl<M: Memory, C: Completions> QueuePairs<M, C> {
         self.srqs.get_mut(index)
     }
 
-    /// Takes a buffer for the message that begins to arrive. False if there is none, the queue pair
-    /// holds as many as it may, or it has buffers of its own.
+    /// Dequeues a buffer for the message that begins to arrive. False if there is none, the queue
+    /// pair is at its cap, or it has a buffer of its own.
     // req: RDMAP-297
     pub(super) fn take_srq_buffer(&mut self, index: u32) -> bool {
         let Some(qp) = self.get_mut(index) else { return false };
@@ -72,8 +73,7 @@ impl<M: Memory, C: Completions> QueuePairs<M, C> {
         qp.stream.recv_queue.post(buffer)
     }
 
-    /// The message that borrowed a buffer was refused: it goes back, unless it was used up in
-    /// error.
+    /// Returns the buffer of a message that was refused, unless the buffer completed in error.
     pub(super) fn return_srq_buffer(&mut self, index: u32) {
         let Some(qp) = self.get_mut(index) else { return };
         let Some(SrqUsage { index: srq, .. }) = qp.srq else { return };
@@ -87,7 +87,7 @@ impl<M: Memory, C: Completions> QueuePairs<M, C> {
         }
     }
 
-    /// The message that borrowed a buffer has used it up, or has begun to fill it.
+    /// Accounts for a buffer that a message has begun to fill, or has used up.
     pub(super) fn commit_srq_buffer(&mut self, index: u32) {
         let id = self.id(index);
         let Some(qp) = self.get_mut(index) else { return };
@@ -101,7 +101,8 @@ impl<M: Memory, C: Completions> QueuePairs<M, C> {
         self.check_srq_limit(srq);
     }
 
-    /// A buffer was posted: one that was taken is replaced. Its taker may be gone.
+    /// Accounts for a posted buffer: it replaces the oldest one taken, if its queue pair still
+    /// exists.
     fn release_oldest_holder(&mut self, srq: SrqId) {
         let Some(taker) = self.srq(srq).and_then(|queue| queue.holders.pop_front()) else { return };
         if let Some(index) = self.index(taker)
@@ -111,7 +112,8 @@ impl<M: Memory, C: Completions> QueuePairs<M, C> {
         }
     }
 
-    /// Tells once that fewer buffers are left than the limit says, and who took most.
+    /// Raises the limit event, once, if fewer buffers are left than the limit, with the queue pair
+    /// that took most.
     fn check_srq_limit(&mut self, index: u32) {
         let Some(srq) = self.srqs.get_mut(index) else { return };
         let left = srq.buffers.len();
@@ -126,7 +128,7 @@ impl<M: Memory, C: Completions> QueuePairs<M, C> {
         self.events.push_back(Event::SrqLimit { srq, left, most });
     }
 
-    /// What each queue pair took since the limit was armed.
+    /// Returns the number of buffers that each queue pair took since the limit was armed.
     fn srq_usages(&self, srq: u32) -> impl Iterator<Item = (QpId, u64)> {
         self.indices().filter_map(move |index| {
             let share = self.get(index)?.srq.filter(|share| share.index == srq)?;
@@ -134,7 +136,7 @@ impl<M: Memory, C: Completions> QueuePairs<M, C> {
         })
     }
 
-    /// A queue pair is gone.
+    /// Detaches a queue pair that is destroyed.
     pub(super) fn detach_srq(&mut self, share: Option<SrqUsage>) {
         if let Some(srq) = share.and_then(|share| self.srqs.get_mut(share.index)) {
             srq.qp_count -= 1;
@@ -143,7 +145,8 @@ impl<M: Memory, C: Completions> QueuePairs<M, C> {
 }
 
 impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
-    /// Makes a shared receive queue for at most `count_max` buffers in memory of the domain `pd`.
+    /// Creates a shared receive queue for at most `count_max` buffers in the protection domain
+    /// `pd`.
     ///
     /// # Errors
     /// [`SrqError::TooMany`].
@@ -164,10 +167,10 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
         Ok(SrqId { index, generation })
     }
 
-    /// Forgets a shared receive queue and the buffers in it.
+    /// Destroys a shared receive queue and drops the buffers in it.
     ///
     /// # Errors
-    /// `InUse` while queue pairs take from it; `NoSuchSrq`.
+    /// `InUse` while queue pairs are attached; `NoSuchSrq`.
     pub fn destroy_srq(&mut self, srq: SrqId) -> Result<(), SrqError> {
         let queue = self.verbs.srq(srq).ok_or(SrqError::NoSuchSrq)?;
         if queue.qp_count > 0 {
@@ -177,11 +180,11 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
         Ok(())
     }
 
-    /// Lets a queue pair that is not connected take its buffers from a shared queue for good; what
-    /// was posted to its own queue is forgotten.
+    /// Attaches a queue pair that is not connected to a shared receive queue for good; buffers
+    /// posted to its own queue are dropped.
     ///
     /// # Errors
-    /// `NoSuchSrq`, `NoSuchQp`; `NotIdle`; `OtherDomain` if the two are of different ones.
+    /// `NoSuchSrq`, `NoSuchQp`; `NotIdle`; `OtherDomain` if their protection domains differ.
     pub fn attach_srq(&mut self, qp: QpId, srq: SrqId) -> Result<(), SrqError> {
         let pd = self.verbs.srq(srq).ok_or(SrqError::NoSuchSrq)?.pd;
         let index = self.verbs.index(qp).ok_or(SrqError::NoSuchQp)?;
@@ -192,7 +195,7 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
         if qp.init.pd != pd {
             return Err(SrqError::OtherDomain);
         }
-        // The one that a message is filling.
+        // For the buffer of the message that is arriving.
         qp.stream.recv_queue = BufferQueue::new(1);
         qp.srq = Some(SrqUsage { index: srq.index, taken: 0, outstanding: 0 });
         if let Some(queue) = self.verbs.srq(srq) {
@@ -215,9 +218,9 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
         Ok(())
     }
 
-    /// Lets each queue pair hold at most `cap` buffers of a shared receive queue at a time: taken
-    /// by it, and no other posted in their place. A message beyond ends its connection as one that
-    /// finds the queue empty does. 0, as at first: each may hold all.
+    /// Limits each queue pair to `cap` buffers of a shared receive queue at a time: those taken by
+    /// it and not replaced. A message beyond that ends its connection, as with an empty queue. 0,
+    /// the default: no cap.
     ///
     /// # Errors
     /// `NoSuchSrq`.
@@ -226,7 +229,7 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
         Ok(())
     }
 
-    /// Free places in a shared receive queue.
+    /// Returns the number of free slots in a shared receive queue.
     #[must_use]
     pub fn free_srq_slots(&self, srq: SrqId) -> usize {
         self.verbs
@@ -236,8 +239,8 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
             .map_or(0, |queue| queue.count_max - queue.buffers.len())
     }
 
-    /// Asks to be told once, by [`Event::SrqLimit`], when fewer than `limit` buffers are left;
-    /// at once if fewer are now. Counts anew what each queue pair takes. 0 takes it back.
+    /// Arms the limit: raises [`Event::SrqLimit`] once when fewer than `limit` buffers are left, at
+    /// once if fewer are now. Resets the count of buffers that each queue pair took. 0 disarms it.
     ///
     /// # Errors
     /// `NoSuchSrq`.
@@ -255,7 +258,7 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
         Ok(())
     }
 
-    /// Buffers of its shared queue that a queue pair holds.
+    /// Returns the number of buffers of its shared receive queue that a queue pair holds.
     #[must_use]
     pub fn srq_outstanding(&self, qp: QpId) -> usize {
         self.verbs
@@ -264,8 +267,9 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
             .map_or(0, |share| share.outstanding)
     }
 
-    /// Buffers that a queue pair has taken from its shared queue since the limit was armed: by
-    /// this a peer that takes more than its fair share is found, and its connection can be ended.
+    /// Returns the number of buffers that a queue pair has taken from its shared receive queue
+    /// since the limit was armed. It shows a peer that takes more than its fair share, so that its
+    /// connection can be ended.
     // req: DDP-218, RDMAP-297
     #[must_use]
     pub fn srq_taken(&self, qp: QpId) -> u64 {

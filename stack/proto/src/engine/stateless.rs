@@ -1,4 +1,4 @@
-//! Segments that leave without a connection: RST for what matches none, and SYN-ACK with a cookie.
+//! Segments sent without a connection: RST for unmatched segments, and SYN-ACK with a cookie.
 
 use crate::ddp::memory::Memory;
 use crate::device::{ChecksumMode, Device, TxClass, TxFrame};
@@ -7,8 +7,8 @@ use crate::verbs::wc::Completions;
 use crate::wire::tcp::{Fields, FourTuple};
 
 impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
-    /// Sends a segment without payload between the ends of `tuple`, its checksums as the port has
-    /// them. False if there is no frame to be had.
+    /// Sends a segment without payload between the ends of `tuple`, with checksum offload if the
+    /// port has it. False if no frame could be allocated.
     pub(super) fn send_stateless(
         &mut self,
         remote_mac: [u8; 6],

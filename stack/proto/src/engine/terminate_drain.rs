@@ -1,10 +1,10 @@
-//! What comes after this end has ended a stream, over an error or because it was told to. A peer
-//! that had found an error of its own by then has sent a Terminate, and the application is told of
-//! that one, too ([`Event::TerminateReceived`]).
+//! Receive path after the local end has ended a stream, by an error or a local call. A peer that
+//! had found an error by then has sent a Terminate; it is reported, too
+//! ([`Event::TerminateReceived`], RFC 5040 section 5.4).
 //!
-//! So bytes in order are still taken apart, and CRCs checked. Nothing is placed, delivered or
-//! answered, and the first thing that does not add up is the end of it; so is the peer's FIN, or
-//! the end of lingering.
+//! So in-order bytes are still deframed, and CRCs checked. Nothing is placed, delivered or
+//! answered. The drain ends at the first inconsistency, at the peer's FIN, or at the linger
+//! timeout.
 
 use crate::ddp::memory::Memory;
 use crate::device::Device;
@@ -19,12 +19,12 @@ use crate::verbs::cm::Event;
 use crate::verbs::wc::Completions;
 
 impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
-    /// Ends the stream but for the peer's last word, if there may be one.
+    /// Ends the stream, except that a Terminate from the peer is still awaited if one is possible.
     pub(super) fn begin_terminate_drain(&mut self, index: u32) {
         let Self { connections, fpdu_pool: assembly, verbs, .. } = self;
         let Some(conn) = connections.get_mut(index) else { return };
         let awaits = conn.qp.and_then(|qp| verbs.get(qp)).is_some_and(|qp| {
-            // Streams that go on have the first claim to buffers for partial FPDUs.
+            // Active streams have priority for buffers of the FPDU pool.
             let may_keep =
                 |deframer: &Deframer| !deframer.has_partial() || !assembly.is_under_pressure();
             matches!(&conn.phase, Phase::Rdma { deframer } if may_keep(deframer))
@@ -41,7 +41,7 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
         }
     }
 
-    /// Bytes in order of a stream that has ended here. Cost: that of their CRC.
+    /// Processes in-order bytes of a stream that has ended locally. Cost: that of the CRC.
     #[cold]
     pub(super) fn drain_terminate(&mut self, now: Instant, index: u32, mut bytes: StreamBytes<'_>) {
         let Self { connections, fpdu_pool: pool, verbs, .. } = self;
@@ -64,7 +64,7 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
 }
 
 impl<M: Memory, C: Completions> QueuePairs<M, C> {
-    /// A ULPDU behind the end of its stream: true if it was the peer's Terminate, which is told.
+    /// Processes a ULPDU after the end of its stream: true if it is a Terminate, which is reported.
     fn drain_ulpdu(&mut self, index: u32, ulpdu: &[u8]) -> bool {
         let (stream, _) = self.stream_of(index);
         let Some(Indication::Terminated(terminate)) =

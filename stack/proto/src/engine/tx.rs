@@ -1,5 +1,5 @@
-//! Frames out: each ready connection in turn, retransmissions before new FPDUs, FPDUs built only
-//! when the window admits them.
+//! Transmit path: ready connections in round-robin order, retransmissions before new FPDUs. FPDUs
+//! are built only when the window admits them.
 
 use crate::ddp::memory::Memory;
 use crate::device::{ChecksumMode, Device, TxClass, TxFrame};
@@ -18,22 +18,22 @@ use crate::time::Instant;
 use crate::verbs::cm::EndReason;
 use crate::verbs::wc::{Completions, CqId};
 
-/// Segments that a connection sends in its turn.
+/// Segments that a connection sends per pass, at most.
 const TX_QUANTUM_SEGMENTS: usize = 16;
 
-/// How a connection's turn ended.
+/// Result of a connection's transmit quantum.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum TxResult {
     /// Nothing more to send now.
     Done { sent: bool },
-    /// It has more than its turn allowed, or no frame was to be had: `starved` if not even one
-    /// with bytes of the stream.
+    /// The quantum was used up, or no frame could be allocated: `starved` if no segment with stream
+    /// bytes was sent for lack of a frame.
     Again { sent: bool, starved: bool },
 }
 
 impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
-    /// Gives each connection on the list one turn. Where frames or the port's room ran out, the
-    /// next pass begins with the first that went without.
+    /// Lets each connection on the ready list transmit one quantum. If frames or the transmit queue
+    /// ran out, the next pass begins with the first connection that was starved.
     pub(super) fn transmit_ready(&mut self, now: Instant) -> bool {
         let mut worked = false;
         let mut starved = None;
@@ -71,16 +71,16 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
 
     fn transmit(&mut self, now: Instant, index: u32) -> TxResult {
         let (mut sent, mut starved) = (false, true);
-        // With the data pool drained an ACK cannot ride on data, and others' progress may hang on
-        // it: it goes by itself.
+        // With the data pool empty no ACK can be piggybacked on data, and the peer's progress may
+        // depend on it: a pure ACK is sent.
         let mut drained = false;
-        // What comes after the record just built is known already.
+        // Demand computed after the record just built, reused by the next iteration.
         let mut known = None;
         let offload =
             ChecksumOffload { is_on: self.capabilities.checksum == ChecksumMode::Offload };
-        // It holds its share of frames: it goes on when one of them is acknowledged.
+        // The connection holds its share of frames: it continues when one of them is acknowledged.
         let mut held_back = false;
-        // Frames are, for one turn at least. Looked at once, if there are bytes to send.
+        // Frames may become scarce within one quantum. Checked once, if there are bytes to send.
         let mut is_scarce = None;
         for _ in 0..TX_QUANTUM_SEGMENTS {
             let Self {
@@ -114,7 +114,8 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
                 Transmit::Idle => return TxResult::Done { sent },
                 Transmit::Control => (TxClass::Control, 0),
                 Transmit::Retransmit { .. } => (TxClass::Retransmit, 0),
-                // A minimal FPDU is built whole even if it has to be cut; none is packed that has.
+                // A minimal FPDU is built whole even if TCP has to cut it; no FPDU packed behind
+                // another is.
                 Transmit::NewData { capacity: room } => match ready {
                     TxDemand::Record(len) if len as usize <= room => (TxClass::Data, room),
                     // req: MPA-102, MPA-109, MPA-121
@@ -161,7 +162,7 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
                     if filled.stream_failed {
                         self.begin_close(now, index);
                     } else if next == TxDemand::Nothing || !conn.framing.has_markers() {
-                        // With markers its length depends on where it begins.
+                        // With markers the length depends on the position in the stream.
                         known = Some(next);
                     }
                     continue;
@@ -179,7 +180,7 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
     }
 }
 
-/// What waits to become a new segment.
+/// Returns the length of the next new record to be sent, if any.
 pub(super) fn tx_demand<R, T, M, C>(conn: &Connection<R, T>, verbs: &QueuePairs<M, C>) -> TxDemand
 where
     R: crate::device::RxFrame,
@@ -193,7 +194,7 @@ where
     let Some(qp) = conn.qp.and_then(|qp| verbs.get(qp)) else { return TxDemand::Nothing };
     let is_ready = match conn.phase {
         Phase::Rdma { .. } => conn.tx_allowed && qp.stream.can_build(),
-        // The Terminate still goes out.
+        // A pending Terminate is still sent.
         Phase::DrainTerminate { .. } | Phase::Closed => qp.stream.is_terminate_pending(),
         _ => false,
     };
@@ -207,7 +208,7 @@ where
     TxDemand::Record(fpdu_len_of(ulpdu_len))
 }
 
-/// As [`fpdu_len_of`], with the markers that fall into it.
+/// As [`fpdu_len_of`], with the markers that fall into the FPDU.
 #[cold]
 fn marked_len_of<R, T>(ulpdu_len: u64, conn: &Connection<R, T>) -> u32
 where
@@ -225,16 +226,16 @@ const fn fpdu_len_of(ulpdu_len: u64) -> u32 {
     fpdu::fpdu_len(ulpdu_len as usize) as u32
 }
 
-/// What [`pack_payload`] made.
+/// Result of [`pack_payload`].
 #[derive(Clone, Copy)]
 struct PackedPayload {
-    /// Bytes of payload.
+    /// Length of the payload in bytes.
     len: usize,
-    /// The stream ended over a fault of this end while building.
+    /// The stream ended over a fault found while building.
     stream_failed: bool,
 }
 
-/// Fills the payload of a new segment: start-up bytes, or as many whole FPDUs as fit. A message
+/// Fills the payload of a new segment: startup bytes, or as many complete FPDUs as fit. A message
 /// that would be cut begins in a segment of its own.
 fn pack_payload<R, T, M, C>(
     conn: &mut Connection<R, T>,
@@ -257,11 +258,11 @@ where
         return PackedPayload { len, stream_failed: ended };
     }
     let Some(index) = conn.qp else { return PackedPayload { len: 0, stream_failed: ended } };
-    // More than EMSS: the path is to be probed. Should the probe be lost its bytes go again in
-    // pieces of EMSS, so FPDUs of that size are packed, and a message may be cut for once.
+    // A payload above EMSS is a path MTU probe. If it is lost its bytes are retransmitted in
+    // segments of EMSS, so FPDUs of that size are packed, and a message may be cut here.
     let framing = conn.framing;
     let whole = framing.fpdu_len_max(conn.tcb.emss());
-    // Of the next byte, if there are markers in what is sent.
+    // Marker phase of the next byte, if sent FPDUs have markers.
     let start = if framing.has_markers() { framing.phase(conn.tcb.write_seq()) } else { None };
     let is_probe = payload.len() > whole + 3;
     let mut used = 0;
@@ -273,7 +274,7 @@ where
         let room = payload.len() - used;
         let phase = start.map(|start| markers::advance_phase(start, used));
         let mut ulpdu_max = Framing::ulpdu_max(room, phase);
-        // A Terminate in place of a shorter message may need more room than that was given.
+        // A Terminate that replaces a shorter message may not fit the capacity given for that.
         // req: MPA-121
         let may_cut = (used == 0 && !ended) || (is_probe && ulpdu_max >= MULPDU_RANGE.start);
         if !may_cut && qp.stream.next_ulpdu_len() > ulpdu_max as u64 {
@@ -285,7 +286,7 @@ where
         let fpdu = &mut payload[used..];
         match qp.stream.build(memory, &mut fpdu[LENGTH_LEN..LENGTH_LEN + ulpdu_max]) {
             Ok(len) => used += framing.finalize(fpdu, len, phase),
-            // The Terminate is due now and is built in the next turn of this loop.
+            // The Terminate is pending now, and built in the next iteration.
             Err(BuildError::Request) => {
                 ended = true;
                 verbs.counters.terminates_out += 1;
@@ -308,7 +309,7 @@ where
     PackedPayload { len: used, stream_failed: ended }
 }
 
-/// Whether the port fills in checksums.
+/// Checksum offload to the port, if on.
 #[derive(Clone, Copy)]
 struct ChecksumOffload {
     is_on: bool,

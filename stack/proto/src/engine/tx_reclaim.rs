@@ -1,18 +1,19 @@
-//! Frames of the data pool that connections share: what each may hold, and taking them back from
-//! peers that make no progress.
+//! Sharing of the data pool: the share of each connection, and reclaim of frames from connections
+//! without progress.
 //!
-//! A sent frame is kept until it is acknowledged. A peer may stop acknowledging, or close its
-//! window for as long as it answers probes (RFC 9293 section 3.8.6.1), and a few of them could hold
-//! a whole pool. Three things together see to it that the next connection finds a frame:
+//! A sent frame is retained until it is acknowledged. A peer may stop acknowledging, or close its
+//! window for as long as it answers probes (RFC 9293 section 3.8.6.1), and a few such peers could
+//! exhaust the pool. Three mechanisms ensure that another connection still gets a frame:
 //!
-//! - While frames are scarce a connection gets at most twice as many as it leaves to the others.
-//!   Alone it still uses nearly all of the pool.
-//! - A connection that finds none has the frames of those copied out that wait for their
-//!   acknowledgment for longer than a round trip on most paths, as far as memory for copies goes.
-//!   That costs such a connection nothing but the copy.
-//! - With that memory used up as well, whoever has made no progress for the longest time, and for
-//!   some seconds, is reset, one at a time, and only for a connection that has nothing outstanding
-//!   itself. TCP may not do so of itself, but whoever manages resources may (RFC 6429 section 5).
+//! - Fair share: below the low-water mark a connection gets at most twice as many frames as it
+//!   leaves to the others. A single connection can still use nearly the whole pool.
+//! - Copy-out: when a connection finds no frame, frames that have waited for their acknowledgment
+//!   longer than a round trip on most paths are replaced by copies, as far as memory for copies
+//!   allows. This costs their connections only the copy.
+//! - Reset: when that memory is exhausted as well, the connection without progress for the longest
+//!   time, and for some seconds at least, is reset. This is done one at a time, and only in favor
+//!   of a connection that has nothing outstanding itself. TCP must not do so by itself, but a
+//!   resource manager may (RFC 6429 section 5).
 
 use crate::ddp::memory::Memory;
 use crate::device::Device;
@@ -21,37 +22,36 @@ use crate::tcp::CopyPool;
 use crate::time::{Instant, MILLISECOND, SECOND};
 use crate::verbs::wc::Completions;
 
-/// While so many frames are left, nobody is held back. Less than the data pool has beyond what may
-/// be in flight.
+/// Low-water mark: with this many free frames or more, no connection is limited. Less than what the
+/// data pool has beyond the frames that can be in flight.
 pub(super) const LOW_WATER_FRAMES: usize = 128;
-/// For so long the first of a connection's records has waited, or nothing was acknowledged, before
-/// its frames are copied out.
+/// Frames are copied out when the oldest record has waited, or nothing was acknowledged, for this
+/// long.
 const COPY_OUT_AFTER_NS: u64 = 10 * MILLISECOND;
-/// For so long a connection has made no progress before it may have to give way.
+/// Time without progress after which a connection may be reset.
 const STALL_NS: u64 = 5 * SECOND;
-/// How often frames are looked for, at most; how many connections are looked at then, and how many
-/// frames are copied.
+/// Minimum interval of scans; connections visited and frames copied in one, at most.
 const INTERVAL_NS: u64 = MILLISECOND;
 const SCAN_MAX: usize = 128;
 const COPY_OUT_MAX: usize = 64;
 
-/// The search for frames, which goes round all connections.
+/// Search for frames to reclaim, in rounds over all connections.
 #[derive(Debug)]
 pub(super) struct TxReclaim {
     /// Memory for copies.
     pub(super) copy_pool: CopyPool,
-    /// A frame was wanted in this pass and there was none.
+    /// A frame was needed in this pass and none was free.
     is_needed: bool,
-    /// In this round by a connection that has nothing outstanding.
+    /// In this round a connection with nothing outstanding needed one.
     is_urgent: bool,
-    /// When to look again.
+    /// Earliest time of the next scan.
     next_at: Instant,
-    /// The connection to look at next.
+    /// Next connection to visit.
     cursor: u32,
     /// Something was copied in this round.
     has_copied: bool,
-    /// The connection that has made no progress for the longest time, of those looked at in this
-    /// round: since when, and its handle.
+    /// Connection without progress for the longest time, of those visited in this round: time of
+    /// its last progress, and its index and generation.
     longest_stalled: Option<(Instant, u32, u32)>,
 }
 
@@ -68,7 +68,7 @@ impl TxReclaim {
         }
     }
 
-    /// A connection with so many records unacknowledged found no frame.
+    /// Records that a connection with `records` unacknowledged records found no frame.
     #[cold]
     pub(super) const fn on_alloc_failed(&mut self, records: usize) {
         self.is_needed = true;
@@ -76,17 +76,17 @@ impl TxReclaim {
     }
 }
 
-/// True if a connection with so many records unacknowledged holds its share of the frames, with so
-/// many left to the others, and has to wait for one of its own. It has at least one then, so that
-/// its peer or a timer brings it back.
+/// True if a connection with `records` unacknowledged records holds its share of the frames, with
+/// `left` free ones, and has to wait for one of its own to be released. It then has at least one,
+/// so an ACK or a timer resumes it.
 #[cold]
 pub(super) const fn exceeds_share(left: usize, records: usize) -> bool {
     left < LOW_WATER_FRAMES && records > 2 * left
 }
 
 impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
-    /// After a pass in which a frame was wanted and there was none: takes some back. Cost: bounded,
-    /// and no more than once a millisecond.
+    /// Reclaims frames after a pass in which one was needed and none was free. Cost: bounded, at
+    /// most once per millisecond.
     #[inline]
     pub(super) fn reclaim_if_needed(&mut self, now: Instant) {
         if core::mem::take(&mut self.tx_reclaim.is_needed) && now >= self.tx_reclaim.next_at {
@@ -112,7 +112,7 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
         }
     }
 
-    /// Copies out what waits on a connection, and notes since when it has.
+    /// Copies out the frames of a stalled connection, and records since when it has no progress.
     fn reclaim_from(&mut self, now: Instant, index: u32, budget: &mut usize) {
         let generation = self.connections.generation(index);
         let Some(conn) = self.connections.get_mut(index) else { return };
@@ -132,8 +132,8 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
         }
     }
 
-    /// All connections were looked at. If there was nothing to copy, or no memory to copy to, the
-    /// slowest one gives way.
+    /// Ends a round over all connections. If there was nothing to copy, or no memory for copies,
+    /// the connection without progress for the longest time may be reset.
     fn end_reclaim_round(&mut self, now: Instant) {
         let has_copied = core::mem::take(&mut self.tx_reclaim.has_copied);
         let is_urgent = core::mem::take(&mut self.tx_reclaim.is_urgent);

@@ -1,4 +1,4 @@
-//! What an engine has in use at present: for its owner to watch, and for tests to find leaks.
+//! Resources in use by an engine: for monitoring, and for leak checks in tests.
 
 use super::Engine;
 use super::connection::Phase;
@@ -7,34 +7,33 @@ use crate::device::Device;
 use crate::tcp;
 use crate::verbs::wc::{Completions, QpId};
 
-/// Counts of what is in use. With no connection all are 0 but `timers`, which become 0 as they
-/// fire.
+/// Resources in use. Without connections all are 0 except `timers`, which become 0 as they fire.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Usage {
     /// Connections, those that linger after their end included.
     pub connections: usize,
-    /// Connections whose handshake a peer began and has not completed.
+    /// Passive connections whose handshake is not complete.
     pub half_open: usize,
-    /// Connections whose handshake is complete and whose start-up request is not, or waits for room
-    /// in the backlog.
+    /// Passive connections whose handshake is complete and whose MPA Request Frame is not, or waits
+    /// for a free slot in the backlog.
     pub awaiting_request: usize,
-    /// Connections whose request the application has not answered.
+    /// Connections whose request the application has not accepted or rejected yet.
     pub awaiting_decision: usize,
-    /// Connections found by their four-tuple.
+    /// Entries of the four-tuple table.
     pub tuples: usize,
     /// Received frames held out of order.
     pub ooo_frames: usize,
-    /// Bytes of memory for copies of such.
+    /// Bytes of memory for copies of out-of-order data.
     pub ooo_bytes: usize,
-    /// Copies of sent frames.
+    /// Copies of retained frames.
     pub sent_copies: usize,
-    /// Buffers with partial FPDUs, and bytes of memory that they take.
+    /// Buffers of partial FPDUs, and the bytes they take.
     pub partial_fpdus: usize,
     /// See `partial_fpdus`.
     pub partial_bytes: usize,
-    /// Segments that are kept because they are not acknowledged: each has a frame, or a copy.
+    /// Segments retained until acknowledged: each has a frame, or a copy.
     pub retained_segments: usize,
-    /// The most of these that one connection has.
+    /// Maximum of these on one connection.
     pub retained_segments_max: usize,
     /// Bytes by which receive windows have grown.
     pub window_growth: u64,
@@ -45,7 +44,7 @@ pub struct Usage {
 }
 
 impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
-    /// What is in use. Visits each connection: for reports, not for every pass.
+    /// Returns the resources in use. Visits each connection: for reports, not for every pass.
     #[must_use]
     pub fn usage(&self) -> Usage {
         let mut awaiting_decision = 0;
@@ -76,7 +75,7 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
         }
     }
 
-    /// Counters of a queue pair's TCP connection, while it has one.
+    /// Returns the counters of a queue pair's TCP connection; `None` if it has none.
     #[must_use]
     pub fn tcp_stats(&self, qp: QpId) -> Option<tcp::Stats> {
         let qp = self.verbs.get(self.verbs.index(qp)?)?;

@@ -1,7 +1,7 @@
-//! A hierarchical timer wheel: one entry per connection, re-armed lazily, O(1) per operation.
+//! Hierarchical timer wheel: a few entries per connection, re-armed lazily, O(1) per operation.
 //!
-//! Three levels of 256 slots; a tick is 2^14 ns (16 us), so the levels span 4.2 ms, 1.07 s and
-//! 275 s. Later deadlines wait in the last level and are armed again when it comes round.
+//! Three levels of 256 slots; a tick is 2^14 ns (16 us), so the levels span 4.2 ms, 1.07 s and 275
+//! s. Later deadlines wait in the last level and are armed again when their slot is reached.
 
 use arrayvec::ArrayVec;
 
@@ -11,16 +11,15 @@ const TICK_SHIFT: u32 = 14;
 const SLOT_BITS: u32 = 8;
 const SLOT_COUNT: usize = 1 << SLOT_BITS;
 const LEVEL_COUNT: usize = 3;
-/// How far ahead timers are armed at most, nearly five hours: whose time is later looks again.
+/// Maximum distance of an armed timer, nearly five hours: the owner of a later one re-arms it then.
 const HORIZON_MAX: u64 = 1 << 30;
 const SLOT_MASK: u64 = SLOT_COUNT as u64 - 1;
-/// Timers for which there is room from the start, so that few connections never cause an
-/// allocation.
+/// Timers preallocated, so that a small number of connections never causes an allocation.
 const PREALLOCATED: usize = 1024;
 /// No entry.
 const NONE: u32 = u32::MAX;
 
-/// An armed timer. What its owner's [`ArmedTimers`] does not know of is stale.
+/// Armed timer. It is stale if it is not in its owner's [`ArmedTimers`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Timer {
     pub(super) owner: u32,
@@ -28,17 +27,17 @@ pub(super) struct Timer {
     pub(super) tick: u64,
 }
 
-/// What one owner has in the wheel. A deadline that goes back and forth must not leave an entry
-/// behind each time: with a far one of a minute and a near one of 50 us these would be a million.
+/// Entries of one owner in the wheel. A deadline that moves back and forth must not leave an entry
+/// behind each time: with one of a minute and one of 50 us that would be a million entries.
 #[derive(Clone, Debug, Default)]
 pub(super) struct ArmedTimers {
-    /// The low halves of ticks, the earliest last.
+    /// Low halves of the ticks, the earliest last.
     ticks: ArrayVec<u32, 4>,
 }
 
 impl ArmedTimers {
-    /// Something is to be done at `tick`. True if that takes an entry of its own, to be armed now;
-    /// else an earlier one is there, and the owner looks again when it fires.
+    /// Requests a timer at `tick`. True if it needs an entry of its own, to be armed now; false if
+    /// an earlier entry exists, at which the owner checks again.
     #[inline]
     pub(super) fn try_arm(&mut self, tick: u64) -> bool {
         let tick = low_bits(tick);
@@ -52,7 +51,7 @@ impl ArmedTimers {
         true
     }
 
-    /// An entry fired; false if it is stale.
+    /// Removes an entry that fired; false if it is stale.
     pub(super) fn disarm(&mut self, tick: u64) -> bool {
         let tick = low_bits(tick);
         let Some(at) = self.ticks.iter().rposition(|&armed| armed == tick) else { return false };
@@ -72,22 +71,22 @@ const fn is_at_or_before(a: u32, b: u32) -> bool {
     b.wrapping_sub(a).cast_signed() >= 0
 }
 
-/// A timer in a slot's list.
+/// Timer in a slot's list.
 #[derive(Debug)]
 struct Entry {
     timer: Timer,
-    /// The one that was armed before it, or the next free entry.
+    /// The entry armed before it in the slot, or the next free entry.
     next: u32,
 }
 
 #[derive(Debug)]
 pub(super) struct Wheel {
-    /// The timer of each slot that was armed last. Lists, so that memory is taken by the timers
-    /// there are, wherever they gather.
+    /// The last armed entry of each slot. Slots are linked lists, so that memory depends on the
+    /// number of timers, not on their distribution.
     slots: Vec<u32>,
     entries: Vec<Entry>,
     free: u32,
-    /// A bit for each slot that holds something.
+    /// One bit per slot: set if it has entries.
     occupied: [[u64; SLOT_COUNT / 64]; LEVEL_COUNT],
     /// Everything before this tick has fired.
     current: u64,
@@ -95,7 +94,7 @@ pub(super) struct Wheel {
     scratch: Vec<Timer>,
 }
 
-/// The tick that has passed once `deadline` is reached.
+/// Returns the first tick that begins after `deadline`.
 const fn tick_of(deadline: Instant) -> u64 {
     (deadline.as_nanos() >> TICK_SHIFT) + 1
 }
@@ -113,12 +112,12 @@ impl Wheel {
         }
     }
 
-    /// Timers that are armed, stale ones included.
+    /// Returns the number of armed timers, stale ones included.
     pub(super) const fn len(&self) -> usize {
         self.count
     }
 
-    /// The tick at which a timer for `deadline` is armed.
+    /// Returns the tick at which a timer for `deadline` is armed.
     #[inline]
     pub(super) fn tick_for(&self, deadline: Instant) -> u64 {
         tick_of(deadline).min(self.current + HORIZON_MAX)
@@ -134,7 +133,7 @@ impl Wheel {
         } else if distance < 1 << (2 * SLOT_BITS) {
             (1, at)
         } else {
-            // Beyond the horizon: as far out as the last level goes, then armed again.
+            // Beyond the last level: in its last slot, then armed again.
             (2, at.min(self.current + (1 << (3 * SLOT_BITS)) - 1))
         };
         let slot = slot_of(level, at);
@@ -152,7 +151,7 @@ impl Wheel {
         self.occupied[level][slot / 64] |= 1 << (slot % 64);
     }
 
-    /// Moves on to `now` and appends every timer that is due to `fired`.
+    /// Advances to `now` and appends every timer that is due to `fired`.
     pub(super) fn advance(&mut self, now: Instant, fired: &mut Vec<Timer>) {
         let target = now.as_nanos() >> TICK_SHIFT;
         while self.current <= target {
@@ -168,7 +167,7 @@ impl Wheel {
                 self.drain_slot(0, slot);
                 fired.append(&mut self.scratch);
             } else if self.occupied[0] == [0; SLOT_COUNT / 64] {
-                // Nothing before the next turn of this level.
+                // Nothing before the next revolution of this level.
                 let next = (self.current | SLOT_MASK) + 1;
                 self.current = next.min(target + 1);
                 continue;
@@ -177,8 +176,8 @@ impl Wheel {
         }
     }
 
-    /// When [`Wheel::advance`] next has something to do, at the latest: a lower bound of the
-    /// earliest deadline.
+    /// Returns the time at which [`Wheel::advance`] is to be called next, at the latest: a lower
+    /// bound of the earliest deadline.
     pub(super) fn next_deadline(&self) -> Option<Instant> {
         if self.count == 0 {
             return None;
@@ -193,7 +192,7 @@ impl Wheel {
         Some(Instant::from_nanos(tick << TICK_SHIFT))
     }
 
-    /// Spreads the slots of the outer levels whose turn has come over the inner ones.
+    /// Cascades the slots of the outer levels that are reached into the inner levels.
     fn cascade(&mut self) {
         for level in (1..LEVEL_COUNT).rev() {
             let below = SLOT_BITS * u32::try_from(level).expect("three levels");
@@ -210,7 +209,7 @@ impl Wheel {
         }
     }
 
-    /// Empties a slot into `scratch`.
+    /// Moves the entries of a slot to `scratch`.
     fn drain_slot(&mut self, level: usize, slot: usize) {
         self.occupied[level][slot / 64] &= !(1 << (slot % 64));
         let mut at = std::mem::replace(&mut self.slots[level * SLOT_COUNT + slot], NONE);
@@ -257,7 +256,7 @@ mod tests {
                 wheel.advance(Instant::from_nanos(now), &mut fired);
                 for timer in fired.drain(..) {
                     if timer.tick > now >> TICK_SHIFT {
-                        // Came round from beyond the horizon.
+                        // Re-armed from beyond the last level.
                         wheel.arm(timer);
                         continue;
                     }

@@ -1,4 +1,4 @@
-//! ARP over `smoltcp::wire` (RFC 826, announcements as in RFC 5227).
+//! ARP over `smoltcp::wire` (RFC 826; announcements as in RFC 5227).
 
 use core::net::Ipv4Addr;
 
@@ -9,19 +9,19 @@ use crate::wire::ethernet::{BROADCAST, ETHERTYPE_ARP, EthernetLink};
 /// Bytes of an ARP packet.
 const PACKET_LEN: usize = 28;
 
-/// A received ARP packet, as far as it matters.
+/// Received ARP packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Arp {
-    /// It asks for `target`.
+    /// ARP request; false for a reply.
     pub is_request: bool,
-    /// Who sent it.
+    /// Sender protocol address and sender hardware address.
     pub sender: (Ipv4Addr, [u8; 6]),
-    /// Whom it is about.
+    /// Target protocol address.
     pub target: Ipv4Addr,
 }
 
-/// Parses an ARP packet, what follows the Ethernet header; `None` if it is malformed or about
-/// another network.
+/// Parses an ARP packet without its Ethernet header; `None` if it is malformed or not about IPv4
+/// over Ethernet.
 #[must_use]
 pub fn parse(packet: &[u8]) -> Option<Arp> {
     let packet = ArpPacket::new_checked(packet).ok()?;
@@ -47,7 +47,8 @@ pub fn parse(packet: &[u8]) -> Option<Arp> {
     })
 }
 
-/// Writes to `out` the frame that asks for `target`, at `mac` or everywhere; returns its length.
+/// Writes to `out` the ARP request for `target`, to `mac` or broadcast; returns the length of the
+/// frame.
 ///
 /// # Panics
 /// If `out` is shorter than the frame; 46 bytes always suffice.
@@ -62,8 +63,8 @@ pub fn write_request(
     write(link, ArpOperation::Request, source, (target, [0; 6]), destination, out)
 }
 
-/// Writes to `out` the frame that tells everybody where `ours` is (RFC 5227 section 3); returns
-/// its length.
+/// Writes to `out` the ARP announcement of `ours`, broadcast (RFC 5227 section 3); returns the
+/// length of the frame.
 ///
 /// # Panics
 /// As [`write_request`].
@@ -71,7 +72,7 @@ pub fn write_announcement(link: EthernetLink, ours: Ipv4Addr, out: &mut [u8]) ->
     write(link, ArpOperation::Request, ours, (ours, [0; 6]), BROADCAST, out)
 }
 
-/// Writes the answer to `asker` to `out`; returns its length.
+/// Writes to `out` the ARP reply to the requester `asker`; returns the length of the frame.
 ///
 /// # Panics
 /// As [`write_request`].
@@ -131,7 +132,7 @@ mod tests {
             parse(&out[14..]),
             Some(Arp { is_request: true, sender: LOCAL, target: LOCAL.0 })
         );
-        // An operation of another protocol (reverse ARP).
+        // Operation of another protocol (reverse ARP).
         out[21] = 3;
         assert_eq!(parse(&out[14..]), None);
     }

@@ -1,9 +1,9 @@
-//! IP fragments put together again, within bounds (RFC 791, RFC 8200 section 4.5).
+//! IP fragment reassembly with bounded memory (RFC 791, RFC 8200 section 4.5).
 //!
-//! A packet is made whole from pieces that fit without a gap and without an overlap; where two
-//! disagree, the packet is given up with all that may still come of it (RFC 5722), so that
-//! nobody can slip a header under one that was checked. Pieces take the memory that arrived, not
-//! what they claim to be part of.
+//! A packet is reassembled from fragments that leave no gap and do not overlap. On an overlap the
+//! packet is discarded together with its later fragments (RFC 5722), so that no fragment can
+//! replace a header that was already checked. A packet is charged for the bytes that arrived, not
+//! for the length that its fragments claim.
 
 #[cfg(test)]
 mod tests;
@@ -16,27 +16,27 @@ use crate::wire::checksum;
 use crate::wire::ip::{Fragment, IPV6_LEN, PROTOCOL_TCP, Packet};
 use crate::wire::tcp::TCP_LEN;
 
-/// Largest length that an IP header can say.
+/// Largest length that an IP header can express.
 const PACKET_LEN_MAX: usize = 65_535;
-/// Pieces of one packet: 64 KiB at an MTU of 576 are 119.
+/// Limit on the fragments of one packet: 64 KiB at an MTU of 576 are 119.
 const FRAGMENT_COUNT_MAX: usize = 128;
-/// What a piece costs besides its bytes, and a packet besides its pieces.
+/// Memory charged per fragment in addition to its bytes, and per packet.
 const FRAGMENT_OVERHEAD: usize = 64;
 const PACKET_OVERHEAD: usize = 256;
-/// Least that the first piece must hold of what follows the IP header.
+/// Least bytes behind the IP header in the first fragment.
 const FIRST_FRAGMENT_LEN_MIN: usize = 8;
-/// Bytes behind the headers that errors quote.
+/// Payload bytes that an ICMP error quotes.
 const QUOTED_LEN: usize = 64;
 
-/// Bounds of reassembly.
+/// Limits of reassembly.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ReassemblyConfig {
-    /// How long the pieces of a packet are waited for, from the first that came. RFC 791 has 15
-    /// seconds at least; RFC 8200 has 60, for links that hold packets longer than ours.
+    /// Reassembly timeout, from the first fragment that arrived. RFC 791 specifies at least 15
+    /// seconds; RFC 8200 specifies 60, for paths with a longer packet lifetime.
     pub timeout_ns: u64,
-    /// Packets at a time.
+    /// Limit on packets being reassembled.
     pub packets_max: usize,
-    /// Bytes of memory over all of them.
+    /// Limit on their memory, in bytes.
     pub bytes_max: usize,
 }
 
@@ -46,18 +46,18 @@ impl Default for ReassemblyConfig {
     }
 }
 
-/// What became of a fragment.
+/// Result of [`Reassembler::on_fragment`].
 #[derive(Debug, PartialEq, Eq)]
 pub enum FragmentOutcome {
-    /// Others of its packet are missing.
+    /// Stored; other fragments of the packet are missing.
     Buffered,
-    /// It makes no sense, or not with the others: it and its packet are given up.
+    /// Malformed, or inconsistent with stored fragments: it and its packet are discarded.
     Rejected,
-    /// It was the last that was missing.
+    /// The packet is complete.
     Complete(Reassembled),
 }
 
-/// A frame with a whole packet, in memory of its own.
+/// Frame with a reassembled packet, in memory of its own.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Reassembled(Vec<u8>);
 
@@ -75,40 +75,40 @@ impl RxFrame for Reassembled {
     }
 
     fn checksum(&self) -> ChecksumState {
-        // No port can have looked over all the pieces.
+        // The port checks single frames, not reassembled packets.
         ChecksumState::Unknown
     }
 }
 
-/// Why a packet was given up that was not at fault.
+/// Reason for which an incomplete packet was discarded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FailureReason {
-    /// The rest of it did not come in time.
+    /// The reassembly timeout expired.
     Timeout,
-    /// There was no room to wait for the rest of it.
+    /// The memory or packet limit was reached.
     Evicted,
 }
 
-/// A packet with a TCP segment that was given up, the first fragment of which was here.
+/// Incomplete packet that was discarded, with a TCP segment whose first fragment had arrived.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ReassemblyFailure {
-    /// Why.
+    /// Reason.
     pub reason: FailureReason,
-    /// The hardware address it came from.
+    /// Source hardware address of the first fragment.
     pub mac: [u8; 6],
-    /// Its first fragment, without the Ethernet header, as far as errors quote it.
+    /// First fragment without its link header, as far as ICMP errors quote it.
     pub quote: Vec<u8>,
-    /// Bytes of that fragment, header and all.
+    /// Length of that fragment in bytes, IP header included.
     pub fragment_len: u16,
 }
 
-/// What names a packet.
+/// Identifies the packet that a fragment belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Key {
     src: IpAddr,
     dst: IpAddr,
     id: u32,
-    /// For IPv4 only.
+    /// IPv4 only.
     protocol: Option<u8>,
 }
 
@@ -124,22 +124,23 @@ impl StoredFragment {
     }
 }
 
-/// A packet of which something is missing.
+/// Reassembly queue of one packet.
 #[derive(Debug)]
 struct FragmentQueue {
     key: Key,
     created_at: Instant,
-    /// Ethernet and IP header of the first fragment as they will be, lengths aside.
+    /// Link and IP header of the reassembled packet, from the first fragment; the lengths are not
+    /// set yet.
     header: Option<Header>,
-    /// In order, none touching another's bytes.
+    /// Sorted by offset; no two overlap.
     fragments: Vec<StoredFragment>,
-    /// Bytes of the pieces together.
+    /// Bytes of all stored fragments.
     received_len: usize,
-    /// Bytes of the whole, once the last fragment was here.
+    /// Bytes of the payload of the packet; known once the last fragment arrived.
     total_len: Option<usize>,
-    /// A router on the way was congested (RFC 3168 section 5.3).
+    /// A fragment was CE-marked (RFC 3168 section 5.3).
     ce_marked: bool,
-    /// Given up: what still comes is refused.
+    /// Discarded: later fragments are rejected.
     rejected: bool,
 }
 
@@ -147,45 +148,45 @@ struct FragmentQueue {
 struct Header {
     bytes: Vec<u8>,
     l3: usize,
-    /// The headers of the packet as they came.
+    /// IP header of the first fragment as received, including the fragment header.
     raw: Vec<u8>,
     is_tcp: bool,
 }
 
-/// The fragments of all packets.
+/// Reassembly of all packets.
 #[derive(Debug)]
 pub struct Reassembler {
     config: ReassemblyConfig,
     queues: Vec<FragmentQueue>,
-    /// Memory in use, as it is counted.
+    /// Memory charged, in bytes.
     bytes: usize,
     failure_count: u64,
-    /// The latest of these that its source can be told of.
+    /// Latest failure of which the source can be notified.
     last_failure: Option<ReassemblyFailure>,
 }
 
 impl Reassembler {
-    /// None yet; nothing is allocated.
+    /// Creates an empty reassembler; allocates nothing.
     #[must_use]
     pub const fn new(config: ReassemblyConfig) -> Self {
         Self { config, queues: Vec::new(), bytes: 0, failure_count: 0, last_failure: None }
     }
 
-    /// Packets given up so far: too late, for want of room, or refused.
+    /// Packets discarded: by timeout, by eviction, or as inconsistent.
     #[must_use]
     pub const fn failure_count(&self) -> u64 {
         self.failure_count
     }
 
-    /// The latest packet given up for want of time or room, once.
+    /// Takes the latest failure by timeout or eviction.
     #[inline]
     pub const fn take_failure(&mut self) -> Option<ReassemblyFailure> {
         self.last_failure.take()
     }
 
-    /// Takes a fragment, `part` being what `packet` says of it.
+    /// Processes a received fragment; `part` is the fragment field of `packet`.
     ///
-    /// Cost: the bytes are copied twice; one pass over the packets at hand.
+    /// Cost: the bytes are copied twice; one linear search over the packets.
     pub fn on_fragment(
         &mut self,
         now: Instant,
@@ -204,7 +205,7 @@ impl Reassembler {
             self.reject(&key);
             return FragmentOutcome::Rejected;
         };
-        // All of a packet in one fragment: it has nothing to do with others (RFC 6946).
+        // Atomic fragment: processed independently of other fragments (RFC 6946).
         if part.offset == 0 && !part.more {
             let Some(header) = Header::from_first_fragment(frame.head(), packet, part) else {
                 return FragmentOutcome::Rejected;
@@ -250,7 +251,7 @@ impl Reassembler {
 
     fn create_queue(&mut self, now: Instant, key: Key) -> usize {
         if self.queues.len() >= self.config.packets_max.max(1) {
-            // The oldest stands first.
+            // Sorted by age: the first is the oldest.
             self.drop_queue(0, FailureReason::Evicted);
         }
         self.bytes += PACKET_OVERHEAD;
@@ -267,7 +268,7 @@ impl Reassembler {
         self.queues.len() - 1
     }
 
-    /// Gives up the oldest packets but `key` until what is left fits.
+    /// Discards the oldest packets except `key` until the memory limit is met.
     // req: MPA-172
     fn evict(&mut self, key: &Key) {
         while self.bytes > self.config.bytes_max {
@@ -292,7 +293,7 @@ impl Reassembler {
         }
     }
 
-    /// Gives up a packet, and remembers that for its time.
+    /// Discards a packet; its later fragments are rejected until the timeout.
     fn reject(&mut self, key: &Key) {
         let found = self.queues.iter_mut().find(|partial| partial.key == *key);
         let Some(partial) = found.filter(|partial| !partial.rejected) else { return };
@@ -305,23 +306,23 @@ impl Reassembler {
     }
 }
 
-/// What became of a piece.
+/// Result of [`FragmentQueue::insert`].
 enum InsertOutcome {
     Inserted,
-    /// The same came before.
+    /// Same offset and bytes as a stored fragment.
     Duplicate,
-    /// It contradicts another, or there are too many.
+    /// Overlaps or contradicts a stored fragment, or there are too many.
     Conflict,
 }
 
 impl FragmentQueue {
-    /// Memory in use, as it is counted.
+    /// Memory charged, in bytes.
     fn cost(&self) -> usize {
         PACKET_OVERHEAD + self.received_len + self.fragments.len() * FRAGMENT_OVERHEAD
     }
 
-    /// What its source is to be told, if the first fragment is here: errors about others are not
-    /// sent (RFC 1122 section 3.2.2).
+    /// Failure to be reported to the source, if the first fragment is present: no errors are sent
+    /// about others (RFC 1122 section 3.2.2).
     fn failure(&self, reason: FailureReason) -> Option<ReassemblyFailure> {
         let header = self.header.as_ref().filter(|header| header.is_tcp)?;
         let first = self.fragments.first().filter(|piece| piece.start == 0)?;
@@ -346,7 +347,7 @@ impl FragmentQueue {
         let piece = StoredFragment { start: part.offset, bytes };
         let at = self.fragments.partition_point(|other| other.start < piece.start);
         if let Some(other) = self.fragments.get(at).filter(|other| other.start == piece.start) {
-            // A wire may repeat a frame.
+            // The network may duplicate a packet.
             return if other.bytes == piece.bytes {
                 InsertOutcome::Duplicate
             } else {
@@ -357,7 +358,7 @@ impl FragmentQueue {
             || self.fragments.get(at).is_some_and(|next| next.start < piece.end());
         let end = piece.end();
         let fits = match (part.more, self.total_len) {
-            // There is one last fragment, and nothing behind it.
+            // Only one fragment has MF clear, and no fragment lies behind it.
             (false, total) => total.is_none() && at == self.fragments.len(),
             (true, total) => total.is_none_or(|total| end <= total),
         };
@@ -382,7 +383,7 @@ impl FragmentQueue {
 }
 
 impl Header {
-    /// The headers in front of the fragments, that of fragments taken out.
+    /// Copies the headers in front of the payload, without the fragment header.
     fn from_first_fragment(head: &[u8], packet: &Packet, part: &Fragment) -> Option<Self> {
         let end = if packet.src.is_ipv4() { packet.l4 } else { packet.l4.checked_sub(8)? };
         let mut bytes = head.get(..end)?.to_vec();
@@ -393,7 +394,7 @@ impl Header {
     }
 }
 
-/// The bytes of a fragment; `None` if no packet can have it.
+/// Copies the payload of a fragment; `None` if no valid packet can contain it.
 fn fragment_payload(frame: &impl RxFrame, packet: &Packet, part: &Fragment) -> Option<Box<[u8]>> {
     let len = packet.end.checked_sub(packet.l4).filter(|&len| len > 0)?;
     if part.offset + len > PACKET_LEN_MAX || part.more && len % 8 != 0 {
@@ -401,7 +402,8 @@ fn fragment_payload(frame: &impl RxFrame, packet: &Packet, part: &Fragment) -> O
     }
     let mut bytes = vec![0; len].into_boxed_slice();
     frame.copy_out(packet.l4, &mut bytes);
-    // The headers that decide where a packet goes lie in its first fragment (RFC 1858, RFC 7112).
+    // The first fragment must contain the start of the upper-layer header, for TCP all of it
+    // (RFC 1858, RFC 7112).
     if part.offset == 0 {
         let needed = if packet.protocol == PROTOCOL_TCP {
             bytes.get(12).map_or(TCP_LEN, |byte| usize::from(byte >> 4) * 4).max(TCP_LEN)
@@ -419,7 +421,7 @@ const fn has_ce(packet: &Packet) -> bool {
     packet.traffic_class & 3 == 3
 }
 
-/// Puts the packet together; `None` if it is longer than a packet can be.
+/// Builds the packet; `None` if it is longer than an IP packet can be.
 fn reassemble(header: Header, pieces: &[StoredFragment], congested: bool) -> Option<Reassembled> {
     let Header { mut bytes, l3, .. } = header;
     bytes.reserve(pieces.iter().map(|piece| piece.bytes.len()).sum());
@@ -433,7 +435,7 @@ fn reassemble(header: Header, pieces: &[StoredFragment], congested: bool) -> Opt
         let total = u16::try_from(len).ok()?;
         ip[2..4].copy_from_slice(&total.to_be_bytes());
         ip[6..8].fill(0);
-        // What is not capable cannot have been marked by a router that keeps the rules.
+        // A Not-ECT packet stays Not-ECT: a conforming router has not marked it.
         if congested && ip[1] & 3 != 0 {
             ip[1] |= 3;
         }

@@ -1,4 +1,4 @@
-//! Answers to ping (RFC 792, RFC 4443).
+//! ICMP echo replies (RFC 792, RFC 4443).
 
 use core::net::IpAddr;
 
@@ -7,18 +7,19 @@ use crate::wire::checksum::{self, Accumulator};
 use crate::wire::ethernet::{ETHERTYPE_IPV4, ETHERTYPE_IPV6, EthernetLink};
 use crate::wire::ip::{IPV4_LEN, IPV6_LEN, PROTOCOL_ICMP, PROTOCOL_ICMPV6, Packet};
 
-/// Bytes in front of the data: type, code, checksum, identifier, sequence number.
+/// Bytes before the data: type, code, checksum, identifier, sequence number.
 const ECHO_HEADER_LEN: usize = 8;
-/// Time to live of answers.
+/// TTL or hop limit of replies.
 const HOP_LIMIT: u8 = 64;
 
-/// Types of request and reply, by version of IP.
+/// ICMP types of echo request and echo reply, by IP version.
 const ECHO_TYPES_V4: [u8; 2] = [8, 0];
 const ECHO_TYPES_V6: [u8; 2] = [128, 129];
 
-/// Writes to `out` the echo reply to a whole IP packet in `frame`, if that is an echo request
-/// with a right checksum and the reply fits in `mtu`; returns its length. It goes to `mac`, and
-/// comes from the address that was asked; the caller makes sure that this is ours.
+/// Writes to `out` the echo reply to the IP packet in `frame`, if that is an echo request with a
+/// correct checksum and the reply fits in `mtu`; returns the length of the frame. The reply is sent
+/// to `mac`; its source is the destination address of the request, which the caller has checked to
+/// be local.
 ///
 /// Cost: the bytes are copied once and summed twice.
 pub fn write_reply(
@@ -94,7 +95,7 @@ mod tests {
     const V6: [Ipv6Addr; 2] =
         [Ipv6Addr::new(0x2001, 2, 0, 0, 0, 0, 0, 1), Ipv6Addr::new(0x2001, 2, 0, 0, 0, 0, 0, 2)];
 
-    /// Received in two runs.
+    /// A received frame in two segments, the first of which has `.1` bytes.
     struct Frame(Vec<u8>, usize);
 
     impl RxFrame for Frame {
@@ -115,7 +116,7 @@ mod tests {
         }
     }
 
-    /// A request from the second to the first.
+    /// An echo request from host 1 to host 0.
     fn request(v6: bool, link: EthernetLink, data: &[u8]) -> Vec<u8> {
         let caps = ChecksumCapabilities::default();
         let len = ECHO_HEADER_LEN + data.len();

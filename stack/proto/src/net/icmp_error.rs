@@ -1,9 +1,9 @@
-//! ICMP error messages about TCP segments that this host sent (RFC 792, RFC 1191, RFC 4443).
+//! Received ICMP errors about TCP segments that this host sent (RFC 792, RFC 1191, RFC 4443).
 //!
-//! An error quotes the packet it is about: its IP header and at least the first eight bytes of
-//! TCP, which are both ports and the sequence number. Anybody can send such a message, so nothing
-//! is believed here but its form: checksums, and that every byte looked at lies inside it. Whether
-//! the quoted segment is really under way is for the connection to say (RFC 5927 section 4.1).
+//! An error quotes the packet it is about: its IP header and at least the first eight bytes of TCP,
+//! that is both ports and the sequence number. An off-path attacker can send such a message, so
+//! only its form is checked here: the checksums, and that every byte read lies inside it. The
+//! connection checks that the quoted segment is outstanding (RFC 5927 section 4.1).
 
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
@@ -12,83 +12,86 @@ use smoltcp::wire::{Icmpv4Packet, Icmpv6Packet, IpProtocol, Ipv4Packet, Ipv6Pack
 use crate::wire::seq::Seq;
 use crate::wire::tcp::{Flags, FourTuple};
 
-/// Bytes before the quoted packet.
+/// Bytes of the ICMP header, before the quoted packet.
 const HEADER_LEN: usize = 8;
 /// Bytes of TCP that are always quoted: ports and sequence number (RFC 792).
 const TCP_QUOTED_LEN: usize = 8;
-/// Bytes of TCP quoted from which acknowledgment number and flags are known.
+/// Quoted bytes of TCP from which acknowledgment number and flags can be read.
 const TCP_FLAGS_END: usize = 14;
-/// IPv6 extension headers looked past before TCP.
+/// Limit on IPv6 extension headers before TCP.
 const EXTENSION_COUNT_MAX: usize = 8;
 
 const PROTOCOL_TCP: u8 = 6;
 
-/// What an error message says of the packet.
+/// Kind of an ICMP error.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum IcmpErrorKind {
-    /// It is longer than a link on its way takes. `mtu`: bytes of IP packet that fit; `None` from
-    /// routers older than RFC 1191, which do not say.
+    /// Fragmentation Needed (RFC 1191) or Packet Too Big (RFC 4443): the packet exceeds the MTU of
+    /// a link. `mtu` is the next-hop MTU in bytes; `None` from routers older than RFC 1191, which
+    /// do not report it.
     PacketTooBig {
         /// See the variant.
         mtu: Option<u16>,
     },
-    /// The host does not speak TCP (IPv4), or knows no such header (IPv6).
+    /// Protocol Unreachable (IPv4), or Parameter Problem with an unrecognized Next Header (IPv6).
     ProtocolUnreachable,
-    /// Nobody is at the port.
+    /// Port Unreachable.
     PortUnreachable,
-    /// Network or host cannot be reached, or a filter forbids it; the code says which.
+    /// Destination Unreachable for any other reason: network or host unreachable, administratively
+    /// prohibited.
     DestinationUnreachable {
         /// Code field of the message.
         code: u8,
     },
-    /// Its hop limit, or the time for its reassembly, ran out.
+    /// Time Exceeded: the hop limit or the reassembly timeout.
     TimeExceeded,
-    /// A header field makes no sense to a router or the host.
+    /// Parameter Problem: a router or the destination rejects a header field.
     ParameterProblem,
-    /// A router asks for slowness (IPv4); to be ignored (RFC 6633).
+    /// Source Quench (IPv4); to be ignored (RFC 6633).
     SourceQuench,
 }
 
 impl IcmpErrorKind {
-    /// True if the condition will not go away by itself (RFC 1122 section 4.2.3.9: codes 2 and 3;
-    /// RFC 4443 section 3.1 code 4 and section 3.4 code 1).
+    /// True for a hard error, a condition that does not clear by itself (RFC 1122 section 4.2.3.9:
+    /// codes 2 and 3; RFC 4443 section 3.1 code 4 and section 3.4 code 1).
     #[must_use]
     pub const fn is_hard(self) -> bool {
         matches!(self, Self::ProtocolUnreachable | Self::PortUnreachable)
     }
 }
 
-/// An error message, and the segment it is about.
+/// ICMP error and the TCP segment that it quotes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct IcmpError {
-    /// What happened.
+    /// Kind of the error.
     pub kind: IcmpErrorKind,
-    /// The connection: `local` is the source of the quoted packet.
+    /// The connection; `local` is the source of the quoted packet.
     pub tuple: FourTuple,
     /// Sequence number of the quoted segment.
     pub seq: Seq,
-    /// Its acknowledgment number, if so much is quoted and its ACK flag is set.
+    /// Acknowledgment number of the quoted segment, if it is quoted and the ACK flag is set.
     pub ack: Option<Seq>,
-    /// Bytes that the quoted packet had by its IP header.
+    /// Length of the quoted packet by its IP header, in bytes.
     pub packet_len: u32,
 }
 
-/// Why a packet is no error message about a segment.
+/// Reason why a packet is not an ICMP error about a TCP segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, thiserror::Error)]
 pub enum ParseError {
-    /// Not ICMP, or no error message.
+    /// Not ICMP, or not an error message.
     #[error("not an ICMP error")]
     NotError,
-    /// Shorter than its headers say, or than the least that has to be quoted.
+    /// Shorter than its headers say, or less is quoted than the minimum.
     #[error("truncated")]
     Truncated,
-    /// A fragment; errors are never so long.
+    /// A fragment; ICMP errors are never that long.
     #[error("IP fragment")]
     Fragment,
-    /// The checksum of the IPv4 header or of the message is wrong.
+    /// Wrong checksum of the IPv4 header or of the message.
     #[error("bad checksum")]
     BadChecksum,
-    /// What is quoted is no TCP segment's beginning, or its source is not who gets the message.
+    /// The quoted packet is not the beginning of a TCP segment, or its source is not the
+    /// destination of the message.
     #[error("bad quotation")]
     BadQuote,
 }
@@ -97,8 +100,8 @@ impl IcmpError {
     /// Parses an IP packet (the frame without its link header); bytes behind its end are ignored.
     ///
     /// # Errors
-    /// [`ParseError`]. With [`ParseError::NotError`] the packet may be something else of use; with
-    /// the others it is to be dropped.
+    /// [`ParseError`]. With [`ParseError::NotError`] the packet may be of another protocol or type
+    /// that the caller handles; with the others it is to be dropped.
     pub fn parse(packet: &[u8]) -> Result<Self, ParseError> {
         match packet.first().ok_or(ParseError::Truncated)? >> 4 {
             4 => parse_v4(packet),
@@ -168,12 +171,12 @@ fn parse_v6(packet: &[u8]) -> Result<IcmpError, ParseError> {
     quote.to_error(kind, IpAddr::V6(dst))
 }
 
-/// The beginning of a packet, as far as a router or host returned it.
+/// The quoted packet, as far as the sender of the error returned it.
 struct Quote<'a> {
     src: IpAddr,
     dst: IpAddr,
     packet_len: u32,
-    /// From the TCP header on.
+    /// Quoted bytes from the TCP header on.
     tcp: &'a [u8],
 }
 
@@ -194,7 +197,7 @@ impl<'a> Quote<'a> {
         })
     }
 
-    /// Routers on the way may have put extension headers in front of TCP.
+    /// Routers on the path may have inserted extension headers before TCP.
     fn parse_v6(quoted: &'a [u8]) -> Result<Self, ParseError> {
         let ip = quoted.first_chunk::<40>().ok_or(ParseError::Truncated)?;
         if ip[0] >> 4 != 6 {
@@ -213,9 +216,10 @@ impl<'a> Quote<'a> {
             let len = match next {
                 // Hop-by-hop options, routing, destination options (RFC 8200 section 4).
                 0 | 43 | 60 => 8 * (usize::from(header[1]) + 1),
-                // The first fragment, of which TCP's header is part.
+                // First fragment, which includes the TCP header.
                 44 if u16::from_be_bytes([header[2], header[3]]) & 0xfff8 == 0 => 8,
-                // Authentication counts words, less two (RFC 4302 section 2.2).
+                // The length of the Authentication Header is in 4-byte words, minus 2 (RFC 4302
+                // section 2.2).
                 51 => 4 * (usize::from(header[1]) + 2),
                 _ => return Err(ParseError::BadQuote),
             };
@@ -233,7 +237,7 @@ impl<'a> Quote<'a> {
         })
     }
 
-    /// The error about this packet, which went to `receiver`.
+    /// Builds the error about this packet; `receiver` is the destination of the message.
     fn to_error(&self, kind: IcmpErrorKind, receiver: IpAddr) -> Result<IcmpError, ParseError> {
         let tcp = self.tcp.first_chunk::<TCP_QUOTED_LEN>().ok_or(ParseError::Truncated)?;
         let local_port = u16::from_be_bytes([tcp[0], tcp[1]]);

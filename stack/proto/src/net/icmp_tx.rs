@@ -1,4 +1,4 @@
-//! ICMP errors that this host sends: a packet whose fragments it had to give up.
+//! ICMP errors that this host sends: about packets whose reassembly failed.
 
 use core::net::{Ipv4Addr, Ipv6Addr};
 
@@ -7,19 +7,20 @@ use crate::wire::checksum::{self, Accumulator};
 use crate::wire::ethernet::{ETHERTYPE_IPV4, ETHERTYPE_IPV6, EthernetLink};
 use crate::wire::ip::{IPV4_LEN, IPV6_LEN, PROTOCOL_ICMP, PROTOCOL_ICMPV6};
 
-/// Bytes in front of the quotation.
+/// Bytes of the ICMP header, before the quoted packet.
 const HEADER_LEN: usize = 8;
-/// Time to live of errors.
+/// TTL or hop limit of ICMP errors.
 const HOP_LIMIT: u8 = 64;
-/// What every host of IPv4 takes in one piece (RFC 791).
+/// IPv4 datagram size that every host must accept (RFC 791); the least MTU that is reported.
 const EMTU_R_MIN: u16 = 576;
 
-/// Writes to `out` what the source of a packet is told; returns its length, or `None` where there
-/// is nothing to say.
+/// Writes to `out` the ICMP error about a failed reassembly; returns the length of the frame, or
+/// `None` if no error is defined.
 ///
-/// For want of time it is "time exceeded" (RFC 792, RFC 8200 section 4.5). For want of room it is
-/// "fragmentation needed", with the size of the fragment that did arrive: segments of that size
-/// need none (draft-culley-iwarp-mpa-02 section 13.1.1.1). IPv6 leaves that message to routers.
+/// After a timeout it is Time Exceeded, fragment reassembly time exceeded (RFC 792, RFC 8200
+/// section 4.5). After an eviction it is Fragmentation Needed, with the size of the first fragment
+/// as MTU: segments of that size are not fragmented (draft-culley-iwarp-mpa-02 section 13.1.1.1).
+/// In IPv6 only routers send Packet Too Big.
 // req: MPA-171
 #[must_use]
 pub fn write_reassembly_failure(
@@ -54,8 +55,8 @@ pub fn write_reassembly_failure(
     Some(total)
 }
 
-/// The header of an answer to the packet that `quote` begins; returns what it adds to the
-/// message's checksum.
+/// Writes the IPv4 header of an error to the source of the quoted packet; returns the sum of the
+/// pseudo-header, 0 for ICMP.
 fn write_v4(quote: &[u8], len: usize, header: &mut [u8]) -> Option<u16> {
     let [src, dst] = [12, 16].map(|at| quote.get(at..)?.first_chunk::<4>());
     let (src, dst) = (Ipv4Addr::from(*src?), Ipv4Addr::from(*dst?));
@@ -92,7 +93,7 @@ mod tests {
 
     const MACS: [[u8; 6]; 2] = [[2, 0, 0, 0, 0, 1], [2, 0, 0, 0, 0, 2]];
 
-    /// The beginning of a segment: ports and sequence number.
+    /// First bytes of a TCP segment: ports and sequence number.
     const TCP: [u8; 8] = [0x13, 0x88, 0x1c, 0x06, 1, 2, 3, 4];
 
     fn v4() -> Vec<u8> {
@@ -105,7 +106,7 @@ mod tests {
         for host in [2, 1] {
             ip.extend(Ipv6Addr::new(0x2001, 2, 0, 0, 0, 0, 0, host).octets());
         }
-        // The first fragment of several.
+        // First fragment of several.
         ip.extend([6, 0, 0, 1, 0, 0, 0, 7]);
         [&ip[..], &TCP].concat()
     }
@@ -139,7 +140,7 @@ mod tests {
                 assert_eq!(len.is_some(), expected.is_some());
                 let (Some(len), Some(cause)) = (len, expected) else { continue };
                 assert_eq!(out[..6], MACS[1]);
-                // The checksums are looked at there.
+                // The parser checks the checksums.
                 let error = IcmpError::parse(&out[link.header_len()..len]).unwrap();
                 assert_eq!((error.kind, error.seq), (cause, Seq(0x0102_0304)));
                 assert_eq!((error.tuple.local.port(), error.tuple.remote.port()), (5000, 7174));

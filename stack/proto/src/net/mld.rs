@@ -1,9 +1,9 @@
-//! Multicast listener discovery, the host's half (RFC 3810, and RFC 2710 for old queriers).
+//! Multicast listener discovery, host part (RFC 3810; RFC 2710 for MLDv1 queriers).
 //!
-//! A switch that snoops passes frames of a group only to hosts that have reported that they listen
-//! to it, and the questions of neighbour discovery go to groups: a host that never reports is not
-//! found. So each solicited-node group is reported (RFC 4862 section 5.4.2), at the start and
-//! whenever a querier asks.
+//! A switch with MLD snooping forwards frames of a group only to hosts that have reported
+//! membership, and Neighbor Solicitations are sent to solicited-node groups: a host that sends no
+//! reports cannot be resolved. So each solicited-node group is reported (RFC 4862 section 5.4.2),
+//! at the start and in answer to queries.
 
 use core::net::Ipv6Addr;
 
@@ -12,48 +12,49 @@ use crate::time::MILLISECOND;
 use crate::wire::checksum;
 use crate::wire::ethernet::{ETHERTYPE_IPV6, EthernetLink};
 
-/// Groups of one report, at most: its packet then fits the least MTU of a port.
+/// Limit on the groups of one report: its packet then fits the smallest MTU of a port.
 pub const GROUPS_MAX: usize = 8;
 
-/// All that understand version 2 reports.
+/// All MLDv2-capable routers: destination of MLDv2 reports.
 const ALL_MLDV2_ROUTERS: Ipv6Addr = Ipv6Addr::new(0xff02, 0, 0, 0, 0, 0, 0, 0x16);
-/// All of this travels with this hop limit.
+/// Hop limit of all MLD messages.
 const HOP_LIMIT: u8 = 1;
 const ICMPV6: u8 = 58;
 const QUERY: u8 = 130;
 const REPORT_V1: u8 = 131;
 const REPORT_V2: u8 = 143;
-/// Hop-by-hop options: router alert for MLD, and padding; ICMPv6 follows.
+/// Hop-by-hop options header: router alert (MLD) and padding; the next header is ICMPv6.
 const HOP_BY_HOP: [u8; 8] = [ICMPV6, 0, 5, 2, 0, 0, 1, 0];
 const IPV6_LEN: usize = 40;
-/// Bytes of a message of version 1, and of a query of version 2 at least.
+/// Bytes of an MLDv1 message, and of the shortest MLDv2 query.
 const V1_LEN: usize = 24;
 const V2_QUERY_LEN: usize = 28;
 const RECORD_LEN: usize = 20;
 
-/// A question which groups are listened to.
+/// Multicast Listener Query.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Query {
-    /// The group asked for, or `None`: all.
+    /// Group of a multicast-address-specific query; `None` for a general query.
     pub group: Option<Ipv6Addr>,
-    /// The answer may take so long, in nanoseconds.
+    /// Maximum response delay, in nanoseconds.
     pub delay_max_ns: u64,
-    /// The querier understands version 1 alone.
+    /// MLDv1 query: the querier understands version 1 only.
     pub is_v1: bool,
 }
 
-/// What a report of version 2 says of its groups: listened to, whatever the source.
+/// Multicast address record type of an MLDv2 report. The source list is empty, so that both mean
+/// "all sources".
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum RecordType {
-    /// In answer to a query (`MODE_IS_EXCLUDE`).
+    /// Current state, in answer to a query (`MODE_IS_EXCLUDE`).
     ModeIsExclude = 2,
-    /// From now on (`CHANGE_TO_EXCLUDE_MODE`).
+    /// Filter mode change: the group was joined (`CHANGE_TO_EXCLUDE_MODE`).
     ChangeToExclude = 4,
 }
 
-/// Parses an ICMPv6 message that came from `src` to `dst` behind hop-by-hop options, with this hop
-/// limit. `None` if it is no query, or breaks a rule of RFC 3810 section 6.2.
+/// Parses an ICMPv6 message from `src` to `dst` that follows a hop-by-hop options header, with this
+/// hop limit. `None` if it is not a query or violates RFC 3810 section 6.2.
 #[must_use]
 pub fn parse(src: Ipv6Addr, dst: Ipv6Addr, hop_limit: u8, message: &[u8]) -> Option<Query> {
     let fixed = message.first_chunk::<V1_LEN>()?;
@@ -67,7 +68,7 @@ pub fn parse(src: Ipv6Addr, dst: Ipv6Addr, hop_limit: u8, message: &[u8]) -> Opt
         return None;
     }
     let code = u64::from(u16::from_be_bytes([fixed[4], fixed[5]]));
-    // From 32,768 on a floating-point value (RFC 3810 section 5.1.3).
+    // From 32,768 on the field is a floating-point value (RFC 3810 section 5.1.3).
     let delay_ms = if is_v1 || code < 0x8000 {
         code
     } else {
@@ -83,8 +84,8 @@ pub fn parse(src: Ipv6Addr, dst: Ipv6Addr, hop_limit: u8, message: &[u8]) -> Opt
     Some(Query { group, delay_max_ns: delay_ms * MILLISECOND, is_v1 })
 }
 
-/// Writes to `out` the frame of a report of version 2 about `groups`; returns its length. `source`
-/// is a link-local address, or unspecified if there is none (RFC 3810 section 5.2.13).
+/// Writes to `out` the MLDv2 report of `groups`; returns the length of the frame. `source` is a
+/// link-local address, or unspecified if there is none (RFC 3810 section 5.2.13).
 ///
 /// # Panics
 /// With more than [`GROUPS_MAX`] groups; if `out` is shorter than the frame.
@@ -102,14 +103,14 @@ pub fn write_report(
         let place = &mut message[8 + at * RECORD_LEN..][..RECORD_LEN];
         place[0] = record as u8;
         place[4..].copy_from_slice(&group.octets());
-        // Their number.
+        // Number of multicast address records.
         message[7] += 1;
     }
     let len = 8 + groups.len() * RECORD_LEN;
     write(link, source, ALL_MLDV2_ROUTERS, &mut message[..len], out)
 }
 
-/// The same of version 1, about one group.
+/// Writes to `out` the MLDv1 report of `group`; returns the length of the frame.
 ///
 /// # Panics
 /// If `out` is shorter than the frame.
@@ -146,7 +147,7 @@ fn write(
     link.header_len() + IPV6_LEN + payload_len
 }
 
-/// The sum over a message and its pseudo-header: all ones if the checksum in it is right.
+/// Ones' complement sum of a message and its pseudo-header: 0xffff if its checksum is correct.
 fn icmpv6_sum(src: Ipv6Addr, dst: Ipv6Addr, message: &[u8]) -> u16 {
     let mut pseudo = [0; IPV6_LEN];
     pseudo[..16].copy_from_slice(&src.octets());

@@ -1,5 +1,13 @@
-//! The neighbourhood: which addresses are ours, where packets to others go, which hardware
-//! address a neighbour has, answers to ping, and what routers and hosts report of our packets.
+//! Network layer: addresses and routes, neighbor resolution, ICMP, MLD and IP reassembly.
+//!
+//! - `arp` (RFC 826, RFC 5227), `ndp` (RFC 4861): packets of address resolution.
+//! - `neighbor`: the neighbor cache and its NUD state machine (RFC 4861 section 7), for both.
+//! - `routing`: next hop and source address selection (RFC 6724 section 5).
+//! - `mld`: multicast listener reports (RFC 3810, RFC 2710).
+//! - `fragments`: reassembly (RFC 791, RFC 8200 section 4.5, RFC 5722).
+//! - `icmp_echo`, `icmp_error`, `icmp_tx`: echo replies, received and sent ICMP errors (RFC 792,
+//!   RFC 4443).
+//! - `rate_limit`, `siphash_keys`: what they share with TCP and the engine.
 
 pub mod arp;
 pub mod fragments;

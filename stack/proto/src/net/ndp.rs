@@ -1,5 +1,5 @@
-//! Neighbour discovery over `smoltcp::wire` (RFC 4861): solicitations and advertisements.
-//! Redirects and what routers advertise is not acted on: routes are configured.
+//! Neighbor discovery over `smoltcp::wire` (RFC 4861): neighbor solicitations and advertisements.
+//! Redirects and router advertisements are ignored: routes are configured.
 
 use core::net::Ipv6Addr;
 
@@ -11,40 +11,40 @@ use smoltcp::wire::{
 
 use crate::wire::ethernet::{ETHERTYPE_IPV6, EthernetLink};
 
-/// All neighbour discovery travels with this hop limit: it has passed no router.
+/// Hop limit of all neighbor discovery messages: no router has forwarded them.
 const HOP_LIMIT: u8 = 255;
-/// Every host on the link.
+/// All-nodes multicast address (link-local scope).
 const ALL_NODES: Ipv6Addr = Ipv6Addr::new(0xff02, 0, 0, 0, 0, 0, 0, 1);
-/// Bytes of IPv6 header and message with one option.
+/// Bytes of the IPv6 header and of a message with one option.
 const PACKET_LEN: usize = 40 + 32;
 
-/// A message that passed all checks.
+/// Neighbor discovery message that passed all checks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Message {
-    /// Somebody asks for `target`.
+    /// Neighbor Solicitation for `target`.
     Solicitation {
-        /// Who is asked for.
+        /// Target address.
         target: Ipv6Addr,
-        /// Who asks; `None`: a host that is about to take the address.
+        /// Source address; `None` if unspecified: duplicate address detection.
         source: Option<Ipv6Addr>,
-        /// Where the asker is, if it says so.
+        /// Source link-layer address option, if present.
         mac: Option<[u8; 6]>,
     },
-    /// `target` says where it is.
+    /// Neighbor Advertisement of `target`.
     Advertisement {
-        /// Who.
+        /// Target address.
         target: Ipv6Addr,
-        /// Where; may be left away in an answer to a question at the address.
+        /// Target link-layer address option; may be absent in the answer to a unicast solicitation.
         mac: Option<[u8; 6]>,
-        /// It answers a question.
+        /// Solicited flag (S).
         solicited: bool,
-        /// It is to replace what is known.
+        /// Override flag (O).
         overrides: bool,
     },
 }
 
-/// Parses an ICMPv6 message that came from `src` to `dst` with this hop limit. `None` if it is
-/// none of those above or breaks a rule of RFC 4861 section 7.1.
+/// Parses an ICMPv6 message from `src` to `dst` with this hop limit. `None` if it is neither of the
+/// two messages above or violates RFC 4861 section 7.1.
 #[must_use]
 pub fn parse(src: Ipv6Addr, dst: Ipv6Addr, hop_limit: u8, message: &[u8]) -> Option<Message> {
     if hop_limit != HOP_LIMIT || message.len() < 24 {
@@ -76,8 +76,8 @@ pub fn parse(src: Ipv6Addr, dst: Ipv6Addr, hop_limit: u8, message: &[u8]) -> Opt
     }
 }
 
-/// Writes to `out` the frame in which `source` asks for `target`, at `mac` or everywhere it may
-/// be; returns its length.
+/// Writes to `out` the Neighbor Solicitation for `target` from `source`; returns the length of the
+/// frame. It is sent to `mac`, or to the solicited-node multicast address if that is `None`.
 ///
 /// # Panics
 /// If `out` is shorter than the frame; 90 bytes always suffice.
@@ -97,8 +97,8 @@ pub fn write_solicitation(
     write(link, (source, dst), destination, repr, out)
 }
 
-/// Writes to `out` the frame in which `ours` says where it is: to an asker, or to everybody.
-/// Returns its length.
+/// Writes to `out` the Neighbor Advertisement for `ours`: solicited, to `asker`, or unsolicited, to
+/// all nodes. The Override flag is set. Returns the length of the frame.
 ///
 /// # Panics
 /// As [`write_solicitation`].
@@ -142,21 +142,21 @@ fn write(
     link.header_len() + PACKET_LEN
 }
 
-/// The group in which a host listens for questions about its address (RFC 4291 section 2.7.1).
+/// Solicited-node multicast address of `ip` (RFC 4291 section 2.7.1).
 #[must_use]
 pub const fn solicited_node(ip: Ipv6Addr) -> Ipv6Addr {
     let bits = ip.to_bits() & 0x00ff_ffff;
     Ipv6Addr::from_bits(0xff02_0000_0000_0000_0000_0001_ff00_0000 | bits)
 }
 
-/// Where frames to a group go (RFC 2464 section 7).
+/// Ethernet address of a multicast group (RFC 2464 section 7).
 #[must_use]
 pub const fn multicast_mac(group: Ipv6Addr) -> [u8; 6] {
     let [.., m0, m1, m2, m3] = group.octets();
     [0x33, 0x33, m0, m1, m2, m3]
 }
 
-/// True if `group` is one that a host with the address `ours` listens to.
+/// True if a host with the address `ours` has joined `group`.
 #[must_use]
 pub fn listens_to(ours: Ipv6Addr, group: Ipv6Addr) -> bool {
     group == ALL_NODES || group == solicited_node(ours)
@@ -188,7 +188,7 @@ mod tests {
         parse(address(22), address(38), frame[21], &frame[54..])
     }
 
-    /// Puts the checksum right again.
+    /// Recomputes the checksum.
     fn fill_checksum(frame: &mut [u8]) {
         let address = |at: usize| Ipv6Addr::from(*frame[at..].first_chunk::<16>().unwrap());
         let (src, dst) = (address(22), address(38));
@@ -202,13 +202,13 @@ mod tests {
         let expected: &[u8] = &[
             0x33, 0x33, 0xff, 0xab, 0xcd, 0xef, 2, 0, 0, 0, 0, 1, 0x86, 0xdd, // Ethernet
             0x60, 0, 0, 0, 0, 32, 58, 255, // IPv6
-            0x20, 1, 0, 2, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, // from
-            0xff, 2, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 0xff, 0xab, 0xcd, 0xef, // to
+            0x20, 1, 0, 2, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, // source
+            0xff, 2, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 0xff, 0xab, 0xcd, 0xef, // destination
             135, 0, 0xa5, 0x97, 0, 0, 0, 0, // ICMPv6
             0x20, 1, 0, 2, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xab, 0xcd, 0xef, // target
             1, 1, 2, 0, 0, 0, 0, 1, // source link-layer address
         ];
-        // The checksum by an independent sum.
+        // The checksum is computed independently.
         let mut sum = crate::wire::checksum::Accumulator::new(32 + 58);
         sum.push(&expected[22..54]);
         let mut message = expected[54..].to_vec();

@@ -1,11 +1,13 @@
-//! Neighbour cache: IP address to hardware address, for ARP and neighbour discovery alike
+//! Neighbor cache: maps IP addresses to link-layer addresses, for ARP and neighbor discovery
 //! (RFC 4861 section 7, RFC 826).
 //!
-//! Whoever needs an address looks again in a later pass; nothing is queued here and nothing is
-//! dropped. [`NeighborCache::epoch`] moves on whenever looking again may pay. An entry comes into
-//! being only when this host wants to talk to that neighbour: what strangers say of themselves
-//! changes entries by the rules of RFC 4861 section 7.2.5, and never makes one. (Section 7.2.3
-//! would note who asks us; a host that we then talk to could so be spoken for in advance.)
+//! The cache queues no packets: a caller that gets [`Lookup::Pending`] repeats the lookup in a
+//! later pass. [`NeighborCache::epoch`] changes whenever a repeated lookup may return another
+//! result. Only this host's own traffic creates an entry ([`NeighborCache::find_or_insert`]).
+//! Received advertisements and solicitations change existing entries by the rules of RFC 4861
+//! section 7.2.5, and never create one. (Section 7.2.3 would create one for the sender of a
+//! solicitation; an attacker could so set the address of a host before this host first sends to
+//! it.)
 
 mod state;
 #[cfg(test)]
@@ -22,32 +24,32 @@ use crate::time::{Instant, MILLISECOND, SECOND};
 use crate::wire::ethernet::is_unicast;
 use state::{AdvertInfo, Event, Lladdr};
 
-/// Entries at most.
+/// Limit on the number of entries.
 const ENTRY_COUNT_MAX: usize = 1024;
-/// Questions to all neighbours together, in one second, at most.
+/// Limit on solicitations per second, over all neighbors.
 const SOLICITS_PER_SECOND: u32 = 1000;
-/// How soon a question is tried again that the bound held back; timers are looked at no more
-/// often than this.
+/// Delay until a rate-limited solicitation is retried; granularity of the entries' timers.
 const TICK_NS: u64 = 10 * MILLISECOND;
 
-/// An entry that was not looked up for so long may give way: who needs it looks every second.
+/// An entry that was not looked up for this long may be evicted: a connection repeats its lookup
+/// every second.
 const IN_USE_NS: u64 = 3 * SECOND;
 
-/// Times and counts of the state machine (RFC 4861 section 10).
+/// Protocol constants of neighbor unreachability detection (RFC 4861 section 10).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NeighborConfig {
-    /// How long a sign of reachability counts, on average (REACHABLE_TIME).
+    /// Mean time that a reachability confirmation is valid (REACHABLE_TIME).
     pub reachable_ns: u64,
-    /// How long signs are waited for before a neighbour is probed (DELAY_FIRST_PROBE_TIME).
+    /// Time in `Delay` before the first probe (DELAY_FIRST_PROBE_TIME).
     pub delay_first_probe_ns: u64,
-    /// Between two questions (RETRANS_TIMER).
+    /// Interval between solicitations (RETRANS_TIMER).
     pub retrans_timer_ns: u64,
-    /// Questions at the known address (MAX_UNICAST_SOLICIT).
+    /// Limit on unicast solicitations (MAX_UNICAST_SOLICIT).
     pub unicast_solicit_max: u8,
-    /// Questions to everybody (MAX_MULTICAST_SOLICIT). Two more than the three of the RFC, as
-    /// RFC 7048 allows: a connection attempt fails with the last.
+    /// Limit on multicast or broadcast solicitations (MAX_MULTICAST_SOLICIT). Two more than the
+    /// three of the RFC, as RFC 7048 allows: a connection attempt fails with the last.
     pub multicast_solicit_max: u8,
-    /// How long a neighbour that did not answer is left alone.
+    /// Time in `Failed` during which no solicitation is sent.
     pub hold_down_ns: u64,
 }
 
@@ -64,54 +66,55 @@ impl Default for NeighborConfig {
     }
 }
 
-/// What the cache says of a neighbour.
+/// Result of a lookup.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Lookup {
-    /// It is there.
+    /// The link-layer address.
     Found([u8; 6]),
-    /// It is being asked for: look again when the epoch changes.
+    /// Address resolution is in progress: repeat the lookup when the epoch changes.
     Pending,
-    /// Nobody answered. Looking again later starts over.
+    /// Address resolution failed. A lookup after the hold-down time starts it again.
     Unreachable,
 }
 
-/// A question to be sent.
+/// Solicitation to be sent: a Neighbor Solicitation or an ARP request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Solicit {
-    /// Who is asked for.
+    /// Target address.
     pub ip: IpAddr,
-    /// Where it is asked; `None`: everywhere.
+    /// Destination of a unicast probe; `None`: multicast or broadcast.
     pub mac: Option<[u8; 6]>,
 }
 
-/// What a neighbour said of itself.
+/// Link-layer address that a neighbor has sent: in an advertisement, a solicitation or an ARP
+/// packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Advert {
-    /// Its address.
+    /// IP address of the neighbor.
     pub ip: IpAddr,
-    /// Its hardware address, if it said that.
+    /// Its link-layer address, if the message has one.
     pub mac: Option<[u8; 6]>,
-    /// In answer to a question: the S flag, or an ARP reply to us alone.
+    /// The S flag; for ARP, a reply addressed to this host alone.
     pub solicited: bool,
-    /// The O flag; always with ARP, and where it asks us.
+    /// The O flag; always set for ARP, and for solicitations.
     pub overrides: bool,
 }
 
-/// Names an entry; of no meaning once the entry gave way to another.
+/// Handle of an entry; invalid once the entry was evicted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NeighborId {
     index: u32,
     generation: u32,
 }
 
-/// What became of a statement.
+/// Result of [`NeighborCache::on_advert`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CacheUpdate {
-    /// It changed nothing that matters.
+    /// No link-layer address changed.
     Unchanged,
-    /// An address became known.
+    /// Address resolution completed.
     Resolved,
-    /// A neighbour whose address was known has another.
+    /// The link-layer address of a neighbor changed.
     LladdrChanged,
 }
 
@@ -120,22 +123,23 @@ struct Entry {
     ip: IpAddr,
     generation: u32,
     state: NudState,
-    /// Known in all states but `Incomplete` and `Failed`.
+    /// Valid in all states except `Incomplete` and `Failed`.
     mac: [u8; 6],
-    /// End of the state's time.
+    /// When the timer of the state expires.
     expires_at: Instant,
-    /// Questions sent in this state.
+    /// Solicitations sent in this state.
     solicits_sent: u8,
     used_at: Instant,
 }
 
 impl Entry {
-    /// The end of its time is to be acted on even if nobody uses the entry.
+    /// True if the timer of the state has to be handled even without traffic to the neighbor.
     const fn has_timer(&self) -> bool {
         matches!(self.state, NudState::Incomplete | NudState::Delay | NudState::Probe)
     }
 
-    /// Lower goes first when room is needed: what failed, then what is not talked to.
+    /// Eviction order, lowest first: by state (`Failed`, `Stale`, `Incomplete`, the others), then
+    /// least recently used.
     const fn eviction_key(&self) -> (u8, Instant) {
         let class = match self.state {
             NudState::Failed => 0,
@@ -147,7 +151,7 @@ impl Entry {
     }
 }
 
-/// The cache.
+/// The neighbor cache.
 #[derive(Debug)]
 pub struct NeighborCache {
     config: NeighborConfig,
@@ -155,9 +159,9 @@ pub struct NeighborCache {
     entries: Vec<Entry>,
     by_ip: HashMap<IpAddr, u32, SipBuildHasher>,
     epoch: u32,
-    /// No timer ends before; [`NEVER`] if none runs.
+    /// Time of the next scan for expired timers; [`NEVER`] if no timer runs.
     next_timer_at: Instant,
-    /// Where the search for due entries begins.
+    /// Index at which that scan begins.
     cursor: usize,
     solicit_limit: RateLimit,
 }
@@ -165,7 +169,7 @@ pub struct NeighborCache {
 const NEVER: Instant = Instant::from_nanos(u64::MAX);
 
 impl NeighborCache {
-    /// An empty cache.
+    /// Creates an empty cache.
     #[must_use]
     pub fn new(config: NeighborConfig, seed: u64) -> Self {
         Self {
@@ -180,21 +184,22 @@ impl NeighborCache {
         }
     }
 
-    /// Changes whenever an address became known, changed, or was given up.
+    /// Counter that changes whenever a link-layer address became known or changed, or resolution
+    /// failed.
     #[inline]
     #[must_use]
     pub const fn epoch(&self) -> u32 {
         self.epoch
     }
 
-    /// When [`NeighborCache::next_solicit`] has something to do next, at the latest.
+    /// Time at which [`NeighborCache::next_solicit`] is to be called next; `None` if no timer runs.
     #[must_use]
     pub fn deadline(&self) -> Option<Instant> {
         (self.next_timer_at != NEVER).then_some(self.next_timer_at)
     }
 
-    /// The entry of `ip`, made if there is none: it will be asked for. `None` while the cache is
-    /// full of neighbours in use.
+    /// Returns the entry of `ip`; creates one and starts address resolution if there is none.
+    /// `None` if the cache is full of entries in use.
     pub fn find_or_insert(&mut self, now: Instant, ip: IpAddr) -> Option<NeighborId> {
         if let Some(&index) = self.by_ip.get(&ip) {
             let generation = self.entries[index as usize].generation;
@@ -215,7 +220,8 @@ impl NeighborCache {
         Some(NeighborId { index, generation: self.entries[index as usize].generation })
     }
 
-    /// Stores an entry, in place of the one of least worth if the cache is full.
+    /// Stores an entry; evicts the first in eviction order if the cache is full. `None` if that is
+    /// in use.
     fn insert(&mut self, entry: Entry) -> Option<u32> {
         if self.entries.len() < ENTRY_COUNT_MAX {
             self.entries.push(entry);
@@ -238,7 +244,8 @@ impl NeighborCache {
         (entry.generation == id.generation).then_some(entry)
     }
 
-    /// A frame is about to go to a neighbour: where to. `None` if the entry gave way.
+    /// Looks up the link-layer address for a packet that is about to be sent. `None` if the entry
+    /// was evicted.
     pub fn lookup(&mut self, now: Instant, id: NeighborId) -> Option<Lookup> {
         let entry = self.entry(id)?;
         entry.used_at = now;
@@ -257,24 +264,25 @@ impl NeighborCache {
         })
     }
 
-    /// Frames to this neighbour at `mac` arrived: what was sent was acknowledged, or what came
-    /// shows that acknowledgments arrive (RFC 4861 section 7.3.1).
+    /// Confirms reachability of this neighbor at `mac` (RFC 4861 section 7.3.1): data sent was
+    /// acknowledged, or received data shows that acknowledgments arrive.
     pub fn confirm(&mut self, now: Instant, id: NeighborId, mac: [u8; 6]) {
         if self.entry(id).is_some_and(|entry| entry.mac == mac) {
             self.apply_event(now, id.index, Event::Confirmed);
         }
     }
 
-    /// Frames to this neighbour were not acknowledged for a while: it is probed earlier than its
-    /// time.
+    /// Reports that packets sent to this neighbor were not acknowledged for a while: it is probed
+    /// before its reachable time ends.
     pub fn mark_suspect(&mut self, now: Instant, id: NeighborId) {
         if self.entry(id).is_some() {
             self.apply_event(now, id.index, Event::Suspect);
         }
     }
 
-    /// Notes what a neighbour said. Neighbours that we do not talk to are not noted, and an
-    /// answer that nobody waits for counts as unasked.
+    /// Processes an advertised link-layer address (RFC 4861 section 7.2.5). Neighbors without an
+    /// entry are ignored. An advertisement counts as solicited only while a solicitation is
+    /// outstanding.
     pub fn on_advert(&mut self, now: Instant, advert: &Advert) -> CacheUpdate {
         let Some(&index) = self.by_ip.get(&advert.ip) else { return CacheUpdate::Unchanged };
         let entry = &self.entries[index as usize];
@@ -299,7 +307,7 @@ impl NeighborCache {
         if was_known { CacheUpdate::LladdrChanged } else { CacheUpdate::Resolved }
     }
 
-    /// The next question that is due. Ask until `None`; cheap while nothing is due.
+    /// Returns the next solicitation that is due. Call it until `None`; cheap while none is due.
     pub fn next_solicit(&mut self, now: Instant) -> Option<Solicit> {
         if now < self.next_timer_at {
             return None;
@@ -311,7 +319,7 @@ impl NeighborCache {
                 let sends_solicit = entry.state != NudState::Incomplete
                     || entry.solicits_sent < self.config.multicast_solicit_max;
                 if sends_solicit && !self.solicit_limit.admits(now) {
-                    // The next time begins with this one.
+                    // The next scan resumes at this entry.
                     self.next_timer_at = now + TICK_NS;
                     return None;
                 }
@@ -329,7 +337,7 @@ impl NeighborCache {
         None
     }
 
-    /// The time of an entry's state is up.
+    /// Handles the timeout of an entry's state.
     fn on_timeout(&mut self, now: Instant, at: usize) {
         let entry = &self.entries[at];
         let count_max = match entry.state {
@@ -350,7 +358,7 @@ impl NeighborCache {
         Solicit { ip: entry.ip, mac }
     }
 
-    /// Changes an entry by the table.
+    /// Changes an entry by the transition table.
     fn apply_event(&mut self, now: Instant, index: u32, event: Event) {
         let jitter = self.seed ^ u64::from(index) << 32 ^ now.as_nanos();
         let entry = &mut self.entries[index as usize];
@@ -375,7 +383,7 @@ impl NeighborCache {
     }
 }
 
-/// Between half and one and a half of `mean`, so that neighbours are not probed in step
+/// Random duration between 0.5 and 1.5 times `mean`, so that neighbors are not probed in step
 /// (RFC 4861 section 6.3.2).
 const fn jittered(mean: u64, random: u64) -> u64 {
     let mixed = random.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 54;

@@ -1,8 +1,8 @@
-//! A bound on how often something happens.
+//! Rate limiter.
 
 use crate::time::{Instant, SECOND};
 
-/// So many per second.
+/// Limit on events per second, counted in fixed windows of one second.
 #[derive(Clone, Copy, Debug)]
 pub struct RateLimit {
     per_second: u32,
@@ -11,13 +11,13 @@ pub struct RateLimit {
 }
 
 impl RateLimit {
-    /// At most `per_second` in each second of the clock.
+    /// At most `per_second` events in each second of the clock.
     #[must_use]
     pub const fn new(per_second: u32) -> Self {
         Self { per_second, second: 0, count: 0 }
     }
 
-    /// True if it may happen once more now; then it counts.
+    /// True if one more event is allowed now; it is then counted.
     pub const fn admits(&mut self, now: Instant) -> bool {
         let second = now.as_nanos() / SECOND;
         if second != self.second {

@@ -1,29 +1,29 @@
-//! Which addresses are ours, where packets for all others go, and from which of ours.
+//! Local addresses, next hop lookup and source address selection.
 
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-/// An address of this host, and how much of it its neighbours share.
+/// Address of this host, with the prefix of its link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct InterfaceAddress {
     /// The address.
     pub ip: IpAddr,
-    /// Leading bits that name the link; more than the address has count as all.
+    /// Prefix length of the link; larger values than the address has bits count as all bits.
     pub prefix_len: u8,
 }
 
-/// A way to what is not on the link.
+/// Route to destinations that are not on the link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Route {
-    /// Where it leads; bits behind the prefix do not matter.
+    /// Destination prefix; bits behind `prefix_len` are ignored.
     pub destination: IpAddr,
-    /// Leading bits of the destination that count; 0 for everywhere.
+    /// Prefix length of the destination; 0 for a default route.
     pub prefix_len: u8,
-    /// The router, on our link.
+    /// Address of the router, on a link of this host.
     pub via: IpAddr,
 }
 
 impl Route {
-    /// The way to everywhere else that `via`'s family reaches.
+    /// Default route through `via`, for its address family.
     #[must_use]
     pub const fn default_via(via: IpAddr) -> Self {
         let destination = match via {
@@ -34,17 +34,17 @@ impl Route {
     }
 }
 
-/// A row of the table: longer prefixes stand first.
+/// Entry of the table; sorted by descending prefix length.
 #[derive(Clone, Copy, Debug)]
 struct Row {
     destination: IpAddr,
     prefix_len: u8,
-    /// `None`: on the link.
+    /// Router; `None` if the destination is on the link.
     via: Option<IpAddr>,
 }
 
-/// Addresses and routes, fixed while the engine lives. Looked at when a connection begins, not
-/// per packet: rows are compared one by one.
+/// Routing table: addresses and routes, fixed while the engine runs. Searched linearly; not used
+/// per TCP segment.
 #[derive(Clone, Debug)]
 pub struct RoutingTable {
     addresses: Vec<InterfaceAddress>,
@@ -52,8 +52,8 @@ pub struct RoutingTable {
 }
 
 impl RoutingTable {
-    /// The table of these addresses and routes. Of two with the same prefix the link comes
-    /// before routers, and the first given before the second.
+    /// Builds the table. Of two entries with the same prefix, the link precedes routers, and the
+    /// first given precedes the second.
     #[must_use]
     pub fn new(addresses: &[InterfaceAddress], routes: &[Route]) -> Self {
         let on_link = addresses.iter().map(|address| Row {
@@ -71,25 +71,26 @@ impl RoutingTable {
         Self { addresses: addresses.to_vec(), rows }
     }
 
-    /// Our addresses.
+    /// Local addresses.
     pub fn addresses(&self) -> impl Iterator<Item = IpAddr> {
         self.addresses.iter().map(|address| address.ip)
     }
 
-    /// True if the address is one of ours.
+    /// True if the address is local.
     #[must_use]
     pub fn is_local(&self, ip: IpAddr) -> bool {
         self.addresses().any(|ours| ours == ip)
     }
 
-    /// True if the address lies on our link: it can be a neighbour's.
+    /// True if the address is on a link of this host: it can be a neighbor's.
     #[must_use]
     pub fn is_on_link(&self, ip: IpAddr) -> bool {
         self.rows.iter().any(|row| row.via.is_none() && row.covers(ip))
     }
 
-    /// Who takes packets for `remote`: itself on our link, else the router of the longest prefix
-    /// that covers it. `None` if there is no way, or the address is no other host's.
+    /// Returns the next hop for `remote`: `remote` itself if it is on the link, else the router of
+    /// the longest matching prefix. `None` without a route, or if `remote` is not a unicast address
+    /// of another host.
     #[must_use]
     pub fn next_hop(&self, remote: IpAddr) -> Option<IpAddr> {
         if !is_unicast_host(remote) || self.is_local(remote) || self.is_directed_broadcast(remote) {
@@ -99,9 +100,10 @@ impl RoutingTable {
         Some(row.via.unwrap_or(remote))
     }
 
-    /// The address of ours for packets to `remote` by way of `hop` (RFC 6724 section 5, as far as
-    /// static addresses need it): of the same scope, then on the link of the hop, then with most
-    /// leading bits in common, then the first. `None` without an address of that family.
+    /// Selects the source address for packets to `remote` through `hop` (RFC 6724 section 5, as far
+    /// as it applies to static addresses): same scope, then on the link of `hop`, then longest
+    /// prefix in common with `remote`, then the first configured. `None` without an address of that
+    /// family.
     #[must_use]
     pub fn select_source(&self, remote: IpAddr, hop: IpAddr) -> Option<IpAddr> {
         let rank = |address: &InterfaceAddress| {
@@ -111,13 +113,13 @@ impl RoutingTable {
             let on_link = if shared >= prefix_len { prefix_len + 1 } else { 0 };
             (shares_scope, on_link, common_prefix_len(address.ip, remote))
         };
-        // Of several that rank alike the first: `max_by_key` alone would take the last.
+        // Of equal ranks the first: `max_by_key` returns the last.
         let candidates = self.addresses.iter().rev();
         let best = candidates.filter(|address| address.ip.is_ipv4() == remote.is_ipv4());
         best.max_by_key(|address| rank(address)).map(|address| address.ip)
     }
 
-    /// An IPv4 address that stands for all hosts of one of our links.
+    /// True for the directed broadcast address of an IPv4 link, or its network address.
     fn is_directed_broadcast(&self, ip: IpAddr) -> bool {
         let IpAddr::V4(ip) = ip else { return false };
         self.addresses.iter().any(|address| {
@@ -138,17 +140,17 @@ impl Row {
     }
 }
 
-/// An address that one host can have and be reached at from others.
+/// True for a unicast address that a remote host can have.
 #[must_use]
 pub const fn is_unicast_host(ip: IpAddr) -> bool {
     match ip {
-        // Network 0, loopback, and classes D and E with the broadcast address.
+        // Network 0, loopback, classes D and E, limited broadcast.
         IpAddr::V4(ip) => !matches!(ip.octets()[0], 0 | 127 | 224..),
         IpAddr::V6(ip) => !(ip.is_multicast() || ip.is_unspecified() || ip.is_loopback()),
     }
 }
 
-/// An address that means nothing beyond its link.
+/// True for an address of link-local scope.
 const fn is_link_local(ip: IpAddr) -> bool {
     match ip {
         IpAddr::V4(ip) => ip.is_link_local(),
@@ -160,7 +162,7 @@ const fn address_bits(ip: IpAddr) -> u8 {
     if ip.is_ipv4() { 32 } else { 128 }
 }
 
-/// Leading bits that two addresses of one family have in common.
+/// Number of leading bits that two addresses of one family have in common.
 const fn common_prefix_len(a: IpAddr, b: IpAddr) -> u32 {
     match (a, b) {
         (IpAddr::V4(a), IpAddr::V4(b)) => (a.to_bits() ^ b.to_bits()).leading_zeros(),
@@ -242,7 +244,7 @@ mod tests {
         ] {
             assert_eq!(table.next_hop(ip(none)), None, "{none}");
         }
-        // Links of two addresses have no broadcast (RFC 3021).
+        // Links of two addresses have no broadcast address (RFC 3021).
         assert_eq!(table.next_hop(ip("198.18.8.1")), Some(ip("198.18.8.1")));
         assert_eq!(routing(&["198.18.0.1/24"], &[]).next_hop(ip("198.18.1.1")), None);
         assert_eq!(routing(&["198.18.0.1/0"], &[]).next_hop(ip("2001:2::1")), None);
@@ -273,7 +275,7 @@ mod tests {
             routes in prop::collection::vec((any::<u32>(), 0u8..=32, 1u32..200), 0..20),
             to: u32,
         ) {
-            // Few bits differ, so that many routes cover.
+            // Few bits differ, so that many routes match.
             let near = |bits: u32| 0xc612_0000 | bits & 0x0000_f00f;
             let routes: Vec<Route> = routes
                 .into_iter()

@@ -1,19 +1,21 @@
-//! Keyed hashes. Of hash tables: peers cannot choose addresses that collide, and a simulation with
-//! the same seed walks the same way. And of what goes out on the wire and must not be guessed:
-//! initial sequence numbers, timestamp offsets, SYN cookies.
+//! Keyed hashes (`SipHash`).
+//!
+//! For hash tables: peers cannot choose addresses that collide, and a simulation with the same seed
+//! is reproducible. For values that appear on the wire and must not be guessed: initial sequence
+//! numbers, timestamp offsets, SYN cookies.
 
 use core::hash::{BuildHasher, Hasher};
 
 use siphasher::sip::{SipHasher13, SipHasher24};
 
-/// Builds `SipHash`-1-3 with one key.
+/// Builds `SipHash`-1-3 hashers with one key, for hash tables.
 #[derive(Clone, Copy, Debug)]
 pub struct SipBuildHasher {
     key: (u64, u64),
 }
 
 impl SipBuildHasher {
-    /// A hash family member chosen by `seed`.
+    /// The hash function selected by `seed`.
     #[must_use]
     pub const fn new(seed: u64) -> Self {
         Self { key: (seed, seed.rotate_left(32) ^ 0x9e37_79b9_7f4a_7c15) }
@@ -28,7 +30,8 @@ impl BuildHasher for SipBuildHasher {
     }
 }
 
-/// What a [`Secret`] is for. Each has a key of its own: what one shows says nothing of another.
+/// Purpose of a [`Secret`]. The keys are independent: values made with one key reveal nothing about
+/// another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum KeyPurpose {
     /// Initial sequence numbers (RFC 6528).
@@ -39,20 +42,20 @@ pub enum KeyPurpose {
     Ports,
     /// SYN cookies (RFC 4987).
     Cookies,
-    /// How much answering at a limited rate is done in a while.
+    /// Random quotas of rate limits on replies.
     Limits,
     /// Flow labels (RFC 6437).
     FlowLabels,
 }
 
-/// The key of a hash whose values others see: `SipHash`-2-4, as a pseudo-random function.
+/// Key of a hash whose values peers can observe: `SipHash`-2-4 as a pseudo-random function.
 #[derive(Clone, Copy)]
 pub struct Secret {
     key: (u64, u64),
 }
 
 impl Secret {
-    /// The key for `purpose` of those that `seed` yields.
+    /// Derives the key for `purpose` from `seed`.
     #[must_use]
     pub fn new(seed: u64, purpose: KeyPurpose) -> Self {
         let part = |index: u8| {
@@ -63,7 +66,7 @@ impl Secret {
         Self { key: (part(0), part(1)) }
     }
 
-    /// A hasher under this key.
+    /// Returns a hasher with this key.
     #[must_use]
     pub fn hasher(&self) -> SipHasher24 {
         SipHasher24::new_with_keys(self.key.0, self.key.1)

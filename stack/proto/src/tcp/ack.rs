@@ -1,5 +1,5 @@
-//! What an acknowledgment means to the send side: RFC 9293 section 3.10.7.4 (fifth check), RFC
-//! 6298. An ACK of new data while nothing is amiss is dealt with here, all others in `repair`.
+//! ACK processing: RFC 9293 section 3.10.7.4 (fifth check), RFC 6298. An ACK of new data without
+//! loss and with nothing SACKed is handled here, all others in `loss_recovery`.
 
 use super::congestion::AckSample;
 use super::recovery_state::{CaState, TlpProbe};
@@ -11,12 +11,12 @@ use crate::device::{Retained, RxFrame};
 use crate::time::{Instant, MICROSECOND, SECOND};
 use crate::wire::tcp::{Flags, Segment};
 
-/// How long the records' memory is kept with nothing in flight.
+/// Time for which the scoreboard's memory is kept with nothing in flight.
 pub(super) const IDLE_NS: u64 = SECOND;
 
 impl<R: RxFrame, T: Retained> Tcb<R, T> {
-    /// Takes the acknowledgment, window and SACK blocks of an acceptable segment. False: the
-    /// segment is to be dropped whole.
+    /// Processes the acknowledgment, window and SACK blocks of an acceptable segment. Returns false
+    /// if the segment is to be dropped whole.
     #[inline]
     pub(super) fn process_ack(&mut self, now: Instant, seg: &Segment) -> bool {
         let ack = seg.ack;
@@ -63,8 +63,8 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
         true
     }
 
-    /// `seg.ack` acknowledges something new: returns how many bytes, and the round-trip time
-    /// measured.
+    /// Processes `seg.ack`, which acknowledges new data. Returns the bytes acknowledged and the
+    /// round-trip time measured.
     #[inline]
     pub(super) fn ack_new_data(
         &mut self,
@@ -79,11 +79,13 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
         let guard =
             if self.scoreboard.is_clean() { None } else { Some(self.sample_guard(now, seg)) };
         self.scoreboard.ack(seg.ack, guard.as_ref(), info);
-        // Our own clock is finer; the peer's echo tells originals from retransmissions. After a
-        // timeout or a probe both may mislead: where only the ACK was lost, the wait would be taken
-        // for the path's round trip, and each wait would lengthen the next. What the answer to a
-        // record sent again says of the peer's delay is counted, not measured
-        // (`probe_was_early`); else the wait counts as an ACK delay that a peer may well have.
+        // Karn's algorithm: records sent once are timed by the local clock, which is finer than
+        // TSecr. For others TSecr distinguishes an ACK of the original from one of a
+        // retransmission. After an RTO or a tail-loss probe both may mislead: if only the ACK was
+        // lost, the sample includes the wait for the timeout or probe, and each wait would lengthen
+        // the next. So the sample is limited to what delayed ACKs of the peer may explain. An ACK
+        // of a record retransmitted as a probe is no sample: what it shows of the peer's ACK delay
+        // is counted (`Rtt::on_early_probe`).
         let acked = Acked { records: info.records, oldest: info.oldest, newest: info.newest };
         let mut sample = self.measured_rtt(now, seg, &acked);
         if self.retries > 0 || probe == TlpProbe::NewData {
@@ -104,12 +106,12 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
         (bytes, sample)
     }
 
-    /// The round-trip time that an ACK measured which freed this, nanoseconds.
+    /// Returns the round-trip time measured by an ACK that freed `acked`, nanoseconds.
     pub(super) fn measured_rtt(&self, now: Instant, seg: &Segment, acked: &Acked) -> Option<u64> {
         acked.oldest.map(|at| now.since(at)).or_else(|| self.echoed_rtt(now, seg))
     }
 
-    /// An ACK of `bytes` that freed this measured `sample`.
+    /// Updates the estimators after an ACK of `bytes` that freed `acked` and measured `sample`.
     pub(super) fn update_rtt(
         &mut self,
         now: Instant,
@@ -127,7 +129,7 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
         }
     }
 
-    /// After progress: the timers start over, or stop (RFC 6298 sections 5.2 and 5.3).
+    /// Restarts the timers after SND.UNA advanced, or stops them (RFC 6298 sections 5.2 and 5.3).
     #[inline]
     pub(super) fn rearm_timers(&mut self, now: Instant) {
         if self.snd.flight() > 0 {
@@ -141,7 +143,7 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
         self.pending.tlp = false;
     }
 
-    /// Notes that our FIN was acknowledged, if it was.
+    /// Processes the acknowledgment of our FIN, if `seg` acknowledges it.
     #[inline]
     pub(super) fn check_fin_acked(&mut self, now: Instant, seg: &Segment) {
         if self.local.fin_seq.is_some_and(|fin| seg.ack > fin) && self.snd.fin != Fin::Acked {
@@ -156,7 +158,7 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
         }
     }
 
-    /// What congestion control learns from an ACK of `bytes` that measured `sample`.
+    /// Input of congestion control for an ACK of `bytes` that measured `sample`.
     #[inline]
     pub(super) fn ack_sample(&self, now: Instant, bytes: u32, sample: Option<u64>) -> AckSample {
         AckSample {
@@ -171,9 +173,9 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
         }
     }
 
-    /// Round-trip time by the echoed timestamp (RFC 7323 section 4), nanoseconds. What was
-    /// outstanding at the last progress left a round trip before it: an older echo is no
-    /// measurement, but a mistake of the peer's, or of a box on the path.
+    /// Returns the round-trip time by TSecr (RFC 7323 section 4), nanoseconds. What was outstanding
+    /// when SND.UNA last advanced had been sent at most a round trip (here: the RTO) before. A
+    /// longer result is an error of the peer or of a middlebox, and no sample.
     fn echoed_rtt(&self, now: Instant, seg: &Segment) -> Option<u64> {
         let (_, echo) = seg.options.ts.filter(|_| self.ts_on)?;
         let micros = self.ts.tsval(now).wrapping_sub(echo).cast_signed();
@@ -182,7 +184,7 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
         Some(sample).filter(|&sample| sample <= longest)
     }
 
-    /// Bytes thought to be in the network.
+    /// Bytes considered to be in the network (RFC 6675 `pipe`).
     #[inline]
     pub(super) fn pipe(&self) -> u32 {
         self.scoreboard.pipe(self.snd.flight()).saturating_sub(self.recovery.dupack_credit)

@@ -1,9 +1,9 @@
-//! What arrived ahead of its turn: the runs of contiguous bytes it forms (the SACK blocks we
-//! report, RFC 2018 section 4), and of each run the pieces in order.
+//! Reassembly of out-of-order data: the ranges of contiguous bytes received (the SACK blocks
+//! reported, RFC 2018 section 4), and the segments of each range in order.
 //!
-//! A run only ever grows at its ends, so a piece is appended to a run, put before one, begins one
-//! or joins two: the work is the search among the runs, of which there are as many as holes. What
-//! was accepted is not given up for later arrivals, and of overlapping bytes the first copy wins.
+//! A range only grows at its ends. A segment is appended to a range, prepended to one, begins one
+//! or merges two. The cost is the search among the ranges, of which there are as many as holes.
+//! Accepted data is never evicted for later arrivals. Of overlapping bytes the first copy wins.
 
 use core::ops::Range;
 use std::collections::VecDeque;
@@ -14,65 +14,65 @@ use super::ooo_queue::{OooPool, OooSegment, Quota, SPARE_ENTRIES};
 use crate::wire::seq::Seq;
 use crate::wire::tcp::SackBlock;
 
-/// Most runs of a connection: bounds the work of a segment that begins one in the middle, and of a
-/// report. A queue that overflows takes every other segment of what exceeds its rate: at 1 Gb/s
-/// over 20 ms that makes more than 2,000 holes at once, and an early segment refused for want of a
-/// run is lost once more.
+/// Most ranges of a connection. Bounds the cost of a segment that begins a range in the middle, and
+/// of a SACK report. A bottleneck queue that overflows drops every other segment above its rate: at
+/// 1 Gb/s over 20 ms that leaves more than 2,000 holes at once. An out-of-order segment dropped for
+/// lack of a range is one more loss.
 const RANGES_MAX: usize = 4096;
-/// Runs that grew last and are remembered for reports: as many segments as one pass takes, so that
-/// each run that grew in it is reported, if only several ACKs have room for all.
+/// Number of most recently extended ranges remembered for SACK reports: as many as segments of one
+/// receive burst, so that every range extended by a burst is reported, if need be in several ACKs.
 const RECENT_MAX: usize = 32;
-/// Other runs looked at to fill a report with.
+/// Most other ranges examined to fill the remaining SACK blocks.
 const OTHERS_MAX: usize = 8;
-/// End of a chain of entries.
+/// End of a linked list of entries.
 const NONE: u32 = u32::MAX;
 
-/// A piece of a run, or a free entry.
+/// Segment of a range, or a free entry.
 #[derive(Debug)]
 struct Entry<R> {
-    /// `None`: the upper layer has taken the bytes already.
+    /// `None`: the upper layer has consumed the bytes already.
     segment: Option<OooSegment<R>>,
     len: u32,
-    /// Where the bytes start in what is held.
+    /// Offset of the bytes in `segment`.
     offset: u32,
-    /// The piece that follows in the run, or the next free entry.
+    /// Next segment of the range, or next free entry.
     next: u32,
 }
 
-/// A run of contiguous bytes.
+/// Range of contiguous bytes.
 #[derive(Clone, Copy, Debug)]
 struct SeqRange {
     start: Seq,
     end: Seq,
-    /// First and last piece.
+    /// First and last segment.
     head: u32,
     tail: u32,
 }
 
-/// That a run grew.
+/// Range that was extended recently.
 #[derive(Clone, Copy, Debug)]
 struct RecentRange {
-    /// Its last byte then: in the same run for as long as that is there.
+    /// Its last byte at that time: identifies the range until that byte is delivered.
     seq: Seq,
-    /// When, in insertions: the newest run is reported first.
+    /// Time, counted in insertions: the newest range is reported first.
     stamp: u64,
 }
 
-/// What a connection holds out of order. Lent by the engine's pool while there is something.
+/// Out-of-order data of a connection. Taken from the engine's pool while there is any.
 #[derive(Debug)]
 pub(super) struct Assembler<R> {
     entries: Vec<Entry<R>>,
     free: u32,
-    /// In sequence order; no two touch.
+    /// In sequence order; no two are adjacent or overlap.
     ranges: VecDeque<SeqRange>,
-    /// The runs that grew last, the newest at the end; what is handed up since may still be named.
+    /// Most recently extended ranges, the newest last; may refer to data delivered since.
     recent: ArrayVec<RecentRange, RECENT_MAX>,
     stamp: u64,
-    /// Stamp up to which runs were reported.
+    /// Stamp up to which ranges were reported.
     reported: u64,
     segment_count: usize,
     quota: Quota,
-    /// Runs looked at or moved.
+    /// Ranges examined or moved.
     #[cfg(test)]
     steps: usize,
 }
@@ -94,36 +94,36 @@ impl<R> Default for Assembler<R> {
     }
 }
 
-/// The next bytes in order, out of what was accepted early.
+/// Bytes accepted out of order that are now the next in order.
 #[derive(Debug)]
 pub enum Contiguous<R> {
-    /// They were held until now. The holder goes back by [`OooPool::release`].
+    /// Held by TCP until now. The caller returns `segment` by [`OooPool::release`].
     Buffered {
-        /// What holds them.
+        /// Frame or copy that holds the bytes.
         segment: OooSegment<R>,
-        /// Where they lie in it.
+        /// Position of the bytes in it.
         bytes: Range<usize>,
     },
-    /// The upper layer took them when they came.
+    /// Consumed by the upper layer when they arrived.
     Consumed {
-        /// Sequence number of the first.
+        /// Sequence number of the first byte.
         seq: Seq,
-        /// How many.
+        /// Number of bytes.
         len: u32,
     },
 }
 
-/// What an arriving range is in the light of what was accepted before.
+/// New and duplicate parts of an arriving range.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Overlap {
-    /// The first part that is new.
+    /// First part that is new.
     pub(super) new: Option<SackBlock>,
-    /// The first part that is not.
+    /// First part that was received before.
     pub(super) duplicate: Option<SackBlock>,
 }
 
 impl<R> Assembler<R> {
-    /// Counts work, for a test of its amount.
+    /// Counts steps, for a test of the cost.
     #[cfg_attr(not(test), expect(unused_variables, clippy::unused_self, reason = "tests count"))]
     fn note_steps(&mut self, count: usize) {
         #[cfg(test)]
@@ -132,10 +132,10 @@ impl<R> Assembler<R> {
         }
     }
 
-    /// Index of the first run that ends beyond `seq`.
+    /// Returns the index of the first range that ends beyond `seq`.
     #[inline]
     fn search(&self, seq: Seq) -> usize {
-        // What arrives mostly lies beyond everything, or before.
+        // Most segments lie beyond all ranges, or before them.
         match self.ranges.back() {
             Some(last) if last.end > seq => {}
             _ => return self.ranges.len(),
@@ -158,13 +158,13 @@ impl<R> Assembler<R> {
         if run.start > start {
             return Overlap { new: Some((start, end.min(run.start))), duplicate: overlap(run) };
         }
-        // No two runs touch, so what follows the run is new, up to the next.
+        // No two ranges are adjacent, so what follows this one up to the next is new.
         let stop = self.ranges.get(index + 1).map_or(end, |next| end.min(next.start));
         let new = (run.end < end).then_some((run.end, stop));
         Overlap { new, duplicate: overlap(run) }
     }
 
-    /// True if an entry for `start..end`, which is new, is within bounds.
+    /// True if the limits admit an entry for `start..end`, which is new.
     fn admits(&self, (start, end): SackBlock, pieces_max: usize) -> bool {
         if self.segment_count >= pieces_max {
             return false;
@@ -194,7 +194,7 @@ impl<R> Assembler<R> {
         index
     }
 
-    /// Adds `start..end`, which is new, as bytes held from `offset` on, or taken.
+    /// Inserts `start..end`, which is new: held in `held` from `offset` on, or consumed if `None`.
     fn insert(&mut self, (start, end): SackBlock, held: Option<OooSegment<R>>, offset: u32) {
         let index = self.search(start);
         let follows = index > 0 && self.ranges[index - 1].end == start;
@@ -223,8 +223,9 @@ impl<R> Assembler<R> {
         self.note_recent(index, follows && precedes);
     }
 
-    /// What was taken needs one entry, however many segments brought it: true if the run at `index`
-    /// has one next to `start..end`.
+    /// Extends the entry of consumed bytes next to `start..end` in the range at `index`: consumed
+    /// bytes need one entry, however many segments they came in. Returns false if these are not
+    /// consumed, or there is no such entry.
     fn extend_consumed(
         &mut self,
         index: usize,
@@ -249,8 +250,8 @@ impl<R> Assembler<R> {
         true
     }
 
-    /// The run at `index` has grown, and is the newest; `has_joined`: two were named that are one
-    /// now.
+    /// Makes the range at `index` the most recently extended one. `has_joined`: it was merged from
+    /// two, each of which may be remembered.
     fn note_recent(&mut self, index: usize, has_joined: bool) {
         self.stamp += 1;
         let SeqRange { start, end, .. } = self.ranges[index];
@@ -268,7 +269,7 @@ impl<R> Assembler<R> {
         self.recent.push(newest);
     }
 
-    /// Joins the run at `index` and the one after it, which touch.
+    /// Merges the range at `index` and the one after it, which are adjacent.
     fn merge(&mut self, index: usize) {
         self.note_steps((index + 1).min(self.ranges.len() - index - 1));
         let Some(next) = self.ranges.remove(index + 1) else { return };
@@ -277,7 +278,7 @@ impl<R> Assembler<R> {
         (run.tail, run.end) = (next.tail, next.end);
     }
 
-    /// Takes out the first piece of the first run.
+    /// Removes and returns the first segment of the first range.
     fn pop(&mut self) -> Option<Contiguous<R>> {
         let run = self.ranges.front_mut()?;
         let (seq, head) = (run.start, run.head);
@@ -300,7 +301,7 @@ impl<R> Assembler<R> {
         })
     }
 
-    /// Forgets everything; what is held must have been given back.
+    /// Clears everything. Segments held must have been released before.
     pub(super) fn reset(&mut self) {
         self.entries.clear();
         self.entries.shrink_to(SPARE_ENTRIES);
@@ -311,14 +312,14 @@ impl<R> Assembler<R> {
         (self.segment_count, self.quota) = (0, Quota::default());
     }
 
-    /// The run that contains `seq`.
+    /// Returns the range that contains `seq`.
     fn range_of(&self, seq: Seq) -> Option<SackBlock> {
         let run = self.ranges.get(self.search(seq)).filter(|run| run.start <= seq)?;
         Some((run.start, run.end))
     }
 
     /// See [`LazyAssembler::fill_sack_blocks`]. Cost: a search for each of at most [`RECENT_MAX`]
-    /// runs.
+    /// ranges.
     fn fill_sack_blocks(
         &mut self,
         next: Seq,
@@ -327,7 +328,7 @@ impl<R> Assembler<R> {
     ) -> bool {
         let room = max.saturating_sub(blocks.len());
         let search = 1 + self.ranges.len().checked_ilog2().unwrap_or(0) as usize;
-        // The newest first, and the oldest of those that were never reported.
+        // The newest first, and the oldest of those never reported.
         let mut newest: ArrayVec<SackBlock, 4> = ArrayVec::new();
         let mut unreported: ArrayVec<(SackBlock, u64), RECENT_MAX> = ArrayVec::new();
         for at in (0..self.recent.len()).rev() {
@@ -353,7 +354,7 @@ impl<R> Assembler<R> {
         }
         blocks.extend(newest);
         self.reported = self.stamp;
-        // Those that grew before are named again, from the left.
+        // Fill up with ranges reported before, in sequence order.
         self.note_steps(OTHERS_MAX);
         for run in self.ranges.iter().take(OTHERS_MAX) {
             let block = (run.start, run.end);
@@ -365,49 +366,49 @@ impl<R> Assembler<R> {
     }
 }
 
-/// What one connection accepted out of order: usually nothing, and then no memory.
+/// [`Assembler`] of one connection, allocated lazily: mostly nothing is out of order.
 #[derive(Debug)]
 pub(super) struct LazyAssembler<R> {
     inner: Option<Box<Assembler<R>>>,
 }
 
 impl<R> LazyAssembler<R> {
-    /// Nothing accepted.
+    /// No out-of-order data.
     pub(super) const fn new() -> Self {
         Self { inner: None }
     }
 
-    /// True if nothing was accepted that is not in order by now.
+    /// True if no out-of-order data is left.
     #[inline]
     pub(super) fn is_empty(&self) -> bool {
         self.inner.as_ref().is_none_or(|book| book.segment_count == 0)
     }
 
-    /// True if no book is kept.
+    /// True if no memory is taken from the pool.
     #[inline]
     pub(super) const fn is_idle(&self) -> bool {
         self.inner.is_none()
     }
 
-    /// Pieces held or taken.
+    /// Number of segments, held or consumed.
     #[inline]
     pub(super) fn len(&self) -> usize {
         self.inner.as_ref().map_or(0, |book| book.segment_count)
     }
 
-    /// What the connection has of the pool.
+    /// Usage of the pool by this connection.
     pub(super) fn quota(&self) -> Quota {
         self.inner.as_ref().map_or_else(Quota::default, |book| book.quota)
     }
 
-    /// End of the last run.
+    /// Returns the end of the last range.
     #[inline]
     pub(super) fn end(&self) -> Option<Seq> {
         Some(self.inner.as_ref()?.ranges.back()?.end)
     }
 
-    /// What of `start..end` is new. If it covers several gaps, the first only: one frame is held
-    /// once, and the peer sends the rest again.
+    /// Returns the new and the duplicate part of `start..end`. If it covers several holes, only the
+    /// first is returned as new: a frame is held once, and the peer retransmits the rest.
     pub(super) fn overlap(&self, start: Seq, end: Seq) -> Overlap {
         match &self.inner {
             Some(book) => book.overlap(start, end),
@@ -415,12 +416,12 @@ impl<R> LazyAssembler<R> {
         }
     }
 
-    /// True if `block`, which is new, may be accepted where `pieces_max` pieces are the bound.
+    /// True if `block`, which is new, may be accepted with a limit of `pieces_max` segments.
     pub(super) fn admits(&self, block: SackBlock, pieces_max: usize) -> bool {
         self.inner.as_ref().map_or(pieces_max > 0, |book| book.admits(block, pieces_max))
     }
 
-    /// Accepts `alloc_block`, which is new and admitted: held from `offset` on, or taken.
+    /// Accepts `block`, which is new and admitted: held from `offset` on, or consumed if `None`.
     pub(super) fn insert(
         &mut self,
         pool: &mut OooPool<R>,
@@ -431,15 +432,15 @@ impl<R> LazyAssembler<R> {
         self.inner.get_or_insert_with(|| pool.take_assembler()).insert(block, held, offset);
     }
 
-    /// Takes out the piece that starts at `seq`, if there is one.
+    /// Removes and returns the segment that starts at `seq`, if there is one.
     pub(super) fn pop_at(&mut self, seq: Seq) -> Option<Contiguous<R>> {
         let book = self.inner.as_mut()?;
         book.ranges.front().filter(|run| run.start == seq)?;
         book.pop()
     }
 
-    /// Gives the book back to the pool, and all that is held. To be called when nothing of it is
-    /// wanted any more, or nothing is left.
+    /// Returns the memory to the pool, with every segment held. To be called when none of it will
+    /// be delivered any more, or none is left.
     pub(super) fn release(&mut self, pool: &mut OooPool<R>) {
         let Some(mut book) = self.inner.take() else { return };
         while let Some(due) = book.pop() {
@@ -450,12 +451,14 @@ impl<R> LazyAssembler<R> {
         pool.put_assembler(book);
     }
 
-    /// Appends runs to `blocks` up to `max` of them, the one that grew last first. True: some that
-    /// grew were never reported, for want of room, and are left for the next ACK.
+    /// Appends ranges to `blocks`, up to `max` blocks in all, the most recently extended first.
+    /// Returns true if extended ranges that were never reported did not fit; they are left for the
+    /// next ACK.
     ///
-    /// One ACK answers a whole burst, so several runs may have grown since the last. The sender
-    /// would never hear of those beyond the newest three; so older ones go out first, and each in
-    /// turn. A run that begins at `next_timeout`, which is acknowledged next, is none any more.
+    /// One ACK answers a whole burst, so several ranges may have been extended since the last.
+    /// Those beyond the newest three would never be reported; so the oldest unreported ranges are
+    /// sent first, until all are reported. A range that begins at `next`, which the ACK is about to
+    /// cover, is not reported.
     pub(super) fn fill_sack_blocks(
         &mut self,
         next: Seq,
@@ -465,18 +468,18 @@ impl<R> LazyAssembler<R> {
         self.inner.as_mut().is_some_and(|book| book.fill_sack_blocks(next, blocks, max))
     }
 
-    /// The run that contains `seq`.
+    /// Returns the range that contains `seq`.
     pub(super) fn range_of(&self, seq: Seq) -> Option<SackBlock> {
         self.inner.as_ref()?.range_of(seq)
     }
 
-    /// True if a piece starts at `seq`: [`LazyAssembler::pop_at`] has something.
+    /// True if a segment starts at `seq`: [`LazyAssembler::pop_at`] returns it.
     pub(super) fn has_at(&self, seq: Seq) -> bool {
         let first = self.inner.as_ref().and_then(|book| book.ranges.front());
         first.is_some_and(|run| run.start == seq)
     }
 
-    /// The runs in sequence order.
+    /// Returns the ranges in sequence order.
     #[cfg(test)]
     pub(super) fn ranges(&self) -> Vec<SackBlock> {
         let runs = self.inner.iter().flat_map(|book| &book.ranges);

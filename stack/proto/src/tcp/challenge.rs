@@ -1,44 +1,44 @@
-//! ACKs for segments that were not acceptable, at a limited rate (RFC 5961 section 7).
+//! Rate limit of the ACKs sent for unacceptable segments (RFC 5961 section 7).
 //!
-//! The limit is a connection's own. One count shared by all, which RFC 5961 proposes, is a side
-//! channel: whoever has a connection here sees by the answers to his own segments whether those he
-//! forged for another connection were answered, and so finds its ports and sequence numbers
-//! (CVE-2016-5696; blurring the count only makes it take longer). So the engine's bound is divided
-//! among its connections beforehand: each gets the same, [`super::Config::challenge_acks`], and
-//! what one uses up changes nothing for another.
+//! The limit is per connection. One counter shared by all connections, as RFC 5961 proposes, is a
+//! side channel: an attacker with a connection of its own sees from the replies to its own segments
+//! whether those it forged for another connection were answered, and so finds the ports and
+//! sequence numbers of that connection (CVE-2016-5696; randomizing the counter only makes it take
+//! longer). So the engine's limit is divided among its connections beforehand: each gets the same,
+//! [`super::Config::challenge_acks`], and what one uses does not affect another.
 
 use super::{CoarseInstant, Tcb, Timestamps};
 use crate::device::{Retained, RxFrame};
 use crate::time::{Instant, MILLISECOND};
 use crate::wire::tcp::{Flags, Segment};
 
-/// For so long a connection's share lasts.
+/// Period of the limits.
 const PERIOD_NS: u64 = 100 * MILLISECOND;
-/// Answers in a period to what an honest peer also sends: probes of a closed window or an idle
-/// connection, bytes and FIN sent again.
+/// ACKs per period for unacceptable segments that a legitimate peer also sends: zero-window and
+/// keepalive probes, retransmitted data and FIN.
 const DUP_ACK_BUDGET: u8 = 8;
 
-/// Answers at once to segments that take no sequence number, and how many more each second. Such
-/// an answer may itself be one that the peer answers: two ends that disagree about their numbers
-/// would go on for ever, as fast as they may.
+/// Burst limit of replies to segments that occupy no sequence space, and replies added per second.
+/// The peer may answer such a reply in turn: an ACK loop if the ends disagree about sequence
+/// numbers.
 const EMPTY_MAX: u8 = 8;
 const EMPTY_PER_SECOND: u8 = 2;
 
-/// Answers in this period.
+/// Counts of the ACKs sent in the current period.
 #[derive(Debug)]
 pub(super) struct AckRateLimit {
-    /// When the period began.
+    /// Start of the period.
     period_start: CoarseInstant,
     challenges: u8,
     dup_acks: u8,
-    /// Answers to segments that take no sequence number, less those that have become due again;
-    /// and when they last did, by the low part of [`Timestamps::coarse`].
+    /// Replies to segments that occupy no sequence space, less those replenished since; and the
+    /// time of the last replenishment, the low 8 bits of [`Timestamps::coarse`].
     empty: u8,
     empty_at: u8,
 }
 
 impl AckRateLimit {
-    /// A period begins.
+    /// Starts the first period.
     pub(super) const fn new(now: Instant) -> Self {
         let empty_at = Self::coarse(now);
         Self {
@@ -50,7 +50,8 @@ impl AckRateLimit {
         }
     }
 
-    /// Wraps after about four minutes: then less is due again than might be.
+    /// Low 8 bits of the clock. They wrap after about four minutes; a longer pause then replenishes
+    /// fewer replies than it could.
     #[expect(clippy::cast_possible_truncation, reason = "the clock wraps")]
     const fn coarse(now: Instant) -> u8 {
         Timestamps::coarse(now) as u8
@@ -63,7 +64,7 @@ impl AckRateLimit {
         }
     }
 
-    /// True if `seg` may be answered without beginning an endless conversation.
+    /// True if a reply to `seg` stays within the limit on ACK loops; counts it.
     fn admits_reply(&mut self, now: Instant, seg: &Segment) -> bool {
         if seg.seq_len() > 0 {
             return true;
@@ -79,20 +80,21 @@ impl AckRateLimit {
 }
 
 impl<R: RxFrame, T: Retained> Tcb<R, T> {
-    /// Answers a segment that may be forged: a SYN or RST in the window, an ACK of nothing.
+    /// Sends a challenge ACK for a segment that may be forged: a SYN or RST in the window, or an
+    /// unacceptable acknowledgment.
     #[cold]
     pub(super) fn send_challenge_ack(&mut self, now: Instant, seg: &Segment) {
         let limit = self.cfg.challenge_acks;
         let counts = &mut self.ack_rate_limit;
         counts.new_period(now);
-        // A RST is not answered by an answer to it.
+        // No ACK loop: a peer that answers the challenge ACK does so with a RST at RCV.NXT.
         let admits = counts.challenges < limit
             && (seg.flags.has(Flags::RST) || counts.admits_reply(now, seg));
         counts.challenges += u8::from(admits);
         self.send_ack_if(admits);
     }
 
-    /// Answers a segment outside the window that has nothing suspicious.
+    /// Sends an ACK for a segment outside the window that shows no sign of forgery.
     #[cold]
     pub(super) fn send_limited_ack(&mut self, now: Instant, seg: &Segment) {
         let counts = &mut self.ack_rate_limit;

@@ -1,5 +1,5 @@
-//! The end of a connection: close, abort, and what follows another in its place (RFC 9293 sections
-//! 3.10.4 and 3.10.5, RFC 6191).
+//! End of a connection: close, abort, and its replacement by a new one between the same ends (RFC
+//! 9293 sections 3.10.4 and 3.10.5, RFC 6191).
 
 use super::receive::DsackQueue;
 use super::send::Fin;
@@ -11,8 +11,8 @@ use crate::wire::seq::Seq;
 use crate::wire::tcp::{Flags, Segment};
 
 impl<R: RxFrame, T: Retained> Tcb<R, T> {
-    /// Closes our direction: a FIN follows the last record, those still to be written included
-    /// (as long as [`Tcb::next_transmit`] is told of them). Receiving goes on.
+    /// Closes the send direction: a FIN follows the last record, including those still to be
+    /// written (as long as [`Tcb::next_transmit`] is given them). Receiving continues.
     pub fn close(&mut self) {
         match self.state {
             State::SynSent => self.kill(),
@@ -26,15 +26,15 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
         self.update_fast_path();
     }
 
-    /// The upper layer takes no more bytes. New ones reset the connection, as the peer must
-    /// learn that they are lost (RFC 9293 section 3.6.1).
+    /// Shuts the receive direction: the upper layer takes no more bytes. New data resets the
+    /// connection, as the peer must learn that it is lost (RFC 9293 section 3.6.1).
     pub fn shut_receive(&mut self) {
         self.receive_shut = true;
         self.update_fast_path();
     }
 
-    /// Ends the connection at once; a RST is due if the peer may still send or wait for something
-    /// (RFC 9293 section 3.10.5).
+    /// Aborts the connection. A RST is sent in the states in which the peer may still send or wait
+    /// for data (RFC 9293 section 3.10.5).
     pub fn abort(&mut self) {
         self.pending.reset |= matches!(
             self.state,
@@ -48,9 +48,10 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
         self.update_fast_path();
     }
 
-    /// True if this connection gives way to the new one that `seg` asks for, a SYN: from TIME-WAIT,
-    /// if nothing old can be taken for it (RFC 6191 section 2); or back from SYN-RECEIVED to
-    /// LISTEN, for another SYN in the window (RFC 9293 section 3.10.7.4, fourth check).
+    /// True if the SYN `seg` may replace this connection by a new one: in TIME-WAIT, if no old
+    /// segment can be mistaken for one of the new connection (RFC 6191 section 2); or in
+    /// SYN-RECEIVED, which returns to LISTEN for another SYN in the window (RFC 9293 section
+    /// 3.10.7.4, fourth check).
     #[inline]
     #[must_use]
     pub fn may_recycle(&self, seg: &Segment) -> bool {
@@ -71,30 +72,30 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
                 let newer = val.wrapping_sub(self.ts.recent).cast_signed();
                 newer > 0 || (newer == 0 && is_next)
             }
-            // The new connection will have what tells its segments from old ones.
+            // The new connection will have timestamps, by which PAWS rejects old segments.
             (State::TimeWait, Some(_)) if self.cfg.timestamps => true,
             (State::TimeWait, _) => is_next,
             _ => false,
         }
     }
 
-    /// Where the sequence numbers of a connection begin that follows this one between the same
-    /// ends: beyond all that this one has used or its peer could still take for its own (RFC 9293
-    /// section 3.10.7.4, MAY-2).
+    /// Returns the initial sequence number for the next connection between the same ends: beyond
+    /// all that this one has used and that its peer could still accept (RFC 9293 section 3.10.7.4,
+    /// MAY-2).
     #[must_use]
     pub fn successor_seq(&self) -> Seq {
         self.snd.nxt + self.snd.max_wnd.max(0xffff)
     }
 
-    /// The connection ends here, whatever state it is in.
+    /// Moves to CLOSED from any state.
     pub(super) fn kill(&mut self) {
         if self.transition(StateEvent::Kill) {
             self.on_closed();
         }
     }
 
-    /// State CLOSED was entered: sent frames are given back, timers stop. Received ones go back
-    /// by [`Tcb::release_ooo`].
+    /// Cleans up on entry to CLOSED: releases sent frames and stops the timers. Received frames are
+    /// released by [`Tcb::release_ooo`].
     pub(super) fn on_closed(&mut self) {
         self.raise_event(Event::Closed);
         self.scoreboard.clear();
@@ -106,14 +107,14 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
         self.plan = Plan::Nothing;
     }
 
-    /// Enters TIME-WAIT, or stays in it for another while.
+    /// Enters TIME-WAIT, or restarts its timer.
     pub(super) fn enter_time_wait(&mut self, now: Instant) {
         self.raise_event(Event::TimeWait);
         self.scoreboard.release_memory();
         self.recovery.release_memory();
         self.dsack_queue.release_memory();
         let time_wait = now + self.cfg.time_wait_ns;
-        // An ACK that waits still leaves.
+        // A pending delayed ACK is still sent.
         self.timers = Timers { delayed_ack: self.timers.delayed_ack, ..Timers::OFF };
         (self.rare, self.paced) = (RareTimers { time_wait, ..RareTimers::OFF }, false);
     }

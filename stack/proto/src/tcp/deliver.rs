@@ -1,5 +1,5 @@
-//! Bytes on their way up: in order at once, early ones as the upper layer answers, and what was
-//! accepted early when its turn has come.
+//! Delivery of received data: in-order bytes at once, out-of-order bytes by the disposition of the
+//! upper layer, and buffered bytes when they become contiguous.
 
 use core::ops::Range;
 
@@ -13,12 +13,12 @@ use crate::time::{Instant, MICROSECOND};
 use crate::wire::seq::Seq;
 use crate::wire::tcp::{Flags, SackBlock, Segment};
 
-/// An early segment that was handed up and not answered yet.
+/// Out-of-order segment offered to the upper layer, its disposition pending.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct OfferedOoo {
     /// Its new bytes.
     block: SackBlock,
-    /// Where the peer's FIN is, if the segment said so. Believed when the bytes are accepted.
+    /// Sequence number of the peer's FIN, if the segment has it. Used once the bytes are accepted.
     fin: Option<Seq>,
 }
 
@@ -29,15 +29,15 @@ impl OfferedOoo {
 }
 
 impl<R: RxFrame, T: Retained> Tcb<R, T> {
-    /// After [`Delivered::InOrder`]: what was accepted early and became contiguous, in order. To
-    /// be called until `None`, then [`Tcb::release_ooo`].
+    /// After [`Delivered::InOrder`]: returns the data accepted out of order that became contiguous,
+    /// in order. To be called until `None`, then [`Tcb::release_ooo`].
     #[inline]
     pub fn next_contiguous(&mut self) -> Option<Contiguous<R>> {
         if self.fast_path.is_rx_eligible() { None } else { self.next_contiguous_slow() }
     }
 
     fn next_contiguous_slow(&mut self) -> Option<Contiguous<R>> {
-        // Nothing follows the peer's FIN, whatever it sent.
+        // Nothing follows the peer's FIN, even if the peer sent more.
         if self.assembler.is_empty() || self.peer.fin_received {
             return None;
         }
@@ -59,44 +59,44 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
         Some(due)
     }
 
-    /// True if [`Tcb::next_contiguous`] has something: the caller may go on with it later, if it
-    /// does so without being asked.
+    /// True if [`Tcb::next_contiguous`] has more. The caller may continue later, but has to do so
+    /// by itself: no event prompts it.
     #[must_use]
     pub fn has_contiguous(&self) -> bool {
         !self.peer.fin_received && self.assembler.has_at(self.rcv.nxt)
     }
 
-    /// Answers [`Delivered::OutOfOrder`]: TCP is to keep the bytes until their turn, in memory of
-    /// `pool`; they are reported as received (SACK) from now on. False: there was no room, and
-    /// the segment counts as lost.
+    /// Holds the segment of [`Delivered::OutOfOrder`] until it is contiguous, in memory of `pool`.
+    /// It is reported as received (SACK) from now on. Returns false if there is no memory; the
+    /// segment then counts as lost.
     ///
-    /// `frame` and `bytes` are those handed up.
+    /// `frame` and `bytes` are those delivered.
     pub fn buffer_ooo(&mut self, pool: &mut OooPool<R>, frame: R, bytes: Range<usize>) -> bool {
         debug_assert!(self.offered_ooo().is_none_or(|early| early.len() == bytes.len()));
         let kept = pool.buffer(frame, bytes, self.assembler.quota());
         self.insert_ooo(pool, kept)
     }
 
-    /// As [`Tcb::buffer_ooo`] where there is no frame to keep: the bytes are copied.
+    /// As [`Tcb::buffer_ooo`] without a frame to keep: the bytes are copied.
     pub fn copy_ooo(&mut self, pool: &mut OooPool<R>, bytes: &[u8]) -> bool {
         debug_assert!(self.offered_ooo().is_none_or(|early| early.len() == bytes.len()));
         let kept = pool.copy(bytes, self.assembler.quota());
         self.insert_ooo(pool, kept.map(|held| (held, 0)))
     }
 
-    /// [`Tcb::buffer_ooo`] has room for `len` bytes.
+    /// True if [`Tcb::buffer_ooo`] has memory for `len` bytes.
     #[must_use]
     pub fn can_buffer_ooo(&self, pool: &OooPool<R>, len: usize) -> bool {
         pool.admits(len, self.assembler.quota())
     }
 
-    /// [`Tcb::copy_ooo`] has room for `len` bytes.
+    /// True if [`Tcb::copy_ooo`] has memory for `len` bytes.
     #[must_use]
     pub fn can_copy_ooo(&self, pool: &OooPool<R>, len: usize) -> bool {
         pool.admits_copy(len, self.assembler.quota())
     }
 
-    /// What was handed up early and waits for its answer.
+    /// Out-of-order segment whose disposition is pending.
     const fn offered_ooo(&self) -> Option<OfferedOoo> {
         if let Plan::OooAnswer(early) = self.plan { Some(early) } else { None }
     }
@@ -129,8 +129,8 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
         true
     }
 
-    /// Answers [`Delivered::OutOfOrder`]: the upper layer has what it needs of the bytes. They are
-    /// reported as received (SACK), and [`Tcb::next_contiguous`] says when their turn has come.
+    /// Accepts the segment of [`Delivered::OutOfOrder`], which the upper layer has consumed. It is
+    /// reported as received (SACK), and [`Tcb::next_contiguous`] returns it once it is contiguous.
     pub fn consumed_ooo(&mut self, pool: &mut OooPool<R>) {
         let Some(early) = self.take_offered_ooo() else { return };
         self.stats.record().ooo_consumed += 1;
@@ -139,8 +139,8 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
         self.update_fast_path();
     }
 
-    /// Answers [`Delivered::OutOfOrder`]: the bytes are not wanted. They count as not received, and
-    /// the peer sends them again. So does a missing answer.
+    /// Drops the segment of [`Delivered::OutOfOrder`]: it counts as not received, and the peer
+    /// retransmits it. So does a segment without a disposition.
     pub fn drop_ooo(&mut self) {
         if self.take_offered_ooo().is_some() {
             self.stats.record().ooo_rejected += 1;
@@ -148,24 +148,24 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
         }
     }
 
-    /// The upper layer has no memory for the last `len` bytes of those just handed up in order,
-    /// by [`Delivered::InOrder`] or [`Tcb::next_contiguous`]: they count as not received, and the
-    /// peer sends them again. Only where [`Tcb::can_decline`].
+    /// Takes back the last `len` bytes delivered in order, by [`Delivered::InOrder`] or
+    /// [`Tcb::next_contiguous`], for which the upper layer has no memory: they count as not
+    /// received, and the peer retransmits them. Only where [`Tcb::can_decline`].
     #[cold]
     pub fn decline(&mut self, len: u32) {
         debug_assert!(self.can_decline(len));
         self.rcv.decline(len);
     }
 
-    /// The last `len` bytes received in order were neither acknowledged nor are they followed by
-    /// the peer's FIN.
+    /// True if the last `len` bytes received in order are not acknowledged yet, and the peer's FIN
+    /// does not follow them.
     #[must_use]
     pub fn can_decline(&self, len: u32) -> bool {
         !self.peer.fin_received && self.rcv.nxt >= self.rcv.last_ack_sent + len
     }
 
-    /// Gives memory back to the pool that holds for other connections, too: all of it if nothing
-    /// more will be handed up. To be called after anything that may have ended the connection, and
+    /// Returns all out-of-order memory to the pool, which other connections share, if nothing more
+    /// of it will be delivered. To be called after anything that may have ended the connection, and
     /// after [`Tcb::next_contiguous`].
     #[inline]
     pub fn release_ooo(&mut self, pool: &mut OooPool<R>) {
@@ -177,14 +177,14 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
         }
     }
 
-    /// Gives everything held back to the pool. To be called before the connection is dropped.
+    /// Returns all out-of-order memory to the pool. To be called before the connection is dropped.
     #[cold]
     pub fn release_all_ooo(&mut self, pool: &mut OooPool<R>) {
         self.assembler.release(pool);
         self.update_fast_path();
     }
 
-    /// Payload and FIN of an acceptable segment.
+    /// Processes payload and FIN of an acceptable segment.
     #[inline]
     pub(super) fn process_payload<F>(
         &mut self,
@@ -221,12 +221,12 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
             self.raise_event(Event::DataAfterFin);
         }
         if !self.state.can_receive() {
-            // Beyond the peer's FIN, or after the connection's end.
+            // Beyond the peer's FIN, or after the end of the connection.
             return Delivered::Nothing;
         }
         let mut dsack = None;
         if start < self.rcv.nxt {
-            // The head was received before: the first copy wins.
+            // The beginning was received before: the first copy wins.
             let known = end.min(self.rcv.nxt);
             dsack = Some((start, known)).filter(|_| start < known);
             // req: MPA-026, MPA-029, MPA-031, DDP-033, DDP-113
@@ -261,8 +261,8 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
             self.on_out_of_order(dsack);
             return Delivered::Nothing;
         };
-        // One frame is handed up once, so only the first new part of several. What lies beyond
-        // counts as not received, and the peer sends it again.
+        // A frame is delivered once, so only the first of several new parts is. What lies beyond
+        // counts as not received, and the peer retransmits it.
         let skip = (from - seg.seq) as usize;
         let bytes = seg.payload.start + skip..seg.payload.start + skip + (to - from) as usize;
         // req: MPA-034, DDP-013, DDP-024, DDP-114, DDP-116, RDMAP-212, RDMAP-221
@@ -293,7 +293,7 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
         self.rcv.on_in_order(now, &mut self.timers, len, self.cfg.delayed_ack_ns);
     }
 
-    /// A segment arrived out of order, or brought bytes twice.
+    /// Notes a segment that arrived out of order, or with duplicate bytes.
     pub(super) fn on_out_of_order(&mut self, dsack: Option<SackBlock>) {
         self.rcv.on_out_of_order();
         if let Some(dsack) = dsack.filter(|_| self.sack) {
@@ -301,12 +301,12 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
         }
     }
 
-    /// The peer's FIN is here; the first one counts.
+    /// Notes the sequence number of the peer's FIN; the first one counts.
     fn note_fin_seq(&mut self, fin: Option<Seq>) {
         self.peer.fin_seq = self.peer.fin_seq.or(fin);
     }
 
-    /// Takes the peer's FIN once everything before it is here.
+    /// Processes the peer's FIN once everything before it is received.
     #[inline]
     fn process_fin(&mut self) {
         if self.peer.fin_received || self.peer.fin_seq != Some(self.rcv.nxt) {
@@ -327,7 +327,7 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
         }
     }
 
-    /// Looks whether `seg`, with payload, ends the round by which the window grows.
+    /// Ends the round of receive window autotuning if `seg`, which has payload, is past its end.
     #[inline]
     fn check_rcv_round(&mut self, now: Instant, seg: &Segment) {
         let clock = match seg.options.ts {
@@ -344,7 +344,7 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
         self.count_bytes();
         let end = self.assembler.end().unwrap_or(self.rcv.nxt);
         let (limit, limit_max) = (self.rcv_limits.limit(), self.rcv_limits.limit_max());
-        // Not before the connection was accepted.
+        // No growth before the connection was accepted.
         let is_open = limit >= self.cfg.recv_window.min(limit_max);
         self.window_wanted = self.rcv_round.window_needed(now, end, limit_max);
         if self.window_wanted > limit && is_open {
@@ -354,7 +354,8 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
         self.begin_rcv_round(now);
     }
 
-    /// Begins a round: it ends with the echo of what leaves from `now` on.
+    /// Begins a round of receive window autotuning. It ends with the echo of a TSval sent from
+    /// `now` on; without timestamps, after two smoothed round-trip times.
     pub(super) fn begin_rcv_round(&mut self, now: Instant) {
         let wait = if self.ts_on { 0 } else { 2 * (self.rtt.srtt() / MICROSECOND) + 1 };
         let wait = u32::try_from(wait).unwrap_or(RcvRound::WAIT_MAX_US).min(RcvRound::WAIT_MAX_US);
@@ -363,34 +364,33 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
         self.rcv_round_end = RoundEnd(self.ts.tsval(now).wrapping_add(wait));
     }
 
-    /// After [`Event::RcvWndLimited`]: what the receive window should span, so that it does not
-    /// hold the peer up; bytes.
+    /// After [`Event::RcvWndLimited`]: receive window, in bytes, that would not limit the peer.
     #[must_use]
     pub fn window_wanted(&self) -> u32 {
         self.window_wanted
     }
 
-    /// What the receive window may span at present, bytes.
+    /// Current limit of the receive window, bytes.
     #[must_use]
     pub fn window_limit(&self) -> u32 {
         self.rcv_limits.limit()
     }
 
-    /// Lets the receive window span `max_plpmtu` bytes from now on, at most the configured maximum;
-    /// less than at present changes nothing.
+    /// Raises the limit of the receive window to `limit` bytes, at most the configured maximum. A
+    /// smaller value than the current one changes nothing.
     pub fn grow_window(&mut self, limit: u32) {
         let reopens = self.rcv_limits.raise(&mut self.rcv, limit, &self.cfg);
         self.announce_window(reopens);
     }
 
-    /// The receive window spans what it did before it grew. What was offered stays offered: the
-    /// right edge moves on once less than that is left.
+    /// Lowers the limit of the receive window to what it was before it grew. The window advertised
+    /// is not retracted: the right edge stays until less than the limit is left.
     pub fn reset_window(&mut self) {
         self.rcv_limits.lower(&mut self.rcv, self.cfg.recv_window, &self.cfg);
     }
 }
 
-/// Bytes of sequence space that a range in a frame takes.
+/// Sequence space taken by a range of bytes in a frame.
 #[expect(clippy::cast_possible_truncation, reason = "a payload is below 64 KiB")]
 #[inline]
 fn seq_len(bytes: &Range<usize>) -> u32 {

@@ -1,8 +1,8 @@
-//! Explicit congestion notification (RFC 3168, with DCTCP's echo of RFC 8257): what is agreed on,
-//! what is echoed to the peer, and what the peer's echo does.
+//! Explicit Congestion Notification (RFC 3168, and DCTCP's ECN echo of RFC 8257): negotiation, echo
+//! of CE to the peer, and response to ECE from the peer.
 //!
-//! ECT(0) is set on segments of new bytes alone; pure ACKs, retransmissions, probes, SYN and FIN
-//! go without (RFC 3168 sections 6.1.1, 6.1.4 to 6.1.6), which RFC 8311 leaves to experiments.
+//! ECT(0) is set on segments of new data only, not on pure ACKs, retransmissions, probes, SYN and
+//! FIN (RFC 3168 sections 6.1.1, 6.1.4 to 6.1.6); RFC 8311 allows it there for experiments.
 
 use arrayvec::ArrayVec;
 
@@ -14,43 +14,43 @@ use crate::time::Instant;
 use crate::wire::seq::Seq;
 use crate::wire::tcp::{Ecn as Codepoint, Fields, Flags, Options, Segment};
 
-/// The bits that negotiate, both of them.
+/// Both flags of an ECN-setup SYN.
 const ECN_SETUP: Flags = Flags(Flags::ECE.0 | Flags::CWR.0);
-/// Most ACKs owed for changes of the mark.
+/// Most ACKs pending for changes of the CE state.
 const OWED_ACKS_MAX: usize = 4;
 
-/// Why the window was reduced for what is in flight.
+/// Reason of the last window reduction, while data sent before it is unacknowledged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Reduced {
-    /// It was not.
+    /// No reduction.
     No,
     ForEce,
     ForLoss,
 }
 
-/// State of one connection.
+/// ECN state of one connection.
 #[derive(Debug)]
 pub(super) struct Ecn {
-    /// Marks of the peer's segments are echoed, and its echoes answered.
+    /// ECN is used: CE of the peer is echoed, and its ECE answered.
     pub(super) enabled: bool,
-    /// What new bytes carry in the IP header.
+    /// ECN codepoint of new data in the IP header.
     pub(super) codepoint: Codepoint,
-    /// ECE, while it is to be on every ACK.
+    /// ECE, while it is set on every ACK.
     pub(super) ece: Flags,
-    /// The window was reduced; the next new bytes say so.
+    /// The window was reduced: CWR is set on the next new data.
     pub(super) cwr_due: bool,
-    /// A SYN or SYN-ACK of ours asked for, or agreed to, ECN; another one did not.
+    /// A SYN of ours was an ECN-setup SYN; another one was not.
     offered: bool,
     withheld: bool,
-    /// The echo follows the mark (RFC 8257 section 3.2).
+    /// ECE follows CE (RFC 8257 section 3.2).
     dctcp_echo: bool,
-    /// The window was reduced when this was to be sent next: no echo reduces it again before more
-    /// is acknowledged.
+    /// SND.NXT at the last window reduction: ECE does not reduce the window again before more than
+    /// this is acknowledged.
     reduced_at: Seq,
     reduced: Reduced,
-    /// Acknowledgment numbers at which the mark changed and which are to be acknowledged each by
-    /// itself. The mark before the last of them is the opposite of `ece`, and so on backwards.
-    /// In memory of their own, which is given back once the connection is idle.
+    /// Acknowledgment numbers at which the CE state changed; each has to be acknowledged by an ACK
+    /// of its own. The state before the last of them is the opposite of `ece`, and so on backwards.
+    /// Allocated separately, and released once the connection is idle.
     owed_acks: Option<Box<ArrayVec<Seq, OWED_ACKS_MAX>>>,
 }
 
@@ -70,8 +70,8 @@ impl Ecn {
         }
     }
 
-    /// The bits of our SYN. One that is sent again does without: something on the path may drop
-    /// SYNs that ask (RFC 3168 section 6.1.1.1).
+    /// Returns the ECN flags of our SYN. A retransmitted SYN has none: a middlebox may drop
+    /// ECN-setup SYNs (RFC 3168 section 6.1.1.1).
     pub(super) fn syn_flags(&mut self, mode: EcnMode, again: bool) -> Flags {
         if mode == EcnMode::Request && !again {
             self.offered = true;
@@ -82,27 +82,28 @@ impl Ecn {
         }
     }
 
-    /// The bits of our SYN-ACK.
+    /// Returns the ECN flags of our SYN-ACK.
     pub(super) fn syn_ack_flags(&self) -> Flags {
         if self.enabled { Flags::ECE } else { Flags::default() }
     }
 
-    /// The peer's SYN or SYN-ACK came (section 6.1.1). Whoever sent one that does not negotiate
-    /// never sets ECT; whoever received one takes no part at all.
+    /// Processes the ECN flags of the peer's SYN or SYN-ACK (section 6.1.1). A host that has sent a
+    /// SYN without ECN setup never sets ECT; one that has received such a SYN or SYN-ACK does not
+    /// use ECN at all.
     pub(super) fn negotiate(&mut self, mode: EcnMode, flags: Flags) {
         let bits = Flags(flags.0 & ECN_SETUP.0);
         self.enabled = if flags.has(Flags::ACK) {
-            // Both bits on a SYN-ACK are ours, reflected by a host that knows no better.
+            // A SYN-ACK with both flags reflects those of our SYN: the peer does not implement ECN.
             self.offered && bits == Flags::ECE
         } else {
-            // At a simultaneous open our own SYN counts, too.
+            // In a simultaneous open our own SYN counts, too.
             mode != EcnMode::Off && bits == ECN_SETUP && (self.offered || !self.withheld)
         };
         let sends = self.enabled && !self.withheld;
         self.codepoint = if sends { Codepoint::Ect0 } else { Codepoint::NotEct };
     }
 
-    /// The peer's SYN came once more.
+    /// Processes the ECN flags of a retransmitted SYN of the peer.
     pub(super) fn on_repeated_syn(&mut self, flags: Flags) {
         if !flags.has(ECN_SETUP) {
             self.enabled = false;
@@ -110,12 +111,12 @@ impl Ecn {
         }
     }
 
-    /// The window was reduced for a loss, `nxt` being what is sent next.
+    /// Notes a window reduction for a loss; `nxt` is SND.NXT.
     pub(super) fn on_loss(&mut self, nxt: Seq) {
         self.on_window_reduced(nxt, Reduced::ForLoss);
     }
 
-    /// Whatever the reason, the peer is told (section 6.1.2).
+    /// Schedules CWR, whatever the reason of the reduction (section 6.1.2).
     fn on_window_reduced(&mut self, nxt: Seq, reduced: Reduced) {
         if self.enabled {
             self.reduced_at = nxt;
@@ -124,14 +125,14 @@ impl Ecn {
         }
     }
 
-    /// True if the window was reduced, by the peer's echo, for what was in flight along with the
-    /// byte at `seq`: its loss is the same congestion.
+    /// True if the window was reduced, for ECE, after the byte at `seq` was sent: its loss is part
+    /// of the same congestion event.
     pub(super) fn covers(&self, seq: Seq) -> bool {
         self.reduced == Reduced::ForEce && seq < self.reduced_at
     }
 
-    /// Neither a mark is to be echoed, nor is an echo being answered: segments that bring nothing
-    /// new of congestion may take the fast path.
+    /// True if no CE is to be echoed and no ECE was answered in this window: segments without new
+    /// congestion signals may take the fast path.
     pub(super) fn is_idle(&self) -> bool {
         let echoes = || {
             self.ece != Flags::default() || self.owed_acks.as_ref().is_some_and(|o| !o.is_empty())
@@ -139,7 +140,7 @@ impl Ecn {
         !self.enabled || (!echoes() && !self.cwr_due && self.reduced == Reduced::No)
     }
 
-    /// Marks a segment of new bytes.
+    /// Sets ECT on a segment of new data, and CWR if due.
     #[inline]
     pub(super) fn mark_new_data(&mut self, fields: &mut Fields) {
         fields.ecn = self.codepoint;
@@ -149,18 +150,19 @@ impl Ecn {
         }
     }
 
-    /// The oldest ACK owed for a change of the mark: its number, and the echo before the change.
+    /// Removes and returns the oldest ACK pending for a change of the CE state: its acknowledgment
+    /// number, and ECE as it was before the change.
     pub(super) fn pop_owed_ack(&mut self) -> Option<(Seq, Flags)> {
         let owed = self.owed_acks.as_mut()?;
         let ack = owed.pop_at(0)?;
-        // As often as the mark changed from there to now.
+        // The number of changes from there to now.
         let changes = owed.len() + 1;
         let echo = if changes % 2 == 0 { self.ece } else { Flags(self.ece.0 ^ Flags::ECE.0) };
         Some((ack, echo))
     }
 
-    /// Bytes arrived with the mark `marked`; everything before `acked_pending` was received and is
-    /// not acknowledged yet. True if the mark changed.
+    /// Updates the DCTCP echo for received data; `marked` if it carried CE. `pending` is RCV.NXT if
+    /// data before it is not acknowledged yet. Returns true if the CE state changed.
     fn update_dctcp_echo(&mut self, marked: bool, pending: Option<Seq>) -> bool {
         let echo = if marked { Flags::ECE } else { Flags::default() };
         if echo == self.ece {
@@ -169,8 +171,8 @@ impl Ecn {
         self.ece = echo;
         let Some(ack) = pending else { return true };
         let owed = self.owed_acks.get_or_insert_default();
-        // Nothing between this change and the one before: they are none. Too many: the shortest
-        // history is that without the last run.
+        // No data between this change and the one before: they cancel out. Nor do they count if the
+        // queue is full: the last run of segments then counts as part of the one before it.
         if owed.last() == Some(&ack) || owed.is_full() {
             owed.pop();
         } else {
@@ -179,7 +181,7 @@ impl Ecn {
         true
     }
 
-    /// Gives memory back if nothing is in it.
+    /// Releases the memory of pending ACKs if there are none.
     pub(super) fn release_memory(&mut self) {
         if self.owed_acks.as_ref().is_some_and(|owed| owed.is_empty()) {
             self.owed_acks = None;
@@ -188,8 +190,8 @@ impl Ecn {
 }
 
 impl<R: RxFrame, T: Retained> Tcb<R, T> {
-    /// What an acceptable segment says of congestion, in either direction, on a connection with
-    /// ECN. `seg.ack` is not yet taken over.
+    /// Processes CE and ECE of an acceptable segment on a connection with ECN. To be called before
+    /// `seg.ack` advances SND.UNA.
     pub(super) fn process_ecn(&mut self, seg: &Segment) {
         if !seg.payload.is_empty() {
             self.process_ce(seg);
@@ -207,8 +209,8 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
         }
     }
 
-    /// The receiver's part: ECE from the mark until the peer says CWR (RFC 3168 section 6.1.3),
-    /// or as the mark is (RFC 8257 section 3.2).
+    /// Processes CE as the receiver: ECE from CE until CWR is received (RFC 3168 section 6.1.3), or
+    /// ECE as CE (RFC 8257 section 3.2).
     fn process_ce(&mut self, seg: &Segment) {
         let marked = seg.ecn == Codepoint::Ce;
         if marked {
@@ -217,7 +219,7 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
         if self.ecn.dctcp_echo {
             let pending = (self.rcv.nxt != self.rcv.last_ack_sent).then_some(self.rcv.nxt);
             if self.ecn.update_dctcp_echo(marked, pending) {
-                // At once, and by itself: the count of bytes with ECE has to be right.
+                // At once, and as a pure ACK: the peer counts the bytes acknowledged with ECE.
                 self.rcv.ack_now = true;
                 self.rcv.pure_ack = true;
             }
@@ -231,12 +233,12 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
         }
     }
 
-    /// The sender's part: as for a loss, but nothing is sent again; once for all that was sent
-    /// before the reduction (RFC 3168 section 6.1.2), losses included.
+    /// Processes ECE as the sender: reduces the window as for a loss, without retransmission. Once
+    /// for all data sent before a reduction, one for loss included (RFC 3168 section 6.1.2).
     #[cold]
     fn on_ece(&mut self) {
         self.stats.record().ece_in += 1;
-        // The window does not grow by what is marked.
+        // ACKs with ECE do not grow the window.
         self.cc.cwnd_limited = false;
         if self.ecn.reduced != Reduced::No || self.recovery.ca_state != CaState::Open {
             return;
@@ -247,7 +249,7 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
         self.cc.on_ece(flight, u32::from(self.emss));
     }
 
-    /// An ACK of `ack` with the echo as it was then, and the window as it is offered since.
+    /// Fields of an ACK of `ack` with ECE as it was then, and the window as advertised since.
     #[cold]
     pub(super) fn owed_ack_fields(&self, now: Instant, ack: Seq, echo: Flags) -> Fields {
         let window = (self.rcv.adv - ack) >> self.rcv.wscale;

@@ -1,4 +1,4 @@
-//! What a connection and its upper layer say to each other.
+//! Interface between a connection and its upper layer: delivered data, transmit decisions, events.
 
 use core::ops::Range;
 
@@ -7,51 +7,51 @@ use super::Tcb;
 use crate::time::Instant;
 use crate::wire::seq::Seq;
 
-/// What a segment brought for the upper layer.
+/// Result of a received segment for the upper layer.
 #[derive(Debug)]
 #[must_use]
 pub enum Delivered<R> {
-    /// Nothing new: an ACK, a duplicate, or what is over the bound.
+    /// No new data: an ACK, a duplicate, or data beyond a limit.
     Nothing,
-    /// The next bytes of the stream. They are acknowledged from now on: the caller consumes
-    /// them, or keeps them and says so with [`Tcb::add_unconsumed`].
+    /// The next bytes of the stream. They are acknowledged from now on. The caller consumes them,
+    /// or keeps them and reports that by [`Tcb::add_unconsumed`].
     InOrder {
         /// The frame.
         frame: R,
-        /// Where the new bytes lie in it; never empty.
+        /// Position of the new bytes in the frame; never empty.
         bytes: Range<usize>,
     },
-    /// Bytes ahead of their turn. The caller answers before anything else is asked of the
-    /// connection: [`Tcb::buffer_ooo`] if TCP is to keep them, [`Tcb::consumed_ooo`] if it has used
-    /// them already, [`Tcb::drop_ooo`] if it can tell that they are garbage, or has no room.
-    /// No byte is handed up again that was held or taken; what was rejected may come once more.
+    /// Out-of-order bytes. Before any other call on the connection the caller calls one of
+    /// [`Tcb::buffer_ooo`], for TCP to hold them; [`Tcb::consumed_ooo`], if it has consumed them
+    /// already; [`Tcb::drop_ooo`], if it found them corrupt or has no memory. Bytes held or
+    /// consumed are not delivered again; dropped ones may be.
     ///
-    /// Of a segment that spans several gaps only the first new part is handed up: a frame goes up
-    /// once, and MPA's segments overlap in part only where the peer has cut them anew. The rest
+    /// Of a segment that spans several holes only the first new part is delivered: a frame is
+    /// delivered once, and FPDUs overlap in part only if the peer has resegmented them. The rest
     /// counts as not received.
     OutOfOrder {
         /// The frame.
         frame: R,
         /// Sequence number of the first new byte.
         seq: Seq,
-        /// Where the new bytes lie in the frame; never empty.
+        /// Position of the new bytes in the frame; never empty.
         bytes: Range<usize>,
     },
 }
 
-/// Where a connection begins: what must not be guessed by those who do not see its segments. The
-/// caller's keyed hashes of the four-tuple; the only source of chance here.
+/// Initial sequence number and timestamp offset, unpredictable for off-path attackers. The caller
+/// derives both from the four-tuple by keyed hashes; TCP has no other source of randomness.
 #[derive(Clone, Copy, Debug)]
 pub struct IssAndTsOffset {
     /// Initial send sequence number (RFC 6528: keyed hash plus clock).
     pub iss: Seq,
-    /// Added to the clock of the timestamps (RFC 7323 section 7.1). Of another key than `iss`, so
-    /// that neither tells the other.
+    /// Added to the timestamp clock (RFC 7323 section 7.1). Uses another key than `iss`, so that
+    /// neither reveals the other.
     pub ts_offset: u32,
 }
 
 impl IssAndTsOffset {
-    /// TSval of a segment sent now: microseconds.
+    /// Returns TSval of a segment sent at `now`: microseconds.
     #[expect(clippy::cast_possible_truncation, reason = "TSval is a 32-bit clock that wraps")]
     #[inline]
     #[must_use]
@@ -60,64 +60,63 @@ impl IssAndTsOffset {
     }
 }
 
-/// What the upper layer has to send next. See [`Tcb::next_transmit`].
+/// Data that the upper layer has to send. See [`Tcb::next_transmit`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TxDemand {
-    /// Nothing.
+    /// No data.
     Nothing,
-    /// A record; its bytes if it may be as long as it likes. It decides whether a small window
-    /// will do.
+    /// A record, with its length in bytes if no limit shortens it. The length decides whether a
+    /// small window suffices.
     Record(u32),
 }
 
-/// What the connection wants to send next. See [`Tcb::next_transmit`].
+/// Frame that the connection has to send. See [`Tcb::next_transmit`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use]
 pub enum Transmit {
-    /// Nothing now.
+    /// Nothing to send now.
     Idle,
-    /// A frame of headers only (SYN, SYN-ACK, ACK, FIN, probe, RST): [`Tcb::write_control`].
+    /// Frame without payload (SYN, SYN-ACK, ACK, FIN, probe, RST): [`Tcb::write_control`].
     Control,
-    /// A copy of bytes written before: [`Tcb::write_retransmit`].
+    /// Bytes written before, lost or not sent yet: [`Tcb::write_retransmit`].
     Retransmit {
         /// Payload bytes of the frame.
         payload_len: usize,
     },
     /// A new record may be written: [`Tcb::write_new_data`], then [`Tcb::on_sent`].
     NewData {
-        /// Payload bytes admitted: [`Tcb::emss`], less under a small window, or more if the path
-        /// is to be probed. The record that was announced fits, unless no larger window is to be
-        /// expected soon; a record made to fit is best. A longer one is accepted and will be cut.
+        /// Payload bytes admitted: [`Tcb::emss`], less with a small window, more for a path MTU
+        /// probe. The announced record fits, unless no larger window is to be expected soon; the
+        /// record should then be made to fit. A longer one is accepted and will be split.
         capacity: usize,
     },
 }
 
-/// A change the upper layer has to know of. Each is reported once.
+/// Change of which the upper layer is notified. Each is reported once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Event {
     /// The handshake is complete.
     Established,
-    /// [`Tcb::emss`] changed after the handshake: the path takes less, or more.
+    /// [`Tcb::emss`] changed after the handshake: the path MTU decreased or increased.
     EmssChanged,
-    /// Bytes came that lie behind the peer's FIN. They are ignored (RFC 9293 section 3.10.7.4,
-    /// seventh check); what is above may call it an error.
+    /// Data was received beyond the peer's FIN. It is ignored (RFC 9293 section 3.10.7.4, seventh
+    /// check); the upper layer may treat it as an error.
     DataAfterFin,
-    /// The peer's FIN arrived, and everything before it was handed up.
+    /// The peer's FIN was received, and everything before it was delivered.
     PeerClosed,
     /// The peer reset the connection.
     Reset,
-    /// The peer no longer answers.
+    /// The connection timed out: the peer no longer answers.
     TimedOut,
-    /// Segments have gone unanswered for some time, and are sent on (RFC 9293 section 3.8.3, R1):
-    /// the way to the peer is to be looked at.
+    /// Segments are unanswered after R1 retransmissions, which continue (RFC 9293 section 3.8.3):
+    /// the next hop is suspect.
     R1Exceeded,
-    /// All is done, and the connection only waits for stray segments (TIME-WAIT); also each time
-    /// that this wait begins anew.
+    /// The connection entered TIME-WAIT, or restarted its timer.
     TimeWait,
-    /// The receive window holds the peer up, or soon will: [`Tcb::window_wanted`],
+    /// The receive window limits the peer, or soon will: see [`Tcb::window_wanted`] and
     /// [`Tcb::grow_window`].
     RcvWndLimited,
-    /// The connection is gone; always the last notice.
+    /// The state is CLOSED; always the last event.
     Closed,
 }
 

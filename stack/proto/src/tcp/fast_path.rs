@@ -1,15 +1,15 @@
-//! The short way: segments of a connection to which nothing out of the ordinary happens.
+//! Fast path (header prediction): segments of an established connection without loss.
 //!
-//! Nearly all segments are of three kinds: bytes in order, an ACK of something new, new bytes
-//! sent; and nearly always nothing is amiss. [`FastPath`] says in one byte that this is so. It is
-//! worked out anew ([`Tcb::update_fast_path`]) whenever anything but these three has happened, so
-//! that no test for a rare condition is left on their way.
+//! Nearly all segments are of three kinds: in-order data, an ACK of new data, or new data sent.
+//! Nearly always no close, loss recovery, probe, ECN response or out-of-order data is in progress.
+//! [`FastPath`] holds this in one byte. It is recomputed ([`Tcb::update_fast_path`]) after
+//! everything but these three, so that their path has no test for a rare condition.
 //!
-//! What follows here is written on [`HotState`], through which nothing can be reached but the first
-//! [`super::HOT_LEN`] bytes of a [`Tcb`], the records, and the settings, which connections share.
-//! Where one of the three ends a round trip, or says something new of it, a cold function takes
-//! over for that. Whatever a segment has that is not foreseen here sends it the long way (`input`,
-//! `output`), which knows everything and comes to the same where both apply.
+//! The code here works on [`HotState`], which gives access to the first [`super::HOT_LEN`] bytes of
+//! a [`Tcb`], the records, and the settings that connections share, and to nothing else. If a
+//! segment ends a round trip or gives a new RTT sample, a cold function does the rest. A segment
+//! that does not match takes the slow path (`input`, `output`), which handles every case. Where
+//! both apply they have the same result.
 
 use super::ack::IDLE_NS;
 use super::config::Config;
@@ -29,22 +29,22 @@ use crate::device::{Retained, RxFrame};
 use crate::time::Instant;
 use crate::wire::tcp::{Ecn, Fields, Flags, Options, Segment};
 
-/// Which segments go the short way, and what else is to be known on it; a bit each.
+/// Eligibility of segments for the fast path, and other state that it tests; one bit each.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct FastPath(u8);
 
 impl FastPath {
-    /// Segments received: nothing is amiss.
+    /// Received segments are eligible.
     const RX: u8 = 1;
-    /// Segments sent: neither is anything else to be sent than bytes and their ACKs.
+    /// Sent segments are eligible: also, only data and its ACKs are to be sent.
     const TX: u8 = 2;
-    /// There may be notices, or the connection is gone.
+    /// There may be events, or the state is CLOSED.
     const EVENTS: u8 = 4;
-    /// Tail-loss probes are to be made.
+    /// Tail-loss probes are enabled.
     const TLP: u8 = 8;
-    /// New bytes carry ECT(0).
+    /// New data carries ECT(0).
     const ECT: u8 = 16;
-    /// A segment larger than EMSS is to probe the path's MTU.
+    /// A path MTU probe is due: a segment larger than EMSS.
     const PMTU_PROBE: u8 = 32;
 
     #[inline]
@@ -77,18 +77,18 @@ impl FastPath {
         if self.0 & Self::ECT == 0 { Ecn::NotEct } else { Ecn::Ect0 }
     }
 
-    /// There is a notice.
+    /// Notes that there is an event.
     pub(super) const fn set_events(&mut self) {
         self.0 |= Self::EVENTS;
     }
 
-    /// Something else is to be seen to first.
+    /// Disables the fast path until the next update: the slow path has work to do first.
     pub(super) const fn disable(&mut self) {
         self.0 &= !(Self::RX | Self::TX);
     }
 }
 
-/// What the short way touches of a connection.
+/// The part of a connection that the fast path accesses.
 struct HotState<'a, T> {
     scoreboard: &'a mut LazyScoreboard<T>,
     cfg: &'a Config,
@@ -109,23 +109,23 @@ struct HotState<'a, T> {
     cwnd_limited: &'a mut bool,
 }
 
-/// What remains to be done for a received segment.
+/// Work left for a received segment.
 #[derive(Clone, Copy, Debug, Default)]
 struct FollowUp {
-    /// Bytes it acknowledged, and what that freed.
+    /// Bytes it acknowledged, and the records that freed.
     bytes: u32,
     acked: Acked,
-    /// Its round-trip time is to be taken as a sample.
+    /// Its round-trip time is a sample.
     is_rtt_sample: bool,
-    /// The window's algorithm is to hear of it.
+    /// Congestion control is to be called for it.
     grows_cwnd: bool,
-    /// It ends a round of the receive window.
+    /// It ends a round of receive window autotuning.
     ends_round: bool,
 }
 
 impl<T: Retained> HotState<'_, T> {
-    /// Takes a segment with the next bytes in order, or an ACK of something new, or both, or with
-    /// another window. `None`: it is something else, and nothing was done.
+    /// Processes a segment with in-order data, an ACK of new data, both, or a window update.
+    /// Returns `None`, and changes nothing, if it is any other.
     #[expect(clippy::cast_possible_truncation, reason = "a payload is below 64 KiB")]
     #[inline(always)]
     fn try_receive(&mut self, now: Instant, seg: &Segment) -> Option<FollowUp> {
@@ -171,7 +171,7 @@ impl<T: Retained> HotState<'_, T> {
         Some(follow_up)
     }
 
-    /// `bytes` more are acknowledged.
+    /// Processes the acknowledgment of `bytes` bytes.
     #[inline(always)]
     fn ack_new_data(&mut self, now: Instant, seg: &Segment, bytes: u32) -> FollowUp {
         self.snd.una = seg.ack;
@@ -206,7 +206,7 @@ impl<T: Retained> HotState<'_, T> {
         };
     }
 
-    /// What is to be sent next: new bytes, an ACK, or nothing. `None`: that takes more thought.
+    /// Returns the next frame to send: new data, an ACK, or none; `None` if the slow path decides.
     #[inline(always)]
     fn next_transmit(&mut self, now: Instant, ready: TxDemand) -> Option<Transmit> {
         if let TxDemand::Record(len) = ready {
@@ -231,7 +231,7 @@ impl<T: Retained> HotState<'_, T> {
         Some(if self.rcv.ack_now { Transmit::Control } else { Transmit::Idle })
     }
 
-    /// The headers of new bytes.
+    /// Returns the header fields of new data.
     #[inline(always)]
     fn data_fields(&mut self, now: Instant, push: bool) -> Fields {
         self.rcv.on_data_sent(self.timers);
@@ -246,7 +246,7 @@ impl<T: Retained> HotState<'_, T> {
         }
     }
 
-    /// A record of `len` new bytes left.
+    /// Records that `len` bytes of new data were sent.
     #[inline(always)]
     fn on_sent(&mut self, now: Instant, retained: T, len: u32, offset: u32) {
         self.scoreboard.push(now, self.snd.nxt, len, offset, retained, true);
@@ -258,7 +258,7 @@ impl<T: Retained> HotState<'_, T> {
         self.snd.nxt += len;
         *self.last_tx_at = CoarseInstant::of(now);
         self.arm_pto(now);
-        // In slow start a window half used still counts: it will be full in a round trip.
+        // In slow start half a window in flight is cwnd-limited: it is full a round trip later.
         let (flight, window) = (self.snd.flight(), self.window.cwnd());
         *self.cwnd_limited =
             flight + self.emss > window || (self.window.in_slow_start() && flight > window / 2);
@@ -289,7 +289,7 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
         }
     }
 
-    /// Takes a segment the short way, if that is open to it.
+    /// Processes a received segment on the fast path; false if it has to take the slow path.
     #[inline(always)]
     pub(super) fn try_fast_path(&mut self, now: Instant, seg: &Segment) -> bool {
         debug_assert_eq!(self.fast_path, self.fast_path_eligibility());
@@ -305,7 +305,7 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
         true
     }
 
-    /// What is not to be done for every segment.
+    /// Does the work that few segments need; see [`FollowUp`].
     #[cold]
     fn finish_fast_path(&mut self, now: Instant, seg: &Segment, follow_up: &FollowUp) {
         self.count_bytes();
@@ -325,7 +325,7 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
             self.rearm_timers(now);
             self.pmtu.check_due(now);
             if self.ecn.enabled {
-                // What was acknowledged since the last look came without ECE.
+                // DCTCP is given ACKs without ECE once per round trip.
                 let una = self.snd.una;
                 self.cc.observe(una - follow_up.bytes, una, self.snd.nxt, false);
             }
@@ -336,26 +336,26 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
         self.update_fast_path();
     }
 
-    /// What is to be sent next, if that is found the short way. [`Transmit::Control`] is an ACK.
+    /// Returns the next frame to send if the fast path decides; [`Transmit::Control`] is an ACK.
     #[inline(always)]
     pub(super) fn plan_fast(&mut self, now: Instant, ready: TxDemand) -> Option<Transmit> {
         debug_assert_eq!(self.fast_path, self.fast_path_eligibility());
         if self.fast_path.is_tx_eligible() { self.hot().next_transmit(now, ready) } else { None }
     }
 
-    /// True if a record of `len` bytes may leave the short way.
+    /// True if a record of `len` bytes may be sent on the fast path.
     #[inline(always)]
     pub(super) fn fast_path_admits(&self, len: u32) -> bool {
         self.fast_path.is_tx_eligible() && len <= u32::from(self.emss) && len <= self.snd.usable()
     }
 
-    /// The headers of new bytes.
+    /// Returns the header fields of new data.
     #[inline(always)]
     pub(super) fn fast_path_fields(&mut self, now: Instant, push: bool) -> Fields {
         self.hot().data_fields(now, push)
     }
 
-    /// A record left the short way.
+    /// Records that a record was sent on the fast path.
     #[inline(always)]
     pub(super) fn on_sent_fast(&mut self, now: Instant, retained: T, len: u32, offset: u32) {
         self.hot().on_sent(now, retained, len, offset);
@@ -363,14 +363,15 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
         tests::Counts::sent();
     }
 
-    /// To be called at the end of whatever is not the short way: works out what that has to know.
+    /// Recomputes the state that the fast path depends on. To be called at the end of everything
+    /// that is not the fast path.
     pub(super) fn update_fast_path(&mut self) {
         self.fast_path = self.fast_path_eligibility();
         self.timers.rare = self.rare.earliest(self.paced);
         self.rtt.fill_cache(&mut self.rtt_cache, &self.cfg);
     }
 
-    /// Which segments may go the short way.
+    /// Computes which segments are eligible for the fast path.
     fn fast_path_eligibility(&self) -> FastPath {
         let is_established = self.state == State::Established
             && matches!(self.plan, Plan::Nothing)

@@ -1,4 +1,4 @@
-//! Segments in: RFC 9293 section 3.10.7, with the checks of RFC 7323 (PAWS) and RFC 5961.
+//! Received segments: RFC 9293 section 3.10.7, with the checks of RFC 7323 (PAWS) and RFC 5961.
 
 use super::state::{State, StateEvent};
 use super::{CoarseInstant, Delivered, Event, Plan, Tcb, Timestamps};
@@ -7,24 +7,24 @@ use crate::time::{Instant, MICROSECOND};
 use crate::wire::seq::Seq;
 use crate::wire::tcp::{Flags, Segment};
 
-/// How long the peer's last timestamp is compared with. RFC 7323 section 5.5 has 24 days, for
-/// clocks of a millisecond and slower; a clock of a microsecond turns in 71 minutes. A thousand
-/// seconds, in units of [`Timestamps::coarse`].
+/// Lifetime of TS.Recent. RFC 7323 section 5.5 has 24 days, for clocks of a millisecond and slower;
+/// a clock of a microsecond wraps in 71 minutes. A thousand seconds, in units of
+/// [`Timestamps::coarse`].
 const TS_RECENT_LIFE: u32 = 931;
-/// Most that our clock of the timestamps advances over a silence: a quarter of a turn.
+/// Most that our timestamp clock advances over an idle period: a quarter of its range.
 pub(super) const TS_IDLE_MAX_NS: u64 = (1 << 30) * MICROSECOND;
 
 impl<R: RxFrame, T: Retained> Tcb<R, T> {
-    /// Takes a segment of this connection, `seg` being the parsed header of `frame`.
+    /// Processes a segment of this connection; `seg` is the parsed header of `frame`.
     ///
-    /// Each byte is handed up once: those that came in order are acknowledged from then on, those
-    /// that came early are as the caller answers, at once; see [`Delivered`].
+    /// Each byte is delivered once. In-order bytes are acknowledged from then on, out-of-order
+    /// bytes by the disposition that the caller has to give at once; see [`Delivered`].
     ///
     /// In state CLOSED nothing happens; the engine answers with [`crate::wire::tcp::rst_reply`].
     ///
-    /// TCP does not look at the frame, which may be anything the caller wants to have back.
+    /// TCP does not access the frame, which may be any value that the caller wants returned.
     ///
-    /// Cost in order: constant, and O(records) of what `seg` acknowledges.
+    /// Cost for in-order data: constant, and O(records) that `seg` acknowledges.
     #[inline]
     pub fn handle_segment<F>(&mut self, now: Instant, seg: &Segment, frame: F) -> Delivered<F> {
         self.traffic.segments_in = self.traffic.segments_in.wrapping_add(1);
@@ -40,7 +40,7 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
         delivered
     }
 
-    /// Any segment, in any state.
+    /// Processes any segment, in any state.
     fn process_segment<F>(&mut self, now: Instant, seg: &Segment, frame: F) -> Delivered<F> {
         match self.state {
             State::Closed => return Delivered::Nothing,
@@ -69,15 +69,15 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
         if !self.process_ack(now, seg) {
             return Delivered::Nothing;
         }
-        // Not before its acknowledgment was found acceptable: who forges segments blindly must not
-        // keep a dead connection alive.
+        // Only after the acknowledgment was found acceptable: an off-path attacker must not keep a
+        // dead connection alive.
         self.last_rx_at = now;
         self.unanswered = 0;
         self.update_ts_recent(now, seg);
         self.process_payload(now, seg, frame)
     }
 
-    /// Section 3.10.7.3.
+    /// Processes a segment in SYN-SENT (section 3.10.7.3).
     fn process_syn_sent(&mut self, now: Instant, seg: &Segment) {
         let acks = seg.flags.has(Flags::ACK);
         if acks && (seg.ack <= self.local.iss || seg.ack > self.snd.nxt) {
@@ -108,7 +108,8 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
         }
     }
 
-    /// In SYN-RECEIVED: does this acknowledge our SYN? If not, section 3.10.7.4 asks for a RST.
+    /// Processes an ACK in SYN-RECEIVED. Returns false if it does not acknowledge our SYN: section
+    /// 3.10.7.4 then requires a RST.
     fn process_syn_acked(&mut self, now: Instant, seg: &Segment) -> bool {
         if seg.ack != self.snd.nxt || seg.ack == self.local.iss {
             self.pending.stray_reset = Some(seg.ack);
@@ -126,8 +127,7 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
             self.rtt.on_syn_lost(&self.cfg);
         }
         if self.retries > 1 {
-            // The path dropped several SYNs: it is not the time for ten segments at once (RFC 6928
-            // section 2).
+            // The path dropped several SYNs: no initial window of ten (RFC 6928 section 2).
             self.cc.set_cwnd(u32::from(self.emss));
         }
         self.rtt.reset_backoff();
@@ -148,11 +148,11 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
         }
     }
 
-    /// PAWS (RFC 7323 section 5.3, R1 to R3). A segment without timestamps where they were agreed
-    /// on is dropped, unless it is a RST (section 3.2); a SYN then is of a peer that began anew and
-    /// learns by the answer that this connection is still there (RFC 5961 section 4). A probe below
-    /// the window is answered as well: some stacks build keepalives without options, nothing is
-    /// taken from them, and without an answer the peer would give up a living connection.
+    /// Performs PAWS (RFC 7323 section 5.3, R1 to R3). A segment without timestamps on a connection
+    /// with timestamps is dropped, unless it is a RST (section 3.2). A SYN of this kind comes from
+    /// a peer that restarted; the challenge ACK shows it that this connection still exists (RFC
+    /// 5961 section 4). A probe below the window is answered as well: some stacks send keepalives
+    /// without options, nothing of them is used, and without an answer the peer would abort.
     #[inline]
     fn passes_paws(&mut self, now: Instant, seg: &Segment) -> bool {
         if !self.ts_on || seg.flags.has(Flags::RST) {
@@ -176,28 +176,27 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
         true
     }
 
-    /// A segment with a timestamp older than one before. Mostly another segment overtook it on
-    /// the way: with a clock of a microsecond that shows.
+    /// Processes a segment with a timestamp older than TS.Recent. Mostly it was overtaken on the
+    /// path, which a clock of a microsecond reveals.
     #[cold]
     fn on_paws_drop(&mut self, now: Instant, seg: &Segment) {
         self.stats.record().paws_drops += 1;
         let end = seg.seq + seg.seq_len();
         if !seg.payload.is_empty() && end <= self.rcv.nxt {
-            // Its retransmission was faster. The sender learns that it was needless.
+            // Its retransmission was faster. D-SACK shows the sender that it was spurious.
             self.stats.record().duplicates_in += 1;
             self.on_out_of_order(Some((seg.seq, end)));
         } else if seg.seq_len() > 0 || seg.ack > self.snd.una {
             self.send_limited_ack(now, seg);
         }
-        // A pure ACK of what is known to be received has nothing to say; an answer to it would
-        // count as a duplicate.
+        // A pure ACK of old data carries nothing new; the answer would count as a duplicate ACK.
     }
 
-    /// To be called before the first segment is sent after a silence, and before another one of
-    /// the peer's counts as heard. A clock of a microsecond seems to run back over more than 35
-    /// minutes, and peers drop what looks old for 24 days (RFC 7323 section 5.5): our clock then
-    /// skips what is too much. Whatever was sent was answered within minutes, so that silence since
-    /// the peer was heard is silence of ours.
+    /// Limits the advance of our timestamp clock over an idle period. To be called before the first
+    /// segment is sent after it, and before `last_rx_at` is updated. A clock of a microsecond seems
+    /// to run backwards after more than 35 minutes, and peers drop segments that look old for 24
+    /// days (RFC 7323 section 5.5): our clock skips the excess. Whatever is sent is answered within
+    /// minutes, so that nothing received for so long means nothing sent.
     #[inline]
     pub(super) fn advance_ts_clock(&mut self, now: Instant) {
         if now.since(self.last_rx_at) > TS_IDLE_MAX_NS {
@@ -214,9 +213,9 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
         self.ts.offset = self.ts.offset.wrapping_sub((excess_ns / MICROSECOND) as u32);
     }
 
-    /// RFC 7323 section 4.3: the timestamp of the segment that the next ACK answers. Not before
-    /// its acknowledgment was found acceptable: a timestamp far ahead would lock the peer out, and
-    /// whoever forges segments had only to guess a sequence number.
+    /// Updates TS.Recent (RFC 7323 section 4.3): the timestamp of the segment that the next ACK
+    /// answers. Only after the acknowledgment was found acceptable: a timestamp far ahead would
+    /// lock the peer out, and an off-path attacker would only have to guess a sequence number.
     #[inline]
     fn update_ts_recent(&mut self, now: Instant, seg: &Segment) {
         if let (true, Some((val, _))) = (self.ts_on, seg.options.ts)
@@ -227,8 +226,8 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
         }
     }
 
-    /// The acceptability test of section 3.10.7.4, taken generously at the right edge: an ACK
-    /// from a peer that has filled the window lies just there, and payload beyond is cut off.
+    /// Acceptability test of section 3.10.7.4, one byte wider at the right edge: an ACK from a peer
+    /// that has filled the window lies there, and payload beyond is cut off.
     #[inline]
     pub(super) fn is_acceptable(&self, seg: &Segment) -> bool {
         let len = seg.seq_len();
@@ -238,7 +237,7 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
         seg.seq <= self.rcv.adv && seg.seq + len > self.rcv.nxt
     }
 
-    /// A segment outside the window: an ACK answers it, except a RST.
+    /// Processes a segment outside the window: answered by an ACK, unless it is a RST.
     #[cold]
     fn process_unacceptable(&mut self, now: Instant, seg: &Segment) {
         if seg.flags.has(Flags::RST) {
@@ -254,12 +253,12 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
         if self.state == State::SynReceived && seg.flags.has(Flags::SYN) && seg.seq == self.peer.irs
         {
             if !seg.flags.has(Flags::ACK) {
-                // The peer's SYN once more: our SYN-ACK was lost.
+                // The peer's SYN was retransmitted: our SYN-ACK was lost.
                 self.ecn.on_repeated_syn(seg.flags);
                 self.pending.syn = true;
             } else if self.process_syn_acked(now, seg) {
-                // Both ends opened at once (figure 8 of section 3.5); the sequence number is that
-                // of the SYN we know, which the test of acceptability does not foresee.
+                // Simultaneous open (figure 8 of section 3.5): the sequence number is that of the
+                // SYN already received, which the acceptability test does not provide for.
                 self.snd.update_window(seg.seq, false, u32::from(seg.window));
                 self.rcv.ack_now = true;
             }
@@ -286,30 +285,30 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
         }
     }
 
-    /// A RST with the number of the peer's FIN, which some stacks send right behind it where a
-    /// program ends with its connection open. It is as hard to guess as RCV.NXT, the only other one
-    /// that is taken; once both ends have finished there is nothing left to reset.
+    /// True for a RST with the sequence number of the peer's FIN, which some stacks send right
+    /// after it when a process exits with its connection open. It is as hard to guess as RCV.NXT,
+    /// the only other number accepted. Once both FINs are acknowledged nothing is left to reset.
     fn is_rst_at_fin(&self, rst: &Segment) -> bool {
         let has_finished = matches!(self.state, State::CloseWait | State::Closing | State::LastAck);
         has_finished && rst.seq == self.rcv.nxt - 1
     }
 
-    /// A segment just below the window, as peers send to learn whether we are there, or have room
-    /// again. Who only guesses does not find the place.
+    /// True for a zero-window or keepalive probe: a segment just below the window. An off-path
+    /// attacker who only guesses does not hit its sequence number.
     fn is_window_probe(&self, seg: &Segment) -> bool {
         let acks = seg.ack <= self.snd.nxt && seg.ack >= self.snd.una - self.snd.max_wnd;
         let is_plain = seg.flags.has(Flags::ACK) && !seg.flags.has(Flags::SYN);
         is_plain && acks && seg.seq == self.rcv.nxt - 1 && seg.seq_len() <= 1
     }
 
-    /// RST and SYN in the window (RFC 5961 sections 3.2 and 4.2); segments without ACK.
+    /// Processes RST and SYN in the window (RFC 5961 sections 3.2 and 4.2); segments without ACK.
     #[cold]
     fn process_rst_or_syn(&mut self, now: Instant, seg: &Segment) {
         if seg.flags.has(Flags::RST) {
             if self.state == State::TimeWait {
-                // An old RST must not cut TIME-WAIT short (RFC 1337). But who is answered a SYN by
-                // an ACK of this connection resets it (RFC 9293 section 3.5.1), and would otherwise
-                // wait for its end.
+                // An old RST must not cut TIME-WAIT short (RFC 1337). But a peer whose SYN is
+                // answered by an ACK of this connection resets it (RFC 9293 section 3.5.1), and
+                // would otherwise have to wait for the end of TIME-WAIT.
                 if seg.seq == self.rcv.nxt && self.peer.syn_in_time_wait {
                     self.kill();
                 }
@@ -320,8 +319,8 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
             } else if seg.seq > self.rcv.nxt && seg.seq < self.rcv.adv {
                 self.send_challenge_ack(now, seg);
             } else {
-                // The RST itself lies before the window, though its bytes reach into it, or just
-                // behind it.
+                // The RST itself lies below the window, though its payload reaches into it, or at
+                // its right edge.
                 self.stats.record().out_of_window += 1;
             }
         } else if seg.flags.has(Flags::SYN) {

@@ -1,9 +1,9 @@
-//! ACKs while something is amiss: loss found and repaired (RFC 8985 section 6, RFC 6675, RFC
-//! 6582), its rate (RFC 9937), and the undoing of losses that were none (RFC 3522, RFC 2883, RFC
-//! 3708, RFC 5682).
+//! ACK processing with loss or SACK: loss detection and recovery (RFC 8985 section 6, RFC 6675, RFC
+//! 6582), its rate (RFC 9937), and the undo of spurious recovery (RFC 3522, RFC 2883, RFC 3708, RFC
+//! 5682).
 //!
-//! There is no rescue retransmission (RFC 6675 section 4, rule 4): the end of a flight is found
-//! lost by the answer to any retransmission, which left after it, or else by the probe.
+//! There is no rescue retransmission (RFC 6675 section 4, rule 4). A loss at the end of a flight is
+//! detected by the ACK of any retransmission, which was sent later, or else by the tail-loss probe.
 
 use super::rack::{DUP_THRESH, SampleGuard};
 use super::recovery_state::{CaState, Frto};
@@ -15,11 +15,11 @@ use crate::wire::seq::Seq;
 use crate::wire::tcp::{SackBlock, Segment};
 
 impl<R: RxFrame, T: Retained> Tcb<R, T> {
-    /// Takes an ACK that may be more than progress. `duplicate`: by the definition of RFC 5681.
+    /// Processes an ACK that may do more than advance SND.UNA. `duplicate`: by RFC 5681.
     #[inline(never)]
     pub(super) fn process_ack_slow(&mut self, now: Instant, seg: &Segment, duplicate: bool) {
-        // What the peer was not known to hold when this ACK came: `RecoverFS` of an episode that
-        // it begins.
+        // `outstanding`: bytes neither acknowledged nor SACKed before this ACK; `RecoverFS` of an
+        // episode that it begins.
         let flight = self.snd.flight();
         let outstanding = flight - self.scoreboard.sacked();
         let una = self.snd.una;
@@ -94,7 +94,7 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
             self.rearm_timers(now);
             self.check_fin_acked(now, seg);
         } else if !self.scoreboard.is_clean() {
-            // What is missing is for RACK to find, no more for the probe.
+            // RACK detects the losses now, not the tail-loss probe.
             self.timers.pto = NEVER;
             self.pending.tlp = false;
         }
@@ -105,8 +105,8 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
         SampleGuard { now, min_rtt: self.rtt.min(), echo, ts_offset: self.ts.offset }
     }
 
-    /// The acknowledgment moved during an episode of loss, perhaps to its end. `flight`: what was
-    /// outstanding before. True if it tells that there was none.
+    /// Processes an advance of SND.UNA during an episode, perhaps to its end. `flight` was
+    /// outstanding before. Returns true if the episode is found spurious and undone.
     fn advance_recovery(&mut self, seg: &Segment, info: &AckInfo, flight: u32) -> bool {
         if self.recovery.ca_state == CaState::Open {
             return false;
@@ -119,7 +119,7 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
         if seg.ack >= self.recovery.recovery_point {
             self.leave_recovery(flight);
         } else if self.recovery.ca_state == CaState::Recovery && !self.sack {
-            // A partial ACK: the next hole starts here (RFC 6582 section 3.2, step 5).
+            // Partial ACK: the next hole starts here (RFC 6582 section 3.2, step 5).
             self.scoreboard.mark_first_lost();
             self.recovery.force_retransmit = true;
         } else if self.recovery.frto == Frto::AwaitFirstAck && info.records > 0 {
@@ -128,11 +128,11 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
         false
     }
 
-    /// F-RTO (RFC 5682 sections 2.1 and 3.1, step 3): if the ACK after the first new ones brings
-    /// what was sent once, before the timeout, then the timeout was spurious.
+    /// F-RTO (RFC 5682 sections 2.1 and 3.1, step 3): if the ACK after that of step 2 acknowledges
+    /// data sent once, before the timeout, then the timeout was spurious.
     fn process_frto(&mut self, info: &AckInfo, duplicate: bool) {
         if self.recovery.frto == Frto::AwaitFirstAck && duplicate && !self.sack {
-            // Without SACK a duplicate ACK in step 2 says that the timeout was none too early.
+            // Without SACK a duplicate ACK in step 2 means that the timeout was not spurious.
             self.recovery.frto = Frto::Off;
         }
         if !matches!(self.recovery.frto, Frto::AwaitSecondAck { .. }) {
@@ -143,15 +143,15 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
         } else if info.delivered > 0 || duplicate {
             self.recovery.frto = Frto::Off;
             if !self.sack {
-                // Nothing else tells that the new segments have left the network (step 3a of
-                // section 2.1).
+                // Nothing else shows that the new segments left the network (step 3a of section
+                // 2.1).
                 self.cc.set_cwnd(self.cc.cwnd().max(3 * u32::from(self.emss)));
             }
         }
     }
 
-    /// Judges what is lost by now and sets the timer for what may be later. Returns the bytes
-    /// newly lost, those of a segment that probed the path left out.
+    /// Detects losses (RACK), and sets the reordering timer for later ones. Returns the bytes newly
+    /// marked lost, without those of a path MTU probe.
     pub(super) fn detect_losses(&mut self, now: Instant) -> u32 {
         let recovering = self.recovery.ca_state != CaState::Open;
         let reo_wnd = self.rack.reo_wnd(recovering, self.scoreboard.sacked_count(), &self.rtt);
@@ -164,7 +164,7 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
         if let Some(next) = update.next_timeout
             && self.timers.rto <= next
         {
-            // Losses are found before the timeout takes everything for lost.
+            // Losses are detected before the RTO marks everything lost.
             self.timers.rto = next + 1;
         }
         if update.bytes > 0 && self.pmtu.is_probing() {
@@ -173,8 +173,8 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
         update.bytes
     }
 
-    /// Begins an episode. `outstanding`: bytes under way; `flight`: those not acknowledged, both
-    /// before the ACK that tells of the loss.
+    /// Enters fast recovery. `outstanding`: bytes neither acknowledged nor SACKed; `flight`: bytes
+    /// not acknowledged; both before the ACK that reveals the loss.
     pub(super) fn enter_recovery(&mut self, outstanding: u32, flight: u32) {
         self.stats.record().fast_recoveries += 1;
         let first_lost = self.scoreboard.next_lost_seq().unwrap_or(self.snd.una);
@@ -190,14 +190,14 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
         self.pending.tlp = false;
     }
 
-    /// FlightSize as the reduction for a loss at `seq` counts it, `flight` being what is
-    /// outstanding: all that was under way with it, without what limited transmit let out (RFC 5681
+    /// Returns FlightSize for the reduction after a loss at `seq`, with `flight` bytes outstanding
+    /// now: all that was in flight together with it, without what limited transmit added (RFC 5681
     /// section 3.2, step 2).
     pub(super) fn loss_flight(&self, seq: Seq, flight: u32) -> u32 {
         self.round_flight.at(seq, flight).min(self.cc.cwnd())
     }
 
-    /// Ends the episode. Losses beyond its end begin the next, with `flight` outstanding before.
+    /// Ends the episode. Losses beyond it begin the next; `flight` was outstanding before.
     fn leave_recovery(&mut self, flight: u32) {
         if self.recovery.ca_state == CaState::Recovery {
             self.cc.set_cwnd(self.cc.ssthresh());
@@ -209,8 +209,9 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
         }
     }
 
-    /// Eifel (RFC 3522): the first ACK that covers what was judged lost echoes a timestamp from
-    /// before the retransmission, or nothing was sent again yet. Then it answers the original.
+    /// Eifel detection (RFC 3522): true if the first ACK above `first_lost` echoes a timestamp from
+    /// before the first retransmission, or if nothing was retransmitted yet. It then acknowledges
+    /// the original, and the episode is spurious.
     fn eifel_detects_spurious(&mut self, seg: &Segment) -> bool {
         let Some(undo) = self.recovery.undo_mut() else { return false };
         if !undo.eifel || seg.ack <= undo.first_lost {
@@ -226,7 +227,7 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
         }
     }
 
-    /// The loss was none: everything as before it.
+    /// Undoes a spurious episode: restores the state before it.
     fn undo(&mut self) {
         let Some(undo) = self.recovery.take_undo() else { return };
         self.stats.record().spurious_recoveries += 1;
@@ -241,18 +242,18 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
         }
     }
 
-    /// The peer received something twice. It widens the reordering window; and when the peer has
-    /// said so of all we sent twice, nothing was lost (RFC 3708 section 3).
+    /// Processes a D-SACK. It widens the reordering window; once the peer has reported every
+    /// retransmission of the episode as a duplicate, the episode is spurious (RFC 3708 section 3).
     fn process_dsack(&mut self, (start, _): SackBlock) {
         if self.tlp.retrans_seq == Some(start) {
-            // Probes are sent on suspicion: nothing was judged by mistake.
+            // A tail-loss probe is sent before a loss is detected, so no detection was wrong.
             self.tlp.retrans_seq = None;
             return;
         }
         self.rack.on_dsack(self.stats.get().retransmits, self.snd.una, self.snd.nxt);
         let recovery_point = self.recovery.recovery_point;
         let Some(undo) = self.recovery.undo_mut() else { return };
-        // Earlier episodes bring about reports, too.
+        // Retransmissions of earlier episodes are reported, too.
         if undo.undo_retrans == 0 || start < undo.first_lost || start >= recovery_point {
             return;
         }
@@ -262,13 +263,13 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
         }
     }
 
-    /// Without SACK the number of duplicate ACKs says how much has left the network (RFC 5681
-    /// section 3.2, RFC 3042, RFC 6582). Returns the bytes that this ACK delivered.
+    /// Estimates by duplicate ACKs, without SACK, what has left the network (RFC 5681 section 3.2,
+    /// RFC 3042, RFC 6582). Returns the bytes that this ACK delivered.
     fn count_dupack_delivery(&mut self, duplicate: bool, bytes: u32) -> u32 {
         let before = self.recovery.dupack_credit;
         let mut left = before;
         if bytes > 0 {
-            // Of a partial ACK one segment is the retransmission; the rest was counted.
+            // Of a partial ACK one segment is the retransmission; the others were counted before.
             let counted = bytes.saturating_sub(u32::from(self.emss));
             let open = self.recovery.ca_state == CaState::Open;
             left = if open { 0 } else { before.saturating_sub(counted) };
@@ -282,9 +283,9 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
         (bytes + self.recovery.dupack_credit).saturating_sub(before)
     }
 
-    /// Duplicate ACKs tell of a loss: not those that an earlier episode's retransmissions bring
-    /// about, which come while its end is the first byte outstanding. How far it lies back is not
-    /// asked: it may be more than the numbers can tell.
+    /// True if duplicate ACKs indicate a loss. While the previous recovery point is the first byte
+    /// outstanding they do not: they are caused by the retransmissions of that episode. The test is
+    /// for equality, as an old recovery point may be too far back to compare sequence numbers.
     fn counts_dupacks(&self) -> bool {
         !self.sack
             && self.recovery.ca_state == CaState::Open
@@ -295,7 +296,7 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
         self.counts_dupacks() && self.recovery.dupacks >= DUP_THRESH
     }
 
-    /// The reordering timer fired (RFC 8985 section 6.2, step 5).
+    /// Handles expiry of the reordering timer (RFC 8985 section 6.2, step 5).
     pub(super) fn reorder_expired(&mut self, now: Instant) {
         if self.timer_overrun(now, self.rare.reorder) {
             self.rare.reorder = now + self.rtt.srtt().max(MICROSECOND);
@@ -311,7 +312,7 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
             self.enter_recovery(outstanding, flight);
         }
         if self.recovery.ca_state == CaState::Recovery {
-            // No ACK measures out what may go.
+            // Without an ACK, PRR is called with nothing delivered.
             let pipe = self.pipe();
             let ssthresh = self.cc.ssthresh();
             if let Some(prr) = self.recovery.prr_mut() {
@@ -322,7 +323,7 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
     }
 }
 
-/// True if the first block reports a duplicate (RFC 2883 section 4): it lies below the cumulative
+/// True if the first block is a D-SACK (RFC 2883 section 4): it lies below the cumulative
 /// acknowledgment, or inside the second block.
 fn is_dsack(blocks: &[SackBlock], ack: Seq) -> bool {
     match blocks {

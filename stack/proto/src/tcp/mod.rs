@@ -1,24 +1,49 @@
-//! One TCP connection, made for MPA: the send side carries records, the receive side hands up
-//! frames.
+//! A TCP connection for MPA: the send side carries records, the receive side delivers frames.
 //!
-//! [`Tcb`] does no input or output, reads no clock and draws no random number. The engine above
-//! feeds it and asks it, per connection and pass, in this order:
+//! [`Tcb`] does no input or output, reads no clock and draws no random number. The engine drives
+//! each connection, per pass, in this order:
 //!
 //! 1. [`Tcb::handle_segment`] for each received segment; after [`Delivered::InOrder`],
-//!    [`Tcb::next_contiguous`] until `None`; after [`Delivered::OutOfOrder`], the answer; then
+//!    [`Tcb::next_contiguous`] until `None`; after [`Delivered::OutOfOrder`], the disposition; then
 //!    [`Tcb::release_ooo`], and [`Tcb::poll_event`] until `None`.
 //! 2. [`Tcb::handle_timeout`], if [`Tcb::deadline`] has passed and the receive queue is drained.
-//! 3. [`Tcb::next_transmit`] until [`Transmit::Idle`] (or a budget's end), writing what it says.
-//!    Called after a whole burst was handled, it asks for one ACK however long the burst was.
+//! 3. [`Tcb::next_transmit`] until [`Transmit::Idle`] (or the end of a budget); each result is
+//!    carried out before the next call. Called after a whole burst was processed, it requests one
+//!    ACK however long the burst was.
 //!
-//! How the parts divide: `input` takes segments apart in the order of RFC 9293 section 3.10.7;
-//! `ack` is what an acknowledgment means to the send side, `scoreboard` its records; `repair` finds
-//! and repairs losses with `rack`, `tail` and `prr`; `congestion` says how much may be under way,
-//! `ecn` what the network marked, `pacing` when it leaves; `plan` decides what leaves next and
-//! `output` writes it, `pmtu` finds the path's size; `deliver` hands payload up, `receive` offers
-//! the window and schedules ACKs, `growth` widens it; `assembler` keeps what arrived early, in
-//! memory of `held`; `sent_frame` is what keeps sent bytes; `state` is the transition table,
-//! `accessors` what can be asked.
+//! Modules:
+//!
+//! - `state`: connection states and their transition table (RFC 9293 section 3.3.2).
+//! - `open`, `close`: active and passive open, SYN cookies, close, abort, TIME-WAIT recycling
+//!   (RFC 9293 section 3.10, RFC 6191).
+//! - `input`: checks of received segments in the order of RFC 9293 section 3.10.7; PAWS (RFC 7323),
+//!   blind attacks (RFC 5961).
+//! - `challenge`: rate limit of challenge ACKs and other replies (RFC 5961 section 7).
+//! - `fast_path`: header prediction for connections without loss.
+//! - `deliver`: delivery of in-order and out-of-order data, FIN of the peer.
+//! - `assembler`, `ooo_queue`: ranges received out of order, SACK blocks (RFC 2018); the memory
+//!   that holds their segments.
+//! - `receive`: receive window, delayed ACKs, D-SACK reports (RFC 9293 section 3.8.6, RFC 2883).
+//! - `rcv_autotune`: receive window autotuning (dynamic right-sizing).
+//! - `ack`: ACK processing without loss; RTT samples and timers (RFC 9293 section 3.10.7.4,
+//!   RFC 6298).
+//! - `loss_recovery`, `recovery_state`: ACK processing with loss, fast recovery, undo (RFC 6675,
+//!   RFC 6582, RFC 3522, RFC 5682).
+//! - `scoreboard`, `sent_frame`: SACK scoreboard of the records sent (RFC 6675); frames, or copies
+//!   of them, kept for retransmission.
+//! - `rack`, `tlp`: RACK loss detection and tail-loss probe (RFC 8985).
+//! - `prr`: proportional rate reduction (RFC 9937).
+//! - `congestion`: NewReno, CUBIC, DCTCP, HyStart++ (RFC 5681, RFC 9438, RFC 8257, RFC 9406).
+//! - `ecn`: Explicit Congestion Notification (RFC 3168).
+//! - `pacing`: pacing of the congestion window over the round trip.
+//! - `rtt`: RTT estimator, RTO and probe timeout (RFC 6298).
+//! - `timer`, `timeout`: timers, and the actions on their expiry.
+//! - `tx_schedule`, `output`: selection of the next segment to send (RFC 9293 section 3.8.6.2.1);
+//!   construction of its frame.
+//! - `pmtu`: path MTU discovery (RFC 8899, RFC 1191, RFC 8201).
+//! - `send`: send sequence variables (RFC 9293 section 3.3.1).
+//! - `accessors`, `events`, `config`, `rare_counts`: read-only accessors, results and events,
+//!   settings and counters.
 //!
 //! Read before changing anything: RFC 9293, 5681, 6298, 6675, 7323, 2018, 2883, 3522, 5961, 8985,
 //! 9937, 9438, 9406, 3168, 8257.
@@ -94,30 +119,30 @@ use send::{Local, SndVars};
 use state::StateEvent;
 use timer::{CoarseInstant, NEVER, RareTimers, Timers};
 
-/// Bytes of payload that the timestamps option takes.
+/// Length of the timestamps option, bytes.
 #[expect(clippy::cast_possible_truncation, reason = "12")]
 const TIMESTAMPS_BYTES: u16 = TIMESTAMPS_LEN as u16;
 
-/// Timestamps (RFC 7323).
+/// Timestamps option state (RFC 7323).
 #[derive(Debug)]
 struct Timestamps {
-    /// Added to the clock, so that it says nothing about this host.
+    /// Added to the clock, so that TSval reveals nothing about this host.
     offset: u32,
-    /// The peer's latest acceptable TSval.
+    /// TS.Recent: latest acceptable TSval of the peer.
     recent: u32,
-    /// When it was taken, by [`Timestamps::coarse`].
+    /// Time when TS.Recent was updated, by [`Timestamps::coarse`].
     recent_stamp: u32,
 }
 
 impl Timestamps {
-    /// Units of 2^30 nanoseconds, of which 32 bits last for a century.
+    /// Returns `now` in units of 2^30 nanoseconds, of which 32 bits last for a century.
     #[expect(clippy::cast_possible_truncation, reason = "a century")]
     #[inline]
     const fn coarse(now: Instant) -> u32 {
         (now.as_nanos() >> 30) as u32
     }
 
-    /// The TSval of a segment sent now: microseconds.
+    /// Returns TSval of a segment sent at `now`: microseconds.
     #[expect(clippy::cast_possible_truncation, reason = "TSval is a 32-bit clock that wraps")]
     #[inline]
     const fn tsval(&self, now: Instant) -> u32 {
@@ -125,25 +150,26 @@ impl Timestamps {
     }
 }
 
-/// Segments in and out; wraps.
+/// Segments received and sent; the counts wrap.
 #[derive(Clone, Copy, Debug, Default)]
 struct Traffic {
     segments_in: u32,
     segments_out: u32,
 }
 
-/// What is to be sent without payload, apart from ACK and FIN.
+/// Segments without payload to be sent, apart from ACK and FIN.
 #[derive(Debug, Default)]
 struct Pending {
     /// SYN or SYN-ACK.
     syn: bool,
     /// RST that ends the connection.
     reset: bool,
-    /// RST with this sequence number, for a segment that makes no sense; state is kept.
+    /// RST with this sequence number, in reply to an unacceptable acknowledgment; state is kept.
     stray_reset: Option<Seq>,
-    /// A segment below the peer's window, which it answers with an ACK.
+    /// Zero-window or keepalive probe: a segment below the peer's window, which the peer answers
+    /// with an ACK.
     probe: bool,
-    /// The tail-loss probe.
+    /// Tail-loss probe.
     tlp: bool,
 }
 
@@ -153,35 +179,36 @@ impl Pending {
     }
 }
 
-/// What the next call is to see to.
+/// Decision that the next call on the connection has to carry out.
 #[derive(Clone, Copy, Debug)]
 enum Plan {
     Nothing,
-    /// What was handed up early waits for its answer.
+    /// An out-of-order segment was offered to the upper layer; its disposition is pending.
     OooAnswer(OfferedOoo),
-    /// `next_transmit` announced it, and a `write_` call carries it out.
+    /// Announced by `next_transmit`, to be written by the matching `write_` function.
     Control(tx_schedule::Control),
     /// See `Control`.
     Retransmit(tx_schedule::Retransmit),
 }
 
-/// One TCP connection. `R` are received frames, `T` sent frames kept for retransmission.
+/// Transmission control block of one connection. `R`: received frames; `T`: sent frames kept for
+/// retransmission.
 ///
-/// The memory held is bounded by the configuration: `max_ooo_segments` received pieces, in memory
-/// that a [`OooPool`] lends while there is something to hold, and `max_records` sent ones.
-/// Nothing is allocated per packet; the queue of records grows to its working size once, and is
-/// given back when the connection has been idle for a while.
+/// Memory is bounded by the configuration: at most `max_ooo_segments` received segments, in memory
+/// taken from an [`OooPool`] while there are any, and at most `max_records` sent records. Nothing
+/// is allocated per packet. The scoreboard grows to its working size once, and is released when the
+/// connection has been idle for a while.
 ///
-/// In this order in memory. What the segments of a calm connection touch, in order, pure ACK and
-/// sent, comes first: [`HOT_LEN`] bytes, three cache lines if the whole begins with one; see
-/// `calm`. The fields behind that need no order but that of their alignment.
+/// `repr(C)`: the order of the fields is that in memory. The state touched on the fast path, by
+/// in-order data, pure ACKs and new data sent, comes first: [`HOT_LEN`] bytes, three cache lines if
+/// the `Tcb` starts at one; see `fast_path`. The fields after it are ordered for alignment only.
 #[derive(Debug)]
 #[repr(C)]
 pub struct Tcb<R: RxFrame, T: Retained> {
     scoreboard: LazyScoreboard<T>,
     cfg: Arc<Config>,
     timers: Timers,
-    /// When the peer was last heard.
+    /// Time of the last acceptable segment from the peer.
     last_rx_at: Instant,
     rcv: RcvVars,
     snd: SndVars,
@@ -189,19 +216,19 @@ pub struct Tcb<R: RxFrame, T: Retained> {
     rtt_cache: RttCache,
     traffic: Traffic,
     rcv_round_end: RoundEnd,
-    /// When the send side last made progress, or became busy.
+    /// Time when SND.UNA last advanced, or when something was sent with nothing outstanding.
     progress_at: CoarseInstant,
-    /// When payload was last sent.
+    /// Time when new data was last sent.
     last_tx_at: CoarseInstant,
-    /// What pacing lets go.
+    /// Bytes that pacing admits before its next check.
     pacing_credit: PacingCredit,
-    /// Payload bytes of a full segment.
+    /// EMSS: most payload bytes of a data segment, TCP options deducted.
     emss: u16,
     /// Timestamps negotiated, or offered in our SYN.
     ts_on: bool,
-    /// Which segments go the short way.
+    /// Eligibility of segments for the fast path.
     fast_path: FastPath,
-    /// The window, which is its first part, is the last of the hot state.
+    /// Congestion control. Its first part, the window, ends the hot state.
     cc: Congestion,
 
     template: HeaderTemplate,
@@ -211,23 +238,25 @@ pub struct Tcb<R: RxFrame, T: Retained> {
     sack: bool,
     /// Window scaling negotiated, or offered in our SYN.
     scaling: bool,
-    /// The persist timer fired: a small segment may go (RFC 9293 section 3.8.6.2.1).
+    /// The persist timer fired: a segment smaller than EMSS may be sent (RFC 9293
+    /// section 3.8.6.2.1).
     sws_override: bool,
-    /// Doublings of the persist interval.
+    /// Number of doublings of the persist interval.
     persist_backoff: u8,
-    /// Probes or timeouts since the peer was last heard.
+    /// Consecutive probes and retransmission timeouts without an acceptable segment from the peer.
     unanswered: u8,
-    /// Retransmission timeouts since the last progress.
+    /// Consecutive retransmission timeouts without progress.
     retries: u8,
-    /// A timer was found late and armed again; the next time it fires however late.
+    /// An expired timer was re-armed because of its overrun; the next expiry fires whatever the
+    /// overrun.
     rearmed: bool,
-    /// It began with the peer's SYN, not with ours.
+    /// Passive open: the connection began with the peer's SYN.
     passive: bool,
-    /// The next burst waits for its time.
+    /// The next burst waits for the pacing timer.
     paced: bool,
-    /// A close was asked for before the handshake was complete.
+    /// Close was called before the handshake was complete.
     close_pending: bool,
-    /// The upper layer takes no more bytes.
+    /// The upper layer takes no more data.
     receive_shut: bool,
     local: Local,
     peer: Peer,
@@ -236,9 +265,9 @@ pub struct Tcb<R: RxFrame, T: Retained> {
     plan: Plan,
     tlp: Tlp,
     round_flight: RoundFlight,
-    /// When a record was last sent again.
+    /// Time of the last retransmission.
     last_retransmit_at: CoarseInstant,
-    /// What the receive window should span, by the last round.
+    /// Receive window that would not limit the peer, computed in the last autotuning round.
     window_wanted: u32,
     rare: RareTimers,
     recovery: Recovery,
@@ -247,37 +276,37 @@ pub struct Tcb<R: RxFrame, T: Retained> {
     assembler: LazyAssembler<R>,
     dsack_queue: DsackQueue,
     rcv_round: RcvRound,
-    /// When our clock of the timestamps last skipped a part of a silence.
+    /// Time when our timestamp clock last skipped idle time.
     ts_advanced_at: Instant,
     pmtu: PathMtu,
     ecn: Ecn,
     ack_rate_limit: AckRateLimit,
-    /// Bytes handed up and sent, up to date once in a round trip.
+    /// Bytes delivered in order and bytes sent, updated once per round trip.
     counted: (u64, u64),
     stats: RareCounts,
 }
 
-/// Bytes at the start of a [`Tcb`] that hold all its state that segments of a calm connection
-/// touch, the addresses of [`HeaderTemplate`] left out: three cache lines.
+/// Length of the hot state: the bytes at the start of a [`Tcb`] that hold everything the fast path
+/// touches, apart from the addresses of [`HeaderTemplate`]. Three cache lines.
 pub const HOT_LEN: usize = 192;
 
 impl<R: RxFrame, T: Retained> Tcb<R, T> {
     // Commands.
 
-    /// The upper layer keeps `bytes` of what it was handed: the window offer shrinks as they
-    /// arrive, the edge already offered stays.
+    /// Notes that the upper layer keeps `bytes` of the delivered data. The receive window offered
+    /// shrinks by them; the right edge already advertised is not retracted.
     pub fn add_unconsumed(&mut self, bytes: u32) {
         self.rcv_limits.add_unconsumed(&mut self.rcv, bytes, &self.cfg);
     }
 
-    /// The upper layer consumed `bytes` that it had kept. If that reopens a window which had
-    /// become small, an ACK is due.
+    /// Notes that the upper layer consumed `bytes` that it had kept. An ACK is due if this reopens
+    /// a window that had become small.
     pub fn consume(&mut self, bytes: u32) {
         let reopens = self.rcv_limits.consume(&mut self.rcv, bytes, &self.cfg);
         self.announce_window(reopens);
     }
 
-    /// Opens the receive window from its start-up size to the full one: the connection was
+    /// Raises the receive window from its start-up size to the full one: the connection was
     /// accepted.
     pub fn open_window(&mut self) {
         let reopens = self.rcv_limits.raise(&mut self.rcv, self.cfg.recv_window, &self.cfg);
@@ -290,12 +319,12 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
         }
     }
 
-    /// Sends to another MAC from now on.
+    /// Sets the destination MAC address of all further frames.
     pub fn set_remote_mac(&mut self, mac: [u8; 6]) {
         self.template.set_remote_mac(mac);
     }
 
-    /// Where its segments go at present.
+    /// Returns the destination MAC address.
     #[must_use]
     pub const fn remote_mac(&self) -> [u8; 6] {
         self.template.remote_mac()
@@ -303,14 +332,14 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
 
     // Results.
 
-    /// The next notice, if any.
+    /// Returns the next event, if any.
     #[inline]
     pub fn poll_event(&mut self) -> Option<Event> {
         if self.has_events() { self.next_event() } else { None }
     }
 
-    /// True if there may be a notice, or the connection is gone: else neither
-    /// [`Tcb::poll_event`] nor [`Tcb::is_closed`] has anything to say.
+    /// True if there may be an event, or the state is CLOSED. If false, [`Tcb::poll_event`] returns
+    /// `None` and [`Tcb::is_closed`] returns false.
     #[inline]
     #[must_use]
     pub const fn has_events(&self) -> bool {
@@ -325,13 +354,14 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
         Some(event)
     }
 
-    /// True once the peer's FIN was received and everything before it handed up.
+    /// True once the peer's FIN was received and everything before it was delivered.
     #[must_use]
     pub fn peer_finished(&self) -> bool {
         self.peer.fin_received
     }
 
-    /// When [`Tcb::handle_timeout`] is to be called next. May lie early, never late.
+    /// Returns the time at which [`Tcb::handle_timeout`] is to be called next. May be early, never
+    /// late.
     #[inline]
     #[must_use]
     pub fn deadline(&self) -> Option<Instant> {
@@ -339,9 +369,10 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
         (earliest != NEVER).then_some(earliest)
     }
 
-    // Internals shared by the parts.
+    // Internals shared by the modules.
 
-    /// Moves along the transition table; false if the event means nothing here.
+    /// Changes the state by the transition table. Returns false if the table has no entry for
+    /// `event`.
     fn transition(&mut self, event: StateEvent) -> bool {
         let Some(next) = self.state.after(event) else { return false };
         self.state = next;

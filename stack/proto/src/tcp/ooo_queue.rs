@@ -1,35 +1,35 @@
-//! What is held of segments that came ahead of their turn, and the memory for it, shared by all
-//! connections of an engine and bounded.
+//! Out-of-order queue: the memory that holds segments received out of order. It is bounded and
+//! shared by all connections of an engine.
 //!
-//! A received frame is the cheapest thing to hold, but it is a buffer of the port's receive pool:
-//! with that drained, what fills the gaps would not arrive either. So a part of what is held are
-//! frames, and the rest are bytes copied out of them. Small pieces are always copied: one byte
-//! must not cost a whole buffer.
+//! A received frame is held without a copy, but it is a buffer of the port's receive pool: if held
+//! frames exhausted the pool, the segments that fill the holes could not be received either. So
+//! only some segments are held as frames, the others as copies of their bytes. Small segments are
+//! always copied, so that one byte does not cost a whole buffer.
 
 use core::ops::Range;
 
 use super::assembler::Assembler;
 use crate::device::{ChecksumState, RxFrame};
 
-/// Below so many bytes (half of the usual receive buffer) a piece is copied at once.
+/// Payload length below which a segment is copied at once: half of the usual receive buffer.
 const SMALL_LEN: usize = 1024;
-/// Sizes of blocks, beside those of small pieces and of full segments.
+/// Block sizes besides those for small and for full segments.
 const BLOCK_SMALL: usize = 256;
 const BLOCK_USUAL: usize = 2048;
-/// Books kept for the next connection that holds something.
+/// Empty assemblers kept for connections that next receive out-of-order data.
 const SPARE_ASSEMBLERS: usize = 16;
-/// Entries for which a spare book keeps memory.
+/// Entries for which a spare assembler keeps its memory.
 pub(super) const SPARE_ENTRIES: usize = 2048;
 
-/// Bytes copied out of a frame.
+/// Copy of bytes of a frame.
 #[derive(Debug)]
 pub struct OooCopy {
     block: Box<[u8]>,
     len: usize,
 }
 
-/// One held piece: the frame it came in, or a copy of its bytes. Belongs to a [`OooPool`], which
-/// gets it back by [`OooPool::release`].
+/// Segment held: the frame it arrived in, or a copy of its bytes. Allocated from an [`OooPool`] and
+/// returned to it by [`OooPool::release`].
 #[derive(Debug)]
 pub enum OooSegment<R> {
     /// The whole frame.
@@ -63,18 +63,18 @@ impl<R: RxFrame> RxFrame for OooSegment<R> {
     fn checksum(&self) -> ChecksumState {
         match self {
             Self::Frame(frame) => frame.checksum(),
-            // Looked at when the frame came.
+            // Verified when the frame arrived.
             Self::Copy(_) => ChecksumState::Good,
         }
     }
 }
 
-/// What one connection has of the pool.
+/// Usage of the pool by one connection.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Quota {
     /// Frames.
     pub(super) frames: usize,
-    /// Bytes of the blocks that copies lie in.
+    /// Bytes of the blocks that hold copies.
     pub(super) bytes: usize,
 }
 
@@ -94,32 +94,32 @@ impl Quota {
     }
 }
 
-/// The memory in which all connections of an engine hold what came early.
+/// Memory for the out-of-order segments of all connections of an engine.
 ///
-/// Blocks are allocated as they are needed, kept, and used again: nothing is allocated per packet
-/// once the working size is reached. A connection gets at most twice of what it would leave to the
-/// others, so that one that holds much does not stop those that hold little.
+/// Blocks are allocated as needed, kept and reused: nothing is allocated per packet once the
+/// working size is reached. A connection gets at most twice what it leaves free, so that one
+/// connection that holds much does not block those that hold little.
 #[derive(Debug)]
 pub struct OooPool<R> {
     frames: usize,
     frames_max: usize,
-    /// Bytes of all blocks, lent or free.
+    /// Bytes of all blocks, in use or free.
     allocated: usize,
-    /// Bytes of the blocks lent.
+    /// Bytes of the blocks in use.
     in_use: usize,
     bytes_max: usize,
-    /// Sizes of blocks, ascending.
+    /// Block sizes, ascending.
     sizes: [usize; 4],
     free: [Vec<Box<[u8]>>; 4],
-    /// Boxed, as a connection takes one over: it has a place for a pointer only.
+    /// Boxed, because a connection has space for a pointer only.
     #[expect(clippy::vec_box, reason = "the boxes are what is lent")]
     spares: Vec<Box<Assembler<R>>>,
 }
 
 impl<R> OooPool<R> {
-    /// A pool for at most `frames_max` frames, half of them before bytes are copied, and
-    /// `bytes_max` bytes of copies. A full segment carries `segment_len` bytes. Nothing is
-    /// allocated yet.
+    /// Creates a pool of at most `frames_max` frames and `bytes_max` bytes of copies. Bytes are
+    /// copied once half of the frames are in use. A full segment carries `segment_len` bytes.
+    /// Nothing is allocated yet.
     #[must_use]
     pub fn new(frames_max: usize, bytes_max: usize, segment_len: usize) -> Self {
         let full = segment_len.max(SMALL_LEN).next_multiple_of(64);
@@ -129,26 +129,26 @@ impl<R> OooPool<R> {
             allocated: 0,
             in_use: 0,
             bytes_max,
-            // Where segments may be long, most peers' are not.
+            // Even where segments may be long, those of most peers are not.
             sizes: [BLOCK_SMALL, SMALL_LEN, full.min(BLOCK_USUAL), full],
             free: [const { Vec::new() }; 4],
             spares: Vec::new(),
         }
     }
 
-    /// Frames held at present.
+    /// Number of frames held.
     #[must_use]
     pub const fn frames(&self) -> usize {
         self.frames
     }
 
-    /// Bytes of blocks in use at present.
+    /// Bytes of blocks in use.
     #[must_use]
     pub const fn bytes(&self) -> usize {
         self.in_use
     }
 
-    /// Takes back what was held.
+    /// Releases a held segment.
     pub fn release(&mut self, held: OooSegment<R>) {
         match held {
             OooSegment::Frame(_) => self.frames -= 1,
@@ -161,12 +161,12 @@ impl<R> OooPool<R> {
         }
     }
 
-    /// An empty book, for a connection that begins to hold something.
+    /// Returns an empty assembler, for a connection that receives its first out-of-order data.
     pub(super) fn take_assembler(&mut self) -> Box<Assembler<R>> {
         self.spares.pop().unwrap_or_default()
     }
 
-    /// Takes back an empty book.
+    /// Takes back an assembler in which no segment is left.
     pub(super) fn put_assembler(&mut self, mut book: Box<Assembler<R>>) {
         if self.spares.len() < SPARE_ASSEMBLERS {
             book.reset();
@@ -174,32 +174,33 @@ impl<R> OooPool<R> {
         }
     }
 
-    /// The size class of a block for `len` bytes, if one is left for a connection that has
-    /// `quota`.
+    /// Returns the size class of a block for `len` bytes, if the limits admit one for a connection
+    /// with usage `share`.
     fn size_class(&self, len: usize, share: Quota) -> Option<usize> {
         let class = self.sizes.iter().position(|size| len <= *size)?;
         let left = self.bytes_max.checked_sub(self.in_use + self.sizes[class])?;
         (share.bytes <= 2 * left).then_some(class)
     }
 
-    /// [`OooPool::copy`] has room for `len` bytes.
+    /// True if [`OooPool::copy`] has memory for `len` bytes.
     pub(super) fn admits_copy(&self, len: usize, share: Quota) -> bool {
         self.size_class(len, share).is_some()
     }
 
-    /// [`OooPool::buffer`] has room for `len` bytes.
+    /// True if [`OooPool::buffer`] has memory for `len` bytes.
     pub(super) fn admits(&self, len: usize, share: Quota) -> bool {
         self.admits_frame(share) || self.admits_copy(len, share)
     }
 
-    /// A block for `len` bytes, if one is left for a connection that has `quota`.
+    /// Allocates a block for `len` bytes, if the limits admit one for a connection with usage
+    /// `share`.
     fn alloc_block(&mut self, len: usize, share: Quota) -> Option<Box<[u8]>> {
         let class = self.size_class(len, share)?;
         let size = self.sizes[class];
         let block = match self.free[class].pop() {
             Some(block) => block,
             None => {
-                // Free blocks of the other sizes make room.
+                // Free blocks of other sizes are deallocated to stay within the limit.
                 while self.allocated + size > self.bytes_max {
                     let other = self.free.iter_mut().find_map(Vec::pop)?;
                     self.allocated -= other.len();
@@ -219,7 +220,8 @@ impl<R> OooPool<R> {
 }
 
 impl<R> OooPool<R> {
-    /// Holds a copy of `bytes` for a connection that has `quota` already. `None`: no room.
+    /// Holds a copy of `bytes` for a connection with usage `share`. Returns `None` if there is no
+    /// memory.
     pub(super) fn copy(&mut self, bytes: &[u8], share: Quota) -> Option<OooSegment<R>> {
         let mut block = self.alloc_block(bytes.len(), share)?;
         block[..bytes.len()].copy_from_slice(bytes);
@@ -228,8 +230,8 @@ impl<R> OooPool<R> {
 }
 
 impl<R: RxFrame> OooPool<R> {
-    /// Holds `bytes` of `frame` for a connection that has `quota` already: says where the bytes
-    /// lie in what is held. `None`: no room; the frame is dropped.
+    /// Holds `bytes` of `frame` for a connection with usage `share`. Returns the segment and the
+    /// offset of the bytes in it. Returns `None`, and drops the frame, if there is no memory.
     pub(super) fn buffer(
         &mut self,
         frame: R,
@@ -270,7 +272,7 @@ mod tests {
         out
     }
 
-    /// Holds pieces of `len` bytes until there is no room.
+    /// Holds segments of `len` bytes until there is no memory.
     fn fill(pool: &mut OooPool<HeapFrame>, len: usize) -> Vec<OooSegment<HeapFrame>> {
         let mut all = Vec::new();
         while let Some((held, offset)) =
@@ -295,7 +297,7 @@ mod tests {
         assert_eq!((pool.frames(), pool.bytes()), (8, 4 * 1472));
         all.into_iter().for_each(|held| pool.release(held));
         assert_eq!((pool.frames(), pool.bytes(), pool.allocated), (0, 0, 4 * 1472));
-        // The blocks are used again.
+        // The blocks are reused.
         let blocks = |all: &[OooSegment<HeapFrame>]| -> Vec<_> {
             all.iter()
                 .filter(|held| matches!(held, OooSegment::Copy(_)))

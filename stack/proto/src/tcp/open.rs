@@ -1,4 +1,4 @@
-//! How connections begin: opened, taken up, or brought back by a cookie.
+//! Connection setup: active open, passive open, and passive open from a SYN cookie.
 
 use std::sync::Arc;
 
@@ -25,17 +25,18 @@ use crate::time::Instant;
 use crate::wire::seq::Seq;
 use crate::wire::tcp::{FourTuple, HeaderTemplate, Segment};
 
-/// Smallest segment size believed: below it a peer would have us send headers only.
+/// Lower bound of the segment size. With a smaller MSS a peer could make us send little but
+/// headers.
 const MIN_MSS: u16 = 64;
 
-/// Segment size of a peer that does not tell its own (RFC 9293 section 3.7.1): what every host
-/// takes, less 40 bytes of headers over IPv4, 60 over IPv6.
+/// Segment size for a peer without MSS option (RFC 9293 section 3.7.1): the packet that every host
+/// accepts, less 40 bytes of headers over IPv4, 60 over IPv6.
 pub(crate) const fn default_mss(tuple: &FourTuple) -> u16 {
     if tuple.remote.is_ipv6() { 1280 - 60 } else { 576 - 40 }
 }
 
 impl<R: RxFrame, T: Retained> Tcb<R, T> {
-    /// Opens a connection: a SYN is due (RFC 9293 section 3.10.1).
+    /// Creates a connection by active open: a SYN is due (RFC 9293 section 3.10.1).
     #[must_use]
     pub fn connect(
         now: Instant,
@@ -48,8 +49,8 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
         tcb
     }
 
-    /// Takes up the SYN `syn`, which came to a listener: a SYN-ACK is due (RFC 9293 section
-    /// 3.10.7.2). Payload in the SYN is ignored; the peer sends it again.
+    /// Creates a connection by passive open from `syn`, received by a listener: a SYN-ACK is due
+    /// (RFC 9293 section 3.10.7.2). Payload in the SYN is ignored; the peer retransmits it.
     #[must_use]
     pub fn accept(
         now: Instant,
@@ -65,9 +66,9 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
         tcb
     }
 
-    /// Takes up a connection of which nothing was kept but what a SYN cookie brought back: `syn` is
-    /// the SYN as remembered, `origin` where the SYN-ACK began, `last_tx_at` when it left, if
-    /// known. The segment that brought it is to be handed in next.
+    /// Creates a connection from a SYN cookie, without other state. `syn`: the SYN as recovered
+    /// from the cookie; `origin`: ISS and timestamp offset of the SYN-ACK; `sent_at`: the time it
+    /// was sent, if known. The segment that returned the cookie is to be processed next.
     #[must_use]
     pub fn from_cookie(
         now: Instant,
@@ -82,7 +83,7 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
         tcb.snd.nxt = tcb.local.iss + 1;
         match sent_at {
             Some(sent_at) => tcb.rcv_round.start(sent_at, Seq(0)),
-            // Nothing is known of the path: as if the SYN-ACK had been lost once.
+            // The RTT of the handshake is unknown: as if the SYN-ACK had been retransmitted once.
             None => tcb.retries = 1,
         }
         tcb.update_fast_path();
@@ -155,7 +156,7 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
         }
     }
 
-    /// Takes over what the peer's SYN or SYN-ACK says.
+    /// Applies the options, ECN flags and window of the peer's SYN or SYN-ACK.
     pub(super) fn negotiate(&mut self, now: Instant, syn: &Segment) {
         self.rcv_limits.init(&mut self.rcv, syn.seq, &self.cfg);
         self.peer.irs = syn.seq;

@@ -1,4 +1,4 @@
-//! Segments out: the frames themselves, as planned.
+//! Construction of outgoing frames, as decided by `tx_schedule`.
 
 #[cfg(doc)]
 use super::Transmit;
@@ -13,8 +13,8 @@ use crate::wire::seq::Seq;
 use crate::wire::tcp::{Ecn, Fields, Flags, Options};
 
 impl<R: RxFrame, T: Retained> Tcb<R, T> {
-    /// After [`Transmit::Control`]: writes the frame to `buf` and returns its length; 0 if
-    /// nothing was announced.
+    /// After [`Transmit::Control`]: writes the frame to `buf`. Returns its length, or 0 if no
+    /// control frame was announced.
     ///
     /// # Panics
     /// If `buf` is shorter than the frame; [`crate::wire::tcp::MAX_HEADER_LEN`] always suffices.
@@ -98,14 +98,14 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
         }
     }
 
-    /// A pure ACK, or a FIN or probe, with all that an ACK may report.
+    /// Returns the header fields of a pure ACK, FIN or probe, with all SACK blocks that fit.
     fn ack_fields(&mut self, now: Instant, seq: Seq, flags: Flags) -> Fields {
         let ts = self.timestamps(now);
         let mut options = Options::timestamps(ts);
         let mut more = false;
         if self.sack && (self.dsack_queue.has_pending() || !self.assembler.is_empty()) {
             let max = if ts.is_some() { 3 } else { 4 };
-            // Bytes received twice first, then the run they are in (RFC 2883 section 4).
+            // The D-SACK block first, then the range that contains it (RFC 2883 section 4).
             let dsack = self.dsack_queue.pop();
             let around = dsack.and_then(|block| self.assembler.range_of(block.0));
             options.sack.extend(dsack.into_iter().chain(around));
@@ -136,7 +136,8 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
         }
     }
 
-    /// Something that will be acknowledged leaves now.
+    /// Starts the retransmission timer if it is off: something is sent that the peer will
+    /// acknowledge.
     #[inline]
     fn arm_rto(&mut self, now: Instant) {
         if self.timers.rto == NEVER {
@@ -145,8 +146,8 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
         }
     }
 
-    /// After [`Transmit::Retransmit`]: writes to `buf` the frame with a linear copy of the bytes
-    /// and headers of now, and returns its length; 0 if nothing was announced.
+    /// After [`Transmit::Retransmit`]: writes the frame to `buf`, with a linear copy of the payload
+    /// and current headers. Returns its length, or 0 if no retransmission was announced.
     ///
     /// # Panics
     /// If `buf` is shorter than headers and payload.
@@ -182,7 +183,7 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
                 self.recovery.on_retransmit(self.ts.tsval(now));
                 self.recovery.on_sent(len);
                 if index == 0 && self.recovery.ca_state == CaState::Recovery {
-                    // The timer is that of the first record's latest transmission.
+                    // The RTO runs from the latest transmission of the first record.
                     self.timers.rto = now + self.rtt.rto(&self.cfg);
                 }
             }
@@ -203,12 +204,12 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
         self.template.emit(buf, &fields, payload_len, self.cfg.checksum)
     }
 
-    /// After [`Transmit::NewData`]: writes the headers in front of `payload_len` bytes that lie in
-    /// `buf` at [`Tcb::header_len`], and returns the frame's length. [`Tcb::on_sent`] must follow.
+    /// After [`Transmit::NewData`]: writes the headers before the `payload_len` bytes that are in
+    /// `buf` at [`Tcb::header_len`]. Returns the length of the frame. [`Tcb::on_sent`] must follow.
     ///
-    /// `push` says that nothing is ready behind it: the peer is not to wait for more (PSH, RFC 9293
-    /// section 3.9.1.2). Nothing is written if the window or the segment size does not admit so
-    /// much; `sent` will say so.
+    /// `push`: no more data is ready, so the peer should not wait for more (PSH, RFC 9293
+    /// section 3.9.1.2). Nothing is written if the window or the segment size does not admit the
+    /// record; [`Tcb::on_sent`] then returns false.
     ///
     /// # Panics
     /// If `buf` is shorter than headers and payload.
@@ -236,12 +237,12 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
         self.template.emit(buf, &fields, payload_len, self.cfg.checksum)
     }
 
-    /// Right after [`Tcb::write_new_data`]: keeps the record until it is acknowledged. `retained`
-    /// is the frame just written.
+    /// To be called right after [`Tcb::write_new_data`]: adds the record to the scoreboard, until
+    /// it is acknowledged. `retained` is the frame just written.
     ///
-    /// True: transmit the frame now. False: the window or the peer's segment size does not admit
-    /// the record; drop the frame, its bytes go out by [`Transmit::Retransmit`] in pieces or when
-    /// the window opens.
+    /// Returns true if the frame is to be transmitted now. Returns false if the window or the
+    /// segment size does not admit the record: the caller drops the frame, and its bytes are sent
+    /// by [`Transmit::Retransmit`], in parts or when the window opens.
     #[expect(clippy::cast_possible_truncation, reason = "a payload is below 64 KiB")]
     #[must_use]
     #[inline]
@@ -272,14 +273,14 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
         admitted
     }
 
-    /// A record of `len` bytes may leave now in one segment. A peer may tell a segment size below
-    /// the shortest record that MPA makes.
+    /// True if a record of `len` bytes may be sent now in one segment. The peer's MSS may be below
+    /// the length of the shortest record that MPA makes.
     #[inline]
     fn admits_whole(&self, len: u32) -> bool {
         len <= self.snd.usable() && (len <= u32::from(self.emss) || self.pmtu.admits(len))
     }
 
-    /// Bytes up to `end` were sent for the first time.
+    /// Notes that the bytes up to `end` were sent for the first time.
     #[inline]
     fn on_new_data_sent(&mut self, now: Instant, end: Seq) {
         let bytes = end - self.snd.nxt;
@@ -294,7 +295,7 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
         }
         self.recovery.on_new_data();
         self.arm_pto(now);
-        // In slow start a window half used still counts: it will be full in a round trip.
+        // In slow start half a window in flight is cwnd-limited: it is full a round trip later.
         let pipe = self.pipe();
         let window = self.cc.cwnd();
         self.cc.cwnd_limited =

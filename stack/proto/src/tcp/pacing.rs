@@ -1,25 +1,26 @@
-//! Pacing: a window is spread over the round trip in bursts, so that it does not reach the narrow
-//! link of a long path all at once. Rates after Linux: twice the window per round trip in slow
-//! start, which doubles it, 1.2 of it later, so that the window and not the rate decides.
+//! Pacing: the congestion window is spread over the round trip in bursts, so that it does not reach
+//! the bottleneck link of a long path all at once. Rates as in Linux: twice the window per round
+//! trip in slow start, which doubles it, and 1.2 times later, so that the window and not the rate
+//! is the limit.
 //!
-//! Retransmissions are paced like new bytes, except the first of an episode; ACKs never are.
+//! Retransmissions are paced like new data, except the first of an episode. ACKs are never paced.
 
 use super::Tcb;
 use crate::device::{Retained, RxFrame};
 use crate::time::{Instant, MILLISECOND};
 
-/// Round-trip time below which bursts are left to the clock of the ACKs: a burst would wait for a
-/// timer of some tens of microseconds, which a short path notices more than its queues the burst.
+/// Round-trip time below which bursts are only ACK-clocked. A burst would wait for a timer of some
+/// tens of microseconds, which costs a short path more than the burst costs its queues.
 const RTT_MIN_NS: u64 = 2 * MILLISECOND;
-/// Segments of a burst, as long as they take less than a millisecond; also the largest window
-/// that leaves as it is (RFC 6928 sends as much at the start of a connection).
+/// Segments in a burst, if they take less than a millisecond; also the largest window that is not
+/// paced (RFC 6928 allows as much for the initial window).
 const BURST_SEGMENTS: u32 = 10;
-/// The shortest burst, whatever the rate: a peer acknowledges every second segment.
+/// Shortest burst in segments, whatever the rate: a peer acknowledges every second segment.
 const BURST_SEGMENTS_MIN: u64 = 2;
-/// A burst is at least this part of a millisecond's bytes: 62.5 us, four ticks of the timers.
+/// Shortest burst as a divisor of a millisecond's bytes: 62.5 us, four ticks of the timers.
 const BURST_PARTS: u64 = 16;
 
-/// How much may leave at once, and how long it takes at the rate.
+/// Burst: bytes sent at once, and the time they take at the pacing rate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Burst {
     bytes: u32,
@@ -27,8 +28,8 @@ struct Burst {
 }
 
 impl Burst {
-    /// For a window of `window` bytes and a round-trip time of `srtt_ns`; `None` where pacing
-    /// does not pay.
+    /// Computes the burst for a congestion window of `window` bytes and a round-trip time of
+    /// `srtt_ns`. Returns `None` if they are not paced.
     fn of(window: u32, srtt_ns: u64, mss: u32, slow_start: bool) -> Option<Self> {
         if srtt_ns < RTT_MIN_NS || window <= BURST_SEGMENTS * mss {
             return None;
@@ -45,19 +46,20 @@ impl Burst {
     }
 }
 
-/// Bytes that may leave before the clock is looked at.
+/// Bytes that may be sent before pacing reads the clock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct PacingCredit(u32);
 
 impl PacingCredit {
-    /// The clock is looked at before anything leaves.
+    /// Pacing reads the clock before the next segment.
     pub(super) const NONE: Self = Self(0);
-    /// A flight begins, with nothing under way: a message of 64 KiB and its headers leave as fast
-    /// as the window has them, as what an adapter segments by itself does. Spread over the round
-    /// trip, requests and responses would take up to twice as long for queues that are empty.
+    /// Credit of a flight that begins with nothing outstanding: a message of 64 KiB with its
+    /// headers is sent as fast as the window admits, like what a NIC segments by itself (TSO). If
+    /// it were spread over the round trip, requests and responses would take up to twice as long,
+    /// with the queues empty.
     pub(super) const IDLE_BURST: Self = Self(68 * 1024);
 
-    /// `bytes` leave.
+    /// Deducts `bytes` sent.
     #[inline]
     pub(super) const fn spend(&mut self, bytes: u32) {
         self.0 = self.0.saturating_sub(bytes);
@@ -65,9 +67,10 @@ impl PacingCredit {
 }
 
 impl<R: RxFrame, T: Retained> Tcb<R, T> {
-    /// True if what the window admits has to wait for the next burst; the timer then runs.
+    /// True if data that the window admits has to wait for the next burst; the pacing timer then
+    /// runs.
     ///
-    /// Cost where pacing does not pay: a test, and a few instructions more every tenth segment.
+    /// Cost without pacing: a test, and a few more instructions for every tenth segment.
     #[inline]
     pub(super) fn is_paced(&mut self, now: Instant) -> bool {
         self.pacing_credit == PacingCredit::NONE && self.waits_for_burst(now)
@@ -89,7 +92,7 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
         if self.rare.pacing + srtt < now
             && flight <= PacingCredit::IDLE_BURST.0 + u32::from(self.emss)
         {
-            // What this flight began with counts as a burst of its own.
+            // The data with which this flight began counts as a burst of its own.
             let burst_ns = u64::from(flight) * burst.interval_ns;
             self.rare.pacing = now + burst_ns / u64::from(burst.bytes);
         }
@@ -102,7 +105,7 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
         }
         self.paced = false;
         self.pacing_credit = PacingCredit(burst.bytes);
-        // A timer that fired late is made up for, by one burst at most.
+        // Catches up after a timer that fired late, by at most one burst.
         self.rare.pacing = self.rare.pacing.max(now - burst.interval_ns) + burst.interval_ns;
         false
     }

@@ -1,19 +1,20 @@
-//! How large a packet the path takes.
+//! Path MTU discovery (RFC 8899, RFC 1191, RFC 8201): the PLPMTU of a connection.
 //!
-//! A connection starts with what the link and the peer's MSS option allow. Three things change it:
+//! It starts at what the link and the peer's MSS option allow. Three things change it:
 //!
-//! - A router's "packet too big" lowers it (RFC 1191, RFC 8201), if it is about a segment under way
-//!   (RFC 5927) and says something possible.
-//! - A black hole lowers it: the record at the left edge was sent again and again at full size and
-//!   never acknowledged (RFC 4821 section 7.7), so the next copy is cut to a base size.
-//! - A probe raises it (RFC 8899, carried over to TCP as in RFC 4821): one segment of a larger
-//!   size, made of bytes that would have been sent anyway. If it is acknowledged its size is the
-//!   new one; if it is lost, that is no sign of congestion, and its bytes go again in segments of
-//!   the size known to pass. After [`MAX_PROBES`] losses the size counts as too large.
+//! - A Packet Too Big message (PTB) lowers it, if it refers to an outstanding segment (RFC 5927)
+//!   and its MTU is plausible.
+//! - A black hole lowers it: the first outstanding record was retransmitted repeatedly at full size
+//!   and never acknowledged (RFC 4821 section 7.7). The next retransmission is split to a base size
+//!   (BASE_PLPMTU).
+//! - A probe raises it (RFC 8899, applied to TCP as in RFC 4821): one larger segment, of data that
+//!   would be sent anyway. If it is acknowledged, its size becomes the PLPMTU. If it is lost, that
+//!   is no congestion signal, and its bytes are retransmitted in segments of the PLPMTU. After
+//!   [`MAX_PROBES`] losses the size counts as too large.
 //!
-//! When a search has ended below what link and peer allow, it begins anew after
-//! [`PathMtuConfig::raise_ns`]. There is no timer: the time is looked at once in a round trip, and
-//! whenever the fast path does not serve.
+//! If a search ends below what link and peer allow, the next one begins after
+//! [`PathMtuConfig::raise_ns`]. There is no timer: the time is checked once per round trip, and on
+//! the slow path.
 
 mod connection;
 
@@ -23,55 +24,57 @@ use super::Tcb;
 use crate::time::{Instant, SECOND};
 use crate::wire::seq::Seq;
 
-/// Losses of a probe until its size counts as too large (RFC 8899 section 5.1.2, `MAX_PROBES`).
+/// Number of probe losses after which a size counts as too large (RFC 8899 section 5.1.2,
+/// `MAX_PROBES`).
 const MAX_PROBES: u8 = 3;
-/// Copies of the record at the left edge that may be lost at one size before it is cut smaller.
+/// Lost retransmissions of the first outstanding record after which its size counts as a black
+/// hole.
 const BLACK_HOLE_RETRANS: u8 = 2;
-/// The same where the peer reports segments as large that came later: then it was probably chance,
-/// unless the path changed between the two.
+/// The same if the peer SACKs later segments as large: the losses were then probably chance, unless
+/// the path changed in between.
 const BLACK_HOLE_RETRANS_SACKED: u8 = 4;
-/// Times that routers may lower the size between two searches.
+/// Most PTB messages that may lower the PLPMTU between two searches.
 const PTB_MAX: u8 = 16;
-/// Sizes to fall back to over a black hole. 1280 passes nearly everywhere, as IPv6 asks for it;
-/// below it only IPv4 goes.
+/// Base sizes (BASE_PLPMTU) after a black hole, largest first. 1280 passes nearly everywhere, as
+/// IPv6 requires it; the smaller ones are for IPv4 only.
 const BASE_PLPMTUS: [u16; 5] = [1280, 1024, 576, 296, 68];
-/// Sizes of packets that links are known to carry, largest first: jumbo frames, FDDI, Ethernet, and
-/// Ethernet less common encapsulations.
+/// Common link MTUs, largest first: jumbo frames, FDDI, Ethernet, and Ethernet less common
+/// encapsulations.
 const COMMON_MTUS: [u16; 9] = [9000, 4352, 2002, 1500, 1492, 1480, 1420, 1280, 1006];
-/// Sizes to try where a router does not tell (RFC 1191 section 7.1).
+/// Plateau table for PTB messages without an MTU (RFC 1191 section 7.1).
 const PLATEAUS: [u16; 10] = [32_000, 17_914, 8166, 4352, 2002, 1492, 1006, 508, 296, 68];
-/// FPDUs are multiples of four bytes; a smaller gain is none.
+/// Smallest increase worth a probe: FPDUs are multiples of four bytes.
 const STEP_MIN: u16 = 4;
-/// No link of IPv4 carries less (RFC 791), of IPv6 less (RFC 8200 section 5).
+/// Minimum link MTU of IPv4 (RFC 791) and IPv6 (RFC 8200 section 5).
 const MIN_MTU: [u16; 2] = [68, 1280];
 
-/// When larger sizes are tried.
+/// Mode of path MTU probing.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Probing {
-    /// Never, and black holes are not looked for: the size follows routers alone, and only down.
+    /// No probes and no black hole detection: only PTB messages change the size, and only lower it.
     Off,
-    /// The link's size is used from the start; black holes are looked for, and larger sizes probed
+    /// The link's size is used from the start. Black holes are detected, and larger sizes probed
     /// once the size was lowered.
     #[default]
     Auto,
-    /// Starts at 1,280 bytes and probes upward, so that no segment is ever lost to its size.
+    /// Starts at 1,280 bytes and probes upward, so that no segment but a probe is lost to its size.
     Always,
 }
 
 /// Settings of path MTU discovery. Sizes in bytes of IP packet.
 #[derive(Clone, Copy, Debug)]
 pub struct PathMtuConfig {
-    /// Believe ICMP "packet too big" about segments under way. Without it, silence and probes
-    /// decide alone.
+    /// Accept ICMP Packet Too Big about outstanding segments. If false, only black hole detection
+    /// and probes change the size.
     pub icmp: bool,
-    /// When larger sizes are tried.
+    /// Mode of probing.
     pub probe: Probing,
-    /// The size is never lowered below this over IPv4; values below 68 count as 68. A small floor
-    /// would let a forged message make a connection crawl.
+    /// Lower bound of the PLPMTU over IPv4; values below 68 count as 68. With a small bound a
+    /// forged PTB message could slow the connection to a crawl.
     pub floor_v4: u16,
-    /// The same over IPv6, where values below 1280 count as 1280.
+    /// The same over IPv6; values below 1280 count as 1280.
     pub floor_v6: u16,
-    /// Time from the end of a search, or from a router's message, to the next search (RFC 8899
+    /// Time from the end of a search, or from a PTB message, to the next search (RFC 8899
     /// section 5.1.1, `PMTU_RAISE_TIMER`).
     pub raise_ns: u64,
 }
@@ -88,63 +91,65 @@ impl Default for PathMtuConfig {
     }
 }
 
-/// A router's message that a segment was too big for the next link. See [`Tcb::packet_too_big`].
+/// Packet Too Big message (over IPv4: Fragmentation Needed) about a segment. See
+/// [`Tcb::packet_too_big`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TooBig {
     /// Sequence number of the segment.
     pub seq: Seq,
-    /// Its acknowledgment number, if known.
+    /// Acknowledgment number of the segment, if known.
     pub ack: Option<Seq>,
-    /// Bytes of IP packet that would pass; `None` if the router does not say.
+    /// MTU reported, in bytes of IP packet; `None` if the message has none.
     pub mtu: Option<u16>,
-    /// Bytes that the packet had.
+    /// Length of the packet that was dropped, bytes.
     pub packet_len: u32,
 }
 
-/// A segment under way that is larger than [`PathMtu::plpmtu`].
+/// Outstanding probe: a segment larger than [`PathMtu::plpmtu`].
 #[derive(Clone, Copy, Debug)]
 struct PmtuProbe {
     seq: Seq,
     end: Seq,
     size: u16,
-    /// No part of it was sent a second time: its acknowledgment proves that it passed.
+    /// Its acknowledgment confirms its size: no part was retransmitted, and no PTB message refused
+    /// it.
     intact: bool,
-    /// Bytes of it that were taken out of what congestion control hears of losses.
+    /// Bytes of it already excluded from the losses that congestion control is given.
     excluded: u32,
 }
 
-/// What is known of the path. Sizes in bytes of IP packet.
+/// Path MTU state. Sizes in bytes of IP packet.
 #[derive(Clone, Debug)]
 pub(super) struct PathMtu {
-    /// Most that link and peer allow.
+    /// MAX_PLPMTU: most that the link and the peer's MSS allow.
     max_plpmtu: u16,
-    /// In use; known to pass, or assumed at first.
+    /// PLPMTU: size in use; confirmed, or assumed at first.
     plpmtu: u16,
     /// Largest size not known to fail.
     search_max: u16,
-    /// `search_max` is what link and peer allow, or what a router told: it is tried first.
+    /// `search_max` is MAX_PLPMTU, or the MTU of a PTB message: it is probed first.
     try_search_max: bool,
-    /// Least that `size` is lowered to.
+    /// Lower bound of `plpmtu`.
     floor: u16,
     is_v6: bool,
-    /// Losses of probes since the bound last moved, and the largest size lost.
+    /// Probes lost since the search last advanced, and the largest size among them.
     probe_losses: u8,
     lost_probe_size: u16,
-    /// Times routers lowered the size since the last search began.
+    /// PTB messages that lowered `plpmtu` since the last search began.
     ptb_count: u8,
-    /// Record at the left edge, and how often it was sent again.
+    /// First outstanding record when one was last retransmitted, and how often it was.
     head_seq: Seq,
     head_retrans: u8,
     probe: Option<Box<PmtuProbe>>,
-    /// Payload of the probe offered to the upper layer.
+    /// Payload of the probe offered to the upper layer; 0 if none.
     probe_payload: u32,
-    /// When something larger may be tried, and whether that was found to have passed.
+    /// Time from which a larger size may be probed, and whether it had passed when last checked.
     probe_at: Instant,
     probe_due: bool,
 }
 
 impl PathMtu {
-    /// For packets of up to `max_plpmtu` bytes, by link and peer.
+    /// Starts discovery with `limit`, the most bytes that link and peer allow.
     pub(super) fn new(cfg: &PathMtuConfig, limit: u16, is_v6: bool) -> Self {
         let floor = if is_v6 { cfg.floor_v6 } else { cfg.floor_v4 };
         let floor = floor.max(MIN_MTU[usize::from(is_v6)]).min(limit);
@@ -176,13 +181,13 @@ impl PathMtu {
         self.plpmtu
     }
 
-    /// True if it is time to try something larger; on the way of every new segment.
+    /// True if a larger size may be probed now. Evaluated for new segments.
     #[inline]
     pub(super) fn wants_probe(&self, now: Instant) -> bool {
         now >= self.probe_at
     }
 
-    /// Looks at the time, once in a round trip: the fast path does not.
+    /// Checks the time. To be called once per round trip, as the fast path does not.
     pub(super) fn check_due(&mut self, now: Instant) {
         self.probe_due = self.wants_probe(now);
     }
@@ -192,19 +197,19 @@ impl PathMtu {
         self.probe_due
     }
 
-    /// True while a probe's fate is open; on the way of every acknowledgment.
+    /// True while a probe is outstanding. Evaluated for ACKs.
     #[inline]
     pub(super) const fn is_probing(&self) -> bool {
         self.probe.is_some()
     }
 
-    /// A segment of `len` bytes was offered as a probe.
+    /// True if a segment of `len` bytes was offered as a probe.
     #[inline]
     pub(super) const fn admits(&self, len: u32) -> bool {
         len <= self.probe_payload && self.probe.is_none()
     }
 
-    /// The size to try next; `None` when the search has ended.
+    /// Returns the next size to probe; `None` if the search has ended.
     fn next_probe_size(&self) -> Option<u16> {
         let gap = self.search_max - self.plpmtu;
         if gap < STEP_MIN {
@@ -216,12 +221,12 @@ impl PathMtu {
         {
             Some(size)
         } else {
-            // Not one of the usual links: halve the gap while it is worth it.
+            // No common MTU is left: bisect the range while the gain is worth a probe.
             (gap >= (self.plpmtu / 32).max(16)).then_some(self.search_max - gap / 2)
         }
     }
 
-    /// Decides when to try the next size.
+    /// Sets the time of the next probe.
     fn schedule_probe(&mut self, now: Instant, cfg: &PathMtuConfig) {
         self.probe_payload = 0;
         self.probe_at = if self.max_plpmtu - self.plpmtu < STEP_MIN || cfg.probe == Probing::Off {
@@ -234,13 +239,13 @@ impl PathMtu {
         self.check_due(now);
     }
 
-    /// The search began, or begins anew: all that was too large once may pass now.
+    /// Starts a new search: sizes that were too large before may pass now.
     const fn restart_search(&mut self) {
         (self.search_max, self.try_search_max) = (self.max_plpmtu, true);
         (self.probe_losses, self.lost_probe_size, self.ptb_count) = (0, 0, 0);
     }
 
-    /// A router refused a packet. True if the size changed, or a probe is known to be lost.
+    /// Processes a PTB message. Returns true if the PLPMTU changed, or a probe is known to be lost.
     pub(super) fn on_packet_too_big(
         &mut self,
         now: Instant,
@@ -251,7 +256,7 @@ impl PathMtu {
             Some(mtu) => mtu,
             None => plateau_below(error.packet_len),
         };
-        // RFC 8201 section 4; and what would have passed was not refused.
+        // RFC 8201 section 4; and a packet that fits the MTU is not dropped for its size.
         let is_possible = u32::from(mtu) < error.packet_len && !(self.is_v6 && mtu < MIN_MTU[1]);
         // req: MPA-163
         let mtu = mtu.max(self.floor);
@@ -273,12 +278,14 @@ impl PathMtu {
         true
     }
 
-    /// Copies of the record at the left edge, which starts at `seq`.
+    /// Returns the number of retransmissions of the first outstanding record, which starts at
+    /// `seq`.
     fn head_retrans_of(&self, seq: Seq) -> u8 {
         if seq == self.head_seq { self.head_retrans } else { 0 }
     }
 
-    /// A record in a packet of `len` bytes was lost too often. True if the size is now smaller.
+    /// Handles a black hole: a record in a packet of `len` bytes was lost too often. Returns true
+    /// if the PLPMTU is now smaller.
     fn on_black_hole(&mut self, now: Instant, len: u16, cfg: &PathMtuConfig) -> bool {
         if cfg.probe == Probing::Off {
             return false;
@@ -287,14 +294,14 @@ impl PathMtu {
             BASE_PLPMTUS.into_iter().map(|base| base.max(self.floor)).find(|base| *base < len);
         let Some(smaller) = smaller else { return false };
         self.plpmtu = self.plpmtu.min(smaller);
-        // The next size gets one try: every one costs a timeout.
+        // The next size gets one try, as each costs a timeout.
         self.head_retrans -= 1;
-        // It may have been something else; what was in use before is tried first.
+        // The cause may have been another: the size used before is probed first.
         self.schedule_probe(now, cfg);
         true
     }
 
-    /// The record at the left edge was sent again.
+    /// Counts a retransmission of the first outstanding record.
     const fn on_head_retransmit(&mut self, seq: Seq) {
         if seq.0 != self.head_seq.0 {
             self.head_seq = seq;
@@ -322,7 +329,7 @@ impl PathMtu {
     }
 }
 
-/// The largest size that links are known to carry, below that of a packet which did not pass.
+/// Returns the largest plateau below `packet_len`, the length of a packet that did not pass.
 fn plateau_below(packet_len: u32) -> u16 {
     PLATEAUS.into_iter().find(|size| u32::from(*size) < packet_len).unwrap_or(0)
 }

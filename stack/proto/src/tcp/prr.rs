@@ -1,7 +1,7 @@
-//! Proportional rate reduction (RFC 9937): during an episode of loss, what leaves is measured by
-//! what arrives, so that the window comes down to its target over a round trip and not at once.
+//! Proportional rate reduction (RFC 9937): during fast recovery sending is proportional to
+//! DeliveredData, so that the window decreases to ssthresh over a round trip and not at once.
 
-/// Byte counts of the episode.
+/// Byte counts of an episode.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Prr {
     /// `RecoverFS`: bytes outstanding when it began.
@@ -13,21 +13,20 @@ pub(super) struct Prr {
 }
 
 impl Prr {
-    /// An episode begins with `flight` bytes outstanding, those left out that the peer was known
-    /// to hold.
+    /// Begins an episode with `flight` bytes outstanding, without those SACKed.
     pub(super) fn begin(&mut self, flight: u32) {
         *self = Self { flight: flight.max(1), delivered: 0, out: 0 };
     }
 
-    /// Bytes left, new or again.
+    /// Counts bytes sent, new or retransmitted.
     #[inline]
     pub(super) fn on_sent(&mut self, bytes: u32) {
         self.out = self.out.wrapping_add(bytes);
     }
 
-    /// An ACK that delivered `advance` bytes; `pipe` are in the network by it, `safe`: the
-    /// acknowledgment moved and nothing more was found lost. Returns the window (RFC 9937
-    /// section 6).
+    /// Returns the congestion window after an ACK that delivered `delivered` bytes (RFC 9937
+    /// section 6). `pipe`: bytes then in the network; `safe` (`SafeACK`): SND.UNA advanced and no
+    /// further loss was detected.
     pub(super) fn window(
         &mut self,
         delivered: u32,
@@ -42,12 +41,12 @@ impl Prr {
             let target = target.div_ceil(u64::from(self.flight));
             u32::try_from(target).unwrap_or(u32::MAX).saturating_sub(self.out)
         } else {
-            // Conservative bound; with good progress as fast as slow start.
+            // Conservative reduction bound; with `SafeACK` as fast as slow start.
             let count = self.delivered.saturating_sub(self.out).max(delivered);
             let count = if safe { count.saturating_add(mss) } else { count };
             count.min(ssthresh - pipe)
         };
-        // The first retransmission always goes.
+        // The first retransmission is always admitted.
         let count = if self.out == 0 { count.max(mss) } else { count };
         pipe.saturating_add(count)
     }
@@ -59,8 +58,8 @@ mod tests {
 
     const MSS: u32 = 1000;
 
-    /// ACKs that each deliver one segment; whatever the window admits is sent. Returns what was
-    /// sent at each ACK, in segments.
+    /// Processes ACKs that each deliver one segment, and sends what the window admits. Returns the
+    /// segments sent at each ACK.
     fn run(prr: &mut Prr, pipe: &mut u32, ssthresh: u32, safe: bool, acks: u32) -> Vec<u32> {
         let mut sent = Vec::new();
         for _ in 0..acks {
@@ -81,7 +80,8 @@ mod tests {
         let mut prr = Prr::default();
         let mut pipe = 20 * MSS - 2 * MSS;
         prr.begin(18 * MSS);
-        // The lost segment leaves the pipe as the loss is found, the delivered one with it.
+        // The lost segment leaves the pipe when the loss is detected, together with the delivered
+        // one.
         pipe -= MSS;
         let sent = run(&mut prr, &mut pipe, 10 * MSS, false, 16);
         assert_eq!(sent[0], 1, "fast retransmit");
@@ -93,7 +93,7 @@ mod tests {
 
     #[test]
     fn heavy_loss_conserves_packets_then_slow_starts() {
-        // The second example: fifteen of twenty are lost, pipe falls below ssthresh at once.
+        // The second example: fifteen of twenty are lost, and pipe falls below ssthresh at once.
         let mut prr = Prr::default();
         prr.begin(20 * MSS);
         let mut pipe = 5 * MSS;

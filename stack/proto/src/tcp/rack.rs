@@ -1,41 +1,42 @@
-//! RACK (RFC 8985 section 6): what was sent before something that has arrived, and long enough
-//! ago, is lost. The scoreboard holds the times of transmission; here is what they are compared
-//! with.
+//! RACK loss detection (RFC 8985 section 6): a segment is lost if one sent after it was delivered,
+//! and it was sent long enough ago. The scoreboard holds the transmission times; this module has
+//! the state to compare them with.
 
 use super::rtt::Rtt;
 use crate::time::Instant;
 use crate::wire::seq::Seq;
 
-/// Segments SACKed, or duplicate ACKs, that end the wait for reordering (RFC 5681 section 3.2).
+/// DupThresh: number of segments SACKed, or of duplicate ACKs, that ends the wait for reordering
+/// (RFC 5681 section 3.2).
 pub(super) const DUP_THRESH: u32 = 3;
-/// Recoveries without a report of duplicates after which the reordering window shrinks again.
+/// Recoveries without a D-SACK after which the reordering window shrinks again.
 const REO_WND_PERSIST: u8 = 16;
 
-/// `RACK_sent_after`: of transmissions given by time and end, `a` left after `b`.
+/// `RACK_sent_after`: true if `a` was sent after `b`. Both are given by transmission time and end.
 pub(super) fn sent_after(a: (Instant, Seq), b: (Instant, Seq)) -> bool {
     a.0 > b.0 || (a.0 == b.0 && a.1 > b.1)
 }
 
-/// Tells an ACK of a retransmission from one of the original that came too late (RFC 8985
-/// section 6.2, step 2).
+/// Distinguishes an ACK of a retransmission from a late ACK of the original (RFC 8985 section 6.2,
+/// step 2).
 #[derive(Clone, Copy, Debug)]
 pub(super) struct SampleGuard {
     pub(super) now: Instant,
-    /// Least round-trip time, 0 if unknown.
+    /// Minimum RTT in nanoseconds, 0 if unknown.
     pub(super) min_rtt: u64,
-    /// The echoed TSval, and the offset of our TSvals against the clock.
+    /// TSecr of the ACK, and the offset of our TSval from the clock.
     pub(super) echo: Option<u32>,
     pub(super) ts_offset: u32,
 }
 
 impl SampleGuard {
-    /// For records that do not start where the acknowledgment stood: what is echoed is the
-    /// timestamp of one that did (RFC 7323 section 4.3).
+    /// Returns the guard for records that do not start at the SND.UNA before the ACK: TSecr echoes
+    /// a segment that did (RFC 7323 section 4.3).
     pub(super) const fn without_echo(self) -> Self {
         Self { echo: None, ..self }
     }
 
-    /// The ACK may be of the retransmission made at `last_tx_at`.
+    /// True if the ACK may be of the retransmission sent at `sent_at`.
     #[expect(clippy::cast_possible_truncation, reason = "TSval is a 32-bit clock that wraps")]
     pub(super) fn is_valid_sample(&self, sent_at: Instant) -> bool {
         let value = (sent_at.as_micros() as u32).wrapping_add(self.ts_offset);
@@ -44,7 +45,7 @@ impl SampleGuard {
     }
 }
 
-/// The latest transmission known to be delivered, and what is known of reordering.
+/// RACK state: the latest transmission delivered, and the reordering observed.
 #[derive(Debug)]
 pub(super) struct Rack {
     /// `RACK.xmit_ts`.
@@ -53,7 +54,7 @@ pub(super) struct Rack {
     rtt: u64,
     /// `RACK.end_seq`.
     end_seq: Seq,
-    /// Reports of duplicates so far, those of probes left out.
+    /// D-SACKs received, without those for tail-loss probes.
     dsacks: u32,
     /// `RACK.dsack_round`, while `in_dsack_round`: the window grows once per round trip.
     dsack_round: Seq,
@@ -81,7 +82,7 @@ impl Rack {
         }
     }
 
-    /// Step 2: a transmission was delivered.
+    /// Step 2: notes a transmission that was delivered.
     #[inline]
     pub(super) fn advance(&mut self, now: Instant, newest: (Instant, Seq)) {
         if sent_after(newest, (self.xmit_ts, self.end_seq)) {
@@ -90,18 +91,19 @@ impl Rack {
         }
     }
 
-    /// Step 3: something arrived after what was sent later.
+    /// Step 3: notes that a segment was delivered after one sent later.
     pub(super) fn on_reordering(&mut self) {
         self.reordering_seen = true;
     }
 
-    /// The latest transmission delivered left after this one.
+    /// True if the latest transmission delivered was sent after this one.
     pub(super) fn delivered_after(&self, at: Instant, end: Seq) -> bool {
         sent_after((self.xmit_ts, self.end_seq), (at, end))
     }
 
-    /// Step 4: the peer received something twice, so a retransmission was one too many;
-    /// `retransmits` were made in all. More reports than those are the network's duplicates.
+    /// Step 4: processes a D-SACK, which shows that a retransmission was spurious. `retransmits` is
+    /// the number of retransmissions so far: any D-SACKs beyond it are due to duplication in the
+    /// network.
     pub(super) fn on_dsack(&mut self, retransmits: u32, una: Seq, nxt: Seq) {
         if self.dsacks >= retransmits {
             return;
@@ -114,13 +116,13 @@ impl Rack {
         }
     }
 
-    /// What was taken for loss was reordering.
+    /// Widens the reordering window: reordering was mistaken for loss.
     pub(super) fn widen_reo_wnd(&mut self) {
         self.reo_wnd_mult = self.reo_wnd_mult.saturating_add(1);
         self.reo_wnd_persist = REO_WND_PERSIST;
     }
 
-    /// Step 4: an episode of loss is over.
+    /// Step 4: notes the end of an episode.
     pub(super) fn on_recovery_end(&mut self) {
         self.reo_wnd_persist = self.reo_wnd_persist.saturating_sub(1);
         if self.reo_wnd_persist == 0 {
@@ -128,8 +130,8 @@ impl Rack {
         }
     }
 
-    /// Step 4: how long after later ones a segment may arrive, nanoseconds. `recovering`: an
-    /// episode of loss is under way; `sacked`: segments SACKed.
+    /// Step 4: returns the reordering window, nanoseconds. `recovering`: an episode is in progress;
+    /// `sacked`: number of segments SACKed.
     pub(super) fn reo_wnd(&self, recovering: bool, sacked: u32, rtt: &Rtt) -> u64 {
         if !self.reordering_seen && (recovering || sacked >= DUP_THRESH) {
             return 0;
@@ -137,7 +139,8 @@ impl Rack {
         (rtt.min() / 4 * u64::from(self.reo_wnd_mult)).min(rtt.srtt())
     }
 
-    /// How long after it was sent a segment counts as lost, given the reordering window.
+    /// Returns the time after its transmission at which a segment counts as lost, with this
+    /// reordering window.
     pub(super) fn rack_timeout(&self, reo_wnd: u64) -> u64 {
         self.rtt + reo_wnd
     }
@@ -182,7 +185,7 @@ mod tests {
             rack.on_dsack(100, una + round * 1000, una + round * 1000 + 1000);
         }
         assert_eq!(rack.reo_wnd(false, 0, &rtt), rtt.srtt());
-        // Sixteen recoveries without a report, and it is as before.
+        // Sixteen recoveries without a D-SACK reset it.
         for _ in 0..15 {
             rack.on_recovery_end();
         }
@@ -213,7 +216,7 @@ mod tests {
         assert!(rack.delivered_after(at(50), Seq(999)));
         assert!(!rack.delivered_after(at(50), Seq(1000)));
         assert!(!rack.delivered_after(at(51), Seq(1)));
-        // Of one burst the highest.
+        // Of one burst the highest end counts.
         rack.advance(at(120), (at(50), Seq(3000)));
         assert_eq!(rack.rack_timeout(0), 70);
     }

@@ -1,22 +1,22 @@
-//! Counters of what happens to few connections, in memory that is taken with the first such event.
+//! Counters of rare events, in memory allocated at the first such event.
 //!
-//! An idle connection has no use for over a hundred bytes of zeros; most connections never lose,
-//! reorder or probe anything.
+//! Most connections never lose, reorder or probe anything: an idle one does not keep over a hundred
+//! bytes of zeros.
 
 use super::Stats;
 
-/// The counters of [`Stats`] that count events; bytes and segments are counted elsewhere.
+/// Counters of [`Stats`] that count events; bytes and segments are counted elsewhere.
 #[derive(Debug, Default)]
 pub(super) struct RareCounts(Option<Box<Stats>>);
 
 impl RareCounts {
-    /// The counters, to be added to. Allocates once in the life of a connection.
+    /// Returns the counters for an update. Allocates once in the life of a connection.
     #[inline]
     pub(super) fn record(&mut self) -> &mut Stats {
         self.0.get_or_insert_default()
     }
 
-    /// What was counted.
+    /// Returns the counters.
     pub(super) fn get(&self) -> Stats {
         self.0.as_deref().copied().unwrap_or_default()
     }

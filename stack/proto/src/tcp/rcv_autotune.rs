@@ -1,26 +1,28 @@
-//! How wide the receive window has to be: it grows by need, with the bytes that arrive in one
-//! round trip (dynamic right-sizing). It is as wide as at first again only where a peer is silent
-//! and others are in want of it.
+//! Receive window autotuning: the window grows with the bytes received per round trip (dynamic
+//! right-sizing). It returns to its first size only for an idle peer, if other connections need the
+//! memory.
 //!
-//! A round begins at some moment and ends with the first segment that echoes a timestamp we sent
-//! after it: one round trip, measured by the receiver alone. Without timestamps a round lasts two
-//! of the round trips the send side measured.
+//! A round begins at some time and ends with the first segment that echoes a TSval sent after that:
+//! one round trip, measured by the receiver alone. Without timestamps a round lasts two of the
+//! round-trip times measured by the send side.
 //!
-//! A window that is wider than the path does not carry more: what is under way waits in queues, and
-//! round trips get longer, which must not count as need. So the shortest round bounds the growth.
+//! A window wider than the path's bandwidth-delay product does not carry more: the excess waits in
+//! queues, and the longer round trips must not make the window grow further. So the shortest round
+//! bounds the growth.
 
 use crate::time::Instant;
 use crate::wire::seq::Seq;
 
-/// How far an echo may lie before the mark of its round, in microseconds. What lies further off
-/// comes from before the clock wrapped.
+/// Largest distance at which TSecr counts as older than the end of the round, microseconds. At a
+/// larger one it counts as newer: the clock wrapped in between.
 const ECHO_AGE_MAX: u32 = 1 << 30;
-/// The window spans at most so many times what the path holds without queues.
+/// Bound of the window, as a multiple of the bandwidth-delay product without queues.
 const BDP_GAIN: u64 = 4;
-/// After so long the shortest round may be of a path that is no longer taken: it counts double.
+/// Age at which the shortest round may be of a former path, milliseconds: its duration is then
+/// doubled.
 const RTT_MIN_AGE_MS: u32 = 60_000;
 
-/// The clock of the timestamps, as the peer echoes it, at which a round is over.
+/// End of a round: the value of our timestamp clock, as the peer echoes it.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct RoundEnd(pub(super) u32);
 
@@ -31,25 +33,25 @@ impl RoundEnd {
     }
 }
 
-/// The round under way.
+/// Current round, and measurements of earlier ones.
 #[derive(Debug)]
 pub(super) struct RcvRound {
-    /// Where the bytes end that arrived before it.
+    /// End of the bytes received before it.
     start_seq: Seq,
     started_at: Instant,
-    /// The shortest round, in nanoseconds (four seconds are as good as more), and when it was, in
-    /// milliseconds of a clock that wraps.
+    /// Duration of the shortest round, nanoseconds (limited to four seconds), and the time it was
+    /// measured, in milliseconds of a clock that wraps.
     rtt_min_ns: u32,
     rtt_min_at_ms: u32,
-    /// Most bytes of a round so far.
+    /// Most bytes received in a round so far.
     most_received: u32,
 }
 
 impl RcvRound {
-    /// Longest wait for the end of a round by our own clock, microseconds.
+    /// Longest duration of a round by our own clock, microseconds.
     pub(super) const WAIT_MAX_US: u32 = 1_000_000;
 
-    /// None under way.
+    /// No round yet.
     pub(super) const fn new() -> Self {
         Self {
             start_seq: Seq(0),
@@ -60,23 +62,23 @@ impl RcvRound {
         }
     }
 
-    /// When it began; the first with our SYN.
+    /// Time when the round began; the first begins with our SYN.
     pub(super) const fn started_at(&self) -> Instant {
         self.started_at
     }
 
-    /// A round begins.
+    /// Begins a round.
     pub(super) const fn start(&mut self, now: Instant, from: Seq) {
         self.started_at = now;
         self.start_seq = from;
     }
 
-    /// The round is over, bytes having arrived up to `end`: the window the sender needs, at most
-    /// `max`.
+    /// Ends the round, with bytes received up to `end`. Returns the window that the sender needs,
+    /// at most `max`.
     ///
-    /// Twice of what arrived lets a sender keep its pace while a loss is repaired. Where more
-    /// arrived than ever before it is in slow start: a round from now it sends twice as much, and
-    /// by the time it hears of this window four times.
+    /// Twice the bytes received let a sender keep its rate while it repairs a loss. If they are
+    /// more than in any round before, the sender is in slow start: one round later it sends twice
+    /// as much, and by the time this window reaches it four times.
     pub(super) fn window_needed(&mut self, now: Instant, end: Seq, max: u32) -> u32 {
         // Bytes that the upper layer declined may have been counted in the round before.
         let bytes = (end.max(self.start_seq) - self.start_seq).min(max);
@@ -86,8 +88,8 @@ impl RcvRound {
         wanted.min(self.bdp_limit(now, bytes))
     }
 
-    /// What the path holds when `bytes` have passed in this round: as many as in the shortest
-    /// one, with room for queues.
+    /// Returns the bound of the window when `bytes` were received in this round: the
+    /// bandwidth-delay product by the shortest round, times [`BDP_GAIN`].
     fn bdp_limit(&mut self, now: Instant, bytes: u32) -> u32 {
         let round_ns = now.since(self.started_at).max(1);
         let now_ms = millis(now);
@@ -124,14 +126,14 @@ mod tests {
             for before in [1, 2, 1_000_000] {
                 assert!(!round.is_reached(mark.wrapping_sub(before)));
             }
-            // Idle for longer than half a turn of the clock, too.
+            // Also after an idle time of more than half the range of the clock.
             for after in [0, 1, 1000, 0x7fff_ffff, 0x9000_0000] {
                 assert!(round.is_reached(mark.wrapping_add(after)), "{mark} {after}");
             }
         }
     }
 
-    /// Rounds of given bytes and lengths, one after another.
+    /// Consecutive rounds of given bytes and durations.
     struct RcvRounds {
         round: RcvRound,
         now: Instant,
@@ -174,7 +176,7 @@ mod tests {
             assert!(need < window, "{need}");
             window = window.max(need);
         }
-        // The path has become longer in earnest: that shows within minutes.
+        // The path has really become longer: that shows within minutes.
         for _ in 0..400 {
             window = window.max(rounds.window_needed(window, SECOND));
         }

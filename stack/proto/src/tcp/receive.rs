@@ -1,4 +1,4 @@
-//! The receive side's variables: sequence space, window offer, and when an ACK is due.
+//! Receive side variables: sequence numbers, receive window, and pending ACKs.
 
 use arrayvec::ArrayVec;
 
@@ -8,42 +8,43 @@ use crate::time::Instant;
 use crate::wire::seq::Seq;
 use crate::wire::tcp::SackBlock;
 
-/// Most duplicate ACKs owed at a time to a peer without SACK.
+/// Most duplicate ACKs pending for a peer without SACK.
 const DUP_ACKS_OWED_MAX: u8 = 16;
-/// Most reports of bytes received twice that wait for their ACKs.
+/// Most D-SACK blocks that wait for their ACKs.
 const DSACK_QUEUE_MAX: usize = 4;
 
-/// Receive variables (RFC 9293 section 3.3.1), what is needed to offer the window, and when an ACK
-/// is due: what every segment touches. What else there is to say of the window is in [`RcvLimits`].
+/// Receive sequence variables (RFC 9293 section 3.3.1), with the state that every segment touches:
+/// that of window updates and pending ACKs. The other window state is in [`RcvLimits`].
 #[derive(Debug)]
 pub(super) struct RcvVars {
-    /// Next byte expected.
+    /// RCV.NXT: next sequence number expected.
     pub(super) nxt: Seq,
-    /// Right edge of the window as offered; never moves left.
+    /// Right edge of the advertised window; never moves left.
     pub(super) adv: Seq,
     /// Acknowledgment number of the last segment sent (RFC 7323 `Last.ACK.sent`).
     pub(super) last_ack_sent: Seq,
-    /// What the window would be if offered in full; below zero if the upper layer keeps more than
-    /// it may span.
+    /// Window if advertised in full; negative if the upper layer keeps more than the window may
+    /// span.
     available: i32,
     /// Bytes received in order and not acknowledged.
     unacked: u32,
-    /// Growth from which the right edge moves (RFC 9293 section 3.8.6.2.2); at least 1.
+    /// Least advance of the right edge (SWS avoidance, RFC 9293 section 3.8.6.2.2); at least 1.
     update_min: u16,
-    /// Largest payload seen: what a full segment of the peer is.
+    /// Largest payload received: estimate of the peer's full segment.
     rcv_mss: u16,
     /// Shift of the window field in segments sent.
     pub(super) wscale: u8,
-    /// An ACK is due with the next frame of any kind.
+    /// An ACK is due, with the next frame of any kind.
     pub(super) ack_now: bool,
-    /// It is due in a frame without payload: it reports SACK blocks, or counts as a duplicate.
+    /// The ACK is due in a frame without payload: it reports SACK blocks, or counts as a duplicate
+    /// ACK.
     pub(super) pure_ack: bool,
-    /// Duplicate ACKs owed to a peer without SACK.
+    /// Duplicate ACKs pending for a peer without SACK.
     pub(super) dup_acks_owed: u8,
 }
 
 impl RcvVars {
-    /// Before anything was received.
+    /// State before anything was received.
     pub(super) fn new(cfg: &Config) -> Self {
         Self {
             nxt: Seq(0),
@@ -60,23 +61,24 @@ impl RcvVars {
         }
     }
 
-    /// Bytes the peer may send from `nxt` on.
+    /// RCV.WND: bytes that the peer may send from `nxt` on.
     #[inline]
     pub(super) fn window(&self) -> u32 {
         self.adv - self.nxt
     }
 
-    /// Where the right edge would be if the window was offered in full, less where it is.
+    /// Returns the advance of the right edge if the window was advertised in full.
     #[inline]
     fn adv_growth(&self) -> i32 {
         (self.nxt + self.available.max(0).cast_unsigned()).distance(self.adv)
     }
 
-    /// The window field of a segment about to leave, moving the edge; notes what it acknowledges.
+    /// Returns the window field of a segment to be sent. Moves the right edge, and notes the
+    /// acknowledgment number.
     ///
-    /// The edge moves by a segment or half the window at least. The field is rounded up, so that
-    /// scaling does not take back what was offered, unless rounding has already given away as
-    /// much as it ever may: a peer that sends single bytes could push the edge on forever.
+    /// The edge moves by at least a segment or half the window. The field is rounded up, so that
+    /// scaling does not retract the window, but never to more than one unit beyond the limit: a
+    /// peer that sends single bytes could otherwise push the edge on forever.
     #[inline]
     pub(super) fn select_window(&mut self) -> u16 {
         let span = if self.adv_growth() >= i32::from(self.update_min) {
@@ -96,20 +98,20 @@ impl RcvVars {
         field as u16
     }
 
-    /// A segment arrived out of order, or twice.
+    /// Notes a segment received out of order, or with duplicate bytes.
     pub(super) fn on_out_of_order(&mut self) {
         self.ack_now = true;
         self.pure_ack = true;
         self.dup_acks_owed = (self.dup_acks_owed + 1).min(DUP_ACKS_OWED_MAX);
     }
 
-    /// The cumulative acknowledgment moved: earlier duplicates are no duplicates any more.
+    /// Notes an advance of RCV.NXT: pending ACKs are no duplicate ACKs any more.
     #[inline]
     pub(super) fn on_advance(&mut self) {
         self.dup_acks_owed = self.dup_acks_owed.min(1);
     }
 
-    /// An ACK left with a segment that carries payload.
+    /// Notes that an ACK was sent in a segment with payload.
     #[inline]
     pub(super) const fn on_data_sent(&mut self, timers: &mut Timers) {
         self.unacked = 0;
@@ -117,8 +119,8 @@ impl RcvVars {
         self.ack_now = self.pure_ack;
     }
 
-    /// A pure ACK left. To a peer without SACK the owed duplicates follow one by one; with SACK
-    /// another one follows if there is `more` to report.
+    /// Notes that a pure ACK was sent. Without SACK the pending duplicate ACKs follow one by one;
+    /// with SACK another ACK follows if there is `more` to report.
     pub(super) fn on_pure_ack_sent(&mut self, timers: &mut Timers, sack: bool, more: bool) {
         self.unacked = 0;
         timers.delayed_ack = NEVER;
@@ -127,7 +129,7 @@ impl RcvVars {
         self.ack_now = self.pure_ack;
     }
 
-    /// `bytes` arrived in order: an ACK is due at two full segments, else within `delay_ns`.
+    /// Notes `bytes` received in order: an ACK is due at two full segments, else within `delay_ns`.
     #[inline]
     pub(super) fn on_in_order(
         &mut self,
@@ -145,32 +147,31 @@ impl RcvVars {
         }
     }
 
-    /// The last `len` bytes in order were not taken after all.
+    /// Takes back the last `len` bytes received in order, which the upper layer declined.
     pub(super) fn decline(&mut self, len: u32) {
         self.nxt = self.nxt - len;
         self.unacked = self.unacked.saturating_sub(len);
     }
 
-    /// Nothing is due any more.
+    /// Cancels all pending ACKs.
     pub(super) const fn clear_acks(&mut self) {
         (self.ack_now, self.pure_ack, self.dup_acks_owed) = (false, false, 0);
     }
 }
 
-/// What the receive window may span. Touched when that changes, or the upper layer keeps bytes.
+/// Limits of the receive window. Touched when they change, or when the upper layer keeps bytes.
 #[derive(Debug)]
 pub(super) struct RcvLimits {
-    /// Bytes the window may span.
+    /// Bytes that the window may span.
     limit: u32,
-    /// What `max_plpmtu` may grow to: what the window field can say, and what the configuration
-    /// allows.
+    /// Most that `limit` may grow to, by the window field and the configuration.
     limit_max: u32,
-    /// Bytes the upper layer took and has not consumed.
+    /// Bytes that the upper layer keeps and has not consumed.
     unconsumed: u32,
 }
 
 impl RcvLimits {
-    /// Before anything was received.
+    /// State before anything was received.
     pub(super) fn new(cfg: &Config) -> Self {
         Self {
             limit: cfg.startup_window,
@@ -179,7 +180,8 @@ impl RcvLimits {
         }
     }
 
-    /// The peer's SYN came with sequence number `irs`; the window goes out unscaled first.
+    /// Initializes `rcv` from the peer's SYN with sequence number `irs`. The window is first
+    /// advertised unscaled.
     pub(super) fn init(&self, rcv: &mut RcvVars, irs: Seq, cfg: &Config) {
         rcv.nxt = irs + 1;
         rcv.last_ack_sent = rcv.nxt;
@@ -187,7 +189,7 @@ impl RcvLimits {
         self.apply(rcv, cfg);
     }
 
-    /// The peer does not scale windows (RFC 7323 section 2.2).
+    /// Disables window scaling: the peer does not support it (RFC 7323 section 2.2).
     pub(super) fn disable_scaling(&mut self, rcv: &mut RcvVars, cfg: &Config) {
         rcv.wscale = 0;
         self.limit_max = self.limit_max.min(0xffff);
@@ -195,7 +197,7 @@ impl RcvLimits {
         self.apply(rcv, cfg);
     }
 
-    /// Works out what follows for the window.
+    /// Recomputes the window variables that depend on the limits.
     fn apply(&self, rcv: &mut RcvVars, cfg: &Config) {
         let available = i64::from(self.limit) - i64::from(self.unconsumed);
         let bounds = (i64::from(i32::MIN), i64::from(i32::MAX));
@@ -203,43 +205,43 @@ impl RcvLimits {
         rcv.update_min = u16::try_from(self.limit / 2).unwrap_or(u16::MAX).min(cfg.mss).max(1);
     }
 
-    /// The window field of a SYN, which is never scaled.
+    /// Returns the window field of a SYN, which is never scaled.
     pub(super) fn syn_window(&self) -> u16 {
         u16::try_from(self.limit).unwrap_or(u16::MAX)
     }
 
-    /// The upper layer keeps `bytes`.
+    /// Notes that the upper layer keeps `bytes`.
     pub(super) fn add_unconsumed(&mut self, rcv: &mut RcvVars, bytes: u32, cfg: &Config) {
         self.unconsumed = self.unconsumed.saturating_add(bytes);
         self.apply(rcv, cfg);
     }
 
-    /// The upper layer consumed `bytes` it kept. True if the peer should hear of it now: little
-    /// of the window was left, and it grew by something.
+    /// Notes that the upper layer consumed `bytes` that it had kept. Returns true if a window
+    /// update is due: little of the window was left, and it can grow by a worthwhile amount.
     pub(super) fn consume(&mut self, rcv: &mut RcvVars, bytes: u32, cfg: &Config) -> bool {
         self.unconsumed = self.unconsumed.saturating_sub(bytes);
         self.needs_update(rcv, cfg)
     }
 
-    /// Raises the window's limit to `max_plpmtu`, as far as it may grow. True if the peer should
-    /// hear of it now.
+    /// Raises the limit of the window to `limit`, as far as it may grow. Returns true if a window
+    /// update is due.
     pub(super) fn raise(&mut self, rcv: &mut RcvVars, limit: u32, cfg: &Config) -> bool {
         self.limit = self.limit.max(limit.min(self.limit_max));
         self.needs_update(rcv, cfg)
     }
 
-    /// Lowers the window's limit to `max_plpmtu`; the edge stays where it is.
+    /// Lowers the limit of the window to `limit`; the right edge does not move.
     pub(super) fn lower(&mut self, rcv: &mut RcvVars, limit: u32, cfg: &Config) {
         self.limit = self.limit.min(limit);
         self.apply(rcv, cfg);
     }
 
-    /// Bytes the window may span at present.
+    /// Bytes that the window may span.
     pub(super) const fn limit(&self) -> u32 {
         self.limit
     }
 
-    /// What the limit may grow to.
+    /// Most that the limit may grow to.
     pub(super) const fn limit_max(&self) -> u32 {
         self.limit_max
     }
@@ -252,21 +254,21 @@ impl RcvLimits {
     }
 }
 
-/// The peer's SYNs and FIN.
+/// SYN and FIN of the peer.
 #[derive(Debug)]
 pub(super) struct Peer {
-    /// Initial receive sequence number.
+    /// IRS: initial receive sequence number.
     pub(super) irs: Seq,
-    /// Where the FIN is, once seen.
+    /// Sequence number of the FIN, once received.
     pub(super) fin_seq: Option<Seq>,
-    /// The FIN was taken: `nxt` lies beyond it.
+    /// The FIN was processed: RCV.NXT is beyond it.
     pub(super) fin_received: bool,
-    /// In TIME-WAIT it has sent a SYN that this connection did not give way to.
+    /// In TIME-WAIT the peer has sent a SYN that did not replace this connection.
     pub(super) syn_in_time_wait: bool,
 }
 
-/// Bytes received twice (RFC 2883): each ACK reports one, the oldest first. In memory of their
-/// own, which is given back once the connection is idle.
+/// Pending D-SACK blocks (RFC 2883): each ACK reports one, the oldest first. Allocated separately,
+/// and released once the connection is idle.
 #[derive(Debug, Default)]
 pub(super) struct DsackQueue {
     blocks: Option<Box<ArrayVec<SackBlock, DSACK_QUEUE_MAX>>>,
@@ -274,21 +276,21 @@ pub(super) struct DsackQueue {
 
 impl DsackQueue {
     pub(super) fn push(&mut self, block: SackBlock) {
-        // Beyond the bound the sender hears of the first ones only.
+        // If the queue is full, only the first blocks are reported.
         let _ = self.blocks.get_or_insert_default().try_push(block);
     }
 
-    /// True if there is something to report.
+    /// True if a block is pending.
     pub(super) fn has_pending(&self) -> bool {
         self.blocks.as_ref().is_some_and(|blocks| !blocks.is_empty())
     }
 
-    /// What the next ACK reports.
+    /// Removes and returns the block for the next ACK.
     pub(super) fn pop(&mut self) -> Option<SackBlock> {
         self.blocks.as_mut()?.pop_at(0)
     }
 
-    /// Gives the memory back if nothing is in it.
+    /// Releases the memory if the queue is empty.
     pub(super) fn release_memory(&mut self) {
         if !self.has_pending() {
             self.blocks = None;

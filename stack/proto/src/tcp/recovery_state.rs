@@ -1,77 +1,77 @@
-//! The state of loss recovery: which episode is under way, what would undo it, and the tail-loss
-//! probe that is out.
+//! State of loss recovery: the episode in progress, the state to undo it, and the outstanding
+//! tail-loss probe.
 
 use super::congestion::Congestion;
 use super::prr::Prr;
 use crate::wire::seq::Seq;
 
-/// Which kind of loss is being repaired.
+/// Congestion state, by the kind of loss being repaired.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum CaState {
-    /// None.
+    /// No loss.
     Open,
-    /// Found by RACK or duplicate ACKs.
+    /// Fast recovery: loss detected by RACK or duplicate ACKs.
     Recovery,
-    /// Found by the retransmission timer.
+    /// Loss detected by the retransmission timer.
     Loss,
 }
 
-/// How far F-RTO has come in telling whether a timeout was spurious (RFC 5682 section 3.1).
+/// State of F-RTO, which detects spurious timeouts (RFC 5682 section 3.1).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Frto {
-    /// Not at it.
+    /// Not in use.
     Off,
-    /// Step 2: waits for the first ACK of something new.
+    /// Step 2: waits for the first ACK of new data.
     AwaitFirstAck,
-    /// Step 3: so many new segments may still go; retransmissions wait for the next ACK, which
-    /// tells.
+    /// Step 3: waits for the next ACK, which decides. Until then retransmissions are deferred, and
+    /// this many new segments may be sent.
     AwaitSecondAck { new_segments: u8 },
 }
 
-/// What would undo an episode that turns out to be spurious.
+/// State to undo an episode that turns out to be spurious.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Undo {
-    /// The controller before the episode.
+    /// Congestion control state before the episode.
     pub(super) prior: Congestion,
-    /// Where the first loss is. An ACK that does not reach beyond says nothing about it.
+    /// Sequence number of the first loss. An ACK not beyond it has no information about it.
     pub(super) first_lost: Seq,
-    /// TSval of the first retransmission: an ACK that echoes an earlier one answers the original
+    /// TSval of the first retransmission: an ACK that echoes an earlier one is of the original
     /// (Eifel, RFC 3522). `None` before any retransmission.
     pub(super) retrans_stamp: Option<u32>,
-    /// Still waiting for the first ACK that moves: the only one Eifel may judge by.
+    /// Eifel detection still waits for the first ACK beyond `first_lost`, the only one it may use.
     pub(super) eifel: bool,
-    /// Retransmissions not yet reported as duplicates by D-SACK.
+    /// Retransmissions not yet reported by D-SACK.
     pub(super) undo_retrans: u32,
-    /// The loss was found by what was SACKed: if it was none, it was reordering.
+    /// The loss was detected by SACK: if it is spurious, the cause is reordering.
     pub(super) by_reordering: bool,
 }
 
-/// What is kept of an episode.
+/// State of an episode.
 #[derive(Debug)]
 struct Episode {
     undo: Undo,
     prr: Prr,
 }
 
-/// Loss recovery (RFC 6582, RFC 6675).
+/// Loss recovery state (RFC 6582, RFC 6675).
 #[derive(Debug)]
 pub(super) struct Recovery {
     pub(super) ca_state: CaState,
-    /// Recovery ends when this is acknowledged.
+    /// RecoveryPoint: the episode ends when this is acknowledged.
     pub(super) recovery_point: Seq,
-    /// The next retransmission goes out whatever the window says (RFC 6675 step 4.3).
+    /// The next retransmission is sent regardless of the window (RFC 6675 section 5, step 4.3).
     pub(super) force_retransmit: bool,
     pub(super) frto: Frto,
-    /// Duplicate ACKs in a row.
+    /// Consecutive duplicate ACKs.
     pub(super) dupacks: u32,
-    /// Without SACK: bytes the duplicate ACKs say have left the network.
+    /// Without SACK: bytes that have left the network according to duplicate ACKs.
     pub(super) dupack_credit: u32,
-    /// Without SACK: copies that an episode sent which was undone. Each brings about a duplicate
-    /// ACK that tells of no loss.
+    /// Without SACK: retransmissions of an episode that was undone. Each causes about one duplicate
+    /// ACK that indicates no loss.
     spurious_retrans: u32,
-    /// The memory is kept for the next episode until the connection has been idle for a while.
+    /// Kept allocated for the next episode until the connection has been idle for a while.
     episode: Option<Box<Episode>>,
-    /// What would undo the episode is known, and it was not undone.
+    /// `episode` has undo state, and was not undone.
     undoable: bool,
 }
 
@@ -90,14 +90,14 @@ impl Recovery {
         }
     }
 
-    /// An ACK of new data is progress and nothing else.
+    /// True if an ACK of new data needs no loss recovery processing.
     #[inline]
     pub(super) fn is_open(&self) -> bool {
         self.ca_state == CaState::Open && self.dupack_credit == 0
     }
 
-    /// Begins an episode whose first loss is at `first_lost` and which ends at `recovery_point`,
-    /// keeping `cwnd_prior` unless one is under way.
+    /// Enters an episode whose first loss is at `first_lost` and which ends at `recovery_point`.
+    /// Saves `prior` for the undo, unless an episode is already in progress.
     pub(super) fn enter(
         &mut self,
         ca_state: CaState,
@@ -131,7 +131,7 @@ impl Recovery {
         self.spurious_retrans = 0;
     }
 
-    /// The episode is over.
+    /// Ends the episode.
     pub(super) const fn leave(&mut self) {
         self.ca_state = CaState::Open;
         self.force_retransmit = false;
@@ -140,39 +140,39 @@ impl Recovery {
         self.dupacks = 0;
     }
 
-    /// The episode was none, and the copies it sent are under way.
+    /// Notes that the episode was undone while its retransmissions are outstanding.
     pub(super) const fn expect_dupacks(&mut self, spurious_retrans: u32) {
         self.spurious_retrans = spurious_retrans;
     }
 
-    /// A duplicate ACK came with `una` the first byte outstanding: is it the doing of a needless
-    /// copy?
+    /// True if a duplicate ACK with SND.UNA at `una` is caused by a spurious retransmission; counts
+    /// it off.
     pub(super) fn explains_dupack(&mut self, una: Seq) -> bool {
         let explains = self.spurious_retrans > 0 && una < self.recovery_point;
         self.spurious_retrans -= u32::from(explains);
         explains
     }
 
-    /// What would undo the present or last episode, unless it was undone.
+    /// Returns the undo state of the current or last episode, unless it was undone.
     pub(super) fn undo_mut(&mut self) -> Option<&mut Undo> {
         let episode = self.episode.as_deref_mut().filter(|_| self.undoable)?;
         Some(&mut episode.undo)
     }
 
-    /// The same, to be undone now.
+    /// Removes and returns the undo state.
     pub(super) fn take_undo(&mut self) -> Option<Undo> {
         let undo = *self.undo_mut()?;
         self.undoable = false;
         Some(undo)
     }
 
-    /// Measures what may leave during the present episode; of no use before the first.
+    /// Returns the PRR state of the current or last episode; `None` before the first.
     #[inline]
     pub(super) fn prr_mut(&mut self) -> Option<&mut Prr> {
         self.episode.as_deref_mut().map(|episode| &mut episode.prr)
     }
 
-    /// Bytes left, new or again.
+    /// Counts bytes sent, new or retransmitted.
     #[inline]
     pub(super) fn on_sent(&mut self, bytes: u32) {
         if let Some(prr) = self.prr_mut() {
@@ -180,12 +180,12 @@ impl Recovery {
         }
     }
 
-    /// Gives memory back: nothing is in flight.
+    /// Releases the memory. To be called with nothing in flight.
     pub(super) fn release_memory(&mut self) {
         self.episode = None;
     }
 
-    /// Notes a retransmission made with timestamp `ts`.
+    /// Notes a retransmission with TSval `ts`.
     pub(super) fn on_retransmit(&mut self, ts: u32) {
         self.force_retransmit = false;
         if let Some(undo) = self.undo_mut() {
@@ -194,7 +194,7 @@ impl Recovery {
         }
     }
 
-    /// F-RTO: a new segment left.
+    /// F-RTO: notes that a new segment was sent.
     #[inline]
     pub(super) const fn on_new_data(&mut self) {
         if let Frto::AwaitSecondAck { new_segments: new } = &mut self.frto {
@@ -202,17 +202,18 @@ impl Recovery {
         }
     }
 
-    /// F-RTO: a new segment goes before any retransmission.
+    /// F-RTO: true if a new segment is to be sent before any retransmission.
     pub(super) const fn prefers_new_data(&self) -> bool {
         matches!(self.frto, Frto::AwaitSecondAck { new_segments: 1.. })
     }
 
-    /// F-RTO: retransmissions wait for the next ACK.
+    /// F-RTO: true if retransmissions wait for the next ACK.
     pub(super) const fn defers_retransmit(&self) -> bool {
         matches!(self.frto, Frto::AwaitSecondAck { .. })
     }
 
-    /// F-RTO: nothing new may go. Where nothing new went, nothing can be told.
+    /// F-RTO: notes that no new segment can be sent. If none was sent so far, F-RTO cannot decide
+    /// and ends.
     pub(super) const fn on_no_new_data(&mut self) {
         self.frto = match self.frto {
             Frto::AwaitSecondAck { new_segments: 0 | 1 } => {
@@ -223,12 +224,12 @@ impl Recovery {
     }
 }
 
-/// FlightSize at the start of the present round trip.
+/// FlightSize at the start of the current round trip.
 ///
-/// The reduction after a loss is by the flight that the lost bytes were part of (RFC 5681 equation
-/// 4). By the time a loss near the end of a flight is found, SND.UNA has moved past most of that
-/// flight, and what is left of it says nothing about what the path held. Per round trip it is the
-/// `pipeACK` of RFC 7661 section 4.2, counted when the round begins instead of when it ends.
+/// The reduction after a loss is based on the flight that the lost bytes were part of (RFC 5681
+/// equation 4). When a loss near the end of a flight is detected, SND.UNA has advanced past most of
+/// that flight, and the rest is no measure of what the path carried. Per round trip this is the
+/// `pipeACK` of RFC 7661 section 4.2, measured at the start of the round instead of its end.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct RoundFlight {
     /// The round ends when more than this is acknowledged.
@@ -241,8 +242,8 @@ impl RoundFlight {
         Self { end: iss, bytes: 0 }
     }
 
-    /// An ACK moved SND.UNA from `una` to `ack`. To be called for the first of each round trip at
-    /// least.
+    /// Notes an ACK that advances SND.UNA from `una` to `ack`. To be called at least for the first
+    /// of each round trip.
     #[inline]
     pub(super) fn on_ack(&mut self, una: Seq, ack: Seq, nxt: Seq) {
         if ack > self.end {
@@ -250,39 +251,37 @@ impl RoundFlight {
         }
     }
 
-    /// The flight that the byte at `seq` was part of, `flight` being what is outstanding now.
+    /// Returns the flight that the byte at `seq` was part of; `flight` is outstanding now.
     pub(super) fn at(&self, seq: Seq, flight: u32) -> u32 {
         if seq < self.end { flight.max(self.bytes) } else { flight }
     }
 }
 
-/// What the last tail-loss probe was.
+/// Kind of the last tail-loss probe.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum TlpProbe {
-    /// None is out, or it was answered.
+    /// None is outstanding.
     None,
-    /// A new segment, or our FIN: what its answer tells is for RACK.
+    /// A new segment, or our FIN: RACK evaluates its ACK.
     NewData,
-    /// A record sent once more: its answer may be the only sign of a loss (RFC 8985
-    /// section 7.4).
+    /// A retransmitted record: its ACK may be the only sign of a loss (RFC 8985 section 7.4).
     Retransmit,
 }
 
-/// The tail-loss probe.
+/// Tail-loss probe state.
 #[derive(Debug)]
 pub(super) struct Tlp {
     pub(super) probe: TlpProbe,
     /// `TLP.end_seq`: everything sent before or with the probe lies below.
     pub(super) end_seq: Seq,
-    /// Where the record sent again starts. Kept after the probe was answered, for reports of
-    /// duplicates that come late.
+    /// Start of the retransmitted record. Kept after the probe was acknowledged, for a late D-SACK.
     pub(super) retrans_seq: Option<Seq>,
     /// TSval of the probe.
     pub(super) ts: u32,
-    /// It was the only record in the network.
+    /// The probe was the only record in the network.
     pub(super) is_single: bool,
-    /// The flight that the record sent again was part of, and the window then: that the probe
-    /// repaired a loss shows later, perhaps after an idle time.
+    /// Flight that the retransmitted record was part of, and the congestion window at that time. A
+    /// loss repaired by the probe is detected later, perhaps after an idle time.
     pub(super) flight: u32,
     pub(super) cwnd: u32,
 }
@@ -300,13 +299,13 @@ impl Tlp {
         }
     }
 
-    /// A probe is out, and it is not known what came of it.
+    /// True if a probe is outstanding and its outcome unknown.
     #[inline]
     pub(super) fn is_outstanding(&self) -> bool {
         self.probe != TlpProbe::None
     }
 
-    /// The probe that is out, if the flight it belongs to is not acknowledged.
+    /// Returns the outstanding probe, if its flight is not acknowledged.
     #[inline]
     pub(super) fn outstanding(&self, una: Seq) -> TlpProbe {
         if una < self.end_seq { self.probe } else { TlpProbe::None }

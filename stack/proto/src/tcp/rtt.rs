@@ -1,32 +1,32 @@
-//! Round-trip time, the peer's ACK delay, the retransmission timeout (RFC 6298) and the probe
-//! timeout (RFC 8985 section 7.2).
+//! RTT estimator: round-trip time, ACK delay of the peer, retransmission timeout (RFC 6298) and
+//! probe timeout (RFC 8985 section 7.2).
 
 use super::config::Config;
 use super::timer::CoarseInstant;
 use crate::time::{Instant, MICROSECOND, SECOND};
 use crate::wire::seq::Seq;
 
-/// Samples after which the floor follows what was measured.
+/// Samples after which the floor of the RTO follows the measurements.
 const TRUSTED_SAMPLES: u8 = 8;
-/// Length of one of the two windows over which the ACK delay's maximum is kept.
+/// Length of each of the two windows over which the maximum ACK delay is kept.
 const DELAY_WINDOW_NS: u64 = 4 * SECOND;
-/// Delay windows after which the least round-trip time is taken anew.
+/// Delay windows after which the minimum RTT is measured anew.
 const MIN_WINDOWS: u8 = 16;
-/// Most doublings of the timeout.
+/// Most doublings of the RTO.
 const MAX_BACKOFF: u8 = 16;
-/// What a probe allows a peer that has shown no delay: an ACK of this stack's own waits up to 50
-/// us, and both ends' timers and polling take their share. Short enough that a lost tail is
-/// repaired within two round trips and a millisecond.
+/// Least ACK delay that the PTO allows for. This stack delays an ACK by up to 50 us, and the timers
+/// and polling of both ends add to that. Small enough that a lost tail is repaired within two round
+/// trips and a millisecond.
 const PROBE_SLACK_US: u32 = 400;
-/// What a probe that was too early weighs, against a clean sample's one, and from what weight on
-/// the peer is given longer: for three in a row, or one flight in nine for a while. Fewer may come
-/// of lost ACKs.
+/// Weight of a spurious probe, against one of a clean sample; and the weight from which the peer is
+/// allowed a longer ACK delay: three in a row, or one flight in nine for a while. Fewer may be due
+/// to lost ACKs.
 const EARLY_WEIGHT: u8 = 8;
 const EARLY_MAX: u8 = 20;
-/// How many times as long: six probes are enough for a peer that delays its ACKs by 40 ms.
+/// Factor by which it is longer: six probes are enough for a peer that delays its ACKs by 40 ms.
 const EARLY_FACTOR: u32 = 10;
 
-/// Largest value in this window and in the one before, microseconds.
+/// Maximum over this window and the one before, microseconds.
 #[derive(Clone, Copy, Debug, Default)]
 struct RecentMax([u32; 2]);
 
@@ -44,60 +44,60 @@ impl RecentMax {
     }
 }
 
-/// Estimator state. Nanoseconds where not said otherwise; what is longer than four seconds counts
-/// as four, which with as long a deviation makes a timeout of 21 s.
+/// Estimator state. In nanoseconds unless stated; more than four seconds count as four, which with
+/// as large a deviation gives an RTO of 21 s.
 #[derive(Clone, Debug)]
 pub(super) struct Rtt {
     srtt: u32,
     rttvar: u32,
-    /// Least sample of the last one or two spans of `MIN_WINDOWS`.
+    /// Minimum RTT over the last one or two spans of `MIN_WINDOWS`.
     min: u32,
-    /// Least sample of the present span.
+    /// Minimum RTT over the current span.
     min_next: u32,
-    /// When the present window of ACK delays began.
+    /// Start of the current window of ACK delays.
     delay_window_start: CoarseInstant,
-    /// The timeout without backoff, computed at each sample.
+    /// RTO without backoff, computed at each sample.
     base_rto: u64,
-    /// How much longer than `min` the ACK of the oldest record took: what a peer may wait before
-    /// it answers anything.
+    /// ACK delay: excess over `min` of the RTT of the oldest record acknowledged. The peer may
+    /// delay any ACK by this.
     ack_delay: RecentMax,
-    /// The same of the newest record of several: what it may wait with the end of a flight.
+    /// The same for the newest of several records: delay of the ACK at the end of a flight.
     burst_ack_delay: RecentMax,
     samples: u8,
     backoff: u8,
     windows: u8,
-    /// Weight of the probes that were too early of late.
+    /// Weight of recent spurious probes.
     early_weight: u8,
-    /// The peer has neither SACK nor timestamps. Then no ACK of a segment that was sent twice is a
-    /// measurement (Karn), and nothing tells that a copy was needless: a timeout shorter than the
-    /// peer's delay of ACKs would stay so. The floor is the initial timeout.
+    /// The peer has neither SACK nor timestamps. Then no ACK of a retransmitted segment is a sample
+    /// (Karn), and nothing shows that a retransmission was spurious: an RTO shorter than the peer's
+    /// ACK delay would never be corrected. The floor stays at the initial RTO.
     keeps_floor: bool,
 }
 
-/// What every segment needs to know of the estimator, worked out whenever that changes.
+/// Values that the fast path needs of the estimator, recomputed whenever that changes.
 ///
-/// Once the timeout follows what was measured, an ACK is a sample if it is the first of its round
-/// trip, or if it says something new: it came sooner than any of late, or later than the peer was
-/// known to wait. RFC 6298 section 3 asks for one in a round trip, and its smoothing is made for
-/// that; so least round trip and ACK delay are those of all ACKs, and smoothed is what comes at
-/// the pace that the smoothing is for.
+/// Once the RTO follows the measurements, an ACK is a sample if it is the first of its round trip,
+/// or if it changes a bound: its RTT is below the recent minimum, or above what the known ACK delay
+/// explains. RFC 6298 section 3 requires one sample per round trip, and its smoothing assumes that
+/// rate. So the minimum RTT and the ACK delay reflect all ACKs, while SRTT is smoothed at the rate
+/// intended.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct RttCache {
-    /// What was sent below this was under way at the last sample.
+    /// SND.NXT at the last sample.
     sample_end: Seq,
-    /// The timeout, without backoff.
+    /// RTO without backoff.
     rto_us: u32,
-    /// The probe timeout of several records, and of one alone.
+    /// PTO with several records outstanding, and with one.
     pto_us: [u32; 2],
-    /// Round-trip times that say nothing new: from here, to here by the oldest record, and to here
-    /// by the newest of several; nanoseconds.
+    /// Range of redundant RTTs: lower bound, upper bound by the oldest record, upper bound by the
+    /// newest of several; nanoseconds.
     redundant_min: u32,
     redundant_max: u32,
     burst_redundant_max: u32,
 }
 
 impl RttCache {
-    /// Before anything was measured.
+    /// State before the first sample.
     pub(super) const UNKNOWN: Self = Self {
         sample_end: Seq(0),
         rto_us: u32::MAX,
@@ -107,7 +107,7 @@ impl RttCache {
         burst_redundant_max: 0,
     };
 
-    /// The retransmission timeout, nanoseconds.
+    /// RTO, nanoseconds.
     #[inline]
     pub(super) const fn rto(&self) -> u64 {
         self.rto_us as u64 * MICROSECOND
@@ -119,8 +119,8 @@ impl RttCache {
         self.pto_us[alone as usize] as u64 * MICROSECOND
     }
 
-    /// True if an ACK up to `ack` that measured `rtt`, and `newest` by the newest of several
-    /// records, says nothing new.
+    /// True if an ACK up to `ack` is no sample: it is not the first of its round trip, and the RTTs
+    /// it measured, `rtt` and by the newest of several records `newest`, are redundant.
     #[inline]
     pub(super) fn is_redundant_sample(&self, ack: Seq, rtt: u64, newest: Option<u64>) -> bool {
         let (least, newest) =
@@ -132,18 +132,18 @@ impl RttCache {
             && rtt <= u64::from(self.redundant_max)
     }
 
-    /// A sample was taken while what was sent below `nxt` was under way.
+    /// Notes a sample taken with SND.NXT at `nxt`.
     pub(super) const fn on_sample(&mut self, nxt: Seq) {
         self.sample_end = nxt;
     }
 }
 
 impl Rtt {
-    /// Tells `rtt_cache` what it has to know.
+    /// Recomputes the values in `timing`.
     pub(super) fn fill_cache(&self, timing: &mut RttCache, cfg: &Config) {
         timing.rto_us = micros(self.rto(cfg));
         timing.pto_us = [false, true].map(|alone| micros(self.pto(alone)));
-        // Every ACK counts until enough were seen, and while it tells of probes that were early.
+        // Every ACK is a sample until there are enough, and while recent probes were spurious.
         let is_settled = self.samples >= TRUSTED_SAMPLES && self.early_weight == 0;
         let most = |delay: RecentMax| bounded(u64::from(self.min) + u64::from(delay.max()) * 1000);
         timing.redundant_min = if is_settled { self.min_next } else { u32::MAX };
@@ -151,12 +151,12 @@ impl Rtt {
             (most(self.ack_delay), most(self.burst_ack_delay));
     }
 
-    /// True if the timeout is longer than measured, for want of answers.
+    /// True if the RTO was doubled and no ACK of new data has followed.
     pub(super) const fn is_backed_off(&self) -> bool {
         self.backoff > 0
     }
 
-    /// No sample yet.
+    /// State before the first sample.
     pub(super) fn new(cfg: &Config) -> Self {
         Self {
             srtt: 0,
@@ -175,14 +175,14 @@ impl Rtt {
         }
     }
 
-    /// The peer has neither SACK nor timestamps.
+    /// Notes that the peer has neither SACK nor timestamps.
     pub(super) const fn keep_rto_floor(&mut self) {
         self.keeps_floor = true;
     }
 
-    /// Takes a measurement (RFC 6298 section 2), in integers: the time from the transmission of
-    /// the oldest record that an ACK covers. `newest`: from that of the newest, if the ACK covers
-    /// several or leaves some.
+    /// Updates the estimator with a sample (RFC 6298 section 2), in integers. `rtt`: time since the
+    /// transmission of the oldest record that an ACK covers; `newest`: the same for the newest, if
+    /// the ACK covers several or does not cover all.
     #[inline]
     pub(super) fn sample(&mut self, now: Instant, rtt: u64, newest: Option<u64>, cfg: &Config) {
         let deviation = bounded(u64::from(self.srtt).abs_diff(rtt));
@@ -210,19 +210,19 @@ impl Rtt {
         self.update_base_rto(cfg);
     }
 
-    /// The timeout by what is known now.
+    /// Recomputes the RTO without backoff.
     #[inline]
     fn update_base_rto(&mut self, cfg: &Config) {
-        // The peer may delay an ACK at any time by as much as it has shown, however steady the
-        // last samples were.
+        // The peer may delay any ACK by as much as it has before, however steady the last samples
+        // were.
         let floor = if self.samples < TRUSTED_SAMPLES || self.keeps_floor {
             cfg.rto_initial_ns.max(cfg.rto_min_ns)
         } else {
             let delay = u64::from(self.ack_delay.max()) * MICROSECOND;
             cfg.rto_min_ns.max(u64::from(self.min) + delay)
         };
-        // A steady path has next to no variance; still the timer leaves the probe and reordering
-        // the time of a round trip.
+        // On a steady path RTTVAR is close to zero; the RTO still leaves a round trip for the
+        // tail-loss probe and for reordering.
         let (srtt, rttvar) = (u64::from(self.srtt), u64::from(self.rttvar));
         let margin = (4 * rttvar).max(srtt);
         self.base_rto = (srtt + margin).max(floor).min(cfg.rto_max_ns);
@@ -241,46 +241,46 @@ impl Rtt {
         }
     }
 
-    /// Smoothed round-trip time, 0 before the first sample.
+    /// SRTT, nanoseconds; 0 before the first sample.
     pub(super) const fn srtt(&self) -> u64 {
         self.srtt as u64
     }
 
-    /// Least round-trip time of late, 0 before the first sample.
+    /// Recent minimum RTT, nanoseconds; 0 before the first sample.
     pub(super) const fn min(&self) -> u64 {
         if self.min == u32::MAX { 0 } else { self.min as u64 }
     }
 
-    /// The retransmission timeout with its backoff.
+    /// RTO with backoff, nanoseconds.
     #[inline]
     pub(super) fn rto(&self, cfg: &Config) -> u64 {
         (self.base_rto << self.backoff).min(cfg.rto_max_ns)
     }
 
-    /// The retransmission timeout without it.
+    /// RTO without backoff, nanoseconds.
     pub(super) fn base_rto(&self, cfg: &Config) -> u64 {
         self.base_rto.min(cfg.rto_max_ns)
     }
 
-    /// Doubles the timeout (RFC 6298 section 5.5).
+    /// Doubles the RTO (RFC 6298 section 5.5).
     pub(super) fn back_off(&mut self) {
         self.backoff = (self.backoff + 1).min(MAX_BACKOFF);
     }
 
-    /// The peer acknowledged something: no doubling any more.
+    /// Ends the backoff: the peer acknowledged something.
     #[inline]
     pub(super) const fn reset_backoff(&mut self) {
         self.backoff = 0;
     }
 
-    /// Our SYN had to be sent again: the first flight gets three times the initial timeout
-    /// (RFC 6298 section 5.7, whose initial timeout is 1 s and this 3 s).
+    /// Notes that our SYN was retransmitted: the first flight gets three times the initial RTO
+    /// (RFC 6298 section 5.7, whose initial RTO is 1 s and this one 3 s).
     pub(super) fn on_syn_lost(&mut self, cfg: &Config) {
         self.base_rto = self.base_rto.max(3 * cfg.rto_initial_ns).min(cfg.rto_max_ns);
     }
 
-    /// When to probe the tail of a flight (RFC 8985 section 7.2): two round trips after it left,
-    /// and the time the peer may sit on its ACK. `is_single`: it is a single record.
+    /// Returns the PTO, nanoseconds (RFC 8985 section 7.2): two round trips and the peer's ACK
+    /// delay after the end of a flight. `alone`: the flight is a single record.
     #[inline]
     pub(super) fn pto(&self, alone: bool) -> u64 {
         let delay = if alone { self.ack_delay.max() } else { self.burst_ack_delay.max() };
@@ -290,9 +290,8 @@ impl Rtt {
         2 * self.srtt() + u64::from(delay.max(PROBE_SLACK_US)) * MICROSECOND
     }
 
-    /// A probe was answered by a report that nothing had been lost. If it happens often, the peer
-    /// sits on its ACKs for longer than it was allowed; how long, the probes have kept us from
-    /// learning.
+    /// Notes a spurious probe: its ACK shows that nothing was lost. If that is frequent, the peer
+    /// delays its ACKs longer than assumed; the probes prevent a measurement of how long.
     pub(super) fn on_early_probe(&mut self, alone: bool, cfg: &Config) {
         self.early_weight += EARLY_WEIGHT;
         if self.early_weight < EARLY_MAX {
@@ -306,7 +305,7 @@ impl Rtt {
     }
 }
 
-/// Nanoseconds, as far as they go into 32 bits.
+/// Converts nanoseconds to 32 bits, saturating.
 #[inline]
 fn bounded(ns: u64) -> u32 {
     u32::try_from(ns).unwrap_or(u32::MAX)
@@ -333,7 +332,7 @@ mod tests {
         }
         rtt.sample(at(8), 20 * MICROSECOND, None, &cfg);
         assert_eq!(rtt.rto(&cfg), 5 * MILLISECOND);
-        // A peer that delays ACKs by 40 ms raises it for a while, however calm the rest is.
+        // A peer that delays ACKs by 40 ms raises it for a while, however steady the rest is.
         rtt.sample(at(9), 40 * MILLISECOND + 20 * MICROSECOND, None, &cfg);
         for ms in 10..200 {
             rtt.sample(at(ms), 20 * MICROSECOND, None, &cfg);
@@ -417,7 +416,7 @@ mod tests {
         rtt.sample(Instant::ZERO, 20 * MICROSECOND, None, &cfg);
         assert_eq!(rtt.pto(true), 440 * MICROSECOND);
         assert_eq!(rtt.pto(false), 440 * MICROSECOND);
-        // Nine probes that were too early are enough for any delay that peers have.
+        // Nine spurious probes are enough for any ACK delay in use.
         for us in [4000, 40_000, 200_000, 200_000] {
             for _ in 0..3 {
                 rtt.on_early_probe(true, &cfg);
@@ -426,7 +425,7 @@ mod tests {
             assert_eq!(rtt.pto(true), (40 + us) * MICROSECOND);
         }
         assert_eq!(rtt.pto(false), 440 * MICROSECOND);
-        // A few are the doing of lost ACKs.
+        // A few are due to lost ACKs.
         for _ in 0..10 {
             rtt.on_early_probe(false, &cfg);
             for _ in 0..8 {
@@ -434,7 +433,7 @@ mod tests {
             }
         }
         assert_eq!(rtt.pto(false), 440 * MICROSECOND);
-        // The end of a burst is waited for by its own measure.
+        // The end of a burst has its own ACK delay.
         rtt.sample(Instant::ZERO, 20 * MICROSECOND, Some(MILLISECOND), &cfg);
         assert_eq!(rtt.pto(false), (40 + 980) * MICROSECOND);
     }

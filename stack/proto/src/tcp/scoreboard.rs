@@ -1,10 +1,13 @@
-//! The send side's records: what was sent and is not acknowledged, which of it the peer holds
-//! (SACK, RFC 2018 and 6675), which is lost, and which was sent again.
+//! SACK scoreboard (RFC 2018, RFC 6675): the records sent and not acknowledged, with marks for
+//! those SACKed, lost and retransmitted.
 //!
-//! A record is the unit the upper layer wrote; its boundary survives retransmission. Byte
-//! counters are kept beside the marks, so that `pipe` costs nothing. What is lost is judged by
-//! time of transmission (`rack`): of records sent once, sequence order is time order, and a cursor
-//! remembers how far they were judged; those sent again stand in a queue in order of time.
+//! A record is the unit that the upper layer wrote; its boundary survives retransmission. Byte
+//! counters are kept beside the marks, so that `pipe` costs nothing. Losses are detected by
+//! transmission time (`rack`). Of records sent once, sequence order is time order, and a cursor
+//! marks how far they were examined. Retransmissions are in a queue in time order.
+//!
+//! The marks correspond to those of Linux: `TCPCB_SACKED_ACKED`, `TCPCB_LOST`,
+//! `TCPCB_SACKED_RETRANS`, `TCPCB_EVER_RETRANS`.
 
 mod ack;
 mod lazy;
@@ -21,27 +24,28 @@ pub(super) use ack::{AckInfo, Acked};
 pub(super) use lazy::LazyScoreboard;
 pub(super) use loss_detection::LossUpdate;
 
-/// The peer holds it.
+/// Reported by SACK.
 const SACKED: u8 = 1;
-/// Judged lost: not in the network unless also `RETRANS_IN_FLIGHT`.
+/// Marked lost: not in the network, unless also `RETRANS_IN_FLIGHT`.
 const LOST: u8 = 2;
-/// A copy of it is in the network.
+/// A retransmission is in the network.
 const RETRANS_IN_FLIGHT: u8 = 4;
-/// Sent more than once: gives no round-trip sample (Karn).
+/// Sent more than once: gives no RTT sample (Karn).
 const RETRANSMITTED: u8 = 8;
 
-/// Bytes of one segment, and what keeps them: the frame they first left in, or a copy of it.
+/// Record: the bytes of one segment, and their storage: the frame of the first transmission or a
+/// copy.
 #[derive(Debug)]
 pub(super) struct Record<T> {
     pub(super) seq: Seq,
     pub(super) len: u32,
-    /// Where the bytes start in the frame.
+    /// Offset of the bytes in the frame.
     pub(super) offset: u32,
     marks: u8,
-    /// So many records, from this one on, are known to be SACKed; 0 or 1 says nothing. They are
-    /// stepped over when they are reported again, see [`Scoreboard::apply_sack`].
+    /// Number of records from this one on that are known to be SACKed; 0 and 1 have no meaning.
+    /// They are skipped when they are reported again, see [`Scoreboard::apply_sack`].
     sacked_run: u16,
-    /// When it was last sent.
+    /// Time of the last transmission.
     sent_at: Instant,
     pub(super) frame: SentFrame<T>,
 }
@@ -55,7 +59,8 @@ impl<T> Record<T> {
         self.marks & marks != 0
     }
 
-    /// The last transmission was not the first, and its fate is not known.
+    /// True if the last transmission was a retransmission and is outstanding: neither delivered nor
+    /// lost.
     fn is_retrans_outstanding(&self) -> bool {
         self.is(RETRANSMITTED)
             && !self.is(SACKED)
@@ -63,45 +68,45 @@ impl<T> Record<T> {
     }
 }
 
-/// A retransmission whose fate is not known: when it left, and where its record started.
+/// Outstanding retransmission: transmission time, and start of its record.
 #[derive(Clone, Copy, Debug)]
 struct Retransmission {
     sent_at: Instant,
     seq: Seq,
 }
 
-/// The queue of records with its marks.
+/// Queue of records, with their marks and byte counters.
 #[derive(Debug)]
 pub(super) struct Scoreboard<T> {
     records: VecDeque<Record<T>>,
-    /// Retransmissions in the order they left; entries whose fate is known stay until they come
-    /// to the front.
+    /// Retransmissions in the order sent; entries no longer outstanding stay until they reach the
+    /// front.
     retransmissions: VecDeque<Retransmission>,
-    /// The last record is written but not sent.
+    /// The last record was written and not sent.
     unsent: bool,
     sacked: u32,
     lost: u32,
     retrans_out: u32,
-    /// Records reported by SACK.
+    /// Number of records reported by SACK.
     sacked_count: u32,
     /// End of the highest byte acknowledged or reported by SACK (`RACK.fack`).
     fack: Seq,
-    /// Of the records below, each is SACKed, lost, or was sent again.
+    /// All records below are SACKed, lost or retransmitted.
     loss_cursor: Seq,
-    /// No record below waits to be sent again.
+    /// No record below waits for retransmission.
     retransmit_cursor: Seq,
-    /// Records looked at for SACK blocks.
+    /// Records examined for SACK blocks.
     #[cfg(test)]
     sack_steps: usize,
 }
 
 impl<T: Clone + 'static> Scoreboard<T> {
-    /// What a connection has that sends nothing.
+    /// Scoreboard of a connection that sends nothing.
     const EMPTY: &'static Self = &Self::new(Seq(0));
 }
 
 impl<T: Clone> Scoreboard<T> {
-    /// An empty board; the first record will start at `seq`.
+    /// Creates an empty scoreboard; the first record will start at `seq`.
     const fn new(seq: Seq) -> Self {
         Self {
             records: VecDeque::new(),
@@ -127,19 +132,19 @@ impl<T: Clone> Scoreboard<T> {
         self.records.is_empty()
     }
 
-    /// Nothing is SACKed and no retransmission is under way: an ACK of new data brings nothing to
-    /// be judged.
+    /// True if nothing is SACKed and no retransmission is outstanding: an ACK of new data then
+    /// needs no loss detection.
     #[inline]
     pub(super) fn is_clean(&self) -> bool {
         self.sacked == 0 && self.retransmissions.is_empty()
     }
 
-    /// Nor is anything lost: what is in flight is in the network.
+    /// True if also nothing is lost: all of the flight is in the network.
     pub(super) fn is_loss_free(&self) -> bool {
         self.is_clean() && self.lost == 0 && self.retrans_out == 0
     }
 
-    /// Records sent and not acknowledged.
+    /// Number of records sent and not acknowledged.
     #[inline]
     pub(super) fn sent_count(&self) -> usize {
         self.records.len() - usize::from(self.unsent)
@@ -153,7 +158,7 @@ impl<T: Clone> Scoreboard<T> {
         self.records.front().map_or(0, |record| record.len)
     }
 
-    /// End of everything written.
+    /// End of the last record written.
     pub(super) fn end(&self) -> Option<Seq> {
         self.records.back().map(Record::end)
     }
@@ -164,18 +169,18 @@ impl<T: Clone> Scoreboard<T> {
         self.sacked
     }
 
-    /// Records reported by SACK.
+    /// Number of records reported by SACK.
     pub(super) fn sacked_count(&self) -> u32 {
         self.sacked_count
     }
 
-    /// Bytes of `flight` that are thought to be in the network (RFC 6675 `pipe`).
+    /// Returns how many bytes of `flight` are considered to be in the network (RFC 6675 `pipe`).
     #[inline]
     pub(super) fn pipe(&self, flight: u32) -> u32 {
         (flight + self.retrans_out).saturating_sub(self.sacked + self.lost)
     }
 
-    /// True if something lost has no copy in the network: it goes before anything new.
+    /// True if a lost record has no retransmission in the network: it is sent before new data.
     #[inline]
     pub(super) fn needs_retransmit(&self) -> bool {
         self.lost > self.retrans_out
@@ -205,18 +210,18 @@ impl<T: Clone> Scoreboard<T> {
         self.unsent = !sent;
     }
 
-    /// Index of the first record that ends beyond `seq`.
+    /// Returns the index of the first record that ends beyond `seq`.
     fn index_of(&self, seq: Seq) -> usize {
         self.records.partition_point(|record| record.end() <= seq)
     }
 
-    /// Where the first record starts that is lost and has no copy in the network.
+    /// Returns the start of the first record that is lost with no retransmission in the network.
     pub(super) fn next_lost_seq(&mut self) -> Option<Seq> {
         let index = self.next_lost()?;
         Some(self.records[index].seq)
     }
 
-    /// Index of the first record that is lost and has no copy in the network.
+    /// Returns the index of the first record that is lost with no retransmission in the network.
     pub(super) fn next_lost(&mut self) -> Option<usize> {
         if !self.needs_retransmit() {
             return None;
@@ -232,13 +237,13 @@ impl<T: Clone> Scoreboard<T> {
         None
     }
 
-    /// Index of the record that was written and not sent.
+    /// Returns the index of the record that was written and not sent.
     pub(super) fn unsent(&self) -> Option<usize> {
         self.unsent.then(|| self.records.len() - 1)
     }
 
-    /// Cuts the record at `index` after `len` bytes; the pieces share the frame. An unsent
-    /// record's second piece stays unsent, and the first counts as sent from now on.
+    /// Splits the record at `index` after `len` bytes; both parts share the frame. The second part
+    /// of an unsent record stays unsent, and the first counts as sent from now on.
     pub(super) fn split(&mut self, index: usize, len: u32) {
         let record = &mut self.records[index];
         debug_assert!(0 < len && len < record.len);
@@ -258,8 +263,8 @@ impl<T: Clone> Scoreboard<T> {
         self.records.insert(index + 1, rest);
     }
 
-    /// Notes that the record at `index` was sent once more. With `judged`, its fate will be judged
-    /// by [`LazyScoreboard::detect_lost`].
+    /// Notes a retransmission of the record at `index`. With `judged`, its loss is detected by
+    /// [`LazyScoreboard::detect_lost`].
     pub(super) fn mark_retransmitted(&mut self, now: Instant, index: usize, judged: bool) {
         if judged && self.retransmissions.len() >= 2 * self.records.len() + 16 {
             self.prune_retransmissions();
@@ -276,7 +281,7 @@ impl<T: Clone> Scoreboard<T> {
         }
     }
 
-    /// Notes that the unsent record at `index`, the first of what is unsent, was sent.
+    /// Notes that the record at `index`, the first unsent one, was sent.
     pub(super) fn mark_sent(&mut self, now: Instant, index: usize) {
         self.records[index].sent_at = now;
         self.unsent = index + 1 < self.records.len();
@@ -284,9 +289,9 @@ impl<T: Clone> Scoreboard<T> {
 }
 
 impl<T: Retained> Scoreboard<T> {
-    /// Gives up to `count_max` frames for copies of them, from the first record that has one on, as
-    /// far as `pool` admits; returns how many. Copies are always those of the first records, so
-    /// that the search for where they end is all that this costs besides.
+    /// Replaces up to `count_max` frames by copies, starting at the first record that has a frame,
+    /// as far as `pool` admits. Returns how many. The copies are always those of the first records,
+    /// so that the only other cost is the search for their end.
     pub(super) fn copy_out(&mut self, pool: &CopyPool, count_max: usize) -> usize {
         let copied = self.records.partition_point(|record| record.frame.is_copy());
         let mut count = 0;
@@ -300,7 +305,7 @@ impl<T: Retained> Scoreboard<T> {
         count
     }
 
-    /// When the first record was last sent, or written if it was never sent.
+    /// Returns the time when the first record was last sent, or written if it was never sent.
     pub(super) fn front_sent_at(&self) -> Option<Instant> {
         self.records.front().map(|record| record.sent_at)
     }

@@ -1,13 +1,13 @@
-//! The send side's variables.
+//! Send side variables.
 
 use crate::wire::seq::Seq;
 
-/// Our FIN.
+/// State of our FIN.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Fin {
-    /// Not asked for.
+    /// Not requested.
     None,
-    /// To be sent, or to be sent again.
+    /// To be sent or retransmitted.
     Due,
     /// Sent.
     Sent,
@@ -15,34 +15,35 @@ pub(super) enum Fin {
     Acked,
 }
 
-/// Send variables (RFC 9293 section 3.3.1).
+/// Send sequence variables (RFC 9293 section 3.3.1).
 #[derive(Debug)]
 pub(super) struct SndVars {
-    /// Oldest sequence number not acknowledged.
+    /// SND.UNA: oldest sequence number not acknowledged.
     pub(super) una: Seq,
-    /// Next sequence number to send.
+    /// SND.NXT: next sequence number to send.
     pub(super) nxt: Seq,
-    /// Window, scaled up.
+    /// SND.WND: the peer's window, scaled.
     pub(super) wnd: u32,
-    /// Sequence number of the segment that last updated the window. Its acknowledgment number,
-    /// SND.WL2, is `una`: each that is acceptable becomes that, and updates the window if it moves.
+    /// SND.WL1: sequence number of the segment that last updated the window. SND.WL2, its
+    /// acknowledgment number, is `una`: an acceptable acknowledgment that advances SND.UNA also
+    /// updates the window.
     pub(super) wl1: Seq,
-    /// Largest window seen.
+    /// Largest window that the peer has advertised.
     pub(super) max_wnd: u32,
     /// Shift of the window field in segments received.
     pub(super) wscale: u8,
-    /// Segment size: the lesser of the peer's and the link's, TCP options not taken off.
+    /// Segment size: the lesser of the peer's MSS and the link's, TCP options not deducted.
     pub(super) mss: u16,
-    /// Our FIN.
+    /// State of our FIN.
     pub(super) fin: Fin,
 }
 
 /// Our SYN and FIN.
 #[derive(Debug)]
 pub(super) struct Local {
-    /// Initial send sequence number.
+    /// ISS: initial send sequence number.
     pub(super) iss: Seq,
-    /// Where the FIN is, once sent.
+    /// Sequence number of the FIN, once sent.
     pub(super) fin_seq: Option<Seq>,
 }
 
@@ -51,22 +52,22 @@ impl SndVars {
         Self { una: iss, nxt: iss, wnd: 0, wl1: Seq(0), max_wnd: 0, wscale: 0, mss, fin: Fin::None }
     }
 
-    /// Bytes sent and not acknowledged, FIN included.
+    /// FlightSize: bytes sent and not acknowledged, the FIN included.
     #[inline]
     pub(super) fn flight(&self) -> u32 {
         self.nxt - self.una
     }
 
-    /// Bytes the window admits beyond `nxt`.
+    /// Bytes that the window admits beyond SND.NXT.
     #[inline]
     pub(super) fn usable(&self) -> u32 {
         u32::try_from((self.una + self.wnd).distance(self.nxt)).unwrap_or(0)
     }
 
-    /// Takes the window of an acceptable segment (RFC 9293 section 3.10.7.4, SND.WL1 and WL2),
-    /// if it is the newer one: its acknowledgment `on_advance`, or else by its sequence number.
-    /// Bytes sent again are old by their number, but if their acknowledgment moved SND.UNA alone,
-    /// the window would seem to reach beyond what the peer allows.
+    /// Updates the window from an acceptable segment (RFC 9293 section 3.10.7.4, SND.WL1 and WL2),
+    /// if that is newer: it advances SND.UNA (`moved`), or else its sequence number is not older. A
+    /// retransmission has an old sequence number; but if its acknowledgment advanced SND.UNA and
+    /// the window was not updated, the window would seem to reach beyond what the peer allows.
     #[inline]
     pub(super) fn update_window(&mut self, seq: Seq, moved: bool, window: u32) {
         if moved || self.wl1 <= seq {

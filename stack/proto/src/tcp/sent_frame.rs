@@ -1,10 +1,11 @@
-//! What keeps the bytes of a sent record until they are acknowledged: the frame they first left
-//! in, or a copy of it in memory for which copies are bounded.
+//! Storage of a sent record's bytes until they are acknowledged: the frame of their first
+//! transmission, or a copy of it in bounded memory.
 //!
-//! A kept frame is a buffer of the port's data pool. A peer that stops acknowledging, or closes its
-//! window, would hold all of its records' buffers for as long as its connection lives, and RFC 9293
-//! section 3.8.6.1 lets it live while it answers probes. So where others find the pool drained, the
-//! frames of peers that make no progress are copied out and given back; see `engine/reclaim.rs`.
+//! A retained frame is a buffer of the port's data pool. A peer that stops acknowledging, or closes
+//! its window, would hold the buffers of all its records for the life of its connection, and
+//! RFC 9293 section 3.8.6.1 keeps that alive while the peer answers probes. So when other
+//! connections find the pool exhausted, the frames of peers without progress are copied and
+//! released; see `engine/tx_reclaim.rs`.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -13,15 +14,15 @@ use super::Tcb;
 use crate::device::{Retained, RxFrame};
 use crate::time::Instant;
 
-/// How many sent frames an engine keeps copies of, over all its connections.
+/// Limit on the copies of sent frames, for all connections of an engine.
 #[derive(Debug)]
 pub struct CopyPool {
     in_use: Arc<AtomicUsize>,
     count_max: usize,
 }
 
-/// A copy of a sent frame; its place in the [`CopyPool`] is free again once the last record that
-/// shares it is gone.
+/// Copy of a sent frame. Its slot in the [`CopyPool`] is free again once the last record that
+/// shares it is dropped.
 #[derive(Debug)]
 pub(super) struct SentCopy {
     bytes: Box<[u8]>,
@@ -35,39 +36,39 @@ impl Drop for SentCopy {
 }
 
 impl CopyPool {
-    /// Room for as many copies of frames of `frame_len` bytes as `bytes_max` bytes take. Nothing
-    /// is allocated yet.
+    /// Creates a pool for as many copies of frames of `frame_len` bytes as fit into `bytes_max`
+    /// bytes. Nothing is allocated yet.
     #[must_use]
     pub fn new(bytes_max: usize, frame_len: usize) -> Self {
         Self { in_use: Arc::default(), count_max: bytes_max / frame_len.max(1) }
     }
 
-    /// Copies kept at present.
+    /// Number of copies in use.
     #[must_use]
     pub fn count(&self) -> usize {
         self.in_use.load(Ordering::Relaxed)
     }
 
-    /// Copies that one connection may have: at most twice of what it would leave to the others, as
-    /// with [`super::OooPool`].
+    /// True if a connection with `share` copies may have one more: at most twice what it leaves
+    /// free, as with [`super::OooPool`].
     pub(super) fn admits(&self, share: usize) -> bool {
         let left = self.count_max.checked_sub(self.count() + 1);
         left.is_some_and(|left| share <= 2 * left)
     }
 
-    /// A copy of a frame's bytes, which [`CopyPool::admits`] was asked for.
+    /// Copies the bytes of a frame. To be called only if [`CopyPool::admits`] returned true.
     fn copy(&self, bytes: &[u8]) -> SentCopy {
         self.in_use.fetch_add(1, Ordering::Relaxed);
         SentCopy { bytes: bytes.into(), in_use: Arc::clone(&self.in_use) }
     }
 }
 
-/// What keeps a record's bytes.
+/// Storage of a record's bytes.
 #[derive(Clone, Debug)]
 pub(super) enum SentFrame<T> {
-    /// The frame they first left in.
+    /// Frame of the first transmission.
     Frame(T),
-    /// A copy of that frame, at the same offsets.
+    /// Copy of that frame, with the same offsets.
     Copy(Arc<SentCopy>),
 }
 
@@ -78,7 +79,7 @@ impl<T> SentFrame<T> {
 }
 
 impl<T: Retained> SentFrame<T> {
-    /// The frame's bytes, headers as they were at first transmission.
+    /// Returns the bytes of the frame, with the headers of the first transmission.
     pub(super) fn bytes(&self) -> &[u8] {
         match self {
             Self::Frame(frame) => frame.bytes(),
@@ -86,7 +87,7 @@ impl<T: Retained> SentFrame<T> {
         }
     }
 
-    /// Gives the frame up for a copy.
+    /// Replaces the frame by a copy, and releases it.
     pub(super) fn copy_out(&mut self, pool: &CopyPool) {
         if let Self::Frame(frame) = self {
             *self = Self::Copy(Arc::new(pool.copy(frame.bytes())));
@@ -95,15 +96,15 @@ impl<T: Retained> SentFrame<T> {
 }
 
 impl<R: RxFrame, T: Retained> Tcb<R, T> {
-    /// Since when the first record waits, or nothing was acknowledged, whichever is longer; `None`
-    /// if no record is kept.
+    /// Returns the earlier of the last transmission of the first record and the last progress;
+    /// `None` if there is no record.
     #[must_use]
     pub fn stalled_since(&self, now: Instant) -> Option<Instant> {
         Some(self.scoreboard.front_sent_at()?.min(self.progress_at(now)))
     }
 
-    /// Gives frames of records back for copies of them, `count_max` at most and as far as `pool`
-    /// admits; returns how many. Nothing else changes: the bytes go again out of the copies.
+    /// Replaces frames of records by copies, at most `count_max` and as far as `pool` admits;
+    /// returns how many. Nothing else changes: retransmissions use the copies.
     pub fn copy_out(&mut self, pool: &CopyPool, count_max: usize) -> usize {
         self.scoreboard.copy_out(pool, count_max)
     }

@@ -1,15 +1,15 @@
-//! The connection states and the one table that moves between them (RFC 9293 section 3.3.2).
+//! Connection states and their transition table (RFC 9293 section 3.3.2).
 
-/// Connection state (RFC 9293 section 3.3.2). LISTEN has no connection and is not here.
+/// Connection state (RFC 9293 section 3.3.2). LISTEN is not included, as it has no connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum State {
-    /// No connection any more.
+    /// No connection.
     Closed,
-    /// Our SYN is out.
+    /// Our SYN was sent.
     SynSent,
-    /// A SYN came in, our SYN-ACK is out.
+    /// A SYN was received, our SYN-ACK sent.
     SynReceived,
-    /// Both directions open.
+    /// Both directions are open.
     Established,
     /// We closed; our FIN is not acknowledged.
     FinWait1,
@@ -21,23 +21,23 @@ pub enum State {
     Closing,
     /// The peer closed, then we did; our FIN is not acknowledged.
     LastAck,
-    /// All done; stays to answer a repeated FIN.
+    /// Both directions are closed; a retransmitted FIN of the peer is still acknowledged.
     TimeWait,
 }
 
-/// What can move a connection to another state.
+/// Event that may change the state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum StateEvent {
-    /// An acceptable SYN without an ACK of ours (simultaneous open).
+    /// Acceptable SYN that does not acknowledge ours (simultaneous open).
     Syn,
-    /// An acceptable SYN that acknowledges ours.
+    /// Acceptable SYN that acknowledges ours.
     SynAck,
     /// Our SYN was acknowledged by a segment without SYN.
     SynAcked,
-    /// `close` was called. In SYN-RECEIVED it waits for the end of the handshake, so that a FIN
-    /// never shares the flight with our SYN.
+    /// `close` was called. In SYN-RECEIVED it is delayed until the handshake is complete, so that a
+    /// FIN is never in flight together with our SYN.
     Close,
-    /// The peer's FIN, everything before it received.
+    /// The peer's FIN, with everything before it received.
     Fin,
     /// Our FIN was acknowledged.
     FinAcked,
@@ -48,7 +48,7 @@ pub(super) enum StateEvent {
 }
 
 impl State {
-    /// The state after `event`, or `None` where the event means nothing.
+    /// Returns the state after `event`, or `None` if the event does not apply.
     pub(super) const fn after(self, event: StateEvent) -> Option<Self> {
         use State::*;
         Some(match (self, event) {
@@ -71,13 +71,13 @@ impl State {
         })
     }
 
-    /// True once both SYNs are acknowledged and until the connection is gone.
+    /// True in the synchronized states: both SYNs are acknowledged, and the state is not CLOSED.
     #[must_use]
     pub const fn is_synchronised(self) -> bool {
         !matches!(self, Self::Closed | Self::SynSent | Self::SynReceived)
     }
 
-    /// True while the peer has not sent its FIN, as far as we know.
+    /// True in the synchronized states in which the peer's FIN was not received.
     pub(super) const fn can_receive(self) -> bool {
         matches!(self, Self::Established | Self::FinWait1 | Self::FinWait2)
     }
@@ -117,7 +117,7 @@ mod tests {
         StateEvent::TimeWaitOver,
         StateEvent::Kill,
     ];
-    /// The whole table; a change of it has to be made here, too.
+    /// The whole table; a change has to be made here, too.
     const TABLE: &str = "\
 SynSent + Syn = SynReceived
 SynSent + SynAck = Established

@@ -1,4 +1,4 @@
-//! Timers fire: retransmission, tail-loss probe, persist, delayed ACK, FIN-WAIT-2, TIME-WAIT,
+//! Timer expiry: retransmission, tail-loss probe, persist, delayed ACK, FIN-WAIT-2, TIME-WAIT,
 //! keepalive.
 
 use super::recovery_state::{CaState, Frto, TlpProbe};
@@ -8,15 +8,15 @@ use super::{CoarseInstant, Event, NEVER, Plan, Tcb};
 use crate::device::{Retained, RxFrame};
 use crate::time::{Instant, SECOND};
 
-/// Retransmissions of one segment after which the way to the peer is in doubt (R1 of RFC 9293
-/// section 3.8.3, which asks for 3 at least).
+/// R1: retransmissions of one segment after which the next hop is suspect (RFC 9293 section 3.8.3,
+/// which requires at least 3).
 const R1_RETRIES: u8 = 3;
 /// Longest wait for a larger window while a small one is open (RFC 9293 section 3.8.6.2.1).
 const SWS_OVERRIDE_MAX_NS: u64 = SECOND;
 
 impl<R: RxFrame, T: Retained> Tcb<R, T> {
-    /// Fires what is due at `now`; [`Tcb::next_transmit`] then says what follows from it. The
-    /// engine drains the receive queue first: an ACK that waits there stops a timer.
+    /// Handles the timers that have expired at `now`; [`Tcb::next_transmit`] then returns what is
+    /// to be sent. The engine drains the receive queue first, as an ACK in it may stop a timer.
     pub fn handle_timeout(&mut self, now: Instant) {
         if self.deadline().is_some_and(|deadline| deadline <= now) {
             self.plan = Plan::Nothing;
@@ -46,7 +46,7 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
             self.persist_expired(now);
         }
         if now >= self.rare.pacing {
-            // `next_transmit` then finds that the burst may leave.
+            // `next_transmit` then admits the next burst.
             self.paced = false;
         }
         if now >= self.rare.keepalive {
@@ -54,9 +54,9 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
         }
     }
 
-    /// True if `timer` is found so late that time must have jumped (the process or its machine
-    /// stood still), for the first time in a row. Then the retransmission timer starts over, and
-    /// without its backoff: what has arrived meanwhile is looked at long before that.
+    /// True if `timer` expired so long ago that the process or its machine was suspended, for the
+    /// first time in a row. The RTO is then restarted without its backoff: what was received
+    /// meanwhile is processed long before it expires.
     pub(super) fn timer_overrun(&mut self, now: Instant, timer: Instant) -> bool {
         let late = !self.rearmed && now.since(timer) > self.cfg.timer_overrun_ns;
         if late {
@@ -104,7 +104,7 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
         self.stats.record().timeouts += 1;
         let before = self.recovery.ca_state;
         self.recovery.enter(CaState::Loss, self.snd.una, self.snd.nxt, self.cc);
-        // Timestamps tell at once (Eifel).
+        // With timestamps Eifel detection decides at the next ACK.
         if before != CaState::Loss && !self.ts_on {
             self.recovery.frto = Frto::AwaitFirstAck;
         }
@@ -112,7 +112,7 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
         let flight = self.loss_flight(self.snd.una, self.snd.flight());
         self.cc.on_timeout(flight, u32::from(self.emss), first);
         self.ecn.on_loss(self.snd.nxt);
-        // Without SACK nothing tells what arrived.
+        // Without SACK nothing shows what was received.
         let rack_timeout = if self.sack {
             let sacked = self.scoreboard.sacked_count();
             self.rack.rack_timeout(self.rack.reo_wnd(true, sacked, &self.rtt))
@@ -129,8 +129,9 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
         }
     }
 
-    /// TIME-WAIT is over, or the peer's FIN has not come in FIN-WAIT-2. A peer that still sends is
-    /// waited for; one that vanished must not keep its connection here forever.
+    /// Handles the end of TIME-WAIT, or of the wait for the peer's FIN in FIN-WAIT-2. That wait is
+    /// extended while the peer still sends; a peer that crashed must not hold the connection
+    /// forever.
     fn time_wait_expired(&mut self, now: Instant) {
         self.rare.time_wait = NEVER;
         if self.transition(StateEvent::TimeWaitOver) {
@@ -144,13 +145,13 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
         }
     }
 
-    /// FIN-WAIT-2 was entered.
+    /// Starts the timer of FIN-WAIT-2.
     pub(super) fn on_fin_wait_2(&mut self, now: Instant) {
         self.rare.time_wait = now + self.cfg.fin_wait_ns;
     }
 
     /// RFC 9293 section 3.8.6.1 for a closed window; section 3.8.6.2.1 for a small one, where the
-    /// timer permits a segment that is not full.
+    /// timer permits a segment smaller than EMSS.
     fn persist_expired(&mut self, now: Instant) {
         self.persist_backoff = (self.persist_backoff + 1).min(16);
         self.rare.persist = now + self.persist_interval();
@@ -158,7 +159,7 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
             self.sws_override = true;
             return;
         }
-        // However long the window stays closed, it is no failure while the peer answers.
+        // A window that stays closed is no failure while the peer answers.
         let answered = self.progress_at.instant(now).max(self.last_rx_at);
         let end = answered + self.cfg.user_timeout_ns;
         self.unanswered = self.unanswered.saturating_add(1);
@@ -180,7 +181,8 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
         (self.rtt.rto(&self.cfg) << self.persist_backoff).min(self.cfg.rto_max_ns)
     }
 
-    /// The window holds something back and no ACK is under way that could open it.
+    /// Starts the persist timer: the window does not admit pending data, and no ACK that could open
+    /// it is outstanding.
     pub(super) fn arm_persist(&mut self, now: Instant) {
         if self.rare.persist == NEVER && self.snd.flight() == 0 {
             self.persist_backoff = 0;
@@ -189,8 +191,8 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
         }
     }
 
-    /// RFC 9293 section 3.8.4. While something is outstanding or waits for the window, another
-    /// timer watches over the peer.
+    /// RFC 9293 section 3.8.4. While data is outstanding or waits for the window, another timer
+    /// detects that the peer is gone.
     fn keepalive_expired(&mut self, now: Instant) {
         let Some(idle) = self.cfg.keepalive_ns else {
             self.rare.keepalive = NEVER;
@@ -211,7 +213,8 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
         self.rare.keepalive = now + self.cfg.keepalive_interval_ns;
     }
 
-    /// Ends the connection as if the peer no longer answered: [`Event::TimedOut`], and a RST.
+    /// Aborts the connection as if the peer no longer answered: [`Event::TimedOut`], and a RST
+    /// except in SYN-SENT.
     pub fn give_up(&mut self) {
         self.raise_event(Event::TimedOut);
         self.pending.reset = self.state != State::SynSent;

@@ -1,5 +1,5 @@
-//! The tail-loss probe (RFC 8985 section 7): when nothing is heard of the end of a flight, one
-//! segment is sent so that the peer's answer tells what it lacks.
+//! Tail-loss probe (RFC 8985 section 7): if the end of a flight is not acknowledged, one segment is
+//! sent so that the peer's ACK reports what is missing.
 
 use super::recovery_state::{CaState, Tlp, TlpProbe};
 use super::send::Fin;
@@ -11,9 +11,9 @@ use crate::wire::seq::Seq;
 use crate::wire::tcp::{SackBlock, Segment};
 
 impl<R: RxFrame, T: Retained> Tcb<R, T> {
-    /// Starts the probe's timer where it applies: one probe per flight, while no loss is known or
-    /// suspected, and with SACK, without which the answer would say nothing (section 7.2). Where
-    /// the retransmission timer would come first, the probe takes its place.
+    /// Starts the probe timer if a probe is allowed: one per flight, while no loss is known or
+    /// suspected, and with SACK, without which the ACK would report nothing (section 7.2). If the
+    /// RTO would expire first, the probe takes its place.
     #[inline]
     pub(super) fn arm_pto(&mut self, now: Instant) {
         let applies = self.cfg.tail_loss_probe
@@ -29,8 +29,9 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
         };
     }
 
-    /// Nothing was heard of the tail of a flight: a probe is due. With nothing in flight, the
-    /// connection has been idle for a while, and the records' memory is given back.
+    /// Handles expiry of the probe timer: the tail of a flight was not acknowledged, and a probe is
+    /// due. With nothing in flight, the connection has been idle for a while, and the memory of
+    /// loss recovery is released.
     pub(super) fn pto_expired(&mut self, now: Instant) {
         if self.snd.flight() == 0 {
             self.timers.pto = NEVER;
@@ -54,16 +55,17 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
             self.snd.fin = Fin::Due;
             self.on_tlp_sent(now, TlpProbe::NewData, None);
         }
-        // The timeout counts from the probe (section 7.3).
+        // The RTO counts from the probe (section 7.3).
         self.timers.rto = now + self.rtt.rto(&self.cfg);
     }
 
-    /// The probe: a new segment if there is one and the peer's window admits it, else the last
-    /// record once more (section 7.3). `None`: it is not wanted any more.
+    /// Selects the probe: a new segment if there is one and the peer's window admits it, else the
+    /// last record again (section 7.3). Returns `None` if it is no longer needed.
     #[cold]
     pub(super) fn plan_tlp(&mut self, now: Instant, ready: TxDemand) -> Option<Transmit> {
         if !self.scoreboard.is_clean() {
-            // No frame was to be had when it was due, and since then the peer told what it lacks.
+            // No frame was available when it was due, and the peer has reported by SACK what is
+            // missing since.
             self.pending.tlp = false;
             return None;
         }
@@ -85,7 +87,8 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
         {
             let (seq, mut len) = (record.seq, record.len);
             if len > u32::from(self.emss) {
-                // The segment size has shrunk, or this was larger to probe the path: the end of it.
+                // The segment size has decreased, or the record was a path MTU probe: only its end
+                // is sent.
                 self.scoreboard.split(index, len - u32::from(self.emss));
                 self.stats.record().resegments += 1;
                 self.on_split(now, seq);
@@ -103,7 +106,7 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
         Transmit::Retransmit { payload_len }
     }
 
-    /// A probe leaves; `start` is where the record starts that it repeats.
+    /// Notes that a probe was sent; `start` is the start of the record if it is a retransmission.
     #[cold]
     pub(super) fn on_tlp_sent(&mut self, now: Instant, probe: TlpProbe, start: Option<Seq>) {
         self.stats.record().tlp_probes += 1;
@@ -120,9 +123,8 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
         self.timers.rto = now + self.rtt.rto(&self.cfg);
     }
 
-    /// What an ACK says about the probe that is out (section 7.4). `una`: what was acknowledged
-    /// before it; `dsack`: bytes that the peer received twice; `pure_ack`: a duplicate ACK that
-    /// reports nothing.
+    /// Processes an ACK while a probe is outstanding (section 7.4). `una`: SND.UNA before it;
+    /// `dsack`: its D-SACK block; `pure`: it is a duplicate ACK without SACK blocks.
     pub(super) fn process_tlp_ack(
         &mut self,
         seg: &Segment,
@@ -136,17 +138,17 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
         let is_reported =
             self.tlp.retrans_seq.is_some_and(|start| dsack.is_some_and(|b| b.0 == start));
         if self.tlp.probe == TlpProbe::Retransmit && is_reported {
-            // The original had arrived, too.
+            // The original was received, too.
             self.on_early_tlp();
         } else if seg.ack < self.tlp.end_seq {
-            // Not answered yet.
+            // Not acknowledged yet.
         } else if self.tlp.probe == TlpProbe::NewData {
             self.tlp.probe = TlpProbe::None;
         } else if self.tlp.retrans_seq == Some(una) && self.echo_precedes_tlp(seg) {
-            // The original's ACK: it was lost, or late.
+            // TSecr is of the original: it was received, and its ACK late or lost.
             self.on_early_tlp();
         } else if seg.ack > self.tlp.end_seq {
-            // The probe repaired a loss that nothing else tells of.
+            // The probe repaired a loss that is not detected otherwise.
             self.tlp.probe = TlpProbe::None;
             if self.recovery.ca_state == CaState::Open {
                 self.stats.record().tlp_repairs += 1;
@@ -157,7 +159,7 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
                 self.ecn.on_loss(self.snd.nxt);
             }
         } else if pure {
-            // Two ACKs for two copies, of a peer that does not report duplicates.
+            // Two ACKs, of the original and of the probe, from a peer without D-SACK.
             self.on_early_tlp();
         }
     }
@@ -168,7 +170,8 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
         self.rtt.on_early_probe(self.tlp.is_single, &self.cfg);
     }
 
-    /// The echo, which is of the record that was sent again, is of an earlier transmission.
+    /// True if TSecr, which echoes the retransmitted record, is of an earlier transmission than the
+    /// probe.
     fn echo_precedes_tlp(&self, seg: &Segment) -> bool {
         let echo = seg.options.ts.filter(|_| self.ts_on).map(|ts| ts.1);
         echo.is_some_and(|echo| echo.wrapping_sub(self.tlp.ts).cast_signed() < 0)

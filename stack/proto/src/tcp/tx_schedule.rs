@@ -1,4 +1,5 @@
-//! What leaves next: control frames, lost records, new ones, and whether the windows admit them.
+//! Transmit scheduling: selects the next segment to send, among control segments, lost records and
+//! new ones, and checks the windows.
 
 use super::pacing::PacingCredit;
 use super::send::Fin;
@@ -7,32 +8,32 @@ use crate::device::{Retained, RxFrame};
 use crate::time::Instant;
 use crate::wire::seq::Seq;
 
-/// Shortest piece that a record is cut into, unless the window is smaller.
+/// Shortest sub-segment that a record is split into, unless the window is smaller.
 const SPLIT_MIN: u32 = 128;
 
-/// Frames of headers only.
+/// Control segment, without payload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Control {
-    /// The connection's end.
+    /// RST that ends the connection.
     Reset,
-    /// Answers a segment that makes no sense.
+    /// RST in reply to an unacceptable acknowledgment.
     StrayReset(Seq),
     /// SYN or SYN-ACK, by the state.
     Syn,
     /// ACK.
     Ack,
-    /// FIN, with the ACK.
+    /// FIN with ACK.
     Fin,
-    /// Below the peer's window: makes it answer.
+    /// Zero-window or keepalive probe: below the peer's window, so that it answers.
     Probe,
 }
 
-/// Which bytes are copied from retained frames.
+/// Bytes to be sent from a retained frame.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Retransmit {
-    /// Record on the scoreboard.
+    /// Index of the record on the scoreboard.
     pub(super) index: u32,
-    /// Payload bytes; less than the record has if it is to be cut.
+    /// Payload bytes; less than the record has if it is to be split.
     pub(super) len: u32,
     pub(super) reason: RetransmitReason,
 }
@@ -43,7 +44,7 @@ pub(super) enum RetransmitReason {
     Lost,
     /// Tail-loss probe.
     Tlp,
-    /// The record was written when the window did not admit it, and is now sent first.
+    /// The record was written when the window did not admit it: this is its first transmission.
     Unsent,
 }
 
@@ -53,7 +54,7 @@ impl Retransmit {
         Self { index: index as u32, len, reason }
     }
 
-    /// A tail-loss probe.
+    /// Tail-loss probe.
     pub(super) const fn tlp(index: usize, len: u32) -> Self {
         Self::new(index, len, RetransmitReason::Tlp)
     }
@@ -64,15 +65,15 @@ impl Retransmit {
 }
 
 impl<R: RxFrame, T: Retained> Tcb<R, T> {
-    /// What to send next. To be called until `Idle` (or the end of a budget), after a burst of
-    /// segments was handled, after a timeout, and when the upper layer has something new; each
-    /// answer is carried out before the next call on this connection.
+    /// Returns what to send next. To be called until `Idle` (or the end of a budget), after a burst
+    /// of segments was processed, after a timeout, and when the upper layer has new data. Each
+    /// result is carried out before the next call on this connection.
     ///
-    /// `ready` is what the upper layer has to send. It matters also while the window is closed: it
-    /// starts the timer that probes it.
+    /// `ready` is what the upper layer has to send. It is also needed while the window is closed,
+    /// as it starts the persist timer.
     ///
-    /// Order: what ends or begins a connection; ACKs that count alone (SACK, duplicates); lost
-    /// records; fresh ones, which carry other ACKs; FIN; probes; the ACK.
+    /// Order: RST and SYN; ACKs that must be sent alone (SACK, duplicate ACKs); lost records; new
+    /// ones, which carry other ACKs; FIN; probes; the ACK.
     #[inline]
     pub fn next_transmit(&mut self, now: Instant, ready: TxDemand) -> Transmit {
         match self.plan_fast(now, ready) {
@@ -86,7 +87,7 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
         }
     }
 
-    /// Whatever is due, in any state.
+    /// Selects what to send, in any state.
     fn plan_slow(&mut self, now: Instant, ready: TxDemand) -> Transmit {
         if let Some(control) = self.urgent_control() {
             return self.plan_control(control);
@@ -110,7 +111,7 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
                         return self.plan_control(Control::Fin);
                     }
                 } else {
-                    // Nothing waits for the window any more.
+                    // No data waits for the window any more.
                     self.rare.persist = NEVER;
                 }
             }
@@ -144,21 +145,21 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
         (self.rcv.pure_ack && self.rcv.ack_now).then_some(Control::Ack)
     }
 
-    /// Our FIN may leave: after all that is before it, and in the window, where it takes a byte.
-    /// A peer whose window is closed may drop it as if it lay beyond, and all that we acknowledge
-    /// behind it.
+    /// True if our FIN may be sent: after everything before it, and within the window, of which it
+    /// takes one sequence number. If the window is closed, the peer may drop the FIN as out of the
+    /// window, and all our ACKs after it, as their sequence number is beyond.
     fn can_send_fin(&mut self, now: Instant) -> bool {
         if self.local.fin_seq.is_none() && self.snd.usable() == 0 {
             self.arm_persist(now);
             return false;
         }
         self.rare.persist = NEVER;
-        // After a timeout it goes again once all before it has.
+        // After a timeout it is retransmitted once everything before it was.
         !self.scoreboard.needs_retransmit()
     }
 
-    /// What goes before lost records and past the congestion window: a tail-loss probe, and the new
-    /// segments of F-RTO (RFC 5682 section 3.1, step 2).
+    /// Selects what is sent before lost records: a tail-loss probe, which may exceed the congestion
+    /// window, and the new segments of F-RTO (RFC 5682 section 3.1, step 2).
     #[cold]
     fn plan_tlp_or_frto(&mut self, now: Instant, ready: TxDemand) -> Option<Transmit> {
         if self.pending.tlp {
@@ -173,12 +174,12 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
         None
     }
 
-    /// True if congestion window and pacing admit `len` bytes now. With nothing in the network one
-    /// segment always may go, and a tail-loss probe whatever they say.
+    /// True if the congestion window and pacing admit `len` bytes now. The window always admits one
+    /// segment with nothing in the network. A tail-loss probe is always admitted.
     ///
-    /// What waits for its burst waits for the window: that is where the rate comes from. Where a
-    /// peer acknowledges whole bursts at a time the window would otherwise hardly ever count as
-    /// used.
+    /// A segment delayed by pacing counts as cwnd-limited, as the rate is derived from the window.
+    /// With a peer that acknowledges whole bursts at a time, the window would otherwise hardly ever
+    /// count as used.
     fn cwnd_admits(&mut self, now: Instant, len: u32) -> bool {
         if self.snd.flight() == 0 {
             self.pacing_credit = PacingCredit::IDLE_BURST;
@@ -201,7 +202,7 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
             let record = self.scoreboard.get(index)?;
             // req: DDP-019
             let len = record.len.min(u32::from(self.emss));
-            // The first record goes out even if the window shrank below it.
+            // The first record is sent even if the window has shrunk below it.
             let in_window = index == 0 || record.end() <= self.snd.una + self.snd.wnd;
             let admitted = self.recovery.force_retransmit || self.cwnd_admits(now, len);
             return (in_window && admitted)
@@ -211,7 +212,8 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
         self.choose_unsent(now, index)
     }
 
-    /// A record that waits for the window: whole if it fits, in pieces by the silly-window rule.
+    /// Selects the record that waits for the window: whole if it fits, else in sub-segments by the
+    /// rule of SWS avoidance.
     #[cold]
     pub(super) fn choose_unsent(&mut self, now: Instant, index: usize) -> Option<Retransmit> {
         // req: MPA-040, MPA-120
@@ -228,17 +230,18 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
         self.cwnd_admits(now, len).then(|| Retransmit::new(index, len, RetransmitReason::Unsent))
     }
 
-    /// The sender's silly-window rule (RFC 9293 section 3.8.6.2.1, Nagle off) for a record that
-    /// does not fit the window's `usable` bytes: they are used if they are half of what the peer
-    /// has ever offered, or if the timer has run out on a larger offer; and not for a crumb, unless
-    /// the peer has nothing more to offer.
+    /// Sender's SWS avoidance (RFC 9293 section 3.8.6.2.1, without Nagle) for a record that does
+    /// not fit into the `usable` bytes of the window. They are used if they are at least half of
+    /// the largest window advertised, or if the persist timer has expired. A tinygram is sent only
+    /// if the whole window is that small.
     fn sws_admits(&self, usable: u32) -> bool {
         usable > 0
             && (self.sws_override || usable >= self.snd.max_wnd / 2)
             && (usable >= SPLIT_MIN || usable == self.snd.wnd)
     }
 
-    /// Room for a new record, if one of `len` bytes may leave: it fits, or is worth cutting.
+    /// Returns the capacity for a new record of `len` bytes, if one may be sent: it fits, or is
+    /// worth splitting.
     #[inline]
     pub(super) fn new_data_capacity(&mut self, now: Instant, len: u32) -> Option<u32> {
         if self.local.fin_seq.is_some()
@@ -253,11 +256,11 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
             self.arm_persist(now);
             return None;
         }
-        // Sending again is sending, too: the time until a probe repaired a lost tail is not idle.
+        // Retransmissions count: the time until a probe has repaired a lost tail is not idle.
         let sent_before = self.last_tx_at.age(now).min(self.last_retransmit_at.age(now));
-        // The timeout that RFC 5681 section 4.1 has in mind is a second at least. One that follows
-        // the round trip down to milliseconds would have the window fall back between a message
-        // and the next, while the other end answers.
+        // RFC 5681 section 4.1 assumes an RTO of at least a second. With one that follows the round
+        // trip down to milliseconds, the window would be reset between one message and the next,
+        // while the peer prepares its response.
         let idle = self.rtt.rto(&self.cfg).max(self.cfg.rto_initial_ns);
         if self.snd.flight() == 0 && sent_before > idle {
             self.advance_ts_clock(now);

@@ -1,4 +1,4 @@
-//! What a cookie keeps, and what is none.
+//! Tests of SYN cookies: encoded options, validity, and rejected ACKs.
 
 use core::net::SocketAddr;
 
@@ -36,7 +36,7 @@ fn all_options() -> Options {
     }
 }
 
-/// The ACK of `answer`, with bytes.
+/// The ACK of `answer`, with payload.
 fn ack_of(syn: &Segment, answer: &Fields) -> Segment {
     Segment {
         seq: syn.seq + 1,
@@ -60,7 +60,7 @@ fn all_option_combinations_round_trip() {
     let scales = (0..=14).map(Some).chain([None]);
     for (wscale, sack_permitted) in scales.flat_map(|scale| [(scale, true), (scale, false)]) {
         for mss in [Some(64), Some(1460), Some(8960), None] {
-            // Just before, and while, the timestamp clock wraps.
+            // Just before, and after, the timestamp clock wraps.
             for now in [at(0), at(MICROSECOND), at(40 * MICROSECOND), at(999 * SECOND)] {
                 let syn = syn(Options { mss, wscale, sack_permitted, ..all_options() });
                 let answer = cookies.syn_ack(now, &cfg, &syn, ORIGIN);
@@ -205,7 +205,7 @@ fn guessed_cookies_are_rejected() {
         ack.ack = Seq(rng.random());
         hits += u32::from(cookies.verify(at(SECOND), &cfg, &ack, ORIGIN).is_some());
     }
-    // One in 2^28 would: 0.007 of these.
+    // The expected number is 2,000,000 / 2^28 = 0.007.
     assert_eq!(hits, 0);
 }
 

@@ -9,7 +9,7 @@ use crate::wire::tcp::{Fields, Flags, FourTuple, HeaderTemplate, Segment};
 
 const MACS: [[u8; 6]; 2] = [[2, 0, 0, 0, 0, 1], [2, 0, 0, 0, 0, 2]];
 
-/// A TCP segment with this much payload, counting up.
+/// A TCP segment with `payload_len` bytes of payload that count up.
 fn tcp_frame(v6: bool, vlan: Option<u16>, payload_len: usize) -> Vec<u8> {
     let (local, remote) =
         if v6 { ("[2001:2::2]:9", "[2001:2::1]:7") } else { ("198.18.0.2:9", "198.18.0.1:7") };
@@ -23,7 +23,7 @@ fn tcp_frame(v6: bool, vlan: Option<u16>, payload_len: usize) -> Vec<u8> {
     frame
 }
 
-/// Bytes `range` of what follows the IP header of `frame`, as a fragment.
+/// Bytes `range` of the IP payload of `frame`, as a fragment.
 fn fragment_of(
     frame: &[u8],
     l3: usize,
@@ -78,7 +78,7 @@ impl Fixture {
         taken
     }
 
-    /// The bounds hold, and what is counted is there.
+    /// Checks the limits, and that the memory charged is that in use.
     fn check_limits(&self) {
         let Reassembler { config, queues: packets, bytes, .. } = &self.fragments;
         assert!(packets.len() <= config.packets_max && *bytes <= config.bytes_max);
@@ -113,7 +113,7 @@ fn fragments_in_any_order_are_reassembled() {
                 let mut fx = Fixture::new();
                 assert_eq!(fx.on_fragment(&parts[order[0]]), FragmentOutcome::Buffered);
                 assert_eq!(fx.on_fragment(&parts[order[1]]), FragmentOutcome::Buffered);
-                // Repeated by the wire.
+                // Duplicated by the network.
                 assert_eq!(fx.on_fragment(&parts[order[0]]), FragmentOutcome::Buffered);
                 let taken = fx.on_fragment(&parts[order[2]]);
                 let segment = parse_reassembled(&taken, vlan.is_some());
@@ -148,12 +148,12 @@ fn overlapping_fragments_discard_packet_until_timeout() {
         let frame = tcp_frame(v6, None, 300);
         let part = |range, more| fragment_of(&frame, 14, 7, range, more);
         let clashes = [
-            // Teardrop, a piece across a border, within another, around others.
+            // Teardrop: overlaps of an end, of a start, inside another, around another.
             [part(0..80, true), part(40..320, false)],
             [part(40..120, true), part(0..48, true)],
             [part(0..160, true), part(80..88, true)],
             [part(80..88, true), part(0..160, true)],
-            // Two ends, and something behind the end.
+            // Two last fragments; fragments behind the last.
             [part(80..160, false), part(160..320, false)],
             [part(80..160, false), part(160..240, true)],
             [part(160..240, true), part(80..100, false)],
@@ -162,7 +162,7 @@ fn overlapping_fragments_discard_packet_until_timeout() {
             let mut fx = Fixture::new();
             assert_eq!(fx.on_fragment(&first), FragmentOutcome::Buffered);
             assert_eq!(fx.on_fragment(&second), FragmentOutcome::Rejected);
-            // Nothing of it comes together later.
+            // Later fragments do not complete the packet.
             for range in [0..80, 80..160, 160..320] {
                 let more = range.end < 320;
                 assert_eq!(fx.on_fragment(&part(range, more)), FragmentOutcome::Rejected);
@@ -175,7 +175,7 @@ fn overlapping_fragments_discard_packet_until_timeout() {
                 "its name is free again"
             );
         }
-        // The same place with other bytes.
+        // Same offset, other bytes.
         let mut fx = Fixture::new();
         assert_eq!(fx.on_fragment(&part(80..160, true)), FragmentOutcome::Buffered);
         let mut other = part(80..160, true);
@@ -204,11 +204,11 @@ fn impossible_fragments_are_rejected() {
         FragmentOutcome::Rejected
     );
     assert!(fx.fragments.queues.is_empty());
-    // A TCP header said to be longer than the first piece.
+    // TCP header longer than the first fragment.
     let mut long = frame.clone();
     long[14 + 20 + 12] = 0xf0;
     assert_eq!(fx.on_fragment(&fragment_of(&long, 14, 5, 0..56, true)), FragmentOutcome::Rejected);
-    // Pieces that would make it longer than an IPv4 packet with its header.
+    // Fragments that would exceed the length of an IPv4 packet with its header.
     let large = tcp_frame(false, None, 1000);
     for start in (0..65_536 - 1024).step_by(1024) {
         let mut part = fragment_of(&large, 14, 6, 0..1016, true);
@@ -282,7 +282,7 @@ fn fragment_flood_stays_within_packet_and_memory_limits() {
     let mut fx = Fixture::new();
     for id in 0..10_000 {
         fx.now = fx.now + MILLISECOND;
-        // Now a first piece, now one that claims a packet of 64 KiB.
+        // Alternately a first fragment, and one that claims a packet of 64 KiB.
         let mut part = fragment_of(&frame, 14, id, 0..1400, true);
         if id % 2 == 1 {
             part[56..58].copy_from_slice(&(0xf000_u16 | 1).to_be_bytes());
@@ -290,7 +290,7 @@ fn fragment_flood_stays_within_packet_and_memory_limits() {
         assert_eq!(fx.on_fragment(&part), FragmentOutcome::Buffered);
     }
     assert_eq!(fx.fragments.queues.len(), 64);
-    // Many pieces of few packets reach the bound of memory first.
+    // Many fragments of few packets reach the memory limit first.
     let mut most = 0;
     for start in (1400..64_000).step_by(1400) {
         for id in 20_000..20_040 {
@@ -301,7 +301,7 @@ fn fragment_flood_stays_within_packet_and_memory_limits() {
         }
     }
     assert!(most > 1_000_000, "{most}");
-    // Tiny pieces are bounded by their number.
+    // Tiny fragments are limited by number.
     let mut fx = Fixture::new();
     for start in (8..60_000).step_by(16) {
         let mut part = fragment_of(&frame, 14, 1, 0..8, true);
@@ -310,7 +310,7 @@ fn fragment_flood_stays_within_packet_and_memory_limits() {
         let _ = fx.on_fragment(&part);
     }
     assert!(fx.fragments.queues[0].rejected);
-    // A packet still gets through.
+    // A packet can still be reassembled.
     parse_reassembled(
         &{
             assert_eq!(
@@ -324,8 +324,8 @@ fn fragment_flood_stays_within_packet_and_memory_limits() {
 }
 
 proptest! {
-    /// Against a byte map: whatever comes whole has the bytes of the pieces, each place said
-    /// once, and it comes whole exactly when the map is full.
+    /// Against a byte map: a reassembled packet has the bytes of its fragments, each byte from one
+    /// fragment, and is returned exactly when the map is full.
     #[test]
     fn reassembly_agrees_with_a_byte_map(
         v6: bool,
@@ -341,7 +341,7 @@ proptest! {
             if done {
                 break;
             }
-            // The first piece holds the TCP header, and only the last has an odd length.
+            // The first fragment holds the TCP header, and only the last has an odd length.
             let start = (start * 8).min(end * 8);
             let stop = if to_end { total } else { (start + len * 8).min(end * 8) };
             let stop = if start == 0 { stop.max(24) } else { stop };

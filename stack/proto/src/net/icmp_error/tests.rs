@@ -1,4 +1,4 @@
-//! Every kind of message, and mutations of them.
+//! Tests of all ICMP error types and codes, and of mutated messages.
 
 use proptest::prelude::*;
 
@@ -19,7 +19,7 @@ fn tuple(v6: bool) -> FourTuple {
     FourTuple { local: SocketAddr::new(local, 50_001), remote: SocketAddr::new(remote, 4420) }
 }
 
-/// A data segment of ours as an IP packet.
+/// A data segment of this host as an IP packet.
 fn segment(v6: bool, payload_len: usize) -> Vec<u8> {
     let template = HeaderTemplate::new([2; 6], [4; 6], tuple(v6));
     let mut frame = vec![0x5a; 14 + 40 + 60 + payload_len];
@@ -34,7 +34,7 @@ fn segment(v6: bool, payload_len: usize) -> Vec<u8> {
     frame[14..len].to_vec()
 }
 
-/// The message about `quoted`, from a router to our address.
+/// An ICMP error that quotes `quoted`, from a router to the local address.
 fn message(v6: bool, kind: u8, code: u8, word: u32, quoted: &[u8]) -> Vec<u8> {
     let mut icmp = vec![kind, code, 0, 0];
     icmp.extend(word.to_be_bytes());
@@ -65,7 +65,7 @@ fn message(v6: bool, kind: u8, code: u8, word: u32, quoted: &[u8]) -> Vec<u8> {
     packet
 }
 
-/// What a message about a segment of `1400` bytes says, quoting `quoted_len` bytes of it.
+/// Parses an error about a segment with 1400 bytes of payload that quotes `quoted_len` bytes of it.
 fn parse(
     v6: bool,
     kind: u8,
@@ -97,7 +97,7 @@ fn icmpv4_types_and_codes_map_to_error_kinds() {
         Ok(IcmpErrorKind::PacketTooBig { mtu: None }),
         "before RFC 1191"
     );
-    // The bytes before the MTU are unused, or say how much is quoted (RFC 4884).
+    // The bytes before the MTU are unused, or give the length of the quoted data (RFC 4884).
     assert_eq!(
         parse(false, 3, 4, 0x0011_05dc, 28),
         Ok(IcmpErrorKind::PacketTooBig { mtu: Some(1500) })
@@ -149,7 +149,7 @@ fn eight_quoted_tcp_bytes_suffice_and_ack_needs_fourteen() {
                 assert_eq!(parsed.unwrap().ack, ack, "{len}");
             }
         }
-        // A SYN has no acknowledgment number, whatever its field says.
+        // A SYN has no acknowledgment number, whatever its field contains.
         let mut syn = quoted;
         syn[ip_len + 13] = 0x02;
         let parsed = IcmpError::parse(&message(v6, kind, code, 0, &syn)).unwrap();
@@ -247,7 +247,7 @@ fn corrupt_outer_header_is_rejected() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(2000))]
 
-    /// A bit error anywhere behind the envelope's addresses is found, and nothing panics.
+    /// A corrupted packet is rejected or parses to the same error, and parsing never panics.
     #[test]
     fn bit_error_is_detected_by_icmp_checksum(
         v6: bool,
@@ -268,7 +268,7 @@ proptest! {
         }
         let start = if v6 { 40 } else { 20 };
         if repaired && packet.len() > start + 4 {
-            // As an attacker would: the checksum fits again.
+            // With a recomputed checksum, as an attacker sends it.
             let mut icmp = packet.split_off(start);
             icmp[2..4].fill(0);
             let pseudo = if v6 {
@@ -282,7 +282,7 @@ proptest! {
             packet.extend(icmp);
             let _ = IcmpError::parse(&packet);
         } else if let Ok(parsed) = IcmpError::parse(&packet) {
-            // Traffic class, flow label and hop limit of IPv6 are covered by nothing.
+            // No checksum covers traffic class, flow label and hop limit of IPv6.
             prop_assert_eq!(Ok(parsed), whole);
         }
     }

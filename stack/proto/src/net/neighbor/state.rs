@@ -1,72 +1,72 @@
-//! What is known of a neighbour, and the one table that changes it (RFC 4861 section 7.3 and
-//! appendix C; ARP follows the same).
+//! Neighbor unreachability detection: the states and their transition table (RFC 4861 section 7.3
+//! and appendix C; the same for ARP).
 
-/// What is known of a neighbour.
+/// State of a neighbor cache entry (RFC 4861 section 7.3.2; `Failed` as in Linux).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NudState {
-    /// Its address is asked of everybody.
+    /// Address resolution is in progress: solicitations are sent by multicast or broadcast.
     Incomplete,
-    /// Frames to its address arrived not long ago.
+    /// The neighbor is known to have been reachable recently.
     Reachable,
-    /// It has an address, of which nothing was heard for a while.
+    /// The neighbor is no longer known to be reachable; verified only once packets are sent to it.
     Stale,
-    /// The same, and frames go there: signs of arrival are waited for before anybody is asked.
+    /// As `Stale`, and packets are sent: waits for an upper-layer confirmation before probing.
     Delay,
-    /// No sign came: it is asked at its address.
+    /// No confirmation arrived: unicast solicitations are sent.
     Probe,
-    /// Nobody answered. It is not asked again for a while.
+    /// No solicitation was answered. Resolution is not repeated during the hold-down time.
     Failed,
 }
 
-/// Something that happens to a neighbour.
+/// Event of the state machine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Event {
-    /// A frame goes to it.
+    /// A packet is about to be sent to the neighbor.
     PacketToSend,
-    /// The state's time is up, and questions are left.
+    /// The timer of the state expired, and solicitations are left.
     Timeout,
-    /// The state's time is up, and no question is left.
+    /// The timer of the state expired after the last solicitation.
     SolicitsExhausted,
-    /// What was sent to its address arrived (RFC 4861 section 7.3.1).
+    /// Reachability confirmation by the upper layer (RFC 4861 section 7.3.1).
     Confirmed,
-    /// What was sent to its address seems not to arrive.
+    /// Packets sent to the neighbor are not acknowledged.
     Suspect,
-    /// It said where it is.
+    /// An advertisement arrived.
     Advert(AdvertInfo),
 }
 
-/// How a neighbour said where it is.
+/// Advertisement, as far as the transition table needs it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct AdvertInfo {
-    /// In answer to a question of ours.
+    /// Answer to an outstanding solicitation.
     pub(super) solicited: bool,
-    /// Meant to replace what we know (the O flag; ARP always means that).
+    /// Override flag: replaces a known link-layer address; always set for ARP.
     pub(super) overrides: bool,
-    /// What it says against what we know.
+    /// Advertised link-layer address compared with the cached one.
     pub(super) lladdr: Lladdr,
 }
 
-/// An address against the one that is known.
+/// Advertised link-layer address compared with the cached one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Lladdr {
-    /// It is the one.
+    /// The same.
     Same,
-    /// It is another.
+    /// Another one.
     Other,
-    /// None was said.
+    /// The advertisement has no link-layer address.
     Absent,
 }
 
-/// What becomes of an event.
+/// Result of an event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Transition {
     pub(super) state: NudState,
-    /// The address that was told is believed.
+    /// The advertised link-layer address is stored.
     pub(super) updates_lladdr: bool,
 }
 
 impl NudState {
-    /// The table; `None`: the event means nothing in this state.
+    /// Transition table; `None`: the event is ignored in this state.
     pub(super) const fn on_event(self, event: Event) -> Option<Transition> {
         use NudState::{Delay, Failed, Incomplete, Probe, Reachable, Stale};
         let state = match (self, event) {
@@ -75,7 +75,7 @@ impl NudState {
             (Reachable, Event::Timeout) => Stale,
             (Delay, Event::Timeout) => Probe,
             (Incomplete | Probe, Event::Timeout) => self,
-            // Everybody is asked before it is given up (RFC 7048 section 3).
+            // Multicast solicitations before the entry fails (RFC 7048 section 3).
             (Probe, Event::SolicitsExhausted) => Incomplete,
             (Incomplete, Event::SolicitsExhausted) => Failed,
             (Reachable | Stale | Delay | Probe, Event::Confirmed) => Reachable,
@@ -86,11 +86,11 @@ impl NudState {
         Some(Transition { state, updates_lladdr: false })
     }
 
-    /// RFC 4861 section 7.2.5.
+    /// Transitions on an advertisement (RFC 4861 section 7.2.5).
     const fn on_advert(self, advert: AdvertInfo) -> Option<Transition> {
         let updates_lladdr = matches!(advert.lladdr, Lladdr::Other);
         if matches!(self, Self::Incomplete | Self::Failed) {
-            // Only what is said counts, and it must be said.
+            // No address is cached: without one in the advertisement that is ignored.
             let state = if advert.solicited { Self::Reachable } else { Self::Stale };
             return if matches!(advert.lladdr, Lladdr::Absent) {
                 None
@@ -99,7 +99,8 @@ impl NudState {
             };
         }
         if updates_lladdr && !advert.overrides {
-            // Somebody else claims the address: find out before the next frame but five seconds.
+            // Another address without the O flag: the cached one is kept, and is probed
+            // DELAY_FIRST_PROBE_TIME after the next packet.
             let doubts = matches!(self, Self::Reachable);
             return if doubts {
                 Some(Transition { state: Self::Stale, updates_lladdr: false })
@@ -130,7 +131,7 @@ mod tests {
         NudState::Failed,
     ];
 
-    /// Every event with the name it has in the table.
+    /// All events, with their names in `TABLE`.
     fn events() -> Vec<(String, Event)> {
         let mut events: Vec<(String, Event)> = [
             Event::PacketToSend,
@@ -159,8 +160,7 @@ mod tests {
         events
     }
 
-    /// The whole table, a star where the address is taken; a change of it has to be made here,
-    /// too.
+    /// Expected transitions; `*`: the advertised address is stored.
     const TABLE: &str = "\
 Incomplete + Timeout = Incomplete
 Incomplete + SolicitsExhausted = Failed

@@ -14,7 +14,7 @@ const CONFIG: NeighborConfig = NeighborConfig {
     hold_down_ns: 3 * SECOND,
 };
 
-/// A cache, in its own time.
+/// A cache in virtual time.
 struct Fixture {
     cache: NeighborCache,
     now: Instant,
@@ -25,7 +25,7 @@ impl Fixture {
         Self { cache: NeighborCache::new(NeighborConfig::default(), 1), now: Instant::ZERO }
     }
 
-    /// With [`IP`] resolved to [`MAC`].
+    /// A fixture with [`IP`] resolved to [`MAC`].
     fn resolved() -> (Self, NeighborId) {
         let mut fx = Self::new();
         let id = fx.cache.find_or_insert(fx.now, IP).unwrap();
@@ -51,7 +51,8 @@ impl Fixture {
         std::iter::from_fn(|| self.cache.next_solicit(self.now)).collect()
     }
 
-    /// Lets time go on to each deadline within `ns`; the questions of that time.
+    /// Advances time by `ns`, stopping at each deadline; returns the solicitations and their times
+    /// in ms.
     fn advance(&mut self, ns: u64) -> Vec<(u64, Solicit)> {
         let end = self.now + ns;
         let mut asked = Vec::new();
@@ -84,7 +85,7 @@ fn unanswered_multicast_solicits_lead_to_failed_and_hold_down() {
     fx.advance(1);
     assert_eq!(fx.lookup(id), Lookup::Pending);
     assert_eq!(fx.solicits().len(), 1);
-    // Whatever it says by itself is welcome now.
+    // An unsolicited advertisement is accepted now.
     assert_eq!(fx.on_advert(Some(MAC), false, true), CacheUpdate::Resolved);
     assert_eq!((fx.lookup(id), fx.state(id)), (Lookup::Found(MAC), NudState::Delay));
 }
@@ -122,7 +123,7 @@ fn solicited_advert_without_lladdr_confirms_probed_neighbor() {
     );
     assert_eq!(fx.state(id), NudState::Probe);
     let epoch = fx.cache.epoch();
-    // A host's advertisement may leave its address away when it was asked there.
+    // The answer to a unicast solicitation may lack the link-layer address.
     assert_eq!(fx.on_advert(None, true, false), CacheUpdate::Unchanged);
     assert_eq!((fx.state(id), fx.cache.epoch()), (NudState::Reachable, epoch));
     assert_eq!(fx.advance(CONFIG.reachable_ns / 2), []);
@@ -157,7 +158,7 @@ fn unsolicited_override_advert_updates_lladdr() {
     let epoch = fx.cache.epoch();
     assert_eq!(fx.on_advert(Some(OTHER), false, true), CacheUpdate::LladdrChanged);
     assert_ne!(fx.cache.epoch(), epoch);
-    // It is used at once, and verified when no sign of arrival comes.
+    // The new address is used at once, and probed if no confirmation arrives.
     assert_eq!((fx.lookup(id), fx.state(id)), (Lookup::Found(OTHER), NudState::Delay));
     assert_eq!(fx.advance(CONFIG.delay_first_probe_ns).len(), 1);
     assert_eq!(fx.on_advert(Some(OTHER), true, true), CacheUpdate::Unchanged);
@@ -225,7 +226,7 @@ fn full_cache_evicts_unused_entries() {
         assert!(fx.cache.entries.len() <= ENTRY_COUNT_MAX);
     }
     assert_eq!((fx.cache.entries.len(), fx.cache.by_ip.len()), (ENTRY_COUNT_MAX, ENTRY_COUNT_MAX));
-    // Who gave way is not mistaken for who came.
+    // The handle of an evicted entry is invalid.
     let first = NeighborId { index: id.index + 1, generation: 0 };
     assert_eq!(fx.cache.lookup(fx.now, first), None);
 }

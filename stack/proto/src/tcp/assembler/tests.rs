@@ -6,7 +6,7 @@ use crate::tcp::ooo_queue::{OooPool, OooSegment};
 use crate::tcp::tests::{HeapFrame, ooo_pool};
 use crate::wire::seq::Seq;
 
-/// Holds what is new of `len` bytes at `seq`, each being `id`; where it went.
+/// Inserts what is new of `len` bytes at `seq`, all of value `id`; returns the range inserted.
 fn insert(
     all: &mut LazyAssembler<HeapFrame>,
     pool: &mut OooPool<HeapFrame>,
@@ -124,7 +124,7 @@ fn consumed_ranges_share_one_entry() {
     insert(&mut all, &mut pool, Seq(300), 50, 1);
     take(&mut all, &mut pool, 350, 400);
     take(&mut all, &mut pool, 500, 600);
-    // Joins the two that it lies between.
+    // Merges the two ranges around it.
     take(&mut all, &mut pool, 400, 500);
     assert_eq!(all.ranges(), [(Seq(50), Seq(600))]);
     let mut at = Seq(50);
@@ -166,8 +166,8 @@ fn segment_and_range_counts_are_bounded() {
     assert!(admits(&all, 10 * runs, 10 * runs + 1));
 }
 
-/// 1,700 segments under way, 3 % of which are lost, and come once more in order: what is moved and
-/// searched per segment does not grow with what is held.
+/// Of 1,700 segments in flight 3 % are lost and retransmitted in order: the entries moved and
+/// searched per segment do not grow with the number held.
 #[test]
 fn insert_cost_is_independent_of_the_range_count() {
     let steps_per_piece = |count: u32| {
@@ -177,7 +177,8 @@ fn insert_cost_is_independent_of_the_range_count() {
             insert(&mut all, &mut pool, Seq(at * 100), 100, 1);
         }
         let holes = all.ranges().len();
-        // All but the first, so that nothing can be handed up and every hole joins two runs.
+        // All but the first, so that nothing becomes contiguous and each filled hole merges two
+        // ranges.
         for at in (1..count).filter(|at| lost(*at)) {
             insert(&mut all, &mut pool, Seq(at * 100), 100, 1);
         }
@@ -192,8 +193,8 @@ fn insert_cost_is_independent_of_the_range_count() {
     assert!(at_many < 8.0 && at_many < 2.0 * at_few + 2.0, "{at_few} {at_many}");
 }
 
-/// Holes that a peer makes and never fills, and duplicates that it repeats: an ACK for each looks
-/// at no more runs because there are many.
+/// A peer that leaves holes open and repeats duplicates: the ranges examined per ACK do not grow
+/// with the number of ranges.
 #[test]
 fn sack_report_cost_is_independent_of_the_hole_count() {
     let steps_per_ack = |count: u32| {
@@ -216,8 +217,8 @@ fn sack_report_cost_is_independent_of_the_hole_count() {
     assert!(many < 2 * few, "{few} {many}");
 }
 
-/// More runs have grown than are remembered: those that are get reported, each once, and what is
-/// left of the room names others.
+/// More ranges were extended than are remembered: each remembered one is reported once, and the
+/// remaining blocks report others.
 #[test]
 fn each_recent_range_is_reported_once() {
     let (mut all, mut pool) = (LazyAssembler::new(), ooo_pool());
@@ -238,7 +239,7 @@ fn each_recent_range_is_reported_once() {
     let oldest = 101 - u32::try_from(RECENT_MAX).unwrap();
     assert_eq!(reports[0], [block(oldest + 2), block(oldest + 1), block(oldest)]);
     assert_eq!(*reports.last().unwrap(), [block(100), block(99), block(98)]);
-    // All but one that grew last become one run: the first others follow, without what is next.
+    // All but one of the recent ranges merge: the first others follow, without the one at `next`.
     for at in 30..100 {
         insert(&mut all, &mut pool, Seq(at * 10 + 5), 5, 1);
     }
@@ -256,7 +257,7 @@ fn release_returns_all_memory_to_the_pool() {
     assert!(pool.bytes() > 0 && !all.is_idle());
     all.release(&mut pool);
     assert!(all.is_idle() && (pool.frames(), pool.bytes()) == (0, 0));
-    // The same book again, empty.
+    // The same assembler again, empty.
     insert(&mut all, &mut pool, Seq(7), 50, 1);
     assert_eq!((all.ranges(), all.len()), (vec![(Seq(7), Seq(57))], 1));
     assert!(matches!(
@@ -266,7 +267,7 @@ fn release_returns_all_memory_to_the_pool() {
 }
 
 proptest! {
-    /// Against a map of bytes: whoever brought a byte first keeps it, runs match the map.
+    /// Against a map of bytes: the first copy of a byte wins, and the ranges match the map.
     #[test]
     fn matches_a_byte_map(base in any::<u32>(),
                          segments in prop::collection::vec((1u32..200, 1u32..60), 1..40)) {
@@ -275,7 +276,7 @@ proptest! {
         let mut map = [None::<u8>; 300];
         for (&(at, len), id) in segments.iter().zip(0..) {
             insert(&mut all, &mut pool, base + at, len, id);
-            // The model fills the first gap only, too.
+            // The model also fills the first hole only.
             let cells = (at as usize..(at + len) as usize).skip_while(|&c| map[c].is_some());
             let filled: Vec<_> = cells.take_while(|&cell| map[cell].is_none()).collect();
             for cell in filled { map[cell] = Some(id); }

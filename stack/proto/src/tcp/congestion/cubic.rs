@@ -1,36 +1,36 @@
-//! CUBIC (RFC 9438) in integers: the window as a cubic function of the time since it was last
-//! reduced, flat around the size at which that happened.
+//! CUBIC (RFC 9438) in integers: the window is a cubic function of the time since it was last
+//! reduced, flat around W_max, the size at which that happened.
 //!
-//! Windows are bytes, time runs in units of 2^-14 s.
+//! Windows are in bytes, times in units of 2^-14 s.
 
 use super::AckSample;
 use crate::tcp::timer::NEVER;
 use crate::time::Instant;
 
-/// Binary digits of a second's fraction in a [`Cubic`] unit of time.
+/// Fraction bits of a second in a [`Cubic`] unit of time.
 const TIME_BITS: u32 = 14;
-/// 5^9. A second has 5^9 * 2^9 nanoseconds, so that a unit is 5^9 / 2^5 of them.
+/// 5^9. A second has 5^9 * 2^9 nanoseconds, so that a unit has 5^9 / 2^5 of them.
 const FIVES: u64 = 1_953_125;
-/// Longest time that counts: 256 s on either side of the plateau.
+/// Largest distance in time from K: 256 s.
 const TIME_MAX: u64 = 256 << TIME_BITS;
-/// Fraction bits of the estimate of Reno's window.
+/// Fraction bits of W_est.
 const EST_BITS: u32 = 8;
 
-/// What CUBIC keeps beside the window.
+/// CUBIC state besides the window.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Cubic {
-    /// When this stage of congestion avoidance began, idle times moved out of the way; `NEVER`
-    /// before its first ACK.
+    /// Start of the epoch of congestion avoidance, moved forward by idle times; `NEVER` before its
+    /// first ACK.
     epoch_start: Instant,
-    /// When the window last changed.
+    /// Time of the last ACK processed.
     updated: Instant,
     /// W_est: the window that Reno would have, bytes with fraction.
     w_est: u64,
-    /// W_max, where the plateau lies; 0: not known, the stage begins on it.
+    /// W_max; 0: unknown, the epoch begins at it.
     w_max: u32,
-    /// K: time from the epoch to the plateau.
+    /// K: time from the start of the epoch to W_max.
     k: u32,
-    /// The window before it was last reduced (`cwnd_prior`).
+    /// Window before it was last reduced (`cwnd_prior`).
     cwnd_prior: u32,
 }
 
@@ -39,22 +39,22 @@ impl Cubic {
         Self { epoch_start: NEVER, updated: Instant::ZERO, w_est: 0, w_max: 0, k: 0, cwnd_prior: 0 }
     }
 
-    /// The window after an ACK in congestion avoidance. Cost: a few divisions.
+    /// Returns the window after an ACK in congestion avoidance. Cost: a few divisions.
     pub(super) fn on_ack(&mut self, cwnd: u32, ack: &AckSample) -> u32 {
         let acked = u64::from(ack.bytes);
         if self.epoch_start == NEVER {
             self.start_epoch(cwnd, ack);
         }
         // The window was not in use: time in which it could not have grown does not count
-        // (sections 4.2 and 5.8). While it is in use, ACKs come at least once a round trip.
+        // (sections 4.2 and 5.8). While it is in use, an ACK arrives at least once per round trip.
         let gap = ack.now.since(self.updated);
         if gap > 2 * ack.srtt_ns {
             self.epoch_start = self.epoch_start + (gap - ack.srtt_ns);
         }
         self.updated = ack.now;
         let elapsed = ack.now.since(self.epoch_start);
-        // Section 4.3. Alpha is 3 (1 - beta) / (1 + beta), that is 9/17, and 1 as soon as the
-        // window is as large as before the reduction.
+        // Section 4.3. Alpha is 3 (1 - beta) / (1 + beta), that is 9/17, and 1 as soon as W_est has
+        // reached the window before the reduction.
         let (cwnd_64, mss) = (u64::from(cwnd), u64::from(ack.mss));
         let (over, under) =
             if self.w_est >> EST_BITS < u64::from(self.cwnd_prior) { (9, 17) } else { (1, 1) };
@@ -63,13 +63,13 @@ impl Cubic {
         if self.w_cubic(elapsed, mss) < est {
             return saturate(est.max(cwnd_64));
         }
-        // Sections 4.4 and 4.5: where the cubic will be in a round trip, at most half as much
-        // again as now.
+        // Sections 4.4 and 4.5: the value of W_cubic one round trip later, at most 1.5 times the
+        // window.
         let target = self.w_cubic(elapsed + ack.srtt_ns, mss).clamp(cwnd_64, cwnd_64 + cwnd_64 / 2);
         saturate(cwnd_64 + ((target - cwnd_64) * acked + cwnd_64 / 2) / cwnd_64.max(1))
     }
 
-    /// A stage of congestion avoidance begins with this ACK.
+    /// Begins an epoch of congestion avoidance with this ACK.
     #[cold]
     fn start_epoch(&mut self, cwnd: u32, ack: &AckSample) {
         self.epoch_start = ack.now;
@@ -83,8 +83,8 @@ impl Cubic {
         self.k = compute_k(self.w_max - cwnd, ack.mss);
     }
 
-    /// W_cubic, `elapsed` nanoseconds into the epoch: C (t - K)^3 + W_max, C being 0.4 segments
-    /// per cubic second.
+    /// Returns W_cubic, `elapsed` nanoseconds after the start of the epoch: C (t - K)^3 + W_max,
+    /// with C = 0.4 segments per cubic second.
     #[inline]
     fn w_cubic(&self, elapsed: u64, mss: u64) -> u64 {
         let (t, k) = (time_units(elapsed), u64::from(self.k));
@@ -96,39 +96,39 @@ impl Cubic {
         if t < k { w_max.saturating_sub(rise) } else { w_max + rise }
     }
 
-    /// The slow-start threshold after a congestion event (sections 4.6 and 4.7).
+    /// Returns the slow-start threshold after a congestion event (sections 4.6 and 4.7).
     ///
-    /// Of the window and not of the flight, which section 4.6 leaves open where the window does not
-    /// grow unless it is in use, as here ([`super::Congestion::cwnd_limited`]). It is what the
-    /// plateau is taken from, too: with a message of a few segments, a threshold by their flight
-    /// and a plateau by the window would be seconds apart.
+    /// It is computed from the window and not from the flight. Section 4.6 permits this if the
+    /// window grows only while in use, as here ([`super::Congestion::cwnd_limited`]). W_max is
+    /// taken from the window, too: with messages of a few segments, a threshold from their flight
+    /// and a W_max from the window would be seconds apart.
     pub(super) fn reduce(&mut self, cwnd: u32, mss: u32) -> u32 {
-        // A window that did not reach its former size: others need room.
+        // Fast convergence: the window did not reach its former W_max, so it yields to other flows.
         self.w_max = if cwnd < self.w_max { fraction(cwnd, 17, 20) } else { cwnd };
         self.cwnd_prior = cwnd;
         self.restart();
         fraction(cwnd, 7, 10).max(2 * mss)
     }
 
-    /// After a timeout the plateau is where slow start ends (section 4.8).
+    /// Resets W_max after a timeout: it is then the window at which slow start ends (section 4.8).
     pub(super) const fn reset_w_max(&mut self) {
         self.w_max = 0;
         self.restart();
     }
 
-    /// The next ACK in congestion avoidance begins a stage.
+    /// Ends the epoch; the next ACK in congestion avoidance begins one.
     pub(super) const fn restart(&mut self) {
         self.epoch_start = NEVER;
     }
 }
 
-/// K: the time that the cubic takes to rise by `bytes`, the cube root of segments over C.
+/// Returns K, the time in which the cubic rises by `bytes`: the cube root of segments over C.
 fn compute_k(bytes: u32, mss: u32) -> u32 {
     let cube = (u128::from(bytes) * 5) << (3 * TIME_BITS);
     cube_root(cube / (2 * u128::from(mss.max(1))))
 }
 
-/// The largest number whose cube is at most `n`, digit by digit, up to 26 binary digits.
+/// Returns the largest number whose cube is at most `n`, digit by digit, of up to 26 binary digits.
 fn cube_root(n: u128) -> u32 {
     (0..26).rev().map(|bit| 1 << bit).fold(0, |root, bit: u32| {
         let more = root | bit;
@@ -136,13 +136,13 @@ fn cube_root(n: u128) -> u32 {
     })
 }
 
-/// Nanoseconds as units of 2^-14 s, as far as they count.
+/// Converts nanoseconds to units of 2^-14 s, limited to the range that counts.
 #[inline]
 fn time_units(ns: u64) -> u64 {
     (ns.min(1 << 40) << 5) / FIVES
 }
 
-/// `bytes` times `over / under`, a fraction below 1.
+/// Returns `bytes` times `over / under`, a fraction below 1.
 fn fraction(bytes: u32, over: u64, under: u64) -> u32 {
     saturate(u64::from(bytes) * over / under)
 }

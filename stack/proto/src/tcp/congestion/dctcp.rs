@@ -1,30 +1,29 @@
-//! DCTCP (RFC 8257), the sender's part: the window shrinks by as much as was marked. Otherwise
-//! NewReno.
+//! DCTCP (RFC 8257), sender side: the window is reduced in proportion to the CE-marked bytes.
+//! Otherwise NewReno.
 
 use super::new_reno::NewReno;
 use crate::wire::seq::Seq;
 
-/// `alpha` where everything was marked.
+/// `alpha` if all bytes are marked.
 const ALPHA_ONE: u32 = 1 << 20;
-/// The weight of a new observation: g = 1/16 (section 4.2).
+/// Weight of a new observation: g = 1/16 (section 4.2).
 const G_BITS: u32 = 4;
 
-/// What DCTCP keeps beside the window.
+/// DCTCP state besides the window.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Dctcp {
     pub(super) reno: NewReno,
-    /// Estimate of the part of bytes that are marked, of [`ALPHA_ONE`].
+    /// DCTCP.Alpha: estimate of the fraction of bytes marked, in units of 1 / [`ALPHA_ONE`].
     alpha: u32,
-    /// Where this window of observation began, and the bytes in it that were acknowledged with
-    /// ECE.
+    /// Start of the observation window, and the bytes acknowledged with ECE in it.
     window_start: Seq,
     marked: u32,
-    /// It ends when more than this is acknowledged; `None` before the first.
+    /// The observation window ends when more than this is acknowledged; `None` before the first.
     window_end: Option<Seq>,
 }
 
 impl Dctcp {
-    /// Everything counts as marked at first (section 4.2).
+    /// Initial state: all bytes count as marked (section 4.2).
     pub(super) fn new() -> Self {
         Self {
             reno: NewReno::default(),
@@ -35,9 +34,8 @@ impl Dctcp {
         }
     }
 
-    /// Notes an ACK that moves the flight's begin from `una` to `ack`; `echoes` with ECE (section
-    /// 3.3, steps 1 to 8). What it acknowledges without ECE need not be noted before the window
-    /// ends.
+    /// Processes an ACK that advances SND.UNA from `una` to `ack`, `echoes` with ECE (section 3.3,
+    /// steps 1 to 8). ACKs without ECE may be left out until the window ends.
     pub(super) fn observe(&mut self, una: Seq, ack: Seq, nxt: Seq, echoes: bool) {
         if echoes {
             self.marked = self.marked.saturating_add(ack - una);
@@ -52,14 +50,14 @@ impl Dctcp {
         let acked = (ack - self.window_start).max(1);
         let part = u64::from(self.marked) * u64::from(ALPHA_ONE) / u64::from(acked);
         let part = u32::try_from(part).unwrap_or(ALPHA_ONE).min(ALPHA_ONE);
-        // Shrinks by one at least, so that it comes down to nothing.
+        // Decreases by at least one, so that it reaches zero.
         let decay = (self.alpha >> G_BITS).max(u32::from(self.alpha > 0));
         self.alpha = (self.alpha - decay + (part >> G_BITS)).min(ALPHA_ONE);
         (self.window_start, self.marked) = (ack, 0);
         self.window_end = Some(nxt);
     }
 
-    /// The window after marks (section 3.3, step 9).
+    /// Returns the window after ECE (section 3.3, step 9).
     pub(super) fn reduce(&self, cwnd: u32) -> u32 {
         let cut = u64::from(cwnd) * u64::from(self.alpha) / u64::from(2 * ALPHA_ONE);
         cwnd - u32::try_from(cut).unwrap_or(cwnd)
@@ -71,7 +69,7 @@ mod tests {
     use super::{ALPHA_ONE, Dctcp};
     use crate::wire::seq::Seq;
 
-    /// `windows` windows of 100 ACKs, `marked` of each with ECE.
+    /// Observes `windows` windows of 100 ACKs, `marked` of each with ECE.
     fn observe(dctcp: &mut Dctcp, at: &mut Seq, windows: u32, marked: u32) {
         for _ in 0..windows {
             for i in 0..100 {

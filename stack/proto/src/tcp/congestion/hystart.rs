@@ -1,44 +1,44 @@
-//! HyStart++ (RFC 9406): leaves the first slow start when the round-trip time rises, before a
-//! queue overflows.
+//! HyStart++ (RFC 9406): leaves the first slow start when the RTT rises, before a queue overflows.
 
 use super::AckSample;
 use crate::wire::seq::Seq;
 
-/// Bounds of the rise that counts, and the part of the round-trip time that it is between them
+/// Bounds of the RTT increase that begins CSS, and the divisor of the RTT that gives it in between
 /// (section 4.3: `MIN_RTT_THRESH`, `MAX_RTT_THRESH`, `MIN_RTT_DIVISOR`).
 const RTT_THRESH_NS: (u32, u32) = (4_000_000, 16_000_000);
 const MIN_RTT_DIVISOR: u32 = 8;
-/// Samples of a round before it is judged (`N_RTT_SAMPLE`).
+/// Samples of a round before its RTT is evaluated (`N_RTT_SAMPLE`).
 const N_RTT_SAMPLE: u8 = 8;
-/// How much slower than slow start conservative slow start is (`CSS_GROWTH_DIVISOR`).
+/// Ratio of the growth in slow start to that in conservative slow start (CSS,
+/// `CSS_GROWTH_DIVISOR`).
 const CSS_GROWTH_DIVISOR: u32 = 4;
-/// Rounds of it (`CSS_ROUNDS`).
+/// Rounds of CSS (`CSS_ROUNDS`).
 const CSS_ROUNDS: u8 = 5;
-/// No round-trip time.
+/// No RTT sample.
 const NO_RTT: u32 = u32::MAX;
 
-/// Rounds and their shortest round-trip times, nanoseconds. Beyond 4 s they are all the same.
+/// HyStart++ state: rounds and their minimum RTTs, nanoseconds, limited to four seconds.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct HyStart {
-    /// Shortest of the round before and of this round.
+    /// Minimum RTT of the previous round and of this round.
     last_round_min_rtt: u32,
     current_round_min_rtt: u32,
-    /// What the round was judged by that began conservative slow start.
+    /// CSS baseline: minimum RTT of the round that began CSS.
     css_baseline_min_rtt: u32,
     /// The round ends when this is acknowledged; `None` before the first.
     round_end: Option<Seq>,
-    /// Measurements in this round.
+    /// RTT samples in this round.
     rtt_sample_count: u8,
-    /// Rounds of conservative slow start left, this one included; 0: plain slow start.
+    /// Rounds of CSS left, this one included; 0: plain slow start.
     css_rounds_left: u8,
 }
 
-/// What an ACK in slow start does.
+/// Result of an ACK in slow start.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum SlowStartAction {
-    /// The window grows by so many bytes.
+    /// The window grows by this many bytes.
     Grow(u32),
-    /// Slow start is over.
+    /// Slow start ends.
     Exit,
 }
 
@@ -54,7 +54,8 @@ impl HyStart {
         }
     }
 
-    /// An ACK in slow start (section 4.2). Without a limit per ACK, as bursts are paced.
+    /// Processes an ACK in slow start (section 4.2). There is no limit per ACK, as bursts are
+    /// paced.
     pub(super) fn on_ack(&mut self, ack: &AckSample) -> SlowStartAction {
         let growth =
             if self.css_rounds_left == 0 { ack.bytes } else { ack.bytes / CSS_GROWTH_DIVISOR };
@@ -64,7 +65,7 @@ impl HyStart {
             self.rtt_sample_count = self.rtt_sample_count.saturating_add(1);
             self.check_delay_increase();
         }
-        // An end beyond what was sent is of long ago: the window was not in use since.
+        // A round end beyond SND.NXT is old: the window was not in use since.
         if self.round_end.is_some_and(|end| ack.snd_una < end && end <= ack.snd_nxt) {
             return SlowStartAction::Grow(growth);
         }
@@ -89,7 +90,7 @@ impl HyStart {
         }
         if self.css_rounds_left > 0 {
             if self.current_round_min_rtt < self.css_baseline_min_rtt {
-                // The rise was none that lasted.
+                // The increase was not persistent.
                 self.css_rounds_left = 0;
             }
         } else if self.last_round_min_rtt != NO_RTT {
@@ -110,7 +111,7 @@ mod tests {
     use crate::time::{Instant, MILLISECOND};
     use crate::wire::seq::Seq;
 
-    /// A round of `acks` ACKs of 1000 bytes with this round-trip time; the verdicts.
+    /// Processes a round of `acks` ACKs of 1000 bytes with this RTT; returns the results.
     fn round(hystart: &mut HyStart, at: &mut u32, acks: u32, rtt_ms: u64) -> Vec<SlowStartAction> {
         let end = at.wrapping_add(acks * 1000);
         let mut verdicts = Vec::new();
@@ -137,12 +138,12 @@ mod tests {
         // The first ACK begins a round, so that rounds end with the first ACK of each call.
         assert_eq!(round(&mut hystart, &mut at, 20, 40), [SlowStartAction::Grow(1000); 20]);
         assert_eq!(round(&mut hystart, &mut at, 20, 40), [SlowStartAction::Grow(1000); 20]);
-        // An eighth of 40 ms is 5 ms: 44 is no rise, 45 is one.
+        // An eighth of 40 ms is 5 ms: 44 is no increase, 45 is one.
         assert_eq!(round(&mut hystart, &mut at, 20, 44), [SlowStartAction::Grow(1000); 20]);
         let rising = round(&mut hystart, &mut at, 20, 50);
         assert_eq!(rising[..9], [SlowStartAction::Grow(1000); 9], "eight samples and the next ACK");
         assert_eq!(rising[9..], [SlowStartAction::Grow(250); 11]);
-        // Five rounds, the one in which it began among them.
+        // Five rounds, including the one in which CSS began.
         for _ in 0..4 {
             assert_eq!(round(&mut hystart, &mut at, 20, 60), [SlowStartAction::Grow(250); 20]);
         }
@@ -177,7 +178,7 @@ mod tests {
     fn rounds_resume_after_an_unused_window() {
         let (mut hystart, mut at) = (HyStart::new(), 0);
         round(&mut hystart, &mut at, 20, 40);
-        // Half of the sequence space later; ACKs in between did not get here.
+        // Half of the sequence space later; the ACKs in between did not reach HyStart++.
         at = at.wrapping_add(0x8000_0000);
         round(&mut hystart, &mut at, 20, 40);
         round(&mut hystart, &mut at, 20, 40);

@@ -1,5 +1,5 @@
-//! Congestion control: how many bytes may be in the network. The window, the slow-start
-//! threshold and slow start are common to all algorithms; what differs is dispatched statically.
+//! Congestion control: limits the bytes in the network. The congestion window, the slow-start
+//! threshold and slow start are common to all algorithms; the rest is dispatched statically.
 
 mod cubic;
 mod dctcp;
@@ -14,60 +14,60 @@ use dctcp::Dctcp;
 use hystart::{HyStart, SlowStartAction};
 use new_reno::NewReno;
 
-/// What a congestion controller learns from an ACK of something new.
+/// Input of congestion control from an ACK of new data.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct AckSample {
-    /// When it was taken.
+    /// Time of the ACK.
     pub(super) now: Instant,
-    /// Bytes it acknowledges.
+    /// Bytes acknowledged.
     pub(super) bytes: u32,
-    /// Payload of a full segment.
+    /// EMSS: payload of a full segment.
     pub(super) mss: u32,
-    /// Smoothed round-trip time, this ACK's measurement included; 0 before the first.
+    /// SRTT, including this ACK's sample; 0 before the first.
     pub(super) srtt_ns: u64,
-    /// The round-trip time this ACK measured.
+    /// RTT sample of this ACK.
     pub(super) rtt_ns: Option<u64>,
-    /// Oldest byte still outstanding.
+    /// SND.UNA after this ACK.
     pub(super) snd_una: Seq,
-    /// Next byte to be sent.
+    /// SND.NXT.
     pub(super) snd_nxt: Seq,
-    /// A loss is being repaired: some of the bytes may have arrived long ago.
+    /// A loss is being repaired: some of the bytes may have been received long ago.
     pub(super) recovering: bool,
 }
 
-/// Segments that an ACK adds to the window at most while losses are repaired (RFC 9406 section
-/// 4.3 has this limit for senders that do not pace).
+/// Most segments that an ACK adds to the window while losses are repaired (RFC 9406 section 4.3 has
+/// this limit for senders that do not pace).
 const RECOVERY_GROWTH: u32 = 8;
-/// A threshold that was never set: the first slow start.
+/// Initial ssthresh: the first slow start has not ended.
 const SSTHRESH_UNSET: u32 = u32::MAX;
 
-/// Outside slow start the window is looked at once a part of it, 2^-6, was acknowledged.
+/// Outside slow start the window is updated once 2^-6 of it was acknowledged.
 const STEP_BITS: u32 = 6;
 
-/// The window itself: what every segment and every ACK touches.
+/// Congestion window: the state that every segment and every ACK touches.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct CongestionWindow {
     cwnd: u32,
     ssthresh: u32,
-    /// Bytes acknowledged outside slow start since the algorithm last heard of any.
+    /// Bytes acknowledged outside slow start that were not yet given to the algorithm.
     acked_pending: u32,
 }
 
 impl CongestionWindow {
-    /// Bytes.
+    /// Congestion window, bytes.
     #[inline]
     pub(super) const fn cwnd(&self) -> u32 {
         self.cwnd
     }
 
-    /// True while the window doubles each round trip.
+    /// True in slow start: the window doubles each round trip.
     #[inline]
     pub(super) const fn in_slow_start(&self) -> bool {
         self.cwnd < self.ssthresh
     }
 
-    /// Takes `bytes` that were acknowledged while the window was in use. False if the algorithm
-    /// has to hear of them now, by [`Congestion::on_ack`]; then they were not taken.
+    /// Accumulates `bytes` acknowledged while the window was in use. Returns false, and does
+    /// nothing, if [`Congestion::on_ack`] has to be called for them now.
     #[inline]
     pub(super) const fn absorb_acked(&mut self, bytes: u32) -> bool {
         let pending = self.acked_pending.saturating_add(bytes);
@@ -79,20 +79,20 @@ impl CongestionWindow {
     }
 }
 
-/// A congestion controller. Copying it takes the snapshot that undoing a spurious loss restores.
+/// Congestion control state. A copy of it is the snapshot from which spurious loss is undone.
 ///
-/// In this order in memory: what comes first lies in a connection's hot cache lines.
+/// `repr(C)`: the first fields lie in a connection's hot cache lines.
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 pub(super) struct Congestion {
     pub(super) window: CongestionWindow,
-    /// The window held something back since it last grew.
+    /// The window delayed data since it last grew.
     pub(super) cwnd_limited: bool,
     hystart: HyStart,
     algorithm: AlgorithmState,
 }
 
-/// What differs between the algorithms.
+/// State specific to the algorithm.
 #[derive(Clone, Copy, Debug)]
 enum AlgorithmState {
     NewReno(NewReno),
@@ -101,7 +101,7 @@ enum AlgorithmState {
 }
 
 impl Congestion {
-    /// For segments of `mss` bytes.
+    /// Creates the state for segments of `mss` bytes.
     pub(super) fn new(algorithm: Algorithm, mss: u32) -> Self {
         let law = match algorithm {
             Algorithm::NewReno => AlgorithmState::NewReno(NewReno::default()),
@@ -116,26 +116,26 @@ impl Congestion {
         Self { window, cwnd_limited: false, hystart: HyStart::new(), algorithm: law }
     }
 
-    /// The congestion window in bytes.
+    /// Congestion window, bytes.
     #[inline]
     pub(super) const fn cwnd(&self) -> u32 {
         self.window.cwnd
     }
 
-    /// The window from which on it grows slowly, in bytes. Recovery ends with a window of this.
+    /// Slow-start threshold, bytes. At the end of recovery the window is set to it.
     #[inline]
     pub(super) const fn ssthresh(&self) -> u32 {
         self.window.ssthresh
     }
 
-    /// True while the window doubles each round trip.
+    /// True in slow start: the window doubles each round trip.
     #[inline]
     pub(super) const fn in_slow_start(&self) -> bool {
         self.window.in_slow_start()
     }
 
-    /// An ACK of new bytes outside fast recovery, while the window was in use (RFC 7661: an
-    /// unused window does not grow).
+    /// Processes an ACK of new data outside fast recovery, while the window was in use (RFC 7661:
+    /// an unused window does not grow).
     #[inline]
     pub(super) fn on_ack(&mut self, ack: &AckSample) {
         if self.in_slow_start() {
@@ -152,10 +152,10 @@ impl Congestion {
         }
     }
 
-    /// Appropriate byte counting (RFC 3465) without its limit per ACK: peers that answer once per
-    /// burst acknowledge many segments at a time, and the limit would starve slow start. Past the
-    /// threshold no single ACK leads. While losses are repaired the limit is needed: an ACK that
-    /// fills a hole would let go a whole window at once.
+    /// Slow start: appropriate byte counting (RFC 3465) without its limit per ACK. Peers that send
+    /// one ACK per burst acknowledge many segments at a time, and the limit would starve slow
+    /// start. No ACK takes the window beyond ssthresh. While losses are repaired the limit is
+    /// needed: an ACK that fills a hole would otherwise release a whole window at once.
     fn slow_start(&mut self, ack: &AckSample) {
         let mut growth = ack.bytes;
         if ack.recovering {
@@ -174,24 +174,24 @@ impl Congestion {
         window.cwnd = window.cwnd.saturating_add(growth).min(window.ssthresh);
     }
 
-    /// An episode of loss began; `flight` bytes were outstanding along with what was lost. Window
-    /// and threshold are reduced at once; whoever repairs the loss may steer the window by
+    /// Begins an episode of loss; `flight` bytes were outstanding along with the lost ones. Window
+    /// and ssthresh are reduced at once; loss recovery may then set the window by
     /// [`Congestion::set_cwnd`] until the episode ends.
     pub(super) fn on_loss(&mut self, flight: u32, mss: u32) {
         self.window.ssthresh = self.reduce_ssthresh(flight, mss);
         self.window.cwnd = self.window.ssthresh;
     }
 
-    /// As [`Congestion::on_loss`] for a loss that shows late: the window was `window` when it
-    /// happened, and may have fallen back since.
+    /// As [`Congestion::on_loss`], for a loss detected late: the window was `window` when it
+    /// happened, and may have been reset since.
     pub(super) fn on_late_loss(&mut self, window: u32, flight: u32, mss: u32) {
         let cwnd = core::mem::replace(&mut self.window.cwnd, window);
         self.on_loss(flight, mss);
         self.window.cwnd = cwnd.min(self.window.ssthresh);
     }
 
-    /// The retransmission timer fired; `first` unless the window was reduced for the same losses
-    /// before.
+    /// Processes a retransmission timeout; `first` unless the window was reduced for the same
+    /// losses before.
     pub(super) fn on_timeout(&mut self, flight: u32, mss: u32, first: bool) {
         if first {
             self.window.ssthresh = self.reduce_ssthresh(flight, mss);
@@ -203,8 +203,8 @@ impl Congestion {
         self.window.cwnd = mss;
     }
 
-    /// What was acknowledged before the window was reduced, or fell back, pays for no growth after
-    /// it: congestion avoidance begins anew.
+    /// Restarts congestion avoidance: bytes acknowledged before the window was reduced or reset do
+    /// not count for growth after it.
     fn restart_avoidance(&mut self) {
         self.window.acked_pending = 0;
         match &mut self.algorithm {
@@ -214,18 +214,17 @@ impl Congestion {
         }
     }
 
-    /// The slow-start threshold after a loss.
+    /// Returns the slow-start threshold after a loss.
     fn reduce_ssthresh(&mut self, flight: u32, mss: u32) -> u32 {
         self.restart_avoidance();
         match &mut self.algorithm {
             AlgorithmState::Cubic(cubic) => cubic.reduce(self.window.cwnd, mss),
-            // For DCTCP losses count as ever (RFC 8257 section 3.5).
+            // DCTCP reacts to loss like NewReno (RFC 8257 section 3.5).
             AlgorithmState::NewReno(_) | AlgorithmState::Dctcp(_) => NewReno::reduce(flight, mss),
         }
     }
 
-    /// The peer echoed congestion that the network marked, for the first time in a window
-    /// (RFC 3168 section 6.1.2).
+    /// Reduces the window for ECE, the first in a window (RFC 3168 section 6.1.2).
     pub(super) fn on_ece(&mut self, flight: u32, mss: u32) {
         match &self.algorithm {
             AlgorithmState::Dctcp(dctcp) => {
@@ -237,24 +236,24 @@ impl Congestion {
         self.window.cwnd = self.window.cwnd.min(self.window.ssthresh);
     }
 
-    /// Notes for DCTCP how much of what is acknowledged was marked: an ACK of `una..ack`, `echoes`
-    /// with ECE, before which the flight was from `una` to `nxt`. Each ACK with ECE is to be noted,
-    /// of those without one in a round trip.
+    /// Updates DCTCP's estimate from an ACK of `una..ack`, `echoes` with ECE; the flight before it
+    /// was `una..nxt`. To be called for each ACK with ECE, and for one ACK without ECE per round
+    /// trip.
     pub(super) fn observe(&mut self, una: Seq, ack: Seq, nxt: Seq, echoes: bool) {
         if let AlgorithmState::Dctcp(dctcp) = &mut self.algorithm {
             dctcp.observe(una, ack, nxt, echoes);
         }
     }
 
-    /// Sets the window to `bytes` during an episode of loss; threshold and epoch stay
-    /// (RFC 6937).
+    /// Sets the window to `bytes` during an episode of loss; ssthresh and epoch stay (RFC 6937).
     #[inline]
     pub(super) const fn set_cwnd(&mut self, bytes: u32) {
         self.window.cwnd = bytes;
     }
 
-    /// Nothing was sent for a retransmission timeout: starts over from the initial window
-    /// (RFC 5681 section 4.1). What is known of the path is kept as RFC 7661 section 4.4.3 has it.
+    /// Restarts from the initial window after nothing was sent for a retransmission timeout
+    /// (RFC 5681 section 4.1). ssthresh keeps what is known of the path, as in RFC 7661
+    /// section 4.4.3.
     pub(super) fn on_idle(&mut self, mss: u32) {
         let restart = initial_window(mss);
         let window = &mut self.window;
@@ -266,7 +265,7 @@ impl Congestion {
         self.restart_avoidance();
     }
 
-    /// Returns to `cwnd_prior`, from before a loss that was none (RFC 9438 section 4.9).
+    /// Restores `prior`, the state before a spurious loss (RFC 9438 section 4.9).
     pub(super) fn restore(&mut self, prior: Self) {
         self.window.cwnd = self.window.cwnd.max(prior.window.cwnd);
         self.window.ssthresh = self.window.ssthresh.max(prior.window.ssthresh);
@@ -274,14 +273,14 @@ impl Congestion {
         match (&mut self.algorithm, prior.algorithm) {
             (AlgorithmState::NewReno(reno), AlgorithmState::NewReno(prior)) => *reno = prior,
             (AlgorithmState::Cubic(cubic), AlgorithmState::Cubic(prior)) => *cubic = prior,
-            // Its observations go on whatever was lost.
+            // The estimate of marked bytes continues, whatever was lost.
             (AlgorithmState::Dctcp(dctcp), AlgorithmState::Dctcp(prior)) => dctcp.reno = prior.reno,
             _ => unreachable!("a connection keeps its algorithm"),
         }
     }
 }
 
-/// RFC 6928 section 2.
+/// Returns the initial window (RFC 6928 section 2).
 fn initial_window(mss: u32) -> u32 {
     (10 * mss).min(14_600.max(2 * mss))
 }

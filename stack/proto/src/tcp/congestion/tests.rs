@@ -1,4 +1,4 @@
-//! Tests of what the algorithms have in common, and of NewReno.
+//! Tests of the common part of the algorithms, and of NewReno.
 
 use super::{AckSample, Congestion};
 use crate::tcp::config::Algorithm;
@@ -7,7 +7,7 @@ use crate::wire::seq::Seq;
 
 const MSS: u32 = 1460;
 
-/// An ACK of `bytes` on a path of which nothing is known.
+/// An ACK of `bytes` on a path without RTT samples.
 fn ack(bytes: u32) -> AckSample {
     AckSample {
         now: Instant::ZERO,
@@ -52,7 +52,7 @@ fn rto_resets_cwnd_and_can_be_undone() {
 }
 
 /// Appropriate byte counting (RFC 3465 section 2.1) counts from the last change of the window on:
-/// what was acknowledged before an event pays for no growth after it.
+/// bytes acknowledged before an event do not count for growth after it.
 #[test]
 fn acked_before_a_reduction_does_not_count_after_it() {
     let timeout = |cc: &mut Congestion| {
@@ -77,7 +77,7 @@ fn acked_before_a_reduction_does_not_count_after_it() {
             let mut cc = Congestion::new(algorithm, MSS);
             cc.on_ack(&ack(100 * MSS));
             cc.on_loss(cc.cwnd(), MSS);
-            // All of the window but one segment, in pieces that the window absorbs and others.
+            // All of the window but one segment, in parts, some of which the window accumulates.
             let mut left = cc.cwnd() - MSS;
             for piece in [10 * MSS, 100].into_iter().cycle() {
                 let piece = piece.min(left);
@@ -95,7 +95,7 @@ fn acked_before_a_reduction_does_not_count_after_it() {
     }
 }
 
-/// What an undone timeout took back counts again as it did.
+/// Bytes acknowledged before an undone timeout count again.
 #[test]
 fn undo_restores_the_acked_count() {
     for algorithm in [Algorithm::NewReno, Algorithm::Dctcp] {

@@ -47,8 +47,7 @@ macro_rules! places {
     }};
 }
 
-/// Every field of [`super::HotState`], and what the public functions on the short way touch
-/// besides.
+/// Every field of [`super::HotState`], and what else the public functions of the fast path access.
 #[test]
 fn hot_state_fits_three_cache_lines() {
     let (names, offsets, length) = places![

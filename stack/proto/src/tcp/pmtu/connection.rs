@@ -1,4 +1,4 @@
-//! A connection's path MTU: what routers say of it, probes, and the size of segments that follows.
+//! Path MTU discovery of a connection: PTB messages, probes, and the EMSS that results.
 
 use super::{
     BLACK_HOLE_RETRANS, BLACK_HOLE_RETRANS_SACKED, COMMON_MTUS, PathMtu, PmtuProbe, STEP_MIN,
@@ -12,20 +12,20 @@ use crate::wire::seq::Seq;
 use crate::wire::tcp::TCP_LEN;
 
 impl<R: RxFrame, T: Retained> Tcb<R, T> {
-    /// Bytes of IP packet that a full data segment has.
+    /// PLPMTU: bytes of IP packet of a full data segment.
     #[must_use]
     pub fn path_mtu(&self) -> u16 {
         self.pmtu.plpmtu()
     }
 
-    /// Bytes of IP and TCP header without options.
+    /// Returns the length of the IP and TCP headers without options.
     fn fixed_headers(&self) -> u16 {
         let (_, network) = self.template.l2_l3_len();
         // 40 or 60.
         u16::try_from(network + TCP_LEN).unwrap_or(60)
     }
 
-    /// Bytes of a packet around its payload.
+    /// Returns the bytes of a packet that are not payload.
     fn packet_overhead(&self) -> u16 {
         self.fixed_headers() + self.options_bytes()
     }
@@ -34,7 +34,7 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
         if self.ts_on { TIMESTAMPS_BYTES } else { 0 }
     }
 
-    /// What the link and the peer's MSS option allow is known: discovery begins.
+    /// Starts discovery: the limits of the link and of the peer's MSS option are known.
     pub(in crate::tcp) fn init_pmtu(&mut self) {
         let headers = self.fixed_headers();
         let limit = self.snd.mss.saturating_add(headers);
@@ -43,7 +43,8 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
     }
 
     fn update_emss(&mut self) {
-        // The peer told at least 64 and the path takes 68: more than the options' 12 is left.
+        // The peer's MSS is at least 64 and the path MTU at least 68: more than the options' 12 is
+        // left.
         // req: MPA-008, DDP-014
         let mss = self.snd.mss.min(self.pmtu.plpmtu() - self.fixed_headers());
         self.emss = mss - self.options_bytes();
@@ -58,11 +59,12 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
         }
     }
 
-    /// True if a message about a segment with these numbers can be about one of ours: it was sent
-    /// and is not acknowledged (RFC 5927 section 4.1), and acknowledged something not long past.
+    /// True if a segment with these numbers may be one of ours that is outstanding: its sequence
+    /// number was sent and is not acknowledged (RFC 5927 section 4.1), and its acknowledgment
+    /// number is not old.
     #[must_use]
     pub fn matches_outstanding(&self, seq: Seq, ack: Option<Seq>) -> bool {
-        /// No window is larger (RFC 7323 section 2.3).
+        /// Largest possible window (RFC 7323 section 2.3).
         const WINDOW_MAX: u32 = 1 << 30;
         let is_sent = self.snd.una <= seq && seq < self.snd.nxt;
         let is_recent =
@@ -70,9 +72,10 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
         is_sent && is_recent
     }
 
-    /// Takes a router's message. True if it was believed: then [`Tcb::emss`] is smaller, segments
-    /// that were larger go again in pieces, and [`Event::EmssChanged`] follows. False if it is
-    /// about nothing under way, says nothing new or nothing possible, or comes too often.
+    /// Processes a PTB message. Returns true if it was accepted: [`Tcb::emss`] has decreased, which
+    /// [`Event::EmssChanged`] reports, or a probe is known to be lost. Longer segments are
+    /// retransmitted in parts. Returns false if the message refers to no outstanding segment,
+    /// changes nothing, is not plausible, or comes too often.
     pub fn packet_too_big(&mut self, now: Instant, error: &TooBig) -> bool {
         if !self.state.is_synchronised()
             || !self.matches_outstanding(error.seq, error.ack)
@@ -82,7 +85,7 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
         }
         self.plan = Plan::Nothing;
         self.on_pmtu_changed();
-        // Their loss is no sign of congestion, and no reason to wait for the timer.
+        // Their loss is no congestion signal, and they do not wait for the timer.
         self.scoreboard.mark_longer_lost(u32::from(self.emss));
         if self.scoreboard.needs_retransmit() {
             self.timers.rto = now + self.rtt.rto(&self.cfg);
@@ -91,8 +94,8 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
         true
     }
 
-    /// Room for a probe, of which `usable` bytes are in the peer's window: what is to be tried, or
-    /// what the windows leave of it if that still gains something.
+    /// Returns the payload capacity of a probe, with `usable` bytes left in the peer's window: the
+    /// size to be tried, or what the windows leave of it if that is still a gain.
     #[cold]
     pub(in crate::tcp) fn pmtu_probe_capacity(&mut self, now: Instant, usable: u32) -> Option<u32> {
         if self.pmtu.is_probing() || self.recovery.ca_state != CaState::Open || self.pending.tlp {
@@ -105,7 +108,7 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
             self.pmtu.schedule_probe(now, &self.cfg.path_mtu);
             return None;
         };
-        // The congestion window is respected, the usual exception for one segment included not.
+        // The congestion window is respected, without the usual exception for one segment.
         let window = usable.min(self.cc.cwnd().saturating_sub(self.pipe()));
         let next = COMMON_MTUS.into_iter().rev().find(|size| *size >= self.pmtu.plpmtu + STEP_MIN);
         let overhead = self.packet_overhead();
@@ -118,7 +121,7 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
         Some(room)
     }
 
-    /// A record longer than EMSS was sent in one segment.
+    /// Notes that a record longer than EMSS was sent in one segment, as a probe.
     #[cold]
     pub(in crate::tcp) fn on_pmtu_probe_sent(&mut self, seq: Seq, len: u32) {
         let size = self.packet_len(len);
@@ -133,7 +136,7 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
         payload_len.saturating_add(self.packet_overhead())
     }
 
-    /// With a probe under way, something was acknowledged.
+    /// Processes an advance of SND.UNA while a probe is outstanding.
     #[cold]
     pub(in crate::tcp) fn check_pmtu_probe(&mut self, now: Instant) {
         let Some(probe) = self.pmtu.probe.take_if(|probe| self.snd.una >= probe.end) else {
@@ -145,7 +148,8 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
         }
     }
 
-    /// The record at `seq` is cut to be sent again. If it is the probe, the probe was lost.
+    /// Notes that the record at `seq` is split to be retransmitted. If it is the probe, the probe
+    /// was lost.
     #[cold]
     pub(in crate::tcp) fn on_split(&mut self, now: Instant, seq: Seq) {
         let Some(probe) = self.pmtu.probe.as_mut().filter(|probe| probe.intact) else { return };
@@ -157,8 +161,8 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
         }
     }
 
-    /// Of `probe_losses` bytes newly judged lost, those that were not part of a probe: what
-    /// congestion control is to hear of (RFC 4821 section 7.6.1).
+    /// Returns how many of `lost` bytes newly marked lost are not part of a probe: only these are
+    /// given to congestion control (RFC 4821 section 7.6.1).
     #[cold]
     pub(in crate::tcp) fn exclude_probe_loss(&mut self, lost: u32) -> u32 {
         let Some(probe) = self.pmtu.probe.as_mut() else { return lost };
@@ -168,10 +172,10 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
         lost - newly
     }
 
-    /// The record at the left edge, `len` bytes at `seq`, is about to be sent again: looks for a
-    /// black hole.
+    /// Checks for a black hole. To be called before the first outstanding record, `len` bytes at
+    /// `seq`, is retransmitted.
     pub(in crate::tcp) fn check_black_hole(&mut self, now: Instant, seq: Seq, len: u32) {
-        // A closed window explains it, too.
+        // A closed window is another explanation.
         let copies = self.pmtu.head_retrans_of(seq);
         if copies < BLACK_HOLE_RETRANS || self.snd.wnd == 0 {
             return;
@@ -187,7 +191,7 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
         }
     }
 
-    /// The record at the left edge was sent again.
+    /// Notes that the first outstanding record was retransmitted.
     pub(in crate::tcp) fn on_head_retransmit(&mut self, seq: Seq) {
         self.pmtu.on_head_retransmit(seq);
     }

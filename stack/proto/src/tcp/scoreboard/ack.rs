@@ -1,4 +1,4 @@
-//! What an ACK brings: records freed, records that the peer reports to hold.
+//! ACK processing on the scoreboard: records acknowledged, records reported by SACK.
 
 use super::{LOST, RETRANS_IN_FLIGHT, RETRANSMITTED, SACKED, Scoreboard};
 use crate::tcp::rack::{SampleGuard, sent_after};
@@ -6,26 +6,26 @@ use crate::time::Instant;
 use crate::wire::seq::Seq;
 use crate::wire::tcp::SackBlock;
 
-/// What one ACK brought.
+/// Effect of one ACK on the scoreboard.
 #[derive(Clone, Copy, Debug, Default)]
 pub(in crate::tcp) struct AckInfo {
-    /// Bytes that the peer was not known to hold (`DeliveredData` of RFC 9937).
+    /// Bytes newly acknowledged or SACKed (`DeliveredData` of RFC 9937).
     pub(in crate::tcp) delivered: u32,
-    /// Records that the acknowledgment freed, in part or whole.
+    /// Records acknowledged, in part or whole.
     pub(in crate::tcp) records: u32,
-    /// When the oldest of them was sent, if none of them was ever sent again (Karn).
+    /// Transmission time of the oldest of them, if none was ever retransmitted (Karn).
     pub(in crate::tcp) oldest: Option<Instant>,
-    /// The transmission that was sent last among those delivered, and where it ended.
+    /// Latest transmission among those delivered: its time and end.
     pub(in crate::tcp) newest: Option<(Instant, Seq)>,
-    /// Something sent once arrived after what was sent later.
+    /// A record sent once was delivered after one sent later.
     pub(in crate::tcp) reordered: bool,
-    /// Lowest end of what was sent once and arrived.
+    /// Lowest end of the records delivered that were sent once.
     pub(in crate::tcp) lowest_original: Option<Seq>,
 }
 
 impl AckInfo {
-    /// A record of these marks, not known to be held, was delivered whole. `fack` is the end of
-    /// what was known to be held before (RFC 8985 section 6.2, steps 2 and 3).
+    /// Notes that a whole record with these marks, not SACKed before, was delivered. `fack` is the
+    /// end of what was known to be delivered before (RFC 8985 section 6.2, steps 2 and 3).
     fn on_delivered(
         &mut self,
         marks: u8,
@@ -46,19 +46,19 @@ impl AckInfo {
     }
 }
 
-/// What a calm ACK freed.
+/// Records acknowledged by an ACK on the fast path.
 #[derive(Clone, Copy, Debug, Default)]
 pub(in crate::tcp) struct Acked {
-    /// Records, in part or whole.
+    /// Number of records, in part or whole.
     pub(in crate::tcp) records: u32,
-    /// When the oldest was sent, if none of them was ever sent again (Karn).
+    /// Transmission time of the oldest, if none was ever retransmitted (Karn).
     pub(in crate::tcp) oldest: Option<Instant>,
-    /// When the newest that is freed whole was sent, and where it ended.
+    /// Transmission time and end of the newest acknowledged whole.
     pub(in crate::tcp) newest: Option<(Instant, Seq)>,
 }
 
 impl<T: Clone> Scoreboard<T> {
-    /// As [`Scoreboard::ack`] where nothing is SACKED or lost, and no retransmission is under way.
+    /// As [`Scoreboard::ack`], if nothing is SACKed or lost and no retransmission is outstanding.
     #[inline]
     pub(in crate::tcp) fn ack_in_order(&mut self, ack: Seq) -> Acked {
         let mut acked = Acked::default();
@@ -92,7 +92,7 @@ impl<T: Clone> Scoreboard<T> {
         acked
     }
 
-    /// Frees what `ack` covers. Cost: O(records freed).
+    /// Removes the records that `ack` covers. Cost: O(records removed).
     #[inline]
     pub(in crate::tcp) fn ack(
         &mut self,
@@ -156,7 +156,8 @@ impl<T: Clone> Scoreboard<T> {
         self.retransmit_cursor = self.retransmit_cursor.max(ack);
     }
 
-    /// `bytes` of a record with these marks leave the counters, `whole` of it or its head.
+    /// Deducts `bytes` of a record with these marks from the counters; `whole`: all of it, not only
+    /// its head.
     fn deduct(&mut self, marks: u8, bytes: u32, whole: bool) {
         if marks & SACKED != 0 {
             self.sacked -= bytes;
@@ -170,13 +171,13 @@ impl<T: Clone> Scoreboard<T> {
         }
     }
 
-    /// Marks the records that lie whole in one of the blocks. `una..nxt` is what was sent and not
-    /// acknowledged; blocks outside are ignored, as hostile or as reports of duplicates.
+    /// Marks the records that lie wholly in one of the blocks. `una..nxt` is what was sent and not
+    /// acknowledged; blocks outside are ignored, as forged or as D-SACK.
     ///
-    /// Cost: O(records newly reported), and a search for each block. Reports repeat what is known,
-    /// and a peer may do so in any order: so each record that is passed remembers how many SACKED
-    /// ones follow it at least, and is passed by that at the next time (as in a union-find with
-    /// path compression).
+    /// Cost: O(records newly reported), and a search for each block. SACK blocks repeat known
+    /// information, and a peer may do so in any order. So each record passed stores how many SACKed
+    /// ones follow it at least, and these are skipped next time (like path compression in a
+    /// union-find).
     pub(in crate::tcp) fn apply_sack(
         &mut self,
         blocks: &[SackBlock],
@@ -192,7 +193,7 @@ impl<T: Clone> Scoreboard<T> {
                 continue;
             }
             let mut index = self.index_of(start);
-            // Reported in part: not before the block reaches over all of it.
+            // A record reported in part is not marked before a block covers all of it.
             index += usize::from(self.records.get(index).is_some_and(|first| first.seq < start));
             let first = index;
             while let Some(record) = self.records.get_mut(index) {
@@ -218,7 +219,7 @@ impl<T: Clone> Scoreboard<T> {
         }
     }
 
-    /// All records of `start_seq..to` are SACKed: those passed on the way remember it.
+    /// Stores in the records passed that all of the records at indices `from..to` are SACKed.
     fn note_sacked_run(&mut self, mut from: usize, to: usize) {
         while let Some(record) = self.records.get_mut(from).filter(|_| from < to) {
             let run = usize::from(record.sacked_run).max(1);
@@ -227,7 +228,7 @@ impl<T: Clone> Scoreboard<T> {
         }
     }
 
-    /// Counts work, for a test of its amount.
+    /// Counts steps, for a test of the cost.
     #[cfg_attr(not(test), expect(clippy::unused_self, reason = "tests count"))]
     const fn note_sack_step(&mut self) {
         #[cfg(test)]

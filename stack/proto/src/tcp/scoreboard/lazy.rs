@@ -1,4 +1,4 @@
-//! The queue of records in memory of its own, which a connection has only while it sends.
+//! Scoreboard allocated lazily: a connection has it only while it sends.
 
 use core::ops::Deref;
 
@@ -10,8 +10,8 @@ use crate::time::Instant;
 use crate::wire::seq::Seq;
 use crate::wire::tcp::SackBlock;
 
-/// A [`Scoreboard`], taken with the first record and given back when the connection has been idle
-/// for a while: most of many connections are, and then this is a null pointer.
+/// [`Scoreboard`], allocated with the first record and released when the connection has been idle
+/// for a while. Of many connections most are idle; each then has only a null pointer.
 #[derive(Debug)]
 pub(in crate::tcp) struct LazyScoreboard<T> {
     inner: Option<Box<Scoreboard<T>>>,
@@ -32,7 +32,7 @@ impl<T: Clone + 'static> LazyScoreboard<T> {
         Self { inner: None }
     }
 
-    /// Adds a record; `sent`: it leaves now.
+    /// Adds a record; `sent`: it is sent now.
     #[inline]
     pub(in crate::tcp) fn push(
         &mut self,
@@ -152,20 +152,20 @@ impl<T: Clone + 'static> LazyScoreboard<T> {
         }
     }
 
-    /// True if memory is held for records to come.
+    /// True if the scoreboard is allocated.
     #[inline]
     pub(in crate::tcp) const fn holds_memory(&self) -> bool {
         self.inner.is_some()
     }
 
-    /// Gives the memory back if nothing is in it.
+    /// Releases the memory if there is no record.
     pub(in crate::tcp) fn release_memory(&mut self) {
         if self.is_empty() {
             self.inner = None;
         }
     }
 
-    /// Drops all records, and their memory.
+    /// Drops all records and releases the memory.
     pub(in crate::tcp) fn clear(&mut self) {
         self.inner = None;
     }

@@ -1,20 +1,20 @@
-//! Which records are lost: by time (RFC 8985 section 6), by duplicate ACKs without SACK
-//! (RFC 6582), by the retransmission timer; and the taking back of such judgements.
+//! Loss detection: by time (RFC 8985 section 6), by duplicate ACKs without SACK (RFC 6582), and by
+//! the RTO; and the undo of spurious loss.
 
 use super::{LOST, RETRANS_IN_FLIGHT, RETRANSMITTED, Retransmission, SACKED, Scoreboard};
 use crate::tcp::rack::Rack;
 use crate::time::Instant;
 use crate::wire::seq::Seq;
 
-/// What a look at the records found.
+/// Result of loss detection.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[must_use]
 pub(in crate::tcp) struct LossUpdate {
-    /// Bytes newly judged lost, first transmissions and copies.
+    /// Bytes newly marked lost, of first transmissions and of retransmissions.
     pub(in crate::tcp) bytes: u32,
-    /// Copies among them, in records.
+    /// Number of retransmissions among them, in records.
     pub(in crate::tcp) lost_retransmits: u32,
-    /// When the next record would have to be judged lost.
+    /// Time at which the next record would be marked lost.
     pub(in crate::tcp) next_timeout: Option<Instant>,
 }
 
@@ -25,7 +25,7 @@ impl LossUpdate {
 }
 
 impl<T: Clone> Scoreboard<T> {
-    /// Judges lost what was sent before the latest transmission known to be delivered, and longer
+    /// Marks lost what was sent before the latest transmission known to be delivered, and longer
     /// ago than `rack_timeout_ns` (RFC 8985 section 6.2, step 5). Cost: O(records passed), each
     /// once per transmission, and two searches.
     pub(in crate::tcp) fn detect_lost(
@@ -72,23 +72,23 @@ impl<T: Clone> Scoreboard<T> {
         update
     }
 
-    /// Index of the record that `entry` speaks of, while the fate of that transmission is unknown.
+    /// Returns the index of the record of `entry`, while that transmission is outstanding.
     fn record_of(&self, entry: Retransmission) -> Option<usize> {
-        // What was acknowledged in part starts later now.
+        // A record acknowledged in part now starts later.
         let seq = entry.seq.max(self.records.front()?.seq);
         let index = self.index_of(seq);
         let record = self.records.get(index)?;
         (record.is_retrans_outstanding() && record.sent_at == entry.sent_at).then_some(index)
     }
 
-    /// Drops the entries of retransmissions whose fate is known.
+    /// Removes the entries of retransmissions that are no longer outstanding.
     pub(super) fn prune_retransmissions(&mut self) {
         let mut resent = std::mem::take(&mut self.retransmissions);
         resent.retain(|&entry| self.record_of(entry).is_some());
         self.retransmissions = resent;
     }
 
-    /// The last transmission of the record is lost. Returns its bytes.
+    /// Marks the last transmission of the record lost. Returns its bytes.
     fn mark_lost(&mut self, index: usize) -> u32 {
         let record = &mut self.records[index];
         let len = record.len;
@@ -103,15 +103,15 @@ impl<T: Clone> Scoreboard<T> {
         len
     }
 
-    /// Marks the first record lost, also if it was sent again already (NewReno, RFC 6582).
+    /// Marks the first record lost, even if it was retransmitted already (NewReno, RFC 6582).
     pub(in crate::tcp) fn mark_first_lost(&mut self) {
         if self.sent_count() > 0 && !self.records[0].is(SACKED) {
             self.mark_lost(0);
         }
     }
 
-    /// Judges lost what was last sent in segments of more than `len` bytes and is not SACKed: the
-    /// path does not take them.
+    /// Marks lost the records of more than `len` bytes that are not SACKed: the path does not carry
+    /// their segments.
     pub(in crate::tcp) fn mark_longer_lost(&mut self, len: u32) {
         for index in 0..self.sent_count() {
             let record = &self.records[index];
@@ -121,22 +121,22 @@ impl<T: Clone> Scoreboard<T> {
         }
     }
 
-    /// Bytes of the longest record that the peer holds out of order; 0 if none.
+    /// Returns the length of the longest SACKed record; 0 if there is none.
     pub(in crate::tcp) fn longest_sacked(&self) -> u32 {
         let held = self.records.iter().filter(|record| record.is(SACKED));
         held.map(|record| record.len).max().unwrap_or(0)
     }
 
-    /// Bytes judged lost of the records in `start_seq..to`.
+    /// Returns the bytes marked lost of the records in `from..to`.
     pub(in crate::tcp) fn lost_in_range(&self, from: Seq, to: Seq) -> u32 {
         let records = self.records.iter().skip(self.index_of(from));
         let records = records.take_while(|record| record.seq < to);
         records.filter(|record| record.is(LOST)).map(|record| record.len).sum()
     }
 
-    /// After a retransmission timeout: the first record is lost, and so is what was sent longer
-    /// ago than `rack_timeout_ns` (RFC 8985 section 6.3). If the peer holds the first record by its
-    /// own report and does not acknowledge it, it has reneged, and the reports are void (RFC 2018
+    /// Marks lost, after a retransmission timeout, the first record and those sent longer ago than
+    /// `rack_timeout_ns` (RFC 8985 section 6.3). If the first record is SACKed but not
+    /// acknowledged, the peer has reneged, and all SACK information is discarded (RFC 2018
     /// section 8). Cost: O(records).
     pub(in crate::tcp) fn mark_lost_on_rto(&mut self, now: Instant, rack_timeout_ns: u64) {
         let reneged = self.records.front().is_some_and(|first| first.is(SACKED));
@@ -168,8 +168,8 @@ impl<T: Clone> Scoreboard<T> {
         self.rebuild_retransmissions();
     }
 
-    /// Takes back every judgement of loss: the originals were in the network after all. With
-    /// `judged`, the fate of what was sent again will be judged by time.
+    /// Undoes every loss mark: the originals were in the network after all. With `judged`, the loss
+    /// of outstanding retransmissions is detected by time.
     pub(in crate::tcp) fn clear_lost(&mut self, judged: bool) {
         for record in &mut self.records {
             record.marks &= !(LOST | RETRANS_IN_FLIGHT);
@@ -183,7 +183,7 @@ impl<T: Clone> Scoreboard<T> {
         }
     }
 
-    /// Makes the queue of retransmissions anew.
+    /// Rebuilds the queue of retransmissions.
     fn rebuild_retransmissions(&mut self) {
         self.retransmissions.clear();
         let copies = self.records.iter().filter(|record| record.is_retrans_outstanding());
@@ -193,8 +193,8 @@ impl<T: Clone> Scoreboard<T> {
         self.retransmissions.make_contiguous().sort_by_key(|entry| entry.sent_at);
     }
 
-    /// Sums the counters anew; for assertions in tests. `judged`: SACK is in use, so that every
-    /// retransmission whose fate is unknown stands in the queue.
+    /// Recomputes the counters and checks the invariants, for tests. `judged`: SACK is in use, so
+    /// that every outstanding retransmission is in the queue.
     #[cfg(test)]
     pub(in crate::tcp) fn check(&self, judged: bool) {
         let sum = |mark| -> u32 { self.records.iter().filter(|r| r.is(mark)).map(|r| r.len).sum() };

@@ -1,4 +1,4 @@
-//! The scoreboard against a model that looks at every record each time.
+//! The scoreboard against a model that examines every record each time.
 
 use proptest::prelude::*;
 
@@ -17,7 +17,7 @@ struct ModelRecord {
     len: u32,
     sent_at: Instant,
     sacked: bool,
-    /// Waits to be sent again.
+    /// Waits for retransmission.
     to_retransmit: bool,
     lost: bool,
     retransmitted: bool,
@@ -237,8 +237,8 @@ proptest! {
     }
 }
 
-/// A peer may report the same in any order, each time from another place on: what it holds is not
-/// looked at record by record again.
+/// A peer may repeat SACK blocks in any order, each from another start: records known to be SACKed
+/// are not examined one by one again.
 #[test]
 fn cost_of_repeated_sacks_is_independent_of_sacked_count() {
     let steps_per_block = |count: u32| {
@@ -305,12 +305,12 @@ fn copy_out_copies_the_oldest_frames() {
     }
     let pool = CopyPool::new(5, 1);
     assert_eq!((board.copy_out(&pool, 1), board.copy_out(&pool, 1)), (1, 1));
-    // The pieces of a record share its copy, and what is acknowledged gives it back.
+    // Both parts of a split record share its copy; an acknowledgment releases it.
     board.split(1, 40);
     board.ack(START + 140, None, &mut AckInfo::default());
     assert_eq!((pool.count(), board.len()), (1, 5));
     assert_eq!(board.get(0).unwrap().frame.bytes()[40], 140);
-    // One of them is there already; of five places one connection gets three.
+    // One of them is a copy already; of five copies one connection gets three.
     assert_eq!((board.copy_out(&pool, 100), pool.count()), (2, 3));
     let is_copy: Vec<bool> = (0..5).map(|at| board.get(at).unwrap().frame.is_copy()).collect();
     assert_eq!(is_copy, [true, true, true, false, false]);
@@ -323,7 +323,7 @@ fn record_size_is_bounded() {
     assert!(size_of::<super::Record<usize>>() <= 40);
 }
 
-/// The numbers come round after 4 GiB, and what was reported long ago means nothing then.
+/// Sequence numbers wrap after 4 GiB, and earlier SACK information is void then.
 #[test]
 fn sacked_runs_do_not_outlive_their_records() {
     let mut board: LazyScoreboard<()> = LazyScoreboard::new();

@@ -1,4 +1,4 @@
-//! What is accepted, what is answered: RFC 9293 section 3.10.7.4, RFC 5961, PAWS, SACK reports.
+//! Segments accepted and ACKs sent: RFC 9293 section 3.10.7.4, RFC 5961, PAWS, SACK blocks.
 
 use super::{Config, Event, Fields, Flags, Options, Script, Seq};
 use crate::tcp::State;
@@ -53,7 +53,7 @@ fn segment_acking_unsent_data_is_dropped_with_its_payload() {
         assert_eq!(out.len(), 1);
     }
     assert_eq!((script.end.read, script.end.tcb.stats().bad_acks), (0, 2));
-    // A slightly old one is no offence.
+    // An ACK slightly below SND.UNA is acceptable.
     script.deliver(&Fields { ack: script.ack - 1, ..script.fields() }, 10);
     assert_eq!(script.end.read, 10);
 }
@@ -72,13 +72,13 @@ fn only_new_data_in_window_is_delivered_once() {
     let mut script = script_without_sack_and_ts();
     let start = script.seq;
     script.deliver(&script.fields(), 100);
-    // Left of it, half of it, the same again.
+    // Half of it is old; then all of it.
     script.deliver(&Fields { seq: start + 50, ..script.fields() }, 100);
     assert_eq!(script.end.read, 150);
     script.deliver(&script.fields(), 150);
     assert_eq!(script.end.read, 150);
     assert_eq!(script.end.tcb.stats().duplicates_in, 1);
-    // Over the right edge.
+    // Across the right edge of the window.
     let window = script.end.tcb.rcv.window();
     let at_edge = Fields { seq: start + 150 + window - 10, ..script.fields() };
     script.deliver(&at_edge, 100);
@@ -104,7 +104,7 @@ fn paws_drops_old_timestamps_unless_idle_for_long() {
     script.now = script.now + 1001 * SECOND;
     script.deliver(&old, 10);
     assert_eq!(script.end.read, 20);
-    // The clock wraps.
+    // The timestamp clock wraps.
     script.seq += 10;
     script.ts = Some((0x7fff_ffff, 0));
     script.deliver(&script.fields(), 10);
@@ -124,7 +124,7 @@ fn tsecr_echoes_earliest_unacknowledged_segment() {
     script.seq = first + 100;
     let out = script.send_data(script.fields(), 100);
     assert_eq!(out[0].options.ts.unwrap().1, 300, "the earliest not yet acknowledged");
-    // Out of order: the echo stays at the last in-order segment.
+    // Out of order: TSecr stays that of the last in-order segment.
     script.ts = Some((310, 0));
     script.seq = first + 1000;
     let out = script.send_data(script.fields(), 100);
@@ -149,10 +149,10 @@ fn sack_blocks_are_newest_first_after_dsack() {
     }
     let out = script.send_data(at(&script, 1500), 100);
     assert_eq!(out[0].options.sack[..], [block(1000, 1600), block(7000, 7500), block(5000, 5500)]);
-    // Held already: reported first, then the run it is in.
+    // Already buffered: reported as DSACK, then the block around it.
     let out = script.send_data(at(&script, 5100), 100);
     assert_eq!(out[0].options.sack[..], [block(5100, 5200), block(5000, 5500), block(1000, 1600)]);
-    // Delivered already.
+    // Already delivered.
     script.deliver(&at(&script, 0), 1000);
     assert_eq!(script.end.read, 1600);
     let out = script.send_data(at(&script, 200), 100);
@@ -169,7 +169,7 @@ fn without_sack_each_ooo_segment_gets_a_dupack() {
     let out = script.output();
     assert_eq!(out.len(), 5);
     assert!(out.iter().all(|seg| seg.ack == base && seg.options.sack.is_empty()));
-    // With SACK one ACK says it all.
+    // With SACK one ACK reports all.
     let mut script = self::script();
     for i in 1..=5 {
         script.deliver(&Fields { seq: base + 1000 * i, ..script.fields() }, 1000);
@@ -189,7 +189,7 @@ fn burst_with_many_holes_is_sacked_completely() {
     let reports: Vec<_> = out.iter().map(|seg| seg.options.sack.to_vec()).collect();
     let expected = [[3, 2, 1], [6, 5, 4], [8, 7, 6]].map(|group| group.map(block).to_vec());
     assert_eq!(reports, expected);
-    // What was reported is repeated beside the newest, and no ACK is sent for it.
+    // Blocks already reported are repeated after the newest, and no ACK of their own is sent.
     let out = script.send_data(Fields { seq: block(9).0, ..script.fields() }, 500);
     assert_eq!(out.len(), 1);
     assert_eq!(out[0].options.sack[..], [block(9), block(8), block(7)]);
@@ -215,7 +215,7 @@ fn ooo_frames_beyond_limit_are_dropped_and_counted() {
     }
     let stats = script.end.tcb.stats();
     assert_eq!((stats.ooo_buffered, stats.ooo_overflow), (3, 2));
-    // What was not kept is not reported.
+    // Dropped segments are not SACKed.
     let last = script.output().pop().unwrap();
     assert!(last.options.sack.iter().all(|block| block.1 <= base + 350));
 }
@@ -223,7 +223,7 @@ fn ooo_frames_beyond_limit_are_dropped_and_counted() {
 #[test]
 fn reassembly_works_across_sequence_wraparound() {
     let mut script = script();
-    // The stream up to just below the wrap does not matter to the receiver: move there.
+    // The position in the stream does not matter to the receiver: move it just below the wrap.
     let near = Seq(0xffff_ff00);
     let tcb = &mut script.end.tcb;
     (tcb.rcv.nxt, tcb.rcv.last_ack_sent, tcb.snd.wl1) = (near, near, near);

@@ -1,5 +1,5 @@
-//! Two connections over a path with a slow link in the middle: its queue is finite, drops what
-//! does not fit, and marks where it is told to. In virtual time.
+//! Two connections over a path with a slow link in the middle, in virtual time: its queue is
+//! finite, drops what does not fit, and marks CE above a threshold.
 
 use std::collections::BTreeMap;
 
@@ -9,29 +9,29 @@ use crate::time::{Instant, MILLISECOND, SECOND};
 use crate::wire::checksum;
 use crate::wire::tcp::{Ecn, Flags};
 
-/// Bytes on the wire beside a frame: preamble, check sequence, gap.
+/// Bytes on the wire in addition to a frame: preamble, frame check sequence, gap.
 const OVERHEAD: u64 = 24;
 
-/// The path. Side 0 sends through the queue, side 1 answers without one.
+/// The path. Side 0 sends through the queue; the other direction has none.
 pub(super) struct Bottleneck {
     pub(super) now: Instant,
     ends: [Option<Endpoint>; 2],
     cfg: [Config; 2],
     pub(super) bits_per_second: u64,
-    /// One way.
+    /// One-way delay.
     pub(super) delay_ns: u64,
-    /// Bytes the queue holds, and from how many on it marks.
+    /// Capacity of the queue in bytes, and the threshold above which it marks.
     pub(super) queue_max: u64,
     pub(super) mark_above: Option<u64>,
-    /// When the link will have sent what is queued.
+    /// When the link will have sent all queued frames.
     free_at: Instant,
-    /// Frames under way by arrival time; the counter keeps equal times in order.
+    /// Frames in flight by arrival time; the counter keeps those of equal times in order.
     wire: BTreeMap<(Instant, u64), (usize, HeapFrame)>,
     count: u64,
     pub(super) drops: u64,
     pub(super) marks: u64,
     pub(super) cwr: u64,
-    /// When side 0 sent data, and how many bytes.
+    /// Times and lengths of the data frames that side 0 sent.
     pub(super) departures: Vec<(Instant, usize)>,
 }
 
@@ -86,7 +86,7 @@ impl Bottleneck {
         self.wire.insert((sent + self.delay_ns, self.count), (1 - from, frame));
     }
 
-    /// Moves to the next event, at most to `max_plpmtu`, and handles it.
+    /// Advances to the next event, at most to `limit`, and handles it.
     fn step(&mut self, limit: Instant) {
         for side in 0..2 {
             let frames = self.ends[side].as_mut().map(|end| end.transmit(self.now));
@@ -123,13 +123,13 @@ impl Bottleneck {
             self.step(limit);
         }
         self.end(1).tcb.open_window();
-        // The larger window gets known.
+        // The peer receives the larger window.
         for _ in 0..4 {
             self.step(self.now + 2 * self.delay_ns);
         }
     }
 
-    /// Lets `ns` pass.
+    /// Runs for `ns`.
     fn wait(&mut self, ns: u64) {
         let limit = self.now + ns;
         while self.now < limit {
@@ -137,7 +137,8 @@ impl Bottleneck {
         }
     }
 
-    /// Side 0 sends all it can for `ns`; the part of the link's rate that arrived as payload.
+    /// Side 0 sends all it can for `ns`; returns the payload received as a fraction of the link's
+    /// rate.
     pub(super) fn run(&mut self, ns: u64) -> f64 {
         self.end(0).to_write = u64::MAX / 2;
         let before = self.end(1).read;
@@ -148,12 +149,12 @@ impl Bottleneck {
     }
 }
 
-/// Looking through thousands of records after each segment would take minutes.
+/// Without the scoreboard checks: with thousands of records they would take minutes.
 fn without_scoreboard_checks(end: Endpoint) -> Endpoint {
     Endpoint { checks_scoreboard: false, ..end }
 }
 
-/// The frame with the mark of congestion, its IPv4 header checksum right again.
+/// The frame with CE set and the IPv4 header checksum corrected.
 fn ce_marked(frame: &HeapFrame) -> HeapFrame {
     let mut bytes = frame.bytes.to_vec();
     bytes[15] |= 3;
@@ -163,7 +164,7 @@ fn ce_marked(frame: &HeapFrame) -> HeapFrame {
     HeapFrame::new(&bytes)
 }
 
-/// A sender that may have a gigabit times 20 ms under way.
+/// A path of 1 Gb/s and 20 ms, with windows that exceed its bandwidth-delay product.
 fn long_fat(congestion: Algorithm) -> Bottleneck {
     let cfg = Config {
         congestion,
@@ -181,7 +182,7 @@ fn long_fat(congestion: Algorithm) -> Bottleneck {
 #[test]
 fn cubic_fills_a_long_fat_pipe() {
     let mut link = long_fat(Algorithm::Cubic);
-    // Half of what the path holds.
+    // Half of the bandwidth-delay product.
     link.queue_max = 1_250_000;
     link.connect();
     let rates: Vec<f64> = (0..6).map(|_| link.run(500 * MILLISECOND)).collect();
@@ -190,11 +191,11 @@ fn cubic_fills_a_long_fat_pipe() {
     let mean = rates[1..].iter().sum::<f64>() / 5.0;
     assert!(mean > 0.9, "{rates:.3?}");
     assert_eq!(stats.timeouts, 0);
-    // The queue is all that loses anything, and it seldom overflows.
+    // Only the queue loses packets, and it seldom overflows.
     assert!(link.drops * 50 < stats.segments_out.into(), "{} dropped", link.drops);
 }
 
-/// HyStart++ ends slow start by the growing queue alone.
+/// HyStart++ ends slow start on rising delay alone.
 #[test]
 fn hystart_ends_slow_start_without_loss() {
     let mut link = long_fat(Algorithm::Cubic);
@@ -210,7 +211,7 @@ fn hystart_ends_slow_start_without_loss() {
     assert!(window > 2_500_000, "{window}: not before the path was full");
 }
 
-/// What left after `start_seq`: how long after, and how many bytes.
+/// Data frames sent at or after `from`: time since then, and bytes.
 fn departures(link: &Bottleneck, from: Instant) -> Vec<(u64, usize)> {
     let all = link.departures.iter().filter(|(at, _)| *at >= from);
     all.map(|(at, len)| (at.since(from), *len)).collect()
@@ -232,7 +233,7 @@ fn pacing_spreads_cwnd_over_the_rtt() {
         while link.end(0).tcb.cwnd() < 300_000 {
             link.run(5 * MILLISECOND);
         }
-        // A pause lets everything arrive; then a whole window may go.
+        // After a pause everything is acknowledged; then a whole window may be sent.
         link.wait(SECOND);
         let (window, start) = (link.end(0).tcb.cwnd() as usize, link.now);
         link.run(20 * MILLISECOND);
@@ -250,7 +251,7 @@ fn pacing_spreads_cwnd_over_the_rtt() {
             let half = burst(0, 5 * MILLISECOND) as f64 / window as f64;
             assert!((0.4..0.7).contains(&half), "{half} of the window in a quarter of the time");
             assert!(most <= 2 * 15_140, "{most} octets within 100 us");
-            // A message of 64 KiB leaves at once where nothing is under way.
+            // A message of 64 KiB is sent at once when nothing is in flight.
             assert!((65_536..75_000).contains(&first), "{first} octets at first");
             assert!(paced > 10);
         } else {
@@ -260,8 +261,8 @@ fn pacing_spreads_cwnd_over_the_rtt() {
     }
 }
 
-/// What waits for its burst has the window in use, though the window has room: an ACK that comes
-/// meanwhile lets it grow.
+/// A sender that waits for pacing counts as cwnd-limited although cwnd is not filled: an ACK that
+/// arrives meanwhile lets it grow.
 #[test]
 fn paced_sender_counts_as_cwnd_limited() {
     let cfg = Config { recv_window: 16 << 20, idle_restart: false, ..Config::default() };
@@ -278,7 +279,7 @@ fn paced_sender_counts_as_cwnd_limited() {
     assert!(tcb.cc.cwnd_limited);
 }
 
-/// RFC 7661: a window that is not in use says nothing about what the path can take.
+/// RFC 7661: an unused cwnd shows nothing about the capacity of the path.
 #[test]
 fn unused_cwnd_does_not_grow() {
     for congestion in [Algorithm::NewReno, Algorithm::Cubic, Algorithm::Dctcp] {

@@ -1,4 +1,4 @@
-//! Closing in every order, TIME-WAIT, aborts.
+//! Closing in every order, TIME-WAIT, abort.
 
 use super::{Config, Event, Fields, Flags, Script, Seq};
 use crate::tcp::State;
@@ -24,7 +24,7 @@ fn active_close_ends_in_time_wait() {
     assert!(script.send(script.fields()).is_empty());
     assert_eq!(script.end.tcb.state(), State::FinWait2);
     assert!(script.end.tcb.all_acked());
-    // The other direction goes on.
+    // Half-closed: the other direction stays open.
     script.send_data(script.fields(), 500);
     assert_eq!(script.end.read, 500);
     script.seq += 500;
@@ -32,7 +32,7 @@ fn active_close_ends_in_time_wait() {
     assert_eq!(script.end.tcb.state(), State::TimeWait);
     assert_eq!(ack.last().unwrap().ack, script.seq + 1);
     assert!(script.end.tcb.peer_finished());
-    // A repeated FIN is answered and starts TIME-WAIT anew.
+    // A retransmitted FIN is acknowledged and restarts TIME-WAIT.
     let before = script.end.tcb.deadline();
     script.wait_us(1000);
     assert_eq!(script.send(fin(&script)).len(), 1);
@@ -50,7 +50,7 @@ fn passive_close_ends_without_time_wait() {
     assert_eq!(out[0].ack, script.seq + 11);
     assert_eq!((script.end.tcb.state(), script.end.read), (State::CloseWait, 10));
     script.seq += 11;
-    // We may still send.
+    // Half-closed: this end may still send.
     assert_eq!(script.write(10).len(), 1);
     script.end.tcb.close();
     let out = script.output();
@@ -87,7 +87,7 @@ fn out_of_order_fin_waits_for_missing_data() {
     assert!(script.end.tcb.peer_finished());
     assert_eq!(script.end.read, 150);
     assert_eq!(out[0].ack, script.seq + 51);
-    // Bytes beyond the FIN never existed.
+    // Bytes beyond the FIN are ignored.
     script.deliver(&Fields { seq: script.seq + 51, ..script.fields() }, 10);
     assert_eq!(script.end.read, 150);
 }

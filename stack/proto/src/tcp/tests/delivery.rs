@@ -1,5 +1,5 @@
-//! What is handed up, when, and how often: early segments and their answers, bounds, the growth of
-//! the window, and all of it against a map of bytes.
+//! Delivery of received data: out-of-order segments and the responses to them, limits, receive
+//! window auto-tuning, and all of it against a map of bytes.
 
 use proptest::prelude::*;
 use rand::SeedableRng;
@@ -23,7 +23,7 @@ fn dropped_ooo_segment_is_not_sacked() {
     script.end.ooo_policy = OooPolicy::Buffer;
     let out = send_at(&mut script, base, 1000, 500);
     assert_eq!(only_ack(&out, base), (0, vec![(1000, 1500)]));
-    // It comes again, and is handed up again.
+    // Retransmitted, it is offered again.
     let out = send_at(&mut script, base, 500, 500);
     assert_eq!(only_ack(&out, base), (0, vec![(500, 1500)]));
     let out = send_at(&mut script, base, 0, 500);
@@ -93,7 +93,7 @@ fn segment_spanning_several_gaps_fills_the_first() {
     assert_eq!(script.end.read, 4000);
 }
 
-// Bounds.
+// Limits.
 
 #[test]
 fn full_ooo_pool_still_accepts_data_at_rcv_nxt() {
@@ -107,11 +107,11 @@ fn full_ooo_pool_still_accepts_data_at_rcv_nxt() {
     let held = script.end.tcb.ooo_segments();
     let stats = script.end.tcb.stats();
     assert_eq!((held, stats.ooo_buffered, stats.ooo_overflow), (7, 7, 13));
-    // What was dropped is not reported.
+    // Dropped segments are not SACKed.
     let out = send_at(&mut script, base, 1400 * 30, 1400);
     let end = 1400 * (u32::try_from(held).unwrap() + 1);
     assert_eq!(only_ack(&out, base), (0, vec![(1400, end)]));
-    // The left edge always gets through, and then the rest, as the peer sends it again.
+    // Data at RCV.NXT is always accepted, and then the rest, as the peer retransmits it.
     let out = send_at(&mut script, base, 0, 1400);
     assert_eq!(only_ack(&out, base), (end, vec![]));
     for at in held as u32 + 1..=20 {
@@ -123,7 +123,7 @@ fn full_ooo_pool_still_accepts_data_at_rcv_nxt() {
 
 #[test]
 fn ooo_pool_holds_a_long_fat_pipe_during_loss_recovery() {
-    // 1 Gb/s and 20 ms: 1,700 segments under way, 3 % of which are lost; few frames to spare.
+    // 1 Gb/s and 20 ms: 1,700 segments in flight, 3 % of which are lost; few frames may be held.
     let cfg = Config { recv_window: 4 << 20, ..Config::default() };
     let mut script = script(&cfg);
     script.end.pool = OooPool::new(256, 16 << 20, 1460);
@@ -144,17 +144,17 @@ fn ooo_pool_holds_a_long_fat_pipe_during_loss_recovery() {
     assert!(script.end.tcb.assembler.is_idle(), "an idle connection keeps no memory");
 }
 
-// The receive window.
+// Receive window.
 
-/// A sender that doubles what it sends in each round trip up to `rate` bytes, or what the window
-/// admits; returns the largest window and how much was sent in the last round.
+/// A sender that doubles its flight in each round trip, up to `rate` bytes per round trip and the
+/// window; returns the window limit and the bytes sent in the last round.
 fn run_slow_start_sender(script: &mut Script, rounds: u32, rate: u32, with_ts: bool) -> (u32, u32) {
     let rtt_us = 20_000;
     let mut window = script.end.tcb.rcv.window();
     let (mut flight, mut sent) = (14_480, 0);
     let mut edge = script.end.tcb.rcv.adv;
     for _ in 0..rounds {
-        // What the peer sends now echoes what it has received.
+        // Segments that the peer sends now echo the timestamp it has received last.
         let echo = script.end.tcb.ts.tsval(script.now);
         script.wait_us(rtt_us);
         sent = 0;
@@ -185,7 +185,7 @@ fn run_slow_start_sender(script: &mut Script, rounds: u32, rate: u32, with_ts: b
 fn receive_window_grows_ahead_of_slow_start() {
     let mut script = script(&Config::default());
     assert_eq!(script.end.tcb.window_limit(), 256 * 1024);
-    // 2.5 MB in 20 ms; nine doublings from ten segments reach it, and no window holds them up.
+    // 2.5 MB in 20 ms; nine doublings from ten segments reach it, and no window limits them.
     let (limit, sent) = run_slow_start_sender(&mut script, 10, 2_500_000, true);
     assert!(sent > 2_490_000, "{sent}");
     assert!((5_000_000..=6 << 20).contains(&limit), "{limit}");
@@ -196,7 +196,7 @@ fn receive_window_does_not_grow_without_demand() {
     let mut script = script(&Config::default());
     let (limit, _) = run_slow_start_sender(&mut script, 30, 100_000, true);
     assert!(limit <= 370_000, "{limit}");
-    // Nor beyond its bound.
+    // Nor beyond its limit.
     let cfg = Config { recv_window_max: 1 << 20, ..Config::default() };
     let mut script = self::script(&cfg);
     let (limit, sent) = run_slow_start_sender(&mut script, 20, 5_000_000, true);
@@ -229,7 +229,7 @@ fn unscaled_receive_window_stays_below_64_kib() {
     script.end.tcb.grow_window(1 << 20);
     assert_eq!(script.end.tcb.window_limit(), 0xffff);
     script.output();
-    // Holding and releasing a little is no reason to send ACKs.
+    // A small change of the unconsumed bytes causes no window update.
     script.end.tcb.add_unconsumed(1000);
     script.end.tcb.consume(1000);
     assert!(script.output().is_empty());
@@ -237,14 +237,14 @@ fn unscaled_receive_window_stays_below_64_kib() {
 
 // Against a map of bytes.
 
-/// What an upper layer did with early bytes, and has seen in order.
+/// Model of an upper layer: out-of-order data that it accepted, and data delivered in order.
 #[derive(Default)]
 struct Model {
-    /// Who brought each byte that was accepted.
+    /// The segment that brought each accepted byte.
     owner: Vec<Option<u8>>,
-    /// Bytes that were handed up early and taken.
+    /// Bytes consumed out of order.
     consumed_ooo: Vec<bool>,
-    /// Where the next byte in order is.
+    /// Offset of the next in-order byte.
     next: usize,
 }
 
@@ -255,7 +255,7 @@ impl Model {
         }
     }
 
-    /// `bytes` come in order, for good.
+    /// Delivers `bytes` in order.
     fn advance(&mut self, bytes: &[u8]) {
         for id in bytes {
             assert_eq!(self.owner[self.next], Some(*id), "octet {}", self.next);
@@ -271,13 +271,13 @@ fn bytes_of(frame: &impl RxFrame, bytes: &core::ops::Range<usize>) -> Vec<u8> {
     out
 }
 
-/// Feeds segments, each of bytes of its own, with the answers given.
+/// Processes segments `(from, len, response)`, each with distinct bytes.
 fn check_against_model(segments: &[(u32, u32, u8)]) {
     let mut script = script(&Config::default());
     let base = script.seq;
     let mut model = Model { owner: vec![None; 400], consumed_ooo: vec![false; 400], next: 0 };
     let mut pool = OooPool::new(6, 1 << 20, 1460);
-    // At the end everything once more, so that it all gets through.
+    // At the end every byte is sent once more, so that all are delivered.
     let all = segments.iter().copied().chain((0..400).map(|at| (at, 1, 0)));
     for ((from, len, answer), id) in all.zip((0..250u8).cycle()) {
         let mut buf = vec![id; MAX_HEADER_LEN + len as usize];
@@ -332,7 +332,7 @@ fn check_against_model(segments: &[(u32, u32, u8)]) {
             }
         }
         assert_eq!((tcb.rcv_nxt() - base) as usize, model.next);
-        // SACK blocks are what was accepted, and all of it.
+        // The SACK blocks are exactly the accepted bytes.
         let mut runs: Vec<SackBlock> = Vec::new();
         for (at, _) in (0..).zip(&model.owner).skip(model.next).filter(|(_, id)| id.is_some()) {
             match runs.last_mut().filter(|run| run.1 == base + at) {

@@ -1,5 +1,5 @@
-//! Explicit congestion notification: who agrees, what is marked, and the exchange of mark, echo
-//! and answer between two connections.
+//! Explicit congestion notification (RFC 3168, RFC 8257): negotiation, ECT, and the exchange of CE,
+//! ECE and CWR between two connections.
 
 use super::bottleneck::Bottleneck;
 use super::{Config, Endpoint, Fields, HeapFrame, Options, Script, at_us};
@@ -13,7 +13,7 @@ fn config(ecn: EcnMode) -> Config {
     Config { ecn, congestion: Algorithm::NewReno, ..Config::default() }
 }
 
-/// A client that asked, and a peer that agreed, with a window of some segments in use.
+/// A client that requested ECN, and whose peer accepted it.
 fn ecn_established(congestion: Algorithm) -> Script {
     let cfg = Config { congestion, tail_loss_probe: false, ..config(EcnMode::Request) };
     let (mut script, syn) = Script::connecting(&cfg);
@@ -72,7 +72,7 @@ fn syn_ack_without_ece_or_with_reflected_flags_disables_ecn() {
         assert!(!script.end.tcb.ecn.enabled, "{flags:?}");
         assert!(script.write(3000).iter().all(|seg| seg.ecn == Ecn::NotEct));
     }
-    // ECE on a SYN-ACK that nobody asked for.
+    // ECE on a SYN-ACK without a request.
     let (mut script, syn) = Script::connecting(&config(EcnMode::Accept));
     assert_eq!(syn.flags, Flags::SYN);
     let (seq, ack, window) = (script.seq, script.ack, script.window);
@@ -81,14 +81,14 @@ fn syn_ack_without_ece_or_with_reflected_flags_disables_ecn() {
     assert!(!script.end.tcb.ecn.enabled);
 }
 
-/// RFC 3168 section 6.1.1.1, and the rule of 6.1.1 on who never sets ECT.
+/// RFC 3168 section 6.1.1.1, and the rule of section 6.1.1 on hosts that must not set ECT.
 #[test]
 fn retransmitted_syn_does_not_request_ecn() {
     let (mut script, syn) = Script::connecting(&config(EcnMode::Request));
     assert!(syn.flags.has(SETUP));
     let again = script.fire();
     assert_eq!(again[0].flags, Flags::SYN);
-    // The answer to the first one: marks are echoed, but ECT is not set.
+    // The answer to the first SYN: CE is echoed, but ECT is not set.
     let (seq, ack, window) = (script.seq, script.ack, script.window);
     let flags = Flags::SYN | Flags::ACK | Flags::ECE;
     script.send(Fields { seq, ack, flags, window, ..Fields::default() });
@@ -123,7 +123,7 @@ fn simultaneous_open_negotiates_ecn() {
         let (seq, window) = (script.seq, script.window);
         let syn = Fields { seq, flags: Flags::SYN | SETUP, window, ..Fields::default() };
         let answer = script.send(syn).remove(0);
-        // Whose own SYN did not ask sets no ECT, and does not agree either.
+        // A host whose own SYN did not request ECN neither accepts it nor sets ECT.
         let agrees = mode == EcnMode::Request;
         assert_eq!(answer.flags.has(Flags::ECE), agrees);
         assert!(!answer.flags.has(Flags::CWR));
@@ -142,7 +142,7 @@ fn ece_reduces_once_per_window_and_sends_cwr_once() {
     let reduced = script.end.tcb.cwnd();
     assert!(reduced < before, "{before} {reduced}");
     assert!(out.is_empty(), "eight segments are out, seven may be");
-    // The echo goes on until CWR arrives there; the window stays, and does not grow.
+    // The peer sets ECE until it receives CWR; cwnd is not reduced again and does not grow.
     let mut cwr = 0;
     for seg in &sent[2..] {
         let out = ack_all(&mut script, seg, Flags::ECE);
@@ -151,7 +151,7 @@ fn ece_reduces_once_per_window_and_sends_cwr_once() {
         assert_eq!(script.end.tcb.cwnd(), reduced);
     }
     assert_eq!(cwr, 1, "on the first new segment");
-    // What was sent after the reduction is congested, too.
+    // ECE for data sent after the reduction reduces again.
     let next = script.end.tcb.snd.nxt;
     script.ack = next;
     let fields = script.fields();
@@ -187,7 +187,7 @@ fn loss_and_ece_in_one_window_reduce_once() {
         for seg in again {
             assert_eq!((seg.ecn, seg.flags.has(Flags::CWR)), (Ecn::NotEct, false), "sent again");
         }
-        // CWR travels with new bytes.
+        // CWR is sent with new data only.
         script.end.to_write = 50_000;
         let out = ack_all(&mut script, &sent[9], Flags::ECE);
         assert!(out[0].flags.has(Flags::CWR) && out[0].ecn == Ecn::Ect0);
@@ -212,7 +212,7 @@ fn receiver_sets_ece_until_cwr() {
     assert!(data(&mut script, Ecn::Ce, none).flags.has(Flags::ECE));
     let ack = data(&mut script, Ecn::Ect0, none);
     assert_eq!((ack.flags, ack.ecn), (Flags::ACK | Flags::ECE, Ecn::NotEct));
-    // On data as well.
+    // ECE is set on data segments too.
     assert!(script.write(100)[0].flags.has(Flags::ECE));
     assert!(!data(&mut script, Ecn::Ect0, Flags::CWR).flags.has(Flags::ECE));
     assert!(data(&mut script, Ecn::Ce, Flags::CWR).flags.has(Flags::ECE));
@@ -230,13 +230,13 @@ fn dctcp_receiver_acks_each_ce_change_at_once() {
         script.deliver(&fields, 100);
         script.seq += 100;
     }
-    // Handled as one burst; the runs of marks are told apart all the same.
+    // Processed as one burst; each change of CE is still acknowledged by itself.
     let acks: Vec<(u32, bool)> =
         script.output().iter().map(|ack| (ack.ack - start, ack.flags.has(Flags::ECE))).collect();
     assert_eq!(acks, [(100, false), (300, true), (400, false), (500, true)]);
 }
 
-/// A queue that marks instead of dropping: mark, echo, reduction, CWR, and no loss.
+/// A queue that marks CE instead of dropping: CE, ECE, reduction, CWR, and no loss.
 #[test]
 fn ce_marking_queue_fills_link_without_loss() {
     for congestion in [Algorithm::NewReno, Algorithm::Cubic, Algorithm::Dctcp] {

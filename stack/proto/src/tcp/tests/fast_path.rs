@@ -1,5 +1,4 @@
-//! Which connections take the fast path: the share of their segments that header prediction
-//! serves.
+//! Fast path eligibility: the share of a connection's segments that header prediction handles.
 
 use super::pair::Pair;
 use super::recovery::end_seq;
@@ -11,8 +10,8 @@ use crate::wire::tcp::{Ecn, Flags};
 
 const ALGORITHMS: [Algorithm; 3] = [Algorithm::Cubic, Algorithm::NewReno, Algorithm::Dctcp];
 
-/// The share of segments on the fast path, received ones and sent data, of a bulk transfer over a
-/// clean path.
+/// The shares of segments on the fast path, received segments and sent data segments, in a bulk
+/// transfer over a path without loss.
 fn fast_path_shares(cfg: &Config) -> [f64; 2] {
     const RECORDS: u64 = 2000;
     let mut pair = Pair::new([cfg.clone(), cfg.clone()], 10 * MICROSECOND, 1);
@@ -42,7 +41,7 @@ fn connections_with_ecn_take_the_fast_path() {
     }
 }
 
-/// An established client whose peer agreed to ECN.
+/// An established client that has negotiated ECN.
 fn ecn_established(congestion: Algorithm) -> Script {
     let cfg = Config { congestion, ecn: EcnMode::Request, ..Config::default() };
     let (mut script, _) = Script::connecting(&cfg);
@@ -55,7 +54,7 @@ fn ecn_established(congestion: Algorithm) -> Script {
     script
 }
 
-/// A record is sent and acknowledged; both go the fast way if `fast`.
+/// Sends a record that is acknowledged, and checks whether data and ACK take the fast path.
 fn exchange(script: &mut Script, flags: Flags, fast: [bool; 2]) {
     let before = Counts::now();
     let sent = script.write(1000);
@@ -69,7 +68,7 @@ fn exchange(script: &mut Script, flags: Flags, fast: [bool; 2]) {
     assert_eq!([counts.sent > 0, counts.received > 0], fast);
 }
 
-/// The peer sends a record; returns whether it went the fast way.
+/// The peer sends a record; returns true if it took the fast path.
 fn receive(script: &mut Script, ecn: Ecn, flags: Flags) -> bool {
     let before = Counts::now();
     let fields = script.fields();
@@ -85,7 +84,7 @@ fn ece_takes_the_slow_path_until_the_reduction_ends() {
         exchange(&mut script, Flags::default(), [true; 2]);
         exchange(&mut script, Flags::ECE, [true, false]);
         assert_eq!(script.end.tcb.stats().ece_reductions, 1);
-        // CWR goes with the next segment, whose ACK ends the reduction.
+        // The next segment carries CWR; its ACK ends the reduction.
         exchange(&mut script, Flags::default(), [false; 2]);
         exchange(&mut script, Flags::default(), [true; 2]);
     }
@@ -99,14 +98,14 @@ fn ce_takes_the_slow_path_until_the_echo_ends() {
         assert!(!receive(&mut script, Ecn::Ce, Flags::default()));
         assert_eq!(script.end.tcb.stats().ce_in, 1);
         assert!(!receive(&mut script, Ecn::Ect0, Flags::default()), "the echo is pending");
-        // DCTCP's echo ends by itself, RFC 3168's by CWR.
+        // The echo of DCTCP ends with the CE marks, that of RFC 3168 with CWR.
         assert!(!receive(&mut script, Ecn::Ect0, Flags::CWR));
         script.output();
         assert!(receive(&mut script, Ecn::Ect0, Flags::default()), "{congestion:?}");
     }
 }
 
-/// RFC 8257 section 3.3: alpha decays by a sixteenth per window without marks, on whichever path.
+/// RFC 8257 section 3.3: alpha decays by a sixteenth per window without marks, on either path.
 #[test]
 fn dctcp_alpha_is_updated_on_the_fast_path() {
     let mut script = ecn_established(Algorithm::Dctcp);
@@ -120,7 +119,7 @@ fn dctcp_alpha_is_updated_on_the_fast_path() {
     for _ in 0..64 {
         exchange(&mut script, Flags::default(), [true; 2]);
     }
-    // (15/16)^64 is 0.016; of that a half.
+    // (15/16)^64 is 0.016; the reduction is half of that.
     assert!(part(&script) < 0.01, "{}", part(&script));
 }
 
@@ -152,7 +151,7 @@ fn lowered_path_mtu_keeps_the_fast_path_until_a_probe_is_due() {
     let counts = Counts::now() - before;
     assert!(counts.sent >= 4 * rounds * 9 / 10, "{counts:?}");
     assert!(counts.received >= rounds * 9 / 10, "{counts:?}");
-    // The time to try a larger size has come: the next segment but one or two does.
+    // The raise timer expired: one of the next segments is a path MTU probe.
     script.wait_us(RAISE_US);
     acknowledge(&mut script, 1348 * 4);
     let sent = acknowledge(&mut script, 1448 * 4);

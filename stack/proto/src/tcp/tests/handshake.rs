@@ -1,4 +1,4 @@
-//! Opening: active, passive, simultaneous; options; refusals; retransmission.
+//! Opening: active, passive and simultaneous open; options; resets; retransmission.
 
 use super::{
     Config, Endpoint, Event, Fields, Flags, HeaderTemplate, MAC, Options, Script, Seq, TxDemand,
@@ -73,7 +73,7 @@ fn simultaneous_open_establishes_connection() {
         (ours[0].flags, ours[0].seq, ours[0].ack),
         (Flags::SYN | Flags::ACK, syn.seq, Seq(5001))
     );
-    // The peer's SYN-ACK repeats its SYN's sequence number.
+    // The peer's SYN-ACK repeats the sequence number of its SYN.
     let answer = script.send(Fields {
         seq: Seq(5000),
         ack: syn.seq + 1,
@@ -118,7 +118,7 @@ fn duplicate_syn_is_answered_with_syn_ack() {
     let again = server.transmit(now);
     assert_eq!(again.len(), 1);
     assert_eq!(again[0].parse().flags, Flags::SYN | Flags::ACK);
-    // And by the timer; in the end the peer is told that nothing came of it.
+    // The timer retransmits it too; after the last retry the peer is sent a RST.
     let mut now = now;
     for _ in 0..cfg.syn_ack_retries {
         now = server.tcb.deadline().unwrap();
@@ -185,7 +185,7 @@ fn close_in_syn_sent_closes_and_in_syn_received_waits() {
     script.end.poll_events();
     assert_eq!(script.end.events, [Event::Closed]);
     assert!(script.end.tcb.is_closed());
-    // The responder's close waits for the handshake.
+    // A close in SYN-RECEIVED waits for the end of the handshake.
     let now = at_us(1);
     let mut client = Endpoint::client(&cfg, 1, now);
     let syn = client.transmit(now).remove(0).parse();

@@ -1,5 +1,5 @@
-//! Tests of whole connections. This file is the harness: heap frames, one end with its
-//! application, and scripted segments; the files beside it hold the tests.
+//! Tests of whole connections. This file is the harness: heap frames, one end of a connection with
+//! its application, and a scripted peer; the files beside it hold the tests.
 
 mod acceptability;
 mod bottleneck;
@@ -45,7 +45,7 @@ use crate::wire::tcp::{
 
 pub(super) const MAC: [[u8; 6]; 2] = [[2, 0, 0, 0, 0, 1], [2, 0, 0, 0, 0, 2]];
 
-/// A frame on the heap whose first run ends at `head`.
+/// A frame on the heap; its first contiguous segment ends at `head`.
 #[derive(Clone, Debug)]
 pub(crate) struct HeapFrame {
     pub(super) bytes: Rc<[u8]>,
@@ -78,7 +78,7 @@ impl Retained for HeapFrame {
 
 impl HeapFrame {
     pub(super) fn new(bytes: &[u8]) -> Self {
-        // Every other frame is a chain, its payload beyond the first run.
+        // Frames of odd length are chains: the first segment has at most 100 bytes.
         let head = if bytes.len().is_multiple_of(2) { bytes.len() } else { bytes.len().min(100) };
         Self { bytes: bytes.into(), head }
     }
@@ -101,7 +101,7 @@ pub(super) fn tuple(v6: bool, flipped: bool) -> FourTuple {
     if flipped { FourTuple { local: b, remote: a } } else { FourTuple { local: a, remote: b } }
 }
 
-/// The byte at a position of a stream.
+/// The byte at offset `at` of the stream that `side` sends.
 pub(super) fn pattern(side: usize, at: u64) -> u8 {
     let mixed = (at + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15 ^ side as u64);
     (mixed >> 56) as u8
@@ -113,43 +113,43 @@ pub(super) fn iss_and_ts_offset(iss: u32) -> IssAndTsOffset {
 
 pub(super) type TestTcb = Tcb<HeapFrame, HeapFrame>;
 
-/// How an application answers early bytes.
+/// Response of the application to out-of-order data.
 #[derive(Debug)]
 pub(super) enum OooPolicy {
-    /// TCP is to hold them.
+    /// TCP buffers it.
     Buffer,
-    /// It takes them at once.
+    /// The application consumes it at once.
     Consume,
-    /// It does not want them.
+    /// It is dropped.
     Drop,
-    /// Now so, now so.
+    /// One of the three, chosen at random for each segment.
     Random(SmallRng),
 }
 
-/// Memory for early bytes: frames first, then copies.
+/// Memory for out-of-order data: frames first, then copies.
 pub(super) fn ooo_pool() -> OooPool<HeapFrame> {
     OooPool::new(40, 16 << 20, 1460)
 }
 
-/// A connection with an application that writes records of a known pattern and checks what it
-/// reads.
+/// One end of a connection, with an application that writes records of a known pattern and verifies
+/// what it reads.
 pub(super) struct Endpoint {
     pub(super) tcb: TestTcb,
     side: usize,
-    /// Bytes still to be written, and how long records are.
+    /// Bytes still to be written, and the length of records.
     pub(super) to_write: u64,
     pub(super) record_len: usize,
     pub(super) written: u64,
     pub(super) read: u64,
-    /// Bytes kept instead of consumed, and how many may be kept.
+    /// Bytes received and not yet consumed, and their limit.
     pub(super) unconsumed: u32,
     pub(super) unconsumed_max: u32,
     pub(super) pool: OooPool<HeapFrame>,
     pub(super) ooo_policy: OooPolicy,
-    /// Early bytes taken, by position in the stream.
+    /// Ranges consumed out of order, as offsets in the stream: start to end.
     consumed_ooo: BTreeMap<u64, u64>,
     pub(super) events: Vec<Event>,
-    /// Whether the scoreboard's invariants are checked at each step.
+    /// True if the scoreboard's invariants are checked at each step.
     pub(super) checks_scoreboard: bool,
 }
 
@@ -192,7 +192,7 @@ impl Endpoint {
         }
     }
 
-    /// The bytes are those of the stream from `position` on.
+    /// Checks that the bytes are those of the stream from `position` on.
     fn check_bytes(&self, frame: &impl RxFrame, bytes: &Range<usize>, position: u64) {
         assert!(!bytes.is_empty());
         let mut found = vec![0; bytes.len()];
@@ -212,7 +212,7 @@ impl Endpoint {
         }
     }
 
-    /// 0: hold, 1: take, 2: reject.
+    /// 0: buffer, 1: consume, 2: drop.
     fn choose_ooo_action(&mut self) -> u32 {
         match &mut self.ooo_policy {
             OooPolicy::Buffer => 0,
@@ -239,7 +239,7 @@ impl Endpoint {
         }
     }
 
-    /// Bytes taken early that have become contiguous.
+    /// Reads bytes consumed out of order that have become contiguous.
     fn read_consumed_ooo(&mut self, len: u32) {
         let end = self.read + u64::from(len);
         while self.read < end {
@@ -250,7 +250,7 @@ impl Endpoint {
         assert_eq!(self.read, end);
     }
 
-    /// The application consumes what it kept.
+    /// The application consumes all unconsumed bytes.
     pub(super) fn consume(&mut self) {
         self.tcb.consume(self.unconsumed);
         self.unconsumed = 0;
@@ -296,7 +296,7 @@ impl Endpoint {
         self.poll_events();
     }
 
-    /// One step of output; `None` when idle.
+    /// Sends one frame; `None` when idle.
     pub(super) fn transmit_one(&mut self, now: Instant) -> Option<HeapFrame> {
         let mut buf = vec![0xee; 10_000];
         loop {
@@ -312,7 +312,7 @@ impl Endpoint {
                     len
                 }
                 Transmit::NewData { capacity: room } => {
-                    // More than EMSS to probe the path.
+                    // Above EMSS only as a path MTU probe.
                     let emss = self.tcb.emss();
                     assert!(0 < room && (room <= emss || self.tcb.pmtu.admits(room as u32)));
                     let payload_len = next_len.min(room.max(emss) as u32) as usize;
@@ -337,7 +337,7 @@ impl Endpoint {
         }
     }
 
-    /// Everything that may leave now.
+    /// Sends all frames that may be sent now.
     pub(super) fn transmit(&mut self, now: Instant) -> Vec<HeapFrame> {
         let mut frames = Vec::new();
         while let Some(frame) = self.transmit_one(now) {
@@ -349,17 +349,17 @@ impl Endpoint {
     }
 }
 
-/// Time in microseconds.
+/// The instant `us` microseconds after the origin.
 pub(super) fn at_us(us: u64) -> Instant {
     Instant::from_nanos(us * 1000)
 }
 
-/// One connection under test and a peer that is a script: segments are given by their fields, and
-/// what comes back is read field by field. Timestamps and SACK as asked for.
+/// One connection under test and a scripted peer: segments of the peer are given by their fields,
+/// and those of the connection are returned parsed. Timestamps and SACK as negotiated.
 pub(super) struct Script {
     pub(super) end: Endpoint,
     pub(super) now: Instant,
-    /// What the peer sends next, what it acknowledges, its clock.
+    /// The peer's next sequence number, acknowledgment number, window field, and TSval with TSecr.
     pub(super) seq: Seq,
     pub(super) ack: Seq,
     pub(super) window: u16,
@@ -368,7 +368,7 @@ pub(super) struct Script {
 }
 
 impl Script {
-    /// A client in SYN-SENT whose SYN was sent.
+    /// A client in SYN-SENT, and the SYN that it sent.
     pub(super) fn connecting(cfg: &Config) -> (Self, Segment) {
         let now = at_us(1_000_000);
         let mut end = Endpoint::client(cfg, 0xffff_fff0, now);
@@ -379,7 +379,7 @@ impl Script {
         (script, syn)
     }
 
-    /// An established client; the peer offered `options`.
+    /// An established client; the peer offered `options` in its SYN-ACK.
     pub(super) fn established(cfg: &Config, options: Options) -> Self {
         let (mut script, _) = Self::connecting(cfg);
         script.wait_us(100);
@@ -401,7 +401,7 @@ impl Script {
         script
     }
 
-    /// Options of a peer that does everything.
+    /// Options of a peer that supports all of them.
     pub(super) fn full_options() -> Options {
         Options {
             mss: Some(1460),
@@ -412,7 +412,7 @@ impl Script {
         }
     }
 
-    /// Fields of the peer's next ordinary segment.
+    /// Fields of the peer's next segment, an ACK.
     pub(super) fn fields(&self) -> Fields {
         Fields {
             seq: self.seq,
@@ -424,12 +424,12 @@ impl Script {
         }
     }
 
-    /// Delivers a segment; returns what the connection sends then.
+    /// Delivers a segment without payload; returns the segments sent after it.
     pub(super) fn send(&mut self, fields: Fields) -> Vec<Segment> {
         self.send_data(fields, 0)
     }
 
-    /// Delivers without asking for output.
+    /// Delivers a segment; nothing is sent yet.
     pub(super) fn deliver(&mut self, fields: &Fields, payload_len: usize) {
         let mut buf = vec![0; MAX_HEADER_LEN + payload_len];
         let start = self.template.base_len() + fields.options.wire_len();
@@ -442,30 +442,30 @@ impl Script {
         self.end.receive(self.now, &HeapFrame::new(&buf[..len]));
     }
 
-    /// Delivers a segment with payload; returns what the connection sends then.
+    /// Delivers a segment with payload; returns the segments sent after it.
     pub(super) fn send_data(&mut self, fields: Fields, payload_len: usize) -> Vec<Segment> {
         self.deliver(&fields, payload_len);
         self.output()
     }
 
-    /// What the connection sends now.
+    /// Returns the segments that the connection sends now.
     pub(super) fn output(&mut self) -> Vec<Segment> {
         self.end.transmit(self.now).iter().map(HeapFrame::parse).collect()
     }
 
-    /// Moves time to the next deadline and fires it; returns what follows.
+    /// Advances time to the next deadline and fires the timers; returns the segments sent.
     pub(super) fn fire(&mut self) -> Vec<Segment> {
         self.now = self.end.tcb.deadline().expect("a timer runs").max(self.now);
         self.end.timeout(self.now);
         self.output()
     }
 
-    /// Moves time on without firing anything.
+    /// Advances time without firing timers.
     pub(super) fn wait_us(&mut self, us: u64) {
         self.now = self.now + us * 1000;
     }
 
-    /// The application writes; returns what leaves.
+    /// The application writes `bytes`; returns the segments sent.
     pub(super) fn write(&mut self, bytes: u64) -> Vec<Segment> {
         self.end.to_write += bytes;
         self.output()

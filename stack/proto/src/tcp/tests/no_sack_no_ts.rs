@@ -1,5 +1,5 @@
-//! Peers with neither SACK nor timestamps, as lwIP is: nothing tells which transmission of a
-//! segment an ACK answers (Karn), so that a timeout that was too short is not learnt from.
+//! Peers with neither SACK nor timestamps, such as lwIP: nothing shows which transmission of a
+//! segment an ACK answers (Karn), so that no RTT sample corrects a timeout that is too short.
 
 use super::pair::Pair;
 use super::recovery::{end_seq, reno_config};
@@ -38,7 +38,7 @@ fn lone_segment_with_delayed_ack_is_not_retransmitted() {
     let slow = Config { delayed_ack_ns: 150 * MILLISECOND, ..plain.clone() };
     let mut pair = Pair::new([plain, slow], 10 * MICROSECOND, 1);
     pair.server().tcb.open_window();
-    // Full segments in pairs are acknowledged at once: all that is measured is short.
+    // Full segments in pairs are acknowledged at once: all RTT samples are short.
     for _ in 0..30 {
         pair.write(u64::from(MSS) * 2);
         pair.run_idle(MILLISECOND);
@@ -89,14 +89,14 @@ fn basic_frto_keeps_genuine_rto() {
     script.end.to_write = u64::from(MSS) * 2;
     script.ack = end_seq(&sent[0]);
     assert_eq!(script.send(script.fields()).len(), 2);
-    // The new segments arrive behind a hole.
+    // The new segments arrive above a hole.
     let again = script.send(script.fields());
     assert_eq!(again[0].seq, sent[1].seq);
     assert_eq!(script.end.tcb.recovery.ca_state, CaState::Loss);
     assert_eq!(script.end.tcb.stats().spurious_recoveries, 0);
 }
 
-/// Step 2a: a duplicate ACK before the first progress says that something arrived behind a hole.
+/// Step 2a: a duplicate ACK before SND.UNA advances shows that a segment arrived above a hole.
 #[test]
 fn basic_frto_ends_at_duplicate_ack() {
     let mut script = warmed_up();

@@ -1,5 +1,5 @@
-//! A client that writes and a server that reads, on a link that delays and loses. Timers come as
-//! the wheel's ticks do.
+//! A client that writes and a server that reads, over a link with delay and loss. Timers fire at
+//! the ticks of the timer wheel.
 
 use std::collections::BTreeMap;
 
@@ -9,23 +9,23 @@ use rand::{Rng, SeedableRng};
 use super::{Config, Endpoint, Event, HeapFrame};
 use crate::time::{Instant, SECOND};
 
-/// A client that writes and a server that reads, `delay_ns` apart, with timers that come as the
-/// wheel's ticks do.
+/// A client that writes and a server that reads, `delay_ns` apart; timers fire at the ticks of the
+/// timer wheel.
 pub(super) struct Pair {
     pub(super) ends: [Option<Endpoint>; 2],
     cfg: [Config; 2],
     pub(super) now: Instant,
     delay_ns: u64,
-    /// Frames under way by arrival; the counter keeps equal times in order.
+    /// Frames in flight by arrival time; the counter keeps those of equal times in order.
     wire: BTreeMap<(Instant, u64), (usize, HeapFrame)>,
     count: u64,
-    /// Data segments of the client to be let through, then to be lost.
+    /// Number of the client's data segments to be passed, then number to be lost.
     pub(super) pass_count: usize,
     pub(super) lose_count: usize,
-    /// Every frame is lost with this chance, in parts of 10,000.
+    /// Probability of losing any frame, in parts of 10,000.
     pub(super) loss_per_10k: u32,
     rng: SmallRng,
-    /// Bits per second of each direction, and when it is free again.
+    /// Bits per second of each direction, and when its transmitter becomes idle.
     pub(super) bits_per_second: u64,
     free_at: [Instant; 2],
 }
@@ -91,7 +91,7 @@ impl Pair {
         }
     }
 
-    /// Runs until `done`, or for `limit_ns`; returns the time that took.
+    /// Runs until `done`, for at most `limit_ns`; returns the time elapsed.
     pub(super) fn run(&mut self, limit_ns: u64, done: impl Fn(&Self) -> bool) -> u64 {
         let start = self.now;
         self.send();
@@ -130,7 +130,7 @@ impl Pair {
         self.run(limit_ns, |pair| pair.ends[1].as_ref().unwrap().read >= target)
     }
 
-    /// Lets everything come to rest.
+    /// Runs for `ns` without new data, so that the connection becomes idle.
     pub(super) fn run_idle(&mut self, ns: u64) {
         self.run(ns, |_| false);
         self.now = self.now + 1;

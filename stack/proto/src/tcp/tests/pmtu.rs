@@ -1,4 +1,4 @@
-//! The path's MTU: what routers say, what silence says, and probes.
+//! Path MTU discovery: Packet Too Big, black hole detection, probes.
 
 use super::sim::{Faults, Router, Sim};
 use super::{Config, Event, Fields, Options, Script, at_us};
@@ -8,7 +8,7 @@ use crate::time::{MILLISECOND, SECOND};
 use crate::wire::seq::Seq;
 use crate::wire::tcp::{SackBlock, Segment};
 
-/// An established connection of a link that takes 1500 bytes: EMSS 1448.
+/// An established connection over a link with an MTU of 1500: EMSS 1448.
 fn script(path_mtu: PathMtuConfig) -> Script {
     let cfg = Config { path_mtu, ..Config::default() };
     let mut script = Script::established(&cfg, Script::full_options());
@@ -21,7 +21,7 @@ fn lens(segments: &[Segment]) -> Vec<usize> {
     segments.iter().map(|seg| seg.payload.len()).collect()
 }
 
-/// A message about the first byte under way.
+/// A Packet Too Big about the first outstanding byte.
 fn too_big(script: &Script, mtu: Option<u16>) -> TooBig {
     TooBig { seq: script.end.tcb.snd.una, ack: None, mtu, packet_len: 1500 }
 }
@@ -120,14 +120,14 @@ fn black_hole_lowers_path_mtu_step_by_step() {
     let (start, mut sizes) = (out[0].seq, Vec::new());
     for _ in 0..8 {
         let again = script.fire();
-        // The peer will answer the last copy.
+        // The peer will acknowledge the last copy.
         script.ts = again.last().and_then(|seg| seg.options.ts).map(|(val, _)| (100, val));
-        // A tail-loss probe repeats the last record.
+        // A tail loss probe retransmits the last record.
         sizes.extend(again.iter().filter(|seg| seg.seq == start).map(|seg| seg.payload.len()));
     }
     assert_eq!(sizes[..6], [1448, 1448, 1228, 972, 524, 524]);
     assert_eq!((script.end.tcb.path_mtu(), script.end.tcb.stats().black_holes), (576, 3));
-    // The peer is there after all: what was in use before is tried first, once all is repaired.
+    // The peer responds: the previous size is probed first, once all losses are repaired.
     script.ack += 524;
     for _ in 0..20 {
         let again = script.send(script.fields());
@@ -166,7 +166,7 @@ fn small_records_and_zero_window_are_not_black_holes() {
     }
 }
 
-/// The peer reports everything but the first segment.
+/// The peer SACKs all segments except the first.
 fn sack_all_but_first(script: &mut Script, sent: &[Segment]) -> Vec<Segment> {
     let last = sent.last().expect("several");
     let block: SackBlock = (sent[1].seq, last.seq + last.seq_len());
@@ -181,7 +181,8 @@ fn lost_pmtu_probe_does_not_reduce_cwnd() {
     let always = PathMtuConfig { probe: Probing::Always, ..PathMtuConfig::default() };
     let mut script = script(always);
     assert_eq!(script.end.tcb.emss(), 1228);
-    // 1500 thrice; 1492, 1480 and 1420 are usual, too; and nothing more to be gained.
+    // MTU 1500 three times; then 1492, 1480 and 1420, also common; then sizes in between, until the
+    // gain is too small.
     let sizes = [1448, 1448, 1448, 1440, 1440, 1440, 1428, 1428, 1428, 1368, 1368, 1368];
     let between = [1296, 1296, 1296, 1260, 1260, 1260];
     for (round, size) in sizes.into_iter().chain(between).enumerate() {
@@ -205,7 +206,7 @@ fn lost_pmtu_probe_does_not_reduce_cwnd() {
     script.ack += 1228 * 2;
     script.send(script.fields());
     assert!(script.end.events.is_empty());
-    // Later the path may be another.
+    // Later the path may have changed.
     script.wait_us(600_000_000);
     assert_eq!(script.write(1448)[0].payload.len(), 1448);
     script.ack += 1448;
@@ -255,7 +256,7 @@ fn pmtu_probe_waits_for_enough_data() {
     assert_eq!(script.end.tcb.stats().pmtu_probes, 0);
 }
 
-/// Moves bytes while the path's MTU goes from 9000 over 1500 and 600 back to 9000.
+/// Transfers data while the path MTU goes from 9000 to 1500, to 600 and back to 9000.
 fn run_over_changing_path(seed: u64, answers: Option<bool>, lose: u32, cfg: &Config) {
     println!("seed {seed} answers {answers:?} lose {lose}");
     let faults = Faults { lose, ..Faults::default() };
@@ -269,7 +270,7 @@ fn run_over_changing_path(seed: u64, answers: Option<bool>, lose: u32, cfg: &Con
     let options = if cfg.timestamps { 12 } else { 0 };
     for mtu in [9000, 1500, 600, 9000] {
         sim.router = (mtu < 9000).then_some(Router { mtu, icmp_reports_mtu: answers });
-        // The least that must be reached: what a router says exactly, else what is worth a probe.
+        // Least path MTU to be reached: exactly what a router reports, else what is worth a probe.
         let least = match (mtu, answers) {
             (9000, _) | (_, Some(true)) => mtu,
             (1500, None) => 1500,

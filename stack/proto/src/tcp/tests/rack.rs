@@ -1,4 +1,4 @@
-//! RFC 8985 section 6, rule by rule, on whole connections; F-RTO; rate reduction.
+//! RACK (RFC 8985 section 6), rule by rule, on whole connections; F-RTO; PRR.
 
 use super::recovery::{end_seq, sack_block, sack_script, warmed_script, with_sack};
 use super::{Config, Options, Script};
@@ -7,7 +7,7 @@ use crate::time::MICROSECOND;
 use crate::wire::seq::Seq;
 use crate::wire::tcp::Segment;
 
-/// Warm, round-trip time 100 us, no probes, no timestamps.
+/// Warmed up, round-trip time 100 us, without tail loss probe and timestamps.
 fn script_without_ts() -> Script {
     let options = Options { ts: None, ..Script::full_options() };
     warmed_script(options, &Config { tail_loss_probe: false, ..super::recovery::reno_config() })
@@ -24,7 +24,7 @@ fn lost_retransmission_is_detected_by_later_delivery() {
     script.wait_us(100);
     let again = script.send(with_sack(&script, &[sack_block(&sent[1..])]));
     assert_eq!(seqs(&again), [sent[0].seq]);
-    // New segments follow the retransmission; the peer reports them, and still lacks the first.
+    // New segments follow the retransmission; the peer SACKs them and still lacks the first.
     script.wait_us(10);
     let more = script.write(1448 * 3);
     assert_eq!(more.len(), 3);
@@ -34,7 +34,7 @@ fn lost_retransmission_is_detected_by_later_delivery() {
     assert_eq!(seqs(&again), [sent[0].seq], "sent before what arrived, a round trip ago");
     let stats = script.end.tcb.stats();
     assert_eq!((stats.lost_retransmits, stats.timeouts, stats.fast_recoveries), (1, 0, 1));
-    // And once more, however often it takes.
+    // And once more, without limit.
     script.wait_us(100);
     let again = script.send(with_sack(&script, &[(sent[1].seq, end_seq(&more[2]))]));
     assert!(again.is_empty(), "nothing sent after it arrived");
@@ -58,7 +58,7 @@ fn loss_below_dupthresh_waits_for_reordering_timer() {
     let start = script.now;
     script.wait_us(100);
     assert!(script.send(with_sack(&script, &[sack_block(&sent[1..])])).is_empty());
-    // A quarter of the least round trip after the round trip of what arrived.
+    // A quarter of the minimum RTT after the RTT of the delivered segment.
     let again = script.fire();
     assert_eq!(script.now.since(start), 125 * MICROSECOND);
     assert_eq!(seqs(&again), [sent[0].seq]);
@@ -72,12 +72,12 @@ fn loss_waits_for_reo_wnd_after_reordering_was_seen() {
     let sent = script.write(1448 * 3);
     script.wait_us(100);
     assert!(script.send(with_sack(&script, &[sack_block(&sent[1..])])).is_empty());
-    // The first arrives after all.
+    // The first segment arrives late.
     script.wait_us(10);
     script.ack = end_seq(&sent[2]);
     assert!(script.send(script.fields()).is_empty());
     assert_eq!(script.end.tcb.stats().retransmits, 0);
-    // Now nine segments above a hole are not enough either.
+    // After reordering was seen, nine SACKed segments above a hole are not enough either.
     let sent = script.write(1448 * 10);
     script.wait_us(100);
     assert!(script.send(with_sack(&script, &[sack_block(&sent[1..])])).is_empty());
@@ -86,7 +86,7 @@ fn loss_waits_for_reo_wnd_after_reordering_was_seen() {
     script.send(script.fields());
     assert_eq!(script.end.tcb.stats().retransmits, 0);
     assert!(script.end.tcb.all_acked());
-    // A real loss costs a quarter of a round trip more.
+    // A real loss is detected a quarter of a round trip later.
     let sent = script.write(1448 * 10);
     let start = script.now;
     script.wait_us(100);
@@ -111,8 +111,9 @@ fn ack_within_min_rtt_of_retransmit_is_not_its_sample() {
     script.wait_us(100);
     let again = script.send(with_sack(&script, &[sack_block(&sent[1..4])]));
     assert_eq!(seqs(&again), [sent[0].seq]);
-    // The original was late, and is acknowledged 10 us after the retransmission: were that taken
-    // for the retransmission's, all the rest would be lost, for it left before.
+    // The original was late, and is acknowledged 10 us after the retransmission. If that counted as
+    // the RTT of the retransmission, all other segments would be lost, since they were sent before
+    // it.
     script.wait_us(10);
     script.ack = end_seq(&sent[3]);
     assert!(script.send(script.fields()).is_empty());
@@ -123,7 +124,7 @@ fn ack_within_min_rtt_of_retransmit_is_not_its_sample() {
 fn rto_marks_first_and_expired_segments_lost() {
     let mut script = sack_script();
     let sent = script.write(1448 * 3);
-    // Sent when the timer is about to fire.
+    // Sent shortly before the timer fires.
     let deadline = script.end.tcb.deadline().unwrap();
     script.now = deadline - 50 * MICROSECOND;
     let late = script.write(1448 * 2);
@@ -165,7 +166,7 @@ fn dsack_widens_reo_wnd() {
         }
         waits.push(script.now.since(start) / MICROSECOND - 100);
         assert_eq!(again.len(), 1);
-        // Original and retransmission both arrive.
+        // The original and the retransmission both arrive.
         script.wait_us(100);
         script.ack = end_seq(&sent[9]);
         script.ts.as_mut().unwrap().1 = again[0].options.ts.unwrap().0;
@@ -174,8 +175,8 @@ fn dsack_widens_reo_wnd() {
         script.send(fields);
         assert!(script.end.tcb.all_acked());
     }
-    // Undone, so seen as reordering: from the first report on the window is doubled, then widened
-    // once per round. It ends at the smoothed round trip.
+    // The undo counts as reordering: from the first DSACK on the reordering window is doubled, then
+    // widened once per round, up to the smoothed RTT.
     assert_eq!(waits[0], 0);
     assert!(waits[1] >= 50 && waits[2] > waits[1] && waits[2] <= 110, "{waits:?}");
     assert_eq!(script.end.tcb.stats().spurious_recoveries, 3);
@@ -189,7 +190,7 @@ fn sack_frto_undoes_spurious_rto() {
     let again = script.fire();
     assert_eq!(seqs(&again), [sent[0].seq]);
     assert_eq!(script.end.tcb.recovery.frto, Frto::AwaitFirstAck);
-    // Only the ACKs were late: the first goes on, and lets new segments out instead of more
+    // Only the ACKs were late: the first advances SND.UNA, and new segments are sent instead of
     // retransmissions.
     script.end.to_write = 1460 * 4;
     script.ack = end_seq(&sent[0]);
@@ -214,7 +215,7 @@ fn sack_frto_keeps_genuine_rto() {
     script.ack = end_seq(&sent[0]);
     let fresh = script.send(script.fields());
     assert_eq!(fresh.len(), 2);
-    // The new segments are reported, the others are not: they are gone.
+    // The new segments are SACKed, the others are not: those are lost.
     script.wait_us(100);
     let again = script.send(with_sack(&script, &[sack_block(&fresh)]));
     assert_eq!(again[0].seq, sent[1].seq);
@@ -244,7 +245,7 @@ fn limited_transmit_sends_new_data_on_first_two_dupacks() {
     script.wait_us(100);
     assert_eq!(script.send(with_sack(&script, &[sack_block(&sent[1..2])])).len(), 1);
     assert_eq!(script.send(with_sack(&script, &[sack_block(&sent[1..3])])).len(), 1);
-    // Without SACK, too.
+    // Also without SACK.
     let options = Options { ts: None, sack_permitted: false, ..Script::full_options() };
     let mut script = self::warmed_script(options, &super::recovery::reno_config());
     script.end.to_write = 1_000_000;
@@ -262,7 +263,7 @@ fn prr_reduces_proportionally_and_ends_at_ssthresh() {
     let count = sent.len();
     assert!(count >= 15, "{count}");
     script.wait_us(100);
-    // The first is lost; every ACK reports one more.
+    // The first segment is lost; every ACK SACKs one more.
     let mut out = Vec::new();
     for last in 1..count {
         let now = script.send(with_sack(&script, &[sack_block(&sent[1..=last])]));
@@ -272,7 +273,7 @@ fn prr_reduces_proportionally_and_ends_at_ssthresh() {
     let during: usize = out[2..].iter().sum();
     let half = count / 2;
     assert!((half - 2..=half + 2).contains(&during), "{during} of {count}: {out:?}");
-    // The peer has it all.
+    // The peer has received everything.
     let ssthresh = script.end.tcb.cc.ssthresh();
     script.wait_us(100);
     script.ts.as_mut().unwrap().1 = script.end.tcb.ts.tsval(script.now);

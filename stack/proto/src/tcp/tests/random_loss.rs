@@ -1,10 +1,11 @@
-//! Random loss, of data and of ACKs alike, at 1 Gb/s in virtual time.
+//! Random loss of data segments and of ACKs, at 1 Gb/s in virtual time.
 
 use super::Config;
 use super::pair::Pair;
 use crate::time::{MICROSECOND, MILLISECOND, SECOND};
 
-/// A connection over a link with `rtt_ns` that loses `loss_per_10k` of 10,000 frames each way.
+/// A connection with a round-trip time of `rtt_ns` that loses `loss_per_10k` of 10,000 frames each
+/// way.
 fn lossy_pair(rtt_ns: u64, loss_per_10k: u32) -> Pair {
     let cfg = Config { recv_window: 4 << 20, ..Config::default() };
     let mut pair = Pair::new([cfg.clone(), cfg], rtt_ns / 2, 3);
@@ -26,10 +27,10 @@ fn random_loss_is_repaired_without_rto_or_spurious_recovery() {
             let stats = pair.client().tcb.stats();
             let what = format!("{rtt_ns} ns, {loss_per_10k}: {stats:?}");
             assert!(took < 100 * SECOND, "{what}");
-            // A small flight may be lost whole, its probe with it.
+            // A small flight may be lost completely, with its tail loss probe.
             assert!(stats.timeouts <= u32::from(loss_per_10k > 100), "{what}");
             assert_eq!(stats.spurious_recoveries, 0, "{what}");
-            // Of those lost some are lost again.
+            // Some retransmissions are lost again.
             let segments = 10_000_000 / 1448;
             let expected = segments * u64::from(loss_per_10k) / 10_000;
             assert!(u64::from(stats.retransmits) <= expected + expected / 5 + 12, "{what}");

@@ -1,5 +1,5 @@
-//! Segments made to confuse: random fields around the edges of both windows, at any time, in any
-//! state. Nothing panics, queues stay within bounds, the window never goes back, output ends.
+//! Random segments: fields around the edges of both windows, at any time, in any state. Nothing
+//! panics, queues stay bounded, the window is never retracted, output ends.
 
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
@@ -14,7 +14,7 @@ use crate::wire::tcp::{Ecn, MAX_HEADER_LEN};
 const ALGORITHMS: [Algorithm; 3] = [Algorithm::NewReno, Algorithm::Cubic, Algorithm::Dctcp];
 const PROBING: [Probing; 3] = [Probing::Off, Probing::Auto, Probing::Always];
 
-/// A sequence number near something that matters.
+/// A sequence number near one of `marks`.
 fn near(rng: &mut SmallRng, marks: &[Seq]) -> Seq {
     let mark = marks[rng.random_range(0..marks.len())];
     match rng.random_range(0..8) {
@@ -60,7 +60,7 @@ fn random_fields(rng: &mut SmallRng, script: &Script) -> Fields {
     }
 }
 
-/// Delivers a segment whatever it says; the bytes handed up are not checked.
+/// Delivers any segment; the delivered bytes are not verified.
 fn deliver(script: &mut Script, fields: &Fields, payload_len: usize) {
     let mut buf = vec![7; MAX_HEADER_LEN + payload_len];
     let len = script.template.emit(&mut buf, fields, payload_len, ChecksumMode::Software);
@@ -144,18 +144,18 @@ fn run(seed: u64) -> State {
             }
             2 => script.wait_us(rng.random_range(0..10_000)),
             10 if rng.random_range(0..60) == 0 => {
-                // Up to three turns of the timestamps' clock.
+                // Up to three wraps of the timestamp clock.
                 script.wait_us(rng.random_range(0..3 << 32));
             }
-            // A machine that stood still.
+            // The host was stopped for a while.
             11 if rng.random_range(0..10) == 0 && script.end.tcb.deadline().is_some() => {
                 script.now = script.end.tcb.deadline().unwrap().max(script.now);
                 script.wait_us(rng.random_range(0..3_000_000));
                 script.end.timeout(script.now);
             }
-            // No more than one frame is to be had.
+            // Only one frame is available.
             12 => drop(script.end.transmit_one(script.now)),
-            // None is.
+            // No frame is available.
             13 if script.end.tcb.deadline().is_some() => {
                 script.now = script.end.tcb.deadline().unwrap().max(script.now);
                 script.end.timeout(script.now);
@@ -205,6 +205,6 @@ fn random_segments_violate_no_invariant() {
         println!("seed {seed}");
         survived += u32::from(run(seed) != State::Closed);
     }
-    // Enough of them stay alive long enough for the rest to mean something.
+    // Enough connections stay open long enough for the test to be meaningful.
     assert!(survived > 100, "{survived}");
 }

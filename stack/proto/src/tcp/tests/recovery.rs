@@ -1,11 +1,11 @@
-//! Loss recovery: fast retransmit with and without SACK, timeouts, undo, tail-loss probes.
+//! Loss recovery: fast retransmit with and without SACK, timeouts, undo, tail loss probe.
 
 use super::{Config, Fields, Options, Script, Seq};
 use crate::tcp::Algorithm;
 use crate::time::{MILLISECOND, SECOND};
 use crate::wire::tcp::{SackBlock, Segment};
 
-/// An established connection with warm round-trip estimates and a window of 40 segments.
+/// An established connection with warm RTT estimates and a window of 40 segments.
 pub(super) fn warmed_script(options: Options, cfg: &Config) -> Script {
     let mut script = Script::established(cfg, options);
     for _ in 0..20 {
@@ -30,7 +30,7 @@ fn script_without_sack() -> Script {
     warmed_script(options, &reno_config())
 }
 
-/// Windows that are easily foretold.
+/// Congestion windows that are easy to compute.
 pub(super) fn reno_config() -> Config {
     Config { congestion: Algorithm::NewReno, ..Config::default() }
 }
@@ -52,7 +52,7 @@ pub(super) fn with_sack(script: &Script, blocks: &[SackBlock]) -> Fields {
 #[test]
 fn old_recovery_point_does_not_suppress_fast_retransmit() {
     let mut script = script_without_sack();
-    // More than half of the sequence space was sent since.
+    // More than half of the sequence space was sent since then.
     script.end.tcb.recovery.recovery_point = script.ack - 0x9000_0000;
     let sent = script.write(1460 * 5);
     for _ in 0..2 {
@@ -67,7 +67,7 @@ fn sack_retransmits_each_hole_once() {
     let mut script = sack_script();
     let sent = script.write(1448 * 10);
     script.wait_us(100);
-    // 0 and 4 are lost; the rest arrives and is reported in one ACK.
+    // 0 and 4 are lost; the rest arrives and is SACKed in one ACK.
     let fields = with_sack(&script, &[sack_block(&sent[5..]), sack_block(&sent[1..4])]);
     let again = script.send(fields.clone());
     let seqs: Vec<Seq> = again.iter().map(|seg| seg.seq).collect();
@@ -103,7 +103,7 @@ fn invalid_sack_blocks_are_ignored() {
         assert!(script.send(with_sack(&script, &[block])).is_empty());
     }
     assert_eq!(script.end.tcb.pipe(), 1448 * 10);
-    // Half a record is no record.
+    // A record that is SACKed in part does not count as SACKed.
     script.send(with_sack(&script, &[(una + 1500, una + 1448 * 6 + 5)]));
     assert_eq!(script.end.tcb.pipe(), 1448 * 10 - 1448 * 4 - 1448 * 2 + 1448);
 }
@@ -159,7 +159,7 @@ fn rto_retransmits_from_snd_una_and_backs_off() {
     let before = script.now;
     assert_eq!(script.fire()[0].seq, sent[0].seq);
     assert_eq!(script.now.since(before), 2 * waited);
-    // The answer is to the retransmission: slow start from there.
+    // The ACK answers the retransmission: slow start from there.
     script.wait_us(100);
     script.ts.as_mut().unwrap().1 = first[0].options.ts.unwrap().0;
     script.ack = end_seq(&sent[0]);
@@ -175,14 +175,14 @@ fn eifel_undoes_spurious_rto() {
     let sent = script.write(1448 * 4);
     script.fire();
     assert!(script.end.tcb.cwnd() < cwnd);
-    // The ACK of the original arrives at last, echoing its timestamp.
+    // The ACK of the original arrives late, echoing its timestamp.
     script.ts.as_mut().unwrap().1 = sent[0].options.ts.unwrap().0;
     script.ack = end_seq(&sent[0]);
     assert!(script.send(script.fields()).is_empty(), "the others are under way, too");
     assert_eq!(script.end.tcb.cwnd(), cwnd);
     let stats = script.end.tcb.stats();
     assert_eq!((stats.timeouts, stats.spurious_recoveries), (1, 1));
-    // The wait counts as a delay that the peer's ACKs may have.
+    // The wait counts as a sample of the peer's ACK delay.
     let rto = script.end.tcb.rtt.rto(&script.end.tcb.cfg);
     assert!(rto > 5 * MILLISECOND && rto <= 200 * MILLISECOND, "{rto} ns");
 }
@@ -214,7 +214,7 @@ fn eifel_undoes_fast_retransmit_after_reordering() {
     script.ts.as_mut().unwrap().1 = sent[0].options.ts.unwrap().0;
     script.ack = end_seq(&sent[3]);
     script.wait_us(50);
-    // The echo cannot tell within one microsecond: the original was sent before.
+    // Timestamps within one microsecond do not distinguish the original from the retransmission.
     script.send(script.fields());
     let spurious = script.end.tcb.stats().spurious_recoveries;
     let same_tick = again[0].options.ts == sent[0].options.ts;
@@ -229,7 +229,7 @@ fn reneging_clears_sacked_marks() {
     script.ts.as_mut().unwrap().1 = script.end.tcb.ts.tsval(script.now);
     script.ack = end_seq(&sent[0]);
     script.send(script.fields());
-    // The peer acknowledges no more than 0, though it reported 1: the timer sends 1 again.
+    // The peer acknowledges no more than 0, though it SACKed 1: the timer retransmits 1.
     let again = script.fire();
     assert_eq!(again[0].seq, sent[1].seq);
     script.end.tcb.scoreboard.check(true);
@@ -259,7 +259,7 @@ fn user_timeout_closes_connection() {
     }
     let expected = [super::Event::R1Exceeded, super::Event::TimedOut, super::Event::Closed];
     assert_eq!(script.end.events, expected);
-    // Whatever the backoff, to the unit of the moments that are kept of the past.
+    // Whatever the backoff, with the resolution of `CoarseInstant`.
     let late = script.now.since(start) - 2 * SECOND;
     assert!(late <= 1 << 16, "{late} ns");
 }
@@ -273,7 +273,7 @@ fn timer_overrun_at_user_timeout_does_not_double_the_wait() {
     while script.end.tcb.deadline().is_some_and(|next| next < start + 5 * SECOND) {
         script.fire();
     }
-    // The timer that ends the connection, after some that were doubled, is found late.
+    // The timer that ends the connection, after several backoffs, fires late.
     script.now = script.end.tcb.deadline().unwrap() + 50 * MILLISECOND;
     script.end.timeout(script.now);
     assert!(!script.end.tcb.is_closed());
@@ -292,12 +292,12 @@ fn tlp_is_sent_before_rto() {
     assert_eq!((probe.len(), probe[0].seq), (1, sent[3].seq));
     assert!(script.now.since(start) < 5 * MILLISECOND);
     assert_eq!(script.end.tcb.stats().timeouts, 0);
-    // The peer reports the probe: what went before it is lost.
+    // The peer SACKs the probe: the segments before it are lost.
     script.wait_us(100);
     let again = script.send(with_sack(&script, &[sack_block(&sent[3..])]));
     assert_eq!(again[0].seq, sent[0].seq);
     assert_eq!(script.end.tcb.stats().timeouts, 0);
-    // One probe per flight, then the timer.
+    // One probe per flight, then the retransmission timeout.
     let mut script = self::warmed_script(Script::full_options(), &Config::default());
     script.write(1448);
     script.fire();

@@ -1,5 +1,5 @@
-//! What the peer hears of what arrived: the cases of RFC 2018 and RFC 2883, and which timestamp is
-//! echoed or refused (RFC 7323).
+//! ACKs sent for received data: the cases of RFC 2018 and RFC 2883; timestamps that are echoed or
+//! rejected (RFC 7323).
 
 use super::{Config, Fields, Options, Script, Segment, Seq};
 use crate::time::SECOND;
@@ -11,13 +11,13 @@ pub(super) fn script(cfg: &Config) -> Script {
     script
 }
 
-/// Segments of 500 bytes as in the examples of the RFCs, `from` counted from the stream's start.
+/// Delivers `len` bytes at `from`, an offset in the stream, as in the examples of the RFCs.
 pub(super) fn send_at(script: &mut Script, base: Seq, from: u32, len: usize) -> Vec<Segment> {
     let fields = Fields { seq: base + from, ..script.fields() };
     script.send_data(fields, len)
 }
 
-/// The only ACK in `out`: its cumulative part and its blocks, counted from `base`.
+/// The acknowledgment number and SACK blocks of the only ACK in `out`, relative to `base`.
 pub(super) fn only_ack(out: &[Segment], base: Seq) -> (u32, Vec<(u32, u32)>) {
     assert_eq!(out.len(), 1);
     let sack = out[0].options.sack.iter().map(|block| (block.0 - base, block.1 - base));
@@ -43,17 +43,17 @@ fn first_sack_block_holds_latest_segment() {
         let out = send_at(&mut two, base, 500 * at, 500);
         assert_eq!(only_ack(&out, base), (500, blocks.clone()));
     }
-    // The fourth segment, late: it joins two blocks, which comes first.
+    // The fourth segment arrives late: it joins two blocks, and the joined block is first.
     let out = send_at(&mut two, base, 1500, 500);
     assert_eq!(only_ack(&out, base), (500, vec![(1000, 2500), (3000, 3500)]));
-    // The second: the ACK moves, with what is left.
+    // The second: the cumulative ACK advances; one block is left.
     let out = send_at(&mut two, base, 500, 500);
     assert_eq!(only_ack(&out, base), (2500, vec![(3000, 3500)]));
 }
 
 #[test]
 fn each_sack_block_is_sent_three_times() {
-    // Section 4: with three blocks in each ACK every block goes out in three of them at least.
+    // Section 4: with three blocks per ACK, each block is sent in at least three ACKs.
     let mut script = script(&Config::default());
     let base = script.seq;
     let mut reported = std::collections::HashMap::new();
@@ -71,14 +71,14 @@ fn each_sack_block_is_sent_three_times() {
 
 #[test]
 fn dsack_reports_full_duplicate_below_ack() {
-    // Example 4.1.1: the sender repeats 3000..3500 though its ACK was sent.
+    // Example 4.1.1: the sender retransmits data whose ACK was sent and lost.
     let mut script = script(&Config::default());
     let base = script.seq;
     send_at(&mut script, base, 0, 1000);
     send_at(&mut script, base, 1000, 1000);
     let out = send_at(&mut script, base, 500, 500);
     assert_eq!(only_ack(&out, base), (2000, vec![(500, 1000)]));
-    // Once for each arrival, and never again.
+    // Once per arrival.
     let out = send_at(&mut script, base, 2000, 1000);
     assert!(out.is_empty() || only_ack(&out, base).1.is_empty());
 }
@@ -97,7 +97,7 @@ fn dsack_precedes_sack_blocks() {
 
 #[test]
 fn dsack_above_ack_precedes_its_enclosing_block() {
-    // Example 4.1.3: a segment of a block is duplicated.
+    // Example 4.1.3: a segment inside a SACK block is duplicated.
     let mut script = script(&Config::default());
     let base = script.seq;
     for from in [1000, 1500, 3000] {
@@ -117,12 +117,12 @@ fn dsack_reports_duplicate_part_of_segment() {
     send_at(&mut script, base, 1500, 500);
     let out = send_at(&mut script, base, 0, 1000);
     assert_eq!(only_ack(&out, base), (1000, vec![(0, 500), (1500, 2000)]));
-    // Example 4.2.2: above it, with the block that has grown.
+    // Example 4.2.2: above the ACK, together with the extended block.
     let mut script = self::script(&Config::default());
     send_at(&mut script, base, 1000, 500);
     let out = send_at(&mut script, base, 1000, 1000);
     assert_eq!(only_ack(&out, base), (0, vec![(1000, 1500), (1000, 2000)]));
-    // The part that fills the gap moves the ACK past what is reported.
+    // The part that fills the gap moves the ACK past the reported duplicate.
     let out = send_at(&mut script, base, 0, 1500);
     assert_eq!(only_ack(&out, base), (2000, vec![(1000, 1500)]));
 }
@@ -154,7 +154,7 @@ fn dsack_reports_each_duplicate_of_a_burst_once() {
     let firsts: Vec<_> = out.iter().map(|seg| seg.options.sack[0].0 - base).collect();
     assert_eq!(firsts, [0, 500, 1000]);
     assert!(script.output().is_empty());
-    // Without end they are not kept.
+    // The queue of duplicates to report is bounded.
     for _ in 0..100 {
         script.deliver(&Fields { seq: base, ..script.fields() }, 500);
     }
@@ -188,10 +188,10 @@ fn duplicate_dropped_by_paws_is_reported_by_dsack() {
     script.ts = Some((1500, 0));
     let out = send_at(&mut script, base, 500, 500);
     assert_eq!(only_ack(&out, base), (1500, vec![(500, 1000)]));
-    // One with new bytes is answered, and not taken.
+    // A segment with new data is acknowledged and dropped.
     let out = send_at(&mut script, base, 1500, 500);
     assert_eq!((only_ack(&out, base), script.end.read), ((1500, vec![]), 1500));
-    // A pure ACK that was overtaken is no reason to send one.
+    // A reordered pure ACK is not answered.
     script.seq = base + 1500;
     assert!(script.send(script.fields()).is_empty());
     assert_eq!(script.end.tcb.stats().paws_drops, 3);
@@ -204,16 +204,16 @@ fn ts_recent_follows_last_ack_sent_under_delay_and_reordering() {
     let echo = |out: &[Segment]| out.last().unwrap().options.ts.unwrap().1;
     script.ts = Some((1000, 0));
     script.deliver(&Fields { seq: base, ..script.fields() }, 500);
-    // A second segment, newer, before the delayed ACK: the echo is of the first.
+    // A second, newer segment before the delayed ACK: TSecr is that of the first.
     script.ts = Some((1010, 0));
     script.deliver(&Fields { seq: base + 500, ..script.fields() }, 500);
     assert_eq!(echo(&script.output()), 1000);
-    // Early ones do not count; neither do duplicates above the ACK.
+    // Out-of-order segments do not update TS.Recent; neither do duplicates above the ACK.
     script.ts = Some((1020, 0));
     assert_eq!(echo(&send_at(&mut script, base, 2000, 500)), 1000);
     script.ts = Some((1030, 0));
     assert_eq!(echo(&send_at(&mut script, base, 2000, 500)), 1000);
-    // What fills the gap does, though it was sent before what is held.
+    // The segment that fills the gap does, though it is older than the buffered segments.
     script.ts = Some((1015, 0));
     let out = send_at(&mut script, base, 1000, 1000);
     assert_eq!((echo(&out), only_ack(&out, base).0), (1015, 2500));

@@ -1,6 +1,6 @@
-//! Losses in short messages: the reduction follows the flight that the loss was part of (RFC 5681
-//! equation 4) or the window (RFC 9438 section 4.6), and not what is left of either when the loss
-//! is found.
+//! Losses in short messages: the reduction is computed from the flight that the lost segment was
+//! part of (RFC 5681 equation 4) or from cwnd (RFC 9438 section 4.6), not from what is left of
+//! either when the loss is detected.
 
 use super::pair::Pair;
 use super::recovery::{end_seq, sack_block, with_sack};
@@ -11,11 +11,11 @@ use crate::time::{MILLISECOND, SECOND};
 use crate::wire::tcp::{Fields, Flags, Segment};
 
 const MSS: u32 = 1448;
-/// Segments of a message.
+/// Segments per message.
 const MESSAGE_SEGMENTS: usize = 45;
 const ALGORITHMS: [Algorithm; 3] = [Algorithm::Cubic, Algorithm::NewReno, Algorithm::Dctcp];
 
-/// An established connection which has sent messages of [`MESSAGE_SEGMENTS`] segments at once.
+/// An established connection that has sent messages of [`MESSAGE_SEGMENTS`] segments in one burst.
 fn warmed_up(congestion: Algorithm) -> Script {
     let cfg = Config { congestion, ..Config::default() };
     let mut script = Script::established(&cfg, Script::full_options());
@@ -26,12 +26,12 @@ fn warmed_up(congestion: Algorithm) -> Script {
     script
 }
 
-/// The segments of a message of `count`, the window permitting.
+/// Sends a message of `count` segments; returns those that the windows admit.
 fn send_message(script: &mut Script, count: usize) -> Vec<Segment> {
     script.write(u64::from(MSS) * count as u64)
 }
 
-/// The peer acknowledges each pair of segments, and the last, and what that lets go.
+/// The peer acknowledges every second segment and the last, and the segments sent in response.
 fn acknowledge(script: &mut Script, sent: &[Segment]) {
     let mut sent = sent.to_vec();
     while !sent.is_empty() {
@@ -47,7 +47,7 @@ fn acknowledge(script: &mut Script, sent: &[Segment]) {
     }
 }
 
-/// What a reduction may leave: of the window for CUBIC, of the message's flight for the others.
+/// Least window after a reduction: from cwnd for CUBIC, from the message's flight for the others.
 fn least_window(script: &Script, congestion: Algorithm, window: u32) -> u32 {
     assert_eq!(script.end.tcb.emss(), MSS as usize);
     match congestion {
@@ -67,7 +67,7 @@ fn tail_loss_repaired_by_tlp_reduces_from_its_flight() {
         let probe = script.fire();
         assert_eq!(probe[0].seq, sent[MESSAGE_SEGMENTS - 1].seq);
         acknowledge(&mut script, &probe);
-        // The next message is a single segment: its ACK tells that the probe repaired a loss.
+        // The next message is a single segment: its ACK shows that the probe repaired a loss.
         let next = send_message(&mut script, 1);
         acknowledge(&mut script, &next);
         assert_eq!(script.end.tcb.stats().tlp_repairs, 1);
@@ -83,7 +83,7 @@ fn loss_near_end_of_flight_reduces_from_whole_flight() {
         let window = script.end.tcb.cwnd();
         let sent = send_message(&mut script, MESSAGE_SEGMENTS);
         acknowledge(&mut script, &sent[..MESSAGE_SEGMENTS - 2]);
-        // The last but one is lost: the report of the last leaves it to the reordering timer.
+        // The last but one is lost: with only the last SACKed, the reordering timer detects it.
         let fields = with_sack(&script, &[sack_block(&sent[MESSAGE_SEGMENTS - 1..])]);
         assert!(script.send(fields).is_empty());
         let again = script.fire();
@@ -107,7 +107,7 @@ fn flight_size_is_that_before_the_ack_revealing_loss() {
         let window = script.end.tcb.cwnd();
         let sent = send_message(&mut script, MESSAGE_SEGMENTS);
         script.wait_us(100);
-        // One ACK for the whole burst, as a peer that polls sends it: the 40th is missing.
+        // One ACK for the whole burst, as from a polling peer: the 40th segment is missing.
         script.ack = end_seq(&sent[38]);
         script.ts.as_mut().unwrap().1 = sent[38].options.ts.unwrap().0;
         let again = script.send(with_sack(&script, &[sack_block(&sent[40..])]));
@@ -126,7 +126,7 @@ fn rto_of_lost_tail_sets_ssthresh_from_whole_flight() {
         let sent = send_message(&mut script, MESSAGE_SEGMENTS);
         acknowledge(&mut script, &sent[..MESSAGE_SEGMENTS - 1]);
         script.fire();
-        // The probe is lost, too.
+        // The probe is lost too.
         script.fire();
         assert_eq!(script.end.tcb.stats().timeouts, 1);
         assert_eq!(script.end.tcb.cwnd(), MSS);
@@ -165,7 +165,7 @@ fn ece_on_last_ack_reduces_from_marked_flight() {
     }
 }
 
-/// RFC 5681 section 3.1: for Reno it is the flight that counts, and that of a lone segment is one.
+/// RFC 5681 section 3.1: NewReno reduces from the flight size; a lone segment is a flight of one.
 #[test]
 fn flight_of_lone_segment_excludes_previous_message() {
     let mut script = warmed_up(Algorithm::NewReno);
@@ -179,7 +179,7 @@ fn flight_of_lone_segment_excludes_previous_message() {
     assert_eq!(script.end.tcb.cwnd(), 2 * MSS);
 }
 
-/// The time in which the other end answers with a message of its own is no idle time.
+/// The time in which the peer answers with a message of its own is not idle time.
 #[test]
 fn pause_of_some_rtts_keeps_cwnd() {
     let mut script = warmed_up(Algorithm::Cubic);
@@ -191,11 +191,11 @@ fn pause_of_some_rtts_keeps_cwnd() {
     assert_eq!(script.end.tcb.cwnd(), window);
 }
 
-/// One message of many loses a segment near its end: those after it are hardly slower.
+/// A segment near the end of one of many messages is lost: later messages are hardly slower.
 #[test]
 fn messages_after_loss_take_at_most_one_more_rtt() {
     const RTT_NS: u64 = MILLISECOND;
-    // Without and with a fall back to the initial window.
+    // Without and with a restart from the initial window.
     for pauses in [false, true] {
         for lost in [MESSAGE_SEGMENTS - 1, MESSAGE_SEGMENTS - 2, MESSAGE_SEGMENTS - 12] {
             let cfg = Config { recv_window: 1 << 20, ..Config::default() };

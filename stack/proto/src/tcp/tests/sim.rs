@@ -10,7 +10,7 @@ use crate::tcp::{Algorithm, Config, EcnMode, Event, State, TooBig};
 use crate::time::{Instant, MICROSECOND, MILLISECOND, SECOND};
 use crate::wire::tcp::Flags;
 
-/// What the link does to a frame, in parts of 1000.
+/// Probabilities of the faults of the link, in parts of 1000.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Faults {
     pub(super) lose: u32,
@@ -18,12 +18,13 @@ pub(super) struct Faults {
     pub(super) reorder: u32,
 }
 
-/// A narrow place in the path, half way.
+/// Router with a smaller MTU in the middle of the path.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Router {
-    /// Bytes of IP packet that pass.
+    /// MTU behind it, in bytes of IP packet.
     pub(super) mtu: u16,
-    /// It says what does not, with or without the size that would; or is silent.
+    /// For a packet that exceeds the MTU: `Some(true)`: sends an ICMP error with the MTU;
+    /// `Some(false)`: one without; `None`: drops the packet silently.
     pub(super) icmp_reports_mtu: Option<bool>,
 }
 
@@ -36,9 +37,9 @@ pub(super) struct Sim {
     ends: [Option<Endpoint>; 2],
     cfg: [Config; 2],
     iss: [u32; 2],
-    /// Frames under way by arrival time; the counter keeps equal times in order.
+    /// Frames in flight by arrival time; the counter keeps those of equal times in order.
     wire: BTreeMap<(Instant, u64), (usize, HeapFrame)>,
-    /// Frames that a router refused, on their way back.
+    /// ICMP errors in flight, back to the sender.
     icmp_in_flight: BTreeMap<(Instant, u64), (usize, TooBig)>,
     count: u64,
     /// Length of each data segment by sender and sequence number.
@@ -48,7 +49,7 @@ pub(super) struct Sim {
 impl Sim {
     pub(super) fn new(seed: u64, faults: Faults, cfg: [Config; 2]) -> Self {
         let mut rng = SmallRng::seed_from_u64(seed);
-        // Close to the wrap, so that it happens early in the transfer.
+        // Just below the wrap, so that it happens early in the transfer.
         let iss = [0, 1].map(|_| 0u32.wrapping_sub(rng.random_range(0..100_000)));
         let now = Instant::from_nanos(SECOND);
         Self {
@@ -98,7 +99,7 @@ impl Sim {
         }
     }
 
-    /// A retransmission has the boundaries of the first transmission.
+    /// Checks that a retransmission has the boundaries of the first transmission.
     fn check_boundary(&mut self, from: usize, frame: &HeapFrame, cuts: u32) {
         let seg = frame.parse();
         if seg.payload.is_empty() || cuts > 0 {
@@ -142,7 +143,7 @@ impl Sim {
         }
     }
 
-    /// Moves to the next event and handles it; false when nothing is left to happen.
+    /// Advances to the next event and handles it; false if there is none.
     fn step(&mut self) -> bool {
         for side in 0..2 {
             self.transmit(side);
@@ -157,7 +158,7 @@ impl Sim {
         self.deliver_due();
         for end in self.ends.iter_mut().flatten() {
             end.timeout(self.now);
-            // A slow application consumes at odd moments.
+            // A slow application consumes at random times.
             if end.unconsumed > 0 && self.rng.random_range(0..4) == 0 {
                 end.consume();
             }
@@ -169,7 +170,7 @@ impl Sim {
         let limit = self.now + 600 * SECOND;
         let mut steps = 0;
         while !done(&self.ends) {
-            // Kept bytes do not hold up a connection for good.
+            // Unconsumed bytes do not stop progress: `step` has them consumed.
             let alive = self.step();
             steps += 1;
             assert!(alive, "{what}: nothing left to happen");
@@ -188,7 +189,7 @@ impl Sim {
         });
     }
 
-    /// Connects, moves `bytes` each way, closes, and checks both streams.
+    /// Connects, transfers `bytes` each way, closes, and checks both streams.
     fn transfer(&mut self, bytes: [u64; 2], record_lens: [usize; 2], unconsumed_max: u32) {
         self.connect();
         let mixes = self.rng.random();
@@ -225,7 +226,7 @@ impl Sim {
     }
 }
 
-/// Configurations that differ in what is negotiated and how small things are.
+/// A random configuration: negotiated options, sizes and limits.
 fn config(rng: &mut SmallRng) -> Config {
     Config {
         mss: [1460, 1460, 8960, 536][rng.random_range(0..4)],
@@ -296,14 +297,14 @@ fn long_transfer_ns(cfg: &Config, delay_ns: u64) -> u64 {
 fn long_transfer_fills_the_pipe() {
     let window = 1 << 20;
     let cfg = Config { recv_window: window, recv_window_max: window, ..Config::default() };
-    // One window per round trip at best: 50 round trips and the start-up.
+    // At most one window per round trip: 50 round trips and slow start.
     let elapsed = long_transfer_ns(&cfg, MILLISECOND);
     assert!(elapsed < 130 * MILLISECOND, "{elapsed} ns");
 }
 
 #[test]
 fn receive_window_autotunes_to_path() {
-    // A quarter of a MiB in each of 190 round trips, if it stayed as it is.
+    // 256 KiB in each of 190 round trips, if the window did not grow.
     for timestamps in [true, false] {
         let cfg = Config { timestamps, max_records: 8192, ..Config::default() };
         let elapsed = long_transfer_ns(&cfg, 10 * MILLISECOND);

@@ -1,4 +1,4 @@
-//! RFC 9293 section 3.10 event by event: what each state makes of each call and each segment.
+//! RFC 9293 section 3.10 event by event: the effect of each call and each segment in each state.
 
 use super::{
     Config, Endpoint, Event, Fields, Flags, HeaderTemplate, HeapFrame, MAC, Options, Script, Seq,
@@ -17,7 +17,7 @@ fn fin(script: &Script) -> Fields {
     Fields { flags: Flags::FIN | Flags::ACK, ..script.fields() }
 }
 
-/// A connection brought to `state` by its peer and its own calls.
+/// A connection brought to `state` by its own calls and its peer.
 fn in_state(state: State) -> Script {
     if state == State::SynSent {
         return Script::connecting(&Config::default()).0;
@@ -85,7 +85,7 @@ const STATES: [State; 10] = [
     State::TimeWait,
 ];
 
-/// Section 3.10.5.
+/// ABORT (RFC 9293 section 3.10.5).
 #[test]
 fn abort_sends_rst_only_in_states_of_section_3_10_5() {
     for state in STATES {
@@ -107,7 +107,7 @@ fn abort_sends_rst_only_in_states_of_section_3_10_5() {
     }
 }
 
-/// Section 3.10.4.
+/// CLOSE (RFC 9293 section 3.10.4).
 #[test]
 fn close_follows_section_3_10_4_in_each_state() {
     for (state, after, frames) in [
@@ -130,7 +130,8 @@ fn close_follows_section_3_10_4_in_each_state() {
     }
 }
 
-/// A RST with the number of the peer's FIN ends what the FIN has left open.
+/// A RST with the sequence number of the peer's FIN resets a connection that has received that FIN,
+/// except in TIME-WAIT.
 #[test]
 fn rst_at_sequence_number_of_peer_fin_is_accepted() {
     for state in STATES {
@@ -150,8 +151,8 @@ fn rst_at_sequence_number_of_peer_fin_is_accepted() {
     }
 }
 
-/// A peer that uses the port again, with a SYN that may be an old one, is told by an ACK; it resets
-/// what it does not know, and its next SYN finds nothing in its way.
+/// A SYN that reuses the port and may be old is answered with an ACK; a peer without that
+/// connection answers with a RST, which ends TIME-WAIT, so that its next SYN is accepted.
 #[test]
 fn rst_answering_challenge_ack_ends_time_wait() {
     let mut script = in_state(State::TimeWait);
@@ -187,7 +188,7 @@ fn rst_is_accepted_only_at_rcv_nxt_in_each_state() {
         assert_eq!(script.end.tcb.state(), state, "not exact");
         assert_eq!(out.len(), usize::from(state != State::TimeWait), "{state:?}: a challenge");
         assert!(out.iter().all(|seg| seg.flags == Flags::ACK && seg.ack == script.seq));
-        // Before the window, with bytes that reach into it.
+        // Starts before the window, with payload that reaches into it.
         let reaching = rst(&script, script.seq - 5);
         script.deliver(&reaching, 20);
         assert!(script.output().is_empty());
@@ -202,7 +203,7 @@ fn rst_is_accepted_only_at_rcv_nxt_in_each_state() {
     }
 }
 
-/// RFC 5961 section 4: whatever its sequence number, a SYN changes nothing and is answered.
+/// RFC 5961 section 4: a SYN with any sequence number changes nothing and gets a challenge ACK.
 #[test]
 fn syn_gets_challenge_ack_in_each_synchronised_state() {
     for state in STATES {
@@ -233,13 +234,13 @@ fn challenge_ack_limit_is_per_connection() {
         let syn = Fields { flags: Flags::SYN, ..script.fields() };
         let answers: usize = (0..20).map(|_| script.send(syn.clone()).len()).sum();
         assert_eq!(answers, 1);
-        // What honest peers send is answered all the same.
+        // A keepalive probe is still answered.
         let probe = Fields { seq: script.seq - 1, ..script.fields() };
         assert_eq!(script.send(probe).len(), 1);
     }
 }
 
-/// Section 3.5 figure 8, also with SYNs that were lost and sent again.
+/// Section 3.5 figure 8, also with SYNs that are lost and retransmitted.
 #[test]
 fn simultaneous_open_keeps_options() {
     for lost in 0..4 {
@@ -256,7 +257,7 @@ fn simultaneous_open_keeps_options() {
         while !ends.iter().all(|end| end.tcb.state() == State::Established) {
             let sent = [ends[0].transmit(now), ends[1].transmit(now)];
             for (side, frames) in sent.iter().enumerate() {
-                // The first rounds lose what one side or both send.
+                // In the first rounds frames of one or both sides are lost.
                 let loses = round < 2 && lost & (1 << side) != 0;
                 for frame in frames.iter().filter(|_| !loses) {
                     ends[1 - side].receive(now, frame);
@@ -297,7 +298,7 @@ fn data_and_fin_on_syn_ack_are_not_acknowledged() {
     let cfg = Config::default();
     let (mut script, syn) = Script::connecting(&cfg);
     script.ts = Some((100, 0));
-    // Bytes with the SYN-ACK are not acknowledged, so the peer repeats them.
+    // Payload of the SYN-ACK is not acknowledged, so the peer retransmits it.
     let fields = Fields {
         seq: script.seq,
         ack: syn.seq + 1,
@@ -386,7 +387,7 @@ fn fin_wait_2_times_out_without_segments() {
     let mut script = in_state(State::FinWait2);
     let start = script.now;
     let cfg = Config::default();
-    // One that still sends is.
+    // A segment restarts the timeout.
     script.now = script.now + cfg.fin_wait_ns / 2;
     script.send_data(script.fields(), 100);
     script.seq += 100;
@@ -426,7 +427,7 @@ fn time_wait_is_recycled_as_in_rfc_6191() {
     assert!(tcb.may_recycle(&syn_to(&script, next + 9, None)));
     assert!(!tcb.may_recycle(&syn_to(&script, next - 9, None)));
     assert!(tcb.successor_seq() > tcb.snd.nxt, "and the numbers go on from there");
-    // Without timestamps before: they tell old from new in the connection to come.
+    // Without timestamps in the old connection: those of the SYN distinguish old from new segments.
     let options = Options { ts: None, ..Script::full_options() };
     let mut script = Script::established(&Config::default(), options);
     script.end.tcb.close();
@@ -454,7 +455,7 @@ fn new_syn_in_window_recycles_syn_received() {
     assert!(!server.tcb.may_recycle(&other(0x4000_0000)), "outside: it is challenged");
     let reset = Segment { flags: Flags::SYN | Flags::RST, ..other(100) };
     assert!(!server.tcb.may_recycle(&reset));
-    // Of a simultaneous open there is no way back to LISTEN.
+    // After a simultaneous open there is no LISTEN to return to.
     let active = in_state(State::SynReceived);
     assert!(!active.end.tcb.may_recycle(&syn_to(&active, active.seq + 100, active.ts)));
 }

@@ -1,9 +1,9 @@
-//! The sender's silly-window rule, and PSH: what a small window means for records of known length.
+//! Sender-side silly window avoidance for records of known length, and PSH.
 
 use super::{Config, Flags, Options, Script};
 use crate::time::SECOND;
 
-/// A peer that has offered `largest` bytes and now offers `window`.
+/// A connection whose peer has offered at most `largest` bytes and now offers `window`.
 fn script(largest: u16, window: u16) -> Script {
     let options = Options { wscale: None, ..Script::full_options() };
     let mut script = Script::established(&Config::default(), options);
@@ -57,13 +57,13 @@ fn record_is_split_at_half_of_max_window() {
 fn no_tinygram_is_split_off_while_data_is_in_flight() {
     let mut script = script(400, 400);
     script.end.record_len = 300;
-    // 300 fit; of the rest of the window, 100, no piece is made although the peer's largest
-    // window is small.
+    // 300 bytes fit; of the remaining 100 no tinygram is made, although the peer's largest window
+    // is small.
     script.end.tcb.snd.max_wnd = 150;
     assert_eq!(lens(&script.write(600)), [300]);
     script.ack += 300;
     assert_eq!(lens(&script.send(script.fields())), [300]);
-    // If that is all the peer ever has, it is used.
+    // A small window that is the largest the peer offers is used.
     script.ack += 300;
     script.window = 100;
     script.send(script.fields());
@@ -77,7 +77,7 @@ fn psh_marks_the_last_queued_segment() {
     let out = script.write(5000);
     let pushed: Vec<bool> = out.iter().map(|seg| seg.flags.has(Flags::PSH)).collect();
     assert_eq!(pushed, [false, false, false, true]);
-    // The last of them sent again still ends what is ready.
+    // A retransmission of the last segment has PSH too.
     script.ack += 3 * 1448;
     script.send(script.fields());
     let again = script.fire();

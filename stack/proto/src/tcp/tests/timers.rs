@@ -1,5 +1,4 @@
-//! How long a silent peer is waited for: keepalive, user timeout, R1 and R2 of RFC 9293 section
-//! 3.8.3.
+//! Timeouts for an unresponsive peer: keepalive, user timeout, R1 and R2 of RFC 9293 section 3.8.3.
 
 use super::{Config, Event, Script};
 use crate::time::SECOND;
@@ -8,7 +7,7 @@ fn elapsed_s(script: &Script) -> u64 {
     (script.now.since(super::at_us(1_000_000))) / SECOND
 }
 
-/// Fires what is due until the connection is gone; when something was sent, in seconds.
+/// Fires timers until the connection is closed; returns the times of sent segments, in seconds.
 fn fire_until_closed(script: &mut Script) -> Vec<u64> {
     let mut sent = Vec::new();
     while script.end.tcb.deadline().is_some() {
@@ -34,7 +33,7 @@ fn keepalive_follows_idle_time_interval_and_count() {
         ..Config::default()
     };
     let mut script = Script::established(&cfg, Script::full_options());
-    // One that answers goes on being asked when it was idle for the whole time again.
+    // After an answer the next probe waits for the whole idle time again.
     let probe = script.fire();
     assert_eq!((probe[0].seq, probe[0].payload.len(), elapsed_s(&script)), (script.ack - 1, 0, 10));
     script.send(script.fields());
@@ -61,7 +60,7 @@ fn zero_window_with_data_in_flight_ends_at_user_timeout() {
     let mut script = Script::established(&cfg, Script::full_options());
     script.write(10);
     script.now = script.now + SECOND / 10;
-    // The peer lives, and takes nothing; then it is silent.
+    // The peer answers with a zero window, then stops responding.
     script.window = 0;
     script.send(script.fields());
     let heard = elapsed_s(&script);

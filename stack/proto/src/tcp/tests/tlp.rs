@@ -1,4 +1,4 @@
-//! The tail-loss probe (RFC 8985 section 7), rule by rule, and between two ends in virtual time.
+//! Tail loss probe (RFC 8985 section 7): rule by rule, and between two connections in virtual time.
 
 use super::pair::Pair;
 use super::recovery::{end_seq, sack_block, warmed_script, with_sack};
@@ -20,7 +20,7 @@ fn tlp_is_sent_after_pto_and_once_per_flight() {
     assert_eq!(probe[0].seq, sent[3].seq, "the last record");
     let waited = script.now.since(start);
     assert!((600 * MICROSECOND..620 * MICROSECOND).contains(&waited), "{waited}");
-    // The retransmission timer counts from the probe; there is no second one.
+    // The retransmission timer restarts at the probe; there is no second probe.
     script.fire();
     assert!(script.now.since(start) >= 5 * MILLISECOND + waited);
     let stats = script.end.tcb.stats();
@@ -37,7 +37,7 @@ fn tlp_prefers_new_data() {
     assert_eq!((probe.len(), probe[0].seq), (1, end_seq(sent.last().unwrap())), "past the window");
     assert!(script.end.tcb.pipe() > cwnd);
     assert_eq!(script.end.tcb.stats().retransmits, 0);
-    // Its answer says nothing about congestion.
+    // Its ACK is no congestion signal.
     script.end.to_write = 0;
     script.wait_us(100);
     script.ack = end_seq(&probe[0]);
@@ -61,7 +61,7 @@ fn loss_repaired_by_tlp_reduces_cwnd() {
     script.ts.as_mut().unwrap().1 = probe[0].options.ts.unwrap().0;
     script.ack = end_seq(&sent[3]);
     script.send(script.fields());
-    // A report of a duplicate may still come; the next ACK beyond decides.
+    // A DSACK for the probe may still arrive; the next ACK beyond it decides.
     assert_eq!(script.end.tcb.stats().tlp_repairs, 0);
     let more = script.write(1448);
     script.wait_us(100);
@@ -72,8 +72,8 @@ fn loss_repaired_by_tlp_reduces_cwnd() {
     assert!(script.end.tcb.cwnd() < cwnd);
 }
 
-/// A single record is probed, and both copies arrive: the peer `dsack_queue` it, or acknowledges
-/// twice. Returns how long the probe waited.
+/// A single record is probed, and both copies arrive: the peer sends a DSACK if `reports`, else a
+/// second ACK. Returns the time from the record to the probe.
 fn spurious_probe(script: &mut Script, reports: bool) -> u64 {
     let sent = script.write(1448);
     let start = script.now;
@@ -81,7 +81,7 @@ fn spurious_probe(script: &mut Script, reports: bool) -> u64 {
     let waited = script.now.since(start);
     script.wait_us(100);
     script.ack = end_seq(&sent[0]);
-    // As a peer does that takes the probe's timestamp.
+    // As a peer that echoes the probe's timestamp.
     script.ts.as_mut().unwrap().1 = script.end.tcb.ts.tsval(script.now);
     let mut fields = script.fields();
     if reports {
@@ -188,9 +188,10 @@ fn lost_tail_is_repaired_within_two_rtts_and_a_millisecond() {
     }
 }
 
-/// Exchanges with a peer that delays its ACKs by 40 ms. Returns probes and timeouts of the client.
+/// Exchanges with a peer that delays its ACKs by 40 ms. Returns the client's probes, spurious
+/// probes and timeouts.
 fn exchanges(records: u64, pause_ns: u64, count: u32) -> (u32, u32, u32) {
-    // A record of its own acknowledgment each: below two full segments, the server waits.
+    // Each exchange has its own ACK: below two full segments the server delays it.
     let slow = Config { delayed_ack_ns: 40 * MILLISECOND, ..Config::default() };
     let mut pair = Pair::new([Config::default(), slow], 10 * MICROSECOND, 1);
     pair.server().tcb.open_window();
@@ -215,7 +216,7 @@ fn acks_delayed_by_40_ms_cause_no_rto_and_few_tlps() {
     let (probes, _, timeouts) = exchanges(5, MILLISECOND, 1000);
     assert_eq!(timeouts, 0);
     assert!(probes <= 8, "{probes}");
-    // After a silence that makes it forget, it learns anew.
+    // Idle time makes the ACK delay estimate expire; it is measured anew.
     let (_, _, timeouts) = exchanges(1, 9 * SECOND, 50);
     assert_eq!(timeouts, 0);
 }
@@ -224,10 +225,10 @@ fn acks_delayed_by_40_ms_cause_no_rto_and_few_tlps() {
 fn unsent_tlp_is_cancelled_once_sack_shows_a_hole() {
     let mut script = warmed_up();
     let sent = script.write(1448 * 6);
-    // The timer fires, and no frame is to be had.
+    // The timer fires while no frame is available.
     script.now = script.end.tcb.deadline().unwrap();
     script.end.timeout(script.now);
-    // Then the first record is acknowledged, the last reported, and the path turns out narrower.
+    // Then the first record is acknowledged, the last SACKed, and the path MTU is lowered.
     script.ack = end_seq(&sent[0]);
     let fields = with_sack(&script, &[sack_block(&sent[5..])]);
     script.deliver(&fields, 0);

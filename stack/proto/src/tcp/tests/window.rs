@@ -1,11 +1,12 @@
-//! Windows: closed, small, reopened; cut records; holding; flow-control timers.
+//! Windows: closed, small, reopened; split records; unconsumed data; persist, delayed ACK and
+//! keepalive timers.
 
 use super::{Config, Event, Fields, Flags, Options, Script};
 use crate::tcp::TooBig;
 use crate::time::{MICROSECOND, SECOND};
 
 fn script(cfg: &Config, window: u16) -> Script {
-    // Without scaling, so that windows are what they say.
+    // Without window scaling, so that the field is the window.
     let options = Options { wscale: None, ..Script::full_options() };
     let mut script = Script::established(cfg, options);
     script.window = window;
@@ -56,7 +57,7 @@ fn answered_zero_window_probes_never_time_out() {
         script.send(script.fields());
     }
     assert!(script.end.events.is_empty());
-    // The same while bytes are outstanding: the window closed behind them.
+    // The same with data in flight: the window closed after it was sent.
     script.window = 60_000;
     assert_eq!(script.send(script.fields()).len(), 1);
     script.window = 0;
@@ -73,7 +74,7 @@ fn record_larger_than_window_is_split() {
     let all = script.write(1448 * 20);
     script.ack += 1448 * u32::try_from(all.len()).unwrap();
     let rest = 1448 * (20 - all.len() as u64);
-    // The window closes to 600: below half of the largest seen, so only the timer helps.
+    // The window shrinks to 600: below half of the largest, so that only the override timer sends.
     script.window = 600;
     assert!(script.send(script.fields()).is_empty());
     let mut sent = 0;
@@ -130,7 +131,7 @@ fn smaller_emss_resegments_accepted_records() {
     let error = TooBig { seq: out[0].seq, ack: None, mtu: Some(640), packet_len: 1500 };
     assert!(script.end.tcb.packet_too_big(script.now, &error));
     assert_eq!(script.end.tcb.emss(), 588);
-    // Each record is cut by itself: 588, 588 and 272.
+    // Each record is resegmented by itself: 588, 588 and 272.
     let again: Vec<_> = script.output().iter().map(|seg| (seg.seq, seg.payload.len())).collect();
     let base = out[0].seq;
     let pieces = [(0, 588), (588, 588), (1176, 272)];
@@ -171,7 +172,7 @@ fn unconsumed_data_closes_window_and_consuming_reopens_it() {
         }
         script.seq += len;
     }
-    // A segment beyond the window is not taken, its ACK is.
+    // A segment beyond the window is dropped, its ACK is processed.
     let sent = script.write(10);
     assert_eq!(sent.len(), 1);
     script.ack += 10;
@@ -193,14 +194,14 @@ fn ack_is_sent_at_second_segment_or_after_delay() {
     let out = script.fire();
     assert_eq!((out.len(), script.now.since(start)), (1, 50 * MICROSECOND));
     assert_eq!(out[0].ack, script.seq);
-    // A burst is one ACK.
+    // One ACK for a burst.
     for _ in 0..10 {
         script.deliver(&script.fields(), 1000);
         script.seq += 1000;
     }
     let out = script.output();
     assert_eq!((out.len(), out[0].ack), (1, script.seq));
-    // Data carries it.
+    // Data carries the ACK.
     script.deliver(&script.fields(), 1000);
     script.seq += 1000;
     let out = script.write(10);

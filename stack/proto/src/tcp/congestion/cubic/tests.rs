@@ -11,8 +11,7 @@ use crate::wire::seq::Seq;
 
 const MSS: u32 = 1460;
 
-/// A controller and a path on which every byte of the window is acknowledged once per round
-/// trip.
+/// Controller and path on which every byte of the window is acknowledged once per round trip.
 struct Path {
     cc: Congestion,
     now: Instant,
@@ -26,7 +25,7 @@ impl Path {
         Self { cc, now: Instant::from_nanos(SECOND), rtt_ns, mss }
     }
 
-    /// Past slow start, at a window of `segments`, by a loss.
+    /// After slow start and a loss, at a window of `segments`.
     fn reduced_to(segments: u32, rtt_ns: u64) -> Self {
         let mut path = Self::new(rtt_ns, MSS);
         path.ack(segments * MSS * 10 / 7 - path.cc.cwnd());
@@ -47,7 +46,7 @@ impl Path {
         });
     }
 
-    /// A round trip's worth of ACKs, one per two segments.
+    /// One round trip of ACKs, one per two segments.
     fn round(&mut self) {
         let window = self.cc.cwnd();
         let acks = (window / (2 * self.mss)).max(1);
@@ -73,7 +72,7 @@ impl Path {
     }
 }
 
-/// The formulas of RFC 9438 as they stand there, in segments and seconds.
+/// The formulas of RFC 9438 as written there, in segments and seconds.
 #[derive(Clone, Copy, Debug)]
 struct Model {
     cwnd: f64,
@@ -183,8 +182,8 @@ fn integer_cubic_matches_the_formulas() {
                 }
                 _ => {}
             }
-            // Of a window of a few segments, 1 % is less than an ACK's step; and the window follows
-            // once a 64th of it was acknowledged, in which it grows by up to 0.8 %.
+            // With a window of a few segments, 1 % is less than the step of an ACK. The window is
+            // updated once a 64th of it was acknowledged, in which it grows by up to 0.8 %.
             let error = (path.segments() - model.cwnd).abs() / model.cwnd.max(10.0);
             worst = worst.max(error);
             assert!(error < 0.018, "seed {seed} step {step}: {} {model:?}", path.segments());
@@ -206,14 +205,14 @@ fn cube_root_rounds_down() {
             assert_eq!(cube_root(cube - 1), n - 1);
         }
     }
-    // 100 segments below the plateau: (100 / 0.4)^(1/3) = 6.2996 s.
+    // 100 segments below W_max: (100 / 0.4)^(1/3) = 6.2996 s.
     let k = f64::from(compute_k(100 * MSS, MSS)) / f64::from(1 << TIME_BITS);
     assert!((k - 6.2996).abs() < 1e-4, "{k}");
     assert_eq!(compute_k(0, MSS), 0);
     assert!(compute_k(u32::MAX, 64) > 0);
 }
 
-/// Sections 4.2, 4.4 and 4.5: concave up to the plateau, which is reached at K; convex beyond.
+/// Sections 4.2, 4.4 and 4.5: concave up to W_max, which is reached at K; convex beyond.
 #[test]
 fn growth_is_concave_to_w_max_then_convex() {
     let mut path = Path::reduced_to(700, 100 * MILLISECOND);
@@ -227,7 +226,7 @@ fn growth_is_concave_to_w_max_then_convex() {
     assert!(growth(2) > growth(20) && growth(20) > growth(60), "concave");
     assert!((windows[91] - 1000.0).abs() < 2.0, "{} at K", windows[91]);
     assert!(growth(100) < growth(120) && growth(120) < growth(170), "convex");
-    // At twice K the curve is as high above the plateau as it began below.
+    // At twice K the curve is as far above W_max as it began below.
     assert!((windows[180] - 1290.0).abs() < 20.0, "{}", windows[180]);
 }
 
@@ -260,7 +259,7 @@ fn loss_reduces_cwnd_by_beta() {
     assert_eq!(path.cc.cwnd(), 2 * MSS);
 }
 
-/// Section 4.7: below the former plateau, the next one is lower than the window was.
+/// Section 4.7: if the window is below the former W_max, the next one is lower than the window was.
 #[test]
 fn fast_convergence_lowers_w_max() {
     let mut path = Path::reduced_to(700, 100 * MILLISECOND);
@@ -272,7 +271,7 @@ fn fast_convergence_lowers_w_max() {
     assert!((w_max - 0.85 * window).abs() < 0.1, "{w_max} {window}");
 }
 
-/// Section 4.8: after a timeout the plateau is where slow start ends.
+/// Section 4.8: after a timeout W_max is the window at which slow start ends.
 #[test]
 fn timeout_resets_w_max() {
     let mut path = Path::reduced_to(700, 100 * MILLISECOND);
@@ -288,7 +287,7 @@ fn timeout_resets_w_max() {
     assert!((f64::from(cubic.w_max) / f64::from(MSS) - 490.0).abs() < 1.0);
 }
 
-/// Section 4.9: a congestion event that was none leaves no trace.
+/// Section 4.9: the undo of a spurious congestion event restores everything.
 #[test]
 fn undo_restores_cubic_state() {
     let mut path = Path::reduced_to(700, 100 * MILLISECOND);
@@ -309,7 +308,7 @@ fn undo_restores_cubic_state() {
     }
 }
 
-/// Sections 4.2 and 5.8: while the window is not in use, the clock of the cubic stands.
+/// Sections 4.2 and 5.8: while the window is not in use, the time of the cubic does not advance.
 #[test]
 fn idle_time_does_not_advance_the_epoch() {
     let mut path = Path::reduced_to(700, 100 * MILLISECOND);
@@ -326,7 +325,7 @@ fn idle_time_does_not_advance_the_epoch() {
     }
 }
 
-/// Section 4.10: HyStart++ ends slow start, and the plateau is there.
+/// Section 4.10: when HyStart++ ends slow start, W_max is the window.
 #[test]
 fn hystart_exit_starts_at_w_max() {
     let mut path = Path::new(100 * MILLISECOND, MSS);
