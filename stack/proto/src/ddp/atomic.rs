@@ -1,19 +1,19 @@
-//! What atomic operations do to a word (RFC 7306 section 4.1), by arithmetic and on memory.
+//! Atomic operations on a 64-bit word (RFC 7306 section 4.1): as arithmetic, and on memory.
 
 use core::sync::atomic::{AtomicU64, Ordering};
 
 pub use crate::wire::atomic::AtomicOp;
 
-/// Bytes of the word that an atomic operation works on; its address is a multiple of them.
+/// Length in bytes of the word that an atomic operation modifies. Its address is a multiple of it.
 pub const ATOMIC_LEN: usize = 8;
 
-/// The word after `op`, if it was `original` before.
+/// Returns the word after `op`, given the `original` word.
 #[must_use]
 pub const fn apply(op: AtomicOp, original: u64) -> u64 {
     match op {
         AtomicOp::FetchAdd { add, boundaries } => {
-            // Without the highest bits of the fields no carry leaves a field; those bits get the
-            // carry that came to them, and are added without one of their own.
+            // With the highest bit of each field cleared no carry leaves a field. Those bits are
+            // then added without carry: each receives the carry into it and produces none.
             let low = (original & !boundaries).wrapping_add(add & !boundaries);
             low ^ ((original ^ add) & boundaries)
         }
@@ -28,12 +28,13 @@ pub const fn apply(op: AtomicOp, original: u64) -> u64 {
     }
 }
 
-/// Carries `op` out on a word that others may be using, and returns what it was before.
+/// Executes `op` on a shared word and returns the original value.
 ///
-/// No other access comes between the reading and the writing, of whatever thread: the processor's
-/// own atomic instructions do it. One instruction for operations on the whole word; with masks,
-/// repeated as long as others change the word meanwhile, each time to the progress of one of them.
-/// What was stored before an operation that the word shows is visible to who acquires it.
+/// The read and the write are one atomic access with respect to all threads, by the processor's
+/// atomic instructions. Operations on the whole word take one instruction. Masked operations are a
+/// compare-and-swap loop: lock-free, as it repeats only if another access has changed the word.
+/// Ordering is acquire, and release if the word is modified: whoever acquires the result sees the
+/// stores made before the operation.
 pub fn execute(op: AtomicOp, word: &AtomicU64) -> u64 {
     const ALL: u64 = u64::MAX;
     match op {
@@ -56,7 +57,7 @@ mod tests {
 
     use super::*;
 
-    /// The addition as RFC 7306 section 4.1.1 writes it, bit by bit.
+    /// Fetch-and-add bit by bit, as in RFC 7306 section 4.1.1.
     fn fetch_add_bitwise(original: u64, add: u64, boundaries: u64) -> u64 {
         let (mut carry, mut result) = (0, 0);
         for bit in 0..64 {
@@ -73,12 +74,12 @@ mod tests {
         let add =
             |original, add, boundaries| apply(AtomicOp::FetchAdd { add, boundaries }, original);
         assert_eq!(add(u64::MAX, 1, 0), 0);
-        // Two counters of 32 bits: the lower one overflows and leaves the upper one alone.
+        // Two 32-bit counters: the lower overflows and leaves the upper alone.
         assert_eq!(
             add(0x0000_0005_ffff_ffff, 0x0000_0001_0000_0002, 1 << 31),
             0x0000_0006_0000_0001
         );
-        // Every bit a field: without carries an addition is an exclusive or.
+        // Every bit a field: addition without carries is an exclusive or.
         assert_eq!(add(0b1100, 0b1010, u64::MAX), 0b0110);
     }
 
@@ -97,7 +98,7 @@ mod tests {
     }
 
     fn any_op() -> impl Strategy<Value = AtomicOp> {
-        // Whole words have instructions of their own.
+        // Operations on the whole word take other instructions.
         let mask = || prop_oneof![Just(u64::MAX), Just(0), any::<u64>()];
         prop_oneof![
             (any::<u64>(), mask())
@@ -135,7 +136,7 @@ mod tests {
     #[test]
     fn concurrent_fetch_adds_lose_no_update() {
         let word = AtomicU64::new(0);
-        // Four counters of 16 bits with masks, against whole additions to the lowest.
+        // Four 16-bit counters with masks, against unmasked additions to the lowest.
         let fields = AtomicOp::FetchAdd { add: 1 << 16, boundaries: 0x8000_8000_8000_8000 };
         std::thread::scope(|scope| {
             for op in [fields, AtomicOp::fetch_add(1)] {

@@ -1,8 +1,8 @@
 //! STags and the table of regions and windows behind them, shared by all shards of a context.
 //!
-//! An STag is good for every stream of its protection domain, or for one stream alone
-//! (RFC 5041 section 8.2): regions are registered either way, windows are always bound to the one
-//! stream whose queue pair bound them. Only an STag of one stream can be invalidated by a peer.
+//! An STag is valid for every stream of its protection domain, or for one stream only (RFC 5041
+//! section 8.2). Regions are registered either way. A window is always bound to the stream of the
+//! queue pair that bound it. A peer can only invalidate an STag that is bound to one stream.
 
 mod slot;
 mod stag;
@@ -18,23 +18,23 @@ use crate::ddp::memory::{Access, MemoryFault, MemoryRange};
 pub use self::window_keys::WindowKeys;
 pub use self::windows::{Bind, InvalidateFault};
 
-/// A steering tag: names a region or a window to both ends. Low 8 bits are the key, the rest
-/// choose a slot and guard it with random bits. 0 is never issued. iWARP has one STag where verbs
-/// has an lkey and an rkey.
+/// Steering tag (STag): identifies a region or a window, locally and at the peer. The low 8 bits
+/// are the key; the others are the slot index and random tag bits. 0 is never issued. iWARP has one
+/// STag where verbs has an lkey and an rkey.
 pub type Stag = u32;
 
-/// Names a stream to the table: one queue pair of one of the engines that share it. Drawn by
-/// [`RegionTable::new_stream_id`].
+/// Identifies a stream to the table: one queue pair of one of the engines that share it. Allocated
+/// by [`RegionTable::new_stream_id`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StreamId(pub u64);
 
 impl StreamId {
-    /// No stream: reaches what is good for a whole protection domain and nothing else.
+    /// No stream: its accesses match only STags that are valid for the whole protection domain.
     pub const NONE: Self = Self(u64::MAX);
 }
 
-/// Who asks for memory: a protection domain, and a stream in it. Both are local values that no
-/// peer can set.
+/// Scope of an access: a protection domain and a stream in it. Both are local values that no peer
+/// can set.
 // req: DDP-189
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AccessScope {
@@ -44,35 +44,35 @@ pub struct AccessScope {
     pub stream: StreamId,
 }
 
-/// The domain alone, without a stream.
+/// The protection domain without a stream.
 impl From<u32> for AccessScope {
     fn from(pd: u32) -> Self {
         Self { pd, stream: StreamId::NONE }
     }
 }
 
-/// What to register.
+/// Attributes of a region to register.
 #[derive(Clone, Copy, Debug)]
 pub struct Registration {
     /// Protection domain.
     pub pd: u32,
-    /// The only stream of the domain that the STag is good for, or `None` for all.
+    /// The only stream for which the STag is valid, or `None` for all streams of the domain.
     pub stream: Option<StreamId>,
     /// Tagged offset of the region's first byte (verbs: its virtual address).
     pub base: u64,
-    /// Bytes.
+    /// Length in bytes.
     pub len: u64,
-    /// Rights.
+    /// Access rights.
     pub access: Access,
-    /// Handed back in [`MemoryRange::backing`].
+    /// Returned by [`MemoryRange::backing`].
     pub backing: u64,
 }
 
-/// Why a region could not be registered.
+/// Reason why a region could not be registered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum RegisterError {
-    /// Every slot is taken.
+    /// Every slot is in use.
     #[error(
         "the table of regions is full; raise `regions_max` of the configuration, or deregister some"
     )]
@@ -82,7 +82,7 @@ pub enum RegisterError {
     Wrap,
 }
 
-/// All regions and windows of a context. Look-up is a mask and a comparison; it takes no lock.
+/// All regions and windows of a context. A lookup is a mask and a comparison, without a lock.
 pub struct RegionTable {
     slots: Box<[Slot]>,
     index_mask: u32,
@@ -91,9 +91,9 @@ pub struct RegionTable {
 }
 
 impl RegionTable {
-    /// A table for `capacity` regions and windows (rounded up to a power of two, at most 2^20),
-    /// with STags drawn from `seed`. Production takes the seed from the operating system: STags
-    /// must be hard to guess (RFC 5042 section 7.1.1).
+    /// Creates a table for `capacity` regions and windows (rounded up to a power of two, at most
+    /// 2^20), with STags generated from `seed`. Production takes the seed from the operating
+    /// system: STags must be hard to guess (RFC 5042 section 7.1.1).
     #[must_use]
     pub fn new(capacity: usize, seed: u64) -> Self {
         let capacity = capacity.clamp(2, 1 << 20).next_power_of_two();
@@ -106,7 +106,7 @@ impl RegionTable {
         }
     }
 
-    /// A name for a stream that no other stream of any engine over this table has or had.
+    /// Returns a stream ID that is unique over all engines of this table and never reused.
     // req: DDP-189
     #[must_use]
     pub fn new_stream_id(&self) -> StreamId {
@@ -136,18 +136,18 @@ impl RegionTable {
         Ok(stag)
     }
 
-    /// Makes the STag unusable at once for every later look-up, whoever may use it. The slot stays
-    /// taken until [`RegionTable::release`]. True if the STag was valid.
+    /// Invalidates the STag for every later lookup, from any stream. The slot stays in use until
+    /// [`RegionTable::release`]. True if the STag was valid.
     // req: DDP-197, RDMAP-323
     pub fn invalidate(&self, stag: Stag) -> bool {
         let slot = self.slot(stag);
         slot.valid_state(stag).is_some_and(|state| self.invalidate_slot(slot, state))
     }
 
-    /// Makes an invalidated region usable again with these rights, under an STag of the same slot
-    /// that cannot be told from the one before; that one stays unusable. The caller guarantees that
-    /// no look-up begun before the invalidation is still using the region. `None` if it is no
-    /// region, or is valid.
+    /// Makes an invalidated region valid again with these rights, under a new STag of the same slot
+    /// that cannot be predicted from the previous one; the previous STag stays invalid. The caller
+    /// guarantees that no lookup begun before the invalidation is still using the region. `None` if
+    /// `stag` is not a region, or is valid.
     // req: RDMAP-280, RDMAP-283, RDMAP-323
     pub fn enable(&self, stag: Stag, access: Access) -> Option<Stag> {
         let slot = self.slot(stag);
@@ -165,8 +165,8 @@ impl RegionTable {
         Some(next)
     }
 
-    /// Gives the slot of an invalidated region or window back. The caller guarantees that no
-    /// look-up begun before the invalidation is still using it, and that no window is bound to it.
+    /// Frees the slot of an invalidated region or window. The caller guarantees that no lookup
+    /// begun before the invalidation is still using it, and that no window is bound to it.
     pub fn release(&self, stag: Stag) {
         let slot = self.slot(stag);
         slot.prev_occupant.store(0, Ordering::Release);
@@ -175,7 +175,7 @@ impl RegionTable {
     }
 
     /// Checks an access of `len` bytes at `to`, in the order of [`MemoryFault`], and returns the
-    /// place if every check passed. Some nanoseconds, no lock.
+    /// range if every check passed. Takes a few nanoseconds and no lock.
     ///
     /// # Errors
     /// The first [`MemoryFault`] that applies.
@@ -194,11 +194,12 @@ impl RegionTable {
             return Err(MemoryFault::InvalidStag);
         };
         let found = slot.check_access(scope.into(), needed, to, len);
-        // Last: what was read may be a mixture if the STag has come to mean something else.
+        // Last: if the slot has changed meanwhile, the fields read may be of different
+        // registrations.
         if slot.is_unchanged_since(state) { found } else { Err(MemoryFault::InvalidStag) }
     }
 
-    /// The protection domain of a valid STag.
+    /// Returns the protection domain of a valid STag.
     #[must_use]
     pub fn pd_of(&self, stag: Stag) -> Option<u32> {
         let slot = self.slot(stag);
@@ -215,7 +216,7 @@ impl RegionTable {
         &self.slots[self.index(stag) as usize]
     }
 
-    /// An STag for a free slot, now taken.
+    /// Allocates a free slot and an STag for it.
     fn alloc_stag(&self) -> Result<Stag, RegisterError> {
         self.lock().alloc(self.index_mask).ok_or(RegisterError::TableFull)
     }
@@ -224,7 +225,7 @@ impl RegionTable {
         self.allocator.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
     }
 
-    /// How many bits of an STag are guessed only by chance: tag and key.
+    /// Returns the number of unpredictable bits in an STag: tag and key.
     #[must_use]
     pub const fn random_bits(&self) -> u32 {
         self.index_mask.leading_zeros()
@@ -254,7 +255,7 @@ impl Slot {
         // req: DDP-185
         let end = to.checked_add(len as u64).ok_or(MemoryFault::Wrap)?;
         let base = self.base.load(Ordering::Relaxed);
-        // Fields of two bindings do not belong together: their sum may wrap.
+        // Fields read while the slot changes may be of two bindings: their sum may wrap.
         let region_end = base.wrapping_add(self.len.load(Ordering::Relaxed));
         // req: DDP-157, DDP-158, DDP-172, DDP-195, DDP-207, RDMAP-272, RDMAP-273, RDMAP-278
         if to < base || end > region_end {

@@ -1,36 +1,36 @@
-//! Scatter/gather lists: message bytes out of, and into, several pieces of registered memory.
+//! Scatter/gather lists: copies message bytes from and to several ranges of registered memory.
 
 use arrayvec::ArrayVec;
 
 use crate::ddp::memory::{Access, Memory, MemoryFault};
 use crate::ddp::regions::{AccessScope, Stag};
 
-/// Scatter/gather elements per request.
+/// Maximum number of scatter/gather elements per request.
 pub const SGE_COUNT_MAX: usize = 6;
-/// Bytes that a request may carry inside itself.
+/// Maximum number of inline bytes per request.
 pub const INLINE_LEN_MAX: usize = 96;
 
-/// A piece of local memory: `len` bytes at `addr` of the region `lkey`.
+/// Scatter/gather element (verbs: `ibv_sge`): `len` bytes at `addr` of the region `lkey`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Sge {
     /// Address (tagged offset) of the first byte.
     pub addr: u64,
-    /// Bytes.
+    /// Length in bytes.
     pub len: u32,
     /// STag of the region.
     pub lkey: Stag,
 }
 
-/// A list of local pieces.
+/// Scatter/gather list.
 pub type SgList = ArrayVec<Sge, SGE_COUNT_MAX>;
 
-/// Bytes of all pieces.
+/// Returns the total length of the list in bytes.
 #[must_use]
 pub fn len(list: &[Sge]) -> u64 {
     list.iter().map(|sge| u64::from(sge.len)).sum()
 }
 
-/// Fills `out` with the list's bytes from `offset` on, each read once.
+/// Fills `out` with the bytes of the list from `offset` on. Each byte is read once.
 ///
 /// # Errors
 /// The first [`MemoryFault`]; `out` is then filled in part.
@@ -53,7 +53,7 @@ pub fn gather(
 /// Places `bytes` into the list from `offset` on, front to back.
 ///
 /// # Errors
-/// The first [`MemoryFault`]; pieces before it were placed.
+/// The first [`MemoryFault`]; the elements before it were placed.
 pub fn scatter(
     memory: &impl Memory,
     scope: AccessScope,
@@ -71,8 +71,8 @@ pub fn scatter(
     Ok(())
 }
 
-/// The pieces `(element, address, bytes)` that cover `len` bytes from `offset` on. An address
-/// that would wrap is left for `resolve` to refuse.
+/// Returns the ranges `(element, address, length)` that cover `len` bytes from `offset` on. An
+/// address that would wrap is saturated, so that `resolve` refuses it.
 fn slices(list: &[Sge], offset: u64, len: usize) -> impl Iterator<Item = (&Sge, u64, usize)> {
     let mut skip = offset;
     let mut left = len as u64;

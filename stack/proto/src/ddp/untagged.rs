@@ -1,4 +1,4 @@
-//! A queue of untagged buffers at the Data Sink (RFC 5041 sections 4.3, 5.3 and 7.1).
+//! Queue of untagged buffers at the Data Sink (RFC 5041 sections 4.3, 5.3 and 7.1).
 
 use std::collections::VecDeque;
 
@@ -8,48 +8,50 @@ use crate::ddp::sgl::{self, SgList};
 use crate::wire::ddp::Untagged;
 use crate::wire::seq::Seq;
 
-/// A buffer for one untagged message.
+/// Untagged buffer: holds one untagged message.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct UntaggedBuffer {
-    /// The poster's name for it.
+    /// Work request ID, returned in the completion.
     pub wr_id: u64,
-    /// Filled in order.
+    /// Scatter/gather list, filled front to back.
     pub sg_list: SgList,
 }
 
-/// A message that filled a buffer.
+/// Delivered untagged message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DeliveredMessage {
-    /// The buffer's name.
+    /// `wr_id` of its buffer.
     pub wr_id: u64,
-    /// Bytes of the message.
+    /// Length of the message in bytes.
     pub len: u32,
 }
 
-/// Why a segment was not placed, in the order of the checks.
+/// Reason why an untagged segment was not placed, in the order of the checks. Names of error codes
+/// are those of RFC 5041 section 7.2.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum UntaggedFault {
-    /// MSN of a message that was already received, or that skips one.
+    /// "Invalid MSN - MSN range is not valid": the message was already received, or the MSN skips
+    /// one.
     MsnRange,
-    /// No buffer is posted for the MSN.
+    /// "Invalid MSN - no buffer available": no buffer is posted for the MSN.
     NoBuffer,
-    /// MO is not where the message stands: the stream is in order, so it must be.
+    /// "Invalid MO": not the next MO expected. The stream is in order, so it has to be.
     MessageOffset,
-    /// The message is longer than its buffer.
+    /// "DDP Message too long for available buffer".
     TooLong {
-        /// The buffer.
+        /// `wr_id` of the buffer.
         wr_id: u64,
     },
-    /// The buffer is not registered as its poster claimed.
+    /// The buffer is not registered as its receive request claims: a local error.
     Local {
-        /// The buffer.
+        /// `wr_id` of the buffer.
         wr_id: u64,
-        /// What was wrong.
+        /// The failed check.
         fault: MemoryFault,
     },
 }
 
-/// Buffers in posting order, and how far the first is filled.
+/// Queue of untagged buffers in posting order, with the next MSN and MO expected.
 #[derive(Debug)]
 pub struct BufferQueue {
     buffers: VecDeque<UntaggedBuffer>,
@@ -59,7 +61,7 @@ pub struct BufferQueue {
 }
 
 impl BufferQueue {
-    /// A queue for at most `count_max` buffers; the first message has MSN 1.
+    /// Creates a queue for at most `count_max` buffers; the first message has MSN 1.
     #[must_use]
     pub fn new(count_max: usize) -> Self {
         let buffers = VecDeque::with_capacity(count_max);
@@ -67,7 +69,7 @@ impl BufferQueue {
         Self { buffers, count_max, msn: Seq(1), next_mo: 0 }
     }
 
-    /// Free places.
+    /// Returns the number of buffers that can be posted now.
     #[must_use]
     pub fn free_count(&self) -> usize {
         self.count_max - self.buffers.len()
@@ -83,19 +85,19 @@ impl BufferQueue {
         fits
     }
 
-    /// The next message has this MSN.
+    /// Sets the MSN expected next.
     #[cfg(test)]
     pub(crate) const fn set_next_msn(&mut self, msn: u32) {
         self.msn = Seq(msn);
     }
 
-    /// A message came that is for no buffer.
+    /// Counts a received message that consumes no buffer.
     pub fn skip_message(&mut self) {
         self.msn += 1;
     }
 
-    /// Places a segment of an in-order stream. Returns the message when this was its last
-    /// segment; its buffer has then left the queue.
+    /// Places a segment of an in-order stream. Returns the message if this was its last segment;
+    /// its buffer has then left the queue.
     ///
     /// # Errors
     /// [`UntaggedFault`]; nothing of the segment was placed, except on `Local`.
@@ -151,7 +153,7 @@ impl BufferQueue {
         self.buffers.pop_front()
     }
 
-    /// The oldest buffer.
+    /// Returns the oldest buffer.
     #[must_use]
     pub fn front(&self) -> Option<&UntaggedBuffer> {
         self.buffers.front()

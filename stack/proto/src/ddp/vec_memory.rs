@@ -1,4 +1,4 @@
-//! Registered memory for tests and simulations: one byte arena in safe Rust.
+//! Registered memory for tests and simulations: a byte arena in safe Rust.
 
 use std::cell::RefCell;
 
@@ -6,14 +6,14 @@ use crate::ddp::atomic::{ATOMIC_LEN, AtomicOp, apply};
 use crate::ddp::memory::{Access, Memory, MemoryRange};
 use crate::ddp::regions::{RegionTable, Registration, Stag, StreamId};
 
-/// An arena whose regions are ranges of it, addressed by their offset.
+/// Byte arena. Its regions are ranges of the arena, addressed by their offset.
 pub struct VecMemory {
     bytes: RefCell<Vec<u8>>,
     regions: RegionTable,
 }
 
 impl VecMemory {
-    /// An arena of `len` zero bytes.
+    /// Creates an arena of `len` zero bytes.
     #[must_use]
     pub fn new(len: usize) -> Self {
         Self { bytes: RefCell::new(vec![0; len]), regions: RegionTable::new(64, 0x5eed) }
@@ -28,7 +28,7 @@ impl VecMemory {
         self.insert(start, len, access, pd, None)
     }
 
-    /// The same for one stream of the domain alone.
+    /// Registers a region that is bound to one stream of the protection domain.
     ///
     /// # Panics
     /// As [`VecMemory::register`].
@@ -65,7 +65,7 @@ impl VecMemory {
         self.bytes.borrow_mut()[start..start + bytes.len()].copy_from_slice(bytes);
     }
 
-    /// A copy of `len` bytes at `start`.
+    /// Returns a copy of `len` bytes at `start`.
     ///
     /// # Panics
     /// If the range leaves the arena.

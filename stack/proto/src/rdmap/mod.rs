@@ -1,4 +1,4 @@
-//! RDMAP: operations, read requests and responses, Terminate (RFC 5040 and its drafts).
+//! RDMAP: operations, RDMA Read Requests and Responses, Terminate (RFC 5040 and its drafts).
 
 pub mod operation;
 pub mod requester;

@@ -1,4 +1,4 @@
-//! What an upper layer may ask of a stream.
+//! Operations that the ULP can post to a stream.
 
 use arrayvec::ArrayVec;
 
@@ -8,26 +8,26 @@ use crate::ddp::regions::Stag;
 pub use crate::ddp::sgl::{INLINE_LEN_MAX, SGE_COUNT_MAX, SgList, Sge};
 pub use crate::wire::atomic::{AtomicOp, ImmediateData};
 
-/// Bytes a message may have (RFC 5040 section 1.1).
+/// Maximum length of a message in bytes (RFC 5040 section 1.1).
 pub const MESSAGE_LEN_MAX: u32 = u32::MAX;
 
-/// Where the bytes of a message come from.
+/// Source of the bytes of a message.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Payload {
-    /// Gathered from registered memory when the message is built.
+    /// Gathered from registered memory when its segments are built.
     Gather(SgList),
-    /// Copied into the request when it was posted.
+    /// Copied into the request when it was posted (verbs: `IBV_SEND_INLINE`).
     Inline(ArrayVec<u8, INLINE_LEN_MAX>),
 }
 
 impl Payload {
-    /// No bytes.
+    /// Creates an empty payload.
     #[must_use]
     pub const fn empty() -> Self {
         Self::Inline(ArrayVec::new_const())
     }
 
-    /// Bytes in total; more than [`MESSAGE_LEN_MAX`] is refused when posted.
+    /// Returns the length in bytes; more than [`MESSAGE_LEN_MAX`] is refused when posted.
     #[must_use]
     pub fn len(&self) -> u64 {
         match self {
@@ -36,7 +36,7 @@ impl Payload {
         }
     }
 
-    /// True if there is no byte.
+    /// True if the payload is empty.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
@@ -44,7 +44,7 @@ impl Payload {
 }
 
 impl Operation {
-    /// Bytes that the operation moves.
+    /// Returns the number of bytes that the operation transfers.
     #[must_use]
     pub fn len(&self) -> u64 {
         match self {
@@ -57,31 +57,31 @@ impl Operation {
         }
     }
 
-    /// True if it concerns this end alone: nothing is sent for it.
+    /// True for a local operation: it sends nothing.
     #[must_use]
     pub const fn is_local(&self) -> bool {
         matches!(self, Self::Bind(_) | Self::Invalidate { .. })
     }
 
-    /// True if it moves no byte.
+    /// True if it transfers no bytes.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// It takes one of the ORD credits of the connection until it is answered.
+    /// True if it uses an ORD credit until its response has been received.
     #[must_use]
     pub const fn is_answered(&self) -> bool {
         matches!(self, Self::Read { .. } | Self::Atomic { .. })
     }
 
-    /// It is one that RFC 7306 added: a peer may not know it.
+    /// True for an operation of RFC 7306: a peer may not support it.
     #[must_use]
     pub const fn is_extension(&self) -> bool {
         matches!(self, Self::Atomic { .. } | Self::Immediate { .. } | Self::WriteImmediate { .. })
     }
 
-    /// An atomic operation whose word cannot be one, or whose sink does not take a word.
+    /// True for an atomic operation on an unaligned word, or with a sink that is not eight bytes.
     #[must_use]
     pub const fn is_misaligned(&self) -> bool {
         const LEN: u64 = ATOMIC_LEN as u64;
@@ -94,20 +94,20 @@ impl Operation {
     }
 }
 
-/// An operation of RDMAP (RFC 5040 section 1.2, RFC 7306 sections 4 and 5).
+/// RDMAP operation (RFC 5040 section 1.2, RFC 7306 sections 4 and 5), or a local operation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Operation {
-    /// Send, in its four forms.
+    /// Send, in its four forms (verbs: `IBV_WR_SEND`, `IBV_WR_SEND_WITH_INV`).
     Send {
         /// The message.
         payload: Payload,
-        /// Asks the peer for an event (Send with Solicited Event).
+        /// Send with Solicited Event (verbs: `IBV_SEND_SOLICITED`).
         solicited: bool,
-        /// Invalidates this STag at the peer before its completion.
+        /// Send with Invalidate: the peer's STag to invalidate before delivery.
         invalidate: Option<Stag>,
     },
-    /// RDMA Write to the peer's tagged buffer.
+    /// RDMA Write to the peer's tagged buffer (verbs: `IBV_WR_RDMA_WRITE`).
     Write {
         /// The message.
         payload: Payload,
@@ -116,40 +116,42 @@ pub enum Operation {
         /// Tagged offset at the peer.
         remote: u64,
     },
-    /// RDMA Read from the peer's tagged buffer.
+    /// RDMA Read from the peer's tagged buffer (verbs: `IBV_WR_RDMA_READ`).
     Read {
-        /// Where the response is placed.
+        /// Data Sink: the local buffer for the response.
         sink: Sge,
         /// STag at the peer.
         rkey: Stag,
         /// Tagged offset at the peer.
         remote: u64,
     },
-    /// An atomic operation on a word of the peer's tagged buffer, whose region grants
-    /// [`Access::REMOTE_ATOMIC`](crate::ddp::memory::Access::REMOTE_ATOMIC).
+    /// Atomic operation on a word of the peer's tagged buffer, whose region grants
+    /// [`Access::REMOTE_ATOMIC`](crate::ddp::memory::Access::REMOTE_ATOMIC) (verbs:
+    /// `IBV_WR_ATOMIC_FETCH_AND_ADD`, `IBV_WR_ATOMIC_CMP_AND_SWP`).
     ///
-    /// Completes when the word that was there before has been placed. It takes part in the order
-    /// and the credits of RDMA Reads; what is posted after it may overtake it unless it is fenced.
+    /// Completes when the original remote value has been placed. It is ordered with RDMA Reads and
+    /// uses their ORD credits; requests posted after it may overtake it unless they are fenced.
     Atomic {
-        /// What to do.
+        /// Operation and operands.
         op: AtomicOp,
-        /// Where the word that was there before is placed, in the byte order of this machine:
-        /// eight bytes.
+        /// Local buffer for the original remote value, in the byte order of this machine: eight
+        /// bytes.
         sink: Sge,
         /// STag at the peer.
         rkey: Stag,
         /// Tagged offset at the peer: a multiple of eight.
         remote: u64,
     },
-    /// Immediate Data: uses up a receive buffer of the peer and puts nothing there; the data come
-    /// with its completion. Whatever was written before is in place by then.
+    /// Immediate Data: consumes a receive buffer of the peer and writes nothing to it. The data are
+    /// reported in its completion. RDMA Writes posted before are placed by then.
     Immediate {
         /// Eight bytes.
         data: ImmediateData,
-        /// Asks the peer for an event (Immediate Data with Solicited Event).
+        /// Immediate Data with Solicited Event.
         solicited: bool,
     },
-    /// RDMA Write, and Immediate Data behind it: the peer is told that it was written.
+    /// RDMA Write followed by Immediate Data, which notifies the peer of the Write (verbs:
+    /// `IBV_WR_RDMA_WRITE_WITH_IMM`).
     WriteImmediate {
         /// The message.
         payload: Payload,
@@ -159,14 +161,15 @@ pub enum Operation {
         remote: u64,
         /// Eight bytes.
         data: ImmediateData,
-        /// Asks the peer for an event.
+        /// Immediate Data with Solicited Event.
         solicited: bool,
     },
-    /// Binds a memory window for the peer of this stream; what is posted later may advertise it.
+    /// Local operation (verbs: `IBV_WR_BIND_MW`): binds a memory window for the peer of this
+    /// stream. Requests posted after it may advertise its STag.
     Bind(Bind),
-    /// Invalidates an STag of this end that is for this stream alone: a window bound through it,
-    /// or a region registered for it. It does not wait for Reads whose sink has that STag, unless
-    /// posted with a fence.
+    /// Local operation (verbs: `IBV_WR_LOCAL_INV`): invalidates an STag that is valid for this
+    /// stream only, of a window bound through it or a region registered for it. It does not wait
+    /// for Reads whose sink has that STag, unless posted with a fence.
     Invalidate {
         /// The STag.
         stag: Stag,

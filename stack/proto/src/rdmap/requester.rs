@@ -1,9 +1,10 @@
-//! The requesting half of a stream: the send queue, the segments made of it, and the order in
-//! which requests complete (RFC 5040 sections 5.5 and 6).
+//! Requester of a stream: the send queue, its segments, and the order in which requests complete
+//! (RFC 5040 sections 5.5 and 6).
 //!
-//! Entries move through the queue in posting order: `completed | built, or waiting for a response
-//! | being built | queued`. Segments are built front to back; a request completes when it and all
-//! before it are done, whatever order they became so.
+//! Entries move through the queue in posting order:
+//! `completed | built, or outstanding | being built | queued`.
+//! Segments are built front to back. A request completes when it and all requests before it are
+//! done, in whatever order they became so.
 
 use std::collections::VecDeque;
 
@@ -19,39 +20,39 @@ use crate::wire::seq::Seq;
 mod atomic;
 mod terminated;
 
-/// A posted request.
+/// Posted work request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Request {
-    /// The poster's name for it.
+    /// Work request ID, returned in the completion.
     pub wr_id: u64,
-    /// What to do.
+    /// Operation to perform.
     pub operation: Operation,
-    /// [`Operation::len`] of it, summed up once.
+    /// [`Operation::len`] of `operation`, computed once.
     pub len: u64,
-    /// Report success too.
+    /// Success is reported too.
     pub signaled: bool,
-    /// Start only when all earlier Reads and atomic operations have completed.
+    /// Fence: starts only when all earlier Reads and atomic operations have completed.
     pub fence: bool,
 }
 
-/// Where a request stands.
+/// Progress of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Progress {
-    /// Not begun, or begun and not built whole.
+    /// Not built, or built in part.
     Queued,
-    /// Its bytes no longer depend on the application's memory.
+    /// Built: no longer depends on the application's memory. Local operation: executed.
     Built,
-    /// A Write with immediate data whose Write is built, and its Immediate Data not.
+    /// A [`Operation::WriteImmediate`] whose Write is built, but not its Immediate Data.
     WriteBuilt,
-    /// A Read whose response is `received` bytes in.
+    /// Outstanding Read; `received` bytes of its response have been placed.
     Reading { received: u32 },
-    /// An atomic operation whose request was built, under this name.
+    /// Outstanding atomic operation; `id` is its Request Identifier.
     Atomic { id: u32 },
-    /// A Read or atomic operation whose response was delivered.
+    /// Read or atomic operation whose response was delivered.
     Answered,
-    /// It concerns this end alone and was refused: the stream is to end with the next segment.
+    /// Local operation that was refused: the next build fails, which ends the stream.
     LocalOpFailed(MemoryFault),
-    /// It cannot be built: its memory is not registered as it claims.
+    /// Cannot be built: its memory is not registered as it claims.
     Failed,
 }
 
@@ -61,10 +62,10 @@ struct Entry {
     progress: Progress,
 }
 
-/// A request that left the queue.
+/// Outcome of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RequestOutcome {
-    /// As asked.
+    /// Completed.
     Success,
     /// Its memory was not registered as it claims.
     LocalProtection,
@@ -72,34 +73,34 @@ pub enum RequestOutcome {
     Flushed,
 }
 
-/// The send queue of a stream.
+/// Send queue of a stream.
 #[derive(Debug)]
 pub struct Requester {
     queue: VecDeque<Entry>,
     count_max: usize,
-    /// Entries before this index are built.
+    /// Number of entries at the front of `queue` that are built.
     built_count: usize,
-    /// Bytes of the entry at `built` that went into segments.
+    /// Bytes of the entry at `built_count` that are in built segments.
     offset: u64,
-    /// Reads and atomic operations in progress, oldest first, each counted from the first request
-    /// ever posted.
+    /// Outstanding Reads and atomic operations, oldest first, each by its number, counted from the
+    /// first request ever posted.
     outstanding: VecDeque<u64>,
-    /// Requests that left the queue since it was made.
+    /// Requests removed from the queue since its creation.
     popped_count: u64,
-    /// Queued requests that concern this end alone.
+    /// Queued local operations.
     local_count: usize,
     ord: u16,
-    /// The ready-to-receive Read, older than all others, is not answered.
+    /// The RTR Read, older than all others, is outstanding.
     rtr_read_pending: bool,
     send_msn: Seq,
-    /// Of Read Requests and Atomic Requests.
+    /// MSN of the next Read Request or Atomic Request.
     read_msn: Seq,
-    /// The next Atomic Response's.
+    /// MSN expected in the next Atomic Response.
     response_msn: Seq,
 }
 
 impl Requester {
-    /// A queue for at most `count_max` requests.
+    /// Creates a queue for at most `count_max` requests.
     #[must_use]
     pub fn new(count_max: usize) -> Self {
         Self {
@@ -120,43 +121,44 @@ impl Requester {
         }
     }
 
-    /// Sets how many Reads and atomic operations may be in progress; done once, when the stream
-    /// starts.
+    /// Sets ORD, the number of Reads and atomic operations outstanding at a time. Called once, when
+    /// the stream starts.
     pub fn set_ord(&mut self, ord: u16) {
         self.ord = ord;
         self.outstanding.reserve(usize::from(ord));
     }
 
-    /// Reads and atomic operations in progress.
+    /// Returns the number of outstanding Reads and atomic operations.
     fn outstanding_count(&self) -> usize {
         self.outstanding.len() + usize::from(self.rtr_read_pending)
     }
 
-    /// Bytes of a request went into segments, ever.
+    /// True if a request was ever built, at least in part.
     pub(super) const fn has_built(&self) -> bool {
         self.popped_count > 0 || self.built_count > 0 || self.offset > 0
     }
 
-    /// The next Send has this MSN.
+    /// Sets the MSN of the next Send.
     #[cfg(test)]
     pub(super) const fn set_next_send_msn(&mut self, msn: u32) {
         self.send_msn = Seq(msn);
     }
 
-    /// The next Read has this MSN.
+    /// Sets the MSN of the next Read.
     #[cfg(test)]
     pub(super) const fn set_next_read_msn(&mut self, msn: u32) {
         self.read_msn = Seq(msn);
     }
 
-    /// MSN of a Send that is not in the queue.
+    /// Allocates the MSN of a Send that is not in the queue.
     pub(super) fn alloc_send_msn(&mut self) -> u32 {
         let msn = self.send_msn.0;
         self.send_msn += 1;
         msn
     }
 
-    /// MSN of a Read of no bytes that is not in the queue, and is older than any that is.
+    /// Starts the zero-length RTR Read, which is not in the queue and older than all requests;
+    /// returns its MSN.
     pub(super) fn start_rtr_read(&mut self) -> u32 {
         self.rtr_read_pending = true;
         let msn = self.read_msn.0;
@@ -164,34 +166,34 @@ impl Requester {
         msn
     }
 
-    /// A segment of a Read Response came: true if it answers the Read that is not in the queue.
+    /// Handles a segment of a Read Response: true if it is the response to the RTR Read.
     pub(super) const fn on_rtr_read_response(&mut self, is_empty: bool) -> bool {
         let ends = self.rtr_read_pending && is_empty;
         self.rtr_read_pending &= !ends;
         ends
     }
 
-    /// Reads and atomic operations that may be in progress.
+    /// Returns ORD: Reads and atomic operations that may be outstanding.
     #[must_use]
     pub const fn ord(&self) -> u16 {
         self.ord
     }
 
-    /// Nothing is left of all that was posted.
+    /// True if the queue is empty.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.queue.is_empty()
     }
 
-    /// The peer answers no more; true if it still had to.
+    /// Closes the receive direction: no more responses arrive. True if a request still needs one.
     pub(super) fn on_rx_closed(&mut self) -> bool {
-        // Whatever needs an answer waits for credit from now on.
+        // Requests that need a response are blocked from now on: there is no ORD credit.
         self.ord = 0;
         let mut waiting = self.queue.iter().skip(self.built_count);
         !self.outstanding.is_empty() || waiting.any(|entry| entry.request.operation.is_answered())
     }
 
-    /// Free places.
+    /// Returns the number of requests that can be posted now.
     #[must_use]
     pub fn free_count(&self) -> usize {
         self.count_max - self.queue.len()
@@ -208,14 +210,14 @@ impl Requester {
         fits
     }
 
-    /// Requests wait that concern this end alone: see [`Requester::execute_local_ops`].
+    /// True if local operations are queued: see [`Requester::execute_local_ops`].
     #[must_use]
     pub const fn has_local_ops(&self) -> bool {
         self.local_count > 0
     }
 
-    /// Carries out what concerns this end alone, as far as it is its turn: to be called when such
-    /// a request was posted, a message was built whole, or a Read completed.
+    /// Executes the local operations that are next in the queue. To be called when one was posted,
+    /// a message was built completely, or a Read or atomic operation completed.
     #[cold]
     pub fn execute_local_ops(&mut self, regions: &RegionTable, scope: AccessScope) {
         while self.local_count > 0 && self.offset == 0 {
@@ -240,18 +242,18 @@ impl Requester {
         }
     }
 
-    /// A segment can be built now.
+    /// True if a segment can be built now.
     #[must_use]
     pub fn can_build(&self) -> bool {
         let Some(entry) = self.queue.get(self.built_count) else { return false };
         if entry.progress != Progress::Queued {
-            // It failed; or was refused, and is yet to end the stream.
+            // Its Immediate Data follow, or the build is to report a refused local operation.
             return entry.progress != Progress::Failed;
         }
         if self.offset > 0 || entry.progress == Progress::WriteBuilt {
             return true;
         }
-        // A Read without credit blocks what follows it: requests are not overtaken.
+        // A Read without ORD credit blocks the requests behind it: they do not overtake it.
         // req: RDMAP-231, RDMAP-235, RDMAP-237
         let credit = !entry.request.operation.is_answered()
             || self.outstanding_count() < usize::from(self.ord);
@@ -261,14 +263,14 @@ impl Requester {
             && (!entry.request.fence || self.outstanding.is_empty())
     }
 
-    /// A message is begun and not built whole.
+    /// True if a message has been built in part.
     #[must_use]
     pub const fn is_mid_message(&self) -> bool {
         self.offset > 0
     }
 
-    /// Bytes of the ULPDU that [`Requester::build`] would make with no bound on its room; lets
-    /// the packer see whether the next ULPDU fits what is left of a segment.
+    /// Returns the length in bytes of the ULPDU that [`Requester::build`] would build with
+    /// unlimited capacity. The packer needs it to check that the next ULPDU fits into a segment.
     #[must_use]
     pub fn next_ulpdu_len(&self) -> u64 {
         let Some(entry) = self.queue.get(self.built_count) else { return 0 };
@@ -287,13 +289,13 @@ impl Requester {
         }
     }
 
-    /// Builds the next segment into `out` and returns its length. Call only when
-    /// [`Requester::can_build`]. `out` has at least 128 bytes; a message that does not fit goes on
-    /// in the next segment.
+    /// Builds the next segment into `out` and returns its length. Call only if
+    /// [`Requester::can_build`]. `out` has at least 128 bytes; a message that does not fit
+    /// continues in the next segment.
     ///
     /// # Errors
-    /// [`MemoryFault`] if the request's memory is not registered as it claims. The request will
-    /// complete with [`RequestOutcome::LocalProtection`]; the stream has to end, since part of the
+    /// [`MemoryFault`] if the request's memory is not registered as it claims. The request
+    /// completes with [`RequestOutcome::LocalProtection`]. The stream has to end, since part of the
     /// message may have been sent.
     pub fn build(
         &mut self,
@@ -350,7 +352,7 @@ impl Requester {
         Ok(segment.len)
     }
 
-    /// The last segment of a message was built.
+    /// Handles the end of a message: its last segment was built.
     fn on_message_built(&mut self) {
         let number = self.popped_count + self.built_count as u64;
         let Some(entry) = self.queue.get_mut(self.built_count) else { return };
@@ -359,7 +361,7 @@ impl Requester {
                 Progress::Built
             }
             Operation::WriteImmediate { .. } if entry.progress != Progress::WriteBuilt => {
-                // Its other message is still to come.
+                // Its Immediate Data follow.
                 entry.progress = Progress::WriteBuilt;
                 return;
             }
@@ -386,12 +388,12 @@ impl Requester {
         self.built_count += 1;
     }
 
-    /// Checks a segment of a Read Response against the oldest Read in progress: it must go on
-    /// exactly where that one stands. Returns the sink's STag to place it with, or `None` if no
-    /// Read is in progress.
+    /// Checks a segment of a Read Response against the oldest outstanding request: it has to
+    /// continue the response to that Read without a gap. Returns the sink's STag for placement, or
+    /// `None` if that request is not a Read or there is none.
     ///
     /// # Errors
-    /// [`MemoryFault`] if STag, offset or length are not the Read's.
+    /// [`MemoryFault`] if STag, offset or length do not match the Read.
     pub fn check_read_response(
         &self,
         header: &Tagged,
@@ -422,7 +424,7 @@ impl Requester {
         Ok(Some(sink.lkey))
     }
 
-    /// Counts a segment of a Read Response that was placed; true when it completed the Read.
+    /// Counts a placed segment of a Read Response; true if it completed the Read.
     pub fn on_response_placed(&mut self, len: usize, last: bool) -> bool {
         let Some(&number) = self.outstanding.front() else { return false };
         let Some(entry) = self.entry_mut(number) else { return false };
@@ -438,7 +440,8 @@ impl Requester {
         last
     }
 
-    /// The oldest request and how it ended, if it is done; take it off with [`Requester::pop`].
+    /// Returns the oldest request and its outcome, if it is done; remove it with
+    /// [`Requester::pop`].
     #[must_use]
     pub fn completed(&self) -> Option<(&Request, RequestOutcome)> {
         // req: RDMAP-210
@@ -455,20 +458,21 @@ impl Requester {
         Some((&entry.request, outcome))
     }
 
-    /// The oldest request and how it ends now that the stream has: done, failed or flushed.
+    /// Returns the oldest request and its outcome at the end of the stream: done, failed or
+    /// flushed.
     #[must_use]
     pub fn flushed(&self) -> Option<(&Request, RequestOutcome)> {
         self.completed()
             .or_else(|| self.queue.front().map(|entry| (&entry.request, RequestOutcome::Flushed)))
     }
 
-    /// Number of the oldest request, counted from the first ever posted.
+    /// Returns the number of the oldest request, counted from the first ever posted.
     #[must_use]
     pub const fn oldest_number(&self) -> u64 {
         self.popped_count
     }
 
-    /// Takes the oldest request off.
+    /// Removes the oldest request.
     pub fn pop(&mut self) {
         if self.queue.pop_front().is_some() {
             self.popped_count += 1;

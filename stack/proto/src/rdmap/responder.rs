@@ -1,4 +1,4 @@
-//! The answering half of a stream: Read Requests and Atomic Requests of the peer, served in order
+//! Responder of a stream: serves the peer's Read Requests and Atomic Requests in order of arrival
 //! (RFC 5040 section 5.2, RFC 7306 section 4).
 
 use std::collections::VecDeque;
@@ -24,37 +24,37 @@ struct PendingResponse {
 
 #[derive(Debug)]
 enum ResponseKind {
-    /// A Read, `answered` bytes of which went into responses.
+    /// RDMA Read; `answered` bytes of it are in built responses.
     Read { request: ReadRequest, answered: u32 },
-    /// An atomic operation; carried out when its response is built.
+    /// Atomic operation, executed when its response is built.
     Atomic(AtomicRequest),
 }
 
-/// A request that failed while it was answered: the fault, and the request as a ULPDU, which for a
-/// Read names what was left to answer (for the Terminate's copies).
+/// Fault of a request while its response was built, with the request as a ULPDU. For a Read the
+/// ULPDU covers only the remaining range (for the headers copied into the Terminate).
 #[derive(Debug)]
 pub struct ResponseFault {
-    /// What was wrong with the memory.
+    /// The failed check.
     pub fault: Fault,
-    /// The request, or its remainder.
+    /// The request, or the remainder of a Read.
     pub segment: ArrayVec<u8, { UNTAGGED_LEN + ATOMIC_REQUEST_LEN }>,
 }
 
-/// Requests being served.
+/// Queue of requests to be served, at most IRD.
 #[derive(Debug)]
 pub struct Responder {
     pending: VecDeque<PendingResponse>,
     ird: u16,
-    /// Of the next Read Request or Atomic Request.
+    /// MSN of the next Read Request or Atomic Request.
     msn: Seq,
-    /// Of the next Atomic Response.
+    /// MSN of the next Atomic Response.
     response_msn: Seq,
-    /// Nothing is answered any more.
+    /// The transmit direction is closed: no more requests are queued.
     tx_closed: bool,
 }
 
 impl Responder {
-    /// Serves nothing until [`Responder::set_ird`].
+    /// Creates a responder that serves nothing until [`Responder::set_ird`].
     #[must_use]
     pub const fn new() -> Self {
         Self {
@@ -66,21 +66,21 @@ impl Responder {
         }
     }
 
-    /// Answers nothing from now on: what is still asked is forgotten.
+    /// Closes the transmit direction: requests received from now on are not answered.
     pub const fn on_tx_closed(&mut self) {
         self.tx_closed = true;
     }
 
-    /// Sets how many requests are served at a time; done once, when the stream starts.
+    /// Sets IRD, the number of requests served at a time. Called once, when the stream starts.
     pub fn set_ird(&mut self, ird: u16) {
         self.ird = ird;
         self.pending.reserve(usize::from(ird));
     }
 
-    /// Takes a Read Request in, after checking that its source may be read.
+    /// Queues a Read Request, after checking remote read access to its source.
     ///
     /// # Errors
-    /// [`Fault`]: more requests than IRD are "no buffer" of the request queue.
+    /// [`Fault`]; [`UntaggedFault::NoBuffer`] for a request beyond IRD.
     pub fn on_read_request(
         &mut self,
         memory: &impl Memory,
@@ -99,7 +99,8 @@ impl Responder {
         Ok(())
     }
 
-    /// What DDP checks of a message for the request queue: it is the next, and there is a buffer.
+    /// Performs the DDP checks of a message on the Read Request queue: MSN, available buffer (IRD),
+    /// MO.
     fn check_header(&self, header: &Untagged) -> Result<(), Fault> {
         // req: RDMAP-267
         if Seq(header.msn) != self.msn {
@@ -125,19 +126,19 @@ impl Responder {
         self.msn += 1;
     }
 
-    /// The next request has this MSN.
+    /// Sets the MSN expected next.
     #[cfg(test)]
     pub(super) const fn set_next_msn(&mut self, msn: u32) {
         self.msn = Seq(msn);
     }
 
-    /// A segment can be built now.
+    /// True if a segment can be built now.
     #[must_use]
     pub fn can_build(&self) -> bool {
         !self.pending.is_empty()
     }
 
-    /// A response is begun and not built whole.
+    /// True if a response has been built in part.
     #[must_use]
     pub fn is_mid_message(&self) -> bool {
         self.pending.front().is_some_and(
@@ -145,7 +146,8 @@ impl Responder {
         )
     }
 
-    /// Bytes of the ULPDU that [`Responder::build`] would make with no bound on its room.
+    /// Returns the length in bytes of the ULPDU that [`Responder::build`] would build with
+    /// unlimited capacity.
     #[must_use]
     pub fn next_ulpdu_len(&self) -> u64 {
         self.pending.front().map_or(0, |response| match &response.kind {
@@ -214,7 +216,8 @@ impl Default for Responder {
 }
 
 impl PendingResponse {
-    /// The request, as the Terminate's copies show it: of a Read the remainder.
+    /// Returns the request for the headers copied into the Terminate: for a Read the remaining
+    /// range.
     fn response_fault(&self, fault: Fault, version: Version) -> ResponseFault {
         let mut segment = [0; UNTAGGED_LEN + ATOMIC_REQUEST_LEN];
         let (opcode, len) = match &self.kind {
@@ -250,7 +253,7 @@ impl PendingResponse {
     }
 }
 
-/// The source of a Read of no bytes is not checked (RFC 5040 section 5.2.1).
+/// Checks the source of a Read. A zero-length Read is not checked (RFC 5040 section 5.2.1).
 fn check_source(
     memory: &impl Memory,
     scope: AccessScope,

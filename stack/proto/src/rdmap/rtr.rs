@@ -1,5 +1,6 @@
-//! The ready-to-receive message: the FPDU by which an initiator lets its responder speak first
-//! (RFC 6581 section 9.2). It is nobody's request: it completes nowhere and fills no buffer.
+//! Ready-to-receive (RTR) message: the first FPDU of an initiator, which allows its responder to
+//! send (RFC 6581 section 9.2). It has no work request: it generates no completion and consumes no
+//! receive buffer.
 
 use arrayvec::ArrayVec;
 
@@ -8,15 +9,15 @@ use crate::rdmap::stream::Stream;
 use crate::wire::ddp::{Header, TAGGED_LEN, Tagged, UNTAGGED_LEN, Untagged};
 use crate::wire::rdmap::{Opcode, QN_READ_REQUEST, QN_SEND, READ_REQUEST_LEN, ReadRequest};
 
-/// A ready-to-receive message as a ULPDU.
+/// RTR message as a ULPDU.
 pub type RtrUlpdu = ArrayVec<u8, { UNTAGGED_LEN + READ_REQUEST_LEN }>;
 
-/// STag of a message without bytes: it names nothing, but some hardware refuses 0.
+/// STag of a zero-length message. It is not checked, but some hardware refuses 0.
 const NO_STAG: u32 = 1;
 
 impl Stream {
-    /// The ready-to-receive message of this kind, which must be the first FPDU of the stream. A
-    /// Write may also come later: it changes nothing.
+    /// Builds the RTR message of this kind, which has to be the first FPDU of the stream. An RDMA
+    /// Write may also be sent later: it has no effect.
     #[must_use]
     pub fn build_rtr(&mut self, rtr: Rtr) -> RtrUlpdu {
         self.rtr_sent = true;
@@ -59,8 +60,8 @@ impl Stream {
         out[..len].iter().copied().collect()
     }
 
-    /// The first FPDU of the stream has come: true if it is a Send of no bytes that says no more
-    /// than that the peer is ready. It takes its place in the order of Sends, and no buffer.
+    /// Handles the first FPDU of the stream: true if it is an RTR indication by a zero-length Send.
+    /// That Send uses an MSN, but no receive buffer.
     pub fn consume_rtr(&mut self, ulpdu: &[u8]) -> bool {
         if !self.clear_rtr_expected() {
             return false;

@@ -1,4 +1,4 @@
-//! The segments that requests are made of: one function for each kind of message.
+//! Builds the DDP segments of requests: one function for each kind of message.
 
 use crate::ddp::memory::{Access, Memory, MemoryFault};
 use crate::ddp::regions::{AccessScope, Stag};
@@ -8,28 +8,27 @@ use crate::wire::atomic::{ATOMIC_REQUEST_LEN, AtomicRequest, IMMEDIATE_LEN};
 use crate::wire::ddp::{TAGGED_LEN, Tagged, UNTAGGED_LEN, Untagged, Version};
 use crate::wire::rdmap::{Opcode, QN_READ_REQUEST, QN_SEND, READ_REQUEST_LEN, ReadRequest};
 
-/// What the segments of a stream are made for and with.
+/// Builder of the DDP segments of a stream.
 pub(super) struct SegmentBuilder<'a, M> {
     pub(super) memory: &'a M,
     pub(super) scope: AccessScope,
     pub(super) version: Version,
-    /// Takes the segment: at least 128 bytes.
+    /// Output buffer of the segment: at least 128 bytes.
     pub(super) out: &'a mut [u8],
 }
 
-/// A segment that was made.
+/// Properties of a built segment.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct BuiltSegment {
-    /// Bytes of header and payload.
+    /// Length of header and payload in bytes.
     pub(super) len: usize,
-    /// Bytes of the message that it carries.
+    /// Bytes of the message in it.
     pub(super) payload_len: usize,
-    /// The message's last.
+    /// Last segment of the message (the L flag).
     pub(super) last: bool,
 }
 
-/// The part of a message that goes into one segment: it begins `offset` bytes in, where `left`
-/// bytes of it are left.
+/// Part of a message that is still to be sent: `remaining` bytes, from `offset` on.
 #[derive(Clone, Copy)]
 pub(super) struct Chunk {
     pub(super) offset: u64,
@@ -37,7 +36,7 @@ pub(super) struct Chunk {
 }
 
 impl<M: Memory> SegmentBuilder<'_, M> {
-    /// A segment of a Send.
+    /// Builds a segment of a Send.
     #[inline]
     pub(super) fn send(
         &mut self,
@@ -67,7 +66,7 @@ impl<M: Memory> SegmentBuilder<'_, M> {
         Ok(BuiltSegment { len: UNTAGGED_LEN + len, payload_len: len, last })
     }
 
-    /// A segment of an RDMA Write to `remote`.
+    /// Builds a segment of an RDMA Write to `remote`.
     #[inline]
     pub(super) fn write(
         &mut self,
@@ -93,7 +92,7 @@ impl<M: Memory> SegmentBuilder<'_, M> {
         Ok(BuiltSegment { len: TAGGED_LEN + len, payload_len: len, last })
     }
 
-    /// A Read Request.
+    /// Builds a Read Request.
     pub(super) fn read(
         &mut self,
         sink: &Sge,
@@ -119,7 +118,7 @@ impl<M: Memory> SegmentBuilder<'_, M> {
         Ok(single_segment(READ_REQUEST_LEN))
     }
 
-    /// An Atomic Request.
+    /// Builds an Atomic Request.
     #[cold]
     pub(super) fn atomic(
         &mut self,
@@ -133,7 +132,7 @@ impl<M: Memory> SegmentBuilder<'_, M> {
         Ok(single_segment(ATOMIC_REQUEST_LEN))
     }
 
-    /// Immediate Data.
+    /// Builds an Immediate Data message.
     #[cold]
     pub(super) fn immediate(
         &mut self,
@@ -146,7 +145,7 @@ impl<M: Memory> SegmentBuilder<'_, M> {
         single_segment(IMMEDIATE_LEN)
     }
 
-    /// The header of an untagged message of one segment.
+    /// Writes the header of an untagged message of one segment.
     fn write_untagged_header(&mut self, opcode: Opcode, queue: u32, msn: u32) {
         let rsvd_ulp = opcode.control(self.version);
         // req: RDMAP-341
@@ -173,7 +172,8 @@ impl<M: Memory> SegmentBuilder<'_, M> {
         }
     }
 
-    /// An unusable sink is found before the peer is asked to fill it.
+    /// Checks the sink before the request is sent, so that the peer never responds to an unusable
+    /// one.
     fn check_sink(&self, sink: &Sge) -> Result<(), MemoryFault> {
         if sink.len == 0 {
             return Ok(());
@@ -183,13 +183,13 @@ impl<M: Memory> SegmentBuilder<'_, M> {
     }
 }
 
-/// A message that is a header of `len` bytes.
+/// Returns the result for a message that consists of a header of `len` bytes.
 // req: RDMAP-047
 const fn single_segment(len: usize) -> BuiltSegment {
     BuiltSegment { len: UNTAGGED_LEN + len, payload_len: len, last: true }
 }
 
-/// Bytes of the next segment's payload, and whether it is the message's last.
+/// Returns the payload length of the next segment, and whether it is the last of the message.
 fn fit_chunk(left: u64, room: usize) -> (usize, bool) {
     match usize::try_from(left) {
         // req: DDP-038, DDP-040
@@ -199,7 +199,7 @@ fn fit_chunk(left: u64, room: usize) -> (usize, bool) {
     }
 }
 
-/// MO of an offset within a message, which is below 2^32.
+/// Returns the MO for an offset within a message, which is below 2^32.
 fn message_offset(offset: u64) -> u32 {
     u32::try_from(offset).expect("messages are shorter than 2^32 octets")
 }

@@ -1,5 +1,5 @@
-//! An RDMAP stream: what comes in is checked, placed and accounted for; what goes out is chosen
-//! among requests, responses and the Terminate.
+//! RDMAP stream: checks, places and delivers received ULPDUs, and selects the next ULPDU to send
+//! from requests, responses and the Terminate.
 
 use crate::ddp::memory::{Access, Memory};
 use crate::ddp::regions::{AccessScope, InvalidateFault, Stag};
@@ -14,81 +14,91 @@ use crate::wire::terminate::Terminate;
 
 mod extensions;
 
-/// What a received ULPDU brought about.
+/// Result of a received ULPDU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Indication {
-    /// Bytes were placed; nothing to report.
+    /// Payload was placed; nothing to report.
     Placed,
     /// A Send was delivered into a receive buffer.
     Received {
-        /// The buffer and the message's length.
+        /// `wr_id` of the buffer, and the length of the message.
         message: DeliveredMessage,
-        /// The sender asked for an event.
+        /// Send with Solicited Event.
         solicited: bool,
-        /// Invalidated by this Send, already unusable.
+        /// Send with Invalidate: this STag, already invalid.
         invalidated: Option<Stag>,
     },
-    /// Immediate Data used up a receive buffer.
+    /// Immediate Data consumed a receive buffer.
     ImmediateReceived {
-        /// The buffer, and a length of 0.
+        /// `wr_id` of the buffer, and length 0.
         message: DeliveredMessage,
-        /// What the peer said.
+        /// The Immediate Data.
         data: ImmediateData,
-        /// The sender asked for an event.
+        /// Immediate Data with Solicited Event.
         solicited: bool,
     },
-    /// A Read Request or Atomic Request waits to be answered.
+    /// A Read Request or Atomic Request was queued.
     ReadRequested,
-    /// A Read or atomic operation completed.
+    /// The response to a local Read or atomic operation is complete.
     ReadCompleted,
-    /// The peer ended the stream: for this reason, or with a Terminate that breaks the rules.
+    /// The peer ended the stream with this Terminate; `None` if the Terminate is invalid.
     Terminated(Option<Terminate>),
 }
 
-/// Which side speaks next when both have a message.
+/// Source of the next ULPDU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum TxSource {
     Requests,
     Responses,
 }
 
-/// A stream's protocol state, both directions.
+/// Protocol state of a stream, both directions.
+///
+/// State at the end of the stream:
+///
+/// | Event | `failed` | `rx_dead` | `terminate` |
+/// |---|---|---|---|
+/// | [`Stream::fail`] | true | true for a CRC or marker fault | `Some` until it is built |
+/// | [`Stream::fail_without_terminate`] | true | true for a CRC or marker fault | `None` |
+/// | [`Stream::stop`] | true | unchanged | unchanged |
+/// | Terminate received | true | true | unchanged |
 #[derive(Debug)]
 pub struct Stream {
     scope: AccessScope,
     version: Version,
-    /// Requests of this end.
+    /// Requester.
     pub requester: Requester,
-    /// Buffers for Sends of the peer.
+    /// Receive queue: buffers for Sends of the peer.
     pub recv_queue: BufferQueue,
     responder: Responder,
     preferred_source: TxSource,
-    /// RFC 7306 is spoken.
+    /// RFC 7306 is enabled.
     extensions: bool,
-    /// Due and not built.
+    /// Pending Terminate: queued and not built.
     terminate: Option<Box<Terminate>>,
-    /// Set once anything ended the stream; nothing is placed afterwards.
+    /// The stream has ended; nothing is placed any more.
     failed: bool,
-    /// The peer has had its last word, or what it sends cannot be told apart any more.
+    /// Received data is not processed any more: the peer's Terminate was received, or FPDU
+    /// boundaries are unknown.
     rx_dead: bool,
-    /// The first FPDU may be a Send of no bytes that is for no buffer.
+    /// The first FPDU may be a zero-length Send that is an RTR indication.
     rtr_send_expected: bool,
-    /// This end has said that it is ready.
+    /// The RTR message was built.
     pub(super) rtr_sent: bool,
 }
 
-/// Why [`Stream::build`] made no segment.
+/// Reason why [`Stream::build`] built no segment.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum BuildError {
-    /// A request of this end names memory that is not registered as it claims.
+    /// The memory of a local request is not registered as it claims.
     Request,
-    /// A Read of the peer can no longer be answered; a Terminate is due.
+    /// A Read or Atomic Request of the peer can no longer be answered; this Terminate is queued.
     Response(Box<Terminate>),
 }
 
 impl Stream {
-    /// A stream, not started, that reaches this memory: given a protection domain alone, what is
-    /// good for all streams of it.
+    /// Creates a stream that is not started. If `scope` is a protection domain without a stream,
+    /// only STags that are valid for all streams of the domain can be accessed.
     #[must_use]
     pub fn new(
         scope: impl Into<AccessScope>,
@@ -111,13 +121,13 @@ impl Stream {
         }
     }
 
-    /// What it reaches.
+    /// Returns the scope of its memory accesses.
     #[must_use]
     pub const fn access_scope(&self) -> AccessScope {
         self.scope
     }
 
-    /// Fixes what the start-up exchange agreed on. The IETF's version brings RFC 7306 along: see
+    /// Sets the result of the startup negotiation. The IETF's version enables RFC 7306: see
     /// [`Stream::disable_extensions`].
     pub fn start(&mut self, version: Version, ird: u16, ord: u16) {
         self.version = version;
@@ -126,30 +136,31 @@ impl Stream {
         self.responder.set_ird(ird);
     }
 
-    /// The versions of its headers.
+    /// Returns the version of its DDP and RDMAP headers.
     pub(super) const fn version(&self) -> Version {
         self.version
     }
 
-    /// The first FPDU may be a Send that only says that the peer is ready.
+    /// Allows the first FPDU to be an RTR indication by a zero-length Send.
     pub const fn expect_rtr_send(&mut self) {
         self.rtr_send_expected = true;
     }
 
-    /// This end has begun to send FPDUs.
+    /// True if the RTR message or a request was built.
     pub const fn has_sent(&self) -> bool {
         self.rtr_sent || self.requester.has_built()
     }
 
-    /// The first FPDU has come; true if [`Stream::expect_rtr_send`] was said.
+    /// Handles the arrival of the first FPDU: true if [`Stream::expect_rtr_send`] was called
+    /// before.
     pub const fn clear_rtr_expected(&mut self) -> bool {
         core::mem::replace(&mut self.rtr_send_expected, false)
     }
 
-    /// Checks, places and accounts for one ULPDU of an in-order, verified stream.
+    /// Processes one ULPDU of an in-order stream with a valid CRC: checks, places and delivers it.
     ///
-    /// Versions and opcode are checked before anything is placed, so that no byte of a message
-    /// that RDMAP would refuse reaches memory.
+    /// Versions and opcode are checked before placement, so that no byte of a message that RDMAP
+    /// refuses is written to memory.
     ///
     /// # Errors
     /// [`Fault`]: the caller ends the stream with [`Stream::fail`].
@@ -181,8 +192,8 @@ impl Stream {
         }
     }
 
-    /// Places the payload of a ULPDU ahead of its turn, if that needs no order: an RDMA Write, and
-    /// nothing wrong with it. False: it is to be handled in its turn.
+    /// Places the payload of an out-of-order ULPDU if it is a valid RDMA Write, which needs no
+    /// order. False: it is to be processed in order.
     // req: MPA-006, MPA-007, RDMAP-012
     pub fn place_ooo_write(&self, memory: &impl Memory, ulpdu: &[u8]) -> bool {
         if self.failed {
@@ -250,7 +261,7 @@ impl Stream {
         invalidate: bool,
         solicited: bool,
     ) -> Result<Indication, Fault> {
-        // Before the buffer is used up: a message that is refused must not take it along.
+        // Checked first: a refused message must not consume a receive buffer.
         // req: RDMAP-060
         let invalidated = (invalidate && header.last).then_some(header.rsvd_ulp_rest);
         if let Some(stag) = invalidated {
@@ -265,15 +276,15 @@ impl Stream {
             self.recv_queue.place(memory, self.scope, header, payload).map_err(Fault::Untagged)?;
         let Some(message) = message else { return Ok(Indication::Placed) };
         if let Some(stag) = invalidated {
-            // The STag is dead before the application hears of the message.
+            // The STag is invalid before the message is delivered.
             // req: RDMAP-007, RDMAP-183, RDMAP-337
             memory.regions().invalidate_remote(stag, self.scope);
         }
         Ok(Indication::Received { message, solicited, invalidated })
     }
 
-    /// The peer's last word. Nothing is answered to it, not even if it breaks the rules: an end
-    /// that has sent a Terminate has left the stream.
+    /// Processes the peer's Terminate, which ends the stream. It is never answered, even if it is
+    /// invalid: the peer has left the stream.
     // req: RDMAP-189, RDMAP-190, RDMAP-191, RDMAP-193, RDMAP-262
     #[cold]
     fn on_terminate(&mut self, header: &Untagged, payload: &[u8]) -> Indication {
@@ -282,16 +293,16 @@ impl Stream {
         Indication::Terminated(Terminate::parse(payload).filter(|_| is_sound))
     }
 
-    /// Behind the end that this end has made of the stream a Terminate may still come, of a peer
-    /// that had not heard of it.
+    /// True if the stream was ended locally and a Terminate of the peer may still arrive, sent
+    /// before the peer learned of it.
     #[must_use]
     pub const fn awaits_terminate(&self) -> bool {
         self.failed && !self.rx_dead
     }
 
-    /// One ULPDU of what comes behind that end, in order and verified. Nothing is placed or
-    /// delivered, and nothing wrong with it matters any more: only the peer's Terminate counts
-    /// (RFC 5040 section 5.4), and only one.
+    /// Processes an in-order ULPDU with a valid CRC after the local end of the stream. Nothing is
+    /// placed or delivered, and faults are ignored. Only the first Terminate of the peer is
+    /// returned (RFC 5040 section 5.4).
     // req: RDMAP-192
     #[cold]
     pub fn drain_ulpdu(&mut self, ulpdu: &[u8]) -> Option<Indication> {
@@ -302,9 +313,9 @@ impl Stream {
             .then(|| self.on_terminate(&header, &ulpdu[UNTAGGED_LEN..]))
     }
 
-    /// Ends the stream over `fault`, found in `segment` (empty if in none), and queues the
-    /// Terminate. Only the first fault is reported; returns what the peer is told, or `None` if
-    /// the stream had ended already.
+    /// Ends the stream because of `fault` in `segment` (empty if in none) and queues the Terminate.
+    /// Only the first fault is reported: returns its Terminate, or `None` if the stream had already
+    /// ended.
     #[cold]
     pub fn fail(&mut self, fault: Fault, segment: &[u8]) -> Option<Terminate> {
         // req: DDP-164, RDMAP-261
@@ -313,7 +324,7 @@ impl Stream {
         }
         // req: MPA-158, RDMAP-195, RDMAP-253, DDP-028
         self.failed = true;
-        // Behind these nobody knows where an FPDU begins.
+        // FPDU boundaries are unknown after these faults.
         self.rx_dead = matches!(fault, Fault::Crc | Fault::Marker);
         let terminate = fault.to_terminate(self.version, segment);
         // req: DDP-140, DDP-165, RDMAP-245, RDMAP-334
@@ -321,8 +332,8 @@ impl Stream {
         Some(terminate)
     }
 
-    /// Ends the stream over `fault` without a word to the peer. Returns what it would have been
-    /// told, or `None` if the stream had ended already.
+    /// Ends the stream because of `fault` without sending a Terminate. Returns the unsent
+    /// Terminate, or `None` if the stream had already ended.
     #[cold]
     pub fn fail_without_terminate(&mut self, fault: Fault) -> Option<Terminate> {
         let terminate = self.fail(fault, &[])?;
@@ -335,45 +346,46 @@ impl Stream {
         self.failed = true;
     }
 
-    /// The request that a peer's Terminate is about: see [`Requester::terminated_request`].
+    /// Returns the request to which a received Terminate refers: see
+    /// [`Requester::terminated_request`].
     #[cold]
     #[must_use]
     pub fn terminated_request(&self, terminate: &Terminate) -> Option<u64> {
         self.requester.terminated_request(terminate, self.version)
     }
 
-    /// The peer has sent its last: what needs an answer is not sent any more. True if something
-    /// waits for one, and will for ever.
+    /// Closes the receive direction: requests that need a response are not sent any more. True if a
+    /// request still needs one, which will never arrive.
     #[cold]
     pub fn on_rx_closed(&mut self) -> bool {
         self.requester.on_rx_closed()
     }
 
-    /// All that was posted is done, and all that the peer asked for is answered.
+    /// True if all posted requests are done, and all requests of the peer are answered.
     #[must_use]
     pub fn is_idle(&self) -> bool {
         self.requester.is_empty() && !self.responder.can_build()
     }
 
-    /// This end has sent its last: Reads that the peer still asks for are not answered.
+    /// Closes the transmit direction: Read Requests received from now on are not answered.
     #[cold]
     pub const fn on_tx_closed(&mut self) {
         self.responder.on_tx_closed();
     }
 
-    /// The stream has ended: what still arrives is discarded.
+    /// True if the stream has ended: received data is discarded.
     #[must_use]
     pub const fn has_failed(&self) -> bool {
         self.failed
     }
 
-    /// A Terminate is due and not built.
+    /// True if a Terminate is queued and not built.
     #[must_use]
     pub const fn is_terminate_pending(&self) -> bool {
         self.terminate.is_some()
     }
 
-    /// A segment can be built now.
+    /// True if a segment can be built now.
     #[must_use]
     pub fn can_build(&self) -> bool {
         if self.failed {
@@ -382,7 +394,7 @@ impl Stream {
         self.requester.can_build() || self.responder.can_build()
     }
 
-    /// Bytes of the next ULPDU with no bound on its room.
+    /// Returns the length in bytes of the next ULPDU with unlimited capacity.
     #[must_use]
     pub fn next_ulpdu_len(&self) -> u64 {
         match (&self.terminate, self.next_source()) {
@@ -392,9 +404,9 @@ impl Stream {
         }
     }
 
-    /// Builds the next ULPDU into `out` (at least 128 bytes) and returns its length. Call only
-    /// when [`Stream::can_build`]. A due Terminate comes first; whole messages alternate between
-    /// requests and responses when both wait.
+    /// Builds the next ULPDU into `out` (at least 128 bytes) and returns its length. Call only if
+    /// [`Stream::can_build`]. A pending Terminate comes first. Requests and responses alternate,
+    /// message by message, if both can be built.
     ///
     /// # Errors
     /// [`BuildError`]; the stream has then failed.
@@ -430,7 +442,7 @@ impl Stream {
         }
     }
 
-    /// Carries out requests that concern this end alone, if it is their turn.
+    /// Executes the local operations that are next in the queue.
     pub fn execute_local_ops(&mut self, memory: &impl Memory) {
         if self.requester.has_local_ops() && !self.failed {
             self.requester.execute_local_ops(memory.regions(), self.scope);
@@ -455,7 +467,8 @@ impl Stream {
         UNTAGGED_LEN + terminate.wire_len()
     }
 
-    /// Who builds the next segment: a message that is begun goes on, else turns alternate.
+    /// Selects the source of the next segment: a message built in part is continued, otherwise
+    /// requests and responses alternate.
     fn next_source(&self) -> TxSource {
         if self.requester.is_mid_message() {
             return TxSource::Requests;
@@ -471,7 +484,8 @@ impl Stream {
         }
     }
 
-    /// The buffer that a fault of the receive queue concerns, so that it completes in error.
+    /// Returns the `wr_id` of the receive buffer that completes in error because of the fault, and
+    /// whether the message was too long for it.
     #[must_use]
     pub const fn faulted_buffer(fault: Fault) -> Option<(u64, bool)> {
         match fault {

@@ -1,5 +1,5 @@
-//! Errors of a stream, and the one table that maps each to a Terminate (RFC 5040 section 4.8,
-//! RFC 5041 section 7.2, RFC 5044 section 8).
+//! Faults of a stream, and the one table that maps each to a Terminate (RFC 5040 section 4.8, RFC
+//! 5041 section 7.2, RFC 5044 section 8).
 
 use crate::ddp::memory::MemoryFault;
 use crate::ddp::untagged::UntaggedFault;
@@ -7,83 +7,85 @@ use crate::wire::ddp::{HeaderError, UNTAGGED_LEN, Version};
 use crate::wire::rdmap::{ControlError, Opcode, QN_READ_REQUEST, READ_REQUEST_LEN};
 use crate::wire::terminate::{LAYER_DDP as DDP, LAYER_MPA as MPA, LAYER_RDMAP as RDMAP, Terminate};
 
-/// What broke a stream, as found on the receiving side or while answering.
+/// Fault that ends a stream, found in a received segment or while a response is built.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {
-    /// An FPDU's CRC does not match (MPA).
+    /// The CRC of an FPDU does not match (MPA).
     Crc,
-    /// A marker and the lengths disagree on where an FPDU begins (MPA).
+    /// Marker and ULPDU length mismatch: they disagree on the start of an FPDU (MPA).
     Marker,
-    /// The responder issues more Reads than this end can serve (start-up of MPA revision 2).
+    /// "Insufficient IRD Resources": the responder's ORD exceeds the local IRD limit (startup of
+    /// MPA revision 2).
     InsufficientIrd,
-    /// No ready-to-receive message that both ends know (start-up of MPA revision 2).
+    /// "No Matching RTR Option": no common ready-to-receive message (startup of MPA revision 2).
     NoMatchingRtr,
-    /// The segment is no DDP segment of this stream.
+    /// Invalid DDP header: truncated, or the DV of another version.
     Header(HeaderError),
-    /// The control byte is no RDMAP message of this stream.
+    /// Invalid RDMAP control byte: the RV of another version, or a reserved opcode.
     Control(ControlError),
-    /// The opcode does not belong on this queue or buffer model, or answers nothing.
+    /// "Unexpected OpCode": not allowed on this queue or in this buffer model, or a response
+    /// without a request.
     UnexpectedOpcode,
-    /// A queue that the stream does not have.
+    /// "Invalid QN": the stream has no such queue.
     QueueNumber,
-    /// A tagged segment may not be placed.
+    /// A tagged segment cannot be placed.
     Tagged(MemoryFault),
-    /// An untagged segment may not be placed.
+    /// An untagged segment cannot be placed.
     Untagged(UntaggedFault),
-    /// A Read Request may not read its source.
+    /// A Read Request has no access to its source.
     ReadSource(MemoryFault),
-    /// An Atomic Request may not change its word.
+    /// An Atomic Request has no access to its word.
     AtomicTarget(MemoryFault),
     /// The word of an Atomic Request does not begin at a multiple of eight.
     AtomicMisaligned,
-    /// An Atomic Request for an operation that is not assigned.
+    /// An Atomic Request has an unassigned operation code.
     AtomicOperation,
-    /// A message that is a header alone has more than one segment, or bytes behind it.
+    /// A header-only message has more than one segment, or bytes after its header.
     HeaderTooLong,
-    /// A Read Request of more than one segment, or with bytes behind its header.
+    /// A Read Request has more than one segment, or bytes after its header.
     ReadRequestTooLong,
-    /// A Read Request that lacks bytes of its header.
+    /// A Read Request has a truncated header.
     ReadRequestTooShort,
-    /// The STag of a Send with Invalidate names nothing.
+    /// The STag of a Send with Invalidate is not valid.
     InvalidateUnknown,
-    /// The STag of a Send with Invalidate is not the stream's to invalidate.
+    /// The STag of a Send with Invalidate belongs to another stream or protection domain.
     InvalidateForeign,
-    /// The STag of a Send with Invalidate is shared by streams, or windows are bound to it.
+    /// The STag of a Send with Invalidate is shared by streams, grants no remote rights, or has
+    /// windows bound to it.
     InvalidateShared,
-    /// Something failed here; the peer is not to blame.
+    /// Local error, not caused by the peer.
     LocalCatastrophic,
-    /// The layer above asked for it.
+    /// The ULP aborted the stream.
     UlpAbort(Abort),
 }
 
-/// Why the layer above ends a stream by force, as the peer is told (RFC 5040 Figure 9).
+/// Reason why the ULP aborts a stream, sent to the peer in the Terminate (RFC 5040 Figure 9).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Abort {
-    /// Catastrophic error, of this stream alone.
+    /// Catastrophic error, localized to this stream.
     Stream,
-    /// Catastrophic error, of all streams: the process or the device is done for.
+    /// Catastrophic error, global: the process or the device cannot continue.
     Global,
-    /// Unspecified error of protection: an access that the rules of the layer above forbid.
+    /// Unspecified remote protection error: an access that the rules of the ULP forbid.
     Protection,
-    /// Unspecified error of operation: a message that makes no sense to the layer above.
+    /// Unspecified remote operation error: a message that is invalid for the ULP.
     Operation,
 }
 
-/// Error type of what is local to the end that reports it, in the layers RDMAP and DDP; of MPA's
-/// errors each has it.
+/// Error type 0: Local Catastrophic Error of RDMAP and DDP, and the error type of all MPA errors.
 const ETYPE_LOCAL: u8 = 0;
-/// Code of RDMAP for what has none of its own.
+/// "Unspecified Error" of RDMAP: for faults without a code of their own.
 const CODE_UNSPECIFIED: u8 = 0xff;
 
 impl Fault {
-    /// What the peer is told of the fault, found in the ULPDU `segment` (empty if in none) of a
-    /// stream of this version: layer, error type and code, and the copies that belong to them
-    /// (RFC 5040 Figure 10 and section 7.1).
+    /// Returns the Terminate for this fault, found in the ULPDU `segment` (empty if in none) of a
+    /// stream of this version: layer, error type and code, and the HdrCt bits with the headers
+    /// copied from the terminated segment (RFC 5040 Figure 10 and section 7.1).
     #[must_use]
     pub fn to_terminate(self, version: Version, segment: &[u8]) -> Terminate {
         let (layer, error_type, code) = self.layer_etype_code(version);
         let terminate = Terminate::new(layer, error_type, code);
-        // What is local to this end, and what MPA found, is told without copies.
+        // Local errors and MPA errors have HdrCt 0: no headers are copied.
         // req: RDMAP-121, RDMAP-132
         if error_type == ETYPE_LOCAL {
             return terminate;
@@ -108,8 +110,8 @@ impl Fault {
             Self::Marker => (MPA, 0, 3),
             Self::InsufficientIrd => (MPA, 0, 6),
             Self::NoMatchingRtr => (MPA, 0, 7),
-            // A segment shorter than its header has no code of its own in DDP; the choice here
-            // is RDMAP's "catastrophic error of this stream".
+            // DDP has no code for a segment shorter than its header; the choice here is RDMAP's
+            // "Catastrophic error, localized to RDMAP Stream".
             // req: MPA-049, RDMAP-107
             Self::Header(HeaderError::Truncated) => (RDMAP, 2, 7),
             Self::Header(HeaderError::VersionTagged) => (DDP, 1, 4),
@@ -130,13 +132,13 @@ impl Fault {
                 UntaggedFault::Local { .. } => (DDP, ETYPE_LOCAL, 0),
             },
             Self::ReadRequestTooLong | Self::HeaderTooLong => (DDP, 2, 5),
-            // Nor has RDMAP one for a header cut short.
+            // RDMAP has no code for a truncated header either.
             Self::ReadRequestTooShort => (RDMAP, 2, CODE_UNSPECIFIED),
             Self::ReadSource(fault) | Self::AtomicTarget(fault) => {
                 (RDMAP, 1, remote_protection_code(fault, version))
             }
             Self::AtomicOperation => (RDMAP, 2, 6),
-            // RFC 7306 asks for a Terminate and has no code of its own.
+            // RFC 7306 requires a Terminate and defines no code for it.
             Self::AtomicMisaligned => (RDMAP, 2, CODE_UNSPECIFIED),
             Self::InvalidateForeign => (RDMAP, 1, 9),
             // req: RDMAP-109
@@ -154,7 +156,7 @@ impl Fault {
     }
 }
 
-/// A whole Read Request on its own queue, whatever else is wrong with it.
+/// True for a complete Read Request on its queue, whatever else is wrong with it.
 fn is_read_request(ulpdu: &[u8; UNTAGGED_LEN + READ_REQUEST_LEN]) -> bool {
     let [ddp, rdmap, _, _, _, _, queue @ ..] = ulpdu;
     ddp & 0x80 == 0
@@ -162,9 +164,9 @@ fn is_read_request(ulpdu: &[u8; UNTAGGED_LEN + READ_REQUEST_LEN]) -> bool {
         && queue.starts_with(&QN_READ_REQUEST.to_be_bytes())
 }
 
-/// DDP has no code for missing rights; an STag that does not allow the access is as good as none.
-/// For an STag of another stream it has one in every version, and draft-ietf-rddp-rdmap-00 section
-/// 10.3, item 5, wants "Invalid STag" all the same.
+/// Returns DDP's code for a fault of a tagged buffer. DDP has none for missing access rights: such
+/// an STag counts as invalid. It has one for an STag of another stream in every version, but
+/// draft-ietf-rddp-rdmap-00 section 10.3, item 5, requires "Invalid STag".
 const fn tagged_buffer_code(fault: MemoryFault, version: Version) -> u8 {
     match (fault, version) {
         (MemoryFault::InvalidStag | MemoryFault::AccessRights, _) => 0,
@@ -178,8 +180,9 @@ const fn tagged_buffer_code(fault: MemoryFault, version: Version) -> u8 {
     }
 }
 
-/// The older texts call an STag of another stream invalid (draft-ietf-rddp-rdmap-00 section 10.3,
-/// item 5); the newer ones have a code for it.
+/// Returns RDMAP's Remote Protection Error code. In the older versions an STag of another stream is
+/// "Invalid STag" (draft-ietf-rddp-rdmap-00 section 10.3, item 5); the newer ones have a code for
+/// it.
 // req: RDMAP-328, RDMAP-330
 const fn remote_protection_code(fault: MemoryFault, version: Version) -> u8 {
     match (fault, version) {
@@ -277,7 +280,7 @@ mod tests {
         {
             let read = matches!(fault, Fault::ReadSource(_));
             let t = fault.to_terminate(version, if read { &READ } else { &WRITE });
-            // The older texts call an STag of another stream invalid.
+            // In the older versions an STag of another stream is "Invalid STag".
             let expected = match version {
                 Version::Rdmac | Version::Draft00 => {
                     expected.replace("0/1/3", "0/1/0").replace("1/1/2", "1/1/0")

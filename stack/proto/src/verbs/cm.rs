@@ -1,4 +1,4 @@
-//! Connection management: what the two ends agree on, and what happens to connections.
+//! Connection management: parameters, negotiated result, errors and events of connections.
 
 use core::net::{IpAddr, SocketAddr};
 
@@ -15,74 +15,77 @@ pub use crate::wire::ddp::Version;
 pub use crate::wire::mpa::PRIVATE_DATA_LEN_MAX;
 pub use crate::wire::terminate::Terminate;
 
-/// Private data of a start-up frame.
+/// Private data of an MPA startup frame.
 pub type PrivateData = ArrayVec<u8, PRIVATE_DATA_LEN_MAX>;
 
-/// How a connection becomes one of FPDUs.
+/// How a connection enters full operation (FPDUs).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Start {
-    /// A request frame of the initiator and a reply frame of the responder agree on it.
+    /// By MPA startup frames: a Request Frame of the initiator and a Reply Frame of the responder.
     #[default]
     Frames,
-    /// With its first byte and without a word, in both directions, as in draft-02: markers and
-    /// CRCs always, version 0 of DDP, and of RDMAP as [`ConnParam::rdmap_draft00`] says. Both
-    /// applications know it beforehand.
+    /// Without startup frames: FPDUs from the first byte in both directions, as in
+    /// draft-culley-iwarp-mpa-02. Markers and CRCs are always used, DV is 0, and RV is as
+    /// [`ConnParam::rdmap_draft00`] sets it. Both applications have to be configured for it.
     Immediate,
-    /// As [`Start::Immediate`], but only after the applications have exchanged bytes of their own
-    /// on the same connection: see `Engine::start_fpdus`.
+    /// As [`Start::Immediate`], but after the applications have exchanged data of their own on the
+    /// connection (streaming mode): see `Engine::start_fpdus`.
     Streaming,
 }
 
-/// What an end brings to the set-up.
+/// Local parameters of the connection setup (compare `rdma_conn_param` of librdmacm).
 #[derive(Clone, Debug)]
 pub struct ConnParam {
-    /// RDMA Reads and atomic operations this end serves at a time; 0: none, whatever the peer
-    /// would issue.
+    /// IRD: RDMA Reads and atomic operations of the peer that are served at a time. 0: none,
+    /// whatever the peer's ORD.
     pub ird: u16,
-    /// What `ird` may be raised to for a peer that issues more (revision 2, RFC 6581 section 9.1),
-    /// at most 128. With a value up to `ird` it is never raised.
+    /// Limit up to which `ird` is raised to the peer's ORD (revision 2, RFC 6581 section 9.1), at
+    /// most 128. A value up to `ird` never raises it.
     pub ird_max: u16,
-    /// RDMA Reads and atomic operations this end issues at a time.
+    /// ORD: local RDMA Reads and atomic operations outstanding at a time.
     pub ord: u16,
-    /// Ask for CRCs. One vote is enough for both directions.
+    /// Requests CRCs. A request by either end enables them in both directions.
     pub crc: bool,
-    /// Ask for markers in what the peer sends: FPDUs can then be found in segments that are ahead
-    /// of their turn. What the peer asks for it gets.
+    /// Requests markers in received data: with them FPDUs are found in out-of-order segments.
+    /// Markers that the peer requests are always sent.
     pub markers: bool,
-    /// Place RDMA Writes as they come, in turn or not, as far as markers show where they are. Then
-    /// the last byte of a message may be in memory before its first, and of Writes that overlap
-    /// and are under way at the same time the older may win (RFC 5040 section 5.5).
+    /// Out-of-order placement: RDMA Writes are placed when they arrive, as far as markers locate
+    /// their FPDUs. The last byte of a message may then be in memory before its first, and of
+    /// overlapping Writes that are outstanding at the same time the older may win (RFC 5040 section
+    /// 5.5).
     pub place_early: bool,
-    /// Outlive the peer's half of the connection: when the peer has sent all it had to send,
-    /// [`Event::PeerFinished`] says so, and requests can be posted until the application ends the
-    /// connection itself. Without it the end follows of itself, once what was posted has left. An
-    /// RDMA Read that is not answered by then never will be: it ends the connection either way.
+    /// Half-close: the connection outlives the peer's FIN. [`Event::PeerFinished`] reports the FIN,
+    /// and requests can be posted until the application closes the connection. Without it the
+    /// connection closes after the FIN, once the posted requests have been sent. An RDMA Read
+    /// without a response at the FIN never gets one: it closes the connection either way.
     pub half_close: bool,
     /// MPA revision to offer: 1 (RFC 5044), 2 (RFC 6581, negotiates IRD and ORD), or 0 for a peer
-    /// of the RDMA Consortium that understands start-up frames (RFC 5044 appendix C). With 0 come
-    /// markers, CRCs, and the versions 0 of DDP and RDMAP (see [`ConnParam::rdmap_draft00`]).
+    /// of the RDMA Consortium that understands startup frames (RFC 5044 appendix C). Revision 0
+    /// implies markers, CRCs, and the versions 0 of DDP and RDMAP (see
+    /// [`ConnParam::rdmap_draft00`]).
     pub revision: u8,
     /// Where the versions are not those of the IETF (revision 0, [`Start::Immediate`],
-    /// [`Start::Streaming`]): RDMAP is that of draft-ietf-rddp-rdmap-00, with 1 in its version
-    /// field, over DDP with 0. Without it both are 0, as with the RDMA Consortium's. Nothing on the
-    /// wire negotiates it: both applications know it beforehand.
+    /// [`Start::Streaming`]): RDMAP of draft-ietf-rddp-rdmap-00, with RV 1, over DDP with DV 0.
+    /// Without it both are 0, as with the RDMA Consortium's. This is not negotiated: both
+    /// applications have to be configured for it.
     pub rdmap_draft00: bool,
-    /// Ask that either end may speak first (revision 2): the stack of the initiator then sends a
-    /// ready-to-receive message of its own.
+    /// Requests peer-to-peer mode (revision 2), in which either end may send first: the initiator's
+    /// stack then sends a ready-to-receive (RTR) message.
     pub peer_to_peer: bool,
-    /// The ready-to-receive messages to offer, or to accept.
+    /// RTR messages to offer, or to accept.
     pub rtr: RtrKinds,
-    /// How the connection becomes one of FPDUs; at a responder as its listener says.
+    /// How the connection enters full operation; for a responder the setting of its listener.
     pub start: Start,
-    /// Handed to the peer's application: at most 512 bytes, 508 with revision 2.
+    /// Private data for the peer's application: at most 512 bytes, 508 with revision 2, none
+    /// without startup frames.
     pub private_data: PrivateData,
-    /// Which of our addresses to connect from; `None`: the one that fits the way best.
+    /// Local address to connect from; `None`: selected by the route.
     pub local_address: Option<IpAddr>,
 }
 
 impl ConnParam {
-    /// What of it is for MPA.
+    /// Returns the parameters that MPA negotiates.
     #[must_use]
     pub const fn mpa_offer(&self) -> Offer {
         Offer {
@@ -119,141 +122,146 @@ impl Default for ConnParam {
     }
 }
 
-/// Names a connection that waits for accept or reject.
+/// Handle of a connection request that waits to be accepted or rejected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct RequestId {
-    /// Slot of the connection.
+    /// Slot index of the connection.
     pub index: u32,
-    /// Use of the slot.
+    /// Generation of the slot.
     pub generation: u32,
 }
 
-/// What was agreed.
+/// Result of the negotiation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ConnInfo {
-    /// The peer's address.
+    /// Address of the peer.
     pub peer: SocketAddr,
-    /// Our address.
+    /// Local address.
     pub local: SocketAddr,
-    /// RDMA Reads and atomic operations served at a time.
+    /// IRD: RDMA Reads and atomic operations of the peer served at a time.
     pub ird: u16,
-    /// RDMA Reads and atomic operations issued at a time.
+    /// ORD: local RDMA Reads and atomic operations outstanding at a time.
     pub ord: u16,
-    /// CRCs are made and checked.
+    /// CRCs are generated and verified.
     pub crc: bool,
-    /// There are markers in what this end receives; never in an offer.
+    /// Markers in received data; always false in an offer.
     pub markers_in: bool,
-    /// There are markers in what this end sends.
+    /// Markers in sent data.
     pub markers_out: bool,
     /// MPA revision; 0 is that of the draft and of the RDMA Consortium.
     pub revision: u8,
-    /// This end has atomic operations and immediate data (RFC 7306) on the connection. Whether the
-    /// peer has them, too, start-up frames do not say.
+    /// Atomic operations and Immediate Data (RFC 7306) are enabled locally. Startup frames do not
+    /// show whether the peer supports them.
     pub extensions: bool,
-    /// The peer's private data.
+    /// Private data of the peer.
     pub private_data: PrivateData,
 }
 
-/// Why a connection could not be set up.
+/// Reason why a connection could not be set up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ConnectError {
-    /// Nobody listens there.
+    /// The peer reset the connection attempt: no listener on that address and port.
     #[error("connection refused: nobody listens on that address and port")]
     Refused,
-    /// No answer.
+    /// No response until the timeout.
     #[error("no answer: check the address and that both devices are on the same link")]
     TimedOut,
-    /// A router or the peer's host said so: nobody at the port, no TCP, no route, or a filter.
+    /// An ICMP error of a router or the peer's host: no listener on the port, no TCP, no route, or
+    /// a filter.
     #[error("unreachable by word of a router or the host: check address, routes and filters")]
     Unreachable,
     /// The peer's application rejected the request.
     #[error("rejected by the peer's application")]
     Rejected,
-    /// The peer does not speak MPA, or not a revision or option that we can meet.
+    /// The peer sent no valid MPA startup frame, or one with an unsupported revision or option.
     #[error("the peer does not speak a version or option of MPA that can be met")]
     Protocol,
-    /// The connection was reset during set-up.
+    /// The connection was reset during setup.
     #[error("reset by the peer during set-up")]
     Reset,
-    /// The peer issues more RDMA Reads at a time than this end can serve; it was told so.
+    /// "Insufficient IRD Resources" (RFC 6581): the peer's ORD exceeds the local IRD limit. The
+    /// peer was notified by a Terminate.
     #[error("the peer issues more RDMA Reads at a time than can be served")]
     TooManyReads,
-    /// The ends know no common ready-to-receive message; the peer was told so.
+    /// "No Matching RTR Option" (RFC 6581): the ends support no common RTR message. The peer was
+    /// notified by a Terminate.
     #[error("no ready-to-receive message that both ends know: offer more kinds")]
     NoCommonRtr,
-    /// The local end gave up or ran out of resources.
+    /// The local application ended the attempt, or resources were exhausted.
     #[error("no resources for another connection")]
     NoResources,
 }
 
-/// Why a call of connection management failed.
+/// Error of a connection management call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum CmError {
-    /// Another listener has the port.
+    /// Another listener uses the port.
     #[error("port {0} is in use by another listener; choose another")]
     PortInUse(u16),
-    /// No such queue pair or request, or it ended meanwhile.
+    /// No such queue pair or request, or it has ended meanwhile.
     #[error("no such queue pair or connection request (it may have ended meanwhile)")]
     Gone,
     /// The queue pair is already in use.
     #[error("the queue pair is already connected or in error")]
     WrongState,
-    /// Private data longer than the frame can carry.
+    /// The private data does not fit into the startup frame.
     #[error("private data is longer than the start-up frame can carry")]
     PrivateDataTooLong,
-    /// As many queue pairs exist as may be, or no port is free towards that address.
+    /// The maximum number of queue pairs is reached, or no local port is free for that address.
     #[error("no resources for another queue pair or connection")]
     NoResources,
-    /// As many connections exist as may be, those that linger after their end included.
+    /// The maximum number of connections is reached, counting those that linger after their end.
     #[error(
         "as many connections exist as may be: raise `limits.connections_max` of the \
              configuration, or end some"
     )]
     TooManyConnections,
-    /// No route leads there, we have no address of that family, or it is no other host's address.
+    /// No route to the address, no local address of its family, or it is not the address of another
+    /// host.
     #[error("no route leads to that address from this device's addresses")]
     Unreachable,
-    /// The address to connect from is none of ours.
+    /// The address to connect from is not a local address.
     #[error("the address to connect from is none of this device's")]
     NotLocal,
 }
 
-/// Why a connection ended.
+/// Reason why a connection ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum EndReason {
-    /// We asked for it.
+    /// Ended by the local application.
     Local,
-    /// The peer closed in good order; also if it then refused what was still to be sent.
+    /// Graceful close by the peer, even if it then reset the connection while data was still to be
+    /// sent.
     PeerClosed,
     /// The peer reset the connection.
     Reset,
-    /// The peer stopped answering.
+    /// The peer stopped responding.
     TimedOut,
-    /// We found an error and sent this Terminate.
+    /// A local check found an error; this Terminate was sent.
     TerminateSent(Terminate),
-    /// We found an error and could not say so: the peer had not sent a valid FPDU yet, or this end
-    /// had closed already. The connection was reset.
+    /// A local check found an error, but this Terminate could not be sent: the peer had not sent a
+    /// valid FPDU yet, or the local end had closed already. The connection was reset.
     TerminateUnsent(Terminate),
     /// The peer found an error and sent this Terminate.
     TerminateReceived(Terminate),
-    /// The peer sent a Terminate that breaks the rules itself: cut short, in several segments, or
-    /// not the first of its queue.
+    /// The peer sent an invalid Terminate: truncated, in several segments, or not the first message
+    /// of its queue.
     BadTerminate,
-    /// The peer sent bytes behind its FIN, which are an error (RFC 5041 section 6.2.1). The
-    /// connection was reset.
+    /// The peer sent data after its FIN, which is an error (RFC 5041 section 6.2.1). The connection
+    /// was reset.
     DataBehindFin,
-    /// A local failure (memory of a request not registered, completion queue overrun). The peer
-    /// was told, if it could be.
+    /// Local error (memory of a request not registered, completion queue overrun). The peer was
+    /// notified by a Terminate, if possible.
     LocalError,
 }
 
 impl EndReason {
-    /// Layer, error type and code of the error that ended the connection, as in the tables of the
-    /// three protocols; `None` if none did, or none that they have. A connection that was lost
-    /// below is error 1 of MPA (RFC 5044 section 8).
+    /// Returns layer, error type and code of the error that ended the connection, as in the tables
+    /// of RFC 5040, RFC 5041 and RFC 5044; `None` if there was no error, or none with a code. A
+    /// lost TCP connection is error 1 of MPA (RFC 5044 section 8).
     // req: DDP-138, DDP-143, DDP-168
     #[must_use]
     pub const fn error(&self) -> Option<(u8, u8, u8)> {
@@ -268,81 +276,80 @@ impl EndReason {
     }
 }
 
-/// Something that happened, for the application.
+/// Event for the application (compare `rdma_cm_event` of librdmacm, `ibv_async_event`).
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Event {
-    /// A peer asks to connect to the listener on `port`.
+    /// Connection request to the listener on `port` (`RDMA_CM_EVENT_CONNECT_REQUEST`).
     ConnectRequest {
         /// Port of the listener.
         port: u16,
-        /// To accept or reject it with.
+        /// Handle to accept or reject it.
         request: RequestId,
-        /// What the peer offers; `ird` and `ord` from our point of view.
+        /// The peer's offer; `ird` and `ord` from the local point of view.
         offer: Box<ConnInfo>,
     },
-    /// The connection is up, and carries bytes of the applications until they have it carry FPDUs
-    /// ([`Start::Streaming`]).
+    /// The TCP connection is established and in streaming mode: it carries data of the applications
+    /// until they switch it to FPDUs ([`Start::Streaming`]).
     Streaming {
         /// The queue pair.
         qp: QpId,
     },
-    /// The connection is up.
+    /// The connection is in full operation (`RDMA_CM_EVENT_ESTABLISHED`).
     Established {
         /// The queue pair.
         qp: QpId,
-        /// What was agreed.
+        /// Result of the negotiation.
         info: Box<ConnInfo>,
     },
-    /// The peer has sent all that it had to send ([`ConnParam::half_close`]): nothing more is
-    /// received, RDMA Reads and atomic operations are refused, everything else goes on.
+    /// The peer sent FIN ([`ConnParam::half_close`]): nothing more is received, RDMA Reads and
+    /// atomic operations are refused, everything else continues.
     PeerFinished {
         /// The queue pair.
         qp: QpId,
     },
-    /// The connection could not be set up.
+    /// The connection could not be set up (`RDMA_CM_EVENT_CONNECT_ERROR`,
+    /// `RDMA_CM_EVENT_UNREACHABLE`, `RDMA_CM_EVENT_REJECTED`).
     ConnectFailed {
         /// The queue pair.
         qp: QpId,
-        /// Why.
+        /// The reason.
         error: ConnectError,
-        /// The peer's private data, when it rejected with some.
+        /// Private data of the peer's reply; may be empty.
         private_data: Box<PrivateData>,
-        /// The RDMA Reads that the peer would serve and issue at a time, from its point of view,
-        /// when its reply of revision 2 says so: a hint what to ask for next time. A peer that
-        /// rejects for other reasons says 0.
+        /// IRD and ORD of the peer, from its point of view, if it sent a reply of revision 2:
+        /// values to request next time. Both are 0 if the peer rejects for other reasons.
         reads: Option<ReadDepths>,
     },
-    /// The connection ended; outstanding requests are flushed.
+    /// The connection ended; outstanding requests are flushed (`RDMA_CM_EVENT_DISCONNECTED`).
     Disconnected {
         /// The queue pair.
         qp: QpId,
-        /// Why.
+        /// The reason.
         reason: EndReason,
     },
-    /// After this end had ended the stream itself, as [`Event::Disconnected`] has said, the peer's
-    /// Terminate came: it had found an error, too, and not heard of our end. At most once, and
-    /// never after [`EndReason::TerminateReceived`].
+    /// The peer's Terminate was received after the local end of the stream, which
+    /// [`Event::Disconnected`] reported: the peer found an error before it learned of that end. At
+    /// most once, and never after [`EndReason::TerminateReceived`].
     TerminateReceived {
         /// The queue pair.
         qp: QpId,
-        /// What the peer says, or `None` if its Terminate breaks the rules itself
-        /// ([`EndReason::BadTerminate`]).
+        /// The Terminate, or `None` if it is invalid ([`EndReason::BadTerminate`]).
         terminate: Option<Terminate>,
     },
-    /// Fewer buffers are left in a shared receive queue than its limit says; told once each time
-    /// it is armed.
+    /// Fewer buffers than the limit are left in a shared receive queue
+    /// (`IBV_EVENT_SRQ_LIMIT_REACHED`). Reported once each time the limit is armed.
     SrqLimit {
-        /// The queue.
+        /// The shared receive queue.
         srq: SrqId,
-        /// Buffers left.
+        /// Number of buffers left.
         left: usize,
-        /// The queue pair that took most since the limit was armed, and how many.
+        /// The queue pair that took the most buffers since the limit was armed, and their number.
         most: Option<(QpId, u64)>,
     },
-    /// A completion queue overran; its queue pairs are in error.
+    /// A completion queue overran; its queue pairs are in the error state (`IBV_EVENT_CQ_ERR`).
     CqOverrun {
-        /// The queue.
+        /// The completion queue.
         cq: CqId,
     },
 }

@@ -1,5 +1,5 @@
-//! Verbs: the vocabulary an application speaks (work requests, completions, queue pairs,
-//! connection management), with the names of the verbs world.
+//! Verbs: work requests, completions, queue pairs and connection management, with the names of
+//! libibverbs and librdmacm where they fit.
 
 pub mod cm;
 pub mod notify;

@@ -1,19 +1,19 @@
-//! Completion notification: which completions an application can ask to be notified of.
+//! Completion notification (verbs: `ibv_req_notify_cq`).
 
 use crate::verbs::wc::{Wc, WcStatus};
 
-/// Which completion is to be told of.
+/// Completions that trigger a notification.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Notify {
-    /// The next.
+    /// The next completion.
     Next,
-    /// The next that the peer asked for with a solicited event, or that failed.
+    /// The next solicited completion (verbs: `solicited_only`): one with solicited event, or in
+    /// error.
     Solicited,
 }
 
 impl Wc {
-    /// Whoever waits for solicited completions alone is told of this one: the peer asked for it,
-    /// or it failed.
+    /// True for a solicited completion: the peer requested an event, or the request failed.
     #[must_use]
     pub const fn is_solicited(&self) -> bool {
         self.solicited || !matches!(self.status, WcStatus::Success)

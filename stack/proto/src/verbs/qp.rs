@@ -2,55 +2,55 @@
 
 use crate::verbs::wc::CqId;
 
-/// What a queue pair is created with.
+/// Attributes for the creation of a queue pair (verbs: `ibv_qp_init_attr`).
 #[derive(Clone, Copy, Debug)]
 pub struct QpInit {
-    /// Protection domain: only its regions are reachable.
+    /// Protection domain: only its regions can be accessed (verbs: `ibv_pd`).
     pub pd: u32,
-    /// Completions of the send queue.
+    /// Completion queue of the send queue.
     pub send_cq: CqId,
-    /// Completions of the receive queue.
+    /// Completion queue of the receive queue.
     pub recv_cq: CqId,
-    /// Send requests that may be outstanding.
+    /// Maximum number of outstanding send requests (verbs: `ibv_qp_cap`).
     pub max_send_wr: usize,
-    /// Receive requests that may be outstanding.
+    /// Maximum number of outstanding receive requests.
     pub max_recv_wr: usize,
 }
 
-/// State of a queue pair, as verbs sees it.
+/// State of a queue pair (verbs: `ibv_qp_state`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum QpState {
-    /// Created; receives may be posted.
+    /// Created; receive requests may be posted (`IBV_QPS_INIT`).
     Idle,
-    /// A connection is being set up.
+    /// The connection is being set up.
     Connecting,
-    /// Connected: requests are executed.
+    /// Connected: requests are executed (`IBV_QPS_RTS`).
     Rts,
-    /// The connection ends in good order: what was posted is executed, nothing more is taken but
-    /// receive requests.
+    /// Graceful close: requests already posted are executed, and only receive requests can be
+    /// posted.
     Closing,
-    /// The connection ended or failed; what is outstanding is flushed.
+    /// The connection ended or failed; outstanding requests are flushed (`IBV_QPS_ERR`).
     Error,
 }
 
 impl QpState {
-    /// Requests are executed.
+    /// True if requests are executed.
     #[must_use]
     pub const fn is_connected(self) -> bool {
         matches!(self, Self::Rts | Self::Closing)
     }
 }
 
-/// Names a shared receive queue to the engine.
+/// Handle of a shared receive queue (verbs: `ibv_srq`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct SrqId {
-    /// Slot.
+    /// Slot index.
     pub index: u32,
-    /// Use of the slot.
+    /// Generation of the slot.
     pub generation: u32,
 }
 
-/// Why a call about a shared receive queue failed.
+/// Error of a call on a shared receive queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum SrqError {
@@ -60,16 +60,16 @@ pub enum SrqError {
     /// No such queue pair.
     #[error("no such queue pair")]
     NoSuchQp,
-    /// Queue pairs take from it.
+    /// Queue pairs are attached to it.
     #[error("queue pairs still take from the shared receive queue: destroy them first")]
     InUse,
-    /// The queue pair is connected, or has a shared queue already.
+    /// The queue pair is connected, or is attached to a shared receive queue already.
     #[error("the queue pair is in use already, or takes from a shared receive queue")]
     NotIdle,
     /// The two belong to different protection domains.
     #[error("the shared receive queue belongs to another protection domain")]
     OtherDomain,
-    /// There are as many as may be.
+    /// The maximum number of shared receive queues is reached.
     #[error("as many shared receive queues exist as may be: destroy some")]
     TooMany,
 }

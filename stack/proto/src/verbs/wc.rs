@@ -4,49 +4,51 @@ use crate::ddp::regions::Stag;
 use crate::rdmap::operation::{AtomicOp, Operation};
 use crate::wire::atomic::ImmediateData;
 
-/// Names a completion queue to the engine.
+/// Handle of a completion queue (verbs: `ibv_cq`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct CqId(pub u32);
 
-/// Names a queue pair to its engine; never reused for another within 2^32 creations of its slot.
+/// Handle of a queue pair of an engine (verbs: `ibv_qp`). It is not reused for another queue pair
+/// within 2^32 creations in its slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct QpId {
-    /// Slot.
+    /// Slot index.
     pub index: u32,
-    /// Use of the slot.
+    /// Generation of the slot.
     pub generation: u32,
 }
 
-/// What a completion is for.
+/// Operation that completed (verbs: `ibv_wc_opcode`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum WcOpcode {
-    /// A Send of any form.
+    /// Send of any form (`IBV_WC_SEND`).
     Send,
-    /// An RDMA Write, with or without immediate data.
+    /// RDMA Write, with or without immediate data (`IBV_WC_RDMA_WRITE`).
     Write,
-    /// An RDMA Read.
+    /// RDMA Read (`IBV_WC_RDMA_READ`).
     Read,
-    /// An incoming Send filled a receive buffer.
+    /// An incoming Send was delivered into a receive buffer (`IBV_WC_RECV`).
     Recv,
-    /// An atomic addition.
+    /// Atomic Fetch and Add (`IBV_WC_FETCH_ADD`).
     FetchAdd,
-    /// An atomic swap.
+    /// Atomic Swap.
     Swap,
-    /// An atomic comparison and swap, whether it swapped or not.
+    /// Atomic Compare and Swap, whether it swapped or not (`IBV_WC_COMP_SWAP`).
     CmpSwap,
-    /// Immediate Data, alone.
+    /// Immediate Data without an RDMA Write.
     Immediate,
-    /// Incoming Immediate Data used up a receive buffer: [`Wc::immediate`].
+    /// Incoming Immediate Data consumed a receive buffer: [`Wc::immediate`] (`IBV_WC_RECV` with
+    /// `IBV_WC_WITH_IMM`, or `IBV_WC_RECV_RDMA_WITH_IMM`).
     RecvImmediate,
-    /// A window was bound.
+    /// A window was bound (`IBV_WC_BIND_MW`).
     Bind,
-    /// An STag of this end was invalidated.
+    /// A local STag was invalidated by a posted request (`IBV_WC_LOCAL_INV`).
     Invalidate,
 }
 
 impl WcOpcode {
-    /// The completion is one of the receive queue.
+    /// True for a completion of the receive queue.
     #[must_use]
     pub const fn is_receive(self) -> bool {
         matches!(self, Self::Recv | Self::RecvImmediate)
@@ -69,55 +71,58 @@ impl From<&Operation> for WcOpcode {
     }
 }
 
-/// How a request ended.
+/// Status of a completion (verbs: `ibv_wc_status`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum WcStatus {
-    /// As asked.
+    /// Success (`IBV_WC_SUCCESS`).
     #[error("success")]
     Success,
-    /// A local buffer was not registered as the request claimed.
+    /// A local buffer was not registered as the request claimed (`IBV_WC_LOC_PROT_ERR`).
     #[error("local protection error: a buffer of the request is not registered for this use")]
     LocalProtection,
-    /// A window could not be bound: it is bound already, or the region does not allow it.
+    /// A window could not be bound: it is bound already, or the region does not allow it
+    /// (`IBV_WC_MW_BIND_ERR`).
     #[error("bind error: the window is bound already, or the region does not allow the binding")]
     Bind,
-    /// A message was longer than the receive buffer.
+    /// The message is longer than the receive buffer, or the request has an invalid length
+    /// (`IBV_WC_LOC_LEN_ERR`).
     #[error("local length error: the message is longer than the receive buffer")]
     LocalLength,
-    /// The peer refused the access with a Terminate.
+    /// The peer refused the access with a Terminate (`IBV_WC_REM_ACCESS_ERR`).
     #[error("remote access error: the peer refused the access")]
     RemoteAccess,
-    /// The peer could not process the operation.
+    /// The peer could not process the operation (`IBV_WC_REM_OP_ERR`).
     #[error("remote operation error: the peer could not process the operation")]
     RemoteOperation,
-    /// The queue pair left its connected state before the request ended.
+    /// The connection ended before the request completed (`IBV_WC_WR_FLUSH_ERR`).
     #[error("flushed: the connection ended first")]
     Flushed,
 }
 
-/// A completion.
+/// Work completion (verbs: `ibv_wc`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Wc {
-    /// The request's.
+    /// `wr_id` of the request.
     pub wr_id: u64,
-    /// The queue pair it was posted to.
+    /// Queue pair of the request.
     pub qp: QpId,
-    /// How it ended.
+    /// Status.
     pub status: WcStatus,
-    /// What it was. Meaningful also on failure.
+    /// Operation. Valid also on failure.
     pub opcode: WcOpcode,
-    /// Bytes received (`Recv`) or moved.
+    /// Bytes received (`Recv`) or transferred; 0 on failure.
     pub byte_len: u32,
-    /// `Recv`, `RecvImmediate`: the sender asked for an event.
+    /// `Recv`, `RecvImmediate`: the sender requested a solicited event.
     pub solicited: bool,
-    /// `Recv`: this STag of ours was invalidated by the Send.
+    /// `Recv`: local STag that the Send invalidated (`IBV_WC_WITH_INV`, `invalidated_rkey`).
     pub invalidated: Option<Stag>,
-    /// `RecvImmediate`: what the sender said. RDMA Writes that it posted before are in place.
+    /// `RecvImmediate`: the Immediate Data (`imm_data`). RDMA Writes that the sender posted before
+    /// are placed.
     pub immediate: Option<ImmediateData>,
 }
 
-/// Where the engine puts completions. Production implements it over lock-free rings.
+/// Interface to the completion queues. Production implements it over lock-free rings.
 pub trait Completions {
     /// Appends to a queue; `false` if it is full (nothing was appended).
     fn push(&mut self, cq: CqId, wc: Wc) -> bool;

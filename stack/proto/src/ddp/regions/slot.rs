@@ -1,17 +1,17 @@
-//! One entry of the table of regions: a sequence lock without writers that wait.
+//! Slot of the table of regions: a sequence lock whose writers never wait.
 //!
-//! The state word carries the valid STag and a version that every change of the entry moves on.
-//! Fields are written only while no STag is valid, behind a release fence; a look-up reads the
-//! state, then the fields, then the state again behind an acquire fence. If both reads agree, all
-//! fields are those that were published with that STag, whichever shard bound it, and however often
-//! the same STag was bound before.
+//! The state word holds the valid STag and a version that every change of the slot increments.
+//! Fields are written only while no STag is valid, after a release fence. A lookup reads the state,
+//! then the fields, then the state again after an acquire fence. If both reads of the state agree,
+//! all fields are those that were published with that STag, even if another shard bound it and the
+//! same STag was bound before. If they differ, the lookup fails; it does not retry.
 
 use super::stag::Occupant;
 use super::sync::{AtomicU32, AtomicU64, Ordering, fence};
 use super::{AccessScope, Stag, StreamId};
 use crate::ddp::memory::Access;
 
-/// One STag.
+/// Slot of one STag.
 #[derive(Default)]
 #[repr(align(64))]
 pub(super) struct Slot {
@@ -22,23 +22,23 @@ pub(super) struct Slot {
     pub(super) base: AtomicU64,
     pub(super) len: AtomicU64,
     pub(super) backing: AtomicU64,
-    /// The stream that it is good for, if it is for one alone.
+    /// The stream to which the STag is bound, if `owner` is QP bound.
     pub(super) stream: AtomicU64,
-    /// What occupies the slot, valid or not: see [`Occupant`].
+    /// The region or window in the slot, valid or not: see [`Occupant`].
     pub(super) occupant: AtomicU32,
-    /// Window: what it was called before, as far as queued requests may still say so.
+    /// Window: its previous tag, which queued requests may still have.
     pub(super) prev_occupant: AtomicU32,
-    /// Window: the slot of its region.
+    /// Window: slot index of its region.
     pub(super) parent: AtomicU32,
-    /// Region: windows bound to it, and [`EVER_BOUND`].
+    /// Region: number of windows bound to it, and [`EVER_BOUND`].
     pub(super) bound_windows: AtomicU32,
 }
 
 /// A window has been bound to the region since its STag became valid.
 pub(super) const EVER_BOUND: u32 = 1 << 31;
 
-/// Version and valid STag, high and low half. The STag is 0 while no access is allowed; the version
-/// is odd while one binder has the slot for itself.
+/// Version (high half) and valid STag (low half). The STag is 0 while no access is allowed; the
+/// version is odd while a writer owns the slot.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) struct State(pub(super) u64);
 
@@ -58,7 +58,7 @@ impl State {
         self.0 & Self::VERSION != 0
     }
 
-    /// The next version, with this STag.
+    /// Returns the next version, with this STag.
     const fn next(self, stag: Stag) -> Self {
         let version = self.0 & !(Self::VERSION - 1);
         Self(version.wrapping_add(Self::VERSION) | stag as u64)
@@ -70,7 +70,7 @@ impl Slot {
         State(self.state.load(Ordering::Acquire))
     }
 
-    /// The state, if it says that this STag is valid.
+    /// Returns the state if this STag is valid in it.
     #[inline]
     pub(super) fn valid_state(&self, stag: Stag) -> Option<State> {
         let state = self.state();
@@ -84,8 +84,8 @@ impl Slot {
         self.state.load(Ordering::Relaxed) == state.0
     }
 
-    /// Takes an invalid slot, to write its fields and [`Slot::publish`]; `None` if it is valid or
-    /// taken.
+    /// Takes exclusive ownership of an invalid slot, to write its fields and [`Slot::publish`];
+    /// `None` if it is valid or claimed.
     pub(super) fn claim(&self) -> Option<State> {
         let state = self.state();
         if state.is_valid() || state.is_claimed() {
@@ -93,7 +93,7 @@ impl Slot {
         }
         let claimed = state.next(0);
         self.exchange(state, claimed).then(|| {
-            // A look-up that reads one field written from here on sees that the state has moved.
+            // A lookup that reads a field written after this also sees the changed state.
             fence(Ordering::Release);
             claimed
         })
@@ -104,9 +104,9 @@ impl Slot {
         self.state.store(claimed.next(stag).0, Ordering::Release);
     }
 
-    /// Ends the validity that `state` says; false if another has, whatever is valid now.
+    /// Invalidates the STag of `state`; false if the state has changed, whatever is valid now.
     pub(super) fn invalidate(&self, state: State) -> bool {
-        // Two on: odd is for claims.
+        // Two versions on: odd versions are claims.
         self.exchange(state, state.next(0).next(0))
     }
 
@@ -126,37 +126,37 @@ impl Slot {
         Occupant(self.prev_occupant.load(Ordering::Acquire))
     }
 
-    /// The STag is for the asker's stream alone.
+    /// True if the STag is bound to the stream of `scope`.
     pub(super) fn is_qp_bound_to(&self, owner: Owner, scope: AccessScope) -> bool {
         owner.association() == Owner::QP_BOUND | u64::from(scope.pd)
             && self.stream.load(Ordering::Relaxed) == scope.stream.0
     }
 
-    /// Sets who may reach what the slot names.
+    /// Sets protection domain, rights and stream.
     pub(super) fn set_owner(&self, owner: Owner, stream: StreamId) {
         self.owner.store(owner.0, Ordering::Relaxed);
         self.stream.store(stream.0, Ordering::Relaxed);
     }
 
-    /// Sets what the slot shows: where offsets count from, bytes, and where they are.
+    /// Sets the range: base offset, length in bytes, backing memory.
     pub(super) fn set_range(&self, base: u64, len: u64, backing: u64) {
         self.base.store(base, Ordering::Relaxed);
         self.len.store(len, Ordering::Relaxed);
         self.backing.store(backing, Ordering::Relaxed);
     }
 
-    /// Windows bound to the region.
+    /// Returns the number of windows bound to the region.
     pub(super) fn window_count(&self) -> u32 {
         self.bound_windows.load(Ordering::Acquire) & !EVER_BOUND
     }
 }
 
-/// Rights, whether the STag is for one stream alone, and the domain, in one word.
+/// Access rights, the QP bound flag and the protection domain, in one word.
 #[derive(Clone, Copy)]
 pub(super) struct Owner(pub(super) u64);
 
 impl Owner {
-    /// The STag is good for one stream alone.
+    /// The STag is valid for one stream only.
     const QP_BOUND: u64 = 1 << 32;
     const ACCESS_SHIFT: u32 = 40;
 
@@ -169,7 +169,7 @@ impl Owner {
         Access::from_bits(self.0.to_be_bytes()[2])
     }
 
-    /// Domain and tie.
+    /// Returns the protection domain and the QP bound flag.
     pub(super) const fn association(self) -> u64 {
         self.0 & (Self::QP_BOUND | u32::MAX as u64)
     }
@@ -178,7 +178,7 @@ impl Owner {
         self.0 & Self::QP_BOUND != 0
     }
 
-    /// The domain.
+    /// Returns the protection domain.
     pub(super) fn pd(self) -> u32 {
         let [_, _, _, _, a, b, c, d] = self.0.to_be_bytes();
         u32::from_be_bytes([a, b, c, d])

@@ -1,4 +1,4 @@
-//! How STags are made: a slot by chance, a tag by chance, a key.
+//! Allocation of STags: a random slot, a random tag, a random key.
 
 use core::hash::Hasher as _;
 use std::collections::BTreeSet;
@@ -7,8 +7,8 @@ use siphasher::sip::SipHasher13;
 
 use super::Stag;
 
-/// What occupies a slot, whatever its key and whether it is valid: the STag without its key, and
-/// what it is. 0: nothing.
+/// Occupant of a slot, whatever its key and whether it is valid: the STag without its key, and its
+/// kind in the low 8 bits. 0: the slot is free.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) struct Occupant(pub(super) u32);
 
@@ -25,12 +25,12 @@ impl Occupant {
         Self(stag & !0xff | Self::WINDOW)
     }
 
-    /// A window that is not bound any more once it is invalidated.
+    /// A window that cannot be bound again once it is invalidated.
     pub(super) const fn retired(stag: Stag) -> Self {
         Self(stag & !0xff | Self::RETIRED)
     }
 
-    /// An STag that has this name.
+    /// Returns the STag with key 0.
     pub(super) const fn stag(self) -> Stag {
         self.0 & !0xff
     }
@@ -40,7 +40,7 @@ impl Occupant {
     }
 }
 
-/// Free slots, slots of windows, and the chance that picks STags; control path only.
+/// Free slots, slots of windows, and the generator of STags. Control path only.
 pub(super) struct StagAllocator {
     free: Vec<u32>,
     pub(super) windows: BTreeSet<u32>,
@@ -53,7 +53,7 @@ impl StagAllocator {
         Self { free: (0..slot_count).collect(), windows, rng: StagRng::new([key, !key]) }
     }
 
-    /// Takes a free slot and makes an STag for it; `None` if there is none.
+    /// Takes a free slot and creates an STag for it; `None` if no slot is free.
     pub(super) fn alloc(&mut self, index_mask: u32) -> Option<Stag> {
         if self.free.is_empty() {
             return None;
@@ -63,7 +63,8 @@ impl StagAllocator {
         Some(self.random_stag(index, index_mask))
     }
 
-    /// Another STag for the slot of `stag`: tag and key by chance, the tag not the one before.
+    /// Returns another STag for the slot of `stag`, with random tag and key. The tag differs from
+    /// that of `stag`.
     pub(super) fn retag(&mut self, stag: Stag, index_mask: u32) -> Stag {
         let index = (stag >> 8) & index_mask;
         loop {
@@ -78,14 +79,14 @@ impl StagAllocator {
         loop {
             let [tag_and_key, _] = halves(self.rng.next());
             let tag = (tag_and_key >> 8) & !index_mask;
-            // Whatever key it is given later, it is not 0.
+            // The STag is then not 0, whatever key it is given later.
             if tag | index != 0 {
                 return (tag | index) << 8 | tag_and_key & 0xff;
             }
         }
     }
 
-    /// A source of chance for somebody else.
+    /// Returns an independent generator for another owner.
     pub(super) fn fork_rng(&mut self) -> StagRng {
         StagRng::new([self.rng.next(), self.rng.next()])
     }
@@ -96,8 +97,8 @@ impl StagAllocator {
     }
 }
 
-/// A keyed pseudo-random function of a counter: who has seen some of its values learns nothing of
-/// the next ones.
+/// Pseudo-random function (SipHash) of a counter: its values do not predict later ones, so STags
+/// are unpredictable (RFC 5042 section 7.1.1).
 pub(super) struct StagRng {
     keys: [u64; 2],
     count: u64,
@@ -115,13 +116,13 @@ impl StagRng {
         hasher.finish()
     }
 
-    /// A number below `bound`, which is small against 2^64.
+    /// Returns a number below `bound`, which is small compared to 2^64.
     pub(super) fn below(&mut self, bound: usize) -> usize {
         usize::try_from(self.next() % bound as u64).expect("below a usize")
     }
 }
 
-/// High and low half.
+/// Splits a word into its high and low half.
 fn halves(word: u64) -> [u32; 2] {
     let b = word.to_be_bytes();
     [u32::from_be_bytes([b[0], b[1], b[2], b[3]]), u32::from_be_bytes([b[4], b[5], b[6], b[7]])]

@@ -1,4 +1,5 @@
-//! The primitives of the table of regions: those of the machine, or loom's when proofs run.
+//! Synchronization primitives of the table of regions: those of the standard library, or loom's
+//! under `cfg(loom)`.
 
 #[cfg(not(loom))]
 pub(super) use core::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};

@@ -1,4 +1,4 @@
-//! The table by itself: each check, the association, windows, and STags that nobody can guess.
+//! Table of regions: each check, association with a stream, windows, unpredictable STags.
 
 use std::collections::HashSet;
 
@@ -16,12 +16,12 @@ const SCOPE: AccessScope = AccessScope { pd: 3, stream: StreamId(1) };
 const OTHER_STREAM: AccessScope = AccessScope { pd: 3, stream: StreamId(2) };
 const OTHER_PD: AccessScope = AccessScope { pd: 4, stream: StreamId(1) };
 
-/// What a region of 0x100 bytes says to one byte of it.
+/// Resolves a remote write of one byte in a region of 0x100 bytes.
 fn try_write(table: &RegionTable, stag: Stag, scope: AccessScope) -> Result<(), MemoryFault> {
     table.resolve(stag, scope, Access::REMOTE_WRITE, 0x1010, 1).map(|_| ())
 }
 
-/// As a consumer may choose keys that has them count.
+/// Next key in counting order, as a consumer may choose it.
 fn with_next_key(stag: Stag) -> Stag {
     stag & !0xff | stag.wrapping_add(1) & 0xff
 }
@@ -129,7 +129,7 @@ fn enabled_region_has_new_rights_and_new_stag() {
     assert_eq!(table.enable(second, Access::ALL), None, "it is gone");
 }
 
-/// Whoever has seen all STags of a region cannot tell the next one, and none comes back by turns.
+/// The STags of a region do not predict the next one, and do not repeat in a cycle.
 // req-test: RDMAP-283
 #[test]
 fn stag_after_enable_is_random() {
@@ -145,7 +145,7 @@ fn stag_after_enable_is_random() {
     let steps: HashSet<_> = stags.windows(2).map(|w| w[1].wrapping_sub(w[0])).collect();
     assert!(steps.len() > COUNT - 20, "{} different steps", steps.len());
     assert!(stags.iter().collect::<HashSet<_>>().len() > COUNT - 20);
-    // Within five standard deviations, for each of the 30 bits that do not choose the slot.
+    // Within five standard deviations, for each of the 30 bits that are not the slot index.
     for bit in (0..8).chain(10..32) {
         let flips = stags.windows(2).filter(|w| (w[0] ^ w[1]) >> bit & 1 == 1).count();
         assert!(flips.abs_diff(COUNT / 2) < 160, "bit {bit} flips {flips} times");
@@ -254,7 +254,7 @@ fn window_grants_its_range_to_its_stream_only() {
     assert_eq!(write(0x102f, 1), Ok(77 + 0x2f));
     assert_eq!(write(0x100f, 1), Err(MemoryFault::Bounds));
     assert_eq!(write(0x102f, 2), Err(MemoryFault::Bounds));
-    // It grants nothing to this end, nor windows of its own.
+    // No local rights, and no right to bind windows.
     for local in [Access::LOCAL_READ, Access::LOCAL_WRITE, Access::WINDOW_BIND] {
         let fault = table.resolve(stag, SCOPE, local, 0x1010, 1).unwrap_err();
         assert_eq!(fault, MemoryFault::AccessRights);
@@ -262,7 +262,7 @@ fn window_grants_its_range_to_its_stream_only() {
     table.invalidate_local(stag, SCOPE).unwrap();
     assert_eq!(try_write(&table, stag, SCOPE), Err(MemoryFault::InvalidStag));
     assert_eq!(table.invalidate_local(stag, SCOPE), Ok(()), "the peer may have been first");
-    // Bound again, to be counted from 0, for another stream.
+    // Bound again, zero-based, for another stream.
     let again = Bind { rkey: with_next_key(stag), zero_based: true, ..request };
     table.bind(&again, OTHER_STREAM).unwrap();
     let place = table.resolve(again.rkey, OTHER_STREAM, Access::REMOTE_READ, 0, 0x20).unwrap();
@@ -348,8 +348,8 @@ fn windows_end_with_their_region_and_retired_windows_cannot_bind() {
     assert_eq!(table.bind(&requests[2], SCOPE), Err(MemoryFault::InvalidStag));
 }
 
-/// Of a local and a remote invalidation at once exactly one finds the STag valid, and the count of
-/// the region's windows is right afterwards.
+/// Of two concurrent invalidations exactly one finds the STag valid, and the region's count of
+/// bound windows is correct afterwards.
 #[test]
 fn one_of_two_concurrent_invalidations_wins() {
     let table = RegionTable::new(8, 1);
@@ -377,19 +377,19 @@ fn stags_are_uniform_and_unpredictable() {
     assert_eq!(stags.iter().collect::<HashSet<_>>().len(), stags.len());
     let steps: HashSet<_> = stags.windows(2).map(|w| w[1].wrapping_sub(w[0])).collect();
     assert!(steps.len() > 9_900, "steps between STags repeat: {}", steps.len());
-    // Each bit is set in half of them, and changes from one to the next half the time: within five
-    // standard deviations of 50, where slots taken for good make the index a little less random.
+    // Each bit is set in half of the STags, and flips between neighbors half the time, within seven
+    // standard deviations: slots are not freed, so the index is a little less random.
     let near_half = |ones: usize| ones.abs_diff(5_000) < 350;
     for bit in 0..32 {
         let set = stags.iter().filter(|&&stag| stag >> bit & 1 == 1).count();
         let flips = stags.windows(2).filter(|w| (w[0] ^ w[1]) >> bit & 1 == 1).count();
         assert!(near_half(set) && near_half(flips), "bit {bit}: {set} set, {flips} flips");
     }
-    // All of the range is used: its 256 equal parts have about 39 each.
+    // The whole range is used: each of 256 equal parts has about 39 STags.
     let mut parts = [0; 256];
     stags.iter().for_each(|stag| parts[(stag >> 24) as usize] += 1);
     assert!(parts.iter().all(|count| (10..=80).contains(count)), "{parts:?}");
-    // Another seed gives others, and a slot that comes back gives another STag than before.
+    // Another seed gives other STags, and a reused slot gives another STag than before.
     let other = RegionTable::new(1 << 14, 6);
     let same = stags.iter().filter(|&&stag| other.register(&REGION) == Ok(stag)).count();
     assert_eq!(same, 0);

@@ -1,21 +1,20 @@
-//! The keys under which a window is bound.
+//! Keys of successive bindings of a memory window.
 
 use super::stag::StagRng;
 use super::{RegionTable, Stag};
 
-/// Keys of a window's tag.
+/// Number of keys under one tag.
 const KEY_COUNT: usize = 256;
 
-/// The STags of one window, one for each binding (verbs: the consumer owns the low 8 bits).
+/// STags of one window, one for each binding (verbs: the consumer owns the low 8 bits).
 ///
-/// Each of the 256 keys of a tag comes once, in an order drawn by chance as it goes, and then the
-/// window gets another tag, drawn by chance as well: a peer that has seen any number of the
-/// window's STags does not know the next one, and one that was taken back does not come to life
-/// again with a later binding under the same tag.
+/// Each of the 256 keys of a tag is used once, in random order; then the window gets a new random
+/// tag. A peer that has seen any number of the window's STags cannot predict the next one, and an
+/// invalidated STag does not become valid again with a later binding under the same tag.
 // req: RDMAP-283
 pub struct WindowKeys {
     rng: StagRng,
-    /// The first `used` were given out; the others are still to come.
+    /// The first `used` keys were issued; the others were not.
     keys: [u8; KEY_COUNT],
     used: usize,
 }
@@ -27,7 +26,8 @@ impl WindowKeys {
         Self { rng, keys, used: 0 }
     }
 
-    /// The STag for the next request to bind `window`, whose tag is that of the request before.
+    /// Returns the STag for the next request to bind `window`. `window` has the tag of the previous
+    /// request.
     pub fn next(&mut self, table: &RegionTable, window: Stag) -> Stag {
         let mut window = window;
         if self.used == KEY_COUNT {
@@ -41,8 +41,8 @@ impl WindowKeys {
         window & !0xff | Stag::from(self.keys[self.used - 1])
     }
 
-    /// Gives the window a new tag now: requests to bind it that are queued fail. Returns an STag
-    /// of the new tag.
+    /// Gives the window a new tag now: queued requests to bind it fail. Returns an STag with the
+    /// new tag.
     pub fn revoke(&mut self, table: &RegionTable, window: Stag) -> Stag {
         self.used = 0;
         table.retag_window(window, true)

@@ -1,12 +1,12 @@
-//! Memory windows, and who may invalidate an STag.
+//! Memory windows, and invalidation of STags.
 //!
-//! A window (verbs: type 2) is an STag of its own over a part of a region. A posted request binds
-//! it to a range, with rights and a key of the consumer's choice, for the stream of that queue
-//! pair alone; a posted request, the peer's Send with Invalidate, or the end of its region takes
-//! it back, and it can be bound again.
+//! A window (verbs: type 2B) has an STag of its own for a part of a region. A posted Bind request
+//! binds it to a range, with rights and a key chosen by the consumer, for the stream of that queue
+//! pair only (QP bound). A posted Invalidate request, the peer's Send with Invalidate, or the
+//! invalidation of its region invalidates it; it can then be bound again.
 //!
-//! Binding takes the slot for itself while it writes the fields, and a look-up that meets them half
-//! written fails (see `slot`): the shard that binds need not be the one that looks.
+//! A binding claims the slot while it writes the fields, and a lookup that meets a claimed slot
+//! fails (see `slot`): binding and lookup may be on different shards.
 
 use super::slot::{EVER_BOUND, Owner, Slot, State};
 use super::stag::Occupant;
@@ -14,41 +14,42 @@ use super::sync::Ordering;
 use super::{AccessScope, RegionTable, RegisterError, Stag, StreamId, WindowKeys};
 use crate::ddp::memory::{Access, MemoryFault};
 
-/// A request to bind a window.
+/// Request to bind a window (verbs: `ibv_mw_bind_info` and `rkey` of `IBV_WR_BIND_MW`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Bind {
-    /// The window: its STag as allocated, or renamed ([`RegionTable::retag_window`]), but for the
-    /// low 8 bits, which are the key from now on: [`WindowKeys`] chooses some.
-    /// Choose another one than before: what the peer knew then stays unusable.
+    /// The window: its STag as allocated or retagged ([`RegionTable::retag_window`]), except for
+    /// the low 8 bits, which are the key of this binding. [`WindowKeys`] generates keys. Use a new
+    /// key for each binding: STags that the peer knows from earlier bindings then stay invalid.
     pub rkey: Stag,
     /// The region, which must grant [`Access::WINDOW_BIND`].
     pub lkey: Stag,
-    /// First byte, counted as the region's.
+    /// Tagged offset of the first byte in the region.
     pub addr: u64,
-    /// Bytes.
+    /// Length in bytes.
     pub len: u64,
-    /// Remote rights; local ones are dropped. Rights to write need a region with
+    /// Remote rights; local ones are ignored. Rights to modify need a region with
     /// [`Access::LOCAL_WRITE`].
     pub access: Access,
-    /// The peer counts from 0 rather than from `addr`.
+    /// Tagged offsets of the window start at 0 instead of `addr`.
     pub zero_based: bool,
 }
 
-/// Why an STag may not be invalidated by a peer.
+/// Reason why a peer may not invalidate an STag.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum InvalidateFault {
-    /// It names nothing, or what was invalidated already.
+    /// No region or window has the STag, or it was invalidated already.
     Unknown,
-    /// It belongs to another domain or to another stream.
+    /// It belongs to another protection domain or to another stream.
     Foreign,
-    /// It is good for all streams of its domain, or windows are bound to it.
+    /// It is valid for all streams of its domain, or windows are bound to it.
     Shared,
-    /// It gives peers no right: the sink of a Read, whose name the Read Request tells.
+    /// It grants no remote rights: a sink of RDMA Reads, whose STag the peer has from the Read
+    /// Request.
     NotRemote,
 }
 
 impl RegionTable {
-    /// A window of a domain, not bound: nothing can be reached by it.
+    /// Allocates a window in a protection domain, not bound: it gives no access.
     ///
     /// # Errors
     /// `TableFull`.
@@ -63,15 +64,15 @@ impl RegionTable {
         Ok(stag)
     }
 
-    /// Keys for a window of this table, in an order that nobody can guess.
+    /// Returns keys for a window of this table, in an unpredictable order.
     #[must_use]
     pub fn window_keys(&self) -> WindowKeys {
         WindowKeys::new(self.lock().fork_rng())
     }
 
-    /// Gives a window a new tag, for requests to bind it from now on; a binding in force is not
-    /// touched. With `revoke` no request under the tag before binds it any more, without it those
-    /// queued already do. Returns an STag with the new tag; its key was never valid.
+    /// Gives a window a new tag, for requests to bind it from now on; a current binding is not
+    /// affected. With `revoke` queued requests with the previous tag fail, without it they still
+    /// bind the window. Returns an STag with the new tag; its key was never valid.
     // req: RDMAP-283
     pub fn retag_window(&self, window: Stag, revoke: bool) -> Stag {
         let slot = self.slot(window);
@@ -84,11 +85,11 @@ impl RegionTable {
         retagged
     }
 
-    /// Binds a window for the stream that asks.
+    /// Binds a window to the stream of `scope`.
     ///
     /// # Errors
-    /// `InvalidStag`: no such window, it is bound already, or no such region; else what the region
-    /// refuses.
+    /// `InvalidStag`: no such window, it is bound already, or no such region; `NotAssociated`: the
+    /// window is of another protection domain; otherwise the fault of the region.
     pub fn bind(&self, bind: &Bind, scope: AccessScope) -> Result<(), MemoryFault> {
         let window = self.slot(bind.rkey);
         let asked = Occupant::window(bind.rkey);
@@ -107,7 +108,7 @@ impl RegionTable {
         let len = usize::try_from(bind.len).map_err(|_| MemoryFault::Bounds)?;
         // req: DDP-216
         let range = self.resolve(bind.lkey, scope, needed, bind.addr, len)?;
-        // Another shard may be binding it, too.
+        // Another shard may be binding it concurrently.
         let claimed = window.claim().ok_or(MemoryFault::InvalidStag)?;
         window.set_owner(Owner::new(scope.pd, bind.access.remote(), true), scope.stream);
         let base = if bind.zero_based { 0 } else { bind.addr };
@@ -121,13 +122,13 @@ impl RegionTable {
         Ok(())
     }
 
-    /// Invalidates at the request of the stream that the STag is for: a window bound through it,
-    /// or a region registered for it. One that is invalid already, perhaps by the peer a moment
-    /// ago, stays so.
+    /// Invalidates an STag at the request of its own stream: a window bound through it, or a region
+    /// registered for it. An STag that is already invalid, perhaps by the peer just before, stays
+    /// invalid.
     ///
     /// # Errors
-    /// `InvalidStag`: nothing has that name, or another key is valid; `NotAssociated`: it is not
-    /// for this stream alone; `AccessRights`: windows are bound to the region.
+    /// `InvalidStag`: no region or window has the STag, or another key is valid; `NotAssociated`:
+    /// it is not bound to this stream; `AccessRights`: windows are bound to the region.
     pub fn invalidate_local(&self, stag: Stag, scope: AccessScope) -> Result<(), MemoryFault> {
         let slot = self.slot(stag);
         if !slot.is_occupied_by(stag) {
@@ -149,7 +150,7 @@ impl RegionTable {
         Ok(())
     }
 
-    /// Whether a peer's Send with Invalidate may name the STag on this stream.
+    /// Checks that the peer of this stream may invalidate the STag by Send with Invalidate.
     ///
     /// # Errors
     /// [`InvalidateFault`].
@@ -158,7 +159,7 @@ impl RegionTable {
         self.invalidatable(stag, scope).map(|_| ())
     }
 
-    /// Invalidates at the request of the peer of this stream, as far as it may: see
+    /// Invalidates an STag for the peer of this stream, if the peer may: see
     /// [`RegionTable::check_invalidate`]. True if the STag was valid.
     pub fn invalidate_remote(&self, stag: Stag, scope: AccessScope) -> bool {
         let valid = self.invalidatable(stag, scope);
@@ -184,16 +185,16 @@ impl RegionTable {
         Err(if is_shared { InvalidateFault::Shared } else { InvalidateFault::Foreign })
     }
 
-    /// Windows bound to a region.
+    /// Returns the number of windows bound to a region.
     #[must_use]
     pub fn window_count(&self, region: Stag) -> u32 {
         self.slot(region).window_count()
     }
 
-    /// Invalidates every window bound to a region that was invalidated. True if one has been bound
-    /// since the region's STag became valid, now or by somebody else before: then a look-up by it
-    /// may still be under way. The caller guarantees that no binding begun before the region's
-    /// invalidation is. Looks at all windows of the table if there was one.
+    /// Invalidates every window bound to an invalidated region. True if any window has been bound
+    /// since the region's STag became valid, even one that was invalidated before: a lookup by it
+    /// may still be in progress. The caller guarantees that no binding begun before the region's
+    /// invalidation is in progress. Scans all windows of the table if there was one.
     pub fn invalidate_windows(&self, region: Stag) -> bool {
         if self.slot(region).bound_windows.load(Ordering::Acquire) & EVER_BOUND == 0 {
             return false;
@@ -203,7 +204,7 @@ impl RegionTable {
             let slot = &self.slots[index as usize];
             loop {
                 let state = slot.state();
-                // If it is bound elsewhere meanwhile, the state is another one.
+                // If it is bound to another region meanwhile, the state has changed.
                 let is_ours = slot.parent.load(Ordering::Relaxed) == parent;
                 if !state.is_valid() || !is_ours || self.invalidate_slot(slot, state) {
                     break;
@@ -213,8 +214,8 @@ impl RegionTable {
         true
     }
 
-    /// Ends a window: it cannot be bound any more. The caller then waits until no pass that may be
-    /// binding it is under way, calls [`RegionTable::unbind`], waits again for look-ups, and
+    /// Retires a window: it cannot be bound again. The caller then waits until no pass that may be
+    /// binding it is in progress, calls [`RegionTable::unbind`], waits again for lookups, and
     /// releases it.
     pub fn retire_window(&self, window: Stag) {
         let slot = self.slot(window);
@@ -229,11 +230,11 @@ impl RegionTable {
         state.is_valid() && self.invalidate_slot(slot, state)
     }
 
-    /// Ends the validity that `state` says, and the count of its region if it is a window's. False
-    /// if another has, whatever is valid now.
+    /// Invalidates the STag of `state`, and decrements the count of its region if it is a window.
+    /// False if the state has changed, whatever is valid now.
     pub(super) fn invalidate_slot(&self, slot: &Slot, state: State) -> bool {
         let is_window = slot.occupant().is_window();
-        // Of this state: else the exchange fails.
+        // Belongs to `state`: otherwise the exchange fails.
         let parent = slot.parent.load(Ordering::Relaxed);
         let invalidated = slot.invalidate(state);
         if invalidated && is_window {
@@ -244,7 +245,8 @@ impl RegionTable {
 }
 
 impl Slot {
-    /// The STag, whatever its key, is this slot's, or was a window's of it until a moment ago.
+    /// True if the STag, whatever its key, is the occupant of this slot, or the previous tag of its
+    /// window.
     fn is_occupied_by(&self, stag: Stag) -> bool {
         let (occupant, previous) = (self.occupant(), self.prev_occupant());
         occupant == Occupant::region(stag)

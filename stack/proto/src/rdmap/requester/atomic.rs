@@ -1,4 +1,4 @@
-//! Atomic Responses, as the end takes them that asked (RFC 7306 section 4).
+//! Requester of atomic operations: handles Atomic Responses (RFC 7306 section 4).
 
 use super::{Entry, Progress, Requester};
 use crate::ddp::atomic::ATOMIC_LEN;
@@ -12,15 +12,16 @@ use crate::wire::ddp::{HeaderError, Untagged};
 use crate::wire::seq::Seq;
 
 impl Requester {
-    /// Takes an Atomic Response: checks it against the oldest request that is not answered, and
-    /// places the word that was there before.
+    /// Handles an Atomic Response: checks it against the oldest outstanding request, and places the
+    /// original remote value.
     ///
-    /// The queue of Atomic Responses has a buffer for each Atomic Request under way; they fill in
-    /// order. Read Requests and Atomic Requests are answered in the order they were made.
+    /// The Atomic Response queue has a buffer for each outstanding Atomic Request; they are filled
+    /// in order. Read Requests and Atomic Requests are answered in the order in which they were
+    /// sent.
     ///
     /// # Errors
-    /// [`Fault`]. If the sink cannot take the word any more, that is this end's fault, and the
-    /// request completes with [`super::RequestOutcome::LocalProtection`].
+    /// [`Fault`]. An unusable sink is a local error: the request completes with
+    /// [`RequestOutcome::LocalProtection`](super::RequestOutcome::LocalProtection).
     #[cold]
     pub fn on_atomic_response(
         &mut self,
@@ -61,7 +62,7 @@ impl Requester {
         Ok(())
     }
 
-    /// Atomic Requests that were sent and not answered.
+    /// Returns the number of outstanding Atomic Requests.
     fn outstanding_atomics(&self) -> usize {
         let is_atomic = |&&number: &&u64| {
             self.entry(number)
@@ -70,7 +71,7 @@ impl Requester {
         self.outstanding.iter().filter(is_atomic).count()
     }
 
-    /// The oldest request that is not answered, and its sink, if it is the Atomic Request `id`.
+    /// Returns the oldest outstanding request and its sink, if it is the Atomic Request `id`.
     fn oldest_atomic(&mut self, id: u32) -> Option<(&mut Entry, Sge)> {
         let number = *self.outstanding.front()?;
         let entry = self.entry_mut(number)?;

@@ -1,4 +1,4 @@
-//! Which request a peer's Terminate is about.
+//! Finds the request to which a received Terminate refers.
 
 use super::{Progress, Requester};
 use crate::ddp::regions::Stag;
@@ -8,15 +8,16 @@ use crate::wire::rdmap::{Opcode, QN_READ_REQUEST, QN_SEND};
 use crate::wire::seq::Seq;
 use crate::wire::terminate::{LAYER_DDP, Terminate};
 
-/// Error type of DDP's errors in tagged segments.
+/// Error type of DDP's Tagged Buffer Errors.
 const ETYPE_TAGGED_BUFFER: u8 = 1;
 
 impl Requester {
-    /// The request that a peer's Terminate is about, as [`Requester::oldest_number`] counts: a
-    /// Write by its STag and offset, a Read or atomic operation by its MSN. `None` if the
-    /// completion was reported already, as those of Sends and Writes are once they are built, or
-    /// if it is no request of this end's at all. A Terminate without a copy of a header is about
-    /// the oldest request that left, at least in part, and is not done.
+    /// Returns the request to which a received Terminate refers, numbered as by
+    /// [`Requester::oldest_number`]: a Write by its STag and offset, a Read or atomic operation by
+    /// its MSN. `None` if its completion was already reported, as for Sends and Writes once they
+    /// are built, or if there is no such request. A Terminate without a DDP header refers to the
+    /// oldest request (the oldest Write if it is a Tagged Buffer Error) that was sent, at least in
+    /// part, and is not done.
     #[cold]
     #[must_use]
     pub fn terminated_request(&self, terminate: &Terminate, version: Version) -> Option<u64> {
@@ -42,7 +43,8 @@ impl Requester {
         }
     }
 
-    /// The oldest Write to such a place that left, at least in part, and was not reported.
+    /// Returns the oldest Write to this STag and offset that was sent, at least in part, and not
+    /// reported.
     fn find_write(&self, stag: Stag, to: u64) -> Option<u64> {
         let is_written = self
             .queue
@@ -60,7 +62,7 @@ impl Requester {
         Some(self.popped_count + index as u64)
     }
 
-    /// The oldest of such requests that left, at least in part, and is not done.
+    /// Returns the oldest matching request that was sent, at least in part, and is not done.
     fn oldest_outstanding(&self, matches: impl Fn(&Operation) -> bool) -> Option<u64> {
         let is_begun = |index: usize, progress: Progress| match progress {
             Progress::Reading { .. } | Progress::Atomic { .. } | Progress::WriteBuilt => true,

@@ -1,7 +1,8 @@
-//! Atomic Requests, as the end serves them that has the word (RFC 7306 section 4).
+//! Responder of Atomic Requests (RFC 7306 section 4).
 //!
-//! They wait among the Read Requests, are counted with them against IRD, and are carried out in
-//! their turn, when the response is built: once, since what is built is sent until it arrives.
+//! They are queued with the Read Requests, count with them against IRD, and are executed in order
+//! of arrival, when the response is built. Each is executed once: a built response is retransmitted
+//! by TCP, not built again.
 
 use super::{Responder, ResponseFault, ResponseKind};
 use crate::ddp::atomic::ATOMIC_LEN;
@@ -15,14 +16,14 @@ use crate::wire::atomic::{
 use crate::wire::ddp::{HeaderError, UNTAGGED_LEN, Untagged, Version};
 use crate::wire::rdmap::Opcode;
 
-/// Bytes of an Atomic Response with its DDP header.
+/// Length in bytes of an Atomic Response with its DDP header.
 pub(super) const RESPONSE_ULPDU_LEN: usize = UNTAGGED_LEN + ATOMIC_RESPONSE_LEN;
 
 impl Responder {
-    /// Takes an Atomic Request in, after checking that its word may be changed.
+    /// Queues an Atomic Request, after checking remote atomic access to its word.
     ///
     /// # Errors
-    /// [`Fault`]; the word is as it was.
+    /// [`Fault`]; the word is unchanged.
     #[cold]
     pub fn on_atomic_request(
         &mut self,
@@ -47,11 +48,12 @@ impl Responder {
         Ok(())
     }
 
-    /// Carries the oldest request out and builds its response.
+    /// Executes the oldest request and builds its response.
     ///
     /// # Errors
-    /// [`ResponseFault`] if the region was revoked meanwhile, or begins in the middle of a word, so
-    /// that a tagged offset that is a multiple of eight names an address that is none.
+    /// [`ResponseFault`] if the region was revoked meanwhile, or if the region starts at an
+    /// unaligned address, so that a tagged offset that is a multiple of eight is an address that is
+    /// not.
     #[cold]
     pub(super) fn build_atomic_response(
         &mut self,
@@ -85,7 +87,7 @@ impl Responder {
     }
 }
 
-/// The word of a request.
+/// Resolves the word of a request.
 fn resolve_target(
     memory: &impl Memory,
     scope: AccessScope,

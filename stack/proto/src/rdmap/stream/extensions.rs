@@ -1,4 +1,4 @@
-//! The messages of RFC 7306, as they arrive.
+//! Processing of received messages of RFC 7306.
 
 use super::{Indication, Stream};
 use crate::ddp::memory::Memory;
@@ -9,19 +9,20 @@ use crate::wire::ddp::{HeaderError, Untagged};
 use crate::wire::rdmap::{Opcode, QN_READ_REQUEST, QN_SEND, QN_TERMINATE};
 
 impl Stream {
-    /// Does without RFC 7306, as towards peers of which it is not known whether they have it: its
-    /// messages are answered as any unknown ones. Done once, when the stream starts.
+    /// Disables RFC 7306, for peers that may not support it: its messages are then handled like any
+    /// unknown message. Called once, when the stream starts.
     pub const fn disable_extensions(&mut self) {
         self.extensions = false;
     }
 
-    /// The stream has the operations of RFC 7306.
+    /// True if the operations of RFC 7306 are enabled.
     #[must_use]
     pub const fn has_extensions(&self) -> bool {
         self.extensions
     }
 
-    /// An untagged message that is none of RFC 5040's on its queue: one of RFC 7306, or an offence.
+    /// Processes an untagged message that RFC 5040 does not define for its queue: one of RFC 7306,
+    /// or an invalid one.
     #[cold]
     pub(super) fn on_extension_message(
         &mut self,
@@ -50,7 +51,7 @@ impl Stream {
         }
     }
 
-    /// Immediate Data uses up a receive buffer, and leaves it as it is.
+    /// Processes Immediate Data: it consumes a receive buffer and leaves its contents unchanged.
     fn on_immediate(
         &mut self,
         memory: &impl Memory,
@@ -58,7 +59,7 @@ impl Stream {
         payload: &[u8],
         solicited: bool,
     ) -> Result<Indication, Fault> {
-        // Before the buffer is used up: a message that is refused must not take it along.
+        // Checked first: a refused message must not consume a receive buffer.
         if header.mo != 0 {
             return Err(Fault::Untagged(UntaggedFault::MessageOffset));
         }
@@ -69,7 +70,7 @@ impl Stream {
             ImmediateData::try_from(payload).map_err(|_| Fault::Header(HeaderError::Truncated))?;
         let message =
             self.recv_queue.place(memory, self.scope, header, &[]).map_err(Fault::Untagged)?;
-        // The last segment of a message fills its buffer.
+        // A last segment always completes its message.
         message.map_or(Ok(Indication::Placed), |message| {
             Ok(Indication::ImmediateReceived { message, data, solicited })
         })

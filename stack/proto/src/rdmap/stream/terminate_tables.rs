@@ -1,8 +1,9 @@
-//! The tables of errors, row by row: raw segments in, the bytes of the Terminate out.
+//! Tables of errors, row by row: a raw segment is received, the bytes of the Terminate are
+//! compared.
 //!
-//! Segments are written by hand, as hexadecimal digits and names of STags; what is expected of the
-//! Terminate is put together from the row alone. Every row holds for each version: their bytes
-//! differ in DV and RV, and in what an STag of another stream is called.
+//! Segments are written by hand, as hexadecimal digits and names of STags. The expected Terminate
+//! is derived from the row alone. Every row holds for each version: their bytes differ in DV and
+//! RV, and in the error code for an STag of another stream.
 
 mod rows;
 
@@ -21,7 +22,7 @@ use crate::wire::terminate::is_defined;
 
 const PD: u32 = 1;
 
-/// Errors that no segment of the peer's shows.
+/// Errors without a terminated segment.
 #[rustfmt::skip]
 const FAULTS_WITHOUT_SEGMENT: &[(Fault, &str)] = &[
     (Fault::LocalCatastrophic, "00 00"),
@@ -75,7 +76,8 @@ fn fixture(version: Version) -> Fixture {
 }
 
 impl Fixture {
-    /// The bytes of a text, as the stream's version has them if they begin with control bytes.
+    /// Converts a text to bytes: names of STags, and hexadecimal digits with an optional repeat
+    /// count.
     fn bytes(&self, text: &str) -> Vec<u8> {
         let mut bytes = Vec::new();
         for word in text.split_whitespace() {
@@ -94,7 +96,8 @@ impl Fixture {
         bytes
     }
 
-    /// A segment: in the older versions DV, and in the oldest RV, is 0 where it is 1 in the newest.
+    /// Returns a segment. DV is 0 in the older versions and 1 in the newest; RV is 0 in the oldest
+    /// and 1 in the others.
     fn segment(&self, text: &str) -> Vec<u8> {
         let mut bytes = self.bytes(text);
         let older = match self.version {
@@ -108,7 +111,7 @@ impl Fixture {
         bytes
     }
 
-    /// The Terminate's ULPDU with this cause, and with copies of a segment.
+    /// Returns the ULPDU of the Terminate with this cause, HdrCt bits and headers of the segment.
     fn expected_terminate(
         &self,
         cause: &str,
@@ -133,7 +136,7 @@ impl Fixture {
         answer
     }
 
-    /// What the stream says next, which is the last that it says.
+    /// Builds the next ULPDU, which has to be the Terminate and the last one.
     fn next_terminate(&mut self) -> Vec<u8> {
         assert!(self.stream.can_build() && self.stream.is_terminate_pending());
         let mut out = [0xee; 128];
@@ -151,7 +154,7 @@ fn for_each_version(test: impl Fn(Version)) {
     }
 }
 
-/// Every row with this cause has its answer, and places nothing.
+/// Checks that every row with this cause sends its Terminate, and places nothing.
 fn check_rows(wanted: &str) {
     assert!(ROWS.iter().any(|row| row.4 == wanted));
     for_each_version(|version| {
@@ -173,7 +176,7 @@ fn check_rows(wanted: &str) {
             };
             assert!(fixture.arena.read(0, 0x800) == before, "{name}: something was placed");
             let terminate = fixture.stream.fail(fault, &ulpdu).expect("the first fault");
-            // The older texts call an STag of another stream invalid.
+            // In the older versions an STag of another stream is "Invalid STag".
             let cause = match (version, cause) {
                 (Version::Rdmac | Version::Draft00, "01 03") => "01 00",
                 (Version::Rdmac | Version::Draft00, "11 02") => "11 00",
@@ -353,10 +356,10 @@ fn every_terminate_code_has_a_row() {
             for code in 0..=255 {
                 let triple = (layer, error_type, code);
                 let expected = match triple {
-                    // Any code will do.
+                    // Local Catastrophic Error: any code is valid, 0 is sent.
                     (0, 0, code) => code == 0,
-                    // The others are never told: a connection that was lost, start-up that failed
-                    // for no reason with a code.
+                    // The others are never sent: TCP connection lost, startup failures without a
+                    // specific code.
                     (2, 0, code) => matches!(code, 2 | 3 | 6 | 7),
                     (layer, error_type, code) => is_defined(layer, error_type, code),
                 };
@@ -374,13 +377,13 @@ fn reserved_bits_and_unused_fields_are_ignored() {
             // Reserved bits of both control bytes.
             "fd 70 open 0000000000000100 78",
             "7d 73 00000000 00000000 00000001 00000000 78",
-            // No bytes: STag and offset mean nothing.
+            // Zero length: STag and offset are not checked.
             "c1 40 deadbeef ffffffffffffffff",
             "41 41 00000000 00000001 00000001 00000000 \
              00000001 0000000000000002 00000000 deadbeef ffffffffffffffff",
-            // Up to the very end.
+            // Up to the last byte of the region.
             "c1 40 open 00000000000001fe 7879",
-            // An STag where there is none to invalidate.
+            // An STag in a Send without Invalidate.
             "41 43 open 00000000 00000001 00000000 78",
             READ_1,
             RESPONSE,
@@ -395,7 +398,7 @@ fn reserved_bits_and_unused_fields_are_ignored() {
     });
 }
 
-/// Terminates, and what is read out of each.
+/// Terminates, and the cause parsed from each.
 // req-test: RDMAP-189, RDMAP-190, RDMAP-191, RDMAP-193, RDMAP-262
 #[test]
 fn terminate_is_never_answered() {
@@ -403,9 +406,9 @@ fn terminate_is_never_answered() {
     for_each_version(|version| {
         for (text, cause) in [
             (SOUND, Some((1, 1, 2))),
-            // Reserved bits, and an STag that is nobody's business.
+            // Reserved bits, and an STag in the header: ignored.
             ("7d 77 open 00000002 00000001 00000000 11 02 1f ff", Some((1, 1, 2))),
-            // Cut short, out of turn, amid a message, of several segments.
+            // Truncated, MSN 0, MSN 2, MO 4, not the last segment.
             ("41 47 00000000 00000002 00000001 00000000", None),
             ("41 47 00000000 00000002 00000001 00000000 11 02 00", None),
             ("41 47 00000000 00000002 00000000 00000000 11 02 00 00", None),
@@ -414,7 +417,7 @@ fn terminate_is_never_answered() {
             ("01 47 00000000 00000002 00000001 00000000 11 02 00 00", None),
         ] {
             let mut fixture = fixture(version);
-            // Without a single receive buffer.
+            // No receive buffer is posted.
             while fixture.stream.recv_queue.pop_front().is_some() {}
             let ulpdu = fixture.segment(text);
             let seen = fixture.stream.on_ulpdu(&fixture.arena, &ulpdu).unwrap();
@@ -442,7 +445,7 @@ fn only_first_terminate_after_local_end_is_reported() {
         assert_eq!(late(&mut fixture, terminate), None, "the stream goes on");
         fixture.stream.fail(Fault::UnexpectedOpcode, &[]).unwrap();
         for other in [
-            // A Write and a Send that were right, what is no Terminate, and what is nothing.
+            // A valid Write and Send, messages that are no valid Terminate, and a truncated header.
             "c1 40 open 0000000000000100 aa*4",
             "41 43 00000000 00000000 00000001 00000000 aa*4",
             "41 47 00000000 00000000 00000001 00000000 11 02 00 00",
@@ -481,7 +484,7 @@ fn terminate_is_sent_next_and_last() {
         let write = Request { wr_id, operation, len: 0x100, signaled: true, fence: false };
         assert!(fixture.stream.requester.post(write));
     }
-    // A Write is begun, and a Read waits to be answered.
+    // A Write is built in part, and a Read Request is to be answered.
     assert_eq!(fixture.stream.build(&fixture.arena, &mut [0; 128]), Ok(128));
     let ulpdu = fixture.segment(READ_1);
     fixture.stream.on_ulpdu(&fixture.arena, &ulpdu).unwrap();

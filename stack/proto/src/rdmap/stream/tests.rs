@@ -1,4 +1,4 @@
-//! Two streams back to back, and a hostile one.
+//! Two streams connected back to back, and invalid segments of a hostile peer.
 
 use super::*;
 use crate::ddp::memory::MemoryFault;
@@ -22,7 +22,7 @@ struct Fixture {
     stream: Stream,
 }
 
-/// A stream over 4,096 bytes of memory with every right, IRD and ORD 2.
+/// A stream with 4,096 bytes of memory, all access rights, IRD and ORD 2.
 fn fixture() -> Fixture {
     let arena = VecMemory::new(4096);
     let stag = arena.register(0, 4096, Access::ALL, PD);
@@ -84,7 +84,7 @@ impl Fixture {
     }
 }
 
-/// Moves everything both sides have to say, in turn.
+/// Exchanges ULPDUs in both directions until neither side has more to send.
 fn exchange(left: &mut Fixture, right: &mut Fixture, mulpdu: usize) -> Vec<Indication> {
     let mut seen = Vec::new();
     while left.stream.can_build() || right.stream.can_build() {
@@ -131,7 +131,7 @@ fn msn_wraps_to_zero() {
         assert_eq!(ulpdu[10..14], msn.to_be_bytes());
         assert!(right.on_ulpdu(&ulpdu).is_ok(), "{msn:#x}");
         assert_eq!(right.arena.read(at.into(), 20), [msn.to_le_bytes()[0]; 20]);
-        // And on the queue of Read Requests.
+        // The same on the Read Request queue.
         left.post(u64::from(wr_id) + 4, left.read(&right, at.into(), 3000, 20));
         let ulpdu = left.build(1000);
         assert_eq!(ulpdu[6..14], [&[0, 0, 0, 1], &msn.to_be_bytes()[..]].concat());
@@ -151,7 +151,7 @@ fn read_is_placed_and_completes_in_posting_order() {
     assert_eq!(ulpdu.len(), UNTAGGED_LEN + READ_REQUEST_LEN);
     assert_eq!(right.on_ulpdu(&ulpdu), Ok(Indication::ReadRequested));
     assert_eq!(right.on_ulpdu(&left.build(1000)), Ok(Indication::Placed));
-    // The Write is done, but was posted behind the Read.
+    // The Write is done, but was posted after the Read.
     assert_eq!(left.completions(), []);
     assert_eq!(left.on_ulpdu(&right.build(1000)), Ok(Indication::ReadCompleted));
     assert_eq!(left.arena.read(3000, 24), b"what the peer has to say");
@@ -208,8 +208,8 @@ fn send_with_invalidate_invalidates_before_delivery() {
     assert_eq!(right.arena.regions().pd_of(window), None);
     assert_eq!(right.arena.read(1000, 5), b"hello");
 
-    // The second time the STag names nothing; one of another domain is not the stream's, and one
-    // that the whole domain shares is not the peer's to invalidate.
+    // The second time the STag is invalid. An STag of another protection domain, or one shared by
+    // the whole domain, cannot be invalidated by the peer.
     right.post_receive(8, 1000, 64);
     left.post(2, send(false, Some(window)));
     let ulpdu = left.build(1000);
@@ -402,7 +402,7 @@ fn terminate_for_revoked_read_source_names_the_remainder() {
     };
     assert_eq!(terminate.cause(), (0, 1, 0));
     let len = right.stream.build(&right.arena, &mut out).unwrap();
-    // Control 4, length 2, DDP header 18, Read Request header 28.
+    // Terminate control 4, segment length 2, DDP header 18, Read Request header 28.
     assert_eq!(len, UNTAGGED_LEN + 52);
     let rest = ReadRequest::parse(&out[UNTAGGED_LEN + 24..len]).unwrap();
     assert_eq!((rest.sink_to, rest.len, rest.source_to), (2100, 200, 1100));

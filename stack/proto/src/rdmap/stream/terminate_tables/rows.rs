@@ -1,34 +1,35 @@
-//! The rows: one per way of breaking a rule.
+//! Rows of the error tables: one for each way to violate a rule.
 
-/// Which copies go along.
+/// HdrCt bits of the Terminate: which headers of the terminated segment are copied.
 pub(super) const NONE: &str = "";
 pub(super) const MD: &str = "MD";
 pub(super) const MDR: &str = "MDR";
 
-/// What is wrong, segments before that are all right, header and payload of the one that is not,
-/// first two bytes of the answer, copies.
+/// Name; valid segments received before; header and payload of the invalid segment; first two bytes
+/// of the Terminate Control field (layer and error type, error code); HdrCt bits.
 pub(super) type Row =
     (&'static str, &'static [&'static str], &'static str, &'static str, &'static str, &'static str);
 
 /// A Send of one byte into the first buffer.
 const SEND_1: &str = "41 43 00000000 00000000 00000001 00000000 61";
-/// A Send of no bytes into the second.
+/// A zero-length Send into the second buffer.
 const SEND_2: &str = "41 43 00000000 00000000 00000002 00000000";
-/// Read Requests that can be served.
+/// Valid Read Requests.
 pub(super) const READ_1: &str = "41 41 00000000 00000001 00000001 00000000 \
      00000001 0000000000000002 00000001 open 0000000000000100";
 const READ_2: &str = "41 41 00000000 00000001 00000002 00000000 \
      00000001 0000000000000002 00000001 open 0000000000000100";
-/// The answer to the Read that this end has under way.
+/// The response to the outstanding Read.
 pub(super) const RESPONSE: &str = "c1 42 open 0000000000000180 6162636465666768";
 /// DDP and RDMAP headers of a Read Request.
 const READ: &str = "41 41 00000000 00000001 00000001 00000000";
 
-/// Region `open` has offsets 0x100 to 0x1ff. Three buffers are posted: of 4 bytes, of 64, and one
-/// that lies in no region. One Read of 8 bytes is under way, to offset 0x180 of `open`. IRD is 2.
+/// Region `open` has offsets 0x100 to 0x1ff. Three receive buffers are posted: of 4 bytes, of 64
+/// bytes, and one in an invalidated region. One Read of 8 bytes is outstanding; its sink is offset
+/// 0x180 of `open`. IRD is 2.
 #[rustfmt::skip]
 pub(super) const ROWS: &[Row] = &[
-    // DDP, tagged buffers (RFC 5041 section 7.2).
+    // DDP, Tagged Buffer Errors (RFC 5041 section 7.2).
     ("STag 0", &[], "c1 40 00000000 0000000000000100", "78", "11 00", MD),
     ("an STag that was invalidated", &[], "c1 40 gone 0000000000000100", "78", "11 00", MD),
     ("one that may not be written", &[], "c1 40 readable 0000000000000200", "78", "11 00", MD),
@@ -47,7 +48,7 @@ pub(super) const ROWS: &[Row] = &[
     ("a response too long", &[], "81 42 open 0000000000000180", "78*9", "11 01", MD),
     ("a response too short", &[], "c1 42 open 0000000000000180", "78*7", "11 01", MD),
     ("a response that wraps", &[], "c1 42 open fffffffffffffffc", "78*8", "11 03", MD),
-    // DDP, untagged buffers.
+    // DDP, Untagged Buffer Errors.
     ("queue 4", &[], "41 43 00000000 00000004 00000001 00000000", "78", "12 01", MD),
     ("the last queue", &[], "41 43 00000000 ffffffff 00000001 00000000", "78", "12 01", MD),
     ("no buffer", &[], "41 43 00000000 00000000 00000004 00000000", "78", "12 02", MD),
@@ -79,10 +80,10 @@ pub(super) const ROWS: &[Row] = &[
     ("DV 3, one octet", &[], "43", "", "12 06", MD),
     ("a Terminate of another DV", &[], "40 47 00000000 00000002 00000001 00000000",
         "11 00 0000", "12 06", MD),
-    // DDP, local: a buffer that is not what its poster said.
+    // DDP, Local Catastrophic: a receive buffer that is not registered as its request claims.
     ("a bad buffer", &[SEND_1, SEND_2], "41 43 00000000 00000000 00000003 00000000", "78",
         "10 00", NONE),
-    // RDMAP, remote protection (RFC 5040 Figure 9).
+    // RDMAP, Remote Protection Errors (RFC 5040 Figure 9).
     ("Read: no STag", &[], READ,
         "00000001 0000000000000002 00000001 gone 0000000000000100", "01 00", MDR),
     ("Read: before the region", &[], READ,
@@ -101,7 +102,7 @@ pub(super) const ROWS: &[Row] = &[
         "01 09", MD),
     ("Invalidate with event: another domain's", &[],
         "41 46 foreign_pd 00000000 00000001 00000000", "", "01 09", MD),
-    // RDMAP, remote operation.
+    // RDMAP, Remote Operation Errors.
     ("RV 0", &[], "c1 00 open 0000000000000100", "78", "02 05", MD),
     ("RV 2", &[], "41 83 00000000 00000000 00000001 00000000", "78", "02 05", MD),
     ("RV 3 later on", &[SEND_1], "c1 c0 open 0000000000000100", "78", "02 05", MD),

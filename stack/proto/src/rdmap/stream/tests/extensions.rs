@@ -8,7 +8,7 @@ use crate::wire::atomic::{
 };
 use crate::wire::terminate::LAYER_DDP;
 
-/// Where the words lie at the peer, and where what they were is placed.
+/// Offset of the word at the peer, and of the local buffer for its original value.
 const WORD: u64 = 1024;
 const SINK: u64 = 2048;
 
@@ -61,7 +61,7 @@ fn atomic_changes_word_and_returns_original() {
     assert_eq!(fetched, [100, 105, 7, 7, 15]);
     assert_eq!(right.word(WORD), 20);
     assert_eq!(left.completions().len(), 5);
-    // Nothing but the word was touched.
+    // Only the word was changed.
     right.set_word(WORD, 0);
     assert_eq!(right.arena.read(0, 4096), vec![0; 4096]);
 }
@@ -75,7 +75,7 @@ fn golden_bytes_of_an_atomic_exchange() {
     let request = left.build(1000);
     // DDP: last, untagged, version 1; RDMAP: version 1, opcode 10; queue 1, MSN 1, MO 0.
     let mut expected = vec![0x41, 0x4a, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 1, 0, 0, 0, 0];
-    // Operation 0, identifier 1.
+    // Operation 0, Request Identifier 1.
     expected.extend_from_slice(&[0, 0, 0, 0, 0, 0, 0, 1]);
     expected.extend_from_slice(&right.stag.to_be_bytes());
     expected.extend_from_slice(&[0, 0, 0, 0, 0, 0, 4, 0]);
@@ -84,7 +84,7 @@ fn golden_bytes_of_an_atomic_exchange() {
     assert_eq!(request, expected);
     assert_eq!(right.on_ulpdu(&request), Ok(Indication::ReadRequested));
     let response = right.build(1000);
-    // Opcode 11, queue 3, MSN 1; identifier 1; the word, which is big-endian on the wire.
+    // Opcode 11, queue 3, MSN 1; identifier 1; the word, big-endian on the wire.
     let mut expected = vec![0x41, 0x4b, 0, 0, 0, 0, 0, 0, 0, 3, 0, 0, 0, 1, 0, 0, 0, 0];
     expected.extend_from_slice(&[0, 0, 0, 1, 1, 2, 3, 4, 5, 6, 7, 8]);
     assert_eq!(response, expected);
@@ -103,7 +103,7 @@ fn reads_and_atomics_are_answered_in_request_order() {
     left.post(2, left.atomic(&right, ADD, WORD, SINK + 8));
     left.post(3, left.read(&right, WORD, SINK + 16, 8));
     left.post(4, left.atomic(&right, ADD, WORD, SINK + 24));
-    // All requests are there before the first is answered.
+    // All requests arrive before the first is answered.
     for _ in 0..4 {
         let ulpdu = left.build(1000);
         assert_eq!(right.on_ulpdu(&ulpdu), Ok(Indication::ReadRequested));
@@ -227,11 +227,11 @@ fn atomic_response_must_match_oldest_request() {
     left.post(2, left.atomic(&right, ADD, WORD, SINK));
     let ids: Vec<_> = (0..2).map(|_| left.build(1000)[UNTAGGED_LEN + 7]).collect();
     let id = u32::from(ids[1]);
-    // The Read was asked first.
+    // The Read was requested first.
     assert_eq!(left.on_ulpdu(&atomic_response(id, 1, 9)), Err(Fault::UnexpectedOpcode));
     let read = tagged(Opcode::ReadResponse, true, left.stag, SINK + 16, b"12345678");
     assert_eq!(left.on_ulpdu(&read), Ok(Indication::ReadCompleted));
-    // Now it is no turn of a Read.
+    // No Read is outstanding now.
     assert_eq!(left.on_ulpdu(&read), Err(Fault::UnexpectedOpcode));
     let mut moved = atomic_response(id, 1, 9);
     moved[17] = 1;
@@ -268,7 +268,7 @@ fn atomic_on_revoked_target_is_terminated() {
     };
     assert_eq!((terminate.layer, terminate.error_type, terminate.code), (0, 1, 0));
     let len = right.stream.build(&right.arena, &mut out).unwrap();
-    // The request's length and DDP header; its RDMAP header is none of RFC 5040's.
+    // Segment length and DDP header of the request; HdrCt has no R bit for an Atomic Request.
     assert_eq!(out[UNTAGGED_LEN..UNTAGGED_LEN + 6], [0x01, 0, 0xc0, 0, 0, 70]);
     assert_eq!(out[UNTAGGED_LEN + 6..len], request[..UNTAGGED_LEN]);
     assert_eq!(right.word(WORD), 0);
@@ -297,7 +297,7 @@ fn atomic_on_misaligned_region_is_terminated() {
 
 #[test]
 fn invalid_sink_fails_its_request_and_stream() {
-    // Before the request: nothing was asked.
+    // Sink invalid before the request is built: nothing is sent.
     let (mut left, mut right) = (fixture(), fixture());
     let sink = left.arena.register(SINK, 8, Access::LOCAL_WRITE, PD);
     let mut operation = left.atomic(&right, ADD, WORD, SINK);
@@ -309,7 +309,7 @@ fn invalid_sink_fails_its_request_and_stream() {
     left.arena.regions().invalidate(sink);
     let mut out = [0; 256];
     assert_eq!(left.stream.build(&left.arena, &mut out), Err(BuildError::Request));
-    // Before the response: the peer has done its part.
+    // Sink invalid before the response arrives: the peer has executed the operation.
     let response = right.build(1000);
     assert_eq!(left.on_ulpdu(&response), Err(Fault::LocalCatastrophic));
     let failed = RequestOutcome::LocalProtection;
@@ -329,7 +329,7 @@ fn immediate_data_consumes_receive_and_leaves_its_buffer() {
     left.post(4, send_of(b"def"));
     right.on_ulpdu(&left.build(1000)).unwrap();
     let ulpdu = left.build(1000);
-    // Opcode 8, on the queue of Sends with the MSN that follows; the data as they are.
+    // Opcode 8, on the Send queue with the next MSN; the data unchanged.
     let mut golden = vec![0x41, 0x48, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 2, 0, 0, 0, 0];
     golden.extend_from_slice(&data);
     assert_eq!(ulpdu, golden);
@@ -410,7 +410,7 @@ fn disabled_extensions_are_unexpected_opcodes() {
         let code = fault.to_terminate(Version::Ietf, &ulpdu).cause();
         assert!([(0, 2, 6), (1, 2, 1)].contains(&code), "{code:?}");
     }
-    // The RDMA Consortium's version has none of them.
+    // The RDMA Consortium's version has none of these opcodes.
     right.stream.start(Version::Rdmac, 2, 2);
     assert!(!right.stream.has_extensions());
     for code in 8..16 {
