@@ -1,6 +1,6 @@
 /*
- * DPDK's burst-level and bulk functions are static inline; these give them symbols. A call costs
- * about 1.5 ns, so nothing that works on one field of one mbuf belongs here: that is src/mbuf.rs.
+ * Symbols for DPDK's burst and bulk functions, which are static inline. A call costs about 1.5 ns,
+ * so access to single fields of an mbuf does not belong here, but in src/mbuf.rs.
  */
 /* For fopencookie. */
 #define _GNU_SOURCE
@@ -9,8 +9,8 @@
 #include <stdio.h>
 
 /*
- * Often another core has written the frames: their metadata and headers are asked for all at once,
- * so that the misses overlap, and not one by one as each frame is looked at.
+ * Often another core has written the frames. Metadata and headers of all of them are prefetched
+ * first, so that the cache misses overlap.
  */
 uint16_t fw_rx_burst(uint16_t port, uint16_t queue, struct rte_mbuf **frames, uint16_t count)
 {
@@ -40,8 +40,8 @@ void fw_mbuf_free(struct rte_mbuf *frame)
 }
 
 /*
- * Asks for the first octets of a frame that will be written soon. Where the last reader was another
- * core, each line has to come from there: asked for early and at once, the waits overlap.
+ * Prefetches the first bytes of a frame for writing. If another core read them last, each cache
+ * line has to be fetched from there; requested early and together, these misses overlap.
  */
 void fw_prefetch_write(const struct rte_mbuf *frame, uint16_t len)
 {
@@ -50,7 +50,7 @@ void fw_prefetch_write(const struct rte_mbuf *frame, uint16_t len)
 
 	for (at = 0; at < len; at += RTE_CACHE_LINE_SIZE) {
 #if defined(__x86_64__)
-		/* The compiler has it for newer processors only; to older ones it is a no-op. */
+		/* Compilers emit it for newer processors only; on older ones it is a no-op. */
 		__asm__ volatile("prefetchw %0" : : "m"(room[at]));
 #else
 		__builtin_prefetch(&room[at], 1, 3);
@@ -63,7 +63,7 @@ unsigned int fw_ring_dequeue(struct rte_ring *ring, void **objects, unsigned int
 	return rte_ring_dequeue_burst(ring, objects, count, NULL);
 }
 
-/* A cache belongs to the thread of its lcore id: only that thread may flush it. */
+/* A cache belongs to the thread with its lcore ID: only that thread may flush it. */
 void fw_mempool_flush_own_cache(struct rte_mempool *pool)
 {
 	struct rte_mempool_cache *cache = rte_mempool_default_cache(pool, rte_lcore_id());
@@ -72,7 +72,7 @@ void fw_mempool_flush_own_cache(struct rte_mempool *pool)
 		rte_mempool_cache_flush(cache, pool);
 }
 
-/* Without the caches: rte_mempool_avail_count() would walk those of all lcores. */
+/* Excludes the caches: rte_mempool_avail_count() would walk those of all lcores. */
 unsigned int fw_mempool_ops_get_count(const struct rte_mempool *pool)
 {
 	return rte_mempool_get_ops(pool->ops_index)->get_count(pool);
@@ -88,7 +88,7 @@ int fw_errno(void)
 	return rte_errno;
 }
 
-/* Where DPDK's log went before it was listened to. */
+/* DPDK's log stream before the hook was installed. */
 static FILE *log_stream_before;
 
 static ssize_t log_write(void *line, const char *text, size_t len)
@@ -99,8 +99,8 @@ static ssize_t log_write(void *line, const char *text, size_t len)
 }
 
 /*
- * Has DPDK's log handed to a function, each line as it is written and in the thread that wrote it.
- * Returns 0, or less if there is no memory for it.
+ * Hooks DPDK's log: passes each line to a function, in the thread that writes it. Returns 0, or
+ * less than 0 if there is no memory for it.
  */
 int fw_log_set_handler(fw_log_handler *line)
 {
@@ -109,7 +109,7 @@ int fw_log_set_handler(fw_log_handler *line)
 
 	if (stream == NULL)
 		return -ENOMEM;
-	/* With a buffer, one thread's lines could be handed over by another. */
+	/* With a buffer, one thread's lines could be flushed by another. */
 	setvbuf(stream, NULL, _IONBF, 0);
 	log_stream_before = rte_log_get_stream();
 	return rte_openlog_stream(stream);
@@ -166,7 +166,7 @@ uint64_t fw_tx_offload_word(uint16_t l2_len, uint16_t l3_len, uint16_t l4_len)
 	return frame.tx_offload;
 }
 
-/* In the order of the test in src/mbuf.rs. */
+/* In the order of the test in src/layout_tests.rs. */
 uint64_t fw_constant(unsigned int which)
 {
 	static const uint64_t values[] = {

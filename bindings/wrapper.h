@@ -1,4 +1,4 @@
-/* What bindgen reads: the DPDK headers in use, and the constants it cannot evaluate itself. */
+/* Input of bindgen: the DPDK headers in use, and constants it cannot evaluate itself. */
 #ifndef FERROWARP_DPDK_WRAPPER_H
 #define FERROWARP_DPDK_WRAPPER_H
 
@@ -17,14 +17,14 @@
 #include <rte_ring.h>
 #include <rte_version.h>
 
-/* Function-like macros (RTE_BIT64) stand behind these. */
+/* These expand function-like macros (RTE_BIT64). */
 static const uint64_t FW_TX_OFFLOAD_IPV4_CKSUM = RTE_ETH_TX_OFFLOAD_IPV4_CKSUM;
 static const uint64_t FW_TX_OFFLOAD_TCP_CKSUM = RTE_ETH_TX_OFFLOAD_TCP_CKSUM;
 static const uint64_t FW_RX_OFFLOAD_IPV4_CKSUM = RTE_ETH_RX_OFFLOAD_IPV4_CKSUM;
 static const uint64_t FW_RX_OFFLOAD_TCP_CKSUM = RTE_ETH_RX_OFFLOAD_TCP_CKSUM;
 static const uint64_t FW_RX_OFFLOAD_SCATTER = RTE_ETH_RX_OFFLOAD_SCATTER;
 
-/* Burst-level and bulk inline functions, compiled in shim.c. */
+/* Inline burst and bulk functions, compiled in shim.c. */
 uint16_t fw_rx_burst(uint16_t port, uint16_t queue, struct rte_mbuf **frames, uint16_t count);
 uint16_t fw_tx_burst(uint16_t port, uint16_t queue, struct rte_mbuf **frames, uint16_t count);
 int fw_mbuf_alloc_bulk(struct rte_mempool *pool, struct rte_mbuf **frames, unsigned int count);
@@ -36,12 +36,12 @@ unsigned int fw_mempool_ops_get_count(const struct rte_mempool *pool);
 unsigned int fw_lcore_id(void);
 int fw_errno(void);
 
-/* A line of DPDK's log: text that is not NUL-terminated, level, and type of who wrote it. */
+/* Handler of a line of DPDK's log: text that is not NUL-terminated, log level and log type. */
 typedef void fw_log_handler(const char *text, size_t len, uint32_t level, uint32_t type);
 int fw_log_set_handler(fw_log_handler *line);
 void fw_log_forward(const char *text, size_t len);
 
-/* The same facts as C sees them, for the tests of the Rust side. */
+/* Layout values as C computes them, for the tests in Rust. */
 enum fw_layout {
 	FW_SIZEOF_MBUF,
 	FW_OFFSETOF_MBUF_BUF_ADDR,

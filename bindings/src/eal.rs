@@ -1,4 +1,4 @@
-//! The environment abstraction layer: once per process, and never in the caller's way.
+//! Start-up of EAL (environment abstraction layer): once per process, on a thread of its own.
 
 use std::ffi::{CStr, CString};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
@@ -6,14 +6,13 @@ use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 use crate::error::{Errno, Error};
 use crate::{fork, sys};
 
-/// Serialises the control path: DPDK's hotplug and port set-up are not safe between threads.
+/// Serialises the control path: DPDK's hotplug and port configuration are not thread-safe.
 static CONTROL_LOCK: Mutex<()> = Mutex::new(());
 
-/// The one outcome of `rte_eal_init` in this process.
+/// Result of `rte_eal_init`, which is called at most once in this process.
 static STATE: OnceLock<Result<State, Error>> = OnceLock::new();
 
-/// Address space, in MiB, that EAL takes for its heap when there are no huge pages. Memory is
-/// only used as it is touched.
+/// Address space, in MiB, of EAL's heap without huge pages. Only touched pages use memory.
 const NO_HUGE_HEAP_MIB: u32 = 1024;
 
 pub(crate) fn control_lock() -> MutexGuard<'static, ()> {
@@ -26,15 +25,15 @@ struct State {
     external: bool,
 }
 
-/// A PCI address that no machine has: the last function of the last device of the last bus. It
-/// stands on EAL's list of allowed devices so that the list is not empty: with an empty one every
-/// card would be taken over, and without PCI altogether none could be plugged in later.
+/// Placeholder PCI address that no machine has: the last function of the last device of the last
+/// bus. It keeps EAL's allow list non-empty: with an empty list every PCI device would be probed,
+/// and with `--no-pci` none could be hotplugged later.
 const DUMMY_PCI_ADDRESS: &str = "ffff:ff:1f.7";
 
-/// Whether EAL takes its memory from huge pages.
+/// Use of huge pages by EAL.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Hugepages {
-    /// If [`EalConfig::memory_mib`] of them are free, else ordinary memory.
+    /// Huge pages if [`EalConfig::memory_mib`] of them are free, else ordinary memory.
     #[default]
     Auto,
     /// Ordinary memory.
@@ -43,47 +42,47 @@ pub enum Hugepages {
     Always,
 }
 
-/// What EAL got.
+/// Kind of memory that EAL uses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Memory {
     /// Huge pages.
     Hugepages,
-    /// Ordinary pages: more TLB misses, and no use for real network cards.
+    /// Ordinary pages: more TLB misses, and unusable with physical NICs.
     Ordinary,
-    /// The extra arguments decided.
+    /// Chosen by the extra arguments.
     ByArguments,
 }
 
-/// How to start EAL.
+/// Start-up configuration of EAL.
 #[derive(Clone, Debug)]
 pub struct EalConfig {
-    /// Huge pages or not.
+    /// Use of huge pages.
     pub hugepages: Hugepages,
-    /// What the process will need, in MiB; huge pages are used only if that much is free.
+    /// Memory the process needs, in MiB; huge pages are used only if that much is free.
     pub memory_mib: u32,
-    /// PCI addresses (`0000:01:00.0`) EAL takes over as it starts, and by whose needs it chooses
-    /// between physical and virtual addresses. Others can be plugged in later
-    /// ([`Eal::hotplug_add`]); no card is touched that is not named.
+    /// Addresses (`0000:01:00.0`) of the PCI devices that EAL probes at start; their requirements
+    /// decide the IOVA mode (physical or virtual addresses). Others can be hotplugged later
+    /// ([`Eal::hotplug_add`]); a device that is not named is not touched.
     pub pci: Vec<String>,
-    /// Further EAL arguments, as they are; they win over what this type would choose.
+    /// Further EAL arguments, passed verbatim; they override the choices of this type.
     pub extra: Vec<String>,
-    /// DPDK's own log: messages of this level and graver go to standard error.
+    /// DPDK's log level: messages of this level and more severe ones go to standard error.
     pub log_level: LogLevel,
 }
 
-/// Levels of DPDK's log.
+/// Log levels of DPDK; each includes those before it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum LogLevel {
-    /// Nothing but the end of the world. Errors are returned, so this is the default.
+    /// Critical messages only. Errors are returned to the caller, so this is the default.
     #[default]
     Critical,
-    /// Failed calls.
+    /// Errors.
     Error,
-    /// Doubtful ones too.
+    /// Warnings.
     Warning,
-    /// Everything of note.
+    /// Informational messages.
     Info,
-    /// Everything.
+    /// Debug messages.
     Debug,
 }
 
@@ -124,12 +123,12 @@ impl EalConfig {
         })
     }
 
-    /// The argument vector for `rte_eal_init`.
+    /// Returns the argument vector for `rte_eal_init`.
     fn arguments(&self, memory: Memory) -> Vec<String> {
         let mut arguments = vec!["ferrowarp".to_owned()];
         if !self.has_argument(&["-l", "-c", "--lcores"]) {
-            // One lcore, for the thread that runs the initialisation; the stack's own threads
-            // register themselves.
+            // One lcore, for the thread that runs the initialisation; the stack's threads register
+            // themselves.
             arguments.push(format!("--lcores=0@{}", first_allowed_cpu()));
         }
         match memory {
@@ -141,7 +140,7 @@ impl EalConfig {
                 arguments.push(self.memory_mib.max(NO_HUGE_HEAP_MIB).to_string());
             }
             Memory::ByArguments => {
-                // Files for secondary processes only if somebody means to start one.
+                // No files for secondary processes unless an argument requests them.
                 const FILES: [&str; 4] =
                     ["--in-memory", "--no-shconf", "--proc-type", "--file-prefix"];
                 if !self.has_argument(&FILES) {
@@ -150,7 +149,7 @@ impl EalConfig {
             }
         }
         if self.pci.is_empty() && !self.has_argument(&["--iova-mode"]) {
-            // As root EAL would pick physical addresses, which virtual devices never need.
+            // As root EAL would choose physical addresses, which virtual devices never need.
             arguments.push("--iova-mode=va".to_owned());
         }
         if !self.has_argument(&["--telemetry", "--no-telemetry"]) {
@@ -164,7 +163,8 @@ impl EalConfig {
         }
         const CARDS: [&str; 5] = ["-a", "-b", "--allow", "--block", "--no-pci"];
         if self.pci.is_empty() && !self.has_argument(&CARDS) {
-            // Without it every card the kernel does not use, and some it does, is taken over.
+            // Without it EAL probes every PCI device that the kernel does not use, and some that it
+            // does.
             arguments.push("-a".to_owned());
             arguments.push(DUMMY_PCI_ADDRESS.to_owned());
         }
@@ -177,24 +177,24 @@ impl EalConfig {
     }
 }
 
-/// Proof that EAL runs. It runs until the process ends.
+/// Proof that EAL runs. EAL runs until the process ends.
 #[derive(Clone, Copy, Debug)]
 pub struct Eal {
     _private: (),
 }
 
 impl Eal {
-    /// Starts EAL, or returns the one that runs, also if it was the program that started it: then
-    /// it is used as it is, and what `config` says of memory, cards and the log means nothing. The
-    /// program's own call of `rte_eal_init` must have returned before, with success.
+    /// Starts EAL, or returns the running one. An EAL that the program started itself is used as
+    /// it is: the memory, PCI and log settings of `config` have no effect. The program's own call
+    /// of `rte_eal_init` must have returned successfully before.
     ///
-    /// The work is done on a thread of its own, because `rte_eal_init` pins its caller to one
-    /// CPU. Takes 0.1 to 0.2 s, most of it loading driver plug-ins. Leaves no file behind.
+    /// Runs on a thread of its own, because `rte_eal_init` pins its caller to one CPU. Takes 0.1
+    /// to 0.2 s, most of it for loading driver plug-ins. Leaves no files.
     ///
     /// # Errors
-    /// [`Error::EalInit`] for good: DPDK cannot be initialised twice. [`Error::NoHugepages`]
-    /// likewise. [`Error::EalArgumentsDiffer`] if it runs and `config` asks for other extra
-    /// arguments. [`Error::Forked`] in a child of the process in which it runs.
+    /// [`Error::EalInit`] and [`Error::NoHugepages`] are permanent: DPDK cannot be initialised
+    /// twice. [`Error::EalArgumentsDiffer`] if EAL runs and `config` has other extra arguments.
+    /// [`Error::Forked`] in a child of the process in which EAL runs.
     pub fn init(config: &EalConfig) -> Result<Self, Error> {
         if fork::is_child() {
             return Err(Error::Forked);
@@ -216,25 +216,25 @@ impl Eal {
         Ok(Self { _private: () })
     }
 
-    /// The running EAL, if it was started, and in this process.
+    /// Returns the running EAL, if it was started in this process.
     #[must_use]
     pub fn running() -> Option<Self> {
         let runs = matches!(STATE.get(), Some(Ok(_))) && !fork::is_child();
         runs.then_some(Self { _private: () })
     }
 
-    /// Whether these are the extra arguments it was started with.
+    /// True if EAL was started with these extra arguments.
     pub fn was_started_with<'a>(self, extra: impl IntoIterator<Item = &'a str>) -> bool {
         matches!(STATE.get(), Some(Ok(state)) if extra.into_iter().eq(state.extra.iter()))
     }
 
-    /// Whether the program had started it before [`Eal::init`] was called.
+    /// True if the program had started EAL before [`Eal::init`] was called.
     #[must_use]
     pub fn is_external(self) -> bool {
         matches!(STATE.get(), Some(Ok(State { external: true, .. })))
     }
 
-    /// What kind of memory it uses.
+    /// Returns the kind of memory EAL uses.
     #[must_use]
     pub fn memory(self) -> Memory {
         match STATE.get() {
@@ -245,7 +245,7 @@ impl Eal {
 }
 
 fn start(config: EalConfig) -> Result<State, Error> {
-    // EAL knows its cores from its start on, and none before.
+    // The lcore count is 0 until EAL is initialised.
     // SAFETY: reads a number.
     if unsafe { sys::rte_lcore_count() } != 0 {
         return Ok(attach_running());
@@ -260,10 +260,10 @@ fn start(config: EalConfig) -> Result<State, Error> {
         arguments.into_iter().map(CString::into_raw).collect();
     let count = i32::try_from(pointers.len()).map_err(|_| Error::BadName)?;
     pointers.push(core::ptr::null_mut());
-    // EAL keeps pointers into its arguments: they live as long as the process.
+    // EAL keeps pointers into its arguments, so they live as long as the process.
     let vector = Vec::leak(pointers);
-    // SAFETY: `count` valid strings followed by NULL, leaked above; called once per process
-    // because only `STATE`'s initialiser comes here.
+    // SAFETY: `count` valid strings followed by NULL, leaked above; called once per process,
+    // because only `STATE`'s initialiser calls this function.
     let parsed = unsafe { sys::rte_eal_init(count, vector.as_mut_ptr()) };
     let outcome = if parsed < 0 { Err(Error::EalInit(Errno::last())) } else { Ok(()) };
     remove_runtime_folder();
@@ -271,7 +271,7 @@ fn start(config: EalConfig) -> Result<State, Error> {
     Ok(State { memory, extra: config.extra, external: false })
 }
 
-/// The EAL that the program started. Its folder and files are the program's.
+/// Returns the state of the EAL that the program started. Its runtime directory is left alone.
 fn attach_running() -> State {
     // SAFETY: reads a setting of the EAL that runs.
     let memory = match unsafe { sys::rte_eal_has_hugepages() } {
@@ -281,10 +281,10 @@ fn attach_running() -> State {
     State { memory, extra: Vec::new(), external: true }
 }
 
-/// With shared configuration off EAL makes a folder and puts nothing into it. Taking it away at
-/// once leaves nothing behind, however the process ends.
+/// Removes EAL's runtime directory. With shared configuration off EAL creates it and puts nothing
+/// into it; removed at once, it is not left behind however the process ends.
 fn remove_runtime_folder() {
-    // SAFETY: a static buffer, filled or still empty: EAL is done with its initialisation.
+    // SAFETY: returns a static buffer, filled or still empty: EAL's initialisation has returned.
     let folder = unsafe { sys::rte_eal_get_runtime_dir() };
     if folder.is_null() {
         return;
@@ -293,7 +293,7 @@ fn remove_runtime_folder() {
     let folder = unsafe { CStr::from_ptr(folder) };
     if let Ok(folder) = folder.to_str() {
         let folder = std::path::Path::new(folder);
-        // Fails harmlessly when extra arguments made EAL keep files there.
+        // Fails harmlessly if extra arguments made EAL keep files there.
         if std::fs::remove_dir(folder).is_ok()
             && let Some(parent) = folder.parent()
         {
@@ -318,9 +318,9 @@ fn choose_memory(config: &EalConfig) -> Result<Memory, Error> {
     }
 }
 
-/// Whether `mib` could be had in huge pages, by reserving, touching one and giving back: this also
-/// sees limits and permissions that the counters in /sys do not tell. A control group that grants
-/// none lets them be reserved, and answers the first touch with SIGBUS.
+/// True if `mib` MiB of huge pages are available. Reserves them, touches one and unmaps them: this
+/// also detects limits and permissions that the counters in /sys do not show. Under a cgroup limit
+/// of 0 huge pages can be reserved, but the first access raises SIGBUS.
 fn can_map_hugepages(mib: u32) -> bool {
     const PAGE_LOG2: [u32; 2] = [21, 30];
     PAGE_LOG2.into_iter().any(|log2| {
@@ -329,14 +329,15 @@ fn can_map_hugepages(mib: u32) -> bool {
         let size_flag = i32::try_from(log2 << 26).unwrap_or(0);
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_HUGETLB | size_flag;
         let protection = libc::PROT_READ | libc::PROT_WRITE;
-        // SAFETY: a new anonymous mapping wherever the kernel likes touches no existing memory.
+        // SAFETY: a new anonymous mapping at an address of the kernel's choice touches no existing
+        // memory.
         let at = unsafe { libc::mmap(core::ptr::null_mut(), len, protection, flags, -1, 0) };
         if at == libc::MAP_FAILED {
             return false;
         }
-        // SAFETY: the first page of the mapping made above, in which nothing is.
+        // SAFETY: the first page of the mapping made above, which holds no data.
         let touched = unsafe { libc::madvise(at, page, libc::MADV_POPULATE_WRITE) } == 0;
-        // Kernels before 5.14 do not know the request.
+        // Kernels before 5.14 do not support MADV_POPULATE_WRITE.
         let touched =
             touched || std::io::Error::last_os_error().raw_os_error() == Some(libc::EINVAL);
         // SAFETY: exactly the mapping made above, to which nothing refers.
@@ -345,7 +346,7 @@ fn can_map_hugepages(mib: u32) -> bool {
     })
 }
 
-/// The lowest CPU this thread may run on.
+/// Returns the lowest CPU in this thread's affinity mask.
 fn first_allowed_cpu() -> usize {
     let mut set = core::mem::MaybeUninit::<libc::cpu_set_t>::zeroed();
     let size = size_of::<libc::cpu_set_t>();
@@ -382,7 +383,7 @@ mod tests {
     fn pci_devices_are_probed_only_if_named() {
         let allowed = |config: &EalConfig| {
             let arguments = config.arguments(Memory::Ordinary);
-            // A card named later can be plugged in only if EAL has the bus.
+            // A PCI device can be hotplugged later only if EAL has the bus.
             assert!(!arguments.contains(&"--no-pci".to_owned()));
             let pairs = arguments.windows(2).filter(|pair| pair[0] == "-a");
             pairs.map(|pair| pair[1].clone()).collect::<Vec<_>>()
@@ -394,7 +395,7 @@ mod tests {
         assert!(!card.exists());
     }
 
-    /// Runs in a process of its own, where the program starts EAL before it comes here.
+    /// Runs in a child process, in which the program itself has called `rte_eal_init`.
     #[test]
     fn eal_started_by_the_program_is_used() {
         const CHILD: &str = "FERROWARP_TEST_HOST_EAL";
@@ -439,7 +440,8 @@ mod tests {
         assert_eq!(eal.memory(), Memory::Ordinary);
         let extra = EalConfig { extra: vec!["--vdev=net_null1".into()], ..EalConfig::default() };
         assert_eq!(Eal::init(&extra).unwrap_err(), Error::EalArgumentsDiffer);
-        // Devices of our own, and the program's by its name; both are closed and can be had again.
+        // A hotplugged device can be attached again after it is closed. The program's port is found
+        // by name and has one owner.
         for _ in 0..2 {
             let own = eal.hotplug_add(crate::Bus::Virtual, "net_null_own", "").unwrap();
             drop(own);

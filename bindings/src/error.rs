@@ -1,13 +1,13 @@
-//! What can go wrong on the control path. The data path has no errors: it takes fewer frames.
+//! Errors of the control path. The data path has none: it accepts or returns fewer frames.
 
 use core::fmt;
 
-/// An error number of the operating system, positive.
+/// Error number of the operating system, positive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Errno(pub i32);
 
 impl Errno {
-    /// From what DPDK calls return: a negative number, or -1 with the reason elsewhere.
+    /// From the return value of a DPDK call: a negative error number, or a bare -1.
     pub(crate) fn from_return(value: i32) -> Self {
         Self(value.wrapping_neg())
     }
@@ -22,7 +22,7 @@ impl Errno {
 impl fmt::Display for Errno {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if self.0 <= 1 {
-            // Many drivers answer a bare -1, which is no error number.
+            // Many drivers return a bare -1, which is no error number.
             return write!(f, "the driver refused");
         }
         write!(f, "{}", std::io::Error::from_raw_os_error(self.0))
@@ -33,37 +33,37 @@ impl fmt::Display for Errno {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Error {
-    /// `rte_eal_init` failed. It cannot be tried again in this process.
+    /// `rte_eal_init` failed. It cannot be retried in this process.
     EalInit(Errno),
-    /// EAL runs already, with other extra arguments.
+    /// EAL already runs with other extra arguments.
     EalArgumentsDiffer,
     /// This process was forked from one in which EAL runs.
     Forked,
-    /// No huge page is free and the configuration insists on them.
+    /// Too few huge pages are free, and the configuration requires them.
     NoHugepages,
-    /// All of DPDK's thread slots are taken.
+    /// No lcore slot is free for the thread.
     ThreadRegister(Errno),
-    /// A mempool could not be made: too little memory behind EAL.
+    /// A mempool could not be created: EAL has too little memory.
     PoolCreate(Errno),
-    /// A ring could not be made.
+    /// A ring could not be created.
     RingCreate(Errno),
-    /// The `net_ring` driver refused to make a port.
+    /// The `net_ring` driver did not create a port.
     PortFromRings(Errno),
     /// No driver claims the device: its plug-in is not loaded or not linked.
     NoDriver,
-    /// The bus or the driver refused the device.
+    /// The bus or the driver failed to attach the device.
     Hotplug(Errno),
-    /// The device was taken but made no port, or all ports are in use.
+    /// The device was attached but has no port, the port has an owner, or there is no port left.
     NoPort,
-    /// Facts about a port could not be read.
+    /// Port information could not be read.
     PortInfo(Errno),
-    /// The port refused its configuration.
+    /// The port rejected its configuration.
     PortConfigure(Errno),
-    /// DPDK's log could not be listened to.
+    /// DPDK's log could not be hooked.
     Log(Errno),
-    /// The port carries at most this many bytes of IP packet.
+    /// The MTU is larger than the port supports.
     MtuTooLarge {
-        /// What the port can do.
+        /// Largest MTU of the port, bytes.
         max: u16,
     },
     /// A receive queue could not be set up.
@@ -72,11 +72,11 @@ pub enum Error {
     TxQueue(Errno),
     /// The port did not start.
     PortStart(Errno),
-    /// A name holds a NUL byte or is too long.
+    /// A name contains a NUL byte or is too long.
     BadName,
 }
 
-/// What helps when DPDK's heap is used up.
+/// Remedy when DPDK's heap is exhausted.
 const NO_MEMORY_HINT: &str =
     "(raise /proc/sys/vm/nr_hugepages, or use a smaller MTU or fewer devices)";
 

@@ -1,4 +1,4 @@
-//! Rust's view of DPDK's structures against C's, in numbers that C computed.
+//! Compares layouts and constants of DPDK in Rust with the values that C computes.
 
 use core::mem::{offset_of, size_of};
 

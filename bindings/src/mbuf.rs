@@ -1,7 +1,7 @@
-//! Message buffers as three types: under construction, retained after sending, received.
+//! Mbufs as three types: under construction, retained after sending, received.
 //!
-//! A frame that was sent never changes: over `net_ring` the peer holds the very same mbuf. So a
-//! [`TxMbuf`] can be written only while nobody else refers to it, and the other two not at all.
+//! A frame that was sent never changes: over `net_ring` the peer holds the same mbuf. So a
+//! [`TxMbuf`] can be written only while it has one reference, and the other two not at all.
 
 use core::ptr::NonNull;
 use core::sync::atomic::{AtomicU16, Ordering};
@@ -10,7 +10,7 @@ use crate::sys;
 
 type Raw = NonNull<sys::rte_mbuf>;
 
-/// The reference count. C changes it with atomic instructions, so Rust does too.
+/// Returns the reference count. C changes it with atomic instructions, so Rust does too.
 fn refcount<'a>(raw: Raw) -> &'a AtomicU16 {
     // SAFETY: `raw` is a live mbuf, so its field can be pointed to.
     let field = unsafe { &raw mut (*raw.as_ptr()).refcnt };
@@ -19,18 +19,18 @@ fn refcount<'a>(raw: Raw) -> &'a AtomicU16 {
     unsafe { AtomicU16::from_ptr(field) }
 }
 
-/// Reads one field of a live mbuf. No reference to the whole is made, because C changes the
-/// reference count under it.
+/// Reads one field of a live mbuf. No reference to the whole mbuf is made, because C may change the
+/// reference count concurrently.
 macro_rules! field {
     ($raw:expr, $name:ident) => {{
         let raw: Raw = $raw;
         // SAFETY: the mbuf is live, because its caller's value holds a reference to it, and its
-        // metadata is not written while anybody but the one who builds the frame can see it.
+        // metadata is not written while anyone but the builder of the frame can see it.
         unsafe { (*raw.as_ptr()).$name }
     }};
 }
 
-/// The bytes of one segment.
+/// Returns the bytes of one segment.
 #[inline]
 fn segment<'a>(raw: Raw) -> &'a [u8] {
     let start = field!(raw, buf_addr).cast::<u8>();
@@ -39,12 +39,12 @@ fn segment<'a>(raw: Raw) -> &'a [u8] {
     // SAFETY: DPDK keeps `data_off` within the buffer.
     let start = unsafe { start.add(offset) };
     // SAFETY: `data_len` bytes from there lie in the buffer, which was zeroed or written, and
-    // are not written while anybody but the one who builds the frame can see them.
+    // are not written while anyone but the builder of the frame can see them.
     unsafe { core::slice::from_raw_parts(start, len) }
 }
 
-/// Far above what any sender needs, and far below what the count can hold: in between lies room
-/// for every thread that might be taking a reference at the same moment.
+/// Most references to an mbuf: far more than a sender needs, and so far below the counter's maximum
+/// that threads which exceed it concurrently cannot overflow the counter.
 const REFCNT_MAX: u16 = 1 << 15;
 
 /// Takes one more reference to an mbuf that is shared already.
@@ -52,14 +52,15 @@ fn increment_refcnt(raw: Raw) {
     let count = refcount(raw);
     let before = count.fetch_add(1, Ordering::Relaxed);
     if before >= REFCNT_MAX {
-        // Wrapped around it would free, or call exclusive, what others still read.
+        // A counter that wraps around would free the mbuf, or make it exclusive, while others
+        // read it.
         count.fetch_sub(1, Ordering::Relaxed);
         panic!("a frame has at most {REFCNT_MAX} references");
     }
 }
 
 fn free(raw: Raw) {
-    // SAFETY: gives up one reference that the caller's value owned and never uses again.
+    // SAFETY: releases one reference that the caller's value owned and never uses again.
     unsafe { sys::fw_mbuf_free(raw.as_ptr()) };
 }
 
@@ -68,20 +69,20 @@ fn free(raw: Raw) {
 #[repr(transparent)]
 pub struct TxMbuf(Raw);
 
-// SAFETY: the value owns a reference; pools take frees from any thread.
+// SAFETY: the value owns a reference; mbufs may be freed in any thread.
 unsafe impl Send for TxMbuf {}
 
 impl TxMbuf {
-    /// Panics if somebody else refers to the mbuf, who might be reading it.
+    /// Panics if another reference to the mbuf exists, whose owner might be reading it.
     fn exclusive(&mut self) -> &mut sys::rte_mbuf {
         let count = refcount(self.0).load(Ordering::Acquire);
         assert!(count == 1, "a retained frame never changes");
-        // SAFETY: the only reference there is, borrowed mutably; it was not sent, because
+        // SAFETY: the only reference that exists, borrowed mutably; it was not sent, because
         // sending consumes the value.
         unsafe { self.0.as_mut() }
     }
 
-    /// The writable room, from where the frame starts to the end of the buffer.
+    /// Returns the writable buffer, from the start of the frame to the end of the mbuf's buffer.
     ///
     /// # Panics
     /// While a retained reference exists.
@@ -97,10 +98,10 @@ impl TxMbuf {
         unsafe { core::slice::from_raw_parts_mut(start, len) }
     }
 
-    /// Declares the frame to be the first `len` bytes of the room.
+    /// Sets the frame's length: the first `len` bytes of the buffer.
     ///
     /// # Panics
-    /// If `len` exceeds the room, or while a retained reference exists.
+    /// If `len` exceeds the buffer, or while a retained reference exists.
     #[inline]
     pub fn set_len(&mut self, len: usize) {
         let mbuf = self.exclusive();
@@ -111,15 +112,15 @@ impl TxMbuf {
         mbuf.pkt_len = u32::from(len);
     }
 
-    /// Asks the port to fill in the TCP checksum and, over IPv4, that of the IP header. The
-    /// former's field already holds the sum of the pseudo-header. The frame's headers are written;
-    /// lengths are in bytes.
+    /// Requests checksum offload: the port fills in the TCP checksum and, over IPv4, that of the IP
+    /// header. The frame's headers are complete, and the TCP checksum field holds the sum of the
+    /// pseudo-header. Lengths are in bytes.
     ///
     /// # Panics
     /// While a retained reference exists, or if a length does not fit its field (7, 9, 8 bits).
     pub fn request_checksum(&mut self, l2_len: usize, l3_len: usize, l4_len: usize) {
         assert!(l2_len < 128 && l3_len < 512 && l4_len < 256, "header lengths fit their fields");
-        // An IPv6 header has no checksum, and some drivers refuse to make one for it.
+        // An IPv6 header has no checksum, and some drivers reject a request for one.
         let is_v4 = self.bytes().get(l2_len).is_some_and(|byte| byte >> 4 == 4);
         let ip_flags = if is_v4 {
             sys::RTE_MBUF_F_TX_IPV4 | sys::RTE_MBUF_F_TX_IP_CKSUM
@@ -132,16 +133,16 @@ impl TxMbuf {
         mbuf.ol_flags |= ip_flags | sys::RTE_MBUF_F_TX_TCP_CKSUM;
     }
 
-    /// Asks the caches for the first `len` bytes of the room, which will be written soon.
+    /// Prefetches the first `len` bytes of the buffer for writing.
     #[inline]
     pub fn prefetch_write(&self, len: u16) {
-        // SAFETY: a live mbuf; a prefetch beyond the room has no effect.
+        // SAFETY: a live mbuf; a prefetch beyond the buffer has no effect.
         unsafe { sys::fw_prefetch_write(self.0.as_ptr(), len) };
     }
 
     /// Takes a reference that outlives sending. The frame is immutable while it exists.
     ///
-    /// The first costs a plain store, a further one an atomic addition.
+    /// The first reference costs a plain store, a further one an atomic addition.
     ///
     /// # Panics
     /// If 32,768 references exist.
@@ -149,7 +150,7 @@ impl TxMbuf {
     pub fn retain(&mut self) -> RetainedMbuf {
         let count = refcount(self.0);
         if count.load(Ordering::Acquire) == 1 {
-            // Nobody else can see the mbuf, so nothing can come between load and store.
+            // The only reference: no other thread can change the count between load and store.
             count.store(2, Ordering::Relaxed);
         } else {
             increment_refcnt(self.0);
@@ -157,13 +158,13 @@ impl TxMbuf {
         RetainedMbuf(self.0)
     }
 
-    /// The frame as declared so far.
+    /// Returns the frame, up to its current length.
     #[must_use]
     pub fn bytes(&self) -> &[u8] {
         segment(self.0)
     }
 
-    /// The same, to be changed.
+    /// Returns the same bytes for modification.
     ///
     /// # Panics
     /// While a retained reference exists.
@@ -188,7 +189,7 @@ pub struct RetainedMbuf(Raw);
 unsafe impl Send for RetainedMbuf {}
 
 impl RetainedMbuf {
-    /// The frame's bytes as they were sent.
+    /// Returns the frame's bytes as they were sent.
     #[inline]
     #[must_use]
     pub fn bytes(&self) -> &[u8] {
@@ -211,14 +212,14 @@ impl Drop for RetainedMbuf {
     }
 }
 
-/// What the port found about a received frame's checksums.
+/// Result of the port's checksum verification of a received frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RxChecksum {
-    /// It did not look at all of them.
+    /// The port did not verify both checksums.
     Unknown,
-    /// The IPv4 header's and the transport's are right.
+    /// The IPv4 header checksum and the transport checksum are correct.
     Good,
-    /// At least one is wrong.
+    /// At least one is incorrect.
     Bad,
 }
 
@@ -234,20 +235,20 @@ impl Mbuf {
     /// Takes over a reference.
     ///
     /// # Safety
-    /// `raw` is a live mbuf whose frame nobody writes from now on, and the caller gives up one
+    /// `raw` is a live mbuf whose frame is not written any more, and the caller gives up one
     /// reference to it.
     pub(crate) unsafe fn from_raw(raw: Raw) -> Self {
         Self(raw)
     }
 
-    /// The first segment.
+    /// Returns the first segment.
     #[inline]
     #[must_use]
     pub fn head(&self) -> &[u8] {
         segment(self.0)
     }
 
-    /// Bytes over all segments.
+    /// Returns the frame's length in bytes, over all segments.
     #[inline]
     #[must_use]
     pub fn len(&self) -> usize {
@@ -260,7 +261,7 @@ impl Mbuf {
         self.len() == 0
     }
 
-    /// The segments in order; at most as many as the mbuf says it has.
+    /// Returns the segments in order; at most `nb_segs` of them.
     pub fn segments(&self) -> impl Iterator<Item = &[u8]> {
         let count = field!(self.0, nb_segs);
         let mut next = Some(self.0);
@@ -307,7 +308,7 @@ impl Mbuf {
         assert!(rest.is_empty(), "the range lies in the frame");
     }
 
-    /// What the port found about the checksums.
+    /// Returns the result of the port's checksum verification.
     #[inline]
     #[must_use]
     pub fn checksum(&self) -> RxChecksum {
@@ -328,8 +329,8 @@ impl Mbuf {
 impl TryFrom<Mbuf> for TxMbuf {
     type Error = Mbuf;
 
-    /// A received frame as one to be sent on, without a copy. It comes back if it has more than
-    /// one segment, or if somebody else refers to its bytes.
+    /// Converts a received frame into one to be sent, without a copy. Returns it as the error if
+    /// it has more than one segment or its bytes are shared.
     fn try_from(frame: Mbuf) -> Result<Self, Mbuf> {
         const NOT_DIRECT: u64 = sys::RTE_MBUF_F_INDIRECT | sys::RTE_MBUF_F_EXTERNAL;
         let raw = frame.0;
@@ -341,7 +342,7 @@ impl TryFrom<Mbuf> for TxMbuf {
         core::mem::forget(frame);
         let mut frame = Self(raw);
         let mbuf = frame.exclusive();
-        // What the port found on reception would be read as what is asked for on sending.
+        // The receive flags and lengths would be taken as transmit offload requests.
         mbuf.ol_flags = 0;
         mbuf.__bindgen_anon_3.tx_offload = 0;
         Ok(frame)

@@ -1,13 +1,13 @@
-//! Ports whose memory goes while they run.
+//! Ports whose driver unmaps their rings while they run (`net_memif`).
 //!
-//! `net_memif` unmaps its rings in DPDK's interrupt thread as soon as the peer is gone, and asks
-//! nobody first: a burst that is in the middle of them dies of SIGSEGV. DPDK has no lock and no
-//! event for that. But the driver logs a line for whatever its socket brings, the end included,
-//! before it acts on it and in the thread that will. So its log is listened to, at every level: at
-//! a line of the interrupt thread no burst may begin any more, and the thread waits there until
-//! none is under way (or [`QUIESCE_POLLS`] is over). An alarm, which DPDK runs in that same thread,
-//! lets bursts begin again: by then the driver is done with whatever it was told. Ports are closed
-//! in that thread as well.
+//! `net_memif` unmaps its rings in DPDK's interrupt thread when the peer disconnects, without
+//! waiting for bursts in flight: a burst that accesses the rings then gets SIGSEGV. DPDK has
+//! neither a lock nor an event for this. But for each event of its control socket, disconnection
+//! included, the driver writes a log line first, in the thread that handles the event. So DPDK's
+//! log is hooked, at every level. On a line of the driver in the interrupt thread, bursts are
+//! quiesced: no new burst may begin, and the thread waits in the hook until none is in flight, at
+//! most [`QUIESCE_POLLS`]. An EAL alarm, which runs in that same thread and so after the driver has
+//! handled the event, lets bursts begin again. Ports are closed in that thread as well.
 
 use core::ffi::{CStr, c_void};
 use core::sync::atomic::{AtomicBool, Ordering};
@@ -18,42 +18,43 @@ use std::time::Duration;
 use crate::error::{Errno, Error};
 use crate::sys;
 
-/// How often the driver looks for the end of a burst, and how long it waits between looks: 80 ms at
-/// least, and several times that by most clocks. A burst takes microseconds, some milliseconds if
-/// it is preempted. Looks are counted, because a process that was stopped has not had the time.
+/// Number of polls for the end of the bursts, and sleep between them: 80 ms in all at least, and
+/// several times that with most timers. A burst takes microseconds, or some milliseconds if it is
+/// preempted. Polls are counted instead of time, because a stopped process makes no progress.
 const QUIESCE_POLLS: (u32, Duration) = (4000, Duration::from_micros(20));
 
-/// How long closing a port waits for the driver's thread, which does nothing that takes long.
+/// Timeout for closing a port in the interrupt thread, which does nothing that takes long.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// The bursts of this process on ports whose memory may go.
+/// Burst state of all ports of this process whose rings may be unmapped.
 static BURSTS: Bursts = Bursts::new();
 
-/// The driver that unmaps, as `rte_eth_dev_info` names it.
+/// Name of the driver that unmaps its rings, as in `rte_eth_dev_info`.
 pub(crate) const DRIVER: &CStr = c"net_memif";
 
-/// Who is in the rings, and whether anybody may be.
+/// Bursts in flight on each queue, and the flag that forbids new ones.
 #[derive(Debug)]
 struct Bursts {
-    /// None may begin.
+    /// No burst may begin.
     quiesced: AtomicBool,
     queues: Mutex<Vec<Weak<InFlight>>>,
 }
 
-/// Whether a burst is under way at one side of one queue. On a line of its own, which only the
-/// queue's owner writes.
+/// Set while a burst is in flight on one receive or transmit queue. On a cache line of its own,
+/// written only by the queue's owner.
 #[derive(Debug, Default)]
 #[repr(align(64))]
 struct InFlight(AtomicBool);
 
-/// Passed through by each burst at one side of a queue.
+/// Lock that each burst of one receive or transmit queue holds. The bursts are the readers, and
+/// the driver's unmapping is the writer.
 #[derive(Debug)]
 pub(crate) struct BurstLock {
     bursts: &'static Bursts,
     in_flight: Arc<InFlight>,
 }
 
-/// A burst under way.
+/// A burst in flight.
 #[derive(Debug)]
 pub(crate) struct BurstGuard<'a>(&'a InFlight);
 
@@ -62,11 +63,11 @@ impl BurstLock {
         BURSTS.register_queue()
     }
 
-    /// Lets a burst begin, unless the driver may be unmapping. About 10 ns.
+    /// Begins a burst; `None` while the driver may unmap the rings. About 10 ns.
     #[inline]
     pub(crate) fn try_lock(&mut self) -> Option<BurstGuard<'_>> {
-        // Sequentially consistent, as in `Bursts::rest`: either this sees that bursts rest, or
-        // the driver's thread sees that one is under way.
+        // Sequentially consistent, as in `Bursts::quiesce`: either this thread sees `quiesced`, or
+        // the driver's thread sees `in_flight`.
         self.in_flight.0.store(true, Ordering::SeqCst);
         let inside = BurstGuard(&self.in_flight);
         (!self.bursts.quiesced.load(Ordering::SeqCst)).then_some(inside)
@@ -93,14 +94,14 @@ impl Bursts {
         BurstLock { bursts: self, in_flight: under_way }
     }
 
-    /// Lets no burst begin, and waits until none is under way, or [`QUIESCE_POLLS`] is over.
+    /// Forbids new bursts and waits until none is in flight, at most [`QUIESCE_POLLS`].
     fn quiesce(&self) {
         self.quiesced.store(true, Ordering::SeqCst);
         let queues = self.queues.lock().unwrap_or_else(PoisonError::into_inner);
         let (mut looks, interval) = QUIESCE_POLLS;
         for queue in queues.iter().filter_map(Weak::upgrade) {
             while queue.0.load(Ordering::SeqCst) && looks > 0 {
-                // A burst that was preempted may wait for this very core.
+                // A preempted burst may be waiting for this core.
                 std::thread::sleep(interval);
                 looks -= 1;
             }
@@ -112,20 +113,19 @@ impl Bursts {
     }
 }
 
-/// A port to be closed, and whom to tell.
+/// A port to close, and the channel on which completion is reported.
 struct CloseRequest {
     port: u16,
     started: bool,
     done: Sender<()>,
 }
 
-/// Stops and closes a port in the thread in which its driver acts, lest two threads take it apart:
-/// the driver frees the rings both when the peer goes and when the port is closed, and neither
-/// looks whether the other is under way. In one thread they come one after the other, and the
-/// driver takes its events back as it closes.
+/// Stops and closes a port in DPDK's interrupt thread. The driver frees the rings both when the
+/// peer disconnects and when the port is closed, without synchronisation between the two. In one
+/// thread they are serialised, and closing cancels the driver's pending events.
 ///
-/// False if that thread has not come to it for [`CLOSE_TIMEOUT`]: it still may, so the port is
-/// nobody's.
+/// False if the port was not closed within [`CLOSE_TIMEOUT`]. It may still be closed later, so the
+/// port must not be used again.
 pub(crate) fn close(port: u16, started: bool) -> bool {
     let (done, closed) = channel();
     let closing = Box::into_raw(Box::new(CloseRequest { port, started, done }));
@@ -133,8 +133,8 @@ pub(crate) fn close(port: u16, started: bool) -> bool {
     let status =
         unsafe { sys::rte_eal_alarm_set(ALARM_DELAY_US, Some(on_close_alarm), closing.cast()) };
     if status < 0 {
-        // No memory for the alarm. A port that stays open does no harm but to whoever wants it.
-        // SAFETY: made above, and given to nobody.
+        // No memory for the alarm. The port stays open, which only prevents its use by others.
+        // SAFETY: made above, and passed to no one.
         drop(unsafe { Box::from_raw(closing) });
         return false;
     }
@@ -145,17 +145,17 @@ extern "C" fn on_close_alarm(closing: *mut c_void) {
     // SAFETY: `close` made it for this one call.
     let CloseRequest { port, started, done } =
         *unsafe { Box::from_raw(closing.cast::<CloseRequest>()) };
-    // SAFETY: an attached port whose queues are gone; who asked for this owns it, and waits or
-    // has given it up.
+    // SAFETY: an attached port whose queues are dropped; the caller of `close` owns it, and waits
+    // or no longer uses it.
     unsafe { stop_and_close(port, started) };
-    // Whoever asked may have given up.
+    // The receiver is gone if `close` timed out.
     let _ = done.send(());
 }
 
 /// Stops a port, if it was started, and closes it.
 ///
 /// # Safety
-/// An attached port that the caller owns, whose queues nobody uses.
+/// `port` is an attached port that the caller owns and whose queues are not in use.
 pub(crate) unsafe fn stop_and_close(port: u16, started: bool) {
     if started {
         // SAFETY: the caller's promise.
@@ -165,23 +165,23 @@ pub(crate) unsafe fn stop_and_close(port: u16, started: bool) {
     unsafe { sys::rte_eth_dev_close(port) };
 }
 
-/// What is told apart in the log.
+/// The driver's log type, and the log levels from before the log was hooked.
 #[derive(Debug)]
 struct LogHook {
-    /// The driver's number among those who log.
+    /// Log type of the driver.
     logtype: u32,
-    /// The level up to which its lines are shown. Levels grow with detail.
+    /// Highest level of the driver's lines that is forwarded. Levels grow with detail.
     level: u32,
-    /// The level up to which everybody's lines are shown.
+    /// Highest level of any line that is forwarded.
     global_level: u32,
 }
 
 static LOG_HOOK: OnceLock<Result<LogHook, Error>> = OnceLock::new();
 
-/// Begins to listen to DPDK's log. What was shown before is shown where it was.
+/// Hooks DPDK's log. Lines that were printed before are still printed to the same stream.
 ///
 /// # Errors
-/// [`Error::Log`], for good.
+/// [`Error::Log`], which is permanent.
 pub(crate) fn hook_log() -> Result<(), Error> {
     let outcome = LOG_HOOK.get_or_init(|| {
         // SAFETY: a string; a loaded driver's type exists, and is found by its name.
@@ -192,9 +192,10 @@ pub(crate) fn hook_log() -> Result<(), Error> {
         // SAFETY: reads a number of a registered type.
         let shown = unsafe { sys::rte_log_get_level(driver) };
         let shown = check_log(shown)?;
-        // The first alarm of a process is registered, which may log: not while the driver waits.
+        // The first alarm of a process registers an interrupt handler, which may log. That must not
+        // happen while the driver waits in the hook.
         check_log(schedule_resume())?;
-        // SAFETY: a function that lives as long as the process, and takes whatever it is given.
+        // SAFETY: a function that lives as long as the process and accepts any arguments.
         check_log(unsafe { sys::fw_log_set_handler(Some(on_log_line)) })?;
         // SAFETY: a registered type.
         check_log(unsafe { sys::rte_log_set_level(driver, sys::RTE_LOG_DEBUG) })?;
@@ -205,16 +206,16 @@ pub(crate) fn hook_log() -> Result<(), Error> {
     outcome.as_ref().map(|_| ()).map_err(|error| *error)
 }
 
-/// What the calls of DPDK's log answer: a number, or less than 0.
+/// Checks the return value of a DPDK log function: a number, or less than 0.
 fn check_log(status: i32) -> Result<u32, Error> {
     u32::try_from(status).map_err(|_| Error::Log(Errno::from_return(status)))
 }
 
-/// When an alarm is due, in microseconds: the least there are.
+/// Delay of an alarm in microseconds: the minimum.
 const ALARM_DELAY_US: u64 = 1;
 
-/// Has bursts begin again when the interrupt thread is done with what it is doing. Less than 0 if
-/// there is no memory for it.
+/// Lets bursts begin again when the interrupt thread has finished its current work. Returns less
+/// than 0 if there is no memory for the alarm.
 fn schedule_resume() -> i32 {
     // SAFETY: EAL runs, and the function takes any argument.
     unsafe { sys::rte_eal_alarm_set(ALARM_DELAY_US, Some(on_resume_alarm), core::ptr::null_mut()) }
@@ -224,7 +225,7 @@ extern "C" fn on_resume_alarm(_: *mut c_void) {
     BURSTS.resume();
 }
 
-/// Takes a line of the log, in the thread that wrote it.
+/// Handles a log line, in the thread that wrote it.
 ///
 /// # Safety
 /// `text` points to `len` bytes.
@@ -236,8 +237,8 @@ unsafe extern "C" fn on_log_line(text: *const libc::c_char, len: usize, level: u
         // SAFETY: the caller's promise.
         unsafe { sys::fw_log_forward(text, len) };
     }
-    // The driver also logs in threads that burst, open and close, and unmaps in none of those but
-    // the last.
+    // The driver also logs in threads that run bursts, open ports and close ports. Of these it
+    // unmaps only in a closing thread, whose port has no queues in use.
     // SAFETY: compares the thread with one that EAL knows.
     if is_driver && unsafe { sys::rte_thread_is_intr() } != 0 {
         BURSTS.quiesce();

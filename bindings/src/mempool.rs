@@ -1,8 +1,8 @@
-//! Pools of equal mbufs.
+//! Mempools of mbufs of one size.
 //!
-//! A pool is never given back to DPDK while the process lives: it is retired, and taken again by
-//! the next request of the same shape once all its mbufs are home. So no mbuf, wherever a peer
-//! or a driver keeps it, can outlive the memory it lies in.
+//! A mempool is never freed while the process runs. When its last handle is dropped it is no
+//! longer leased, and it is reused by the next request of the same shape once all its mbufs are
+//! returned. So no mbuf, wherever a peer or a driver holds it, can outlive its memory.
 
 use core::ptr::NonNull;
 use std::ffi::CString;
@@ -13,22 +13,22 @@ use crate::error::{Errno, Error};
 use crate::mbuf::TxMbuf;
 use crate::sys;
 
-/// Bytes DPDK keeps free in front of the frame in each mbuf.
+/// Headroom of each mbuf: bytes in front of the frame.
 #[expect(clippy::cast_possible_truncation, reason = "128 in every build")]
 pub const HEADROOM: u16 = sys::RTE_PKTMBUF_HEADROOM as u16;
 
-/// All pools ever made.
+/// All mempools of this process.
 static POOLS: Mutex<Vec<Entry>> = Mutex::new(Vec::new());
 
-/// The shape of a pool.
+/// Shape of a mempool.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MempoolConfig {
     /// Number of mbufs.
     pub count: u32,
-    /// Mbufs each registered thread keeps for itself; it may keep half as many again. At most
-    /// 512 and two thirds of `count`.
+    /// Size of each registered thread's cache, in mbufs; it may hold up to 1.5 times as many. At
+    /// most 512 and two thirds of `count`.
     pub cache: u32,
-    /// Bytes of frame that fit, without the headroom.
+    /// Bytes of frame that an mbuf holds, without the headroom.
     pub frame_capacity: u16,
 }
 
@@ -39,10 +39,10 @@ struct Entry {
 }
 
 // SAFETY: the pointer is to a pool that lives as long as the process, and every function that is
-// called with it is safe between threads.
+// called with it is thread-safe.
 unsafe impl Send for Entry {}
 
-/// A pool. Clones are the same pool; mbufs may outlive all of them.
+/// Handle of a mempool. Clones refer to the same pool; mbufs may outlive all handles.
 #[derive(Clone, Debug)]
 pub struct Mempool(Arc<Lease>);
 
@@ -54,12 +54,12 @@ struct Lease {
 
 // SAFETY: see `Entry`; the shape is plain data.
 unsafe impl Send for Lease {}
-// SAFETY: allocation and counting are safe between threads (the handlers are multi-producer and
-// multi-consumer, caches belong to the calling thread's slot).
+// SAFETY: allocation and counting are thread-safe (the handlers are multi-producer and
+// multi-consumer, caches belong to the calling thread's lcore slot).
 unsafe impl Sync for Lease {}
 
 impl Mempool {
-    /// Takes a retired pool of this shape, or makes one.
+    /// Reuses an unleased mempool of this shape, or creates one.
     ///
     /// # Errors
     /// [`Error::PoolCreate`] if EAL has too little memory.
@@ -94,25 +94,25 @@ impl Mempool {
         Ok(Self(Arc::new(Lease { pool, shape: *shape })))
     }
 
-    /// The shape it was made with.
+    /// Returns the shape the pool was created with.
     #[must_use]
     pub fn shape(&self) -> &MempoolConfig {
         &self.0.shape
     }
 
-    /// Mbufs not in use, those in threads' caches included. Walks all caches: for tests and
-    /// slow reports, not for the data path.
+    /// Returns the number of free mbufs, threads' caches included. Walks all caches: for tests and
+    /// reports, not for the data path.
     #[must_use]
     pub fn available(&self) -> u32 {
         available(self.0.pool)
     }
 
-    /// Mbufs not in use and not in threads' caches either: how many a thread with an empty cache
-    /// may still get. Two loads, cheap enough for every pass.
+    /// Returns the number of free mbufs outside the threads' caches: what a thread with an empty
+    /// cache can still allocate. Two loads, cheap enough for every poll.
     #[inline]
     #[must_use]
     pub fn common_pool_count(&self) -> u32 {
-        // SAFETY: the pool lives.
+        // SAFETY: the pool lives as long as the process.
         unsafe { sys::fw_mempool_ops_get_count(self.raw()) }
     }
 
@@ -120,9 +120,10 @@ impl Mempool {
         self.0.pool.as_ptr()
     }
 
-    /// Appends `count` empty mbufs to `frames`, all or none; returns whether it did.
+    /// Allocates `count` empty mbufs and appends them to `frames`, all or none; false if there are
+    /// too few.
     ///
-    /// About 2 ns an mbuf in batches of 32 from a registered thread.
+    /// About 2 ns per mbuf in batches of 32 from a registered thread.
     pub fn allocate(&self, frames: &mut Vec<TxMbuf>, count: usize) -> bool {
         frames.reserve(count);
         let Ok(count_c) = u32::try_from(count) else { return false };
@@ -134,8 +135,8 @@ impl Mempool {
             return false;
         }
         let len = frames.len() + count;
-        // SAFETY: on success exactly `count` elements were written, each a fresh mbuf of one
-        // segment with reference count 1, which is what `TxMbuf` promises.
+        // SAFETY: on success exactly `count` elements were written, each a new mbuf of one
+        // segment with reference count 1, which is the invariant of `TxMbuf`.
         unsafe { frames.set_len(len) };
         true
     }
@@ -155,11 +156,11 @@ impl Drop for Lease {
     }
 }
 
-/// Empties the calling thread's caches into the pools.
+/// Flushes the calling thread's caches into the pools.
 pub(crate) fn flush_own_caches() {
     let pools = POOLS.lock().unwrap_or_else(PoisonError::into_inner);
     for entry in pools.iter() {
-        // SAFETY: the pool lives, and the shim flushes the calling thread's cache alone.
+        // SAFETY: the pool lives, and the shim flushes the calling thread's cache only.
         unsafe { sys::fw_mempool_flush_own_cache(entry.pool.as_ptr()) };
     }
 }

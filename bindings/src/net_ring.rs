@@ -1,4 +1,4 @@
-//! Two ports joined inside the process by rings of mbuf pointers: a wire made of memory.
+//! Two `net_ring` ports of one process, connected by rings of mbuf pointers.
 
 use core::ptr::NonNull;
 use std::ffi::CString;
@@ -13,12 +13,12 @@ use crate::sys;
 
 static NEXT: AtomicU32 = AtomicU32::new(0);
 
-/// One direction of one queue. Single producer, single consumer: each end is one port's queue,
-/// and a queue has one owner.
+/// One direction of one queue pair. Single producer, single consumer: each side is one port's
+/// queue, and a queue has one owner.
 #[derive(Debug)]
 pub(crate) struct Ring(NonNull<sys::rte_ring>);
 
-// SAFETY: used through ports alone, whose queues keep the one-producer, one-consumer rule.
+// SAFETY: used only through ports, whose queues are one producer and one consumer.
 unsafe impl Send for Ring {}
 // SAFETY: as above; a shared `Ring` offers no operation but its address.
 unsafe impl Sync for Ring {}
@@ -52,15 +52,16 @@ impl Drop for Ring {
                 drop(unsafe { Mbuf::from_raw(frame) });
             }
         }
-        // SAFETY: empty, and nobody refers to it.
+        // SAFETY: empty, and no longer referenced.
         unsafe { sys::rte_ring_free(self.raw()) };
     }
 }
 
-/// A pair of ports with `queues` queues each: queue n of one sends to queue n of the other.
+/// Creates two connected ports with `queues` queue pairs each: queue n of one sends to queue n of
+/// the other.
 ///
-/// `slots`, a power of two, is how many frames each direction holds (less one). Frames are
-/// handed over as pointers: the receiver frees into the sender's pool.
+/// `slots`, a power of two, is the ring size per direction; a ring holds one frame less. Frames are
+/// passed as pointers: the receiver frees them into the sender's pool.
 ///
 /// # Errors
 /// [`Error::RingCreate`] or [`Error::PortFromRings`].

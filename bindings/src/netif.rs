@@ -1,5 +1,4 @@
-//! The few questions to the kernel about its own network interfaces. All of them concern the
-//! network namespace of the calling thread.
+//! Kernel network interfaces: existence and MTU, in the network namespace of the calling thread.
 
 use core::mem::MaybeUninit;
 use std::ffi::CString;
@@ -13,11 +12,11 @@ fn os_result(value: i32) -> io::Result<i32> {
 fn socket(family: i32, kind: i32) -> io::Result<OwnedFd> {
     // SAFETY: a plain system call; the descriptor is taken into ownership at once.
     let raw = os_result(unsafe { libc::socket(family, kind | libc::SOCK_CLOEXEC, 0) })?;
-    // SAFETY: a fresh descriptor that nobody else owns.
+    // SAFETY: a new descriptor that has no other owner.
     Ok(unsafe { OwnedFd::from_raw_fd(raw) })
 }
 
-/// A request about the interface `name`, everything else zero.
+/// Returns a request for the interface `name`, with all other fields zero.
 fn request(name: &str) -> io::Result<libc::ifreq> {
     // SAFETY: all-zero is a valid request: integers, and an empty name.
     let mut request: libc::ifreq = unsafe { MaybeUninit::zeroed().assume_init() };
@@ -30,14 +29,14 @@ fn request(name: &str) -> io::Result<libc::ifreq> {
     Ok(request)
 }
 
-/// Whether the interface exists.
+/// True if the interface exists.
 #[must_use]
 pub fn exists(name: &str) -> bool {
     // SAFETY: a NUL-terminated string that lives through the call.
     CString::new(name).is_ok_and(|name| unsafe { libc::if_nametoindex(name.as_ptr()) } != 0)
 }
 
-/// The interface's MTU in bytes.
+/// Returns the interface's MTU in bytes.
 ///
 /// # Errors
 /// `ENODEV` if it does not exist.
@@ -54,7 +53,7 @@ pub fn mtu(name: &str) -> io::Result<u32> {
 /// Sets the interface's MTU in bytes.
 ///
 /// # Errors
-/// `EPERM` without CAP_NET_ADMIN, `EINVAL` beyond what it can do, `ENODEV`.
+/// `EPERM` without CAP_NET_ADMIN, `EINVAL` if the interface does not support it, `ENODEV`.
 pub fn set_mtu(name: &str, mtu: u16) -> io::Result<()> {
     let socket = socket(libc::AF_INET, libc::SOCK_DGRAM)?;
     let mut request = request(name)?;
@@ -64,7 +63,7 @@ pub fn set_mtu(name: &str, mtu: u16) -> io::Result<()> {
     Ok(())
 }
 
-/// Whether the process may open packet sockets.
+/// Checks that the process may open packet sockets.
 ///
 /// # Errors
 /// `EPERM` without CAP_NET_RAW.
@@ -72,8 +71,8 @@ pub fn may_open_packet_socket() -> io::Result<()> {
     socket(libc::AF_PACKET, libc::SOCK_RAW).map(drop)
 }
 
-/// Moves the calling thread to a new, empty network namespace. It ends with its last thread,
-/// socket and tap device. For tests.
+/// Moves the calling thread to a new, empty network namespace, which exists until its last thread,
+/// socket and tap device are gone. For tests.
 ///
 /// # Errors
 /// `EPERM` without CAP_SYS_ADMIN.

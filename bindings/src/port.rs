@@ -1,4 +1,4 @@
-//! Ports: attached, set up and started, and closed after their last queue.
+//! Ports: attached, configured, started, and closed after their last queue is dropped.
 
 use std::ffi::{CStr, CString};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -11,16 +11,16 @@ use crate::net_ring::Ring;
 use crate::queue::{self, RxQueue, TxQueue};
 use crate::{fork, sys};
 
-/// Ports somebody owns, by number.
+/// Ports that have an owner, by port ID.
 static OWNED: Mutex<[bool; sys::RTE_MAX_ETHPORTS as usize]> =
     Mutex::new([false; sys::RTE_MAX_ETHPORTS as usize]);
 
-/// Where a device is plugged in.
+/// Bus of a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Bus {
-    /// Devices made of software.
+    /// Virtual devices, implemented in software.
     Virtual,
-    /// Cards.
+    /// PCI devices.
     Pci,
 }
 
@@ -33,41 +33,41 @@ impl Bus {
     }
 }
 
-/// What a port says about itself.
+/// Properties of a port.
 #[derive(Clone, Debug)]
 pub struct PortInfo {
     /// Name of its driver.
     pub driver: String,
-    /// Its hardware address.
+    /// MAC address.
     pub mac: [u8; 6],
-    /// Largest IP packet it can be set to, in bytes.
+    /// Largest settable MTU, in bytes of IP packet.
     pub max_mtu: u16,
-    /// It can fill in IPv4 and TCP checksums.
+    /// Transmit offload of IPv4 and TCP checksums.
     pub tx_checksum: bool,
-    /// It can check them.
+    /// Receive offload of IPv4 and TCP checksums.
     pub rx_checksum: bool,
 }
 
-/// How a port is set up.
+/// Configuration of a port.
 #[derive(Clone, Debug)]
 pub struct PortConfig {
     /// Receive descriptors per queue; the port may round.
     pub rx_descriptors: u16,
     /// Transmit descriptors per queue; the port may round.
     pub tx_descriptors: u16,
-    /// Where received frames go: a pool per queue, and so the number of queues.
+    /// Mempool of each receive queue; their number is the number of queues.
     pub pools: Vec<Mempool>,
-    /// MTU to set, in bytes; `None` leaves it, for ports that have no such call.
+    /// MTU to set, in bytes; `None` for ports whose MTU cannot be set.
     pub mtu: Option<u16>,
-    /// Let a frame larger than a buffer arrive as a chain.
+    /// Scattered receive: a frame larger than a buffer arrives as a chain of segments.
     pub scatter: bool,
-    /// Receive frames for any hardware address.
+    /// Promiscuous mode: receive frames for any MAC address.
     pub promiscuous: bool,
-    /// Have checksums computed and checked.
+    /// Checksum offload, transmit and receive.
     pub checksum: bool,
 }
 
-/// A port that is attached but not set up. Dropping it detaches it.
+/// A port that is attached but not configured. Dropping it detaches it.
 #[derive(Debug)]
 pub struct Port(Attached);
 
@@ -75,25 +75,25 @@ pub struct Port(Attached);
 pub(crate) struct Attached {
     pub(crate) id: u16,
     started: bool,
-    /// Its driver may unmap the rings at any time.
+    /// The driver may unmap the rings at any time.
     pub(crate) unmaps_on_disconnect: bool,
-    /// What to unplug once the port is closed; ports that came with EAL's arguments stay.
+    /// Device to remove once the port is closed; `None` if the port was not hotplugged here.
     hotplugged: Option<(Bus, CString)>,
-    /// What the port refers to, given up after it is closed.
+    /// Resources the port refers to, released after it is closed.
     _rings: Vec<Arc<Ring>>,
     _pools: Vec<Mempool>,
 }
 
 impl Eal {
-    /// Attaches a device and returns its port, at any time: cards need not be named when EAL is
-    /// started. In an EAL that the program started, what it has attached already is taken as it is.
+    /// Hotplugs a device and returns its port. PCI devices need not be named when EAL is started.
+    /// In an EAL that the program started, a device that is attached already is used as it is.
     ///
-    /// `name` is `driver` and a suffix of one's own for [`Bus::Virtual`] (`net_tap_x`), an
-    /// address for [`Bus::Pci`]; `arguments` is the driver's `key=value,...`.
+    /// `name` is the driver's name with a suffix for [`Bus::Virtual`] (`net_tap_x`) and an address
+    /// for [`Bus::Pci`]; `arguments` are the driver's `key=value,...`.
     ///
     /// # Errors
-    /// [`Error::NoDriver`] if no driver claims the name; [`Error::Hotplug`] with what the driver
-    /// answered; [`Error::NoPort`] if no port came of it.
+    /// [`Error::NoDriver`] if no driver claims the name; [`Error::Hotplug`] with the driver's
+    /// error; [`Error::NoPort`] if the device has no port or the port has an owner.
     pub fn hotplug_add(self, bus: Bus, name: &str, arguments: &str) -> Result<Port, Error> {
         let name = CString::new(name).map_err(|_| Error::BadName)?;
         let arguments = CString::new(arguments).map_err(|_| Error::BadName)?;
@@ -104,12 +104,12 @@ impl Eal {
         if self.is_external()
             && let Some(id) = port_id_by_name(&name)
         {
-            // The program has attached it, so it stays attached.
+            // Attached by the program, so it stays attached when the port is closed.
             let port = own(id).then(|| Port(Attached::new(id, None, Vec::new())));
             return port.ok_or(Error::NoPort);
         }
         // SAFETY: EAL runs (`self`), three strings that live through the call, and no other
-        // control call is under way.
+        // control call is in progress.
         let status = unsafe {
             sys::rte_eal_hotplug_add(bus.name().as_ptr(), name.as_ptr(), arguments.as_ptr())
         };
@@ -118,22 +118,22 @@ impl Eal {
         }
         match port_id_by_name(&name) {
             Some(id) if own(id) => Ok(Port(Attached::new(id, Some((bus, name)), Vec::new()))),
-            // It was here before, and somebody has it.
+            // It was attached before and has an owner.
             Some(_) => Err(Error::NoPort),
             None => {
-                // SAFETY: as for plugging in.
+                // SAFETY: as for `rte_eal_hotplug_add`.
                 unsafe { sys::rte_eal_hotplug_remove(bus.name().as_ptr(), name.as_ptr()) };
                 Err(Error::NoPort)
             }
         }
     }
 
-    /// Takes the port of this name, which somebody else has attached: EAL's arguments, or the
-    /// program that started EAL. The port is closed when its last queue goes; the device stays
+    /// Takes ownership of the port of this name, which EAL's arguments or the program that started
+    /// EAL have attached. The port is closed when its last queue is dropped; the device stays
     /// attached.
     ///
     /// # Errors
-    /// [`Error::NoPort`] if there is none of that name, or it is taken.
+    /// [`Error::NoPort`] if there is none of that name, or it has an owner.
     pub fn own_port(self, name: &str) -> Result<Port, Error> {
         let name = CString::new(name).map_err(|_| Error::BadName)?;
         let _control = control_lock();
@@ -141,7 +141,7 @@ impl Eal {
         Ok(Port(Attached::new(id, None, Vec::new())))
     }
 
-    /// Takes the first port that came with EAL's arguments and that nobody owns.
+    /// Takes ownership of the first port without an owner, attached by EAL's arguments.
     ///
     /// # Errors
     /// [`Error::NoPort`] if there is none.
@@ -149,7 +149,7 @@ impl Eal {
         let _control = control_lock();
         let mut id = 0;
         loop {
-            // SAFETY: any number may be asked for.
+            // SAFETY: accepts any number.
             let found = unsafe { sys::rte_eth_find_next(id) };
             if u32::from(found) >= sys::RTE_MAX_ETHPORTS {
                 return Err(Error::NoPort);
@@ -162,7 +162,7 @@ impl Eal {
     }
 }
 
-/// The number of the port that has this name.
+/// Returns the ID of the port of this name.
 fn port_id_by_name(name: &CStr) -> Option<u16> {
     let mut id = 0;
     // SAFETY: a string and a number to write.
@@ -170,24 +170,24 @@ fn port_id_by_name(name: &CStr) -> Option<u16> {
     (status == 0).then_some(id)
 }
 
-/// Marks a port as owned; false if it was.
+/// Marks a port as owned; false if it was owned already.
 fn own(id: u16) -> bool {
     let mut owned = OWNED.lock().unwrap_or_else(PoisonError::into_inner);
     owned.get_mut(usize::from(id)).is_some_and(|slot| !core::mem::replace(slot, true))
 }
 
-/// Whether any bus knows a driver for this device name.
+/// True if any bus has a driver for this device name.
 fn driver_exists(name: &CStr) -> bool {
     let mut parsed = sys::rte_devargs::default();
     // SAFETY: EAL runs; an empty structure to fill and a string that lives through the call.
     let status = unsafe { sys::rte_devargs_parse(&raw mut parsed, name.as_ptr()) };
-    // SAFETY: gives back what the parser allocated, also after failure.
+    // SAFETY: frees what the parser allocated, also after failure.
     unsafe { sys::rte_devargs_reset(&raw mut parsed) };
     status == 0
 }
 
 impl Port {
-    /// A port over rings that this process holds.
+    /// Creates a `net_ring` port over these rings.
     pub(crate) fn from_rings(
         name: &CStr,
         receive: &[Arc<Ring>],
@@ -220,7 +220,7 @@ impl Port {
         Ok(Self(Attached::new(id, plug, rings)))
     }
 
-    /// What the port says about itself.
+    /// Returns the port's properties.
     ///
     /// # Errors
     /// [`Error::PortInfo`].
@@ -244,13 +244,13 @@ impl Port {
         })
     }
 
-    /// Sets the port up, starts it, and hands out its queues in order.
+    /// Configures and starts the port and returns its queues in order.
     ///
-    /// The port runs until the last queue is dropped; then it is stopped, closed and, unless it
-    /// came with EAL's arguments, detached.
+    /// The port runs until the last queue is dropped. It is then stopped, closed and, if it was
+    /// hotplugged here, detached.
     ///
     /// # Errors
-    /// What the port refused. It is detached then.
+    /// The call that failed. The port is closed, and detached if it was hotplugged here.
     pub fn start(self, config: &PortConfig) -> Result<Vec<(RxQueue, TxQueue)>, Error> {
         let Self(mut port) = self;
         port._pools.clone_from(&config.pools);
@@ -261,11 +261,11 @@ impl Port {
             if port.unmaps_on_disconnect {
                 memif_disconnect::hook_log()?;
             }
-            // SAFETY: the port is configured and has all its queues.
+            // SAFETY: the port is configured and all its queues are set up.
             check(unsafe { sys::rte_eth_dev_start(port.id) }, Error::PortStart)?;
             port.started = true;
             if config.promiscuous {
-                // Some ports see everything anyway and refuse: no reason to fail.
+                // Some ports are always promiscuous and reject the call, so its result is ignored.
                 // SAFETY: a started port.
                 unsafe { sys::rte_eth_promiscuous_enable(port.id) };
             }
@@ -277,7 +277,7 @@ impl Port {
     }
 }
 
-/// The name of a port's driver; empty if it has none.
+/// Returns the name of a port's driver; empty if it has none.
 fn driver_name(info: &sys::rte_eth_dev_info) -> &'static CStr {
     if info.driver_name.is_null() {
         return c"";
@@ -320,7 +320,7 @@ impl Attached {
             wanted.rxmode.mtu = u32::from(mtu);
         }
         if config.scatter {
-            // Some virtual devices chain without offering it.
+            // Some virtual devices scatter without advertising the offload.
             wanted.rxmode.offloads |= sys::FW_RX_OFFLOAD_SCATTER & info.rx_offload_capa;
         }
         if config.checksum {
@@ -340,12 +340,12 @@ impl Attached {
         check(status, Error::PortConfigure)?;
         // SAFETY: an attached port.
         let socket = unsafe { sys::rte_eth_dev_socket_id(self.id) };
-        // Virtual devices say -1: any; DPDK wants that as an unsigned number.
+        // Virtual devices return -1, SOCKET_ID_ANY; queue set-up takes it as an unsigned number.
         let socket = socket.cast_unsigned();
         for (queue, pool) in (0..queues).zip(&config.pools) {
             let none = core::ptr::null();
-            // SAFETY: a configured port, a queue below its number, and a pool that `_pools`
-            // keeps and that never goes away.
+            // SAFETY: a configured port, a queue below its number of queues, and a pool that
+            // `_pools` keeps and that is never freed.
             let status = unsafe {
                 sys::rte_eth_rx_queue_setup(self.id, queue, rx, socket, none, pool.raw())
             };
@@ -370,11 +370,11 @@ impl Drop for Attached {
                 return;
             }
         } else {
-            // SAFETY: this value owns the port; the queues that used it are gone.
+            // SAFETY: this value owns the port; the queues that used it are dropped.
             unsafe { memif_disconnect::stop_and_close(self.id, self.started) };
         }
         if let Some((bus, name)) = &self.hotplugged {
-            // SAFETY: the name it was plugged in with; its port is closed.
+            // SAFETY: the name it was hotplugged with; its port is closed.
             unsafe { sys::rte_eal_hotplug_remove(bus.name().as_ptr(), name.as_ptr()) };
         }
         let mut owned = OWNED.lock().unwrap_or_else(PoisonError::into_inner);

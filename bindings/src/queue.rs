@@ -1,4 +1,4 @@
-//! Queues of a port that runs: bursts of frames in and out. A queue has one owner, which may move
+//! Queues of a started port: receive and transmit bursts. A queue has one owner and may move
 //! between threads.
 
 use core::ptr::NonNull;
@@ -10,25 +10,25 @@ use crate::memif_disconnect::BurstLock;
 use crate::port::Attached;
 use crate::sys;
 
-/// Most frames one call moves.
+/// Largest burst, in frames.
 pub const BURST: usize = BURST_U16 as usize;
 
 const BURST_U16: u16 = 32;
 
-/// Frames that a port could not pass on, since it was started.
+/// Frames a port has lost since it was started (`rte_eth_stats`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PortLosses {
-    /// Dropped because nobody took them in time.
+    /// Dropped because the receive queue was full.
     pub missed: u64,
-    /// Not received for want of buffers.
+    /// Not received because no mbuf was free.
     pub no_buffer: u64,
-    /// Received in error.
+    /// Received with errors.
     pub rx_errors: u64,
-    /// Not sent.
+    /// Failed to be sent.
     pub tx_errors: u64,
 }
 
-/// Both sides of a queue of a started port.
+/// Returns a queue pair of a started port.
 pub(crate) fn rx_tx_queues(port: &Arc<Attached>, queue: u16) -> (RxQueue, TxQueue) {
     let gate = || port.unmaps_on_disconnect.then(BurstLock::new);
     let rx = RxQueue { port: Arc::clone(port), queue, burst_lock: gate() };
@@ -36,44 +36,44 @@ pub(crate) fn rx_tx_queues(port: &Arc<Attached>, queue: u16) -> (RxQueue, TxQueu
     (rx, tx)
 }
 
-/// The receiving side of a queue.
+/// A receive queue.
 #[derive(Debug)]
 pub struct RxQueue {
     port: Arc<Attached>,
     queue: u16,
-    /// If the port's memory may vanish.
+    /// Present if the driver may unmap the port's rings.
     burst_lock: Option<BurstLock>,
 }
 
 impl RxQueue {
-    /// Takes at most `max` and at most [`BURST`] frames that are there, in order, and hands each
-    /// to `take`. Returns how many. Never waits; about 10 ns and 1 ns a frame.
+    /// Receives at most `max` frames, and at most [`BURST`], and passes each to `take` in order.
+    /// Returns how many. Never blocks; about 10 ns per call and 1 ns per frame.
     #[inline]
     pub fn burst(&mut self, max: usize, mut take: impl FnMut(Mbuf)) -> usize {
         let mut frames = [core::ptr::null_mut::<sys::rte_mbuf>(); BURST];
         let wanted = u16::try_from(max).unwrap_or(u16::MAX).min(BURST_U16);
         let count = match self.burst_lock.as_mut().map(BurstLock::try_lock) {
             Some(None) => 0,
-            // SAFETY: a started port (kept by the `Arc`) whose memory stays while the burst is
-            // inside, a queue with one owner that is borrowed mutably, and room for `wanted`
-            // pointers.
+            // SAFETY: a started port (kept by the `Arc`) whose rings stay mapped while the burst
+            // lock is held, a queue with one owner that is borrowed mutably, and space for
+            // `wanted` pointers.
             None | Some(Some(_)) => unsafe {
                 sys::fw_rx_burst(self.port.id, self.queue, frames.as_mut_ptr(), wanted)
             },
         };
         for &frame in &frames[..usize::from(count)] {
             let Some(frame) = NonNull::new(frame) else { continue };
-            // SAFETY: the port gave the frame away, and nobody writes a received frame.
+            // SAFETY: the port passed on its reference, and a received frame is never written.
             take(unsafe { Mbuf::from_raw(frame) });
         }
         usize::from(count)
     }
 
-    /// Whether the port's link is up, without waiting for it to settle. A control call: waits for
-    /// other control calls of the process, which may take 0.1 s, and not for every pass.
+    /// True if the port's link is up; does not wait for the link to settle. A control-path call,
+    /// not for every poll: waits for other control calls of the process, which may take 0.1 s.
     #[must_use]
     pub fn link_is_up(&self) -> bool {
-        // Drivers change their links and their statistics while ports are set up and closed.
+        // Drivers change link state and statistics while ports are configured and closed.
         let _control = control_lock();
         let mut link = sys::rte_eth_link::default();
         // SAFETY: a started port and a structure to fill.
@@ -81,8 +81,8 @@ impl RxQueue {
         status == 0 && link.link_status() != 0
     }
 
-    /// What the port counts about frames it could not pass on, as far as its driver does. A
-    /// control call, as [`RxQueue::link_is_up`].
+    /// Returns the port's loss counters, as far as its driver maintains them. A control-path call,
+    /// as [`RxQueue::link_is_up`].
     #[must_use]
     pub fn losses(&self) -> PortLosses {
         let _control = control_lock();
@@ -101,18 +101,18 @@ impl RxQueue {
     }
 }
 
-/// The transmitting side of a queue.
+/// A transmit queue.
 #[derive(Debug)]
 pub struct TxQueue {
     port: Arc<Attached>,
     queue: u16,
-    /// If the port's memory may vanish.
+    /// Present if the driver may unmap the port's rings.
     burst_lock: Option<BurstLock>,
 }
 
 impl TxQueue {
-    /// Sends from the front of `frames` what the port takes; the rest stays, in order. Returns
-    /// how many were sent. Never waits; about 10 ns a call and 1 ns a frame.
+    /// Sends `frames` from the front until the port accepts no more; the rest stays, in order.
+    /// Returns how many were sent. Never blocks; about 10 ns per call and 1 ns per frame.
     #[inline]
     pub fn flush(&mut self, frames: &mut Vec<TxMbuf>) -> usize {
         let mut sent = 0;
@@ -123,9 +123,9 @@ impl TxQueue {
             let first = rest.as_mut_ptr().cast::<*mut sys::rte_mbuf>();
             let taken = match self.burst_lock.as_mut().map(BurstLock::try_lock) {
                 Some(None) => 0,
-                // SAFETY: a started port (kept by the `Arc`) whose memory stays while the burst
-                // is inside, a queue with one owner that is borrowed mutably, and `wanted` live
-                // mbufs.
+                // SAFETY: a started port (kept by the `Arc`) whose rings stay mapped while the
+                // burst lock is held, a queue with one owner that is borrowed mutably, and
+                // `wanted` live mbufs.
                 None | Some(Some(_)) => unsafe {
                     sys::fw_tx_burst(self.port.id, self.queue, first, wanted)
                 },

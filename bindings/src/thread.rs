@@ -1,4 +1,4 @@
-//! Threads that allocate and free mbufs: a registered one has caches of its own in every pool.
+//! Registration of threads with EAL: a registered thread has a cache of its own in every mempool.
 
 use core::marker::PhantomData;
 use std::cell::RefCell;
@@ -8,13 +8,13 @@ use crate::eal::{Eal, control_lock};
 use crate::error::{Errno, Error};
 use crate::{fork, mempool, sys};
 
-/// Threads that a [`ThreadRegistration`] stands for.
+/// Number of threads registered by a [`ThreadRegistration`].
 static REGISTERED: AtomicUsize = AtomicUsize::new(0);
 
-/// The calling thread's registration with EAL; dropping it gives the slot back.
+/// Registration of the calling thread with EAL; dropping it frees the lcore slot.
 ///
 /// An unregistered thread may use every device, but each allocation and free then goes to the
-/// pool's shared ring: about twice the time. Belongs to the thread that made it.
+/// mempool's shared ring, which takes about twice the time. The value cannot leave its thread.
 #[derive(Debug)]
 pub struct ThreadRegistration {
     owned: bool,
@@ -22,10 +22,10 @@ pub struct ThreadRegistration {
 }
 
 impl Eal {
-    /// Registers the calling thread. A registered thread gets a value that does nothing.
+    /// Registers the calling thread. If it is registered already, the returned value has no effect.
     ///
     /// # Errors
-    /// [`Error::ThreadRegister`] when all slots (128 in Debian's build) are taken.
+    /// [`Error::ThreadRegister`] if all lcore slots (128 in Debian's build) are in use.
     pub fn register_thread(self) -> Result<ThreadRegistration, Error> {
         self.register_up_to(usize::MAX)
     }
@@ -48,14 +48,15 @@ impl Eal {
         Ok(ThreadRegistration { owned: true, _not_send: PhantomData })
     }
 
-    /// Registers the calling thread until it ends, if it is not and a slot is left. Returns
-    /// whether it is registered now. Costs one read of a thread-local variable once it is.
+    /// Registers the calling thread until it ends, unless it is registered. False if no lcore slot
+    /// is free. Costs one read of a thread-local variable if the thread is registered.
     pub fn adopt_thread(self) -> bool {
         self.adopt_thread_up_to(usize::MAX)
     }
 
-    /// As [`Eal::adopt_thread`], unless `max` threads are registered already. Each may keep frames
-    /// of every pool in its caches, also while it sleeps: pools suffice for so many.
+    /// As [`Eal::adopt_thread`], but fails if `max` threads are registered already. Each thread may
+    /// hold mbufs of every mempool in its caches, also while it sleeps; the pools are sized for
+    /// that many threads.
     pub fn adopt_thread_up_to(self, max: usize) -> bool {
         thread_local! {
             static ADOPTED: RefCell<Option<ThreadRegistration>> = const { RefCell::new(None) };
@@ -64,12 +65,12 @@ impl Eal {
             return true;
         }
         let Ok(registration) = self.register_up_to(max) else { return false };
-        // While the thread's locals are being destroyed the registration ends right here.
+        // While the thread's locals are being destroyed, the registration is dropped here.
         ADOPTED.try_with(|slot| slot.replace(Some(registration))).is_ok()
     }
 }
 
-/// Whether the calling thread has a slot.
+/// True if the calling thread has an lcore slot.
 #[must_use]
 pub fn is_registered() -> bool {
     // SAFETY: reads a thread-local variable.
@@ -78,11 +79,11 @@ pub fn is_registered() -> bool {
 
 impl Drop for ThreadRegistration {
     fn drop(&mut self) {
-        // A child has copies of the caches, whose frames are its parent's.
+        // A forked child has copies of the caches, whose mbufs belong to its parent.
         if !self.owned || fork::is_child() {
             return;
         }
-        // Caches belong to the slot: whatever stays there is lost until another thread gets it.
+        // Caches belong to the lcore slot: mbufs left there are lost until another thread gets it.
         mempool::flush_own_caches();
         let _control = control_lock();
         // SAFETY: this thread was registered by the same value, which cannot leave the thread.

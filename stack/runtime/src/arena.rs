@@ -1,5 +1,5 @@
-//! Memory for registration: mappings of 2 MiB pages where the machine has some, ordinary pages
-//! where not, cut into buffers.
+//! Memory for registration: mappings of 2 MiB huge pages if available, of ordinary pages otherwise,
+//! suballocated into buffers.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -9,14 +9,13 @@ use memmap2::{Advice, MmapMut, MmapOptions};
 
 use crate::memory::Span;
 
-/// Size of a huge page, and of the mappings that small buffers are cut from.
+/// Size of a huge page, and of the mappings for small buffers.
 const HUGE_PAGE_LEN: usize = 2 << 20;
 const HUGE_PAGE_BITS: u8 = 21;
-/// Buffers start at multiples of this and never share a unit: a page, so that one region's
-/// bytes are never in a page of another's.
+/// Alignment and granularity of buffers: a page, so that two regions never share one.
 const PAGE_LEN: usize = 4096;
 
-/// A source of buffers.
+/// Allocator of buffers.
 #[derive(Debug, Default)]
 pub(crate) struct Arena {
     state: Mutex<State>,
@@ -24,26 +23,26 @@ pub(crate) struct Arena {
 
 #[derive(Debug, Default)]
 struct State {
-    /// Mappings that have room for small buffers, or had; gone when their last buffer is.
+    /// Mappings for small buffers; each is unmapped with its last buffer.
     mappings: Vec<Weak<Mapping>>,
 }
 
-/// One mapping.
+/// A mapping and its free ranges.
 #[derive(Debug)]
 struct Mapping {
-    /// Keeps the memory mapped. Its bytes are reached through `span` alone.
+    /// Keeps the memory mapped. Its bytes are accessed through `span` only.
     _map: MmapMut,
     span: Span,
     free: Mutex<FreeList>,
 }
 
-/// Free ranges by offset, never empty, never adjacent to each other.
+/// Free ranges, lengths by offset; never empty, never adjacent.
 #[derive(Debug)]
 struct FreeList(BTreeMap<usize, usize>);
 
-/// Memory that can be registered: zeroed, page-aligned, in huge pages where there are any.
+/// Memory that can be registered: zeroed, page-aligned, in huge pages if available.
 ///
-/// As long as it is not registered it belongs to its owner alone.
+/// Until it is registered only its owner can access it.
 #[derive(Debug)]
 pub struct Buffer {
     mapping: Arc<Mapping>,
@@ -52,10 +51,10 @@ pub struct Buffer {
 }
 
 impl Arena {
-    /// A zeroed buffer of `len` bytes, at least 1.
+    /// Allocates a zeroed buffer of `len` bytes; it occupies at least one page.
     ///
     /// # Errors
-    /// What the operating system says when it maps no more memory.
+    /// The error of the operating system if it maps no more memory.
     pub(crate) fn allocate(&self, len: usize) -> io::Result<Buffer> {
         let room =
             len.max(1).checked_next_multiple_of(PAGE_LEN).ok_or(io::ErrorKind::OutOfMemory)?;
@@ -81,7 +80,7 @@ impl Arena {
 }
 
 impl Mapping {
-    /// Maps at least `len` bytes, all present.
+    /// Maps at least `len` bytes, with all pages present.
     fn map(len: usize) -> io::Result<Self> {
         static WARNED: Once = Once::new();
         let len = len.checked_next_multiple_of(HUGE_PAGE_LEN).ok_or(io::ErrorKind::OutOfMemory)?;
@@ -100,45 +99,45 @@ impl Mapping {
                     );
                 });
                 let map = MmapOptions::new().len(len).map_anon()?;
-                // Both only make it faster; a kernel that does not know them maps on demand.
+                // Both are only optimizations; a kernel that does not support them maps on demand.
                 let _ = map.advise(Advice::HugePage);
                 let _ = map.advise(Advice::PopulateWrite);
                 map
             }
         };
-        // SAFETY: the mapping is kept beside the span, and no slice of it is made while the span
-        // is shared: `Buffer` lends slices only as the owner of memory that nobody else reaches.
+        // SAFETY: the mapping is kept beside the span, and no slice of it is made: `Buffer` copies
+        // in and out, and only its owner can access its memory until it is registered.
         let span = unsafe { Span::new(map.as_mut_ptr(), len) };
         let free = Mutex::new(FreeList(BTreeMap::from([(0, len)])));
         Ok(Self { _map: map, span, free })
     }
 }
 
-/// A count of 2 MiB pages that the kernel gives: `nr`, all of them, or `free`. `None` if it has no
+/// Reads a count of 2 MiB pages from the kernel: `nr`, all of them, or `free`. `None` if it has no
 /// such pages.
 fn hugepages(which: &str) -> Option<usize> {
     let file = format!("/sys/kernel/mm/hugepages/hugepages-2048kB/{which}_hugepages");
     std::fs::read_to_string(file).ok()?.trim().parse().ok()
 }
 
-/// What to do about `needed` pages that are not to be had, of which the kernel has so many.
+/// Returns advice for a failed allocation of `needed` pages, from the kernel's counts of them.
 fn hugepage_hint(needed: usize, all: Option<usize>, free: Option<usize>) -> String {
     let (Some(all), Some(free)) = (all, free) else {
         return format!("{needed} pages of 2 MiB are needed; this kernel has no such pages");
     };
     let counts = format!("{needed} pages of 2 MiB are needed, {free} of {all} are free");
     if free >= needed {
-        // A control group, a memory policy or a limit of the process keeps them back.
+        // A control group, a memory policy or a limit of the process prevents their use.
         return format!("{counts}, but this process may not have them");
     }
     format!("{counts}: sysctl vm.nr_hugepages={}", all - free.min(all) + needed)
 }
 
-/// Has the pages put in place now. To map huge pages only reserves them: if the control group or
-/// the memory policy of the process grants none, the first touch would end it with SIGBUS.
+/// Faults the pages in now. Mapping huge pages only reserves them: if the control group or the
+/// memory policy of the process grants none, the first access would end the process with SIGBUS.
 fn populate(map: MmapMut) -> io::Result<MmapMut> {
     match map.advise(Advice::PopulateWrite) {
-        // Kernels before 5.14 do not know the request.
+        // Kernels before 5.14 do not support the advice.
         Err(error) if error.raw_os_error() != Some(libc::EINVAL) => Err(error),
         _ => Ok(map),
     }
@@ -175,18 +174,18 @@ impl Buffer {
         Some(Self { mapping: chunk, offset, len })
     }
 
-    /// The bytes as a span, valid while the buffer lives.
+    /// Returns the bytes as a span, valid while the buffer lives.
     pub(crate) fn span(&self) -> Span {
         self.mapping.span.slice(self.offset, self.len)
     }
 
-    /// Bytes asked for.
+    /// Length in bytes, as requested.
     #[must_use]
     pub const fn len(&self) -> usize {
         self.len
     }
 
-    /// True if no byte was asked for.
+    /// True if the length is 0.
     #[must_use]
     pub const fn is_empty(&self) -> bool {
         self.len == 0
@@ -195,7 +194,7 @@ impl Buffer {
     /// Copies `bytes` to `offset`.
     ///
     /// # Panics
-    /// If they leave the buffer.
+    /// If the range is not within the buffer.
     pub fn write(&mut self, offset: usize, bytes: &[u8]) {
         self.span().slice(offset, bytes.len()).write(bytes);
     }
@@ -203,7 +202,7 @@ impl Buffer {
     /// Copies the bytes at `offset` to `out`.
     ///
     /// # Panics
-    /// If they leave the buffer.
+    /// If the range is not within the buffer.
     pub fn read(&self, offset: usize, out: &mut [u8]) {
         self.span().slice(offset, out.len()).read(out);
     }

@@ -1,48 +1,49 @@
-//! The arm word of a completion queue: which completion somebody asked to be notified of.
+//! Arm word of a completion queue: the completion event that the application has requested.
 //!
-//! Arming and notifying take no lock. Whoever arms writes the word and polls then; a producer
-//! publishes its completions and looks at the word then. With a fence between the two steps on
-//! both sides at least one of them sees the other: the completion is found by polling, or it is
-//! notified of, or both. Any number of shards may feed the queue: the one that clears the word
-//! notifies. Queues without a channel have no such word and pay for no fence.
+//! Arming and notifying take no lock. The application writes the word and then polls; a producer
+//! publishes its completions and then loads the word. With a fence between the two steps on both
+//! sides at least one of them sees the other: the completion is found by polling, or it is
+//! notified, or both. Any number of shards may produce to the queue: the one that clears the word
+//! notifies. Queues without a completion channel have no arm word and pay for no fence.
 
 use ferrowarp_proto::verbs::notify::Notify;
 
 use crate::sync::{AtomicU32, Ordering, fence};
 
-/// Nobody asked.
+/// No notification requested.
 const NOT_ARMED: u32 = 0;
 /// The next solicited completion, or the next in error.
 const SOLICITED: u32 = 1;
-/// The next completion. Wishes are ordered by what they cover.
+/// The next completion. The values are ordered: a higher one includes the lower ones.
 const NEXT_COMP: u32 = 2;
 
-/// What a completion queue was asked to notify of. See the module's text.
+/// Pending notification request of a completion queue. See the module's text.
 #[derive(Debug, Default)]
 pub(crate) struct ArmWord {
     requested: AtomicU32,
 }
 
-/// The least wish that covers what a producer has published.
+/// Lowest request level that covers what a producer has published.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct CompEvent(u32);
 
 impl CompEvent {
-    /// A completion that is asked for with a solicited event or is in error, if `solicited`; any
-    /// other is covered by a wish for the next alone.
+    /// A completion that is solicited or in error, if `solicited`; any other is covered only by a
+    /// request for the next completion.
     #[inline]
     pub(crate) const fn completion(solicited: bool) -> Self {
         Self(if solicited { SOLICITED } else { NEXT_COMP })
     }
 
-    /// What both wishes cover: the end of the queue's service.
+    /// Event that every request covers: an overrun, or the end of the queue.
     pub(crate) const ANY: Self = Self(SOLICITED);
 }
 
 impl ArmWord {
-    /// Asks to be notified of the next such completion that is published from now on; of two
-    /// wishes that stand the wider one counts. The caller polls the queue afterwards: what was
-    /// published before the wish could be seen is found then. True if there was no wish before.
+    /// Requests notification of the next such completion published from now on. A pending request
+    /// for solicited completions is raised to the next completion, never lowered. The caller polls
+    /// the queue afterwards, to find what was published before the request became visible. True if
+    /// no request was pending.
     pub(crate) fn arm(&self, notify: Notify) -> bool {
         let requested_level = match notify {
             Notify::Solicited => SOLICITED,
@@ -53,8 +54,8 @@ impl ArmWord {
         before == NOT_ARMED
     }
 
-    /// Called by a producer after it has published what `covers` stands for. True if a wish covers
-    /// it: this producer, and no other, notifies.
+    /// Called by a producer after it has published what `covers` describes. True if a pending
+    /// request covers it; the request is cleared, and this producer, and no other, notifies.
     // req: RDMAP-017, RDMAP-174
     #[inline]
     pub(crate) fn claim(&self, covers: CompEvent) -> bool {
@@ -115,7 +116,7 @@ mod proofs {
     const UNSOLICITED: CompEvent = CompEvent::completion(false);
     const SOLICITED_COMP: CompEvent = CompEvent::completion(true);
 
-    /// A shard that feeds the queue. True if it notified.
+    /// Acts as a shard that produces to the queue. True if it notified.
     fn feed(word: &ArmWord, ring: &mut Producer<u32>, covers: CompEvent) -> bool {
         ring.stage(1).unwrap();
         ring.publish();
@@ -128,7 +129,8 @@ mod proofs {
         rings.iter().all(Peek::is_empty)
     }
 
-    /// Whoever sleeps is notified of a completion of any shard, by one shard for one wish.
+    /// An application that sleeps is notified of a completion of any shard, by one shard per
+    /// request.
     #[test]
     fn no_completion_of_two_shards_is_missed() {
         loom::model(|| {
@@ -148,13 +150,13 @@ mod proofs {
             let count = notified.into_iter().filter(|&notified| notified).count();
             assert!(count <= 1, "one wish, {count} notifications");
             assert!(!sleeps || count == 1, "asleep, and nobody notified");
-            // What nobody used up still stands, and only that.
+            // A request that no producer claimed is still pending, and only that.
             assert_eq!(word.claim(CompEvent::ANY), count == 0);
         });
     }
 
-    /// A plain completion of one shard does not use up the wish for a solicited one, which the
-    /// other shard has.
+    /// An unsolicited completion of one shard does not consume the request for a solicited one,
+    /// which the other shard produces.
     #[test]
     fn unsolicited_completion_keeps_a_request_for_solicited() {
         loom::model(|| {
@@ -176,8 +178,8 @@ mod proofs {
         });
     }
 
-    /// A queue that overruns publishes no completion: whoever arms and looks whether it has
-    /// overrun, or sleeps, learns of it.
+    /// A queue that overruns publishes no completion: an application that arms it and then checks
+    /// for an overrun, or sleeps, finds out.
     #[test]
     fn no_overrun_is_missed() {
         loom::model(|| {
@@ -199,8 +201,8 @@ mod proofs {
         });
     }
 
-    /// A wish is widened while a producer looks: whoever sleeps then is notified of a completion
-    /// that only the wider wish covers.
+    /// A request is raised while a producer loads it: an application that sleeps then is notified
+    /// of a completion that only the raised request covers.
     #[test]
     fn a_wish_that_is_widened_is_seen() {
         loom::model(|| {

@@ -1,22 +1,22 @@
-//! The clock of a shard: read once per pass.
+//! Clock of a shard, read once per poll.
 //!
-//! A pass with nothing to do takes some 40 ns; the operating system's clock would double that.
-//! Where the processor counts at a constant rate in all its states, its counter is read instead.
+//! A poll without work takes some 40 ns; reading the operating system's clock would double that.
+//! Where the processor has an invariant TSC, that is read instead.
 
 use std::sync::OnceLock;
 use std::time::Duration;
 
 use ferrowarp_proto::time::Instant;
 
-/// Nanoseconds since the clock was made. Threads on different cores may disagree by some
-/// nanoseconds: whoever compares readings of several threads sees to it that time never goes back.
+/// Nanoseconds since the clock was created. Readings of threads on different cores may differ by
+/// some nanoseconds: a caller that compares them has to keep time monotonic itself.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Clock {
     origin: std::time::Instant,
     tsc: Option<Tsc>,
 }
 
-/// The processor's counter, and how to make nanoseconds of it.
+/// TSC origin and calibration.
 #[derive(Clone, Copy, Debug)]
 struct Tsc {
     origin: u64,
@@ -25,7 +25,7 @@ struct Tsc {
 }
 
 impl Clock {
-    /// Takes 10 ms the first time in a process: the counter's rate is measured.
+    /// Starts a clock. Takes 10 ms the first time in a process, to calibrate the TSC.
     pub(crate) fn start() -> Self {
         static SCALE: OnceLock<Option<u64>> = OnceLock::new();
         let scale = *SCALE.get_or_init(|| read_invariant_tsc().and_then(|_| calibrate()));
@@ -54,7 +54,7 @@ impl Tsc {
     }
 }
 
-/// Measures the counter against the operating system's clock: to about 10 in a million.
+/// Calibrates the TSC against `CLOCK_MONOTONIC`, to about 10 ppm.
 fn calibrate() -> Option<u64> {
     let (clock, start) = read_both_clocks()?;
     std::thread::sleep(Duration::from_millis(10));
@@ -64,8 +64,8 @@ fn calibrate() -> Option<u64> {
     u64::try_from((ns << 32).checked_div(passed)?).ok().filter(|&scale| scale > 0)
 }
 
-/// One moment on both clocks: the closest of some readings. A thread that is taken off its core
-/// between the two would get every timeout wrong from then on.
+/// Samples TSC and `CLOCK_MONOTONIC` together: the closest pair of several readings. A preemption
+/// between the two would make the rate, and so every timeout, wrong from then on.
 fn read_both_clocks() -> Option<(std::time::Instant, u64)> {
     let reading = |_| {
         let before = read_tsc()?;
@@ -77,8 +77,8 @@ fn read_both_clocks() -> Option<(std::time::Instant, u64)> {
     Some((clock, counter))
 }
 
-/// The counter, if its rate is constant in all states of the processor (Intel SDM, volume 3,
-/// section 18.17.1: CPUID leaf 0x80000007, EDX bit 8).
+/// Reads the TSC if it is invariant (Intel SDM, volume 3, section 18.17.1: CPUID leaf 0x80000007,
+/// EDX bit 8).
 fn read_invariant_tsc() -> Option<u64> {
     #[cfg(target_arch = "x86_64")]
     {
@@ -91,7 +91,7 @@ fn read_invariant_tsc() -> Option<u64> {
     read_tsc()
 }
 
-/// The counter, whatever its rate does; `None` on other processors.
+/// Reads the TSC, invariant or not; `None` on other processors.
 #[inline]
 fn read_tsc() -> Option<u64> {
     #[cfg(target_arch = "x86_64")]
@@ -113,7 +113,7 @@ mod tests {
         let (second, passed) = (clock.now(), start.elapsed());
         let reported = second.since(first);
         let true_ns = u64::try_from(passed.as_nanos()).unwrap();
-        // The thread may be off its core between the two readings of one moment.
+        // The thread may be preempted between the two readings of one point in time.
         assert!(reported.abs_diff(true_ns) < 5_000_000, "{reported} against {true_ns}");
         assert!(second > first);
     }

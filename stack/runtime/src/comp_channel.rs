@@ -1,7 +1,7 @@
-//! Channels on which completion queues tell that there is something: for applications that sleep.
+//! Completion channels: completion events for applications that sleep.
 //!
-//! A queue is armed by its arm word ([`crate::arm`]), past the gate of the shard. A queue without a
-//! channel pays one test per completion, one with a channel a fence per pass that completes
+//! A queue is armed by its arm word ([`crate::arm`]), without the shard's lock. A queue without a
+//! channel pays one test per completion, one with a channel a fence per poll that completes
 //! something.
 
 use std::collections::VecDeque;
@@ -19,41 +19,41 @@ use crate::helper_wakeup::HelperWakeup;
 use crate::notify_fd::NotifyFd;
 use crate::shard::EndObserver;
 
-/// Takes the events of completion queues made with [`Context::create_cq_on`]. Clones name the same
-/// one.
+/// Completion channel: receives the completion events of queues created with
+/// [`Context::create_cq_on`]. Clones refer to the same channel.
 ///
-/// The order that loses nothing is: poll a queue until it is empty, arm it ([`Cq::arm`]), poll it
-/// once more, and only then wait. One wait, one event; several queues may use one channel, and each
-/// event names its queue.
+/// To lose no event: poll a queue until it is empty, arm it ([`Cq::req_notify`]), poll it once
+/// more, and only then wait. One wait returns one event; several queues may use one channel, and
+/// each event names its queue.
 ///
-/// The file descriptor ([`AsFd`]) is readable while events wait. It is for `poll` and its kin
-/// alone: events are taken by [`CompChannel::next_event`]. Where the application alone drives
-/// ([`DriveMode::Inline`]) nothing happens while it sleeps on the descriptor, which never becomes
-/// readable by itself: [`CompChannel::wait`] drives meanwhile.
+/// The file descriptor ([`AsFd`]) is readable while events are pending. It is for `poll` and the
+/// like only: [`CompChannel::next_event`] takes the events. Where only the application polls
+/// ([`DriveMode::Inline`]) the shard makes no progress while it sleeps on the descriptor, which
+/// then never becomes readable: [`CompChannel::wait`] polls the shard while it waits.
 ///
 /// [`Context::create_cq_on`]: crate::Context::create_cq_on
-/// [`Cq::arm`]: crate::Cq::req_notify
+/// [`Cq::req_notify`]: crate::Cq::req_notify
 #[derive(Clone)]
 pub struct CompChannel {
     events: Arc<CompEventQueue>,
     context: Arc<ContextInner>,
 }
 
-/// What the shard rings.
+/// Queue of the completion events of a channel, filled by the shard.
 pub(crate) struct CompEventQueue {
     pending: Mutex<PendingEvents>,
     wake: Condvar,
-    /// Readable while events wait, once somebody asked for it.
+    /// Readable while events are pending, once the descriptor was requested.
     fd: NotifyFd,
 }
 
-/// The events that wait.
+/// Pending events.
 #[derive(Default)]
 struct PendingEvents {
-    /// Queues with something to tell, each once, oldest first.
+    /// Queues with an event, each once, oldest first.
     cqs: VecDeque<CqId>,
-    /// Somebody asked for the descriptor: threads may sleep on it. Two system calls for each event
-    /// are saved otherwise.
+    /// The application has the descriptor, and may sleep on it. Otherwise two system calls per
+    /// event are saved.
     fd_exported: bool,
 }
 
@@ -62,8 +62,8 @@ impl CompEventQueue {
         self.pending.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A queue has something to tell. One lock and at most one byte written, only for queues that
-    /// were armed.
+    /// Queues an event of a completion queue. One lock and at most one byte written, only for
+    /// queues that were armed.
     #[cold]
     pub(crate) fn push(&self, cq: CqId) {
         let mut rang = self.lock();
@@ -74,7 +74,7 @@ impl CompEventQueue {
         if rang.cqs.len() == 1 && rang.fd_exported {
             self.fd.set();
         }
-        // The thread that is woken takes the lock at once.
+        // The woken thread takes the lock immediately.
         drop(rang);
         self.wake.notify_one();
     }
@@ -85,14 +85,14 @@ impl CompEventQueue {
         Some(cq)
     }
 
-    /// An event was taken out.
+    /// Clears the descriptor if the event just removed was the last.
     fn clear_fd_if_empty(&self, rang: &PendingEvents) {
         if rang.cqs.is_empty() && rang.fd_exported {
             self.fd.clear();
         }
     }
 
-    /// From now on the descriptor shows whether events wait.
+    /// Enables the descriptor: from now on it is readable while events are pending.
     fn export_fd(&self) {
         let mut rang = self.lock();
         if !rang.fd_exported {
@@ -103,14 +103,14 @@ impl CompEventQueue {
         }
     }
 
-    /// Wakes whoever sleeps, event or not.
+    /// Wakes all waiting threads, event or not.
     fn wake_all(&self) {
-        // Whoever has looked already sleeps by the time the lock is had.
+        // A thread that has checked the queue under the lock is waiting by the time it is free.
         drop(self.lock());
         self.wake.notify_all();
     }
 
-    /// The queue goes: so does its event.
+    /// Removes the event of a completion queue that is destroyed.
     fn remove(&self, cq: CqId) {
         let mut rang = self.lock();
         if let Some(at) = rang.cqs.iter().position(|&rang| rang == cq) {
@@ -120,20 +120,20 @@ impl CompEventQueue {
     }
 }
 
-/// Nobody sleeps for ever on what has ended.
+/// Wakes waiting threads, so that none waits forever on a shard that has ended.
 impl EndObserver for CompEventQueue {
     fn on_shard_end(&self) {
         self.wake_all();
     }
 }
 
-/// How a completion queue notifies its channel. Shared by the queue and the shards that feed it.
+/// Notification state of a completion queue with a channel, shared by the queue and its producers.
 pub(crate) struct CqNotify {
     word: ArmWord,
-    /// Whoever arms may sleep then: the helper is to look often for a while.
+    /// An application that arms the queue may sleep next: the helper polls often for a while.
     helper_wakeup: Arc<HelperWakeup>,
     events: Arc<CompEventQueue>,
-    /// Set before anything is published.
+    /// Set before any completion is published.
     id: OnceLock<CqId>,
 }
 
@@ -147,9 +147,9 @@ impl CqNotify {
         }
     }
 
-    /// Names the queue.
+    /// Sets the ID of the queue.
     pub(crate) fn set_id(&self, id: CqId) {
-        // Named once, when the shard takes it on.
+        // Set once, when the shard adds the queue.
         let _ = self.id.set(id);
     }
 
@@ -160,7 +160,8 @@ impl CqNotify {
         }
     }
 
-    /// A shard has published something: notifies if it was asked to. See [`ArmWord::claim`].
+    /// A shard has published completions: raises an event if one was requested. See
+    /// [`ArmWord::claim`].
     #[inline]
     pub(crate) fn on_published(&self, covers: CompEvent) {
         if self.word.claim(covers) {
@@ -176,7 +177,7 @@ impl CqNotify {
         }
     }
 
-    /// The queue goes, and no shard feeds it any more.
+    /// The queue is destroyed, and no shard produces to it any more.
     pub(crate) fn on_cq_destroyed(&self) {
         if self.word.claim(CompEvent::ANY) {
             self.helper_wakeup.remove_waiter();
@@ -187,7 +188,7 @@ impl CqNotify {
     }
 }
 
-/// The last that is published: whoever has armed the queue finds what was flushed.
+/// Last event: an application that has armed the queue finds the flushed completions.
 impl EndObserver for CqNotify {
     fn on_shard_end(&self) {
         self.on_published(CompEvent::ANY);
@@ -207,22 +208,22 @@ impl CompChannel {
         Arc::ptr_eq(&self.context, context)
     }
 
-    /// The queue of the oldest event not yet taken. Does not wait and does not drive.
+    /// Removes the oldest event and returns its queue. Does not wait and does not poll the shard.
     #[must_use]
     pub fn next_event(&self) -> Option<CqId> {
         self.events.pop(&mut self.events.lock())
     }
 
-    /// Waits for an event, for `timeout` at most ([`Duration::MAX`]: for ever), and takes it.
-    /// Sleeps, unless the shard is driven by the application alone ([`DriveMode::Inline`]): then
-    /// it drives meanwhile. Does not wait once the context is closed or has failed
+    /// Waits for an event, for `timeout` at most ([`Duration::MAX`]: forever), and removes it.
+    /// Sleeps, unless only the application polls the shard ([`DriveMode::Inline`]): then it polls
+    /// while it waits. Does not wait once the context is closed or has failed
     /// ([`Context::has_failed`](crate::Context::has_failed)).
     #[must_use]
     pub fn wait(&self, timeout: Duration) -> Option<CqId> {
         if self.context.drive_mode() == DriveMode::Inline {
             return self.context.wait(timeout, || self.next_event());
         }
-        // `None`: no clock shows that time.
+        // `None`: the deadline is beyond the range of the clock.
         let end = Instant::now().checked_add(timeout);
         if let Some(cq) = self.next_event() {
             return Some(cq);
@@ -230,7 +231,7 @@ impl CompChannel {
         if timeout.is_zero() {
             return None;
         }
-        // Whoever drives in this thread's place looks often for a while.
+        // The thread that polls instead of this one polls often for a while.
         let _awaiting = self.context.shard.add_waiter();
         let mut rang = self.events.lock();
         loop {
@@ -248,8 +249,8 @@ impl CompChannel {
     }
 }
 
-/// Readable while events wait. In mode [`DriveMode::Inline`] only the application's own calls make
-/// events: without them the descriptor never becomes readable.
+/// Readable while events are pending. In mode [`DriveMode::Inline`] only the application's own
+/// calls produce events: without them the descriptor never becomes readable.
 impl AsFd for CompChannel {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.events.export_fd();

@@ -1,4 +1,4 @@
-//! What a context is opened with.
+//! Configuration of a context.
 
 use std::net::IpAddr;
 use std::time::Duration;
@@ -10,24 +10,24 @@ use crate::device::{DeviceSpec, Hugepages, OpenConfig, PoolNeeds};
 use crate::limits::Limits;
 use crate::tcp::TcpSettings;
 
-/// Who advances a shard.
+/// Thread that polls a shard.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum DriveMode {
-    /// The application's polling calls. Without them nothing moves, not even acknowledgements.
+    /// The application's polling calls. Without them nothing happens, not even acknowledgements.
     #[default]
     Inline,
-    /// A thread of its own, pinned to a core that it keeps busy.
+    /// A dedicated thread, pinned to a core that it keeps busy.
     Dedicated {
-        /// Index of the core, as the operating system counts.
+        /// Index of the core, as numbered by the operating system.
         core: usize,
     },
-    /// The application's polling calls. When there have been none for 20 us, or at once when a call
-    /// sleeps, a thread takes over. As a port has no interrupt it looks for what has arrived once
-    /// in 50 us, and less and less often, down to once in 1 ms, when there has been no traffic for
-    /// 20 ms, or for 2 s while somebody sleeps on the context, has a completion queue armed or has
-    /// asked for the event channel's descriptor. Each call that sleeps, arms a queue or asks for
-    /// that descriptor makes it look once in 50 us again, for 100 ms.
+    /// The application's polling calls. When there have been none for 20 us, or immediately when a
+    /// call sleeps, a helper thread takes over. The port has no interrupt, so the helper polls for
+    /// received packets every 50 us. The interval grows to 1 ms after 20 ms without traffic, or
+    /// after 2 s while a thread sleeps on the context, a completion queue is armed, or the event
+    /// channel's descriptor was requested. Each call that sleeps, arms a queue or requests that
+    /// descriptor shortens it to 50 us again, for 100 ms.
     Helper,
 }
 
@@ -35,67 +35,66 @@ pub enum DriveMode {
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Config {
-    /// The port to run on.
+    /// Device to open.
     pub device: DeviceSpec,
-    /// Our addresses, of both families as need be; listeners answer on all of them. They are what
-    /// they are given as: IPv6 addresses are not tested for duplicates on the link (RFC 4862
-    /// section 5.4; somebody else's claim to one of them is counted, `address_conflicts`), none is
-    /// made from a router's advertisement, and such advertisements and redirects are ignored.
+    /// Local addresses, of one or both families; listeners accept on all of them. They are used as
+    /// given: there is no duplicate address detection for IPv6 (RFC 4862 section 5.4;
+    /// advertisements of one of them by another node are counted, `address_conflicts`), no
+    /// autoconfiguration, and router advertisements and redirects are ignored.
     pub addresses: Vec<InterfaceAddress>,
-    /// Where packets for other links go: the longest prefix that covers the destination counts.
-    /// See [`Route::default_via`].
+    /// Routes to other links; the longest matching prefix is used. See [`Route::default_via`].
     pub routes: Vec<Route>,
-    /// The VLAN (802.1Q) that all frames belong to, 1 to 4094; `None`: frames have no tag.
+    /// VLAN ID (802.1Q) of all frames, 1 to 4094; `None`: frames have no tag.
     pub vlan: Option<u16>,
-    /// Largest IP packet in bytes, [`MTU_MIN`] at least, with an IPv6 address 1280; the device may
-    /// allow less than [`MTU_MAX`].
+    /// Maximum IP packet length in bytes, at least [`MTU_MIN`], with an IPv6 address 1280; the
+    /// device may allow less than [`MTU_MAX`].
     ///
     /// [`MTU_MIN`]: crate::device::MTU_MIN
     /// [`MTU_MAX`]: crate::device::MTU_MAX
     pub mtu: u16,
-    /// Who computes and checks TCP and IPv4 checksums. `None`: nobody on `ring`, whose peer is in
-    /// the same memory, and the stack elsewhere. `Offload` leaves it to a card, and is refused
-    /// where the port cannot do it.
+    /// Computation and check of TCP and IPv4 checksums. `None`: disabled on `ring`, whose peer is
+    /// in the same memory, and in software elsewhere. `Offload` leaves it to the NIC, and is an
+    /// error where the port does not support it.
     pub checksum: Option<ChecksumMode>,
-    /// Huge pages for frames or not. The first device of the process decides; an EAL that the
-    /// program started has decided already.
+    /// Use of huge pages for frames. The first device of the process decides, unless the program
+    /// has started the EAL itself.
     pub hugepages: Hugepages,
-    /// Frames each direction of `ring` holds, a power of two (less one). Those of the left end
-    /// count.
+    /// Slots in each direction of `ring`, a power of two; one of them stays empty. Those of the
+    /// left context are used.
     pub ring_slots: u32,
-    /// How TCP behaves.
+    /// Settings of TCP.
     pub tcp: TcpSettings,
-    /// What the device's pools must suffice for.
+    /// Demands for which the device's pools are sized.
     pub pools: PoolNeeds,
-    /// Who advances the shard.
+    /// Thread that polls the shard.
     pub drive: DriveMode,
-    /// Memory regions and windows that can exist at a time (rounded up to a power of two).
+    /// Memory regions and windows at a time (rounded up to a power of two).
     pub regions_max: usize,
-    /// Queue pairs that can exist at a time.
+    /// Queue pairs at a time.
     pub qps_max: usize,
-    /// Speak atomic operations and immediate data (RFC 7306). On by default: nothing of it shows
-    /// until it is used. A peer without them, such as `siw`, ends a connection on which it is sent
-    /// one, and so does this end, if off.
+    /// Atomic operations and immediate data (RFC 7306). On by default: it changes nothing on the
+    /// wire until it is used. A peer without them, such as `siw`, ends the connection when it
+    /// receives one, and so does this stack if they are off.
     pub extensions: bool,
-    /// What else it may take of the machine.
+    /// Other resource limits.
     pub limits: Limits,
-    /// How long closing waits for the peers to acknowledge completed work ([`Context::close`]); and
-    /// how long an ended connection waits for a peer that acknowledges nothing more, before it is
-    /// reset.
+    /// Maximum time that closing waits for the peers to acknowledge completed work
+    /// ([`Context::close`]), and that an ended connection waits for a peer that acknowledges
+    /// nothing more, before it is reset.
     ///
     /// [`Context::close`]: crate::Context::close
     pub linger: Duration,
-    /// How long dropping the last handle of a context waits for the same, if that is less: 1 s. A
-    /// program that ends by dropping its handles, and has nothing else to do, takes more.
+    /// The same limit for dropping the last handle of a context, if it is less: 1 s. A program that
+    /// ends by dropping its handles, and has nothing else to do, sets more.
     pub drop_linger: Duration,
-    /// Seed for STags, ports and sequence numbers; `None` takes one from the operating system,
-    /// which is what anything but a test wants: STags must be hard to guess.
+    /// Seed for STags, ports and sequence numbers. `None` takes one from the operating system:
+    /// right for all but tests, because STags must be hard to guess.
     pub seed: Option<u64>,
 }
 
 impl Config {
-    /// Settings for `address`/`prefix_len` on `device`: MTU 1500, pools as the device needs them,
-    /// driven inline.
+    /// Defaults for `address`/`prefix_len` on `device`: MTU 1500, pools as the device needs them,
+    /// inline polling.
     #[must_use]
     pub fn new(device: DeviceSpec, address: IpAddr, prefix_len: u8) -> Self {
         let pools = PoolNeeds::of(&device);
@@ -124,7 +123,7 @@ impl Config {
 }
 
 impl Config {
-    /// How the device is opened.
+    /// Returns the settings with which the device is opened.
     pub(crate) fn open_config(&self) -> OpenConfig {
         OpenConfig {
             mtu: self.mtu,

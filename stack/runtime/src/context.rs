@@ -1,4 +1,4 @@
-//! Contexts: an address on a device, and all that belongs to it.
+//! Contexts: an open device with its addresses, and the objects created on it.
 
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -28,27 +28,28 @@ use crate::pd::Pd;
 use crate::shard::Shard;
 use crate::thread::DriveThread;
 
-/// Least MTU of a link that IPv6 goes over (RFC 8200 section 5).
+/// Minimum link MTU for IPv6 (RFC 8200 section 5).
 const MTU_MIN_V6: u16 = 1280;
 
-/// An open device with an address: where everything else is made. Clones name the same one.
+/// Open device with its addresses; all other objects are created from it. Clones refer to the same
+/// context.
 ///
-/// When the last clone and everything made from it are gone, closes as [`Context::close`] does, but
-/// waits for the peers for [`Config::drop_linger`] at most: mostly a round trip, one second if a
-/// peer does not acknowledge what has completed. Call `close` to wait for [`Config::linger`].
+/// When the last clone and everything made from it are dropped, closes as [`Context::close`] does,
+/// but waits for the peers for [`Config::drop_linger`] at most: usually one round trip, one second
+/// if a peer does not acknowledge what has completed. Call `close` to wait for [`Config::linger`].
 ///
 /// # Fork
 ///
-/// A context belongs to the process that opened it. In a child made by `fork` nothing works any
-/// more: calls answer as after closing, nothing is received or sent, and dropping the handles
-/// leaves the parent's device and connections alone. Contents of registered memory are a copy. A
-/// child opens devices of its own after executing a program anew, or if its parent had opened none.
+/// A context belongs to the process that opened it. In a child made by `fork` it does not work:
+/// calls fail as after closing, nothing is received or sent, and dropping the handles leaves the
+/// parent's device and connections alone. Registered memory is a copy. A child opens devices of its
+/// own after `exec`, or if its parent had opened none.
 #[derive(Clone)]
 pub struct Context {
     inner: Arc<ContextInner>,
 }
 
-/// What all handles share.
+/// State shared by all handles.
 pub(crate) struct ContextInner {
     pub(crate) shard: Arc<Shard>,
     pub(crate) regions: Arc<RegionTable>,
@@ -57,16 +58,16 @@ pub(crate) struct ContextInner {
     arena: Arena,
     pd_next: AtomicU32,
     drive_thread: Mutex<Option<DriveThread>>,
-    /// The other end of a pair inside the process: one thread may be all that drives both.
+    /// Other context of a pair in this process: one thread may have to poll both.
     partner: OnceLock<(Weak<Shard>, DriveMode)>,
     config: Config,
 }
 
 impl Context {
-    /// Opens the device that the configuration names.
+    /// Opens the device of the configuration.
     ///
     /// # Errors
-    /// [`OpenError`]; `Pair` for `ring`, whose two ends are opened with [`Context::ring_pair`].
+    /// [`OpenError`]; `Pair` for `ring`, whose two contexts are opened with [`Context::ring_pair`].
     pub fn open(config: Config) -> Result<Self, OpenError> {
         validate(&config)?;
         if config.device.is_pair() {
@@ -78,8 +79,8 @@ impl Context {
         }
     }
 
-    /// Two contexts joined inside the process, whatever devices their configurations name; MTU,
-    /// checksums and pools are those of `left`.
+    /// Opens two contexts connected inside the process, whatever the devices in their
+    /// configurations; MTU, checksums and pools are those of `left`.
     ///
     /// # Errors
     /// [`OpenError`].
@@ -94,8 +95,8 @@ impl Context {
         Self::joined((left_device, left), (right_device, right))
     }
 
-    /// Two contexts over devices that are joined to each other. Calls that wait on one of them
-    /// drive the other as well.
+    /// Opens two contexts over devices that are connected to each other. Calls that wait on one of
+    /// them poll the other as well.
     ///
     /// # Errors
     /// As [`Context::over`].
@@ -107,17 +108,17 @@ impl Context {
     {
         let left = Self::over(left.0, left.1)?;
         let right = Self::over(right.0, right.1)?;
-        // Set once, just here.
+        // Set once, only here.
         let name = |inner: &ContextInner| (Arc::downgrade(&inner.shard), inner.drive_mode());
         let _ = left.inner.partner.set(name(&right.inner));
         let _ = right.inner.partner.set(name(&left.inner));
         Ok((left, right))
     }
 
-    /// A context over any device, such as one that wraps another.
+    /// Opens a context over any device, such as one that wraps another.
     ///
     /// # Errors
-    /// [`OpenError`], but for what concerns opening the device.
+    /// [`OpenError`], except for errors of opening the device.
     pub fn over<D>(device: D, config: Config) -> Result<Self, OpenError>
     where
         D: Port + Send + 'static,
@@ -139,7 +140,7 @@ impl Context {
         engine_config.extensions = config.extensions;
         config.tcp.apply(&mut engine_config);
         engine_config.linger_ns = u64::try_from(config.linger.as_nanos()).unwrap_or(u64::MAX);
-        // What the receive pool has beyond the port's own.
+        // Receive frames beyond the port's descriptors.
         let held = config.pools.in_flight(device.capabilities().mtu);
         engine_config.ooo_frames_max = usize::try_from(held).unwrap_or(usize::MAX);
         let qps_max = config.qps_max.max(1);
@@ -173,48 +174,49 @@ impl Context {
         &self.inner
     }
 
-    /// What it was opened with.
+    /// Configuration with which the context was opened.
     #[must_use]
     pub fn config(&self) -> &Config {
         &self.inner.config
     }
 
-    /// A new protection domain.
+    /// Allocates a protection domain.
     #[must_use]
     pub fn alloc_pd(&self) -> Pd {
         let id = self.inner.pd_next.fetch_add(1, Ordering::Relaxed);
         Pd::new(Arc::clone(&self.inner), id)
     }
 
-    /// A completion queue for at least `capacity` completions. Choose as many as requests can be
-    /// outstanding on all its queue pairs: if it overruns, those end in error.
+    /// Creates a completion queue for at least `capacity` completions. Choose the number of
+    /// requests that can be outstanding on all its queue pairs: if it overruns, those enter the
+    /// error state.
     ///
     /// # Errors
-    /// `Limit` if all queues together would hold more than the configuration allows; `Gone` after
+    /// `Limit` if the capacities of all queues together exceed the configured limit; `Gone` after
     /// closing.
     pub fn create_cq(&self, capacity: usize) -> Result<Cq, CreateError> {
         Cq::new(&self.inner, capacity, None)
     }
 
-    /// A channel on which completion queues can tell of completions.
+    /// Creates a channel for the completion events of completion queues.
     ///
     /// # Errors
-    /// The operating system has no file descriptor left.
+    /// If the operating system has no file descriptor left.
     pub fn create_comp_channel(&self) -> std::io::Result<CompChannel> {
         CompChannel::new(&self.inner)
     }
 
-    /// The channel that tells of everything but completions: of connection events, connection
-    /// requests, limits of shared receive queues and asynchronous errors. There is one.
+    /// Returns the channel for all events but completions: connection events, connection requests,
+    /// limit events of shared receive queues and asynchronous errors. A context has one.
     ///
     /// # Errors
-    /// The operating system has no file descriptor left.
+    /// If the operating system has no file descriptor left.
     pub fn event_channel(&self) -> std::io::Result<EventChannel> {
         EventChannel::open(&self.inner)
     }
 
-    /// As [`Context::create_cq`], and the queue can be armed ([`Cq::req_notify`]) to tell of
-    /// completions on `channel`, which is one of this context.
+    /// As [`Context::create_cq`], for a queue that can be armed ([`Cq::req_notify`]) to report
+    /// completions on `channel`, a channel of this context.
     ///
     /// # Errors
     /// As [`Context::create_cq`]; `Gone` also if the channel is of another context.
@@ -222,7 +224,7 @@ impl Context {
         Cq::new(&self.inner, capacity, Some(channel))
     }
 
-    /// A zeroed buffer to register, in huge pages if there are any.
+    /// Allocates a zeroed buffer to register, in huge pages if available.
     ///
     /// # Errors
     /// [`MemoryError::Map`].
@@ -230,7 +232,7 @@ impl Context {
         Ok(self.inner.arena.allocate(len)?)
     }
 
-    /// Listens on a port; at most `backlog` requests wait to be answered.
+    /// Listens on a port; at most `backlog` requests are pending at a time.
     ///
     /// # Errors
     /// `PortInUse`; `Gone` after closing.
@@ -238,8 +240,9 @@ impl Context {
         Listener::open(&self.inner, port, backlog, false)
     }
 
-    /// As [`Context::listen`], for connections without start-up frames: each is offered as soon as
-    /// it is up, and accepted with [`Start::Immediate`] or [`Start::Streaming`].
+    /// As [`Context::listen`], for connections without MPA start-up frames: each is reported as
+    /// soon as its TCP handshake is complete, and accepted with [`Start::Immediate`] or
+    /// [`Start::Streaming`].
     ///
     /// # Errors
     /// As [`Context::listen`].
@@ -250,38 +253,38 @@ impl Context {
         Listener::open(&self.inner, port, backlog, true)
     }
 
-    /// One pass of the shard, if the drive mode leaves that to the application and nobody is at
-    /// it. True if there was anything to do.
+    /// Polls the shard once, if the drive mode leaves that to the application and no other thread
+    /// is polling it. True if there was anything to do.
     #[inline]
     pub fn drive(&self) -> bool {
         self.inner.shard.drive()
     }
 
-    /// What was counted so far; zeros after closing.
+    /// Counters since opening; zeros after closing.
     #[must_use]
     pub fn counters(&self) -> Counters {
         self.inner.shard.control(|machine, _| machine.counters()).unwrap_or_default()
     }
 
-    /// What is in use at present: connections by what they wait for, frames and bytes held out of
-    /// order, segments retained until they are acknowledged, frames left. Zeros after closing. The
-    /// shard stands still while its connections are visited: for reports, not for a loop.
+    /// Resources in use now: connections by state, frames and bytes held out of order, segments
+    /// retained until they are acknowledged, free frames. Zeros after closing. The shard is locked
+    /// while its connections are visited: for reports, not for a loop.
     #[must_use]
     pub fn usage(&self) -> Usage {
         self.inner.shard.control(|machine, _| machine.usage()).unwrap_or_default()
     }
 
-    /// Connections that exist, also those of which only acknowledgements are awaited.
+    /// Number of connections, including those that only wait for acknowledgements.
     #[must_use]
     pub fn connection_count(&self) -> usize {
         self.inner.shard.control(|machine, _| machine.connection_count()).unwrap_or_default()
     }
 
-    /// True once a panic inside the stack has ended the context: the queue pairs are in error,
-    /// those that had a connection are told with [`Event::Disconnected`] and
-    /// [`EndReason::LocalError`], outstanding requests are flushed as far as their completion
-    /// queues have room, and those who wait are woken. Calls that need the stack fail as after
-    /// closing. Peers are not told. The panic does not reach the thread that happened to drive.
+    /// True once a panic inside the stack has ended the context. Its queue pairs are in error,
+    /// those that had a connection report [`Event::Disconnected`] with [`EndReason::LocalError`],
+    /// outstanding requests are flushed as far as their completion queues have space, and waiting
+    /// threads are woken. Calls that need the stack fail as after closing. Nothing is sent to the
+    /// peers. The panic does not unwind the thread that was polling.
     ///
     /// [`Event::Disconnected`]: crate::Event::Disconnected
     /// [`EndReason::LocalError`]: crate::EndReason::LocalError
@@ -290,18 +293,18 @@ impl Context {
         self.inner.shard.has_failed()
     }
 
-    /// Ends all connections in good order, waits until the peers have acknowledged all completed
-    /// work (at most [`Config::linger`]), then closes the device. Whatever was made from the
-    /// context does nothing from then on. A process that exits without closing or dropping breaks
-    /// the promise that completed work arrives.
+    /// Disconnects all queue pairs and waits until the peers have acknowledged all completed work
+    /// (at most [`Config::linger`]), then closes the device. All objects made from the context are
+    /// inert from then on. If a process exits without closing or dropping, completed work may not
+    /// reach the peer.
     pub fn close(self) {
         self.inner.close_within(self.inner.config.linger);
     }
 }
 
 impl ContextInner {
-    /// Polls `ready` until it has something or `timeout` has passed, driving between. Does not wait
-    /// in a child of the process, where nothing happens.
+    /// Calls `ready` until it returns a value or `timeout` has passed, and polls the shard in
+    /// between. Does not wait in a child made by `fork`, where nothing is received.
     pub(crate) fn wait<T>(
         &self,
         timeout: Duration,
@@ -317,7 +320,7 @@ impl ContextInner {
                 return None;
             }
             if self.shard.has_ended() {
-                // What came just before the end.
+                // Results from just before the end.
                 return ready();
             }
             let mut busy = self.shard.drive();
@@ -335,8 +338,8 @@ impl ContextInner {
         self.config.drive
     }
 
-    /// A call that waits may sleep: others drive this end, and the other end if it is in this
-    /// process.
+    /// True if a blocking call may sleep: other threads poll this shard, and its partner if that is
+    /// in this process.
     pub(crate) fn can_sleep(&self) -> bool {
         let is_driven = |mode| mode != DriveMode::Inline;
         is_driven(self.drive_mode())
@@ -350,7 +353,7 @@ impl ContextInner {
         self.partner.get().and_then(|(shard, _)| shard.upgrade())
     }
 
-    /// Drives both ends from this thread as long as `more` holds, for at most `limit`.
+    /// Polls both contexts of a pair from this thread while `more` holds, for at most `limit`.
     fn drive_while(&self, limit: Duration, more: impl Fn() -> bool) {
         let start = Instant::now();
         let mut idle = 0;
@@ -363,20 +366,20 @@ impl ContextInner {
         }
     }
 
-    /// See [`Context::close`], with so long to linger. Does nothing the second time.
+    /// Implements [`Context::close`] with `linger` as its limit. A second call has no effect.
     fn close_within(&self, linger: Duration) {
         if dpdk_sys::is_child() {
-            // The device is the parent's: it must not be closed with the last handle here.
+            // The device belongs to the parent: it must not be closed with the last handle here.
             std::mem::forget(Arc::clone(&self.shard));
             return;
         }
-        // From here on this thread drives, whatever the mode.
+        // From here on this thread polls, whatever the mode.
         let driver = self.drive_thread.lock().unwrap_or_else(PoisonError::into_inner).take();
         drop(driver);
         self.shard.control(|machine, now| machine.disconnect_all(now));
         let unfinished = || self.shard.control(|machine, _| machine.unfinished_count()) > Some(0);
         self.drive_while(linger, unfinished);
-        // The peer may not have got the last acknowledgement and send its FIN again.
+        // If the last ACK was lost, the peer retransmits its FIN: stay in TIME-WAIT to answer.
         let known = || self.shard.control(|machine, _| machine.connection_count()) > Some(0);
         self.drive_while(CLOSE_GRACE.min(linger), known);
         self.shard.stop();
@@ -390,11 +393,11 @@ impl Drop for ContextInner {
     }
 }
 
-/// How long closing goes on to answer peers when everything is acknowledged: two of the shortest
-/// retransmission timeouts.
+/// Time for which closing still answers peers after everything is acknowledged: twice the minimum
+/// retransmission timeout.
 const CLOSE_GRACE: Duration = Duration::from_millis(10);
 
-/// Lets others run after a while of nothing to do.
+/// Spins, then yields, after polls without work.
 fn backoff(busy: bool, idle: &mut u32) {
     if busy {
         *idle = 0;
@@ -434,7 +437,7 @@ fn validate(config: &Config) -> Result<(), OpenError> {
     }
 }
 
-/// A seed that nobody can guess.
+/// Returns an unpredictable seed.
 fn random_seed() -> Result<u64, OpenError> {
     rand::rngs::OsRng.try_next_u64().map_err(|error| OpenError::Seed(std::io::Error::other(error)))
 }

@@ -1,41 +1,41 @@
-//! What a context counts.
+//! Counters and resource usage of a context.
 
 use ferrowarp_proto::device::Device;
 use ferrowarp_proto::engine;
 
 use crate::device::{DeviceCounters, DpdkDevice};
 
-/// A device as a context uses it.
+/// Device as a context uses it.
 pub trait Port: Device {
-    /// What it has done so far; zeros if it does not count.
+    /// Counters of the device; zeros if it does not count.
     fn port_counters(&self) -> DeviceCounters {
         DeviceCounters::default()
     }
 
-    /// Frames of its transmit pools that nothing holds, if it can tell. For reports: it may take
-    /// microseconds.
+    /// Free frames of its transmit pools, or `None` if the device cannot count them. For reports:
+    /// it may take microseconds.
     fn frames_free(&self) -> Option<FramesFree> {
         None
     }
 }
 
-/// Frames of a device's transmit pools that are free.
+/// Free frames of a device's transmit pools.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct FramesFree {
     /// For segments with FPDUs; each keeps its frame until it is acknowledged.
     pub data: u32,
     /// For segments without payload, ARP, NDP and ICMP.
     pub control: u32,
-    /// For retransmissions once `data` is drained.
+    /// For retransmissions when `data` is exhausted.
     pub reserve: u32,
 }
 
-/// What a context has in use at present.
+/// Resources of a context in use now.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Usage {
-    /// By the protocols: connections, what they hold and what they retain.
+    /// Of the engine: connections, and the memory that they use and retain.
     pub engine: engine::Usage,
-    /// Of the transmit pools; `None` if the device does not tell, or is closed.
+    /// Of the transmit pools; `None` if the device does not report it, or is closed.
     pub frames_free: Option<FramesFree>,
 }
 
@@ -50,11 +50,11 @@ impl Port for DpdkDevice {
     }
 }
 
-/// What was counted since a context was opened.
+/// Counters of a context since it was opened.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counters {
-    /// By the protocols.
+    /// Of the engine.
     pub engine: engine::Counters,
-    /// At the port.
+    /// Of the port.
     pub device: DeviceCounters,
 }

@@ -1,4 +1,4 @@
-//! Completion queues: one ring from the shard to whoever polls.
+//! Completion queues: a ring from the shard to the application.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
@@ -14,11 +14,11 @@ use crate::limits::{Permit, Resource};
 use crate::spin_lock::SpinLock;
 use crate::spsc::{Consumer, Peek, Producer};
 
-/// Completions that one poll takes when the vector offered has no spare capacity.
+/// Maximum completions per poll when `out` has no spare capacity.
 const POLL_BATCH: usize = 32;
 
-/// A completion queue. Clones name the same queue; it goes when the last of them and of the
-/// queue pairs that use it are gone.
+/// Completion queue. Clones refer to the same queue; it is destroyed with the last of them and of
+/// the queue pairs that use it.
 #[derive(Clone)]
 pub struct Cq {
     inner: Arc<CqInner>,
@@ -29,14 +29,14 @@ struct CqInner {
     ring: SpinLock<Consumer<Wc>>,
     peek: Peek<Wc>,
     overrun: Arc<AtomicBool>,
-    /// If it was made on a channel.
+    /// For a queue created on a channel.
     notify: Option<Arc<CqNotify>>,
     context: Arc<ContextInner>,
     _permit: Permit,
 }
 
 impl Cq {
-    /// Fails if `channel` is of another context, if its entries are over a limit, or after closing.
+    /// Fails if `channel` is of another context, if the capacity exceeds a limit, or after closing.
     pub(crate) fn new(
         context: &Arc<ContextInner>,
         capacity: usize,
@@ -67,13 +67,13 @@ impl Cq {
         Ok(Self { inner: Arc::new(shared) })
     }
 
-    /// Appends completions to `out`, oldest first, and returns how many: at most the spare
+    /// Appends completions to `out`, oldest first, and returns their number: at most the spare
     /// capacity of `out`, or 32 if it has none. Never waits.
     ///
-    /// If there are none and the application drives the shard ([`crate::DriveMode`]), makes one
-    /// pass first. After a failure of the context ([`crate::Context::has_failed`]) there are those
-    /// that were flushed, and then none. Several threads may poll; each completion goes to one of
-    /// them. Some 10 ns beyond the pass.
+    /// If there are none and the application polls the shard ([`crate::DriveMode`]), polls it once
+    /// first. After a failure of the context ([`crate::Context::has_failed`]) it returns the
+    /// flushed completions, and then none. Several threads may poll; each completion goes to one of
+    /// them. Costs some 10 ns beyond the poll of the shard.
     #[inline]
     pub fn poll(&self, out: &mut Vec<Wc>) -> usize {
         let spare = out.capacity() - out.len();
@@ -85,33 +85,35 @@ impl Cq {
         found
     }
 
-    /// What is there. Enters only if something is: whoever spins here finds nothing most times.
+    /// Removes completions. Locks only if the ring is not empty: a thread that spins here finds it
+    /// empty most times.
     #[inline]
     fn pop_into(&self, out: &mut Vec<Wc>, max: usize) -> usize {
         if self.inner.peek.is_empty() { 0 } else { self.inner.ring.lock().pop_into(out, max) }
     }
 
-    /// True once a completion found the queue full: the queue pairs that use it are in error,
-    /// what it holds stays to be polled. An armed queue is notified of it, whatever it was armed
-    /// for.
+    /// True once a completion found the queue full. The queue pairs that use it are then in error;
+    /// the completions that it holds can still be polled. An armed queue is notified of an overrun,
+    /// whatever it was armed for.
     #[must_use]
     pub fn overrun(&self) -> bool {
         self.inner.overrun.load(Ordering::Acquire)
     }
 
-    /// The name that events of its channel carry. It may be given to another queue once this one
-    /// is gone, and so are its events that nobody took.
+    /// ID of the queue in the events of its channel. It may be reused once this queue and its
+    /// pending events are gone.
     #[must_use]
     pub fn id(&self) -> CqId {
         self.inner.id
     }
 
-    /// Asks to be told, once, on the queue's channel, of the next completion from now on, or of
-    /// the next that the peer asked for with a solicited event or that failed; or that the queue
-    /// has overrun. What is in the queue already is not told of: poll once more afterwards, before
-    /// you wait. Of two wishes that stand the wider one counts.
+    /// Arms the queue (`ibv_req_notify_cq`): requests one event on its channel for the next
+    /// completion from now on, or for the next that is solicited or in error; an overrun also
+    /// raises it. Completions already in the queue raise no event: poll once more afterwards,
+    /// before waiting, or one that was published in between goes unnoticed. A pending request for
+    /// solicited completions is raised to the next completion, never lowered.
     ///
-    /// Waits for nobody: one atomic operation and a fence.
+    /// Never blocks: one atomic operation and a fence.
     ///
     /// # Errors
     /// [`ReqNotifyError`].
@@ -131,7 +133,7 @@ impl Drop for CqInner {
         let (id, notify) = (self.id, &self.notify);
         self.context.shard.control(|machine, _| {
             machine.remove_cq(id);
-            // Before another queue can be given its place, and its name.
+            // Before the index and the ID of this queue can be reused.
             if let Some(notify) = notify {
                 notify.on_cq_destroyed();
             }
@@ -139,20 +141,20 @@ impl Drop for CqInner {
     }
 }
 
-/// The shard's end of a queue.
+/// Shard's side of a completion queue.
 pub(crate) struct CqProducer {
     ring: Producer<Wc>,
     overrun: Arc<AtomicBool>,
     /// Listed in [`CqRings::staged`].
     staged: bool,
-    /// For those that can be armed.
+    /// For queues that can be armed.
     notify: Option<ProducerNotify>,
 }
 
-/// A shard's way to notify of completions in a queue that was made on a channel.
+/// Producer's state for notifying a queue created on a channel.
 struct ProducerNotify {
     target: Arc<CqNotify>,
-    /// What has been staged since completions were last shown.
+    /// Event for the completions staged since the last publication.
     staged: Option<CompEvent>,
 }
 
@@ -172,21 +174,21 @@ impl CqProducer {
 
 /// All completion queues of a shard, as the engine sees them.
 ///
-/// Completions are shown to the application at the end of a pass, all at once, after the room
-/// they make in the work queues was: who polls a completion can post in its place.
+/// Completions are published to the application at the end of a poll, all at once, after the slots
+/// that they free in the work queues: an application that polls a completion can post in its place.
 #[derive(Default)]
 pub(crate) struct CqRings {
     producers: Vec<Option<CqProducer>>,
-    /// Queues with completions not yet shown.
+    /// Queues with completions not yet published.
     staged: Vec<CqId>,
-    /// Queue pairs that completed something since they were last asked for, once each.
+    /// Queue pairs with completions since the last [`CqRings::pop_dirty`], once each.
     dirty_qps: Vec<QpId>,
-    /// By index of the queue pair: it is in `dirty_qps`.
+    /// Indexed by queue pair: true if it is in `dirty_qps`.
     is_dirty: Vec<bool>,
 }
 
 impl CqRings {
-    /// For queue pairs with indices below `qps_max`.
+    /// Returns rings for queue pairs with indices below `qps_max`.
     pub(crate) fn new(qps_max: usize) -> Self {
         Self {
             dirty_qps: Vec::with_capacity(qps_max),
@@ -216,7 +218,7 @@ impl CqRings {
         }
     }
 
-    /// Notes that room was made in this queue pair's queues.
+    /// Records that slots were freed in this queue pair's work queues.
     #[inline]
     pub(crate) fn mark_dirty(&mut self, qp: QpId) {
         if let Some(mark) = self.is_dirty.get_mut(qp.index as usize)
@@ -227,7 +229,7 @@ impl CqRings {
         }
     }
 
-    /// The next queue pair that completed something.
+    /// Removes and returns a queue pair with new completions.
     #[inline]
     pub(crate) fn pop_dirty(&mut self) -> Option<QpId> {
         let qp = self.dirty_qps.pop()?;
@@ -235,7 +237,7 @@ impl CqRings {
         Some(qp)
     }
 
-    /// Shows what was pushed.
+    /// Publishes staged completions.
     #[inline]
     pub(crate) fn publish(&mut self) {
         while let Some(cq) = self.staged.pop() {
@@ -251,8 +253,8 @@ impl CqRings {
         }
     }
 
-    /// Marks a queue as overrun, and notifies whoever waits for a completion of any kind: its
-    /// queue pairs have failed, and more may never come.
+    /// Marks a queue as overrun, and notifies any pending request: its queue pairs have failed, and
+    /// further completions may never come.
     pub(crate) fn mark_overrun(&self, cq: CqId) {
         if let Some(Some(feed)) = self.producers.get(cq.0 as usize) {
             feed.overrun.store(true, Ordering::Release);

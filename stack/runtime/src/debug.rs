@@ -1,4 +1,4 @@
-//! How handles show themselves: by name and state, without asking the shard.
+//! `Debug` of handles: name and state, without a call to the shard.
 
 use std::fmt;
 

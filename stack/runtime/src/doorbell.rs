@@ -1,11 +1,12 @@
-//! Which queue pairs have posted work: a bitmap of two levels, so that ringing is one atomic
-//! operation when the bell already rings, an idle look is one load, and nothing is ever queued.
+//! Doorbells: a two-level bitmap of the queue pairs with posted work. Ringing a doorbell that is
+//! already set is one atomic operation, an idle check is one load per summary word, and no entry is
+//! ever queued.
 
 use crate::sync::{AtomicU64, Ordering};
 
 const WORD_BITS: usize = 64;
 
-/// One bit per queue pair, and one bit per word of those.
+/// One bit per queue pair, and one summary bit per 64 of those.
 #[derive(Debug)]
 pub(crate) struct Doorbells {
     words: Box<[AtomicU64]>,
@@ -13,20 +14,20 @@ pub(crate) struct Doorbells {
 }
 
 impl Doorbells {
-    /// Bells for indices below `count`.
+    /// Returns doorbells for indices below `count`, all clear.
     pub(crate) fn new(count: usize) -> Self {
         let words = count.div_ceil(WORD_BITS).max(1);
         let zeroed = |count| (0..count).map(|_| AtomicU64::new(0)).collect();
         Self { words: zeroed(words), summary: zeroed(words.div_ceil(WORD_BITS)) }
     }
 
-    /// How many indices there are bells for.
+    /// Number of indices with a doorbell.
     pub(crate) fn capacity(&self) -> usize {
         self.words.len() * WORD_BITS
     }
 
-    /// Rings. Whoever answers after that sees what the caller wrote before. One or two atomic
-    /// operations and a load; an index without a bell is ignored.
+    /// Sets the doorbell. A later [`Doorbells::drain`] sees what the caller wrote before. Costs one
+    /// or two atomic operations and a load. An index without a doorbell is ignored.
     #[inline]
     pub(crate) fn ring(&self, index: usize) {
         let Some(word) = self.words.get(index / WORD_BITS) else {
@@ -35,27 +36,28 @@ impl Doorbells {
         word.fetch_or(1 << (index % WORD_BITS), Ordering::AcqRel);
         let (at, mark) = (index / WORD_BITS, 1 << (index / WORD_BITS % WORD_BITS));
         let summary = &self.summary[at / WORD_BITS];
-        // Asked of the summary itself: whoever rang first in this word may be off its core before
-        // it has said so there. The load is not too old: an answer that took the word before the
-        // bit was set cleared the summary before that, and `fetch_or` above has acquired this.
+        // The summary itself is checked, not the old value of the word: the thread that set the
+        // first bit of this word may be preempted before it sets the summary. The relaxed load is
+        // not stale: a drain that cleared the word before the bit was set has cleared the summary
+        // before that, and `fetch_or` above has acquired this.
         if summary.load(Ordering::Relaxed) & mark == 0 {
             summary.fetch_or(mark, Ordering::AcqRel);
         }
     }
 
-    /// True if a bell rings. Whoever has rung before is heard, given a fence between; a bell that
-    /// rings at this moment may be missed.
+    /// True if a doorbell is set. Sees every earlier `ring` that a fence separates from this call;
+    /// may miss a concurrent one.
     pub(crate) fn is_pending(&self) -> bool {
         self.summary.iter().any(|summary| summary.load(Ordering::Relaxed) != 0)
     }
 
-    /// Calls `serve` once for each index that rang, and silences it before. Returns whether any
-    /// did. One answerer at a time.
+    /// Clears each doorbell that is set, then calls `serve` with its index, once. Returns true if
+    /// any was set. One caller at a time.
     #[inline]
     pub(crate) fn drain(&self, mut serve: impl FnMut(usize)) -> bool {
         let mut any = false;
         for (group, summary) in self.summary.iter().enumerate() {
-            // The load may miss a ring of this moment; the next pass sees it.
+            // The load may miss a concurrent `ring`; the next poll sees it.
             if summary.load(Ordering::Relaxed) == 0 {
                 continue;
             }
@@ -71,7 +73,7 @@ impl Doorbells {
     }
 }
 
-/// The positions of the set bits, lowest first.
+/// Positions of the set bits, lowest first.
 fn set_bits(mut word: u64) -> impl Iterator<Item = usize> {
     std::iter::from_fn(move || {
         if word == 0 {
@@ -103,7 +105,7 @@ mod tests {
     #[test]
     fn preempted_ringer_hides_no_other_in_its_word() {
         let bells = Doorbells::new(64);
-        // What another thread has done when it is taken off its core inside `ring`.
+        // State left by another thread that is preempted inside `ring`.
         bells.words[0].fetch_or(1 << 5, Ordering::AcqRel);
         bells.ring(7);
         let mut heard = Vec::new();
@@ -127,8 +129,8 @@ mod proofs {
     use super::*;
     use crate::sync::Arc;
 
-    /// Work posted before a ring is never left behind: either the answer that runs meanwhile
-    /// sees it, or the bell still rings.
+    /// Work posted before a ring is never lost: either the concurrent drain sees it, or the
+    /// doorbell stays set.
     #[test]
     fn no_ring_is_lost() {
         loom::model(|| {
@@ -155,7 +157,8 @@ mod proofs {
         });
     }
 
-    /// Whoever has rung is drained by the next answer, however far others are with the same word.
+    /// A doorbell that has been rung is seen by the next drain, wherever other threads are in
+    /// ringing doorbells of the same word.
     #[test]
     fn ring_does_not_depend_on_a_preempted_ringer() {
         loom::model(|| {

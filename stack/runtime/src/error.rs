@@ -1,4 +1,4 @@
-//! What can go wrong outside the data path.
+//! Errors of calls outside the data path.
 
 use std::io;
 
@@ -8,17 +8,17 @@ use ferrowarp_proto::verbs::qp::SrqError;
 use crate::arena::Buffer;
 use crate::device::DeviceError;
 
-/// Why a context could not be opened.
+/// Error of opening a context.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum OpenError {
     /// The device could not be opened.
     #[error(transparent)]
     Device(#[from] DeviceError),
-    /// One device was wanted and the name stands for two.
+    /// The device name stands for a pair of devices.
     #[error("`ring` has both its ends inside this process: open them with `ring_pair`")]
     Pair,
-    /// The prefix is longer than an address.
+    /// The prefix is longer than an address of its family.
     #[error("a prefix of {prefix_len} bits does not fit the address {address}")]
     Prefix {
         /// The address.
@@ -26,16 +26,16 @@ pub enum OpenError {
         /// The length given.
         prefix_len: u8,
     },
-    /// There is no address at all.
+    /// The configuration has no address.
     #[error("no address is given: one at least is needed")]
     NoAddress,
-    /// An address that no host can have.
+    /// The address is not a unicast host address.
     #[error("{address} is no address of a single host")]
     Address {
         /// The address.
         address: std::net::IpAddr,
     },
-    /// IPv6 asks more of a link.
+    /// The MTU is below the minimum of IPv6.
     #[error("an MTU of {mtu} is too small for the IPv6 address {address}: IPv6 asks for 1280")]
     MtuV6 {
         /// The MTU given.
@@ -43,7 +43,7 @@ pub enum OpenError {
         /// The address.
         address: std::net::IpAddr,
     },
-    /// A route's router is not on the link, or of another family than the destination.
+    /// The router of a route is not on-link, or is of another family than the destination.
     #[error(
         "the router {via} is not on the link of any address (give an address whose prefix \
              covers it)"
@@ -52,76 +52,76 @@ pub enum OpenError {
         /// The router.
         via: std::net::IpAddr,
     },
-    /// No such VLAN.
+    /// The VLAN ID is out of range.
     #[error("{vlan} names no VLAN: 1 to 4094 do")]
     Vlan {
-        /// The number given.
+        /// The VLAN ID given.
         vlan: u16,
     },
-    /// The operating system gave no random seed.
+    /// The operating system returned no random seed.
     #[error("the operating system gave no random numbers: {0}")]
     Seed(#[source] io::Error),
-    /// The thread that drives the shard could not be started.
+    /// The polling thread could not be started.
     #[error("the driving thread could not be started: {0}")]
     Thread(#[source] io::Error),
 }
 
-/// A limit of the configuration is reached.
+/// A configured limit is reached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "{wanted} {what} more would be over the limit of {limit}, of which {used} are taken: raise \
      `{setting}` of the configuration, or give some back"
 )]
 pub struct LimitError {
-    /// What is limited.
+    /// Name of the resource.
     pub what: &'static str,
-    /// The setting that limits it.
+    /// Setting that limits it.
     pub setting: &'static str,
     /// The limit.
     pub limit: u64,
-    /// What is taken of it.
+    /// Amount in use.
     pub used: u64,
-    /// What was asked for.
+    /// Amount requested.
     pub wanted: u64,
 }
 
-/// Why a queue pair, a completion queue or a shared receive queue could not be made.
+/// Error of creating a queue pair, a completion queue or a shared receive queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum CreateError {
     /// A limit is reached.
     #[error(transparent)]
     Limit(#[from] LimitError),
-    /// Something that was named is of another context or domain, or the context is closed.
+    /// An argument belongs to another context or protection domain, or the context is closed.
     #[error(
         "a queue, a channel or a domain is of another context or domain, or the context is closed"
     )]
     Gone,
-    /// The shared receive queue does not take it.
+    /// Error of the shared receive queue.
     #[error(transparent)]
     Srq(#[from] SrqError),
 }
 
-/// Why a completion queue could not be armed.
+/// Error of arming a completion queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ReqNotifyError {
-    /// It has nowhere to tell.
+    /// The queue was created without a completion channel.
     #[error("the completion queue has no channel: make it with `create_cq_on`")]
     NoChannel,
-    /// The context was closed.
+    /// The context is closed, or has failed.
     #[error("the context is closed")]
     Gone,
 }
 
-/// Why memory could not be allocated or registered.
+/// Error of allocating or registering memory.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum MemoryError {
-    /// The operating system maps no more memory.
+    /// The operating system could not map memory.
     #[error("no memory could be mapped: {0} (ask for less, or deregister some)")]
     Map(#[from] io::Error),
-    /// The table of regions does not take it.
+    /// Error of the region table.
     #[error(transparent)]
     Register(#[from] RegisterError),
     /// A limit is reached.
@@ -132,13 +132,13 @@ pub enum MemoryError {
     Foreign,
 }
 
-/// A buffer was not registered: why, and the buffer.
+/// Error of registering a buffer; returns the buffer.
 #[derive(Debug, thiserror::Error)]
 #[error("{error}")]
 pub struct RegisterRefused {
-    /// Why.
+    /// The error.
     pub error: MemoryError,
-    /// The buffer, as it was.
+    /// The buffer, unchanged.
     pub buffer: Buffer,
 }
 

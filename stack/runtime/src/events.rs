@@ -1,11 +1,12 @@
-//! Events of a context: what happened where, on one channel with one descriptor.
+//! Event channel of a context: all events but completions, with one file descriptor.
 //!
-//! A source (a queue pair, a listener, a shared receive queue, a completion queue) keeps its own
-//! events; the channel only names the sources that have some. A source stands in it at most once,
-//! so its memory is bounded by the sources that exist.
+//! A source (a queue pair, a listener, a shared receive queue) keeps its own events; the channel
+//! only queues the sources that have some. Each source is queued at most once, so the length of the
+//! queue is bounded by the number of sources. A CQ overrun and the failure of the context are
+//! queued without a source, at most once each.
 //!
-//! The shard never waits here: it takes a lock only if that is free, and where it is not it tells
-//! in its next pass ([`EventPublisher`]).
+//! The shard never blocks here: it takes a lock only if that is free, and otherwise retries in its
+//! next poll ([`EventPublisher`]).
 
 use std::collections::BTreeMap;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -24,7 +25,7 @@ mod source;
 
 pub(crate) use source::{EventPublisher, EventSource};
 
-/// Something happened, and where. What it was is asked of the source itself.
+/// Event notification: names the source. The details are taken from the source itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum AsyncEvent {
@@ -54,23 +55,23 @@ pub enum AsyncEvent {
         /// The queue ([`Cq::id`](crate::Cq::id)).
         cq: CqId,
     },
-    /// The context has failed ([`Context::has_failed`](crate::Context::has_failed)). No event
-    /// follows.
+    /// The context has failed ([`Context::has_failed`](crate::Context::has_failed)). No further
+    /// event occurs.
     Failed,
 }
 
-/// Tells of the events of a context that are not completions. Clones name the same one: there is
-/// one channel for each context.
+/// Event channel: reports the events of a context that are not completions. Each context has one;
+/// clones refer to it.
 ///
-/// An event names its source; what happened is taken from the source, until it has no more. Events
-/// of one source that were not yet taken are told of once. If the source was emptied by other
-/// means meanwhile ([`Qp::wait_event`], say), the event finds nothing there. Nothing is lost by
-/// asking for the channel late: what happened before is told of as well.
+/// An event names its source; the details are taken from the source, until it has no more. Events
+/// of one source that are not yet taken are reported once. If the source was emptied in another way
+/// in the meantime (for example by [`Qp::wait_event`]), no detail is left there. Opening the
+/// channel late loses nothing: earlier events are reported as well.
 ///
-/// The file descriptor ([`AsFd`]) is readable while events wait. It is for `poll` and its kin
-/// alone: events are taken by [`EventChannel::next_event`]. In mode [`DriveMode::Helper`], having
-/// asked for it counts as sleeping on it, from then on. In mode [`DriveMode::Inline`] nothing
-/// happens while the application sleeps on it.
+/// The file descriptor ([`AsFd`]) is readable while events are pending. It is for `poll` and the
+/// like only: [`EventChannel::next_event`] takes the events. In mode [`DriveMode::Helper`], the
+/// application counts as waiting from the time it requests the descriptor. In mode
+/// [`DriveMode::Inline`] the shard makes no progress while the application sleeps on it.
 ///
 /// [`Qp::wait_event`]: crate::Qp::wait_event
 /// [`DriveMode::Helper`]: crate::DriveMode::Helper
@@ -87,15 +88,15 @@ impl EventChannel {
         Ok(Self { context: Arc::clone(context), fd })
     }
 
-    /// The oldest event not yet taken. Does not wait and does not drive.
+    /// Removes and returns the oldest event. Does not wait and does not poll the shard.
     #[must_use]
     pub fn next_event(&self) -> Option<AsyncEvent> {
         self.context.events.lock().pop()
     }
 
-    /// Waits for an event, for `timeout` at most, and takes it. Sleeps, unless the shard is driven
-    /// by the application alone ([`DriveMode::Inline`]): then it drives meanwhile. `None` at once
-    /// if the context is closed or has failed.
+    /// Waits for an event, for `timeout` at most, and removes it. Sleeps, unless only the
+    /// application polls the shard ([`DriveMode::Inline`]): then it polls while it waits. `None`
+    /// immediately if the context is closed or has failed.
     ///
     /// [`DriveMode::Inline`]: crate::DriveMode::Inline
     #[must_use]
@@ -109,7 +110,7 @@ impl EventChannel {
         if timeout.is_zero() {
             return None;
         }
-        // Whoever drives in this thread's place looks often for a while.
+        // The thread that polls instead of this one polls often for a while.
         let _awaiting = self.context.shard.add_waiter();
         self.context.events.wait(timeout)
     }
@@ -122,7 +123,7 @@ impl AsFd for EventChannel {
     }
 }
 
-/// The sources of a context that have something to tell.
+/// Queue of the sources of a context that have events.
 pub(crate) struct AsyncEventQueue {
     state: Mutex<QueueState>,
     wake: Condvar,
@@ -138,7 +139,7 @@ struct QueueState {
 }
 
 impl QueueState {
-    /// Lines a source up, unless it is in line or gone.
+    /// Queues a source, unless it is queued or removed.
     fn push_source(&mut self, event: AsyncEvent, source: &Arc<EventSource>) -> bool {
         if source.ticket.load(Ordering::Relaxed) != NOT_QUEUED {
             return false;
@@ -148,7 +149,7 @@ impl QueueState {
         true
     }
 
-    /// Lines an event up that has no source of its own, unless it is in line.
+    /// Queues an event without a source, unless it is queued.
     fn push_error(&mut self, event: AsyncEvent) -> bool {
         let is_new = self.pending.values().all(|(waiting, _)| *waiting != event);
         if is_new {
@@ -170,7 +171,7 @@ impl QueueState {
 
     fn pop(&mut self) -> Option<AsyncEvent> {
         let (_, (event, source)) = self.pending.pop_first()?;
-        // Before the application looks at the source: what happens from here on is told of again.
+        // Before the application reads the source: a later event is reported again.
         if let Some(source) = source {
             source.ticket.store(NOT_QUEUED, Ordering::Relaxed);
         }
@@ -196,7 +197,7 @@ impl AsyncEventQueue {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The descriptor, made when it is first asked for.
+    /// Returns the descriptor, created at the first call.
     fn fd(&self) -> std::io::Result<Arc<NotifyFd>> {
         let mut ready = self.lock();
         if let Some(fd) = &ready.fd {
@@ -230,16 +231,16 @@ impl AsyncEventQueue {
         }
     }
 
-    /// Nothing happens any more: whoever waits returns.
+    /// No further event occurs: waiting threads return.
     pub(crate) fn close(&self) {
         self.lock().closed = true;
         self.wake.notify_all();
     }
 
-    /// A source goes: it is told of no more.
+    /// Removes a source that is destroyed, with its pending event.
     pub(crate) fn remove(&self, source: &EventSource) {
         if dpdk_sys::is_child() {
-            // Nobody tells here, and the lock may have been taken at the fork.
+            // No event occurs in the child, and the lock may have been held at the fork.
             return;
         }
         let mut ready = self.lock();
@@ -250,7 +251,7 @@ impl AsyncEventQueue {
     }
 }
 
-/// What is left until `end`; `None`: there is no end.
+/// Time left until `end`; `None`: there is no end.
 fn time_left(end: Option<Instant>) -> Option<Duration> {
     end.map(|end| end.saturating_duration_since(Instant::now()))
 }

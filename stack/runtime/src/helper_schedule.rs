@@ -1,66 +1,74 @@
-//! When the helper drives, and for how long it naps: a function of the time and of what it finds.
+//! Schedule of the helper thread: when it polls, spins or sleeps, as a function of the time and of
+//! the outcome of its polls.
 //!
-//! A port has no interrupt, so what arrives is found by looking. For a while after traffic, longer
-//! if somebody sleeps on the shard, the helper looks once in [`POLL_INTERVAL_NS`]; then its naps
-//! grow to [`LONG_SLEEP_MAX`]. Next to the application that drives it only watches whether it still
-//! does.
+//! The port has no receive interrupt, so arrivals are found only by polling. The first state whose
+//! condition holds applies:
+//!
+//! - Standby, while the application polls: spins for [`TAKEOVER_NS`], then sleeps of
+//!   [`STANDBY_SLEEP_MIN`] that double, to at most [`STANDBY_SLEEP_MAX`] or, with a waiter, a short
+//!   sleep.
+//! - Polling, for [`SPIN_NS`] after traffic or a new wait, and once after each sleep.
+//! - Short sleeps, one poll per [`POLL_INTERVAL_NS`]: for [`TRAFFIC_NS`] after traffic; with a
+//!   waiter for [`TRAFFIC_WITH_WAITER_NS`] after traffic and [`NEW_WAITER_NS`] after the wait
+//!   began.
+//! - Long sleeps otherwise, of [`LONG_SLEEP_MIN`] that double up to [`LONG_SLEEP_MAX`].
 
 use std::time::Duration;
 
 use crate::helper_wakeup::{HelperState, TAKEOVER_NS, Waiters};
 
-/// Time without anything to do before the helper naps: the answer to what was sent may be near.
+/// Idle time before the helper sleeps: the response to what was sent may arrive soon.
 const SPIN_NS: u64 = 50_000;
-/// Time from one look to the next while naps are brief: less than 100 us are to pass from a
-/// packet's arrival until a sleeper goes on. The nap between two looks is shorter by as much as
-/// naps last too long on this machine: 3 us on most, 40 us on some virtual ones, where looking
-/// takes half a core (`tests/wakeup.rs` prints how much).
+/// Interval between polls in short sleeps: from a packet's arrival to the wake-up of a waiting
+/// thread less than 100 us are to pass. The sleep between two polls is shortened by the mean
+/// oversleep of this machine: 3 us on most, 40 us on some virtual ones, where polling takes half a
+/// core (`tests/wakeup.rs` prints how much).
 const POLL_INTERVAL_NS: u64 = 50_000;
-/// However late naps end, the helper leaves its core for a moment.
+/// Lower bound of a short sleep: whatever the oversleep, the helper leaves its core for a moment.
 const SHORT_SLEEP_MIN_NS: u64 = 5_000;
-/// The mean lateness, of naps of all kinds, follows that of a single one by 1 / 16: it may be
-/// anything on a busy core.
+/// Gain of the moving average of the oversleep, as a shift: 1/16, over sleeps of all kinds, because
+/// a single value can be arbitrarily large on a busy core.
 const OVERSLEEP_SHIFT: u32 = 4;
-/// Traffic keeps naps brief for this long while nobody waits.
+/// Time after traffic with short sleeps, without a waiter.
 const TRAFFIC_NS: u64 = 20_000_000;
-/// Traffic keeps naps brief for this long while somebody waits.
+/// Time after traffic with short sleeps, with a waiter.
 const TRAFFIC_WITH_WAITER_NS: u64 = 2_000_000_000;
-/// So does somebody who begins to wait, for this long: there may have been traffic that others than
-/// the helper found, and there will be more.
+/// Time after the begin of a wait with short sleeps: other threads than the helper may have found
+/// traffic, and more is likely.
 const NEW_WAITER_NS: u64 = 100_000_000;
-/// First nap after that; each further one is twice as long, up to the longest.
+/// First long sleep; each further one is twice as long, up to the maximum.
 const LONG_SLEEP_MIN: Duration = Duration::from_micros(100);
 const LONG_SLEEP_MAX: Duration = Duration::from_millis(1);
-/// First nap next to an application that drives; likewise.
+/// First sleep in standby; each further one is twice as long, up to the maximum.
 const STANDBY_SLEEP_MIN: Duration = Duration::from_micros(20);
 const STANDBY_SLEEP_MAX: Duration = Duration::from_micros(100);
 
-/// What the helper does next.
+/// Next action of the helper.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Step {
-    /// One pass. Its outcome is told to [`HelperSchedule::on_polled`].
+    /// One poll. The caller reports its outcome with [`HelperSchedule::on_polled`].
     Poll,
-    /// Looks at the clock again.
+    /// Checks again without sleeping.
     Spin,
-    /// Naps for as long at most.
+    /// Sleeps for at most this long.
     Sleep(HelperState, Duration),
 }
 
-/// The helper's plan. All times are nanoseconds of one clock.
+/// State of the schedule. All times are nanoseconds of one clock.
 #[derive(Debug)]
 pub(crate) struct HelperSchedule {
-    /// When a pass last found something to do.
+    /// Time of the last poll that was busy.
     busy_at: u64,
-    /// When the last wait began, and its number.
+    /// Time at which the last wait began, and [`Waiters::wait_seq`] of that wait.
     wait_began_at: u64,
     wait_seq: u32,
-    /// The last pass found nothing, and there was none since.
+    /// The last poll was idle, and no sleep followed.
     polled_idle: bool,
-    /// Since when the application drives, if it does.
+    /// Start of the standby state, if the application polls.
     standby_since: Option<u64>,
     standby_sleep: Duration,
     long_sleep: Duration,
-    /// How much longer than they should naps last, on average.
+    /// Moving average of the oversleep.
     oversleep_ns: u64,
 }
 
@@ -78,8 +86,8 @@ impl HelperSchedule {
         }
     }
 
-    /// What to do, given how long ago the application last drove, and who waits until the shard has
-    /// something.
+    /// Returns the next step, given the time since the application last polled and the threads that
+    /// wait for the shard.
     pub(crate) fn next(&mut self, now: u64, application_idle_ns: u64, waiters: Waiters) -> Step {
         if self.wait_seq != waiters.wait_seq {
             (self.wait_seq, self.wait_began_at) = (waiters.wait_seq, now);
@@ -95,7 +103,7 @@ impl HelperSchedule {
         if !self.polled_idle || quiet.min(waited) < SPIN_NS {
             return Step::Poll;
         }
-        // After each nap one look.
+        // One poll after each sleep.
         self.polled_idle = false;
         let awaited = waiters.any() && (quiet < TRAFFIC_WITH_WAITER_NS || waited < NEW_WAITER_NS);
         if quiet < TRAFFIC_NS || awaited {
@@ -106,7 +114,7 @@ impl HelperSchedule {
         Step::Sleep(HelperState::LongSleep, nap)
     }
 
-    /// A pass was made; it found something to do, or nothing.
+    /// Reports the outcome of a poll; `busy` if it found anything to do.
     pub(crate) fn on_polled(&mut self, now: u64, busy: bool) {
         self.polled_idle = !busy;
         if busy {
@@ -114,22 +122,23 @@ impl HelperSchedule {
         }
     }
 
-    /// [`Waiters::wait_seq`] when the last step was planned.
+    /// [`Waiters::wait_seq`] at the time of the last step.
     pub(crate) const fn wait_seq(&self) -> u32 {
         self.wait_seq
     }
 
-    /// There was something.
+    /// Records traffic.
     const fn on_traffic(&mut self, now: u64) {
         self.busy_at = now;
         self.long_sleep = LONG_SLEEP_MIN;
     }
 
-    /// A nap has lasted this long. One that somebody ended says nothing of how late naps end.
+    /// Reports the length of a sleep. One that was ended by a wake-up does not count for the
+    /// oversleep.
     pub(crate) fn on_slept(&mut self, limit: Duration, lasted_ns: u64) {
         let limit = u64::try_from(limit.as_nanos()).unwrap_or(u64::MAX);
         if let Some(late) = lasted_ns.checked_sub(limit) {
-            // One that lost its core counts no more than the time between two looks.
+            // If the thread was preempted, it counts no more than the interval between two polls.
             let late = late.min(POLL_INTERVAL_NS);
             self.oversleep_ns = self.oversleep_ns - (self.oversleep_ns >> OVERSLEEP_SHIFT)
                 + (late >> OVERSLEEP_SHIFT);
@@ -143,13 +152,13 @@ impl HelperSchedule {
     }
 
     /// An application that polled once, because it was woken, may post something and sleep again:
-    /// the first time is waited out awake.
+    /// the helper spins for the first [`TAKEOVER_NS`].
     fn standby(&mut self, now: u64, awaited: bool) -> Step {
         let since = *self.standby_since.get_or_insert(now);
         if now.saturating_sub(since) <= TAKEOVER_NS {
             return Step::Spin;
         }
-        // What was done meanwhile counts as traffic.
+        // The application's polls count as traffic.
         self.on_traffic(now);
         let max = if awaited { self.short_sleep() } else { STANDBY_SLEEP_MAX };
         let nap = self.standby_sleep.min(max);
@@ -164,8 +173,8 @@ mod tests {
 
     const LONG_AGO: u64 = u64::MAX;
 
-    /// Runs idle passes for `time`; naps last as long as they may. Returns passes made, and the
-    /// naps.
+    /// Runs idle polls for `time`; sleeps last for their limit. Returns the number of polls, and
+    /// the sleeps.
     fn idle(
         schedule: &mut HelperSchedule,
         now: &mut u64,
@@ -203,7 +212,7 @@ mod tests {
             let recent = Duration::from_nanos(TRAFFIC_WITH_WAITER_NS - SPIN_NS);
             let (passes, sleeps) = idle(&mut schedule, &mut now, recent, waiters);
             assert!(sleeps.iter().all(|&nap| nap == SHORT));
-            // One look after each nap, besides those made awake.
+            // One poll after each sleep, besides those before the first.
             let spinning = u32::try_from(SPIN_NS / 100).unwrap();
             assert!(u32::try_from(sleeps.len()).unwrap() + spinning >= passes);
             let (_, sleeps) = idle(&mut schedule, &mut now, Duration::from_secs(1), waiters);
@@ -216,7 +225,7 @@ mod tests {
         }
     }
 
-    /// Also beside somebody who has waited for long.
+    /// Also if another thread has waited for long.
     #[test]
     fn new_waiter_shortens_naps_for_a_while() {
         for before in [NO_WAITER, ONE_WAITER] {
@@ -246,9 +255,9 @@ mod tests {
         let look = u128::from(POLL_INTERVAL_NS);
         assert!((look - 40_000..look - 35_000).contains(&after(&[40_000; 100])));
         assert_eq!(after(&[1_000_000; 200]), u128::from(SHORT_SLEEP_MIN_NS));
-        // One that lost its core.
+        // The thread was preempted.
         assert!(after(&[1_000_000]) > look * 9 / 10);
-        // Ended by somebody.
+        // Ended by a wake-up.
         let mut schedule = HelperSchedule::new(0);
         schedule.on_slept(LONG_SLEEP_MAX, 3_000);
         assert_eq!(schedule.short_sleep().as_nanos(), look);
@@ -266,7 +275,7 @@ mod tests {
         let (passes, sleeps) = idle(&mut schedule, &mut now, Duration::from_secs(1), NO_WAITER);
         assert!(sleeps.iter().skip(10).all(|&nap| nap == (HelperState::LongSleep, LONG_SLEEP_MAX)));
         assert!(passes < 1_020, "{passes} looks in a second");
-        // Somebody sleeps, or something arrives: brief again at once.
+        // A thread sleeps, or a packet arrives: short sleeps again immediately.
         let (_, sleeps) = idle(&mut schedule, &mut now, Duration::from_millis(1), ONE_WAITER);
         assert!(sleeps.iter().all(|&(rest, _)| rest == HelperState::ShortSleep));
         schedule.on_polled(now, true);
@@ -285,7 +294,7 @@ mod tests {
 
     #[test]
     fn helper_takes_over_when_the_application_stops_polling() {
-        // However long it has polled, the helper looks again soon.
+        // However long the application has polled, the helper polls soon after it stops.
         for polled in [0, 30_000, 1_000_000, 1_000_000_000] {
             let (mut schedule, mut now) = (HelperSchedule::new(0), 0);
             while now < polled {

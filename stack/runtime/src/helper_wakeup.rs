@@ -1,12 +1,13 @@
-//! Who drives in mode `Helper`: the application while it polls, the helper's thread otherwise.
+//! Hand-over of polling in mode `Helper`: the application polls the shard while it is active, the
+//! helper thread otherwise.
 //!
-//! The helper learns in two ways that it is its turn: it looks, after naps of bounded length, and
-//! it is woken by those who know. A thread that posts while the helper naps for want of work wakes
-//! it; so does one that is about to sleep until the shard has something for it. Each of them
-//! writes what it has to say (a bell, a wish, the handing over) and looks at the helper's state
-//! then; the helper writes its state and looks at all of that then. With a fence between the two
-//! steps on both sides one of them sees the other. While the application drives, the helper says
-//! so in its state, and posting pays neither the fence nor a wake-up for it.
+//! The helper finds out in two ways that it has to poll: it checks after sleeps of bounded length,
+//! and other threads wake it. A thread that posts while the helper sleeps for lack of work wakes
+//! it; so does one that is about to sleep until the shard has something for it. Each of them writes
+//! its reason (a doorbell, a notification request, the hand-over) and then loads the helper's
+//! state; the helper writes its state and then loads all of those. With a fence between the two
+//! steps on both sides one of them sees the other. While the application polls, the helper's state
+//! is `Standby`, and posting pays neither the fence nor a wake-up.
 
 use std::sync::OnceLock;
 use std::time::Duration;
@@ -15,48 +16,49 @@ use crossbeam::utils::CachePadded;
 
 use crate::sync::{AtomicBool, AtomicU32, AtomicU64, Ordering, Thread, fence, park_timeout};
 
-/// The helper takes over when the application has not driven for this long.
+/// The helper takes over when the application has not polled for this long.
 pub(crate) const TAKEOVER_NS: u64 = 20_000;
 
-/// What the helper does, for those who might have to wake it.
+/// State of the helper, for threads that may have to wake it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 #[repr(u32)]
 pub(crate) enum HelperState {
-    /// Nothing that has to be ended.
+    /// Not sleeping.
     Awake = 0,
-    /// It leaves the work to the application. Also where there is no helper.
+    /// Leaves polling to the application. Also the state where there is no helper.
     Standby = 1,
-    /// It has nothing to do, and looks again soon.
+    /// Idle, sleeps briefly.
     ShortSleep = 2,
-    /// It has had nothing to do for some time, and nobody has begun to wait meanwhile.
+    /// Idle for some time, without a new waiter since: sleeps longer.
     LongSleep = 3,
 }
 
-/// Who waits until the shard has something.
+/// Threads that wait for the shard.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Waiters {
     /// Threads sleep, or may be about to.
     pub(crate) sleeping: bool,
-    /// The application has a file descriptor, and may sleep on it at any time.
+    /// The application has the file descriptor of an event channel, and may sleep on it at any
+    /// time.
     pub(crate) fd_exported: bool,
-    /// Another number whenever a wait begins.
+    /// Changes whenever a wait begins.
     pub(crate) wait_seq: u32,
 }
 
 impl Waiters {
-    /// True if somebody may wait.
+    /// True if a thread may be waiting.
     pub(crate) const fn any(self) -> bool {
         self.sleeping || self.fd_exported
     }
 }
 
-/// The state of the handing over.
+/// Shared state of the hand-over.
 pub(crate) struct HelperWakeup {
-    /// When the application last drove, in nanoseconds of the shard's clock; 0: it does not now.
+    /// Time of the application's last poll, in nanoseconds of the shard's clock; 0: handed over.
     app_polled_at: CachePadded<AtomicU64>,
     /// A [`HelperState`].
     state: CachePadded<AtomicU32>,
-    /// Those who sleep, or may be about to, until the shard has something for them.
+    /// Threads that sleep, or may be about to, until the shard has something for them.
     waiter_count: AtomicU32,
     /// See [`Waiters::fd_exported`].
     fd_exported: AtomicBool,
@@ -77,13 +79,13 @@ impl HelperWakeup {
         }
     }
 
-    /// The application drives, at this moment.
+    /// The application polls the shard now.
     #[inline]
     pub(crate) fn on_app_poll(&self, now_ns: u64) {
         self.app_polled_at.store(now_ns, Ordering::Relaxed);
     }
 
-    /// Nanoseconds since the application last drove; very many if it has handed over since.
+    /// Nanoseconds since the application last polled; `u64::MAX` if it has handed over since.
     pub(crate) fn app_idle_ns(&self, now_ns: u64) -> u64 {
         match self.app_polled_at.load(Ordering::Relaxed) {
             0 => u64::MAX,
@@ -91,7 +93,7 @@ impl HelperWakeup {
         }
     }
 
-    /// Work was posted, and its bell rung. One load while the application drives.
+    /// Work was posted, and its doorbell rung. One load while the application polls.
     #[inline]
     pub(crate) fn on_post(&self) {
         if self.state.load(Ordering::Relaxed) != HelperState::Standby as u32 {
@@ -99,34 +101,33 @@ impl HelperWakeup {
         }
     }
 
-    /// The application does not drive from now on: it sleeps until the shard has something for
-    /// it.
+    /// The application stops polling: it sleeps until the shard has something for it.
     pub(crate) fn on_app_sleep(&self) {
         self.app_polled_at.store(0, Ordering::Relaxed);
         self.wake_from(HelperState::Standby);
     }
 
-    /// Somebody sleeps, or is about to, until the shard has something: the helper is to look often
-    /// for a while. Counts until as many calls of [`HelperWakeup::remove_waiter`].
+    /// A thread sleeps, or is about to, until the shard has something: the helper polls often for a
+    /// while. Balanced by one call of [`HelperWakeup::remove_waiter`].
     pub(crate) fn add_waiter(&self) {
         self.waiter_count.fetch_add(1, Ordering::Relaxed);
         self.wait_seq.fetch_add(1, Ordering::Relaxed);
         self.wake_from(HelperState::LongSleep);
     }
 
-    /// Somebody has a descriptor from now on, and may sleep on it at any time.
+    /// The application has a file descriptor from now on, and may sleep on it at any time.
     pub(crate) fn on_fd_exported(&self) {
         self.fd_exported.store(true, Ordering::Relaxed);
         self.wait_seq.fetch_add(1, Ordering::Relaxed);
         self.wake_from(HelperState::LongSleep);
     }
 
-    /// Ends what [`HelperWakeup::add_waiter`] began; may come before it.
+    /// Undoes one [`HelperWakeup::add_waiter`]; may run before it.
     pub(crate) fn remove_waiter(&self) {
         self.waiter_count.fetch_sub(1, Ordering::Relaxed);
     }
 
-    /// True if somebody sleeps. Calls may overtake each other: for a moment the count is below 0.
+    /// True if a thread waits. Calls may be reordered: for a moment the count is below 0.
     fn has_waiters(&self) -> bool {
         matches!(self.waiter_count.load(Ordering::Relaxed), 1..0x8000_0000)
     }
@@ -140,12 +141,12 @@ impl HelperWakeup {
         }
     }
 
-    /// Ends the helper's nap if it is of this kind or a longer one.
+    /// Wakes the helper if it is in the state `least` or a later one.
     fn wake_from(&self, least: HelperState) {
         const AWAKE: u32 = HelperState::Awake as u32;
         fence(Ordering::SeqCst);
         if self.state.load(Ordering::Relaxed) >= least as u32
-            // The thread that ends a sleep wakes the helper, whichever kind of sleep it is by now.
+            // The thread that ends the sleep wakes the helper, even if the state has changed since.
             && self.state.swap(AWAKE, Ordering::AcqRel) != AWAKE
             && let Some(helper) = self.helper.get()
         {
@@ -153,15 +154,15 @@ impl HelperWakeup {
         }
     }
 
-    /// Called by the helper before anything else.
+    /// Called by the helper before any other method.
     pub(crate) fn start_helper(&self, helper: Thread) {
         // A shard has one helper.
         let _ = self.helper.set(helper);
         self.state.store(HelperState::Awake as u32, Ordering::Release);
     }
 
-    /// The helper naps for at most `limit`, unless there is reason not to: `reason` looks for what
-    /// those who wake the helper from such a nap have written before.
+    /// The helper sleeps for at most `limit`, unless `reason` returns true: it checks what threads
+    /// that wake the helper from `rest` have written before.
     pub(crate) fn sleep(&self, rest: HelperState, limit: Duration, reason: impl FnOnce() -> bool) {
         self.state.store(rest as u32, Ordering::Release);
         fence(Ordering::SeqCst);
@@ -184,7 +185,7 @@ mod tests {
         wakeup.add_waiter();
         let one_waiter = wakeup.waiters();
         assert!(one_waiter.any() && one_waiter.sleeping && one_waiter.wait_seq != start.wait_seq);
-        // Another one, beside.
+        // A second waiter.
         wakeup.add_waiter();
         assert_ne!(wakeup.waiters().wait_seq, one_waiter.wait_seq);
         wakeup.remove_waiter();
@@ -206,8 +207,8 @@ mod proofs {
     use crate::doorbell::Doorbells;
     use crate::sync::Arc;
 
-    // Naps have no end here but being woken: whoever is not woken sleeps for ever, which loom
-    // reports.
+    // Sleeps end here only by a wake-up: a helper that is not woken sleeps forever, and loom
+    // reports that.
 
     fn helper(
         wakeup: &Arc<HelperWakeup>,
@@ -220,7 +221,7 @@ mod proofs {
         })
     }
 
-    /// Work that is posted while the helper lies down is found, or wakes it.
+    /// Work that is posted while the helper goes to sleep is found, or wakes it.
     #[test]
     fn posted_work_ends_a_sleep() {
         loom::model(|| {
@@ -236,7 +237,7 @@ mod proofs {
                     }
                 })
             };
-            // It has taken over.
+            // The helper has taken over.
             while wakeup.state.load(Ordering::Acquire) == HelperState::Standby as u32 {
                 thread::yield_now();
             }
@@ -246,7 +247,7 @@ mod proofs {
         });
     }
 
-    /// An application that hands over is seen, or wakes the helper that had left the work to it.
+    /// The helper on standby sees that the application hands over, or is woken by it.
     #[test]
     fn sleeping_application_wakes_the_helper() {
         loom::model(|| {
@@ -263,8 +264,8 @@ mod proofs {
         });
     }
 
-    /// Whoever arms a queue and sleeps is known to the helper before it naps for long, also beside
-    /// somebody who has slept for some time.
+    /// The helper sees a thread that arms a queue before it sleeps for long, also if another thread
+    /// has waited for some time.
     #[test]
     fn new_waiter_ends_a_long_sleep() {
         loom::model(|| {

@@ -1,7 +1,8 @@
-//! In which order regions and windows are withdrawn: what makes it safe to free their memory.
+//! Order of the steps that invalidate memory regions and memory windows, so that their memory can
+//! be freed safely.
 //!
-//! Each function is given the way to wait for the passes that run ([`synchronize`]), so that
-//! its proof runs the sequence itself.
+//! Each function takes as `wait` the wait for running polls ([`synchronize`]), so that its proof
+//! runs the sequence itself.
 //!
 //! [`synchronize`]: crate::qsbr::synchronize
 
@@ -9,27 +10,28 @@ use ferrowarp_proto::ddp::regions::{RegionTable, Stag, WindowKeys};
 
 use crate::sync::relax;
 
-/// Withdraws a region and every window bound to it. When it returns, no pass uses the memory and
-/// none will: it can be freed.
+/// Invalidates a region and every window bound to it. When it returns, no poll uses the memory and
+/// none will, so it can be freed.
 pub(crate) fn revoke_region(regions: &RegionTable, region: Stag, mut wait: impl FnMut()) {
     regions.invalidate(region);
-    // No look-up by the region's STag is under way after this, and no request that was binding a
-    // window to it: each has bound it, or is refused.
+    // After this, no lookup by the region's STag is in progress, and no request that was binding a
+    // window to it: each has bound it, or has failed.
     wait();
     if regions.invalidate_windows(region) {
-        // Nor one by a window, whoever invalidated it: the peer or the window's owner may have
-        // done so within the pass that is using it.
+        // Nor is a lookup by a window, whoever invalidated it: the peer or the window's owner may
+        // have done so during the poll that is using it.
         wait();
     }
-    // Whoever did may not have counted it yet; the slot may count the windows of another soon.
+    // The thread that unbound a window may not have decremented the count yet, and the slot may
+    // soon count the windows of another region.
     let mut attempts = 0;
     while regions.window_count(region) > 0 {
         relax(&mut attempts);
     }
 }
 
-/// Takes a window back: when it returns, nobody reaches memory by it, and requests to bind it that
-/// are queued will fail. Returns an STag of its new tag, and whether it was bound.
+/// Revokes a window: when it returns, no memory is accessible through it, and queued requests to
+/// bind it will fail. Returns an STag with its new tag, and true if the window was bound.
 pub(crate) fn revoke_window(
     regions: &RegionTable,
     keys: &mut WindowKeys,
@@ -37,15 +39,15 @@ pub(crate) fn revoke_window(
     mut wait: impl FnMut(),
 ) -> (Stag, bool) {
     let renamed = keys.revoke(regions, window);
-    // A request that was carried out before is done after this.
+    // After this, a bind request that was executing before is complete.
     wait();
     let was_bound = regions.unbind(window);
-    // Bound or not: the peer may have invalidated it within the pass that is using it.
+    // Bound or not: the peer may have invalidated it during the poll that is using it.
     wait();
     (renamed, was_bound)
 }
 
-/// Ends a window for good, and gives its slot back.
+/// Deallocates a window and frees its slot.
 pub(crate) fn dealloc_window(regions: &RegionTable, window: Stag, mut wait: impl FnMut()) {
     regions.retire_window(window);
     wait();
@@ -76,8 +78,8 @@ mod tests {
         Bind { rkey, lkey, addr: 0, len: 64, access: Access::REMOTE_WRITE, zero_based: true }
     }
 
-    /// A pass resolves through a window; its owner revokes the window while the region's owner
-    /// waits for passes. The pass may have begun after that wait did: it needs another.
+    /// A poll resolves through a window; its owner revokes the window while the region's owner
+    /// waits for polls. The poll may have begun after that wait did, so a second wait is required.
     #[test]
     fn revoked_region_waits_once_more_for_its_windows() {
         let (regions, region, window) = table();

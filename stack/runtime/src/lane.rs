@@ -1,4 +1,4 @@
-//! The shard's end of a queue pair's work queues: from the rings into the engine.
+//! Shard's side of a queue pair's work queues: moves requests from the rings into the engine.
 
 use std::sync::Arc;
 
@@ -12,10 +12,10 @@ use crate::memory::HostMemory;
 use crate::qp::QpShared;
 use crate::spsc::Consumer;
 
-/// Send requests moved from one ring per pass.
+/// Send requests taken from one ring per poll.
 const TAKE_COUNT_MAX: usize = 64;
 
-/// The engine's side of one queue pair, as far as posting goes.
+/// Posting interface of the engine.
 pub(crate) trait Poster {
     fn send_room(&self, qp: QpId) -> usize;
     fn recv_room(&self, qp: QpId) -> usize;
@@ -51,7 +51,7 @@ impl<D: Device> Poster for Engine<D, HostMemory, CqRings> {
     }
 }
 
-/// A queue pair's rings at the shard.
+/// Shard's side of a queue pair's rings.
 pub(crate) struct Link {
     pub(crate) id: QpId,
     pub(crate) qp: Arc<QpShared>,
@@ -59,15 +59,16 @@ pub(crate) struct Link {
     recvs: Lane<RecvWr>,
 }
 
-/// One work queue.
+/// Shard's side of one work queue.
 struct Lane<T> {
     ring: Consumer<T>,
     cq: CqId,
-    /// Requests the queue holds at most; the engine's has the same room.
+    /// Capacity of the queue, in requests; the engine's queue has the same.
     max: usize,
-    /// Requests ever taken from the ring.
+    /// Requests taken from the ring since creation.
     taken: u64,
-    /// A request that the engine did not take, to be reported when those before it are.
+    /// Completion of a request that the engine rejected, to be reported after all requests before
+    /// it.
     refused: Option<Wc>,
 }
 
@@ -76,8 +77,8 @@ impl<T> Lane<T> {
         Self { ring, cq, max, taken: 0, refused: None }
     }
 
-    /// Reports the refused request, if the engine has reported all before it and there is space.
-    /// True if none is left.
+    /// Reports the rejected request, if the engine has completed all before it and the CQ has
+    /// space. True if none is left to report.
     fn report(&mut self, room: usize, rings: &mut CqRings) -> bool {
         let Some(wc) = self.refused else {
             return true;
@@ -89,21 +90,22 @@ impl<T> Lane<T> {
         done
     }
 
-    /// Requests that no longer occupy the queue, given the engine's room.
+    /// Number of requests that no longer occupy the queue, given the free slots of the engine's
+    /// queue.
     fn retired(&self, room: usize) -> u64 {
         let held = self.max.saturating_sub(room) + usize::from(self.refused.is_some());
         self.taken - held as u64
     }
 }
 
-/// What happened to the requests of one ring.
+/// Result of taking requests from one ring.
 struct Taken {
     any: bool,
-    /// Some are left: look again in the next pass.
+    /// Some are left for the next poll.
     again: bool,
 }
 
-/// Moves requests of one lane into the engine.
+/// Moves at most `max` requests of one work queue into the engine.
 fn take<T, P: Poster>(
     lane: &mut Lane<T>,
     max: usize,
@@ -147,17 +149,17 @@ impl Link {
         }
     }
 
-    /// True if completions of either kind go to `cq`.
+    /// True if send or receive completions go to `cq`.
     pub(crate) fn uses(&self, cq: CqId) -> bool {
         self.sends.cq == cq || self.recvs.cq == cq
     }
 
-    /// Moves posted requests into the engine. Returns whether there were any, and whether to
-    /// look again.
+    /// Moves posted requests into the engine. Returns two flags: there were any; the next poll has
+    /// to try again.
     pub(crate) fn serve<P: Poster>(&mut self, poster: &mut P) -> (bool, bool) {
         let id = self.id;
-        // All receives at once: what the application sends after posting them, a credit perhaps,
-        // leaves in this same pass, and the answer may need every one.
+        // All receives in one poll: what the application sends after posting them, for example a
+        // credit, leaves in the same poll, and the response may need every one of them.
         let recv_count_max = self.recvs.max;
         let recvs = take(
             &mut self.recvs,
@@ -183,14 +185,15 @@ impl Link {
         (recvs.any || sends.any, recvs.again || sends.again)
     }
 
-    /// Shows the application how many requests have left the queues.
+    /// Publishes to the application how many requests have left the queues.
     #[inline]
     pub(crate) fn show_room(&self, send_room: usize, recv_room: usize) {
         self.qp.set_retired(self.sends.retired(send_room), self.recvs.retired(recv_room));
     }
 }
 
-/// The completion of a request that was posted in time but came too late for the engine.
+/// Completion of a request that was posted successfully and that the engine rejects because its
+/// state has changed.
 fn refusal(qp: QpId, wr_id: u64, opcode: WcOpcode, error: PostError) -> Wc {
     let status = match error {
         PostError::TooLong | PostError::TooMany | PostError::Misaligned => WcStatus::LocalLength,
@@ -220,7 +223,7 @@ mod tests {
     const ID: QpId = QpId { index: 0, generation: 0 };
     const RECV_COUNT_MAX: usize = 256;
 
-    /// An engine that takes requests while it has room, unless the stream has ended.
+    /// Engine that takes requests while it has free slots, unless the stream has ended.
     struct Fake {
         room: usize,
         ended: bool,
@@ -266,7 +269,7 @@ mod tests {
         let (recvs, recvs_taken) = ring(4);
         let qp = Arc::new(QpShared::new(sends, 4, recvs, 4));
         let link = Link::new(ID, Arc::clone(&qp), (sends_taken, cq, 4), (recvs_taken, cq, 4));
-        // The lane's own ring is replaced by one that the test fills.
+        // Replace the send ring by one that the test fills.
         let (posted, taken) = ring(4);
         let sends = Lane::new(taken, cq, 4);
         (

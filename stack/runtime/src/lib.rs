@@ -1,19 +1,19 @@
 //! ferrowarp: iWARP (RDMA over TCP) in user space, on DPDK.
 //!
-//! A [`Context`] is an address on a device. From it come a protection domain ([`Pd`]), completion
-//! queues ([`Cq`]), registered memory ([`Mr`]) and windows on it ([`Mw`]), queue pairs ([`Qp`]),
-//! receive queues that these share ([`Srq`]) and listeners ([`Listener`]); their names and manners
-//! are those of verbs.
+//! A [`Context`] is an open device with its addresses. From it come protection domains ([`Pd`]),
+//! completion queues ([`Cq`]), memory regions ([`Mr`]) and memory windows ([`Mw`]), queue pairs
+//! ([`Qp`]), shared receive queues ([`Srq`]) and listeners ([`Listener`]); names and behavior are
+//! those of verbs.
 //!
-//! Posting puts a request in a ring; polling takes completions from one. In between somebody has
-//! to *drive*: the application's own polling calls ([`DriveMode::Inline`]), a thread pinned to a
-//! core ([`DriveMode::Dedicated`]), or a helper that steps in when the application is elsewhere
-//! ([`DriveMode::Helper`]).
+//! Posting writes a request to a ring; polling a completion queue reads completions from one. In
+//! between a thread has to *drive* the shard, that is, poll its engine and port: the application's
+//! own polling calls ([`DriveMode::Inline`]), a thread pinned to a core ([`DriveMode::Dedicated`]),
+//! or a helper thread that takes over while the application does not poll ([`DriveMode::Helper`]).
 //!
 //! # Example
 //!
-//! Two contexts joined inside the process; one writes to the other's memory, reads it back and
-//! says that it is done.
+//! Two contexts connected inside the process; one writes to the other's memory, reads it back and
+//! sends a message at the end.
 //!
 //! ```
 //! use std::time::Duration;
@@ -27,7 +27,7 @@
 //!     let (left, right) = Context::ring_pair(config("198.18.0.1")?, config("198.18.0.2")?)?;
 //!     let patience = Duration::from_secs(5);
 //!
-//!     // Each end: a protection domain, a completion queue, memory and a queue pair.
+//!     // On each side: a protection domain, a completion queue, memory and a queue pair.
 //!     let (pd_l, cq_l) = (left.alloc_pd(), left.create_cq(64)?);
 //!     let (pd_r, cq_r) = (right.alloc_pd(), right.create_cq(64)?);
 //!     let mr_l = pd_l.register(left.allocate(4096)?, Access::LOCAL_WRITE)?;
@@ -43,7 +43,7 @@
 //!     )?;
 //!     qp_r.post_recv(RecvWr { wr_id: 9, sg_list: SgList::from_iter([mr_r.sge(2048, 64)]) })?;
 //!
-//!     // The listener tells the caller where its memory is, as private data.
+//!     // The responder advertises its memory in private data.
 //!     let listener = right.listen(4791, 1)?;
 //!     qp_l.connect("198.18.0.2:4791".parse()?, ConnParam::default())?;
 //!     let request = listener.accept_timeout(patience).ok_or("nobody called")?;
@@ -56,7 +56,7 @@
 //!     let remote = u64::from_be_bytes(addr.try_into()?);
 //!     let rkey = u32::from_be_bytes(rkey.try_into()?);
 //!
-//!     // Write, read back elsewhere, and send.
+//!     // Write, read back to another offset, and send.
 //!     mr_l.write(0, b"hello");
 //!     let payload = Payload::Gather(SgList::from_iter([mr_l.sge(0, 5)]));
 //!     let inline = Payload::Inline(b"done".iter().copied().collect());
@@ -84,16 +84,16 @@
 //!
 //! # Atomic operations and immediate data
 //!
-//! [`Operation::Atomic`] changes a word of eight bytes at the peer and fetches what it was before;
-//! [`Operation::Immediate`] and [`Operation::WriteImmediate`] use up a receive of the peer, whose
-//! completion carries eight bytes ([`Wc::immediate`]) and says that everything written before is
-//! in place. Both are of RFC 7306, which a peer may not have: [`Config::extensions`].
+//! [`Operation::Atomic`] changes a word of eight bytes at the peer and returns its previous value.
+//! [`Operation::Immediate`] and [`Operation::WriteImmediate`] consume a receive of the peer, whose
+//! completion carries eight bytes ([`Wc::immediate`]) and reports that everything written before is
+//! placed. Both are defined in RFC 7306, which a peer need not support: [`Config::extensions`].
 //!
-//! Atomic operations are carried out with the processor's own atomic instructions. No update is
-//! lost between queue pairs, contexts that register the same memory, and local threads, as long as
-//! these use [`Mr::atomic`] or an `AtomicU64` of their own. RDMA Writes and plain copies to the
-//! word are not atomic towards them. The word is a number in the byte order of the machine that
-//! holds it, the operands and the word that comes back are numbers.
+//! Atomic operations are executed with the processor's own atomic instructions. No update is lost
+//! between queue pairs, contexts that register the same memory, and local threads, as long as these
+//! use [`Mr::atomic`] or an `AtomicU64` of their own. RDMA Writes and plain copies to the word are
+//! not atomic with respect to them. The word is a number in the byte order of the machine that
+//! holds it; operands and returned value are numbers.
 //!
 //! ```
 //! # use std::time::Duration;
@@ -121,7 +121,7 @@
 //! # let request = listener.accept_timeout(patience).ok_or("nobody called")?;
 //! # request.accept(&qp_r, ConnParam::default())?;
 //! # qp_l.wait_established(patience)?;
-//! // `left` and `right` are connected as above. The word to count with is on the right.
+//! // `left` and `right` are connected as above. The counter is on the right.
 //! let counter = pd_r.register(right.allocate(8)?, Access::REMOTE_ATOMIC)?;
 //! let before = pd_l.register(left.allocate(8)?, Access::LOCAL_WRITE)?;
 //! qp_r.post_recv(RecvWr { wr_id: 9, sg_list: SgList::new() })?;
@@ -133,7 +133,7 @@
 //!     Operation::Immediate { data: *b"counted!", solicited: false },
 //! ];
 //! for (wr_id, operation) in (1..).zip(operations) {
-//!     // The fence: what is said of the addition comes after it.
+//!     // Fence: the Immediate Data is sent after the addition has completed.
 //!     qp_l.post_send(SendWr { wr_id, operation, signaled: true, fence: true })?;
 //! }
 //! let (mut here, mut there) = (Vec::new(), Vec::new());
@@ -148,48 +148,50 @@
 //! # }
 //! ```
 //!
-//! # Sleeping until there is something
+//! # Waiting for completions
 //!
-//! A [`CompChannel`] tells of completions on queues that were armed for it ([`Cq::req_notify`]), of
-//! any or of those alone that the peer asked for with a solicited event. It has a file descriptor
-//! to be polled with others, and [`CompChannel::wait`].
+//! A [`CompChannel`] reports completions on queues that were armed for it ([`Cq::req_notify`]):
+//! any, or only those that are solicited or in error. It has a file descriptor to be polled with
+//! others, and [`CompChannel::wait`].
 //!
 //! # Clean-up
 //!
-//! Clean-up order does not matter: every handle keeps alive what it needs. Success of a request is
-//! a promise: closing or dropping lingers, for a bounded time, until the peer has acknowledged what
-//! was completed.
+//! The order of clean-up does not matter: every handle keeps alive what it needs. Successful
+//! completion promises delivery: closing or dropping lingers, for a bounded time, until the peer
+//! has acknowledged what was completed.
 //!
 //! # What the protocol leaves to the application
 //!
-//! - *Advertising.* No message of the protocol tells the peer an STag, an address or a length: the
-//!   application does, in private data or in a Send.
-//! - *Flow control.* Nor does one count receive buffers: a Send that finds none ends the
-//!   connection. Post before the peer sends, or agree on credits; [`Srq::arm`] warns in time.
-//!   Queue pairs that share a receive queue may empty it for each other, unless [`Srq::cap`] says
-//!   how many buffers each may hold.
-//! - *When bytes are there.* A receive buffer is defined from the completion of the receive on,
-//!   the sink of an RDMA Read from the Read's completion on, and the target of an RDMA Write when a
-//!   Send posted after it completes at its receiver. Looking at the bytes themselves is no proof,
-//!   but for the last byte of a Write that arrives in order ([`Mr::load_last`]).
-//! - *Knowing that a Write has arrived.* Post a Send after it and wait for that at the other end,
-//!   or post an RDMA Read after it and wait for that here.
-//! - *Reads are overtaken.* A Send or Write posted after an RDMA Read may take effect before the
-//!   Read does. The fence of [`SendWr`] holds it back until all earlier Reads have completed.
-//! - *Overlaps.* Where operations under way write the same bytes, or the application writes them
-//!   too, any of them may win.
-//! - *Read depths.* [`ConnParam`] says how many Reads this end serves and issues at a time; with
-//!   revision 2 of MPA the ends agree, else the application sees to it that neither issues more
-//!   than the other serves.
-//! - *The end.* [`Qp::close`] at either end ends the connection when what was posted there is done;
-//!   that the other end is done with its own is the application's to know. [`Qp::half_close`] and
-//!   [`ConnParam::half_close`] let each end finish in its own time, [`Qp::disconnect`] flushes what
-//!   is not done. A connection that the peer abused is ended by the stack, with a Terminate.
-//! - *What is exposed.* Every region and window belongs to a protection domain, or to one queue
-//!   pair of it. Only memory of this process can be registered: a [`Buffer`], or by
-//!   [`Pd::register_raw`] what the caller vouches for.
-//! - *Who is there.* Nothing here authenticates the peer: do so by other means before rights are
-//!   granted to it.
+//! - *Advertising.* No message of the protocol carries an STag, an address or a length to the peer:
+//!   the application does, in private data or in a Send.
+//! - *Flow control.* Nor does the protocol count receive buffers: a Send that finds none ends the
+//!   connection. Post before the peer sends, or agree on credits; [`Srq::arm`] gives an early
+//!   warning. Queue pairs that share a receive queue may empty it for each other, unless
+//!   [`Srq::cap`] limits the buffers that each may hold.
+//! - *Defined contents.* A receive buffer is defined from the completion of the receive on, the
+//!   sink of an RDMA Read from the Read's completion on, and the target of an RDMA Write when a
+//!   Send posted after it completes at its receiver. Polling the bytes themselves is no proof,
+//!   except for the last byte of a Write that arrives in order ([`Mr::load_last`]).
+//! - *Completion of a Write at the peer.* Post a Send after it and wait for that at the peer, or
+//!   post an RDMA Read after it and wait for the Read's completion locally.
+//! - *Order of Reads and later requests.* A Send or Write posted after an RDMA Read may take effect
+//!   before the Read does. The fence of [`SendWr`] delays it until all earlier Reads have
+//!   completed.
+//! - *Overlaps.* Where outstanding operations write the same bytes, or the application writes them
+//!   too, the result is that of any of them.
+//! - *IRD and ORD.* [`ConnParam`] sets how many Reads the local peer serves and issues at a time.
+//!   With MPA revision 2 they are negotiated; otherwise the application ensures that neither peer
+//!   issues more than the other serves.
+//! - *Closing.* [`Qp::close`] at either peer ends the connection when the requests posted there are
+//!   done; only the application knows when the remote peer is done with its own. [`Qp::half_close`]
+//!   and [`ConnParam::half_close`] let each peer finish separately, [`Qp::disconnect`] flushes
+//!   outstanding requests. If the peer violates the protocol, the stack ends the connection with a
+//!   Terminate.
+//! - *Exposed memory.* Every region and window belongs to a protection domain, or to one queue pair
+//!   of it. Only memory of this process can be registered: a [`Buffer`], or with
+//!   [`Pd::register_raw`] memory that the caller guarantees.
+//! - *Authentication.* The stack does not authenticate the peer: do so by other means before
+//!   granting it access rights.
 
 #![cfg_attr(loom, allow(dead_code, reason = "proofs use a part of the lock-free modules"))]
 

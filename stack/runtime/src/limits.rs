@@ -1,41 +1,40 @@
-//! What one context may take of the machine at a time, and the account of what it has taken.
+//! Resource limits of one context, and the accounting of what it uses: the Privileged Resource
+//! Manager of RFC 5042 section 7.1.2.
 //!
-//! A context is its own tenant: everything scarce is asked of the account here, or of the engine
-//! behind the gate, and refused with the limit's name when it is reached (RFC 5042 section 7.1.2
-//! calls this the Privileged Resource Manager).
+//! Each context is accounted separately. Scarce resources are acquired here, or from the engine
+//! under the shard's lock, and a request over a limit fails with the name of the limit.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::error::LimitError;
 
-/// Bounds of one context, beside [`Config::regions_max`](crate::Config::regions_max) and
-/// [`Config::qps_max`](crate::Config::qps_max). The defaults suit a program that is alone on its
-/// machine; who shares it with others sets them lower.
+/// Resource limits of one context, beside [`Config::regions_max`](crate::Config::regions_max) and
+/// [`Config::qps_max`](crate::Config::qps_max). The defaults suit a program that has the machine to
+/// itself; lower them on a shared one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
     /// Bytes registered at a time, in all regions together.
     pub registered_bytes_max: u64,
-    /// Completions that all completion queues together can hold.
+    /// Sum of the capacities of all completion queues.
     // req: RDMAP-294
     pub cq_entries_max: u64,
-    /// Requests that the queues of all queue pairs and all shared receive queues together can
-    /// hold.
+    /// Sum of the capacities of all send, receive and shared receive queues, in requests.
     pub queue_entries_max: u64,
-    /// Connections at a time, those that linger after their end included.
+    /// Connections at a time, including those that linger after their end.
     pub connections_max: usize,
-    /// Connections at a time whose handshake a peer began and has not completed; beyond it peers
-    /// are answered without keeping anything.
+    /// Connections at a time in SYN-RECEIVED; beyond it the stack answers SYNs without keeping
+    /// state.
     pub half_open_max: usize,
-    /// Connections whose peers have completed the handshake and not sent a whole start-up request,
-    /// over all listeners: 4,096. Beyond it one of the peer address that has most of them is reset.
+    /// Connections whose peers have completed the TCP handshake and not sent a whole MPA request,
+    /// over all listeners: 4,096. Beyond it one of the peer address with the most of them is reset.
     pub awaiting_request_max: usize,
-    /// Bytes of memory for FPDUs that have arrived in part, over all connections; taken as needed:
-    /// 128 MiB. Beyond it each connection still keeps one of up to 2 KiB; longer ones wait.
+    /// Bytes of memory for incomplete FPDUs, over all connections; allocated as needed: 128 MiB.
+    /// Beyond it each connection still buffers one of up to 2 KiB; longer ones wait.
     pub partial_bytes_max: usize,
-    /// Bytes of memory for segments that came ahead of their turn, over all connections, beside
-    /// half of the port's spare frames; taken as needed, and kept: 16 MiB. Beyond it such segments
-    /// are dropped.
+    /// Bytes of memory for copies of out-of-order segments, over all connections, in addition to
+    /// half of the port's spare frames; allocated as needed, and kept: 16 MiB. Beyond it such
+    /// segments are dropped.
     pub ooo_bytes_max: usize,
 }
 
@@ -54,7 +53,7 @@ impl Default for Limits {
     }
 }
 
-/// What can be taken.
+/// Accounted resource.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Resource {
     RegisteredBytes,
@@ -63,7 +62,7 @@ pub(crate) enum Resource {
 }
 
 impl Resource {
-    /// What it is, and the setting that limits it.
+    /// Name of the resource, and of the setting that limits it.
     const fn names(self) -> (&'static str, &'static str) {
         match self {
             Self::RegisteredBytes => ("registered bytes", "limits.registered_bytes_max"),
@@ -73,7 +72,7 @@ impl Resource {
     }
 }
 
-/// The account of one context.
+/// Resource accounting of one context.
 #[derive(Debug)]
 pub(crate) struct ResourceLimits {
     limits: Limits,
@@ -93,7 +92,7 @@ impl ResourceLimits {
         }
     }
 
-    /// Takes so many until the grant is dropped.
+    /// Acquires `count` until the permit is dropped.
     pub(crate) fn acquire(
         self: &Arc<Self>,
         what: Resource,
@@ -117,7 +116,7 @@ impl ResourceLimits {
     }
 }
 
-/// What was taken; given back when dropped.
+/// Acquired resources; released when dropped.
 #[derive(Debug)]
 pub(crate) struct Permit {
     limits: Arc<ResourceLimits>,

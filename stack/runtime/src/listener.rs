@@ -1,4 +1,4 @@
-//! Listeners and the connection requests they take.
+//! Listeners and their connection requests.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,7 +10,7 @@ use crate::context::ContextInner;
 use crate::events::{AsyncEvent, EventSource};
 use crate::qp::Qp;
 
-/// Requests that wait to be taken; shared with the shard.
+/// Pending connection requests of a listener; shared with the shard.
 pub(crate) struct Backlog {
     queue: ArrayQueue<(RequestId, Box<ConnInfo>)>,
     source: Arc<EventSource>,
@@ -35,8 +35,8 @@ impl Backlog {
         self.queue.is_full()
     }
 
-    /// Drops the requests that `is_alive` denies. Only the shard adds any, and it is the one that
-    /// calls this: those that stay have room.
+    /// Drops the requests for which `is_alive` returns false. Called by the shard, which alone adds
+    /// requests, so those that are kept find free slots.
     pub(crate) fn retain(&self, is_alive: impl Fn(RequestId) -> bool) {
         for _ in 0..self.queue.len() {
             let Some((request, offer)) = self.queue.pop() else { break };
@@ -52,7 +52,7 @@ impl Backlog {
     }
 }
 
-/// Takes connection requests on a port until it is dropped.
+/// Listener for connection requests on a port, until it is dropped.
 pub struct Listener {
     context: Arc<ContextInner>,
     port: u16,
@@ -75,13 +75,13 @@ impl Listener {
         Ok(Self { context: Arc::clone(context), port, backlog })
     }
 
-    /// The port.
+    /// TCP port.
     #[must_use]
     pub const fn port(&self) -> u16 {
         self.port
     }
 
-    /// The oldest request not yet taken; drives the shard if there is none.
+    /// Removes and returns the oldest request; polls the shard if there is none.
     #[must_use]
     pub fn poll(&self) -> Option<ConnRequest> {
         self.pop().or_else(|| {
@@ -90,9 +90,9 @@ impl Listener {
         })
     }
 
-    /// Waits for a request. Sleeps, unless the shard is driven by the application alone
-    /// ([`DriveMode::Inline`]): then it drives meanwhile, and the other end of a pair made by
-    /// [`Context::ring_pair`] as well. `None` after `timeout`, or once the context is closed.
+    /// Waits for a request. Sleeps, unless only the application polls the shard
+    /// ([`DriveMode::Inline`]): then it polls while it waits, and the other context of a pair made
+    /// by [`Context::ring_pair`] as well. `None` after `timeout`, or once the context is closed.
     ///
     /// [`DriveMode::Inline`]: crate::DriveMode::Inline
     /// [`Context::ring_pair`]: crate::Context::ring_pair
@@ -113,7 +113,7 @@ impl Drop for Listener {
         self.context.shard.control(|machine, now| {
             machine.unlisten(port);
             while let Some((request, _)) = self.backlog.queue.pop() {
-                // It may have ended meanwhile.
+                // Fails if the connection has ended in the meantime.
                 let _ = machine.reject(now, request, ReadDepths::default(), &[]);
             }
         });
@@ -121,7 +121,7 @@ impl Drop for Listener {
     }
 }
 
-/// A peer that asks to connect. Dropping it unanswered rejects.
+/// Connection request of an initiator. Dropping it unanswered rejects it.
 pub struct ConnRequest {
     context: Arc<ContextInner>,
     id: RequestId,
@@ -130,39 +130,40 @@ pub struct ConnRequest {
 }
 
 impl ConnRequest {
-    /// What the peer offers, from our point of view.
+    /// Offer of the initiator; IRD and ORD are given from the responder's point of view.
     #[must_use]
     pub const fn offer(&self) -> &ConnInfo {
         &self.offer
     }
 
-    /// Accepts with a queue pair of the listener's context that is idle. The outcome is an event
-    /// of the queue pair: see [`Qp::wait_established`].
+    /// Accepts with an idle queue pair of the listener's context. The outcome is an event of the
+    /// queue pair: see [`Qp::wait_established`].
     ///
     /// # Errors
-    /// [`CmError`]: `Gone` if the peer gave up meanwhile or the queue pair is of another context.
-    /// The peer is rejected then.
+    /// [`CmError`]: `Gone` if the initiator has given up in the meantime or the queue pair is of
+    /// another context. On error the request is rejected.
     pub fn accept(mut self, qp: &Qp, param: ConnParam) -> Result<(), CmError> {
         if !qp.belongs_to(&self.context) {
             return Err(CmError::Gone);
         }
         let request = self.id;
         let result = qp.control(|machine, now, qp| machine.accept(now, request, qp, &param));
-        // On failure the drop rejects.
+        // On failure the drop rejects it.
         self.answered = result.is_ok();
         result
     }
 
-    /// Rejects; the peer's application gets `private_data`.
+    /// Rejects the request; the initiator's application receives `private_data`.
     ///
     /// # Errors
-    /// `PrivateDataTooLong`, `Gone` if the peer gave up meanwhile.
+    /// `PrivateDataTooLong`, `Gone` if the initiator has given up in the meantime.
     pub fn reject(mut self, private_data: &[u8]) -> Result<(), CmError> {
         self.send_reject(ReadDepths::default(), private_data)
     }
 
-    /// The same for want of RDMA Reads: tells a peer that asked with revision 2 how many this end
-    /// would have to serve and to issue, so that it can ask again (RFC 6581 section 9.1).
+    /// Rejects because of the RDMA Read depths: the reply to a request of MPA revision 2 carries
+    /// `reads`, the IRD and ORD of this responder, so that the initiator can try again with others
+    /// (RFC 6581 section 9.1).
     ///
     /// # Errors
     /// As [`ConnRequest::reject`].
@@ -187,7 +188,7 @@ impl ConnRequest {
 impl Drop for ConnRequest {
     fn drop(&mut self) {
         if !self.answered {
-            // It may have ended meanwhile.
+            // Fails if the connection has ended in the meantime.
             let _ = self.send_reject(ReadDepths::default(), &[]);
         }
     }

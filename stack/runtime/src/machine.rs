@@ -1,4 +1,4 @@
-//! What the gate of a shard guards: the engine, and the shard's ends of all queues.
+//! State under a shard's lock: the engine, and the shard's side of all queues.
 
 use std::collections::HashMap;
 use std::net::SocketAddr;
@@ -24,25 +24,25 @@ use crate::listener::Backlog;
 use crate::memory::HostMemory;
 use crate::srq::{SrqConsumer, SrqLimit};
 
-/// Events routed per pass.
+/// Engine events routed per poll.
 const EVENT_COUNT_MAX: usize = 64;
 
-/// The engine with everything around it, whatever the device. One virtual call per pass.
+/// Engine and queues of a shard, independent of the device type. One virtual call per poll.
 pub(crate) trait Machine: Send {
-    /// Takes posted work, lets the engine run, hands out events and completions. True if there
-    /// was anything to do.
+    /// One poll: takes posted work, runs the engine, publishes events and completions. True if
+    /// there was anything to do.
     fn pass(&mut self, now: Instant, bells: &Doorbells) -> bool;
-    /// Shows room and completions that an action outside a pass made.
+    /// Publishes free queue slots and completions that result from an action outside a poll.
     fn settle(&mut self);
 
     fn add_cq(&mut self, feed: CqProducer) -> CqId;
     fn remove_cq(&mut self, cq: CqId);
 
     fn create_qp(&mut self, init: QpInit) -> Result<QpId, CmError>;
-    /// Ties the rings to a queue pair just created.
+    /// Connects the rings to a queue pair just created.
     fn attach(&mut self, link: Link);
     fn destroy_qp(&mut self, now: Instant, qp: QpId);
-    /// `None` if there is no such queue pair.
+    /// Access scope of the queue pair; `None` if it does not exist.
     fn qp_reach(&self, qp: QpId) -> Option<AccessScope>;
 
     fn create_srq(&mut self, pd: u32, end: SrqConsumer) -> Result<SrqId, SrqError>;
@@ -51,7 +51,7 @@ pub(crate) trait Machine: Send {
     fn cap_srq(&mut self, srq: SrqId, cap: usize) -> Result<(), SrqError>;
     fn destroy_srq(&mut self, srq: SrqId);
 
-    /// `unframed`: what comes has no start-up frames.
+    /// `unframed`: the connections have no MPA start-up frames.
     fn listen(&mut self, port: u16, backlog: Arc<Backlog>, unframed: bool) -> Result<(), CmError>;
     fn unlisten(&mut self, port: u16);
     fn connect(
@@ -76,22 +76,22 @@ pub(crate) trait Machine: Send {
         data: &[u8],
     ) -> Result<(), CmError>;
     fn disconnect(&mut self, now: Instant, qp: QpId) -> Result<(), CmError>;
-    /// In good order: what was posted is taken first. `half`: the peer may go on for as long as it
-    /// likes.
+    /// Closes gracefully: posted requests are taken first. `half`: closes only the local direction;
+    /// the peer may send for as long as it wants.
     fn close(&mut self, now: Instant, qp: QpId, half: bool) -> Result<(), CmError>;
     fn terminate(&mut self, now: Instant, qp: QpId, cause: Abort) -> Result<(), CmError>;
     fn stream_send(&mut self, qp: QpId, bytes: &[u8]) -> Result<usize, CmError>;
     fn stream_receive(&mut self, qp: QpId, out: &mut [u8]) -> Result<usize, CmError>;
     fn start_fpdus(&mut self, now: Instant, qp: QpId, param: &ConnParam) -> Result<(), CmError>;
-    /// Ends every connection in good order and every listener.
+    /// Disconnects every queue pair and ends every listener.
     fn disconnect_all(&mut self, now: Instant);
 
-    /// After a panic, and never anything else after that: ends every queue pair with an event and
-    /// flushes its requests, and sends nothing.
+    /// Called once after a panic, before the engine is dropped: ends every queue pair with an event
+    /// and flushes its requests, without sending anything.
     fn abandon(&mut self);
 
     fn connection_count(&self) -> usize;
-    /// Connections whose peer has not acknowledged everything yet.
+    /// Connections not closed in both directions: all but those in TIME-WAIT.
     fn unfinished_count(&self) -> usize;
     fn counters(&self) -> Counters;
     fn usage(&self) -> Usage;
@@ -105,7 +105,7 @@ pub(crate) struct EngineMachine<D: Device> {
     srqs: Vec<(SrqId, SrqConsumer)>,
     listeners: HashMap<u16, Arc<Backlog>>,
     teller: EventPublisher,
-    /// The latest moment the engine was told.
+    /// Latest time passed to the engine.
     now: Instant,
 }
 
@@ -124,7 +124,7 @@ impl<D: Device> EngineMachine<D> {
         }
     }
 
-    /// Time never goes back, although threads on several cores read it.
+    /// Makes time monotonic, although threads on several cores read the clock.
     #[inline]
     fn advance(&mut self, now: Instant) -> Instant {
         self.now = self.now.max(now);
@@ -135,14 +135,14 @@ impl<D: Device> EngineMachine<D> {
         self.links.get(qp.index as usize)?.as_ref().filter(|link| link.id == qp)
     }
 
-    /// Shows the application the state that the engine has the queue pair in.
+    /// Publishes the engine's state of the queue pair to the application.
     fn show_state(&self, qp: QpId) {
         if let Some(link) = self.link(qp) {
             link.qp.set_state(self.engine.qp_state(qp));
         }
     }
 
-    /// Takes what was posted to one queue pair. True if there was any.
+    /// Takes the requests posted to one queue pair. True if there were any.
     fn serve(&mut self, index: usize, bells: &Doorbells) -> bool {
         let Some(Some(link)) = self.links.get_mut(index) else {
             return false;
@@ -154,9 +154,9 @@ impl<D: Device> EngineMachine<D> {
         taken
     }
 
-    /// Takes what was posted to a queue pair and to shared receive queues before a connection of
-    /// FPDUs begins, as the first of them may be here already and need a receive, or before one
-    /// ends in good order. The bell still rings for what is left. True if the queue pair had any.
+    /// Takes the requests posted to a queue pair and to shared receive queues: before FPDUs start
+    /// on a connection, because the first may already have arrived and need a receive, and before a
+    /// graceful close. The doorbell stays set for the rest. True if the queue pair had any.
     fn take_posted(&mut self, qp: QpId) -> bool {
         self.serve_shared();
         match self.links.get_mut(qp.index as usize) {
@@ -165,7 +165,7 @@ impl<D: Device> EngineMachine<D> {
         }
     }
 
-    /// Takes what was posted to shared receive queues. True if there was any.
+    /// Takes the requests posted to shared receive queues. True if there were any.
     fn serve_shared(&mut self) -> bool {
         let Self { engine, srqs, .. } = self;
         let mut any = false;
@@ -181,7 +181,7 @@ impl<D: Device> EngineMachine<D> {
         match event {
             Event::ConnectRequest { port, request, offer } => {
                 let backlog = self.listeners.get(&port);
-                // Peers that ask and go must not turn those away that stay.
+                // Requests of peers that have given up must not fill the backlog for others.
                 if let Some(backlog) = backlog.filter(|backlog| backlog.is_full()) {
                     backlog.retain(|request| self.engine.is_request_pending(request));
                 }
@@ -189,7 +189,7 @@ impl<D: Device> EngineMachine<D> {
                     Some(backlog) if backlog.push(request, offer) => {
                         self.teller.publish(backlog.source());
                     }
-                    // The listener ended.
+                    // The listener has ended.
                     _ => drop(self.engine.reject(now, request, ReadDepths::default(), &[])),
                 }
             }
@@ -223,7 +223,7 @@ impl<D: Device> EngineMachine<D> {
                     link.qp.push_event(event.clone());
                     self.teller.publish(link.qp.source());
                 }
-                // Last: whoever is woken by it finds all that.
+                // Last: a thread that it wakes finds the states and events.
                 self.engine.completions_mut().mark_overrun(cq);
                 self.teller.publish_error(AsyncEvent::CqOverrun { cq });
             }
@@ -231,7 +231,7 @@ impl<D: Device> EngineMachine<D> {
         }
     }
 
-    /// Shows the state first: whoever reads the event acts on it.
+    /// Publishes the state before the event, because the application acts on the event.
     fn inform(&mut self, qp: QpId, event: Event) {
         self.show_state(qp);
         if let Some(Some(link)) = self.links.get(qp.index as usize)
@@ -262,7 +262,8 @@ where
     #[inline]
     fn pass(&mut self, now: Instant, bells: &Doorbells) -> bool {
         let now = self.advance(now);
-        // Before the bells: a buffer posted before the peer was told to send is there in time.
+        // Before the doorbells: a receive that is posted before the peer is triggered to send is in
+        // the engine in time.
         self.engine.rx_burst();
         let mut busy = !self.srqs.is_empty() && self.serve_shared();
         bells.drain(|index| busy |= self.serve(index, bells));
@@ -347,7 +348,7 @@ where
     }
 
     fn destroy_srq(&mut self, srq: SrqId) {
-        // Refused while a queue pair has it; those keep the handle.
+        // Fails while a queue pair uses it; those keep the handle.
         if self.engine.destroy_srq(srq).is_ok() {
             self.srqs.retain(|(id, _)| *id != srq);
         }
@@ -391,7 +392,8 @@ where
         let now = self.advance(now);
         self.take_posted(qp);
         let result = self.engine.accept(now, request, qp, param);
-        // The queue pair may be usable at once: show that it is only with what was agreed.
+        // The queue pair may be usable immediately: publish the state only after the negotiated
+        // parameters.
         self.route_events(now);
         self.show_state(qp);
         result
@@ -434,7 +436,7 @@ where
 
     fn close(&mut self, now: Instant, qp: QpId, half: bool) -> Result<(), CmError> {
         let now = self.advance(now);
-        // Whatever is in the ring has room in the engine's queue.
+        // The engine's queues have space for everything in the rings.
         while self.take_posted(qp) {}
         let result =
             if half { self.engine.half_close(now, qp) } else { self.engine.close(now, qp) };
@@ -456,7 +458,7 @@ where
             backlog.source().end();
         }
         for link in self.links.iter().flatten() {
-            // Queue pairs that are not connected have nothing to end.
+            // Fails for queue pairs that are not connected.
             let _ = self.engine.disconnect(now, link.id);
             link.qp.close();
         }
@@ -466,12 +468,12 @@ where
         let Self { engine, links, srqs, listeners, teller, .. } = self;
         for link in links.iter_mut().flatten() {
             let was = link.qp.state();
-            // Nothing more is posted.
+            // No more requests can be posted.
             link.qp.close();
-            // Each for itself: what broke the engine may be in one of them.
+            // Caught for each queue pair separately: the defect may be in the state of one of them.
             let ended = catch_unwind(AssertUnwindSafe(|| {
                 engine.abandon_qp(link.id);
-                // What was still in the rings is flushed behind that.
+                // Requests still in the rings are flushed after those.
                 while link.serve(engine).0 {
                     engine.abandon_qp(link.id);
                 }

@@ -1,8 +1,8 @@
 //! Registered memory as raw bytes, and the copies in and out of it.
 //!
-//! Nobody holds a reference to registered memory: the peer may write there at any moment, as a
-//! network adapter would. All access goes through bounds-checked copies of raw bytes, for which
-//! any mixture of old and new bytes is a valid result; why they may race is said in [`opaque`].
+//! No Rust reference to registered memory exists: the peer may write there at any moment, as with
+//! DMA by a NIC. All access is through bounds-checked copies of raw bytes, for which any mixture of
+//! old and new bytes is a valid result; [`opaque`] explains why these copies may race.
 
 use std::ptr;
 use std::sync::Arc;
@@ -14,15 +14,15 @@ use ferrowarp_proto::ddp::regions::RegionTable;
 
 use crate::opaque;
 
-/// A run of raw bytes that stays mapped as long as whoever made the span promised.
+/// Range of raw bytes that stays mapped as guaranteed by the caller of [`Span::new`].
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Span {
     start: *mut u8,
     len: usize,
 }
 
-// SAFETY: a span is an address and a length; the bytes behind it are only copied, never
-// borrowed, and the promise of `Span::new` is not tied to a thread.
+// SAFETY: a span is an address and a length; the bytes behind it are only copied, never borrowed,
+// and the guarantee of `Span::new` is not tied to a thread.
 unsafe impl Send for Span {}
 // SAFETY: as above.
 unsafe impl Sync for Span {}
@@ -40,15 +40,15 @@ impl Span {
         self.len
     }
 
-    /// The address, for the region table; [`HostMemory`] turns it into a pointer again.
+    /// Returns the address, for the region table; [`HostMemory`] turns it into a pointer again.
     pub(crate) fn addr(self) -> u64 {
         self.start.expose_provenance() as u64
     }
 
-    /// The bytes `offset..offset + len` of this span.
+    /// Returns bytes `offset..offset + len` of this span.
     ///
     /// # Panics
-    /// If they leave the span.
+    /// If the range is not within the span.
     #[inline]
     pub(crate) fn slice(self, offset: usize, len: usize) -> Self {
         let end = offset.checked_add(len);
@@ -60,15 +60,15 @@ impl Span {
         Self { start: self.start.wrapping_add(offset), len }
     }
 
-    /// Copies `bytes` here; the last one becomes visible last.
+    /// Copies `bytes` here; the last byte becomes visible last.
     #[inline]
     pub(crate) fn write(self, bytes: &[u8]) {
         assert_eq!(self.len, bytes.len(), "lengths differ");
         let Some((last, rest)) = bytes.split_last() else {
             return;
         };
-        // SAFETY: `Span::new` promises the destination; the source is a slice that cannot
-        // overlap memory to which no reference is used.
+        // SAFETY: `Span::new` guarantees the destination; the source is a slice that cannot overlap
+        // memory to which no reference is used.
         unsafe { opaque::copy(rest.as_ptr(), self.start, rest.len()) };
         self.slice(rest.len(), 1).store_release(*last);
     }
@@ -77,52 +77,50 @@ impl Span {
     #[inline]
     pub(crate) fn read(self, out: &mut [u8]) {
         assert_eq!(self.len, out.len(), "lengths differ");
-        // SAFETY: `Span::new` promises the source; the destination is a slice that cannot
-        // overlap memory to which no reference is used.
+        // SAFETY: `Span::new` guarantees the source; the destination is a slice that cannot overlap
+        // memory to which no reference is used.
         unsafe { opaque::copy(self.start.cast_const(), out.as_mut_ptr(), self.len) };
     }
 
     /// Sets every byte.
     pub(crate) fn fill(self, byte: u8) {
-        // SAFETY: `Span::new` promises the destination.
+        // SAFETY: `Span::new` guarantees the destination.
         unsafe { opaque::fill(self.start, byte, self.len) };
     }
 
-    /// The first byte; what its writer wrote before it is visible after this.
+    /// Loads the first byte, with acquire.
     ///
     /// # Panics
     /// If the span is empty.
     #[inline]
     pub(crate) fn load_acquire(self) -> u8 {
         assert!(self.len > 0, "an empty span has no octet");
-        // SAFETY: `Span::new` promises that the byte is readable while the span is used.
+        // SAFETY: `Span::new` guarantees that the byte is readable while the span is used.
         unsafe { opaque::load_acquire(self.start.cast_const()) }
     }
 
-    /// Stores the first byte; whoever sees it sees what was written before.
+    /// Stores the first byte, with release.
     ///
     /// # Panics
     /// If the span is empty.
     #[inline]
     pub(crate) fn store_release(self, byte: u8) {
         assert!(self.len > 0, "an empty span has no octet");
-        // SAFETY: `Span::new` promises that the byte is writable while the span is used.
+        // SAFETY: `Span::new` guarantees that the byte is writable while the span is used.
         unsafe { opaque::store_release(self.start, byte) };
     }
 
-    /// Carries out an atomic operation on the span's bytes as one word, with the processor's
-    /// atomic instructions; returns the word before. `None` if it does not begin at a multiple of
-    /// eight.
+    /// Executes an atomic operation on the span's bytes as one word, with the processor's atomic
+    /// instructions; returns the previous value. `None` if the address is not a multiple of eight.
     ///
     /// # Panics
-    /// If the span has not eight bytes.
+    /// If the length is not eight bytes.
     #[inline]
     pub(crate) fn atomic(self, op: AtomicOp) -> Option<u64> {
         self.word().map(|word| execute(op, word))
     }
 
-    /// The span's bytes as one word; what its writer wrote before it is visible after this.
-    /// `None` and panics as [`Span::atomic`].
+    /// Loads the span's bytes as one word, with acquire. `None` and panics as [`Span::atomic`].
     #[inline]
     pub(crate) fn load_word(self) -> Option<u64> {
         self.word().map(|word| word.load(Ordering::Acquire))
@@ -135,14 +133,14 @@ impl Span {
         if !start.is_aligned() {
             return None;
         }
-        // SAFETY: `Span::new` promises that the bytes are mapped and writable while the span is
-        // used; there are eight, and they are aligned. Nothing but such words is accessed by other
-        // means than machine code (see `opaque`).
+        // SAFETY: `Span::new` guarantees that the bytes are mapped and writable while the span is
+        // used; there are eight, and they are aligned. All other accesses to them are such words or
+        // machine code (see `opaque`).
         Some(unsafe { AtomicU64::from_ptr(start) })
     }
 }
 
-/// The engine's view of registered memory: the regions of a context, and copies by address.
+/// Registered memory as the engine uses it: the regions of a context, and copies by address.
 #[derive(Clone)]
 pub(crate) struct HostMemory {
     regions: Arc<RegionTable>,
@@ -153,16 +151,16 @@ impl HostMemory {
         Self { regions }
     }
 
-    /// The span of a place that [`RegionTable::resolve`] has just checked.
+    /// Returns the span of a range that [`RegionTable::resolve`] has just checked.
     #[inline]
     fn span(place: &MemoryRange) -> Span {
         let start = usize::try_from(place.backing()).expect("registered from a pointer");
         let offset = usize::try_from(place.offset()).expect("inside the region");
         let start = ptr::with_exposed_provenance_mut::<u8>(start).wrapping_add(offset);
         // SAFETY: the region table holds only regions whose memory is kept until they, and the
-        // windows bound to them, are invalidated and every pass that may have resolved a place has
-        // ended (`Mr`); a place is used within the pass that resolved it, and lies inside its
-        // region: a window's range was checked against it when it was bound.
+        // windows bound to them, are invalidated and every poll that may have resolved a range has
+        // ended (`Mr`). A range is used within the poll that resolved it, and is inside its region:
+        // a window's range was checked against it when the window was bound.
         unsafe { Span::new(start, place.len()) }
     }
 }
@@ -196,7 +194,8 @@ mod tests {
     use super::*;
 
     fn span_of(bytes: &mut [u8]) -> Span {
-        // SAFETY: the tests use the span while the vector lives and look at it through the span.
+        // SAFETY: the tests use the span while the vector lives, and access it only through the
+        // span.
         unsafe { Span::new(bytes.as_mut_ptr(), bytes.len()) }
     }
 
@@ -233,12 +232,13 @@ mod tests {
         }
     }
 
-    /// Under a sanitizer or an interpreter this shows whether racing accesses are allowed to race.
+    /// Under a sanitizer or an interpreter this shows whether the racing accesses are sound.
     #[test]
     fn last_byte_is_visible_last_under_racing_accesses() {
         const LEN: usize = 200;
         let mut words = [0_u64; LEN / 8];
-        // SAFETY: the test uses the span while the array lives and looks at it through the span.
+        // SAFETY: the test uses the span while the array lives, and accesses it only through the
+        // span.
         let span = unsafe { Span::new(words.as_mut_ptr().cast(), LEN) };
         std::thread::scope(|scope| {
             scope.spawn(move || {
@@ -277,7 +277,8 @@ mod tests {
     #[test]
     fn unaligned_atomic_word_is_refused() {
         let mut words = [0_u64; 2];
-        // SAFETY: the test uses the span while the array lives and looks at it through the span.
+        // SAFETY: the test uses the span while the array lives, and accesses it only through the
+        // span.
         let span = unsafe { Span::new(words.as_mut_ptr().cast(), 16) };
         assert_eq!(span.slice(8, 8).atomic(AtomicOp::fetch_add(7)), Some(0));
         assert_eq!(span.slice(8, 8).load_word(), Some(7));

@@ -15,22 +15,22 @@ use crate::invalidation;
 use crate::limits::{Permit, Resource};
 use crate::memory::Span;
 
-/// Why a word is refused.
+/// Panic message for a misaligned word.
 const UNALIGNED: &str = "a word's address is a multiple of eight";
 
-/// A registered memory region.
+/// Memory region.
 ///
-/// Its bytes are copied in and out; no reference to them exists, because the peer may write
-/// there at any moment, and so may other threads: a copy that meets another has old and new bytes
-/// in any mixture. Dropping it invalidates the STag and every window bound to it, waits until
-/// no pass uses the memory any more (at most two passes and the beginning of the next of the
-/// slowest shard), and frees it.
+/// Its bytes are copied in and out; no reference to them exists, because the peer may write there
+/// at any moment, and so may other threads: a copy that races with another one has any mixture of
+/// old and new bytes. Dropping the region invalidates the STag and every window bound to it, waits
+/// until no poll uses the memory any more (at most two polls and the beginning of the next of the
+/// slowest shard), and frees the memory.
 ///
-/// The STag stays valid however often it is used, until [`Mr::revoke`] or the drop, or, if it was
-/// registered for one queue pair alone ([`Pd::register_for`](crate::Pd::register_for)), a request
-/// of that queue pair or a Send with Invalidate of its peer ends it. [`Mr::enable`] gives it
-/// another one. How the peer learns of address, STag and length is the application's affair: the
-/// protocol has no message for that.
+/// The STag stays valid until [`Mr::revoke`] or the drop. One registered for a single queue pair
+/// ([`Pd::register_for`](crate::Pd::register_for)) can also be invalidated by a request of that
+/// queue pair or by a Send with Invalidate of its peer. [`Mr::enable`] assigns a new STag. The
+/// application advertises address, STag and length to the peer: the protocol has no message for
+/// that.
 // req: RDMAP-011, DDP-008
 pub struct Mr {
     context: Arc<ContextInner>,
@@ -60,62 +60,62 @@ impl Mr {
         Ok(Self { context: Arc::clone(context), stag, span, buffer: None, _permit: grant })
     }
 
-    /// The buffer that was registered belongs to the region from now on.
+    /// Stores the buffer that was registered in the region.
     pub(crate) fn with_buffer(self, buffer: Buffer) -> Self {
         let mut kept = self;
         kept.buffer = Some(buffer);
         kept
     }
 
-    /// Address of the first byte; peers count from here, too.
+    /// Address of the first byte; also its tagged offset for peers.
     #[must_use]
     pub fn addr(&self) -> u64 {
         self.span.addr()
     }
 
-    /// Bytes.
+    /// Length in bytes.
     #[must_use]
     pub const fn len(&self) -> usize {
         self.span.len()
     }
 
-    /// True if the region has no byte.
+    /// True if the length is 0.
     #[must_use]
     pub const fn is_empty(&self) -> bool {
         self.span.len() == 0
     }
 
-    /// The STag, for local requests. iWARP has one where verbs has two.
+    /// STag, for local requests. In iWARP it is both lkey and rkey.
     #[must_use]
     pub const fn lkey(&self) -> Stag {
         self.stag
     }
 
-    /// The STag, for peers.
+    /// STag, for peers.
     #[must_use]
     pub const fn rkey(&self) -> Stag {
         self.stag
     }
 
-    /// The address of bytes `offset..offset + len`.
+    /// Returns the address of bytes `offset..offset + len`.
     pub(crate) fn addr_of(&self, offset: usize, len: usize) -> u64 {
         self.span.slice(offset, len).addr()
     }
 
-    /// Bytes `offset..offset + len` as an element of a request.
+    /// Returns bytes `offset..offset + len` as a scatter/gather element.
     ///
     /// # Panics
-    /// If they leave the region.
+    /// If the range is not within the region.
     #[must_use]
     pub fn sge(&self, offset: usize, len: u32) -> Sge {
         let piece = self.span.slice(offset, len as usize);
         Sge { addr: piece.addr(), len, lkey: self.stag }
     }
 
-    /// Copies `bytes` to `offset`; the last one becomes visible last.
+    /// Copies `bytes` to `offset`; the last byte becomes visible last.
     ///
     /// # Panics
-    /// If they leave the region.
+    /// If the range is not within the region.
     pub fn write(&self, offset: usize, bytes: &[u8]) {
         self.span.slice(offset, bytes.len()).write(bytes);
     }
@@ -123,21 +123,21 @@ impl Mr {
     /// Copies the bytes at `offset` to `out`.
     ///
     /// # Panics
-    /// If they leave the region.
+    /// If the range is not within the region.
     pub fn read(&self, offset: usize, out: &mut [u8]) {
         self.span.slice(offset, out.len()).read(out);
     }
 
-    /// Sets `len` bytes at `offset`.
+    /// Sets `len` bytes at `offset` to `byte`.
     ///
     /// # Panics
-    /// If they leave the region.
+    /// If the range is not within the region.
     pub fn fill(&self, offset: usize, len: usize, byte: u8) {
         self.span.slice(offset, len).fill(byte);
     }
 
-    /// The byte at `offset`, with acquire: if it is the last byte of a Write that the peer made,
-    /// the bytes before it are there, too.
+    /// Loads the byte at `offset`, with acquire: if it is the last byte of an RDMA Write of the
+    /// peer, the bytes before it are placed, too.
     ///
     /// # Panics
     /// If it is outside the region.
@@ -156,22 +156,23 @@ impl Mr {
         self.span.slice(offset, 1).store_release(byte);
     }
 
-    /// Carries out an atomic operation on the word of eight bytes at `offset`, in the byte order
-    /// of this machine, and returns what the word was before.
+    /// Executes an atomic operation on the word of eight bytes at `offset`, in the byte order of
+    /// this machine, and returns the previous value.
     ///
-    /// Atomic towards everything that uses atomic instructions on the word: this method on other
-    /// threads, an `AtomicU64` over memory given to [`Pd::register_raw`](crate::Pd::register_raw),
-    /// and the atomic operations of peers, whichever queue pair they come by. Towards plain copies,
-    /// those of RDMA Writes and of [`Mr::write`] among them, it is not.
+    /// Atomic with respect to everything that uses atomic instructions on the word: this method on
+    /// other threads, an `AtomicU64` over memory passed to
+    /// [`Pd::register_raw`](crate::Pd::register_raw), and the atomic operations of peers on any
+    /// queue pair. It is not with respect to plain copies, including those of RDMA Writes and of
+    /// [`Mr::write`].
     ///
     /// # Panics
-    /// If the word leaves the region, or its address is not a multiple of eight.
+    /// If the word is not within the region, or its address is not a multiple of eight.
     pub fn atomic(&self, offset: usize, op: AtomicOp) -> u64 {
         self.span.slice(offset, ATOMIC_LEN).atomic(op).expect(UNALIGNED)
     }
 
-    /// The word of eight bytes at `offset`, read at once, with acquire: what a thread or a peer
-    /// did before it changed the word by an atomic operation is visible, too.
+    /// Loads the word of eight bytes at `offset` atomically, with acquire: writes of a thread or a
+    /// peer before its atomic operation on the word are visible, too.
     ///
     /// # Panics
     /// As [`Mr::atomic`].
@@ -180,18 +181,18 @@ impl Mr {
         self.span.slice(offset, ATOMIC_LEN).load_word().expect(UNALIGNED)
     }
 
-    /// Withdraws all access at once, that of windows bound to the region too. When this returns, no
-    /// peer changes the memory any more and none reads it: it waits until no pass uses it. Requests
-    /// that name the region fail, and connections whose peer does are ended.
+    /// Revokes all access immediately, including that of windows bound to the region. Waits until
+    /// no poll uses the memory, so when this returns no peer reads or writes it. Local requests
+    /// that name the region fail, and a peer's request that names it ends the connection.
     // req: DDP-210, RDMAP-043, RDMAP-281
     pub fn revoke(&mut self) {
         let ContextInner { regions, shard, .. } = &*self.context;
         invalidation::revoke_region(regions, self.stag, || shard.synchronize());
     }
 
-    /// Gives the region an STag again, which the one before does not tell, after whatever ended
-    /// that; if nothing has, it is revoked first. This end may always read, `access` says what
-    /// else.
+    /// Assigns the region a new STag, not predictable from the old one, after the old one was
+    /// invalidated by any means; if it is still valid, it is revoked first. The local stack may
+    /// always read, `access` grants further rights.
     ///
     /// # Panics
     /// Never: a region can be enabled as long as it exists.
@@ -203,7 +204,7 @@ impl Mr {
         self.stag
     }
 
-    /// Memory windows bound to the region at present.
+    /// Number of memory windows bound to the region now.
     #[must_use]
     pub fn window_count(&self) -> u32 {
         self.context.regions.window_count(self.stag)
@@ -216,7 +217,7 @@ impl Mr {
         self.buffer.take()
     }
 
-    /// After this nobody reaches the memory. The peer may have invalidated the STag already.
+    /// After this the memory is inaccessible. The peer may have invalidated the STag already.
     fn release(&mut self) {
         if self.stag != 0 {
             self.revoke();

@@ -12,20 +12,20 @@ use crate::error::MemoryError;
 use crate::invalidation;
 use crate::mr::Mr;
 
-/// A memory window (verbs: type 2): an STag that shows a part of a region to the peer of one queue
-/// pair, for as long as it is bound.
+/// Memory window (verbs: type 2): an STag that gives the peer of one queue pair access to a part of
+/// a region, while it is bound.
 ///
-/// Binding is a request ([`Mw::bind`] makes it) that a queue pair carries out in posting order;
-/// what is posted after it may tell the peer the STag. It ends with a posted
-/// [`Operation::Invalidate`], with the peer's Send with Invalidate, with [`Mw::revoke`], or when
-/// the region is revoked or dropped. A window whose queue pair is gone can be reached by nobody.
+/// Binding is a request (made by [`Mw::bind`]) that a queue pair executes in posting order; a later
+/// request may send the STag to the peer. The binding ends with a posted [`Operation::Invalidate`],
+/// with the peer's Send with Invalidate, with [`Mw::revoke`], or when the region is revoked or
+/// dropped. A window whose queue pair is destroyed is inaccessible.
 ///
-/// It holds no memory: its region may be dropped at any time.
+/// It does not keep memory alive: its region may be dropped at any time.
 pub struct Mw {
     context: Arc<ContextInner>,
-    /// The STag of the request made last.
+    /// STag of the latest bind request.
     stag: Stag,
-    /// The tag that the next request gets is this one's.
+    /// STag whose tag the next bind request keeps.
     tag: Stag,
     keys: WindowKeys,
 }
@@ -37,24 +37,24 @@ impl Mw {
         Ok(Self { context: Arc::clone(context), stag, tag: stag, keys })
     }
 
-    /// The STag of the binding made last, for the peer.
+    /// STag of the latest bind request, for the peer.
     #[must_use]
     pub const fn rkey(&self) -> Stag {
         self.stag
     }
 
-    /// A request to bind the window to bytes `offset..offset + len` of a region that was
-    /// registered with [`Access::WINDOW_BIND`], under another STag, which those before do not tell:
-    /// [`Mw::rkey`] has it from now on. The peer counts from the byte's address, as in the region,
-    /// or from 0.
+    /// Returns a request to bind the window to bytes `offset..offset + len` of a region that was
+    /// registered with [`Access::WINDOW_BIND`]. It has a new STag, not predictable from earlier
+    /// ones; [`Mw::rkey`] returns it from now on. Tagged offsets start at the address of the first
+    /// byte, or at 0 if `zero_based`.
     ///
-    /// The window must not be bound, and the region be of the same domain and give this end the
-    /// right to write if the peer gets it; else the request completes with
-    /// [`WcStatus::Bind`](crate::WcStatus::Bind) and the connection ends. So does one that is still
-    /// queued when [`Mw::revoke`] is called, or when 256 more were made.
+    /// The window must not be bound. The region must be of the same domain, and must grant local
+    /// write access if `access` grants remote write access. Otherwise the request completes with
+    /// [`WcStatus::Bind`](crate::WcStatus::Bind) and the connection ends. So does a request that is
+    /// still queued when [`Mw::revoke`] is called, or when 256 more have been made.
     ///
     /// # Panics
-    /// If the bytes leave the region.
+    /// If the range is not within the region.
     // req: RDMAP-283
     #[must_use]
     pub fn bind(
@@ -72,9 +72,9 @@ impl Mw {
         Operation::Bind(Bind { rkey, lkey, addr, len: len as u64, access, zero_based })
     }
 
-    /// Takes the window back whatever its queue pair does: after this nobody reaches the memory
-    /// through it, and requests to bind it that are queued still fail. Waits until no pass uses it
-    /// any more. True if it was bound.
+    /// Revokes the window, whatever its queue pair does: after this no memory is accessible through
+    /// it, and queued requests to bind it fail. Waits until no poll uses it any more. True if it
+    /// was bound.
     pub fn revoke(&mut self) -> bool {
         let ContextInner { regions, shard, .. } = &*self.context;
         let wait = || shard.synchronize();

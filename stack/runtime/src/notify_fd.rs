@@ -1,14 +1,14 @@
-//! A file descriptor that is readable while events wait.
+//! File descriptor that is readable while events are pending.
 
 use std::io::{Read, Write};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::UnixStream;
 
-/// Holds one byte while events wait.
+/// Socket pair that holds one byte while events are pending.
 ///
-/// A socket, because that can be told never to block: whatever the application does with the
-/// descriptor, the shard goes on. A child made by `fork` shares it with its parent, and neither
-/// writes nor reads.
+/// A socket, because it can be made non-blocking: whatever the application does with the
+/// descriptor, the shard is not blocked. A child made by `fork` shares it with its parent, and
+/// neither writes nor reads.
 pub(crate) struct NotifyFd {
     reader: UnixStream,
     writer: UnixStream,
@@ -22,18 +22,18 @@ impl NotifyFd {
         Ok(Self { reader, writer })
     }
 
-    /// Events wait, and none did before. One system call.
+    /// Makes the descriptor readable: events are pending, and none were before. One system call.
     pub(crate) fn set(&self) {
         if !dpdk_sys::is_child() {
-            // There is room for one byte.
+            // The buffer is empty, so one byte fits.
             let _ = (&self.writer).write(&[0]);
         }
     }
 
-    /// The last event was taken. One system call.
+    /// Makes the descriptor unreadable: the last event was taken. One system call.
     pub(crate) fn clear(&self) {
         if !dpdk_sys::is_child() {
-            // Empty only if the application took the byte itself.
+            // Finds nothing only if the application took the byte itself.
             let _ = (&self.reader).read(&mut [0]);
         }
     }

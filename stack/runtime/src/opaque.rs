@@ -1,31 +1,31 @@
-//! Accesses to registered memory that the compiler does not see: why they are sound.
+//! Accesses to registered memory that are opaque to the compiler, and why they are sound.
 //!
 //! Registered memory changes at any moment. The shard copies a peer's Writes into it while threads
-//! of the application copy from it ([`Mr::read`](crate::Mr::read)), nobody waits for anybody, and
-//! that is what RDMA is: any mixture of old and new bytes is a valid result, except that the last
-//! byte of a Write shows what was written before. If these were plain accesses of Rust they would
-//! be data races, hence undefined; as atomics of different sizes over the same bytes they would be
-//! as undefined, and as relaxed atomics of one size five times as slow as `memcpy` (measured at
-//! 1,460 bytes, in words of eight).
+//! of the application copy from it ([`Mr::read`](crate::Mr::read)), without synchronization. RDMA
+//! defines it so: any mixture of old and new bytes is a valid result, except that the last byte of
+//! a Write becomes visible after the bytes before it. As plain Rust accesses these would be data
+//! races, hence undefined behavior; as atomics of different sizes over the same bytes they would be
+//! undefined as well, and as relaxed atomics of one size five times as slow as `memcpy` (measured
+//! at 1,460 bytes, in words of eight).
 //!
-//! So no access by address is one of Rust's at all. Each happens in machine code behind `asm!`: a
+//! So no access by address is a Rust access at all. Each happens in machine code behind `asm!`: a
 //! call of the C library's `memcpy` or `memset`, or one instruction that loads or stores a byte.
-//! The compiler must assume that such a block reads and writes any memory it may have access to and
-//! cannot merge, repeat or split one, nor conclude anything from what it read; the other party is
-//! to it what a network adapter is that moves data by DMA. What remains is the processor's memory
-//! model, which has defined results for racing loads and stores of any sizes: each byte read is one
-//! that was stored there. No loop, index or pointer of this crate depends on such a byte.
+//! The compiler must assume that such a block reads and writes any memory it may have access to. It
+//! cannot merge, repeat or split one, nor draw conclusions from what it read; the concurrent access
+//! is to it like DMA by a NIC. What remains is the processor's memory model, which has defined
+//! results for racing loads and stores of any sizes: each byte read is one that was stored there.
+//! No loop, index or pointer of this crate depends on such a byte.
 //!
-//! The one kind of access that is Rust's own is the `AtomicU64` of [`Span::atomic`], because the
-//! owner of memory given to [`Pd::register_raw`](crate::Pd::register_raw) may use an `AtomicU64` of
-//! his own on the same word: all of them have eight bytes and are aligned, so among those accesses
-//! there is neither a data race nor a mixture of sizes.
+//! The one kind of Rust access is the `AtomicU64` of [`Span::atomic`], because the owner of memory
+//! given to [`Pd::register_raw`](crate::Pd::register_raw) may use an `AtomicU64` on the same word:
+//! all of them have eight bytes and are aligned, so among those accesses there is neither a data
+//! race nor a mixture of sizes.
 //!
 //! [`Span::atomic`]: crate::memory::Span::atomic
 //!
-//! Interpreters and sanitizers cannot look into machine code, or count the C library's copies as
-//! plain ones; for those (`cfg(miri)`, `--cfg tsan`) and for processors without a variant here the
-//! same is done by relaxed atomics byte by byte.
+//! Interpreters and sanitizers cannot analyze machine code, or treat the C library's copies as
+//! plain accesses; for those (`cfg(miri)`, `--cfg tsan`) and for processors without a variant here
+//! the same is done with relaxed atomics byte by byte.
 
 pub(crate) use self::imp::{copy, fill, load_acquire, store_release};
 
@@ -41,8 +41,9 @@ mod imp {
     #[inline]
     pub(crate) unsafe fn copy(from: *const u8, to: *mut u8, len: usize) {
         #[cfg(target_arch = "x86_64")]
-        // SAFETY: the caller keeps the conditions of `memcpy`; the stack is aligned for a call, as
-        // the block does not say `nostack`, and all that a C function may change is said.
+        // SAFETY: the caller guarantees the conditions of `memcpy`; the stack is aligned for a
+        // call, as the block does not declare `nostack`, and everything that a C function may
+        // change is declared.
         unsafe {
             asm!(
                 "call {memcpy}",
@@ -73,7 +74,7 @@ mod imp {
     /// `to..to + len` is writable.
     pub(crate) unsafe fn fill(to: *mut u8, byte: u8, len: usize) {
         #[cfg(target_arch = "x86_64")]
-        // SAFETY: the caller keeps the conditions of `memset`; the rest as in `copy`.
+        // SAFETY: the caller guarantees the conditions of `memset`; the rest as in `copy`.
         unsafe {
             asm!(
                 "call {memset}",
@@ -98,7 +99,7 @@ mod imp {
         }
     }
 
-    /// The byte; what its writer stored before it is visible after this.
+    /// Loads the byte, with acquire: what its writer stored before it is visible after this.
     ///
     /// # Safety
     /// It is readable.
@@ -106,8 +107,8 @@ mod imp {
     pub(crate) unsafe fn load_acquire(from: *const u8) -> u8 {
         let byte: u8;
         #[cfg(target_arch = "x86_64")]
-        // SAFETY: the caller says that the byte is readable. The processor does not reorder loads,
-        // and the compiler no access across a block that may touch any memory.
+        // SAFETY: the caller guarantees that the byte is readable. The processor does not reorder
+        // loads, and the compiler moves no access across a block that may access any memory.
         unsafe {
             asm!(
                 "mov {byte}, byte ptr [{from}]",
@@ -117,7 +118,7 @@ mod imp {
             );
         }
         #[cfg(target_arch = "aarch64")]
-        // SAFETY: the caller says that the byte is readable; the instruction is the load-acquire.
+        // SAFETY: the caller guarantees that the byte is readable; the instruction is load-acquire.
         unsafe {
             let word: u32;
             asm!(
@@ -131,15 +132,16 @@ mod imp {
         byte
     }
 
-    /// Stores the byte; whoever sees it sees what was stored before.
+    /// Stores the byte, with release: a thread that loads it with acquire sees what was stored
+    /// before.
     ///
     /// # Safety
     /// It is writable.
     #[inline]
     pub(crate) unsafe fn store_release(to: *mut u8, byte: u8) {
         #[cfg(target_arch = "x86_64")]
-        // SAFETY: the caller says that the byte is writable. The processor does not reorder stores,
-        // nor a store with loads before it; the compiler as in `load_acquire`.
+        // SAFETY: the caller guarantees that the byte is writable. The processor does not reorder
+        // stores, nor a store with loads before it; the compiler as in `load_acquire`.
         unsafe {
             asm!(
                 "mov byte ptr [{to}], {byte}",
@@ -149,7 +151,8 @@ mod imp {
             );
         }
         #[cfg(target_arch = "aarch64")]
-        // SAFETY: the caller says that the byte is writable; the instruction is the store-release.
+        // SAFETY: the caller guarantees that the byte is writable; the instruction is
+        // store-release.
         unsafe {
             asm!(
                 "stlrb {byte:w}, [{to}]",
@@ -173,7 +176,7 @@ mod imp {
     pub(crate) unsafe fn copy(from: *const u8, to: *mut u8, len: usize) {
         for at in 0..len {
             let (from, to) = (from.wrapping_add(at).cast_mut(), to.wrapping_add(at));
-            // SAFETY: inside the source. An atomic needs it writable only to be written.
+            // SAFETY: inside the source. It has to be writable only for atomics that write.
             let byte = unsafe { AtomicU8::from_ptr(from) }.load(Ordering::Relaxed);
             // SAFETY: inside the destination.
             unsafe { AtomicU8::from_ptr(to) }.store(byte, Ordering::Relaxed);
@@ -191,21 +194,23 @@ mod imp {
         }
     }
 
-    /// The byte; what its writer stored before it is visible after this.
+    /// Loads the byte, with acquire: what its writer stored before it is visible after this.
     ///
     /// # Safety
     /// It is readable.
     pub(crate) unsafe fn load_acquire(from: *const u8) -> u8 {
-        // SAFETY: readable by the caller's word. An atomic needs it writable only to be written.
+        // SAFETY: the caller guarantees that it is readable. It has to be writable only for atomics
+        // that write.
         unsafe { AtomicU8::from_ptr(from.cast_mut()) }.load(Ordering::Acquire)
     }
 
-    /// Stores the byte; whoever sees it sees what was stored before.
+    /// Stores the byte, with release: a thread that loads it with acquire sees what was stored
+    /// before.
     ///
     /// # Safety
     /// It is writable.
     pub(crate) unsafe fn store_release(to: *mut u8, byte: u8) {
-        // SAFETY: writable by the caller's word.
+        // SAFETY: the caller guarantees that it is writable.
         unsafe { AtomicU8::from_ptr(to) }.store(byte, Ordering::Release);
     }
 }

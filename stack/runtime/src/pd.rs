@@ -1,4 +1,4 @@
-//! Protection domains: which regions a queue pair reaches.
+//! Protection domains.
 
 use std::fmt;
 use std::sync::Arc;
@@ -15,7 +15,8 @@ use crate::mw::Mw;
 use crate::qp::{Qp, QpOptions};
 use crate::srq::Srq;
 
-/// A protection domain. Clones name the same one.
+/// Protection domain: its queue pairs can access only its own regions. Clones refer to the same
+/// one.
 #[derive(Clone)]
 pub struct Pd {
     context: Arc<ContextInner>,
@@ -42,18 +43,18 @@ impl Pd {
     }
 
     /// Registers a buffer for all queue pairs of the domain. The local stack may always read it;
-    /// `access` says what else. No peer can invalidate it: it is shared.
+    /// `access` grants further rights. No peer can invalidate the region, because it is shared.
     ///
     /// # Errors
-    /// [`MemoryError::Register`] if the table of regions is full, [`MemoryError::Limit`]; with the
-    /// buffer.
+    /// [`MemoryError::Register`] if the region table is full, [`MemoryError::Limit`]; both return
+    /// the buffer.
     pub fn register(&self, buffer: Buffer, access: Access) -> Result<Mr, RegisterRefused> {
         self.register_buffer(self.id.into(), buffer, access)
     }
 
-    /// Registers a buffer for one queue pair of the domain alone: no other reaches it, here or
-    /// from afar, and if `access` gives a peer any right, its peer can invalidate the STag with a
-    /// Send with Invalidate.
+    /// Registers a buffer for one queue pair of the domain only: no other can access it, locally or
+    /// remotely. If `access` grants any remote right, its peer can invalidate the STag with a Send
+    /// with Invalidate.
     ///
     /// # Errors
     /// As [`Pd::register`]; [`MemoryError::Foreign`] if the queue pair is of another domain or
@@ -82,37 +83,37 @@ impl Pd {
         }
     }
 
-    /// A memory window, not bound.
+    /// Allocates a memory window, not bound.
     ///
     /// # Errors
-    /// [`MemoryError::Register`] if the table of regions is full.
+    /// [`MemoryError::Register`] if the region table is full.
     pub fn allocate_window(&self) -> Result<Mw, MemoryError> {
         Mw::allocate(&self.context, self.id)
     }
 
-    /// Registers any memory: `len` bytes at `start`.
+    /// Registers arbitrary memory: `len` bytes at `start`.
     ///
     /// # Errors
     /// [`MemoryError::Register`].
     ///
     /// # Safety
-    /// Until the region is dropped (for good, if it is leaked) the bytes must stay mapped,
-    /// readable and writable, and no Rust reference to them may be used while peers with access to
-    /// them are connected or requests that name them are outstanding: they change at any moment.
-    /// Nor may one be used across a call of a method of the region that copies to or from it, or
-    /// be given to one: `region.read(0, &mut the_registered_bytes)` is undefined.
+    /// Until the region is dropped (forever, if it is leaked) the bytes must stay mapped, readable
+    /// and writable. No Rust reference to them may be used while peers with access to them are
+    /// connected or requests that name them are outstanding: they change at any moment. Nor may one
+    /// be used across a call of a method of the region that copies to or from it, or be passed to
+    /// one: `region.read(0, &mut the_registered_bytes)` is undefined.
     pub unsafe fn register_raw(
         &self,
         start: *mut u8,
         len: usize,
         access: Access,
     ) -> Result<Mr, MemoryError> {
-        // SAFETY: what `Span::new` asks is what the caller promises.
+        // SAFETY: the caller guarantees what `Span::new` requires.
         let span = unsafe { Span::new(start, len) };
         Mr::register(&self.context, self.id.into(), span, access)
     }
 
-    /// Creates a queue pair that reaches the regions of this domain.
+    /// Creates a queue pair that can access the regions of this domain.
     ///
     /// # Errors
     /// [`CreateError`].
@@ -120,8 +121,8 @@ impl Pd {
         Qp::create(self, context, options, None)
     }
 
-    /// Creates a queue pair that takes its receive buffers from a shared queue of this domain;
-    /// `max_recv_wr` means nothing then.
+    /// Creates a queue pair that takes its receive buffers from a shared receive queue of this
+    /// domain; `max_recv_wr` is ignored.
     ///
     /// # Errors
     /// [`CreateError`].
@@ -134,7 +135,7 @@ impl Pd {
         Qp::create(self, context, options, Some(srq))
     }
 
-    /// A receive queue for at most `max_wr` buffers, to be shared by queue pairs of this domain.
+    /// Creates a shared receive queue for at most `max_wr` buffers, for queue pairs of this domain.
     ///
     /// # Errors
     /// [`CreateError`].

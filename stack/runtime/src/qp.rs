@@ -22,23 +22,23 @@ mod shared;
 
 pub(crate) use shared::QpShared;
 
-/// What a queue pair is created with.
+/// Attributes of a queue pair at creation.
 #[derive(Clone, Copy)]
 pub struct QpOptions<'a> {
-    /// Takes the completions of the send queue.
+    /// Completion queue of the send queue.
     pub send_cq: &'a Cq,
-    /// Takes the completions of the receive queue; may be the same.
+    /// Completion queue of the receive queue; may be the same.
     pub recv_cq: &'a Cq,
-    /// Send requests that may be outstanding, at least 1.
+    /// Maximum number of outstanding send requests, at least 1.
     pub max_send_wr: usize,
-    /// Receive requests that may be outstanding, at least 1.
+    /// Maximum number of outstanding receive requests, at least 1.
     pub max_recv_wr: usize,
 }
 
-/// A queue pair: one end of a connection, and its two work queues.
+/// Queue pair: one side of a connection, and its two work queues.
 ///
-/// Serves one connection in its life. Dropping it ends the connection as
-/// [`Qp::disconnect`] does, and discards completions not yet in a queue.
+/// It serves one connection in its life. Dropping it ends the connection as [`Qp::disconnect`]
+/// does, and discards completions not yet in a completion queue.
 pub struct Qp {
     shared: Arc<QpShared>,
     id: QpId,
@@ -121,7 +121,7 @@ impl Qp {
         })
     }
 
-    /// What it reaches, if it is of this domain and its context is open.
+    /// Returns its access scope, if it belongs to this domain and its context is open.
     pub(crate) fn access_scope_in(&self, pd: &Pd) -> Option<AccessScope> {
         // req: DDP-213, DDP-215
         if !pd.belongs_to(&self.context) || pd.id() != self.pd.id() {
@@ -130,59 +130,59 @@ impl Qp {
         self.context.shard.control(|machine, _| machine.qp_reach(self.id)).flatten()
     }
 
-    /// The name that its completions carry.
+    /// ID of the queue pair in its completions.
     #[must_use]
     pub const fn id(&self) -> QpId {
         self.id
     }
 
-    /// The queue that takes the completions of its send queue.
+    /// Completion queue of the send queue.
     #[must_use]
     pub const fn send_cq(&self) -> &Cq {
         &self.send_cq
     }
 
-    /// The queue that takes the completions of its receive queue.
+    /// Completion queue of the receive queue.
     #[must_use]
     pub const fn recv_cq(&self) -> &Cq {
         &self.recv_cq
     }
 
-    /// Its protection domain.
+    /// Protection domain.
     #[must_use]
     pub const fn pd(&self) -> &Pd {
         &self.pd
     }
 
-    /// The shared queue that its receive buffers come from, if they do.
+    /// Shared receive queue, if it uses one.
     #[must_use]
     pub const fn srq(&self) -> Option<&Srq> {
         self.srq.as_ref()
     }
 
-    /// The state that the shard last reported. One load.
+    /// Returns the state that the shard last published. One load.
     #[must_use]
     pub fn state(&self) -> QpState {
         self.shared.state()
     }
 
-    /// Posts a send request: puts it in a ring and rings the bell. Never waits; it is carried out
-    /// when the shard is next driven. The memory it names must stay registered and unchanged
-    /// until the request completes. Some 30 ns.
+    /// Posts a send request: stages it in a ring and rings the doorbell. Never waits; the request
+    /// is executed when the shard is polled next. The memory it names must stay registered and
+    /// unchanged until the request completes. Costs some 30 ns.
     ///
     /// # Errors
-    /// [`PostError`]; nothing was posted. `QueueFull` goes away when completions are polled, or
-    /// after a further pass where requests were posted unsignaled.
+    /// [`PostError`]; nothing was posted. After `QueueFull`, poll completions, or poll the shard
+    /// once more if requests were posted unsignaled.
     #[inline]
     pub fn post_send(&self, wr: SendWr) -> Result<(), PostError> {
         self.post_sends(std::iter::once(wr)).1.map_or(Ok(()), Err)
     }
 
-    /// Posts send requests in order until one is refused; returns how many were posted and why it
-    /// stopped short. One bell for all.
+    /// Posts send requests in order until one fails; returns the number posted, and the error if
+    /// one failed. Rings the doorbell once for all.
     ///
-    /// Other posters of this queue wait until `wrs` has ended: it must not post to the same queue
-    /// itself, which would wait for ever.
+    /// The send queue is locked until `wrs` ends: `wrs` must not post to the same queue itself,
+    /// which would deadlock.
     #[inline]
     pub fn post_sends(&self, wrs: impl IntoIterator<Item = SendWr>) -> (usize, Option<PostError>) {
         if self.state() != QpState::Rts {
@@ -193,8 +193,8 @@ impl Qp {
         result
     }
 
-    /// Posts a buffer for one incoming Send or Immediate Data; allowed from creation on until the
-    /// connection ends. Never waits. Some 30 ns.
+    /// Posts a buffer for one incoming Send or Immediate Data; possible from creation until the
+    /// connection ends. Never waits. Costs some 30 ns.
     ///
     /// # Errors
     /// [`PostError`]; nothing was posted.
@@ -203,8 +203,8 @@ impl Qp {
         self.post_recvs(std::iter::once(wr)).1.map_or(Ok(()), Err)
     }
 
-    /// Posts receive requests in order until one is refused; returns how many were posted and why
-    /// it stopped short. One bell for all; about `wrs` see [`Qp::post_sends`].
+    /// Posts receive requests in order until one fails; returns the number posted, and the error if
+    /// one failed. Rings the doorbell once for all. `wrs` as in [`Qp::post_sends`].
     #[inline]
     pub fn post_recvs(&self, wrs: impl IntoIterator<Item = RecvWr>) -> (usize, Option<PostError>) {
         if self.srq.is_some() {
@@ -218,13 +218,14 @@ impl Qp {
         result
     }
 
-    /// Also after a refusal: answering the bell refreshes the room.
+    /// Rings the doorbell, also after an error: the poll then updates the count of free slots.
     #[inline]
     fn ring_doorbell(&self) {
         self.context.shard.ring_doorbell(self.id.index);
     }
 
-    /// Starts to connect to a listener. The outcome is an event: see [`Qp::wait_established`] and
+    /// Connects to a listener, as the initiator. The outcome is an event: see
+    /// [`Qp::wait_established`] and [`Qp::next_event`].
     /// [`Qp::next_event`].
     ///
     /// # Errors
@@ -233,13 +234,13 @@ impl Qp {
         self.control(|machine, now, qp| machine.connect(now, qp, remote, &param))
     }
 
-    /// Ends the connection in good order: what was posted before is carried out and completes,
-    /// nothing more can be posted but receives, and when both ends have closed
-    /// [`Event::Disconnected`] says so with [`EndReason::Local`]. Waits for nothing itself:
-    /// dropping the queue pair or the context before the event flushes what is not done.
+    /// Closes the connection gracefully: requests posted before are executed and complete, after
+    /// that only receives can be posted, and FIN follows the last request. When both peers have
+    /// closed, [`Event::Disconnected`] reports it with [`EndReason::Local`]. Does not wait:
+    /// dropping the queue pair or the context before the event flushes incomplete requests.
     ///
-    /// A peer that neither acknowledges nor sends anything for [`Config::linger`] is not waited
-    /// for any longer; the reason is then `TimedOut`, if it has not acknowledged everything.
+    /// If the peer neither acknowledges nor sends anything for [`Config::linger`], the connection
+    /// ends without it; the reason is then `TimedOut`, if it has not acknowledged everything.
     ///
     /// # Errors
     /// `Gone` if it has no connection, or after the context was closed.
@@ -250,9 +251,9 @@ impl Qp {
         self.control(|machine, now, qp| machine.close(now, qp, false))
     }
 
-    /// As [`Qp::close`] for this end's half alone: what the peer sends is received until it closes
-    /// in turn. Its RDMA Reads are not answered any more. Silent for two minutes and a half it is
-    /// given up.
+    /// Half-close: as [`Qp::close`] for the local direction only. Data from the peer is received
+    /// until it closes as well, but its RDMA Reads get no response any more. A peer that is silent
+    /// for two and a half minutes is given up.
     ///
     /// # Errors
     /// `WrongState` if it is not connected; `Gone`.
@@ -260,8 +261,8 @@ impl Qp {
         self.control(|machine, now, qp| machine.close(now, qp, true))
     }
 
-    /// Ends the connection now: what completed successfully still arrives, outstanding requests
-    /// complete as flushed.
+    /// Disconnects immediately: what completed successfully still reaches the peer, outstanding
+    /// requests complete as flushed.
     ///
     /// # Errors
     /// `Gone` if it has no connection, or after the context was closed.
@@ -269,8 +270,8 @@ impl Qp {
         self.control(|machine, now, qp| machine.disconnect(now, qp))
     }
 
-    /// Ends the connection by force: what waits is not sent any more, the peer is told why with a
-    /// Terminate, and outstanding requests complete as flushed.
+    /// Aborts the connection: queued data is not sent any more, the peer receives a Terminate with
+    /// the cause, and outstanding requests complete as flushed.
     ///
     /// # Errors
     /// `Gone` if it has no connection, or after the context was closed.
@@ -278,17 +279,17 @@ impl Qp {
         self.control(|machine, now, qp| machine.terminate(now, qp, cause))
     }
 
-    /// Sends bytes of the application's own on a connection that does not carry FPDUs yet
-    /// ([`Event::Streaming`]). Returns how many were taken: 64 KiB wait at a time.
+    /// Sends application bytes in streaming mode, on a connection that does not carry FPDUs yet
+    /// ([`Event::Streaming`]). Returns the number accepted: at most 64 KiB are buffered.
     ///
     /// # Errors
-    /// `WrongState` if the connection is not in that phase, `Gone` if there is none.
+    /// `WrongState` if the connection is not in that mode, `Gone` if there is none.
     pub fn stream_send(&self, bytes: &[u8]) -> Result<usize, CmError> {
         self.control_stream(|machine, qp| machine.stream_send(qp, bytes))
     }
 
-    /// Takes bytes of the peer's application from such a connection; returns how many. Those not
-    /// taken when [`Qp::start_fpdus`] is called are of FPDUs.
+    /// Receives bytes of the peer's application in streaming mode; returns their number. Bytes not
+    /// received before [`Qp::start_fpdus`] belong to FPDUs.
     ///
     /// # Errors
     /// As [`Qp::stream_send`].
@@ -296,7 +297,7 @@ impl Qp {
         self.control_stream(|machine, qp| machine.stream_receive(qp, out))
     }
 
-    /// FPDUs follow in both directions, as the two applications have agreed. See
+    /// Enters full operation: FPDUs follow in both directions, as agreed by the applications. See
     /// [`Qp::wait_established`].
     ///
     /// # Errors
@@ -305,7 +306,7 @@ impl Qp {
         self.control(|machine, now, qp| machine.start_fpdus(now, qp, &param))
     }
 
-    /// A call about a stream of bytes, and a pass before and after it.
+    /// Executes a streaming mode call, with a poll before and after it.
     fn control_stream(
         &self,
         act: impl FnOnce(&mut dyn crate::machine::Machine, QpId) -> Result<usize, CmError>,
@@ -321,7 +322,7 @@ impl Qp {
         Arc::ptr_eq(&self.context, context)
     }
 
-    /// A control call about this queue pair, and a pass to carry it out.
+    /// Executes a control call for this queue pair, then polls the shard.
     pub(crate) fn control(
         &self,
         act: impl FnOnce(
@@ -336,18 +337,18 @@ impl Qp {
         done.unwrap_or(Err(CmError::Gone))
     }
 
-    /// The oldest event not yet taken. Does not drive.
+    /// Removes and returns the oldest event. Does not poll the shard.
     #[must_use]
     pub fn next_event(&self) -> Option<Event> {
         self.shared.next_event()
     }
 
-    /// Waits until the connection is up, and takes the event. Sleeps, unless the shard is driven by
-    /// the application alone ([`DriveMode::Inline`]): then it drives meanwhile, and the other end
-    /// of a pair made by [`Context::ring_pair`] as well.
+    /// Waits until the connection is established, and takes the event. Sleeps, unless only the
+    /// application polls the shard ([`DriveMode::Inline`]): then it polls while it waits, and the
+    /// other context of a pair made by [`Context::ring_pair`] as well.
     ///
     /// # Errors
-    /// Why it could not be set up; `TimedOut` if that is not known after `timeout`, or once the
+    /// Reason of the failure; `TimedOut` if the outcome is not known after `timeout`, or once the
     /// context is closed.
     ///
     /// [`DriveMode::Inline`]: crate::DriveMode::Inline

@@ -1,36 +1,38 @@
-//! Pass epochs: when has every pass ended that may still use what was withdrawn?
+//! Quiescent-state-based reclamation (as in librte_rcu's qsbr): waits until no poll can still use
+//! an invalidated STag.
 //!
-//! A thread that has invalidated an STag requests a new epoch of each shard and waits until the
-//! shard has observed it: quiescent-state-based reclamation, with the beginning of a pass as the
-//! quiescent state. The wait takes no part in the shard's lock, so it neither stops a driver nor
-//! queues behind other callers; a shard in which nobody is (idle, closed, or left by a thread that
-//! panicked) is entered for the instant that it takes to observe on its behalf.
+//! A thread that has invalidated an STag requests a new epoch (librte_rcu: token) of each shard and
+//! waits until the shard has observed it. The quiescent state of a shard is the beginning of a
+//! poll. The waiting thread does not queue for the shard's lock, so it neither stops a polling
+//! thread nor waits behind other callers. If the shard's lock is free (idle, closed, or abandoned
+//! by a panic), the waiting thread takes it just long enough to observe on the shard's behalf.
 //!
-//! The order of memory: the request is a read-modify-write with release, and the pass loads it with
-//! acquire before it resolves anything. Either the load sees this request or a later one (later
-//! ones continue the release sequence), and the pass and all passes after it see what was
-//! invalidated before; or it does not, and then the epoch that the shard shows stays older until
-//! the next pass, which begins after this one has ended. No store has to become visible before a
-//! later load, so no pass pays for a full fence: it costs one load of a line that only
-//! deregistration writes, and a comparison.
+//! Memory order: the request is a read-modify-write with release, and the poll loads it with
+//! acquire before it resolves any STag. If the load sees this request or a later one (later ones
+//! continue the release sequence), this poll and all after it see what was invalidated before. If
+//! it does not, the epoch that the shard has observed stays older until the next poll, which begins
+//! after this one has ended. No store has to become visible before a later load, so no poll pays
+//! for a full fence: the cost is one load of a cache line that only deregistration writes, and a
+//! comparison.
 
 use crossbeam::utils::CachePadded;
 
 use crate::sync::{AtomicU64, Ordering, relax};
 
-/// The epoch of one shard.
+/// Epoch of one shard.
 #[derive(Debug)]
 pub(crate) struct QsbrEpoch {
-    /// Counts requests; written by who waits.
+    /// Number of requests; written by waiting threads.
     requested: CachePadded<AtomicU64>,
-    /// The newest request that a pass has seen; written by who is inside the shard.
+    /// Latest request that a poll has seen; written by the holder of the shard's lock.
     observed: CachePadded<AtomicU64>,
 }
 
-/// What has a [`QsbrEpoch`]: a shard.
+/// A shard: it has a [`QsbrEpoch`] and reports its quiescent states.
 pub(crate) trait QsbrReader {
     fn epoch(&self) -> &QsbrEpoch;
-    /// Enters if nobody is inside, observes and leaves. False if somebody is, or is about to be.
+    /// Locks the shard if it is free, observes and unlocks. False if the lock is held or has
+    /// waiters.
     fn report_quiescent_if_idle(&self) -> bool;
 }
 
@@ -42,13 +44,13 @@ impl QsbrEpoch {
         }
     }
 
-    /// Called with the shard's lock held, before anything is resolved: by each pass, and by each
-    /// control call, as those resolve through the engine, too.
+    /// Called with the shard's lock held, before any STag is resolved: by each poll, and by each
+    /// control call, because those resolve through the engine, too.
     #[inline]
     pub(crate) fn report_quiescent(&self) {
         let requested = self.requested.load(Ordering::Acquire);
         if requested != self.observed.load(Ordering::Relaxed) {
-            // Release: whatever the passes before this one did is done for whoever sees it.
+            // Release: a thread that sees this store sees everything that earlier polls did.
             self.observed.store(requested, Ordering::Release);
         }
     }
@@ -58,18 +60,18 @@ impl QsbrEpoch {
     }
 }
 
-/// Returns once every pass that runs in one of the shards now has ended; later passes see all that
-/// the caller wrote before. Not to be called by who is inside one of them.
+/// Returns once every poll now running in one of the shards has ended; later polls see all that the
+/// caller wrote before. Not to be called with the lock of one of the shards held.
 ///
-/// All shards are asked before the first is waited for, so the wait is that for the slowest: at
-/// most one pass and the beginning of the next.
+/// The epoch is requested of all shards before the first is waited for, so the wait is that for the
+/// slowest: at most one poll and the beginning of the next.
 pub(crate) fn synchronize<'a, P: QsbrReader + 'a>(shards: impl Iterator<Item = &'a P> + Clone) {
     for shard in shards.clone() {
         shard.epoch().request();
     }
     for shard in shards {
         let epoch = shard.epoch();
-        // This request or, if others have come since, one of theirs.
+        // This request, or a later one of another thread.
         let wanted = epoch.requested.load(Ordering::Relaxed);
         let mut attempts = 0;
         while epoch.observed.load(Ordering::Acquire) < wanted && !shard.report_quiescent_if_idle() {
@@ -78,13 +80,13 @@ pub(crate) fn synchronize<'a, P: QsbrReader + 'a>(shards: impl Iterator<Item = &
     }
 }
 
-/// What tests and proofs take for a shard.
+/// Shard for tests and proofs.
 #[cfg(test)]
 pub(crate) mod testing {
     use super::{QsbrEpoch, QsbrReader};
     use crate::spin_lock::SpinLock;
 
-    /// A lock and an epoch, and nothing to advance.
+    /// A lock and an epoch, without an engine.
     pub(crate) struct Shard {
         pub(crate) lock: SpinLock<()>,
         pub(crate) epoch: QsbrEpoch,
@@ -144,7 +146,7 @@ mod tests {
             std::thread::sleep(Duration::from_millis(20));
             assert!(!returned.load(Ordering::SeqCst), "the pass has not ended");
             drop(pass);
-            // Whoever got in: the next pass says that the one before has ended.
+            // Whichever thread has the lock: the next poll reports that the one before has ended.
             let _next = shards[1].lock.lock();
             shards[1].epoch.report_quiescent();
             while !returned.load(Ordering::SeqCst) {

@@ -1,4 +1,4 @@
-//! A shard: the machine that owns an engine, and the one way to advance it.
+//! Shard: an engine with its port queue, its lock and the functions that poll it.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicU8, Ordering};
@@ -17,24 +17,24 @@ use crate::machine::Machine;
 use crate::qsbr::{self, QsbrEpoch, QsbrReader};
 use crate::spin_lock::{LockGuard, SpinLock};
 
-/// One engine with its port queue, advanced by whoever is inside the gate.
+/// One engine with its port queue, polled by the thread that holds its lock.
 ///
-/// Posting writes to rings and rings a bell; polling reads rings. Everything else is a control
-/// call: it waits for the gate, for one pass of another thread at most, and acts on the machine
-/// itself.
+/// Posting writes to rings and rings a doorbell; polling a CQ reads rings. Everything else is a
+/// control call: it waits for the lock, for one poll of another thread at most, and calls the
+/// engine directly.
 pub(crate) struct Shard {
     engine: SpinLock<Option<Box<dyn Machine>>>,
     epoch: QsbrEpoch,
     doorbells: Doorbells,
     clock: Clock,
     mode: DriveMode,
-    /// Between application and helper, in mode `Helper`; in the others it only counts sleepers.
+    /// Hand-over between application and helper in mode `Helper`; in the other modes it only counts
+    /// waiters.
     helper_wakeup: Arc<HelperWakeup>,
-    /// Whether anything still advances it: [`RUNNING`], [`CLOSED`] or [`FAILED`].
+    /// [`RUNNING`], [`CLOSED`] or [`FAILED`].
     state: AtomicU8,
     end_observers: Mutex<Vec<Weak<dyn EndObserver>>>,
-    /// A machine that panicked. Nothing is done with it until it is dropped, when the shard is
-    /// closed.
+    /// An engine that panicked. It is not used again, only dropped when the shard is closed.
     failed_engine: Mutex<Option<Box<dyn Machine>>>,
 }
 
@@ -42,10 +42,10 @@ const RUNNING: u8 = 0;
 const CLOSED: u8 = 1;
 const FAILED: u8 = 2;
 
-/// Whoever has to know when a shard ends.
+/// Observer of the end of a shard.
 pub(crate) trait EndObserver: Send + Sync {
-    /// Nothing advances the shard any more: it was closed, or it failed. What that means for its
-    /// queue pairs has been done and shown. Called outside the gate, by the thread that ended it,
+    /// The shard is no longer polled: it was closed, or it failed. The effects on its queue pairs
+    /// are done and published. Called without the shard's lock, by the thread that ended the shard,
     /// more than once.
     fn on_shard_end(&self);
 }
@@ -65,8 +65,8 @@ impl Shard {
         }
     }
 
-    /// The application's way to advance the shard: one pass, unless a thread of its own does
-    /// that or somebody is at it. True if the pass found anything to do.
+    /// Polls the shard on behalf of the application, unless a dedicated thread does that or the
+    /// lock is held. True if the poll found anything to do.
     #[inline]
     pub(crate) fn drive(&self) -> bool {
         match self.mode {
@@ -79,7 +79,7 @@ impl Shard {
         }
     }
 
-    /// One pass, unless somebody is inside. True if it found anything to do.
+    /// One poll, unless the lock is held. True if it found anything to do.
     #[inline]
     pub(crate) fn poll(&self) -> bool {
         if is_child() {
@@ -94,8 +94,8 @@ impl Shard {
             return false;
         };
         let now = self.clock.now();
-        // No thread of the application's is unwound for a defect of the stack, and none that
-        // drives ends in silence.
+        // A defect of the stack unwinds no thread of the application, and ends no polling thread
+        // silently.
         match catch_unwind(AssertUnwindSafe(|| running.pass(now, &self.doorbells))) {
             Ok(busy) => busy,
             Err(_) => {
@@ -105,8 +105,8 @@ impl Shard {
         }
     }
 
-    /// Acts on the machine. `None` after closing, after a failure (also one of `act`), and in a
-    /// child of the process.
+    /// Calls `act` with the engine. `None` after closing, after a failure (also a panic of `act`),
+    /// and in a child made by `fork`.
     pub(crate) fn control<R>(&self, act: impl FnOnce(&mut dyn Machine, Instant) -> R) -> Option<R> {
         if is_child() {
             return None;
@@ -124,8 +124,8 @@ impl Shard {
         done.map_err(|_| self.fail(machine)).ok()
     }
 
-    /// The machine has panicked. What is left of it ends its queue pairs; nothing advances it any
-    /// more.
+    /// The engine has panicked: ends its queue pairs as far as possible and keeps it from being
+    /// polled again.
     #[cold]
     fn fail(&self, mut machine: LockGuard<'_, Option<Box<dyn Machine>>>) {
         tracing::error!("a panic has ended a shard, and all its connections with it");
@@ -139,15 +139,16 @@ impl Shard {
         self.end(FAILED);
     }
 
-    /// Nothing advances it from now on. Whoever finds it ended finds the last events, and whoever
-    /// armed a queue just before is notified, too: watchers are told on both sides of it.
+    /// Sets the final state. Observers are notified before and after the change: a thread that sees
+    /// the shard ended finds the last events, and one that armed a queue just before is notified,
+    /// too.
     fn end(&self, state: u8) {
         self.notify_end_observers();
         self.state.store(state, Ordering::SeqCst);
         self.notify_end_observers();
     }
 
-    /// Has `watcher` told when the shard ends; at once if it has ended already.
+    /// Registers `watcher` to be notified when the shard ends; immediately if it has ended already.
     pub(crate) fn observe_end(&self, watcher: Weak<dyn EndObserver>) {
         let mut watchers = self.end_observers.lock().unwrap_or_else(PoisonError::into_inner);
         watchers.retain(|watcher| watcher.strong_count() > 0);
@@ -165,20 +166,20 @@ impl Shard {
         }
     }
 
-    /// Says that a queue pair has posted work.
+    /// Rings the doorbell of a queue pair that has posted work.
     #[inline]
     pub(crate) fn ring_doorbell(&self, index: u32) {
         self.doorbells.ring(index as usize);
         self.helper_wakeup.on_post();
     }
 
-    /// Between the application and the helper.
+    /// Hand-over between the application and the helper.
     pub(crate) const fn helper_wakeup(&self) -> &Arc<HelperWakeup> {
         &self.helper_wakeup
     }
 
-    /// The caller is about to sleep until the shard has something for it, and drives no more: a
-    /// helper takes over at once, and looks often for a while.
+    /// The caller is about to sleep until the shard has something for it, and stops polling: a
+    /// helper takes over immediately, and polls often for a while.
     pub(crate) fn add_waiter(&self) -> WaiterGuard<'_> {
         self.helper_wakeup.add_waiter();
         if self.mode == DriveMode::Helper {
@@ -187,15 +188,15 @@ impl Shard {
         WaiterGuard { helper_wakeup: &self.helper_wakeup }
     }
 
-    /// What the helper does next.
+    /// Returns the next action of the helper.
     pub(crate) fn helper_step(&self, schedule: &mut HelperSchedule) -> Step {
         let now = self.clock.now().as_nanos();
         let idle = self.helper_wakeup.app_idle_ns(now);
         schedule.next(now, idle, self.helper_wakeup.waiters())
     }
 
-    /// The helper sleeps for at most `limit`, or until it is to drive. `wait_seq`: see
-    /// [`crate::helper_wakeup::Waiters`], as it was when the nap was planned.
+    /// Puts the helper to sleep for at most `limit`, or until it has to poll. `wait_seq` is that of
+    /// [`crate::helper_wakeup::Waiters`] when the sleep was planned.
     pub(crate) fn helper_sleep(&self, rest: HelperState, limit: Duration, wait_seq: u32) {
         self.helper_wakeup.sleep(rest, limit, || match rest {
             HelperState::Awake => true,
@@ -209,16 +210,16 @@ impl Shard {
         });
     }
 
-    /// Returns once every pass that runs now has ended; later passes see what the caller wrote.
+    /// Returns once every poll now running has ended; later polls see what the caller wrote.
     pub(crate) fn synchronize(&self) {
         if is_child() {
-            // No pass runs here, and the gate may have been taken at the fork.
+            // No poll runs in the child, and the lock may have been held at the fork.
             return;
         }
         qsbr::synchronize(std::iter::once(self));
     }
 
-    /// Queue pairs that have a bell.
+    /// Number of queue pairs that have a doorbell.
     pub(crate) fn qps_max(&self) -> usize {
         self.doorbells.capacity()
     }
@@ -227,7 +228,7 @@ impl Shard {
         self.clock.now()
     }
 
-    /// Takes the machine out, so that nothing runs any more and the device is closed with it.
+    /// Drops the engine, which closes the device with it. The shard is not polled after this.
     pub(crate) fn stop(&self) {
         let machine = self.engine.lock().take();
         if !self.has_ended() {
@@ -240,13 +241,13 @@ impl Shard {
         }
     }
 
-    /// True once nothing advances it any more: it was closed, or it failed.
+    /// True once the shard is no longer polled: it was closed, or it failed.
     #[inline]
     pub(crate) fn has_ended(&self) -> bool {
         self.state.load(Ordering::Acquire) != RUNNING
     }
 
-    /// True once it has failed.
+    /// True once the shard has failed.
     pub(crate) fn has_failed(&self) -> bool {
         self.state.load(Ordering::Acquire) == FAILED
     }
@@ -262,7 +263,7 @@ impl QsbrReader for Shard {
     }
 }
 
-/// Somebody sleeps until the shard has something.
+/// A thread that waits for the shard, counted until this is dropped.
 pub(crate) struct WaiterGuard<'a> {
     helper_wakeup: &'a HelperWakeup,
 }

@@ -1,7 +1,7 @@
-//! A try-lock: nobody sleeps, drivers pass by when somebody is inside, and callers who must get in
-//! go before them, unless they lost their core.
+//! Spin lock whose `try_lock` lets waiting callers of `lock` go first, for a bounded number of
+//! attempts in case the waiter is preempted.
 //!
-//! It is the lock of a shard.
+//! It protects a shard's engine, the producers of work queues and the consumer of a CQ.
 
 use std::marker::PhantomData;
 use std::ops::{Deref, DerefMut};
@@ -10,36 +10,37 @@ use crossbeam::utils::CachePadded;
 
 use crate::sync::{AtomicU32, Cell, Ordering, relax};
 
-/// How often in a row a driver gives way. A driver that does nothing else comes by every few
-/// nanoseconds, so this is the better part of a microsecond: several times what a waiter that runs
-/// needs to see that the gate is free, and little beside the pass that follows.
+/// Consecutive attempts that [`SpinLock::try_lock`] gives up in favor of waiters. A thread that
+/// only polls comes back every few nanoseconds, so this is most of a microsecond: several times
+/// what a running waiter needs to see the lock free, and little compared with the poll that
+/// follows.
 #[cfg(not(loom))]
 const DEFER_COUNT_MAX: u32 = 128;
-/// Loom tries every order: the fewer the better.
+/// Loom explores every interleaving, so the bound is as small as possible.
 #[cfg(loom)]
 const DEFER_COUNT_MAX: u32 = 1;
 
-/// A value for one thread at a time.
+/// Value with mutual exclusion between threads.
 #[derive(Debug)]
 pub(crate) struct SpinLock<T> {
-    /// 1 while somebody is inside.
+    /// 1 while the lock is held.
     locked: CachePadded<AtomicU32>,
-    /// Callers of [`SpinLock::lock`] that wait; [`SpinLock::try_lock`] lets them go first, for a
-    /// while.
+    /// Callers waiting in [`SpinLock::lock`]; [`SpinLock::try_lock`] defers to them up to
+    /// [`DEFER_COUNT_MAX`] times.
     waiter_count: AtomicU32,
-    /// Times that [`SpinLock::try_lock`] has let them go first since it last did not.
+    /// Consecutive calls of [`SpinLock::try_lock`] that deferred to waiters.
     defer_count: AtomicU32,
     value: Cell<T>,
 }
 
-// SAFETY: `taken` admits one thread at a time to the value, with acquire on the way in and
-// release on the way out, so sharing the gate only ever moves the value between threads.
+// SAFETY: `locked` admits one thread at a time to the value, with acquire on locking and release on
+// unlocking, so sharing the lock only ever moves the value between threads.
 unsafe impl<T: Send> Sync for SpinLock<T> {}
 
-/// Being inside. Leaves when dropped.
+/// Ownership of the lock; unlocks when dropped.
 pub(crate) struct LockGuard<'a, T> {
     lock: &'a SpinLock<T>,
-    /// Shared between threads it lends `&T` to all of them: only if `T` allows that.
+    /// A guard shared between threads gives all of them `&T`: it is `Sync` only if `T` allows that.
     _value: PhantomData<&'a mut T>,
 }
 
@@ -53,9 +54,9 @@ impl<T> SpinLock<T> {
         }
     }
 
-    /// Enters if nobody is inside, unless somebody waits: those go first, but whoever waits may be
-    /// off its core, so at most [`DEFER_COUNT_MAX`] times in a row. One uncontended atomic
-    /// exchange.
+    /// Locks if the lock is free and no caller of [`SpinLock::lock`] waits. A waiter may be
+    /// preempted, so this defers to waiters at most [`DEFER_COUNT_MAX`] times in a row. Cost: one
+    /// uncontended atomic exchange.
     #[inline]
     pub(crate) fn try_lock(&self) -> Option<LockGuard<'_, T>> {
         if self.waiter_count.load(Ordering::Relaxed) != 0 && self.defers_to_waiters() {
@@ -64,8 +65,8 @@ impl<T> SpinLock<T> {
         self.try_acquire()
     }
 
-    /// True as long as those that wait are to go first. After each time that they did not, they
-    /// are given the same time again.
+    /// True while waiters are to go first. After [`DEFER_COUNT_MAX`] deferrals it returns false
+    /// once and the count starts again.
     #[cold]
     fn defers_to_waiters(&self) -> bool {
         let gives = self.defer_count.fetch_add(1, Ordering::Relaxed) < DEFER_COUNT_MAX;
@@ -75,7 +76,7 @@ impl<T> SpinLock<T> {
         gives
     }
 
-    /// Enters as soon as whoever is inside leaves. Costs as much as `try_enter` when nobody is.
+    /// Locks as soon as the lock is free. Costs as much as `try_lock` when it is uncontended.
     #[inline]
     pub(crate) fn lock(&self) -> LockGuard<'_, T> {
         match self.try_acquire() {
@@ -100,7 +101,7 @@ impl<T> SpinLock<T> {
 
     #[inline]
     fn try_acquire(&self) -> Option<LockGuard<'_, T>> {
-        // The look first: a thread that finds somebody inside does not take the line away.
+        // Load before the exchange: while the lock is held, the cache line stays shared.
         let free = self.locked.load(Ordering::Relaxed) == 0
             && self.locked.compare_exchange(0, 1, Ordering::Acquire, Ordering::Relaxed).is_ok();
         free.then(|| LockGuard { lock: self, _value: PhantomData })
@@ -112,8 +113,8 @@ impl<T> Deref for LockGuard<'_, T> {
 
     #[inline]
     fn deref(&self) -> &T {
-        // SAFETY: this thread is the one inside until `self` is dropped, and `self` is borrowed
-        // for as long as the reference lives.
+        // SAFETY: this thread holds the lock until `self` is dropped, and `self` is borrowed for as
+        // long as the reference lives.
         self.lock.value.with_mut(|value| unsafe { &*value })
     }
 }
@@ -150,13 +151,13 @@ mod tests {
     #[test]
     fn preempted_waiter_defers_try_lock_a_bounded_number_of_times() {
         let gate = SpinLock::new(0);
-        // What another thread has done when it is taken off its core inside `enter`.
+        // State left by another thread that is preempted inside `lock`.
         gate.waiter_count.fetch_add(1, Ordering::Relaxed);
         for pass in 0..3 {
             let refused = (0..10_000).take_while(|_| gate.try_lock().is_none()).count();
             assert_eq!(refused, DEFER_COUNT_MAX as usize, "before pass {pass}");
         }
-        // Back on its core it is the next to enter, whoever else drives.
+        // When it runs again, the waiter locks next: other threads still defer to it.
         let driver = gate.try_lock();
         assert!(driver.is_none());
         assert!(gate.try_acquire().is_some());
@@ -197,8 +198,8 @@ mod proofs {
         });
     }
 
-    /// A caller that waits and a driver that gives way, and after a while does not: both get in,
-    /// one at a time, and nobody is left counted as waiting.
+    /// A waiter, and a caller of `try_lock` that defers and then stops deferring: both lock, one at
+    /// a time, and no waiter stays counted.
     #[test]
     fn waiter_and_deferring_try_lock_both_proceed() {
         loom::model(|| {
@@ -221,8 +222,8 @@ mod proofs {
         });
     }
 
-    /// Going in and out once outlasts whoever is guard, and whoever enters later sees what was
-    /// written before.
+    /// Locking and unlocking once waits for the current holder to unlock, and whoever locks later
+    /// sees what was written before.
     #[test]
     fn lock_and_unlock_outlasts_a_poll_that_saw_the_region() {
         loom::model(|| {
@@ -236,14 +237,15 @@ mod proofs {
                     if let Some(_guard) = lock.try_lock()
                         && stag.load(Ordering::Acquire) == 7
                     {
-                        // SAFETY: loom checks that nobody else touches the cell meanwhile.
+                        // SAFETY: loom checks that no other thread accesses the cell at the same
+                        // time.
                         memory.with_mut(|byte| unsafe { *byte += 1 });
                     }
                 })
             };
             stag.store(0, Ordering::Relaxed);
             drop(lock.lock());
-            // SAFETY: as above: this stands for freeing the memory.
+            // SAFETY: as above; this stands for freeing the memory.
             memory.with_mut(|byte| unsafe { *byte = 0 });
             pass.join().unwrap();
             // SAFETY: the other thread has ended.

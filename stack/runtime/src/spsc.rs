@@ -1,7 +1,7 @@
-//! A bounded queue from one thread at a time to one thread at a time, without locks.
+//! Bounded lock-free ring, single producer, single consumer. Either side may move between threads.
 //!
-//! Producer and consumer each own an index and keep a copy of the other's, which they refresh
-//! only when the copy says full or empty: in steady flow no cache line is touched for the index.
+//! Producer and consumer each own an index and cache the other's. They reload the cached index only
+//! when it says full or empty, so in steady flow no shared cache line is read for the index.
 
 use std::mem::MaybeUninit;
 
@@ -12,9 +12,9 @@ use crate::sync::{Arc, AtomicUsize, Cell, Ordering};
 struct Ring<T> {
     slots: Box<[Cell<MaybeUninit<T>>]>,
     mask: usize,
-    /// Next index to take; written by the consumer.
+    /// Index of the next slot to read; written by the consumer.
     head: CachePadded<AtomicUsize>,
-    /// Next index to fill; written by the producer.
+    /// Index of the next slot to fill; written by the producer.
     tail: CachePadded<AtomicUsize>,
 }
 
@@ -25,28 +25,28 @@ unsafe impl<T: Send> Sync for Ring<T> {}
 // SAFETY: as above.
 unsafe impl<T: Send> Send for Ring<T> {}
 
-/// The end that fills the ring.
+/// Producer side of a ring.
 pub(crate) struct Producer<T> {
     shared: Arc<Ring<T>>,
-    /// Next index to fill; ahead of the shared tail by what is staged.
+    /// Next index to fill; ahead of the shared tail by the number of staged values.
     tail: usize,
     published: usize,
     cached_head: usize,
 }
 
-/// The end that empties the ring.
+/// Consumer side of a ring.
 pub(crate) struct Consumer<T> {
     shared: Arc<Ring<T>>,
     head: usize,
     cached_tail: usize,
 }
 
-/// A look from outside, by any thread.
+/// Read-only view of a ring, for any thread.
 pub(crate) struct Peek<T> {
     shared: Arc<Ring<T>>,
 }
 
-/// A ring for at least `capacity` values: the next power of two.
+/// Returns a ring for at least `capacity` values, rounded up to a power of two.
 pub(crate) fn ring<T>(capacity: usize) -> (Producer<T>, Consumer<T>) {
     let capacity = capacity.max(1).next_power_of_two();
     let shared = Arc::new(Ring {
@@ -60,10 +60,10 @@ pub(crate) fn ring<T>(capacity: usize) -> (Producer<T>, Consumer<T>) {
 }
 
 impl<T> Producer<T> {
-    /// Puts a value in the ring that the consumer sees at the next [`Producer::publish`].
+    /// Writes a value to the ring. The consumer sees it after the next [`Producer::publish`].
     ///
     /// # Errors
-    /// The value, if the ring is full.
+    /// Returns the value if the ring is full.
     #[inline]
     pub(crate) fn stage(&mut self, value: T) -> Result<(), T> {
         let capacity = self.shared.mask + 1;
@@ -82,7 +82,7 @@ impl<T> Producer<T> {
         Ok(())
     }
 
-    /// Shows staged values to the consumer. A plain store with release.
+    /// Makes staged values visible to the consumer. A plain store with release.
     #[inline]
     pub(crate) fn publish(&mut self) {
         if self.published != self.tail {
@@ -93,7 +93,7 @@ impl<T> Producer<T> {
 }
 
 impl<T> Peek<T> {
-    /// True if nothing was to be had a moment ago. Two loads.
+    /// True if the ring was empty at the time of two relaxed loads.
     #[inline]
     pub(crate) fn is_empty(&self) -> bool {
         self.shared.head.load(Ordering::Relaxed) == self.shared.tail.load(Ordering::Relaxed)
@@ -105,7 +105,7 @@ impl<T> Consumer<T> {
         Peek { shared: Arc::clone(&self.shared) }
     }
 
-    /// Takes the oldest value, if there is one.
+    /// Removes and returns the oldest value.
     #[inline]
     pub(crate) fn pop(&mut self) -> Option<T> {
         let value = self.read_next()?;
@@ -113,7 +113,8 @@ impl<T> Consumer<T> {
         Some(value)
     }
 
-    /// Appends at most `max` values to `out`, oldest first; returns how many. One store for all.
+    /// Moves at most `max` values to the end of `out`, oldest first, and returns their number. One
+    /// store of the head index for all.
     #[inline]
     pub(crate) fn pop_into(&mut self, out: &mut Vec<T>, max: usize) -> usize {
         let mut count = 0;
@@ -129,7 +130,8 @@ impl<T> Consumer<T> {
         count
     }
 
-    /// True if nothing is to be had. Looks at the producer's index only if the last look said so.
+    /// True if no value is published. Reloads the producer's index only if the cached one says
+    /// empty.
     #[inline]
     pub(crate) fn is_empty(&mut self) -> bool {
         if self.head == self.cached_tail {
@@ -144,10 +146,10 @@ impl<T> Consumer<T> {
             return None;
         }
         let value = self.shared.slots[self.head & self.shared.mask].with_mut(|slot| {
-            // SAFETY: the index is in `head..tail`, so the producer has filled the slot and left
-            // it to the consumer.
+            // SAFETY: the index is in `head..tail`, so the producer has filled the slot and
+            // released it to the consumer.
             let filled = unsafe { &*slot };
-            // SAFETY: filled, and moved out once: the head goes past it.
+            // SAFETY: filled, and moved out once: the head advances past it.
             unsafe { filled.assume_init_read() }
         });
         self.head = self.head.wrapping_add(1);
@@ -156,15 +158,15 @@ impl<T> Consumer<T> {
 }
 
 impl<T> Drop for Producer<T> {
-    /// Staged values count as given.
+    /// Publishes staged values.
     fn drop(&mut self) {
         self.publish();
     }
 }
 
 impl<T> Drop for Consumer<T> {
-    /// What was given and not taken is dropped. What the producer gives after that is forgotten,
-    /// which leaks at most the resources of those values.
+    /// Drops the values that were published and not read. Values published after that are never
+    /// dropped, which leaks at most their resources.
     fn drop(&mut self) {
         while self.pop().is_some() {}
     }

@@ -16,15 +16,16 @@ use crate::limits::{Permit, Resource};
 use crate::spin_lock::SpinLock;
 use crate::spsc::{Consumer, Producer};
 
-/// Limit events kept; more arming without looking finds the oldest there.
+/// Maximum number of pending limit events; further ones are dropped.
 const LIMIT_EVENT_COUNT_MAX: usize = 8;
 
-/// A shared receive queue: buffers for the Sends that arrive on any of its queue pairs, which take
-/// one each when a message begins. Clones name the same queue; it goes when the last of them and
-/// of its queue pairs are gone.
+/// Shared receive queue: buffers for the Sends that arrive on any of its queue pairs, one for each
+/// message, taken when the message begins. Clones refer to the same queue; it is destroyed with the
+/// last of them and of its queue pairs.
 ///
-/// It may run empty: a message that finds none then ends its connection, as with a queue of its
-/// own. [`Srq::arm`] tells before it comes to that, and who took most; [`Srq::cap`] bounds what
+/// A message that finds the queue empty ends its connection, as with a receive queue of a single
+/// queue pair. [`Srq::arm`] reports a low level in advance, with the queue pair of the largest
+/// consumption; [`Srq::cap`] limits the consumption of each queue pair.
 /// each may take.
 #[derive(Clone)]
 pub struct Srq {
@@ -46,21 +47,21 @@ struct SrqProducer {
     max: u64,
 }
 
-/// What the application's and the shard's sides share.
+/// State shared by the application's and the shard's sides.
 pub(crate) struct SrqShared {
-    /// Buffers that left the queue; written by the shard.
+    /// Number of buffers that have left the queue; written by the shard.
     retired: CachePadded<AtomicU64>,
     limit_events: ArrayQueue<SrqLimit>,
     source: Arc<EventSource>,
 }
 
-/// Fewer buffers are left than [`Srq::arm`] said.
+/// Limit event: fewer buffers are left than the limit set with [`Srq::arm`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SrqLimit {
-    /// Buffers that were left.
+    /// Number of buffers left.
     pub left: usize,
-    /// The queue pair that took most since the limit was armed, and how many: if that is more than
-    /// its fair share, its connection can be ended.
+    /// Queue pair with the largest consumption since the limit was armed, and its number of
+    /// buffers: if that is more than its fair share, the application can end its connection.
     pub most: Option<(QpId, u64)>,
 }
 
@@ -98,8 +99,8 @@ impl Srq {
     /// Posts a buffer for one incoming Send. Never waits.
     ///
     /// # Errors
-    /// `QueueFull`; nothing was posted. It goes away when messages have arrived and a pass was
-    /// made. `WrongState` after the context was closed or has failed.
+    /// `QueueFull`; nothing was posted. Post again after messages have arrived and the shard was
+    /// polled. `WrongState` after the context was closed or has failed.
     #[inline]
     pub fn post_recv(&self, wr: RecvWr) -> Result<(), PostError> {
         if self.inner.context.shard.has_ended() {
@@ -115,8 +116,9 @@ impl Srq {
         Ok(())
     }
 
-    /// Asks to be told once when fewer than `limit` buffers are left, at once if fewer are now;
-    /// counts anew what each queue pair takes. 0 takes it back. What was posted before counts.
+    /// Arms the limit (`IBV_SRQ_LIMIT`): one limit event when fewer than `limit` buffers are left,
+    /// immediately if fewer are left now. Restarts the count of buffers that each queue pair takes.
+    /// 0 disarms. Buffers posted before the call are taken into account.
     ///
     /// # Errors
     /// `NoSuchSrq` after the context was closed.
@@ -126,12 +128,12 @@ impl Srq {
         armed.unwrap_or(Err(SrqError::NoSuchSrq))
     }
 
-    /// Lets each queue pair hold at most `cap` buffers at a time, so that a peer that sends more
-    /// than its fair share cannot empty the queue for the others. A buffer is held from when a
-    /// message takes it until another is posted in its place; of several holders who took first is
-    /// relieved first. A message beyond the cap ends its connection, as one that finds the queue
-    /// empty does: to its queue pair the cap is what the length of a receive queue of its own would
-    /// be. 0, as at first: each may hold all.
+    /// Limits each queue pair to `cap` buffers at a time, so that a peer that sends more than its
+    /// fair share cannot empty the queue for the others. A queue pair holds a buffer from when a
+    /// message takes it until another is posted in its place; a posted buffer is credited to the
+    /// holder that took its buffer first. A message beyond the limit ends its connection, as one
+    /// that finds the queue empty does: for its queue pair the limit has the effect of the length
+    /// of a receive queue. 0, the initial value: no limit.
     ///
     /// # Errors
     /// `NoSuchSrq` after the context was closed.
@@ -141,13 +143,13 @@ impl Srq {
         capped.unwrap_or(Err(SrqError::NoSuchSrq))
     }
 
-    /// The oldest limit event not yet taken. Does not drive.
+    /// Removes and returns the oldest limit event. Does not poll the shard.
     #[must_use]
     pub fn next_limit(&self) -> Option<SrqLimit> {
         self.inner.shared.limit_events.pop()
     }
 
-    /// The name that events of the context carry ([`AsyncEvent::SrqLimit`]).
+    /// ID of the queue in events of the context ([`AsyncEvent::SrqLimit`]).
     ///
     /// [`AsyncEvent::SrqLimit`]: crate::AsyncEvent::SrqLimit
     #[must_use]
@@ -155,7 +157,7 @@ impl Srq {
         self.inner.id
     }
 
-    /// It is of this context and domain.
+    /// True if it belongs to this context and domain.
     pub(crate) fn belongs_to(&self, context: &Arc<ContextInner>, pd: u32) -> bool {
         Arc::ptr_eq(&self.inner.context, context) && self.inner.pd == pd
     }
@@ -164,13 +166,13 @@ impl Srq {
 impl Drop for SrqInner {
     fn drop(&mut self) {
         let id = self.id;
-        // Its queue pairs hold it: none is left.
+        // Its queue pairs keep it alive, so none is left.
         self.context.shard.control(|machine, _| machine.destroy_srq(id));
         self.context.events.remove(&self.shared.source);
     }
 }
 
-/// The shard's end of a queue.
+/// Shard's side of a shared receive queue.
 pub(crate) struct SrqConsumer {
     ring: Consumer<RecvWr>,
     shared: Arc<SrqShared>,
@@ -183,7 +185,8 @@ impl SrqConsumer {
         self.max
     }
 
-    /// Moves posted buffers to the engine, which has this much room. True if there were any.
+    /// Moves at most `room` posted buffers to the engine, the free slots there. True if there were
+    /// any.
     #[inline]
     pub(crate) fn drain(&mut self, room: usize, mut post: impl FnMut(RecvWr)) -> bool {
         let mut any = false;
@@ -196,11 +199,12 @@ impl SrqConsumer {
         any
     }
 
-    /// Shows the application how many buffers have left the queue, by the engine's room.
+    /// Publishes to the application how many buffers have left the queue, from the engine's free
+    /// slots.
     #[inline]
     pub(crate) fn publish_retired(&self, room: usize) {
         let retired = self.taken - self.max.saturating_sub(room) as u64;
-        // Stored only when changed: the application's core keeps the line otherwise.
+        // Stored only when changed, to leave the cache line with the application's core otherwise.
         if self.shared.retired.load(Ordering::Relaxed) != retired {
             self.shared.retired.store(retired, Ordering::Release);
         }

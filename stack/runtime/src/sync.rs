@@ -1,4 +1,4 @@
-//! The primitives of the lock-free parts: those of the machine, or loom's when their proofs run.
+//! Synchronization primitives of the lock-free modules: std's, or loom's for proofs.
 
 #[cfg(loom)]
 pub(crate) use loom::{
@@ -13,7 +13,7 @@ pub(crate) use std::{
     thread::{Thread, park_timeout},
 };
 
-/// Naps until it is woken: no clock moves in proofs.
+/// Sleeps until unparked: no clock advances in proofs.
 #[cfg(loom)]
 pub(crate) fn park_timeout(_: std::time::Duration) {
     loom::thread::park();
@@ -37,8 +37,8 @@ impl<T> Cell<T> {
         Self { inner }
     }
 
-    /// Hands out a pointer for access that excludes all others; the caller of `access` keeps
-    /// that promise.
+    /// Passes a pointer for exclusive access to `access`; the caller guarantees that no other
+    /// access happens at the same time.
     #[inline]
     pub(crate) fn with_mut<R>(&self, access: impl FnOnce(*mut T) -> R) -> R {
         #[cfg(loom)]
@@ -48,8 +48,8 @@ impl<T> Cell<T> {
     }
 }
 
-/// Waits a little for another thread, longer from one `attempt` to the next: spins, then lets
-/// others run (the holder may be off its core).
+/// Backs off once while waiting for another thread: spins for the first 64 attempts, then yields,
+/// because that thread may be preempted.
 #[inline]
 pub(crate) fn relax(attempt: &mut u32) {
     #[cfg(loom)]

@@ -1,40 +1,38 @@
-//! Settings of the TCP connections that users tune.
+//! User settings of TCP connections.
 
 use std::time::Duration;
 
 use ferrowarp_proto::engine::EngineConfig;
 pub use ferrowarp_proto::tcp::{Algorithm as CongestionControl, EcnMode};
 
-/// How the TCP connections of a context behave. The defaults suit any path; both ends may differ.
-/// Sizes in bytes.
+/// TCP settings of a context. The defaults suit any path; the peer's may differ. Sizes in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TcpSettings {
-    /// Congestion control: CUBIC, unless told otherwise.
+    /// Congestion control: CUBIC by default.
     pub congestion: CongestionControl,
-    /// Explicit congestion notification (RFC 3168): agreed to if the peer asks, unless told
-    /// otherwise. DCTCP wants [`EcnMode::Request`] at one end at least.
+    /// Explicit congestion notification (RFC 3168): by default accepted if the peer requests it.
+    /// DCTCP needs [`EcnMode::Request`] at one of the peers at least.
     pub ecn: EcnMode,
-    /// Windows are spread over the round trip where that is 2 ms or more: yes, unless told
-    /// otherwise.
+    /// Pacing of segments where the round-trip time is 2 ms or more: on by default.
     pub pacing: bool,
-    /// Receive window of a connection before it grows: 256 KiB. Less than 16 KiB counts as that,
-    /// which is the window during start-up.
+    /// Initial receive window: 256 KiB. Values below 16 KiB, the window during MPA start-up, count
+    /// as 16 KiB.
     pub recv_window: u32,
-    /// What the window may grow to by need, at most 1 GiB: 6 MiB, which is 1 Gb/s over 48 ms.
+    /// Upper limit of receive-window autotuning, at most 1 GiB: 6 MiB, which is 1 Gb/s over 48 ms.
     pub recv_window_max: u32,
-    /// By how much the windows of all connections together may have grown: 1 GiB. They are
-    /// promises, not memory: what [`Limits::ooo_bytes_max`] and the port's frames cannot keep is
-    /// dropped.
+    /// Budget of receive-window autotuning: bytes by which the windows of all connections together
+    /// may have grown, 1 GiB. It is not allocated memory: received data beyond
+    /// [`Limits::ooo_bytes_max`] and the port's frames is dropped.
     ///
     /// [`Limits::ooo_bytes_max`]: crate::Limits::ooo_bytes_max
     pub window_growth_max: u64,
-    /// Silence after which an idle peer is probed; `None`, the default: never (RFC 9293 section
-    /// 3.8.4, which asks for two hours at least if on by default).
+    /// Idle time before the first keep-alive probe; `None`, the default: no keep-alives (RFC 9293
+    /// section 3.8.4, which requires at least two hours if on by default).
     pub keepalive: Option<Duration>,
-    /// Time between such probes: 75 s. After nine without an answer the connection fails.
+    /// Interval of keep-alive probes: 75 s. After nine unanswered ones the connection fails.
     pub keepalive_interval: Duration,
-    /// Time without an acknowledgment of anything outstanding before a connection fails: 120 s
-    /// (RFC 9293 section 3.8.3 asks for 100 s at least).
+    /// User timeout: time without an acknowledgment of outstanding data before a connection fails,
+    /// 120 s (RFC 9293 section 3.8.3 requires at least 100 s).
     pub user_timeout: Duration,
 }
 

@@ -1,4 +1,4 @@
-//! The threads that drive shards.
+//! Threads that poll shards.
 
 use std::cell::Cell;
 use std::sync::Arc;
@@ -13,14 +13,15 @@ use crate::helper_schedule::{HelperSchedule, Step};
 use crate::shard::Shard;
 use crate::timer_slack;
 
-/// Threads of the application that get caches at a time. A cache keeps its frames while its thread
-/// does something else: with one for each of many threads none would be left for the thread that
-/// drives. The pools suffice for these and for the driving threads of both ends of a pair.
+/// Application threads that get mempool caches at a time. A cache keeps its mbufs while its thread
+/// does something else: with a cache for each of many threads none would be left for the thread
+/// that polls. The pools are sized for these and for the polling threads of both contexts of a
+/// pair.
 const CACHED_THREADS_MAX: usize = PoolNeeds::THREADS as usize - 2;
 
-/// Makes DPDK give the calling thread caches of its own in every pool, once per thread, unless
-/// too many have some (an allocation costs twice as much without). One thread-local load from
-/// then on.
+/// Registers the calling thread with DPDK once, so that it gets its own cache in every mempool,
+/// unless too many threads have one (an allocation costs twice as much without). One thread-local
+/// load after that.
 #[inline]
 pub(crate) fn register_thread() {
     thread_local! {
@@ -30,26 +31,26 @@ pub(crate) fn register_thread() {
         && let Some(eal) = dpdk_sys::Eal::running()
     {
         KNOWN.set(true);
-        // Without a slot it works all the same, more slowly.
+        // Without an lcore ID the thread works as well, more slowly.
         let _ = eal.adopt_thread_up_to(CACHED_THREADS_MAX);
     }
 }
 
-/// False if there is no such core, or the thread may not run there.
+/// Pins the calling thread. False if there is no such core, or the thread may not run on it.
 fn pin(core: usize) -> bool {
-    // The set of cores is an array, and its user panics beyond the end.
+    // `set_for_current` panics for an index beyond the CPU set.
     core < usize::try_from(libc::CPU_SETSIZE).unwrap_or(0)
         && core_affinity::set_for_current(core_affinity::CoreId { id: core })
 }
 
-/// A running driving thread. Stops it when dropped.
+/// Running polling thread; stops it when dropped.
 pub(crate) struct DriveThread {
     stop: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
 }
 
 impl DriveThread {
-    /// Starts the thread that `mode` asks for, if any.
+    /// Starts the thread that `mode` requires, if any.
     pub(crate) fn start(shard: &Arc<Shard>, mode: DriveMode) -> std::io::Result<Option<Self>> {
         let stop = Arc::new(AtomicBool::new(false));
         let (shard, seen) = (Arc::clone(shard), Arc::clone(&stop));
@@ -81,32 +82,32 @@ impl Drop for DriveThread {
         self.stop.store(true, Ordering::Relaxed);
         if let Some(thread) = self.thread.take() {
             if dpdk_sys::is_child() {
-                // The thread is the parent's.
+                // The thread exists only in the parent.
                 std::mem::forget(thread);
                 return;
             }
             thread.thread().unpark();
-            // A panic of a pass does not get here, and there is nothing to undo after any other.
+            // A panic of a poll is caught there, and after any other there is nothing to undo.
             let _ = thread.join();
         }
     }
 }
 
-/// Yields the helper's core between two looks: the sleeper that it has just woken may have been put
-/// there, and would not run before the next nap. Beside a thread that computes, a yield costs a
-/// time slice, and waking from a nap next to nothing: after one that took long it yields no more
-/// for a while.
+/// Yields the helper's core between two polls: the scheduler may have put the thread that the
+/// helper has just woken on this CPU, where it would not run before the next sleep. Next to a
+/// thread that computes, a yield costs a time slice, while a wake-up from a sleep costs next to
+/// nothing: after a long yield the helper stops yielding for a while.
 struct YieldBackoff {
     resume_at: Instant,
 }
 
 impl YieldBackoff {
-    /// Whoever takes the core for longer, in nanoseconds, is no sleeper that was woken.
+    /// A yield longer than this, in nanoseconds, did not go to a woken thread.
     const YIELD_NS_MAX: u64 = 500_000;
-    /// For how long it does not yield then, in nanoseconds.
+    /// Time without yields after that, in nanoseconds.
     const BACKOFF_NS: u64 = 100_000_000;
 
-    /// True if it yielded.
+    /// Yields unless backing off. True if it yielded.
     fn yield_now(&mut self, mut clock: impl FnMut() -> Instant) -> bool {
         let start = clock();
         if start < self.resume_at {
@@ -121,7 +122,7 @@ impl YieldBackoff {
     }
 }
 
-/// Drives while the application does not; naps while it does, and while there is nothing to do.
+/// Polls while the application does not; sleeps while it does, and while there is nothing to do.
 fn run_helper(shard: &Shard, stop: &AtomicBool) {
     if !timer_slack::minimize() {
         tracing::warn!("naps of the helper may last longer than they should");
@@ -156,7 +157,7 @@ mod tests {
     fn long_yield_stops_yielding_for_a_while() {
         let mut yields = YieldBackoff { resume_at: Instant::ZERO };
         let mut now = Instant::ZERO;
-        // Yields, each of which takes this long.
+        // Yields for `step_ns`.
         let mut yielded = |step_ns: u64, now: &mut Instant| {
             let mut calls = 0;
             yields.yield_now(|| {

@@ -1,8 +1,8 @@
-//! How late the operating system may wake a thread from a nap.
+//! Timer slack: how much later than its timeout Linux may wake a sleeping thread.
 
-/// Makes naps of the calling thread as exact as the clock is. By default Linux adds up to 50 us to
-/// each, so as to wake several threads at once: more than the naps of a helper last. False if the
-/// system refused; naps end later then.
+/// Sets the timer slack of the calling thread to 1 ns, its minimum. By default Linux adds up to 50
+/// us to each sleep, to coalesce wake-ups: more than the sleeps of a helper last. False if the
+/// system call failed; sleeps last longer then.
 pub(crate) fn minimize() -> bool {
     let least: libc::c_ulong = 1;
     // SAFETY: this option takes one number, in nanoseconds, and changes nothing but the timer slack
@@ -23,7 +23,7 @@ mod tests {
     }
 
     fn slack() -> libc::c_int {
-        // SAFETY: this option takes nothing and returns the calling thread's timer slack.
+        // SAFETY: this option takes no argument and returns the calling thread's timer slack.
         unsafe { libc::prctl(libc::PR_GET_TIMERSLACK) }
     }
 }

@@ -1,4 +1,4 @@
-//! Why a device could not be opened: one line each, for the person who typed its name.
+//! Errors of opening a device. Each message is one line, for the user who named the device.
 
 use std::path::PathBuf;
 
@@ -6,25 +6,25 @@ use std::path::PathBuf;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum DeviceError {
-    /// The text does not name a device.
+    /// The text is no valid device name.
     #[error(
         "`{text}` names no device: {reason} (devices: ring, memif:SOCKET[,server|client], \
          tap:NAME, af_packet:IFACE, af_xdp:IFACE, pci:BDF, eal:ARGS)"
     )]
     BadSpec {
-        /// What was given.
+        /// The text as given.
         text: String,
-        /// What is wrong with it.
+        /// The syntax error.
         reason: &'static str,
     },
-    /// The MTU is outside what a frame buffer can be made for.
+    /// The MTU is outside the range that frame buffers support.
     #[error("an MTU of {mtu} is out of range ({min} to {max})")]
     BadMtu {
-        /// What was asked for, bytes.
+        /// Requested MTU, bytes.
         mtu: u16,
-        /// Least, bytes.
+        /// Smallest MTU, bytes.
         min: u16,
-        /// Most, bytes.
+        /// Largest MTU, bytes.
         max: u16,
     },
     /// The device cannot carry packets of the MTU.
@@ -32,15 +32,15 @@ pub enum DeviceError {
     MtuTooLarge {
         /// The device as named.
         device: String,
-        /// What was asked for, bytes.
+        /// Requested MTU, bytes.
         mtu: u16,
-        /// What it can do, bytes.
+        /// Largest MTU of the device, bytes.
         max: u32,
     },
-    /// DPDK's environment did not start, or runs with other arguments.
+    /// EAL did not start, or runs with other arguments.
     #[error("{0}")]
     Environment(#[source] dpdk_sys::Error),
-    /// The driver is not there.
+    /// The driver is not loaded.
     #[error(
         "{device}: DPDK's driver {driver} is not loaded (a shared build loads its plug-in, \
          Debian's package librte-{package}23; a static build has ring, memif, tap and af_packet)"
@@ -50,10 +50,10 @@ pub enum DeviceError {
         device: String,
         /// The driver's name.
         driver: &'static str,
-        /// The same as packages spell it.
+        /// The driver's name as distribution packages spell it.
         package: String,
     },
-    /// The process may not do what the driver needs.
+    /// The process lacks a capability that the driver needs.
     #[error("{device}: no permission: it needs {capability} (run as root or grant it)")]
     NoPermission {
         /// The device as named.
@@ -83,7 +83,7 @@ pub enum DeviceError {
         /// The interface.
         name: String,
     },
-    /// The kernel has no tap devices.
+    /// /dev/net/tun cannot be opened.
     #[error(
         "{device}: /dev/net/tun cannot be opened: {source} (run as root; `modprobe tun`, or let \
          the container have it)"
@@ -91,7 +91,7 @@ pub enum DeviceError {
     NoTun {
         /// The device as named.
         device: String,
-        /// Why.
+        /// Error of the system call.
         source: std::io::Error,
     },
     /// The kernel refused to set the interface's MTU.
@@ -99,18 +99,18 @@ pub enum DeviceError {
     KernelMtu {
         /// The device as named.
         device: String,
-        /// Bytes.
+        /// Requested MTU, bytes.
         mtu: u16,
-        /// Why.
+        /// Error of the system call.
         source: std::io::Error,
     },
-    /// There is no such card.
+    /// No PCI device has this address.
     #[error("{device}: no card has this address (`lspci -D` lists them)")]
     NoCard {
         /// The device as named.
         device: String,
     },
-    /// The kernel has left the card alone, and DPDK finds none of those.
+    /// The PCI device is bound to no kernel driver; DPDK does not find such devices.
     #[error(
         "{device}: the card has no driver in the kernel (bind it to vfio-pci, or to the driver \
          that DPDK's own works with)"
@@ -119,20 +119,20 @@ pub enum DeviceError {
         /// The device as named.
         device: String,
     },
-    /// The folder for the socket does not exist.
+    /// The directory of the socket does not exist.
     #[error("{device}: there is no folder {} (make it, or choose another)", folder.display())]
     NoFolder {
         /// The device as named.
         device: String,
-        /// The folder.
+        /// The directory.
         folder: PathBuf,
     },
-    /// The socket's file cannot be used.
+    /// The socket cannot be used.
     #[error("{device}: the socket cannot be used: {source}")]
     Socket {
         /// The device as named.
         device: String,
-        /// Why.
+        /// Error of the system call.
         source: std::io::Error,
     },
     /// Another server listens on the socket.
@@ -143,37 +143,37 @@ pub enum DeviceError {
         /// The device as named.
         device: String,
     },
-    /// Nobody serves the socket.
+    /// No server listens on the socket.
     #[error("{device}: nobody serves this socket yet: start the server first")]
     NoServer {
         /// The device as named.
         device: String,
     },
-    /// The driver works from huge pages only, and DPDK runs without.
+    /// The driver requires huge pages, and EAL runs without.
     #[error("{device}: it needs huge pages (set /proc/sys/vm/nr_hugepages, 128 or more)")]
     NeedsHugepages {
         /// The device as named.
         device: String,
     },
-    /// Checksum offload was asked for and the port has none.
+    /// Checksum offload was requested, but the port has none.
     #[error("{device}: the port does not compute TCP and IPv4 checksums (leave that to the stack)")]
     NoChecksumOffload {
         /// The device as named.
         device: String,
     },
-    /// Checksums were to be left out towards a peer that checks them.
+    /// Omitting checksums was requested for a link whose peer verifies them.
     #[error("{device}: checksums can be left out on ring and memif only")]
     ChecksumNeeded {
         /// The device as named.
         device: String,
     },
-    /// The program has no such port.
+    /// The program has attached no port of this name, or the port is in use.
     #[error("{device}: the program has attached no port of this name, or it is open already")]
     NoHostPort {
         /// The device as named.
         device: String,
     },
-    /// EAL's arguments brought no port.
+    /// The EAL arguments created no port.
     #[error(
         "{device}: no unused port was found: the arguments name no device, or its driver is \
          missing (name one with --vdev=DRIVER,.. or -a ADDRESS; load a plug-in with -d FILE)"
@@ -182,12 +182,12 @@ pub enum DeviceError {
         /// The device as named.
         device: String,
     },
-    /// The bus or the driver said no.
+    /// The bus or the driver rejected the device or its configuration.
     #[error("{device}: {source}")]
     Port {
         /// The device as named.
         device: String,
-        /// What failed.
+        /// Error of the failed call.
         source: dpdk_sys::Error,
     },
 }

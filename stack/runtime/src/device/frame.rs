@@ -1,10 +1,9 @@
-//! Frames over mbufs. All of the meaning is in [`dpdk_sys::mbuf`]; here it takes the stack's
-//! names.
+//! The protocol core's frame traits, implemented by the mbuf types of [`dpdk_sys::mbuf`].
 
 use dpdk_sys::{Mbuf, RetainedMbuf, RxChecksum, TxMbuf};
 use ferrowarp_proto::device::{ChecksumState, Retained, RxFrame, TxFrame};
 
-/// A received frame. Over `ring` it is the sender's own mbuf, which nobody edits.
+/// A received frame. Over `ring` it is the sender's own mbuf, and immutable.
 #[derive(Debug)]
 pub struct DpdkRx(pub(super) Mbuf);
 
@@ -36,8 +35,8 @@ impl RxFrame for DpdkRx {
 
 /// A frame under construction.
 ///
-/// [`TxFrame::buf_mut`] panics while a retained reference exists; a frame whose retained reference
-/// was dropped before it was sent has one owner again.
+/// [`TxFrame::buf_mut`] panics while a retained reference exists. A frame whose retained reference
+/// is dropped before the frame is sent is exclusively owned again.
 #[derive(Debug)]
 pub struct DpdkTx(pub(super) TxMbuf);
 
@@ -64,7 +63,7 @@ impl TxFrame for DpdkTx {
     }
 }
 
-/// A sent frame kept for retransmission. Dropping the last reference frees the mbuf.
+/// A frame retained for retransmission. Dropping the last reference frees the mbuf.
 #[derive(Clone, Debug)]
 pub struct DpdkRetained(RetainedMbuf);
 

@@ -1,4 +1,4 @@
-//! Devices whose peer is the kernel, each in a network namespace of its own. They need root.
+//! Devices whose link partner is the kernel, each in a network namespace of its own. Needs root.
 
 use std::net::UdpSocket;
 use std::process::Command;
@@ -13,7 +13,7 @@ use super::*;
 const KERNEL: [u8; 4] = [198, 18, 0, 1];
 const STACK: [u8; 4] = [198, 18, 0, 2];
 
-/// Runs `test` on a thread inside a new namespace; says so if that is not allowed.
+/// Runs `test` on a thread in a new network namespace; prints a notice if that is not permitted.
 fn in_namespace(test: impl FnOnce() + Send + 'static) {
     let _turn = lock_pools();
     let inside = std::thread::spawn(move || match netif::enter_new_namespace() {
@@ -34,7 +34,7 @@ fn format_mac(mac: [u8; 6]) -> String {
     mac.map(|byte| format!("{byte:02x}")).join(":")
 }
 
-/// The first frame for which `wanted` holds, within five seconds.
+/// Returns the first frame for which `wanted` holds, within five seconds.
 fn await_frame(device: &mut DpdkDevice, wanted: impl Fn(&[u8]) -> bool) -> DpdkRx {
     let deadline = Instant::now() + Duration::from_secs(5);
     loop {
@@ -48,7 +48,7 @@ fn await_frame(device: &mut DpdkDevice, wanted: impl Fn(&[u8]) -> bool) -> DpdkR
     }
 }
 
-/// RFC 826: who has `KERNEL`?
+/// ARP request for `KERNEL` (RFC 826).
 fn arp_request(mac: [u8; 6]) -> Vec<u8> {
     let mut frame = Vec::new();
     frame.extend([0xff; 6]);
@@ -62,7 +62,7 @@ fn arp_request(mac: [u8; 6]) -> Vec<u8> {
     frame
 }
 
-/// A datagram to everybody, with so many bytes of payload.
+/// Broadcast IPv4 packet with room for a UDP header and `payload_len` bytes.
 fn datagram(mac: [u8; 6], payload_len: usize) -> Vec<u8> {
     let total = u16::try_from(28 + payload_len).unwrap();
     let mut frame = Vec::new();
@@ -74,7 +74,8 @@ fn datagram(mac: [u8; 6], payload_len: usize) -> Vec<u8> {
     frame
 }
 
-/// Talks with the kernel behind `interface`: a datagram in, ARP out and in.
+/// Exchanges frames with the kernel behind `interface`: ARP request and reply, then a UDP datagram,
+/// which is returned.
 fn exchange_with_kernel(device: &mut DpdkDevice, interface: &str, payload_len: usize) -> DpdkRx {
     let mac = device.capabilities().mac;
     ip(&format!("address add 198.18.0.1/24 dev {interface}"));
@@ -142,7 +143,7 @@ fn frame_above_send_mtu_is_dropped_and_counted() {
         ip("link set fwtap3 up");
         send(&mut device, 8972);
         assert_eq!(device.counters().tx_too_long, 1);
-        // What it says it sends it does send, and what comes behind.
+        // A frame of exactly `send_mtu` is sent, and so are later ones.
         send(&mut device, usize::from(send_mtu) - 28);
         assert_eq!((device.counters().tx_frames, device.transmit_backlog()), (1, 0));
         exchange_with_kernel(&mut device, "fwtap3", 8972);
@@ -182,7 +183,7 @@ fn af_packet_exchanges_frames_with_the_kernel() {
 #[test]
 fn af_xdp_exchanges_frames_with_the_kernel() {
     in_namespace(|| {
-        // The device takes one queue, so there is to be one.
+        // The device uses one queue, so the interface has only one.
         ip("link add fwx0 numrxqueues 1 type veth peer name fwx1 numrxqueues 1");
         ip("link set fwx1 up");
         match open_single("af_xdp:fwx1", &OpenConfig::default()) {

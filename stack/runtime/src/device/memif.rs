@@ -1,5 +1,5 @@
-//! Who meets whom on a memif socket, before the driver is asked: it answers every trouble with
-//! -1 and never removes what a killed server left.
+//! State of the memif control socket before the port is attached, and the role that follows. The
+//! driver returns -1 for every failure and never removes the socket of a killed server.
 
 use std::io;
 use std::os::linux::net::SocketAddrExt;
@@ -15,21 +15,21 @@ use crate::device::spec::{DeviceSpec, MemifRole};
 
 pub(super) const DRIVER: &str = "net_memif";
 
-/// Frames each direction holds, as a power of two.
+/// Base 2 logarithm of the ring size, in frames per direction.
 const RING_LOG2: u32 = 9;
 
-/// What is found where the two meet.
+/// State of a control socket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum SocketState {
     Absent,
-    /// A file whose server is gone.
+    /// A socket file without a server.
     Stale,
     Listening,
 }
 
 fn probe_socket(socket: &str) -> io::Result<SocketState> {
-    // The driver's sockets keep packet boundaries: a stream socket is told apart without ever
-    // being accepted.
+    // The driver's sockets are SOCK_SEQPACKET: connecting a stream socket fails with EPROTOTYPE,
+    // and the server never has to accept it.
     let result = match socket.strip_prefix('@') {
         Some(name) => UnixStream::connect_addr(&SocketAddr::from_abstract_name(name.as_bytes())?),
         None => UnixStream::connect(socket),
@@ -45,7 +45,8 @@ fn probe_socket(socket: &str) -> io::Result<SocketState> {
     }
 }
 
-/// Attaches one end. `room` is the bytes of frame a slot of the shared memory holds.
+/// Attaches a memif port and returns it with its role. `room` is the capacity of a buffer in the
+/// shared memory, in bytes of frame.
 pub(super) fn attach(
     spec: &DeviceSpec,
     socket: &str,
@@ -94,7 +95,7 @@ pub(super) fn attach(
     }
 }
 
-/// Takes away a socket whose server is gone. Anything else stays.
+/// Removes a socket file without a server. A file of any other type stays and is an error.
 fn remove_stale(path: &str) -> io::Result<()> {
     if std::fs::symlink_metadata(path)?.file_type().is_socket() {
         std::fs::remove_file(path)

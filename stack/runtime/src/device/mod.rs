@@ -1,10 +1,10 @@
-//! Devices: DPDK ports by name, as the protocol core sees them.
+//! Devices: DPDK ports, opened by name, that implement the protocol core's `Device` trait.
 //!
-//! [`DeviceSpec`] is a device's name, the same for every program; [`open`] turns it into one or
-//! two [`DpdkDevice`]s. A device is one queue of one port with its own pools. It may move to the
-//! thread that polls it, but has one owner; that thread calls [`adopt_thread`] first, so that
-//! allocation and freeing use caches of its own. Dropping a device closes the port and removes
-//! what opening it made; frames may outlive it.
+//! [`DeviceSpec`] names a device, in the same syntax in every program; [`open`] makes one or two
+//! [`DpdkDevice`]s of it. A device is one queue pair of one port with its own mempools. It is
+//! `Send`, but has one owner. The thread that polls it calls [`adopt_thread`] first, so that it
+//! allocates and frees through mempool caches of its own. Dropping a device closes the port and
+//! removes whatever opening it created; frames may outlive it.
 //!
 //! [`open`]: open()
 

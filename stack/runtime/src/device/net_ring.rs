@@ -1,4 +1,4 @@
-//! The pair of ports inside the process.
+//! The `ring` device: two `net_ring` ports of one process, connected to each other.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -10,18 +10,19 @@ use crate::device::open::OpenConfig;
 use crate::device::pools::{MEMPOOL_CACHE_SIZE, PoolSizes};
 use crate::device::port::{DpdkDevice, TxPools};
 
-/// Ends made so far, to tell their addresses apart.
+/// Serial number of the next local MAC address.
 static NEXT_MAC: AtomicU32 = AtomicU32::new(0);
 
-/// A locally administered address that no other end in this process has. Ring ports have none of
-/// their own.
+/// Returns a locally administered MAC address that is unique in this process. Ring ports have none
+/// of their own.
 pub(super) fn next_local_mac() -> [u8; 6] {
     let [_, _, high, low] = NEXT_MAC.fetch_add(1, Ordering::Relaxed).to_be_bytes();
     let [.., a, b] = std::process::id().to_be_bytes();
     [0x02, 0xfe, a, b, high, low]
 }
 
-/// Makes the pools of one device: data, control and reserve, and the one for reception.
+/// Creates the mempools of one device: data, control and reserve for transmission, and one for
+/// reception.
 pub(super) fn pools(
     eal: Eal,
     sizes: &PoolSizes,
@@ -32,7 +33,7 @@ pub(super) fn pools(
     };
     let data = pool(sizes.data, sizes.frame_capacity, MEMPOOL_CACHE_SIZE)?;
     let control = pool(sizes.control, sizes.frame_capacity, MEMPOOL_CACHE_SIZE)?;
-    // The last resort must be there for whichever thread asks: no caches.
+    // No caches: every mbuf of the reserve must be available to any thread.
     let reserve = pool(sizes.reserve, sizes.frame_capacity, 0)?;
     let receive = match sizes.receive {
         0 => data.clone(),
@@ -41,7 +42,7 @@ pub(super) fn pools(
     Ok((TxPools::new(data, control, reserve), receive))
 }
 
-/// Two devices joined by rings of mbuf pointers.
+/// Opens two devices connected by rings of mbuf pointers.
 pub(super) fn open_pair(
     eal: Eal,
     config: &OpenConfig,

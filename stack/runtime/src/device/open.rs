@@ -1,4 +1,4 @@
-//! From a name to a running device.
+//! Opens devices: attaches, configures and starts the port that a [`DeviceSpec`] names.
 
 use std::path::Path;
 use std::sync::Once;
@@ -16,32 +16,32 @@ use crate::device::pools::{MTU_MAX, MTU_MIN, PoolNeeds};
 use crate::device::port::DpdkDevice;
 use crate::device::spec::{DeviceSpec, single_device};
 
-/// Least bytes of a frame's first run, which all headers lie in.
+/// Minimum length of a frame's first segment, in bytes: all headers lie in it.
 const FIRST_SEGMENT_LEN_MIN: u16 = 128;
 
 const _: () = assert!(FIRST_SEGMENT_LEN_MIN as usize >= ferrowarp_proto::wire::tcp::MAX_HEADER_LEN);
 
-/// How devices are opened. The defaults suit tests and one or two busy connections.
+/// Device configuration. The defaults suit tests and one or two busy connections.
 #[derive(Clone, Debug)]
 pub struct OpenConfig {
     /// Largest IP packet, bytes.
     pub mtu: u16,
-    /// Who computes checksums. `None`: nobody on `ring`, the stack elsewhere. `Offload` is for
-    /// cards, and refused where the port has none.
+    /// Checksum mode. `None`: no checksums on `ring`, software elsewhere. `Offload` is for NICs
+    /// and is an error if the port does not support it.
     pub checksum: Option<ChecksumMode>,
-    /// What the pools must suffice for.
+    /// Demands from which the mempool sizes are computed.
     pub pools: PoolNeeds,
-    /// Frames each direction of `ring` holds, a power of two (less one).
+    /// Slots per direction of `ring`, a power of two; it holds one frame less.
     pub ring_slots: u32,
-    /// Bytes of frame in each receive buffer, if smaller than the frame: long frames then
-    /// arrive in several runs. Less than 128 counts as that: all headers lie in the first run
+    /// Bytes of frame per receive buffer, if less than a whole frame: long frames then arrive
+    /// in several segments. Raised to 128, because all headers lie in the first segment
     /// ([`RxFrame::head`]). `None`: every frame fits one buffer.
     ///
     /// [`RxFrame::head`]: ferrowarp_proto::device::RxFrame::head
     pub rx_buf_size: Option<u16>,
-    /// Huge pages or not. Fixed by the first device that is opened.
+    /// Use of huge pages. Fixed by the first device that is opened.
     pub hugepages: Hugepages,
-    /// What DPDK itself may print. Fixed by the first device that is opened.
+    /// DPDK's own log level. Fixed by the first device that is opened.
     pub log_level: LogLevel,
 }
 
@@ -65,23 +65,23 @@ impl OpenConfig {
     }
 }
 
-/// What opening gives.
+/// Result of [`open`].
 #[derive(Debug)]
 #[expect(clippy::large_enum_variant, reason = "taken apart at once, never stored")]
 pub enum Opened {
-    /// One device; its peer is elsewhere.
+    /// One device, whose link partner is not opened here.
     One(DpdkDevice),
-    /// Two devices joined to each other (`ring`).
+    /// Two devices connected to each other (`ring`).
     Pair(DpdkDevice, DpdkDevice),
 }
 
-/// Opens the device that `spec` names, starting DPDK if it does not run.
+/// Opens the device that `spec` names; initialises EAL if it does not run.
 ///
 /// Takes up to 0.3 s the first time. Interfaces are looked up in the network namespace of the
-/// calling thread. Everything made here goes when the device is dropped.
+/// calling thread. Everything created here is removed when the device is dropped.
 ///
 /// # Errors
-/// See [`DeviceError`]: each says in one line what to do about it.
+/// See [`DeviceError`]: each message is one line and names a remedy.
 pub fn open(spec: &DeviceSpec, config: &OpenConfig) -> Result<Opened, DeviceError> {
     if !(MTU_MIN..=MTU_MAX).contains(&config.mtu) {
         return Err(DeviceError::BadMtu { mtu: config.mtu, min: MTU_MIN, max: MTU_MAX });
@@ -109,7 +109,7 @@ fn start(spec: &DeviceSpec, config: &OpenConfig) -> Result<Eal, DeviceError> {
         _ => {}
     }
     let started = match Eal::init(&eal) {
-        // It runs: a device can be plugged in all the same.
+        // EAL already runs with other arguments: the device can still be hotplugged.
         Err(dpdk_sys::Error::EalArgumentsDiffer) if hotplug_device(spec).is_some() => {
             Eal::init(&EalConfig::default())
         }
@@ -124,7 +124,7 @@ fn start(spec: &DeviceSpec, config: &OpenConfig) -> Result<Eal, DeviceError> {
     Ok(eal)
 }
 
-/// The device that is plugged in if EAL was started without it.
+/// Bus, name and driver arguments of the device to hotplug if EAL was started without it.
 fn hotplug_device(spec: &DeviceSpec) -> Option<(Bus, &str, &str)> {
     match spec {
         DeviceSpec::Eal { arguments } => single_device(arguments),
@@ -132,24 +132,25 @@ fn hotplug_device(spec: &DeviceSpec) -> Option<(Bus, &str, &str)> {
     }
 }
 
-/// What is particular to one kind of port.
+/// An attached port and the properties of its driver that its configuration depends on.
 struct PortProfile {
     port: Port,
-    /// Descriptors each way that keep buffers.
+    /// Receive and transmit descriptors that hold mbufs.
     descriptors: (u16, u16),
-    /// Least bytes of frame the driver wants in a receive buffer, whatever the MTU.
+    /// Bytes of frame the driver requires in a receive buffer, whatever the MTU.
     rx_buf_size_min: u16,
-    /// It may be a card, which counts the room of receive buffers in steps of [`NIC_BUF_STEP`].
+    /// The port may be a NIC, which counts the receive buffer size in units of
+    /// [`NIC_BUF_STEP`].
     is_nic: bool,
-    /// The port takes an MTU.
+    /// The port has a settable MTU.
     sets_mtu: bool,
-    /// Checksums may be left out.
+    /// The link is shared memory, so checksums may be omitted.
     is_shared_memory: bool,
-    /// The kernel's own interface behind the port, whose MTU is ours to set.
+    /// Kernel interface behind the port, whose MTU is set here.
     kernel_netdev: Option<String>,
 }
 
-/// A name for a virtual device: the driver's, and a number of our own.
+/// Returns a unique name for a virtual device: driver name and serial number.
 fn device_name(driver: &str) -> String {
     static NEXT: AtomicU32 = AtomicU32::new(0);
     format!("{driver}_fw{}", NEXT.fetch_add(1, Ordering::Relaxed))
@@ -182,7 +183,7 @@ fn attach(eal: Eal, spec: &DeviceSpec, config: &OpenConfig) -> Result<PortProfil
         DeviceSpec::Tap { name } => {
             check_tap(spec, name)?;
             let port = plug("net_tap", &format!("iface={name}"), &NET_ADMIN)?;
-            // One packet per system call: descriptors only hold the pieces of one frame.
+            // One packet per system call: descriptors only hold the segments of one frame.
             let pieces = if config.rx_buf_size.is_some() { 64 } else { 8 };
             Ok(PortProfile { kernel_netdev: Some(name.clone()), ..plain(port, (pieces, 8)) })
         }
@@ -194,18 +195,18 @@ fn attach(eal: Eal, spec: &DeviceSpec, config: &OpenConfig) -> Result<PortProfil
             }
             let (arguments, slot) = af_packet_arguments(interface, config.mtu);
             let port = plug("net_af_packet", &arguments, &NET_RAW)?;
-            // It wants a whole slot of its ring to fit.
+            // The driver requires that a whole slot of its ring fits a buffer.
             Ok(PortProfile { rx_buf_size_min: slot, ..plain(port, (0, 0)) })
         }
         DeviceSpec::AfXdp { interface } => {
             check_interface(spec, interface, config.mtu)?;
             if eal.memory() == Memory::Ordinary {
-                // The kernel takes the driver's unaligned buffers from huge pages alone: without
-                // them the port opens and carries nothing.
+                // The kernel accepts the driver's unaligned buffers in huge pages only: without
+                // them the port opens but carries no frames.
                 return Err(DeviceError::NeedsHugepages { device: device() });
             }
             let port = plug("net_af_xdp", &format!("iface={interface}"), &NET_RAW)?;
-            // The driver posts a whole fill ring at once, and the kernel takes no smaller buffers.
+            // The driver posts a whole fill ring at once. The kernel accepts no smaller buffers.
             let rx_buf_size_min = 2048;
             Ok(PortProfile { sets_mtu: true, rx_buf_size_min, ..plain(port, (2048, 2048)) })
         }
@@ -255,7 +256,7 @@ fn open_one(eal: Eal, spec: &DeviceSpec, config: &OpenConfig) -> Result<DpdkDevi
         Some(ChecksumMode::NotNeeded) if !kind.is_shared_memory => {
             return Err(DeviceError::ChecksumNeeded { device: device() });
         }
-        // `net_tap` offers it too, and then does it in software after a copy.
+        // `net_tap` claims the offload too, but computes checksums in software after a copy.
         Some(ChecksumMode::Offload)
             if !(info.tx_checksum && info.rx_checksum) || info.driver == "net_tap" =>
         {
@@ -301,37 +302,37 @@ fn open_one(eal: Eal, spec: &DeviceSpec, config: &OpenConfig) -> Result<DpdkDevi
     Ok(DpdkDevice::new(queue, pools, config.tx_queue(), capabilities, device()))
 }
 
-/// Steps in which many cards (those of igb, ixgbe and their kin) are told the room of a receive
-/// buffer, in bytes. They round down, and a frame longer than that arrives in pieces.
+/// Unit, in bytes, in which many NICs (igb, ixgbe and relatives) count the receive buffer size.
+/// They round down; a frame longer than the rounded size arrives in several segments.
 const NIC_BUF_STEP: u16 = 1024;
 
-/// Bytes of frame in a card's receive buffers, that frames of `room` bytes stay whole.
+/// Returns the receive buffer size with which a NIC receives frames of `room` bytes in one segment.
 fn nic_buf_size(room: u16) -> u16 {
     let whole = room.checked_next_multiple_of(NIC_BUF_STEP);
     whole.filter(|whole| whole.checked_add(HEADROOM).is_some()).unwrap_or(room)
 }
 
-/// The address the stack sends from.
+/// Returns the stack's MAC address.
 ///
-/// `net_tap` gives the kernel's interface the port's own address: with two hosts of one address
-/// on the link ARP never resolves, so the stack takes a neighbouring one.
+/// `net_tap` gives the kernel's interface the port's own address. ARP never resolves between two
+/// hosts with the same address, so the stack takes one that differs in the last bit.
 fn stack_mac(port: [u8; 6], driver: &str) -> [u8; 6] {
     if port == [0; 6] {
         return net_ring::next_local_mac();
     }
     let [first, b, c, d, e, last] = port;
     if driver == "net_tap" {
-        // Locally administered, not a group.
+        // Locally administered, unicast.
         [(first | 0x02) & 0xfe, b, c, d, e, last ^ 0x01]
     } else {
         port
     }
 }
 
-/// Bytes of the largest IP packet a driver sends.
+/// Returns the size, in bytes, of the largest IP packet a driver sends.
 ///
-/// `net_tap` receives whatever its interface takes, but stops sending at a frame above the MTU it
-/// was started with, and that it lets nobody raise.
+/// `net_tap` receives whatever its interface carries, but stops sending at a frame above the MTU
+/// it was started with, and that MTU cannot be raised.
 fn send_mtu_max(driver: &str) -> u16 {
     if driver == "net_tap" { 1500 } else { u16::MAX }
 }
@@ -361,15 +362,15 @@ fn check_interface(spec: &DeviceSpec, name: &str, mtu: u16) -> Result<(), Device
     Ok(())
 }
 
-/// Largest MTU whose slot in the kernel's ring is a power of two in 16 bits.
+/// Largest MTU whose slot size in the kernel's ring, a power of two, fits in 16 bits.
 const AF_PACKET_MTU_MAX: u16 = 32_000;
 
-/// `net_af_packet`'s arguments, slots of a power of two in blocks of whole pages, and the bytes
-/// of such a slot.
+/// Returns `net_af_packet`'s arguments and the slot size in bytes. Slot sizes are powers of two,
+/// and blocks are whole pages.
 fn af_packet_arguments(interface: &str, mtu: u16) -> (String, u16) {
     /// Bytes of a frame's header in the kernel's ring (`TPACKET2_HDRLEN`), rounded up.
     const RING_HEADER: u16 = 128;
-    /// Bytes of the ring each way.
+    /// Bytes of the ring per direction.
     const RING_BYTES: u32 = 2 << 20;
     let slot = (mtu + 32 + RING_HEADER).next_power_of_two().max(2048);
     let block = slot.max(4096);
@@ -377,7 +378,7 @@ fn af_packet_arguments(interface: &str, mtu: u16) -> (String, u16) {
     (format!("iface={interface},blocksz={block},framesz={slot},framecnt={count}"), slot)
 }
 
-/// A privilege, and where it stands in the sets of /proc.
+/// A Linux capability and its bit in the sets of /proc.
 struct Capability {
     name: &'static str,
     bit: u32,
@@ -387,7 +388,8 @@ const NET_ADMIN: Capability = Capability { name: "CAP_NET_ADMIN", bit: 12 };
 const NET_RAW: Capability = Capability { name: "CAP_NET_RAW", bit: 13 };
 
 impl Capability {
-    /// Whether the calling thread has it. If that cannot be told, the driver will.
+    /// True if the capability is effective in the calling thread, or if /proc cannot be read: the
+    /// driver then reports the failure.
     fn is_effective(&self) -> bool {
         let Ok(status) = std::fs::read_to_string("/proc/thread-self/status") else { return true };
         let set = status.lines().find_map(|line| line.strip_prefix("CapEff:"));
@@ -403,7 +405,7 @@ impl Capability {
     }
 }
 
-/// Drivers answer a bare -1: say what is most likely meant.
+/// Maps a driver's failure to its most likely cause: drivers return a bare -1 for all of them.
 fn map_plug_error(
     spec: &DeviceSpec,
     driver: &'static str,

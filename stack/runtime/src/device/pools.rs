@@ -1,59 +1,59 @@
-//! How many frame buffers of which size: each number is a sum of named needs.
+//! Mempool sizes: each count is a sum of named components.
 
 use ferrowarp_proto::device::PACKET_CAPACITY_MIN;
 
 use crate::device::spec::DeviceSpec;
 
-/// Frames taken from a pool or a port at a time.
+/// Frames per burst, from a pool or a port.
 const BURST_FRAMES: u16 = 32;
 
 const _: () = assert!(BURST_FRAMES as usize == dpdk_sys::BURST);
 
-/// Bytes around an IP packet in its buffer: Ethernet header, and as much again as a port may
-/// want for tags and the frame check sequence.
+/// Layer 2 overhead per frame, in bytes: Ethernet header, and 18 for tags and the frame check
+/// sequence.
 const L2_OVERHEAD: u16 = 14 + 18;
 
-/// TCP and IPv4 headers without options, bytes: what a segment's frame carries besides data.
+/// TCP and IPv4 headers without options, in bytes: overhead of a data segment.
 const TCP_IPV4_HEADER_LEN: u32 = 40;
 
-/// The largest FPDU, to the next power of two, in bytes (RFC 5044 section 4: a 16-bit length).
+/// Largest FPDU in bytes, rounded up to a power of two (RFC 5044 section 4: 16-bit ULPDU_Length).
 const FPDU_BYTES_MAX: u32 = 65_536;
 
-/// Least MTU: below it the headers and the shortest FPDU do not fit in a packet. IPv6 asks for 1280
-/// (RFC 8200 section 5).
+/// Smallest MTU: below it the headers and the shortest FPDU do not fit in a packet. IPv6 requires
+/// 1280 (RFC 8200 section 5).
 pub const MTU_MIN: u16 = ferrowarp_proto::device::MTU_MIN;
 
-/// Largest MTU: buffers are counted in 16 bits, their headroom included.
+/// Largest MTU: an mbuf's buffer length, headroom included, has 16 bits.
 pub const MTU_MAX: u16 = 65_280;
 
-/// Mbufs a registered thread keeps to itself in each pool; it may keep half as many again. Twice
-/// as many gave the same throughput, half as many 5 % less.
+/// Mempool cache size: mbufs that a registered thread caches per pool. The cache is flushed at 1.5
+/// times the size. Twice the size gave the same throughput, half the size 5 % less.
 pub(crate) const MEMPOOL_CACHE_SIZE: u32 = 32;
 
-/// Frames for new control messages, whatever the traffic: handshakes, resets, ARP, ICMP.
+/// Frames for new control packets, independent of the traffic: handshakes, resets, ARP, ICMP.
 const CONTROL_FRAME_COUNT: u32 = 128;
 
-/// Frames for retransmission at the left edge when everything else is in flight.
+/// Frames for retransmission at SND.UNA when all others are in flight.
 const RESERVE_FRAME_COUNT: u32 = 64;
 
-/// What a device's pools must suffice for.
+/// Demands from which a device's mempool sizes are computed.
 ///
 /// The defaults suit `ring` and memif. They keep the working set near 2 MiB at an MTU of 1,500, so
 /// that it stays in the last-level cache: pools many times that size halved the throughput. A
 /// device with a real path behind it needs more: see [`PoolNeeds::of`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PoolNeeds {
-    /// Bytes one connection may have in flight, and its peer towards us.
+    /// Bytes one connection may have in flight, in each direction.
     pub window_bytes: u32,
     /// Connections that may have a full window in flight at the same time.
     pub windows: u32,
-    /// Bytes that the path itself may hold each way: rate times round trip, over all
-    /// connections. 0 where the peer is in the same memory.
+    /// Bandwidth-delay product of the path in bytes, per direction, over all connections. 0 if
+    /// the peer shares memory.
     pub path_bytes: u32,
-    /// Threads that may keep mbufs in their caches, one after another or at once: those that
-    /// drive, and up to six others of the application.
+    /// Threads that may hold mbufs in their mempool caches, at once or one after another: the
+    /// polling threads and up to six others of the application.
     pub threads: u32,
-    /// Frames waiting for one flush.
+    /// Capacity of the transmit queue: frames waiting for one flush.
     pub tx_queue: u32,
 }
 
@@ -70,12 +70,12 @@ impl Default for PoolNeeds {
 }
 
 impl PoolNeeds {
-    /// The default of [`PoolNeeds::threads`]: six of the application, and those that drive the
-    /// two ends of a pair.
+    /// Default of [`PoolNeeds::threads`]: six of the application, and the two that poll the
+    /// devices of a pair.
     pub(crate) const THREADS: u32 = 8;
 
-    /// What a kind of device asks for. Behind an interface or a card may lie any path: frames for
-    /// 8 MiB in flight, which is 1 Gb/s over 64 ms or 10 Gb/s over 6 ms.
+    /// Returns the demands of a kind of device. The path behind a network interface or a NIC is
+    /// unknown: 8 MiB in flight, which is 1 Gb/s over 64 ms or 10 Gb/s over 6 ms.
     #[must_use]
     pub fn of(device: &DeviceSpec) -> Self {
         let path_bytes = match device {
@@ -91,43 +91,44 @@ impl PoolNeeds {
     }
 }
 
-/// Sizes of a device's pools.
+/// Sizes of a device's mempools.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PoolSizes {
     /// Bytes of frame in each buffer.
     pub frame_capacity: u16,
-    /// Received frames. None where the peer's buffers arrive themselves (`ring`).
+    /// Received frames. 0 for `ring`, where the peer's mbufs arrive themselves.
     pub receive: u32,
-    /// Segments with FPDUs.
+    /// Data segments.
     pub data: u32,
-    /// Everything without stream bytes.
+    /// Frames without stream data.
     pub control: u32,
-    /// Retransmissions, once `data` is drained.
+    /// Retransmissions when `data` is exhausted.
     pub reserve: u32,
 }
 
 impl PoolNeeds {
-    /// The sizes for `ring`, where the peer holds our buffers and we hold its.
+    /// Returns the sizes for `ring`, where each side holds mbufs of the other's pools.
     #[must_use]
     pub fn ring_sizes(&self, mtu: u16) -> PoolSizes {
         let sizes = self.sizes(mtu, 0, 0);
-        // Acknowledged, but at the peer for the rest of an FPDU.
+        // Acknowledged, but held by the peer until the FPDU is complete.
         let held = self.windows.saturating_mul(FPDU_BYTES_MAX.div_ceil(segment_len(mtu)));
         PoolSizes { receive: 0, data: sizes.data + held, ..sizes }
     }
 
-    /// Frames that may be in flight at the same time: all windows, or all that the path holds.
+    /// Returns how many frames may be in flight at once: the larger of all windows and the
+    /// bandwidth-delay product.
     #[must_use]
     pub fn in_flight(&self, mtu: u16) -> u32 {
         let windows = self.windows.saturating_mul(self.window_bytes.div_ceil(segment_len(mtu)));
         windows.max(self.path_bytes.div_ceil(segment_len(mtu)))
     }
 
-    /// The sizes for a port with so many descriptors each way.
+    /// Returns the sizes for a port with these numbers of descriptors.
     #[must_use]
     pub fn sizes(&self, mtu: u16, rx_descriptors: u16, tx_descriptors: u16) -> PoolSizes {
         let in_flight = self.in_flight(mtu);
-        // A cache is flushed when it is half over its size.
+        // A cache is flushed at 1.5 times its size.
         let cached = self.threads.saturating_mul(MEMPOOL_CACHE_SIZE + MEMPOOL_CACHE_SIZE / 2);
         let burst = u32::from(BURST_FRAMES);
         let descriptors = u32::from(rx_descriptors);
@@ -136,27 +137,28 @@ impl PoolNeeds {
                 .max(PACKET_CAPACITY_MIN)
                 .saturating_add(L2_OVERHEAD)
                 .next_multiple_of(64),
-            // Posted to the port, held for order or for the rest of an FPDU, in hand, cached.
+            // Posted to the port; held out of order or for an incomplete FPDU; the current burst;
+            // cached.
             receive: descriptors + in_flight + burst + cached,
-            // In flight, acknowledged but still with the port, allocated ahead, cached.
+            // In flight; acknowledged but still held by the port; allocated in advance; cached.
             data: in_flight + u32::from(tx_descriptors) + burst + cached,
-            // Queued behind data, with the port or in the wire, and cached.
+            // New control packets; queued behind data; held by the port; cached.
             control: CONTROL_FRAME_COUNT + self.tx_queue + u32::from(tx_descriptors) + cached,
             reserve: RESERVE_FRAME_COUNT,
         }
     }
 }
 
-/// Bytes of stream one frame carries.
+/// Returns how many bytes of stream data one frame carries.
 fn segment_len(mtu: u16) -> u32 {
     u32::from(mtu).saturating_sub(TCP_IPV4_HEADER_LEN).max(1)
 }
 
 impl PoolSizes {
-    /// Bytes of memory all four take, roughly.
+    /// Returns the memory of all four pools in bytes, approximately.
     #[must_use]
     pub fn memory_bytes(&self) -> u64 {
-        /// Mbuf header, headroom and pool element, bytes.
+        /// Mbuf header, headroom and mempool object header, in bytes.
         const OVERHEAD: u64 = 128 + 128 + 64;
         let frames = [self.receive, self.data, self.control, self.reserve].map(u64::from);
         frames.iter().sum::<u64>() * (u64::from(self.frame_capacity) + OVERHEAD)
@@ -189,7 +191,7 @@ mod tests {
             assert!(sizes.memory_bytes() < 32 << 20, "{name}: {}", sizes.memory_bytes());
         }
         assert_eq!(sizes("memif:/a"), PoolNeeds::default().sizes(1500, 8, 8));
-        // A few busy connections with small windows do not add to it.
+        // A few busy connections with small windows add nothing.
         let tap = PoolNeeds::of(&"tap:a".parse().unwrap());
         assert_eq!(PoolNeeds { windows: 16, ..tap }.in_flight(1500), tap.in_flight(1500));
     }

@@ -1,4 +1,4 @@
-//! One queue of a DPDK port as the stack's device.
+//! One queue pair of a DPDK port as the stack's device.
 
 use dpdk_sys::{BURST, Eal, Mempool, RxQueue, TxMbuf, TxQueue};
 use ferrowarp_proto::device::{Capabilities, Device, TxClass};
@@ -6,47 +6,48 @@ use ferrowarp_proto::device::{Capabilities, Device, TxClass};
 use crate::device::frame::{DpdkRetained, DpdkRx, DpdkTx};
 use crate::device::raw::RawPort;
 
-/// Frames taken from a pool at a time. Few, so that a short burst is built in buffers that are
-/// still in the first-level cache: with 32, bursts of four full frames took twice as long.
+/// Mbufs allocated from a pool at a time. Few, so that a short burst is built in buffers that are
+/// still in the L1 cache: with 32, bursts of four full frames took twice as long.
 const MBUF_CACHE_LEN: usize = 8;
 
-/// What a device has done so far. Counts frames unless said otherwise.
+/// Counters of a device, in frames unless stated otherwise.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct DeviceCounters {
     /// Received.
     pub rx_frames: u64,
-    /// Handed to the port.
+    /// Accepted by the port.
     pub tx_frames: u64,
     /// Dropped because the transmit queue was full.
     pub tx_dropped: u64,
-    /// Dropped because the port sends no frame of that length.
+    /// Dropped because they are longer than the port sends.
     pub tx_too_long: u64,
-    /// Flushes after which frames stayed queued because the port took no more.
+    /// Flushes that left frames queued because the port accepted no more.
     pub tx_deferred: u64,
-    /// Allocations refused because the data pool was drained.
+    /// Failed allocations: the data pool was empty.
     pub data_drained: u64,
-    /// Allocations refused although the reserve was tried too.
+    /// Failed allocations for retransmission: the data and reserve pools were empty.
     pub retransmit_drained: u64,
-    /// Allocations refused because the control pool was drained.
+    /// Failed allocations: the control pool was empty.
     pub control_drained: u64,
 }
 
-/// Frames up to so many bytes are taken for headers only: Ethernet, IPv6, TCP with all options.
+/// Longest frame, in bytes, that counts as headers only: Ethernet, IPv6, TCP with all options.
 const HEADERS_LEN_MAX: u16 = 14 + 40 + 60;
 
-/// Bytes of the longest frame with an IP packet of `mtu` bytes: Ethernet's header and a tag.
+/// Returns the longest frame, in bytes, with an IP packet of `mtu` bytes: Ethernet header and one
+/// VLAN tag.
 pub(super) fn frame_len_max(mtu: u16) -> usize {
     usize::from(mtu) + 14 + 4
 }
 
-/// Most bytes asked of the caches ahead: processors follow longer runs by themselves.
+/// Most bytes prefetched: processors prefetch the rest of a longer sequential access themselves.
 const PREFETCH_BYTES_MAX: u16 = 2048;
 
-/// Empty frames taken from a pool in bulk, to be given out one by one.
+/// Empty mbufs allocated from a pool in bulk and returned one by one.
 #[derive(Debug)]
 pub(super) struct MbufCache {
     pool: Mempool,
-    /// The next to be given out, already on its way into the caches of this core.
+    /// Next mbuf of `alloc_prefetched`, already being prefetched into this core's caches.
     next: Option<TxMbuf>,
     frames: Vec<TxMbuf>,
     refill: usize,
@@ -65,8 +66,8 @@ impl MbufCache {
         }
     }
 
-    /// As `take`, and has the first `len` bytes of the frame after that brought near: over `ring`
-    /// and memif the peer's core has read them last.
+    /// As `alloc`, and prefetches the first `len` bytes of the following mbuf for writing: over
+    /// `ring` and memif the peer's core read them last.
     #[inline]
     fn alloc_prefetched(&mut self, len: u16) -> Option<TxMbuf> {
         let frame = self.next.take().or_else(|| self.alloc());
@@ -77,7 +78,8 @@ impl MbufCache {
         frame
     }
 
-    /// A frame of `len` bytes that `fill` writes; `None` if there is none, or its room is less.
+    /// Returns a frame of `len` bytes written by `fill`; `None` if no mbuf is free or the frame
+    /// does not fit.
     pub(super) fn copy(&mut self, len: usize, fill: impl FnOnce(&mut [u8])) -> Option<TxMbuf> {
         let mut frame = self.alloc()?;
         fill(frame.buf_mut().get_mut(..len)?);
@@ -85,14 +87,14 @@ impl MbufCache {
         Some(frame)
     }
 
-    /// Frames left, those in threads' caches not counted.
+    /// Returns the number of free mbufs, not counting `next` and the threads' mempool caches.
     #[inline]
     fn avail_count(&self) -> usize {
         self.frames.len() + self.pool.common_pool_count() as usize
     }
 
     fn refill_and_alloc(&mut self) -> Option<TxMbuf> {
-        // Near exhaustion a bulk request takes nothing at all: ask for the last ones singly.
+        // A bulk allocation is all or nothing: near exhaustion take the last mbufs singly.
         if !self.pool.allocate(&mut self.frames, self.refill) {
             self.pool.allocate(&mut self.frames, 1);
         }
@@ -100,7 +102,7 @@ impl MbufCache {
     }
 }
 
-/// The pools frames are built from.
+/// Mempools of the frames that the stack transmits.
 #[derive(Debug)]
 pub(super) struct TxPools {
     pub(super) data: MbufCache,
@@ -113,13 +115,13 @@ impl TxPools {
         Self {
             data: MbufCache::new(data, MBUF_CACHE_LEN),
             control: MbufCache::new(control, MBUF_CACHE_LEN),
-            // Nothing is put aside here: what one connection does not need another may.
+            // No bulk allocation: any mbuf of the reserve may be needed elsewhere.
             reserve: MbufCache::new(reserve, 1),
         }
     }
 }
 
-/// A queue of a DPDK port: movable to the thread that polls it, owned by one.
+/// Queue pair of a DPDK port, with one owner; it may be moved to the thread that polls it.
 ///
 /// Dropping it closes the port. Frames may outlive it.
 #[derive(Debug)]
@@ -130,7 +132,7 @@ pub struct DpdkDevice {
     queue: Vec<TxMbuf>,
     queue_max: usize,
     pools: TxPools,
-    /// Bytes of the data frame sent last: what the next one is likely to have.
+    /// Length of the last data frame in bytes, the likely length of the next.
     likely_len: u16,
     capabilities: Capabilities,
     counters: DeviceCounters,
@@ -158,40 +160,40 @@ impl DpdkDevice {
         }
     }
 
-    /// As a port without a stack: the control and reserve pools go.
+    /// Converts the device to a [`RawPort`], which keeps the data pool only.
     #[must_use]
     pub fn into_raw(self) -> RawPort {
         let Self { rx, tx, pools, queue_max, capabilities, name, .. } = self;
         RawPort::new((rx, tx), pools.data, queue_max, frame_len_max(capabilities.send_mtu), name)
     }
 
-    /// The device as it was named, for reports.
+    /// Returns the device's name, for reports.
     #[must_use]
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// What it has done so far.
+    /// Returns the counters.
     #[must_use]
     pub fn counters(&self) -> DeviceCounters {
         self.counters
     }
 
-    /// Whether the link is up: over memif, whether the peer is connected. A control call, not
-    /// for every pass.
+    /// True if the link is up; over memif, if the peer is connected. A control-path call, not
+    /// for every poll.
     #[must_use]
     pub fn link_is_up(&self) -> bool {
         self.rx.link_is_up()
     }
 
-    /// Frames queued and not yet taken by the port.
+    /// Returns the number of frames queued and not yet accepted by the port.
     #[must_use]
     pub fn transmit_backlog(&self) -> usize {
         self.queue.len()
     }
 
-    /// Unused frames of each pool: data, control, reserve. Walks the caches of all threads: for
-    /// tests and reports.
+    /// Returns the free mbufs of the pools data, control and reserve. Walks the mempool caches of
+    /// all threads: for tests and reports.
     #[must_use]
     pub fn available(&self) -> [u32; 3] {
         [&self.pools.data, &self.pools.control, &self.pools.reserve].map(|stash| {
@@ -201,10 +203,12 @@ impl DpdkDevice {
     }
 }
 
-/// Registers the calling thread with DPDK until it ends, so that it gets caches of its own in
-/// every pool. Call it first on each thread that drives a device; doing it again costs one read.
+/// Registers the calling thread with DPDK until it ends, so that it has a cache of its own in
+/// every mempool. To be called first on each thread that polls a device; a repeated call costs one
+/// read.
 ///
-/// Returns false, and all works at half the speed, if DPDK does not run yet or has no slot left.
+/// Returns false if DPDK does not run yet or has no free lcore slot. Everything still works then,
+/// at half the speed.
 pub fn adopt_thread() -> bool {
     Eal::running().is_some_and(Eal::adopt_thread)
 }
@@ -265,7 +269,7 @@ impl Device for DpdkDevice {
     fn transmit(&mut self, frame: DpdkTx) {
         let len = frame.0.bytes().len();
         if len > frame_len_max(self.capabilities.send_mtu) {
-            // It would stand at the head of the queue for ever.
+            // The port would never accept it, and it would block the queue.
             self.counters.tx_too_long += 1;
         } else if self.queue.len() < self.queue_max {
             let len = u16::try_from(len).unwrap_or(u16::MAX);

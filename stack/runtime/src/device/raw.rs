@@ -1,4 +1,4 @@
-//! A port without a stack on it: frames come in, are held or changed, and go on.
+//! Ports without a stack, for packet forwarders: frames are received, held or modified, and sent.
 
 use dpdk_sys::{BURST, RxQueue, TxMbuf, TxQueue};
 
@@ -9,41 +9,41 @@ use crate::device::spec::DeviceSpec;
 
 pub use dpdk_sys::PortLosses;
 
-/// A whole frame in one piece, with one owner: it may be kept, changed, and sent at any port.
+/// A frame in one segment, exclusively owned: it may be kept, modified and sent on any port.
 #[derive(Debug)]
 pub struct RawFrame(TxMbuf);
 
 impl RawFrame {
-    /// From the Ethernet header on, without the check sequence.
+    /// Returns the frame from the Ethernet header on, without the frame check sequence.
     #[must_use]
     pub fn bytes(&self) -> &[u8] {
         self.0.bytes()
     }
 
-    /// The same, to be changed.
+    /// Returns the same bytes for modification.
     pub fn bytes_mut(&mut self) -> &mut [u8] {
         self.0.bytes_mut()
     }
 }
 
-/// What a port has done so far. Counts frames.
+/// Counters of a raw port, in frames.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RawCounters {
     /// Received.
     pub received: u64,
-    /// Received and dropped: in pieces or shared, and no frame was there to copy them to.
+    /// Received and dropped: segmented or shared, and no mbuf was free to copy them to.
     pub not_copied: u64,
-    /// Taken by the port.
+    /// Accepted by the port.
     pub sent: u64,
-    /// Dropped because too many waited for the port, or by [`RawPort::drop_waiting`].
+    /// Dropped because the transmit queue was full, or by [`RawPort::drop_waiting`].
     pub overrun: u64,
-    /// Dropped because the port sends no frame of that length: over `tap` none with more than
-    /// 1500 bytes of IP packet.
+    /// Dropped because they are longer than the port sends: over `tap`, IP packets of more than
+    /// 1500 bytes.
     pub too_long: u64,
 }
 
-/// One queue of a port, for a program that passes frames on. It sees all frames on the wire,
-/// whomever they are for.
+/// Queue pair of a port, for a program that forwards frames. The port is in promiscuous mode: it
+/// receives frames for any address.
 #[derive(Debug)]
 pub struct RawPort {
     rx: RxQueue,
@@ -51,17 +51,17 @@ pub struct RawPort {
     tx_cache: MbufCache,
     tx_queue: Vec<TxMbuf>,
     tx_queue_max: usize,
-    /// Bytes of the longest frame the port sends.
+    /// Longest frame the port sends, in bytes.
     frame_len_max: usize,
     counters: RawCounters,
     name: String,
 }
 
-/// Opens the device that `spec` names as a port without a stack. The receive pool holds what
-/// [`OpenConfig::pools`] asks for, so that many frames can be kept.
+/// Opens the device that `spec` names as a port without a stack. Frames can be kept up to the size
+/// of the receive pool, which follows from [`OpenConfig::pools`].
 ///
 /// # Errors
-/// As [`open`]; `ring` is refused, because both its ends lie in one process.
+/// As [`open`]; `ring` is an error, because it connects two devices of one process.
 pub fn open_raw(spec: &DeviceSpec, config: &OpenConfig) -> Result<RawPort, DeviceError> {
     if spec.is_pair() {
         let reason = "it joins two ends of one program: name a port that leads elsewhere";
@@ -94,32 +94,33 @@ impl RawPort {
         }
     }
 
-    /// The device as it was named.
+    /// Returns the device's name.
     #[must_use]
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// What it has done so far.
+    /// Returns the counters.
     #[must_use]
     pub const fn counters(&self) -> &RawCounters {
         &self.counters
     }
 
-    /// What the port itself lost. A control call, not for every pass.
+    /// Returns the losses that the port itself counts. A control-path call, not for every poll.
     #[must_use]
     pub fn losses(&self) -> PortLosses {
         self.rx.losses()
     }
 
-    /// Whether the link is up. A control call, not for every pass.
+    /// True if the link is up. A control-path call, not for every poll.
     #[must_use]
     pub fn link_is_up(&self) -> bool {
         self.rx.link_is_up()
     }
 
-    /// Hands at most `max` frames that are there to `take`, in order; returns how many came.
-    /// Never waits. A frame in pieces, or one that its sender has kept, is copied.
+    /// Receives at most `max` frames, and at most [`BURST`], and passes them to `take` in order.
+    /// Returns how many were received. Never blocks. A frame that is segmented, or retained by its
+    /// sender, is copied.
     pub fn receive(&mut self, max: usize, mut take: impl FnMut(RawFrame)) -> usize {
         let Self { rx, tx_cache: spare, counters, .. } = self;
         let count = rx.burst(max.min(BURST), |frame| match TxMbuf::try_from(frame) {
@@ -136,13 +137,13 @@ impl RawPort {
         count
     }
 
-    /// A frame of these bytes; `None` if no frame is free, or they do not fit one.
+    /// Returns a frame with these bytes; `None` if no mbuf is free or they do not fit.
     pub fn copy(&mut self, bytes: &[u8]) -> Option<RawFrame> {
         self.tx_cache.copy(bytes.len(), |room| room.copy_from_slice(bytes)).map(RawFrame)
     }
 
-    /// Lines a frame up for the next [`RawPort::flush`]. If too many wait, or it is longer than
-    /// the port sends, it is dropped and counted.
+    /// Queues a frame for the next [`RawPort::flush`]. If the queue is full, or the frame is longer
+    /// than the port sends, it is dropped and counted.
     pub fn send(&mut self, frame: RawFrame) {
         if frame.bytes().len() > self.frame_len_max {
             self.counters.too_long += 1;
@@ -153,7 +154,8 @@ impl RawPort {
         }
     }
 
-    /// Hands the port what it takes; the rest waits on. Returns how many frames it took.
+    /// Sends the queued frames that the port accepts; the rest stays queued. Returns how many were
+    /// sent.
     pub fn flush(&mut self) -> usize {
         if self.tx_queue.is_empty() {
             return 0;
@@ -163,13 +165,14 @@ impl RawPort {
         sent
     }
 
-    /// Drops the frames that wait for the port, which takes none while its other end is down.
+    /// Drops the queued frames and counts them as overrun. A port accepts none while its link is
+    /// down.
     pub fn drop_waiting(&mut self) {
         self.counters.overrun += self.tx_queue.len() as u64;
         self.tx_queue.clear();
     }
 
-    /// Whether frames wait for the port.
+    /// True if frames are queued.
     #[must_use]
     pub fn has_backlog(&self) -> bool {
         !self.tx_queue.is_empty()

@@ -1,4 +1,4 @@
-//! Names of devices, as every program takes them with `--dev`.
+//! Device names: the syntax of every program's `--dev` option.
 
 use core::fmt;
 use core::str::FromStr;
@@ -7,19 +7,19 @@ use dpdk_sys::Bus;
 
 use crate::device::error::DeviceError;
 
-/// Longest name of a network interface, from the kernel's `IFNAMSIZ` less the NUL.
+/// Longest interface name in bytes: the kernel's `IFNAMSIZ` without the NUL.
 const INTERFACE_NAME_MAX: usize = 15;
 
-/// Longest path of a socket, from `sockaddr_un` less the NUL.
+/// Longest socket path in bytes: that of `sockaddr_un` without the NUL.
 const SOCKET_PATH_MAX: usize = 107;
 
-/// Which end of a shared-memory link this process is.
+/// Role of this process on a memif link.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum MemifRole {
-    /// Client if somebody serves the socket already, else server.
+    /// Client if a server listens on the socket, else server.
     #[default]
     Auto,
-    /// Makes the socket and waits.
+    /// Creates the socket and listens.
     Server,
     /// Connects, and owns the shared memory.
     Client,
@@ -28,22 +28,22 @@ pub enum MemifRole {
 /// A device by name.
 ///
 /// The text forms are `ring`, `memif:SOCKET[,server|client]`, `tap:NAME`, `af_packet:IFACE`,
-/// `af_xdp:IFACE`, `pci:BDF`, `port:NAME` and `eal:ARGS`; `Display` gives them back.
+/// `af_xdp:IFACE`, `pci:BDF`, `port:NAME` and `eal:ARGS`; `Display` prints them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum DeviceSpec {
-    /// A pair of ports inside the process. Needs no privilege.
+    /// Two connected ports inside the process. Needs no privilege.
     Ring,
-    /// Shared memory between two processes.
+    /// Shared memory between two processes (memif).
     Memif {
-        /// Path of the socket where the two meet; `@name` is an abstract one, without a file.
+        /// Path of the control socket; `@name` is an abstract socket, without a file.
         socket: String,
-        /// Which end this is.
+        /// Role of this process.
         role: MemifRole,
     },
-    /// A new kernel interface: the kernel is the peer. Needs CAP_NET_ADMIN.
+    /// A new tap interface, whose link partner is the kernel. Needs CAP_NET_ADMIN.
     Tap {
-        /// The interface to make.
+        /// Name of the interface to create.
         name: String,
     },
     /// Packet sockets on an existing interface. Needs CAP_NET_RAW.
@@ -56,35 +56,35 @@ pub enum DeviceSpec {
         /// The interface to use.
         interface: String,
     },
-    /// A network card.
+    /// A NIC, or any PCI network device.
     Pci {
-        /// Its address in full form, `0000:01:00.0`.
+        /// PCI address in full form, `0000:01:00.0`.
         address: String,
     },
-    /// A port that the program itself has attached, in an EAL that it started. It must leave the
-    /// port to the stack: neither set it up nor touch its queues.
+    /// A port that the program has attached itself, in an EAL that it started. The program must
+    /// neither configure the port nor use its queues.
     Port {
         /// The port's name, as `rte_eth_dev_get_name_by_port` gives it.
         name: String,
     },
-    /// Whatever port the arguments to EAL make. If EAL runs already, with others, they may be one
-    /// device alone (`--vdev=NAME,..` or `-a ADDRESS`), which is then plugged in.
+    /// The port that these EAL arguments create. If EAL already runs with other arguments, they
+    /// must name a single device (`--vdev=NAME,..` or `-a ADDRESS`), which is then hotplugged.
     Eal {
-        /// The arguments, parted by white space.
+        /// EAL arguments, separated by white space.
         arguments: String,
     },
 }
 
 impl DeviceSpec {
-    /// Whether opening gives two joined devices instead of one.
+    /// True if opening yields two connected devices instead of one.
     #[must_use]
     pub fn is_pair(&self) -> bool {
         *self == Self::Ring
     }
 }
 
-/// The device that arguments to EAL name, if they name one and nothing else: its bus, its name, and
-/// what its driver is told.
+/// Returns bus, name and driver arguments of the device that EAL arguments name, if they name one
+/// device and nothing else.
 pub(super) fn single_device(arguments: &str) -> Option<(Bus, &str, &str)> {
     const OPTIONS: [(&str, Bus); 3] =
         [("--vdev", Bus::Virtual), ("--allow", Bus::Pci), ("-a", Bus::Pci)];
@@ -129,7 +129,7 @@ fn parse_memif(rest: &str) -> Result<DeviceSpec, &'static str> {
     Ok(DeviceSpec::Memif { socket: socket.to_owned(), role })
 }
 
-/// Takes `0000:01:00.0` and `01:00.0`; gives the former.
+/// Parses `0000:01:00.0` or `01:00.0` and returns the former, in lower case.
 fn parse_pci(text: &str) -> Result<String, &'static str> {
     const REASON: &str = "a PCI address looks like 0000:01:00.0";
     let fields: Vec<&str> = text.split([':', '.']).collect();

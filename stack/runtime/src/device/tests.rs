@@ -1,4 +1,4 @@
-//! Devices that need nothing but memory: `ring` and `memif`, and the errors of the others.
+//! Devices that need only memory (`ring` and `memif`), and the errors of the others.
 
 use std::process::Command;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -10,7 +10,7 @@ use ferrowarp_proto::device::{
 
 use super::*;
 
-/// Tests that count frames run one at a time.
+/// Serialises the tests that count free mbufs.
 pub(super) fn lock_pools() -> MutexGuard<'static, ()> {
     static POOLS_LOCK: Mutex<()> = Mutex::new(());
     POOLS_LOCK.lock().unwrap_or_else(PoisonError::into_inner)
@@ -30,7 +30,7 @@ pub(super) fn open_single(spec: &str, config: &OpenConfig) -> Result<DpdkDevice,
     }
 }
 
-/// A frame of `len` bytes counting up from `seed`.
+/// Returns `len` bytes counting up from `seed`, modulo 251.
 fn pattern(seed: usize, len: usize) -> Vec<u8> {
     (seed..seed + len).map(|value| u8::try_from(value % 251).unwrap()).collect()
 }
@@ -48,7 +48,7 @@ pub(super) fn contents(frame: &DpdkRx) -> Vec<u8> {
     out
 }
 
-/// Polls until `count` frames came or five seconds passed.
+/// Polls until `count` frames were received or five seconds passed.
 pub(super) fn receive(device: &mut DpdkDevice, count: usize) -> Vec<DpdkRx> {
     let mut burst = Vec::new();
     let deadline = Instant::now() + Duration::from_secs(5);
@@ -60,8 +60,8 @@ pub(super) fn receive(device: &mut DpdkDevice, count: usize) -> Vec<DpdkRx> {
     burst
 }
 
-/// The same while the sender flushes: a memif server sends only into slots that its client
-/// offered in a pass of its own.
+/// As `receive`, while the sender flushes: a memif server sends only into slots that its client
+/// posted in an earlier poll.
 fn exchange(from: &mut DpdkDevice, to: &mut DpdkDevice, count: usize) -> Vec<DpdkRx> {
     let mut burst = Vec::new();
     let deadline = Instant::now() + Duration::from_secs(5);
@@ -210,7 +210,7 @@ fn retained_frames_return_to_their_pool_in_either_order() {
     let mut got = receive(&mut b, 200);
     assert_eq!(got.len(), 200);
     assert_eq!(a.available()[0], full[0] - 200);
-    // Half are acknowledged before the peer lets go of them, half after.
+    // Half of the references are dropped before the peer frees its frames, half after.
     retained.truncate(100);
     got.drain(..100);
     assert_eq!(a.available()[0], full[0] - 200);
@@ -298,7 +298,7 @@ fn a_device_works_from_the_thread_it_moved_to() {
     assert_eq!(a.available(), full);
 }
 
-/// A socket's path of this test's own, removed at the end whatever happens.
+/// Socket path of one test; the file is removed at the end in any case.
 struct SocketPath(String);
 
 impl SocketPath {
@@ -338,7 +338,7 @@ fn memif_carries_frames_both_ways_and_removes_its_socket() {
     assert!(!std::path::Path::new(&path.0).exists(), "the socket goes with its server");
 }
 
-/// The driver takes a port apart when its peer goes as well as when it is closed.
+/// The driver releases a port's rings both when the peer disconnects and when the port is closed.
 #[test]
 fn memif_ports_may_close_concurrently() {
     let _turn = lock_pools();
@@ -396,7 +396,7 @@ fn copying_beyond_the_frame_panics() {
 
 const PEER: &str = "FERROWARP_TEST_MEMIF_PEER";
 
-/// The other process of the next test: echoes ten frames and ends without closing anything.
+/// Child process of the next test: echoes ten frames and exits without closing the device.
 #[test]
 fn memif_peer_process() {
     let Ok(spec) = std::env::var(PEER) else { return };
@@ -416,7 +416,7 @@ fn memif_peer_process() {
 fn memif_server_replaces_a_stale_socket() {
     let _turn = lock_pools();
     let path = SocketPath::new("processes");
-    // What a killed server leaves.
+    // A socket file as a killed server leaves it.
     drop(std::os::unix::net::UnixListener::bind(&path.0).unwrap());
     let mut server =
         open_single(&format!("memif:{},server", path.0), &OpenConfig::default()).unwrap();
@@ -439,7 +439,7 @@ fn memif_server_replaces_a_stale_socket() {
 
 const ARGUMENTS: &str = "FERROWARP_TEST_EAL";
 
-/// Another process of the next test, for what can be tried once only in each.
+/// Child process of the next test: EAL can be started only once per process.
 #[test]
 fn eal_arguments_process() {
     let Ok(spec) = std::env::var(ARGUMENTS) else { return };
@@ -471,7 +471,7 @@ fn eal_arguments_are_passed_verbatim() {
     }
 }
 
-/// Devices that DPDK was not started with, one after the other and side by side.
+/// Hotplugs devices that EAL was not started with, in sequence and at the same time.
 #[test]
 fn devices_can_be_hotplugged_after_eal_init() {
     let _turn = lock_pools();
@@ -487,7 +487,7 @@ fn devices_can_be_hotplugged_after_eal_init() {
     }
 }
 
-/// A device that is no network card: DPDK finds it on its bus, and has no driver for it.
+/// Hotplugs a PCI device that is no NIC: DPDK finds it on the bus and has no driver for it.
 #[test]
 fn pci_hotplug_probes_the_bus() {
     let _turn = lock_pools();
@@ -497,7 +497,7 @@ fn pci_hotplug_probes_the_bus() {
         devices.find_map(|device| {
             let device = device.ok()?;
             let class = std::fs::read_to_string(device.path().join("class")).ok()?;
-            // Storage, or of no class, in the hands of the kernel: no driver of DPDK takes it.
+            // Storage or unclassified, and bound to a kernel driver: no DPDK driver claims it.
             let is_other = class.starts_with("0x01") || class.starts_with("0xff");
             let is_held = device.path().join("driver").exists();
             (is_other && is_held).then(|| device.file_name().into_string().ok())?
@@ -508,7 +508,7 @@ fn pci_hotplug_probes_the_bus() {
         return;
     };
     let error = open_single(&format!("pci:{other}"), &config).unwrap_err().to_string();
-    // Not that there is no such device, nor that DPDK was started without it.
+    // The error is neither that the device does not exist nor that EAL was started without it.
     assert!(error.contains("could not be attached"), "{error}");
     assert!(!error.contains("No such device"), "{error}");
 }
@@ -529,7 +529,7 @@ fn each_open_error_is_one_line() {
         ("eal:--vdev=net_nosuch7".to_owned(), "no poll-mode driver"),
         ("eal:--vdev=net_null7 -l 1".to_owned(), "already runs with other arguments"),
     ];
-    // The environment must run for the last few to mean anything.
+    // The last cases are meaningful only while EAL runs.
     drop(pair(&config));
     for (spec, expected) in table {
         let error = open_single(&spec, &config).unwrap_err().to_string();

@@ -1,4 +1,4 @@
-//! Sources of events, the threads that sleep on them, and the shard's end.
+//! Event sources, the threads that sleep on them, and the shard's publisher.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, TryLockError};
@@ -9,19 +9,19 @@ use super::{AsyncEvent, AsyncEventQueue, time_left};
 use crate::context::ContextInner;
 
 pub(super) const NOT_QUEUED: u64 = 0;
-/// The source tells nothing any more.
+/// The source is destroyed.
 pub(super) const REMOVED: u64 = u64::MAX;
 
-/// Something whose events are told of, and the threads that sleep until it has one.
+/// Source of events, and the threads that sleep until it has one.
 pub(crate) struct EventSource {
-    /// Its name, known when the shard has made what it stands for.
+    /// Event that names the source; set when the shard has created the object.
     event: OnceLock<AsyncEvent>,
-    /// Its place in line, [`NOT_QUEUED`] or [`REMOVED`]. Changed under the lock of
-    /// [`AsyncEventQueue`] only.
+    /// Queue position, [`NOT_QUEUED`] or [`REMOVED`]. Changed under the lock of [`AsyncEventQueue`]
+    /// only.
     pub(super) ticket: AtomicU64,
     /// Listed in [`EventPublisher::deferred`].
     deferred: AtomicBool,
-    /// Has no more events, ever.
+    /// No further event occurs.
     ended: AtomicBool,
     sleepers: Mutex<Vec<Thread>>,
 }
@@ -37,17 +37,18 @@ impl EventSource {
         })
     }
 
-    /// Before its first event.
+    /// Sets the event that names the source, before its first event.
     pub(crate) fn set_event(&self, event: AsyncEvent) {
-        // Each is made and named once.
+        // Set once.
         let _ = self.event.set(event);
     }
 
-    /// Sleeps until `ready` has something, the source ends, or `timeout` has passed.
+    /// Sleeps until `ready` returns a value, the source ends, or `timeout` has passed.
     ///
-    /// Nothing is overlooked: an event is put where `ready` finds it before [`EventSource::wake`]
-    /// takes the lock. If that was before this thread was listed, `ready` is asked after that; else
-    /// the thread is found in the list, and does not park again.
+    /// No wake-up is lost: an event is stored where `ready` finds it before [`EventSource::wake`]
+    /// takes the lock. If that was before this thread was listed, `ready` is called after that;
+    /// otherwise the thread is found in the list and unparked, and its next park returns
+    /// immediately.
     pub(crate) fn wait<T>(
         &self,
         timeout: Duration,
@@ -75,13 +76,13 @@ impl EventSource {
         self.sleepers.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// There is no event after those that were put so far.
+    /// Ends the source: there are no events after those stored so far.
     pub(crate) fn end(&self) {
         self.ended.store(true, Ordering::Release);
         self.lock_sleepers().iter().for_each(Thread::unpark);
     }
 
-    /// Wakes who sleeps here; false if the lock is taken at the moment.
+    /// Wakes the sleeping threads; false if the lock is held.
     fn wake(&self) -> bool {
         let Some(sleepers) = try_lock(&self.sleepers) else { return false };
         sleepers.iter().for_each(Thread::unpark);
@@ -89,7 +90,7 @@ impl EventSource {
     }
 }
 
-/// A thread in the list of those that sleep.
+/// Entry of a sleeping thread in the list.
 struct SleeperGuard<'a>(&'a EventSource);
 
 impl<'a> SleeperGuard<'a> {
@@ -117,12 +118,12 @@ fn try_lock<T>(mutex: &Mutex<T>) -> Option<MutexGuard<'_, T>> {
     }
 }
 
-/// The shard's end: tells without ever waiting.
+/// Shard's publisher of events; never blocks.
 pub(crate) struct EventPublisher {
     events: Arc<AsyncEventQueue>,
-    /// Sources that found a lock taken, each once.
+    /// Sources for which a lock was held, each once.
     deferred: Vec<Arc<EventSource>>,
-    /// Likewise.
+    /// Errors for which the lock was held, each once.
     deferred_errors: Vec<AsyncEvent>,
 }
 
@@ -131,7 +132,7 @@ impl EventPublisher {
         Self { events, deferred: Vec::new(), deferred_errors: Vec::new() }
     }
 
-    /// A source has an event: to be called when the event is where the application finds it.
+    /// Publishes an event of a source, after the event is stored where the application finds it.
     #[cold]
     pub(crate) fn publish(&mut self, source: &Arc<EventSource>) {
         if !self.try_publish(source) && !source.deferred.swap(true, Ordering::Relaxed) {
@@ -139,7 +140,7 @@ impl EventPublisher {
         }
     }
 
-    /// Something happened that no source stands for.
+    /// Publishes an event without a source.
     #[cold]
     pub(crate) fn publish_error(&mut self, event: AsyncEvent) {
         if !self.try_publish_error(event) && !self.deferred_errors.contains(&event) {
@@ -147,13 +148,13 @@ impl EventPublisher {
         }
     }
 
-    /// Whether all was told; what was not is tried again by [`EventPublisher::retry_deferred`].
+    /// True if nothing is deferred; [`EventPublisher::retry_deferred`] retries what is.
     #[inline]
     pub(crate) const fn is_drained(&self) -> bool {
         self.deferred.is_empty() && self.deferred_errors.is_empty()
     }
 
-    /// Tells what could not be told before.
+    /// Retries the deferred events.
     #[cold]
     pub(crate) fn retry_deferred(&mut self) {
         for source in std::mem::take(&mut self.deferred) {
@@ -165,8 +166,8 @@ impl EventPublisher {
         }
     }
 
-    /// Tells what is left to tell, and that nothing follows. Waits for the locks, for once: there
-    /// is no next pass.
+    /// Publishes the deferred events and the failure of the context, and closes the queue. Waits
+    /// for the locks, because no further poll follows.
     #[cold]
     pub(crate) fn publish_failure(&mut self) {
         self.publish_error(AsyncEvent::Failed);
@@ -198,13 +199,13 @@ impl EventPublisher {
     }
 }
 
-/// How long a call that waits looks by itself before it sleeps: most of what is waited for comes
-/// sooner than a thread falls asleep and wakes again.
+/// Time for which a waiting call spins before it sleeps: most responses arrive sooner than a thread
+/// falls asleep and wakes again.
 const SPIN_BEFORE_SLEEP: Duration = Duration::from_micros(50);
 
 impl ContextInner {
-    /// Waits until `ready` has something that `source` tells of, for `timeout` at most. Sleeps if
-    /// it may, and drives meanwhile if not.
+    /// Waits until `ready` returns a value, for `timeout` at most; `source` signals its events.
+    /// Sleeps if it may, otherwise polls the shard while it waits.
     pub(crate) fn wait_for<T>(
         &self,
         source: &EventSource,
@@ -219,7 +220,7 @@ impl ContextInner {
             if look == timeout {
                 return None;
             }
-            // Whoever drives in this thread's place looks often for a while.
+            // The thread that polls instead of this one polls often for a while.
             let _awaiting = self.shard.add_waiter();
             source.wait(timeout - look, ready)
         })

@@ -28,7 +28,7 @@ fn source_is_queued_once_and_in_order() {
         teller.publish(&b);
     }
     assert_eq!(drain(&events), [event_a, overrun, event_b]);
-    // What happens after an event was taken is told of again.
+    // An event after one was taken is reported again.
     teller.publish(&b);
     assert_eq!(drain(&events), [event_b]);
 }
@@ -51,7 +51,7 @@ fn publish_under_contention_is_deferred() {
     let mut teller = EventPublisher::new(Arc::clone(&events));
     let (source, event) = source(1);
     let overrun = AsyncEvent::CqOverrun { cq: CqId(3) };
-    // Held by this very thread: a teller that waited would do so for ever.
+    // Held by this very thread: a publisher that blocked would deadlock.
     let ready = events.lock();
     for _ in 0..1000 {
         teller.publish(&source);
@@ -78,11 +78,11 @@ fn fd_is_readable_while_events_are_pending() {
     let events = AsyncEventQueue::new();
     let mut teller = EventPublisher::new(Arc::clone(&events));
     let ((a, _), (b, _)) = (source(1), source(2));
-    // Made late, it tells of what was there before.
+    // Created late, it is readable for an earlier event.
     teller.publish(&a);
     let fd = events.fd().unwrap();
     let file = File::from(fd.as_fd().try_clone_to_owned().unwrap());
-    // Bytes that are there; put back where they were.
+    // Counts the readable bytes and writes them back.
     let readable = || {
         let count = (&file).read(&mut [0; 8]).unwrap_or(0);
         (0..count).for_each(|_| fd.set());
@@ -98,13 +98,13 @@ fn fd_is_readable_while_events_are_pending() {
     teller.publish(&a);
     events.remove(&a);
     assert_eq!(readable(), 0);
-    // Even if the application takes the bytes itself nobody waits for ever.
+    // Even if the application reads the bytes itself, no event is lost.
     teller.publish(&b);
     let _ = (&file).read(&mut [0; 2]);
     assert_eq!(drain(&events).len(), 1);
 }
 
-/// Two contexts on a ring, driven by helpers.
+/// Two contexts on a ring, polled by helpers.
 fn helped() -> (Context, Context) {
     let config = |host| {
         let address = Ipv4Addr::new(198, 18, 0, host).into();
@@ -125,7 +125,7 @@ fn exported_event_fd_counts_as_a_waiter() {
     assert!(waiters().fd_exported && !waiters().sleeping);
 }
 
-/// Sleeping would end the application's own driving and the helper's long naps.
+/// Sleeping would hand polling over and end the helper's long sleeps.
 #[test]
 fn wait_of_zero_does_not_hand_over_to_the_helper() {
     let (context, _peer) = helped();

@@ -1,6 +1,7 @@
-//! Every order of a pass that resolves and copies, and of threads that withdraw what it resolves
-//! by: the memory is not touched after it was freed, and windows are counted right. The model's
-//! first thread only starts the others and waits for them: of orders with it loom leaves some out.
+//! Every interleaving of a poll that resolves an STag and copies, and of threads that invalidate
+//! that STag: the memory is not accessed after it was freed, and the counts of bound windows are
+//! right. The model's first thread only starts the others and waits for them, because loom does not
+//! explore all interleavings with it.
 
 use ferrowarp_proto::ddp::memory::Access;
 use ferrowarp_proto::ddp::regions::{AccessScope, Bind, RegionTable, Registration, Stag, StreamId};
@@ -13,11 +14,11 @@ use crate::sync::{Arc, Cell};
 
 const SCOPE: AccessScope = AccessScope { pd: 1, stream: StreamId(1) };
 
-/// Shards, a table, and the memory of its regions by their `backing`.
+/// Shards, a region table, and the memory of its regions, indexed by their `backing`.
 struct Model<const SHARDS: usize> {
     shards: [Shard; SHARDS],
     regions: RegionTable,
-    /// Two pieces of each.
+    /// Two cells per region.
     memory: [Cell<u32>; 4],
 }
 
@@ -48,7 +49,7 @@ impl<const SHARDS: usize> Model<SHARDS> {
         self.regions.bind(&bind, SCOPE).is_ok()
     }
 
-    /// One pass of a shard, unless somebody is inside.
+    /// Runs one poll of a shard, unless its lock is held.
     fn poll(&self, shard: usize, step: impl FnOnce()) {
         let shard = &self.shards[shard];
         if let Some(_guard) = shard.lock.try_lock() {
@@ -57,11 +58,11 @@ impl<const SHARDS: usize> Model<SHARDS> {
         }
     }
 
-    /// A peer's Write.
+    /// Places an RDMA Write of the peer.
     fn write(&self, stag: Stag, to: u64) {
         if let Ok(place) = self.regions.resolve(stag, SCOPE, Access::REMOTE_WRITE, to, 8) {
             let piece = usize::try_from(2 * place.backing() + place.offset() / 8).unwrap();
-            // SAFETY: loom checks that nobody else touches the cell meanwhile.
+            // SAFETY: loom checks that no other thread accesses the cell at the same time.
             self.memory[piece].with_mut(|bytes| unsafe { *bytes += 1 });
         }
     }
@@ -70,26 +71,26 @@ impl<const SHARDS: usize> Model<SHARDS> {
         synchronize(self.shards.iter());
     }
 
-    /// What [`crate::Mr`] does when it is dropped; the memory is the arena's again.
+    /// The steps of dropping a [`crate::Mr`]; then the memory returns to the arena.
     fn drop_region(&self, region: Stag, backing: usize) {
         revoke_region(&self.regions, region, || self.synchronize());
         assert_eq!(self.regions.window_count(region), 0);
         for piece in &self.memory[2 * backing..2 * backing + 2] {
-            // SAFETY: as above: this stands for freeing the memory.
+            // SAFETY: as above; this stands for freeing the memory.
             piece.with_mut(|bytes| unsafe { *bytes = 0 });
         }
         self.regions.release(region);
     }
 }
 
-/// What one thread does.
+/// Step of one thread.
 type Step<const SHARDS: usize> = Box<dyn FnOnce(&Model<SHARDS>) + Send>;
 
 fn step<const SHARDS: usize>(step: impl FnOnce(&Model<SHARDS>) + Send + 'static) -> Step<SHARDS> {
     Box::new(step)
 }
 
-/// Lets threads step on the model at once, and waits for them.
+/// Runs the steps concurrently on the model and waits for them.
 fn run_threads<const SHARDS: usize, const THREADS: usize>(
     model: &Arc<Model<SHARDS>>,
     steps: [Step<SHARDS>; THREADS],
@@ -109,7 +110,7 @@ fn check(preemptions: usize, model: impl Fn() + Sync + Send + 'static) {
     builder.check(model);
 }
 
-/// Two shards, each with a pass, and a region that goes.
+/// Two shards, each with a poll, and a region that is dropped.
 #[test]
 fn region_is_freed_after_the_polls_of_all_shards() {
     check(2, || {
@@ -126,7 +127,7 @@ fn region_is_freed_after_the_polls_of_all_shards() {
     });
 }
 
-/// The next pass of a shard may be another thread's: it sees what the one before has seen.
+/// The next poll of a shard may be on another thread: it sees what the one before has seen.
 #[test]
 fn region_is_freed_whichever_thread_polls_next() {
     check(2, || {
@@ -143,7 +144,8 @@ fn region_is_freed_whichever_thread_polls_next() {
     });
 }
 
-/// The window's owner revokes it, the region's owner drops that, a pass writes through it.
+/// The window's owner revokes it, the region's owner drops the region, a poll writes through the
+/// window.
 #[test]
 fn region_is_freed_after_polls_through_a_window_revoked_meanwhile() {
     check(2, || {
@@ -164,7 +166,7 @@ fn region_is_freed_after_polls_through_a_window_revoked_meanwhile() {
     });
 }
 
-/// A request binds a window to a region that is being dropped, and a Write comes by it.
+/// A request binds a window to a region that is being dropped, and a Write arrives for the window.
 #[test]
 fn region_is_freed_after_a_bind_in_flight() {
     check(3, || {
@@ -187,8 +189,8 @@ fn region_is_freed_after_a_bind_in_flight() {
     });
 }
 
-/// The same request is posted again with the same key for another region, while somebody
-/// invalidates: the region that loses a window is the one that had it.
+/// The same window is bound again with the same key to another region, while another thread
+/// invalidates it: the count that decreases is that of the region it was bound to.
 #[test]
 fn windows_are_counted_where_they_were_bound() {
     check(3, || {
@@ -218,8 +220,8 @@ fn windows_are_counted_where_they_were_bound() {
     });
 }
 
-/// A window moves from one region to another under the same STag while a second shard looks it
-/// up: the place is that of one of them, never the start of one in the memory of the other.
+/// A window moves from one region to another under the same STag while a second shard resolves it:
+/// the result is from one of them, never the base of one with the memory of the other.
 #[test]
 fn resolve_never_mixes_two_bindings() {
     check(2, || {
@@ -253,8 +255,8 @@ fn resolve_never_mixes_two_bindings() {
     });
 }
 
-/// A window is revoked while a request to bind it is carried out or queued: afterwards it is not
-/// bound, nor by that request ever.
+/// A window is revoked while a request to bind it executes or is queued: afterwards it is not
+/// bound, and that request never binds it.
 #[test]
 fn revoked_window_stays_unbound() {
     check(2, || {
@@ -276,7 +278,7 @@ fn revoked_window_stays_unbound() {
                 step(move |model| {
                     revoke_window(&model.regions, &mut keys, queued, || model.synchronize());
                     assert_eq!(model.regions.window_count(region), 0);
-                    // SAFETY: loom checks that nobody else touches the cell meanwhile.
+                    // SAFETY: loom checks that no other thread accesses the cell at the same time.
                     model.memory[0].with_mut(|bytes| unsafe { *bytes = 0 });
                     assert!(!model.bind(queued, region, 0));
                 }),

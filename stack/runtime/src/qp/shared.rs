@@ -1,4 +1,5 @@
-//! What the two sides of a queue pair share: the rings of its requests, its state, its events.
+//! State shared by the application's and the shard's sides of a queue pair: request rings, QP
+//! state, events.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU16, AtomicU64, Ordering};
@@ -14,15 +15,16 @@ use crate::events::EventSource;
 use crate::spin_lock::SpinLock;
 use crate::spsc::Producer;
 
-/// Events a queue pair keeps: set-up, end, and an overrun of each completion queue.
+/// Maximum number of pending events of a queue pair: set-up, end, and an overrun of each completion
+/// queue.
 const EVENT_COUNT_MAX: usize = 8;
 
-/// What the application's and the shard's sides of a queue pair share.
+/// State shared by the application's and the shard's sides of a queue pair.
 pub(crate) struct QpShared {
     state: AtomicU8,
-    /// RDMA Reads and atomic operations the connection may have under way.
+    /// Negotiated ORD: RDMA Reads and atomic operations in flight at a time.
     ord: AtomicU16,
-    /// The connection has the operations of RFC 7306.
+    /// The connection supports the operations of RFC 7306.
     extensions: AtomicBool,
     closed: AtomicBool,
     sends: QueueHandle<SendWr>,
@@ -31,10 +33,10 @@ pub(crate) struct QpShared {
     source: Arc<EventSource>,
 }
 
-/// The application's side of one work queue.
+/// Application's side of one work queue.
 struct QueueHandle<T> {
     producer: SpinLock<WqProducer<T>>,
-    /// Requests that left the queue; written by the shard.
+    /// Number of requests that have left the queue; written by the shard.
     retired: CachePadded<AtomicU64>,
 }
 
@@ -51,9 +53,10 @@ impl<T> QueueHandle<T> {
         Self { producer: SpinLock::new(poster), retired: CachePadded::new(AtomicU64::new(0)) }
     }
 
-    /// Puts requests in the ring until one is refused; returns how many, and that error.
+    /// Stages requests in the ring until one fails, then publishes them; returns their number, and
+    /// that error.
     ///
-    /// Requests go from the iterator to their slot in one move: they are checked by reference.
+    /// Requests are checked by reference, so each is moved once, from the iterator to its slot.
     #[inline]
     fn post(
         &self,
@@ -89,7 +92,8 @@ impl<T> WqProducer<T> {
                 return Err(PostError::QueueFull);
             }
         }
-        // The shard takes a request out of the ring before it retires it: the ring has room too.
+        // The shard removes a request from the ring before it retires it: the ring has a free slot,
+        // too.
         Ok(())
     }
 }
@@ -119,36 +123,36 @@ impl QpShared {
         }
     }
 
-    /// What the connection was set up with.
+    /// Sets the ORD and the RFC 7306 support negotiated for the connection.
     pub(crate) fn set_negotiated(&self, ord: u16, extensions: bool) {
         self.extensions.store(extensions, Ordering::Release);
         self.ord.store(ord, Ordering::Release);
     }
 
-    /// The peer answers no more.
+    /// The peer sends no more responses, so Reads and atomic operations fail when posted.
     pub(crate) fn disable_reads(&self) {
         self.ord.store(0, Ordering::Release);
     }
 
-    /// The context closes: nothing more is accepted.
+    /// The context closes: no more requests can be posted.
     pub(crate) fn close(&self) {
         self.closed.store(true, Ordering::Relaxed);
         self.state.store(encode(QpState::Error), Ordering::Release);
     }
 
-    /// Tells of the events.
+    /// Source of the queue pair's events.
     pub(crate) const fn source(&self) -> &Arc<EventSource> {
         &self.source
     }
 
-    /// Queues an event; a ninth unread one is dropped.
+    /// Queues an event; dropped if eight are pending.
     pub(crate) fn push_event(&self, event: Event) {
         let _ = self.events.push(event);
     }
 
     #[inline]
     pub(crate) fn set_retired(&self, sends: u64, recvs: u64) {
-        // Stored only when changed: the application's core keeps the line otherwise.
+        // Stored only when changed, to leave the cache line with the application's core otherwise.
         for (cell, value) in [(&self.sends.retired, sends), (&self.recvs.retired, recvs)] {
             if cell.load(Ordering::Relaxed) != value {
                 cell.store(value, Ordering::Release);
@@ -156,12 +160,12 @@ impl QpShared {
         }
     }
 
-    /// The oldest event not yet taken.
+    /// Removes and returns the oldest event.
     pub(super) fn next_event(&self) -> Option<Event> {
         self.events.pop()
     }
 
-    /// Puts send requests in their ring until one is refused; returns how many, and why.
+    /// Posts send requests to their ring until one fails; returns their number, and that error.
     #[inline]
     pub(super) fn post_sends(
         &self,
@@ -170,7 +174,7 @@ impl QpShared {
         self.sends.post(wrs, |wr| self.check_send(wr))
     }
 
-    /// Puts receive requests in their ring until one is refused; returns how many, and why.
+    /// Posts receive requests to their ring until one fails; returns their number, and that error.
     #[inline]
     pub(super) fn post_recvs(
         &self,
@@ -190,7 +194,7 @@ impl QpShared {
         }
     }
 
-    /// The checks of a send request that need no engine.
+    /// Checks a send request as far as possible without the engine.
     #[inline]
     fn check_send(&self, wr: &SendWr) -> Result<(), PostError> {
         if wr.operation.is_extension() && !self.extensions.load(Ordering::Relaxed) {
