@@ -1,4 +1,4 @@
-//! The options that say where a program runs, the same for all of them.
+//! Device options of all programs.
 
 use std::net::IpAddr;
 
@@ -11,35 +11,35 @@ use crate::network::NetworkArgs;
 use crate::run_loop::CorePlacement;
 use crate::tcp_options::TcpArgs;
 
-/// Frames for full windows of more connections than this are not set aside: they share.
+/// The mempools are sized for full windows of at most this many connections.
 const WINDOWS_MAX: u32 = 64;
 
-/// Queue pairs that there may be besides those of the connections at a time.
+/// Queue pairs in addition to one per connection.
 const SPARE_QPS: usize = 64;
-/// Regions that a connection of these programs has at most.
+/// Most memory regions per connection of these programs.
 const REGIONS_PER_CONNECTION: usize = 2;
 
-/// Where.
+/// Device, network and TCP options.
 #[derive(Clone, Debug, Args)]
 pub struct DeviceArgs {
-    /// DPDK port: ring (both ends in one process), memif:SOCKET[,server|client], tap:NAME,
+    /// DPDK port: ring (client and server in one process), memif:SOCKET[,server|client], tap:NAME,
     /// af_packet:IFACE, af_xdp:IFACE, pci:BDF, or eal:ARGS.
     #[arg(long, default_value = "ring", value_name = "DEVICE")]
     pub dev: String,
-    /// Where in the network.
+    /// Addresses and routes.
     #[command(flatten)]
     pub network: NetworkArgs,
-    /// Bytes of the largest IP packet. Over tap it counts for what is received; DPDK sends 1500
-    /// there at most.
+    /// Largest IP packet in bytes. On tap it applies to reception; DPDK's tap driver sends at most
+    /// 1500.
     #[arg(long, default_value_t = 1500, value_parser = clap::value_parser!(u16).range(576..=9000))]
     pub mtu: u16,
-    /// TCP and IP checksums also where the device does not need them.
+    /// Computes TCP and IP checksums even where the device needs none (ring).
     #[arg(long)]
     pub checksum: bool,
-    /// How TCP behaves.
+    /// TCP settings.
     #[command(flatten)]
     pub tcp: TcpArgs,
-    /// Cores to pin the ends to: A,B for one each, A for both on one.
+    /// Cores to pin client and server to: A,B for one each, A for both on one core.
     #[arg(long, value_delimiter = ',', value_name = "A,B")]
     pub cores: Vec<usize>,
 }
@@ -61,10 +61,10 @@ impl DeviceArgs {
         config.checksum = self.checksum.then_some(ChecksumMode::Software);
         config.tcp = self.tcp.settings();
         config.drive = DriveMode::Inline;
-        // The programs end by dropping what they have.
+        // The programs exit by dropping their contexts.
         config.drop_linger = config.linger;
         config.pools.windows = u32::from(busy).clamp(config.pools.windows, WINDOWS_MAX);
-        // Queue pairs and regions of those that are going while others come.
+        // Closing connections still hold queue pairs and regions while new ones are set up.
         let connections = usize::from(connections) + SPARE_QPS;
         config.qps_max = config.qps_max.max(connections);
         config.regions_max = config.regions_max.max(REGIONS_PER_CONNECTION * connections);
@@ -72,22 +72,22 @@ impl DeviceArgs {
         Ok(config)
     }
 
-    /// Who makes TCP and IP checksums: `none` needs to on `ring`, which is memory; elsewhere it
-    /// is `software`.
+    /// Returns how TCP and IP checksums are computed: `none` on `ring`, which is memory, else
+    /// `software`.
     #[must_use]
     pub fn checksum_kind(&self) -> &'static str {
         if self.dev == "ring" && !self.checksum { "none" } else { "software" }
     }
 
-    /// Opens one end on the device, for as many connections that are busy at a time.
+    /// Opens a context on the device for `connections` busy connections.
     ///
     /// # Errors
-    /// If the device is missing or of no use here, or the addresses are.
+    /// If the device or the addresses are missing or unusable.
     pub fn open(&self, connections: u16) -> anyhow::Result<Context> {
         self.open_for(connections, connections)
     }
 
-    /// As [`DeviceArgs::open`], for `connections` of which so many are `busy` at a time.
+    /// As [`DeviceArgs::open`], for `connections` of which at most `busy` are busy at a time.
     ///
     /// # Errors
     /// As [`DeviceArgs::open`].
@@ -96,15 +96,15 @@ impl DeviceArgs {
             bail!("ring joins two ends of one process: use loop, or --dev memif:/tmp/iwarp.sock");
         }
         let config = self.config(self.network.addresses()?, busy, connections)?;
-        // The error names the device and says what to do; its causes would say it again.
+        // The error names the device and a remedy; its causes would repeat that.
         Context::open(config).map_err(|error| anyhow!("{error}"))
     }
 
-    /// Opens both ends in this process, for as many busy connections: first the one that
-    /// connects, then the one that listens.
+    /// Opens two connected contexts in this process for `connections` busy connections: first that
+    /// of the client, then that of the server.
     ///
     /// # Errors
-    /// If the device cannot join two ends of one process.
+    /// If the device is not `ring`.
     pub fn open_pair(&self, connections: u16) -> anyhow::Result<(Context, Context)> {
         if self.dev != "ring" {
             bail!("loop runs over ring: leave --dev away, or start a server and a client");
@@ -114,13 +114,13 @@ impl DeviceArgs {
         Context::ring_pair(config(0)?, config(1)?).map_err(|error| anyhow!("{error}"))
     }
 
-    /// Address of the listening end of a pair.
+    /// Returns the server's address in a pair.
     #[must_use]
     pub fn loop_server(&self) -> IpAddr {
         self.network.loop_address(1).ip
     }
 
-    /// Where the two ends of a pair run.
+    /// Returns the cores for client and server of a pair.
     ///
     /// # Errors
     /// If `--cores` is wrong.
@@ -128,7 +128,7 @@ impl DeviceArgs {
         CorePlacement::from_cores(&self.cores)
     }
 
-    /// Pins the calling thread to the only core of `--cores`, if there is one. Returns it.
+    /// Pins the calling thread to the one core of `--cores`, if given. Returns it.
     ///
     /// # Errors
     /// If `--cores` is wrong.

@@ -1,5 +1,5 @@
-//! One end of a program on top of the verbs: its completion queue, and a channel of small
-//! messages, which all three programs use for what they have to say to each other.
+//! Common parts of the programs on top of verbs: an endpoint with its completion queue, a channel
+//! of small control messages, and a watchdog.
 
 use std::borrow::Cow;
 use std::collections::VecDeque;
@@ -12,21 +12,21 @@ use ferrowarp::{
     SgList, Sge, Wc, WcStatus,
 };
 
-/// How long the other end may take to close.
+/// Timeout for the peer to close.
 pub const CLOSE_TIMEOUT: Duration = Duration::from_secs(2);
-/// Messages that may wait for room in a send queue; more means that the other end is stuck.
+/// Most messages waiting for a free slot in a send queue; more means that the peer is stuck.
 const TX_BACKLOG_MAX: usize = 4096;
-/// Private data of a connection request that every peer takes (siw keeps 256 bytes).
+/// Private data of a connection request, in bytes, that every peer accepts (siw keeps 256).
 pub const PRIVATE_LEN_MAX: usize = 128;
 
-/// What a work request was for; travels in its `wr_id`.
+/// Purpose of a work request, encoded in its `wr_id`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WrId {
-    /// The program's kind of request.
+    /// Kind of request, defined by the program.
     pub kind: u8,
-    /// Run of the program, modulo 256, so that late completions are told apart.
+    /// Run number modulo 256, which identifies late completions of an earlier run.
     pub run: u8,
-    /// Connection.
+    /// Connection index.
     pub index: u16,
     /// Number of the request, modulo 2^32; slot of a channel.
     pub number: u32,
@@ -37,10 +37,10 @@ impl WrId {
     pub const CHANNEL_RECV: u8 = 0;
     /// Kind of a channel's Sends.
     pub const CHANNEL_SEND: u8 = 1;
-    /// First kind that a program may use as it likes.
+    /// First kind that a program may define.
     pub const FIRST_APP_KIND: u8 = 2;
 
-    /// As a `wr_id`.
+    /// Encodes a `wr_id`.
     #[must_use]
     pub const fn pack(self) -> u64 {
         let (kind, run, index, number) =
@@ -48,7 +48,7 @@ impl WrId {
         kind << 56 | run << 48 | index << 32 | number
     }
 
-    /// From a `wr_id`.
+    /// Decodes a `wr_id`.
     #[must_use]
     #[expect(clippy::cast_possible_truncation, reason = "takes the fields apart")]
     pub const fn unpack(wr_id: u64) -> Self {
@@ -61,12 +61,12 @@ impl WrId {
     }
 }
 
-/// One end: a context with one protection domain and one completion queue for everything, so
-/// that an idle end costs one pass of its shard per poll.
+/// A context with one protection domain and one completion queue for all its queue pairs, so that
+/// an idle poll costs one poll of its shard.
 pub struct Endpoint {
     /// The device and its shard.
     pub context: Context,
-    /// Everything belongs to it.
+    /// Protection domain of all regions and queue pairs.
     pub pd: Pd,
     cq: Cq,
 }
@@ -75,7 +75,7 @@ fn out_of_memory(len: usize) -> String {
     format!("no {len} octets of memory: use a smaller size or fewer slots")
 }
 
-/// `len` bytes of memory, zeroed. Takes long if they are many.
+/// Allocates `len` bytes of zeroed memory, at least 64. Takes long if they are many.
 ///
 /// # Errors
 /// If there is no memory.
@@ -84,10 +84,10 @@ pub fn allocate(context: &Context, len: usize) -> anyhow::Result<Buffer> {
 }
 
 impl Endpoint {
-    /// An end whose connections have at most `requests` outstanding, all together.
+    /// Creates an endpoint whose connections have at most `requests` outstanding in total.
     ///
     /// # Errors
-    /// If the queue is over a limit of the context.
+    /// If the completion queue exceeds a limit of the context.
     pub fn new(context: &Context, requests: usize) -> anyhow::Result<Self> {
         Ok(Self {
             pd: context.alloc_pd(),
@@ -96,7 +96,7 @@ impl Endpoint {
         })
     }
 
-    /// Appends completions to `batch`; drives the shard when none is there.
+    /// Appends completions to `batch`; polls the shard if there are none.
     #[inline]
     pub fn poll(&self, batch: &mut Vec<Wc>) {
         self.cq.poll(batch);
@@ -113,23 +113,24 @@ impl Endpoint {
     /// Registers memory.
     ///
     /// # Errors
-    /// If the stack has no room for a region.
+    /// If the limit of regions is reached.
     pub fn reg_mr(&self, buffer: Buffer, access: Access) -> anyhow::Result<Mr> {
         let len = buffer.len();
         self.pd.register(buffer, access).with_context(|| out_of_memory(len))
     }
 
-    /// A queue pair on the end's completion queue.
+    /// Creates a queue pair on the endpoint's completion queue.
     ///
     /// # Errors
-    /// If the stack has no room for one.
+    /// If the limit of queue pairs is reached.
     pub fn create_qp(&self, max_send_wr: usize, max_recv_wr: usize) -> anyhow::Result<Qp> {
         let options = QpOptions { send_cq: &self.cq, recv_cq: &self.cq, max_send_wr, max_recv_wr };
         self.pd.create_qp(&self.context, &options).context("no room for another connection")
     }
 }
 
-/// Connection parameters with private data; `markers` asks for them in what the peer sends.
+/// Returns connection parameters with private data. `markers` requests MPA markers in received
+/// FPDUs; `reads` is both IRD and ORD.
 ///
 /// # Errors
 /// If the private data are too long.
@@ -144,13 +145,13 @@ pub fn conn_param(
     Ok(ConnParam { crc, markers, ird: reads, ord: reads, private_data, ..ConnParam::default() })
 }
 
-/// A piece of `mr`.
+/// Returns the scatter/gather element of `len` bytes at `offset` of `mr`.
 #[must_use]
 pub fn sge_at(mr: &Mr, offset: u64, len: u32) -> Sge {
     Sge { addr: mr.addr() + offset, len, lkey: mr.lkey() }
 }
 
-/// A payload of one piece.
+/// Returns a payload of one scatter/gather element.
 #[must_use]
 pub fn gather(sge: Sge) -> Payload {
     let mut list = SgList::new();
@@ -158,10 +159,10 @@ pub fn gather(sge: Sge) -> Payload {
     Payload::Gather(list)
 }
 
-/// Looks whether a connection that is being set up has come up.
+/// Polls a connection that is being set up. Returns its parameters once it is established.
 ///
 /// # Errors
-/// Why it never will.
+/// The reason if the connection failed.
 pub fn poll_established(qp: &Qp) -> anyhow::Result<Option<ConnInfo>> {
     while let Some(event) = qp.next_event() {
         if let Event::Established { info: agreed, .. } = event {
@@ -174,12 +175,12 @@ pub fn poll_established(qp: &Qp) -> anyhow::Result<Option<ConnInfo>> {
     Ok(None)
 }
 
-/// Text of a peer as it may be shown on a terminal.
+/// Returns a peer's text without control characters, for a terminal.
 fn printable(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).chars().filter(|c| !c.is_control()).collect()
 }
 
-/// The reason for the end of a connection, if it has ended or could not be set up.
+/// Returns the reason why a connection ended or could not be set up, if it did.
 #[must_use]
 pub fn end_reason(qp: &Qp) -> Option<Cow<'static, str>> {
     while let Some(event) = qp.next_event() {
@@ -189,13 +190,13 @@ pub fn end_reason(qp: &Qp) -> Option<Cow<'static, str>> {
     }
     match qp.state() {
         QpState::Error => Some(Cow::Borrowed("the connection has ended")),
-        // Nothing here closes before it is done: it is the other end that does.
+        // This program does not close early, so the peer has closed.
         QpState::Closing => Some(Cow::Borrowed(end_reason_text(EndReason::PeerClosed))),
         _ => None,
     }
 }
 
-/// What an event says about the end of its connection.
+/// Returns the reason for the end of the connection that an event reports, if it does.
 fn event_end_reason(event: Event) -> Option<Cow<'static, str>> {
     match event {
         Event::Disconnected { reason, .. } => Some(match reason.error() {
@@ -218,7 +219,7 @@ fn event_end_reason(event: Event) -> Option<Cow<'static, str>> {
     }
 }
 
-/// A Terminate says what it is about.
+/// True if the reason is a Terminate message, which carries layer, type and code.
 const fn is_terminate(reason: EndReason) -> bool {
     matches!(
         reason,
@@ -228,7 +229,7 @@ const fn is_terminate(reason: EndReason) -> bool {
     )
 }
 
-/// What is said of an end that has gone without a word.
+/// Error text for a peer that no longer responds.
 pub const PEER_TIMED_OUT: &str = "the other end stopped answering: is it still running?";
 
 const fn end_reason_text(reason: EndReason) -> &'static str {
@@ -247,10 +248,10 @@ const fn end_reason_text(reason: EndReason) -> &'static str {
     }
 }
 
-/// Turns an unsuccessful completion into an error that says why.
+/// Checks a completion's status.
 ///
 /// # Errors
-/// If the completion was not a success.
+/// The reason, if the completion was not successful.
 pub fn check_wc(wc: &Wc, qp: &Qp) -> anyhow::Result<()> {
     match wc.status {
         WcStatus::Success => Ok(()),
@@ -262,8 +263,8 @@ pub fn check_wc(wc: &Wc, qp: &Qp) -> anyhow::Result<()> {
     }
 }
 
-/// Small messages both ways over a connection of their own. Receives are posted again at once,
-/// Sends wait in order for room.
+/// Channel of small messages in both directions over a connection of its own. Receives are reposted
+/// immediately; Sends are queued in order while the send queue is full.
 pub struct MessageChannel {
     /// The connection.
     pub qp: Qp,
@@ -274,8 +275,7 @@ pub struct MessageChannel {
 }
 
 impl MessageChannel {
-    /// A channel that takes messages of at most `slot_len` bytes, `slots` at a time; not yet
-    /// connected.
+    /// Creates a channel with `slots` receives of `slot_len` bytes each; not yet connected.
     ///
     /// # Errors
     /// If there is no memory.
@@ -301,10 +301,10 @@ impl MessageChannel {
         posted.context("cannot post a receive for a message")
     }
 
-    /// Sends a message of at most [`INLINE_LEN_MAX`] bytes, or keeps it until there is room.
+    /// Sends a message of at most [`INLINE_LEN_MAX`] bytes, or queues it if the send queue is full.
     ///
     /// # Errors
-    /// If the connection is down, or far too many messages wait.
+    /// If the connection is down, or too many messages are queued.
     pub fn send(&mut self, bytes: &[u8]) -> anyhow::Result<()> {
         assert!(bytes.len() <= INLINE_LEN_MAX, "messages fit into a request");
         anyhow::ensure!(self.tx_backlog.len() < TX_BACKLOG_MAX, "the other end takes no messages");
@@ -312,7 +312,7 @@ impl MessageChannel {
         self.flush()
     }
 
-    /// Posts messages that waited for room.
+    /// Posts queued messages.
     ///
     /// # Errors
     /// If the connection is down.
@@ -341,19 +341,19 @@ impl MessageChannel {
         Ok(())
     }
 
-    /// True when every message has left this end.
+    /// True if every message has been posted and completed.
     #[must_use]
     pub fn is_idle(&self) -> bool {
         self.tx_backlog.is_empty() && self.sends_outstanding == 0
     }
 
-    /// The connection is down, or has had its time to go down since this end closed it.
+    /// True if the connection is down, or [`CLOSE_TIMEOUT`] has passed since it was closed locally.
     #[must_use]
     pub fn is_closed(&self, closed: Instant) -> bool {
         self.qp.state() == QpState::Error || closed.elapsed() > CLOSE_TIMEOUT
     }
 
-    /// Takes note of a completion of this channel, and returns the message if it brought one.
+    /// Handles a completion of this channel. Returns the message if it is a receive.
     ///
     /// # Errors
     /// If the connection ended.
@@ -367,7 +367,7 @@ impl MessageChannel {
         let mut bytes = vec![0; usize::try_from(wc.byte_len.min(self.slot_len))?];
         let offset = usize::try_from(id.number)? * usize::try_from(self.slot_len)?;
         self.recv_mr.read(offset, &mut bytes);
-        // The peer may close with its last message; then there is nothing more to receive.
+        // The peer may close after its last message; then there is nothing more to receive.
         if self.qp.state() != QpState::Error {
             self.post_recv(id.number)?;
         }
@@ -375,7 +375,7 @@ impl MessageChannel {
     }
 }
 
-/// Notices when nothing has happened for too long.
+/// Detects that there has been no progress for too long.
 #[derive(Debug)]
 pub struct Watchdog {
     timeout: Duration,
@@ -383,21 +383,21 @@ pub struct Watchdog {
 }
 
 impl Watchdog {
-    /// Starts now.
+    /// Starts the timeout of `limit`.
     #[must_use]
     pub fn new(limit: Duration) -> Self {
         Self { timeout: limit, last_progress: Instant::now() }
     }
 
-    /// Something happened.
+    /// Records progress.
     pub const fn progress(&mut self, now: Instant) {
         self.last_progress = now;
     }
 
-    /// Complains if nothing has happened for too long while the end waited for `what`.
+    /// Checks the timeout while the program waits for `what`.
     ///
     /// # Errors
-    /// After the limit.
+    /// If there was no progress for longer than the timeout.
     pub fn check(&self, now: Instant, what: &str) -> anyhow::Result<()> {
         anyhow::ensure!(
             now - self.last_progress <= self.timeout,

@@ -1,39 +1,39 @@
-//! Where a figure was measured: machine, kernel, versions.
+//! Environment of a measurement: machine, kernel, versions.
 
 use std::fs::read_to_string;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use serde::Serialize;
 
-/// What goes with results. Whatever cannot be found out is empty or zero.
+/// Environment recorded with results. Unknown values are empty or zero.
 #[derive(Clone, Debug, Serialize)]
 pub struct Environment {
     /// Version of ferrowarp.
     pub version: &'static str,
-    /// `--dev`.
+    /// Value of `--dev`.
     pub device: String,
     /// Name of the processor.
     pub processor: String,
-    /// Processors that this program may use.
+    /// Number of processors that this program may use.
     pub processors: usize,
-    /// Bytes of memory.
+    /// Memory in bytes.
     pub memory_bytes: u64,
-    /// Hugepages of the default size that were free at the start.
+    /// Huge pages of the default size that were free at the start.
     pub hugepages_free: u64,
-    /// The kernel.
+    /// Kernel release.
     pub kernel: String,
-    /// The distribution.
+    /// Distribution.
     pub system: String,
-    /// The command line.
+    /// Command line.
     pub command: Vec<String>,
-    /// Cores that the ends were pinned to.
+    /// Cores that client and server were pinned to.
     pub cores: Vec<usize>,
     /// Seconds since 1970, at the start.
     pub time_unix_s: u64,
 }
 
 impl Environment {
-    /// Looks around. Reads a few files below `/proc`.
+    /// Collects the environment. Reads a few files below `/proc` and `/etc/os-release`.
     #[must_use]
     pub fn collect(device: &str) -> Self {
         let meminfo = read_to_string("/proc/meminfo").unwrap_or_default();
@@ -61,7 +61,7 @@ impl Environment {
     }
 }
 
-/// The value of the first line `name : value`.
+/// Returns the value of the first line `name : value`.
 fn field<'a>(text: &'a str, name: &str) -> Option<&'a str> {
     text.lines().find_map(|line| {
         let (key, value) = line.split_once(':')?;

@@ -1,6 +1,7 @@
-//! What the programs of ferrowarp are made of: `iwperf` measures, `iwping` pings, `iwcopy` copies
-//! a file. Each of these is a pair of ends written as machines with a `step`, so that one thread
-//! can run both ends, or two threads one each. `iwlink` is a bad wire between two devices.
+//! The programs of ferrowarp: `iwperf` measures bandwidth and latency, `iwping` pings, `iwcopy`
+//! copies a file. Each of these has a client and a server, written as cooperative tasks
+//! ([`run_loop::Task`]), so that one thread can run both, or two threads one each. `iwlink` is a
+//! network emulator between two devices.
 
 pub mod copy;
 pub mod device;
@@ -18,13 +19,13 @@ pub mod tcp_options;
 
 use std::process::ExitCode;
 
-/// Reads the command line; a wrong one ends the program with one line that says what is wrong.
+/// Parses the command line; on an error prints one line and exits with status 2.
 #[must_use]
 pub fn parse<T: clap::Parser>() -> T {
     T::try_parse().unwrap_or_else(|error| {
         let text = error.render().to_string();
-        // Help and version are not errors; a missing subcommand is one, although clap answers it
-        // with the whole help.
+        // Help and version are not errors; a missing subcommand is one, although clap prints the
+        // whole help for it.
         if !error.use_stderr() {
             error.exit();
         }
@@ -38,7 +39,8 @@ pub fn parse<T: clap::Parser>() -> T {
     })
 }
 
-/// Runs a program: warnings of the stack go to standard error, and so does an error, as one line.
+/// Runs a program and returns its exit status. Installs logging (warnings of the stack go to
+/// standard error) and the signal handler; prints an error as one line.
 pub fn run_program(name: &str, program: impl FnOnce() -> anyhow::Result<()>) -> ExitCode {
     let filter = tracing_subscriber::EnvFilter::try_from_default_env()
         .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new("warn"));

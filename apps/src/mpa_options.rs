@@ -1,77 +1,76 @@
-//! The options that say how MPA starts, the same for all programs, and what came of them.
+//! MPA options of all programs, and the output of the negotiated parameters.
 
 use anyhow::ensure;
 use clap::{Args, ValueEnum};
 use ferrowarp::{ConnInfo, ConnParam, RtrKinds, Start};
 
-/// RDMA Reads that an end serves, or issues, at a time: at most so many.
+/// Largest IRD and ORD.
 const IRD_ORD_MAX: i64 = 128;
-/// The revision that says of itself how many RDMA Reads are served, and who speaks first.
+/// MPA revision with IRD and ORD negotiation and peer-to-peer mode (RFC 6581).
 const MPA_REVISION_2: u8 = 2;
 
-/// How many RDMA Reads this end has at a time; atomic operations count among them.
+/// IRD and ORD: limits of outstanding RDMA Reads and atomic operations.
 #[derive(Clone, Copy, Debug, Default, Args)]
 pub struct IrdOrdArgs {
-    /// RDMA Reads and atomic operations that this end serves at a time (IRD), 1 to 128. With MPA
-    /// revision 2 the ends tell each other, and a server raises its IRD to what a client issues;
-    /// with revisions 0 and 1 each end has to know what the other one serves.
+    /// IRD: concurrent inbound RDMA Read and atomic requests, 1 to 128. MPA revision 2 negotiates
+    /// it, and a server raises its IRD to the client's ORD; with revisions 0 and 1 the peer's ORD
+    /// has to be configured to match.
     #[arg(long, value_name = "N", help_heading = "MPA")]
     #[arg(value_parser = clap::value_parser!(u16).range(1..=IRD_ORD_MAX))]
     pub ird: Option<u16>,
-    /// RDMA Reads and atomic operations that this end issues at a time (ORD), 1 to 128. Those
-    /// above it wait in the send queue. With MPA revision 2 it is lowered to what the other end
-    /// serves.
+    /// ORD: concurrent outbound RDMA Read and atomic requests, 1 to 128. Further requests wait in
+    /// the send queue. MPA revision 2 lowers it to the peer's IRD.
     #[arg(long, value_name = "N", help_heading = "MPA")]
     #[arg(value_parser = clap::value_parser!(u16).range(1..=IRD_ORD_MAX))]
     pub ord: Option<u16>,
 }
 
 impl IrdOrdArgs {
-    /// Puts what was said in place of what is there.
+    /// Overrides IRD and ORD of `param` with the values given.
     pub fn apply_to(self, param: &mut ConnParam) {
         param.ird = self.ird.unwrap_or(param.ird);
         param.ord = self.ord.unwrap_or(param.ord);
     }
 }
 
-/// A ready-to-receive message by name.
+/// Kind of RTR (ready-to-receive) message (RFC 6581).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum RtrKind {
-    /// A Send without bytes.
+    /// Zero-length Send.
     Send,
-    /// An RDMA Write without bytes.
+    /// Zero-length RDMA Write.
     Write,
-    /// An RDMA Read without bytes; takes one of the RDMA Reads at a time.
+    /// Zero-length RDMA Read; counts against IRD and ORD.
     Read,
 }
 
-/// What an initiator asks for; responders answer whatever they are asked.
+/// MPA options of an initiator; a responder follows the request.
 #[derive(Clone, Debug, Default, Args)]
 pub struct MpaArgs {
-    /// MPA revision to ask for: 2 (RFC 6581, the ends agree on IRD and ORD), 1 (RFC 5044), or 0
-    /// (RDMA Consortium: markers and CRCs always, version 0 of DDP and RDMAP, neither atomic
+    /// MPA revision to request: 2 (RFC 6581: negotiates IRD and ORD), 1 (RFC 5044), or 0 (RDMA
+    /// Consortium: markers and CRC always on, version 0 of DDP and RDMAP, neither atomic
     /// operations nor immediate data) [default: 2].
     #[arg(long, value_name = "REVISION", help_heading = "MPA")]
     #[arg(value_parser = clap::value_parser!(u8).range(0..=i64::from(MPA_REVISION_2)))]
     pub mpa_revision: Option<u8>,
-    /// Either end may speak first once the connection is up: the stack of this end then sends a
-    /// ready-to-receive message of its own, of a kind named here that the other end knows, too
-    /// (MPA revision 2 only).
+    /// Peer-to-peer mode (RFC 6581), in which either side may send first: the initiator's stack
+    /// sends an RTR message of one of these kinds that the responder supports (MPA revision 2
+    /// only).
     #[arg(long, value_enum, value_delimiter = ',', value_name = "KIND,..", help_heading = "MPA")]
     pub peer_to_peer: Vec<RtrKind>,
 }
 
 impl MpaArgs {
-    /// The revision that is asked for.
+    /// Returns the requested MPA revision.
     #[must_use]
     pub fn revision(&self) -> u8 {
         self.mpa_revision.unwrap_or(MPA_REVISION_2)
     }
 
-    /// Refuses what no single option shows to be wrong. `crc`: they were not declined.
+    /// Checks combinations of options. `crc`: CRC is not disabled.
     ///
     /// # Errors
-    /// One line that says what to do.
+    /// One line that names a remedy.
     pub fn check(&self, crc: bool, immediate: bool) -> anyhow::Result<()> {
         ensure!(
             !immediate || self.mpa_revision.is_none_or(|revision| revision == 0),
@@ -86,7 +85,7 @@ impl MpaArgs {
         Ok(())
     }
 
-    /// Puts what is asked for into the parameters of an initiator.
+    /// Sets these options in the parameters of an initiator.
     pub fn apply_to(&self, param: &mut ConnParam) {
         param.revision = self.revision();
         if !self.peer_to_peer.is_empty() {
@@ -101,13 +100,13 @@ impl MpaArgs {
     }
 }
 
-/// How a connection starts, with or without frames.
+/// Returns the start mode: immediate, or with MPA request and reply frames.
 #[must_use]
 pub const fn start_mode(immediate: bool) -> Start {
     if immediate { Start::Immediate } else { Start::Frames }
 }
 
-/// What the ends agreed on, in one line, from this end's point of view.
+/// Formats the negotiated parameters as one line, from the local point of view.
 #[must_use]
 pub fn negotiated_line(agreed: &ConnInfo) -> String {
     let on = |value| if value { "on" } else { "off" };

@@ -1,4 +1,4 @@
-//! The options that say where a program is in the network, and whom it speaks to.
+//! Network options: local addresses, routes, and the peer.
 
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -8,17 +8,16 @@ use anyhow::{Context as _, ensure};
 use clap::Args;
 use ferrowarp::{InterfaceAddress, Route};
 
-/// Addresses of the two ends of a pair in one process: the one that connects and the one that
-/// listens (benchmark ranges).
+/// Addresses of client and server of a pair in one process (benchmark ranges).
 const LOOP_V4: [Ipv4Addr; 2] = [Ipv4Addr::new(198, 18, 0, 1), Ipv4Addr::new(198, 18, 0, 2)];
 const LOOP_V6: [Ipv6Addr; 2] =
     [Ipv6Addr::new(0x2001, 2, 0, 0, 0, 0, 0, 1), Ipv6Addr::new(0x2001, 2, 0, 0, 0, 0, 0, 2)];
 
-/// Where in the network.
+/// Local addresses, routes and VLAN.
 #[derive(Clone, Debug, Args)]
 pub struct NetworkArgs {
-    /// Address of this end and length of its prefix, such as 198.18.0.1/24 or 2001:2::1/64; may
-    /// be given several times.
+    /// Local address and prefix length, such as 198.18.0.1/24 or 2001:2::1/64; may be given several
+    /// times.
     #[arg(
         long = "address",
         visible_alias = "ip",
@@ -26,27 +25,27 @@ pub struct NetworkArgs {
         value_parser = parse_cidr
     )]
     pub addresses: Vec<Cidr>,
-    /// Router towards all other networks; one for each family.
+    /// Default gateway; one for each address family.
     #[arg(long = "gateway", value_name = "ADDRESS")]
     pub gateways: Vec<IpAddr>,
-    /// Router towards one network: --route 203.0.113.0/24 via 198.18.0.254; may be given several
-    /// times, the longest prefix counts.
+    /// Static route: --route 203.0.113.0/24 via 198.18.0.254; may be given several times, the
+    /// longest prefix match counts.
     #[arg(long = "route", num_args = 3, value_names = ["DEST/LEN", "via", "HOP"])]
     pub routes: Vec<String>,
-    /// VLAN (802.1Q) that all frames belong to.
+    /// VLAN ID of all frames (802.1Q).
     #[arg(long, value_name = "ID", value_parser = clap::value_parser!(u16).range(1..=4094))]
     pub vlan: Option<u16>,
-    /// IPv6 between the two ends of a loop.
+    /// Uses IPv6 in loop mode.
     #[arg(short = '6', long, conflicts_with = "addresses")]
     pub ipv6: bool,
 }
 
-/// An address and the length of its prefix.
+/// An address and its prefix length.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Cidr {
     /// The address.
     pub address: IpAddr,
-    /// Bits of the prefix.
+    /// Prefix length in bits.
     pub len: u8,
 }
 
@@ -61,17 +60,17 @@ fn parse_cidr(text: &str) -> Result<Cidr, String> {
 }
 
 impl NetworkArgs {
-    /// The addresses that were given.
+    /// Returns the local addresses.
     ///
     /// # Errors
-    /// If there is none.
+    /// If none was given.
     pub fn addresses(&self) -> anyhow::Result<Vec<InterfaceAddress>> {
         ensure!(!self.addresses.is_empty(), "give this end an address: --address 198.18.0.1/24");
         let address = |cidr: &Cidr| InterfaceAddress { ip: cidr.address, prefix_len: cidr.len };
         Ok(self.addresses.iter().map(address).collect())
     }
 
-    /// Address of one end of a pair: 0 connects, 1 listens.
+    /// Returns an address of a pair: 0 is the client, 1 the server.
     #[must_use]
     pub fn loop_address(&self, end: usize) -> InterfaceAddress {
         if self.ipv6 {
@@ -81,10 +80,10 @@ impl NetworkArgs {
         }
     }
 
-    /// The routes that were given, those to everywhere included.
+    /// Returns the routes, default routes included.
     ///
     /// # Errors
-    /// If one of them makes no sense.
+    /// If a route is malformed or mixes address families.
     pub fn routes(&self) -> anyhow::Result<Vec<Route>> {
         let mut routes: Vec<Route> =
             self.gateways.iter().map(|&via| Route::default_via(via)).collect();
@@ -98,7 +97,7 @@ impl NetworkArgs {
     }
 }
 
-/// `DEST/LEN`, `via`, `HOP`.
+/// Parses `DEST/LEN`, `via`, `HOP`.
 fn parse_route(words: &[String]) -> Option<Route> {
     let [destination, via, hop] = words else { return None };
     let destination = parse_cidr(destination).ok()?;
@@ -116,12 +115,12 @@ fn parse_route(words: &[String]) -> Option<Route> {
 pub struct Host {
     /// The address.
     pub ip: IpAddr,
-    /// The port, if there was one.
+    /// The port, if given.
     pub port: Option<u16>,
 }
 
 impl Host {
-    /// The peer's socket, at `port` unless it named its own.
+    /// Returns the peer's socket address, with `port` unless it has its own.
     #[must_use]
     pub fn socket(self, port: u16) -> SocketAddr {
         SocketAddr::new(self.ip, self.port.unwrap_or(port))

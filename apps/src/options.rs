@@ -1,11 +1,11 @@
-//! Values of options that several programs take.
+//! Parsers of option values common to several programs.
 
 use std::time::Duration;
 
-/// A number of bytes, with an optional K or M, from 1 to `most`.
+/// Parses a number of bytes with optional suffix K or M, from 1 to `most`.
 ///
 /// # Errors
-/// A sentence that says what to give.
+/// A sentence that states the expected value.
 pub fn bytes(text: &str, most: u64) -> Result<u64, String> {
     let (digits, unit) = match text.as_bytes().last() {
         Some(b'k' | b'K') => (&text[..text.len() - 1], 1 << 10),
@@ -19,10 +19,10 @@ pub fn bytes(text: &str, most: u64) -> Result<u64, String> {
     }
 }
 
-/// A positive number of seconds, at most a day.
+/// Parses a number of seconds, from 0.001 to a day.
 ///
 /// # Errors
-/// A sentence that says what to give.
+/// A sentence that states the expected value.
 pub fn seconds(text: &str) -> Result<Duration, String> {
     match text.parse::<f64>() {
         Ok(seconds) if (0.001..=86_400.0).contains(&seconds) => {

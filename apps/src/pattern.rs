@@ -1,5 +1,5 @@
-//! The bytes that `--verify` sends and checks: they depend on the message number, the stream and
-//! the place within the message, so a stale, shifted, swapped or missing piece is seen.
+//! Test pattern of `--verify`. The bytes depend on the message number, the stream and the offset
+//! in the message, so a stale, shifted, swapped or missing chunk is detected.
 //!
 //! A message is a sequence of 8-byte words, little-endian, the last one cut to the length:
 //!
@@ -8,21 +8,21 @@
 //! word(k) = x ^ (x >> 32)                                       (all modulo 2^64, k from zero)
 //! ```
 //!
-//! A program in another language can be the other end: `CONTROL.md` names `number` and `stream`.
+//! A program in another language can be the peer: `CONTROL.md` defines `number` and `stream`.
 
 const NUMBER_FACTOR: u64 = 0x9E37_79B9_7F4A_7C15;
 const STREAM_FACTOR: u64 = 0xD6E8_FEB8_6659_FD93;
 const WORD_FACTOR: u64 = 0xBF58_476D_1CE4_E5B9;
 const WORD_LEN: usize = 8;
 
-/// The bytes of one message.
+/// Pattern of one message.
 #[derive(Clone, Copy, Debug)]
 pub struct Pattern {
     base: u64,
 }
 
 impl Pattern {
-    /// The message `number` (from zero) of `stream`.
+    /// Returns the pattern of message `number` (from zero) of `stream`.
     #[must_use]
     pub const fn new(stream: u32, number: u64) -> Self {
         let number = number.wrapping_mul(NUMBER_FACTOR);
@@ -36,7 +36,7 @@ impl Pattern {
         x ^ (x >> 32)
     }
 
-    /// Writes the bytes from `offset` of the message on. `offset` is a multiple of 8.
+    /// Writes the pattern from `offset` of the message on to `out`.
     ///
     /// # Panics
     /// If `offset` is not a multiple of 8.
@@ -52,8 +52,8 @@ impl Pattern {
         rest.copy_from_slice(&last[..rest.len()]);
     }
 
-    /// How many of `bytes`, which start at `offset` of the message, are not as they should be.
-    /// `offset` is a multiple of 8.
+    /// Returns how many of `bytes`, which start at `offset` of the message, differ from the
+    /// pattern.
     ///
     /// # Panics
     /// If `offset` is not a multiple of 8.
@@ -72,7 +72,7 @@ impl Pattern {
         self.count_mismatches(offset, bytes)
     }
 
-    /// Byte by byte: only for what is known to be wrong.
+    /// Compares byte by byte; only called if there is a mismatch.
     #[cold]
     fn count_mismatches(self, offset: usize, bytes: &[u8]) -> u64 {
         let mut expected = vec![0; bytes.len()];

@@ -1,29 +1,29 @@
-//! Ends as machines: one thread runs both, or two threads run one each.
+//! Cooperative tasks: one thread runs client and server, or two threads run one each.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use core_affinity::CoreId;
 
-/// What a step came to.
+/// Result of a step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Step {
-    /// There is more to do.
+    /// The task continues.
     Running,
-    /// The machine is done; it need not be stepped again.
+    /// The task is finished and need not be stepped again.
     Finished,
 }
 
-/// One end.
+/// A cooperative task: a client or a server.
 pub trait Task {
-    /// Advances a little and never waits: one pass over the completions that are there.
+    /// Runs one step without blocking: polls for completions once and handles them.
     ///
     /// # Errors
-    /// If the end cannot go on; one line that says what to do.
+    /// If the task has failed; one line that names a remedy.
     fn step(&mut self) -> anyhow::Result<Step>;
 }
 
-/// Where ends run.
+/// Cores that client and server run on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CorePlacement {
     /// Both on one thread, pinned to this core.
@@ -33,10 +33,10 @@ pub enum CorePlacement {
 }
 
 impl CorePlacement {
-    /// From `--cores`; by default the first two cores that this program may use.
+    /// Returns the placement for `--cores`; by default the first two cores of the affinity mask.
     ///
     /// # Errors
-    /// If a core is not there, or more than two are named.
+    /// If a core is not available, or more than two are named.
     pub fn from_cores(cores: &[usize]) -> anyhow::Result<Self> {
         let available = available_cores();
         for core in cores {
@@ -55,7 +55,7 @@ impl CorePlacement {
         })
     }
 
-    /// The cores.
+    /// Returns the cores.
     #[must_use]
     pub fn cores(self) -> Vec<usize> {
         match self {
@@ -65,35 +65,35 @@ impl CorePlacement {
     }
 }
 
-/// Cores that this program may use, as the kernel numbers them.
+/// Returns the cores that this program may use, as the kernel numbers them.
 fn available_cores() -> Vec<usize> {
     core_affinity::get_core_ids().unwrap_or_default().into_iter().map(|core| core.id).collect()
 }
 
-/// Pins the calling thread; without success nothing changes but the steadiness of figures.
+/// Pins the calling thread. Failure is ignored: results only vary more.
 pub fn pin(core: usize) {
     core_affinity::set_for_current(CoreId { id: core });
 }
 
-/// Lets an end that waits for its first peer sleep a little, once nothing has come for a while, and
-/// longer the longer nothing comes: a server that nobody uses costs next to nothing.
+/// Exponential back-off of an idle server: after many idle steps it sleeps between steps, first
+/// briefly, then longer, so that it uses little CPU time.
 #[derive(Debug, Default)]
 pub struct IdleBackoff {
-    /// Steps and naps since the last that found something.
+    /// Idle steps since the last busy one.
     count: u32,
 }
 
 impl IdleBackoff {
-    /// Steps without anything to do before the first nap.
+    /// Idle steps before the first sleep.
     const SPIN_STEPS: u32 = 20_000;
-    /// The first naps.
+    /// Shortest sleep.
     const SLEEP_MIN: Duration = Duration::from_micros(50);
-    /// The last: short against the time that a client takes to start.
+    /// Longest sleep: short compared with the start-up time of a client.
     const SLEEP_MAX: Duration = Duration::from_millis(2);
-    /// Naps of one length before they double.
+    /// Sleeps of one length before it doubles.
     const SLEEPS_PER_DOUBLING: u32 = 1000;
 
-    /// To be called at each step that found nothing (`busy` is false) or something to do.
+    /// Sleeps if idle for long enough. To be called at each step; `busy` if it found work.
     pub fn step(&mut self, busy: bool) {
         if busy {
             self.count = 0;
@@ -105,7 +105,7 @@ impl IdleBackoff {
         self.count = self.count.saturating_add(1);
     }
 
-    /// How long to sleep now.
+    /// Returns the duration of the next sleep.
     fn sleep_time(&self) -> Option<Duration> {
         let naps = self.count.checked_sub(Self::SPIN_STEPS)?;
         let doublings = (naps / Self::SLEEPS_PER_DOUBLING).min(16);
@@ -113,31 +113,31 @@ impl IdleBackoff {
     }
 }
 
-/// Set when the user or the system asks the program to end.
+/// Set by the first SIGINT, SIGTERM or SIGHUP.
 static INTERRUPTED: AtomicBool = AtomicBool::new(false);
 
-/// From here on a signal to end (SIGINT, SIGTERM, SIGHUP) ends the machines with an error, so that
-/// devices are closed, peers are told and reports are written. A second one kills at once.
+/// Installs a handler of SIGINT, SIGTERM and SIGHUP: a signal ends the tasks with an error, so that
+/// devices are closed, peers are notified and reports are written. A second one exits immediately.
 pub fn install_signal_handler() {
     let handler = || {
         if INTERRUPTED.swap(true, Ordering::Relaxed) {
             std::process::exit(130);
         }
     };
-    // Without a handler a signal ends the program as it always does.
+    // Without a handler, signals have their default action.
     let _ = ctrlc::set_handler(handler);
 }
 
-/// True once the program was asked to end.
+/// True after one of these signals.
 #[must_use]
 pub fn was_interrupted() -> bool {
     INTERRUPTED.load(Ordering::Relaxed)
 }
 
-/// Runs an end that goes on until the program is asked to end, which is no error.
+/// Runs a task until a signal arrives, which is no error, or the task is finished.
 ///
 /// # Errors
-/// Those of the machine.
+/// Those of the task.
 pub fn run_until_interrupted(machine: &mut impl Task) -> anyhow::Result<()> {
     let outcome = run(machine);
     if was_interrupted() { Ok(()) } else { outcome }
@@ -151,10 +151,10 @@ fn check_signals() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Runs one end until it is finished.
+/// Runs one task until it is finished.
 ///
 /// # Errors
-/// Those of the machine, and interruption.
+/// Those of the task, and interruption.
 pub fn run(machine: &mut impl Task) -> anyhow::Result<()> {
     while machine.step()? == Step::Running {
         check_signals()?;
@@ -162,11 +162,11 @@ pub fn run(machine: &mut impl Task) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Runs both ends until both are finished. If one fails the other is stopped, and the error of
-/// the one that failed is returned.
+/// Runs two tasks until both are finished. If one fails, the other is stopped and the error is
+/// returned.
 ///
 /// # Errors
-/// Those of the machines, and interruption.
+/// Those of the tasks, and interruption.
 pub fn run_both<A, B>(a: &mut A, b: &mut B, placement: CorePlacement) -> anyhow::Result<()>
 where
     A: Task + Send,
@@ -174,7 +174,7 @@ where
 {
     match placement {
         CorePlacement::OneCore(core) => std::thread::scope(|scope| {
-            // A thread of its own: the caller keeps its affinity.
+            // On a thread of its own, so that the caller keeps its affinity.
             join(scope.spawn(move || {
                 pin(core);
                 let (mut a_step, mut b_step) = (Step::Running, Step::Running);
@@ -202,7 +202,7 @@ where
     }
 }
 
-/// Runs one end until it is finished or the other has failed.
+/// Runs one task until it is finished or the other one has failed.
 fn run_pinned(machine: &mut impl Task, core: usize, stop: &AtomicBool) -> anyhow::Result<()> {
     pin(core);
     while !stop.load(Ordering::Relaxed) {

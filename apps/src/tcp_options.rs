@@ -1,4 +1,4 @@
-//! The options that tune TCP, the same for all programs.
+//! TCP options of all programs.
 
 use std::time::Duration;
 
@@ -7,32 +7,33 @@ use ferrowarp::{CongestionControl, EcnMode, TcpSettings};
 
 use crate::options::{bytes, seconds};
 
-/// Largest window that TCP can tell.
+/// Largest window that TCP can advertise (RFC 7323).
 const WINDOW_MAX: u64 = 1 << 30;
 
-/// How TCP behaves at this end.
+/// Settings of the local TCP.
 #[derive(Clone, Debug, Default, Args)]
 pub struct TcpArgs {
     /// Congestion control [default: cubic].
     #[arg(long, value_enum, help_heading = "TCP")]
     pub congestion: Option<Congestion>,
-    /// Explicit congestion notification [default: accept; request with --congestion dctcp].
+    /// Explicit Congestion Notification [default: accept; request with --congestion dctcp].
     #[arg(long, value_enum, help_heading = "TCP")]
     pub ecn: Option<Ecn>,
-    /// Windows leave at once, and not spread over the round trip.
+    /// Disables pacing: sends the window in bursts instead of spreading it over the round trip.
     #[arg(long, help_heading = "TCP")]
     pub no_pacing: bool,
-    /// Bytes of the receive window, also as 64K or 1M [default: 256K, growing to 6M by need].
+    /// Initial receive window in bytes, suffix K or M [default: 256K, auto-tuned up to 6M].
     #[arg(long, value_name = "OCTETS", value_parser = window, help_heading = "TCP")]
     pub recv_window: Option<u32>,
-    /// Bytes that the receive window may grow to [default: 6M, or --recv-window if that is more].
+    /// Limit of receive window auto-tuning in bytes [default: 6M, or --recv-window if larger].
     #[arg(long, value_name = "OCTETS", value_parser = window, help_heading = "TCP")]
     pub recv_window_max: Option<u32>,
-    /// Seconds of silence after which the peer is probed, and between probes, at most 75 there. It
-    /// is given up when nine have gone unanswered [default: never].
+    /// Idle seconds before the first keepalive probe and between probes, at most 75 between. The
+    /// connection is aborted after nine unanswered probes [default: off].
     #[arg(long, value_name = "SECONDS", value_parser = seconds, help_heading = "TCP")]
     pub keepalive: Option<Duration>,
-    /// Seconds without an acknowledgment of anything until the peer is given up [default: 120].
+    /// Seconds without acknowledgment of outstanding data before the connection is aborted
+    /// (RFC 5482) [default: 120].
     #[arg(long, value_name = "SECONDS", value_parser = seconds, help_heading = "TCP")]
     pub user_timeout: Option<Duration>,
 }
@@ -45,18 +46,18 @@ pub enum Congestion {
     /// NewReno (RFC 5681).
     #[value(name = "newreno")]
     NewReno,
-    /// DCTCP (RFC 8257), for networks whose switches mark early.
+    /// DCTCP (RFC 8257), for networks whose switches mark at short queues.
     Dctcp,
 }
 
-/// What to do about ECN.
+/// ECN mode.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Ecn {
-    /// Neither asked for nor agreed to.
+    /// Neither requested nor accepted.
     Off,
-    /// Agreed to if the peer asks.
+    /// Accepted if the peer requests it.
     Accept,
-    /// Asked for, and agreed to.
+    /// Requested, and accepted.
     Request,
 }
 
@@ -66,7 +67,7 @@ fn window(text: &str) -> Result<u32, String> {
 }
 
 impl TcpArgs {
-    /// What was asked for, and the defaults.
+    /// Returns the TCP settings: the options given, and defaults.
     #[must_use]
     pub fn settings(&self) -> TcpSettings {
         let default = TcpSettings::default();

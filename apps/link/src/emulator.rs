@@ -1,4 +1,4 @@
-//! The wire itself.
+//! Emulation of one direction of a link.
 
 use std::cmp::{Ordering, Reverse};
 use std::collections::BinaryHeap;
@@ -9,11 +9,11 @@ use rand::{Rng, SeedableRng};
 use crate::faults::Faults;
 use crate::packet::{IpPacket, packet_len, wire_bytes};
 
-/// Something with bytes that travels: from the Ethernet header on, without the check sequence.
+/// A frame: bytes from the Ethernet header on, without the frame check sequence.
 pub trait Frame {
-    /// All of them.
+    /// Returns the frame's bytes.
     fn bytes(&self) -> &[u8];
-    /// All of them, to be changed.
+    /// Returns the frame's bytes for modification.
     fn bytes_mut(&mut self) -> &mut [u8];
 }
 
@@ -27,37 +27,37 @@ impl Frame for Vec<u8> {
     }
 }
 
-/// What became of the frames so far.
+/// Counters of one direction, in frames unless stated otherwise.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LinkCounters {
-    /// Handed to the link.
+    /// Passed to the emulator.
     pub sent: u64,
-    /// Their bytes.
+    /// Bytes of these frames.
     pub sent_bytes: u64,
-    /// Dropped because the packet was too long for the wire.
+    /// Dropped because the packet exceeds the path MTU.
     pub too_long: u64,
     /// Dropped because the queue was full.
     pub overflowed: u64,
-    /// Marked as having met congestion.
+    /// Marked CE.
     pub marked: u64,
-    /// Lost by chance.
+    /// Dropped by random loss.
     pub lost: u64,
-    /// Damaged.
+    /// Corrupted.
     pub corrupted: u64,
-    /// Arrived twice.
+    /// Duplicated.
     pub duplicated: u64,
-    /// Held back so that others overtake.
+    /// Delayed so that later frames overtake.
     pub reordered: u64,
-    /// Given back.
+    /// Returned by [`LinkEmulator::receive`].
     pub arrived: u64,
-    /// Their bytes.
+    /// Bytes of these frames.
     pub arrived_bytes: u64,
-    /// Not the wire's doing: refused because [`LinkEmulator::frames_max`] were under way, or not
-    /// repeated because there was no memory.
+    /// Emulator errors: dropped because [`LinkEmulator::frames_max`] were in flight, or not
+    /// duplicated because there was no memory.
     pub no_buffer: u64,
 }
 
-/// What chance has for one frame: drawn at once, so that every frame draws equally often.
+/// Random numbers of one frame, all drawn at once, so that every frame draws equally many.
 struct Draws {
     state_change: u64,
     loss: u64,
@@ -89,20 +89,20 @@ impl Draws {
     }
 }
 
-/// Whether a draw falls into a share of all.
+/// True with probability `share`, for a uniform `draw`.
 fn occurs(draw: u64, share: f64) -> bool {
-    /// 2^-53: the draw's upper bits as a number from 0 to below 1, without rounding.
+    /// 2^-53: scales the draw's upper 53 bits to [0, 1) without rounding.
     const UNIT: f64 = 1.0 / (1_u64 << 53) as f64;
     (draw >> 11) as f64 * UNIT < share
 }
 
-/// A draw as a number from 0 to `most`.
+/// Scales a draw to a number from 0 to `most`.
 fn scale(draw: u64, most: u64) -> u64 {
     let product = u128::from(draw) * (u128::from(most) + 1);
     u64::try_from(product >> 64).expect("less than `most` and one")
 }
 
-/// A frame on its way. Earlier ones are greater, because the heap gives the greatest.
+/// A frame in flight. Earlier arrivals compare greater, because the heap pops the greatest.
 #[derive(Debug)]
 struct InFlight<F> {
     key: Reverse<(u64, u64)>,
@@ -129,27 +129,27 @@ impl<F> Ord for InFlight<F> {
     }
 }
 
-/// One direction of a wire. Times are in nanoseconds since an origin of the caller's choice, and
-/// only ever move forward.
+/// Emulator of one direction of a link. Times are in nanoseconds since an origin of the caller's
+/// choice, and never go back.
 #[derive(Debug)]
 pub struct LinkEmulator<F> {
     faults: Faults,
     rng: SmallRng,
-    /// The bad time of [`crate::GilbertElliott`].
+    /// Bad state of [`crate::GilbertElliott`].
     in_bad_state: bool,
     in_flight: BinaryHeap<InFlight<F>>,
-    /// Tells frames of one arrival time apart.
+    /// Serial number of frames; orders those with the same arrival time.
     sequence: u64,
-    /// When the wire has sent all that waits for it.
+    /// Time at which the queue is empty and the last frame is serialized.
     wire_free_ns: u64,
-    /// Frames of a smooth wire never overtake each other.
+    /// Latest arrival time of a frame that was not reordered: jitter alone never reorders.
     last_arrival_ns: u64,
     frames_max: usize,
     counters: LinkCounters,
 }
 
 impl<F: Frame> LinkEmulator<F> {
-    /// A wire with nothing on it.
+    /// Creates a link with no frames in flight.
     #[must_use]
     pub fn new(faults: Faults, seed: u64) -> Self {
         Self {
@@ -165,7 +165,7 @@ impl<F: Frame> LinkEmulator<F> {
         }
     }
 
-    /// Bounds the frames that are under way at a time, a million unless set.
+    /// Sets the maximum of frames in flight, 2^20 unless set.
     #[must_use]
     pub fn frames_max(mut self, count: usize) -> Self {
         self.frames_max = count;
@@ -173,39 +173,38 @@ impl<F: Frame> LinkEmulator<F> {
         self
     }
 
-    /// What the wire does.
+    /// Returns the faults.
     #[must_use]
     pub const fn faults(&self) -> &Faults {
         &self.faults
     }
 
-    /// From now on the wire does this. What is under way stays as it is.
+    /// Replaces the faults. Frames in flight are not affected.
     pub const fn set_faults(&mut self, faults: Faults) {
         self.faults = faults;
         self.in_bad_state = false;
     }
 
-    /// What became of the frames so far.
+    /// Returns the counters.
     #[must_use]
     pub const fn counters(&self) -> &LinkCounters {
         &self.counters
     }
 
-    /// Frames under way.
+    /// Returns the number of frames in flight.
     #[must_use]
     pub fn len(&self) -> usize {
         self.in_flight.len()
     }
 
-    /// Whether nothing is under way.
+    /// True if no frame is in flight.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.in_flight.is_empty()
     }
 
-    /// Takes a frame at `now_ns`. `copy` is asked for a second one if chance wants it to arrive
-    /// twice. About 50 ns and what a heap costs; no allocation with [`LinkEmulator::frames_max`]
-    /// set.
+    /// Accepts a frame at `now_ns`. `copy` is called if the frame is to be duplicated. Costs about
+    /// 50 ns plus the heap operations; no allocation with [`LinkEmulator::frames_max`] set.
     pub fn send(&mut self, now_ns: u64, mut frame: F, copy: impl FnOnce(&F) -> Option<F>) {
         let fate = Draws::draw(&mut self.rng);
         let len = frame.bytes().len();
@@ -243,7 +242,7 @@ impl<F: Frame> LinkEmulator<F> {
         self.schedule_arrival(sent_ns, frame, fate.delays[0]);
     }
 
-    /// The next frame that has arrived by `now_ns`.
+    /// Returns the next frame that has arrived by `now_ns`.
     pub fn receive(&mut self, now_ns: u64) -> Option<F> {
         if self.next_arrival_ns()? > now_ns {
             return None;
@@ -254,7 +253,7 @@ impl<F: Frame> LinkEmulator<F> {
         Some(frame)
     }
 
-    /// When the next frame arrives.
+    /// Returns the arrival time of the next frame.
     #[must_use]
     pub fn next_arrival_ns(&self) -> Option<u64> {
         self.in_flight.peek().map(|flying| flying.key.0.0)
@@ -269,8 +268,8 @@ impl<F: Frame> LinkEmulator<F> {
         self.in_bad_state && occurs(fate.loss, loss)
     }
 
-    /// Lets the frame wait for the wire and pass it: when its last byte is sent, or `None` if
-    /// the queue has no room.
+    /// Queues and serializes the frame. Returns the time at which its last byte is sent, or `None`
+    /// if the queue is full.
     fn serialize(&mut self, now_ns: u64, frame: &mut F) -> Option<u64> {
         let Some(rate) = self.faults.rate else { return Some(now_ns) };
         let bytes = wire_bytes(frame.bytes().len());

@@ -1,50 +1,50 @@
-//! What a wire does to frames.
+//! Fault model of a link.
 
-/// Runs of loss: the wire is good or bad, frame by frame, and loses only while it is bad (the
-/// model of Gilbert and Elliott, with no loss in the good state).
+/// Loss in bursts: Gilbert-Elliott model with a state transition per frame and no loss in the good
+/// state.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct GilbertElliott {
-    /// Frames that a bad time lasts in the mean, 1 or more.
+    /// Mean length of the bad state in frames, 1 or more.
     pub mean_len: f64,
-    /// The share of frames lost in a bad time, from 0 to 1.
+    /// Loss rate in the bad state, from 0 to 1.
     pub loss: f64,
 }
 
-/// What a wire does to frames. Shares go from 0 to 1, times are in nanoseconds.
+/// Faults of one direction of a link. Rates are fractions from 0 to 1, times are in nanoseconds.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Faults {
-    /// The share of frames that is lost, in the mean.
+    /// Mean loss rate of frames.
     pub loss: f64,
-    /// They are lost in runs; `None`: each for itself.
+    /// Loss in bursts; `None`: independent losses.
     pub bursts: Option<GilbertElliott>,
-    /// The share of frames that arrives twice.
+    /// Fraction of frames duplicated.
     pub duplicate: f64,
-    /// The share of frames that is held back, so that others overtake.
+    /// Fraction of frames delayed further, so that later frames overtake them.
     pub reorder: f64,
-    /// How long at most; `None`: as long as the delay, and 100 us more.
+    /// Limit of that additional delay; `None`: `delay_ns` plus 100 us.
     pub hold_ns: Option<u64>,
-    /// The share of IP packets in which a bit flips, anywhere behind the Ethernet header. Frames
-    /// of other protocols stay as they are: ARP has no checksum, and would be believed.
+    /// Fraction of IP packets with one flipped bit, anywhere behind the Ethernet header. Frames of
+    /// other protocols are not corrupted: ARP has no checksum that would detect it.
     pub corrupt: f64,
-    /// Bits flip in the payload of TCP alone, as if a router had made the checksums right again.
+    /// Bits flip in the TCP payload only. The emulator does not repair checksums.
     pub payload_only: bool,
-    /// Time on the wire.
+    /// One-way delay.
     pub delay_ns: u64,
-    /// Added to the delay at random, up to this. Frames do not overtake for it.
+    /// Maximum random addition to the delay. It does not reorder frames.
     pub jitter_ns: u64,
-    /// Bytes per second, those around a frame included ([`crate::wire_bytes`]);
-    /// `None`: frames take no time.
+    /// Link rate in bytes per second, Ethernet overhead included ([`crate::wire_bytes`]);
+    /// `None`: no serialization delay.
     pub rate: Option<u64>,
-    /// Bytes that may wait for the wire, and on it; a frame beyond is dropped. Only with a rate.
+    /// Queue limit in bytes, the frame in transmission included (tail drop). Only with a rate.
     pub queue: Option<u64>,
-    /// Waiting bytes above which a packet that allows it is marked (RFC 3168: CE).
+    /// Queue length in bytes above which ECN-capable packets are marked CE (RFC 3168).
     pub mark: Option<u64>,
-    /// Bytes of the longest IP packet that passes.
+    /// Path MTU: largest IP packet that is forwarded, in bytes.
     pub mtu: Option<u16>,
 }
 
 impl Faults {
-    /// A wire without fault, delay or bound.
+    /// A link without faults, delay or limits.
     pub const NONE: Self = Self {
         loss: 0.0,
         bursts: None,
@@ -61,22 +61,24 @@ impl Faults {
         mtu: None,
     };
 
-    /// The wire repaired: all that is sent arrives, as late and as often as before.
+    /// Returns the same faults without loss, corruption, queue limit and path MTU: every frame
+    /// arrives. Delay, reordering and duplication stay.
     #[must_use]
     pub const fn without_losses(self) -> Self {
         Self { loss: 0.0, bursts: None, corrupt: 0.0, queue: None, mtu: None, ..self }
     }
 
-    /// The longest hold of a frame that others overtake.
+    /// Returns the limit of the additional delay of a reordered frame.
     #[must_use]
     pub(crate) fn hold_max_ns(&self) -> u64 {
         self.hold_ns.unwrap_or_else(|| self.delay_ns.saturating_add(100_000))
     }
 
-    /// Probabilities of the step from good to bad, and from bad to good; and the loss while bad.
+    /// Returns the transition probabilities good to bad and bad to good, and the loss rate in the
+    /// bad state.
     pub(crate) fn burst_transitions(&self) -> Option<(f64, f64, f64)> {
         let GilbertElliott { mean_len: len, loss } = self.bursts?;
-        // The share of frames that fall into bad times makes up for the good ones.
+        // Fraction of frames in the bad state, such that the mean loss rate is `self.loss`.
         let bad = (self.loss / loss).min(1.0);
         let to_good = if bad >= 1.0 { 0.0 } else { 1.0 / len.max(1.0) };
         let to_bad = if bad >= 1.0 { 1.0 } else { (to_good * bad / (1.0 - bad)).min(1.0) };

@@ -1,19 +1,19 @@
-//! One direction of a bad wire: what it loses, repeats, delays, reorders, damages and marks, how
-//! fast it is and how much waits in front of it.
+//! Network emulator for one direction of a link, comparable to Linux netem: loss, duplication,
+//! delay, reordering, corruption and ECN marking, a link rate and a queue.
 //!
-//! A [`LinkEmulator`] takes frames and gives them back when they are due. It knows no clock and no
+//! A [`LinkEmulator`] accepts frames and returns them when they are due. It has no clock and no
 //! device: time is an argument in nanoseconds, virtual or real, and a frame is anything that
-//! shows its bytes ([`Frame`]). A frame passes, in this order:
+//! exposes its bytes ([`Frame`]). A frame passes these stages, in this order:
 //!
-//! 1. the MTU of the wire: what is longer is dropped;
-//! 2. the queue in front of it: bounded, with congestion marks above a threshold;
-//! 3. the wire itself, one frame after the other at its rate, Ethernet's overhead included;
-//! 4. chance: loss alone or in bursts, damage, repetition;
-//! 5. delay, jitter, and for some frames a hold that lets others overtake.
+//! 1. path MTU: longer packets are dropped;
+//! 2. queue: bounded (tail drop), with CE marking above a threshold;
+//! 3. serialization, one frame at a time at the link rate, Ethernet overhead included;
+//! 4. random faults: loss (independent or in bursts), corruption, duplication;
+//! 5. delay, jitter, and for some frames an additional hold, so that later frames overtake them.
 //!
-//! All chance comes from one seed, and each frame draws the same number of times whatever becomes
-//! of it. So the fate that chance has for the n-th frame depends on the seed and the settings
-//! alone, not on when it came; with more loss, the frames that were lost before are lost again.
+//! All random numbers come from one seed, and each frame draws the same number of them whatever
+//! happens to it. So the random faults of the n-th frame depend only on the seed and the settings,
+//! not on its arrival time; with a higher loss rate, the same frames are lost and others.
 #![forbid(unsafe_code)]
 
 mod emulator;

@@ -1,15 +1,17 @@
-//! As much of a frame as the wire has to understand: where the packet is, and its ECN field.
+//! The parts of a frame that the emulator parses: position of the IP packet, ECN field, payload.
 
-/// Bytes around a frame on Ethernet: preamble 8, frame check sequence 4, gap 12 (IEEE 802.3).
+/// Ethernet overhead per frame in bytes: preamble 8, frame check sequence 4, interpacket gap 12
+/// (IEEE 802.3).
 const FRAME_OVERHEAD_LEN: u64 = 24;
 
-/// Bytes of the shortest frame, without its check sequence.
+/// Minimum frame length in bytes, without the frame check sequence.
 const FRAME_LEN_MIN: u64 = 60;
 
-/// Bytes of Ethernet's header.
+/// Length of the Ethernet header in bytes.
 const ETHERNET_HEADER_LEN: usize = 14;
 
-/// Bytes of time that a frame of `len` bytes, without its check sequence, takes on the wire.
+/// Returns the bytes that a frame of `len` bytes, without frame check sequence, occupies on the
+/// link: minimum frame length and overhead included.
 #[must_use]
 pub const fn wire_bytes(len: usize) -> u64 {
     let len = len as u64;
@@ -19,12 +21,12 @@ pub const fn wire_bytes(len: usize) -> u64 {
 /// An IP packet in a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct IpPacket {
-    /// Where its header starts.
+    /// Offset of its header in the frame.
     pub(crate) start: usize,
     is_v6: bool,
 }
 
-/// Where what Ethernet carries starts, and its type: behind VLAN tags, if there are any.
+/// Returns the offset of the Ethernet payload, behind any VLAN tags, and its EtherType.
 fn find_ethertype(frame: &[u8]) -> Option<(usize, u16)> {
     let mut at = ETHERNET_HEADER_LEN - 2;
     loop {
@@ -37,7 +39,7 @@ fn find_ethertype(frame: &[u8]) -> Option<(usize, u16)> {
 }
 
 impl IpPacket {
-    /// The packet in `frame`, if it carries one whose fixed header is whole.
+    /// Returns the IP packet in `frame`, if there is one with a complete fixed header.
     pub(crate) fn parse(frame: &[u8]) -> Option<Self> {
         let (start, kind) = find_ethertype(frame)?;
         let (is_v6, header) = match kind {
@@ -48,7 +50,7 @@ impl IpPacket {
         (frame.len() >= start + header).then_some(Self { start, is_v6 })
     }
 
-    /// Where TCP's payload starts, if this is TCP (for IPv6, without extension headers).
+    /// Returns the offset of the TCP payload, if this is TCP (for IPv6, without extension headers).
     pub(crate) fn tcp_payload_offset(self, frame: &[u8]) -> Option<usize> {
         let (header, protocol) = if self.is_v6 {
             (40, frame[self.start + 6])
@@ -60,10 +62,10 @@ impl IpPacket {
         (protocol == 6).then_some(tcp + words * 4)
     }
 
-    /// Marks the packet as one that met congestion, if its sender allows that; else false.
+    /// Sets CE (RFC 3168) if the packet is ECN-capable (ECT or CE); else returns false.
     pub(crate) fn set_ce(self, frame: &mut [u8]) -> bool {
         let header = &mut frame[self.start..];
-        // The two bits are the lowest of a byte that IPv6 shifts by four.
+        // The ECN field: the two lowest bits of a byte that IPv6 shifts by four.
         let (at, shift) = if self.is_v6 { (1, 4) } else { (1, 0) };
         let bits = header[at] >> shift & 3;
         if bits == 0 {
@@ -71,7 +73,7 @@ impl IpPacket {
         }
         header[at] |= 3 << shift;
         if !self.is_v6 {
-            // RFC 1624, equation 3: the word has grown by 3 less the bits that were set.
+            // RFC 1624, equation 3: the 16-bit word grew by 3 minus the old ECN field.
             let old = u16::from_be_bytes([header[10], header[11]]);
             let sum = u32::from(!old) + u32::from(3 - bits);
             let folded = (sum & 0xffff) + (sum >> 16);
@@ -82,7 +84,7 @@ impl IpPacket {
     }
 }
 
-/// Bytes of what Ethernet carries: the IP packet, with whatever pads it.
+/// Returns the length of the Ethernet payload in bytes: the IP packet and any padding.
 pub(crate) fn packet_len(frame: &[u8]) -> usize {
     find_ethertype(frame).map_or(0, |(start, _)| frame.len() - start)
 }
@@ -107,7 +109,7 @@ mod tests {
         frame
     }
 
-    /// The checksum of a header, the slow way; 0 over one that is right.
+    /// Reference checksum of a header; 0 over a header with a correct checksum.
     fn checksum(header: &[u8]) -> u16 {
         let sum: u32 =
             header.chunks(2).map(|pair| u32::from(u16::from_be_bytes([pair[0], pair[1]]))).sum();

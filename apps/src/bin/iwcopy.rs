@@ -1,4 +1,4 @@
-//! Copies a file from one end to the other by RDMA Write or RDMA Read.
+//! iwcopy: copies a file by RDMA Write or RDMA Read.
 
 use std::process::ExitCode;
 

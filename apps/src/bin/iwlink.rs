@@ -1,4 +1,4 @@
-//! A bad wire between two devices.
+//! iwlink: network emulator between two devices.
 
 use std::process::ExitCode;
 

@@ -1,4 +1,4 @@
-//! Measures bandwidth and latency of ferrowarp, in the manner of perftest.
+//! iwperf: bandwidth and latency tests of ferrowarp, modelled on perftest.
 
 use std::process::ExitCode;
 

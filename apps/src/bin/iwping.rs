@@ -1,4 +1,4 @@
-//! Pings a peer by Send, RDMA Read and RDMA Write, in the manner of rping.
+//! iwping: pings a peer by Send, RDMA Read and RDMA Write, modelled on rping.
 
 use std::process::ExitCode;
 

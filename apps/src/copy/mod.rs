@@ -1,8 +1,8 @@
-//! iwcopy: copies a file from one end to the other, by RDMA Write or by RDMA Read, with a SHA-256
-//! taken at both ends.
+//! iwcopy: copies a file by RDMA Write or by RDMA Read, and compares SHA-256 digests of source and
+//! sink.
 //!
-//! The file goes through slots of registered memory: the source fills one and announces it, the
-//! sink takes the bytes (with RDMA Read it fetches them first) and gives the slot back.
+//! The file passes through slots of registered memory: the source fills a slot and announces it;
+//! the sink consumes the bytes (with RDMA Read it fetches them first) and returns a slot credit.
 
 pub mod options;
 pub mod program;
@@ -10,23 +10,23 @@ pub mod sink;
 pub mod source;
 pub mod wire;
 
-/// Slots at each end.
+/// Slots on each side.
 pub const SLOTS: u32 = 8;
 /// Bytes per slot.
 pub const SLOT_LEN: u32 = 1 << 20;
-/// Bytes between drives of the shard while a slot is filled, taken or digested.
+/// Bytes processed between two polls of the shard while a slot is filled, consumed or digested.
 pub const CHUNK_LEN: usize = 64 << 10;
-/// Messages each end can take at a time: one per slot, and the first and last ones.
+/// Receives posted on each side: one per slot, and those for the first and last messages.
 pub const CHANNEL_SLOTS: u16 = 32;
-/// RDMA Reads under way at a time.
+/// IRD and ORD.
 pub const IRD_ORD: u16 = 16;
 /// Kind of the RDMA Writes and Reads.
 pub const KIND_RDMA: u8 = crate::endpoint::WrId::FIRST_APP_KIND;
 
-/// A SHA-256.
+/// A SHA-256 digest.
 pub type Digest = [u8; 32];
 
-/// A digest for people.
+/// Formats a digest in hexadecimal.
 #[must_use]
 pub fn hex(digest: &Digest) -> String {
     use std::fmt::Write as _;

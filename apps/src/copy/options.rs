@@ -9,69 +9,69 @@ use crate::copy::wire::RdmaOp;
 use crate::device::DeviceArgs;
 use crate::network::Host;
 
-/// Port of the sink.
+/// TCP port of the sink.
 pub const PORT: u16 = 18516;
 
-/// Copies a file from one end to the other by RDMA, and compares its SHA-256 at both ends.
+/// Copies a file by RDMA and compares the SHA-256 digests of source and sink.
 #[derive(Debug, Parser)]
 #[command(name = "iwcopy", version, max_term_width = 100)]
 pub struct Options {
-    /// What to do.
+    /// Subcommand.
     #[command(subcommand)]
     pub command: Command,
 }
 
-/// What to do.
+/// Subcommands of iwcopy.
 #[derive(Debug, Subcommand)]
 pub enum Command {
-    /// Both ends in this process over a pair of rings.
+    /// Runs source and sink in this process over a pair of rings.
     Loop {
-        /// The file.
+        /// File to copy.
         file: PathBuf,
-        /// How it travels.
+        /// RDMA operation that transfers the file.
         #[arg(long, value_enum, default_value = "write")]
         by: RdmaOp,
-        /// Writes the copy there; without it the copy is only digested.
+        /// Output file; without it only the SHA-256 is computed.
         #[arg(long, value_name = "FILE")]
         out: Option<PathBuf>,
-        /// Where.
+        /// Common options.
         #[command(flatten)]
         common: CommonArgs,
     },
-    /// Takes one file.
+    /// Receives one file.
     Server {
-        /// Writes the copy there; without it the copy is only digested.
+        /// Output file; without it only the SHA-256 is computed.
         #[arg(long, value_name = "FILE")]
         out: Option<PathBuf>,
-        /// Where.
+        /// Common options.
         #[command(flatten)]
         common: CommonArgs,
     },
     /// Copies a file to HOST.
     Client {
-        /// Address of the server, with a port if need be: 198.18.0.1 or `[2001:2::1]:4420`.
+        /// Address of the server, optionally with a port: 198.18.0.1 or `[2001:2::1]:4420`.
         host: Host,
-        /// The file.
+        /// File to copy.
         file: PathBuf,
-        /// How it travels.
+        /// RDMA operation that transfers the file.
         #[arg(long, value_enum, default_value = "write")]
         by: RdmaOp,
-        /// Where.
+        /// Common options.
         #[command(flatten)]
         common: CommonArgs,
     },
 }
 
-/// What both ends need.
+/// Options of client and server.
 #[derive(Clone, Debug, Args)]
 pub struct CommonArgs {
-    /// Where.
+    /// Device and network.
     #[command(flatten)]
     pub device: DeviceArgs,
-    /// Port of the server.
+    /// TCP port of the server.
     #[arg(short, long, default_value_t = PORT)]
     pub port: u16,
-    /// Seconds without progress until the other end is given up.
+    /// Aborts after so many seconds without progress of the peer.
     #[arg(long, value_name = "SECONDS", default_value = "10")]
     #[arg(value_parser = crate::options::seconds)]
     pub timeout: Duration,

@@ -1,4 +1,4 @@
-//! iwcopy from its options to its exit status.
+//! Main program of iwcopy.
 
 use std::net::SocketAddr;
 
@@ -11,10 +11,10 @@ use crate::copy::source::Source;
 use crate::copy::wire::RdmaOp;
 use crate::run_loop::{run, run_both};
 
-/// Does what the options say.
+/// Runs the subcommand.
 ///
 /// # Errors
-/// One line that says what to do; also if the copy differs from the file.
+/// One line that names a remedy; also if the copy differs from the file.
 pub fn program(options: &Options) -> anyhow::Result<()> {
     match &options.command {
         Command::Loop { file, by, out, common } => {

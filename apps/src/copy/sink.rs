@@ -1,4 +1,4 @@
-//! The end that takes the file.
+//! The sink: receives the file.
 
 use std::collections::VecDeque;
 use std::fs::File;
@@ -18,10 +18,10 @@ use crate::endpoint::{
 };
 use crate::run_loop::{IdleBackoff, Step, Task};
 
-/// Connection requests that may wait.
+/// Listen backlog: connection requests.
 const BACKLOG: usize = 8;
 
-/// The end that takes one file.
+/// The sink of one file.
 pub struct Sink {
     context: Context,
     listener: Listener,
@@ -29,21 +29,21 @@ pub struct Sink {
     timeout: Duration,
     incoming: Option<IncomingFile>,
     idle: IdleBackoff,
-    /// Bytes and digest, once the file is complete.
+    /// Length and digest, once the file is complete.
     pub outcome: Option<(u64, Digest)>,
 }
 
-/// A file that is coming in.
+/// A file being received.
 struct IncomingFile {
     end: Endpoint,
     channel: MessageChannel,
     slots: Mr,
     out: Option<PartialFile>,
-    /// What was announced; there once it was.
+    /// Operation and slots of the source, once its Open has been received.
     source: Option<(RdmaOp, SlotRegion)>,
     len: u64,
     received: u64,
-    /// Bytes in slots that are being read, oldest first.
+    /// Lengths of the outstanding RDMA Reads, oldest first.
     reads_in_flight: VecDeque<u32>,
     requested: u64,
     consumed: u64,
@@ -55,7 +55,7 @@ struct IncomingFile {
     scratch: Vec<u8>,
 }
 
-/// A file that is removed unless it becomes complete.
+/// Output file, which is removed on drop unless it is complete.
 struct PartialFile {
     file: File,
     path: PathBuf,
@@ -71,7 +71,7 @@ impl Drop for PartialFile {
 }
 
 impl Sink {
-    /// Listens on `port`. Without `out` the file is only digested.
+    /// Starts to listen on `port`. Without `out` the file is only digested.
     ///
     /// # Errors
     /// If the port is in use.
@@ -94,7 +94,7 @@ impl Sink {
 
     fn accept(&mut self, request: ConnRequest) -> anyhow::Result<()> {
         if self.incoming.is_some() {
-            // The peer may have gone meanwhile, which is no error here.
+            // The peer may have disconnected meanwhile, which is no error here.
             let _ = request.reject(b"busy with another file");
             return Ok(());
         }
@@ -216,7 +216,7 @@ impl IncomingFile {
         }
     }
 
-    /// Fetches a slot.
+    /// Posts the RDMA Read of a slot.
     fn post_read(&mut self, len: u32, source: &SlotRegion) -> anyhow::Result<()> {
         let offset = self.requested % u64::from(SLOTS) * u64::from(SLOT_LEN);
         let operation = Operation::Read {
@@ -231,7 +231,7 @@ impl IncomingFile {
         post(&self.channel, request)
     }
 
-    /// Takes the bytes of the oldest slot, and gives it back.
+    /// Consumes the oldest slot and returns a credit for it.
     fn consume_slot(&mut self, len: u32) -> anyhow::Result<()> {
         let slot = usize::try_from(self.consumed % u64::from(SLOTS))?;
         let offset = slot * usize::try_from(SLOT_LEN)?;
@@ -253,7 +253,7 @@ impl IncomingFile {
         self.finish_if_complete()
     }
 
-    /// Answers with the digest, once everything is there.
+    /// Sends the digest once the whole file has been received.
     fn finish_if_complete(&mut self) -> anyhow::Result<()> {
         if self.source_digest.is_none() || self.consumed < self.requested || self.digest.is_some() {
             return Ok(());

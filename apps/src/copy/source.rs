@@ -1,4 +1,4 @@
-//! The end that has the file.
+//! The source: sends the file.
 
 use std::fs::File;
 use std::io::Read as _;
@@ -27,20 +27,20 @@ enum State {
     Closing(Instant),
 }
 
-/// What came of a copy.
+/// Result of a copy.
 #[derive(Clone, Copy, Debug)]
 pub struct Outcome {
-    /// Bytes of the file.
+    /// Length of the file in bytes.
     pub len: u64,
-    /// From the first byte read to the sink's answer.
+    /// Time from the first byte read to the sink's Done.
     pub elapsed: Duration,
-    /// At the source.
+    /// Digest computed by the source.
     pub source_digest: Digest,
-    /// At the sink.
+    /// Digest computed by the sink.
     pub sink_digest: Digest,
 }
 
-/// The end that has the file.
+/// The source of one file.
 pub struct Source {
     end: Endpoint,
     channel: MessageChannel,
@@ -60,15 +60,15 @@ pub struct Source {
     watchdog: Watchdog,
     batch: Vec<Wc>,
     scratch: Vec<u8>,
-    /// There once the sink has answered.
+    /// Result, once Done was received from the sink.
     pub outcome: Option<Outcome>,
 }
 
 impl Source {
-    /// Begins to connect to `remote`.
+    /// Starts to connect to `remote`.
     ///
     /// # Errors
-    /// If the file cannot be read, or there is no way to `remote`.
+    /// If the file cannot be read, or there is no route to `remote`.
     pub fn new(
         context: &Context,
         remote: SocketAddr,
@@ -126,7 +126,7 @@ impl Source {
         }
         self.remaining -= u64::from(bytes);
         self.filled += 1;
-        // A Send is delivered after the Write before it is in place.
+        // The Send is delivered only after the preceding Write has been placed.
         self.channel.send(&Message::Filled { len: bytes }.emit())?;
         if self.remaining == 0 {
             self.send_end()?;
@@ -232,7 +232,8 @@ impl Task for Source {
     }
 }
 
-/// Posts a Write or a Read. There is always room: each has a slot, and there are more requests.
+/// Posts an RDMA Write or Read. The send queue is never full: it holds more requests than there are
+/// slots.
 pub(super) fn post(channel: &MessageChannel, request: SendWr) -> anyhow::Result<()> {
     match channel.qp.post_send(request) {
         Ok(()) => Ok(()),

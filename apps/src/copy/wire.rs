@@ -1,14 +1,14 @@
-//! What the ends of a copy say to each other: Sends on the connection that also moves the file.
-//! Big-endian; the first byte names the message.
+//! Messages between source and sink, carried by Sends on the connection that also transfers the
+//! file. Big-endian; the first byte is the message type.
 
 use crate::copy::Digest;
 
-/// Longest message.
+/// Length of the longest message in bytes.
 pub const LEN_MAX: u32 = 64;
 const MAGIC: u32 = 0x4657_4350;
 const VERSION: u16 = 1;
 
-/// How the file travels.
+/// RDMA operation that transfers the file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub enum RdmaOp {
     /// The source writes into the sink's memory.
@@ -17,60 +17,60 @@ pub enum RdmaOp {
     Read,
 }
 
-/// Slots of one end.
+/// Slots of one side.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SlotRegion {
-    /// Tagged offset of the first.
+    /// Tagged offset of the first slot.
     pub addr: u64,
     /// STag.
     pub rkey: u32,
-    /// How many.
+    /// Number of slots.
     pub count: u32,
-    /// Bytes of each.
+    /// Bytes per slot.
     pub len: u32,
 }
 
 /// A message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Message {
-    /// 1, source: what comes.
+    /// 1, source: announces the file.
     Open {
-        /// How.
+        /// RDMA operation.
         by: RdmaOp,
-        /// Bytes of the file.
+        /// Length of the file in bytes.
         len: u64,
         /// The source's slots.
         slots: SlotRegion,
     },
-    /// 2, sink: go ahead.
+    /// 2, sink: ready to receive.
     Ready {
         /// The sink's slots.
         slots: SlotRegion,
     },
-    /// 3, source: the next slot holds so many bytes (with RDMA Write: at the sink).
+    /// 3, source: the next slot (with RDMA Write: of the sink) is filled.
     Filled {
-        /// Bytes.
+        /// Bytes in the slot.
         len: u32,
     },
-    /// 4, sink: so many slots have been taken since the start.
+    /// 4, sink: slot credits.
     Consumed {
-        /// Slots.
+        /// Slots consumed since the start.
         count: u64,
     },
-    /// 5, source: that was all.
+    /// 5, source: end of file.
     End {
-        /// Of the file as it was read.
+        /// Digest of the file as read.
         digest: Digest,
     },
     /// 6, sink: the file is complete.
     Done {
-        /// Of the file as it arrived.
+        /// Digest of the file as received.
         digest: Digest,
     },
 }
 
 impl Message {
-    /// The bytes.
+    /// Returns the encoded message.
     #[must_use]
     pub fn emit(&self) -> Vec<u8> {
         let mut out = Vec::with_capacity(48);
@@ -107,7 +107,7 @@ impl Message {
         out
     }
 
-    /// Reads a message; `None` for bytes that are none.
+    /// Parses a message; `None` if it is malformed.
     #[must_use]
     pub fn parse(bytes: &[u8]) -> Option<Self> {
         let (&code, rest) = bytes.split_first()?;

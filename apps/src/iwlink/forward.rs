@@ -1,18 +1,18 @@
-//! Frames from port to port, through the wire.
+//! Forwards frames from port to port, through the link emulator.
 
 use std::time::Instant;
 
 use ferrowarp::device::{RawFrame, RawPort};
 use ferrowarp_link::{Faults, Frame, LinkEmulator};
 
-/// Frames taken from a port in one pass.
+/// Frames received from a port per poll.
 const RX_BURST: usize = 32;
-/// Frames handed to a port in one pass.
+/// Frames sent to a port per poll.
 const TX_BURST: usize = 64;
-/// Frames that a port has not taken for so long are dropped: its other end is down.
+/// Timeout after which frames that a port does not accept are dropped: its link is down.
 const PORT_STALL_NS: u64 = 1_000_000;
 
-/// A frame under way.
+/// A frame in flight.
 #[derive(Debug)]
 struct LinkFrame(RawFrame);
 
@@ -26,7 +26,7 @@ impl Frame for LinkFrame {
     }
 }
 
-/// Nanoseconds since the program started to pass frames on.
+/// Clock in nanoseconds since forwarding began.
 #[derive(Clone, Copy, Debug)]
 pub struct Clock(Instant);
 
@@ -37,19 +37,19 @@ impl Clock {
         Self(Instant::now())
     }
 
-    /// How late it is.
+    /// Returns the time.
     #[must_use]
     pub fn now_ns(&self) -> u64 {
         u64::try_from(self.0.elapsed().as_nanos()).unwrap_or(u64::MAX)
     }
 }
 
-/// Frames that left later than the wire meant them to.
+/// Lateness of frames against their due times.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Lateness {
-    /// Later by more than is put up with.
+    /// Frames later than the threshold.
     pub count: u64,
-    /// The worst, in nanoseconds.
+    /// Maximum lateness, in nanoseconds.
     pub max_ns: u64,
 }
 
@@ -58,11 +58,11 @@ pub struct Lateness {
 struct Direction {
     link: LinkEmulator<LinkFrame>,
     lateness: Lateness,
-    /// When the port at the end last took what it was given.
+    /// Time at which the egress port last accepted frames or had no backlog.
     last_tx_ns: u64,
 }
 
-/// Two ports and the wire between them.
+/// Two ports and the emulated link between them.
 #[derive(Debug)]
 pub struct Forwarder {
     /// Left and right.
@@ -73,8 +73,9 @@ pub struct Forwarder {
 }
 
 impl Forwarder {
-    /// A wire with these faults from left to right and from right to left, with at most so many
-    /// frames under way each way. A frame later than `late_after_ns` counts as late.
+    /// Creates a link with these faults from left to right and from right to left, and at most
+    /// `frames_max` frames in flight per direction. A frame later than `late_after_ns` counts as
+    /// late.
     #[must_use]
     pub fn new(
         ports: [RawPort; 2],
@@ -84,7 +85,7 @@ impl Forwarder {
         late_after_ns: u64,
     ) -> Self {
         let way = |index: usize| {
-            // Far apart, so that neighbouring seeds have no direction in common.
+            // Far apart, so that neighbouring seeds share no direction's seed.
             let seed = seed ^ (index as u64) << 63;
             let link = LinkEmulator::new(faults[index], seed).frames_max(frames_max);
             Direction { link, lateness: Lateness::default(), last_tx_ns: 0 }
@@ -92,7 +93,7 @@ impl Forwarder {
         Self { ports, directions: [way(0), way(1)], late_after_ns }
     }
 
-    /// Takes what has come and sends what is due. True if there was anything.
+    /// Receives frames and sends those that are due. True if there were any.
     pub fn poll(&mut self, clock: Clock) -> bool {
         let Self { ports: [left, right], directions: [to_right, to_left], late_after_ns } = self;
         let taken = to_right.rx_burst(left, right, clock) + to_left.rx_burst(right, left, clock);
@@ -101,7 +102,7 @@ impl Forwarder {
         taken + given > 0
     }
 
-    /// When the next frame is due; at once if a port has not taken all it was given.
+    /// Returns the due time of the next frame; 0 if a port has a backlog.
     #[must_use]
     pub fn next_due_ns(&self) -> Option<u64> {
         if self.ports.iter().any(RawPort::has_backlog) {
@@ -110,13 +111,13 @@ impl Forwarder {
         self.directions.iter().filter_map(|way| way.link.next_arrival_ns()).min()
     }
 
-    /// The ports, left and right.
+    /// Returns the ports, left and right.
     #[must_use]
     pub const fn ports(&self) -> &[RawPort; 2] {
         &self.ports
     }
 
-    /// What the wire did to frames from the port of that index, and how late they left.
+    /// Returns the counters and the lateness of frames received on port `from`.
     #[must_use]
     pub fn counters(&self, from: usize) -> (&ferrowarp_link::LinkCounters, Lateness) {
         (self.directions[from].link.counters(), self.directions[from].lateness)

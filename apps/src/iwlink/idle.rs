@@ -1,25 +1,25 @@
-//! When to look again: soon enough for what is due, seldom enough to leave the core to others.
+//! Idle strategy: busy-waits for frames that are due soon, and sleeps otherwise.
 
 use nix::sys::time::TimeSpec;
 use nix::time::{ClockId, ClockNanosleepFlags, clock_nanosleep};
 
-/// After so long without a frame it looks less often.
+/// Time without frames after which the polling interval grows.
 const IDLE_AFTER_NS: u64 = 1_000_000_000;
-/// How often then.
+/// Polling interval after that, unless the configured one is longer.
 const IDLE_POLL_NS: u64 = 1_000_000;
 
-/// What to do until the next pass.
+/// How to wait for the next poll.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Wait {
-    /// Nothing: there may be more.
+    /// Not at all: there may be more frames.
     None,
-    /// Stay awake: a frame is due very soon.
+    /// Busy-wait: a frame is due soon.
     Spin,
     /// Sleep for so many nanoseconds.
     Sleep(u64),
 }
 
-/// Decides how to wait.
+/// Decides how to wait between polls.
 #[derive(Clone, Copy, Debug)]
 pub struct IdleStrategy {
     poll_ns: u64,
@@ -28,31 +28,33 @@ pub struct IdleStrategy {
 }
 
 impl IdleStrategy {
-    /// Looks every `poll_ns`, and waits awake for what is due within `spin_ns`.
+    /// Creates a strategy that polls every `poll_ns` and busy-waits for frames due within
+    /// `spin_ns`.
     #[must_use]
     pub fn new(poll_ns: u64, spin_ns: u64) -> Self {
-        // The kernel lets ordinary sleeps last 50 us longer. Without the call they do.
+        // The default timer slack lengthens sleeps by 50 us; failure only leaves it as it is.
         let _ = nix::sys::prctl::set_timerslack(1);
         Self { poll_ns, spin_ns, last_busy_ns: 0 }
     }
 
-    /// Frames have flowed until `now_ns`.
+    /// Records that frames were forwarded until `now_ns`.
     pub const fn on_frames(&mut self, now_ns: u64) {
         self.last_busy_ns = now_ns;
     }
 
-    /// Waits after a pass that ended at `now_ns`. A signal of a tap that has frames ends the sleep.
+    /// Waits after a poll that ended at `now_ns`. The signal of a tap device that has frames ends
+    /// the sleep.
     pub fn wait(&mut self, now_ns: u64, due_ns: Option<u64>, is_busy: bool) {
         match self.decide(now_ns, due_ns, is_busy) {
             Wait::None => {}
             Wait::Spin => std::hint::spin_loop(),
             Wait::Sleep(ns) => {
-                // At most a minute: both parts fit.
+                // At most a minute, so both parts fit.
                 let time = TimeSpec::new(
                     i64::try_from(ns / 1_000_000_000).unwrap_or(0),
                     i64::try_from(ns % 1_000_000_000).unwrap_or(0),
                 );
-                // Interrupted or not: the next pass finds out.
+                // Interrupted or not, the next poll follows.
                 let _ =
                     clock_nanosleep(ClockId::CLOCK_MONOTONIC, ClockNanosleepFlags::empty(), &time);
             }

@@ -1,48 +1,48 @@
-//! One thing that a wire does, as it is written on the command line.
+//! Properties of the emulated link, as given on the command line.
 
 use ferrowarp_link::{Faults, GilbertElliott};
 
 use crate::options::bytes;
 
-/// Largest queue that can be asked for, bytes.
+/// Largest queue limit, bytes.
 const QUEUE_MAX: u64 = 1 << 30;
 
-/// One property of a wire.
+/// One property of the emulated link.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum LinkOption {
-    /// The share of frames that is lost.
+    /// Frame loss rate.
     Loss(f64),
-    /// Frames that a burst of loss lasts in the mean.
+    /// Mean length of loss bursts, in frames.
     Burst(f64),
-    /// The share of frames that is lost within a burst.
+    /// Loss rate within a burst.
     BurstLoss(f64),
-    /// The share of frames that arrives twice.
+    /// Fraction of frames duplicated.
     Duplicate(f64),
-    /// The share of frames that others overtake.
+    /// Fraction of frames that later ones overtake.
     Reorder(f64),
-    /// How long such a frame is held at most, in nanoseconds.
+    /// Limit of the further delay of such a frame, in nanoseconds.
     Hold(u64),
-    /// The share of packets in which a bit flips.
+    /// Fraction of packets with a flipped bit.
     Corrupt(f64),
-    /// Time on the wire, in nanoseconds.
+    /// One-way delay, in nanoseconds.
     Delay(u64),
-    /// Added at random up to this, in nanoseconds.
+    /// Maximum random addition to the delay, in nanoseconds.
     Jitter(u64),
-    /// Bytes per second.
+    /// Link rate, in bytes per second.
     Rate(u64),
-    /// Bytes that may wait.
+    /// Queue limit, in bytes.
     Queue(u64),
-    /// Waiting bytes above which packets are marked.
+    /// Queue length in bytes above which packets are marked CE.
     Mark(u64),
-    /// Longest IP packet that passes.
+    /// Path MTU, in bytes.
     Mtu(u16),
 }
 
 impl LinkOption {
-    /// The setting called `name` from its value.
+    /// Parses the value of the option called `name`.
     ///
     /// # Errors
-    /// A sentence that says what to give.
+    /// A sentence that states the expected value.
     pub fn parse(name: &str, text: &str) -> Result<Self, String> {
         Ok(match name {
             "loss" => Self::Loss(parse_fraction(text)?),
@@ -64,7 +64,7 @@ impl LinkOption {
         })
     }
 
-    /// Makes `faults` do this.
+    /// Sets this property in `faults`.
     pub fn apply(self, faults: &mut Faults) {
         let bursts = faults.bursts.unwrap_or(GilbertElliott { mean_len: 1.0, loss: 1.0 });
         match self {
@@ -85,15 +85,15 @@ impl LinkOption {
     }
 }
 
-/// Settings of one direction: `loss=3%,delay=1ms`.
+/// Properties of one direction: `loss=3%,delay=1ms`.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct LinkOptions(pub Vec<LinkOption>);
 
 impl LinkOptions {
-    /// From a list of `NAME=VALUE`, parted by commas.
+    /// Parses a list of `NAME=VALUE`, separated by commas.
     ///
     /// # Errors
-    /// A sentence that says what to give.
+    /// A sentence that states the expected value.
     pub fn parse(text: &str) -> Result<Self, String> {
         let one = |part: &str| {
             let (name, value) = part.split_once('=').ok_or_else(|| {
@@ -105,7 +105,7 @@ impl LinkOptions {
     }
 }
 
-/// A part of all: `1%` or `0.01`.
+/// Parses a fraction: `1%` or `0.01`.
 fn parse_fraction(text: &str) -> Result<f64, String> {
     let (number, unit) = text.strip_suffix('%').map_or((text, 1.0), |number| (number, 0.01));
     match number.trim().parse::<f64>().map(|number| number * unit) {
@@ -114,7 +114,7 @@ fn parse_fraction(text: &str) -> Result<f64, String> {
     }
 }
 
-/// Frames in the mean.
+/// Parses a mean number of frames.
 fn parse_frame_count(text: &str) -> Result<f64, String> {
     match text.parse::<f64>() {
         Ok(frames) if (1.0..=1e6).contains(&frames) => Ok(frames),
@@ -122,7 +122,7 @@ fn parse_frame_count(text: &str) -> Result<f64, String> {
     }
 }
 
-/// A number and its unit, one of `units` with what each is worth; from 0 to `most`.
+/// Parses a number with a unit; `units` lists the names and their factors. From 0 to `most`.
 fn parse_with_unit(text: &str, units: &[(&str, f64)], most: f64) -> Option<u64> {
     let split = text.find(|c: char| c.is_ascii_alphabetic())?;
     let (number, unit) = text.split_at(split);
@@ -136,10 +136,10 @@ fn parse_with_unit(text: &str, units: &[(&str, f64)], most: f64) -> Option<u64> 
     (0.0..=most).contains(&value).then_some(value.round() as u64)
 }
 
-/// A time up to a minute: `10ms`, `50us`, `1.5s`.
+/// Parses a time up to a minute: `10ms`, `50us`, `1.5s`. Returns nanoseconds.
 ///
 /// # Errors
-/// A sentence that says what to give.
+/// A sentence that states the expected value.
 pub fn parse_time_ns(text: &str) -> Result<u64, String> {
     if text == "0" {
         return Ok(0);
@@ -148,7 +148,7 @@ pub fn parse_time_ns(text: &str) -> Result<u64, String> {
         .ok_or_else(|| "give a time with its unit, up to 60s, such as 10ms or 50us".to_owned())
 }
 
-/// A rate as bytes per second: `1gbit`, `100mbit`.
+/// Parses a rate, `1gbit` or `100mbit`, and returns bytes per second.
 fn parse_rate(text: &str) -> Result<u64, String> {
     let units = [("bit", 0.125), ("kbit", 125.0), ("mbit", 125e3), ("gbit", 125e6)];
     parse_with_unit(text, &units, 125e9)

@@ -1,7 +1,8 @@
-//! iwlink: joins two devices by a bad wire.
+//! iwlink: network emulator between two devices.
 //!
-//! [`options`] and [`link_option`] say what is asked for; [`forward`] passes frames from port to
-//! port through the model of `ferrowarp-link`; [`idle`] decides when to sleep; [`report`] tells.
+//! [`options`] and [`link_option`] are the command line; [`forward`] forwards frames from port to
+//! port through the emulator of `ferrowarp-link`; [`idle`] decides when to sleep; [`report`]
+//! prints the counters.
 
 pub mod forward;
 pub mod idle;

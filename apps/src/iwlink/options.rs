@@ -11,19 +11,19 @@ use ferrowarp_link::{Faults, wire_bytes};
 use crate::iwlink::link_option::{LinkOption, LinkOptions, parse_time_ns};
 use crate::options::seconds;
 
-/// Queue in front of a wire with a rate, if none is asked for: bytes.
+/// Default queue limit of a link with a rate, in bytes.
 const QUEUE_DEFAULT: u64 = 256 << 10;
 
-/// Fewest and most frames under way that are provided for by themselves.
+/// Minimum and maximum of the default number of frame buffers.
 const FRAMES_DEFAULT_RANGE: (u64, u64) = (4096, 65_536);
 
-/// Joins two devices by a bad wire: every frame that comes in at one goes out at the other, unless
-/// it is lost; late, damaged, repeated or out of turn, as the options say.
+/// Network emulator: forwards frames between two devices with loss, delay, jitter, reordering,
+/// duplication, corruption, rate limit and ECN marking.
 ///
-/// Without options the wire is perfect. What is asked for holds for both directions; --to-right
-/// and --to-left change it for frames that travel that way. The same seed gives the n-th frame of
-/// a direction the same fate in each run, whenever it comes; with more loss, the same frames are
-/// lost and others.
+/// Without options the link is perfect. Options apply to both directions; --to-right and --to-left
+/// override them for one direction. All random decisions come from one seed: the n-th frame of a
+/// direction gets the same random faults in each run, whenever it arrives. With a higher loss rate,
+/// the same frames are lost and others.
 #[derive(Debug, Parser)]
 #[command(name = "iwlink", version, max_term_width = 100, after_help = EXAMPLE)]
 pub struct Options {
@@ -35,95 +35,95 @@ pub struct Options {
     #[arg(long, value_name = "DEVICE")]
     pub right: DeviceSpec,
 
-    /// Frames lost, as a share: 1% or 0.01.
+    /// Frame loss, 1% or 0.01.
     #[arg(long, value_name = "SHARE", help_heading = "The wire")]
     #[arg(value_parser = |text: &str| LinkOption::parse("loss", text))]
     pub loss: Option<LinkOption>,
-    /// They are lost in bursts of so many frames in the mean (Gilbert-Elliott).
+    /// Mean length of loss bursts in frames (Gilbert-Elliott).
     #[arg(long, value_name = "FRAMES", help_heading = "The wire")]
     #[arg(value_parser = |text: &str| LinkOption::parse("burst", text))]
     pub burst: Option<LinkOption>,
-    /// Within a burst so many are lost, not all.
+    /// Loss rate within a burst [default: 100%].
     #[arg(long, value_name = "SHARE", help_heading = "The wire")]
     #[arg(value_parser = |text: &str| LinkOption::parse("burst-loss", text))]
     pub burst_loss: Option<LinkOption>,
-    /// Time on the wire one way: a round trip takes twice as long.
+    /// One-way delay; a round trip takes twice as long.
     #[arg(long, value_name = "TIME", help_heading = "The wire")]
     #[arg(value_parser = |text: &str| LinkOption::parse("delay", text))]
     pub delay: Option<LinkOption>,
-    /// Added to the delay at random, up to this; frames stay in order.
+    /// Maximum random addition to the delay; the order of frames is kept.
     #[arg(long, value_name = "TIME", help_heading = "The wire")]
     #[arg(value_parser = |text: &str| LinkOption::parse("jitter", text))]
     pub jitter: Option<LinkOption>,
-    /// Frames held back so that others overtake.
+    /// Fraction of frames delayed further, so that later ones overtake.
     #[arg(long, value_name = "SHARE", help_heading = "The wire")]
     #[arg(value_parser = |text: &str| LinkOption::parse("reorder", text))]
     pub reorder: Option<LinkOption>,
-    /// How long they are held at most [default: the delay, and 100us more].
+    /// Limit of that further delay [default: the delay plus 100us].
     #[arg(long, value_name = "TIME", help_heading = "The wire")]
     #[arg(value_parser = |text: &str| LinkOption::parse("hold", text))]
     pub hold: Option<LinkOption>,
-    /// Frames that arrive twice.
+    /// Fraction of frames duplicated.
     #[arg(long, value_name = "SHARE", help_heading = "The wire")]
     #[arg(value_parser = |text: &str| LinkOption::parse("duplicate", text))]
     pub duplicate: Option<LinkOption>,
-    /// IP packets in which one bit flips, anywhere behind the Ethernet header.
+    /// Fraction of IP packets with one flipped bit, anywhere after the Ethernet header.
     #[arg(long, value_name = "SHARE", help_heading = "The wire")]
     #[arg(value_parser = |text: &str| LinkOption::parse("corrupt", text))]
     pub corrupt: Option<LinkOption>,
-    /// Bits per second, with what Ethernet adds to each frame: 1gbit.
+    /// Link rate in bits per second, Ethernet overhead included: 1gbit.
     #[arg(long, value_name = "RATE", help_heading = "The wire")]
     #[arg(value_parser = |text: &str| LinkOption::parse("rate", text))]
     pub rate: Option<LinkOption>,
-    /// Bytes that may wait for the wire; frames beyond are dropped [default with a rate: 256K].
+    /// Queue limit in bytes, tail drop [default with a rate: 256K].
     #[arg(long, value_name = "OCTETS", help_heading = "The wire")]
     #[arg(value_parser = |text: &str| LinkOption::parse("queue", text))]
     pub queue: Option<LinkOption>,
-    /// Waiting bytes above which packets that allow it are marked (ECN).
+    /// Queue length in bytes above which ECN-capable packets are marked CE.
     #[arg(long, value_name = "OCTETS", help_heading = "The wire")]
     #[arg(value_parser = |text: &str| LinkOption::parse("mark", text))]
     pub mark: Option<LinkOption>,
-    /// Longer IP packets are dropped, and nobody is told.
+    /// Drops longer IP packets without sending ICMP (black hole).
     #[arg(long, value_name = "OCTETS", help_heading = "The wire")]
     #[arg(value_parser = |text: &str| LinkOption::parse("path-mtu", text))]
     pub path_mtu: Option<LinkOption>,
-    /// For frames from left to right only: the options above, as in loss=3%,delay=1ms.
+    /// Overrides for frames from left to right: the options above, as in loss=3%,delay=1ms.
     #[arg(long, value_name = "LIST", help_heading = "The wire", value_parser = LinkOptions::parse)]
     pub to_right: Option<LinkOptions>,
-    /// For frames from right to left only.
+    /// Overrides for frames from right to left.
     #[arg(long, value_name = "LIST", help_heading = "The wire", value_parser = LinkOptions::parse)]
     pub to_left: Option<LinkOptions>,
-    /// Decides all chance.
+    /// Seed of all random decisions.
     #[arg(long, default_value_t = 1, value_name = "NUMBER", help_heading = "The wire")]
     pub seed: u64,
 
-    /// Bytes of the largest IP packet that the devices take.
+    /// Largest IP packet of the devices, in bytes.
     #[arg(long, default_value_t = 1500, value_parser = clap::value_parser!(u16).range(576..=9000))]
     pub mtu: u16,
-    /// Ends after so many seconds; else with SIGINT or SIGTERM.
+    /// Exits after so many seconds [default: on SIGINT or SIGTERM].
     #[arg(long, value_name = "SECONDS", value_parser = seconds)]
     pub duration: Option<Duration>,
-    /// Prints what was passed on and lost, each so many seconds.
+    /// Prints statistics every so many seconds: traffic forwarded and lost.
     #[arg(long, value_name = "SECONDS", value_parser = seconds)]
     pub report: Option<Duration>,
-    /// Writes the counters there at the end.
+    /// Writes the counters as JSON on exit.
     #[arg(long, value_name = "FILE")]
     pub json: Option<PathBuf>,
-    /// Frames under way each way that there are buffers for [default: what rate and delay need].
+    /// Frame buffers per direction [default: bandwidth-delay product and queue].
     #[arg(long, value_name = "COUNT")]
     #[arg(value_parser = clap::value_parser!(u32).range(64..=1_000_000))]
     pub frames: Option<u32>,
-    /// With nothing to do it looks for frames that often. Taps also wake it.
+    /// Polling interval while idle. Frames on tap devices also wake it.
     #[arg(long, default_value = "50us", value_name = "TIME", value_parser = parse_time_ns)]
     pub poll: u64,
-    /// A frame that is due sooner than this is waited for awake. 0 never keeps a core busy: frames
-    /// then leave in small bursts.
+    /// Busy-waits for frames due within this time. 0 never keeps a core busy; frames then leave in
+    /// small bursts.
     #[arg(long, default_value = "50us", value_name = "TIME", value_parser = parse_time_ns)]
     pub spin: u64,
-    /// A frame that leaves later than due by more than this is counted as late.
+    /// Counts frames sent later than this after their due time as late.
     #[arg(long, default_value = "200us", value_name = "TIME", value_parser = parse_time_ns)]
     pub late: u64,
-    /// The core to run on.
+    /// Core to pin the program to.
     #[arg(long)]
     pub core: Option<usize>,
 }
@@ -146,7 +146,7 @@ A program of ferrowarp takes the place of a host over memif:
 At the end it says what the wire did, and what it did itself against its will: frames that left
 late, or for which it had no buffer. Such frames spoil a measurement.";
 
-/// What the wire does, by direction.
+/// Faults of both directions.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct LinkFaults {
     /// From left to right.
@@ -156,7 +156,7 @@ pub struct LinkFaults {
 }
 
 impl Options {
-    /// What the wire does.
+    /// Returns the faults of both directions.
     ///
     /// # Errors
     /// If options contradict each other.
@@ -194,7 +194,7 @@ impl Options {
         })
     }
 
-    /// Frames under way each way that there have to be buffers for.
+    /// Returns the number of frame buffers per direction.
     #[must_use]
     pub fn frames(&self, wire: &LinkFaults) -> u32 {
         let needs = [wire.to_right, wire.to_left].map(|faults| {
@@ -202,7 +202,7 @@ impl Options {
             let held_ns = faults.delay_ns + faults.jitter_ns;
             let flying = u128::from(rate) * u128::from(held_ns) / 1_000_000_000;
             let flying = u64::try_from(flying).unwrap_or(u64::MAX);
-            // Frames of half the full length in the mean.
+            // Mean frame length: half of a full frame.
             flying.saturating_add(faults.queue.unwrap_or(0)) / wire_bytes(700)
         });
         let (least, most) = FRAMES_DEFAULT_RANGE;

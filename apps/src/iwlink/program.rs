@@ -1,4 +1,4 @@
-//! iwlink from its options to its exit status.
+//! Main program of iwlink.
 
 use std::io::Write as _;
 use std::time::Duration;
@@ -12,16 +12,16 @@ use crate::iwlink::options::Options;
 use crate::iwlink::report;
 use crate::run_loop::{pin, was_interrupted};
 
-/// Frames that wait for a port that takes no more.
+/// Transmit queue length per port, in frames.
 const PORT_TX_QUEUE_LEN: u32 = 1024;
 
-/// Passes between two looks at the time for `--duration` and `--report`, while frames flow.
+/// Polls between two clock reads for `--duration` and `--report`, while frames flow.
 const PASSES_PER_CLOCK_READ: u32 = 64;
 
-/// Does what the options say, until it is told to end, which is no error.
+/// Runs the emulator until `--duration` is over or a signal arrives, which is no error.
 ///
 /// # Errors
-/// One line that says what to do.
+/// One line that names a remedy.
 pub fn program(options: &Options) -> anyhow::Result<()> {
     let wire = options.faults()?;
     let frames = options.frames(&wire);
@@ -29,7 +29,7 @@ pub fn program(options: &Options) -> anyhow::Result<()> {
         pin(core);
     }
     let open = |name: &str, spec| -> anyhow::Result<RawPort> {
-        // A window of one byte is one frame.
+        // A window of one byte counts as one frame.
         let needs = PoolNeeds { window_bytes: 1, windows: frames, ..PoolNeeds::default() };
         let pools = PoolNeeds { tx_queue: PORT_TX_QUEUE_LEN, ..needs };
         let config = OpenConfig { mtu: options.mtu, pools, ..OpenConfig::default() };
@@ -82,7 +82,7 @@ fn run(options: &Options, forwarder: &mut Forwarder) {
     }
 }
 
-/// The lines of `--report`.
+/// Periodic output of `--report`.
 struct PeriodicReport {
     every_ns: u64,
     last_ns: u64,
@@ -112,7 +112,7 @@ fn nanoseconds(duration: Duration) -> u64 {
     u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
 }
 
-/// Prints; a reader that has gone away (`| head`) is no error.
+/// Prints to standard output; a closed pipe (`| head`) is no error.
 fn print_ignoring_errors(text: &str) {
     let mut out = std::io::stdout();
     let _ = out.write_all(text.as_bytes()).and_then(|()| out.flush());

@@ -1,4 +1,4 @@
-//! What came of it: by the wire's doing, and by the program's own.
+//! Reports: counters of the emulated link, and errors of the emulator itself.
 
 use std::fmt::Write as _;
 
@@ -6,66 +6,66 @@ use serde::Serialize;
 
 use crate::iwlink::forward::Forwarder;
 
-/// One direction.
+/// Counters of one direction.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct DirectionReport {
-    /// The device that frames come from.
+    /// Ingress device.
     pub from: String,
-    /// The device that they go to.
+    /// Egress device.
     pub to: String,
-    /// Frames that came.
+    /// Frames received.
     pub frames_in: u64,
-    /// Their bytes.
+    /// Bytes of these frames.
     #[serde(rename = "octets_in")]
     pub bytes_in: u64,
-    /// Frames that went on.
+    /// Frames forwarded.
     pub frames_out: u64,
-    /// Their bytes.
+    /// Bytes of these frames.
     #[serde(rename = "octets_out")]
     pub bytes_out: u64,
-    /// Lost by chance.
+    /// Dropped by random loss.
     pub lost: u64,
     /// Dropped because the queue was full.
     pub overflowed: u64,
-    /// Dropped because the packet was too long for the path.
+    /// Dropped because the packet exceeds the path MTU, or the frame is too long for the port.
     pub too_long: u64,
-    /// Marked as having met congestion.
+    /// Marked CE.
     pub marked: u64,
-    /// Damaged.
+    /// Corrupted.
     pub corrupted: u64,
-    /// Sent twice.
+    /// Duplicated.
     pub duplicated: u64,
-    /// Held back so that others overtake.
+    /// Delayed so that later frames overtake.
     pub reordered: u64,
-    /// What was not meant to be.
+    /// Errors of the emulator itself.
     pub own: EmulatorErrors,
 }
 
-/// What the program did against its will. All zero but for a small lateness, or a measurement is
-/// spoiled.
+/// Errors of the emulator itself. A measurement is valid only if all are zero, except for a small
+/// lateness.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct EmulatorErrors {
-    /// Frames that left too late.
+    /// Frames sent later than `--late` after their due time.
     pub late: u64,
-    /// The latest of all, in microseconds.
+    /// Maximum lateness, in microseconds.
     pub latest_us: u64,
-    /// Frames dropped, or not repeated, for want of buffers.
+    /// Frames dropped, or not duplicated, because no buffer was free.
     pub no_buffer: u64,
-    /// Frames dropped because the port that they go to took none for a while.
+    /// Frames dropped because the egress port accepted none for a while.
     pub port_full: u64,
-    /// Frames that the ports themselves dropped, or could not receive for want of buffers.
+    /// Frames that the ports dropped, or could not receive because no mbuf was free.
     pub port_lost: u64,
 }
 
 impl EmulatorErrors {
-    /// Frames dropped that should not have been.
+    /// Returns the number of frames dropped by errors of the emulator.
     #[must_use]
     pub const fn dropped(&self) -> u64 {
         self.no_buffer + self.port_full + self.port_lost
     }
 }
 
-/// Both directions: from left to right, from right to left.
+/// Returns the reports of both directions: left to right, right to left.
 #[must_use]
 pub fn collect(forwarder: &Forwarder) -> [DirectionReport; 2] {
     let ports = forwarder.ports();
@@ -95,14 +95,14 @@ pub fn collect(forwarder: &Forwarder) -> [DirectionReport; 2] {
                 port_lost: losses_in.missed
                     + losses_in.no_buffer
                     + losses_in.rx_errors
-                    // A tap counts each attempt, and gives the frame back.
+                    // A tap counts each attempt and keeps the frame queued for a retry.
                     + if to.name().starts_with("tap:") { 0 } else { losses_out.tx_errors },
             },
         }
     })
 }
 
-/// The table at the end.
+/// Returns the table printed on exit.
 #[must_use]
 pub fn table(ways: &[DirectionReport; 2], late_after_ns: u64) -> String {
     let mut text = format!("{:28}{:>16}{:>16}\n", "", "left to right", "right to left");
@@ -140,7 +140,7 @@ pub const HEADING: &str = "          | left to right                            
                            seconds |    Mb/s  frames/s    lost    full    late \
                            |    Mb/s  frames/s    lost    full    late";
 
-/// What happened between two moments, `seconds` apart, as one line of `--report`.
+/// Returns one line of `--report`: the changes between two reports, `seconds` apart.
 #[must_use]
 pub fn line(
     at_seconds: f64,

@@ -1,4 +1,4 @@
-//! The kinds of tests.
+//! Kinds of tests.
 
 use clap::ValueEnum;
 
@@ -23,7 +23,7 @@ pub enum Test {
     AtomicLat,
 }
 
-/// What a message travels as.
+/// RDMA operation that transfers a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Transfer {
     /// RDMA Write.
@@ -32,12 +32,12 @@ pub enum Transfer {
     Read,
     /// Send.
     Send,
-    /// Atomic operation on a word of eight bytes, one for each queue pair.
+    /// Atomic operation on an 8-byte word, one word per queue pair.
     Atomic,
 }
 
 impl Transfer {
-    /// The other end's memory comes to this one, in answer to each request.
+    /// True if the requester fetches remote memory: RDMA Read and atomic operations.
     #[must_use]
     pub const fn is_fetch(self) -> bool {
         matches!(self, Self::Read | Self::Atomic)
@@ -51,13 +51,13 @@ pub enum AtomicType {
     #[default]
     #[value(name = "FETCH_AND_ADD")]
     FetchAdd,
-    /// Compares with what the word is, and swaps in 1 more: always swaps.
+    /// Compares with the current value and swaps in the value plus 1: always swaps.
     #[value(name = "CMP_AND_SWAP")]
     CmpSwap,
 }
 
 impl Test {
-    /// Number in the control exchange.
+    /// Returns the test's number in the control exchange.
     #[must_use]
     pub const fn code(self) -> u8 {
         match self {
@@ -72,13 +72,13 @@ impl Test {
         }
     }
 
-    /// The test of a number in the control exchange.
+    /// Returns the test with this number in the control exchange.
     #[must_use]
     pub fn from_code(code: u8) -> Option<Self> {
         Self::value_variants().iter().copied().find(|test| test.code() == code)
     }
 
-    /// Name on the command line and in results.
+    /// Returns the name on the command line and in results.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -93,13 +93,13 @@ impl Test {
         }
     }
 
-    /// Measures latency.
+    /// True if the test measures latency.
     #[must_use]
     pub const fn is_latency(self) -> bool {
         matches!(self, Self::WriteLat | Self::ReadLat | Self::SendLat | Self::AtomicLat)
     }
 
-    /// What its messages travel as.
+    /// Returns the RDMA operation of the test.
     #[must_use]
     pub const fn transfer(self) -> Transfer {
         match self {

@@ -1,9 +1,9 @@
-//! iwperf: bandwidth and latency, in the manner of perftest.
+//! iwperf: bandwidth and latency tests, modelled on perftest.
 //!
-//! [`options`] and [`control`] say what is asked for; [`session`] holds one end's connections and
-//! memory; [`test_run`] is one run, with [`active`] and [`passive`] halves for bandwidth, and
-//! [`latency`]; [`client`] and [`server`] lead an end through its runs; [`report`], [`hdr`] and
-//! [`progress`] tell.
+//! [`options`] is the command line and [`control`] the control exchange; [`session`] holds one
+//! side's connections and memory; [`test_run`] is one run, with [`active`] and [`passive`] halves
+//! for bandwidth, and [`latency`]; [`client`] and [`server`] run the sequence of runs; [`report`],
+//! [`hdr`] and [`progress`] produce the output.
 
 pub mod active;
 pub mod client;

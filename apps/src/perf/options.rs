@@ -1,4 +1,4 @@
-//! The command line of iwperf, and the plan of sizes and depths that follows from it.
+//! The command line of iwperf, and the message sizes and queue depths that follow from it.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -15,61 +15,62 @@ use crate::perf::control::{
 pub use crate::perf::kind::{AtomicType, Test, Transfer};
 use crate::perf::server::QPS_MAX;
 
-/// Port of perftest's programs, and of iwperf.
+/// TCP port of perftest's programs, and of iwperf.
 pub const PORT: u16 = 18515;
-/// Largest message that may be asked for.
+/// Largest message in bytes.
 pub const SIZE_MAX: u64 = 1 << 30;
-/// Largest region that either end provides.
+/// Largest region of either side, in bytes.
 pub const REGION_LEN_MAX: u64 = 4 << 30;
-/// Slots for verified messages may take this much of each region: 128 of 8 MiB. Beyond it there
-/// are fewer, and so many messages outstanding.
+/// Limit, in bytes of each region, of the slots for verified messages: 128 of 8 MiB. Larger
+/// messages have fewer slots, and as few outstanding messages.
 const SLOT_MEMORY_MAX: u64 = 1 << 30;
 /// Bytes of an atomic operation.
 pub const ATOMIC_LEN: u64 = 8;
-/// Messages start at multiples of this: a cache line.
+/// Alignment of messages in bytes: a cache line.
 const STRIDE_ALIGN: u64 = 64;
 
-/// Measures bandwidth and latency of ferrowarp's RDMA Writes, Reads, Sends and atomic operations.
+/// Bandwidth and latency of RDMA Write, Read, Send and atomic operations, as perftest.
 ///
-/// Figures are honest: bandwidth counts bytes that the sink has confirmed, latency is half a
-/// round trip in which each side acts on the data that were placed.
+/// Bandwidth counts bytes confirmed at the Data Sink. Latency is half the round trip of a ping-pong
+/// in which each side reacts to the data placed, and the whole round trip of RDMA Reads and atomic
+/// operations.
 #[derive(Debug, Parser)]
 #[command(name = "iwperf", version, max_term_width = 100)]
 pub struct Options {
-    /// What to do.
+    /// Subcommand.
     #[command(subcommand)]
     pub command: Command,
 }
 
-/// What to do.
+/// Subcommands of iwperf.
 #[derive(Debug, Subcommand)]
 pub enum Command {
-    /// Both ends in this process over a pair of rings.
+    /// Runs client and server in this process over a pair of rings.
     Loop {
-        /// The test.
+        /// Test to run.
         test: Test,
-        /// Where.
+        /// Device and network.
         #[command(flatten)]
         device: DeviceArgs,
-        /// How.
+        /// Test options.
         #[command(flatten)]
         test_args: TestArgs,
     },
-    /// Serves one client after the other, until it is ended.
+    /// Serves clients one after another until interrupted.
     Server {
-        /// Where.
+        /// Device and network.
         #[command(flatten)]
         device: DeviceArgs,
-        /// How many RDMA Reads at a time.
+        /// IRD and ORD.
         #[command(flatten)]
         reads: IrdOrdArgs,
-        /// Port to listen on.
+        /// TCP port to listen on.
         #[arg(short, long, default_value_t = PORT)]
         port: u16,
-        /// Ends after one client, with its result as exit status.
+        /// Exits after one client, with its result as exit status.
         #[arg(long)]
         once: bool,
-        /// Seconds without progress until a client is given up.
+        /// Aborts a session after so many seconds without progress.
         #[arg(long, value_name = "SECONDS", default_value = "10", value_parser = seconds)]
         timeout: Duration,
     },
@@ -79,11 +80,11 @@ pub enum Command {
     ReadBw(ClientArgs),
     /// Bandwidth of Sends to HOST.
     SendBw(ClientArgs),
-    /// Latency of RDMA Writes to HOST and back.
+    /// Latency of RDMA Writes (ping-pong with HOST).
     WriteLat(ClientArgs),
     /// Latency of RDMA Reads from HOST.
     ReadLat(ClientArgs),
-    /// Latency of Sends to HOST and back.
+    /// Latency of Sends (ping-pong with HOST).
     SendLat(ClientArgs),
     /// Rate of atomic operations on memory of HOST.
     AtomicBw(ClientArgs),
@@ -91,95 +92,93 @@ pub enum Command {
     AtomicLat(ClientArgs),
 }
 
-/// A client's options.
+/// Options of a client.
 #[derive(Clone, Debug, Args)]
 pub struct ClientArgs {
-    /// Address of the server, with a port if need be: 198.18.0.1 or `[2001:2::1]:4420`.
+    /// Address of the server, optionally with a port: 198.18.0.1 or `[2001:2::1]:4420`.
     pub host: Host,
-    /// Port of the server.
+    /// TCP port of the server.
     #[arg(short, long, default_value_t = PORT)]
     pub port: u16,
-    /// Where.
+    /// Device and network.
     #[command(flatten)]
     pub device: DeviceArgs,
-    /// How.
+    /// Test options.
     #[command(flatten)]
     pub test_args: TestArgs,
 }
 
-/// How to test.
+/// Options of a test.
 #[derive(Clone, Debug, Args)]
 pub struct TestArgs {
-    /// Bytes per message, also as 64K or 1M [default: 65536 for bandwidth, 2 for latency; atomic
+    /// Bytes per message, suffix K or M [default: 65536 for bandwidth, 2 for latency; atomic
     /// operations always have 8].
     #[arg(short, long, value_parser = size, conflicts_with = "all")]
     pub size: Option<u64>,
-    /// All sizes from 2 bytes to 8 MiB, by powers of two.
+    /// Runs all sizes from 2 bytes to 8 MiB, in powers of two.
     #[arg(short, long)]
     pub all: bool,
     /// Messages per queue pair [default: 5000 for write-bw, 1000 otherwise].
     #[arg(short = 'n', long, value_parser = clap::value_parser!(u64).range(1..))]
     pub iters: Option<u64>,
-    /// Seconds to run for each size, in place of a number of messages.
+    /// Seconds to run for each size, instead of a number of messages.
     #[arg(short = 'D', long, value_name = "SECONDS", value_parser = seconds)]
     #[arg(conflicts_with = "iters")]
     pub duration: Option<Duration>,
-    /// Queue pairs (bandwidth only).
+    /// Number of queue pairs (bandwidth only).
     #[arg(short, long, default_value_t = 1)]
     #[arg(value_parser = clap::value_parser!(u16).range(1..=i64::from(QPS_MAX)))]
     pub qps: u16,
-    /// Requests outstanding per queue pair.
+    /// Outstanding requests per queue pair.
     #[arg(short, long, default_value_t = 128)]
     #[arg(value_parser = clap::value_parser!(u32).range(1..=8192))]
     pub tx_depth: u32,
-    /// RDMA Reads or atomic operations outstanding per queue pair, and what --ird and --ord are if
-    /// not said otherwise.
+    /// Outstanding RDMA Reads or atomic operations per queue pair; default of --ird and --ord.
     #[arg(short, long, default_value_t = 16)]
     #[arg(value_parser = clap::value_parser!(u16).range(1..=128))]
     pub outs: u16,
-    /// The atomic operation.
+    /// Atomic operation.
     #[arg(short = 'A', long, value_enum, default_value_t, value_name = "TYPE")]
     pub atomic_type: AtomicType,
-    /// RDMA Writes with immediate data (write-bw only): each uses up a receive at the sink, which
-    /// counts it.
+    /// RDMA Writes with immediate data (write-bw only): each consumes a receive at the Data Sink,
+    /// which counts it.
     #[arg(long)]
     pub write_with_imm: bool,
-    /// Both ends are active (bandwidth only); the sum of both directions is shown.
+    /// Measures both directions at once and reports the sum (bandwidth only).
     #[arg(short, long)]
     pub bidirectional: bool,
-    /// Without MPA's CRC, if the other end agrees.
+    /// Disables the MPA CRC if the peer agrees.
     #[arg(long, help_heading = "MPA")]
     pub no_crc: bool,
-    /// With MPA's markers in both directions: asks for them in what the other end sends, and a
-    /// server of this program then does so too.
+    /// Requests MPA markers in received FPDUs; an iwperf server then requests them in return.
     #[arg(long, help_heading = "MPA")]
     pub markers: bool,
-    /// How to start.
+    /// MPA start-up.
     #[command(flatten)]
     pub mpa: MpaArgs,
-    /// How many RDMA Reads at a time.
+    /// IRD and ORD.
     #[command(flatten)]
     pub reads: IrdOrdArgs,
-    /// Checks every byte of every message at its sink, in as many slots as --tx-depth says
-    /// (fewer, and so many messages outstanding, where these would take more than 1 GiB).
+    /// Verifies every byte of every message at the Data Sink. Uses --tx-depth buffers; fewer, with
+    /// as few outstanding messages, if these would exceed 1 GiB.
     #[arg(long)]
     pub verify: bool,
-    /// Writes the results as JSON, also when the run fails.
+    /// Writes the results as JSON, also if the run fails.
     #[arg(long, value_name = "FILE")]
     pub json: Option<PathBuf>,
     /// Writes the latencies as an HdrHistogram log (latency only), in nanoseconds.
     #[arg(long, value_name = "FILE")]
     pub hdr: Option<PathBuf>,
-    /// Seconds without progress until the other end is given up.
+    /// Aborts after so many seconds without progress of the peer.
     #[arg(long, value_name = "SECONDS", default_value = "10", value_parser = seconds)]
     pub timeout: Duration,
 }
 
 impl TestArgs {
-    /// Refuses what no single option shows to be wrong.
+    /// Checks combinations of options.
     ///
     /// # Errors
-    /// One line that says what to do.
+    /// One line that names a remedy.
     pub fn check(&self, test: Test) -> anyhow::Result<()> {
         if test.is_latency() {
             anyhow::ensure!(self.qps == 1, "{} uses one queue pair: leave -q away", test.name());
@@ -216,15 +215,15 @@ impl TestArgs {
         Ok(())
     }
 
-    /// RDMA Reads of the other end of a loop: it serves what this one issues, also where MPA does
-    /// not tell it.
+    /// Returns IRD and ORD of the loop's server: its IRD is the client's ORD and vice versa, also
+    /// if the MPA revision does not negotiate them.
     #[must_use]
     pub fn peer_ird_ord(&self) -> IrdOrdArgs {
         let swapped = |reads: Option<u16>| Some(reads.unwrap_or(self.outs));
         IrdOrdArgs { ird: swapped(self.reads.ord), ord: swapped(self.reads.ird) }
     }
 
-    /// Sizes to run, in order.
+    /// Returns the message sizes to run, in order.
     #[must_use]
     pub fn sizes(&self, test: Test) -> Vec<u64> {
         if test.transfer() == Transfer::Atomic {
@@ -236,7 +235,7 @@ impl TestArgs {
         }
     }
 
-    /// Flags of the control exchange.
+    /// Returns the flags of the control exchange.
     #[must_use]
     pub const fn flags(&self) -> u8 {
         (if self.verify { FLAG_VERIFY } else { 0 })
@@ -246,9 +245,9 @@ impl TestArgs {
             | (if self.write_with_imm { FLAG_IMMEDIATE } else { 0 })
     }
 
-    /// Receives that a passive end posts per queue pair. Where messages that are not verified use
-    /// them up there are twice as many as the depth, so that the sender need not wait for a credit
-    /// while the sink posts receives again.
+    /// Returns the receives that the passive side posts per queue pair. If unverified messages
+    /// consume receives, there are twice as many as the depth, so that the sender need not wait for
+    /// a credit while the sink reposts receives.
     #[must_use]
     pub const fn rx_depth(&self, test: Test) -> u32 {
         match (test.transfer(), self.verify) {
@@ -258,7 +257,7 @@ impl TestArgs {
         }
     }
 
-    /// Bytes of a region that one queue pair needs.
+    /// Returns the bytes of a region that one queue pair needs.
     #[must_use]
     pub fn span(&self, test: Test) -> u64 {
         let spans = self.sizes(test).into_iter().map(|size| {
@@ -268,7 +267,7 @@ impl TestArgs {
         spans.max().unwrap_or(STRIDE_ALIGN)
     }
 
-    /// The run for one size.
+    /// Returns the run for one size.
     #[must_use]
     pub fn run(&self, test: Test, size: u64) -> Run {
         let iterations = match (self.duration, self.iters, test) {
@@ -286,9 +285,9 @@ impl TestArgs {
             1
         };
         let credits = match (test.transfer(), self.verify) {
-            // The spinning end sees each message by itself.
+            // The polling side detects each message itself.
             (Transfer::Write, _) if test.is_latency() => 0,
-            // The depth alone keeps what they fetch apart.
+            // Results are kept apart by the depth alone.
             (Transfer::Atomic, _) => 0,
             (_, true) => slots,
             (Transfer::Send, false) => self.rx_depth(test),

@@ -7,7 +7,7 @@ use crate::pattern::Pattern;
 
 /// Bytes per copy between registered memory and the stack.
 const CHUNK_LEN: usize = 4096;
-/// The shard is driven after this many bytes, so that connections stay alive meanwhile.
+/// Bytes processed between two polls of the shard, so that connections stay alive meanwhile.
 const DRIVE_EVERY: usize = 256 << 10;
 
 fn for_each_chunk(end: &Endpoint, len: usize, mut work: impl FnMut(usize, &mut [u8])) {
@@ -21,7 +21,7 @@ fn for_each_chunk(end: &Endpoint, len: usize, mut work: impl FnMut(usize, &mut [
     }
 }
 
-/// Writes the message of `pattern`, `len` bytes, to `offset` of `mr`.
+/// Writes the message of `pattern`, `len` bytes, at `offset` of `mr`.
 pub fn fill(end: &Endpoint, mr: &Mr, offset: usize, len: usize, pattern: Pattern) {
     for_each_chunk(end, len, |start, scratch| {
         pattern.fill(start, scratch);
@@ -29,7 +29,7 @@ pub fn fill(end: &Endpoint, mr: &Mr, offset: usize, len: usize, pattern: Pattern
     });
 }
 
-/// How many bytes of the message at `offset` of `mr` are not those of `pattern`.
+/// Returns how many bytes of the message at `offset` of `mr` differ from `pattern`.
 #[must_use]
 pub fn check(end: &Endpoint, mr: &Mr, offset: usize, len: usize, pattern: Pattern) -> u64 {
     let mut wrong = 0;

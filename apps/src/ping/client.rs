@@ -1,4 +1,4 @@
-//! The end that pings.
+//! The client of iwping.
 
 use std::net::SocketAddr;
 use std::time::Instant;
@@ -17,14 +17,14 @@ use crate::run_loop::{Step, Task};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
     Connecting,
-    /// The source is advertised; the server reads it.
+    /// The source buffer is advertised; the server reads it.
     Reading,
-    /// The sink is advertised; the server writes it.
+    /// The sink buffer is advertised; the server writes it.
     Writing,
     Closing(Instant),
 }
 
-/// The end that pings.
+/// The client: sends pings.
 pub struct Client {
     end: Endpoint,
     channel: MessageChannel,
@@ -40,15 +40,15 @@ pub struct Client {
     round_start: Instant,
     watchdog: Watchdog,
     batch: Vec<Wc>,
-    /// Times of the rounds.
+    /// Durations of the rounds.
     pub latencies: Latencies,
 }
 
 impl Client {
-    /// Begins to connect to `remote`, for `count` rounds.
+    /// Starts to connect to `remote`, for `count` rounds.
     ///
     /// # Errors
-    /// If there is no memory or no way to `remote`.
+    /// If there is no memory or no route to `remote`.
     pub fn new(
         context: &Context,
         remote: SocketAddr,

@@ -1,8 +1,8 @@
-//! iwping: rdma-core's rping, over this stack. Both sides can have rping as their peer.
+//! iwping: rdma-core's rping on this stack. Client and server interoperate with rping.
 //!
-//! A round: the client advertises a source buffer by Send, the server fetches it by RDMA Read and
-//! says go ahead; the client advertises a sink, the server puts the same bytes there by RDMA
-//! Write and says go ahead.
+//! A round: the client advertises a source buffer by Send; the server fetches it by RDMA Read and
+//! sends a go-ahead. The client advertises a sink buffer; the server writes the same bytes there by
+//! RDMA Write and sends a go-ahead.
 
 pub mod client;
 pub mod options;
@@ -14,7 +14,7 @@ pub mod wire;
 pub const KIND_READ: u8 = crate::endpoint::WrId::FIRST_APP_KIND;
 /// Kind of the server's RDMA Writes.
 pub const KIND_WRITE: u8 = crate::endpoint::WrId::FIRST_APP_KIND + 1;
-/// Messages each end can take at a time; rping never has two under way.
+/// Receives posted on each side; rping never has two messages in flight.
 pub const CHANNEL_SLOTS: u16 = 8;
-/// RDMA Reads that each end serves and issues at a time: rping does one.
+/// Default IRD and ORD; rping uses one RDMA Read at a time.
 pub const IRD_ORD: u16 = 4;

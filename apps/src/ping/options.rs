@@ -1,4 +1,4 @@
-//! The command line of iwping; the letters are rping's.
+//! The command line of iwping; the short options are rping's.
 
 use std::time::Duration;
 
@@ -9,108 +9,107 @@ use crate::mpa_options::{IrdOrdArgs, MpaArgs};
 use crate::network::Host;
 use crate::ping::wire::{SIZE_MAX, SIZE_MIN};
 
-/// Port of rping.
+/// TCP port of rping.
 pub const PORT: u16 = 7174;
 
-/// Clients that a server takes at a time, unless it is told otherwise.
+/// Default of `--clients`.
 pub const CLIENTS: u16 = 4096;
-/// The most that it can be told.
+/// Maximum of `--clients`.
 const CLIENTS_MAX: i64 = 16_384;
 
-/// Pings a peer by Send, RDMA Read and RDMA Write; speaks with rdma-core's rping.
+/// Pings a peer by Send, RDMA Read and RDMA Write; interoperates with rdma-core's rping.
 #[derive(Debug, Parser)]
 #[command(name = "iwping", version, max_term_width = 100)]
 pub struct Options {
-    /// What to do.
+    /// Subcommand.
     #[command(subcommand)]
     pub command: Command,
 }
 
-/// What to do.
+/// Subcommands of iwping.
 #[derive(Debug, Subcommand)]
 pub enum Command {
     /// Answers pings.
     Server {
-        /// Where.
+        /// Common options.
         #[command(flatten)]
         common: CommonArgs,
-        /// Goes on for ever, with many clients at a time; ends after the first one otherwise.
+        /// Serves clients concurrently until interrupted; without it, exits after the first client.
         #[arg(short = 'P', long)]
         persistent: bool,
-        /// Clients at a time; those beyond are refused. Each takes 4 KiB of registered memory and
-        /// as much as its pings.
+        /// Maximum of concurrent clients; further ones are rejected. Each takes 4 KiB of registered
+        /// memory plus the size of its pings.
         #[arg(long, value_name = "N", default_value_t = CLIENTS, requires = "persistent")]
         #[arg(value_parser = clap::value_parser!(u16).range(1..=CLIENTS_MAX))]
         clients: u16,
     },
     /// Pings HOST.
     Client {
-        /// Address of the server, with a port if need be: 198.18.0.1 or `[2001:2::1]:4420`.
+        /// Address of the server, optionally with a port: 198.18.0.1 or `[2001:2::1]:4420`.
         host: Host,
-        /// Where and how.
+        /// Common options.
         #[command(flatten)]
         common: CommonArgs,
-        /// How.
+        /// Ping options.
         #[command(flatten)]
         rounds: PingArgs,
     },
-    /// Both ends in this process over a pair of rings.
+    /// Runs client and server in this process over a pair of rings.
     Loop {
-        /// Where and how.
+        /// Common options.
         #[command(flatten)]
         common: CommonArgs,
-        /// How.
+        /// Ping options.
         #[command(flatten)]
         rounds: PingArgs,
     },
 }
 
-/// What both ends need.
+/// Options of client and server.
 #[derive(Clone, Debug, Args)]
 pub struct CommonArgs {
-    /// Where.
+    /// Device and network.
     #[command(flatten)]
     pub device: DeviceArgs,
-    /// Port of the server.
+    /// TCP port of the server.
     #[arg(short, long, default_value_t = PORT)]
     pub port: u16,
-    /// Shows what the ends agreed on, and what is pinged.
+    /// Prints the negotiated MPA parameters and the ping data.
     #[arg(short, long)]
     pub verbose: bool,
-    /// Starts MPA without frames, as draft-02 has it: markers and CRCs always, version 0 of DDP
-    /// and RDMAP. The other end has to be told the same.
+    /// Starts without MPA request and reply frames (draft-02): markers and CRC always on, version 0
+    /// of DDP and RDMAP. The peer needs the same option.
     #[arg(long, help_heading = "MPA")]
     pub immediate: bool,
-    /// How many RDMA Reads at a time.
+    /// IRD and ORD.
     #[command(flatten)]
     pub reads: IrdOrdArgs,
-    /// Seconds without progress until the other end is given up.
+    /// Aborts after so many seconds without progress of the peer.
     #[arg(long, value_name = "SECONDS", default_value = "10")]
     #[arg(value_parser = crate::options::seconds)]
     pub timeout: Duration,
 }
 
-/// What a client does.
+/// Options of the client.
 #[derive(Clone, Debug, Args)]
 pub struct PingArgs {
-    /// Rounds [default: 10 for loop, without end for client].
+    /// Number of rounds [default: 10 for loop, unlimited for client].
     #[arg(short = 'C', long, value_parser = clap::value_parser!(u64).range(1..))]
     pub count: Option<u64>,
     /// Bytes per ping.
     #[arg(short = 'S', long, default_value_t = 64)]
     #[arg(value_parser = clap::value_parser!(u32).range(i64::from(SIZE_MIN)..=i64::from(SIZE_MAX)))]
     pub size: u32,
-    /// Checks that every byte came back.
+    /// Verifies every byte of the returned data.
     #[arg(short = 'V', long)]
     pub verify: bool,
-    /// With MPA's markers in both directions: asks for them in what the server sends, and a server
-    /// of this program then does so too.
+    /// Requests MPA markers in received FPDUs; an iwping server then requests them in return.
     #[arg(long, help_heading = "MPA")]
     pub markers: bool,
-    /// Without MPA's CRC, if the other end agrees.
+    /// Disables the MPA CRC if the peer agrees.
     #[arg(long, help_heading = "MPA")]
     pub no_crc: bool,
-    /// How to start.
+    /// MPA start-up.
     #[command(flatten)]
     pub mpa: MpaArgs,
 }

@@ -1,4 +1,4 @@
-//! iwping from its options to its exit status.
+//! Main program of iwping.
 
 use ferrowarp::Context;
 
@@ -8,15 +8,15 @@ use crate::ping::options::{Command, CommonArgs, Options, PingArgs};
 use crate::ping::server::Server;
 use crate::run_loop::{run, run_both, run_until_interrupted};
 
-/// Clients that a server sets aside frames for; those beyond share them.
+/// Clients with full windows for which a server's mempools are sized.
 const BUSY_CLIENTS: u16 = 16;
-/// Rounds of the loop, if not said otherwise.
+/// Default number of rounds of the loop.
 const LOOP_COUNT: u64 = 10;
 
-/// Does what the options say.
+/// Runs the subcommand.
 ///
 /// # Errors
-/// One line that says what to do.
+/// One line that names a remedy.
 pub fn program(options: &Options) -> anyhow::Result<()> {
     match &options.command {
         Command::Server { common, persistent, clients } => {

@@ -1,4 +1,4 @@
-//! The end that answers pings, of many clients at a time.
+//! The server of iwping, for many concurrent clients.
 
 use std::borrow::Cow;
 use std::time::{Duration, Instant};
@@ -14,30 +14,30 @@ use crate::ping::wire::{ADVERT_LEN, Advert, SIZE_MAX, printable_text};
 use crate::ping::{CHANNEL_SLOTS, IRD_ORD, KIND_READ, KIND_WRITE};
 use crate::run_loop::{IdleBackoff, Step, Task};
 
-/// Connection requests that may wait.
+/// Listen backlog: connection requests.
 const BACKLOG: usize = 1024;
-/// Clients that are looked after in a step, besides those for which something completed.
+/// Clients polled per step, in addition to those with completions.
 const CLIENTS_PER_STEP: usize = 16;
-/// Completions that a client can have outstanding: receives and Sends of its channel, a Read, a
-/// Write.
+/// Completions that a client can have outstanding: receives and Sends of its channel, one RDMA
+/// Read, one RDMA Write.
 const COMPLETIONS_PER_CLIENT: usize = 2 * CHANNEL_SLOTS as usize + 2;
 
-/// The end that answers.
+/// The server: answers pings.
 pub struct Server {
     end: Endpoint,
     listener: Listener,
-    /// Clients at a time.
+    /// Maximum of concurrent clients.
     clients_max: usize,
-    /// Goes on when a client has left.
+    /// Continues after a client has disconnected.
     persistent: bool,
     verbose: bool,
     immediate: bool,
     reads: IrdOrdArgs,
     timeout: Duration,
-    /// By the index of their queue pair.
+    /// Clients by the index of their queue pair.
     clients: Vec<Option<Client>>,
     client_count: usize,
-    /// The client that is looked after next.
+    /// Index of the client that is polled next.
     next_client: usize,
     batch: Vec<Wc>,
     idle: IdleBackoff,
@@ -47,33 +47,34 @@ pub struct Server {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
-    /// The client advertises its source next.
+    /// Awaiting the advertisement of the client's source buffer.
     AwaitSource,
-    /// The source is being read.
+    /// RDMA Read of the source buffer in progress.
     Reading,
-    /// The client advertises its sink next.
+    /// Awaiting the advertisement of the client's sink buffer.
     AwaitSink,
 }
 
 /// One client.
 struct Client {
     channel: MessageChannel,
-    /// As long as the client's pings, once it has said how long they are.
+    /// Buffer for the client's pings, allocated when their length is known.
     buffer: Option<Mr>,
     is_up: bool,
     state: State,
-    /// Bytes of the present ping.
+    /// Length of the current ping in bytes.
     size: u32,
     rounds: u64,
     watchdog: Watchdog,
 }
 
 impl Server {
-    /// Listens. With `clients` it goes on for ever, with so many clients at a time; without, the
-    /// machine finishes with the first client.
+    /// Starts to listen. With `clients` the server runs until interrupted and serves so many
+    /// clients concurrently; without, it finishes after the first client.
     ///
     /// # Errors
-    /// If the port is in use, or the context has no room for completions of so many clients.
+    /// If the port is in use, or the completion queue for so many clients exceeds a limit of the
+    /// context.
     pub fn new(
         context: &Context,
         common: &CommonArgs,
@@ -108,7 +109,7 @@ impl Server {
     fn poll_listener(&mut self) {
         while let Some(request) = self.listener.poll() {
             if self.client_count >= self.clients_max {
-                // The peer may have gone meanwhile, which is no error here.
+                // The peer may have disconnected meanwhile, which is no error here.
                 let _ = request.reject(b"busy with other clients: try again later");
                 continue;
             }
@@ -150,7 +151,7 @@ impl Server {
         Ok(())
     }
 
-    /// Acts on what a client's turn came to; finished if the machine is.
+    /// Handles the outcome of a client's step. Returns `Finished` if the server is finished.
     fn finish_client(
         &mut self,
         index: usize,
@@ -170,7 +171,7 @@ impl Server {
         Ok(Step::Running)
     }
 
-    /// Handles the completions that are there.
+    /// Polls for completions and handles them.
     fn poll_completions(&mut self) -> anyhow::Result<Step> {
         let mut batch = core::mem::take(&mut self.batch);
         batch.clear();
@@ -191,7 +192,7 @@ impl Server {
         Ok(step)
     }
 
-    /// Looks after some of the clients, others at each step.
+    /// Polls some of the clients, round robin.
     fn poll_clients(&mut self) -> anyhow::Result<Step> {
         let now = Instant::now();
         for _ in 0..CLIENTS_PER_STEP.min(self.clients.len()) {
@@ -220,7 +221,7 @@ impl Task for Server {
 }
 
 impl Client {
-    /// Takes note of a completion.
+    /// Handles a completion.
     fn on_completion(&mut self, end: &Endpoint, wc: &Wc, verbose: bool) -> anyhow::Result<Step> {
         self.check_established(verbose)?;
         let id = WrId::unpack(wc.wr_id);
@@ -228,7 +229,7 @@ impl Client {
             && wc.status != WcStatus::Success
             && self.is_between_rounds()
         {
-            // The receives are flushed when a client leaves, which it may between rounds.
+            // Receives are flushed when a client disconnects, which it may do between rounds.
             return self.on_client_left(end_reason(&self.channel.qp));
         }
         if id.kind < WrId::FIRST_APP_KIND {
@@ -244,7 +245,7 @@ impl Client {
         Ok(Step::Running)
     }
 
-    /// What is to be done also when nothing completes.
+    /// Checks connection state and timeout, also without completions.
     fn poll(&mut self, now: Instant, verbose: bool) -> anyhow::Result<Step> {
         self.check_established(verbose)?;
         if !self.is_between_rounds() {
@@ -267,20 +268,21 @@ impl Client {
         Ok(())
     }
 
-    /// The buffer, which is made when the first ping says how long it is.
+    /// Returns the buffer, which is allocated when the first source buffer is advertised.
     fn buffer(&self) -> anyhow::Result<&Mr> {
         self.buffer.as_ref().context("the client pings with nothing")
     }
 
     fn on_client_left(&self, reason: Option<Cow<'static, str>>) -> anyhow::Result<Step> {
-        // It is down already, or going.
+        // The connection is down already, or closing.
         let _ = self.channel.qp.disconnect();
         ensure!(reason.as_deref() != Some(PEER_TIMED_OUT), "{PEER_TIMED_OUT}");
         ensure!(self.rounds > 0, "a client left before its first ping");
         Ok(Step::Finished)
     }
 
-    /// Between rounds a client may leave, or take its time; `--keepalive` looks whether it lives.
+    /// True between rounds: a client may then disconnect or be idle without timeout; `--keepalive`
+    /// detects dead clients.
     fn is_between_rounds(&self) -> bool {
         self.state == State::AwaitSource
     }
@@ -299,7 +301,7 @@ impl Client {
                 self.state = State::Reading;
                 let len = usize::try_from(self.size)?;
                 if self.buffer.as_ref().is_none_or(|buffer| buffer.len() < len) {
-                    // The old one goes first.
+                    // The old buffer is freed first.
                     self.buffer = None;
                     self.buffer = Some(end.alloc_mr(len, Access::LOCAL_WRITE)?);
                 }
@@ -308,14 +310,14 @@ impl Client {
                 self.post(KIND_READ, Operation::Read { sink, rkey, remote })
             }
             State::AwaitSink => {
-                // A smaller sink gets what fits, as much as the client said.
+                // A smaller sink buffer gets as many bytes as it holds.
                 let size = advert.size.min(self.size);
                 let payload = gather(sge_at(self.buffer()?, 0, size));
                 let (rkey, remote) = (advert.rkey, advert.addr);
                 self.post(KIND_WRITE, Operation::Write { payload, rkey, remote })?;
                 self.state = State::AwaitSource;
                 self.rounds += 1;
-                // Delivered after the Write before it is in place.
+                // The Send is delivered only after the preceding Write has been placed.
                 self.send_go_ahead()
             }
             State::Reading => bail!("the client spoke out of turn"),

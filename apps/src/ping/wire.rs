@@ -1,27 +1,28 @@
-//! rping's messages and bytes.
+//! Message format and ping data of rping.
 
-/// Bytes of a message.
+/// Length of a message in bytes.
 pub const ADVERT_LEN: usize = 16;
-/// Largest ping, as in rping.
+/// Largest ping in bytes, as in rping.
 pub const SIZE_MAX: u32 = 64 * 1024 - 1;
-/// Smallest ping: the text with the largest number, and its NUL.
+/// Smallest ping in bytes: the text with the largest number, and its NUL.
 pub const SIZE_MIN: u32 = 32;
 const FIRST_LETTER: u8 = b'A';
 const LAST_LETTER: u8 = b'z';
 
-/// A buffer that the other end may access; also, with whatever in it, "go ahead".
+/// Advertisement of a buffer that the peer may access. The server's go-ahead has the same format;
+/// its contents are ignored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Advert {
     /// Tagged offset of the first byte.
     pub addr: u64,
     /// STag.
     pub rkey: u32,
-    /// Bytes.
+    /// Length in bytes.
     pub size: u32,
 }
 
 impl Advert {
-    /// The message: big-endian, without gaps.
+    /// Returns the message: big-endian, without padding.
     #[must_use]
     pub fn emit(self) -> [u8; ADVERT_LEN] {
         let mut out = [0; ADVERT_LEN];
@@ -31,7 +32,7 @@ impl Advert {
         out
     }
 
-    /// Reads a message; `None` if it has another length.
+    /// Parses a message; `None` if it has another length.
     #[must_use]
     pub fn parse(bytes: &[u8]) -> Option<Self> {
         let bytes: &[u8; ADVERT_LEN] = bytes.try_into().ok()?;
@@ -42,7 +43,7 @@ impl Advert {
     }
 }
 
-/// The bytes of ping `number`, as rping makes them: a text, letters that go round, a NUL.
+/// Returns the data of ping `number` as rping generates it: a text, rotating letters, a NUL.
 #[must_use]
 pub fn ping_data(number: u64, size: u32) -> Vec<u8> {
     let size = usize::try_from(size).unwrap_or(usize::MAX);
@@ -61,7 +62,7 @@ pub fn ping_data(number: u64, size: u32) -> Vec<u8> {
     out
 }
 
-/// The text of a ping for a terminal: up to its NUL.
+/// Returns the text of a ping up to its NUL, without control characters, for a terminal.
 #[must_use]
 pub fn printable_text(bytes: &[u8]) -> String {
     let text = bytes.split(|&byte| byte == 0).next().unwrap_or_default();
@@ -90,7 +91,7 @@ mod tests {
         assert!(ping_data(1, 100).starts_with(b"rdma-ping-1: BCDE"));
         assert!(ping_data(58, 100).starts_with(b"rdma-ping-58: ABCD"));
         assert_eq!(printable_text(&first).len(), 99);
-        // Exactly one NUL, at the end: rping's server takes the length from it.
+        // Exactly one NUL, at the end: rping's server derives the length from it.
         let number = u64::MAX;
         let smallest = ping_data(number, SIZE_MIN);
         assert_eq!(smallest.iter().position(|&byte| byte == 0), Some(31));

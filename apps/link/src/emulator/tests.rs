@@ -1,7 +1,7 @@
 use super::*;
 use crate::GilbertElliott;
 
-/// A frame of TCP over IPv4 with ECT(0), `len` bytes in all, that tells its number.
+/// TCP frame over IPv4 with ECT(0), `len` bytes in all, that contains its number.
 fn frame(number: usize, len: usize) -> Vec<u8> {
     let mut bytes = vec![0; len];
     bytes[12..14].copy_from_slice(&[8, 0]);
@@ -20,7 +20,7 @@ fn link(faults: Faults) -> LinkEmulator<Vec<u8>> {
     LinkEmulator::new(faults, 7)
 }
 
-/// Sends `count` frames, one each microsecond, and gives what arrives with its time.
+/// Sends `count` frames, one per microsecond, and returns those that arrive with their times.
 fn send_all(link: &mut LinkEmulator<Vec<u8>>, count: usize) -> Vec<(u64, Vec<u8>)> {
     for index in 0..count {
         link.send(index as u64 * 1000, frame(index, 100), |frame| Some(frame.clone()));
@@ -207,7 +207,7 @@ fn queue_drops_at_bound_and_marks_above_threshold() {
     let marked: Vec<bool> = arrived.iter().map(|(_, frame)| frame[15] & 3 == 3).collect();
     assert_eq!(marked, [false, false, false, true, true]);
     assert_eq!(link.counters().marked, 2);
-    // A wire that is idle takes even a frame above the bound.
+    // An idle link accepts even a frame above the queue limit.
     link.set_faults(Faults { queue: Some(10), ..*link.faults() });
     link.send(1_000_000_000, frame(1, 1514), |_| None);
     assert_eq!(link.len(), 1);
