@@ -1,5 +1,5 @@
-//! The active half of a bandwidth run: posts messages as far as depth and credits allow, and
-//! knows when all of them have been confirmed.
+//! Active half of a bandwidth run: posts messages as far as depth and credits allow, until all of
+//! them have been confirmed.
 
 use std::time::{Duration, Instant};
 
@@ -14,30 +14,30 @@ use crate::perf::peak::Peak;
 use crate::perf::session::{KIND_CONFIRM, KIND_MESSAGE, Session};
 use crate::perf::slots;
 
-/// At most this many messages are posted on one connection before the others get their turn.
+/// Most messages posted on one connection before the next one is served.
 const POST_BURST: u64 = 64;
 
-/// At least one completion for so many bytes, so that peaks are those of the connection.
+/// At least one signaled request per so many bytes, so that peaks are those of the connection.
 const SIGNAL_LEN_MAX: u64 = 1 << 20;
 
-/// Where one data connection stands.
+/// State of one data connection.
 struct Flow {
     /// Messages posted.
     posted: u64,
-    /// Messages whose completion was seen, or is implied by a later one.
+    /// Messages completed, by their own completion or implied by a later one.
     completed: u64,
-    /// Messages that the other end takes: credits.
+    /// Messages that may be posted: credits of the peer.
     credit_limit: u64,
-    /// Messages of the run; `u64::MAX` until the time is over.
+    /// Messages of the run; `u64::MAX` until its duration is over.
     message_limit: u64,
-    /// The confirming Read was posted, and has completed.
+    /// The confirming Read has been posted, and has completed.
     confirm_posted: bool,
     confirmed: bool,
-    /// Empty Sends still to post at the end of the run, to use up receives.
+    /// Empty Sends still to post at the end of the run, to consume receives.
     drain_sends: u32,
 }
 
-/// The active half of one end.
+/// Active half of one side.
 pub struct Active {
     run: Run,
     transfer: Transfer,
@@ -46,12 +46,12 @@ pub struct Active {
     flows: Vec<Flow>,
     started: Instant,
     deadline: Option<Instant>,
-    /// When the last byte was confirmed.
+    /// Time at which the last byte was confirmed.
     confirmed_at: Option<Instant>,
-    /// The other end's count.
+    /// The peer's counts.
     counted: Option<Tally>,
     done_sent: bool,
-    /// Messages that the completions account for, over all flows.
+    /// Messages completed, over all flows.
     completed: u64,
     verified: u64,
     errors: u64,
@@ -59,7 +59,7 @@ pub struct Active {
 }
 
 impl Active {
-    /// Begins: the clock runs from here.
+    /// Starts the run and its clock.
     #[must_use]
     pub fn start(session: &Session, run: Run, now: Instant) -> Self {
         let depth = u64::from(session.hello.tx_depth);
@@ -91,7 +91,7 @@ impl Active {
         }
     }
 
-    /// Posts what may be posted, and says when everything is done.
+    /// Posts the messages that may be posted, and sends Done when all are complete.
     ///
     /// # Errors
     /// If a connection is down.
@@ -142,7 +142,7 @@ impl Active {
         Ok(())
     }
 
-    /// True when nothing is left to post and, except for Sends, all is confirmed.
+    /// True if nothing is left to post and, except for Sends, all is confirmed.
     fn can_send_done(&self) -> bool {
         self.flows.iter().all(|flow| {
             flow.posted == flow.message_limit
@@ -154,7 +154,7 @@ impl Active {
         })
     }
 
-    /// Takes note of a completion of this half.
+    /// Handles a completion of this half.
     ///
     /// # Errors
     /// If a connection is down.
@@ -170,7 +170,7 @@ impl Active {
             return Ok(());
         }
         if self.transfer.is_fetch() {
-            // Each Read or atomic operation is signalled, and they complete in order.
+            // Each Read or atomic operation is signaled, and they complete in order.
             let number = flow.completed;
             flow.completed += 1;
             self.completed += 1;
@@ -188,7 +188,7 @@ impl Active {
         Ok(())
     }
 
-    /// Checks what a Read has brought, and tells the source that the slot may be rewritten.
+    /// Verifies fetched data and returns credits, so that the Data Source may refill the slots.
     fn verify_fetched(
         &mut self,
         session: &mut Session,
@@ -212,10 +212,10 @@ impl Active {
         Ok(())
     }
 
-    /// The other end takes messages up to `count` plus the credits of the start.
+    /// Handles a credit: the peer accepts messages up to `count` plus the initial credits.
     ///
     /// # Errors
-    /// If it names a connection that is not there, or more messages than were sent.
+    /// If the connection does not exist, or `count` exceeds the messages sent.
     pub fn on_credit(&mut self, qp: u32, count: u64) -> anyhow::Result<()> {
         let flow = usize::try_from(qp).ok().and_then(|qp| self.flows.get_mut(qp));
         match flow {
@@ -227,10 +227,10 @@ impl Active {
         }
     }
 
-    /// The other end has all of it, and says what it counted.
+    /// Handles Counted: the peer has received all messages and reports its counts.
     ///
     /// # Errors
-    /// If that is not what was sent.
+    /// If the counts differ from what was sent, or the message is unexpected.
     pub fn on_counted(
         &mut self,
         session: &Session,
@@ -262,19 +262,19 @@ impl Active {
         self.flows.iter().map(|flow| flow.posted).sum()
     }
 
-    /// Messages of the connection that is furthest behind, for a progress bar.
+    /// Returns the messages completed on the slowest connection, for a progress bar.
     #[must_use]
     pub fn progress(&self) -> u64 {
         self.flows.iter().map(|flow| flow.completed).min().unwrap_or(0)
     }
 
-    /// True when all is confirmed, counted and drained.
+    /// True if all is confirmed, counted and drained.
     #[must_use]
     pub fn is_finished(&self) -> bool {
         self.counted.is_some() && self.flows.iter().all(|flow| flow.drain_sends == 0)
     }
 
-    /// What this half did; final once it is finished.
+    /// Returns the counts of this half; final once it is finished.
     #[must_use]
     pub fn tally(&self) -> Tally {
         let messages = self.posted();
@@ -288,20 +288,20 @@ impl Active {
         }
     }
 
-    /// Highest rate of a stretch of the run, in gigabits per second.
+    /// Returns the peak rate of the run, in gigabits per second.
     #[must_use]
     pub const fn peak_gbit_s(&self) -> f64 {
         self.peak.gbit_s()
     }
 }
 
-/// Messages per credit: four credits go round in flight.
+/// Returns the messages per credit message: a quarter of the credits.
 #[must_use]
 pub fn credit_batch(run: &Run) -> u64 {
     u64::from(run.credits / 4).max(1)
 }
 
-/// True if each message of the session's test uses up a receive at its sink.
+/// True if each message of the session's test consumes a receive at the Data Sink.
 #[must_use]
 pub fn uses_receives(session: &Session) -> bool {
     match session.test().transfer() {
@@ -313,12 +313,12 @@ pub fn uses_receives(session: &Session) -> bool {
     }
 }
 
-/// A completion is due for message `count` of a flow, counted from one.
+/// True if message `count` of a flow, counted from one, is signaled.
 fn is_signaled(transfer: Transfer, signal_every: u64, flow: &Flow, count: u64) -> bool {
     count.is_multiple_of(signal_every) || count == flow.message_limit || transfer.is_fetch()
 }
 
-/// Posts the next `burst` messages of a flow, or as many as the queue has room for.
+/// Posts the next `burst` messages of a flow, or as many as fit into the send queue.
 #[inline]
 fn post(
     session: &Session,
@@ -339,7 +339,7 @@ fn post(
     Ok(())
 }
 
-/// Fills and posts the next message of a flow; `false` if the queue is full.
+/// Fills and posts the next message of a flow; `false` if the send queue is full.
 fn post_verified(
     session: &Session,
     run: &Run,
@@ -363,7 +363,7 @@ fn post_verified(
         return Ok(false);
     }
     if notify {
-        // The sink learns by an empty Send that the Write before it is in place.
+        // The empty Send notifies the Data Sink that the preceding Write has been placed.
         let posted = session.post(qp, wr_id, Session::empty_send(), signaled)?;
         ensure!(posted, "the send queue is smaller than agreed");
     }

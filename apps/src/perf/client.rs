@@ -1,4 +1,4 @@
-//! The end that connects: leads a session through its runs and collects the results.
+//! The client of iwperf (initiator): controls the runs of a session and collects the results.
 
 use std::collections::VecDeque;
 use std::hash::{BuildHasher as _, RandomState};
@@ -19,31 +19,31 @@ use crate::perf::session::{Session, advertise, completions_max, region_lens};
 use crate::perf::test_run::{SessionPoller, TestRun};
 use crate::run_loop::{Step, Task};
 
-/// Data connections that are set up at a time.
+/// Data connections that are set up concurrently.
 const CONNECT_WINDOW: usize = 16;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
     /// The control connection is being set up.
     ConnectingControl,
-    /// The other end's regions are awaited.
+    /// Awaiting Welcome with the responder's regions.
     AwaitingWelcome,
-    /// The data connections before this one are up.
+    /// The data connections before this index are established.
     ConnectingData(usize),
-    /// The other end prepares a run.
+    /// Awaiting Ready: the responder prepares a run.
     Preparing,
-    /// A run goes on.
+    /// A run is in progress.
     Running,
-    /// All runs are over.
+    /// All runs are finished; the connections are being closed since this time.
     Closing(Instant),
-    /// Nothing is left.
+    /// All connections are closed.
     Closed,
 }
 
-/// Is told the setting once it is agreed (without a result), and each result as it comes.
+/// Callback for the parameters once they are negotiated (without a result), and for each result.
 pub type OnResult = Box<dyn FnMut(&TestParams, Option<&Measurement>) + Send>;
 
-/// The end that connects.
+/// The client (initiator).
 pub struct Client {
     session: Session,
     remote: SocketAddr,
@@ -58,7 +58,8 @@ pub struct Client {
     waiting: WaitSpinner,
     run_started: Instant,
     session_started: Instant,
-    /// What is the same for all results. `crc` is what was agreed, once that is known.
+    /// Parameters common to all results. `crc` and `markers` are the negotiated values once the
+    /// control connection is established.
     pub setting: TestParams,
     on_result: OnResult,
     /// Results so far.
@@ -68,10 +69,10 @@ pub struct Client {
 }
 
 impl Client {
-    /// Begins to connect to `remote`.
+    /// Starts to connect to `remote`.
     ///
     /// # Errors
-    /// If there is no memory or no way to `remote`.
+    /// If there is no memory or no route to `remote`.
     pub fn new(
         context: &Context,
         remote: SocketAddr,
@@ -131,7 +132,7 @@ impl Client {
         })
     }
 
-    /// The result of a run that did not end, for the record.
+    /// Returns the partial result of an unfinished run, for the record.
     #[must_use]
     pub fn unfinished(&self) -> Option<Measurement> {
         let run = self.runs.front()?;
@@ -167,7 +168,7 @@ impl Client {
         Ok(())
     }
 
-    /// Looks whether the connections that are being set up are there.
+    /// Polls the connections that are being set up.
     fn poll_connections(&mut self) -> anyhow::Result<()> {
         match self.state {
             State::ConnectingControl => {
@@ -197,7 +198,7 @@ impl Client {
         Ok(())
     }
 
-    /// Prepares the next run, or says good-bye.
+    /// Prepares the next run, or sends Bye.
     fn prepare(&mut self) -> anyhow::Result<()> {
         let Some(run) = self.runs.front() else {
             self.session.send_control(Message::Bye)?;
@@ -247,7 +248,7 @@ impl Client {
         }
     }
 
-    /// Puts the result of the run together and goes on to the next.
+    /// Computes the result of the run and starts the next.
     fn finish_run(&mut self, report: &Tally) -> anyhow::Result<()> {
         let (Some(work), Some(run)) = (self.test_run.take(), self.runs.pop_front()) else {
             bail!("a run ended that had not begun");
@@ -262,7 +263,7 @@ impl Client {
         );
         result.bytes_verified = own.verified + report.verified;
         result.errors = own.errors + report.errors;
-        // A run without a whole stretch has no peak of its own, and none is below the average.
+        // A run without a full window has no peak; a peak is never below the average.
         result.peak_gbit_s = work.peak_gbit_s().max(result.bw_gbit_s);
         if let Some(latencies) = work.latencies() {
             result.lat_us = latencies.summary();
@@ -279,7 +280,7 @@ impl Client {
         self.prepare()
     }
 
-    /// What need not be done at each step.
+    /// Work that need not be done at each step.
     fn tick(&mut self) -> anyhow::Result<()> {
         let now = self.poller.now();
         if core::mem::take(&mut self.poller.had_activity) {
@@ -310,9 +311,10 @@ impl Client {
         self.watchdog.check(now, self.wait_reason())
     }
 
-    /// Disconnects once the other end has answered the good-bye, and waits until all is down.
+    /// Disconnects once the responder has replied with Bye, and waits until all connections are
+    /// down.
     fn close(&mut self, since: Instant) {
-        // Flushed receives complete with an error now: expected.
+        // Flushed receives complete with an error now, as expected.
         let polled = self.poller.poll(&mut self.session, None);
         let overdue = self.poller.now() - since > crate::endpoint::CLOSE_TIMEOUT;
         let frame = self.poller.next_frame();
@@ -364,7 +366,7 @@ impl Task for Client {
 
 impl Drop for Client {
     fn drop(&mut self) {
-        // After a failure the other end need not wait for its time-out.
+        // After a failure, so that the server does not have to wait for its timeout.
         if self.state != State::Closed {
             let _ = self.session.send_control(Message::Failure("the client gave up".to_owned()));
             self.session.disconnect();
@@ -372,7 +374,7 @@ impl Drop for Client {
     }
 }
 
-/// What each connection is asked for.
+/// Returns the parameters of a connection request.
 fn connect_param(args: &TestArgs, purpose: ConnRole) -> anyhow::Result<ConnParam> {
     let mut param = conn_param(!args.no_crc, args.markers, args.outs, &purpose.emit())?;
     args.mpa.apply_to(&mut param);
@@ -387,7 +389,7 @@ fn hello(test: Test, args: &TestArgs) -> Hello {
         qps: args.qps,
         tx_depth: args.tx_depth,
         rx_depth: args.rx_depth(test),
-        // Two sessions that begin at the same moment are told apart.
+        // Random, so that concurrent sessions are distinct.
         token: u32::try_from(RandomState::new().hash_one(0) >> 32).unwrap_or(1),
         span: args.span(test),
         tx: Region::default(),

@@ -1,4 +1,4 @@
-//! Fields of control messages, to bytes and back.
+//! Encoding and decoding of fields of control messages.
 
 use crate::perf::control::{ControlError, MAGIC, Region, Tally, VERSION};
 
@@ -31,7 +31,7 @@ impl Writer {
     }
 }
 
-/// Takes fields off the front, big-endian.
+/// Consumes fields from the front, big-endian.
 pub(super) struct Reader<'a>(pub(super) &'a [u8]);
 
 impl Reader<'_> {

@@ -1,8 +1,8 @@
-//! The control exchange: what the two ends of a test say to each other, and its bytes.
+//! The control exchange: messages between initiator and responder of a test, and their encoding.
 //!
 //! Fixed layouts, big-endian, at most [`RECEIVE_LEN`] bytes, so that a program in another
-//! language can be the other end. `CONTROL.md` beside this package describes the exchange; this
-//! file is its codec and nothing else.
+//! language can be the peer. `CONTROL.md` beside this package describes the exchange; this file is
+//! only its codec.
 
 use crate::perf::codec::{Reader, Writer};
 use crate::perf::options::Test;
@@ -11,25 +11,25 @@ use crate::perf::options::Test;
 pub const MAGIC: u32 = 0x4657_5046;
 /// Version of the exchange.
 pub const VERSION: u16 = 1;
-/// Bytes each end provides for a message.
+/// Length of each posted receive in bytes.
 pub const RECEIVE_LEN: usize = 256;
-/// Bytes of the longest message that this program sends: they fit into a request.
+/// Length of the longest message that this program sends, in bytes; it fits inline into a request.
 pub const SEND_LEN_MAX: usize = 96;
 const HEADER_LEN: usize = 12;
 const TEXT_LEN_MAX: usize = SEND_LEN_MAX - HEADER_LEN - 4;
 
-/// The messages are verified: every byte, against `crate::pattern`.
+/// Every byte of the messages is verified against `crate::pattern`.
 pub const FLAG_VERIFY: u8 = 1;
-/// Both ends are active.
+/// Both sides are active.
 pub const FLAG_BIDIRECTIONAL: u8 = 2;
-/// The initiator asked for CRCs (for the record; MPA negotiates them).
+/// The initiator requested CRC (for the record; MPA negotiates it).
 pub const FLAG_CRC: u8 = 4;
-/// Atomic operations compare and swap, rather than add.
+/// Atomic operations are compare-and-swap instead of fetch-and-add.
 pub const FLAG_CMP_SWAP: u8 = 8;
-/// RDMA Writes have immediate data, and use up receives.
+/// RDMA Writes carry immediate data and consume receives.
 pub const FLAG_IMMEDIATE: u8 = 16;
 
-/// Why bytes are no message.
+/// Error of parsing a control message or private data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ControlError {
     /// Fewer bytes than the type of message has.
@@ -38,7 +38,7 @@ pub enum ControlError {
     NotControl,
     /// Another version of the exchange.
     Version(u16),
-    /// A type, test or role that this version does not have.
+    /// A message type, test or role that this version does not define.
     Unknown(u16),
 }
 
@@ -57,37 +57,37 @@ impl core::fmt::Display for ControlError {
 
 impl core::error::Error for ControlError {}
 
-/// A region of the other end: `len` bytes from tagged offset `addr` under `rkey`.
+/// Advertised memory region: `len` bytes from tagged offset `addr` under `rkey`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Region {
     /// Tagged offset of the first byte.
     pub addr: u64,
-    /// Bytes.
+    /// Length in bytes.
     pub len: u64,
     /// STag.
     pub rkey: u32,
 }
 
-/// What the initiator wants; the first message.
+/// Session parameters requested by the initiator; the first message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Hello {
     /// The test.
     pub test: Test,
     /// `FLAG_*`.
     pub flags: u8,
-    /// Data connections.
+    /// Number of data connections.
     pub qps: u16,
-    /// Requests outstanding per data connection.
+    /// Outstanding requests per data connection.
     pub tx_depth: u32,
-    /// Receives that each passive end posts per data connection.
+    /// Receives that each passive side posts per data connection.
     pub rx_depth: u32,
-    /// Names the session in the private data of its data connections.
+    /// Identifies the session in the private data of its data connections.
     pub token: u32,
     /// Bytes of each region that belong to one data connection.
     pub span: u64,
-    /// Where the initiator's own messages are built; the other end reads them from here.
+    /// Region in which the initiator's messages are built, and from which the responder reads them.
     pub tx: Region,
-    /// Where the other end's messages arrive.
+    /// Region in which the responder's messages arrive.
     pub rx: Region,
 }
 
@@ -99,16 +99,16 @@ impl Hello {
     }
 }
 
-/// The responder's regions; answers [`Hello`].
+/// The responder's regions; the reply to [`Hello`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Welcome {
-    /// Where the responder's own messages are built.
+    /// Region in which the responder's messages are built.
     pub tx: Region,
-    /// Where the initiator's messages arrive.
+    /// Region in which the initiator's messages arrive.
     pub rx: Region,
 }
 
-/// One run: one size.
+/// Parameters of a run, which has one message size.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Run {
     /// Bytes per message.
@@ -119,13 +119,13 @@ pub struct Run {
     pub duration_ms: u64,
     /// Bytes from one slot to the next.
     pub stride: u64,
-    /// Slots that messages use in turn.
+    /// Number of slots, which messages use cyclically.
     pub slots: u32,
     /// Messages that may be sent on each data connection before the first credit; 0: no limit.
     pub credits: u32,
 }
 
-/// What one end counted in a run, over all data connections.
+/// Counts of one side in a run, over all data connections.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Tally {
     /// Messages.
@@ -134,18 +134,18 @@ pub struct Tally {
     pub bytes: u64,
     /// Bytes compared with the pattern.
     pub verified: u64,
-    /// Bytes that were not as the pattern says.
+    /// Bytes that differ from the pattern.
     pub errors: u64,
-    /// Nanoseconds on the clock of the end that says so.
+    /// Nanoseconds on the clock of the sender of the message.
     pub duration_ns: u64,
 }
 
 /// A message. `run` of the enclosing [`ControlFrame`] numbers the run it belongs to.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Message {
-    /// 1, initiator: what it wants.
+    /// 1, initiator: requests a session.
     Hello(Hello),
-    /// 2, responder: agreed.
+    /// 2, responder: accepts it.
     Welcome(Welcome),
     /// 3, initiator: prepare this run.
     Run(Run),
@@ -153,32 +153,32 @@ pub enum Message {
     Ready,
     /// 5, initiator: the run begins.
     Go,
-    /// 6, sink of messages: how many it has consumed on one data connection.
+    /// 6, Data Sink: credits, as messages consumed on one data connection.
     Consumed {
         /// Data connection, from zero.
         qp: u32,
         /// Since the run began.
         count: u64,
     },
-    /// 7, active end: this is all it sent.
+    /// 7, active side: end of its messages, and their counts.
     Done(Tally),
-    /// 8, passive end: all of it arrived, this was counted.
+    /// 8, passive side: all messages have arrived, and their counts.
     Counted(Tally),
-    /// 9, responder: its part of the run is over; its own figures as an active end.
+    /// 9, responder: its part of the run is finished; its counts as an active side.
     Report(Tally),
-    /// 10, initiator: no further run. The responder answers with the same, and the initiator
-    /// disconnects.
+    /// 10, initiator: no further run. The responder replies with the same message, and the
+    /// initiator disconnects.
     Bye,
     /// 11, either: the session failed; the connection is closed next.
     Failure(String),
-    /// 12, source of RDMA Reads: the slots of this many consumed messages have been rewritten.
+    /// 12, Data Source of RDMA Reads: the slots of so many consumed messages have been refilled.
     Refilled {
         /// Data connection, from zero.
         qp: u32,
         /// Since the run began.
         count: u64,
     },
-    /// 13, either: sent about once a second while a run goes on.
+    /// 13, either: keepalive, sent about once a second during a run.
     Alive,
 }
 
@@ -212,7 +212,8 @@ pub struct ControlFrame {
 }
 
 impl ControlFrame {
-    /// The bytes, at most [`SEND_LEN_MAX`]. The text of a failure is cut to fit.
+    /// Returns the encoded message, at most [`SEND_LEN_MAX`] bytes. The text of a failure is
+    /// truncated to fit.
     #[must_use]
     pub fn emit(&self) -> Vec<u8> {
         let mut out = Writer(Vec::with_capacity(SEND_LEN_MAX));
@@ -250,10 +251,10 @@ impl ControlFrame {
         out.0
     }
 
-    /// Reads a message. Bytes behind its fields are ignored: later versions may add some.
+    /// Parses a message. Bytes behind its fields are ignored: later versions may add some.
     ///
     /// # Errors
-    /// [`ControlError`], for any bytes whatever.
+    /// [`ControlError`] for any malformed input.
     pub fn parse(bytes: &[u8]) -> Result<Self, ControlError> {
         let mut rest = Reader(bytes);
         rest.preamble()?;
@@ -296,7 +297,7 @@ impl ControlFrame {
             11 => {
                 let len = usize::try_from(rest.u32()?).map_err(|_| ControlError::Truncated)?;
                 let text = rest.0.get(..len).ok_or(ControlError::Truncated)?;
-                // It is shown on a terminal: nothing but printable characters gets there.
+                // Shown on a terminal: control characters are replaced.
                 let printable = String::from_utf8_lossy(text)
                     .chars()
                     .map(|c| if c.is_control() { ' ' } else { c })

@@ -89,7 +89,7 @@ fn foreign_magic_version_and_type_are_rejected() {
 
 #[test]
 fn malformed_messages_never_panic() {
-    // Every single-byte change of every message, and text lengths that lie.
+    // Every single-byte change of every message, and wrong text lengths.
     for message in every_message() {
         let bytes = ControlFrame { run: 7, message }.emit();
         for index in 0..bytes.len() {

@@ -10,19 +10,19 @@ use hdrhistogram::Histogram;
 use hdrhistogram::serialization::V2DeflateSerializer;
 use hdrhistogram::serialization::interval_log::{IntervalLogWriterBuilder, Tag};
 
-/// The latencies of one run and when it took place.
+/// Latencies of one run, and its time.
 pub struct Interval {
-    /// From the start of the log.
+    /// Start of the run, relative to the start of the log.
     pub start: Duration,
-    /// How long the run took.
+    /// Duration of the run.
     pub duration: Duration,
     /// Name of the interval: no comma, no space.
     pub tag: String,
-    /// The latencies in nanoseconds.
+    /// Latencies in nanoseconds.
     pub histogram: Histogram<u64>,
 }
 
-/// Writes the log; tools that read HdrHistogram logs read it. `origin`: when the first began.
+/// Writes a log in the HdrHistogram log format. `origin` is the start of the first interval.
 ///
 /// # Errors
 /// If the file cannot be written.

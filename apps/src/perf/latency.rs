@@ -1,7 +1,9 @@
-//! A latency run: a ping-pong in which each side acts on what was placed, or one Read at a time.
+//! Latency run: a ping-pong in which each side reacts to the data placed, or one RDMA Read or
+//! atomic operation at a time.
 //!
-//! The last byte of message `n` of a Write is `n / slots + 1` modulo 256, in place of the
-//! pattern's: it differs from what the slot held before, so that the sink can spin on it.
+//! As in perftest's write_lat, the sink of RDMA Writes polls the last byte of the message. In
+//! message `n` it is `n / slots + 1` modulo 256, in place of the pattern's: it differs from the
+//! previous contents of the slot.
 
 use std::time::{Duration, Instant};
 
@@ -18,30 +20,30 @@ use crate::perf::passive::Passive;
 use crate::perf::session::{KIND_CONFIRM, KIND_MESSAGE, Session};
 use crate::perf::slots;
 
-/// Requests between signalled ones: their completions are only looked at for errors.
+/// Requests per signaled one: their completions are only checked for errors.
 const SIGNAL_EVERY: u64 = 32;
 
-/// What both sides of a ping-pong have in common: messages go out and come in by turns.
+/// State common to both sides of a ping-pong, which send and receive alternately.
 struct PingPong {
     run: Run,
     transfer: Transfer,
-    /// Messages sent and taken.
+    /// Messages sent and received.
     sent: u64,
     received: u64,
     verified: u64,
     errors: u64,
 }
 
-/// The side that begins and measures.
+/// The initiator of the ping-pong, which measures.
 pub struct Pinger {
     ping_pong: PingPong,
     started: Instant,
     deadline: Option<Instant>,
-    /// When the ping was posted, while the answer is awaited.
+    /// Time at which the ping was posted, while the answer is awaited.
     ping_posted: Option<Instant>,
     /// Receives posted for answers.
     recvs_posted: u64,
-    /// Reads that may be issued before the source rewrites slots.
+    /// RDMA Reads that may be posted before the Data Source refills slots.
     credit_limit: u64,
     finished_at: Option<Instant>,
     done_sent: bool,
@@ -50,16 +52,16 @@ pub struct Pinger {
     latencies: Latencies,
 }
 
-/// The side that answers.
+/// The responder of the ping-pong.
 pub struct Ponger {
     ping_pong: PingPong,
-    /// Receives, Read slots and the count are those of a bandwidth run.
+    /// Receives, slots for RDMA Reads and counts, as in a bandwidth run.
     passive: Passive,
-    /// The answer to this message waits for room in the queue.
+    /// An answer is still to be posted, because the send queue was full.
     answer_pending: bool,
 }
 
-/// Clears the bytes that the run spins on. Each end does so before the other may send.
+/// Clears the bytes that are polled. Each side does so before the other may send.
 fn clear_polled_bytes(session: &Session, run: &Run) -> anyhow::Result<()> {
     if session.test().transfer() == Transfer::Write {
         for number in 0..u64::from(run.slots) {
@@ -82,12 +84,12 @@ impl PingPong {
         (number / slots + 1) as u8
     }
 
-    /// Offset of the byte that message `number` is spun on.
+    /// Returns the offset of the polled byte of message `number`.
     fn last_byte_offset(&self, session: &Session, number: u64) -> anyhow::Result<usize> {
         Ok(usize::try_from(session.offset(&self.run, 0, number) + self.run.size - 1)?)
     }
 
-    /// Writes the next message where it is sent from.
+    /// Writes the next message to its send slot.
     fn build(&self, session: &Session) -> anyhow::Result<()> {
         let number = self.sent;
         if session.verify() {
@@ -104,7 +106,7 @@ impl PingPong {
         Ok(())
     }
 
-    /// Posts the next message; `false` if the queue is full.
+    /// Posts the next message; `false` if the send queue is full.
     #[inline]
     fn post(&mut self, session: &Session) -> anyhow::Result<bool> {
         let number = self.sent;
@@ -123,7 +125,7 @@ impl PingPong {
         Ok(session.rx.load_last(last) == self.sequence_byte(self.received))
     }
 
-    /// Takes the next message, and checks it.
+    /// Consumes the next message and verifies it.
     fn consume(&mut self, session: &Session) -> anyhow::Result<()> {
         let number = self.received;
         self.received += 1;
@@ -136,7 +138,7 @@ impl PingPong {
             let mut size = usize::try_from(self.run.size)?;
             self.verified += self.run.size;
             if self.transfer == Transfer::Write {
-                // The last byte is the mark; it was compared when the message was seen.
+                // The last byte is the sequence byte, which was compared when it was polled.
                 size -= 1;
             }
             self.errors += slots::check(&session.end, &session.rx, offset, size, pattern);
@@ -146,7 +148,7 @@ impl PingPong {
 }
 
 impl Pinger {
-    /// Prepares the side that begins.
+    /// Prepares the initiator.
     ///
     /// # Errors
     /// If the connection is down.
@@ -171,7 +173,7 @@ impl Pinger {
         })
     }
 
-    /// Begins: the clock runs from here.
+    /// Starts the run and its clock.
     pub fn start(&mut self, now: Instant) {
         self.started = now;
         if self.ping_pong.run.iterations == 0 {
@@ -179,7 +181,7 @@ impl Pinger {
         }
     }
 
-    /// Looks for the answer, or sends the next ping.
+    /// Polls for the answer, or posts the next ping.
     ///
     /// # Errors
     /// If the connection is down.
@@ -236,13 +238,13 @@ impl Pinger {
             bail!("an answer came that nothing was asked for");
         };
         let elapsed = u64::try_from(posted.elapsed().as_nanos()).unwrap_or(u64::MAX);
-        // What fetches is a round trip in itself and counts in full, as in perftest.
+        // A fetch is a whole round trip and counts in full, as in perftest.
         let halves = if self.ping_pong.transfer.is_fetch() { 1 } else { 2 };
         self.latencies.record(elapsed / halves);
         self.ping_pong.consume(session)
     }
 
-    /// Takes note of a completion.
+    /// Handles a completion.
     ///
     /// # Errors
     /// If the connection is down.
@@ -266,10 +268,10 @@ impl Pinger {
         Ok(())
     }
 
-    /// An answer has arrived by Send.
+    /// Handles an answer received by Send.
     ///
     /// # Errors
-    /// If it is not of the right length.
+    /// If it has the wrong length.
     #[inline]
     pub fn on_recv(&mut self, session: &Session, wc: &Wc) -> anyhow::Result<()> {
         self.recvs_posted -= 1;
@@ -277,20 +279,20 @@ impl Pinger {
         self.on_answer(session)
     }
 
-    /// The source has rewritten the slots of `count` messages.
+    /// Handles Refilled: the Data Source has refilled the slots of `count` messages.
     ///
     /// # Errors
-    /// If that are more than were read.
+    /// If `count` exceeds the messages read.
     pub fn on_credit(&mut self, count: u64) -> anyhow::Result<()> {
         ensure!(count <= self.ping_pong.received, "slots were rewritten that had not been read");
         self.credit_limit = self.credit_limit.max(count + u64::from(self.ping_pong.run.credits));
         Ok(())
     }
 
-    /// The other end has answered everything.
+    /// Handles Counted: the peer has answered all pings.
     ///
     /// # Errors
-    /// If it says so out of turn.
+    /// If the message is unexpected.
     pub fn on_counted(&mut self, session: &Session) -> anyhow::Result<()> {
         ensure!(self.done_sent && !self.counted, "the other end counted out of turn");
         self.counted = true;
@@ -298,19 +300,19 @@ impl Pinger {
         Ok(())
     }
 
-    /// True when the run is over for this side.
+    /// True if the run is finished on this side.
     #[must_use]
     pub const fn is_finished(&self) -> bool {
         self.counted && self.drain_sends == 0
     }
 
-    /// Answers so far.
+    /// Returns the number of answers so far.
     #[must_use]
     pub const fn progress(&self) -> u64 {
         self.ping_pong.received
     }
 
-    /// What this side did; final once it is finished.
+    /// Returns the counts of this side; final once it is finished.
     #[must_use]
     pub fn tally(&self) -> Tally {
         let elapsed = self.finished_at.unwrap_or_else(Instant::now) - self.started;
@@ -323,7 +325,7 @@ impl Pinger {
         }
     }
 
-    /// The latencies.
+    /// Returns the latencies.
     #[must_use]
     pub const fn latencies(&self) -> &Latencies {
         &self.latencies
@@ -331,7 +333,7 @@ impl Pinger {
 }
 
 impl Ponger {
-    /// Prepares the side that answers.
+    /// Prepares the responder.
     ///
     /// # Errors
     /// If the connection is down.
@@ -345,7 +347,7 @@ impl Ponger {
         })
     }
 
-    /// Looks for a ping and answers it.
+    /// Polls for a ping and answers it.
     ///
     /// # Errors
     /// If the connection is down.
@@ -368,7 +370,7 @@ impl Ponger {
         Ok(())
     }
 
-    /// True when every ping that was announced has been answered.
+    /// True if every ping that Done announced has been answered.
     fn is_all_answered(&self) -> bool {
         let announced = self.passive.announced_messages().unwrap_or(u64::MAX);
         self.ping_pong.transfer.is_fetch() || self.ping_pong.sent >= announced
@@ -381,7 +383,7 @@ impl Ponger {
         Ok(())
     }
 
-    /// A ping has arrived by Send.
+    /// Handles a ping received by Send.
     ///
     /// # Errors
     /// If the connection is down.
@@ -396,18 +398,18 @@ impl Ponger {
         Ok(())
     }
 
-    /// The bookkeeping shared with bandwidth runs.
+    /// Returns the passive half, whose bookkeeping is shared with bandwidth runs.
     pub const fn passive_mut(&mut self) -> &mut Passive {
         &mut self.passive
     }
 
-    /// True when the run is over for this side.
+    /// True if the run is finished on this side.
     #[must_use]
     pub fn is_finished(&self) -> bool {
         !self.answer_pending && self.passive.is_finished()
     }
 
-    /// What this side counted and checked.
+    /// Returns the counts of this side.
     #[must_use]
     pub const fn tally(&self) -> Tally {
         let mut tally = self.passive.tally();

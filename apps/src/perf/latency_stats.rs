@@ -1,21 +1,21 @@
-//! Latencies of one run: recorded in nanoseconds, shown in microseconds.
+//! Latencies of one run: recorded in nanoseconds, reported in microseconds.
 
 use hdrhistogram::Histogram;
 use serde::Serialize;
 
-/// Longest latency that is told apart: a minute.
+/// Largest latency that the histogram resolves: a minute.
 const LATENCY_MAX_NS: u64 = 60_000_000_000;
 const SIGNIFICANT_DIGITS: u8 = 3;
 
 /// The latencies of one run. Recording costs some nanoseconds and never allocates.
 pub struct Latencies {
     histogram: Histogram<u64>,
-    /// The histogram rounds to three digits; these two are exact.
+    /// Exact extremes: the histogram rounds to three digits.
     min_ns: u64,
     max_ns: u64,
 }
 
-/// What is reported of them, in microseconds.
+/// Summary statistics, in microseconds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub struct Summary {
     /// Shortest.
@@ -39,7 +39,7 @@ pub struct Summary {
 }
 
 impl Latencies {
-    /// None yet.
+    /// Creates an empty record.
     #[must_use]
     pub fn new() -> Self {
         let histogram = Histogram::new_with_bounds(1, LATENCY_MAX_NS, SIGNIFICANT_DIGITS)
@@ -47,20 +47,20 @@ impl Latencies {
         Self { histogram, min_ns: u64::MAX, max_ns: 0 }
     }
 
-    /// Adds one.
+    /// Records a latency.
     pub fn record(&mut self, ns: u64) {
         self.min_ns = self.min_ns.min(ns);
         self.max_ns = self.max_ns.max(ns);
         self.histogram.saturating_record(ns.max(1));
     }
 
-    /// The histogram, for a log.
+    /// Returns the histogram, for a log.
     #[must_use]
     pub const fn histogram(&self) -> &Histogram<u64> {
         &self.histogram
     }
 
-    /// What to report; `None` if nothing was recorded.
+    /// Returns the summary; `None` if nothing was recorded.
     #[must_use]
     pub fn summary(&self) -> Option<Summary> {
         if self.histogram.is_empty() {

@@ -1,11 +1,11 @@
-//! What a server refuses to run.
+//! Server-side checks of a requested run.
 
 use anyhow::ensure;
 
 use crate::perf::control::{FLAG_IMMEDIATE, FLAG_VERIFY, Hello, Run};
 use crate::perf::options::{ATOMIC_LEN, SIZE_MAX, Test, Transfer};
 
-/// Refuses a run that does not fit what was agreed.
+/// Rejects a run that is inconsistent with the session's parameters.
 pub(super) fn check_run(hello: &Hello, run: &Run) -> anyhow::Result<()> {
     let slots = u64::from(run.slots);
     ensure!((1..=SIZE_MAX).contains(&run.size), "messages of {} octets are not served", run.size);

@@ -1,4 +1,4 @@
-//! The passive half of a bandwidth run: takes messages, checks them, gives credits, counts.
+//! Passive half of a bandwidth run: receives messages, verifies and counts them, returns credits.
 
 use anyhow::{bail, ensure};
 use ferrowarp::Wc;
@@ -10,27 +10,27 @@ use crate::perf::options::Transfer;
 use crate::perf::session::Session;
 use crate::perf::slots;
 
-/// Where one data connection stands.
+/// State of one data connection.
 #[derive(Clone, Copy, Default)]
 struct RecvFlow {
-    /// Messages taken; for RDMA Reads: slots rewritten.
+    /// Messages consumed; for RDMA Reads: slots refilled.
     consumed: u64,
-    /// Receives posted and not yet used.
+    /// Receives posted and not yet consumed.
     recvs_posted: u64,
 }
 
-/// The passive half of one end.
+/// Passive half of one side.
 pub struct Passive {
     run: Run,
     flows: Vec<RecvFlow>,
-    /// What the active end sent, once it has said so.
+    /// Counts of the active side, once Done was received.
     announced: Option<Tally>,
     counted_sent: bool,
     tally: Tally,
 }
 
 impl Passive {
-    /// Prepares a run: posts receives, or writes the messages that will be read.
+    /// Prepares a run: posts receives, or writes the messages or words that will be fetched.
     ///
     /// # Errors
     /// If a connection is down.
@@ -56,11 +56,11 @@ impl Passive {
         Ok(Self { run, flows, announced: None, counted_sent: false, tally: Tally::default() })
     }
 
-    /// A message has arrived on data connection `qp`. Returns its number, or nothing if it only
-    /// uses up a receive at the end of the run.
+    /// Handles a message received on data connection `qp`. Returns its number, or `None` if it only
+    /// consumes a receive at the end of the run.
     ///
     /// # Errors
-    /// If it is none of the messages agreed on.
+    /// If the message is unexpected.
     pub fn on_recv(
         &mut self,
         session: &mut Session,
@@ -95,7 +95,7 @@ impl Passive {
         Ok(Some(number))
     }
 
-    /// Checks every byte of a message.
+    /// Verifies every byte of a message.
     ///
     /// # Errors
     /// Never for sizes that were checked.
@@ -113,8 +113,7 @@ impl Passive {
         Ok(())
     }
 
-    /// Posts the receive that message `number` used up again, for the message that will lie in
-    /// the same slot.
+    /// Reposts the receive that message `number` consumed, for the next message in the same slot.
     ///
     /// # Errors
     /// If a connection is down.
@@ -124,7 +123,7 @@ impl Passive {
         Ok(())
     }
 
-    /// As [`repost_recv`](Self::repost_recv), and gives a credit now and then.
+    /// As [`repost_recv`](Self::repost_recv), and returns credits in batches.
     ///
     /// # Errors
     /// If a connection is down.
@@ -142,10 +141,11 @@ impl Passive {
         Ok(())
     }
 
-    /// The reading end has checked the messages before `count`: their slots get new ones.
+    /// Handles Consumed of an RDMA Read test: the peer has verified the messages before `count`,
+    /// and their slots are refilled.
     ///
     /// # Errors
-    /// If it cannot have read them yet.
+    /// If the peer cannot have read them yet.
     pub fn on_consumed(
         &mut self,
         session: &mut Session,
@@ -168,20 +168,20 @@ impl Passive {
         session.send_control(Message::Refilled { qp, count })
     }
 
-    /// The active end has said how much it sent.
+    /// Handles Done: the active side reports how much it sent.
     ///
     /// # Errors
-    /// If it says so twice.
+    /// If Done was received before.
     pub fn on_done(&mut self, tally: &Tally) -> anyhow::Result<()> {
         ensure!(self.announced.is_none(), "the other end was done twice");
         self.announced = Some(*tally);
         Ok(())
     }
 
-    /// Tells the active end that all has arrived, when it has.
+    /// Sends Counted to the active side once all messages have arrived.
     ///
     /// # Errors
-    /// If the control connection is down, or more arrived than was sent.
+    /// If the control connection is down, or more messages arrived than were sent.
     pub fn poll(&mut self, session: &mut Session) -> anyhow::Result<()> {
         let Some(done) = self.announced else { return Ok(()) };
         if self.counted_sent || (uses_receives(session) && self.tally.messages < done.messages) {
@@ -196,19 +196,19 @@ impl Passive {
         session.send_control(Message::Counted(self.tally))
     }
 
-    /// Counts a message that was taken without a receive.
+    /// Counts a message that consumed no receive.
     pub const fn count_message(&mut self) {
         self.tally.messages += 1;
         self.tally.bytes += self.run.size;
     }
 
-    /// Messages counted.
+    /// Returns the number of messages counted.
     #[must_use]
     pub const fn messages(&self) -> u64 {
         self.tally.messages
     }
 
-    /// What the active end said it sent.
+    /// Returns the number of messages that the active side reported as sent.
     #[must_use]
     pub const fn announced_messages(&self) -> Option<u64> {
         match &self.announced {
@@ -217,20 +217,20 @@ impl Passive {
         }
     }
 
-    /// True when all has arrived and every receive has been used up.
+    /// True if all messages have arrived and every receive has been consumed.
     #[must_use]
     pub fn is_finished(&self) -> bool {
         self.counted_sent && self.flows.iter().all(|flow| flow.recvs_posted == 0)
     }
 
-    /// What this half counted and checked.
+    /// Returns the counts of this half.
     #[must_use]
     pub const fn tally(&self) -> Tally {
         self.tally
     }
 }
 
-/// Writes the message that will be read from a slot next.
+/// Writes the message that will be read next from its slot.
 fn refill(session: &Session, run: &Run, qp: u16, number: u64) -> anyhow::Result<()> {
     let offset = usize::try_from(session.offset(run, qp, number))?;
     let pattern = Pattern::new(session.stream(qp, true), number);

@@ -1,12 +1,12 @@
-//! The best stretch of a run.
+//! Peak bandwidth of a run.
 
 use std::time::{Duration, Instant};
 
-/// Shortest stretch that counts: shorter ones measure the clock and the caches.
+/// Minimum length of a window: shorter ones measure the clock and the caches.
 const WINDOW: Duration = Duration::from_millis(10);
 
-/// Finds the highest rate over stretches of at least 10 ms, one after the other. A stretch begins
-/// and ends when something completes, so that large messages are not counted into a short time.
+/// Highest rate over consecutive windows of at least 10 ms. A window begins and ends at a
+/// completion, so that a large message is not attributed to a shorter time than it took.
 #[derive(Clone, Copy, Debug)]
 pub struct Peak {
     window_start: Instant,
@@ -16,13 +16,13 @@ pub struct Peak {
 }
 
 impl Peak {
-    /// Begins the first stretch.
+    /// Starts the first window.
     #[must_use]
     pub const fn new(now: Instant) -> Self {
         Self { window_start: now, bytes: 0, last_total: 0, best_gbit_s: 0.0 }
     }
 
-    /// Takes note that `bytes` have gone through since the run began.
+    /// Records that `bytes` have completed since the run began.
     #[inline]
     pub fn record(&mut self, now: Instant, bytes: u64) {
         if bytes == self.last_total {
@@ -40,7 +40,7 @@ impl Peak {
         self.bytes = bytes;
     }
 
-    /// The highest rate, in gigabits per second; 0 if the run was shorter than a stretch.
+    /// Returns the highest rate, in gigabits per second; 0 if the run was shorter than a window.
     #[must_use]
     pub const fn gbit_s(&self) -> f64 {
         self.best_gbit_s
@@ -64,7 +64,7 @@ mod tests {
         }
         assert!((peak.gbit_s() - 2.0).abs() < 1e-6);
 
-        // A message of which nothing was seen for 100 ms took these 100 ms.
+        // A message that completes after 100 ms without completions took these 100 ms.
         let mut peak = Peak::new(start);
         for (ms, bytes) in [(50, 0), (99, 0), (100, 1_250_000)] {
             peak.record(at(ms), bytes);

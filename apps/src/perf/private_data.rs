@@ -1,37 +1,37 @@
-//! The private data that says what a connection is for.
+//! Private data of a connection request: the role of the connection.
 
 use crate::perf::codec::{Reader, Writer};
 use crate::perf::control::{ControlError, MAGIC, VERSION};
 
-/// Bytes of the private data.
+/// Length of the private data in bytes.
 pub const PRIVATE_DATA_LEN: usize = 24;
 
-/// What a connection is for; travels in its private data.
+/// Role of a connection, carried in its private data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ConnRole {
     /// Role 0: carries the control exchange of a session. The numbers are those of its `Hello`;
-    /// the responder needs them before that to provide queues.
+    /// the responder needs them earlier to create its queues.
     Control {
-        /// Names the session.
+        /// Identifies the session.
         token: u32,
-        /// Data connections.
+        /// Number of data connections.
         qps: u32,
-        /// Requests outstanding per data connection.
+        /// Outstanding requests per data connection.
         tx_depth: u32,
         /// Receives per data connection.
         rx_depth: u32,
     },
     /// Role 1: a data connection.
     Data {
-        /// The session's.
+        /// Token of the session.
         token: u32,
-        /// From zero.
+        /// Index of the connection, from zero.
         index: u32,
     },
 }
 
 impl ConnRole {
-    /// The private data.
+    /// Returns the encoded private data.
     #[must_use]
     pub fn emit(self) -> Vec<u8> {
         let mut out = Writer(Vec::with_capacity(PRIVATE_DATA_LEN));
@@ -47,10 +47,10 @@ impl ConnRole {
         out.0
     }
 
-    /// Reads private data.
+    /// Parses private data.
     ///
     /// # Errors
-    /// [`ControlError`], for any bytes whatever.
+    /// [`ControlError`] for any malformed input.
     pub fn parse(bytes: &[u8]) -> Result<Self, ControlError> {
         let mut rest = Reader(bytes);
         rest.preamble()?;

@@ -1,4 +1,4 @@
-//! iwperf from its options to its exit status.
+//! Main program of iwperf.
 
 use std::fs::OpenOptions;
 use std::io::Write as _;
@@ -17,13 +17,13 @@ use crate::perf::report::{Measurement, Report, TestParams};
 use crate::perf::server::{QPS_MAX, Server};
 use crate::run_loop::{run, run_both, run_until_interrupted};
 
-/// Data connections that a server sets frames aside for; those beyond share them.
+/// Data connections with full windows for which a server's mempools are sized.
 const BUSY_QPS: u16 = 16;
 
-/// Does what the options say.
+/// Runs the subcommand.
 ///
 /// # Errors
-/// One line that says what to do.
+/// One line that names a remedy.
 pub fn program(options: &Options) -> anyhow::Result<()> {
     let client = |test, args: &ClientArgs| {
         let environment = Environment::collect(&args.device.dev);
@@ -70,7 +70,7 @@ pub fn program(options: &Options) -> anyhow::Result<()> {
     }
 }
 
-/// Measures, and writes the files that were asked for, whatever comes of it.
+/// Runs the measurement `work` and writes the requested files, also if it fails.
 fn run_and_report(
     mut environment: Environment,
     test: Test,
@@ -78,7 +78,7 @@ fn run_and_report(
     args: &TestArgs,
     work: impl FnOnce(&mut Environment, &mut Vec<Measurement>) -> anyhow::Result<()>,
 ) -> anyhow::Result<()> {
-    // A file that cannot be written is found out before the run, not after it.
+    // An unwritable file is detected before the run, not after it.
     for path in [&args.json, &args.hdr].into_iter().flatten() {
         OpenOptions::new()
             .append(true)
@@ -94,7 +94,7 @@ fn run_and_report(
             outcome = Err(anyhow::anyhow!("{errors} octets were not as they were sent"));
         }
     } else if results.iter().all(|result| result.errors == 0) {
-        // Nothing was measured at all: the record still names the test.
+        // No run has failed so far: record the failure with the test's name and size.
         let setting = test_params(test, device, args);
         let size = args.sizes(test).get(results.len()).copied().unwrap_or_default();
         results.push(Measurement { errors: 1, ..Measurement::new(&setting, size) });
@@ -122,7 +122,7 @@ fn test_params(test: Test, device: &DeviceArgs, args: &TestArgs) -> TestParams {
     }
 }
 
-/// Runs the client, and the server too if it is in this process.
+/// Runs the client, and also the server if `other` is its context in this process.
 fn measure(
     context: &Context,
     other: Option<&Context>,
@@ -162,7 +162,7 @@ fn measure(
     outcome.and(logged)
 }
 
-/// Prints; a reader that has gone away (`| head`) is no error.
+/// Prints to standard output; a closed pipe (`| head`) is no error.
 fn print_ignoring_errors(text: &str) {
     let mut out = std::io::stdout();
     let _ = out.write_all(text.as_bytes()).and_then(|()| out.flush());

@@ -1,4 +1,4 @@
-//! A bar on standard error while a long run goes on; nothing if that is no terminal.
+//! Progress bar on standard error during long runs; none if that is no terminal.
 
 use std::io::IsTerminal;
 use std::time::{Duration, Instant};
@@ -9,7 +9,7 @@ use crate::perf::control::Run;
 
 /// Runs shorter than this show no bar.
 const SHOW_AFTER: Duration = Duration::from_secs(1);
-/// Time between two looks of the bar: drawing one costs a system call.
+/// Redraw interval: drawing the bar costs a system call.
 const REDRAW_INTERVAL: Duration = Duration::from_millis(200);
 const BAR_LEN: u64 = 1000;
 
@@ -22,15 +22,15 @@ pub struct Progress {
 }
 
 impl Progress {
-    /// For a run that begins now.
+    /// Creates the progress bar of a run that begins at `now`.
     #[must_use]
     pub fn new(now: Instant) -> Self {
         let is_terminal = std::io::stderr().is_terminal();
         Self { is_terminal, bar: None, started: now, last_drawn: now }
     }
 
-    /// Shows how far the run is: `messages` of each data connection so far. Cheap if it was shown
-    /// less than 200 ms ago.
+    /// Shows the progress: `messages` of each data connection so far. Cheap if it was drawn less
+    /// than 200 ms ago.
     pub fn show(&mut self, now: Instant, run: &Run, messages: u64) {
         let elapsed = now - self.started;
         if !self.is_terminal || elapsed < SHOW_AFTER || now - self.last_drawn < REDRAW_INTERVAL {
@@ -51,7 +51,7 @@ impl Drop for Progress {
     }
 }
 
-/// What the other end is waited for, when that takes long.
+/// Spinner shown while the program waits for the peer for long.
 pub struct WaitSpinner {
     is_terminal: bool,
     bar: Option<ProgressBar>,
@@ -59,13 +59,13 @@ pub struct WaitSpinner {
 }
 
 impl WaitSpinner {
-    /// Begins to wait now.
+    /// Creates a spinner for a wait that begins at `now`.
     #[must_use]
     pub fn new(now: Instant) -> Self {
         Self { is_terminal: std::io::stderr().is_terminal(), bar: None, since: now }
     }
 
-    /// Shows what is waited for, if that has taken a while already.
+    /// Shows what the program waits for, if the wait is longer than a second.
     pub fn show(&mut self, now: Instant, what: &'static str) {
         if !self.is_terminal || now - self.since < SHOW_AFTER {
             return;
@@ -78,7 +78,7 @@ impl WaitSpinner {
         bar.set_message(format!("waiting for the other end: {what}"));
     }
 
-    /// The wait is over.
+    /// Removes the spinner and restarts the wait.
     pub fn clear(&mut self, now: Instant) {
         self.since = now;
         if let Some(bar) = self.bar.take() {
@@ -103,7 +103,7 @@ fn bar(size: u64) -> ProgressBar {
     bar
 }
 
-/// How much of the run is over, in [`BAR_LEN`].
+/// Returns the progress of the run, of [`BAR_LEN`].
 fn bar_position(run: &Run, elapsed: Duration, messages: u64) -> u64 {
     let (done, whole) = match run.iterations {
         0 => (elapsed.as_millis(), run.duration_ms),

@@ -1,4 +1,4 @@
-//! Results: perftest's columns for people, JSON for programs.
+//! Results: a table with perftest's columns, and JSON.
 
 use std::fs::File;
 use std::io::Write;
@@ -14,28 +14,28 @@ use crate::perf::options::{Test, Transfer};
 const RULE: &str =
     "---------------------------------------------------------------------------------------";
 
-/// What is the same for all results of one call.
+/// Parameters common to all results of one invocation.
 #[derive(Clone, Debug)]
 pub struct TestParams {
     /// The test.
     pub test: Test,
     /// Name of the device.
     pub device: String,
-    /// Queue pairs.
+    /// Number of queue pairs.
     pub qps: u16,
-    /// Requests outstanding per queue pair.
+    /// Outstanding requests per queue pair.
     pub tx_depth: u32,
-    /// Bytes of an IP packet.
+    /// MTU in bytes of IP packet.
     pub mtu: u16,
-    /// MPA's CRC was agreed.
+    /// MPA CRC negotiated.
     pub crc: bool,
-    /// MPA's markers were agreed, in one direction at least.
+    /// MPA markers negotiated, in at least one direction.
     pub markers: bool,
-    /// Who makes the TCP and IP checksums.
+    /// Computation of TCP and IP checksums: `none` or `software`.
     pub checksum: String,
-    /// Both ends are active.
+    /// Both sides are active.
     pub bidirectional: bool,
-    /// Every byte is checked.
+    /// Every byte is verified.
     pub verify: bool,
 }
 
@@ -48,27 +48,27 @@ pub struct Measurement {
     pub size_bytes: u64,
     /// Messages, over all queue pairs and both directions.
     pub iterations: u64,
-    /// Queue pairs.
+    /// Number of queue pairs.
     pub qps: u16,
-    /// Bytes of an IP packet.
+    /// MTU in bytes of IP packet.
     pub mtu: u16,
-    /// MPA's CRC was agreed.
+    /// MPA CRC negotiated.
     pub crc: bool,
-    /// Who makes the TCP and IP checksums.
+    /// Computation of TCP and IP checksums: `none` or `software`.
     pub checksum: String,
-    /// MPA's markers were agreed, in one direction at least.
+    /// MPA markers negotiated, in at least one direction.
     pub markers: bool,
     /// Seconds from the first request to the confirmation of the last byte.
     pub duration_s: f64,
-    /// Confirmed bytes, in gigabits (10^9) per second.
+    /// Bandwidth of confirmed bytes, in gigabits (10^9) per second.
     pub bw_gbit_s: f64,
-    /// Messages, in millions per second.
+    /// Message rate, in millions per second.
     pub msg_rate_mops: f64,
     /// Latencies in microseconds; `null` for bandwidth.
     pub lat_us: Option<Summary>,
-    /// Bytes compared with the pattern at their sink.
+    /// Bytes compared with the pattern at the Data Sink.
     pub bytes_verified: u64,
-    /// Bytes that were not as the pattern says, and runs that ended early.
+    /// Bytes that differ from the pattern, plus runs that ended early.
     pub errors: u64,
     /// Best window of at least 10 ms, in gigabits per second; 0 if the run was shorter.
     #[serde(skip)]
@@ -76,7 +76,7 @@ pub struct Measurement {
 }
 
 impl Measurement {
-    /// A result without figures yet.
+    /// Creates a result whose figures are still zero.
     #[must_use]
     pub fn new(setting: &TestParams, size: u64) -> Self {
         Self {
@@ -98,7 +98,7 @@ impl Measurement {
         }
     }
 
-    /// Fills in what follows from messages, bytes and time.
+    /// Sets the figures that follow from messages, bytes and time.
     #[expect(clippy::cast_precision_loss, reason = "figures are shown with few digits")]
     pub fn set_rates(&mut self, messages: u64, bytes: u64, nanoseconds: u64) {
         self.iterations = messages;
@@ -108,7 +108,7 @@ impl Measurement {
         self.msg_rate_mops = messages as f64 * 1e3 / nanoseconds;
     }
 
-    /// The line of the table.
+    /// Returns the line of the table.
     #[must_use]
     pub fn line(&self) -> String {
         let Self { size_bytes: size, iterations, .. } = self;
@@ -126,7 +126,7 @@ impl Measurement {
 }
 
 impl TestParams {
-    /// The parameter block and the head of the table.
+    /// Returns the parameter block and the heading of the table.
     #[must_use]
     pub fn heading(&self) -> String {
         let transfer = match self.test.transfer() {
@@ -159,26 +159,27 @@ impl TestParams {
         text + " Data ex. method : Sends of a control connection\n" + RULE + "\n" + columns
     }
 
-    /// The last line of the table.
+    /// Returns the last line of the table.
     #[must_use]
     pub const fn footer() -> &'static str {
         RULE
     }
 }
 
-/// The file of `--json`.
+/// Contents of the file of `--json`.
 #[derive(Debug, Serialize)]
 pub struct Report<'a> {
-    /// One for each run, also for one that failed.
+    /// One result for each run, also for one that failed.
     pub results: &'a [Measurement],
-    /// Where and how it was measured.
+    /// Environment of the measurement.
     pub environment: &'a Environment,
-    /// Why the call failed; `null` if it did not.
+    /// Error of the invocation; `null` if it succeeded.
     pub failure: Option<String>,
 }
 
 impl Report<'_> {
-    /// Writes the file; a reader never sees half of it.
+    /// Writes the file atomically: to a temporary file, which is then renamed. Special files are
+    /// written in place.
     ///
     /// # Errors
     /// If the file cannot be written.
@@ -188,7 +189,7 @@ impl Report<'_> {
     }
 }
 
-/// True for what is written in place: a pipe, `/dev/stdout`.
+/// True for special files, which are written in place: a pipe, `/dev/stdout`.
 fn is_special(path: &Path) -> bool {
     std::fs::metadata(path).is_ok_and(|meta| !meta.is_file())
 }

@@ -23,7 +23,7 @@ fn set_rates_computes_bandwidth_and_message_rate() {
     assert!((result.bw_gbit_s - 52.4288).abs() < 1e-9);
     assert!((result.msg_rate_mops - 0.1).abs() < 1e-9);
     assert!((result.duration_s - 0.01).abs() < 1e-9);
-    // A run too short for the clock gives large figures, never a division by zero.
+    // A run of zero nanoseconds gives large figures, not a division by zero.
     result.set_rates(1, 1, 0);
     assert!(result.bw_gbit_s.is_finite());
 }
@@ -85,7 +85,7 @@ fn columns_align_with_heading() {
         }
         let heading = setting.heading();
         let names = heading.lines().last().unwrap();
-        // "percentile[usec]" belongs to the name before it.
+        // "percentile[usec]" belongs to the preceding name.
         let starts = |line: &str| -> Vec<usize> {
             let mut starts = Vec::new();
             let mut gap = 2;

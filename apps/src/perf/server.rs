@@ -1,4 +1,4 @@
-//! The end that listens: serves one session after the other.
+//! The server of iwperf (responder): serves one session after another.
 
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -16,20 +16,20 @@ use crate::perf::session::{Session, advertise, completions_max, region_lens};
 use crate::perf::test_run::{SessionPoller, TestRun};
 use crate::run_loop::{IdleBackoff, Step, Task};
 
-/// Connection requests that may wait.
+/// Listen backlog: connection requests.
 const BACKLOG: usize = 64;
 /// Most data connections of a session.
 pub const QPS_MAX: u16 = 4096;
-/// Most requests, or receives, outstanding on a data connection.
+/// Most outstanding requests, or receives, of a data connection.
 const DEPTH_MAX: u32 = 16384;
-/// RDMA Reads at a time for clients whose revision of MPA does not say how many they want.
+/// IRD and ORD for clients whose MPA revision does not negotiate them.
 const IRD_DEFAULT: u16 = 16;
-/// A nap while memory is being prepared.
+/// Polling interval while memory is being allocated.
 const ALLOCATION_POLL_INTERVAL: Duration = Duration::from_micros(200);
-/// Ticks between looks for connection requests while a run goes on.
+/// Ticks between polls of the listener during a run.
 const TICKS_PER_LISTENER_POLL: u32 = 16;
 
-/// The end that listens.
+/// The server (responder).
 pub struct Server {
     context: Context,
     listener: Listener,
@@ -39,23 +39,23 @@ pub struct Server {
     allocate_regions: AllocateRegions,
     current: Option<ServerSession>,
     idle: IdleBackoff,
-    /// Called with one line for each session that ends: its test, or why it failed.
+    /// Called with one line for each session that ends: its test, or the reason of its failure.
     on_session: Box<dyn FnMut(&str) + Send>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
-    /// The initiator's wishes are awaited.
+    /// Awaiting the initiator's Hello.
     AwaitingHello,
-    /// Memory for them is being prepared.
+    /// Memory for the regions is being allocated.
     Allocating,
     /// Between runs.
     Idle,
-    /// A run is prepared, and begins soon.
+    /// A run is prepared; awaiting Go.
     Prepared,
-    /// A run goes on.
+    /// A run is in progress.
     Running,
-    /// The initiator has said good-bye.
+    /// Bye was received at this time; awaiting the initiator's disconnection.
     Closing(Instant),
 }
 
@@ -71,11 +71,11 @@ struct ServerSession {
     reads: IrdOrdArgs,
     ticks_until_listener_poll: u32,
     allocate_regions: AllocateRegions,
-    /// What prepares the memory, on a thread of its own so that this end stays alive meanwhile.
+    /// Allocates the memory, on a thread of its own so that connections stay alive meanwhile.
     allocation: Option<JoinHandle<anyhow::Result<[Buffer; 2]>>>,
 }
 
-/// Gets memory for the regions `tx` and `rx`.
+/// Allocates memory for the regions `tx` and `rx`.
 type AllocateRegions = fn(&Context, [usize; 2]) -> anyhow::Result<[Buffer; 2]>;
 
 fn allocate_regions(context: &Context, [tx, rx]: [usize; 2]) -> anyhow::Result<[Buffer; 2]> {
@@ -83,7 +83,7 @@ fn allocate_regions(context: &Context, [tx, rx]: [usize; 2]) -> anyhow::Result<[
 }
 
 impl Server {
-    /// Listens on `port`. With `once` the machine finishes with the first session.
+    /// Starts to listen on `port`. With `once` the task finishes after the first session.
     ///
     /// # Errors
     /// If the port is in use.
@@ -110,7 +110,7 @@ impl Server {
         })
     }
 
-    /// Takes connection requests; refuses what does not belong to the session.
+    /// Accepts connection requests; rejects those that do not belong to the session.
     fn poll_listener(&mut self) {
         while let Some(request) = self.listener.poll() {
             let purpose = ConnRole::parse(&request.offer().private_data);
@@ -137,7 +137,7 @@ impl Server {
                 (Err(error), _) => Err((request, error.to_string())),
             };
             if let Err((request, reason)) = refused {
-                // The peer may have gone meanwhile, which is no error here.
+                // The peer may have disconnected meanwhile, which is no error here.
                 let _ = request.reject(reason.as_bytes());
             }
         }
@@ -167,7 +167,7 @@ impl Task for Server {
             }
             Err(error) => {
                 let _ = serving.session.send_control(Message::Failure(format!("{error:#}")));
-                // It leaves in a pass; what is posted and has not left is flushed by the end.
+                // One poll sends it; requests still posted at the disconnect would be flushed.
                 self.context.drive();
                 serving.session.disconnect();
                 self.current = None;
@@ -181,7 +181,7 @@ impl Task for Server {
     }
 }
 
-/// What a control connection's private data ask for.
+/// Session request in the private data of a control connection.
 struct SessionRequest {
     token: u32,
     qps: u32,
@@ -189,7 +189,8 @@ struct SessionRequest {
     rx_depth: u32,
 }
 
-/// What a connection is accepted with: as many RDMA Reads as its initiator says, if it does.
+/// Returns the parameters to accept a connection with. IRD and ORD are the larger of those the
+/// initiator offers, if it does, unless overridden by `reads`.
 fn accept_param(offer: &ConnInfo, crc: bool, reads: IrdOrdArgs) -> anyhow::Result<ConnParam> {
     let asked = offer.ird.max(offer.ord);
     let asked = if asked == 0 { IRD_DEFAULT } else { asked };
@@ -213,7 +214,7 @@ impl ServerSession {
             Ok(serving) => {
                 let offer = request.offer();
                 if let Ok(param) = accept_param(offer, offer.crc, reads) {
-                    // A peer that has gone meanwhile is noticed by the watch.
+                    // If the peer has disconnected meanwhile, the watchdog expires.
                     let _ = request.accept(&serving.session.control.qp, param);
                 }
                 Ok(serving)
@@ -235,7 +236,7 @@ impl ServerSession {
         let qps = u16::try_from(qps)?;
         let end = Endpoint::new(context, completions_max(qps, tx_depth, rx_depth))?;
         let control = Session::control_channel(&end, qps)?;
-        // The regions come with the wishes; until then there is nothing to reach.
+        // The regions are allocated after Hello; until then they are minimal.
         let nothing = Region::default();
         let hello = Hello {
             test: Test::WriteBw,
@@ -295,7 +296,7 @@ impl ServerSession {
         }
         let offer = request.offer();
         if let Ok(param) = accept_param(offer, hello.has(FLAG_CRC), self.reads) {
-            // A peer that has gone meanwhile is noticed by the watch.
+            // If the peer has disconnected meanwhile, the watchdog expires.
             let _ = request.accept(qp, param);
         }
         Ok(())
@@ -304,7 +305,7 @@ impl ServerSession {
     fn step(&mut self) -> anyhow::Result<Step> {
         let is_tick = self.poller.tick();
         if let State::Closing(since) = self.state {
-            // Flushed receives complete with an error now: expected.
+            // Flushed receives complete with an error now, as expected.
             let _ = self.poller.poll(&mut self.session, None);
             let overdue = self.poller.now() - since > crate::endpoint::CLOSE_TIMEOUT;
             if overdue {
@@ -369,7 +370,7 @@ impl ServerSession {
                 self.test_run = Some(TestRun::prepare(&mut self.session, run, Instant::now())?);
                 self.run = Some(run);
                 self.session.send_control(Message::Ready)?;
-                // An active half begins with the word; a passive one may be needed before it.
+                // An active half starts at Go; a passive one may receive messages before it.
                 self.state = State::Prepared;
                 Ok(())
             }
@@ -381,7 +382,7 @@ impl ServerSession {
                 Ok(())
             }
             (State::Idle, Message::Bye) => {
-                // The initiator disconnects when it has the answer.
+                // The initiator disconnects when it has received the reply.
                 self.state = State::Closing(self.poller.now());
                 self.session.send_control(Message::Bye)
             }
@@ -419,10 +420,10 @@ impl ServerSession {
         Ok(())
     }
 
-    /// Answers the wishes once there is memory.
+    /// Sends Welcome once the memory is allocated.
     fn poll_allocation(&mut self) -> anyhow::Result<()> {
         let Some(provider) = self.allocation.take_if(|provider| provider.is_finished()) else {
-            // It has the core, if there is only one.
+            // Leaves the core to the allocating thread, if there is only one.
             std::thread::sleep(ALLOCATION_POLL_INTERVAL);
             return Ok(());
         };

@@ -9,12 +9,12 @@ use crate::perf::options::{Command, Options, PORT};
 use crate::perf::report::{Measurement, TestParams};
 use crate::run_loop::{Step, Task};
 
-/// How long the memory takes, against the patience of the other end.
+/// Duration of the allocation, longer than the peer's timeout.
 const ALLOCATION_TIME: Duration = Duration::from_millis(3500);
 const TIMEOUT: Duration = Duration::from_millis(2500);
 
-/// A session over a pair of rings with a server that gets its memory like this; what became of the
-/// client, and bytes that were wrong.
+/// Runs a session over a pair of rings with a server that allocates its memory with `provide`.
+/// Returns the client's outcome and the number of wrong bytes.
 fn session(provide: AllocateRegions) -> anyhow::Result<u64> {
     let line = "iwperf loop write-bw -n 10 --verify --timeout 2.5";
     let Command::Loop { test, device, test_args } =

@@ -1,4 +1,4 @@
-//! One end's side of a session: the control channel, the data connections, the two regions.
+//! One side of a session: the control channel, the data connections, the two regions.
 
 use std::borrow::Cow;
 use std::time::{Duration, Instant};
@@ -17,45 +17,45 @@ use crate::perf::options::{Test, Transfer};
 pub const KIND_MESSAGE: u8 = WrId::FIRST_APP_KIND;
 /// Kind of a receive on a data connection.
 pub const KIND_RECV: u8 = WrId::FIRST_APP_KIND + 1;
-/// Kind of the Read that confirms the Writes before it.
+/// Kind of the RDMA Read that confirms the preceding Writes.
 pub const KIND_CONFIRM: u8 = WrId::FIRST_APP_KIND + 2;
 
-/// Time between signs of life.
+/// Interval of Alive messages.
 const ALIVE_INTERVAL: Duration = Duration::from_secs(1);
-/// Bytes of that Read.
+/// Bytes of the confirming Read.
 const CONFIRM_LEN: u32 = 8;
 
-/// One end's side of a session.
+/// One side of a session.
 pub struct Session {
-    /// The end.
+    /// The local endpoint.
     pub end: Endpoint,
     /// The control channel.
     pub control: MessageChannel,
     /// The data connections, in order of their index.
     pub data: Vec<Qp>,
-    /// Messages are built here; the other end's RDMA Reads fetch them here.
+    /// Region in which messages are built, and from which the peer's RDMA Reads fetch them.
     pub tx: Mr,
-    /// Messages arrive here.
+    /// Region in which messages arrive.
     pub rx: Mr,
-    /// The other end's regions.
+    /// The peer's regions.
     pub peer: Welcome,
-    /// What was agreed.
+    /// Parameters of the session.
     pub hello: Hello,
-    /// This end connected; the other one listens.
+    /// True at the initiator, false at the responder.
     pub initiator: bool,
-    /// The run that goes on, or the last one.
+    /// Number of the current or last run.
     pub run_number: u32,
-    /// When this end last said that it is there.
+    /// Time of the last Alive message sent.
     pub last_alive_sent: Instant,
 }
 
-/// Control messages that each end can take at a time.
+/// Returns the depth of the control channel's queues on each side.
 #[must_use]
 pub const fn control_depth(qps: u16) -> u32 {
     32 + 24 * qps as u32
 }
 
-/// Completions that a session's queue must hold.
+/// Returns the capacity of a session's completion queue.
 #[must_use]
 pub fn completions_max(qps: u16, tx_depth: u32, rx_depth: u32) -> usize {
     let depth = send_depth(tx_depth, rx_depth) + usize::try_from(rx_depth).unwrap_or(0);
@@ -63,16 +63,16 @@ pub fn completions_max(qps: u16, tx_depth: u32, rx_depth: u32) -> usize {
     usize::from(qps) * depth + 2 * control + 16
 }
 
-/// Requests of a data connection's send queue: a Write and an empty Send for each message, the
-/// empty Sends that use up receives at the end of a run, the confirming Read.
+/// Returns the depth of a data connection's send queue: a Write and an empty Send per message, the
+/// empty Sends that consume receives at the end of a run, the confirming Read.
 fn send_depth(tx_depth: u32, rx_depth: u32) -> usize {
     usize::try_from(2 * tx_depth + rx_depth + 8).unwrap_or(usize::MAX)
 }
 
-/// Bytes of the two regions of an end, `tx` and `rx`. One that the test does not use is small.
+/// Returns the lengths of the local regions `tx` and `rx`. One that the test does not use is small.
 ///
 /// # Errors
-/// If they are more than this machine can count.
+/// If a length exceeds `usize`.
 pub fn region_lens(hello: &Hello, initiator: bool) -> anyhow::Result<[usize; 2]> {
     let whole = usize::try_from(hello.span * u64::from(hello.qps))?;
     let both = hello.test.is_latency() || hello.has(FLAG_BIDIRECTIONAL);
@@ -82,28 +82,28 @@ pub fn region_lens(hello: &Hello, initiator: bool) -> anyhow::Result<[usize; 2]>
     Ok([uses_tx, uses_rx].map(|used| if used { whole } else { 64 }))
 }
 
-/// A region as the other end is told of it.
+/// Returns the advertisement of a region.
 #[must_use]
 pub fn advertise(mr: &Mr) -> Region {
     Region { addr: mr.addr(), len: mr.len() as u64, rkey: mr.rkey() }
 }
 
-/// Bytes of a word in memory that are not those of `expected`.
+/// Returns how many bytes of a word in memory differ from `expected`.
 fn mismatches(word: [u8; 8], expected: u64) -> u64 {
     word.iter().zip(expected.to_ne_bytes()).map(|(byte, right)| u64::from(*byte != right)).sum()
 }
 
 impl Session {
-    /// A queue pair for a data connection of `hello`.
+    /// Creates a queue pair for a data connection of `hello`.
     ///
     /// # Errors
-    /// If the stack has no room for one.
+    /// If the limit of queue pairs is reached.
     pub fn create_data_qp(end: &Endpoint, hello: &Hello) -> anyhow::Result<Qp> {
         let receives = usize::try_from(hello.rx_depth)?.max(1);
         end.create_qp(send_depth(hello.tx_depth, hello.rx_depth), receives)
     }
 
-    /// A control channel for a session of `qps` data connections.
+    /// Creates the control channel of a session with `qps` data connections.
     ///
     /// # Errors
     /// If there is no memory.
@@ -111,25 +111,25 @@ impl Session {
         MessageChannel::new(end, control_depth(qps), u32::try_from(RECEIVE_LEN)?)
     }
 
-    /// The test.
+    /// Returns the test.
     #[must_use]
     pub const fn test(&self) -> Test {
         self.hello.test
     }
 
-    /// Messages are verified.
+    /// True if messages are verified.
     #[must_use]
     pub const fn verify(&self) -> bool {
         self.hello.has(FLAG_VERIFY)
     }
 
-    /// RDMA Writes have immediate data.
+    /// True if RDMA Writes carry immediate data.
     #[must_use]
     pub const fn uses_immediate(&self) -> bool {
         self.hello.has(FLAG_IMMEDIATE)
     }
 
-    /// Each Write is followed by an empty Send, by which the sink learns of it.
+    /// True if each Write is followed by an empty Send that notifies the Data Sink.
     #[must_use]
     pub fn sends_notification(&self) -> bool {
         self.test().transfer() == Transfer::Write && self.verify() && !self.uses_immediate()
@@ -143,7 +143,7 @@ impl Session {
         self.control.send(&ControlFrame { run: self.run_number, message }.emit())
     }
 
-    /// Says now and then that this end is still there.
+    /// Sends an Alive message once per interval.
     ///
     /// # Errors
     /// If the control connection is down.
@@ -155,8 +155,8 @@ impl Session {
         Ok(())
     }
 
-    /// To be called now and then by whatever takes long, so that the connections stay alive and
-    /// the other end knows.
+    /// Polls the shard and sends Alive messages. To be called repeatedly during long operations, so
+    /// that the connections stay alive and the peer does not time out.
     ///
     /// # Errors
     /// If the control connection is down.
@@ -165,37 +165,37 @@ impl Session {
         self.send_alive_if_due(Instant::now())
     }
 
-    /// Stream number of messages that one end builds for data connection `qp`.
+    /// Returns the stream number of messages that one side builds for data connection `qp`.
     #[must_use]
     pub const fn stream(&self, qp: u16, built_here: bool) -> u32 {
         let qp = qp as u32;
         qp * 2 + (self.initiator != built_here) as u32
     }
 
-    /// Where message `number` of data connection `qp` lies in a region, in bytes.
+    /// Returns the offset of message `number` of data connection `qp` in a region, in bytes.
     #[must_use]
     pub fn offset(&self, run: &Run, qp: u16, number: u64) -> u64 {
         u64::from(qp) * self.hello.span + number % u64::from(run.slots) * run.stride
     }
 
-    /// `wr_id` of a request of the present run.
+    /// Returns the `wr_id` of a request of the current run.
     #[must_use]
     #[expect(clippy::cast_possible_truncation, reason = "the fields are modulo their width")]
     pub const fn wr_id(&self, kind: u8, qp: u16, number: u64) -> u64 {
         WrId { kind, run: self.run_number as u8, index: qp, number: number as u32 }.pack()
     }
 
-    /// True if a completion belongs to the present run.
+    /// True if a completion belongs to the current run.
     #[must_use]
     #[expect(clippy::cast_possible_truncation, reason = "the field is modulo its width")]
     pub const fn is_current(&self, id: WrId) -> bool {
         id.run == self.run_number as u8
     }
 
-    /// Refuses a completion that is no success.
+    /// Checks the status of a completion on a data connection.
     ///
     /// # Errors
-    /// Says why the connection ended, or what failed.
+    /// The reason why the connection ended, or the failure.
     pub fn check(&self, id: WrId, wc: &Wc) -> anyhow::Result<()> {
         let qp = self.data.get(usize::from(id.index)).context("a completion of no connection")?;
         check_wc(wc, qp)
@@ -204,7 +204,7 @@ impl Session {
     /// Posts to a data connection; `false` if the queue is full.
     ///
     /// # Errors
-    /// If the connection is down or refuses the request.
+    /// If the connection is down or rejects the request.
     #[inline]
     pub fn post(
         &self,
@@ -224,11 +224,11 @@ impl Session {
         }
     }
 
-    /// Posts requests to a data connection with one bell for all of them; returns how many found
-    /// room.
+    /// Posts requests to a data connection with one doorbell for all of them; returns how many fit
+    /// into the send queue.
     ///
     /// # Errors
-    /// If the connection is down or refuses a request.
+    /// If the connection is down or rejects a request.
     #[inline]
     pub fn post_batch(&self, qp: u16, wrs: impl Iterator<Item = SendWr>) -> anyhow::Result<u64> {
         let queue = &self.data[usize::from(qp)];
@@ -259,8 +259,8 @@ impl Session {
         posted.context("cannot post a receive")
     }
 
-    /// The operation that moves message `number`: from this end's `tx` to the other end's `rx`,
-    /// or by RDMA Read from the other end's `tx` to this end's `rx`.
+    /// Returns the operation that transfers message `number`: from the local `tx` to the peer's
+    /// `rx`, or by RDMA Read from the peer's `tx` to the local `rx`.
     ///
     /// # Panics
     /// Never for sizes that were checked: messages are at most 1 GiB.
@@ -284,7 +284,7 @@ impl Session {
                 op: self.atomic_op(number),
                 sink: sge_at(&self.rx, offset, size),
                 rkey: self.peer.tx.rkey,
-                // One word for all of the connection's operations.
+                // One word for all operations of the connection.
                 remote: self.peer.tx.addr + self.offset(run, qp, 0),
             },
             Transfer::Read => Operation::Read {
@@ -300,7 +300,8 @@ impl Session {
         }
     }
 
-    /// Operation `number` on a word, which is `number` before it and 1 more afterwards.
+    /// Returns atomic operation `number` on a word, which is `number` before it and `number + 1`
+    /// afterwards.
     const fn atomic_op(&self, number: u64) -> AtomicOp {
         if self.hello.has(FLAG_CMP_SWAP) {
             AtomicOp::cmp_swap(number, number + 1)
@@ -309,7 +310,8 @@ impl Session {
         }
     }
 
-    /// Bytes that are wrong in what atomic operation `number` of data connection `qp` fetched.
+    /// Returns how many bytes fetched by atomic operation `number` of data connection `qp` are
+    /// wrong.
     #[must_use]
     pub fn check_atomic_result(&self, run: &Run, qp: u16, number: u64) -> u64 {
         let mut word = [0; 8];
@@ -318,7 +320,8 @@ impl Session {
         mismatches(word, number)
     }
 
-    /// Bytes that are wrong in the sum of all connections' words after `count` operations.
+    /// Returns how many bytes of the sum of all connections' words are wrong after `count`
+    /// operations.
     #[must_use]
     pub fn check_atomic_sum(&self, run: &Run, count: u64) -> u64 {
         let word = |qp| {
@@ -329,15 +332,17 @@ impl Session {
         mismatches(sum.to_ne_bytes(), count)
     }
 
-    /// A Send without bytes: says that the message before it is complete, or uses up a receive.
+    /// Returns a zero-length Send: notifies that the preceding message is complete, or consumes a
+    /// receive.
     #[must_use]
     pub const fn empty_send() -> Operation {
         Operation::Send { payload: Payload::empty(), solicited: false, invalidate: None }
     }
 
-    /// A Read that says by its answer that the Writes of data connection `qp` before it have been
-    /// placed. What it brings lands where these were built, which is of no use any more. It asks
-    /// for some bytes, because siw answers one for none with bytes of its last request.
+    /// Returns an RDMA Read whose completion confirms that the preceding Writes of data connection
+    /// `qp` have been placed. Its sink is the memory in which these were built, which is no longer
+    /// used. It is not zero-length, because siw responds to a zero-length Read with bytes of its
+    /// last request.
     #[must_use]
     pub fn confirming_read(&self, qp: u16) -> Operation {
         Operation::Read {
@@ -347,21 +352,21 @@ impl Session {
         }
     }
 
-    /// Why a connection of the session ended, if one did.
+    /// Returns the reason why a connection of the session ended, if one did.
     #[must_use]
     pub fn end_reason(&self) -> Option<Cow<'static, str>> {
         core::iter::once(&self.control.qp).chain(&self.data).find_map(end_reason)
     }
 
-    /// Ends all connections, after what was posted has been sent.
+    /// Closes all connections gracefully: posted requests are sent first.
     pub fn disconnect(&self) {
         for qp in self.data.iter().chain(core::iter::once(&self.control.qp)) {
-            // One that is down already is no error here.
+            // A connection that is down already is no error here.
             let _ = qp.disconnect();
         }
     }
 
-    /// True when all connections are down.
+    /// True if all connections are down.
     #[must_use]
     pub fn is_down(&self) -> bool {
         let down = |qp: &Qp| qp.state() == ferrowarp::QpState::Error;

@@ -1,5 +1,5 @@
-//! One run at one end, whatever the test: completions and control messages go in, requests and
-//! control messages come out.
+//! One run on one side, for every test: input are completions and control messages, output are
+//! requests and control messages.
 
 use std::collections::VecDeque;
 use std::time::Instant;
@@ -15,28 +15,28 @@ use crate::perf::latency_stats::Latencies;
 use crate::perf::passive::Passive;
 use crate::perf::session::{KIND_RECV, Session};
 
-/// Steps between readings of the clock.
+/// Steps between two clock reads.
 const STEPS_PER_CLOCK_READ: u32 = 16;
 
 /// A run.
 pub enum TestRun {
-    /// Bandwidth: what this end posts, and what it takes.
+    /// Bandwidth.
     Bandwidth {
-        /// The active half; there once the run has begun.
+        /// Active half, which posts messages; present once the run has begun.
         active: Option<Active>,
-        /// The passive half.
+        /// Passive half, which receives messages.
         passive: Option<Passive>,
-        /// This end has an active half.
+        /// This side has an active half.
         is_active: bool,
     },
-    /// Latency, the end that begins.
+    /// Latency, initiator of the ping-pong.
     Ping(Pinger),
-    /// Latency, the end that answers.
+    /// Latency, responder of the ping-pong.
     Pong(Ponger),
 }
 
 impl TestRun {
-    /// Prepares this end for a run.
+    /// Prepares this side for a run.
     ///
     /// # Errors
     /// If a connection is down.
@@ -57,7 +57,7 @@ impl TestRun {
         })
     }
 
-    /// The run begins.
+    /// Starts the run.
     pub fn start(&mut self, session: &Session, run: Run, now: Instant) {
         match self {
             Self::Bandwidth { active, is_active: true, .. } => {
@@ -68,10 +68,10 @@ impl TestRun {
         }
     }
 
-    /// Takes note of a completion on a data connection.
+    /// Handles a completion on a data connection.
     ///
     /// # Errors
-    /// If a connection is down, or a message is none of those agreed on.
+    /// If a connection is down, or a message is unexpected.
     #[inline]
     pub fn on_completion(
         &mut self,
@@ -98,10 +98,10 @@ impl TestRun {
         }
     }
 
-    /// Takes note of a control message of a run.
+    /// Handles a control message of a run.
     ///
     /// # Errors
-    /// If it comes out of turn.
+    /// If it is unexpected.
     pub fn on_message(&mut self, session: &mut Session, message: &Message) -> anyhow::Result<()> {
         match message {
             Message::Consumed { qp, count } | Message::Refilled { qp, count } => {
@@ -125,7 +125,8 @@ impl TestRun {
         }
     }
 
-    /// `Consumed` from a reading end asks for new messages; all other credits let this end go on.
+    /// Handles a credit. `Consumed` of an RDMA Read test makes this side refill slots; all other
+    /// credits allow this side to post more messages.
     fn on_credit(
         &mut self,
         session: &mut Session,
@@ -148,7 +149,7 @@ impl TestRun {
         }
     }
 
-    /// Posts and says what is due.
+    /// Posts the requests and sends the control messages that are due.
     ///
     /// # Errors
     /// If a connection is down.
@@ -169,7 +170,7 @@ impl TestRun {
         }
     }
 
-    /// True when this end's part of the run is over.
+    /// True if this side's part of the run is finished.
     #[must_use]
     pub fn is_finished(&self) -> bool {
         match self {
@@ -182,7 +183,7 @@ impl TestRun {
         }
     }
 
-    /// What this end did as the active one, with the checks of both halves.
+    /// Returns the counts of the active half, with the verification counts of both halves.
     #[must_use]
     pub fn tally(&self) -> Tally {
         match self {
@@ -202,7 +203,7 @@ impl TestRun {
         }
     }
 
-    /// Messages of the connection that is furthest behind.
+    /// Returns the messages completed on the slowest connection.
     #[must_use]
     pub fn progress(&self) -> u64 {
         match self {
@@ -212,7 +213,7 @@ impl TestRun {
         }
     }
 
-    /// Highest rate of a stretch.
+    /// Returns the peak rate of a bandwidth run, in gigabits per second.
     #[must_use]
     pub fn peak_gbit_s(&self) -> f64 {
         match self {
@@ -221,7 +222,7 @@ impl TestRun {
         }
     }
 
-    /// The latencies, at the end that measures them.
+    /// Returns the latencies, on the side that measures them.
     #[must_use]
     pub const fn latencies(&self) -> Option<&Latencies> {
         match self {
@@ -231,7 +232,7 @@ impl TestRun {
     }
 }
 
-/// What the ends of a session do at each step.
+/// Polling common to both sides of a session: completions, control messages, clock.
 pub struct SessionPoller {
     batch: Vec<Wc>,
     rx_frames: VecDeque<ControlFrame>,
@@ -242,7 +243,7 @@ pub struct SessionPoller {
 }
 
 impl SessionPoller {
-    /// For a session that begins.
+    /// Creates the poller of a new session.
     #[must_use]
     pub fn new() -> Self {
         let now = Instant::now();
@@ -255,13 +256,14 @@ impl SessionPoller {
         }
     }
 
-    /// The clock, at most some steps old.
+    /// Returns the time of the last clock read, at most 16 steps ago.
     #[must_use]
     pub const fn now(&self) -> Instant {
         self.now
     }
 
-    /// True at the steps at which the clock is read: for what need not be done at each.
+    /// Counts a step. True if the clock was read: then work that need not be done at each step is
+    /// due.
     #[inline]
     pub fn tick(&mut self) -> bool {
         if self.steps_until_clock == 0 {
@@ -274,7 +276,7 @@ impl SessionPoller {
         }
     }
 
-    /// Handles the completions that are there. Control messages wait for
+    /// Polls for completions and handles them. Control messages are queued for
     /// [`next_frame`](Self::next_frame).
     ///
     /// # Errors
@@ -286,7 +288,7 @@ impl SessionPoller {
         work: Option<&mut TestRun>,
     ) -> anyhow::Result<()> {
         let Err(error) = self.poll_completions(session, work) else { return Ok(()) };
-        // Why the other end has gone, if it said so before it went.
+        // The peer's reason, if it sent Failure before it closed.
         let failure = self.rx_frames.drain(..).find_map(|frame| match frame.message {
             Message::Failure(text) => Some(text),
             _ => None,
@@ -325,10 +327,10 @@ impl SessionPoller {
         Ok(())
     }
 
-    /// The next control message. A failure of the other end becomes one of this end.
+    /// Returns the next control message.
     ///
     /// # Errors
-    /// If the other end said that it failed.
+    /// If it is the peer's Failure.
     #[inline]
     pub fn next_frame(&mut self) -> anyhow::Result<Option<ControlFrame>> {
         match self.rx_frames.pop_front() {
