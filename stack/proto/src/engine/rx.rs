@@ -229,6 +229,8 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
     }
 
     /// Deframes bytes of a stream in full operation and hands each ULPDU to its queue pair.
+    // Inlined always: `bytes` then need not pass through memory.
+    #[inline(always)]
     fn process_fpdus(&mut self, now: Instant, index: u32, mut bytes: StreamBytes<'_>) {
         let Self { connections, fpdu_pool: pool, verbs, overrun_cqs: overrun, .. } = self;
         let Some(conn) = connections.get_mut(index) else { return };
