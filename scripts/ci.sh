@@ -9,6 +9,7 @@
 #   doc      documentation, warnings denied
 #   device   the stack over tap and memif, and the programs (root for all of it)
 #   interop  the stack against Linux's siw in a guest, the small matrix (root and QEMU)
+#   counts   instructions of the protocol core against bench/instructions.tsv (valgrind)
 #   loom     the lock-free rings under loom
 #   fuzz     the fuzz targets, FERROWARP_FUZZ_SECONDS (5) each
 #   quick    the tests that need nothing but the protocol crate: for daily work
@@ -87,6 +88,10 @@ interop)
     [ "$status" -ne 77 ] || skip "no guest: what it needs is absent and could not be installed"
     [ "$status" -eq 0 ] || exit "$status"
     scripts/interop --quick
+    ;;
+counts)
+    command -v valgrind >/dev/null || skip "no valgrind; apt-get install valgrind"
+    bench/instructions --check bench/instructions.tsv
     ;;
 loom)
     has_dpdk || skip "no libdpdk; apt-get install libdpdk-dev"

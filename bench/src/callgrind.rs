@@ -92,7 +92,7 @@ impl Profile {
 }
 
 /// Instructions per message; fields as in [`Profile`].
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct Cost {
     /// Everything.
     pub total: f64,

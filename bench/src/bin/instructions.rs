@@ -18,6 +18,15 @@ struct Options {
     /// Messages, in percent of what a workload does by default
     #[arg(long, default_value_t = 100, value_parser = clap::value_parser!(u64).range(1..))]
     percent: u64,
+    /// Table to compare the protocol core with; exit status 1 if a count rose by more than --rise
+    #[arg(long, value_name = "TABLE", conflicts_with = "percent")]
+    check: Option<PathBuf>,
+    /// Percent by which a count may exceed that of the table
+    #[arg(long, default_value_t = 3.0, value_name = "PERCENT", requires = "check")]
+    rise: f64,
+    /// Table to write the counts of the protocol core to
+    #[arg(long, value_name = "TABLE", conflicts_with = "percent")]
+    write: Option<PathBuf>,
 }
 
 /// What is run, and what a column of the table is named.
@@ -79,8 +88,54 @@ fn main() -> Result<()> {
     if options.keep.is_none() {
         fs::remove_dir_all(&scratch)?;
     }
-    print_table(&costs?);
+    let costs = costs?;
+    print_table(&costs);
+    if let Some(file) = &options.write {
+        fs::write(file, core_table(&costs))
+            .with_context(|| format!("cannot write {}", file.display()))?;
+    }
+    if let Some(file) = &options.check {
+        let table =
+            fs::read_to_string(file).with_context(|| format!("cannot read {}", file.display()))?;
+        let rises = rises(&table, &costs, options.rise)?;
+        ensure!(
+            rises.is_empty(),
+            "more instructions than in {}:\n{}\nif that is meant, bench/instructions --write {}",
+            file.display(),
+            rises.join("\n"),
+            file.display()
+        );
+    }
     Ok(())
+}
+
+/// The counts of the protocol core, both ends, one line for each case.
+fn core_table(costs: &[Cost]) -> String {
+    let mut table = "# Instructions of the protocol core, both ends, per segment or per Write. \
+                     Written by bench/instructions --write.\n"
+        .to_owned();
+    for (case, cost) in CASES.iter().zip(costs) {
+        table += &format!("{}\t{:.0}\n", case.name, cost.core());
+    }
+    table
+}
+
+/// The cases whose core takes over `percent` more than `table` says.
+fn rises(table: &str, costs: &[Cost], percent: f64) -> Result<Vec<String>> {
+    let mut found = Vec::new();
+    for (case, cost) in CASES.iter().zip(costs) {
+        let recorded =
+            table.lines().find_map(|line| line.strip_prefix(case.name)?.strip_prefix('\t'));
+        let recorded = recorded.with_context(|| format!("the table has no line {}", case.name))?;
+        let recorded: f64 =
+            recorded.parse().with_context(|| format!("{}: {recorded}", case.name))?;
+        let rise = (cost.core() / recorded - 1.0) * 100.0;
+        println!("{}: {:.0}, recorded {recorded:.0}, {rise:+.1} %", case.name, cost.core());
+        if rise > percent {
+            found.push(format!("{}: {:.0}, recorded {recorded:.0}", case.name, cost.core()));
+        }
+    }
+    Ok(found)
 }
 
 fn cost(program: &Path, case: &Case, file: &Path, percent: u64) -> Result<Cost> {
@@ -136,4 +191,23 @@ fn row(name: &str, costs: &[Cost], value: impl Fn(&Cost) -> f64) {
         print!(" {:.0} |", value(cost));
     }
     println!();
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rise_above_the_limit_is_found() {
+        let costs = vec![Cost::default(); CASES.len()];
+        let recorded: String = CASES.iter().map(|case| format!("{}\t100\n", case.name)).collect();
+        assert!(rises(&recorded, &costs, 3.0).unwrap().is_empty());
+        let table = |count: f64| recorded.replace("\t100", &format!("\t{count}"));
+        let mut above = costs;
+        above[2].total = 104.0;
+        let found = rises(&table(100.0), &above, 3.0).unwrap();
+        assert_eq!(found, ["64 KiB, MTU 9000: 104, recorded 100"]);
+        assert!(rises(&table(101.0), &above, 3.0).unwrap().is_empty());
+        assert!(rises("", &above, 3.0).is_err());
+    }
 }
