@@ -217,7 +217,10 @@ fn item_at(lines: &[&str], target: usize) -> String {
         }
         // An item that ends on its line is no home to others.
         let is_whole = line.ends_with([';', '}']) || line.trim_start().starts_with("//");
-        if indent(line) < depth
+        if indent(line) < depth && line.ends_with("! {") {
+            // The items in a macro's braces belong to what the macro stands in.
+            depth = indent(line);
+        } else if indent(line) < depth
             && !is_whole
             && let Some(outer) = item_head(line)
         {
@@ -268,6 +271,9 @@ impl Clone for Other {
 }
 
 mod tests {
+    fn helper() {
+    }
+
     proptest! {
         @-test: MPA-006
         #[test]
