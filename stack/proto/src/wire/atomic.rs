@@ -1,84 +1,85 @@
 //! Headers of the messages that RFC 7306 adds to RDMAP: Atomic Request and Atomic Response
 //! (section 4), Immediate Data (section 5).
 //!
-//! All of them are untagged and fit one DDP segment: header and nothing else.
+//! All of them are untagged and fit one DDP segment. Nothing follows the header or the data.
 
 use zerocopy::byteorder::big_endian::{U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
-/// Bytes of the Atomic Request header, after the untagged DDP header.
+/// Length of the Atomic Request header, which follows the untagged DDP header, in bytes.
 pub const ATOMIC_REQUEST_LEN: usize = 52;
-/// Bytes of the Atomic Response header, after the untagged DDP header.
+/// Length of the Atomic Response header, which follows the untagged DDP header, in bytes.
 pub const ATOMIC_RESPONSE_LEN: usize = 12;
-/// Bytes of immediate data, after the untagged DDP header.
+/// Length of Immediate Data, which follows the untagged DDP header, in bytes.
 pub const IMMEDIATE_LEN: usize = 8;
 
-/// Queue of Atomic Responses. Atomic Requests share the queue of RDMA Read Requests.
+/// Queue number of Atomic Responses. Atomic Requests share the queue of RDMA Read Requests.
 pub const QN_ATOMIC_RESPONSE: u32 = 3;
 
-/// Immediate data: eight bytes that mean what the two applications agreed on, in their order on
-/// the wire.
+/// Immediate Data: eight bytes in their order on the wire. Their meaning is up to the applications.
 pub type ImmediateData = [u8; IMMEDIATE_LEN];
 
 const FETCH_ADD: u32 = 0;
 const SWAP: u32 = 1;
 const CMP_SWAP: u32 = 2;
-/// The operation's code is in the low four bits of the first word, the rest is reserved.
+/// Mask of the atomic operation code in the first word. The other bits are reserved.
 const CODE_MASK: u32 = 0x0f;
 
-/// An atomic operation on a 64-bit word, and its operands (RFC 7306 section 4.1).
+/// Atomic operation on a 64-bit word, with its operands (RFC 7306 section 4.1).
 ///
-/// Operands are numbers; the word is a number in the byte order of the machine that holds it.
+/// Operands are numbers. The word is a number in the byte order of the responder's machine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AtomicOp {
-    /// Adds to the word, or to each of several fields of it.
+    /// `FetchAdd`: adds to the word, or to each of several fields of it.
     FetchAdd {
-        /// What is added.
+        /// Add Data.
         add: u64,
-        /// A bit set here is the highest of a field: no carry leaves it. 0: one field of 64 bits.
+        /// Add Mask. A set bit is the highest of a field, out of which no carry propagates. 0: one
+        /// field of 64 bits.
         boundaries: u64,
     },
-    /// Replaces the bits of the word that `mask` names.
+    /// `Swap`: replaces the bits of the word that are set in `mask`.
     Swap {
-        /// The new bits.
+        /// Swap Data: the new bits.
         swap: u64,
-        /// The bits to replace; all ones: the whole word.
+        /// Swap Mask: the bits to replace. All ones: the whole word.
         mask: u64,
     },
-    /// The same, if the bits of the word that `compare_mask` names are those of `compare`.
+    /// `CmpSwap`: replaces the bits of the word that are set in `swap_mask`, if the word equals
+    /// `compare` in the bits that are set in `compare_mask`.
     CmpSwap {
-        /// The bits expected.
+        /// Compare Data: the expected bits.
         compare: u64,
-        /// The bits to compare; all ones: the whole word.
+        /// Compare Mask: the bits to compare. All ones: the whole word.
         compare_mask: u64,
-        /// The new bits.
+        /// Swap Data: the new bits.
         swap: u64,
-        /// The bits to replace; all ones: the whole word.
+        /// Swap Mask: the bits to replace. All ones: the whole word.
         swap_mask: u64,
     },
 }
 
 impl AtomicOp {
-    /// Adds to the whole word.
+    /// Returns a `FetchAdd` on the whole word.
     #[must_use]
     pub const fn fetch_add(add: u64) -> Self {
         Self::FetchAdd { add, boundaries: 0 }
     }
 
-    /// Replaces the whole word.
+    /// Returns a `Swap` of the whole word.
     #[must_use]
     pub const fn swap(swap: u64) -> Self {
         Self::Swap { swap, mask: u64::MAX }
     }
 
-    /// Replaces the whole word by `swap` if it is `compare`.
+    /// Returns a `CmpSwap` of the whole word: replaces it by `swap` if it is equal to `compare`.
     #[must_use]
     pub const fn cmp_swap(compare: u64, swap: u64) -> Self {
         Self::CmpSwap { compare, compare_mask: u64::MAX, swap, swap_mask: u64::MAX }
     }
 }
 
-/// Atomic Request header as it lies on the wire.
+/// Wire format of an Atomic Request header.
 #[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
 struct AtomicRequestWire {
@@ -92,7 +93,7 @@ struct AtomicRequestWire {
     compare_mask: U64,
 }
 
-/// Atomic Response header as it lies on the wire.
+/// Wire format of an Atomic Response header.
 #[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
 struct AtomicResponseWire {
@@ -103,31 +104,31 @@ struct AtomicResponseWire {
 const _: () = assert!(size_of::<AtomicRequestWire>() == ATOMIC_REQUEST_LEN);
 const _: () = assert!(size_of::<AtomicResponseWire>() == ATOMIC_RESPONSE_LEN);
 
-/// Why bytes are no Atomic Request.
+/// Reason why a message is not a valid Atomic Request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AtomicError {
-    /// Not 52 bytes.
+    /// The header does not have 52 bytes.
     Length,
-    /// An operation that is not assigned.
+    /// The atomic operation code is not assigned.
     Operation,
 }
 
-/// An Atomic Request's values.
+/// Fields of an Atomic Request header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AtomicRequest {
-    /// Chosen by the requester, echoed in the response.
+    /// Request Identifier: chosen by the requester, echoed in the response.
     pub id: u32,
-    /// Names the region of the word.
+    /// Remote STag: identifies the memory region of the word.
     pub stag: u32,
-    /// Where the word is: a multiple of eight.
+    /// Remote Tagged Offset of the word. Has to be a multiple of eight; not checked here.
     pub to: u64,
-    /// What to do with it.
+    /// Operation and operands.
     pub op: AtomicOp,
 }
 
 impl AtomicRequest {
-    /// Parses a header of exactly 52 bytes. Reserved bits, and the compare fields of operations
-    /// that do not compare, are not looked at.
+    /// Parses a header of exactly 52 bytes. Reserved bits are ignored, and so are the compare
+    /// fields if the operation does not compare.
     ///
     /// # Errors
     /// [`AtomicError`].
@@ -148,7 +149,8 @@ impl AtomicRequest {
         Ok(Self { id: wire.id.get(), stag: wire.stag.get(), to: wire.to.get(), op })
     }
 
-    /// Writes the header to the first 52 bytes of `out`. What the operation does not use is 0.
+    /// Writes the header to the first 52 bytes of `out`. Fields that the operation does not use
+    /// are 0.
     ///
     /// # Panics
     /// If `out` is shorter.
@@ -174,12 +176,12 @@ impl AtomicRequest {
     }
 }
 
-/// An Atomic Response's values.
+/// Fields of an Atomic Response header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AtomicResponse {
-    /// The request's.
+    /// Request Identifier of the request.
     pub id: u32,
-    /// What the word was before the operation.
+    /// Original value of the word, before the operation.
     pub original: u64,
 }
 
@@ -207,12 +209,12 @@ mod tests {
 
     use super::*;
 
-    /// Eight bytes that count up from `first`, and their number.
+    /// Returns the number whose eight big-endian bytes count up from `first`.
     const fn run(first: u8) -> u64 {
         (first as u64) * 0x0101_0101_0101_0101 + 0x0001_0203_0405_0607
     }
 
-    /// The header by hand, from the figure of RFC 7306 section 4.2.1.
+    /// Returns the header bytes, written by hand from the figure of RFC 7306 section 4.2.1.
     fn golden(code: u8, fields: [u64; 4]) -> Vec<u8> {
         let mut bytes = vec![0, 0, 0, code];
         bytes.extend_from_slice(&[0xca, 0xfe, 0xf0, 0x0d, 0xde, 0xad, 0xbe, 0xef]);
@@ -243,7 +245,7 @@ mod tests {
             assert_eq!(AtomicRequest::parse(&bytes), Ok(request));
             assert_eq!(AtomicRequest::parse(&bytes[..51]), Err(AtomicError::Length));
         }
-        // The first bytes of the add data, where RFC 7306 puts them: ULPDU offset 38.
+        // Add Data starts at ULPDU offset 38 (RFC 7306).
         assert_eq!(golden(0, [a, b, 0, 0])[20..24], [0x20, 0x21, 0x22, 0x23]);
     }
 
@@ -280,7 +282,7 @@ mod tests {
             let mut out = [0; ATOMIC_REQUEST_LEN];
             request.emit(&mut out);
             prop_assert_eq!(AtomicRequest::parse(&out), Ok(request));
-            // Reserved bits, and fields without a use, are sent as 0.
+            // Reserved bits and unused fields are sent as 0.
             bytes[..4].copy_from_slice(&[0, 0, 0, code]);
             if code < 2 {
                 bytes[36..].fill(0);

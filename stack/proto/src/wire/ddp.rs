@@ -3,9 +3,9 @@
 use zerocopy::byteorder::big_endian::{U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
-/// Bytes of a tagged header.
+/// Length of a tagged header, in bytes.
 pub const TAGGED_LEN: usize = 14;
-/// Bytes of an untagged header.
+/// Length of an untagged header, in bytes.
 pub const UNTAGGED_LEN: usize = 18;
 
 // req: DDP-034, DDP-051
@@ -15,8 +15,8 @@ const CONTROL_LAST: u8 = 0x40;
 // req: DDP-045, DDP-175, DDP-182
 const CONTROL_VERSION: u8 = 0x03;
 
-/// The protocol versions of a stream: DV of DDP and RV of RDMAP, fixed when it starts. Only these
-/// pairs are described by any text.
+/// Protocol versions of a stream: DV of DDP and RV of RDMAP, fixed when the stream starts. No
+/// specification describes any other pair.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Version {
@@ -29,13 +29,13 @@ pub enum Version {
     Ietf = versions(1, 1),
 }
 
-/// DV and RV in one byte, so that each is had without a branch.
+/// Packs DV and RV into one byte, so that each is extracted without a branch.
 const fn versions(dv: u8, rv: u8) -> u8 {
     rv << 4 | dv
 }
 
 impl Version {
-    /// Value of the DV field.
+    /// Returns the value of the DV field.
     // req: DDP-046, DDP-047
     #[inline]
     #[must_use]
@@ -43,7 +43,7 @@ impl Version {
         self as u8 & 0x0f
     }
 
-    /// Value of the RV field.
+    /// Returns the value of the RV field.
     // req: RDMAP-054, RDMAP-055
     #[inline]
     #[must_use]
@@ -52,7 +52,7 @@ impl Version {
     }
 }
 
-/// Tagged header as it lies on the wire: 14 bytes, big-endian (RFC 5041 section 4.2).
+/// Wire format of a tagged header: 14 bytes, big-endian (RFC 5041 section 4.2).
 #[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
 // req: DDP-049, DDP-050
@@ -63,7 +63,7 @@ struct TaggedWire {
     to: U64,
 }
 
-/// Untagged header as it lies on the wire: 18 bytes, big-endian (RFC 5041 section 4.3).
+/// Wire format of an untagged header: 18 bytes, big-endian (RFC 5041 section 4.3).
 #[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
 // req: DDP-067, DDP-068
@@ -79,53 +79,53 @@ struct UntaggedWire {
 const _: () = assert!(size_of::<TaggedWire>() == TAGGED_LEN);
 const _: () = assert!(size_of::<UntaggedWire>() == UNTAGGED_LEN);
 
-/// A tagged header's values.
+/// Fields of a tagged header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Tagged {
     /// Last segment of its message.
     pub last: bool,
-    /// The upper layer's byte.
+    /// `RsvdULP`: the ULP's byte.
     pub rsvd_ulp: u8,
-    /// Names the tagged buffer.
+    /// STag: identifies the tagged buffer.
     pub stag: u32,
-    /// Bytes from the start of the tagged buffer's address space.
+    /// Tagged Offset: bytes from the start of the tagged buffer's address space.
     pub to: u64,
 }
 
-/// An untagged header's values.
+/// Fields of an untagged header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Untagged {
     /// Last segment of its message.
     pub last: bool,
-    /// The upper layer's first byte.
+    /// `RsvdULP`: the ULP's first byte.
     pub rsvd_ulp: u8,
-    /// The upper layer's other four bytes.
+    /// `RsvdULP`: the ULP's other four bytes.
     pub rsvd_ulp_rest: u32,
     /// Queue number.
     pub qn: u32,
-    /// Message sequence number within the queue; the first is 1.
+    /// Message sequence number in the queue; the first is 1.
     pub msn: u32,
-    /// Bytes from the start of the message.
+    /// Message offset: bytes from the start of the message.
     pub mo: u32,
 }
 
-/// A DDP segment's header.
+/// Header of a DDP segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Header {
-    /// To a tagged buffer.
+    /// Tagged: for a tagged buffer.
     Tagged(Tagged),
-    /// To a queue.
+    /// Untagged: for the untagged buffers of a queue.
     Untagged(Untagged),
 }
 
-/// Why a ULPDU is no DDP segment of this stream.
+/// Reason why a ULPDU is not a DDP segment of this stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum HeaderError {
-    /// DV is not the stream's, in a tagged segment.
+    /// DV of a tagged segment is not the stream's.
     VersionTagged,
-    /// DV is not the stream's, in an untagged segment.
+    /// DV of an untagged segment is not the stream's.
     VersionUntagged,
-    /// Shorter than its header.
+    /// The ULPDU is shorter than its header.
     Truncated,
 }
 
@@ -134,8 +134,8 @@ impl Header {
     /// are not checked (RFC 5041 section 4.1).
     ///
     /// # Errors
-    /// [`HeaderError`]; the version is checked first, since the layout of another cannot be
-    /// trusted.
+    /// [`HeaderError`]; the version is checked first, since another version may have another header
+    /// layout.
     pub fn parse(ulpdu: &[u8], version: Version) -> Result<Self, HeaderError> {
         let control = *ulpdu.first().ok_or(HeaderError::Truncated)?;
         let is_tagged = control & CONTROL_TAGGED != 0;
@@ -183,7 +183,7 @@ impl Header {
         }
     }
 
-    /// Bytes on the wire.
+    /// Returns the length of the header, in bytes.
     #[must_use]
     pub const fn wire_len(&self) -> usize {
         match self {
@@ -192,7 +192,7 @@ impl Header {
         }
     }
 
-    /// The upper layer's first byte: RDMAP's control byte.
+    /// Returns the ULP's first byte, the control byte of RDMAP.
     #[must_use]
     pub const fn rsvd_ulp(&self) -> u8 {
         match self {

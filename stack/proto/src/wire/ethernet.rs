@@ -1,50 +1,50 @@
-//! The Ethernet header, with or without an 802.1Q tag.
+//! Ethernet header, with or without an 802.1Q tag.
 
-/// Bytes of an Ethernet header.
+/// Length of an Ethernet header, in bytes.
 pub const ETHERNET_LEN: usize = 14;
-/// Bytes of an Ethernet header with one 802.1Q tag.
+/// Length of an Ethernet header with one 802.1Q tag, in bytes.
 pub const VLAN_ETHERNET_LEN: usize = ETHERNET_LEN + 4;
 
 /// `EtherType` of IPv4.
 pub const ETHERTYPE_IPV4: u16 = 0x0800;
 /// `EtherType` of ARP.
 pub const ETHERTYPE_ARP: u16 = 0x0806;
-/// `EtherType` that an 802.1Q tag stands in place of.
+/// `EtherType` of an 802.1Q tag (TPID).
 pub const ETHERTYPE_VLAN: u16 = 0x8100;
 /// `EtherType` of IPv6.
 pub const ETHERTYPE_IPV6: u16 = 0x86dd;
 
-/// A hardware address that reaches everybody on the link.
+/// Broadcast hardware address.
 pub const BROADCAST: [u8; 6] = [0xff; 6];
 /// Largest VLAN identifier; 4095 is reserved (IEEE 802.1Q table 9-2).
 pub const VLAN_MAX: u16 = 4094;
 
-/// This host on its link: what stands in the Ethernet headers of all its frames.
+/// Ethernet address and VLAN of the port, as in the headers of all its frames.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct EthernetLink {
     /// Hardware address of the port.
     pub mac: [u8; 6],
-    /// The VLAN that all frames belong to, 1 to [`VLAN_MAX`]; `None`: frames have no tag.
+    /// VLAN identifier of all frames, 1 to [`VLAN_MAX`]; `None`: frames have no tag.
     pub vlan: Option<u16>,
 }
 
 impl EthernetLink {
-    /// A link without tags.
+    /// Creates a link without VLAN tags.
     #[must_use]
     pub const fn without_vlan(mac: [u8; 6]) -> Self {
         Self { mac, vlan: None }
     }
 
-    /// Bytes of the header: 14, or 18 with a tag.
+    /// Returns the length of the header: 14 bytes, or 18 with a tag.
     #[must_use]
     pub const fn header_len(self) -> usize {
         if self.vlan.is_some() { VLAN_ETHERNET_LEN } else { ETHERNET_LEN }
     }
 
-    /// The `EtherType` of a received frame, and where its payload begins: at [`ETHERNET_LEN`] or
-    /// [`VLAN_ETHERNET_LEN`]. `None` if it is too short or of another VLAN; priority and drop
-    /// eligibility do not matter. A tag of VLAN 0 tells a priority and nothing else: such a frame
-    /// counts as untagged (IEEE 802.1Q section 9.6).
+    /// Parses the header of a received frame. Returns the `EtherType` and the offset of the
+    /// payload, [`ETHERNET_LEN`] or [`VLAN_ETHERNET_LEN`]; `None` if the frame is too short or
+    /// belongs to another VLAN. Priority and drop eligibility are ignored. A priority-tagged frame
+    /// (VLAN identifier 0) is handled as untagged (IEEE 802.1Q section 9.6).
     #[must_use]
     pub fn parse_header(self, head: &[u8]) -> Option<(u16, usize)> {
         let outer = u16::from_be_bytes(*head.get(12..14)?.first_chunk()?);
@@ -56,7 +56,8 @@ impl EthernetLink {
         (tag & 0x0fff == self.vlan.unwrap_or(0)).then_some((inner, VLAN_ETHERNET_LEN))
     }
 
-    /// Writes the header of a frame to `destination`, priority 0; returns the rest of `out`.
+    /// Writes the header of a frame to `destination`, with priority 0 if tagged; returns the rest
+    /// of `out`.
     ///
     /// # Panics
     /// If `out` is shorter than [`EthernetLink::header_len`].
@@ -74,14 +75,14 @@ impl EthernetLink {
     }
 }
 
-/// The sender's hardware address, if the frame has one that frames may be sent to.
+/// Returns the source hardware address of a frame; `None` if it is not unicast or cut off.
 #[must_use]
 pub fn source_mac(head: &[u8]) -> Option<[u8; 6]> {
     let mac = *head.get(6..12)?.first_chunk::<6>()?;
     is_unicast(mac).then_some(mac)
 }
 
-/// True for the hardware address of one port.
+/// True for a unicast hardware address: neither a group address nor all zeros.
 #[must_use]
 pub const fn is_unicast(mac: [u8; 6]) -> bool {
     let [m0, m1, m2, m3, m4, m5] = mac;
@@ -113,7 +114,7 @@ mod tests {
         out[14] |= 0xf0;
         assert_eq!(tagged.parse_header(&out), Some((ETHERTYPE_IPV6, 18)));
         assert_eq!(tagged.parse_header(&out[..17]), None);
-        // Of no VLAN: untagged, but for its priority.
+        // VLAN identifier 0: a priority tag.
         out[14..16].copy_from_slice(&[0xe0, 0]);
         assert_eq!(plain.parse_header(&out), Some((ETHERTYPE_IPV6, 18)));
         assert_eq!(plain.parse_header(&out[..17]), None);

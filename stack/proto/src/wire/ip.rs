@@ -1,74 +1,78 @@
-//! IP headers of packets that are not plain TCP: options, extension headers, fragments.
+//! IP headers of packets other than plain TCP: IPv4 options, IPv6 extension headers, fragments.
 //!
-//! TCP's own way in ([`super::tcp::Segment::parse`]) comes here only for extension headers.
+//! TCP segments have a parser of their own ([`super::tcp::Segment::parse`]), which uses this module
+//! only for extension headers.
 
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use super::checksum;
 use super::tcp::ParseError;
 
-/// Bytes of an IPv4 header without options.
+/// Length of an IPv4 header without options, in bytes.
 pub const IPV4_LEN: usize = 20;
-/// Bytes of an IPv6 header.
+/// Length of an IPv6 header, in bytes.
 pub const IPV6_LEN: usize = 40;
 
-/// Protocol number of ICMP for IPv4.
+/// Protocol number of ICMP (IPv4).
 pub const PROTOCOL_ICMP: u8 = 1;
 /// Protocol number of TCP.
 pub const PROTOCOL_TCP: u8 = 6;
-/// Protocol number of ICMP for IPv6.
+/// Protocol number of ICMPv6.
 pub const PROTOCOL_ICMPV6: u8 = 58;
 
 const HOP_BY_HOP: u8 = 0;
 const ROUTING: u8 = 43;
 const FRAGMENT: u8 = 44;
-/// Protocol number of an IPv6 header with options for the destination.
+/// Protocol number of the IPv6 Destination Options header.
 pub const DESTINATION_OPTIONS: u8 = 60;
 
-/// Extension headers in front of one payload, and bytes of them together, at most.
+/// Maximum number of extension headers of a packet, not counting the fragment header.
 const EXTENSION_COUNT_MAX: usize = 8;
+/// Maximum total length of these headers, in bytes.
 const EXTENSION_LEN_MAX: usize = 512;
 
-/// The header of an IP packet in a frame, with offsets in the frame.
+/// Header fields of an IP packet, with offsets in the frame.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Packet {
-    /// Who sent it. Not checked: it may be no host's address.
+    /// Source address. Not checked: it may be other than unicast.
     pub src: IpAddr,
-    /// Whom it is for.
+    /// Destination address.
     pub dst: IpAddr,
-    /// Type of service, or traffic class.
+    /// Type of service (IPv4), traffic class (IPv6).
     pub traffic_class: u8,
-    /// Time to live, or hop limit.
+    /// Time to live (IPv4), hop limit (IPv6).
     pub hop_limit: u8,
-    /// What the payload is.
+    /// Protocol number of the payload.
     pub protocol: u8,
-    /// Where the IP header starts.
+    /// Offset of the IP header.
     pub l3: usize,
-    /// Where the payload starts: behind IPv4 options, or IPv6 extension headers up to and with
-    /// the fragment header.
+    /// Offset of the payload: after the IPv4 options, or after the IPv6 extension headers up to and
+    /// including the fragment header.
     pub l4: usize,
-    /// Where the packet ends.
+    /// Offset of the end of the packet.
     pub end: usize,
-    /// It is a part of a packet.
+    /// Fragment fields; `None` if the packet is not a fragment.
     pub fragment: Option<Fragment>,
 }
 
-/// Which part.
+/// Fragment fields of an IP header (RFC 791 section 3.1, RFC 8200 section 4.5).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Fragment {
-    /// Names the packet together with its addresses (and, for IPv4, its protocol).
+    /// Identification: with the addresses (and, for IPv4, the protocol) identifies the packet that
+    /// was fragmented.
     pub id: u32,
-    /// Where the payload lies in that of the whole, in bytes.
+    /// Fragment offset, in bytes.
     pub offset: usize,
-    /// More follow.
+    /// More Fragments flag.
     pub more: bool,
-    /// Where the byte lies that says the payload's protocol once the fragment header is gone.
+    /// Offset in the frame of the byte that holds the payload's protocol after reassembly: the IPv4
+    /// Protocol field, or the Next Header field in front of the IPv6 fragment header.
     pub protocol_at: usize,
 }
 
 impl Packet {
-    /// Parses the IP header at `l3` of a frame of `frame_len` bytes that begins with `head`. All
-    /// headers must lie in `head`. With `verify` the IPv4 header checksum is checked.
+    /// Parses the IP header at offset `l3` of a frame of `frame_len` bytes that begins with `head`.
+    /// All headers must lie in `head`. With `verify` the IPv4 header checksum is verified.
     ///
     /// # Errors
     /// See [`ParseError`]; the first cause found.
@@ -143,7 +147,8 @@ impl Packet {
     }
 }
 
-/// What lies behind the extension headers of an IPv6 packet.
+/// Result of parsing the extension headers of an IPv6 packet: protocol and offset of the payload,
+/// and the fields of the fragment header.
 pub(super) struct ExtensionHeaders {
     pub(super) protocol: u8,
     pub(super) l4: usize,
@@ -151,9 +156,9 @@ pub(super) struct ExtensionHeaders {
 }
 
 impl ExtensionHeaders {
-    /// Walks the extension headers of the packet at `l3` that ends at `end`, a fragment header
-    /// being the last. Headers whose meaning must not be ignored refuse the packet (RFC 8200
-    /// sections 4.2 and 4.4).
+    /// Parses the extension headers of the packet at offset `l3` that ends at offset `end`. A
+    /// fragment header is the last one parsed. The packet is rejected if an option may not be
+    /// skipped or a routing header has segments left (RFC 8200 sections 4.2 and 4.4).
     pub(super) fn parse(head: &[u8], l3: usize, end: usize) -> Result<Self, ParseError> {
         let (mut protocol_at, mut at) = (l3 + 6, l3 + IPV6_LEN);
         for count in 0..=EXTENSION_COUNT_MAX {
@@ -161,7 +166,7 @@ impl ExtensionHeaders {
             if !matches!(protocol, HOP_BY_HOP | ROUTING | FRAGMENT | DESTINATION_OPTIONS) {
                 return Ok(Self { protocol, l4: at, fragment: None });
             }
-            // Hop-by-hop options stand first or not at all.
+            // A Hop-by-Hop Options header may only be the first.
             if protocol == HOP_BY_HOP && count > 0 {
                 return Err(ParseError::BadExtension);
             }
@@ -180,7 +185,7 @@ impl ExtensionHeaders {
             let len = (usize::from(start[1]) + 1) * 8;
             let header = header.get(..len).ok_or(ParseError::Truncated)?;
             let is_skippable = match protocol {
-                // No segments left: it has arrived.
+                // Segments Left is 0: the packet has reached its final destination.
                 ROUTING => start[3] == 0,
                 _ => all_options_skippable(&header[2..]),
             };
@@ -196,8 +201,8 @@ impl ExtensionHeaders {
     }
 }
 
-/// True if every option may be skipped by those who do not know it: the two highest bits of its
-/// type are clear.
+/// True if all options are well-formed and may be skipped if not recognized: the two highest-order
+/// bits of their types are 00 (RFC 8200 section 4.2).
 fn all_options_skippable(mut options: &[u8]) -> bool {
     while let [kind, rest @ ..] = options {
         if *kind == 0 {
@@ -224,7 +229,7 @@ mod tests {
 
     use super::*;
 
-    /// An IPv6 packet at offset 14: these extension headers, then four bytes.
+    /// Frame with an IPv6 packet at offset 14: `extensions`, then four bytes of payload.
     fn v6(first: u8, extensions: &[u8]) -> Vec<u8> {
         let mut bytes = vec![0; 14 + IPV6_LEN];
         bytes[14] = 0x6a;
@@ -249,7 +254,7 @@ mod tests {
         assert_eq!((plain.protocol, plain.l4, plain.end), (58, 54, 58));
         assert_eq!((plain.traffic_class, plain.hop_limit), (0xab, 64));
         assert_eq!((plain.src, plain.dst), ("::1".parse().unwrap(), "::2".parse().unwrap()));
-        // Hop-by-hop with padding, routing that has arrived, destination options of 16 bytes.
+        // Hop-by-hop with padding, routing without segments left, destination options of 16 bytes.
         let chain = [
             &[43, 0, 1, 4, 0, 0, 0, 0][..],
             &[60, 0, 9, 0, 7, 7, 7, 7],

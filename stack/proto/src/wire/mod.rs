@@ -1,4 +1,4 @@
-//! Bytes to values and back. What `smoltcp::wire` has is not written again.
+//! Wire formats: parsing and emission. ARP, ICMP errors and neighbor discovery use `smoltcp::wire`.
 
 pub mod atomic;
 pub mod checksum;

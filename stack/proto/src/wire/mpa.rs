@@ -1,14 +1,15 @@
-//! MPA start-up frames (RFC 5044 section 7.1, RFC 6581 section 9) and the FPDU's fixed parts.
+//! MPA Request and Reply Frames (RFC 5044 section 7.1, RFC 6581 section 9).
 
 use arrayvec::ArrayVec;
 
-/// Bytes of a start-up frame before its private data.
+/// Length of a start-up frame before its private data, in bytes.
 pub const STARTUP_HEADER_LEN: usize = 20;
-/// Private data a start-up frame may carry, the enhanced block included.
+/// Maximum value of `PD_Length`: private data, with the enhanced connection establishment data.
 pub const PRIVATE_DATA_LEN_MAX: usize = 512;
-/// Bytes of the enhanced block at the head of the private data.
+/// Length of the enhanced connection establishment data, which precedes the private data.
 pub const ENHANCED_LEN: usize = 4;
-/// IRD or ORD value that says "not negotiated here" (RFC 6581 section 9.1).
+/// IRD or ORD value for "no automatic negotiation"; also the mask of both fields (RFC 6581 section
+/// 9.1).
 pub const NOT_NEGOTIATED: u16 = 0x3fff;
 
 const KEY_REQUEST: &[u8; 16] = b"MPA ID Req Frame";
@@ -19,25 +20,25 @@ const FLAG_CRC: u8 = 0x40;
 const FLAG_REJECT: u8 = 0x20;
 const FLAG_ENHANCED: u8 = 0x10;
 
-/// Request or reply.
+/// Kind of start-up frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FrameKind {
-    /// Sent by the initiator.
+    /// MPA Request Frame, sent by the initiator.
     Request,
-    /// Sent by the responder.
+    /// MPA Reply Frame, sent by the responder.
     Reply,
 }
 
-/// The enhanced block (RFC 6581 section 9.1).
+/// Enhanced RDMA connection establishment data (RFC 6581 section 9.1): IRD, ORD, control flags.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Enhanced {
     /// Flag A: peer-to-peer model.
     pub peer_to_peer: bool,
-    /// Flag B: a zero-length Send may serve as ready-to-receive.
+    /// Flag B: a zero-length Send may be the ready-to-receive (RTR) message.
     pub rtr_send: bool,
-    /// Flag C: a zero-length RDMA Write may.
+    /// Flag C: a zero-length RDMA Write may be the RTR message.
     pub rtr_write: bool,
-    /// Flag D: a zero-length RDMA Read may.
+    /// Flag D: a zero-length RDMA Read may be the RTR message.
     pub rtr_read: bool,
     /// IRD of the frame's sender, 0..=0x3fff.
     pub ird: u16,
@@ -45,42 +46,43 @@ pub struct Enhanced {
     pub ord: u16,
 }
 
-/// A start-up frame.
+/// MPA Request or Reply Frame.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Startup {
-    /// Request or reply.
+    /// Request or Reply.
     pub kind: FrameKind,
-    /// M: the sender wants markers in what it will receive.
+    /// M: the frame's sender requires markers in the FPDUs that it receives.
     pub markers: bool,
-    /// C: the sender wants CRCs.
+    /// C: the frame's sender requests CRCs.
     pub crc: bool,
-    /// R: rejected. Meaningful in a reply.
+    /// R: the connection is rejected. Significant in a Reply only.
     pub reject: bool,
-    /// Rev.
+    /// Rev: revision of MPA.
     pub revision: u8,
-    /// The enhanced block, if S was set.
+    /// Enhanced connection establishment data, present if S is set.
     pub enhanced: Option<Enhanced>,
-    /// Private data of the upper layer.
+    /// Private data of the ULP, without the enhanced connection establishment data.
     pub private_data: ArrayVec<u8, PRIVATE_DATA_LEN_MAX>,
 }
 
-/// Why bytes are no start-up frame. The connection is closed (RFC 5044 section 7.1, error 4).
+/// Reason why received bytes are not a valid start-up frame. The connection is closed (RFC 5044
+/// section 7.1, MPA error 4).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StartupError {
-    /// Not the key of the kind expected.
+    /// The key is not that of the expected kind.
     BadKey,
-    /// `PD_Length` above 512.
+    /// `PD_Length` is above 512.
     PrivateDataTooLong,
-    /// S is set, but the private data is too short for the block.
+    /// S is set, but `PD_Length` is less than [`ENHANCED_LEN`].
     EnhancedTruncated,
 }
 
 impl Startup {
-    /// Reads a frame of the expected kind from the head of a stream. `Ok(None)`: more bytes are
-    /// needed. Returns the frame and how many bytes it took.
+    /// Parses a frame of the expected kind at the start of a stream. Returns the frame and its
+    /// length in bytes, or `Ok(None)` if more bytes are needed.
     ///
-    /// The key is checked as far as it has arrived, so that a peer of another protocol is found
-    /// out at once. Reserved bits are not checked.
+    /// The received part of the key is checked even if incomplete, so that a peer with another
+    /// protocol is rejected at its first wrong byte. Reserved bits are not checked.
     ///
     /// # Errors
     /// [`StartupError`].
@@ -101,7 +103,7 @@ impl Startup {
         if data_len > PRIVATE_DATA_LEN_MAX {
             return Err(StartupError::PrivateDataTooLong);
         }
-        // S is a reserved bit before revision 2, and reserved bits are not checked.
+        // Before revision 2, S is a reserved bit and not checked.
         let is_enhanced = flags & FLAG_ENHANCED != 0 && revision >= 2;
         if is_enhanced && data_len < ENHANCED_LEN {
             return Err(StartupError::EnhancedTruncated);
@@ -127,14 +129,14 @@ impl Startup {
         Ok(Some((frame, STARTUP_HEADER_LEN + data_len)))
     }
 
-    /// Bytes on the wire.
+    /// Returns the length of the frame, in bytes.
     #[must_use]
     pub fn wire_len(&self) -> usize {
         let block = if self.enhanced.is_some() { ENHANCED_LEN } else { 0 };
         STARTUP_HEADER_LEN + block + self.private_data.len()
     }
 
-    /// Writes the frame to the head of `out`; returns its length.
+    /// Writes the frame to the start of `out` and returns its length.
     ///
     /// # Panics
     /// If `out` is shorter than [`Startup::wire_len`].

@@ -5,14 +5,14 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use crate::wire::ddp::Version;
 
-/// Bytes of the Read Request header, after the untagged DDP header.
+/// Length of the RDMA Read Request header, which follows the untagged DDP header, in bytes.
 pub const READ_REQUEST_LEN: usize = 28;
 
-/// Queue of Sends.
+/// Queue number of Sends (and Immediate Data).
 pub const QN_SEND: u32 = 0;
-/// Queue of RDMA Read Requests.
+/// Queue number of RDMA Read Requests (and Atomic Requests).
 pub const QN_READ_REQUEST: u32 = 1;
-/// Queue of the Terminate message.
+/// Queue number of the Terminate message.
 pub const QN_TERMINATE: u32 = 2;
 
 /// RDMAP opcodes (RFC 5040 section 4.3, RFC 7306 section 3.2).
@@ -24,18 +24,19 @@ pub enum Opcode {
     ReadRequest,
     /// RDMA Read Response.
     ReadResponse,
-    /// Send, with or without invalidate and solicited event.
+    /// Send, with or without Invalidate and Solicited Event.
     Send {
         /// Invalidates the STag in the header.
         invalidate: bool,
-        /// Asks for an event.
+        /// Requests a Solicited Event.
         solicited: bool,
     },
     /// Terminate.
     Terminate,
-    /// Immediate Data, with or without solicited event. IETF version only, as those below.
+    /// Immediate Data, with or without Solicited Event. This opcode and those below exist in the
+    /// IETF version only.
     Immediate {
-        /// Asks for an event.
+        /// Requests a Solicited Event.
         solicited: bool,
     },
     /// Atomic Request.
@@ -44,7 +45,7 @@ pub enum Opcode {
     AtomicResponse,
 }
 
-/// Why a control byte is refused.
+/// Reason why a control byte is rejected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ControlError {
     /// RV is not the stream's.
@@ -54,7 +55,7 @@ pub enum ControlError {
 }
 
 impl Opcode {
-    /// Reads RDMAP's control byte: RV, two reserved bits that are not checked, opcode.
+    /// Parses the RDMAP control byte: RV, two reserved bits that are not checked, opcode.
     ///
     /// # Errors
     /// [`ControlError`].
@@ -81,7 +82,7 @@ impl Opcode {
         })
     }
 
-    /// The opcodes of RFC 7306, which the RDMA Consortium's version does not have.
+    /// Parses the opcodes of RFC 7306, which are reserved in the other versions.
     #[cold]
     const fn parse_extension(code: u8, version: Version) -> Result<Self, ControlError> {
         Ok(match (version, code) {
@@ -93,7 +94,7 @@ impl Opcode {
         })
     }
 
-    /// RDMAP's control byte for this opcode.
+    /// Returns the RDMAP control byte for this opcode.
     #[must_use]
     pub const fn control(self, version: Version) -> u8 {
         let code = match self {
@@ -119,7 +120,7 @@ impl Opcode {
     }
 }
 
-/// Read Request header as it lies on the wire (RFC 5040 section 4.4).
+/// Wire format of an RDMA Read Request header (RFC 5040 section 4.4).
 #[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
 // req: RDMAP-077, RDMAP-083
@@ -133,18 +134,18 @@ struct ReadRequestWire {
 
 const _: () = assert!(size_of::<ReadRequestWire>() == READ_REQUEST_LEN);
 
-/// A Read Request's values.
+/// Fields of an RDMA Read Request header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ReadRequest {
-    /// Echoed in the response.
+    /// Data Sink STag, echoed in the Read Response.
     pub sink_stag: u32,
-    /// Where the response starts.
+    /// Data Sink Tagged Offset: TO of the first byte of the Read Response.
     pub sink_to: u64,
-    /// Bytes asked for.
+    /// RDMA Read Message Size, in bytes.
     pub len: u32,
-    /// Names the source.
+    /// Data Source STag.
     pub source_stag: u32,
-    /// Where the source starts.
+    /// Data Source Tagged Offset: TO of the first byte to read.
     pub source_to: u64,
 }
 

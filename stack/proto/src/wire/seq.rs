@@ -1,27 +1,27 @@
-//! Modular 32-bit sequence numbers, shared by TCP (SEQ, ACK) and DDP (MSN).
+//! Modular 32-bit sequence numbers, for TCP (SEQ, ACK) and DDP (MSN).
 
 use core::cmp::Ordering;
 use core::ops::{Add, AddAssign, Sub};
 
-/// A 32-bit sequence number with modular order (RFC 9293 section 3.4): `a < b` if `b` lies less
-/// than 2^31 ahead of `a`. Nothing else in the workspace does wrapping comparison by hand.
+/// 32-bit sequence number with modular order (RFC 9293 section 3.4): `a < b` if `b` lies less than
+/// 2^31 ahead of `a`. All wrapping comparisons of the workspace are made here.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Seq(pub u32);
 
 impl Seq {
-    /// Bytes (or messages) from `earlier` to `self`, modulo 2^32, as a signed distance.
+    /// Returns the signed distance from `earlier` to `self`, modulo 2^32, in bytes or messages.
     #[must_use]
     pub const fn distance(self, earlier: Self) -> i32 {
         self.0.wrapping_sub(earlier.0).cast_signed()
     }
 
-    /// The later of two.
+    /// Returns the later of two sequence numbers.
     #[must_use]
     pub fn max(self, other: Self) -> Self {
         if self >= other { self } else { other }
     }
 
-    /// The earlier of two.
+    /// Returns the earlier of two sequence numbers.
     #[must_use]
     pub fn min(self, other: Self) -> Self {
         if self <= other { self } else { other }
@@ -62,7 +62,7 @@ impl Sub<u32> for Seq {
     }
 }
 
-/// Bytes from the right operand forward to the left one, modulo 2^32.
+/// Distance from the right operand forward to the left one, modulo 2^32.
 impl Sub for Seq {
     type Output = u32;
 

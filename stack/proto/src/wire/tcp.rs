@@ -1,9 +1,9 @@
-//! TCP segments on Ethernet and IP: parsing what was received, and header templates for what is
-//! sent (RFC 9293 section 3.1, RFC 7323, RFC 2018).
+//! TCP segments over IP and Ethernet: parsing of received segments and header templates for sent
+//! ones (RFC 9293 section 3.1, RFC 7323, RFC 2018).
 //!
-//! Both directions are written out by hand, for two reasons. They run once per packet; and
-//! smoltcp's option parser keeps three SACK blocks of four. A frame is Ethernet II, with an 802.1Q
-//! tag or without, IPv4 (options are skipped) or IPv6 (so are extension headers that may be).
+//! Neither uses smoltcp, for two reasons: both run once per packet, and smoltcp's option parser
+//! keeps three SACK blocks of four. A frame is Ethernet II with or without an 802.1Q tag. It
+//! carries IPv4, whose options are skipped, or IPv6, whose skippable extension headers are skipped.
 
 mod emit;
 mod ip_header;
@@ -29,25 +29,25 @@ pub use options::{Options, SackBlock};
 pub use super::ethernet::ETHERNET_LEN;
 pub use super::ip::{IPV4_LEN, IPV6_LEN};
 
-/// Bytes of a TCP header without options.
+/// Length of a TCP header without options, in bytes.
 pub const TCP_LEN: usize = 20;
-/// Bytes the timestamps option takes in a data segment, padding included.
+/// Length of the timestamps option in a data segment, padding included, in bytes.
 pub const TIMESTAMPS_LEN: usize = 12;
-/// Most bytes of headers a frame of this stack has: Ethernet, tag, IPv6, TCP with all options.
+/// Maximum header length of a frame, in bytes: Ethernet, VLAN tag, IPv6, TCP with all options.
 pub const MAX_HEADER_LEN: usize = VLAN_ETHERNET_LEN + IPV6_LEN + 60;
 /// Largest window scale (RFC 7323 section 2.3).
 pub const MAX_WSCALE: u8 = 14;
 
-/// Both ends of a connection as this host sees them.
+/// Four-tuple of a connection: local and remote address and port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FourTuple {
-    /// Our address and port: the destination of received segments.
+    /// Local address and port: the destination of received segments.
     pub local: SocketAddr,
-    /// The peer's address and port: the source of received segments.
+    /// Remote address and port: the source of received segments.
     pub remote: SocketAddr,
 }
 
-/// In as few words as possible: a keyed hash costs by the write.
+/// Makes as few writes as possible: the cost of a keyed hash grows with their number.
 impl Hash for FourTuple {
     #[inline]
     fn hash<H: Hasher>(&self, state: &mut H) {
@@ -70,24 +70,24 @@ impl Hash for FourTuple {
     }
 }
 
-/// The control bits, in the order of the header's 14th byte (RFC 9293 section 3.1).
+/// Control bits, in the order of the header's 14th byte (RFC 9293 section 3.1).
 #[derive(Clone, Copy, Default, PartialEq, Eq, Hash)]
 pub struct Flags(pub u8);
 
 impl Flags {
-    /// No more bytes from the sender.
+    /// No more data from the sender.
     pub const FIN: Self = Self(0x01);
-    /// Synchronise sequence numbers.
+    /// Synchronize sequence numbers.
     pub const SYN: Self = Self(0x02);
     /// Reset the connection.
     pub const RST: Self = Self(0x04);
-    /// Push.
+    /// Push function.
     pub const PSH: Self = Self(0x08);
-    /// The acknowledgment field counts.
+    /// The acknowledgment field is significant.
     pub const ACK: Self = Self(0x10);
-    /// The urgent pointer counts; ignored here, MPA has no urgent data.
+    /// The urgent pointer is significant; ignored, since MPA has no urgent data.
     pub const URG: Self = Self(0x20);
-    /// ECN echo (RFC 3168).
+    /// ECN-Echo (RFC 3168).
     pub const ECE: Self = Self(0x40);
     /// Congestion window reduced (RFC 3168).
     pub const CWR: Self = Self(0x80);
@@ -125,18 +125,18 @@ impl fmt::Debug for Flags {
     }
 }
 
-/// The ECN field of the IP header (RFC 3168 section 5); the values are those on the wire.
+/// ECN field of the IP header (RFC 3168 section 5); the values are those on the wire.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Ecn {
-    /// Not ECN capable.
+    /// Not ECN-Capable Transport.
     #[default]
     NotEct = 0,
-    /// ECT(1).
+    /// ECN-Capable Transport, ECT(1).
     Ect1 = 1,
-    /// ECT(0).
+    /// ECN-Capable Transport, ECT(0).
     Ect0 = 2,
-    /// Congestion experienced.
+    /// Congestion Experienced.
     Ce = 3,
 }
 
@@ -151,67 +151,68 @@ impl Ecn {
     }
 }
 
-/// Why a frame is not a TCP segment to us. The frame is dropped and the cause counted.
+/// Reason why a frame is not a valid TCP segment. The frame is dropped and the reason counted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, thiserror::Error)]
 pub enum ParseError {
-    /// The headers do not lie whole in the first run, or the frame is shorter than its IP length.
+    /// The first segment of the frame does not hold all headers, or the frame is shorter than its
+    /// IP length.
     #[error("truncated")]
     Truncated,
-    /// The EtherType is neither IPv4 nor IPv6, or there is a VLAN tag too many or too few.
+    /// The EtherType is neither IPv4 nor IPv6, or the number of VLAN tags is not the expected one.
     #[error("not IP")]
     NotIp,
-    /// The IP version contradicts the EtherType.
+    /// The IP version does not match the EtherType, or is neither 4 nor 6.
     #[error("wrong IP version")]
     BadVersion,
-    /// A header length below the minimum, or beyond the packet.
+    /// A header length is below the minimum, or exceeds the packet.
     #[error("bad header length")]
     BadHeaderLength,
-    /// A fragment of an IP packet, to be put together with the others first.
+    /// A fragment of an IP packet, which has to be reassembled first.
     #[error("IP fragment")]
     Fragment,
-    /// Another protocol.
+    /// The protocol is not TCP.
     #[error("not TCP")]
     NotTcp,
-    /// An IPv6 extension header that must not be ignored, or too many of them.
+    /// An IPv6 extension header that must not be skipped, or too many of them.
     #[error("bad IPv6 extension header")]
     BadExtension,
-    /// The source can be no host's: multicast, broadcast, unspecified; or a port is 0.
+    /// The source address is multicast, broadcast, reserved or unspecified; or a port is 0.
     #[error("bad address")]
     BadAddress,
     /// The IPv4 header checksum is wrong.
     #[error("bad IP checksum")]
     BadIpChecksum,
-    /// The TCP checksum is wrong, or the port says that one of the checksums is.
+    /// The TCP checksum is wrong, or the network port reports a wrong IP or TCP checksum.
     #[error("bad TCP checksum")]
     BadTcpChecksum,
-    /// An option with an impossible length.
+    /// A TCP option has an invalid length.
     #[error("bad TCP option")]
     BadOption,
 }
 
-/// The header of a received segment, checksums verified.
+/// Header fields of a received segment, whose checksums are correct (see [`Segment::parse`]).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Segment {
-    /// The connection it belongs to; `local` is the destination.
+    /// Four-tuple of its connection; `local` is the destination.
     pub tuple: FourTuple,
-    /// Sequence number of the first byte (or of SYN).
+    /// Sequence number of the first byte, or of the SYN.
     pub seq: Seq,
-    /// Acknowledgment number; meaningful with [`Flags::ACK`].
+    /// Acknowledgment number; significant with [`Flags::ACK`].
     pub ack: Seq,
     /// Control bits.
     pub flags: Flags,
-    /// Window as in the header, not scaled.
+    /// Window field, not scaled.
     pub window: u16,
     /// ECN field of the IP header.
     pub ecn: Ecn,
     /// Options.
     pub options: Options,
-    /// Where the payload lies in the frame. Trailing Ethernet padding is not part of it.
+    /// Range of the payload in the frame. Ethernet padding behind it is not included.
     pub payload: Range<usize>,
 }
 
 impl Segment {
-    /// Bytes of sequence space: payload, SYN and FIN.
+    /// Returns the length in sequence space (`SEG.LEN`): payload, SYN and FIN.
     #[expect(clippy::cast_possible_truncation, reason = "a payload is below 64 KiB")]
     #[must_use]
     pub fn seq_len(&self) -> u32 {
@@ -220,11 +221,12 @@ impl Segment {
             + u32::from(self.flags.has(Flags::FIN))
     }
 
-    /// Parses a frame without VLAN tag. The payload may go on beyond [`RxFrame::head`]; the
-    /// headers may not.
+    /// Parses a frame without VLAN tag. All headers must lie in [`RxFrame::head`]; the payload may
+    /// extend beyond it.
     ///
-    /// Checksums are verified in mode `Software`, and in mode `Offload` where the port did not
-    /// look. Cost: about 25 ns, and one pass over the bytes where checksums are verified.
+    /// In modes `Software` and `Offload` checksums are verified here if the port has not done so
+    /// ([`ChecksumState::Unknown`]). Cost: about 25 ns, and one pass over the bytes if checksums
+    /// are verified.
     ///
     /// # Errors
     /// See [`ParseError`]; the first cause found.
@@ -233,7 +235,7 @@ impl Segment {
         Self::parse_at::<ETHERNET_LEN>(frame, mode)
     }
 
-    /// As [`Segment::parse`], for a frame with one VLAN tag, whatever it says.
+    /// As [`Segment::parse`], for a frame with one VLAN tag, whose contents are not checked.
     ///
     /// # Errors
     /// See [`ParseError`]; the first cause found.
@@ -242,7 +244,7 @@ impl Segment {
         Self::parse_at::<VLAN_ETHERNET_LEN>(frame, mode)
     }
 
-    /// The IP header begins at `L3`, with the `EtherType` in front of it.
+    /// Parses a frame whose IP header is at offset `L3`, with the `EtherType` in front of it.
     #[inline(always)]
     fn parse_at<const L3: usize>(
         frame: &impl RxFrame,
@@ -289,13 +291,13 @@ impl Segment {
     }
 }
 
-/// The sum over pseudo-header, TCP header and payload: 0xffff if the checksum is right.
+/// Returns the sum over pseudo-header, TCP header and payload: 0xffff if the checksum is correct.
 fn tcp_sum(frame: &impl RxFrame, ip: &IpHeader) -> u16 {
     let head = frame.head();
     let mut runs = Accumulator::new(pseudo_sum(ip.address_sum, ip.end - ip.l4));
     let in_head = head.len().min(ip.end);
     runs.push(&head[ip.l4..in_head]);
-    // Chained frames: the rest passes through a small buffer, run by run.
+    // Frames of several segments: the rest is copied and summed in chunks of `buffer`.
     let mut at = in_head;
     let mut buffer = [0; 512];
     while at < ip.end {
@@ -307,7 +309,7 @@ fn tcp_sum(frame: &impl RxFrame, ip: &IpHeader) -> u16 {
     runs.finish()
 }
 
-/// Adds protocol and TCP length (header and payload) to the sum of the addresses.
+/// Returns the pseudo-header sum: addresses, protocol, TCP length (header and payload).
 #[expect(clippy::cast_possible_truncation, reason = "an IP packet is below 64 KiB + 40")]
 const fn pseudo_sum(address_sum: u16, tcp_len: usize) -> u16 {
     checksum::fold(address_sum as u32 + PROTOCOL_TCP as u32 + tcp_len as u32)

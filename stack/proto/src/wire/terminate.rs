@@ -1,47 +1,48 @@
-//! The Terminate message: what it says, and what it copies of the segment that caused it
-//! (RFC 5040 section 4.8, draft-ietf-rddp-rdmap-00 section 6.8).
+//! Terminate header: the error and the headers of the segment that caused it (RFC 5040 section 4.8,
+//! draft-ietf-rddp-rdmap-00 section 6.8).
 //!
-//! The texts of both versions say the same: 19 bits of control, 13 reserved ones, then as the
-//! control bits say the length of the terminated segment, its DDP header and its Read Request
-//! header. The older one calls 8 of the reserved bits by that name and draws 13.
+//! Both specifications define the same format: 19 bits of Terminate Control and 13 reserved bits.
+//! Depending on the HdrCt bits there follow the DDP Segment Length, the Terminated DDP Header and
+//! the Terminated RDMA Header (of an RDMA Read Request). The draft has 13 reserved bits in its
+//! figure but 8 in its text.
 
 use crate::wire::ddp::{TAGGED_LEN, UNTAGGED_LEN};
 use crate::wire::rdmap::READ_REQUEST_LEN;
 
-/// Bytes of the control field, with the reserved bits.
+/// Length of the Terminate Control field with the reserved bits, in bytes.
 pub const CONTROL_LEN: usize = 4;
-/// Bytes of the field that tells the segment's length.
+/// Length of the DDP Segment Length field, in bytes.
 const LENGTH_LEN: usize = 2;
-/// Bytes a Terminate may have behind its DDP header: control, length, copies.
+/// Maximum length of a Terminate header, in bytes: control, segment length, copied headers.
 pub const TERMINATE_LEN_MAX: usize = CONTROL_LEN + LENGTH_LEN + UNTAGGED_LEN + READ_REQUEST_LEN;
 
-/// The segment's length is told, and true.
+/// HdrCt bit M: the DDP Segment Length is valid.
 const HDRCT_M: u8 = 0x80;
-/// The segment's DDP header came along.
+/// HdrCt bit D: the Terminated DDP Header is included.
 const HDRCT_D: u8 = 0x40;
-/// The Read Request's header came along.
+/// HdrCt bit R: the Terminated RDMA Header is included.
 const HDRCT_R: u8 = 0x20;
 
-/// Layer that found an error: RDMAP.
+/// Layer field: the error was detected by RDMAP.
 // req: RDMAP-088
 pub const LAYER_RDMAP: u8 = 0;
-/// Layer that found an error: DDP.
+/// Layer field: the error was detected by DDP.
 pub const LAYER_DDP: u8 = 1;
-/// Layer that found an error: the one below, MPA.
+/// Layer field: the error was detected by the LLP, which is MPA.
 pub const LAYER_MPA: u8 = 2;
 
-/// A Terminate, as sent or received.
+/// Terminate header of a sent or received Terminate message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Terminate {
-    /// Layer that found the error: 0 RDMAP, 1 DDP, 2 the one below (MPA). Others are shown as
-    /// they came.
+    /// Layer that detected the error, 4 bits: 0 RDMAP, 1 DDP, 2 LLP (MPA). Other received values
+    /// are kept.
     pub layer: u8,
-    /// Error type, 4 bits.
+    /// Error Type, 4 bits.
     pub error_type: u8,
-    /// Error code.
+    /// Error Code.
     pub code: u8,
-    /// Bytes of the DDP segment that caused it, header included, if that was told. Linux siw
-    /// tells the length without the header.
+    /// DDP Segment Length: bytes of the terminated DDP segment, header included; `None` if M is not
+    /// set. Linux siw sends the length without the header.
     pub segment_len: Option<u16>,
     ddp_len: u8,
     has_rdma: bool,
@@ -50,7 +51,7 @@ pub struct Terminate {
 }
 
 impl Terminate {
-    /// One that names no segment.
+    /// Creates a Terminate header without segment length and copied headers.
     #[must_use]
     pub const fn new(layer: u8, error_type: u8, code: u8) -> Self {
         Self {
@@ -65,8 +66,9 @@ impl Terminate {
         }
     }
 
-    /// The same with length and DDP header of the segment that caused it. Of a segment shorter
-    /// than its header the rest is zero; the length tells how much of the copy is true.
+    /// Adds the length and the DDP header of `segment`, which caused the Terminate. If the segment
+    /// is shorter than its header, the copy is padded with zeros; the length then shows how many of
+    /// its bytes are valid.
     // req: RDMAP-118, RDMAP-120, RDMAP-122, RDMAP-123
     #[must_use]
     pub fn with_segment(mut self, segment: &[u8]) -> Self {
@@ -82,8 +84,8 @@ impl Terminate {
         self
     }
 
-    /// The same with length, DDP header and RDMAP header of the Read Request that caused it: a
-    /// whole ULPDU of 46 bytes.
+    /// Adds the length, the DDP header and the RDMAP header of the Read Request that caused the
+    /// Terminate, a complete ULPDU of 46 bytes.
     // req: RDMAP-124, RDMAP-125, RDMAP-126
     #[must_use]
     pub fn with_read_request(self, segment: &[u8; UNTAGGED_LEN + READ_REQUEST_LEN]) -> Self {
@@ -93,27 +95,28 @@ impl Terminate {
         terminate
     }
 
-    /// Layer, error type and code.
+    /// Returns Layer, Error Type and Error Code.
     #[must_use]
     pub const fn cause(&self) -> (u8, u8, u8) {
         (self.layer, self.error_type, self.code)
     }
 
-    /// The DDP header of the segment that caused it: 14 bytes if that was tagged, 18 if not, none
-    /// if it did not come along.
+    /// Returns the Terminated DDP Header: 14 bytes if tagged, 18 if untagged, empty if not
+    /// included.
     #[must_use]
     pub fn ddp_header(&self) -> &[u8] {
         &self.ddp[..usize::from(self.ddp_len)]
     }
 
-    /// The header of the Read Request that caused it, 28 bytes: as it was sent, or what was left
-    /// of it. None if it did not come along.
+    /// Returns the Terminated RDMA Header: the 28 bytes of the Read Request header, or empty if not
+    /// included. If part of the data was sent, offsets and size are those of the remainder.
     #[must_use]
     pub fn rdma_header(&self) -> &[u8] {
         if self.has_rdma { &self.rdma } else { &[] }
     }
 
-    /// Bytes behind the DDP header: 4 without copies, 20 or 24 with a DDP header, 52 with both.
+    /// Returns the length in bytes: 4 without copied headers (6 with the segment length), 20 or 24
+    /// with the DDP header, 52 with both headers.
     #[must_use]
     pub const fn wire_len(&self) -> usize {
         let has_length = self.segment_len.is_some() || self.ddp_len > 0;
@@ -123,7 +126,7 @@ impl Terminate {
             + if self.has_rdma { READ_REQUEST_LEN } else { 0 }
     }
 
-    /// Writes it to the first [`Terminate::wire_len`] bytes of `out`.
+    /// Writes the header to the first [`Terminate::wire_len`] bytes of `out`.
     ///
     /// # Panics
     /// If `out` is shorter.
@@ -149,9 +152,9 @@ impl Terminate {
         put(self.rdma_header());
     }
 
-    /// Reads what lies behind the DDP header; `None` below 4 bytes. Reserved bits are not looked
-    /// at; copies count as far as they are there, whatever the bits promise, and the T bit of the
-    /// copied DDP header tells its length.
+    /// Parses the bytes after the untagged DDP header; `None` if they are fewer than 4. Reserved
+    /// bits are ignored. Fields that HdrCt announces but that are truncated are ignored. The T bit
+    /// of the copied DDP header determines its length.
     // req: RDMAP-094, RDMAP-097, RDMAP-116, RDMAP-117
     #[must_use]
     pub fn parse(bytes: &[u8]) -> Option<Self> {
@@ -184,18 +187,18 @@ impl Terminate {
     }
 }
 
-/// Bytes of the DDP header that begins with the first of these.
+/// Returns the length of the DDP header at the start of `bytes`, from its T bit.
 fn ddp_len(bytes: &[u8]) -> usize {
     if bytes.first().is_some_and(|control| control & 0x80 != 0) { TAGGED_LEN } else { UNTAGGED_LEN }
 }
 
-/// A header's length.
+/// Converts the length of a DDP header to `u8`.
 fn header_len_u8(len: usize) -> u8 {
     u8::try_from(len).expect("a header has 18 octets at most")
 }
 
-/// The tables of errors of the three layers (RFC 5040 Figure 9, RFC 5041 section 7.2, RFC 5044
-/// section 8 with RFC 6581 section 8) have this cause.
+/// True if the error tables of the three layers (RFC 5040 Figure 9, RFC 5041 section 7.2, RFC 5044
+/// section 8 with RFC 6581 section 8) define this cause.
 // req: RDMAP-113
 #[must_use]
 pub const fn is_defined(layer: u8, error_type: u8, code: u8) -> bool {
@@ -211,13 +214,15 @@ pub const fn is_defined(layer: u8, error_type: u8, code: u8) -> bool {
     )
 }
 
-/// The control field as the texts have it, if a Linux siw peer on a little-endian machine sent
-/// this: its bit-fields put Layer into the low half of the first byte and EType into the high
-/// one, and M, D and R into the bits 0x01, 0x02 and 0x04 of the third.
+/// Returns the control field in the bit order of RFC 5040 if a Linux siw peer on a little-endian
+/// machine sent `bytes`; `None` otherwise. The bit-fields of siw put Layer into the low half of the
+/// first byte and Error Type into the high half, and M, D and R into bits 0x01, 0x02 and 0x04 of
+/// the third byte.
 ///
-/// Such a field is known by bits that everyone else sends as zero, with the copies they announce
-/// behind it; without any, by a cause that is in no table as it stands and in one the other way
-/// round. What can be read both ways (an RDMAP version of siw's, `20 05`) is read as the texts say.
+/// In siw's order the cause must be defined. Such a field is then recognized by HdrCt bits that
+/// other senders leave zero, if the fields they announce follow; with HdrCt 0, by a cause that is
+/// not defined in the order of RFC 5040. An ambiguous field (siw's invalid RDMAP version, `20 05`)
+/// is read in the order of RFC 5040.
 fn from_siw_bit_order(bytes: &[u8]) -> Option<[u8; CONTROL_LEN]> {
     let &[kind, code, present, reserved] = bytes.first_chunk::<CONTROL_LEN>()?;
     let (layer, error_type) = (kind & 0x0f, kind >> 4);
@@ -227,7 +232,7 @@ fn from_siw_bit_order(bytes: &[u8]) -> Option<[u8; CONTROL_LEN]> {
     let copies = bytes.get(CONTROL_LEN + LENGTH_LEN..).map_or(0, |copies| copies.len());
     let is_siw_bit_order = match present {
         0 => !is_defined(kind >> 4, kind & 0x0f, code),
-        // R is set for whatever message, with no Read Request behind it if it was none.
+        // siw sets R for any message; a Read Request header follows only if it was a Read Request.
         _ if present & 0x02 != 0 => copies >= ddp_len(&bytes[bytes.len() - copies..]),
         _ => bytes.len() > CONTROL_LEN,
     };
@@ -247,12 +252,12 @@ mod tests {
 
     use super::*;
 
-    /// A tagged DDP header: STag 0x01020304, TO 0x1122334455667788.
+    /// Tagged DDP header: STag 0x01020304, TO 0x1122334455667788.
     const TAGGED: [u8; 14] =
         [0xc1, 0x40, 1, 2, 3, 4, 0x11, 0x22, 0x33, 0x44, 0x55, 0x66, 0x77, 0x88];
 
-    /// A Read Request, both headers: QN 1, MSN 7; sink 0x0a0b0c0d at 0x0102030405060708, 4096
-    /// bytes of 0xdeadbeef at 0x1112131415161718.
+    /// DDP and RDMAP header of a Read Request: QN 1, MSN 7; Data Sink STag 0x0a0b0c0d, TO
+    /// 0x0102030405060708; 4096 bytes; Data Source STag 0xdeadbeef, TO 0x1112131415161718.
     const READ_REQUEST: [u8; 46] = [
         0x41, 0x41, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 7, 0, 0, 0, 0, 0x0a, 0x0b, 0x0c, 0x0d, 1, 2,
         3, 4, 5, 6, 7, 8, 0, 0, 0x10, 0, 0xde, 0xad, 0xbe, 0xef, 0x11, 0x12, 0x13, 0x14, 0x15,
@@ -334,10 +339,10 @@ mod tests {
         for len in 0..4 {
             assert_eq!(Terminate::parse(&bytes[..len]), None);
         }
-        // Bits unset and bytes there, as a sender may have it who sets fields to zero.
+        // HdrCt 0, followed by zeros: a sender may zero the absent fields instead of omitting them.
         let zeros = [&[0x02, 0x05, 0, 0][..], &[0; 48]].concat();
         assert_eq!(Terminate::parse(&zeros), Some(Terminate::new(0, 2, 5)));
-        // D without M: the length is there, and means nothing.
+        // D without M: the DDP Segment Length is present but not valid.
         let mut bytes = emitted(&Terminate::new(1, 1, 1).with_segment(&TAGGED));
         bytes[2] = 0x40;
         let terminate = Terminate::parse(&bytes).unwrap();
@@ -356,9 +361,9 @@ mod tests {
     #[test]
     fn siw_bit_order_is_recognised() {
         let cause = |bytes: &[u8]| Terminate::parse(bytes).unwrap().cause();
-        // As captured: a CRC mismatch, without copies.
+        // As captured: CRC error, without copied headers.
         assert_eq!(cause(&[0x02, 0x02, 0x00, 0x00]), (2, 0, 2));
-        // Its versions and opcodes, without copies.
+        // Invalid DDP version of an untagged segment, without copied headers.
         assert_eq!(cause(&[0x21, 0x06, 0x00, 0x00]), (1, 2, 6));
         // Invalid STag of a Write, with length and tagged header; of a Read, with all three.
         let write = [&[0x11, 0x00, 0x03, 0x00, 0, 3][..], &TAGGED].concat();
@@ -367,7 +372,7 @@ mod tests {
         let terminate = Terminate::parse(&read).unwrap();
         assert_eq!((terminate.cause(), terminate.segment_len), ((0, 1, 0), Some(0)));
         assert_eq!(terminate.rdma_header(), &READ_REQUEST[18..]);
-        // R of a Send, with no Read Request behind it.
+        // R is set for a Send, no Read Request header follows.
         let send = [&[0x10, 0x09, 0x07, 0x00, 0, 0][..], &[0x41; 18]].concat();
         let terminate = Terminate::parse(&send).unwrap();
         assert_eq!((terminate.cause(), terminate.rdma_header()), ((0, 1, 9), &[][..]));
@@ -390,7 +395,7 @@ mod tests {
                 }
             }
         }
-        // What is in no table either way stays as it came.
+        // A cause that is undefined in both bit orders is parsed in the order of RFC 5040.
         assert_eq!(Terminate::parse(&[0x3f, 0, 0, 0]).unwrap().cause(), (3, 15, 0));
     }
 
@@ -400,7 +405,7 @@ mod tests {
             let terminate = Terminate::parse(&bytes).unwrap();
             prop_assert!(terminate.wire_len() <= TERMINATE_LEN_MAX);
             let again = Terminate::parse(&emitted(&terminate)).unwrap();
-            // Of an unknown cause nobody can tell which way round it is.
+            // The bit order of an undefined cause is ambiguous.
             if is_defined(terminate.layer, terminate.error_type, terminate.code) {
                 prop_assert_eq!(again, terminate);
             }

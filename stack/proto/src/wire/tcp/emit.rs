@@ -1,4 +1,4 @@
-//! Headers of segments this host sends.
+//! Headers of sent segments.
 
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
@@ -12,7 +12,7 @@ use crate::wire::checksum;
 use crate::wire::ethernet::{ETHERTYPE_IPV4, ETHERTYPE_IPV6, ETHERTYPE_VLAN, EthernetLink};
 use crate::wire::seq::Seq;
 
-/// What varies from segment to segment in the headers this host sends.
+/// Header fields that vary between the sent segments of a connection.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Fields {
     /// Sequence number.
@@ -21,22 +21,22 @@ pub struct Fields {
     pub ack: Seq,
     /// Control bits.
     pub flags: Flags,
-    /// Window field, already scaled down.
+    /// Window field, already shifted by the window scale.
     pub window: u16,
     /// ECN field of the IP header.
     pub ecn: Ecn,
-    /// Options.
+    /// TCP options.
     pub options: Options,
 }
 
 #[expect(clippy::cast_possible_truncation, reason = "40")]
 const IPV6_BYTES: u16 = IPV6_LEN as u16;
-/// Time to live, or hop limit.
+/// Time to live (IPv4), hop limit (IPv6).
 const TTL: u8 = 64;
-/// The sum of what is the same in all IPv4 headers.
+/// Sum of the constant IPv4 header words: version and IHL, DF, time to live and protocol.
 const IPV4_SUM: u32 = 0x4500 + 0x4000 + ((TTL as u32) << 8 | PROTOCOL_TCP as u32);
 
-/// The frames of a connection: with a tag or without, and of which IP.
+/// Header layout of a connection's frames: IP version, with or without VLAN tag.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 enum HeaderLayout {
@@ -46,35 +46,37 @@ enum HeaderLayout {
     VlanV6,
 }
 
-/// Both ends of one connection, as bytes of the headers of what is sent: Ethernet, IP and TCP
-/// headers are put together from it by a few stores, and received segments are compared with it.
+/// Header template of one connection: its addresses and ports in the format of sent headers.
+/// Ethernet, IP and TCP headers are written from it with a few stores, and the four-tuples of
+/// received segments are compared with it.
 ///
 /// It is small because each connection has one: 56 bytes, of which IPv4 uses the first 32.
 ///
-/// Time to live 64, "don't fragment" set, identification 0 (RFC 6864 section 4.1).
+/// Time to live or hop limit is 64. In IPv4 headers DF is set and the identification is 0 (RFC 6864
+/// section 4.1).
 #[derive(Clone, Debug)]
 #[repr(C)]
 pub struct HeaderTemplate {
-    /// Destination and source of the Ethernet header.
+    /// Destination and source address of the Ethernet header.
     macs: [u8; 12],
-    /// Folded sum of the addresses.
+    /// Folded sum of the IP addresses.
     address_sum: u16,
-    /// The 802.1Q tag, if there is one.
+    /// Tag control information of the 802.1Q tag; 0 and unused without a tag.
     vlan: u16,
     layout: HeaderLayout,
-    /// Our port and the peer's.
+    /// Local and remote port.
     ports: [u8; 4],
-    /// Our address and the peer's; of IPv4 in the first eight bytes.
+    /// Local and remote address; for IPv4 in the first eight bytes.
     addresses: [u8; 32],
-    /// The flow label of IPv6, 20 bits.
+    /// IPv6 flow label, 20 bits.
     flow_label: [u8; 3],
 }
 
 const _: () = assert!(size_of::<HeaderTemplate>() <= 56, "every connection has one");
 
 impl HeaderTemplate {
-    /// A template for segments from `tuple.local` at `src_mac` to `tuple.remote` by way of
-    /// `dst_mac`, without VLAN tag.
+    /// Creates a template for segments from `tuple.local` to `tuple.remote`, without VLAN tag.
+    /// `src_mac` is the port's address, `dst_mac` that of the next hop.
     ///
     /// # Panics
     /// If one address is IPv4 and the other IPv6.
@@ -83,7 +85,7 @@ impl HeaderTemplate {
         Self::with_link(EthernetLink::without_vlan(src_mac), dst_mac, tuple)
     }
 
-    /// As [`HeaderTemplate::new`], on a link that may have tags.
+    /// As [`HeaderTemplate::new`], with the VLAN tag of `link`, if it has one.
     ///
     /// # Panics
     /// If one address is IPv4 and the other IPv6.
@@ -119,7 +121,7 @@ impl HeaderTemplate {
         Self { macs, address_sum, vlan, layout, ports, addresses, flow_label: [0; 3] }
     }
 
-    /// Both ends.
+    /// Returns the four-tuple of the connection.
     #[must_use]
     pub fn tuple(&self) -> FourTuple {
         let (local, remote) = self.addresses.split_at(16);
@@ -134,7 +136,7 @@ impl HeaderTemplate {
         }
     }
 
-    /// True if both ends are those of `tuple`.
+    /// True if the connection has this four-tuple.
     #[inline]
     #[must_use]
     pub fn matches(&self, tuple: &FourTuple) -> bool {
@@ -154,19 +156,19 @@ impl HeaderTemplate {
             }
     }
 
-    /// Segments over IPv6 have the low 20 bits of `label` as their flow label: with the addresses
-    /// it tells flows apart where routers spread them over paths (RFC 6438). At first 0: no label.
+    /// Sets the IPv6 flow label to the low 20 bits of `label`. Routers use it with the addresses
+    /// to distribute flows over paths (RFC 6438). Initially 0: no label.
     pub const fn set_flow_label(&mut self, label: u32) {
         let [_, high, middle, low] = label.to_be_bytes();
         self.flow_label = [high & 0x0f, middle, low];
     }
 
-    /// Uses another destination MAC from now on (the neighbour moved).
+    /// Sets the destination MAC address (the next hop's has changed).
     pub fn set_remote_mac(&mut self, mac: [u8; 6]) {
         self.macs[..6].copy_from_slice(&mac);
     }
 
-    /// Where its segments go at present.
+    /// Returns the destination MAC address.
     #[must_use]
     pub const fn remote_mac(&self) -> [u8; 6] {
         let [m0, m1, m2, m3, m4, m5, ..] = self.macs;
@@ -177,21 +179,22 @@ impl HeaderTemplate {
         matches!(self.layout, HeaderLayout::V6 | HeaderLayout::VlanV6)
     }
 
-    /// Bytes before the TCP options: Ethernet, IP and the fixed TCP header.
+    /// Returns the header length without TCP options: Ethernet, IP and the fixed TCP header.
     #[inline]
     #[must_use]
     pub const fn base_len(&self) -> usize {
         self.l4() + TCP_LEN
     }
 
-    /// Where the TCP header starts.
+    /// Returns the offset of the TCP header in the frame.
     #[inline]
     const fn l4(&self) -> usize {
         let (l2, l3) = self.l2_l3_len();
         l2 + l3
     }
 
-    /// Lengths of the link and network headers, for [`crate::device::TxFrame::request_checksum`].
+    /// Returns the lengths of the link and network headers, for
+    /// [`crate::device::TxFrame::request_checksum`].
     #[inline]
     #[must_use]
     pub const fn l2_l3_len(&self) -> (usize, usize) {
@@ -203,14 +206,14 @@ impl HeaderTemplate {
         }
     }
 
-    /// Writes the headers to the start of `buf`, in front of `payload_len` bytes of payload that
-    /// already lie behind them; returns the length of the frame.
+    /// Writes the headers to the start of `buf` and returns the length of the frame. The
+    /// `payload_len` bytes of payload must already follow them in `buf`.
     ///
-    /// Cost: about 10 ns, and in mode `Software` one pass over the payload. In mode `Offload` the
-    /// TCP checksum field holds the folded pseudo-header sum, in mode `NotNeeded` zero.
+    /// Cost: about 10 ns, and in mode `Software` one pass over the payload. The TCP checksum field
+    /// holds the folded pseudo-header sum in mode `Offload`, zero in mode `NotNeeded`.
     ///
     /// # Panics
-    /// If `buf` is shorter than headers and payload, or the packet longer than 65,535 bytes.
+    /// If `buf` is shorter than headers and payload, or the IP packet longer than 65,535 bytes.
     #[inline]
     pub fn emit(
         &self,
@@ -235,7 +238,7 @@ impl HeaderTemplate {
         }
     }
 
-    /// A frame whose IP header of `IP_LEN` bytes lies at `L3`.
+    /// As [`HeaderTemplate::emit`], with an IP header of `IP_LEN` bytes at offset `L3`.
     #[inline(always)]
     fn emit_as<const L3: usize, const IP_LEN: usize>(
         &self,
@@ -268,7 +271,7 @@ impl HeaderTemplate {
         fixed[..4].copy_from_slice(&self.ports);
         fixed[4..8].copy_from_slice(&fields.seq.0.to_be_bytes());
         fixed[8..12].copy_from_slice(&fields.ack.0.to_be_bytes());
-        // The header is at most 60 bytes: 15 words.
+        // Data offset: the header has at most 60 bytes, 15 words.
         fixed[12] = u8::try_from(tcp_len / 4).unwrap_or(15) << 4;
         fixed[13] = fields.flags.0;
         fixed[14..16].copy_from_slice(&fields.window.to_be_bytes());
@@ -296,7 +299,7 @@ impl HeaderTemplate {
         total
     }
 
-    /// The IPv4 header of a packet of `ip_len` bytes.
+    /// Writes the IPv4 header of a packet of `ip_len` bytes, header included.
     #[inline(always)]
     fn write_v4(&self, ip: &mut [u8], ip_len: u16, ecn: Ecn, mode: ChecksumMode) {
         let ecn = ecn as u8;
@@ -311,11 +314,11 @@ impl HeaderTemplate {
         }
     }
 
-    /// The IPv6 header of a packet of `ip_len` bytes, itself included.
+    /// Writes the IPv6 header of a packet of `ip_len` bytes, header included.
     #[inline(always)]
     fn write_v6(&self, ip: &mut [u8], ip_len: u16, ecn: Ecn) {
         let len = (ip_len - IPV6_BYTES).to_be_bytes();
-        // The traffic class straddles the first two bytes, the flow label follows.
+        // Version, traffic class (across the first two bytes), flow label.
         let [high, middle, low] = self.flow_label;
         let flow = [0x60, (ecn as u8) << 4 | high, middle, low];
         ip[..4].copy_from_slice(&flow);
@@ -324,8 +327,8 @@ impl HeaderTemplate {
     }
 }
 
-/// The RST that answers a segment for which there is no connection; `None` if that is a RST itself
-/// (RFC 9293 section 3.10.7.1). The caller limits the rate.
+/// Returns the RST in reply to a segment without a connection (state CLOSED, RFC 9293 section
+/// 3.10.7.1); `None` if that segment is an RST itself. The caller limits the rate.
 #[must_use]
 pub fn rst_reply(segment: &Segment) -> Option<Fields> {
     if segment.flags.has(Flags::RST) {

@@ -1,4 +1,4 @@
-//! The IP header of a received TCP segment: the short way, once per packet.
+//! IP header of a received TCP segment: the parser that runs once per packet.
 
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -7,16 +7,16 @@ use crate::wire::checksum;
 use crate::wire::ethernet::{ETHERTYPE_IPV4, ETHERTYPE_IPV6};
 use crate::wire::ip::{ExtensionHeaders, IPV4_LEN, IPV6_LEN, PROTOCOL_TCP};
 
-/// What the IP header says, with offsets in the frame.
+/// Fields of the IP header, with offsets in the frame.
 pub(super) struct IpHeader {
     pub(super) src: IpAddr,
     pub(super) dst: IpAddr,
     pub(super) ecn: Ecn,
-    /// Where the TCP header starts.
+    /// Offset of the TCP header.
     pub(super) l4: usize,
-    /// Where the packet ends.
+    /// Offset of the end of the packet.
     pub(super) end: usize,
-    /// Folded sum of the addresses.
+    /// Folded sum of the addresses; 0 for IPv4 if checksums are not verified.
     pub(super) address_sum: u16,
 }
 
@@ -48,14 +48,14 @@ impl IpHeader {
                 return Err(ParseError::BadIpChecksum);
             }
         }
-        // More fragments, or an offset.
+        // More Fragments is set, or the fragment offset is not 0.
         if be16(ip, 6) & 0x3fff != 0 {
             return Err(ParseError::Fragment);
         }
         if ip[9] != PROTOCOL_TCP {
             return Err(ParseError::NotTcp);
         }
-        // Network 0, and classes D and E with the broadcast address.
+        // Network 0; classes D (multicast) and E, which includes the broadcast address.
         if ip[12] == 0 || ip[12] >= 224 {
             return Err(ParseError::BadAddress);
         }
@@ -96,7 +96,7 @@ impl IpHeader {
     }
 }
 
-/// Where the TCP header of an IPv6 packet with extension headers lies.
+/// Returns the offset of the TCP header of an IPv6 packet with extension headers.
 #[cold]
 fn skip_extension_headers(head: &[u8], l3: usize, end: usize) -> Result<usize, ParseError> {
     let chain = ExtensionHeaders::parse(head, l3, end)?;

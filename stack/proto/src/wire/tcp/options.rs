@@ -5,48 +5,49 @@ use arrayvec::ArrayVec;
 use super::{MAX_WSCALE, ParseError, TIMESTAMPS_LEN, be16, be32};
 use crate::wire::seq::Seq;
 
-/// Options in the order NOP NOP TS, as every common sender lays them out.
+/// NOP, NOP, then kind and length of the timestamps option: the layout every common sender uses.
 pub(super) const TIMESTAMPS_PREFIX: [u8; 4] = [1, 1, 8, 10];
 
-/// A run of sequence space: first byte, and the one after the last.
+/// SACK block: left and right edge, the first sequence number and the one after the last.
 pub type SackBlock = (Seq, Seq);
 
-/// TCP options this stack knows; others are skipped on receipt.
+/// TCP options of a segment. Other options are skipped on receipt.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Options {
     /// Maximum segment size (SYN only).
     pub mss: Option<u16>,
     /// Window scale, at most 14 (SYN only).
     pub wscale: Option<u8>,
-    /// SACK permitted (SYN only).
+    /// SACK-Permitted (SYN only).
     pub sack_permitted: bool,
-    /// SACK blocks in the order of the option.
+    /// SACK blocks, in the order of the option.
     pub sack: ArrayVec<SackBlock, 4>,
     /// Timestamps: TSval, TSecr.
     pub ts: Option<(u32, u32)>,
 }
 
 impl Options {
-    /// The timestamps option alone, or nothing: what data segments carry.
+    /// Returns the timestamps option alone, or no options, as for data segments.
     #[inline]
     #[must_use]
     pub fn timestamps(ts: Option<(u32, u32)>) -> Self {
         Self { ts, ..Self::default() }
     }
 
-    /// True if there is at most the timestamps option.
+    /// True if there is no option other than timestamps.
     #[inline]
     pub(super) fn is_ts_only(&self) -> bool {
         self.mss.is_none() && self.wscale.is_none() && !self.sack_permitted && self.sack.is_empty()
     }
 
-    /// SACK blocks that fit beside the timestamps option (RFC 2018 section 3).
+    /// Returns the number of SACK blocks to send: at most 4, or 3 beside the timestamps option
+    /// (RFC 2018 section 3).
     fn sack_count(&self) -> usize {
         self.sack.len().min(if self.ts.is_some() { 3 } else { 4 })
     }
 
-    /// Bytes these options take in a header, a multiple of 4. SACK blocks that do not fit are
-    /// left out.
+    /// Returns the length of these options in a header, a multiple of 4 bytes. SACK blocks that do
+    /// not fit are left out.
     #[must_use]
     pub fn wire_len(&self) -> usize {
         let ts = if self.ts.is_some() { TIMESTAMPS_LEN } else { 0 };
@@ -55,13 +56,13 @@ impl Options {
         }
         let mss = if self.mss.is_some() { 4 } else { 0 };
         let wscale = if self.wscale.is_some() { 4 } else { 0 };
-        // The two bytes of "SACK permitted" replace the padding of timestamps.
+        // The two bytes of SACK-Permitted replace the padding of timestamps.
         let permitted = if self.sack_permitted && self.ts.is_none() { 4 } else { 0 };
         let sack = if self.sack.is_empty() { 0 } else { 4 + 8 * self.sack_count() };
         mss + wscale + permitted + ts + sack
     }
 
-    /// Writes the options to `out`, exactly [`Options::wire_len`] bytes long.
+    /// Writes the options to `out`, which has exactly [`Options::wire_len`] bytes.
     pub(super) fn emit(&self, out: &mut [u8]) {
         let mut at = 0;
         let mut put = |bytes: &[u8]| {
@@ -87,7 +88,7 @@ impl Options {
         }
         let count = self.sack_count();
         if count > 0 {
-            // At most 2 + 4 * 8 = 34.
+            // Option length, at most 2 + 4 * 8 = 34.
             put(&[1, 1, 5, 2 + 8 * u8::try_from(count).unwrap_or(0)]);
             for (start, end) in &self.sack[..count] {
                 put(&start.0.to_be_bytes());
@@ -96,7 +97,7 @@ impl Options {
         }
     }
 
-    /// Parses the bytes between the fixed header and the payload.
+    /// Parses the options, the bytes between the fixed header and the payload.
     #[inline(always)]
     pub(super) fn parse(bytes: &[u8]) -> Result<Self, ParseError> {
         if bytes.is_empty() {
@@ -128,7 +129,7 @@ impl Options {
             let body = &rest[2..len];
             match (kind, body.len()) {
                 (2, 2) => options.mss = Some(be16(body, 0)),
-                // A larger shift is used as 14 (RFC 7323 section 2.3).
+                // A shift count above 14 is used as 14 (RFC 7323 section 2.3).
                 (3, 1) => options.wscale = Some(body[0].min(MAX_WSCALE)),
                 (4, 0) => options.sack_permitted = true,
                 (5, n) if n % 8 == 0 => {

@@ -1,4 +1,4 @@
-//! Round trips, smoltcp as the independent reader and writer, and hostile frames.
+//! Tests of TCP headers: round trips, parsing by smoltcp, golden bytes and malformed frames.
 
 use core::net::SocketAddr;
 
@@ -55,7 +55,7 @@ fn reversed(tuple: FourTuple) -> FourTuple {
     FourTuple { local: tuple.remote, remote: tuple.local }
 }
 
-/// A frame as `tuple.local` sends it, its payload counting up.
+/// Returns a frame as sent by `tuple.local`, with payload bytes that count up.
 fn frame(v6: bool, fields: &Fields, payload_len: usize, mode: ChecksumMode) -> Vec<u8> {
     let template = HeaderTemplate::new(MACS.0, MACS.1, tuple(v6));
     let start = template.base_len() + fields.options.wire_len();
@@ -76,7 +76,7 @@ fn options() -> impl Strategy<Value = Options> {
     let sack = prop::collection::vec(any::<(u32, u32)>(), 0..=4);
     let syn = (any::<Option<u16>>(), prop::option::of(0..=14u8), any::<bool>());
     (syn, sack, any::<Option<(u32, u32)>>()).prop_map(|((mss, wscale, permitted), sack, ts)| {
-        // SACK blocks never travel beside the options of a SYN: they would not fit.
+        // No SACK blocks beside the options of a SYN: they would not fit.
         let syn = mss.is_some() || wscale.is_some() || permitted;
         let max = if syn {
             0
@@ -109,7 +109,7 @@ proptest! {
     fn emitted_segment_parses_back(fields in fields(), v6: bool, len in 0usize..2000,
                               cut in 0usize..2000) {
         let bytes = frame(v6, &fields, len, ChecksumMode::Software);
-        // In one run, and in two with the cut anywhere behind the headers.
+        // The frame in one buffer, and in two with the split anywhere behind the headers.
         let headers = bytes.len() - len;
         for head in [bytes.len(), headers + cut.min(len)] {
             let rx = Frame { bytes: &bytes, head, checksum: ChecksumState::Unknown };
@@ -170,7 +170,7 @@ proptest! {
         let mut bytes = frame(v6, &syn(), 80, ChecksumMode::Software);
         let at = at.min(bytes.len() - 1);
         bytes[at] ^= 1 << bit;
-        // IPv6 covers neither traffic class, flow label nor hop limit.
+        // Over IPv6 the checksum does not cover traffic class, flow label and hop limit.
         let uncovered = v6 && matches!(at, 14..=17 | 21);
         prop_assert!(uncovered || parse(&bytes).is_err());
     }
@@ -217,7 +217,7 @@ fn checksum_field_holds_pseudo_header_sum_under_offload() {
         let bytes = frame(v6, &data(), 100, ChecksumMode::NotNeeded);
         assert_eq!(bytes[l4 + 16..l4 + 18], [0, 0]);
         let mut bytes = frame(v6, &data(), 100, ChecksumMode::Offload);
-        // What the port then does: sum over header and payload with the field as it is.
+        // The port sums TCP header and payload, the pseudo-header sum in the field included.
         let sum = !checksum::sum(&bytes[l4..]);
         bytes[l4 + 16..l4 + 18].copy_from_slice(&sum.to_be_bytes());
         if !v6 {
