@@ -1,5 +1,5 @@
-//! Every packet trace in `tests/traces` as a test of its own: `cargo test --test traces rfc5961`
-//! runs those of a folder, `cargo test --test traces -- --list` names them all. How to write one:
+//! Every packet trace in `tests/traces` as a separate test: `cargo test --test traces rfc5961` runs
+//! those of a folder, `cargo test --test traces -- --list` lists all. How to write one:
 //! `tests/traces/README.md`.
 
 use std::fs;
@@ -9,7 +9,7 @@ use std::process::ExitCode;
 use ferrowarp_tests::trace;
 use libtest_mimic::{Arguments, Failed, Trial};
 
-/// Least number of traces: a folder that is not found must not pass.
+/// Minimum number of traces: a missing folder must not pass.
 const COUNT_MIN: usize = 300;
 
 fn collect(folder: &Path, found: &mut Vec<PathBuf>) {

@@ -1,7 +1,6 @@
-//! Service for the next client, whatever others hold: a host of raw frames does to the stack what a
-//! row of the table says, and meanwhile clients on kernel sockets are served and verified, each
-//! within a second. What the host has pinned is printed and bounded, and given back once it is
-//! silent.
+//! Service under attack: a host that sends raw frames attacks the stack as one case says, and
+//! meanwhile clients on kernel sockets are served and verified, each within a second. The resources
+//! held by the host are printed and bounded, and are released once it is silent.
 
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -20,34 +19,33 @@ use scenarios::AttackContext;
 use server::{PORT, Running};
 
 const INTERFACE: &str = "fw0";
-/// Within this time a client is served.
+/// Time within which a client is served.
 const SERVED_WITHIN: Duration = Duration::from_secs(1);
-/// Clients, one after the other. A machine that is busy with other things may take longer over one
-/// of them, for no fault of the stack: a fifth of them has to be fast enough, all of them where
-/// `FERROWARP_QUIET` is set,
+/// Clients, one after the other. On a busy machine a client may take longer through no fault of the
+/// stack: a fifth of them has to be fast enough, or all of them where `FERROWARP_QUIET` is set,
 const CLIENTS: usize = 10;
-/// and none may take so long as if it had waited for the host's connections to time out.
+/// and none may take as long as if it had waited for the host's connections to time out.
 const SERVED_AT_LAST: Duration = Duration::from_secs(6);
-/// More of them, should too few have been fast enough.
+/// Maximum number of clients, if too few have been fast enough.
 const CLIENTS_MAX: usize = 50;
-/// Silence after which an idle peer is probed, and until it is given up nine probes later.
+/// Idle time before the first keepalive; the peer is dropped nine probes later.
 const PROBE: Duration = Duration::from_millis(500);
-/// Until a peer that acknowledges nothing is given up.
+/// Time until a peer that acknowledges nothing is dropped.
 const USER_TIMEOUT: Duration = Duration::from_secs(15);
-/// Until everything is given back.
+/// Time until all resources are released.
 const RELEASED_WITHIN: Duration = Duration::from_secs(80);
 
-/// A row of the table.
+/// One attack.
 struct Case {
     /// Connections, or frames.
     count: usize,
-    /// What the host does until the clients have been.
+    /// The attack, which runs until the clients are done.
     attack: fn(&mut Host, &AttackContext<'_>),
-    /// What it may hold at most, all together.
+    /// Bounds on the resources that all connections of the host may hold.
     bounds: Bounds,
 }
 
-/// The most that may be in use at a time while clients are served.
+/// Maximum resources in use while clients are served.
 #[derive(Clone, Copy)]
 struct Bounds {
     connections: usize,
@@ -59,7 +57,7 @@ struct Bounds {
     held_bytes: usize,
 }
 
-/// Bounds of a stack with default settings, and so of every row.
+/// Bounds of a stack with default settings, used for every case.
 const BOUNDS: Bounds = Bounds {
     connections: 16_384,
     half_open: 1024,
@@ -72,7 +70,7 @@ const BOUNDS: Bounds = Bounds {
     held_bytes: 16 << 20,
 };
 
-/// True inside a namespace with all that is needed.
+/// True inside a namespace with all prerequisites.
 fn ready(name: &str) -> bool {
     if !Path::new("/dev/net/tun").exists() {
         skip("no /dev/net/tun, so no tap devices");
@@ -131,7 +129,7 @@ impl Case {
             while !is_set.load(Ordering::Relaxed) && !attacker.is_finished() {
                 std::thread::sleep(Duration::from_millis(1));
             }
-            // Also if a client is not served: the host is to end before the test does.
+            // Also if a client is not served: the host has to stop before the test does.
             let over = SetOnDrop(is_over);
             let peak = self.serve(&running.context, alone);
             drop(over);
@@ -151,7 +149,7 @@ impl Case {
         server::client().expect("served when all is over");
     }
 
-    /// Serves clients; returns the most that was in use meanwhile.
+    /// Serves clients; returns the peak usage meanwhile.
     fn serve(&self, context: &Context, alone: Duration) -> Usage {
         let mut times = Vec::new();
         let mut peak = context.usage();
@@ -190,7 +188,7 @@ impl Case {
         peak
     }
 
-    /// Prints what was pinned, and holds it to the bounds.
+    /// Prints the peak usage and checks it against the bounds.
     fn check(&self, peak: &Usage) {
         let (usage, bounds) = (&peak.engine, &self.bounds);
         println!("for {} peers: {usage:?}, {:?}", self.count, peak.frames_free);
@@ -218,7 +216,7 @@ impl Drop for SetOnDrop<'_> {
     }
 }
 
-/// Each number of `peak` is at least that of `usage`; of free frames, at most.
+/// Raises each number of `peak` to that of `usage`; lowers the free frames.
 fn raise_to(peak: &mut Usage, usage: &Usage) {
     let (most, now) = (&mut peak.engine, &usage.engine);
     for (most, now) in [
@@ -244,11 +242,11 @@ fn raise_to(peak: &mut Usage, usage: &Usage) {
     }
 }
 
-/// Nothing is held that was not before.
+/// True if the usage is no higher than before.
 fn is_released(usage: &Usage, before: &Usage) -> bool {
     let (now, frames) = (&usage.engine, usage.frames_free.unwrap_or_default());
     let enough = before.frames_free.unwrap_or_default().data;
     let held = now.ooo_frames + now.ooo_bytes + now.partial_fpdus + now.retained_segments;
-    // The client's own connection may linger in TIME-WAIT.
+    // The client's own connection may still be in TIME-WAIT.
     now.connections <= CLIENTS_MAX && held == 0 && frames.data + 64 >= enough
 }

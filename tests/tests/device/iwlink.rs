@@ -1,4 +1,4 @@
-//! The wire as a program, between two ports of this process: no root, no network.
+//! `iwlink` as a program, between two ports of this process: no root, no network.
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
@@ -15,10 +15,10 @@ const TIMEOUT: Duration = Duration::from_secs(20);
 /// Frames sent each way.
 const COUNT: usize = 2000;
 
-/// Each test keeps a core busy, and looks at times.
+/// Each test keeps a core busy and measures times.
 static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
 
-/// The program with a port of ours at each end.
+/// The program, and the port of this process at each end.
 struct Wire {
     program: Running,
     ports: [RawPort; 2],
@@ -49,8 +49,8 @@ impl Wire {
         Self { program, ports, dir }
     }
 
-    /// Sends numbered frames both ways, and gives the numbers that arrive, in order, at the right
-    /// and at the left, once nothing has come for a while.
+    /// Sends numbered frames both ways; returns the numbers received at the right and at the left,
+    /// in order of arrival, once nothing has arrived for `quiet`.
     fn exchange(&mut self, quiet: Duration) -> [Vec<usize>; 2] {
         let mut arrived = [Vec::new(), Vec::new()];
         let mut sent = 0;
@@ -78,7 +78,7 @@ impl Wire {
         arrived
     }
 
-    /// Ends the program; its counters.
+    /// Stops the program; returns its result and counters.
     fn end(self) -> (ProcessResult, Value) {
         self.program.interrupt().unwrap();
         let ended = self.program.finish(TIMEOUT).unwrap();
@@ -113,8 +113,8 @@ fn program() -> Option<PathBuf> {
 fn same_seed_drops_the_same_frames() {
     let Some(path) = program() else { return };
     let _turn = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
-    // On a busy machine a port may not take a frame in time; which frames that costs is no matter
-    // of the seed.
+    // On a busy machine a port may not take a frame in time; the frames lost that way do not depend
+    // on the seed.
     let once = |options: &str| {
         let attempts = (0..5).find_map(|_| {
             let mut wire = Wire::open(&path, options);
@@ -173,7 +173,7 @@ fn delay_duplication_and_reordering_are_as_configured() {
 fn rate_limit_queues_and_drops() {
     let Some(path) = program() else { return };
     let _turn = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
-    // 100 frames of 124 bytes on the wire each second: most do not fit.
+    // Each second 100 frames of 124 bytes fit on the wire: most are dropped.
     let mut wire = Wire::open(&path, "--rate 99.2kbit --queue 1000");
     let arrived = wire.exchange(Duration::from_millis(300));
     let (_, counters) = wire.end();

@@ -1,5 +1,5 @@
-//! The stack against the kernel's TCP over a bad wire, in both roles, with the kernel's options on
-//! and off. Every byte is verified. Between the two stands `iwlink`.
+//! The stack against the kernel's TCP over a faulty wire, in both roles, with the kernel's options
+//! on and off. Every byte is verified. `iwlink` connects the two.
 
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
@@ -20,7 +20,7 @@ const INTERFACE: &str = "fwk0";
 const PORT: u16 = 4791;
 /// Bytes of a message.
 const MESSAGE_LEN: usize = 250_000;
-/// Messages each way: no more than a queue pair of the helpers has buffers for.
+/// Messages each way: at most the receive buffers of the helpers' queue pairs.
 const MESSAGES: usize = 6;
 
 /// Addresses of the stack and of the kernel.
@@ -33,15 +33,16 @@ struct Addresses {
 const V4: Addresses = Addresses { stack: IpAddr::V4(STACK), kernel: IpAddr::V4(KERNEL) };
 const V6: Addresses = Addresses { stack: IpAddr::V6(STACK_V6), kernel: IpAddr::V6(KERNEL_V6) };
 
-/// All at once; at this rate and size the queue fills, so that there are marks and drops too.
+/// All faults at once; at this rate and size the queue fills, so that frames are marked and
+/// dropped.
 const BAD: &str = "--seed 11 --loss 1% --duplicate 0.5% --reorder 1% --corrupt 0.5% --delay 200us \
                    --jitter 100us --rate 400mbit --queue 60000 --mark 20000";
 
-/// Settings of the kernel, all of a namespace of its own.
+/// Kernel settings, all per namespace.
 const DEFAULTS: [(&str, &str); 4] =
     [("tcp_sack", "1"), ("tcp_timestamps", "1"), ("tcp_window_scaling", "1"), ("tcp_ecn", "2")];
 
-/// The programs and permissions that are needed; true inside the namespace.
+/// Path of `iwlink`, inside the namespace, if all prerequisites are met.
 fn ready(name: &str) -> Option<PathBuf> {
     let path = process::program("iwlink");
     if path.is_none() {
@@ -73,14 +74,15 @@ impl Wire {
         let mut program = Running::start(&mut command, dir.file("output")).unwrap();
         program.wait_for("seed", TIMEOUT).unwrap();
         let address = format!("{kernel}/{}", prefix_len(kernel));
-        // Nobody else has it: no need to ask around before it is used.
+        // The address is unique: no duplicate address detection.
         let nodad = if kernel.is_ipv6() { &["nodad"][..] } else { &[] };
         netns::ip(&[&["addr", "add", &address, "dev", INTERFACE], nodad].concat()).unwrap();
         netns::ip(&["link", "set", INTERFACE, "up"]).unwrap();
         Self { program, dir }
     }
 
-    /// Ends it; its counters, after making sure that it did what it was told, and nothing else.
+    /// Stops it; returns its counters, after checking that it applied the configured faults, and no
+    /// others.
     fn end(self) -> Value {
         self.program.interrupt().unwrap();
         let ended = self.program.finish(TIMEOUT).unwrap();
@@ -97,7 +99,7 @@ impl Wire {
     }
 }
 
-/// Bytes of message `number` of one end: all different, and telling.
+/// Bytes of message `number` of one end, all different.
 fn bytes(salt: usize, number: usize) -> Vec<u8> {
     (0..MESSAGE_LEN as u64)
         .map(|at| {
@@ -118,7 +120,7 @@ fn bulk(stack: &Stack, link: &mut TestConnection<'_>, salt: usize) {
         post_recv(&link.qp, number as u64, recv_mr.sge(at, count));
         post_send(&link.qp, 100 + number as u64, gather(send_mr.sge(at, count)));
     }
-    // The peer's sending must not wait for its receiving: the stack's window is open.
+    // The peer may send before it receives: the stack's window is open.
     for number in 0..MESSAGES {
         link.peer.send(opcode::SEND, 0, &bytes(salt, number)).unwrap();
     }
@@ -139,7 +141,7 @@ fn bulk(stack: &Stack, link: &mut TestConnection<'_>, salt: usize) {
     }
 }
 
-/// Both roles of the stack: who connects, who accepts.
+/// Both roles of the stack: responder and initiator.
 fn both_roles(stack: &Stack, listener: &Listener, addresses: Addresses, case: usize) {
     let mut link = accepted(stack, listener, addresses);
     link.check_peer_transfers(MEMORY_LEN - 10);
@@ -236,12 +238,12 @@ fn transfers_over_ipv6() {
 fn transfers_between_two_taps() {
     let Some(path) = ready(test_name!()) else { return };
     let stack = Stack::on_device("tap:fws0", V4.stack);
-    // The kernel stays out of what passes here: it has an interface of its own behind the wire.
+    // The kernel does not see these frames: its own interface is on the other side of the wire.
     netns::ip(&["link", "set", "fws0", "arp", "off", "up"]).unwrap();
     let wire = Wire::open(&path, "af_packet:fws0", TempDir::new().unwrap(), V4.kernel);
     let listener = stack.context.listen(PORT, 4).unwrap();
     both_roles(&stack, &listener, V4, 0);
-    // Its packet socket is closed before the interface that it listens to.
+    // The packet socket is closed before the interface that it listens to.
     let counters = wire.end();
     assert!(counters[0]["frames_in"].as_u64() > Some(1000), "{counters}");
 }

@@ -1,4 +1,4 @@
-//! The stack over tap and memif, against the kernel, peers that break rules, and the programs.
+//! The stack over tap and memif, against the kernel, misbehaving peers, and the programs.
 
 mod attacks;
 mod iwlink;

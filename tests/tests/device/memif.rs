@@ -1,4 +1,4 @@
-//! Two processes that share memory through a memif socket.
+//! Two processes connected by a memif socket and shared memory.
 
 use std::net::SocketAddr;
 use std::process::Command;
@@ -15,12 +15,12 @@ use ferrowarp_tests::test_name;
 
 const PROCESS_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// The socket on which the other process of [`rdma_between_two_processes`] is to connect.
+/// The socket to which the other process of [`rdma_between_two_processes`] connects.
 const SOCKET: &str = "FERROWARP_TEST_SOCKET";
 const PORT: u16 = 4791;
 const LEN: usize = 3_000_000;
 
-/// Bytes of a Send, in place.
+/// Inline payload of a Send.
 fn inline(bytes: &[u8]) -> Payload {
     Payload::Inline(bytes.iter().copied().collect())
 }
@@ -124,7 +124,7 @@ impl IwperfPair {
         let mut command = Command::new(&self.iwperf);
         command.args(["server", "--ip", "198.18.0.1/24", "--dev", &self.device("server")]);
         let mut server = Running::start(&mut command, self.dir.file("server.log")).unwrap();
-        // It says where it listens once a client may come.
+        // It prints this line once a client can connect.
         server.wait_for("waiting for clients", PROCESS_TIMEOUT).unwrap();
         server
     }
@@ -135,11 +135,11 @@ impl IwperfPair {
         command
     }
 
-    /// A client in the middle of writing.
+    /// A client that is writing.
     fn busy_client(&self) -> Running {
         let mut command = self.client(&["write-bw", "198.18.0.1", "-D", "30"]);
         let mut client = Running::start(&mut command, self.dir.file("client.log")).unwrap();
-        // The heading of its table, once the server has answered.
+        // The heading of its table, printed once connected to the server.
         client.wait_for("#bytes", PROCESS_TIMEOUT).unwrap();
         std::thread::sleep(Duration::from_millis(500));
         client
@@ -163,18 +163,18 @@ fn every_iwperf_test_between_two_processes() {
     }
 }
 
-/// DPDK's driver unmaps its rings in a thread of its own as soon as the peer is gone, whoever is
-/// in them: without the care that is taken of it, the other end died of one such death in
-/// twenty-five (SIGSEGV) when both processors were busy.
+/// On a disconnect DPDK's memif driver unmaps its rings in its interrupt thread, even while they
+/// are in use. Without the protection against that, the other end crashed (SIGSEGV) in one of
+/// twenty-five kills when both processors were busy.
 #[test]
 fn server_survives_killed_clients() {
     let Some(ends) = IwperfPair::new() else { return };
     for _ in 0..10 {
         let server = ends.server();
         let client = ends.busy_client();
-        // Dropping kills it: no FIN, no RST, no farewell.
+        // Dropping kills it: no FIN, no RST, no memif disconnect message.
         drop(client);
-        // Long enough for the driver to notice, and not for the server to give the client up.
+        // Long enough for the driver to notice, too short for the server to drop the client.
         let ended = server.finish(Duration::from_millis(300)).unwrap();
         assert_eq!(ended.status, None, "the server went along: {}", ended.output);
     }

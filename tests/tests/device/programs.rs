@@ -1,4 +1,4 @@
-//! The programs as a user starts them: what they say to bad input, and what they leave behind.
+//! The programs as a user starts them: errors on bad input, and cleanup.
 
 use std::path::PathBuf;
 use std::process::Command;
@@ -21,7 +21,7 @@ fn run(path: &PathBuf, arguments: &str) -> ProcessResult {
     process::run(Command::new(path).args(arguments.split_whitespace()), TIMEOUT).unwrap()
 }
 
-/// The program refuses: one line that says what to do, a status that is not 0, no panic.
+/// Expects a one-line error message with advice, a nonzero exit status, and no panic.
 fn expect_one_line_error(name: &str, arguments: &[&str]) {
     let Some(path) = program(name) else { return };
     let mut complaints = Vec::new();
@@ -29,7 +29,7 @@ fn expect_one_line_error(name: &str, arguments: &[&str]) {
         let ended = run(&path, line);
         let lines: Vec<_> = ended.output.lines().filter(|line| !line.trim().is_empty()).collect();
         let code = ended.status.and_then(|status| status.code());
-        // 101 is what a panic leaves; no code at all is a signal, or too much patience.
+        // 101 is the status of a panic; no code means a signal or a timeout.
         if code.is_none_or(|code| code == 0 || code == 101)
             || lines.len() != 1
             || ended.output.contains("panicked")

@@ -1,5 +1,5 @@
-//! The stack on a kernel interface against the peer on a kernel socket, in both roles, and tshark
-//! over what the stack put on the wire.
+//! The stack on a kernel interface against the reference peer on a kernel socket, in both roles;
+//! tshark checks the frames sent by the stack.
 
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
 use std::path::Path;
@@ -19,10 +19,10 @@ use ferrowarp_tests::{netns, skip, skip_without, test_name};
 
 const INTERFACE: &str = "fw0";
 const PORT: u16 = 4791;
-/// Another port, for connections that a capture is not asked about.
+/// Another port, for connections that are not captured.
 const UNCAPTURED_PORT: u16 = 4792;
 
-/// True inside a namespace with all that is needed.
+/// True inside a namespace with all prerequisites.
 fn ready(name: &str) -> bool {
     if !Path::new("/dev/net/tun").exists() {
         skip("no /dev/net/tun, so no tap devices");
@@ -31,7 +31,7 @@ fn ready(name: &str) -> bool {
     netns::inside(name)
 }
 
-/// All that may differ between connections.
+/// All variants of connection parameters.
 fn variants() -> Vec<(ConnParam, Startup)> {
     let mut found = Vec::new();
     let kinds = [
@@ -88,11 +88,11 @@ fn stack_connects_to_the_kernel_peer() {
     let stack = Stack::on_tap(INTERFACE);
     for (index, (param, startup)) in variants().into_iter().enumerate() {
         for by_peer in [false, true] {
-            // A fresh port each time: the kernel keeps the last one waiting for a while.
+            // A fresh port each time: the kernel keeps the last one in TIME-WAIT.
             let port = 5000 + u16::try_from(index * 2 + usize::from(by_peer)).unwrap();
             let mut link = TestConnection::connected(&stack, port, &param, &startup);
             for len in [0, 1, 3, 1429, 20_000] {
-                // The initiator speaks first.
+                // The initiator sends first.
                 link.check_stack_transfers(len);
                 link.check_peer_transfers(len);
             }
@@ -117,7 +117,7 @@ fn ipv4_and_ipv6_in_a_vlan() {
     if !ready(test_name!()) {
         return;
     }
-    // In this namespace, which goes with the test.
+    // In this namespace, which is deleted after the test.
     if netns::ip(&["link", "add", "link", "lo", "name", "v0", "type", "vlan", "id", "1"]).is_err() {
         skip_without("VLAN interfaces");
         return;
@@ -125,7 +125,7 @@ fn ipv4_and_ipv6_in_a_vlan() {
     check_both_families(Some(42));
 }
 
-/// Connections both ways over IPv4 and IPv6, and pings.
+/// Connections in both directions over IPv4 and IPv6, and pings.
 fn check_both_families(vlan: Option<u16>) {
     let (param, startup) = (ConnParam::default(), Startup::default());
     let stack = Stack::on_tap_dual_stack(INTERFACE, vlan);
@@ -149,8 +149,8 @@ fn check_both_families(vlan: Option<u16>) {
     assert_eq!(counters.address_conflicts, 0);
 }
 
-/// The kernel pings an address, with little and with more than fits a packet: then the stack puts
-/// fragments together, and its answer, which would not fit, is not sent.
+/// The kernel pings an address, with a small packet and with one that needs fragments: the stack
+/// reassembles it, and sends no reply, as that would not fit.
 fn ping(address: IpAddr) {
     if !process::is_installed("ping") {
         return;
@@ -206,8 +206,8 @@ fn tshark_accepts_the_stack() {
     }
     let stack = Stack::on_tap(INTERFACE);
     let dir = TempDir::new().unwrap();
-    // Markers of an initiator the dissector follows at some times and not at others, without a
-    // word; the peer checks them in the tests above.
+    // The dissector tracks markers of an initiator unreliably and reports no error; the peer checks
+    // them in the tests above.
     for (stack_accepts, markers, revision) in
         [(true, false, 2), (false, false, 2), (true, true, 1), (true, true, 2)]
     {
@@ -240,8 +240,8 @@ fn tshark_accepts_the_stack() {
             capture::dissect(&capture.stop().unwrap(), IpAddr::V4(STACK), true).unwrap();
         assert!(dissection.is_clean(), "{stack_accepts} {markers} {revision}: {dissection:?}");
         assert_eq!(dissection.startup_frames, 1);
-        // With markers the dissector sees the first FPDU of a segment only, and how many share one
-        // is a matter of time.
+        // With markers the dissector sees only the first FPDU of a segment, and the number of FPDUs
+        // per segment depends on timing.
         let least = if markers { fpdus / 3 } else { fpdus };
         assert!(dissection.good_crc >= least, "{} of {fpdus}: {dissection:?}", dissection.good_crc);
         let names = ["Write", "Read Request", "Read Response", "Send", "Terminate"];
@@ -256,7 +256,7 @@ fn fpdu_in_the_segment_of_the_mpa_reply_is_delivered() {
     if !ready(test_name!()) {
         return;
     }
-    // Linux siw does so: its first FPDU can lie in the segment of the Reply.
+    // Linux siw does so: its first FPDU can be in the segment of the Reply.
     let stack = Stack::on_tap(INTERFACE);
     let kernel = TcpListener::bind((KERNEL, PORT)).unwrap();
     let recv_mr = stack.alloc_mr(100, Access::LOCAL_WRITE);
@@ -346,7 +346,7 @@ fn invalid_mpa_request_makes_no_connection() {
         with(17, 3),
         // 516 bytes of private data.
         with(18, 2),
-        // Room for half the block that S announces.
+        // Private data too short for the enhanced block announced by S.
         with(19, 2),
     ];
     for bytes in cases {
@@ -381,7 +381,7 @@ fn peer_rst_flushes_receives() {
     for wr_id in 0..5 {
         post_recv(&link.qp, wr_id, link.recv_mr.sge(0, 10));
     }
-    // Bytes that the peer never reads: closing its socket then resets the connection.
+    // Data that the peer never reads: closing its socket then resets the connection.
     post_send(&link.qp, 9, Payload::Inline(b"unread".iter().copied().collect()));
     assert_eq!(stack.expect_success().wr_id, 9);
     std::thread::sleep(Duration::from_millis(200));
@@ -426,7 +426,8 @@ fn read_of_changing_memory_has_a_valid_crc() {
     if !ready(test_name!()) {
         return;
     }
-    // The CRC covers what was sent, whatever the application does meanwhile: the peer checks it.
+    // The CRC covers the bytes sent, even if the application changes the buffer meanwhile: the peer
+    // checks it.
     let stack = Stack::on_tap(INTERFACE);
     let listener = stack.context.listen(PORT, 4).unwrap();
     let mut link =
@@ -467,7 +468,7 @@ fn zero_window_of_a_slow_peer_is_survived() {
     let mut link =
         TestConnection::accepted(&stack, &listener, &ConnParam::default(), &Startup::default());
     link.check_peer_transfers(10);
-    // 12 MB, more than the kernel's buffers take: its window closes, and opens again.
+    // 12 MB, more than the kernel's buffers: its window closes, and opens again.
     let bytes = pattern(MEMORY_LEN, 4);
     link.shared_mr.write(0, &bytes);
     let len = u32::try_from(MEMORY_LEN).unwrap();

@@ -1,5 +1,5 @@
-//! A peer on a kernel socket that breaks one rule after the other, and the Terminate that answers
-//! each; and Terminates of its own.
+//! A peer on a kernel socket that violates one rule per case, with the Terminate that the stack
+//! sends; and Terminates sent by the peer.
 
 use std::io::ErrorKind;
 use std::net::TcpStream;
@@ -19,19 +19,19 @@ const PORT: u16 = 4791;
 /// Length of each region and each receive buffer.
 const LEN: u32 = 1000;
 
-/// The stack, and the memory that frames name.
+/// The stack, and the regions named in the segments.
 struct Fixture {
     stack: Stack,
     listener: Listener,
     open: Mr,
-    /// Not for the peer.
+    /// Without remote access rights.
     closed: Mr,
     /// In another protection domain.
     foreign: Mr,
     recv_mr: Mr,
 }
 
-/// STags that frames name.
+/// STags named in the segments.
 struct Stags {
     open: u32,
     base: u64,
@@ -71,8 +71,7 @@ impl Fixture {
         }
     }
 
-    /// A connection with three receives: two of a region, one of none. It serves two Reads at a
-    /// time.
+    /// A connection with three receives, the last one in no region, and IRD 2.
     fn connect(&self, version: Version) -> (Qp, Peer) {
         let is_old = version == Version::Rdmac;
         let revision = if is_old { 0 } else { 2 };
@@ -94,12 +93,12 @@ impl Fixture {
         (qp, peer)
     }
 
-    /// Each receive completed once and in order, all flushed behind those that did not fail.
+    /// Each receive completes once and in order, all flushed after the successful ones.
     fn check_receives(&self, name: &str) {
         let ended = self.stack.completions(3);
         assert!(ended.iter().map(|wc| wc.wr_id).eq(0..3), "{name}: {ended:?}");
         let done = ended.iter().take_while(|wc| wc.status == WcStatus::Success).count();
-        // At most one is the one that an error concerns.
+        // At most one fails with the error itself.
         let rest = &ended[done..];
         assert!(rest.iter().skip(1).all(|wc| wc.status == WcStatus::Flushed), "{name}: {ended:?}");
     }
@@ -134,10 +133,10 @@ fn changed(mut ulpdu: Vec<u8>, at: usize, byte: u8) -> Vec<u8> {
     ulpdu
 }
 
-/// What goes before, a ULPDU that breaks one rule, and the layer, type and code of the answer.
+/// Name, earlier ULPDUs, a ULPDU that violates one rule, and layer, type and code of the Terminate.
 type Case = (&'static str, Vec<Vec<u8>>, Vec<u8>, (u8, u8, u8));
 
-/// Those of DDP.
+/// DDP errors.
 fn ddp_cases(stags: &Stags) -> Vec<Case> {
     let Stags { open, base, closed, foreign, unknown } = *stags;
     let end = base + u64::from(LEN);
@@ -187,7 +186,7 @@ fn ddp_cases(stags: &Stags) -> Vec<Case> {
     ]
 }
 
-/// Those of RDMAP.
+/// RDMAP errors.
 fn rdmap_cases(stags: &Stags) -> Vec<Case> {
     let Stags { open, base, closed, foreign, unknown } = *stags;
     let end = base + u64::from(LEN);
@@ -228,7 +227,7 @@ fn rdmap_cases(stags: &Stags) -> Vec<Case> {
     ]
 }
 
-/// Checks what the peer was told of `ulpdu`: copies and length as the texts want them.
+/// Checks the Terminate for `ulpdu`: segment length and copied headers as the RFCs require.
 fn check_terminate_headers(name: &str, terminate: &peer::Terminate, ulpdu: &[u8]) {
     let is_local = terminate.error_type == 0;
     if is_local || ulpdu.is_empty() {
@@ -263,7 +262,7 @@ fn each_violation_gets_its_terminate() {
         for (name, earlier, ulpdu, expected) in
             ddp_cases(&stags).into_iter().chain(rdmap_cases(&stags))
         {
-            // The older texts call an STag of another stream invalid.
+            // The older specifications report an STag of another stream as invalid.
             let is_old = version == Version::Rdmac;
             let expected = match expected {
                 (0, 1, 3) if is_old => (0, 1, 0),
@@ -339,7 +338,7 @@ fn terminates_for_local_causes_have_no_headers() {
         bytes
     };
 
-    // By force, for each reason.
+    // Abortive, for each reason.
     for (cause, expected) in [
         (Abort::Stream, (0, 2, 7)),
         (Abort::Global, (0, 2, 8)),
@@ -355,7 +354,7 @@ fn terminates_for_local_causes_have_no_headers() {
         assert!(flushed.iter().all(|wc| wc.status == WcStatus::Flushed));
     }
 
-    // A request that names memory that is not there.
+    // A request with an invalid lkey.
     let (qp, mut peer) = fx.connect(Version::Ietf);
     peer.send_ulpdu(&nothing).unwrap();
     let bad = Sge { addr: 0, len: 5, lkey: fx.open.lkey() ^ 1 };
@@ -364,14 +363,14 @@ fn terminates_for_local_causes_have_no_headers() {
     let ended = fx.stack.completions(4);
     assert_eq!((ended[0].wr_id, ended[0].status), (9, WcStatus::LocalProtection));
 
-    // A wrong CRC is an error of MPA.
+    // A wrong CRC is an MPA error.
     let (_qp, mut peer) = fx.connect(Version::Ietf);
     peer.send_ulpdu(&nothing).unwrap();
     peer.write_raw(&damaged()).unwrap();
     assert_eq!(terminate(&mut peer), (2, 0, 2));
     fx.check_receives("CRC");
 
-    // In the very first FPDU it cannot be told: the connection is reset.
+    // No Terminate can be sent for the very first FPDU: the connection is reset.
     let (qp, mut peer) = fx.connect(Version::Ietf);
     peer.write_raw(&damaged()).unwrap();
     assert_eq!(peer.serve_one().map_err(|error| error.kind()), Err(ErrorKind::ConnectionReset));
@@ -385,8 +384,8 @@ fn terminates_for_local_causes_have_no_headers() {
     assert_eq!(fx.stack.context.counters().engine.crc_errors, 2);
 }
 
-/// Layers, types and codes of the tables (RFC 5040 Figure 9, RFC 5041 section 7.2, RFC 5044
-/// section 8, RFC 6581 section 8), and some that are in none.
+/// Layers, types and codes of the tables (RFC 5040 Figure 9, RFC 5041 section 7.2, RFC 5044 section
+/// 8, RFC 6581 section 8), and some that are in none.
 fn causes() -> Vec<(u8, u8, u8)> {
     let rows: [(u8, u8, &[u8]); 8] = [
         (0, 0, &[0, 7, 255]),
@@ -417,7 +416,7 @@ fn every_received_terminate_is_reported_in_full() {
     for (index, (layer, kind, code)) in causes().into_iter().enumerate() {
         let version = if index % 2 == 0 { Version::Ietf } else { Version::Rdmac };
         let (qp, mut peer) = fx.connect(version);
-        // Without copies, with a DDP header, and with both headers, in turn.
+        // Alternately without copies, with a DDP header, and with both headers.
         let (bits, copies): (u8, &[u8]) =
             [(0, &[][..]), (0xC0, &segment[..18]), (0xE0, &segment)][index % 3];
         let mut payload = vec![layer << 4 | kind, code, bits, 0];
@@ -436,14 +435,14 @@ fn every_received_terminate_is_reported_in_full() {
             }
             event => panic!("{event:?}"),
         }
-        // No Terminate answers it, and the connection ends in good order.
+        // No Terminate is sent in response, and the connection closes gracefully.
         assert!(!peer.serve_one().unwrap());
         assert!(peer.has_received_fin() && peer.terminate.is_none());
         let flushed = fx.stack.completions(3);
         assert!(flushed.iter().all(|wc| wc.status == WcStatus::Flushed), "{flushed:?}");
     }
 
-    // One that cannot be read, and one that does not come first on its queue.
+    // A truncated Terminate, and one with the wrong MSN.
     for (msn, payload) in [(1, &[0x11, 0][..]), (2, &[0x11, 0, 0, 0])] {
         let (qp, mut peer) = fx.connect(Version::Ietf);
         peer.send_ulpdu(&untagged(opcode::TERMINATE, 2, msn, 0, payload)).unwrap();

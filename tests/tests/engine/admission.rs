@@ -1,5 +1,5 @@
-//! A listener and peers that complete the handshake and no request: they take no place from those
-//! that do.
+//! Connections that complete the TCP handshake but send no MPA request: they take no backlog slot
+//! from those that do.
 
 use std::net::{IpAddr, Ipv4Addr};
 
@@ -9,15 +9,16 @@ use ferrowarp_proto::wire::tcp::{Flags, Options};
 use ferrowarp_tests::raw::{Fixture, PORT, Peer, mpa_request};
 
 const MSS: u16 = 1460;
-/// More than the backlog, and than the application could be asked to decide on at a time.
+/// More than the backlog, and than the connection requests that may await the application's
+/// decision.
 const SILENT_COUNT: u16 = 1000;
 
-/// Peers on ports of their own that have completed the handshake.
+/// Peers on distinct ports that have completed the handshake.
 fn silent_peers(fx: &mut Fixture, count: u16) -> Vec<Peer> {
     (0..count).map(|at| Peer::connect(fx, 10_000 + at, MSS)).collect()
 }
 
-/// An honest peer is served at once: its request is offered, accepted, and answered.
+/// A well-behaved peer is served at once: its request is reported, accepted and answered.
 fn expect_served(fx: &mut Fixture, port: u16) {
     let asked_at = fx.now;
     let mut peer = Peer::connect(fx, port, MSS);
@@ -26,7 +27,7 @@ fn expect_served(fx: &mut Fixture, port: u16) {
     assert!(!peer.rst_received);
 }
 
-/// Lets time go by, firing timers.
+/// Advances time, firing timers.
 fn advance(fx: &mut Fixture, ns: u64) {
     let end = fx.now + ns;
     while fx.now < end {
@@ -42,7 +43,7 @@ fn silent_peers_do_not_occupy_the_backlog() {
     silent_peers(&mut fx, SILENT_COUNT);
     assert_eq!(fx.engine.usage().awaiting_request, usize::from(SILENT_COUNT));
     expect_served(&mut fx, 5000);
-    // And they are given up after the time for the start-up.
+    // They are dropped after the startup timeout.
     advance(&mut fx, 11 * SECOND);
     assert_eq!((fx.engine.usage().awaiting_request, fx.engine.connection_count()), (0, 1));
 }
@@ -73,7 +74,7 @@ fn request_sent_byte_by_byte_hits_the_startup_timeout() {
         expect_served(&mut fx, 5000 + u16::try_from(at).unwrap());
         advance(&mut fx, SECOND);
     }
-    // Ten seconds are over, though each of them was heard a second ago.
+    // Ten seconds have passed, though each sent a byte a second ago.
     assert_eq!((fx.engine.usage().awaiting_request, fx.engine.connection_count()), (0, 10));
 }
 
@@ -91,7 +92,7 @@ fn requests_followed_by_rst_leave_the_backlog() {
     let mut peer = Peer::connect(&mut fx, 5000, MSS);
     peer.send(&mut fx, &mpa_request());
     fx.poll();
-    // Those that are gone are not offered any more.
+    // Requests of reset connections are no longer reported.
     let asked = fx.connect_request();
     let qp = fx.create_qp();
     assert!(fx.engine.is_request_pending(asked));
@@ -127,7 +128,7 @@ fn silent_connections_are_bounded_and_the_oldest_is_reset_first() {
     assert_eq!(fx.engine.usage().awaiting_request, BOUND);
     assert_eq!(fx.engine.counters().requests_evicted, 150);
     assert_eq!(fx.engine.connection_count(), BOUND, "nothing is left of those reset");
-    // The youngest still has all the time it needs.
+    // The youngest connection is still served.
     peers.last_mut().unwrap().start_mpa(&mut fx);
 }
 
@@ -172,7 +173,7 @@ fn complete_request_waits_while_the_backlog_is_full() {
         _ => None,
     });
     assert_eq!(next, Some(10_003), "in their order");
-    // The last one has waited for as long as its start-up may take.
+    // The startup timeout of the last one has expired.
     advance(&mut fx, 11 * SECOND);
     assert_eq!(fx.engine.usage().awaiting_request, 0);
 }

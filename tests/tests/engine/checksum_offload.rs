@@ -1,5 +1,5 @@
-//! A port that makes checksums where it is asked to: every TCP frame asks, of whatever kind it is
-//! and wherever it is made. What does not ask leaves with a wrong checksum, and is found here.
+//! Transmit checksum offload: every TCP frame, of any kind and from any code path, requests it. A
+//! frame without the TX checksum flag leaves with a wrong checksum and fails the test.
 
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
@@ -25,14 +25,14 @@ const MACS: [[u8; 6]; 2] = [[2, 0, 0, 0, 0, 9], [2, 0, 0, 0, 0, 2]];
 const INIT: QpInit =
     QpInit { pd: 3, send_cq: CqId(0), recv_cq: CqId(0), max_send_wr: 16, max_recv_wr: 16 };
 
-/// An engine on such a port, and a peer made by hand.
+/// An engine on a port with checksum offload, and a hand-made peer.
 struct Fixture {
     engine: Engine<HeapDevice, Rc<VecMemory>, CompletionQueues>,
     now: Instant,
     template: HeaderTemplate,
     tuple: FourTuple,
     tagged: bool,
-    /// Flags of the frames seen, and whether they had payload.
+    /// Flags of the frames sent, and whether each had payload.
     kinds: BTreeSet<(u8, bool)>,
     /// The last frame.
     last: Option<Segment>,
@@ -58,7 +58,7 @@ impl Fixture {
         Self { engine, now, template, tuple, tagged: vlan.is_some(), kinds, last: None }
     }
 
-    /// Sends a segment and looks at what comes back.
+    /// Sends a segment and checks what the engine sends in response.
     fn send_segment(&mut self, fields: &Fields, payload: &[u8]) {
         let at = self.template.base_len() + fields.options.wire_len();
         let mut frame = vec![0; at + payload.len()];
@@ -68,7 +68,7 @@ impl Fixture {
         self.advance(MILLISECOND);
     }
 
-    /// Lets time go by; every TCP frame that leaves has to be right.
+    /// Advances time; every TCP frame sent has to be correct.
     fn advance(&mut self, ns: u64) {
         let end = self.now + ns;
         while self.now < end {
@@ -147,7 +147,7 @@ fn all_frames_of_a_connection_have_valid_checksums() {
         };
         let qp = fx.engine.create_qp(INIT).unwrap();
         fx.engine.accept(fx.now, asked, qp, &ConnParam::default()).unwrap();
-        // The reply, and the same again without an acknowledgement; then FIN, and at last RST.
+        // The reply, and its retransmission as it is not acknowledged; then FIN, and at last RST.
         fx.advance(SECOND);
         fields.seq += u32::try_from(mpa_request().len()).unwrap();
         fx.send_segment(&fields, &[]);

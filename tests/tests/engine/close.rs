@@ -1,4 +1,4 @@
-//! Ends in good order: what was posted is carried out first, and each half closes for itself.
+//! Graceful close: posted work completes first, and each direction closes separately (half-close).
 
 use ferrowarp_proto::ddp::memory::Access;
 use ferrowarp_proto::time::SECOND;
@@ -15,7 +15,7 @@ use ferrowarp_tests::peer::{Header, fpdu, opcode};
 
 const FIN: Flags = Flags(Flags::ACK.0 | Flags::FIN.0);
 
-/// A connection that is to outlive the peer's half.
+/// A connection that stays open after the peer's FIN.
 fn connected_with_half_close() -> Fixture {
     let mut fx = Fixture::new();
     fx.inject(&[b"MPA ID Req Frame", &[0x50, 2, 0, 4, 0, 4, 0, 4][..]].concat());
@@ -36,7 +36,7 @@ fn half_close(fx: &mut Fixture) {
     fx.engine.half_close(fx.now, qp).unwrap();
 }
 
-/// FINs that the stack has sent, each as often as it was.
+/// FINs sent by the stack, retransmissions included.
 fn fins_sent(fx: &Fixture) -> usize {
     let is_fin = |frame: &&Vec<u8>| frame[34..36] == PORT.to_be_bytes() && frame[47] & 1 != 0;
     fx.frames.iter().filter(is_fin).count()
@@ -76,7 +76,7 @@ fn close_sends_all_posted_work_before_fin() {
     assert_eq!(done, (0..16).map(|wr_id| (wr_id, WcStatus::Success)).collect::<Vec<_>>());
     let bytes: usize = fx.sent_messages().iter().map(|(_, payload)| payload.len()).sum();
     assert_eq!((bytes, fx.fin_sent, fx.rst_sent), (16 << 16, true, false));
-    // The end is told when the peer has closed as well.
+    // The disconnect event follows the peer's FIN.
     assert_eq!(fx.end_reason(), None);
     fx.inject_flags(FIN);
     assert_eq!(fx.end_reason(), Some(EndReason::Local));
@@ -94,7 +94,7 @@ fn fin_waits_for_outstanding_reads_of_both_ends() {
     fx.resume_acks(0xffff);
     fx.poll_cq();
     let answered: usize = fx.sent_messages()[1..].iter().map(|(_, payload)| payload.len()).sum();
-    // What the peer asked for is answered; what was asked of it is waited for.
+    // The peer's Read has been answered; our own Read is still outstanding.
     assert_eq!((answered, fx.fin_sent), (40_000, false));
     fx.inject_ulpdu(&send(1, b"meanwhile"));
     fx.inject_ulpdu(&read_response(fx.mem_stag, 0, true, b"here"));
@@ -116,14 +116,14 @@ fn sending_continues_after_peer_fin_until_close() {
     assert_eq!(fx.engine.next_event(), Some(Event::PeerFinished { qp }));
     assert_eq!((fx.engine.next_event(), state(&fx)), (None, QpState::Rts));
     assert_eq!((wc_statuses(&mut fx), fx.sent_ulpdus().len()), (vec![(200, WcStatus::Success)], 1));
-    // Long after the time that a closed connection is given.
+    // Long after the linger time of a closed connection.
     advance_seconds(&mut fx, 60);
     for wr_id in 0..100 {
         fx.post_send(wr_id, 0, 1000);
         assert_eq!(wc_statuses(&mut fx), [(u64::from(wr_id), WcStatus::Success)]);
     }
     assert_eq!(sent_opcodes(&mut fx), [opcode::SEND; 100]);
-    // Nobody is left to answer.
+    // A Read is refused: the peer can no longer respond.
     let sink = Sge { addr: 0, len: 4, lkey: fx.mem_stag };
     let operation = Operation::Read { sink, rkey: PEER_STAG, remote: 0 };
     let wr = SendWr { wr_id: 1, operation, signaled: true, fence: false };
@@ -155,7 +155,7 @@ fn half_close_keeps_receiving() {
         assert_eq!(fx.arena.read(0, 64), bytes);
     }
     assert_eq!((fx.end_reason(), fx.rst_sent), (None, false));
-    // What only an answer could serve is not served any more, and no fault.
+    // A Read Request, which would need a response, is ignored and is no error.
     fx.inject_ulpdu(&read_request(1, fx.mem_stag, 0, 4, 0));
     assert_eq!((fx.sent_ulpdus().len(), fx.end_reason()), (0, None));
     fx.post_recv(101, 0, 64);
@@ -194,7 +194,7 @@ fn read_outstanding_at_peer_fin_ends_the_connection() {
         fx.post_send(3, 0, 4);
         fx.inject_flags(FIN);
         fx.resume_acks(0xffff);
-        // What goes before it arrives, and it is not even sent.
+        // The Send before the Read is sent; the Read is not.
         let flushed = WcStatus::Flushed;
         assert_eq!(wc_statuses(&mut fx), [(1, WcStatus::Success), (2, flushed), (3, flushed)]);
         assert!(sent_opcodes(&mut fx).iter().all(|&sent| sent == opcode::SEND));
@@ -219,20 +219,20 @@ fn fin_within_an_fpdu_ends_the_stream_at_once() {
 
 #[test]
 fn peer_that_never_closes_is_reset_after_the_linger_time() {
-    // It acknowledges, and says no more.
+    // The peer acknowledges, but sends nothing else.
     let mut fx = self::connected();
     fx.post_recv(9, 0, 64);
     close(&mut fx);
     advance_seconds(&mut fx, 3);
     assert!(fx.fin_sent && fx.end_reason().is_none());
-    // What still comes is received, and shows that it is there.
+    // Data that still arrives is received, and shows that the peer is alive.
     fx.inject_ulpdu(&send(1, b"one more"));
     assert_eq!(wc_statuses(&mut fx), [(9, WcStatus::Success)]);
     advance_seconds(&mut fx, 4);
     assert_eq!(fx.end_reason(), None);
     advance_seconds(&mut fx, 10);
     assert_eq!((fx.end_reason(), fx.rst_sent), (Some(EndReason::Local), true));
-    // It does not even acknowledge.
+    // The peer does not even acknowledge.
     let mut fx = self::connected();
     fx.stop_acks(1);
     fx.post_send(1, 0, 50_000);
@@ -306,7 +306,7 @@ fn half_closed_connection_lasts_until_close_or_abort() {
 
 #[test]
 fn refused_read_during_close_sends_terminate() {
-    // What cannot be answered while the end is waited for ends the stream with a Terminate.
+    // A Read Request that has to be refused during the close terminates the stream.
     let mut fx = connected();
     let stag = fx.register(0, 64, Access::REMOTE_READ, false);
     fx.post_read(1, 0, 4, PEER_STAG, 0);

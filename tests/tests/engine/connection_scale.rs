@@ -1,11 +1,11 @@
-//! Ten thousand connections between two engines in virtual time: what each of them costs while it
-//! is idle, and that the work per packet does not depend on how many there are.
+//! Ten thousand connections between two engines in virtual time: memory and work of an idle
+//! connection, and that the work per packet does not depend on their number.
 //!
 //! Memory is the growth of the process's resident set (`/proc/self/statm`) from before the first
 //! connection to after the last one has been idle for a few seconds, less what the queue pairs took
-//! when they were made, halved for the two ends. Time is that of this thread on a core
-//! (`/proc/thread-self/schedstat`), so that other work on the machine counts as little as can be;
-//! of several rounds the fastest counts.
+//! when they were created, halved for the two ends. Time is the CPU time of this thread
+//! (`/proc/thread-self/schedstat`), to exclude most of the influence of other processes; the
+//! fastest of several rounds counts.
 
 use ferrowarp_proto::ddp::memory::Access;
 use ferrowarp_proto::time::SECOND;
@@ -20,7 +20,7 @@ use ferrowarp_tests::{process, skip, test_name};
 const PORT: u16 = 18515;
 const PD: u32 = 7;
 const COUNT: usize = 10_000;
-/// Bytes of a Write, and Writes of a round.
+/// Bytes of an RDMA Write, and Writes per round.
 const WRITE_LEN: u32 = 64 * 1024;
 const WRITES: u64 = 200;
 
@@ -96,13 +96,13 @@ impl ManyConnections {
         self.connected = self.qps.len();
     }
 
-    /// Nothing happens for so long.
+    /// Advances time without new work.
     fn idle(&mut self, ns: u64) {
         let end = self.world.now + ns;
         while self.world.now < end && self.world.step() {}
     }
 
-    /// Writes from the last connection; returns the time per frame in nanoseconds.
+    /// Writes on the last connection; returns the time per frame in nanoseconds.
     fn write(&mut self) -> f64 {
         let [qp, _] = *self.qps.last().expect("connected");
         let (frames, start) = (self.world.frames, busy_ns().unwrap_or(0));
@@ -132,7 +132,7 @@ fn cost_per_frame_is_independent_of_connection_count() {
         return;
     }
     let mut many = ManyConnections::new();
-    // Everything that is made once.
+    // Warm-up: everything that is allocated only once.
     many.make_queue_pairs(100);
     many.connect();
     let few = (0..5).map(|_| many.write()).fold(f64::MAX, f64::min);
@@ -147,7 +147,7 @@ fn cost_per_frame_is_independent_of_connection_count() {
         let usage = end.engine.usage();
         assert_eq!((usage.connections, usage.tuples), (COUNT, COUNT), "{usage:?}");
         assert_eq!((usage.ooo_frames, usage.ooo_bytes, usage.partial_fpdus), (0, 0, 0));
-        // A timer or two of each at the most.
+        // At most four timers per connection.
         assert!(usage.timers <= 4 * COUNT, "{usage:?}");
         assert_eq!(end.engine.device().frames_in_use(), 0, "an idle connection keeps no frame");
     }
@@ -160,6 +160,6 @@ fn cost_per_frame_is_independent_of_connection_count() {
 
     let many_ns = (0..5).map(|_| many.write()).fold(f64::MAX, f64::min);
     println!("{few:.0} ns per frame with 100 connections, {many_ns:.0} with {COUNT}");
-    // Caches are colder; a look at every connection would cost a thousand times as much.
+    // Caches are colder; a scan of all connections would cost a thousand times as much.
     assert!(many_ns < 4.0 * few, "{many_ns} ns against {few}");
 }

@@ -1,5 +1,5 @@
-//! Both ends of a connection find an error at the same time, in virtual time: each sends a
-//! Terminate, and each is told of both.
+//! Simultaneous errors at both ends of a connection, in virtual time: each end sends a Terminate,
+//! and each reports both.
 
 use ferrowarp_proto::time::{MICROSECOND, SECOND};
 use ferrowarp_proto::verbs::cm::{EndReason, Event, Terminate};
@@ -9,12 +9,12 @@ use ferrowarp_tests::sim::link::Faults;
 use ferrowarp_tests::sim::pairs::*;
 use ferrowarp_tests::sim::world::{EndOptions, World, WorldOptions};
 
-/// Bytes of each Write.
+/// Bytes of each RDMA Write.
 const LEN: u32 = 10_000;
-/// Where Writes go that must not get there.
+/// Target offset of Writes that must not be placed.
 const LATE: usize = 1 << 20;
 
-/// Two ends, connected.
+/// Two connected ends.
 struct Pair {
     world: World,
     qps: [QpId; 2],
@@ -45,7 +45,7 @@ impl Pair {
         post(&mut self.world, end, self.qps[end], signaled_wr(wr_id, operation));
     }
 
-    /// A Write that is right, a message that is wrong, and another Write.
+    /// Posts a valid Write, an invalid message, and another Write.
     fn inject_error(&mut self, end: usize, in_rdmap: bool) {
         self.write(end, 1, 1 << 18);
         let bad = if in_rdmap { send(2, b"x", Some(7)) } else { write(2, b"x", 7, 0) };
@@ -53,7 +53,7 @@ impl Pair {
         self.write(end, 3, LATE);
     }
 
-    /// What each end was told: of its end, and of a Terminate after it.
+    /// Per end: the reason of its disconnect event, and a Terminate reported after it.
     fn outcomes(&mut self) -> [(EndReason, Option<Terminate>); 2] {
         let world = &mut self.world;
         let gone = world.run_until(60 * SECOND, |world| {
@@ -73,7 +73,7 @@ impl Pair {
         })
     }
 
-    /// All work has ended, each piece once, and nothing was placed behind an error.
+    /// Every request has completed once, and nothing was placed after an error.
     fn check(&mut self, end: usize) {
         let mut seen: Vec<_> = std::iter::from_fn(|| self.world.ends[end].queues.poll(CqId(0)))
             .map(|wc| (wc.wr_id, wc.status))
@@ -127,7 +127,7 @@ fn crossing_terminates_are_reported_on_a_lossy_wire() {
         let mut pair = Pair::new(&options);
         pair.world.set_faults(faults);
         pair.inject_error(0, seed % 3 == 0);
-        // The later it is, the fewer cross.
+        // The later the second error, the fewer Terminates cross.
         pair.world.run_until(seed * MICROSECOND, |_| false);
         pair.inject_error(1, seed % 5 == 0);
         let [left, right] = pair.outcomes();

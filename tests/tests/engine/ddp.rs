@@ -1,4 +1,4 @@
-//! Rules of DDP, seen from the wire: segments out, and what segments in bring about.
+//! DDP rules checked on the wire: segments sent, and the effects of segments received.
 
 use ferrowarp_proto::ddp::memory::Access;
 use ferrowarp_proto::verbs::cm::{CmError, ConnParam, EndReason, Event};
@@ -11,14 +11,14 @@ use ferrowarp_tests::peer::{Header, fpdu, opcode};
 
 /// STag of the peer's memory.
 const PEER_STAG: u32 = 0x00c0_ffee;
-/// Bytes of a tagged header, and of an untagged one.
+/// Bytes of a tagged and of an untagged DDP header.
 const HEADER_LENS: (usize, usize) = (14, 18);
 
 fn connected() -> Fixture {
     Fixture::connected(1460, 4, 4)
 }
 
-/// Bytes that tell their place.
+/// Bytes that depend on their position.
 fn pattern(len: usize) -> Vec<u8> {
     (0..len).map(|at| ((at * 7 + at / 256) % 251).to_le_bytes()[0]).collect()
 }
@@ -28,7 +28,7 @@ fn mulpdu(emss: usize) -> usize {
     (emss - 6 - emss % 4).max(128)
 }
 
-/// Lengths of messages around those that a segment takes.
+/// Message lengths around the capacity of one segment and of two.
 fn message_lens(emss: usize) -> [usize; 8] {
     let room = mulpdu(emss) - HEADER_LENS.1;
     [0, 1, room - 1, room, room + 1, 2 * room, 2 * room + 3, 20_000]
@@ -52,7 +52,7 @@ fn write_segment(stag: u32, to: u64, last: bool, payload: &[u8]) -> Vec<u8> {
     Header::write(stag, to, last).encode(payload)
 }
 
-/// The segments of a Send of `len` bytes: last, queue, MSN, offset and payload of each.
+/// Segments of a Send of `len` bytes: L bit, queue number, MSN, MO and payload of each.
 fn segments_of_send(emss: u16, len: usize) -> Vec<(bool, u32, u32, u32, Vec<u8>)> {
     let mut fx = Fixture::connected(emss, 4, 4);
     fx.arena.write(0, &pattern(len));
@@ -95,7 +95,7 @@ fn only_the_final_segment_has_the_l_bit() {
         assert!(last.0 && others.iter().all(|segment| !segment.0), "{len} octets");
         assert!(others.iter().all(|segment| segment.3 < last.3), "{len} octets");
         assert!(len == 0 || !last.4.is_empty(), "{len} octets");
-        // Nor of a Write, or of a response to the peer's Read.
+        // The same for a Write, and for a response to the peer's Read.
         let mut fx = Fixture::connected(300, 4, 4);
         let len_32 = u32::try_from(len).unwrap();
         fx.post_write(1, 0, len_32, PEER_STAG, 0);
@@ -116,7 +116,7 @@ fn only_the_final_segment_has_the_l_bit() {
             assert_eq!(sum, len, "{kind}");
         }
     }
-    // And what is not the last delivers nothing.
+    // On receipt, only the last segment delivers the message.
     let mut fx = connected();
     fx.post_recv(1, 0, 64);
     fx.inject_ulpdu(&send_segment(1, 0, false, b"abc"));
@@ -218,9 +218,9 @@ fn reserved_fields_are_sent_as_zero() {
     assert_eq!(ulpdus.len(), 9);
     for ulpdu in ulpdus {
         assert_eq!((ulpdu[0] & 0x3c, ulpdu[1] & 0x30), (0, 0));
-        // All else is as it has to be.
+        // The other bits: DV and RV are 1.
         assert_eq!((ulpdu[0] & 0x03, ulpdu[1] >> 6), (1, 1));
-        // Neither Send nor Read Request name an STag to invalidate.
+        // Neither a Send nor a Read Request names an STag to invalidate.
         assert!(ulpdu[0] & 0x80 != 0 || ulpdu[2..6] == [0; 4]);
     }
     fx.inject_ulpdu(&write_segment(0xdead_beef, 0, true, b"x"));
@@ -262,7 +262,7 @@ fn msn_counts_per_queue() {
     for (header, payload) in fx.sent_messages() {
         match header {
             Header::Untagged { qn: 0, msn, last: true, .. } => sends.push(msn),
-            // Which Read it is, its source's offset tells.
+            // The Data Source TO tells the Reads apart.
             Header::Untagged { qn: 1, msn, .. } => reads.push((msn, payload[27])),
             Header::Untagged { qn: 0, .. } => {}
             other => panic!("{other:?}"),
@@ -292,7 +292,7 @@ fn messages_consume_receives_in_posting_order() {
     assert_eq!(fx.arena.read(20_000, 2), b"a\0");
     assert!(fx.arena.read(0, 5000) == long);
     assert_eq!(fx.arena.read(10_000, 17), long[..17]);
-    // No buffer is left.
+    // No receive buffer is left.
     fx.inject_ulpdu(&send_segment(4, 0, true, b"a"));
     assert_eq!(fx.sent_terminate().cause(), (1, 2, 2));
 }
@@ -390,10 +390,10 @@ fn zero_length_write_ignores_stag_and_to() {
     assert_eq!(fx.sent_ulpdus(), [write_segment(0xdead_beef, u64::MAX, true, b"")]);
     let done: Vec<_> = fx.poll_cq().iter().map(|wc| (wc.wr_id, wc.status)).collect();
     assert_eq!(done, [(2, WcStatus::Success)]);
-    // With a byte it is.
+    // With one byte of payload the STag is checked.
     fx.inject_ulpdu(&write_segment(0xdead_beef, 0, true, b"x"));
     assert_eq!(fx.sent_terminate().cause(), (1, 1, 0));
-    // What has to be right of it still: the version, and RDMAP's byte.
+    // DDP version and RDMAP control byte are checked even without payload.
     let nothing = write_segment(0xdead_beef, u64::MAX, true, b"");
     for (at, byte, cause) in [(0, nothing[0] ^ 1, (1, 1, 4)), (1, 0x43, (0, 2, 6))] {
         let mut fx = self::connected();
@@ -481,7 +481,7 @@ fn duplicate_segments_are_placed_once() {
     let before = fx.engine.counters().fpdus_in;
     fx.retransmit(&send);
     fx.retransmit(&write);
-    // With other bytes of the same length, rightly summed: the first copy stays.
+    // Other bytes of the same length with a valid CRC: the first copy stays.
     let end = fx.drop_segment(&[]);
     let other = fpdu(&write_segment(stag, 1024, true, b"again"), true);
     let len = u32::try_from(other.len()).unwrap();
@@ -489,7 +489,7 @@ fn duplicate_segments_are_placed_once() {
     assert_eq!(fx.engine.counters().fpdus_in, before);
     assert_eq!(fx.arena.read(1024, 5), b"first");
     assert_eq!(fx.poll_cq().len(), 1);
-    // Half of it old, half new.
+    // Half old data, half new.
     let overlap = [&other[..], &fpdu(&send_segment(2, 0, true, b"twice"), true)].concat();
     fx.drop_segment(&overlap[other.len()..]);
     fx.retransmit(&end.shifted_back(len, &overlap));
@@ -593,7 +593,7 @@ fn lost_segment_delays_only_its_own_stream() {
         let done: Vec<_> = fx.poll_cq().iter().map(|wc| (wc.wr_id, wc.status)).collect();
         assert_eq!(done, [(u64::from(wr_id), WcStatus::Success)]);
     }
-    // The end of one leaves the other alone.
+    // The end of one connection does not affect the other.
     fx.inject_flags(Flags::RST);
     assert_eq!(fx.end_reason(), Some(EndReason::Reset));
     fx.swap_connection(&mut first);

@@ -1,5 +1,4 @@
-//! What connections share, and how one does not take it from another: the work of a pass, and by
-//! how much receive windows may grow.
+//! Fair sharing of resources between connections: work per poll, and receive window growth.
 
 use std::net::{IpAddr, Ipv4Addr};
 
@@ -29,7 +28,7 @@ fn qp_init() -> QpInit {
     QpInit { pd: PD, send_cq: CQ, recv_cq: CQ, max_send_wr: 16, max_recv_wr: 16 }
 }
 
-/// Many connections wait for one address. When it is known they all begin, but not in one pass.
+/// Many connections wait for one ARP reply. When it arrives they all start, but over several polls.
 #[test]
 fn connects_awaiting_arp_resume_over_several_polls() {
     const COUNT: usize = 1000;
@@ -95,7 +94,7 @@ fn connect(world: &mut World) -> Pair {
     Pair { qps, stags }
 }
 
-/// Writes so many times 1 MiB.
+/// Posts `count` Writes of 1 MiB and runs until they complete.
 fn write(world: &mut World, pair: &Pair, count: u64) {
     for wr_id in 0..count {
         let gather = Sge { addr: 0, len: ARENA_LEN, lkey: pair.stags[0] };
@@ -115,8 +114,8 @@ fn write(world: &mut World, pair: &Pair, count: u64) {
     assert!(all);
 }
 
-/// The first connection needs a wide window and takes all that there is for windows. Once it is
-/// idle the second one gets its share, and nothing that was offered is taken back.
+/// The first connection needs a wide window and takes the whole budget of window growth. Once it is
+/// idle the second one gets its share, and no advertised window is shrunk.
 #[test]
 fn window_growth_of_idle_connections_is_reclaimed() {
     const BUDGET: u64 = 1 << 20;
@@ -124,7 +123,7 @@ fn window_growth_of_idle_connections_is_reclaimed() {
     options.arena_len = ARENA_LEN as usize;
     options.window_growth_max = BUDGET;
     options.pools.data = 4096;
-    // 1 Gb/s over 20 ms: 2.5 MB are under way.
+    // 1 Gb/s over 20 ms: 2.5 MB in flight.
     let rate = Some(125_000_000);
     options.faults = Faults { rate, delay_ns: 10 * MILLISECOND, ..Faults::NONE };
     let mut world = World::new(&options);
@@ -139,17 +138,17 @@ fn window_growth_of_idle_connections_is_reclaimed() {
     assert_eq!(reclaimed(&world), 0, "the first was busy just now");
     let idle_until = world.now + 20 * SECOND;
     world.run_until(30 * SECOND, |world| world.now >= idle_until);
-    // Both are wide and silent; the second is heard again.
+    // Both windows are wide and both connections idle; then the second receives data again.
     write(&mut world, &second, 16);
     assert_eq!(reclaimed(&world), 1);
     assert!((BUDGET / 2..=BUDGET).contains(&growth(&world)), "{}", growth(&world));
-    // What the first was offered it may send, and its window goes on from there.
+    // The first may send what was advertised to it, and its window advances from there.
     write(&mut world, &first, 16);
     assert!(growth(&world) <= BUDGET);
 }
 
-/// A message comes byte by byte, the first one last: what that makes contiguous is handed up over
-/// several passes, and nobody waits for all of it.
+/// A message arrives byte by byte, the first byte last: the data that becomes contiguous is
+/// delivered over several polls, so that other connections are served in between.
 #[test]
 fn filled_gap_is_delivered_over_several_polls() {
     const PIECES_PER_PASS: usize = 256;
@@ -191,7 +190,7 @@ fn filled_gap_is_delivered_over_several_polls() {
     let done: Vec<_> = std::iter::from_fn(|| fx.queues.poll(CQ)).collect();
     assert_eq!(done.len(), 2);
     assert!(done.iter().all(|wc| (wc.status, wc.byte_len) == (WcStatus::Success, 1400)));
-    // All of it is acknowledged.
+    // All data is acknowledged.
     for peer in &mut peers {
         peer.snd_nxt += u32::try_from(fpdu.len()).unwrap();
     }

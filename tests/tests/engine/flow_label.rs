@@ -1,4 +1,4 @@
-//! Flow labels of IPv6 (RFC 6437): one for all segments between two ends, another for others.
+//! IPv6 flow labels (RFC 6437): one for all segments of a connection, different between peers.
 
 use std::collections::BTreeSet;
 use std::rc::Rc;
@@ -17,7 +17,7 @@ use ferrowarp_tests::sim::world::{CompletionQueues, address_v6};
 const PORT: u16 = 7174;
 const MACS: [[u8; 6]; 2] = [[2, 0, 0, 0, 0, 9], [2, 0, 0, 0, 0, 2]];
 
-/// The labels of what an engine answers to segments of a peer's port.
+/// Flow labels of the engine's replies to segments from a peer's port.
 fn labels(half_open_max: usize, port: u16, segments: &[(Flags, &[u8])]) -> BTreeSet<u32> {
     let pools = PoolSizes { data: 64, reserve: 16, control: 64 };
     let device = HeapDevice::new(MACS[1], 1500, pools, usize::MAX);

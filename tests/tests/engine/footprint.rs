@@ -1,4 +1,4 @@
-//! What idle connections cost in memory: thousands of them, measured by the pages they take.
+//! Memory footprint of idle connections: thousands of them, measured in resident pages.
 
 use std::fs;
 
@@ -9,17 +9,17 @@ use ferrowarp_proto::verbs::wc::{CqId, QpId};
 use ferrowarp_tests::sim::world::{World, WorldOptions};
 use ferrowarp_tests::{process, test_name};
 
-/// At each end.
+/// Connections at each end.
 const CONNECTIONS: usize = 10_000;
-/// Connections that are set up at a time.
+/// Connections set up at a time.
 const BATCH: usize = 50;
-/// Bytes of an idle connection, besides what its queue pair asked for.
+/// Maximum bytes of an idle connection, besides what its queue pair requested.
 const BUDGET: usize = 1024;
-/// After so long a connection is idle.
+/// Time after which a connection is idle.
 const IDLE_NS: u64 = 2 * SECOND;
 const PORT: u16 = 4420;
 
-/// Bytes of memory in use.
+/// Bytes of resident memory.
 fn resident() -> usize {
     let statm = fs::read_to_string("/proc/self/statm").expect("Linux tells");
     let pages = statm.split(' ').nth(1).and_then(|pages| pages.parse::<usize>().ok());
@@ -31,10 +31,10 @@ fn queue_pairs(world: &mut World, end: usize) -> Vec<QpId> {
     (0..CONNECTIONS).map(|_| world.ends[end].engine.create_qp(init).unwrap()).collect()
 }
 
-/// Connects one queue pair after the other, a batch at a time.
+/// Connects the queue pairs, a batch at a time.
 fn connect<'a>(world: &mut World, active: &[QpId], passive: &mut impl Iterator<Item = &'a QpId>) {
     let remote = world.socket(1, PORT);
-    // The queues for Reads belong to the queue pair, too, but are made when it is connected.
+    // The Read queues belong to the queue pair, too, but are allocated when it connects.
     let param = ConnParam { ird: 0, ord: 0, ..ConnParam::default() };
     for batch in active.chunks(BATCH) {
         for &qp in batch {
@@ -58,7 +58,7 @@ fn connect<'a>(world: &mut World, active: &[QpId], passive: &mut impl Iterator<I
             established == 2 * batch.len()
         });
         assert!(done, "{established} of {}", 2 * batch.len());
-        // What was lent while they were busy goes back, to serve the next.
+        // Buffers used during connection setup are returned, and serve the next batch.
         world.run_until(IDLE_NS, |_| false);
     }
 }
@@ -72,7 +72,7 @@ fn idle_connection_uses_at_most_1_kib() {
     world.ends[1].engine.listen(PORT, 2 * BATCH).unwrap();
     let qps = [queue_pairs(&mut world, 0), queue_pairs(&mut world, 1)];
     let mut passive = qps[1].iter();
-    // The first ones find pools and tables that are not warm.
+    // Warm-up of pools and tables.
     let (first, others) = qps[0].split_at(2 * BATCH);
     connect(&mut world, first, &mut passive);
     let before = resident();

@@ -1,5 +1,5 @@
-//! The bodies of the fuzz targets over a bounded corpus: bytes drawn at random, and well-formed
-//! input with a few bytes changed.
+//! The bodies of the fuzz targets over a bounded corpus: random bytes, and well-formed input with a
+//! few bytes changed.
 
 use ferrowarp_tests::fuzz;
 use ferrowarp_tests::peer::{Header, ReadRequest, Role, Startup, fpdu, marked_fpdu, opcode};
@@ -57,7 +57,7 @@ fn read_request(source_stag: u32) -> Vec<u8> {
     Header::Untagged { opcode, last: true, invalidate: 0, qn, msn: 1, mo: 0 }.encode(&request)
 }
 
-/// An addition of 1 to the word at `to` (RFC 7306 section 4.2).
+/// A FetchAdd of 1 to the 64-bit word at `to` (RFC 7306 section 4.2).
 fn atomic_request(to: u64) -> Vec<u8> {
     let fields = [to, 1, 0, 0, 0].map(u64::to_be_bytes).concat();
     let header = [&[0, 0, 0, 0, 0, 0, 0, 9, 0, 0, 0, 0], &fields[..]].concat();
@@ -82,7 +82,7 @@ fn write(to: u64, payload: &[u8]) -> Vec<u8> {
 #[test]
 fn segment() {
     // Ethernet, IPv4 with and without options, TCP with timestamps, with the options of a SYN, and
-    // the same over IPv6; the checksums are wrong, which mode 0 does not look at.
+    // the same over IPv6; the checksums are wrong, which mode 0 does not verify.
     let ethernet = [2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2];
     let ipv4 = [0x45, 0, 0, 62, 0, 0, 0x40, 0, 64, 6, 0, 0, 198, 18, 0, 1, 198, 18, 0, 2];
     let timestamps = [1, 1, 8, 10, 0, 0, 0, 1, 0, 0, 0, 2];
@@ -192,7 +192,7 @@ fn stream() {
 
 #[test]
 fn live() {
-    // Of each kind one, early and late, over both families, gentle or not.
+    // Each kind, early and late, of both address families, with sequence numbers kept or changed.
     let mut seeds = Vec::new();
     for choice in 0..4 {
         for kind in 0..16 {

@@ -1,5 +1,5 @@
-//! Headers and whole exchanges, written by hand from the texts, against the stack; and tshark's
-//! opinion of the exchanges.
+//! Headers and whole exchanges, written by hand from the RFCs, against the stack; tshark checks the
+//! captures of the exchanges.
 
 use std::fs::File;
 use std::time::Duration;

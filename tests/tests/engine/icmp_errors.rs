@@ -1,5 +1,5 @@
-//! What an engine makes of ICMP errors: which attempts to connect they end, what an established
-//! connection heeds, and what is refused.
+//! Handling of ICMP errors: which connection attempts they abort, their effect on an established
+//! connection, and which are rejected.
 
 use std::rc::Rc;
 
@@ -13,12 +13,12 @@ use ferrowarp_tests::sim::router::icmp_error_for;
 use ferrowarp_tests::sim::world::{World, WorldOptions};
 
 const PORT: u16 = 7174;
-/// Where the IP header lies in a frame.
+/// Offset of the IP header in a frame.
 const L3: usize = 14;
 
-/// Host unreachable, in either family.
+/// Host unreachable, of either family.
 const HOST: [(u8, u8); 2] = [(3, 1), (1, 3)];
-/// Nobody at the port.
+/// Port unreachable.
 const NO_PORT: [(u8, u8); 2] = [(3, 3), (1, 4)];
 const TOO_BIG: [(u8, u8); 2] = [(3, 4), (2, 0)];
 
@@ -45,7 +45,7 @@ impl Fixture {
         Self { world, qp, v6 }
     }
 
-    /// Moves frames by hand until the left end sends a TCP segment, which goes no further.
+    /// Moves frames by hand until the left end sends a TCP segment, which is not delivered.
     fn next_segment(&mut self) -> Vec<u8> {
         let queues = [0, 1].map(|end| {
             let device = self.world.ends[end].engine.device();
@@ -68,7 +68,7 @@ impl Fixture {
         panic!("nothing is sent");
     }
 
-    /// The left end receives the message about `frame`; returns what it reports.
+    /// Injects an ICMP error about `frame` into the left end; returns the event it reports.
     fn inject_icmp(&mut self, frame: &[u8], kind: [(u8, u8); 2], word: u32) -> Option<Event> {
         let error = icmp_error_for(frame, L3, kind[usize::from(self.v6)], word);
         let end = &mut self.world.ends[0];
@@ -82,7 +82,7 @@ impl Fixture {
         (counters.icmp_errors_in, counters.icmp_errors_ignored)
     }
 
-    /// Posts a Write of so many bytes.
+    /// Posts an RDMA Write of `len` bytes.
     fn write(&mut self, len: usize) {
         let [left, right] = [0, 1].map(|end| {
             let arena = &self.world.ends[end].arena;
@@ -98,7 +98,7 @@ impl Fixture {
         self.world.ends[0].engine.post_send(self.qp, wr).unwrap();
     }
 
-    /// Completes the handshake and the start-up exchange.
+    /// Completes the TCP handshake and the MPA startup exchange.
     fn establish(&mut self) {
         self.world.ends[1].engine.listen(PORT, 8).unwrap();
         let param = ConnParam::default();
@@ -116,7 +116,7 @@ impl Fixture {
     }
 }
 
-/// A sequence number far away, and another port.
+/// The frame with a wrong sequence number, and with a wrong port.
 fn forgeries(frame: &[u8], v6: bool) -> [Vec<u8>; 2] {
     let l4 = L3 + if v6 { 40 } else { 20 };
     [l4 + 5, l4 + 1].map(|at| {
@@ -157,7 +157,7 @@ fn icmp_host_unreachable_is_a_soft_error() {
         assert_eq!(fx.inject_icmp(&syn, HOST, 0), None);
         assert_eq!(fx.icmp_counters(), (1, 0));
         fx.establish();
-        // Or it does not, and then the reason is known.
+        // If the handshake times out, the ICMP error is reported as the reason.
         let mut fx = Fixture::new(v6);
         let syn = fx.next_segment();
         assert_eq!(fx.inject_icmp(&syn, HOST, 0), None);
@@ -185,7 +185,7 @@ fn established_connection_acts_only_on_packet_too_big() {
             assert_eq!(fx.world.ends[0].engine.qp_state(fx.qp), QpState::Rts);
         }
         assert_eq!(fx.icmp_counters(), (2, 0));
-        // Too big for what would have passed it, forged, and damaged.
+        // Packet Too Big with an MTU that the packet fits, forged, and damaged.
         assert_eq!(fx.inject_icmp(&frame, TOO_BIG, 1280), None);
         for forged in forgeries(&frame, v6) {
             assert_eq!(fx.inject_icmp(&forged, TOO_BIG, 100), None);
@@ -196,7 +196,7 @@ fn established_connection_acts_only_on_packet_too_big() {
         fx.world.ends[0].engine.drive(fx.world.now);
         assert_eq!(fx.icmp_counters(), (2, 4));
         assert_eq!(fx.world.ends[0].engine.emss(fx.qp), Some(emss));
-        // A small packet refused for its size: to the floor. IPv6 knows no such link.
+        // A small packet reported as too big: the MSS falls to its minimum. IPv6 has no such links.
         assert_eq!(fx.inject_icmp(&frame, TOO_BIG, 100), None);
         let counters = *fx.world.ends[0].engine.counters();
         if v6 {
@@ -216,7 +216,7 @@ fn icmp_errors_without_connection_do_not_consume_the_limit() {
         fx.write(5000);
         let frame = fx.next_segment();
         let mut other = frame.clone();
-        // Another port of ours, and the checksum that goes with it.
+        // Another local port, with the checksum adjusted.
         let l4 = L3 + if v6 { 40 } else { 20 };
         other[l4] ^= 0x10;
         other[l4 + 16] ^= 0x10;
@@ -242,7 +242,7 @@ fn smaller_send_mtu_limits_emss_but_not_the_advertised_mss() {
         let mss: u16 = if v6 { 8940 } else { 8960 };
         assert_eq!(syn[l4 + 20..l4 + 24], [&[2, 4][..], &mss.to_be_bytes()].concat());
         fx.establish();
-        // No search for a larger path changes it.
+        // PMTU probing does not change it.
         for len in [30_000, 30_001] {
             fx.write(len);
             let bytes = fx.world.ends[0].arena.read(0, len);

@@ -1,13 +1,13 @@
-//! What the sources of fragments are told that had to be given up.
+//! ICMP Time Exceeded messages for packets whose reassembly was abandoned.
 
 use ferrowarp_proto::net::icmp_error::{IcmpError, IcmpErrorKind};
 use ferrowarp_proto::time::SECOND;
 use ferrowarp_tests::compliance::fixture::{Fixture, PORT};
 
-/// Bytes of a segment's first fragment, behind the IP header.
+/// Bytes of a segment's first fragment, after the IP header.
 const FIRST_LEN: usize = 800;
 
-/// Part of a segment of the peer's, which is cut in two.
+/// One of the two fragments of a segment of the peer.
 fn fragment(fx: &Fixture, id: u16, is_first: bool) -> Vec<u8> {
     let frame = fx.build_frame(|_| {}, &[7; 1200]);
     let (headers, segment) = frame.split_at(34);
@@ -26,7 +26,7 @@ fn fragment(fx: &Fixture, id: u16, is_first: bool) -> Vec<u8> {
     out
 }
 
-/// A fragment arrives: the errors that are sent.
+/// Injects a fragment; returns the ICMP errors sent.
 fn errors(fx: &mut Fixture, frame: Vec<u8>) -> Vec<IcmpError> {
     fx.engine.device().inbound.borrow_mut().push_back(frame);
     fx.engine.drive(fx.now);
@@ -42,7 +42,7 @@ fn connected() -> Fixture {
 #[test]
 fn excess_fragments_are_answered_with_packet_too_big() {
     let mut fx = connected();
-    // So many packets are waited for at a time.
+    // As many packets as may be in reassembly at a time.
     for id in 0..64 {
         let frame = fragment(&fx, id, true);
         assert_eq!(errors(&mut fx, frame), []);
@@ -53,7 +53,7 @@ fn excess_fragments_are_answered_with_packet_too_big() {
     let len = u16::try_from(20 + FIRST_LEN).unwrap();
     assert_eq!(icmp_errors[0].kind, IcmpErrorKind::PacketTooBig { mtu: Some(len) });
     assert_eq!(icmp_errors[0].tuple.remote.port(), PORT);
-    // A flood is not answered one for one.
+    // The errors are rate-limited under a flood.
     let mut count = 1;
     for id in 65..1000 {
         let frame = fragment(&fx, id, true);
@@ -78,11 +78,11 @@ fn incomplete_packet_is_answered_with_time_exceeded() {
         icmp_errors.iter().map(|icmp_errors| icmp_errors.kind).collect::<Vec<_>>(),
         [IcmpErrorKind::TimeExceeded]
     );
-    // Without its first fragment a packet has nobody who could be told.
+    // No error is sent for a packet whose first fragment is missing.
     fx.now = fx.now + 15 * SECOND;
     let frame = fragment(&fx, 3, true);
     assert_eq!(errors(&mut fx, frame), []);
-    // What fits is put together, and nobody is told anything.
+    // A complete packet is reassembled, and no error is sent.
     let frame = fragment(&fx, 3, false);
     assert_eq!(errors(&mut fx, frame), []);
     assert_eq!(fx.engine.counters().packets_reassembled, 1);

@@ -1,4 +1,4 @@
-//! Connections that begin and end in every way, between two engines in virtual time.
+//! Connection setup and teardown of every kind, between two engines in virtual time.
 
 use std::cell::Cell;
 use std::rc::Rc;
@@ -61,7 +61,7 @@ fn connect_with(world: &mut World, param: &ConnParam) -> QpId {
     qp
 }
 
-/// A connection with the defaults, both queue pairs ready.
+/// Connects with default parameters; both queue pairs are ready.
 fn connected(world: &mut World) -> [QpId; 2] {
     connected_with(world, &ConnParam::default(), &ConnParam::default())
 }
@@ -203,7 +203,7 @@ fn backlog_is_bounded_and_drains() {
     assert!(world.ends[1].engine.counters().backlog_overflows > 0);
     let now = world.now;
     world.ends[1].engine.reject(now, first, ReadDepths::default(), b"").unwrap();
-    // The third tries again and finds a place.
+    // The third retries and gets a slot.
     request(&mut world);
 }
 
@@ -233,7 +233,7 @@ fn disconnect_flushes_each_request_once_and_delivers_completed_sends() {
     let flush = WcStatus::Flushed;
     assert_eq!(seen, [(0, WcStatus::Success), (1, flush), (2, flush)]);
     assert_eq!(world.ends[1].arena.read(0, 10), b"last words");
-    // What is posted afterwards is flushed too.
+    // Requests posted afterwards are flushed, too.
     assert_eq!(world.ends[0].engine.qp_state(active), QpState::Error);
     world.ends[0].engine.post_send(active, send(5, b"too late")).unwrap();
     let late = completions(&mut world, 0, 1);
@@ -258,7 +258,7 @@ fn refused_access_terminates_both_ends() {
     let stag = register(&world, 1, Access::ALL);
     world.ends[1].engine.post_recv(passive, receive(1, stag, 64)).unwrap();
     world.ends[0].engine.post_send(active, send(2, b"again")).unwrap();
-    // The Write completed when it was built; nothing else did.
+    // The Write completed when its segments were built; nothing else did.
     let statuses: Vec<_> = completions(&mut world, 0, 2).iter().map(|wc| wc.status).collect();
     assert_eq!(statuses, [WcStatus::Success; 2]);
     completions(&mut world, 1, 1);
@@ -275,13 +275,13 @@ fn refused_read_completes_with_remote_access_error() {
     world.ends[0].engine.post_send(active, write(2, 5, 0)).unwrap();
     let seen: Vec<_> =
         completions(&mut world, 0, 2).iter().map(|wc| (wc.wr_id, wc.status)).collect();
-    // The Write behind it was built, but nobody may count on it.
+    // The Write after it was built, but has no guarantee of placement.
     assert_eq!(seen, [(1, WcStatus::RemoteAccess), (2, WcStatus::Flushed)]);
 }
 
 #[test]
 fn requests_after_a_flushed_read_are_flushed() {
-    // Also where the completion queue takes one at a time.
+    // Also with a completion queue of one entry.
     for cq_len in [1, 64] {
         let mut world = World::new(&WorldOptions { cq_len, ..WorldOptions::new(14) });
         let [active, _] = connected(&mut world);
@@ -303,8 +303,8 @@ fn requests_after_a_flushed_read_are_flushed() {
     }
 }
 
-/// A slow path takes longer than the linger time for what was accepted before the end: it arrives
-/// nevertheless. A peer that acknowledges nothing more is given up as before.
+/// On a slow path the data accepted before the close takes longer than the linger time and is still
+/// delivered. A peer that stops acknowledging is reset after the linger time.
 #[test]
 fn linger_lasts_while_the_peer_acknowledges() {
     const LEN: u32 = 1 << 15;
@@ -393,7 +393,7 @@ fn cq_overrun_ends_only_its_own_qps() {
     let options = WorldOptions { cq_len: 2, ..WorldOptions::new(11) };
     let mut world = World::new(&options);
     let [active, _] = connected(&mut world);
-    // Queue pairs with completions of one kind there, and with none.
+    // Queue pairs with completions of one kind on that queue, and with none.
     let [sends, receives, other] =
         [(CQ, CqId(1)), (CqId(1), CQ), (CqId(1), CqId(1))].map(|(send_cq, recv_cq)| {
             let now = world.now;

@@ -1,4 +1,4 @@
-//! A listener under pressure: half-open connections, SYN cookies, backlog, TIME-WAIT.
+//! A listener under load: half-open connections, SYN cookies, backlog, TIME-WAIT.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::rc::Rc;
@@ -27,7 +27,7 @@ fn init() -> QpInit {
     QpInit { pd: 3, send_cq: CQ, recv_cq: CQ, max_send_wr: 16, max_recv_wr: 16 }
 }
 
-/// The engine that listens, in its own time.
+/// The listening engine and the current time.
 struct Fixture {
     engine: Engine<HeapDevice, Rc<VecMemory>, CompletionQueues>,
     now: Instant,
@@ -38,7 +38,7 @@ impl Fixture {
         let pools = PoolSizes { data: 256, reserve: 16, control: 256 };
         let device = HeapDevice::new(MACS[1], 1500, pools, usize::MAX);
         let mut config = EngineConfig::new(address(1), 24, 7);
-        // Who rejects closes first.
+        // The engine sends FIN right after a reject, and so closes first.
         config.siw_reject_fin_delay_ns = 0;
         change(&mut config);
         let arena = Rc::new(VecMemory::new(1 << 16));
@@ -47,7 +47,7 @@ impl Fixture {
         Self { engine, now: Instant::from_nanos(1000) }
     }
 
-    /// Passes until all that came is handled.
+    /// Drives the engine until all injected frames are processed.
     fn poll(&mut self) {
         while {
             self.engine.drive(self.now);
@@ -57,7 +57,7 @@ impl Fixture {
         self.engine.drive(self.now);
     }
 
-    /// Lets time go by, firing timers.
+    /// Advances time, firing timers.
     fn advance(&mut self, ns: u64) {
         let end = self.now + ns;
         while self.now < end {
@@ -68,7 +68,7 @@ impl Fixture {
         }
     }
 
-    /// What was sent since the last look.
+    /// Segments sent since the last call.
     fn sent(&mut self) -> Vec<(Segment, Frame)> {
         let frames: Vec<_> = self.engine.device().outbound.borrow_mut().drain(..).collect();
         frames
@@ -92,7 +92,7 @@ impl Fixture {
         }
     }
 
-    /// SYNs from `count` ports of many addresses, whose senders do not exist.
+    /// SYNs from `count` spoofed addresses and ports.
     fn flood(&mut self, from: u32, count: u32) {
         for i in from..from + count {
             let source = Ipv4Addr::from_bits(0x0a00_0000 + i % 60_000);
@@ -100,7 +100,7 @@ impl Fixture {
             let peer = Peer::at(source.into(), port, i);
             peer.send_segment(self, &peer.fields(Flags::SYN, peer.syn_options()), &[]);
             if i % 64 == 63 {
-                // 100,000 in a second.
+                // 100,000 SYNs per second.
                 self.now = self.now + 640 * MICROSECOND;
                 self.poll();
                 self.engine.device().outbound.borrow_mut().clear();
@@ -111,14 +111,14 @@ impl Fixture {
     }
 }
 
-/// A peer made by hand.
+/// A hand-made peer.
 struct Peer {
     template: HeaderTemplate,
-    /// Its own view: local is the peer.
+    /// Four-tuple from the peer's side: local is the peer.
     tuple: FourTuple,
     seq: Seq,
     ack: Seq,
-    /// Its timestamp clock, and what it echoes.
+    /// Its timestamp clock, and TSecr.
     ts: (u32, u32),
 }
 
@@ -159,7 +159,7 @@ impl Peer {
         fx.engine.device().inbound.borrow_mut().push_back(frame);
     }
 
-    /// Sends a SYN and takes the answer.
+    /// Sends a SYN and processes the SYN-ACK.
     fn syn(&mut self, fx: &mut Fixture) -> Segment {
         self.send_segment(fx, &self.fields(Flags::SYN, self.syn_options()), &[]);
         fx.poll();
@@ -187,7 +187,7 @@ impl Peer {
         sent
     }
 
-    /// Connects, sends the start-up request, and is accepted.
+    /// Connects, sends the MPA request, and is accepted.
     fn connect(&mut self, fx: &mut Fixture) -> Segment {
         let answer = self.syn(fx);
         self.start_mpa(fx);
@@ -202,7 +202,7 @@ impl Peer {
         assert!(matches!(fx.engine.next_event(), Some(Event::Established { .. })));
     }
 
-    /// What was agreed on works: window scale, SACK, timestamps.
+    /// The negotiated options are in effect: window scale, SACK, timestamps.
     fn check_negotiated_options(&mut self, fx: &mut Fixture, answer: &Segment) {
         fx.poll();
         let opened = fx.sent_to(self);
@@ -222,7 +222,7 @@ impl Peer {
     }
 }
 
-/// The start-up request of a peer.
+/// The MPA request of a peer.
 fn mpa_request() -> Vec<u8> {
     let request =
         startup::build_request(Offer { ird: 4, ord: 4, crc: true, ..Offer::default() }, 2, b"");
@@ -251,7 +251,7 @@ fn syn_flood_is_bounded_and_cookies_keep_all_options() {
     }
     let counters = *fx.engine.counters();
     assert_eq!(most, 512, "half open, per listener");
-    // The port's queue was full now and then.
+    // The TX queue was full at times.
     let answered = counters.cookies_sent + counters.cookies_rate_limited;
     assert!((98_000..=100_000 - 512).contains(&answered), "{answered}");
     assert!(counters.cookies_sent > 49_000, "half of the limit at least");
@@ -262,7 +262,7 @@ fn syn_flood_is_bounded_and_cookies_keep_all_options() {
     let options = &answer.options;
     assert_eq!((options.mss, options.sack_permitted), (Some(1460), true));
     peer.check_negotiated_options(&mut fx, &answer);
-    // And those that never answered are forgotten.
+    // Half-open connections have timed out.
     fx.advance(60 * SECOND);
     assert!(fx.engine.connection_count() <= 1);
 }
@@ -278,7 +278,7 @@ fn connect_during_a_syn_flood(ipv6: bool) {
     world.ends[1].engine.listen(PORT, 8).unwrap();
     let mut flood = 0;
     let mut next = world.now;
-    // 50,000 SYNs per second, half as many as may be answered.
+    // 50,000 SYNs per second, half the rate of cookies.
     let mut send_flood = |world: &World| {
         if world.now < next {
             return;
@@ -379,7 +379,7 @@ fn expired_cookie_is_reset() {
     let mut fx = under_pressure();
     let mut peer = Peer::well_behaved(5000);
     peer.syn(&mut fx);
-    // The listener still sends cookies; this one is just too old.
+    // The listener still sends cookies; this one has expired.
     fx.advance(100 * SECOND);
     fx.flood(1000, 100);
     fx.advance(60 * SECOND);
@@ -393,7 +393,7 @@ fn cookie_survives_the_timestamp_wrap() {
     let mut fx = under_pressure();
     let mut peer = Peer::well_behaved(5000);
     let clock = peer.syn(&mut fx).options.ts.unwrap().0;
-    // To 30 ms before the clock of this four-tuple wraps.
+    // To 30 ms before the timestamp clock of this four-tuple wraps.
     let to_wrap = u64::from(u32::MAX - clock) * MICROSECOND;
     fx.advance(to_wrap - 30 * MILLISECOND);
     fx.flood(1000, 100);
@@ -413,7 +413,7 @@ fn earlier_cookie_completes_a_half_open_connection() {
     let mut fx = under_pressure();
     let mut peer = Peer::well_behaved(5000);
     let first = peer.syn(&mut fx);
-    // Those that flooded are given up; the SYN once more makes a connection half open.
+    // The flood's half-open connections time out; a new SYN creates a half-open connection.
     fx.advance(5 * SECOND);
     peer.seq = peer.seq - 1;
     let second = peer.syn(&mut fx);
@@ -451,7 +451,7 @@ fn half_open_connections_are_bounded_globally_and_expire() {
     assert_eq!(fx.engine.connection_count(), 20);
     fx.advance(30 * SECOND);
     assert_eq!(fx.engine.connection_count(), 0);
-    // And there is room again.
+    // There is space again.
     let sent = fx.engine.counters().cookies_sent;
     Peer::well_behaved(5000).connect(&mut fx);
     assert_eq!(fx.engine.counters().cookies_sent, sent);
@@ -463,7 +463,7 @@ fn full_backlog_defers_the_handshake() {
     fx.engine.unlisten(PORT);
     fx.engine.listen(PORT, 1).unwrap();
     let mut peers = [5000, 5001].map(Peer::well_behaved);
-    // Both are half open before either has completed.
+    // Both are half-open before either completes.
     for peer in &mut peers {
         peer.syn(&mut fx);
     }
@@ -477,7 +477,7 @@ fn full_backlog_defers_the_handshake() {
     third.send_segment(&fx, &third.fields(Flags::SYN, third.syn_options()), &[]);
     fx.poll();
     assert!(fx.sent_to(&third).is_empty(), "nor are new ones begun");
-    // Once there is room, what the peer sends again completes it.
+    // Once there is space, the peer's retransmission completes the handshake.
     fx.engine.reject(fx.now, first, ReadDepths::default(), b"").unwrap();
     peers[1].seq = peers[1].seq - u32::try_from(mpa_request().len()).unwrap();
     peers[1].send(&mut fx, Flags::default(), &mpa_request());
@@ -553,7 +553,7 @@ fn time_wait_is_bounded_and_evicts_the_oldest() {
         assert_eq!(fx.engine.connection_count(), usize::from(port + 1).min(4));
     }
     assert_eq!(fx.engine.counters().time_waits_recycled, 16);
-    // The oldest went: the youngest still answers its peer's FIN.
+    // The oldest was evicted: the youngest still acknowledges its peer's FIN.
     let mut young = Peer::well_behaved(5019);
     young.seq += u32::try_from(mpa_request().len()).unwrap() + 1;
     fx.advance(2 * SECOND);
@@ -612,7 +612,7 @@ fn time_wait_is_kept_while_the_backlog_is_full() {
     fx.engine.unlisten(PORT);
     fx.engine.listen(PORT, 1).unwrap();
     let old = to_time_wait(&mut fx, 5000);
-    // The backlog is full.
+    // Fill the backlog.
     let mut other = Peer::well_behaved(6000);
     other.syn(&mut fx);
     other.send(&mut fx, Flags::default(), &mpa_request());

@@ -1,4 +1,5 @@
-//! One engine or two in virtual time, frame by frame: rules of the specifications and the engine.
+//! One engine or two in virtual time, frame by frame: rules of the specifications and of the
+//! engine.
 
 mod admission;
 mod checksum_offload;

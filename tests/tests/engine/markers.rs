@@ -1,4 +1,4 @@
-//! Rules of MPA on markers and on starting without frames, seen from the wire.
+//! MPA rules on markers and on streaming mode, checked on the wire.
 
 use ferrowarp_proto::ddp::memory::Access;
 use ferrowarp_proto::time::SECOND;
@@ -10,7 +10,7 @@ use ferrowarp_tests::peer::{Header, marked_fpdu};
 /// STag of the peer's memory.
 const PEER_STAG: u32 = 0x00c0_ffee;
 
-/// A connection with markers both ways, and how many bytes the peer has put into FPDUs.
+/// A connection with markers in both directions, and the bytes of FPDUs that the peer has sent.
 struct MarkedConnection {
     fx: Fixture,
     sent: u64,
@@ -21,14 +21,14 @@ impl MarkedConnection {
         Self { fx: Fixture::connected_with_markers(mss), sent: 24 }
     }
 
-    /// The peer's next FPDU, not sent yet.
+    /// Builds the peer's next FPDU without sending it.
     fn fpdu(&mut self, ulpdu: &[u8]) -> Vec<u8> {
         let bytes = marked_fpdu(ulpdu, true, self.sent);
         self.sent += bytes.len() as u64;
         bytes
     }
 
-    /// The error that the stack has told by a Terminate, its last FPDU.
+    /// Error of the Terminate sent by the stack, its last FPDU.
     fn sent_cause(&mut self) -> (u8, u8, u8) {
         let ulpdus = strip_markers(&self.fx.take_sent());
         let (header, payload) = Header::decode(ulpdus.last().expect("a Terminate")).unwrap();
@@ -37,7 +37,7 @@ impl MarkedConnection {
     }
 }
 
-/// The ULPDUs of a stream with markers: put together again, each byte is what it was.
+/// Strips the markers from a stream, each of which is checked, and returns the ULPDUs.
 fn strip_markers(stream: &[u8]) -> Vec<Vec<u8>> {
     let content: Vec<u8> = stream
         .chunks(512)
@@ -63,7 +63,7 @@ fn pattern(len: u32) -> Vec<u8> {
     (0..len).map(|at| (at % 251).to_le_bytes()[0]).collect()
 }
 
-/// Sets the pointer of the marker that lies `at` bytes behind the start of an FPDU, and its CRC.
+/// Sets FPDUPTR of the marker at `at` bytes from the start of an FPDU, and fixes the CRC.
 fn set_fpduptr(fpdu: &mut [u8], at: usize, pointer: u16) {
     fpdu[at + 2..at + 4].copy_from_slice(&pointer.to_be_bytes());
     let end = fpdu.len() - 4;
@@ -127,7 +127,7 @@ fn each_segment_holds_one_whole_marked_fpdu() {
             })
             .collect();
         assert_eq!(cuts, ends, "one FPDU to a segment");
-        // Few segments have room for as many markers as MULPDU reckons with.
+        // Most segments are full, though few contain as many markers as MULPDU reserves space for.
         let full = fx.segments.iter().filter(|segment| segment.len() == usize::from(mss));
         assert!(2 * full.count() > fx.segments.len());
     }
@@ -201,7 +201,7 @@ fn ulpdu_length_contradicting_a_marker_terminates() {
     let stag = end.fx.register(4096, 4096, Access::ALL, false);
     let first = end.fpdu(&Header::write(stag, 4096, true).encode(&pattern(100)));
     let second = end.fpdu(&Header::write(stag, 6000, true).encode(&pattern(1000)));
-    // What fills the gap claims to be longer.
+    // The FPDU that fills the gap has a larger ULPDU_Length.
     let mut other = first.clone();
     other[..2].copy_from_slice(&600u16.to_be_bytes());
     let lost = end.fx.drop_segment(&first);
@@ -230,7 +230,7 @@ fn ooo_fpdu_with_bad_crc_counts_as_lost() {
     fx.retransmit(&again);
     assert_eq!(fx.arena.read(6000, 1200), pattern(1200));
     assert_eq!((fx.end_reason(), fx.engine.counters().crc_errors), (None, 0));
-    // In its turn there is no way back.
+    // A bad CRC in order is fatal.
     let third = end.fpdu(&Header::write(stag, 4096, true).encode(&pattern(700)));
     let mut damaged = third;
     damaged[300] ^= 1;
@@ -259,7 +259,7 @@ fn fpdu_longer_than_the_mtu_spans_segments() {
     let mut end =
         MarkedConnection { fx: Fixture::with_mtu(104).connect_with_markers(64), sent: 24 };
     let stag = end.fx.register(4096, 4096, Access::ALL, false);
-    // The first is of 140 bytes, the second has more of them and two markers.
+    // The first FPDU has 140 bytes; the second is longer and contains two markers.
     for (to, len) in [(4096, 120), (5000u16, 1000)] {
         let bytes = pattern(len);
         let whole = end.fpdu(&Header::write(stag, to.into(), true).encode(&bytes));
@@ -271,7 +271,7 @@ fn fpdu_longer_than_the_mtu_spans_segments() {
         }
         assert_eq!(fx.arena.read(to.into(), bytes.len()), bytes);
     }
-    // The stack's are cut as well.
+    // The stack's own FPDUs are split as well.
     end.fx.arena.write(0, &pattern(3000));
     end.fx.post_write(1, 0, 3000, PEER_STAG, 0);
     let written: Vec<u8> =
@@ -281,7 +281,7 @@ fn fpdu_longer_than_the_mtu_spans_segments() {
     assert!(lens.iter().all(|len| *len <= 64), "{lens:?}");
 }
 
-/// A connection that has no frames, and what the stack says when it accepts.
+/// A connection in streaming mode, and the event that accepting it reports.
 fn accept_unframed(start: Start, first: &[u8]) -> (Fixture, Option<Event>) {
     let mut fx = Fixture::new();
     fx.engine.unlisten(PORT);
@@ -292,7 +292,7 @@ fn accept_unframed(start: Start, first: &[u8]) -> (Fixture, Option<Event>) {
     (fx, event)
 }
 
-/// Figure 5 of draft-02: a Send of 24 bytes, versions 0, at the start of its direction.
+/// Figure 5 of draft-02: a Send of 24 bytes, both versions 0, at the start of its direction.
 fn figure_5() -> Vec<u8> {
     let mut ulpdu = vec![0; 42];
     ulpdu[..2].copy_from_slice(&[0x40, 3]);
@@ -303,7 +303,7 @@ fn figure_5() -> Vec<u8> {
 // req-test: MPA-095, MPA-142
 #[test]
 fn immediate_start_begins_with_fpdus() {
-    // What comes before the stack has accepted is kept.
+    // Data received before the accept is kept.
     let (mut fx, event) = accept_unframed(Start::Immediate, &figure_5()[..30]);
     assert!(matches!(event, Some(Event::Established { .. })), "{event:?}");
     fx.post_recv(1, 0, 100);
@@ -320,7 +320,7 @@ fn immediate_start_begins_with_fpdus() {
 fn streaming_mode_carries_plain_bytes_before_fpdus() {
     let (mut fx, event) = accept_unframed(Start::Streaming, b"who ");
     let Some(Event::Streaming { qp }) = event else { panic!("{event:?}") };
-    // Out of order they wait for their turn.
+    // Out-of-order data waits for the gap to be filled.
     let lost = fx.drop_segment(b"is ");
     fx.inject(b"there?");
     let mut out = [0; 64];
@@ -328,14 +328,14 @@ fn streaming_mode_carries_plain_bytes_before_fpdus() {
     fx.retransmit(&lost);
     assert_eq!(fx.engine.stream_receive(qp, &mut out), Ok(9));
     assert_eq!(&out[..9], b"is there?");
-    // Segments are as full as can be, whatever was given at a time.
+    // Segments are as full as possible, whatever the size of each write.
     for piece in pattern(5000).chunks(100) {
         assert_eq!(fx.engine.stream_send(qp, piece), Ok(piece.len()));
     }
     assert_eq!(fx.take_sent(), pattern(5000));
     let lens: Vec<_> = fx.segments.drain(..).map(|segment| segment.len()).collect();
     assert_eq!(lens, [1460, 1460, 1460, 620]);
-    // From here on they are FPDUs, and markers are counted from here.
+    // FPDU mode starts here, and marker positions count from here.
     let now = fx.now;
     fx.engine.start_fpdus(now, qp, &ConnParam::default()).unwrap();
     assert!(matches!(fx.engine.next_event(), Some(Event::Established { .. })));
@@ -354,7 +354,7 @@ fn streaming_mode_carries_plain_bytes_before_fpdus() {
 fn streaming_mode_has_no_startup_timeout() {
     let (mut fx, event) = accept_unframed(Start::Streaming, b"");
     assert!(matches!(event, Some(Event::Streaming { .. })), "{event:?}");
-    // No patience is lost with applications that take their time.
+    // Streaming mode has no deadline for the application.
     fx.now = fx.now + 60 * SECOND;
     fx.engine.drive(fx.now);
     assert_eq!(fx.end_reason(), None);

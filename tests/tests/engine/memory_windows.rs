@@ -11,11 +11,11 @@ use ferrowarp_tests::sim::world::{World, WorldOptions};
 use rand::Rng;
 
 const CQ: CqId = CqId(0);
-/// Where the windowed part of the region at end 1 begins, and its length.
+/// Offset and length of the window in the region at end 1.
 const AT: u64 = 1024;
 const LEN: u64 = 512;
 
-/// Bytes of the windowed part.
+/// Bytes of the window.
 fn window_bytes(world: &World, offset: usize, len: usize) -> Vec<u8> {
     let start = usize::try_from(AT).unwrap();
     world.ends[1].arena.read(start + offset, len)
@@ -26,7 +26,7 @@ fn regions(world: &World) -> &ferrowarp_proto::ddp::regions::RegionTable {
     world.ends[1].arena.regions()
 }
 
-/// A request to bind a window of end 1 to [`AT`] and [`LEN`] of a region, counted from 0.
+/// A request to bind a window of end 1 to [`AT`] and [`LEN`] of a zero-based region.
 fn bind_request(window: u32, region: u32) -> Bind {
     Bind {
         rkey: window & !0xff | window.wrapping_add(1) & 0xff,
@@ -38,13 +38,13 @@ fn bind_request(window: u32, region: u32) -> Bind {
     }
 }
 
-/// Whether a stream of end 1 reaches one byte by the STag.
+/// The fault when a stream of end 1 resolves one byte at `stag`, if any.
 fn resolve_fault(world: &World, stag: u32, qp: QpId) -> Option<MemoryFault> {
     let reach = world.ends[1].engine.qp_access_scope(qp).expect("a queue pair of end 1");
     regions(world).resolve(stag, reach, Access::REMOTE_WRITE, 0, 1).err()
 }
 
-/// A connection whose end 1 has a window bound for it: queue pairs, region and the window's STag.
+/// Connects, with a window bound at end 1: queue pairs, region and the window's STag.
 fn connect_with_mw(world: &mut World) -> ([QpId; 2], u32, u32) {
     let qps = connect(world, 0, None);
     let region = register(world, 1, 0, 4096);
@@ -67,7 +67,7 @@ fn mw_is_invalidated_by_the_peer_and_rebound() {
         post(&mut world, 0, active, write(2, &[round + 1; 8], rkey, LEN - 8));
         post(&mut world, 0, active, send(3, b"done", Some(rkey)));
         let wc = completions(&mut world, 1, CQ, 1)[0];
-        // Dead already when the application hears of it; what was written before is there.
+        // The STag is invalid when the completion is reported; earlier Writes are placed.
         assert_eq!(resolve_fault(&world, rkey, passive), Some(MemoryFault::InvalidStag));
         assert_eq!((wc.wr_id, wc.invalidated), (10, Some(rkey)));
         let end = usize::try_from(LEN).unwrap();
@@ -83,7 +83,7 @@ fn mw_is_invalidated_by_the_peer_and_rebound() {
         );
         rkey = request.rkey;
     }
-    // The next key is good, the one before ends the connection.
+    // The next key is valid; the previous one terminates the connection.
     post(&mut world, 0, active, write(4, b"x", rkey, 0));
     post(&mut world, 0, active, write(5, b"y", rkey - 1, 0));
     assert_eq!(disconnect_cause(&mut world, 1), (passive, Some((1, 1, 0))));
@@ -99,7 +99,7 @@ fn mw_is_valid_only_for_its_qp() {
     post(&mut world, 0, other, write(1, b"no", rkey, 0));
     assert_eq!(disconnect_cause(&mut world, 1), (other_peer, Some((1, 1, 2))));
     assert_eq!(window_bytes(&world, 0, 2), [0; 2]);
-    // The bound one goes on.
+    // The bound one stays usable.
     post(&mut world, 0, active, write(2, b"go", rkey, 0));
     settle(&mut world);
     assert_eq!(window_bytes(&world, 0, 2), b"go");
@@ -127,7 +127,7 @@ fn send_with_invalidate_of_a_shared_stag_is_refused() {
         let (_, region, rkey) = connect_with_mw(&mut world);
         let [other, other_peer] = connect(&mut world, 1, None);
         world.ends[1].engine.post_recv(other_peer, receive(7, region, 0, 64)).unwrap();
-        // Shared by the domain; the window of another queue pair; nothing at all.
+        // Shared by the protection domain; the window of another queue pair; an unknown STag.
         let stag = [region, rkey, rkey ^ 0x55][case];
         post(&mut world, 0, other, send(1, b"bye", Some(stag)));
         assert_eq!(disconnect_cause(&mut world, 1), (other_peer, Some(cause)), "case {case}");
@@ -192,9 +192,9 @@ fn local_requests_keep_order_and_obey_the_fence() {
     assert_eq!(completions(&mut world, 1, CQ, 2).len(), 2);
 }
 
-/// Under a flood of Writes and Reads on a bad wire, at a moment drawn by chance, the window is
-/// invalidated by a request of its owner, by the peer, or with its region: from then on no byte of
-/// it changes, whatever still arrives.
+/// During a flood of Writes and Reads on a lossy wire, at a random time, the window is invalidated
+/// by a request of its owner, by the peer, or with its region: from then on no byte of it changes,
+/// whatever still arrives.
 // req-test: DDP-197, DDP-210, RDMAP-281
 #[test]
 fn nothing_is_placed_after_invalidation_completes() {

@@ -1,4 +1,4 @@
-//! Multicast listener discovery: a switch that snoops learns in which groups the stack listens.
+//! Multicast Listener Discovery (MLD): a snooping switch learns the stack's multicast groups.
 
 use std::net::Ipv6Addr;
 use std::rc::Rc;
@@ -15,7 +15,7 @@ use ferrowarp_tests::sim::world::{CompletionQueues, address, address_v6};
 const MAC: [u8; 6] = [2, 0, 0, 0, 0, 2];
 const QUERIER: Ipv6Addr = Ipv6Addr::new(0xfe80, 0, 0, 0, 0, 0, 0, 1);
 const ALL_NODES: Ipv6Addr = Ipv6Addr::new(0xff02, 0, 0, 0, 0, 0, 0, 1);
-/// Where type and first record of a report lie, and the group of one of version 1.
+/// Offsets of a report's type and first record; an MLDv1 report has its group at TYPE + 8, too.
 const TYPE: usize = 14 + 48;
 const RECORD: usize = TYPE + 8;
 
@@ -35,7 +35,7 @@ impl Fixture {
         Self { engine, now: Instant::from_nanos(1000) }
     }
 
-    /// Lets time go by; the reports that left, and when.
+    /// Advances time; returns the reports sent, with their times.
     fn reports(&mut self, ns: u64) -> Vec<(Instant, Vec<u8>)> {
         let (end, mut reports) = (self.now + ns, Vec::new());
         while self.now < end {
@@ -104,7 +104,7 @@ fn mld_query_is_answered_within_its_response_delay() {
         assert_eq!(reports.len(), 1);
         assert!(reports[0].0.since(asked) <= 2 * SECOND);
         assert_eq!((reports[0].1[TYPE], reports[0].1[RECORD]), (143, 2), "as it is");
-        // A querier of version 1 understands nothing else.
+        // A querier of MLDv1 understands no MLDv2 reports.
         fx.inject_query(24, 2000, group);
         let reports = fx.reports(60 * SECOND);
         assert_eq!((reports.len(), reports[0].1[TYPE]), (1, 131));

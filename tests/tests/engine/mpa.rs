@@ -1,4 +1,4 @@
-//! Rules of MPA and of a TCP that knows of it, seen from the wire.
+//! MPA rules, and those of an MPA-aware TCP, checked on the wire.
 
 use ferrowarp_proto::ddp::memory::Access;
 use ferrowarp_proto::time::MILLISECOND;
@@ -22,7 +22,7 @@ fn send(msn: u32, payload: &[u8]) -> Vec<u8> {
     fpdu(&Header::send(msn, 0, true).encode(payload), true)
 }
 
-/// The ULPDUs of each segment; each segment is a row of whole FPDUs.
+/// The ULPDUs of each segment; every segment consists of whole FPDUs.
 fn segments(fx: &mut Fixture) -> Vec<Vec<Vec<u8>>> {
     fx.sent_ulpdus();
     std::mem::take(&mut fx.segments)
@@ -71,14 +71,14 @@ fn final_fpdu_shares_its_segment_with_the_next_message() {
     fx.post_send(2, 0, 42);
     let lens: Vec<Vec<_>> =
         segments(&mut fx).iter().map(|segment| segment.iter().map(Vec::len).collect()).collect();
-    // The tail's FPDU has 1,324 bytes, which leaves 136, and then 68.
+    // The last FPDU of the first message has 1,324 bytes, which leaves 136; the next leaves 68.
     assert_eq!(lens, [vec![1454], vec![1318, 60]]);
 }
 
 // req-test: MPA-121
 #[test]
 fn message_does_not_start_in_a_short_remainder() {
-    // The first leaves 136 bytes, what an FPDU of the least MULPDU takes; the others leave less.
+    // The first leaves 136 bytes, an FPDU of the minimum MULPDU; the others leave less.
     for first in [1300, 1310, 1400] {
         let mut fx = connected();
         fx.post_send(1, 0, first);
@@ -103,7 +103,7 @@ fn small_fpdus_are_not_delayed_by_nagle() {
     }
 }
 
-/// A stream of Sends, and how it is cut.
+/// A byte stream of Sends, and the messages in it.
 struct SendScript {
     bytes: Vec<u8>,
     messages: Vec<Vec<u8>>,
@@ -129,7 +129,7 @@ fn random_script(rng: &mut SmallRng) -> SendScript {
     SendScript { bytes, messages }
 }
 
-/// Sends `script` in pieces cut at `cuts`, in the order that `shuffle` makes.
+/// Sends `script` in segments split at `cuts`, in the order that `shuffle` makes.
 fn deliver_pieces(script: &SendScript, cuts: &[usize], shuffle: impl FnOnce(&mut Vec<usize>)) {
     let mut fx = connected();
     for wr_id in 0..12 {
@@ -138,7 +138,7 @@ fn deliver_pieces(script: &SendScript, cuts: &[usize], shuffle: impl FnOnce(&mut
     let mut pieces = Vec::new();
     let mut start = 0;
     for &cut in cuts.iter().chain([&script.bytes.len()]) {
-        // TCP takes no segment above its size.
+        // No segment exceeds the MSS.
         for piece in script.bytes[start..cut.max(start)].chunks(1400) {
             pieces.push(fx.drop_segment(piece));
         }
@@ -216,7 +216,7 @@ fn segments_rejected_by_tcp_never_reach_mpa() {
         flipped(50),
         flipped(60),
         flipped(22),
-        // No ACK; an ACK of what was never sent; a SYN.
+        // No ACK; an ACK of unsent data; a SYN.
         fx.build_frame(|fields| fields.flags = Flags::PSH, &bytes),
         fx.build_frame(|fields| fields.ack += 1_000_000, &bytes),
         fx.build_frame(|fields| fields.flags = Flags::ACK | Flags::SYN, &bytes),
@@ -246,7 +246,7 @@ fn nothing_is_placed_before_the_crc_check() {
     }
     fx.inject(&bytes[bytes.len() - 1..]);
     assert_eq!(fx.arena.read(0, 8), b"guarded\0");
-    // A wrong last byte, and nothing is placed.
+    // A wrong last byte: nothing is placed.
     let mut bytes = fpdu(&Header::write(stag, 8, true).encode(b"guarded"), true);
     *bytes.last_mut().unwrap() ^= 0x80;
     fx.inject(&bytes);
@@ -297,7 +297,7 @@ fn disconnect_is_reported_after_earlier_data() {
         let done: Vec<_> = fx.poll_cq().iter().map(|wc| wc.status).collect();
         assert_eq!(done, [WcStatus::Success, WcStatus::Flushed]);
     }
-    // And ours comes after the last FPDU.
+    // The stack's own FIN follows its last FPDU.
     let mut fx = connected();
     fx.post_send(1, 0, 3000);
     fx.stop_acks(2);
@@ -318,14 +318,14 @@ fn fpdu_larger_than_the_window_is_split() {
     fx.post_send(2, 0, 8);
     let mut done = 0;
     for _ in 0..1000 {
-        // Pieces wait for the timer that probes a small window.
+        // Partial segments wait for the timer that probes a small window.
         fx.now = fx.now + 100 * MILLISECOND;
         done += fx.poll_cq().len();
     }
     assert_eq!(done, 2);
     assert!(fx.segments.iter().all(|segment| segment.len() <= 100));
     let ulpdus = fx.sent_ulpdus();
-    // None is smaller than the least MULPDU, but the last of a message.
+    // Only the last ULPDU of a message may be smaller than the minimum MULPDU.
     assert!(ulpdus.iter().all(|ulpdu| ulpdu.len() >= 128 || ulpdu[0] & 0x40 != 0));
     let bytes: usize = ulpdus.iter().map(|ulpdu| ulpdu.len() - 18).sum();
     assert_eq!(bytes, 1408);
@@ -403,7 +403,7 @@ fn padding_is_covered_by_the_crc_and_ignored() {
     fx.inject(&bytes);
     assert_eq!(fx.poll_cq()[0].byte_len, 5);
     assert_eq!(fx.arena.read(0, 6), b"three\0");
-    // The same padding with the sum of zeros.
+    // The same padding with the CRC for zero padding.
     let mut bytes = send(2, b"three");
     bytes[crc_at - 1] = 0x77;
     fx.inject(&bytes);

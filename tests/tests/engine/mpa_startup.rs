@@ -1,5 +1,6 @@
-//! How connections become ones of FPDUs, between two engines in virtual time: peer-to-peer with
-//! each ready-to-receive message, with the first byte, and after bytes of the applications' own.
+//! Connection start into FPDU mode, between two engines in virtual time: peer-to-peer with each
+//! kind of RTR message, with FPDUs from the first byte, and after a streaming mode of the
+//! applications.
 
 use ferrowarp_proto::ddp::memory::Access;
 use ferrowarp_proto::time::{MILLISECOND, SECOND};
@@ -38,7 +39,7 @@ fn established(world: &mut World, end: usize) -> ConnInfo {
     }
 }
 
-/// Both ends have begun: the request is accepted.
+/// Starts both ends; the request is accepted.
 fn connect_and_accept(world: &mut World, ours: &ConnParam, theirs: &ConnParam) -> [QpId; 2] {
     let listener = &mut world.ends[1].engine;
     let opened = if ours.start == Start::Frames {
@@ -79,7 +80,7 @@ fn completion(world: &mut World, end: usize) -> Wc {
     found.expect("a completion within 30 s")
 }
 
-/// A Send of `bytes` from one end, which the other gets into its oldest buffer.
+/// A Send of `bytes` from one end, received into the oldest buffer of the other.
 fn expect_send(world: &mut World, from: usize, qps: [QpId; 2], wr_id: u64, bytes: &[u8]) {
     post_send(world, from, qps[from], bytes);
     let wc = completion(world, 1 - from);
@@ -98,7 +99,7 @@ fn responder_sends_first_with_each_rtr_kind() {
     ];
     for (index, rtr) in kinds.into_iter().enumerate() {
         for markers in [false, true] {
-            // No Reads but the one that says ready.
+            // No Reads except for the RTR message.
             for reads in [0, 1, 16] {
                 let mut world = World::new(&WorldOptions::new(index as u64));
                 let ours = ConnParam {
@@ -121,7 +122,7 @@ fn responder_sends_first_with_each_rtr_kind() {
                     }
                 }
                 expect_send(&mut world, 1, qps, 0, b"the responder speaks first");
-                // What said ready has used up nothing: no buffer, no completion, no Read.
+                // The RTR message has consumed no receive buffer, no completion and no Read.
                 expect_send(&mut world, 0, qps, 0, b"");
                 expect_send(&mut world, 0, qps, 1, b"and the initiator");
                 expect_send(&mut world, 1, qps, 1, b"");
@@ -194,10 +195,10 @@ fn immediate_start() {
         assert_eq!(posted, Err(PostError::Unsupported));
         post_receive(&mut world, end, qp, 0);
         post_receive(&mut world, end, qp, 1);
-        // 1,460 bytes less those of the timestamps: RFC 5044 section 4.5.
+        // 1,460 bytes less the timestamps option: RFC 5044 section 4.5.
         assert_eq!(world.ends[end].engine.mulpdu(qp), Some(1430));
     }
-    // Each direction begins by itself.
+    // Each direction starts independently.
     expect_send(&mut world, 1, qps, 0, b"the passive end speaks first");
     expect_send(&mut world, 0, qps, 0, b"and the active one");
     expect_send(&mut world, 0, qps, 1, &[7; 90]);
@@ -217,7 +218,7 @@ fn streaming_start() {
         for (end, &qp) in qps.iter().enumerate() {
             assert_eq!(event(&mut world, end), Event::Streaming { qp });
         }
-        // An odd number of bytes, so that markers lie elsewhere than in a fresh connection.
+        // An odd number of bytes, so that marker positions differ from those of a fresh connection.
         let hello = [0x48; 777];
         assert_eq!(world.ends[0].engine.stream_send(qps[0], &hello), Ok(777));
         assert_eq!(world.ends[1].engine.stream_send(qps[1], b"me too"), Ok(6));
@@ -234,7 +235,7 @@ fn streaming_start() {
             (0..2).all(|end| heard[end].len() == wanted[end])
         });
         assert!(done && heard[0] == b"me too" && heard[1] == hello);
-        // One end is ahead: its FPDUs wait until the other knows that they are some.
+        // One end switches first: its FPDUs wait until the other end has switched, too.
         let now = world.now;
         world.ends[first].engine.start_fpdus(now, qps[first], &param).unwrap();
         established(&mut world, first);
@@ -274,15 +275,15 @@ fn unframed_request_can_be_rejected() {
     }
 }
 
-/// FPDUs that an end has sent.
+/// FPDUs sent by an end.
 fn fpdus_sent(world: &World, end: usize) -> u64 {
     world.ends[end].engine.counters().fpdus_out
 }
 
-/// Nudges of an initiator that hears nothing.
+/// siw wakeup messages of an initiator that receives nothing.
 const WAKEUPS: u64 = 5;
 
-/// Lets half a second go by.
+/// Advances time by half a second.
 fn wait_half_a_second(world: &mut World) {
     world.run_until(SECOND / 2, |_| false);
 }
@@ -303,7 +304,7 @@ fn silent_initiator_sends_siw_wakeups() {
         assert_eq!(fpdus_sent(&world, 0), 1);
         wait_half_a_second(&mut world);
         assert_eq!(fpdus_sent(&world, 0), 1 + wakeups);
-        // It has come, and was nothing to anybody.
+        // They have arrived without any effect.
         assert_eq!(world.ends[1].engine.counters().fpdus_in, 1 + wakeups);
         assert_eq!(world.ends[1].queues.poll(CQ), None);
         expect_send(&mut world, 0, qps, 1, b"I see");
@@ -323,7 +324,7 @@ fn siw_wakeup_waits_for_the_ack_of_the_first_message() {
         established(&mut world, end);
         post_receive(&mut world, end, qp, 0);
     }
-    // On its way when the time for the first nudge has come.
+    // The first message is still in flight when the first siw wakeup is due.
     expect_send(&mut world, 0, qps, 0, b"is anybody there?");
     assert_eq!(fpdus_sent(&world, 0), 1);
     wait_half_a_second(&mut world);

@@ -1,4 +1,4 @@
-//! ARP and neighbor discovery of one engine, frame by frame.
+//! ARP and Neighbor Discovery (ND) of one engine, frame by frame.
 
 mod reachability;
 
@@ -33,7 +33,7 @@ const MOVED: [u8; 6] = [2, 0, 0, 0, 0, 3];
 const ROUTER: [u8; 6] = [2, 0, 0, 0, 0, 4];
 const CQ: CqId = CqId(0);
 
-/// Our address, `host` of the same link, and `host` far away, in either family.
+/// Our address, on-link address `host`, and off-link address `host`, of either family.
 fn ours(v6: bool) -> IpAddr {
     near(v6, 1)
 }
@@ -74,18 +74,18 @@ impl RxFrame for HeapFrame {
     }
 }
 
-/// What the engine sent, as far as it matters here.
+/// A frame sent by the engine, as far as it matters here.
 #[derive(Debug)]
 enum Sent {
-    /// A question: whom for, and where.
+    /// ARP request or Neighbor Solicitation: target, and destination MAC address.
     Solicit(IpAddr, [u8; 6]),
-    /// An answer or announcement: of whom, and where.
+    /// ARP reply or Neighbor Advertisement: target, and destination MAC address.
     Advert(IpAddr, [u8; 6]),
     Tcp(Segment, [u8; 6]),
     Other,
 }
 
-/// The engine, in its own time.
+/// The engine and the current time.
 struct Fixture {
     engine: Engine<HeapDevice, Rc<VecMemory>, CompletionQueues>,
     link: EthernetLink,
@@ -106,7 +106,7 @@ impl Fixture {
         Self { engine, link, now: Instant::from_nanos(1000) }
     }
 
-    /// With the announcements out of the way.
+    /// A fixture whose initial announcements have been sent.
     fn announced(change: impl FnOnce(&mut EngineConfig)) -> Self {
         let mut fx = Self::new(change);
         assert_eq!(fx.sent().len(), 2);
@@ -117,7 +117,7 @@ impl Fixture {
         self.engine.device().inbound.borrow_mut().push_back(bytes);
     }
 
-    /// A pass, and what it sent.
+    /// Drives the engine once; returns what it sent.
     fn sent(&mut self) -> Vec<Sent> {
         self.engine.drive(self.now);
         let frames: Vec<_> = self.engine.device().outbound.borrow_mut().drain(..).collect();
@@ -162,7 +162,7 @@ impl Fixture {
         }
     }
 
-    /// `ip` at `mac` says so: to us in answer, or to everybody.
+    /// An advertisement of `ip` at `mac`: solicited by us, or to all nodes.
     fn advertise(&mut self, ip: IpAddr, mac: [u8; 6], answers: bool) {
         let link = EthernetLink { mac, ..self.link };
         let mut out = vec![0; 90];
@@ -193,7 +193,7 @@ impl Fixture {
         qp
     }
 
-    /// A segment of the peer's.
+    /// Injects a TCP segment of the peer.
     fn segment(&mut self, tuple: FourTuple, mac: [u8; 6], fields: &Fields, payload: &[u8]) {
         let template = HeaderTemplate::with_link(EthernetLink { mac, ..self.link }, MAC, tuple);
         let at = template.base_len() + fields.options.wire_len();
@@ -406,7 +406,7 @@ fn solicitation_from_a_group_mac_is_ignored() {
     arp::write_request(link, them4, us4, None, &mut frames[0]);
     ndp::write_solicitation(link, them6, us6, None, &mut frames[1]);
     for mut frame in frames {
-        // Only what it says of itself is wrong, not where the frame came from.
+        // Only the link-layer address in the message is wrong, not the frame's source.
         frame[6..12].copy_from_slice(&PEER);
         fx.put(frame);
     }
@@ -425,7 +425,7 @@ fn rst_goes_to_the_source_link_address() {
         let sent = fx.sent();
         let [Sent::Tcp(reset, PEER)] = &sent[..] else { panic!("{sent:?}") };
         assert!(reset.flags.has(Flags::RST));
-        // Not to what nobody can be, nor for what is not ours.
+        // No RST to an impossible source address, nor for a destination that is not ours.
         let other = FourTuple { remote: (near(v6, 77), 1).into(), ..tuple };
         fx.segment(other, PEER, &fields, &[]);
         fx.segment(FourTuple { local: (ours(v6), 2).into(), ..tuple }, PEER, &fields, &[]);
@@ -461,7 +461,7 @@ fn echo_replies_are_rate_limited() {
     }
     assert_eq!(answered, 1000);
     fx.advance(SECOND);
-    // To a group, or from one.
+    // To a multicast or broadcast address, or from one.
     for (at, bytes) in [(26, [224, 0, 0, 1]), (30, [198, 18, 0, 255]), (30, [224, 0, 0, 1])] {
         let mut bad = ping.clone();
         bad[at..at + 4].copy_from_slice(&bytes);
@@ -476,7 +476,7 @@ fn echo_replies_are_rate_limited() {
     assert_eq!(fx.sent().len(), 1);
 }
 
-/// Every kind of frame that strangers can send, whole.
+/// A valid frame of every kind that an off-path attacker can send.
 fn seeds(vlan: Option<u16>) -> Vec<Vec<u8>> {
     let link = EthernetLink { mac: PEER, vlan };
     let mut frames = Vec::new();
@@ -540,7 +540,7 @@ fn corrupted_frames_are_survived() {
         }
         let counters = fx.engine.counters();
         assert!(counters.packets_reassembled > 0 && counters.frames_dropped > 0, "{counters:?}");
-        // It still works.
+        // The engine still works.
         fx.advance(20 * SECOND);
         fx.sent();
         fx.advertise(near(false, 9), PEER, true);

@@ -1,4 +1,4 @@
-//! Rules of MPA, DDP and RDMAP on FPDUs that come before their turn, found by their markers.
+//! MPA, DDP and RDMAP rules on out-of-order FPDUs, located by their markers.
 
 use ferrowarp_proto::ddp::memory::Access;
 use ferrowarp_proto::verbs::cm::{ConnParam, Event};
@@ -6,7 +6,8 @@ use ferrowarp_tests::compliance::fixture::{DroppedSegment, Fixture};
 use ferrowarp_tests::compliance::messages::{PEER_STAG, read_request, read_response, sent_opcodes};
 use ferrowarp_tests::peer::{Header, marked_fpdu};
 
-/// A stack that asked for markers and places early, and how many bytes of FPDUs the peer has sent.
+/// A stack that requested markers and places out of order, and the bytes of FPDUs the peer has
+/// sent.
 struct MarkedConnection {
     fx: Fixture,
     sent: u64,
@@ -34,12 +35,12 @@ impl MarkedConnection {
         marked
     }
 
-    /// An FPDU of the peer's that got lost.
+    /// A lost FPDU of the peer.
     fn drop_ulpdu(&mut self, ulpdu: &[u8]) -> DroppedSegment {
         self.drop_ulpdus(&[ulpdu])
     }
 
-    /// FPDUs of the peer's, all in one segment, that got lost.
+    /// FPDUs of the peer, all in one segment, which is lost.
     fn drop_ulpdus(&mut self, ulpdus: &[&[u8]]) -> DroppedSegment {
         let bytes = marked_fpdus(ulpdus, self.sent);
         self.sent += bytes.len() as u64;
@@ -54,13 +55,13 @@ impl MarkedConnection {
         self.drop_ulpdu(&Header::send(msn, 0, true).encode(bytes))
     }
 
-    /// Numbers of the buffers that were filled.
+    /// `wr_id`s of the completed work.
     fn completed_recvs(&mut self) -> Vec<u64> {
         self.fx.poll_cq().iter().map(|wc| wc.wr_id).collect()
     }
 }
 
-/// FPDUs behind `sent` bytes of others.
+/// FPDUs that follow `sent` bytes of others.
 fn marked_fpdus(ulpdus: &[&[u8]], sent: u64) -> Vec<u8> {
     let mut bytes = Vec::new();
     for ulpdu in ulpdus {
@@ -119,8 +120,8 @@ fn ooo_messages_are_delivered_in_order_once_gaps_are_filled() {
     }
 }
 
-/// Of all that comes behind a gap the Write alone is used: a Send and the answer to a Read wait,
-/// though the answer's place could be written.
+/// Beyond a gap only the Write is placed: a Send and a Read Response are buffered, though the
+/// response could be placed.
 // req-test: DDP-024, DDP-114, DDP-116, RDMAP-210
 #[test]
 fn nothing_completes_beyond_a_gap() {
@@ -147,7 +148,7 @@ fn nothing_completes_beyond_a_gap() {
     assert_eq!(marked.fx.end_reason(), None);
 }
 
-/// A Read Request behind a gap reads what the gap brings.
+/// A Read Request beyond a gap reads the data that fills the gap.
 // req-test: RDMAP-212, RDMAP-221
 #[test]
 fn ooo_read_request_is_not_answered() {
@@ -177,8 +178,8 @@ fn ooo_read_request_is_not_answered() {
     assert_eq!(marked.fx.end_reason(), None);
 }
 
-/// A segment of a Write, that could be placed, and a Send, that has to wait: with no room to hold
-/// it TCP has it sent again, and nothing of it was used.
+/// A segment with a Write, which could be placed, and a Send, which has to be buffered: without
+/// buffer space TCP drops the segment, and nothing of it is used until it is retransmitted.
 // req-test: MPA-023
 #[test]
 fn mpa_sees_only_ooo_segments_that_tcp_buffers() {
@@ -197,7 +198,8 @@ fn mpa_sees_only_ooo_segments_that_tcp_buffers() {
         let expected = if has_room { 2 } else { 0 };
         assert_eq!(marked.fx.arena.read(2000, 600), [expected; 600]);
         assert_eq!(marked.fx.engine.counters().ooo_pool_exhausted, u64::from(!has_room));
-        // What TCP has committed to stays as it is, whatever comes for the same place later.
+        // Data accepted by TCP stays as it is, whatever arrives for the same sequence numbers
+        // later.
         let other = Header::write(marked.stag, 2000, true).encode(&[3; 600]);
         let others = Header::send(1, 0, true).encode(b"lost");
         let forged = marked_fpdus(&[&other, &others], marked.sent - both.bytes().len() as u64);
@@ -217,7 +219,7 @@ fn mpa_sees_only_ooo_segments_that_tcp_buffers() {
     }
 }
 
-/// A segment whose second FPDU is damaged counts as lost, and so does its first, which is not.
+/// A segment whose second FPDU is damaged counts as lost, its intact first FPDU included.
 // req-test: MPA-156
 #[test]
 fn no_fpdu_of_a_dropped_ooo_segment_is_placed() {
@@ -246,7 +248,7 @@ fn no_fpdu_of_a_dropped_ooo_segment_is_placed() {
 fn wrong_fpduptr_in_ooo_segment_is_found_when_the_gap_is_filled() {
     let mut marked = MarkedConnection::new(true);
     let gap = marked.write(0, &[1; 100]);
-    // Rightly summed, and its marker points elsewhere.
+    // A valid CRC, but a wrong FPDUPTR.
     let ulpdu = Header::write(marked.stag, 2000, true).encode(&[2; 700]);
     let mut bytes = marked_fpdu(&ulpdu, true, marked.sent);
     let at = usize::try_from(512 - marked.sent % 512).unwrap();

@@ -1,4 +1,4 @@
-//! FPDUs that arrive in part and are not gone on with: they take memory, and no stream from others.
+//! Incomplete FPDUs: they occupy memory, but block no other stream.
 
 use ferrowarp_proto::ddp::memory::Access;
 use ferrowarp_proto::time::{MILLISECOND, SECOND};
@@ -15,11 +15,11 @@ use ferrowarp_tests::raw::{
 
 const MSS: u16 = 1460;
 const SEND: Opcode = Opcode::Send { invalidate: false, solicited: false };
-/// Where the peers may write, beyond the buffer for Sends.
+/// Region that the peers may write, beyond the buffer for Sends.
 const SHARED: u64 = 8192;
 const SHARED_LEN: u64 = 1 << 19;
 
-/// A connection in full operation whose gate is open. Shorter than [`Peer::set_up`].
+/// A connection in RTS that may send. Shorter than [`Peer::start_mpa`].
 fn connect(fx: &mut Fixture, port: u16) -> (Peer, QpId) {
     let mut peer = Peer::connect(fx, port, MSS);
     peer.send(fx, &mpa_request());
@@ -34,12 +34,12 @@ fn connect(fx: &mut Fixture, port: u16) -> (Peer, QpId) {
     (peer, qp)
 }
 
-/// A Send whose payload tells the connections apart, as an FPDU.
+/// An FPDU with a Send whose payload tells the connections apart.
 fn message(number: usize) -> Vec<u8> {
     untagged_fpdu(SEND, 0, 1, &[u8::try_from(number % 251).unwrap(); 1000])
 }
 
-/// The message is delivered, and what it brought is in the buffer.
+/// Expects the message to be delivered into the buffer.
 fn expect_delivered(fx: &mut Fixture, number: usize) {
     let wc = fx.queues.poll(CQ).expect("a completion");
     assert_eq!((wc.status, wc.wr_id, wc.byte_len), (WcStatus::Success, number as u64, 1000));
@@ -61,13 +61,13 @@ fn partial_fpdus_of_many_peers_end_no_stream() {
         })
         .collect();
     assert_eq!(fx.engine.usage().partial_fpdus, COUNT);
-    // One more, whose message straddles two segments too, is served at once.
+    // One more, whose message straddles two segments, too, is served at once.
     let (mut peer, qp) = connect(&mut fx, 5000);
     fx.engine.post_recv(qp, RecvWr { wr_id: 7, ..receive }).unwrap();
     peer.send(&mut fx, &message(7)[..500]);
     peer.send(&mut fx, &message(7)[500..]);
     expect_delivered(&mut fx, 7);
-    // And those that go on find their streams as they left them.
+    // The others continue with their streams intact.
     for (number, (peer, qp)) in peers.iter_mut().enumerate() {
         peer.send(&mut fx, &message(number)[500..]);
         expect_delivered(&mut fx, number);
@@ -80,7 +80,7 @@ fn partial_fpdus_of_many_peers_end_no_stream() {
     assert_eq!((counters.assembly_exhausted, counters.terminates_out), (0, 0));
 }
 
-/// A peer that writes with long FPDUs, and hears how far it was acknowledged.
+/// A peer that sends long Writes, and how far it was acknowledged.
 struct Writer {
     peer: Peer,
     qp: QpId,
@@ -89,7 +89,7 @@ struct Writer {
 }
 
 impl Writer {
-    /// One that writes `len` bytes of `fill` to `to` with one FPDU.
+    /// Creates a peer that writes `len` bytes of `fill` to `to` with one FPDU.
     fn new(fx: &mut Fixture, port: u16, stag: u32, to: u64, fill: u8, len: usize) -> Self {
         let (peer, qp) = connect(fx, port);
         let rsvd_ulp = Opcode::Write.control(Version::Ietf);
@@ -98,7 +98,7 @@ impl Writer {
         Self { peer, qp, stream, sent: 0 }
     }
 
-    /// Sends from where it was acknowledged, up to `end`, and takes the acknowledgements.
+    /// Sends from the first unacknowledged byte up to `end`, and processes the acknowledgements.
     fn send_to(&mut self, fx: &mut Fixture, end: usize) {
         let first = self.peer.snd_nxt;
         let from = self.sent;
@@ -108,7 +108,7 @@ impl Writer {
             self.peer.send(fx, &piece);
             self.sent = next;
         }
-        // The engine may delay its acknowledgement.
+        // The acknowledgement may be delayed.
         fx.now = fx.now + MILLISECOND;
         fx.poll();
         self.peer.receive(fx);
@@ -118,7 +118,7 @@ impl Writer {
     }
 }
 
-/// Two writers of 40,000 bytes, of which the engine has memory for one.
+/// Two writers of 40,000 bytes; the engine has memory for one.
 fn competing_writers(fx: &mut Fixture) -> [Writer; 2] {
     let stag = fx.arena.register(SHARED, SHARED_LEN, Access::ALL, PD);
     let mut rivals = [1u8, 2].map(|at| {
@@ -140,19 +140,19 @@ fn expect_written(fx: &Fixture, fill: u8) {
 fn data_without_buffer_memory_is_not_acked_and_is_retransmitted() {
     let mut fx = Fixture::new(|config| config.partial_bytes_max = 70_000);
     let mut rivals = competing_writers(&mut fx);
-    // What fits the shortest buffer was kept, and nothing else acknowledged.
+    // The data that fits the shortest buffer was kept, and nothing else acknowledged.
     assert_eq!(rivals[1].sent, usize::from(MSS));
     assert!(fx.engine.counters().assembly_exhausted > 0);
     assert!(fx.engine.usage().partial_bytes <= 70_000);
     assert!(rivals[1].peer.snd_wnd >= 64 * 1024, "the window stays open");
-    // Others go on whose FPDUs are of the ordinary length.
+    // Peers with FPDUs of ordinary length are still served.
     let (mut other, qp) = connect(&mut fx, 5000);
     let receive = recv_wr(&fx, 7);
     fx.engine.post_recv(qp, receive).unwrap();
     other.send(&mut fx, &message(7)[..500]);
     other.send(&mut fx, &message(7)[500..]);
     expect_delivered(&mut fx, 7);
-    // Once the first is done there is room for the second, and nothing of its stream is lost.
+    // Once the first is done there is memory for the second, and nothing of its stream is lost.
     for (writer, fill) in rivals.iter_mut().zip([1, 2]) {
         let end = writer.stream.len();
         writer.send_to(&mut fx, end);
@@ -167,7 +167,7 @@ fn data_without_buffer_memory_is_not_acked_and_is_retransmitted() {
 fn stalled_partial_fpdu_is_evicted() {
     let mut fx = Fixture::new(|config| config.partial_bytes_max = 70_000);
     let [mut first, mut second] = competing_writers(&mut fx);
-    // It goes on byte by byte, and that helps it nothing.
+    // Progress byte by byte does not prevent the eviction.
     for _ in 0..11 {
         let next = first.sent + 1;
         first.send_to(&mut fx, next);

@@ -1,4 +1,4 @@
-//! Rules of DDP on what may be placed and where, each broken and answered.
+//! DDP rules on placement, each violated, with the stack's response.
 
 use ferrowarp_proto::ddp::memory::{Access, Memory as _};
 use ferrowarp_proto::verbs::cm::{ConnParam, EndReason, Event};
@@ -8,7 +8,7 @@ use ferrowarp_tests::compliance::fixture::Fixture;
 use ferrowarp_tests::compliance::messages::read_request;
 use ferrowarp_tests::peer::{Header, ReadRequest, marked_fpdu};
 
-/// Bytes of a tagged header, and of an untagged one.
+/// Bytes of a tagged and of an untagged DDP header.
 const HEADER_LENS: (usize, usize) = (14, 18);
 
 fn connected() -> Fixture {
@@ -23,7 +23,7 @@ fn write_segment(stag: u32, to: u64, last: bool, payload: &[u8]) -> Vec<u8> {
     Header::write(stag, to, last).encode(payload)
 }
 
-/// A segment that may not be placed: Terminate, nothing placed, and the stream's end.
+/// Expects that a segment is refused: Terminate, nothing placed, and the end of the stream.
 fn expect_refused(fx: &mut Fixture, ulpdu: &[u8], expected: (u8, u8, u8)) {
     let before = fx.arena.read(0, 1 << 16);
     fx.inject_ulpdu(ulpdu);
@@ -35,8 +35,8 @@ fn expect_refused(fx: &mut Fixture, ulpdu: &[u8], expected: (u8, u8, u8)) {
     assert!(matches!(fx.end_reason(), Some(EndReason::TerminateSent(_))));
 }
 
-/// A fresh connection, and regions of it: 64 bytes at 4096 that may be written, 64 at 4160 that
-/// may be read, and one of another protection domain.
+/// A fresh connection and three regions: 64 writable bytes at 4096, 64 readable bytes at 4160, and
+/// one of another protection domain.
 fn connected_with_regions() -> (Fixture, [u32; 3]) {
     let fx = connected();
     let stags = [
@@ -80,7 +80,7 @@ fn stag_of_another_stream_is_refused() {
     assert_eq!(fx.arena.read(4096, 1), b"y");
 }
 
-/// In DDP 1.0, with RV 0 and with that of draft-00: it is called invalid, as if nobody had it.
+/// DDP 1.0 with RV 0 or 1 (draft-00): reported as an invalid STag.
 // req-test: RDMAP-333
 #[test]
 fn stag_of_another_stream_is_invalid_in_older_versions() {
@@ -98,21 +98,21 @@ fn stag_of_another_stream_is_invalid_in_older_versions() {
         ulpdu[..2].copy_from_slice(&[0xc0, rv]);
         fx.inject(&marked_fpdu(&ulpdu, true, 0));
         let heard = fx.take_sent();
-        // Behind a marker and the length: the Terminate's header, and its cause.
+        // After a marker and ULPDU_Length: the Terminate's header, and its cause.
         assert_eq!(heard[6..8], [0x40, rv | 7]);
         assert_eq!(heard[24..26], [0x11, 0], "1/1/00");
         let reason = fx.end_reason();
         let Some(EndReason::TerminateSent(terminate)) = reason else { panic!("{reason:?}") };
         assert_eq!(terminate.cause(), (1, 1, 0));
         assert_eq!(fx.arena.read(4096, 1), [0]);
-        // Its own stream has it still.
+        // Its own stream may still use it.
         fx.swap_connection(&mut first);
         fx.inject_ulpdu(&write_segment(theirs, 4096, true, b"y"));
         assert_eq!(fx.arena.read(4096, 1), b"y");
     }
 }
 
-/// Each binding of a window to a buffer that the poster may not access that way.
+/// Binds of a window to a buffer that the poster may not access that way.
 // req-test: DDP-216
 #[test]
 fn bind_without_access_to_the_region_is_refused() {
@@ -157,7 +157,7 @@ fn bind_without_access_to_the_region_is_refused() {
 fn write_without_valid_write_access_is_refused() {
     let (mut fx, [_, readable, _]) = connected_with_regions();
     expect_refused(&mut fx, &write_segment(readable, 4160, true, b"x"), (1, 1, 0));
-    // Revoked between two segments of a message.
+    // Invalidated between two segments of a message.
     let (mut fx, [own, ..]) = connected_with_regions();
     fx.inject_ulpdu(&write_segment(own, 4096, false, b"x"));
     assert_eq!(fx.arena.read(4096, 1), b"x");
@@ -219,7 +219,7 @@ fn invalid_qn_or_empty_queue_is_refused() {
     }
     let mut fx = connected();
     expect_refused(&mut fx, &send_segment(1, 0, true, b"x"), (1, 2, 2));
-    // Behind the last of the buffers.
+    // Beyond the last posted buffer.
     let mut fx = self::connected();
     fx.post_recv(1, 0, 64);
     fx.post_recv(2, 0, 64);
@@ -252,7 +252,7 @@ fn msn_or_mo_out_of_range_is_refused() {
     }
 }
 
-/// A fault in the second of three pieces of a buffer: what belongs into the third is not placed.
+/// A fault in the second of three SGEs of a buffer: data for the third is not placed.
 // req-test: DDP-161
 #[test]
 fn nothing_is_placed_after_a_faulty_sge() {
@@ -281,7 +281,7 @@ fn msn_starts_at_1() {
         } else {
             expect_refused(&mut fx, &first, (1, 2, 3));
         }
-        // And of the queue of Read Requests.
+        // The same for the queue of Read Requests.
         let mut fx = self::connected();
         let request =
             ReadRequest { sink_stag: 1, sink_to: 0, len: 0, source_stag: 0, source_to: 0 };

@@ -1,4 +1,4 @@
-//! Rules of RDMAP, seen from the wire and from the completions.
+//! RDMAP rules, checked on the wire and by completions.
 
 use ferrowarp_proto::ddp::memory::{Access, Memory as _};
 use ferrowarp_proto::verbs::cm::EndReason;
@@ -80,7 +80,7 @@ fn messages_are_sent_in_posting_order() {
         match number % 3 {
             0 => fx.post_send(number, 0, 3 * number),
             1 => fx.post_write(number, 0, 100 * number, PEER_STAG + number, 0),
-            // Four at a time at most: with the fifth all that follows waits.
+            // At most four Reads at a time: everything from the fifth on waits.
             _ => fx.post_read(number, 0, 1, PEER_STAG, number.into()),
         }
         expected.push([3, 0, 1][number as usize % 3]);
@@ -95,7 +95,7 @@ fn messages_are_sent_in_posting_order() {
         })
         .collect();
     assert_eq!(stags, [1, 4, 7, 10, 13].map(|number| PEER_STAG + number));
-    // Sends are told apart by their lengths, Reads by their sources.
+    // The length tells the Sends apart, the Data Source TO the Reads.
     let sends: Vec<_> = messages
         .iter()
         .filter_map(|(header, payload)| match header {
@@ -187,7 +187,7 @@ fn read_is_one_request_and_a_segmented_response() {
         found.extend(payload);
     }
     assert_eq!(found, bytes);
-    // And the stack's own request.
+    // The stack's own request.
     fx.post_read(1, 10, 1000, PEER_STAG, 77);
     let ulpdus = fx.sent_ulpdus();
     assert_eq!((ulpdus.len(), ulpdus[0].len()), (1, 46));
@@ -214,7 +214,7 @@ fn remote_reads_bypass_the_application() {
     }
     assert_eq!(fx.poll_cq(), []);
     assert_eq!(fx.end_reason(), None);
-    // The buffer is still there.
+    // The receive buffer was not consumed.
     fx.inject_ulpdu(&send(1, b"x"));
     assert_eq!(wc_statuses(&mut fx), [(1, WcStatus::Success)]);
 }
@@ -252,7 +252,7 @@ fn zero_length_read_ignores_stag_and_to() {
     assert_eq!(ulpdus[0][30..34], [0; 4]);
     fx.inject_ulpdu(&read_response(0, 0, true, b""));
     assert_eq!(wc_statuses(&mut fx), [(1, WcStatus::Success)]);
-    // One of something is looked at before anything of it is sent.
+    // A Read of nonzero length is checked as a whole before anything is sent.
     let stag = fx.register(8192, 4000, Access::REMOTE_READ, false);
     fx.inject_ulpdu(&read_request(2, stag, 8192, 4001, 0));
     assert_eq!(fx.sent_terminate().cause(), (0, 1, 1));
@@ -326,7 +326,7 @@ fn read_requests_beyond_ird_terminate() {
         let more: Vec<_> =
             (0..=u32::from(ird)).flat_map(|more| request(u32::from(ird) + 1 + more)).collect();
         fx.inject(&more);
-        // What was being answered when the one too many came, and the Terminate.
+        // Responses in progress when the excess request arrived, then the Terminate.
         let messages = fx.sent_ulpdus();
         let last = messages.last().unwrap();
         assert_eq!((last[1] & 0x0f, last[18], last[19]), (7, 0x12, 2), "IRD {ird}");
@@ -334,13 +334,13 @@ fn read_requests_beyond_ird_terminate() {
     }
 }
 
-/// A stream whose peer has asked for all the Reads that it may takes nothing from another one.
+/// A stream whose peer uses all of its IRD takes nothing from another stream.
 // req-test: RDMAP-296
 #[test]
 fn ird_is_per_stream() {
     let mut fx = Fixture::connected(300, 2, 4);
     let request = |fx: &Fixture, msn| read_request(msn, fx.mem_stag, 0, 2000, 0);
-    // Its window keeps the responses back, and with them the places.
+    // The zero window holds the responses back, and with them the IRD slots.
     fx.stop_acks(1);
     for msn in 1..=2 {
         let ulpdu = request(&fx, msn);
@@ -445,7 +445,7 @@ fn sends_are_delivered_in_order_after_earlier_writes() {
         lost.push(fx.drop_segment(&fpdu(&write(stag, to, &[number]), true)));
         lost.push(fx.drop_segment(&fpdu(&send(msn, &vec![number; usize::from(number)]), true)));
     }
-    // The Sends arrive first and backwards, then the Writes.
+    // The Sends arrive first, in reverse order, then the Writes.
     for index in (1..16).step_by(2).rev().chain((0..16).step_by(2).rev()) {
         fx.retransmit(&lost[index]);
         for wc in fx.poll_cq() {

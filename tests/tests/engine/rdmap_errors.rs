@@ -1,4 +1,4 @@
-//! Rules of RDMAP about errors: what is refused, the Terminate that tells of it, and the end.
+//! RDMAP error handling: refused messages, the Terminate sent, and the end of the stream.
 
 use ferrowarp_proto::ddp::memory::{Access, Memory as _};
 use ferrowarp_proto::verbs::cm::EndReason;
@@ -69,7 +69,7 @@ fn read_of_unknown_stag_is_refused() {
     assert!(is_terminate_sent(&mut fx));
 }
 
-/// A Read from a region of 64 bytes at 4096 with the rights of `access`, refused with a code.
+/// Expects a Read from a region of 64 bytes at 4096 with rights `access` to be refused with `code`.
 fn expect_read_refused(access: Access, foreign: bool, to: u64, len: u32, code: u8) {
     let mut fx = connected();
     let stag = fx.register(4096, 64, access, foreign);
@@ -92,17 +92,17 @@ fn read_beyond_bounds_is_refused() {
     fx.inject_ulpdu(&read_request(1, stag, 4096, 64, 0));
     fx.inject_ulpdu(&read_request(2, stag, 4159, 1, 0));
     assert_eq!(sent_opcodes(&mut fx), [2, 2]);
-    // One of nothing is not checked.
+    // The STag of a zero-length Read is not checked.
     fx.inject_ulpdu(&read_request(3, 0xdead_beef, u64::MAX, 0, 0));
     assert_eq!(sent_opcodes(&mut fx), [2]);
-    // Any other is, as a whole and before anything of it is sent.
+    // Any other Read is checked as a whole before anything is sent.
     let stag = fx.register(8192, 4000, Access::REMOTE_READ, false);
     fx.inject_ulpdu(&read_request(4, stag, 8192, 4001, 0));
     assert_eq!(fx.sent_terminate().cause(), (0, 1, 1));
 }
 
-/// An error of DDP in a Read Request, and one of RDMAP in a message as long as a Read Request: only
-/// of a request that RDMAP refuses its own header goes back.
+/// A DDP error in a Read Request, and an RDMAP error in a message of the same length: only a Read
+/// Request refused by RDMAP has its RDMA header copied.
 // req-test: RDMAP-091, RDMAP-129, RDMAP-131, RDMAP-258, RDMAP-259
 #[test]
 fn only_a_refused_read_request_has_its_rdma_header_in_terminate() {
@@ -150,7 +150,7 @@ fn read_with_to_wrap_is_refused() {
 fn failing_read_terminates_with_the_remaining_range() {
     let mut fx = Fixture::connected(300, 4, 4);
     let stag = fx.register(4096, 50_000, Access::REMOTE_READ, false);
-    // More than the windows let out before the region goes.
+    // More than the window allows to be sent before the region is invalidated.
     fx.stop_acks(2);
     fx.inject_ulpdu(&read_request(1, stag, 4096, 50_000, 0x1_0000_0000));
     assert!(fx.arena.regions().invalidate(stag));
@@ -219,7 +219,7 @@ fn wrong_rdmap_version_is_refused() {
             let terminate = fx.sent_terminate();
             assert_eq!(terminate.cause(), (0, 2, 5));
             let len = if bad[0] & 0x80 == 0 { 18 } else { 14 };
-            // A Read Request that is whole is told with its own header (section 7.1, item 3).
+            // A whole Read Request has its RDMA header copied (section 7.1, item 3).
             let request = if bad.len() == 46 { 28 } else { 0 };
             assert_eq!(
                 (&terminate.ddp_header[..], terminate.rdma_header.len()),
@@ -230,7 +230,7 @@ fn wrong_rdmap_version_is_refused() {
     }
 }
 
-/// An opcode where it does not belong.
+/// Expects an opcode in the wrong buffer model or on the wrong queue to be refused.
 fn expect_opcode_refused(ulpdu: &[u8], opcode: u8, tagged: bool, qn: u32) {
     let mut fx = connected();
     fx.post_recv(1, 0, 64);
@@ -265,7 +265,8 @@ fn opcode_on_wrong_queue_is_refused() {
         expect_opcode_refused(&send(1, b"x"), opcode, false, 1);
         expect_opcode_refused(&send(1, b"x"), opcode, false, 2);
     }
-    // Those that belong elsewhere, RFC 7306's too: of these Atomic Requests alone belong there.
+    // Opcodes that do not belong on queue 1, those of RFC 7306 included; of these only Atomic
+    // Request does.
     for opcode in [0, 2, 8, 9, 11] {
         expect_opcode_refused(&send(1, b"x"), opcode, false, 1);
     }
@@ -320,7 +321,7 @@ fn read_request_must_be_28_bytes_in_one_segment() {
     assert_eq!(fx.sent_terminate().cause(), (1, 2, 3), "it has been there");
 }
 
-/// A Terminate of the peer's with `bytes` behind the header.
+/// A Terminate of the peer with `bytes` as its payload.
 fn terminate_ulpdu(bytes: &[u8]) -> Vec<u8> {
     let opcode = opcode::TERMINATE;
     Header::Untagged { opcode, last: true, invalidate: 0, qn: 2, msn: 1, mo: 0 }.encode(bytes)
@@ -358,7 +359,7 @@ fn terminate_with_unknown_code_or_reserved_bits_is_accepted() {
     }
     for layer in [0u8, 1, 2, 9, 15] {
         let mut fx = connected();
-        // A code that no table has, whichever way round layer and type are.
+        // An unassigned code, in either order of layer and type.
         fx.inject_ulpdu(&terminate_ulpdu(&[layer << 4, 0x55, 0, 0]));
         assert_eq!(received_cause(&mut fx), (layer, 0, 0x55));
     }
@@ -376,7 +377,7 @@ fn malformed_terminate_ends_the_stream() {
         fx.inject_ulpdu(&send(1, b"x"));
         assert_eq!(fx.arena.read(0, 1), [0]);
     }
-    // And after a right one the stack sends no more.
+    // After a valid Terminate the stack sends nothing more.
     let mut fx = connected();
     fx.inject_ulpdu(&terminate_ulpdu(&[0x11, 0, 0, 0]));
     fx.post_send(1, 0, 4);

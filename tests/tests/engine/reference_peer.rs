@@ -1,5 +1,5 @@
-//! The peer against itself: each half checks what the other sends, and tshark, which shares no
-//! code with either, judges the captures. Only then is the peer fit to judge the stack.
+//! The reference peer against itself: each half checks the other's FPDUs, and tshark, which shares
+//! no code with either, checks the captures. This qualifies the peer to test the stack.
 
 use std::collections::BTreeMap;
 use std::io::ErrorKind;
@@ -43,7 +43,7 @@ fn pattern(len: usize) -> Vec<u8> {
     (0..len).map(|index| u8::try_from(index % 251).unwrap()).collect()
 }
 
-/// Writes, Sends and Reads from the initiator; returns how many FPDUs it sent.
+/// Writes, Sends and Reads from the initiator; returns the number of FPDUs it sent.
 fn exchange(pair: &mut Pair) {
     let Pair { initiator, responder, .. } = pair;
     for (index, len) in [0, 1, 2, 3, 4, 1428, 1429, 5000].into_iter().enumerate() {
@@ -208,8 +208,8 @@ fn tshark_accepts_the_peer() {
     assert_eq!(dissection.startup_frames, 2);
     let expected = [
         ("Read Request", 8),
-        // One segment each, except 1429 bytes (two) and 5000 bytes (four); a Send of 1428
-        // bytes takes two as well, since its header is longer.
+        // One segment each, except 1429 bytes (two) and 5000 bytes (four); a Send of 1428 bytes
+        // takes two as well, since its header is longer.
         ("Read Response", 12),
         ("Send with SE", 13),
         ("Terminate", 1),
@@ -220,7 +220,7 @@ fn tshark_accepts_the_peer() {
     assert_eq!(dissection.segments, expected);
     assert_eq!(dissection.good_crc, 8 + 12 + 13 + 1 + 12);
 
-    // And it can tell: a wrong CRC and a header cut short do not pass.
+    // Negative control: a wrong CRC and a truncated header are detected.
     let dissection = captured(4792, |listener| {
         let mut pair = pair(listener, &Startup::default(), &Startup::default());
         pair.initiator.send(opcode::SEND, 0, b"right").unwrap();

@@ -1,6 +1,6 @@
-//! What a mutant of a single rule must leave alone: a connection comes up, and a message arrives
-//! each way. `scripts/conformance --mutate` takes one that fails here for too coarse to
-//! prove that its rule is guarded.
+//! Behaviour that a mutant of a single rule must preserve: a connection is established, and a
+//! message is delivered each way. `scripts/conformance --mutate` rejects a mutant that fails here
+//! as too coarse to prove that its rule is guarded.
 
 use ferrowarp_proto::verbs::wc::WcStatus;
 use ferrowarp_tests::compliance::messages::{connected, send, sent_opcodes, wc_statuses};

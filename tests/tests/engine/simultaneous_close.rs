@@ -1,4 +1,4 @@
-//! Ends in good order between two engines.
+//! Graceful close between two engines, also of both at the same time.
 
 use ferrowarp_proto::ddp::memory::Access;
 use ferrowarp_proto::time::SECOND;
@@ -12,16 +12,16 @@ use ferrowarp_tests::sim::world::{World, WorldOptions};
 const PORT: u16 = 7174;
 const PD: u32 = 3;
 const CQ: CqId = CqId(0);
-/// Requests of an end.
+/// Requests of each end.
 const COUNT: u32 = 50;
 /// Bytes of each.
 const LEN: u32 = 3000;
-/// Where the peer's Sends and Writes, and the answers to Reads go.
+/// Offsets for the peer's Sends and Writes, and for Read Responses.
 const RECEIVED: usize = 1 << 20;
 const WRITTEN: usize = 2 << 20;
 const READ: usize = 3 << 20;
 
-/// Two ends with 50 requests on each that was asked to have some, none of which has left.
+/// Two ends with work posted on each that the test chooses, none of it sent yet.
 struct Pair {
     world: World,
     qps: [QpId; 2],
@@ -64,7 +64,7 @@ impl Pair {
                 world.ends[end].engine.post_recv(qps[end], wr).unwrap();
             }
         }
-        // The responder may speak once it has heard the initiator.
+        // The responder may send after the initiator's first FPDU.
         let operation = Operation::Write { payload: Payload::empty(), rkey: 0, remote: 0 };
         let hello = SendWr { wr_id: 0, operation, signaled: false, fence: false };
         world.ends[0].engine.post_send(qps[0], hello).unwrap();
@@ -73,8 +73,8 @@ impl Pair {
         Self { world, qps, stags }
     }
 
-    /// Posts work of every kind on an end, or only such as needs no answer; returns how many are
-    /// for receives of the peer.
+    /// Posts 50 requests of every kind on an end, without Reads unless `asks`; returns the number
+    /// of Sends, which consume receives of the peer.
     fn post(&mut self, end: usize, asks: bool) -> usize {
         let (lkey, rkey) = (self.stags[end], self.stags[1 - end]);
         let mut sends = 0;
@@ -110,7 +110,7 @@ impl Pair {
         self.world.ends[end].engine.close(now, self.qps[end]).unwrap();
     }
 
-    /// Until both are told of the end: why, and what completed.
+    /// Runs until both ends report the disconnect: its reason, and the completions.
     fn run_to_end(&mut self) -> [(EndReason, Vec<Wc>); 2] {
         let mut reasons = [None; 2];
         let mut done = [const { Vec::new() }; 2];
@@ -132,7 +132,7 @@ impl Pair {
         [(reasons[0].expect("told"), left), (reasons[1].expect("told"), right)]
     }
 
-    /// What an end has posted was carried out at the other one.
+    /// Checks that the work posted by an end took effect at the other.
     fn check(&self, end: usize, sends: usize, asks: bool) {
         let [ours, theirs] = [end, 1 - end].map(|end| &self.world.ends[end].arena);
         let library = ours.read(0, LEN as usize);
@@ -230,14 +230,14 @@ fn reads_crossing_a_close_are_flushed_without_delay() {
         pair.close(0);
         pair.world.run_until(100_000 * seed, |_| false);
         if pair.world.ends[1].engine.qp_state(pair.qps[1]) != QpState::Rts {
-            // The end was here before.
+            // The peer's FIN has arrived already.
             break;
         }
         pair.post(1, true);
         pair.close(1);
         let begun = pair.world.now;
         let ended = pair.run_to_end();
-        // Before anybody's patience is over.
+        // Before any timeout.
         assert!(pair.world.now.since(begun) < 3 * SECOND, "{seed}");
         for (reason, done) in ended {
             let sent: Vec<_> = done.iter().filter(|wc| !wc.opcode.is_receive()).collect();

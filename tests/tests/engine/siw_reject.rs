@@ -1,4 +1,4 @@
-//! A reject, and the FIN behind it: the peer has time to look at the one before it hears the other.
+//! siw quirk: the FIN after an MPA reject is delayed, so that the peer can process the reply first.
 
 use ferrowarp_proto::mpa::startup::{self, Offer, ReadDepths};
 use ferrowarp_proto::time::MILLISECOND;
@@ -8,7 +8,7 @@ use ferrowarp_tests::raw::{Fixture, Peer};
 
 const WHY: &[u8] = b"not today";
 
-/// A peer that was rejected and has not looked yet.
+/// A peer that was rejected and has not read the reply yet.
 fn rejected(hold_ms: u64) -> (Fixture, Peer) {
     let mut fx = Fixture::new(|config| config.siw_reject_fin_delay_ns = hold_ms * MILLISECOND);
     let mut peer = Peer::connect(&mut fx, 5000, 1460);
@@ -29,7 +29,7 @@ fn acknowledge(fx: &Fixture, peer: &Peer) {
     peer.send_segment(fx, Flags::ACK, Options::default(), peer.snd_nxt, &[]);
 }
 
-/// Time passes, and the peer only listens. How long until FIN came, if it did.
+/// Advances time while the peer only receives; returns the milliseconds until FIN, if it came.
 fn ms_until_fin(fx: &mut Fixture, peer: &mut Peer, ms: u64) -> Option<u64> {
     for passed in 0..ms {
         if peer.fin_received {
@@ -70,7 +70,7 @@ fn fin_follows_the_fin_of_the_rejected_peer() {
 #[test]
 fn fin_follows_the_hold_time_after_the_reply_is_acked() {
     let (mut fx, mut peer) = rejected(100);
-    // Its acknowledgement comes later than the reject by more than the while.
+    // The reply is acknowledged later than the hold time after it was sent.
     assert_eq!(ms_until_fin(&mut fx, &mut peer, 350), None);
     acknowledge(&fx, &peer);
     let waited = ms_until_fin(&mut fx, &mut peer, 200);

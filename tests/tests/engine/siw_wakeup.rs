@@ -1,5 +1,5 @@
-//! The word more for a peer that overlooked our first one never falls among the segments of a
-//! message. When passes take as long as on a busy machine is made by hand: time goes by between
+//! siw wakeup messages (workaround for a peer that overlooks our first FPDU) are never sent between
+//! the segments of a message. The slow polls of a busy machine are emulated: time advances between
 //! two of them.
 
 use std::rc::Rc;
@@ -11,10 +11,10 @@ use ferrowarp_proto::verbs::wr::{Operation, Sge};
 use ferrowarp_tests::sim::pairs::{PD, completions, connect, post, signaled_wr};
 use ferrowarp_tests::sim::world::{World, WorldOptions};
 
-/// More than a window at first, so that the response takes several passes.
+/// More than the initial congestion window, so that the response takes several polls.
 const LEN: u32 = 60_000;
 
-/// One pass of an end; the frames it sent are what the other finds in its next one.
+/// Polls an end once; the frames it sent are input for the next poll of the other.
 fn poll_end(world: &mut World, end: usize) -> Vec<Vec<u8>> {
     world.ends[end].engine.drive(world.now);
     let device = world.ends[end].engine.device();
@@ -25,12 +25,12 @@ fn poll_end(world: &mut World, end: usize) -> Vec<Vec<u8>> {
     frames
 }
 
-/// RDMAP's opcodes of the FPDUs that begin the segments of `frames`.
+/// RDMAP opcodes of the FPDUs at the start of the segments in `frames`.
 fn opcodes(frames: &[Vec<u8>]) -> Vec<u8> {
     let opcode = |frame: &Vec<u8>| {
         let tcp = 14 + 20;
         let payload = tcp + usize::from(frame.get(tcp + 12)? >> 4) * 4;
-        // The FPDU's length and DDP's control byte stand before it.
+        // After ULPDU_Length and the DDP control byte.
         Some(frame.get(payload + 3)? & 0x0f)
     };
     frames.iter().filter_map(opcode).collect()
@@ -41,7 +41,7 @@ fn opcodes(frames: &[Vec<u8>]) -> Vec<u8> {
 fn siw_wakeup_never_interleaves_with_a_response() {
     const RESPONSE: u8 = 2;
     let mut world = World::new(&WorldOptions::new(12));
-    // The initiator has spoken, and is to nudge 10 ms from now.
+    // The initiator has sent its first FPDU, and a siw wakeup is due in 10 ms.
     let qps = connect(&mut world, 0, None);
     let [source, sink] =
         [0, 1].map(|end| world.ends[end].arena.register(0, LEN.into(), Access::ALL, PD));
@@ -54,7 +54,7 @@ fn siw_wakeup_never_interleaves_with_a_response() {
     let first = opcodes(&poll_end(&mut world, 0));
     assert!(!first.is_empty() && first.len() < 30, "a part of the response: {first:?}");
     poll_end(&mut world, 1);
-    // In the next pass all that was sent is acknowledged, long ago, and the time has come.
+    // In the next poll all sent data has long been acknowledged, and the wakeup is due.
     world.now = world.now + 20 * MILLISECOND;
     let second = opcodes(&poll_end(&mut world, 0));
     for opcode in [&first[..], &second[..]].concat() {

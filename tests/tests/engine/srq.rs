@@ -1,4 +1,4 @@
-//! Shared receive queues, between two engines in virtual time.
+//! Shared receive queues (SRQ), between two engines in virtual time.
 
 use ferrowarp_proto::verbs::cm::{ConnParam, Event};
 use ferrowarp_proto::verbs::qp::{QpInit, QpState, SrqError, SrqId};
@@ -9,10 +9,11 @@ use ferrowarp_tests::raw::{self, Fixture, Peer};
 use ferrowarp_tests::sim::pairs::*;
 use ferrowarp_tests::sim::world::{World, WorldOptions};
 
-/// Bytes of each buffer of the shared queue.
+/// Bytes of each SRQ buffer.
 const BUFFER_LEN: u32 = 8192;
 
-/// `count` connections whose queue pairs at end 1 share a queue of `buffers` buffers, named from 0.
+/// `count` connections whose queue pairs at end 1 share an SRQ with `buffers` buffers; `wr_id`s
+/// from 0.
 fn connected_with_srq(count: u32, buffers: u64) -> (World, Vec<[QpId; 2]>, SrqId, u32) {
     let mut world = World::new(&WorldOptions::new(1));
     let srq = world.ends[1].engine.create_srq(PD, 64).unwrap();
@@ -99,7 +100,7 @@ fn srq_limit_event_fires_once_and_names_the_top_consumer() {
     // The other stream still gets buffers.
     post(&mut world, 0, qps[1][0], send(1, b"meek", None));
     assert_eq!(completions(&mut world, 1, CqId(1), 2)[1].status, WcStatus::Success);
-    // Armed again below the limit it tells at once, and counts anew.
+    // Re-armed below the limit, the event fires at once, and the counts restart.
     world.ends[1].engine.arm_srq(srq, 4).unwrap();
     assert_eq!(event(&mut world, 1), Event::SrqLimit { srq, left: 2, most: None });
     assert_eq!(world.ends[1].engine.srq_taken(qps[0][1]), 0);
@@ -142,8 +143,8 @@ fn srq_cap_terminates_only_the_qp_above_it() {
     settle(&mut world);
     flood(&mut world, 1);
     assert_eq!(held(&world), [3, 1]);
-    // Who took first is relieved first, and what is replaced may be taken again: a program that
-    // keeps up never meets the cap.
+    // Refills are credited in the order of consumption, and refilled buffers may be consumed again:
+    // an application that keeps up never reaches the cap.
     for wr_id in 8..11 {
         refill(&mut world, srq, region, wr_id);
     }
@@ -168,7 +169,8 @@ fn srq_cap_terminates_only_the_qp_above_it() {
     }
     let done = completions(&mut world, 1, CqId(1), 4);
     assert!(done.iter().all(|wc| wc.status == WcStatus::Success));
-    // What one that is gone had taken is replaced all the same; without a cap all may be taken.
+    // Buffers consumed by a destroyed queue pair are still credited to it; without a cap one queue
+    // pair may consume all.
     let now = world.now;
     world.ends[1].engine.destroy_qp(now, qps[0][1]);
     for wr_id in 50..53 {
@@ -187,7 +189,7 @@ fn srq_cap_terminates_only_the_qp_above_it() {
 #[test]
 fn srq_buffer_in_use_is_completed_by_its_own_stream() {
     let (mut world, qps, srq, _) = connected_with_srq(2, 3);
-    // Too long: the buffer is used up in error, the others stay.
+    // Too long: its buffer completes in error, the others stay.
     let source = register(&world, 0, 0, 1 << 16);
     post(&mut world, 0, qps[0][0], long_send(0, source, BUFFER_LEN + 1));
     assert_eq!(disconnect_cause(&mut world, 1), (qps[0][1], Some((1, 2, 5))));
@@ -195,7 +197,7 @@ fn srq_buffer_in_use_is_completed_by_its_own_stream() {
     assert_eq!((wcs[0].wr_id, wcs[0].status), (0, WcStatus::LocalLength));
     settle(&mut world);
     assert_eq!(world.ends[1].engine.free_srq_slots(srq), 62);
-    // Cut off in the middle of a message: flushed where it was taken.
+    // Interrupted in the middle of a message: the buffer is flushed to the queue pair that took it.
     let half = |lkey| Sge { addr: 0, len: BUFFER_LEN / 2, lkey };
     let payload = Payload::Gather([half(source), half(source ^ 0x100)].into_iter().collect());
     let operation = Operation::Send { payload, solicited: false, invalidate: None };
@@ -231,8 +233,8 @@ fn invalid_srq_calls_are_refused() {
     assert_eq!(world.ends[1].engine.destroy_srq(srq), Ok(()));
 }
 
-/// A message behind our FIN whose buffer it cannot be put into: nobody can be told, and the buffer
-/// is for others.
+/// A message after our FIN that cannot be placed into its buffer: no Terminate can be sent, and the
+/// buffer returns to the SRQ.
 #[test]
 fn srq_buffer_unusable_after_our_fin_is_returned() {
     const SEND: Opcode = Opcode::Send { invalidate: false, solicited: false };
@@ -244,7 +246,7 @@ fn srq_buffer_unusable_after_our_fin_is_returned() {
     fx.engine.attach_srq(qp, srq).unwrap();
     fx.engine.accept(fx.now, asked, qp, &ConnParam::default()).unwrap();
     peer.settle(&mut fx);
-    // Its region is none.
+    // The lkey names no region.
     let sge = Sge { addr: 0, len: 4096, lkey: 0x1234_5600 };
     let buffer = RecvWr { wr_id: 1, sg_list: [sge].into_iter().collect() };
     fx.engine.post_srq_recv(srq, buffer).unwrap();

@@ -1,5 +1,5 @@
-//! Peers that make no progress: whatever they have pinned of the frames for sending, the next
-//! client is served within a second.
+//! Peers that make no progress: however many TX frames they pin, the next client is served within a
+//! second.
 
 use ferrowarp_proto::ddp::memory::Access;
 use ferrowarp_proto::engine::EngineConfig;
@@ -32,8 +32,8 @@ fn open(fx: &mut Fixture, port: u16) -> (Peer, QpId) {
     (peer, qp)
 }
 
-/// Bytes of Writes in a stream of FPDUs, each of which is verified; what is behind the last whole
-/// one is left out.
+/// Write payload bytes in a stream of FPDUs, each of which is verified; an incomplete FPDU at the
+/// end is not counted.
 fn written(mut stream: &[u8]) -> usize {
     let mut bytes = 0;
     while let Some((ulpdu, used)) = fpdu::parse(stream, true).unwrap() {
@@ -43,7 +43,7 @@ fn written(mut stream: &[u8]) -> usize {
     bytes
 }
 
-/// A new client comes, and a whole Write is sent to it, within a second.
+/// A new client connects and receives a whole Write within a second.
 fn expect_next_client_served(fx: &mut Fixture, port: u16, lkey: u32) {
     let began = fx.now;
     let (mut client, qp) = open(fx, port);
@@ -56,7 +56,7 @@ fn expect_next_client_served(fx: &mut Fixture, port: u16, lkey: u32) {
     assert_eq!(done.map(|wc| wc.status), Some(WcStatus::Success));
 }
 
-/// Time passes, and what the engine sends meanwhile is lost.
+/// Advances time; frames sent by the engine are lost.
 fn advance_to(fx: &mut Fixture, until: Instant) {
     while fx.now < until {
         fx.now = (fx.now + 50 * MILLISECOND).min(until);
@@ -70,7 +70,7 @@ fn pinned(fx: &Fixture) -> String {
     format!("{} frames, {} copies", fx.engine.device().frames_in_use(), usage.sent_copies)
 }
 
-/// Peers that acknowledge until the congestion window is wide, and then nothing: each could have
+/// Peers that acknowledge until the congestion window is large, and then nothing: each could pin
 /// the whole pool.
 #[test]
 fn stalled_peers_leave_tx_frames_to_new_clients() {
@@ -102,8 +102,8 @@ fn stalled_peers_leave_tx_frames_to_new_clients() {
     assert_eq!(fx.engine.counters().stalled_resets, 0, "nobody had to go for it");
 }
 
-/// More peers than there are frames stop acknowledging. Their frames are copied out, and when they
-/// acknowledge again they get what they lack, byte by byte as it was.
+/// More peers than frames stop acknowledging. Their frames are copied out, and when they
+/// acknowledge again they receive the missing data intact.
 #[test]
 fn tx_frames_of_stalled_peers_are_copied_out() {
     const COUNT: u16 = 512;
@@ -141,7 +141,8 @@ fn tx_frames_of_stalled_peers_are_copied_out() {
     }
 }
 
-/// Peers that close their windows behind what is in flight, and say so once a minute.
+/// Peers that close their windows beyond the data in flight, and send a zero-window ACK once a
+/// minute.
 #[test]
 fn zero_window_peers_pin_no_tx_frames() {
     const COUNT: u16 = 64;
@@ -169,8 +170,8 @@ fn zero_window_peers_pin_no_tx_frames() {
     assert_eq!(fx.engine.counters().stalled_resets, 0);
 }
 
-/// Without memory for copies those that have made no progress for the longest time give way, and
-/// only to those that have nothing outstanding.
+/// Without memory for copies the connections without progress for the longest time are reset, and
+/// only in favour of connections with nothing outstanding.
 #[test]
 fn slowest_stalled_connection_is_reset_without_copy_memory() {
     const COUNT: u16 = 512;
@@ -195,7 +196,7 @@ fn slowest_stalled_connection_is_reset_without_copy_memory() {
     expect_next_client_served(&mut fx, 20_000, lkey);
     let count = fx.engine.counters().stalled_resets;
     assert!((1..64).contains(&count), "{count}");
-    // The first that stalled.
+    // The first that stalled was reset.
     assert!(fx.engine.connection_count() < stalled.len() + 1);
     fx.engine.device().outbound.borrow_mut().clear();
     stalled[0].send_segment(&fx, Flags::ACK, Options::default(), stalled[0].snd_nxt, &[]);

@@ -1,4 +1,4 @@
-//! Rules on streams as a whole: how they begin, what is told of them, and how they end.
+//! Rules on streams as a whole: setup, events, and teardown.
 
 use ferrowarp_proto::ddp::memory::{Access, Memory as _};
 use ferrowarp_proto::ddp::regions::StreamId;
@@ -70,7 +70,7 @@ fn only_a_read_response_completes_a_read() {
     let mut fx = connected();
     fx.post_read(1, 100, 4, PEER_STAG, 0);
     assert_eq!(fx.sent_ulpdus().len(), 1);
-    // A Write to the same place is none.
+    // A Write to the same buffer does not complete the Read.
     fx.inject_ulpdu(&write(fx.mem_stag, 100, b"wxyz"));
     assert_eq!((fx.poll_cq(), fx.arena.read(100, 4)), (vec![], b"wxyz".to_vec()));
     let answer =
@@ -101,13 +101,13 @@ fn completion_allows_the_buffer_to_be_reused() {
     fx.stop_acks(2);
     fx.post_send(1, 0, 60_000);
     fx.post_send(2, 0, 4);
-    // The window lets out a part of it.
+    // The window allows only a part to be sent.
     assert_eq!(fx.poll_cq(), []);
     fx.arena.write(0, &[1; 60_000]);
     fx.resume_acks(0xffff);
     let done: Vec<_> = fx.poll_cq().iter().map(|wc| (wc.wr_id, wc.status)).collect();
     assert_eq!(done, [(1, WcStatus::Success), (2, WcStatus::Success)]);
-    // What changes from now on changes nothing.
+    // After the completion, changes to the buffer have no effect.
     fx.arena.write(0, &[2; 60_000]);
     let bytes: Vec<_> = fx.sent_messages().into_iter().flat_map(|(_, payload)| payload).collect();
     assert_eq!(bytes.len(), 60_004);
@@ -195,7 +195,7 @@ fn stag_is_valid_only_while_registered() {
         assert_eq!(fx.sent_messages()[0].1, b"in");
         assert!(fx.arena.regions().invalidate(stag));
         fx.arena.regions().release(stag);
-        // Another region takes its place, and the old name does not fit.
+        // Another region reuses the slot, and the old STag is invalid.
         let new = fx.register(1024, 64, Access::ALL, false);
         fx.inject_ulpdu(&write(new, 1024, b"on"));
         fx.inject_ulpdu(&write(stag, 1024, b"no"));
@@ -244,7 +244,8 @@ fn stag_scope_is_a_pd_or_one_stream_of_it() {
                 _ => (send(opcode::SEND_INVALIDATE, 1, stag, b"x"), (0, 1, 9)),
             };
             fx.inject_ulpdu(&ulpdu);
-            // What the domain shares may be used by all of it, and invalidated by none.
+            // An STag of the protection domain is valid on all its streams, but cannot be
+            // invalidated remotely.
             if others || (attempt == 2 && !own) {
                 let terminate = fx.sent_terminate();
                 let causes = [cause, (0, 2, 9)];

@@ -1,4 +1,4 @@
-//! An engine against a peer made of hand-written segments, which keeps no rule it does not like.
+//! An engine against a peer made of hand-written segments, which may violate TCP.
 
 use ferrowarp_proto::ddp::memory::{Access, Memory};
 use ferrowarp_proto::engine::EngineConfig;
@@ -47,8 +47,8 @@ fn tiny_mss_is_respected() {
     }
 }
 
-/// Five peers send every second byte of an FPDU, so that nothing can be handed up; then the first
-/// one goes away and the others send the rest.
+/// Five peers send every second byte of an FPDU, so that nothing is contiguous; then the first one
+/// disconnects and the others send the rest.
 fn fill_ooo_limits(change: impl FnOnce(&mut EngineConfig), brim: (usize, usize)) {
     let mut fx = Fixture::new(change);
     let mut peers: Vec<_> =
@@ -70,17 +70,17 @@ fn fill_ooo_limits(change: impl FnOnce(&mut EngineConfig), brim: (usize, usize))
     let refused = fx.engine.counters().ooo_pool_exhausted;
     let held = (before.0 + before.1 / 256) as u64;
     assert!(refused > 0 && refused + held == 5 * (fpdu.len() as u64 / 2), "{refused} {held}");
-    // What is refused is asked for all the same.
+    // Dropped segments are reported as missing (duplicate ACKs).
     assert!(fx.engine.device().outbound.borrow().len() > 5);
     fx.engine.device().outbound.borrow_mut().clear();
-    // One that goes away makes room, and whoever fills its gaps gets on.
+    // A closed connection frees capacity, and a peer that fills its gaps makes progress.
     peers[0].send_segment(&fx, Flags::RST, Options::default(), peers[0].snd_nxt, &[]);
     fx.poll();
     let now = fx.engine.ooo_usage();
     assert!(now.0 < before.0 || now.1 < before.1);
     for (peer, &qp) in peers.iter_mut().zip(&qps).skip(1) {
         fx.engine.post_recv(qp, recv_wr(&fx, 1)).unwrap();
-        // Of what is held the first copy stays, so each time one gap is filled.
+        // The first copy of buffered data is kept, so each segment fills one gap.
         for _ in 0..fpdu.len() / 2 {
             peer.send_segment(&fx, Flags::ACK, Options::default(), peer.snd_nxt, &fpdu);
         }
@@ -119,7 +119,7 @@ fn ooo_frames_are_copied_when_scarce() {
     let send = Opcode::Send { invalidate: false, solicited: false };
     let bytes: Vec<u8> = (0..1400u16).map(|at| (at % 251) as u8).collect();
     let first = untagged_fpdu(send, 0, 1, &bytes);
-    // The first of fifteen messages is lost, the others are held.
+    // The first of fifteen messages is lost, the others are buffered.
     let len = u32::try_from(first.len()).unwrap();
     for index in 1..15 {
         let fpdu = untagged_fpdu(send, 0, index + 1, &bytes);
@@ -171,7 +171,7 @@ fn ooo_data_after_an_error_is_not_buffered() {
     }
     fx.settle();
     assert_eq!((fx.engine.ooo_usage(), fx.engine.counters().ooo_dropped), ((0, 0), 0));
-    // All the same it is acknowledged when its turn has come.
+    // The data is still acknowledged once it is contiguous.
     peer.send(&mut fx, &[0; 1400]);
     peer.snd_nxt += 1400 * 49;
     peer.settle(&mut fx);
@@ -192,7 +192,7 @@ fn receive_windows_grow_within_the_shared_budget() {
     for index in 0..4 {
         let mut peer = Peer::connect(&mut fx, 5000 + index, 1460);
         peer.start_mpa(&mut fx);
-        // Before both ends have agreed, nothing makes the window grow.
+        // Before the MPA startup completes, the window does not grow.
         assert!(peer.snd_wnd <= start + 128, "{}", peer.snd_wnd);
         for _ in 0..40 {
             for _ in 0..30 {
@@ -205,14 +205,14 @@ fn receive_windows_grow_within_the_shared_budget() {
         grown.push(u64::from(peer.snd_wnd - start));
     }
     let sum: u64 = grown.iter().sum();
-    // Windows are told in units of 128 bytes.
+    // Windows are advertised in units of 128 bytes.
     assert!(sum > BUDGET / 2 && sum <= BUDGET + 4 * 128, "{grown:?}");
     assert!(grown.iter().all(|grown| *grown > 20_000), "there is some for each: {grown:?}");
 }
 
 #[test]
 fn transmit_capacity_is_shared_fairly() {
-    // Room for 64 frames in a pass, and 8 connections that would each take 16.
+    // 64 frames per poll, and 8 connections that would each take 16.
     let mut fx = Fixture::new(|_| {});
     let mut peers: Vec<_> =
         (0..8).map(|index| Peer::connect(&mut fx, 5000 + index, 1460)).collect();
@@ -255,7 +255,7 @@ fn cq_overrun_keeps_order_and_is_reported_once() {
     }
     let send = Opcode::Send { invalidate: false, solicited: false };
     let bytes: Vec<u8> = (1..=5).flat_map(|msn| untagged_fpdu(send, 0, msn, b"x")).collect();
-    // There is room again while the pass goes on.
+    // The completion queue has space again within the same poll.
     *fx.push_results.borrow_mut() = [true, false, true, false, true].into();
     peer.send(&mut fx, &bytes);
     peer.settle(&mut fx);
@@ -275,7 +275,7 @@ fn new_listener_does_not_count_older_connections() {
     let old: Vec<_> = (0..4).map(|index| Peer::connect(&mut fx, 5000 + index, 1460)).collect();
     fx.engine.unlisten(PORT);
     fx.engine.listen(PORT, 2).unwrap();
-    // Those of before do not count, and these do, with a whole request each.
+    // Connections of the old listener do not count; these do, with a complete MPA request each.
     for index in 0..2 {
         Peer::connect(&mut fx, 6000 + index, 1460).send(&mut fx, &mpa_request());
     }
@@ -285,8 +285,8 @@ fn new_listener_does_not_count_older_connections() {
     assert_eq!(fx.engine.connection_count(), 2, "the backlog is full");
 }
 
-/// Posted work is taken between the two, and a frame may be the peer's answer to something that was
-/// done after the post.
+/// Posted work is fetched between `rx_burst` and `drive`; a frame that arrives in between may be
+/// the peer's reaction to something done after the post.
 #[test]
 fn frames_after_a_fetch_wait_for_the_next_poll() {
     let mut fx = Fixture::new(|_| {});
@@ -332,7 +332,7 @@ fn data_after_fin_is_not_placed() {
     let write = build_fpdu(14, |out| header.emit(Version::Ietf, out), b"late");
     let first = empty_write_fpdu();
     let end = peer.snd_nxt + u32::try_from(first.len()).unwrap();
-    // Right behind the FIN, and before it on the wire.
+    // Directly after the FIN in sequence space, and before it on the wire.
     peer.send_segment(&fx, Flags::ACK, Options::default(), end + 1, &write);
     peer.send_segment(&fx, Flags::ACK | Flags::FIN, Options::default(), peer.snd_nxt, &first);
     fx.settle();
@@ -353,7 +353,7 @@ fn connect_with_half_close(fx: &mut Fixture) -> (Peer, QpId) {
     (peer, qp)
 }
 
-/// The peer, which has sent FIN, sends an FPDU after it: the connection is reset.
+/// The peer has sent FIN and sends an FPDU after it: expects the connection to be reset.
 fn expect_reset_by_data_after_fin(fx: &mut Fixture, peer: &mut Peer, qp: QpId) {
     peer.send_segment(fx, Flags::ACK, Options::default(), peer.snd_nxt + 1, &empty_write_fpdu());
     fx.settle();
@@ -371,7 +371,7 @@ fn data_after_fin_resets_a_half_closed_stream() {
     peer.send_segment(&fx, Flags::ACK | Flags::FIN, Options::default(), peer.snd_nxt, &[]);
     fx.settle();
     assert_eq!(fx.engine.next_event(), Some(Event::PeerFinished { qp }));
-    // Nothing new: FIN once more.
+    // No new data: FIN retransmitted.
     peer.send_segment(&fx, Flags::ACK | Flags::FIN, Options::default(), peer.snd_nxt, &[]);
     fx.settle();
     assert_eq!((fx.engine.next_event(), fx.engine.qp_state(qp)), (None, QpState::Rts));
@@ -383,7 +383,7 @@ fn data_after_fin_resets_a_half_closed_stream() {
 fn data_after_fin_resets_a_draining_stream() {
     let mut fx = Fixture::new(|_| {});
     let (mut peer, qp) = connect_with_half_close(&mut fx);
-    // What is posted does not fit into the window.
+    // The window is closed, so posted work is not sent.
     peer.rcv_wnd = 0;
     peer.send_segment(&fx, Flags::ACK | Flags::FIN, Options::default(), peer.snd_nxt, &[]);
     fx.settle();
@@ -421,7 +421,7 @@ fn unsent_request_is_flushed_not_refused() {
     let mut fx = Fixture::new(|_| {});
     let mut peer = Peer::connect(&mut fx, 5000, 1460);
     let qp = peer.start_mpa(&mut fx);
-    // Before the peer's first FPDU nothing is sent, and that is a Terminate: access refused.
+    // Nothing is sent before the peer's first FPDU, which is a Terminate here (DDP, invalid STag).
     let operation = Operation::Write { payload: Payload::empty(), rkey: 0, remote: 0 };
     let wr = SendWr { wr_id: 1, operation, signaled: true, fence: false };
     fx.engine.post_send(qp, wr).unwrap();
@@ -479,7 +479,7 @@ fn data_of_a_rejected_peer_is_discarded_until_fin() {
         peer.settle(&mut fx);
     }
     assert!(peer.snd_wnd < 1000, "{}", peer.snd_wnd);
-    // What is kept of it is of no use any more, and must not keep the window shut.
+    // Its buffered data is discarded, and must not keep the window closed.
     fx.engine.reject(fx.now, request, ReadDepths::default(), b"").unwrap();
     peer.settle(&mut fx);
     assert!(peer.snd_wnd > 10_000, "{}", peer.snd_wnd);
@@ -490,15 +490,15 @@ fn data_of_a_rejected_peer_is_discarded_until_fin() {
     peer.send_segment(&fx, Flags::FIN | Flags::ACK, Options::default(), peer.snd_nxt, &[]);
     peer.snd_nxt += 1;
     peer.settle(&mut fx);
-    // TIME-WAIT.
+    // TIME-WAIT expires.
     fx.now = fx.now + 2_000_000 * MICROSECOND;
     peer.settle(&mut fx);
     assert!(!peer.rst_received);
     assert_eq!(fx.engine.connection_count(), 0);
 }
 
-/// A peer that has acknowledged our FIN goes on sending, a byte of an FPDU every four seconds, or
-/// whole FPDUs: how long the connection lasts, at most ten minutes, in seconds.
+/// After it acknowledged our FIN, a peer keeps sending, a byte of an FPDU every four seconds, or
+/// whole FPDUs: seconds that the connection lasts, at most ten minutes.
 fn seconds_alive_after_close(bytes: &[u8]) -> u64 {
     let mut fx = Fixture::new(|_| {});
     let mut peer = Peer::connect(&mut fx, 5000, 1460);
@@ -524,7 +524,7 @@ fn seconds_alive_after_close(bytes: &[u8]) -> u64 {
 
 #[test]
 fn partial_fpdus_do_not_keep_a_closed_connection() {
-    // Of the length field of an FPDU, and then of its bytes: they are never whole.
+    // Bytes of the length field, and then of a long FPDU that never completes.
     let seconds = seconds_alive_after_close(&[5]);
     assert!((60..90).contains(&seconds), "{seconds}");
 }

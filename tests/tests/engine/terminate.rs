@@ -1,4 +1,4 @@
-//! How streams end over an error: who says what, and what becomes of work and connection.
+//! Streams that end with an error: Terminates, completions, and the connection.
 
 mod crossing;
 
@@ -17,15 +17,15 @@ use ferrowarp_tests::raw::{
 };
 
 const SEND: Opcode = Opcode::Send { invalidate: false, solicited: false };
-/// Where the peer may write.
+/// Address of the region that the peer may write.
 const SHARED: u64 = 8192;
 /// An STag that names nothing.
 const UNKNOWN: u32 = 0x1234_5600;
-/// What the peer says when it ends a stream: base or bounds, of a tagged segment of 15 bytes.
+/// The peer's Terminate: base or bounds violation, of a tagged segment of 15 bytes.
 const PEER_TERMINATE: [u8; 20] =
     [0x11, 1, 0xc0, 0, 0, 15, 0xc1, 0x40, 0, 0, 0, 5, 0, 0, 0, 0, 0, 0, 0, 9];
 
-/// One connection, its gate open.
+/// One connection in RTS that may send.
 struct Connection {
     fx: Fixture,
     peer: Peer,
@@ -37,9 +37,9 @@ fn connected() -> Connection {
     connected_with_buffers(1)
 }
 
-/// With so many buffers for FPDUs that come in pieces.
+/// With memory for `partial_fpdus` short buffers of incomplete FPDUs.
 fn connected_with_buffers(partial_fpdus: usize) -> Connection {
-    // 2 KiB each. A single one is scarce: streams that go on have the first claim.
+    // 2 KiB each. The last buffer is reserved for live streams.
     let mut fx = Fixture::new(|config| config.partial_bytes_max = partial_fpdus / 2 * 4096);
     let mut peer = Peer::connect(&mut fx, 5000, 1460);
     let qp = peer.start_mpa(&mut fx);
@@ -47,16 +47,16 @@ fn connected_with_buffers(partial_fpdus: usize) -> Connection {
     Connection { fx, peer, qp, stag }
 }
 
-/// As [`Connection::work`], with so many buffers for FPDUs that come in pieces.
+/// As [`Connection::with_work`], with memory for `partial_fpdus` short buffers of incomplete FPDUs.
 fn connected_with_work_and_buffers(partial_fpdus: usize) -> Connection {
     connected_with_buffers(partial_fpdus).post_work()
 }
 
-/// Short buffers of this number are as much memory as one long FPDU takes, and not two.
+/// This many short buffers are enough memory for one long FPDU, and not for two.
 const BUFFERS_OF_ONE_LONG_FPDU: usize = 40;
 
-/// The connection is in the middle of a long FPDU for longer than it may be, and another one wants
-/// the memory: this end fails it.
+/// The connection holds an incomplete long FPDU for longer than allowed, and another one needs the
+/// memory: this end fails it.
 fn evict_partial_fpdu(live: &mut Connection) {
     let mut other = Peer::connect(&mut live.fx, 5001, 1460);
     other.start_mpa(&mut live.fx);
@@ -71,30 +71,30 @@ fn evict_partial_fpdu(live: &mut Connection) {
     assert_eq!(live.fx.engine.counters().partials_evicted, 1);
 }
 
-/// How this end comes to end a stream.
+/// How this end ends a stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum EndCause {
-    /// Over a tagged segment that may not be placed.
+    /// A tagged segment that may not be placed.
     Placement,
-    /// Over an opcode that RDMAP does not know.
+    /// An opcode unknown to RDMAP.
     Opcode,
-    /// Over an FPDU that is damaged.
+    /// An FPDU with a bad CRC.
     Crc,
-    /// With a Terminate that the application asked for.
+    /// A Terminate requested by the application.
     Forced,
-    /// Without one.
+    /// A disconnect without a Terminate.
     Disconnected,
 }
 
 impl EndCause {
-    /// Terminates that this end sends.
+    /// Number of Terminates that this end sends.
     const fn terminates_sent(self) -> u64 {
         if matches!(self, Self::Disconnected) { 0 } else { 1 }
     }
 }
 
 impl Connection {
-    /// Receives 1 to 3; Reads 4 and 5, which the peer never answers; a Write behind them.
+    /// Receives 1 to 3; Reads 4 and 5, which the peer never answers; a Write after them.
     fn with_work() -> Self {
         connected().post_work()
     }
@@ -125,7 +125,7 @@ impl Connection {
         self.peer.send(&mut self.fx, bytes);
     }
 
-    /// ULPDUs that the engine sent, and took no word back.
+    /// ULPDUs that the engine has sent since the start, all of them complete.
     fn sent_ulpdus(&mut self) -> Vec<Vec<u8>> {
         self.peer.settle(&mut self.fx);
         let mut found = Vec::new();
@@ -138,7 +138,7 @@ impl Connection {
         found
     }
 
-    /// The Terminates among them: the last word, or none.
+    /// The Terminate sent, if any, which must be the last ULPDU.
     fn sent_terminate(&mut self) -> Option<Terminate> {
         let heard = self.sent_ulpdus();
         let is_terminate = |ulpdu: &Vec<u8>| ulpdu[1] & 0x0f == 7;
@@ -147,12 +147,12 @@ impl Connection {
         is_terminate(last).then(|| Terminate::parse(&last[18..]).unwrap())
     }
 
-    /// Why the stream ended, which is said once.
+    /// The reason of the disconnect event, which is the last event.
     fn disconnect_reason(&mut self) -> EndReason {
         self.disconnect_reason_then(|event| assert_eq!(event, None))
     }
 
-    /// The same, and what is said after it.
+    /// The same, with a check of the event after it.
     fn disconnect_reason_then(&mut self, check: impl FnOnce(Option<Event>)) -> EndReason {
         assert_eq!(self.fx.engine.qp_state(self.qp), QpState::Error);
         let event = self.fx.engine.next_event();
@@ -163,8 +163,8 @@ impl Connection {
         reason
     }
 
-    /// Has this end end the stream, says `pieces`, the first of them in the same segment as what
-    /// is wrong, if anything is. The Terminate that this end sent.
+    /// Ends the stream at this end; the peer sends `pieces`, the first of them in the same segment
+    /// as the invalid FPDU, if any. Returns the Terminate that this end sent.
     fn end_stream(&mut self, end: EndCause, pieces: &[&[u8]]) -> Option<Terminate> {
         let bad = match end {
             EndCause::Placement => self.write_to(UNKNOWN, b"x"),
@@ -195,7 +195,7 @@ impl Connection {
         found.map(|wc| (wc.wr_id, wc.status)).collect()
     }
 
-    /// The connection closes in good order, and is gone.
+    /// Expects the connection to close gracefully.
     fn expect_graceful_close(&mut self) {
         self.peer.settle(&mut self.fx);
         assert!(self.peer.fin_received && !self.peer.rst_received);
@@ -227,8 +227,8 @@ fn peer_terminate_fpdu() -> Vec<u8> {
 
 const FLUSHED: WcStatus = WcStatus::Flushed;
 
-/// All of [`Connection::work`]: none succeeds behind one that was flushed, not even the Write,
-/// whose bytes had left.
+/// All work of [`Connection::with_work`]: none succeeds after one that was flushed, not even the
+/// Write, whose bytes were sent.
 const ALL_FLUSHED: [(u64, WcStatus); 6] =
     [(4, FLUSHED), (5, FLUSHED), (6, FLUSHED), (1, FLUSHED), (2, FLUSHED), (3, FLUSHED)];
 
@@ -259,7 +259,7 @@ fn terminate_precedes_fin() {
     let mut live = Connection::with_work();
     let bad = live.write_to(UNKNOWN, b"x");
     live.inject(&bad);
-    // What the peer says meanwhile is acknowledged, so that no reset overtakes the Terminate.
+    // Later data of the peer is acknowledged, so that no RST overtakes the Terminate.
     for _ in 0..5 {
         live.inject(&bad);
     }
@@ -267,8 +267,8 @@ fn terminate_precedes_fin() {
     live.expect_graceful_close();
 }
 
-/// The Terminate arrives with `bytes` (and FIN, if `fin`): it is reported in full, nothing is
-/// answered, nothing more is placed, and the connection closes.
+/// The Terminate arrives in `pieces`: it is reported in full, nothing is sent in response, nothing
+/// more is placed, and the connection closes.
 fn expect_terminate_reported(
     mut live: Connection,
     pieces: &[Vec<u8>],
@@ -311,7 +311,7 @@ fn terminate_is_accepted_at_any_point() {
             .concat();
     expect_terminate_reported(work, &[late], &all, "before data");
 
-    // Behind data, whose message is delivered first, then amid a message, which is not.
+    // After data, whose message is delivered first; then within a message, which is not delivered.
     let data = [untagged_fpdu(SEND, 0, 1, b"data"), peer_terminate_fpdu()].concat();
     let done = [&all[..3], &[(2, FLUSHED), (3, FLUSHED)]].concat();
     let done = [&[(1, WcStatus::Success)][..], &done].concat();
@@ -327,8 +327,8 @@ fn terminate_is_accepted_at_any_point() {
     );
 }
 
-/// The copy of the header says which message was refused: a Read by its number, a Write by its
-/// place. What is done already cannot be, and nothing else is marked in its stead.
+/// The copied header identifies the refused message: a Read by its MSN, a Write by STag and TO.
+/// Completed work is not affected, and no other request is marked instead.
 #[test]
 fn terminate_fails_only_the_request_it_names() {
     let read = |msn: u8| {
@@ -387,16 +387,16 @@ fn partial_fpdu_buffers_prefer_live_streams() {
     let mut others: Vec<_> =
         (1..=5).map(|at| Peer::connect(&mut live.fx, 5000 + at, 1460)).collect();
     let qps: Vec<_> = others.iter_mut().map(|peer| peer.start_mpa(&mut live.fx)).collect();
-    // All of them have ended here and wait in the middle of an FPDU: two may have a buffer.
+    // These have ended here and hold an incomplete FPDU: two may have a buffer.
     for (peer, qp) in others.iter_mut().zip(&qps).take(3) {
         peer.send(&mut live.fx, &empty_write_fpdu());
         live.fx.engine.disconnect(live.fx.now, *qp).unwrap();
         peer.send(&mut live.fx, &peer_terminate_fpdu()[..9]);
     }
-    // One that was in the middle when its end came gives its buffer up: there are too few.
+    // A stream that ends with an incomplete FPDU gives up its buffer, as buffers are scarce.
     others[3].send(&mut live.fx, &peer_terminate_fpdu()[..9]);
     live.fx.engine.disconnect(live.fx.now, qps[3]).unwrap();
-    // Two streams that go on find buffers.
+    // Two live streams get buffers.
     others[4].send(&mut live.fx, &empty_write_fpdu()[..9]);
     live.inject(&empty_write_fpdu()[..9]);
     for (peer, qp) in [(&mut others[4], qps[4]), (&mut live.peer, live.qp)] {
@@ -464,7 +464,7 @@ fn malformed_terminate_is_reported_and_not_answered() {
     }
 }
 
-/// RFC 5044 section 7.1.2: the responder sends no FPDU before it has a valid one of the initiator.
+/// RFC 5044 section 7.1.2: the responder sends no FPDU before a valid one of the initiator.
 #[test]
 fn no_terminate_before_the_first_valid_fpdu() {
     let mut crc = connected();
@@ -493,7 +493,7 @@ fn no_terminate_before_the_first_valid_fpdu() {
         let qp = live.qp;
         live.peer.settle(&mut live.fx);
         assert!(live.peer.received.is_empty() && !live.peer.fin_received, "{reason:?}");
-        // It is no end in good order, so it does not look like one.
+        // Not a graceful close: RST, not FIN.
         assert!(live.peer.rst_received, "{reason:?}");
         let ends = std::iter::from_fn(|| live.fx.engine.next_event());
         let ours = ends.filter(|event| {
@@ -566,8 +566,8 @@ fn crc_mismatch_is_an_mpa_error() {
     live.expect_graceful_close();
 }
 
-/// What a Read asked for goes away before its turn, and the window then has room for the answer
-/// but not for the Terminate in its place.
+/// The region of a Read is invalidated before the response is sent, and the window then has space
+/// for the response, but not for the Terminate in its place.
 #[test]
 fn terminate_waits_for_more_window_than_the_response() {
     let Connection { mut fx, mut peer, stag, .. } = connected();
@@ -580,7 +580,7 @@ fn terminate_waits_for_more_window_than_the_response() {
     request.emit(&mut payload);
     peer.send(&mut fx, &untagged_fpdu(Opcode::ReadRequest, 1, 1, &payload));
     assert!(fx.arena.regions().invalidate(stag));
-    // The answer would have as many bytes.
+    // The size of the response.
     peer.rcv_wnd = 28;
     peer.send_segment(&fx, Flags::ACK, Options::default(), peer.snd_nxt, &[]);
     peer.settle(&mut fx);

@@ -1,4 +1,4 @@
-//! Rules on what an end sends, seen from the wire: buffer model, queue and order of each message.
+//! Rules for sent messages, checked on the wire: buffer model, queue and order of each message.
 
 use ferrowarp_proto::verbs::cm::{ConnParam, Event};
 use ferrowarp_proto::verbs::wc::WcStatus;
@@ -10,9 +10,9 @@ use ferrowarp_tests::compliance::messages::{
 };
 use ferrowarp_tests::peer::{Header, fpdu};
 
-/// T of a segment's control byte.
+/// T bit of the DDP control byte.
 const TAGGED: u8 = 0x80;
-/// L of a segment's control byte.
+/// L bit of the DDP control byte.
 const LAST: u8 = 0x40;
 
 fn is_tagged(ulpdu: &[u8]) -> bool {
@@ -23,13 +23,13 @@ fn opcode_of(ulpdu: &[u8]) -> u8 {
     ulpdu[1] & 0x0f
 }
 
-/// The queue of an untagged segment.
+/// The queue number of an untagged segment.
 fn queue_of(ulpdu: &[u8]) -> [u8; 4] {
     ulpdu[6..10].try_into().unwrap()
 }
 
-/// Each message that a stack sends, in segments of 300 bytes: a Write, the four kinds of Send, a
-/// Read Request, a Read Response and, at last, a Terminate.
+/// One message of each kind, in segments of 300 bytes: a Write, the four kinds of Send, a Read
+/// Request, a Read Response and, at last, a Terminate.
 fn one_of_each() -> Vec<Vec<u8>> {
     let mut fx = Fixture::connected(300, 4, 4);
     fx.post_write(1, 0, 1000, PEER_STAG, 0);
@@ -104,8 +104,8 @@ fn reads_complete_in_order_on_whole_responses() {
         fpdu(&read_response(fx.mem_stag, u64::from(100 * wr_id) + at, last, bytes), true)
     };
     for wr_id in (1..=8).step_by(2) {
-        // The head of one response gets lost; what follows it, up to the end of the next response,
-        // is here and not delivered.
+        // The head of one response is lost; the data after it, up to the end of the next response,
+        // has arrived and is not delivered.
         let bytes = segment(&fx, wr_id, 0, false, b"abc");
         let head = fx.drop_segment(&bytes);
         let bytes = segment(&fx, wr_id, 3, true, b"def");
@@ -137,7 +137,7 @@ fn queued_work_is_sent_before_fin_after_peer_fin() {
     fx.inject_flags(Flags::ACK | Flags::FIN);
     let event = fx.engine.next_event();
     assert!(matches!(event, Some(Event::PeerFinished { .. })), "{event:?}");
-    // The peer's window has room for a part of it at a time.
+    // The peer's window has space for only a part at a time.
     fx.stop_acks(2);
     fx.post_write(1, 0, 30_000, PEER_STAG, 0);
     let (now, qp) = (fx.now, fx.qp());

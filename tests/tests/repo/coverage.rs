@@ -3,7 +3,7 @@
 use ferrowarp_tests::compliance::report::{RuleStatus, TraceReport};
 use ferrowarp_tests::compliance::root;
 
-/// Set to 1, the tables that follow from the sources are rewritten.
+/// Set to 1, the generated tables are rewritten.
 const UPDATE: &str = "FERROWARP_UPDATE";
 
 #[test]

@@ -1,4 +1,4 @@
-//! Licences, sources and duplicates of what the workspace depends on, from `cargo metadata`.
+//! Licences, sources and duplicates of the workspace's dependencies, from `cargo metadata`.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::process::Command;
@@ -7,7 +7,8 @@ use ferrowarp_tests::compliance::root;
 use serde_json::Value;
 use spdx::Expression;
 
-/// What may be linked into a program under `MIT OR Apache-2.0` without further duties.
+/// Licences that may be linked into a program under `MIT OR Apache-2.0` without further
+/// obligations.
 const LICENSES: [&str; 9] = [
     "MIT",
     "Apache-2.0",
@@ -20,10 +21,10 @@ const LICENSES: [&str; 9] = [
     "Zlib",
 ];
 
-/// The only source of packages from outside.
+/// The only allowed source of external packages.
 const SOURCE: &str = "registry+https://github.com/rust-lang/crates.io-index";
 
-/// Packages of which several versions are built: their users ask for different ones.
+/// Packages built in several versions, as their dependents require different ones.
 const DUPLICATES: [&str; 10] = [
     "bitflags",
     "cpufeatures",
@@ -37,7 +38,7 @@ const DUPLICATES: [&str; 10] = [
     "thiserror-impl",
 ];
 
-/// The packages of the dependency graph for Linux on x86-64, all features on.
+/// The packages of the dependency graph for Linux on x86-64 with all features.
 fn packages() -> Vec<Value> {
     let output = Command::new(env!("CARGO"))
         .args(["metadata", "--offline", "--locked", "--all-features", "--format-version", "1"])

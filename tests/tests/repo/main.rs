@@ -1,4 +1,4 @@
-//! What holds for the repository: style, traceability of rules, scripts.
+//! Checks of the repository: style, traceability of rules, scripts.
 
 mod coverage;
 mod dependencies;

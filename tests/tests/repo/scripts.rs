@@ -1,4 +1,4 @@
-//! The scripts' own bookkeeping.
+//! Cleanup by the scripts.
 
 use std::path::Path;
 use std::process::Command;
@@ -11,7 +11,7 @@ fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("the package lies in the workspace")
 }
 
-/// Runs lines of bash with the scripts' functions; the status, and what was written.
+/// Runs lines of bash with the scripts' functions; returns success, and the output.
 fn bash(lines: &str) -> (bool, String) {
     let script = format!(". scripts/lib/setup.sh; undo_at_exit; make_scratch; {lines}");
     let mut command = Command::new("bash");
@@ -28,7 +28,7 @@ fn folders_of_other_dpdk_programs_are_no_leftovers() {
     );
     assert!(!works && said.contains("dpdk/ferrowarp-1"), "what is ours counts: {said}");
 
-    // Where DPDK keeps its folders unless it is told otherwise.
+    // DPDK's default folder for runtime files.
     let foreign = format!("/run/dpdk/fw-foreign-{}", std::process::id());
     if std::fs::create_dir_all(&foreign).is_err() {
         return skip_without("right to make a folder in /run/dpdk");

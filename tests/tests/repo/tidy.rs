@@ -1,16 +1,16 @@
-//! Style that a program can check.
+//! Style rules that a program can check.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// Columns of a line.
+/// Maximum columns of a line.
 const LINE_LEN_MAX: usize = 100;
-/// Lines of a Rust file.
+/// Maximum lines of a Rust file.
 const FILE_LINES_MAX: usize = 700;
 
-/// Files outside `bindings/src` that may hold unsafe code. Each entry has to need it.
+/// Files outside `bindings/src` that may contain unsafe code. Each entry has to need it.
 const UNSAFE_ALLOWED: [&str; 9] = [
     "stack/runtime/src/arena.rs",
     "stack/runtime/src/clock.rs",
@@ -23,7 +23,7 @@ const UNSAFE_ALLOWED: [&str; 9] = [
     "stack/runtime/src/timer_slack.rs",
 ];
 
-/// Words that do not belong on the main branch, cut in two so that this file passes its own test.
+/// Words banned from the main branch, split in two so that this file passes its own test.
 const BANNED: [(&str, &str, &str); 7] = [
     ("to", "do!", "finish it"),
     ("unimple", "mented!", "finish it"),
@@ -34,7 +34,7 @@ const BANNED: [(&str, &str, &str); 7] = [
     ("#[ign", "ore", "skip with a reason through ferrowarp_tests::skip"),
 ];
 
-/// Folders of one person's machine, cut in two likewise.
+/// Private folders of a developer's machine, split likewise.
 const PRIVATE_PATHS: [(&str, &str); 4] =
     [("/ho", "me/"), ("/wo", "rk/"), ("/ro", "ot/"), ("/Us", "ers/")];
 
@@ -85,7 +85,7 @@ fn text(file: &str) -> String {
     fs::read_to_string(root().join(file)).unwrap()
 }
 
-/// The code of a line: without comments, and without strings as far as a line shows them.
+/// The code of a line: without comments, and without strings as far as a single line shows them.
 fn code(line: &str) -> String {
     let mut out = String::new();
     let mut in_string = false;
@@ -261,7 +261,8 @@ fn every_file_is_used() {
         } else {
             (stem, folder)
         };
-        // Any file of the folder: a file of tests may hang on its neighbour by a path.
+        // Any file of the folder: a test file may be included by its neighbour with a path
+        // attribute.
         let (by_name, by_path) = (format!("mod {name};"), format!("#[path = \"{name}.rs\"]"));
         let declares = |line: &str| line.ends_with(&by_name) || line == by_path;
         let declared = all
@@ -292,7 +293,7 @@ fn packages_share_lints_and_version() {
     assert!(packages >= 6, "{packages} packages");
 }
 
-/// `tests/given_up_words.tsv`: identifiers that may not come back, with what replaced them.
+/// `tests/given_up_words.tsv`: identifiers that may not come back, with their replacements.
 #[test]
 fn given_up_words_stay_out() {
     let table = text("tests/given_up_words.tsv");

@@ -1,12 +1,12 @@
-//! Goodput and tail repair in virtual time against the committed table, `goodput.tsv`; requests
-//! and responses against another, `exchange.tsv`.
+//! Goodput and tail loss recovery in virtual time against the committed table, `goodput.tsv`;
+//! request/response times against another, `exchange.tsv`.
 //!
-//! 1 Gb/s, a queue of what the path holds; 94.14 % is all that a payload of 1,448 bytes in 1,538
-//! on the wire can make. The rows of 20 ms with little loss are those of a second, not of the long
-//! run: a window of a full pipe has not come down to what so few losses allow by then. At 100 us
-//! the time that a window takes on the wire adds to the round trip.
+//! 1 Gb/s, a queue of one bandwidth-delay product; the maximum is 94.14 %, a payload of 1,448 bytes
+//! in 1,538 bytes on the wire. The rows of 20 ms with little loss show one second, not the steady
+//! state: so few losses have not yet reduced the window of a full pipe. At 100 us the serialization
+//! time of a window adds to the RTT.
 //!
-//! `FERROWARP_UPDATE=1` writes them anew.
+//! `FERROWARP_UPDATE=1` rewrites both tables.
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -15,9 +15,9 @@ use ferrowarp_proto::tcp::Algorithm;
 use ferrowarp_tests::sim::exchange;
 use ferrowarp_tests::sim::goodput::{TailLoss, cases, measure_tail_loss, median, render};
 
-/// Seeds of each case.
+/// Seeds per case.
 const SEEDS: u64 = 3;
-/// By how much a number may differ from the table: in parts of it, and absolutely.
+/// Allowed difference of a number from the table: relative, and absolute.
 const TOLERANCE: (f64, f64) = (0.1, 1.0);
 
 /// The rows of all cases, computed on all cores.
@@ -45,7 +45,7 @@ fn measure_all<C: Copy + Sync + Send, R: Send>(
     rows.into_iter().map(|(_, case, row)| (case, row)).collect()
 }
 
-/// Compares a table with the committed one, or writes that anew.
+/// Compares a table with the committed one, or rewrites it.
 fn compare(name: &str, table: &str) {
     let path = format!("{}/{name}", env!("CARGO_MANIFEST_DIR"));
     println!("{table}");
@@ -92,8 +92,8 @@ fn goodput_matches_the_committed_table() {
             assert!(row.goodput > 0.9 * most, "{case:?}: {row:?}");
             assert!(row.timeouts == 0.0, "{case:?}: {row:?}");
         }
-        // RFC 5681 cannot do less than this (Mathis et al.), with losses as far apart as chance
-        // has it; whatever the algorithm, it is no worse than that.
+        // Minimum of RFC 5681 (Mathis et al.) with random losses; every algorithm has to reach
+        // that.
         let loss = case.loss / 100.0;
         let mathis = 1448.0 * 1.22 / (case.rtt_us as f64 * 1e-6 * loss.sqrt()) / 125e6;
         if case.algorithm != Algorithm::Dctcp && loss > 0.0 {
@@ -103,8 +103,8 @@ fn goodput_matches_the_committed_table() {
     }
     for (rtt_us, tail) in &tails {
         assert_eq!(tail.by_timeout, 0, "RTT {rtt_us} us: {tail:?}");
-        // An ACK of what came before the tail starts the probe's two round trips over (RFC 8985
-        // section 7.2); the probe itself takes half of one.
+        // An ACK of data before the tail restarts the PTO of two round trips (RFC 8985 section
+        // 7.2); the probe itself takes half a round trip.
         assert!(tail.p99_us < (7 * rtt_us / 2 + 1000) as f64, "RTT {rtt_us} us: {tail:?}");
     }
     compare("goodput.tsv", &table);
@@ -115,14 +115,14 @@ fn exchange_times_match_the_committed_table() {
     let rows = measure_all(&exchange::cases(), |case| exchange::measure(case, 1));
     compare("exchange.tsv", &exchange::render(&rows));
     for (case, row) in &rows {
-        // Both messages on the wire, and a round trip.
+        // Serialization of both messages, and a round trip.
         let wire_us = 2.0 * f64::from(case.len) * 8.0 / 1000.0;
         let least = case.rtt_us as f64 + wire_us;
         assert!(row.p50_us >= least, "{case:?}: {row:?}");
         if case.loss == 0.0 {
             assert!(row.timeouts == 0.0, "{case:?}: {row:?}");
         }
-        // Probes and reports find nearly all that is lost.
+        // TLPs and SACK find nearly all losses.
         assert!(row.timeouts < 10.0, "{case:?}: {row:?}");
     }
 }

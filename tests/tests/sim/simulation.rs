@@ -1,5 +1,6 @@
-//! Two engines on a bad wire, from seeds. `FERROWARP_SEEDS=COUNT` and `FERROWARP_SEED=FIRST`
-//! choose how many and which; a failing seed is named, and runs again into a capture file.
+//! Two engines on a faulty wire, deterministic from seeds. `FERROWARP_SEEDS=COUNT` and
+//! `FERROWARP_SEED=FIRST` choose the number of seeds and the first one; a failing seed is reported,
+//! and runs again with a capture file.
 
 use std::sync::Mutex;
 
@@ -18,8 +19,8 @@ use ferrowarp_tests::sim::world::{EndOptions, World, WorldOptions};
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 
-/// Runs seeds with options drawn from each by `draw`. Returns what was counted of the path, over
-/// all of them.
+/// Runs seeds with options drawn from each by `draw`. Returns the path counters, summed over all
+/// seeds.
 fn over_seeds(
     name: &str,
     default_count: u64,
@@ -34,7 +35,7 @@ fn over_seeds(
         options.arena_len = arena_len(conns);
         options.ipv6 = rng.random_bool(0.5);
         options.vlan = rng.random_bool(0.25).then(|| rng.random_range(1..4095));
-        // Without a draw: what else a seed decides stays as it was.
+        // Without drawing a random number, so that everything else of a seed stays the same.
         options.offload = seed % 2 == 0;
         draw(&mut rng, &mut options);
         options.revision = [2, 0][usize::from(rng.random_bool(0.25))];
@@ -59,7 +60,7 @@ fn over_seeds(
     path.into_inner().expect("nobody panicked with it")
 }
 
-/// Writes through windows that are bound and invalidated by either side all the while.
+/// Writes through windows that either side binds and invalidates meanwhile.
 // req-test: RDMAP-007, RDMAP-183, RDMAP-323
 #[test]
 fn mw_workload() {
@@ -79,7 +80,7 @@ fn mw_workload() {
     });
 }
 
-/// Settings of TCP as ends may have them.
+/// Random TCP settings of an end.
 fn some_end(rng: &mut SmallRng) -> EndOptions {
     let window = 1 << rng.random_range(13..19);
     EndOptions {
@@ -102,13 +103,13 @@ fn some_mtu(rng: &mut SmallRng) -> u16 {
 fn perfect_wire() {
     over_seeds("perfect-wire", 100, 60, |rng, options| {
         options.mtu = some_mtu(rng);
-        // The first segments of a connection, before its peer's window is open, may be cut.
+        // The first segments of a connection, before its peer's window is open, may be resegmented.
         options.fpdu_aligned = true;
         options.tcp.iter_mut().for_each(|end| end.markers = rng.random_bool(0.3));
     });
 }
 
-/// Markers both ways on a bad wire; Writes ahead of their turn are placed as they come.
+/// Markers in both directions on a faulty wire; out-of-order Writes are placed on arrival.
 // req-test: MPA-007, MPA-039, MPA-053
 #[test]
 fn markers_and_ooo_placement() {
@@ -135,7 +136,8 @@ fn markers_and_ooo_placement() {
 fn every_fault_at_once() {
     over_seeds("every-fault-at-once", 800, 40, |rng, options| {
         options.mtu = some_mtu(rng);
-        // A sender in timeout sends one frame at a time: a long burst would outlast its tries.
+        // After an RTO a sender sends one frame at a time: a long loss burst would outlast its
+        // retries.
         let bursts = GilbertElliott {
             mean_len: rng.random_range(1.0..3.0),
             loss: rng.random_range(0.5..0.9),
@@ -162,7 +164,7 @@ fn every_fault_at_once() {
     });
 }
 
-/// The wire is cut, pools are empty, an end stands still or its application is busy, now and then.
+/// Link outages, empty pools, stalled ends and busy applications, at scheduled times.
 #[test]
 fn scheduled_faults() {
     over_seeds("scheduled-faults", 500, 40, |rng, options| {
@@ -175,8 +177,8 @@ fn scheduled_faults() {
     });
 }
 
-/// An end vanishes without a word and another one is at its address, with segments of the old one
-/// still under way. The other end learns of it; new connections are as good as any.
+/// An end crashes and restarts at its address, with segments of the old instance still in flight.
+/// The other end detects it; new connections work.
 #[test]
 fn peer_restart() {
     seeds::for_each_seed("peer-restart", env!("CARGO_TARGET_TMPDIR"), 200, |seed, capture| {
@@ -221,7 +223,7 @@ fn peer_restart() {
     });
 }
 
-/// Segments are forged for a while. Then all goes well, or has failed and both ends know.
+/// Segments are forged for a while. Afterwards each connection works, or has failed at both ends.
 #[test]
 fn forged_segments() {
     seeds::for_each_seed("forged-segments", env!("CARGO_TARGET_TMPDIR"), 600, |seed, capture| {
@@ -280,7 +282,7 @@ fn rfc7306_on_connections_that_end() {
         total.received += report.received;
     });
     let total = total.into_inner().expect("nobody panicked with it");
-    // Some were cut short, and of these not all had happened.
+    // Some were interrupted, and not all of these had been executed.
     assert!(total.received > 0 && total.completed < total.asked, "{total:?}");
 }
 
@@ -306,7 +308,7 @@ fn small_ooo_buffers() {
         options.faults.loss = rng.random_range(0.0..0.05);
         options.faults.reorder = rng.random_range(0.0..0.05);
         options.faults.delay_ns = rng.random_range(0..1_000_000);
-        // The headers lie in the first run.
+        // The headers lie in the first segment.
         options.head_len = rng.random_range(120..2000);
         options.tcp = [some_end(rng), some_end(rng)];
     });
@@ -349,7 +351,7 @@ fn fragments_are_reassembled() {
     }
 }
 
-/// The path's MTU goes down and up again and again, faster or slower than it can be followed.
+/// The path MTU changes repeatedly, faster or slower than PMTU discovery can follow.
 fn changing_path_mtu(answer: IcmpReply) -> Counters {
     let name = format!("path-{answer:?}").to_lowercase();
     over_seeds(&name, 30, 120, |rng, options| {
@@ -392,7 +394,7 @@ fn changing_path_mtu_without_icmp() {
     assert_eq!((path.icmp_errors_in, path.icmp_errors_ignored), (0, 0));
 }
 
-/// Applications that have other things to do than to look at their queues.
+/// Applications that poll their queues rarely.
 #[test]
 fn slow_applications() {
     over_seeds("slow-applications", 150, 40, |rng, options| {
@@ -406,8 +408,8 @@ fn slow_applications() {
     });
 }
 
-/// Ports of less than an FPDU must have, and so peers that ask for segments as short: slow, but
-/// nothing breaks.
+/// A port MTU too small for the minimum FPDU, so that peers advertise an MSS as small: slow, but
+/// everything works.
 #[test]
 fn tiny_port_mtu() {
     over_seeds("tiny-port-mtu", 40, 10, |rng, options| {
@@ -417,7 +419,7 @@ fn tiny_port_mtu() {
     });
 }
 
-/// A path that takes less than an FPDU now and then. What carries no bytes always passes.
+/// A path whose MTU is temporarily too small for an FPDU. Segments without payload always pass.
 #[test]
 fn tiny_path_mtu() {
     over_seeds("tiny-path-mtu", 20, 10, |rng, options| {

@@ -1,5 +1,5 @@
 //! Our TCP against another implementation, smoltcp's, over a faulty wire in virtual time: both
-//! roles, bytes both ways, closes in each order, every byte compared.
+//! roles, data both ways, closes in each order, every byte compared.
 
 use std::collections::VecDeque;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -23,18 +23,18 @@ use smoltcp::phy::{self, DeviceCapabilities, Medium};
 use smoltcp::socket::tcp;
 use smoltcp::wire::{EthernetAddress, HardwareAddress, IpAddress, IpCidr};
 
-/// Ours and theirs.
+/// Of our end and of smoltcp's.
 const MACS: [[u8; 6]; 2] = [[2, 0, 0, 0, 0, 1], [2, 0, 0, 0, 0, 2]];
 const IPS: [Ipv4Addr; 2] = [Ipv4Addr::new(198, 18, 0, 1), Ipv4Addr::new(198, 18, 0, 2)];
 const PORTS: [u16; 2] = [40_000, 4420];
-/// Bytes in front of TCP's payload at most.
+/// Maximum bytes of headers before the TCP payload.
 const ROOM: usize = 100;
 
 fn byte(side: usize, at: u64) -> u8 {
     (at + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15 ^ side as u64).to_be_bytes()[0]
 }
 
-/// Our end: plain bytes in records.
+/// Our end: a plain byte stream in records.
 struct Ours {
     tcb: Option<Tcb<Frame, Frame>>,
     cfg: Arc<Config>,
@@ -43,7 +43,7 @@ struct Ours {
     written: u64,
     read: u64,
     record_len: usize,
-    /// Bytes that a slow application has not taken yet, and how many it leaves.
+    /// Bytes not yet consumed by a slow application, and the most it leaves unconsumed.
     app_held: u32,
     app_held_max: u32,
     peer_closed: bool,
@@ -153,7 +153,7 @@ fn iss_and_ts_offset(iss: u32) -> IssAndTsOffset {
     IssAndTsOffset { iss: Seq(iss), ts_offset: iss.wrapping_mul(0x9e37_79b1) }
 }
 
-/// Their port.
+/// smoltcp's device.
 #[derive(Default)]
 struct Port {
     inbound: VecDeque<Vec<u8>>,
@@ -199,7 +199,7 @@ impl phy::Device for Port {
     }
 }
 
-/// Their end.
+/// smoltcp's end.
 struct Theirs {
     port: Port,
     interface: Interface,
@@ -208,7 +208,7 @@ struct Theirs {
     to_write: u64,
     written: u64,
     read: u64,
-    /// Bytes taken in a step at most: a slow application's window closes.
+    /// Maximum bytes read per step: a slow application's window closes.
     pace: usize,
 }
 
@@ -244,7 +244,7 @@ impl Theirs {
         socket.connect(self.interface.context(), remote, PORTS[1]).expect("unused");
     }
 
-    /// Reads, writes, and lets the interface work.
+    /// Reads, writes, and polls the interface.
     fn work(&mut self, now: Instant) {
         let at = smoltcp::time::Instant::from_micros(
             i64::try_from(now.as_micros()).expect("not that long"),
@@ -288,7 +288,7 @@ impl Theirs {
     }
 }
 
-/// Answers a question for our hardware address.
+/// Replies to an ARP request for our MAC address.
 fn arp_reply(question: &[u8]) -> Option<Vec<u8>> {
     if question.get(12..14)? != [8, 6] || question.get(20..22)? != [0, 1] {
         return None;
@@ -299,7 +299,7 @@ fn arp_reply(question: &[u8]) -> Option<Vec<u8>> {
     Some(answer)
 }
 
-/// Who closes first.
+/// The end that closes first.
 #[derive(Clone, Copy, PartialEq)]
 enum First {
     Ours,
@@ -310,7 +310,7 @@ enum First {
 struct Run {
     ours: Ours,
     theirs: Theirs,
-    /// From us, from them.
+    /// From our end, from smoltcp's.
     links: [LinkEmulator<Vec<u8>>; 2],
     now: Instant,
     steps: u64,
@@ -383,7 +383,7 @@ impl Run {
         let arrivals = arrivals.map(Instant::from_nanos);
         let ours = self.ours.tcb.as_ref().and_then(Tcb::deadline);
         let theirs = self.theirs.deadline(self.now);
-        // A slow application looks again soon.
+        // A slow application polls again soon.
         let soon = self.now + 200 * MICROSECOND;
         let next = arrivals.chain(ours).chain(theirs).chain([soon]).min().expect("soon");
         self.now = next.max(self.now + MICROSECOND);
@@ -405,7 +405,7 @@ impl Run {
         self.close();
     }
 
-    /// Each end closes when it has written all, and it is its turn.
+    /// Closes each end that has written all its data, if it is to close now.
     fn close(&mut self) {
         let peer_closed = self.ours.peer_closed;
         let turn = self.first != First::Theirs || peer_closed;
@@ -441,8 +441,8 @@ impl Run {
         let gone = |run: &mut Self| {
             use tcp::State::{Closed, Closing, LastAck, TimeWait};
             let theirs = run.theirs.socket().state();
-            // Our wait for their FIN may be over while the ACK of it was lost: an engine would
-            // answer the next one with RST.
+            // Our TIME-WAIT may have expired while the ACK of their FIN was lost: an engine would
+            // respond to the next FIN with RST.
             run.ours.is_closed() && matches!(theirs, Closed | TimeWait | Closing | LastAck)
         };
         while !gone(self) {
@@ -458,7 +458,7 @@ impl Run {
             );
             self.step();
         }
-        // What they have not read yet is still there.
+        // Data that they have not read yet is still there.
         while self.theirs.socket().can_recv() {
             self.theirs.work(self.now);
         }

@@ -1,9 +1,9 @@
-//! A host made of raw frames on the kernel's side of a tap interface: its TCP keeps no rule that
-//! it does not like.
+//! A host that sends raw frames on the kernel's side of a tap interface: its TCP may violate any
+//! rule.
 //!
-//! It has an IPv4 address that the kernel does not know, answers ARP for it, and is driven by
-//! [`Host::poll`]. What is sent is paced by what the stack has received, so that no frame is lost
-//! in the interface's queue and "as fast as the link takes it" is exactly that.
+//! It has an IPv4 address unknown to the kernel, replies to ARP for it, and is driven by
+//! [`Host::poll`]. Sending is paced by the frames that the stack has received, so that no frame is
+//! lost in the interface's queue, and "as fast as the link takes it" is exactly that.
 
 use std::collections::HashMap;
 use std::net::Ipv4Addr;
@@ -19,28 +19,28 @@ use ferrowarp_tests::peer::{Role, Startup};
 use ferrowarp_tests::stack::STACK;
 use smoltcp::phy::{Device, Medium, RawSocket, RxToken, TxToken};
 
-/// Its address.
+/// The host's address.
 pub(crate) const HOST: Ipv4Addr = Ipv4Addr::new(198, 18, 7, 66);
 const MAC: [u8; 6] = [2, 0, 0, 0, 7, 66];
-/// Frames under way towards the stack at a time; the interface's queue takes 500.
+/// Maximum frames in flight towards the stack; the interface's queue takes 500.
 const IN_FLIGHT_MAX: u64 = 128;
-/// What is not received for so long is lost: the interface was down, or its queue full.
+/// Time after which an unreceived frame counts as lost: interface down, or queue full.
 const LOST_AFTER: Duration = Duration::from_millis(200);
 /// Time between SYNs of one connection.
 const SYN_EVERY: Duration = Duration::from_millis(250);
-/// Connections that begin at a time.
+/// Connections opened at a time.
 const CONNECT_BATCH: usize = 32;
 
-/// Where a connection is.
+/// State of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum State {
-    /// Nothing was sent for it since it was made or was reset.
+    /// Nothing sent since it was created or reset.
     Idle,
-    /// The SYN was sent.
+    /// SYN sent.
     SynSent,
-    /// The handshake is done.
+    /// Handshake complete.
     Up,
-    /// The stack has reset it.
+    /// Reset by the stack.
     Reset,
 }
 
@@ -48,21 +48,21 @@ pub(crate) enum State {
 pub(crate) struct Conn {
     template: HeaderTemplate,
     port: u16,
-    /// Where it is.
+    /// Connection state.
     pub(crate) state: State,
-    /// Number of its next byte.
+    /// SND.NXT.
     pub(crate) seq: Seq,
     ack: Seq,
-    /// The first bytes that came: the MPA Reply.
+    /// The first bytes received: the MPA Reply.
     head: Vec<u8>,
-    /// Bytes that came in order.
+    /// Bytes received in order.
     pub(crate) received_len: u64,
-    /// Acknowledges what comes.
+    /// Acknowledges received data.
     pub(crate) acks_data: bool,
-    /// The window that it offers, not scaled.
+    /// Advertised window, not scaled.
     pub(crate) window: u16,
     syn_at: Option<Instant>,
-    /// How far its script is: the scripts' own.
+    /// Progress of the script; used by the scripts only.
     pub(crate) step: usize,
 }
 
@@ -83,7 +83,7 @@ impl Conn {
         }
     }
 
-    /// The MPA Reply has come whole.
+    /// True if the MPA Reply has been received completely.
     fn is_started(&self) -> bool {
         let len = self.head.get(18..20).map(|len| u16::from_be_bytes([len[0], len[1]]));
         len.is_some_and(|len| self.head.len() >= 20 + usize::from(len))
@@ -95,13 +95,13 @@ pub(crate) struct Host {
     socket: RawSocket,
     /// Frames that the stack has received so far.
     received: Box<dyn Fn() -> u64>,
-    /// What it told last, and what it tells when all that was sent has come.
+    /// The last value read from it, and the value once all sent frames are received.
     seen: u64,
     expected: u64,
     /// Frames sent.
     pub(crate) sent: u64,
     stack_mac: [u8; 6],
-    /// Its connections.
+    /// The connections.
     pub(crate) conns: Vec<Conn>,
     by_port: HashMap<u16, usize>,
     next_port: u16,
@@ -109,8 +109,8 @@ pub(crate) struct Host {
 }
 
 impl Host {
-    /// A host on `interface` that talks to the stack's `port`. `received` tells how many frames the
-    /// stack has received.
+    /// Creates a host on `interface` that connects to the stack's `port`. `received` returns the
+    /// number of frames the stack has received.
     pub(crate) fn new(interface: &str, port: u16, received: Box<dyn Fn() -> u64>) -> Self {
         let socket = RawSocket::new(interface, Medium::Ethernet).expect("a packet socket");
         let seen = received();
@@ -139,7 +139,7 @@ impl Host {
         host
     }
 
-    /// Hands a frame to the link, when it takes one.
+    /// Sends a frame, once the link has space for it.
     pub(crate) fn send_frame(&mut self, frame: &[u8]) {
         let mut since = Instant::now();
         while self.expected.saturating_sub(self.seen) >= IN_FLIGHT_MAX {
@@ -147,7 +147,7 @@ impl Host {
             if now != self.seen {
                 (self.seen, since) = (now, Instant::now());
             } else if since.elapsed() > LOST_AFTER {
-                // Whatever is still awaited will not come.
+                // The missing frames are lost.
                 self.expected = now;
             } else {
                 std::thread::sleep(Duration::from_micros(50));
@@ -163,7 +163,7 @@ impl Host {
         self.expected += 1;
     }
 
-    /// Puts one segment of a connection on the link.
+    /// Sends one segment of a connection.
     pub(crate) fn segment(&mut self, index: usize, flags: Flags, seq: Seq, payload: &[u8]) {
         let frame = self.frame_of(index, flags, seq, payload);
         self.send_frame(&frame);
@@ -217,12 +217,12 @@ impl Host {
         HeaderTemplate::new(MAC, self.stack_mac, tuple)
     }
 
-    /// The MAC addresses of both ends: of the host, and of the stack.
+    /// The MAC addresses of the host and of the stack.
     pub(crate) const fn macs(&self) -> [[u8; 6]; 2] {
         [MAC, self.stack_mac]
     }
 
-    /// Gives a connection that is over another port, for another try.
+    /// Replaces an ended connection by a new one on another port.
     pub(crate) fn reopen(&mut self, index: usize) {
         let (template, port) = self.next_template();
         self.by_port.remove(&self.conns[index].port);
@@ -230,8 +230,8 @@ impl Host {
         self.conns[index] = Conn::new(template, port);
     }
 
-    /// Opens connections until there are `count`, or `limit` is over: a stack that defends itself
-    /// may not take all of them. Returns how many are up.
+    /// Opens connections until `count` are up or `limit` expires: a stack that defends itself may
+    /// not take all of them. Returns how many are up.
     pub(crate) fn connect(&mut self, count: usize, limit: Duration) -> usize {
         while self.conns.len() < count {
             self.add();
@@ -268,7 +268,7 @@ impl Host {
     }
 
     /// Sends the MPA Request on all connections from `first` on that are up, and waits for the
-    /// replies until `limit` is over. Returns the connections that have theirs.
+    /// replies for up to `limit`. Returns the connections that received theirs.
     pub(crate) fn start_from(&mut self, first: usize, limit: Duration) -> Vec<usize> {
         let request = Startup::default().encode(Role::Initiator);
         let up: Vec<usize> = self.up().into_iter().filter(|&index| index >= first).collect();
@@ -291,13 +291,13 @@ impl Host {
         up.into_iter().filter(started).collect()
     }
 
-    /// Handles what is there, and sleeps a little.
+    /// Processes received frames, and sleeps briefly.
     pub(crate) fn poll_and_sleep(&mut self) {
         self.poll();
         std::thread::sleep(Duration::from_micros(200));
     }
 
-    /// As [`Host::poll_and_sleep`], for a while.
+    /// Repeats [`Host::poll_and_sleep`] for `time`.
     pub(crate) fn idle(&mut self, time: Duration) {
         let since = Instant::now();
         while since.elapsed() < time {
@@ -305,9 +305,9 @@ impl Host {
         }
     }
 
-    /// Handles what the stack has sent.
+    /// Processes frames sent by the stack.
     pub(crate) fn poll(&mut self) {
-        // Bounded, so that a loop around it gets on.
+        // Bounded, so that a surrounding loop makes progress.
         for _ in 0..4096 {
             let Some((token, _)) = self.socket.receive(smoltcp::time::Instant::ZERO) else {
                 return;
@@ -332,7 +332,7 @@ impl Host {
         if let Some(answer) = self.conns[index].on_segment(&segment, &frame.0)
             && answer
         {
-            // Clocked by what the stack sends, so not paced.
+            // Clocked by the stack's segments, so not paced.
             let seq = self.conns[index].seq;
             let frame = self.frame_of(index, Flags::ACK, seq, &[]);
             self.emit(&frame);
@@ -358,7 +358,7 @@ impl Host {
 }
 
 impl Conn {
-    /// Takes a segment; `Some(true)` if it is to be acknowledged.
+    /// Processes a segment; `Some(true)` if it is to be acknowledged.
     fn on_segment(&mut self, segment: &Segment, frame: &[u8]) -> Option<bool> {
         if segment.flags.has(Flags::RST) {
             self.state = State::Reset;
@@ -384,7 +384,7 @@ impl Conn {
                 self.head.extend(bytes);
             }
         }
-        // A probe of an idle connection is answered too, as are bytes that came before.
+        // Keepalives and retransmitted data are acknowledged, too.
         Some(self.acks_data && (segment.seq_len() > 0 || !is_next))
     }
 }

@@ -1,4 +1,4 @@
-//! Frames that mean nothing, of every kind that a stack has to look at before it knows.
+//! Junk frames of every kind that a stack has to parse before it can drop them.
 
 use std::net::Ipv4Addr;
 
@@ -14,13 +14,13 @@ use super::server::PORT;
 
 const ICMP: u8 = 1;
 const TCP: u8 = 6;
-/// Flag "more fragments" of an IPv4 header.
+/// MF (more fragments) flag of an IPv4 header.
 const MORE: u16 = 0x2000;
 
-/// Makes them, the same ones each time.
+/// Generator of junk frames, deterministic.
 pub(crate) struct Junk {
     rng: SmallRng,
-    /// Of the host and of the stack.
+    /// MAC addresses of the host and of the stack.
     macs: [[u8; 6]; 2],
     count: u16,
 }
@@ -38,12 +38,12 @@ fn checksum(bytes: &[u8]) -> u16 {
 }
 
 impl Junk {
-    /// Between these MAC addresses.
+    /// A generator for frames between these MAC addresses.
     pub(crate) fn new(macs: [[u8; 6]; 2]) -> Self {
         Self { rng: SmallRng::seed_from_u64(7), macs, count: 0 }
     }
 
-    /// The next one.
+    /// The next frame.
     pub(crate) fn next(&mut self) -> Vec<u8> {
         self.count = self.count.wrapping_add(1);
         match self.count % 6 {
@@ -59,7 +59,7 @@ impl Junk {
         }
     }
 
-    /// A SYN to the listener from a host that there may or may not be.
+    /// A SYN to the listener from a host that may or may not exist.
     fn spoofed_syn(&mut self) -> Vec<u8> {
         let host = Ipv4Addr::new(198, 18, 7, self.rng.random_range(100..250));
         self.segment(Flags::SYN, host, PORT)
@@ -89,7 +89,7 @@ impl Junk {
 
     /// An ICMP error about a segment that the stack never sent.
     fn icmp(&mut self) -> Vec<u8> {
-        // Unreachable in all its codes, "too big" among them.
+        // Destination Unreachable with all codes, Fragmentation Needed among them.
         let mut message = vec![3, self.rng.random_range(0..16), 0, 0, 0, 0, 5, 0];
         let mut quoted = vec![0x45, 0, 0, 40, 0, 0, 0x40, 0, 64, TCP, 0, 0];
         quoted.extend(STACK.octets());
@@ -102,7 +102,7 @@ impl Junk {
         self.packet(ICMP, 0, &message)
     }
 
-    /// A fragment of a packet of which no other comes.
+    /// A fragment of a packet that never becomes complete.
     fn fragment(&mut self) -> Vec<u8> {
         let offset = self.rng.random_range(0..1000);
         let payload = [0xA5; 256];

@@ -1,4 +1,4 @@
-//! What the hostile host does, one function for each row of the table.
+//! The attacks of the hostile host, one function for each case.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -9,36 +9,37 @@ use ferrowarp_tests::peer::{Header, PEER_STAG, ReadRequest, Role, Startup, fpdu}
 use super::host::{Host, State};
 use super::junk::Junk;
 
-/// How long connecting may take: a stack that refuses some of them is not waited for any longer.
+/// Time limit for connecting; a stack that refuses some connections is not waited for any longer.
 const CONNECTING: Duration = Duration::from_secs(2);
-/// How long a connection's share of an exchange may take.
+/// Time limit for one connection's part of an exchange.
 const EXCHANGE: Duration = Duration::from_secs(10);
-/// Bytes that (d) and (e) leave unacknowledged.
+/// Bytes that `never_ack` and `zero_window` leave unacknowledged.
 const IN_FLIGHT: u32 = 64 << 10;
-/// Holes of (g).
+/// Holes of `ooo_holes`.
 const HOLES: usize = 4096;
 
-/// What a row of the table and its function have in common.
+/// Data shared between a case and its attack function.
 pub(crate) struct AttackContext<'a> {
-    /// Connections.
+    /// Number of connections.
     pub(crate) count: usize,
-    /// STag and address of what may be read.
+    /// STag and address of the readable region.
     pub(crate) shared: (u32, u64),
-    /// To be set when all is as it should be for the clients to come.
+    /// Set by the attack when it is in place and clients may start.
     pub(crate) is_set: &'a AtomicBool,
-    /// Set when they have been.
+    /// Set when the clients are done.
     pub(crate) is_over: &'a AtomicBool,
 }
 
 impl AttackContext<'_> {
-    /// From here on the clients come; true until they have been.
+    /// Lets the clients start; returns true until they are done.
     fn signal_and_continue(&self) -> bool {
         self.is_set.store(true, Ordering::Relaxed);
         !self.is_over.load(Ordering::Relaxed)
     }
 }
 
-/// Connects all, does `first` once for each that is up, and begins again with what was reset.
+/// Opens all connections, calls `first` once for each that is up, and reopens those that were
+/// reset.
 fn connect_and_hold(
     host: &mut Host,
     context: &AttackContext<'_>,
@@ -66,18 +67,19 @@ fn connect_and_hold(
     }
 }
 
-/// (a) Connections that never speak after the handshake.
+/// Connections that send nothing after the handshake.
 pub(crate) fn silent(host: &mut Host, context: &AttackContext<'_>) {
     connect_and_hold(host, context, |_, _| {});
 }
 
-/// (b) Connections that stop in the middle of the start-up frame.
+/// Connections that stop in the middle of the MPA Request.
 pub(crate) fn partial_request(host: &mut Host, context: &AttackContext<'_>) {
     let request = Startup::default().encode(Role::Initiator);
     connect_and_hold(host, context, |host, index| host.send(index, &request[..13]));
 }
 
-/// Connections that have started; all of the host's, if the stack takes that many.
+/// Connections that have completed the MPA startup; all of the host's, if the stack accepts that
+/// many.
 fn started(host: &mut Host, context: &AttackContext<'_>) -> Vec<usize> {
     // In batches: the application accepts one after the other.
     let mut found = Vec::new();
@@ -90,7 +92,7 @@ fn started(host: &mut Host, context: &AttackContext<'_>) -> Vec<usize> {
     found
 }
 
-/// Keeps all connections alive until the clients have been.
+/// Keeps all connections alive until the clients are done.
 fn hold_until_over(host: &mut Host, context: &AttackContext<'_>) {
     while context.signal_and_continue() {
         host.idle(Duration::from_millis(20));
@@ -101,7 +103,7 @@ fn send_fpdu(len: usize) -> Vec<u8> {
     fpdu(&Header::send(1, 0, true).encode(&vec![0x5A; len]), true)
 }
 
-/// (c) Connections that stop in the middle of an FPDU.
+/// Connections that stop in the middle of an FPDU.
 pub(crate) fn partial_fpdu(host: &mut Host, context: &AttackContext<'_>) {
     let bytes = send_fpdu(1000);
     for index in started(host, context) {
@@ -119,11 +121,11 @@ fn read_fpdu(context: &AttackContext<'_>, msn: u32) -> Vec<u8> {
     fpdu(&Header::read(msn).encode(&request.encode()), true)
 }
 
-/// Has 64 KiB under way on every connection, of which nothing is acknowledged.
+/// Puts 64 KiB in flight on every connection, none of it acknowledged.
 fn fill_send_windows(host: &mut Host, context: &AttackContext<'_>) {
     let [first, second] = [1, 2].map(|msn| read_fpdu(context, msn));
     let started = started(host, context);
-    // Acknowledged once, so that the congestion window takes them all the second time.
+    // The first response is acknowledged, so that the congestion window admits all of the second.
     for &index in &started {
         let wanted = host.conns[index].received_len + u64::from(IN_FLIGHT);
         host.send(index, &first);
@@ -142,14 +144,14 @@ fn fill_send_windows(host: &mut Host, context: &AttackContext<'_>) {
     host.idle(Duration::from_millis(100));
 }
 
-/// (d) Connections that stop acknowledging with 64 KiB in flight.
+/// Connections that stop acknowledging with 64 KiB in flight.
 pub(crate) fn never_ack(host: &mut Host, context: &AttackContext<'_>) {
     fill_send_windows(host, context);
     hold_until_over(host, context);
 }
 
-/// (e) Connections that close their window for ever, with 64 KiB in flight: they say so again and
-/// again, and acknowledge nothing.
+/// Connections that keep their window closed with 64 KiB in flight: they repeat the zero-window ACK
+/// and acknowledge no data.
 pub(crate) fn zero_window(host: &mut Host, context: &AttackContext<'_>) {
     fill_send_windows(host, context);
     for conn in &mut host.conns {
@@ -167,8 +169,7 @@ pub(crate) fn zero_window(host: &mut Host, context: &AttackContext<'_>) {
     }
 }
 
-/// (f) Connections that send a byte per second: half of them of the start-up frame, the others of
-/// an FPDU.
+/// Connections that send a byte per second: half of them of the MPA Request, the others of an FPDU.
 pub(crate) fn one_byte_per_second(host: &mut Host, context: &AttackContext<'_>) {
     let fpdus = AttackContext { count: context.count / 2, ..*context };
     let started = started(host, &fpdus);
@@ -191,7 +192,7 @@ pub(crate) fn one_byte_per_second(host: &mut Host, context: &AttackContext<'_>) 
     }
 }
 
-/// (g) Connections that open 4,096 holes of one byte, and send again what lies between them.
+/// Connections that open 4,096 holes of one byte, and retransmit the bytes between them.
 pub(crate) fn ooo_holes(host: &mut Host, context: &AttackContext<'_>) {
     let bytes = send_fpdu(2 * HOLES);
     let started = started(host, context);
@@ -211,7 +212,7 @@ pub(crate) fn ooo_holes(host: &mut Host, context: &AttackContext<'_>) {
     }
 }
 
-/// (h) Connections that ask and reset, one batch after the other.
+/// Connections that send a request and a RST, one batch after the other.
 pub(crate) fn request_and_reset(host: &mut Host, context: &AttackContext<'_>) {
     let request = Startup::default().encode(Role::Initiator);
     let mut asked = 0;
@@ -234,7 +235,7 @@ pub(crate) fn request_and_reset(host: &mut Host, context: &AttackContext<'_>) {
     }
 }
 
-/// (i) Junk of all kinds at the rate the link takes.
+/// Junk of all kinds at link rate.
 pub(crate) fn junk(host: &mut Host, context: &AttackContext<'_>) {
     let mut junk = Junk::new(host.macs());
     for _ in 0..context.count {

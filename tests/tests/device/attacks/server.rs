@@ -1,5 +1,5 @@
-//! The application under test: accepts whoever asks, sends back what it is sent, and lets a region
-//! be read.
+//! The application under test: accepts every connection, echoes received messages, and provides a
+//! region for Reads.
 
 use std::net::TcpStream;
 use std::sync::Arc;
@@ -15,39 +15,39 @@ use ferrowarp_tests::connection::pattern;
 use ferrowarp_tests::peer::{Peer, Segmentation, Startup, opcode};
 use ferrowarp_tests::stack::{STACK, Stack, gather};
 
-/// Port that it listens on.
+/// The listener's port.
 pub(crate) const PORT: u16 = 4791;
-/// Connections that may wait for a decision: as many as the programs allow.
+/// Backlog of pending connection requests: as many as the programs allow.
 const BACKLOG: usize = 64;
-/// Clients at a time.
+/// Maximum concurrent clients.
 const SLOTS: usize = 2048;
 /// Bytes of a client's buffer.
 const SLOT_LEN: usize = 4096;
 /// Bytes of the region that clients read.
 pub(crate) const SHARED_LEN: usize = 96 << 10;
-/// Salts of the patterns: of the region, and of what clients send.
+/// Salts of the patterns: of the region, and of the clients' messages.
 const SHARED: usize = 7;
 const SENT: usize = 9;
-/// How long a client waits for any one thing.
+/// Timeout of each step of a client.
 const CLIENT_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// What serves the clients, on one thread.
+/// State of the server, used on one thread.
 struct Server {
     stack: Stack,
     listener: Listener,
     cq: Cq,
     recv_mr: Mr,
-    /// What each client is told when it is accepted: STag and address of the region.
+    /// Private data of each reply: STag and address of the region.
     private_data: Vec<u8>,
     qps: Vec<Option<Qp>>,
     free: Vec<usize>,
 }
 
-/// The server, running.
+/// A running server.
 pub(crate) struct Running {
-    /// Its context.
+    /// The stack's context.
     pub(crate) context: Context,
-    /// STag and address of the region that may be read.
+    /// STag and address of the readable region.
     pub(crate) shared: (u32, u64),
     stop: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
@@ -122,7 +122,7 @@ impl Server {
         let param = ConnParam { private_data, ..ConnParam::default() };
         match request.accept(&qp, param) {
             Ok(()) => self.qps[slot] = Some(qp),
-            // The peer has gone meanwhile.
+            // The peer has disconnected meanwhile.
             Err(_) => self.free.push(slot),
         }
     }
@@ -131,7 +131,7 @@ impl Server {
         let len = u32::try_from(SLOT_LEN).expect("a small buffer");
         let sge = self.recv_mr.sge(slot * SLOT_LEN, len);
         let wr = RecvWr { wr_id: slot as u64, sg_list: [sge].into_iter().collect() };
-        // A queue pair that has ended takes none.
+        // A queue pair in Error refuses it.
         let _ = qp.post_recv(wr);
     }
 
@@ -152,7 +152,7 @@ impl Server {
         }
     }
 
-    /// Lets go of the queue pairs whose connection is over.
+    /// Destroys queue pairs whose connection has ended.
     fn drop_ended_qps(&mut self) {
         for (slot, qp) in self.qps.iter_mut().enumerate() {
             if qp.as_ref().is_some_and(|qp| qp.state() == QpState::Error) {
@@ -163,8 +163,8 @@ impl Server {
     }
 }
 
-/// A client on a kernel socket: connects, has a message sent back, and reads the region. Returns
-/// how long it took.
+/// A client on a kernel socket: connects, has a message echoed, and reads the region. Returns the
+/// time it took.
 pub(crate) fn client() -> std::io::Result<Duration> {
     let began = Instant::now();
     let to = (STACK, PORT).into();
@@ -174,7 +174,7 @@ pub(crate) fn client() -> std::io::Result<Duration> {
     let stag = u32::from_be_bytes(stag.try_into().expect("four octets"));
     let addr = u64::from_be_bytes(addr.try_into().expect("eight octets"));
     peer.memory = vec![0; SHARED_LEN];
-    // FPDUs that end within segments have to be put together.
+    // FPDUs that end within segments have to be reassembled.
     peer.set_segmentation(Segmentation::FixedSize(1000));
     let message = pattern(3000, SENT);
     peer.send(opcode::SEND, 0, &message)?;

@@ -1,5 +1,5 @@
-//! The same for RFC 7306: atomic operations and Immediate Data that break a rule, and those of a
-//! peer on a connection that has none.
+//! The same for RFC 7306: invalid atomic operations and Immediate Data, and those of a peer on a
+//! connection without RFC 7306.
 
 use ferrowarp::{AtomicOp, Operation, WcOpcode};
 use ferrowarp_tests::peer::{AtomicRequest, AtomicResponse};
@@ -8,10 +8,10 @@ use ferrowarp_tests::test_name;
 
 use super::*;
 
-/// A word of the peer, as the stack's requests name it.
+/// A 64-bit word of the peer: STag and address in the stack's requests.
 const REMOTE: (u32, u64) = (peer::PEER_STAG, 64);
 
-/// An addition of 5 on queue 1.
+/// A FetchAdd of 5 on queue 1.
 fn atomic(stag: u32, to: u64) -> Vec<u8> {
     fetch_add_request(5, stag, to, 1)
 }
@@ -43,12 +43,12 @@ fn on_queue(ulpdu: Vec<u8>, qn: u8) -> Vec<u8> {
     changed(ulpdu, 9, qn)
 }
 
-/// The first segment of a message that goes on.
+/// A segment without the L bit.
 fn unfinished(ulpdu: Vec<u8>) -> Vec<u8> {
     changed(ulpdu, 0, 0x01)
 }
 
-/// At another offset of its message.
+/// With a nonzero MO.
 fn at_offset(ulpdu: Vec<u8>) -> Vec<u8> {
     changed(ulpdu, 17, 8)
 }
@@ -62,12 +62,12 @@ fn shorter(mut ulpdu: Vec<u8>) -> Vec<u8> {
     ulpdu
 }
 
-/// Those about words. `plain` is a region with all rights but that of atomic operations.
+/// Atomic operations. `plain` is a region with all rights except atomic operations.
 fn atomic_cases(stags: &Stags, plain: u32) -> Vec<Case> {
     let Stags { open, base, closed, foreign, unknown } = *stags;
     let end = base + u64::from(LEN);
     let good = atomic(open, base);
-    // Leaves the word as it is.
+    // Does not change the word.
     let none = |msn| fetch_add_request(0, open, base, msn);
     vec![
         ("an operation that is none", vec![], operation(3, open, base), (0, 2, 6)),
@@ -110,7 +110,7 @@ fn atomic_cases(stags: &Stags, plain: u32) -> Vec<Case> {
     ]
 }
 
-/// Those about Immediate Data.
+/// Immediate Data.
 fn immediate_cases(stags: &Stags) -> Vec<Case> {
     let Stags { open, base, .. } = *stags;
     let good = || immediate(1, b"8 octets");
@@ -141,11 +141,10 @@ fn immediate_cases(stags: &Stags) -> Vec<Case> {
     ]
 }
 
-/// The messages of RFC 7306, none of which breaks a rule of it, and what they get on a connection
-/// that has none of them.
+/// Valid messages of RFC 7306, and the error each causes on a connection without RFC 7306.
 fn unknown_cases(stags: &Stags, version: Version) -> Vec<Case> {
     let Stags { open, base, .. } = *stags;
-    // The IETF's version without RFC 7306 knows the opcode and lacks the queue.
+    // The IETF version without RFC 7306 knows the opcode and lacks the queue.
     let queue = if version == Version::Ietf { (1, 2, 1) } else { (0, 2, 6) };
     vec![
         ("off: immediate data", vec![], immediate(1, b"8 octets"), (0, 2, 6)),
@@ -162,7 +161,7 @@ fn unknown_cases(stags: &Stags, version: Version) -> Vec<Case> {
     ]
 }
 
-/// What the peer answers to an atomic operation on `id`, or to a Read and then that.
+/// Responses of the peer to an atomic operation `id`; true if a Read precedes it.
 fn answer_cases(id: u32) -> Vec<(bool, Case)> {
     let good = || response(id, 1);
     let read = Header::Tagged { opcode: opcode::READ_RESPONSE, last: true, stag: 0, to: 0 };
@@ -183,7 +182,7 @@ fn answer_cases(id: u32) -> Vec<(bool, Case)> {
     alone.chain(behind_read.into_iter().map(|case| (true, case))).collect()
 }
 
-/// Sends what a case has, and checks all that comes of it.
+/// Sends the ULPDUs of a case and checks the outcome.
 fn check(fx: &Fixture, version: Version, case: Case, answered: &mut u64) {
     let (name, earlier, ulpdu, expected) = case;
     let (qp, mut peer) = fx.connect(version);
@@ -237,12 +236,12 @@ fn each_rfc7306_violation_gets_its_terminate() {
     for case in atomic_cases(&stags, plain.rkey()).into_iter().chain(immediate_cases(&stags)) {
         check(&fx, Version::Ietf, case, &mut answered);
     }
-    // The Consortium's version has nothing of it.
+    // The RDMAC version has none of RFC 7306.
     for case in unknown_cases(&stags, Version::Rdmac) {
         check(&fx, Version::Rdmac, case, &mut answered);
     }
 
-    // More requests than IRD, which is 2, in one segment: there is no time to answer the first.
+    // More requests than IRD, which is 2, in one segment: the first cannot be answered in time.
     let requests: Vec<_> =
         (1..5).map(|msn| fetch_add_request(5, stags.open, stags.base, msn)).collect();
     let (qp, mut peer) = fx.connect(Version::Ietf);
@@ -297,7 +296,7 @@ fn each_invalid_atomic_response_gets_its_terminate() {
     let sink = fx.stack.alloc_mr(16, Access::LOCAL_WRITE);
     for index in 0..answer_cases(0).len() {
         let (qp, mut peer) = fx.connect(Version::Ietf);
-        // Until the initiator's first FPDU the responder may not send.
+        // The responder may not send before the initiator's first FPDU.
         peer.send_ulpdu(&write(0, 0, 0)).unwrap();
         let (is_behind_read, _) = answer_cases(0)[index];
         let (rkey, remote) = REMOTE;

@@ -1,13 +1,13 @@
-//! Neighbor unreachability detection (RFC 4861 section 7.3) with connections that depend on it.
+//! Neighbor Unreachability Detection (RFC 4861 section 7.3) with connections that depend on it.
 
 use super::*;
 
-/// The peer's end of a connection that it opened.
+/// The peer's end of a connection that it initiated.
 struct Peer {
     tuple: FourTuple,
     mac: [u8; 6],
     fields: Fields,
-    /// A start-up frame, of which a byte goes at a time.
+    /// An MPA startup frame, sent byte by byte.
     startup: Vec<u8>,
 }
 
@@ -44,20 +44,20 @@ impl Peer {
         Self { tuple, mac: PEER, fields, startup }
     }
 
-    /// Sends the next byte; what the engine sent then.
+    /// Sends the next byte; returns what the engine sent in response.
     fn send_next(&mut self, fx: &mut Fixture) -> Vec<Sent> {
         let byte = self.startup.pop().expect("enough octets");
         fx.segment(self.tuple, self.mac, &self.fields, &[byte]);
         self.fields.seq += 1;
         let mut sent = fx.sent();
-        // An ACK waits for a while.
+        // Delayed ACK.
         fx.advance(MILLISECOND);
         sent.extend(fx.sent());
         sent
     }
 }
 
-/// Of a connection that lives.
+/// Destination MAC addresses of the ACKs, the only segments of a live connection.
 fn ack_macs(sent: &[Sent]) -> Vec<[u8; 6]> {
     let to = |sent: &Sent| match sent {
         Sent::Tcp(segment, to) if segment.flags == Flags::ACK => Some(*to),
@@ -73,17 +73,17 @@ fn connections_follow_a_changed_link_address() {
         let mut fx = Fixture::announced(|config| config.startup_timeout_ns = 1000 * SECOND);
         let mut peer = Peer::connect(&mut fx, v6);
         fx.advance(SECOND);
-        // From now on it follows the cache like any other; meanwhile the ACK goes where it went.
+        // From here on the connection follows the cache; this ACK still goes to the cached address.
         let sent = peer.send_next(&mut fx);
         assert_eq!((ack_macs(&sent), solicited(&sent)), (vec![PEER], vec![near(v6, 2)]));
         fx.advertise(near(v6, 2), PEER, true);
         assert!(fx.sent().is_empty());
-        // It announces itself elsewhere.
+        // It announces a new MAC address.
         fx.advertise(near(v6, 2), MOVED, false);
         peer.mac = MOVED;
         assert_eq!(ack_macs(&peer.send_next(&mut fx)), [MOVED]);
         assert_eq!(fx.engine.counters().neighbor_mac_changes, 1);
-        // Its progress spares it the question, for minutes.
+        // Forward progress confirms reachability for minutes, without a solicitation.
         for _ in 0..200 {
             fx.advance(SECOND);
             let sent = peer.send_next(&mut fx);
@@ -96,7 +96,7 @@ fn connections_follow_a_changed_link_address() {
 fn unsolicited_adverts_create_and_redirect_nothing() {
     for v6 in [false, true] {
         let mut fx = Fixture::announced(|_| {});
-        // Announced and asked before we ever wanted to talk to it.
+        // Advertisements before any solicitation of ours.
         fx.advertise(near(v6, 2), MOVED, false);
         fx.advertise(near(v6, 2), MOVED, true);
         fx.sent();
@@ -104,12 +104,12 @@ fn unsolicited_adverts_create_and_redirect_nothing() {
         assert_eq!(solicited(&fx.sent()), [near(v6, 2)]);
         fx.advertise(near(v6, 2), PEER, true);
         assert_eq!(syn_of(&fx.sent()).map(|(_, to)| to), Some(PEER));
-        // Our own address from elsewhere: counted, not believed.
+        // An advertisement of our own address by another MAC: counted and ignored.
         let conflicts = fx.engine.counters().address_conflicts;
         fx.advertise(ours(v6), MOVED, false);
         fx.sent();
         assert_eq!(fx.engine.counters().address_conflicts, conflicts + 1);
-        // From a group, or from what claims to be us.
+        // From a group address, or from our own MAC address.
         for mac in [[0xff; 6], [0x33, 0x33, 0, 0, 0, 1], MAC] {
             fx.advertise(near(v6, 2), mac, false);
         }
@@ -132,7 +132,7 @@ fn unreachable_neighbor_is_probed_and_connections_resume() {
         let (mut questions, mut answers) = (Vec::new(), 0);
         for _ in 0..80 {
             fx.advance(SECOND);
-            // An old byte is answered, and is no progress.
+            // Old data is acknowledged, but is no forward progress.
             let fields = Fields { seq: peer.fields.seq - 1, ..peer.fields.clone() };
             fx.segment(peer.tuple, PEER, &fields, &[0]);
             let sent = fx.sent();
@@ -145,7 +145,7 @@ fn unreachable_neighbor_is_probed_and_connections_resume() {
         assert_eq!(questions[..3], [PEER; 3], "first where it was");
         assert!(questions[3..8].iter().all(|to| to[0] & 1 == 1), "then everywhere");
         assert!((20..62).contains(&answers), "nothing goes to one that was given up: {answers}");
-        // It is back, elsewhere: what is due goes there.
+        // The neighbor is back at another MAC address: pending segments go there.
         fx.advertise(near(v6, 2), MOVED, true);
         let due = ack_macs(&fx.sent());
         assert!(!due.is_empty() && due.iter().all(|to| *to == MOVED), "{due:?}");

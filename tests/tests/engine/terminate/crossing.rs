@@ -1,9 +1,9 @@
-//! A Terminate of the peer that crosses ours: reported once, beside the local reason.
+//! A Terminate of the peer that crosses ours: reported once, besides the local reason.
 
 use super::*;
 
-/// Ends the stream at this end, says `pieces`, and expects the peer's Terminate to be told, once,
-/// besides this end's own error; but for that, what comes behind the end changes nothing.
+/// Ends the stream at this end, receives `pieces`, and expects the peer's Terminate to be reported
+/// once, besides this end's own error; data after the end has no other effect.
 fn expect_crossing_terminate_reported(
     mut live: Connection,
     end: EndCause,
@@ -44,7 +44,7 @@ fn crossing_terminate_of_the_peer_is_reported() {
         let good = [live.write_to(live.stag, b"late"), untagged_fpdu(SEND, 0, 1, b"late")].concat();
         let last = peer_terminate_fpdu();
         let both = [&good[..], &bad, &last].concat();
-        // More than one is not told, and nothing that follows matters.
+        // A second one is not reported, and nothing that follows matters.
         let twice = [&last[..], &last, &good, &[0xff; 9]].concat();
         expect_crossing_terminate_reported(live, end, &[&last], "alone");
         expect_crossing_terminate_reported(
@@ -109,7 +109,7 @@ fn malformed_crossing_terminate_is_reported() {
     }
 }
 
-/// What cannot be told from any bytes is none.
+/// After a bad CRC or garbage a Terminate cannot be recognized, and none is reported.
 #[test]
 fn bad_crc_after_our_terminate_stops_the_drain() {
     let last = peer_terminate_fpdu();
@@ -120,7 +120,7 @@ fn bad_crc_after_our_terminate_stops_the_drain() {
     for (end, bytes) in [
         (EndCause::Placement, &behind),
         (EndCause::Forced, &with_garbage),
-        // This end's error was one of MPA: no FPDU is found any more (RFC 5044 section 8).
+        // This end's error was one of MPA: no further FPDU is delineated (RFC 5044 section 8).
         (EndCause::Crc, &last),
     ] {
         let mut live = Connection::with_work();
