@@ -1,17 +1,17 @@
 //! CRC32C, the polynomial of iSCSI that MPA uses (RFC 5044 section 4.4).
 //!
-//! Two crates compute it, and the processor decides which is the faster one. `crc-fast` folds with
-//! carry-less multiplications: with AVX-512 and VPCLMULQDQ 28 GB/s at 1,460 bytes, where `crc32c`,
-//! which interleaves three chains of the CRC instruction, has 14. Without these `crc32c` is ahead
-//! from about a full segment on (31 against 22 GB/s at 8,960 bytes on a Zen 3), and behind below.
+//! Two crates compute it; the processor determines the faster one. `crc-fast` folds with carry-less
+//! multiplications: with AVX-512 and VPCLMULQDQ 28 GB/s at 1,460 bytes, where `crc32c`, which
+//! interleaves three chains of the CRC instruction, reaches 14. Without them `crc32c` is faster
+//! from about a full segment on (31 against 22 GB/s at 8,960 bytes on a Zen 3), and slower below.
 
 use crc_fast::CrcAlgorithm::Crc32Iscsi;
 
-/// From so many bytes on `crc32c` is the faster one where the processor has no wide carry-less
-/// multiplication: an FPDU that fills a segment at an MTU of 1,500.
+/// Length from which `crc32c` is faster on processors without wide carry-less multiplication: an
+/// FPDU that fills a segment at an MTU of 1,500.
 const LARGE_LEN_MIN: usize = 1400;
 
-/// The processor folds 64 bytes at a time, or is none that anything else was measured on.
+/// True if the processor folds 64 bytes at a time, or is of an architecture not measured.
 #[cfg(target_arch = "x86_64")]
 #[inline]
 fn has_wide_clmul() -> bool {
@@ -24,15 +24,15 @@ const fn has_wide_clmul() -> bool {
     true
 }
 
-/// CRC32C of `bytes`.
+/// Returns the CRC32C of `bytes`.
 #[must_use]
 #[inline]
 pub fn crc32c(bytes: &[u8]) -> u32 {
     if bytes.len() < LARGE_LEN_MIN { crc32c_clmul(bytes) } else { crc32c_large(bytes) }
 }
 
-/// By the faster implementation for a full segment. Not inlined: what calls it for short FPDUs,
-/// too, is to stay small.
+/// Uses the faster implementation for a full segment. Not inlined, to keep its callers small: they
+/// also handle short FPDUs.
 #[inline(never)]
 fn crc32c_large(bytes: &[u8]) -> u32 {
     if has_wide_clmul() { crc32c_clmul(bytes) } else { ::crc32c::crc32c(bytes) }
@@ -50,7 +50,7 @@ mod tests {
 
     use super::{crc32c, crc32c_clmul, crc32c_large, has_wide_clmul};
 
-    /// Bit by bit, from the polynomial alone (reflected: RFC 3385 section 4).
+    /// Computes the CRC bit by bit, from the polynomial alone (reflected: RFC 3385 section 4).
     fn crc32c_bitwise(bytes: &[u8]) -> u32 {
         !bytes.iter().fold(!0, |crc: u32, &byte| {
             (0..8).fold(crc ^ u32::from(byte), |crc, _| {

@@ -5,30 +5,30 @@ use core::ops::Range;
 use crate::mpa::crc::crc32c;
 use crate::mpa::markers;
 
-/// Bytes of the length field in front of the ULPDU.
+/// Bytes of the `ULPDU_Length` field in front of the ULPDU.
 pub const LENGTH_LEN: usize = 2;
 /// Bytes of the CRC field.
 pub const CRC_LEN: usize = 4;
-/// Longest FPDU that a length field can announce.
+/// Bytes of the longest FPDU that `ULPDU_Length` can announce.
 pub const FPDU_LEN_MAX: usize = fpdu_len(u16::MAX as usize);
 /// Bounds of MULPDU in bytes.
 // req: MPA-044
 pub const MULPDU_RANGE: Range<usize> = 128..64769;
 
-/// Bytes of the FPDU around a ULPDU of `ulpdu_len` bytes.
+/// Returns the length of the FPDU of a ULPDU of `ulpdu_len` bytes.
 #[must_use]
 pub const fn fpdu_len(ulpdu_len: usize) -> usize {
     (LENGTH_LEN + ulpdu_len).next_multiple_of(4) + CRC_LEN
 }
 
-/// Largest ULPDU whose FPDU fits one segment of `emss` bytes without markers, within
+/// Returns the largest ULPDU whose FPDU fits one segment of `emss` bytes without markers, within
 /// [`MULPDU_RANGE`] (RFC 5044 section 4.5).
 #[must_use]
 pub const fn mulpdu(emss: usize) -> usize {
     clamp_mulpdu(emss.saturating_sub(LENGTH_LEN + CRC_LEN + emss % 4))
 }
 
-/// The value in [`MULPDU_RANGE`] that is nearest to `len`.
+/// Returns the value in [`MULPDU_RANGE`] that is nearest to `len`.
 pub(super) const fn clamp_mulpdu(len: usize) -> usize {
     if len < MULPDU_RANGE.start {
         MULPDU_RANGE.start
@@ -39,9 +39,9 @@ pub(super) const fn clamp_mulpdu(len: usize) -> usize {
     }
 }
 
-/// Completes the FPDU in `out`, whose ULPDU of `ulpdu_len` bytes already lies at
-/// [`LENGTH_LEN`]: writes the length, zero padding and the CRC over the very bytes that will be
-/// sent (a zero field when CRCs are off). Returns the FPDU's length.
+/// Completes the FPDU in `out`, whose ULPDU of `ulpdu_len` bytes is already at [`LENGTH_LEN`]:
+/// writes the length, zero padding and the CRC over the bytes as they will be sent (a zero field
+/// without CRCs). Returns the FPDU's length.
 ///
 /// # Panics
 /// If `out` is shorter than [`fpdu_len`], or `ulpdu_len` above 65,535.
@@ -53,7 +53,7 @@ pub fn finalize(out: &mut [u8], ulpdu_len: usize, crc: bool) -> usize {
     total
 }
 
-/// As [`finalize`], with markers put in their places: the FPDU begins at `phase` of the stream.
+/// As [`finalize`], and inserts the markers: the FPDU begins at `phase` of the stream.
 ///
 /// # Panics
 /// If `out` is shorter than [`markers::wire_len`], or `ulpdu_len` above 65,535.
@@ -75,7 +75,7 @@ fn write_length_and_pad(out: &mut [u8], ulpdu_len: usize) {
     out[LENGTH_LEN + ulpdu_len..fpdu_len(ulpdu_len) - CRC_LEN].fill(0);
 }
 
-/// Writes the CRC over all before it.
+/// Writes the CRC over all bytes before it.
 #[inline]
 fn write_crc(out: &mut [u8], total: usize, crc: bool) {
     let (covered, rest) = out.split_at_mut(total - CRC_LEN);
@@ -84,16 +84,16 @@ fn write_crc(out: &mut [u8], total: usize, crc: bool) {
     rest[..CRC_LEN].copy_from_slice(&sum.to_le_bytes());
 }
 
-/// What is wrong with an FPDU.
+/// Error of an FPDU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FpduError {
-    /// The CRC does not match the bytes (MPA error 2).
+    /// CRC mismatch (MPA error 2).
     Crc,
-    /// The CRC does, but a marker points elsewhere (MPA error 3).
+    /// Wrong FPDUPTR in a marker (MPA error 3); the CRC, if used, matches.
     Marker,
 }
 
-/// Compares the CRC of a whole FPDU.
+/// Verifies the CRC of a complete FPDU.
 ///
 /// # Errors
 /// [`FpduError::Crc`].
@@ -104,8 +104,8 @@ pub(super) fn verify_crc(fpdu: &[u8]) -> Result<(), FpduError> {
     if sum == crc32c(covered).to_le_bytes() { Ok(()) } else { Err(FpduError::Crc) }
 }
 
-/// Takes the FPDU at the head of `bytes` apart, if it is whole: its ULPDU, verified when `crc`,
-/// and the FPDU's length. `Ok(None)`: not whole yet.
+/// Parses the FPDU at the start of `bytes`. Returns its ULPDU, whose CRC is verified if `crc`, and
+/// the length of the FPDU; `Ok(None)` if it is incomplete.
 ///
 /// # Errors
 /// [`FpduError::Crc`].
@@ -138,7 +138,7 @@ mod tests {
         ulpdu
     }
 
-    // The markerless form of the worked example; CRCs recomputed by another implementation.
+    // The example without markers; CRCs recomputed by another implementation.
     // req-test: MPA-086, MPA-090, MPA-094
     #[test]
     fn rfc5044_examples_without_markers() {
@@ -187,7 +187,7 @@ mod tests {
         assert_eq!(fpdu[12..], [0xff; 4], "what is behind it is left alone");
         fpdu[6] = 1;
         assert_eq!(parse(&fpdu[..len], true), Err(FpduError::Crc));
-        // Non-zero padding under a right CRC is ignored.
+        // Non-zero padding is ignored if the CRC matches.
         let crc = crc32c(&fpdu[..8]);
         fpdu[8..12].copy_from_slice(&crc.to_le_bytes());
         assert!(parse(&fpdu[..len], true).unwrap().is_some());

@@ -1,43 +1,43 @@
-//! Memory for FPDUs that arrive in pieces.
+//! Buffer pool for partial FPDUs.
 //!
-//! An FPDU cannot be placed before its CRC was checked, so all of one that is cut over several
-//! segments has to be kept, per connection. What that may take is bounded by the bytes of all
-//! buffers together, not by their number: a buffer is as long as the FPDU that it is for says, and
-//! with half of the bound lent only as long as what has arrived of it. So a peer takes memory by
-//! what it sends, and a few long FPDUs that never end do not take what thousands of short ones
-//! need.
+//! The payload of an FPDU cannot be placed before its CRC is verified, so an FPDU that spans
+//! several segments is buffered per connection. The pool limits the total bytes of these buffers,
+//! not their number. Until half of the limit is in use, a buffer is sized by the length that the
+//! FPDU announces; from then on by the bytes that have been received. So a peer occupies memory
+//! only by sending data, and a few long FPDUs that are never completed do not take the memory of
+//! thousands of short ones.
 //!
-//! At the bound longer buffers are refused; the bytes are then declined to TCP, which has them
-//! sent again. A buffer of the shortest kind is never refused: it holds the FPDUs of an ordinary
-//! link, so that those streams go on whatever others have left unfinished. All of them together are
-//! bounded by the number of connections.
+//! At the limit larger buffers are refused; the bytes then count as not received by TCP, and are
+//! retransmitted. A buffer of the smallest class is never refused: it holds the FPDUs of an
+//! ordinary MTU, so those streams make progress whatever partial FPDUs others leave. The total of
+//! these buffers is limited by the number of connections.
 
 use crate::mpa::fpdu;
 use crate::mpa::markers;
 
 /// Bytes of the longest FPDU with its markers.
 const LEN_MAX: usize = fpdu::FPDU_LEN_MAX + markers::OVERHEAD_MAX;
-/// Lengths of buffers: for links of 1,500 bytes, for jumbo frames, and for any FPDU.
+/// Size classes of buffers: for an MTU of 1,500 bytes, for jumbo frames, and for any FPDU.
 const SIZE_CLASSES: [usize; 3] = [2048, 16 * 1024, LEN_MAX];
-/// Bytes of the buffers that are never refused.
+/// Size of the smallest class, which is never refused.
 pub const SMALL_LEN: usize = SIZE_CLASSES[0];
 
-/// Buffers for partial FPDUs, bounded per shard.
+/// Buffers for partial FPDUs, limited per shard.
 #[derive(Debug)]
 pub struct FpduPool {
-    /// Buffers given back, of each length.
+    /// Free buffers of each size class.
     free: [Vec<Vec<u8>>; SIZE_CLASSES.len()],
     free_bytes: usize,
     buffers_in_use: usize,
     bytes_in_use: usize,
     bytes_max: usize,
-    /// The FPDU being looked at, without its markers.
+    /// FPDU being parsed, without its markers.
     pub(super) scratch: Vec<u8>,
 }
 
 impl FpduPool {
-    /// A pool that lends buffers of at most `bytes_max` bytes in all, the shortest ones apart.
-    /// They are allocated as they are needed, and kept within that bound.
+    /// Creates a pool that limits its buffers to `bytes_max` bytes in use; the smallest class is
+    /// never refused. Buffers are allocated on demand, and free ones are kept within that limit.
     #[must_use]
     pub const fn new(bytes_max: usize) -> Self {
         let free = [const { Vec::new() }; SIZE_CLASSES.len()];
@@ -51,25 +51,25 @@ impl FpduPool {
         }
     }
 
-    /// Buffers that are lent.
+    /// Returns the number of buffers in use.
     #[must_use]
     pub const fn buffers_in_use(&self) -> usize {
         self.buffers_in_use
     }
 
-    /// Bytes of the buffers that are lent.
+    /// Returns the total size of the buffers in use, in bytes.
     #[must_use]
     pub const fn bytes_in_use(&self) -> usize {
         self.bytes_in_use
     }
 
-    /// Half of what there is is lent, or more: what is left is for streams that go on.
+    /// True if at least half of the limit is in use: the rest is for streams that make progress.
     #[must_use]
     pub const fn is_under_pressure(&self) -> bool {
         self.bytes_in_use >= self.bytes_max / 2
     }
 
-    /// A buffer with room for `len` bytes, for a short while: it is never refused.
+    /// Allocates a temporary buffer of at least `len` bytes; never refused.
     #[must_use]
     pub fn alloc(&mut self, len: usize) -> Vec<u8> {
         let mut buffer = Vec::new();
@@ -77,8 +77,8 @@ impl FpduPool {
         buffer
     }
 
-    /// Sees to it that `buffer` has room for `len` bytes, what is in it included, of an FPDU that
-    /// will have `whole_len` as far as is known. False if that is refused; `must`: it is not.
+    /// Ensures that `buffer` has a capacity of `len` bytes, present content included, for an FPDU
+    /// of `fpdu_len` bytes as far as is known. Returns false if refused; with `force` it never is.
     pub(super) fn try_reserve(
         &mut self,
         buffer: &mut Vec<u8>,
@@ -111,7 +111,7 @@ impl FpduPool {
         }
         self.buffers_in_use += 1;
         self.bytes_in_use += len;
-        // What is kept of other lengths counts too.
+        // Free buffers of other classes count too.
         for kind in (0..SIZE_CLASSES.len()).rev() {
             while self.bytes_in_use + self.free_bytes > self.bytes_max
                 && self.free[kind].pop().is_some()
@@ -122,7 +122,7 @@ impl FpduPool {
         buffer.unwrap_or_else(|| Vec::with_capacity(len))
     }
 
-    /// Takes a lent buffer back.
+    /// Returns a buffer to the pool.
     pub fn release(&mut self, mut buffer: Vec<u8>) {
         let Some(kind) = SIZE_CLASSES.iter().rposition(|&len| len <= buffer.capacity()) else {
             return;
@@ -130,7 +130,7 @@ impl FpduPool {
         buffer.clear();
         self.buffers_in_use -= 1;
         self.bytes_in_use -= SIZE_CLASSES[kind];
-        // One of each is kept in any case: a lone stream allocates nothing.
+        // One of each class is kept in any case: a single stream then reuses its buffers.
         if self.free[kind].is_empty()
             || self.bytes_in_use + self.free_bytes + SIZE_CLASSES[kind] <= self.bytes_max
         {
@@ -140,7 +140,7 @@ impl FpduPool {
     }
 }
 
-/// The shortest kind of buffer with room for `len` bytes.
+/// Returns the smallest size class with a capacity of `len` bytes.
 const fn class_for(len: usize) -> usize {
     let mut kind = 0;
     while kind + 1 < SIZE_CLASSES.len() && SIZE_CLASSES[kind] < len {
@@ -153,7 +153,7 @@ const fn class_for(len: usize) -> usize {
 mod tests {
     use super::{FpduPool, LEN_MAX, SIZE_CLASSES, SMALL_LEN};
 
-    /// A buffer for the first `len` bytes of an FPDU of `whole_len`.
+    /// Allocates a buffer for the first `len` bytes of an FPDU of `whole_len`.
     fn alloc(pool: &mut FpduPool, len: usize, whole_len: usize) -> Option<Vec<u8>> {
         let mut buffer = Vec::new();
         pool.try_reserve(&mut buffer, len, whole_len, false).then_some(buffer)

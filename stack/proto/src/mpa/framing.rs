@@ -1,29 +1,27 @@
-//! The sending half of MPA in full operation: how long FPDUs may be, and their last bytes.
+//! Sending side of MPA in full operation: MULPDU, length and completion of FPDUs.
 
 use crate::mpa::fpdu::{self, CRC_LEN, LENGTH_LEN, MULPDU_RANGE, fpdu_len};
 use crate::mpa::markers::{self, MARKER_INTERVAL};
 use crate::wire::seq::Seq;
 
-/// How the FPDUs of one connection look that it sends. Two bytes, of which an idle connection has
-/// few.
+/// Format of the FPDUs that one connection sends. Two bytes, to keep idle connections small.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Framing(u16);
 
 impl Framing {
-    /// CRCs are made.
+    /// CRCs are generated.
     const CRC: u16 = 0x8000;
-    /// There are markers, the first one at the place in [`Framing::FIRST_MARKER_MASK`] modulo the
-    /// period.
+    /// Markers are sent; [`Framing::FIRST_MARKER_MASK`] has the first one's position modulo 512.
     const MARKERS: u16 = 0x4000;
     const FIRST_MARKER_MASK: u16 = 0x1ff;
 
-    /// FPDUs without markers.
+    /// Creates the format without markers.
     #[must_use]
     pub const fn without_markers(crc: bool) -> Self {
         Self(if crc { Self::CRC } else { 0 })
     }
 
-    /// FPDUs with markers: the first byte of full operation has sequence number `start`.
+    /// Creates the format with markers; full operation starts at sequence number `start`.
     #[expect(clippy::cast_possible_truncation, reason = "less than the period")]
     #[must_use]
     pub const fn with_markers(crc: bool, start: Seq) -> Self {
@@ -31,21 +29,21 @@ impl Framing {
         Self(Self::without_markers(crc).0 | Self::MARKERS | first)
     }
 
-    /// CRCs are made, and checked in what is received.
+    /// True if CRCs are generated, and verified in received FPDUs.
     #[inline]
     #[must_use]
     pub const fn has_crc(self) -> bool {
         self.0 & Self::CRC != 0
     }
 
-    /// There are markers in what is sent.
+    /// True if markers are sent.
     #[inline]
     #[must_use]
     pub const fn has_markers(self) -> bool {
         self.0 & Self::MARKERS != 0
     }
 
-    /// Phase of the byte at `seq`, if there are markers.
+    /// Returns the marker phase of the byte at `seq`; `None` without markers.
     #[inline]
     #[must_use]
     pub const fn phase(self, seq: Seq) -> Option<usize> {
@@ -56,15 +54,15 @@ impl Framing {
         Some(seq.0.wrapping_sub(first) as usize % MARKER_INTERVAL)
     }
 
-    /// MULPDU for segments of `emss` bytes (RFC 5044 section 4.5).
+    /// Returns the MULPDU for segments of `emss` bytes (RFC 5044 section 4.5).
     #[inline]
     #[must_use]
     pub const fn mulpdu(self, emss: usize) -> usize {
         if self.has_markers() { markers::mulpdu(emss) } else { fpdu::mulpdu(emss) }
     }
 
-    /// Bytes of the longest FPDU that is due however short segments are: MULPDU is never below
-    /// 128, and one marker falls into such an FPDU at most.
+    /// Returns the length of the longest FPDU with the least MULPDU (128 bytes, however small the
+    /// EMSS): it contains at most one marker.
     #[inline]
     #[must_use]
     pub const fn capacity_min(self) -> usize {
@@ -72,8 +70,8 @@ impl Framing {
         fpdu_len(MULPDU_RANGE.start) + marker
     }
 
-    /// Bytes of the longest FPDU that fits a segment of `emss` bytes where markers leave most
-    /// room, or of one that is due anyway.
+    /// Returns the length of the longest FPDU that fits a segment of `emss` bytes at the best
+    /// marker phase, but at least [`Framing::capacity_min`].
     #[inline]
     #[must_use]
     pub const fn fpdu_len_max(self, emss: usize) -> usize {
@@ -84,7 +82,7 @@ impl Framing {
         if emss < least { least } else { emss - emss % 4 }
     }
 
-    /// Bytes of the stream that an FPDU around `ulpdu_len` bytes takes at `seq`.
+    /// Returns the bytes of the stream that an FPDU with `ulpdu_len` bytes of ULPDU takes at `seq`.
     #[inline]
     #[must_use]
     pub const fn wire_len(self, ulpdu_len: usize, seq: Seq) -> usize {
@@ -94,7 +92,7 @@ impl Framing {
         }
     }
 
-    /// The largest ULPDU whose FPDU fits `room` bytes at `phase`; 0 if not even its frame does.
+    /// Returns the largest ULPDU whose FPDU fits `capacity` bytes at `phase`; 0 if none fits.
     // req: MPA-115, MPA-116
     #[inline]
     #[must_use]
@@ -109,7 +107,7 @@ impl Framing {
         most.min(MULPDU_RANGE.end - 1)
     }
 
-    /// Completes the FPDU in `out`, whose ULPDU already lies at [`LENGTH_LEN`]; see
+    /// Completes the FPDU in `out`, whose ULPDU is already at [`LENGTH_LEN`]; see
     /// [`fpdu::finalize`].
     #[inline]
     #[must_use]

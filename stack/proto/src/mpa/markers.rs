@@ -1,19 +1,19 @@
-//! Markers: four bytes at every 512th byte of a direction's stream that say where the FPDU around
-//! them begins (RFC 5044 section 4.3).
+//! Markers: 4 bytes at every 512th byte of a direction's stream, with the FPDUPTR that locates the
+//! FPDU around them (RFC 5044 section 4.3).
 //!
-//! FPDUs are multiples of four bytes and so is the period, so a marker never splits the length
-//! field, the padding or the CRC. One that falls between two FPDUs belongs to the second, one in
-//! front of a CRC to the FPDU of that CRC. Positions are counted by *phase*: bytes since the last
-//! place of a marker, 0 at the place itself.
+//! FPDUs are multiples of four bytes and so is the interval, so a marker never splits the length
+//! field, the padding or the CRC. A marker between two FPDUs belongs to the second, one in front of
+//! a CRC to the FPDU of that CRC. Positions are counted by *phase*: bytes since the last marker
+//! position, 0 at the position itself.
 //!
-//! The base of the pointer is the first byte of `ULPDU_Length`, as RFC 5044 says; draft-02 can be
-//! read as counting from the marker that an FPDU opens with. `FPDUPTR_BASE_IS_LENGTH` is that
-//! choice; a receiver takes either.
+//! FPDUPTR counts from the first byte of `ULPDU_Length`, as RFC 5044 specifies; draft-02 can be
+//! read as counting from the leading marker of an FPDU. `FPDUPTR_BASE_IS_LENGTH` is that choice for
+//! sending; a receiver accepts both.
 
 use crate::mpa::fpdu::{CRC_LEN, FPDU_LEN_MAX, FpduError, LENGTH_LEN, clamp_mulpdu, fpdu_len};
 use crate::wire::seq::Seq;
 
-/// Bytes from one marker to the next, its own included.
+/// Bytes from one marker to the next, the marker included.
 // req: MPA-067, MPA-075, MPA-077
 pub const MARKER_INTERVAL: usize = 512;
 /// Bytes of a marker.
@@ -22,31 +22,31 @@ pub const MARKER_LEN: usize = 4;
 const INTERVAL_CONTENT_LEN: usize = MARKER_INTERVAL - MARKER_LEN;
 /// Most bytes that markers add to an FPDU of [`FPDU_LEN_MAX`] bytes.
 pub const OVERHEAD_MAX: usize = MARKER_LEN * FPDU_LEN_MAX.div_ceil(INTERVAL_CONTENT_LEN);
-/// Pointers of an FPDU that opens with a marker count from its length field, behind that marker.
+/// The FPDUPTRs of an FPDU with a leading marker count from its length field, after that marker.
 // req: MPA-066
 const FPDUPTR_BASE_IS_LENGTH: bool = true;
 
-/// Where a direction's markers lie: at this sequence number and every [`MARKER_INTERVAL`] bytes
-/// from it, modulo 2^32, which is a multiple of the period.
+/// Marker positions of one direction: a start sequence number and every [`MARKER_INTERVAL`] bytes
+/// from it, modulo 2^32, which is a multiple of the interval.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Markers {
     start: Seq,
 }
 
 impl Markers {
-    /// The first marker lies at `start`, the first byte of full operation.
+    /// Places the first marker at `start`, the first byte of full operation.
     #[must_use]
     pub const fn starting_at(start: Seq) -> Self {
         Self { start }
     }
 
-    /// Where the first marker lies.
+    /// Returns the sequence number of the first marker.
     #[must_use]
     pub const fn start(self) -> Seq {
         self.start
     }
 
-    /// The phase of a byte, 0..512.
+    /// Returns the phase of a byte, 0..512.
     // req: MPA-070, MPA-078
     #[must_use]
     pub fn phase(self, seq: Seq) -> usize {
@@ -54,37 +54,37 @@ impl Markers {
     }
 }
 
-/// The phase `len` bytes on.
+/// Returns the phase `len` bytes after `phase`.
 #[must_use]
 pub const fn advance_phase(phase: usize, len: usize) -> usize {
     (phase + len) % MARKER_INTERVAL
 }
 
-/// Bytes from `phase` to the next marker, 0 if it is there.
+/// Returns the bytes from `phase` to the next marker position, 0 if it is one.
 const fn bytes_to_marker(phase: usize) -> usize {
     (MARKER_INTERVAL - phase) % MARKER_INTERVAL
 }
 
-/// Bytes of the marker that an FPDU at `phase` opens with.
+/// Returns the length of the leading marker of an FPDU at `phase`, 0 if it has none.
 const fn leading_marker_len(phase: usize) -> usize {
     if phase == 0 { MARKER_LEN } else { 0 }
 }
 
-/// Markers within an FPDU that begins at `phase` and has `content` bytes besides.
+/// Returns the number of markers in an FPDU that begins at `phase` and has `content` other bytes.
 // req: MPA-082
 const fn marker_count(phase: usize, content: usize) -> usize {
     content.saturating_sub(bytes_to_marker(phase)).div_ceil(INTERVAL_CONTENT_LEN)
 }
 
-/// Bytes of the stream that an FPDU takes that begins at `phase` and has `content` bytes without
-/// markers.
+/// Returns the bytes of the stream that an FPDU takes that begins at `phase` and has `content`
+/// bytes without markers.
 // req: MPA-061, MPA-175
 #[must_use]
 pub const fn wire_len(phase: usize, content: usize) -> usize {
     content + MARKER_LEN * marker_count(phase, content)
 }
 
-/// Most bytes of an FPDU without its markers that fit `room` bytes of the stream from `phase` on.
+/// Returns the most bytes of an FPDU, markers excluded, that fit `capacity` bytes from `phase` on.
 #[must_use]
 pub const fn content_max(phase: usize, capacity: usize) -> usize {
     let before = bytes_to_marker(phase);
@@ -99,8 +99,8 @@ pub const fn content_max(phase: usize, capacity: usize) -> usize {
     content - content % 4
 }
 
-/// Largest ULPDU whose FPDU fits one segment of `emss` bytes wherever its markers fall, within
-/// [`MULPDU_RANGE`](crate::mpa::fpdu::MULPDU_RANGE) (MPA-113).
+/// Returns the largest ULPDU whose FPDU fits one segment of `emss` bytes at any marker phase,
+/// within [`MULPDU_RANGE`](crate::mpa::fpdu::MULPDU_RANGE) (MPA-113).
 // req: MPA-113, MPA-114, MPA-119
 #[must_use]
 pub const fn mulpdu(emss: usize) -> usize {
@@ -108,7 +108,7 @@ pub const fn mulpdu(emss: usize) -> usize {
     clamp_mulpdu(emss.saturating_sub(overhead))
 }
 
-/// What the marker says that lies `at` bytes behind the first byte of an FPDU begun at `phase`.
+/// Returns the FPDUPTR of the marker `at` bytes after the start of an FPDU that begins at `phase`.
 #[expect(clippy::cast_possible_truncation, reason = "no FPDU that is sent is that long")]
 const fn fpduptr(phase: usize, at: usize) -> u16 {
     let base = if FPDUPTR_BASE_IS_LENGTH { leading_marker_len(phase) } else { 0 };
@@ -116,8 +116,8 @@ const fn fpduptr(phase: usize, at: usize) -> u16 {
     at.saturating_sub(base) as u16
 }
 
-/// Puts the markers of the FPDU at the head of `out` in their places: it begins at `phase` and has
-/// `content` bytes so far. Returns its length with them.
+/// Inserts the markers of the FPDU at the start of `out`, which begins at `phase` and has `content`
+/// bytes without them. Returns its length with markers.
 ///
 /// # Panics
 /// If `out` is shorter than [`wire_len`].
@@ -134,8 +134,8 @@ pub fn insert_markers(out: &mut [u8], phase: usize, content: usize) -> usize {
     wire_len(phase, content)
 }
 
-/// Bytes of the stream that the FPDU at the head of `bytes`, begun at `phase`, takes as far as
-/// they tell: up to its length field, or whole.
+/// Returns the bytes of the stream required of the FPDU at the start of `bytes`, which begins at
+/// `phase`: up to its length field, or the whole FPDU once that is known.
 #[must_use]
 pub fn needed_len(bytes: &[u8], phase: usize) -> usize {
     let lead = leading_marker_len(phase);
@@ -150,12 +150,12 @@ fn ulpdu_len(bytes: &[u8], at: usize) -> Option<usize> {
     Some(usize::from(u16::from_be_bytes(*length)))
 }
 
-/// Takes the FPDU at the head of `bytes` apart, which begins at `phase`, if it is whole: verifies
-/// it, and leaves its bytes without markers in `scratch`. Returns its ULPDU and its length on the
-/// wire. `Ok(None)`: not whole yet.
+/// Parses the FPDU at the start of `bytes`, which begins at `phase`: verifies it, and copies it
+/// without markers to `scratch`. Returns its ULPDU and its length on the wire; `Ok(None)` if it is
+/// incomplete.
 ///
 /// # Errors
-/// [`FpduError`], the CRC's first: what a marker says means nothing under a wrong one.
+/// [`FpduError`]; the CRC is verified first, as an FPDUPTR means nothing if that is wrong.
 pub fn parse<'a>(
     bytes: &[u8],
     phase: usize,
@@ -178,7 +178,7 @@ pub fn parse<'a>(
         // req: MPA-064, MPA-074, MPA-150
         let ptr = u16::from_be_bytes([high, low]) & !3;
         let is_right = ptr == fpduptr(phase, at)
-            // Counted from the marker that the FPDU opens with.
+            // Counted from the leading marker.
             || (phase == 0 && usize::from(ptr) == at);
         if !is_right {
             return Err(FpduError::Marker);
@@ -191,8 +191,8 @@ pub fn parse<'a>(
     Ok(Some((&scratch[LENGTH_LEN..LENGTH_LEN + ulpdu_len], total)))
 }
 
-/// Where an FPDU begins within `run`, bytes of the stream from `phase` on: found by the first
-/// marker that points to one. The bytes before it belong to FPDUs that nothing here locates.
+/// Returns the offset of an FPDU that begins within `run`, bytes of the stream from `phase` on: the
+/// first one to which an FPDUPTR points. FPDUs before it cannot be located.
 // req: MPA-065, MPA-069, MPA-072, MPA-124, MPA-126, MPA-128
 #[must_use]
 pub fn find_fpdu_start(run: &[u8], phase: usize) -> Option<usize> {
@@ -200,7 +200,7 @@ pub fn find_fpdu_start(run: &[u8], phase: usize) -> Option<usize> {
     places.map_while(|at| Some((at, run.get(at..)?.first_chunk::<MARKER_LEN>()?))).find_map(
         |(at, &[_, _, high, low])| {
             let start = at.checked_sub(usize::from(u16::from_be_bytes([high, low]) & !3))?;
-            // Right behind a marker: the FPDU opens with that one.
+            // Directly after a marker: that is the leading marker of the FPDU.
             if start != at && advance_phase(phase, start) == MARKER_LEN {
                 start.checked_sub(MARKER_LEN)
             } else {

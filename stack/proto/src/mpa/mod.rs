@@ -1,4 +1,4 @@
-//! MPA: framing of ULPDUs on a TCP stream, and the exchange that starts it (RFC 5044, RFC 6581,
+//! MPA: framing of ULPDUs on a TCP stream, and the startup exchange (RFC 5044, RFC 6581,
 //! draft-culley-iwarp-mpa-02).
 
 pub mod crc;

@@ -1,32 +1,32 @@
-//! What the two ends agree on in the start-up exchange, and what makes them fail to.
+//! Negotiation by startup frames: offers, results, and the errors.
 
 use crate::wire::ddp::Version;
 use crate::wire::mpa::{Enhanced, FrameKind, NOT_NEGOTIATED, Startup};
 
-/// Reads that one connection serves or issues at a time, at most.
+/// Most RDMA Reads that one connection serves or issues at a time.
 pub const READ_DEPTH_MAX: u16 = 128;
 
-/// How many RDMA Reads and atomic operations an end has under way at a time, at most.
+/// Most RDMA Reads and atomic operations outstanding at a time, in each direction.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ReadDepths {
-    /// Those it serves.
+    /// IRD: those that the local peer serves.
     pub ird: u16,
-    /// Those it issues.
+    /// ORD: those that the local peer issues.
     pub ord: u16,
 }
 
-/// A message that tells a responder that it may send (RFC 6581 section 9.2).
+/// Ready-to-receive (RTR) message: after it a responder may send (RFC 6581 section 9.2).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Rtr {
-    /// A Send of no bytes.
+    /// Zero-length Send.
     Send,
-    /// An RDMA Write of no bytes.
+    /// Zero-length RDMA Write.
     Write,
-    /// An RDMA Read of no bytes.
+    /// Zero-length RDMA Read.
     Read,
 }
 
-/// Kinds of ready-to-receive message.
+/// Set of RTR message types.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RtrKinds {
     /// [`Rtr::Send`].
@@ -38,7 +38,7 @@ pub struct RtrKinds {
 }
 
 impl RtrKinds {
-    /// Each of them.
+    /// All types.
     pub const ALL: Self = Self { send: true, write: true, read: true };
 
     const fn from_enhanced(frame: &Enhanced) -> Self {
@@ -53,7 +53,7 @@ impl RtrKinds {
         }
     }
 
-    /// Which of several is sent: a Write needs nothing of either end.
+    /// Selects the RTR message to send: RDMA Write first, as it needs no resources of either peer.
     const fn choose(self) -> Option<Rtr> {
         match self {
             Self { write: true, .. } => Some(Rtr::Write),
@@ -77,67 +77,67 @@ impl Default for RtrKinds {
     }
 }
 
-/// What an end is ready to do.
+/// Offer of the local peer for the negotiation.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Offer {
-    /// Reads it serves.
+    /// IRD: RDMA Reads served at a time.
     pub ird: u16,
-    /// Reads it serves if the peer issues as many: what `ird` is raised to in revision 2, unless
-    /// that is 0. Less than `ird` is as much as that.
+    /// Limit to which revision 2 raises `ird` to match the peer's ORD, unless `ird` is 0. A limit
+    /// below `ird` counts as `ird`.
     pub ird_max: u16,
-    /// Reads it issues.
+    /// ORD: RDMA Reads issued at a time.
     pub ord: u16,
-    /// It asks for CRCs.
+    /// CRCs are requested.
     pub crc: bool,
-    /// It asks for markers in what it receives.
+    /// Markers are requested in received data.
     pub markers: bool,
-    /// An initiator of revision 2 asks that either end may speak first.
+    /// Peer-to-peer model, requested by an initiator of revision 2: either peer may send first.
     pub peer_to_peer: bool,
-    /// The ready-to-receive messages that it knows, if that is asked for.
+    /// Supported RTR messages, for the peer-to-peer model.
     pub rtr: RtrKinds,
-    /// Where the versions are the older ones, RDMAP is that of draft-ietf-rddp-rdmap-00: RV 1.
+    /// With DV 0, RDMAP is that of draft-ietf-rddp-rdmap-00: RV 1.
     pub rdmap_draft00: bool,
 }
 
 impl Offer {
-    /// The most Reads that this end serves. An end that said none is asked for none: neither by
-    /// what the peer would issue, nor by a ready-to-receive Read.
+    /// Returns the most RDMA Reads that the local peer serves. With an IRD of 0 none is accepted:
+    /// neither for the peer's ORD, nor as RTR message.
     // req: RDMAP-287
     fn ird_limit(&self) -> u16 {
         if self.ird == 0 { 0 } else { self.ird.max(self.ird_max).min(READ_DEPTH_MAX) }
     }
 
-    /// The ready-to-receive messages that a responder can take.
+    /// Returns the RTR messages that a responder can accept.
     const fn accepted_rtr(&self) -> RtrKinds {
         RtrKinds { read: self.rtr.read && self.ird > 0, ..self.rtr }
     }
 }
 
-/// What was agreed, from one end's point of view.
+/// Result of the negotiation, from the point of view of the local peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Negotiated {
-    /// Reads this end serves at a time.
+    /// IRD: RDMA Reads that the local peer serves at a time.
     pub ird: u16,
-    /// Reads this end issues at a time.
+    /// ORD: RDMA Reads that the local peer issues at a time.
     pub ord: u16,
-    /// CRCs are made and checked in both directions.
+    /// CRCs are generated and verified in both directions.
     pub crc: bool,
-    /// There are markers in what this end receives.
+    /// Received data has markers.
     pub markers_in: bool,
-    /// There are markers in what this end sends.
+    /// Sent data has markers.
     pub markers_out: bool,
     /// Versions of DDP and RDMAP.
     pub version: Version,
-    /// What this end sends before anything else (initiator).
+    /// RTR message that the local peer sends before anything else (initiator).
     pub rtr: Option<Rtr>,
-    /// A Send of no bytes may be the first thing to come, and is for no buffer (responder).
+    /// The first FPDU may be a zero-length Send as RTR message, without a buffer (responder).
     pub rtr_send_expected: bool,
 }
 
 impl Negotiated {
-    /// What holds without any exchange, as in the draft and for peers of the RDMA Consortium:
-    /// markers and CRCs always, DV 0, and each end knows by itself how many Reads are served and
-    /// whether RV is 0 or, as in draft-ietf-rddp-rdmap-00, 1.
+    /// Returns the parameters without a negotiation, as in the draft and for peers of the RDMA
+    /// Consortium: always markers and CRCs, DV 0; each peer is configured with IRD, ORD and the RV,
+    /// 0 or (draft-ietf-rddp-rdmap-00) 1.
     // req: MPA-145
     #[must_use]
     pub fn rdmac(offer: Offer) -> Self {
@@ -157,21 +157,21 @@ impl Negotiated {
     }
 }
 
-/// Why a well-formed frame leads to no agreement.
+/// Reason why the negotiation fails although the frame is well-formed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NegotiationError {
-    /// A revision that is not served. The connection is closed without a frame.
+    /// The revision is not supported. The connection is closed without a frame.
     UnsupportedRevision,
-    /// The reply's revision or S flag does not answer the request's.
+    /// The reply's revision or S flag does not match the request's.
     ReplyMismatch,
-    /// The responder issues more Reads than this end can serve: told by a Terminate.
+    /// The responder's ORD exceeds the local IRD limit: reported by a Terminate.
     InsufficientIrd,
-    /// No ready-to-receive message that both ends know: told by a Terminate.
+    /// No common RTR message: reported by a Terminate.
     NoMatchingRtr,
 }
 
-/// The request of an initiator. `revision` 2 carries IRD and ORD; revision 0 is for peers of the
-/// RDMA Consortium, which have no choice of markers and CRCs.
+/// Builds the request of an initiator. `revision` 2 carries IRD and ORD; revision 0 is for peers of
+/// the RDMA Consortium, which always use markers and CRCs.
 #[must_use]
 pub fn build_request(offer: Offer, revision: u8, private_data: &[u8]) -> Startup {
     let enhanced = (revision >= 2).then(|| {
@@ -179,7 +179,7 @@ pub fn build_request(offer: Offer, revision: u8, private_data: &[u8]) -> Startup
         let mut block = Enhanced { ird, ord, ..Enhanced::default() };
         if offer.peer_to_peer {
             offer.rtr.write_to(&mut block);
-            // The ready-to-receive Read takes a place, too (RFC 6581 section 9.1).
+            // The RTR Read counts against the ORD, too (RFC 6581 section 9.1).
             if offer.rtr.read {
                 block.ord = block.ord.max(1);
             }
@@ -197,7 +197,7 @@ pub fn build_request(offer: Offer, revision: u8, private_data: &[u8]) -> Startup
     }
 }
 
-/// A responder's look at a request, before its application is asked.
+/// Checks a request as responder, before it is offered to the application.
 ///
 /// # Errors
 /// [`NegotiationError::UnsupportedRevision`] for anything but 1 and 2, or 0 with markers and CRCs
@@ -210,11 +210,10 @@ pub const fn check_request(request: &Startup) -> Result<(), NegotiationError> {
     }
 }
 
-/// The reply that accepts `request`, and the terms for the responder.
+/// Builds the reply that accepts `request`; returns it and the result for the responder.
 ///
-/// The responder lowers its ORD to what the initiator serves and raises its IRD to what the
-/// initiator issues (RFC 6581 section 9.1), unless its application serves none, and not above
-/// [`Offer::ird_max`] and [`READ_DEPTH_MAX`].
+/// The responder lowers its ORD to the initiator's IRD and raises its IRD to the initiator's ORD
+/// (RFC 6581 section 9.1), but not above [`Offer::ird_max`] and [`READ_DEPTH_MAX`], nor from 0.
 #[must_use]
 pub fn accept(request: &Startup, offer: Offer, private_data: &[u8]) -> (Startup, Negotiated) {
     let mut negotiated = Negotiated {
@@ -244,7 +243,7 @@ pub fn accept(request: &Startup, offer: Offer, private_data: &[u8]) -> (Startup,
         if asked.peer_to_peer {
             let accepted = offer.accepted_rtr();
             let common = RtrKinds::from_enhanced(&asked).intersection(accepted);
-            // With no overlap the reply still names what this end knows (RFC 6581 section 9.2).
+            // Without a common type the reply has the supported ones (RFC 6581 section 9.2).
             let named = if common.choose().is_some() { common } else { accepted };
             named.write_to(&mut answer);
             negotiated.rtr_send_expected = common.send;
@@ -263,9 +262,9 @@ pub fn accept(request: &Startup, offer: Offer, private_data: &[u8]) -> (Startup,
     (reply, negotiated)
 }
 
-/// The reply that rejects `request`, with what this end would serve and issue, if that is why (RFC
-/// 6581 section 9.1). A peer of the RDMA Consortium learns by revision 1 whom it has met (RFC 5044
-/// appendix C).
+/// Builds the reply that rejects `request`. `reads` are the IRD and ORD that would be accepted, if
+/// they are the reason (RFC 6581 section 9.1). Revision 1 informs a peer of the RDMA Consortium
+/// that this one is not (RFC 5044 appendix C).
 #[must_use]
 pub fn reject(request: &Startup, reads: ReadDepths, private_data: &[u8]) -> Startup {
     let ReadDepths { ird, ord } = reads;
@@ -281,7 +280,7 @@ pub fn reject(request: &Startup, reads: ReadDepths, private_data: &[u8]) -> Star
     }
 }
 
-/// The terms for the initiator, from an accepting reply to a request of `revision`.
+/// Returns the result for the initiator of an accepting reply to a request of `revision`.
 ///
 /// # Errors
 /// [`NegotiationError`].
@@ -291,8 +290,8 @@ pub fn process_reply(
     revision: u8,
 ) -> Result<Negotiated, NegotiationError> {
     if reply.revision == 0 && revision <= 1 {
-        // The peer is one of the RDMA Consortium's (RFC 5044 appendix C), for whom there are
-        // markers in both directions: a reply without them is none of its.
+        // The peer is of the RDMA Consortium (RFC 5044 appendix C), which always has markers in
+        // both directions: a reply without flag M is invalid.
         let is_rdmac = reply.markers;
         return if is_rdmac {
             Ok(Negotiated::rdmac(offer))

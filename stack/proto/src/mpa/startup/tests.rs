@@ -1,4 +1,4 @@
-//! What two ends make of each other's wishes.
+//! Negotiation between an initiator and a responder.
 
 use super::*;
 
@@ -14,7 +14,7 @@ const OFFER: Offer = Offer {
 };
 const NONE: RtrKinds = RtrKinds { send: false, write: false, read: false };
 
-/// The reads that were agreed: served and issued.
+/// IRD and ORD of the result.
 const fn reads(terms: &Negotiated) -> (u16, u16) {
     (terms.ird, terms.ord)
 }
@@ -66,7 +66,7 @@ fn ird_ord_not_negotiated_is_echoed_and_keeps_local_values() {
     let answer = reply.enhanced.unwrap();
     assert_eq!((answer.ird, answer.ord), (NOT_NEGOTIATED, NOT_NEGOTIATED));
     assert_eq!(reads(&terms), (3, 5));
-    // Each half by itself.
+    // IRD and ORD independently of each other.
     request.enhanced = Some(Enhanced { ird: NOT_NEGOTIATED, ord: 6, ..Enhanced::default() });
     let (reply, terms) = accept(&request, Offer { ird: 3, ord: 5, ..OFFER }, b"");
     let answer = reply.enhanced.unwrap();
@@ -76,19 +76,19 @@ fn ird_ord_not_negotiated_is_echoed_and_keeps_local_values() {
 
 #[test]
 fn revision_mismatch_is_an_error() {
-    // The request's revision, and what a responder thinks of it.
+    // The revision of the request, and the responder's check.
     for (revision, expected) in
         [(0, Ok(())), (1, Ok(())), (2, Ok(())), (3, Err(NegotiationError::UnsupportedRevision))]
     {
         let frame = Startup { revision, ..build_request(OFFER, revision.min(2), b"") };
         assert_eq!(check_request(&frame), expected, "revision {revision}");
     }
-    // Of the RDMA Consortium's there is none without markers or CRCs.
+    // Revision 0 requires markers and CRCs.
     for (markers, crc) in [(false, true), (true, false)] {
         let frame = Startup { markers, crc, ..build_request(OFFER, 0, b"") };
         assert_eq!(check_request(&frame), Err(NegotiationError::UnsupportedRevision));
     }
-    // The reply to each.
+    // The reply to each revision.
     for asked in [0, 1, 2] {
         let (reply, responder) = accept(&build_request(OFFER, asked, b""), OFFER, b"");
         assert_eq!(reply.revision, asked);
@@ -108,8 +108,8 @@ fn revision_mismatch_is_an_error() {
             );
         }
     }
-    // A responder of the RDMA Consortium shows itself by revision 0 and M; without M it is none,
-    // whatever was asked: there would be no markers in a stream that has to have them.
+    // A responder of the RDMA Consortium is identified by revision 0 and flag M. Without M its
+    // reply is invalid, whatever the request: its streams always have markers.
     for asked in [0, 1] {
         let (reply, _) = accept(&build_request(OFFER, asked, b""), OFFER, b"");
         let reply = Startup { revision: 0, markers: false, ..reply };
@@ -122,7 +122,7 @@ fn revision_mismatch_is_an_error() {
     let (reply, _) = accept(&build_request(OFFER, 1, b""), OFFER, b"");
     let reply = Startup { revision: 0, markers: true, ..reply };
     assert_eq!(process_reply(&reply, OFFER, 1), Ok(Negotiated::rdmac(OFFER)));
-    // What it learns from one that will not have it.
+    // The revision in the reject of its request.
     assert_eq!(reject(&build_request(OFFER, 0, b""), ReadDepths::default(), b"").revision, 1);
 }
 
@@ -152,8 +152,8 @@ fn responder_ord_above_ird_limit_is_refused() {
 // req-test: RDMAP-287
 #[test]
 fn ird_is_limited_by_application() {
-    // Of `ird` and `ird_max`: what a responder serves of 16 that are asked for, and whether an
-    // initiator takes a responder that would issue 16.
+    // `ird` and `ird_max`; the IRD of a responder for an ORD of 16; and whether an initiator
+    // accepts a responder's ORD of 16.
     for (ird, ird_max, served, takes) in [
         (0, 0, 0, false),
         (0, READ_DEPTH_MAX, 0, false),
@@ -189,7 +189,7 @@ fn rtr_read_is_accepted_only_with_nonzero_ird() {
     }
 }
 
-/// All sets of kinds.
+/// All sets of RTR types.
 fn all_rtr_kinds() -> impl Iterator<Item = RtrKinds> {
     (0..8).map(|bits| RtrKinds { send: bits & 1 != 0, write: bits & 2 != 0, read: bits & 4 != 0 })
 }
