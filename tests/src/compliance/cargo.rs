@@ -1,5 +1,4 @@
-//! Running the tests that guard a rule: which target of which package they are in, and how they
-//! end.
+//! Runs the tests that guard a rule: their package and target, and the results.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -8,7 +7,7 @@ use std::process::Command;
 
 use super::scan::{Kind, Tag};
 
-/// Packages by their folder; the longer name first where one lies in the other.
+/// Packages by folder; of nested folders the inner one comes first.
 const PACKAGES: [(&str, &str); 7] = [
     ("stack/proto/", "ferrowarp-proto"),
     ("stack/runtime/", "ferrowarp"),
@@ -18,22 +17,22 @@ const PACKAGES: [(&str, &str); 7] = [
     ("bench/", "ferrowarp-bench"),
     ("tests/", "ferrowarp-tests"),
 ];
-/// Those that need no libdpdk.
+/// Packages that do not need libdpdk.
 const WITHOUT_DPDK: [&str; 3] = ["ferrowarp-proto", "ferrowarp-link", "ferrowarp-tests"];
 
-/// A program made of tests.
+/// A test program.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Target {
     /// Package.
     pub package: &'static str,
     /// `--lib`, or the name of an integration test.
     pub name: String,
-    /// It needs libdpdk and a machine prepared for devices.
+    /// True if it needs libdpdk and a machine with devices set up.
     pub device: bool,
 }
 
 impl Target {
-    /// The target that holds the tests of a source; `None` if it is no part of any.
+    /// Returns the target with the tests of a source; `None` if the source is not part of a target.
     #[must_use]
     pub fn of(root: &Path, file: &str) -> Option<Self> {
         let (folder, package) =
@@ -61,7 +60,7 @@ impl Target {
         found.map_or("", |(folder, _)| folder)
     }
 
-    /// `cargo test` for this target in the workspace at `root`.
+    /// Returns the `cargo test` command for this target in the workspace at `root`.
     #[must_use]
     pub fn command(&self, root: &Path) -> Command {
         let mut command = Command::new("cargo");
@@ -78,14 +77,14 @@ impl Target {
     }
 }
 
-/// The folder of the package that a source is part of, and the root of that package's library.
+/// Returns the folder of a source's package, and the root source of that package's library.
 #[must_use]
 pub fn library(file: &str) -> Option<(&'static str, String)> {
     let (folder, _) = PACKAGES.into_iter().find(|(folder, _)| file.starts_with(folder))?;
     Some((folder, format!("{folder}src/lib.rs")))
 }
 
-/// What selects `targets` on the command line of cargo.
+/// Returns the arguments of cargo that select `targets`.
 #[must_use]
 pub fn cargo_args(targets: &BTreeSet<Target>) -> Vec<&str> {
     let packages: BTreeSet<_> = targets.iter().map(|target| target.package).collect();
@@ -102,7 +101,7 @@ pub fn cargo_args(targets: &BTreeSet<Target>) -> Vec<&str> {
     words
 }
 
-/// Where cargo says that it has put the programs of `targets`.
+/// Parses the paths of the test programs of `targets` from the output of cargo.
 #[must_use]
 pub fn test_binaries(output: &str, targets: &BTreeSet<Target>) -> BTreeMap<Target, PathBuf> {
     let mut found = BTreeMap::new();
@@ -129,7 +128,7 @@ pub fn test_binaries(output: &str, targets: &BTreeSet<Target>) -> BTreeMap<Targe
     found
 }
 
-/// The tests among `tags`, by target.
+/// Groups the tests in `tags` by target.
 #[must_use]
 pub fn by_target<'a>(
     root: &Path,
@@ -144,21 +143,20 @@ pub fn by_target<'a>(
     found
 }
 
-/// Path by which the harness of its target knows a tagged test: the modules of its file, and its
-/// item.
+/// Path of a tagged test in the harness of its target: the modules of its file, and its item.
 fn test_path(tag: &Tag) -> String {
     let inside = PACKAGES.into_iter().find_map(|(folder, _)| tag.file.strip_prefix(folder));
     let inside = inside.unwrap_or(&tag.file).trim_end_matches(".rs");
     let modules = match inside.strip_prefix("src/") {
         Some(modules) => modules,
-        // Behind the name of the target.
+        // After the name of the target.
         None => inside.splitn(3, '/').nth(2).unwrap_or(""),
     };
     let modules = modules.split('/').filter(|name| !["", "lib", "main", "mod"].contains(name));
     modules.chain([tag.item.as_str()]).collect::<Vec<_>>().join("::")
 }
 
-/// How many tests passed, as a harness tells at its end.
+/// Sums the tests passed, as reported by the harnesses.
 #[must_use]
 pub fn passed(output: &str) -> usize {
     output

@@ -1,4 +1,4 @@
-//! The rules of the specifications, one row each.
+//! The rules of the specifications, one row for each.
 
 use std::fs;
 use std::io;
@@ -6,19 +6,19 @@ use std::path::Path;
 
 use crate::peer::invalid_data;
 
-/// The catalogues, by the document whose rules they hold.
+/// The catalogues, by document.
 pub const CATALOGUES: [(&str, &str); 3] =
     [("MPA", "mpa.tsv"), ("DDP", "ddp.tsv"), ("RDMAP", "rdmap.tsv")];
 
-/// Titles of the columns.
+/// Column titles.
 const TITLES: &str = "id\tdoc\tsection\tlevel\tside\tstatement\tcheck\tscope";
 
 /// A rule.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Rule {
-    /// `MPA-001` and so on.
+    /// ID: `MPA-001` and so on.
     pub id: String,
-    /// The catalogue it is in: `MPA`, `DDP` or `RDMAP`.
+    /// The catalogue: `MPA`, `DDP` or `RDMAP`.
     pub document: &'static str,
     /// The keyword of the source (`MUST`, `SHOULD NOT`, ...), or `FACT` where it has none.
     pub level: String,
@@ -27,7 +27,7 @@ pub struct Rule {
 }
 
 impl Rule {
-    /// The stack has to obey it.
+    /// True if the stack has to obey the rule.
     #[must_use]
     pub fn is_binding(&self) -> bool {
         self.scope == "stack"
@@ -37,7 +37,7 @@ impl Rule {
 /// Reads the three catalogues under `root`, in the order of [`CATALOGUES`].
 ///
 /// # Errors
-/// I/O errors; `InvalidData` if a row has not eight columns, an ID is not the next one of its
+/// I/O errors; `InvalidData` if a row does not have eight columns, an ID is out of sequence in its
 /// catalogue, or a scope is unknown.
 pub fn read(root: &Path) -> io::Result<Vec<Rule>> {
     let mut rows = Vec::new();

@@ -1,4 +1,4 @@
-//! One engine, and a peer of a test's making: its TCP keeps the rules, what it says need not.
+//! One engine, and a peer that sends arbitrary FPDUs over a correct TCP.
 
 use std::collections::BTreeMap;
 use std::rc::Rc;
@@ -20,49 +20,49 @@ use crate::peer::{Header, Terminate, fpdu, marked_fpdu, opcode};
 use crate::sim::frames::{HeapDevice, PoolSizes};
 use crate::sim::world::{CompletionQueues, address};
 
-/// Port of whoever listens.
+/// Listening port, of the stack or of the peer.
 pub const PORT: u16 = 7174;
-/// Port of a peer that connects, unless told otherwise.
+/// Default port of a peer that connects.
 const PEER_PORT: u16 = 5000;
 pub(super) const PD: u32 = 3;
 pub(super) const CQ: CqId = CqId(0);
 const MACS: [[u8; 6]; 2] = [[2, 0, 0, 0, 0, 1], [2, 0, 0, 0, 0, 2]];
 const ARENA_LEN: usize = 1 << 16;
-/// What the peer's first byte of the stream follows.
+/// The peer's initial sequence number.
 const PEER_ISS: Seq = Seq(0xffff_ff00);
 
-/// The engine and what the peer knows of it.
+/// The engine, and the peer's view of its connection.
 pub struct Fixture {
     /// The stack.
     pub engine: Engine<HeapDevice, Rc<VecMemory>, CompletionQueues>,
     /// Its memory.
     pub arena: Rc<VecMemory>,
     pub(super) queues: CompletionQueues,
-    /// Time, which moves on while the engine works.
+    /// Virtual time, which advances while the engine works.
     pub now: Instant,
     pub(super) stags: BTreeMap<String, u32>,
-    /// STag of the whole memory, with every right.
+    /// STag of the whole memory, with all access rights.
     pub mem_stag: u32,
     pub(super) mss: u16,
     /// Port of the peer, if it connects.
     pub peer_port: u16,
-    /// What the peer offers.
+    /// Receive window that the peer advertises.
     peer_rcv_wnd: u16,
-    /// The peer acknowledges nothing.
+    /// The peer sends no acknowledgments.
     acks_stopped: bool,
-    /// Nothing that the stack sends reaches the peer.
+    /// Segments sent by the stack are lost.
     pub drop_tx: bool,
     pub(super) qp: Option<QpId>,
     pub(super) request: Option<RequestId>,
     peer: Option<Peer>,
     pub(super) received: Vec<u8>,
-    /// Payloads of the stack's segments, as they came.
+    /// Payloads of the stack's segments, in order.
     pub segments: Vec<Vec<u8>>,
     /// The stack has sent its FIN.
     pub fin_sent: bool,
     /// The stack has sent a RST.
     pub rst_sent: bool,
-    /// All frames of TCP, as they passed.
+    /// All TCP frames, in the order in which they were sent.
     pub frames: Vec<Vec<u8>>,
 }
 
@@ -75,7 +75,7 @@ struct Peer {
 }
 
 impl Fixture {
-    /// An engine that listens, and nobody there yet.
+    /// An engine that listens, without a connection.
     ///
     /// # Panics
     /// If it cannot listen.
@@ -84,7 +84,7 @@ impl Fixture {
         Self::with_mtu(1500)
     }
 
-    /// The same over a device with this MTU.
+    /// Like [`Self::new`], with a device of this MTU.
     ///
     /// # Panics
     /// If it cannot listen.
@@ -93,7 +93,7 @@ impl Fixture {
         Self::with_config(mtu, |_| {})
     }
 
-    /// The same with another configuration.
+    /// Like [`Self::with_mtu`], with a changed configuration.
     ///
     /// # Panics
     /// If it cannot listen.
@@ -147,7 +147,7 @@ impl Fixture {
         self.engine.post_send(self.qp.expect(place), wr).expect(place);
     }
 
-    /// The peer sends bytes, connecting first if it is to be the one that does.
+    /// The peer sends bytes; it connects first if there is no connection.
     ///
     /// # Panics
     /// If they are more than 4 GiB.
@@ -166,7 +166,7 @@ impl Fixture {
         self.settle();
     }
 
-    /// A segment of the peer's.
+    /// Queues a segment of the peer.
     fn inject_segment(&mut self, flags: Flags, payload: &[u8]) {
         let Some(peer) = &mut self.peer else { return };
         let mut options = Options::default();
@@ -186,7 +186,7 @@ impl Fixture {
         self.engine.device().inbound.borrow_mut().push_back(frame);
     }
 
-    /// Lets the engine work, and acknowledges, until there is nothing more.
+    /// Runs the engine and acknowledges what it sends, until it is idle.
     pub(super) fn settle(&mut self) {
         for _ in 0..200 {
             self.engine.drive(self.now);
@@ -247,10 +247,10 @@ impl Fixture {
     }
 }
 
-/// What tests do that are not written down as exchanges.
+/// Functions for tests that are not written down as exchanges.
 impl Fixture {
-    /// A connection in full operation, opened by the peer with revision 2: `ird` Reads served and
-    /// `ord` issued by the stack, segments of `mss` bytes.
+    /// A connection in full operation, opened by the peer with revision 2, with segments of `mss`
+    /// bytes: the stack serves `ird` Reads and issues `ord`.
     ///
     /// # Panics
     /// If the stack does not accept.
@@ -274,7 +274,7 @@ impl Fixture {
         self.segments.clear();
     }
 
-    /// Leaves the connection as it is, and opens another one of the kind of [`Fixture::connected`].
+    /// Parks the connection and opens another one as [`Fixture::connected`] does.
     ///
     /// # Panics
     /// If the stack does not accept.
@@ -285,21 +285,22 @@ impl Fixture {
         aside
     }
 
-    /// Leaves the connection as it is; the peer may open another one.
+    /// Parks the connection; the peer may open another one, from a new port.
     #[must_use]
     pub const fn park_connection(&mut self) -> ParkedConnection {
         self.peer_port += 1;
         ParkedConnection { peer: self.peer.take(), qp: self.qp.take() }
     }
 
-    /// Leaves the connection for the one that was left before.
+    /// Exchanges the connection with a parked one.
     pub const fn swap_connection(&mut self, to: &mut ParkedConnection) {
         std::mem::swap(&mut self.peer, &mut to.peer);
         std::mem::swap(&mut self.qp, &mut to.qp);
     }
 
-    /// A connection with revision 1 and markers both ways: RDMA Writes ahead of their turn are
-    /// placed at once. The stack has sent nothing since, and the peer an FPDU of 24 bytes.
+    /// A connection with revision 1 and markers in both directions: RDMA Writes that arrive out of
+    /// order are placed at once. After startup the peer has sent an FPDU of 24 bytes, the stack
+    /// nothing.
     ///
     /// # Panics
     /// If the stack does not accept.
@@ -308,7 +309,7 @@ impl Fixture {
         Self::new().connect_with_markers(mss)
     }
 
-    /// The same with a bed that nobody is there for yet.
+    /// Like [`Fixture::connected_with_markers`], for a fixture without a connection.
     ///
     /// # Panics
     /// If the stack does not accept.
@@ -328,10 +329,10 @@ impl Fixture {
         fx
     }
 
-    /// The stack accepts what the peer asked for.
+    /// The stack accepts the peer's MPA Request.
     ///
     /// # Panics
-    /// If the peer has not asked.
+    /// If there is no request.
     pub fn accept(&mut self, param: &ConnParam) {
         self.settle();
         let request = self.request.take().expect("the peer asked");
@@ -344,10 +345,10 @@ impl Fixture {
         self.inject(&fpdu(ulpdu, true));
     }
 
-    /// Bytes that the peer has begun to send and that got lost: what it says next follows them.
+    /// The peer sends bytes in a segment that is lost; its next segment follows them.
     ///
     /// # Panics
-    /// If nobody is connected.
+    /// If there is no connection.
     pub fn drop_segment(&mut self, bytes: &[u8]) -> DroppedSegment {
         let peer = self.peer.as_mut().expect("somebody is connected");
         let lost = DroppedSegment { seq: peer.seq, bytes: bytes.to_vec() };
@@ -355,10 +356,10 @@ impl Fixture {
         lost
     }
 
-    /// The peer sends bytes again, or at last.
+    /// The peer sends the bytes of a lost segment.
     ///
     /// # Panics
-    /// If nobody is connected.
+    /// If there is no connection.
     pub fn retransmit(&mut self, lost: &DroppedSegment) {
         let peer = self.peer.as_mut().expect("somebody is connected");
         let next = std::mem::replace(&mut peer.seq, lost.seq);
@@ -369,13 +370,13 @@ impl Fixture {
         self.settle();
     }
 
-    /// From now on the peer offers a window of so many segments and acknowledges nothing.
+    /// From now on the peer advertises a window of this many segments and sends no acknowledgments.
     pub const fn stop_acks(&mut self, segments: u16) {
         self.peer_rcv_wnd = segments * self.mss;
         self.acks_stopped = true;
     }
 
-    /// The peer acknowledges again, and offers a window of `bytes`.
+    /// The peer acknowledges again, and advertises a window of `bytes`.
     pub fn resume_acks(&mut self, bytes: u16) {
         self.peer_rcv_wnd = bytes;
         self.acks_stopped = false;
@@ -383,11 +384,10 @@ impl Fixture {
         self.settle();
     }
 
-    /// A segment of the peer's with other fields than it should have, or with other bytes; not
-    /// sent yet.
+    /// Builds a segment of the peer with changed fields or another payload, without sending it.
     ///
     /// # Panics
-    /// If nobody is connected.
+    /// If there is no connection.
     #[must_use]
     pub fn build_frame(&self, change: impl FnOnce(&mut Fields), payload: &[u8]) -> Vec<u8> {
         let peer = self.peer.as_ref().expect("somebody is connected");
@@ -400,15 +400,15 @@ impl Fixture {
         frame
     }
 
-    /// A router tells the stack that the longest of its latest frames is too long for a link of
-    /// `mtu`.
+    /// A router reports that the longest of the stack's last eight frames exceeds a link's `mtu`
+    /// (ICMP fragmentation needed).
     ///
     /// # Panics
     /// If the stack has sent nothing.
     pub fn inject_packet_too_big(&mut self, mtu: u16) {
         let sent = self.frames.iter().rev().filter(|frame| frame[6..12] == MACS[1]);
         let frame = sent.take(8).max_by_key(|frame| frame.len()).expect("a frame");
-        // What was too long: its IP header and eight bytes more.
+        // Quotes the IP header and eight bytes more.
         let quoted = &frame[14..42];
         let mut icmp = vec![3, 4, 0, 0, 0, 0];
         icmp.extend(mtu.to_be_bytes());
@@ -422,13 +422,13 @@ impl Fixture {
         self.inject_frame([&MACS[1][..], &MACS[0], &[8, 0], &ip, &icmp].concat());
     }
 
-    /// A frame arrives as it is.
+    /// Delivers a frame unchanged.
     pub fn inject_frame(&mut self, frame: Vec<u8>) {
         self.engine.device().inbound.borrow_mut().push_back(frame);
         self.settle();
     }
 
-    /// A segment of the peer's without bytes.
+    /// The peer sends a segment without payload.
     pub fn inject_flags(&mut self, flags: Flags) {
         self.inject_segment(flags, &[]);
         if let Some(peer) = self.peer.as_mut().filter(|_| flags.has(Flags::FIN)) {
@@ -437,16 +437,16 @@ impl Fixture {
         self.settle();
     }
 
-    /// The bytes that the stack has said since the last time.
+    /// Removes and returns the bytes that the stack has sent since the last call.
     pub fn take_sent(&mut self) -> Vec<u8> {
         self.settle();
         std::mem::take(&mut self.received)
     }
 
-    /// What the stack has said since the last time, FPDU by FPDU: CRC and padding are right.
+    /// Returns the ULPDUs that the stack has sent since the last call; checks CRCs and padding.
     ///
     /// # Panics
-    /// If it is no row of whole FPDUs.
+    /// If the bytes are not a sequence of whole FPDUs.
     pub fn sent_ulpdus(&mut self) -> Vec<Vec<u8>> {
         let heard = self.take_sent();
         let (ulpdus, rest) = parse_fpdus(&heard);
@@ -454,10 +454,11 @@ impl Fixture {
         ulpdus
     }
 
-    /// The same, one message of `len` bytes behind headers of `header_len` bytes.
+    /// Like [`Self::sent_ulpdus`], but only those of one message of `len` bytes, with headers of
+    /// `header_len` bytes. Later ones are left for the next call.
     ///
     /// # Panics
-    /// If it is not whole, or goes on.
+    /// If the message is incomplete, or its last segment exceeds it.
     pub fn sent_ulpdus_of(&mut self, len: usize, header_len: usize) -> Vec<Vec<u8>> {
         let mut found = Vec::new();
         let mut left = len;
@@ -473,10 +474,10 @@ impl Fixture {
         found
     }
 
-    /// The same with the headers apart.
+    /// Like [`Self::sent_ulpdus`], with parsed headers.
     ///
     /// # Panics
-    /// If a header breaks a rule.
+    /// If a header is invalid.
     pub fn sent_messages(&mut self) -> Vec<(Header, Vec<u8>)> {
         let apart = |ulpdu: Vec<u8>| {
             let (header, payload) = Header::decode(&ulpdu).expect("a right header");
@@ -485,10 +486,10 @@ impl Fixture {
         self.sent_ulpdus().into_iter().map(apart).collect()
     }
 
-    /// The Terminate, which is all that the stack has to say.
+    /// Returns the Terminate that the stack has sent.
     ///
     /// # Panics
-    /// If it says anything else.
+    /// If it has not sent just this.
     pub fn sent_terminate(&mut self) -> Terminate {
         let messages = self.sent_messages();
         let [(Header::Untagged { opcode: opcode::TERMINATE, qn: 2, msn: 1, mo: 0, .. }, payload)] =
@@ -525,7 +526,7 @@ impl Fixture {
         self.post_op(wr_id, Operation::Read { sink, rkey, remote });
     }
 
-    /// Posts a buffer.
+    /// Posts a receive.
     ///
     /// # Panics
     /// If it is refused.
@@ -536,32 +537,32 @@ impl Fixture {
         self.engine.post_recv(qp, wr).expect("there is room");
     }
 
-    /// Registers memory of the connection's protection domain, or of another.
+    /// Registers memory in the connection's protection domain, or in another one.
     #[must_use]
     pub fn register(&self, at: u64, len: u64, access: Access, foreign: bool) -> u32 {
         self.arena.register(at, len, access, PD + u32::from(foreign))
     }
 
-    /// Registers memory for this stream alone: the peer may invalidate it.
+    /// Registers memory for this stream alone, so that the peer may invalidate it.
     ///
     /// # Panics
-    /// If nobody is connected.
+    /// If there is no connection.
     #[must_use]
     pub fn register_for_stream(&self, at: u64, len: u64, access: Access) -> u32 {
         let reach = self.engine.qp_access_scope(self.qp()).expect("its queue pair is there");
         self.arena.register_for(at, len, access, PD, reach.stream)
     }
 
-    /// What has completed since the last time.
+    /// Returns the completions since the last call.
     pub fn poll_cq(&mut self) -> Vec<Wc> {
         self.settle();
         std::iter::from_fn(|| self.queues.poll(CQ)).collect()
     }
 
-    /// How the connection ended, once.
+    /// Returns the reason for the end of the connection, if it has ended.
     ///
     /// # Panics
-    /// If something else happened.
+    /// If there is another event.
     pub fn end_reason(&mut self) -> Option<EndReason> {
         self.settle();
         match self.engine.next_event()? {
@@ -573,7 +574,7 @@ impl Fixture {
         }
     }
 
-    /// The protection domain of everything.
+    /// The protection domain of all queue pairs and regions.
     #[must_use]
     pub const fn pd(&self) -> u32 {
         PD
@@ -589,13 +590,13 @@ impl Fixture {
     }
 }
 
-/// A connection that nobody attends to at the moment.
+/// A connection that is not the current one.
 pub struct ParkedConnection {
     peer: Option<Peer>,
     qp: Option<QpId>,
 }
 
-/// Bytes that did not arrive when they were sent.
+/// A segment that was lost.
 #[derive(Clone, Debug)]
 pub struct DroppedSegment {
     seq: Seq,
@@ -603,20 +604,20 @@ pub struct DroppedSegment {
 }
 
 impl DroppedSegment {
-    /// The bytes.
+    /// Its payload.
     #[must_use]
     pub fn bytes(&self) -> &[u8] {
         &self.bytes
     }
 
-    /// Other bytes, that begin `len` bytes before these.
+    /// A segment with other bytes, which begin `len` bytes before these.
     #[must_use]
     pub fn shifted_back(&self, len: u32, bytes: &[u8]) -> Self {
         Self { seq: self.seq - len, bytes: bytes.to_vec() }
     }
 }
 
-/// Whole FPDUs, their CRC and padding checked, and what is left.
+/// Parses whole FPDUs and checks their CRC and padding; returns the ULPDUs and the remaining bytes.
 ///
 /// # Panics
 /// If a CRC or padding is wrong.
@@ -635,7 +636,7 @@ pub fn parse_fpdus(mut bytes: &[u8]) -> (Vec<Vec<u8>>, &[u8]) {
     (ulpdus, bytes)
 }
 
-/// The checksum of IP and ICMP over an even number of bytes.
+/// The Internet checksum of an even number of bytes.
 fn checksum(bytes: &[u8]) -> [u8; 2] {
     let words = bytes.chunks_exact(2).map(|pair| u32::from(u16::from_be_bytes([pair[0], pair[1]])));
     let sum: u32 = words.sum();
@@ -649,7 +650,7 @@ impl Default for Fixture {
     }
 }
 
-/// The peer's answer to a question for its address.
+/// The peer's reply to an ARP request. `None` for other frames, and for ARP announcements.
 fn arp_reply(question: &[u8]) -> Option<Vec<u8>> {
     if question.get(12..14)? != [0x08, 0x06] || question.get(20..22)? != [0, 1] {
         return None;

@@ -1,11 +1,11 @@
-//! Exchanges and headers written down by hand, byte by byte, in `tests/compliance/golden`.
+//! Hand-written exchanges and headers, byte by byte, in `tests/compliance/golden`.
 //!
-//! `headers.txt` has a name in brackets per header, and its bytes below. Every other file is an
-//! exchange: what the peer sends (`peer`), what the stack has to answer (`answer`), and what the
-//! application does or sees (`stack ...`, see [`replay`](super::replay)). Bytes are hexadecimal,
-//! on indented lines; `00*24` repeats a byte. What a run decides has a name: `S1` is the STag of
-//! the region of that name, and `CRC` the checksum of all bytes since the last one or since the
-//! block began, least significant byte first.
+//! In `headers.txt` each header has its name in brackets, and its bytes below. Every other file is
+//! an exchange: bytes that the peer sends (`peer`), bytes that the stack has to send (`answer`),
+//! and calls and results of the application (`stack ...`, see [`replay`](super::replay)). Bytes are
+//! hexadecimal, on indented lines; `00*24` repeats a byte. Values known only at run time have
+//! placeholders: `S1` is the STag of the region of that name, and `CRC` the CRC32c of all bytes
+//! since the last `CRC` or the start of the block, least significant byte first.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -17,15 +17,15 @@ use crate::peer::invalid_data;
 /// A step of an exchange.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Step {
-    /// The application does or sees something: words of the line after `stack`.
+    /// A call or result of the application: the words after `stack`.
     Stack(Vec<String>),
     /// Bytes that the peer sends in one segment.
     Peer(BytesTemplate),
-    /// Bytes that the stack has to have sent, and no others.
+    /// Bytes that the stack must have sent, and no others.
     Expect(BytesTemplate),
 }
 
-/// A piece of a block of bytes.
+/// Part of a block of bytes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum TemplatePart {
     Plain(Vec<u8>),
@@ -33,7 +33,7 @@ enum TemplatePart {
     Crc,
 }
 
-/// A block of bytes, with names in it.
+/// A block of bytes with placeholders.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct BytesTemplate(Vec<TemplatePart>);
 
@@ -49,10 +49,10 @@ impl BytesTemplate {
         Ok(())
     }
 
-    /// The bytes, with STags by name.
+    /// Replaces the placeholders; STags are given by name.
     ///
     /// # Errors
-    /// `InvalidData` if a name is not known.
+    /// `InvalidData` if a name is unknown.
     pub fn resolve(&self, stags: &BTreeMap<String, u32>) -> io::Result<Vec<u8>> {
         let (mut out, mut covered) = (Vec::new(), 0);
         for piece in &self.0 {
@@ -74,10 +74,10 @@ impl BytesTemplate {
     }
 }
 
-/// Bytes from their hexadecimal digits, or one of them so many times: `00*24`.
+/// Parses hexadecimal digits, or a repeated byte: `00*24`.
 ///
 /// # Errors
-/// `InvalidData` if they are none.
+/// `InvalidData` if the word is malformed.
 pub fn parse_hex_word(word: &str) -> io::Result<Vec<u8>> {
     let Some((byte, count)) = word.split_once('*') else { return hex(word) };
     let count = count.parse().map_err(|_| invalid_data(format!("{word}: no count")))?;
@@ -97,15 +97,15 @@ fn folder(root: &Path) -> PathBuf {
     root.join("tests/compliance/golden")
 }
 
-/// A line without its comment.
+/// Removes the comment from a line.
 fn without_comment(line: &str) -> &str {
     line.split('#').next().unwrap_or_default().trim_end()
 }
 
-/// The exchanges by the name of their file, in order.
+/// Reads the exchanges, by file name.
 ///
 /// # Errors
-/// I/O errors, and `InvalidData` for lines that say nothing.
+/// I/O errors, and `InvalidData` for malformed lines.
 pub fn exchanges(root: &Path) -> io::Result<BTreeMap<String, Vec<Step>>> {
     let mut found = BTreeMap::new();
     for entry in fs::read_dir(folder(root))? {
@@ -138,10 +138,10 @@ fn parse_steps(text: &str) -> io::Result<Vec<Step>> {
     Ok(steps)
 }
 
-/// The headers by name.
+/// Reads the headers, by name.
 ///
 /// # Errors
-/// I/O errors, and `InvalidData` for what is not hexadecimal.
+/// I/O errors, and `InvalidData` for malformed lines.
 pub fn headers(root: &Path) -> io::Result<BTreeMap<String, Vec<u8>>> {
     let text = fs::read_to_string(folder(root).join("headers.txt"))?;
     let mut found: BTreeMap<String, Vec<u8>> = BTreeMap::new();

@@ -1,4 +1,4 @@
-//! Messages that a peer makes by hand, and what the engine under test answered, for tests of rules.
+//! Hand-made messages of a peer, and results of the engine under test, for tests of rules.
 
 use ferrowarp_proto::verbs::wc::WcStatus;
 
@@ -8,49 +8,49 @@ use crate::peer::{Header, ReadRequest, opcode};
 /// STag of the peer's memory.
 pub const PEER_STAG: u32 = 0x00c0_ffee;
 
-/// An engine under test, connected: segments of 1460 bytes, four Reads each way.
+/// A connected engine under test: segments of 1460 bytes, four Reads in each direction.
 #[must_use]
 pub fn connected() -> Fixture {
     Fixture::connected(1460, 4, 4)
 }
 
-/// A whole Send.
+/// A Send in one segment.
 #[must_use]
 pub fn send(msn: u32, payload: &[u8]) -> Vec<u8> {
     Header::send(msn, 0, true).encode(payload)
 }
 
-/// A whole message of queue 0 with this opcode and STag to invalidate.
+/// An untagged message of queue 0 in one segment, with this opcode and STag to invalidate.
 #[must_use]
 pub fn send_as(opcode: u8, msn: u32, invalidate: u32, payload: &[u8]) -> Vec<u8> {
     Header::Untagged { opcode, last: true, invalidate, qn: 0, msn, mo: 0 }.encode(payload)
 }
 
-/// A whole RDMA Write.
+/// An RDMA Write in one segment.
 #[must_use]
 pub fn write(stag: u32, to: u64, payload: &[u8]) -> Vec<u8> {
     Header::write(stag, to, true).encode(payload)
 }
 
-/// A segment of a Read Response.
+/// A segment of an RDMA Read Response.
 #[must_use]
 pub fn read_response(stag: u32, to: u64, last: bool, payload: &[u8]) -> Vec<u8> {
     Header::Tagged { opcode: opcode::READ_RESPONSE, last, stag, to }.encode(payload)
 }
 
-/// A Read Request for `len` bytes, answered at `sink_to`.
+/// An RDMA Read Request for `len` bytes into `sink_to`.
 #[must_use]
 pub fn read_request(msn: u32, source_stag: u32, source_to: u64, len: u32, sink_to: u64) -> Vec<u8> {
     let request = ReadRequest { sink_stag: PEER_STAG, sink_to, len, source_stag, source_to };
     Header::read(msn).encode(&request.encode())
 }
 
-/// Opcodes of what the engine has sent since this was asked last.
+/// Returns the opcodes that the engine has sent since the last call.
 pub fn sent_opcodes(fx: &mut Fixture) -> Vec<u8> {
     fx.sent_ulpdus().iter().map(|ulpdu| ulpdu[1] & 0x0f).collect()
 }
 
-/// What has completed since this was asked last.
+/// Returns `wr_id` and status of the completions since the last call.
 pub fn wc_statuses(fx: &mut Fixture) -> Vec<(u64, WcStatus)> {
     fx.poll_cq().iter().map(|wc| (wc.wr_id, wc.status)).collect()
 }

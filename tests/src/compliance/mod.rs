@@ -1,14 +1,16 @@
-//! Traceability: each rule of the catalogues, the lines that obey it and the tests that guard it.
+//! Traceability: each rule of the catalogues, the code that implements it and the tests that guard
+//! it.
 //!
+//! - [`cargo`]: runs the tests that guard a rule.
 //! - [`catalogue`]: the rules.
-//! - [`scan`]: tags in the sources.
-//! - [`report`]: rules, tags, exceptions and what is open, joined and judged.
-//! - [`cargo`]: running the tests that guard a rule.
-//! - [`mutate`]: ways to break a tagged line.
-//! - [`schemata`]: many mutants in one build.
-//! - [`golden`]: headers and exchanges written down byte by byte.
 //! - [`fixture`]: the stack and a peer that sends arbitrary FPDUs.
+//! - [`golden`]: headers and exchanges written down byte by byte.
+//! - [`messages`]: hand-made messages of the peer.
+//! - [`mutate`]: mutants of a tagged line.
 //! - [`replay`]: the stack against such an exchange.
+//! - [`report`]: coverage report of rules, tags, exceptions and open rows.
+//! - [`scan`]: tags in the sources.
+//! - [`schemata`]: many mutants in one build.
 
 use std::path::Path;
 
@@ -26,7 +28,7 @@ pub mod schemata;
 /// The root of the workspace.
 ///
 /// # Panics
-/// If the package does not lie in a folder of it.
+/// If the package is not in a folder of the workspace.
 #[must_use]
 pub fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("the package lies in the workspace")

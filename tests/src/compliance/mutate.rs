@@ -1,7 +1,7 @@
-//! Ways to break a tagged place, by rules on the text of its lines.
+//! Mutants of tagged code, made by rules on the text of its lines.
 //!
-//! Sources are formatted, so that operators stand between spaces and a statement ends where its
-//! brackets do. Many a mutant does not compile; whoever asks goes on to the next.
+//! Sources are formatted: operators stand between spaces, and a statement ends where its brackets
+//! do. Many mutants do not compile; the caller then tries the next one.
 
 use std::ops::Range;
 
@@ -11,7 +11,7 @@ pub(super) use text::mask;
 
 mod text;
 
-/// Operators and words, and what each is replaced by.
+/// Operators and words, with their replacements.
 const SWAPS: [(&str, &str); 38] = [
     (" == ", " != "),
     (" != ", " == "),
@@ -53,33 +53,34 @@ const SWAPS: [(&str, &str); 38] = [
     ("wrapping_add", "wrapping_sub"),
 ];
 
-/// Lines of a tagged function's body up to which each of them is broken. A longer one does more
-/// than obey one rule: it is broken as a whole, and by its lines only if that does not compile.
+/// Maximum body length in lines of a tagged function for which each line is mutated. A longer
+/// function does more than implement one rule: it is mutated as a whole, and line by line only as a
+/// fallback.
 const BODY_LINES_MAX: usize = 4;
-/// Lines of a body beyond which its tag stands too far from what obeys.
+/// Body length in lines beyond which a tag is too far from the code that implements the rule.
 const FALLBACK_LINES_MAX: usize = 30;
 
-/// A value of many types.
+/// Default value of many types.
 const DEFAULT: &str = "Default::default()";
 
-/// One thing broken in a source.
+/// One change of a source.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Mutant {
     /// Index of the first line that is replaced, from zero.
     pub start: usize,
-    /// Index of the first line behind these.
+    /// Index of the first line after these.
     pub end: usize,
-    /// What stands there instead.
+    /// The text that replaces them.
     pub replacement: String,
-    /// The lines before, and what became of them.
+    /// Description: the original lines and the change.
     pub description: String,
-    /// It may change nothing, or something else than what the tag is about: to be tried only if no
+    /// The mutant may be equivalent, or may not affect the tagged rule: to be tried only if no
     /// other mutant of the rule compiles.
     pub is_fallback: bool,
 }
 
 impl Mutant {
-    /// The whole source with this broken.
+    /// Returns the whole mutated source.
     #[must_use]
     pub fn text(&self, source: &str) -> String {
         let lines: Vec<_> = source.lines().collect();
@@ -90,7 +91,7 @@ impl Mutant {
     }
 }
 
-/// All mutants of what begins at line `target` of `text`, in the order of its lines.
+/// Returns all mutants of the item or statement at line `target` of `text`, in order of lines.
 #[must_use]
 pub fn mutants(text: &str, target: usize) -> Vec<Mutant> {
     let mut bench = MutantBuilder::new(text);
@@ -112,7 +113,7 @@ pub fn mutants(text: &str, target: usize) -> Vec<Mutant> {
             }
         }
     } else if first.contains("struct ") && first.ends_with('{') {
-        // Elsewhere the order of fields means nothing.
+        // Only in wire formats does the order of fields matter.
         if bench.is_wire(target) {
             bench.swap_fields(&region);
         }
@@ -130,13 +131,13 @@ pub fn mutants(text: &str, target: usize) -> Vec<Mutant> {
     bench.found
 }
 
-/// A source on the way to its mutants.
+/// A source, and its mutants so far.
 struct MutantBuilder<'a> {
     lines: Vec<&'a str>,
-    /// The same without strings and comments, byte for byte.
+    /// The same lines without strings and comments, with equal byte offsets.
     masked: Vec<String>,
     found: Vec<Mutant>,
-    /// What is made now is to spare.
+    /// Mutants added now are fallbacks.
     is_fallback: bool,
 }
 
@@ -147,7 +148,8 @@ impl<'a> MutantBuilder<'a> {
         Self { lines, masked, found: Vec::new(), is_fallback: false }
     }
 
-    /// The lines of what begins at `target`: of a block only its head, else to the last bracket.
+    /// Lines of the item or statement at `target`: the head of a block, else up to the last
+    /// bracket.
     fn region(&self, target: usize) -> Range<usize> {
         let first = self.masked[target].trim_start();
         let is_block = ["if ", "} else if ", "match ", "while ", "for ", "loop "]
@@ -171,7 +173,7 @@ impl<'a> MutantBuilder<'a> {
         target..target + 1
     }
 
-    /// The line after `index` goes on with the same statement.
+    /// True if the line after `index` continues the same statement.
     fn continues_after(&self, index: usize) -> bool {
         let next = self.masked.get(index + 1).map_or("", |line| line.trim_start());
         let line = self.masked[index].trim_end();
@@ -179,7 +181,7 @@ impl<'a> MutantBuilder<'a> {
         line.ends_with(" =") || !ends && (next.starts_with(['.', '?', '+', '-', '&', '|', '=']))
     }
 
-    /// The lines inside a function whose head is `head`.
+    /// Lines of the body of a function whose head is `head`.
     fn body(&self, head: &Range<usize>) -> Range<usize> {
         let indent = |line: &str| line.len() - line.trim_start().len();
         let depth = indent(self.lines[head.start]);
@@ -235,7 +237,7 @@ impl<'a> MutantBuilder<'a> {
         }
     }
 
-    /// Each number becomes the next one, and each mask that with another bit.
+    /// Increments each decimal number, and flips the lowest bit of each hexadecimal one.
     fn change_numbers(&mut self, line: usize) {
         let masked = self.masked[line].clone();
         let bytes = masked.as_bytes();
@@ -247,7 +249,7 @@ impl<'a> MutantBuilder<'a> {
                 at += 1;
             }
             let word = &masked[start..at];
-            // What stands in for a value that is always there.
+            // A fallback for a value that is always present.
             let is_spare = masked[..start].ends_with("unwrap_or(");
             let is_field =
                 start > 0 && bytes[start - 1] == b'.' && !masked[..start].ends_with("..");
@@ -260,7 +262,7 @@ impl<'a> MutantBuilder<'a> {
         }
     }
 
-    /// A condition becomes its contrary, or is never met.
+    /// Negates a condition, or makes it constant.
     fn negate_condition(&mut self, head: &Range<usize>) {
         let first = self.masked[head.start].clone();
         let last = self.masked[head.end - 1].clone();
@@ -284,7 +286,7 @@ impl<'a> MutantBuilder<'a> {
         }
     }
 
-    /// A statement is left out.
+    /// Deletes a statement.
     fn delete_statement(&mut self, region: &Range<usize>) {
         let first = self.masked[region.start].trim_start().to_owned();
         let last = self.masked[region.end - 1].trim_end();
@@ -294,7 +296,7 @@ impl<'a> MutantBuilder<'a> {
         }
     }
 
-    /// The value of a binding or of a last expression becomes another, bit by bit.
+    /// Inverts the value of a binding or of a final expression bit by bit.
     fn invert_value(&mut self, region: &Range<usize>) {
         let first = &self.masked[region.start];
         let last = self.masked[region.end - 1].trim_end();
@@ -319,7 +321,7 @@ impl<'a> MutantBuilder<'a> {
         self.add(region.clone(), &lines.join("\n"), "!(value)");
     }
 
-    /// A field of a value gets another value.
+    /// Changes the value of a field.
     fn change_field(&mut self, line: usize) {
         let masked = self.masked[line].clone();
         let indent = &self.lines[line][..masked.len() - masked.trim_start().len()];
@@ -342,7 +344,7 @@ impl<'a> MutantBuilder<'a> {
         self.is_fallback = spare;
     }
 
-    /// An arm of a match is never taken.
+    /// Disables a match arm.
     fn disable_arm(&mut self, line: usize) {
         let masked = self.masked[line].clone();
         if let Some(at) = masked.find(" => ").filter(|&at| !masked[..at].contains(" if ")) {
@@ -351,13 +353,13 @@ impl<'a> MutantBuilder<'a> {
         }
     }
 
-    /// The structure that begins at line `target` lies in memory as it is written.
+    /// True if the structure at line `target` has the layout of the wire format.
     fn is_wire(&self, target: usize) -> bool {
         let above = self.lines[..target].iter().rev().map(|line| line.trim_start());
         above.take_while(|line| line.starts_with(['#', '/'])).any(|line| line.contains("repr(C"))
     }
 
-    /// Two fields of one type change places.
+    /// Swaps adjacent fields of the same type.
     fn swap_fields(&mut self, region: &Range<usize>) {
         let fields: Vec<_> = region
             .clone()
@@ -380,7 +382,7 @@ impl<'a> MutantBuilder<'a> {
         }
     }
 
-    /// A function does nothing but return.
+    /// Replaces the body of a function by a constant.
     fn replace_body(&mut self, head: &Range<usize>, body: &Range<usize>) {
         let signature = self.masked[head.clone()].join(" ");
         let kind = signature.rsplit_once(" -> ").map_or("", |(_, kind)| kind);

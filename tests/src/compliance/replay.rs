@@ -1,14 +1,26 @@
-//! One engine against a peer that says what is written down, compared byte by byte.
+//! Replays an exchange against one engine and compares what it sends byte by byte.
 //!
-//! What the application does: `mss N`, `unframed` (it listens for connections that start without
-//! frames), `accept`, `connect` (both with `revision=`, `ird=`, `ord=`, `crc=`, `markers=`,
-//! `rdmap=draft00` and `data=`), `region NAME AT LEN RIGHTS` (of `rwai`; `f`: of another protection
-//! domain), `fill AT BYTES`, `recv ID AT LEN`,
-//! `send ID BYTES [se] [inv=STAG]`, `sendfrom ID AT LEN`, `write ID STAG TO BYTES`,
-//! `read ID STAG TO LEN SINK AT`, `atomic ID STAG TO SINK AT add WORD` or `... cmpswap WORD WORD`,
-//! `immediate ID BYTES [se]`, `writeimm ID STAG TO BYTES BYTES`, `close`. What it sees:
-//! `established`, `memory AT BYTES`, `done ID RESULT [LEN] [se] [invalidated] [imm=BYTES]`,
-//! `idle`, `ended WHY`.
+//! Calls of the application:
+//! - `mss N`: MSS of the peer.
+//! - `unframed`: listen for connections without MPA startup frames.
+//! - `accept`, `connect`: options `revision=`, `ird=`, `ord=`, `crc=`, `markers=`, `rdmap=draft00`
+//!   and `data=`.
+//! - `region NAME AT LEN RIGHTS`: letters `r`, `w`, `a` for remote read, write and atomic; `i`: for
+//!   this stream alone, which the peer may invalidate; `f`: of another protection domain.
+//! - `fill AT BYTES`: write to memory.
+//! - `recv ID AT LEN`
+//! - `send ID BYTES [se] [inv=STAG]`, `sendfrom ID AT LEN`
+//! - `write ID STAG TO BYTES`, `read ID STAG TO LEN SINK AT`
+//! - `atomic ID STAG TO SINK AT add WORD` or `... cmpswap WORD WORD`
+//! - `immediate ID BYTES [se]`, `writeimm ID STAG TO BYTES BYTES`
+//! - `close`
+//!
+//! Expected results:
+//! - `established`
+//! - `memory AT BYTES`: contents of memory.
+//! - `done ID RESULT [LEN] [se] [invalidated] [imm=BYTES]`: the next completion.
+//! - `idle`: no completion.
+//! - `ended WHY`
 
 use std::net::SocketAddr;
 
@@ -24,7 +36,7 @@ impl Fixture {
     /// Runs an exchange.
     ///
     /// # Panics
-    /// Where the stack does otherwise, with the step.
+    /// If the stack behaves differently; the message names the step.
     pub fn run(&mut self, name: &str, steps: &[Step]) {
         for (index, step) in steps.iter().enumerate() {
             let place = format!("{name}, step {index}");
@@ -211,7 +223,7 @@ fn immediate_data(place: &str, word: &str) -> ImmediateData {
     parse_hex_word(word).expect(place).try_into().expect(place)
 }
 
-/// What an end brings to the set-up.
+/// Parses connection parameters.
 fn conn_param(place: &str, options: &[&str]) -> ConnParam {
     let mut param = ConnParam { ird: 4, ord: 4, ..ConnParam::default() };
     for option in options {

@@ -1,4 +1,4 @@
-//! Rules, tags, exceptions and open rows, joined and judged.
+//! Coverage report: rules, tags, exceptions and open rows.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
@@ -10,12 +10,12 @@ use super::catalogue::{self, CATALOGUES, Rule};
 use super::scan::{Kind, Tag, Tags};
 use crate::peer::invalid_data;
 
-/// Rules that one test may claim.
+/// Maximum number of rules that one test may claim.
 const CLAIMS_MAX: usize = 5;
-/// Kinds of exceptions: a rule that only permits or cannot fail, and one about MPA over a TCP that
-/// is not this stack's own.
+/// Kinds of exceptions. `n/a`: a rule that only permits, or cannot fail. `foreign`: a rule about
+/// MPA over a TCP other than that of this stack.
 const EXCEPTION_KINDS: [&str; 2] = ["n/a", "foreign"];
-/// Levels as the summary shows them.
+/// Levels in the summary, with their keywords.
 const LEVELS: [(&str, &[&str]); 4] = [
     ("MUST", &["MUST", "MUST NOT"]),
     ("SHOULD", &["SHOULD", "SHOULD NOT"]),
@@ -30,32 +30,32 @@ const COVERAGE_TITLES: &str = "id\tlevel\tscope\tcode\ttests";
 const OPEN_TITLES: &str = "id";
 const EXCEPTION_TITLES: &str = "id\tkind\treason";
 
-/// Why a rule needs no test.
+/// Reason why a rule needs no test.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Exception {
     /// `n/a` or `foreign`.
     pub kind: String,
-    /// In words.
+    /// The reason, as text.
     pub reason: String,
 }
 
-/// How a rule stands.
+/// Status of a rule.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RuleStatus {
     /// Guarded by a test.
     Tested,
-    /// Needs none, for a reason.
+    /// Needs no test: see [`Exception`].
     Excepted,
-    /// Neither.
+    /// Neither tested nor excepted.
     Open,
 }
 
-/// Everything that is known of the rules.
+/// All rules with their status.
 #[derive(Debug)]
 pub struct TraceReport {
     /// The rules.
     pub rules: Vec<Rule>,
-    /// The tags of the sources.
+    /// The tags in the sources.
     pub tags: Vec<Tag>,
     exceptions: BTreeMap<String, Exception>,
     open: BTreeSet<String>,
@@ -67,7 +67,7 @@ impl TraceReport {
     /// Reads catalogues, tables and sources under `root`.
     ///
     /// # Errors
-    /// I/O errors, and `InvalidData` for tables that are not in the form they should have.
+    /// I/O errors, and `InvalidData` for malformed tables.
     pub fn read(root: &Path) -> io::Result<Self> {
         let Tags { tags, errors: complaints } = Tags::read(root)?;
         let mut exceptions = BTreeMap::new();
@@ -91,7 +91,7 @@ impl TraceReport {
         })
     }
 
-    /// Everything that is not as it should be.
+    /// Returns all errors in tags and tables.
     #[must_use]
     pub fn errors(&self) -> Vec<String> {
         let mut found = self.tag_errors.clone();
@@ -151,12 +151,12 @@ impl TraceReport {
         self.tagged(id, Kind::Test).next().is_some()
     }
 
-    /// The tags of one kind that name a rule.
+    /// Returns the tags of one kind that name a rule.
     pub fn tagged<'a>(&'a self, id: &'a str, kind: Kind) -> impl Iterator<Item = &'a Tag> {
         self.tags.iter().filter(move |tag| tag.kind == kind && tag.ids.iter().any(|own| own == id))
     }
 
-    /// How a rule stands.
+    /// Returns the status of a rule.
     #[must_use]
     pub fn status(&self, id: &str) -> RuleStatus {
         if self.is_tested(id) {
@@ -168,10 +168,10 @@ impl TraceReport {
         }
     }
 
-    /// Rewrites the table of coverage, and strikes off the open rows what is open no more.
+    /// Rewrites the coverage table, and removes rows that are no longer open.
     ///
     /// # Errors
-    /// Those of writing files.
+    /// I/O errors.
     pub fn update(&mut self, root: &Path) -> io::Result<()> {
         self.coverage = self.coverage_table();
         fs::write(root.join(COVERAGE), &self.coverage)?;
@@ -202,7 +202,7 @@ impl TraceReport {
         text
     }
 
-    /// The rules that bind the stack, counted by document and level.
+    /// Counts the rules that bind the stack by document and level.
     #[must_use]
     pub fn summary(&self) -> String {
         let mut text = String::new();
@@ -240,7 +240,7 @@ impl TraceReport {
     }
 }
 
-/// The lines of a table below its titles.
+/// Reads a table without its titles.
 fn read_table(root: &Path, file: &str, titles: &str) -> io::Result<Vec<String>> {
     let text = fs::read_to_string(root.join(file))?;
     let mut lines = text.lines();

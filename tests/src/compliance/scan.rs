@@ -1,8 +1,8 @@
-//! Tags in the sources: which line obeys a rule, which test guards it.
+//! Tags in the sources, which connect code and tests to rules.
 //!
-//! A tag is a comment line of its own, directly above the line or item that it is about, with
-//! nothing in between but other comments and attributes. The sources are formatted, so that items
-//! are told by their indentation.
+//! A tag is a comment line of its own, directly above its line or item, with nothing in between but
+//! other comments and attributes. The sources are formatted, so items are recognized by their
+//! indentation.
 
 use std::fs;
 use std::io;
@@ -11,12 +11,12 @@ use std::path::Path;
 /// Folders with sources.
 const FOLDERS: [&str; 5] = ["stack", "apps", "bindings", "bench", "tests"];
 
-/// What a tag says of its line.
+/// Kind of a tag.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Kind {
-    /// Without this line the rule would be broken.
+    /// Code: without this line the rule would be violated.
     Code,
-    /// This test fails when the rule is broken.
+    /// Test: it fails when the rule is violated.
     Test,
 }
 
@@ -25,30 +25,30 @@ pub enum Kind {
 pub struct Tag {
     /// Code or test.
     pub kind: Kind,
-    /// The rules it names.
+    /// IDs of the rules.
     pub ids: Vec<String>,
-    /// Path from the root.
+    /// Path of the source, from the root.
     pub file: String,
-    /// Index of the line that it is about, from zero.
+    /// Index of the tagged line, from zero.
     pub line: usize,
-    /// That line's item, such as `Header::parse` or `tests::round_trip`.
+    /// Item with that line, such as `Header::parse` or `tests::round_trip`.
     pub item: String,
 }
 
 impl Tag {
-    /// The place as the table of coverage shows it.
+    /// Returns file and item, as in the coverage table.
     #[must_use]
     pub fn location(&self) -> String {
         format!("{}:{}", self.file, self.item)
     }
 }
 
-/// All tags, and what is wrong with some.
+/// All tags, and errors in tags.
 #[derive(Debug, Default)]
 pub struct Tags {
-    /// In the order of files and lines.
+    /// Tags in order of files and lines.
     pub tags: Vec<Tag>,
-    /// Tags that are not in the form they should have.
+    /// Malformed tags.
     pub errors: Vec<String>,
 }
 
@@ -56,7 +56,7 @@ impl Tags {
     /// Reads every Rust source of the project.
     ///
     /// # Errors
-    /// Those of reading files.
+    /// I/O errors.
     pub fn read(root: &Path) -> io::Result<Self> {
         let mut files = Vec::new();
         let mut folders: Vec<_> = FOLDERS.map(|folder| root.join(folder)).into();
@@ -79,7 +79,7 @@ impl Tags {
         Ok(tags)
     }
 
-    /// Reads one source.
+    /// Scans one source.
     pub fn scan_file(&mut self, file: &str, text: &str) {
         let lines: Vec<_> = text.lines().collect();
         for (index, line) in lines.iter().enumerate() {
@@ -111,7 +111,7 @@ impl Tags {
     }
 }
 
-/// Kind and list of a tag.
+/// Parses a tag: its kind, and the list of IDs.
 fn parse(line: &str) -> Option<(Kind, &str)> {
     let comment = line.trim_start().strip_prefix("// req")?;
     comment
@@ -120,7 +120,7 @@ fn parse(line: &str) -> Option<(Kind, &str)> {
         .or_else(|| comment.strip_prefix("-test: ").map(|list| (Kind::Test, list)))
 }
 
-/// `MPA-001`.
+/// True for the form of an ID, such as `MPA-001`.
 fn is_id(text: &str) -> bool {
     text.split_once('-').is_some_and(|(document, number)| {
         !document.is_empty()
@@ -130,7 +130,7 @@ fn is_id(text: &str) -> bool {
     })
 }
 
-/// A comment that looks like a tag and is none: behind code, or in another form.
+/// True for a comment that resembles a tag but is none: after code, or malformed.
 fn is_misplaced(line: &str) -> bool {
     ["req:", "req-test:"].iter().any(|word| {
         line.match_indices(word).any(|(at, _)| {
@@ -142,7 +142,7 @@ fn is_misplaced(line: &str) -> bool {
     })
 }
 
-/// The first line of code from `start` on, past comments and attributes.
+/// Index of the first line of code from `start` on, after comments and attributes.
 fn tagged_line(lines: &[&str], start: usize) -> Option<usize> {
     let mut open_brackets = 0;
     for (index, line) in lines.iter().enumerate().skip(start) {
@@ -158,16 +158,16 @@ fn tagged_line(lines: &[&str], start: usize) -> Option<usize> {
     None
 }
 
-/// What a line begins.
+/// Head of an item.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct ItemHead<'a> {
-    /// Its name.
+    /// Name of the item.
     pub(super) name: &'a str,
-    /// A function.
+    /// True for a function.
     pub(super) is_function: bool,
 }
 
-/// The item that `line` begins, if it does.
+/// Parses the head of an item from `line`, if an item begins there.
 pub(super) fn item_head(line: &str) -> Option<ItemHead<'_>> {
     let mut rest = line.trim_start();
     if let Some(after) = rest.strip_prefix("pub") {
@@ -180,7 +180,7 @@ pub(super) fn item_head(line: &str) -> Option<ItemHead<'_>> {
     loop {
         let (first, after) = rest.split_once([' ', '<'])?;
         word = first;
-        // Of a generic `impl` the parameters are not the name.
+        // Generic parameters of an `impl` are not its name.
         rest = if word == "impl" && rest[word.len()..].starts_with('<') {
             after.split_once("> ")?.1
         } else {
@@ -203,7 +203,7 @@ pub(super) fn item_head(line: &str) -> Option<ItemHead<'_>> {
     (end > 0).then(|| ItemHead { name: &name[..end], is_function: word == "fn" })
 }
 
-/// The item that line `target` belongs to or begins, with those around it.
+/// Path of the item that line `target` belongs to or begins, with the enclosing items.
 fn item_at(lines: &[&str], target: usize) -> String {
     let indent = |line: &str| line.len() - line.trim_start().len();
     let mut names = Vec::new();
@@ -215,7 +215,7 @@ fn item_at(lines: &[&str], target: usize) -> String {
         if depth == 0 {
             break;
         }
-        // An item that ends on its line is no home to others.
+        // An item that ends on its line encloses nothing.
         let is_whole = line.ends_with([';', '}']) || line.trim_start().starts_with("//");
         if indent(line) < depth && line.ends_with("! {") {
             // The items in a macro's braces belong to what the macro stands in.
@@ -236,7 +236,8 @@ fn item_at(lines: &[&str], target: usize) -> String {
 mod tests {
     use super::*;
 
-    /// Reads a source in which tags are written with `@`, so that they are none here.
+    /// Scans a source in which `@` stands for the start of a tag, so that this file contains no
+    /// tag.
     fn scan(source: &str) -> Tags {
         let mut tags = Tags::default();
         tags.scan_file("a.rs", &source.replace('@', "// req"));

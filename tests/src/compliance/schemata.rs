@@ -1,9 +1,9 @@
-//! Many mutants in one build: each function that some of them are in gets a body for each, and a
-//! number that the process is told at its start says which of them is awake.
+//! Mutant schemata: many mutants in one build. Each mutated function gets one body for each mutant;
+//! an environment variable selects the active mutant when the process starts.
 //!
-//! Building is what takes time, not running a test. So all mutants of a function become arms of a
-//! `match`, the last of which is the function as it is. What is outside of functions, or must be
-//! known to the compiler, cannot be chosen at run time: such mutants are built one by one.
+//! Building takes the time, not running a test. So all mutants of a function become arms of a
+//! `match`; the last arm is the original function. Mutants outside of functions, or in code
+//! evaluated by the compiler, cannot be selected at run time: they are built one by one.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
@@ -11,10 +11,10 @@ use std::ops::Range;
 use super::mutate::{Mutant, mask};
 use super::scan;
 
-/// What tells the process its mutant.
+/// Environment variable with the number of the active mutant.
 pub const ACTIVE_MUTANT_ENV: &str = "FERROWARP_MUTANT";
 
-/// What a crate with sleeping mutants needs at its end.
+/// Code to append to a crate with inactive mutants.
 pub const PRELUDE: &str = "
 /// Which mutant is awake.
 pub mod mutants {
@@ -30,19 +30,19 @@ pub mod mutants {
 }
 ";
 
-/// A source with mutants asleep in it.
+/// A source with inactive mutants.
 #[derive(Debug, Default)]
 pub struct MetaMutant {
     /// The source.
     pub text: String,
-    /// Which lines of it are whose.
+    /// Line ranges of the mutants.
     line_ranges: Vec<(Range<usize>, u32)>,
-    /// The mutants that cannot sleep in it.
+    /// Mutants that cannot be selected at run time.
     pub standalone: Vec<u32>,
 }
 
 impl MetaMutant {
-    /// Puts numbered mutants of `source` into it.
+    /// Embeds numbered mutants of `source` into it.
     #[must_use]
     pub fn new(source: &str, mutants: &[(u32, &Mutant)]) -> Self {
         let lines: Vec<_> = source.lines().collect();
@@ -86,14 +86,15 @@ impl MetaMutant {
         switched
     }
 
-    /// Whose line this is, from zero.
+    /// Returns the mutant that a line belongs to; lines count from zero.
     #[must_use]
     pub fn mutant_at(&self, line: usize) -> Option<u32> {
         self.line_ranges.iter().find(|(lines, _)| lines.contains(&line)).map(|&(_, number)| number)
     }
 }
 
-/// The source with functions that are evaluated at run time only, except those `kept`.
+/// Removes `const` from all functions of `source` except those `kept`, so that they are evaluated
+/// at run time.
 #[must_use]
 pub fn without_const(source: &str, kept: &BTreeSet<String>) -> String {
     let mut text = String::with_capacity(source.len());
@@ -107,8 +108,8 @@ pub fn without_const(source: &str, kept: &BTreeSet<String>) -> String {
     text
 }
 
-/// The lines inside the outermost function around a mutant; `None` if there is none that could
-/// have several bodies.
+/// Lines of the body of the outermost function around a mutant; `None` if that function cannot have
+/// several bodies.
 fn enclosing_body(lines: &[&str], masked: &[String], mutant: &Mutant) -> Option<Range<usize>> {
     let indent = |index: usize| lines[index].len() - lines[index].trim_start().len();
     let mut found = None;
@@ -136,7 +137,8 @@ fn enclosing_body(lines: &[&str], masked: &[String], mutant: &Mutant) -> Option<
     found
 }
 
-/// The mutant closes as many brackets as what it replaces, so that it breaks nothing around it.
+/// True if the mutant leaves the bracket depths as they were, so that the code around it still
+/// parses.
 fn is_balanced(mutant: &Mutant, masked: &[String]) -> bool {
     let depths = |lines: &mut dyn Iterator<Item = String>| {
         let mut depths = [0i32; 3];
@@ -198,7 +200,7 @@ impl X {
         assert_eq!(lines[14], "        if self.a <= 2 {");
         let whose = [5, 6, 12, 13, 19, 20].map(|line| switched.mutant_at(line));
         assert_eq!(whose, [None, Some(7), Some(7), Some(8), Some(8), None]);
-        // The function as it is comes last.
+        // The original function comes last.
         assert_eq!(lines[20..22], ["_ => {", "        if self.a < 2 {"]);
         assert!(switched.text.ends_with("}\n}\n    }\n\n    fn g(&self) {}\n}\n"));
     }

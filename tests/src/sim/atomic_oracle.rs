@@ -1,5 +1,5 @@
-//! Atomic operations in the workload, and their oracle: each is carried out once, in its turn among
-//! the Reads, and what they fetch fits one order.
+//! Oracle for the atomic operations of the workload: each is executed once, in order with the
+//! Reads, and the fetched values are linearizable.
 
 use ferrowarp_proto::ddp::atomic::{ATOMIC_LEN, AtomicOp, apply};
 use rand::Rng;
@@ -7,66 +7,67 @@ use rand::Rng;
 use super::linearizability::History;
 use super::world::World;
 
-/// Bytes at the start of each arena that are words.
+/// Bytes at the start of each arena that hold 64-bit words.
 pub(super) const WORDS_LEN: usize = 16 * 1024;
-/// Words that all connections use: one for each operation, and one for all of them.
+/// Words shared by all connections: one for each operation, and one for all of them.
 pub(super) const SHARED_COUNT: usize = 4;
 
-/// What is done to a word.
+/// Access to a word.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum WordAccess {
     Atomic(AtomicOp),
-    /// A Read, which sees what was made of the word by what was asked before, and nothing else.
+    /// A Read, which sees the effect of all earlier requests, and of no later ones.
     Read,
-    /// A Write behind a fence: what was asked before does not see it.
+    /// A Write with a fence: earlier requests do not see it.
     Write(u64),
 }
 
-/// What an operation has to fetch.
+/// Expected result of an access.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Expected {
-    /// Just this: the word belongs to the connection.
+    /// This value: the word belongs to the connection.
     Exact(u64),
-    /// What some order of all operations on the word explains: its number, and this operation.
+    /// A value that some order of all operations on the shared word explains: its number, and this
+    /// operation.
     Shared(usize, Option<AtomicOp>),
-    /// Nothing.
+    /// No expectation.
     Unchecked,
 }
 
-/// The words at the peer of one end, as its oracle knows them.
+/// The words at the peer of one end.
 struct EndOracle {
-    /// By connection: the word that it has for itself, with all that was posted carried out.
+    /// By connection: its own word after all posted requests.
     own: Vec<u64>,
-    /// By connection: the latest that was posted for it was to set it.
+    /// By connection: the latest request for its own word was a Write.
     is_set: Vec<bool>,
     shared: [SharedWord; SHARED_COUNT],
 }
 
-/// A word that many use, and what they are told of it.
+/// A word shared by several users, and its history.
 #[derive(Default)]
 pub(super) struct SharedWord {
     history: History,
-    /// What the latest completion made of the word.
+    /// Value after the latest completed operation.
     seen: u64,
-    /// What the latest operation that was posted may make of it.
+    /// Value that the latest compare-and-swap posted may store.
     predicted: u64,
 }
 
-/// The oracle, of both ends.
+/// The oracle of both ends.
 pub(super) struct AtomicOracle([EndOracle; 2]);
 
-/// Where the word of connection `conn` is.
+/// Address of the own word of connection `conn`.
 const fn own_word_addr(conn: usize) -> usize {
     ATOMIC_LEN * (SHARED_COUNT + conn)
 }
 
-/// A word of an arena.
+/// Loads a word from an arena.
 pub(super) fn load_word(world: &World, end: usize, at: usize) -> u64 {
     let bytes = world.ends[end].arena.read(at, ATOMIC_LEN);
     u64::from_ne_bytes(bytes.try_into().expect("a word"))
 }
 
-/// A mask that is often all, and sometimes none, of the word.
+/// Draws a mask: often all ones, sometimes zero.
 fn mask(rng: &mut impl Rng) -> u64 {
     match rng.random_range(0..4) {
         0 => 0,
@@ -76,24 +77,24 @@ fn mask(rng: &mut impl Rng) -> u64 {
 }
 
 impl SharedWord {
-    /// The first user is one that sees and changes the word at once.
+    /// Makes the first user the observer, whose operations take effect at once.
     pub(super) const fn set_observer(&mut self) {
         self.history.set_observer();
     }
 
-    /// Nothing that a user asked for happens from now on.
+    /// Ends a user: none of its operations takes effect from now on.
     pub(super) fn close(&mut self, user: usize) {
         self.history.close(user);
     }
 
-    /// Somebody else uses the word.
+    /// Adds a user and returns its number.
     pub(super) fn add_user(&mut self) -> usize {
         self.history.add_process()
     }
 
     /// Draws the next operation of a user of shared word `number`; `None` is a Read.
     ///
-    /// What is swapped in is like nothing else, so that there is hardly a choice in the order.
+    /// Values swapped in are unique, which leaves hardly any choice of order.
     pub(super) fn draw(
         &mut self,
         rng: &mut impl Rng,
@@ -115,31 +116,31 @@ impl SharedWord {
         op
     }
 
-    /// The oldest operation of a user completed.
+    /// Records that the oldest operation of a user completed.
     pub(super) fn complete(&mut self, user: usize, op: Option<AtomicOp>, fetched: u64) {
         self.history.respond(user, fetched);
         self.seen = op.map_or(fetched, |op| apply(op, fetched));
     }
 
-    /// A user sees the word as it is.
+    /// Records that a user reads `word`, which takes effect at once.
     pub(super) fn observe_value(&mut self, user: usize, word: u64) {
         self.history.invoke(user, None);
         self.history.respond(user, word);
     }
 
-    /// Some order explains all that is known, and the word as it is.
+    /// Checks that some order of the operations explains the history and the final value `last`.
     pub(super) fn check_history(&self, last: u64) {
         self.history.check(last);
     }
 
-    /// Operations asked for, and those of them that completed.
+    /// Numbers of operations invoked, and of those completed.
     pub(super) fn len(&self) -> (usize, usize) {
         self.history.len()
     }
 }
 
 impl AtomicOracle {
-    /// For `conns` connections. All words are 0.
+    /// Creates the oracle for `conns` connections. All words are 0.
     pub(super) fn new(conns: usize) -> Self {
         assert!(own_word_addr(conns) <= WORDS_LEN, "too many connections");
         let known = || {
@@ -154,8 +155,8 @@ impl AtomicOracle {
         Self([known(), known()])
     }
 
-    /// Draws what a connection of `end` does next: what, where at the peer, and what it has to
-    /// fetch.
+    /// Draws the next access of a connection of `end`: access, address at the peer, and expected
+    /// result.
     pub(super) fn draw(
         &mut self,
         rng: &mut impl Rng,
@@ -180,7 +181,7 @@ impl AtomicOracle {
                 swap: rng.random(),
                 swap_mask: mask(rng),
             },
-            // Of two Writes to one place that are under way together the older one may win.
+            // Of two Writes to the same place in flight together, the older may be placed last.
             3 if !known.is_set[conn] => {
                 *word = rng.random();
                 known.is_set[conn] = true;
@@ -196,7 +197,7 @@ impl AtomicOracle {
         (WordAccess::Atomic(op), at, Expected::Exact(original))
     }
 
-    /// An operation completed: what it fetched is what it had to.
+    /// Checks the value fetched by a completed operation.
     pub(super) fn check(&mut self, end: usize, conn: usize, expected: Expected, fetched: u64) {
         match expected {
             Expected::Exact(original) => {
@@ -212,7 +213,7 @@ impl AtomicOracle {
         }
     }
 
-    /// All completed and arrived: nothing was carried out twice, and nothing was left out.
+    /// With all operations complete, checks that each was executed exactly once.
     pub(super) fn check_final(&self, world: &World) {
         for (end, known) in self.0.iter().enumerate() {
             for (number, contest) in known.shared.iter().enumerate() {

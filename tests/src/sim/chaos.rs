@@ -1,7 +1,8 @@
-//! Work on connections that may end at any time, because an end is reborn or segments are forged.
+//! Random work on connections that may end at any time, because an end restarts or segments are
+//! forged.
 //!
-//! Each request completes once and in order, whatever its status; each queue pair learns of its
-//! end once; what is reported as received, or as read, is right.
+//! Each request completes once and in order, whatever its status. Each queue pair reports its end
+//! once. Data reported as received or read are correct.
 
 use std::collections::VecDeque;
 use std::path::PathBuf;
@@ -21,10 +22,10 @@ use super::world::{World, WorldOptions};
 const PORT: u16 = 18515;
 const PD: u32 = 7;
 const DEPTH: usize = 8;
-/// Bytes of the longest message.
+/// Length of the longest message in bytes.
 const SLOT_LEN: usize = 12_000;
 
-/// Bytes of arena that an end needs: sources, receive buffers, sinks, targets, and what is read.
+/// Arena length of an end: sources, receive buffers, sinks, targets, and sources of Reads.
 pub const ARENA_LEN: usize = 5 * DEPTH * SLOT_LEN;
 
 #[derive(Clone, Copy)]
@@ -48,7 +49,7 @@ fn pattern(end: usize, number: u64, len: usize) -> Vec<u8> {
     (0..len as u64).map(byte).collect()
 }
 
-/// Number of what is read from a slot of an end's library.
+/// Message number whose pattern is in the first slot of the Read sources.
 const READ_SOURCE: u64 = 1 << 20;
 
 struct Posted {
@@ -65,24 +66,24 @@ struct Side {
     posted_count: u64,
     /// Number and length of each Send posted.
     sends: Vec<(u64, usize)>,
-    /// Receive buffers posted and used.
+    /// Receives posted.
     receives: u64,
     received: u64,
     succeeded: u64,
     accepted: bool,
     is_up: bool,
     has_ended: bool,
-    /// A request did not succeed: none does after it.
+    /// A request has failed; no more are posted.
     has_failed: bool,
 }
 
-/// One connection, and what its oracle knows.
+/// One connection, and the state of its oracle.
 pub struct ChaosConnection {
     sides: [Side; 2],
     per_side: u64,
 }
 
-/// Registers memory at an end and fills what is read from it; returns the STag.
+/// Registers memory at an end and fills the sources of Reads; returns the STag.
 #[must_use]
 pub fn register_memory(world: &World, end: usize) -> u32 {
     let arena = &world.ends[end].arena;
@@ -92,15 +93,15 @@ pub fn register_memory(world: &World, end: usize) -> u32 {
     arena.register(0, ARENA_LEN as u64, Access::ALL, PD)
 }
 
-/// End 1 listens.
+/// Listens at end 1.
 ///
 /// # Panics
-/// If it does already.
+/// If it listens already.
 pub fn listen(world: &mut World) {
     world.ends[1].engine.listen(PORT, 4).expect("the port is free");
 }
 
-/// Options for work of this kind: silent peers are found out.
+/// Options for this kind of run: keep-alives detect dead peers.
 #[must_use]
 pub const fn options(seed: u64) -> WorldOptions {
     let mut options = WorldOptions::new(seed);
@@ -109,12 +110,13 @@ pub const fn options(seed: u64) -> WorldOptions {
     options
 }
 
-/// One connection whose segments are forged for `lasts_ns`. With `keeps_seq` forgery it then
-/// completes, or both ends learn of its end; otherwise the ends may believe different things
-/// forever, and the application's own patience has to end it. True if it completed.
+/// Runs one connection whose segments are forged for `lasts_ns`. With `keeps_seq`, all requests
+/// complete or both ends report the end of the connection. Otherwise the ends may stay inconsistent
+/// forever, until an application timeout ends the connection. Returns true if all requests
+/// completed.
 ///
 /// # Panics
-/// If an oracle objects.
+/// If an oracle finds an error.
 pub fn run_with_forged_segments(
     options: &WorldOptions,
     mutator: SegmentMutator,
@@ -143,10 +145,10 @@ pub fn run_with_forged_segments(
 }
 
 impl ChaosConnection {
-    /// Begins to connect; each end will post `per_side` requests.
+    /// Starts connecting; each end will post `per_side` requests.
     ///
     /// # Panics
-    /// If there is no room for another queue pair.
+    /// If no queue pair can be created.
     #[must_use]
     pub fn connect(world: &mut World, stags: [u32; 2], per_side: u64) -> Self {
         let cq = CqId(0);
@@ -189,10 +191,10 @@ impl ChaosConnection {
         }
     }
 
-    /// Posts, polls and looks at events. True once all is done, or both ends know that it is over.
+    /// Handles events, polls and posts. True once all is complete, or both ends know of the end.
     ///
     /// # Panics
-    /// If an oracle objects.
+    /// If an oracle finds an error.
     pub fn step(&mut self, world: &mut World) -> bool {
         for end in 0..2 {
             self.step_end(world, end);
@@ -200,17 +202,17 @@ impl ChaosConnection {
         self.is_complete() || self.is_over()
     }
 
-    /// The same at one end alone.
+    /// Like [`Self::step`], at one end only.
     ///
     /// # Panics
-    /// If an oracle objects.
+    /// If an oracle finds an error.
     pub fn step_end(&mut self, world: &mut World, end: usize) {
         self.handle_events(world, end);
         self.poll(world, end);
         while self.post(world, end) {}
     }
 
-    /// All requests have succeeded, and all Sends were received.
+    /// True if all requests have succeeded and all Sends were received.
     #[must_use]
     pub fn is_complete(&self) -> bool {
         (0..2).all(|end| {
@@ -219,13 +221,13 @@ impl ChaosConnection {
         })
     }
 
-    /// Both ends know that the connection has ended, or never had it.
+    /// True if both ends know that the connection has ended, or never had it.
     #[must_use]
     pub fn is_over(&self) -> bool {
         self.sides[0].has_ended && (self.sides[1].has_ended || !self.sides[1].accepted)
     }
 
-    /// An end knows that the connection has ended.
+    /// True if an end knows that the connection has ended.
     #[must_use]
     pub fn has_ended(&self, end: usize) -> bool {
         self.sides[end].has_ended
@@ -237,7 +239,7 @@ impl ChaosConnection {
             match event {
                 Event::ConnectRequest { request, .. } => {
                     let (now, param) = (world.now, world.param(end));
-                    // It may be gone again, or the second one from a forged SYN.
+                    // The request may be gone, or be a second one from a forged SYN.
                     let engine = &mut world.ends[end].engine;
                     side.accepted |= engine.accept(now, request, side.qp, &param).is_ok();
                 }
@@ -260,7 +262,7 @@ impl ChaosConnection {
         }
     }
 
-    /// Posts a request if there is room and, for a Send, a buffer at the peer.
+    /// Posts a request if the queue is not full and, for a Send, the peer has a receive posted.
     fn post(&mut self, world: &mut World, end: usize) -> bool {
         let peer = &self.sides[1 - end];
         let (peer_stag, buffers) = (peer.stag, peer.receives);
@@ -302,7 +304,7 @@ impl ChaosConnection {
         }
         let wr = SendWr { wr_id: number, operation, signaled: true, fence: false };
         if world.ends[end].engine.post_send(side.qp, wr).is_err() {
-            // It has ended, and the event is on its way.
+            // The connection has ended; its event is still queued.
             return false;
         }
         if opcode == WcOpcode::Send {
@@ -334,7 +336,7 @@ impl ChaosConnection {
             side.has_failed = true;
             return;
         }
-        // What was done before the end is reported as done, also behind a Read that was not.
+        // Requests done before the end succeed, even those posted after a Read that failed.
         side.succeeded += 1;
         if posted.opcode == WcOpcode::Read {
             let slot = posted.number % DEPTH as u64;
@@ -360,10 +362,10 @@ impl ChaosConnection {
         self.post_receive(world, end);
     }
 
-    /// Ends what is still there, and checks that nothing stays behind.
+    /// Disconnects, and checks that no resource stays in use.
     ///
     /// # Panics
-    /// If something does, or a request has not completed.
+    /// If one does, or a request has not completed.
     pub fn finish(mut self, world: &mut World) {
         world.clear_faults();
         let now = world.now;
@@ -386,7 +388,7 @@ impl ChaosConnection {
         check_nothing_left(world);
     }
 
-    /// Forgets the queue pair of an end that lives on while the other one was reborn.
+    /// Destroys the queue pair of an end after the other end was restarted.
     ///
     /// # Panics
     /// If it has requests that never completed.

@@ -1,4 +1,4 @@
-//! The end of a run: what both ends counted agrees, and nothing stays.
+//! Checks at the end of a run: the counters of both ends agree, and no resource stays in use.
 
 use ferrowarp_proto::engine::Usage;
 use ferrowarp_proto::time::SECOND;
@@ -8,7 +8,7 @@ use ferrowarp_proto::verbs::wc::{CqId, WcOpcode, WcStatus};
 use super::workload::Side;
 use super::world::World;
 
-/// All that one end counts as sent the other one counts as received.
+/// Checks that each end counts as received what the other counts as sent.
 pub(super) fn check_byte_counters(world: &mut World, sides: &[[Side; 2]]) {
     let agreed = world.run_until(100 * SECOND, |world| {
         sides.iter().all(|pair| {
@@ -24,7 +24,7 @@ pub(super) fn check_byte_counters(world: &mut World, sides: &[[Side; 2]]) {
     assert_eq!(counted, world.frames, "frames");
 }
 
-/// Ends every connection: nothing is lost, nothing stays, every frame comes home.
+/// Disconnects every connection: nothing is lost, and all buffers are returned.
 pub(super) fn disconnect_all(world: &mut World, sides: &[[Side; 2]]) {
     world.clear_faults();
     let now = world.now;
@@ -34,7 +34,7 @@ pub(super) fn disconnect_all(world: &mut World, sides: &[[Side; 2]]) {
     check_disconnects(world, sides);
 }
 
-/// Every connection comes to its end: each queue pair and each buffer once.
+/// Checks that each queue pair reports its end once, and that each open receive is flushed once.
 pub(super) fn check_disconnects(world: &mut World, sides: &[[Side; 2]]) {
     let gone = world.run_until(100 * SECOND, |world| {
         world.ends.iter().all(|end| end.engine.connection_count() == 0)
@@ -61,12 +61,12 @@ pub(super) fn check_disconnects(world: &mut World, sides: &[[Side; 2]]) {
     check_nothing_left(world);
 }
 
-/// With no connection left, nothing is in use.
+/// Checks that nothing is in use once no connection is left.
 ///
 /// # Panics
-/// If something is.
+/// If something is in use.
 pub fn check_nothing_left(world: &mut World) {
-    // Long enough for any timer.
+    // Longer than any timer.
     let now = world.now + 700 * SECOND;
     for (index, end) in world.ends.iter_mut().enumerate() {
         assert_eq!(

@@ -1,5 +1,5 @@
-//! Request and response over a wire that loses: how long an exchange of two messages takes, and
-//! what gets through, at 1 Gb/s in virtual time.
+//! Request/response over a lossy link of 1 Gb/s in virtual time: latency of an exchange of two
+//! messages, and goodput.
 
 use std::fmt::Write as _;
 
@@ -12,22 +12,21 @@ use super::goodput::Pair;
 use super::link::Faults;
 use super::world::WorldOptions;
 
-/// Bytes per second of the wire.
+/// Link rate in bytes per second.
 const RATE: u64 = 125_000_000;
-/// Exchanges before anything is counted: windows and round-trip times are those of a connection
-/// in use.
+/// Exchanges before the measurement, so that windows and round-trip times are in steady state.
 const WARM_UP: usize = 20;
 
-/// What a row of the table is about.
+/// Test case.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Case {
-    /// Bytes of the request, and of the response.
+    /// Length of the request, and of the response, in bytes.
     pub len: u32,
-    /// Round-trip time without queues.
+    /// Round-trip time without queueing.
     pub rtt_us: u64,
-    /// The share of frames lost, in percent.
+    /// Frame loss in percent.
     pub loss: f64,
-    /// The requester rests between two exchanges, for longer than the retransmission timeout.
+    /// The requester pauses between exchanges, for longer than the retransmission timeout.
     pub pauses: bool,
 }
 
@@ -37,16 +36,16 @@ impl Case {
         if self.pauses { 10 * MILLISECOND + 4 * self.rtt_us * MICROSECOND } else { 0 }
     }
 
-    /// Exchanges that are measured; a hundredth of them lies beyond the 99th percentile.
+    /// Number of exchanges measured; one in a hundred lies beyond the 99th percentile.
     const fn count(&self) -> usize {
         if self.len < 1024 { 4000 } else { 1500 }
     }
 }
 
-/// What came out.
+/// Result of a test case.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Row {
-    /// Bytes of both messages over the time that their exchange took, in Mb/s; pauses left out.
+    /// Bytes of both messages over the time of their exchange, in Mb/s; pauses are left out.
     pub goodput: f64,
     /// Microseconds from the request until the response is complete: median and 99th percentile.
     pub p50_us: f64,
@@ -56,7 +55,7 @@ pub struct Row {
     pub timeouts: f64,
 }
 
-/// The table's cases.
+/// The test cases.
 #[must_use]
 pub fn cases() -> Vec<Case> {
     let mut cases = Vec::new();
@@ -72,7 +71,7 @@ pub fn cases() -> Vec<Case> {
     cases
 }
 
-/// Exchanges of one case with one seed.
+/// Measures one case with one seed.
 ///
 /// # Panics
 /// If a message is lost or takes more than ten seconds.
@@ -92,7 +91,7 @@ pub fn measure(case: &Case, seed: u64) -> Row {
         ..Faults::NONE
     };
     let mut pair = Pair::connect(&options);
-    // Each end has a buffer for what comes next before the other may send it.
+    // Each end posts a receive before the other may send.
     post_recv(&mut pair, 0, case.len);
     post_recv(&mut pair, 1, case.len);
     for _ in 0..WARM_UP {
@@ -117,7 +116,7 @@ fn timeouts(pair: &Pair) -> u32 {
     of(0).timeouts + of(1).timeouts
 }
 
-/// A request and its response. Returns the nanoseconds they took; the pause follows.
+/// Runs one exchange and returns its duration in nanoseconds; then pauses.
 fn exchange(pair: &mut Pair, case: &Case) -> u64 {
     let start = pair.world.now;
     send(pair, 0, case.len);
@@ -149,7 +148,7 @@ fn send(pair: &mut Pair, end: usize, len: u32) {
     pair.world.ends[end].engine.post_send(pair.qps[end], wr).expect("room");
 }
 
-/// Until the message has come to `end`, which posts a buffer for the next.
+/// Waits until `end` has received the message, then posts a receive for the next.
 fn receive(pair: &mut Pair, end: usize, len: u32) {
     let received = pair.world.run_until(10 * SECOND, |world| {
         let mut received = false;
@@ -165,7 +164,7 @@ fn receive(pair: &mut Pair, end: usize, len: u32) {
     post_recv(pair, end, len);
 }
 
-/// The table as it is committed.
+/// Renders the table as it is committed.
 #[must_use]
 pub fn render(rows: &[(Case, Row)]) -> String {
     let mut out = String::from(

@@ -1,10 +1,11 @@
-//! RFC 7306 where connections end in mid-flight: several at a time use the same words, of which
-//! the processors of their ends make use, too, and each that ended is followed by another one.
+//! RFC 7306 on connections that end with work in flight. Several connections at a time use the same
+//! 64-bit words, which are also accessed by the local CPU of each end. Each connection that ended
+//! is followed by another one.
 //!
-//! An atomic operation that completed was carried out once, in its turn among the Reads; one that
-//! did not may have been carried out, but not twice, nor behind one that was not, nor after the end
-//! that has the word was told that the connection is over. Messages arrive in the order in which
-//! they were posted, Immediate Data among the Sends, as far as they do.
+//! An atomic operation that completed was executed once, in order with the Reads. One that did not
+//! complete may have been executed, but not twice, not after one that was not executed, and not
+//! after the end with the word reported the end of the connection. Messages arrive in the order in
+//! which they were posted, Immediate Data among the Sends, up to the end of the connection.
 
 use std::collections::VecDeque;
 
@@ -27,23 +28,23 @@ mod requests;
 mod setup;
 mod shared_words;
 
-/// Port of the first connection; each has its own.
+/// Port of the first connection; each connection has its own.
 const PORT: u16 = 20_049;
 const PD: u32 = 9;
-/// Requests and buffers outstanding.
+/// Requests and receives outstanding.
 const DEPTH: usize = 8;
-/// Bytes of a Send, and of a receive buffer.
+/// Length of a Send, and of a receive buffer, in bytes.
 const MESSAGE_LEN: usize = 16;
-/// Bytes of what is read beside the words: more than a segment holds.
+/// Length of the region for block Reads in bytes: more than fits a segment.
 const READ_SOURCE_LEN: usize = 4000;
-/// Bytes of what is the same for all connections.
+/// Bytes shared by all connections.
 const COMMON_LEN: usize = ATOMIC_LEN * SHARED_COUNT + READ_SOURCE_LEN;
-/// Bytes of what a connection has for itself: see [`Area`].
+/// Bytes of a connection's own: see [`Area`].
 const OWN_LEN: usize = DEPTH * (READ_SOURCE_LEN + 2 * ATOMIC_LEN + MESSAGE_LEN);
-/// Connections that are replaced, at most, until one goes well.
+/// Maximum number of connections in one slot until one completes its work.
 const ATTEMPTS_MAX: usize = 60;
 
-/// What a connection has for itself.
+/// Memory of a single connection.
 #[derive(Clone, Copy)]
 enum Area {
     /// Sinks of Reads and atomic operations.
@@ -57,7 +58,7 @@ enum Area {
 fn addr_of(conn: usize, area: Area, number: u64) -> usize {
     let (before, len, count) = match area {
         Area::Sink => (0, READ_SOURCE_LEN, DEPTH),
-        // The sender does not know yet which of its latest Writes were noticed.
+        // The sender does not know which of its latest Writes have been noticed.
         Area::Target => (READ_SOURCE_LEN, ATOMIC_LEN, 2 * DEPTH),
         Area::Receive => (READ_SOURCE_LEN + 2 * ATOMIC_LEN, MESSAGE_LEN, DEPTH),
     };
@@ -65,7 +66,7 @@ fn addr_of(conn: usize, area: Area, number: u64) -> usize {
     COMMON_LEN + conn * OWN_LEN + DEPTH * before + slot * len
 }
 
-/// Bytes of arena that `conns` connections need.
+/// Arena length in bytes for `conns` connections.
 #[must_use]
 pub const fn arena_len(conns: usize) -> usize {
     COMMON_LEN + conns * OWN_LEN
@@ -75,16 +76,16 @@ fn read_source() -> Vec<u8> {
     (0..READ_SOURCE_LEN).map(|at| u8::try_from(at % 251).expect("an octet")).collect()
 }
 
-/// What is to be done.
+/// Purpose of a request.
 #[derive(Clone, Copy, Debug)]
 enum Task {
-    /// To a word; `None` is a Read.
+    /// Atomic operation on a word; `None` is a Read.
     AccessWord { word: usize, op: Option<AtomicOp> },
-    /// A Read of the first bytes of the library.
+    /// A Read of the first bytes of the block.
     ReadBlock { len: u32 },
-    /// To tell the peer something.
+    /// A message to the peer.
     Message,
-    /// What the peer has to refuse.
+    /// An atomic operation that the peer has to refuse.
     InvalidAtomic,
 }
 
@@ -94,7 +95,7 @@ struct Posted {
     task: Task,
 }
 
-/// Something that the peer is told.
+/// A message to the peer.
 #[derive(Clone, Copy)]
 struct Message {
     data: ImmediateData,
@@ -105,11 +106,11 @@ struct Message {
 /// One end of a connection.
 struct Side {
     qp: QpId,
-    /// The words and the library.
+    /// STag of the words and the block.
     common: u32,
-    /// Everything else.
+    /// STag of the connection's own memory.
     own: u32,
-    /// Its number as a user of each of the peer's words.
+    /// Its process number in the history of each of the peer's words.
     users: [usize; SHARED_COUNT],
     posted: VecDeque<Posted>,
     posted_count: u64,
@@ -119,22 +120,22 @@ struct Side {
     accepted: bool,
     is_up: bool,
     has_ended: bool,
-    /// An operation on a word, or a Read, did not complete: none does behind it.
+    /// An atomic operation or Read failed: no later one may complete.
     has_failed: bool,
     /// A request was refused.
     post_refused: bool,
 }
 
-/// What is to become of a connection.
+/// Planned end of a connection.
 #[derive(Clone, Copy, Debug)]
 enum EndPlan {
-    /// It is not up yet.
+    /// The connection is not up yet.
     NotUp,
-    /// Its end comes.
+    /// The connection will be ended at this time.
     EndAt(Instant),
-    /// Its end was made, and is to be known by then.
+    /// The connection was ended; at this time it is disconnected if an end does not know yet.
     EndBy(Instant),
-    /// It is to do all its work.
+    /// All requests are to complete.
     RunToCompletion,
 }
 
@@ -147,32 +148,33 @@ impl EndPlan {
     }
 }
 
-/// A connection, and those before it in its place.
+/// A slot for connections, of which a new one follows one that ended.
 struct ConnSlot {
     sides: [Side; 2],
-    /// Those that are still to end in mid-flight.
+    /// Connections that are still to end with work in flight.
     ends_left: usize,
     attempts: usize,
     end_plan: EndPlan,
     is_over: bool,
 }
 
-/// What a run did.
+/// Result of a run.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Report {
-    /// Operations on words that were asked for.
+    /// Operations on words that were invoked.
     pub asked: usize,
-    /// Of these, those that completed.
+    /// Those of them that completed.
     pub completed: usize,
-    /// Messages that arrived.
+    /// Messages received.
     pub received: u64,
 }
 
-/// Runs `conns` connections at a time, in each place `ends` that end in mid-flight and one that
-/// does not; each end of each has `per_side` requests. Faults of the wire last for `lasts_ns`.
+/// Runs `conns` connections at a time. In each slot, `ends` connections end with work in flight,
+/// then one completes. Each end of each connection has `per_side` requests. The link is faulty for
+/// `lasts_ns`.
 ///
 /// # Panics
-/// When an oracle objects.
+/// If an oracle finds an error.
 pub fn run(world: &mut World, conns: usize, ends: usize, per_side: u64, lasts_ns: u64) -> Report {
     let mut contests = SharedWords::new();
     let mut report = Report::default();
@@ -198,7 +200,7 @@ pub fn run(world: &mut World, conns: usize, ends: usize, per_side: u64, lasts_ns
         for (conn, seat) in seats.iter_mut().enumerate().filter(|(_, seat)| !seat.is_over) {
             seat.step(world, &mut contests, conn, per_side, &mut report);
         }
-        // What has passed wakes nobody.
+        // Times that have passed need no wakeup.
         let dates = seats.iter().filter_map(|seat| seat.end_plan.deadline()).chain([heals]);
         world.app_wakeups[0] = dates.filter(|&date| date > world.now).min();
         seats.iter().all(|seat| seat.is_over)
@@ -232,7 +234,7 @@ impl ConnSlot {
         Self { sides, ends_left: ends, attempts: 1, end_plan: EndPlan::NotUp, is_over: false }
     }
 
-    /// Posts, polls, and sees to its end and to the next one.
+    /// Posts and polls; ends the connection as planned and starts the next one.
     fn step(
         &mut self,
         world: &mut World,
@@ -284,7 +286,7 @@ impl ConnSlot {
         }
     }
 
-    /// Ends the connection in one of many ways.
+    /// Ends the connection in one of several ways.
     fn end_connection(&mut self, world: &mut World, end: usize, conn: usize) {
         let (now, qp) = (world.now, self.sides[end].qp);
         let engine = &mut world.ends[end].engine;
@@ -307,7 +309,7 @@ impl ConnSlot {
         }
     }
 
-    /// All requests of both ends have completed, and all messages arrived.
+    /// True if all requests of both ends have completed and all messages were received.
     fn is_complete(&self, per_side: u64) -> bool {
         (0..2).all(|end| {
             let (side, peer) = (&self.sides[end], &self.sides[1 - end]);
@@ -319,7 +321,7 @@ impl ConnSlot {
         })
     }
 
-    /// Forgets a connection that has ended at both ends.
+    /// Destroys a connection that has ended at both ends.
     fn destroy(&self, world: &mut World, report: &mut Report) {
         for (end, side) in self.sides.iter().enumerate() {
             report.received += side.received;

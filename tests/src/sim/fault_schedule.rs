@@ -1,42 +1,42 @@
-//! What happens for a while, and is over.
+//! Scheduled faults: each is active for a limited time.
 
 use ferrowarp_proto::time::{Instant, MICROSECOND, MILLISECOND};
 use rand::Rng;
 use rand::rngs::SmallRng;
 
-/// Something that goes on for a while.
+/// A temporary fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ScheduledFault {
-    /// The wire is cut: what is sent is lost.
+    /// The link is down: frames sent are lost.
     LinkDown,
-    /// The pool for data has nothing.
+    /// Allocation from the data pool fails.
     DataPoolEmpty {
-        /// Whose.
+        /// The end affected.
         end: usize,
     },
-    /// The pool for control segments has nothing.
+    /// Allocation from the control pool fails.
     ControlPoolEmpty {
-        /// Whose.
+        /// The end affected.
         end: usize,
     },
-    /// The port has no buffer to receive into: what arrives is lost.
+    /// The port has no receive buffers: arriving frames are lost.
     NoRxBuffers {
-        /// Whose.
+        /// The end affected.
         end: usize,
     },
-    /// The process does not run, and finds time to have jumped. Its port still receives.
+    /// The process is not scheduled; its clock jumps when it resumes. Its port still receives.
     EnginePaused {
-        /// Whose.
+        /// The end affected.
         end: usize,
     },
     /// The application neither posts nor polls.
     AppBusy {
-        /// Whose.
+        /// The end affected.
         end: usize,
     },
 }
 
-/// An incident from `from` until before `until`.
+/// A fault, active from `from` until just before `until`.
 #[derive(Clone, Copy, Debug)]
 struct Entry {
     fault: ScheduledFault,
@@ -44,14 +44,14 @@ struct Entry {
     until: Instant,
 }
 
-/// What happens when.
+/// Faults and the times at which they are active.
 #[derive(Clone, Debug, Default)]
 pub struct FaultSchedule {
     entries: Vec<Entry>,
 }
 
 impl FaultSchedule {
-    /// `count` incidents that begin within `span_ns`, at random.
+    /// Draws `count` faults that begin within `span_ns`.
     #[must_use]
     pub fn draw(rng: &mut SmallRng, count: usize, span_ns: u64) -> Self {
         let mut schedule = Self::default();
@@ -59,7 +59,7 @@ impl FaultSchedule {
             let end = rng.random_range(0..2);
             let from = Instant::from_nanos(rng.random_range(0..span_ns));
             let (what, len) = match rng.random_range(0..6) {
-                // Mostly short, now and then for seconds.
+                // Mostly short, sometimes for seconds.
                 0 if rng.random_bool(0.2) => (ScheduledFault::LinkDown, 3000 * MILLISECOND),
                 0 => (ScheduledFault::LinkDown, 30 * MILLISECOND),
                 1 => (ScheduledFault::DataPoolEmpty { end }, 20 * MILLISECOND),
@@ -73,17 +73,17 @@ impl FaultSchedule {
         schedule
     }
 
-    /// Adds an incident.
+    /// Adds a fault.
     pub fn add(&mut self, what: ScheduledFault, from: Instant, len_ns: u64) {
         self.entries.push(Entry { fault: what, from, until: from + len_ns });
     }
 
-    /// Nothing happens any more.
+    /// Removes all faults.
     pub fn clear(&mut self) {
         self.entries.clear();
     }
 
-    /// Whether it goes on at `now`.
+    /// True if the fault is active at `now`.
     #[must_use]
     pub fn is_active(&self, now: Instant, what: ScheduledFault) -> bool {
         self.entries
@@ -91,14 +91,14 @@ impl FaultSchedule {
             .any(|entry| entry.fault == what && entry.from <= now && now < entry.until)
     }
 
-    /// When what goes on at `now` is over.
+    /// End of the fault active at `now`, if there is one.
     #[must_use]
     pub fn active_until(&self, now: Instant, what: ScheduledFault) -> Option<Instant> {
         let on = |entry: &&Entry| entry.fault == what && entry.from <= now && now < entry.until;
         self.entries.iter().filter(on).map(|entry| entry.until).max()
     }
 
-    /// When something next begins or ends after `now`.
+    /// Next time after `now` at which any fault begins or ends.
     #[must_use]
     pub fn next_change(&self, now: Instant) -> Option<Instant> {
         let times = self.entries.iter().flat_map(|entry| [entry.from, entry.until]);

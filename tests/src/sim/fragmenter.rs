@@ -1,9 +1,9 @@
-//! A wire that cuts packets into fragments, as a router towards a narrower link would.
+//! A link that fragments IP packets, as a router before a link with a smaller MTU does.
 
 use ferrowarp_proto::wire::checksum;
 
-/// Cuts the IP packet in `frame` so that no fragment has more than `mtu` bytes; what is no long
-/// IP packet stays as it is. `id` names the packet.
+/// Fragments the IP packet in `frame` into fragments of at most `mtu` bytes. Other frames, and
+/// packets that fit, are returned unchanged. `id` is the Identification field.
 #[must_use]
 pub fn fragment(frame: Vec<u8>, mtu: usize, id: u32) -> Vec<Vec<u8>> {
     let l3 = if frame[12..14] == [0x81, 0] { 18 } else { 14 };

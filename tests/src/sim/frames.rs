@@ -1,4 +1,4 @@
-//! A port made of heap buffers. Frames and pools keep the rules that mbufs keep.
+//! A port with frames and pools on the heap, under the same rules as mbufs and mempools.
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
@@ -10,7 +10,7 @@ use ferrowarp_proto::device::{
 };
 use ferrowarp_proto::wire::checksum;
 
-/// A received frame: a head of a chosen length, and the rest in another run.
+/// A received frame: the first `head_len` bytes are contiguous, the rest is only copied out.
 pub struct HeapRx {
     bytes: Vec<u8>,
     head_len: usize,
@@ -34,10 +34,10 @@ impl RxFrame for HeapRx {
     }
 }
 
-/// Buffers of one pool that are out.
+/// Number of buffers of one pool in use.
 type InUse = Rc<Cell<usize>>;
 
-/// A buffer that counts itself as lent while it lives.
+/// A buffer; counted as in use until it is dropped.
 struct Buffer {
     bytes: Vec<u8>,
     in_use: InUse,
@@ -49,7 +49,7 @@ impl Drop for Buffer {
     }
 }
 
-/// A sent frame, kept.
+/// A frame retained for retransmission.
 #[derive(Clone)]
 pub struct HeapRetained(Rc<Buffer>);
 
@@ -89,7 +89,7 @@ impl TxFrame for HeapTx {
     }
 }
 
-/// How many buffers each pool has.
+/// Number of buffers in each pool.
 #[derive(Clone, Copy, Debug)]
 pub struct PoolSizes {
     /// For new segments; retransmissions may use `reserve` more.
@@ -100,7 +100,7 @@ pub struct PoolSizes {
     pub control: usize,
 }
 
-/// Frames on their way from or to a port.
+/// Frames received by a port, or sent by it.
 pub type FrameQueue = Rc<RefCell<VecDeque<Vec<u8>>>>;
 
 /// A port of the simulation.
@@ -109,18 +109,18 @@ pub struct HeapDevice {
     sizes: PoolSizes,
     data_in_use: InUse,
     control_in_use: InUse,
-    /// Data and control pools that give nothing at present.
+    /// The data pool and the control pool are exhausted at present.
     exhausted: Cell<[bool; 2]>,
-    /// Received frames are split into a head of this length and the rest.
+    /// Length of the contiguous head of received frames.
     head_len: usize,
-    /// From the wire.
+    /// Frames from the link.
     pub inbound: FrameQueue,
-    /// To the wire.
+    /// Frames to the link.
     pub outbound: FrameQueue,
 }
 
 impl HeapDevice {
-    /// A port with checksums in software, so that corruption is found.
+    /// A port with software checksums, so that corruption is detected.
     #[must_use]
     pub fn new(mac: [u8; 6], mtu: u16, sizes: PoolSizes, head_len: usize) -> Self {
         Self {
@@ -140,35 +140,36 @@ impl HeapDevice {
         }
     }
 
-    /// Packets of more bytes are not sent, whatever is received.
+    /// Limits the packets sent to `bytes`; the limit for received packets is unchanged.
     pub fn set_send_mtu(&mut self, bytes: u16) {
         self.capabilities.send_mtu = self.capabilities.mtu.min(bytes);
     }
 
-    /// Checksums are neither made nor checked.
+    /// Disables checksums: neither computed nor verified.
     pub const fn skip_checksums(&mut self) {
         self.capabilities.checksum = ChecksumMode::NotNeeded;
     }
 
-    /// The port makes checksums where it is asked to, and nowhere else.
+    /// Enables TX checksum offload: the port computes checksums only on request.
     pub const fn offload_checksums(&mut self) {
         self.capabilities.checksum = ChecksumMode::Offload;
     }
 
-    /// Whether data and control pools give nothing: somebody else has all their buffers.
+    /// Makes allocation from the data pool and the control pool fail, as if all buffers were in
+    /// use.
     pub fn set_exhausted(&self, pools: [bool; 2]) {
         self.exhausted.set(pools);
     }
 
-    /// Buffers that are out, over all pools.
+    /// Buffers in use, over all pools.
     #[must_use]
     pub fn frames_in_use(&self) -> usize {
         self.data_in_use.get() + self.control_in_use.get()
     }
 }
 
-/// What a card does: the sum over the IPv4 header, and over the segment, in whose field the sum of
-/// the pseudo-header lies.
+/// Computes checksums as a NIC does: that of the IPv4 header, and that of the segment, whose
+/// checksum field holds the sum of the pseudo-header.
 fn fill_in_checksums(frame: &mut [u8], (l2, l3, l4): (usize, usize, usize)) {
     let is_v4 = frame[l2] >> 4 == 4;
     assert_eq!(l3, if is_v4 { usize::from(frame[l2] & 15) * 4 } else { 40 });
@@ -238,7 +239,8 @@ impl Device for HeapDevice {
     }
 
     fn transmit(&mut self, frame: HeapTx) {
-        // Ethernet's header, and a tag. What is below the least MTU headers alone may exceed.
+        // Ethernet header and VLAN tag. A `send_mtu` below `MTU_MIN` may be exceeded by headers
+        // alone.
         let frame_max = usize::from(self.capabilities.send_mtu.max(MTU_MIN)) + 18;
         assert!(frame.buffer.bytes.len() <= frame_max, "a port is given what it sends");
         let mut bytes = frame.buffer.bytes.clone();

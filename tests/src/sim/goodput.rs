@@ -1,5 +1,5 @@
-//! How much gets through: bulk transfer from one end to the other over 1 Gb/s in virtual time, and
-//! how soon a lost tail is repaired.
+//! Goodput of bulk transfer over a link of 1 Gb/s in virtual time, and recovery time of tail
+//! losses.
 
 use std::fmt::Write as _;
 
@@ -17,38 +17,39 @@ use super::world::{EndOptions, World, WorldOptions};
 
 const PORT: u16 = 18515;
 const PD: u32 = 7;
-/// Bytes per second of the wire.
+/// Link rate in bytes per second.
 const RATE: u64 = 125_000_000;
-/// Bytes of a Write.
+/// Length of a Write in bytes.
 const WRITE_LEN: u32 = 256 * 1024;
 /// Writes outstanding.
 const DEPTH: usize = 64;
 
-/// What a row of the table is about.
+/// Test case.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Case {
     /// Congestion control.
     pub algorithm: Algorithm,
-    /// The share of frames lost, in percent.
+    /// Frame loss in percent.
     pub loss: f64,
-    /// Round-trip time without queues.
+    /// Round-trip time without queueing.
     pub rtt_us: u64,
 }
 
-/// What came out.
+/// Result of a test case.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Row {
-    /// Bytes of messages, in parts of what the wire could carry.
+    /// TCP payload delivered in order, as a share of the link rate.
     pub goodput: f64,
-    /// Bytes sent again, in parts of all payload sent.
+    /// Segments retransmitted, as a share of all segments sent.
     pub retransmitted: f64,
-    /// Bytes sent again for no reason: the receiver had them. In parts of all payload sent.
+    /// Segments retransmitted spuriously: without new data for the receiver. As a share of all
+    /// segments sent.
     pub spurious: f64,
     /// Retransmission timeouts per second.
     pub timeouts: f64,
 }
 
-/// The table's cases.
+/// The test cases.
 #[must_use]
 pub fn cases() -> Vec<Case> {
     let mut cases = Vec::new();
@@ -62,7 +63,7 @@ pub fn cases() -> Vec<Case> {
     cases
 }
 
-/// A connected pair of ends.
+/// Two connected ends.
 pub(super) struct Pair {
     pub(super) world: World,
     pub(super) qps: [QpId; 2],
@@ -83,7 +84,7 @@ impl Pair {
         let qps = [0, 1].map(|end: usize| world.ends[end].engine.create_qp(init).expect("room"));
         world.ends[1].engine.listen(PORT, 1).expect("the port is free");
         let (now, remote) = (world.now, world.socket(1, PORT));
-        // The bytes are the subject of others; without CRCs the table takes less time.
+        // Data are checked elsewhere; without CRCs the table takes less time.
         let param = ConnParam { crc: false, ..ConnParam::default() };
         world.ends[0].engine.connect(now, qps[0], remote, &param).expect("idle");
         let mut up = [false; 2];
@@ -123,13 +124,13 @@ impl Pair {
         }
     }
 
-    /// Payload received in order at end 1, FPDU headers included.
+    /// TCP payload received in order at end 1, FPDU headers included.
     fn received(&self) -> u64 {
         self.world.ends[1].engine.tcp_stats(self.qps[1]).expect("connected").bytes_in
     }
 }
 
-/// Bulk transfer of one case with one seed.
+/// Measures bulk transfer of one case with one seed.
 ///
 /// # Panics
 /// If a request fails.
@@ -153,13 +154,13 @@ pub fn measure(case: &Case, seed: u64) -> Row {
         loss: case.loss / 100.0,
         delay_ns: case.rtt_us * MICROSECOND / 2,
         rate: Some(RATE),
-        // A switch's share of buffer on short paths, what the path holds on long ones.
+        // Short paths: the buffer of a switch port. Long paths: the bandwidth-delay product.
         queue: Some(bdp.max(128 * 1024)),
         mark: is_dctcp.then_some((bdp / 4).max(30_000)),
         ..Faults::NONE
     };
     let mut pair = Pair::connect(&options);
-    // Start-up is left out: a few hundred round trips, as far as time allows.
+    // The warm-up is left out: up to some hundred round trips, as far as time allows.
     let (warm, span) = match case.rtt_us {
         0..1000 => (50 * MILLISECOND, 100 * MILLISECOND),
         1000..10_000 => (100 * MILLISECOND, 200 * MILLISECOND),
@@ -195,7 +196,7 @@ fn run(pair: &mut Pair, span_ns: u64) {
     }
 }
 
-/// The median over `seeds` of each number by itself.
+/// Returns the median over `seeds` of each number by itself.
 #[must_use]
 pub fn median(case: &Case, seeds: u64) -> Row {
     let rows: Vec<Row> = (0..seeds).map(|seed| measure(case, 1 + seed)).collect();
@@ -212,23 +213,23 @@ pub fn median(case: &Case, seeds: u64) -> Row {
     }
 }
 
-/// How lost tails were repaired.
+/// Result of the tail-loss measurement.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct TailLoss {
-    /// Microseconds from the loss until the last byte has arrived: median and 99th percentile.
+    /// Microseconds from the loss until all data have arrived: median and 99th percentile.
     pub p50_us: f64,
     /// See `p50_us`.
     pub p99_us: f64,
-    /// Probes that repaired a loss.
+    /// Tail loss probes that repaired a loss.
     pub by_probe: u64,
-    /// Timeouts.
+    /// Retransmission timeouts.
     pub by_timeout: u64,
 }
 
-/// Of so many bursts one loses its tail.
+/// One burst of this many loses its tail.
 const LOSS_EVERY: u64 = 5;
 
-/// Bursts of several lengths over a path of `rtt_us`, the last record of every fifth one lost.
+/// Sends bursts of several lengths over a path of `rtt_us`; every fifth one loses its last segment.
 ///
 /// # Panics
 /// If a burst does not arrive.
@@ -237,7 +238,7 @@ pub fn measure_tail_loss(rtt_us: u64, bursts: u64) -> TailLoss {
     let mut options = WorldOptions { arena_len: 1 << 20, ..WorldOptions::new(rtt_us) };
     options.faults = Faults { delay_ns: rtt_us * MICROSECOND / 2, ..Faults::NONE };
     let mut pair = Pair::connect(&options);
-    // The peer's delay of ACKs is known after a while.
+    // Warm-up, until the peer's ACK delay has been measured.
     for _ in 0..50 {
         pair.write(10_000, true);
         run_until_delivered(&mut pair);
@@ -252,11 +253,11 @@ pub fn measure_tail_loss(rtt_us: u64, bursts: u64) -> TailLoss {
             pair.world.drop_next_tail();
         }
         let arrived = run_until_delivered(&mut pair);
-        // Where the window is small, a burst takes round trips: the tail's departure counts.
+        // With a small window a burst takes several round trips: time counts from the loss.
         if let Some(lost_at) = pair.world.tail_dropped_at.take().filter(|_| is_lost) {
             times.push(arrived.since(lost_at) as f64 / 1000.0);
         }
-        // Not in step with anything.
+        // Varied, to avoid synchronization with timers.
         let pause = pair.world.now + (1 + burst * 7 % 13) * MILLISECOND;
         while pair.world.now < pause {
             if !pair.world.step() {
@@ -275,7 +276,8 @@ pub fn measure_tail_loss(rtt_us: u64, bursts: u64) -> TailLoss {
     }
 }
 
-/// Until all has arrived; returns when. (A Write completes once TCP has accepted its bytes.)
+/// Runs until all data are delivered; returns the time. (A Write completes once TCP has accepted
+/// its bytes.)
 fn run_until_delivered(pair: &mut Pair) -> Instant {
     let limit = pair.world.now + 10 * SECOND;
     loop {
@@ -290,7 +292,7 @@ fn run_until_delivered(pair: &mut Pair) -> Instant {
     }
 }
 
-/// The table as it is committed.
+/// Renders the table as it is committed.
 #[must_use]
 pub fn render(rows: &[(Case, Row)], tails: &[(u64, TailLoss)]) -> String {
     let mut out =

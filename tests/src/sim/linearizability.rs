@@ -1,66 +1,66 @@
-//! The oracle of words that many use at once: is there an order in which everything that was done
-//! to a word makes sense?
+//! Linearizability checker for words shared by several processes: is there an order of all
+//! operations on a word that explains the values fetched?
 //!
-//! Each user's operations happen in the order in which they were asked for, each once. Those that
-//! completed fetched what the word was just then; those of connections that ended before may have
-//! happened or not, but not behind one that did not, nor after the end. What they make of the word
-//! in the end is what it is.
+//! A process is one user of the word. Its operations take effect in the order of their invocation,
+//! each once. An operation that completed fetched the value at that point. An operation of a
+//! connection that ended before its completion may have taken effect or not, but not after one that
+//! did not, nor after the end. The last value is the final value of the word.
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashSet};
 
 use ferrowarp_proto::ddp::atomic::{AtomicOp, apply};
 
-/// Beginnings that are tried: far more than any honest history needs.
+/// Limit on search states, far above the need of any linearizable history.
 const STATES_MAX: usize = 200_000;
 
-/// One operation, and what it fetched if it completed.
+/// An operation, and the value fetched if it completed.
 #[derive(Clone, Copy, Debug)]
 struct Op {
-    /// `None`: the word was read.
+    /// `None`: a Read.
     op: Option<AtomicOp>,
     fetched: Option<u64>,
-    /// It happened when the observer had done so much, and no more than so much.
+    /// Range of the observer's operation count in which it took effect.
     from: usize,
     until: usize,
 }
 
 impl Op {
-    /// The word behind it, if it was `word` before and that is what was fetched.
+    /// Returns the word after the operation on `word`; `None` if another value was fetched.
     fn apply_to(&self, word: u64) -> Option<u64> {
         let fits = self.fetched.is_none_or(|fetched| fetched == word);
         fits.then(|| self.op.map_or(word, |op| apply(op, word)))
     }
 }
 
-/// What one user asked for, in order; the first `completed` were.
+/// The operations of one process in order of invocation; the first `completed` have completed.
 #[derive(Clone, Debug, Default)]
 struct Process {
     ops: Vec<Op>,
     completed: usize,
-    /// How much the observer had done when it ended.
+    /// Operation count of the observer when the process ended.
     closed: Option<usize>,
 }
 
-/// One word from 0 on.
+/// History of one word, which starts as 0.
 #[derive(Clone, Debug, Default)]
 pub(super) struct History {
     processes: Vec<Process>,
-    /// What the first user does happens at once: it tells the time.
+    /// The first process is an observer: its operations take effect at once and define the time.
     is_observed: bool,
 }
 
-/// A place in the search: how far each line is, and the word.
+/// Search state: number of operations done by each process, and the word.
 type State = (Vec<u16>, u64);
 
 impl History {
-    /// Somebody else uses the word, from now on; returns the number of the line.
+    /// Adds a process; returns its number.
     pub(super) fn add_process(&mut self) -> usize {
         self.processes.push(Process::default());
         self.processes.len() - 1
     }
 
-    /// The next user is the first, and one whose operations happen at once.
+    /// Makes the first process, which is yet to be added, the observer.
     pub(super) const fn set_observer(&mut self) {
         self.is_observed = true;
     }
@@ -69,7 +69,7 @@ impl History {
         self.processes.first().filter(|_| self.is_observed).map_or(0, |line| line.completed)
     }
 
-    /// An operation, or a Read, was asked for.
+    /// Records the invocation of an operation, or of a Read (`None`).
     pub(super) fn invoke(&mut self, line: usize, op: Option<AtomicOp>) {
         let from = self.clock();
         let line = &mut self.processes[line];
@@ -77,7 +77,7 @@ impl History {
         line.ops.push(Op { op, fetched: None, from, until });
     }
 
-    /// Nothing that a user asked for happens from now on.
+    /// Ends a process: none of its operations takes effect from now on.
     pub(super) fn close(&mut self, line: usize) {
         let clock = self.clock();
         let line = &mut self.processes[line];
@@ -87,10 +87,10 @@ impl History {
         }
     }
 
-    /// The oldest one that had not completed has.
+    /// Records the completion of a process's oldest outstanding operation.
     ///
     /// # Panics
-    /// If there is none.
+    /// If there is none outstanding.
     pub(super) fn respond(&mut self, line: usize, fetched: u64) {
         let clock = self.clock();
         let line = &mut self.processes[line];
@@ -100,13 +100,13 @@ impl History {
         line.completed += 1;
     }
 
-    /// How many were asked for, and how many of them completed.
+    /// Numbers of operations invoked, and of those completed.
     pub(super) fn len(&self) -> (usize, usize) {
         let asked = self.processes.iter().map(|line| line.ops.len()).sum();
         (asked, self.processes.iter().map(|line| line.completed).sum())
     }
 
-    /// Checks that there is such an order, with `last` at its end.
+    /// Checks that there is a linearization with the final value `last`.
     ///
     /// # Panics
     /// If there is none.
@@ -116,10 +116,11 @@ impl History {
         }
     }
 
-    /// Looks for an order. Says how far the longest beginning of one came.
+    /// Searches a linearization; on failure describes how far the best prefix came.
     ///
-    /// Most that happened completed, and what it fetched leaves no choice. Where nothing of it
-    /// fits, something happened that did not complete: the fewest such operations are tried first.
+    /// Most executed operations completed, and the values fetched leave no choice. Where none of
+    /// them fits, an operation that did not complete took effect: the search first tries the fewest
+    /// such.
     fn find_linearization(&self, last: u64) -> Result<(), String> {
         let mut open = BinaryHeap::from([self.priority((vec![0; self.processes.len()], 0))]);
         let mut seen = HashSet::new();
@@ -142,7 +143,7 @@ impl History {
                 Some((deed.fetched.is_some(), (at, after)))
             };
             let next: Vec<_> = (0..self.processes.len()).filter_map(next).collect();
-            // No word comes twice: what found this one so is behind nothing that changes it.
+            // Values are unique: an operation that fetched this value precedes any that changes it.
             let is_known = next.iter().any(|(is_known, _)| *is_known);
             for (is_one_known, state) in next {
                 let fits = is_one_known || !is_known || state.1 == word;
@@ -155,7 +156,7 @@ impl History {
         Err(best.1)
     }
 
-    /// How promising a state is: more that completed is done, and less of the rest.
+    /// Priority of a state: more completed operations first, then fewer of the others.
     fn priority(&self, state: State) -> (usize, Reverse<usize>, State) {
         let state = self.skip_reads(state);
         let completed = |(line, at): (&Process, &u16)| usize::from(*at).min(line.completed);
@@ -164,7 +165,7 @@ impl History {
         (known, Reverse(all - known), state)
     }
 
-    /// What a line does next, if its time has come and is not over.
+    /// Returns the next operation of a process, if the present time is in its range.
     fn next_op(&self, at: &[u16], line: usize) -> Option<&Op> {
         let deed = self.processes[line].ops.get(usize::from(at[line]))?;
         let clock = usize::from(at[0]);
@@ -172,8 +173,8 @@ impl History {
         (is_free || (deed.from..=deed.until).contains(&clock)).then_some(deed)
     }
 
-    /// Passes what leaves the word as it is, and can have happened here as well as later. Time goes
-    /// on last.
+    /// Advances past operations that leave the word unchanged and can take effect here as well as
+    /// later. The observer advances last, and time with it.
     fn skip_reads(&self, (mut at, word): State) -> State {
         let passes = |at: &[u16], line: usize| {
             self.next_op(at, line).is_some_and(|deed| {
@@ -201,7 +202,7 @@ mod tests {
         Some(AtomicOp::fetch_add(by))
     }
 
-    /// A history of lines of operations and what they fetched.
+    /// Builds a history from the operations of each process and the values they fetched.
     fn history(lines: &[&[(Option<AtomicOp>, Option<u64>)]]) -> History {
         let mut history = History::default();
         for deeds in lines {
@@ -224,7 +225,7 @@ mod tests {
         ];
         assert_eq!(history(&lines).find_linearization(11), Ok(()));
         assert!(history(&lines).find_linearization(12).is_err());
-        // The Read of the second line came before its swap.
+        // The Read of the second process returned the value before its own swap.
         let lines: [&[_]; 2] = [&[(add(1), Some(0))], &[(swap(7), Some(1)), (None, Some(1))]];
         assert!(history(&lines).find_linearization(7).is_err());
     }
@@ -246,11 +247,11 @@ mod tests {
         for (last, fits) in [(0, true), (1, true), (2, false), (3, true), (4, false)] {
             assert_eq!(history(&[open]).find_linearization(last).is_ok(), fits, "{last}");
         }
-        // Another one saw the word between the two.
+        // Another process saw the word between the two.
         let lines = [open, &[(None, Some(1)), (add(10), Some(1)), (None, Some(13))]];
         assert_eq!(history(&lines).find_linearization(13), Ok(()));
         assert!(history(&lines).find_linearization(11).is_err());
-        // A comparison that did not complete may have swapped, or come too late for it.
+        // The compare-and-swap may have swapped or not; or its comparison came too late.
         let open: &[_] = &[(Some(AtomicOp::cmp_swap(0, 5)), None), (add(1), None)];
         for (last, fits) in [(0, true), (1, false), (5, true), (6, true), (7, false)] {
             assert_eq!(history(&[open]).find_linearization(last).is_ok(), fits, "{last}");
@@ -278,7 +279,7 @@ mod tests {
         see(&mut history, 3);
         assert_eq!(history.find_linearization(3), Ok(()));
         assert!(history.find_linearization(7).is_err(), "that came after the end");
-        // Nor was it there before it was asked for.
+        // An operation cannot take effect before its invocation.
         let mut history = History::default();
         history.set_observer();
         assert_eq!((history.add_process(), history.add_process()), (eye, user));

@@ -1,21 +1,26 @@
-//! Two engines on a bad wire in virtual time, all of it decided by one seed.
+//! Deterministic simulation: two engines on a lossy link in virtual time, reproducible from one
+//! seed.
 //!
-//! - [`end_checks`]: what has to be at the end.
-//! - [`exchange`]: requests and responses over a wire that loses, measured.
-//! - [`extensions`]: atomic operations and Immediate Data on connections that end in mid-flight.
-//! - [`frames`]: heap frames and pools that run dry.
-//! - [`link`]: the wire and its faults, a package of its own.
-//! - [`fault_schedule`]: what happens for a while: a cut, a drained pool, an end that stands still.
-//! - [`goodput`]: bulk transfers and lost tails, measured.
-//! - [`segment_mutator`]: segments forged on their way.
-//! - [`pairs`]: connected queue pairs for tests that tell a story.
-//! - [`chaos`]: work on connections that may end at any time.
-//! - [`world`]: both ends, the clock, and how time moves on.
-//! - [`wire_invariants`]: looks at every segment on the wire, and objects.
-//! - [`seeds`]: many seeds over all cores; a failing one is named and captured.
-//! - `words`: atomic operations and their oracle; `linearizability`: its part for words that many
-//!   use.
-//! - [`workload`]: random work on random connections, and the oracles that watch it.
+//! - `atomic_oracle`: atomic operations on shared words, and the oracle that checks their results;
+//!   `linearizability`: the check for words that several connections use.
+//! - [`chaos`]: random work on connections that may end at any time.
+//! - [`end_checks`]: checks at the end of a run.
+//! - [`exchange`]: request/response traffic over a lossy link, measured.
+//! - [`extensions`]: atomic operations and Immediate Data on connections that end with work in
+//!   flight.
+//! - [`fault_schedule`]: temporary faults: link down, empty pools, a paused engine.
+//! - [`fragmenter`]: IP fragmentation on the link.
+//! - [`frames`]: heap frames and pools that run empty.
+//! - [`goodput`]: bulk transfers and tail losses, measured.
+//! - [`link`]: the link emulator and its faults, a package of its own.
+//! - `mw_workload`: Remote Invalidate of memory windows.
+//! - [`pairs`]: connected queue pairs for scripted tests.
+//! - [`router`]: a link with a smaller, changing MTU, and its ICMP errors.
+//! - [`seeds`]: runs many seeds on all cores; reports and captures a failing one.
+//! - [`segment_mutator`]: segments modified in flight.
+//! - [`wire_invariants`]: asserts the rules that hold for every segment on the wire.
+//! - [`workload`]: random work on random connections, and its oracles.
+//! - [`world`]: both ends, the clock, and the event loop.
 
 mod atomic_oracle;
 pub mod chaos;

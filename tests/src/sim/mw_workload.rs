@@ -1,6 +1,6 @@
-//! Memory windows in the random workload: each end shows its targets to the peer through one,
-//! which is bound, used, and taken back by either side again and again. The oracle: an STag is dead
-//! from the moment that its invalidation completes, and good until then.
+//! Memory windows in the random workload. Each end exposes its targets to the peer through one
+//! window, which is bound, used, and invalidated by either side again and again. The oracle: an
+//! STag is valid until its invalidation completes, and invalid from then on.
 
 use ferrowarp_proto::ddp::memory::{Access, Memory, MemoryFault};
 use ferrowarp_proto::ddp::regions::{AccessScope, Bind};
@@ -9,23 +9,23 @@ use ferrowarp_proto::verbs::wr::Operation;
 
 use super::world::End;
 
-/// Where the life of a window stands.
+/// State of a memory window.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
     Unbound,
-    /// The request to bind it is on its way.
+    /// The bind request is posted.
     Binding,
-    /// The peer may use it.
+    /// Bound: the peer may use it.
     Bound,
-    /// The peer has posted a Send that invalidates it.
+    /// The peer has posted a Send with Invalidate for it.
     PeerInvalidating,
-    /// The peer uses it no more, and all it wrote has arrived: the owner may invalidate it.
+    /// The peer no longer uses it, and all its Writes have arrived: the owner may invalidate it.
     Idle,
-    /// The request to invalidate it is on its way.
+    /// The Invalidate request is posted.
     Invalidating,
 }
 
-/// A window of one end of one connection over a part of its memory, counted from 0.
+/// A memory window of one end of one connection: zero-based, over a range of its memory.
 pub(super) struct MemoryWindow {
     reach: AccessScope,
     region: u32,
@@ -33,7 +33,7 @@ pub(super) struct MemoryWindow {
     len: u64,
     stag: u32,
     state: State,
-    /// The peer's latest Write through it.
+    /// Number of the peer's latest Write through it.
     last_write: Option<usize>,
 }
 
@@ -45,7 +45,7 @@ impl MemoryWindow {
         Self { reach, region, addr, len, stag, state: State::Unbound, last_write: None }
     }
 
-    /// What the owner is to post, if anything.
+    /// Returns the request that the owner has to post next, if any.
     pub(super) fn next_request(&mut self) -> Option<Operation> {
         match self.state {
             State::Unbound => {
@@ -69,7 +69,7 @@ impl MemoryWindow {
         }
     }
 
-    /// The owner's request is done.
+    /// Handles completion of the owner's request.
     pub(super) fn on_completion(&mut self, end: &End) {
         let (was, now) = match self.state {
             State::Binding => (None, State::Bound),
@@ -80,8 +80,8 @@ impl MemoryWindow {
         self.state = now;
     }
 
-    /// Lets a request of the peer use the window, if it may: a Write, at an offset of it, goes
-    /// through it, a Send takes it back.
+    /// Lets a request of the peer use the window, if it is bound: a Write goes through it, to
+    /// `offset` in it; a Send invalidates it.
     pub(super) fn use_for(&mut self, operation: &mut Operation, number: usize, offset: usize) {
         if self.state != State::Bound {
             return;
@@ -100,7 +100,7 @@ impl MemoryWindow {
         }
     }
 
-    /// The owner received the peer's message `number`.
+    /// Handles the peer's message `number`, received by the owner.
     pub(super) fn on_receive(
         &mut self,
         end: &End,

@@ -1,4 +1,4 @@
-//! Queue pairs of both ends, connected, for tests that tell a story of a few requests.
+//! Connected queue pairs of both ends, for scripted tests with a few requests.
 
 use ferrowarp_proto::ddp::memory::Access;
 use ferrowarp_proto::time::SECOND;
@@ -13,8 +13,8 @@ use super::world::World;
 pub const PD: u32 = 3;
 const PORT: u16 = 7174;
 
-/// Makes queue pairs of end 0 and of end 1 and connects them; the completions of pair `number` go
-/// to the completion queue of that number. Those of end 1 take buffers from `srq`, if given.
+/// Creates queue pairs at end 0 and end 1 and connects them. Pair `number` uses the completion
+/// queue of that number. The queue pair of end 1 receives from `srq`, if given.
 ///
 /// # Panics
 /// If they cannot be connected.
@@ -26,7 +26,7 @@ pub fn connect(world: &mut World, number: u32, srq: Option<SrqId>) -> [QpId; 2] 
     if let Some(srq) = srq {
         world.ends[1].engine.attach_srq(qps[1], srq).expect("it is idle");
     }
-    // There already after the first time.
+    // Fails if the port is bound from an earlier call.
     let _ = world.ends[1].engine.listen(PORT, 8);
     let (now, remote) = (world.now, world.socket(1, PORT));
     world.ends[0].engine.connect(now, qps[0], remote, &params[0]).expect("idle");
@@ -38,7 +38,7 @@ pub fn connect(world: &mut World, number: u32, srq: Option<SrqId>) -> [QpId; 2] 
     for end in 0..2 {
         assert!(matches!(event(world, end), Event::Established { .. }));
     }
-    // Until the initiator's first FPDU the responder may not send.
+    // The responder must not send before the initiator's first FPDU.
     let hello =
         signaled_wr(u64::MAX, Operation::Write { payload: Payload::empty(), rkey: 0, remote: 0 });
     post(world, 0, qps[0], hello);
@@ -47,7 +47,7 @@ pub fn connect(world: &mut World, number: u32, srq: Option<SrqId>) -> [QpId; 2] 
     qps
 }
 
-/// The next event of an end, within 30 seconds.
+/// Returns the next event of an end, within 30 seconds.
 ///
 /// # Panics
 /// If there is none.
@@ -60,11 +60,11 @@ pub fn event(world: &mut World, end: usize) -> Event {
     event.expect("an event within 30 s")
 }
 
-/// How the next connection of an end to end ended: layer, type and code of the Terminate it sent
-/// or received, or `None` if there was none.
+/// Waits for the next `Disconnected` event of an end. Returns the queue pair, and layer, type and
+/// code of the Terminate sent or received, if there was one.
 ///
 /// # Panics
-/// If something else happens.
+/// If there is another event.
 pub fn disconnect_cause(world: &mut World, end: usize) -> (QpId, Option<(u8, u8, u8)>) {
     let Event::Disconnected { qp, reason } = event(world, end) else {
         panic!("something else happened");
@@ -77,10 +77,10 @@ pub fn disconnect_cause(world: &mut World, end: usize) -> (QpId, Option<(u8, u8,
     }
 }
 
-/// Waits for completions of a queue.
+/// Waits for `count` completions of a queue.
 ///
 /// # Panics
-/// If there are not so many within 30 seconds.
+/// If there are fewer within 30 seconds.
 pub fn completions(world: &mut World, end: usize, cq: CqId, count: usize) -> Vec<Wc> {
     let mut found = Vec::new();
     world.run_until(30 * SECOND, |world| {
@@ -95,7 +95,7 @@ pub fn completions(world: &mut World, end: usize, cq: CqId, count: usize) -> Vec
     found
 }
 
-/// Lets time pass until nothing is under way any more.
+/// Runs for one second of virtual time, so that everything in flight arrives.
 pub fn settle(world: &mut World) {
     world.run_until(SECOND, |_| false);
 }
@@ -128,13 +128,13 @@ pub fn write(wr_id: u64, bytes: &[u8], rkey: u32, remote: u64) -> SendWr {
     signaled_wr(wr_id, Operation::Write { payload, rkey, remote })
 }
 
-/// A receive buffer of one piece.
+/// A receive request with one SGE.
 #[must_use]
 pub fn receive(wr_id: u64, lkey: u32, addr: u64, len: u32) -> RecvWr {
     RecvWr { wr_id, sg_list: [Sge { addr, len, lkey }].into_iter().collect() }
 }
 
-/// Registers bytes of the arena of an end for all queue pairs.
+/// Registers a range of the arena of an end for all queue pairs; returns the STag.
 #[must_use]
 pub fn register(world: &World, end: usize, start: u64, len: u64) -> u32 {
     world.ends[end].arena.register(start, len, Access::ALL, PD)

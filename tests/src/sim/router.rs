@@ -1,36 +1,36 @@
-//! A narrow place on the wire whose width changes, and what its router says of packets too long.
+//! A link with a smaller MTU that changes over time, and the ICMP errors of its router.
 
 use ferrowarp_proto::time::Instant;
 use ferrowarp_proto::wire::checksum;
 use ferrowarp_proto::wire::ethernet::{ETHERNET_LEN, ETHERTYPE_VLAN, VLAN_ETHERNET_LEN};
 use ferrowarp_proto::wire::ip::{IPV4_LEN, IPV6_LEN, PROTOCOL_ICMP, PROTOCOL_ICMPV6};
 
-/// Shortest packet that every link of IPv6 carries: how much is quoted over IPv6.
+/// Bytes of the packet quoted over IPv6: as many as fit the minimum IPv6 MTU (1,280 bytes).
 const QUOTED_MAX: usize = 1280 - IPV6_LEN - 8;
-/// A byte of a sequence number lies so far behind the start of the TCP header.
+/// Offset of a byte of the sequence number in the TCP header.
 const SEQ_AT: usize = 5;
 
-/// What comes back for a packet too long.
+/// ICMP behaviour for packets above the MTU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum IcmpReply {
-    /// Nothing: a black hole.
+    /// No error: a black hole.
     Silent,
-    /// An ICMP error with the size that passes.
+    /// An ICMP error with the next-hop MTU.
     WithMtu,
-    /// Over IPv4, an ICMP error of a router older than RFC 1191.
+    /// Over IPv4, an ICMP error without the MTU, as from a router older than RFC 1191.
     WithoutMtu,
 }
 
-/// The narrow place.
+/// The router.
 #[derive(Clone, Copy, Debug)]
 pub struct Router {
-    /// Bytes of IP packet that pass, by turns.
+    /// Its MTU in each of four phases, which repeat.
     pub mtus: [usize; 4],
-    /// Length of a turn in nanoseconds.
+    /// Length of a phase in nanoseconds.
     pub phase_ns: u64,
-    /// What it says of the others.
+    /// ICMP behaviour for packets above the MTU.
     pub icmp_reply: IcmpReply,
-    /// With every answer comes a forged one, which names a segment that is not under way.
+    /// Each ICMP error is preceded by a forged one, which quotes a sequence number not in flight.
     pub forged: bool,
 }
 
@@ -40,7 +40,7 @@ impl Router {
         self.mtus[usize::try_from(turn).expect("four turns")]
     }
 
-    /// What goes back for a frame; `None` if it passes.
+    /// Returns the ICMP errors to send back for a frame; `None` if the frame is forwarded.
     #[must_use]
     pub fn filter(&self, now: Instant, frame: &[u8]) -> Option<Vec<Vec<u8>>> {
         let mtu = self.mtu(now);
@@ -70,8 +70,9 @@ fn too_big(frame: &[u8], l3: usize, mtu: usize) -> Vec<u8> {
     icmp_error_for(frame, l3, kind, u32::try_from(mtu).expect("a packet is short"))
 }
 
-/// The ICMP error about the packet at `l3` of `frame`, back to its sender: type and code, and the
-/// word behind the checksum. It quotes as much as is usual.
+/// Builds the ICMP error about the packet at offset `l3` of `frame`, addressed to its sender.
+/// `kind` is type and code, `word` the 32 bits after the checksum. Quotes as much as routers
+/// usually do.
 #[must_use]
 pub fn icmp_error_for(frame: &[u8], l3: usize, kind: (u8, u8), word: u32) -> Vec<u8> {
     let (header, packet) = frame.split_at(l3);

@@ -1,4 +1,4 @@
-//! Many seeds over all cores. A run depends on its seed alone, not on the thread that it is on.
+//! Runs many seeds on all cores. A run depends on its seed alone, not on its thread.
 
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -6,25 +6,25 @@ use std::path::PathBuf;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// A number from the environment.
+/// Returns a number from the environment, or `default`.
 #[must_use]
 pub fn env_u64(name: &str, default: u64) -> u64 {
     std::env::var(name).ok().and_then(|value| value.parse().ok()).unwrap_or(default)
 }
 
-/// What a panic said.
+/// Returns the message of a panic.
 #[must_use]
 pub fn panic_message(cause: &(dyn Any + Send)) -> &str {
     let text = cause.downcast_ref::<&str>().copied();
     text.or_else(|| cause.downcast_ref::<String>().map(String::as_str)).unwrap_or("no reason given")
 }
 
-/// Calls `run` with each of `default_count` seeds from 1 on, unless `FERROWARP_SEEDS` and
-/// `FERROWARP_SEED` say otherwise. One that fails runs once more with the path of a capture file
-/// in `folder`.
+/// Calls `run` with each of `default_count` seeds from 1 on, unless `FERROWARP_SEEDS` (count) and
+/// `FERROWARP_SEED` (first) are set. The first seed that fails runs once more with the path of a
+/// capture file in `folder`.
 ///
 /// # Panics
-/// If a seed failed: names it, its reason and the capture.
+/// If a seed fails: names it, its reason and the capture.
 pub fn for_each_seed(
     name: &str,
     folder: &str,
@@ -45,7 +45,7 @@ pub fn for_each_seed(
             let outcome = catch_unwind(AssertUnwindSafe(|| run(seed, None)));
             if let Err(cause) = outcome {
                 failed.lock().expect("nobody panics with it").push((seed, cause));
-                // The others finish what they are at.
+                // The other threads finish their present seed.
                 next.store(first + count, Ordering::Relaxed);
             }
         }

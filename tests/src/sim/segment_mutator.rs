@@ -1,7 +1,7 @@
-//! Segments forged on their way: fields of TCP's header changed with the checksums right again,
-//! segments dropped, repeated, replayed later, cut in two, in fragments, answered by errors.
+//! Modifies segments in flight: changes TCP header fields and recomputes checksums; drops,
+//! duplicates, replays, splits or fragments segments; answers them with ICMP errors.
 //!
-//! The payload is left alone, so that whatever is delivered has to be right.
+//! Payloads stay unchanged, so that all data delivered must be correct.
 
 use std::collections::VecDeque;
 
@@ -11,39 +11,39 @@ use rand::{Rng, SeedableRng};
 
 use super::fragmenter::fragment;
 
-/// Segments kept to be replayed.
+/// Segments kept for replay.
 const OLD_MAX: usize = 32;
 
-/// Where decisions come from.
+/// Source of decisions.
 enum Source {
     Seed(SmallRng),
-    /// Bytes, each used once; then nothing is changed any more.
+    /// Input bytes, each used once; when they run out, no more segments are changed.
     Bytes(VecDeque<u8>),
 }
 
-/// What the wire makes of a frame.
+/// Frames that result from one frame.
 #[derive(Debug, Default)]
 pub struct Mutated {
-    /// Goes on to the receiver.
+    /// Forwarded to the receiver.
     pub forward: Vec<Vec<u8>>,
-    /// Goes back to the sender.
+    /// Returned to the sender.
     pub reverse: Vec<Vec<u8>>,
 }
 
-/// Changes segments.
+/// Modifies segments.
 pub struct SegmentMutator {
     source: Source,
-    /// Of 256 frames so many are changed.
+    /// Frames changed, out of 256.
     rate: u8,
-    /// Sequence and acknowledgment numbers stay, so that neither end believes something of the
-    /// other that nothing will ever put right.
+    /// Leaves sequence and acknowledgment numbers unchanged, so that neither end gets a false view
+    /// of the other that no later segment corrects.
     keeps_seq: bool,
     replayable: VecDeque<Vec<u8>>,
-    /// Frames changed.
+    /// Number of frames changed.
     pub changes: u64,
 }
 
-/// Where the parts of a TCP segment start.
+/// Offsets in a TCP segment.
 #[derive(Clone, Copy)]
 struct Parts {
     is_v4: bool,
@@ -51,7 +51,7 @@ struct Parts {
     payload: usize,
 }
 
-/// The network header starts here: the mutator knows no VLAN.
+/// Offset of the network header: VLAN tags are not supported.
 const L3: usize = 14;
 
 fn parts(frame: &[u8]) -> Option<Parts> {
@@ -75,7 +75,7 @@ fn add32(frame: &mut [u8], at: usize, delta: u32) {
     frame[at..at + 4].copy_from_slice(&value.wrapping_add(delta).to_be_bytes());
 }
 
-/// The checksum of `bytes` behind a pseudo-header with these addresses.
+/// Checksum of `bytes` with a pseudo-header of these addresses.
 fn transport_sum(addresses: &[u8], protocol: u8, bytes: &[u8]) -> u16 {
     let mut whole = addresses.to_vec();
     whole.extend([0, protocol]);
@@ -84,7 +84,7 @@ fn transport_sum(addresses: &[u8], protocol: u8, bytes: &[u8]) -> u16 {
     !checksum::sum(&whole)
 }
 
-/// Makes lengths and checksums of a TCP segment right.
+/// Recomputes lengths and checksums of a TCP segment.
 fn fix_lengths_and_checksums(frame: &mut [u8], at: Parts) {
     let len = frame.len() - L3;
     let addresses = if at.is_v4 {
@@ -103,14 +103,14 @@ fn fix_lengths_and_checksums(frame: &mut [u8], at: Parts) {
 }
 
 impl SegmentMutator {
-    /// Decides by `seed`.
+    /// Takes decisions from a generator with this seed.
     #[must_use]
     pub fn from_seed(seed: u64, rate: u8, keeps_seq: bool) -> Self {
         let source = Source::Seed(SmallRng::seed_from_u64(seed));
         Self { source, rate, keeps_seq, replayable: VecDeque::new(), changes: 0 }
     }
 
-    /// Decides by `bytes`, one for each frame and more for each change.
+    /// Takes decisions from `bytes`: one byte for each frame, more for each change.
     #[must_use]
     pub fn from_input(bytes: &[u8], keeps_seq: bool) -> Self {
         let source = Source::Bytes(bytes.iter().copied().collect());
@@ -120,7 +120,7 @@ impl SegmentMutator {
     fn byte(&mut self) -> u8 {
         match &mut self.source {
             Source::Seed(rng) => rng.random(),
-            // Above any rate.
+            // Above any rate: no change.
             Source::Bytes(bytes) => bytes.pop_front().unwrap_or(u8::MAX),
         }
     }
@@ -129,12 +129,12 @@ impl SegmentMutator {
         u32::from_be_bytes([self.byte(), self.byte(), self.byte(), self.byte()])
     }
 
-    /// A number below `end`.
+    /// Returns a number below `end`.
     fn below(&mut self, end: usize) -> usize {
         (usize::from(self.byte()) << 8 | usize::from(self.byte())) % end.max(1)
     }
 
-    /// What becomes of a frame.
+    /// Returns the frames that replace `frame`.
     pub fn mutate(&mut self, frame: Vec<u8>) -> Mutated {
         let Some(at) = parts(&frame) else {
             return Mutated { forward: vec![frame], ..Mutated::default() };
@@ -163,7 +163,7 @@ impl SegmentMutator {
             }
             5 | 6 => out.forward = self.split(&frame, at),
             7 => {
-                // In place of it, not beside it.
+                // Replaces the segment; case 2 adds to it.
                 let old = self.below(self.replayable.len());
                 out.forward = vec![self.replayable[old].clone()];
             }
@@ -172,7 +172,7 @@ impl SegmentMutator {
         out
     }
 
-    /// Changes a field of the header.
+    /// Changes one header field, then recomputes lengths and checksums.
     fn change(&mut self, kind: u8, mut frame: Vec<u8>, at: Parts) -> Vec<u8> {
         let tcp = at.tcp;
         let options = tcp + 20..at.payload;
@@ -184,8 +184,9 @@ impl SegmentMutator {
                 frame[at] = self.byte();
             }
             12 => {
-                // The header ends earlier or later than it did: options turn into payload, or
-                // payload into options. Gently: it ends behind the packet.
+                // A wrong data offset turns options into payload or payload into options. With
+                // `keeps_seq`, only segments without payload get one, which points past the end of
+                // the packet.
                 if !self.keeps_seq {
                     frame[tcp + 12] = frame[tcp + 12] & 0x0f | self.byte() & 0xf0;
                 } else if at.payload == frame.len() {
@@ -194,7 +195,8 @@ impl SegmentMutator {
             }
             13 => frame[tcp + 18..tcp + 20].copy_from_slice(&self.word().to_be_bytes()[..2]),
             14 if !self.keeps_seq => {
-                // Never a multiple of four: FPDUs would be where others belong, and whole.
+                // Odd, never a multiple of four: otherwise intact FPDUs could be accepted at the
+                // place of others.
                 let delta = self.word() >> (self.byte() % 31) | 1;
                 add32(&mut frame, tcp + 4, delta);
             }
@@ -208,10 +210,10 @@ impl SegmentMutator {
         frame
     }
 
-    /// Two segments of one.
+    /// Splits a segment into two, which may be reordered or lose the second.
     fn split(&mut self, frame: &[u8], at: Parts) -> Vec<Vec<u8>> {
         let len = frame.len() - at.payload;
-        // SYN and FIN stay where they are.
+        // Segments with SYN or FIN are not split.
         if len < 2 || frame[at.tcp + 13] & 3 != 0 {
             return vec![frame.to_vec()];
         }
@@ -229,7 +231,7 @@ impl SegmentMutator {
         }
     }
 
-    /// The packet in fragments, of which one may be lost or come twice.
+    /// Fragments the packet; a fragment may be dropped or duplicated, or the order reversed.
     fn fragments(&mut self, frame: Vec<u8>) -> Vec<Vec<u8>> {
         let mtu = 100 + self.below(1300);
         let id = self.word();
@@ -244,7 +246,7 @@ impl SegmentMutator {
         pieces
     }
 
-    /// An error that a router might send about the packet: it does not fit, or is undeliverable.
+    /// An ICMP error about the packet, as a router might send: packet too big, or unreachable.
     fn icmp_error(&mut self, frame: &[u8], at: Parts) -> Option<Vec<u8>> {
         let mtu = u16::try_from(self.below(1500)).expect("below 1500");
         let is_too_big = self.byte().is_multiple_of(2);

@@ -1,8 +1,8 @@
-//! What must hold for every segment on the wire, whatever becomes of it.
+//! Invariants of every segment on the wire, whether or not it is lost.
 //!
-//! - The window's right edge, the acknowledgment and both timestamps never go back.
-//! - Nothing is sent beyond the window that has reached the sender.
-//! - A segment starts where an FPDU does, unless records had to be cut.
+//! - The window's right edge, the acknowledgment number and both timestamps never go back.
+//! - Nothing is sent beyond the window that the sender has received.
+//! - Segments start at FPDU boundaries, unless FPDUs had to be split.
 
 use std::collections::{HashMap, VecDeque};
 
@@ -32,7 +32,7 @@ impl RxFrame for FrameRef<'_> {
     }
 }
 
-/// The segment in `frame`; `None` for what is no TCP, a fragment, or damaged.
+/// Parses the segment in `frame`; `None` if it is not TCP, a fragment, or corrupted.
 fn parse(frame: &[u8], verify: bool) -> Option<Segment> {
     let mode = if verify { ChecksumMode::Software } else { ChecksumMode::NotNeeded };
     let tagged = frame.get(12..14) == Some(&[0x81, 0]);
@@ -40,31 +40,31 @@ fn parse(frame: &[u8], verify: bool) -> Option<Segment> {
     parse(&FrameRef(frame), mode).ok()
 }
 
-/// The start-up frame of either kind at the head of `bytes`.
+/// Parses an MPA Request or Reply at the start of `bytes`; returns it with its length.
 fn startup(bytes: &[u8]) -> Option<(Startup, usize)> {
     let kinds = [FrameKind::Request, FrameKind::Reply];
     kinds.into_iter().find_map(|kind| Startup::parse(bytes, kind).ok().flatten())
 }
 
-/// Where the bytes of one direction are cut into FPDUs.
+/// FPDU boundaries in one direction of the stream. A unit is a startup frame or an FPDU.
 #[derive(Debug, Default)]
 struct FpduBoundaries {
-    /// The first byte that is not part of a known unit.
+    /// First byte that is not part of a known unit.
     next: Option<Seq>,
     /// Bytes from `next` on, in order.
     pending: Vec<u8>,
-    /// The start-up frame has passed; whether it asks for markers.
+    /// Set once the startup frame is complete: its M bit, which requests markers.
     started: Option<bool>,
-    /// The other end's does.
+    /// The other end's startup frame requests markers, so this direction has them.
     marked: bool,
-    /// Bytes since the start-up frame.
+    /// Bytes since the startup frame.
     position: usize,
-    /// Starts of units, oldest first; those acknowledged are forgotten.
+    /// Starts of units, oldest first; those below the acknowledgment are removed.
     starts: VecDeque<Seq>,
 }
 
 impl FpduBoundaries {
-    /// Takes bytes that follow all that were seen.
+    /// Adds bytes, which follow those already seen.
     fn extend(&mut self, bytes: &[u8]) {
         self.pending.extend_from_slice(bytes);
         let mut used = 0;
@@ -77,13 +77,13 @@ impl FpduBoundaries {
                 self.started = startup(&self.pending[used..]).map(|(frame, _)| frame.markers);
             }
             used += len;
-            // The bytes of a unit are the subject of others; its length is all that counts here.
+            // Contents are checked elsewhere; only the length of a unit counts here.
             self.next = Some(start + u32::try_from(len).expect("short"));
         }
         self.pending.drain(..used);
     }
 
-    /// Bytes of the unit that `bytes` begin with, once it is whole.
+    /// Length of the unit at the start of `bytes`, if all of it is there.
     fn unit_len(&self, bytes: &[u8]) -> Option<usize> {
         let len = if self.started.is_some() {
             let lead = if self.at_marker(0) { 4 } else { 0 };
@@ -96,12 +96,12 @@ impl FpduBoundaries {
         (bytes.len() >= len).then_some(len)
     }
 
-    /// Whether a marker lies so many bytes on.
+    /// True if there is a marker `ahead` bytes from the current position.
     const fn at_marker(&self, ahead: usize) -> bool {
         self.marked && (self.position + ahead).is_multiple_of(512)
     }
 
-    /// Bytes of a unit that has `content` bytes besides its markers.
+    /// Length of a unit with `content` bytes besides its markers.
     fn with_markers(&self, content: usize) -> usize {
         let mut len = 0;
         for _ in 0..content {
@@ -110,7 +110,7 @@ impl FpduBoundaries {
         len
     }
 
-    /// Whether a unit starts at `seq`, or is about to.
+    /// True if a unit starts at `seq`, or will start there next.
     fn starts_at(&self, seq: Seq) -> bool {
         self.next == Some(seq) || {
             let index = self.starts.partition_point(|&start| start < seq);
@@ -125,36 +125,36 @@ impl FpduBoundaries {
     }
 }
 
-/// One direction of a connection, as its sender shows it.
+/// One direction of a connection, as observed from its sender's segments.
 #[derive(Debug, Default)]
 struct Flow {
-    /// Shift of the window in what this end sends.
+    /// Window scale option sent by this end.
     wscale: Option<u8>,
-    /// Whether it is shifted: known once the other end has answered.
+    /// Window scaling is in effect; known at the first segment after the SYN.
     scaling: Option<bool>,
     rcv_adv: Option<Seq>,
     ack: Option<Seq>,
     ts: Option<(u32, u32)>,
-    /// End of what was sent.
+    /// Highest sequence number sent, plus one.
     snd_nxt: Option<Seq>,
-    /// The furthest edge of the peer's window that has reached this end.
+    /// Highest right edge of the peer's window that has reached this end.
     snd_limit: Option<Seq>,
     framing: FpduBoundaries,
-    /// Segments that did not start where an FPDU does.
+    /// Segments that did not start at an FPDU boundary.
     misaligned: u64,
 }
 
-/// Looks at every segment.
+/// Checks every segment.
 #[derive(Debug)]
 pub struct WireChecker {
-    /// By sender and four-tuple as the receiver of the segment sees it.
+    /// By sender and by the four-tuple from the receiver's point of view.
     flows: HashMap<(usize, FourTuple), Flow>,
     aligned: bool,
-    /// Segments seen.
+    /// Segments checked.
     pub segments: u64,
-    /// Bytes of payload sent, and how many of them for the first time.
+    /// Payload bytes sent: all, and those sent for the first time.
     pub bytes: (u64, u64),
-    /// Segments that did not start where an FPDU does.
+    /// Segments that did not start at an FPDU boundary.
     pub misaligned: u64,
 }
 
@@ -163,26 +163,26 @@ fn is_not_before(new: u32, old: u32) -> bool {
 }
 
 impl WireChecker {
-    /// A watch that has seen nothing. `aligned`: records are never cut.
+    /// Creates a checker without state. `aligned`: FPDUs are never split.
     #[must_use]
     pub fn new(aligned: bool) -> Self {
         Self { flows: HashMap::new(), aligned, segments: 0, bytes: (0, 0), misaligned: 0 }
     }
 
-    /// An end starts anew: nothing is known of any connection.
+    /// Forgets all connections, because an end restarts.
     pub fn reset(&mut self) {
         self.flows.clear();
     }
 
-    /// `end` sends `frame`.
+    /// Checks a `frame` that `end` sends.
     ///
     /// # Panics
-    /// If the segment breaks a rule.
+    /// If the segment violates an invariant.
     pub fn on_sent(&mut self, end: usize, frame: &[u8]) {
         let Some(seg) = parse(frame, false) else { return };
         self.segments += 1;
         if seg.flags.has(Flags::RST) {
-            // May answer anything; what follows is another connection.
+            // An RST may answer any segment. Whatever follows belongs to another connection.
             self.flows.remove(&(end, seg.tuple));
             return;
         }
@@ -210,7 +210,7 @@ impl WireChecker {
         self.misaligned += std::mem::take(&mut flow.misaligned);
     }
 
-    /// `frame` has reached `end`. With `verify`, damaged segments are known by their checksum.
+    /// Records that `frame` has reached `end`. With `verify`, corrupted segments are ignored.
     pub fn on_received(&mut self, end: usize, frame: &[u8], verify: bool) {
         let Some(seg) = parse(frame, verify).filter(|seg| seg.flags.has(Flags::ACK)) else {
             return;
@@ -221,7 +221,7 @@ impl WireChecker {
         let edge = seg.ack + (u32::from(seg.window) << shift);
         let back = FourTuple { local: seg.tuple.remote, remote: seg.tuple.local };
         let Some(flow) = self.flows.get_mut(&(end, back)) else { return };
-        // An old duplicate, of a connection between the same ports, may carry anything.
+        // An old duplicate from an earlier incarnation of the connection may carry any number.
         if flow.snd_nxt.is_some_and(|sent| seg.ack <= sent) {
             flow.snd_limit = Some(flow.snd_limit.map_or(edge, |known| known.max(edge)));
             flow.framing.forget_below(seg.ack);
@@ -230,12 +230,12 @@ impl WireChecker {
 }
 
 impl Flow {
-    /// By how much the window of a segment that is no SYN is shifted.
+    /// Shift of the window field in segments without SYN.
     fn shift(&self) -> u8 {
         self.wscale.filter(|_| self.scaling == Some(true)).unwrap_or(0)
     }
 
-    /// What a segment says of its sender's receive side.
+    /// Checks acknowledgment, window and timestamps: the state of the sender's receive side.
     fn check_receiver(&mut self, seg: &Segment) {
         if !seg.flags.has(Flags::ACK) {
             return;
@@ -244,7 +244,7 @@ impl Flow {
         self.ack = Some(seg.ack);
         let shift = self.shift();
         let edge = seg.ack + (u32::from(seg.window) << shift);
-        // The field counts in units; what lies in the last one is rounded off.
+        // The window field is in units of 2^shift bytes, rounded down.
         let unit = (1 << shift) - 1;
         assert!(
             self.rcv_adv.is_none_or(|known| edge + unit >= known),
@@ -259,7 +259,7 @@ impl Flow {
         }
     }
 
-    /// What a segment says of its sender's send side; bytes sent for the first time.
+    /// Checks the sender's send side; returns the number of bytes sent for the first time.
     fn check_sender(&mut self, seg: &Segment, payload: &[u8], aligned: bool) -> u32 {
         let Some(sent) = self.snd_nxt else { return 0 };
         let len = u32::try_from(payload.len()).expect("a segment is short");
@@ -282,7 +282,7 @@ impl Flow {
         if !new.is_empty() {
             self.framing.extend(new);
         }
-        // Known once the bytes are.
+        // A boundary at the end of known bytes is recorded only now.
         let is_aligned = is_aligned || self.framing.starts_at(seg.seq);
         assert!(is_aligned || !aligned, "not the start of an FPDU: {seg:?}");
         self.misaligned += u64::from(!is_aligned);

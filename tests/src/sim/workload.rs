@@ -1,5 +1,5 @@
-//! Random work, and the oracles: bytes match, order holds, each request completes once, progress
-//! goes on.
+//! Random work and its oracles: data match, order is kept, each request completes once, and the run
+//! makes progress.
 
 use std::collections::VecDeque;
 
@@ -26,16 +26,16 @@ mod requests;
 
 /// Port of the passive end.
 pub const PORT: u16 = 18515;
-/// Protection domain of everything.
+/// Protection domain of all queue pairs and regions.
 const PD: u32 = 7;
-/// Bytes of a slot: the longest message.
+/// Slot length in bytes: the longest message.
 const SLOT_LEN: usize = 24 * 1024;
-/// Slots for each purpose and connection.
+/// Slots in each area of a connection.
 const SLOT_COUNT: usize = 8;
-/// Requests and buffers outstanding.
+/// Requests and receives outstanding.
 const DEPTH: usize = 16;
 
-/// Where things lie in the arena of an end, for connection `conn`.
+/// Areas of connection `conn` in the arena of an end.
 #[derive(Clone, Copy)]
 enum Area {
     /// Sources of Sends and Writes.
@@ -46,7 +46,7 @@ enum Area {
     Receive,
     /// Sinks of Reads.
     Sink,
-    /// What the peer Reads; never changes.
+    /// Data that the peer reads; never changes.
     ReadSource,
 }
 
@@ -54,13 +54,13 @@ fn addr_of(conn: usize, area: Area, slot: usize) -> usize {
     WORDS_LEN + ((conn * 5 + area as usize) * SLOT_COUNT * 2 + slot) * SLOT_LEN
 }
 
-/// Bytes of arena that `conns` connections need.
+/// Arena length in bytes for `conns` connections.
 #[must_use]
 pub const fn arena_len(conns: usize) -> usize {
     WORDS_LEN + conns * 5 * SLOT_COUNT * 2 * SLOT_LEN
 }
 
-/// The bytes of message `number` of an end: all different, and telling.
+/// The bytes of message `number` of an end: different for each message and offset.
 fn pattern(end: usize, conn: usize, number: usize, len: usize) -> Vec<u8> {
     let base = (end * 131 + conn * 31 + number * 7) as u64;
     (0..len as u64)
@@ -71,7 +71,7 @@ fn pattern(end: usize, conn: usize, number: usize, len: usize) -> Vec<u8> {
         .collect()
 }
 
-/// A request in flight.
+/// A posted request.
 struct Posted {
     number: usize,
     signaled: bool,
@@ -80,11 +80,11 @@ struct Posted {
     slot: usize,
     read_slot: usize,
     read_offset: usize,
-    /// What an operation on a word has to fetch.
+    /// Expected result of an access to a word.
     word: Option<Expected>,
 }
 
-/// A message that uses up a receive of the peer.
+/// A message that consumes a receive of the peer.
 #[derive(Clone, Copy)]
 struct Message {
     number: usize,
@@ -94,35 +94,35 @@ struct Message {
     solicited: bool,
 }
 
-/// One end of one connection, and what its oracle knows.
+/// One end of one connection, and the state of its oracle.
 pub(super) struct Side {
     pub(super) qp: QpId,
     stag: u32,
     posted: VecDeque<Posted>,
     next_number: usize,
-    /// Sends and Immediate Data that are on their way to the peer.
+    /// Sends and Immediate Data in flight to the peer.
     sends: VecDeque<Message>,
-    /// The latest Write to each slot of the peer: number and length.
+    /// Latest Write to each slot of the peer: number and length.
     writes: [Option<(usize, usize)>; SLOT_COUNT],
-    /// Receive buffers posted in all.
+    /// Number of receives posted so far.
     pub(super) receives: usize,
-    /// Receive buffers that were used and are to be posted again.
+    /// Completed receives to be posted again.
     to_repost: usize,
     pub(super) received: usize,
-    /// Receive buffers that were flushed.
+    /// Number of receives flushed.
     pub(super) flushed: usize,
-    /// Number of its latest message that was delivered, plus one.
+    /// Number of its latest delivered message, plus one.
     delivered: usize,
-    /// Shows the targets to the peer, in runs with windows.
+    /// Memory window over the targets, in runs with windows.
     window: Option<MemoryWindow>,
 }
 
-/// What a run did.
+/// Result of a run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Report {
     /// Requests completed.
     pub completed: usize,
-    /// Bytes moved.
+    /// Bytes transferred.
     pub bytes: u64,
     /// Virtual time, in nanoseconds.
     pub elapsed_ns: u64,
@@ -130,20 +130,19 @@ pub struct Report {
     pub frames: u64,
 }
 
-/// Sets up `conns` connections and runs `per_side` requests on each end of each; panics with the
-/// reason when an oracle objects.
+/// Connects `conns` connections and runs `per_side` requests at each end of each.
 ///
 /// # Panics
-/// When an oracle objects.
+/// If an oracle finds an error.
 pub fn run(world: &mut World, conns: usize, per_side: usize) -> Report {
     let sides = connect(world, conns);
     run_on(world, sides, per_side)
 }
 
-/// The same, and some of the Writes go through memory windows that come and go.
+/// Like [`run`], but some Writes go through memory windows, bound and invalidated repeatedly.
 ///
 /// # Panics
-/// When an oracle objects.
+/// If an oracle finds an error.
 pub fn run_with_mws(world: &mut World, conns: usize, per_side: usize) -> Report {
     let mut sides = connect(world, conns);
     for (conn, pair) in sides.iter_mut().enumerate() {
@@ -205,8 +204,8 @@ fn run_on(world: &mut World, mut sides: Vec<[Side; 2]>, per_side: usize) -> Repo
     report
 }
 
-/// Ends every connection with work under way: what was posted before arrives and completes. The
-/// other end has none, and closes in turn.
+/// Closes every connection at end 0 with requests outstanding: those posted before the close are
+/// carried out and complete. End 1 has none, and closes in turn.
 fn close_under_load(
     world: &mut World,
     sides: &mut [[Side; 2]],
@@ -214,7 +213,7 @@ fn close_under_load(
     per_side: usize,
 ) {
     world.clear_faults();
-    // Not so bad that nothing moves for the linger time.
+    // Low enough a loss rate for progress within the linger time.
     world.set_faults(Faults { loss: 0.02, delay_ns: 10_000, ..Faults::NONE });
     let mut report = Report::default();
     for (conn, pair) in sides.iter_mut().enumerate() {
@@ -239,7 +238,7 @@ fn app_is_busy(world: &World, end: usize) -> bool {
     world.schedule.is_active(world.now, ScheduledFault::AppBusy { end })
 }
 
-/// True if a slow application looks at its queues now; then it does something else for a while.
+/// True if the application polls now; a slow one is then not due again for a random time.
 fn app_is_due(world: &mut World, end: usize) -> bool {
     if world.app_wakeups[end].is_some_and(|wake| world.now < wake) {
         return false;
@@ -283,7 +282,7 @@ fn connect(world: &mut World, conns: usize) -> Vec<[Side; 2]> {
                                 .expect("the request is fresh");
                             asked = true;
                         }
-                        // Every question for the neighbour was lost: once more.
+                        // All neighbor solicitations were lost: try again.
                         Event::ConnectFailed { error: ConnectError::TimedOut, .. } if !asked => {
                             let (now, engine) = (world.now, &mut world.ends[0].engine);
                             engine.destroy_qp(now, active);
@@ -331,7 +330,7 @@ fn connect(world: &mut World, conns: usize) -> Vec<[Side; 2]> {
 fn post_receive(world: &mut World, side: &mut Side, end: usize, conn: usize) {
     let slot = side.receives % DEPTH;
     let start = addr_of(conn, Area::Receive, slot);
-    // In two pieces, so that scattering is exercised.
+    // Two SGEs, to exercise scattering.
     let cut = world.rng.random_range(0..=SLOT_LEN);
     let piece = |addr: usize, len: usize| Sge {
         addr: addr as u64,

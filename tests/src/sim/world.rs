@@ -1,4 +1,4 @@
-//! Both ends, the wire between them, and virtual time.
+//! The simulated network: both ends, the link between them, and virtual time.
 
 use std::borrow::Cow;
 use std::cell::RefCell;
@@ -28,7 +28,7 @@ use super::router::Router;
 use super::segment_mutator::SegmentMutator;
 use super::wire_invariants::WireChecker;
 
-/// Frames that a port's receive ring takes; what comes beyond is lost.
+/// Frames that a port's receive ring holds; further arrivals are dropped.
 const RING_LEN: usize = 1024;
 
 /// Completion queues of bounded length.
@@ -45,7 +45,7 @@ impl CompletionQueues {
         Self { queues: Rc::new(RefCell::new(vec![VecDeque::new(); count])), len_max }
     }
 
-    /// Takes the oldest completion of a queue.
+    /// Removes and returns the oldest completion of a queue.
     pub fn poll(&self, cq: CqId) -> Option<Wc> {
         self.queues.borrow_mut()[cq.0 as usize].pop_front()
     }
@@ -62,10 +62,10 @@ impl Completions for CompletionQueues {
     }
 }
 
-/// An engine of the simulation.
+/// Engine type of the simulation.
 pub type SimEngine = Engine<HeapDevice, Rc<VecMemory>, CompletionQueues>;
 
-/// One end.
+/// One end of the link.
 pub struct End {
     /// The engine.
     pub engine: SimEngine,
@@ -75,27 +75,27 @@ pub struct End {
     pub queues: CompletionQueues,
 }
 
-/// Settings of TCP that an end has for itself.
+/// TCP and MPA settings of one end.
 #[derive(Clone, Copy, Debug)]
 pub struct EndOptions {
     /// Offers timestamps.
     pub timestamps: bool,
     /// Offers SACK.
     pub sack: bool,
-    /// What it thinks of ECN.
+    /// ECN mode.
     pub ecn: EcnMode,
-    /// Spreads its windows over the round trip.
+    /// Paces transmission over the round trip.
     pub pacing: bool,
     /// Congestion control.
     pub congestion: Algorithm,
-    /// Bytes of the receive window, and what it may grow to.
+    /// Initial and maximum receive window, in bytes.
     pub windows: (u32, u32),
-    /// Asks for markers in what it receives.
+    /// Requests markers in the received stream.
     pub markers: bool,
 }
 
 impl EndOptions {
-    /// What an engine does unless told otherwise.
+    /// Defaults of the simulation.
     pub const DEFAULT: Self = Self {
         timestamps: true,
         sack: true,
@@ -107,62 +107,63 @@ impl EndOptions {
     };
 }
 
-/// How to make a world.
+/// Parameters of a simulated network.
 #[derive(Clone, Copy, Debug)]
 pub struct WorldOptions {
-    /// Decides everything.
+    /// Seed of all random numbers.
     pub seed: u64,
     /// MTU of both ports.
     pub mtu: u16,
-    /// Bytes of the largest packet they send, if that is less.
+    /// MTU for transmission in bytes, if less than `mtu`.
     pub send_mtu: u16,
-    /// What the wire does, both ways.
+    /// Faults of the link, in both directions.
     pub faults: Faults,
-    /// Pools of both ports.
+    /// Pool sizes of both ports.
     pub pools: PoolSizes,
-    /// Received frames come as a head of this length and the rest.
+    /// Length of the contiguous head of a received frame; the rest is only copied out.
     pub head_len: usize,
-    /// Frames, and bytes of copies, that an end may hold out of order.
+    /// Frames, and bytes of copies, that an end may buffer out of order.
     pub ooo_limits: (usize, usize),
-    /// Bytes by which the receive windows of an end may have grown.
+    /// Bytes by which all receive windows of an end together may grow.
     pub window_growth_max: u64,
     /// Bytes of registered memory at each end.
     pub arena_len: usize,
-    /// Completions that a queue holds.
+    /// Capacity of a completion queue.
     pub cq_len: usize,
-    /// Settings of TCP of each end.
+    /// TCP settings of each end.
     pub tcp: [EndOptions; 2],
-    /// What happens, drawn anew for each seed: so many things, within so many nanoseconds.
+    /// Scheduled faults, drawn from the seed: their number, and the nanoseconds in which they
+    /// begin.
     pub scheduled_faults: Option<(usize, u64)>,
-    /// Applications look at their queues now and then, with rests of up to so many nanoseconds, and
-    /// post receive buffers late; `None`: whenever they might.
+    /// Longest delay between two polls by an application, in nanoseconds; it also posts receive
+    /// buffers late. `None`: applications poll after every step.
     pub app_delay_max_ns: Option<u64>,
-    /// A silent peer is probed after so many nanoseconds.
+    /// Keep-alive interval in nanoseconds.
     pub keepalive_ns: Option<u64>,
-    /// No byte leaves but from the start of an FPDU on: windows and segments are large.
+    /// Every segment has to start at an FPDU boundary; windows and segments are large enough.
     pub fpdu_aligned: bool,
-    /// Both ends have IPv6 addresses, else IPv4.
+    /// Both ends use IPv6, else IPv4.
     pub ipv6: bool,
-    /// The VLAN that all frames belong to.
+    /// VLAN of all frames.
     pub vlan: Option<u16>,
-    /// A switch adds tags of VLAN 0, which tell a priority, to frames without one.
+    /// A switch adds priority tags (VLAN ID 0) to untagged frames.
     pub priority_tags: bool,
-    /// The wire cuts packets into fragments of so many bytes.
+    /// The link fragments packets to this many bytes.
     pub fragment_mtu: Option<usize>,
-    /// The path's MTU is another than the ports', and changes.
+    /// A router whose MTU is smaller than that of the ports, and changes.
     pub router: Option<Router>,
-    /// Damage goes unnoticed by TCP, as if a router had repaired the checksums.
+    /// TCP checksums are not verified, as if a router had recomputed them after the corruption.
     pub repair_checksums: bool,
-    /// The ports make checksums where they are asked to; what arrives is checked.
+    /// The ports compute checksums on request (TX offload); received checksums are verified.
     pub offload: bool,
-    /// RDMA Writes are placed ahead of their turn where markers show them.
+    /// RDMA Writes are placed out of order where markers locate their FPDUs.
     pub place_early: bool,
-    /// MPA revision of every connection; 0 brings the versions of the RDMA Consortium.
+    /// MPA revision of every connection; 0 selects the protocol versions of the RDMA Consortium.
     pub revision: u8,
 }
 
 impl WorldOptions {
-    /// A good wire of 1,500 bytes and plenty of everything.
+    /// A fault-free link with an MTU of 1,500 bytes and ample resources.
     #[must_use]
     pub const fn new(seed: u64) -> Self {
         let faults = Faults { delay_ns: 5 * MICROSECOND, ..Faults::NONE };
@@ -212,7 +213,7 @@ fn make_end(options: &WorldOptions, index: usize, life: u64) -> End {
     config.vlan = options.vlan;
     (config.ooo_frames_max, config.ooo_bytes_max) = options.ooo_limits;
     config.window_growth_max = options.window_growth_max;
-    // A burst may take every SYN of the first ten seconds.
+    // A loss burst may drop every SYN of the first ten seconds.
     config.startup_timeout_ns = 90 * SECOND;
     let end = &options.tcp[index];
     config.tcp.keepalive_ns = options.keepalive_ns;
@@ -234,13 +235,13 @@ fn make_end(options: &WorldOptions, index: usize, life: u64) -> End {
     End { engine, arena, queues }
 }
 
-/// A segment with payload and PSH, over IPv4.
+/// True for an IPv4 TCP segment with payload and PSH.
 fn is_pushed(frame: &[u8]) -> bool {
     const FLAGS: usize = 14 + 20 + 13;
     frame.len() > 66 && frame[23] == 6 && frame[FLAGS] & 8 != 0
 }
 
-/// Two ends and the wire.
+/// The two ends and the link.
 pub struct World {
     /// Left and right.
     pub ends: [End; 2],
@@ -248,27 +249,27 @@ pub struct World {
     repair_checksums: bool,
     /// Virtual time.
     pub now: Instant,
-    /// When an application wants to do something.
+    /// Next time at which each application has work to do.
     pub app_wakeups: [Option<Instant>; 2],
     ipv6: bool,
     fragment_mtu: Option<usize>,
     router: Option<Router>,
-    /// All chance that is not an engine's.
+    /// Random numbers of everything but the engines.
     pub rng: SmallRng,
-    /// Frames sent, both ways.
+    /// Frames sent, in both directions.
     pub frames: u64,
-    /// What happens when.
+    /// Scheduled faults.
     pub schedule: FaultSchedule,
-    /// Looks at every segment.
+    /// Checks every segment, if set.
     pub invariants: Option<WireChecker>,
-    /// Forges segments.
+    /// Modifies segments in flight, if set.
     pub mutator: Option<SegmentMutator>,
     options: WorldOptions,
     /// See [`World::drop_next_tail`].
     drops_tail: bool,
-    /// When that was lost.
+    /// Time at which that segment was dropped.
     pub tail_dropped_at: Option<Instant>,
-    /// Engines made so far.
+    /// Engines created by [`World::restart_end`] so far.
     engines: u64,
     capture: Option<PcapWriter<File>>,
 }
@@ -288,7 +289,7 @@ pub fn address_v6(end: usize) -> IpAddr {
 }
 
 impl World {
-    /// A world with no connection.
+    /// Creates a network without connections.
     #[must_use]
     pub fn new(options: &WorldOptions) -> Self {
         let link = |salt: u64| LinkEmulator::new(Faults::NONE, options.seed ^ salt);
@@ -321,32 +322,32 @@ impl World {
         world
     }
 
-    /// What an end brings to the set-up of a connection.
+    /// Connection parameters of an end.
     #[must_use]
     pub fn param(&self, end: usize) -> ConnParam {
         let WorldOptions { tcp, place_early, revision, .. } = self.options;
         ConnParam { markers: tcp[end].markers, place_early, revision, ..ConnParam::default() }
     }
 
-    /// RDMA Writes may be placed ahead of their turn.
+    /// True if RDMA Writes may be placed out of order.
     #[must_use]
     pub const fn allows_ooo_placement(&self) -> bool {
         self.options.place_early
     }
 
-    /// How long an application may rest between two looks at its queues, in nanoseconds.
+    /// Longest delay between two polls by an application, in nanoseconds.
     #[must_use]
     pub const fn app_delay_max_ns(&self) -> Option<u64> {
         self.options.app_delay_max_ns
     }
 
-    /// Looks at every segment from now on, and objects.
+    /// Checks every segment from now on.
     pub fn check_invariants(&mut self) {
         self.invariants = Some(WireChecker::new(self.options.fpdu_aligned));
     }
 
-    /// The engine of an end is gone without a word, and another one is at its address: another
-    /// port, memory and seed. What is on the wire stays there.
+    /// Replaces the engine of an end by a new one at the same address, as after a crash: new port,
+    /// memory and seed. The old one sends nothing more. Frames in flight stay in flight.
     pub fn restart_end(&mut self, index: usize) {
         self.engines += 1;
         self.ends[index] = make_end(&self.options, index, self.engines);
@@ -355,10 +356,10 @@ impl World {
         }
     }
 
-    /// Writes every frame that is sent, before the wire gets at it, to a capture file.
+    /// Writes every frame sent to a capture file, before the link drops or changes it.
     ///
     /// # Panics
-    /// If the file cannot be made.
+    /// If the file cannot be created.
     pub fn capture_to(&mut self, path: impl AsRef<Path>) {
         let file = File::create(path).expect("the capture file can be made");
         let header = PcapHeader { datalink: DataLink::ETHERNET, ..PcapHeader::default() };
@@ -376,7 +377,7 @@ impl World {
         capture.write_packet(&packet).expect("the capture file takes more");
     }
 
-    /// Repairs the wire in both directions: what is sent from now on arrives.
+    /// Ends all losses in both directions: every frame sent from now on arrives.
     pub fn clear_faults(&mut self) {
         self.schedule.clear();
         self.mutator = None;
@@ -386,21 +387,22 @@ impl World {
         }
     }
 
-    /// From now on the wire has these faults in both directions.
+    /// Sets the faults of the link in both directions.
     pub fn set_faults(&mut self, faults: Faults) {
-        // Damage that TCP cannot see must not touch the headers that only TCP checks.
+        // Corruption that TCP does not detect must spare the headers that only TCP's checksum
+        // covers.
         let spare_headers = faults.payload_only || self.repair_checksums;
         for link in &mut self.links {
             link.set_faults(Faults { payload_only: spare_headers, ..faults });
         }
     }
 
-    /// The next segment of end 0 behind which nothing is ready is lost. For IPv4 without a VLAN.
+    /// Drops the next segment of end 0 with PSH, the tail of a burst. For IPv4 without a VLAN.
     pub const fn drop_next_tail(&mut self) {
         self.drops_tail = true;
     }
 
-    /// Cuts the wire: nothing arrives any more.
+    /// Drops all frames sent from now on.
     pub fn partition(&mut self) {
         self.set_faults(Faults { loss: 1.0, ..Faults::NONE });
     }
@@ -412,11 +414,11 @@ impl World {
         SocketAddr::new(ip, port)
     }
 
-    /// Drives both ends until neither has anything to do at this moment, then moves time to the
-    /// next thing that happens. False if nothing ever will.
+    /// Drives both ends until neither has work at the present time, then advances time to the next
+    /// event. Returns false if there is none.
     ///
     /// # Panics
-    /// If the watch objects to a segment.
+    /// If a segment violates an invariant.
     pub fn step(&mut self) -> bool {
         for _ in 0..64 {
             let mut worked = false;
@@ -429,7 +431,7 @@ impl World {
                 worked |= self.ends[index].engine.drive(self.now);
                 self.transmit_departures(index);
             }
-            // A pass costs time, as it does on a core.
+            // Each pass costs time, as on a core.
             self.now = self.now + 500;
             if !worked {
                 break;
@@ -451,7 +453,7 @@ impl World {
             .min();
         match next {
             Some(next) => {
-                // An end that waits for a frame from a drained pool looks again soon.
+                // An end that waits for a free frame in an empty pool polls again soon.
                 let soon = self.now + 20 * MICROSECOND;
                 self.now = if next <= self.now { soon } else { next };
                 true
@@ -460,7 +462,7 @@ impl World {
         }
     }
 
-    /// What the schedule has for the port of an end.
+    /// Applies the scheduled pool faults to the port of an end.
     fn apply_pool_faults(&mut self, index: usize) {
         let drained = [
             self.schedule.is_active(self.now, ScheduledFault::DataPoolEmpty { end: index }),
@@ -506,7 +508,7 @@ impl World {
             if let Some(watch) = &mut self.invariants {
                 watch.on_sent(index, &frame);
                 if self.fragment_mtu.is_some() {
-                    // What arrives are pieces: what was sent has to do.
+                    // The receiver gets fragments: account for the packet when it is sent.
                     watch.on_received(1 - index, &frame, false);
                 }
             }
@@ -540,7 +542,7 @@ impl World {
         }
     }
 
-    /// Steps until `done`, at most `limit_ns` of virtual time. True if it came to be.
+    /// Steps until `done`, for at most `limit_ns` of virtual time. Returns true if `done` held.
     pub fn run_until(&mut self, limit_ns: u64, mut done: impl FnMut(&mut Self) -> bool) -> bool {
         let end = self.now + limit_ns;
         loop {
@@ -551,7 +553,7 @@ impl World {
                 return false;
             }
             if !self.step() {
-                // Nothing is under way; the caller may still post.
+                // Nothing is scheduled, but the caller may still post.
                 self.now = self.now + MICROSECOND;
             }
         }

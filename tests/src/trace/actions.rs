@@ -1,4 +1,4 @@
-//! What `!` and `=` lines of a trace do.
+//! Actions of the `!` and `=` lines of a trace.
 
 use super::flow::Flow;
 use super::runner::{PEER_PORT, TraceRun};
@@ -81,14 +81,14 @@ impl TraceRun {
         Ok(())
     }
 
-    /// The engine chose a port.
+    /// Learns the ephemeral port that the engine chose.
     fn learn_port(&mut self) {
         if let Some((_, packet)) = self.queue.back() {
             self.our_port = packet.source.port();
         }
     }
 
-    /// A segment in, in the words of a trace.
+    /// Receives a segment given in trace syntax.
     fn segment_in(&mut self, text: &str) -> Result<(), String> {
         let frames = self.build_frames(&script::segment(text)?)?;
         self.receive(&frames)
@@ -138,7 +138,7 @@ impl TraceRun {
         Err(format!("the handshake brought the notices `{notices}`"))
     }
 
-    /// So many writes of 100 bytes, each acknowledged after `rtt`.
+    /// Writes 100 bytes `count` times; each write is acknowledged after `rtt`.
     fn warm_up_rtt(&mut self, count: i64, rtt: u64) -> Result<(), String> {
         for _ in 0..count {
             self.call(&["write", "100"])?;

@@ -1,4 +1,4 @@
-//! A whole engine under test: listeners, several connections, segments of none.
+//! A whole engine under test: listeners, several connections, segments without a connection.
 
 use std::net::SocketAddr;
 use std::rc::Rc;
@@ -18,7 +18,7 @@ use super::tcb_under_test::counter_by_name;
 use crate::sim::frames::{FrameQueue, HeapDevice, PoolSizes};
 use crate::sim::world::{CompletionQueues, SimEngine};
 
-/// Passes of the engine at one moment before it counts as endless.
+/// Passes of the engine at one point in time before it is considered an endless loop.
 const PASSES_MAX: u32 = 1000;
 
 /// See the [module's documentation](self).
@@ -32,7 +32,7 @@ pub struct EngineUnderTest {
 }
 
 impl EngineUnderTest {
-    /// An engine with no connection.
+    /// An engine without connections.
     #[must_use]
     pub fn new(settings: &Settings) -> Self {
         let pools = PoolSizes { data: 1024, reserve: 16, control: 64 };
@@ -79,7 +79,7 @@ impl SystemUnderTest for EngineUnderTest {
             let worked = self.engine.drive(now);
             self.handle_events();
             for frame in self.outbound.borrow_mut().drain(..) {
-                // The trace is about TCP: that the peer is found is a matter of course.
+                // Traces are about TCP: ARP requests are answered here.
                 if let Some(reply) = arp_reply(&frame, MACS[1]) {
                     self.inbound.borrow_mut().push_back(reply);
                 } else if is_tcp(&frame) {

@@ -1,5 +1,5 @@
-//! What a trace knows of one connection: where its numbers begin, and what has to hold for every
-//! segment of it that goes out, whether or not a line says so.
+//! State of one connection in a trace: its initial numbers, and the invariants checked for every
+//! segment sent, in addition to the lines of the trace.
 
 use super::packet::{self, Packet};
 use super::script::{Num, SegmentSpec};
@@ -7,29 +7,29 @@ use super::script::{Num, SegmentSpec};
 /// See the [module's documentation](self).
 #[derive(Clone, Debug, Default)]
 pub struct Flow {
-    /// Our initial sequence number, once seen.
+    /// Our initial sequence number, once known.
     pub iss: Option<u32>,
-    /// The peer's.
+    /// The peer's initial sequence number.
     pub irs: u32,
-    /// Our TSval at the start of the trace, once seen.
+    /// Our TSval at the start of the trace, once known.
     tsval_base: Option<u32>,
-    /// Our latest TSval, and when it went out, in microseconds.
+    /// Our latest TSval, and the time in microseconds at which it was sent.
     tsval: Option<(u32, u64)>,
     /// The peer's TSval at the start of the trace.
     peer_tsval_base: u32,
     /// The peer's SYN carried timestamps.
     peer_ts: bool,
-    /// Window scale of our SYN and of the peer's.
+    /// Window scale in our SYN and in the peer's.
     scales: (Option<u8>, Option<u8>),
-    /// The peer's segment size.
+    /// MSS option of the peer.
     peer_mss: u16,
-    /// The window field the peer gave last.
+    /// Last window field of the peer.
     pub window: u16,
-    /// What the peer admits.
+    /// Highest right edge of the peer's window.
     snd_limit: Option<u32>,
-    /// Our latest acknowledgment, and the right edge offered.
+    /// Our latest acknowledgment number, and the right edge of our window.
     last_ack_and_edge: Option<(u32, u32)>,
-    /// End of what went out.
+    /// Highest sequence number sent, plus one.
     pub sent_end: Option<u32>,
 }
 
@@ -48,7 +48,7 @@ const fn from_base(base: u32, relative: i64) -> u32 {
 }
 
 impl Flow {
-    /// A connection nothing was seen of.
+    /// A connection without segments so far.
     #[must_use]
     pub fn new(iss: Option<u32>, irs: u32, peer_tsval_base: u32) -> Self {
         Self { iss, irs, peer_tsval_base, window: u16::MAX, peer_mss: 536, ..Self::default() }
@@ -58,7 +58,7 @@ impl Flow {
         self.iss.unwrap_or(0)
     }
 
-    /// The segments that a line describes, at `micros` since the start.
+    /// Builds the incoming segments of a line, at `micros` since the start.
     pub fn incoming(
         &mut self,
         shape: &SegmentSpec,
@@ -147,7 +147,7 @@ impl Flow {
         }
     }
 
-    /// Takes note of a segment that goes out, and says what is wrong with it in any trace.
+    /// Records an outgoing segment; returns the invariants that it violates.
     pub fn on_outgoing(&mut self, packet: &Packet, micros: u64) -> Vec<String> {
         let mut wrong = Vec::new();
         if packet.flags & packet::RST != 0 {
@@ -176,7 +176,7 @@ impl Flow {
             if seq_diff(packet.ack, last_ack) < 0 {
                 wrong.push("the acknowledgment went back".to_owned());
             }
-            // Scaling may round it down by less than its unit (RFC 7323 section 2.4).
+            // Scaling may round the edge down by less than one unit (RFC 7323 section 2.4).
             let by = seq_diff(last_edge, edge);
             if by >= 1 << scale {
                 wrong.push(format!("the window was taken back by {by} (RFC 9293 section 3.8.6)"));
@@ -208,7 +208,7 @@ impl Flow {
         wrong
     }
 
-    /// Whether a segment that went out is the part `copy` of what a line describes: what differs.
+    /// Compares a segment sent with part `copy` of a line's segments; returns the differences.
     #[must_use]
     pub fn mismatches(&self, shape: &SegmentSpec, copy: u32, packet: &Packet) -> Vec<String> {
         let mut wrong = Vec::new();
@@ -279,7 +279,7 @@ impl Flow {
         packet.sack.iter().map(|b| (seq_diff(b.0, self.irs), seq_diff(b.1, self.irs))).collect()
     }
 
-    /// A segment in the words of a trace.
+    /// Formats a segment in trace syntax.
     #[must_use]
     pub fn describe(&self, packet: &Packet, outgoing: bool) -> String {
         let (near, far) = if outgoing { (self.iss(), self.irs) } else { (self.irs, self.iss()) };

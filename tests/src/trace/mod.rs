@@ -1,6 +1,6 @@
-//! Packet traces: small scripts of segments in and segments expected out, in virtual time.
+//! Packet traces: short scripts of incoming and expected outgoing segments, in virtual time.
 //!
-//! The files lie in `tests/traces`; `tests/traces/README.md` describes their form.
+//! The files are in `tests/traces`; `tests/traces/README.md` describes their syntax.
 
 mod actions;
 pub mod engine_under_test;
@@ -20,15 +20,15 @@ use runner::{OUR_PORT, PEER_PORT, SystemUnderTest, address};
 use settings::Settings;
 use tcb_under_test::TcbUnderTest;
 
-/// Runs the text of a trace.
+/// Runs a trace given as text.
 ///
 /// # Errors
-/// `LINE: what was expected and what was seen`.
+/// `LINE: expected and actual result`.
 pub fn run(text: &str) -> Result<(), String> {
     runner::run(&script::parse(text)?)
 }
 
-/// What the settings ask to test.
+/// Creates the system under test that the settings select.
 fn system_under_test(settings: &Settings) -> Box<dyn SystemUnderTest> {
     if settings.engine {
         return Box::new(EngineUnderTest::new(settings));
@@ -44,7 +44,7 @@ fn system_under_test(settings: &Settings) -> Box<dyn SystemUnderTest> {
 mod tests {
     use super::run;
 
-    /// The outcome of a trace whose connection is open.
+    /// Runs the lines of a trace after opening a connection.
     fn after_open(lines: &str) -> Result<(), String> {
         run(&format!("# clause: X\n# Shows.\n  ! open client\n{lines}"))
     }

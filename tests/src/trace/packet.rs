@@ -1,12 +1,12 @@
-//! Frames as a trace sees them, written and read without the stack's own wire code, so that an
-//! error there cannot hide itself.
+//! Frames of a trace, written and parsed without the stack's wire code, so that an error there does
+//! not go undetected.
 
 use std::net::{IpAddr, SocketAddr};
 
-/// Bytes of an Ethernet header.
+/// Length of an Ethernet header.
 const ETHERNET: usize = 14;
 
-/// Control bits by their letters, in the order of the header's bits.
+/// Control bits by letter, from the lowest bit up.
 const LETTERS: [(char, u8); 8] = [
     ('F', 0x01),
     ('S', 0x02),
@@ -29,7 +29,7 @@ pub const PSH: u8 = 0x08;
 /// ACK.
 pub const ACK: u8 = 0x10;
 
-/// The control bits that `letters` name.
+/// Parses control bits from their letters.
 #[must_use]
 pub fn flags(letters: &str) -> Option<u8> {
     if letters == "-" {
@@ -41,7 +41,7 @@ pub fn flags(letters: &str) -> Option<u8> {
     })
 }
 
-/// The letters of control bits, SYN first, ACK last.
+/// Returns the letters of control bits, SYN first, ACK last.
 #[must_use]
 pub fn letters(flags: u8) -> String {
     let order = ['S', 'F', 'R', 'P', 'U', 'E', 'W', '.'];
@@ -51,12 +51,12 @@ pub fn letters(flags: u8) -> String {
     if letters.is_empty() { "-".to_owned() } else { letters }
 }
 
-/// One TCP segment with absolute numbers.
+/// A TCP segment with absolute sequence numbers.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Packet {
-    /// Where it comes from.
+    /// Source address and port.
     pub source: SocketAddr,
-    /// Where it goes.
+    /// Destination address and port.
     pub target: SocketAddr,
     /// Sequence number.
     pub seq: u32,
@@ -66,7 +66,7 @@ pub struct Packet {
     pub flags: u8,
     /// Window field.
     pub window: u16,
-    /// The two ECN bits of the IP header.
+    /// ECN field of the IP header.
     pub ecn: u8,
     /// Maximum segment size.
     pub mss: Option<u16>,
@@ -78,14 +78,14 @@ pub struct Packet {
     pub ts: Option<(u32, u32)>,
     /// SACK blocks.
     pub sack: Vec<(u32, u32)>,
-    /// Further bytes of options, as they are; a multiple of four.
+    /// Further option bytes, sent unchanged; their number is a multiple of four.
     pub raw_options: Vec<u8>,
     /// Payload.
     pub payload: Vec<u8>,
 }
 
 impl Packet {
-    /// A segment with every field zero or absent.
+    /// A segment with all fields zero or absent.
     #[must_use]
     pub const fn new(source: SocketAddr, target: SocketAddr) -> Self {
         Self {
@@ -106,7 +106,7 @@ impl Packet {
         }
     }
 
-    /// Bytes of sequence space.
+    /// Length in sequence space.
     #[must_use]
     pub fn seq_len(&self) -> u32 {
         let payload = u32::try_from(self.payload.len()).expect("a payload is below 64 KiB");
@@ -143,10 +143,10 @@ impl Packet {
         out
     }
 
-    /// The frame that carries it between two hardware addresses.
+    /// Builds the frame for it, between two MAC addresses.
     ///
     /// # Panics
-    /// If it does not fit an IP packet.
+    /// If it does not fit in an IP packet.
     #[must_use]
     pub fn frame(&self, from: [u8; 6], to: [u8; 6]) -> Vec<u8> {
         let options = self.options();
@@ -191,10 +191,10 @@ impl Packet {
         frame
     }
 
-    /// Reads a frame. Every length and checksum has to be right.
+    /// Parses a frame; all lengths and checksums have to be correct.
     ///
     /// # Errors
-    /// What is wrong, in words.
+    /// Describes the error.
     pub fn read(frame: &[u8]) -> Result<Self, String> {
         let short = || "the frame is cut off".to_owned();
         let ip = frame.get(ETHERNET..).ok_or_else(short)?;
@@ -276,7 +276,7 @@ pub fn is_tcp(frame: &[u8]) -> bool {
     }
 }
 
-/// The answer to an ARP request: whoever is asked for has `mac`. `None` for other frames.
+/// The reply to an ARP request, with `mac` for any address. `None` for other frames.
 #[must_use]
 pub fn arp_reply(frame: &[u8], mac: [u8; 6]) -> Option<Vec<u8>> {
     let packet = frame.get(14..42).filter(|packet| frame[12..14] == [8, 6] && packet[7] == 1)?;
@@ -286,7 +286,7 @@ pub fn arp_reply(frame: &[u8], mac: [u8; 6]) -> Option<Vec<u8>> {
     Some(reply)
 }
 
-/// The byte at a position of a stream; `ours` tells the two streams of a connection apart.
+/// The byte at a position of a stream; `ours` selects one of the two streams of a connection.
 #[must_use]
 pub fn pattern(ours: bool, at: u32) -> u8 {
     let mixed = (at ^ u32::from(ours) << 31).wrapping_add(1).wrapping_mul(0x9e37_79b1);
@@ -301,7 +301,7 @@ fn be32(bytes: &[u8], at: usize) -> u32 {
     u32::from_be_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]])
 }
 
-/// The sum of RFC 1071 over 16-bit words, folded.
+/// The one's complement sum of RFC 1071 over 16-bit words, folded.
 fn sum(bytes: &[u8], start: u32) -> u16 {
     let words = bytes
         .chunks(2)

@@ -11,53 +11,53 @@ use super::packet::Packet;
 use super::script::{Action, Line, Script, SegmentSpec, Time};
 use super::settings::Settings;
 
-/// Hardware addresses: ours and the peer's.
+/// MAC addresses: ours and the peer's.
 pub const MACS: [[u8; 6]; 2] = [[2, 0, 0, 0, 0, 1], [2, 0, 0, 0, 0, 2]];
-/// Our port, unless the engine chooses it.
+/// Our port, unless the engine chooses one.
 pub const OUR_PORT: u16 = 4420;
 /// The peer's port.
 pub const PEER_PORT: u16 = 40_000;
-/// Where time starts.
+/// Time at the start of a trace.
 pub const START: Instant = Instant::from_nanos(10_000_000_000);
-/// Times that one timer may fire at one moment.
+/// Maximum number of times that timers may fire at one point in time.
 const TIMER_RUNS_MAX: u32 = 64;
-/// Segments shown when a trace fails.
+/// Number of log lines shown when a trace fails.
 const LOG_LINES_SHOWN: usize = 12;
 
-/// What a trace is about: something that takes frames and gives frames.
+/// System under test: receives and sends frames.
 pub trait SystemUnderTest {
-    /// Takes a burst of frames.
+    /// Receives a burst of frames.
     ///
     /// # Errors
-    /// What it did wrong.
+    /// Describes a violation.
     fn receive(&mut self, now: Instant, burst: &[Vec<u8>]) -> Result<(), String>;
 
-    /// When its next timer fires.
+    /// Returns the time of its next timer.
     fn deadline(&self) -> Option<Instant>;
 
-    /// Fires timers that are due, and gives what goes out.
+    /// Fires timers that are due, and returns the frames to send.
     ///
     /// # Errors
-    /// What it did wrong.
+    /// Describes a violation.
     fn poll_transmit(&mut self, now: Instant) -> Result<Vec<Vec<u8>>, String>;
 
-    /// A call of the application.
+    /// Executes a call of the application.
     ///
     /// # Errors
-    /// If there is no such call.
+    /// If there is no such call, or it fails.
     fn call(&mut self, now: Instant, words: &[&str]) -> Result<(), String>;
 
-    /// The state of the connection.
+    /// Returns the state of the connection.
     fn state(&self) -> String;
 
-    /// A number by its name.
+    /// Returns a counter by name.
     fn counter(&self, name: &str) -> Option<u64>;
 
-    /// What the application was told since it was last asked for.
+    /// Removes and returns the events since the last call.
     fn take_events(&mut self) -> Vec<String>;
 }
 
-/// The address of an end: 0 is ours.
+/// Address of an end: 0 is ours.
 #[must_use]
 pub fn address(settings: &Settings, end: u8) -> IpAddr {
     if settings.ipv6 {
@@ -67,25 +67,25 @@ pub fn address(settings: &Settings, end: u8) -> IpAddr {
     }
 }
 
-/// A run of one trace.
+/// Execution of one trace.
 pub(super) struct TraceRun {
     pub(super) settings: Settings,
     pub(super) sut: Box<dyn SystemUnderTest>,
     pub(super) now: Instant,
-    /// Seen and not yet expected.
+    /// Segments sent and not yet matched by a line.
     pub(super) queue: VecDeque<(Instant, Packet)>,
-    /// By port of the peer and of this end.
+    /// By port of the peer and local port.
     pub(super) flows: HashMap<(u16, u16), Flow>,
-    /// Our port of the connection that lines speak of.
+    /// Local port of the connection that the lines refer to.
     pub(super) our_port: u16,
-    /// Everything on the wire so far, in words.
+    /// Log of segments and calls so far, in trace syntax.
     pub(super) log: Vec<String>,
 }
 
 /// Runs `script`.
 ///
 /// # Errors
-/// `LINE: what was expected and what was seen`, with the last segments.
+/// `LINE: expected and actual result`, with the last log lines.
 pub fn run(script: &Script) -> Result<(), String> {
     let mut settings = Settings::default();
     for (number, name, value) in &script.settings {
@@ -185,14 +185,14 @@ impl TraceRun {
         }
     }
 
-    /// Lets time pass up to `until`, timers due before it firing; nothing may go out.
+    /// Advances time to `until` and fires timers due before; nothing may be sent.
     pub(super) fn expect_silence_until(&mut self, until: Instant) -> Result<(), String> {
         self.expect_no_output()?;
         if until < self.now {
             return Err(format!("it is {} already", self.since_start(self.now)));
         }
-        // At this very moment a timer can only be overdue after a stall: what waits to be
-        // received comes first.
+        // If no time passes, a pending timer is overdue because of a stall: received segments are
+        // processed before it.
         let passes = self.now < until;
         while let Some(at) = self.sut.deadline().filter(|at| passes && *at < until) {
             self.fire_timers(at)?;
@@ -208,7 +208,7 @@ impl TraceRun {
         Err(format!("not expected: {} > {text}", self.since_start(at)))
     }
 
-    /// Fires the timer that is due at `at`, and others with it.
+    /// Fires the timers due at `at`.
     fn fire_timers(&mut self, at: Instant) -> Result<(), String> {
         self.now = self.now.max(at);
         for _ in 0..TIMER_RUNS_MAX {
@@ -261,7 +261,7 @@ impl TraceRun {
         text
     }
 
-    /// The frames of a line that come in.
+    /// Builds the frames of a line with incoming segments.
     pub(super) fn build_frames(&mut self, shape: &SegmentSpec) -> Result<Vec<Vec<u8>>, String> {
         let ours = shape.our_port.unwrap_or(self.our_port);
         let theirs = shape.peer_port.unwrap_or(PEER_PORT);
@@ -290,7 +290,7 @@ impl TraceRun {
         self.collect_output()
     }
 
-    /// The next segment of those that went out, waited for until `to`.
+    /// Returns the next segment sent, waiting for it until `to`.
     fn next_out(&mut self, from: Instant, to: Instant) -> Result<Packet, String> {
         let latest = to + self.settings.timer_slack_ns;
         while self.queue.is_empty() {

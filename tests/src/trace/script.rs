@@ -1,74 +1,74 @@
-//! The text of a trace: what the lines mean. `tests/traces/README.md` is the description.
+//! Parser of traces; `tests/traces/README.md` describes the syntax.
 
 use super::packet;
 
-/// A trace, parsed.
+/// A parsed trace.
 #[derive(Clone, Debug, Default)]
 pub struct Script {
-    /// The rules shown, as `document section`.
+    /// The clauses tested, as `document section`.
     pub clauses: Vec<String>,
-    /// What is shown, in a sentence.
+    /// Summary of the trace in a sentence.
     pub summary: String,
-    /// Settings: line, name and value.
+    /// Settings: line number, name and value.
     pub settings: Vec<(usize, String, String)>,
-    /// What happens.
+    /// Lines with actions.
     pub lines: Vec<Line>,
 }
 
-/// One line.
+/// A line with an action.
 #[derive(Clone, Debug)]
 pub struct Line {
     /// Its number, from 1.
     pub number: usize,
     /// Its text.
     pub text: String,
-    /// When.
+    /// Time of the action.
     pub time: Time,
-    /// What.
+    /// The action.
     pub action: Action,
 }
 
-/// When a line happens, in nanoseconds.
+/// Time of a line, in nanoseconds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Time {
-    /// Counted from the line before; else from the start.
+    /// Relative to the line before; else to the start.
     pub relative: bool,
-    /// The earliest.
+    /// Earliest time.
     pub from: u64,
-    /// The latest.
+    /// Latest time.
     pub to: u64,
 }
 
-/// What a line does.
+/// Action of a line.
 #[derive(Clone, Debug)]
 pub enum Action {
-    /// `<`: segments come in.
+    /// `<`: incoming segments.
     In {
-        /// What they are.
+        /// The segments.
         shape: SegmentSpec,
-        /// In one burst with those of the line before (`<&`).
+        /// In one burst with the segments of the line before (`<&`).
         same_burst: bool,
     },
-    /// `>`: segments go out.
+    /// `>`: outgoing segments.
     Out(SegmentSpec),
-    /// `none until`: nothing goes out before the line's time.
+    /// `none until`: nothing is sent before the line's time.
     Silence,
-    /// `!`: a call.
+    /// `!`: a call of the application.
     Call(Vec<String>),
-    /// `=`: an expectation.
+    /// `=`: an expected state or counter.
     Expect(Vec<String>),
 }
 
-/// A number of a segment.
+/// A number in a segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Num {
-    /// Any.
+    /// Any value.
     Any,
-    /// This one, relative to the initial number if it is a sequence number.
+    /// This value; sequence numbers are relative to the initial one.
     Is(i64),
 }
 
-/// A segment as a line describes it. For `>`, what is not said is not compared.
+/// A segment as given in a line. For `>`, fields not given are not compared.
 #[derive(Clone, Debug)]
 pub struct SegmentSpec {
     /// Control bits.
@@ -77,7 +77,7 @@ pub struct SegmentSpec {
     pub no_push: bool,
     /// Sequence number.
     pub seq: Num,
-    /// The one after the last byte of payload; `None`: no payload, or for `>` with `seq` any,
+    /// Sequence number after the last payload byte. `None`: no payload, or for `>` with any `seq`,
     /// not compared.
     pub end: Option<i64>,
     /// Acknowledgment number.
@@ -92,26 +92,26 @@ pub struct SegmentSpec {
     pub wscale: Option<Option<u8>>,
     /// `sackok`; `Some(false)`: absent.
     pub sack_permitted: Option<bool>,
-    /// `ts`; `Some(None)`: absent. A value of `None` is made up (`<`).
+    /// `ts`; `None`: generated (`<`) or not compared (`>`); `Some(None)`: absent.
     pub ts: Option<Option<(Num, Num)>>,
-    /// `sack`: blocks; `None`: any.
+    /// `sack`: blocks; `None`: not compared.
     pub sack: Option<Vec<(i64, i64)>>,
-    /// Bytes of options, as they are.
+    /// Option bytes, sent unchanged.
     pub raw_options: Vec<u8>,
-    /// The checksum is wrong.
+    /// The checksum is incorrect.
     pub bad_checksum: bool,
-    /// Such segments in a row, equal parts of the bytes.
+    /// Number of such segments in a row; each has an equal part of the bytes.
     pub repeat: u32,
-    /// Port of the peer, where it is not the usual.
+    /// Port of the peer, if not the default.
     pub peer_port: Option<u16>,
-    /// Port of this end, where it is not the usual.
+    /// Local port, if not the default.
     pub our_port: Option<u16>,
 }
 
 /// Parses a trace.
 ///
 /// # Errors
-/// `LINE: what is wrong`.
+/// `LINE: error`.
 pub fn parse(text: &str) -> Result<Script, String> {
     let mut script = Script::default();
     for (index, full) in text.lines().enumerate() {
@@ -174,10 +174,10 @@ fn action(line: &str) -> Result<(Time, Action), String> {
     Ok((when, action))
 }
 
-/// One segment, in the words of a trace.
+/// Parses one segment in trace syntax.
 ///
 /// # Errors
-/// If it is none.
+/// If it is malformed.
 pub fn segment(text: &str) -> Result<SegmentSpec, String> {
     parse_segment(&text.split_whitespace().collect::<Vec<_>>())
 }
@@ -192,10 +192,10 @@ fn time(word: &str) -> Result<Time, String> {
     Ok(Time { relative, from: duration(from)?, to: duration(to)? })
 }
 
-/// Nanoseconds of `20us`, `1.5ms`, `3s`, `7ns`, `0`.
+/// Parses a duration into nanoseconds: `20us`, `1.5ms`, `3s`, `7ns`, `0`.
 ///
 /// # Errors
-/// If it is none of these.
+/// If it is malformed.
 pub fn duration(word: &str) -> Result<u64, String> {
     let bad = || format!("`{word}` is no duration: a number and ns, us, ms or s");
     let units = [("ns", 1), ("us", 1_000), ("ms", 1_000_000), ("s", 1_000_000_000_u64)];
@@ -214,10 +214,10 @@ pub fn duration(word: &str) -> Result<u64, String> {
     Ok(ns)
 }
 
-/// A number: decimal or hexadecimal, or a sum of such.
+/// Parses a number: decimal or hexadecimal, or a sum of such numbers.
 ///
 /// # Errors
-/// If it is none.
+/// If it is malformed.
 pub fn number(word: &str) -> Result<i64, String> {
     let part = |part: &str| {
         let parsed = match part.strip_prefix("0x") {

@@ -1,23 +1,23 @@
-//! What the `config:` lines of a trace set.
+//! Settings of a trace, from its `config:` lines.
 
 use ferrowarp_proto::engine::EngineConfig;
 use ferrowarp_proto::tcp::{Algorithm, Config, EcnMode};
 
 use super::script::{duration, number};
 
-/// How late an engine's timers may be: a tick of its wheel, and a little.
+/// Tolerance for an engine's timers: a tick of its timer wheel, and a little more.
 const ENGINE_TIMER_SLACK_NS: u64 = 20_000;
 
-/// Settings of a run.
+/// Settings of a trace.
 #[derive(Clone, Debug)]
 pub struct Settings {
-    /// A whole engine instead of a connection alone.
+    /// Tests a whole engine instead of a TCB alone.
     pub engine: bool,
-    /// Settings of TCP.
+    /// TCP configuration.
     pub tcp: Config,
-    /// Our initial sequence number, where the connection does not choose it itself.
+    /// Our initial sequence number, where a TCB is tested.
     pub iss: u32,
-    /// The peer's.
+    /// The peer's initial sequence number.
     pub irs: u32,
     /// Our TSval at the start.
     pub tsval: u32,
@@ -25,19 +25,19 @@ pub struct Settings {
     pub peer_tsval: u32,
     /// IPv6 instead of IPv4.
     pub ipv6: bool,
-    /// The application passes whole records also where less is admitted.
+    /// The application passes whole records, up to EMSS, even if less capacity is offered.
     pub whole_records: bool,
-    /// Patience of the engine with start-up and with the end.
+    /// Startup and linger timeouts of the engine.
     pub engine_timeout_ns: u64,
-    /// Half-open connections an engine admits.
+    /// Maximum number of half-open connections of an engine, in total and of a listener.
     pub half_open: Option<usize>,
-    /// How late something may be seen.
+    /// Tolerance for the time of an event.
     pub timer_slack_ns: u64,
 }
 
 impl Default for Settings {
-    /// Windows of 65,535 bytes (so that window fields count bytes) and the largest segment that
-    /// Ethernet carries over IPv4, windows that are easily foretold; all else as the stack has it.
+    /// Receive windows of 65,535 bytes (so that window fields count bytes); NewReno without pacing,
+    /// which is easily predicted; the stack's defaults for all else.
     fn default() -> Self {
         let tcp = Config {
             recv_window: 65_535,
@@ -64,7 +64,7 @@ impl Default for Settings {
 }
 
 impl Settings {
-    /// What is set for the engine beyond TCP.
+    /// Applies the settings of the engine besides TCP.
     pub fn set_engine(&self, config: &mut EngineConfig) {
         config.startup_timeout_ns = self.engine_timeout_ns;
         config.linger_ns = self.engine_timeout_ns;
@@ -74,10 +74,10 @@ impl Settings {
         }
     }
 
-    /// Sets one.
+    /// Changes one setting.
     ///
     /// # Errors
-    /// If there is no such setting, or it does not take the value.
+    /// If the setting does not exist, or the value is invalid.
     pub fn set(&mut self, name: &str, value: &str) -> Result<(), String> {
         let tcp = &mut self.tcp;
         match name {

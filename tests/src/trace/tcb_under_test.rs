@@ -1,4 +1,4 @@
-//! One connection under test, with an application above and, below, what an engine does for it.
+//! One TCB under test, with an application above it and the engine's part below it.
 
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -21,10 +21,10 @@ use super::script::number;
 use super::settings::Settings;
 use crate::frame::Frame;
 
-/// Frames that one poll may bring before it counts as endless.
+/// Frames of one poll before it is considered an endless loop.
 const FRAMES_MAX: usize = 10_000;
 
-/// How the application answers bytes ahead of their turn.
+/// Handling of out-of-order data by the application.
 #[derive(Clone, Copy)]
 enum OooAnswer {
     Buffer,
@@ -38,23 +38,23 @@ pub struct TcbUnderTest {
     tuple: FourTuple,
     tcb: Option<Tcb<Frame, Frame>>,
     listening: bool,
-    /// Lengths of what the application still has to write.
+    /// Lengths of the records that the application still has to write.
     writes: VecDeque<usize>,
-    /// Bytes written, and bytes handed up.
+    /// Bytes written, and bytes delivered.
     written: u32,
     read: u32,
-    /// The application keeps what it is handed instead of consuming it.
+    /// The application leaves delivered data unconsumed.
     app_holds: bool,
     app_held: u32,
     pool: OooPool<Frame>,
     ooo_answer: OooAnswer,
     events: Vec<String>,
-    /// Frames the engine would have sent in answer to what is for no connection.
+    /// RSTs that the engine would send for segments without a connection.
     stateless_replies: Vec<Vec<u8>>,
 }
 
 impl TcbUnderTest {
-    /// An end with no connection.
+    /// An end without a connection.
     #[must_use]
     pub fn new(settings: &Settings, tuple: FourTuple) -> Self {
         Self {
@@ -92,7 +92,7 @@ impl TcbUnderTest {
         IssAndTsOffset { iss: Seq(self.settings.iss), ts_offset }
     }
 
-    /// The bytes of the stream at `position` are those of `frame`.
+    /// Checks that `bytes` of `frame` are those at `position` of the stream.
     fn check(frame: &impl RxFrame, bytes: &Range<usize>, position: u32) -> Result<(), String> {
         if bytes.is_empty() {
             return Err("an empty piece was handed up".to_owned());
@@ -138,7 +138,7 @@ impl TcbUnderTest {
 
     fn handle_frame(&mut self, now: Instant, bytes: &[u8]) -> Result<(), String> {
         let frame = Frame(bytes.into());
-        // What does not parse is dropped by every engine.
+        // Frames that do not parse are dropped by every engine.
         let Ok(segment) = Segment::parse(&frame, ChecksumMode::Software) else { return Ok(()) };
         let live = self.tcb.as_mut().filter(|tcb| tcb.state() != State::Closed);
         let is_open = self.listening;
@@ -166,7 +166,7 @@ impl TcbUnderTest {
         Ok(())
     }
 
-    /// A segment of no connection, as an engine takes it.
+    /// Handles a segment without a connection as an engine does.
     fn unmatched(&mut self, now: Instant, segment: &Segment) {
         let is_plain_syn =
             segment.flags.has(Flags::SYN) && !segment.flags.any(Flags::ACK | Flags::RST);
@@ -190,7 +190,7 @@ impl TcbUnderTest {
         while let Some(tcb) = &mut self.tcb
             && let Some(notice) = tcb.poll_event()
         {
-            // An engine grants it within its budget; here there is no other connection.
+            // An engine grants window growth within its budget; here it is always granted.
             if notice == Event::RcvWndLimited {
                 tcb.grow_window(tcb.window_wanted());
             } else {
@@ -199,7 +199,7 @@ impl TcbUnderTest {
         }
     }
 
-    /// Writes what the connection asks for next; false when it is idle.
+    /// Writes the next frame of the connection; false when it is idle.
     fn transmit_one(&mut self, now: Instant, out: &mut Vec<Vec<u8>>) -> Result<bool, String> {
         let next_len = self.writes.front().copied();
         let is_last = self.writes.len() == 1;
@@ -345,7 +345,7 @@ impl SystemUnderTest for TcbUnderTest {
     }
 }
 
-/// The value of a counter in the debug form of a structure of counters.
+/// Returns the value of a counter from the `Debug` output of a structure of counters.
 pub fn counter_by_name(stats: &str, name: &str) -> Option<u64> {
     let name = name.replace('-', "_");
     let fields = stats.split_once('{')?.1.trim_end_matches('}').split(',');

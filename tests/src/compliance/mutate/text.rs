@@ -1,6 +1,6 @@
-//! What mutants are made with: lines without strings and comments, and other numbers.
+//! Text operations for mutants: lines without strings and comments, changed numbers.
 
-/// Another number than `word`, if that is one.
+/// Returns a number different from `word`, if `word` is a number.
 pub(super) fn another_number(word: &str) -> Option<String> {
     let digits = word.replace('_', "");
     if let Some(hex) = digits.strip_prefix("0x") {
@@ -13,7 +13,7 @@ pub(super) fn another_number(word: &str) -> Option<String> {
     Some(format!("{}{}", value + 1, &digits[end..]))
 }
 
-/// The line with strings, characters and comments blanked, byte for byte.
+/// Blanks strings, characters and comments in a line; offsets in bytes stay the same.
 pub(in super::super) fn mask(line: &str) -> String {
     let mut out = line.as_bytes().to_vec();
     let mut at = 0;

@@ -1,4 +1,4 @@
-//! What completes, and the oracles that look at it.
+//! Polls completions and checks them.
 
 use ferrowarp_proto::verbs::wc::{Wc, WcOpcode, WcStatus};
 
@@ -26,7 +26,7 @@ impl ConnSlot {
         }
     }
 
-    /// A request completed: it is the oldest one, and did what it had to.
+    /// Checks the completion of a request: it is the oldest one, and its result is right.
     fn check_request(
         &mut self,
         world: &World,
@@ -60,7 +60,7 @@ impl ConnSlot {
         }
     }
 
-    /// A message arrived: it is the oldest under way, and all of it is right.
+    /// Checks a received message: it is the oldest in flight, and its contents are right.
     fn check_receive(&mut self, world: &mut World, end: usize, conn: usize, wc: &Wc) {
         if wc.status != WcStatus::Success {
             return;

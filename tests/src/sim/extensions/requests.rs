@@ -1,4 +1,4 @@
-//! What is posted, drawn at random.
+//! Posts random requests.
 
 use ferrowarp_proto::ddp::atomic::{ATOMIC_LEN, AtomicOp};
 use ferrowarp_proto::verbs::wc::WcOpcode;
@@ -15,7 +15,7 @@ impl ConnSlot {
         Sge { addr, len: u32::try_from(len).expect("short"), lkey: self.sides[end].own }
     }
 
-    /// Posts a request if there is room and, for a message, a buffer at the peer.
+    /// Posts a request if the queue is not full and, for a message, the peer has a receive posted.
     pub(super) fn post(
         &mut self,
         world: &mut World,
@@ -55,7 +55,7 @@ impl ConnSlot {
         self.submit(world, end, operation, task)
     }
 
-    /// The next message of an end.
+    /// Draws the next message of an end.
     fn draw_message(&self, world: &mut World, end: usize, conn: usize, kind: u32) -> Operation {
         let (side, peer) = (&self.sides[end], &self.sides[1 - end]);
         let data: ImmediateData = world.rng.random();
@@ -100,7 +100,8 @@ impl ConnSlot {
         true
     }
 
-    /// Asks for a word that is not there. False if the queue is full, or there is none.
+    /// Posts an atomic operation with an invalid STag. False if the queue is full or the connection
+    /// has ended.
     pub(super) fn post_invalid_atomic(
         &mut self,
         world: &mut World,
@@ -109,7 +110,7 @@ impl ConnSlot {
     ) -> bool {
         let number = self.sides[end].posted_count;
         let sink = self.sink(end, conn, number, ATOMIC_LEN);
-        // The same slot with another key.
+        // Same STag index, other key.
         let rkey = self.sides[1 - end].common ^ 1;
         let op = AtomicOp::fetch_add(1);
         let operation = Operation::Atomic { op, sink, rkey, remote: 0 };

@@ -1,4 +1,4 @@
-//! How connections are made, and what their ends are told of them.
+//! Connection setup and connection events.
 
 use std::collections::VecDeque;
 
@@ -15,7 +15,7 @@ use super::{
 use crate::sim::atomic_oracle::{SHARED_COUNT, SharedWord};
 use crate::sim::world::World;
 
-/// Takes the events of both ends.
+/// Handles the events of both ends.
 pub(super) fn handle_events(world: &mut World, seats: &mut [ConnSlot], contests: &mut SharedWords) {
     for end in 0..2 {
         while let Some(event) = world.ends[end].engine.next_event() {
@@ -25,7 +25,7 @@ pub(super) fn handle_events(world: &mut World, seats: &mut [ConnSlot], contests:
                     let side = &mut seats[usize::from(port - PORT)].sides[end];
                     let (now, param) = (world.now, world.param(end));
                     let engine = &mut world.ends[end].engine;
-                    // It may be gone again, or be one that an earlier connection left behind.
+                    // The request may be gone, or be left over from an earlier connection.
                     if engine.accept(now, request, side.qp, &param).is_ok() {
                         side.accepted = true;
                     } else {
@@ -43,7 +43,7 @@ pub(super) fn handle_events(world: &mut World, seats: &mut [ConnSlot], contests:
                     let side = &mut seats[seat].sides[end];
                     assert!(!side.has_ended, "end {end} is told twice of the end");
                     side.has_ended = true;
-                    // From here on its words are its own.
+                    // From now on, no operation of the peer takes effect on its words.
                     let users = seats[seat].sides[1 - end].users;
                     for (contest, user) in contests.words[end].iter_mut().zip(users) {
                         contest.close(user);
@@ -79,7 +79,7 @@ impl Side {
     }
 }
 
-/// Makes two queue pairs and has the first one connect to the second.
+/// Creates two queue pairs and starts connecting the first to the second.
 pub(super) fn connect(world: &mut World, contests: &mut SharedWords, conn: usize) -> [Side; 2] {
     let cq = cq(conn);
     let init = QpInit { pd: PD, send_cq: cq, recv_cq: cq, max_send_wr: DEPTH, max_recv_wr: DEPTH };

@@ -1,4 +1,4 @@
-//! The words of both ends, and their oracle.
+//! The shared words of both ends, and their oracle.
 
 use ferrowarp_proto::ddp::atomic::{ATOMIC_LEN, apply};
 use rand::Rng;
@@ -6,13 +6,13 @@ use rand::Rng;
 use crate::sim::atomic_oracle::{SHARED_COUNT, SharedWord, load_word};
 use crate::sim::world::World;
 
-/// The number of an end's own processor as a user of its words.
+/// Process number of an end's own CPU in the history of its words.
 const LOCAL: usize = 0;
 
-/// The words of each end.
+/// The shared words of each end.
 pub(super) struct SharedWords {
     pub(super) words: [[SharedWord; SHARED_COUNT]; 2],
-    /// What the end's own processor saw last.
+    /// Values last seen by the end's own CPU.
     latest: [[u64; SHARED_COUNT]; 2],
 }
 
@@ -26,8 +26,8 @@ impl SharedWords {
         Self { words, latest: [[0; SHARED_COUNT]; 2] }
     }
 
-    /// The processors look at all words that have changed. What happened to each is known all the
-    /// better, also where nobody was told that it did.
+    /// Lets the local CPUs read all words that have changed. This narrows down when operations took
+    /// effect, also those that never completed.
     pub(super) fn observe_changes(&mut self, world: &World) {
         for (end, words) in self.words.iter_mut().enumerate() {
             for (number, contest) in words.iter_mut().enumerate() {
@@ -39,7 +39,7 @@ impl SharedWords {
         }
     }
 
-    /// The processor of an end does something to a word of it.
+    /// Lets the local CPU of an end execute an operation on one of its words.
     pub(super) fn local_op(&mut self, world: &mut World, end: usize) {
         let number = world.rng.random_range(0..SHARED_COUNT);
         let (contest, user) = (&mut self.words[end][number], LOCAL);

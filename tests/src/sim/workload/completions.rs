@@ -1,4 +1,4 @@
-//! What completes, and the oracles that look at it.
+//! Polls completions and checks them.
 
 use ferrowarp_proto::verbs::wc::{CqId, Wc, WcOpcode, WcStatus};
 
@@ -6,7 +6,7 @@ use super::{Area, DEPTH, Posted, Report, SLOT_LEN, Side, addr_of, pattern};
 use crate::sim::atomic_oracle::{AtomicOracle, load_word};
 use crate::sim::world::World;
 
-/// Takes what completed at an end, and checks it.
+/// Polls all completions of an end and checks them.
 pub(super) fn poll(
     world: &mut World,
     sides: &mut [[Side; 2]],
@@ -56,8 +56,8 @@ pub(super) fn poll(
     }
 }
 
-/// A Send or Immediate Data arrived: it is the oldest under way, its bytes are right, and every
-/// Write before it is in memory.
+/// Checks a received Send or Immediate Data: it is the oldest in flight, its data are right, and
+/// all earlier Writes have been placed.
 fn check_receive(world: &mut World, pair: &mut [Side; 2], end: usize, conn: usize, wc: &Wc) {
     let from = 1 - end;
     let wr_id = wc.wr_id;
@@ -69,7 +69,7 @@ fn check_receive(world: &mut World, pair: &mut [Side; 2], end: usize, conn: usiz
     assert_eq!(wc.immediate, sent.immediate, "immediate data of message {number}");
     assert_eq!(wc.opcode == WcOpcode::Recv, sent.immediate.is_none(), "kind of message {number}");
     assert_eq!(wc.solicited, sent.solicited, "event of message {number}");
-    // Immediate Data leave the buffer as it is.
+    // Immediate Data do not change the receive buffer.
     let len = if sent.immediate.is_some() { 0 } else { sent.len };
     assert_eq!(wc.byte_len as usize, len, "length of message {number}");
     if let Some(window) = &mut pair[end].window {
@@ -80,7 +80,7 @@ fn check_receive(world: &mut World, pair: &mut [Side; 2], end: usize, conn: usiz
     assert!(got == pattern(from, conn, number, len), "octets of message {number} differ");
     for (slot, write) in pair[from].writes.iter().enumerate() {
         let Some((written, len)) = *write else { continue };
-        // The Write of one with immediate data has its number.
+        // A Write with Immediate Data has the number of its message.
         if written <= number {
             let got = world.ends[end].arena.read(addr_of(conn, Area::Target, slot), len);
             assert!(

@@ -1,4 +1,4 @@
-//! What is posted, drawn at random.
+//! Posts random requests.
 
 use ferrowarp_proto::verbs::wc::WcOpcode;
 use ferrowarp_proto::verbs::wr::{Operation, Payload, SendWr, Sge};
@@ -9,25 +9,25 @@ use crate::sim::atomic_oracle::{AtomicOracle, WordAccess};
 use crate::sim::mw_workload::MemoryWindow;
 use crate::sim::world::World;
 
-/// What to post next.
+/// Kind of the next request.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Kind {
     Send,
     Read,
     Write,
-    /// Never inline.
+    /// A Write that is never inline.
     SgWrite,
-    /// Atomic operations, and what else is done to words.
+    /// An atomic operation, Read or Write of a word.
     Word,
     Immediate,
     WriteImmediate,
-    /// About its own window.
+    /// Bind or invalidation of the end's own memory window.
     WindowOp,
 }
 
 impl Kind {
     fn draw(world: &mut World) -> Self {
-        // What RFC 7306 added is of the IETF's version alone.
+        // The additions of RFC 7306 exist only in the IETF version of the protocols.
         let count = if world.param(0).revision == 0 { 8 } else { 11 };
         match world.rng.random_range(0..count) {
             0 | 1 => Self::Send,
@@ -49,7 +49,7 @@ impl Kind {
     }
 }
 
-/// Posts as much as flow control between the two ends admits.
+/// Posts as many requests as flow control between the two ends permits.
 pub(super) fn post(
     world: &mut World,
     pair: &mut [Side; 2],
@@ -60,7 +60,7 @@ pub(super) fn post(
     while pair[end].next_number < per_side && pair[end].posted.len() < DEPTH {
         let (number, slot) = (pair[end].next_number, pair[end].next_number % SLOT_COUNT);
         let mut kind = Kind::draw(world);
-        // Of Writes to one place that are under way together the older one may win.
+        // Of two Writes to the same place in flight together, the older may be placed last.
         let is_settled = pair[end].writes[slot].is_none_or(|(last, _)| last < pair[end].delivered);
         if kind.writes() && world.allows_ooo_placement() && !is_settled {
             kind = Kind::Send;
@@ -71,7 +71,7 @@ pub(super) fn post(
         if own.is_some() {
             kind = Kind::WindowOp;
         }
-        // A receive buffer must be there: the peer's posted ones minus those under way.
+        // A receive must be available: those posted by the peer, minus messages in flight.
         let peer = &pair[1 - end];
         let credit = peer.receives - peer.received > pair[end].sends.len();
         if kind.consumes_recv() && !credit {
