@@ -20,6 +20,7 @@ use ferrowarp_proto::wire::atomic::{AtomicRequest, AtomicResponse};
 use ferrowarp_proto::wire::ddp::{Header, Version};
 use ferrowarp_proto::wire::mpa::{FrameKind, PRIVATE_DATA_LEN_MAX, Startup};
 use ferrowarp_proto::wire::rdmap::{Opcode, ReadRequest};
+use ferrowarp_proto::wire::rtr::{READ_DEPTH_MAX, ReadDepths};
 use ferrowarp_proto::wire::seq::Seq;
 use ferrowarp_proto::wire::tcp::Segment;
 use ferrowarp_proto::wire::terminate::{self, TERMINATE_LEN_MAX, Terminate};
@@ -102,15 +103,15 @@ pub fn startup(data: &[u8]) {
         if kind == FrameKind::Request {
             let met = startup::check_request(&frame).is_ok();
             let (reply, terms) = startup::accept(&frame, offer, b"data");
-            assert!(terms.ird <= startup::READ_DEPTH_MAX && terms.ord <= startup::READ_DEPTH_MAX);
+            assert!(terms.ird <= READ_DEPTH_MAX && terms.ord <= READ_DEPTH_MAX);
             assert!(!met || (terms.crc == frame.crc && terms.markers_out == frame.markers));
             let mut out = vec![0; reply.wire_len()];
             reply.emit(&mut out);
-            startup::reject(&frame, startup::ReadDepths::default(), b"no").emit(&mut [0; 64]);
+            startup::reject(&frame, ReadDepths::default(), b"no").emit(&mut [0; 64]);
         } else {
             for revision in [0, 1, 2] {
                 if let Ok(terms) = startup::process_reply(&frame, offer, revision) {
-                    assert!(terms.ird <= startup::READ_DEPTH_MAX && terms.ord <= 8);
+                    assert!(terms.ird <= READ_DEPTH_MAX && terms.ord <= 8);
                 }
             }
         }

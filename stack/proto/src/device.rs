@@ -3,8 +3,6 @@
 //! Production implements these traits over mbufs and a DPDK port queue, tests over heap buffers and
 //! a simulated link. A frame is one Ethernet frame without its frame check sequence.
 
-use crate::wire::ethernet::VLAN_ETHERNET_LEN;
-
 /// Where TCP and IPv4 header checksums are computed and verified.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ChecksumMode {
@@ -102,12 +100,15 @@ pub trait Retained: Clone + 'static {
 /// and of TCP with all options. If it exceeds the MTU, TCP segments it.
 pub const PACKET_CAPACITY_MIN: u16 = 140 + 40 + 60;
 
+/// Bytes of the longest link header: Ethernet with a VLAN tag.
+pub const LINK_HEADER_LEN_MAX: usize = 18;
+
 /// Least capacity in bytes of a frame to be sent, at a port of this MTU: the IP packet and an
 /// Ethernet header with a VLAN tag.
 #[must_use]
 pub const fn frame_capacity(mtu: u16) -> usize {
     let packet = if mtu < PACKET_CAPACITY_MIN { PACKET_CAPACITY_MIN } else { mtu };
-    packet as usize + VLAN_ETHERNET_LEN
+    packet as usize + LINK_HEADER_LEN_MAX
 }
 
 /// Frame under construction, contiguous.

@@ -3,8 +3,8 @@
 //! through [`ddp::memory::Memory`], time and seeds are arguments: the stack also runs in virtual
 //! time.
 //!
-//! Layers, each using only those to its left:
-//! `wire -> net, tcp -> mpa -> ddp -> rdmap -> verbs -> engine`.
+//! Layers: [`net`], `tcp`, [`mpa`] and [`ddp`] are siblings over [`wire`]; [`rdmap`] uses [`ddp`],
+//! [`verbs`] uses [`rdmap`], [`engine`] composes them.
 //!
 //! # Terms
 //!

@@ -1,7 +1,8 @@
 //! siw quirk: the FIN after an MPA reject is delayed, so that the peer can process the reply first.
 
-use ferrowarp_proto::mpa::startup::{self, Offer, ReadDepths};
+use ferrowarp_proto::mpa::startup::{self, Offer};
 use ferrowarp_proto::time::MILLISECOND;
+use ferrowarp_proto::verbs::cm::ReadDepths;
 use ferrowarp_proto::wire::mpa::{FrameKind, Startup};
 use ferrowarp_proto::wire::tcp::{Flags, Options};
 use ferrowarp_tests::raw::{Fixture, Peer};

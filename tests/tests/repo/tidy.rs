@@ -38,13 +38,14 @@ const BANNED: [(&str, &str, &str); 7] = [
 const PRIVATE_PATHS: [(&str, &str); 4] =
     [("/ho", "me/"), ("/wo", "rk/"), ("/ro", "ot/"), ("/Us", "ers/")];
 
-/// The layers of the protocol crate; each may use itself and those with a smaller rank. `device`
-/// and `time` are open to all.
-const LAYERS: [(&str, u8); 8] = [
-    ("wire", 0),
-    ("net", 1),
-    ("tcp", 1),
-    ("mpa", 2),
+/// The layers of the protocol crate; each may use itself and those with a smaller rank.
+const LAYERS: [(&str, u8); 10] = [
+    ("time", 0),
+    ("device", 1),
+    ("wire", 2),
+    ("net", 3),
+    ("tcp", 3),
+    ("mpa", 3),
     ("ddp", 3),
     ("rdmap", 4),
     ("verbs", 5),

@@ -11,7 +11,7 @@ use crate::engine::mpa_start::StartParams;
 use crate::engine::next_hop::NextHop;
 use crate::engine::wheel::ArmedTimers;
 use crate::mpa::framing::Framing;
-use crate::mpa::startup::{self, Negotiated, NegotiationError};
+use crate::mpa::startup::{self, Negotiated, NegotiationError, Offer};
 use crate::net::siphash_keys::Secret;
 use crate::rdmap::terminate::Fault;
 use crate::tcp::{IssAndTsOffset, Tcb};
@@ -58,7 +58,7 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
         let template = self.header_template([0; 6], tuple);
         let origin = self.iss_and_ts_offset(now, &tuple);
         let tcb = Tcb::connect(now, self.tcp_config(&tuple), template, origin);
-        let offer = param.mpa_offer();
+        let offer = mpa_offer(param);
         let (start, place_early) = (param.start, param.place_early);
         let awaits = AwaitReply {
             start,
@@ -107,7 +107,7 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
         let AwaitDecision { request, buffered: early } = &mut **awaits;
         let is_enhanced = request.as_ref().is_some_and(|request| request.enhanced.is_some());
         check_private_data(&param.private_data, request.is_some(), is_enhanced)?;
-        let offer = param.mpa_offer();
+        let offer = mpa_offer(param);
         let outcome = match request {
             Some(request) => {
                 let (reply, terms) = startup::accept(request, offer, &param.private_data);
@@ -394,4 +394,18 @@ pub(super) fn check_private_data(data: &[u8], framed: bool, enhanced: bool) -> R
         (true, true) => PRIVATE_DATA_LEN_MAX - ENHANCED_LEN,
     };
     if data.len() > room { Err(CmError::PrivateDataTooLong) } else { Ok(()) }
+}
+
+/// What MPA negotiates of a connection's parameters.
+pub(super) const fn mpa_offer(param: &ConnParam) -> Offer {
+    Offer {
+        ird: param.ird,
+        ird_max: param.ird_max,
+        ord: param.ord,
+        crc: param.crc,
+        markers: param.markers,
+        peer_to_peer: param.peer_to_peer,
+        rtr: param.rtr,
+        rdmap_draft00: param.rdmap_draft00,
+    }
 }

@@ -4,12 +4,13 @@
 use crate::ddp::memory::Memory;
 use crate::device::Device;
 use crate::engine::Engine;
+use crate::engine::connect::mpa_offer;
 use crate::engine::connection::{AwaitDecision, NEVER, Phase, StartupTx};
 use crate::mpa::deframer::Deframer;
 use crate::mpa::fpdu::{LENGTH_LEN, fpdu_len};
 use crate::mpa::framing::Framing;
 use crate::mpa::markers::{self, Markers};
-use crate::mpa::startup::{Negotiated, Offer, Rtr};
+use crate::mpa::startup::{Negotiated, Offer};
 use crate::rdmap::stream::Stream;
 use crate::rdmap::terminate::Fault;
 use crate::time::Instant;
@@ -19,6 +20,7 @@ use crate::verbs::cm::{
 use crate::verbs::qp::QpState;
 use crate::verbs::wc::{Completions, QpId};
 use crate::wire::mpa::Startup;
+use crate::wire::rtr::Rtr;
 
 /// Streaming-mode bytes queued to be sent, at most.
 const STREAM_TX_MAX: usize = 64 * 1024;
@@ -259,8 +261,7 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
         if let Some(qp) = conn.qp.and_then(|qp| self.verbs.get_mut(qp)) {
             qp.half_close = param.half_close;
         }
-        let outcome =
-            StartParams::unframed(Negotiated::rdmac(param.mpa_offer()), param.place_early);
+        let outcome = StartParams::unframed(Negotiated::rdmac(mpa_offer(param)), param.place_early);
         // req: MPA-018, MPA-144
         self.enter_full_operation(index, outcome, early.len());
         self.process_buffered(now, index, &early);

@@ -14,9 +14,9 @@ use crate::device::Device;
 use crate::engine::Engine;
 use crate::engine::connection::{Phase, StartupTx};
 use crate::engine::mpa_start::build_rtr_fpdu;
-use crate::mpa::startup::Rtr;
 use crate::time::Instant;
 use crate::verbs::wc::Completions;
+use crate::wire::rtr::Rtr;
 
 /// Wake-ups per connection, at most. Each gap is twice the one before.
 const WAKEUPS_MAX: u8 = 5;

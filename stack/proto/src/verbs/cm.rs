@@ -8,11 +8,11 @@ use crate::verbs::qp::SrqId;
 use crate::verbs::wc::{CqId, QpId};
 use crate::wire::terminate::{LAYER_MPA, LAYER_RDMAP};
 
-use crate::mpa::startup::{Offer, READ_DEPTH_MAX};
-pub use crate::mpa::startup::{ReadDepths, Rtr, RtrKinds};
 pub use crate::rdmap::terminate::Abort;
 pub use crate::wire::ddp::Version;
 pub use crate::wire::mpa::PRIVATE_DATA_LEN_MAX;
+use crate::wire::rtr::READ_DEPTH_MAX;
+pub use crate::wire::rtr::{ReadDepths, Rtr, RtrKinds};
 pub use crate::wire::terminate::Terminate;
 
 /// Private data of an MPA startup frame.
@@ -82,23 +82,6 @@ pub struct ConnParam {
     pub private_data: PrivateData,
     /// Local address to connect from; `None`: selected by the route.
     pub local_address: Option<IpAddr>,
-}
-
-impl ConnParam {
-    /// Returns the parameters that MPA negotiates.
-    #[must_use]
-    pub const fn mpa_offer(&self) -> Offer {
-        Offer {
-            ird: self.ird,
-            ird_max: self.ird_max,
-            ord: self.ord,
-            crc: self.crc,
-            markers: self.markers,
-            peer_to_peer: self.peer_to_peer,
-            rtr: self.rtr,
-            rdmap_draft00: self.rdmap_draft00,
-        }
-    }
 }
 
 impl Default for ConnParam {

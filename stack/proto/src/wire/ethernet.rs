@@ -4,6 +4,7 @@
 pub const ETHERNET_LEN: usize = 14;
 /// Length of an Ethernet header with one 802.1Q tag, in bytes.
 pub const VLAN_ETHERNET_LEN: usize = ETHERNET_LEN + 4;
+const _: () = assert!(VLAN_ETHERNET_LEN == crate::device::LINK_HEADER_LEN_MAX);
 
 /// `EtherType` of IPv4.
 pub const ETHERTYPE_IPV4: u16 = 0x0800;

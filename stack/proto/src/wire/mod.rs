@@ -7,6 +7,7 @@ pub mod ethernet;
 pub mod ip;
 pub mod mpa;
 pub mod rdmap;
+pub mod rtr;
 pub mod seq;
 pub mod tcp;
 pub mod terminate;
