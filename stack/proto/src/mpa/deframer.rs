@@ -1,12 +1,12 @@
-//! The receiving half of MPA in full operation: finds FPDUs by their lengths, whatever the cuts;
-//! and with markers by these, too, in bytes that are ahead of their turn.
+//! MPA receiver in full operation: locates FPDUs in the in-order stream by their lengths, however
+//! the stream is segmented, and with markers in out-of-order bytes as well, by their FPDUPTRs.
 //!
-//! A whole FPDU within one contiguous run is verified and handed up where it lies, or
-//! from a buffer of the shard into which it was copied without its markers. What is left over, or
-//! comes in several runs, is gathered in one buffer per connection, taken from a bounded pool
-//! ([`FpduPool`]) and given back as soon as the FPDU is whole. That costs a copy, at several
-//! times the speed of the CRC pass that follows, and serves cut segments, chained buffers and FPDUs
-//! above the segment size alike.
+//! A complete FPDU within one contiguous run is verified, and its ULPDU returned, in place; with
+//! markers it is first copied without them to a buffer of the shard. A partial FPDU, or one in
+//! several runs, is reassembled in one buffer per connection. The buffer comes from a bounded pool
+//! ([`FpduPool`]) and is released as soon as the FPDU is complete. The cost is one copy, several
+//! times as fast as the CRC pass that follows. The same path handles FPDUs cut by segments, chained
+//! buffers and FPDUs longer than a segment.
 
 use crate::mpa::fpdu::{self, FpduError, LENGTH_LEN, fpdu_len};
 use crate::mpa::fpdu_pool::{FpduPool, SMALL_LEN};
@@ -15,65 +15,67 @@ use crate::mpa::stream_bytes::StreamBytes;
 use crate::time::Instant;
 use crate::wire::seq::Seq;
 
-/// What a receiver knows of the markers it asked for.
+/// Marker state of a receiver that requested markers.
 #[derive(Debug)]
 struct MarkerState {
     markers: Markers,
-    /// The next byte in order, or the partial FPDU's first.
+    /// Sequence number of the next in-order byte or, during a partial FPDU, of its first byte.
     next: Seq,
-    /// Where an FPDU begins among what came early: behind the last one that was found. `None` once
-    /// that is not ahead any more: 2^32 bytes later its sequence number means another place.
+    /// Sequence number of the start of an FPDU in the out-of-order bytes: the end of the last one
+    /// located there. `None` once `next` has reached it, because 2^32 bytes later the same number
+    /// is another position.
     ooo_fpdu_start: Option<Seq>,
 }
 
-/// What there was in bytes ahead of their turn.
+/// Result of processing out-of-order bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OooPlacement {
-    /// So many whole FPDUs and nothing else, and all were taken.
+    /// The bytes are exactly this number of complete FPDUs, and all were placed.
     Placed(u32),
-    /// Something that has to wait for its turn: an FPDU that is not whole, was not taken or that
-    /// no marker locates.
+    /// The bytes have to be processed again in order: they contain an FPDU that is incomplete, was
+    /// not placed, or is not located by a marker.
     Deferred,
-    /// An FPDU that is wrong.
+    /// An FPDU failed its CRC or marker check. None was placed.
     Corrupt,
 }
 
-/// An FPDU of which not all bytes have been received.
+/// FPDU received in several parts: incomplete, or complete and not yet released.
 #[derive(Debug)]
 struct PartialFpdu {
     bytes: Vec<u8>,
     started_at: Instant,
-    /// Complete, and its ULPDU was handed out by the last [`Deframer::next`].
+    /// Complete, and its ULPDU was returned by the last [`Deframer::next`].
     is_delivered: bool,
 }
 
-/// A verified ULPDU.
+/// Received ULPDU of a verified FPDU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ulpdu<'a> {
     /// DDP segment: header and payload.
     pub bytes: &'a [u8],
-    /// Its FPDU came in several parts and was reassembled in a buffer of the pool.
+    /// The FPDU was received in several parts and reassembled in a buffer of the pool.
     pub is_reassembled: bool,
 }
 
-/// Memory for an FPDU that is incomplete.
+/// Allocation policy for a partial FPDU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PartialMemory {
-    /// Refused at the pool's bound.
+    /// The allocation fails at the limit of the pool.
     Bounded,
-    /// Never refused: its bytes cannot be declined to TCP.
+    /// The allocation never fails: the bytes cannot be declined to TCP.
     Forced,
-    /// As `Bounded`; and no partial FPDU is started while the pool is under pressure.
+    /// As `Bounded`, and no partial FPDU is started while the pool is under pressure.
     Scarce,
 }
 
-/// Why [`Deframer::next`] found no ULPDU.
+/// Error of [`Deframer::next`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DeframeError {
-    /// The FPDU is wrong: the stream ends.
+    /// The FPDU is invalid. The stream has to be terminated.
     Fpdu(FpduError),
-    /// No memory for a partial FPDU. No byte was consumed; they may be declined to TCP, which has
-    /// them retransmitted, or handed in again with [`PartialMemory::Forced`].
+    /// No memory for a partial FPDU. The bytes left in the argument were not consumed. They may be
+    /// declined to TCP, which has them retransmitted, or passed in again with
+    /// [`PartialMemory::Forced`].
     NoMemory,
 }
 
@@ -83,7 +85,7 @@ impl From<FpduError> for DeframeError {
     }
 }
 
-/// Receiver of one direction of a stream: at most one partial FPDU.
+/// MPA receiver of one stream direction. Holds at most one partial FPDU.
 #[derive(Debug)]
 pub struct Deframer {
     marker_state: Option<Box<MarkerState>>,
@@ -91,7 +93,8 @@ pub struct Deframer {
 }
 
 impl Deframer {
-    /// Starts at the first byte of full operation; with markers, if this end asked for them.
+    /// Returns a receiver at the first byte of full operation. `markers` are the marker positions
+    /// if the local peer requested markers.
     #[must_use]
     pub fn new(markers: Option<Markers>) -> Self {
         let marked = |markers: Markers| {
@@ -100,37 +103,37 @@ impl Deframer {
         Self { marker_state: markers.map(marked), partial: None }
     }
 
-    /// FPDUs can be located in out-of-order bytes.
+    /// True if received FPDUs have markers, so that they can be located in out-of-order bytes.
     #[inline]
     #[must_use]
     pub const fn has_markers(&self) -> bool {
         self.marker_state.is_some()
     }
 
-    /// The stream is in the middle of an FPDU.
+    /// True if an incomplete FPDU is held.
     #[must_use]
     pub fn has_partial(&self) -> bool {
         self.partial.as_ref().is_some_and(|partial| !partial.is_delivered)
     }
 
-    /// When the partial FPDU began, if more memory is kept for it than every stream may keep.
+    /// Returns the start time of the partial FPDU if its buffer is longer than [`SMALL_LEN`], the
+    /// length that every stream may hold.
     #[must_use]
     pub fn large_partial_since(&self) -> Option<Instant> {
         let partial = self.partial.as_ref().filter(|partial| !partial.is_delivered)?;
         (partial.bytes.capacity() > SMALL_LEN).then_some(partial.started_at)
     }
 
-    /// MPA's receive loop: the next ULPDU of `bytes`, the next in order of the stream; its CRC
-    /// verified if `crc`. `Ok(None)`: `bytes` are consumed, an FPDU may be left in part.
+    /// Returns the next ULPDU from `bytes`, the next in-order bytes of the stream, or `Ok(None)` if
+    /// `bytes` are consumed; a partial FPDU may be held then. The CRC is verified if `crc`.
     ///
     /// Call it until it returns `Ok(None)` or an error, or call [`Deframer::reset`]: the buffer of
-    /// a reassembled FPDU goes back to the pool with the call after the one that returned it.
-    /// Cost: the pass for the CRC; for an FPDU in several parts a copy beside it, with markers one
-    /// more.
+    /// a reassembled FPDU is released by the call after the one that returned its ULPDU.
+    /// Cost: the CRC pass; one copy for an FPDU in several parts, and one more with markers.
     ///
     /// # Errors
     /// [`DeframeError`].
-    // Inlined always: the result of the usual case stays in registers.
+    // Always inlined: in the common case the result stays in registers.
     #[inline(always)]
     pub fn next<'a, 'f: 'a>(
         &'a mut self,
@@ -156,7 +159,7 @@ impl Deframer {
         found
     }
 
-    /// As [`Deframer::next`], with markers or a partial FPDU.
+    /// As [`Deframer::next`], for a stream with markers or an FPDU in several parts.
     #[cold]
     fn next_slow<'a, 'f: 'a>(
         &'a mut self,
@@ -200,7 +203,7 @@ impl Deframer {
         Ok(None)
     }
 
-    /// The ULPDU of the partial FPDU, which is complete.
+    /// Returns the ULPDU of the partial FPDU, which is now complete.
     fn reassembled<'a>(&'a self, pool: &'a FpduPool, ulpdu_len: usize) -> Option<Ulpdu<'a>> {
         let fpdu = match &self.marker_state {
             None => &self.partial.as_ref()?.bytes,
@@ -210,8 +213,8 @@ impl Deframer {
         Some(Ulpdu { bytes, is_reassembled: true })
     }
 
-    /// Moves bytes to the partial FPDU, as many as it needs as far as its length is known. False,
-    /// with nothing moved, if the FPDU stays incomplete and there is no memory for it.
+    /// Moves bytes to the partial FPDU, at most [`Deframer::needed`]. Returns false, with nothing
+    /// moved, if the FPDU would stay incomplete and there is no memory for it.
     fn extend(
         &mut self,
         from: &mut StreamBytes<'_>,
@@ -223,7 +226,7 @@ impl Deframer {
         let bytes = &mut partial.bytes;
         let len = needed.min(from.len());
         let (start, end) = (bytes.len(), bytes.len() + len);
-        // With its last bytes the FPDU needs no memory for longer than it takes to handle it.
+        // With its last bytes the FPDU is processed and its buffer released at once.
         let force = memory == PartialMemory::Forced || len == needed;
         // req: MPA-132, MPA-136
         if !pool.try_reserve(bytes, end, start + needed, force) {
@@ -238,7 +241,8 @@ impl Deframer {
         true
     }
 
-    /// Bytes of the partial FPDU that are still to come, as far as its length is known.
+    /// Returns the number of missing bytes of the partial FPDU, or of its length field while its
+    /// length is not known.
     fn needed(&self) -> usize {
         let Some(PartialFpdu { bytes: partial, .. }) = &self.partial else { return 0 };
         let wanted = match &self.marker_state {
@@ -251,20 +255,21 @@ impl Deframer {
         wanted - partial.len()
     }
 
-    /// Discards the partial FPDU; the buffer goes back to the pool.
+    /// Discards the partial FPDU and releases its buffer to the pool.
     pub fn reset(&mut self, pool: &mut FpduPool) {
         if let Some(partial) = self.partial.take() {
             pool.release(partial.bytes);
         }
     }
 
-    /// Looks for FPDUs in `run`, bytes ahead of their turn that begin at `seq`: from where the
-    /// last ones found end, or else from where a marker points to. Each that is whole and right is
-    /// offered to `take`, after all of them were verified: of a run with damage in it, which counts
-    /// as lost, none is.
+    /// Performs out-of-order placement: locates FPDUs in `run`, out-of-order bytes that begin at
+    /// `seq`, from the end of the last ones located or else by an FPDUPTR. Each complete and valid
+    /// FPDU is passed to `place`, which returns true if it placed the ULPDU. `place` is called only
+    /// after all of them were verified: none is placed from a run with a corrupt FPDU, which counts
+    /// as lost.
     ///
-    /// In their turn the bytes are passed over ([`Deframer::skip_placed`]) if all were taken, or
-    /// else handed in like any other.
+    /// Once the bytes are in order they are skipped with [`Deframer::skip_placed`] if the result
+    /// was [`OooPlacement::Placed`]; otherwise they are passed to [`Deframer::next`].
     pub fn place_ooo(
         &mut self,
         seq: Seq,
@@ -309,10 +314,11 @@ impl Deframer {
         if is_deferred { OooPlacement::Deferred } else { OooPlacement::Placed(count) }
     }
 
-    /// The turn of `len` bytes has come all of whose FPDUs were taken ahead of it.
+    /// Skips `len` bytes that are now in order and whose FPDUs were all placed out of order.
     ///
     /// # Errors
-    /// [`FpduError::Marker`]: the lengths before them say that an FPDU goes on there.
+    /// [`FpduError::Marker`] if, by the lengths of the FPDUs before them, these bytes continue an
+    /// FPDU.
     // req: MPA-153, MPA-154
     pub fn skip_placed(&mut self, len: u32) -> Result<(), FpduError> {
         if self.has_partial() {
@@ -325,8 +331,8 @@ impl Deframer {
     }
 }
 
-/// The FPDU at the head of `bytes`, if it is complete and right: lengths of its ULPDU and of itself
-/// on the wire. With markers it lies in `scratch` then, without them.
+/// Parses the FPDU at the start of `bytes`. Returns the length of its ULPDU and its own length on
+/// the wire, or `None` if it is incomplete. With markers it is then in `scratch`, without them.
 fn locate(
     marker_state: &mut Option<Box<MarkerState>>,
     bytes: &[u8],
@@ -341,7 +347,7 @@ fn locate(
 }
 
 impl MarkerState {
-    /// Of the next byte in order, or of the partial FPDU's first.
+    /// Returns the phase of the byte at `next`.
     fn phase(&self) -> usize {
         self.markers.phase(self.next)
     }
@@ -374,7 +380,7 @@ mod tests {
 
     use super::*;
 
-    /// Feeds `stream` in pieces cut at `cuts` and returns every ULPDU handed up.
+    /// Passes `stream` to a receiver, segmented at `cuts`, and returns all ULPDUs.
     fn receive(stream: &[u8], cuts: &[usize], pool: &mut FpduPool) -> Vec<Vec<u8>> {
         let mut deframer = Deframer::new(None);
         let mut ulpdus = Vec::new();
@@ -439,7 +445,7 @@ mod tests {
         assert_eq!(next(&head[2..], PartialMemory::Bounded), refused);
         let accepted = (none, 0, Some(Instant::ZERO));
         assert_eq!(next(&head[2..], PartialMemory::Forced), accepted);
-        // The end of it needs no memory for longer than it takes to handle it.
+        // The last bytes of the FPDU need no memory that outlasts its processing.
         assert_eq!(next(tail, PartialMemory::Bounded), (Ok(Some(20_000)), 0, None));
         assert_eq!(next(&[], PartialMemory::Bounded), (none, 0, None));
         assert_eq!(pool.bytes_in_use(), 0);

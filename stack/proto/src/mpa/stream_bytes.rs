@@ -1,19 +1,21 @@
-//! In-order bytes of the TCP stream, as the deframer consumes them.
+//! In-order received bytes of the TCP stream: the input of the deframer.
 
 use core::ops::Range;
 
 use crate::device::RxFrame;
 
-/// Bytes of the stream in order: a range of a received frame, or a slice. Consumed from the front.
+/// Cursor over in-order bytes of the stream, in a range of a received frame or in a slice. Bytes
+/// are consumed from the front.
 #[derive(Clone, Copy)]
 pub struct StreamBytes<'f> {
-    /// The first contiguous run of what is left; empty if that lies in a later segment of a frame
-    /// of several.
+    /// First contiguous run of the remaining bytes; empty if they are in a later segment of a
+    /// multi-segment frame.
     run: &'f [u8],
-    /// Bytes behind `run`.
+    /// Number of remaining bytes after `run`.
     beyond: usize,
-    /// The frame, for what `run` does not hold, and where in it the bytes end.
+    /// Frame from which the bytes after `run` are copied; `None` for a slice.
     frame: Option<&'f dyn RxFrame>,
+    /// End offset of the bytes in the frame or slice.
     end: usize,
 }
 
@@ -30,7 +32,7 @@ impl<'f> From<&'f [u8]> for StreamBytes<'f> {
 }
 
 impl<'f> StreamBytes<'f> {
-    /// The bytes `range` of `frame`, which has them.
+    /// Returns a cursor over the bytes `range` of `frame`. The range has to lie within the frame.
     #[inline]
     #[must_use]
     pub fn of_frame<F: RxFrame>(frame: &'f F, range: Range<usize>) -> Self {
@@ -39,21 +41,21 @@ impl<'f> StreamBytes<'f> {
         Self { run, beyond: range.len() - run.len(), frame: Some(frame), end: range.end }
     }
 
-    /// Bytes left.
+    /// Returns the number of remaining bytes.
     #[inline]
     #[must_use]
     pub const fn len(&self) -> usize {
         self.run.len() + self.beyond
     }
 
-    /// True if no byte is left.
+    /// True if no bytes remain.
     #[inline]
     #[must_use]
     pub const fn is_empty(&self) -> bool {
         self.run.is_empty() && self.beyond == 0
     }
 
-    /// The first contiguous run of the bytes left.
+    /// Returns the first contiguous run of the remaining bytes.
     #[inline]
     pub(super) const fn run(&self) -> &'f [u8] {
         self.run
@@ -72,7 +74,8 @@ impl<'f> StreamBytes<'f> {
         self.beyond -= len - of_run;
     }
 
-    /// Copies the first bytes left to `out`, which has at most [`StreamBytes::len`].
+    /// Fills `out` with the first remaining bytes, without consuming them. `out` is at most
+    /// [`StreamBytes::len`] long.
     pub(super) fn copy_to(&self, out: &mut [u8]) {
         match (self.run.get(..out.len()), self.frame) {
             (Some(bytes), _) => out.copy_from_slice(bytes),

@@ -1,4 +1,4 @@
-//! Markers against a reference that goes byte by byte and counts the stream itself.
+//! Tests of markers against a byte-by-byte reference with its own count of stream positions.
 
 use proptest::prelude::*;
 
@@ -9,19 +9,19 @@ use crate::mpa::fpdu_pool::FpduPool;
 use crate::mpa::stream_bytes::StreamBytes;
 use crate::time::Instant;
 
-/// A stream as the reference makes it: what was sent so far, first byte at phase 0.
+/// Reference sender: the stream bytes sent so far, the first one at phase 0.
 #[derive(Default)]
 struct ReferenceStream {
     stream: Vec<u8>,
 }
 
 impl ReferenceStream {
-    /// One that has sent `len` bytes.
+    /// Returns a sender that has sent `len` bytes.
     fn at(len: usize) -> Self {
         Self { stream: vec![0xee; len] }
     }
 
-    /// A marker, if this is the place of one.
+    /// Appends a marker if the stream is at a marker position.
     fn mark(&mut self, length_at: &mut Option<usize>) {
         if self.stream.len().is_multiple_of(512) {
             let back = length_at.map_or(0, |at| self.stream.len() - at);
@@ -29,7 +29,7 @@ impl ReferenceStream {
         }
     }
 
-    /// One FPDU, a byte at a time; returns where it begins.
+    /// Appends one FPDU, byte by byte. Returns its offset.
     fn push(&mut self, ulpdu: &[u8], crc: bool) -> usize {
         let start = self.stream.len();
         let mut length_at = None;
@@ -59,7 +59,7 @@ fn ulpdu(len: usize, salt: usize) -> Vec<u8> {
     (0..len).map(|at| (at * 7 + salt * 31 + (at >> 8)) as u8).collect()
 }
 
-/// The FPDU as it is sent from `phase` on.
+/// Builds the FPDU of `ulpdu` at `phase`, as it is sent.
 fn build_fpdu(ulpdu: &[u8], phase: usize, crc: bool) -> Vec<u8> {
     let content = fpdu_len(ulpdu.len());
     let mut out = vec![0xff; wire_len(phase, content)];
@@ -69,7 +69,7 @@ fn build_fpdu(ulpdu: &[u8], phase: usize, crc: bool) -> Vec<u8> {
     out
 }
 
-/// Every length at every phase: byte by byte as the reference has it.
+/// At every phase FPDUs of many lengths are built byte by byte as by the reference, and are parsed.
 // req-test: MPA-002, MPA-055, MPA-061, MPA-068, MPA-071
 #[test]
 fn every_length_at_every_phase_matches_reference() {
@@ -77,7 +77,8 @@ fn every_length_at_every_phase_matches_reference() {
     for len in lens {
         let ulpdu = ulpdu(len, len);
         for phase in (0..512).step_by(4) {
-            // The CRC is a function of the bytes: the layout is what differs by phase.
+            // A CRC in one case of 16: it is a function of the bytes, only the layout depends on
+            // the phase.
             let crc = (len + phase / 4) % 16 == 0;
             let mut reference = ReferenceStream::at(phase);
             let start = reference.push(&ulpdu, crc);
@@ -90,8 +91,8 @@ fn every_length_at_every_phase_matches_reference() {
     }
 }
 
-/// No marker within a length field, padding or CRC; all of one FPDU point to its length; one behind
-/// the CRC says 0.
+/// No marker is within a length field, padding or CRC. All FPDUPTRs of an FPDU point to its length
+/// field. A marker between two FPDUs has FPDUPTR 0.
 // req-test: MPA-073, MPA-079, MPA-080, MPA-081, MPA-082
 #[test]
 fn markers_never_split_length_pad_or_crc() {
@@ -137,7 +138,7 @@ fn rfc5044_examples_with_markers() {
         if phase == 0 {
             assert_eq!(sent[..8], [0, 0, 0, 0, 0, 0x2a, control[0], control[1]]);
         } else {
-            // Behind 20 bytes: the marker at 0x200.
+            // The marker at 0x200, after 20 bytes of the FPDU.
             assert_eq!(sent[20..24], [0, 0, 0, 0x14]);
             assert_eq!(sent[..2], [0, 0x2a]);
         }
@@ -156,7 +157,7 @@ fn marker_positions_wrap_with_sequence_space() {
     assert_eq!(markers.phase(Seq(0xffff_ff00)), 0);
     assert_eq!(markers.phase(Seq(0x100)), 0);
     assert_eq!(markers.phase(Seq(0xff)), 511);
-    // A pointer that reaches back over the wrap.
+    // An FPDUPTR that points back across the wrap.
     let run = build_fpdu(&ulpdu(600, 0), markers.phase(Seq(0xffff_fff0)), true);
     assert_eq!(find_fpdu_start(&run, markers.phase(Seq(0xffff_fff0))), Some(0));
 }
@@ -215,7 +216,7 @@ fn wrong_fpduptr_is_rejected() {
             (0..good.len()).filter(|at| advance_phase(phase, *at) == 0).collect();
         assert!(places.len() >= 2);
         for &at in &places {
-            // Reserved bits, and those that are always zero, mean nothing.
+            // The reserved bits and the two low bits of the FPDUPTR are ignored.
             let mut fpdu = good.clone();
             fpdu[at] = 0xff;
             fpdu[at + 1] = 0xff;
@@ -226,7 +227,7 @@ fn wrong_fpduptr_is_rejected() {
             fpdu[at + 3] ^= 4;
             whole(&mut fpdu);
             let ptr = u16::from_be_bytes([fpdu[at + 2], fpdu[at + 3]]) & !3;
-            // Unless it counts from the marker that the FPDU opens with.
+            // Valid if it happens to count from the leading marker.
             let expected = if phase == 0 && usize::from(ptr) == at {
                 Ok(true)
             } else {
@@ -252,7 +253,7 @@ fn reserved_marker_bits_are_ignored() {
 // req-test: MPA-066
 #[test]
 fn fpduptr_may_count_from_leading_marker() {
-    // Draft-02 can be read so that the second marker of such an FPDU says 512.
+    // By a possible reading of draft-02 the FPDUPTR of the second marker is 512.
     let mut fpdu = build_fpdu(&ulpdu(1000, 0), 0, true);
     assert_eq!(fpdu[512..516], [0, 0, 1, 0xfc]);
     fpdu[514..516].copy_from_slice(&[2, 0]);
@@ -263,7 +264,7 @@ fn fpduptr_may_count_from_leading_marker() {
     assert_eq!(find_fpdu_start(&fpdu, 0), Some(0));
 }
 
-/// FPDUs of these lengths, and where each begins.
+/// Returns ULPDUs of the lengths `lens`, the offsets of their FPDUs, and the stream of these.
 fn stream_of(lens: &[usize]) -> (Vec<Vec<u8>>, Vec<usize>, Vec<u8>) {
     let mut reference = ReferenceStream::default();
     let ulpdus: Vec<_> = lens.iter().enumerate().map(|(index, &len)| ulpdu(len, index)).collect();
@@ -304,7 +305,7 @@ proptest! {
         prop_assert_eq!(&receive(&stream, &every), &ulpdus);
     }
 
-    /// A piece from anywhere: what is found begins where an FPDU begins, and is right.
+    /// In any slice of the stream an FPDU is located at its start, and parsed correctly.
     // req-test: MPA-069, MPA-072, MPA-124, MPA-126, MPA-128
     #[test]
     fn fpdus_are_located_in_any_stream_slice(
@@ -317,7 +318,7 @@ proptest! {
         let run = &stream[start..end];
         let markers = Markers::starting_at(Seq(base));
         let seq = Seq(base) + start as u32;
-        // By the reference's knowledge: the FPDU of the first marker that begins in the run.
+        // By the reference: of the FPDUs with a marker in the run, the first that begins in it.
         let places = (0..stream.len()).step_by(512).filter(|at| *at >= start && at + 4 <= end);
         let expected = places
             .filter_map(|at| starts.iter().rposition(|begin| *begin <= at))
@@ -357,8 +358,8 @@ proptest! {
     }
 }
 
-/// Segment after segment ahead of its turn: those without a marker are found by the lengths of
-/// those before.
+/// In consecutive out-of-order segments FPDUs without a marker are located by the lengths of the
+/// preceding ones.
 // req-test: MPA-051, MPA-129, MPA-134
 #[test]
 fn segments_without_marker_are_located_by_preceding_lengths() {
@@ -390,7 +391,7 @@ fn segments_without_marker_are_located_by_preceding_lengths() {
     let count = ulpdus.len() - 10 - 2 * waiting;
     assert!(found.len() >= count, "{} of {count}", found.len());
     assert!(found.ends_with(&ulpdus[ulpdus.len() - count..]));
-    // What is not taken waits for its turn, whatever is taken behind it.
+    // A run is deferred if its first FPDU is not placed, even if later ones are.
     let mut receiver = Deframer::new(Some(Markers::starting_at(Seq(7))));
     for &index in &segments {
         let (seq, run) = segment(index);
@@ -400,8 +401,8 @@ fn segments_without_marker_are_located_by_preceding_lengths() {
     }
 }
 
-/// Where FPDUs that came early end is forgotten once that is behind: the same number means another
-/// place 2^32 bytes later.
+/// The end of out-of-order FPDUs is discarded once it is in order: 2^32 bytes later the same
+/// sequence number is another position.
 #[test]
 fn ooo_fpdu_start_is_forgotten_once_in_order() {
     let (_, starts, stream) = stream_of(&[700, 100, 60]);
@@ -415,7 +416,7 @@ fn ooo_fpdu_start_is_forgotten_once_in_order() {
     };
     assert!(matches!(ahead(&mut receiver, 0, third), OooPlacement::Placed(2)));
     assert!(matches!(ahead(&mut receiver, third, stream.len()), OooPlacement::Placed(1)));
-    // Once more, and then 2^32 bytes pass by.
+    // Once more, and then 2^32 bytes are skipped.
     assert!(matches!(ahead(&mut receiver, 0, third), OooPlacement::Placed(2)));
     for _ in 0..4 {
         assert_eq!(receiver.skip_placed(1 << 30), Ok(()));
@@ -423,7 +424,7 @@ fn ooo_fpdu_start_is_forgotten_once_in_order() {
     assert_eq!(ahead(&mut receiver, third, stream.len()), OooPlacement::Deferred);
 }
 
-/// A marker right in front of a CRC, and one there as well as at the start.
+/// A marker right before the CRC is covered by it, with and without a leading marker.
 // req-test: MPA-088, MPA-089, MPA-091
 #[test]
 fn crc_covers_marker_in_front_of_it() {
