@@ -221,7 +221,7 @@ events: Ir
 fl=(1) /x/stack/proto/src/engine/mod.rs
 fn=(1) engine::drive
 10 5
-fi=(2) /x/stack/proto/src/tcp/input.rs
+fi=(2) /x/stack/proto/src/tcp/rx/input.rs
 +3 7
 fi=(3) /rustc/library/core/src/cmp.rs
 -2 2

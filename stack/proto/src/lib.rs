@@ -37,29 +37,29 @@
 //! | modular sequence numbers | RFC 9293 section 3.4 | [`wire::seq`] |
 //! | Internet checksum | RFC 1071 | [`wire::checksum`] |
 //! | state machine | RFC 9293 section 3.3.2 | `tcp::state` |
-//! | header prediction, fast path | RFC 7323 section 5.6 | `tcp::fast_path` |
-//! | SEGMENT ARRIVES | RFC 9293 section 3.10.7 | `tcp::input` |
-//! | PAWS | RFC 7323 section 5 | `tcp::input` |
-//! | SND.UNA, SND.NXT, SND.WND | RFC 9293 section 3.3.1 | `tcp::send` |
-//! | RCV.NXT, RCV.WND, delayed ACK | RFC 9293 section 3.3.1 | `tcp::receive` |
-//! | out-of-order queue | RFC 9293 section 3.10.7.4 | `tcp::assembler`, `tcp::ooo_queue` |
-//! | SACK blocks sent | RFC 2018 section 4 | `tcp::assembler` |
-//! | D-SACK blocks sent | RFC 2883 section 4 | `tcp::receive` |
-//! | receive window auto-tuning (DRS) | | `tcp::rcv_autotune` |
-//! | SACK scoreboard | RFC 2018, RFC 6675 | `tcp::scoreboard` |
+//! | header prediction, fast path | RFC 7323 section 5.6 | `tcp::rx::fast_path` |
+//! | SEGMENT ARRIVES | RFC 9293 section 3.10.7 | `tcp::rx::input` |
+//! | PAWS | RFC 7323 section 5 | `tcp::rx::input` |
+//! | SND.UNA, SND.NXT, SND.WND | RFC 9293 section 3.3.1 | `tcp::tx::send` |
+//! | RCV.NXT, RCV.WND, delayed ACK | RFC 9293 section 3.3.1 | `tcp::rx::window` |
+//! | out-of-order queue | RFC 9293 section 3.10.7.4 | `tcp::rx::assembler`, `tcp::rx::ooo_queue` |
+//! | SACK blocks sent | RFC 2018 section 4 | `tcp::rx::assembler` |
+//! | D-SACK blocks sent | RFC 2883 section 4 | `tcp::rx::window` |
+//! | receive window auto-tuning (DRS) | | `tcp::rx::autotune` |
+//! | SACK scoreboard | RFC 2018, RFC 6675 | `tcp::recovery::scoreboard` |
 //! | SRTT, RTTVAR, RTO | RFC 6298 | `tcp::rtt` |
-//! | RACK | RFC 8985 section 6 | `tcp::rack`, `tcp::scoreboard::loss_detection` |
-//! | tail loss probe (TLP) | RFC 8985 section 7 | `tcp::tlp` |
-//! | fast retransmit, fast recovery | RFC 5681 section 3.2, RFC 6582 | `tcp::loss_recovery` |
-//! | Eifel, F-RTO, undo | RFC 3522, RFC 5682 | `tcp::loss_recovery`, `tcp::recovery_state` |
-//! | proportional rate reduction (PRR) | RFC 9937 | `tcp::prr` |
+//! | RACK | RFC 8985 section 6 | `tcp::recovery::rack` |
+//! | tail loss probe (TLP) | RFC 8985 section 7 | `tcp::recovery::tlp` |
+//! | fast retransmit, fast recovery | RFC 5681 section 3.2, RFC 6582 | `tcp::recovery::ack` |
+//! | Eifel, F-RTO, undo | RFC 3522, RFC 5682 | `tcp::recovery::ack`, `tcp::recovery::state` |
+//! | proportional rate reduction (PRR) | RFC 9937 | `tcp::recovery::prr` |
 //! | cwnd, ssthresh, initial window | RFC 5681, RFC 6928 | `tcp::congestion` |
 //! | CUBIC | RFC 9438 | `tcp::congestion::cubic` |
 //! | HyStart++ | RFC 9406 | `tcp::congestion::hystart` |
 //! | DCTCP | RFC 8257 | `tcp::congestion::dctcp` |
 //! | ECN: ECT, CE, ECE, CWR | RFC 3168 section 6.1 | `tcp::ecn` |
-//! | pacing | | `tcp::pacing` |
-//! | sender SWS avoidance | RFC 9293 section 3.8.6.2.1 | `tcp::tx_schedule` |
+//! | pacing | | `tcp::tx::pacing` |
+//! | sender SWS avoidance | RFC 9293 section 3.8.6.2.1 | `tcp::tx::schedule` |
 //! | zero-window probe, persist timer | RFC 9293 section 3.8.6.1 | `tcp::timeout` |
 //! | keepalive; R1, R2 | RFC 9293 sections 3.8.4, 3.8.3 | `tcp::timeout` |
 //! | challenge ACK | RFC 5961 | `tcp::challenge` |

@@ -1,6 +1,6 @@
 //! Read-only accessors of a connection. Only `count_bytes` changes state: the byte counts.
 
-use super::send::Fin;
+use super::tx::send::Fin;
 use super::{State, Stats, Tcb, Traffic};
 use crate::device::{Retained, RxFrame};
 use crate::time::Instant;

@@ -7,7 +7,7 @@
 use arrayvec::ArrayVec;
 
 use super::config::{Algorithm, EcnMode};
-use super::recovery_state::CaState;
+use super::recovery::state::CaState;
 use super::{Config, Tcb};
 use crate::device::{Retained, RxFrame};
 use crate::time::Instant;

@@ -16,32 +16,32 @@
 //! - `state`: connection states and their transition table (RFC 9293 section 3.3.2).
 //! - `open`, `close`: active and passive open, SYN cookies, close, abort, TIME-WAIT recycling
 //!   (RFC 9293 section 3.10, RFC 6191).
-//! - `input`: checks of received segments in the order of RFC 9293 section 3.10.7; PAWS (RFC 7323),
-//!   blind attacks (RFC 5961).
-//! - `challenge`: rate limit of challenge ACKs and other replies (RFC 5961 section 7).
-//! - `fast_path`: header prediction for connections without loss.
-//! - `deliver`: delivery of in-order and out-of-order data, FIN of the peer.
-//! - `assembler`, `ooo_queue`: ranges received out of order, SACK blocks (RFC 2018); the memory
-//!   that holds their segments.
-//! - `receive`: receive window, delayed ACKs, D-SACK reports (RFC 9293 section 3.8.6, RFC 2883).
-//! - `rcv_autotune`: receive window autotuning (dynamic right-sizing).
-//! - `ack`: ACK processing without loss; RTT samples and timers (RFC 9293 section 3.10.7.4,
+//! - `rx::input`: checks of received segments in the order of RFC 9293 section 3.10.7; PAWS
+//!   (RFC 7323), blind attacks (RFC 5961).
+//! - `rx::fast_path`: header prediction for connections without loss.
+//! - `rx::deliver`: delivery of in-order and out-of-order data, FIN of the peer.
+//! - `rx::assembler`, `rx::ooo_queue`: ranges received out of order, SACK blocks (RFC 2018); the
+//!   memory that holds their segments.
+//! - `rx::window`: receive window, delayed ACKs, D-SACK reports (RFC 9293 section 3.8.6, RFC 2883).
+//! - `rx::autotune`: receive window autotuning (dynamic right-sizing).
+//! - `rx::ack`: ACK processing without loss; RTT samples and timers (RFC 9293 section 3.10.7.4,
 //!   RFC 6298).
-//! - `loss_recovery`, `recovery_state`: ACK processing with loss, fast recovery, undo (RFC 6675,
-//!   RFC 6582, RFC 3522, RFC 5682).
-//! - `scoreboard`, `sent_frame`: SACK scoreboard of the records sent (RFC 6675); frames, or copies
-//!   of them, kept for retransmission.
-//! - `rack`, `tlp`: RACK loss detection and tail-loss probe (RFC 8985).
-//! - `prr`: proportional rate reduction (RFC 9937).
+//! - `challenge`: rate limit of challenge ACKs and other replies (RFC 5961 section 7).
+//! - `recovery::ack`, `recovery::state`: ACK processing with loss, fast recovery, undo
+//!   (RFC 6675, RFC 6582, RFC 3522, RFC 5682).
+//! - `recovery::scoreboard`, `recovery::sent_frame`: SACK scoreboard of the records sent (RFC
+//!   6675); frames, or copies of them, kept for retransmission.
+//! - `recovery::rack`, `recovery::tlp`: RACK loss detection and tail-loss probe (RFC 8985).
+//! - `recovery::prr`: proportional rate reduction (RFC 9937).
+//! - `tx::schedule`, `tx::output`: selection of the next segment to send (RFC 9293
+//!   section 3.8.6.2.1); construction of its frame.
+//! - `tx::pacing`: pacing of the congestion window over the round trip.
+//! - `tx::send`: send sequence variables (RFC 9293 section 3.3.1).
 //! - `congestion`: NewReno, CUBIC, DCTCP, HyStart++ (RFC 5681, RFC 9438, RFC 8257, RFC 9406).
 //! - `ecn`: Explicit Congestion Notification (RFC 3168).
-//! - `pacing`: pacing of the congestion window over the round trip.
 //! - `rtt`: RTT estimator, RTO and probe timeout (RFC 6298).
 //! - `timer`, `timeout`: timers, and the actions on their expiry.
-//! - `tx_schedule`, `output`: selection of the next segment to send (RFC 9293 section 3.8.6.2.1);
-//!   construction of its frame.
 //! - `pmtu`: path MTU discovery (RFC 8899, RFC 1191, RFC 8201).
-//! - `send`: send sequence variables (RFC 9293 section 3.3.1).
 //! - `accessors`, `events`, `config`, `rare_counts`: read-only accessors, results and events,
 //!   settings and counters.
 //!
@@ -49,75 +49,59 @@
 //! 9937, 9438, 9406, 3168, 8257.
 
 mod accessors;
-mod ack;
-mod assembler;
 mod challenge;
 mod close;
 mod config;
 mod congestion;
-mod deliver;
 mod ecn;
 mod events;
-mod fast_path;
-mod input;
-mod loss_recovery;
-mod ooo_queue;
 mod open;
-mod output;
-mod pacing;
 mod pmtu;
-mod prr;
-mod rack;
 mod rare_counts;
-mod rcv_autotune;
-mod receive;
-mod recovery_state;
+mod recovery;
 mod rtt;
-mod scoreboard;
-mod send;
-mod sent_frame;
+mod rx;
 mod state;
 mod timeout;
 mod timer;
-mod tlp;
-mod tx_schedule;
+mod tx;
 
 #[cfg(test)]
 pub(crate) mod tests;
 
 use std::sync::Arc;
 
-pub use assembler::Contiguous;
 pub use config::{Algorithm, Config, EcnMode, Stats};
 pub use events::{Delivered, Event, IssAndTsOffset, Transmit, TxDemand};
-pub use ooo_queue::{OooCopy, OooPool, OooSegment};
 pub(crate) use open::default_mss;
 pub use pmtu::{PathMtuConfig, Probing, TooBig};
-pub use sent_frame::CopyPool;
+pub use recovery::sent_frame::CopyPool;
+pub use rx::assembler::Contiguous;
+pub use rx::ooo_queue::{OooCopy, OooPool, OooSegment};
 pub use state::State;
 
 use crate::device::{Retained, RxFrame};
 use crate::time::Instant;
 use crate::wire::seq::Seq;
 use crate::wire::tcp::{HeaderTemplate, TIMESTAMPS_LEN};
-use assembler::LazyAssembler;
 use challenge::AckRateLimit;
 use congestion::Congestion;
-use deliver::OfferedOoo;
 use ecn::Ecn;
-use fast_path::FastPath;
-use pacing::PacingCredit;
 use pmtu::PathMtu;
-use rack::Rack;
 use rare_counts::RareCounts;
-use rcv_autotune::{RcvRound, RoundEnd};
-use receive::{DsackQueue, Peer, RcvLimits, RcvVars};
-use recovery_state::{Recovery, RoundFlight, Tlp};
+use recovery::rack::Rack;
+use recovery::scoreboard::LazyScoreboard;
+use recovery::state::{Recovery, RoundFlight, Tlp};
 use rtt::{Rtt, RttCache};
-use scoreboard::LazyScoreboard;
-use send::{Local, SndVars};
+use rx::assembler::LazyAssembler;
+use rx::autotune::{RcvRound, RoundEnd};
+use rx::deliver::OfferedOoo;
+use rx::fast_path::FastPath;
+use rx::window::{DsackQueue, Peer, RcvLimits, RcvVars};
 use state::StateEvent;
 use timer::{CoarseInstant, NEVER, RareTimers, Timers};
+use tx::pacing::PacingCredit;
+use tx::send::{Local, SndVars};
 
 /// Length of the timestamps option, bytes.
 #[expect(clippy::cast_possible_truncation, reason = "12")]
@@ -186,9 +170,9 @@ enum Plan {
     /// An out-of-order segment was offered to the upper layer; its disposition is pending.
     OooAnswer(OfferedOoo),
     /// Announced by `next_transmit`, to be written by the matching `write_` function.
-    Control(tx_schedule::Control),
+    Control(tx::schedule::Control),
     /// See `Control`.
-    Retransmit(tx_schedule::Retransmit),
+    Retransmit(tx::schedule::Retransmit),
 }
 
 /// Transmission control block of one connection. `R`: received frames; `T`: sent frames kept for

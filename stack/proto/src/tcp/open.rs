@@ -2,23 +2,23 @@
 
 use std::sync::Arc;
 
-use super::assembler::LazyAssembler;
 use super::challenge::AckRateLimit;
 use super::congestion::Congestion;
 use super::ecn::Ecn;
-use super::fast_path::FastPath;
-use super::pacing::PacingCredit;
 use super::pmtu::PathMtu;
-use super::rack::Rack;
 use super::rare_counts::RareCounts;
-use super::rcv_autotune::{RcvRound, RoundEnd};
-use super::receive::{DsackQueue, Peer, RcvLimits, RcvVars};
-use super::recovery_state::{Recovery, RoundFlight, Tlp};
+use super::recovery::rack::Rack;
+use super::recovery::scoreboard::LazyScoreboard;
+use super::recovery::state::{Recovery, RoundFlight, Tlp};
 use super::rtt::{Rtt, RttCache};
-use super::scoreboard::LazyScoreboard;
-use super::send::{Local, SndVars};
+use super::rx::assembler::LazyAssembler;
+use super::rx::autotune::{RcvRound, RoundEnd};
+use super::rx::fast_path::FastPath;
+use super::rx::window::{DsackQueue, Peer, RcvLimits, RcvVars};
 use super::state::State;
 use super::timer::{CoarseInstant, RareTimers, Timers};
+use super::tx::pacing::PacingCredit;
+use super::tx::send::{Local, SndVars};
 use super::{Config, IssAndTsOffset, Pending, Plan, Tcb, Timestamps, Traffic};
 use crate::device::{Retained, RxFrame};
 use crate::time::Instant;

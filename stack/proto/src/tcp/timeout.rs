@@ -1,9 +1,9 @@
 //! Timer expiry: retransmission, tail-loss probe, persist, delayed ACK, FIN-WAIT-2, TIME-WAIT,
 //! keepalive.
 
-use super::recovery_state::{CaState, Frto, TlpProbe};
-use super::send::Fin;
+use super::recovery::state::{CaState, Frto, TlpProbe};
 use super::state::{State, StateEvent};
+use super::tx::send::Fin;
 use super::{CoarseInstant, Event, NEVER, Plan, Tcb};
 use crate::device::{Retained, RxFrame};
 use crate::time::{Instant, SECOND};

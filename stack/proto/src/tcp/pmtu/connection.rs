@@ -5,7 +5,7 @@ use super::{
     TooBig,
 };
 use crate::device::{Retained, RxFrame};
-use crate::tcp::recovery_state::CaState;
+use crate::tcp::recovery::state::CaState;
 use crate::tcp::{Event, Plan, TIMESTAMPS_BYTES, Tcb};
 use crate::time::Instant;
 use crate::wire::seq::Seq;

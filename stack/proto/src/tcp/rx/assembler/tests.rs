@@ -2,7 +2,7 @@ use arrayvec::ArrayVec;
 use proptest::prelude::*;
 
 use super::{Contiguous, LazyAssembler, Overlap, RANGES_MAX, RECENT_MAX, SackBlock};
-use crate::tcp::ooo_queue::{OooPool, OooSegment};
+use crate::tcp::rx::ooo_queue::{OooPool, OooSegment};
 use crate::tcp::tests::{HeapFrame, ooo_pool};
 use crate::wire::seq::Seq;
 

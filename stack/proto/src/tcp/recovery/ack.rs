@@ -6,10 +6,10 @@
 //! detected by the ACK of any retransmission, which was sent later, or else by the tail-loss probe.
 
 use super::rack::{DUP_THRESH, SampleGuard};
-use super::recovery_state::{CaState, Frto};
 use super::scoreboard::AckInfo;
-use super::{NEVER, Tcb};
+use super::state::{CaState, Frto};
 use crate::device::{Retained, RxFrame};
+use crate::tcp::{NEVER, Tcb};
 use crate::time::{Instant, MICROSECOND};
 use crate::wire::seq::Seq;
 use crate::wire::tcp::{SackBlock, Segment};
@@ -17,7 +17,12 @@ use crate::wire::tcp::{SackBlock, Segment};
 impl<R: RxFrame, T: Retained> Tcb<R, T> {
     /// Processes an ACK that may do more than advance SND.UNA. `duplicate`: by RFC 5681.
     #[inline(never)]
-    pub(super) fn process_ack_slow(&mut self, now: Instant, seg: &Segment, duplicate: bool) {
+    pub(in crate::tcp) fn process_ack_slow(
+        &mut self,
+        now: Instant,
+        seg: &Segment,
+        duplicate: bool,
+    ) {
         // `outstanding`: bytes neither acknowledged nor SACKed before this ACK; `RecoverFS` of an
         // episode that it begins.
         let flight = self.snd.flight();
@@ -100,7 +105,7 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
         }
     }
 
-    pub(super) fn sample_guard(&self, now: Instant, seg: &Segment) -> SampleGuard {
+    pub(in crate::tcp) fn sample_guard(&self, now: Instant, seg: &Segment) -> SampleGuard {
         let echo = seg.options.ts.filter(|_| self.ts_on).map(|ts| ts.1);
         SampleGuard { now, min_rtt: self.rtt.min(), echo, ts_offset: self.ts.offset }
     }
@@ -152,7 +157,7 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
 
     /// Detects losses (RACK), and sets the reordering timer for later ones. Returns the bytes newly
     /// marked lost, without those of a path MTU probe.
-    pub(super) fn detect_losses(&mut self, now: Instant) -> u32 {
+    pub(in crate::tcp) fn detect_losses(&mut self, now: Instant) -> u32 {
         let recovering = self.recovery.ca_state != CaState::Open;
         let reo_wnd = self.rack.reo_wnd(recovering, self.scoreboard.sacked_count(), &self.rtt);
         let rack_timeout = self.rack.rack_timeout(reo_wnd);
@@ -175,7 +180,7 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
 
     /// Enters fast recovery. `outstanding`: bytes neither acknowledged nor SACKed; `flight`: bytes
     /// not acknowledged; both before the ACK that reveals the loss.
-    pub(super) fn enter_recovery(&mut self, outstanding: u32, flight: u32) {
+    pub(in crate::tcp) fn enter_recovery(&mut self, outstanding: u32, flight: u32) {
         self.stats.record().fast_recoveries += 1;
         let first_lost = self.scoreboard.next_lost_seq().unwrap_or(self.snd.una);
         self.recovery.enter(CaState::Recovery, first_lost, self.snd.nxt, self.cc);
@@ -193,7 +198,7 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
     /// Returns FlightSize for the reduction after a loss at `seq`, with `flight` bytes outstanding
     /// now: all that was in flight together with it, without what limited transmit added (RFC 5681
     /// section 3.2, step 2).
-    pub(super) fn loss_flight(&self, seq: Seq, flight: u32) -> u32 {
+    pub(in crate::tcp) fn loss_flight(&self, seq: Seq, flight: u32) -> u32 {
         self.round_flight.at(seq, flight).min(self.cc.cwnd())
     }
 
@@ -297,7 +302,7 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
     }
 
     /// Handles expiry of the reordering timer (RFC 8985 section 6.2, step 5).
-    pub(super) fn reorder_expired(&mut self, now: Instant) {
+    pub(in crate::tcp) fn reorder_expired(&mut self, now: Instant) {
         if self.timer_overrun(now, self.rare.reorder) {
             self.rare.reorder = now + self.rtt.srtt().max(MICROSECOND);
             return;

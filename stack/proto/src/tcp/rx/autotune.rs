@@ -24,18 +24,18 @@ const RTT_MIN_AGE_MS: u32 = 60_000;
 
 /// End of a round: the value of our timestamp clock, as the peer echoes it.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct RoundEnd(pub(super) u32);
+pub(in crate::tcp) struct RoundEnd(pub(in crate::tcp) u32);
 
 impl RoundEnd {
     #[inline]
-    pub(super) const fn is_reached(self, clock: u32) -> bool {
+    pub(in crate::tcp) const fn is_reached(self, clock: u32) -> bool {
         self.0.wrapping_sub(clock).wrapping_sub(1) >= ECHO_AGE_MAX
     }
 }
 
 /// Current round, and measurements of earlier ones.
 #[derive(Debug)]
-pub(super) struct RcvRound {
+pub(in crate::tcp) struct RcvRound {
     /// End of the bytes received before it.
     start_seq: Seq,
     started_at: Instant,
@@ -49,10 +49,10 @@ pub(super) struct RcvRound {
 
 impl RcvRound {
     /// Longest duration of a round by our own clock, microseconds.
-    pub(super) const WAIT_MAX_US: u32 = 1_000_000;
+    pub(in crate::tcp) const WAIT_MAX_US: u32 = 1_000_000;
 
     /// No round yet.
-    pub(super) const fn new() -> Self {
+    pub(in crate::tcp) const fn new() -> Self {
         Self {
             start_seq: Seq(0),
             started_at: Instant::ZERO,
@@ -63,12 +63,12 @@ impl RcvRound {
     }
 
     /// Time when the round began; the first begins with our SYN.
-    pub(super) const fn started_at(&self) -> Instant {
+    pub(in crate::tcp) const fn started_at(&self) -> Instant {
         self.started_at
     }
 
     /// Begins a round.
-    pub(super) const fn start(&mut self, now: Instant, from: Seq) {
+    pub(in crate::tcp) const fn start(&mut self, now: Instant, from: Seq) {
         self.started_at = now;
         self.start_seq = from;
     }
@@ -79,7 +79,7 @@ impl RcvRound {
     /// Twice the bytes received let a sender keep its rate while it repairs a loss. If they are
     /// more than in any round before, the sender is in slow start: one round later it sends twice
     /// as much, and by the time this window reaches it four times.
-    pub(super) fn window_needed(&mut self, now: Instant, end: Seq, max: u32) -> u32 {
+    pub(in crate::tcp) fn window_needed(&mut self, now: Instant, end: Seq, max: u32) -> u32 {
         // Bytes that the upper layer declined may have been counted in the round before.
         let bytes = (end.max(self.start_seq) - self.start_seq).min(max);
         let growth = bytes.saturating_sub(self.most_received);

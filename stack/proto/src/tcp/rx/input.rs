@@ -1,8 +1,8 @@
 //! Received segments: RFC 9293 section 3.10.7, with the checks of RFC 7323 (PAWS) and RFC 5961.
 
-use super::state::{State, StateEvent};
-use super::{CoarseInstant, Delivered, Event, Plan, Tcb, Timestamps};
 use crate::device::{Retained, RxFrame};
+use crate::tcp::state::{State, StateEvent};
+use crate::tcp::{CoarseInstant, Delivered, Event, NEVER, Plan, Tcb, Timestamps};
 use crate::time::{Instant, MICROSECOND};
 use crate::wire::seq::Seq;
 use crate::wire::tcp::{Flags, Segment};
@@ -12,7 +12,7 @@ use crate::wire::tcp::{Flags, Segment};
 /// [`Timestamps::coarse`].
 const TS_RECENT_LIFE: u32 = 931;
 /// Most that our timestamp clock advances over an idle period: a quarter of its range.
-pub(super) const TS_IDLE_MAX_NS: u64 = (1 << 30) * MICROSECOND;
+pub(in crate::tcp) const TS_IDLE_MAX_NS: u64 = (1 << 30) * MICROSECOND;
 
 impl<R: RxFrame, T: Retained> Tcb<R, T> {
     /// Processes a segment of this connection; `seg` is the parsed header of `frame`.
@@ -137,7 +137,7 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
         self.pending.syn = false;
         self.snd.una = ack;
         self.begin_rcv_round(now);
-        self.timers.rto = super::NEVER;
+        self.timers.rto = NEVER;
         self.unanswered = 0;
         if let Some(idle) = self.cfg.keepalive_ns {
             self.rare.keepalive = now + idle;
@@ -198,7 +198,7 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
     /// days (RFC 7323 section 5.5): our clock skips the excess. Whatever is sent is answered within
     /// minutes, so that nothing received for so long means nothing sent.
     #[inline]
-    pub(super) fn advance_ts_clock(&mut self, now: Instant) {
+    pub(in crate::tcp) fn advance_ts_clock(&mut self, now: Instant) {
         if now.since(self.last_rx_at) > TS_IDLE_MAX_NS {
             self.skip_idle_time(now);
         }
@@ -229,7 +229,7 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
     /// Acceptability test of section 3.10.7.4, one byte wider at the right edge: an ACK from a peer
     /// that has filled the window lies there, and payload beyond is cut off.
     #[inline]
-    pub(super) fn is_acceptable(&self, seg: &Segment) -> bool {
+    pub(in crate::tcp) fn is_acceptable(&self, seg: &Segment) -> bool {
         let len = seg.seq_len();
         if len == 0 {
             return self.rcv.nxt <= seg.seq && seg.seq <= self.rcv.adv;

@@ -4,8 +4,8 @@ use core::ops::Deref;
 
 use super::{AckInfo, Acked, LossUpdate, Scoreboard};
 use crate::device::Retained;
-use crate::tcp::rack::{Rack, SampleGuard};
-use crate::tcp::sent_frame::CopyPool;
+use crate::tcp::recovery::rack::{Rack, SampleGuard};
+use crate::tcp::recovery::sent_frame::CopyPool;
 use crate::time::Instant;
 use crate::wire::seq::Seq;
 use crate::wire::tcp::SackBlock;

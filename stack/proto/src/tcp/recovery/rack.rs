@@ -2,43 +2,43 @@
 //! and it was sent long enough ago. The scoreboard holds the transmission times; this module has
 //! the state to compare them with.
 
-use super::rtt::Rtt;
+use crate::tcp::rtt::Rtt;
 use crate::time::Instant;
 use crate::wire::seq::Seq;
 
 /// DupThresh: number of segments SACKed, or of duplicate ACKs, that ends the wait for reordering
 /// (RFC 5681 section 3.2).
-pub(super) const DUP_THRESH: u32 = 3;
+pub(in crate::tcp) const DUP_THRESH: u32 = 3;
 /// Recoveries without a D-SACK after which the reordering window shrinks again.
 const REO_WND_PERSIST: u8 = 16;
 
 /// `RACK_sent_after`: true if `a` was sent after `b`. Both are given by transmission time and end.
-pub(super) fn sent_after(a: (Instant, Seq), b: (Instant, Seq)) -> bool {
+pub(in crate::tcp) fn sent_after(a: (Instant, Seq), b: (Instant, Seq)) -> bool {
     a.0 > b.0 || (a.0 == b.0 && a.1 > b.1)
 }
 
 /// Distinguishes an ACK of a retransmission from a late ACK of the original (RFC 8985 section 6.2,
 /// step 2).
 #[derive(Clone, Copy, Debug)]
-pub(super) struct SampleGuard {
-    pub(super) now: Instant,
+pub(in crate::tcp) struct SampleGuard {
+    pub(in crate::tcp) now: Instant,
     /// Minimum RTT in nanoseconds, 0 if unknown.
-    pub(super) min_rtt: u64,
+    pub(in crate::tcp) min_rtt: u64,
     /// TSecr of the ACK, and the offset of our TSval from the clock.
-    pub(super) echo: Option<u32>,
-    pub(super) ts_offset: u32,
+    pub(in crate::tcp) echo: Option<u32>,
+    pub(in crate::tcp) ts_offset: u32,
 }
 
 impl SampleGuard {
     /// Returns the guard for records that do not start at the SND.UNA before the ACK: TSecr echoes
     /// a segment that did (RFC 7323 section 4.3).
-    pub(super) const fn without_echo(self) -> Self {
+    pub(in crate::tcp) const fn without_echo(self) -> Self {
         Self { echo: None, ..self }
     }
 
     /// True if the ACK may be of the retransmission sent at `sent_at`.
     #[expect(clippy::cast_possible_truncation, reason = "TSval is a 32-bit clock that wraps")]
-    pub(super) fn is_valid_sample(&self, sent_at: Instant) -> bool {
+    pub(in crate::tcp) fn is_valid_sample(&self, sent_at: Instant) -> bool {
         let value = (sent_at.as_micros() as u32).wrapping_add(self.ts_offset);
         self.echo.is_none_or(|echo| echo.wrapping_sub(value).cast_signed() >= 0)
             && self.now.since(sent_at) >= self.min_rtt
@@ -47,7 +47,7 @@ impl SampleGuard {
 
 /// RACK state: the latest transmission delivered, and the reordering observed.
 #[derive(Debug)]
-pub(super) struct Rack {
+pub(in crate::tcp) struct Rack {
     /// `RACK.xmit_ts`.
     xmit_ts: Instant,
     /// `RACK.rtt`, nanoseconds.
@@ -68,7 +68,7 @@ pub(super) struct Rack {
 }
 
 impl Rack {
-    pub(super) const fn new() -> Self {
+    pub(in crate::tcp) const fn new() -> Self {
         Self {
             xmit_ts: Instant::ZERO,
             rtt: 0,
@@ -84,7 +84,7 @@ impl Rack {
 
     /// Step 2: notes a transmission that was delivered.
     #[inline]
-    pub(super) fn advance(&mut self, now: Instant, newest: (Instant, Seq)) {
+    pub(in crate::tcp) fn advance(&mut self, now: Instant, newest: (Instant, Seq)) {
         if sent_after(newest, (self.xmit_ts, self.end_seq)) {
             (self.xmit_ts, self.end_seq) = newest;
             self.rtt = now.since(newest.0);
@@ -92,19 +92,19 @@ impl Rack {
     }
 
     /// Step 3: notes that a segment was delivered after one sent later.
-    pub(super) fn on_reordering(&mut self) {
+    pub(in crate::tcp) fn on_reordering(&mut self) {
         self.reordering_seen = true;
     }
 
     /// True if the latest transmission delivered was sent after this one.
-    pub(super) fn delivered_after(&self, at: Instant, end: Seq) -> bool {
+    pub(in crate::tcp) fn delivered_after(&self, at: Instant, end: Seq) -> bool {
         sent_after((self.xmit_ts, self.end_seq), (at, end))
     }
 
     /// Step 4: processes a D-SACK, which shows that a retransmission was spurious. `retransmits` is
     /// the number of retransmissions so far: any D-SACKs beyond it are due to duplication in the
     /// network.
-    pub(super) fn on_dsack(&mut self, retransmits: u32, una: Seq, nxt: Seq) {
+    pub(in crate::tcp) fn on_dsack(&mut self, retransmits: u32, una: Seq, nxt: Seq) {
         if self.dsacks >= retransmits {
             return;
         }
@@ -117,13 +117,13 @@ impl Rack {
     }
 
     /// Widens the reordering window: reordering was mistaken for loss.
-    pub(super) fn widen_reo_wnd(&mut self) {
+    pub(in crate::tcp) fn widen_reo_wnd(&mut self) {
         self.reo_wnd_mult = self.reo_wnd_mult.saturating_add(1);
         self.reo_wnd_persist = REO_WND_PERSIST;
     }
 
     /// Step 4: notes the end of an episode.
-    pub(super) fn on_recovery_end(&mut self) {
+    pub(in crate::tcp) fn on_recovery_end(&mut self) {
         self.reo_wnd_persist = self.reo_wnd_persist.saturating_sub(1);
         if self.reo_wnd_persist == 0 {
             self.reo_wnd_mult = 1;
@@ -132,7 +132,7 @@ impl Rack {
 
     /// Step 4: returns the reordering window, nanoseconds. `recovering`: an episode is in progress;
     /// `sacked`: number of segments SACKed.
-    pub(super) fn reo_wnd(&self, recovering: bool, sacked: u32, rtt: &Rtt) -> u64 {
+    pub(in crate::tcp) fn reo_wnd(&self, recovering: bool, sacked: u32, rtt: &Rtt) -> u64 {
         if !self.reordering_seen && (recovering || sacked >= DUP_THRESH) {
             return 0;
         }
@@ -141,7 +141,7 @@ impl Rack {
 
     /// Returns the time after its transmission at which a segment counts as lost, with this
     /// reordering window.
-    pub(super) fn rack_timeout(&self, reo_wnd: u64) -> u64 {
+    pub(in crate::tcp) fn rack_timeout(&self, reo_wnd: u64) -> u64 {
         self.rtt + reo_wnd
     }
 }

@@ -2,8 +2,8 @@ use core::cell::Cell;
 use core::mem::{align_of, offset_of, size_of};
 use core::ops::Sub;
 
-use super::super::HOT_LEN;
-use super::super::tests::TestTcb;
+use crate::tcp::HOT_LEN;
+use crate::tcp::tests::TestTcb;
 
 /// Segments of this thread's connections that took the fast path.
 #[derive(Clone, Copy, Debug, Default)]
@@ -71,7 +71,7 @@ fn hot_state_fits_three_cache_lines() {
         cc.cwnd_limited,
     ];
     let end =
-        super::super::tests::Endpoint::client(&super::Config::default(), 1, super::Instant::ZERO);
+        crate::tcp::tests::Endpoint::client(&super::Config::default(), 1, super::Instant::ZERO);
     let mut sum = 0;
     for ((name, offset), len) in names.into_iter().zip(offsets).zip(length(&end.tcb)) {
         println!("{offset:4} {len:3} {name}");

@@ -1,11 +1,11 @@
 //! Tail-loss probe (RFC 8985 section 7): if the end of a flight is not acknowledged, one segment is
 //! sent so that the peer's ACK reports what is missing.
 
-use super::recovery_state::{CaState, Tlp, TlpProbe};
-use super::send::Fin;
-use super::tx_schedule::Retransmit;
-use super::{NEVER, Plan, Tcb, Transmit, TxDemand};
+use super::state::{CaState, Tlp, TlpProbe};
 use crate::device::{Retained, RxFrame};
+use crate::tcp::tx::schedule::Retransmit;
+use crate::tcp::tx::send::Fin;
+use crate::tcp::{NEVER, Plan, Tcb, Transmit, TxDemand};
 use crate::time::Instant;
 use crate::wire::seq::Seq;
 use crate::wire::tcp::{SackBlock, Segment};
@@ -15,7 +15,7 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
     /// suspected, and with SACK, without which the ACK would report nothing (section 7.2). If the
     /// RTO would expire first, the probe takes its place.
     #[inline]
-    pub(super) fn arm_pto(&mut self, now: Instant) {
+    pub(in crate::tcp) fn arm_pto(&mut self, now: Instant) {
         let applies = self.cfg.tail_loss_probe
             && self.sack
             && self.recovery.ca_state == CaState::Open
@@ -32,7 +32,7 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
     /// Handles expiry of the probe timer: the tail of a flight was not acknowledged, and a probe is
     /// due. With nothing in flight, the connection has been idle for a while, and the memory of
     /// loss recovery is released.
-    pub(super) fn pto_expired(&mut self, now: Instant) {
+    pub(in crate::tcp) fn pto_expired(&mut self, now: Instant) {
         if self.snd.flight() == 0 {
             self.timers.pto = NEVER;
             self.scoreboard.release_memory();
@@ -62,7 +62,7 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
     /// Selects the probe: a new segment if there is one and the peer's window admits it, else the
     /// last record again (section 7.3). Returns `None` if it is no longer needed.
     #[cold]
-    pub(super) fn plan_tlp(&mut self, now: Instant, ready: TxDemand) -> Option<Transmit> {
+    pub(in crate::tcp) fn plan_tlp(&mut self, now: Instant, ready: TxDemand) -> Option<Transmit> {
         if !self.scoreboard.is_clean() {
             // No frame was available when it was due, and the peer has reported by SACK what is
             // missing since.
@@ -100,7 +100,7 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
         None
     }
 
-    pub(super) fn plan_retransmit(&mut self, retransmit: Retransmit) -> Transmit {
+    pub(in crate::tcp) fn plan_retransmit(&mut self, retransmit: Retransmit) -> Transmit {
         let payload_len = retransmit.payload_len();
         self.plan = Plan::Retransmit(retransmit);
         Transmit::Retransmit { payload_len }
@@ -108,7 +108,12 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
 
     /// Notes that a probe was sent; `start` is the start of the record if it is a retransmission.
     #[cold]
-    pub(super) fn on_tlp_sent(&mut self, now: Instant, probe: TlpProbe, start: Option<Seq>) {
+    pub(in crate::tcp) fn on_tlp_sent(
+        &mut self,
+        now: Instant,
+        probe: TlpProbe,
+        start: Option<Seq>,
+    ) {
         self.stats.record().tlp_probes += 1;
         self.pending.tlp = false;
         self.timers.pto = NEVER;
@@ -125,7 +130,7 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
 
     /// Processes an ACK while a probe is outstanding (section 7.4). `una`: SND.UNA before it;
     /// `dsack`: its D-SACK block; `pure`: it is a duplicate ACK without SACK blocks.
-    pub(super) fn process_tlp_ack(
+    pub(in crate::tcp) fn process_tlp_ack(
         &mut self,
         seg: &Segment,
         una: Seq,

@@ -60,7 +60,7 @@ struct RecentRange {
 
 /// Out-of-order data of a connection. Taken from the engine's pool while there is any.
 #[derive(Debug)]
-pub(super) struct Assembler<R> {
+pub(in crate::tcp) struct Assembler<R> {
     entries: Vec<Entry<R>>,
     free: u32,
     /// In sequence order; no two are adjacent or overlap.
@@ -115,11 +115,11 @@ pub enum Contiguous<R> {
 
 /// New and duplicate parts of an arriving range.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Overlap {
+pub(in crate::tcp) struct Overlap {
     /// First part that is new.
-    pub(super) new: Option<SackBlock>,
+    pub(in crate::tcp) new: Option<SackBlock>,
     /// First part that was received before.
-    pub(super) duplicate: Option<SackBlock>,
+    pub(in crate::tcp) duplicate: Option<SackBlock>,
 }
 
 impl<R> Assembler<R> {
@@ -302,7 +302,7 @@ impl<R> Assembler<R> {
     }
 
     /// Clears everything. Segments held must have been released before.
-    pub(super) fn reset(&mut self) {
+    pub(in crate::tcp) fn reset(&mut self) {
         self.entries.clear();
         self.entries.shrink_to(SPARE_ENTRIES);
         self.free = NONE;
@@ -368,48 +368,48 @@ impl<R> Assembler<R> {
 
 /// [`Assembler`] of one connection, allocated lazily: mostly nothing is out of order.
 #[derive(Debug)]
-pub(super) struct LazyAssembler<R> {
+pub(in crate::tcp) struct LazyAssembler<R> {
     inner: Option<Box<Assembler<R>>>,
 }
 
 impl<R> LazyAssembler<R> {
     /// No out-of-order data.
-    pub(super) const fn new() -> Self {
+    pub(in crate::tcp) const fn new() -> Self {
         Self { inner: None }
     }
 
     /// True if no out-of-order data is left.
     #[inline]
-    pub(super) fn is_empty(&self) -> bool {
+    pub(in crate::tcp) fn is_empty(&self) -> bool {
         self.inner.as_ref().is_none_or(|book| book.segment_count == 0)
     }
 
     /// True if no memory is taken from the pool.
     #[inline]
-    pub(super) const fn is_idle(&self) -> bool {
+    pub(in crate::tcp) const fn is_idle(&self) -> bool {
         self.inner.is_none()
     }
 
     /// Number of segments, held or consumed.
     #[inline]
-    pub(super) fn len(&self) -> usize {
+    pub(in crate::tcp) fn len(&self) -> usize {
         self.inner.as_ref().map_or(0, |book| book.segment_count)
     }
 
     /// Usage of the pool by this connection.
-    pub(super) fn quota(&self) -> Quota {
+    pub(in crate::tcp) fn quota(&self) -> Quota {
         self.inner.as_ref().map_or_else(Quota::default, |book| book.quota)
     }
 
     /// Returns the end of the last range.
     #[inline]
-    pub(super) fn end(&self) -> Option<Seq> {
+    pub(in crate::tcp) fn end(&self) -> Option<Seq> {
         Some(self.inner.as_ref()?.ranges.back()?.end)
     }
 
     /// Returns the new and the duplicate part of `start..end`. If it covers several holes, only the
     /// first is returned as new: a frame is held once, and the peer retransmits the rest.
-    pub(super) fn overlap(&self, start: Seq, end: Seq) -> Overlap {
+    pub(in crate::tcp) fn overlap(&self, start: Seq, end: Seq) -> Overlap {
         match &self.inner {
             Some(book) => book.overlap(start, end),
             None => Overlap { new: Some((start, end)), duplicate: None },
@@ -417,12 +417,12 @@ impl<R> LazyAssembler<R> {
     }
 
     /// True if `block`, which is new, may be accepted with a limit of `pieces_max` segments.
-    pub(super) fn admits(&self, block: SackBlock, pieces_max: usize) -> bool {
+    pub(in crate::tcp) fn admits(&self, block: SackBlock, pieces_max: usize) -> bool {
         self.inner.as_ref().map_or(pieces_max > 0, |book| book.admits(block, pieces_max))
     }
 
     /// Accepts `block`, which is new and admitted: held from `offset` on, or consumed if `None`.
-    pub(super) fn insert(
+    pub(in crate::tcp) fn insert(
         &mut self,
         pool: &mut OooPool<R>,
         block: SackBlock,
@@ -433,7 +433,7 @@ impl<R> LazyAssembler<R> {
     }
 
     /// Removes and returns the segment that starts at `seq`, if there is one.
-    pub(super) fn pop_at(&mut self, seq: Seq) -> Option<Contiguous<R>> {
+    pub(in crate::tcp) fn pop_at(&mut self, seq: Seq) -> Option<Contiguous<R>> {
         let book = self.inner.as_mut()?;
         book.ranges.front().filter(|run| run.start == seq)?;
         book.pop()
@@ -441,7 +441,7 @@ impl<R> LazyAssembler<R> {
 
     /// Returns the memory to the pool, with every segment held. To be called when none of it will
     /// be delivered any more, or none is left.
-    pub(super) fn release(&mut self, pool: &mut OooPool<R>) {
+    pub(in crate::tcp) fn release(&mut self, pool: &mut OooPool<R>) {
         let Some(mut book) = self.inner.take() else { return };
         while let Some(due) = book.pop() {
             if let Contiguous::Buffered { segment: held, .. } = due {
@@ -459,7 +459,7 @@ impl<R> LazyAssembler<R> {
     /// Those beyond the newest three would never be reported; so the oldest unreported ranges are
     /// sent first, until all are reported. A range that begins at `next`, which the ACK is about to
     /// cover, is not reported.
-    pub(super) fn fill_sack_blocks(
+    pub(in crate::tcp) fn fill_sack_blocks(
         &mut self,
         next: Seq,
         blocks: &mut ArrayVec<SackBlock, 4>,
@@ -469,19 +469,19 @@ impl<R> LazyAssembler<R> {
     }
 
     /// Returns the range that contains `seq`.
-    pub(super) fn range_of(&self, seq: Seq) -> Option<SackBlock> {
+    pub(in crate::tcp) fn range_of(&self, seq: Seq) -> Option<SackBlock> {
         self.inner.as_ref()?.range_of(seq)
     }
 
     /// True if a segment starts at `seq`: [`LazyAssembler::pop_at`] returns it.
-    pub(super) fn has_at(&self, seq: Seq) -> bool {
+    pub(in crate::tcp) fn has_at(&self, seq: Seq) -> bool {
         let first = self.inner.as_ref().and_then(|book| book.ranges.front());
         first.is_some_and(|run| run.start == seq)
     }
 
     /// Returns the ranges in sequence order.
     #[cfg(test)]
-    pub(super) fn ranges(&self) -> Vec<SackBlock> {
+    pub(in crate::tcp) fn ranges(&self) -> Vec<SackBlock> {
         let runs = self.inner.iter().flat_map(|book| &book.ranges);
         runs.map(|run| (run.start, run.end)).collect()
     }

@@ -1,24 +1,24 @@
 //! ACK processing: RFC 9293 section 3.10.7.4 (fifth check), RFC 6298. An ACK of new data without
 //! loss and with nothing SACKed is handled here, all others in `loss_recovery`.
 
-use super::congestion::AckSample;
-use super::recovery_state::{CaState, TlpProbe};
-use super::scoreboard::{AckInfo, Acked};
-use super::send::Fin;
-use super::state::{State, StateEvent};
-use super::{CoarseInstant, NEVER, Tcb};
 use crate::device::{Retained, RxFrame};
+use crate::tcp::congestion::AckSample;
+use crate::tcp::recovery::scoreboard::{AckInfo, Acked};
+use crate::tcp::recovery::state::{CaState, TlpProbe};
+use crate::tcp::state::{State, StateEvent};
+use crate::tcp::tx::send::Fin;
+use crate::tcp::{CoarseInstant, NEVER, Tcb};
 use crate::time::{Instant, MICROSECOND, SECOND};
 use crate::wire::tcp::{Flags, Segment};
 
 /// Time for which the scoreboard's memory is kept with nothing in flight.
-pub(super) const IDLE_NS: u64 = SECOND;
+pub(in crate::tcp) const IDLE_NS: u64 = SECOND;
 
 impl<R: RxFrame, T: Retained> Tcb<R, T> {
     /// Processes the acknowledgment, window and SACK blocks of an acceptable segment. Returns false
     /// if the segment is to be dropped whole.
     #[inline]
-    pub(super) fn process_ack(&mut self, now: Instant, seg: &Segment) -> bool {
+    pub(in crate::tcp) fn process_ack(&mut self, now: Instant, seg: &Segment) -> bool {
         let ack = seg.ack;
         // RFC 5961 section 5.2.
         if ack > self.snd.nxt || ack < self.snd.una - self.snd.max_wnd {
@@ -66,7 +66,7 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
     /// Processes `seg.ack`, which acknowledges new data. Returns the bytes acknowledged and the
     /// round-trip time measured.
     #[inline]
-    pub(super) fn ack_new_data(
+    pub(in crate::tcp) fn ack_new_data(
         &mut self,
         now: Instant,
         seg: &Segment,
@@ -107,12 +107,17 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
     }
 
     /// Returns the round-trip time measured by an ACK that freed `acked`, nanoseconds.
-    pub(super) fn measured_rtt(&self, now: Instant, seg: &Segment, acked: &Acked) -> Option<u64> {
+    pub(in crate::tcp) fn measured_rtt(
+        &self,
+        now: Instant,
+        seg: &Segment,
+        acked: &Acked,
+    ) -> Option<u64> {
         acked.oldest.map(|at| now.since(at)).or_else(|| self.echoed_rtt(now, seg))
     }
 
     /// Updates the estimators after an ACK of `bytes` that freed `acked` and measured `sample`.
-    pub(super) fn update_rtt(
+    pub(in crate::tcp) fn update_rtt(
         &mut self,
         now: Instant,
         sample: Option<u64>,
@@ -131,7 +136,7 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
 
     /// Restarts the timers after SND.UNA advanced, or stops them (RFC 6298 sections 5.2 and 5.3).
     #[inline]
-    pub(super) fn rearm_timers(&mut self, now: Instant) {
+    pub(in crate::tcp) fn rearm_timers(&mut self, now: Instant) {
         if self.snd.flight() > 0 {
             self.timers.rto = now + self.rtt.rto(&self.cfg);
             self.arm_pto(now);
@@ -145,7 +150,7 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
 
     /// Processes the acknowledgment of our FIN, if `seg` acknowledges it.
     #[inline]
-    pub(super) fn check_fin_acked(&mut self, now: Instant, seg: &Segment) {
+    pub(in crate::tcp) fn check_fin_acked(&mut self, now: Instant, seg: &Segment) {
         if self.local.fin_seq.is_some_and(|fin| seg.ack > fin) && self.snd.fin != Fin::Acked {
             self.snd.fin = Fin::Acked;
             self.transition(StateEvent::FinAcked);
@@ -160,7 +165,12 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
 
     /// Input of congestion control for an ACK of `bytes` that measured `sample`.
     #[inline]
-    pub(super) fn ack_sample(&self, now: Instant, bytes: u32, sample: Option<u64>) -> AckSample {
+    pub(in crate::tcp) fn ack_sample(
+        &self,
+        now: Instant,
+        bytes: u32,
+        sample: Option<u64>,
+    ) -> AckSample {
         AckSample {
             now,
             bytes,
@@ -186,7 +196,7 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
 
     /// Bytes considered to be in the network (RFC 6675 `pipe`).
     #[inline]
-    pub(super) fn pipe(&self) -> u32 {
+    pub(in crate::tcp) fn pipe(&self) -> u32 {
         self.scoreboard.pipe(self.snd.flight()).saturating_sub(self.recovery.dupack_credit)
     }
 }

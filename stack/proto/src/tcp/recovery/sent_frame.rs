@@ -10,8 +10,8 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use super::Tcb;
 use crate::device::{Retained, RxFrame};
+use crate::tcp::Tcb;
 use crate::time::Instant;
 
 /// Limit on the copies of sent frames, for all connections of an engine.
@@ -24,7 +24,7 @@ pub struct CopyPool {
 /// Copy of a sent frame. Its slot in the [`CopyPool`] is free again once the last record that
 /// shares it is dropped.
 #[derive(Debug)]
-pub(super) struct SentCopy {
+pub(in crate::tcp) struct SentCopy {
     bytes: Box<[u8]>,
     in_use: Arc<AtomicUsize>,
 }
@@ -50,8 +50,8 @@ impl CopyPool {
     }
 
     /// True if a connection with `share` copies may have one more: at most twice what it leaves
-    /// free, as with [`super::OooPool`].
-    pub(super) fn admits(&self, share: usize) -> bool {
+    /// free, as with [`crate::tcp::OooPool`].
+    pub(in crate::tcp) fn admits(&self, share: usize) -> bool {
         let left = self.count_max.checked_sub(self.count() + 1);
         left.is_some_and(|left| share <= 2 * left)
     }
@@ -65,7 +65,7 @@ impl CopyPool {
 
 /// Storage of a record's bytes.
 #[derive(Clone, Debug)]
-pub(super) enum SentFrame<T> {
+pub(in crate::tcp) enum SentFrame<T> {
     /// Frame of the first transmission.
     Frame(T),
     /// Copy of that frame, with the same offsets.
@@ -73,14 +73,14 @@ pub(super) enum SentFrame<T> {
 }
 
 impl<T> SentFrame<T> {
-    pub(super) const fn is_copy(&self) -> bool {
+    pub(in crate::tcp) const fn is_copy(&self) -> bool {
         matches!(self, Self::Copy(_))
     }
 }
 
 impl<T: Retained> SentFrame<T> {
     /// Returns the bytes of the frame, with the headers of the first transmission.
-    pub(super) fn bytes(&self) -> &[u8] {
+    pub(in crate::tcp) fn bytes(&self) -> &[u8] {
         match self {
             Self::Frame(frame) => frame.bytes(),
             Self::Copy(copy) => &copy.bytes,
@@ -88,7 +88,7 @@ impl<T: Retained> SentFrame<T> {
     }
 
     /// Replaces the frame by a copy, and releases it.
-    pub(super) fn copy_out(&mut self, pool: &CopyPool) {
+    pub(in crate::tcp) fn copy_out(&mut self, pool: &CopyPool) {
         if let Self::Frame(frame) = self {
             *self = Self::Copy(Arc::new(pool.copy(frame.bytes())));
         }

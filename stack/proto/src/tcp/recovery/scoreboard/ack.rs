@@ -1,7 +1,7 @@
 //! ACK processing on the scoreboard: records acknowledged, records reported by SACK.
 
 use super::{LOST, RETRANS_IN_FLIGHT, RETRANSMITTED, SACKED, Scoreboard};
-use crate::tcp::rack::{SampleGuard, sent_after};
+use crate::tcp::recovery::rack::{SampleGuard, sent_after};
 use crate::time::Instant;
 use crate::wire::seq::Seq;
 use crate::wire::tcp::SackBlock;

@@ -4,7 +4,7 @@ use crate::wire::seq::Seq;
 
 /// State of our FIN.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Fin {
+pub(in crate::tcp) enum Fin {
     /// Not requested.
     None,
     /// To be sent or retransmitted.
@@ -17,50 +17,50 @@ pub(super) enum Fin {
 
 /// Send sequence variables (RFC 9293 section 3.3.1).
 #[derive(Debug)]
-pub(super) struct SndVars {
+pub(in crate::tcp) struct SndVars {
     /// SND.UNA: oldest sequence number not acknowledged.
-    pub(super) una: Seq,
+    pub(in crate::tcp) una: Seq,
     /// SND.NXT: next sequence number to send.
-    pub(super) nxt: Seq,
+    pub(in crate::tcp) nxt: Seq,
     /// SND.WND: the peer's window, scaled.
-    pub(super) wnd: u32,
+    pub(in crate::tcp) wnd: u32,
     /// SND.WL1: sequence number of the segment that last updated the window. SND.WL2, its
     /// acknowledgment number, is `una`: an acceptable acknowledgment that advances SND.UNA also
     /// updates the window.
-    pub(super) wl1: Seq,
+    pub(in crate::tcp) wl1: Seq,
     /// Largest window that the peer has advertised.
-    pub(super) max_wnd: u32,
+    pub(in crate::tcp) max_wnd: u32,
     /// Shift of the window field in segments received.
-    pub(super) wscale: u8,
+    pub(in crate::tcp) wscale: u8,
     /// Segment size: the lesser of the peer's MSS and the link's, TCP options not deducted.
-    pub(super) mss: u16,
+    pub(in crate::tcp) mss: u16,
     /// State of our FIN.
-    pub(super) fin: Fin,
+    pub(in crate::tcp) fin: Fin,
 }
 
 /// Our SYN and FIN.
 #[derive(Debug)]
-pub(super) struct Local {
+pub(in crate::tcp) struct Local {
     /// ISS: initial send sequence number.
-    pub(super) iss: Seq,
+    pub(in crate::tcp) iss: Seq,
     /// Sequence number of the FIN, once sent.
-    pub(super) fin_seq: Option<Seq>,
+    pub(in crate::tcp) fin_seq: Option<Seq>,
 }
 
 impl SndVars {
-    pub(super) const fn new(iss: Seq, mss: u16) -> Self {
+    pub(in crate::tcp) const fn new(iss: Seq, mss: u16) -> Self {
         Self { una: iss, nxt: iss, wnd: 0, wl1: Seq(0), max_wnd: 0, wscale: 0, mss, fin: Fin::None }
     }
 
     /// FlightSize: bytes sent and not acknowledged, the FIN included.
     #[inline]
-    pub(super) fn flight(&self) -> u32 {
+    pub(in crate::tcp) fn flight(&self) -> u32 {
         self.nxt - self.una
     }
 
     /// Bytes that the window admits beyond SND.NXT.
     #[inline]
-    pub(super) fn usable(&self) -> u32 {
+    pub(in crate::tcp) fn usable(&self) -> u32 {
         u32::try_from((self.una + self.wnd).distance(self.nxt)).unwrap_or(0)
     }
 
@@ -69,7 +69,7 @@ impl SndVars {
     /// retransmission has an old sequence number; but if its acknowledgment advanced SND.UNA and
     /// the window was not updated, the window would seem to reach beyond what the peer allows.
     #[inline]
-    pub(super) fn update_window(&mut self, seq: Seq, moved: bool, window: u32) {
+    pub(in crate::tcp) fn update_window(&mut self, seq: Seq, moved: bool, window: u32) {
         if moved || self.wl1 <= seq {
             self.wnd = window;
             self.wl1 = seq;

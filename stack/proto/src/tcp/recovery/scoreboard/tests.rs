@@ -3,8 +3,8 @@
 use proptest::prelude::*;
 
 use super::{AckInfo, LazyScoreboard};
-use crate::tcp::rack::{Rack, SampleGuard};
-use crate::tcp::sent_frame::CopyPool;
+use crate::tcp::recovery::rack::{Rack, SampleGuard};
+use crate::tcp::recovery::sent_frame::CopyPool;
 use crate::tcp::tests::HeapFrame;
 use crate::time::Instant;
 use crate::wire::seq::Seq;

@@ -5,8 +5,8 @@
 //!
 //! Retransmissions are paced like new data, except the first of an episode. ACKs are never paced.
 
-use super::Tcb;
 use crate::device::{Retained, RxFrame};
+use crate::tcp::Tcb;
 use crate::time::{Instant, MILLISECOND};
 
 /// Round-trip time below which bursts are only ACK-clocked. A burst would wait for a timer of some
@@ -48,20 +48,20 @@ impl Burst {
 
 /// Bytes that may be sent before pacing reads the clock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct PacingCredit(u32);
+pub(in crate::tcp) struct PacingCredit(u32);
 
 impl PacingCredit {
     /// Pacing reads the clock before the next segment.
-    pub(super) const NONE: Self = Self(0);
+    pub(in crate::tcp) const NONE: Self = Self(0);
     /// Credit of a flight that begins with nothing outstanding: a message of 64 KiB with its
     /// headers is sent as fast as the window admits, like what a NIC segments by itself (TSO). If
     /// it were spread over the round trip, requests and responses would take up to twice as long,
     /// with the queues empty.
-    pub(super) const IDLE_BURST: Self = Self(68 * 1024);
+    pub(in crate::tcp) const IDLE_BURST: Self = Self(68 * 1024);
 
     /// Deducts `bytes` sent.
     #[inline]
-    pub(super) const fn spend(&mut self, bytes: u32) {
+    pub(in crate::tcp) const fn spend(&mut self, bytes: u32) {
         self.0 = self.0.saturating_sub(bytes);
     }
 }
@@ -72,7 +72,7 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
     ///
     /// Cost without pacing: a test, and a few more instructions for every tenth segment.
     #[inline]
-    pub(super) fn is_paced(&mut self, now: Instant) -> bool {
+    pub(in crate::tcp) fn is_paced(&mut self, now: Instant) -> bool {
         self.pacing_credit == PacingCredit::NONE && self.waits_for_burst(now)
     }
 

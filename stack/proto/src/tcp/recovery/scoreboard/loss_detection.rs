@@ -2,7 +2,7 @@
 //! the RTO; and the undo of spurious loss.
 
 use super::{LOST, RETRANS_IN_FLIGHT, RETRANSMITTED, Retransmission, SACKED, Scoreboard};
-use crate::tcp::rack::Rack;
+use crate::tcp::recovery::rack::Rack;
 use crate::time::Instant;
 use crate::wire::seq::Seq;
 

@@ -3,8 +3,8 @@
 
 use super::pacing::PacingCredit;
 use super::send::Fin;
-use super::{NEVER, Plan, Tcb, Transmit, TxDemand};
 use crate::device::{Retained, RxFrame};
+use crate::tcp::{NEVER, Plan, Tcb, Transmit, TxDemand};
 use crate::time::Instant;
 use crate::wire::seq::Seq;
 
@@ -13,7 +13,7 @@ const SPLIT_MIN: u32 = 128;
 
 /// Control segment, without payload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Control {
+pub(in crate::tcp) enum Control {
     /// RST that ends the connection.
     Reset,
     /// RST in reply to an unacceptable acknowledgment.
@@ -30,16 +30,16 @@ pub(super) enum Control {
 
 /// Bytes to be sent from a retained frame.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Retransmit {
+pub(in crate::tcp) struct Retransmit {
     /// Index of the record on the scoreboard.
-    pub(super) index: u32,
+    pub(in crate::tcp) index: u32,
     /// Payload bytes; less than the record has if it is to be split.
-    pub(super) len: u32,
-    pub(super) reason: RetransmitReason,
+    pub(in crate::tcp) len: u32,
+    pub(in crate::tcp) reason: RetransmitReason,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum RetransmitReason {
+pub(in crate::tcp) enum RetransmitReason {
     /// The record is lost.
     Lost,
     /// Tail-loss probe.
@@ -55,11 +55,11 @@ impl Retransmit {
     }
 
     /// Tail-loss probe.
-    pub(super) const fn tlp(index: usize, len: u32) -> Self {
+    pub(in crate::tcp) const fn tlp(index: usize, len: u32) -> Self {
         Self::new(index, len, RetransmitReason::Tlp)
     }
 
-    pub(super) const fn payload_len(self) -> usize {
+    pub(in crate::tcp) const fn payload_len(self) -> usize {
         self.len as usize
     }
 }
@@ -215,7 +215,11 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
     /// Selects the record that waits for the window: whole if it fits, else in sub-segments by the
     /// rule of SWS avoidance.
     #[cold]
-    pub(super) fn choose_unsent(&mut self, now: Instant, index: usize) -> Option<Retransmit> {
+    pub(in crate::tcp) fn choose_unsent(
+        &mut self,
+        now: Instant,
+        index: usize,
+    ) -> Option<Retransmit> {
         // req: MPA-040, MPA-120
         let len = self.scoreboard.get(index)?.len.min(u32::from(self.emss));
         let usable = self.snd.usable();
@@ -243,7 +247,7 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
     /// Returns the capacity for a new record of `len` bytes, if one may be sent: it fits, or is
     /// worth splitting.
     #[inline]
-    pub(super) fn new_data_capacity(&mut self, now: Instant, len: u32) -> Option<u32> {
+    pub(in crate::tcp) fn new_data_capacity(&mut self, now: Instant, len: u32) -> Option<u32> {
         if self.local.fin_seq.is_some()
             || (self.scoreboard.needs_retransmit() && !self.recovery.prefers_new_data())
             || self.scoreboard.len() >= self.cfg.max_records.into()

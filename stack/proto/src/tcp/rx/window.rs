@@ -2,8 +2,8 @@
 
 use arrayvec::ArrayVec;
 
-use super::config::Config;
-use super::timer::{NEVER, Timers};
+use crate::tcp::config::Config;
+use crate::tcp::timer::{NEVER, Timers};
 use crate::time::Instant;
 use crate::wire::seq::Seq;
 use crate::wire::tcp::SackBlock;
@@ -16,13 +16,13 @@ const DSACK_QUEUE_MAX: usize = 4;
 /// Receive sequence variables (RFC 9293 section 3.3.1), with the state that every segment touches:
 /// that of window updates and pending ACKs. The other window state is in [`RcvLimits`].
 #[derive(Debug)]
-pub(super) struct RcvVars {
+pub(in crate::tcp) struct RcvVars {
     /// RCV.NXT: next sequence number expected.
-    pub(super) nxt: Seq,
+    pub(in crate::tcp) nxt: Seq,
     /// Right edge of the advertised window; never moves left.
-    pub(super) adv: Seq,
+    pub(in crate::tcp) adv: Seq,
     /// Acknowledgment number of the last segment sent (RFC 7323 `Last.ACK.sent`).
-    pub(super) last_ack_sent: Seq,
+    pub(in crate::tcp) last_ack_sent: Seq,
     /// Window if advertised in full; negative if the upper layer keeps more than the window may
     /// span.
     available: i32,
@@ -33,19 +33,19 @@ pub(super) struct RcvVars {
     /// Largest payload received: estimate of the peer's full segment.
     rcv_mss: u16,
     /// Shift of the window field in segments sent.
-    pub(super) wscale: u8,
+    pub(in crate::tcp) wscale: u8,
     /// An ACK is due, with the next frame of any kind.
-    pub(super) ack_now: bool,
+    pub(in crate::tcp) ack_now: bool,
     /// The ACK is due in a frame without payload: it reports SACK blocks, or counts as a duplicate
     /// ACK.
-    pub(super) pure_ack: bool,
+    pub(in crate::tcp) pure_ack: bool,
     /// Duplicate ACKs pending for a peer without SACK.
-    pub(super) dup_acks_owed: u8,
+    pub(in crate::tcp) dup_acks_owed: u8,
 }
 
 impl RcvVars {
     /// State before anything was received.
-    pub(super) fn new(cfg: &Config) -> Self {
+    pub(in crate::tcp) fn new(cfg: &Config) -> Self {
         Self {
             nxt: Seq(0),
             adv: Seq(0),
@@ -63,7 +63,7 @@ impl RcvVars {
 
     /// RCV.WND: bytes that the peer may send from `nxt` on.
     #[inline]
-    pub(super) fn window(&self) -> u32 {
+    pub(in crate::tcp) fn window(&self) -> u32 {
         self.adv - self.nxt
     }
 
@@ -80,7 +80,7 @@ impl RcvVars {
     /// scaling does not retract the window, but never to more than one unit beyond the limit: a
     /// peer that sends single bytes could otherwise push the edge on forever.
     #[inline]
-    pub(super) fn select_window(&mut self) -> u16 {
+    pub(in crate::tcp) fn select_window(&mut self) -> u16 {
         let span = if self.adv_growth() >= i32::from(self.update_min) {
             self.available.max(0).cast_unsigned()
         } else {
@@ -99,7 +99,7 @@ impl RcvVars {
     }
 
     /// Notes a segment received out of order, or with duplicate bytes.
-    pub(super) fn on_out_of_order(&mut self) {
+    pub(in crate::tcp) fn on_out_of_order(&mut self) {
         self.ack_now = true;
         self.pure_ack = true;
         self.dup_acks_owed = (self.dup_acks_owed + 1).min(DUP_ACKS_OWED_MAX);
@@ -107,13 +107,13 @@ impl RcvVars {
 
     /// Notes an advance of RCV.NXT: pending ACKs are no duplicate ACKs any more.
     #[inline]
-    pub(super) fn on_advance(&mut self) {
+    pub(in crate::tcp) fn on_advance(&mut self) {
         self.dup_acks_owed = self.dup_acks_owed.min(1);
     }
 
     /// Notes that an ACK was sent in a segment with payload.
     #[inline]
-    pub(super) const fn on_data_sent(&mut self, timers: &mut Timers) {
+    pub(in crate::tcp) const fn on_data_sent(&mut self, timers: &mut Timers) {
         self.unacked = 0;
         timers.delayed_ack = NEVER;
         self.ack_now = self.pure_ack;
@@ -121,7 +121,7 @@ impl RcvVars {
 
     /// Notes that a pure ACK was sent. Without SACK the pending duplicate ACKs follow one by one;
     /// with SACK another ACK follows if there is `more` to report.
-    pub(super) fn on_pure_ack_sent(&mut self, timers: &mut Timers, sack: bool, more: bool) {
+    pub(in crate::tcp) fn on_pure_ack_sent(&mut self, timers: &mut Timers, sack: bool, more: bool) {
         self.unacked = 0;
         timers.delayed_ack = NEVER;
         self.dup_acks_owed = if sack { 0 } else { self.dup_acks_owed.saturating_sub(1) };
@@ -131,7 +131,7 @@ impl RcvVars {
 
     /// Notes `bytes` received in order: an ACK is due at two full segments, else within `delay_ns`.
     #[inline]
-    pub(super) fn on_in_order(
+    pub(in crate::tcp) fn on_in_order(
         &mut self,
         now: Instant,
         timers: &mut Timers,
@@ -148,20 +148,20 @@ impl RcvVars {
     }
 
     /// Takes back the last `len` bytes received in order, which the upper layer declined.
-    pub(super) fn decline(&mut self, len: u32) {
+    pub(in crate::tcp) fn decline(&mut self, len: u32) {
         self.nxt = self.nxt - len;
         self.unacked = self.unacked.saturating_sub(len);
     }
 
     /// Cancels all pending ACKs.
-    pub(super) const fn clear_acks(&mut self) {
+    pub(in crate::tcp) const fn clear_acks(&mut self) {
         (self.ack_now, self.pure_ack, self.dup_acks_owed) = (false, false, 0);
     }
 }
 
 /// Limits of the receive window. Touched when they change, or when the upper layer keeps bytes.
 #[derive(Debug)]
-pub(super) struct RcvLimits {
+pub(in crate::tcp) struct RcvLimits {
     /// Bytes that the window may span.
     limit: u32,
     /// Most that `limit` may grow to, by the window field and the configuration.
@@ -172,7 +172,7 @@ pub(super) struct RcvLimits {
 
 impl RcvLimits {
     /// State before anything was received.
-    pub(super) fn new(cfg: &Config) -> Self {
+    pub(in crate::tcp) fn new(cfg: &Config) -> Self {
         Self {
             limit: cfg.startup_window,
             limit_max: cfg.recv_window_max.max(cfg.recv_window).max(cfg.startup_window),
@@ -182,7 +182,7 @@ impl RcvLimits {
 
     /// Initializes `rcv` from the peer's SYN with sequence number `irs`. The window is first
     /// advertised unscaled.
-    pub(super) fn init(&self, rcv: &mut RcvVars, irs: Seq, cfg: &Config) {
+    pub(in crate::tcp) fn init(&self, rcv: &mut RcvVars, irs: Seq, cfg: &Config) {
         rcv.nxt = irs + 1;
         rcv.last_ack_sent = rcv.nxt;
         rcv.adv = rcv.nxt + self.limit.min(0xffff);
@@ -190,7 +190,7 @@ impl RcvLimits {
     }
 
     /// Disables window scaling: the peer does not support it (RFC 7323 section 2.2).
-    pub(super) fn disable_scaling(&mut self, rcv: &mut RcvVars, cfg: &Config) {
+    pub(in crate::tcp) fn disable_scaling(&mut self, rcv: &mut RcvVars, cfg: &Config) {
         rcv.wscale = 0;
         self.limit_max = self.limit_max.min(0xffff);
         self.limit = self.limit.min(0xffff);
@@ -206,43 +206,43 @@ impl RcvLimits {
     }
 
     /// Returns the window field of a SYN, which is never scaled.
-    pub(super) fn syn_window(&self) -> u16 {
+    pub(in crate::tcp) fn syn_window(&self) -> u16 {
         u16::try_from(self.limit).unwrap_or(u16::MAX)
     }
 
     /// Notes that the upper layer keeps `bytes`.
-    pub(super) fn add_unconsumed(&mut self, rcv: &mut RcvVars, bytes: u32, cfg: &Config) {
+    pub(in crate::tcp) fn add_unconsumed(&mut self, rcv: &mut RcvVars, bytes: u32, cfg: &Config) {
         self.unconsumed = self.unconsumed.saturating_add(bytes);
         self.apply(rcv, cfg);
     }
 
     /// Notes that the upper layer consumed `bytes` that it had kept. Returns true if a window
     /// update is due: little of the window was left, and it can grow by a worthwhile amount.
-    pub(super) fn consume(&mut self, rcv: &mut RcvVars, bytes: u32, cfg: &Config) -> bool {
+    pub(in crate::tcp) fn consume(&mut self, rcv: &mut RcvVars, bytes: u32, cfg: &Config) -> bool {
         self.unconsumed = self.unconsumed.saturating_sub(bytes);
         self.needs_update(rcv, cfg)
     }
 
     /// Raises the limit of the window to `limit`, as far as it may grow. Returns true if a window
     /// update is due.
-    pub(super) fn raise(&mut self, rcv: &mut RcvVars, limit: u32, cfg: &Config) -> bool {
+    pub(in crate::tcp) fn raise(&mut self, rcv: &mut RcvVars, limit: u32, cfg: &Config) -> bool {
         self.limit = self.limit.max(limit.min(self.limit_max));
         self.needs_update(rcv, cfg)
     }
 
     /// Lowers the limit of the window to `limit`; the right edge does not move.
-    pub(super) fn lower(&mut self, rcv: &mut RcvVars, limit: u32, cfg: &Config) {
+    pub(in crate::tcp) fn lower(&mut self, rcv: &mut RcvVars, limit: u32, cfg: &Config) {
         self.limit = self.limit.min(limit);
         self.apply(rcv, cfg);
     }
 
     /// Bytes that the window may span.
-    pub(super) const fn limit(&self) -> u32 {
+    pub(in crate::tcp) const fn limit(&self) -> u32 {
         self.limit
     }
 
     /// Most that the limit may grow to.
-    pub(super) const fn limit_max(&self) -> u32 {
+    pub(in crate::tcp) const fn limit_max(&self) -> u32 {
         self.limit_max
     }
 
@@ -256,42 +256,42 @@ impl RcvLimits {
 
 /// SYN and FIN of the peer.
 #[derive(Debug)]
-pub(super) struct Peer {
+pub(in crate::tcp) struct Peer {
     /// IRS: initial receive sequence number.
-    pub(super) irs: Seq,
+    pub(in crate::tcp) irs: Seq,
     /// Sequence number of the FIN, once received.
-    pub(super) fin_seq: Option<Seq>,
+    pub(in crate::tcp) fin_seq: Option<Seq>,
     /// The FIN was processed: RCV.NXT is beyond it.
-    pub(super) fin_received: bool,
+    pub(in crate::tcp) fin_received: bool,
     /// In TIME-WAIT the peer has sent a SYN that did not replace this connection.
-    pub(super) syn_in_time_wait: bool,
+    pub(in crate::tcp) syn_in_time_wait: bool,
 }
 
 /// Pending D-SACK blocks (RFC 2883): each ACK reports one, the oldest first. Allocated separately,
 /// and released once the connection is idle.
 #[derive(Debug, Default)]
-pub(super) struct DsackQueue {
+pub(in crate::tcp) struct DsackQueue {
     blocks: Option<Box<ArrayVec<SackBlock, DSACK_QUEUE_MAX>>>,
 }
 
 impl DsackQueue {
-    pub(super) fn push(&mut self, block: SackBlock) {
+    pub(in crate::tcp) fn push(&mut self, block: SackBlock) {
         // If the queue is full, only the first blocks are reported.
         let _ = self.blocks.get_or_insert_default().try_push(block);
     }
 
     /// True if a block is pending.
-    pub(super) fn has_pending(&self) -> bool {
+    pub(in crate::tcp) fn has_pending(&self) -> bool {
         self.blocks.as_ref().is_some_and(|blocks| !blocks.is_empty())
     }
 
     /// Removes and returns the block for the next ACK.
-    pub(super) fn pop(&mut self) -> Option<SackBlock> {
+    pub(in crate::tcp) fn pop(&mut self) -> Option<SackBlock> {
         self.blocks.as_mut()?.pop_at(0)
     }
 
     /// Releases the memory if the queue is empty.
-    pub(super) fn release_memory(&mut self) {
+    pub(in crate::tcp) fn release_memory(&mut self) {
         if !self.has_pending() {
             self.blocks = None;
         }

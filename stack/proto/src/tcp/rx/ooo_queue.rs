@@ -19,7 +19,7 @@ const BLOCK_USUAL: usize = 2048;
 /// Empty assemblers kept for connections that next receive out-of-order data.
 const SPARE_ASSEMBLERS: usize = 16;
 /// Entries for which a spare assembler keeps its memory.
-pub(super) const SPARE_ENTRIES: usize = 2048;
+pub(in crate::tcp) const SPARE_ENTRIES: usize = 2048;
 
 /// Copy of bytes of a frame.
 #[derive(Debug)]
@@ -71,22 +71,22 @@ impl<R: RxFrame> RxFrame for OooSegment<R> {
 
 /// Usage of the pool by one connection.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Quota {
+pub(in crate::tcp) struct Quota {
     /// Frames.
-    pub(super) frames: usize,
+    pub(in crate::tcp) frames: usize,
     /// Bytes of the blocks that hold copies.
-    pub(super) bytes: usize,
+    pub(in crate::tcp) bytes: usize,
 }
 
 impl Quota {
-    pub(super) fn add<R>(&mut self, held: &OooSegment<R>) {
+    pub(in crate::tcp) fn add<R>(&mut self, held: &OooSegment<R>) {
         match held {
             OooSegment::Frame(_) => self.frames += 1,
             OooSegment::Copy(copied) => self.bytes += copied.block.len(),
         }
     }
 
-    pub(super) fn remove<R>(&mut self, held: &OooSegment<R>) {
+    pub(in crate::tcp) fn remove<R>(&mut self, held: &OooSegment<R>) {
         match held {
             OooSegment::Frame(_) => self.frames -= 1,
             OooSegment::Copy(copied) => self.bytes -= copied.block.len(),
@@ -162,12 +162,12 @@ impl<R> OooPool<R> {
     }
 
     /// Returns an empty assembler, for a connection that receives its first out-of-order data.
-    pub(super) fn take_assembler(&mut self) -> Box<Assembler<R>> {
+    pub(in crate::tcp) fn take_assembler(&mut self) -> Box<Assembler<R>> {
         self.spares.pop().unwrap_or_default()
     }
 
     /// Takes back an assembler in which no segment is left.
-    pub(super) fn put_assembler(&mut self, mut book: Box<Assembler<R>>) {
+    pub(in crate::tcp) fn put_assembler(&mut self, mut book: Box<Assembler<R>>) {
         if self.spares.len() < SPARE_ASSEMBLERS {
             book.reset();
             self.spares.push(book);
@@ -183,12 +183,12 @@ impl<R> OooPool<R> {
     }
 
     /// True if [`OooPool::copy`] has memory for `len` bytes.
-    pub(super) fn admits_copy(&self, len: usize, share: Quota) -> bool {
+    pub(in crate::tcp) fn admits_copy(&self, len: usize, share: Quota) -> bool {
         self.size_class(len, share).is_some()
     }
 
     /// True if [`OooPool::buffer`] has memory for `len` bytes.
-    pub(super) fn admits(&self, len: usize, share: Quota) -> bool {
+    pub(in crate::tcp) fn admits(&self, len: usize, share: Quota) -> bool {
         self.admits_frame(share) || self.admits_copy(len, share)
     }
 
@@ -222,7 +222,7 @@ impl<R> OooPool<R> {
 impl<R> OooPool<R> {
     /// Holds a copy of `bytes` for a connection with usage `share`. Returns `None` if there is no
     /// memory.
-    pub(super) fn copy(&mut self, bytes: &[u8], share: Quota) -> Option<OooSegment<R>> {
+    pub(in crate::tcp) fn copy(&mut self, bytes: &[u8], share: Quota) -> Option<OooSegment<R>> {
         let mut block = self.alloc_block(bytes.len(), share)?;
         block[..bytes.len()].copy_from_slice(bytes);
         Some(OooSegment::Copy(OooCopy { block, len: bytes.len() }))
@@ -232,7 +232,7 @@ impl<R> OooPool<R> {
 impl<R: RxFrame> OooPool<R> {
     /// Holds `bytes` of `frame` for a connection with usage `share`. Returns the segment and the
     /// offset of the bytes in it. Returns `None`, and drops the frame, if there is no memory.
-    pub(super) fn buffer(
+    pub(in crate::tcp) fn buffer(
         &mut self,
         frame: R,
         bytes: Range<usize>,

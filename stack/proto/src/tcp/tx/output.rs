@@ -1,13 +1,13 @@
 //! Construction of outgoing frames, as decided by `tx_schedule`.
 
-#[cfg(doc)]
-use super::Transmit;
-use super::recovery_state::{CaState, TlpProbe};
+use super::schedule::{Control, Retransmit, RetransmitReason};
 use super::send::Fin;
-use super::state::State;
-use super::tx_schedule::{Control, Retransmit, RetransmitReason};
-use super::{CoarseInstant, NEVER, Plan, Tcb};
 use crate::device::{Retained, RxFrame};
+#[cfg(doc)]
+use crate::tcp::Transmit;
+use crate::tcp::recovery::state::{CaState, TlpProbe};
+use crate::tcp::state::State;
+use crate::tcp::{CoarseInstant, NEVER, Plan, Tcb};
 use crate::time::Instant;
 use crate::wire::seq::Seq;
 use crate::wire::tcp::{Ecn, Fields, Flags, Options};
@@ -119,7 +119,7 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
     }
 
     #[inline]
-    pub(super) fn timestamps(&self, now: Instant) -> Option<(u32, u32)> {
+    pub(in crate::tcp) fn timestamps(&self, now: Instant) -> Option<(u32, u32)> {
         self.ts_on.then(|| (self.ts.tsval(now), self.ts.recent))
     }
 

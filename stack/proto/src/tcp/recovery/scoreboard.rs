@@ -20,9 +20,9 @@ use crate::device::Retained;
 use crate::time::Instant;
 use crate::wire::seq::Seq;
 
-pub(super) use ack::{AckInfo, Acked};
-pub(super) use lazy::LazyScoreboard;
-pub(super) use loss_detection::LossUpdate;
+pub(in crate::tcp) use ack::{AckInfo, Acked};
+pub(in crate::tcp) use lazy::LazyScoreboard;
+pub(in crate::tcp) use loss_detection::LossUpdate;
 
 /// Reported by SACK.
 const SACKED: u8 = 1;
@@ -36,22 +36,22 @@ const RETRANSMITTED: u8 = 8;
 /// Record: the bytes of one segment, and their storage: the frame of the first transmission or a
 /// copy.
 #[derive(Debug)]
-pub(super) struct Record<T> {
-    pub(super) seq: Seq,
-    pub(super) len: u32,
+pub(in crate::tcp) struct Record<T> {
+    pub(in crate::tcp) seq: Seq,
+    pub(in crate::tcp) len: u32,
     /// Offset of the bytes in the frame.
-    pub(super) offset: u32,
+    pub(in crate::tcp) offset: u32,
     marks: u8,
     /// Number of records from this one on that are known to be SACKed; 0 and 1 have no meaning.
     /// They are skipped when they are reported again, see [`Scoreboard::apply_sack`].
     sacked_run: u16,
     /// Time of the last transmission.
     sent_at: Instant,
-    pub(super) frame: SentFrame<T>,
+    pub(in crate::tcp) frame: SentFrame<T>,
 }
 
 impl<T> Record<T> {
-    pub(super) fn end(&self) -> Seq {
+    pub(in crate::tcp) fn end(&self) -> Seq {
         self.seq + self.len
     }
 
@@ -77,7 +77,7 @@ struct Retransmission {
 
 /// Queue of records, with their marks and byte counters.
 #[derive(Debug)]
-pub(super) struct Scoreboard<T> {
+pub(in crate::tcp) struct Scoreboard<T> {
     records: VecDeque<Record<T>>,
     /// Retransmissions in the order sent; entries no longer outstanding stay until they reach the
     /// front.
@@ -124,70 +124,70 @@ impl<T: Clone> Scoreboard<T> {
         }
     }
 
-    pub(super) fn len(&self) -> usize {
+    pub(in crate::tcp) fn len(&self) -> usize {
         self.records.len()
     }
 
-    pub(super) fn is_empty(&self) -> bool {
+    pub(in crate::tcp) fn is_empty(&self) -> bool {
         self.records.is_empty()
     }
 
     /// True if nothing is SACKed and no retransmission is outstanding: an ACK of new data then
     /// needs no loss detection.
     #[inline]
-    pub(super) fn is_clean(&self) -> bool {
+    pub(in crate::tcp) fn is_clean(&self) -> bool {
         self.sacked == 0 && self.retransmissions.is_empty()
     }
 
     /// True if also nothing is lost: all of the flight is in the network.
-    pub(super) fn is_loss_free(&self) -> bool {
+    pub(in crate::tcp) fn is_loss_free(&self) -> bool {
         self.is_clean() && self.lost == 0 && self.retrans_out == 0
     }
 
     /// Number of records sent and not acknowledged.
     #[inline]
-    pub(super) fn sent_count(&self) -> usize {
+    pub(in crate::tcp) fn sent_count(&self) -> usize {
         self.records.len() - usize::from(self.unsent)
     }
 
-    pub(super) fn get(&self, index: usize) -> Option<&Record<T>> {
+    pub(in crate::tcp) fn get(&self, index: usize) -> Option<&Record<T>> {
         self.records.get(index)
     }
 
-    pub(super) fn front_len(&self) -> u32 {
+    pub(in crate::tcp) fn front_len(&self) -> u32 {
         self.records.front().map_or(0, |record| record.len)
     }
 
     /// End of the last record written.
-    pub(super) fn end(&self) -> Option<Seq> {
+    pub(in crate::tcp) fn end(&self) -> Option<Seq> {
         self.records.back().map(Record::end)
     }
 
     /// Bytes reported by SACK.
     #[inline]
-    pub(super) fn sacked(&self) -> u32 {
+    pub(in crate::tcp) fn sacked(&self) -> u32 {
         self.sacked
     }
 
     /// Number of records reported by SACK.
-    pub(super) fn sacked_count(&self) -> u32 {
+    pub(in crate::tcp) fn sacked_count(&self) -> u32 {
         self.sacked_count
     }
 
     /// Returns how many bytes of `flight` are considered to be in the network (RFC 6675 `pipe`).
     #[inline]
-    pub(super) fn pipe(&self, flight: u32) -> u32 {
+    pub(in crate::tcp) fn pipe(&self, flight: u32) -> u32 {
         (flight + self.retrans_out).saturating_sub(self.sacked + self.lost)
     }
 
     /// True if a lost record has no retransmission in the network: it is sent before new data.
     #[inline]
-    pub(super) fn needs_retransmit(&self) -> bool {
+    pub(in crate::tcp) fn needs_retransmit(&self) -> bool {
         self.lost > self.retrans_out
     }
 
     #[inline]
-    pub(super) fn push(
+    pub(in crate::tcp) fn push(
         &mut self,
         now: Instant,
         seq: Seq,
@@ -216,13 +216,13 @@ impl<T: Clone> Scoreboard<T> {
     }
 
     /// Returns the start of the first record that is lost with no retransmission in the network.
-    pub(super) fn next_lost_seq(&mut self) -> Option<Seq> {
+    pub(in crate::tcp) fn next_lost_seq(&mut self) -> Option<Seq> {
         let index = self.next_lost()?;
         Some(self.records[index].seq)
     }
 
     /// Returns the index of the first record that is lost with no retransmission in the network.
-    pub(super) fn next_lost(&mut self) -> Option<usize> {
+    pub(in crate::tcp) fn next_lost(&mut self) -> Option<usize> {
         if !self.needs_retransmit() {
             return None;
         }
@@ -238,13 +238,13 @@ impl<T: Clone> Scoreboard<T> {
     }
 
     /// Returns the index of the record that was written and not sent.
-    pub(super) fn unsent(&self) -> Option<usize> {
+    pub(in crate::tcp) fn unsent(&self) -> Option<usize> {
         self.unsent.then(|| self.records.len() - 1)
     }
 
     /// Splits the record at `index` after `len` bytes; both parts share the frame. The second part
     /// of an unsent record stays unsent, and the first counts as sent from now on.
-    pub(super) fn split(&mut self, index: usize, len: u32) {
+    pub(in crate::tcp) fn split(&mut self, index: usize, len: u32) {
         let record = &mut self.records[index];
         debug_assert!(0 < len && len < record.len);
         let rest = Record {
@@ -265,7 +265,7 @@ impl<T: Clone> Scoreboard<T> {
 
     /// Notes a retransmission of the record at `index`. With `judged`, its loss is detected by
     /// [`LazyScoreboard::detect_lost`].
-    pub(super) fn mark_retransmitted(&mut self, now: Instant, index: usize, judged: bool) {
+    pub(in crate::tcp) fn mark_retransmitted(&mut self, now: Instant, index: usize, judged: bool) {
         if judged && self.retransmissions.len() >= 2 * self.records.len() + 16 {
             self.prune_retransmissions();
         }
@@ -282,7 +282,7 @@ impl<T: Clone> Scoreboard<T> {
     }
 
     /// Notes that the record at `index`, the first unsent one, was sent.
-    pub(super) fn mark_sent(&mut self, now: Instant, index: usize) {
+    pub(in crate::tcp) fn mark_sent(&mut self, now: Instant, index: usize) {
         self.records[index].sent_at = now;
         self.unsent = index + 1 < self.records.len();
     }
@@ -292,7 +292,7 @@ impl<T: Retained> Scoreboard<T> {
     /// Replaces up to `count_max` frames by copies, starting at the first record that has a frame,
     /// as far as `pool` admits. Returns how many. The copies are always those of the first records,
     /// so that the only other cost is the search for their end.
-    pub(super) fn copy_out(&mut self, pool: &CopyPool, count_max: usize) -> usize {
+    pub(in crate::tcp) fn copy_out(&mut self, pool: &CopyPool, count_max: usize) -> usize {
         let copied = self.records.partition_point(|record| record.frame.is_copy());
         let mut count = 0;
         for record in self.records.range_mut(copied..).take(count_max) {
@@ -306,7 +306,7 @@ impl<T: Retained> Scoreboard<T> {
     }
 
     /// Returns the time when the first record was last sent, or written if it was never sent.
-    pub(super) fn front_sent_at(&self) -> Option<Instant> {
+    pub(in crate::tcp) fn front_sent_at(&self) -> Option<Instant> {
         self.records.front().map(|record| record.sent_at)
     }
 }

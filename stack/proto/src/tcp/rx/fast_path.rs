@@ -5,33 +5,33 @@
 //! [`FastPath`] holds this in one byte. It is recomputed ([`Tcb::update_fast_path`]) after
 //! everything but these three, so that their path has no test for a rare condition.
 //!
-//! The code here works on [`HotState`], which gives access to the first [`super::HOT_LEN`] bytes of
-//! a [`Tcb`], the records, and the settings that connections share, and to nothing else. If a
-//! segment ends a round trip or gives a new RTT sample, a cold function does the rest. A segment
+//! The code here works on [`HotState`], which gives access to the first [`crate::tcp::HOT_LEN`]
+//! bytes of a [`Tcb`], the records, and the settings that connections share, and to nothing else.
+//! If a segment ends a round trip or gives a new RTT sample, a cold function does the rest. A segment
 //! that does not match takes the slow path (`input`, `output`), which handles every case. Where
 //! both apply they have the same result.
 
 use super::ack::IDLE_NS;
-use super::config::Config;
-use super::congestion::CongestionWindow;
+use super::autotune::RoundEnd;
 use super::input::TS_IDLE_MAX_NS;
-use super::pacing::PacingCredit;
-use super::rcv_autotune::RoundEnd;
-use super::receive::RcvVars;
-use super::recovery_state::TlpProbe;
-use super::rtt::RttCache;
-use super::scoreboard::{Acked, LazyScoreboard};
-use super::send::{Fin, SndVars};
-use super::state::State;
-use super::timer::{CoarseInstant, NEVER, Timers};
-use super::{Plan, Tcb, Timestamps, Transmit, TxDemand};
+use super::window::RcvVars;
 use crate::device::{Retained, RxFrame};
+use crate::tcp::config::Config;
+use crate::tcp::congestion::CongestionWindow;
+use crate::tcp::recovery::scoreboard::{Acked, LazyScoreboard};
+use crate::tcp::recovery::state::TlpProbe;
+use crate::tcp::rtt::RttCache;
+use crate::tcp::state::State;
+use crate::tcp::timer::{CoarseInstant, NEVER, Timers};
+use crate::tcp::tx::pacing::PacingCredit;
+use crate::tcp::tx::send::{Fin, SndVars};
+use crate::tcp::{Plan, Tcb, Timestamps, Transmit, TxDemand};
 use crate::time::Instant;
 use crate::wire::tcp::{Ecn, Fields, Flags, Options, Segment};
 
 /// Eligibility of segments for the fast path, and other state that it tests; one bit each.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct FastPath(u8);
+pub(in crate::tcp) struct FastPath(u8);
 
 impl FastPath {
     /// Received segments are eligible.
@@ -48,17 +48,17 @@ impl FastPath {
     const PMTU_PROBE: u8 = 32;
 
     #[inline]
-    pub(super) const fn is_rx_eligible(self) -> bool {
+    pub(in crate::tcp) const fn is_rx_eligible(self) -> bool {
         self.0 & Self::RX != 0
     }
 
     #[inline]
-    pub(super) const fn is_tx_eligible(self) -> bool {
+    pub(in crate::tcp) const fn is_tx_eligible(self) -> bool {
         self.0 & Self::TX != 0
     }
 
     #[inline]
-    pub(super) const fn has_events(self) -> bool {
+    pub(in crate::tcp) const fn has_events(self) -> bool {
         self.0 & Self::EVENTS != 0
     }
 
@@ -78,12 +78,12 @@ impl FastPath {
     }
 
     /// Notes that there is an event.
-    pub(super) const fn set_events(&mut self) {
+    pub(in crate::tcp) const fn set_events(&mut self) {
         self.0 |= Self::EVENTS;
     }
 
     /// Disables the fast path until the next update: the slow path has work to do first.
-    pub(super) const fn disable(&mut self) {
+    pub(in crate::tcp) const fn disable(&mut self) {
         self.0 &= !(Self::RX | Self::TX);
     }
 }
@@ -291,7 +291,7 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
 
     /// Processes a received segment on the fast path; false if it has to take the slow path.
     #[inline(always)]
-    pub(super) fn try_fast_path(&mut self, now: Instant, seg: &Segment) -> bool {
+    pub(in crate::tcp) fn try_fast_path(&mut self, now: Instant, seg: &Segment) -> bool {
         debug_assert_eq!(self.fast_path, self.fast_path_eligibility());
         if !self.fast_path.is_rx_eligible() {
             return false;
@@ -338,26 +338,32 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
 
     /// Returns the next frame to send if the fast path decides; [`Transmit::Control`] is an ACK.
     #[inline(always)]
-    pub(super) fn plan_fast(&mut self, now: Instant, ready: TxDemand) -> Option<Transmit> {
+    pub(in crate::tcp) fn plan_fast(&mut self, now: Instant, ready: TxDemand) -> Option<Transmit> {
         debug_assert_eq!(self.fast_path, self.fast_path_eligibility());
         if self.fast_path.is_tx_eligible() { self.hot().next_transmit(now, ready) } else { None }
     }
 
     /// True if a record of `len` bytes may be sent on the fast path.
     #[inline(always)]
-    pub(super) fn fast_path_admits(&self, len: u32) -> bool {
+    pub(in crate::tcp) fn fast_path_admits(&self, len: u32) -> bool {
         self.fast_path.is_tx_eligible() && len <= u32::from(self.emss) && len <= self.snd.usable()
     }
 
     /// Returns the header fields of new data.
     #[inline(always)]
-    pub(super) fn fast_path_fields(&mut self, now: Instant, push: bool) -> Fields {
+    pub(in crate::tcp) fn fast_path_fields(&mut self, now: Instant, push: bool) -> Fields {
         self.hot().data_fields(now, push)
     }
 
     /// Records that a record was sent on the fast path.
     #[inline(always)]
-    pub(super) fn on_sent_fast(&mut self, now: Instant, retained: T, len: u32, offset: u32) {
+    pub(in crate::tcp) fn on_sent_fast(
+        &mut self,
+        now: Instant,
+        retained: T,
+        len: u32,
+        offset: u32,
+    ) {
         self.hot().on_sent(now, retained, len, offset);
         #[cfg(test)]
         tests::Counts::sent();
@@ -365,7 +371,7 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
 
     /// Recomputes the state that the fast path depends on. To be called at the end of everything
     /// that is not the fast path.
-    pub(super) fn update_fast_path(&mut self) {
+    pub(in crate::tcp) fn update_fast_path(&mut self) {
         self.fast_path = self.fast_path_eligibility();
         self.timers.rare = self.rare.earliest(self.paced);
         self.rtt.fill_cache(&mut self.rtt_cache, &self.cfg);
@@ -409,4 +415,4 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
 }
 
 #[cfg(test)]
-pub(super) mod tests;
+pub(in crate::tcp) mod tests;

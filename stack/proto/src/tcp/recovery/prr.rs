@@ -3,7 +3,7 @@
 
 /// Byte counts of an episode.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Prr {
+pub(in crate::tcp) struct Prr {
     /// `RecoverFS`: bytes outstanding when it began.
     flight: u32,
     /// `prr_delivered`.
@@ -14,20 +14,20 @@ pub(super) struct Prr {
 
 impl Prr {
     /// Begins an episode with `flight` bytes outstanding, without those SACKed.
-    pub(super) fn begin(&mut self, flight: u32) {
+    pub(in crate::tcp) fn begin(&mut self, flight: u32) {
         *self = Self { flight: flight.max(1), delivered: 0, out: 0 };
     }
 
     /// Counts bytes sent, new or retransmitted.
     #[inline]
-    pub(super) fn on_sent(&mut self, bytes: u32) {
+    pub(in crate::tcp) fn on_sent(&mut self, bytes: u32) {
         self.out = self.out.wrapping_add(bytes);
     }
 
     /// Returns the congestion window after an ACK that delivered `delivered` bytes (RFC 9937
     /// section 6). `pipe`: bytes then in the network; `safe` (`SafeACK`): SND.UNA advanced and no
     /// further loss was detected.
-    pub(super) fn window(
+    pub(in crate::tcp) fn window(
         &mut self,
         delivered: u32,
         pipe: u32,

@@ -4,18 +4,18 @@
 use core::ops::Range;
 
 use super::assembler::Contiguous;
+use super::autotune::{RcvRound, RoundEnd};
 use super::ooo_queue::{OooPool, OooSegment};
-use super::rcv_autotune::{RcvRound, RoundEnd};
-use super::state::{State, StateEvent};
-use super::{Delivered, Event, Plan, Tcb};
 use crate::device::{Retained, RxFrame};
+use crate::tcp::state::{State, StateEvent};
+use crate::tcp::{Delivered, Event, Plan, Tcb};
 use crate::time::{Instant, MICROSECOND};
 use crate::wire::seq::Seq;
 use crate::wire::tcp::{Flags, SackBlock, Segment};
 
 /// Out-of-order segment offered to the upper layer, its disposition pending.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct OfferedOoo {
+pub(in crate::tcp) struct OfferedOoo {
     /// Its new bytes.
     block: SackBlock,
     /// Sequence number of the peer's FIN, if the segment has it. Used once the bytes are accepted.
@@ -186,7 +186,7 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
 
     /// Processes payload and FIN of an acceptable segment.
     #[inline]
-    pub(super) fn process_payload<F>(
+    pub(in crate::tcp) fn process_payload<F>(
         &mut self,
         now: Instant,
         seg: &Segment,
@@ -294,7 +294,7 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
     }
 
     /// Notes a segment that arrived out of order, or with duplicate bytes.
-    pub(super) fn on_out_of_order(&mut self, dsack: Option<SackBlock>) {
+    pub(in crate::tcp) fn on_out_of_order(&mut self, dsack: Option<SackBlock>) {
         self.rcv.on_out_of_order();
         if let Some(dsack) = dsack.filter(|_| self.sack) {
             self.dsack_queue.push(dsack);
@@ -340,7 +340,7 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
     }
 
     #[cold]
-    pub(super) fn end_rcv_round(&mut self, now: Instant) {
+    pub(in crate::tcp) fn end_rcv_round(&mut self, now: Instant) {
         self.count_bytes();
         let end = self.assembler.end().unwrap_or(self.rcv.nxt);
         let (limit, limit_max) = (self.rcv_limits.limit(), self.rcv_limits.limit_max());
@@ -356,7 +356,7 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
 
     /// Begins a round of receive window autotuning. It ends with the echo of a TSval sent from
     /// `now` on; without timestamps, after two smoothed round-trip times.
-    pub(super) fn begin_rcv_round(&mut self, now: Instant) {
+    pub(in crate::tcp) fn begin_rcv_round(&mut self, now: Instant) {
         let wait = if self.ts_on { 0 } else { 2 * (self.rtt.srtt() / MICROSECOND) + 1 };
         let wait = u32::try_from(wait).unwrap_or(RcvRound::WAIT_MAX_US).min(RcvRound::WAIT_MAX_US);
         let end = self.assembler.end().unwrap_or(self.rcv.nxt);
