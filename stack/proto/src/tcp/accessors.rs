@@ -1,7 +1,9 @@
 //! Read-only accessors of a connection. Only `count_bytes` changes state: the byte counts.
 
+use super::config::Stats;
+use super::state::State;
+use super::tcb::{Tcb, Traffic};
 use super::tx::send::Fin;
-use super::{State, Stats, Tcb, Traffic};
 use crate::device::{Retained, RxFrame};
 use crate::time::Instant;
 use crate::wire::seq::Seq;

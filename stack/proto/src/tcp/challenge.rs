@@ -7,10 +7,12 @@
 //! longer). So the engine's limit is divided among its connections beforehand: each gets the same,
 //! [`super::Config::challenge_acks`], and what one uses does not affect another.
 
-use super::{CoarseInstant, Tcb, Timestamps};
-use crate::device::{Retained, RxFrame};
+mod connection;
+
+use super::timer::CoarseInstant;
+use super::timestamps::Timestamps;
 use crate::time::{Instant, MILLISECOND};
-use crate::wire::tcp::{Flags, Segment};
+use crate::wire::tcp::Segment;
 
 /// Period of the limits.
 const PERIOD_NS: u64 = 100 * MILLISECOND;
@@ -76,37 +78,5 @@ impl AckRateLimit {
         let admits = self.empty < EMPTY_MAX;
         self.empty += u8::from(admits);
         admits
-    }
-}
-
-impl<R: RxFrame, T: Retained> Tcb<R, T> {
-    /// Sends a challenge ACK for a segment that may be forged: a SYN or RST in the window, or an
-    /// unacceptable acknowledgment.
-    #[cold]
-    pub(super) fn send_challenge_ack(&mut self, now: Instant, seg: &Segment) {
-        let limit = self.cfg.challenge_acks;
-        let counts = &mut self.ack_rate_limit;
-        counts.new_period(now);
-        // No ACK loop: a peer that answers the challenge ACK does so with a RST at RCV.NXT.
-        let admits = counts.challenges < limit
-            && (seg.flags.has(Flags::RST) || counts.admits_reply(now, seg));
-        counts.challenges += u8::from(admits);
-        self.send_ack_if(admits);
-    }
-
-    /// Sends an ACK for a segment outside the window that shows no sign of forgery.
-    #[cold]
-    pub(super) fn send_limited_ack(&mut self, now: Instant, seg: &Segment) {
-        let counts = &mut self.ack_rate_limit;
-        counts.new_period(now);
-        let admits = counts.dup_acks < DUP_ACK_BUDGET && counts.admits_reply(now, seg);
-        counts.dup_acks += u8::from(admits);
-        self.send_ack_if(admits);
-    }
-
-    fn send_ack_if(&mut self, admits: bool) {
-        self.stats.record().challenges += 1;
-        self.stats.record().challenges_limited += u32::from(!admits);
-        self.rcv.ack_now |= admits;
     }
 }

@@ -1,10 +1,13 @@
 //! End of a connection: close, abort, and its replacement by a new one between the same ends (RFC
 //! 9293 sections 3.10.4 and 3.10.5, RFC 6191).
 
+use super::events::Event;
 use super::rx::window::DsackQueue;
 use super::state::{State, StateEvent};
+use super::tcb::{Pending, Tcb};
+use super::timer::{RareTimers, Timers};
+use super::tx::plan::Plan;
 use super::tx::send::Fin;
-use super::{Event, Pending, Plan, RareTimers, Tcb, Timers};
 use crate::device::{Retained, RxFrame};
 use crate::time::Instant;
 use crate::wire::seq::Seq;

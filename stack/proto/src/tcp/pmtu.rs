@@ -18,9 +18,9 @@
 
 mod connection;
 
-use super::NEVER;
 #[cfg(doc)]
 use super::Tcb;
+use super::timer::NEVER;
 use crate::time::{Instant, SECOND};
 use crate::wire::seq::Seq;
 

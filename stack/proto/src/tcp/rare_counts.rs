@@ -3,7 +3,7 @@
 //! Most connections never lose, reorder or probe anything: an idle one does not keep over a hundred
 //! bytes of zeros.
 
-use super::Stats;
+use super::config::Stats;
 
 /// Counters of [`Stats`] that count events; bytes and segments are counted elsewhere.
 #[derive(Debug, Default)]

@@ -1,10 +1,13 @@
 //! Timer expiry: retransmission, tail-loss probe, persist, delayed ACK, FIN-WAIT-2, TIME-WAIT,
 //! keepalive.
 
+use super::events::Event;
 use super::recovery::state::{CaState, Frto, TlpProbe};
 use super::state::{State, StateEvent};
+use super::tcb::Tcb;
+use super::timer::{CoarseInstant, NEVER};
+use super::tx::plan::Plan;
 use super::tx::send::Fin;
-use super::{CoarseInstant, Event, NEVER, Plan, Tcb};
 use crate::device::{Retained, RxFrame};
 use crate::time::{Instant, SECOND};
 

@@ -3,7 +3,7 @@
 //!
 //! Windows are in bytes, times in units of 2^-14 s.
 
-use super::AckSample;
+use super::ack_sample::AckSample;
 use crate::tcp::timer::NEVER;
 use crate::time::Instant;
 

@@ -1,6 +1,6 @@
 //! NewReno (RFC 5681): one segment more per round trip, half of the flight after a loss.
 
-use super::AckSample;
+use super::ack_sample::AckSample;
 
 /// NewReno state besides the window.
 #[derive(Clone, Copy, Debug, Default)]

@@ -5,8 +5,11 @@ use super::{
     TooBig,
 };
 use crate::device::{Retained, RxFrame};
+use crate::tcp::events::Event;
 use crate::tcp::recovery::state::CaState;
-use crate::tcp::{Event, Plan, TIMESTAMPS_BYTES, Tcb};
+use crate::tcp::tcb::Tcb;
+use crate::tcp::timestamps::TIMESTAMPS_BYTES;
+use crate::tcp::tx::plan::Plan;
 use crate::time::Instant;
 use crate::wire::seq::Seq;
 use crate::wire::tcp::TCP_LEN;

@@ -22,7 +22,6 @@ use crate::wire::seq::Seq;
 
 pub(in crate::tcp) use ack::{AckInfo, Acked};
 pub(in crate::tcp) use lazy::LazyScoreboard;
-pub(in crate::tcp) use loss_detection::LossUpdate;
 
 /// Reported by SACK.
 const SACKED: u8 = 1;

@@ -7,12 +7,12 @@
 //! connections find the pool exhausted, the frames of peers without progress are copied and
 //! released; see `engine/tx_reclaim.rs`.
 
+mod connection;
+
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use crate::device::{Retained, RxFrame};
-use crate::tcp::Tcb;
-use crate::time::Instant;
+use crate::device::Retained;
 
 /// Limit on the copies of sent frames, for all connections of an engine.
 #[derive(Debug)]
@@ -92,21 +92,6 @@ impl<T: Retained> SentFrame<T> {
         if let Self::Frame(frame) = self {
             *self = Self::Copy(Arc::new(pool.copy(frame.bytes())));
         }
-    }
-}
-
-impl<R: RxFrame, T: Retained> Tcb<R, T> {
-    /// Returns the earlier of the last transmission of the first record and the last progress;
-    /// `None` if there is no record.
-    #[must_use]
-    pub fn stalled_since(&self, now: Instant) -> Option<Instant> {
-        Some(self.scoreboard.front_sent_at()?.min(self.progress_at(now)))
-    }
-
-    /// Replaces frames of records by copies, at most `count_max` and as far as `pool` admits;
-    /// returns how many. Nothing else changes: retransmissions use the copies.
-    pub fn copy_out(&mut self, pool: &CopyPool, count_max: usize) -> usize {
-        self.scoreboard.copy_out(pool, count_max)
     }
 }
 

@@ -3,9 +3,11 @@
 
 use super::state::{CaState, Tlp, TlpProbe};
 use crate::device::{Retained, RxFrame};
-use crate::tcp::tx::schedule::Retransmit;
+use crate::tcp::events::{Transmit, TxDemand};
+use crate::tcp::tcb::Tcb;
+use crate::tcp::timer::NEVER;
+use crate::tcp::tx::plan::{Plan, Retransmit};
 use crate::tcp::tx::send::Fin;
-use crate::tcp::{NEVER, Plan, Tcb, Transmit, TxDemand};
 use crate::time::Instant;
 use crate::wire::seq::Seq;
 use crate::wire::tcp::{SackBlock, Segment};

@@ -6,8 +6,9 @@ use crate::tcp::congestion::AckSample;
 use crate::tcp::recovery::scoreboard::{AckInfo, Acked};
 use crate::tcp::recovery::state::{CaState, TlpProbe};
 use crate::tcp::state::{State, StateEvent};
+use crate::tcp::tcb::Tcb;
+use crate::tcp::timer::{CoarseInstant, NEVER};
 use crate::tcp::tx::send::Fin;
-use crate::tcp::{CoarseInstant, NEVER, Tcb};
 use crate::time::{Instant, MICROSECOND, SECOND};
 use crate::wire::tcp::{Flags, Segment};
 

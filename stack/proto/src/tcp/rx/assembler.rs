@@ -5,12 +5,14 @@
 //! or merges two. The cost is the search among the ranges, of which there are as many as holes.
 //! Accepted data is never evicted for later arrivals. Of overlapping bytes the first copy wins.
 
-use core::ops::Range;
+pub(in crate::tcp) mod lazy;
+
 use std::collections::VecDeque;
 
 use arrayvec::ArrayVec;
 
-use super::ooo_queue::{OooPool, OooSegment, Quota, SPARE_ENTRIES};
+use super::contiguous::Contiguous;
+use super::ooo_segment::{OooSegment, Quota};
 use crate::wire::seq::Seq;
 use crate::wire::tcp::SackBlock;
 
@@ -24,6 +26,8 @@ const RANGES_MAX: usize = 4096;
 const RECENT_MAX: usize = 32;
 /// Most other ranges examined to fill the remaining SACK blocks.
 const OTHERS_MAX: usize = 8;
+/// Entries for which a spare assembler keeps its memory.
+const SPARE_ENTRIES: usize = 2048;
 /// End of a linked list of entries.
 const NONE: u32 = u32::MAX;
 
@@ -92,25 +96,6 @@ impl<R> Default for Assembler<R> {
             steps: 0,
         }
     }
-}
-
-/// Bytes accepted out of order that are now the next in order.
-#[derive(Debug)]
-pub enum Contiguous<R> {
-    /// Held by TCP until now. The caller returns `segment` by [`OooPool::release`].
-    Buffered {
-        /// Frame or copy that holds the bytes.
-        segment: OooSegment<R>,
-        /// Position of the bytes in it.
-        bytes: Range<usize>,
-    },
-    /// Consumed by the upper layer when they arrived.
-    Consumed {
-        /// Sequence number of the first byte.
-        seq: Seq,
-        /// Number of bytes.
-        len: u32,
-    },
 }
 
 /// New and duplicate parts of an arriving range.
@@ -363,127 +348,6 @@ impl<R> Assembler<R> {
             }
         }
         false
-    }
-}
-
-/// [`Assembler`] of one connection, allocated lazily: mostly nothing is out of order.
-#[derive(Debug)]
-pub(in crate::tcp) struct LazyAssembler<R> {
-    inner: Option<Box<Assembler<R>>>,
-}
-
-impl<R> LazyAssembler<R> {
-    /// No out-of-order data.
-    pub(in crate::tcp) const fn new() -> Self {
-        Self { inner: None }
-    }
-
-    /// True if no out-of-order data is left.
-    #[inline]
-    pub(in crate::tcp) fn is_empty(&self) -> bool {
-        self.inner.as_ref().is_none_or(|book| book.segment_count == 0)
-    }
-
-    /// True if no memory is taken from the pool.
-    #[inline]
-    pub(in crate::tcp) const fn is_idle(&self) -> bool {
-        self.inner.is_none()
-    }
-
-    /// Number of segments, held or consumed.
-    #[inline]
-    pub(in crate::tcp) fn len(&self) -> usize {
-        self.inner.as_ref().map_or(0, |book| book.segment_count)
-    }
-
-    /// Usage of the pool by this connection.
-    pub(in crate::tcp) fn quota(&self) -> Quota {
-        self.inner.as_ref().map_or_else(Quota::default, |book| book.quota)
-    }
-
-    /// Returns the end of the last range.
-    #[inline]
-    pub(in crate::tcp) fn end(&self) -> Option<Seq> {
-        Some(self.inner.as_ref()?.ranges.back()?.end)
-    }
-
-    /// Returns the new and the duplicate part of `start..end`. If it covers several holes, only the
-    /// first is returned as new: a frame is held once, and the peer retransmits the rest.
-    pub(in crate::tcp) fn overlap(&self, start: Seq, end: Seq) -> Overlap {
-        match &self.inner {
-            Some(book) => book.overlap(start, end),
-            None => Overlap { new: Some((start, end)), duplicate: None },
-        }
-    }
-
-    /// True if `block`, which is new, may be accepted with a limit of `pieces_max` segments.
-    pub(in crate::tcp) fn admits(&self, block: SackBlock, pieces_max: usize) -> bool {
-        self.inner.as_ref().map_or(pieces_max > 0, |book| book.admits(block, pieces_max))
-    }
-
-    /// Accepts `block`, which is new and admitted: held from `offset` on, or consumed if `None`.
-    pub(in crate::tcp) fn insert(
-        &mut self,
-        pool: &mut OooPool<R>,
-        block: SackBlock,
-        held: Option<OooSegment<R>>,
-        offset: u32,
-    ) {
-        self.inner.get_or_insert_with(|| pool.take_assembler()).insert(block, held, offset);
-    }
-
-    /// Removes and returns the segment that starts at `seq`, if there is one.
-    pub(in crate::tcp) fn pop_at(&mut self, seq: Seq) -> Option<Contiguous<R>> {
-        let book = self.inner.as_mut()?;
-        book.ranges.front().filter(|run| run.start == seq)?;
-        book.pop()
-    }
-
-    /// Returns the memory to the pool, with every segment held. To be called when none of it will
-    /// be delivered any more, or none is left.
-    pub(in crate::tcp) fn release(&mut self, pool: &mut OooPool<R>) {
-        let Some(mut book) = self.inner.take() else { return };
-        while let Some(due) = book.pop() {
-            if let Contiguous::Buffered { segment: held, .. } = due {
-                pool.release(held);
-            }
-        }
-        pool.put_assembler(book);
-    }
-
-    /// Appends ranges to `blocks`, up to `max` blocks in all, the most recently extended first.
-    /// Returns true if extended ranges that were never reported did not fit; they are left for the
-    /// next ACK.
-    ///
-    /// One ACK answers a whole burst, so several ranges may have been extended since the last.
-    /// Those beyond the newest three would never be reported; so the oldest unreported ranges are
-    /// sent first, until all are reported. A range that begins at `next`, which the ACK is about to
-    /// cover, is not reported.
-    pub(in crate::tcp) fn fill_sack_blocks(
-        &mut self,
-        next: Seq,
-        blocks: &mut ArrayVec<SackBlock, 4>,
-        max: usize,
-    ) -> bool {
-        self.inner.as_mut().is_some_and(|book| book.fill_sack_blocks(next, blocks, max))
-    }
-
-    /// Returns the range that contains `seq`.
-    pub(in crate::tcp) fn range_of(&self, seq: Seq) -> Option<SackBlock> {
-        self.inner.as_ref()?.range_of(seq)
-    }
-
-    /// True if a segment starts at `seq`: [`LazyAssembler::pop_at`] returns it.
-    pub(in crate::tcp) fn has_at(&self, seq: Seq) -> bool {
-        let first = self.inner.as_ref().and_then(|book| book.ranges.front());
-        first.is_some_and(|run| run.start == seq)
-    }
-
-    /// Returns the ranges in sequence order.
-    #[cfg(test)]
-    pub(in crate::tcp) fn ranges(&self) -> Vec<SackBlock> {
-        let runs = self.inner.iter().flat_map(|book| &book.ranges);
-        runs.map(|run| (run.start, run.end)).collect()
     }
 }
 

@@ -3,30 +3,19 @@
 
 use core::ops::Range;
 
-use super::assembler::Contiguous;
 use super::autotune::{RcvRound, RoundEnd};
-use super::ooo_queue::{OooPool, OooSegment};
+use super::contiguous::Contiguous;
+use super::offered_ooo::OfferedOoo;
+use super::ooo_queue::OooPool;
+use super::ooo_segment::OooSegment;
 use crate::device::{Retained, RxFrame};
+use crate::tcp::events::{Delivered, Event};
 use crate::tcp::state::{State, StateEvent};
-use crate::tcp::{Delivered, Event, Plan, Tcb};
+use crate::tcp::tcb::Tcb;
+use crate::tcp::tx::plan::Plan;
 use crate::time::{Instant, MICROSECOND};
 use crate::wire::seq::Seq;
 use crate::wire::tcp::{Flags, SackBlock, Segment};
-
-/// Out-of-order segment offered to the upper layer, its disposition pending.
-#[derive(Clone, Copy, Debug)]
-pub(in crate::tcp) struct OfferedOoo {
-    /// Its new bytes.
-    block: SackBlock,
-    /// Sequence number of the peer's FIN, if the segment has it. Used once the bytes are accepted.
-    fin: Option<Seq>,
-}
-
-impl OfferedOoo {
-    const fn len(&self) -> usize {
-        (self.block.1.0.wrapping_sub(self.block.0.0)) as usize
-    }
-}
 
 impl<R: RxFrame, T: Retained> Tcb<R, T> {
     /// After [`Delivered::InOrder`]: returns the data accepted out of order that became contiguous,

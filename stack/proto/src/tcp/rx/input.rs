@@ -1,8 +1,12 @@
 //! Received segments: RFC 9293 section 3.10.7, with the checks of RFC 7323 (PAWS) and RFC 5961.
 
 use crate::device::{Retained, RxFrame};
+use crate::tcp::events::{Delivered, Event};
 use crate::tcp::state::{State, StateEvent};
-use crate::tcp::{CoarseInstant, Delivered, Event, NEVER, Plan, Tcb, Timestamps};
+use crate::tcp::tcb::Tcb;
+use crate::tcp::timer::{CoarseInstant, NEVER};
+use crate::tcp::timestamps::Timestamps;
+use crate::tcp::tx::plan::Plan;
 use crate::time::{Instant, MICROSECOND};
 use crate::wire::seq::Seq;
 use crate::wire::tcp::{Flags, Segment};

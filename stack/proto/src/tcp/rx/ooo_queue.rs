@@ -9,7 +9,8 @@
 use core::ops::Range;
 
 use super::assembler::Assembler;
-use crate::device::{ChecksumState, RxFrame};
+use super::ooo_segment::{OooCopy, OooSegment, Quota};
+use crate::device::RxFrame;
 
 /// Payload length below which a segment is copied at once: half of the usual receive buffer.
 const SMALL_LEN: usize = 1024;
@@ -18,81 +19,6 @@ const BLOCK_SMALL: usize = 256;
 const BLOCK_USUAL: usize = 2048;
 /// Empty assemblers kept for connections that next receive out-of-order data.
 const SPARE_ASSEMBLERS: usize = 16;
-/// Entries for which a spare assembler keeps its memory.
-pub(in crate::tcp) const SPARE_ENTRIES: usize = 2048;
-
-/// Copy of bytes of a frame.
-#[derive(Debug)]
-pub struct OooCopy {
-    block: Box<[u8]>,
-    len: usize,
-}
-
-/// Segment held: the frame it arrived in, or a copy of its bytes. Allocated from an [`OooPool`] and
-/// returned to it by [`OooPool::release`].
-#[derive(Debug)]
-pub enum OooSegment<R> {
-    /// The whole frame.
-    Frame(R),
-    /// The bytes.
-    Copy(OooCopy),
-}
-
-impl<R: RxFrame> RxFrame for OooSegment<R> {
-    fn head(&self) -> &[u8] {
-        match self {
-            Self::Frame(frame) => frame.head(),
-            Self::Copy(copied) => &copied.block[..copied.len],
-        }
-    }
-
-    fn len(&self) -> usize {
-        match self {
-            Self::Frame(frame) => frame.len(),
-            Self::Copy(copied) => copied.len,
-        }
-    }
-
-    fn copy_out(&self, offset: usize, out: &mut [u8]) {
-        match self {
-            Self::Frame(frame) => frame.copy_out(offset, out),
-            Self::Copy(copied) => out.copy_from_slice(&copied.block[offset..offset + out.len()]),
-        }
-    }
-
-    fn checksum(&self) -> ChecksumState {
-        match self {
-            Self::Frame(frame) => frame.checksum(),
-            // Verified when the frame arrived.
-            Self::Copy(_) => ChecksumState::Good,
-        }
-    }
-}
-
-/// Usage of the pool by one connection.
-#[derive(Clone, Copy, Debug, Default)]
-pub(in crate::tcp) struct Quota {
-    /// Frames.
-    pub(in crate::tcp) frames: usize,
-    /// Bytes of the blocks that hold copies.
-    pub(in crate::tcp) bytes: usize,
-}
-
-impl Quota {
-    pub(in crate::tcp) fn add<R>(&mut self, held: &OooSegment<R>) {
-        match held {
-            OooSegment::Frame(_) => self.frames += 1,
-            OooSegment::Copy(copied) => self.bytes += copied.block.len(),
-        }
-    }
-
-    pub(in crate::tcp) fn remove<R>(&mut self, held: &OooSegment<R>) {
-        match held {
-            OooSegment::Frame(_) => self.frames -= 1,
-            OooSegment::Copy(copied) => self.bytes -= copied.block.len(),
-        }
-    }
-}
 
 /// Memory for the out-of-order segments of all connections of an engine.
 ///

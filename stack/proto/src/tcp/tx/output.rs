@@ -1,13 +1,14 @@
-//! Construction of outgoing frames, as decided by `tx_schedule`.
+//! Construction of outgoing frames, as decided by `schedule`.
 
-use super::schedule::{Control, Retransmit, RetransmitReason};
+use super::plan::{Control, Plan, Retransmit, RetransmitReason};
 use super::send::Fin;
 use crate::device::{Retained, RxFrame};
 #[cfg(doc)]
 use crate::tcp::Transmit;
 use crate::tcp::recovery::state::{CaState, TlpProbe};
 use crate::tcp::state::State;
-use crate::tcp::{CoarseInstant, NEVER, Plan, Tcb};
+use crate::tcp::tcb::Tcb;
+use crate::tcp::timer::{CoarseInstant, NEVER};
 use crate::time::Instant;
 use crate::wire::seq::Seq;
 use crate::wire::tcp::{Ecn, Fields, Flags, Options};

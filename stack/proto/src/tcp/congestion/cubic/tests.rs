@@ -266,7 +266,9 @@ fn fast_convergence_lowers_w_max() {
     path.rounds_until(200, |path| path.segments() >= 900.0);
     let window = path.segments();
     path.cc.on_loss(path.cc.cwnd(), MSS);
-    let super::super::AlgorithmState::Cubic(cubic) = path.cc.algorithm else { panic!("CUBIC") };
+    let crate::tcp::congestion::control::AlgorithmState::Cubic(cubic) = path.cc.algorithm else {
+        panic!("CUBIC")
+    };
     let w_max = f64::from(cubic.w_max) / f64::from(MSS);
     assert!((w_max - 0.85 * window).abs() < 0.1, "{w_max} {window}");
 }
@@ -282,7 +284,9 @@ fn timeout_resets_w_max() {
     assert!((8..=10).contains(&rounds), "{rounds}: doubling");
     assert!((path.segments() - 490.0).abs() < 1.0, "seven tenths, {}", path.segments());
     path.round();
-    let super::super::AlgorithmState::Cubic(cubic) = path.cc.algorithm else { panic!("CUBIC") };
+    let crate::tcp::congestion::control::AlgorithmState::Cubic(cubic) = path.cc.algorithm else {
+        panic!("CUBIC")
+    };
     assert_eq!((cubic.k, cubic.w_max), (0, cubic.cwnd_prior.min(cubic.w_max)));
     assert!((f64::from(cubic.w_max) / f64::from(MSS) - 490.0).abs() < 1.0);
 }
@@ -331,6 +335,8 @@ fn hystart_exit_starts_at_w_max() {
     let mut path = Path::new(100 * MILLISECOND, MSS);
     path.cc.window.ssthresh = path.cc.cwnd();
     path.round();
-    let super::super::AlgorithmState::Cubic(cubic) = path.cc.algorithm else { panic!("CUBIC") };
+    let crate::tcp::congestion::control::AlgorithmState::Cubic(cubic) = path.cc.algorithm else {
+        panic!("CUBIC")
+    };
     assert_eq!((cubic.k, cubic.w_max), (0, 14_600));
 }

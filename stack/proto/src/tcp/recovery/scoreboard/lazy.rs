@@ -2,7 +2,9 @@
 
 use core::ops::Deref;
 
-use super::{AckInfo, Acked, LossUpdate, Scoreboard};
+use super::Scoreboard;
+use super::ack::{AckInfo, Acked};
+use super::loss_detection::LossUpdate;
 use crate::device::Retained;
 use crate::tcp::recovery::rack::{Rack, SampleGuard};
 use crate::tcp::recovery::sent_frame::CopyPool;

@@ -1,9 +1,10 @@
 use arrayvec::ArrayVec;
 use proptest::prelude::*;
 
-use super::{Contiguous, LazyAssembler, Overlap, RANGES_MAX, RECENT_MAX, SackBlock};
-use crate::tcp::rx::ooo_queue::{OooPool, OooSegment};
+use super::lazy::LazyAssembler;
+use super::{Contiguous, Overlap, RANGES_MAX, RECENT_MAX, SackBlock};
 use crate::tcp::tests::{HeapFrame, ooo_pool};
+use crate::tcp::{OooPool, OooSegment};
 use crate::wire::seq::Seq;
 
 /// Inserts what is new of `len` bytes at `seq`, all of value `id`; returns the range inserted.

@@ -70,8 +70,11 @@ fn hot_state_fits_three_cache_lines() {
         cc.window,
         cc.cwnd_limited,
     ];
-    let end =
-        crate::tcp::tests::Endpoint::client(&super::Config::default(), 1, super::Instant::ZERO);
+    let end = crate::tcp::tests::Endpoint::client(
+        &crate::tcp::Config::default(),
+        1,
+        crate::time::Instant::ZERO,
+    );
     let mut sum = 0;
     for ((name, offset), len) in names.into_iter().zip(offsets).zip(length(&end.tcb)) {
         println!("{offset:4} {len:3} {name}");

@@ -1,0 +1,26 @@
+//! Data that became contiguous.
+
+use core::ops::Range;
+
+use super::ooo_segment::OooSegment;
+use crate::wire::seq::Seq;
+
+/// Bytes accepted out of order that are now the next in order.
+#[derive(Debug)]
+pub enum Contiguous<R> {
+    /// Held by TCP until now. The caller returns `segment` by
+    /// [`OooPool::release`](crate::tcp::OooPool::release).
+    Buffered {
+        /// Frame or copy that holds the bytes.
+        segment: OooSegment<R>,
+        /// Position of the bytes in it.
+        bytes: Range<usize>,
+    },
+    /// Consumed by the upper layer when they arrived.
+    Consumed {
+        /// Sequence number of the first byte.
+        seq: Seq,
+        /// Number of bytes.
+        len: u32,
+    },
+}

@@ -1,0 +1,163 @@
+//! Fast path of a connection: what is eligible, and its calls.
+
+use super::FastPath;
+use super::hot_state::{FollowUp, HotState};
+use crate::device::{Retained, RxFrame};
+use crate::tcp::events::{Transmit, TxDemand};
+use crate::tcp::recovery::state::TlpProbe;
+use crate::tcp::state::State;
+use crate::tcp::tcb::Tcb;
+use crate::tcp::timer::{CoarseInstant, NEVER};
+use crate::tcp::tx::plan::Plan;
+use crate::tcp::tx::send::Fin;
+use crate::time::Instant;
+use crate::wire::tcp::{Ecn, Fields, Segment};
+
+impl<R: RxFrame, T: Retained> Tcb<R, T> {
+    #[inline(always)]
+    fn hot(&mut self) -> HotState<'_, T> {
+        HotState {
+            scoreboard: &mut self.scoreboard,
+            cfg: &self.cfg,
+            timers: &mut self.timers,
+            last_rx_at: &mut self.last_rx_at,
+            rcv: &mut self.rcv,
+            snd: &mut self.snd,
+            ts: &mut self.ts,
+            rtt_cache: &mut self.rtt_cache,
+            rcv_round_end: self.rcv_round_end,
+            progress_at: &mut self.progress_at,
+            last_tx_at: &mut self.last_tx_at,
+            pacing_credit: &mut self.pacing_credit,
+            emss: self.emss.into(),
+            ts_on: self.ts_on,
+            fast_path: self.fast_path,
+            window: &mut self.cc.window,
+            cwnd_limited: &mut self.cc.cwnd_limited,
+        }
+    }
+
+    /// Processes a received segment on the fast path; false if it has to take the slow path.
+    #[inline(always)]
+    pub(in crate::tcp) fn try_fast_path(&mut self, now: Instant, seg: &Segment) -> bool {
+        debug_assert_eq!(self.fast_path, self.fast_path_eligibility());
+        if !self.fast_path.is_rx_eligible() {
+            return false;
+        }
+        let Some(follow_up) = self.hot().try_receive(now, seg) else { return false };
+        if follow_up.is_rtt_sample || follow_up.grows_cwnd || follow_up.ends_round {
+            self.finish_fast_path(now, seg, &follow_up);
+        }
+        #[cfg(test)]
+        super::tests::Counts::received();
+        true
+    }
+
+    /// Does the work that few segments need; see [`FollowUp`].
+    #[cold]
+    fn finish_fast_path(&mut self, now: Instant, seg: &Segment, follow_up: &FollowUp) {
+        self.count_bytes();
+        let sample = self.measured_rtt(now, seg, &follow_up.acked);
+        if follow_up.is_rtt_sample {
+            self.update_rtt(now, sample, follow_up.bytes, &follow_up.acked);
+            if let Some(newest) = follow_up.acked.newest {
+                self.rack.advance(now, newest);
+            }
+            self.progress_at = CoarseInstant::of(now);
+        }
+        if follow_up.grows_cwnd {
+            let info = self.ack_sample(now, follow_up.bytes, sample);
+            self.cc.on_ack(&info);
+        }
+        if follow_up.is_rtt_sample {
+            self.rearm_timers(now);
+            self.pmtu.check_due(now);
+            if self.ecn.enabled {
+                // DCTCP is given ACKs without ECE once per round trip.
+                let una = self.snd.una;
+                self.cc.observe(una - follow_up.bytes, una, self.snd.nxt, false);
+            }
+        }
+        if follow_up.ends_round {
+            self.end_rcv_round(now);
+        }
+        self.update_fast_path();
+    }
+
+    /// Returns the next frame to send if the fast path decides; [`Transmit::Control`] is an ACK.
+    #[inline(always)]
+    pub(in crate::tcp) fn plan_fast(&mut self, now: Instant, ready: TxDemand) -> Option<Transmit> {
+        debug_assert_eq!(self.fast_path, self.fast_path_eligibility());
+        if self.fast_path.is_tx_eligible() { self.hot().next_transmit(now, ready) } else { None }
+    }
+
+    /// True if a record of `len` bytes may be sent on the fast path.
+    #[inline(always)]
+    pub(in crate::tcp) fn fast_path_admits(&self, len: u32) -> bool {
+        self.fast_path.is_tx_eligible() && len <= u32::from(self.emss) && len <= self.snd.usable()
+    }
+
+    /// Returns the header fields of new data.
+    #[inline(always)]
+    pub(in crate::tcp) fn fast_path_fields(&mut self, now: Instant, push: bool) -> Fields {
+        self.hot().data_fields(now, push)
+    }
+
+    /// Records that a record was sent on the fast path.
+    #[inline(always)]
+    pub(in crate::tcp) fn on_sent_fast(
+        &mut self,
+        now: Instant,
+        retained: T,
+        len: u32,
+        offset: u32,
+    ) {
+        self.hot().on_sent(now, retained, len, offset);
+        #[cfg(test)]
+        super::tests::Counts::sent();
+    }
+
+    /// Recomputes the state that the fast path depends on. To be called at the end of everything
+    /// that is not the fast path.
+    pub(in crate::tcp) fn update_fast_path(&mut self) {
+        self.fast_path = self.fast_path_eligibility();
+        self.timers.rare = self.rare.earliest(self.paced);
+        self.rtt.fill_cache(&mut self.rtt_cache, &self.cfg);
+    }
+
+    /// Computes which segments are eligible for the fast path.
+    fn fast_path_eligibility(&self) -> FastPath {
+        let is_established = self.state == State::Established
+            && matches!(self.plan, Plan::Nothing)
+            && self.local.fin_seq.is_none()
+            && self.snd.fin == Fin::None
+            && !self.pending.any()
+            && self.ecn.is_idle();
+        let is_loss_free = self.recovery.is_open()
+            && self.recovery.dupacks == 0
+            && self.scoreboard.is_loss_free()
+            && self.tlp.probe == TlpProbe::None
+            && self.rare.reorder == NEVER
+            && !self.pmtu.is_probing();
+        let is_answering = self.retries == 0
+            && self.unanswered == 0
+            && !self.rearmed
+            && !self.rtt.is_backed_off()
+            && !self.rcv.pure_ack
+            && self.rcv.dup_acks_owed <= 1;
+        let takes_bytes =
+            self.peer.fin_seq.is_none() && !self.receive_shut && self.assembler.is_idle();
+        let sends_bytes =
+            self.rare.persist == NEVER && !self.sws_override && self.scoreboard.unsent().is_none();
+        let is_eligible = is_established && is_loss_free && is_answering;
+        let bit = |condition: bool, bit: u8| if condition { bit } else { 0 };
+        FastPath(
+            bit(is_eligible && takes_bytes, FastPath::RX)
+                | bit(is_eligible && sends_bytes, FastPath::TX)
+                | bit(self.events != 0 || self.state == State::Closed, FastPath::EVENTS)
+                | bit(self.cfg.tail_loss_probe && self.sack, FastPath::TLP)
+                | bit(self.ecn.codepoint == Ecn::Ect0, FastPath::ECT)
+                | bit(self.pmtu.is_probe_due(), FastPath::PMTU_PROBE),
+        )
+    }
+}

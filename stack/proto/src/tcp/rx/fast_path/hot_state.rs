@@ -1,0 +1,196 @@
+//! The state that the fast path accesses, and what it does with it.
+
+use super::FastPath;
+use crate::device::Retained;
+use crate::tcp::config::Config;
+use crate::tcp::congestion::CongestionWindow;
+use crate::tcp::events::{Transmit, TxDemand};
+use crate::tcp::recovery::scoreboard::{Acked, LazyScoreboard};
+use crate::tcp::rtt::RttCache;
+use crate::tcp::rx::ack::IDLE_NS;
+use crate::tcp::rx::autotune::RoundEnd;
+use crate::tcp::rx::input::TS_IDLE_MAX_NS;
+use crate::tcp::rx::window::RcvVars;
+use crate::tcp::timer::{CoarseInstant, NEVER, Timers};
+use crate::tcp::timestamps::Timestamps;
+use crate::tcp::tx::pacing::PacingCredit;
+use crate::tcp::tx::send::SndVars;
+use crate::time::Instant;
+use crate::wire::tcp::{Ecn, Fields, Flags, Options, Segment};
+
+/// The part of a connection that the fast path accesses.
+pub(super) struct HotState<'a, T> {
+    pub(super) scoreboard: &'a mut LazyScoreboard<T>,
+    pub(super) cfg: &'a Config,
+    pub(super) timers: &'a mut Timers,
+    pub(super) last_rx_at: &'a mut Instant,
+    pub(super) rcv: &'a mut RcvVars,
+    pub(super) snd: &'a mut SndVars,
+    pub(super) ts: &'a mut Timestamps,
+    pub(super) rtt_cache: &'a mut RttCache,
+    pub(super) rcv_round_end: RoundEnd,
+    pub(super) progress_at: &'a mut CoarseInstant,
+    pub(super) last_tx_at: &'a mut CoarseInstant,
+    pub(super) pacing_credit: &'a mut PacingCredit,
+    pub(super) emss: u32,
+    pub(super) ts_on: bool,
+    pub(super) fast_path: FastPath,
+    pub(super) window: &'a mut CongestionWindow,
+    pub(super) cwnd_limited: &'a mut bool,
+}
+
+/// Work left for a received segment.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct FollowUp {
+    /// Bytes it acknowledged, and the records that freed.
+    pub(super) bytes: u32,
+    pub(super) acked: Acked,
+    /// Its round-trip time is a sample.
+    pub(super) is_rtt_sample: bool,
+    /// Congestion control is to be called for it.
+    pub(super) grows_cwnd: bool,
+    /// It ends a round of receive window autotuning.
+    pub(super) ends_round: bool,
+}
+
+impl<T: Retained> HotState<'_, T> {
+    /// Processes a segment with in-order data, an ACK of new data, both, or a window update.
+    /// Returns `None`, and changes nothing, if it is any other.
+    #[expect(clippy::cast_possible_truncation, reason = "a payload is below 64 KiB")]
+    #[inline(always)]
+    pub(super) fn try_receive(&mut self, now: Instant, seg: &Segment) -> Option<FollowUp> {
+        let len = seg.payload.len() as u32;
+        let bytes = seg.ack - self.snd.una;
+        let window = u32::from(seg.window) << self.snd.wscale;
+        let flight = self.snd.flight();
+        let is_duplicate = len == 0 && bytes == 0 && flight > 0 && window == self.snd.wnd;
+        if seg.flags.0 & !Flags::PSH.0 != Flags::ACK.0
+            || seg.seq != self.rcv.nxt
+            || len > self.rcv.window()
+            || bytes > flight
+            || is_duplicate
+            || !seg.options.sack.is_empty()
+            || seg.ecn == Ecn::Ce
+            || now.since(*self.last_rx_at) > TS_IDLE_MAX_NS
+        {
+            return None;
+        }
+        let mut clock = self.ts.tsval(now);
+        if self.ts_on {
+            let (val, echo) = seg.options.ts?;
+            if val.wrapping_sub(self.ts.recent).cast_signed() < 0 {
+                return None;
+            }
+            if seg.seq <= self.rcv.last_ack_sent {
+                self.ts.recent = val;
+                self.ts.recent_stamp = Timestamps::coarse(now);
+            }
+            clock = echo;
+        }
+        *self.last_rx_at = now;
+        self.snd.update_window(seg.seq, bytes > 0, window);
+        let mut follow_up = FollowUp::default();
+        if bytes > 0 {
+            follow_up = self.ack_new_data(now, seg, bytes);
+        }
+        if len > 0 {
+            self.rcv.nxt += len;
+            self.rcv.on_in_order(now, self.timers, len, self.cfg.delayed_ack_ns);
+            follow_up.ends_round = self.rcv_round_end.is_reached(clock);
+        }
+        Some(follow_up)
+    }
+
+    /// Processes the acknowledgment of `bytes` bytes.
+    #[inline(always)]
+    fn ack_new_data(&mut self, now: Instant, seg: &Segment, bytes: u32) -> FollowUp {
+        self.snd.una = seg.ack;
+        let acked = self.scoreboard.ack_in_order(seg.ack);
+        let is_sample = acked.oldest.is_none_or(|oldest| {
+            let several = acked.records > 1 || self.snd.flight() > 0;
+            let newest = acked.newest.filter(|_| several).map(|newest| now.since(newest.0));
+            !self.rtt_cache.is_redundant_sample(seg.ack, now.since(oldest), newest)
+        });
+        if !is_sample {
+            *self.progress_at = CoarseInstant::of(now);
+            if self.snd.flight() > 0 {
+                self.timers.rto = now + self.rtt_cache.rto();
+                self.arm_pto(now);
+            } else {
+                self.timers.rto = NEVER;
+                let idle = if self.scoreboard.holds_memory() { now + IDLE_NS } else { NEVER };
+                self.timers.pto = idle;
+            }
+        }
+        let grows = *self.cwnd_limited && !self.window.absorb_acked(bytes);
+        FollowUp { bytes, acked, is_rtt_sample: is_sample, grows_cwnd: grows, ends_round: false }
+    }
+
+    #[inline(always)]
+    fn arm_pto(&mut self, now: Instant) {
+        self.timers.pto = if self.fast_path.is_tlp_enabled() {
+            let alone = self.scoreboard.sent_count() <= 1;
+            (now + self.rtt_cache.pto(alone)).min(self.timers.rto)
+        } else {
+            NEVER
+        };
+    }
+
+    /// Returns the next frame to send: new data, an ACK, or none; `None` if the slow path decides.
+    #[inline(always)]
+    pub(super) fn next_transmit(&mut self, now: Instant, ready: TxDemand) -> Option<Transmit> {
+        if let TxDemand::Record(len) = ready {
+            let (usable, flight) = (self.snd.usable(), self.snd.flight());
+            let was_idle = flight == 0 && self.last_tx_at.age(now) > self.rtt_cache.rto();
+            if was_idle
+                || usable < len.min(self.emss)
+                || *self.pacing_credit == PacingCredit::NONE
+                || (len > self.emss && self.fast_path.is_pmtu_probe_due())
+                || self.scoreboard.len() >= self.cfg.max_records.into()
+            {
+                return None;
+            }
+            if flight == 0 {
+                *self.pacing_credit = PacingCredit::IDLE_BURST;
+            }
+            if flight == 0 || flight + self.emss <= self.window.cwnd() {
+                return Some(Transmit::NewData { capacity: usable.min(self.emss) as usize });
+            }
+            *self.cwnd_limited = true;
+        }
+        Some(if self.rcv.ack_now { Transmit::Control } else { Transmit::Idle })
+    }
+
+    /// Returns the header fields of new data.
+    #[inline(always)]
+    pub(super) fn data_fields(&mut self, now: Instant, push: bool) -> Fields {
+        self.rcv.on_data_sent(self.timers);
+        let ts = if self.ts_on { Some((self.ts.tsval(now), self.ts.recent)) } else { None };
+        Fields {
+            seq: self.snd.nxt,
+            ack: self.rcv.nxt,
+            flags: if push { Flags::ACK | Flags::PSH } else { Flags::ACK },
+            window: self.rcv.select_window(),
+            ecn: self.fast_path.codepoint(),
+            options: Options::timestamps(ts),
+        }
+    }
+
+    /// Records that `len` bytes of new data were sent.
+    #[inline(always)]
+    pub(super) fn on_sent(&mut self, now: Instant, retained: T, len: u32, offset: u32) {
+        self.scoreboard.push(now, self.snd.nxt, len, offset, retained, true);
+        if self.timers.rto == NEVER {
+            self.timers.rto = now + self.rtt_cache.rto();
+            *self.progress_at = CoarseInstant::of(now);
+        }
+        self.pacing_credit.spend(len);
+        self.snd.nxt += len;
+        *self.last_tx_at = CoarseInstant::of(now);
+        self.arm_pto(now);
+        // In slow start half a window in flight is cwnd-limited: it is full a round trip later.
+        let (flight, window) = (self.snd.flight(), self.window.cwnd());
+        *self.cwnd_limited =
+            flight + self.emss > window || (self.window.in_slow_start() && flight > window / 2);
+    }
+}

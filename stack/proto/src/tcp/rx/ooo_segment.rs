@@ -1,0 +1,77 @@
+//! Segment held out of order, and the memory that a connection has taken for such.
+
+use crate::device::{ChecksumState, RxFrame};
+
+/// Copy of bytes of a frame.
+#[derive(Debug)]
+pub struct OooCopy {
+    pub(super) block: Box<[u8]>,
+    pub(super) len: usize,
+}
+
+/// Segment held: the frame it arrived in, or a copy of its bytes. Allocated from an
+/// [`OooPool`](crate::tcp::OooPool) and returned to it by
+/// [`OooPool::release`](crate::tcp::OooPool::release).
+#[derive(Debug)]
+pub enum OooSegment<R> {
+    /// The whole frame.
+    Frame(R),
+    /// The bytes.
+    Copy(OooCopy),
+}
+
+impl<R: RxFrame> RxFrame for OooSegment<R> {
+    fn head(&self) -> &[u8] {
+        match self {
+            Self::Frame(frame) => frame.head(),
+            Self::Copy(copied) => &copied.block[..copied.len],
+        }
+    }
+
+    fn len(&self) -> usize {
+        match self {
+            Self::Frame(frame) => frame.len(),
+            Self::Copy(copied) => copied.len,
+        }
+    }
+
+    fn copy_out(&self, offset: usize, out: &mut [u8]) {
+        match self {
+            Self::Frame(frame) => frame.copy_out(offset, out),
+            Self::Copy(copied) => out.copy_from_slice(&copied.block[offset..offset + out.len()]),
+        }
+    }
+
+    fn checksum(&self) -> ChecksumState {
+        match self {
+            Self::Frame(frame) => frame.checksum(),
+            // Verified when the frame arrived.
+            Self::Copy(_) => ChecksumState::Good,
+        }
+    }
+}
+
+/// Usage of the pool by one connection.
+#[derive(Clone, Copy, Debug, Default)]
+pub(in crate::tcp) struct Quota {
+    /// Frames.
+    pub(in crate::tcp) frames: usize,
+    /// Bytes of the blocks that hold copies.
+    pub(in crate::tcp) bytes: usize,
+}
+
+impl Quota {
+    pub(in crate::tcp) fn add<R>(&mut self, held: &OooSegment<R>) {
+        match held {
+            OooSegment::Frame(_) => self.frames += 1,
+            OooSegment::Copy(copied) => self.bytes += copied.block.len(),
+        }
+    }
+
+    pub(in crate::tcp) fn remove<R>(&mut self, held: &OooSegment<R>) {
+        match held {
+            OooSegment::Frame(_) => self.frames -= 1,
+            OooSegment::Copy(copied) => self.bytes -= copied.block.len(),
+        }
+    }
+}

@@ -1,0 +1,252 @@
+//! State of a connection.
+
+use std::sync::Arc;
+
+use super::challenge::AckRateLimit;
+use super::config::Config;
+use super::congestion::Congestion;
+use super::ecn::Ecn;
+use super::events::Event;
+use super::pmtu::PathMtu;
+use super::rare_counts::RareCounts;
+use super::recovery::rack::Rack;
+use super::recovery::scoreboard::LazyScoreboard;
+use super::recovery::state::{Recovery, RoundFlight, Tlp};
+use super::rtt::{Rtt, RttCache};
+use super::rx::assembler::lazy::LazyAssembler;
+use super::rx::autotune::{RcvRound, RoundEnd};
+use super::rx::fast_path::FastPath;
+use super::rx::window::{DsackQueue, Peer, RcvLimits, RcvVars};
+use super::state::{State, StateEvent};
+use super::timer::{CoarseInstant, NEVER, RareTimers, Timers};
+use super::timestamps::Timestamps;
+use super::tx::pacing::PacingCredit;
+use super::tx::plan::Plan;
+use super::tx::send::{Local, SndVars};
+use crate::device::{Retained, RxFrame};
+use crate::time::Instant;
+use crate::wire::seq::Seq;
+use crate::wire::tcp::HeaderTemplate;
+
+/// Segments received and sent; the counts wrap.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Traffic {
+    pub(super) segments_in: u32,
+    pub(super) segments_out: u32,
+}
+
+/// Segments without payload to be sent, apart from ACK and FIN.
+#[derive(Debug, Default)]
+pub(super) struct Pending {
+    /// SYN or SYN-ACK.
+    pub(super) syn: bool,
+    /// RST that ends the connection.
+    pub(super) reset: bool,
+    /// RST with this sequence number, in reply to an unacceptable acknowledgment; state is kept.
+    pub(super) stray_reset: Option<Seq>,
+    /// Zero-window or keepalive probe: a segment below the peer's window, which the peer answers
+    /// with an ACK.
+    pub(super) probe: bool,
+    /// Tail-loss probe.
+    pub(super) tlp: bool,
+}
+
+impl Pending {
+    pub(super) const fn any(&self) -> bool {
+        self.syn || self.reset || self.stray_reset.is_some() || self.probe || self.tlp
+    }
+}
+
+/// Transmission control block of one connection. `R`: received frames; `T`: sent frames kept for
+/// retransmission.
+///
+/// Memory is bounded by the configuration: at most `max_ooo_segments` received segments, in memory
+/// taken from an [`OooPool`] while there are any, and at most `max_records` sent records. Nothing
+/// is allocated per packet. The scoreboard grows to its working size once, and is released when the
+/// connection has been idle for a while.
+///
+/// `repr(C)`: the order of the fields is that in memory. The state touched on the fast path, by
+/// in-order data, pure ACKs and new data sent, comes first: [`HOT_LEN`] bytes, three cache lines if
+/// the `Tcb` starts at one; see `fast_path`. The fields after it are ordered for alignment only.
+#[derive(Debug)]
+#[repr(C)]
+pub struct Tcb<R: RxFrame, T: Retained> {
+    pub(super) scoreboard: LazyScoreboard<T>,
+    pub(super) cfg: Arc<Config>,
+    pub(super) timers: Timers,
+    /// Time of the last acceptable segment from the peer.
+    pub(super) last_rx_at: Instant,
+    pub(super) rcv: RcvVars,
+    pub(super) snd: SndVars,
+    pub(super) ts: Timestamps,
+    pub(super) rtt_cache: RttCache,
+    pub(super) traffic: Traffic,
+    pub(super) rcv_round_end: RoundEnd,
+    /// Time when SND.UNA last advanced, or when something was sent with nothing outstanding.
+    pub(super) progress_at: CoarseInstant,
+    /// Time when new data was last sent.
+    pub(super) last_tx_at: CoarseInstant,
+    /// Bytes that pacing admits before its next check.
+    pub(super) pacing_credit: PacingCredit,
+    /// EMSS: most payload bytes of a data segment, TCP options deducted.
+    pub(super) emss: u16,
+    /// Timestamps negotiated, or offered in our SYN.
+    pub(super) ts_on: bool,
+    /// Eligibility of segments for the fast path.
+    pub(super) fast_path: FastPath,
+    /// Congestion control. Its first part, the window, ends the hot state.
+    pub(super) cc: Congestion,
+
+    pub(super) template: HeaderTemplate,
+    pub(super) events: u16,
+    pub(super) state: State,
+    /// SACK negotiated, or offered in our SYN.
+    pub(super) sack: bool,
+    /// Window scaling negotiated, or offered in our SYN.
+    pub(super) scaling: bool,
+    /// The persist timer fired: a segment smaller than EMSS may be sent (RFC 9293
+    /// section 3.8.6.2.1).
+    pub(super) sws_override: bool,
+    /// Number of doublings of the persist interval.
+    pub(super) persist_backoff: u8,
+    /// Consecutive probes and retransmission timeouts without an acceptable segment from the peer.
+    pub(super) unanswered: u8,
+    /// Consecutive retransmission timeouts without progress.
+    pub(super) retries: u8,
+    /// An expired timer was re-armed because of its overrun; the next expiry fires whatever the
+    /// overrun.
+    pub(super) rearmed: bool,
+    /// Passive open: the connection began with the peer's SYN.
+    pub(super) passive: bool,
+    /// The next burst waits for the pacing timer.
+    pub(super) paced: bool,
+    /// Close was called before the handshake was complete.
+    pub(super) close_pending: bool,
+    /// The upper layer takes no more data.
+    pub(super) receive_shut: bool,
+    pub(super) local: Local,
+    pub(super) peer: Peer,
+    pub(super) rcv_limits: RcvLimits,
+    pub(super) pending: Pending,
+    pub(super) plan: Plan,
+    pub(super) tlp: Tlp,
+    pub(super) round_flight: RoundFlight,
+    /// Time of the last retransmission.
+    pub(super) last_retransmit_at: CoarseInstant,
+    /// Receive window that would not limit the peer, computed in the last autotuning round.
+    pub(super) window_wanted: u32,
+    pub(super) rare: RareTimers,
+    pub(super) recovery: Recovery,
+    pub(super) rack: Rack,
+    pub(super) rtt: Rtt,
+    pub(super) assembler: LazyAssembler<R>,
+    pub(super) dsack_queue: DsackQueue,
+    pub(super) rcv_round: RcvRound,
+    /// Time when our timestamp clock last skipped idle time.
+    pub(super) ts_advanced_at: Instant,
+    pub(super) pmtu: PathMtu,
+    pub(super) ecn: Ecn,
+    pub(super) ack_rate_limit: AckRateLimit,
+    /// Bytes delivered in order and bytes sent, updated once per round trip.
+    pub(super) counted: (u64, u64),
+    pub(super) stats: RareCounts,
+}
+
+/// Length of the hot state: the bytes at the start of a [`Tcb`] that hold everything the fast path
+/// touches, apart from the addresses of [`HeaderTemplate`]. Three cache lines.
+pub const HOT_LEN: usize = 192;
+
+impl<R: RxFrame, T: Retained> Tcb<R, T> {
+    // Commands.
+
+    /// Notes that the upper layer keeps `bytes` of the delivered data. The receive window offered
+    /// shrinks by them; the right edge already advertised is not retracted.
+    pub fn add_unconsumed(&mut self, bytes: u32) {
+        self.rcv_limits.add_unconsumed(&mut self.rcv, bytes, &self.cfg);
+    }
+
+    /// Notes that the upper layer consumed `bytes` that it had kept. An ACK is due if this reopens
+    /// a window that had become small.
+    pub fn consume(&mut self, bytes: u32) {
+        let reopens = self.rcv_limits.consume(&mut self.rcv, bytes, &self.cfg);
+        self.announce_window(reopens);
+    }
+
+    /// Raises the receive window from its start-up size to the full one: the connection was
+    /// accepted.
+    pub fn open_window(&mut self) {
+        let reopens = self.rcv_limits.raise(&mut self.rcv, self.cfg.recv_window, &self.cfg);
+        self.announce_window(reopens);
+    }
+
+    pub(super) fn announce_window(&mut self, reopens: bool) {
+        if reopens && self.state.is_synchronised() {
+            self.rcv.ack_now = true;
+        }
+    }
+
+    /// Sets the destination MAC address of all further frames.
+    pub fn set_remote_mac(&mut self, mac: [u8; 6]) {
+        self.template.set_remote_mac(mac);
+    }
+
+    /// Returns the destination MAC address.
+    #[must_use]
+    pub const fn remote_mac(&self) -> [u8; 6] {
+        self.template.remote_mac()
+    }
+
+    // Results.
+
+    /// Returns the next event, if any.
+    #[inline]
+    pub fn poll_event(&mut self) -> Option<Event> {
+        if self.has_events() { self.next_event() } else { None }
+    }
+
+    /// True if there may be an event, or the state is CLOSED. If false, [`Tcb::poll_event`] returns
+    /// `None` and [`Tcb::is_closed`] returns false.
+    #[inline]
+    #[must_use]
+    pub const fn has_events(&self) -> bool {
+        self.fast_path.has_events()
+    }
+
+    #[cold]
+    fn next_event(&mut self) -> Option<Event> {
+        let event = Event::ALL.into_iter().find(|event| self.events & event.bit() != 0)?;
+        self.events &= !event.bit();
+        self.update_fast_path();
+        Some(event)
+    }
+
+    /// True once the peer's FIN was received and everything before it was delivered.
+    #[must_use]
+    pub fn peer_finished(&self) -> bool {
+        self.peer.fin_received
+    }
+
+    /// Returns the time at which [`Tcb::handle_timeout`] is to be called next. May be early, never
+    /// late.
+    #[inline]
+    #[must_use]
+    pub fn deadline(&self) -> Option<Instant> {
+        let earliest = self.timers.earliest();
+        (earliest != NEVER).then_some(earliest)
+    }
+
+    // Internals shared by the modules.
+
+    /// Changes the state by the transition table. Returns false if the table has no entry for
+    /// `event`.
+    pub(super) fn transition(&mut self, event: StateEvent) -> bool {
+        let Some(next) = self.state.after(event) else { return false };
+        self.state = next;
+        true
+    }
+
+    pub(super) fn raise_event(&mut self, event: Event) {
+        self.events |= event.bit();
+        self.fast_path.set_events();
+    }
+}
