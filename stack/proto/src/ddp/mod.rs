@@ -1,9 +1,13 @@
 //! DDP: tagged and untagged segments, STags and the memory behind them (RFC 5041, and the RDMA
 //! Consortium's version 1.0, which differs on the wire in one field).
 
+mod access;
+mod access_scope;
 pub mod atomic;
 pub mod memory;
+mod memory_range;
 pub mod regions;
 pub mod sgl;
+mod stag;
 pub mod untagged;
 pub mod vec_memory;

@@ -4,52 +4,22 @@
 //! section 8.2). Regions are registered either way. A window is always bound to the stream of the
 //! queue pair that bound it. A peer can only invalidate an STag that is bound to one stream.
 
+mod allocator;
 mod slot;
-mod stag;
 mod sync;
 mod window_keys;
 mod windows;
 
+use self::allocator::{Occupant, StagAllocator};
 use self::slot::{EVER_BOUND, Owner, Slot};
-use self::stag::{Occupant, StagAllocator};
 use self::sync::{AtomicU64, Mutex, MutexGuard, Ordering};
-use crate::ddp::memory::{Access, MemoryFault, MemoryRange};
+use crate::ddp::access::Access;
+use crate::ddp::memory_range::{MemoryFault, MemoryRange};
 
 pub use self::window_keys::WindowKeys;
 pub use self::windows::{Bind, InvalidateFault};
-
-/// Steering tag (STag): identifies a region or a window, locally and at the peer. The low 8 bits
-/// are the key; the others are the slot index and random tag bits. 0 is never issued. iWARP has one
-/// STag where verbs has an lkey and an rkey.
-pub type Stag = u32;
-
-/// Identifies a stream to the table: one queue pair of one of the engines that share it. Allocated
-/// by [`RegionTable::new_stream_id`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct StreamId(pub u64);
-
-impl StreamId {
-    /// No stream: its accesses match only STags that are valid for the whole protection domain.
-    pub const NONE: Self = Self(u64::MAX);
-}
-
-/// Scope of an access: a protection domain and a stream in it. Both are local values that no peer
-/// can set.
-// req: DDP-189
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct AccessScope {
-    /// Protection domain.
-    pub pd: u32,
-    /// Stream.
-    pub stream: StreamId,
-}
-
-/// The protection domain without a stream.
-impl From<u32> for AccessScope {
-    fn from(pd: u32) -> Self {
-        Self { pd, stream: StreamId::NONE }
-    }
-}
+pub use crate::ddp::access_scope::{AccessScope, StreamId};
+pub use crate::ddp::stag::Stag;
 
 /// Attributes of a region to register.
 #[derive(Clone, Copy, Debug)]

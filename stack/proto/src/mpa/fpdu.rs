@@ -3,7 +3,6 @@
 use core::ops::Range;
 
 use crate::mpa::crc::crc32c;
-use crate::mpa::markers;
 
 /// Bytes of the `ULPDU_Length` field in front of the ULPDU.
 pub const LENGTH_LEN: usize = 2;
@@ -53,22 +52,9 @@ pub fn finalize(out: &mut [u8], ulpdu_len: usize, crc: bool) -> usize {
     total
 }
 
-/// As [`finalize`], and inserts the markers: the FPDU begins at `phase` of the stream.
-///
-/// # Panics
-/// If `out` is shorter than [`markers::wire_len`], or `ulpdu_len` above 65,535.
-pub fn finalize_with_markers(out: &mut [u8], ulpdu_len: usize, phase: usize, crc: bool) -> usize {
-    // req: MPA-002
-    write_length_and_pad(out, ulpdu_len);
-    let total = markers::insert_markers(out, phase, fpdu_len(ulpdu_len));
-    // req: MPA-087, MPA-089, MPA-095, MPA-096
-    write_crc(out, total, crc);
-    total
-}
-
 /// Writes the length and the padding.
 #[inline]
-fn write_length_and_pad(out: &mut [u8], ulpdu_len: usize) {
+pub(super) fn write_length_and_pad(out: &mut [u8], ulpdu_len: usize) {
     let length = u16::try_from(ulpdu_len).expect("DDP keeps ULPDUs within 64,768 octets");
     out[..LENGTH_LEN].copy_from_slice(&length.to_be_bytes());
     // req: MPA-057, MPA-058
@@ -77,7 +63,7 @@ fn write_length_and_pad(out: &mut [u8], ulpdu_len: usize) {
 
 /// Writes the CRC over all bytes before it.
 #[inline]
-fn write_crc(out: &mut [u8], total: usize, crc: bool) {
+pub(super) fn write_crc(out: &mut [u8], total: usize, crc: bool) {
     let (covered, rest) = out.split_at_mut(total - CRC_LEN);
     let sum = if crc { crc32c(covered) } else { 0 };
     // req: MPA-085, MPA-090, MPA-094

@@ -114,7 +114,7 @@ impl Framing {
     pub fn finalize(self, out: &mut [u8], ulpdu_len: usize, phase: Option<usize>) -> usize {
         match phase {
             None => fpdu::finalize(out, ulpdu_len, self.has_crc()),
-            Some(phase) => fpdu::finalize_with_markers(out, ulpdu_len, phase, self.has_crc()),
+            Some(phase) => markers::finalize(out, ulpdu_len, phase, self.has_crc()),
         }
     }
 }

@@ -10,7 +10,10 @@
 //! read as counting from the leading marker of an FPDU. `FPDUPTR_BASE_IS_LENGTH` is that choice for
 //! sending; a receiver accepts both.
 
-use crate::mpa::fpdu::{CRC_LEN, FPDU_LEN_MAX, FpduError, LENGTH_LEN, clamp_mulpdu, fpdu_len};
+use crate::mpa::fpdu::{
+    CRC_LEN, FPDU_LEN_MAX, FpduError, LENGTH_LEN, clamp_mulpdu, fpdu_len, verify_crc, write_crc,
+    write_length_and_pad,
+};
 use crate::wire::seq::Seq;
 
 /// Bytes from one marker to the next, the marker included.
@@ -134,6 +137,19 @@ pub fn insert_markers(out: &mut [u8], phase: usize, content: usize) -> usize {
     wire_len(phase, content)
 }
 
+/// As [`fpdu::finalize`](crate::mpa::fpdu::finalize), and inserts the markers: the FPDU begins at `phase` of the stream.
+///
+/// # Panics
+/// If `out` is shorter than [`wire_len`], or `ulpdu_len` above 65,535.
+pub fn finalize(out: &mut [u8], ulpdu_len: usize, phase: usize, crc: bool) -> usize {
+    // req: MPA-002
+    write_length_and_pad(out, ulpdu_len);
+    let total = insert_markers(out, phase, fpdu_len(ulpdu_len));
+    // req: MPA-087, MPA-089, MPA-095, MPA-096
+    write_crc(out, total, crc);
+    total
+}
+
 /// Returns the bytes of the stream required of the FPDU at the start of `bytes`, which begins at
 /// `phase`: up to its length field, or the whole FPDU once that is known.
 #[must_use]
@@ -167,7 +183,7 @@ pub fn parse<'a>(
     let Some(fpdu) = bytes.get(..total) else { return Ok(None) };
     if crc {
         // req: MPA-088, MPA-091
-        crate::mpa::fpdu::verify_crc(fpdu)?;
+        verify_crc(fpdu)?;
     }
     scratch.clear();
     let (mut at, mut rest) = (bytes_to_marker(phase), fpdu);

@@ -9,12 +9,15 @@ use crate::ddp::memory::{Access, Memory, MemoryFault};
 use crate::ddp::regions::AccessScope;
 use crate::ddp::untagged::UntaggedFault;
 use crate::rdmap::terminate::Fault;
-use crate::wire::atomic::{ATOMIC_REQUEST_LEN, AtomicRequest};
+use crate::wire::atomic::{ATOMIC_REQUEST_LEN, ATOMIC_RESPONSE_LEN, AtomicRequest};
 use crate::wire::ddp::{TAGGED_LEN, Tagged, UNTAGGED_LEN, Untagged, Version};
 use crate::wire::rdmap::{Opcode, QN_READ_REQUEST, READ_REQUEST_LEN, ReadRequest};
 use crate::wire::seq::Seq;
 
 mod atomic;
+
+/// Length in bytes of an Atomic Response with its DDP header.
+const ATOMIC_RESPONSE_ULPDU_LEN: usize = UNTAGGED_LEN + ATOMIC_RESPONSE_LEN;
 
 #[derive(Debug)]
 struct PendingResponse {
@@ -154,7 +157,7 @@ impl Responder {
             ResponseKind::Read { request, answered } => {
                 TAGGED_LEN as u64 + u64::from(request.len - answered)
             }
-            ResponseKind::Atomic(_) => atomic::RESPONSE_ULPDU_LEN as u64,
+            ResponseKind::Atomic(_) => ATOMIC_RESPONSE_ULPDU_LEN as u64,
         })
     }
 

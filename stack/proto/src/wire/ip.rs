@@ -5,8 +5,9 @@
 
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
+use super::bytes::be16;
 use super::checksum;
-use super::tcp::ParseError;
+use super::parse_error::ParseError;
 
 /// Length of an IPv4 header without options, in bytes.
 pub const IPV4_LEN: usize = 20;
@@ -217,10 +218,6 @@ fn all_options_skippable(mut options: &[u8]) -> bool {
         options = rest;
     }
     true
-}
-
-fn be16(bytes: &[u8], at: usize) -> u16 {
-    u16::from_be_bytes([bytes[at], bytes[at + 1]])
 }
 
 #[cfg(test)]

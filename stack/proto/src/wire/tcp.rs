@@ -16,6 +16,7 @@ use core::hash::{Hash, Hasher};
 use core::net::{IpAddr, SocketAddr};
 use core::ops::{BitOr, Range};
 
+use super::bytes::{be16, be32};
 use super::checksum::{self, Accumulator};
 use super::ethernet::VLAN_ETHERNET_LEN;
 use super::ip::PROTOCOL_TCP;
@@ -24,20 +25,17 @@ use crate::device::{ChecksumMode, ChecksumState, RxFrame};
 use ip_header::IpHeader;
 
 pub use emit::{Fields, HeaderTemplate, rst_reply};
-pub use options::{Options, SackBlock};
+pub use options::{MAX_WSCALE, Options, SackBlock, TIMESTAMPS_LEN};
 
+pub use super::ecn::Ecn;
 pub use super::ethernet::ETHERNET_LEN;
 pub use super::ip::{IPV4_LEN, IPV6_LEN};
+pub use super::parse_error::ParseError;
 
 /// Length of a TCP header without options, in bytes.
 pub const TCP_LEN: usize = 20;
-/// Length of the timestamps option in a data segment, padding included, in bytes.
-pub const TIMESTAMPS_LEN: usize = 12;
 /// Maximum header length of a frame, in bytes: Ethernet, VLAN tag, IPv6, TCP with all options.
 pub const MAX_HEADER_LEN: usize = VLAN_ETHERNET_LEN + IPV6_LEN + 60;
-/// Largest window scale (RFC 7323 section 2.3).
-pub const MAX_WSCALE: u8 = 14;
-
 /// Four-tuple of a connection: local and remote address and port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FourTuple {
@@ -123,71 +121,6 @@ impl fmt::Debug for Flags {
         }
         Ok(())
     }
-}
-
-/// ECN field of the IP header (RFC 3168 section 5); the values are those on the wire.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-#[repr(u8)]
-pub enum Ecn {
-    /// Not ECN-Capable Transport.
-    #[default]
-    NotEct = 0,
-    /// ECN-Capable Transport, ECT(1).
-    Ect1 = 1,
-    /// ECN-Capable Transport, ECT(0).
-    Ect0 = 2,
-    /// Congestion Experienced.
-    Ce = 3,
-}
-
-impl Ecn {
-    const fn from_traffic_class(byte: u8) -> Self {
-        match byte & 3 {
-            0 => Self::NotEct,
-            1 => Self::Ect1,
-            2 => Self::Ect0,
-            _ => Self::Ce,
-        }
-    }
-}
-
-/// Reason why a frame is not a valid TCP segment. The frame is dropped and the reason counted.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, thiserror::Error)]
-pub enum ParseError {
-    /// The first segment of the frame does not hold all headers, or the frame is shorter than its
-    /// IP length.
-    #[error("truncated")]
-    Truncated,
-    /// The EtherType is neither IPv4 nor IPv6, or the number of VLAN tags is not the expected one.
-    #[error("not IP")]
-    NotIp,
-    /// The IP version does not match the EtherType, or is neither 4 nor 6.
-    #[error("wrong IP version")]
-    BadVersion,
-    /// A header length is below the minimum, or exceeds the packet.
-    #[error("bad header length")]
-    BadHeaderLength,
-    /// A fragment of an IP packet, which has to be reassembled first.
-    #[error("IP fragment")]
-    Fragment,
-    /// The protocol is not TCP.
-    #[error("not TCP")]
-    NotTcp,
-    /// An IPv6 extension header that must not be skipped, or too many of them.
-    #[error("bad IPv6 extension header")]
-    BadExtension,
-    /// The source address is multicast, broadcast, reserved or unspecified; or a port is 0.
-    #[error("bad address")]
-    BadAddress,
-    /// The IPv4 header checksum is wrong.
-    #[error("bad IP checksum")]
-    BadIpChecksum,
-    /// The TCP checksum is wrong, or the network port reports a wrong IP or TCP checksum.
-    #[error("bad TCP checksum")]
-    BadTcpChecksum,
-    /// A TCP option has an invalid length.
-    #[error("bad TCP option")]
-    BadOption,
 }
 
 /// Header fields of a received segment, whose checksums are correct (see [`Segment::parse`]).
@@ -313,19 +246,4 @@ fn tcp_sum(frame: &impl RxFrame, ip: &IpHeader) -> u16 {
 #[expect(clippy::cast_possible_truncation, reason = "an IP packet is below 64 KiB + 40")]
 const fn pseudo_sum(address_sum: u16, tcp_len: usize) -> u16 {
     checksum::fold(address_sum as u32 + PROTOCOL_TCP as u32 + tcp_len as u32)
-}
-
-#[inline]
-fn array_at<const N: usize>(bytes: &[u8], at: usize) -> &[u8; N] {
-    bytes[at..].first_chunk::<N>().expect("callers index inside a fixed header")
-}
-
-#[inline]
-fn be16(bytes: &[u8], at: usize) -> u16 {
-    u16::from_be_bytes(*array_at(bytes, at))
-}
-
-#[inline]
-fn be32(bytes: &[u8], at: usize) -> u32 {
-    u32::from_be_bytes(*array_at(bytes, at))
 }

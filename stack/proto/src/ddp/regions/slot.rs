@@ -6,10 +6,11 @@
 //! all fields are those that were published with that STag, even if another shard bound it and the
 //! same STag was bound before. If they differ, the lookup fails; it does not retry.
 
-use super::stag::Occupant;
+use super::allocator::Occupant;
 use super::sync::{AtomicU32, AtomicU64, Ordering, fence};
-use super::{AccessScope, Stag, StreamId};
-use crate::ddp::memory::Access;
+use crate::ddp::access::Access;
+use crate::ddp::access_scope::{AccessScope, StreamId};
+use crate::ddp::stag::Stag;
 
 /// Slot of one STag.
 #[derive(Default)]

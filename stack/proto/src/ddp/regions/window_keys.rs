@@ -1,6 +1,6 @@
 //! Keys of successive bindings of a memory window.
 
-use super::stag::StagRng;
+use super::allocator::StagRng;
 use super::{RegionTable, Stag};
 
 /// Number of keys under one tag.

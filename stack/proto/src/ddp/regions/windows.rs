@@ -8,11 +8,12 @@
 //! A binding claims the slot while it writes the fields, and a lookup that meets a claimed slot
 //! fails (see `slot`): binding and lookup may be on different shards.
 
+use super::allocator::Occupant;
 use super::slot::{EVER_BOUND, Owner, Slot, State};
-use super::stag::Occupant;
 use super::sync::Ordering;
 use super::{AccessScope, RegionTable, RegisterError, Stag, StreamId, WindowKeys};
-use crate::ddp::memory::{Access, MemoryFault};
+use crate::ddp::access::Access;
+use crate::ddp::memory_range::MemoryFault;
 
 /// Request to bind a window (verbs: `ibv_mw_bind_info` and `rkey` of `IBV_WR_BIND_MW`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

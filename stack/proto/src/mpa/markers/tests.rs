@@ -4,7 +4,7 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::mpa::deframer::{Deframer, OooPlacement, PartialMemory};
-use crate::mpa::fpdu::{FpduError, finalize_with_markers};
+use crate::mpa::fpdu::FpduError;
 use crate::mpa::fpdu_pool::FpduPool;
 use crate::mpa::stream_bytes::StreamBytes;
 use crate::time::Instant;
@@ -64,7 +64,7 @@ fn build_fpdu(ulpdu: &[u8], phase: usize, crc: bool) -> Vec<u8> {
     let content = fpdu_len(ulpdu.len());
     let mut out = vec![0xff; wire_len(phase, content)];
     out[LENGTH_LEN..LENGTH_LEN + ulpdu.len()].copy_from_slice(ulpdu);
-    let len = finalize_with_markers(&mut out, ulpdu.len(), phase, crc);
+    let len = finalize(&mut out, ulpdu.len(), phase, crc);
     assert_eq!(len, out.len());
     out
 }

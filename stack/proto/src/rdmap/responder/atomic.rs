@@ -4,20 +4,16 @@
 //! of arrival, when the response is built. Each is executed once: a built response is retransmitted
 //! by TCP, not built again.
 
-use super::{Responder, ResponseFault, ResponseKind};
+use super::{ATOMIC_RESPONSE_ULPDU_LEN, Responder, ResponseFault, ResponseKind};
 use crate::ddp::atomic::ATOMIC_LEN;
 use crate::ddp::memory::{Access, Memory, MemoryFault, MemoryRange};
 use crate::ddp::regions::AccessScope;
 use crate::rdmap::terminate::Fault;
 use crate::wire::atomic::{
-    ATOMIC_REQUEST_LEN, ATOMIC_RESPONSE_LEN, AtomicError, AtomicRequest, AtomicResponse,
-    QN_ATOMIC_RESPONSE,
+    ATOMIC_REQUEST_LEN, AtomicError, AtomicRequest, AtomicResponse, QN_ATOMIC_RESPONSE,
 };
 use crate::wire::ddp::{HeaderError, UNTAGGED_LEN, Untagged, Version};
 use crate::wire::rdmap::Opcode;
-
-/// Length in bytes of an Atomic Response with its DDP header.
-pub(super) const RESPONSE_ULPDU_LEN: usize = UNTAGGED_LEN + ATOMIC_RESPONSE_LEN;
 
 impl Responder {
     /// Queues an Atomic Request, after checking remote atomic access to its word.
@@ -83,7 +79,7 @@ impl Responder {
         AtomicResponse { id: request.id, original }.emit(&mut out[UNTAGGED_LEN..]);
         self.pending.pop_front();
         self.response_msn += 1;
-        Ok(RESPONSE_ULPDU_LEN)
+        Ok(ATOMIC_RESPONSE_ULPDU_LEN)
     }
 }
 

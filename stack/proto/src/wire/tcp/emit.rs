@@ -5,9 +5,10 @@ use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use super::options::TIMESTAMPS_PREFIX;
 use super::{
     ETHERNET_LEN, Ecn, Flags, FourTuple, IPV4_LEN, IPV6_LEN, Options, PROTOCOL_TCP, Segment,
-    TCP_LEN, TIMESTAMPS_LEN, VLAN_ETHERNET_LEN, array_at, be16, be32, pseudo_sum,
+    TCP_LEN, TIMESTAMPS_LEN, VLAN_ETHERNET_LEN, pseudo_sum,
 };
 use crate::device::ChecksumMode;
+use crate::wire::bytes::{array_at, be16, be32};
 use crate::wire::checksum;
 use crate::wire::ethernet::{ETHERTYPE_IPV4, ETHERTYPE_IPV6, ETHERTYPE_VLAN, EthernetLink};
 use crate::wire::seq::Seq;

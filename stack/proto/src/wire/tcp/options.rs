@@ -2,8 +2,14 @@
 
 use arrayvec::ArrayVec;
 
-use super::{MAX_WSCALE, ParseError, TIMESTAMPS_LEN, be16, be32};
+use crate::wire::bytes::{be16, be32};
+use crate::wire::parse_error::ParseError;
 use crate::wire::seq::Seq;
+
+/// Length of the timestamps option in a data segment, padding included, in bytes.
+pub const TIMESTAMPS_LEN: usize = 12;
+/// Largest window scale (RFC 7323 section 2.3).
+pub const MAX_WSCALE: u8 = 14;
 
 /// NOP, NOP, then kind and length of the timestamps option: the layout every common sender uses.
 pub(super) const TIMESTAMPS_PREFIX: [u8; 4] = [1, 1, 8, 10];
