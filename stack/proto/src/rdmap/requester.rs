@@ -9,15 +9,16 @@
 use std::collections::VecDeque;
 
 use crate::ddp::memory::{Memory, MemoryFault};
-use crate::ddp::regions::{AccessScope, RegionTable, Stag};
+use crate::ddp::regions::{AccessScope, RegionTable};
 use crate::rdmap::operation::Operation;
 use crate::rdmap::segment::{Chunk, SegmentBuilder};
 use crate::wire::atomic::{ATOMIC_REQUEST_LEN, AtomicRequest, IMMEDIATE_LEN};
-use crate::wire::ddp::{TAGGED_LEN, Tagged, UNTAGGED_LEN, Version};
+use crate::wire::ddp::{TAGGED_LEN, UNTAGGED_LEN, Version};
 use crate::wire::rdmap::READ_REQUEST_LEN;
 use crate::wire::seq::Seq;
 
 mod atomic;
+mod read_response;
 mod terminated;
 
 /// Posted work request.
@@ -250,7 +251,7 @@ impl Requester {
             // Its Immediate Data follow, or the build is to report a refused local operation.
             return entry.progress != Progress::Failed;
         }
-        if self.offset > 0 || entry.progress == Progress::WriteBuilt {
+        if self.offset > 0 {
             return true;
         }
         // A Read without ORD credit blocks the requests behind it: they do not overtake it.
@@ -388,58 +389,6 @@ impl Requester {
         self.built_count += 1;
     }
 
-    /// Checks a segment of a Read Response against the oldest outstanding request: it has to
-    /// continue the response to that Read without a gap. Returns the sink's STag for placement, or
-    /// `None` if that request is not a Read or there is none.
-    ///
-    /// # Errors
-    /// [`MemoryFault`] if STag, offset or length do not match the Read.
-    pub fn check_read_response(
-        &self,
-        header: &Tagged,
-        len: usize,
-    ) -> Result<Option<Stag>, MemoryFault> {
-        let Some((entry, received)) = self.oldest_read() else { return Ok(None) };
-        let Operation::Read { sink, .. } = &entry.request.operation else { return Ok(None) };
-        let end = u64::from(received) + len as u64;
-        // STag and offset of a segment without payload are not checked (RFC 5041 section 5.2).
-        if len > 0 {
-            // req: RDMAP-163
-            if header.stag != sink.lkey {
-                return Err(MemoryFault::InvalidStag);
-            }
-            // req: RDMAP-082
-            if header.to.checked_add(len as u64).is_none() {
-                return Err(MemoryFault::Wrap);
-            }
-            // req: RDMAP-166
-            if header.to != sink.addr.wrapping_add(u64::from(received)) {
-                return Err(MemoryFault::Bounds);
-            }
-        }
-        // req: RDMAP-166
-        if end > u64::from(sink.len) || (header.last && end != u64::from(sink.len)) {
-            return Err(MemoryFault::Bounds);
-        }
-        Ok(Some(sink.lkey))
-    }
-
-    /// Counts a placed segment of a Read Response; true if it completed the Read.
-    pub fn on_response_placed(&mut self, len: usize, last: bool) -> bool {
-        let Some(&number) = self.outstanding.front() else { return false };
-        let Some(entry) = self.entry_mut(number) else { return false };
-        let Progress::Reading { received } = entry.progress else { return false };
-        // req: RDMAP-039, RDMAP-210, RDMAP-219, RDMAP-223
-        if last {
-            entry.progress = Progress::Answered;
-            self.outstanding.pop_front();
-        } else {
-            let len = u32::try_from(len).expect("expect_response bounds it by the sink");
-            entry.progress = Progress::Reading { received: received + len };
-        }
-        last
-    }
-
     /// Returns the oldest request and its outcome, if it is done; remove it with
     /// [`Requester::pop`].
     #[must_use]
@@ -477,15 +426,6 @@ impl Requester {
         if self.queue.pop_front().is_some() {
             self.popped_count += 1;
             self.built_count = self.built_count.saturating_sub(1);
-        }
-    }
-
-    fn oldest_read(&self) -> Option<(&Entry, u32)> {
-        let number = *self.outstanding.front()?;
-        let entry = self.entry(number)?;
-        match entry.progress {
-            Progress::Reading { received } => Some((entry, received)),
-            _ => None,
         }
     }
 

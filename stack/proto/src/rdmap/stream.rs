@@ -1,18 +1,22 @@
-//! RDMAP stream: checks, places and delivers received ULPDUs, and selects the next ULPDU to send
-//! from requests, responses and the Terminate.
+//! RDMAP stream: its state, and its end. `rx` checks, places and delivers received ULPDUs, `tx`
+//! selects the next ULPDU to send from requests, responses and the Terminate.
 
-use crate::ddp::memory::{Access, Memory};
-use crate::ddp::regions::{AccessScope, InvalidateFault, Stag};
+use crate::ddp::memory::Memory;
+use crate::ddp::regions::{AccessScope, Stag};
 use crate::ddp::untagged::{BufferQueue, DeliveredMessage, UntaggedFault};
 use crate::rdmap::requester::Requester;
 use crate::rdmap::responder::Responder;
 use crate::rdmap::terminate::Fault;
 use crate::wire::atomic::ImmediateData;
-use crate::wire::ddp::{Header, TAGGED_LEN, Tagged, UNTAGGED_LEN, Untagged, Version};
-use crate::wire::rdmap::{Opcode, QN_READ_REQUEST, QN_SEND, QN_TERMINATE};
+use crate::wire::ddp::Version;
 use crate::wire::terminate::Terminate;
 
 mod extensions;
+mod next_tx;
+mod rx;
+mod tx;
+
+pub use next_tx::NextTx;
 
 /// Result of a received ULPDU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -45,13 +49,6 @@ pub enum Indication {
     Terminated(Option<Terminate>),
 }
 
-/// Source of the next ULPDU.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum TxSource {
-    Requests,
-    Responses,
-}
-
 /// Protocol state of a stream, both directions.
 ///
 /// State at the end of the stream:
@@ -71,7 +68,8 @@ pub struct Stream {
     /// Receive queue: buffers for Sends of the peer.
     pub recv_queue: BufferQueue,
     responder: Responder,
-    preferred_source: TxSource,
+    /// Of a request and a response that can both be built, the response is next.
+    prefers_responses: bool,
     /// RFC 7306 is enabled.
     extensions: bool,
     /// Pending Terminate: queued and not built.
@@ -111,7 +109,7 @@ impl Stream {
             requester: Requester::new(send_count_max),
             recv_queue: BufferQueue::new(recv_count_max),
             responder: Responder::new(),
-            preferred_source: TxSource::Requests,
+            prefers_responses: false,
             extensions: false,
             terminate: None,
             failed: false,
@@ -157,160 +155,11 @@ impl Stream {
         core::mem::replace(&mut self.rtr_send_expected, false)
     }
 
-    /// Processes one ULPDU of an in-order stream with a valid CRC: checks, places and delivers it.
-    ///
-    /// Versions and opcode are checked before placement, so that no byte of a message that RDMAP
-    /// refuses is written to memory.
-    ///
-    /// # Errors
-    /// [`Fault`]: the caller ends the stream with [`Stream::fail`].
-    pub fn on_ulpdu(&mut self, memory: &impl Memory, ulpdu: &[u8]) -> Result<Indication, Fault> {
-        let header = Header::parse(ulpdu, self.version).map_err(Fault::Header)?;
-        let opcode = Opcode::parse(header.rsvd_ulp(), self.version).map_err(Fault::Control)?;
-        let payload = &ulpdu[header.wire_len()..];
-        match (header, opcode) {
-            // req: RDMAP-036, RDMAP-134
-            (Header::Tagged(header), Opcode::Write) => self.place_write(memory, &header, payload),
-            // req: RDMAP-162, DDP-054
-            (Header::Tagged(header), Opcode::ReadResponse) => {
-                self.place_read_response(memory, &header, payload)
-            }
-            (Header::Tagged(_), _) => Err(Fault::UnexpectedOpcode),
-            (Header::Untagged(header), opcode) => match (header.qn, opcode) {
-                // req: RDMAP-169
-                (QN_SEND, Opcode::Send { invalidate, solicited }) => {
-                    self.place_send(memory, &header, payload, invalidate, solicited)
-                }
-                // req: RDMAP-146, RDMAP-154, DDP-091
-                (QN_READ_REQUEST, Opcode::ReadRequest) => {
-                    self.responder.on_read_request(memory, self.scope, &header, payload)?;
-                    Ok(Indication::ReadRequested)
-                }
-                (QN_TERMINATE, Opcode::Terminate) => Ok(self.on_terminate(&header, payload)),
-                _ => self.on_extension_message(memory, &header, opcode, payload),
-            },
-        }
-    }
-
-    /// Places the payload of an out-of-order ULPDU if it is a valid RDMA Write, which needs no
-    /// order. False: it is to be processed in order.
-    // req: MPA-006, MPA-007, RDMAP-012
-    pub fn place_ooo_write(&self, memory: &impl Memory, ulpdu: &[u8]) -> bool {
-        if self.failed {
-            return false;
-        }
-        let Ok(Header::Tagged(header)) = Header::parse(ulpdu, self.version) else { return false };
-        // req: DDP-114, RDMAP-210
-        let is_write = Opcode::parse(header.rsvd_ulp, self.version) == Ok(Opcode::Write);
-        let payload = &ulpdu[TAGGED_LEN..];
-        is_write && self.place_write(memory, &header, payload).is_ok()
-    }
-
-    fn place_write(
-        &self,
-        memory: &impl Memory,
-        header: &Tagged,
-        payload: &[u8],
-    ) -> Result<Indication, Fault> {
-        // STag and TO of a segment without payload are not checked (RFC 5041 section 5.2).
-        // req: DDP-104, DDP-106, DDP-160, DDP-089, DDP-105, RDMAP-142
-        if !payload.is_empty() {
-            let range = memory
-                .regions()
-                .resolve(header.stag, self.scope, Access::REMOTE_WRITE, header.to, payload.len())
-                .map_err(Fault::Tagged)?;
-            memory.place(range, payload);
-        }
-        Ok(Indication::Placed)
-    }
-
-    fn place_read_response(
-        &mut self,
-        memory: &impl Memory,
-        header: &Tagged,
-        payload: &[u8],
-    ) -> Result<Indication, Fault> {
-        if self.requester.on_rtr_read_response(header.last && payload.is_empty()) {
-            return Ok(Indication::Placed);
-        }
-        let sink = self
-            .requester
-            .check_read_response(header, payload.len())
-            .map_err(Fault::Tagged)?
-            .ok_or(Fault::UnexpectedOpcode)?;
-        if !payload.is_empty() {
-            let range = memory
-                .regions()
-                .resolve(sink, self.scope, Access::LOCAL_WRITE, header.to, payload.len())
-                .map_err(Fault::Tagged)?;
-            memory.place(range, payload);
-        }
-        if self.requester.on_response_placed(payload.len(), header.last) {
-            self.execute_local_ops(memory);
-            Ok(Indication::ReadCompleted)
-        } else {
-            Ok(Indication::Placed)
-        }
-    }
-
-    fn place_send(
-        &mut self,
-        memory: &impl Memory,
-        header: &Untagged,
-        payload: &[u8],
-        invalidate: bool,
-        solicited: bool,
-    ) -> Result<Indication, Fault> {
-        // Checked first: a refused message must not consume a receive buffer.
-        // req: RDMAP-060
-        let invalidated = (invalidate && header.last).then_some(header.rsvd_ulp_rest);
-        if let Some(stag) = invalidated {
-            // req: RDMAP-103, RDMAP-184, RDMAP-185, RDMAP-266, RDMAP-329, RDMAP-331
-            memory.regions().check_invalidate(stag, self.scope).map_err(|fault| match fault {
-                InvalidateFault::Unknown => Fault::InvalidateUnknown,
-                InvalidateFault::Foreign => Fault::InvalidateForeign,
-                InvalidateFault::Shared | InvalidateFault::NotRemote => Fault::InvalidateShared,
-            })?;
-        }
-        let message =
-            self.recv_queue.place(memory, self.scope, header, payload).map_err(Fault::Untagged)?;
-        let Some(message) = message else { return Ok(Indication::Placed) };
-        if let Some(stag) = invalidated {
-            // The STag is invalid before the message is delivered.
-            // req: RDMAP-007, RDMAP-183, RDMAP-337
-            memory.regions().invalidate_remote(stag, self.scope);
-        }
-        Ok(Indication::Received { message, solicited, invalidated })
-    }
-
-    /// Processes the peer's Terminate, which ends the stream. It is never answered, even if it is
-    /// invalid: the peer has left the stream.
-    // req: RDMAP-189, RDMAP-190, RDMAP-191, RDMAP-193, RDMAP-262
-    #[cold]
-    fn on_terminate(&mut self, header: &Untagged, payload: &[u8]) -> Indication {
-        (self.failed, self.rx_dead) = (true, true);
-        let is_sound = header.last && (header.msn, header.mo) == (1, 0);
-        Indication::Terminated(Terminate::parse(payload).filter(|_| is_sound))
-    }
-
     /// True if the stream was ended locally and a Terminate of the peer may still arrive, sent
     /// before the peer learned of it.
     #[must_use]
     pub const fn awaits_terminate(&self) -> bool {
         self.failed && !self.rx_dead
-    }
-
-    /// Processes an in-order ULPDU with a valid CRC after the local end of the stream. Nothing is
-    /// placed or delivered, and faults are ignored. Only the first Terminate of the peer is
-    /// returned (RFC 5040 section 5.4).
-    // req: RDMAP-192
-    #[cold]
-    pub fn drain_ulpdu(&mut self, ulpdu: &[u8]) -> Option<Indication> {
-        let Ok(Header::Untagged(header)) = Header::parse(ulpdu, self.version) else { return None };
-        let opcode = Opcode::parse(header.rsvd_ulp, self.version);
-        let is_terminate = (header.qn, opcode) == (QN_TERMINATE, Ok(Opcode::Terminate));
-        (is_terminate && self.awaits_terminate())
-            .then(|| self.on_terminate(&header, &ulpdu[UNTAGGED_LEN..]))
     }
 
     /// Ends the stream because of `fault` in `segment` (empty if in none) and queues the Terminate.
@@ -385,102 +234,10 @@ impl Stream {
         self.terminate.is_some()
     }
 
-    /// True if a segment can be built now.
-    #[must_use]
-    pub fn can_build(&self) -> bool {
-        if self.failed {
-            return self.terminate.is_some();
-        }
-        self.requester.can_build() || self.responder.can_build()
-    }
-
-    /// Returns the length in bytes of the next ULPDU with unlimited capacity.
-    #[must_use]
-    pub fn next_ulpdu_len(&self) -> u64 {
-        match (&self.terminate, self.next_source()) {
-            (Some(terminate), _) => (UNTAGGED_LEN + terminate.wire_len()) as u64,
-            (None, TxSource::Requests) => self.requester.next_ulpdu_len(),
-            (None, TxSource::Responses) => self.responder.next_ulpdu_len(),
-        }
-    }
-
-    /// Builds the next ULPDU into `out` (at least 128 bytes) and returns its length. Call only if
-    /// [`Stream::can_build`]. A pending Terminate comes first. Requests and responses alternate,
-    /// message by message, if both can be built.
-    ///
-    /// # Errors
-    /// [`BuildError`]; the stream has then failed.
-    pub fn build(&mut self, memory: &impl Memory, out: &mut [u8]) -> Result<usize, BuildError> {
-        if let Some(terminate) = self.terminate.take() {
-            // req: RDMAP-260
-            return Ok(self.build_terminate(&terminate, out));
-        }
-        match self.next_source() {
-            TxSource::Requests => {
-                let built = self.requester.build(memory, self.scope, self.version, out);
-                if !self.requester.is_mid_message() {
-                    self.preferred_source = TxSource::Responses;
-                    self.execute_local_ops(memory);
-                }
-                built.map_err(|_| {
-                    // req: RDMAP-128, RDMAP-257
-                    self.fail(Fault::LocalCatastrophic, &[]);
-                    BuildError::Request
-                })
-            }
-            TxSource::Responses => {
-                let built = self.responder.build(memory, self.scope, self.version, out);
-                if !self.responder.is_mid_message() {
-                    self.preferred_source = TxSource::Requests;
-                }
-                built.map_err(|failed| {
-                    let terminate = failed.fault.to_terminate(self.version, &failed.segment);
-                    self.fail(failed.fault, &failed.segment);
-                    BuildError::Response(Box::new(terminate))
-                })
-            }
-        }
-    }
-
     /// Executes the local operations that are next in the queue.
     pub fn execute_local_ops(&mut self, memory: &impl Memory) {
         if self.requester.has_local_ops() && !self.failed {
             self.requester.execute_local_ops(memory.regions(), self.scope);
-        }
-    }
-
-    // req: RDMAP-059, RDMAP-069, RDMAP-187, RDMAP-188
-    #[cold]
-    fn build_terminate(&self, terminate: &Terminate, out: &mut [u8]) -> usize {
-        let header = Untagged {
-            last: true,
-            rsvd_ulp: Opcode::Terminate.control(self.version),
-            rsvd_ulp_rest: 0,
-            // req: RDMAP-345
-            qn: QN_TERMINATE,
-            msn: 1,
-            mo: 0,
-        };
-        header.emit(self.version, out);
-        // req: RDMAP-010, RDMAP-071
-        terminate.emit(&mut out[UNTAGGED_LEN..]);
-        UNTAGGED_LEN + terminate.wire_len()
-    }
-
-    /// Selects the source of the next segment: a message built in part is continued, otherwise
-    /// requests and responses alternate.
-    fn next_source(&self) -> TxSource {
-        if self.requester.is_mid_message() {
-            return TxSource::Requests;
-        }
-        if self.responder.is_mid_message() {
-            return TxSource::Responses;
-        }
-        match self.preferred_source {
-            TxSource::Requests if self.requester.can_build() => TxSource::Requests,
-            TxSource::Responses if self.responder.can_build() => TxSource::Responses,
-            TxSource::Requests => TxSource::Responses,
-            TxSource::Responses => TxSource::Requests,
         }
     }
 

@@ -1,15 +1,15 @@
 //! Two streams connected back to back, and invalid segments of a hostile peer.
 
 use super::*;
-use crate::ddp::memory::MemoryFault;
+use crate::ddp::memory::{Access, MemoryFault};
 use crate::ddp::regions::StreamId;
 use crate::ddp::sgl::Sge;
 use crate::ddp::untagged::UntaggedBuffer;
 use crate::ddp::vec_memory::VecMemory;
 use crate::rdmap::operation::{Operation, Payload};
 use crate::rdmap::requester::{Request, RequestOutcome};
-use crate::wire::ddp::{HeaderError, TAGGED_LEN};
-use crate::wire::rdmap::{ControlError, READ_REQUEST_LEN, ReadRequest};
+use crate::wire::ddp::{HeaderError, TAGGED_LEN, Tagged, UNTAGGED_LEN, Untagged};
+use crate::wire::rdmap::{ControlError, Opcode, QN_READ_REQUEST, READ_REQUEST_LEN, ReadRequest};
 
 mod extensions;
 

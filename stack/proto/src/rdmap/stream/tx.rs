@@ -1,0 +1,148 @@
+//! ULPDUs to send: selection among the Terminate, requests and responses, and construction.
+
+use super::next_tx::{NextTx, TxSource};
+use super::{BuildError, Stream};
+use crate::ddp::memory::Memory;
+use crate::rdmap::terminate::Fault;
+use crate::wire::ddp::{UNTAGGED_LEN, Untagged};
+use crate::wire::rdmap::{Opcode, QN_TERMINATE};
+use crate::wire::terminate::Terminate;
+
+impl Stream {
+    /// True if a segment can be built now.
+    #[must_use]
+    pub fn can_build(&self) -> bool {
+        if self.failed {
+            return self.terminate.is_some();
+        }
+        self.requester.can_build() || self.responder.can_build()
+    }
+
+    /// Selects the next ULPDU; `None` if none can be built now. A pending Terminate comes first.
+    /// Requests and responses alternate, message by message, if both can be built.
+    #[inline]
+    #[must_use]
+    pub fn next_tx(&self) -> Option<NextTx> {
+        self.can_build().then(|| {
+            let source = self.next_source();
+            NextTx { source, ulpdu_len: self.ulpdu_len(source) }
+        })
+    }
+
+    /// Returns the length in bytes of the next ULPDU with unlimited capacity. Call only if
+    /// [`Stream::can_build`].
+    #[must_use]
+    pub fn next_ulpdu_len(&self) -> u64 {
+        self.ulpdu_len(self.next_source())
+    }
+
+    #[inline]
+    fn ulpdu_len(&self, source: TxSource) -> u64 {
+        match source {
+            TxSource::Terminate => {
+                self.terminate.as_ref().map_or(0, |t| (UNTAGGED_LEN + t.wire_len()) as u64)
+            }
+            TxSource::Requests => self.requester.next_ulpdu_len(),
+            TxSource::Responses => self.responder.next_ulpdu_len(),
+        }
+    }
+
+    /// Builds the next ULPDU into `out` (at least 128 bytes) and returns its length. Call only if
+    /// [`Stream::can_build`].
+    ///
+    /// # Errors
+    /// [`BuildError`]; the stream has then failed.
+    pub fn build(&mut self, memory: &impl Memory, out: &mut [u8]) -> Result<usize, BuildError> {
+        self.build_from(self.next_source(), memory, out)
+    }
+
+    /// As [`Stream::build`], for the ULPDU that [`Stream::next_tx`] has selected.
+    ///
+    /// # Errors
+    /// [`BuildError`]; the stream has then failed.
+    pub fn build_next(
+        &mut self,
+        next: NextTx,
+        memory: &impl Memory,
+        out: &mut [u8],
+    ) -> Result<usize, BuildError> {
+        debug_assert_eq!(Some(next), self.next_tx(), "the stream has changed");
+        self.build_from(next.source, memory, out)
+    }
+
+    fn build_from(
+        &mut self,
+        source: TxSource,
+        memory: &impl Memory,
+        out: &mut [u8],
+    ) -> Result<usize, BuildError> {
+        match source {
+            TxSource::Terminate => {
+                // req: RDMAP-260
+                let terminate = self.terminate.take();
+                Ok(terminate.map_or(0, |terminate| self.build_terminate(&terminate, out)))
+            }
+            TxSource::Requests => {
+                let built = self.requester.build(memory, self.scope, self.version, out);
+                if !self.requester.is_mid_message() {
+                    self.prefers_responses = true;
+                    self.execute_local_ops(memory);
+                }
+                built.map_err(|_| {
+                    // req: RDMAP-128, RDMAP-257
+                    self.fail(Fault::LocalCatastrophic, &[]);
+                    BuildError::Request
+                })
+            }
+            TxSource::Responses => {
+                let built = self.responder.build(memory, self.scope, self.version, out);
+                if !self.responder.is_mid_message() {
+                    self.prefers_responses = false;
+                }
+                built.map_err(|failed| {
+                    let terminate = failed.fault.to_terminate(self.version, &failed.segment);
+                    self.fail(failed.fault, &failed.segment);
+                    BuildError::Response(Box::new(terminate))
+                })
+            }
+        }
+    }
+
+    /// Selects the source of the next ULPDU, if there is one: the Terminate, then a message built
+    /// in part, otherwise requests and responses in turn.
+    fn next_source(&self) -> TxSource {
+        if self.terminate.is_some() {
+            return TxSource::Terminate;
+        }
+        if self.requester.is_mid_message() {
+            return TxSource::Requests;
+        }
+        if self.responder.is_mid_message() {
+            return TxSource::Responses;
+        }
+        let responds = if self.prefers_responses {
+            self.responder.can_build()
+        } else {
+            !self.requester.can_build()
+        };
+        if responds { TxSource::Responses } else { TxSource::Requests }
+    }
+
+    // req: RDMAP-059, RDMAP-069, RDMAP-187, RDMAP-188
+    #[cold]
+    fn build_terminate(&self, terminate: &Terminate, out: &mut [u8]) -> usize {
+        let header = Untagged {
+            last: true,
+            rsvd_ulp: Opcode::Terminate.control(self.version),
+            rsvd_ulp_rest: 0,
+            // req: RDMAP-345
+            qn: QN_TERMINATE,
+            msn: 1,
+            mo: 0,
+        };
+        header.emit(self.version, out);
+        // req: RDMAP-010, RDMAP-071
+        terminate.emit(&mut out[UNTAGGED_LEN..]);
+        UNTAGGED_LEN + terminate.wire_len()
+    }
+}
