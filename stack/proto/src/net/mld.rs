@@ -11,6 +11,7 @@ use crate::net::ndp::multicast_mac;
 use crate::time::MILLISECOND;
 use crate::wire::checksum;
 use crate::wire::ethernet::{ETHERTYPE_IPV6, EthernetLink};
+use crate::wire::ip::IPV6_LEN;
 
 /// Limit on the groups of one report: its packet then fits the smallest MTU of a port.
 pub const GROUPS_MAX: usize = 8;
@@ -25,7 +26,6 @@ const REPORT_V1: u8 = 131;
 const REPORT_V2: u8 = 143;
 /// Hop-by-hop options header: router alert (MLD) and padding; the next header is ICMPv6.
 const HOP_BY_HOP: [u8; 8] = [ICMPV6, 0, 5, 2, 0, 0, 1, 0];
-const IPV6_LEN: usize = 40;
 /// Bytes of an MLDv1 message, and of the shortest MLDv2 query.
 const V1_LEN: usize = 24;
 const V2_QUERY_LEN: usize = 28;

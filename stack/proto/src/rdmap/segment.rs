@@ -57,7 +57,7 @@ impl<M: Memory> SegmentBuilder<'_, M> {
             qn: QN_SEND,
             msn,
             // req: DDP-041, DDP-099, DDP-110
-            mo: message_offset(chunk.offset),
+            mo: u32::try_from(chunk.offset).expect("messages are shorter than 2^32 octets"),
         };
         // req: RDMAP-168
         header.emit(self.version, self.out);
@@ -197,9 +197,4 @@ fn fit_chunk(left: u64, room: usize) -> (usize, bool) {
         // req: DDP-093
         _ => (room, false),
     }
-}
-
-/// Returns the MO for an offset within a message, which is below 2^32.
-fn message_offset(offset: u64) -> u32 {
-    u32::try_from(offset).expect("messages are shorter than 2^32 octets")
 }

@@ -32,9 +32,10 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
 
     /// Payload bytes delivered in order and sent, SYN and FIN not counted: the counts so far plus
     /// the advance of the sequence numbers since.
+    #[expect(clippy::cast_possible_truncation, reason = "sequence numbers are modulo 2^32")]
     fn bytes(&self) -> (u64, u64) {
         let total = |counted: u64, position: Seq, first: Seq| {
-            let more = position.distance(first + low_half(counted));
+            let more = position.distance(first + counted as u32);
             counted + u64::try_from(more).unwrap_or(0)
         };
         let taken = if self.peer.fin_received { self.peer.fin_seq } else { None };
@@ -75,7 +76,7 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
     #[inline]
     #[must_use]
     pub fn header_len(&self) -> usize {
-        self.template.base_len() + if self.ts_on { TIMESTAMPS_LEN } else { 0 }
+        self.template.base_len() + if self.ts_on { TIMESTAMPS_LEN.into() } else { 0 }
     }
 
     /// Lengths of the link and the network header of every frame, for
@@ -161,9 +162,4 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
     pub fn cwnd(&self) -> u32 {
         self.cc.cwnd()
     }
-}
-
-#[expect(clippy::cast_possible_truncation, reason = "the low half")]
-const fn low_half(bytes: u64) -> u32 {
-    bytes as u32
 }

@@ -145,7 +145,7 @@ impl Rtt {
         timing.pto_us = [false, true].map(|alone| micros(self.pto(alone)));
         // Every ACK is a sample until there are enough, and while recent probes were spurious.
         let is_settled = self.samples >= TRUSTED_SAMPLES && self.early_weight == 0;
-        let most = |delay: RecentMax| bounded(u64::from(self.min) + u64::from(delay.max()) * 1000);
+        let most = |delay: RecentMax| self.min.saturating_add(delay.max().saturating_mul(1000));
         timing.redundant_min = if is_settled { self.min_next } else { u32::MAX };
         (timing.redundant_max, timing.burst_redundant_max) =
             (most(self.ack_delay), most(self.burst_ack_delay));
@@ -185,6 +185,7 @@ impl Rtt {
     /// the ACK covers several or does not cover all.
     #[inline]
     pub(super) fn sample(&mut self, now: Instant, rtt: u64, newest: Option<u64>, cfg: &Config) {
+        let bounded = |ns: u64| u32::try_from(ns).unwrap_or(u32::MAX);
         let deviation = bounded(u64::from(self.srtt).abs_diff(rtt));
         let (rtt, newest) = (bounded(rtt), newest.map(bounded));
         if self.samples == 0 {
@@ -303,12 +304,6 @@ impl Rtt {
         delay.update(longer.min(micros(cfg.rto_initial_ns)));
         self.update_base_rto(cfg);
     }
-}
-
-/// Converts nanoseconds to 32 bits, saturating.
-#[inline]
-fn bounded(ns: u64) -> u32 {
-    u32::try_from(ns).unwrap_or(u32::MAX)
 }
 
 fn micros(ns: u64) -> u32 {

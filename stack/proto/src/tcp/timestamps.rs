@@ -1,11 +1,6 @@
 //! Timestamps option (RFC 7323).
 
 use crate::time::Instant;
-use crate::wire::tcp::TIMESTAMPS_LEN;
-
-/// Length of the timestamps option, bytes.
-#[expect(clippy::cast_possible_truncation, reason = "12")]
-pub(super) const TIMESTAMPS_BYTES: u16 = TIMESTAMPS_LEN as u16;
 
 /// Timestamps option state (RFC 7323).
 #[derive(Debug)]

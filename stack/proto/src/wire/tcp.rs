@@ -145,11 +145,18 @@ pub struct Segment {
 }
 
 impl Segment {
-    /// Returns the length in sequence space (`SEG.LEN`): payload, SYN and FIN.
+    /// Returns the length of the payload in sequence space.
     #[expect(clippy::cast_possible_truncation, reason = "a payload is below 64 KiB")]
+    #[inline]
+    #[must_use]
+    pub fn payload_len(&self) -> u32 {
+        self.payload.len() as u32
+    }
+
+    /// Returns the length in sequence space (`SEG.LEN`): payload, SYN and FIN.
     #[must_use]
     pub fn seq_len(&self) -> u32 {
-        self.payload.len() as u32
+        self.payload_len()
             + u32::from(self.flags.has(Flags::SYN))
             + u32::from(self.flags.has(Flags::FIN))
     }

@@ -44,7 +44,7 @@ pub struct Terminate {
     /// DDP Segment Length: bytes of the terminated DDP segment, header included; `None` if M is not
     /// set. Linux siw sends the length without the header.
     pub segment_len: Option<u16>,
-    ddp_len: u8,
+    has_ddp: bool,
     has_rdma: bool,
     ddp: [u8; UNTAGGED_LEN],
     rdma: [u8; READ_REQUEST_LEN],
@@ -59,7 +59,7 @@ impl Terminate {
             error_type,
             code,
             segment_len: None,
-            ddp_len: 0,
+            has_ddp: false,
             has_rdma: false,
             ddp: [0; UNTAGGED_LEN],
             rdma: [0; READ_REQUEST_LEN],
@@ -80,7 +80,7 @@ impl Terminate {
         // req: RDMAP-026
         self.ddp[..there].copy_from_slice(&segment[..there]);
         // req: RDMAP-090, RDMAP-130, RDMAP-131, DDP-163
-        self.ddp_len = header_len_u8(len);
+        self.has_ddp = true;
         self
     }
 
@@ -105,7 +105,11 @@ impl Terminate {
     /// included.
     #[must_use]
     pub fn ddp_header(&self) -> &[u8] {
-        &self.ddp[..usize::from(self.ddp_len)]
+        &self.ddp[..self.ddp_len()]
+    }
+
+    const fn ddp_len(&self) -> usize {
+        if self.has_ddp { ddp_len(&self.ddp) } else { 0 }
     }
 
     /// Returns the Terminated RDMA Header: the 28 bytes of the Read Request header, or empty if not
@@ -119,10 +123,10 @@ impl Terminate {
     /// with the DDP header, 52 with both headers.
     #[must_use]
     pub const fn wire_len(&self) -> usize {
-        let has_length = self.segment_len.is_some() || self.ddp_len > 0;
+        let has_length = self.segment_len.is_some() || self.has_ddp;
         CONTROL_LEN
             + if has_length { LENGTH_LEN } else { 0 }
-            + self.ddp_len as usize
+            + self.ddp_len()
             + if self.has_rdma { READ_REQUEST_LEN } else { 0 }
     }
 
@@ -133,11 +137,10 @@ impl Terminate {
     // req: RDMAP-086, RDMAP-087, RDMAP-092, RDMAP-115, RDMAP-119
     pub fn emit(&self, out: &mut [u8]) {
         let bit = |set: bool, bit: u8| if set { bit } else { 0 };
-        let has_ddp = self.ddp_len > 0;
         out[0] = (self.layer << 4) | (self.error_type & 0x0f);
         out[1] = self.code;
         out[2] = bit(self.segment_len.is_some(), HDRCT_M)
-            | bit(has_ddp, HDRCT_D)
+            | bit(self.has_ddp, HDRCT_D)
             | bit(self.has_rdma, HDRCT_R);
         out[3] = 0;
         let mut at = CONTROL_LEN;
@@ -145,7 +148,7 @@ impl Terminate {
             out[at..at + bytes.len()].copy_from_slice(bytes);
             at += bytes.len();
         };
-        if self.segment_len.is_some() || has_ddp {
+        if self.segment_len.is_some() || self.has_ddp {
             put(&self.segment_len.unwrap_or(0).to_be_bytes());
         }
         put(self.ddp_header());
@@ -174,7 +177,7 @@ impl Terminate {
                 return Some(terminate);
             };
             terminate.ddp[..header.len()].copy_from_slice(header);
-            terminate.ddp_len = header_len_u8(header.len());
+            terminate.has_ddp = true;
             rest = after;
         }
         if present & HDRCT_R != 0
@@ -188,13 +191,11 @@ impl Terminate {
 }
 
 /// Returns the length of the DDP header at the start of `bytes`, from its T bit.
-fn ddp_len(bytes: &[u8]) -> usize {
-    if bytes.first().is_some_and(|control| control & 0x80 != 0) { TAGGED_LEN } else { UNTAGGED_LEN }
-}
-
-/// Converts the length of a DDP header to `u8`.
-fn header_len_u8(len: usize) -> u8 {
-    u8::try_from(len).expect("a header has 18 octets at most")
+const fn ddp_len(bytes: &[u8]) -> usize {
+    match bytes {
+        [control, ..] if *control & 0x80 != 0 => TAGGED_LEN,
+        _ => UNTAGGED_LEN,
+    }
 }
 
 /// True if the error tables of the three layers (RFC 5040 Figure 9, RFC 5041 section 7.2, RFC 5044

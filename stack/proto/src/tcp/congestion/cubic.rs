@@ -61,12 +61,13 @@ impl Cubic {
         self.w_est += ((acked * mss * over) << EST_BITS) / (under * cwnd_64.max(1));
         let est = self.w_est >> EST_BITS;
         if self.w_cubic(elapsed, mss) < est {
-            return saturate(est.max(cwnd_64));
+            return u32::try_from(est).unwrap_or(u32::MAX).max(cwnd);
         }
         // Sections 4.4 and 4.5: the value of W_cubic one round trip later, at most 1.5 times the
         // window.
         let target = self.w_cubic(elapsed + ack.srtt_ns, mss).clamp(cwnd_64, cwnd_64 + cwnd_64 / 2);
-        saturate(cwnd_64 + ((target - cwnd_64) * acked + cwnd_64 / 2) / cwnd_64.max(1))
+        let growth = ((target - cwnd_64) * acked + cwnd_64 / 2) / cwnd_64.max(1);
+        cwnd.saturating_add(u32::try_from(growth).unwrap_or(u32::MAX))
     }
 
     /// Begins an epoch of congestion avoidance with this ACK.
@@ -144,11 +145,7 @@ fn time_units(ns: u64) -> u64 {
 
 /// Returns `bytes` times `over / under`, a fraction below 1.
 fn fraction(bytes: u32, over: u64, under: u64) -> u32 {
-    saturate(u64::from(bytes) * over / under)
-}
-
-fn saturate(bytes: u64) -> u32 {
-    u32::try_from(bytes).unwrap_or(u32::MAX)
+    u32::try_from(u64::from(bytes) * over / under).unwrap_or(bytes)
 }
 
 #[cfg(test)]

@@ -8,11 +8,10 @@ use crate::device::{Retained, RxFrame};
 use crate::tcp::events::Event;
 use crate::tcp::recovery::state::CaState;
 use crate::tcp::tcb::Tcb;
-use crate::tcp::timestamps::TIMESTAMPS_BYTES;
 use crate::tcp::tx::plan::Plan;
 use crate::time::Instant;
 use crate::wire::seq::Seq;
-use crate::wire::tcp::TCP_LEN;
+use crate::wire::tcp::{TCP_LEN, TIMESTAMPS_LEN};
 
 impl<R: RxFrame, T: Retained> Tcb<R, T> {
     /// PLPMTU: bytes of IP packet of a full data segment.
@@ -34,7 +33,7 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
     }
 
     fn options_bytes(&self) -> u16 {
-        if self.ts_on { TIMESTAMPS_BYTES } else { 0 }
+        if self.ts_on { TIMESTAMPS_LEN.into() } else { 0 }
     }
 
     /// Starts discovery: the limits of the link and of the peer's MSS option are known.

@@ -24,3 +24,14 @@ pub enum Contiguous<R> {
         len: u32,
     },
 }
+
+impl<R> Contiguous<R> {
+    /// Returns the length in sequence space.
+    #[expect(clippy::cast_possible_truncation, reason = "a payload is below 64 KiB")]
+    pub(super) fn seq_len(&self) -> u32 {
+        match self {
+            Self::Buffered { bytes, .. } => bytes.len() as u32,
+            Self::Consumed { len, .. } => *len,
+        }
+    }
+}

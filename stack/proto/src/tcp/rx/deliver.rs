@@ -36,12 +36,8 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
     #[cold]
     fn pop_contiguous(&mut self) -> Option<Contiguous<R>> {
         let due = self.assembler.pop_at(self.rcv.nxt)?;
-        let len = match &due {
-            Contiguous::Buffered { bytes, .. } => seq_len(bytes),
-            Contiguous::Consumed { len, .. } => *len,
-        };
         // req: MPA-004, MPA-033, MPA-053
-        self.rcv.nxt += len;
+        self.rcv.nxt += due.seq_len();
         self.rcv.ack_now = true;
         self.process_fin();
         self.update_fast_path();
@@ -182,7 +178,7 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
         frame: F,
     ) -> Delivered<F> {
         let fin = seg.flags.has(Flags::FIN);
-        let len = seq_len(&seg.payload);
+        let len = seg.payload_len();
         if len == 0 && !fin {
             return Delivered::Nothing;
         }
@@ -205,7 +201,7 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
 
     #[cold]
     fn process_payload_slow<F>(&mut self, now: Instant, seg: &Segment, frame: F) -> Delivered<F> {
-        let (mut start, mut end) = (seg.seq, seg.seq + seq_len(&seg.payload));
+        let (mut start, mut end) = (seg.seq, seg.seq + seg.payload_len());
         if self.peer.fin_seq.is_some_and(|fin| end > fin) && self.state != State::TimeWait {
             self.raise_event(Event::DataAfterFin);
         }
@@ -268,7 +264,7 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
         let gap_filled = !self.assembler.is_empty();
         self.rcv.nxt = to;
         self.rcv.on_advance();
-        self.on_in_order(now, seq_len(&bytes));
+        self.on_in_order(now, to - from);
         self.rcv.ack_now |= gap_filled;
         if dsack.is_some() {
             self.on_out_of_order(dsack);
@@ -377,11 +373,4 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
     pub fn reset_window(&mut self) {
         self.rcv_limits.lower(&mut self.rcv, self.cfg.recv_window, &self.cfg);
     }
-}
-
-/// Sequence space taken by a range of bytes in a frame.
-#[expect(clippy::cast_possible_truncation, reason = "a payload is below 64 KiB")]
-#[inline]
-fn seq_len(bytes: &Range<usize>) -> u32 {
-    bytes.len() as u32
 }

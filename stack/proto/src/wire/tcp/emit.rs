@@ -30,8 +30,6 @@ pub struct Fields {
     pub options: Options,
 }
 
-#[expect(clippy::cast_possible_truncation, reason = "40")]
-const IPV6_BYTES: u16 = IPV6_LEN as u16;
 /// Time to live (IPv4), hop limit (IPv6).
 const TTL: u8 = 64;
 /// Sum of the constant IPv4 header words: version and IHL, DF, time to live and protocol.
@@ -260,7 +258,9 @@ impl HeaderTemplate {
             ethernet[14..16].copy_from_slice(&self.vlan.to_be_bytes());
         }
         ethernet[L3 - 2..].copy_from_slice(&ethertype.to_be_bytes());
-        let ip_len = u16::try_from(total - L3).expect("an IP packet fits 16 bits");
+        // IPv4 counts its header, IPv6 does not.
+        let counted = if IP_LEN == IPV4_LEN { total - L3 } else { total - l4 };
+        let ip_len = u16::try_from(counted).expect("an IP packet fits 16 bits");
         let ip = &mut frame[L3..l4];
         if IP_LEN == IPV4_LEN {
             self.write_v4(ip, ip_len, fields.ecn, mode);
@@ -280,7 +280,7 @@ impl HeaderTemplate {
         if tcp_len > TCP_LEN {
             if fields.options.is_ts_only() {
                 let (val, ecr) = fields.options.ts.unwrap_or_default();
-                let options = &mut tcp[TCP_LEN..TCP_LEN + TIMESTAMPS_LEN];
+                let options = &mut tcp[TCP_LEN..TCP_LEN + usize::from(TIMESTAMPS_LEN)];
                 options[..4].copy_from_slice(&TIMESTAMPS_PREFIX);
                 options[4..8].copy_from_slice(&val.to_be_bytes());
                 options[8..].copy_from_slice(&ecr.to_be_bytes());
@@ -315,10 +315,10 @@ impl HeaderTemplate {
         }
     }
 
-    /// Writes the IPv6 header of a packet of `ip_len` bytes, header included.
+    /// Writes the IPv6 header of a packet with `payload_len` bytes behind it.
     #[inline(always)]
-    fn write_v6(&self, ip: &mut [u8], ip_len: u16, ecn: Ecn) {
-        let len = (ip_len - IPV6_BYTES).to_be_bytes();
+    fn write_v6(&self, ip: &mut [u8], payload_len: u16, ecn: Ecn) {
+        let len = payload_len.to_be_bytes();
         // Version, traffic class (across the first two bytes), flow label.
         let [high, middle, low] = self.flow_label;
         let flow = [0x60, (ecn as u8) << 4 | high, middle, low];

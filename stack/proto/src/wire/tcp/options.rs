@@ -7,7 +7,7 @@ use crate::wire::parse_error::ParseError;
 use crate::wire::seq::Seq;
 
 /// Length of the timestamps option in a data segment, padding included, in bytes.
-pub const TIMESTAMPS_LEN: usize = 12;
+pub const TIMESTAMPS_LEN: u8 = 12;
 /// Largest window scale (RFC 7323 section 2.3).
 pub const MAX_WSCALE: u8 = 14;
 
@@ -56,7 +56,7 @@ impl Options {
     /// not fit are left out.
     #[must_use]
     pub fn wire_len(&self) -> usize {
-        let ts = if self.ts.is_some() { TIMESTAMPS_LEN } else { 0 };
+        let ts = if self.ts.is_some() { TIMESTAMPS_LEN.into() } else { 0 };
         if self.is_ts_only() {
             return ts;
         }
@@ -109,7 +109,7 @@ impl Options {
         if bytes.is_empty() {
             return Ok(Self::default());
         }
-        if bytes.len() == TIMESTAMPS_LEN && bytes[..4] == TIMESTAMPS_PREFIX {
+        if bytes.len() == usize::from(TIMESTAMPS_LEN) && bytes[..4] == TIMESTAMPS_PREFIX {
             return Ok(Self::timestamps(Some((be32(bytes, 4), be32(bytes, 8)))));
         }
         Self::parse_slow(bytes)

@@ -56,10 +56,9 @@ pub(super) struct FollowUp {
 impl<T: Retained> HotState<'_, T> {
     /// Processes a segment with in-order data, an ACK of new data, both, or a window update.
     /// Returns `None`, and changes nothing, if it is any other.
-    #[expect(clippy::cast_possible_truncation, reason = "a payload is below 64 KiB")]
     #[inline(always)]
     pub(super) fn try_receive(&mut self, now: Instant, seg: &Segment) -> Option<FollowUp> {
-        let len = seg.payload.len() as u32;
+        let len = seg.payload_len();
         let bytes = seg.ack - self.snd.una;
         let window = u32::from(seg.window) << self.snd.wscale;
         let flight = self.snd.flight();
