@@ -23,8 +23,9 @@ pub enum MemoryFault {
     Bounds,
 }
 
-/// Range of registered memory that passed every check. Only [`RegionTable::resolve`](crate::ddp::regions::RegionTable::resolve) creates one.
-/// It is used within the pass that resolved it and never stored.
+/// Range of registered memory that passed every check. Only
+/// [`RegionTable::resolve`](crate::ddp::regions::RegionTable::resolve) creates one. It is used
+/// within the pass that resolved it and never stored.
 #[derive(Debug)]
 pub struct MemoryRange {
     backing: u64,

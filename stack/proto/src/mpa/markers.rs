@@ -137,7 +137,8 @@ pub fn insert_markers(out: &mut [u8], phase: usize, content: usize) -> usize {
     wire_len(phase, content)
 }
 
-/// As [`fpdu::finalize`](crate::mpa::fpdu::finalize), and inserts the markers: the FPDU begins at `phase` of the stream.
+/// As [`fpdu::finalize`](crate::mpa::fpdu::finalize), and inserts the markers: the FPDU begins at
+/// `phase` of the stream.
 ///
 /// # Panics
 /// If `out` is shorter than [`wire_len`], or `ulpdu_len` above 65,535.

@@ -61,9 +61,9 @@ impl Pending {
 /// retransmission.
 ///
 /// Memory is bounded by the configuration: at most `max_ooo_segments` received segments, in memory
-/// taken from an [`OooPool`] while there are any, and at most `max_records` sent records. Nothing
-/// is allocated per packet. The scoreboard grows to its working size once, and is released when the
-/// connection has been idle for a while.
+/// taken from an [`OooPool`](super::OooPool) while there are any, and at most `max_records` sent
+/// records. Nothing is allocated per packet. The scoreboard grows to its working size once, and is
+/// released when the connection has been idle for a while.
 ///
 /// `repr(C)`: the order of the fields is that in memory. The state touched on the fast path, by
 /// in-order data, pure ACKs and new data sent, comes first: [`HOT_LEN`] bytes, three cache lines if

@@ -1,0 +1,94 @@
+use super::{OooPool, OooSegment, Quota};
+use crate::device::RxFrame;
+use crate::tcp::tests::HeapFrame;
+
+fn frame(len: usize) -> HeapFrame {
+    let bytes: Vec<u8> = (0..len).map(|at| (at % 251) as u8).collect();
+    HeapFrame::new(&bytes)
+}
+
+fn bytes(held: &OooSegment<HeapFrame>, offset: usize, len: usize) -> Vec<u8> {
+    let mut out = vec![0; len];
+    held.copy_out(offset, &mut out);
+    out
+}
+
+/// Holds segments of `len` bytes until there is no memory.
+fn fill(pool: &mut OooPool<HeapFrame>, len: usize) -> Vec<OooSegment<HeapFrame>> {
+    let mut all = Vec::new();
+    while let Some((held, offset)) = pool.buffer(frame(len + 54), 54..54 + len, Quota::default()) {
+        assert_eq!(bytes(&held, offset, len), frame(len + 54).bytes[54..]);
+        all.push(held);
+        assert!(all.len() < 100_000);
+    }
+    all
+}
+
+#[test]
+fn frames_then_copies_then_remaining_frames() {
+    let mut pool = OooPool::new(8, 4 * 1472, 1460);
+    let all = fill(&mut pool, 1448);
+    let kinds: String = all
+        .iter()
+        .map(|held| if matches!(held, OooSegment::Frame(_)) { 'f' } else { 'c' })
+        .collect();
+    assert_eq!(kinds, "ffffccccffff");
+    assert_eq!((pool.frames(), pool.bytes()), (8, 4 * 1472));
+    all.into_iter().for_each(|held| pool.release(held));
+    assert_eq!((pool.frames(), pool.bytes(), pool.allocated), (0, 0, 4 * 1472));
+    // The blocks are reused.
+    let blocks = |all: &[OooSegment<HeapFrame>]| -> Vec<_> {
+        all.iter()
+            .filter(|held| matches!(held, OooSegment::Copy(_)))
+            .map(|h| h.head().as_ptr())
+            .collect()
+    };
+    let first = fill(&mut pool, 1448);
+    let mut once = blocks(&first);
+    first.into_iter().for_each(|held| pool.release(held));
+    let mut again = blocks(&fill(&mut pool, 1448));
+    once.sort_unstable();
+    again.sort_unstable();
+    assert_eq!(once, again);
+}
+
+#[test]
+fn small_segments_are_copied_while_blocks_are_left() {
+    let mut pool = OooPool::new(8, 10 * 256, 1460);
+    let all = fill(&mut pool, 1);
+    assert_eq!((all.len(), pool.frames()), (18, 8));
+    assert!(all[..10].iter().all(|held| matches!(held, OooSegment::Copy(_))));
+}
+
+#[test]
+fn free_blocks_of_other_sizes_are_reclaimed() {
+    let mut pool = OooPool::new(0, 64 * 1024, 1460);
+    let small = fill(&mut pool, 200);
+    assert_eq!((small.len(), pool.allocated), (256, 64 * 1024));
+    small.into_iter().for_each(|held| pool.release(held));
+    let full = fill(&mut pool, 1448);
+    assert_eq!(full.len(), 64 * 1024 / 1472);
+    assert!(pool.allocated <= 64 * 1024);
+    full.into_iter().for_each(|held| pool.release(held));
+    assert_eq!(fill(&mut pool, 1000).len(), 64);
+}
+
+#[test]
+fn one_connection_gets_two_thirds_of_the_pool() {
+    let mut pool = OooPool::new(30, 90 * 256, 1460);
+    let (mut share, mut count) = (Quota::default(), 0);
+    while let Some((held, _)) = pool.buffer(frame(100), 54..100, share) {
+        share.add(&held);
+        count += 1;
+    }
+    assert_eq!((count, share.bytes, share.frames), (60 + 20, 60 * 256, 20));
+    let next = pool.buffer(frame(100), 54..100, Quota::default());
+    assert!(matches!(next, Some((OooSegment::Copy(_), 0))));
+}
+
+#[test]
+fn segment_larger_than_any_block_keeps_its_frame() {
+    let mut pool = OooPool::new(2, 1 << 20, 1460);
+    let all = fill(&mut pool, 5000);
+    assert!(all.len() == 2 && all.iter().all(|held| matches!(held, OooSegment::Frame(_))));
+}
