@@ -51,7 +51,7 @@
 //! | RACK | RFC 8985 section 6 | `tcp::recovery::rack` |
 //! | tail loss probe (TLP) | RFC 8985 section 7 | `tcp::recovery::tlp` |
 //! | fast retransmit, fast recovery | RFC 5681 section 3.2, RFC 6582 | `tcp::recovery::ack` |
-//! | Eifel, F-RTO, undo | RFC 3522, RFC 5682 | `tcp::recovery::ack`, `tcp::recovery::state` |
+//! | Eifel, F-RTO, undo | RFC 3522, RFC 5682 | `tcp::recovery::undo` |
 //! | proportional rate reduction (PRR) | RFC 9937 | `tcp::recovery::prr` |
 //! | cwnd, ssthresh, initial window | RFC 5681, RFC 6928 | `tcp::congestion` |
 //! | CUBIC | RFC 9438 | `tcp::congestion::cubic` |

@@ -27,8 +27,9 @@
 //! - `rx::ack`: ACK processing without loss; RTT samples and timers (RFC 9293 section 3.10.7.4,
 //!   RFC 6298).
 //! - `challenge`: rate limit of challenge ACKs and other replies (RFC 5961 section 7).
-//! - `recovery::ack`, `recovery::state`: ACK processing with loss, fast recovery, undo
-//!   (RFC 6675, RFC 6582, RFC 3522, RFC 5682).
+//! - `recovery::ack`, `recovery::state`: ACK processing with loss, fast recovery (RFC 6675,
+//!   RFC 6582).
+//! - `recovery::undo`: detection of spurious recovery, and its undo (RFC 3522, RFC 5682, RFC 3708).
 //! - `recovery::scoreboard`, `recovery::sent_frame`: SACK scoreboard of the records sent (RFC
 //!   6675); frames, or copies of them, kept for retransmission.
 //! - `recovery::rack`, `recovery::tlp`: RACK loss detection and tail-loss probe (RFC 8985).

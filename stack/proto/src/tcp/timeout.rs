@@ -2,7 +2,9 @@
 //! keepalive.
 
 use super::events::Event;
-use super::recovery::state::{CaState, Frto, TlpProbe};
+use super::recovery::state::CaState;
+use super::recovery::tlp::TlpProbe;
+use super::recovery::undo::Frto;
 use super::state::{State, StateEvent};
 use super::tcb::Tcb;
 use super::timer::{CoarseInstant, NEVER};

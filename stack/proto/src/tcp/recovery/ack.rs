@@ -1,13 +1,13 @@
 //! ACK processing with loss or SACK: loss detection and recovery (RFC 8985 section 6, RFC 6675, RFC
-//! 6582), its rate (RFC 9937), and the undo of spurious recovery (RFC 3522, RFC 2883, RFC 3708, RFC
-//! 5682).
+//! 6582) and its rate (RFC 9937).
 //!
 //! There is no rescue retransmission (RFC 6675 section 4, rule 4). A loss at the end of a flight is
 //! detected by the ACK of any retransmission, which was sent later, or else by the tail-loss probe.
 
 use super::rack::{DUP_THRESH, SampleGuard};
 use super::scoreboard::AckInfo;
-use super::state::{CaState, Frto};
+use super::state::CaState;
+use super::undo::Frto;
 use crate::device::{Retained, RxFrame};
 use crate::tcp::tcb::Tcb;
 use crate::tcp::timer::NEVER;
@@ -134,28 +134,6 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
         false
     }
 
-    /// F-RTO (RFC 5682 sections 2.1 and 3.1, step 3): if the ACK after that of step 2 acknowledges
-    /// data sent once, before the timeout, then the timeout was spurious.
-    fn process_frto(&mut self, info: &AckInfo, duplicate: bool) {
-        if self.recovery.frto == Frto::AwaitFirstAck && duplicate && !self.sack {
-            // Without SACK a duplicate ACK in step 2 means that the timeout was not spurious.
-            self.recovery.frto = Frto::Off;
-        }
-        if !matches!(self.recovery.frto, Frto::AwaitSecondAck { .. }) {
-            return;
-        }
-        if info.lowest_original.is_some_and(|end| end <= self.recovery.recovery_point) {
-            self.undo();
-        } else if info.delivered > 0 || duplicate {
-            self.recovery.frto = Frto::Off;
-            if !self.sack {
-                // Nothing else shows that the new segments left the network (step 3a of section
-                // 2.1).
-                self.cc.set_cwnd(self.cc.cwnd().max(3 * u32::from(self.emss)));
-            }
-        }
-    }
-
     /// Detects losses (RACK), and sets the reordering timer for later ones. Returns the bytes newly
     /// marked lost, without those of a path MTU probe.
     pub(in crate::tcp) fn detect_losses(&mut self, now: Instant) -> u32 {
@@ -212,60 +190,6 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
         self.rack.on_recovery_end();
         if self.scoreboard.needs_retransmit() {
             self.enter_recovery(self.snd.flight() - self.scoreboard.sacked(), flight);
-        }
-    }
-
-    /// Eifel detection (RFC 3522): true if the first ACK above `first_lost` echoes a timestamp from
-    /// before the first retransmission, or if nothing was retransmitted yet. It then acknowledges
-    /// the original, and the episode is spurious.
-    fn eifel_detects_spurious(&mut self, seg: &Segment) -> bool {
-        let Some(undo) = self.recovery.undo_mut() else { return false };
-        if !undo.eifel || seg.ack <= undo.first_lost {
-            return false;
-        }
-        undo.eifel = false;
-        match (undo.retrans_stamp, seg.options.ts) {
-            (None, _) => true,
-            (Some(first), Some((_, echo))) if self.ts_on => {
-                echo.wrapping_sub(first).cast_signed() < 0
-            }
-            _ => false,
-        }
-    }
-
-    /// Undoes a spurious episode: restores the state before it.
-    fn undo(&mut self) {
-        let Some(undo) = self.recovery.take_undo() else { return };
-        self.stats.record().spurious_recoveries += 1;
-        self.cc.restore(undo.prior);
-        if undo.by_reordering {
-            self.rack.on_reordering();
-        }
-        self.scoreboard.clear_lost(self.sack);
-        self.recovery.leave();
-        if !self.sack {
-            self.recovery.expect_dupacks(undo.undo_retrans);
-        }
-    }
-
-    /// Processes a D-SACK. It widens the reordering window; once the peer has reported every
-    /// retransmission of the episode as a duplicate, the episode is spurious (RFC 3708 section 3).
-    fn process_dsack(&mut self, (start, _): SackBlock) {
-        if self.tlp.retrans_seq == Some(start) {
-            // A tail-loss probe is sent before a loss is detected, so no detection was wrong.
-            self.tlp.retrans_seq = None;
-            return;
-        }
-        self.rack.on_dsack(self.stats.get().retransmits, self.snd.una, self.snd.nxt);
-        let recovery_point = self.recovery.recovery_point;
-        let Some(undo) = self.recovery.undo_mut() else { return };
-        // Retransmissions of earlier episodes are reported, too.
-        if undo.undo_retrans == 0 || start < undo.first_lost || start >= recovery_point {
-            return;
-        }
-        undo.undo_retrans -= 1;
-        if undo.undo_retrans == 0 {
-            self.undo();
         }
     }
 

@@ -7,3 +7,4 @@ pub(super) mod scoreboard;
 pub(super) mod sent_frame;
 pub(super) mod state;
 pub(super) mod tlp;
+pub(super) mod undo;

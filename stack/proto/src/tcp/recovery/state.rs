@@ -1,7 +1,7 @@
-//! State of loss recovery: the episode in progress, the state to undo it, and the outstanding
-//! tail-loss probe.
+//! State of loss recovery: the episode in progress.
 
 use super::prr::Prr;
+use super::undo::{Frto, Undo};
 use crate::tcp::congestion::Congestion;
 use crate::wire::seq::Seq;
 
@@ -14,36 +14,6 @@ pub(in crate::tcp) enum CaState {
     Recovery,
     /// Loss detected by the retransmission timer.
     Loss,
-}
-
-/// State of F-RTO, which detects spurious timeouts (RFC 5682 section 3.1).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in crate::tcp) enum Frto {
-    /// Not in use.
-    Off,
-    /// Step 2: waits for the first ACK of new data.
-    AwaitFirstAck,
-    /// Step 3: waits for the next ACK, which decides. Until then retransmissions are deferred, and
-    /// this many new segments may be sent.
-    AwaitSecondAck { new_segments: u8 },
-}
-
-/// State to undo an episode that turns out to be spurious.
-#[derive(Clone, Copy, Debug)]
-pub(in crate::tcp) struct Undo {
-    /// Congestion control state before the episode.
-    pub(in crate::tcp) prior: Congestion,
-    /// Sequence number of the first loss. An ACK not beyond it has no information about it.
-    pub(in crate::tcp) first_lost: Seq,
-    /// TSval of the first retransmission: an ACK that echoes an earlier one is of the original
-    /// (Eifel, RFC 3522). `None` before any retransmission.
-    pub(in crate::tcp) retrans_stamp: Option<u32>,
-    /// Eifel detection still waits for the first ACK beyond `first_lost`, the only one it may use.
-    pub(in crate::tcp) eifel: bool,
-    /// Retransmissions not yet reported by D-SACK.
-    pub(in crate::tcp) undo_retrans: u32,
-    /// The loss was detected by SACK: if it is spurious, the cause is reordering.
-    pub(in crate::tcp) by_reordering: bool,
 }
 
 /// State of an episode.
@@ -254,60 +224,5 @@ impl RoundFlight {
     /// Returns the flight that the byte at `seq` was part of; `flight` is outstanding now.
     pub(in crate::tcp) fn at(&self, seq: Seq, flight: u32) -> u32 {
         if seq < self.end { flight.max(self.bytes) } else { flight }
-    }
-}
-
-/// Kind of the last tail-loss probe.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in crate::tcp) enum TlpProbe {
-    /// None is outstanding.
-    None,
-    /// A new segment, or our FIN: RACK evaluates its ACK.
-    NewData,
-    /// A retransmitted record: its ACK may be the only sign of a loss (RFC 8985 section 7.4).
-    Retransmit,
-}
-
-/// Tail-loss probe state.
-#[derive(Debug)]
-pub(in crate::tcp) struct Tlp {
-    pub(in crate::tcp) probe: TlpProbe,
-    /// `TLP.end_seq`: everything sent before or with the probe lies below.
-    pub(in crate::tcp) end_seq: Seq,
-    /// Start of the retransmitted record. Kept after the probe was acknowledged, for a late D-SACK.
-    pub(in crate::tcp) retrans_seq: Option<Seq>,
-    /// TSval of the probe.
-    pub(in crate::tcp) ts: u32,
-    /// The probe was the only record in the network.
-    pub(in crate::tcp) is_single: bool,
-    /// Flight that the retransmitted record was part of, and the congestion window at that time. A
-    /// loss repaired by the probe is detected later, perhaps after an idle time.
-    pub(in crate::tcp) flight: u32,
-    pub(in crate::tcp) cwnd: u32,
-}
-
-impl Tlp {
-    pub(in crate::tcp) const fn new() -> Self {
-        Self {
-            probe: TlpProbe::None,
-            end_seq: Seq(0),
-            retrans_seq: None,
-            ts: 0,
-            is_single: false,
-            flight: 0,
-            cwnd: 0,
-        }
-    }
-
-    /// True if a probe is outstanding and its outcome unknown.
-    #[inline]
-    pub(in crate::tcp) fn is_outstanding(&self) -> bool {
-        self.probe != TlpProbe::None
-    }
-
-    /// Returns the outstanding probe, if its flight is not acknowledged.
-    #[inline]
-    pub(in crate::tcp) fn outstanding(&self, una: Seq) -> TlpProbe {
-        if una < self.end_seq { self.probe } else { TlpProbe::None }
     }
 }

@@ -4,7 +4,8 @@
 use crate::device::{Retained, RxFrame};
 use crate::tcp::congestion::AckSample;
 use crate::tcp::recovery::scoreboard::{AckInfo, Acked};
-use crate::tcp::recovery::state::{CaState, TlpProbe};
+use crate::tcp::recovery::state::CaState;
+use crate::tcp::recovery::tlp::TlpProbe;
 use crate::tcp::state::{State, StateEvent};
 use crate::tcp::tcb::Tcb;
 use crate::tcp::timer::{CoarseInstant, NEVER};

@@ -2,7 +2,8 @@
 
 use super::recovery::{end_seq, sack_block, sack_script, warmed_script, with_sack};
 use super::{Config, Options, Script};
-use crate::tcp::recovery::state::{CaState, Frto};
+use crate::tcp::recovery::state::CaState;
+use crate::tcp::recovery::undo::Frto;
 use crate::time::MICROSECOND;
 use crate::wire::seq::Seq;
 use crate::wire::tcp::Segment;

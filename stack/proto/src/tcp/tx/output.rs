@@ -5,7 +5,8 @@ use super::send::Fin;
 use crate::device::{Retained, RxFrame};
 #[cfg(doc)]
 use crate::tcp::Transmit;
-use crate::tcp::recovery::state::{CaState, TlpProbe};
+use crate::tcp::recovery::state::CaState;
+use crate::tcp::recovery::tlp::TlpProbe;
 use crate::tcp::state::State;
 use crate::tcp::tcb::Tcb;
 use crate::tcp::timer::{CoarseInstant, NEVER};

@@ -4,7 +4,7 @@ use super::FastPath;
 use super::hot_state::{FollowUp, HotState};
 use crate::device::{Retained, RxFrame};
 use crate::tcp::events::{Transmit, TxDemand};
-use crate::tcp::recovery::state::TlpProbe;
+use crate::tcp::recovery::tlp::TlpProbe;
 use crate::tcp::state::State;
 use crate::tcp::tcb::Tcb;
 use crate::tcp::timer::{CoarseInstant, NEVER};
