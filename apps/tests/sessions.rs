@@ -182,7 +182,7 @@ fn malformed_clients_are_rejected_and_next_is_served() {
     };
     let garbage = vec![0xA5; 40];
     let unasked =
-        perf::control::ControlFrame { run: 0, message: perf::control::Message::Go }.emit();
+        perf::control::ControlFrame { run: 0, message: perf::message::Message::Go }.emit();
     // Private data, and a message for those who get in.
     let cases: [(Vec<u8>, Option<Vec<u8>>); 5] = [
         (Vec::new(), None),

@@ -9,9 +9,10 @@ use anyhow::{bail, ensure};
 use ferrowarp::{Access, ConnParam, Context};
 
 use crate::endpoint::{Endpoint, Watchdog, conn_param, poll_established};
-use crate::perf::control::{Hello, Message, Region, Run, Tally, Welcome};
 use crate::perf::hdr::Interval;
-use crate::perf::options::{Test, TestArgs};
+use crate::perf::kind::Test;
+use crate::perf::message::{Hello, Message, Region, Run, Tally, Welcome};
+use crate::perf::options::TestArgs;
 use crate::perf::private_data::ConnRole;
 use crate::perf::progress::{Progress, WaitSpinner};
 use crate::perf::report::{Measurement, TestParams};

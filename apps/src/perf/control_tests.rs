@@ -1,4 +1,5 @@
 use super::*;
+use crate::perf::message::{FLAG_CRC, FLAG_VERIFY, Region, Tally};
 use crate::perf::private_data::{ConnRole, PRIVATE_DATA_LEN};
 
 fn every_message() -> Vec<Message> {

@@ -1,9 +1,18 @@
-//! Server-side checks of a requested run.
+//! Limits of a test, and the server's check of a requested run.
 
 use anyhow::ensure;
 
-use crate::perf::control::{FLAG_IMMEDIATE, FLAG_VERIFY, Hello, Run};
-use crate::perf::options::{ATOMIC_LEN, SIZE_MAX, Test, Transfer};
+use crate::perf::kind::{Test, Transfer};
+use crate::perf::message::{FLAG_IMMEDIATE, FLAG_VERIFY, Hello, Run};
+
+/// Largest message in bytes.
+pub const SIZE_MAX: u64 = 1 << 30;
+/// Largest region of either side, in bytes.
+pub const REGION_LEN_MAX: u64 = 4 << 30;
+/// Bytes of an atomic operation.
+pub const ATOMIC_LEN: u64 = 8;
+/// Most data connections of a session.
+pub const QPS_MAX: u16 = 4096;
 
 /// Rejects a run that is inconsistent with the session's parameters.
 pub(super) fn check_run(hello: &Hello, run: &Run) -> anyhow::Result<()> {
@@ -30,7 +39,7 @@ pub(super) fn check_run(hello: &Hello, run: &Run) -> anyhow::Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::perf::control::Region;
+    use crate::perf::message::Region;
 
     fn hello() -> Hello {
         let region = Region::default();

@@ -1,9 +1,9 @@
 //! iwperf: bandwidth and latency tests, modelled on perftest.
 //!
-//! [`options`] is the command line and [`control`] the control exchange; [`session`] holds one
-//! side's connections and memory; [`test_run`] is one run, with [`active`] and [`passive`] halves
-//! for bandwidth, and [`latency`]; [`client`] and [`server`] run the sequence of runs; [`report`],
-//! [`hdr`] and [`progress`] produce the output.
+//! [`options`] is the command line, [`control`] the control exchange and [`message`] its messages;
+//! [`session`] holds one side's connections and memory; [`test_run`] is one run, with [`active`]
+//! and [`passive`] halves for bandwidth, and [`latency`]; [`client`] and [`server`] run the
+//! sequence of runs; [`report`], [`hdr`] and [`progress`] produce the output.
 
 pub mod active;
 pub mod client;
@@ -13,7 +13,8 @@ pub mod hdr;
 pub mod kind;
 pub mod latency;
 pub mod latency_stats;
-mod limits;
+pub mod limits;
+pub mod message;
 pub mod options;
 pub mod passive;
 pub mod peak;

@@ -9,23 +9,17 @@ use crate::device::DeviceArgs;
 use crate::mpa_options::{IrdOrdArgs, MpaArgs};
 use crate::network::Host;
 use crate::options::{bytes, seconds};
-use crate::perf::control::{
+use crate::perf::kind::{AtomicType, Test, Transfer};
+use crate::perf::limits::{ATOMIC_LEN, QPS_MAX, REGION_LEN_MAX, SIZE_MAX};
+use crate::perf::message::{
     FLAG_BIDIRECTIONAL, FLAG_CMP_SWAP, FLAG_CRC, FLAG_IMMEDIATE, FLAG_VERIFY, Run,
 };
-pub use crate::perf::kind::{AtomicType, Test, Transfer};
-use crate::perf::server::QPS_MAX;
 
 /// TCP port of perftest's programs, and of iwperf.
 pub const PORT: u16 = 18515;
-/// Largest message in bytes.
-pub const SIZE_MAX: u64 = 1 << 30;
-/// Largest region of either side, in bytes.
-pub const REGION_LEN_MAX: u64 = 4 << 30;
 /// Limit, in bytes of each region, of the slots for verified messages: 128 of 8 MiB. Larger
 /// messages have fewer slots, and as few outstanding messages.
 const SLOT_MEMORY_MAX: u64 = 1 << 30;
-/// Bytes of an atomic operation.
-pub const ATOMIC_LEN: u64 = 8;
 /// Alignment of messages in bytes: a cache line.
 const STRIDE_ALIGN: u64 = 64;
 

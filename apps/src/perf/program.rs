@@ -12,9 +12,11 @@ use crate::device::DeviceArgs;
 use crate::environment::Environment;
 use crate::perf::client::Client;
 use crate::perf::hdr;
-use crate::perf::options::{ClientArgs, Command, Options, PORT, Test, TestArgs};
+use crate::perf::kind::Test;
+use crate::perf::limits::QPS_MAX;
+use crate::perf::options::{ClientArgs, Command, Options, PORT, TestArgs};
 use crate::perf::report::{Measurement, Report, TestParams};
-use crate::perf::server::{QPS_MAX, Server};
+use crate::perf::server::Server;
 use crate::run_loop::{run, run_both, run_until_interrupted};
 
 /// Data connections with full windows for which a server's mempools are sized.

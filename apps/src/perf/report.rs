@@ -8,8 +8,8 @@ use anyhow::Context as _;
 use serde::Serialize;
 
 use crate::environment::Environment;
+use crate::perf::kind::{Test, Transfer};
 use crate::perf::latency_stats::Summary;
-use crate::perf::options::{Test, Transfer};
 
 const RULE: &str =
     "---------------------------------------------------------------------------------------";

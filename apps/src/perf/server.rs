@@ -8,9 +8,9 @@ use ferrowarp::{Access, Buffer, ConnInfo, ConnParam, ConnRequest, Context, Liste
 
 use crate::endpoint::{Endpoint, Watchdog, allocate, conn_param};
 use crate::mpa_options::IrdOrdArgs;
-use crate::perf::control::{FLAG_CRC, Hello, Message, Region, Run, Welcome};
-use crate::perf::limits::check_run;
-use crate::perf::options::{REGION_LEN_MAX, Test};
+use crate::perf::kind::Test;
+use crate::perf::limits::{QPS_MAX, REGION_LEN_MAX, check_run};
+use crate::perf::message::{FLAG_CRC, Hello, Message, Region, Run, Welcome};
 use crate::perf::private_data::ConnRole;
 use crate::perf::session::{Session, advertise, completions_max, region_lens};
 use crate::perf::test_run::{SessionPoller, TestRun};
@@ -18,8 +18,6 @@ use crate::run_loop::{IdleBackoff, Step, Task};
 
 /// Listen backlog: connection requests.
 const BACKLOG: usize = 64;
-/// Most data connections of a session.
-pub const QPS_MAX: u16 = 4096;
 /// Most outstanding requests, or receives, of a data connection.
 const DEPTH_MAX: u32 = 16384;
 /// IRD and ORD for clients whose MPA revision does not negotiate them.

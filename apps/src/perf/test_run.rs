@@ -9,9 +9,10 @@ use ferrowarp::Wc;
 
 use crate::endpoint::WrId;
 use crate::perf::active::Active;
-use crate::perf::control::{ControlFrame, FLAG_BIDIRECTIONAL, Message, Run, Tally};
+use crate::perf::control::ControlFrame;
 use crate::perf::latency::{Pinger, Ponger};
 use crate::perf::latency_stats::Latencies;
+use crate::perf::message::{FLAG_BIDIRECTIONAL, Message, Run, Tally};
 use crate::perf::passive::Passive;
 use crate::perf::session::{KIND_RECV, Session};
 
@@ -134,7 +135,7 @@ impl TestRun {
         count: u64,
         refilled: bool,
     ) -> anyhow::Result<()> {
-        let by_reads = session.test().transfer() == crate::perf::options::Transfer::Read;
+        let by_reads = session.test().transfer() == crate::perf::kind::Transfer::Read;
         ensure!(by_reads || !refilled, "the other end rewrote slots that nobody reads");
         match self {
             Self::Bandwidth { passive: Some(passive), .. } if by_reads && !refilled => {
