@@ -15,4 +15,5 @@ pub mod callgrind;
 pub mod copy_crc_bound;
 pub mod engine_pair;
 pub mod loopback;
+pub mod median;
 pub mod tcp_vs_kernel;

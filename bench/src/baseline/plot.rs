@@ -5,7 +5,9 @@ use std::path::Path;
 use anyhow::{Result, anyhow};
 use plotters::prelude::*;
 
-use super::{Plan, Table, Topology, median};
+use super::plan::{Plan, Topology};
+use super::result::{CellResult, Table};
+use crate::median::median;
 
 /// Draws RDMA Write bandwidth by size, a line for each table over `ring` on one core and a dashed
 /// one for its bound.
@@ -76,7 +78,7 @@ fn curve(plan: &Plan, table: &Table) -> (Vec<(f64, f64)>, Option<f64>) {
     let cells = table.rows.iter().find(|(test, _)| *test == "write-bw");
     let cells = cells.map(|(_, cells)| cells.as_slice()).unwrap_or_default();
     let point =
-        |(&size, cell): (&u64, &super::CellResult)| Some((size as f64, cell.median(|s| s.gbit_s)?));
+        |(&size, cell): (&u64, &CellResult)| Some((size as f64, cell.median(|s| s.gbit_s)?));
     let points = plan.sizes.iter().zip(cells).filter_map(point).collect();
     (points, median(cells.iter().flat_map(|cell| cell.bound.clone()).collect()))
 }

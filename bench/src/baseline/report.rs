@@ -4,8 +4,10 @@ use std::fmt::Write as _;
 use std::fs::read_to_string;
 use std::process::Command;
 
+use super::plan::Plan;
+use super::result::{CellResult, Table, Target};
 use super::runner::Sample;
-use super::{CellResult, Plan, Table, Target, median};
+use crate::median::median;
 
 /// Messages below so many bytes are shown with their rate.
 const SMALL: u64 = 1024;
@@ -186,7 +188,7 @@ pub fn size_name(size: u64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::baseline::Topology;
+    use crate::baseline::plan::Topology;
 
     #[test]
     fn table_shows_medians_and_failures() {
@@ -242,7 +244,7 @@ mod tests {
 
     #[test]
     fn target_table_shows_median_and_range() {
-        let mut promised = crate::baseline::targets(0, Some([0, 1]));
+        let mut promised = crate::baseline::result::targets(0, Some([0, 1]));
         for (gbit_s, p50_us) in [(14.0, 0.0), (13.0, 0.0), (16.0, 0.0)] {
             promised[0].measured.samples.push(Sample { gbit_s, p50_us, ..Sample::default() });
         }

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail, ensure};
 use serde_json::Value;
 
-use super::Topology;
+use super::plan::Topology;
 
 /// Addresses of two processes that talk over `memif`.
 const SERVER: &str = "198.18.0.1";

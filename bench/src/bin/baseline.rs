@@ -7,10 +7,11 @@ use std::process::{Command, ExitCode};
 
 use anyhow::{Context, Result, ensure};
 use clap::Parser;
+use ferrowarp_bench::baseline::measure::{measure_targets, run};
+use ferrowarp_bench::baseline::plan::{Plan, Topology};
+use ferrowarp_bench::baseline::result::{Target, targets};
 use ferrowarp_bench::baseline::runner::Iwperf;
-use ferrowarp_bench::baseline::{
-    Plan, Target, Topology, measure_targets, plot, report, run, targets,
-};
+use ferrowarp_bench::baseline::{plot, report};
 use ferrowarp_bench::copy_crc_bound;
 
 #[derive(Parser)]

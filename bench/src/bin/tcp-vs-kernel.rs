@@ -8,9 +8,10 @@ use std::process::ExitCode;
 use anyhow::{Context, Result, bail, ensure};
 use clap::Parser;
 use ferrowarp_bench::baseline::report::host_info;
-use ferrowarp_bench::tcp_vs_kernel::{
-    LinkParams, Plan, exchange, measure_connect_rates, network, plot, report, run,
-};
+use ferrowarp_bench::tcp_vs_kernel::connect_rates::measure_connect_rates;
+use ferrowarp_bench::tcp_vs_kernel::goodput::run;
+use ferrowarp_bench::tcp_vs_kernel::plan::{LinkParams, Plan};
+use ferrowarp_bench::tcp_vs_kernel::{exchange, network, plot, report};
 use ferrowarp_tests::netns;
 
 #[derive(Parser)]

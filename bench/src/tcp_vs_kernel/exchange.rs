@@ -5,20 +5,10 @@ use std::fmt::Write as _;
 use anyhow::Result;
 use serde_json::{Value, json};
 
-use super::{ATTEMPTS_MAX, LinkParams, Pairing, Plan, network, visit_order};
-
-/// What one run says.
-#[derive(Clone, Debug, PartialEq)]
-pub struct ExchangeSample {
-    /// Microseconds from a request until its response is complete, in order.
-    pub us: Vec<f64>,
-    /// The share of frames that left the wire late.
-    pub late_fraction: f64,
-    /// The latest, in milliseconds.
-    pub latest_ms: f64,
-    /// Frames that the wire should have passed on and dropped.
-    pub dropped: u64,
-}
+use super::network;
+use super::plan::{LinkParams, Pairing, Plan};
+use super::rounds::{ATTEMPTS_MAX, visit_order};
+use super::sample::ExchangeSample;
 
 /// What a wire and a pairing gave, round by round.
 #[derive(Clone, Debug)]
@@ -202,8 +192,10 @@ mod tests {
             figure(Pairing::KernelToKernel, (1..=100).map(|n| f64::from(n) * 100.0)),
             figure(Pairing::OursToOurs, (1..=100).map(|n| f64::from(n) * 10.0)),
         ];
-        let plan =
-            Plan { exchange_links: vec![figures[0].link], ..crate::tcp_vs_kernel::tests::plan() };
+        let plan = Plan {
+            exchange_links: vec![figures[0].link],
+            ..crate::tcp_vs_kernel::plan::tests::plan()
+        };
         let text = tables(&plan, &figures);
         let expected = "| 1 % | 5.00 / **9.90** | 0.50 / **0.99** | failed |";
         assert!(text.contains(expected), "{text}");

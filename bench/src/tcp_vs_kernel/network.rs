@@ -10,8 +10,8 @@ use ferrowarp_tests::netns::{Namespace, ip};
 use ferrowarp_tests::process::{self, Running, TempDir};
 use serde_json::Value;
 
-use super::exchange::ExchangeSample;
-use super::{LinkParams, Pairing, Plan, Sample};
+use super::plan::{LinkParams, Pairing, Plan};
+use super::sample::{ExchangeSample, Sample};
 
 /// Addresses of sender and receiver (benchmark range).
 const ADDRESSES: [&str; 2] = ["198.18.64.1", "198.18.64.2"];

@@ -5,8 +5,9 @@ use std::path::Path;
 use anyhow::{Result, anyhow, ensure};
 use plotters::prelude::*;
 
+use super::goodput::GoodputResult;
+use super::plan::{Pairing, Plan};
 use super::report::rtts;
-use super::{GoodputResult, Pairing, Plan};
 
 /// Width of a panel and height of the drawing, in points.
 const PANEL: (u32, u32) = (420, 400);

@@ -4,8 +4,11 @@ use std::fmt::Write as _;
 
 use serde_json::{Value, json};
 
-use super::{ConnectRates, GoodputResult, LinkParams, Pairing, Plan, exchange, network};
-use crate::baseline::median;
+use super::connect_rates::ConnectRates;
+use super::goodput::GoodputResult;
+use super::plan::{LinkParams, Pairing, Plan};
+use super::{exchange, network};
+use crate::median::median;
 
 /// The figure of a wire and a pairing.
 fn find(figures: &[GoodputResult], cell: LinkParams, pairing: Pairing) -> Option<&GoodputResult> {
@@ -200,8 +203,8 @@ pub fn method(plan: &Plan) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::tcp_vs_kernel::Sample;
-    use crate::tcp_vs_kernel::tests::plan;
+    use crate::tcp_vs_kernel::plan::tests::plan;
+    use crate::tcp_vs_kernel::sample::Sample;
 
     fn figure(cell: LinkParams, pairing: Pairing, all: &[f64]) -> GoodputResult {
         let sample = |&gbit_s: &f64| Sample {

@@ -6,8 +6,9 @@ use std::net::{SocketAddrV4, TcpListener, TcpStream};
 use anyhow::{Context as _, Result};
 use ferrowarp_tests::peer::{Peer, Startup};
 
+use crate::exchange::ExchangeArgs;
 use crate::message::{FpduCounter, MESSAGE_LEN, Messages};
-use crate::{ExchangeArgs, MeasureWindow, Meter};
+use crate::meter::{MeasureWindow, Meter};
 
 pub(crate) fn send(address: SocketAddrV4) -> Result<()> {
     let mut stream = TcpStream::connect(address).context("cannot connect")?;

@@ -8,162 +8,21 @@
 //! each of these exchanges took.
 
 mod connections;
+mod exchange;
 mod kernel;
 mod message;
+mod meter;
+mod options;
 mod verbs_end;
 
-use std::net::{Ipv4Addr, SocketAddrV4};
 use std::process::ExitCode;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use anyhow::Result;
-use clap::{Args, Parser, Subcommand, ValueEnum};
+use clap::Parser as _;
 
-#[derive(Parser)]
-#[command(about = "One end of a connection, of the kernel or of ferrowarp")]
-struct Options {
-    #[command(subcommand)]
-    command: Command,
-}
-
-#[derive(Subcommand)]
-enum Command {
-    /// Sends until the other end goes away.
-    Send(EndArgs),
-    /// Waits for a sender, measures what comes, and goes on until ended.
-    Receive {
-        #[command(flatten)]
-        end: EndArgs,
-        /// Seconds from the start of the connection that are not measured.
-        #[arg(long)]
-        warm_up: f64,
-        /// Seconds that are measured.
-        #[arg(long)]
-        seconds: f64,
-    },
-    /// Sends a message, waits for one of the same length in return, and so on; prints the
-    /// microseconds that each exchange took.
-    Request {
-        #[command(flatten)]
-        end: EndArgs,
-        #[command(flatten)]
-        exchanges: ExchangeArgs,
-    },
-    /// Answers each message with one, until the other end goes away.
-    Respond(EndArgs),
-    /// Sets connections up and ends them, and prints how many came about per second.
-    Connections {
-        /// Between what.
-        between: Between,
-        /// Connections in all.
-        #[arg(long, default_value_t = 4000)]
-        count: usize,
-        /// Connections at a time.
-        #[arg(long, default_value_t = 1)]
-        batch: usize,
-    },
-}
-
-/// Who sets connections up with whom.
-#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
-enum Between {
-    /// The kernel with itself, over its loopback interface.
-    Kernel,
-    /// Ours with ours over `ring`, on one thread.
-    Ring,
-    /// Ours connects to the kernel over a tap.
-    OursToKernel,
-    /// The kernel connects to ours over a tap.
-    KernelToOurs,
-}
-
-#[derive(Args)]
-struct EndArgs {
-    /// Address and port of the receiver.
-    address: SocketAddrV4,
-    /// Our TCP on this device; without it the kernel's.
-    #[arg(long)]
-    dev: Option<String>,
-    /// The address of our TCP, with a prefix of 24 bits.
-    #[arg(long, requires = "dev")]
-    ip: Option<Ipv4Addr>,
-}
-
-/// Exchanges of a request and a response.
-#[derive(Args, Clone, Copy)]
-struct ExchangeArgs {
-    /// Exchanges that are not measured.
-    #[arg(long)]
-    warm_up: usize,
-    /// Exchanges that are measured.
-    #[arg(long)]
-    count: usize,
-    /// Milliseconds between a response and the next request.
-    #[arg(long, default_value_t = 0)]
-    pause: u64,
-}
-
-impl ExchangeArgs {
-    /// Runs them, `exchange` being one, `rest` what to do while nothing is under way, again and
-    /// again until the pause is over. Prints the line.
-    fn run(
-        self,
-        mut exchange: impl FnMut() -> Result<()>,
-        mut idle: impl FnMut(Duration),
-    ) -> Result<()> {
-        let mut us = Vec::with_capacity(self.count);
-        for round in 0..self.warm_up + self.count {
-            let start = Instant::now();
-            exchange()?;
-            if round >= self.warm_up {
-                us.push(start.elapsed().as_secs_f64() * 1e6);
-            }
-            let end = Instant::now() + Duration::from_millis(self.pause);
-            while let Some(left) = end.checked_duration_since(Instant::now()) {
-                idle(left);
-            }
-        }
-        println!("{}", serde_json::json!({ "us": us }));
-        Ok(())
-    }
-}
-
-/// When to measure, from the start of a connection on.
-#[derive(Clone, Copy)]
-struct MeasureWindow {
-    warm_up: Duration,
-    seconds: Duration,
-}
-
-/// Counts bytes within the window.
-struct Meter {
-    window: MeasureWindow,
-    start: Instant,
-    from: Option<(Instant, u64)>,
-    printed: bool,
-}
-
-impl Meter {
-    fn start(window: MeasureWindow) -> Self {
-        Self { window, start: Instant::now(), from: None, printed: false }
-    }
-
-    /// To be told now and then what has come since the start. Prints the line once the time is
-    /// over.
-    fn update(&mut self, bytes: u64) {
-        let now = Instant::now();
-        match self.from {
-            None if now - self.start >= self.window.warm_up => self.from = Some((now, bytes)),
-            Some((from, before)) if now - from >= self.window.seconds && !self.printed => {
-                let seconds = (now - from).as_secs_f64();
-                let bytes = bytes - before;
-                println!("{}", serde_json::json!({"octets": bytes, "seconds": seconds}));
-                self.printed = true;
-            }
-            _ => {}
-        }
-    }
-}
+use crate::meter::MeasureWindow;
+use crate::options::{Between, Command, EndArgs, Options};
 
 fn main() -> ExitCode {
     match run(Options::parse().command) {

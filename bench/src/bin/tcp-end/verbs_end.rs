@@ -9,8 +9,9 @@ use ferrowarp::{
     RecvWr, SendWr, Wc, WcOpcode, WcStatus,
 };
 
+use crate::exchange::ExchangeArgs;
 use crate::message::MESSAGE_LEN;
-use crate::{ExchangeArgs, MeasureWindow, Meter};
+use crate::meter::{MeasureWindow, Meter};
 
 /// Messages, or buffers, posted at a time: 8 MiB, more than the path holds.
 const DEPTH: usize = 128;
