@@ -63,9 +63,10 @@ impl Fixture {
     fn build(&mut self, mulpdu: usize) -> Vec<u8> {
         assert!(self.stream.can_build());
         let mut out = vec![0xee; mulpdu];
-        let bound = self.stream.next_ulpdu_len();
-        let len = self.stream.build(&self.arena, &mut out).unwrap();
-        assert_eq!(len as u64, bound.min(mulpdu as u64));
+        let next = self.stream.next_tx().expect("a ULPDU can be built");
+        assert_eq!(next.ulpdu_len, self.stream.next_ulpdu_len());
+        let len = self.stream.build_next(next, &self.arena, &mut out).unwrap();
+        assert_eq!(len as u64, next.ulpdu_len.min(mulpdu as u64));
         out.truncate(len);
         out
     }
@@ -87,7 +88,7 @@ impl Fixture {
 /// Exchanges ULPDUs in both directions until neither side has more to send.
 fn exchange(left: &mut Fixture, right: &mut Fixture, mulpdu: usize) -> Vec<Indication> {
     let mut seen = Vec::new();
-    while left.stream.can_build() || right.stream.can_build() {
+    while left.stream.can_build() || right.stream.next_tx().is_some() {
         if left.stream.can_build() {
             seen.push(right.on_ulpdu(&left.build(mulpdu)).unwrap());
         }
