@@ -17,7 +17,7 @@ pub const CRC: &str = "crc";
 pub const HARNESS: &str = "rig";
 
 /// Layers by a part of the path of their files, the first match wins.
-const LAYERS: [(&str, &str); 17] = [
+const LAYERS: [(&str, &str); 20] = [
     ("/crc-fast", CRC),
     ("/crc32c-", CRC),
     ("/mpa/crc.rs", CRC),
@@ -29,10 +29,13 @@ const LAYERS: [(&str, &str); 17] = [
     ("proto/src/mpa/", "mpa"),
     ("proto/src/ddp/", "ddp"),
     ("proto/src/rdmap/", "rdmap"),
-    ("proto/src/engine/wheel.rs", "timers"),
+    ("proto/src/verbs/", "verbs"),
+    ("proto/src/net/", "net"),
+    ("proto/src/cm/", "cm"),
     ("proto/src/engine/", "engine"),
-    ("proto/src/verbs/", "engine"),
-    ("proto/src/net/", "engine"),
+    ("proto/src/wheel.rs", "timers"),
+    ("proto/src/slab.rs", "engine"),
+    ("proto/src/counters.rs", "engine"),
     ("proto/src/time.rs", "engine"),
     ("bench/src/", HARNESS),
 ];

@@ -64,8 +64,10 @@ const CASES: [Case; 6] = [
 ];
 
 /// Rows of the table besides total, core and the two ends.
-const LAYERS: [&str; 12] =
-    ["wire", "tcp", "mpa", "ddp", "rdmap", "engine", "timers", "hash", "other", COPY, CRC, HARNESS];
+const LAYERS: [&str; 12] = [
+    "wire", "net", "tcp", "mpa", "ddp", "rdmap", "verbs", "cm", "engine", "timers", "hash",
+    "other", COPY, CRC, HARNESS,
+];
 
 fn main() -> Result<()> {
     let options = Options::parse();

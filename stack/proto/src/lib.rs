@@ -4,7 +4,7 @@
 //! time.
 //!
 //! Layers: [`net`], `tcp`, [`mpa`] and [`ddp`] are siblings over [`wire`]; [`rdmap`] uses [`ddp`],
-//! [`verbs`] uses [`rdmap`], [`engine`] composes them.
+//! [`verbs`] uses [`rdmap`]. `cm` manages connections, [`engine`] composes all of them.
 //!
 //! # Terms
 //!
@@ -65,10 +65,10 @@
 //! | challenge ACK | RFC 5961 | `tcp::challenge` |
 //! | TIME-WAIT, its reuse | RFC 9293 section 3.3.2, RFC 6191 | `tcp::close` |
 //! | path MTU discovery, PLPMTUD | RFC 1191, RFC 8201, RFC 4821, RFC 8899 | `tcp::pmtu` |
-//! | initial sequence number | RFC 6528 section 3 | `engine::connect` |
-//! | ephemeral port selection | RFC 6056 section 3.3.3 | `engine::connect` |
-//! | SYN cookie | RFC 4987 section 3.6 | `engine::cookie` |
-//! | backlog, half-open connections | RFC 4987 | `engine::listen` |
+//! | initial sequence number | RFC 6528 section 3 | `cm::secrets` |
+//! | ephemeral port selection | RFC 6056 section 3.3.3 | `cm::secrets` |
+//! | SYN cookie | RFC 4987 section 3.6 | `cm::cookie` |
+//! | backlog, half-open connections | RFC 4987 | `cm::listen`, `cm::listeners` |
 //!
 //! IP and below:
 //!
@@ -77,10 +77,10 @@
 //! | extension headers, fragment header | RFC 8200 section 4 | [`wire::ip`] |
 //! | reassembly | RFC 791, RFC 8200 section 4.5 | [`net::fragments`] |
 //! | neighbor unreachability detection | RFC 4861 section 7.3 | [`net::neighbor`] |
-//! | reachability confirmation | RFC 4861 section 7.3.1 | `engine::next_hop` |
+//! | reachability confirmation | RFC 4861 section 7.3.1 | `net::next_hop` |
 //! | Neighbor Solicitation, Advertisement | RFC 4861 section 7.2 | [`net::ndp`] |
 //! | ARP, announcement | RFC 826, RFC 5227 | [`net::arp`] |
-//! | multicast listener report (MLD) | RFC 3810 | [`net::mld`], `engine::multicast` |
+//! | multicast listener report (MLD) | RFC 3810 | [`net::mld`], `net::memberships` |
 //! | next hop, source address selection | RFC 6724 section 5 | [`net::routing`] |
 //! | ICMP error | RFC 792, RFC 4443, RFC 5927 | [`net::icmp_error`], `engine::icmp_error` |
 //! | Time Exceeded sent | RFC 792, RFC 8200 section 4.5 | [`net::icmp_tx`] |
@@ -91,7 +91,7 @@
 //! |---|---|---|
 //! | request frame, reply frame | RFC 5044 section 7.1 | [`wire::mpa`], [`mpa::startup`] |
 //! | IRD and ORD negotiation | RFC 6581 section 9.1 | [`mpa::startup`] |
-//! | start of full operation | RFC 5044 section 7.1 | `engine::mpa_start` |
+//! | start of full operation | RFC 5044 section 7.1 | `cm::mpa_start` |
 //! | FPDU format, PAD | RFC 5044 section 4.1 | [`mpa::fpdu`] |
 //! | MULPDU | RFC 5044 section 4.5 | [`mpa::framing`] |
 //! | marker, FPDUPTR | RFC 5044 section 4.3 | [`mpa::markers`] |
@@ -115,20 +115,20 @@
 //! | RTR message | RFC 6581 section 9.2 | [`rdmap::rtr`] |
 //! | Terminate error codes | RFC 5040 section 4.8 | [`rdmap::terminate`] |
 //! | Terminate header, HdrCt bits | RFC 5040 section 4.8 | [`wire::terminate`] |
-//! | Terminate after a local one | RFC 5040 section 4.8 | `engine::terminate_drain` |
+//! | Terminate after a local one | RFC 5040 section 4.8 | `cm::terminate_drain` |
 //! | Atomic Request, Atomic Response | RFC 7306 section 4 | [`wire::atomic`], [`ddp::atomic`] |
 //! | Immediate Data | RFC 7306 section 5 | [`wire::atomic`], `rdmap::stream::extensions` |
-//! | graceful teardown, half-close | RFC 5041 section 6.2.1 | `engine::graceful_close` |
-//! | abortive teardown | RFC 5041 section 6.2 | `engine::abort` |
+//! | graceful teardown, half-close | RFC 5041 section 6.2.1 | `cm::graceful_close` |
+//! | abortive teardown | RFC 5041 section 6.2 | `cm::abort` |
 //!
 //! Verbs:
 //!
 //! | Term | Module |
 //! |---|---|
-//! | work request, queue pair | [`verbs::wr`], [`verbs::qp`], `engine::queue_pairs` |
+//! | work request, queue pair | [`verbs::wr`], [`verbs::qp`], `verbs::queue_pair` |
 //! | work completion | [`verbs::wc`] |
 //! | completion notification, solicited event | [`verbs::notify`] |
-//! | shared receive queue (SRQ) | `engine::srq` |
+//! | shared receive queue (SRQ) | `verbs::srq` |
 //! | scatter/gather list | [`ddp::sgl`] |
 //! | connection management | [`verbs::cm`] |
 #![forbid(unsafe_code)]
@@ -137,13 +137,18 @@
     expect(clippy::cast_possible_truncation, reason = "test data is made of small numbers")
 )]
 
+pub(crate) mod cm;
+pub(crate) mod config;
+pub(crate) mod counters;
 pub mod ddp;
 pub mod device;
 pub mod engine;
 pub mod mpa;
 pub mod net;
 pub mod rdmap;
+pub(crate) mod slab;
 pub mod tcp;
 pub mod time;
 pub mod verbs;
+pub(crate) mod wheel;
 pub mod wire;

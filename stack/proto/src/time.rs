@@ -8,6 +8,9 @@ use core::ops::{Add, Sub};
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Instant(u64);
 
+/// Value of a deadline that is not set: later than any other.
+pub(crate) const NEVER: Instant = Instant(u64::MAX);
+
 impl Instant {
     /// The origin.
     pub const ZERO: Self = Self(0);

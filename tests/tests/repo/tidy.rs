@@ -39,17 +39,22 @@ const PRIVATE_PATHS: [(&str, &str); 4] =
     [("/ho", "me/"), ("/wo", "rk/"), ("/ro", "ot/"), ("/Us", "ers/")];
 
 /// The layers of the protocol crate; each may use itself and those with a smaller rank.
-const LAYERS: [(&str, u8); 10] = [
+const LAYERS: [(&str, u8); 15] = [
+    ("counters", 0),
+    ("slab", 0),
     ("time", 0),
     ("device", 1),
+    ("wheel", 1),
     ("wire", 2),
     ("net", 3),
     ("tcp", 3),
     ("mpa", 3),
     ("ddp", 3),
+    ("config", 4),
     ("rdmap", 4),
     ("verbs", 5),
-    ("engine", 6),
+    ("cm", 6),
+    ("engine", 7),
 ];
 
 fn root() -> &'static Path {

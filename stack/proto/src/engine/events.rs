@@ -6,12 +6,15 @@
 //! events. These are never returned; they are removed once the queue has doubled since the last
 //! sweep.
 
+use crate::cm::connection::Phase;
+use crate::cm::env::Env;
+use crate::cm::schedule::ConnId;
 use crate::ddp::memory::Memory;
-use crate::device::{Device, Retained, RxFrame};
+use crate::device::Device;
 use crate::engine::Engine;
-use crate::engine::connection::{Connections, Phase};
-use crate::engine::queue_pairs::QueuePairs;
+use crate::engine::connections::Connections;
 use crate::verbs::cm::{Event, RequestId};
+use crate::verbs::queue_pairs::QueuePairs;
 use crate::verbs::wc::Completions;
 
 /// Queue length below which stale events are not removed.
@@ -21,10 +24,9 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
     /// Returns the oldest event. Connection requests whose peer is gone, and events of destroyed
     /// queue pairs, are skipped.
     pub fn next_event(&mut self) -> Option<Event> {
-        let Self { verbs, connections, .. } = self;
         loop {
-            let event = verbs.events.pop_front()?;
-            if is_current(verbs, connections, &event) {
+            let event = self.cx.verbs.events.pop_front()?;
+            if is_current(&self.cx.qps, &self.connections, &event) {
                 return Some(event);
             }
         }
@@ -33,7 +35,7 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
     /// Returns the number of queued events, stale ones included.
     #[must_use]
     pub fn event_count(&self) -> usize {
-        self.verbs.events.len()
+        self.cx.verbs.events.len()
     }
 
     /// True if a request can still be accepted or rejected: its connection is not gone.
@@ -43,33 +45,26 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
     }
 
     /// Removes stale events if the queue is long. Cost: constant, amortized.
+    #[inline]
     pub(super) fn sweep_events(&mut self) {
-        if self.verbs.events.len() < self.sweep_events_at {
-            return;
+        let Self { connections, cx, sweep_events_at, .. } = self;
+        if cx.verbs.events.len() >= *sweep_events_at {
+            cx.verbs.events.retain(|event| is_current(&cx.qps, connections, event));
+            *sweep_events_at = (2 * cx.verbs.events.len()).max(SWEEP_MIN);
         }
-        let mut events = std::mem::take(&mut self.verbs.events);
-        events.retain(|event| is_current(&self.verbs, &self.connections, event));
-        self.sweep_events_at = (2 * events.len()).max(SWEEP_MIN);
-        self.verbs.events = events;
     }
 }
 
-fn awaits_decision<R: RxFrame, T: Retained>(
-    connections: &Connections<R, T>,
-    request: RequestId,
-) -> bool {
+fn awaits_decision<E: Env>(connections: &Connections<E>, request: RequestId) -> bool {
+    let RequestId { index, generation } = request;
     connections
-        .live_index(request.index, request.generation)
+        .index(ConnId { index, generation })
         .and_then(|index| connections.get(index))
         .is_some_and(|conn| matches!(conn.phase, Phase::AwaitDecision(_)))
 }
 
 /// True unless the event is stale.
-fn is_current<R: RxFrame, T: Retained, M: Memory, C: Completions>(
-    verbs: &QueuePairs<M, C>,
-    connections: &Connections<R, T>,
-    event: &Event,
-) -> bool {
+fn is_current<E: Env>(qps: &QueuePairs, connections: &Connections<E>, event: &Event) -> bool {
     match *event {
         Event::ConnectRequest { request, .. } => awaits_decision(connections, request),
         Event::Streaming { qp }
@@ -77,7 +72,7 @@ fn is_current<R: RxFrame, T: Retained, M: Memory, C: Completions>(
         | Event::PeerFinished { qp }
         | Event::ConnectFailed { qp, .. }
         | Event::Disconnected { qp, .. }
-        | Event::TerminateReceived { qp, .. } => verbs.index(qp).is_some(),
+        | Event::TerminateReceived { qp, .. } => qps.index(qp).is_some(),
         Event::SrqLimit { .. } | Event::CqOverrun { .. } => true,
     }
 }

@@ -1,13 +1,7 @@
-//! Eviction of partial FPDUs when there is no memory for more of them.
-//!
-//! Bytes that TCP has acknowledged are not retransmitted, so a stream in the middle of an FPDU
-//! keeps its memory or ends. Other streams wait: bytes for which they have no memory count as not
-//! received. Without eviction, peers that leave long FPDUs unfinished could block them forever.
-
+use crate::cm::connection::Phase;
 use crate::ddp::memory::Memory;
 use crate::device::Device;
 use crate::engine::Engine;
-use crate::engine::connection::Phase;
 use crate::time::{Instant, MILLISECOND};
 use crate::verbs::wc::Completions;
 
@@ -27,20 +21,21 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
             return;
         }
         self.evict_partials_at = now + SCAN_INTERVAL_NS;
+        let timeout_ns = self.cx.config.partial_timeout_ns;
         let mut old: Vec<(Instant, u32)> = Vec::new();
-        for index in self.connections.indices() {
-            let Some(conn) = self.connections.get(index) else { continue };
-            if let (Phase::Rdma { deframer: receiver }, Some(qp)) = (&conn.phase, conn.qp)
-                && let Some(begun) = receiver.large_partial_since()
-                && now.since(begun) >= self.config.partial_timeout_ns
+        for conn in self.connections.iter() {
+            if let (Phase::Rdma { deframer }, Some(_)) = (&conn.phase, conn.qp)
+                && let Some(begun) = deframer.large_partial_since()
+                && now.since(begun) >= timeout_ns
             {
-                old.push((begun, qp));
+                old.push((begun, conn.id.index));
             }
         }
         old.sort_unstable();
-        for &(_, qp) in old.iter().take(EVICTED_MAX) {
-            self.verbs.counters.partials_evicted += 1;
-            self.fail_locally(now, qp);
+        for &(_, index) in old.iter().take(EVICTED_MAX) {
+            let Some((conn, cx)) = self.at(index) else { continue };
+            cx.verbs.counters.partials_evicted += 1;
+            conn.fail_locally(cx, now);
         }
     }
 }

@@ -1,9 +1,11 @@
 //! Resources in use by an engine: for monitoring, and for leak checks in tests.
 
-use super::Engine;
-use super::connection::Phase;
+use crate::cm::connection::Phase;
+use crate::cm::context::Context;
+use crate::counters::Counters;
 use crate::ddp::memory::Memory;
 use crate::device::Device;
+use crate::engine::Engine;
 use crate::tcp;
 use crate::verbs::wc::{Completions, QpId};
 
@@ -47,38 +49,84 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
     /// Returns the resources in use. Visits each connection: for reports, not for every pass.
     #[must_use]
     pub fn usage(&self) -> Usage {
-        let mut awaiting_decision = 0;
-        let (mut retained_segments, mut retained_segments_most) = (0, 0);
-        for index in self.connections.indices() {
-            let Some(conn) = self.connections.get(index) else { continue };
-            awaiting_decision += usize::from(matches!(conn.phase, Phase::AwaitDecision(_)));
-            let retained = conn.tcb.records();
-            retained_segments += retained;
-            retained_segments_most = retained_segments_most.max(retained);
-        }
-        Usage {
+        let Context { pools, listeners, schedule, .. } = &self.cx;
+        let mut usage = Usage {
             connections: self.connections.len(),
-            half_open: self.half_open,
-            awaiting_request: self.awaiting_request.len(),
-            awaiting_decision,
-            tuples: self.by_tuple.len(),
-            ooo_frames: self.ooo_pool.frames(),
-            ooo_bytes: self.ooo_pool.bytes(),
-            sent_copies: self.tx_reclaim.copy_pool.count(),
-            partial_fpdus: self.fpdu_pool.buffers_in_use(),
-            partial_bytes: self.fpdu_pool.bytes_in_use(),
-            retained_segments,
-            retained_segments_max: retained_segments_most,
-            window_growth: self.window_growth,
-            unresolved: self.unresolved.len(),
-            timers: self.wheel.len(),
+            half_open: listeners.half_open,
+            awaiting_request: listeners.awaiting_request.len(),
+            tuples: self.connections.tuple_count(),
+            ooo_frames: pools.ooo.frames(),
+            ooo_bytes: pools.ooo.bytes(),
+            sent_copies: pools.tx_reclaim.copy_pool.count(),
+            partial_fpdus: pools.fpdu.buffers_in_use(),
+            partial_bytes: pools.fpdu.bytes_in_use(),
+            window_growth: pools.window_growth,
+            unresolved: schedule.unresolved.len(),
+            timers: schedule.wheel.len(),
+            ..Usage::default()
+        };
+        for conn in self.connections.iter() {
+            usage.awaiting_decision += usize::from(matches!(conn.phase, Phase::AwaitDecision(_)));
+            let retained = conn.tcb.records();
+            usage.retained_segments += retained;
+            usage.retained_segments_max = usage.retained_segments_max.max(retained);
         }
+        usage
+    }
+
+    /// Returns the number of connections, those that linger after their end included.
+    #[must_use]
+    pub fn connection_count(&self) -> usize {
+        self.connections.len()
+    }
+
+    /// Returns the number of connections other than those in TIME-WAIT, which only wait for stray
+    /// segments: those where one end or both do not know yet that everything arrived. Cost: visits
+    /// each connection.
+    #[must_use]
+    pub fn unfinished_count(&self) -> usize {
+        let connections = self.connections.iter();
+        connections.filter(|conn| conn.tcb.state() != tcp::State::TimeWait).count()
+    }
+
+    /// Returns the memory held for out-of-order segments of all connections: received frames, and
+    /// bytes of copies.
+    #[must_use]
+    pub const fn ooo_usage(&self) -> (usize, usize) {
+        (self.cx.pools.ooo.frames(), self.cx.pools.ooo.bytes())
+    }
+
+    /// Returns the counters.
+    #[must_use]
+    pub const fn counters(&self) -> &Counters {
+        &self.cx.verbs.counters
     }
 
     /// Returns the counters of a queue pair's TCP connection; `None` if it has none.
     #[must_use]
     pub fn tcp_stats(&self, qp: QpId) -> Option<tcp::Stats> {
-        let qp = self.verbs.get(self.verbs.index(qp)?)?;
-        Some(self.connections.get(qp.conn?)?.tcb.stats())
+        Some(self.connections.get(self.cx.qps.by_id(qp)?.conn?)?.tcb.stats())
+    }
+
+    /// Returns the registered memory.
+    #[must_use]
+    pub const fn memory(&self) -> &M {
+        &self.cx.verbs.memory
+    }
+
+    /// Returns the completion queues.
+    pub const fn completions_mut(&mut self) -> &mut C {
+        &mut self.cx.verbs.completions
+    }
+
+    /// Returns the device.
+    #[must_use]
+    pub const fn device(&self) -> &D {
+        &self.cx.device
+    }
+
+    /// Returns the device, for its owner's counters and settings.
+    pub const fn device_mut(&mut self) -> &mut D {
+        &mut self.cx.device
     }
 }

@@ -3,20 +3,26 @@
 //! - `arp` (RFC 826, RFC 5227), `ndp` (RFC 4861): packets of address resolution.
 //! - `neighbor`: the neighbor cache and its NUD state machine (RFC 4861 section 7), for both.
 //! - `routing`: next hop and source address selection (RFC 6724 section 5).
-//! - `mld`: multicast listener reports (RFC 3810, RFC 2710).
+//! - `next_hop`: the neighbor that receives a connection's frames.
+//! - `mld`, `memberships`: multicast listener reports (RFC 3810, RFC 2710), and when they are due.
 //! - `fragments`: reassembly (RFC 791, RFC 8200 section 4.5, RFC 5722).
 //! - `icmp_echo`, `icmp_error`, `icmp_tx`: echo replies, received and sent ICMP errors (RFC 792,
 //!   RFC 4443).
-//! - `rate_limit`, `siphash_keys`: what they share with TCP and the engine.
+//! - `interface`: all of these together, the IP interface of a port.
+//! - `rate_limit`, `jittered_rate_limit`, `siphash_keys`: what they share with TCP and the engine.
 
 pub mod arp;
 pub mod fragments;
 pub mod icmp_echo;
 pub mod icmp_error;
 pub mod icmp_tx;
+pub(crate) mod interface;
+pub(crate) mod jittered_rate_limit;
+mod memberships;
 pub mod mld;
 pub mod ndp;
 pub mod neighbor;
+pub(crate) mod next_hop;
 pub mod rate_limit;
 pub mod routing;
 pub mod siphash_keys;

@@ -2,7 +2,12 @@
 //! libibverbs and librdmacm where they fit.
 
 pub mod cm;
+pub(crate) mod context;
 pub mod notify;
 pub mod qp;
+pub(crate) mod queue_pair;
+pub(crate) mod queue_pairs;
+pub(crate) mod receive;
+mod srq;
 pub mod wc;
 pub mod wr;

@@ -19,7 +19,7 @@ use crate::wire::tcp::{Fields, Flags, Options, Segment};
 /// Period of the time counter. A cookie is valid in its own period and in the next.
 const PERIOD_NS: u64 = 64 * SECOND;
 /// Upper bound of the lifetime of a cookie.
-pub(super) const LIFETIME_NS: u64 = 2 * PERIOD_NS;
+pub(crate) const LIFETIME_NS: u64 = 2 * PERIOD_NS;
 /// Largest time from cookie to ACK that is used as an RTT sample.
 const RTT_MAX_NS: u64 = SECOND;
 /// MSS values that a cookie can encode; the peer's is rounded down. The smallest is the least that
@@ -39,27 +39,27 @@ const NO_TIMESTAMPS: u32 = 0x40;
 
 /// State recovered from a valid cookie.
 #[derive(Clone, Debug)]
-pub(super) struct VerifiedCookie {
+pub(crate) struct VerifiedCookie {
     /// The SYN, reconstructed.
-    pub(super) syn: Segment,
+    pub(crate) syn: Segment,
     /// Sequence number of the SYN-ACK.
-    pub(super) cookie: Seq,
+    pub(crate) cookie: Seq,
     /// Time at which the SYN-ACK was sent, if known from the timestamp echo.
-    pub(super) sent_at: Option<Instant>,
+    pub(crate) sent_at: Option<Instant>,
 }
 
 /// Generates and verifies SYN cookies.
-pub(super) struct SynCookies {
+pub(crate) struct SynCookies {
     secret: Secret,
 }
 
 impl SynCookies {
-    pub(super) fn new(seed: u64) -> Self {
+    pub(crate) fn new(seed: u64) -> Self {
         Self { secret: Secret::new(seed, KeyPurpose::Cookies) }
     }
 
     /// Builds the SYN-ACK in reply to `syn`, with its options encoded.
-    pub(super) fn syn_ack(
+    pub(crate) fn syn_ack(
         &self,
         now: Instant,
         cfg: &Config,
@@ -100,7 +100,7 @@ impl SynCookies {
     }
 
     /// Verifies the cookie acknowledged by `ack`; `None` if it is invalid or too old.
-    pub(super) fn verify(
+    pub(crate) fn verify(
         &self,
         now: Instant,
         cfg: &Config,

@@ -1,15 +1,14 @@
 //! Segments sent without a connection: RST for unmatched segments, and SYN-ACK with a cookie.
 
-use crate::ddp::memory::Memory;
+use crate::cm::context::Context;
+use crate::cm::env::Env;
 use crate::device::{ChecksumMode, Device, TxClass, TxFrame};
-use crate::engine::Engine;
-use crate::verbs::wc::Completions;
 use crate::wire::tcp::{Fields, FourTuple};
 
-impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
+impl<E: Env> Context<E> {
     /// Sends a segment without payload between the ends of `tuple`, with checksum offload if the
     /// port has it. False if no frame could be allocated.
-    pub(super) fn send_stateless(
+    pub(crate) fn send_stateless(
         &mut self,
         remote_mac: [u8; 6],
         tuple: FourTuple,
@@ -21,7 +20,7 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
             self.verbs.counters.frame_shortages += 1;
             return false;
         };
-        let template = self.header_template(remote_mac, tuple);
+        let template = self.net.header_template(remote_mac, tuple);
         let mode = self.capabilities.checksum;
         let len = template.emit(frame.buf_mut(), fields, 0, mode);
         frame.set_len(len);

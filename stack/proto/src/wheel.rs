@@ -21,16 +21,16 @@ const NONE: u32 = u32::MAX;
 
 /// Armed timer. It is stale if it is not in its owner's [`ArmedTimers`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Timer {
-    pub(super) owner: u32,
-    pub(super) generation: u32,
-    pub(super) tick: u64,
+pub(crate) struct Timer {
+    pub(crate) owner: u32,
+    pub(crate) generation: u32,
+    pub(crate) tick: u64,
 }
 
 /// Entries of one owner in the wheel. A deadline that moves back and forth must not leave an entry
 /// behind each time: with one of a minute and one of 50 us that would be a million entries.
 #[derive(Clone, Debug, Default)]
-pub(super) struct ArmedTimers {
+pub(crate) struct ArmedTimers {
     /// Low halves of the ticks, the earliest last.
     ticks: ArrayVec<u32, 4>,
 }
@@ -39,7 +39,7 @@ impl ArmedTimers {
     /// Requests a timer at `tick`. True if it needs an entry of its own, to be armed now; false if
     /// an earlier entry exists, at which the owner checks again.
     #[inline]
-    pub(super) fn try_arm(&mut self, tick: u64) -> bool {
+    pub(crate) fn try_arm(&mut self, tick: u64) -> bool {
         let tick = low_bits(tick);
         if self.ticks.last().is_some_and(|&earliest| is_at_or_before(earliest, tick)) {
             return false;
@@ -52,7 +52,7 @@ impl ArmedTimers {
     }
 
     /// Removes an entry that fired; false if it is stale.
-    pub(super) fn disarm(&mut self, tick: u64) -> bool {
+    pub(crate) fn disarm(&mut self, tick: u64) -> bool {
         let tick = low_bits(tick);
         let Some(at) = self.ticks.iter().rposition(|&armed| armed == tick) else { return false };
         self.ticks.remove(at);
@@ -80,7 +80,7 @@ struct Entry {
 }
 
 #[derive(Debug)]
-pub(super) struct Wheel {
+pub(crate) struct Wheel {
     /// The last armed entry of each slot. Slots are linked lists, so that memory depends on the
     /// number of timers, not on their distribution.
     slots: Vec<u32>,
@@ -100,7 +100,7 @@ const fn tick_of(deadline: Instant) -> u64 {
 }
 
 impl Wheel {
-    pub(super) fn new() -> Self {
+    pub(crate) fn new() -> Self {
         Self {
             slots: vec![NONE; LEVEL_COUNT * SLOT_COUNT],
             entries: Vec::with_capacity(PREALLOCATED),
@@ -113,18 +113,18 @@ impl Wheel {
     }
 
     /// Returns the number of armed timers, stale ones included.
-    pub(super) const fn len(&self) -> usize {
+    pub(crate) const fn len(&self) -> usize {
         self.count
     }
 
     /// Returns the tick at which a timer for `deadline` is armed.
     #[inline]
-    pub(super) fn tick_for(&self, deadline: Instant) -> u64 {
+    pub(crate) fn tick_for(&self, deadline: Instant) -> u64 {
         tick_of(deadline).min(self.current + HORIZON_MAX)
     }
 
     /// Arms a timer; one in the past fires at the next [`Wheel::advance`].
-    pub(super) fn arm(&mut self, timer: Timer) {
+    pub(crate) fn arm(&mut self, timer: Timer) {
         self.count += 1;
         let at = timer.tick.max(self.current);
         let distance = at - self.current;
@@ -152,7 +152,7 @@ impl Wheel {
     }
 
     /// Advances to `now` and appends every timer that is due to `fired`.
-    pub(super) fn advance(&mut self, now: Instant, fired: &mut Vec<Timer>) {
+    pub(crate) fn advance(&mut self, now: Instant, fired: &mut Vec<Timer>) {
         let target = now.as_nanos() >> TICK_SHIFT;
         while self.current <= target {
             if self.count == 0 {
@@ -178,7 +178,7 @@ impl Wheel {
 
     /// Returns the time at which [`Wheel::advance`] is to be called next, at the latest: a lower
     /// bound of the earliest deadline.
-    pub(super) fn next_deadline(&self) -> Option<Instant> {
+    pub(crate) fn next_deadline(&self) -> Option<Instant> {
         if self.count == 0 {
             return None;
         }

@@ -3,6 +3,7 @@
 use core::net::IpAddr;
 
 use crate::net::fragments::ReassemblyConfig;
+use crate::net::interface::InterfaceConfig;
 use crate::net::neighbor::NeighborConfig;
 use crate::net::routing::{InterfaceAddress, Route};
 use crate::tcp;
@@ -127,9 +128,21 @@ impl EngineConfig {
         }
     }
 
+    /// The settings of the IP interface.
+    pub(crate) fn interface(&self) -> InterfaceConfig<'_> {
+        InterfaceConfig {
+            addresses: &self.addresses,
+            routes: &self.routes,
+            vlan: self.vlan,
+            neighbors: self.neighbors,
+            fragments: self.fragments,
+            seed: self.seed,
+        }
+    }
+
     /// Challenge ACKs that each connection may send per 100 ms, at least one: the engine's limit
     /// divided by the maximum number of connections.
-    pub(super) fn challenge_acks_per_connection(&self) -> u8 {
+    pub(crate) fn challenge_acks_per_connection(&self) -> u8 {
         let share = self.challenge_acks_per_second / 10 / self.connections_max.max(1);
         u8::try_from(share).unwrap_or(u8::MAX).clamp(1, self.tcp.challenge_acks.max(1))
     }

@@ -15,7 +15,7 @@ const PERIODS_PER_SECOND: u32 = 10;
 /// The exact quota of each period is derived from a secret. With a fixed quota an attacker could
 /// count the replies to its own segments, infer whether those sent with a spoofed source were
 /// answered, and so find ports in use (CVE-2016-5696, CVE-2020-25705).
-pub(super) struct JitteredRateLimit {
+pub(crate) struct JitteredRateLimit {
     secret: Secret,
     per_period: u32,
     period: u64,
@@ -23,13 +23,13 @@ pub(super) struct JitteredRateLimit {
 }
 
 impl JitteredRateLimit {
-    pub(super) fn new(secret: Secret, per_second: u32) -> Self {
+    pub(crate) fn new(secret: Secret, per_second: u32) -> Self {
         let per_period = (per_second / PERIODS_PER_SECOND).max(1);
         Self { secret, per_period, period: u64::MAX, remaining: 0 }
     }
 
     /// True if the quota admits one more now, which is then counted.
-    pub(super) fn admits(&mut self, now: Instant) -> bool {
+    pub(crate) fn admits(&mut self, now: Instant) -> bool {
         let period = now.as_nanos() / PERIOD_NS;
         if period != self.period {
             self.period = period;

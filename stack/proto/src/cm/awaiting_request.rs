@@ -20,13 +20,13 @@ const BUCKETS: usize = 256;
 
 /// Position of a connection in order of arrival; later ones are larger.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct ArrivalOrder(NonZeroU64);
+pub(crate) struct ArrivalOrder(NonZeroU64);
 
 /// See the [module's documentation](self).
 ///
 /// Cost of each operation: logarithmic in the number of connections. The choice of a victim also
 /// scans all buckets.
-pub(super) struct AwaitingRequest {
+pub(crate) struct AwaitingRequest {
     hash: SipBuildHasher,
     /// Connections whose request is incomplete, by bucket and age.
     incomplete: BTreeSet<(u8, ArrivalOrder, u32)>,
@@ -39,7 +39,7 @@ pub(super) struct AwaitingRequest {
 }
 
 impl AwaitingRequest {
-    pub(super) const fn new(hash: SipBuildHasher) -> Self {
+    pub(crate) const fn new(hash: SipBuildHasher) -> Self {
         Self {
             hash,
             incomplete: BTreeSet::new(),
@@ -50,17 +50,17 @@ impl AwaitingRequest {
     }
 
     /// Returns the number of connections, those with a complete request included.
-    pub(super) fn len(&self) -> usize {
+    pub(crate) fn len(&self) -> usize {
         self.incomplete.len() + self.complete.len()
     }
 
     /// Returns the number of connections whose request is incomplete.
-    pub(super) fn incomplete_count(&self) -> usize {
+    pub(crate) fn incomplete_count(&self) -> usize {
         self.incomplete.len()
     }
 
     /// Adds a connection whose handshake is complete.
-    pub(super) fn insert(&mut self, remote: IpAddr, index: u32) -> Option<ArrivalOrder> {
+    pub(crate) fn insert(&mut self, remote: IpAddr, index: u32) -> Option<ArrivalOrder> {
         self.last_order = ArrivalOrder(self.last_order.0.saturating_add(1));
         let group = self.bucket_of(remote);
         self.incomplete.insert((group, self.last_order, index));
@@ -69,7 +69,7 @@ impl AwaitingRequest {
     }
 
     /// Marks the request of a connection as complete: it waits for the backlog of `port`.
-    pub(super) fn mark_complete(
+    pub(crate) fn mark_complete(
         &mut self,
         order: Option<ArrivalOrder>,
         remote: IpAddr,
@@ -84,7 +84,7 @@ impl AwaitingRequest {
     }
 
     /// Removes a connection.
-    pub(super) fn remove(
+    pub(crate) fn remove(
         &mut self,
         order: Option<ArrivalOrder>,
         remote: IpAddr,
@@ -99,7 +99,7 @@ impl AwaitingRequest {
     }
 
     /// Returns the connection to reset when there are too many: see the module's documentation.
-    pub(super) fn victim(&self) -> Option<u32> {
+    pub(crate) fn victim(&self) -> Option<u32> {
         let (group, _) =
             self.counts.iter().zip(0..=u8::MAX).map(|(n, g)| (g, n)).max_by_key(|&(_, n)| n)?;
         self.incomplete
@@ -109,7 +109,7 @@ impl AwaitingRequest {
     }
 
     /// Returns the oldest connection to `port` whose complete request waits for the backlog.
-    pub(super) fn next_complete(&self, port: u16) -> Option<u32> {
+    pub(crate) fn next_complete(&self, port: u16) -> Option<u32> {
         let &(of, _, index) =
             self.complete.range((port, ArrivalOrder(NonZeroU64::MIN), 0)..).next()?;
         (of == port).then_some(index)

@@ -1,0 +1,57 @@
+//! State of a connection while it closes.
+
+use crate::time::{Instant, NEVER};
+use crate::wire::seq::Seq;
+
+/// Bytes, both directions together, below which a closing connection counts as slow over half of
+/// the linger time or more; and how many such checks it may have.
+const PROGRESS_MIN: u32 = 4096;
+const SLOW_MAX: u8 = 12;
+
+/// See the [module's documentation](self). Allocated when the close begins.
+#[derive(Debug)]
+pub(crate) struct Closing {
+    /// The application has closed the connection gracefully, not the peer.
+    pub(crate) is_local: bool,
+    /// Deadline of the graceful close; [`NEVER`] if it has none.
+    pub(crate) deadline: Instant,
+    /// RCV.NXT when the graceful close began or its deadline last passed.
+    pub(crate) last_rcv_nxt: Seq,
+    /// Time of the last check of progress, and SND.UNA and RCV.NXT at that time.
+    checked_at: Instant,
+    checked_una: Seq,
+    checked_rcv_nxt: Seq,
+    /// Number of checks with too little progress.
+    slow_count: u8,
+}
+
+impl Closing {
+    pub(crate) fn new() -> Box<Self> {
+        Box::new(Self {
+            is_local: false,
+            deadline: NEVER,
+            last_rcv_nxt: Seq(0),
+            checked_at: Instant::ZERO,
+            checked_una: Seq(0),
+            checked_rcv_nxt: Seq(0),
+            slow_count: 0,
+        })
+    }
+
+    /// Checks progress: true if it was too slow too often for the deadline to be extended. A peer
+    /// that sends or acknowledges a byte now and then must not hold the connection forever.
+    pub(crate) fn is_too_slow(
+        &mut self,
+        now: Instant,
+        linger_ns: u64,
+        una: Seq,
+        rcv_nxt: Seq,
+    ) -> bool {
+        if now.since(self.checked_at) >= linger_ns / 2 {
+            let progress = (una - self.checked_una).saturating_add(rcv_nxt - self.checked_rcv_nxt);
+            self.slow_count = self.slow_count.saturating_add(u8::from(progress < PROGRESS_MIN));
+            (self.checked_at, self.checked_una, self.checked_rcv_nxt) = (now, una, rcv_nxt);
+        }
+        self.slow_count > SLOW_MAX
+    }
+}

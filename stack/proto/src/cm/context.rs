@@ -1,0 +1,68 @@
+//! What the connections of an engine share.
+
+use std::sync::Arc;
+
+use crate::cm::env::{Env, Rx};
+use crate::cm::listeners::Listeners;
+use crate::cm::schedule::Schedule;
+use crate::cm::secrets::Secrets;
+use crate::cm::tx_reclaim::TxReclaim;
+use crate::config::EngineConfig;
+use crate::device::Capabilities;
+use crate::mpa::fpdu_pool::FpduPool;
+use crate::net::interface::Interface;
+use crate::tcp::{self, OooPool};
+use crate::verbs::context::Verbs;
+use crate::verbs::queue_pairs::QueuePairs;
+use crate::wire::tcp::FourTuple;
+
+/// Everything of an engine except the table of its connections: a connection changes it while it is
+/// borrowed itself, and so reaches no other connection. What it causes to others is
+/// [`Deferred`].
+pub(crate) struct Context<E: Env> {
+    pub(crate) config: EngineConfig,
+    /// TCP settings for IPv4 and for IPv6.
+    pub(crate) tcp_configs: [Arc<tcp::Config>; 2],
+    pub(crate) capabilities: Capabilities,
+    pub(crate) device: E::Device,
+    pub(crate) net: Interface,
+    pub(crate) listeners: Listeners,
+    pub(crate) secrets: Secrets,
+    pub(crate) qps: QueuePairs,
+    pub(crate) verbs: Verbs<E::Memory, E::Completions>,
+    pub(crate) pools: Pools<Rx<E>>,
+    pub(crate) schedule: Schedule,
+    pub(crate) deferred: Vec<Deferred>,
+}
+
+impl<E: Env> Context<E> {
+    /// Returns the TCP settings of a connection: the MSS depends on the address family.
+    pub(crate) fn tcp_config(&self, tuple: &FourTuple) -> &Arc<tcp::Config> {
+        &self.tcp_configs[usize::from(tuple.remote.is_ipv6())]
+    }
+}
+
+/// Effect of one connection on others: done by the engine after the call that caused it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Deferred {
+    /// Too many connections await a request: this one is reset.
+    Evict(u32),
+    /// The backlog of this port has a free slot: the next complete request is offered.
+    OfferPendingRequests(u16),
+    /// There was no memory for a partial FPDU: old ones are evicted.
+    EvictPartialFpdus,
+    /// There are too many connections in TIME-WAIT: the oldest is removed.
+    RecycleTimeWait,
+}
+
+/// Memory that the connections share.
+pub(crate) struct Pools<R> {
+    /// Partial FPDUs.
+    pub(crate) fpdu: FpduPool,
+    /// Out-of-order segments.
+    pub(crate) ooo: OooPool<R>,
+    /// Retained frames of sent segments: the share of each connection, and reclaim.
+    pub(crate) tx_reclaim: TxReclaim,
+    /// Bytes by which receive windows have grown beyond their initial size.
+    pub(crate) window_growth: u64,
+}

@@ -1,0 +1,258 @@
+//! Passive open: segments to a listening port, SYN cookies, and the backlog.
+
+use crate::cm::connection::{Connection, Phase};
+use crate::cm::context::{Context, Deferred};
+use crate::cm::cookie::VerifiedCookie;
+use crate::cm::env::{Env, Retained, Rx};
+use crate::cm::listeners::Listener;
+use crate::net::next_hop::NextHop;
+use crate::tcp::{IssAndTsOffset, Tcb};
+use crate::time::Instant;
+use crate::wire::tcp::{Flags, Segment};
+
+/// What a listener does with a segment of no connection.
+#[expect(clippy::large_enum_variant, reason = "moved into the table at once")]
+pub(crate) enum ListenerAction<E: Env> {
+    /// There is no listener, or the segment is not acceptable: it is answered with RST.
+    Reset,
+    /// Nothing more is to be done.
+    Done,
+    /// The SYN opens this connection.
+    Open(Connection<E>),
+    /// The ACK carries a valid SYN cookie: it opens this connection, which then processes it.
+    OpenByCookie(Connection<E>),
+}
+
+/// What is done with a SYN for a connection, or a segment for one that is not established.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Admission {
+    /// TCP processes it.
+    Process,
+    /// It is dropped.
+    Drop,
+    /// The connection is removed, and the segment belongs to none.
+    Replace,
+}
+
+impl<E: Env> Context<E> {
+    /// Processes a segment of no connection (RFC 9293 section 3.10.7.2).
+    pub(crate) fn on_listener_segment(
+        &mut self,
+        now: Instant,
+        segment: &Segment,
+        remote_mac: [u8; 6],
+    ) -> ListenerAction<E> {
+        let Some(listener) = self.listeners.get(segment.tuple.local.port()) else {
+            return ListenerAction::Reset;
+        };
+        if segment.flags.has(Flags::RST) {
+            return ListenerAction::Done;
+        }
+        if segment.flags.has(Flags::ACK) {
+            if !listener.expects_cookies(now) || segment.flags.has(Flags::SYN) {
+                return ListenerAction::Reset;
+            }
+            return self.on_cookie_ack(now, segment, remote_mac);
+        }
+        // A segment with neither RST, ACK nor SYN is dropped.
+        if !segment.flags.has(Flags::SYN) {
+            return ListenerAction::Done;
+        }
+        self.on_syn(now, segment, remote_mac)
+    }
+
+    fn on_syn(&mut self, now: Instant, syn: &Segment, remote_mac: [u8; 6]) -> ListenerAction<E> {
+        let Some(listener) = self.listeners.get(syn.tuple.local.port()) else {
+            return ListenerAction::Done;
+        };
+        if listener.is_full() {
+            self.verbs.counters.backlog_overflows += 1;
+            return ListenerAction::Done;
+        }
+        if listener.half_open >= self.config.half_open_per_listener_max
+            || self.listeners.half_open >= self.config.half_open_max
+        {
+            self.send_syn_cookie(now, syn, remote_mac);
+            return ListenerAction::Done;
+        }
+        let mut origin = self.secrets.iss_and_ts_offset(now, &syn.tuple);
+        if let Some((tuple, seq)) = self.listeners.recycled.take()
+            && tuple == syn.tuple
+        {
+            origin.iss = origin.iss.max(seq);
+        }
+        let template = self.net.header_template(remote_mac, syn.tuple);
+        let tcb = Tcb::accept(now, self.tcp_config(&syn.tuple), template, syn, origin);
+        ListenerAction::Open(self.passive_connection(now, tcb))
+    }
+
+    /// Creates a half-open passive connection.
+    fn passive_connection(&self, now: Instant, tcb: Tcb<Rx<E>, Retained<E>>) -> Connection<E> {
+        let port = tcb.tuple().local.port();
+        let phase = Phase::AwaitRequest { startup_rx: Vec::new() };
+        let mut conn = Connection::new(tcb, phase, now + self.config.startup_timeout_ns);
+        conn.listener = Some(port);
+        conn.next_hop = NextHop::via_syn_source();
+        conn
+    }
+
+    #[cold]
+    fn send_syn_cookie(&mut self, now: Instant, syn: &Segment, remote_mac: [u8; 6]) {
+        if !self.listeners.cookie_limit.admits(now) {
+            self.verbs.counters.cookies_rate_limited += 1;
+            return;
+        }
+        let Some(listener) = self.listeners.get_mut(syn.tuple.local.port()) else { return };
+        listener.on_cookie_sent(now);
+        let origin = self.secrets.iss_and_ts_offset(now, &syn.tuple);
+        let cfg = self.tcp_config(&syn.tuple);
+        let fields = self.listeners.cookies.syn_ack(now, cfg, syn, origin);
+        if self.send_stateless(remote_mac, syn.tuple, &fields) {
+            self.verbs.counters.cookies_sent += 1;
+        }
+    }
+
+    /// Processes an ACK of no connection that may carry a SYN cookie.
+    #[cold]
+    fn on_cookie_ack(
+        &mut self,
+        now: Instant,
+        ack: &Segment,
+        remote_mac: [u8; 6],
+    ) -> ListenerAction<E> {
+        let origin = self.secrets.iss_and_ts_offset(now, &ack.tuple);
+        let verified = self.listeners.cookies.verify(now, &self.config.tcp, ack, origin);
+        let Some(VerifiedCookie { syn, cookie: iss, sent_at }) = verified else {
+            self.verbs.counters.cookies_invalid += 1;
+            return ListenerAction::Reset;
+        };
+        if self.listeners.get(ack.tuple.local.port()).is_none_or(Listener::is_full) {
+            self.verbs.counters.backlog_overflows += 1;
+            return ListenerAction::Done;
+        }
+        let template = self.net.header_template(remote_mac, ack.tuple);
+        let origin = IssAndTsOffset { iss, ..origin };
+        let cfg = self.tcp_config(&ack.tuple);
+        let tcb = Tcb::from_cookie(now, cfg, template, &syn, origin, sent_at);
+        ListenerAction::OpenByCookie(self.passive_connection(now, tcb))
+    }
+}
+
+impl<E: Env> Connection<E> {
+    /// Accounts for a half-open passive connection, now in the table.
+    pub(crate) fn enter_half_open(&self, cx: &mut Context<E>) {
+        cx.listeners.half_open += 1;
+        if let Some(listener) = self.listener.and_then(|port| cx.listeners.get_mut(port)) {
+            listener.half_open += 1;
+        }
+    }
+
+    /// True if the connection came by a listener for connections without startup frames.
+    pub(super) fn is_unframed(&self, cx: &Context<E>) -> bool {
+        let listener = self.listener.and_then(|port| cx.listeners.get(port));
+        listener.is_some_and(|listener| listener.unframed)
+    }
+
+    /// Decides on a SYN for the connection, or a segment while it is not established.
+    ///
+    /// The connection is replaced if the SYN may open a new one between the same ends, or if the
+    /// segment carries a valid cookie, sent before there was space for the state that the
+    /// retransmitted SYN created. An ACK that would complete a handshake is dropped while the
+    /// backlog is full.
+    #[cold]
+    pub(crate) fn admit_segment(
+        &self,
+        cx: &mut Context<E>,
+        now: Instant,
+        segment: &Segment,
+    ) -> Admission {
+        if let Some(listener) = cx.listeners.get(segment.tuple.local.port())
+            && self.tcb.may_recycle(segment)
+        {
+            if listener.is_full() {
+                // The new connection would be refused anyway.
+                cx.verbs.counters.backlog_overflows += 1;
+                return Admission::Drop;
+            }
+            cx.listeners.recycled = Some((segment.tuple, self.tcb.successor_seq()));
+            return Admission::Replace;
+        }
+        let completes =
+            segment.flags.has(Flags::ACK) && !segment.flags.any(Flags::RST | Flags::SYN);
+        let Some(port) = self.listener.filter(|_| completes && !self.tcp_established) else {
+            return Admission::Process;
+        };
+        let Some(listener) = cx.listeners.get(port) else { return Admission::Process };
+        if listener.is_full() {
+            cx.verbs.counters.backlog_overflows += 1;
+            return Admission::Drop;
+        }
+        if listener.expects_cookies(now) && segment.ack != self.tcb.snd_una() + 1 {
+            let origin = cx.secrets.iss_and_ts_offset(now, &segment.tuple);
+            if cx.listeners.cookies.verify(now, &cx.config.tcp, segment, origin).is_some() {
+                return Admission::Replace;
+            }
+        }
+        Admission::Process
+    }
+
+    /// Accounts for a completed handshake of a passive connection: it enters the backlog if its
+    /// request was received already, or else awaits it.
+    pub(crate) fn on_handshake_complete(&mut self, cx: &mut Context<E>) {
+        self.tcp_established = true;
+        let Some(port) = self.listener else { return };
+        let listeners = &mut cx.listeners;
+        listeners.half_open = listeners.half_open.saturating_sub(1);
+        let Some(listener) = listeners.get_mut(port) else { return };
+        listener.half_open = listener.half_open.saturating_sub(1);
+        if listener.unframed || matches!(self.phase, Phase::AwaitDecision(_)) {
+            listener.pending += 1;
+            return;
+        }
+        let remote = self.tcb.tuple().remote.ip();
+        self.arrival_order = listeners.awaiting_request.insert(remote, self.id.index);
+        if listeners.awaiting_request.incomplete_count() > cx.config.awaiting_request_max
+            && let Some(victim) = listeners.awaiting_request.victim()
+        {
+            cx.verbs.counters.requests_evicted += 1;
+            cx.deferred.push(Deferred::Evict(victim));
+        }
+    }
+
+    /// Accounts for a complete request. False if it has to wait for a free slot in the backlog.
+    pub(super) fn enter_backlog(&mut self, cx: &mut Context<E>) -> bool {
+        // Until the completed handshake is handled there was a free slot; it is counted then.
+        let (Some(port), Some(order)) = (self.listener, self.arrival_order) else { return true };
+        let Some(listener) = cx.listeners.get_mut(port) else { return true };
+        let (remote, index) = (self.tcb.tuple().remote.ip(), self.id.index);
+        if listener.is_full() {
+            cx.listeners.awaiting_request.mark_complete(Some(order), remote, port, index);
+            return false;
+        }
+        listener.pending += 1;
+        self.arrival_order = None;
+        cx.listeners.awaiting_request.remove(Some(order), remote, port, index);
+        true
+    }
+
+    /// Removes the connection from the accounting of its listener: it was decided on, or ends.
+    pub(super) fn leave_backlog(&mut self, cx: &mut Context<E>) {
+        let Some(port) = self.listener.take() else { return };
+        if let Some(order) = self.arrival_order.take() {
+            let remote = self.tcb.tuple().remote.ip();
+            let awaiting_request = &mut cx.listeners.awaiting_request;
+            awaiting_request.remove(Some(order), remote, port, self.id.index);
+            return;
+        }
+        let was_half_open = !self.tcp_established;
+        let listeners = &mut cx.listeners;
+        listeners.half_open = listeners.half_open.saturating_sub(usize::from(was_half_open));
+        let Some(listener) = listeners.get_mut(port) else { return };
+        if was_half_open {
+            listener.half_open = listener.half_open.saturating_sub(1);
+            return;
+        }
+        listener.pending = listener.pending.saturating_sub(1);
+        cx.deferred.push(Deferred::OfferPendingRequests(port));
+    }
+}

@@ -1,0 +1,44 @@
+//! What runs when: timers, and the lists of connections to be served.
+
+use std::collections::VecDeque;
+
+use crate::wheel::Wheel;
+
+/// Handle of a connection: stale once the slot has another generation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct ConnId {
+    pub(crate) index: u32,
+    pub(crate) generation: u32,
+}
+
+/// See the [module's documentation](self).
+pub(crate) struct Schedule {
+    pub(crate) wheel: Wheel,
+    /// Connections to be served, in round-robin order, each at most once.
+    pub(crate) ready: VecDeque<u32>,
+    /// Connections with contiguous data that earlier passes had no budget to deliver, each at most
+    /// once; stale entries are skipped.
+    pub(crate) ooo_backlog: VecDeque<ConnId>,
+    /// Out-of-order segments that this pass may still deliver.
+    pub(crate) ooo_budget: usize,
+    /// Connections that wait for a hardware address.
+    pub(crate) unresolved: VecDeque<u32>,
+    /// How many of them, from the front, are to be checked.
+    pub(crate) unresolved_due: usize,
+    /// Connections in TIME-WAIT, oldest first; stale entries are skipped.
+    pub(crate) time_waits: VecDeque<ConnId>,
+}
+
+impl Schedule {
+    pub(crate) fn new() -> Self {
+        Self {
+            wheel: Wheel::new(),
+            ready: VecDeque::new(),
+            ooo_backlog: VecDeque::new(),
+            ooo_budget: 0,
+            unresolved: VecDeque::new(),
+            unresolved_due: 0,
+            time_waits: VecDeque::new(),
+        }
+    }
+}

@@ -1,0 +1,273 @@
+//! IP interface of a port: addresses, routes, neighbors, and all frames that are not TCP segments
+//! to this port.
+//!
+//! The interface processes ARP, neighbor discovery, MLD, IP fragments and ICMP, replies where a
+//! reply is due, and returns what concerns TCP ([`Received`]). It has no device of its own: its
+//! methods take the device and the counters of the caller. The caller invokes
+//! [`Interface::poll_transmit`] at the start of each pass and [`Interface::send_solicits`] after
+//! its neighbor lookups.
+
+mod ip_rx;
+mod multicast;
+mod neighbor_rx;
+
+use core::hash::{Hash, Hasher};
+use core::net::IpAddr;
+
+use crate::counters::Counters;
+use crate::device::{Capabilities, ChecksumMode, Device, RxFrame, TxClass, TxFrame};
+use crate::net::fragments::{Reassembled, Reassembler, ReassemblyConfig};
+use crate::net::icmp_error::IcmpError;
+use crate::net::memberships::Memberships;
+use crate::net::neighbor::{Lookup, NeighborCache, NeighborConfig};
+use crate::net::next_hop::{NextHop, Traffic};
+use crate::net::rate_limit::RateLimit;
+use crate::net::routing::{self, InterfaceAddress, Route, RoutingTable};
+use crate::net::siphash_keys::{KeyPurpose, Secret, SipBuildHasher};
+use crate::time::Instant;
+use crate::wire::ethernet::{
+    self, BROADCAST, ETHERTYPE_ARP, ETHERTYPE_IPV4, ETHERTYPE_IPV6, EthernetLink,
+};
+use crate::wire::tcp::{FourTuple, HeaderTemplate, Segment};
+
+/// Replies to ARP requests and neighbor solicitations per second, at most.
+const NEIGHBOR_REPLIES_PER_SECOND: u32 = 1000;
+/// Echo replies per second, at most.
+const ECHO_REPLIES_PER_SECOND: u32 = 1000;
+/// ICMP errors sent per second, at most.
+const ICMP_ERRORS_OUT_PER_SECOND: u32 = 100;
+
+/// Settings of an interface.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct InterfaceConfig<'a> {
+    /// Local addresses.
+    pub(crate) addresses: &'a [InterfaceAddress],
+    /// Routes to destinations off the link.
+    pub(crate) routes: &'a [Route],
+    /// VLAN ID of all frames; `None`: untagged.
+    pub(crate) vlan: Option<u16>,
+    /// Timing of the neighbor cache.
+    pub(crate) neighbors: NeighborConfig,
+    /// Limits of IP reassembly.
+    pub(crate) fragments: ReassemblyConfig,
+    /// Seed of hash keys and random delays.
+    pub(crate) seed: u64,
+}
+
+/// Result of [`Interface::on_frame`].
+#[derive(Debug)]
+#[must_use]
+pub(crate) enum Received {
+    /// Processed; nothing left to do.
+    Handled,
+    /// Dropped: malformed, bad checksum, an unknown protocol or address, or over a rate limit.
+    Dropped,
+    /// TCP segment to a port of this host, reassembled from fragments.
+    Segment(Segment, Reassembled),
+    /// Well-formed ICMP error about a TCP segment. It may be spoofed; see [`IcmpError`].
+    TcpError(IcmpError),
+}
+
+/// See the [module's documentation](self).
+pub(crate) struct Interface {
+    link: EthernetLink,
+    checksum: ChecksumMode,
+    send_mtu: u16,
+    routing: RoutingTable,
+    neighbors: NeighborCache,
+    fragments: Reassembler,
+    /// Local addresses not announced on the link yet.
+    unannounced: Vec<IpAddr>,
+    /// Membership reports for the solicited-node multicast groups of our addresses (MLD).
+    memberships: Memberships,
+    /// Hash for the random delays of MLD.
+    hash: SipBuildHasher,
+    /// Key of the flow labels (RFC 6437): an off-path attacker must not guess them.
+    flow_labels: Secret,
+    echo_reply_limit: RateLimit,
+    /// Replies to ARP requests and neighbor solicitations.
+    neighbor_reply_limit: RateLimit,
+    /// ICMP errors sent.
+    icmp_error_out_limit: RateLimit,
+}
+
+impl Interface {
+    /// Creates the interface of a port with these capabilities.
+    #[must_use]
+    pub(crate) fn new(config: &InterfaceConfig<'_>, capabilities: &Capabilities) -> Self {
+        let addresses = config.addresses.iter().map(|address| address.ip);
+        Self {
+            link: EthernetLink { mac: capabilities.mac, vlan: config.vlan },
+            checksum: capabilities.checksum,
+            send_mtu: capabilities.send_mtu,
+            routing: RoutingTable::new(config.addresses, config.routes),
+            neighbors: NeighborCache::new(config.neighbors, config.seed),
+            fragments: Reassembler::new(config.fragments),
+            memberships: Memberships::new(addresses.clone().any(|ip| ip.is_ipv6())),
+            unannounced: addresses.rev().collect(),
+            hash: SipBuildHasher::new(config.seed),
+            flow_labels: Secret::new(config.seed, KeyPurpose::FlowLabels),
+            echo_reply_limit: RateLimit::new(ECHO_REPLIES_PER_SECOND),
+            neighbor_reply_limit: RateLimit::new(NEIGHBOR_REPLIES_PER_SECOND),
+            icmp_error_out_limit: RateLimit::new(ICMP_ERRORS_OUT_PER_SECOND),
+        }
+    }
+
+    /// Returns the hardware address and the VLAN of the port.
+    #[inline]
+    #[must_use]
+    pub(crate) const fn link(&self) -> &EthernetLink {
+        &self.link
+    }
+
+    /// Returns local addresses and routes.
+    #[must_use]
+    pub(crate) const fn routing(&self) -> &RoutingTable {
+        &self.routing
+    }
+
+    /// True if a segment of no connection is for this host and its source may get a reply.
+    #[must_use]
+    pub(crate) fn may_answer(&self, tuple: &FourTuple) -> bool {
+        let (local, remote) = (tuple.local.ip(), tuple.remote.ip());
+        self.routing.is_local(local)
+            && routing::is_unicast_host(remote)
+            && !self.routing.is_local(remote)
+    }
+
+    /// Builds the header template for segments between the ends of `tuple`. Over IPv6 all of them,
+    /// of a connection or not, have the same flow label: a keyed hash of the four-tuple, which
+    /// cannot be predicted (RFC 6437 section 3).
+    #[expect(clippy::cast_possible_truncation, reason = "part of a hash")]
+    #[must_use]
+    pub(crate) fn header_template(&self, remote_mac: [u8; 6], tuple: FourTuple) -> HeaderTemplate {
+        let mut template = HeaderTemplate::with_link(self.link, remote_mac, tuple);
+        if tuple.remote.is_ipv6() {
+            let mut hasher = self.flow_labels.hasher();
+            tuple.hash(&mut hasher);
+            template.set_flow_label((hasher.finish() as u32 & 0xf_ffff).max(1));
+        }
+        template
+    }
+
+    /// Counter that changes whenever a neighbor lookup may return another result; see
+    /// [`NeighborCache::epoch`].
+    #[inline]
+    #[must_use]
+    pub(crate) const fn neighbor_epoch(&self) -> u32 {
+        self.neighbors.epoch()
+    }
+
+    /// Looks up the neighbor of a connection to `remote` that waits for address resolution; see
+    /// [`NextHop::resolve`].
+    pub(crate) fn resolve_next_hop(
+        &mut self,
+        now: Instant,
+        hop: &mut NextHop,
+        remote: IpAddr,
+    ) -> Lookup {
+        hop.resolve(now, &mut self.neighbors, &self.routing, remote)
+    }
+
+    /// Updates the next hop of a connection; see [`NextHop::refresh`].
+    pub(crate) fn refresh_next_hop(
+        &mut self,
+        now: Instant,
+        hop: &mut NextHop,
+        traffic: &Traffic,
+    ) -> Lookup {
+        hop.refresh(now, &mut self.neighbors, &self.routing, traffic)
+    }
+
+    /// Processes a frame that is no TCP segment to this port.
+    #[cold]
+    pub(crate) fn on_frame<D: Device>(
+        &mut self,
+        now: Instant,
+        frame: &D::Rx,
+        device: &mut D,
+        counters: &mut Counters,
+    ) -> Received {
+        let mut port = Port { device, counters };
+        let head = frame.head();
+        let destination = head.first_chunk();
+        let is_ours = destination == Some(&self.link.mac);
+        let is_group = destination.is_some_and(|mac| mac[0] & 1 != 0);
+        let sender = ethernet::source_mac(head).filter(|&mac| mac != self.link.mac);
+        let taken = match (self.link.parse_header(head), sender) {
+            (Some((ETHERTYPE_ARP, l3)), Some(_)) if is_ours || destination == Some(&BROADCAST) => {
+                self.on_arp(now, &head[l3..], is_ours, &mut port)
+            }
+            (Some((ETHERTYPE_IPV4, l3)), Some(mac)) if is_ours => {
+                self.on_ip(now, frame, l3, mac, &mut port)
+            }
+            (Some((ETHERTYPE_IPV6, l3)), Some(mac)) if is_ours || is_group => {
+                self.on_ip(now, frame, l3, mac, &mut port)
+            }
+            _ => None,
+        };
+        taken.unwrap_or(Received::Dropped)
+    }
+
+    /// Sends the address announcements and the MLD reports that are due.
+    #[inline]
+    pub(crate) fn poll_transmit<D: Device>(
+        &mut self,
+        now: Instant,
+        device: &mut D,
+        counters: &mut Counters,
+    ) {
+        if !self.unannounced.is_empty() {
+            self.announce_addresses(&mut Port { device, counters });
+        }
+        if self.memberships.is_due(now) {
+            self.send_mld_reports(now, &mut Port { device, counters });
+        }
+    }
+
+    /// Sends the ARP requests and neighbor solicitations that are due.
+    #[inline]
+    pub(crate) fn send_solicits<D: Device>(
+        &mut self,
+        now: Instant,
+        device: &mut D,
+        counters: &mut Counters,
+    ) {
+        while let Some(solicit) = self.neighbors.next_solicit(now) {
+            self.send_solicit(solicit, &mut Port { device, counters });
+        }
+    }
+
+    /// Returns the time at which [`Interface::poll_transmit`] or [`Interface::send_solicits`] is
+    /// due; `None` if no timer runs.
+    #[must_use]
+    pub(crate) fn poll_timeout(&self) -> Option<Instant> {
+        [self.neighbors.deadline(), self.memberships.deadline()].into_iter().flatten().min()
+    }
+}
+
+/// Where the interface sends and counts.
+struct Port<'a, D> {
+    device: &'a mut D,
+    counters: &'a mut Counters,
+}
+
+impl<D: Device> Port<'_, D> {
+    /// Sends one frame without stream bytes; false if none is free or the transmit queue is full.
+    fn send_control_frame(&mut self, write: impl FnOnce(&mut [u8]) -> usize) -> bool {
+        if self.device.tx_free_count() == 0 {
+            return false;
+        }
+        let Some(mut frame) = self.device.allocate(TxClass::Control) else { return false };
+        let len = write(frame.buf_mut());
+        self.transmit(frame, len);
+        true
+    }
+
+    /// Sends the first `len` bytes of a frame.
+    fn transmit(&mut self, mut frame: D::Tx, len: usize) {
+        frame.set_len(len);
+        self.device.transmit(frame);
+        self.counters.frames_out += 1;
+    }
+}

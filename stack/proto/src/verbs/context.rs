@@ -1,0 +1,129 @@
+//! What all queue pairs of an engine share: memory, completion queues, shared receive queues,
+//! events and counters.
+
+use std::collections::VecDeque;
+
+use crate::counters::Counters;
+use crate::slab::Slab;
+use crate::verbs::cm::Event;
+use crate::verbs::qp::{SrqError, SrqId};
+use crate::verbs::srq::Srq;
+use crate::verbs::wc::CqId;
+
+/// See the [module's documentation](self). Separate from the queue pairs, so that a queue pair
+/// changes it while it is borrowed itself.
+pub(crate) struct Verbs<M, C> {
+    /// Registered memory.
+    pub(crate) memory: M,
+    /// Completion queues.
+    pub(crate) completions: C,
+    /// Events for the application, oldest first.
+    pub(crate) events: VecDeque<Event>,
+    pub(crate) counters: Counters,
+    pub(super) srqs: Slab<Srq>,
+    /// Queue pairs with work to flush, each once.
+    pub(super) flushing: Vec<u32>,
+    /// Completion queues that overran in this pass, each once.
+    overrun_cqs: Vec<CqId>,
+}
+
+impl<M, C> Verbs<M, C> {
+    pub(crate) fn new(memory: M, completions: C, srqs_max: usize) -> Self {
+        Self {
+            memory,
+            completions,
+            events: VecDeque::new(),
+            counters: Counters::default(),
+            srqs: Slab::new(srqs_max),
+            flushing: Vec::new(),
+            overrun_cqs: Vec::new(),
+        }
+    }
+
+    /// Records that a completion queue overran: its queue pairs end later in the pass.
+    #[cold]
+    pub(crate) fn on_cq_overrun(&mut self, cq: CqId) {
+        if !self.overrun_cqs.contains(&cq) {
+            self.overrun_cqs.push(cq);
+        }
+    }
+
+    /// True if a completion queue overran whose queue pairs were not ended yet.
+    pub(crate) const fn has_overrun_cqs(&self) -> bool {
+        !self.overrun_cqs.is_empty()
+    }
+
+    /// Takes a completion queue that overran, and reports it to the application.
+    pub(crate) fn take_overrun_cq(&mut self) -> Option<CqId> {
+        let cq = self.overrun_cqs.pop()?;
+        self.counters.cq_overruns += 1;
+        let event = Event::CqOverrun { cq };
+        if !self.events.contains(&event) {
+            self.events.push_back(event);
+        }
+        Some(cq)
+    }
+
+    pub(super) fn srq(&mut self, srq: SrqId) -> Result<&mut Srq, SrqError> {
+        let index = self.srqs.live_index(srq.index, srq.generation);
+        index.and_then(|index| self.srqs.get_mut(index)).ok_or(SrqError::NoSuchSrq)
+    }
+
+    /// Creates a shared receive queue for at most `count_max` buffers in the protection domain
+    /// `pd`.
+    ///
+    /// # Errors
+    /// [`SrqError::TooMany`].
+    pub(crate) fn create_srq(&mut self, pd: u32, count_max: usize) -> Result<SrqId, SrqError> {
+        let srq = Srq::new(pd, count_max);
+        let (index, generation) = self.srqs.insert(srq).ok_or(SrqError::TooMany)?;
+        Ok(SrqId { index, generation })
+    }
+
+    /// Destroys a shared receive queue and drops the buffers in it.
+    ///
+    /// # Errors
+    /// `InUse` while queue pairs are attached; `NoSuchSrq`.
+    pub(crate) fn destroy_srq(&mut self, srq: SrqId) -> Result<(), SrqError> {
+        if self.srq(srq)?.qp_count > 0 {
+            return Err(SrqError::InUse);
+        }
+        self.srqs.remove(srq.index);
+        Ok(())
+    }
+
+    /// Limits each queue pair to `cap` buffers of a shared receive queue at a time; 0: no cap.
+    ///
+    /// # Errors
+    /// `NoSuchSrq`.
+    pub(crate) fn cap_srq(&mut self, srq: SrqId, cap: usize) -> Result<(), SrqError> {
+        self.srq(srq)?.per_qp_max = cap;
+        Ok(())
+    }
+
+    /// Arms the limit of a shared receive queue; raises the event at once if fewer buffers are
+    /// left now.
+    ///
+    /// # Errors
+    /// `NoSuchSrq`.
+    pub(crate) fn arm_srq(&mut self, srq: SrqId, limit: usize) -> Result<(), SrqError> {
+        self.srq(srq)?.arm(limit);
+        self.check_srq_limit(srq.index);
+        Ok(())
+    }
+
+    /// Raises the limit event, once, if fewer buffers are left than the limit.
+    pub(super) fn check_srq_limit(&mut self, index: u32) {
+        let generation = self.srqs.generation(index);
+        if let Some((left, most)) = self.srqs.get_mut(index).and_then(Srq::take_limit_event) {
+            let srq = SrqId { index, generation };
+            self.events.push_back(Event::SrqLimit { srq, left, most });
+        }
+    }
+
+    /// Returns the number of free slots in a shared receive queue; 0 if there is none.
+    pub(crate) fn free_srq_slots(&self, srq: SrqId) -> usize {
+        let index = self.srqs.live_index(srq.index, srq.generation);
+        index.and_then(|index| self.srqs.get(index)).map_or(0, Srq::free_slots)
+    }
+}

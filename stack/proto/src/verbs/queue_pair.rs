@@ -1,0 +1,322 @@
+//! Queue pair: posting, in-order completion, and the flush at the end of a stream.
+
+use std::collections::VecDeque;
+
+use crate::ddp::memory::Memory;
+use crate::ddp::regions::AccessScope;
+use crate::ddp::untagged::{DeliveredMessage, UntaggedBuffer};
+use crate::rdmap::operation::{ImmediateData, MESSAGE_LEN_MAX};
+use crate::rdmap::requester::{Request, RequestOutcome};
+use crate::rdmap::stream::Stream;
+use crate::verbs::cm::{EndReason, Event};
+use crate::verbs::context::Verbs;
+use crate::verbs::qp::{QpInit, QpState};
+use crate::verbs::srq::SrqUsage;
+use crate::verbs::wc::{Completions, QpId, Wc, WcOpcode, WcStatus};
+use crate::verbs::wr::{PostError, RecvWr, SendWr};
+
+/// A queue pair.
+#[derive(Debug)]
+pub(crate) struct Qp {
+    pub(crate) stream: Stream,
+    pub(crate) id: QpId,
+    pub(crate) state: QpState,
+    pub(crate) init: QpInit,
+    /// Connection of the queue pair.
+    pub(crate) conn: Option<u32>,
+    /// Receive completions that found the completion queue full, and those behind them; oldest
+    /// first.
+    pending_wc: VecDeque<Wc>,
+    /// Number of the request that the peer's Terminate refers to, and its completion status.
+    terminated_request: Option<(u64, WcStatus)>,
+    /// It is on the list of queue pairs with work to flush.
+    flushing: bool,
+    /// A request completed in error: those behind it are flushed, even if they succeeded.
+    flush_following: bool,
+    /// RDMA Writes are placed out of order.
+    pub(crate) ooo_placement: bool,
+    /// FIN is due or was sent: nothing more can be sent to the peer.
+    pub(crate) tx_closed: bool,
+    /// Use of a shared receive queue, if attached to one.
+    pub(super) srq: Option<SrqUsage>,
+}
+
+impl Qp {
+    pub(super) fn new(id: QpId, init: QpInit, scope: AccessScope) -> Self {
+        Self {
+            stream: Stream::new(scope, init.max_send_wr, init.max_recv_wr),
+            id,
+            state: QpState::Idle,
+            init,
+            conn: None,
+            pending_wc: VecDeque::new(),
+            terminated_request: None,
+            flushing: false,
+            flush_following: false,
+            ooo_placement: false,
+            tx_closed: false,
+            srq: None,
+        }
+    }
+
+    /// Posts a request to the send queue. In the error state it is accepted, and flushed.
+    pub(crate) fn post_send<M, C>(
+        &mut self,
+        verbs: &mut Verbs<M, C>,
+        wr: SendWr,
+    ) -> Result<(), PostError> {
+        let len = wr.operation.len();
+        // req: DDP-095, RDMAP-002
+        if len > u64::from(MESSAGE_LEN_MAX) {
+            return Err(PostError::TooLong);
+        }
+        if wr.operation.is_misaligned() {
+            return Err(PostError::Misaligned);
+        }
+        match self.state {
+            // req: DDP-127
+            QpState::Idle | QpState::Connecting | QpState::Closing => {
+                return Err(PostError::WrongState);
+            }
+            QpState::Rts => {
+                if wr.operation.is_extension() && !self.stream.has_extensions() {
+                    return Err(PostError::Unsupported);
+                }
+                if wr.operation.is_answered() && self.stream.requester.ord() == 0 {
+                    return Err(PostError::NoReads);
+                }
+            }
+            QpState::Error => {}
+        }
+        let SendWr { wr_id, operation, signaled, fence } = wr;
+        let request = Request { wr_id, operation, len, signaled, fence };
+        if !self.stream.requester.post(request) {
+            return Err(PostError::QueueFull);
+        }
+        if self.state == QpState::Error {
+            self.start_flush(verbs);
+        }
+        Ok(())
+    }
+
+    /// Executes requests without network traffic and reports them.
+    #[cold]
+    pub(crate) fn execute_local_ops<M: Memory, C: Completions>(&mut self, verbs: &mut Verbs<M, C>) {
+        if self.state.is_connected() {
+            self.stream.execute_local_ops(&verbs.memory);
+            self.complete_sends(verbs);
+        }
+    }
+
+    /// Posts a receive buffer. In the error state it is accepted, and flushed.
+    pub(crate) fn post_recv<M, C>(
+        &mut self,
+        verbs: &mut Verbs<M, C>,
+        wr: RecvWr,
+    ) -> Result<(), PostError> {
+        if self.srq.is_some() {
+            return Err(PostError::SharedReceives);
+        }
+        if !self.stream.recv_queue.post(UntaggedBuffer { wr_id: wr.wr_id, sg_list: wr.sg_list }) {
+            return Err(PostError::QueueFull);
+        }
+        if self.state == QpState::Error {
+            self.start_flush(verbs);
+        }
+        Ok(())
+    }
+
+    /// Number of free slots in the receive queue; all of them with a shared one.
+    pub(crate) fn free_recv_slots(&self) -> usize {
+        match self.srq {
+            Some(_) => self.init.max_recv_wr,
+            None => self.stream.recv_queue.free_count(),
+        }
+    }
+
+    /// Reports completed requests in posting order, as far as the completion queue has free slots.
+    #[inline]
+    pub(crate) fn complete_sends<M, C: Completions>(&mut self, verbs: &mut Verbs<M, C>) {
+        while let Some((request, outcome)) = self.stream.requester.completed() {
+            // req: RDMAP-031, RDMAP-035
+            if request.signaled || outcome != RequestOutcome::Success {
+                let wc = send_wc(self.id, request, outcome, None);
+                if !verbs.completions.push(self.init.send_cq, wc) {
+                    verbs.on_cq_overrun(self.init.send_cq);
+                    return;
+                }
+                verbs.counters.completions += 1;
+                self.flush_following |= outcome != RequestOutcome::Success;
+            }
+            self.stream.requester.pop();
+        }
+    }
+
+    /// Reports a delivered Send. If the completion queue overran the completion is kept.
+    pub(super) fn complete_recv<M, C: Completions>(
+        &mut self,
+        verbs: &mut Verbs<M, C>,
+        filled: DeliveredMessage,
+        solicited: bool,
+        invalidated: Option<u32>,
+    ) {
+        let wc = Wc {
+            // req: DDP-117, RDMAP-023, RDMAP-171
+            byte_len: filled.len,
+            // req: RDMAP-032
+            solicited,
+            invalidated,
+            ..recv_wc(self.id, filled.wr_id, WcStatus::Success)
+        };
+        self.push_recv_wc(verbs, wc);
+    }
+
+    /// Reports Immediate Data; as [`Qp::complete_recv`].
+    pub(super) fn complete_recv_immediate<M, C: Completions>(
+        &mut self,
+        verbs: &mut Verbs<M, C>,
+        filled: DeliveredMessage,
+        data: ImmediateData,
+        solicited: bool,
+    ) {
+        let wc = Wc {
+            opcode: WcOpcode::RecvImmediate,
+            solicited,
+            immediate: Some(data),
+            ..recv_wc(self.id, filled.wr_id, WcStatus::Success)
+        };
+        self.push_recv_wc(verbs, wc);
+    }
+
+    #[inline]
+    fn push_recv_wc<M, C: Completions>(&mut self, verbs: &mut Verbs<M, C>, wc: Wc) {
+        // The completion queue may get free slots during the pass; pending completions go first.
+        if self.pending_wc.is_empty() && verbs.completions.push(self.init.recv_cq, wc) {
+            verbs.counters.completions += 1;
+        } else {
+            self.pending_wc.push_back(wc);
+            verbs.on_cq_overrun(self.init.recv_cq);
+        }
+    }
+
+    /// Moves the queue pair to the error state: reports `reason` once and starts the flush.
+    pub(crate) fn enter_error<M, C>(&mut self, verbs: &mut Verbs<M, C>, reason: EndReason) {
+        if self.state == QpState::Error {
+            return;
+        }
+        // req: RDMAP-256
+        let was_connected = self.state.is_connected();
+        // req: DDP-027, DDP-123, RDMAP-252
+        self.state = QpState::Error;
+        if let EndReason::TerminateReceived(terminate) = reason {
+            let status = match (terminate.layer, terminate.error_type) {
+                (0 | 1, 1) => WcStatus::RemoteAccess,
+                _ => WcStatus::RemoteOperation,
+            };
+            self.terminated_request =
+                self.stream.terminated_request(&terminate).map(|number| (number, status));
+        }
+        if was_connected {
+            if reason != EndReason::Local && reason != EndReason::PeerClosed {
+                verbs.counters.connections_failed += 1;
+            }
+            verbs.events.push_back(Event::Disconnected { qp: self.id, reason });
+        }
+        // req: DDP-139, RDMAP-194, RDMAP-247
+        self.start_flush(verbs);
+    }
+
+    /// Completes the receive buffer concerned by a fault in error.
+    pub(super) fn fail_recv(&mut self, wr_id: u64, status: WcStatus) {
+        if self.stream.recv_queue.front().is_some_and(|buffer| buffer.wr_id == wr_id) {
+            self.stream.recv_queue.pop_front();
+            self.pending_wc.push_back(recv_wc(self.id, wr_id, status));
+        }
+    }
+
+    /// Ends the queue pair of an engine that will not be driven again. Outstanding requests are
+    /// reported as flushed, as far as the completion queues have free slots.
+    pub(crate) fn abandon<M, C: Completions>(&mut self, verbs: &mut Verbs<M, C>) {
+        self.stream.stop();
+        self.enter_error(verbs, EndReason::LocalError);
+        self.flush(verbs, &mut false);
+    }
+
+    fn start_flush<M, C>(&mut self, verbs: &mut Verbs<M, C>) {
+        if !self.flushing {
+            self.flushing = true;
+            verbs.flushing.push(self.id.index);
+        }
+    }
+
+    /// Reports flushed requests as far as the completion queues have free slots: each once, in
+    /// posting order, those completed before the end with success. But behind a request that ended
+    /// in error nothing is reported with success: an application that relies on the order of
+    /// requests must not take a Write for completed whose preceding Read was not. True if nothing
+    /// is left to report; `reported` is set if anything was.
+    pub(super) fn flush<M, C: Completions>(
+        &mut self,
+        verbs: &mut Verbs<M, C>,
+        reported: &mut bool,
+    ) -> bool {
+        while let Some(&wc) = self.pending_wc.front() {
+            if !verbs.completions.push(self.init.recv_cq, wc) {
+                return false;
+            }
+            self.pending_wc.pop_front();
+            *reported = true;
+        }
+        while let Some((request, mut outcome)) = self.stream.requester.flushed() {
+            if self.flush_following && outcome == RequestOutcome::Success {
+                outcome = RequestOutcome::Flushed;
+            }
+            if request.signaled || outcome != RequestOutcome::Success {
+                let oldest = self.stream.requester.oldest_number();
+                let refused = self.terminated_request.filter(|(number, _)| *number == oldest);
+                let wc = send_wc(self.id, request, outcome, refused.map(|(_, status)| status));
+                if !verbs.completions.push(self.init.send_cq, wc) {
+                    return false;
+                }
+                *reported = true;
+                self.flush_following |= outcome != RequestOutcome::Success;
+            }
+            self.stream.requester.pop();
+        }
+        while let Some(buffer) = self.stream.recv_queue.front() {
+            let wc = recv_wc(self.id, buffer.wr_id, WcStatus::Flushed);
+            if !verbs.completions.push(self.init.recv_cq, wc) {
+                return false;
+            }
+            self.stream.recv_queue.pop_front();
+            *reported = true;
+        }
+        self.flushing = false;
+        true
+    }
+}
+
+fn send_wc(qp: QpId, request: &Request, outcome: RequestOutcome, refused: Option<WcStatus>) -> Wc {
+    let opcode = WcOpcode::from(&request.operation);
+    let status = match outcome {
+        RequestOutcome::Success => WcStatus::Success,
+        RequestOutcome::LocalProtection if opcode == WcOpcode::Bind => WcStatus::Bind,
+        RequestOutcome::LocalProtection => WcStatus::LocalProtection,
+        RequestOutcome::Flushed => refused.unwrap_or(WcStatus::Flushed),
+    };
+    let byte_len =
+        if status == WcStatus::Success { u32::try_from(request.len).unwrap_or(0) } else { 0 };
+    Wc { opcode, byte_len, ..recv_wc(qp, request.wr_id, status) }
+}
+
+const fn recv_wc(qp: QpId, wr_id: u64, status: WcStatus) -> Wc {
+    Wc {
+        wr_id,
+        qp,
+        status,
+        opcode: WcOpcode::Recv,
+        byte_len: 0,
+        solicited: false,
+        invalidated: None,
+        immediate: None,
+    }
+}

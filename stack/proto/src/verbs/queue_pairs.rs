@@ -1,0 +1,209 @@
+//! All queue pairs of an engine.
+
+use crate::ddp::memory::Memory;
+use crate::ddp::regions::AccessScope;
+use crate::ddp::untagged::{BufferQueue, UntaggedBuffer};
+use crate::slab::Slab;
+use crate::verbs::cm::CmError;
+use crate::verbs::context::Verbs;
+use crate::verbs::qp::{QpInit, QpState, SrqError, SrqId};
+use crate::verbs::queue_pair::Qp;
+use crate::verbs::srq::SrqUsage;
+use crate::verbs::wc::{Completions, CqId, QpId};
+use crate::verbs::wr::{PostError, RecvWr};
+
+/// Table of queue pairs, by slot index; a handle also has the generation of the slot.
+pub(crate) struct QueuePairs {
+    qps: Slab<Qp>,
+}
+
+impl QueuePairs {
+    pub(crate) fn new(count_max: usize) -> Self {
+        Self { qps: Slab::new(count_max) }
+    }
+
+    /// Creates a queue pair.
+    ///
+    /// # Errors
+    /// [`CmError::NoResources`] when the limit is reached.
+    pub(crate) fn create(&mut self, memory: &impl Memory, init: QpInit) -> Result<QpId, CmError> {
+        // Slot indices are not unique among engines: the stream gets an ID of its own.
+        let scope = AccessScope { pd: init.pd, stream: memory.regions().new_stream_id() };
+        let make = |index, generation| Qp::new(QpId { index, generation }, init, scope);
+        let index = self.qps.insert_with(make).ok_or(CmError::NoResources)?;
+        Ok(self.id(index))
+    }
+
+    /// Destroys a queue pair; completions not reported yet are dropped. Cost: visits each queue
+    /// pair if this one took most buffers of a shared receive queue.
+    pub(crate) fn destroy<M, C>(&mut self, verbs: &mut Verbs<M, C>, qp: QpId) {
+        let Some(index) = self.index(qp) else { return };
+        verbs.flushing.retain(|&flushing| flushing != index);
+        let usage = self.qps.remove(index).and_then(|qp| qp.srq);
+        if let Some(SrqUsage { index: srq, .. }) = usage
+            && let Some(queue) = verbs.srqs.get_mut(srq)
+        {
+            let uses_it = |qp: &Qp| Some((qp.id, qp.srq.filter(|usage| usage.index == srq)?));
+            queue.detach(qp, self.iter().filter_map(uses_it));
+        }
+    }
+
+    /// Returns the slot index of a queue pair, unless it was destroyed.
+    pub(crate) fn index(&self, qp: QpId) -> Option<u32> {
+        self.qps.live_index(qp.index, qp.generation)
+    }
+
+    pub(crate) fn id(&self, index: u32) -> QpId {
+        QpId { index, generation: self.qps.generation(index) }
+    }
+
+    pub(crate) fn get(&self, index: u32) -> Option<&Qp> {
+        self.qps.get(index)
+    }
+
+    pub(crate) fn get_mut(&mut self, index: u32) -> Option<&mut Qp> {
+        self.qps.get_mut(index)
+    }
+
+    /// Returns a queue pair by its handle.
+    pub(crate) fn by_id(&self, qp: QpId) -> Option<&Qp> {
+        self.qps.get(self.index(qp)?)
+    }
+
+    /// Returns a queue pair by its handle.
+    pub(crate) fn by_id_mut(&mut self, qp: QpId) -> Option<&mut Qp> {
+        let index = self.index(qp)?;
+        self.qps.get_mut(index)
+    }
+
+    pub(super) fn iter(&self) -> impl Iterator<Item = &Qp> {
+        self.qps.indices().filter_map(|index| self.qps.get(index))
+    }
+
+    /// Returns the connected queue pairs of a completion queue that overran: they are to be ended,
+    /// others are not affected.
+    pub(crate) fn connected_to_cq(&self, cq: CqId) -> Vec<u32> {
+        // req: RDMAP-286
+        let uses_it =
+            |qp: &&Qp| qp.state.is_connected() && (qp.init.send_cq == cq || qp.init.recv_cq == cq);
+        self.iter().filter(uses_it).map(|qp| qp.id.index).collect()
+    }
+
+    /// Reports flushed requests of all queue pairs as far as the completion queues have free slots.
+    /// True if anything was reported.
+    pub(crate) fn flush<M: Memory, C: Completions>(&mut self, verbs: &mut Verbs<M, C>) -> bool {
+        let mut reported = false;
+        let mut at = 0;
+        while let Some(&index) = verbs.flushing.get(at) {
+            let qp = self.qps.get_mut(index);
+            if qp.is_none_or(|qp| qp.flush(verbs, &mut reported)) {
+                verbs.flushing.swap_remove(at);
+            } else {
+                at += 1;
+            }
+        }
+        reported
+    }
+
+    /// Attaches a queue pair that is not connected to a shared receive queue for good; buffers
+    /// posted to its own queue are dropped.
+    ///
+    /// # Errors
+    /// `NoSuchSrq`, `NoSuchQp`; `NotIdle`; `OtherDomain` if their protection domains differ.
+    pub(crate) fn attach_srq<M, C>(
+        &mut self,
+        verbs: &mut Verbs<M, C>,
+        qp: QpId,
+        srq: SrqId,
+    ) -> Result<(), SrqError> {
+        let queue = verbs.srq(srq)?;
+        let qp = self.by_id_mut(qp).ok_or(SrqError::NoSuchQp)?;
+        if qp.state != QpState::Idle || qp.srq.is_some() {
+            return Err(SrqError::NotIdle);
+        }
+        if qp.init.pd != queue.pd {
+            return Err(SrqError::OtherDomain);
+        }
+        // For the buffer of the message that is arriving.
+        qp.stream.recv_queue = BufferQueue::new(1);
+        qp.srq = Some(SrqUsage::new(srq.index));
+        queue.qp_count += 1;
+        Ok(())
+    }
+
+    /// Posts a buffer to a shared receive queue.
+    ///
+    /// # Errors
+    /// [`PostError`]; nothing was posted.
+    pub(crate) fn post_srq_recv<M, C>(
+        &mut self,
+        verbs: &mut Verbs<M, C>,
+        srq: SrqId,
+        wr: RecvWr,
+    ) -> Result<(), PostError> {
+        let queue = verbs.srq(srq).map_err(|_| PostError::NoSuchSrq)?;
+        if queue.free_slots() == 0 {
+            return Err(PostError::QueueFull);
+        }
+        let holder = queue.push(UntaggedBuffer { wr_id: wr.wr_id, sg_list: wr.sg_list });
+        let holder = holder.and_then(|holder| self.by_id_mut(holder));
+        if let Some(usage) = holder.and_then(|qp| qp.srq.as_mut()) {
+            usage.outstanding -= 1;
+        }
+        Ok(())
+    }
+
+    /// Returns the number of buffers of its shared receive queue that a queue pair holds.
+    pub(crate) fn srq_outstanding(&self, qp: QpId) -> usize {
+        self.by_id(qp).and_then(|qp| qp.srq).map_or(0, |usage| usage.outstanding)
+    }
+
+    /// Returns the number of buffers that a queue pair has taken from its shared receive queue
+    /// since the limit was armed.
+    pub(crate) fn srq_taken<M, C>(&self, verbs: &Verbs<M, C>, qp: QpId) -> u64 {
+        let Some(usage) = self.by_id(qp).and_then(|qp| qp.srq) else { return 0 };
+        verbs.srqs.get(usage.index).map_or(0, |srq| usage.taken_since_arm(srq))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::rc::Rc;
+
+    use super::*;
+    use crate::ddp::memory::{Access, MemoryFault};
+    use crate::ddp::vec_memory::VecMemory;
+    use crate::verbs::wc::{CqId, Wc};
+
+    struct NullCq;
+
+    impl Completions for NullCq {
+        fn push(&mut self, _: CqId, _: Wc) -> bool {
+            true
+        }
+    }
+
+    // req-test: RDMAP-277
+    #[test]
+    fn qp_bound_stag_is_refused_to_another_engines_qp() {
+        let arena = Rc::new(VecMemory::new(64));
+        let cq = CqId(0);
+        let init = QpInit { pd: 1, send_cq: cq, recv_cq: cq, max_send_wr: 1, max_recv_wr: 1 };
+        let mut engines = [(); 2].map(|()| QueuePairs::new(4));
+        let qps = [0, 1].map(|at: usize| engines[at].create(&arena, init).unwrap());
+        assert_eq!(qps[0], qps[1], "each engine numbers its own");
+        let scope = |qps: &QueuePairs, qp| qps.by_id(qp).map(|qp| qp.stream.access_scope());
+        let scopes = [0, 1].map(|at: usize| scope(&engines[at], qps[at]).unwrap());
+        let stag = arena.register_for(0, 64, Access::ALL, 1, scopes[0].stream);
+        let write = |scope| arena.regions().resolve(stag, scope, Access::REMOTE_WRITE, 0, 1).err();
+        assert_eq!(scopes.map(write), [None, Some(MemoryFault::NotAssociated)]);
+        // Nor does the next queue pair in the slot have access.
+        let mut verbs = Verbs::new(Rc::clone(&arena), NullCq, 4);
+        engines[0].destroy(&mut verbs, qps[0]);
+        let next = engines[0].create(&arena, init).unwrap();
+        assert_eq!(next.index, qps[0].index);
+        assert_eq!(scope(&engines[0], qps[0]), None);
+        let next = scope(&engines[0], next).unwrap();
+        assert_eq!(write(next), Some(MemoryFault::NotAssociated));
+    }
+}

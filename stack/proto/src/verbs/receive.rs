@@ -1,0 +1,211 @@
+//! Receive path of a queue pair: verified ULPDUs to its stream, and faults to their reports.
+
+use crate::ddp::memory::Memory;
+use crate::ddp::untagged::UntaggedFault;
+use crate::mpa::fpdu::FpduError;
+use crate::rdmap::stream::{Indication, Stream};
+use crate::rdmap::terminate::Fault;
+use crate::verbs::cm::{EndReason, Event};
+use crate::verbs::context::Verbs;
+use crate::verbs::queue_pair::Qp;
+use crate::verbs::srq::SrqUsage;
+use crate::verbs::wc::{Completions, WcStatus};
+use crate::wire::terminate::Terminate;
+
+/// Result of a ULPDU for its connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum UlpduOutcome {
+    /// The stream continues.
+    Continue,
+    /// The stream has ended; a Terminate may be pending.
+    Ended,
+    /// The stream has ended over a fault, and no Terminate can be sent: this direction is closed.
+    EndedSilently,
+}
+
+impl Qp {
+    /// Passes a verified ULPDU to the stream and reports the result.
+    #[inline]
+    pub(crate) fn on_ulpdu<M: Memory, C: Completions>(
+        &mut self,
+        verbs: &mut Verbs<M, C>,
+        ulpdu: &[u8],
+    ) -> UlpduOutcome {
+        verbs.counters.fpdus_in += 1;
+        match self.stream.on_ulpdu(&verbs.memory, ulpdu) {
+            Ok(Indication::Placed | Indication::ReadRequested) => {}
+            Ok(Indication::ReadCompleted) => self.complete_sends(verbs),
+            Ok(Indication::Received { message, solicited, invalidated }) => {
+                self.complete_recv(verbs, message, solicited, invalidated);
+            }
+            Ok(Indication::ImmediateReceived { message, data, solicited }) => {
+                self.complete_recv_immediate(verbs, message, data, solicited);
+            }
+            Ok(Indication::Terminated(terminate)) => {
+                verbs.counters.terminates_in += 1;
+                let reason =
+                    terminate.map_or(EndReason::BadTerminate, EndReason::TerminateReceived);
+                // req: RDMAP-044, RDMAP-196
+                self.enter_error(verbs, reason);
+                return UlpduOutcome::Ended;
+            }
+            Err(fault) => return self.on_ulpdu_fault(verbs, fault, ulpdu),
+        }
+        UlpduOutcome::Continue
+    }
+
+    /// Processes the first FPDU from an initiator: true if it is only the RTR message.
+    #[cold]
+    pub(crate) fn on_first_fpdu<M, C>(&mut self, verbs: &mut Verbs<M, C>, ulpdu: &[u8]) -> bool {
+        let is_rtr = self.stream.consume_rtr(ulpdu);
+        verbs.counters.fpdus_in += u64::from(is_rtr);
+        is_rtr
+    }
+
+    /// Places the payload of an out-of-order FPDU if it is a valid RDMA Write.
+    pub(crate) fn place_ooo_write<M: Memory, C>(
+        &mut self,
+        verbs: &mut Verbs<M, C>,
+        ulpdu: &[u8],
+    ) -> bool {
+        let placed = self.stream.place_ooo_write(&verbs.memory, ulpdu);
+        verbs.counters.fpdus_placed_ooo += u64::from(placed);
+        placed
+    }
+
+    /// Processes a ULPDU after the end of the stream: true if it is a Terminate, which is reported.
+    pub(crate) fn drain_ulpdu<M, C>(&mut self, verbs: &mut Verbs<M, C>, ulpdu: &[u8]) -> bool {
+        let Some(Indication::Terminated(terminate)) = self.stream.drain_ulpdu(ulpdu) else {
+            return false;
+        };
+        verbs.counters.fpdus_in += 1;
+        verbs.counters.terminates_in += 1;
+        verbs.events.push_back(Event::TerminateReceived { qp: self.id, terminate });
+        true
+    }
+
+    /// Ends the stream over an invalid FPDU. The other direction continues for the Terminate if
+    /// this end may send: a responder must not before the first valid FPDU from the initiator (RFC
+    /// 5044 section 7.1.2).
+    #[cold]
+    pub(crate) fn on_fpdu_error<M, C>(
+        &mut self,
+        verbs: &mut Verbs<M, C>,
+        error: FpduError,
+        tx_allowed: bool,
+    ) -> UlpduOutcome {
+        let fault = match error {
+            FpduError::Crc => {
+                verbs.counters.crc_errors += 1;
+                Fault::Crc
+            }
+            FpduError::Marker => {
+                verbs.counters.marker_errors += 1;
+                Fault::Marker
+            }
+        };
+        if tx_allowed {
+            // req: MPA-151, MPA-161, MPA-162
+            return self.fail_stream(verbs, fault, &[]);
+        }
+        if let Some(unsent) = self.stream.fail_without_terminate(fault) {
+            self.enter_error(verbs, EndReason::TerminateUnsent(unsent));
+        }
+        UlpduOutcome::Ended
+    }
+
+    /// Handles a ULPDU refused by the stream. Without a receive buffer, one is taken from the
+    /// shared receive queue, if there is one, and the ULPDU is processed again; otherwise the
+    /// stream ends.
+    #[cold]
+    fn on_ulpdu_fault<M: Memory, C: Completions>(
+        &mut self,
+        verbs: &mut Verbs<M, C>,
+        fault: Fault,
+        ulpdu: &[u8],
+    ) -> UlpduOutcome {
+        if fault != Fault::Untagged(UntaggedFault::NoBuffer) || !self.take_srq_buffer(verbs) {
+            return self.fail_stream(verbs, fault, ulpdu);
+        }
+        // The same FPDU is counted again below.
+        verbs.counters.fpdus_in -= 1;
+        let outcome = self.on_ulpdu(verbs, ulpdu);
+        if matches!(outcome, UlpduOutcome::Ended | UlpduOutcome::EndedSilently) {
+            self.return_srq_buffer(verbs);
+        } else {
+            self.commit_srq_buffer(verbs);
+        }
+        outcome
+    }
+
+    fn fail_stream<M, C>(
+        &mut self,
+        verbs: &mut Verbs<M, C>,
+        fault: Fault,
+        ulpdu: &[u8],
+    ) -> UlpduOutcome {
+        if self.tx_closed {
+            if let Some(unsent) = self.stream.fail_without_terminate(fault) {
+                self.enter_error(verbs, EndReason::TerminateUnsent(unsent));
+            }
+            return UlpduOutcome::EndedSilently;
+        }
+        let terminate = self.stream.fail(fault, ulpdu);
+        if let Some((wr_id, too_long)) = Stream::faulted_buffer(fault) {
+            let status = if too_long { WcStatus::LocalLength } else { WcStatus::LocalProtection };
+            // req: RDMAP-033
+            self.fail_recv(wr_id, status);
+        }
+        if let Some(terminate) = terminate {
+            self.terminate_with(verbs, terminate);
+        }
+        UlpduOutcome::Ended
+    }
+
+    /// Enters the error state over a fault of the peer, which is sent a Terminate.
+    pub(crate) fn terminate_with<M, C>(&mut self, verbs: &mut Verbs<M, C>, terminate: Terminate) {
+        // req: DDP-151
+        verbs.counters.terminates_out += 1;
+        // req: DDP-137, DDP-162, DDP-200
+        // req: RDMAP-037, RDMAP-041, RDMAP-135, RDMAP-148, RDMAP-175
+        self.enter_error(verbs, EndReason::TerminateSent(terminate));
+    }
+
+    /// Dequeues a shared receive buffer for the message that begins to arrive. False if there is
+    /// none, the queue pair is at its cap, or it has a buffer of its own.
+    // req: RDMAP-297
+    fn take_srq_buffer<M, C>(&mut self, verbs: &mut Verbs<M, C>) -> bool {
+        let Some(usage) = &self.srq else { return false };
+        if self.stream.recv_queue.front().is_some() {
+            return false;
+        }
+        let Some(srq) = verbs.srqs.get_mut(usage.index) else { return false };
+        if srq.is_capped(usage) {
+            verbs.counters.srq_caps_reached += 1;
+            return false;
+        }
+        srq.pop().is_some_and(|buffer| self.stream.recv_queue.post(buffer))
+    }
+
+    /// Returns the shared receive buffer of a message that was refused, unless the buffer completed
+    /// in error.
+    fn return_srq_buffer<M, C>(&mut self, verbs: &mut Verbs<M, C>) {
+        let Some(SrqUsage { index, .. }) = self.srq else { return };
+        match self.stream.recv_queue.pop_front() {
+            Some(buffer) => {
+                if let Some(srq) = verbs.srqs.get_mut(index) {
+                    srq.put_back(buffer);
+                }
+            }
+            None => self.commit_srq_buffer(verbs),
+        }
+    }
+
+    /// Accounts for a shared receive buffer that a message has begun to fill, or has used up.
+    fn commit_srq_buffer<M, C>(&mut self, verbs: &mut Verbs<M, C>) {
+        let Some(usage) = &mut self.srq else { return };
+        let Some(srq) = verbs.srqs.get_mut(usage.index) else { return };
+        srq.commit(self.id, usage);
+        verbs.check_srq_limit(usage.index);
+    }
+}

@@ -1,0 +1,141 @@
+//! Shared receive queues: receive buffers that several queue pairs take as messages arrive.
+//!
+//! A queue pair dequeues a buffer when the first segment of a message arrives. So messages of one
+//! stream get buffers in the order of their MSNs, and an idle stream holds none. A buffer that a
+//! message has begun to fill belongs to its queue pair from then on, and is flushed there.
+//!
+//! A dequeued buffer counts as held by the queue pair until another is posted in its place; posts
+//! replace the oldest dequeued buffer first. So a cap on what each queue pair may hold acts like a
+//! receive queue of its own of that length, and its peer cannot empty the queue for others.
+
+use std::collections::VecDeque;
+
+use crate::ddp::untagged::UntaggedBuffer;
+use crate::verbs::wc::QpId;
+
+/// Shared receive queue.
+#[derive(Debug)]
+pub(super) struct Srq {
+    pub(super) pd: u32,
+    buffers: VecDeque<UntaggedBuffer>,
+    count_max: usize,
+    /// Limit: an event is raised when fewer buffers than this are left; 0: not armed.
+    limit: usize,
+    /// Number of times that the limit was armed.
+    arm_count: u64,
+    /// Queue pair that took most buffers since the limit was armed, and their number.
+    top_taker: Option<(QpId, u64)>,
+    /// Number of queue pairs attached.
+    pub(super) qp_count: usize,
+    /// Maximum number of buffers that each of them may hold; 0: no cap.
+    pub(super) per_qp_max: usize,
+    /// Queue pairs that took the buffers not replaced yet, oldest first. Together with the buffers
+    /// left they are at most `count_max`.
+    holders: VecDeque<QpId>,
+}
+
+/// Use of a shared receive queue by a queue pair.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct SrqUsage {
+    /// Slot index of the queue.
+    pub(super) index: u32,
+    /// Buffers taken since the limit was armed for the `arm_count`-th time.
+    taken: u64,
+    arm_count: u64,
+    /// Buffers taken and not replaced.
+    pub(super) outstanding: usize,
+}
+
+impl SrqUsage {
+    pub(super) const fn new(index: u32) -> Self {
+        Self { index, taken: 0, arm_count: 0, outstanding: 0 }
+    }
+
+    /// Returns the number of buffers taken since the limit was armed.
+    pub(super) const fn taken_since_arm(&self, srq: &Srq) -> u64 {
+        if self.arm_count == srq.arm_count { self.taken } else { 0 }
+    }
+}
+
+impl Srq {
+    pub(super) fn new(pd: u32, count_max: usize) -> Self {
+        Self {
+            pd,
+            buffers: VecDeque::with_capacity(count_max),
+            count_max,
+            limit: 0,
+            arm_count: 0,
+            top_taker: None,
+            qp_count: 0,
+            per_qp_max: 0,
+            holders: VecDeque::with_capacity(count_max),
+        }
+    }
+
+    pub(super) fn free_slots(&self) -> usize {
+        self.count_max - self.buffers.len()
+    }
+
+    /// Adds a buffer, which replaces the oldest one taken: returns the queue pair that took that.
+    /// There must be a free slot.
+    pub(super) fn push(&mut self, buffer: UntaggedBuffer) -> Option<QpId> {
+        debug_assert!(self.free_slots() > 0, "the caller checks it");
+        self.buffers.push_back(buffer);
+        self.holders.pop_front()
+    }
+
+    /// True if a queue pair holds as many buffers as it may.
+    pub(super) const fn is_capped(&self, usage: &SrqUsage) -> bool {
+        self.per_qp_max > 0 && usage.outstanding >= self.per_qp_max
+    }
+
+    pub(super) fn pop(&mut self) -> Option<UntaggedBuffer> {
+        self.buffers.pop_front()
+    }
+
+    /// Returns a buffer whose message was refused.
+    pub(super) fn put_back(&mut self, buffer: UntaggedBuffer) {
+        self.buffers.push_front(buffer);
+    }
+
+    /// Accounts for a buffer that a message to `qp` has begun to fill, or has used up.
+    pub(super) fn commit(&mut self, qp: QpId, usage: &mut SrqUsage) {
+        usage.taken = usage.taken_since_arm(self) + 1;
+        usage.arm_count = self.arm_count;
+        usage.outstanding += 1;
+        if self.top_taker.is_none_or(|(_, most)| usage.taken >= most) {
+            self.top_taker = Some((qp, usage.taken));
+        }
+        self.holders.push_back(qp);
+    }
+
+    /// Arms the limit, and resets the count of buffers that each queue pair took. 0 disarms it.
+    pub(super) const fn arm(&mut self, limit: usize) {
+        self.limit = limit;
+        self.arm_count += 1;
+        self.top_taker = None;
+    }
+
+    /// Disarms the limit if fewer buffers are left: returns their number, and the queue pair that
+    /// took most, with their number.
+    pub(super) fn take_limit_event(&mut self) -> Option<(usize, Option<(QpId, u64)>)> {
+        let left = self.buffers.len();
+        if left >= self.limit {
+            return None;
+        }
+        self.limit = 0;
+        Some((left, self.top_taker))
+    }
+
+    /// Detaches a queue pair that was destroyed. If it took most buffers, the one of `others` that
+    /// did is recorded.
+    pub(super) fn detach(&mut self, qp: QpId, others: impl Iterator<Item = (QpId, SrqUsage)>) {
+        self.qp_count -= 1;
+        if self.top_taker.is_some_and(|(taker, _)| taker == qp) {
+            self.top_taker = others
+                .map(|(qp, usage)| (qp, usage.taken_since_arm(self)))
+                .filter(|&(_, taken)| taken > 0)
+                .max_by_key(|&(_, taken)| taken);
+        }
+    }
+}
