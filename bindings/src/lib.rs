@@ -16,6 +16,7 @@
 pub mod eal;
 pub mod error;
 pub mod fork;
+mod intr_sources;
 pub mod mbuf;
 mod memif_disconnect;
 pub mod mempool;

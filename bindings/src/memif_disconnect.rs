@@ -8,6 +8,23 @@
 //! quiesced: no new burst may begin, and the thread waits in the hook until none is in flight, at
 //! most [`QUIESCE_POLLS`]. An EAL alarm, which runs in that same thread and so after the driver has
 //! handled the event, lets bursts begin again. Ports are closed in that thread as well.
+//!
+//! A port is closed only while no interrupt source is ready. The interrupt thread handles the
+//! events of one `epoll_wait` in sequence, and finds the callback of each by the number of its
+//! descriptor. Closing a port frees the number of its control socket. If an event of that socket
+//! is still to be handled and a port that is opened, or a connection that is accepted, gets the
+//! number meanwhile, the event runs the callback of the new control socket. There the driver
+//! receives, without `MSG_DONTWAIT`, a message that nobody has sent: the interrupt thread blocks,
+//! for ever if it is the one that should send the message, and no link comes up any more. But an
+//! event that is still to be handled leaves its source ready, because only that thread reads
+//! control sockets. So while none is ready there is no such event; otherwise the alarm that closes
+//! the port is set again, for after the events.
+//!
+//! This does not protect from events of descriptors that others close: a driver or the program
+//! that closes an interrupt source in another thread, while its event is still to be handled and a
+//! memif port is opened; or a forked child that has inherited a control socket, for which `epoll`
+//! then reports events after it is closed here, until EAL has rebuilt its set. Nor does it work
+//! without /proc, or if a source stays ready: after [`BUSY_POLLS`] the port is closed all the same.
 
 use core::ffi::{CStr, c_void};
 use core::sync::atomic::{AtomicBool, Ordering};
@@ -16,7 +33,7 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
 use std::time::Duration;
 
 use crate::error::{Errno, Error};
-use crate::sys;
+use crate::{intr_sources, sys};
 
 /// Number of polls for the end of the bursts, and sleep between them: 80 ms in all at least, and
 /// several times that with most timers. A burst takes microseconds, or some milliseconds if it is
@@ -25,6 +42,11 @@ const QUIESCE_POLLS: (u32, Duration) = (4000, Duration::from_micros(20));
 
 /// Timeout for closing a port in the interrupt thread, which does nothing that takes long.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// Number of polls for the moment when no interrupt source is ready, and microseconds between
+/// them: 1 s in all. All alarms that are due run in one event, so the interval must be longer than
+/// a poll takes: the thread would not reach the other events.
+const BUSY_POLLS: (u32, u64) = (100, 10_000);
 
 /// Burst state of all ports of this process whose rings may be unmapped.
 static BURSTS: Bursts = Bursts::new();
@@ -117,39 +139,53 @@ impl Bursts {
 struct CloseRequest {
     port: u16,
     started: bool,
+    /// Polls left while interrupt sources are ready.
+    polls_left: u32,
     done: Sender<()>,
 }
 
 /// Stops and closes a port in DPDK's interrupt thread. The driver frees the rings both when the
 /// peer disconnects and when the port is closed, without synchronisation between the two. In one
-/// thread they are serialised, and closing cancels the driver's pending events.
+/// thread they are serialised. It is done when no interrupt source is ready, so that no event of
+/// the port is left to be handled.
 ///
 /// False if the port was not closed within [`CLOSE_TIMEOUT`]. It may still be closed later, so the
 /// port must not be used again.
 pub(crate) fn close(port: u16, started: bool) -> bool {
     let (done, closed) = channel();
-    let closing = Box::into_raw(Box::new(CloseRequest { port, started, done }));
-    // SAFETY: EAL runs, and the function takes what is made for it above, once.
-    let status =
-        unsafe { sys::rte_eal_alarm_set(ALARM_DELAY_US, Some(on_close_alarm), closing.cast()) };
-    if status < 0 {
-        // No memory for the alarm. The port stays open, which only prevents its use by others.
-        // SAFETY: made above, and passed to no one.
-        drop(unsafe { Box::from_raw(closing) });
-        return false;
-    }
-    closed.recv_timeout(CLOSE_TIMEOUT).is_ok()
+    let request = CloseRequest { port, started, polls_left: BUSY_POLLS.0, done };
+    // Without memory for the alarm the port stays open, which only prevents its use by others.
+    schedule_close(Box::new(request), ALARM_DELAY_US).is_ok()
+        && closed.recv_timeout(CLOSE_TIMEOUT).is_ok()
 }
 
-extern "C" fn on_close_alarm(closing: *mut c_void) {
-    // SAFETY: `close` made it for this one call.
-    let CloseRequest { port, started, done } =
-        *unsafe { Box::from_raw(closing.cast::<CloseRequest>()) };
+/// Sets the alarm that closes a port. Returns the request if there is no memory for the alarm.
+fn schedule_close(request: Box<CloseRequest>, delay_us: u64) -> Result<(), Box<CloseRequest>> {
+    let request = Box::into_raw(request);
+    // SAFETY: EAL runs, and the function takes what is made for it above, once.
+    let status = unsafe { sys::rte_eal_alarm_set(delay_us, Some(on_close_alarm), request.cast()) };
+    if status < 0 {
+        // SAFETY: made above, and passed to no one.
+        return Err(unsafe { Box::from_raw(request) });
+    }
+    Ok(())
+}
+
+extern "C" fn on_close_alarm(request: *mut c_void) {
+    // SAFETY: `schedule_close` made it for this one call.
+    let mut request = unsafe { Box::from_raw(request.cast::<CloseRequest>()) };
+    if request.polls_left > 0 && intr_sources::any_ready() {
+        request.polls_left -= 1;
+        match schedule_close(request, BUSY_POLLS.1) {
+            Ok(()) => return,
+            Err(returned) => request = returned,
+        }
+    }
     // SAFETY: an attached port whose queues are dropped; the caller of `close` owns it, and waits
     // or no longer uses it.
-    unsafe { stop_and_close(port, started) };
+    unsafe { stop_and_close(request.port, request.started) };
     // The receiver is gone if `close` timed out.
-    let _ = done.send(());
+    let _ = request.done.send(());
 }
 
 /// Stops a port, if it was started, and closes it.
@@ -313,3 +349,7 @@ mod tests {
         assert!(began.elapsed() < looks * interval, "a queue that is gone holds nobody up");
     }
 }
+
+#[cfg(test)]
+#[path = "memif_close_tests.rs"]
+mod close_tests;

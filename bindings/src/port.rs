@@ -257,7 +257,6 @@ impl Port {
         {
             let _control = control_lock();
             port.configure(config)?;
-            port.unmaps_on_disconnect = driver_name(&port.raw_info()?) == memif_disconnect::DRIVER;
             if port.unmaps_on_disconnect {
                 memif_disconnect::hook_log()?;
             }
@@ -292,14 +291,17 @@ fn check(status: i32, error: impl FnOnce(Errno) -> Error) -> Result<(), Error> {
 
 impl Attached {
     fn new(id: u16, plug: Option<(Bus, CString)>, rings: Vec<Arc<Ring>>) -> Self {
-        Self {
+        let mut port = Self {
             id,
             started: false,
             unmaps_on_disconnect: false,
             hotplugged: plug,
             _rings: rings,
             _pools: Vec::new(),
-        }
+        };
+        port.unmaps_on_disconnect =
+            port.raw_info().is_ok_and(|info| driver_name(&info) == memif_disconnect::DRIVER);
+        port
     }
 
     fn raw_info(&self) -> Result<sys::rte_eth_dev_info, Error> {
