@@ -129,3 +129,8 @@ impl fmt::Display for Error {
 }
 
 impl std::error::Error for Error {}
+
+/// Checks the return value of a DPDK call: 0, or a negative errno.
+pub(crate) fn check(status: i32, error: impl FnOnce(Errno) -> Error) -> Result<(), Error> {
+    if status == 0 { Ok(()) } else { Err(error(Errno::from_return(status))) }
+}

@@ -13,6 +13,7 @@
 //! A polling thread should register itself first ([`Eal::register_thread`] or
 //! [`Eal::adopt_thread`]): otherwise it has no mempool caches.
 
+mod attached;
 pub mod eal;
 pub mod error;
 pub mod fork;

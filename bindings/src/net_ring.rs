@@ -1,14 +1,16 @@
 //! Two `net_ring` ports of one process, connected by rings of mbuf pointers.
 
+use core::ffi::CStr;
 use core::ptr::NonNull;
 use std::ffi::CString;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
+use crate::attached::{Attached, own};
 use crate::eal::{Eal, control_lock};
 use crate::error::{Errno, Error};
 use crate::mbuf::Mbuf;
-use crate::port::Port;
+use crate::port::{Bus, Port};
 use crate::sys;
 
 static NEXT: AtomicU32 = AtomicU32::new(0);
@@ -16,7 +18,7 @@ static NEXT: AtomicU32 = AtomicU32::new(0);
 /// One direction of one queue pair. Single producer, single consumer: each side is one port's
 /// queue, and a queue has one owner.
 #[derive(Debug)]
-pub(crate) struct Ring(NonNull<sys::rte_ring>);
+struct Ring(NonNull<sys::rte_ring>);
 
 // SAFETY: used only through ports, whose queues are one producer and one consumer.
 unsafe impl Send for Ring {}
@@ -34,7 +36,7 @@ impl Ring {
         NonNull::new(ring).map(Self).ok_or_else(|| Error::RingCreate(Errno::last()))
     }
 
-    pub(crate) fn raw(&self) -> *mut sys::rte_ring {
+    fn raw(&self) -> *mut sys::rte_ring {
         self.0.as_ptr()
     }
 }
@@ -54,6 +56,43 @@ impl Drop for Ring {
         }
         // SAFETY: empty, and no longer referenced.
         unsafe { sys::rte_ring_free(self.raw()) };
+    }
+}
+
+impl Port {
+    /// Creates a `net_ring` port over these rings.
+    fn from_rings(
+        name: &CStr,
+        receive: &[Arc<Ring>],
+        transmit: &[Arc<Ring>],
+    ) -> Result<Self, Error> {
+        let receive_raw: Vec<_> = receive.iter().map(|ring| ring.raw()).collect();
+        let transmit_raw: Vec<_> = transmit.iter().map(|ring| ring.raw()).collect();
+        let queues = |count: usize| u32::try_from(count).map_err(|_| Error::BadName);
+        let plug = CString::new(format!("net_ring_{}", name.to_string_lossy()))
+            .map_err(|_| Error::BadName)?;
+        let _control = control_lock();
+        // SAFETY: two arrays of live rings with their lengths; the driver copies them, and the
+        // rings are kept until the port is closed.
+        let id = unsafe {
+            sys::rte_eth_from_rings(
+                name.as_ptr(),
+                receive_raw.as_ptr(),
+                queues(receive_raw.len())?,
+                transmit_raw.as_ptr(),
+                queues(transmit_raw.len())?,
+                0,
+            )
+        };
+        let id = u16::try_from(id).map_err(|_| Error::PortFromRings(Errno::last()))?;
+        if !own(id) {
+            return Err(Error::NoPort);
+        }
+        let mut port = Attached::new(id, Some((Bus::Virtual.name(), plug)));
+        for ring in receive.iter().chain(transmit) {
+            port.keep(Arc::<Ring>::clone(ring));
+        }
+        Ok(Self(port))
     }
 }
 

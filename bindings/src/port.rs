@@ -1,19 +1,15 @@
 //! Ports: attached, configured, started, and closed after their last queue is dropped.
 
 use std::ffi::{CStr, CString};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
+use crate::attached::{Attached, driver_name, own};
 use crate::eal::{Eal, control_lock};
-use crate::error::{Errno, Error};
+use crate::error::{Errno, Error, check};
 use crate::memif_disconnect;
 use crate::mempool::Mempool;
-use crate::net_ring::Ring;
 use crate::queue::{self, RxQueue, TxQueue};
-use crate::{fork, sys};
-
-/// Ports that have an owner, by port ID.
-static OWNED: Mutex<[bool; sys::RTE_MAX_ETHPORTS as usize]> =
-    Mutex::new([false; sys::RTE_MAX_ETHPORTS as usize]);
+use crate::sys;
 
 /// Bus of a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -25,7 +21,7 @@ pub enum Bus {
 }
 
 impl Bus {
-    fn name(self) -> &'static CStr {
+    pub(crate) fn name(self) -> &'static CStr {
         match self {
             Self::Virtual => c"vdev",
             Self::Pci => c"pci",
@@ -69,20 +65,7 @@ pub struct PortConfig {
 
 /// A port that is attached but not configured. Dropping it detaches it.
 #[derive(Debug)]
-pub struct Port(Attached);
-
-#[derive(Debug)]
-pub(crate) struct Attached {
-    pub(crate) id: u16,
-    started: bool,
-    /// The driver may unmap the rings at any time.
-    pub(crate) unmaps_on_disconnect: bool,
-    /// Device to remove once the port is closed; `None` if the port was not hotplugged here.
-    hotplugged: Option<(Bus, CString)>,
-    /// Resources the port refers to, released after it is closed.
-    _rings: Vec<Arc<Ring>>,
-    _pools: Vec<Mempool>,
-}
+pub struct Port(pub(crate) Attached);
 
 impl Eal {
     /// Hotplugs a device and returns its port. PCI devices need not be named when EAL is started.
@@ -105,7 +88,7 @@ impl Eal {
             && let Some(id) = port_id_by_name(&name)
         {
             // Attached by the program, so it stays attached when the port is closed.
-            let port = own(id).then(|| Port(Attached::new(id, None, Vec::new())));
+            let port = own(id).then(|| Port(Attached::new(id, None)));
             return port.ok_or(Error::NoPort);
         }
         // SAFETY: EAL runs (`self`), three strings that live through the call, and no other
@@ -117,7 +100,7 @@ impl Eal {
             return Err(Error::Hotplug(Errno::from_return(status)));
         }
         match port_id_by_name(&name) {
-            Some(id) if own(id) => Ok(Port(Attached::new(id, Some((bus, name)), Vec::new()))),
+            Some(id) if own(id) => Ok(Port(Attached::new(id, Some((bus.name(), name))))),
             // It was attached before and has an owner.
             Some(_) => Err(Error::NoPort),
             None => {
@@ -138,7 +121,7 @@ impl Eal {
         let name = CString::new(name).map_err(|_| Error::BadName)?;
         let _control = control_lock();
         let id = port_id_by_name(&name).filter(|&id| own(id)).ok_or(Error::NoPort)?;
-        Ok(Port(Attached::new(id, None, Vec::new())))
+        Ok(Port(Attached::new(id, None)))
     }
 
     /// Takes ownership of the first port without an owner, attached by EAL's arguments.
@@ -155,7 +138,7 @@ impl Eal {
                 return Err(Error::NoPort);
             }
             if own(found) {
-                return Ok(Port(Attached::new(found, None, Vec::new())));
+                return Ok(Port(Attached::new(found, None)));
             }
             id = found + 1;
         }
@@ -170,12 +153,6 @@ fn port_id_by_name(name: &CStr) -> Option<u16> {
     (status == 0).then_some(id)
 }
 
-/// Marks a port as owned; false if it was owned already.
-fn own(id: u16) -> bool {
-    let mut owned = OWNED.lock().unwrap_or_else(PoisonError::into_inner);
-    owned.get_mut(usize::from(id)).is_some_and(|slot| !core::mem::replace(slot, true))
-}
-
 /// True if any bus has a driver for this device name.
 fn driver_exists(name: &CStr) -> bool {
     let mut parsed = sys::rte_devargs::default();
@@ -187,39 +164,6 @@ fn driver_exists(name: &CStr) -> bool {
 }
 
 impl Port {
-    /// Creates a `net_ring` port over these rings.
-    pub(crate) fn from_rings(
-        name: &CStr,
-        receive: &[Arc<Ring>],
-        transmit: &[Arc<Ring>],
-    ) -> Result<Self, Error> {
-        let receive_raw: Vec<_> = receive.iter().map(|ring| ring.raw()).collect();
-        let transmit_raw: Vec<_> = transmit.iter().map(|ring| ring.raw()).collect();
-        let queues = |count: usize| u32::try_from(count).map_err(|_| Error::BadName);
-        let plug = CString::new(format!("net_ring_{}", name.to_string_lossy()))
-            .map_err(|_| Error::BadName)?;
-        let _control = control_lock();
-        // SAFETY: two arrays of live rings with their lengths; the driver copies them, and the
-        // rings are kept until the port is closed.
-        let id = unsafe {
-            sys::rte_eth_from_rings(
-                name.as_ptr(),
-                receive_raw.as_ptr(),
-                queues(receive_raw.len())?,
-                transmit_raw.as_ptr(),
-                queues(transmit_raw.len())?,
-                0,
-            )
-        };
-        let id = u16::try_from(id).map_err(|_| Error::PortFromRings(Errno::last()))?;
-        if !own(id) {
-            return Err(Error::NoPort);
-        }
-        let rings = receive.iter().chain(transmit).map(Arc::clone).collect();
-        let plug = Some((Bus::Virtual, plug));
-        Ok(Self(Attached::new(id, plug, rings)))
-    }
-
     /// Returns the port's properties.
     ///
     /// # Errors
@@ -253,10 +197,12 @@ impl Port {
     /// The call that failed. The port is closed, and detached if it was hotplugged here.
     pub fn start(self, config: &PortConfig) -> Result<Vec<(RxQueue, TxQueue)>, Error> {
         let Self(mut port) = self;
-        port._pools.clone_from(&config.pools);
+        for pool in &config.pools {
+            port.keep(Arc::new(pool.clone()));
+        }
         {
             let _control = control_lock();
-            port.configure(config)?;
+            configure(&port, config)?;
             if port.unmaps_on_disconnect {
                 memif_disconnect::hook_log()?;
             }
@@ -276,112 +222,49 @@ impl Port {
     }
 }
 
-/// Returns the name of a port's driver; empty if it has none.
-fn driver_name(info: &sys::rte_eth_dev_info) -> &'static CStr {
-    if info.driver_name.is_null() {
-        return c"";
-    }
-    // SAFETY: a static string of the driver, and drivers stay loaded.
-    unsafe { CStr::from_ptr(info.driver_name) }
-}
-
-fn check(status: i32, error: impl FnOnce(Errno) -> Error) -> Result<(), Error> {
-    if status == 0 { Ok(()) } else { Err(error(Errno::from_return(status))) }
-}
-
-impl Attached {
-    fn new(id: u16, plug: Option<(Bus, CString)>, rings: Vec<Arc<Ring>>) -> Self {
-        let mut port = Self {
-            id,
-            started: false,
-            unmaps_on_disconnect: false,
-            hotplugged: plug,
-            _rings: rings,
-            _pools: Vec::new(),
-        };
-        port.unmaps_on_disconnect =
-            port.raw_info().is_ok_and(|info| driver_name(&info) == memif_disconnect::DRIVER);
-        port
-    }
-
-    fn raw_info(&self) -> Result<sys::rte_eth_dev_info, Error> {
-        let mut info = sys::rte_eth_dev_info::default();
-        // SAFETY: an attached port (this value owns it) and a structure to fill.
-        let status = unsafe { sys::rte_eth_dev_info_get(self.id, &raw mut info) };
-        check(status, Error::PortInfo)?;
-        Ok(info)
-    }
-
-    fn configure(&self, config: &PortConfig) -> Result<(), Error> {
-        let info = self.raw_info()?;
-        let mut wanted = sys::rte_eth_conf::default();
-        if let Some(mtu) = config.mtu {
-            if mtu > info.max_mtu {
-                return Err(Error::MtuTooLarge { max: info.max_mtu });
-            }
-            wanted.rxmode.mtu = u32::from(mtu);
+/// Configures an attached port and sets up its queues.
+fn configure(port: &Attached, config: &PortConfig) -> Result<(), Error> {
+    let info = port.raw_info()?;
+    let mut wanted = sys::rte_eth_conf::default();
+    if let Some(mtu) = config.mtu {
+        if mtu > info.max_mtu {
+            return Err(Error::MtuTooLarge { max: info.max_mtu });
         }
-        if config.scatter {
-            // Some virtual devices scatter without advertising the offload.
-            wanted.rxmode.offloads |= sys::FW_RX_OFFLOAD_SCATTER & info.rx_offload_capa;
-        }
-        if config.checksum {
-            wanted.rxmode.offloads |= sys::FW_RX_OFFLOAD_IPV4_CKSUM | sys::FW_RX_OFFLOAD_TCP_CKSUM;
-            wanted.txmode.offloads |= sys::FW_TX_OFFLOAD_IPV4_CKSUM | sys::FW_TX_OFFLOAD_TCP_CKSUM;
-        }
-        let queues = u16::try_from(config.pools.len())
-            .map_err(|_| Error::PortConfigure(Errno(libc::EINVAL)))?;
-        // SAFETY: an attached, stopped port and a complete configuration, which is copied.
+        wanted.rxmode.mtu = u32::from(mtu);
+    }
+    if config.scatter {
+        // Some virtual devices scatter without advertising the offload.
+        wanted.rxmode.offloads |= sys::FW_RX_OFFLOAD_SCATTER & info.rx_offload_capa;
+    }
+    if config.checksum {
+        wanted.rxmode.offloads |= sys::FW_RX_OFFLOAD_IPV4_CKSUM | sys::FW_RX_OFFLOAD_TCP_CKSUM;
+        wanted.txmode.offloads |= sys::FW_TX_OFFLOAD_IPV4_CKSUM | sys::FW_TX_OFFLOAD_TCP_CKSUM;
+    }
+    let queues =
+        u16::try_from(config.pools.len()).map_err(|_| Error::PortConfigure(Errno(libc::EINVAL)))?;
+    // SAFETY: an attached, stopped port and a complete configuration, which is copied.
+    let status = unsafe { sys::rte_eth_dev_configure(port.id, queues, queues, &raw const wanted) };
+    check(status, Error::PortConfigure)?;
+    let (mut rx, mut tx) = (config.rx_descriptors, config.tx_descriptors);
+    // SAFETY: a configured port and two numbers to adjust.
+    let status =
+        unsafe { sys::rte_eth_dev_adjust_nb_rx_tx_desc(port.id, &raw mut rx, &raw mut tx) };
+    check(status, Error::PortConfigure)?;
+    // SAFETY: an attached port.
+    let socket = unsafe { sys::rte_eth_dev_socket_id(port.id) };
+    // Virtual devices return -1, SOCKET_ID_ANY; queue set-up takes it as an unsigned number.
+    let socket = socket.cast_unsigned();
+    for (queue, pool) in (0..queues).zip(&config.pools) {
+        let none = core::ptr::null();
+        // SAFETY: a configured port, a queue below its number of queues, and a pool that
+        // the port keeps and that is never freed.
         let status =
-            unsafe { sys::rte_eth_dev_configure(self.id, queues, queues, &raw const wanted) };
-        check(status, Error::PortConfigure)?;
-        let (mut rx, mut tx) = (config.rx_descriptors, config.tx_descriptors);
-        // SAFETY: a configured port and two numbers to adjust.
-        let status =
-            unsafe { sys::rte_eth_dev_adjust_nb_rx_tx_desc(self.id, &raw mut rx, &raw mut tx) };
-        check(status, Error::PortConfigure)?;
-        // SAFETY: an attached port.
-        let socket = unsafe { sys::rte_eth_dev_socket_id(self.id) };
-        // Virtual devices return -1, SOCKET_ID_ANY; queue set-up takes it as an unsigned number.
-        let socket = socket.cast_unsigned();
-        for (queue, pool) in (0..queues).zip(&config.pools) {
-            let none = core::ptr::null();
-            // SAFETY: a configured port, a queue below its number of queues, and a pool that
-            // `_pools` keeps and that is never freed.
-            let status = unsafe {
-                sys::rte_eth_rx_queue_setup(self.id, queue, rx, socket, none, pool.raw())
-            };
-            check(status, Error::RxQueue)?;
-            let none = core::ptr::null();
-            // SAFETY: as above.
-            let status = unsafe { sys::rte_eth_tx_queue_setup(self.id, queue, tx, socket, none) };
-            check(status, Error::TxQueue)?;
-        }
-        Ok(())
+            unsafe { sys::rte_eth_rx_queue_setup(port.id, queue, rx, socket, none, pool.raw()) };
+        check(status, Error::RxQueue)?;
+        let none = core::ptr::null();
+        // SAFETY: as above.
+        let status = unsafe { sys::rte_eth_tx_queue_setup(port.id, queue, tx, socket, none) };
+        check(status, Error::TxQueue)?;
     }
-}
-
-impl Drop for Attached {
-    fn drop(&mut self) {
-        if fork::is_child() {
-            return;
-        }
-        let _control = control_lock();
-        if self.unmaps_on_disconnect {
-            if !memif_disconnect::close(self.id, self.started) {
-                return;
-            }
-        } else {
-            // SAFETY: this value owns the port; the queues that used it are dropped.
-            unsafe { memif_disconnect::stop_and_close(self.id, self.started) };
-        }
-        if let Some((bus, name)) = &self.hotplugged {
-            // SAFETY: the name it was hotplugged with; its port is closed.
-            unsafe { sys::rte_eal_hotplug_remove(bus.name().as_ptr(), name.as_ptr()) };
-        }
-        let mut owned = OWNED.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(slot) = owned.get_mut(usize::from(self.id)) {
-            *slot = false;
-        }
-    }
+    Ok(())
 }

@@ -4,10 +4,10 @@
 use core::ptr::NonNull;
 use std::sync::Arc;
 
+use crate::attached::Attached;
 use crate::eal::control_lock;
 use crate::mbuf::{Mbuf, TxMbuf};
 use crate::memif_disconnect::BurstLock;
-use crate::port::Attached;
 use crate::sys;
 
 /// Largest burst, in frames.
