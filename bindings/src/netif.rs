@@ -36,6 +36,20 @@ pub fn exists(name: &str) -> bool {
     CString::new(name).is_ok_and(|name| unsafe { libc::if_nametoindex(name.as_ptr()) } != 0)
 }
 
+/// Returns the name of the interface with this index.
+///
+/// # Errors
+/// `ENXIO` if there is none.
+pub fn name(index: u32) -> io::Result<String> {
+    let mut name = [0; libc::IF_NAMESIZE];
+    // SAFETY: space for a name of the largest size.
+    if unsafe { libc::if_indextoname(index, name.as_mut_ptr()) }.is_null() {
+        return Err(io::Error::last_os_error());
+    }
+    let bytes = name.iter().take_while(|&&byte| byte != 0).map(|byte| byte.cast_unsigned());
+    Ok(String::from_utf8_lossy(&bytes.collect::<Vec<_>>()).into_owned())
+}
+
 /// Returns the interface's MTU in bytes.
 ///
 /// # Errors

@@ -42,6 +42,8 @@ pub struct PortInfo {
     pub tx_checksum: bool,
     /// Receive offload of IPv4 and TCP checksums.
     pub rx_checksum: bool,
+    /// Index of the kernel's network interface behind the port; 0 if there is none.
+    pub if_index: u32,
 }
 
 /// Configuration of a port.
@@ -185,6 +187,7 @@ impl Port {
             max_mtu: raw.max_mtu,
             tx_checksum: raw.tx_offload_capa & tx == tx,
             rx_checksum: raw.rx_offload_capa & rx == rx,
+            if_index: raw.if_index,
         })
     }
 

@@ -95,8 +95,7 @@ pub fn collect(forwarder: &Forwarder) -> [DirectionReport; 2] {
                 port_lost: losses_in.missed
                     + losses_in.no_buffer
                     + losses_in.rx_errors
-                    // A tap counts each attempt and keeps the frame queued for a retry.
-                    + if to.name().starts_with("tap:") { 0 } else { losses_out.tx_errors },
+                    + losses_out.tx_errors,
             },
         }
     })

@@ -191,3 +191,11 @@ pub enum DeviceError {
         source: dpdk_sys::Error,
     },
 }
+
+impl DeviceError {
+    /// The driver of `device` is not loaded.
+    pub(super) fn no_driver(device: String, driver: &'static str) -> Self {
+        // Distributions' package names have no underscore.
+        Self::NoDriver { device, driver, package: driver.replace('_', "-") }
+    }
+}

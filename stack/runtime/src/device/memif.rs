@@ -10,10 +10,7 @@ use std::path::Path;
 use dpdk_sys::Port;
 
 use crate::device::error::DeviceError;
-use crate::device::open::no_driver;
 use crate::device::spec::{DeviceSpec, MemifRole};
-
-pub(super) const DRIVER: &str = "net_memif";
 
 /// Base 2 logarithm of the ring size, in frames per direction.
 const RING_LOG2: u32 = 9;
@@ -45,15 +42,16 @@ fn probe_socket(socket: &str) -> io::Result<SocketState> {
     }
 }
 
-/// Attaches a memif port and returns it with its role. `room` is the capacity of a buffer in the
-/// shared memory, in bytes of frame.
+/// Attaches a memif port of `driver`. `room` is the capacity of a buffer in the shared memory, in
+/// bytes of frame.
 pub(super) fn attach(
     spec: &DeviceSpec,
     socket: &str,
     role: MemifRole,
     room: u16,
+    driver: &'static str,
     plug: impl Fn(&str) -> Result<Port, dpdk_sys::Error>,
-) -> Result<(Port, MemifRole), DeviceError> {
+) -> Result<Port, DeviceError> {
     let device = || spec.to_string();
     let is_file = !socket.starts_with('@');
     let folder = Path::new(socket).parent().filter(|folder| *folder != Path::new(""));
@@ -88,11 +86,10 @@ pub(super) fn attach(
         "role={name},id=0,socket={path},socket-abstract={is_abstract},\
          rsize={RING_LOG2},bsize={room}"
     );
-    match plug(&arguments) {
-        Ok(port) => Ok((port, role)),
-        Err(dpdk_sys::Error::NoDriver) => Err(no_driver(device(), DRIVER)),
-        Err(source) => Err(DeviceError::Port { device: device(), source }),
-    }
+    plug(&arguments).map_err(|error| match error {
+        dpdk_sys::Error::NoDriver => DeviceError::no_driver(device(), driver),
+        source => DeviceError::Port { device: device(), source },
+    })
 }
 
 /// Removes a socket file without a server. A file of any other type stays and is an error.

@@ -8,30 +8,32 @@
 //!
 //! [`open`]: open()
 
+mod attach;
+mod config;
 mod error;
 mod frame;
+mod mac;
+mod mbuf_cache;
 mod memif;
-mod net_ring;
 mod open;
 mod pools;
 mod port;
+mod quirks;
 mod raw;
 mod spec;
 
+pub use config::OpenConfig;
 pub use dpdk_sys::{Hugepages, LogLevel};
 pub use error::DeviceError;
 pub use ferrowarp_proto::device::{
     Capabilities, ChecksumMode, ChecksumState, Device, Retained, RxFrame, TxClass, TxFrame,
 };
 pub use frame::{DpdkRetained, DpdkRx, DpdkTx};
-pub use open::{OpenConfig, Opened, open};
+pub use open::{Opened, open, open_raw};
 pub use pools::{MTU_MAX, MTU_MIN, PoolNeeds, PoolSizes};
 pub use port::{DeviceCounters, DpdkDevice, adopt_thread};
-pub use raw::{PortLosses, RawCounters, RawFrame, RawPort, open_raw};
+pub use raw::{PortLosses, RawCounters, RawFrame, RawPort};
 pub use spec::{DeviceSpec, MemifRole};
 
 #[cfg(test)]
 mod tests;
-
-#[cfg(test)]
-mod kernel_tests;

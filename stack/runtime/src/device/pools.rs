@@ -2,6 +2,7 @@
 
 use ferrowarp_proto::device::PACKET_CAPACITY_MIN;
 
+use crate::device::quirks::DriverQuirks;
 use crate::device::spec::DeviceSpec;
 
 /// Frames per burst, from a pool or a port.
@@ -78,15 +79,7 @@ impl PoolNeeds {
     /// unknown: 8 MiB in flight, which is 1 Gb/s over 64 ms or 10 Gb/s over 6 ms.
     #[must_use]
     pub fn of(device: &DeviceSpec) -> Self {
-        let path_bytes = match device {
-            DeviceSpec::Ring | DeviceSpec::Memif { .. } => 0,
-            DeviceSpec::Tap { .. }
-            | DeviceSpec::AfPacket { .. }
-            | DeviceSpec::AfXdp { .. }
-            | DeviceSpec::Pci { .. }
-            | DeviceSpec::Port { .. }
-            | DeviceSpec::Eal { .. } => 8 << 20,
-        };
+        let path_bytes = DriverQuirks::of(device.driver().unwrap_or_default()).path_bytes;
         Self { path_bytes, ..Self::default() }
     }
 }

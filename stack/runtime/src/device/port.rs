@@ -1,14 +1,12 @@
 //! One queue pair of a DPDK port as the stack's device.
 
-use dpdk_sys::{BURST, Eal, Mempool, RxQueue, TxMbuf, TxQueue};
+use dpdk_sys::{BURST, Eal, RxQueue, TxMbuf, TxQueue};
 use ferrowarp_proto::device::{Capabilities, Device, TxClass};
 
 use crate::device::frame::{DpdkRetained, DpdkRx, DpdkTx};
+use crate::device::mbuf_cache::{MbufCache, TxPools};
+use crate::device::quirks::DriverQuirks;
 use crate::device::raw::RawPort;
-
-/// Mbufs allocated from a pool at a time. Few, so that a short burst is built in buffers that are
-/// still in the L1 cache: with 32, bursts of four full frames took twice as long.
-const MBUF_CACHE_LEN: usize = 8;
 
 /// Counters of a device, in frames unless stated otherwise.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -40,87 +38,6 @@ pub(super) fn frame_len_max(mtu: u16) -> usize {
     usize::from(mtu) + 14 + 4
 }
 
-/// Most bytes prefetched: processors prefetch the rest of a longer sequential access themselves.
-const PREFETCH_BYTES_MAX: u16 = 2048;
-
-/// Empty mbufs allocated from a pool in bulk and returned one by one.
-#[derive(Debug)]
-pub(super) struct MbufCache {
-    pool: Mempool,
-    /// Next mbuf of `alloc_prefetched`, already being prefetched into this core's caches.
-    next: Option<TxMbuf>,
-    frames: Vec<TxMbuf>,
-    refill: usize,
-}
-
-impl MbufCache {
-    pub(super) fn new(pool: Mempool, refill: usize) -> Self {
-        Self { pool, next: None, frames: Vec::with_capacity(refill), refill }
-    }
-
-    #[inline]
-    fn alloc(&mut self) -> Option<TxMbuf> {
-        match self.frames.pop() {
-            Some(frame) => Some(frame),
-            None => self.refill_and_alloc(),
-        }
-    }
-
-    /// As `alloc`, and prefetches the first `len` bytes of the following mbuf for writing: over
-    /// `ring` and memif the peer's core read them last.
-    #[inline]
-    fn alloc_prefetched(&mut self, len: u16) -> Option<TxMbuf> {
-        let frame = self.next.take().or_else(|| self.alloc());
-        self.next = self.alloc();
-        if let Some(next) = &self.next {
-            next.prefetch_write(len.min(PREFETCH_BYTES_MAX));
-        }
-        frame
-    }
-
-    /// Returns a frame of `len` bytes written by `fill`; `None` if no mbuf is free or the frame
-    /// does not fit.
-    pub(super) fn copy(&mut self, len: usize, fill: impl FnOnce(&mut [u8])) -> Option<TxMbuf> {
-        let mut frame = self.alloc()?;
-        fill(frame.buf_mut().get_mut(..len)?);
-        frame.set_len(len);
-        Some(frame)
-    }
-
-    /// Returns the number of free mbufs, not counting `next` and the threads' mempool caches.
-    #[inline]
-    fn avail_count(&self) -> usize {
-        self.frames.len() + self.pool.common_pool_count() as usize
-    }
-
-    fn refill_and_alloc(&mut self) -> Option<TxMbuf> {
-        // A bulk allocation is all or nothing: near exhaustion take the last mbufs singly.
-        if !self.pool.allocate(&mut self.frames, self.refill) {
-            self.pool.allocate(&mut self.frames, 1);
-        }
-        self.frames.pop()
-    }
-}
-
-/// Mempools of the frames that the stack transmits.
-#[derive(Debug)]
-pub(super) struct TxPools {
-    pub(super) data: MbufCache,
-    pub(super) control: MbufCache,
-    pub(super) reserve: MbufCache,
-}
-
-impl TxPools {
-    pub(super) fn new(data: Mempool, control: Mempool, reserve: Mempool) -> Self {
-        Self {
-            data: MbufCache::new(data, MBUF_CACHE_LEN),
-            control: MbufCache::new(control, MBUF_CACHE_LEN),
-            // No bulk allocation: any mbuf of the reserve may be needed elsewhere.
-            reserve: MbufCache::new(reserve, 1),
-        }
-    }
-}
-
 /// Queue pair of a DPDK port, with one owner; it may be moved to the thread that polls it.
 ///
 /// Dropping it closes the port. Frames may outlive it.
@@ -135,6 +52,7 @@ pub struct DpdkDevice {
     /// Length of the last data frame in bytes, the likely length of the next.
     likely_len: u16,
     capabilities: Capabilities,
+    quirks: &'static DriverQuirks,
     counters: DeviceCounters,
     name: String,
 }
@@ -145,6 +63,7 @@ impl DpdkDevice {
         pools: TxPools,
         queue_max: usize,
         capabilities: Capabilities,
+        quirks: &'static DriverQuirks,
         name: String,
     ) -> Self {
         Self {
@@ -155,6 +74,7 @@ impl DpdkDevice {
             pools,
             likely_len: 0,
             capabilities,
+            quirks,
             counters: DeviceCounters::default(),
             name,
         }
@@ -163,8 +83,9 @@ impl DpdkDevice {
     /// Converts the device to a [`RawPort`], which keeps the data pool only.
     #[must_use]
     pub fn into_raw(self) -> RawPort {
-        let Self { rx, tx, pools, queue_max, capabilities, name, .. } = self;
-        RawPort::new((rx, tx), pools.data, queue_max, frame_len_max(capabilities.send_mtu), name)
+        let Self { rx, tx, pools, queue_max, capabilities, quirks, name, .. } = self;
+        let frame_max = frame_len_max(capabilities.send_mtu);
+        RawPort::new((rx, tx), pools.data, queue_max, frame_max, quirks, name)
     }
 
     /// Returns the device's name, for reports.
@@ -196,10 +117,8 @@ impl DpdkDevice {
     /// all threads: for tests and reports.
     #[must_use]
     pub fn available(&self) -> [u32; 3] {
-        [&self.pools.data, &self.pools.control, &self.pools.reserve].map(|stash| {
-            let stashed = u32::try_from(stash.frames.len()).unwrap_or(u32::MAX);
-            stash.pool.available() + stashed + u32::from(stash.next.is_some())
-        })
+        [&self.pools.data, &self.pools.control, &self.pools.reserve]
+            .map(MbufCache::avail_count_slow)
     }
 }
 

@@ -2,10 +2,8 @@
 
 use dpdk_sys::{BURST, RxQueue, TxMbuf, TxQueue};
 
-use crate::device::error::DeviceError;
-use crate::device::open::{OpenConfig, Opened, open};
-use crate::device::port::MbufCache;
-use crate::device::spec::DeviceSpec;
+use crate::device::mbuf_cache::MbufCache;
+use crate::device::quirks::DriverQuirks;
 
 pub use dpdk_sys::PortLosses;
 
@@ -53,23 +51,9 @@ pub struct RawPort {
     tx_queue_max: usize,
     /// Longest frame the port sends, in bytes.
     frame_len_max: usize,
+    quirks: &'static DriverQuirks,
     counters: RawCounters,
     name: String,
-}
-
-/// Opens the device that `spec` names as a port without a stack. Frames can be kept up to the size
-/// of the receive pool, which follows from [`OpenConfig::pools`].
-///
-/// # Errors
-/// As [`open`]; `ring` is an error, because it connects two devices of one process.
-pub fn open_raw(spec: &DeviceSpec, config: &OpenConfig) -> Result<RawPort, DeviceError> {
-    if spec.is_pair() {
-        let reason = "it joins two ends of one program: name a port that leads elsewhere";
-        return Err(DeviceError::BadSpec { text: spec.to_string(), reason });
-    }
-    match open(spec, config)? {
-        Opened::One(device) | Opened::Pair(device, _) => Ok(device.into_raw()),
-    }
 }
 
 impl RawPort {
@@ -78,6 +62,7 @@ impl RawPort {
         spare: MbufCache,
         waiting_max: usize,
         frame_max: usize,
+        quirks: &'static DriverQuirks,
         name: String,
     ) -> Self {
         let waiting = Vec::with_capacity(waiting_max);
@@ -89,6 +74,7 @@ impl RawPort {
             tx_queue: waiting,
             tx_queue_max: waiting_max,
             frame_len_max: frame_max,
+            quirks,
             counters,
             name,
         }
@@ -106,10 +92,13 @@ impl RawPort {
         &self.counters
     }
 
-    /// Returns the losses that the port itself counts. A control-path call, not for every poll.
+    /// Returns the losses that the port itself counts, without attempts to send a frame that stays
+    /// queued. A control-path call, not for every poll.
     #[must_use]
     pub fn losses(&self) -> PortLosses {
-        self.rx.losses()
+        let losses = self.rx.losses();
+        let tx_errors = if self.quirks.tx_errors_are_retries { 0 } else { losses.tx_errors };
+        PortLosses { tx_errors, ..losses }
     }
 
     /// True if the link is up. A control-path call, not for every poll.

@@ -81,11 +81,32 @@ impl DeviceSpec {
     pub fn is_pair(&self) -> bool {
         *self == Self::Ring
     }
+
+    /// Name of the driver, as `rte_eth_dev_info` gives it; `None` if any driver may serve the
+    /// device.
+    pub(super) const fn driver(&self) -> Option<&'static str> {
+        match self {
+            Self::Ring => Some("net_ring"),
+            Self::Memif { .. } => Some("net_memif"),
+            Self::Tap { .. } => Some("net_tap"),
+            Self::AfPacket { .. } => Some("net_af_packet"),
+            Self::AfXdp { .. } => Some("net_af_xdp"),
+            Self::Pci { .. } | Self::Port { .. } | Self::Eal { .. } => None,
+        }
+    }
+
+    /// Bus, name and driver arguments of the device to hotplug if EAL was started without it.
+    pub(super) fn hotplug_device(&self) -> Option<(Bus, &str, &str)> {
+        match self {
+            Self::Eal { arguments } => single_device(arguments),
+            _ => None,
+        }
+    }
 }
 
 /// Returns bus, name and driver arguments of the device that EAL arguments name, if they name one
 /// device and nothing else.
-pub(super) fn single_device(arguments: &str) -> Option<(Bus, &str, &str)> {
+fn single_device(arguments: &str) -> Option<(Bus, &str, &str)> {
     const OPTIONS: [(&str, Bus); 3] =
         [("--vdev", Bus::Virtual), ("--allow", Bus::Pci), ("-a", Bus::Pci)];
     let arguments = arguments.trim();

@@ -2,12 +2,9 @@
 
 use std::net::UdpSocket;
 use std::process::Command;
-use std::time::{Duration, Instant};
 
 use dpdk_sys::netif;
-use ferrowarp_proto::device::{Device, RxFrame, TxClass, TxFrame};
 
-use super::tests::{contents, lock_pools, open_single};
 use super::*;
 
 const KERNEL: [u8; 4] = [198, 18, 0, 1];
@@ -158,6 +155,24 @@ fn tap_carries_jumbo_frames_in_segments() {
         let frame = exchange_with_kernel(&mut device, "fwtap2", 8972);
         assert_eq!(frame.len(), 9014);
         assert_eq!(frame.head().len(), 2048);
+    });
+}
+
+#[test]
+fn tap_named_by_eal_arguments_is_treated_as_a_tap() {
+    in_namespace(|| {
+        // EAL runs, so the device is hotplugged.
+        drop(open(&DeviceSpec::Ring, &OpenConfig::default()).unwrap());
+        let spec = "eal:--vdev=net_tap_named,iface=fwtap4";
+        let checksum = Some(ChecksumMode::Offload);
+        let refused = open_single(spec, &OpenConfig { checksum, ..OpenConfig::default() });
+        assert!(matches!(refused, Err(DeviceError::NoChecksumOffload { .. })));
+        let config = OpenConfig { mtu: 9000, ..OpenConfig::default() };
+        let mut device = open_single(spec, &config).unwrap();
+        assert_eq!(netif::mtu("fwtap4").unwrap(), 9000);
+        assert_eq!(device.capabilities().send_mtu, 1500);
+        let frame = exchange_with_kernel(&mut device, "fwtap4", 8972);
+        assert_eq!(frame.head().len(), 9014);
     });
 }
 

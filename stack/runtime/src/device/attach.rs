@@ -1,0 +1,156 @@
+//! Attaches the port that a [`DeviceSpec`] names: what is checked before there is a driver, and the
+//! driver's arguments.
+
+use std::path::Path;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use dpdk_sys::{Bus, Eal, Port, netif};
+
+use crate::device::config::OpenConfig;
+use crate::device::error::DeviceError;
+use crate::device::memif;
+use crate::device::quirks::{DriverQuirks, af_packet_slot};
+use crate::device::spec::DeviceSpec;
+
+/// Returns a unique name for a virtual device: driver name and serial number.
+fn device_name(driver: &str) -> String {
+    static NEXT: AtomicU32 = AtomicU32::new(0);
+    format!("{driver}_fw{}", NEXT.fetch_add(1, Ordering::Relaxed))
+}
+
+/// Attaches the port of a device that is no pair.
+pub(super) fn attach(
+    eal: Eal,
+    spec: &DeviceSpec,
+    config: &OpenConfig,
+) -> Result<Port, DeviceError> {
+    let device = || spec.to_string();
+    let driver = spec.driver().unwrap_or_default();
+    let quirks = DriverQuirks::of(driver);
+    let plug = |arguments: &str, capability: &'static Capability| {
+        eal.hotplug_add(Bus::Virtual, &device_name(driver), arguments)
+            .map_err(|error| map_plug_error(spec, driver, capability, error))
+    };
+    match spec {
+        DeviceSpec::Ring => Err(DeviceError::NoPort { device: device() }),
+        DeviceSpec::Memif { socket, role } => {
+            let room = config.pools.sizes(config.mtu, 0, 0).frame_capacity;
+            memif::attach(spec, socket, *role, room, driver, |arguments| {
+                eal.hotplug_add(Bus::Virtual, &device_name(driver), arguments)
+            })
+        }
+        DeviceSpec::Tap { name } => {
+            check_tap(spec, name)?;
+            plug(&format!("iface={name}"), &NET_ADMIN)
+        }
+        DeviceSpec::AfPacket { interface } => {
+            check_interface(spec, interface, config.mtu.min(quirks.mtu_max))?;
+            quirks.check_mtu(spec, config.mtu)?;
+            plug(&af_packet_arguments(interface, config.mtu), &NET_RAW)
+        }
+        DeviceSpec::AfXdp { interface } => {
+            check_interface(spec, interface, config.mtu)?;
+            quirks.check_memory(spec, eal.memory())?;
+            plug(&format!("iface={interface}"), &NET_RAW)
+        }
+        DeviceSpec::Pci { address } => {
+            let card = Path::new("/sys/bus/pci/devices").join(address);
+            if !card.exists() {
+                return Err(DeviceError::NoCard { device: device() });
+            }
+            if !card.join("driver").exists() {
+                return Err(DeviceError::UnboundCard { device: device() });
+            }
+            eal.hotplug_add(Bus::Pci, address, "")
+                .map_err(|source| DeviceError::Port { device: device(), source })
+        }
+        DeviceSpec::Port { name } => {
+            eal.own_port(name).map_err(|_| DeviceError::NoHostPort { device: device() })
+        }
+        DeviceSpec::Eal { arguments } => match spec.hotplug_device() {
+            Some((bus, name, rest)) if !eal.was_started_with(arguments.split_whitespace()) => eal
+                .hotplug_add(bus, name, rest)
+                .map_err(|source| DeviceError::Port { device: device(), source }),
+            _ => eal.next_port().map_err(|_| DeviceError::NoPort { device: device() }),
+        },
+    }
+}
+
+fn check_tap(spec: &DeviceSpec, name: &str) -> Result<(), DeviceError> {
+    let device = || spec.to_string();
+    let tun = std::fs::OpenOptions::new().read(true).write(true).open("/dev/net/tun");
+    if let Err(source) = tun {
+        return Err(DeviceError::NoTun { device: device(), source });
+    }
+    if netif::exists(name) {
+        return Err(DeviceError::InterfaceExists { device: device(), name: name.to_owned() });
+    }
+    NET_ADMIN.check(&device())
+}
+
+fn check_interface(spec: &DeviceSpec, name: &str, mtu: u16) -> Result<(), DeviceError> {
+    let device = || spec.to_string();
+    if !netif::exists(name) {
+        return Err(DeviceError::NoInterface { device: device(), name: name.to_owned() });
+    }
+    NET_RAW.check(&device())?;
+    let max = netif::mtu(name).unwrap_or(0);
+    if u32::from(mtu) > max {
+        return Err(DeviceError::MtuTooLarge { device: device(), mtu, max });
+    }
+    Ok(())
+}
+
+/// Returns `net_af_packet`'s arguments. Blocks are whole pages.
+fn af_packet_arguments(interface: &str, mtu: u16) -> String {
+    /// Bytes of the ring per direction.
+    const RING_BYTES: u32 = 2 << 20;
+    let slot = af_packet_slot(mtu);
+    let block = slot.max(4096);
+    let count = (RING_BYTES / u32::from(slot)).max(64);
+    format!("iface={interface},blocksz={block},framesz={slot},framecnt={count}")
+}
+
+/// A Linux capability and its bit in the sets of /proc.
+struct Capability {
+    name: &'static str,
+    bit: u32,
+}
+
+const NET_ADMIN: Capability = Capability { name: "CAP_NET_ADMIN", bit: 12 };
+const NET_RAW: Capability = Capability { name: "CAP_NET_RAW", bit: 13 };
+
+impl Capability {
+    /// True if the capability is effective in the calling thread, or if /proc cannot be read: the
+    /// driver then reports the failure.
+    fn is_effective(&self) -> bool {
+        let Ok(status) = std::fs::read_to_string("/proc/thread-self/status") else { return true };
+        let set = status.lines().find_map(|line| line.strip_prefix("CapEff:"));
+        set.and_then(|hex| u64::from_str_radix(hex.trim(), 16).ok())
+            .is_none_or(|set| set & (1 << self.bit) != 0)
+    }
+
+    fn check(&self, device: &str) -> Result<(), DeviceError> {
+        if self.is_effective() {
+            return Ok(());
+        }
+        Err(DeviceError::NoPermission { device: device.to_owned(), capability: self.name })
+    }
+}
+
+/// Maps a driver's failure to its most likely cause: drivers return a bare -1 for all of them.
+fn map_plug_error(
+    spec: &DeviceSpec,
+    driver: &'static str,
+    capability: &Capability,
+    error: dpdk_sys::Error,
+) -> DeviceError {
+    let device = spec.to_string();
+    match error {
+        dpdk_sys::Error::NoDriver => DeviceError::no_driver(device, driver),
+        _ if !capability.is_effective() => {
+            DeviceError::NoPermission { device, capability: capability.name }
+        }
+        source => DeviceError::Port { device, source },
+    }
+}

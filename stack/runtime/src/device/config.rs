@@ -1,0 +1,44 @@
+//! Device configuration.
+
+use dpdk_sys::{Hugepages, LogLevel};
+use ferrowarp_proto::device::ChecksumMode;
+
+use crate::device::pools::PoolNeeds;
+
+/// Device configuration. The defaults suit tests and one or two busy connections.
+#[derive(Clone, Debug)]
+pub struct OpenConfig {
+    /// Largest IP packet, bytes.
+    pub mtu: u16,
+    /// Checksum mode. `None`: no checksums on `ring`, software elsewhere. `Offload` is for NICs
+    /// and is an error if the port does not support it.
+    pub checksum: Option<ChecksumMode>,
+    /// Demands from which the mempool sizes are computed.
+    pub pools: PoolNeeds,
+    /// Slots per direction of `ring`, a power of two; it holds one frame less.
+    pub ring_slots: u32,
+    /// Bytes of frame per receive buffer, if less than a whole frame: long frames then arrive
+    /// in several segments. Raised to 128, because all headers lie in the first segment
+    /// ([`RxFrame::head`]). `None`: every frame fits one buffer.
+    ///
+    /// [`RxFrame::head`]: ferrowarp_proto::device::RxFrame::head
+    pub rx_buf_size: Option<u16>,
+    /// Use of huge pages. Fixed by the first device that is opened.
+    pub hugepages: Hugepages,
+    /// DPDK's own log level. Fixed by the first device that is opened.
+    pub log_level: LogLevel,
+}
+
+impl Default for OpenConfig {
+    fn default() -> Self {
+        Self {
+            mtu: 1500,
+            checksum: None,
+            pools: PoolNeeds::default(),
+            ring_slots: 512,
+            rx_buf_size: None,
+            hugepages: Hugepages::Auto,
+            log_level: LogLevel::Critical,
+        }
+    }
+}

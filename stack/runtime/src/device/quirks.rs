@@ -1,0 +1,325 @@
+//! What differs between the drivers of DPDK 22.11, in one table.
+//!
+//! The key is the driver's name as `rte_eth_dev_info` gives it, so a port has the same treatment
+//! however it was named (`tap:x`, or `eal:--vdev=net_tap0,iface=x`). Each line says where its
+//! entries were observed. What has to be known before there is a driver, as arguments and
+//! permissions, is with [`DeviceSpec`] in `attach.rs`; that net_memif unmaps its rings is in the
+//! bindings, whose soundness depends on it.
+
+use dpdk_sys::{HEADROOM, Memory};
+
+use crate::device::error::DeviceError;
+use crate::device::spec::DeviceSpec;
+
+/// How a driver differs from what the stack assumes of a port.
+#[derive(Debug)]
+pub(super) struct DriverQuirks {
+    /// Receive and transmit descriptors that hold mbufs; (0, 0): the driver keeps none.
+    descriptors: (u16, u16),
+    /// Receive descriptors, if a frame may arrive in several buffers.
+    rx_descriptors_segmented: u16,
+    /// Bytes of frame that the driver requires in a receive buffer, for an MTU, whatever its
+    /// frames.
+    rx_buf_size_min: fn(u16) -> u16,
+    /// Unit, in bytes, in which receive buffers are counted, rounded down: a frame longer than the
+    /// rounded size arrives in several segments.
+    rx_buf_size_step: u16,
+    /// Largest MTU.
+    pub(super) mtu_max: u16,
+    /// Largest IP packet, in bytes, that can be sent.
+    pub(super) send_mtu_max: u16,
+    /// Who has to be told the MTU.
+    pub(super) mtu_by: MtuBy,
+    /// Where the stack's MAC address comes from.
+    pub(super) mac: MacFrom,
+    /// The checksum offload that the port offers is computed in software, after a copy: not used.
+    pub(super) checksum_in_software: bool,
+    /// The link is memory, so checksums may be omitted.
+    pub(super) checksum_optional: bool,
+    /// Without huge pages the port opens, but carries no frames.
+    needs_hugepages: bool,
+    /// The peer's mbufs arrive themselves: no receive pool, and received frames are never written.
+    pub(super) rx_shares_sender_mbufs: bool,
+    /// Bandwidth-delay product to provide buffers for, in bytes; 0 if the peer shares memory.
+    pub(super) path_bytes: u32,
+    /// Transmit errors count attempts to send a frame that stays queued, not lost frames.
+    pub(super) tx_errors_are_retries: bool,
+}
+
+/// Who has to be told the MTU.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum MtuBy {
+    /// Nobody: frames of every size pass, up to the buffers.
+    Nobody,
+    /// The port, in its configuration.
+    Ethdev,
+    /// The kernel's network interface behind the port, once it is started.
+    KernelNetdev,
+}
+
+/// Where the stack's MAC address comes from. A port without an address gets a local one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum MacFrom {
+    /// The port.
+    Port,
+    /// The port, with the last bit flipped: the kernel's interface has the port's own, and ARP
+    /// never resolves between two hosts with the same address.
+    PortFlipped,
+    /// This process: locally administered and unique in it.
+    Local,
+}
+
+/// In flight on a path of unknown length: 1 Gb/s over 64 ms, or 10 Gb/s over 6 ms.
+const PATH_BYTES: u32 = 8 << 20;
+
+/// A driver without a line of its own in [`TABLE`]: taken for a NIC's. Descriptors are enough for
+/// 10 Gb/s; igb, ixgbe and their relatives count receive buffers in KiB (SRRCTL.BSIZEPACKET of
+/// their data sheets).
+const NIC: DriverQuirks = DriverQuirks {
+    descriptors: (512, 512),
+    rx_descriptors_segmented: 512,
+    rx_buf_size_min: |_| 0,
+    rx_buf_size_step: 1024,
+    mtu_max: u16::MAX,
+    send_mtu_max: u16::MAX,
+    mtu_by: MtuBy::Ethdev,
+    mac: MacFrom::Port,
+    checksum_in_software: false,
+    checksum_optional: false,
+    needs_hugepages: false,
+    rx_shares_sender_mbufs: false,
+    path_bytes: PATH_BYTES,
+    tx_errors_are_retries: false,
+};
+
+/// Virtual devices: their drivers set up no hardware and are not told the MTU.
+const VIRTUAL: DriverQuirks = DriverQuirks { mtu_by: MtuBy::Nobody, rx_buf_size_step: 1, ..NIC };
+
+/// See the module's text.
+static TABLE: [(&str, DriverQuirks); 5] = [
+    // Rings of mbuf pointers within the process. The port has no MAC address; received mbufs are
+    // the sender's (drivers/net/ring/rte_eth_ring.c, and `ring_carries_frames_both_ways_in_order`).
+    (
+        "net_ring",
+        DriverQuirks {
+            descriptors: (0, 0),
+            rx_descriptors_segmented: 0,
+            mac: MacFrom::Local,
+            checksum_optional: true,
+            rx_shares_sender_mbufs: true,
+            path_bytes: 0,
+            ..VIRTUAL
+        },
+    ),
+    // Shared memory between processes. Frames are copied to and from buffers of the link, whose
+    // size is an argument (drivers/net/memif/rte_eth_memif.c, and
+    // `memif_carries_jumbo_frames_whole_or_in_segments`).
+    (
+        "net_memif",
+        DriverQuirks {
+            descriptors: (0, 0),
+            rx_descriptors_segmented: 0,
+            checksum_optional: true,
+            path_bytes: 0,
+            ..VIRTUAL
+        },
+    ),
+    // One packet per system call, so descriptors only hold the segments of one frame. The kernel's
+    // interface gets the port's MAC address and keeps its own MTU. A frame above the MTU that the
+    // port was started with is never sent and blocks the queue, each attempt counts as an error,
+    // and that MTU cannot be raised above 1500 (drivers/net/tap/rte_eth_tap.c, `pmd_tx_burst`, and
+    // `frame_above_send_mtu_is_dropped_and_counted`).
+    (
+        "net_tap",
+        DriverQuirks {
+            descriptors: (8, 8),
+            rx_descriptors_segmented: 64,
+            send_mtu_max: 1500,
+            mtu_by: MtuBy::KernelNetdev,
+            mac: MacFrom::PortFlipped,
+            checksum_in_software: true,
+            tx_errors_are_retries: true,
+            ..VIRTUAL
+        },
+    ),
+    // Packet sockets with rings in shared memory. A whole slot must fit a receive buffer, and the
+    // slot size, a power of two, has to fit 16 bits here
+    // (drivers/net/af_packet/rte_eth_af_packet.c, `eth_rx_queue_setup`, and
+    // `af_packet_exchanges_frames_with_the_kernel`).
+    (
+        "net_af_packet",
+        DriverQuirks {
+            descriptors: (0, 0),
+            rx_descriptors_segmented: 0,
+            rx_buf_size_min: af_packet_slot,
+            mtu_max: 32_000,
+            ..VIRTUAL
+        },
+    ),
+    // AF_XDP sockets. A whole fill ring is posted at once; the kernel accepts no buffers below
+    // 2048 bytes, and the driver's unaligned ones in huge pages only
+    // (drivers/net/af_xdp/rte_eth_af_xdp.c, and `af_xdp_exchanges_frames_with_the_kernel`).
+    (
+        "net_af_xdp",
+        DriverQuirks {
+            descriptors: (2048, 2048),
+            rx_descriptors_segmented: 2048,
+            rx_buf_size_min: |_| 2048,
+            mtu_by: MtuBy::Ethdev,
+            needs_hugepages: true,
+            ..VIRTUAL
+        },
+    ),
+];
+
+/// Slot size of `net_af_packet`'s rings, in bytes: a power of two that holds a frame and its header
+/// there.
+pub(super) fn af_packet_slot(mtu: u16) -> u16 {
+    /// Bytes of a frame's header in the kernel's ring (`TPACKET2_HDRLEN`), rounded up.
+    const RING_HEADER: u16 = 128;
+    let slot = mtu.saturating_add(32 + RING_HEADER).checked_next_power_of_two();
+    slot.unwrap_or(u16::MAX).max(2048)
+}
+
+impl DriverQuirks {
+    /// Line of a driver, by its name; of a NIC's driver if there is none.
+    pub(super) fn of(driver: &str) -> &'static Self {
+        static OTHER: DriverQuirks = NIC;
+        let line = TABLE.iter().find(|(name, _)| *name == driver);
+        line.map_or(&OTHER, |(_, quirks)| quirks)
+    }
+
+    /// Receive and transmit descriptors that hold mbufs.
+    pub(super) fn descriptors(&self, is_segmented: bool) -> (u16, u16) {
+        let (rx, tx) = self.descriptors;
+        (if is_segmented { self.rx_descriptors_segmented } else { rx }, tx)
+    }
+
+    /// Bytes of frame per receive buffer, if the largest frame has `frame_capacity` bytes and
+    /// `wanted` were asked for.
+    pub(super) fn rx_buf_size(&self, mtu: u16, frame_capacity: u16, wanted: Option<u16>) -> u16 {
+        if self.rx_shares_sender_mbufs {
+            return frame_capacity;
+        }
+        let size = match wanted {
+            Some(size) => size.min(frame_capacity),
+            None => frame_capacity
+                .checked_next_multiple_of(self.rx_buf_size_step)
+                .filter(|size| size.checked_add(HEADROOM).is_some())
+                .unwrap_or(frame_capacity),
+        };
+        size.max((self.rx_buf_size_min)(mtu))
+    }
+
+    /// Fails if the driver cannot carry packets of this size.
+    pub(super) fn check_mtu(&self, spec: &DeviceSpec, mtu: u16) -> Result<(), DeviceError> {
+        if mtu <= self.mtu_max {
+            return Ok(());
+        }
+        let max = u32::from(self.mtu_max);
+        Err(DeviceError::MtuTooLarge { device: spec.to_string(), mtu, max })
+    }
+
+    /// Fails if the driver does not work with this memory.
+    pub(super) fn check_memory(
+        &self,
+        spec: &DeviceSpec,
+        memory: Memory,
+    ) -> Result<(), DeviceError> {
+        if self.needs_hugepages && memory == Memory::Ordinary {
+            return Err(DeviceError::NeedsHugepages { device: spec.to_string() });
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::device::pools::{MTU_MAX, MTU_MIN, PoolNeeds};
+
+    fn frame_capacity(mtu: u16) -> u16 {
+        PoolNeeds::default().sizes(mtu, 0, 0).frame_capacity
+    }
+
+    #[test]
+    fn net_ring_passes_mbufs_and_needs_no_checksums() {
+        let ring = DriverQuirks::of("net_ring");
+        assert!(ring.rx_shares_sender_mbufs && ring.checksum_optional);
+        assert_eq!((ring.mac, ring.mtu_by), (MacFrom::Local, MtuBy::Nobody));
+        assert_eq!((ring.descriptors(false), ring.path_bytes), ((0, 0), 0));
+        assert_eq!(ring.rx_buf_size(9000, 9088, Some(2048)), 9088, "the sender's buffers");
+    }
+
+    #[test]
+    fn net_memif_keeps_no_mbufs_and_needs_no_checksums() {
+        let memif = DriverQuirks::of("net_memif");
+        assert!(memif.checksum_optional && !memif.rx_shares_sender_mbufs);
+        assert_eq!((memif.mac, memif.mtu_by), (MacFrom::Port, MtuBy::Nobody));
+        assert_eq!((memif.descriptors(true), memif.path_bytes), ((0, 0), 0));
+        assert_eq!(memif.rx_buf_size(9000, 9088, Some(2048)), 2048);
+        assert_eq!(memif.rx_buf_size(9000, 9088, None), 9088);
+    }
+
+    #[test]
+    fn net_tap_sends_1500_octets_and_shares_the_kernels_mac() {
+        let tap = DriverQuirks::of("net_tap");
+        assert_eq!((tap.send_mtu_max, tap.mtu_max), (1500, u16::MAX));
+        assert_eq!((tap.mac, tap.mtu_by), (MacFrom::PortFlipped, MtuBy::KernelNetdev));
+        assert!(tap.checksum_in_software && !tap.checksum_optional && tap.tx_errors_are_retries);
+        assert_eq!([false, true].map(|segmented| tap.descriptors(segmented)), [(8, 8), (64, 8)]);
+        assert_eq!((tap.path_bytes, tap.rx_buf_size(1500, 1536, None)), (PATH_BYTES, 1536));
+    }
+
+    #[test]
+    fn net_af_packet_fits_a_slot_in_each_buffer() {
+        let packet = DriverQuirks::of("net_af_packet");
+        for mtu in (MTU_MIN..=packet.mtu_max).step_by(61).chain([1500, 9000, packet.mtu_max]) {
+            let slot = af_packet_slot(mtu);
+            assert!(slot.is_power_of_two() && slot >= mtu + 32 + 128, "MTU {mtu}");
+            for wanted in [None, Some(256)] {
+                assert!(packet.rx_buf_size(mtu, frame_capacity(mtu), wanted) >= slot, "MTU {mtu}");
+            }
+        }
+        let spec = "af_packet:veth0".parse().unwrap();
+        let refused = packet.check_mtu(&spec, packet.mtu_max + 1);
+        assert!(matches!(refused, Err(DeviceError::MtuTooLarge { max: 32_000, .. })));
+        assert_eq!((packet.descriptors(false), packet.mtu_by), ((0, 0), MtuBy::Nobody));
+    }
+
+    #[test]
+    fn net_af_xdp_needs_huge_pages_and_large_buffers() {
+        let xdp = DriverQuirks::of("net_af_xdp");
+        let spec = "af_xdp:veth0".parse().unwrap();
+        let refused = xdp.check_memory(&spec, Memory::Ordinary);
+        assert!(matches!(refused, Err(DeviceError::NeedsHugepages { .. })));
+        assert_eq!((xdp.descriptors(false), xdp.mtu_by), ((2048, 2048), MtuBy::Ethdev));
+        assert_eq!([256, 4096].map(|size| xdp.rx_buf_size(9000, 9088, Some(size))), [2048, 4096]);
+    }
+
+    #[test]
+    fn nic_buffer_in_steps_of_1024_holds_a_full_frame() {
+        let nic = DriverQuirks::of("net_ixgbe");
+        for mtu in (MTU_MIN..=MTU_MAX).step_by(61).chain([1500, 9000]) {
+            let room = frame_capacity(mtu);
+            let card = nic.rx_buf_size(mtu, room, None);
+            assert!(card >= room && card.checked_add(HEADROOM).is_some(), "MTU {mtu}");
+            let counted = card / nic.rx_buf_size_step * nic.rx_buf_size_step;
+            assert!(counted >= mtu + 18 || mtu > 64_000, "MTU {mtu}: {counted}");
+        }
+        assert_eq!(nic.rx_buf_size(1500, frame_capacity(1500), None), 2048);
+        assert_eq!((nic.descriptors(true), nic.mtu_by), ((512, 512), MtuBy::Ethdev));
+        assert_eq!((nic.mac, nic.path_bytes), (MacFrom::Port, PATH_BYTES));
+        assert!(!nic.checksum_in_software && !nic.checksum_optional);
+    }
+
+    #[test]
+    fn each_device_with_a_driver_of_its_own_has_a_line() {
+        let specs = ["ring", "memif:/a", "tap:a", "af_packet:a", "af_xdp:a"];
+        let drivers = specs.map(|spec| spec.parse::<DeviceSpec>().unwrap().driver().unwrap());
+        assert_eq!(drivers, TABLE.each_ref().map(|(name, _)| *name));
+        for spec in ["pci:00:01.0", "port:a", "eal:--vdev=net_tap0"] {
+            assert_eq!(spec.parse::<DeviceSpec>().unwrap().driver(), None, "{spec}");
+        }
+    }
+}

@@ -1,0 +1,103 @@
+//! Devices that need only memory (`ring` and `memif`), those whose link partner is the kernel, and
+//! the errors of the others.
+
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use ferrowarp_proto::device::{Device, RxFrame, TxClass, TxFrame};
+
+use super::*;
+
+mod kernel;
+mod memif;
+mod opening;
+mod raw;
+mod ring;
+
+/// Serialises the tests that count free mbufs.
+fn lock_pools() -> MutexGuard<'static, ()> {
+    static POOLS_LOCK: Mutex<()> = Mutex::new(());
+    POOLS_LOCK.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn pair(config: &OpenConfig) -> (DpdkDevice, DpdkDevice) {
+    match open(&DeviceSpec::Ring, config).unwrap() {
+        Opened::Pair(first, second) => (first, second),
+        Opened::One(_) => panic!("ring is a pair"),
+    }
+}
+
+fn open_single(spec: &str, config: &OpenConfig) -> Result<DpdkDevice, DeviceError> {
+    match open(&spec.parse()?, config)? {
+        Opened::One(device) => Ok(device),
+        Opened::Pair(..) => panic!("{spec} is not a pair"),
+    }
+}
+
+/// Returns `len` bytes counting up from `seed`, modulo 251.
+fn pattern(seed: usize, len: usize) -> Vec<u8> {
+    (seed..seed + len).map(|value| u8::try_from(value % 251).unwrap()).collect()
+}
+
+fn send(device: &mut DpdkDevice, bytes: &[u8]) {
+    let mut frame = device.allocate(TxClass::Data).unwrap();
+    frame.buf_mut()[..bytes.len()].copy_from_slice(bytes);
+    frame.set_len(bytes.len());
+    device.transmit(frame);
+}
+
+fn contents(frame: &DpdkRx) -> Vec<u8> {
+    let mut out = vec![0; frame.len()];
+    frame.copy_out(0, &mut out);
+    out
+}
+
+/// Polls until `count` frames were received or five seconds passed.
+fn receive(device: &mut DpdkDevice, count: usize) -> Vec<DpdkRx> {
+    let mut burst = Vec::new();
+    let deadline = Instant::now() + Duration::from_secs(5);
+    while burst.len() < count && Instant::now() < deadline {
+        device.flush();
+        let missing = count - burst.len();
+        device.receive(&mut burst, missing);
+    }
+    burst
+}
+
+/// As `receive`, while the sender flushes: a memif server sends only into slots that its client
+/// posted in an earlier poll.
+fn exchange(from: &mut DpdkDevice, to: &mut DpdkDevice, count: usize) -> Vec<DpdkRx> {
+    let mut burst = Vec::new();
+    let deadline = Instant::now() + Duration::from_secs(5);
+    while burst.len() < count && Instant::now() < deadline {
+        from.flush();
+        let missing = count - burst.len();
+        to.receive(&mut burst, missing);
+    }
+    assert_eq!(burst.len(), count, "all frames cross in time");
+    burst
+}
+
+fn wait_for_link(devices: &[&DpdkDevice]) {
+    let deadline = Instant::now() + Duration::from_secs(5);
+    while !devices.iter().all(|device| device.link_is_up()) {
+        assert!(Instant::now() < deadline, "the link comes up");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+/// Socket path of one test; the file is removed at the end in any case.
+struct SocketPath(String);
+
+impl SocketPath {
+    fn new(name: &str) -> Self {
+        let folder = std::env::temp_dir();
+        Self(format!("{}/fw-{}-{name}.sock", folder.display(), std::process::id()))
+    }
+}
+
+impl Drop for SocketPath {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_file(&self.0);
+    }
+}
