@@ -4,11 +4,16 @@ use std::net::IpAddr;
 use std::time::Duration;
 
 use ferrowarp_proto::device::ChecksumMode;
-use ferrowarp_proto::net::routing::{InterfaceAddress, Route};
+use ferrowarp_proto::net::routing::{self, InterfaceAddress, Route, RoutingTable};
+use ferrowarp_proto::wire::ethernet::VLAN_MAX;
 
 use crate::device::{DeviceSpec, Hugepages, OpenConfig, PoolNeeds};
+use crate::error::OpenError;
 use crate::limits::Limits;
 use crate::tcp::TcpSettings;
+
+/// Minimum link MTU for IPv6 (RFC 8200 section 5).
+const MTU_MIN_V6: u16 = 1280;
 
 /// Thread that polls a shard.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -123,6 +128,38 @@ impl Config {
 }
 
 impl Config {
+    /// Checks the addresses, routes and VLAN.
+    pub(crate) fn validate(&self) -> Result<(), OpenError> {
+        if self.addresses.is_empty() {
+            return Err(OpenError::NoAddress);
+        }
+        let fits = |ip: IpAddr, prefix_len| prefix_len <= if ip.is_ipv4() { 32 } else { 128 };
+        for &InterfaceAddress { ip, prefix_len } in &self.addresses {
+            if !routing::is_unicast_host(ip) {
+                return Err(OpenError::Address { address: ip });
+            }
+            if !fits(ip, prefix_len) {
+                return Err(OpenError::Prefix { address: ip, prefix_len });
+            }
+            if ip.is_ipv6() && self.mtu < MTU_MIN_V6 {
+                return Err(OpenError::MtuV6 { mtu: self.mtu, address: ip });
+            }
+        }
+        let routing = RoutingTable::new(&self.addresses, &[]);
+        for &Route { destination, prefix_len, via } in &self.routes {
+            if !fits(destination, prefix_len) {
+                return Err(OpenError::Prefix { address: destination, prefix_len });
+            }
+            if destination.is_ipv4() != via.is_ipv4() || routing.next_hop(via).is_none() {
+                return Err(OpenError::Router { via });
+            }
+        }
+        match self.vlan {
+            Some(vlan) if !(1..=VLAN_MAX).contains(&vlan) => Err(OpenError::Vlan { vlan }),
+            _ => Ok(()),
+        }
+    }
+
     /// Returns the settings with which the device is opened.
     pub(crate) fn open_config(&self) -> OpenConfig {
         OpenConfig {

@@ -1,35 +1,23 @@
 //! Contexts: an open device with its addresses, and the objects created on it.
 
-use std::net::IpAddr;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
 use ferrowarp_proto::ddp::regions::RegionTable;
 use ferrowarp_proto::engine::{Engine, EngineConfig};
-use ferrowarp_proto::net::routing::{self, InterfaceAddress, Route, RoutingTable};
-use ferrowarp_proto::verbs::cm::CmError;
-use ferrowarp_proto::wire::ethernet::VLAN_MAX;
 use rand::TryRngCore;
 
 use crate::arena::{Arena, Buffer};
-use crate::comp_channel::CompChannel;
 use crate::config::{Config, DriveMode};
 use crate::counters::{Counters, Port, Usage};
-use crate::cq::{Cq, CqRings};
 use crate::device::{self, DeviceSpec, Opened};
-use crate::error::{CreateError, MemoryError, OpenError};
-use crate::events::{AsyncEventQueue, EventChannel};
+use crate::error::{MemoryError, OpenError};
+use crate::events::{AsyncEventQueue, EventSource};
 use crate::limits::ResourceLimits;
-use crate::listener::Listener;
-use crate::machine::EngineMachine;
 use crate::memory::HostMemory;
-use crate::pd::Pd;
-use crate::shard::Shard;
+use crate::shard::{CqRings, EngineMachine, Shard};
 use crate::thread::DriveThread;
-
-/// Minimum link MTU for IPv6 (RFC 8200 section 5).
-const MTU_MIN_V6: u16 = 1280;
 
 /// Open device with its addresses; all other objects are created from it. Clones refer to the same
 /// context.
@@ -69,7 +57,7 @@ impl Context {
     /// # Errors
     /// [`OpenError`]; `Pair` for `ring`, whose two contexts are opened with [`Context::ring_pair`].
     pub fn open(config: Config) -> Result<Self, OpenError> {
-        validate(&config)?;
+        config.validate()?;
         if config.device.is_pair() {
             return Err(OpenError::Pair);
         }
@@ -85,8 +73,8 @@ impl Context {
     /// # Errors
     /// [`OpenError`].
     pub fn ring_pair(left: Config, right: Config) -> Result<(Self, Self), OpenError> {
-        validate(&left)?;
-        validate(&right)?;
+        left.validate()?;
+        right.validate()?;
         let Opened::Pair(left_device, right_device) =
             device::open(&DeviceSpec::Ring, &left.open_config())?
         else {
@@ -125,7 +113,7 @@ impl Context {
         D::Rx: Send,
         D::Retained: Send,
     {
-        validate(&config)?;
+        config.validate()?;
         dpdk_sys::fork::install_atfork();
         let seeds = match config.seed {
             Some(seed) => [seed, seed.rotate_left(32) ^ 0x5bd1_e995],
@@ -180,77 +168,12 @@ impl Context {
         &self.inner.config
     }
 
-    /// Allocates a protection domain.
-    #[must_use]
-    pub fn alloc_pd(&self) -> Pd {
-        let id = self.inner.pd_next.fetch_add(1, Ordering::Relaxed);
-        Pd::new(Arc::clone(&self.inner), id)
-    }
-
-    /// Creates a completion queue for at least `capacity` completions. Choose the number of
-    /// requests that can be outstanding on all its queue pairs: if it overruns, those enter the
-    /// error state.
-    ///
-    /// # Errors
-    /// `Limit` if the capacities of all queues together exceed the configured limit; `Gone` after
-    /// closing.
-    pub fn create_cq(&self, capacity: usize) -> Result<Cq, CreateError> {
-        Cq::new(&self.inner, capacity, None)
-    }
-
-    /// Creates a channel for the completion events of completion queues.
-    ///
-    /// # Errors
-    /// If the operating system has no file descriptor left.
-    pub fn create_comp_channel(&self) -> std::io::Result<CompChannel> {
-        CompChannel::new(&self.inner)
-    }
-
-    /// Returns the channel for all events but completions: connection events, connection requests,
-    /// limit events of shared receive queues and asynchronous errors. A context has one.
-    ///
-    /// # Errors
-    /// If the operating system has no file descriptor left.
-    pub fn event_channel(&self) -> std::io::Result<EventChannel> {
-        EventChannel::open(&self.inner)
-    }
-
-    /// As [`Context::create_cq`], for a queue that can be armed ([`Cq::req_notify`]) to report
-    /// completions on `channel`, a channel of this context.
-    ///
-    /// # Errors
-    /// As [`Context::create_cq`]; `Gone` also if the channel is of another context.
-    pub fn create_cq_on(&self, channel: &CompChannel, capacity: usize) -> Result<Cq, CreateError> {
-        Cq::new(&self.inner, capacity, Some(channel))
-    }
-
     /// Allocates a zeroed buffer to register, in huge pages if available.
     ///
     /// # Errors
     /// [`MemoryError::Map`].
     pub fn allocate(&self, len: usize) -> Result<Buffer, MemoryError> {
         Ok(self.inner.arena.allocate(len)?)
-    }
-
-    /// Listens on a port; at most `backlog` requests are pending at a time.
-    ///
-    /// # Errors
-    /// `PortInUse`; `Gone` after closing.
-    pub fn listen(&self, port: u16, backlog: usize) -> Result<Listener, CmError> {
-        Listener::open(&self.inner, port, backlog, false)
-    }
-
-    /// As [`Context::listen`], for connections without MPA start-up frames: each is reported as
-    /// soon as its TCP handshake is complete, and accepted with [`Start::Immediate`] or
-    /// [`Start::Streaming`].
-    ///
-    /// # Errors
-    /// As [`Context::listen`].
-    ///
-    /// [`Start::Immediate`]: crate::Start::Immediate
-    /// [`Start::Streaming`]: crate::Start::Streaming
-    pub fn listen_unframed(&self, port: u16, backlog: usize) -> Result<Listener, CmError> {
-        Listener::open(&self.inner, port, backlog, true)
     }
 
     /// Polls the shard once, if the drive mode leaves that to the application and no other thread
@@ -334,6 +257,32 @@ impl ContextInner {
         }
     }
 
+    /// Waits until `ready` returns a value, for `timeout` at most; `source` signals its events.
+    /// Sleeps if it may, otherwise polls the shard while it waits.
+    pub(crate) fn wait_for<T>(
+        &self,
+        source: &EventSource,
+        timeout: Duration,
+        mut ready: impl FnMut() -> Option<T>,
+    ) -> Option<T> {
+        if !self.can_sleep() || dpdk_sys::is_child() {
+            return self.wait(timeout, ready);
+        }
+        let spin = timeout.min(SPIN_BEFORE_SLEEP);
+        self.wait(spin, &mut ready).or_else(|| {
+            if spin == timeout {
+                return None;
+            }
+            // The thread that polls instead of this one polls often for a while.
+            let _awaiting = self.shard.add_waiter();
+            source.wait(timeout - spin, ready)
+        })
+    }
+    /// Returns the ID of a new protection domain.
+    pub(crate) fn next_pd(&self) -> u32 {
+        self.pd_next.fetch_add(1, Ordering::Relaxed)
+    }
+
     pub(crate) const fn drive_mode(&self) -> DriveMode {
         self.config.drive
     }
@@ -393,6 +342,10 @@ impl Drop for ContextInner {
     }
 }
 
+/// Time for which a waiting call spins before it sleeps: most responses arrive sooner than a thread
+/// falls asleep and wakes again.
+const SPIN_BEFORE_SLEEP: Duration = Duration::from_micros(50);
+
 /// Time for which closing still answers peers after everything is acknowledged: twice the minimum
 /// retransmission timeout.
 const CLOSE_GRACE: Duration = Duration::from_millis(10);
@@ -403,37 +356,6 @@ fn backoff(busy: bool, idle: &mut u32) {
         *idle = 0;
     } else {
         crate::sync::relax(idle);
-    }
-}
-
-fn validate(config: &Config) -> Result<(), OpenError> {
-    if config.addresses.is_empty() {
-        return Err(OpenError::NoAddress);
-    }
-    let fits = |ip: IpAddr, prefix_len| prefix_len <= if ip.is_ipv4() { 32 } else { 128 };
-    for &InterfaceAddress { ip, prefix_len } in &config.addresses {
-        if !routing::is_unicast_host(ip) {
-            return Err(OpenError::Address { address: ip });
-        }
-        if !fits(ip, prefix_len) {
-            return Err(OpenError::Prefix { address: ip, prefix_len });
-        }
-        if ip.is_ipv6() && config.mtu < MTU_MIN_V6 {
-            return Err(OpenError::MtuV6 { mtu: config.mtu, address: ip });
-        }
-    }
-    let routing = RoutingTable::new(&config.addresses, &[]);
-    for &Route { destination, prefix_len, via } in &config.routes {
-        if !fits(destination, prefix_len) {
-            return Err(OpenError::Prefix { address: destination, prefix_len });
-        }
-        if destination.is_ipv4() != via.is_ipv4() || routing.next_hop(via).is_none() {
-            return Err(OpenError::Router { via });
-        }
-    }
-    match config.vlan {
-        Some(vlan) if !(1..=VLAN_MAX).contains(&vlan) => Err(OpenError::Vlan { vlan }),
-        _ => Ok(()),
     }
 }
 

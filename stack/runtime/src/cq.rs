@@ -4,15 +4,15 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
 
 use ferrowarp_proto::verbs::notify::Notify;
-use ferrowarp_proto::verbs::wc::{Completions, CqId, QpId, Wc};
+use ferrowarp_proto::verbs::wc::{CqId, Wc};
 
-use crate::arm::CompEvent;
-use crate::comp_channel::{CompChannel, CqNotify};
-use crate::context::ContextInner;
+use crate::comp_channel::CompChannel;
+use crate::context::{Context, ContextInner};
 use crate::error::{CreateError, ReqNotifyError};
 use crate::limits::{Permit, Resource};
+use crate::shard::{CqNotify, CqProducer};
 use crate::spin_lock::SpinLock;
-use crate::spsc::{Consumer, Peek, Producer};
+use crate::spsc::{Consumer, Peek};
 
 /// Maximum completions per poll when `out` has no spare capacity.
 const POLL_BATCH: usize = 32;
@@ -35,9 +35,31 @@ struct CqInner {
     _permit: Permit,
 }
 
+impl Context {
+    /// Creates a completion queue for at least `capacity` completions. Choose the number of
+    /// requests that can be outstanding on all its queue pairs: if it overruns, those enter the
+    /// error state.
+    ///
+    /// # Errors
+    /// `Limit` if the capacities of all queues together exceed the configured limit; `Gone` after
+    /// closing.
+    pub fn create_cq(&self, capacity: usize) -> Result<Cq, CreateError> {
+        Cq::new(self.inner(), capacity, None)
+    }
+
+    /// As [`Context::create_cq`], for a queue that can be armed ([`Cq::req_notify`]) to report
+    /// completions on `channel`, a channel of this context.
+    ///
+    /// # Errors
+    /// As [`Context::create_cq`]; `Gone` also if the channel is of another context.
+    pub fn create_cq_on(&self, channel: &CompChannel, capacity: usize) -> Result<Cq, CreateError> {
+        Cq::new(self.inner(), capacity, Some(channel))
+    }
+}
+
 impl Cq {
     /// Fails if `channel` is of another context, if the capacity exceeds a limit, or after closing.
-    pub(crate) fn new(
+    fn new(
         context: &Arc<ContextInner>,
         capacity: usize,
         channel: Option<&CompChannel>,
@@ -46,15 +68,14 @@ impl Cq {
             return Err(CreateError::Gone);
         }
         let grant = context.limits.acquire(Resource::CqEntries, capacity)?;
-        let (mut feed, consumer) = CqProducer::new(capacity);
-        let notify = channel.map(|channel| Arc::new(CqNotify::new(channel)));
-        feed.notify = notify.clone().map(ProducerNotify::new);
+        let notify = channel.map(|channel| Arc::new(channel.notify()));
+        let (producer, consumer) = CqProducer::new(capacity, notify.clone());
         if let Some(notify) = &notify {
             let watcher: Weak<CqNotify> = Arc::downgrade(notify);
             context.shard.observe_end(watcher);
         }
-        let overrun = Arc::clone(&feed.overrun);
-        let id = context.shard.control(|machine, _| machine.add_cq(feed));
+        let overrun = Arc::clone(producer.overrun());
+        let id = context.shard.control(|machine, _| machine.add_cq(producer));
         let shared = CqInner {
             id: id.ok_or(CreateError::Gone)?,
             peek: consumer.peek(),
@@ -138,203 +159,5 @@ impl Drop for CqInner {
                 notify.on_cq_destroyed();
             }
         });
-    }
-}
-
-/// Shard's side of a completion queue.
-pub(crate) struct CqProducer {
-    ring: Producer<Wc>,
-    overrun: Arc<AtomicBool>,
-    /// Listed in [`CqRings::staged`].
-    staged: bool,
-    /// For queues that can be armed.
-    notify: Option<ProducerNotify>,
-}
-
-/// Producer's state for notifying a queue created on a channel.
-struct ProducerNotify {
-    target: Arc<CqNotify>,
-    /// Event for the completions staged since the last publication.
-    staged: Option<CompEvent>,
-}
-
-impl ProducerNotify {
-    const fn new(notify: Arc<CqNotify>) -> Self {
-        Self { target: notify, staged: None }
-    }
-}
-
-impl CqProducer {
-    fn new(capacity: usize) -> (Self, Consumer<Wc>) {
-        let (ring, consumer) = crate::spsc::ring(capacity);
-        let overrun = Arc::new(AtomicBool::new(false));
-        (Self { ring, overrun, staged: false, notify: None }, consumer)
-    }
-}
-
-/// All completion queues of a shard, as the engine sees them.
-///
-/// Completions are published to the application at the end of a poll, all at once, after the slots
-/// that they free in the work queues: an application that polls a completion can post in its place.
-#[derive(Default)]
-pub(crate) struct CqRings {
-    producers: Vec<Option<CqProducer>>,
-    /// Queues with completions not yet published.
-    staged: Vec<CqId>,
-    /// Queue pairs with completions since the last [`CqRings::pop_dirty`], once each.
-    dirty_qps: Vec<QpId>,
-    /// Indexed by queue pair: true if it is in `dirty_qps`.
-    is_dirty: Vec<bool>,
-}
-
-impl CqRings {
-    /// Returns rings for queue pairs with indices below `qps_max`.
-    pub(crate) fn new(qps_max: usize) -> Self {
-        Self {
-            dirty_qps: Vec::with_capacity(qps_max),
-            is_dirty: vec![false; qps_max],
-            ..Self::default()
-        }
-    }
-
-    pub(crate) fn add(&mut self, feed: CqProducer) -> CqId {
-        let index = self.producers.iter().position(Option::is_none).unwrap_or(self.producers.len());
-        if index == self.producers.len() {
-            self.producers.push(None);
-            self.staged.reserve(self.producers.len());
-        }
-        let id = CqId(u32::try_from(index).expect("bounded by memory, each queue has a ring"));
-        if let Some(alarm) = &feed.notify {
-            alarm.target.set_id(id);
-        }
-        self.producers[index] = Some(feed);
-        id
-    }
-
-    pub(crate) fn remove(&mut self, cq: CqId) {
-        self.staged.retain(|&staged| staged != cq);
-        if let Some(feed) = self.producers.get_mut(cq.0 as usize) {
-            *feed = None;
-        }
-    }
-
-    /// Records that slots were freed in this queue pair's work queues.
-    #[inline]
-    pub(crate) fn mark_dirty(&mut self, qp: QpId) {
-        if let Some(mark) = self.is_dirty.get_mut(qp.index as usize)
-            && !*mark
-        {
-            *mark = true;
-            self.dirty_qps.push(qp);
-        }
-    }
-
-    /// Removes and returns a queue pair with new completions.
-    #[inline]
-    pub(crate) fn pop_dirty(&mut self) -> Option<QpId> {
-        let qp = self.dirty_qps.pop()?;
-        self.is_dirty[qp.index as usize] = false;
-        Some(qp)
-    }
-
-    /// Publishes staged completions.
-    #[inline]
-    pub(crate) fn publish(&mut self) {
-        while let Some(cq) = self.staged.pop() {
-            if let Some(Some(feed)) = self.producers.get_mut(cq.0 as usize) {
-                feed.staged = false;
-                feed.ring.publish();
-                if let Some(alarm) = &mut feed.notify
-                    && let Some(covers) = alarm.staged.take()
-                {
-                    alarm.target.on_published(covers);
-                }
-            }
-        }
-    }
-
-    /// Marks a queue as overrun, and notifies any pending request: its queue pairs have failed, and
-    /// further completions may never come.
-    pub(crate) fn mark_overrun(&self, cq: CqId) {
-        if let Some(Some(feed)) = self.producers.get(cq.0 as usize) {
-            feed.overrun.store(true, Ordering::Release);
-            if let Some(alarm) = &feed.notify {
-                alarm.target.on_published(CompEvent::ANY);
-            }
-        }
-    }
-}
-
-impl Completions for CqRings {
-    #[inline]
-    fn push(&mut self, cq: CqId, wc: Wc) -> bool {
-        let Some(Some(feed)) = self.producers.get_mut(cq.0 as usize) else {
-            return false;
-        };
-        if feed.ring.stage(wc).is_err() {
-            return false;
-        }
-        if let Some(alarm) = &mut feed.notify {
-            let covers = CompEvent::completion(wc.is_solicited());
-            alarm.staged = Some(alarm.staged.map_or(covers, |staged| staged.min(covers)));
-        }
-        if !feed.staged {
-            feed.staged = true;
-            self.staged.push(cq);
-        }
-        self.mark_dirty(wc.qp);
-        true
-    }
-}
-
-#[cfg(test)]
-pub(crate) fn test_producer(capacity: usize) -> (CqProducer, Consumer<Wc>) {
-    CqProducer::new(capacity)
-}
-
-#[cfg(test)]
-mod tests {
-    use ferrowarp_proto::verbs::wc::{WcOpcode, WcStatus};
-
-    use super::*;
-
-    const fn wc(wr_id: u64) -> Wc {
-        Wc {
-            wr_id,
-            qp: QpId { index: 3, generation: 0 },
-            status: WcStatus::Success,
-            opcode: WcOpcode::Send,
-            byte_len: 0,
-            solicited: false,
-            invalidated: None,
-            immediate: None,
-        }
-    }
-
-    #[test]
-    fn completions_appear_at_publish_and_mark_their_qp_once() {
-        let mut rings = CqRings::new(4);
-        let (feed, mut consumer) = CqProducer::new(2);
-        let cq = rings.add(feed);
-        assert!(rings.push(cq, wc(1)) && rings.push(cq, wc(2)));
-        assert!(!rings.push(cq, wc(3)), "full");
-        assert!(consumer.pop().is_none());
-        assert_eq!(rings.pop_dirty(), Some(wc(1).qp));
-        assert_eq!(rings.pop_dirty(), None);
-        rings.publish();
-        assert_eq!(consumer.pop().map(|wc| wc.wr_id), Some(1));
-        assert!(rings.push(cq, wc(3)), "the room is found again");
-    }
-
-    #[test]
-    fn removed_cq_refuses_completions_and_its_index_is_reused() {
-        let mut rings = CqRings::new(4);
-        let first = rings.add(CqProducer::new(2).0);
-        assert!(rings.push(first, wc(1)));
-        rings.remove(first);
-        assert!(!rings.push(first, wc(2)));
-        rings.publish();
-        assert_eq!(rings.add(CqProducer::new(2).0), first);
-        assert!(!rings.push(CqId(7), wc(1)));
     }
 }

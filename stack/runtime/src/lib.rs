@@ -229,21 +229,15 @@ mod events;
 #[cfg(not(loom))]
 mod helper_schedule;
 #[cfg(not(loom))]
-mod lane;
-#[cfg(not(loom))]
 mod limits;
 #[cfg(not(loom))]
 mod listener;
-#[cfg(not(loom))]
-mod machine;
 #[cfg(not(loom))]
 mod memory;
 #[cfg(not(loom))]
 mod mr;
 #[cfg(not(loom))]
 mod mw;
-#[cfg(not(loom))]
-mod notify_fd;
 #[cfg(not(loom))]
 mod opaque;
 #[cfg(not(loom))]
@@ -281,7 +275,8 @@ pub use self::{
     mw::Mw,
     pd::Pd,
     qp::{Qp, QpOptions},
-    srq::{Srq, SrqLimit},
+    shard::SrqLimit,
+    srq::Srq,
     tcp::{CongestionControl, EcnMode, TcpSettings},
 };
 #[cfg(not(loom))]

@@ -3,54 +3,11 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use crossbeam::queue::ArrayQueue;
 use ferrowarp_proto::verbs::cm::{CmError, ConnInfo, ConnParam, ReadDepths, RequestId};
 
-use crate::context::ContextInner;
-use crate::events::{AsyncEvent, EventSource};
+use crate::context::{Context, ContextInner};
 use crate::qp::Qp;
-
-/// Pending connection requests of a listener; shared with the shard.
-pub(crate) struct Backlog {
-    queue: ArrayQueue<(RequestId, Box<ConnInfo>)>,
-    source: Arc<EventSource>,
-}
-
-impl Backlog {
-    fn new(port: u16, capacity: usize) -> Self {
-        let source = EventSource::new();
-        source.set_event(AsyncEvent::ConnectRequest { port });
-        Self { queue: ArrayQueue::new(capacity.max(1)), source }
-    }
-
-    pub(crate) const fn source(&self) -> &Arc<EventSource> {
-        &self.source
-    }
-
-    pub(crate) fn capacity(&self) -> usize {
-        self.queue.capacity()
-    }
-
-    pub(crate) fn is_full(&self) -> bool {
-        self.queue.is_full()
-    }
-
-    /// Drops the requests for which `is_alive` returns false. Called by the shard, which alone adds
-    /// requests, so those that are kept find free slots.
-    pub(crate) fn retain(&self, is_alive: impl Fn(RequestId) -> bool) {
-        for _ in 0..self.queue.len() {
-            let Some((request, offer)) = self.queue.pop() else { break };
-            if is_alive(request) {
-                self.push(request, offer);
-            }
-        }
-    }
-
-    /// False if the queue is full.
-    pub(crate) fn push(&self, request: RequestId, offer: Box<ConnInfo>) -> bool {
-        self.queue.push((request, offer)).is_ok()
-    }
-}
+use crate::shard::Backlog;
 
 /// Listener for connection requests on a port, until it is dropped.
 pub struct Listener {
@@ -59,8 +16,31 @@ pub struct Listener {
     backlog: Arc<Backlog>,
 }
 
+impl Context {
+    /// Listens on a port; at most `backlog` requests are pending at a time.
+    ///
+    /// # Errors
+    /// `PortInUse`; `Gone` after closing.
+    pub fn listen(&self, port: u16, backlog: usize) -> Result<Listener, CmError> {
+        Listener::open(self.inner(), port, backlog, false)
+    }
+
+    /// As [`Context::listen`], for connections without MPA start-up frames: each is reported as
+    /// soon as its TCP handshake is complete, and accepted with [`Start::Immediate`] or
+    /// [`Start::Streaming`].
+    ///
+    /// # Errors
+    /// As [`Context::listen`].
+    ///
+    /// [`Start::Immediate`]: crate::Start::Immediate
+    /// [`Start::Streaming`]: crate::Start::Streaming
+    pub fn listen_unframed(&self, port: u16, backlog: usize) -> Result<Listener, CmError> {
+        Listener::open(self.inner(), port, backlog, true)
+    }
+}
+
 impl Listener {
-    pub(crate) fn open(
+    fn open(
         context: &Arc<ContextInner>,
         port: u16,
         backlog: usize,
@@ -102,7 +82,7 @@ impl Listener {
     }
 
     fn pop(&self) -> Option<ConnRequest> {
-        let (id, offer) = self.backlog.queue.pop()?;
+        let (id, offer) = self.backlog.pop()?;
         Some(ConnRequest { context: Arc::clone(&self.context), id, offer, answered: false })
     }
 }
@@ -112,7 +92,7 @@ impl Drop for Listener {
         let port = self.port;
         self.context.shard.control(|machine, now| {
             machine.unlisten(port);
-            while let Some((request, _)) = self.backlog.queue.pop() {
+            while let Some((request, _)) = self.backlog.pop() {
                 // Fails if the connection has ended in the meantime.
                 let _ = machine.reject(now, request, ReadDepths::default(), &[]);
             }

@@ -10,10 +10,12 @@ use ferrowarp_proto::verbs::wr::Sge;
 
 use crate::arena::Buffer;
 use crate::context::ContextInner;
-use crate::error::MemoryError;
+use crate::error::{MemoryError, RegisterRefused};
 use crate::invalidation;
 use crate::limits::{Permit, Resource};
 use crate::memory::Span;
+use crate::pd::Pd;
+use crate::qp::Qp;
 
 /// Panic message for a misaligned word.
 const UNALIGNED: &str = "a word's address is a multiple of eight";
@@ -41,8 +43,73 @@ pub struct Mr {
     _permit: Permit,
 }
 
+impl Pd {
+    /// Registers a buffer for all queue pairs of the domain. The local stack may always read it;
+    /// `access` grants further rights. No peer can invalidate the region, because it is shared.
+    ///
+    /// # Errors
+    /// [`MemoryError::Register`] if the region table is full, [`MemoryError::Limit`]; both return
+    /// the buffer.
+    pub fn register(&self, buffer: Buffer, access: Access) -> Result<Mr, RegisterRefused> {
+        self.register_buffer(self.id().into(), buffer, access)
+    }
+
+    /// Registers a buffer for one queue pair of the domain only: no other can access it, locally or
+    /// remotely. If `access` grants any remote right, its peer can invalidate the STag with a Send
+    /// with Invalidate.
+    ///
+    /// # Errors
+    /// As [`Pd::register`]; [`MemoryError::Foreign`] if the queue pair is of another domain or
+    /// context.
+    pub fn register_for(
+        &self,
+        qp: &Qp,
+        buffer: Buffer,
+        access: Access,
+    ) -> Result<Mr, RegisterRefused> {
+        match qp.access_scope_in(self) {
+            Some(reach) => self.register_buffer(reach, buffer, access),
+            None => Err(RegisterRefused { error: MemoryError::Foreign, buffer }),
+        }
+    }
+
+    fn register_buffer(
+        &self,
+        reach: AccessScope,
+        buffer: Buffer,
+        access: Access,
+    ) -> Result<Mr, RegisterRefused> {
+        match Mr::register(self.context(), reach, buffer.span(), access) {
+            Ok(mr) => Ok(mr.with_buffer(buffer)),
+            Err(error) => Err(RegisterRefused { error, buffer }),
+        }
+    }
+
+    /// Registers arbitrary memory: `len` bytes at `start`.
+    ///
+    /// # Errors
+    /// [`MemoryError::Register`].
+    ///
+    /// # Safety
+    /// Until the region is dropped (forever, if it is leaked) the bytes must stay mapped, readable
+    /// and writable. No Rust reference to them may be used while peers with access to them are
+    /// connected or requests that name them are outstanding: they change at any moment. Nor may one
+    /// be used across a call of a method of the region that copies to or from it, or be passed to
+    /// one: `region.read(0, &mut the_registered_bytes)` is undefined.
+    pub unsafe fn register_raw(
+        &self,
+        start: *mut u8,
+        len: usize,
+        access: Access,
+    ) -> Result<Mr, MemoryError> {
+        // SAFETY: the caller guarantees what `Span::new` requires.
+        let span = unsafe { Span::new(start, len) };
+        Mr::register(self.context(), self.id().into(), span, access)
+    }
+}
+
 impl Mr {
-    pub(crate) fn register(
+    fn register(
         context: &Arc<ContextInner>,
         reach: AccessScope,
         span: Span,
@@ -61,7 +128,7 @@ impl Mr {
     }
 
     /// Stores the buffer that was registered in the region.
-    pub(crate) fn with_buffer(self, buffer: Buffer) -> Self {
+    fn with_buffer(self, buffer: Buffer) -> Self {
         let mut kept = self;
         kept.buffer = Some(buffer);
         kept

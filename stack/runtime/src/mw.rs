@@ -11,6 +11,7 @@ use crate::context::ContextInner;
 use crate::error::MemoryError;
 use crate::invalidation;
 use crate::mr::Mr;
+use crate::pd::Pd;
 
 /// Memory window (verbs: type 2): an STag that gives the peer of one queue pair access to a part of
 /// a region, while it is bound.
@@ -30,13 +31,20 @@ pub struct Mw {
     keys: WindowKeys,
 }
 
-impl Mw {
-    pub(crate) fn allocate(context: &Arc<ContextInner>, pd: u32) -> Result<Self, MemoryError> {
-        let stag = context.regions.allocate_window(pd)?;
+impl Pd {
+    /// Allocates a memory window, not bound.
+    ///
+    /// # Errors
+    /// [`MemoryError::Register`] if the region table is full.
+    pub fn allocate_window(&self) -> Result<Mw, MemoryError> {
+        let context = Arc::clone(self.context());
+        let stag = context.regions.allocate_window(self.id())?;
         let keys = context.regions.window_keys();
-        Ok(Self { context: Arc::clone(context), stag, tag: stag, keys })
+        Ok(Mw { context, stag, tag: stag, keys })
     }
+}
 
+impl Mw {
     /// STag of the latest bind request, for the peer.
     #[must_use]
     pub const fn rkey(&self) -> Stag {

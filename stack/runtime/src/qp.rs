@@ -13,14 +13,10 @@ use ferrowarp_proto::verbs::wr::{PostError, RecvWr, SendWr};
 use crate::context::{Context, ContextInner};
 use crate::cq::Cq;
 use crate::error::{CreateError, LimitError};
-use crate::lane::Link;
 use crate::limits::{Permit, Resource};
 use crate::pd::Pd;
+use crate::shard::{Link, Machine, QpShared};
 use crate::srq::Srq;
-
-mod shared;
-
-pub(crate) use shared::QpShared;
 
 /// Attributes of a queue pair at creation.
 #[derive(Clone, Copy)]
@@ -50,8 +46,32 @@ pub struct Qp {
     _permit: Permit,
 }
 
+impl Pd {
+    /// Creates a queue pair that can access the regions of this domain.
+    ///
+    /// # Errors
+    /// [`CreateError`].
+    pub fn create_qp(&self, context: &Context, options: &QpOptions<'_>) -> Result<Qp, CreateError> {
+        Qp::create(self, context, options, None)
+    }
+
+    /// Creates a queue pair that takes its receive buffers from a shared receive queue of this
+    /// domain; `max_recv_wr` is ignored.
+    ///
+    /// # Errors
+    /// [`CreateError`].
+    pub fn create_qp_with_srq(
+        &self,
+        context: &Context,
+        options: &QpOptions<'_>,
+        srq: &Srq,
+    ) -> Result<Qp, CreateError> {
+        Qp::create(self, context, options, Some(srq))
+    }
+}
+
 impl Qp {
-    pub(crate) fn create(
+    fn create(
         pd: &Pd,
         context: &Context,
         options: &QpOptions<'_>,
@@ -309,7 +329,7 @@ impl Qp {
     /// Executes a streaming mode call, with a poll before and after it.
     fn control_stream(
         &self,
-        act: impl FnOnce(&mut dyn crate::machine::Machine, QpId) -> Result<usize, CmError>,
+        act: impl FnOnce(&mut dyn Machine, QpId) -> Result<usize, CmError>,
     ) -> Result<usize, CmError> {
         let id = self.id;
         self.context.shard.drive();
@@ -325,11 +345,7 @@ impl Qp {
     /// Executes a control call for this queue pair, then polls the shard.
     pub(crate) fn control(
         &self,
-        act: impl FnOnce(
-            &mut dyn crate::machine::Machine,
-            ferrowarp_proto::time::Instant,
-            QpId,
-        ) -> Result<(), CmError>,
+        act: impl FnOnce(&mut dyn Machine, ferrowarp_proto::time::Instant, QpId) -> Result<(), CmError>,
     ) -> Result<(), CmError> {
         let id = self.id;
         let done = self.context.shard.control(|machine, now| act(machine, now, id));

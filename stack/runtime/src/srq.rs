@@ -1,23 +1,17 @@
 //! Shared receive queues.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 
-use crossbeam::queue::ArrayQueue;
-use crossbeam::utils::CachePadded;
 use ferrowarp_proto::verbs::qp::{SrqError, SrqId};
-use ferrowarp_proto::verbs::wc::QpId;
 use ferrowarp_proto::verbs::wr::{PostError, RecvWr};
 
 use crate::context::ContextInner;
 use crate::error::CreateError;
-use crate::events::EventSource;
 use crate::limits::{Permit, Resource};
+use crate::pd::Pd;
+use crate::shard::{SrqConsumer, SrqLimit, SrqShared};
 use crate::spin_lock::SpinLock;
-use crate::spsc::{Consumer, Producer};
-
-/// Maximum number of pending limit events; further ones are dropped.
-const LIMIT_EVENT_COUNT_MAX: usize = 8;
+use crate::spsc::Producer;
 
 /// Shared receive queue: buffers for the Sends that arrive on any of its queue pairs, one for each
 /// message, taken when the message begins. Clones refer to the same queue; it is destroyed with the
@@ -47,55 +41,28 @@ struct SrqProducer {
     max: u64,
 }
 
-/// State shared by the application's and the shard's sides.
-pub(crate) struct SrqShared {
-    /// Number of buffers that have left the queue; written by the shard.
-    retired: CachePadded<AtomicU64>,
-    limit_events: ArrayQueue<SrqLimit>,
-    source: Arc<EventSource>,
-}
-
-/// Limit event: fewer buffers are left than the limit set with [`Srq::arm`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct SrqLimit {
-    /// Number of buffers left.
-    pub left: usize,
-    /// Queue pair with the largest consumption since the limit was armed, and its number of
-    /// buffers: if that is more than its fair share, the application can end its connection.
-    pub most: Option<(QpId, u64)>,
+impl Pd {
+    /// Creates a shared receive queue for at most `max_wr` buffers, for queue pairs of this domain.
+    ///
+    /// # Errors
+    /// [`CreateError`].
+    pub fn create_srq(&self, max_wr: usize) -> Result<Srq, CreateError> {
+        let context = Arc::clone(self.context());
+        let max_wr = max_wr.max(1);
+        let permit = context.limits.acquire(Resource::QueueEntries, max_wr)?;
+        let (ring, taken) = crate::spsc::ring(max_wr);
+        let shared = Arc::new(SrqShared::new());
+        let end = SrqConsumer::new(taken, Arc::clone(&shared), max_wr);
+        let pd = self.id();
+        let id = context.shard.control(|machine, _| machine.create_srq(pd, end));
+        let id = id.ok_or(CreateError::Gone)??;
+        let producer = SpinLock::new(SrqProducer { ring, posted: 0, max: max_wr as u64 });
+        let inner = SrqInner { id, pd, producer, shared, context, _permit: permit };
+        Ok(Srq { inner: Arc::new(inner) })
+    }
 }
 
 impl Srq {
-    pub(crate) fn create(
-        context: &Arc<ContextInner>,
-        pd: u32,
-        max_wr: usize,
-    ) -> Result<Self, CreateError> {
-        let max_wr = max_wr.max(1);
-        let grant = context.limits.acquire(Resource::QueueEntries, max_wr)?;
-        let (ring, taken) = crate::spsc::ring(max_wr);
-        let link = Arc::new(SrqShared {
-            retired: CachePadded::new(AtomicU64::new(0)),
-            limit_events: ArrayQueue::new(LIMIT_EVENT_COUNT_MAX),
-            source: EventSource::new(),
-        });
-        let end = SrqConsumer { ring: taken, shared: Arc::clone(&link), taken: 0, max: max_wr };
-        let id = context.shard.control(|machine, _| machine.create_srq(pd, end));
-        let id = id.ok_or(CreateError::Gone)??;
-        let poster = SpinLock::new(SrqProducer { ring, posted: 0, max: max_wr as u64 });
-        let context = Arc::clone(context);
-        Ok(Self {
-            inner: Arc::new(SrqInner {
-                id,
-                pd,
-                producer: poster,
-                shared: link,
-                context,
-                _permit: grant,
-            }),
-        })
-    }
-
     /// Posts a buffer for one incoming Send. Never waits.
     ///
     /// # Errors
@@ -107,7 +74,7 @@ impl Srq {
             return Err(PostError::WrongState);
         }
         let mut poster = self.inner.producer.lock();
-        let retired = self.inner.shared.retired.load(Ordering::Acquire);
+        let retired = self.inner.shared.retired();
         if poster.posted - retired >= poster.max || poster.ring.stage(wr).is_err() {
             return Err(PostError::QueueFull);
         }
@@ -146,7 +113,7 @@ impl Srq {
     /// Removes and returns the oldest limit event. Does not poll the shard.
     #[must_use]
     pub fn next_limit(&self) -> Option<SrqLimit> {
-        self.inner.shared.limit_events.pop()
+        self.inner.shared.pop_limit_event()
     }
 
     /// ID of the queue in events of the context ([`AsyncEvent::SrqLimit`]).
@@ -168,53 +135,6 @@ impl Drop for SrqInner {
         let id = self.id;
         // Its queue pairs keep it alive, so none is left.
         self.context.shard.control(|machine, _| machine.destroy_srq(id));
-        self.context.events.remove(&self.shared.source);
-    }
-}
-
-/// Shard's side of a shared receive queue.
-pub(crate) struct SrqConsumer {
-    ring: Consumer<RecvWr>,
-    shared: Arc<SrqShared>,
-    taken: u64,
-    max: usize,
-}
-
-impl SrqConsumer {
-    pub(crate) const fn max(&self) -> usize {
-        self.max
-    }
-
-    /// Moves at most `room` posted buffers to the engine, the free slots there. True if there were
-    /// any.
-    #[inline]
-    pub(crate) fn drain(&mut self, room: usize, mut post: impl FnMut(RecvWr)) -> bool {
-        let mut any = false;
-        for _ in 0..room {
-            let Some(wr) = self.ring.pop() else { break };
-            post(wr);
-            self.taken += 1;
-            any = true;
-        }
-        any
-    }
-
-    /// Publishes to the application how many buffers have left the queue, from the engine's free
-    /// slots.
-    #[inline]
-    pub(crate) fn publish_retired(&self, room: usize) {
-        let retired = self.taken - self.max.saturating_sub(room) as u64;
-        // Stored only when changed, to leave the cache line with the application's core otherwise.
-        if self.shared.retired.load(Ordering::Relaxed) != retired {
-            self.shared.retired.store(retired, Ordering::Release);
-        }
-    }
-
-    pub(crate) fn source(&self) -> &Arc<EventSource> {
-        &self.shared.source
-    }
-
-    pub(crate) fn push_limit_event(&self, limit: SrqLimit) {
-        let _ = self.shared.limit_events.push(limit);
+        self.context.events.remove(self.shared.source());
     }
 }

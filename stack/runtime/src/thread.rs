@@ -1,6 +1,5 @@
 //! Threads that poll shards.
 
-use std::cell::Cell;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
@@ -8,33 +7,10 @@ use std::thread::JoinHandle;
 use ferrowarp_proto::time::Instant;
 
 use crate::config::DriveMode;
-use crate::device::{PoolNeeds, adopt_thread};
+use crate::device::adopt_thread;
 use crate::helper_schedule::{HelperSchedule, Step};
 use crate::shard::Shard;
 use crate::timer_slack;
-
-/// Application threads that get mempool caches at a time. A cache keeps its mbufs while its thread
-/// does something else: with a cache for each of many threads none would be left for the thread
-/// that polls. The pools are sized for these and for the polling threads of both contexts of a
-/// pair.
-const CACHED_THREADS_MAX: usize = PoolNeeds::THREADS as usize - 2;
-
-/// Registers the calling thread with DPDK once, so that it gets its own cache in every mempool,
-/// unless too many threads have one (an allocation costs twice as much without). One thread-local
-/// load after that.
-#[inline]
-pub(crate) fn register_thread() {
-    thread_local! {
-        static KNOWN: Cell<bool> = const { Cell::new(false) };
-    }
-    if !KNOWN.get()
-        && let Some(eal) = dpdk_sys::Eal::running()
-    {
-        KNOWN.set(true);
-        // Without an lcore ID the thread works as well, more slowly.
-        let _ = eal.adopt_thread_up_to(CACHED_THREADS_MAX);
-    }
-}
 
 /// Pins the calling thread. False if there is no such core, or the thread may not run on it.
 fn pin(core: usize) -> bool {

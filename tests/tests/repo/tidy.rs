@@ -17,8 +17,8 @@ const UNSAFE_ALLOWED: [&str; 9] = [
     "stack/runtime/src/spin_lock.rs",
     "stack/runtime/src/invalidation/proofs.rs",
     "stack/runtime/src/memory.rs",
+    "stack/runtime/src/mr.rs",
     "stack/runtime/src/opaque.rs",
-    "stack/runtime/src/pd.rs",
     "stack/runtime/src/spsc.rs",
     "stack/runtime/src/timer_slack.rs",
 ];

@@ -21,6 +21,7 @@ mod port;
 mod quirks;
 mod raw;
 mod spec;
+mod thread;
 
 pub use config::OpenConfig;
 pub use dpdk_sys::{Hugepages, LogLevel};
@@ -31,9 +32,11 @@ pub use ferrowarp_proto::device::{
 pub use frame::{DpdkRetained, DpdkRx, DpdkTx};
 pub use open::{Opened, open, open_raw};
 pub use pools::{MTU_MAX, MTU_MIN, PoolNeeds, PoolSizes};
-pub use port::{DeviceCounters, DpdkDevice, adopt_thread};
+pub use port::{DeviceCounters, DpdkDevice};
 pub use raw::{PortLosses, RawCounters, RawFrame, RawPort};
 pub use spec::{DeviceSpec, MemifRole};
+pub use thread::adopt_thread;
+pub(crate) use thread::register_thread;
 
 #[cfg(test)]
 mod tests;

@@ -1,6 +1,6 @@
 //! One queue pair of a DPDK port as the stack's device.
 
-use dpdk_sys::{BURST, Eal, RxQueue, TxMbuf, TxQueue};
+use dpdk_sys::{BURST, RxQueue, TxMbuf, TxQueue};
 use ferrowarp_proto::device::{Capabilities, Device, TxClass};
 
 use crate::device::frame::{DpdkRetained, DpdkRx, DpdkTx};
@@ -120,16 +120,6 @@ impl DpdkDevice {
         [&self.pools.data, &self.pools.control, &self.pools.reserve]
             .map(MbufCache::avail_count_slow)
     }
-}
-
-/// Registers the calling thread with DPDK until it ends, so that it has a cache of its own in
-/// every mempool. To be called first on each thread that polls a device; a repeated call costs one
-/// read.
-///
-/// Returns false if DPDK does not run yet or has no free lcore slot. Everything still works then,
-/// at half the speed.
-pub fn adopt_thread() -> bool {
-    Eal::running().is_some_and(Eal::adopt_thread)
 }
 
 impl Device for DpdkDevice {

@@ -1,12 +1,11 @@
-//! Event sources, the threads that sleep on them, and the shard's publisher.
+//! Event sources, and the threads that sleep on them.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, TryLockError};
 use std::thread::Thread;
 use std::time::{Duration, Instant};
 
-use super::{AsyncEvent, AsyncEventQueue, time_left};
-use crate::context::ContextInner;
+use crate::events::event::AsyncEvent;
 
 pub(super) const NOT_QUEUED: u64 = 0;
 /// The source is destroyed.
@@ -15,12 +14,11 @@ pub(super) const REMOVED: u64 = u64::MAX;
 /// Source of events, and the threads that sleep until it has one.
 pub(crate) struct EventSource {
     /// Event that names the source; set when the shard has created the object.
-    event: OnceLock<AsyncEvent>,
-    /// Queue position, [`NOT_QUEUED`] or [`REMOVED`]. Changed under the lock of [`AsyncEventQueue`]
-    /// only.
+    pub(super) event: OnceLock<AsyncEvent>,
+    /// Queue position, [`NOT_QUEUED`] or [`REMOVED`]. Changed under the queue's lock only.
     pub(super) ticket: AtomicU64,
-    /// Listed in [`EventPublisher::deferred`].
-    deferred: AtomicBool,
+    /// The shard's publisher has listed it for its next poll.
+    pub(super) deferred: AtomicBool,
     /// No further event occurs.
     ended: AtomicBool,
     sleepers: Mutex<Vec<Thread>>,
@@ -83,7 +81,7 @@ impl EventSource {
     }
 
     /// Wakes the sleeping threads; false if the lock is held.
-    fn wake(&self) -> bool {
+    pub(super) fn wake(&self) -> bool {
         let Some(sleepers) = try_lock(&self.sleepers) else { return false };
         sleepers.iter().for_each(Thread::unpark);
         true
@@ -110,7 +108,7 @@ impl Drop for SleeperGuard<'_> {
     }
 }
 
-fn try_lock<T>(mutex: &Mutex<T>) -> Option<MutexGuard<'_, T>> {
+pub(super) fn try_lock<T>(mutex: &Mutex<T>) -> Option<MutexGuard<'_, T>> {
     match mutex.try_lock() {
         Ok(guard) => Some(guard),
         Err(TryLockError::Poisoned(error)) => Some(error.into_inner()),
@@ -118,111 +116,7 @@ fn try_lock<T>(mutex: &Mutex<T>) -> Option<MutexGuard<'_, T>> {
     }
 }
 
-/// Shard's publisher of events; never blocks.
-pub(crate) struct EventPublisher {
-    events: Arc<AsyncEventQueue>,
-    /// Sources for which a lock was held, each once.
-    deferred: Vec<Arc<EventSource>>,
-    /// Errors for which the lock was held, each once.
-    deferred_errors: Vec<AsyncEvent>,
-}
-
-impl EventPublisher {
-    pub(crate) const fn new(events: Arc<AsyncEventQueue>) -> Self {
-        Self { events, deferred: Vec::new(), deferred_errors: Vec::new() }
-    }
-
-    /// Publishes an event of a source, after the event is stored where the application finds it.
-    #[cold]
-    pub(crate) fn publish(&mut self, source: &Arc<EventSource>) {
-        if !self.try_publish(source) && !source.deferred.swap(true, Ordering::Relaxed) {
-            self.deferred.push(Arc::clone(source));
-        }
-    }
-
-    /// Publishes an event without a source.
-    #[cold]
-    pub(crate) fn publish_error(&mut self, event: AsyncEvent) {
-        if !self.try_publish_error(event) && !self.deferred_errors.contains(&event) {
-            self.deferred_errors.push(event);
-        }
-    }
-
-    /// True if nothing is deferred; [`EventPublisher::retry_deferred`] retries what is.
-    #[inline]
-    pub(crate) const fn is_drained(&self) -> bool {
-        self.deferred.is_empty() && self.deferred_errors.is_empty()
-    }
-
-    /// Retries the deferred events.
-    #[cold]
-    pub(crate) fn retry_deferred(&mut self) {
-        for source in std::mem::take(&mut self.deferred) {
-            source.deferred.store(false, Ordering::Relaxed);
-            self.publish(&source);
-        }
-        for event in std::mem::take(&mut self.deferred_errors) {
-            self.publish_error(event);
-        }
-    }
-
-    /// Publishes the deferred events and the failure of the context, and closes the queue. Waits
-    /// for the locks, because no further poll follows.
-    #[cold]
-    pub(crate) fn publish_failure(&mut self) {
-        self.publish_error(AsyncEvent::Failed);
-        while !self.is_drained() {
-            std::thread::yield_now();
-            self.retry_deferred();
-        }
-        self.events.close();
-    }
-
-    fn try_publish(&self, source: &Arc<EventSource>) -> bool {
-        let Some(&event) = source.event.get() else { return true };
-        if !source.wake() {
-            return false;
-        }
-        let Some(mut ready) = try_lock(&self.events.state) else { return false };
-        if ready.push_source(event, source) {
-            self.events.wake.notify_one();
-        }
-        true
-    }
-
-    fn try_publish_error(&self, event: AsyncEvent) -> bool {
-        let Some(mut ready) = try_lock(&self.events.state) else { return false };
-        if ready.push_error(event) {
-            self.events.wake.notify_one();
-        }
-        true
-    }
-}
-
-/// Time for which a waiting call spins before it sleeps: most responses arrive sooner than a thread
-/// falls asleep and wakes again.
-const SPIN_BEFORE_SLEEP: Duration = Duration::from_micros(50);
-
-impl ContextInner {
-    /// Waits until `ready` returns a value, for `timeout` at most; `source` signals its events.
-    /// Sleeps if it may, otherwise polls the shard while it waits.
-    pub(crate) fn wait_for<T>(
-        &self,
-        source: &EventSource,
-        timeout: Duration,
-        mut ready: impl FnMut() -> Option<T>,
-    ) -> Option<T> {
-        if !self.can_sleep() || dpdk_sys::is_child() {
-            return self.wait(timeout, ready);
-        }
-        let look = timeout.min(SPIN_BEFORE_SLEEP);
-        self.wait(look, &mut ready).or_else(|| {
-            if look == timeout {
-                return None;
-            }
-            // The thread that polls instead of this one polls often for a while.
-            let _awaiting = self.shard.add_waiter();
-            source.wait(timeout - look, ready)
-        })
-    }
+/// Time left until `end`; `None`: there is no end.
+pub(super) fn time_left(end: Option<Instant>) -> Option<Duration> {
+    end.map(|end| end.saturating_duration_since(Instant::now()))
 }

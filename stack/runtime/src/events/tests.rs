@@ -1,6 +1,11 @@
 use std::fs::File;
 use std::io::Read;
 use std::net::Ipv4Addr;
+use std::os::fd::AsFd;
+use std::sync::Arc;
+use std::time::Duration;
+
+use ferrowarp_proto::verbs::wc::CqId;
 
 use super::*;
 use crate::device::DeviceSpec;

@@ -1,4 +1,17 @@
 //! Shard: an engine with its port queue, its lock and the functions that poll it.
+//!
+//! The files of this folder are the shard's ends of the queues. No handle is named here: handles
+//! use the shard.
+
+mod backlog;
+mod comp_events;
+mod control;
+mod cq_rings;
+mod end_observer;
+mod engine;
+mod qp;
+mod srq;
+mod work_queue;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicU8, Ordering};
@@ -10,12 +23,23 @@ use ferrowarp_proto::time::Instant;
 
 use crate::clock::Clock;
 use crate::config::DriveMode;
+use crate::device::register_thread;
 use crate::doorbell::Doorbells;
 use crate::helper_schedule::{HelperSchedule, Step};
 use crate::helper_wakeup::{HelperState, HelperWakeup, TAKEOVER_NS};
-use crate::machine::Machine;
 use crate::qsbr::{self, QsbrEpoch, QsbrReader};
 use crate::spin_lock::{LockGuard, SpinLock};
+
+pub(crate) use backlog::Backlog;
+pub(crate) use comp_events::CompEventQueue;
+pub(crate) use control::Machine;
+pub(crate) use cq_rings::{CqNotify, CqProducer, CqRings};
+pub(crate) use end_observer::EndObserver;
+pub(crate) use engine::EngineMachine;
+pub(crate) use qp::QpShared;
+pub use srq::SrqLimit;
+pub(crate) use srq::{SrqConsumer, SrqShared};
+pub(crate) use work_queue::Link;
 
 /// One engine with its port queue, polled by the thread that holds its lock.
 ///
@@ -41,14 +65,6 @@ pub(crate) struct Shard {
 const RUNNING: u8 = 0;
 const CLOSED: u8 = 1;
 const FAILED: u8 = 2;
-
-/// Observer of the end of a shard.
-pub(crate) trait EndObserver: Send + Sync {
-    /// The shard is no longer polled: it was closed, or it failed. The effects on its queue pairs
-    /// are done and published. Called without the shard's lock, by the thread that ended the shard,
-    /// more than once.
-    fn on_shard_end(&self);
-}
 
 impl Shard {
     pub(crate) fn new(machine: Box<dyn Machine>, mode: DriveMode, qps_max: usize) -> Self {
@@ -85,7 +101,7 @@ impl Shard {
         if is_child() {
             return false;
         }
-        crate::thread::register_thread();
+        register_thread();
         let Some(mut machine) = self.engine.try_lock() else {
             return false;
         };
@@ -111,7 +127,7 @@ impl Shard {
         if is_child() {
             return None;
         }
-        crate::thread::register_thread();
+        register_thread();
         let mut machine = self.engine.lock();
         self.epoch.report_quiescent();
         let running = machine.as_mut()?;

@@ -161,13 +161,13 @@ impl QpShared {
     }
 
     /// Removes and returns the oldest event.
-    pub(super) fn next_event(&self) -> Option<Event> {
+    pub(crate) fn next_event(&self) -> Option<Event> {
         self.events.pop()
     }
 
     /// Posts send requests to their ring until one fails; returns their number, and that error.
     #[inline]
-    pub(super) fn post_sends(
+    pub(crate) fn post_sends(
         &self,
         wrs: impl IntoIterator<Item = SendWr>,
     ) -> (usize, Option<PostError>) {
@@ -176,7 +176,7 @@ impl QpShared {
 
     /// Posts receive requests to their ring until one fails; returns their number, and that error.
     #[inline]
-    pub(super) fn post_recvs(
+    pub(crate) fn post_recvs(
         &self,
         wrs: impl IntoIterator<Item = RecvWr>,
     ) -> (usize, Option<PostError>) {

@@ -7,9 +7,9 @@ use ferrowarp_proto::engine::Engine;
 use ferrowarp_proto::verbs::wc::{Completions, CqId, QpId, Wc, WcOpcode, WcStatus};
 use ferrowarp_proto::verbs::wr::{PostError, RecvWr, SendWr};
 
-use crate::cq::CqRings;
 use crate::memory::HostMemory;
-use crate::qp::QpShared;
+use crate::shard::cq_rings::CqRings;
+use crate::shard::qp::QpShared;
 use crate::spsc::Consumer;
 
 /// Send requests taken from one ring per poll.
@@ -217,7 +217,7 @@ mod tests {
     use ferrowarp_proto::verbs::wr::{Operation, Payload};
 
     use super::*;
-    use crate::cq::{CqProducer, test_producer};
+    use crate::shard::cq_rings::CqProducer;
     use crate::spsc::{Producer, ring};
 
     const ID: QpId = QpId { index: 0, generation: 0 };
@@ -263,7 +263,7 @@ mod tests {
 
     fn set_up() -> (Fake, Link, Producer<SendWr>, Consumer<Wc>) {
         let mut rings = CqRings::new(1);
-        let (feed, completions): (CqProducer, _) = test_producer(4);
+        let (feed, completions) = CqProducer::new(4, None);
         let cq = rings.add(feed);
         let (sends, sends_taken) = ring(4);
         let (recvs, recvs_taken) = ring(4);

@@ -16,86 +16,17 @@ use ferrowarp_proto::verbs::qp::{QpInit, QpState, SrqError, SrqId};
 use ferrowarp_proto::verbs::wc::{CqId, QpId};
 
 use crate::counters::{Counters, Port, Usage};
-use crate::cq::{CqProducer, CqRings};
 use crate::doorbell::Doorbells;
 use crate::events::{AsyncEvent, AsyncEventQueue, EventPublisher};
-use crate::lane::Link;
-use crate::listener::Backlog;
 use crate::memory::HostMemory;
-use crate::srq::{SrqConsumer, SrqLimit};
+use crate::shard::backlog::Backlog;
+use crate::shard::control::Machine;
+use crate::shard::cq_rings::{CqProducer, CqRings};
+use crate::shard::srq::{SrqConsumer, SrqLimit};
+use crate::shard::work_queue::Link;
 
 /// Engine events routed per poll.
 const EVENT_COUNT_MAX: usize = 64;
-
-/// Engine and queues of a shard, independent of the device type. One virtual call per poll.
-pub(crate) trait Machine: Send {
-    /// One poll: takes posted work, runs the engine, publishes events and completions. True if
-    /// there was anything to do.
-    fn pass(&mut self, now: Instant, bells: &Doorbells) -> bool;
-    /// Publishes free queue slots and completions that result from an action outside a poll.
-    fn settle(&mut self);
-
-    fn add_cq(&mut self, feed: CqProducer) -> CqId;
-    fn remove_cq(&mut self, cq: CqId);
-
-    fn create_qp(&mut self, init: QpInit) -> Result<QpId, CmError>;
-    /// Connects the rings to a queue pair just created.
-    fn attach(&mut self, link: Link);
-    fn destroy_qp(&mut self, now: Instant, qp: QpId);
-    /// Access scope of the queue pair; `None` if it does not exist.
-    fn qp_reach(&self, qp: QpId) -> Option<AccessScope>;
-
-    fn create_srq(&mut self, pd: u32, end: SrqConsumer) -> Result<SrqId, SrqError>;
-    fn attach_srq(&mut self, qp: QpId, srq: SrqId) -> Result<(), SrqError>;
-    fn arm_srq(&mut self, srq: SrqId, limit: usize) -> Result<(), SrqError>;
-    fn cap_srq(&mut self, srq: SrqId, cap: usize) -> Result<(), SrqError>;
-    fn destroy_srq(&mut self, srq: SrqId);
-
-    /// `unframed`: the connections have no MPA start-up frames.
-    fn listen(&mut self, port: u16, backlog: Arc<Backlog>, unframed: bool) -> Result<(), CmError>;
-    fn unlisten(&mut self, port: u16);
-    fn connect(
-        &mut self,
-        now: Instant,
-        qp: QpId,
-        remote: SocketAddr,
-        param: &ConnParam,
-    ) -> Result<(), CmError>;
-    fn accept(
-        &mut self,
-        now: Instant,
-        request: RequestId,
-        qp: QpId,
-        param: &ConnParam,
-    ) -> Result<(), CmError>;
-    fn reject(
-        &mut self,
-        now: Instant,
-        request: RequestId,
-        reads: ReadDepths,
-        data: &[u8],
-    ) -> Result<(), CmError>;
-    fn disconnect(&mut self, now: Instant, qp: QpId) -> Result<(), CmError>;
-    /// Closes gracefully: posted requests are taken first. `half`: closes only the local direction;
-    /// the peer may send for as long as it wants.
-    fn close(&mut self, now: Instant, qp: QpId, half: bool) -> Result<(), CmError>;
-    fn terminate(&mut self, now: Instant, qp: QpId, cause: Abort) -> Result<(), CmError>;
-    fn stream_send(&mut self, qp: QpId, bytes: &[u8]) -> Result<usize, CmError>;
-    fn stream_receive(&mut self, qp: QpId, out: &mut [u8]) -> Result<usize, CmError>;
-    fn start_fpdus(&mut self, now: Instant, qp: QpId, param: &ConnParam) -> Result<(), CmError>;
-    /// Disconnects every queue pair and ends every listener.
-    fn disconnect_all(&mut self, now: Instant);
-
-    /// Called once after a panic, before the engine is dropped: ends every queue pair with an event
-    /// and flushes its requests, without sending anything.
-    fn abandon(&mut self);
-
-    fn connection_count(&self) -> usize;
-    /// Connections not closed in both directions: all but those in TIME-WAIT.
-    fn unfinished_count(&self) -> usize;
-    fn counters(&self) -> Counters;
-    fn usage(&self) -> Usage;
-}
 
 /// [`Machine`] over one kind of device.
 pub(crate) struct EngineMachine<D: Device> {

@@ -1,0 +1,80 @@
+//! Event channel of a context: all events but completions, with one file descriptor.
+
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::context::{Context, ContextInner};
+use crate::events::event::AsyncEvent;
+use crate::events::notify_fd::NotifyFd;
+
+/// Event channel: reports the events of a context that are not completions. Each context has one;
+/// clones refer to it.
+///
+/// An event names its source; the details are taken from the source, until it has no more. Events
+/// of one source that are not yet taken are reported once. If the source was emptied in another way
+/// in the meantime (for example by [`Qp::wait_event`]), no detail is left there. Opening the
+/// channel late loses nothing: earlier events are reported as well.
+///
+/// The file descriptor ([`AsFd`]) is readable while events are pending. It is for `poll` and the
+/// like only: [`EventChannel::next_event`] takes the events. In mode [`DriveMode::Helper`], the
+/// application counts as waiting from the time it requests the descriptor. In mode
+/// [`DriveMode::Inline`] the shard makes no progress while the application sleeps on it.
+///
+/// [`Qp::wait_event`]: crate::Qp::wait_event
+/// [`DriveMode::Helper`]: crate::DriveMode::Helper
+/// [`DriveMode::Inline`]: crate::DriveMode::Inline
+#[derive(Clone)]
+pub struct EventChannel {
+    context: Arc<ContextInner>,
+    fd: Arc<NotifyFd>,
+}
+
+impl Context {
+    /// Returns the channel for all events but completions: connection events, connection requests,
+    /// limit events of shared receive queues and asynchronous errors. A context has one.
+    ///
+    /// # Errors
+    /// If the operating system has no file descriptor left.
+    pub fn event_channel(&self) -> std::io::Result<EventChannel> {
+        let context = Arc::clone(self.inner());
+        let fd = context.events.fd()?;
+        Ok(EventChannel { context, fd })
+    }
+}
+
+impl EventChannel {
+    /// Removes and returns the oldest event. Does not wait and does not poll the shard.
+    #[must_use]
+    pub fn next_event(&self) -> Option<AsyncEvent> {
+        self.context.events.lock().pop()
+    }
+
+    /// Waits for an event, for `timeout` at most, and removes it. Sleeps, unless only the
+    /// application polls the shard ([`DriveMode::Inline`]): then it polls while it waits. `None`
+    /// immediately if the context is closed or has failed.
+    ///
+    /// [`DriveMode::Inline`]: crate::DriveMode::Inline
+    #[must_use]
+    pub fn wait(&self, timeout: Duration) -> Option<AsyncEvent> {
+        if !self.context.can_sleep() || dpdk_sys::is_child() {
+            return self.context.wait(timeout, || self.next_event());
+        }
+        if let Some(event) = self.next_event() {
+            return Some(event);
+        }
+        if timeout.is_zero() {
+            return None;
+        }
+        // The thread that polls instead of this one polls often for a while.
+        let _awaiting = self.context.shard.add_waiter();
+        self.context.events.wait(timeout)
+    }
+}
+
+impl AsFd for EventChannel {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.context.shard.helper_wakeup().on_fd_exported();
+        self.fd.as_fd()
+    }
+}

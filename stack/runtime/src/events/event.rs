@@ -1,0 +1,39 @@
+//! Events that are not completions.
+
+use ferrowarp_proto::verbs::qp::SrqId;
+use ferrowarp_proto::verbs::wc::{CqId, QpId};
+
+/// Event notification: names the source. The details are taken from the source itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum AsyncEvent {
+    /// A queue pair has events: take them with [`Qp::next_event`] until there are none.
+    ///
+    /// [`Qp::next_event`]: crate::Qp::next_event
+    Connection {
+        /// The queue pair ([`Qp::id`](crate::Qp::id)).
+        qp: QpId,
+    },
+    /// A listener has connection requests: take them with [`Listener::poll`] until there are none.
+    ///
+    /// [`Listener::poll`]: crate::Listener::poll
+    ConnectRequest {
+        /// The listener's port ([`Listener::port`](crate::Listener::port)).
+        port: u16,
+    },
+    /// A shared receive queue fell below its limit: see [`Srq::next_limit`].
+    ///
+    /// [`Srq::next_limit`]: crate::Srq::next_limit
+    SrqLimit {
+        /// The queue ([`Srq::id`](crate::Srq::id)).
+        srq: SrqId,
+    },
+    /// A completion queue overran: its queue pairs are in error.
+    CqOverrun {
+        /// The queue ([`Cq::id`](crate::Cq::id)).
+        cq: CqId,
+    },
+    /// The context has failed ([`Context::has_failed`](crate::Context::has_failed)). No further
+    /// event occurs.
+    Failed,
+}

@@ -1,0 +1,16 @@
+//! Events of a context, other than completions: sources, queue, channel.
+
+mod channel;
+mod event;
+mod notify_fd;
+mod queue;
+mod source;
+
+pub use channel::EventChannel;
+pub use event::AsyncEvent;
+pub(crate) use notify_fd::NotifyFd;
+pub(crate) use queue::{AsyncEventQueue, EventPublisher};
+pub(crate) use source::EventSource;
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,127 @@
+//! Completion events of a channel: the queues that have one.
+
+use std::collections::VecDeque;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use ferrowarp_proto::verbs::wc::CqId;
+
+use crate::events::NotifyFd;
+use crate::shard::end_observer::EndObserver;
+
+/// Queue of the completion events of a channel, filled by the shard.
+pub(crate) struct CompEventQueue {
+    pending: Mutex<PendingEvents>,
+    wake: Condvar,
+    /// Readable while events are pending, once the descriptor was requested.
+    fd: NotifyFd,
+}
+
+/// Pending events.
+#[derive(Default)]
+struct PendingEvents {
+    /// Queues with an event, each once, oldest first.
+    cqs: VecDeque<CqId>,
+    /// The application has the descriptor, and may sleep on it. Otherwise two system calls per
+    /// event are saved.
+    fd_exported: bool,
+}
+
+impl CompEventQueue {
+    pub(crate) fn new() -> std::io::Result<Self> {
+        Ok(Self { pending: Mutex::default(), wake: Condvar::new(), fd: NotifyFd::new()? })
+    }
+
+    fn lock(&self) -> MutexGuard<'_, PendingEvents> {
+        self.pending.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Queues an event of a completion queue. One lock and at most one byte written, only for
+    /// queues that were armed.
+    #[cold]
+    pub(crate) fn push(&self, cq: CqId) {
+        let mut rang = self.lock();
+        if rang.cqs.contains(&cq) {
+            return;
+        }
+        rang.cqs.push_back(cq);
+        if rang.cqs.len() == 1 && rang.fd_exported {
+            self.fd.set();
+        }
+        // The woken thread takes the lock immediately.
+        drop(rang);
+        self.wake.notify_one();
+    }
+
+    /// Removes and returns the queue of the oldest event.
+    pub(crate) fn pop(&self) -> Option<CqId> {
+        self.pop_locked(&mut self.lock())
+    }
+
+    fn pop_locked(&self, rang: &mut PendingEvents) -> Option<CqId> {
+        let cq = rang.cqs.pop_front()?;
+        self.clear_fd_if_empty(rang);
+        Some(cq)
+    }
+
+    /// Waits until `end` (`None`: forever) for an event, and removes it. Does not wait while
+    /// `has_ended` holds.
+    pub(crate) fn wait(&self, end: Option<Instant>, has_ended: impl Fn() -> bool) -> Option<CqId> {
+        let mut rang = self.lock();
+        loop {
+            let left =
+                end.map_or(Duration::MAX, |end| end.saturating_duration_since(Instant::now()));
+            if let Some(cq) = self.pop_locked(&mut rang) {
+                return Some(cq);
+            }
+            if left.is_zero() || has_ended() {
+                return None;
+            }
+            let woken = self.wake.wait_timeout(rang, left);
+            rang = woken.unwrap_or_else(PoisonError::into_inner).0;
+        }
+    }
+
+    /// Clears the descriptor if the event just removed was the last.
+    fn clear_fd_if_empty(&self, rang: &PendingEvents) {
+        if rang.cqs.is_empty() && rang.fd_exported {
+            self.fd.clear();
+        }
+    }
+
+    /// Returns the descriptor; from now on it is readable while events are pending.
+    pub(crate) fn export_fd(&self) -> BorrowedFd<'_> {
+        let mut rang = self.lock();
+        if !rang.fd_exported {
+            rang.fd_exported = true;
+            if !rang.cqs.is_empty() {
+                self.fd.set();
+            }
+        }
+        self.fd.as_fd()
+    }
+
+    /// Wakes all waiting threads, event or not.
+    fn wake_all(&self) {
+        // A thread that has checked the queue under the lock is waiting by the time it is free.
+        drop(self.lock());
+        self.wake.notify_all();
+    }
+
+    /// Removes the event of a completion queue that is destroyed.
+    pub(crate) fn remove(&self, cq: CqId) {
+        let mut rang = self.lock();
+        if let Some(at) = rang.cqs.iter().position(|&rang| rang == cq) {
+            rang.cqs.remove(at);
+            self.clear_fd_if_empty(&rang);
+        }
+    }
+}
+
+/// Wakes waiting threads, so that none waits forever on a shard that has ended.
+impl EndObserver for CompEventQueue {
+    fn on_shard_end(&self) {
+        self.wake_all();
+    }
+}

@@ -1,0 +1,281 @@
+//! Shard's side of the completion queues: rings, overrun flags and notification.
+//!
+//! A queue is armed by its arm word ([`crate::arm`]), without the shard's lock. A queue without a
+//! channel pays one test per completion, one with a channel a fence per poll that completes
+//! something.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
+
+use ferrowarp_proto::verbs::notify::Notify;
+use ferrowarp_proto::verbs::wc::{Completions, CqId, QpId, Wc};
+
+use crate::arm::{ArmWord, CompEvent};
+use crate::helper_wakeup::HelperWakeup;
+use crate::shard::comp_events::CompEventQueue;
+use crate::shard::end_observer::EndObserver;
+use crate::spsc::{Consumer, Producer};
+
+/// Notification state of a completion queue with a channel, shared by the queue and its producers.
+pub(crate) struct CqNotify {
+    word: ArmWord,
+    /// An application that arms the queue may sleep next: the helper polls often for a while.
+    helper_wakeup: Arc<HelperWakeup>,
+    events: Arc<CompEventQueue>,
+    /// Set before any completion is published.
+    id: OnceLock<CqId>,
+}
+
+impl CqNotify {
+    pub(crate) fn new(events: Arc<CompEventQueue>, helper_wakeup: Arc<HelperWakeup>) -> Self {
+        Self { word: ArmWord::default(), helper_wakeup, events, id: OnceLock::new() }
+    }
+
+    /// Sets the ID of the queue.
+    pub(crate) fn set_id(&self, id: CqId) {
+        // Set once, when the shard adds the queue.
+        let _ = self.id.set(id);
+    }
+
+    /// See [`ArmWord::arm`].
+    pub(crate) fn req_notify(&self, notify: Notify) {
+        if self.word.arm(notify) {
+            self.helper_wakeup.add_waiter();
+        }
+    }
+
+    /// A shard has published completions: raises an event if one was requested. See
+    /// [`ArmWord::claim`].
+    #[inline]
+    pub(crate) fn on_published(&self, covers: CompEvent) {
+        if self.word.claim(covers) {
+            self.raise_event();
+        }
+    }
+
+    #[cold]
+    fn raise_event(&self) {
+        self.helper_wakeup.remove_waiter();
+        if let Some(&id) = self.id.get() {
+            self.events.push(id);
+        }
+    }
+
+    /// The queue is destroyed, and no shard produces to it any more.
+    pub(crate) fn on_cq_destroyed(&self) {
+        if self.word.claim(CompEvent::ANY) {
+            self.helper_wakeup.remove_waiter();
+        }
+        if let Some(&id) = self.id.get() {
+            self.events.remove(id);
+        }
+    }
+}
+
+/// Last event: an application that has armed the queue finds the flushed completions.
+impl EndObserver for CqNotify {
+    fn on_shard_end(&self) {
+        self.on_published(CompEvent::ANY);
+    }
+}
+
+/// Shard's side of a completion queue.
+pub(crate) struct CqProducer {
+    ring: Producer<Wc>,
+    overrun: Arc<AtomicBool>,
+    /// Listed in [`CqRings::staged`].
+    staged: bool,
+    /// For queues that can be armed.
+    notify: Option<ProducerNotify>,
+}
+
+/// Producer's state for notifying a queue created on a channel.
+struct ProducerNotify {
+    target: Arc<CqNotify>,
+    /// Event for the completions staged since the last publication.
+    staged: Option<CompEvent>,
+}
+
+impl ProducerNotify {
+    const fn new(notify: Arc<CqNotify>) -> Self {
+        Self { target: notify, staged: None }
+    }
+}
+
+impl CqProducer {
+    /// Returns the shard's side of a new queue and the ring of its completions. `notify`: for a
+    /// queue created on a channel.
+    pub(crate) fn new(capacity: usize, notify: Option<Arc<CqNotify>>) -> (Self, Consumer<Wc>) {
+        let (ring, consumer) = crate::spsc::ring(capacity);
+        let overrun = Arc::new(AtomicBool::new(false));
+        let notify = notify.map(ProducerNotify::new);
+        (Self { ring, overrun, staged: false, notify }, consumer)
+    }
+
+    /// Flag that is set when the queue overruns.
+    pub(crate) const fn overrun(&self) -> &Arc<AtomicBool> {
+        &self.overrun
+    }
+}
+
+/// All completion queues of a shard, as the engine sees them.
+///
+/// Completions are published to the application at the end of a poll, all at once, after the slots
+/// that they free in the work queues: an application that polls a completion can post in its place.
+#[derive(Default)]
+pub(crate) struct CqRings {
+    producers: Vec<Option<CqProducer>>,
+    /// Queues with completions not yet published.
+    staged: Vec<CqId>,
+    /// Queue pairs with completions since the last [`CqRings::pop_dirty`], once each.
+    dirty_qps: Vec<QpId>,
+    /// Indexed by queue pair: true if it is in `dirty_qps`.
+    is_dirty: Vec<bool>,
+}
+
+impl CqRings {
+    /// Returns rings for queue pairs with indices below `qps_max`.
+    pub(crate) fn new(qps_max: usize) -> Self {
+        Self {
+            dirty_qps: Vec::with_capacity(qps_max),
+            is_dirty: vec![false; qps_max],
+            ..Self::default()
+        }
+    }
+
+    pub(crate) fn add(&mut self, feed: CqProducer) -> CqId {
+        let index = self.producers.iter().position(Option::is_none).unwrap_or(self.producers.len());
+        if index == self.producers.len() {
+            self.producers.push(None);
+            self.staged.reserve(self.producers.len());
+        }
+        let id = CqId(u32::try_from(index).expect("bounded by memory, each queue has a ring"));
+        if let Some(alarm) = &feed.notify {
+            alarm.target.set_id(id);
+        }
+        self.producers[index] = Some(feed);
+        id
+    }
+
+    pub(crate) fn remove(&mut self, cq: CqId) {
+        self.staged.retain(|&staged| staged != cq);
+        if let Some(feed) = self.producers.get_mut(cq.0 as usize) {
+            *feed = None;
+        }
+    }
+
+    /// Records that slots were freed in this queue pair's work queues.
+    #[inline]
+    pub(crate) fn mark_dirty(&mut self, qp: QpId) {
+        if let Some(mark) = self.is_dirty.get_mut(qp.index as usize)
+            && !*mark
+        {
+            *mark = true;
+            self.dirty_qps.push(qp);
+        }
+    }
+
+    /// Removes and returns a queue pair with new completions.
+    #[inline]
+    pub(crate) fn pop_dirty(&mut self) -> Option<QpId> {
+        let qp = self.dirty_qps.pop()?;
+        self.is_dirty[qp.index as usize] = false;
+        Some(qp)
+    }
+
+    /// Publishes staged completions.
+    #[inline]
+    pub(crate) fn publish(&mut self) {
+        while let Some(cq) = self.staged.pop() {
+            if let Some(Some(feed)) = self.producers.get_mut(cq.0 as usize) {
+                feed.staged = false;
+                feed.ring.publish();
+                if let Some(alarm) = &mut feed.notify
+                    && let Some(covers) = alarm.staged.take()
+                {
+                    alarm.target.on_published(covers);
+                }
+            }
+        }
+    }
+
+    /// Marks a queue as overrun, and notifies any pending request: its queue pairs have failed, and
+    /// further completions may never come.
+    pub(crate) fn mark_overrun(&self, cq: CqId) {
+        if let Some(Some(feed)) = self.producers.get(cq.0 as usize) {
+            feed.overrun.store(true, Ordering::Release);
+            if let Some(alarm) = &feed.notify {
+                alarm.target.on_published(CompEvent::ANY);
+            }
+        }
+    }
+}
+
+impl Completions for CqRings {
+    #[inline]
+    fn push(&mut self, cq: CqId, wc: Wc) -> bool {
+        let Some(Some(feed)) = self.producers.get_mut(cq.0 as usize) else {
+            return false;
+        };
+        if feed.ring.stage(wc).is_err() {
+            return false;
+        }
+        if let Some(alarm) = &mut feed.notify {
+            let covers = CompEvent::completion(wc.is_solicited());
+            alarm.staged = Some(alarm.staged.map_or(covers, |staged| staged.min(covers)));
+        }
+        if !feed.staged {
+            feed.staged = true;
+            self.staged.push(cq);
+        }
+        self.mark_dirty(wc.qp);
+        true
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use ferrowarp_proto::verbs::wc::{WcOpcode, WcStatus};
+
+    use super::*;
+
+    const fn wc(wr_id: u64) -> Wc {
+        Wc {
+            wr_id,
+            qp: QpId { index: 3, generation: 0 },
+            status: WcStatus::Success,
+            opcode: WcOpcode::Send,
+            byte_len: 0,
+            solicited: false,
+            invalidated: None,
+            immediate: None,
+        }
+    }
+
+    #[test]
+    fn completions_appear_at_publish_and_mark_their_qp_once() {
+        let mut rings = CqRings::new(4);
+        let (feed, mut consumer) = CqProducer::new(2, None);
+        let cq = rings.add(feed);
+        assert!(rings.push(cq, wc(1)) && rings.push(cq, wc(2)));
+        assert!(!rings.push(cq, wc(3)), "full");
+        assert!(consumer.pop().is_none());
+        assert_eq!(rings.pop_dirty(), Some(wc(1).qp));
+        assert_eq!(rings.pop_dirty(), None);
+        rings.publish();
+        assert_eq!(consumer.pop().map(|wc| wc.wr_id), Some(1));
+        assert!(rings.push(cq, wc(3)), "the room is found again");
+    }
+
+    #[test]
+    fn removed_cq_refuses_completions_and_its_index_is_reused() {
+        let mut rings = CqRings::new(4);
+        let first = rings.add(CqProducer::new(2, None).0);
+        assert!(rings.push(first, wc(1)));
+        rings.remove(first);
+        assert!(!rings.push(first, wc(2)));
+        rings.publish();
+        assert_eq!(rings.add(CqProducer::new(2, None).0), first);
+        assert!(!rings.push(CqId(7), wc(1)));
+    }
+}
