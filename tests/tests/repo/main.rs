@@ -2,5 +2,6 @@
 
 mod coverage;
 mod dependencies;
+mod imports;
 mod scripts;
 mod tidy;
