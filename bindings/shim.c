@@ -46,7 +46,7 @@ void fw_mbuf_free(struct rte_mbuf *frame)
 void fw_prefetch_write(const struct rte_mbuf *frame, uint16_t len)
 {
 	const char *room = rte_pktmbuf_mtod(frame, const char *);
-	uint16_t at;
+	uint32_t at;
 
 	for (at = 0; at < len; at += RTE_CACHE_LINE_SIZE) {
 #if defined(__x86_64__)

@@ -135,7 +135,8 @@ impl TxMbuf {
 
     /// Prefetches the first `len` bytes of the buffer for writing.
     #[inline]
-    pub fn prefetch_write(&self, len: u16) {
+    pub fn prefetch_write(&self, len: usize) {
+        let len = u16::try_from(len).unwrap_or(u16::MAX);
         // SAFETY: a live mbuf; a prefetch beyond the buffer has no effect.
         unsafe { sys::fw_prefetch_write(self.0.as_ptr(), len) };
     }

@@ -11,9 +11,7 @@ use crate::memif_disconnect::BurstLock;
 use crate::sys;
 
 /// Largest burst, in frames.
-pub const BURST: usize = BURST_U16 as usize;
-
-const BURST_U16: u16 = 32;
+pub const BURST: u16 = 32;
 
 /// Frames a port has lost since it was started (`rte_eth_stats`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -50,8 +48,8 @@ impl RxQueue {
     /// Returns how many. Never blocks; about 10 ns per call and 1 ns per frame.
     #[inline]
     pub fn burst(&mut self, max: usize, mut take: impl FnMut(Mbuf)) -> usize {
-        let mut frames = [core::ptr::null_mut::<sys::rte_mbuf>(); BURST];
-        let wanted = u16::try_from(max).unwrap_or(u16::MAX).min(BURST_U16);
+        let mut frames = [core::ptr::null_mut::<sys::rte_mbuf>(); BURST as usize];
+        let wanted = u16::try_from(max).unwrap_or(u16::MAX).min(BURST);
         let count = match self.burst_lock.as_mut().map(BurstLock::try_lock) {
             Some(None) => 0,
             // SAFETY: a started port (kept by the `Arc`) whose rings stay mapped while the burst

@@ -10,12 +10,16 @@ use ferrowarp_proto::verbs::notify::Notify;
 
 use crate::sync::{AtomicU32, Ordering, fence};
 
-/// No notification requested.
-const NOT_ARMED: u32 = 0;
-/// The next solicited completion, or the next in error.
-const SOLICITED: u32 = 1;
-/// The next completion. The values are ordered: a higher one includes the lower ones.
-const NEXT_COMP: u32 = 2;
+/// Requested notification. The values are ordered: a higher one includes the lower ones.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[repr(u32)]
+enum Request {
+    NotArmed,
+    /// The next solicited completion, or the next in error.
+    Solicited,
+    /// The next completion.
+    NextComp,
+}
 
 /// Pending notification request of a completion queue. See the module's text.
 #[derive(Debug, Default)]
@@ -25,18 +29,18 @@ pub(crate) struct ArmWord {
 
 /// Lowest request level that covers what a producer has published.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct CompEvent(u32);
+pub(crate) struct CompEvent(Request);
 
 impl CompEvent {
     /// A completion that is solicited or in error, if `solicited`; any other is covered only by a
     /// request for the next completion.
     #[inline]
     pub(crate) const fn completion(solicited: bool) -> Self {
-        Self(if solicited { SOLICITED } else { NEXT_COMP })
+        Self(if solicited { Request::Solicited } else { Request::NextComp })
     }
 
     /// Event that every request covers: an overrun, or the end of the queue.
-    pub(crate) const ANY: Self = Self(SOLICITED);
+    pub(crate) const ANY: Self = Self(Request::Solicited);
 }
 
 impl ArmWord {
@@ -46,12 +50,12 @@ impl ArmWord {
     /// no request was pending.
     pub(crate) fn arm(&self, notify: Notify) -> bool {
         let requested_level = match notify {
-            Notify::Solicited => SOLICITED,
-            Notify::Next => NEXT_COMP,
+            Notify::Solicited => Request::Solicited,
+            Notify::Next => Request::NextComp,
         };
-        let before = self.requested.fetch_max(requested_level, Ordering::AcqRel);
+        let before = self.requested.fetch_max(requested_level as u32, Ordering::AcqRel);
         fence(Ordering::SeqCst);
-        before == NOT_ARMED
+        before == Request::NotArmed as u32
     }
 
     /// Called by a producer after it has published what `covers` describes. True if a pending
@@ -61,10 +65,10 @@ impl ArmWord {
     pub(crate) fn claim(&self, covers: CompEvent) -> bool {
         fence(Ordering::SeqCst);
         let mut requested_level = self.requested.load(Ordering::Relaxed);
-        while requested_level >= covers.0 {
+        while requested_level >= covers.0 as u32 {
             let claimed = self.requested.compare_exchange(
                 requested_level,
-                NOT_ARMED,
+                Request::NotArmed as u32,
                 Ordering::AcqRel,
                 Ordering::Relaxed,
             );

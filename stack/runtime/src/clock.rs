@@ -40,10 +40,13 @@ impl Clock {
         {
             return Instant::from_nanos(counter.to_ns(ticks));
         }
-        // 2^64 ns are 584 years.
-        let ns = u64::try_from(self.origin.elapsed().as_nanos()).unwrap_or(u64::MAX);
-        Instant::from_nanos(ns)
+        Instant::from_nanos(nanos(self.origin.elapsed()))
     }
+}
+
+/// Returns a duration in nanoseconds; at most 2^64, which are 584 years.
+pub(crate) fn nanos(duration: Duration) -> u64 {
+    u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
 }
 
 impl Tsc {

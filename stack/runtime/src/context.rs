@@ -9,6 +9,7 @@ use ferrowarp_proto::engine::{Engine, EngineConfig};
 use rand::TryRngCore;
 
 use crate::arena::{Arena, Buffer};
+use crate::clock::nanos;
 use crate::config::{Config, DriveMode};
 use crate::counters::{Counters, Port, Usage};
 use crate::device::{self, DeviceSpec, Opened};
@@ -127,7 +128,7 @@ impl Context {
         engine_config.vlan = config.vlan;
         engine_config.extensions = config.extensions;
         config.tcp.apply(&mut engine_config);
-        engine_config.linger_ns = u64::try_from(config.linger.as_nanos()).unwrap_or(u64::MAX);
+        engine_config.linger_ns = nanos(config.linger);
         // Receive frames beyond the port's descriptors.
         let held = config.pools.in_flight(device.capabilities().mtu);
         engine_config.ooo_frames_max = usize::try_from(held).unwrap_or(usize::MAX);
@@ -278,6 +279,7 @@ impl ContextInner {
             source.wait(timeout - spin, ready)
         })
     }
+
     /// Returns the ID of a new protection domain.
     pub(crate) fn next_pd(&self) -> u32 {
         self.pd_next.fetch_add(1, Ordering::Relaxed)

@@ -15,6 +15,7 @@
 
 use std::time::Duration;
 
+use crate::clock::nanos;
 use crate::helper_wakeup::{HelperState, TAKEOVER_NS, Waiters};
 
 /// Idle time before the helper sleeps: the response to what was sent may arrive soon.
@@ -136,7 +137,7 @@ impl HelperSchedule {
     /// Reports the length of a sleep. One that was ended by a wake-up does not count for the
     /// oversleep.
     pub(crate) fn on_slept(&mut self, limit: Duration, lasted_ns: u64) {
-        let limit = u64::try_from(limit.as_nanos()).unwrap_or(u64::MAX);
+        let limit = nanos(limit);
         if let Some(late) = lasted_ns.checked_sub(limit) {
             // If the thread was preempted, it counts no more than the interval between two polls.
             let late = late.min(POLL_INTERVAL_NS);

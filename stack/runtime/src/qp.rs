@@ -110,7 +110,7 @@ impl Qp {
         };
         let created = inner.shard.control(|machine, now| {
             let id = machine.create_qp(init).map_err(|_| too_many)?;
-            if id.index as usize >= qps_max {
+            if id.slot() >= qps_max {
                 machine.destroy_qp(now, id);
                 return Err(CreateError::Limit(too_many));
             }
@@ -241,7 +241,7 @@ impl Qp {
     /// Rings the doorbell, also after an error: the poll then updates the count of free slots.
     #[inline]
     fn ring_doorbell(&self) {
-        self.context.shard.ring_doorbell(self.id.index);
+        self.context.shard.ring_doorbell(self.id);
     }
 
     /// Connects to a listener, as the initiator. The outcome is an event: see

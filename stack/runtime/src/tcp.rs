@@ -3,6 +3,8 @@
 use std::time::Duration;
 
 use ferrowarp_proto::engine::EngineConfig;
+
+use crate::clock::nanos;
 pub use ferrowarp_proto::tcp::{Algorithm as CongestionControl, EcnMode};
 
 /// TCP settings of a context. The defaults suit any path; the peer's may differ. Sizes in bytes.
@@ -65,10 +67,6 @@ impl TcpSettings {
         tcp.keepalive_interval_ns = nanos(self.keepalive_interval);
         tcp.user_timeout_ns = nanos(self.user_timeout);
     }
-}
-
-fn nanos(duration: Duration) -> u64 {
-    u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
 }
 
 #[cfg(test)]

@@ -8,6 +8,15 @@ use crate::wire::atomic::ImmediateData;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct CqId(pub u32);
 
+impl CqId {
+    /// Index of the queue.
+    #[inline]
+    #[must_use]
+    pub const fn index(self) -> usize {
+        self.0 as usize
+    }
+}
+
 /// Handle of a queue pair of an engine (verbs: `ibv_qp`). It is not reused for another queue pair
 /// within 2^32 creations in its slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -16,6 +25,15 @@ pub struct QpId {
     pub index: u32,
     /// Generation of the slot.
     pub generation: u32,
+}
+
+impl QpId {
+    /// Slot index, to index with.
+    #[inline]
+    #[must_use]
+    pub const fn slot(self) -> usize {
+        self.index as usize
+    }
 }
 
 /// Operation that completed (verbs: `ibv_wc_opcode`).

@@ -9,7 +9,7 @@ use crate::device::pools::{MEMPOOL_CACHE_SIZE, PoolSizes};
 const MBUF_CACHE_LEN: usize = 8;
 
 /// Most bytes prefetched: processors prefetch the rest of a longer sequential access themselves.
-const PREFETCH_BYTES_MAX: u16 = 2048;
+const PREFETCH_BYTES_MAX: usize = 2048;
 
 /// Empty mbufs allocated from a pool in bulk and returned one by one.
 #[derive(Debug)]
@@ -37,7 +37,7 @@ impl MbufCache {
     /// As `alloc`, and prefetches the first `len` bytes of the following mbuf for writing: over
     /// `ring` and memif the peer's core read them last.
     #[inline]
-    pub(super) fn alloc_prefetched(&mut self, len: u16) -> Option<TxMbuf> {
+    pub(super) fn alloc_prefetched(&mut self, len: usize) -> Option<TxMbuf> {
         let frame = self.next.take().or_else(|| self.alloc());
         self.next = self.alloc();
         if let Some(next) = &self.next {

@@ -1,14 +1,10 @@
 //! Mempool sizes: each count is a sum of named components.
 
+use dpdk_sys::BURST;
 use ferrowarp_proto::device::PACKET_CAPACITY_MIN;
 
 use crate::device::quirks::DriverQuirks;
 use crate::device::spec::DeviceSpec;
-
-/// Frames per burst, from a pool or a port.
-const BURST_FRAMES: u16 = 32;
-
-const _: () = assert!(BURST_FRAMES as usize == dpdk_sys::BURST);
 
 /// Layer 2 overhead per frame, in bytes: Ethernet header, and 18 for tags and the frame check
 /// sequence.
@@ -123,7 +119,7 @@ impl PoolNeeds {
         let in_flight = self.in_flight(mtu);
         // A cache is flushed at 1.5 times its size.
         let cached = self.threads.saturating_mul(MEMPOOL_CACHE_SIZE + MEMPOOL_CACHE_SIZE / 2);
-        let burst = u32::from(BURST_FRAMES);
+        let burst = u32::from(BURST);
         let descriptors = u32::from(rx_descriptors);
         PoolSizes {
             frame_capacity: mtu

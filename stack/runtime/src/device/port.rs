@@ -30,7 +30,7 @@ pub struct DeviceCounters {
 }
 
 /// Longest frame, in bytes, that counts as headers only: Ethernet, IPv6, TCP with all options.
-const HEADERS_LEN_MAX: u16 = 14 + 40 + 60;
+const HEADERS_LEN_MAX: usize = 14 + 40 + 60;
 
 /// Returns the longest frame, in bytes, with an IP packet of `mtu` bytes: Ethernet header and one
 /// VLAN tag.
@@ -50,7 +50,7 @@ pub struct DpdkDevice {
     queue_max: usize,
     pools: TxPools,
     /// Length of the last data frame in bytes, the likely length of the next.
-    likely_len: u16,
+    likely_len: usize,
     capabilities: Capabilities,
     quirks: &'static DriverQuirks,
     counters: DeviceCounters,
@@ -135,7 +135,7 @@ impl Device for DpdkDevice {
     fn receive(&mut self, burst: &mut Vec<DpdkRx>, max: usize) -> usize {
         let mut received = 0;
         while received < max {
-            let wanted = (max - received).min(BURST);
+            let wanted = (max - received).min(usize::from(BURST));
             let count = self.rx.burst(wanted, |frame| burst.push(DpdkRx(frame)));
             received += count;
             if count < wanted {
@@ -181,7 +181,6 @@ impl Device for DpdkDevice {
             // The port would never accept it, and it would block the queue.
             self.counters.tx_too_long += 1;
         } else if self.queue.len() < self.queue_max {
-            let len = u16::try_from(len).unwrap_or(u16::MAX);
             if len > HEADERS_LEN_MAX {
                 self.likely_len = len;
             }

@@ -126,8 +126,8 @@ static TABLE: [(&str, DriverQuirks); 5] = [
     ),
     // One packet per system call, so descriptors only hold the segments of one frame. The kernel's
     // interface gets the port's MAC address and keeps its own MTU. A frame above the MTU that the
-    // port was started with is never sent and blocks the queue, each attempt counts as an error,
-    // and that MTU cannot be raised above 1500 (drivers/net/tap/rte_eth_tap.c, `pmd_tx_burst`, and
+    // port was started with, 1500, is never sent and blocks the queue; each attempt counts as an
+    // error (drivers/net/tap/rte_eth_tap.c, `pmd_tx_burst`, and
     // `frame_above_send_mtu_is_dropped_and_counted`).
     (
         "net_tap",

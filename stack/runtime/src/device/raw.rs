@@ -112,7 +112,7 @@ impl RawPort {
     /// sender, is copied.
     pub fn receive(&mut self, max: usize, mut take: impl FnMut(RawFrame)) -> usize {
         let Self { rx, tx_cache: spare, counters, .. } = self;
-        let count = rx.burst(max.min(BURST), |frame| match TxMbuf::try_from(frame) {
+        let count = rx.burst(max.min(usize::from(BURST)), |frame| match TxMbuf::try_from(frame) {
             Ok(frame) => take(RawFrame(frame)),
             Err(frame) => {
                 let copy = spare.copy(frame.len(), |room| frame.copy_out(0, room));

@@ -159,7 +159,7 @@ impl CqRings {
 
     pub(crate) fn remove(&mut self, cq: CqId) {
         self.staged.retain(|&staged| staged != cq);
-        if let Some(feed) = self.producers.get_mut(cq.0 as usize) {
+        if let Some(feed) = self.producers.get_mut(cq.index()) {
             *feed = None;
         }
     }
@@ -167,7 +167,7 @@ impl CqRings {
     /// Records that slots were freed in this queue pair's work queues.
     #[inline]
     pub(crate) fn mark_dirty(&mut self, qp: QpId) {
-        if let Some(mark) = self.is_dirty.get_mut(qp.index as usize)
+        if let Some(mark) = self.is_dirty.get_mut(qp.slot())
             && !*mark
         {
             *mark = true;
@@ -179,7 +179,7 @@ impl CqRings {
     #[inline]
     pub(crate) fn pop_dirty(&mut self) -> Option<QpId> {
         let qp = self.dirty_qps.pop()?;
-        self.is_dirty[qp.index as usize] = false;
+        self.is_dirty[qp.slot()] = false;
         Some(qp)
     }
 
@@ -187,7 +187,7 @@ impl CqRings {
     #[inline]
     pub(crate) fn publish(&mut self) {
         while let Some(cq) = self.staged.pop() {
-            if let Some(Some(feed)) = self.producers.get_mut(cq.0 as usize) {
+            if let Some(Some(feed)) = self.producers.get_mut(cq.index()) {
                 feed.staged = false;
                 feed.ring.publish();
                 if let Some(alarm) = &mut feed.notify
@@ -202,7 +202,7 @@ impl CqRings {
     /// Marks a queue as overrun, and notifies any pending request: its queue pairs have failed, and
     /// further completions may never come.
     pub(crate) fn mark_overrun(&self, cq: CqId) {
-        if let Some(Some(feed)) = self.producers.get(cq.0 as usize) {
+        if let Some(Some(feed)) = self.producers.get(cq.index()) {
             feed.overrun.store(true, Ordering::Release);
             if let Some(alarm) = &feed.notify {
                 alarm.target.on_published(CompEvent::ANY);
@@ -214,7 +214,7 @@ impl CqRings {
 impl Completions for CqRings {
     #[inline]
     fn push(&mut self, cq: CqId, wc: Wc) -> bool {
-        let Some(Some(feed)) = self.producers.get_mut(cq.0 as usize) else {
+        let Some(Some(feed)) = self.producers.get_mut(cq.index()) else {
             return false;
         };
         if feed.ring.stage(wc).is_err() {

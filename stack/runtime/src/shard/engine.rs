@@ -63,7 +63,7 @@ impl<D: Device> EngineMachine<D> {
     }
 
     fn link(&self, qp: QpId) -> Option<&Link> {
-        self.links.get(qp.index as usize)?.as_ref().filter(|link| link.id == qp)
+        self.links.get(qp.slot())?.as_ref().filter(|link| link.id == qp)
     }
 
     /// Publishes the engine's state of the queue pair to the application.
@@ -90,7 +90,7 @@ impl<D: Device> EngineMachine<D> {
     /// graceful close. The doorbell stays set for the rest. True if the queue pair had any.
     fn take_posted(&mut self, qp: QpId) -> bool {
         self.serve_shared();
-        match self.links.get_mut(qp.index as usize) {
+        match self.links.get_mut(qp.slot()) {
             Some(Some(link)) if link.id == qp => link.serve(&mut self.engine).0,
             _ => false,
         }
@@ -165,7 +165,7 @@ impl<D: Device> EngineMachine<D> {
     /// Publishes the state before the event, because the application acts on the event.
     fn inform(&mut self, qp: QpId, event: Event) {
         self.show_state(qp);
-        if let Some(Some(link)) = self.links.get(qp.index as usize)
+        if let Some(Some(link)) = self.links.get(qp.slot())
             && link.id == qp
         {
             link.qp.push_event(event);
@@ -211,7 +211,7 @@ where
     #[inline]
     fn settle(&mut self) {
         while let Some(qp) = self.engine.completions_mut().pop_dirty() {
-            if let Some(Some(link)) = self.links.get(qp.index as usize)
+            if let Some(Some(link)) = self.links.get(qp.slot())
                 && link.id == qp
             {
                 link.show_room(self.engine.free_send_slots(qp), self.engine.free_recv_slots(qp));
@@ -237,7 +237,7 @@ where
 
     fn attach(&mut self, link: Link) {
         link.qp.source().set_event(AsyncEvent::Connection { qp: link.id });
-        let index = link.id.index as usize;
+        let index = link.id.slot();
         if index >= self.links.len() {
             self.links.resize_with(index + 1, || None);
         }
@@ -247,7 +247,7 @@ where
     fn destroy_qp(&mut self, now: Instant, qp: QpId) {
         let now = self.advance(now);
         if self.link(qp).is_some() {
-            self.links[qp.index as usize] = None;
+            self.links[qp.slot()] = None;
         }
         self.engine.destroy_qp(now, qp);
     }

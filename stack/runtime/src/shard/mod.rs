@@ -14,12 +14,13 @@ mod srq;
 mod work_queue;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
 
+use crossbeam::atomic::AtomicCell;
 use dpdk_sys::is_child;
 use ferrowarp_proto::time::Instant;
+use ferrowarp_proto::verbs::wc::QpId;
 
 use crate::clock::Clock;
 use crate::config::DriveMode;
@@ -55,16 +56,18 @@ pub(crate) struct Shard {
     /// Hand-over between application and helper in mode `Helper`; in the other modes it only counts
     /// waiters.
     helper_wakeup: Arc<HelperWakeup>,
-    /// [`RUNNING`], [`CLOSED`] or [`FAILED`].
-    state: AtomicU8,
+    state: AtomicCell<ShardState>,
     end_observers: Mutex<Vec<Weak<dyn EndObserver>>>,
     /// An engine that panicked. It is not used again, only dropped when the shard is closed.
     failed_engine: Mutex<Option<Box<dyn Machine>>>,
 }
 
-const RUNNING: u8 = 0;
-const CLOSED: u8 = 1;
-const FAILED: u8 = 2;
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum ShardState {
+    Running,
+    Closed,
+    Failed,
+}
 
 impl Shard {
     pub(crate) fn new(machine: Box<dyn Machine>, mode: DriveMode, qps_max: usize) -> Self {
@@ -75,7 +78,7 @@ impl Shard {
             clock: Clock::start(),
             mode,
             helper_wakeup: Arc::new(HelperWakeup::new()),
-            state: AtomicU8::new(RUNNING),
+            state: AtomicCell::new(ShardState::Running),
             end_observers: Mutex::default(),
             failed_engine: Mutex::default(),
         }
@@ -152,15 +155,16 @@ impl Shard {
             *self.failed_engine.lock().unwrap_or_else(PoisonError::into_inner) = Some(failed);
         }
         drop(machine);
-        self.end(FAILED);
+        self.end(ShardState::Failed);
     }
 
     /// Sets the final state. Observers are notified before and after the change: a thread that sees
     /// the shard ended finds the last events, and one that armed a queue just before is notified,
     /// too.
-    fn end(&self, state: u8) {
+    fn end(&self, state: ShardState) {
         self.notify_end_observers();
-        self.state.store(state, Ordering::SeqCst);
+        // Release. Between this and the load of an arm word lies the fence of `ArmWord::claim`.
+        self.state.store(state);
         self.notify_end_observers();
     }
 
@@ -184,8 +188,8 @@ impl Shard {
 
     /// Rings the doorbell of a queue pair that has posted work.
     #[inline]
-    pub(crate) fn ring_doorbell(&self, index: u32) {
-        self.doorbells.ring(index as usize);
+    pub(crate) fn ring_doorbell(&self, qp: QpId) {
+        self.doorbells.ring(qp.slot());
         self.helper_wakeup.on_post();
     }
 
@@ -248,7 +252,7 @@ impl Shard {
     pub(crate) fn stop(&self) {
         let machine = self.engine.lock().take();
         if !self.has_ended() {
-            self.end(CLOSED);
+            self.end(ShardState::Closed);
         }
         drop(machine);
         let failed = self.failed_engine.lock().unwrap_or_else(PoisonError::into_inner).take();
@@ -260,12 +264,12 @@ impl Shard {
     /// True once the shard is no longer polled: it was closed, or it failed.
     #[inline]
     pub(crate) fn has_ended(&self) -> bool {
-        self.state.load(Ordering::Acquire) != RUNNING
+        self.state.load() != ShardState::Running
     }
 
     /// True once the shard has failed.
     pub(crate) fn has_failed(&self) -> bool {
-        self.state.load(Ordering::Acquire) == FAILED
+        self.state.load() == ShardState::Failed
     }
 }
 

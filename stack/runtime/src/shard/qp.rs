@@ -2,8 +2,9 @@
 //! state, events.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU16, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU16, AtomicU64, Ordering};
 
+use crossbeam::atomic::AtomicCell;
 use crossbeam::queue::ArrayQueue;
 use crossbeam::utils::CachePadded;
 use ferrowarp_proto::rdmap::operation::MESSAGE_LEN_MAX;
@@ -21,7 +22,7 @@ const EVENT_COUNT_MAX: usize = 8;
 
 /// State shared by the application's and the shard's sides of a queue pair.
 pub(crate) struct QpShared {
-    state: AtomicU8,
+    state: AtomicCell<QpState>,
     /// Negotiated ORD: RDMA Reads and atomic operations in flight at a time.
     ord: AtomicU16,
     /// The connection supports the operations of RFC 7306.
@@ -106,7 +107,7 @@ impl QpShared {
         max_recv_wr: usize,
     ) -> Self {
         Self {
-            state: AtomicU8::new(encode(QpState::Idle)),
+            state: AtomicCell::new(QpState::Idle),
             ord: AtomicU16::new(0),
             extensions: AtomicBool::new(false),
             closed: AtomicBool::new(false),
@@ -119,7 +120,7 @@ impl QpShared {
 
     pub(crate) fn set_state(&self, state: QpState) {
         if !self.closed.load(Ordering::Relaxed) {
-            self.state.store(encode(state), Ordering::Release);
+            self.state.store(state);
         }
     }
 
@@ -137,7 +138,7 @@ impl QpShared {
     /// The context closes: no more requests can be posted.
     pub(crate) fn close(&self) {
         self.closed.store(true, Ordering::Relaxed);
-        self.state.store(encode(QpState::Error), Ordering::Release);
+        self.state.store(QpState::Error);
     }
 
     /// Source of the queue pair's events.
@@ -185,13 +186,7 @@ impl QpShared {
 
     #[inline]
     pub(crate) fn state(&self) -> QpState {
-        match self.state.load(Ordering::Acquire) {
-            0 => QpState::Idle,
-            1 => QpState::Connecting,
-            2 => QpState::Rts,
-            3 => QpState::Closing,
-            _ => QpState::Error,
-        }
+        self.state.load()
     }
 
     /// Checks a send request as far as possible without the engine.
@@ -223,12 +218,5 @@ fn check_len(payload: &Payload) -> Result<(), PostError> {
     if payload.len() > u64::from(MESSAGE_LEN_MAX) { Err(PostError::TooLong) } else { Ok(()) }
 }
 
-const fn encode(state: QpState) -> u8 {
-    match state {
-        QpState::Idle => 0,
-        QpState::Connecting => 1,
-        QpState::Rts => 2,
-        QpState::Closing => 3,
-        QpState::Error => 4,
-    }
-}
+// A lock would be held by a preempted thread of the application.
+const _: () = assert!(AtomicCell::<QpState>::is_lock_free());
