@@ -117,3 +117,6 @@ pub fn ring_pair(_eal: Eal, queues: u16, slots: u32) -> Result<(Port, Port), Err
     let second = Port::from_rings(&name()?, &forth, &back)?;
     Ok((first, second))
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,20 +1,22 @@
-//! The types over a pair of ring ports: no root, no huge pages needed.
+//! Ports, queues, mempools and mbufs over a pair of `net_ring` ports: neither root nor huge pages
+//! are needed.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use dpdk_sys::{
+use crate::{
     Bus, Eal, EalConfig, Error, Mbuf, Mempool, MempoolConfig, PortConfig, RetainedMbuf, RxQueue,
     TxMbuf, TxQueue, is_registered, ring_pair,
 };
 
 const SHAPE: MempoolConfig = MempoolConfig { count: 255, cache: 32, frame_capacity: 1600 };
 
-/// Tests that count mbufs run one at a time: they share retired pools.
+/// Held by each test: they count the mbufs of mempools, which are reused when the last handle is
+/// dropped.
 static POOLS_LOCK: Mutex<()> = Mutex::new(());
 
 fn lock_pools() -> (MutexGuard<'static, ()>, Eal) {
-    let turn = POOLS_LOCK.lock().unwrap_or_else(PoisonError::into_inner);
-    (turn, Eal::init(&EalConfig::default()).unwrap())
+    let lock = POOLS_LOCK.lock().unwrap_or_else(PoisonError::into_inner);
+    (lock, Eal::init(&EalConfig::default()).unwrap())
 }
 
 fn own_status(key: &str) -> String {
@@ -25,7 +27,7 @@ fn own_status(key: &str) -> String {
 #[test]
 fn eal_init_keeps_the_callers_affinity_and_leaves_no_files() {
     let before = own_status("Cpus_allowed_list:");
-    let (_turn, eal) = lock_pools();
+    let (_lock, eal) = lock_pools();
     assert_eq!(own_status("Cpus_allowed_list:"), before);
     drop(pair(eal));
     let prefix = format!("ferrowarp-{}", std::process::id());
@@ -36,7 +38,7 @@ fn eal_init_keeps_the_callers_affinity_and_leaves_no_files() {
 
 #[test]
 fn second_init_returns_the_running_eal_or_an_error() {
-    let (_turn, _eal) = lock_pools();
+    let (_lock, _eal) = lock_pools();
     assert!(Eal::running().is_some());
     assert!(Eal::init(&EalConfig::default()).is_ok());
     let other = EalConfig { extra: vec!["--vdev=net_null0".into()], ..EalConfig::default() };
@@ -45,7 +47,7 @@ fn second_init_returns_the_running_eal_or_an_error() {
 
 #[test]
 fn missing_and_failing_drivers_give_different_errors() {
-    let (_turn, eal) = lock_pools();
+    let (_lock, eal) = lock_pools();
     assert_eq!(eal.hotplug_add(Bus::Virtual, "net_nosuch0", "").unwrap_err(), Error::NoDriver);
     let failing = eal.hotplug_add(Bus::Virtual, "net_memif_t", "role=neither").unwrap_err();
     assert!(matches!(failing, Error::Hotplug(_)));
@@ -97,7 +99,7 @@ fn queues_and_frames_move_between_threads() {
 
 #[test]
 fn frames_arrive_in_order_and_return_to_their_pool() {
-    let (_turn, eal) = lock_pools();
+    let (_lock, eal) = lock_pools();
     let [mut a, mut b] = pair(eal);
     let mut out: Vec<TxMbuf> =
         (0..40_u8).map(|fill| frame(&a.pool, fill, 60 + usize::from(fill))).collect();
@@ -117,13 +119,13 @@ fn frames_arrive_in_order_and_return_to_their_pool() {
 
 #[test]
 fn full_ring_leaves_the_remaining_frames_in_order() {
-    let (_turn, eal) = lock_pools();
+    let (_lock, eal) = lock_pools();
     let [mut a, mut b] = pair(eal);
     let mut out: Vec<TxMbuf> = (0..100_u8).map(|fill| frame(&a.pool, fill, 60)).collect();
-    assert_eq!(a.tx.flush(&mut out), 63, "a ring of 64 holds one less");
+    assert_eq!(a.tx.flush(&mut out), 63, "a ring of 64 slots holds 63 frames");
     assert_eq!(out.len(), 37);
     assert_eq!(out[0].bytes()[0], 63);
-    assert_eq!(b.rx.burst(5, drop), 5, "no more than asked for");
+    assert_eq!(b.rx.burst(5, drop), 5, "at most the requested burst");
     assert_eq!(a.tx.flush(&mut out), 5);
     let mut expected = 5;
     while b.rx.burst(32, |frame| {
@@ -138,7 +140,7 @@ fn full_ring_leaves_the_remaining_frames_in_order() {
 
 #[test]
 fn frame_returns_to_its_pool_after_its_last_reference() {
-    let (_turn, eal) = lock_pools();
+    let (_lock, eal) = lock_pools();
     let [mut a, mut b] = pair(eal);
     let mut sent = frame(&a.pool, 7, 100);
     let kept = sent.retain();
@@ -155,7 +157,7 @@ fn frame_returns_to_its_pool_after_its_last_reference() {
 
 #[test]
 fn receiver_may_hold_the_last_reference() {
-    let (_turn, eal) = lock_pools();
+    let (_lock, eal) = lock_pools();
     let [mut a, mut b] = pair(eal);
     let mut sent = frame(&a.pool, 9, 100);
     drop(sent.retain());
@@ -173,7 +175,7 @@ fn receiver_may_hold_the_last_reference() {
 #[test]
 #[should_panic(expected = "a retained frame never changes")]
 fn writing_a_retained_frame_panics() {
-    let (_turn, eal) = lock_pools();
+    let (_lock, eal) = lock_pools();
     let pool = Mempool::new(eal, &SHAPE).unwrap();
     let mut frame = frame(&pool, 1, 64);
     let _kept = frame.retain();
@@ -182,12 +184,13 @@ fn writing_a_retained_frame_panics() {
 
 #[test]
 fn refcnt_never_wraps() {
-    let (_turn, eal) = lock_pools();
+    let (_lock, eal) = lock_pools();
     let pool = Mempool::new(eal, &SHAPE).unwrap();
     let mut frame = frame(&pool, 1, 64);
     let kept = frame.retain();
     for further in [true, false] {
-        // As many as a 16-bit count has values: the frame would seem to be exclusive again.
+        // One reference for each value of the 16-bit count: if it wrapped, the frame would count as
+        // exclusively owned again.
         let refused = std::panic::catch_unwind(core::panic::AssertUnwindSafe(|| {
             for _ in 0..=u16::MAX {
                 core::mem::forget(if further { frame.retain() } else { kept.clone() });
@@ -196,19 +199,19 @@ fn refcnt_never_wraps() {
         assert!(refused.is_err(), "{further}");
     }
     let written = core::panic::AssertUnwindSafe(|| frame.buf_mut()[0] = 2);
-    assert!(std::panic::catch_unwind(written).is_err(), "somebody else refers to it");
+    assert!(std::panic::catch_unwind(written).is_err(), "the frame still has other references");
     assert_eq!(kept.bytes(), [1; 64]);
 }
 
 #[test]
 fn drained_pool_refuses_and_recovers() {
-    let (_turn, eal) = lock_pools();
+    let (_lock, eal) = lock_pools();
     let pool = Mempool::new(eal, &SHAPE).unwrap();
     let mut frames = Vec::new();
     while pool.allocate(&mut frames, 1) {}
     assert_eq!((frames.len(), pool.available(), pool.common_pool_count()), (255, 0, 0));
     frames.truncate(250);
-    assert!(!pool.allocate(&mut frames, 6), "all or none");
+    assert!(!pool.allocate(&mut frames, 6), "an allocation is all or nothing");
     assert_eq!(frames.len(), 250);
     drop(frames);
     assert_eq!(pool.available(), 255);
@@ -216,7 +219,7 @@ fn drained_pool_refuses_and_recovers() {
 
 #[test]
 fn frames_outlive_their_ports() {
-    let (_turn, eal) = lock_pools();
+    let (_lock, eal) = lock_pools();
     let [mut a, mut b] = pair(eal);
     let pool = a.pool.clone();
     let mut got = Vec::new();
@@ -224,7 +227,11 @@ fn frames_outlive_their_ports() {
     assert_eq!(b.rx.burst(4, |frame| got.push(frame)), 4);
     drop(a);
     drop(b);
-    assert_eq!(pool.available(), 251, "those in the ring came home, those held did not");
+    assert_eq!(
+        pool.available(),
+        251,
+        "frames in the ring were freed, frames held by the receiver were not"
+    );
     assert_eq!(got[3].head()[0], 3);
     drop(got);
     assert_eq!(pool.available(), 255);
@@ -232,7 +239,7 @@ fn frames_outlive_their_ports() {
 
 #[test]
 fn ring_pairs_can_be_opened_repeatedly() {
-    let (_turn, eal) = lock_pools();
+    let (_lock, eal) = lock_pools();
     for _ in 0..100 {
         let [mut a, mut b] = pair(eal);
         a.tx.flush(&mut vec![frame(&a.pool, 1, 60)]);
@@ -242,7 +249,7 @@ fn ring_pairs_can_be_opened_repeatedly() {
 
 #[test]
 fn thread_exit_flushes_its_mempool_caches() {
-    let (_turn, eal) = lock_pools();
+    let (_lock, eal) = lock_pools();
     let pool = Mempool::new(eal, &SHAPE).unwrap();
     for _ in 0..300 {
         let pool = pool.clone();
@@ -255,7 +262,7 @@ fn thread_exit_flushes_its_mempool_caches() {
         });
         worker.join().unwrap();
     }
-    // This thread has another slot: it gets all of them only if no cache kept any.
+    // This thread has another cache: it gets all mbufs only if no exited thread's cache holds any.
     let mut frames = Vec::new();
     assert!(pool.allocate(&mut frames, 255));
 }
