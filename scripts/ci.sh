@@ -73,7 +73,10 @@ device)
     # The programs, with the profile of the tests, so that nothing is built twice.
     cargo build "${cargo_flags[@]}" "${packages[@]}" --profile test --bins
     cargo test "${cargo_flags[@]}" "${packages[@]}" --features ferrowarp-tests/device \
-        --no-fail-fast --test device --test programs
+        --no-fail-fast --test device
+    # Those of `programs` that start programs.
+    cargo test "${cargo_flags[@]}" "${packages[@]}" --features ferrowarp-tests/device \
+        --test programs -- commands::
     # Those of `engine` that need a network namespace.
     cargo test "${cargo_flags[@]}" "${packages[@]}" --features ferrowarp-tests/device \
         --test engine -- reference_peer::

@@ -1,5 +1,5 @@
-//! Servers with thousands of clients or data connections at a time, over a pair of rings; one
-//! thread advances all of them.
+//! Servers with thousands of concurrent clients or data connections, over a pair of rings; one
+//! thread steps all of them.
 
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex};
@@ -12,13 +12,15 @@ use ferrowarp_apps::mpa_options::IrdOrdArgs;
 use ferrowarp_apps::run_loop::{Step, Task};
 use ferrowarp_apps::{perf, ping};
 
-/// As many as a server has to take.
+use crate::one_at_a_time;
+
+/// Clients that a server has to accept.
 const CLIENTS: u16 = 4096;
-/// How long all of it may take, on a machine that has other things to do.
+/// Limit for a whole test, on a busy machine.
 const TIMEOUT: Duration = Duration::from_secs(600);
 /// Clients that connect at a time.
 const CONNECT_BATCH: usize = 256;
-/// Clients that go on between two steps of the server, or its end of the ring would overflow.
+/// Clients stepped between two steps of the server: more would overflow its receive ring.
 const CLIENTS_PER_SERVER_STEP: usize = 8;
 
 fn pair(device: &DeviceArgs, connections: u16) -> (Context, Context, SocketAddr) {
@@ -37,6 +39,7 @@ fn ping_options(line: &str) -> (ping::options::CommonArgs, ping::options::PingAr
 
 #[test]
 fn ping_server_serves_4096_clients_and_rejects_the_next() {
+    let _lock = one_at_a_time();
     let (common, rounds) = ping_options("-V");
     let (left, right, mut remote) = pair(&common.device, CLIENTS + 1);
     remote.set_port(common.port);
@@ -49,8 +52,9 @@ fn ping_server_serves_4096_clients_and_rejects_the_next() {
     let mut clients: Vec<ping::client::Client> = Vec::new();
     let is_answered =
         |client: &ping::client::Client, rounds| client.latencies.histogram().len() >= rounds;
-    // Without end, so that all are there at the same time; in waves, so that none waits for its
-    // connection as long as it takes to serve thousands. Those before a wave are silent meanwhile.
+    // Clients do not finish, so that all are connected at the same time. They connect in batches:
+    // otherwise the last one would wait for its connection while thousands are served. Clients of
+    // earlier batches are idle meanwhile.
     let mut serve = |clients: &mut [ping::client::Client], rounds| {
         while !clients.iter().all(|client| is_answered(client, rounds)) {
             assert!(start.elapsed() < TIMEOUT, "a client is not answered");
@@ -71,10 +75,10 @@ fn ping_server_serves_4096_clients_and_rejects_the_next() {
     serve(&mut clients, 3);
     let mut late = new(1);
     let refusal = loop {
-        assert!(start.elapsed() < TIMEOUT, "a client is neither taken nor refused");
+        assert!(start.elapsed() < TIMEOUT, "the last client is neither accepted nor rejected");
         server.step().unwrap();
         match late.step() {
-            Ok(step) => assert_eq!(step, Step::Running, "one more was taken"),
+            Ok(step) => assert_eq!(step, Step::Running, "one client too many was accepted"),
             Err(error) => break error.to_string(),
         }
     };
@@ -84,6 +88,7 @@ fn ping_server_serves_4096_clients_and_rejects_the_next() {
 
 #[test]
 fn perf_server_serves_4096_data_connections() {
+    let _lock = one_at_a_time();
     let line = "iwperf loop write-bw -q 4096 -n 4 -s 64 -t 2 --verify --timeout 300";
     let options = perf::options::Options::try_parse_from(line.split(' ')).unwrap();
     let perf::options::Command::Loop { test, device, test_args } = options.command else {

@@ -1,17 +1,17 @@
-//! The programs as a user runs them, over a pair of rings inside the process: no root, no huge
-//! pages, no network. One at a time: each keeps its cores busy.
+//! The programs as a user runs them, over a pair of rings in one process: neither root nor huge
+//! pages nor a network are needed.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::MutexGuard;
 
 use serde_json::Value;
 
-static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
+use crate::one_at_a_time;
 
 const TESTS: [&str; 6] = ["write-bw", "read-bw", "send-bw", "write-lat", "read-lat", "send-lat"];
 
-/// A folder that goes with the test, and the turn of the test.
+/// A folder that is removed after the test.
 struct Fixture {
     folder: PathBuf,
     _lock: MutexGuard<'static, ()>,
@@ -19,7 +19,7 @@ struct Fixture {
 
 impl Fixture {
     fn new(name: &str) -> Self {
-        let lock = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
+        let lock = one_at_a_time();
         let folder = std::env::temp_dir().join(format!("ferrowarp-{name}-{}", std::process::id()));
         std::fs::create_dir(&folder).unwrap();
         Self { folder, _lock: lock }
@@ -44,7 +44,7 @@ impl Fixture {
         (output, serde_json::from_str(&text).unwrap())
     }
 
-    /// As [`Fixture::iwperf`] for a run that must succeed; returns its results.
+    /// Like [`Fixture::iwperf`] for a run that must succeed; returns its results.
     fn results(&self, line: &str) -> Vec<Value> {
         let (output, report) = self.iwperf(line);
         assert!(output.status.success(), "iwperf loop {line}: {output:?}");
@@ -75,14 +75,14 @@ fn two_cores() -> String {
 
 #[test]
 fn six_tests_verify_on_one_and_two_cores() {
-    let stage = Fixture::new("six");
+    let fx = Fixture::new("six");
     let two = two_cores();
     let one = two.split(',').next().unwrap();
     for cores in [one, &two] {
         for test in TESTS {
             let iterations = 300;
             let line = format!("{test} -s 5000 -n {iterations} -t 16 --verify --cores {cores}");
-            let results = stage.results(&line);
+            let results = fx.results(&line);
             let result = &results[0];
             assert_eq!(result["test"], test);
             assert_eq!(result["iterations"], iterations);
@@ -98,10 +98,10 @@ fn six_tests_verify_on_one_and_two_cores() {
 
 #[test]
 fn bidirectional_run_with_four_queue_pairs_verifies() {
-    let stage = Fixture::new("both");
+    let fx = Fixture::new("both");
     for test in &TESTS[..3] {
         let line = format!("{test} -q 4 -b -n 100 -s 3000 -t 8 --verify --mtu 9000");
-        let result = &stage.results(&line)[0];
+        let result = &fx.results(&line)[0];
         assert_eq!(result["iterations"], 4 * 2 * 100, "{line}");
         assert_eq!(result["bytes_verified"], 4 * 2 * 100 * 3000, "{line}");
         assert_eq!((&result["qps"], &result["mtu"]), (&Value::from(4), &Value::from(9000)));
@@ -110,14 +110,14 @@ fn bidirectional_run_with_four_queue_pairs_verifies() {
 
 #[test]
 fn atomic_tests_fetch_consecutive_values() {
-    let stage = Fixture::new("atomic");
+    let fx = Fixture::new("atomic");
     for (line, words, ends) in [
         ("atomic-lat", 1, 1),
         ("atomic-lat -A CMP_AND_SWAP", 1, 1),
         ("atomic-bw -A FETCH_AND_ADD -q 3 -t 16", 3, 1),
         ("atomic-bw -A CMP_AND_SWAP -b", 1, 2),
     ] {
-        let result = &stage.results(&format!("{line} -n 300 --verify"))[0];
+        let result = &fx.results(&format!("{line} -n 300 --verify"))[0];
         assert_eq!((&result["size_bytes"], &result["errors"]), (&8.into(), &0.into()), "{line}");
         assert_eq!(result["iterations"], 300 * words * ends, "{line}");
         // Everything that was fetched, and each word in the end.
@@ -125,17 +125,17 @@ fn atomic_tests_fetch_consecutive_values() {
         assert_eq!(result["lat_us"].is_object(), line.starts_with("atomic-lat"));
     }
     for test in ["atomic-bw", "atomic-lat"] {
-        let result = &stage.results(&format!("{test} -D 0.1"))[0];
+        let result = &fx.results(&format!("{test} -D 0.1"))[0];
         assert!(result["iterations"].as_u64().unwrap() > 0, "{test}");
     }
 }
 
 #[test]
 fn write_with_imm_is_counted_at_sink() {
-    let stage = Fixture::new("immediate");
+    let fx = Fixture::new("immediate");
     for more in ["", "--verify", "-b -q 2 --verify"] {
         let line = format!("write-bw --write-with-imm -s 5000 -n 300 -t 16 {more}");
-        let result = &stage.results(&line)[0];
+        let result = &fx.results(&line)[0];
         let messages = if more.starts_with("-b") { 4 * 300 } else { 300 };
         assert_eq!((&result["iterations"], &result["errors"]), (&messages.into(), &0.into()));
         let verified = if more.is_empty() { 0 } else { 5000 * messages };
@@ -145,9 +145,9 @@ fn write_with_imm_is_counted_at_sink() {
 
 #[test]
 fn all_option_runs_every_size() {
-    let stage = Fixture::new("sizes");
+    let fx = Fixture::new("sizes");
     for test in ["write-bw", "send-bw", "read-lat", "send-lat"] {
-        let results = stage.results(&format!("{test} -a -n 3 -t 16 --verify"));
+        let results = fx.results(&format!("{test} -a -n 3 -t 16 --verify"));
         let sizes: Vec<u64> = results.iter().map(|r| r["size_bytes"].as_u64().unwrap()).collect();
         let expected: Vec<u64> = (1..=23).map(|bits| 1 << bits).collect();
         assert_eq!(sizes, expected);
@@ -157,9 +157,9 @@ fn all_option_runs_every_size() {
 
 #[test]
 fn duration_bounds_run_and_options_are_in_json() {
-    let stage = Fixture::new("duration");
+    let fx = Fixture::new("duration");
     for test in TESTS {
-        let result = &stage.results(&format!("{test} -D 0.2 --no-crc --checksum"))[0];
+        let result = &fx.results(&format!("{test} -D 0.2 --no-crc --checksum"))[0];
         let seconds = result["duration_s"].as_f64().unwrap();
         assert!(seconds >= 0.19, "{test} took {seconds} s");
         assert_eq!((&result["crc"], &result["checksum"]), (&false.into(), &"software".into()));
@@ -168,17 +168,17 @@ fn duration_bounds_run_and_options_are_in_json() {
 
 #[test]
 fn hdr_option_writes_histogram_log() {
-    let stage = Fixture::new("hdr");
-    let log = stage.path("latency.hlog");
-    stage.results(&format!("send-lat -s 64 -n 500 --hdr {}", log.display()));
+    let fx = Fixture::new("hdr");
+    let log = fx.path("latency.hlog");
+    fx.results(&format!("send-lat -s 64 -n 500 --hdr {}", log.display()));
     let text = std::fs::read_to_string(log).unwrap();
     assert!(text.contains("Tag=send-lat-64,"), "{text}");
 }
 
 #[test]
 fn failure_prints_one_line_and_writes_json() {
-    let stage = Fixture::new("failure");
-    let (output, report) = stage.iwperf("write-bw --cores 99999");
+    let fx = Fixture::new("failure");
+    let (output, report) = fx.iwperf("write-bw --cores 99999");
     assert_eq!(output.status.code(), Some(1));
     let line = error_line(&output);
     assert!(line.starts_with("iwperf: core 99999 cannot be used"), "{line}");
@@ -188,7 +188,7 @@ fn failure_prints_one_line_and_writes_json() {
 
 #[test]
 fn iwping_loop_verifies_rounds() {
-    let _stage = Fixture::new("ping");
+    let _fx = Fixture::new("ping");
     let output = Command::new(env!("CARGO_BIN_EXE_iwping"))
         .args(["loop", "-C", "20", "-S", "4321", "-V", "-v"])
         .output()
@@ -201,7 +201,7 @@ fn iwping_loop_verifies_rounds() {
 
 #[test]
 fn iwping_mpa_options_are_negotiated_and_printed() {
-    let _stage = Fixture::new("starts");
+    let _fx = Fixture::new("starts");
     for (line, client, server) in [
         ("", "revision 2, CRC on, markers received off, markers sent off, IRD 4, ORD 4", ""),
         (
@@ -239,7 +239,7 @@ fn iwping_mpa_options_are_negotiated_and_printed() {
 
 #[test]
 fn iwperf_mpa_options_are_negotiated() {
-    let stage = Fixture::new("revisions");
+    let fx = Fixture::new("revisions");
     for (line, crc, markers) in [
         ("--mpa-revision 2 --peer-to-peer read --ird 1 --ord 2", true, false),
         ("--mpa-revision 1 --outs 32", true, false),
@@ -247,7 +247,7 @@ fn iwperf_mpa_options_are_negotiated() {
         ("--mpa-revision 0", true, true),
     ] {
         for test in ["read-bw", "write-bw", "send-lat"] {
-            let results = stage.results(&format!("{test} -s 3000 -n 100 --verify {line}"));
+            let results = fx.results(&format!("{test} -s 3000 -n 100 --verify {line}"));
             assert_eq!(results[0]["crc"], crc, "{test} {line}");
             assert_eq!(results[0]["markers"], markers, "{test} {line}");
             assert_eq!(results[0]["errors"], 0, "{test} {line}");
@@ -257,21 +257,21 @@ fn iwperf_mpa_options_are_negotiated() {
 
 #[test]
 fn iwcopy_preserves_file() {
-    let stage = Fixture::new("copy");
-    let file = stage.path("file");
+    let fx = Fixture::new("copy");
+    let file = fx.path("file");
     for len in [0, 1, (1 << 20) + 1, 9_000_001] {
         let mut bytes = vec![0; len];
         ferrowarp_apps::pattern::Pattern::new(1, 2).fill(0, &mut bytes);
         std::fs::write(&file, &bytes).unwrap();
         for by in ["write", "read"] {
-            let copy = stage.path("copy");
+            let copy = fx.path("copy");
             let output = iwcopy(&file, &["--by", by, "--out", copy.to_str().unwrap()]);
             assert!(output.status.success(), "{output:?}");
             assert!(std::fs::read(&copy).unwrap() == bytes, "{len} octets by {by}");
             std::fs::remove_file(copy).unwrap();
         }
     }
-    let missing = iwcopy(&stage.path("missing"), &[]);
+    let missing = iwcopy(&fx.path("missing"), &[]);
     assert_eq!(missing.status.code(), Some(1));
     assert!(error_line(&missing).contains("cannot read"));
 }
@@ -282,9 +282,9 @@ fn iwcopy(file: &Path, more: &[&str]) -> Output {
 
 #[test]
 fn ipv6_and_vlan_runs_succeed() {
-    let stage = Fixture::new("families");
+    let fx = Fixture::new("families");
     for network in ["-6", "--vlan 42", "-6 --vlan 4094"] {
         let line = format!("write-bw {network} --checksum -s 5000 -n 200 --verify");
-        assert_eq!(stage.results(&line).len(), 1, "{network}");
+        assert_eq!(fx.results(&line).len(), 1, "{network}");
     }
 }

@@ -1,8 +1,8 @@
-//! Servers with several clients, and with clients that do not keep to the rules, over a pair of
-//! rings; one thread advances all of them.
+//! Servers with several clients, and with clients that violate the protocol, over a pair of rings;
+//! one thread steps all of them.
 
 use std::net::{Ipv4Addr, SocketAddr};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
 use ferrowarp::device::DeviceSpec;
@@ -13,10 +13,12 @@ use ferrowarp_apps::perf;
 use ferrowarp_apps::ping;
 use ferrowarp_apps::run_loop::{Step, Task};
 
-static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
+use crate::one_at_a_time;
 
 const SERVER: Ipv4Addr = Ipv4Addr::new(198, 18, 0, 2);
-const TIMEOUT: Duration = Duration::from_secs(5);
+/// Idle timeout of the servers, and the limit for a step of a test. Nothing here takes as long,
+/// even on a busy machine.
+const TIMEOUT: Duration = Duration::from_secs(30);
 
 struct RingPair {
     client: Context,
@@ -25,7 +27,7 @@ struct RingPair {
 }
 
 fn pair() -> RingPair {
-    let lock = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
+    let lock = one_at_a_time();
     let left = Config::new(DeviceSpec::Ring, Ipv4Addr::new(198, 18, 0, 1).into(), 24);
     let right = Config::new(DeviceSpec::Ring, SERVER.into(), 24);
     let (client, server) = Context::ring_pair(left, right).unwrap();
@@ -36,7 +38,7 @@ fn remote(port: u16) -> SocketAddr {
     SocketAddr::new(SERVER.into(), port)
 }
 
-/// What was said, for looking at afterwards.
+/// Lines that a task reported.
 #[derive(Clone, Default)]
 struct CapturedLines(Arc<Mutex<Vec<String>>>);
 
@@ -98,7 +100,7 @@ fn perf_client(context: &Context, port: u16, line: &str) -> perf::client::Client
 
 fn ping_options(line: &str) -> (ping::options::CommonArgs, ping::options::PingArgs) {
     use clap::Parser;
-    let words = ["iwping", "loop", "--timeout", "5"].into_iter().chain(line.split(' '));
+    let words = ["iwping", "loop", "--timeout", "30"].into_iter().chain(line.split(' '));
     let options = ping::options::Options::try_parse_from(words).unwrap();
     let ping::options::Command::Loop { common, rounds } = options.command else {
         panic!("not the loop");
@@ -142,7 +144,7 @@ fn perf_server_rejects_a_second_concurrent_session() {
     let mut server = perf_server(&pair.server, 18515, &lines);
     for line in ["send-bw -D 0.2 -q 3 -b --verify", "write-lat -D 0.2", "read-bw -D 0.2 -s 1"] {
         let mut first = perf_client(&pair.client, 18515, line);
-        // The first one is in; now a second one calls.
+        // The first session is accepted; a second client connects.
         for _ in 0..200 {
             let _ = first.step().unwrap();
             server.step().unwrap();
@@ -161,7 +163,7 @@ fn perf_server_rejects_a_second_concurrent_session() {
         run_client(&mut server, &mut first).unwrap();
         drive_50_ms(&mut server);
         assert_eq!(first.results[0].errors, 0);
-        let reason = refused.expect("the second client was let in");
+        let reason = refused.expect("the second client was accepted");
         assert!(reason.contains("busy with another client"), "{reason}");
     }
     assert_eq!(lines.all(), ["send-bw", "write-lat", "read-bw"]);
@@ -183,7 +185,7 @@ fn malformed_clients_are_rejected_and_next_is_served() {
     let garbage = vec![0xA5; 40];
     let unasked =
         perf::control::ControlFrame { run: 0, message: perf::message::Message::Go }.emit();
-    // Private data, and a message for those who get in.
+    // Private data, and the first message of clients that are accepted.
     let cases: [(Vec<u8>, Option<Vec<u8>>); 5] = [
         (Vec::new(), None),
         (garbage.clone(), None),
@@ -199,7 +201,7 @@ fn malformed_clients_are_rejected_and_next_is_served() {
         let mut is_up = false;
         let start = Instant::now();
         let outcome = loop {
-            assert!(start.elapsed() < TIMEOUT, "the server lets it hang");
+            assert!(start.elapsed() < TIMEOUT, "the server does not reject the client");
             server.step().unwrap();
             batch.clear();
             end.poll(&mut batch);
@@ -207,7 +209,9 @@ fn malformed_clients_are_rejected_and_next_is_served() {
                 match poll_established(&channel.qp) {
                     Ok(Some(_)) => {
                         is_up = true;
-                        channel.send(message.as_ref().expect("was let in")).unwrap();
+                        channel
+                            .send(message.as_ref().expect("a client to be rejected was accepted"))
+                            .unwrap();
                     }
                     Ok(None) => {}
                     Err(error) => break error.to_string(),
@@ -239,14 +243,14 @@ fn silent_server_times_out() {
     let mut client = perf_client(&pair.client, 18515, "write-lat -D 60 --timeout 0.3");
     let start = Instant::now();
     let error = loop {
-        // After 100 ms the server is never advanced again.
+        // After 100 ms the server is not stepped any more.
         if start.elapsed() < Duration::from_millis(100) {
             server.step().unwrap();
         }
         if let Err(error) = client.step() {
             break error.to_string();
         }
-        assert!(start.elapsed() < TIMEOUT, "the client waits for ever");
+        assert!(start.elapsed() < TIMEOUT, "the client does not time out");
     };
     assert!(error.contains("nothing from the other end for 0.3 s"), "{error}");
     assert_eq!(client.unfinished().unwrap().errors, 1);
