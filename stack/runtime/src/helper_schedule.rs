@@ -23,7 +23,7 @@ const SPIN_NS: u64 = 50_000;
 /// Interval between polls in short sleeps: from a packet's arrival to the wake-up of a waiting
 /// thread less than 100 us are to pass. The sleep between two polls is shortened by the mean
 /// oversleep of this machine: 3 us on most, 40 us on some virtual ones, where polling takes half a
-/// core (`tests/wakeup.rs` prints how much).
+/// core (`tests/api/wakeup.rs` prints how much).
 const POLL_INTERVAL_NS: u64 = 50_000;
 /// Lower bound of a short sleep: whatever the oversleep, the helper leaves its core for a moment.
 const SHORT_SLEEP_MIN_NS: u64 = 5_000;

@@ -1,6 +1,4 @@
-//! Ends in good order over `ring`.
-
-mod support;
+//! Graceful close, half-close and lingering.
 
 use std::time::{Duration, Instant};
 
@@ -9,7 +7,8 @@ use ferrowarp::{
     Access, ConnParam, Context, DriveMode, EndReason, Event, PostError, Qp, QpState, WcOpcode,
     WcStatus,
 };
-use support::*;
+
+use crate::support::*;
 
 fn connect_half_close(left: &Endpoint, right: &Endpoint) -> (Qp, Qp) {
     let (a, b) = (left.qp(), right.qp());
@@ -35,7 +34,7 @@ fn work_posted_before_close_completes() {
         source.write(0, &pattern(len, 7));
         b.post_recv(recv(9, recv_mr.sge(0, 64))).unwrap();
         let all = u32::try_from(len).unwrap();
-        // As many as the queue holds, none of which was looked at before.
+        // A full send queue, none of which was processed before the close.
         let mut posts: Vec<_> =
             (0..126).map(|wr_id| write(wr_id, source.sge(0, all), &remote, 0)).collect();
         posts.push(read(126, sink.sge(0, all), &remote, 0));
@@ -63,7 +62,7 @@ fn half_close_leaves_the_other_direction_open() {
     let (a, b) = connect_half_close(&left, &right);
     let recv_mr = left.mr(64, Access::LOCAL_WRITE);
     let remote = left.mr(64, Access::ALL);
-    // The responder may speak once it has heard the initiator.
+    // The responder may send only after the first FPDU of the initiator.
     a.post_send(write(0, recv_mr.sge(0, 0), &remote, 0)).unwrap();
     a.post_recv(recv(1, recv_mr.sge(0, 64))).unwrap();
     a.half_close().unwrap();
@@ -81,8 +80,10 @@ fn half_close_leaves_the_other_direction_open() {
     assert_eq!(right.completions(&left, 1)[0].status, WcStatus::Success);
 }
 
-/// A write that is complete here, towards a peer that nobody drives any more.
+/// Measures `act`, which closes a context with a completed Write that is not acknowledged, as the
+/// peer is not driven any more.
 fn close_unacknowledged(linger: Duration, act: impl FnOnce(Context)) -> Duration {
+    reserve_pair([DriveMode::Inline; 2]);
     let Opened::Pair(here, there) =
         device::open(&DeviceSpec::Ring, &OpenConfig::default()).unwrap()
     else {
@@ -111,7 +112,7 @@ fn close_unacknowledged(linger: Duration, act: impl FnOnce(Context)) -> Duration
     let mut wcs = Vec::new();
     let start = Instant::now();
     while left.cq.poll(&mut wcs) == 0 {
-        assert!(start.elapsed() < TIMEOUT, "it completes without the peer");
+        assert!(start.elapsed() < TIMEOUT, "a Write completes without the peer");
     }
     assert_eq!(wcs[0].status, WcStatus::Success);
     let Endpoint { context, pd, cq } = left;
@@ -129,7 +130,7 @@ fn drop_lingers_for_a_bounded_time() {
 
 #[test]
 fn close_lingers_for_the_configured_time() {
-    // Longer than dropping does. The engine's clock is not the one that measures here.
+    // Longer than a dropped context lingers. The engine has a clock of its own, so nine tenths.
     const LINGER: Duration = Duration::from_millis(1_500);
     let took = close_unacknowledged(LINGER, Context::close);
     assert!(took >= LINGER * 9 / 10, "{took:?}");

@@ -1,4 +1,4 @@
-//! A port at which something happens in the middle of a pass.
+//! A port that runs a function of the test in the middle of a poll of the shard.
 
 use std::sync::{Arc, Mutex};
 
@@ -8,10 +8,12 @@ use ferrowarp::device::{
 use ferrowarp::{Config, Context, Port};
 use ferrowarp_proto::device::{Capabilities, Device, TxClass};
 
-/// What happens elsewhere at the moment in which the port is looked at.
+use super::reserve_pair;
+
+/// Function to run in the next poll, just before the receive burst; it runs once.
 pub(crate) type RxHook = Arc<Mutex<Option<Box<dyn FnOnce() + Send>>>>;
 
-/// A port at which something happens just before a burst is taken.
+/// A port that runs its hook before each receive burst.
 struct HookedPort {
     inner: DpdkDevice,
     rx_hook: RxHook,
@@ -29,9 +31,9 @@ impl Device for HookedPort {
     }
 
     fn receive(&mut self, burst: &mut Vec<DpdkRx>, max: usize) -> usize {
-        let act = self.rx_hook.lock().unwrap().take();
-        if let Some(act) = act {
-            act();
+        let hook = self.rx_hook.lock().unwrap().take();
+        if let Some(hook) = hook {
+            hook();
         }
         self.inner.receive(burst, max)
     }
@@ -53,8 +55,9 @@ impl Device for HookedPort {
     }
 }
 
-/// Two contexts, and what is to happen in the next pass of the right one.
+/// Opens two contexts, and returns the hook of the right one's port.
 pub(crate) fn hooked_contexts(left: Config, right: Config) -> (Context, Context, RxHook) {
+    reserve_pair([left.drive, right.drive]);
     let Ok(Opened::Pair(left_port, right_port)) =
         device::open(&DeviceSpec::Ring, &OpenConfig::default())
     else {

@@ -1,9 +1,8 @@
-//! Bytes of the applications' own before FPDUs, on one connection over `ring`.
-
-mod support;
+//! Streaming mode: data of the application before the first FPDU.
 
 use ferrowarp::{Access, CmError, ConnParam, DriveMode, Event, Start};
-use support::*;
+
+use crate::support::*;
 
 #[test]
 fn streaming_data_precedes_fpdus() {
@@ -25,14 +24,14 @@ fn exchange_stream(drive: DriveMode) {
     assert_eq!(expect_event(&b), Event::Streaming { qp: b.id() });
     let hello = pattern(3000, 5);
     assert_eq!(a.stream_send(&hello), Ok(3000));
-    let mut heard = Vec::new();
+    let mut received = Vec::new();
     drive_until(&left.context, &right.context, || {
         let mut out = [0; 700];
         let len = b.stream_receive(&mut out).unwrap();
-        heard.extend_from_slice(&out[..len]);
-        heard.len() >= 3000
+        received.extend_from_slice(&out[..len]);
+        received.len() >= 3000
     });
-    assert_eq!(heard, hello);
+    assert_eq!(received, hello);
     a.start_fpdus(param()).unwrap();
     b.start_fpdus(param()).unwrap();
     for qp in [&a, &b] {
@@ -46,8 +45,8 @@ fn exchange_stream(drive: DriveMode) {
     assert_eq!(a.stream_send(b"late"), Err(CmError::WrongState));
 }
 
-/// Without frames the initiator does not wait: its first message may be there before the responder
-/// has made up its mind, and finds the receive that was posted before that.
+/// Without MPA startup frames the initiator sends FPDUs at once: its first message may arrive
+/// before the responder accepts, and takes a receive that was posted before that.
 #[test]
 fn recv_posted_before_accept_serves_early_fpdus() {
     let (left, right) = endpoints(DriveMode::Inline);

@@ -1,15 +1,14 @@
-//! The whole stack over `ring`, driven by threads of its own or by several of the application's.
-
-mod support;
+//! Contexts driven by dedicated threads, by helpers, or by several threads of the application.
 
 use std::sync::Barrier;
 use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 use std::time::{Duration, Instant};
 
 use ferrowarp::{Access, DriveMode, WcStatus};
-use support::*;
 
-/// `rounds` Sends back and forth; each side posts and polls from a thread of its own.
+use crate::support::*;
+
+/// `rounds` Sends each way; each side posts and polls from a thread of its own.
 fn ping_pong(left: &Endpoint, right: &Endpoint, rounds: u64) {
     let (a, b) = connect(left, right);
     let posted = &Barrier::new(2);
@@ -18,21 +17,22 @@ fn ping_pong(left: &Endpoint, right: &Endpoint, rounds: u64) {
             scope.spawn(move || {
                 let recv_mr = end.mr(64, Access::LOCAL_WRITE);
                 qp.post_recv(recv(0, recv_mr.sge(0, 64))).unwrap();
-                // Both sides have posted their buffers.
+                // Neither side sends before both have posted their receives.
                 posted.wait();
                 if starts {
                     qp.post_send(send(1, inline(&0_u64.to_le_bytes()))).unwrap();
                 }
-                let start = Instant::now();
-                // The last message has left only when its completion is there.
+                let mut progress = Instant::now();
+                // The side that sends last waits for the completion of that Send.
                 let (mut wcs, mut seen, mut sent) = (Vec::with_capacity(16), 0, 0);
                 while seen < rounds || sent < rounds {
-                    assert!(start.elapsed() < TIMEOUT, "stuck after {seen} messages");
+                    assert!(progress.elapsed() < TIMEOUT, "stuck after {seen} messages");
                     wcs.clear();
                     if end.cq.poll(&mut wcs) == 0 {
                         std::thread::yield_now();
                     }
                     for wc in &wcs {
+                        progress = Instant::now();
                         assert_eq!(wc.status, WcStatus::Success);
                         if wc.wr_id != 0 {
                             sent += 1;
@@ -64,7 +64,7 @@ fn ping_pong_inline_from_two_threads() {
 fn ping_pong_with_dedicated_threads() {
     let (left, right) =
         contexts_driven(DriveMode::Dedicated { core: 0 }, DriveMode::Dedicated { core: 1 });
-    // Few: with fewer cores than busy threads each message waits for the scheduler.
+    // Few rounds: with more spinning threads than cores each message waits for the scheduler.
     ping_pong(&Endpoint::new(left), &Endpoint::new(right), 100);
 }
 
@@ -90,7 +90,7 @@ fn helper_makes_progress_without_application_polls() {
     let (a, _b) = connect(&left, &right);
     let source = left.mr(4096, Access::LOCAL_READ);
     let remote = right.mr(4096, Access::REMOTE_WRITE | Access::REMOTE_READ);
-    // The right end's application sleeps; its helper places, answers and acknowledges.
+    // The application of the right end sleeps; its helper places, responds and acknowledges.
     for round in 0..50_u8 {
         source.fill(0, 4096, round);
         a.post_send(write(1, source.sge(0, 4096), &remote, 0)).unwrap();
@@ -114,7 +114,7 @@ fn helper_transmits_posted_work_without_polls() {
     let source = left.mr(64, Access::LOCAL_READ);
     let remote = right.mr(64, Access::REMOTE_WRITE);
     for round in 1..=20 {
-        // Both helpers nap by now.
+        // Both helpers sleep by now.
         std::thread::sleep(Duration::from_millis(5));
         source.fill(0, 64, round);
         a.post_send(write(1, source.sge(0, 64), &remote, 0)).unwrap();
@@ -195,8 +195,8 @@ fn threads_share_one_qp_and_one_cq() {
     assert!(done.iter().all(|wc| wc.status == WcStatus::Success));
 }
 
-/// A CRC covers the bytes that are sent, so that a peer may read what
-/// the application is writing at that moment.
+/// The CRC covers the bytes that are sent, so a peer may read a region while the application
+/// writes to it.
 #[test]
 fn rewriting_a_region_during_reads_causes_no_crc_error() {
     let (left, right) = endpoints(DriveMode::Inline);
@@ -222,7 +222,7 @@ fn rewriting_a_region_during_reads_causes_no_crc_error() {
     assert_eq!(left.context.counters().engine.crc_errors, 0);
 }
 
-/// Programs spin on the last byte of a message instead of polling for a completion.
+/// Programs may spin on the last byte of a message instead of polling for a completion.
 #[test]
 fn last_byte_of_a_write_is_visible_last() {
     const LEN: usize = 1_000;
@@ -242,8 +242,9 @@ fn last_byte_of_a_write_is_visible_last() {
                 seen.store(round, Ordering::Release);
             }
         });
-        let (mut wcs, start) = (Vec::new(), Instant::now());
+        let mut wcs = Vec::new();
         for round in 1..=200 {
+            let start = Instant::now();
             source.fill(0, LEN, round);
             let length = u32::try_from(LEN).unwrap();
             a.post_send(write(1, source.sge(0, length), &remote, 0)).unwrap();

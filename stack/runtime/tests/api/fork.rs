@@ -1,6 +1,4 @@
-//! A child made by `fork` has copies of all handles, and leaves the parent's device alone.
-
-mod support;
+//! A child process has copies of all handles, which do not reach the parent's device.
 
 use std::fs::File;
 use std::io::Read;
@@ -12,7 +10,8 @@ use ferrowarp::{
     Access, CmError, CompChannel, ConnParam, Context, DriveMode, EventChannel, Notify, OpenError,
     QpOptions, WcStatus,
 };
-use support::*;
+
+use crate::support::*;
 
 fn forked_child_leaves_the_parent_alone(drive: DriveMode) {
     let (left, right) = endpoints(drive);
@@ -22,10 +21,10 @@ fn forked_child_leaves_the_parent_alone(drive: DriveMode) {
     let source = left.mr(4096, Access::LOCAL_READ);
     let sink = right.mr(4096, Access::REMOTE_WRITE);
     let mut parts = Some((left, right, a, b, listener, idle, source, sink));
-    let well = run_in_child(|| {
+    let passed = run_in_child(|| {
         let (left, right, a, b, listener, idle, source, sink) = parts.take().unwrap();
         let start = Instant::now();
-        // As after closing, and at once.
+        // Calls fail as after closing, without waiting.
         assert_eq!(idle.connect(server(), ConnParam::default()), Err(CmError::Gone));
         assert_eq!(a.disconnect(), Err(CmError::Gone));
         assert!(!left.context.drive() && left.cq.poll(&mut Vec::new()) == 0);
@@ -39,8 +38,8 @@ fn forked_child_leaves_the_parent_alone(drive: DriveMode) {
         drop((left, right));
         start.elapsed() < Duration::from_secs(30)
     });
-    assert!(well.unwrap(), "the child fails or hangs");
-    // Nothing was closed, ended or taken.
+    assert!(passed.unwrap(), "the child fails or hangs");
+    // The child closed nothing, ended no connection and received no frame.
     let (left, right, a, _b, _listener, _idle, source, sink) = parts.take().unwrap();
     for round in 1..=100 {
         source.fill(0, 4096, round);
@@ -56,22 +55,24 @@ fn forked_child_leaves_the_parent_alone(drive: DriveMode) {
 
 #[test]
 fn forked_child_leaves_an_inline_context_alone() {
+    isolate!();
     forked_child_leaves_the_parent_alone(DriveMode::Inline);
 }
 
 #[test]
 fn forked_child_leaves_a_helper_context_alone() {
+    isolate!();
     forked_child_leaves_the_parent_alone(DriveMode::Helper);
 }
 
-/// Bytes that make the descriptor readable; takes them.
+/// Reads the bytes that make the descriptor readable, and returns how many there were.
 fn pending_bytes(descriptor: &impl AsFd) -> usize {
     let mut file = File::from(descriptor.as_fd().try_clone_to_owned().unwrap());
     file.read(&mut [0; 8]).unwrap_or(0)
 }
 
-/// Calls `act` with both channels of a context while each has an event. Their descriptors may have
-/// been asked for before.
+/// Calls `act` with both channels of a context while each has an event. The descriptors are created
+/// before the events if `descriptors_first`.
 fn with_events(descriptors_first: bool, act: impl FnOnce(&CompChannel, &EventChannel)) {
     let (left, right) = endpoints(DriveMode::Inline);
     let channel = right.context.create_comp_channel().unwrap();
@@ -92,19 +93,21 @@ fn with_events(descriptors_first: bool, act: impl FnOnce(&CompChannel, &EventCha
 
 #[test]
 fn forked_child_does_not_write_to_notify_fds() {
+    isolate!();
     with_events(false, |channel, events| {
-        let asks = || channel.as_fd().as_raw_fd() >= 0 && events.as_fd().as_raw_fd() >= 0;
-        assert!(run_in_child(asks).unwrap());
+        let requests_fds = || channel.as_fd().as_raw_fd() >= 0 && events.as_fd().as_raw_fd() >= 0;
+        assert!(run_in_child(requests_fds).unwrap());
         assert_eq!((pending_bytes(channel), pending_bytes(events)), (1, 1));
     });
 }
 
 #[test]
 fn forked_child_does_not_read_from_notify_fds() {
+    isolate!();
     with_events(true, |channel, events| {
-        let takes = || channel.next_event().is_some() && events.next_event().is_some();
-        assert!(run_in_child(takes).unwrap());
+        let reads_events = || channel.next_event().is_some() && events.next_event().is_some();
+        assert!(run_in_child(reads_events).unwrap());
         assert_eq!((pending_bytes(channel), pending_bytes(events)), (1, 1));
-        assert!(takes(), "the parent's are still there");
+        assert!(reads_events(), "the events are still in the parent's channels");
     });
 }

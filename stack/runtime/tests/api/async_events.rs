@@ -1,6 +1,4 @@
-//! Everything but completions is told of on one channel, and who waits for it sleeps.
-
-mod support;
+//! The event channel reports everything but completions, and calls that wait for it sleep.
 
 use std::fs;
 use std::io::Read;
@@ -11,9 +9,10 @@ use ferrowarp::{
     Access, AsyncEvent, ConnParam, Context, DriveMode, EndReason, Event, EventChannel, Qp,
     QpOptions,
 };
-use support::*;
 
-/// What the channel tells until nothing is left, in order.
+use crate::support::*;
+
+/// All pending events of the channel, in order.
 fn drain_events(channel: &EventChannel) -> Vec<AsyncEvent> {
     std::iter::from_fn(|| channel.next_event()).collect()
 }
@@ -25,7 +24,7 @@ fn connection(qp: &Qp) -> AsyncEvent {
 #[test]
 fn each_event_names_its_source() {
     let (left, right) = endpoints(DriveMode::Inline);
-    let (here, there) =
+    let (left_channel, right_channel) =
         (left.context.event_channel().unwrap(), right.context.event_channel().unwrap());
     let (left_side, right_side) = (left.context.clone(), right.context.clone());
     let settle = || drive_for(&left_side, &right_side, Duration::from_millis(20));
@@ -36,12 +35,12 @@ fn each_event_names_its_source() {
         qp.connect(server(), ConnParam::default()).unwrap();
     }
     settle();
-    // Three requests, one event.
-    assert_eq!(drain_events(&there), [AsyncEvent::ConnectRequest { port: PORT }]);
+    // Three requests of one listener give one event.
+    assert_eq!(drain_events(&right_channel), [AsyncEvent::ConnectRequest { port: PORT }]);
     let requests: Vec<_> = std::iter::from_fn(|| listener.poll()).collect();
     assert_eq!(requests.len(), 3);
 
-    // A shared receive queue, and a completion queue too small for what its queue pair gets.
+    // A shared receive queue, and a completion queue that will overrun.
     let srq = right.pd.create_srq(16).unwrap();
     let small = right.context.create_cq(1).unwrap();
     let options = |cq| QpOptions { send_cq: cq, recv_cq: cq, max_send_wr: 8, max_recv_wr: 8 };
@@ -58,30 +57,30 @@ fn each_event_names_its_source() {
         request.accept(qp, ConnParam::default()).unwrap();
     }
     settle();
-    let mut up = drain_events(&there);
+    let mut up = drain_events(&right_channel);
     up.sort_by_key(|event| format!("{event:?}"));
     let mut expected = [&shared, &overrun, &plain].map(connection);
     expected.sort_by_key(|event| format!("{event:?}"));
     assert_eq!(up, expected);
-    assert_eq!(drain_events(&here).len(), 3);
+    assert_eq!(drain_events(&left_channel).len(), 3);
 
-    // Requests are answered in the order they came, so `a` leads to `shared`, `b` to `overrun`.
+    // Requests were accepted in order of arrival: `a` is connected to `shared`, `b` to `overrun`.
     a.post_send(send(1, inline(b"x"))).unwrap();
     settle();
-    assert_eq!(drain_events(&there), [AsyncEvent::SrqLimit { srq: srq.id() }]);
+    assert_eq!(drain_events(&right_channel), [AsyncEvent::SrqLimit { srq: srq.id() }]);
     assert_eq!(srq.next_limit().map(|limit| limit.left), Some(7));
     b.post_send(send(1, inline(b"x"))).unwrap();
     b.post_send(send(2, inline(b"x"))).unwrap();
     settle();
     assert!(small.overrun());
-    let told_of = drain_events(&there);
-    assert!(told_of.contains(&AsyncEvent::CqOverrun { cq: small.id() }), "{told_of:?}");
-    assert!(told_of.contains(&connection(&overrun)), "{told_of:?}");
+    let reported = drain_events(&right_channel);
+    assert!(reported.contains(&AsyncEvent::CqOverrun { cq: small.id() }), "{reported:?}");
+    assert!(reported.contains(&connection(&overrun)), "{reported:?}");
 
-    // Several events of one queue pair are told of once; they are with the queue pair.
+    // The channel reports a queue pair once for several events, which the queue pair holds.
     c.disconnect().unwrap();
     settle();
-    assert_eq!(drain_events(&there), [connection(&plain)]);
+    assert_eq!(drain_events(&right_channel), [connection(&plain)]);
     assert!(matches!(plain.next_event(), Some(Event::Established { .. })));
     assert!(matches!(
         plain.next_event(),
@@ -100,7 +99,7 @@ fn events_before_the_channel_was_created_are_reported() {
     let mut descriptor = fs::File::from(channel.as_fd().try_clone_to_owned().unwrap()).take(1);
     assert_eq!(descriptor.read(&mut [0; 8]).unwrap(), 1);
     assert_eq!(channel.next_event(), Some(AsyncEvent::ConnectRequest { port: PORT }));
-    // It is the same channel, however often it is asked for.
+    // A context has one event channel.
     let again = right.context.event_channel().unwrap();
     assert_eq!(again.as_fd().as_raw_fd(), channel.as_fd().as_raw_fd());
     drop(listener);
@@ -117,30 +116,30 @@ fn dropped_qp_yields_no_event() {
     assert_eq!(channel.next_event(), None);
 }
 
-/// Time that a thread of this process has run, by the scheduler's account.
+/// Processor time of a thread of this process, from the scheduler's statistics.
 fn cpu_time(thread: &str) -> Duration {
-    let account = fs::read_to_string(format!("/proc/{thread}/schedstat")).unwrap();
-    Duration::from_nanos(account.split(' ').next().unwrap().parse().unwrap())
+    let statistics = fs::read_to_string(format!("/proc/{thread}/schedstat")).unwrap();
+    Duration::from_nanos(statistics.split(' ').next().unwrap().parse().unwrap())
 }
 
-/// Whether a thread of this process sleeps at this moment: it neither runs nor waits for a
-/// processor, as one does that only yields.
+/// True if a thread of this process sleeps: it neither runs nor waits for a processor, as a thread
+/// that yields does.
 fn is_asleep(thread: &str) -> bool {
     let stat = fs::read_to_string(format!("/proc/{thread}/stat")).unwrap();
     stat.rsplit(')').next().unwrap().trim_start().starts_with('S')
 }
 
-/// Runs `wait` on a thread of its own, and `happen` a second later. The thread sleeps until then,
-/// and returns soon after.
-fn assert_sleeps_until(what: &str, wait: impl FnOnce() -> bool + Send, happen: impl FnOnce()) {
-    const LOOKS: u32 = 50;
+/// Runs `wait` on a thread of its own, and `trigger` a second later. Asserts that the thread sleeps
+/// until then, and returns soon after.
+fn assert_sleeps_until(what: &str, wait: impl FnOnce() -> bool + Send, trigger: impl FnOnce()) {
+    const SAMPLES: u32 = 50;
     const INTERVAL: Duration = Duration::from_millis(20);
     std::thread::scope(|scope| {
         let (tx, rx) = std::sync::mpsc::channel();
         let waiter = scope.spawn(move || {
             let own = fs::read_link("/proc/thread-self").unwrap();
             tx.send(own.to_str().unwrap().to_owned()).unwrap();
-            assert!(wait(), "nothing came");
+            assert!(wait(), "the wait timed out");
             Instant::now()
         });
         let thread = rx.recv().unwrap();
@@ -150,16 +149,16 @@ fn assert_sleeps_until(what: &str, wait: impl FnOnce() -> bool + Send, happen: i
         }
         let before = cpu_time(&thread);
         let mut running = 0;
-        for _ in 0..LOOKS {
+        for _ in 0..SAMPLES {
             std::thread::sleep(INTERVAL);
             running += u32::from(!is_asleep(&thread));
         }
         let used = cpu_time(&thread) - before;
-        happen();
-        let happened = Instant::now();
-        let woke = waiter.join().unwrap().saturating_duration_since(happened);
-        assert!(running <= LOOKS / 10, "{what}: awake {running} times of {LOOKS}");
-        assert!(used < LOOKS * INTERVAL / 20, "{what}: {used:?} on a processor");
+        trigger();
+        let triggered = Instant::now();
+        let woke = waiter.join().unwrap().saturating_duration_since(triggered);
+        assert!(running <= SAMPLES / 10, "{what}: awake {running} times of {SAMPLES}");
+        assert!(used < SAMPLES * INTERVAL / 20, "{what}: {used:?} on a processor");
         assert!(woke < Duration::from_secs(10), "{what}: woke {woke:?} late");
     });
 }
@@ -169,13 +168,13 @@ fn waiting_calls_sleep(drive: DriveMode) {
     let listener = right.context.listen(PORT, 8).unwrap();
     let channel = right.context.event_channel().unwrap();
     let (a, b) = (left.qp(), right.qp());
-    let call = |qp: &Qp| qp.connect(server(), ConnParam::default()).unwrap();
+    let connect = |qp: &Qp| qp.connect(server(), ConnParam::default()).unwrap();
     let mut request = None;
     let wait = || {
         request = listener.accept_timeout(TIMEOUT);
         request.is_some()
     };
-    assert_sleeps_until("accept_timeout", wait, || call(&a));
+    assert_sleeps_until("accept_timeout", wait, || connect(&a));
     let wait = || a.wait_established(TIMEOUT).is_ok();
     assert_sleeps_until("wait_established", wait, || {
         request.take().unwrap().accept(&b, ConnParam::default()).unwrap();
@@ -187,7 +186,7 @@ fn waiting_calls_sleep(drive: DriveMode) {
     let _ = drain_events(&channel);
     let c = left.qp();
     let wait = || channel.wait(TIMEOUT) == Some(AsyncEvent::ConnectRequest { port: PORT });
-    assert_sleeps_until("EventChannel::wait", wait, || call(&c));
+    assert_sleeps_until("EventChannel::wait", wait, || connect(&c));
 }
 
 #[test]
@@ -200,8 +199,7 @@ fn waiting_calls_sleep_with_a_dedicated_thread() {
     waiting_calls_sleep(DriveMode::Dedicated { core: 0 });
 }
 
-/// Two threads that do nothing but sleep on their channels, and handle what these name: not one
-/// connection is forgotten.
+/// Two threads that only sleep on their channels and handle the events: no connection is missed.
 #[test]
 fn event_channel_wait_loses_no_event() {
     const ROUNDS: usize = 100;
@@ -212,7 +210,7 @@ fn event_channel_wait_loses_no_event() {
             let channel = right.context.event_channel().unwrap();
             let (mut open, mut served) = (Vec::new(), 0);
             while served < ROUNDS {
-                match channel.wait(TIMEOUT).expect("a request or an end was lost") {
+                match channel.wait(TIMEOUT).expect("an event was lost") {
                     AsyncEvent::ConnectRequest { .. } => {
                         while let Some(request) = listener.poll() {
                             let qp = right.qp();
@@ -241,7 +239,7 @@ fn event_channel_wait_loses_no_event() {
             let mut ended = false;
             while !ended {
                 let event = channel.wait(TIMEOUT);
-                assert_eq!(event, Some(connection(&qp)), "lost in round {round}");
+                assert_eq!(event, Some(connection(&qp)), "an event was lost in round {round}");
                 while let Some(event) = qp.next_event() {
                     match event {
                         Event::Established { .. } => qp.disconnect().unwrap(),

@@ -1,8 +1,6 @@
-//! Control calls from four threads against a shard that is busy: arming, counters, registering,
-//! deregistering, binding, revoking, creating, connecting, closing, destroying. Each outcome is
-//! checked. `FERROWARP_STRESS_SECONDS` (2) says how long it goes on for each kind of shard.
-
-mod support;
+//! Control calls from four threads to a busy shard: requests for notification, counters,
+//! registration, deregistration, binding, revocation, creation, connecting, closing, destruction.
+//! Each outcome is checked. `FERROWARP_STRESS_SECONDS` (2) is the duration for each drive mode.
 
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -12,7 +10,8 @@ use ferrowarp::{
     Access, Context, DriveMode, EndReason, Event, Mr, Notify, Operation, Qp, QpState, Wc, WcOpcode,
     WcStatus,
 };
-use support::*;
+
+use crate::support::*;
 
 /// Bytes of a transfer.
 const LEN: usize = 3000;
@@ -24,7 +23,8 @@ fn duration() -> Duration {
     Duration::from_secs(seconds.map_or(2, |text| text.parse().expect("a number of seconds")))
 }
 
-/// What one thread has of both contexts: domains and completion queues of its own, and a port.
+/// What one thread uses: protection domains and completion queues of its own in both contexts, and
+/// a port.
 struct Worker {
     left: Endpoint,
     right: Endpoint,
@@ -60,15 +60,15 @@ fn next_completion(end: &Endpoint) -> Wc {
     found[0]
 }
 
-/// The next completion of an end, which is the success of this request.
+/// Expects that the next completion of an end is the success of this request.
 fn expect_success(end: &Endpoint, wr_id: u64, opcode: WcOpcode) {
     let wc = next_completion(end);
     assert_eq!((wc.wr_id, wc.opcode, wc.status), (wr_id, opcode, WcStatus::Success));
 }
 
-/// Writes `source` to an STag of the right end, reads it back, and says whether it is the same.
+/// Writes `source` to an STag of the right end, reads it back, and compares.
 fn write_and_read(
-    lane: &Worker,
+    worker: &Worker,
     a: &Qp,
     source: &Mr,
     sink: &Mr,
@@ -77,42 +77,43 @@ fn write_and_read(
     let all = u32::try_from(LEN).unwrap();
     let payload = gather(source.sge(0, all));
     a.post_send(request(1, Operation::Write { payload, rkey, remote })).unwrap();
-    expect_success(&lane.left, 1, WcOpcode::Write);
+    expect_success(&worker.left, 1, WcOpcode::Write);
     let operation = Operation::Read { sink: sink.sge(0, all), rkey, remote };
     a.post_send(request(2, operation)).unwrap();
-    expect_success(&lane.left, 2, WcOpcode::Read);
+    expect_success(&worker.left, 2, WcOpcode::Read);
     contents(sink) == contents(source)
 }
 
-/// Arms queues that come and go, and reads counters, which never fall. A queue that was armed tells
-/// of what comes.
-fn stress_req_notify(lane: &Worker) {
-    let (a, b) = lane.connect();
-    let (source, sink) = (lane.left.mr(LEN, Access::ALL), lane.left.mr(LEN, Access::ALL));
-    let target = lane.right.mr(LEN, Access::ALL);
-    assert!(write_and_read(lane, &a, &source, &sink, (target.rkey(), target.addr())));
-    let mut before = [&lane.left, &lane.right].map(|end| end.context.counters());
+/// Requests notification on short-lived queues, which must notify, and reads counters, which must
+/// not decrease.
+fn stress_req_notify(worker: &Worker) {
+    let (a, b) = worker.connect();
+    let (source, sink) = (worker.left.mr(LEN, Access::ALL), worker.left.mr(LEN, Access::ALL));
+    let target = worker.right.mr(LEN, Access::ALL);
+    assert!(write_and_read(worker, &a, &source, &sink, (target.rkey(), target.addr())));
+    let mut before = [&worker.left, &worker.right].map(|end| end.context.counters());
     repeat(|round| {
-        let channel = lane.right.context.create_comp_channel().unwrap();
-        let cq = lane.right.context.create_cq_on(&channel, 16).unwrap();
+        let channel = worker.right.context.create_comp_channel().unwrap();
+        let cq = worker.right.context.create_cq_on(&channel, 16).unwrap();
         cq.req_notify(Notify::Next).unwrap();
-        assert_eq!(channel.next_event(), None, "nothing has completed on it");
-        let (other, mut end) = (lane.left.qp_with(4, 4), Endpoint::new(lane.right.context.clone()));
+        assert_eq!(channel.next_event(), None, "there is no completion yet");
+        let (other, mut end) =
+            (worker.left.qp_with(4, 4), Endpoint::new(worker.right.context.clone()));
         end.cq = cq;
         let qp = end.qp_with(4, 4);
-        let listener = lane.right.context.listen(lane.port, 4).unwrap();
-        other.connect(SocketAddr::new(address(2), lane.port), param(b"")).unwrap();
+        let listener = worker.right.context.listen(worker.port, 4).unwrap();
+        other.connect(SocketAddr::new(address(2), worker.port), param(b"")).unwrap();
         let request = listener.accept_timeout(TIMEOUT).expect("a request");
         let recv_mr = end.mr(64, Access::LOCAL_WRITE);
         qp.post_recv(recv(7, recv_mr.sge(0, 64))).unwrap();
         request.accept(&qp, param(b"")).unwrap();
         other.wait_established(TIMEOUT).unwrap();
         other.post_send(send(round, inline(&round.to_le_bytes()))).unwrap();
-        assert_eq!(channel.wait(TIMEOUT), Some(end.cq.id()), "it was armed");
+        assert_eq!(channel.wait(TIMEOUT), Some(end.cq.id()), "notification was requested");
         expect_success(&end, 7, WcOpcode::Recv);
         assert_eq!(contents(&recv_mr)[..8], round.to_le_bytes());
-        expect_success(&lane.left, round, WcOpcode::Send);
-        for (before, end) in before.iter_mut().zip([&lane.left, &lane.right]) {
+        expect_success(&worker.left, round, WcOpcode::Send);
+        for (before, end) in before.iter_mut().zip([&worker.left, &worker.right]) {
             let now = end.context.counters();
             assert!(now.engine.frames_in >= before.engine.frames_in);
             assert!(now.engine.completions >= before.engine.completions);
@@ -122,42 +123,42 @@ fn stress_req_notify(lane: &Worker) {
     drop((a, b));
 }
 
-/// Registers, has the peer write and read, deregisters: what was written comes back in the buffer.
-fn stress_register(lane: &Worker) {
-    let (a, _b) = lane.connect();
-    let (source, sink) = (lane.left.mr(LEN, Access::ALL), lane.left.mr(LEN, Access::ALL));
+/// Registers, has the peer write and read, deregisters: the returned buffer holds the written data.
+fn stress_register(worker: &Worker) {
+    let (a, _b) = worker.connect();
+    let (source, sink) = (worker.left.mr(LEN, Access::ALL), worker.left.mr(LEN, Access::ALL));
     repeat(|round| {
         let bytes = pattern(LEN, round.to_le_bytes()[0]);
         source.write(0, &bytes);
-        let target = lane.right.mr(LEN, Access::REMOTE_WRITE | Access::REMOTE_READ);
-        assert!(write_and_read(lane, &a, &source, &sink, (target.rkey(), target.addr())));
-        let buffer = target.deregister().expect("nobody else has it");
+        let target = worker.right.mr(LEN, Access::REMOTE_WRITE | Access::REMOTE_READ);
+        assert!(write_and_read(worker, &a, &source, &sink, (target.rkey(), target.addr())));
+        let buffer = target.deregister().expect("the only handle");
         let mut found = vec![0; LEN];
         buffer.read(0, &mut found);
         assert!(found == bytes, "round {round}");
     });
 }
 
-/// Binds windows, has the peer write through them, revokes them; then the peer finds them closed.
-fn stress_bind(lane: &Worker) {
-    let (source, sink) = (lane.left.mr(LEN, Access::ALL), lane.left.mr(LEN, Access::ALL));
-    let mut region = lane.right.mr(LEN, Access::ALL | Access::WINDOW_BIND);
-    let (mut a, mut b) = lane.connect();
+/// Binds windows, has the peer write through them, revokes them; then the peer's access is refused.
+fn stress_bind(worker: &Worker) {
+    let (source, sink) = (worker.left.mr(LEN, Access::ALL), worker.left.mr(LEN, Access::ALL));
+    let mut region = worker.right.mr(LEN, Access::ALL | Access::WINDOW_BIND);
+    let (mut a, mut b) = worker.connect();
     repeat(|round| {
-        let mut window = lane.right.pd.allocate_window().unwrap();
+        let mut window = worker.right.pd.allocate_window().unwrap();
         for salt in 0..WRITES_PER_BIND {
             source.write(0, &pattern(LEN, salt));
             let rights = Access::REMOTE_WRITE | Access::REMOTE_READ;
             let bind = window.bind(&region, 0, LEN, rights, false);
             b.post_send(request(3, bind)).unwrap();
-            expect_success(&lane.right, 3, WcOpcode::Bind);
-            assert!(write_and_read(lane, &a, &source, &sink, (window.rkey(), region.addr())));
+            expect_success(&worker.right, 3, WcOpcode::Bind);
+            assert!(write_and_read(worker, &a, &source, &sink, (window.rkey(), region.addr())));
             assert!(contents(&region) == pattern(LEN, salt));
-            assert!(window.revoke(), "it was bound");
-            assert!(!window.revoke(), "it is not bound any more");
+            assert!(window.revoke(), "the window was bound");
+            assert!(!window.revoke(), "the window is no longer bound");
             assert_eq!(region.window_count(), 0);
         }
-        // What is revoked nobody reaches; now and then the region goes with the window bound.
+        // A revoked window gives no access; in odd rounds the region is revoked instead.
         let (stag, addr) = (window.rkey(), region.addr());
         source.fill(0, LEN, 0xEE);
         let before = contents(&region);
@@ -166,35 +167,35 @@ fn stress_bind(lane: &Worker) {
         } else {
             let bind = window.bind(&region, 0, LEN, Access::REMOTE_WRITE, false);
             b.post_send(request(3, bind)).unwrap();
-            expect_success(&lane.right, 3, WcOpcode::Bind);
+            expect_success(&worker.right, 3, WcOpcode::Bind);
             region.revoke();
             region.enable(Access::ALL | Access::WINDOW_BIND);
         }
         let payload = gather(source.sge(0, u32::try_from(LEN).unwrap()));
         let late = Operation::Write { payload, rkey: stag, remote: addr };
         a.post_send(request(4, late)).unwrap();
-        // The Write may have completed when the answer comes: the end of the stream tells.
-        let _ = next_completion(&lane.left);
+        // The Write may complete before the Terminate arrives; the event of the connection tells.
+        let _ = next_completion(&worker.left);
         assert!(matches!(
             expect_event(&a),
             Event::Disconnected { reason: EndReason::TerminateReceived(_), .. }
         ));
         assert!(matches!(expect_event(&b), Event::Disconnected { .. }));
         assert!(contents(&region) == before, "nothing was written");
-        (a, b) = lane.connect();
+        (a, b) = worker.connect();
     });
 }
 
-/// Creates, connects, sends, closes, destroys; every other time without closing.
-fn stress_connect(lane: &Worker) {
-    let recv_mr = lane.right.mr(64, Access::LOCAL_WRITE);
+/// Creates, connects, sends, closes, destroys; in odd rounds destroys without closing.
+fn stress_connect(worker: &Worker) {
+    let recv_mr = worker.right.mr(64, Access::LOCAL_WRITE);
     repeat(|round| {
-        let (a, b) = lane.connect();
+        let (a, b) = worker.connect();
         b.post_recv(recv(5, recv_mr.sge(0, 64))).unwrap();
         a.post_send(send(6, inline(&round.to_le_bytes()))).unwrap();
-        expect_success(&lane.right, 5, WcOpcode::Recv);
+        expect_success(&worker.right, 5, WcOpcode::Recv);
         assert_eq!(contents(&recv_mr)[..8], round.to_le_bytes());
-        expect_success(&lane.left, 6, WcOpcode::Send);
+        expect_success(&worker.left, 6, WcOpcode::Send);
         if round.is_multiple_of(2) {
             a.disconnect().unwrap();
         } else {
@@ -208,7 +209,7 @@ fn stress_connect(lane: &Worker) {
     });
 }
 
-/// Calls `work` with 0, 1, 2, and so on until the time is over, at least twice.
+/// Calls `work` with 0, 1, 2, and so on until [`duration`] has elapsed, at least twice.
 fn repeat(mut work: impl FnMut(u64)) {
     let (start, mut round) = (Instant::now(), 0);
     while round < 2 || start.elapsed() < duration() {
@@ -218,21 +219,21 @@ fn repeat(mut work: impl FnMut(u64)) {
     println!("{round} rounds");
 }
 
-/// Keeps both shards busy until `is_over`: transfers of which each is checked.
-fn run_load(lane: &Worker, is_over: &AtomicBool) -> u64 {
-    let (a, _b) = lane.connect();
-    let (source, sink) = (lane.left.mr(LEN, Access::ALL), lane.left.mr(LEN, Access::ALL));
-    let target = lane.right.mr(LEN, Access::ALL);
+/// Keeps both shards busy with verified transfers until `is_over`; returns their number.
+fn run_load(worker: &Worker, is_over: &AtomicBool) -> u64 {
+    let (a, _b) = worker.connect();
+    let (source, sink) = (worker.left.mr(LEN, Access::ALL), worker.left.mr(LEN, Access::ALL));
+    let target = worker.right.mr(LEN, Access::ALL);
     let mut count = 0;
     while !is_over.load(Ordering::Relaxed) {
         source.write(0, &pattern(LEN, u64::to_le_bytes(count)[0]));
-        assert!(write_and_read(lane, &a, &source, &sink, (target.rkey(), target.addr())));
+        assert!(write_and_read(worker, &a, &source, &sink, (target.rkey(), target.addr())));
         count += 1;
     }
     count
 }
 
-/// Sets a flag when dropped, so also when a thread panics.
+/// Sets a flag when dropped, also when a thread panics.
 struct SetOnDrop<'a>(&'a AtomicBool);
 
 impl Drop for SetOnDrop<'_> {
@@ -254,8 +255,8 @@ fn stress(left: DriveMode, right: DriveMode) {
         let threads: Vec<_> = (1..)
             .zip(works)
             .map(|(index, work)| {
-                let lane = Worker::new(&left, &right, PORT + index);
-                scope.spawn(move || work(&lane))
+                let worker = Worker::new(&left, &right, PORT + index);
+                scope.spawn(move || work(&worker))
             })
             .collect();
         for thread in threads {
@@ -266,7 +267,7 @@ fn stress(left: DriveMode, right: DriveMode) {
         drop(over);
         let count = loaded.join().unwrap();
         println!("{count} transfers meanwhile");
-        assert!(count > 0, "the load went on");
+        assert!(count > 0, "there was no load");
     });
     for context in [&left, &right] {
         assert_eq!(context.counters().engine.cq_overruns, 0);

@@ -1,27 +1,26 @@
-//! What one thread does while another is in the middle of a pass.
-
-mod support;
+//! Calls of one thread while another thread is in the middle of a poll of the shard.
 
 use std::sync::{Arc, mpsc};
 
 use ferrowarp::{Access, DriveMode, Notify, WcStatus};
-use support::rx_hook::hooked_contexts;
-use support::*;
+
+use crate::support::rx_hook::hooked_contexts;
+use crate::support::*;
 
 #[test]
 fn recv_posted_before_the_rx_burst_serves_that_burst() {
-    let (left, right, meanwhile) =
+    let (left, right, rx_hook) =
         hooked_contexts(config(1, DriveMode::Inline), config(2, DriveMode::Inline));
     let (left, right) = (Endpoint::new(left), Endpoint::new(right));
     let (a, b) = connect(&left, &right);
     let recv_mr = right.mr(64, Access::LOCAL_WRITE);
     let b = Arc::new(b);
     for wr_id in 0..3 {
-        // The message is on its way, and the pass that will find it has begun.
+        // The message is in the ring, and the poll that will receive it has begun.
         a.post_send(send(wr_id, inline(b"now"))).unwrap();
         left.context.drive();
         let (poster, buffer) = (Arc::clone(&b), recv(wr_id, recv_mr.sge(0, 64)));
-        *meanwhile.lock().unwrap() = Some(Box::new(move || poster.post_recv(buffer).unwrap()));
+        *rx_hook.lock().unwrap() = Some(Box::new(move || poster.post_recv(buffer).unwrap()));
         let got = right.completions(&left, 1);
         assert_eq!((got[0].wr_id, got[0].status), (wr_id, WcStatus::Success));
         left.completions(&right, 1);
@@ -30,12 +29,12 @@ fn recv_posted_before_the_rx_burst_serves_that_burst() {
 
 #[test]
 fn req_notify_does_not_wait_for_the_shard_lock() {
-    let (_left, right, meanwhile) =
+    let (_left, right, rx_hook) =
         hooked_contexts(config(1, DriveMode::Inline), config(2, DriveMode::Inline));
     let channel = right.create_comp_channel().unwrap();
     let cq = right.create_cq_on(&channel, 4).unwrap();
     let (outcome, outcomes) = mpsc::channel();
-    *meanwhile.lock().unwrap() = Some(Box::new(move || {
+    *rx_hook.lock().unwrap() = Some(Box::new(move || {
         let (tx, rx) = mpsc::channel();
         std::thread::spawn(move || {
             let _ = tx.send(cq.req_notify(Notify::Next));
@@ -43,5 +42,5 @@ fn req_notify_does_not_wait_for_the_shard_lock() {
         outcome.send(rx.recv_timeout(TIMEOUT)).unwrap();
     }));
     right.drive();
-    assert_eq!(outcomes.recv(), Ok(Ok(Ok(()))), "armed before the pass ended");
+    assert_eq!(outcomes.recv(), Ok(Ok(Ok(()))), "the call returned before the poll ended");
 }

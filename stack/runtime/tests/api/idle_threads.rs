@@ -1,23 +1,23 @@
-//! Threads that drove once and do something else now.
-
-mod support;
+//! Threads that have driven a context once and are idle since.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use ferrowarp::{Access, DriveMode, WcStatus};
-use support::*;
 
-/// A program may poll from any of its threads. Each that ever did may keep frames in caches of its
-/// own: however many they are, enough are left for the one that drives now.
+use crate::support::*;
+
+/// A program may poll from any of its threads, and each of them may keep mbufs in mempool caches of
+/// its own. However many threads there are, enough mbufs are left for the one that polls now.
 #[test]
 fn idle_threads_do_not_exhaust_the_mempools() {
+    isolate!();
     const THREADS: usize = 24;
     let (left, right) = endpoints(DriveMode::Inline);
     let (a, _b) = connect(&left, &right);
     let source = left.mr(65_536, Access::LOCAL_READ);
     let remote = right.mr(65_536, Access::REMOTE_WRITE);
-    // True if all is well.
+    // True if all Writes succeed.
     let transfer = || {
         for wr_id in 0..8 {
             if a.post_send(write(wr_id, source.sge(0, 65_536), &remote, 0)).is_err() {
@@ -36,7 +36,7 @@ fn idle_threads_do_not_exhaust_the_mempools() {
             let (transfer, done) = (&transfer, &done);
             scope.spawn(move || {
                 let sent = tx.send(transfer());
-                assert!(sent.is_ok(), "the other end waits for it");
+                assert!(sent.is_ok(), "the main thread waits for the result");
                 while !done.load(Ordering::Relaxed) {
                     std::thread::sleep(Duration::from_millis(1));
                 }
@@ -50,7 +50,7 @@ fn idle_threads_do_not_exhaust_the_mempools() {
         good
     });
     let counters = (left.context.counters(), right.context.counters());
-    assert_eq!(good, THREADS, "thread {good} found too few frames: {counters:?}");
+    assert_eq!(good, THREADS, "thread {good} found too few mbufs: {counters:?}");
     for device in [counters.0.device, counters.1.device] {
         assert_eq!((device.control_drained, device.retransmit_drained), (0, 0));
     }

@@ -1,6 +1,4 @@
-//! Completion queues that tell of completions when they are asked to.
-
-mod support;
+//! Notification of completions through completion channels.
 
 use std::io::Read;
 use std::os::fd::AsFd;
@@ -10,9 +8,10 @@ use ferrowarp::{
     Access, CompChannel, Context, Cq, CreateError, DriveMode, Mr, Notify, Operation, Qp, QpOptions,
     QpState, ReqNotifyError, WcStatus,
 };
-use support::*;
 
-/// The right end's receive queue tells on a channel.
+use crate::support::*;
+
+/// A connection whose right end has a receive completion queue on a completion channel.
 struct Fixture {
     left: Endpoint,
     right: Endpoint,
@@ -39,7 +38,7 @@ impl Fixture {
         Self { left, right, channel, cq, a, b, recv_mr }
     }
 
-    /// A message arrives.
+    /// Sends a message to the right end, and drives until its receive completes.
     fn send(&mut self, solicited: bool) {
         let before = self.right.context.counters().engine.completions;
         let operation = Operation::Send { payload: inline(b"x"), solicited, invalidate: None };
@@ -50,7 +49,7 @@ impl Fixture {
         });
     }
 
-    /// Polls until what has arrived is there, and posts as much again.
+    /// Polls all completions, reposts their receives, and returns how many there were.
     fn drain(&mut self) -> u64 {
         let mut found = Vec::new();
         while self.cq.poll(&mut found) > 0 {}
@@ -64,38 +63,38 @@ impl Fixture {
 // req-test: RDMAP-017, RDMAP-174
 #[test]
 fn solicited_request_skips_unsolicited_completions() {
-    let mut armed = Fixture::new(DriveMode::Inline);
-    armed.cq.req_notify(Notify::Solicited).unwrap();
+    let mut fx = Fixture::new(DriveMode::Inline);
+    fx.cq.req_notify(Notify::Solicited).unwrap();
     for _ in 0..3 {
-        armed.send(false);
+        fx.send(false);
     }
-    assert_eq!(armed.channel.next_event(), None);
-    assert_eq!(armed.channel.wait(Duration::from_millis(20)), None);
-    armed.send(true);
-    assert_eq!(armed.channel.next_event(), Some(armed.cq.id()));
-    assert_eq!(armed.drain(), 4);
-    // Once per arming.
-    armed.send(true);
-    assert_eq!(armed.channel.next_event(), None);
-    assert_eq!(armed.drain(), 1);
-    // What was there before is not told of; what fails is.
-    armed.send(true);
-    armed.cq.req_notify(Notify::Solicited).unwrap();
-    assert_eq!((armed.channel.next_event(), armed.drain()), (None, 1));
-    armed.b.disconnect().unwrap();
-    assert_eq!(armed.channel.wait(TIMEOUT), Some(armed.cq.id()));
+    assert_eq!(fx.channel.next_event(), None);
+    assert_eq!(fx.channel.wait(Duration::from_millis(20)), None);
+    fx.send(true);
+    assert_eq!(fx.channel.next_event(), Some(fx.cq.id()));
+    assert_eq!(fx.drain(), 4);
+    // One event for each request.
+    fx.send(true);
+    assert_eq!(fx.channel.next_event(), None);
+    assert_eq!(fx.drain(), 1);
+    // Completions from before the request cause no event; a failed completion does.
+    fx.send(true);
+    fx.cq.req_notify(Notify::Solicited).unwrap();
+    assert_eq!((fx.channel.next_event(), fx.drain()), (None, 1));
+    fx.b.disconnect().unwrap();
+    assert_eq!(fx.channel.wait(TIMEOUT), Some(fx.cq.id()));
 }
 
 #[test]
 fn next_comp_request_notifies_once() {
-    let mut armed = Fixture::new(DriveMode::Inline);
-    armed.cq.req_notify(Notify::Next).unwrap();
-    armed.cq.req_notify(Notify::Solicited).unwrap();
-    armed.send(false);
-    armed.send(false);
-    assert_eq!(armed.channel.next_event(), Some(armed.cq.id()));
-    assert_eq!(armed.channel.next_event(), None);
-    assert_eq!(armed.drain(), 2);
+    let mut fx = Fixture::new(DriveMode::Inline);
+    fx.cq.req_notify(Notify::Next).unwrap();
+    fx.cq.req_notify(Notify::Solicited).unwrap();
+    fx.send(false);
+    fx.send(false);
+    assert_eq!(fx.channel.next_event(), Some(fx.cq.id()));
+    assert_eq!(fx.channel.next_event(), None);
+    assert_eq!(fx.drain(), 2);
 }
 
 #[test]
@@ -116,14 +115,14 @@ fn cqs_share_one_comp_channel_and_its_fd() {
         a.post_send(send(1, inline(b"x"))).unwrap();
     }
     drive_for(&left.context, &right.context, Duration::from_millis(50));
-    // Whoever asks late for the descriptor finds it readable.
+    // The descriptor is readable although it was requested after the events.
     let mut pipe = std::fs::File::from(channel.as_fd().try_clone_to_owned().unwrap());
     pipe.read_exact(&mut [0]).unwrap();
-    let mut rang = [channel.next_event().unwrap(), channel.next_event().unwrap()];
-    rang.sort_unstable_by_key(|cq| cq.0);
-    assert_eq!(rang, cqs.each_ref().map(Cq::id));
+    let mut notified = [channel.next_event().unwrap(), channel.next_event().unwrap()];
+    notified.sort_unstable_by_key(|cq| cq.0);
+    assert_eq!(notified, cqs.each_ref().map(Cq::id));
     assert_eq!(channel.next_event(), None);
-    // It holds no second byte, and one again once there is an event.
+    // One byte however many events; the next event makes it readable again.
     assert_eq!(pipe.read(&mut [0]).unwrap_err().kind(), std::io::ErrorKind::WouldBlock);
     pairs[0].1.post_recv(recv(2, recv_mr.sge(0, 64))).unwrap();
     cqs[0].req_notify(Notify::Next).unwrap();
@@ -133,22 +132,22 @@ fn cqs_share_one_comp_channel_and_its_fd() {
 
 #[test]
 fn fd_is_readable_only_while_events_are_pending() {
-    let mut armed = Fixture::new(DriveMode::Inline);
-    let mut pipe = std::fs::File::from(armed.channel.as_fd().try_clone_to_owned().unwrap());
+    let mut fx = Fixture::new(DriveMode::Inline);
+    let mut pipe = std::fs::File::from(fx.channel.as_fd().try_clone_to_owned().unwrap());
     let mut is_readable = || pipe.read(&mut [0]).is_ok();
     assert!(!is_readable());
-    armed.cq.req_notify(Notify::Next).unwrap();
-    armed.send(false);
-    assert_eq!(armed.channel.next_event(), Some(armed.cq.id()));
-    assert!(!is_readable(), "the event was taken");
-    armed.drain();
-    armed.cq.req_notify(Notify::Next).unwrap();
-    armed.send(false);
-    let Fixture { left, right, channel, cq, a, b, .. } = armed;
+    fx.cq.req_notify(Notify::Next).unwrap();
+    fx.send(false);
+    assert_eq!(fx.channel.next_event(), Some(fx.cq.id()));
+    assert!(!is_readable(), "the event was read");
+    fx.drain();
+    fx.cq.req_notify(Notify::Next).unwrap();
+    fx.send(false);
+    let Fixture { left, right, channel, cq, a, b, .. } = fx;
     drop((a, b));
     drive_for(&left.context, &right.context, Duration::from_millis(20));
     drop(cq);
-    assert!(!is_readable(), "the queue is gone, and its event with it");
+    assert!(!is_readable(), "the queue was destroyed, and its event with it");
     assert_eq!(channel.next_event(), None);
 }
 
@@ -157,14 +156,18 @@ fn req_notify_without_a_channel_is_refused() {
     let (left, right) = contexts(DriveMode::Inline);
     let channel = right.create_comp_channel().unwrap();
     assert_eq!(left.create_cq(4).unwrap().req_notify(Notify::Next), Err(ReqNotifyError::NoChannel));
-    assert_eq!(left.create_cq_on(&channel, 4).err(), Some(CreateError::Gone), "another context's");
+    assert_eq!(
+        left.create_cq_on(&channel, 4).err(),
+        Some(CreateError::Gone),
+        "channel of another context"
+    );
     let cq = right.create_cq_on(&channel, 4).unwrap();
     assert_eq!(cq.req_notify(Notify::Next), Ok(()));
     Context::close(right);
     assert_eq!(cq.req_notify(Notify::Next), Err(ReqNotifyError::Gone));
 }
 
-/// The queue fills with completions that nobody asked to be notified of, and no other follows.
+/// The queue fills with unsolicited completions, for which no event was requested, and overruns.
 #[test]
 fn overrun_notifies_a_cq_armed_for_solicited() {
     let (left, right) = endpoints(DriveMode::Inline);
@@ -188,7 +191,7 @@ fn overrun_notifies_a_cq_armed_for_solicited() {
     drive_until(&left.context, &right.context, || cq.overrun());
     assert_eq!(channel.next_event(), Some(cq.id()));
     assert_eq!((channel.next_event(), b.state()), (None, QpState::Error));
-    // Those that were received, and those that the end of the queue pair flushes.
+    // Four completed receives, and those flushed when the queue pair enters the Error state.
     let mut found = Vec::new();
     drive_until(&left.context, &right.context, || {
         cq.poll(&mut found);
@@ -197,60 +200,60 @@ fn overrun_notifies_a_cq_armed_for_solicited() {
     assert!(found[..4].iter().all(|wc| wc.status == WcStatus::Success));
 }
 
-/// Names of queues are used again; what the last bearer left in the channel is not.
+/// The ID of a destroyed queue is reused; a pending event of the destroyed queue is dropped.
 #[test]
 fn reused_cq_id_inherits_no_event() {
-    let mut armed = Fixture::new(DriveMode::Inline);
-    let other = armed.right.context.create_cq_on(&armed.channel, 4).unwrap();
-    armed.cq.req_notify(Notify::Next).unwrap();
-    armed.send(false);
-    let name = armed.cq.id();
-    // Its event waits; queue pair and queue go.
-    let Fixture { right, channel, cq, b, .. } = armed;
+    let mut fx = Fixture::new(DriveMode::Inline);
+    let other = fx.right.context.create_cq_on(&fx.channel, 4).unwrap();
+    fx.cq.req_notify(Notify::Next).unwrap();
+    fx.send(false);
+    let id = fx.cq.id();
+    // Destroy the queue pair and the queue while the queue's event is pending.
+    let Fixture { right, channel, cq, b, .. } = fx;
     drop((b, cq));
-    let heir = right.context.create_cq_on(&channel, 4).unwrap();
-    assert_eq!(heir.id(), name, "or this shows nothing");
+    let reused = right.context.create_cq_on(&channel, 4).unwrap();
+    assert_eq!(reused.id(), id, "the ID is reused");
     assert_eq!(channel.next_event(), None);
-    drop((heir, other));
+    drop((reused, other));
 }
 
 #[test]
 fn wait_without_timeout_returns_the_event() {
     for drive in [DriveMode::Inline, DriveMode::Helper] {
-        let mut armed = Fixture::new(drive);
-        armed.cq.req_notify(Notify::Next).unwrap();
-        armed.send(false);
-        assert_eq!(armed.channel.wait(Duration::MAX), Some(armed.cq.id()));
+        let mut fx = Fixture::new(drive);
+        fx.cq.req_notify(Notify::Next).unwrap();
+        fx.send(false);
+        assert_eq!(fx.channel.wait(Duration::MAX), Some(fx.cq.id()));
     }
 }
 
-/// Requests and answers between two threads that sleep while they wait: not one event is lost.
+/// One thread sleeps on the channel, the other until it is answered: no event is lost.
 #[test]
 fn sleeping_threads_lose_no_completion_event() {
-    let armed = Fixture::new(DriveMode::Helper);
+    let fx = Fixture::new(DriveMode::Helper);
     let rounds = 200;
     std::thread::scope(|scope| {
-        let a = &armed.a;
-        let (here, there) = std::sync::mpsc::channel::<()>();
+        let a = &fx.a;
+        let (seen_tx, seen_rx) = std::sync::mpsc::channel::<()>();
         scope.spawn(move || {
             for wr_id in 0..rounds {
                 a.post_send(send(wr_id, inline(b"x"))).unwrap();
-                there.recv().unwrap();
+                seen_rx.recv().unwrap();
             }
         });
         let mut seen = 0;
         while seen < rounds {
-            armed.cq.req_notify(Notify::Next).unwrap();
+            fx.cq.req_notify(Notify::Next).unwrap();
             let mut found = Vec::new();
-            if armed.cq.poll(&mut found) == 0 {
-                let rang = armed.channel.wait(TIMEOUT);
-                assert_eq!(rang, Some(armed.cq.id()), "an event was lost after {seen}");
-                armed.cq.poll(&mut found);
+            if fx.cq.poll(&mut found) == 0 {
+                let event = fx.channel.wait(TIMEOUT);
+                assert_eq!(event, Some(fx.cq.id()), "an event was lost after {seen}");
+                fx.cq.poll(&mut found);
             }
             for wc in found {
-                armed.b.post_recv(recv(wc.wr_id, armed.recv_mr.sge(0, 64))).unwrap();
+                fx.b.post_recv(recv(wc.wr_id, fx.recv_mr.sge(0, 64))).unwrap();
                 seen += 1;
-                here.send(()).unwrap();
+                seen_tx.send(()).unwrap();
             }
         }
     });

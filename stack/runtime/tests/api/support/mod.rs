@@ -1,6 +1,6 @@
-//! Two contexts in one process, and what tests do with them again and again.
-#![allow(dead_code, reason = "each test file uses a part")]
+//! Two connected contexts in one process, and the calls on them that many tests need.
 
+mod reserve;
 pub(crate) mod rx_hook;
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -8,11 +8,12 @@ use std::time::{Duration, Instant};
 
 use ferrowarp::device::DeviceSpec;
 use ferrowarp::{
-    Access, Config, ConnInfo, ConnParam, Context, Cq, DriveMode, Event, Mr, Operation, Payload, Pd,
-    Qp, QpOptions, RecvWr, SendWr, SgList, Sge, Wc,
+    Access, Config, ConnInfo, ConnParam, Context, Cq, DriveMode, Event, Mr, OpenError, Operation,
+    Payload, Pd, Qp, QpOptions, RecvWr, SendWr, SgList, Sge, Wc,
 };
+pub(crate) use reserve::{is_isolated, isolate, reserve_pair};
 
-/// Longer than anything here takes; a test that waits for it has failed.
+/// Longer than any single step of a test takes on a busy machine; a test that waits for it fails.
 pub(crate) const TIMEOUT: Duration = Duration::from_secs(60);
 pub(crate) const PORT: u16 = 4791;
 
@@ -26,7 +27,7 @@ pub(crate) fn config(host: u8, drive: DriveMode) -> Config {
     config
 }
 
-/// The right end's listening address.
+/// Address on which the right end listens.
 pub(crate) fn server() -> SocketAddr {
     SocketAddr::new(address(2), PORT)
 }
@@ -36,10 +37,16 @@ pub(crate) fn contexts(drive: DriveMode) -> (Context, Context) {
 }
 
 pub(crate) fn contexts_driven(left: DriveMode, right: DriveMode) -> (Context, Context) {
-    Context::ring_pair(config(1, left), config(2, right)).unwrap()
+    ring_pair(config(1, left), config(2, right)).unwrap()
 }
 
-/// One end: a context with a domain, a completion queue, and queue pairs on it.
+/// Opens two contexts over a pair of rings, once this test may open ports.
+pub(crate) fn ring_pair(left: Config, right: Config) -> Result<(Context, Context), OpenError> {
+    reserve_pair([left.drive, right.drive]);
+    Context::ring_pair(left, right)
+}
+
+/// One end: a context with a protection domain and a completion queue for its queue pairs.
 pub(crate) struct Endpoint {
     pub(crate) context: Context,
     pub(crate) pd: Pd,
@@ -65,7 +72,7 @@ impl Endpoint {
         self.pd.register(self.context.allocate(len).unwrap(), access).unwrap()
     }
 
-    /// Polls until `count` completions are there, driving `other` as well.
+    /// Polls until `count` completions have been read, driving `other` as well.
     pub(crate) fn completions(&self, other: &Self, count: usize) -> Vec<Wc> {
         let mut found = Vec::with_capacity(count);
         drive_until(&self.context, &other.context, || {
@@ -81,27 +88,32 @@ pub(crate) fn endpoints(drive: DriveMode) -> (Endpoint, Endpoint) {
     (Endpoint::new(left), Endpoint::new(right))
 }
 
-/// Drives both until `done`.
+/// Drives both contexts until `done` returns true.
 pub(crate) fn drive_until(left: &Context, right: &Context, mut done: impl FnMut() -> bool) {
     let start = Instant::now();
     while !done() {
         left.drive();
         right.drive();
-        assert!(start.elapsed() < TIMEOUT, "nothing more happens: {:?}", left.counters());
+        assert!(start.elapsed() < TIMEOUT, "no progress: {:?}", left.counters());
     }
 }
 
-/// Drives both for a while.
+/// Drives both contexts for at least `time`, and often enough to exchange several frames each way
+/// however little of that time this thread gets on a busy machine.
 pub(crate) fn drive_for(left: &Context, right: &Context, time: Duration) {
-    let start = Instant::now();
-    drive_until(left, right, || start.elapsed() > time);
+    const POLLS_MIN: u32 = 200;
+    let (start, mut polls) = (Instant::now(), 0);
+    drive_until(left, right, || {
+        polls += 1;
+        polls > POLLS_MIN && start.elapsed() > time
+    });
 }
 
 pub(crate) fn param(private_data: &[u8]) -> ConnParam {
     ConnParam { private_data: private_data.iter().copied().collect(), ..ConnParam::default() }
 }
 
-/// Connects `left` to `right`, which needs a listener of its own for the moment.
+/// Connects new queue pairs of `left` and `right`; listens on [`PORT`] meanwhile.
 pub(crate) fn connect(left: &Endpoint, right: &Endpoint) -> (Qp, Qp) {
     connect_qps(right, left.qp(), right.qp()).0
 }
@@ -117,7 +129,7 @@ pub(crate) fn connect_qps(right: &Endpoint, a: Qp, b: Qp) -> ((Qp, Qp), (ConnInf
     ((a, b), (agreed_a, agreed_b))
 }
 
-/// The next event of a queue pair.
+/// Waits for the next event of a queue pair.
 pub(crate) fn expect_event(qp: &Qp) -> Event {
     qp.wait_event(TIMEOUT).expect("an event")
 }
@@ -151,7 +163,7 @@ pub(crate) fn recv(wr_id: u64, sge: Sge) -> RecvWr {
     RecvWr { wr_id, sg_list: SgList::from_iter([sge]) }
 }
 
-/// Bytes that differ from place to place.
+/// Bytes that differ by offset and by seed.
 pub(crate) fn pattern(len: usize, seed: u8) -> Vec<u8> {
     (0..len).map(|at| (at.wrapping_mul(31) ^ (at >> 8)).to_le_bytes()[0] ^ seed).collect()
 }

@@ -1,14 +1,13 @@
-//! Atomic operations and Immediate Data (RFC 7306) over `ring`.
-
-mod support;
+//! Atomic operations and Immediate Data (RFC 7306).
 
 use std::thread;
 
 use ferrowarp::{
-    Access, AtomicOp, Context, DriveMode, EndReason, Event, Mr, Operation, PostError, RecvWr,
-    SendWr, SgList, WcOpcode, WcStatus,
+    Access, AtomicOp, DriveMode, EndReason, Event, Mr, Operation, PostError, RecvWr, SendWr,
+    SgList, WcOpcode, WcStatus,
 };
-use support::*;
+
+use crate::support::*;
 
 fn atomic(wr_id: u64, op: AtomicOp, sink: &Mr, word: &Mr) -> SendWr {
     let (rkey, remote) = (word.rkey(), word.addr());
@@ -46,8 +45,8 @@ fn atomics_lose_no_update_across_qps_and_local_threads() {
     const LOCAL: u64 = 200_000;
     let (left, right) = endpoints(DriveMode::Inline);
     let word = right.mr(8, Access::REMOTE_ATOMIC);
-    // Two counters in the word: local threads add to the lower half, by whole additions, peers to
-    // the upper one, with a mask; neither may disturb the other.
+    // Two counters in one word: local threads add to the lower half, peers to the upper half, with
+    // carries stopped at the boundary. Neither may change the other half.
     let upper = AtomicOp::FetchAdd { add: 1 << 32, boundaries: 1 << 31 | 1 << 63 };
     let links: Vec<_> = (0..2).map(|_| connect(&left, &right)).collect();
     let sink = left.mr(8, Access::LOCAL_WRITE);
@@ -125,7 +124,7 @@ fn invalid_atomic_requests_are_refused_at_post() {
     assert_eq!(post(8, 8), Ok(()));
 }
 
-/// A region without the right, though with all others.
+/// A region with every access right except `REMOTE_ATOMIC`.
 #[test]
 fn atomic_without_remote_atomic_access_is_refused() {
     let (left, right) = endpoints(DriveMode::Inline);
@@ -143,7 +142,7 @@ fn atomic_without_remote_atomic_access_is_refused() {
 fn without_extensions_atomics_are_refused_both_ways() {
     let mut off = config(2, DriveMode::Inline);
     off.extensions = false;
-    let (left, right) = Context::ring_pair(config(1, DriveMode::Inline), off).unwrap();
+    let (left, right) = ring_pair(config(1, DriveMode::Inline), off).unwrap();
     let (left, right) = (Endpoint::new(left), Endpoint::new(right));
     let (a, b) = connect(&left, &right);
     let word = right.mr(8, Access::ALL);

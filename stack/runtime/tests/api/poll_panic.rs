@@ -1,6 +1,4 @@
-//! A pass that panics ends the context: with events, flushed requests and errors, not in silence.
-
-mod support;
+//! A panic during a poll ends the context, with events, flushed requests and errors.
 
 use std::time::{Duration, Instant};
 
@@ -8,19 +6,20 @@ use ferrowarp::{
     Access, AsyncEvent, CmError, CreateError, DriveMode, EndReason, Event, Notify, PostError,
     QpOptions, QpState, ReqNotifyError, WcStatus,
 };
-use support::rx_hook::hooked_contexts;
-use support::*;
 
-/// Receives outstanding when it happens.
+use crate::support::rx_hook::hooked_contexts;
+use crate::support::*;
+
+/// Receives outstanding when the poll panics.
 const RECEIVES: usize = 4;
 
 fn panic_ends_the_context(drive: DriveMode) {
-    // The other end of a pair that is driven inline keeps calls from sleeping.
+    // Calls that wait on one end poll the other one if it is driven inline, and do not sleep then.
     let other = if drive == DriveMode::Inline { drive } else { DriveMode::Helper };
     let mut left = config(1, other);
-    // Its peer will not answer.
+    // Its peer will not acknowledge.
     left.linger = Duration::from_millis(50);
-    let (left, right, meanwhile) = hooked_contexts(left, config(2, drive));
+    let (left, right, rx_hook) = hooked_contexts(left, config(2, drive));
     let (left, right) = (Endpoint::new(left), Endpoint::new(right));
     let channel = right.context.create_comp_channel().unwrap();
     let events = right.context.event_channel().unwrap();
@@ -39,14 +38,15 @@ fn panic_ends_the_context(drive: DriveMode) {
     cq.req_notify(Notify::Solicited).unwrap();
     let start = Instant::now();
     std::thread::scope(|scope| {
-        // Who sleeps: on the channel, and once more for nothing, until an event.
+        // Sleeping threads: on the channel, twice although only one event follows; on the listener;
+        // on the queue pair.
         let waiter = scope.spawn(|| (channel.wait(TIMEOUT), channel.wait(TIMEOUT)));
         let served = scope.spawn(|| listener.accept_timeout(TIMEOUT).is_none());
         let waiting = scope.spawn(|| b.wait_event(TIMEOUT));
-        *meanwhile.lock().unwrap() = Some(Box::new(|| panic!("in a pass, as the test wants it")));
+        *rx_hook.lock().unwrap() = Some(Box::new(|| panic!("deliberate panic of this test")));
         while !right.context.has_failed() {
             right.context.drive();
-            assert!(start.elapsed() < TIMEOUT, "nobody noticed");
+            assert!(start.elapsed() < TIMEOUT, "the panic was not noticed");
             std::thread::yield_now();
         }
         assert_eq!(waiter.join().unwrap(), (Some(cq.id()), None));
@@ -56,18 +56,18 @@ fn panic_ends_the_context(drive: DriveMode) {
             Some(Event::Disconnected { reason: EndReason::LocalError, qp }) if qp == b.id()
         );
         assert!(is_end, "{got:?}");
-        assert!(served.join().unwrap(), "nobody called");
+        assert!(served.join().unwrap(), "no connection request");
     });
     let got = [events.wait(TIMEOUT), events.wait(TIMEOUT), events.wait(TIMEOUT)];
     let end = Some(AsyncEvent::Connection { qp: b.id() });
     assert_eq!(got, [end, Some(AsyncEvent::Failed), None]);
-    // What was outstanding ends, in order.
+    // Outstanding receives are flushed, in order.
     let mut found = Vec::new();
     cq.poll(&mut found);
     let found: Vec<_> = found.iter().map(|wc| (wc.wr_id, wc.status)).collect();
     let flushed: Vec<_> = (0..RECEIVES as u64).map(|id| (id, WcStatus::Flushed)).collect();
     assert_eq!(found, flushed);
-    // Whatever comes later fails, and at once.
+    // Later calls fail at once.
     assert_eq!([b.state(), unused.state()], [QpState::Error; 2]);
     assert_eq!(b.post_send(send(9, inline(b"x"))), Err(PostError::WrongState));
     assert_eq!(unused.post_recv(recv(9, recv_mr.sge(0, 64))), Err(PostError::WrongState));
@@ -78,11 +78,11 @@ fn panic_ends_the_context(drive: DriveMode) {
     assert_eq!(cq.req_notify(Notify::Next), Err(ReqNotifyError::Gone));
     assert_eq!(b.wait_event(TIMEOUT), None);
     assert!(!right.context.drive());
-    // Memory can be taken back, and the context closed.
+    // Memory can be deregistered, and the context closed.
     assert!(recv_mr.deregister().is_some());
     right.context.clone().close();
     assert!(right.context.has_failed() && !left.context.has_failed());
-    assert!(start.elapsed() < TIMEOUT, "somebody waited for the whole time");
+    assert!(start.elapsed() < TIMEOUT, "a call waited for its whole timeout");
 }
 
 #[test]

@@ -1,0 +1,19 @@
+//! The API of the stack over `ring`: two contexts in one process.
+
+mod support;
+
+mod async_events;
+mod backlog;
+mod close;
+mod comp_channel;
+mod control_calls;
+mod drive_modes;
+mod during_poll;
+mod end_to_end;
+mod extensions;
+mod fork;
+mod idle_threads;
+mod memory;
+mod poll_panic;
+mod streaming;
+mod wakeup;
