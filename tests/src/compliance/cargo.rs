@@ -179,6 +179,8 @@ mod tests {
         assert_eq!(name("apps/link/src/lib.rs"), Some(("ferrowarp-link", lib())));
         let repo = Some(("ferrowarp-tests", "repo".to_owned()));
         assert_eq!(name("tests/tests/repo/tidy.rs"), repo);
+        let api = Some(("ferrowarp", "api".to_owned()));
+        assert_eq!(name("stack/runtime/tests/api/memory.rs"), api);
         assert_eq!(name("scripts/x.rs"), None);
         assert!(
             Target::of(root(), "tests/tests/device/tap.rs").is_some_and(|target| target.device)

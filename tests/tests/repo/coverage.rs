@@ -3,13 +3,15 @@
 use ferrowarp_tests::compliance::report::{RuleStatus, TraceReport};
 use ferrowarp_tests::compliance::root;
 
-/// Set to 1, the generated tables are rewritten.
-const UPDATE: &str = "FERROWARP_UPDATE";
+/// True if the generated tables are to be rewritten.
+pub(crate) fn updates() -> bool {
+    std::env::var_os("FERROWARP_UPDATE").is_some_and(|value| value == "1")
+}
 
 #[test]
 fn every_rule_is_accounted_for() {
     let mut ledger = TraceReport::read(root()).unwrap();
-    if std::env::var_os(UPDATE).is_some_and(|value| value == "1") {
+    if updates() {
         ledger.update(root()).unwrap();
     }
     let complaints = ledger.errors();

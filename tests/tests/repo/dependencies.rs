@@ -1,11 +1,11 @@
 //! Licences, sources and duplicates of the workspace's dependencies, from `cargo metadata`.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::process::Command;
 
-use ferrowarp_tests::compliance::root;
 use serde_json::Value;
 use spdx::Expression;
+
+use crate::cargo_metadata;
 
 /// Licences that may be linked into a program under `MIT OR Apache-2.0` without further
 /// obligations.
@@ -40,14 +40,8 @@ const DUPLICATES: [&str; 10] = [
 
 /// The packages of the dependency graph for Linux on x86-64 with all features.
 fn packages() -> Vec<Value> {
-    let output = Command::new(env!("CARGO"))
-        .args(["metadata", "--offline", "--locked", "--all-features", "--format-version", "1"])
-        .args(["--filter-platform", "x86_64-unknown-linux-gnu"])
-        .current_dir(root())
-        .output()
-        .unwrap();
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-    let metadata: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let target = "x86_64-unknown-linux-gnu";
+    let metadata = cargo_metadata(&["--all-features", "--filter-platform", target]);
     let nodes = metadata["resolve"]["nodes"].as_array().unwrap();
     let used: BTreeSet<_> = nodes.iter().map(|node| node["id"].as_str().unwrap()).collect();
     let all = metadata["packages"].as_array().unwrap().iter();

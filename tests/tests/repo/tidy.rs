@@ -83,11 +83,11 @@ fn files() -> Vec<String> {
     found
 }
 
-fn rust_files() -> Vec<String> {
+pub(crate) fn rust_files() -> Vec<String> {
     files().into_iter().filter(|file| file.ends_with(".rs")).collect()
 }
 
-fn text(file: &str) -> String {
+pub(crate) fn text(file: &str) -> String {
     fs::read_to_string(root().join(file)).unwrap()
 }
 
@@ -112,7 +112,7 @@ fn words(line: &str) -> impl Iterator<Item = &str> {
     line.split(|c: char| !c.is_alphanumeric() && c != '_').filter(|word| !word.is_empty())
 }
 
-fn report(complaints: &[String]) {
+pub(crate) fn report(complaints: &[String]) {
     assert!(complaints.is_empty(), "\n{}\n", complaints.join("\n"));
 }
 
