@@ -1,10 +1,11 @@
-//! The benchmarks run tiny, so that they cannot rot.
+//! Each benchmark program with small parameters, and properties of the workloads they measure.
 
 use std::fs;
 use std::path::PathBuf;
 use std::process::{Command, Output};
 
 use ferrowarp_bench::engine_pair::{EnginePair, Workload};
+use ferrowarp_tests::skip;
 
 const LARGE: Workload = Workload { mtu: 1500, timestamps: true, crc: true, size: 65_536, depth: 8 };
 
@@ -27,7 +28,7 @@ fn writes_verify_for_all_workloads() {
                     let mut pair = EnginePair::connect(workload);
                     let moved = pair.write(40);
                     assert_eq!(moved.writes, 40);
-                    assert!(pair.digest().1, "octets differ: {workload:?}");
+                    assert!(pair.digest().1, "bytes differ: {workload:?}");
                 }
             }
         }
@@ -66,7 +67,7 @@ fn loss_recovery_does_not_allocate() {
         assert!(moved.segments > 500 * 65_536 / 1428 + 500, "{moved:?}");
     });
     assert_eq!(info.count_total, 0, "{info:?}");
-    assert!(pair.digest().1, "octets differ");
+    assert!(pair.digest().1, "bytes differ");
 }
 
 #[test]
@@ -89,8 +90,7 @@ fn bare_prints_a_line_for_each_crc() {
 #[test]
 fn instructions_counts_every_layer() {
     if !Command::new("valgrind").arg("--version").output().is_ok_and(|out| out.status.success()) {
-        eprintln!("skipped: valgrind is absent");
-        return;
+        return skip("no valgrind; apt-get install valgrind");
     }
     let out = stdout_of(&run(env!("CARGO_BIN_EXE_instructions"), &["--percent", "5"]));
     for row in ["both ends, the core alone", "sink", "tcp", "rdmap", "crc"] {
@@ -100,7 +100,7 @@ fn instructions_counts_every_layer() {
     }
 }
 
-/// Stands for iwperf: writes a good result, fails Reads, serves nobody.
+/// In place of iwperf: writes a result at once, fails for Reads, opens no device.
 const SCRIPT: &str = r#"#!/bin/sh
 for word; do
     case $word in read-*) echo "no such thing" >&2; exit 3 ;; esac
@@ -121,7 +121,8 @@ fn baseline_writes_tables_and_reports_failures() {
     fs::create_dir_all(&folder).expect("a folder");
     let script = folder.join("iwperf");
     fs::write(&script, SCRIPT).expect("a script");
-    fs::set_permissions(&script, fs::Permissions::from_mode(0o755)).expect("may be run");
+    fs::set_permissions(&script, fs::Permissions::from_mode(0o755))
+        .expect("the script can be made executable");
     let out: PathBuf = folder.join("figures.md");
     let done = Command::new(env!("CARGO_BIN_EXE_baseline"))
         .arg("--iwperf")
@@ -134,7 +135,7 @@ fn baseline_writes_tables_and_reports_failures() {
         .expect("the program starts");
     let text = fs::read_to_string(&out).expect("the tables");
     let drawing = fs::read_to_string(folder.join("baseline.svg")).expect("the drawing");
-    fs::remove_dir_all(&folder).expect("it is ours");
+    fs::remove_dir_all(&folder).expect("the folder can be removed");
     assert!(!done.status.success(), "the Reads failed");
     let errors = String::from_utf8_lossy(&done.stderr);
     assert!(errors.contains("failed: read-bw, 64 octets"), "{errors}");
@@ -152,8 +153,7 @@ fn tcp_vs_kernel_quick_run_writes_report() {
     let tun = std::path::Path::new("/dev/net/tun").exists();
     let (Some(iwlink), true, None) = (path, tun, ferrowarp_tests::netns::missing_prerequisite())
     else {
-        eprintln!("skipped: no iwlink, no /dev/net/tun, or not root");
-        return;
+        return skip("no iwlink, no /dev/net/tun, or not root");
     };
     let folder = ferrowarp_tests::process::TempDir::new().expect("a folder");
     let out = folder.file("versus.md");

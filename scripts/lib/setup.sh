@@ -98,6 +98,21 @@ left_behind() {
     [ -z "$new" ] || { printf 'left behind:\n%s\n' "$new" >&2; return 1; }
 }
 
+# --- Skips --------------------------------------------------------------------------------------
+
+# The reasons that stages and tests gave in these logs for having skipped themselves, one a line.
+skips() {
+    # With a single thread the test harness has printed the name of the test on the same line.
+    grep -ohE '(^|\.\.\. )skipped: .*' "$@" | sed 's/^\.\.\. //' || true
+}
+
+# Complains about skips in these logs that scripts/lib/allowed-skips does not list.
+only_allowed_skips() {
+    local others
+    others=$(skips "$@" | sort -u | grep -vxFf <(grep '^skipped: ' scripts/lib/allowed-skips) || true)
+    [ -z "$others" ] || { printf 'required, but:\n%s\n' "$others" >&2; return 1; }
+}
+
 # --- Rust ---------------------------------------------------------------------------------------
 
 need_rust() {

@@ -42,11 +42,15 @@ pub fn skip(reason: &str) {
         std::env::var_os(REQUIRE_DEVICE).is_none_or(|value| value != "1"),
         "asked for, but missing: {reason}"
     );
-    // Past the capture of the test harness, so that it is seen whether or not a test fails.
+    report_skip(reason);
+}
+
+/// Prints past the capture of the test harness, so that scripts see it although the test passes.
+fn report_skip(reason: &str) {
     let _ = writeln!(std::io::stderr(), "skipped: {reason}");
 }
 
 /// Reports a test as skipped because the running kernel lacks something that nobody can install.
 pub fn skip_without(feature: &str) {
-    let _ = writeln!(std::io::stderr(), "skipped: this kernel has no {feature}");
+    report_skip(&format!("this kernel has no {feature}"));
 }

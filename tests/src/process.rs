@@ -202,6 +202,9 @@ pub(crate) fn run_test(command: &mut Command, name: &str, timeout: Duration) {
     let command = command.args(["--exact", name, "--nocapture", "--test-threads=1"]);
     let ended = run(command, timeout).expect("the test can be run again");
     print!("{}", ended.output);
+    for (_, reason) in ended.output.lines().filter_map(|line| line.split_once("skipped: ")) {
+        crate::report_skip(reason);
+    }
     assert!(ended.success(), "{name} in a process of its own: {:?}", ended.status);
     assert!(ended.output.contains("1 passed"), "no test is called {name}");
 }

@@ -7,6 +7,8 @@ use std::time::Duration;
 use ferrowarp_tests::process;
 use ferrowarp_tests::skip_without;
 
+use crate::tidy;
+
 fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("the package lies in the workspace")
 }
@@ -40,6 +42,31 @@ fn folders_of_other_dpdk_programs_are_no_leftovers() {
     ));
     let _ = std::fs::remove_dir(&foreign);
     assert!(works, "what is not does not: {said}");
+}
+
+#[test]
+fn only_listed_skips_are_allowed() {
+    let list = std::fs::read_to_string(root().join("scripts/lib/allowed-skips")).expect("the list");
+    let allowed: Vec<_> = list.lines().filter(|line| line.starts_with("skipped: ")).collect();
+    let check = |lines: &str| {
+        bash(&format!("printf '{lines}' >$scratch/x.log; only_allowed_skips $scratch/x.log"))
+    };
+    let (passes, said) = check("test result: ok\\n");
+    assert!(passes, "{said}");
+    for skip in &allowed {
+        let (passes, said) = check(&format!("== test\\n{skip}\\ntest a::b ... {skip}\\n"));
+        assert!(passes, "{said}");
+    }
+    for skip in ["skipped: no QEMU", "test a::b ... skipped: no QEMU"] {
+        let (passes, said) = check(&format!("{}\\n{skip}\\n", allowed[0]));
+        assert!(!passes && said.ends_with("required, but:\nskipped: no QEMU\n"), "{said}");
+    }
+    // Tests still print each of them.
+    let sources: String = tidy::rust_files().iter().map(|file| tidy::text(file)).collect();
+    for skip in allowed {
+        let reason = skip.trim_start_matches("skipped: ").trim_start_matches("this kernel has no ");
+        assert!(sources.contains(reason), "no test prints: {skip}");
+    }
 }
 
 #[test]

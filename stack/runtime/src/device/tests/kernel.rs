@@ -10,12 +10,12 @@ use super::*;
 const KERNEL: [u8; 4] = [198, 18, 0, 1];
 const STACK: [u8; 4] = [198, 18, 0, 2];
 
-/// Runs `test` on a thread in a new network namespace; prints a notice if that is not permitted.
+/// Runs `test` on a thread in a new network namespace; skips it if that is not permitted.
 fn in_namespace(test: impl FnOnce() + Send + 'static) {
     let _turn = lock_pools();
     let inside = std::thread::spawn(move || match netif::enter_new_namespace() {
         Ok(()) => test(),
-        Err(error) => eprintln!("skipped: no network namespace can be made: {error}"),
+        Err(error) => skip(&format!("no network namespace can be made: {error}")),
     });
     if let Err(panic) = inside.join() {
         std::panic::resume_unwind(panic);
@@ -203,7 +203,7 @@ fn af_xdp_exchanges_frames_with_the_kernel() {
         ip("link set fwx1 up");
         match open_single("af_xdp:fwx1", &OpenConfig::default()) {
             Ok(mut device) => drop(exchange_with_kernel(&mut device, "fwx0", 1472)),
-            Err(error @ DeviceError::NeedsHugepages { .. }) => eprintln!("skipped: {error}"),
+            Err(error @ DeviceError::NeedsHugepages { .. }) => skip(&error.to_string()),
             Err(error) => panic!("{error}"),
         }
     });
