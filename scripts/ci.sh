@@ -12,7 +12,7 @@
 #   counts   instructions of the protocol core against bench/instructions.tsv (valgrind)
 #   loom     the lock-free rings under loom
 #   fuzz     the fuzz targets, FERROWARP_FUZZ_SECONDS (5) each
-#   quick    the tests that need nothing but the protocol crate: for daily work
+#   quick    the tests that need only the protocol crate: for daily work
 #
 # Exit status: 0 passed, 77 skipped with a reason, anything else failed. Without libdpdk the
 # stages cover the packages that do not need it.
@@ -25,7 +25,7 @@ skip() { say "skipped: $*"; exit 77; }
 
 export CARGO_INCREMENTAL=0
 cargo_flags=(--locked)
-# The same packages and features in every stage, so that what one has built serves the next.
+# The same packages and features in every stage, so that stages share their builds.
 if has_dpdk; then
     packages=(--workspace)
 else
@@ -74,10 +74,10 @@ device)
     cargo build "${cargo_flags[@]}" "${packages[@]}" --profile test --bins
     cargo test "${cargo_flags[@]}" "${packages[@]}" --features ferrowarp-tests/device \
         --no-fail-fast --test device
-    # Those of `programs` that start programs.
+    # The tests of `programs` that start programs.
     cargo test "${cargo_flags[@]}" "${packages[@]}" --features ferrowarp-tests/device \
         --test programs -- commands::
-    # Those of `engine` that need a network namespace.
+    # The tests of `engine` that need a network namespace.
     cargo test "${cargo_flags[@]}" "${packages[@]}" --features ferrowarp-tests/device \
         --test engine -- reference_peer::
     ;;
@@ -110,13 +110,13 @@ fuzz)
         flags+=" -Cllvm-args=-sanitizer-coverage-$flag"
     done
     target_dir=$(mkdir -p "${CARGO_TARGET_DIR:-target}/fuzz" && cd "$_" && pwd)
-    # Its lock file follows that of the workspace, so it is not held to the letter.
+    # Its lock file follows that of the workspace, so no --locked.
     RUSTFLAGS=$flags CARGO_TARGET_DIR=$target_dir cargo build --target "$host" \
         --manifest-path tests/fuzz/Cargo.toml
     for target in tests/fuzz/fuzz_targets/*.rs; do
         name=$(basename "$target" .rs)
         say "$name"
-        # Inputs that fail are written to the folder it runs in, and printed in base64.
+        # Failing inputs are written to the working directory, and printed in base64.
         (cd "$target_dir" && "$host/debug/$name" -verbosity=0 -max_len=1500 \
             -max_total_time="${FERROWARP_FUZZ_SECONDS:-5}")
     done

@@ -1,4 +1,4 @@
-# Sourced by scripts/demo, scripts/test and scripts/ci.sh: what they need, and how it goes away again.
+# Sourced by the scripts: set-up of what they need, and cleanup at exit.
 # shellcheck shell=bash
 
 root_dir=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
@@ -9,29 +9,30 @@ note() { printf 'note: %s\n' "$*" >&2; }
 die() { printf 'error: %s\n' "$*" >&2; exit 1; }
 is_root() { [ "$(id -u)" -eq 0 ]; }
 
-# --- Going away again ---------------------------------------------------------------------------
+# --- Cleanup ------------------------------------------------------------------------------------
 
 scratch=
 hugepages_file=/sys/kernel/mm/hugepages/hugepages-2048kB/nr_hugepages
 hugepages_before=
 
-# A folder for this run, removed at the end. Temporary files and DPDK's runtime folders of whatever
-# is started from here on lie in it too, so that what others leave elsewhere is not taken for ours.
+# Creates a folder for this run, removed at exit. Temporary files and DPDK's runtime folders of all
+# programs started from here on lie in it too, so that leftovers of other runs elsewhere do not
+# count.
 make_scratch() {
     scratch=$(mktemp -d "${TMPDIR:-/tmp}/ferrowarp.XXXXXX")
     mkdir "$scratch/tmp" "$scratch/run"
-    # DPDK asks for the latter before it takes /var/run (systemd.exec, RuntimeDirectory=).
+    # DPDK prefers the latter to /var/run (systemd.exec, RuntimeDirectory=).
     export TMPDIR=$scratch/tmp RUNTIME_DIRECTORY=$scratch/run
 }
 
-# Namespaces are called fw-test-PID-N; those of a process that is no more were left by a kill.
-remove_dead_namespaces() {
+# Namespaces are named fw-test-PID-N; those of a process that no longer exists were left by a kill.
+remove_stale_namespaces() {
     is_root && command -v ip >/dev/null || return 0
     local name pid
     for name in $(ip netns list 2>/dev/null | awk '$1 ~ /^fw-test-[0-9]+-[0-9]+$/ {print $1}'); do
         pid=${name#fw-test-}
         [ ! -d "/proc/${pid%-*}" ] || continue
-        # What it started there runs on without it.
+        # Its children may still run there.
         ip netns pids "$name" | xargs -r kill -KILL || true
         ip netns del "$name"
     done
@@ -45,7 +46,7 @@ cleanup() {
         kill "$pid" 2>/dev/null || true
     done
     wait 2>/dev/null || true
-    remove_dead_namespaces
+    remove_stale_namespaces
     if [ -n "$hugepages_before" ]; then
         printf '%s' "$hugepages_before" >"$hugepages_file" || true
     fi
@@ -53,29 +54,29 @@ cleanup() {
     exit "$status"
 }
 
-# Call first: everything below is undone however the script ends.
-undo_at_exit() {
+# Call first: runs `cleanup` on exit and on signals.
+trap_cleanup() {
     trap cleanup EXIT
     trap 'exit 130' INT
     trap 'exit 143' TERM HUP
 }
 
-# What a run could leave behind: namespaces, interfaces, DPDK's runtime folders, sockets and
-# programs of ours. Other programs, also those of another checkout that runs at the same time, leave
-# things of the same kinds: they do not count.
-footprint() {
+# Lists the resources that a run could leave behind: namespaces, interfaces, DPDK's runtime folders,
+# sockets and processes of this checkout. Those of other programs, also of another checkout that
+# runs at the same time, are left out.
+list_resources() {
     local exe name pid target
     target=$(realpath -m "${CARGO_TARGET_DIR:-$root_dir/target}")
     if command -v ip >/dev/null; then
         for name in $(ip netns list 2>/dev/null | awk '$1 ~ /^fw-test-[0-9]+-[0-9]+$/ {print $1}'); do
-            # The name has the number of the process that made it; one that lives is ours or not.
+            # The name has the PID of its creator, which is of this checkout if its program is.
             pid=${name#fw-test-}
             pid=${pid%-*}
             case $(readlink "/proc/$pid/exe" 2>/dev/null || true) in
             '' | "$target"/*) say "namespace $name" ;;
             esac
         done
-        # The interfaces of the tests and of the scripts are called fw and something.
+        # The names of interfaces of the tests and scripts begin with fw.
         ip -o link 2>/dev/null | awk -F': ' '$2 ~ /^fw/ {print "interface", $2}'
     fi
     find "${RUNTIME_DIRECTORY:?make_scratch comes first}" -mindepth 2 -maxdepth 2 \
@@ -91,10 +92,10 @@ footprint() {
     done
 }
 
-# Complains about what is there now and was not in the file "$1".
-left_behind() {
+# Fails, and prints them, if there are resources now that are not in the file "$1".
+check_leftovers() {
     local new
-    new=$(comm -13 "$1" <(footprint | sort -u))
+    new=$(comm -13 "$1" <(list_resources | sort -u))
     [ -z "$new" ] || { printf 'left behind:\n%s\n' "$new" >&2; return 1; }
 }
 
@@ -117,7 +118,7 @@ only_allowed_skips() {
 
 need_rust() {
     local bin=${CARGO_HOME:-${HOME:-}/.cargo}/bin
-    # rustup puts cargo here, and into PATH only for the next login.
+    # rustup installs cargo here, and adds it to PATH only for the next login.
     [ ! -d "$bin" ] || export PATH=$bin:$PATH
     local wanted have rustup_line
     rustup_line="curl --proto '=https' --tlsv1.2 -sSf https://sh.rustup.rs | sh -s -- -y"
@@ -144,7 +145,7 @@ need_rust() {
 need_crates() {
     cargo fetch --locked --quiet 2>/dev/null && return
     if cargo fetch --locked --quiet --offline 2>/dev/null; then
-        note "no network: the crates that are already here are used"
+        note "no network: the crates fetched before are used"
         export CARGO_NET_OFFLINE=true
         return
     fi
@@ -156,10 +157,10 @@ need_crates() {
 
 has_package() { dpkg-query -W -f '${Status}' "$1" 2>/dev/null | grep -q ' installed$'; }
 
-# Installs those of the named packages that are absent; says which stay absent, and goes on.
+# Installs those of the named packages that are absent; a failure only prints which.
 install_packages() {
     if ! command -v dpkg-query >/dev/null; then
-        note "not Debian: install what stands for these packages yourself: $*"
+        note "not Debian: install the equivalents of these packages: $*"
         return
     fi
     local package absent=()
@@ -191,7 +192,7 @@ has_dpdk() {
 
 # --- Hugepages ----------------------------------------------------------------------------------
 
-# Reserves at least "$1" hugepages of 2 MiB, when that is allowed; the old number returns at exit.
+# Reserves at least "$1" hugepages of 2 MiB, if permitted; the old number is restored at exit.
 reserve_hugepages() {
     local wanted=$1 have available_mib
     if [ ! -r "$hugepages_file" ]; then

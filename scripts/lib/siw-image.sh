@@ -1,13 +1,13 @@
-# Sourced by scripts/siw-guest: the guest's kernel and initramfs, made once and kept.
+# Sourced by scripts/siw-guest: the guest's kernel and initramfs, built once and cached.
 # shellcheck shell=bash
 # shellcheck disable=SC2154  # root_dir and scratch are those of setup.sh, which is sourced first
 
 siw_cache=${XDG_CACHE_HOME:-${HOME:-$scratch}/.cache}/ferrowarp/siw-guest
 siw_fragment=$root_dir/tests/interop/kernel.fragment
-# Beside the checkout, where somebody has built it already.
+# A kernel beside the checkout that was built before.
 siw_shared=$root_dir/../shared/siw-guest/bzImage
 
-# Programs of the guest, from the host's packages. Its small tools are busybox.
+# Programs of the guest, from the host's packages. Its basic tools are busybox.
 siw_programs=(dash ip tc rdma rping ucmatose rdma_server rdma_client ibv_devices ibv_devinfo
     ib_write_bw ib_read_bw ib_send_bw ib_write_lat ib_read_lat ib_send_lat)
 
@@ -15,10 +15,10 @@ siw_packages=(qemu-system-x86 busybox-static cpio gzip util-linux iproute2 tcpdu
     ibverbs-utils ibverbs-providers perftest gcc libc6-dev libibverbs-dev librdmacm-dev)
 siw_kernel_packages=(linux-source-6.12 xz-utils make gcc libc6-dev bc bison flex libelf-dev)
 
-# Status where something is absent that could not be installed: nothing is wrong with what is here.
+# Exit status if a package is absent and could not be installed: a skip, not a failure.
 siw_absent=77
 
-# Says which of the named programs are absent; false if any is.
+# Prints which of the named programs are absent; fails if any is.
 siw_need() {
     local program absent=()
     for program in "$@"; do
@@ -30,7 +30,7 @@ siw_need() {
     return "$siw_absent"
 }
 
-# Path of the kernel; builds it if it is nowhere.
+# Prints the path of the kernel; builds it if there is none.
 siw_kernel() {
     if [ -n "${FERROWARP_SIW_KERNEL-}" ]; then
         [ -r "$FERROWARP_SIW_KERNEL" ] || die "FERROWARP_SIW_KERNEL: cannot read it"
@@ -60,8 +60,8 @@ siw_build_kernel() {
     install_packages "${siw_kernel_packages[@]}"
     source=$(find /usr/src -maxdepth 1 -name 'linux-source-*.tar.xz' | sort -V | tail -n 1)
     if [ -z "$source" ] || ! siw_has make gcc bc bison flex xz; then
-        say "error: Debian's kernels come without siw, so one is built, once; this line installs"
-        say "what that needs (or set FERROWARP_SIW_KERNEL to a bzImage with siw in it):"
+        say "error: Debian's kernels lack siw, so one is built, once; this installs the packages"
+        say "for that (or set FERROWARP_SIW_KERNEL to a bzImage with siw in it):"
         say "  apt-get install ${siw_kernel_packages[*]}"
         return "$siw_absent"
     fi
@@ -94,14 +94,14 @@ siw_has() {
     done
 }
 
-# Path of the initramfs; makes it if what goes in has changed.
+# Prints the path of the initramfs; builds it if its contents have changed.
 siw_initramfs() {
     local program files=() sources=() key out
     for program in "${siw_programs[@]}"; do
         files+=("$(command -v "$program")")
     done
     files+=("$(siw_one_of /usr/lib/*/libibverbs/libsiw-rdmav*.so)")
-    # rping cancels a thread, which takes this library without naming it.
+    # rping cancels a thread, for which glibc loads this library with dlopen().
     files+=("$(siw_one_of /usr/lib/x86_64-linux-gnu/libgcc_s.so.1 /lib/*/libgcc_s.so.1)")
     [ ! -r "$root_dir/tests/interop/siw_peer.c" ] ||
         mapfile -t sources < <(find "$root_dir/tests/interop" -name '*.[ch]' | sort)
@@ -124,7 +124,7 @@ siw_initramfs() {
     printf '%s\n' "$out"
 }
 
-# The first of the named files that is there.
+# Prints the first of the named files that exists.
 siw_one_of() {
     local file
     for file in "$@"; do
@@ -133,7 +133,7 @@ siw_one_of() {
     die "absent: $1; apt-get install ${siw_packages[*]}"
 }
 
-# Puts the guest's files below the folder "$1": programs into usr/bin, libraries where they are.
+# Installs the guest's files below the folder "$1": programs into usr/bin, libraries at their paths.
 siw_fill() {
     local root=$1 file
     shift
@@ -153,7 +153,7 @@ siw_fill() {
     install "$root_dir/scripts/lib/siw-init" "$root/init"
 }
 
-# Compiles the other end of iwperf, for the guest, into the file "$1".
+# Compiles siw_peer, iwperf's peer in the guest, into the file "$1".
 siw_compile() {
     local out=$1 source units=()
     shift

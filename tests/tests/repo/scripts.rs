@@ -15,7 +15,7 @@ fn root() -> &'static Path {
 
 /// Runs lines of bash with the scripts' functions; returns success, and the output.
 fn bash(lines: &str) -> (bool, String) {
-    let script = format!(". scripts/lib/setup.sh; undo_at_exit; make_scratch; {lines}");
+    let script = format!(". scripts/lib/setup.sh; trap_cleanup; make_scratch; {lines}");
     let mut command = Command::new("bash");
     command.args(["-euc", &script]).current_dir(root());
     let ended = process::run(&mut command, Duration::from_secs(60)).expect("bash runs");
@@ -24,11 +24,14 @@ fn bash(lines: &str) -> (bool, String) {
 
 #[test]
 fn folders_of_other_dpdk_programs_are_no_leftovers() {
-    let (works, said) = bash(
-        "footprint | sort -u >$scratch/before; mkdir -p $RUNTIME_DIRECTORY/dpdk/ferrowarp-1; \
-         left_behind $scratch/before",
+    let (works, output) = bash(
+        "list_resources | sort -u >$scratch/before; mkdir -p $RUNTIME_DIRECTORY/dpdk/ferrowarp-1; \
+         check_leftovers $scratch/before",
     );
-    assert!(!works && said.contains("dpdk/ferrowarp-1"), "what is ours counts: {said}");
+    assert!(
+        !works && output.contains("dpdk/ferrowarp-1"),
+        "a leftover of the run is not reported: {output}"
+    );
 
     // DPDK's default folder for runtime files.
     let foreign = format!("/run/dpdk/fw-foreign-{}", std::process::id());
@@ -36,12 +39,12 @@ fn folders_of_other_dpdk_programs_are_no_leftovers() {
         return skip_without("right to make a folder in /run/dpdk");
     }
     std::fs::remove_dir(&foreign).expect("just made");
-    let (works, said) = bash(&format!(
-        "footprint | sort -u >$scratch/before; mkdir {foreign}; status=0; \
-         left_behind $scratch/before || status=1; rmdir {foreign}; exit $status"
+    let (works, output) = bash(&format!(
+        "list_resources | sort -u >$scratch/before; mkdir {foreign}; status=0; \
+         check_leftovers $scratch/before || status=1; rmdir {foreign}; exit $status"
     ));
     let _ = std::fs::remove_dir(&foreign);
-    assert!(works, "what is not does not: {said}");
+    assert!(works, "a leftover of another program is reported: {output}");
 }
 
 #[test]
@@ -71,6 +74,6 @@ fn only_listed_skips_are_allowed() {
 
 #[test]
 fn mktemp_uses_the_scratch_folder() {
-    let (works, said) = bash("case $(mktemp -u) in $scratch/*) ;; *) exit 1 ;; esac");
-    assert!(works, "{said}");
+    let (works, output) = bash("case $(mktemp -u) in $scratch/*) ;; *) exit 1 ;; esac");
+    assert!(works, "{output}");
 }
