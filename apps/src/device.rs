@@ -107,7 +107,7 @@ impl DeviceArgs {
     /// If the device is not `ring`.
     pub fn open_pair(&self, connections: u16) -> anyhow::Result<(Context, Context)> {
         if self.dev != "ring" {
-            bail!("loop runs over ring: leave --dev away, or start a server and a client");
+            bail!("loop runs over ring: omit --dev, or start a server and a client");
         }
         let config =
             |end| self.config(vec![self.network.loop_address(end)], connections, connections);
@@ -137,7 +137,7 @@ impl DeviceArgs {
             return Ok(Vec::new());
         }
         let CorePlacement::OneCore(core) = self.placement()? else {
-            bail!("--cores takes one core here: the other end is another program");
+            bail!("--cores takes one core here: the peer is another program");
         };
         crate::run_loop::pin(core);
         Ok(vec![core])

@@ -72,7 +72,7 @@ pub struct Endpoint {
 }
 
 fn out_of_memory(len: usize) -> String {
-    format!("no {len} octets of memory: use a smaller size or fewer slots")
+    format!("no {len} bytes of memory: use a smaller size or fewer slots")
 }
 
 /// Allocates `len` bytes of zeroed memory, at least 64. Takes long if they are many.
@@ -125,7 +125,9 @@ impl Endpoint {
     /// If the limit of queue pairs is reached.
     pub fn create_qp(&self, max_send_wr: usize, max_recv_wr: usize) -> anyhow::Result<Qp> {
         let options = QpOptions { send_cq: &self.cq, recv_cq: &self.cq, max_send_wr, max_recv_wr };
-        self.pd.create_qp(&self.context, &options).context("no room for another connection")
+        self.pd
+            .create_qp(&self.context, &options)
+            .context("cannot create a queue pair for another connection")
     }
 }
 
@@ -210,7 +212,7 @@ fn event_end_reason(event: Event) -> Option<Cow<'static, str>> {
         Event::ConnectFailed { error, private_data, .. } => {
             let reason = printable(&private_data);
             Some(Cow::Owned(if error == ConnectError::Rejected && !reason.is_empty() {
-                format!("refused by the other end: {reason}")
+                format!("refused by the peer: {reason}")
             } else {
                 format!("cannot connect: {error}")
             }))
@@ -230,20 +232,20 @@ const fn is_terminate(reason: EndReason) -> bool {
 }
 
 /// Error text for a peer that no longer responds.
-pub const PEER_TIMED_OUT: &str = "the other end stopped answering: is it still running?";
+pub const PEER_TIMED_OUT: &str = "the peer stopped answering: is it still running?";
 
 const fn end_reason_text(reason: EndReason) -> &'static str {
     match reason {
-        EndReason::Local => "the connection was closed at this end",
-        EndReason::PeerClosed => "the other end closed the connection",
-        EndReason::Reset => "the other end reset the connection: was it ended?",
+        EndReason::Local => "the connection was closed locally",
+        EndReason::PeerClosed => "the peer closed the connection",
+        EndReason::Reset => "the peer reset the connection: was it killed?",
         EndReason::TimedOut => PEER_TIMED_OUT,
-        EndReason::TerminateSent(_) => "the other end broke the protocol; sent it a Terminate",
-        EndReason::TerminateUnsent(_) => "the other end broke the protocol, and could not be told",
-        EndReason::TerminateReceived(_) => "the other end sent a Terminate; its output says more",
-        EndReason::BadTerminate => "the other end sent a Terminate that cannot be read",
-        EndReason::DataBehindFin => "the other end sent octets behind the end of its stream",
-        EndReason::LocalError => "a request failed at this end",
+        EndReason::TerminateSent(_) => "the peer violated the protocol; a Terminate was sent",
+        EndReason::TerminateUnsent(_) => "the peer violated the protocol; no Terminate was sent",
+        EndReason::TerminateReceived(_) => "the peer sent a Terminate; see its output",
+        EndReason::BadTerminate => "the peer sent a Terminate that cannot be read",
+        EndReason::DataBehindFin => "the peer sent data after its FIN",
+        EndReason::LocalError => "a request failed locally",
         _ => "the connection ended",
     }
 }
@@ -257,7 +259,7 @@ pub fn check_wc(wc: &Wc, qp: &Qp) -> anyhow::Result<()> {
         WcStatus::Success => Ok(()),
         WcStatus::Flushed => match end_reason(qp) {
             Some(reason) => bail!("{reason}"),
-            None => bail!("the connection ended before the work was done"),
+            None => bail!("the connection ended before all requests completed"),
         },
         status => bail!("{:?}: {status}", wc.opcode),
     }
@@ -306,8 +308,8 @@ impl MessageChannel {
     /// # Errors
     /// If the connection is down, or too many messages are queued.
     pub fn send(&mut self, bytes: &[u8]) -> anyhow::Result<()> {
-        assert!(bytes.len() <= INLINE_LEN_MAX, "messages fit into a request");
-        anyhow::ensure!(self.tx_backlog.len() < TX_BACKLOG_MAX, "the other end takes no messages");
+        assert!(bytes.len() <= INLINE_LEN_MAX, "messages fit inline");
+        anyhow::ensure!(self.tx_backlog.len() < TX_BACKLOG_MAX, "the peer receives no messages");
         self.tx_backlog.push_back(bytes.to_vec());
         self.flush()
     }
@@ -401,7 +403,7 @@ impl Watchdog {
     pub fn check(&self, now: Instant, what: &str) -> anyhow::Result<()> {
         anyhow::ensure!(
             now - self.last_progress <= self.timeout,
-            "nothing from the other end for {} s while waiting for {what}: is it still running?",
+            "nothing from the peer for {} s while waiting for {what}: is it still running?",
             self.timeout.as_secs_f64()
         );
         Ok(())

@@ -31,10 +31,10 @@ pub fn parse<T: clap::Parser>() -> T {
         }
         let about = text.trim_start_matches("error: ").split("\n\n").next().unwrap_or_default();
         let missing = clap::error::ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand;
-        let about = if error.kind() == missing { "what is it to do?" } else { about };
+        let about = if error.kind() == missing { "no command given" } else { about };
         let about: Vec<_> = about.split_whitespace().collect();
         let name = T::command().get_name().to_owned();
-        eprintln!("{name}: {} (--help lists what is possible)", about.join(" "));
+        eprintln!("{name}: {} (see --help)", about.join(" "));
         std::process::exit(2)
     })
 }

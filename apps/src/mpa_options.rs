@@ -74,14 +74,14 @@ impl MpaArgs {
     pub fn check(&self, crc: bool, immediate: bool) -> anyhow::Result<()> {
         ensure!(
             !immediate || self.mpa_revision.is_none_or(|revision| revision == 0),
-            "--immediate starts as revision 0 does: leave --mpa-revision away"
+            "--immediate is MPA revision 0: omit --mpa-revision"
         );
         let revision = if immediate { 0 } else { self.revision() };
         ensure!(
             self.peer_to_peer.is_empty() || revision == MPA_REVISION_2,
             "--peer-to-peer needs MPA revision {MPA_REVISION_2}"
         );
-        ensure!(crc || revision > 0, "MPA revision 0 always has CRCs: leave --no-crc away");
+        ensure!(crc || revision > 0, "MPA revision 0 always has CRCs: omit --no-crc");
         Ok(())
     }
 
@@ -111,7 +111,7 @@ pub const fn start_mode(immediate: bool) -> Start {
 pub fn negotiated_line(agreed: &ConnInfo) -> String {
     let on = |value| if value { "on" } else { "off" };
     format!(
-        "agreed: MPA revision {}, CRC {}, markers received {}, markers sent {}, IRD {}, ORD {}",
+        "negotiated: MPA revision {}, CRC {}, markers received {}, markers sent {}, IRD {}, ORD {}",
         agreed.revision,
         on(agreed.crc),
         on(agreed.markers_in),

@@ -65,7 +65,7 @@ impl NetworkArgs {
     /// # Errors
     /// If none was given.
     pub fn addresses(&self) -> anyhow::Result<Vec<InterfaceAddress>> {
-        ensure!(!self.addresses.is_empty(), "give this end an address: --address 198.18.0.1/24");
+        ensure!(!self.addresses.is_empty(), "give the local address: --address 198.18.0.1/24");
         let address = |cidr: &Cidr| InterfaceAddress { ip: cidr.address, prefix_len: cidr.len };
         Ok(self.addresses.iter().map(address).collect())
     }
@@ -89,7 +89,7 @@ impl NetworkArgs {
             self.gateways.iter().map(|&via| Route::default_via(via)).collect();
         for words in self.routes.chunks(3) {
             let route = parse_route(words).with_context(|| {
-                format!("--route {}: say DEST/LEN via HOP, of one family", words.join(" "))
+                format!("--route {}: give DEST/LEN via HOP, both of one family", words.join(" "))
             })?;
             routes.push(route);
         }

@@ -15,7 +15,7 @@ pub fn bytes(text: &str, most: u64) -> Result<u64, String> {
     let number: u64 = digits.parse().map_err(|_| "give a number, such as 64, 4K or 1M")?;
     match number.checked_mul(unit) {
         Some(bytes) if (1..=most).contains(&bytes) => Ok(bytes),
-        _ => Err(format!("give 1 to {most} octets")),
+        _ => Err(format!("give 1 to {most} bytes")),
     }
 }
 

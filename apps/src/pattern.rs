@@ -41,7 +41,7 @@ impl Pattern {
     /// # Panics
     /// If `offset` is not a multiple of 8.
     pub fn fill(self, offset: usize, out: &mut [u8]) {
-        assert!(offset.is_multiple_of(WORD_LEN), "pieces start at a word");
+        assert!(offset.is_multiple_of(WORD_LEN), "a piece starts at a word boundary");
         let first = (offset / WORD_LEN) as u64;
         let (words, rest) = out.as_chunks_mut::<WORD_LEN>();
         let count = words.len() as u64;
@@ -59,7 +59,7 @@ impl Pattern {
     /// If `offset` is not a multiple of 8.
     #[must_use]
     pub fn mismatches(self, offset: usize, bytes: &[u8]) -> u64 {
-        assert!(offset.is_multiple_of(WORD_LEN), "pieces start at a word");
+        assert!(offset.is_multiple_of(WORD_LEN), "a piece starts at a word boundary");
         let first = (offset / WORD_LEN) as u64;
         let (words, rest) = bytes.as_chunks::<WORD_LEN>();
         let last = self.word(first + words.len() as u64).to_le_bytes();

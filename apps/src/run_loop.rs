@@ -50,7 +50,7 @@ impl CorePlacement {
             (&[one], _) | (&[], &[one]) => Self::OneCore(one),
             (&[a, b], _) if a == b => Self::OneCore(a),
             (&[a, b], _) | (&[], &[a, b, ..]) => Self::TwoCores(a, b),
-            (&[], &[]) => anyhow::bail!("the cores of this machine are unknown: use --cores"),
+            (&[], &[]) => anyhow::bail!("cannot tell the cores of this machine: use --cores"),
             _ => anyhow::bail!("--cores takes one core for both ends, or two"),
         })
     }

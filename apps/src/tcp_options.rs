@@ -23,10 +23,10 @@ pub struct TcpArgs {
     #[arg(long, help_heading = "TCP")]
     pub no_pacing: bool,
     /// Initial receive window in bytes, suffix K or M [default: 256K, auto-tuned up to 6M].
-    #[arg(long, value_name = "OCTETS", value_parser = window, help_heading = "TCP")]
+    #[arg(long, value_name = "BYTES", value_parser = window, help_heading = "TCP")]
     pub recv_window: Option<u32>,
     /// Limit of receive window auto-tuning in bytes [default: 6M, or --recv-window if larger].
-    #[arg(long, value_name = "OCTETS", value_parser = window, help_heading = "TCP")]
+    #[arg(long, value_name = "BYTES", value_parser = window, help_heading = "TCP")]
     pub recv_window_max: Option<u32>,
     /// Idle seconds before the first keepalive probe and between probes, at most 75 between. The
     /// connection is aborted after nine unanswered probes [default: off].
@@ -63,7 +63,7 @@ pub enum Ecn {
 
 fn window(text: &str) -> Result<u32, String> {
     let bytes = bytes(text, WINDOW_MAX)?;
-    u32::try_from(bytes).map_err(|_| format!("give 1 to {WINDOW_MAX} octets"))
+    u32::try_from(bytes).map_err(|_| format!("give 1 to {WINDOW_MAX} bytes"))
 }
 
 impl TcpArgs {

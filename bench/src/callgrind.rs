@@ -67,7 +67,7 @@ impl Profile {
             reader.line(line).with_context(|| format!("line {}: {line}", number + 1))?;
         }
         if reader.profile.total == 0 {
-            bail!("no costs found: is this a file of callgrind?");
+            bail!("no costs found: is this a callgrind file?");
         }
         Ok(reader.profile)
     }
@@ -165,7 +165,7 @@ impl<'a> Reader<'a> {
         if !name.is_empty() {
             self.names.insert(key, name.trim_start());
         }
-        self.names.get(&key).copied().context("a name that was never given")
+        self.names.get(&key).copied().context("an undefined name")
     }
 
     fn cost(&mut self, line: &str) -> Result<()> {

@@ -110,7 +110,7 @@ impl Endpoint {
     fn receive(&mut self, frame: &Frame) {
         let range = self.next_range();
         let (piece, crc) = frame.split_at(self.params.segment_len);
-        assert_eq!(crc, self.params.crc.of(piece), "a piece changed on its way");
+        assert_eq!(crc, self.params.crc.of(piece), "a piece was corrupted in transit");
         self.message[range].copy_from_slice(piece);
         black_box(&mut self.message);
     }
@@ -167,7 +167,10 @@ pub fn one_core(work: CopyCrcParams, duration: Duration) -> f64 {
 /// If a piece arrives changed.
 pub fn one_core_pinned(work: CopyCrcParams, core: usize, duration: Duration) -> Result<f64> {
     let (is_pinned, gbit_s) = thread::scope(|scope| {
-        scope.spawn(|| (pin(core), one_core(work, duration))).join().expect("it does not panic")
+        scope
+            .spawn(|| (pin(core), one_core(work, duration)))
+            .join()
+            .expect("the thread does not panic")
     });
     ensure!(is_pinned, "cannot pin to core {core}");
     Ok(gbit_s)
@@ -286,8 +289,8 @@ fn run_on_cores<A: Send, B: Send>(
         let second = scope.spawn(move || (begin(cores[1]), second()));
         (first.join(), second.join())
     });
-    let (is_first_pinned, first) = first.expect("the first end does not panic");
-    let (is_second_pinned, second) = second.expect("the second end does not panic");
+    let (is_first_pinned, first) = first.expect("the first thread does not panic");
+    let (is_second_pinned, second) = second.expect("the second thread does not panic");
     ensure!(
         is_first_pinned && is_second_pinned,
         "cannot pin to cores {} and {}",
@@ -335,7 +338,7 @@ mod tests {
     }
 
     #[test]
-    #[should_panic(expected = "a piece changed on its way")]
+    #[should_panic(expected = "a piece was corrupted in transit")]
     fn corrupted_segment_fails_crc_check() {
         let work = CopyCrcParams { segment_len: 100, message_len: 1000, crc: Crc::CrcFast };
         let mut frame = frames(work).next().unwrap();

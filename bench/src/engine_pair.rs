@@ -141,7 +141,7 @@ impl EnginePair {
     fn establish(&mut self) {
         let param = ConnParam { crc: self.workload.crc, ..ConnParam::default() };
         let remote = SocketAddr::new(address(2), PORT);
-        self.sink.engine.listen(PORT, 1).expect("nobody listens yet");
+        self.sink.engine.listen(PORT, 1).expect("no listener yet");
         self.source
             .engine
             .connect(self.now, self.source.qp, remote, &param)
@@ -156,7 +156,7 @@ impl EnginePair {
                     match event {
                         Event::ConnectRequest { request, .. } => {
                             let accepted = end.engine.accept(self.now, request, end.qp, &param);
-                            accepted.expect("the request is fresh");
+                            accepted.expect("the request is pending");
                         }
                         Event::Established { .. } => *up = true,
                         other => panic!("unexpected {other:?}"),
@@ -187,7 +187,7 @@ impl EnginePair {
             if worked {
                 last_progress = self.now;
             }
-            assert!(self.now.since(last_progress) < 10 * SECOND, "nothing moves any more");
+            assert!(self.now.since(last_progress) < 10 * SECOND, "no more progress");
         }
         let ((writes, (segments, acks)), (writes_now, (segments_now, acks_now))) =
             (before, (self.completed, self.frames()));
@@ -230,7 +230,7 @@ impl EnginePair {
         let payload = Payload::Gather([piece].into_iter().collect());
         let operation = Operation::Write { payload, rkey: self.sink.stag, remote: at };
         let wr = SendWr { wr_id: self.posted, operation, signaled: true, fence: false };
-        self.source.engine.post_send(self.source.qp, wr).expect("fewer outstanding than room");
+        self.source.engine.post_send(self.source.qp, wr).expect("fewer outstanding than slots");
         self.posted += 1;
     }
 

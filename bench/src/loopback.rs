@@ -108,7 +108,7 @@ impl TxFrame for LoopTx {
     #[inline]
     fn set_len(&mut self, len: usize) {
         let buffer = self.0.buffer();
-        assert!(len <= buffer.bytes.len(), "longer than the room");
+        assert!(len <= buffer.bytes.len(), "longer than the buffer");
         buffer.len.set(len);
     }
 

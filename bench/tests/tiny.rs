@@ -73,7 +73,7 @@ fn loss_recovery_does_not_allocate() {
 #[test]
 fn core_cost_prints_a_digest() {
     let out = stdout_of(&run(env!("CARGO_BIN_EXE_core-cost"), &["--count", "20"]));
-    assert!(out.contains("20 writes of 65536 octets, 920 segments"), "{out}");
+    assert!(out.contains("20 writes of 65536 bytes, 920 segments"), "{out}");
     assert!(out.contains(" digest "), "{out}");
     let refused = run(env!("CARGO_BIN_EXE_core-cost"), &["--depth", "0"]);
     assert!(!refused.status.success());
@@ -103,7 +103,7 @@ fn instructions_counts_every_layer() {
 /// In place of iwperf: writes a result at once, fails for Reads, opens no device.
 const SCRIPT: &str = r#"#!/bin/sh
 for word; do
-    case $word in read-*) echo "no such thing" >&2; exit 3 ;; esac
+    case $word in read-*) echo "no such measurement" >&2; exit 3 ;; esac
 done
 while [ $# -gt 1 ]; do
     [ "$1" = --json ] && json=$2
@@ -138,8 +138,8 @@ fn baseline_writes_tables_and_reports_failures() {
     fs::remove_dir_all(&folder).expect("the folder can be removed");
     assert!(!done.status.success(), "the Reads failed");
     let errors = String::from_utf8_lossy(&done.stderr);
-    assert!(errors.contains("failed: read-bw, 64 octets"), "{errors}");
-    assert!(errors.contains("no such thing"), "{errors}");
+    assert!(errors.contains("failed: read-bw, 64 bytes"), "{errors}");
+    assert!(errors.contains("no such measurement"), "{errors}");
     assert!(text.contains("| write-bw, Gb/s | 20.00 (1.00 M/s) | 20.0 ("), "{text}");
     assert!(text.contains("| 1500 | at least 12 | 20.00 | 20.00 to 20.00 |"), "{text}");
     assert!(text.contains("| send-lat, us | 2.00 (p99 3.00) |"), "{text}");

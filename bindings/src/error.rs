@@ -108,7 +108,7 @@ impl fmt::Display for Error {
                 write!(f, "no memory for an mbuf pool: {errno} {NO_MEMORY_HINT}")
             }
             Self::RingCreate(errno) => write!(f, "no memory for a ring: {errno} {NO_MEMORY_HINT}"),
-            Self::PortFromRings(errno) => write!(f, "net_ring made no port: {errno}"),
+            Self::PortFromRings(errno) => write!(f, "net_ring created no port: {errno}"),
             Self::NoDriver => write!(f, "no poll-mode driver for it is loaded"),
             Self::Hotplug(errno) => write!(f, "the device could not be attached: {errno}"),
             Self::NoPort => write!(
@@ -116,14 +116,16 @@ impl fmt::Display for Error {
                 "no unused port was found (at most {} can be open: close some)",
                 crate::sys::RTE_MAX_ETHPORTS
             ),
-            Self::Log(errno) => write!(f, "the log of DPDK cannot be listened to: {errno}"),
-            Self::PortInfo(errno) => write!(f, "the port tells nothing about itself: {errno}"),
+            Self::Log(errno) => write!(f, "the log of DPDK cannot be redirected: {errno}"),
+            Self::PortInfo(errno) => {
+                write!(f, "the information of the port cannot be read: {errno}")
+            }
             Self::PortConfigure(errno) => write!(f, "the port refused its set-up: {errno}"),
             Self::MtuTooLarge { max } => write!(f, "the port's largest MTU is {max}"),
             Self::RxQueue(errno) => write!(f, "no receive queue: {errno}"),
             Self::TxQueue(errno) => write!(f, "no transmit queue: {errno}"),
             Self::PortStart(errno) => write!(f, "the port did not start: {errno}"),
-            Self::BadName => write!(f, "a name is too long or holds a NUL octet"),
+            Self::BadName => write!(f, "a name is too long or holds a NUL byte"),
         }
     }
 }

@@ -107,7 +107,7 @@ impl TxMbuf {
         let mbuf = self.exclusive();
         let room = mbuf.buf_len - mbuf.data_off;
         let len = u16::try_from(len).ok().filter(|&len| len <= room);
-        let len = len.expect("the frame fits its room");
+        let len = len.expect("the frame fits its buffer");
         mbuf.data_len = len;
         mbuf.pkt_len = u32::from(len);
     }

@@ -346,7 +346,7 @@ mod tests {
         assert!(other.try_lock().is_some());
         let began = Instant::now();
         TESTED.quiesce();
-        assert!(began.elapsed() < looks * interval, "a queue that is gone holds nobody up");
+        assert!(began.elapsed() < looks * interval, "a removed queue delays no burst");
     }
 }
 

@@ -32,8 +32,8 @@ pub fn program(options: &Options) -> anyhow::Result<()> {
             let mut sink = Sink::new(&context, common.port, out.as_deref(), common.timeout)?;
             println!("waiting for a file on port {}", common.port);
             run(&mut sink)?;
-            let (len, digest) = sink.outcome.context("no file came")?;
-            println!("took {len} octets\nsha256 sink   {}", hex(&digest));
+            let (len, digest) = sink.outcome.context("no file was received")?;
+            println!("received {len} bytes\nsha256 sink   {}", hex(&digest));
             Ok(())
         }
         Command::Client { host, file, by, common } => {
@@ -53,7 +53,7 @@ fn print_result(source: &Source, by: RdmaOp) -> anyhow::Result<()> {
     let gigabits = outcome.len as f64 * 8.0 / 1e9;
     let seconds = outcome.elapsed.as_secs_f64();
     println!(
-        "copied {} octets by RDMA {by:?} in {seconds:.3} s: {:.2} Gb/s, \
+        "copied {} bytes by RDMA {by:?} in {seconds:.3} s: {:.2} Gb/s, \
          SHA-256 at both ends included",
         outcome.len,
         gigabits / seconds.max(1e-9)

@@ -181,12 +181,13 @@ impl IncomingFile {
     }
 
     fn on_message(&mut self, bytes: &[u8]) -> anyhow::Result<()> {
-        let message = Message::parse(bytes).context("the other end does not speak as iwcopy")?;
+        let message =
+            Message::parse(bytes).context("the peer does not follow iwcopy's protocol")?;
         match (self.source, message) {
             (None, Message::Open { by, len, slots }) => {
                 ensure!(
                     slots.count == SLOTS && slots.len == SLOT_LEN,
-                    "the other end uses other slots: another version?"
+                    "the peer uses another slot layout: another version?"
                 );
                 self.source = Some((by, slots));
                 self.len = len;
@@ -198,7 +199,7 @@ impl IncomingFile {
                 let under_way = self.requested - self.consumed;
                 ensure!(
                     (1..=SLOT_LEN).contains(&len) && under_way < u64::from(SLOTS),
-                    "the other end filled a slot that was not free"
+                    "the peer filled a slot that was not free"
                 );
                 match by {
                     RdmaOp::Write => {
@@ -212,7 +213,7 @@ impl IncomingFile {
                 self.source_digest = Some(digest);
                 self.finish_if_complete()
             }
-            (_, message) => bail!("the other end said {message:?} out of turn"),
+            (_, message) => bail!("unexpected message {message:?} from the peer"),
         }
     }
 
@@ -260,7 +261,7 @@ impl IncomingFile {
         }
         ensure!(
             self.received == self.len,
-            "{} octets were announced, {} came",
+            "{} bytes were announced, {} were received",
             self.len,
             self.received
         );

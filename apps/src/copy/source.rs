@@ -79,7 +79,7 @@ impl Source {
         let error_text = || format!("cannot read {}", path.display());
         let file = File::open(path).with_context(error_text)?;
         let meta = file.metadata().with_context(error_text)?;
-        ensure!(meta.is_file(), "{} is no regular file: choose one", path.display());
+        ensure!(meta.is_file(), "{} is not a regular file", path.display());
         let end = Endpoint::new(context, 4 * usize::from(CHANNEL_SLOTS))?;
         let channel = MessageChannel::new(&end, CHANNEL_SLOTS.into(), LEN_MAX)?;
         let slots = end.alloc_mr(usize::try_from(SLOTS * SLOT_LEN)?, Access::REMOTE_READ)?;
@@ -153,12 +153,13 @@ impl Source {
     }
 
     fn on_message(&mut self, bytes: &[u8]) -> anyhow::Result<()> {
-        let message = Message::parse(bytes).context("the other end does not speak as iwcopy")?;
+        let message =
+            Message::parse(bytes).context("the peer does not follow iwcopy's protocol")?;
         match (self.state, message) {
             (State::Opening, Message::Ready { slots }) => {
                 ensure!(
                     slots.count >= SLOTS && slots.len >= SLOT_LEN || self.by == RdmaOp::Read,
-                    "the other end offers smaller slots"
+                    "the peer offers smaller slots"
                 );
                 self.sink = slots;
                 self.state = State::Sending;
@@ -168,7 +169,7 @@ impl Source {
             (State::Sending | State::Ending, Message::Consumed { count }) => {
                 ensure!(
                     (self.consumed..=self.filled).contains(&count),
-                    "the other end took what was not there"
+                    "the peer consumed more slots than were filled"
                 );
                 self.consumed = count;
                 Ok(())
@@ -182,7 +183,7 @@ impl Source {
                 self.channel.qp.disconnect()?;
                 Ok(())
             }
-            (state, message) => bail!("the other end said {message:?} in state {state:?}"),
+            (state, message) => bail!("unexpected message {message:?} in state {state:?}"),
         }
     }
 }

@@ -60,7 +60,7 @@ impl LinkOption {
             "queue" => Self::Queue(bytes(text, QUEUE_MAX)?),
             "mark" => Self::Mark(bytes(text, QUEUE_MAX)?),
             "path-mtu" => Self::Mtu(parse_mtu(text)?),
-            _ => return Err(format!("`{name}` is nothing that a wire does")),
+            _ => return Err(format!("`{name}` is not an option of the emulated link")),
         })
     }
 
@@ -110,7 +110,7 @@ fn parse_fraction(text: &str) -> Result<f64, String> {
     let (number, unit) = text.strip_suffix('%').map_or((text, 1.0), |number| (number, 0.01));
     match number.trim().parse::<f64>().map(|number| number * unit) {
         Ok(share) if (0.0..=1.0).contains(&share) => Ok(share),
-        _ => Err("give a share, such as 1% or 0.01".to_owned()),
+        _ => Err("give a fraction, such as 1% or 0.01".to_owned()),
     }
 }
 
@@ -159,7 +159,7 @@ fn parse_rate(text: &str) -> Result<u64, String> {
 fn parse_mtu(text: &str) -> Result<u16, String> {
     match text.parse() {
         Ok(mtu) if mtu >= 68 => Ok(mtu),
-        _ => Err("give octets of an IP packet, 68 to 65535".to_owned()),
+        _ => Err("give the length of an IP packet in bytes, 68 to 65535".to_owned()),
     }
 }
 

@@ -36,65 +36,67 @@ pub struct Options {
     pub right: DeviceSpec,
 
     /// Frame loss, 1% or 0.01.
-    #[arg(long, value_name = "SHARE", help_heading = "The wire")]
+    #[arg(long, value_name = "FRACTION", help_heading = "Link emulation")]
     #[arg(value_parser = |text: &str| LinkOption::parse("loss", text))]
     pub loss: Option<LinkOption>,
     /// Mean length of loss bursts in frames (Gilbert-Elliott).
-    #[arg(long, value_name = "FRAMES", help_heading = "The wire")]
+    #[arg(long, value_name = "FRAMES", help_heading = "Link emulation")]
     #[arg(value_parser = |text: &str| LinkOption::parse("burst", text))]
     pub burst: Option<LinkOption>,
     /// Loss rate within a burst [default: 100%].
-    #[arg(long, value_name = "SHARE", help_heading = "The wire")]
+    #[arg(long, value_name = "FRACTION", help_heading = "Link emulation")]
     #[arg(value_parser = |text: &str| LinkOption::parse("burst-loss", text))]
     pub burst_loss: Option<LinkOption>,
     /// One-way delay; a round trip takes twice as long.
-    #[arg(long, value_name = "TIME", help_heading = "The wire")]
+    #[arg(long, value_name = "TIME", help_heading = "Link emulation")]
     #[arg(value_parser = |text: &str| LinkOption::parse("delay", text))]
     pub delay: Option<LinkOption>,
     /// Maximum random addition to the delay; the order of frames is kept.
-    #[arg(long, value_name = "TIME", help_heading = "The wire")]
+    #[arg(long, value_name = "TIME", help_heading = "Link emulation")]
     #[arg(value_parser = |text: &str| LinkOption::parse("jitter", text))]
     pub jitter: Option<LinkOption>,
     /// Fraction of frames delayed further, so that later ones overtake.
-    #[arg(long, value_name = "SHARE", help_heading = "The wire")]
+    #[arg(long, value_name = "FRACTION", help_heading = "Link emulation")]
     #[arg(value_parser = |text: &str| LinkOption::parse("reorder", text))]
     pub reorder: Option<LinkOption>,
     /// Limit of that further delay [default: the delay plus 100us].
-    #[arg(long, value_name = "TIME", help_heading = "The wire")]
+    #[arg(long, value_name = "TIME", help_heading = "Link emulation")]
     #[arg(value_parser = |text: &str| LinkOption::parse("hold", text))]
     pub hold: Option<LinkOption>,
     /// Fraction of frames duplicated.
-    #[arg(long, value_name = "SHARE", help_heading = "The wire")]
+    #[arg(long, value_name = "FRACTION", help_heading = "Link emulation")]
     #[arg(value_parser = |text: &str| LinkOption::parse("duplicate", text))]
     pub duplicate: Option<LinkOption>,
     /// Fraction of IP packets with one flipped bit, anywhere after the Ethernet header.
-    #[arg(long, value_name = "SHARE", help_heading = "The wire")]
+    #[arg(long, value_name = "FRACTION", help_heading = "Link emulation")]
     #[arg(value_parser = |text: &str| LinkOption::parse("corrupt", text))]
     pub corrupt: Option<LinkOption>,
     /// Link rate in bits per second, Ethernet overhead included: 1gbit.
-    #[arg(long, value_name = "RATE", help_heading = "The wire")]
+    #[arg(long, value_name = "RATE", help_heading = "Link emulation")]
     #[arg(value_parser = |text: &str| LinkOption::parse("rate", text))]
     pub rate: Option<LinkOption>,
     /// Queue limit in bytes, tail drop [default with a rate: 256K].
-    #[arg(long, value_name = "OCTETS", help_heading = "The wire")]
+    #[arg(long, value_name = "BYTES", help_heading = "Link emulation")]
     #[arg(value_parser = |text: &str| LinkOption::parse("queue", text))]
     pub queue: Option<LinkOption>,
     /// Queue length in bytes above which ECN-capable packets are marked CE.
-    #[arg(long, value_name = "OCTETS", help_heading = "The wire")]
+    #[arg(long, value_name = "BYTES", help_heading = "Link emulation")]
     #[arg(value_parser = |text: &str| LinkOption::parse("mark", text))]
     pub mark: Option<LinkOption>,
     /// Drops longer IP packets without sending ICMP (black hole).
-    #[arg(long, value_name = "OCTETS", help_heading = "The wire")]
+    #[arg(long, value_name = "BYTES", help_heading = "Link emulation")]
     #[arg(value_parser = |text: &str| LinkOption::parse("path-mtu", text))]
     pub path_mtu: Option<LinkOption>,
     /// Overrides for frames from left to right: the options above, as in loss=3%,delay=1ms.
-    #[arg(long, value_name = "LIST", help_heading = "The wire", value_parser = LinkOptions::parse)]
+    #[arg(long, value_name = "LIST", help_heading = "Link emulation")]
+    #[arg(value_parser = LinkOptions::parse)]
     pub to_right: Option<LinkOptions>,
     /// Overrides for frames from right to left.
-    #[arg(long, value_name = "LIST", help_heading = "The wire", value_parser = LinkOptions::parse)]
+    #[arg(long, value_name = "LIST", help_heading = "Link emulation")]
+    #[arg(value_parser = LinkOptions::parse)]
     pub to_left: Option<LinkOptions>,
     /// Seed of all random decisions.
-    #[arg(long, default_value_t = 1, value_name = "NUMBER", help_heading = "The wire")]
+    #[arg(long, default_value_t = 1, value_name = "NUMBER", help_heading = "Link emulation")]
     pub seed: u64,
 
     /// Largest IP packet of the devices, in bytes.
@@ -143,8 +145,8 @@ A program of ferrowarp takes the place of a host over memif:
   iwlink --left memif:/tmp/wire.sock,server --right tap:b0 --delay 10ms &
   iwping client 198.18.1.2 --dev memif:/tmp/wire.sock,client --ip 198.18.1.1/24
 
-At the end it says what the wire did, and what it did itself against its will: frames that left
-late, or for which it had no buffer. Such frames spoil a measurement.";
+On exit it prints the counters of the emulated link, and the emulator's own errors: frames sent
+late, or dropped for lack of a buffer. A measurement with such errors is not valid.";
 
 /// Faults of both directions.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -212,9 +214,9 @@ impl Options {
 }
 
 fn check_faults(faults: &Faults) -> anyhow::Result<()> {
-    ensure!(faults.rate.is_some() || faults.queue.is_none(), "a queue needs a rate to wait for");
-    ensure!(faults.rate.is_some() || faults.mark.is_none(), "marks need a rate: nothing waits");
-    ensure!(faults.loss > 0.0 || faults.bursts.is_none(), "bursts need a share that is lost");
+    ensure!(faults.rate.is_some() || faults.queue.is_none(), "a queue limit needs a rate");
+    ensure!(faults.rate.is_some() || faults.mark.is_none(), "CE marks need a rate");
+    ensure!(faults.loss > 0.0 || faults.bursts.is_none(), "loss bursts need a loss rate");
     Ok(())
 }
 

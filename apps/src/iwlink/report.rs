@@ -109,18 +109,18 @@ pub fn table(ways: &[DirectionReport; 2], late_after_ns: u64) -> String {
         let _ = writeln!(text, "{name:28}{:>16}{:>16}", value(&ways[0]), value(&ways[1]));
     };
     line("frames in", |way| way.frames_in);
-    line("octets in", |way| way.bytes_in);
+    line("bytes in", |way| way.bytes_in);
     line("lost", |way| way.lost);
     line("dropped, queue full", |way| way.overflowed);
     line("dropped, too long", |way| way.too_long);
     line("marked", |way| way.marked);
-    line("damaged", |way| way.corrupted);
-    line("repeated", |way| way.duplicated);
-    line("held back", |way| way.reordered);
+    line("corrupted", |way| way.corrupted);
+    line("duplicated", |way| way.duplicated);
+    line("reordered", |way| way.reordered);
     line("frames out", |way| way.frames_out);
-    line("octets out", |way| way.bytes_out);
+    line("bytes out", |way| way.bytes_out);
     let tolerated = late_after_ns / 1000;
-    text.push_str("against its will\n");
+    text.push_str("emulator errors\n");
     let mut line = |name: &str, value: fn(&EmulatorErrors) -> u64| {
         let [a, b] = [0, 1].map(|index| value(&ways[index].own));
         let _ = writeln!(text, "  {name:26}{a:>16}{b:>16}");
@@ -196,6 +196,6 @@ mod tests {
             table.contains("  latest, us                               0            1234"),
             "{table}"
         );
-        assert!(table.lines().skip(1).all(|line| line.len() == 60 || line == "against its will"));
+        assert!(table.lines().skip(1).all(|line| line.len() == 60 || line == "emulator errors"));
     }
 }

@@ -174,7 +174,10 @@ impl Active {
             let number = flow.completed;
             flow.completed += 1;
             self.completed += 1;
-            ensure!(u64::from(wc.byte_len) == self.run.size, "an RDMA Read came back short");
+            ensure!(
+                u64::from(wc.byte_len) == self.run.size,
+                "an RDMA Read completed with too few bytes"
+            );
             if session.verify() {
                 self.verify_fetched(session, id.index, number)?;
             }
@@ -223,7 +226,7 @@ impl Active {
                 flow.credit_limit = flow.credit_limit.max(count + u64::from(self.run.credits));
                 Ok(())
             }
-            _ => bail!("the other end gave a credit for messages that it did not get"),
+            _ => bail!("the peer granted credit for messages that were not sent"),
         }
     }
 
@@ -237,12 +240,12 @@ impl Active {
         now: Instant,
         tally: &Tally,
     ) -> anyhow::Result<()> {
-        ensure!(self.done_sent && self.counted.is_none(), "the other end counted out of turn");
+        ensure!(self.done_sent && self.counted.is_none(), "unexpected Counted from the peer");
         self.counted = Some(*tally);
         if self.transfer == Transfer::Send {
             ensure!(
                 tally.messages == self.posted() && tally.bytes == self.posted() * self.run.size,
-                "the other end counted {} messages and {} octets, {} and {} were sent",
+                "the peer counted {} messages and {} bytes, {} and {} were sent",
                 tally.messages,
                 tally.bytes,
                 self.posted(),
@@ -365,7 +368,7 @@ fn post_verified(
     if notify {
         // The empty Send notifies the Data Sink that the preceding Write has been placed.
         let posted = session.post(qp, wr_id, Session::empty_send(), signaled)?;
-        ensure!(posted, "the send queue is smaller than agreed");
+        ensure!(posted, "the send queue is smaller than negotiated");
     }
     flow.posted = count;
     Ok(true)

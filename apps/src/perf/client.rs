@@ -215,7 +215,7 @@ impl Client {
 
     fn on_message(&mut self, run: u32, message: Message) -> anyhow::Result<()> {
         if !matches!(message, Message::Alive) {
-            ensure!(run == self.session.run_number, "the other end talks of run {run}");
+            ensure!(run == self.session.run_number, "the peer names unknown run {run}");
         }
         match (self.state, message) {
             (State::AwaitingWelcome, Message::Welcome(welcome)) => {
@@ -224,7 +224,7 @@ impl Client {
             }
             (State::Preparing, Message::Ready) => {
                 let (Some(work), Some(run)) = (&mut self.test_run, self.runs.front()) else {
-                    bail!("the other end is ready for nothing");
+                    bail!("Ready from the peer without a run");
                 };
                 self.session.send_control(Message::Go)?;
                 let now = Instant::now();
@@ -244,7 +244,7 @@ impl Client {
                 None => Ok(()),
             },
             (state, message) => {
-                bail!("the other end said {message:?} in state {state:?}: another version?")
+                bail!("unexpected message {message:?} in state {state:?}: another version?")
             }
         }
     }
@@ -252,7 +252,7 @@ impl Client {
     /// Computes the result of the run and starts the next.
     fn finish_run(&mut self, report: &Tally) -> anyhow::Result<()> {
         let (Some(work), Some(run)) = (self.test_run.take(), self.runs.pop_front()) else {
-            bail!("a run ended that had not begun");
+            bail!("Report without a run");
         };
         self.progress = None;
         let own = work.tally();
@@ -369,7 +369,9 @@ impl Drop for Client {
     fn drop(&mut self) {
         // After a failure, so that the server does not have to wait for its timeout.
         if self.state != State::Closed {
-            let _ = self.session.send_control(Message::Failure("the client gave up".to_owned()));
+            let _ = self
+                .session
+                .send_control(Message::Failure("the client aborted the session".to_owned()));
             self.session.disconnect();
         }
     }

@@ -45,7 +45,7 @@ fn messages_round_trip_within_send_limit() {
     for (run, message) in (0..).zip(every_message()) {
         let frame = ControlFrame { run, message };
         let bytes = frame.emit();
-        assert!(bytes.len() <= SEND_LEN_MAX, "{frame:?} has {} octets", bytes.len());
+        assert!(bytes.len() <= SEND_LEN_MAX, "{frame:?} has {} bytes", bytes.len());
         assert_eq!(ControlFrame::parse(&bytes), Ok(frame.clone()));
         let mut longer = bytes.clone();
         longer.resize(RECEIVE_LEN, 0xEE);

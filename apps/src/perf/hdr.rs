@@ -32,7 +32,7 @@ pub fn write(path: &Path, origin: SystemTime, intervals: &[Interval]) -> anyhow:
     let mut out = BufWriter::new(file);
     let mut serializer = V2DeflateSerializer::new();
     let mut log = IntervalLogWriterBuilder::new()
-        .add_comment("latencies in nanoseconds; the tag says test and octets per message")
+        .add_comment("latencies in nanoseconds; the tag is test and bytes per message")
         .with_start_time(origin)
         .with_base_time(origin)
         // Maxima are shown in microseconds.

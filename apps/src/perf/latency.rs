@@ -235,7 +235,7 @@ impl Pinger {
 
     fn on_answer(&mut self, session: &Session) -> anyhow::Result<()> {
         let Some(posted) = self.ping_posted.take() else {
-            bail!("an answer came that nothing was asked for");
+            bail!("a response without a request");
         };
         let elapsed = u64::try_from(posted.elapsed().as_nanos()).unwrap_or(u64::MAX);
         // A fetch is a whole round trip and counts in full, as in perftest.
@@ -256,7 +256,10 @@ impl Pinger {
         wc: &Wc,
     ) -> anyhow::Result<()> {
         if id.kind == KIND_MESSAGE && self.ping_pong.transfer.is_fetch() {
-            ensure!(u64::from(wc.byte_len) == self.ping_pong.run.size, "a Read came back short");
+            ensure!(
+                u64::from(wc.byte_len) == self.ping_pong.run.size,
+                "an RDMA Read completed with too few bytes"
+            );
             self.on_answer(session)?;
             let count = self.ping_pong.received;
             let batch = crate::perf::active::credit_batch(&self.ping_pong.run);
@@ -275,7 +278,10 @@ impl Pinger {
     #[inline]
     pub fn on_recv(&mut self, session: &Session, wc: &Wc) -> anyhow::Result<()> {
         self.recvs_posted -= 1;
-        ensure!(u64::from(wc.byte_len) == self.ping_pong.run.size, "an answer has another length");
+        ensure!(
+            u64::from(wc.byte_len) == self.ping_pong.run.size,
+            "a response has the wrong length"
+        );
         self.on_answer(session)
     }
 
@@ -284,7 +290,7 @@ impl Pinger {
     /// # Errors
     /// If `count` exceeds the messages read.
     pub fn on_credit(&mut self, count: u64) -> anyhow::Result<()> {
-        ensure!(count <= self.ping_pong.received, "slots were rewritten that had not been read");
+        ensure!(count <= self.ping_pong.received, "Refilled for slots that were not read");
         self.credit_limit = self.credit_limit.max(count + u64::from(self.ping_pong.run.credits));
         Ok(())
     }
@@ -294,7 +300,7 @@ impl Pinger {
     /// # Errors
     /// If the message is unexpected.
     pub fn on_counted(&mut self, session: &Session) -> anyhow::Result<()> {
-        ensure!(self.done_sent && !self.counted, "the other end counted out of turn");
+        ensure!(self.done_sent && !self.counted, "unexpected Counted from the peer");
         self.counted = true;
         self.drain_sends = if uses_receives(session) { self.ping_pong.run.credits } else { 0 };
         Ok(())
@@ -390,7 +396,10 @@ impl Ponger {
     #[inline]
     pub fn on_recv(&mut self, session: &mut Session, wc: &Wc) -> anyhow::Result<()> {
         if let Some(number) = self.passive.on_recv(session, 0, wc)? {
-            ensure!(u64::from(wc.byte_len) == self.ping_pong.run.size, "a ping has another length");
+            ensure!(
+                u64::from(wc.byte_len) == self.ping_pong.run.size,
+                "a ping has the wrong length"
+            );
             self.ping_pong.received += 1;
             self.post_answer(session)?;
             self.passive.repost_recv(session, 0, number)?;

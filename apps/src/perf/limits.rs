@@ -17,19 +17,22 @@ pub const QPS_MAX: u16 = 4096;
 /// Rejects a run that is inconsistent with the session's parameters.
 pub(super) fn check_run(hello: &Hello, run: &Run) -> anyhow::Result<()> {
     let slots = u64::from(run.slots);
-    ensure!((1..=SIZE_MAX).contains(&run.size), "messages of {} octets are not served", run.size);
+    ensure!((1..=SIZE_MAX).contains(&run.size), "messages of {} bytes are not served", run.size);
     ensure!(run.stride >= run.size && run.stride.is_multiple_of(8), "the slots overlap");
     ensure!(
         slots > 0 && run.stride.checked_mul(slots).is_some_and(|len| len <= hello.span),
         "the slots do not fit the region"
     );
     ensure!(run.credits <= hello.rx_depth, "more credits than receives");
-    ensure!(run.iterations > 0 || run.duration_ms > 0, "the run has no end");
+    ensure!(
+        run.iterations > 0 || run.duration_ms > 0,
+        "the run has neither a count nor a duration"
+    );
     let is_atomic = hello.test.transfer() == Transfer::Atomic;
-    ensure!(!is_atomic || run.size == ATOMIC_LEN, "atomic operations have {ATOMIC_LEN} octets");
+    ensure!(!is_atomic || run.size == ATOMIC_LEN, "atomic operations have {ATOMIC_LEN} bytes");
     ensure!(
         !hello.has(FLAG_IMMEDIATE) || hello.test == Test::WriteBw,
-        "immediate data come with write-bw"
+        "immediate data need write-bw"
     );
     let verified_slots = hello.has(FLAG_VERIFY);
     ensure!(!verified_slots || run.credits <= run.slots, "more credits than slots to verify in");

@@ -34,12 +34,12 @@ pub enum ControlError {
 impl core::fmt::Display for ControlError {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
         match self {
-            Self::Truncated => write!(f, "the other end sent a control message that is too short"),
-            Self::NotControl => write!(f, "the other end does not speak iwperf's control exchange"),
+            Self::Truncated => write!(f, "the peer sent a control message that is too short"),
+            Self::NotControl => write!(f, "the peer does not follow iwperf's control exchange"),
             Self::Version(v) => {
-                write!(f, "the other end speaks version {v} of the control exchange, not {VERSION}")
+                write!(f, "the peer uses version {v} of the control exchange, not {VERSION}")
             }
-            Self::Unknown(v) => write!(f, "the other end sent control value {v}, which is unknown"),
+            Self::Unknown(v) => write!(f, "the peer sent control value {v}, which is unknown"),
         }
     }
 }

@@ -175,24 +175,21 @@ impl TestArgs {
     /// One line that names a remedy.
     pub fn check(&self, test: Test) -> anyhow::Result<()> {
         if test.is_latency() {
-            anyhow::ensure!(self.qps == 1, "{} uses one queue pair: leave -q away", test.name());
-            anyhow::ensure!(!self.bidirectional, "{} goes both ways: leave -b away", test.name());
+            anyhow::ensure!(self.qps == 1, "{} uses one queue pair: omit -q", test.name());
+            anyhow::ensure!(!self.bidirectional, "{} is bidirectional: omit -b", test.name());
         } else {
-            anyhow::ensure!(self.hdr.is_none(), "--hdr is for latency: leave it away");
+            anyhow::ensure!(self.hdr.is_none(), "--hdr needs a latency test");
         }
         anyhow::ensure!(
             !self.write_with_imm || test == Test::WriteBw,
-            "--write-with-imm is for write-bw: leave it away"
+            "--write-with-imm needs write-bw"
         );
         if test.transfer() == Transfer::Atomic {
             let fits = !self.all && self.size.is_none_or(|size| size == ATOMIC_LEN);
-            anyhow::ensure!(
-                fits,
-                "atomic operations have {ATOMIC_LEN} octets: leave -s and -a away"
-            );
+            anyhow::ensure!(fits, "atomic operations have {ATOMIC_LEN} bytes: omit -s and -a");
         } else {
             let unused = self.atomic_type == AtomicType::default();
-            anyhow::ensure!(unused, "-A is for atomic-bw and atomic-lat: leave it away");
+            anyhow::ensure!(unused, "-A needs atomic-bw or atomic-lat");
         }
         self.mpa.check(!self.no_crc, false)?;
         anyhow::ensure!(

@@ -68,11 +68,11 @@ impl Passive {
         wc: &Wc,
     ) -> anyhow::Result<Option<u64>> {
         let Some(flow) = self.flows.get_mut(usize::from(qp)) else {
-            bail!("a message came on a connection that is not there");
+            bail!("a message for an unknown connection");
         };
         flow.recvs_posted -= 1;
         if self.counted_sent {
-            ensure!(wc.byte_len == 0, "a message came after the last one");
+            ensure!(wc.byte_len == 0, "a message after the last one of the run");
             return Ok(None);
         }
         let number = flow.consumed;
@@ -84,10 +84,7 @@ impl Passive {
         };
         if session.uses_immediate() {
             let immediate = wc.immediate.map(u64::from_be_bytes);
-            ensure!(
-                immediate == Some(number),
-                "Write {number} came with immediate data {immediate:?}"
-            );
+            ensure!(immediate == Some(number), "Write {number} has immediate data {immediate:?}");
         }
         if session.verify() {
             self.verify_message(session, qp, number)?;
@@ -155,11 +152,11 @@ impl Passive {
         let slots = u64::from(self.run.slots);
         let index = u16::try_from(qp)?;
         let Some(flow) = self.flows.get_mut(usize::from(index)) else {
-            bail!("the other end read on a connection that is not there");
+            bail!("the peer read on an unknown connection");
         };
         ensure!(
             count >= flow.consumed && count - flow.consumed <= slots,
-            "the other end claims to have read more than there was"
+            "the peer reports more RDMA Reads than slots were filled"
         );
         for number in flow.consumed..count {
             refill(session, &self.run, index, number + slots)?;
@@ -173,7 +170,7 @@ impl Passive {
     /// # Errors
     /// If Done was received before.
     pub fn on_done(&mut self, tally: &Tally) -> anyhow::Result<()> {
-        ensure!(self.announced.is_none(), "the other end was done twice");
+        ensure!(self.announced.is_none(), "the peer sent Done twice");
         self.announced = Some(*tally);
         Ok(())
     }
@@ -187,7 +184,7 @@ impl Passive {
         if self.counted_sent || (uses_receives(session) && self.tally.messages < done.messages) {
             return Ok(());
         }
-        ensure!(self.tally.messages <= done.messages, "more messages came than were sent");
+        ensure!(self.tally.messages <= done.messages, "more messages were received than were sent");
         if session.verify() && session.test().transfer() == Transfer::Atomic {
             self.tally.errors += session.check_atomic_sum(&self.run, done.messages);
             self.tally.verified += self.run.size * u64::from(session.hello.qps);

@@ -93,7 +93,7 @@ fn run_and_report(
     if outcome.is_ok() {
         let errors: u64 = results.iter().map(|result| result.errors).sum();
         if errors > 0 {
-            outcome = Err(anyhow::anyhow!("{errors} octets were not as they were sent"));
+            outcome = Err(anyhow::anyhow!("{errors} bytes differ from those sent"));
         }
     } else if results.iter().all(|result| result.errors == 0) {
         // No run has failed so far: record the failure with the test's name and size.

@@ -75,7 +75,7 @@ impl WaitSpinner {
             bar.enable_steady_tick(REDRAW_INTERVAL);
             bar
         });
-        bar.set_message(format!("waiting for the other end: {what}"));
+        bar.set_message(format!("waiting for the peer: {what}"));
     }
 
     /// Removes the spinner and restarts the wait.
@@ -98,7 +98,7 @@ fn bar(size: u64) -> ProgressBar {
     if let Ok(style) = ProgressStyle::with_template(" {msg} [{bar:40}] {percent:>3}% {elapsed}") {
         bar.set_style(style.progress_chars("=> "));
     }
-    bar.set_message(format!("{size} octets"));
+    bar.set_message(format!("{size} bytes"));
     bar.set_draw_target(ProgressDrawTarget::stderr());
     bar
 }

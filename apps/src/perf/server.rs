@@ -287,7 +287,7 @@ impl ServerSession {
         let (Some(qp), Some(accepted)) =
             (self.session.data.get(index), self.accepted.get_mut(index))
         else {
-            return Err((request, "no such data connection was agreed on".to_owned()));
+            return Err((request, "the session has no such data connection".to_owned()));
         };
         if token != hello.token || core::mem::replace(accepted, true) {
             return Err((request, "another client's session, or connected twice".to_owned()));
@@ -359,7 +359,7 @@ impl ServerSession {
         if message == Message::Alive {
             return Ok(());
         }
-        ensure!(run == self.session.run_number, "the other end talks of run {run}");
+        ensure!(run == self.session.run_number, "the peer names unknown run {run}");
         match (self.state, message) {
             (State::AwaitingHello, Message::Hello(hello)) => self.on_hello(hello),
             (State::Idle, Message::Run(run)) => {
@@ -389,7 +389,7 @@ impl ServerSession {
                 None => Ok(()),
             },
             (state, message) => {
-                bail!("the client said {message:?} in state {state:?}: another version?")
+                bail!("unexpected message {message:?} in state {state:?}: another version?")
             }
         }
     }
@@ -399,12 +399,12 @@ impl ServerSession {
         ensure!(
             (hello.token, hello.qps) == (expected.token, expected.qps)
                 && (hello.tx_depth, hello.rx_depth) == (expected.tx_depth, expected.rx_depth),
-            "the client wants something else than its connection said"
+            "Hello differs from the private data of the connection"
         );
         ensure!(
             (1..=REGION_LEN_MAX / u64::from(hello.qps)).contains(&hello.span)
                 && hello.span.is_multiple_of(8),
-            "regions of {} times {} octets are not served",
+            "regions of {} times {} bytes are not served",
             hello.qps,
             hello.span
         );

@@ -58,11 +58,11 @@ fn client_waits_while_server_sends_alive() {
         allocate_regions(context, lens)
     });
     assert_eq!(errors.unwrap(), 0);
-    assert!(start.elapsed() > ALLOCATION_TIME, "the memory was slow to come");
+    assert!(start.elapsed() > ALLOCATION_TIME, "allocation takes its time");
 }
 
 #[test]
 fn allocation_failure_reason_reaches_client() {
-    let error = session(|_, [tx, _]| anyhow::bail!("no {tx} octets")).unwrap_err();
-    assert!(error.to_string().contains("the other end failed: no 64 octets"), "{error}");
+    let error = session(|_, [tx, _]| anyhow::bail!("no {tx} bytes")).unwrap_err();
+    assert!(error.to_string().contains("the peer failed: no 64 bytes"), "{error}");
 }

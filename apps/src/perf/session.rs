@@ -198,7 +198,10 @@ impl Session {
     /// # Errors
     /// The reason why the connection ended, or the failure.
     pub fn check(&self, id: WrId, wc: &Wc) -> anyhow::Result<()> {
-        let qp = self.data.get(usize::from(id.index)).context("a completion of no connection")?;
+        let qp = self
+            .data
+            .get(usize::from(id.index))
+            .context("a completion of an unknown connection")?;
         check_wc(wc, qp)
     }
 

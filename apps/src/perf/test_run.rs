@@ -80,7 +80,7 @@ impl TestRun {
         id: WrId,
         wc: &Wc,
     ) -> anyhow::Result<()> {
-        let unexpected = "a completion came for nothing that was posted";
+        let unexpected = "a completion without a posted request";
         match (self, id.kind) {
             (Self::Bandwidth { passive, .. }, KIND_RECV) => {
                 let passive = passive.as_mut().context(unexpected)?;
@@ -112,17 +112,17 @@ impl TestRun {
             Message::Done(tally) => match self {
                 Self::Bandwidth { passive: Some(passive), .. } => passive.on_done(tally),
                 Self::Pong(ponger) => ponger.passive_mut().on_done(tally),
-                _ => bail!("the other end was done with nothing"),
+                _ => bail!("unexpected Done from the peer"),
             },
             Message::Counted(tally) => match self {
                 Self::Bandwidth { active: Some(active), .. } => {
                     active.on_counted(session, Instant::now(), tally)
                 }
                 Self::Ping(pinger) => pinger.on_counted(session),
-                _ => bail!("the other end counted nothing"),
+                _ => bail!("unexpected Counted from the peer"),
             },
             Message::Alive => Ok(()),
-            other => bail!("the other end said {other:?} in the middle of a run"),
+            other => bail!("unexpected message {other:?} from the peer during a run"),
         }
     }
 
@@ -136,7 +136,7 @@ impl TestRun {
         refilled: bool,
     ) -> anyhow::Result<()> {
         let by_reads = session.test().transfer() == crate::perf::kind::Transfer::Read;
-        ensure!(by_reads || !refilled, "the other end rewrote slots that nobody reads");
+        ensure!(by_reads || !refilled, "Refilled from the peer in a test without RDMA Reads");
         match self {
             Self::Bandwidth { passive: Some(passive), .. } if by_reads && !refilled => {
                 passive.on_consumed(session, qp, count)
@@ -146,7 +146,7 @@ impl TestRun {
             }
             Self::Bandwidth { active: Some(active), .. } => active.on_credit(qp, count),
             Self::Ping(pinger) if refilled => pinger.on_credit(count),
-            _ => bail!("the other end gave a credit for nothing"),
+            _ => bail!("unexpected credit from the peer"),
         }
     }
 
@@ -294,7 +294,7 @@ impl SessionPoller {
             Message::Failure(text) => Some(text),
             _ => None,
         });
-        Err(failure.map_or(error, |text| anyhow!("the other end failed: {text}")))
+        Err(failure.map_or(error, |text| anyhow!("the peer failed: {text}")))
     }
 
     #[inline]
@@ -336,7 +336,7 @@ impl SessionPoller {
     pub fn next_frame(&mut self) -> anyhow::Result<Option<ControlFrame>> {
         match self.rx_frames.pop_front() {
             Some(ControlFrame { message: Message::Failure(text), .. }) => {
-                bail!("the other end failed: {text}")
+                bail!("the peer failed: {text}")
             }
             frame => Ok(frame),
         }

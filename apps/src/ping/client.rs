@@ -120,22 +120,18 @@ impl Client {
             }
             let sent = ping_data(self.number, self.size);
             let wrong = received.iter().zip(&sent).filter(|(a, b)| a != b).count();
-            ensure!(
-                !self.verify || wrong == 0,
-                "round {}: {wrong} octets came back different",
-                self.number
-            );
+            ensure!(!self.verify || wrong == 0, "round {}: {wrong} bytes differ", self.number);
         }
         self.number += 1;
         self.begin_round()
     }
 
     fn on_go_ahead(&mut self, bytes: &[u8]) -> anyhow::Result<()> {
-        ensure!(bytes.len() == ADVERT_LEN, "the other end does not speak as rping does");
+        ensure!(bytes.len() == ADVERT_LEN, "the peer does not follow rping's protocol");
         match self.state {
             State::Reading => self.advertise(false),
             State::Writing => self.end_round(),
-            State::Connecting | State::Closing(_) => bail!("the other end spoke out of turn"),
+            State::Connecting | State::Closing(_) => bail!("unexpected message from the peer"),
         }
     }
 }
@@ -145,7 +141,7 @@ impl Task for Client {
         let connects_with_markers = self.markers && self.state == State::Connecting;
         self.advance().map_err(|error| {
             if connects_with_markers {
-                error.context("with --markers, which not every peer knows (siw refuses them)")
+                error.context("with --markers, which not every peer supports (siw refuses them)")
             } else {
                 error
             }

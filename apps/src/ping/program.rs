@@ -68,9 +68,9 @@ fn client(
 
 fn summarize(client: &Client, rounds: &PingArgs) {
     let Some(summary) = client.latencies.summary() else { return };
-    let verified = if rounds.verify { ", every octet verified" } else { "" };
+    let verified = if rounds.verify { ", every byte verified" } else { "" };
     println!(
-        "{} rounds of {} octets{verified}, usec per round: \
+        "{} rounds of {} bytes{verified}, usec per round: \
          min {:.2} median {:.2} 99% {:.2} max {:.2}",
         client.latencies.histogram().len(),
         rounds.size,

@@ -124,7 +124,7 @@ impl Server {
         let channel = match MessageChannel::new(&self.end, CHANNEL_SLOTS.into(), slot_len) {
             Ok(channel) => channel,
             Err(error) => {
-                let _ = request.reject(b"no room for another client");
+                let _ = request.reject(b"no capacity for another client");
                 return Err(error);
             }
         };
@@ -270,7 +270,7 @@ impl Client {
 
     /// Returns the buffer, which is allocated when the first source buffer is advertised.
     fn buffer(&self) -> anyhow::Result<&Mr> {
-        self.buffer.as_ref().context("the client pings with nothing")
+        self.buffer.as_ref().context("the client pings with empty messages")
     }
 
     fn on_client_left(&self, reason: Option<Cow<'static, str>>) -> anyhow::Result<Step> {
@@ -288,10 +288,10 @@ impl Client {
     }
 
     fn on_advert(&mut self, end: &Endpoint, bytes: &[u8]) -> anyhow::Result<()> {
-        let advert = Advert::parse(bytes).context("the client does not speak as rping does")?;
+        let advert = Advert::parse(bytes).context("the client does not follow rping's protocol")?;
         ensure!(
             (1..=SIZE_MAX).contains(&advert.size),
-            "the client pings with {} octets: at most {SIZE_MAX} are served",
+            "the client pings with {} bytes: at most {SIZE_MAX} are served",
             advert.size
         );
         self.watchdog.progress(Instant::now());
@@ -320,7 +320,7 @@ impl Client {
                 // The Send is delivered only after the preceding Write has been placed.
                 self.send_go_ahead()
             }
-            State::Reading => bail!("the client spoke out of turn"),
+            State::Reading => bail!("unexpected message from the client"),
         }
     }
 

@@ -196,7 +196,7 @@ fn iwping_loop_verifies_rounds() {
     assert!(output.status.success(), "{output:?}");
     let text = String::from_utf8(output.stdout).unwrap();
     assert_eq!(text.lines().filter(|line| line.starts_with("ping data: rdma-ping-")).count(), 20);
-    assert!(text.contains("20 rounds of 4321 octets"), "{text}");
+    assert!(text.contains("20 rounds of 4321 bytes"), "{text}");
 }
 
 #[test]
@@ -228,7 +228,8 @@ fn iwping_mpa_options_are_negotiated_and_printed() {
             .unwrap();
         assert!(output.status.success(), "{line}: {output:?}");
         let text = String::from_utf8(output.stdout).unwrap();
-        for (word, expected) in [("agreed: MPA ", client), ("server agreed: MPA ", server)] {
+        for (word, expected) in [("negotiated: MPA ", client), ("server negotiated: MPA ", server)]
+        {
             let negotiated: Vec<_> =
                 text.lines().filter_map(|line| line.strip_prefix(word)).collect();
             assert_eq!(negotiated.len(), 1, "{line}: {text}");
@@ -267,7 +268,7 @@ fn iwcopy_preserves_file() {
             let copy = fx.path("copy");
             let output = iwcopy(&file, &["--by", by, "--out", copy.to_str().unwrap()]);
             assert!(output.status.success(), "{output:?}");
-            assert!(std::fs::read(&copy).unwrap() == bytes, "{len} octets by {by}");
+            assert!(std::fs::read(&copy).unwrap() == bytes, "{len} bytes by {by}");
             std::fs::remove_file(copy).unwrap();
         }
     }

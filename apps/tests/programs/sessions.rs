@@ -252,6 +252,6 @@ fn silent_server_times_out() {
         }
         assert!(start.elapsed() < TIMEOUT, "the client does not time out");
     };
-    assert!(error.contains("nothing from the other end for 0.3 s"), "{error}");
+    assert!(error.contains("nothing from the peer for 0.3 s"), "{error}");
     assert_eq!(client.unfinished().unwrap().errors, 1);
 }

@@ -38,7 +38,7 @@ pub fn run(plan: &Plan, iwperf: &Iwperf, failures: &mut Vec<String>) -> Result<V
                             cell.bound.extend(bound);
                         }
                         Err(error) => failures.push(format!(
-                            "{test}, {size} octets, {}, MTU {mtu}: {error:#}",
+                            "{test}, {size} bytes, {}, MTU {mtu}: {error:#}",
                             place.title()
                         )),
                     }

@@ -39,7 +39,7 @@ pub fn draw(path: &Path, plan: &Plan, tables: &[Table]) -> Result<()> {
         .map_err(|error| draw_error(&error))?;
     chart
         .configure_mesh()
-        .x_desc("octets per message")
+        .x_desc("bytes per message")
         .y_desc("Gb/s")
         .x_label_formatter(&|size| format!("{size:.0}"))
         .draw()

@@ -82,7 +82,7 @@ pub fn tables(plan: &Plan, tables: &[Table]) -> String {
 /// What was promised, and what came of it: median, lowest and highest of the rounds.
 #[must_use]
 pub fn target_table(targets: &[Target]) -> String {
-    let mut text = "| test | octets | where | MTU | wanted | median | lowest to highest |\n\
+    let mut text = "| test | bytes | where | MTU | wanted | median | lowest to highest |\n\
                     |---|---:|---|---:|---:|---:|---:|\n"
         .to_owned();
     for Target { test, topology: place, mtu, size, threshold: wanted, measured: cell } in targets {
@@ -145,7 +145,7 @@ fn bound_line(table: &Table) -> String {
     let most = all.iter().copied().fold(0.0, f64::max);
     match median(all) {
         Some(middle) => format!(
-            "Bare copy and CRC of {}-octet pieces on the same cores: {middle:.1} Gb/s \
+            "Bare copy and CRC of {}-byte pieces on the same cores: {middle:.1} Gb/s \
              ({least:.1} to {most:.1}).",
             table.mtu - 40
         ),
@@ -223,7 +223,7 @@ mod tests {
         let text = tables(&plan, &[table]);
         for expected in [
             "### `ring`, one core, MTU 1500",
-            "1460-octet pieces on the same cores: 40.0 Gb/s",
+            "1460-byte pieces on the same cores: 40.0 Gb/s",
             "| test | 64 KiB |",
             "| write-bw, Gb/s | 20.0 (50 %) |",
             "| write-lat, us | 1.25 (p99 2.50) |",

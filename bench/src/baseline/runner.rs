@@ -95,7 +95,7 @@ impl Iwperf {
         let limit = Instant::now() + STARTUP_TIMEOUT;
         while !socket.exists() {
             ensure!(server.child.try_wait()?.is_none(), "the server ended at once");
-            ensure!(Instant::now() < limit, "the server made no socket");
+            ensure!(Instant::now() < limit, "the server created no socket");
             sleep(Duration::from_millis(10));
         }
         Ok(server)
@@ -130,7 +130,7 @@ impl ChildProcess {
             if let Some(status) = self.child.try_wait()? {
                 break status;
             }
-            ensure!(Instant::now() < end, "no end within {} s", limit.as_secs());
+            ensure!(Instant::now() < end, "not finished within {} s", limit.as_secs());
             sleep(Duration::from_millis(10));
         };
         if !status.success() {

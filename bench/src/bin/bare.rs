@@ -25,7 +25,7 @@ struct Options {
 
 fn main() -> Result<()> {
     let options = Options::parse();
-    ensure!(options.pieces.iter().all(|&len| len > 0), "a piece has at least one octet");
+    ensure!(options.pieces.iter().all(|&len| len > 0), "a piece has at least one byte");
     let duration = Duration::try_from_secs_f64(options.seconds)?;
     let cores = if options.cores.is_empty() {
         core_affinity::get_core_ids().unwrap_or_default().iter().map(|core| core.id).collect()

@@ -143,7 +143,7 @@ fn header(options: &Options, plan: &Plan) -> Result<String> {
         text,
         "Written by `bench/baseline`. Each figure is the median of {} runs, of {} s unless said \
          otherwise, CRC on, one \
-         queue pair, 128 requests outstanding for bandwidth. Bandwidth counts octets that the \
+         queue pair, 128 requests outstanding for bandwidth. Bandwidth counts bytes that the \
          sink has confirmed; in brackets its share of the bare bound (copy and CRC at both ends \
          of full segments with no protocol, measured on the same cores right before each run), \
          or the rate of small messages. \
@@ -185,7 +185,7 @@ fn instructions(program: &Path, failures: &mut Vec<String>) -> Result<String> {
          Of two engines on one thread in virtual time over heap frames (`bench/instructions`), \
          per segment of the source or per RDMA Write. The core alone is without copies, CRC and \
          what stands for device and application (`rig`). Valgrind hides AVX-512, so the CRC \
-         counts more here than it costs, and it counts a long `rep movsb` by the octet.\n\n\
+         counts more here than it costs, and it counts a long `rep movsb` by the byte.\n\n\
          {table}"
     ))
 }

@@ -45,10 +45,10 @@ fn main() -> Result<()> {
     let moved = pair.write(options.count);
     let elapsed = start.elapsed();
     let (digest, is_equal) = pair.digest();
-    ensure!(is_equal, "the octets at the sink are not those of the source");
+    ensure!(is_equal, "the bytes at the sink are not those of the source");
     let ns = elapsed.as_secs_f64() * 1e9;
     println!(
-        "{} writes of {} octets, {} segments, {} acks, digest {digest:08x}",
+        "{} writes of {} bytes, {} segments, {} acks, digest {digest:08x}",
         moved.writes, options.size, moved.segments, moved.acks
     );
     println!(

@@ -50,13 +50,13 @@ const CASES: [Case; 6] = [
     Case { name: "64 KiB, MTU 9000", options: &["--mtu", "9000"], count: 200, per_write: false },
     Case { name: "64 KiB, MTU 1500, no CRC", options: &["--no-crc"], count: 60, per_write: false },
     Case {
-        name: "64 octets, 128 outstanding",
+        name: "64 bytes, 128 outstanding",
         options: &["--size", "64", "--depth", "128"],
         count: 20_000,
         per_write: true,
     },
     Case {
-        name: "64 octets, one at a time",
+        name: "64 bytes, one at a time",
         options: &["--size", "64", "--depth", "1"],
         count: 2000,
         per_write: true,
@@ -157,7 +157,7 @@ fn cost(program: &Path, case: &Case, file: &Path, percent: u64) -> Result<Cost> 
         let stdout = String::from_utf8_lossy(&out.stdout);
         let text = fs::read_to_string(&file)?;
         let profile = Profile::parse(&text, &["EnginePair::poll_source", "EnginePair::poll_sink"])?;
-        Ok((profile, segments(&stdout).with_context(|| format!("core-cost said: {stdout}"))?))
+        Ok((profile, segments(&stdout).with_context(|| format!("output of core-cost: {stdout}"))?))
     };
     let (fewer, few) = run(count, "fewer")?;
     let (more, many) = run(3 * count, "more")?;

@@ -15,7 +15,9 @@ use ferrowarp_bench::tcp_vs_kernel::{exchange, network, plot, report};
 use ferrowarp_tests::netns;
 
 #[derive(Parser)]
-#[command(about = "Runs our TCP and the kernel's over the same bad wires, and writes the tables")]
+#[command(
+    about = "Measures our TCP and the kernel's over the same emulated links, and writes the tables"
+)]
 struct Options {
     /// The file to write; JSON and drawing go beside it
     #[arg(long, default_value = "bench/TCP-VS-KERNEL.md")]
@@ -110,8 +112,8 @@ fn main() -> Result<ExitCode> {
     if !set_ups.is_empty() {
         let _ = write!(
             text,
-            "## Connections set up per second\n\nTCP's handshake, the start-up exchange of MPA \
-             and an orderly end; {} connections a run, medians.\n\n",
+            "## Connections set up per second\n\nTCP's handshake, the MPA start-up exchange \
+             and a graceful close; {} connections a run, medians.\n\n",
             plan.connections
         );
         text.push_str(&report::connections(&set_ups));

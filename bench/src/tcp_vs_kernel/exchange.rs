@@ -149,7 +149,7 @@ pub fn method(plan: &Plan, figures: &[ExchangeResult]) -> String {
     let late = runs().map(|run| run.late_fraction).fold(0.0, f64::max);
     let latest = runs().map(|run| run.latest_ms).fold(0.0, f64::max);
     format!(
-        "A request of 65,504 octets, a response of as many, and the next request at once: median / \
+        "A request of 65,504 bytes, a response of as many, and the next request at once: median / \
          **99th percentile** of the time from a request to the end of its response, in \
          milliseconds, over {} exchanges of each of {} connections. Both ends of an exchange send, \
          so that ours to ours stands beside kernel to kernel. Ends and wire as above; the pairings \

@@ -61,7 +61,7 @@ fn format_result(figure: Option<&GoodputResult>, kernel: Option<f64>) -> String 
         format!("; {:.0} %", 100.0 * middle / kernel.max(f64::MIN_POSITIVE))
     });
     let invalid = figure.samples.iter().filter(|sample| sample.is_invalid()).count();
-    let mark = if invalid > 0 { format!(", {invalid} spoiled") } else { String::new() };
+    let mark = if invalid > 0 { format!(", {invalid} invalid") } else { String::new() };
     format!("{middle:.3} ({least:.3} to {most:.3}{share}{mark})")
 }
 
@@ -75,7 +75,7 @@ pub fn emulator_summary(figures: &[GoodputResult]) -> String {
     let dropped: u64 = samples().map(|sample| sample.dropped).sum();
     let repeated: usize = figures.iter().map(|figure| figure.repeated).sum();
     format!(
-        "The wire's own doing: at most {:.2} % of a run's frames left more than 0.5 ms late; the \
+        "Errors of the emulator: at most {:.2} % of a run's frames left more than 0.5 ms late; the \
          latest frame of a run was {latest_median:.2} ms late in the median and {latest:.2} ms at \
          worst; {dropped} frames were dropped that should not have been. {repeated} runs were \
          done again for such reasons.\n\n",
@@ -172,14 +172,14 @@ pub fn json(
 #[must_use]
 pub fn method(plan: &Plan) -> String {
     format!(
-        "Goodput: octets of messages that reach the receiver in {} s after a warm-up, in Gb/s, \
+        "Goodput: bytes of messages that reach the receiver in {} s after a warm-up, in Gb/s, \
          the median of {} runs (in brackets the least, the most, and the share of what kernel \
          to kernel gave). The warm-up of each connection is {} s, and {} round trips where \
          those are longer: a CUBIC that left slow start early takes that long to find the \
-         rate. One connection carries RDMA Sends of 65,504 octets in full FPDUs with CRC. Our \
+         rate. One connection carries RDMA Sends of 65,504 bytes in full FPDUs with CRC. Our \
          ends are verbs programs; the kernel's ends are plain sockets that send and take the \
-         same octets, after a start-up exchange that an independent peer makes. Between the \
-         ends stands `iwlink`: {} with {} octets of queue, the loss and half of the round trip \
+         same bytes, after a start-up exchange that an independent peer makes. Between the \
+         ends stands `iwlink`: {} with {} bytes of queue, the loss and half of the round trip \
          each way, the same seeds for all pairings. Our end meets it over memif, the kernel \
          over a tap in a namespace of its own (fresh for each run), so that each end crosses \
          one device. {} The kernel's congestion control is CUBIC, by a setting of its routes; \
@@ -234,7 +234,7 @@ mod tests {
         for expected in [
             "### Round trip 1 ms",
             "### Round trip 20 ms",
-            "| 0 % | 0.800 (0.700 to 0.900) | 0.880 (0.870 to 0.890; 110 %, 1 spoiled) | failed |",
+            "| 0 % | 0.800 (0.700 to 0.900) | 0.880 (0.870 to 0.890; 110 %, 1 invalid) | failed |",
             "| 1 % | failed | failed | failed |",
         ] {
             assert!(text.contains(expected), "{expected} is not in\n{text}");

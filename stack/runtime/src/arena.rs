@@ -61,7 +61,7 @@ impl Arena {
         let mut state = lock(&self.state);
         if room >= HUGE_PAGE_LEN {
             let chunk = Arc::new(Mapping::map(room)?);
-            return Ok(Buffer::alloc_from(chunk, room, len).expect("the mapping has the room"));
+            return Ok(Buffer::alloc_from(chunk, room, len).expect("the mapping is large enough"));
         }
         state.mappings.retain(|chunk| chunk.strong_count() > 0);
         let found = state
@@ -75,7 +75,7 @@ impl Arena {
         }
         let chunk = Arc::new(Mapping::map(HUGE_PAGE_LEN)?);
         state.mappings.push(Arc::downgrade(&chunk));
-        Ok(Buffer::alloc_from(chunk, room, len).expect("the mapping has the room"))
+        Ok(Buffer::alloc_from(chunk, room, len).expect("the mapping is large enough"))
     }
 }
 
@@ -123,7 +123,7 @@ fn hugepages(which: &str) -> Option<usize> {
 /// Returns advice for a failed allocation of `needed` pages, from the kernel's counts of them.
 fn hugepage_hint(needed: usize, all: Option<usize>, free: Option<usize>) -> String {
     let (Some(all), Some(free)) = (all, free) else {
-        return format!("{needed} pages of 2 MiB are needed; this kernel has no such pages");
+        return format!("{needed} pages of 2 MiB are needed; this kernel has none");
     };
     let counts = format!("{needed} pages of 2 MiB are needed, {free} of {all} are free");
     if free >= needed {

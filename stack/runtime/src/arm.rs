@@ -91,11 +91,11 @@ mod tests {
     #[test]
     fn each_request_notifies_once() {
         let word = ArmWord::default();
-        assert!(!word.claim(SOLICITED_COMP), "nobody asked");
+        assert!(!word.claim(SOLICITED_COMP), "nothing was requested");
         assert!(word.arm(Notify::Next));
         assert!(word.claim(UNSOLICITED) && !word.claim(UNSOLICITED));
         assert!(word.arm(Notify::Solicited));
-        assert!(!word.claim(UNSOLICITED), "not asked for by the peer");
+        assert!(!word.claim(UNSOLICITED), "not solicited");
         assert!(word.claim(SOLICITED_COMP) && !word.claim(CompEvent::ANY));
     }
 
@@ -152,8 +152,8 @@ mod proofs {
             let notified = [feed(&word, &mut here, UNSOLICITED), shard.join().unwrap()];
             let sleeps = application.join().unwrap();
             let count = notified.into_iter().filter(|&notified| notified).count();
-            assert!(count <= 1, "one wish, {count} notifications");
-            assert!(!sleeps || count == 1, "asleep, and nobody notified");
+            assert!(count <= 1, "one request, {count} notifications");
+            assert!(!sleeps || count == 1, "waiting, and never notified");
             // A request that no producer claimed is still pending, and only that.
             assert_eq!(word.claim(CompEvent::ANY), count == 0);
         });
@@ -175,9 +175,9 @@ mod proofs {
                 let word = Arc::clone(&word);
                 thread::spawn(move || sleeps(&word, Notify::Solicited, &peek))
             };
-            assert!(!feed(&word, &mut here, UNSOLICITED), "nobody asked for it");
+            assert!(!feed(&word, &mut here, UNSOLICITED), "not solicited");
             let notified = shard.join().unwrap();
-            assert!(!application.join().unwrap() || notified, "asleep, and nobody notified");
+            assert!(!application.join().unwrap() || notified, "waiting, and never notified");
             assert_eq!(word.claim(CompEvent::ANY), !notified);
         });
     }
@@ -200,8 +200,8 @@ mod proofs {
             let seen = overrun.load(Ordering::Relaxed) == 1;
             let notified = shards.map(|shard| shard.join().unwrap());
             let count = notified.into_iter().filter(|&notified| notified).count();
-            assert!(count <= 1, "one wish, {count} notifications");
-            assert!(seen || count == 1, "asleep, and nobody notified");
+            assert!(count <= 1, "one request, {count} notifications");
+            assert!(seen || count == 1, "waiting, and never notified");
         });
     }
 
@@ -223,7 +223,7 @@ mod proofs {
             };
             let notified = feed(&word, &mut here, UNSOLICITED);
             let sleeps = application.join().unwrap();
-            assert!(!sleeps || notified, "asleep, and nobody notified");
+            assert!(!sleeps || notified, "waiting, and never notified");
         });
     }
 }

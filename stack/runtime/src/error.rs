@@ -30,13 +30,13 @@ pub enum OpenError {
     #[error("no address is given: one at least is needed")]
     NoAddress,
     /// The address is not a unicast host address.
-    #[error("{address} is no address of a single host")]
+    #[error("{address} is not a unicast address")]
     Address {
         /// The address.
         address: std::net::IpAddr,
     },
     /// The MTU is below the minimum of IPv6.
-    #[error("an MTU of {mtu} is too small for the IPv6 address {address}: IPv6 asks for 1280")]
+    #[error("an MTU of {mtu} is too small for the IPv6 address {address}: IPv6 requires 1280")]
     MtuV6 {
         /// The MTU given.
         mtu: u16,
@@ -53,7 +53,7 @@ pub enum OpenError {
         via: std::net::IpAddr,
     },
     /// The VLAN ID is out of range.
-    #[error("{vlan} names no VLAN: 1 to 4094 do")]
+    #[error("{vlan} is not a VLAN ID: give 1 to 4094")]
     Vlan {
         /// The VLAN ID given.
         vlan: u16,
@@ -70,7 +70,7 @@ pub enum OpenError {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "{wanted} {what} more would be over the limit of {limit}, of which {used} are taken: raise \
-     `{setting}` of the configuration, or give some back"
+     `{setting}` of the configuration, or release some"
 )]
 pub struct LimitError {
     /// Name of the resource.

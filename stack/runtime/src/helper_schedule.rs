@@ -191,7 +191,7 @@ mod tests {
                     schedule.on_polled(*now, false);
                     passes += 1;
                 }
-                Step::Spin => panic!("nobody else drives"),
+                Step::Spin => panic!("no other thread polls"),
                 Step::Sleep(rest, limit) => {
                     *now += u64::try_from(limit.as_nanos()).unwrap();
                     sleeps.push((rest, limit));
@@ -233,7 +233,11 @@ mod tests {
             let (mut schedule, mut now) = (HelperSchedule::new(0), 0);
             idle(&mut schedule, &mut now, Duration::from_secs(5), before);
             let waiters = Waiters { wait_seq: 2, ..ONE_WAITER };
-            assert_eq!(schedule.next(now, LONG_AGO, waiters), Step::Poll, "an answer may be near");
+            assert_eq!(
+                schedule.next(now, LONG_AGO, waiters),
+                Step::Poll,
+                "a response may arrive soon"
+            );
             let while_brief = Duration::from_nanos(NEW_WAITER_NS - SPIN_NS);
             let (_, sleeps) = idle(&mut schedule, &mut now, while_brief, waiters);
             assert!(sleeps.iter().all(|&nap| nap == SHORT));
@@ -271,11 +275,11 @@ mod tests {
         let (_, sleeps) = idle(&mut schedule, &mut now, recent, NO_WAITER);
         assert!(
             sleeps.iter().all(|&(rest, _)| rest == HelperState::ShortSleep),
-            "there was traffic lately"
+            "there was recent traffic"
         );
         let (passes, sleeps) = idle(&mut schedule, &mut now, Duration::from_secs(1), NO_WAITER);
         assert!(sleeps.iter().skip(10).all(|&nap| nap == (HelperState::LongSleep, LONG_SLEEP_MAX)));
-        assert!(passes < 1_020, "{passes} looks in a second");
+        assert!(passes < 1_020, "{passes} polls per second");
         // A thread sleeps, or a packet arrives: short sleeps again immediately.
         let (_, sleeps) = idle(&mut schedule, &mut now, Duration::from_millis(1), ONE_WAITER);
         assert!(sleeps.iter().all(|&(rest, _)| rest == HelperState::ShortSleep));

@@ -25,7 +25,7 @@
 //!         Ok(Config::new("ring".parse()?, host.parse()?, 24))
 //!     };
 //!     let (left, right) = Context::ring_pair(config("198.18.0.1")?, config("198.18.0.2")?)?;
-//!     let patience = Duration::from_secs(5);
+//!     let timeout = Duration::from_secs(5);
 //!
 //!     // On each side: a protection domain, a completion queue, memory and a queue pair.
 //!     let (pd_l, cq_l) = (left.alloc_pd(), left.create_cq(64)?);
@@ -46,12 +46,12 @@
 //!     // The responder advertises its memory in private data.
 //!     let listener = right.listen(4791, 1)?;
 //!     qp_l.connect("198.18.0.2:4791".parse()?, ConnParam::default())?;
-//!     let request = listener.accept_timeout(patience).ok_or("nobody called")?;
+//!     let request = listener.accept_timeout(timeout).ok_or("no connect request")?;
 //!     let mut param = ConnParam::default();
 //!     param.private_data.extend(mr_r.addr().to_be_bytes());
 //!     param.private_data.extend(mr_r.rkey().to_be_bytes());
 //!     request.accept(&qp_r, param)?;
-//!     let agreed = qp_l.wait_established(patience)?;
+//!     let agreed = qp_l.wait_established(timeout)?;
 //!     let (addr, rkey) = agreed.private_data.split_at(8);
 //!     let remote = u64::from_be_bytes(addr.try_into()?);
 //!     let rkey = u32::from_be_bytes(rkey.try_into()?);
@@ -104,7 +104,7 @@
 //! #     Ok(Config::new("ring".parse()?, host.parse()?, 24))
 //! # };
 //! # let (left, right) = Context::ring_pair(config("198.18.0.1")?, config("198.18.0.2")?)?;
-//! # let patience = Duration::from_secs(5);
+//! # let timeout = Duration::from_secs(5);
 //! # let (pd_l, cq_l) = (left.alloc_pd(), left.create_cq(64)?);
 //! # let (pd_r, cq_r) = (right.alloc_pd(), right.create_cq(64)?);
 //! # let (max_send_wr, max_recv_wr) = (16, 16);
@@ -118,9 +118,9 @@
 //! # )?;
 //! # let listener = right.listen(4791, 1)?;
 //! # qp_l.connect("198.18.0.2:4791".parse()?, ConnParam::default())?;
-//! # let request = listener.accept_timeout(patience).ok_or("nobody called")?;
+//! # let request = listener.accept_timeout(timeout).ok_or("no connect request")?;
 //! # request.accept(&qp_r, ConnParam::default())?;
-//! # qp_l.wait_established(patience)?;
+//! # qp_l.wait_established(timeout)?;
 //! // `left` and `right` are connected as above. The counter is on the right.
 //! let counter = pd_r.register(right.allocate(8)?, Access::REMOTE_ATOMIC)?;
 //! let before = pd_l.register(left.allocate(8)?, Access::LOCAL_WRITE)?;
@@ -193,7 +193,7 @@
 //! - *Authentication.* The stack does not authenticate the peer: do so by other means before
 //!   granting it access rights.
 
-#![cfg_attr(loom, allow(dead_code, reason = "proofs use a part of the lock-free modules"))]
+#![cfg_attr(loom, allow(dead_code, reason = "loom tests use a part of the lock-free modules"))]
 
 mod arm;
 mod doorbell;

@@ -143,12 +143,15 @@ mod tests {
         assert_eq!(
             refused.to_string(),
             "4 completion queue entries more would be over the limit of 10, of which 7 are taken: \
-             raise `limits.cq_entries_max` of the configuration, or give some back"
+             raise `limits.cq_entries_max` of the configuration, or release some"
         );
         let three = ledger.acquire(Resource::CqEntries, 3).unwrap();
         assert!(ledger.acquire(Resource::CqEntries, 1).is_err());
         assert!(ledger.acquire(Resource::CqEntries, usize::MAX).is_err(), "no wrap");
-        assert!(ledger.acquire(Resource::QueueEntries, 100).is_ok(), "each has its own account");
+        assert!(
+            ledger.acquire(Resource::QueueEntries, 100).is_ok(),
+            "each resource is counted separately"
+        );
         drop(seven);
         assert_eq!(ledger.used(Resource::CqEntries), 3);
         drop(three);

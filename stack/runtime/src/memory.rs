@@ -54,7 +54,7 @@ impl Span {
         let end = offset.checked_add(len);
         assert!(
             end.is_some_and(|end| end <= self.len),
-            "octets {offset}..+{len} leave a region of {}",
+            "bytes {offset}..+{len} leave a region of {}",
             self.len
         );
         Self { start: self.start.wrapping_add(offset), len }
@@ -94,7 +94,7 @@ impl Span {
     /// If the span is empty.
     #[inline]
     pub(crate) fn load_acquire(self) -> u8 {
-        assert!(self.len > 0, "an empty span has no octet");
+        assert!(self.len > 0, "an empty span has no bytes");
         // SAFETY: `Span::new` guarantees that the byte is readable while the span is used.
         unsafe { opaque::load_acquire(self.start.cast_const()) }
     }
@@ -105,7 +105,7 @@ impl Span {
     /// If the span is empty.
     #[inline]
     pub(crate) fn store_release(self, byte: u8) {
-        assert!(self.len > 0, "an empty span has no octet");
+        assert!(self.len > 0, "an empty span has no bytes");
         // SAFETY: `Span::new` guarantees that the byte is writable while the span is used.
         unsafe { opaque::store_release(self.start, byte) };
     }
@@ -128,7 +128,7 @@ impl Span {
 
     #[inline]
     fn word(&self) -> Option<&AtomicU64> {
-        assert_eq!(self.len, ATOMIC_LEN, "a word has eight octets");
+        assert_eq!(self.len, ATOMIC_LEN, "a word has eight bytes");
         let start = self.start.cast::<u64>();
         if !start.is_aligned() {
             return None;

@@ -144,7 +144,7 @@ mod tests {
                 std::thread::yield_now();
             }
             std::thread::sleep(Duration::from_millis(20));
-            assert!(!returned.load(Ordering::SeqCst), "the pass has not ended");
+            assert!(!returned.load(Ordering::SeqCst), "the polling pass has not ended");
             drop(pass);
             // Whichever thread has the lock: the next poll reports that the one before has ended.
             let _next = shards[1].lock.lock();

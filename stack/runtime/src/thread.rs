@@ -101,7 +101,7 @@ impl YieldBackoff {
 /// Polls while the application does not; sleeps while it does, and while there is nothing to do.
 fn run_helper(shard: &Shard, stop: &AtomicBool) {
     if !timer_slack::minimize() {
-        tracing::warn!("naps of the helper may last longer than they should");
+        tracing::warn!("the helper's sleeps may last longer than requested");
     }
     shard.helper_wakeup().start_helper(std::thread::current());
     let mut schedule = HelperSchedule::new(shard.now().as_nanos());

@@ -187,8 +187,8 @@ fn loop_modes_run() {
         let ended = run(&iwping, &format!("loop -C 5 -S 1000 -V -v {start}"));
         assert!(ended.success(), "{start}: {}", ended.output);
         let revision = start.strip_prefix("--mpa-revision ").unwrap_or("0");
-        let agreed = format!("agreed: MPA revision {revision}, CRC on");
-        assert!(ended.output.contains(&agreed), "{start}: {}", ended.output);
+        let negotiated = format!("negotiated: MPA revision {revision}, CRC on");
+        assert!(ended.output.contains(&negotiated), "{start}: {}", ended.output);
     }
 
     let file = dir.file("real");

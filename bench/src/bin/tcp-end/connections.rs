@@ -137,7 +137,7 @@ fn kernel_accepts(listener: &TcpListener, count: usize, batch: usize) -> Result<
         for mut stream in streams {
             // Goes on after the signals that a tap asks for.
             let rest = std::io::copy(&mut stream, &mut std::io::sink())?;
-            ensure!(rest == 0, "octets behind the request");
+            ensure!(rest == 0, "bytes behind the request");
         }
     }
     Ok(())

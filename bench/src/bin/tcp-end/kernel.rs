@@ -38,7 +38,7 @@ pub(crate) fn receive(address: SocketAddrV4, window: MeasureWindow) -> Result<()
     let mut bytes = vec![0; 256 << 10];
     loop {
         let len = stream.read(&mut bytes).context("cannot receive")?;
-        anyhow::ensure!(len > 0, "the sender has gone");
+        anyhow::ensure!(len > 0, "the sender closed the connection");
         counter.feed(&bytes[..len]);
         meter.update(counter.bytes);
     }
@@ -84,7 +84,7 @@ pub(crate) fn request(address: SocketAddrV4, exchanges: ExchangeArgs) -> Result<
     let mut conversation = MessageStream::new(stream);
     let exchange = || {
         conversation.send()?;
-        anyhow::ensure!(conversation.receive()?, "the responder has gone");
+        anyhow::ensure!(conversation.receive()?, "the responder closed the connection");
         Ok(())
     };
     exchanges.run(exchange, std::thread::sleep)

@@ -28,7 +28,7 @@ impl Messages {
         self.bytes.clear();
         let payload = [0x5a; ULPDU_LEN - HEADER_LEN];
         for index in 0..FPDU_COUNT {
-            let mo = u32::try_from(index * payload.len()).expect("less than a message has");
+            let mo = u32::try_from(index * payload.len()).expect("shorter than a message");
             let header = Header::Untagged {
                 opcode: opcode::SEND,
                 last: index + 1 == FPDU_COUNT,

@@ -134,7 +134,7 @@ pub(crate) fn receive(dev: &str, ip: Ipv4Addr, port: u16, window: MeasureWindow)
     end.qp.wait_established(TIMEOUT).context("start-up")?;
     let mut meter = Meter::start(window);
     end.run(|| end.post_recv(), |messages| meter.update(messages * MESSAGE_LEN as u64))?;
-    bail!("the sender has gone")
+    bail!("the sender closed the connection")
 }
 
 pub(crate) fn request(
@@ -150,7 +150,7 @@ pub(crate) fn request(
     let (mut wcs, mut idle_wcs) = (Vec::with_capacity(DEPTH), Vec::with_capacity(DEPTH));
     let exchange = || {
         end.post_send()?;
-        ensure!(end.receive(&mut wcs)?, "the responder has gone");
+        ensure!(end.receive(&mut wcs)?, "the responder closed the connection");
         Ok(())
     };
     exchanges.run(exchange, |_| end.poll(&mut idle_wcs))

@@ -6,7 +6,7 @@
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum MemoryFault {
     /// "Invalid STag": no region or window has this STag, or it was invalidated.
-    #[error("the STag names no region, or one that was invalidated")]
+    #[error("the STag is not allocated, or was invalidated")]
     InvalidStag,
     /// "STag not associated with DDP Stream": the STag belongs to another protection domain, or is
     /// bound to another stream.
@@ -16,10 +16,10 @@ pub enum MemoryFault {
     #[error("the region does not grant this access")]
     AccessRights,
     /// "TO wrap": offset plus length wraps 64 bits.
-    #[error("offset and length wrap 64 bits")]
+    #[error("offset and length overflow 64 bits")]
     Wrap,
     /// "Base or bounds violation": the range starts or ends outside the region.
-    #[error("the range leaves the region")]
+    #[error("the range is outside the region")]
     Bounds,
 }
 

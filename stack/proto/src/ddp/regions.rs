@@ -48,7 +48,7 @@ pub enum RegisterError {
     )]
     TableFull,
     /// `base + len` wraps 64 bits.
-    #[error("the region's end wraps 64 bits")]
+    #[error("the region's end overflows 64 bits")]
     Wrap,
 }
 
@@ -94,7 +94,7 @@ impl RegionTable {
         }
         let stag = self.alloc_stag()?;
         let slot = self.slot(stag);
-        let claimed = slot.claim().expect("a free slot is valid for nobody");
+        let claimed = slot.claim().expect("a free slot is never valid");
         // req: DDP-192, DDP-198, RDMAP-325, RDMAP-326
         let owner = Owner::new(registration.pd, registration.access, registration.stream.is_some());
         slot.set_owner(owner, registration.stream.unwrap_or(StreamId::NONE));

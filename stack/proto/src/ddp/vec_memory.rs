@@ -85,18 +85,18 @@ impl Memory for VecMemory {
     }
 
     fn place(&self, range: MemoryRange, bytes: &[u8]) {
-        assert_eq!(range.len(), bytes.len(), "place and octets differ in length");
+        assert_eq!(range.len(), bytes.len(), "range and data differ in length");
         self.write(start_of(&range), bytes);
     }
 
     fn fetch(&self, range: MemoryRange, out: &mut [u8]) {
-        assert_eq!(range.len(), out.len(), "place and buffer differ in length");
+        assert_eq!(range.len(), out.len(), "range and buffer differ in length");
         let start = start_of(&range);
         out.copy_from_slice(&self.bytes.borrow()[start..start + out.len()]);
     }
 
     fn atomic(&self, range: MemoryRange, op: AtomicOp) -> Option<u64> {
-        assert_eq!(range.len(), ATOMIC_LEN, "a word has eight octets");
+        assert_eq!(range.len(), ATOMIC_LEN, "a word has eight bytes");
         let start = start_of(&range);
         if !start.is_multiple_of(ATOMIC_LEN) {
             return None;

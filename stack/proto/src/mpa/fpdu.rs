@@ -55,7 +55,7 @@ pub fn finalize(out: &mut [u8], ulpdu_len: usize, crc: bool) -> usize {
 /// Writes the length and the padding.
 #[inline]
 pub(super) fn write_length_and_pad(out: &mut [u8], ulpdu_len: usize) {
-    let length = u16::try_from(ulpdu_len).expect("DDP keeps ULPDUs within 64,768 octets");
+    let length = u16::try_from(ulpdu_len).expect("DDP keeps ULPDUs within 64,768 bytes");
     out[..LENGTH_LEN].copy_from_slice(&length.to_be_bytes());
     // req: MPA-057, MPA-058
     out[LENGTH_LEN + ulpdu_len..fpdu_len(ulpdu_len) - CRC_LEN].fill(0);
@@ -170,7 +170,7 @@ mod tests {
         let mut fpdu = [0xff; 16];
         let len = finalize(&mut fpdu, 3, true);
         assert_eq!((len, &fpdu[5..8]), (12, &[0, 0, 0][..]));
-        assert_eq!(fpdu[12..], [0xff; 4], "what is behind it is left alone");
+        assert_eq!(fpdu[12..], [0xff; 4], "bytes after it stay unchanged");
         fpdu[6] = 1;
         assert_eq!(parse(&fpdu[..len], true), Err(FpduError::Crc));
         // Non-zero padding is ignored if the CRC matches.

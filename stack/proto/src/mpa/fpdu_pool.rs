@@ -186,7 +186,11 @@ mod tests {
         let short: Vec<_> = (0..100).map(|_| alloc(&mut pool, 1500, 60_000).unwrap()).collect();
         assert!(short.iter().all(|buffer| buffer.capacity() == SMALL_LEN));
         let passing = pool.alloc(9000);
-        assert_eq!(passing.capacity(), SIZE_CLASSES[1], "what comes back at once is not refused");
+        assert_eq!(
+            passing.capacity(),
+            SIZE_CLASSES[1],
+            "a buffer returned at once can be taken again"
+        );
         short.into_iter().chain([first, passing]).for_each(|buffer| pool.release(buffer));
         assert_eq!((pool.buffers_in_use(), pool.bytes_in_use()), (0, 0));
         let one_of_each: usize = SIZE_CLASSES.iter().sum();

@@ -147,7 +147,7 @@ mod tests {
             for len in [1, 2, 127, 128, 64_767, 64_768] {
                 let room = framing.wire_len(len, Seq(7));
                 assert_eq!(framing.phase(Seq(7)), phase);
-                assert!(Framing::ulpdu_max(room, phase) >= len, "{len} octets");
+                assert!(Framing::ulpdu_max(room, phase) >= len, "{len} bytes");
                 let mut out = vec![0xff; room];
                 out[2..2 + len].fill(7);
                 assert_eq!(framing.finalize(&mut out, len, phase), room);

@@ -112,7 +112,7 @@ pub const fn mulpdu(emss: usize) -> usize {
 }
 
 /// Returns the FPDUPTR of the marker `at` bytes after the start of an FPDU that begins at `phase`.
-#[expect(clippy::cast_possible_truncation, reason = "no FPDU that is sent is that long")]
+#[expect(clippy::cast_possible_truncation, reason = "a sent FPDU is shorter")]
 const fn fpduptr(phase: usize, at: usize) -> u16 {
     let base = if FPDUPTR_BASE_IS_LENGTH { leading_marker_len(phase) } else { 0 };
     // req: MPA-068, MPA-073, MPA-076, MPA-079, MPA-080

@@ -80,7 +80,7 @@ impl<'f> StreamBytes<'f> {
         match (self.run.get(..out.len()), self.frame) {
             (Some(bytes), _) => out.copy_from_slice(bytes),
             (None, Some(frame)) => frame.copy_out(self.end - self.len(), out),
-            (None, None) => unreachable!("a slice is one run"),
+            (None, None) => unreachable!("a slice is contiguous"),
         }
     }
 }

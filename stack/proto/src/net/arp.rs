@@ -122,7 +122,7 @@ mod tests {
         let question = parse(&out[14..]).unwrap();
         assert_eq!(question, Arp { is_request: true, sender: LOCAL, target: PEER.0 });
         assert_eq!(write_request(ours, LOCAL.0, PEER.0, Some(PEER.1), &mut out), 42);
-        assert_eq!(out[..6], PEER.1, "a probe goes to it alone");
+        assert_eq!(out[..6], PEER.1, "a probe is unicast");
         assert_eq!(write_reply(theirs, PEER.0, LOCAL, &mut out), 46);
         let answer = Some(Arp { is_request: false, sender: PEER, target: LOCAL.0 });
         assert_eq!(parse(&out[18..]), answer);

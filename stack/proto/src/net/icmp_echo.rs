@@ -206,7 +206,7 @@ mod tests {
                 assert_eq!(reply_to(bad, link, whole), None, "{v6} {at}");
             }
             let long = request(v6, link, &[0; 1500]);
-            assert_eq!(reply_to(long, link, 100), None, "the answer would not fit");
+            assert_eq!(reply_to(long, link, 100), None, "the reply would not fit");
         }
     }
 }

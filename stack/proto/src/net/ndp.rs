@@ -264,14 +264,14 @@ mod tests {
             parse_frame(&frame)
         };
         assert!(with(&question, &[]).is_some());
-        assert_eq!(with(&question, &[(21, 254)]), None, "it passed a router");
+        assert_eq!(with(&question, &[(21, 254)]), None, "the hop limit is not 255");
         assert_eq!(with(&question, &[(55, 1)]), None, "code");
-        assert_eq!(with(&question, &[(62, 0xff)]), None, "target is a group");
+        assert_eq!(with(&question, &[(62, 0xff)]), None, "the target is multicast");
         assert_eq!(with(&question, &[(79, 0)]), None, "option of no length");
         assert_eq!(with(&question, &[(79, 2)]), None, "option beyond the end");
         assert_eq!(with(&question, &[(54, 137)]), None, "redirect");
         assert_eq!(with(&question, &[(54, 134)]), None, "router advertisement");
-        assert_eq!(with(&answer, &[(58, 0x60)]), None, "solicited, to everybody");
+        assert_eq!(with(&answer, &[(58, 0x60)]), None, "solicited, to all nodes");
         let mut frame = question;
         frame[80] ^= 1;
         assert_eq!(parse_frame(&frame), None, "checksum");
@@ -282,7 +282,7 @@ mod tests {
     fn dad_solicitation_from_unspecified_source_is_parsed() {
         let mut frame = [0; 86];
         write_solicitation(LINK, Ipv6Addr::UNSPECIFIED, LOCAL, None, &mut frame);
-        assert_eq!(parse_frame(&frame), None, "it may not say where it is");
+        assert_eq!(parse_frame(&frame), None, "without a source link-layer address");
         let mut frame = frame[..78].to_vec();
         frame[19] = 24;
         fill_checksum(&mut frame);

@@ -213,7 +213,11 @@ mod tests {
             ],
         );
         let hop = |to| table.next_hop(ip(to));
-        assert_eq!(hop("198.18.0.9"), Some(ip("198.18.0.9")), "the link before a router");
+        assert_eq!(
+            hop("198.18.0.9"),
+            Some(ip("198.18.0.9")),
+            "the connected prefix before a router"
+        );
         assert_eq!(hop("198.18.0.200"), Some(ip("198.18.0.252")));
         assert_eq!(hop("198.18.1.1"), Some(ip("198.18.0.253")));
         assert_eq!(hop("203.0.113.1"), Some(ip("198.18.0.254")));

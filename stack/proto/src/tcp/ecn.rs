@@ -203,7 +203,7 @@ mod tests {
         assert!(ecn.update_dctcp_echo(true, Some(Seq(1000))));
         assert!(ecn.update_dctcp_echo(false, Some(Seq(2000))));
         assert!(ecn.update_dctcp_echo(true, Some(Seq(3000))));
-        assert!(ecn.update_dctcp_echo(false, Some(Seq(3000))), "and back at the same place");
+        assert!(ecn.update_dctcp_echo(false, Some(Seq(3000))), "and back in the same state");
         assert_eq!(ecn.pop_owed_ack(), Some((Seq(1000), Flags::default())));
         assert_eq!(ecn.pop_owed_ack(), Some((Seq(2000), Flags::ECE)));
         assert_eq!(ecn.pop_owed_ack(), None);

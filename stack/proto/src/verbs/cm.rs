@@ -145,20 +145,20 @@ pub struct ConnInfo {
 #[non_exhaustive]
 pub enum ConnectError {
     /// The peer reset the connection attempt: no listener on that address and port.
-    #[error("connection refused: nobody listens on that address and port")]
+    #[error("connection refused: no listener on that address and port")]
     Refused,
     /// No response until the timeout.
-    #[error("no answer: check the address and that both devices are on the same link")]
+    #[error("no response: check the address and that both devices are on the same link")]
     TimedOut,
     /// An ICMP error of a router or the peer's host: no listener on the port, no TCP, no route, or
     /// a filter.
-    #[error("unreachable by word of a router or the host: check address, routes and filters")]
+    #[error("ICMP unreachable from a router or the host: check address, routes and filters")]
     Unreachable,
     /// The peer's application rejected the request.
     #[error("rejected by the peer's application")]
     Rejected,
     /// The peer sent no valid MPA startup frame, or one with an unsupported revision or option.
-    #[error("the peer does not speak a version or option of MPA that can be met")]
+    #[error("the peer offers no MPA revision or option that is supported")]
     Protocol,
     /// The connection was reset during setup.
     #[error("reset by the peer during set-up")]
@@ -169,7 +169,7 @@ pub enum ConnectError {
     TooManyReads,
     /// "No Matching RTR Option" (RFC 6581): the ends support no common RTR message. The peer was
     /// notified by a Terminate.
-    #[error("no ready-to-receive message that both ends know: offer more kinds")]
+    #[error("no ready-to-receive message that both peers support: offer more kinds")]
     NoCommonRtr,
     /// The local application ended the attempt, or resources were exhausted.
     #[error("no resources for another connection")]
@@ -190,15 +190,15 @@ pub enum CmError {
     #[error("the queue pair is already connected or in error")]
     WrongState,
     /// The private data does not fit into the startup frame.
-    #[error("private data is longer than the start-up frame can carry")]
+    #[error("private data is too long for the MPA start-up frame")]
     PrivateDataTooLong,
     /// The maximum number of queue pairs is reached, or no local port is free for that address.
     #[error("no resources for another queue pair or connection")]
     NoResources,
     /// The maximum number of connections is reached, counting those that linger after their end.
     #[error(
-        "as many connections exist as may be: raise `limits.connections_max` of the \
-             configuration, or end some"
+        "the limit of connections is reached: raise `limits.connections_max` of the \
+             configuration, or close some"
     )]
     TooManyConnections,
     /// No route to the address, no local address of its family, or it is not the address of another
@@ -206,7 +206,7 @@ pub enum CmError {
     #[error("no route leads to that address from this device's addresses")]
     Unreachable,
     /// The address to connect from is not a local address.
-    #[error("the address to connect from is none of this device's")]
+    #[error("the local address is not one of this device")]
     NotLocal,
 }
 

@@ -61,15 +61,15 @@ pub enum SrqError {
     #[error("no such queue pair")]
     NoSuchQp,
     /// Queue pairs are attached to it.
-    #[error("queue pairs still take from the shared receive queue: destroy them first")]
+    #[error("queue pairs still use the shared receive queue: destroy them first")]
     InUse,
     /// The queue pair is connected, or is attached to a shared receive queue already.
-    #[error("the queue pair is in use already, or takes from a shared receive queue")]
+    #[error("the queue pair is in use already, or uses a shared receive queue")]
     NotIdle,
     /// The two belong to different protection domains.
     #[error("the shared receive queue belongs to another protection domain")]
     OtherDomain,
     /// The maximum number of shared receive queues is reached.
-    #[error("as many shared receive queues exist as may be: destroy some")]
+    #[error("the limit of shared receive queues is reached: destroy some")]
     TooMany,
 }

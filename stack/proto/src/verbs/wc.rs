@@ -97,11 +97,13 @@ pub enum WcStatus {
     #[error("success")]
     Success,
     /// A local buffer was not registered as the request claimed (`IBV_WC_LOC_PROT_ERR`).
-    #[error("local protection error: a buffer of the request is not registered for this use")]
+    #[error(
+        "local protection error: a buffer of the request is not registered with the required access"
+    )]
     LocalProtection,
     /// A window could not be bound: it is bound already, or the region does not allow it
     /// (`IBV_WC_MW_BIND_ERR`).
-    #[error("bind error: the window is bound already, or the region does not allow the binding")]
+    #[error("bind error: the window is already bound, or the region does not allow the binding")]
     Bind,
     /// The message is longer than the receive buffer, or the request has an invalid length
     /// (`IBV_WC_LOC_LEN_ERR`).
@@ -114,7 +116,7 @@ pub enum WcStatus {
     #[error("remote operation error: the peer could not process the operation")]
     RemoteOperation,
     /// The connection ended before the request completed (`IBV_WC_WR_FLUSH_ERR`).
-    #[error("flushed: the connection ended first")]
+    #[error("flushed: the connection ended before completion")]
     Flushed,
 }
 

@@ -39,17 +39,17 @@ pub enum PostError {
     #[error("the queue pair is not connected")]
     WrongState,
     /// The message is longer than 2^32-1 bytes.
-    #[error("the message is longer than 4294967295 octets")]
+    #[error("the message is longer than 4294967295 bytes")]
     TooLong,
     /// More scatter/gather elements, or more inline bytes, than the queue pair allows.
-    #[error("too many scatter/gather elements or inline octets for this queue pair")]
+    #[error("too many scatter/gather elements or inline bytes for this queue pair")]
     TooMany,
     /// RDMA Read or atomic operation on a connection with ORD 0.
     #[error("the connection grants no RDMA Reads or atomic operations (ORD is 0)")]
     NoReads,
     /// The word of an atomic operation is not at a multiple of eight, or its sink is not eight
     /// bytes.
-    #[error("an atomic operation needs a remote word at a multiple of 8 and a sink of 8 octets")]
+    #[error("an atomic operation needs a remote word at a multiple of 8 and a sink of 8 bytes")]
     Misaligned,
     /// Atomic operation or Immediate Data on a connection without RFC 7306.
     #[error("the connection has no atomic operations and no immediate data (RFC 7306)")]

@@ -105,7 +105,11 @@ mod tests {
         assert_eq!(out[..15], [2, 0, 0, 0, 0, 2, 2, 0, 0, 0, 0, 1, 8, 6, 0xee]);
         assert_eq!(plain.parse_header(&out), Some((ETHERTYPE_ARP, 14)));
         let tagged = EthernetLink { mac: MAC, vlan: Some(0x123) };
-        assert_eq!(tagged.parse_header(&out), None, "untagged frames are not ours");
+        assert_eq!(
+            tagged.parse_header(&out),
+            None,
+            "frames without a VLAN tag are not for this port"
+        );
         assert_eq!(tagged.write_header(PEER, ETHERTYPE_IPV6, &mut out).len(), 2);
         assert_eq!(out[12..], [0x81, 0, 0x01, 0x23, 0x86, 0xdd, 0xee, 0xee]);
         assert_eq!(tagged.parse_header(&out), Some((ETHERTYPE_IPV6, 18)));

@@ -158,7 +158,7 @@ impl Startup {
         }
         out[16] = flags;
         out[17] = self.revision;
-        let data_len = u16::try_from(len - STARTUP_HEADER_LEN).expect("at most 516 octets");
+        let data_len = u16::try_from(len - STARTUP_HEADER_LEN).expect("at most 516 bytes");
         out[18..20].copy_from_slice(&data_len.to_be_bytes());
         let mut data = &mut out[STARTUP_HEADER_LEN..];
         if let Some(enhanced) = self.enhanced {

@@ -8,7 +8,7 @@ use std::path::PathBuf;
 pub enum DeviceError {
     /// The text is no valid device name.
     #[error(
-        "`{text}` names no device: {reason} (devices: ring, memif:SOCKET[,server|client], \
+        "`{text}` is not a device: {reason} (devices: ring, memif:SOCKET[,server|client], \
          tap:NAME, af_packet:IFACE, af_xdp:IFACE, pci:BDF, eal:ARGS)"
     )]
     BadSpec {
@@ -28,7 +28,7 @@ pub enum DeviceError {
         max: u16,
     },
     /// The device cannot carry packets of the MTU.
-    #[error("{device}: an MTU of {mtu} was asked for, the device carries at most {max}")]
+    #[error("{device}: an MTU of {mtu} was requested, the device supports at most {max}")]
     MtuTooLarge {
         /// The device as named.
         device: String,
@@ -105,14 +105,14 @@ pub enum DeviceError {
         source: std::io::Error,
     },
     /// No PCI device has this address.
-    #[error("{device}: no card has this address (`lspci -D` lists them)")]
+    #[error("{device}: no PCI device has this address (`lspci -D` lists them)")]
     NoCard {
         /// The device as named.
         device: String,
     },
     /// The PCI device is bound to no kernel driver; DPDK does not find such devices.
     #[error(
-        "{device}: the card has no driver in the kernel (bind it to vfio-pci, or to the driver \
+        "{device}: the PCI device has no kernel driver (bind it to vfio-pci, or to the driver \
          that DPDK's own works with)"
     )]
     UnboundCard {
@@ -128,7 +128,7 @@ pub enum DeviceError {
         folder: PathBuf,
     },
     /// The socket cannot be used.
-    #[error("{device}: the socket cannot be used: {source}")]
+    #[error("{device}: the socket is not usable: {source}")]
     Socket {
         /// The device as named.
         device: String,
@@ -144,7 +144,7 @@ pub enum DeviceError {
         device: String,
     },
     /// No server listens on the socket.
-    #[error("{device}: nobody serves this socket yet: start the server first")]
+    #[error("{device}: no process serves this socket yet: start the server first")]
     NoServer {
         /// The device as named.
         device: String,

@@ -24,7 +24,7 @@ const _: () = assert!(FIRST_SEGMENT_LEN_MIN as usize >= ferrowarp_proto::wire::t
 
 /// Result of [`open`].
 #[derive(Debug)]
-#[expect(clippy::large_enum_variant, reason = "taken apart at once, never stored")]
+#[expect(clippy::large_enum_variant, reason = "destructured at once, never stored")]
 pub enum Opened {
     /// One device, whose link partner is not opened here.
     One(DpdkDevice),
@@ -61,7 +61,7 @@ pub fn open(spec: &DeviceSpec, config: &OpenConfig) -> Result<Opened, DeviceErro
 /// As [`open`]; `ring` is an error, because it connects two devices of one process.
 pub fn open_raw(spec: &DeviceSpec, config: &OpenConfig) -> Result<RawPort, DeviceError> {
     if spec.is_pair() {
-        let reason = "it joins two ends of one program: name a port that leads elsewhere";
+        let reason = "it connects two devices of one process: name another port";
         return Err(DeviceError::BadSpec { text: spec.to_string(), reason });
     }
     match open(spec, config)? {
@@ -149,7 +149,7 @@ fn start_port(
     let send_mtu = config.mtu.min(quirks.send_mtu_max);
     if send_mtu < config.mtu {
         tracing::info!(
-            "{spec} receives packets of {} octets and sends {send_mtu} at most",
+            "{spec} receives packets of {} bytes and sends {send_mtu} at most",
             config.mtu
         );
     }

@@ -123,7 +123,7 @@ fn parse_interface(name: &str) -> Result<String, &'static str> {
     if name.is_empty() {
         Err("the interface's name is missing")
     } else if name.len() > INTERFACE_NAME_MAX {
-        Err("an interface's name has at most 15 octets")
+        Err("an interface's name has at most 15 bytes")
     } else if name.contains(|c: char| c.is_whitespace() || "/,:=\0".contains(c)) {
         Err("an interface's name has no blank, slash, comma, colon or equals sign")
     } else {
@@ -136,13 +136,13 @@ fn parse_memif(rest: &str) -> Result<DeviceSpec, &'static str> {
         None => (rest, MemifRole::Auto),
         Some((socket, "server")) => (socket, MemifRole::Server),
         Some((socket, "client")) => (socket, MemifRole::Client),
-        Some(_) => return Err("after the socket comes `server` or `client`"),
+        Some(_) => return Err("give `server` or `client` after the socket"),
     };
     if socket.is_empty() || socket == "@" {
         return Err("the socket's path is missing");
     }
     if socket.len() > SOCKET_PATH_MAX {
-        return Err("a socket's path has at most 107 octets");
+        return Err("a socket's path has at most 107 bytes");
     }
     if socket.contains(['\0', '=', '[', ']', '"']) {
         return Err("a socket's path has no equals sign, bracket or quotation mark here");

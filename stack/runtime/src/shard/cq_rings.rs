@@ -264,7 +264,7 @@ mod tests {
         assert_eq!(rings.pop_dirty(), None);
         rings.publish();
         assert_eq!(consumer.pop().map(|wc| wc.wr_id), Some(1));
-        assert!(rings.push(cq, wc(3)), "the room is found again");
+        assert!(rings.push(cq, wc(3)), "the freed slot is used");
     }
 
     #[test]

@@ -102,7 +102,7 @@ impl<D: Device> EngineMachine<D> {
         let mut any = false;
         for (id, end) in srqs {
             any |= end.drain(engine.free_srq_slots(*id), |wr| {
-                engine.post_srq_recv(*id, wr).expect("there is room");
+                engine.post_srq_recv(*id, wr).expect("the queue has a free slot");
             });
         }
         any
@@ -158,7 +158,7 @@ impl<D: Device> EngineMachine<D> {
                 self.engine.completions_mut().mark_overrun(cq);
                 self.teller.publish_error(AsyncEvent::CqOverrun { cq });
             }
-            event => debug_assert!(false, "{event:?} is routed nowhere"),
+            event => debug_assert!(false, "{event:?} has no destination"),
         }
     }
 

@@ -147,10 +147,10 @@ impl Shard {
     /// polled again.
     #[cold]
     fn fail(&self, mut machine: LockGuard<'_, Option<Box<dyn Machine>>>) {
-        tracing::error!("a panic has ended a shard, and all its connections with it");
+        tracing::error!("a panic ended a shard and all its connections");
         if let Some(mut failed) = machine.take() {
             if catch_unwind(AssertUnwindSafe(|| failed.abandon())).is_err() {
-                tracing::error!("some of its queue pairs could not be ended");
+                tracing::error!("not all queue pairs of the failed shard could be ended");
             }
             *self.failed_engine.lock().unwrap_or_else(PoisonError::into_inner) = Some(failed);
         }
@@ -257,7 +257,7 @@ impl Shard {
         drop(machine);
         let failed = self.failed_engine.lock().unwrap_or_else(PoisonError::into_inner).take();
         if catch_unwind(AssertUnwindSafe(|| drop(failed))).is_err() {
-            tracing::error!("what a failed shard had could not be freed");
+            tracing::error!("the resources of the failed shard could not be freed");
         }
     }
 

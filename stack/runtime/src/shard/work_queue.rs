@@ -324,7 +324,7 @@ mod tests {
         post(&mut posted, 9);
         assert_eq!(link.serve(&mut fake), (true, true));
         fake.rings.publish();
-        assert!(completions.pop().is_none(), "an older request is still to be reported");
+        assert!(completions.pop().is_none(), "an older request has not completed yet");
         assert_eq!(link.sends.retired(3), 0);
         fake.room = 4;
         assert_eq!(link.serve(&mut fake), (true, false));

@@ -124,7 +124,7 @@ fn enabled_region_has_new_rights_and_new_stag() {
     assert_eq!(try_write(&table, second, SCOPE), Err(MemoryFault::AccessRights));
     assert!(table.resolve(second, SCOPE, Access::REMOTE_READ, 0x1000, 1).is_ok());
     table.invalidate(second);
-    assert_eq!(table.enable(first, Access::ALL), None, "it is called otherwise now");
+    assert_eq!(table.enable(first, Access::ALL), None, "the slot has a new STag");
     table.release(second);
     assert_eq!(table.enable(second, Access::ALL), None, "it is gone");
 }
@@ -168,7 +168,7 @@ fn window_keys_are_unique_and_in_random_order() {
         assert!(table.invalidate(stag));
         stags.push(stag);
     }
-    assert_eq!(stags.iter().collect::<HashSet<_>>().len(), stags.len(), "an STag came twice");
+    assert_eq!(stags.iter().collect::<HashSet<_>>().len(), stags.len(), "an STag was repeated");
     for turn in stags.chunks(256) {
         assert_eq!(turn.iter().map(|stag| stag >> 8).collect::<HashSet<_>>().len(), 1);
         let steps: HashSet<_> = turn.windows(2).map(|w| w[1].wrapping_sub(w[0])).collect();
@@ -196,7 +196,7 @@ fn retagged_window_binds_under_previous_tag_unless_revoked() {
         let fault = table.bind(&bind(tag, region), SCOPE);
         assert_eq!(fault, Err(MemoryFault::InvalidStag), "a binding queued before");
     }
-    assert_eq!(table.invalidate_local(second, SCOPE), Ok(()), "it is invalid already");
+    assert_eq!(table.invalidate_local(second, SCOPE), Ok(()), "it is already invalid");
     assert_eq!(table.invalidate_local(first, SCOPE), Err(MemoryFault::InvalidStag));
     table.bind(&bind(third, region), SCOPE).unwrap();
 }
@@ -261,7 +261,11 @@ fn window_grants_its_range_to_its_stream_only() {
     }
     table.invalidate_local(stag, SCOPE).unwrap();
     assert_eq!(try_write(&table, stag, SCOPE), Err(MemoryFault::InvalidStag));
-    assert_eq!(table.invalidate_local(stag, SCOPE), Ok(()), "the peer may have been first");
+    assert_eq!(
+        table.invalidate_local(stag, SCOPE),
+        Ok(()),
+        "the peer may have invalidated it first"
+    );
     // Bound again, zero-based, for another stream.
     let again = Bind { rkey: with_next_key(stag), zero_based: true, ..request };
     table.bind(&again, OTHER_STREAM).unwrap();
@@ -337,10 +341,10 @@ fn windows_end_with_their_region_and_retired_windows_cannot_bind() {
     let reached = requests.map(|request| try_write(&table, request.rkey, SCOPE).is_ok());
     assert_eq!(reached, [false, false, true]);
     assert_eq!(table.window_count(region), 0);
-    assert!(table.invalidate_windows(region), "look-ups by them may be under way");
+    assert!(table.invalidate_windows(region), "lookups of it may be in progress");
     let again = table.enable(region, Access::ALL).unwrap();
     table.invalidate(again);
-    assert!(!table.invalidate_windows(again), "none was bound since");
+    assert!(!table.invalidate_windows(again), "no later binding");
 
     table.retire_window(windows[2]);
     assert!(table.unbind(windows[2]) && !table.unbind(windows[2]));

@@ -57,7 +57,7 @@ impl RegionTable {
     pub fn allocate_window(&self, pd: u32) -> Result<Stag, RegisterError> {
         let stag = self.alloc_stag()?;
         let slot = self.slot(stag);
-        let claimed = slot.claim().expect("a free slot is valid for nobody");
+        let claimed = slot.claim().expect("a free slot is never valid");
         slot.set_owner(Owner::new(pd, Access::default(), true), StreamId::NONE);
         slot.occupant.store(Occupant::window(stag).0, Ordering::Release);
         slot.publish(claimed, 0);

@@ -83,10 +83,10 @@ fn every_length_at_every_phase_matches_reference() {
             let mut reference = ReferenceStream::at(phase);
             let start = reference.push(&ulpdu, crc);
             let sent = build_fpdu(&ulpdu, phase, crc);
-            assert!(sent == reference.stream[start..], "{len} octets at phase {phase}");
+            assert!(sent == reference.stream[start..], "{len} bytes at phase {phase}");
             let mut scratch = Vec::new();
             let found = parse(&sent, phase, crc, &mut scratch);
-            assert_eq!(found, Ok(Some((&ulpdu[..], sent.len()))), "{len} octets at phase {phase}");
+            assert_eq!(found, Ok(Some((&ulpdu[..], sent.len()))), "{len} bytes at phase {phase}");
         }
     }
 }
@@ -383,7 +383,7 @@ fn segments_without_marker_are_located_by_preceding_lengths() {
         }));
     }
     let waiting = placements.iter().take_while(|seen| **seen == OooPlacement::Deferred).count();
-    assert!(waiting <= 4, "a marker comes within 512 octets: {placements:?}");
+    assert!(waiting <= 4, "a marker comes within 512 bytes: {placements:?}");
     assert!(
         placements[waiting..].iter().all(|seen| *seen == OooPlacement::Placed(2)),
         "{placements:?}"
@@ -431,7 +431,7 @@ fn crc_covers_marker_in_front_of_it() {
     for (phase, len) in [(512 - 48, 46), (0, 506), (4, 506)] {
         let sent = build_fpdu(&ulpdu(len, 5), phase, true);
         let at = sent.len() - 8;
-        assert_eq!(advance_phase(phase, at), 0, "the place of a marker");
+        assert_eq!(advance_phase(phase, at), 0, "the offset of a marker");
         let without = ::crc32c::crc32c(&sent[..at]).to_le_bytes();
         let with = ::crc32c::crc32c(&sent[..at + 4]).to_le_bytes();
         assert_eq!(sent[at + 4..], with);

@@ -185,7 +185,7 @@ fn rtr_read_is_accepted_only_with_nonzero_ird() {
         let (reply, terms) = accept(&frame, offer, b"");
         let named = RtrKinds::from_enhanced(&reply.enhanced.unwrap());
         assert_eq!((named.read, terms.ird), (ird > 0, ird));
-        assert!(named.read || (named.send && named.write), "what it knows instead");
+        assert!(named.read || (named.send && named.write), "the revision it supports");
     }
 }
 

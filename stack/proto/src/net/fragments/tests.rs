@@ -172,7 +172,7 @@ fn overlapping_fragments_discard_packet_until_timeout() {
             assert_eq!(
                 fx.on_fragment(&part(0..80, true)),
                 FragmentOutcome::Buffered,
-                "its name is free again"
+                "its key is free again"
             );
         }
         // Same offset, other bytes.

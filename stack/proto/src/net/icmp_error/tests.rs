@@ -197,7 +197,7 @@ fn quoted_ip_options_and_extension_headers_are_skipped() {
     assert_eq!(with(&[one; 9]), Err(ParseError::BadQuote), "a bound");
     assert_eq!(with(&[(60, &[0, 200, 0, 0, 0, 0, 0, 0])]), Err(ParseError::Truncated));
     assert_eq!(with(&[(44, &[0, 0, 0, 8, 0, 0, 0, 0])]), Err(ParseError::BadQuote), "an offset");
-    assert_eq!(with(&[(50, &[0; 8])]), Err(ParseError::BadQuote), "what is encrypted");
+    assert_eq!(with(&[(50, &[0; 8])]), Err(ParseError::BadQuote), "encrypted");
 }
 
 #[test]
@@ -212,7 +212,11 @@ fn quote_of_other_source_or_protocol_is_rejected() {
     assert_eq!(about(&|quoted| quoted[0] = 0x65), Err(ParseError::BadQuote));
     assert_eq!(about(&|quoted| quoted[7] = 1), Err(ParseError::BadQuote), "a later fragment");
     assert!(about(&|quoted| quoted[6] = 0x20).is_ok(), "the first of several");
-    assert_eq!(about(&|quoted| quoted[15] ^= 1), Err(ParseError::BadQuote), "sent by another");
+    assert_eq!(
+        about(&|quoted| quoted[15] ^= 1),
+        Err(ParseError::BadQuote),
+        "another source address"
+    );
 }
 
 #[test]
@@ -240,7 +244,7 @@ fn corrupt_outer_header_is_rejected() {
     for at in 8..v6.len() {
         let mut packet = v6.clone();
         packet[at] ^= 0x40;
-        assert!(IcmpError::parse(&packet).is_err(), "octet {at}");
+        assert!(IcmpError::parse(&packet).is_err(), "byte {at}");
     }
 }
 

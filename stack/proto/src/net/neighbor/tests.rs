@@ -79,7 +79,7 @@ fn unanswered_multicast_solicits_lead_to_failed_and_hold_down() {
     let epoch = fx.cache.epoch();
     assert_eq!(fx.advance(1), []);
     assert_eq!(fx.lookup(id), Lookup::Unreachable);
-    assert_ne!(fx.cache.epoch(), epoch, "whoever waits is told to look");
+    assert_ne!(fx.cache.epoch(), epoch, "the waiter is resolved again");
     assert_eq!(fx.advance(CONFIG.hold_down_ns - 1), []);
     assert_eq!((fx.lookup(id), fx.cache.deadline()), (Lookup::Unreachable, None));
     fx.advance(1);
@@ -137,7 +137,7 @@ fn upper_layer_confirmation_prevents_probe() {
         assert_eq!(fx.lookup(id), Lookup::Found(MAC));
         fx.advance(SECOND);
         fx.cache.confirm(fx.now, id, OTHER);
-        assert_ne!(fx.state(id), NudState::Reachable, "of another address it says nothing");
+        assert_ne!(fx.state(id), NudState::Reachable, "another address is not affected");
         fx.cache.confirm(fx.now, id, MAC);
         assert_eq!(fx.state(id), NudState::Reachable);
         assert_eq!(fx.advance(10 * SECOND), []);
@@ -207,12 +207,12 @@ fn solicits_are_rate_limited_over_all_neighbors() {
     }
     let asked = fx.advance(SECOND - 1);
     assert_eq!(asked.len(), SOLICITS_PER_SECOND as usize);
-    assert!(asked.iter().all(|&(at, _)| at == 0), "none waits for another's answer");
+    assert!(asked.iter().all(|&(at, _)| at == 0), "no entry waits for another's reply");
     let mut all: Vec<_> = asked.iter().map(|(_, question)| question.ip).collect();
     all.extend(fx.advance(SECOND).iter().map(|(_, question)| question.ip));
     all.sort_unstable();
     all.dedup();
-    assert_eq!(all.len(), 1024, "what the bound held back comes next");
+    assert_eq!(all.len(), 1024, "the deferred solicits follow");
 }
 
 #[test]

@@ -53,7 +53,7 @@ impl Requester {
             entry.progress = Progress::Answered;
             self.outstanding.pop_front();
         } else {
-            let len = u32::try_from(len).expect("expect_response bounds it by the sink");
+            let len = u32::try_from(len).expect("expect_response limits it to the sink");
             entry.progress = Progress::Reading { received: received + len };
         }
         last

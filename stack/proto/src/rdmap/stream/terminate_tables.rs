@@ -169,7 +169,7 @@ fn check_rows(wanted: &str) {
             for text in earlier {
                 let ulpdu = fixture.segment(text);
                 let seen = fixture.stream.on_ulpdu(&fixture.arena, &ulpdu);
-                assert!(seen.is_ok(), "{name}: {seen:?} for what comes before");
+                assert!(seen.is_ok(), "{name}: {seen:?} for the segments before it");
             }
             let before = fixture.arena.read(0, 0x800);
             let (header, payload) = (fixture.segment(header), fixture.bytes(payload));

@@ -399,7 +399,7 @@ fn terminate_for_revoked_read_source_names_the_remainder() {
     right.arena.regions().invalidate(right.stag);
     let mut out = [0; 256];
     let Err(BuildError::Response(terminate)) = right.stream.build(&right.arena, &mut out) else {
-        panic!("the source is gone");
+        panic!("the source is invalid");
     };
     assert_eq!(terminate.cause(), (0, 1, 0));
     let len = right.stream.build(&right.arena, &mut out).unwrap();

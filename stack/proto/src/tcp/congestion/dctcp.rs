@@ -82,7 +82,7 @@ mod tests {
     #[test]
     fn alpha_converges_to_the_marked_fraction() {
         let (mut dctcp, mut at) = (Dctcp::new(), Seq(0) - 5_000_000);
-        assert_eq!(dctcp.reduce(100_000), 50_000, "half, before anything is known");
+        assert_eq!(dctcp.reduce(100_000), 50_000, "half, before the first estimate");
         for marked in [0, 25, 100, 7, 0] {
             observe(&mut dctcp, &mut at, 200, marked);
             let expected = f64::from(marked) / 100.0;

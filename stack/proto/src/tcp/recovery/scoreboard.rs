@@ -258,7 +258,7 @@ impl<T: Clone> Scoreboard<T> {
         };
         // req: MPA-106
         record.len = len;
-        debug_assert_eq!(record.sacked_run, 0, "what the peer holds is not sent again");
+        debug_assert_eq!(record.sacked_run, 0, "SACKed data is not retransmitted");
         self.records.insert(index + 1, rest);
     }
 

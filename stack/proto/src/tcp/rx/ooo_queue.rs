@@ -38,7 +38,7 @@ pub struct OooPool<R> {
     sizes: [usize; 4],
     free: [Vec<Box<[u8]>>; 4],
     /// Boxed, because a connection has space for a pointer only.
-    #[expect(clippy::vec_box, reason = "the boxes are what is lent")]
+    #[expect(clippy::vec_box, reason = "only the boxes are lent")]
     spares: Vec<Box<Assembler<R>>>,
 }
 

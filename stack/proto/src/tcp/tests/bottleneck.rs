@@ -250,9 +250,9 @@ fn pacing_spreads_cwnd_over_the_rtt() {
             // Slow start: twice the window per round trip.
             let half = burst(0, 5 * MILLISECOND) as f64 / window as f64;
             assert!((0.4..0.7).contains(&half), "{half} of the window in a quarter of the time");
-            assert!(most <= 2 * 15_140, "{most} octets within 100 us");
+            assert!(most <= 2 * 15_140, "{most} bytes within 100 us");
             // A message of 64 KiB is sent at once when nothing is in flight.
-            assert!((65_536..75_000).contains(&first), "{first} octets at first");
+            assert!((65_536..75_000).contains(&first), "{first} bytes at first");
             assert!(paced > 10);
         } else {
             assert!(first as f64 > 0.9 * window as f64, "{first} of {window} at once");
@@ -293,7 +293,7 @@ fn unused_cwnd_does_not_grow() {
         assert!(link.end(0).tcb.all_acked());
         assert_eq!(link.end(0).tcb.cwnd(), window, "{congestion:?}");
         link.run(300 * MILLISECOND);
-        assert!(link.end(0).tcb.cwnd() > 20 * window, "it grows once it is");
+        assert!(link.end(0).tcb.cwnd() > 20 * window, "the window grows once cwnd limits");
     }
 }
 

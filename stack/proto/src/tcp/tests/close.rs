@@ -130,7 +130,7 @@ fn abort_sends_rst() {
 fn data_after_shut_receive_resets_connection() {
     let mut script = script();
     script.end.tcb.shut_receive();
-    assert!(script.send(script.fields()).is_empty(), "an ACK does no harm");
+    assert!(script.send(script.fields()).is_empty(), "an ACK is ignored");
     let out = script.send_data(script.fields(), 1);
     assert!(out[0].flags.has(Flags::RST));
     assert_eq!(script.end.tcb.state(), State::Closed);

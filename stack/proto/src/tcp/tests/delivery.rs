@@ -45,7 +45,7 @@ fn unclaimed_ooo_segment_is_dropped() {
     let again = tcb.handle_segment(script.now, &frame.parse(), frame.clone());
     assert!(matches!(again, Delivered::OutOfOrder { .. }));
     assert!(tcb.buffer_ooo(pool, frame.clone(), len - 500..len));
-    assert!(!tcb.buffer_ooo(pool, frame, len - 500..len), "one answer for each");
+    assert!(!tcb.buffer_ooo(pool, frame, len - 500..len), "one reply for each");
     assert_eq!((tcb.ooo_segments(), pool.frames() + pool.bytes()), (1, 1024));
 }
 
@@ -170,7 +170,7 @@ fn run_slow_start_sender(script: &mut Script, rounds: u32, rate: u32, with_ts: b
             for seg in out {
                 offer = u32::from(seg.window) << 7;
                 let right = seg.ack + offer;
-                assert!(right >= edge, "the window went back");
+                assert!(right >= edge, "the window shrank");
                 edge = right;
             }
         }
@@ -251,15 +251,15 @@ struct Model {
 impl Model {
     fn accept(&mut self, from: usize, bytes: &[u8]) {
         for (cell, id) in (from..).zip(bytes) {
-            assert_eq!(self.owner[cell].replace(*id), None, "octet {cell} was accepted twice");
+            assert_eq!(self.owner[cell].replace(*id), None, "byte {cell} was accepted twice");
         }
     }
 
     /// Delivers `bytes` in order.
     fn advance(&mut self, bytes: &[u8]) {
         for id in bytes {
-            assert_eq!(self.owner[self.next], Some(*id), "octet {}", self.next);
-            assert!(!self.consumed_ooo[self.next], "octet {} was taken before", self.next);
+            assert_eq!(self.owner[self.next], Some(*id), "byte {}", self.next);
+            assert!(!self.consumed_ooo[self.next], "byte {} was taken before", self.next);
             self.next += 1;
         }
     }

@@ -258,7 +258,7 @@ fn ce_marking_queue_fills_link_without_loss() {
         assert_eq!((link.drops, stats.retransmits), (0, 0), "{congestion:?}");
         assert!(rate > 0.85, "{congestion:?} {rate}");
         let marked = u64::from(link.end(1).tcb.stats().ce_in);
-        assert!(marked <= link.marks && marked + 200 > link.marks, "the rest is under way");
+        assert!(marked <= link.marks && marked + 200 > link.marks, "the rest is in flight");
         assert!(stats.ece_reductions > 1 && stats.ece_reductions < 300, "{stats:?}");
         if congestion != Algorithm::Dctcp {
             // At most one CWR per reduction, and each of them ended an echo.

@@ -50,10 +50,10 @@ fn options_are_used_only_if_both_sides_offer_them() {
     assert_eq!((script.end.tcb.rcv.wscale, script.end.tcb.snd.wscale), (0, 0));
 
     let script = Script::established(&Config::default(), Options::default());
-    assert_eq!(script.end.tcb.emss(), 536, "a peer that says nothing takes 536");
+    assert_eq!(script.end.tcb.emss(), 536, "a peer without an MSS option has 536");
     let tiny = Options { mss: Some(1), ..Script::full_options() };
     let script = Script::established(&Config::default(), tiny);
-    assert_eq!(script.end.tcb.emss(), 64 - 12, "headers only is nobody's segment size");
+    assert_eq!(script.end.tcb.emss(), 64 - 12, "an MSS of headers alone is invalid");
 }
 
 #[test]

@@ -84,7 +84,7 @@ impl HeapFrame {
     }
 
     pub(super) fn parse(&self) -> Segment {
-        Segment::parse(self, ChecksumMode::Software).expect("what a Tcb wrote parses")
+        Segment::parse(self, ChecksumMode::Software).expect("a segment of a Tcb parses")
     }
 }
 
@@ -198,7 +198,7 @@ impl Endpoint {
         let mut found = vec![0; bytes.len()];
         frame.copy_out(bytes.start, &mut found);
         for (byte, at) in found.into_iter().zip(position..) {
-            assert_eq!(byte, pattern(1 - self.side, at), "side {} octet {at}", self.side);
+            assert_eq!(byte, pattern(1 - self.side, at), "side {} byte {at}", self.side);
         }
     }
 
@@ -223,7 +223,7 @@ impl Endpoint {
     }
 
     fn handle_ooo(&mut self, frame: HeapFrame, seq: Seq, bytes: Range<usize>) {
-        assert!(seq > self.tcb.rcv.nxt, "what is in order is not early");
+        assert!(seq > self.tcb.rcv.nxt, "in-order data is not out-of-order");
         let position = self.read + u64::from(seq - self.tcb.rcv.nxt);
         self.check_bytes(&frame, &bytes, position);
         match self.choose_ooo_action() {
@@ -276,7 +276,7 @@ impl Endpoint {
             Delivered::OutOfOrder { frame, seq, bytes } => self.handle_ooo(frame, seq, bytes),
         }
         self.tcb.release_ooo(&mut self.pool);
-        assert!(self.tcb.rcv.adv >= edge || self.tcb.peer.irs == seg.seq, "window went back");
+        assert!(self.tcb.rcv.adv >= edge || self.tcb.peer.irs == seg.seq, "the window shrank");
         self.check_scoreboard();
         self.poll_events();
     }

@@ -49,7 +49,7 @@ fn ptb_for_data_not_in_flight_is_ignored() {
     assert!(tcb.packet_too_big(now, &TooBig { seq: nxt - 1, ack: Some(rcv_nxt), ..good }));
     assert_eq!((tcb.emss(), tcb.path_mtu()), (1348, 1400));
     assert_eq!((tcb.poll_event(), tcb.poll_event()), (Some(Event::EmssChanged), None));
-    assert!(!tcb.packet_too_big(now, &good), "the same once more");
+    assert!(!tcb.packet_too_big(now, &good), "the same again");
     let prior = tcb.cwnd();
     let again = script.output();
     assert_eq!(lens(&again), [1348, 100, 1348, 100, 1348, 100, 1348, 100]);
@@ -258,7 +258,7 @@ fn pmtu_probe_waits_for_enough_data() {
 
 /// Transfers data while the path MTU goes from 9000 to 1500, to 600 and back to 9000.
 fn run_over_changing_path(seed: u64, answers: Option<bool>, lose: u32, cfg: &Config) {
-    println!("seed {seed} answers {answers:?} lose {lose}");
+    println!("seed {seed} replies {answers:?} lost {lose}");
     let faults = Faults { lose, ..Faults::default() };
     let mut sim = Sim::new(seed, faults, [cfg.clone(), cfg.clone()]);
     sim.connect();

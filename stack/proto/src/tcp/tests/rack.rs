@@ -32,13 +32,13 @@ fn lost_retransmission_is_detected_by_later_delivery() {
     script.wait_us(99);
     let fields = with_sack(&script, &[(sent[1].seq, end_seq(&more[0]))]);
     let again = script.send(fields);
-    assert_eq!(seqs(&again), [sent[0].seq], "sent before what arrived, a round trip ago");
+    assert_eq!(seqs(&again), [sent[0].seq], "sent before the delivered segment, an RTT ago");
     let stats = script.end.tcb.stats();
     assert_eq!((stats.lost_retransmits, stats.timeouts, stats.fast_recoveries), (1, 0, 1));
     // And once more, without limit.
     script.wait_us(100);
     let again = script.send(with_sack(&script, &[(sent[1].seq, end_seq(&more[2]))]));
-    assert!(again.is_empty(), "nothing sent after it arrived");
+    assert!(again.is_empty(), "nothing sent after it was delivered");
     let more = script.write(1448);
     script.wait_us(100);
     let again = script.send(with_sack(&script, &[(sent[1].seq, end_seq(&more[0]))]));
@@ -132,7 +132,7 @@ fn rto_marks_first_and_expired_segments_lost() {
     let again = script.fire();
     assert_eq!(script.now, deadline);
     assert_eq!(seqs(&again), [sent[0].seq]);
-    assert_eq!(script.end.tcb.pipe(), 1448 * 3, "the retransmission and what just left");
+    assert_eq!(script.end.tcb.pipe(), 1448 * 3, "the retransmission and the newest segment");
     script.wait_us(100);
     script.ts.as_mut().unwrap().1 = again[0].options.ts.unwrap().0;
     script.ack = end_seq(&sent[0]);
@@ -197,7 +197,7 @@ fn sack_frto_undoes_spurious_rto() {
     script.ack = end_seq(&sent[0]);
     let fresh = script.send(script.fields());
     assert_eq!(seqs(&fresh), [end_seq(&sent[5]), end_seq(&sent[5]) + 1460]);
-    assert!(script.output().is_empty(), "no retransmission before the next ACK tells");
+    assert!(script.output().is_empty(), "no retransmission before the next ACK");
     script.ack = end_seq(&sent[2]);
     let out = script.send(script.fields());
     assert_eq!(script.end.tcb.recovery.ca_state, CaState::Open);

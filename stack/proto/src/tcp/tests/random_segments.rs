@@ -98,10 +98,10 @@ fn deliver(script: &mut Script, fields: &Fields, payload_len: usize) {
     tcb.release_ooo(pool);
     assert!(tcb.ooo_segments() > 0 || (pool.frames(), pool.bytes()) == (0, 0));
     if synchronised {
-        assert!(tcb.rcv.adv >= edge, "the window went back");
+        assert!(tcb.rcv.adv >= edge, "the window shrank");
         let fin = usize::from(tcb.peer.fin_received);
         let moved = (tcb.rcv.nxt - nxt) as usize;
-        assert!(moved == taken || moved == taken + fin, "octets are counted as handed up");
+        assert!(moved == taken || moved == taken + fin, "bytes are counted as handed up");
     }
     tcb.scoreboard.check(tcb.sack);
     assert!(tcb.snd.una <= tcb.snd.nxt);

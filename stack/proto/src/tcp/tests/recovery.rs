@@ -73,7 +73,7 @@ fn sack_retransmits_each_hole_once() {
     let seqs: Vec<Seq> = again.iter().map(|seg| seg.seq).collect();
     assert_eq!(seqs, [sent[0].seq, sent[4].seq]);
     assert_eq!(again[0].payload.len(), sent[0].payload.len());
-    assert!(script.send(fields).is_empty(), "the same report says nothing new");
+    assert!(script.send(fields).is_empty(), "a repeated SACK block adds nothing");
     assert_eq!(script.end.tcb.stats().fast_recoveries, 1);
     let cwnd = script.end.tcb.cwnd();
     assert_eq!(cwnd, 1448 * 5, "half of the flight");
@@ -178,7 +178,7 @@ fn eifel_undoes_spurious_rto() {
     // The ACK of the original arrives late, echoing its timestamp.
     script.ts.as_mut().unwrap().1 = sent[0].options.ts.unwrap().0;
     script.ack = end_seq(&sent[0]);
-    assert!(script.send(script.fields()).is_empty(), "the others are under way, too");
+    assert!(script.send(script.fields()).is_empty(), "the others are in flight, too");
     assert_eq!(script.end.tcb.cwnd(), cwnd);
     let stats = script.end.tcb.stats();
     assert_eq!((stats.timeouts, stats.spurious_recoveries), (1, 1));

@@ -173,7 +173,7 @@ impl Sim {
             // Unconsumed bytes do not stop progress: `step` has them consumed.
             let alive = self.step();
             steps += 1;
-            assert!(alive, "{what}: nothing left to happen");
+            assert!(alive, "{what}: no event left");
             assert!(self.now < limit && steps < 2_000_000, "{what}: no progress");
         }
     }
@@ -220,7 +220,7 @@ impl Sim {
             assert!(!end.events.contains(&Event::TimedOut));
             assert!(!end.events.contains(&Event::Reset));
             assert_eq!(end.tcb.stats().bytes_out, bytes);
-            assert_eq!((end.pool.frames(), end.pool.bytes()), (0, 0), "all was given back");
+            assert_eq!((end.pool.frames(), end.pool.bytes()), (0, 0), "all buffers were returned");
             assert!(end.tcb.assembler.is_idle());
         }
     }

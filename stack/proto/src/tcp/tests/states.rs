@@ -169,7 +169,7 @@ fn rst_answering_challenge_ack_ends_time_wait() {
     assert_eq!(script.end.tcb.state(), State::TimeWait, "not exact");
     assert!(script.send(exact).is_empty());
     assert!(script.end.tcb.is_closed());
-    assert_eq!(script.end.events, [Event::Closed], "the end was told before");
+    assert_eq!(script.end.events, [Event::Closed], "the end was reported before");
 }
 
 /// Section 3.10.7.4, second check; RFC 5961 section 3.2; RFC 1337 for TIME-WAIT.
@@ -426,7 +426,7 @@ fn time_wait_is_recycled_as_in_rfc_6191() {
     assert!(!tcb.may_recycle(&syn_to(&script, next - 9, Some((100, 0)))));
     assert!(tcb.may_recycle(&syn_to(&script, next + 9, None)));
     assert!(!tcb.may_recycle(&syn_to(&script, next - 9, None)));
-    assert!(tcb.successor_seq() > tcb.snd.nxt, "and the numbers go on from there");
+    assert!(tcb.successor_seq() > tcb.snd.nxt, "and sequence numbers continue from there");
     // Without timestamps in the old connection: those of the SYN distinguish old from new segments.
     let options = Options { ts: None, ..Script::full_options() };
     let mut script = Script::established(&Config::default(), options);
@@ -450,9 +450,9 @@ fn new_syn_in_window_recycles_syn_received() {
     let mut server = Endpoint::server(&cfg, &syn, 50, now);
     server.transmit(now);
     let other = |seq| Segment { seq: Seq(seq), ..syn.clone() };
-    assert!(!server.tcb.may_recycle(&syn), "the same once more is answered once more");
+    assert!(!server.tcb.may_recycle(&syn), "the same segment is answered again");
     assert!(server.tcb.may_recycle(&other(100)));
-    assert!(!server.tcb.may_recycle(&other(0x4000_0000)), "outside: it is challenged");
+    assert!(!server.tcb.may_recycle(&other(0x4000_0000)), "outside the window: a challenge ACK");
     let reset = Segment { flags: Flags::SYN | Flags::RST, ..other(100) };
     assert!(!server.tcb.may_recycle(&reset));
     // After a simultaneous open there is no LISTEN to return to.

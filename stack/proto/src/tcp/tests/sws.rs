@@ -40,7 +40,7 @@ fn record_exceeding_window_waits_for_window_or_override_timer() {
     script.send(script.fields());
     assert!(script.write(1448).is_empty());
     let start = script.now;
-    assert_eq!(lens(&script.fire()), [1000], "the larger offer never came");
+    assert_eq!(lens(&script.fire()), [1000], "the larger window was never offered");
     assert!(script.now.since(start) <= SECOND, "RFC 9293 section 3.8.6.2.1: within a second");
     assert_eq!(script.end.tcb.stats().resegments, 1);
     script.ack += 1000;

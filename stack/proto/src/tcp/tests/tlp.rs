@@ -112,7 +112,7 @@ fn repeated_spurious_tlps_raise_pto() {
     let mut script = warmed_up();
     let first = spurious_probe(&mut script, true);
     for _ in 0..2 {
-        assert!(spurious_probe(&mut script, true) < 2 * first, "may be the doing of a lost ACK");
+        assert!(spurious_probe(&mut script, true) < 2 * first, "a lost ACK may be the cause");
     }
     assert!(spurious_probe(&mut script, true) > 2 * first);
     assert_eq!(script.end.tcb.stats().timeouts, 0);
@@ -234,7 +234,7 @@ fn unsent_tlp_is_cancelled_once_sack_shows_a_hole() {
     script.deliver(&fields, 0);
     let error = TooBig { seq: sent[1].seq, ack: None, mtu: Some(1000), packet_len: 1500 };
     assert!(script.end.tcb.packet_too_big(script.now, &error));
-    assert_eq!(script.output()[0].seq, sent[1].seq, "what is missing, and no probe");
+    assert_eq!(script.output()[0].seq, sent[1].seq, "the lost segment, and no probe");
     assert_eq!(script.end.tcb.stats().tlp_probes, 0);
     script.wait_us(100);
     script.ack = end_seq(&sent[5]);

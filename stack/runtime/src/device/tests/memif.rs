@@ -25,7 +25,7 @@ fn memif_carries_frames_both_ways_and_removes_its_socket() {
     assert_eq!(got[99].head(), pattern(99, 60));
     drop(server);
     drop(client);
-    assert!(!std::path::Path::new(&path.0).exists(), "the socket goes with its server");
+    assert!(!std::path::Path::new(&path.0).exists(), "the socket is removed with its server");
 }
 
 /// The driver releases a port's rings both when the peer disconnects and when the port is closed.
@@ -48,7 +48,7 @@ fn memif_ports_may_close_concurrently() {
                 });
             }
         });
-        assert!(!std::path::Path::new(&path.0).exists(), "the server's socket goes with it");
+        assert!(!std::path::Path::new(&path.0).exists(), "the socket is removed with its server");
     }
 }
 

@@ -24,7 +24,7 @@ fn eal_arguments_are_passed_verbatim() {
         ("eal:--vdev=net_null0", "opened eal:--vdev=net_null0 Software"),
         ("eal:--no-huge -m 64", "refused eal:--no-huge -m 64: no unused port was found"),
         ("eal:--vdev=net_nosuch0", "did not start"),
-        ("pci:0000:ff:1f.7", "refused pci:0000:ff:1f.7: no card has this address"),
+        ("pci:0000:ff:1f.7", "refused pci:0000:ff:1f.7: no PCI device has this address"),
     ];
     for (spec, expected) in table {
         let output = Command::new(std::env::current_exe().unwrap())
@@ -82,7 +82,7 @@ fn pci_hotplug_probes_the_bus() {
 #[test]
 fn each_open_error_is_one_line() {
     let _turn = lock_pools();
-    let path = SocketPath::new("nobody");
+    let path = SocketPath::new("none");
     let config = OpenConfig::default();
     let table = [
         ("memif:/no/such/folder/x".to_owned(), "no folder /no/such/folder"),
@@ -90,7 +90,7 @@ fn each_open_error_is_one_line() {
         ("af_packet:no-such-if".to_owned(), "no network interface `no-such-if`"),
         ("af_xdp:no-such-if".to_owned(), "no network interface `no-such-if`"),
         ("tap:lo".to_owned(), "exists already"),
-        ("pci:0000:ff:1f.7".to_owned(), "no card has this address"),
+        ("pci:0000:ff:1f.7".to_owned(), "no PCI device has this address"),
         ("port:net_null7".to_owned(), "no port of this name"),
         ("eal:--vdev=net_nosuch7".to_owned(), "no poll-mode driver"),
         ("eal:--vdev=net_null7 -l 1".to_owned(), "already runs with other arguments"),

@@ -42,7 +42,7 @@ fn raw_port_forwards_frames_without_copying() {
     assert_eq!(copy.bytes(), pattern(1, 100));
     assert!(to.copy(&[0; 5000]).is_none(), "longer than a frame");
     let refused = open_raw(&DeviceSpec::Ring, &config).unwrap_err().to_string();
-    assert!(refused.contains("two ends of one program"), "{refused}");
+    assert!(refused.contains("two devices of one process"), "{refused}");
 }
 
 #[test]

@@ -70,7 +70,7 @@ fn drained_pool_leaves_the_others_usable() {
         held.push(frame);
     }
     assert_eq!(held.len(), usize::try_from(full[0]).unwrap(), "to the last frame");
-    assert!(a.allocate(TxClass::Control).is_some(), "control goes on");
+    assert!(a.allocate(TxClass::Control).is_some(), "control frames are still allocated");
     let mut rescue = Vec::new();
     while let Some(frame) = a.allocate(TxClass::Retransmit) {
         rescue.push(frame);

@@ -37,7 +37,7 @@ fn terminate_is_never_answered() {
             let Indication::Terminated(terminate) = seen else { panic!("{text}: {seen:?}") };
             assert_eq!(terminate.map(|terminate| terminate.cause()), cause, "{text}");
             assert!(fixture.stream.has_failed() && !fixture.stream.can_build(), "{text}");
-            assert_eq!(fixture.stream.fail(Fault::Crc, &[]), None, "nothing is told of it");
+            assert_eq!(fixture.stream.fail(Fault::Crc, &[]), None, "it is not reported");
             assert!(!fixture.stream.is_terminate_pending());
             assert!(!fixture.stream.awaits_terminate(), "{text}: there is one Terminate");
             assert_eq!(fixture.stream.drain_ulpdu(&fixture.segment(SOUND)), None, "{text}");
@@ -55,7 +55,7 @@ fn only_first_terminate_after_local_end_is_reported() {
             fixture.stream.drain_ulpdu(&ulpdu)
         };
         let mut fixture = fixture(version);
-        assert_eq!(late(&mut fixture, terminate), None, "the stream goes on");
+        assert_eq!(late(&mut fixture, terminate), None, "the stream continues");
         fixture.stream.fail(Fault::UnexpectedOpcode, &[]).unwrap();
         for other in [
             // A valid Write and Send, messages that are no valid Terminate, and a truncated header.
@@ -73,7 +73,7 @@ fn only_first_terminate_after_local_end_is_reported() {
         let seen = late(&mut fixture, terminate);
         let Some(Indication::Terminated(Some(received))) = seen else { panic!("{seen:?}") };
         assert_eq!(received.cause(), (1, 1, 2));
-        assert_eq!(late(&mut fixture, terminate), None, "one is all");
+        assert_eq!(late(&mut fixture, terminate), None, "only one is sent");
         for (fault, awaits) in
             [(Fault::Crc, false), (Fault::Marker, false), (Fault::LocalCatastrophic, true)]
         {

@@ -264,7 +264,7 @@ fn atomic_on_revoked_target_is_terminated() {
     right.arena.regions().invalidate(right.stag);
     let mut out = [0; 256];
     let Err(BuildError::Response(terminate)) = right.stream.build(&right.arena, &mut out) else {
-        panic!("the word is gone");
+        panic!("the word is invalid");
     };
     assert_eq!((terminate.layer, terminate.error_type, terminate.code), (0, 1, 0));
     let len = right.stream.build(&right.arena, &mut out).unwrap();
@@ -374,12 +374,12 @@ fn write_is_placed_before_its_immediate_data_is_delivered() {
             let ulpdu = left.build(128);
             assert_eq!(right.on_ulpdu(&ulpdu), Ok(Indication::Placed));
         }
-        assert_eq!(left.completions(), [], "the Immediate Data are still to come");
+        assert_eq!(left.completions(), [], "the Immediate Data are outstanding");
         let terminate = Terminate::new(LAYER_DDP, 1, 0);
         assert_eq!(
             left.stream.terminated_request(&terminate),
             Some(0),
-            "its Write may be refused yet"
+            "its Write may still be refused"
         );
         assert_eq!(right.arena.read(1000, len as usize), vec![7; len as usize]);
         let message = DeliveredMessage { wr_id: 5, len: 0 };

@@ -232,7 +232,7 @@ impl<T: Clone> Scoreboard<T> {
             let copies =
                 self.records.iter().enumerate().filter(|(_, r)| r.is_retrans_outstanding());
             for (index, record) in copies {
-                assert!(live.contains(&index), "{:?} is not watched", record.seq);
+                assert!(live.contains(&index), "{:?} is not tracked", record.seq);
             }
         }
     }

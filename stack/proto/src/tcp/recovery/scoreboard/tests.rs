@@ -288,7 +288,7 @@ fn memory_is_allocated_on_push_and_released_when_empty() {
     assert!(!both.board.holds_memory());
     both.run(Op::Push { lens: vec![1000; 100] });
     both.board.release_memory();
-    assert!(both.board.holds_memory(), "not what is in use");
+    assert!(both.board.holds_memory(), "not the records in use");
     both.run(Op::Ack { bytes: u32::MAX });
     assert!(both.board.holds_memory());
     both.board.release_memory();

@@ -160,8 +160,8 @@ fn segment_and_range_counts_are_bounded() {
     }
     let admits =
         |all: &LazyAssembler<HeapFrame>, from, to| all.admits((Seq(from), Seq(to)), usize::MAX);
-    assert!(!admits(&all, 10 * runs, 10 * runs + 1), "one more run");
-    assert!(!admits(&all, 17, 18), "one more run in the middle");
+    assert!(!admits(&all, 10 * runs, 10 * runs + 1), "one more range");
+    assert!(!admits(&all, 17, 18), "one more range in the middle");
     assert!(admits(&all, 15, 16) && admits(&all, 19, 20) && admits(&all, 15, 20));
     insert(&mut all, &mut pool, Seq(15), 5, 1);
     assert!(admits(&all, 10 * runs, 10 * runs + 1));
@@ -190,7 +190,7 @@ fn insert_cost_is_independent_of_the_range_count() {
     let (few, at_few) = steps_per_piece(170);
     let (many, at_many) = steps_per_piece(1700);
     assert_eq!((few, many), (6, 52));
-    println!("steps per piece: {at_few} with {few} runs, {at_many} with {many}");
+    println!("steps per piece: {at_few} with {few} ranges, {at_many} with {many}");
     assert!(at_many < 8.0 && at_many < 2.0 * at_few + 2.0, "{at_few} {at_many}");
 }
 
@@ -214,7 +214,7 @@ fn sack_report_cost_is_independent_of_the_hole_count() {
         (all.inner.as_ref().unwrap().steps - before) / 1000
     };
     let (few, many) = (steps_per_ack(64), steps_per_ack(u32::try_from(RANGES_MAX).unwrap()));
-    println!("steps per ACK: {few} with 64 runs, {many} with {RANGES_MAX}");
+    println!("steps per ACK: {few} with 64 ranges, {many} with {RANGES_MAX}");
     assert!(many < 2 * few, "{few} {many}");
 }
 

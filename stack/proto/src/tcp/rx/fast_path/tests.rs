@@ -81,7 +81,7 @@ fn hot_state_fits_three_cache_lines() {
         assert!(offset + len <= HOT_LEN, "{name} ends at {}", offset + len);
         sum += len;
     }
-    println!("{sum} octets of {HOT_LEN} are hot, {} in all", size_of::<TestTcb>());
+    println!("{sum} bytes of {HOT_LEN} are hot, {} in all", size_of::<TestTcb>());
     assert_eq!(HOT_LEN, 3 * 64);
     assert_eq!(align_of::<TestTcb>(), 8, "the slot has the alignment of a line");
 }
