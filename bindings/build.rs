@@ -1,15 +1,15 @@
-//! Generates the bindings, compiles the shim and tells the linker where DPDK is.
+//! Generates the bindings, compiles the shim and passes DPDK's libraries to the linker.
 
 use std::env;
 use std::path::PathBuf;
 use std::process::Command;
 
-/// What the shared build names at link time; every other PMD is a plug-in that EAL loads itself.
+/// Libraries that the shared build links to; every other PMD is a plug-in that EAL loads.
 const SHARED: [&str; 6] =
     ["rte_ethdev", "rte_net_ring", "rte_mbuf", "rte_mempool", "rte_ring", "rte_eal"];
 
-/// What the static build pulls in whole: constructors register buses, mempool handlers and PMDs,
-/// and no symbol refers to them.
+/// Libraries that the static build links whole: constructors register buses, mempool handlers and
+/// PMDs, and no symbol refers to them.
 const STATIC_WHOLE: [&str; 19] = [
     "rte_bus_vdev",
     "rte_bus_pci",
@@ -32,7 +32,7 @@ const STATIC_WHOLE: [&str; 19] = [
     "rte_eal",
 ];
 
-/// Plain archives the ones above need.
+/// Archives that the ones above need, linked on demand.
 const STATIC_PLAIN: [&str; 2] = ["rte_telemetry", "rte_kvargs"];
 
 /// System libraries of the static build.
@@ -70,7 +70,7 @@ fn pkg_config(arguments: &[&str]) -> Vec<String> {
 fn compile_shim(flags: &[String]) {
     let mut build = cc::Build::new();
     build.file("shim.c").opt_level(3).flag_if_supported("-Wno-address-of-packed-member");
-    // DPDK's own headers are not warning free; treat them as system headers.
+    // DPDK's headers cause warnings: treat them as system headers.
     for flag in flags {
         match flag.strip_prefix("-I") {
             Some(path) => build.flag("-isystem").flag(path),
@@ -114,7 +114,7 @@ fn generate(flags: &[String]) {
         .opaque_type("rte_l2tpv2_.*")
         .opaque_type("rte_gtp_psc_.*")
         .opaque_type("rte_arp_.*")
-        // Private parts whose size nobody here needs.
+        // Internal types whose size is not needed here.
         .opaque_type("rte_mempool_.*|rte_mempool|rte_ring|rte_ring_.*|rte_memzone")
         .blocklist_type("max_align_t|FILE")
         .derive_default(true)

@@ -66,7 +66,7 @@ fn interop(options: &Options) -> io::Result<bool> {
     fs::create_dir_all(&folder)?;
     let rows = run::run(&cases, &folder)?;
     let failed = run::failed(&rows);
-    let seconds: f32 = rows.iter().map(|row| row.took.as_secs_f32()).sum();
+    let seconds: f32 = rows.iter().map(|row| row.elapsed.as_secs_f32()).sum();
     println!("{} passed, {} failed, {seconds:.0} s", rows.len() - failed.len(), failed.len());
     for name in &failed {
         println!("failed: {name}");

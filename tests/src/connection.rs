@@ -147,9 +147,9 @@ impl<'a> TestConnection<'a> {
         assert!(wc.solicited && wc.invalidated.is_none());
         let mut found = vec![0xEE; len];
         self.recv_mr.read(3, &mut found);
-        assert!(found == bytes, "{len} octets sent");
+        assert!(found == bytes, "{len} bytes sent");
         self.shared_mr.read(5, &mut found);
-        assert!(found == bytes, "{len} octets written");
+        assert!(found == bytes, "{len} bytes written");
         let mut around = vec![0; MEMORY_LEN];
         self.shared_mr.read(0, &mut around);
         assert!(around[..5].iter().chain(&around[5 + len..]).all(|byte| *byte == 0));
@@ -158,7 +158,7 @@ impl<'a> TestConnection<'a> {
         self.peer.memory.fill(0);
         self.peer.read(self.shared_mr.rkey(), self.shared_mr.addr() + 5, count, 9).expect("works");
         self.peer.serve_until(|peer| peer.responses == responses + 1).expect("works");
-        assert!(self.peer.memory[9..9 + len] == bytes, "{len} octets read by the peer");
+        assert!(self.peer.memory[9..9 + len] == bytes, "{len} bytes read by the peer");
     }
 
     /// The stack writes and sends `len` bytes; then it reads them.
@@ -173,8 +173,8 @@ impl<'a> TestConnection<'a> {
         post_write(&self.qp, 21, self.shared_mr.sge(1, count), PEER_STAG, 13);
         post_send(&self.qp, 22, gather(self.shared_mr.sge(1, count)));
         self.peer.serve_until(|peer| peer.sends.len() == sends + 1).expect("works");
-        assert!(self.peer.sends[sends].bytes == bytes, "{len} octets sent");
-        assert!(self.peer.memory[13..13 + len] == bytes, "{len} octets written");
+        assert!(self.peer.sends[sends].bytes == bytes, "{len} bytes sent");
+        assert!(self.peer.memory[13..13 + len] == bytes, "{len} bytes written");
         let wcs = self.stack.completions(2);
         let seen: Vec<_> = wcs.iter().map(|wc| (wc.wr_id, wc.status, wc.opcode)).collect();
         let success = WcStatus::Success;
@@ -188,7 +188,7 @@ impl<'a> TestConnection<'a> {
         assert_eq!((wc.wr_id, wc.opcode), (23, WcOpcode::Read));
         let mut found = vec![0; len];
         self.shared_mr.read(2, &mut found);
-        assert!(found == bytes, "{len} octets read by the stack");
+        assert!(found == bytes, "{len} bytes read by the stack");
     }
 
     /// The stack closes in good order, and the peer sees no more than a FIN.

@@ -70,8 +70,8 @@ impl Note {
     }
 
     fn parse(bytes: &[u8; NOTE_LEN]) -> Option<Self> {
-        let word = |at| u32::from_be_bytes(bytes[at..at + 4].try_into().expect("four octets"));
-        let long = |at| u64::from_be_bytes(bytes[at..at + 8].try_into().expect("eight octets"));
+        let word = |at| u32::from_be_bytes(bytes[at..at + 4].try_into().expect("four bytes"));
+        let long = |at| u64::from_be_bytes(bytes[at..at + 8].try_into().expect("eight bytes"));
         (word(0) == NOTE_MAGIC).then(|| Self {
             step: word(4),
             stag: word(8),
@@ -203,7 +203,7 @@ impl<'a> Exchange<'a> {
                 }
                 self.counts[of] += 1;
             }
-            ensure!(Instant::now() < deadline, "nothing came in step {}", self.steps);
+            ensure!(Instant::now() < deadline, "no message in step {}", self.steps);
         }
         Ok(())
     }
@@ -239,7 +239,7 @@ impl<'a> Exchange<'a> {
         self.notes.read(slot * NOTE_LEN, &mut bytes);
         self.notes_read += 1;
         self.expect_notes(0)?;
-        Note::parse(&bytes).context("something else came in place of a note")
+        Note::parse(&bytes).context("another message in place of a note")
     }
 
     fn send_note(&mut self, note: &Note) -> anyhow::Result<()> {
@@ -266,11 +266,11 @@ impl<'a> Exchange<'a> {
             if step.number as usize + 1 == all.len() && !self.is_initiator {
                 self.expect_notes(self.trailing_messages(Role::Initiator))?;
             }
-            ensure!(ready.step == step.number, "the other end is ready for step {}", ready.step);
+            ensure!(ready.step == step.number, "the peer is ready for step {}", ready.step);
             self.run_active_step(step, &ready)?;
             let checked = self.take_note()?;
             let (errors, number) = (checked.errors, step.number);
-            ensure!(errors == 0, "the other end found {errors} errors in step {number}");
+            ensure!(errors == 0, "the peer found {errors} errors in step {number}");
             self.steps += 1;
             self.bytes += step.len(self.ord) as u64;
         }
@@ -315,7 +315,7 @@ impl<'a> Exchange<'a> {
         }
         self.wait(DONE, self.counts[DONE] + count)?;
         let errors = mismatches(&self.rx, step.sink, whole, step, !self.is_initiator);
-        ensure!(errors == 0, "{errors} octets of what was read are wrong");
+        ensure!(errors == 0, "{errors} bytes of what was read are wrong");
         Ok(())
     }
 
@@ -368,21 +368,21 @@ impl<'a> Exchange<'a> {
             })?;
         }
         self.send_note(&checked)?;
-        ensure!(checked.errors == 0, "{} octets of {step:?} are wrong", checked.errors);
+        ensure!(checked.errors == 0, "{} bytes of {step:?} are wrong", checked.errors);
         self.steps += 1;
         Ok(())
     }
 
     /// A step's message came as it was sent: its length, its event, what it invalidated.
     fn check_arrival(&self, step: &Step, expected: usize, ready: &Note) -> anyhow::Result<()> {
-        let wc = self.arrived.context("a step came without a completion")?;
+        let wc = self.arrived.context("a step without a completion")?;
         let len = usize::try_from(wc.byte_len)?;
-        ensure!(len == expected, "{len} octets came in {step:?}");
+        ensure!(len == expected, "{len} bytes received in {step:?}");
         let (solicited, invalidates) = match step.kind {
             Kind::Send { solicited, invalidates } => (solicited, invalidates),
             _ => (false, false),
         };
-        ensure!(wc.solicited == solicited, "{step:?} came with solicited {}", wc.solicited);
+        ensure!(wc.solicited == solicited, "{step:?} has solicited {}", wc.solicited);
         let invalidated = invalidates.then_some(ready.stag);
         ensure!(wc.invalidated == invalidated, "{step:?} invalidated {:?}", wc.invalidated);
         Ok(())
@@ -430,7 +430,7 @@ impl<'a> Exchange<'a> {
     /// Waits until the connection is down, and says why it is.
     fn wait_end(&self) -> anyhow::Result<()> {
         loop {
-            let event = self.qp.wait_event(WAIT_MAX).context("the connection does not end")?;
+            let event = self.qp.wait_event(WAIT_MAX).context("the connection was not closed")?;
             if let Event::Disconnected { reason, .. } = event {
                 println!("ended: {}", describe_end(&reason));
                 return Ok(());

@@ -108,7 +108,7 @@ impl Private {
     /// Refuses bytes that are not those the other end was to send.
     fn check(self, bytes: &[u8], expected: usize) -> anyhow::Result<()> {
         let len = bytes.len();
-        ensure!(len == expected, "{len} octets of private data came, not {expected}");
+        ensure!(len == expected, "{len} bytes of private data, not {expected}");
         let is_right = bytes.iter().copied().eq(self.bytes(len));
         ensure!(is_right, "the private data are not those that were sent");
         Ok(())

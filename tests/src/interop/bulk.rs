@@ -1,5 +1,5 @@
-//! Bulk in both directions and both roles: iwperf against siw_peer, the other end of its control
-//! exchange, every byte verified at its sink.
+//! Bulk transfers in both directions and both roles: iwperf against siw_peer, which implements its
+//! control exchange; every byte is verified at the sink.
 
 use std::io;
 use std::time::Duration;
@@ -11,17 +11,17 @@ use crate::interop::testbed::{Testbed, program_error};
 
 /// Port of iwperf.
 const PORT: u16 = 18515;
-/// Bytes of a case, about, in the big matrix and in the small one; small messages are fewer.
+/// Approximate bytes per case in the full matrix and in the quick one; less with small messages.
 const BYTES: u64 = 64 << 20;
 const BYTES_QUICK: u64 = 4 << 20;
-/// Messages of a case on each queue pair.
+/// Messages per queue pair of a case.
 const MESSAGES: std::ops::RangeInclusive<u64> = 8..=1000;
-/// Bytes that the slots of a case may take of a region: the guest has 512 MiB, and two regions.
+/// Limit of the slots of a case in bytes of a region: the guest has 512 MiB, and two regions.
 const SLOTS: u64 = 128 << 20;
-/// How long a case may take: the emulated guest moves 50 to 500 Mb/s.
+/// Timeout of a case: the emulated guest reaches 50 to 500 Mb/s.
 const BULK_TIMEOUT: Duration = Duration::from_secs(300);
 
-/// Who connects.
+/// The end that connects.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Client {
     /// iwperf to `siw_peer perf-server`.
@@ -32,7 +32,7 @@ enum Client {
 
 const CLIENTS: [(Client, &str); 2] = [(Client::Iwperf, "by-us"), (Client::SiwPeer, "by-siw")];
 
-/// A run.
+/// Parameters of a run.
 #[derive(Clone, Copy, Debug)]
 struct Bulk {
     client: Client,
@@ -44,26 +44,27 @@ struct Bulk {
 }
 
 impl Bulk {
-    /// As many messages as make up `bytes` over all queue pairs.
+    /// Creates a run with as many messages as make up `bytes` over all queue pairs.
     fn new(client: Client, test: &'static str, size: u64, qps: u64, bytes: u64) -> Self {
         let messages = (bytes / size / qps).clamp(*MESSAGES.start(), *MESSAGES.end());
         Self { client, test, size, messages, qps, bidirectional: false }
     }
 
-    /// Bytes in one direction.
+    /// Returns the bytes sent in one direction.
     const fn bytes(&self) -> u64 {
         self.messages * self.qps * self.size
     }
 }
 
-/// Each test, size and role; several queue pairs, both directions, other paths.
+/// Returns a case for each test, size and role, and cases with several queue pairs, both directions
+/// and other paths.
 #[must_use]
 pub fn cases() -> Vec<Case> {
     let mut cases = Vec::new();
     let mut add = |name: String, route: Route, quick: bool, run: Bulk| {
         let case = Case::new(name, route, move |testbed| bulk(testbed, run)).quick(quick);
-        // The queue of the guest's interface overflows, and so does its window: it is slower than
-        // we are.
+        // The guest is slower than we are: the queue of its interface overflows, and we fill its
+        // receive window.
         cases.push(case.expects_analysis(&RECOVERING).expects_analysis(&["window_full"]));
     };
     for (client, role) in CLIENTS {
@@ -103,7 +104,7 @@ fn bulk(testbed: &mut Testbed, run: Bulk) -> io::Result<String> {
         Client::SiwPeer => by_siw(testbed, &run)?,
     };
     let (ways, qps) = (if run.bidirectional { 2 } else { 1 }, run.qps);
-    Ok(format!("{} octets over {qps} queue pairs verified{report}", run.bytes() * ways))
+    Ok(format!("{} bytes over {qps} queue pairs verified{report}", run.bytes() * ways))
 }
 
 fn by_us(testbed: &mut Testbed, run: &Bulk) -> io::Result<String> {
@@ -123,12 +124,12 @@ fn by_us(testbed: &mut Testbed, run: &Bulk) -> io::Result<String> {
     testbed.run_ok("iwperf", &line, BULK_TIMEOUT)?;
     let server = server.finish(CASE_TIMEOUT);
     expect_exit_ok("siw_peer", &server)?;
-    // iwperf has checked what came to it, and says so by its exit status.
+    // iwperf has verified the data it received: its exit status is 0.
     let is_fetch = test.starts_with("read");
     let expected = if is_fetch && !run.bidirectional { 0 } else { run.bytes() };
     let verified = value(&server.output, "verified")?;
     if verified != expected {
-        return Err(failure(format!("siw_peer verified {verified} octets, not {expected}")));
+        return Err(failure(format!("siw_peer verified {verified} bytes, not {expected}")));
     }
     Ok(String::new())
 }
@@ -143,28 +144,28 @@ fn by_siw(testbed: &mut Testbed, run: &Bulk) -> io::Result<String> {
     }
     let client = testbed.guest.run(&line, BULK_TIMEOUT)?;
     let client_ended = expect_exit_ok("siw_peer", &client);
-    // Our own last words tell more, if we failed.
+    // If iwperf failed, its output explains more.
     let server = server.finish(CASE_TIMEOUT)?;
     if !server.success() {
         return Err(program_error("iwperf", &server));
     }
     client_ended?;
-    // Pings and pongs are verified at their own sinks.
+    // Pings and pongs are verified at their Data Sinks.
     let both = run.bidirectional || matches!(*test, "write-lat" | "send-lat");
     let expected = run.bytes() * if both { 2 } else { 1 };
     let verified = value(&client.output, "verified")?;
     if verified != expected {
-        return Err(failure(format!("{verified} octets were verified, not {expected}")));
+        return Err(failure(format!("{verified} bytes were verified, not {expected}")));
     }
     let rate =
         client.output.split("mbit_s=").nth(1).and_then(|rest| rest.split([' ', '\n']).next());
     Ok(format!(", {} Mb/s", rate.unwrap_or("?")))
 }
 
-/// The value of `key=` in the line `result: ...`.
+/// Returns the value of `key=` in the line `result: ...`.
 fn value(output: &str, key: &str) -> io::Result<u64> {
     let line = output.lines().find(|line| line.starts_with("result: "));
     let mut pairs = line.unwrap_or_default().split(' ').filter_map(|word| word.split_once('='));
     let found = pairs.find(|(name, _)| *name == key).and_then(|(_, value)| value.parse().ok());
-    found.ok_or_else(|| failure(format!("siw_peer did not tell {key}")))
+    found.ok_or_else(|| failure(format!("siw_peer did not print {key}")))
 }

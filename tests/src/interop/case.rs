@@ -1,4 +1,4 @@
-//! What a case of the matrix is: a path between both ends, and what they do over it.
+//! Cases of the matrix: a path between the stack and the guest, and a workload over it.
 
 use std::fmt;
 use std::io;
@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use crate::interop::testbed::Testbed;
 
-/// Version of IP.
+/// IP version.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Version {
     /// 198.18.0.1 and 198.18.0.2.
@@ -15,34 +15,34 @@ pub enum Version {
     V6,
 }
 
-/// What lies between both ends.
+/// Path between the stack and the guest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Route {
-    /// Version of IP.
+    /// IP version.
     pub version: Version,
-    /// Bytes of the largest IP packet, at both ends.
+    /// MTU of both ends, in bytes.
     pub mtu: u16,
-    /// What netem does to the packets that leave the guest, in tc's words; nothing if empty.
+    /// Options of netem at the guest's egress, in tc's syntax; empty for none.
     pub netem: &'static str,
 }
 
 impl Route {
-    /// IPv4 over Ethernet's usual MTU, without faults.
+    /// IPv4 with MTU 1500, without faults.
     pub const PLAIN: Self = Self { version: Version::V4, mtu: 1500, netem: "" };
 
-    /// The same with another MTU.
+    /// Returns the route with another MTU.
     #[must_use]
     pub const fn mtu(self, mtu: u16) -> Self {
         Self { mtu, ..self }
     }
 
-    /// The same over IPv6.
+    /// Returns the route over IPv6.
     #[must_use]
     pub const fn v6(self) -> Self {
         Self { version: Version::V6, ..self }
     }
 
-    /// The same with faults.
+    /// Returns the route with the netem options `netem`.
     #[must_use]
     pub const fn netem(self, netem: &'static str) -> Self {
         Self { netem, ..self }
@@ -56,31 +56,31 @@ impl fmt::Display for Route {
     }
 }
 
-/// What both ends do: what came of it in a few words, or why it failed.
+/// Workload of a case. Returns a short summary, or the reason of the failure.
 pub type Body = Box<dyn Fn(&mut Testbed) -> io::Result<String>>;
 
 /// One case of the matrix.
 pub struct Case {
-    /// `group/what/how`, in lower case; every case has a name of its own.
+    /// `group/what/how`, in lower case; unique.
     pub name: String,
-    /// Also part of the small matrix.
+    /// Part of the quick matrix too.
     pub is_quick: bool,
-    /// The path.
+    /// Path of the case.
     pub route: Route,
-    /// What Wireshark's analysis may say of our segments, because this case brings it about: the
-    /// ends of names such as `tcp.analysis.retransmission`.
+    /// Flags of Wireshark's TCP analysis that this case may cause for our segments: the last parts
+    /// of names such as `tcp.analysis.retransmission`.
     pub expected_analysis: Vec<&'static str>,
-    /// Packets that are captured, from the first on.
+    /// Number of packets captured, from the first on.
     pub packets_max: u32,
-    /// An FPDU of ours has to be in the capture, and all of them have to have a good CRC. Without,
-    /// whatever is there must still be well-formed.
+    /// The capture must contain an FPDU that we sent, and each must have a valid CRC. Without,
+    /// captured packets must still be well-formed.
     pub has_fpdus: bool,
-    /// What is done.
+    /// Workload.
     pub body: Body,
 }
 
 impl Case {
-    /// A case over `route`, part of the big matrix alone, with nothing to explain.
+    /// Creates a case over `route`, of the full matrix only, that expects no analysis flag.
     #[must_use]
     pub fn new(
         name: impl Into<String>,
@@ -98,30 +98,30 @@ impl Case {
         }
     }
 
-    /// Part of the small matrix, too, if `quick`.
+    /// Adds the case to the quick matrix if `quick`.
     #[must_use]
     pub fn quick(self, quick: bool) -> Self {
         Self { is_quick: quick, ..self }
     }
 
-    /// What the case brings about, too, in the analysis of our segments.
+    /// Adds analysis flags that the case may cause for our segments.
     #[must_use]
     pub fn expects_analysis(mut self, flags: &[&'static str]) -> Self {
         self.expected_analysis.extend(flags);
         self
     }
 
-    /// No FPDU is expected: the connection does not come to that.
+    /// Expects no FPDU: the connection is not established.
     #[must_use]
     pub fn without_fpdus(self) -> Self {
         Self { has_fpdus: false, ..self }
     }
 }
 
-/// How long a case waits for anything that takes no time on a quiet machine.
+/// Timeout of operations that take almost no time on an idle machine.
 pub const CASE_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// An error in words.
+/// Returns an I/O error with a message.
 pub fn failure(reason: impl Into<String>) -> io::Error {
     io::Error::other(reason.into())
 }

@@ -1,12 +1,13 @@
-//! The same runs over a bad path: netem in the guest, on what leaves it.
+//! Pings over paths with loss, reordering, duplication and jitter: netem at the guest's egress.
 
 use crate::interop::case::{Case, Route};
 use crate::interop::ping::{Server, run_rounds};
 
-/// What netem does, in tc's words, and what it makes of our own segments in Wireshark's analysis.
+/// Name of the fault, options of netem in tc's syntax, and the flags it may cause for our segments
+/// in Wireshark's analysis.
 ///
-/// A lost acknowledgement makes us send again (RACK and the tail probe do, without a timeout); a
-/// lost or late segment of the peer makes us acknowledge out of order, which shows as duplicates.
+/// A lost ACK makes us retransmit (RACK-TLP, without an RTO); a lost or reordered segment of the
+/// peer makes us send duplicate ACKs.
 pub const FAULTS: [(&str, &str, &[&str]); 4] = [
     ("loss", "loss 1%", &RECOVERING),
     ("reorder", "delay 5ms reorder 95% 50%", &RECOVERING),
@@ -14,7 +15,7 @@ pub const FAULTS: [(&str, &str, &[&str]); 4] = [
     ("jitter", "delay 5ms 2ms", &RECOVERING),
 ];
 
-/// What comes of lost and late segments.
+/// Flags caused by lost and reordered segments.
 pub const RECOVERING: [&str; 6] = [
     "retransmission",
     "fast_retransmission",
@@ -23,10 +24,10 @@ pub const RECOVERING: [&str; 6] = [
     "duplicate_ack",
     "ack_lost_segment",
 ];
-/// A duplicate is answered at once, with D-SACK where it was wanted.
+/// Flags caused by duplicates: each is acknowledged at once, with D-SACK if negotiated.
 const DUPLICATED: [&str; 3] = ["duplicate_ack", "retransmission", "spurious_retransmission"];
 
-/// Each fault, in both roles, over both versions of IP.
+/// Returns a case for each fault in both roles, over both IP versions.
 #[must_use]
 pub fn cases() -> Vec<Case> {
     let mut cases = Vec::new();

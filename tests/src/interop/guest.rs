@@ -12,10 +12,10 @@ use std::time::{Duration, Instant};
 
 use crate::interop::case::{CASE_TIMEOUT, failure};
 
-/// How long a guest may take to come up.
+/// Timeout of a boot.
 const BOOT_TIMEOUT: Duration = Duration::from_secs(90);
 
-/// A guest and its network; both go when the value does.
+/// A guest and its network; both are removed on drop.
 pub struct Guest {
     script: Child,
     shared: Arc<GuestShared>,
@@ -23,7 +23,7 @@ pub struct Guest {
 }
 
 struct GuestShared {
-    /// `None` once there is nothing more to order.
+    /// `None` once the guest is dropped.
     commands_in: Mutex<Option<ChildStdin>>,
     state: Mutex<GuestState>,
     changed: Condvar,
@@ -32,9 +32,9 @@ struct GuestShared {
 
 #[derive(Default)]
 struct GuestState {
-    /// What the last line `ready` told; `None` while the guest is not up.
+    /// Properties from the last line `ready`; `None` while the guest is down.
     ready: Option<BTreeMap<String, String>>,
-    is_over: bool,
+    has_ended: bool,
     commands: BTreeMap<u64, Output>,
 }
 
@@ -44,16 +44,16 @@ struct Output {
     code: Option<i32>,
 }
 
-/// How a command in the guest ended.
+/// Result of a command in the guest.
 #[derive(Clone, Debug)]
 pub struct GuestResult {
-    /// Exit code; `None` if it had to be killed because time ran out, or went with the guest.
+    /// Exit code; `None` if it was killed at its timeout, or ended with the guest.
     pub code: Option<i32>,
-    /// What it wrote.
+    /// Its output.
     pub output: String,
 }
 
-/// A command in the guest; it is killed when the value goes.
+/// A command in the guest; it is killed on drop.
 pub struct GuestCommand {
     shared: Arc<GuestShared>,
     id: u64,
@@ -65,27 +65,27 @@ impl GuestShared {
     }
 
     fn send_command(&self, line: &str) -> io::Result<()> {
-        let mut orders = self.commands_in.lock().unwrap_or_else(PoisonError::into_inner);
-        let orders = orders.as_mut().ok_or_else(|| failure("the guest is gone"))?;
-        writeln!(orders, "{line}")?;
-        orders.flush()
+        let mut commands_in = self.commands_in.lock().unwrap_or_else(PoisonError::into_inner);
+        let commands_in = commands_in.as_mut().ok_or_else(|| failure("the guest has ended"))?;
+        writeln!(commands_in, "{line}")?;
+        commands_in.flush()
     }
 
-    /// Waits until `found` gives something.
+    /// Waits until `found` returns a value.
     fn wait<T>(
         &self,
         timeout: Duration,
         mut found: impl FnMut(&mut GuestState) -> Option<T>,
     ) -> Option<T> {
         let deadline = Instant::now() + timeout;
-        let mut answers = self.lock_state();
+        let mut state = self.lock_state();
         loop {
-            if let Some(value) = found(&mut answers) {
+            if let Some(value) = found(&mut state) {
                 return Some(value);
             }
             let left = deadline.checked_duration_since(Instant::now())?;
-            answers =
-                self.changed.wait_timeout(answers, left).unwrap_or_else(PoisonError::into_inner).0;
+            state =
+                self.changed.wait_timeout(state, left).unwrap_or_else(PoisonError::into_inner).0;
         }
     }
 
@@ -94,7 +94,7 @@ impl GuestShared {
             self.lock_state().on_line(&String::from_utf8_lossy(&line));
             self.changed.notify_all();
         }
-        self.lock_state().is_over = true;
+        self.lock_state().has_ended = true;
         self.changed.notify_all();
     }
 }
@@ -128,24 +128,24 @@ impl GuestState {
 }
 
 impl Guest {
-    /// Boots one, with the script's messages going to the file `log`.
+    /// Boots a guest; the script's messages go to the file `log`.
     ///
     /// # Errors
-    /// If it does not come up.
+    /// If the guest does not boot in time.
     pub fn boot(log: &Path) -> io::Result<Self> {
         let mut command = Command::new(crate::compliance::root().join("scripts/siw-guest"));
         command.arg("--serve").stdin(Stdio::piped()).stdout(Stdio::piped());
         let mut script = command.stderr(File::create(log)?).spawn()?;
-        let (orders, answers) = (script.stdin.take(), script.stdout.take());
-        let answers = answers.ok_or_else(|| failure("no pipe"))?;
+        let (commands_in, output) = (script.stdin.take(), script.stdout.take());
+        let output = output.ok_or_else(|| failure("no pipe"))?;
         let shared = Arc::new(GuestShared {
-            commands_in: Mutex::new(orders),
+            commands_in: Mutex::new(commands_in),
             state: Mutex::default(),
             changed: Condvar::new(),
             next: AtomicU64::new(1),
         });
-        let reading = Arc::clone(&shared);
-        let reader = Some(std::thread::spawn(move || reading.read(answers)));
+        let reader_shared = Arc::clone(&shared);
+        let reader = Some(std::thread::spawn(move || reader_shared.read(output)));
         let guest = Self { script, shared, reader };
         guest.await_ready().map_err(|error| {
             let log = std::fs::read_to_string(log).unwrap_or_default();
@@ -155,22 +155,22 @@ impl Guest {
     }
 
     fn await_ready(&self) -> io::Result<()> {
-        let up = |answers: &mut GuestState| {
-            if answers.ready.is_some() { Some(true) } else { answers.is_over.then_some(false) }
+        let up = |state: &mut GuestState| {
+            if state.ready.is_some() { Some(true) } else { state.has_ended.then_some(false) }
         };
         match self.shared.wait(BOOT_TIMEOUT, up) {
             Some(true) => Ok(()),
             Some(false) => Err(failure("scripts/siw-guest has ended")),
-            None => Err(failure("the guest does not come up")),
+            None => Err(failure("the guest did not boot in time")),
         }
     }
 
-    /// What is known of it: `namespace`, `interface` (the host's end of its wire), `qemu` (the
-    /// process), `kernel`, `accel`; empty for anything else, and while it is not up.
+    /// Returns a property: `namespace`, `interface` (its tap interface on the host), `qemu` (the
+    /// PID), `kernel`, `accel`; empty for any other key, and while the guest is down.
     #[must_use]
     pub fn property(&self, key: &str) -> String {
-        let answers = self.shared.lock_state();
-        answers.ready.as_ref().and_then(|facts| facts.get(key)).cloned().unwrap_or_default()
+        let state = self.shared.lock_state();
+        state.ready.as_ref().and_then(|ready| ready.get(key)).cloned().unwrap_or_default()
     }
 
     /// True while it is up.
@@ -179,20 +179,20 @@ impl Guest {
         self.shared.lock_state().ready.is_some()
     }
 
-    /// Takes its power away; returns once it is gone. The network stays.
+    /// Kills the guest without a shutdown, and waits for its end. The network stays.
     ///
     /// # Errors
-    /// If it does not go.
+    /// If the guest does not end in time.
     pub fn power_off(&self) -> io::Result<()> {
         self.shared.send_command("cut")?;
-        let gone = self.shared.wait(CASE_TIMEOUT, |answers| answers.ready.is_none().then_some(()));
-        gone.ok_or_else(|| failure("the guest does not go"))
+        let gone = self.shared.wait(CASE_TIMEOUT, |state| state.ready.is_none().then_some(()));
+        gone.ok_or_else(|| failure("the guest did not end in time"))
     }
 
-    /// Boots a new one in the same network, after [`Guest::power_off`].
+    /// Boots a new guest in the same network, after [`Guest::power_off`].
     ///
     /// # Errors
-    /// If it does not come up.
+    /// If the guest does not boot in time.
     pub fn reboot(&self) -> io::Result<()> {
         self.shared.send_command("boot")?;
         self.await_ready()
@@ -201,7 +201,7 @@ impl Guest {
     /// Starts a command line of the guest's shell.
     ///
     /// # Errors
-    /// If the guest is gone.
+    /// If the guest has ended.
     pub fn start(&self, command: &str) -> io::Result<GuestCommand> {
         let id = self.shared.next.fetch_add(1, Ordering::Relaxed);
         self.shared.lock_state().commands.insert(id, Output::default());
@@ -210,30 +210,30 @@ impl Guest {
         Ok(started)
     }
 
-    /// Runs a command line to its end, at most for `patience`.
+    /// Runs a command line to its end, at most for `timeout`.
     ///
     /// # Errors
-    /// If the guest is gone.
+    /// If the guest has ended.
     pub fn run(&self, command: &str, timeout: Duration) -> io::Result<GuestResult> {
         Ok(self.start(command)?.finish(timeout))
     }
 
-    /// Runs a command line that has to succeed.
+    /// Runs a command line that must succeed.
     ///
     /// # Errors
-    /// With what it wrote, unless it ended with code 0.
+    /// With its output, unless it exited with code 0.
     pub fn run_ok(&self, command: &str) -> io::Result<String> {
-        let ended = self.run(command, CASE_TIMEOUT)?;
-        if ended.code == Some(0) {
-            return Ok(ended.output);
+        let result = self.run(command, CASE_TIMEOUT)?;
+        if result.code == Some(0) {
+            return Ok(result.output);
         }
-        Err(failure(format!("guest: {command}: {:?}: {}", ended.code, ended.output.trim())))
+        Err(failure(format!("guest: {command}: {:?}: {}", result.code, result.output.trim())))
     }
 }
 
 impl Drop for Guest {
     fn drop(&mut self) {
-        // The script ends with its standard input, and removes everything.
+        // The script exits at the end of its standard input, and removes everything.
         *self.shared.commands_in.lock().unwrap_or_else(PoisonError::into_inner) = None;
         let _ = self.script.wait();
         if let Some(reader) = self.reader.take() {
@@ -247,7 +247,7 @@ impl GuestCommand {
         self.shared.lock_state().commands.get(&self.id).cloned().unwrap_or_default()
     }
 
-    /// What it has written so far.
+    /// Returns the output so far.
     #[must_use]
     pub fn output(&self) -> String {
         self.output_now().text
@@ -256,11 +256,11 @@ impl GuestCommand {
     /// Waits until the output contains `text`.
     ///
     /// # Errors
-    /// With the output so far, if it does not come or the command ends without it.
+    /// With the output so far, at the timeout or if the command ends without the text.
     pub fn wait_for(&self, text: &str, timeout: Duration) -> io::Result<()> {
-        let found = self.shared.wait(timeout, |answers| {
-            let is_up = answers.ready.is_some();
-            let output = answers.commands.get(&self.id)?;
+        let found = self.shared.wait(timeout, |state| {
+            let is_up = state.ready.is_some();
+            let output = state.commands.get(&self.id)?;
             let contains = output.text.contains(text);
             (contains || output.code.is_some() || !is_up).then_some(contains)
         });
@@ -270,20 +270,20 @@ impl GuestCommand {
         Err(failure(format!("guest: no '{text}' in: {}", self.output().trim())))
     }
 
-    /// Kills it, with all that it started.
+    /// Kills the command and all its children.
     ///
     /// # Errors
-    /// If the guest is gone.
+    /// If the guest has ended.
     pub fn kill(&self) -> io::Result<()> {
         self.shared.send_command(&format!("kill {}", self.id))
     }
 
-    /// Waits for the end; past `patience` it is killed.
+    /// Waits for its end; kills it after `timeout`.
     #[must_use]
     pub fn finish(self, timeout: Duration) -> GuestResult {
-        let code = self.shared.wait(timeout, |answers| {
-            let is_up = answers.ready.is_some();
-            let code = answers.commands.get(&self.id)?.code;
+        let code = self.shared.wait(timeout, |state| {
+            let is_up = state.ready.is_some();
+            let code = state.commands.get(&self.id)?.code;
             (code.is_some() || !is_up).then_some(code)
         });
         GuestResult { code: code.flatten(), output: self.output() }
@@ -293,15 +293,15 @@ impl GuestCommand {
 impl Drop for GuestCommand {
     fn drop(&mut self) {
         let runs = {
-            let answers = self.shared.lock_state();
-            answers.ready.is_some()
-                && answers.commands.get(&self.id).is_some_and(|output| output.code.is_none())
+            let state = self.shared.lock_state();
+            state.ready.is_some()
+                && state.commands.get(&self.id).is_some_and(|output| output.code.is_none())
         };
         if runs && self.kill().is_ok() {
-            // The next case begins without it.
-            let _ = self.shared.wait(Duration::from_secs(10), |answers| {
-                let is_up = answers.ready.is_some();
-                let output = answers.commands.get(&self.id)?;
+            // It must not run into the next case.
+            let _ = self.shared.wait(Duration::from_secs(10), |state| {
+                let is_up = state.ready.is_some();
+                let output = state.commands.get(&self.id)?;
                 (output.code.is_some() || !is_up).then_some(())
             });
         }

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use crate::interop::case::Case;
 use crate::interop::{bulk, faults, peer_failure, ping, startup};
 
-/// All of them, in the order in which they run.
+/// Returns all cases in the order in which they run.
 ///
 /// # Panics
 /// If two have the same name.
@@ -15,7 +15,7 @@ pub fn all() -> Vec<Case> {
         [ping::cases(), startup::cases(), bulk::cases(), faults::cases(), peer_failure::cases()];
     let cases: Vec<_> = groups.into_iter().flatten().collect();
     let names: BTreeSet<_> = cases.iter().map(|case| &case.name).collect();
-    assert_eq!(names.len(), cases.len(), "every case has a name of its own");
+    assert_eq!(names.len(), cases.len(), "names of cases are unique");
     cases
 }
 

@@ -1,10 +1,10 @@
-//! The stack against Linux's siw, which runs in a guest: what `scripts/interop` runs.
+//! Interoperability tests of the stack against Linux's siw in a guest, run by `scripts/interop`.
 //!
-//! - [`case`]: what a case is.
+//! - [`case`]: the definition of a case.
 //! - [`guest`]: the guest, and commands in it.
-//! - [`testbed`]: the guest, our programs and the wire between them, as a case sees them.
-//! - [`tcp_analysis`]: what Wireshark's dissectors say of a case's packets.
-//! - [`matrix`]: all cases; the modules below it hold them by group.
+//! - [`testbed`]: the guest, our programs and the network between them.
+//! - [`tcp_analysis`]: checks a case's packets with Wireshark's dissectors.
+//! - [`matrix`]: all cases, by group in the other modules.
 //! - [`run`]: runs cases.
 
 pub mod bulk;

@@ -1,4 +1,5 @@
-//! Peers that die, and links that go: the survivor notices in time and takes the next connection.
+//! Peer failures and link failures: the survivor reports them in time and accepts the next
+//! connection.
 
 use std::io;
 use std::time::{Duration, Instant};
@@ -11,22 +12,22 @@ use crate::process::Running;
 
 /// `--timeout` and `--user-timeout` of our programs here.
 const TIMEOUT: Duration = Duration::from_secs(5);
-/// `--keepalive` of our servers: a client may be silent between rounds, unless it is dead.
+/// `--keepalive` of our servers: a live client may be idle between rounds.
 const KEEPALIVE: Duration = Duration::from_millis(400);
-/// What they may take on top: the pause between two retransmissions, and the machine is busy.
+/// Time allowed beyond the timeout: the interval between retransmissions, and a busy machine.
 const TIMEOUT_SLACK: Duration = Duration::from_secs(6);
-/// Far more than there is time for.
+/// More rounds than fit in the time of a case.
 const UNBOUNDED_ROUNDS: u32 = 10_000_000;
-/// Rounds that show that all is well.
+/// Rounds of a connection that must succeed.
 const ROUNDS: u32 = 10;
-/// Bytes of a round.
+/// Bytes per round.
 const SIZE: u32 = 4096;
-/// How long a transfer runs before something happens to it.
+/// Duration of a transfer before the failure.
 const TRANSFER_TIME: Duration = Duration::from_secs(2);
 
-/// What we send to a peer that is no more, and sends nothing. What is sent while the link is down
-/// is not captured, and missed by the analysis afterwards; nor is what passes just as it comes up,
-/// before the kernel has told the capture.
+/// Analysis flags of segments sent to a failed peer. Segments sent while the link is down are not
+/// captured, so the analysis misses them; neither are those sent just as it comes up, before the
+/// capture sees the interface up.
 const UNANSWERED: [&str; 7] = [
     "retransmission",
     "fast_retransmission",
@@ -37,7 +38,7 @@ const UNANSWERED: [&str; 7] = [
     "ack_lost_segment",
 ];
 
-/// Each end and the link between them, in mid-transfer, in both roles.
+/// Returns cases in which either end or the link fails during a transfer, in both roles.
 #[must_use]
 pub fn cases() -> Vec<Case> {
     let case = |name: &str, body: fn(&mut Testbed) -> io::Result<String>| {
@@ -64,7 +65,7 @@ fn our_server(testbed: &mut Testbed) -> io::Result<Running> {
     testbed.serve("iwping", &line, "waiting for clients")
 }
 
-/// A client in the guest, in mid-transfer.
+/// Starts a client in the guest, and returns during its transfer.
 fn start_guest_transfer(testbed: &Testbed, server: &mut Running) -> io::Result<GuestCommand> {
     let client = testbed.guest.start(&rping_client(testbed, SIZE, UNBOUNDED_ROUNDS))?;
     server.wait_for("server ping data", CASE_TIMEOUT)?;
@@ -72,12 +73,12 @@ fn start_guest_transfer(testbed: &Testbed, server: &mut Running) -> io::Result<G
     Ok(client)
 }
 
-/// A client in the guest succeeds.
+/// Checks that a client in the guest succeeds.
 fn expect_served(testbed: &Testbed) -> io::Result<()> {
     expect_exit_ok("rping", &testbed.guest.run(&rping_client(testbed, SIZE, ROUNDS), CASE_TIMEOUT)?)
 }
 
-/// Our server reports that a client failed, in time.
+/// Checks that our server reports a failed client in time.
 fn expect_server_report(server: &mut Running, since: Instant) -> io::Result<String> {
     server.wait_for("a client failed", TIMEOUT + TIMEOUT_SLACK)?;
     let output = server.output()?;
@@ -110,7 +111,7 @@ fn guest_server_fails(testbed: &mut Testbed) -> io::Result<String> {
     Ok(report)
 }
 
-/// A client of ours in mid-transfer.
+/// Starts our client, and returns during its transfer.
 fn start_our_transfer(testbed: &mut Testbed) -> io::Result<Running> {
     let line =
         format!("client {} -v -V -S {SIZE} --timeout {}", testbed.guest_addr(), TIMEOUT.as_secs());
@@ -120,25 +121,25 @@ fn start_our_transfer(testbed: &mut Testbed) -> io::Result<Running> {
     Ok(client)
 }
 
-/// Our client ends with an error, in time, and after some rounds.
+/// Checks that our client ends with an error in time, after some rounds.
 fn expect_client_error(client: Running, since: Instant) -> io::Result<String> {
-    let ended = client.finish(TIMEOUT + TIMEOUT_SLACK)?;
-    let code = ended.status.and_then(|status| status.code());
-    if code != Some(1) || !ended.output.contains(" rounds of ") {
-        return Err(program_error("iwping", &ended));
+    let result = client.finish(TIMEOUT + TIMEOUT_SLACK)?;
+    let code = result.status.and_then(|status| status.code());
+    if code != Some(1) || !result.output.contains(" rounds of ") {
+        return Err(program_error("iwping", &result));
     }
-    let report = last_line(&ended.output);
+    let report = last_line(&result.output);
     Ok(format!("after {:.1} s {report}", since.elapsed().as_secs_f32()))
 }
 
-/// What became of a client in the guest whose server is no more.
+/// Returns the outcome of a client in the guest whose server has ended.
 fn orphan_outcome(client: GuestCommand) -> io::Result<String> {
-    let ended = client.finish(TIMEOUT);
-    match ended.code {
-        None => Ok("rping waits for ever".into()),
-        // It takes this for a good end.
-        Some(0) if !ended.output.contains("DISCONNECT") => {
-            Err(failure(format!("rping goes on: {ended:?}")))
+    let result = client.finish(TIMEOUT);
+    match result.code {
+        None => Ok("rping hangs".into()),
+        // rping treats a disconnect as success.
+        Some(0) if !result.output.contains("DISCONNECT") => {
+            Err(failure(format!("rping continues: {result:?}")))
         }
         Some(code) => Ok(format!("rping ends with {code}")),
     }
@@ -152,7 +153,7 @@ fn link_down_under_server(testbed: &mut Testbed, seconds: u64) -> io::Result<Str
     let report = expect_server_report(&mut server, began)?;
     std::thread::sleep(Duration::from_secs(seconds).saturating_sub(began.elapsed()));
     testbed.set_link(true)?;
-    // The guest learns now that nobody knows its connection, if it has something to send again.
+    // If the guest has something to retransmit, it now receives a RST.
     let orphan = orphan_outcome(client)?;
     expect_served(testbed)?;
     Ok(format!("{report}; {orphan} when the link is back after {seconds} s; the next is served"))
@@ -171,7 +172,7 @@ fn link_down_under_client(testbed: &mut Testbed, seconds: u64) -> io::Result<Str
     Ok(format!("{report}; after {seconds} s the next client is served"))
 }
 
-/// A link that comes back before anybody's patience ends costs nothing but time.
+/// A link outage shorter than the timeouts of both ends only delays the transfer.
 fn short_link_outage(testbed: &mut Testbed) -> io::Result<String> {
     let rounds = 1000;
     let mut server = our_server(testbed)?;
@@ -192,8 +193,8 @@ fn our_server_is_killed(testbed: &mut Testbed) -> io::Result<String> {
     let mut server = our_server(testbed)?;
     let client = start_guest_transfer(testbed, &mut server)?;
     testbed::kill(server)?;
-    // Whoever has the address next does not know the connection, and says so if he is asked: if
-    // the guest has something to send again. Otherwise siw, which has no keepalive, waits for ever.
+    // The next server with this address sends a RST if the guest retransmits. Otherwise siw, which
+    // has no keepalive, waits for ever.
     let _next = our_server(testbed)?;
     let report = orphan_outcome(client)?;
     expect_served(testbed)?;

@@ -1,4 +1,4 @@
-//! rping in the guest against iwping, both ways.
+//! rping in the guest against iwping, in both roles.
 
 use std::io;
 use std::time::Duration;
@@ -7,17 +7,17 @@ use crate::interop::case::{CASE_TIMEOUT, Case, Route, Version, failure};
 use crate::interop::guest::GuestResult;
 use crate::interop::testbed::{Testbed, last_line, program_error};
 
-/// What rping and iwping take, about: 64 KiB less one byte is the most.
+/// Message sizes up to the maximum of rping and iwping, 64 KiB less one byte.
 const SIZES: [u32; 4] = [64, 1461, 4096, 65535];
-/// Rounds of a case.
+/// Rounds per case.
 const ROUNDS: u32 = 1000;
-/// How long a case may take: a round of 64 KiB takes 20 ms in the emulated guest, and far more
-/// over a bad path.
+/// Timeout of a case: a round of 64 KiB takes 20 ms in the emulated guest, and far more over a path
+/// with faults.
 const ROUNDS_TIMEOUT: Duration = Duration::from_secs(240);
 /// Port of rping.
 const PORT: u16 = 7174;
 
-/// Who serves.
+/// The program that acts as the server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Server {
     /// `iwping server`.
@@ -28,7 +28,7 @@ pub enum Server {
     RpingPersistent,
 }
 
-/// Every server, size, version of IP and MTU, and what else pings are good for.
+/// Returns a case for each server, size, IP version and MTU, and some further cases with pings.
 #[must_use]
 pub fn cases() -> Vec<Case> {
     let mut cases = Vec::new();
@@ -68,7 +68,7 @@ fn routes() -> [Route; 6] {
     [v4.mtu(576), v4, v4.mtu(9000), v6.mtu(1280), v6, v6.mtu(9000)]
 }
 
-/// One of each server, size, version and MTU, not every combination.
+/// True for a selection that covers each server, size, IP version and MTU.
 fn is_quick(server: Server, route: Route, size: u32) -> bool {
     let chosen = [
         (Server::Iwping, Version::V4, 576, 4096),
@@ -80,7 +80,7 @@ fn is_quick(server: Server, route: Route, size: u32) -> bool {
     chosen.contains(&(server, route.version, route.mtu, size))
 }
 
-/// `rounds` verified pings of `size` bytes.
+/// Runs `rounds` verified pings of `size` bytes.
 ///
 /// # Errors
 /// If a round fails at either end, or some are missing.
@@ -102,9 +102,9 @@ fn iwping_serves(testbed: &mut Testbed, size: u32, rounds: u32) -> io::Result<St
     let client = testbed.guest.run(&rping_client(testbed, size, rounds), ROUNDS_TIMEOUT)?;
     let client = expect_exit_ok("rping", &client);
     let server = server.finish(CASE_TIMEOUT)?;
-    let ended = if server.success() { Ok(()) } else { Err(program_error("iwping", &server)) };
-    match (ended, client) {
-        // Either may be the cause of the other.
+    let result = if server.success() { Ok(()) } else { Err(program_error("iwping", &server)) };
+    match (result, client) {
+        // Either error may be the cause of the other.
         (Err(server), Err(client)) => return Err(failure(format!("{server}; {client}"))),
         (server, client) => server.and(client)?,
     }
@@ -122,26 +122,26 @@ fn rping_serves(testbed: &mut Testbed, how: &str, size: u32, rounds: u32) -> io:
     if how.is_empty() {
         expect_exit_ok("rping", &server.finish(CASE_TIMEOUT))?;
     }
-    if !report.contains(&format!("{rounds} rounds of {size} octets, every octet verified")) {
-        return Err(failure(format!("iwping says: {}", last_line(&report))));
+    if !report.contains(&format!("{rounds} rounds of {size} bytes, every byte verified")) {
+        return Err(failure(format!("iwping: {}", last_line(&report))));
     }
     let median = report.split("median ").nth(1).and_then(|rest| rest.split(' ').next());
     Ok(format!("{rounds} rounds of {size}, median {} usec", median.unwrap_or("?")))
 }
 
-/// The command line of a client in the guest.
+/// Returns the command line of a client in the guest.
 #[must_use]
 pub fn rping_client(testbed: &Testbed, size: u32, rounds: u32) -> String {
     format!("rping -c -V -a {} -S {size} -C {rounds}", testbed.stack_addr())
 }
 
-/// The command line of a server in the guest.
+/// Returns the command line of a server in the guest.
 #[must_use]
 pub fn rping_server(testbed: &Testbed, how: &str, size: u32) -> String {
     format!("rping -s {how} -a {} -S {size}", testbed.guest_addr())
 }
 
-/// Runs a client of ours; its output.
+/// Runs iwping as a client, and returns its output.
 ///
 /// # Errors
 /// Unless all rounds succeeded.
@@ -150,28 +150,30 @@ pub fn run_iwping_client(testbed: &mut Testbed, size: u32, rounds: u32) -> io::R
     testbed.run_ok("iwping", &line, ROUNDS_TIMEOUT)
 }
 
+/// Checks that a command in the guest exited with code 0.
+///
 /// # Errors
-/// With the last words of a command in the guest, unless it ended with code 0.
-pub fn expect_exit_ok(name: &str, ended: &GuestResult) -> io::Result<()> {
-    if ended.code == Some(0) {
+/// With the last line of its output, unless it did.
+pub fn expect_exit_ok(name: &str, result: &GuestResult) -> io::Result<()> {
+    if result.code == Some(0) {
         return Ok(());
     }
-    let code = ended.code.map_or("did not end".to_owned(), |code| format!("exit code {code}"));
-    Err(failure(format!("{name} in the guest: {code}: {}", last_line(&ended.output))))
+    let code = result.code.map_or("did not end".to_owned(), |code| format!("exit code {code}"));
+    Err(failure(format!("{name} in the guest: {code}: {}", last_line(&result.output))))
 }
 
-/// Connections one after the other, each by a program of its own, with one round each.
+/// Sequential connections, each of a new client process, with one round each.
 fn reconnect(testbed: &mut Testbed, count: u32) -> io::Result<String> {
     let _server = testbed.guest.start(&rping_server(testbed, "-P", 64))?;
     testbed.guest.run_ok(&format!("listening {PORT}"))?;
-    let mut complaints = Vec::new();
+    let mut errors = Vec::new();
     for number in 0..count {
         if let Err(error) = run_iwping_client(testbed, 64, 1) {
-            complaints.push(format!("connection {number}: {error}"));
+            errors.push(format!("connection {number}: {error}"));
         }
     }
-    if let Some(first) = complaints.first() {
-        return Err(failure(format!("{} of {count} failed; {first}", complaints.len())));
+    if let Some(first) = errors.first() {
+        return Err(failure(format!("{} of {count} failed; {first}", errors.len())));
     }
     Ok(format!("{count} connections, one round each"))
 }
@@ -194,16 +196,17 @@ fn two_clients(testbed: &mut Testbed) -> io::Result<String> {
     Ok("2 clients with 250 rounds each".into())
 }
 
-/// siw refuses markers, and we say so.
+/// siw refuses markers, and iwping reports it.
 fn markers_are_refused(testbed: &mut Testbed) -> io::Result<String> {
     let _server = testbed.guest.start(&rping_server(testbed, "-P", 64))?;
     testbed.guest.run_ok(&format!("listening {PORT}"))?;
     let line = format!("client {} -C 1 --markers", testbed.guest_addr());
-    let ended = testbed.run("iwping", &line, CASE_TIMEOUT)?;
-    if ended.status.is_none_or(|status| status.success()) || !ended.output.contains("siw refuses") {
-        return Err(program_error("iwping", &ended));
+    let result = testbed.run("iwping", &line, CASE_TIMEOUT)?;
+    if result.status.is_none_or(|status| status.success()) || !result.output.contains("siw refuses")
+    {
+        return Err(program_error("iwping", &result));
     }
-    // The next connection, without them, is none the worse.
+    // The next connection, without markers, is not affected.
     run_iwping_client(testbed, 64, 10)?;
-    Ok(format!("siw refuses; iwping says: {}", last_line(&ended.output)))
+    Ok(format!("siw refuses; iwping: {}", last_line(&result.output)))
 }

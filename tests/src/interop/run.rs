@@ -1,4 +1,4 @@
-//! Runs cases, one after the other, and prints how each went.
+//! Runs cases sequentially, and prints the outcome of each.
 
 use std::fs;
 use std::io::{self, Write};
@@ -11,22 +11,22 @@ use crate::interop::case::Case;
 use crate::interop::tcp_analysis;
 use crate::interop::testbed::Testbed;
 
-/// Name of a case's capture.
-const WIRE: &str = "wire.pcap";
+/// File name of a case's capture.
+const CAPTURE_FILE: &str = "wire.pcap";
 
-/// How it went.
+/// Outcome of a case.
 #[derive(Debug)]
 pub struct Row {
     /// Name of the case.
     pub name: String,
-    /// What came of it, or why it failed.
+    /// Summary, or the reason of the failure.
     pub outcome: Result<String, String>,
-    /// How long it took.
-    pub took: Duration,
+    /// Duration.
+    pub elapsed: Duration,
 }
 
-/// Runs `cases` over one guest, with logs and captures in a folder each below `folder`; prints a
-/// line for each as it ends.
+/// Runs `cases` with one guest; each has its logs and capture in a folder of its own below
+/// `folder`. Prints a line for each as it ends.
 ///
 /// # Errors
 /// If the guest does not come up, or nothing can be printed.
@@ -45,47 +45,47 @@ pub fn run(cases: &[Case], folder: &Path) -> io::Result<Vec<Row>> {
         let began = Instant::now();
         let mut outcome = run_case(case, &mut testbed, &own);
         if outcome.as_ref().is_err_and(|error| error.kind() == capture::DROPPED_PACKETS) {
-            // Nothing is known then of what was on the wire.
+            // The capture is incomplete then.
             outcome = run_case(case, &mut testbed, &own);
         }
-        if outcome.is_err() && has_wrong_crc(&own.join(WIRE), testbed.guest_addr()) {
-            // No end can go on then.
+        if outcome.is_err() && has_wrong_crc(&own.join(CAPTURE_FILE), testbed.guest_addr()) {
+            // The connection cannot continue then.
             outcome = run_case(case, &mut testbed, &own).map(|detail| {
                 format!("{detail}; run again: siw had sent an FPDU with a wrong CRC")
             });
         }
         let outcome = outcome.map_err(|error| error.to_string());
-        let took = began.elapsed();
+        let elapsed = began.elapsed();
         let (word, detail) = match &outcome {
             Ok(detail) => ("ok", detail),
             Err(reason) => ("FAILED", reason),
         };
-        let (number, count, seconds) = (index + 1, cases.len(), took.as_secs_f32());
+        let (number, count, seconds) = (index + 1, cases.len(), elapsed.as_secs_f32());
         println!("{number:3}/{count} {word:6} {:width$} {seconds:5.1} s  {detail}", case.name);
         io::stdout().flush()?;
-        rows.push(Row { name: case.name.clone(), outcome, took });
+        rows.push(Row { name: case.name.clone(), outcome, elapsed });
     }
     Ok(rows)
 }
 
-/// True if tshark finds an FPDU with a wrong CRC in what `sender` sent.
+/// True if tshark finds an FPDU of `sender` with a wrong CRC.
 fn has_wrong_crc(file: &Path, sender: IpAddr) -> bool {
     capture::dissect(file, sender, false).is_ok_and(|analysis| analysis.bad_crc > 0)
 }
 
 fn run_case(case: &Case, testbed: &mut Testbed, folder: &Path) -> io::Result<String> {
     testbed.configure_route(case.route, folder)?;
-    let file = folder.join(WIRE);
+    let file = folder.join(CAPTURE_FILE);
     let (namespace, interface) = (testbed.namespace(), testbed.guest.property("interface"));
     let capture = Capture::start_in_namespace(&namespace, &interface, case.packets_max, file)?;
     let detail = (case.body)(testbed);
     let file = capture.stop()?;
     let detail = detail?;
-    let judged = tcp_analysis::check_capture(case, &file, testbed.stack_addr())?;
-    Ok(format!("{detail}; {judged}"))
+    let packets = tcp_analysis::check_capture(case, &file, testbed.stack_addr())?;
+    Ok(format!("{detail}; {packets}"))
 }
 
-/// The names of the cases that failed.
+/// Returns the names of the failed cases.
 #[must_use]
 pub fn failed(rows: &[Row]) -> Vec<&str> {
     rows.iter().filter(|row| row.outcome.is_err()).map(|row| row.name.as_str()).collect()

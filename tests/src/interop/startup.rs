@@ -1,5 +1,5 @@
-//! Exchanges of `interop_end` with `siw_peer exchange`: how connections start, each form of Send in
-//! unaligned memory, and the Terminates of either end.
+//! Exchanges of `interop_end` with `siw_peer exchange`: connection set-up, each form of Send in
+//! unaligned memory, and Terminates of either end.
 
 use std::io;
 
@@ -10,12 +10,12 @@ use crate::interop::testbed::{Testbed, last_line, program_error};
 /// Port of exchanges.
 const PORT: u16 = 4796;
 const END: &str = "examples/interop_end";
-/// Messages of a case that is about something else.
+/// Messages of a case that does not test transfers.
 const SHORT: &str = "--sizes 64";
 /// Empty, tiny, one and several segments, and 4 MiB.
 const ALL_SIZES: &str = "--sizes 0,1,2,3,1000,1461,65535,1000001,4194304";
 
-/// Who connects.
+/// The end that connects.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Client {
     Stack,
@@ -24,15 +24,17 @@ enum Client {
 
 const CLIENTS: [(Client, &str); 2] = [(Client::Stack, "by-us"), (Client::Siw, "by-siw")];
 
-/// What the ends of an exchange are told, and what ours has to say.
+/// Options of both ends of an exchange, and the expected output of ours.
 #[derive(Clone)]
 struct Exchange {
     client: Client,
-    /// Options of both ends, of ours, of theirs.
+    /// Options of both ends.
     both: String,
+    /// Options of our end.
     ours: String,
+    /// Options of siw's end.
     theirs: String,
-    /// What our end has to print.
+    /// Text that the output of our end must contain.
     expected: String,
 }
 
@@ -55,7 +57,7 @@ impl Exchange {
     }
 }
 
-/// All of them.
+/// Returns all exchanges.
 #[must_use]
 pub fn cases() -> Vec<Case> {
     let mut cases = Vec::new();
@@ -72,17 +74,21 @@ pub fn cases() -> Vec<Case> {
         private_data(client, role, &mut add);
         for depth in [1, 2, 16, 128] {
             let reads = format!("{SHORT} --ird {depth} --ord {depth}");
-            let agreed = format!("IRD {depth}, ORD {depth}\n");
+            let negotiated = format!("IRD {depth}, ORD {depth}\n");
             let quick = depth == 128;
-            add(format!("startup/reads-{depth}/{role}"), exchange(&reads).expects(agreed), quick);
+            add(
+                format!("startup/reads-{depth}/{role}"),
+                exchange(&reads).expects(negotiated),
+                quick,
+            );
         }
         let no_crc = exchange(SHORT).ours("--no-crc");
-        add(format!("startup/no-crc-wanted/{role}"), no_crc.expects("agreed: "), false);
+        add(format!("startup/no-crc-wanted/{role}"), no_crc.expects("negotiated: "), false);
         terminates(client, role, &mut add);
     }
     let by_us = || Exchange::new(Client::Stack, SHORT);
     let old = Exchange::new(Client::Stack, "--no-reads --sizes 1,65535").ours("--mpa-revision 1");
-    add("startup/revision-1".into(), old.expects("agreed: MPA revision 1, "), true);
+    add("startup/revision-1".into(), old.expects("negotiated: MPA revision 1, "), true);
     for kind in ["write", "read"] {
         let ready = by_us().ours(format!("--peer-to-peer {kind}"));
         add(format!("startup/peer-to-peer-{kind}"), ready, kind == "write");
@@ -94,27 +100,28 @@ pub fn cases() -> Vec<Case> {
     cases
 }
 
-/// siw knows no ready-to-receive message that is a Send, and we say so. It never serves another
-/// connection after that, and goes with its guest.
+/// siw does not support a Send as the ready-to-receive message, and our end reports it. After that
+/// siw never serves another connection, so the guest is powered off.
 fn rtr_by_send_is_refused(testbed: &mut Testbed) -> io::Result<String> {
     let _server = testbed.guest.start(&format!("siw_peer exchange {SHORT}"))?;
     testbed.guest.run_ok(&format!("listening {PORT}"))?;
     let line = format!("{} {SHORT} --peer-to-peer send", testbed.guest_addr());
-    let ended = testbed.run(END, &line, CASE_TIMEOUT)?;
-    if ended.success() || !ended.output.contains("no ready-to-receive message") {
-        return Err(program_error("interop_end", &ended));
+    let result = testbed.run(END, &line, CASE_TIMEOUT)?;
+    if result.success() || !result.output.contains("no ready-to-receive message") {
+        return Err(program_error("interop_end", &result));
     }
     testbed.guest.power_off()?;
-    Ok(last_line(&ended.output).to_owned())
+    Ok(last_line(&result.output).to_owned())
 }
 
-/// Private data of request, reply and reject. siw takes 252 bytes, which with the four of
-/// revision 2 make 256, and sends 251: it announces none of 252.
+/// Private data of request, reply and reject. siw accepts 252 bytes, which with the four of
+/// revision 2 make 256, and sends 251: with 252 it announces none.
 fn private_data(client: Client, role: &str, add: &mut impl FnMut(String, Exchange, bool)) {
     for (ours, theirs) in [(1, 2), (252, 251)] {
-        let says = format!("--private {ours} --expect-private {theirs}");
-        let hears = format!("--private {theirs} --expect-private {ours}");
-        let both = |options| Exchange::new(client, options).ours(&says).theirs(&hears);
+        let our_options = format!("--private {ours} --expect-private {theirs}");
+        let their_options = format!("--private {theirs} --expect-private {ours}");
+        let both =
+            |options| Exchange::new(client, options).ours(&our_options).theirs(&their_options);
         let quick = ours == 252;
         add(format!("startup/private-{ours}/{role}"), both(SHORT), quick);
         let reject = both("--reject").expects("rejected");
@@ -122,9 +129,9 @@ fn private_data(client: Client, role: &str, add: &mut impl FnMut(String, Exchang
     }
 }
 
-/// Each error by either end; layer, type and code of the Terminate that answers it. What is to be
-/// invalidated by mistake comes with a message, for which there is a receive. siw then fails that
-/// receive, and neither says so nor closes: there is no such case with a fault of ours.
+/// Each error by either end, with layer, type and code of the resulting Terminate. The faulty
+/// invalidation comes with a Send, which consumes a receive. siw fails that receive, but neither
+/// sends a Terminate nor closes the connection, so there is no such case with a fault of ours.
 fn terminates(client: Client, role: &str, add: &mut impl FnMut(String, Exchange, bool)) {
     for (fault, code) in [
         ("write", "1/1/00"),
@@ -139,12 +146,13 @@ fn terminates(client: Client, role: &str, add: &mut impl FnMut(String, Exchange,
             if is_ours && fault == "invalidate" {
                 continue;
             }
-            let end = if is_ours { "received" } else { "sent" };
+            let direction = if is_ours { "received" } else { "sent" };
             let both = format!("{SHORT} --fault {fault} --fault-by {fault_by}");
-            let exchange = Exchange::new(client, both).expects(format!("terminate-{end} {code}"));
+            let exchange =
+                Exchange::new(client, both).expects(format!("terminate-{direction} {code}"));
             let quick = fault == "write" && client == Client::Stack;
-            let whose = if is_ours { "ours" } else { "theirs" };
-            add(format!("terminate/{fault}-{whose}/{role}"), exchange, quick);
+            let owner = if is_ours { "ours" } else { "theirs" };
+            add(format!("terminate/{fault}-{owner}/{role}"), exchange, quick);
         }
     }
 }
@@ -170,13 +178,13 @@ fn run(testbed: &mut Testbed, exchange: &Exchange) -> io::Result<String> {
     };
     if !output.success() {
         let (ours, theirs) = (program_error("interop_end", &output), last_line(&theirs.output));
-        return Err(failure(format!("{ours}; siw_peer says: {theirs}")));
+        return Err(failure(format!("{ours}; siw_peer: {theirs}")));
     }
     expect_exit_ok("siw_peer", &theirs)?;
     if !output.output.contains(expected) {
         return Err(failure(format!("no '{expected}' in: {}", output.output.trim())));
     }
     let starts = ["result: ", "ended: ", "rejected"];
-    let said = output.output.lines().filter(|line| starts.iter().any(|s| line.starts_with(s)));
-    Ok(said.collect::<Vec<_>>().join(", "))
+    let results = output.output.lines().filter(|line| starts.iter().any(|s| line.starts_with(s)));
+    Ok(results.collect::<Vec<_>>().join(", "))
 }

@@ -1,4 +1,4 @@
-//! What Wireshark's dissectors say of a case's packets.
+//! Checks a case's packets with Wireshark's dissectors.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -12,8 +12,8 @@ use crate::capture;
 use crate::interop::case::{Case, failure};
 use crate::process;
 
-/// What TCP's analysis can say of a segment: the ends of `tcp.analysis.*`. A window update is not
-/// among them: a receiver that makes room is to say so.
+/// Flags of the TCP analysis: the last parts of `tcp.analysis.*`. `window_update` is left out: a
+/// receiver should send window updates.
 pub const FLAGS: [&str; 16] = [
     "retransmission",
     "fast_retransmission",
@@ -33,96 +33,99 @@ pub const FLAGS: [&str; 16] = [
     "tfo_ack",
 ];
 
-/// What TCP's analysis says of a capture's conversations.
+/// TCP analysis of a capture.
 #[derive(Clone, Debug, Default)]
 pub struct TcpAnalysis {
-    /// Our segments of each flag, and the first such frame.
+    /// For each flag, the number of our segments that have it, and the first such frame.
     pub ours: BTreeMap<&'static str, (usize, u64)>,
-    /// Segments of the peer that came again, or out of order.
+    /// Segments of the peer that are retransmitted or out-of-order.
     pub peer_retransmits: usize,
-    /// What we sent again.
+    /// Our retransmissions.
     retransmissions: Vec<Retransmission>,
 }
 
-/// Bytes that we sent again, and what the peer said of them.
+/// A retransmission of ours, and how the peer acknowledged it.
 #[derive(Clone, Copy, Debug)]
 struct Retransmission {
     stream: u32,
-    /// Sequence numbers from the first byte to behind the last, counted from the stream's first.
+    /// Relative sequence numbers of the first byte and of the byte after the last.
     bytes: (u64, u64),
-    /// The timestamp they went with this time.
+    /// TSval of the retransmission.
     sent_at: Option<u32>,
-    /// They have been acknowledged.
+    /// Acknowledged.
     is_acked: bool,
-    /// The peer had them already.
+    /// Spurious: the peer had received the data before.
     is_spurious: bool,
 }
 
-/// Flags of what is sent again.
+/// Flags of retransmissions.
 const RETRANSMIT_FLAGS: [&str; 4] =
     ["retransmission", "fast_retransmission", "spurious_retransmission", "out_of_order"];
 
 impl TcpAnalysis {
-    /// What is left to complain of, once the case and the peer have explained their part:
+    /// Returns the flags explained neither by the case, nor by the peer:
     ///
-    /// - an emulated guest stands still for some milliseconds now and then; our tail probe then
-    ///   goes out though nothing was lost, and the guest says so by D-SACK, or by acknowledging
-    ///   the bytes with the timestamp of their first time;
-    /// - a segment that the peer sends again is acknowledged again at once.
+    /// - an emulated guest pauses for some milliseconds now and then; we then send a tail loss
+    ///   probe though nothing was lost, which the guest reports by D-SACK, or by echoing the
+    ///   timestamp of the original transmission;
+    /// - a segment retransmitted by the peer is acknowledged again at once.
     #[must_use]
     pub fn unexplained(&self, explained: &[&str]) -> Vec<String> {
-        let is_lost = |again: &&Retransmission| again.is_acked && !again.is_spurious;
+        let is_lost = |retransmission: &&Retransmission| {
+            retransmission.is_acked && !retransmission.is_spurious
+        };
         let lost = self.retransmissions.iter().filter(is_lost).count();
-        let mut complaints = Vec::new();
+        let mut problems = Vec::new();
         for (flag, (count, first)) in &self.ours {
-            let is_answered = match *flag {
+            let is_explained = match *flag {
                 "duplicate_ack" => *count <= self.peer_retransmits,
                 flag if RETRANSMIT_FLAGS.contains(&flag) => lost == 0,
                 _ => false,
             };
-            if !is_answered && !explained.contains(flag) {
-                complaints.push(format!("{count} of our segments: {flag} (first: {first})"));
+            if !is_explained && !explained.contains(flag) {
+                problems.push(format!("{count} of our segments: {flag} (first: {first})"));
             }
         }
-        complaints
+        problems
     }
 
-    /// A segment of the peer tells what became of what we sent again.
+    /// Applies ACK, D-SACK and timestamp echo of a peer's segment to our retransmissions.
     fn on_peer_segment(&mut self, segment: &SegmentRow) {
-        for again in self.retransmissions.iter_mut().filter(|again| again.stream == segment.stream)
-        {
-            let (from, to) = again.bytes;
-            again.is_spurious |= segment.dsack.is_some_and(|edge| (from..to).contains(&edge));
-            if !again.is_acked && segment.ack >= to {
-                again.is_acked = true;
-                let stamps = segment.echo.zip(again.sent_at);
-                again.is_spurious |=
+        let of_stream =
+            self.retransmissions.iter_mut().filter(|sent| sent.stream == segment.stream);
+        for retransmission in of_stream {
+            let (from, to) = retransmission.bytes;
+            retransmission.is_spurious |=
+                segment.dsack.is_some_and(|edge| (from..to).contains(&edge));
+            if !retransmission.is_acked && segment.ack >= to {
+                retransmission.is_acked = true;
+                let stamps = segment.echo.zip(retransmission.sent_at);
+                retransmission.is_spurious |=
                     stamps.is_some_and(|(echo, sent)| echo.wrapping_sub(sent).cast_signed() < 0);
             }
         }
     }
 }
 
-/// Judges what `ours` sent in the packets of `file`: no malformed packet, no wrong checksum, no
-/// FPDU with a bad CRC, and nothing in TCP's analysis that is not explained. In a few words what
-/// there was.
+/// Checks the packets that `ours` sent in `file`: no malformed packet, no wrong checksum, no FPDU
+/// with a bad CRC, and no unexplained flag of the TCP analysis. Returns a short summary.
 ///
 /// # Errors
-/// With everything that is wrong.
+/// With the first few problems.
 pub fn check_capture(case: &Case, file: &Path, ours: IpAddr) -> io::Result<String> {
     let dissection = capture::dissect(file, ours, true)?;
-    let mut complaints = dissection.problems.clone();
+    let mut problems = dissection.problems.clone();
     if dissection.bad_crc > 0 {
-        complaints.push(format!("{} FPDUs with a bad CRC", dissection.bad_crc));
+        problems.push(format!("{} FPDUs with a bad CRC", dissection.bad_crc));
     }
     if case.has_fpdus && dissection.fpdus() == 0 {
-        complaints.push("no FPDU of ours was captured".into());
+        problems.push("no FPDU of ours was captured".into());
     }
     let analysis = analyse(file, ours)?;
-    complaints.extend(analysis.unexplained(&case.expected_analysis));
-    if !complaints.is_empty() {
-        complaints.truncate(5);
-        return Err(failure(format!("packets: {}", complaints.join("; "))));
+    problems.extend(analysis.unexplained(&case.expected_analysis));
+    if !problems.is_empty() {
+        problems.truncate(5);
+        return Err(failure(format!("packets: {}", problems.join("; "))));
     }
     let mut summary = format!("{} FPDUs", dissection.fpdus());
     if dissection.good_crc < dissection.fpdus() {
@@ -134,7 +137,7 @@ pub fn check_capture(case: &Case, file: &Path, ours: IpAddr) -> io::Result<Strin
     Ok(summary)
 }
 
-/// TCP's analysis of what `ours` and its peer sent.
+/// Runs the TCP analysis of the segments of `ours` and its peer.
 ///
 /// # Errors
 /// If tshark cannot be run or refuses the file.
@@ -150,14 +153,14 @@ pub fn analyse(file: &Path, ours: IpAddr) -> io::Result<TcpAnalysis> {
     for flag in FLAGS {
         command.args(["-e", &format!("tcp.analysis.{flag}")]);
     }
-    let ended = process::run(&mut command, Duration::from_secs(120))?;
-    if !ended.success() {
-        return Err(failure(format!("tshark: {}", ended.output)));
+    let result = process::run(&mut command, Duration::from_secs(120))?;
+    if !result.success() {
+        return Err(failure(format!("tshark: {}", result.output)));
     }
-    Ok(read(&ended.output, ours))
+    Ok(read(&result.output, ours))
 }
 
-/// What is asked for of each segment, behind its source.
+/// Fields printed for each segment, after its source address.
 const FIELDS: [&str; 8] = [
     "frame.number",
     "tcp.stream",
@@ -169,7 +172,7 @@ const FIELDS: [&str; 8] = [
     "tcp.options.sack.dsack_le",
 ];
 
-/// A segment, as tshark's fields tell of it.
+/// A segment parsed from tshark's fields.
 #[derive(Clone, Debug)]
 struct SegmentRow {
     is_ours: bool,
@@ -208,24 +211,23 @@ impl SegmentRow {
 fn read(text: &str, ours: IpAddr) -> TcpAnalysis {
     let mut analysis = TcpAnalysis::default();
     for line in text.lines().filter_map(|line| SegmentRow::read(line, ours)) {
-        let is_again = line.flags.iter().any(|flag| RETRANSMIT_FLAGS.contains(flag));
+        let is_retransmit = line.flags.iter().any(|flag| RETRANSMIT_FLAGS.contains(flag));
         if !line.is_ours {
-            analysis.peer_retransmits += usize::from(is_again);
+            analysis.peer_retransmits += usize::from(is_retransmit);
             analysis.on_peer_segment(&line);
             continue;
         }
         for flag in &line.flags {
             analysis.ours.entry(flag).or_insert((0, line.frame)).0 += 1;
         }
-        if is_again {
+        if is_retransmit {
             let SegmentRow { stream, bytes, stamp: sent_at, .. } = line;
-            let (is_settled, is_needless) = (false, false);
             analysis.retransmissions.push(Retransmission {
                 stream,
                 bytes,
                 sent_at,
-                is_acked: is_settled,
-                is_spurious: is_needless,
+                is_acked: false,
+                is_spurious: false,
             });
         }
     }
@@ -239,7 +241,7 @@ mod tests {
     const OURS: &str = "198.18.0.1";
     const THEIRS: &str = "198.18.0.2";
 
-    /// A line of tshark: who, which frame, what else.
+    /// Returns a line of tshark's output.
     fn line(from: &str, frame: u64, rest: &str, flags: &[&str]) -> String {
         let marks: Vec<_> =
             FLAGS.iter().map(|flag| if flags.contains(flag) { "1" } else { "" }).collect();
@@ -257,18 +259,18 @@ mod tests {
         text += &line(OURS, 1, "100|140|1|7000|50|", &[]);
         text += &line(OURS, 2, "100|140|1|7900|50|", &["retransmission"]);
         let pending = text.clone();
-        assert_eq!(unexplained_of(&pending, &[]), [""; 0], "nothing is known of it");
+        assert_eq!(unexplained_of(&pending, &[]), [""; 0], "not acknowledged yet");
         // By D-SACK.
         text += &line(THEIRS, 3, "1|1|140|51|7900|100", &[]);
         assert_eq!(unexplained_of(&text, &[]), [""; 0]);
-        // By the timestamp of the first time.
+        // By the timestamp of the original transmission.
         let echoed = pending.clone() + &line(THEIRS, 3, "1|1|140|51|7000|", &[]);
         assert_eq!(unexplained_of(&echoed, &[]), [""; 0]);
         // By neither: it was lost.
         let lost = pending.clone() + &line(THEIRS, 3, "1|1|140|51|7900|", &[]);
         assert_eq!(unexplained_of(&lost, &[]).len(), 1);
         assert_eq!(unexplained_of(&lost, &["retransmission"]), [""; 0]);
-        // What a peer says in another stream counts for nothing.
+        // ACKs of another stream are ignored.
         let other = pending + &line(THEIRS, 3, "1|1|140|51|7900|", &[]).replace("|3|0|", "|3|1|");
         assert!(!read(&other, OURS.parse().unwrap()).retransmissions[0].is_acked);
     }

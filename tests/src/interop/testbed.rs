@@ -1,4 +1,4 @@
-//! The guest, our programs and the wire between them, as a case sees them.
+//! Testbed of a case: the guest, our programs and the network between them.
 
 use std::fs;
 use std::io;
@@ -17,13 +17,13 @@ const STACK_V6: Ipv6Addr = Ipv6Addr::new(0x2001, 2, 0, 0, 0, 0, 0, 1);
 const GUEST: Ipv4Addr = Ipv4Addr::new(198, 18, 0, 2);
 const GUEST_V6: Ipv6Addr = Ipv6Addr::new(0x2001, 2, 0, 0, 0, 0, 0, 2);
 
-/// What a case has at hand.
+/// Resources of a case.
 pub struct Testbed {
-    /// The peer.
+    /// The guest that runs siw.
     pub guest: Guest,
     route: Route,
     folder: PathBuf,
-    /// Programs started so far: each has an interface and a log of its own.
+    /// Number of programs started so far: each has an interface and a log of its own.
     count: u32,
 }
 
@@ -37,11 +37,11 @@ impl Testbed {
         Ok(Self { guest, route: Route::PLAIN, folder: folder.to_path_buf(), count: 0 })
     }
 
-    /// Makes the path between both ends what `route` says, with logs in `folder` from now on. A
-    /// guest that is gone is replaced.
+    /// Configures the path between both ends as `route`, with logs in `folder` from now on. Reboots
+    /// the guest if it has ended.
     ///
     /// # Errors
-    /// If the guest refuses.
+    /// If a command in the guest fails.
     pub fn configure_route(&mut self, route: Route, folder: &Path) -> io::Result<()> {
         self.folder = folder.to_path_buf();
         self.route = route;
@@ -49,7 +49,7 @@ impl Testbed {
             self.guest.reboot()?;
         }
         self.set_link(true)?;
-        // Without faults, whatever the guest had before; there may be none to take away.
+        // Removes the previous qdisc; the command fails if there is none.
         self.guest.run("tc qdisc del dev eth0 root", CASE_TIMEOUT)?;
         self.guest.run_ok(&format!("mtu {}", route.mtu))?;
         if !route.netem.is_empty() {
@@ -58,13 +58,13 @@ impl Testbed {
         Ok(())
     }
 
-    /// The path between both ends.
+    /// Returns the path between both ends.
     #[must_use]
     pub fn route(&self) -> Route {
         self.route
     }
 
-    /// The stack's address.
+    /// Returns the stack's address.
     #[must_use]
     pub fn stack_addr(&self) -> IpAddr {
         match self.route.version {
@@ -73,7 +73,7 @@ impl Testbed {
         }
     }
 
-    /// The guest's address.
+    /// Returns the guest's address.
     #[must_use]
     pub fn guest_addr(&self) -> IpAddr {
         match self.route.version {
@@ -82,22 +82,23 @@ impl Testbed {
         }
     }
 
-    /// The network namespace of the wire.
+    /// Returns the network namespace of the bridge.
     #[must_use]
     pub fn namespace(&self) -> String {
         self.guest.property("namespace")
     }
 
-    /// Takes the guest's link away, or gives it back.
+    /// Sets the guest's link up or down.
     ///
     /// # Errors
-    /// If the guest is gone.
+    /// If the guest has ended.
     pub fn set_link(&self, up: bool) -> io::Result<()> {
         let (namespace, interface) = (self.namespace(), self.guest.property("interface"));
         netns::ip(&["-n", &namespace, "link", "set", &interface, if up { "up" } else { "down" }])
     }
 
-    /// A command of ours on the wire: `arguments`, in which blanks part the words, and then where.
+    /// Builds the command line of one of our programs in the namespace: `arguments`, separated by
+    /// blanks, then its device and address. Returns it with the name of its interface.
     fn command(&mut self, name: &str, arguments: &str) -> io::Result<(Command, String)> {
         let path = program(name).ok_or_else(|| failure(format!("{name} was not built")))?;
         let interface = format!("fw{}", self.count);
@@ -111,7 +112,7 @@ impl Testbed {
         Ok((command, interface))
     }
 
-    /// Starts one of our programs on the wire.
+    /// Starts one of our programs in the namespace.
     ///
     /// # Errors
     /// If it was not built or cannot be started.
@@ -120,33 +121,33 @@ impl Testbed {
         Running::start(&mut command, self.log(name))
     }
 
-    /// Starts one of our programs and waits until it says `ready` and the guest can reach it.
+    /// Starts one of our programs and waits until it prints `ready` and the guest can reach it.
     ///
     /// # Errors
-    /// If that does not come to pass.
+    /// If either does not happen in time.
     pub fn serve(&mut self, name: &str, arguments: &str, ready: &str) -> io::Result<Running> {
         let (mut command, interface) = self.command(name, arguments)?;
         let mut running = Running::start(&mut command, self.log(name))?;
         running.wait_for(ready, CASE_TIMEOUT)?;
         let namespace = self.namespace();
-        let joined = || {
+        let is_on_bridge = || {
             let mut command = Command::new("ip");
             let shown = command.args(["-n", &namespace, "-o", "link", "show", &interface]).output();
             shown.is_ok_and(|shown| String::from_utf8_lossy(&shown.stdout).contains("master br0"))
         };
         let deadline = Instant::now() + CASE_TIMEOUT;
-        while !joined() {
+        while !is_on_bridge() {
             if Instant::now() > deadline {
                 return Err(failure(format!("{interface} is not on the bridge")));
             }
             std::thread::sleep(Duration::from_millis(20));
         }
-        // Each of our programs has a link address of its own.
+        // Each of our programs has a MAC address of its own.
         self.guest.run_ok("ip neigh flush dev eth0")?;
         Ok(running)
     }
 
-    /// Runs one of our programs to its end, at most for `patience`.
+    /// Runs one of our programs to its end, at most for `timeout`.
     ///
     /// # Errors
     /// If it was not built or cannot be started.
@@ -159,10 +160,10 @@ impl Testbed {
         self.start(name, arguments)?.finish(timeout)
     }
 
-    /// Runs one of our programs, which has to succeed; its output.
+    /// Runs one of our programs, which must succeed, and returns its output.
     ///
     /// # Errors
-    /// With what it wrote, unless it ended with status 0 within `patience`.
+    /// With its output, unless it exited with status 0 within `timeout`.
     pub fn run_ok(&mut self, name: &str, arguments: &str, timeout: Duration) -> io::Result<String> {
         let ended = self.run(name, arguments, timeout)?;
         if ended.success() {
@@ -172,13 +173,13 @@ impl Testbed {
     }
 
     fn log(&self, name: &str) -> PathBuf {
-        // An example's name has a folder before it.
+        // The name of an example includes its folder.
         let name = name.rsplit('/').next().unwrap_or(name);
         self.folder.join(format!("{name}-{}.log", self.count))
     }
 }
 
-/// Kills a program of ours as a crash would: nothing is closed, nobody is told.
+/// Kills one of our programs as in a crash: nothing is closed, the peer is not notified.
 ///
 /// # Errors
 /// If it has ended already.
@@ -188,19 +189,19 @@ pub fn kill(running: Running) -> io::Result<()> {
         return Err(failure("our program has ended already"));
     }
     drop(running);
-    // DPDK would have removed it.
+    // DPDK removes it on a regular exit.
     let _ = fs::remove_dir_all(format!("/var/run/dpdk/ferrowarp-{id}"));
     Ok(())
 }
 
-/// Why a program of ours failed: how it ended, and its last words.
+/// Returns an error with the exit status of one of our programs and the last line of its output.
 #[must_use]
 pub fn program_error(name: &str, ended: &ProcessResult) -> io::Error {
     let status = ended.status.map_or("did not end".to_owned(), |status| status.to_string());
     failure(format!("{name}: {status}: {}", last_line(&ended.output)))
 }
 
-/// The last line that says something.
+/// Returns the last line that is not blank.
 #[must_use]
 pub fn last_line(text: &str) -> &str {
     text.lines().rfind(|line| !line.trim().is_empty()).unwrap_or_default().trim()

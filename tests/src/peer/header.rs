@@ -127,12 +127,12 @@ impl Header {
     pub fn decode(ulpdu: &[u8]) -> io::Result<(Self, &[u8])> {
         let (&[ddp, rdmap], _) = ulpdu
             .split_first_chunk()
-            .ok_or_else(|| invalid_data("a ULPDU without control octets"))?;
+            .ok_or_else(|| invalid_data("a ULPDU without control bytes"))?;
         if ddp & 0x3F != 0x01 {
-            return Err(invalid_data(format!("DDP control octet {ddp:#04x}")));
+            return Err(invalid_data(format!("DDP control byte {ddp:#04x}")));
         }
         if rdmap & 0xF0 != 0x40 {
-            return Err(invalid_data(format!("RDMAP control octet {rdmap:#04x}")));
+            return Err(invalid_data(format!("RDMAP control byte {rdmap:#04x}")));
         }
         let last = ddp & 0x40 != 0;
         let opcode = rdmap & 0x0F;
@@ -146,7 +146,7 @@ impl Header {
             if payload.is_empty() && !last {
                 return Err(invalid_data("an empty segment that is not the last"));
             }
-            let to = u64::from_be_bytes(header[6..14].try_into().expect("eight octets"));
+            let to = u64::from_be_bytes(header[6..14].try_into().expect("eight bytes"));
             return Ok((Self::Tagged { opcode, last, stag: be32(header, 2), to }, payload));
         }
         let (header, payload) = ulpdu
@@ -204,9 +204,8 @@ impl ReadRequest {
     }
 
     pub(super) fn decode(payload: &[u8], last: bool, mo: u32) -> io::Result<Self> {
-        let bytes: &[u8; 28] = payload
-            .try_into()
-            .map_err(|_| invalid_data("a Read Request that has not 28 octets"))?;
+        let bytes: &[u8; 28] =
+            payload.try_into().map_err(|_| invalid_data("a Read Request that has not 28 bytes"))?;
         if !last || mo != 0 {
             return Err(invalid_data("a Read Request in more than one segment"));
         }
@@ -252,7 +251,7 @@ impl AtomicRequest {
     pub(super) fn decode(payload: &[u8], last: bool, mo: u32) -> io::Result<Self> {
         let bytes: &[u8; 52] = payload
             .try_into()
-            .map_err(|_| invalid_data("an Atomic Request that has not 52 octets"))?;
+            .map_err(|_| invalid_data("an Atomic Request that has not 52 bytes"))?;
         if !last || mo != 0 {
             return Err(invalid_data("an Atomic Request in more than one segment"));
         }
@@ -291,7 +290,7 @@ impl AtomicResponse {
     pub(super) fn decode(payload: &[u8], last: bool, mo: u32) -> io::Result<Self> {
         let bytes: &[u8; 12] = payload
             .try_into()
-            .map_err(|_| invalid_data("an Atomic Response that has not 12 octets"))?;
+            .map_err(|_| invalid_data("an Atomic Response that has not 12 bytes"))?;
         if !last || mo != 0 {
             return Err(invalid_data("an Atomic Response in more than one segment"));
         }
@@ -358,7 +357,7 @@ impl Terminate {
             rest = after;
         }
         if !rest.is_empty() {
-            return Err(invalid_data("a Terminate with octets to spare"));
+            return Err(invalid_data("a Terminate with trailing bytes"));
         }
         let (layer, error_type) = (kind >> 4, kind & 0x0F);
         Ok(Self { layer, error_type, code, segment_len, ddp_header, rdma_header })
@@ -367,10 +366,10 @@ impl Terminate {
 
 /// Four bytes of `bytes` at `at`, most significant first.
 fn be32(bytes: &[u8], at: usize) -> u32 {
-    u32::from_be_bytes(bytes[at..at + 4].try_into().expect("four octets"))
+    u32::from_be_bytes(bytes[at..at + 4].try_into().expect("four bytes"))
 }
 
 /// Eight bytes of `bytes` at `at`, most significant first.
 fn be64(bytes: &[u8], at: usize) -> u64 {
-    u64::from_be_bytes(bytes[at..at + 8].try_into().expect("eight octets"))
+    u64::from_be_bytes(bytes[at..at + 8].try_into().expect("eight bytes"))
 }

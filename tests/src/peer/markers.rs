@@ -82,7 +82,7 @@ impl MarkedReader {
             let at = self.raw.len();
             let right = if self.content.is_empty() { 0 } else { at - self.length_at };
             if u64::from(fpduptr) != right as u64 {
-                return Err(format!("a marker says {fpduptr:#x} and not {right:#x}"));
+                return Err(format!("FPDUPTR is {fpduptr:#x} and not {right:#x}"));
             }
         } else {
             if self.content.is_empty() {

@@ -269,7 +269,7 @@ impl Peer {
         let mut offset = 0;
         loop {
             let end = bytes.len().min(offset + room);
-            let mo = u32::try_from(offset).expect("a message has at most 2^32-1 octets");
+            let mo = u32::try_from(offset).expect("a message has at most 2^32-1 bytes");
             let header =
                 Header::Untagged { opcode, last: end == bytes.len(), invalidate, qn: 0, msn, mo };
             let ulpdu = header.encode(&bytes[offset..end]);
@@ -349,10 +349,13 @@ impl Peer {
         let deadline = Instant::now() + TIMEOUT;
         while !done(self) {
             if self.fin_received {
-                return Err(io::Error::new(ErrorKind::UnexpectedEof, "the other end finished"));
+                return Err(io::Error::new(
+                    ErrorKind::UnexpectedEof,
+                    "the peer closed the connection",
+                ));
             }
             if Instant::now() > deadline {
-                return Err(io::Error::new(ErrorKind::TimedOut, "nothing that was waited for"));
+                return Err(io::Error::new(ErrorKind::TimedOut, "timed out"));
             }
             self.serve_one()?;
         }
@@ -387,9 +390,9 @@ impl Peer {
                 }
             }
             Header::Untagged { opcode, last, invalidate, qn, msn, mo } => {
-                let queue = usize::try_from(qn).expect("checked by decode");
+                let queue = usize::try_from(qn).expect("checked by decode()");
                 if msn != self.next_msn_in[queue] {
-                    return Err(invalid_data(format!("MSN {msn} on queue {qn} is out of turn")));
+                    return Err(invalid_data(format!("unexpected MSN {msn} on queue {qn}")));
                 }
                 if last {
                     self.next_msn_in[queue] = msn.wrapping_add(1);
@@ -428,7 +431,7 @@ impl Peer {
         self.read_content(&mut reader, 2, &mut lead)?;
         let len = usize::from(u16::from_be_bytes([reader.content()[0], reader.content()[1]]));
         if len > ULPDU_LEN_MAX {
-            return Err(invalid_data(format!("a ULPDU of {len} octets")));
+            return Err(invalid_data(format!("a ULPDU of {len} bytes")));
         }
         let padded = (2 + len).next_multiple_of(4);
         self.read_content(&mut reader, padded + 4, &mut lead)?;
@@ -538,10 +541,10 @@ impl Peer {
         });
         let is_immediate = matches!(opcode, opcode::IMMEDIATE | opcode::IMMEDIATE_SOLICITED);
         if is_immediate && (!last || payload.len() != 8) {
-            return Err(invalid_data("immediate data that are not 8 octets"));
+            return Err(invalid_data("immediate data that are not 8 bytes"));
         }
         if message.bytes.len() != mo as usize || message.opcode != opcode {
-            return Err(invalid_data(format!("Send segment at {mo} is out of turn")));
+            return Err(invalid_data(format!("Send segment with unexpected MO {mo}")));
         }
         message.bytes.extend_from_slice(payload);
         if last {

@@ -108,7 +108,7 @@ impl StartupFrame {
         }
         let len = usize::from(u16::from_be_bytes([head[18], head[19]]));
         if len > 512 {
-            return Err(invalid_data(format!("{len} octets of private data")));
+            return Err(invalid_data(format!("{len} bytes of private data")));
         }
         let mut private_data = vec![0; len];
         stream.read_exact(&mut private_data)?;
