@@ -1,4 +1,4 @@
-//! The stack against Linux's siw in a guest: the matrix, case by case. `scripts/interop` runs it.
+//! Runs the interop matrix, the stack against Linux's siw in a guest; see `scripts/interop`.
 
 use std::fs;
 use std::io;
@@ -12,16 +12,16 @@ use ferrowarp_tests::{capture, netns, process};
 
 #[derive(Parser)]
 struct Options {
-    /// Prints the names of the cases, and which belong to the small matrix.
+    /// Prints the names of the cases, and which belong to the quick matrix.
     #[arg(long)]
     list: bool,
     /// Only cases whose name contains this; repeatable.
     #[arg(long, value_name = "PATTERN")]
     only: Vec<String>,
-    /// The small matrix.
+    /// Only the quick matrix.
     #[arg(long)]
     quick: bool,
-    /// Where captures and logs stay; without it they are removed.
+    /// Keeps captures and logs in this folder; without it they are removed.
     #[arg(long, value_name = "DIR")]
     keep: Option<PathBuf>,
 }
@@ -50,7 +50,7 @@ fn interop(options: &Options) -> io::Result<bool> {
         return Ok(true);
     }
     if cases.is_empty() {
-        return Err(io::Error::other("no case has such a name: --list shows them"));
+        return Err(io::Error::other("no case matches: --list prints the names"));
     }
     let absent = netns::missing_prerequisite().or_else(capture::missing_prerequisite);
     if let Some(reason) = absent {

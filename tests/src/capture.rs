@@ -1,8 +1,8 @@
-//! Packet captures, and what tshark says about them.
+//! Packet captures, and their dissection by tshark.
 //!
-//! Wireshark's MPA dissector wants each FPDU to start where a segment starts or right behind
-//! another FPDU; what a peer sends in odd pieces it cannot follow. So a verdict is asked for one
-//! sender, and covers what that sender put on the wire.
+//! Wireshark's MPA dissector requires each FPDU to start at the start of a segment or right after
+//! another FPDU; it cannot follow a peer that splits FPDUs otherwise. So a dissection covers the
+//! packets of one sender.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -13,10 +13,10 @@ use std::time::Duration;
 
 use crate::process::{self, Running};
 
-/// The kind of error of a capture that the machine was too busy for.
+/// Kind of the error of a capture in which the kernel dropped packets.
 pub const DROPPED_PACKETS: io::ErrorKind = io::ErrorKind::InvalidData;
 
-/// A tcpdump at work.
+/// A running tcpdump.
 #[derive(Debug)]
 pub struct Capture {
     tcpdump: Running,
@@ -25,10 +25,10 @@ pub struct Capture {
 
 impl Capture {
     /// Starts to capture TCP to and from `port` on `interface` into the file `file`; returns once
-    /// packets are seen.
+    /// the capture is active.
     ///
     /// # Errors
-    /// If tcpdump cannot be started or does not come up.
+    /// If tcpdump cannot be started or does not start capturing.
     pub fn start(interface: &str, port: u16, file: PathBuf) -> io::Result<Self> {
         let mut command = Command::new("tcpdump");
         command.arg(format!("tcp port {port}"));
@@ -39,7 +39,7 @@ impl Capture {
     /// `packets_max` packets.
     ///
     /// # Errors
-    /// If tcpdump cannot be started or does not come up.
+    /// If tcpdump cannot be started or does not start capturing.
     pub fn start_in_namespace(
         namespace: &str,
         interface: &str,
@@ -49,18 +49,18 @@ impl Capture {
         let mut command = Command::new("ip");
         command.args(["netns", "exec", namespace, "tcpdump", "tcp"]);
         command.args(["-c", &packets_max.to_string()]);
-        // Nothing is longer there, and the buffer has room for the more packets.
+        // Above the MTU there; with a smaller snapshot length the buffer holds more packets.
         Self::spawn(command, interface, 9216, file)
     }
 
-    /// With at most `bytes_max` of each packet; 0: all that there can be.
+    /// Starts tcpdump with the snapshot length `bytes_max`; 0: the maximum.
     fn spawn(
         mut command: Command,
         interface: &str,
         bytes_max: u32,
         file: PathBuf,
     ) -> io::Result<Self> {
-        // 64 MiB of buffer: with the usual 2 MiB in slots of the largest packet it loses packets.
+        // 64 MiB of buffer: the default, 2 MiB in slots of the snapshot length, drops packets.
         command.args(["-i", interface, "-n", "-B", "65536", "--immediate-mode", "-U"]);
         command.args(["-s", &bytes_max.to_string()]);
         command.args(["-Z", "root", "-w"]).arg(&file);
@@ -72,50 +72,54 @@ impl Capture {
     /// Ends the capture; returns the file.
     ///
     /// # Errors
-    /// Of the kind [`DROPPED_PACKETS`] if packets were lost, so that no verdict could be trusted.
+    /// Of the kind [`DROPPED_PACKETS`] if packets were dropped, so that no check of the file is
+    /// conclusive.
     pub fn stop(self) -> io::Result<PathBuf> {
-        // What the kernel has already seen is still on its way through the buffer.
+        // Captured packets may still be in the kernel's buffer.
         std::thread::sleep(Duration::from_millis(300));
         self.tcpdump.interrupt()?;
-        let ended = self.tcpdump.finish(Duration::from_secs(20))?;
-        if ended.output.contains("\n0 packets dropped by kernel") {
+        let result = self.tcpdump.finish(Duration::from_secs(20))?;
+        if result.output.contains("\n0 packets dropped by kernel") {
             return Ok(self.file);
         }
-        Err(io::Error::new(DROPPED_PACKETS, format!("the capture has gaps: {}", ended.output)))
+        Err(io::Error::new(
+            DROPPED_PACKETS,
+            format!("the capture dropped packets: {}", result.output),
+        ))
     }
 }
 
-/// What tshark found in the packets of one sender.
+/// Dissection of the packets of one sender by tshark.
 #[derive(Clone, Debug, Default)]
 pub struct Dissection {
-    /// FPDUs whose CRC is right.
+    /// Number of FPDUs with a good CRC.
     pub good_crc: usize,
-    /// FPDUs whose CRC is wrong.
+    /// Number of FPDUs with a bad CRC.
     pub bad_crc: usize,
-    /// RDMAP messages by the dissector's name for their opcode, one per segment of a message.
+    /// Number of DDP segments by the dissector's name of their RDMAP opcode.
     pub segments: BTreeMap<String, usize>,
-    /// Start-up frames.
+    /// Number of MPA start-up frames.
     pub startup_frames: usize,
-    /// Everything that is wrong: malformed packets, errors, bad IPv4 or TCP checksums.
+    /// Problems: malformed packets, errors, bad IPv4 or TCP checksums.
     pub problems: Vec<String>,
 }
 
 impl Dissection {
-    /// FPDUs, with and without CRC.
+    /// Returns the number of FPDUs, with and without CRC.
     #[must_use]
     pub fn fpdus(&self) -> usize {
         self.segments.values().sum()
     }
 
-    /// Nothing is wrong and there was something to judge.
+    /// True if there is an FPDU with a good CRC, and no problem.
     #[must_use]
     pub fn is_clean(&self) -> bool {
         self.problems.is_empty() && self.bad_crc == 0 && self.good_crc > 0
     }
 }
 
-/// Has tshark decode what `sender` sent. With `checksums`, IPv4 and TCP checksums count too: not
-/// for a kernel's packets captured before its card would have filled them in.
+/// Dissects the packets of `sender` with tshark. `checksums` checks IPv4 and TCP checksums too: not
+/// possible for packets of a kernel captured before checksum offload.
 ///
 /// # Errors
 /// If tshark cannot be run or refuses the file.
@@ -124,16 +128,16 @@ pub fn dissect(file: &Path, sender: IpAddr, checksums: bool) -> io::Result<Disse
     let mut command = Command::new("tshark");
     command.args(["-n", "-V", "-r"]).arg(file);
     command.args(["-Y", &format!("{family}.src == {sender}")]);
-    // These two guess at the content of any Send and call ours malformed.
+    // These two dissect the payload of any Send heuristically, and report ours as malformed.
     command.args(["--disable-protocol", "rpcordma", "--disable-protocol", "smb_direct"]);
     for option in ["tcp.check_checksum", "ip.check_checksum"] {
         command.args(["-o", &format!("{option}:{}", if checksums { "TRUE" } else { "FALSE" })]);
     }
-    let ended = process::run(&mut command, Duration::from_secs(120))?;
-    if !ended.success() {
-        return Err(io::Error::other(format!("tshark: {}", ended.output)));
+    let result = process::run(&mut command, Duration::from_secs(120))?;
+    if !result.success() {
+        return Err(io::Error::other(format!("tshark: {}", result.output)));
     }
-    Ok(parse_dissection(&ended.output))
+    Ok(parse_dissection(&result.output))
 }
 
 fn parse_dissection(text: &str) -> Dissection {
@@ -161,7 +165,7 @@ fn parse_dissection(text: &str) -> Dissection {
     dissection
 }
 
-/// What captures need and this machine lacks.
+/// Returns a prerequisite of captures that this machine lacks.
 #[must_use]
 pub fn missing_prerequisite() -> Option<&'static str> {
     if !process::is_installed("tcpdump") {

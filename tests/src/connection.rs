@@ -1,4 +1,4 @@
-//! A connection between the stack and the peer, and what the two say to each other.
+//! A connection between the stack and the reference peer, and transfers over it.
 
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
 
@@ -11,45 +11,45 @@ use crate::stack::{
     KERNEL, STACK, Stack, TIMEOUT, gather, post_read, post_recv, post_send, post_write,
 };
 
-/// Bytes of each of a link's memories.
+/// Length of each memory region of a connection, in bytes.
 pub const MEMORY_LEN: usize = 300_000;
 
-/// `len` bytes that depend on their place and on `salt`.
+/// Returns `len` bytes that depend on their index and on `salt`.
 #[must_use]
 pub fn pattern(len: usize, salt: usize) -> Vec<u8> {
     (0..len).map(|index| ((index * 7 + salt) % 251).to_le_bytes()[0]).collect()
 }
 
-/// A connection seen from both ends, with the memory of the stack's end.
+/// Both ends of a connection, with the memory regions of the stack's end.
 pub struct TestConnection<'a> {
     stack: &'a Stack,
     /// The stack's queue pair.
     pub qp: Qp,
-    /// The peer may read and write it.
+    /// Region that the peer may read and write.
     pub shared_mr: Mr,
-    /// Sends arrive here.
+    /// Region of the receive buffers.
     pub recv_mr: Mr,
-    /// The other end.
+    /// The reference peer.
     pub peer: Peer,
 }
 
 impl<'a> TestConnection<'a> {
-    /// A connection between `qp` and `peer`, both in full operation.
+    /// Creates a connection of `qp` and `peer`, both in full operation.
     ///
     /// # Panics
-    /// If there is no memory.
+    /// If memory cannot be registered.
     #[must_use]
     pub fn new(stack: &'a Stack, qp: Qp, mut peer: Peer) -> Self {
         peer.memory = vec![0; MEMORY_LEN];
-        let shared = stack.alloc_mr(MEMORY_LEN, Access::ALL);
+        let shared_mr = stack.alloc_mr(MEMORY_LEN, Access::ALL);
         let recv_mr = stack.alloc_mr(MEMORY_LEN, Access::LOCAL_WRITE);
-        Self { stack, qp, shared_mr: shared, recv_mr, peer }
+        Self { stack, qp, shared_mr, recv_mr, peer }
     }
 
-    /// The stack accepts.
+    /// Sets up a connection that the stack accepts.
     ///
     /// # Panics
-    /// If it does not come about.
+    /// If the set-up fails.
     #[must_use]
     pub fn accepted(
         stack: &'a Stack,
@@ -60,10 +60,10 @@ impl<'a> TestConnection<'a> {
         Self::accepted_at(stack, [STACK.into(), KERNEL.into()], listener, param, startup)
     }
 
-    /// The stack accepts, at its own and from the kernel's of these addresses.
+    /// Sets up a connection that the stack accepts, between these addresses of stack and kernel.
     ///
     /// # Panics
-    /// If it does not come about.
+    /// If the set-up fails.
     #[must_use]
     pub fn accepted_at(
         stack: &'a Stack,
@@ -80,27 +80,27 @@ impl<'a> TestConnection<'a> {
         let request = listener.accept_timeout(TIMEOUT).expect("a request");
         assert_eq!(request.offer().peer.ip(), theirs);
         request.accept(&qp, param.clone()).expect("works");
-        let agreed = qp.wait_established(TIMEOUT).expect("works");
+        let info = qp.wait_established(TIMEOUT).expect("works");
         let (mut peer, _) = thread.join().expect("works");
-        assert_eq!(agreed.crc, peer.crc());
-        assert_eq!((agreed.markers_out, agreed.markers_in), peer.markers());
-        peer.rdmac = agreed.revision == 0;
+        assert_eq!(info.crc, peer.crc());
+        assert_eq!((info.markers_out, info.markers_in), peer.markers());
+        peer.rdmac = info.revision == 0;
         Self::new(stack, qp, peer)
     }
 
-    /// The stack connects to the kernel at `port`.
+    /// Sets up a connection from the stack to `port` of the kernel.
     ///
     /// # Panics
-    /// If it does not come about.
+    /// If the set-up fails.
     #[must_use]
     pub fn connected(stack: &'a Stack, port: u16, param: &ConnParam, startup: &Startup) -> Self {
         Self::connected_to(stack, (KERNEL, port).into(), param, startup)
     }
 
-    /// The stack connects to a socket of the kernel's.
+    /// Sets up a connection from the stack to the socket address `remote` of the kernel.
     ///
     /// # Panics
-    /// If it does not come about.
+    /// If the set-up fails.
     #[must_use]
     pub fn connected_to(
         stack: &'a Stack,
@@ -115,15 +115,16 @@ impl<'a> TestConnection<'a> {
         });
         let qp = stack.create_qp();
         qp.connect(remote, param.clone()).expect("works");
-        let agreed = qp.wait_established(TIMEOUT).expect("works");
+        let info = qp.wait_established(TIMEOUT).expect("works");
         let (mut peer, _) = thread.join().expect("works");
-        assert_eq!(agreed.crc, peer.crc());
-        assert_eq!((agreed.markers_out, agreed.markers_in), peer.markers());
-        peer.rdmac = agreed.revision == 0;
+        assert_eq!(info.crc, peer.crc());
+        assert_eq!((info.markers_out, info.markers_in), peer.markers());
+        peer.rdmac = info.revision == 0;
         Self::new(stack, qp, peer)
     }
 
-    /// The next completion, which has to be a success; else what became of the connection is told.
+    /// Returns the next completion, which must succeed; otherwise panics with the events of the
+    /// queue pair.
     fn expect_success(&self) -> Wc {
         let wc = self.stack.completions(1)[0];
         let events = || std::iter::from_fn(|| self.qp.next_event()).collect::<Vec<_>>();
@@ -131,10 +132,10 @@ impl<'a> TestConnection<'a> {
         wc
     }
 
-    /// The peer writes and sends `len` bytes; then it reads them.
+    /// Checks a Write, a Send and a Read of `len` bytes by the peer.
     ///
     /// # Panics
-    /// If a byte is not where it belongs.
+    /// If a byte is wrong.
     pub fn check_peer_transfers(&mut self, len: usize) {
         let bytes = pattern(len, 1);
         let count = u32::try_from(len).expect("a short message");
@@ -161,10 +162,10 @@ impl<'a> TestConnection<'a> {
         assert!(self.peer.memory[9..9 + len] == bytes, "{len} bytes read by the peer");
     }
 
-    /// The stack writes and sends `len` bytes; then it reads them.
+    /// Checks a Write, a Send and a Read of `len` bytes by the stack.
     ///
     /// # Panics
-    /// If a byte is not where it belongs.
+    /// If a byte is wrong.
     pub fn check_stack_transfers(&mut self, len: usize) {
         let bytes = pattern(len, 2);
         let count = u32::try_from(len).expect("a short message");
@@ -176,14 +177,14 @@ impl<'a> TestConnection<'a> {
         assert!(self.peer.sends[sends].bytes == bytes, "{len} bytes sent");
         assert!(self.peer.memory[13..13 + len] == bytes, "{len} bytes written");
         let wcs = self.stack.completions(2);
-        let seen: Vec<_> = wcs.iter().map(|wc| (wc.wr_id, wc.status, wc.opcode)).collect();
+        let completed: Vec<_> = wcs.iter().map(|wc| (wc.wr_id, wc.status, wc.opcode)).collect();
         let success = WcStatus::Success;
-        assert_eq!(seen, [(21, success, WcOpcode::Write), (22, success, WcOpcode::Send)]);
+        assert_eq!(completed, [(21, success, WcOpcode::Write), (22, success, WcOpcode::Send)]);
 
-        let served = self.peer.reads_served;
+        let reads_served = self.peer.reads_served;
         self.shared_mr.fill(0, MEMORY_LEN, 0);
         post_read(&self.qp, 23, self.shared_mr.sge(2, count), PEER_STAG, 13);
-        self.peer.serve_until(|peer| peer.reads_served == served + 1).expect("works");
+        self.peer.serve_until(|peer| peer.reads_served == reads_served + 1).expect("works");
         let wc = self.expect_success();
         assert_eq!((wc.wr_id, wc.opcode), (23, WcOpcode::Read));
         let mut found = vec![0; len];
@@ -191,10 +192,10 @@ impl<'a> TestConnection<'a> {
         assert!(found == bytes, "{len} bytes read by the stack");
     }
 
-    /// The stack closes in good order, and the peer sees no more than a FIN.
+    /// Closes gracefully from the stack: the peer receives only a FIN.
     ///
     /// # Panics
-    /// If it ends in another way.
+    /// If the connection ends in another way.
     pub fn close_from_stack(mut self) {
         self.qp.disconnect().expect("works");
         while self.peer.serve_one().expect("works") {}
@@ -203,10 +204,10 @@ impl<'a> TestConnection<'a> {
         self.expect_disconnected(EndReason::Local);
     }
 
-    /// The peer closes in good order, and a receive that waits is flushed, once.
+    /// Closes gracefully from the peer: a posted receive is flushed, once.
     ///
     /// # Panics
-    /// If it ends in another way.
+    /// If the connection ends in another way.
     pub fn close_from_peer(mut self) {
         post_recv(&self.qp, 31, self.recv_mr.sge(0, 10));
         self.peer.shutdown_write().expect("works");

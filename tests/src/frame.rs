@@ -1,10 +1,10 @@
-//! A frame on the heap, as a test hands it to the stack or takes it from there.
+//! Frames on the heap that tests exchange with the stack.
 
 use std::rc::Rc;
 
 use ferrowarp_proto::device::{ChecksumState, Retained, RxFrame};
 
-/// A frame in one run of bytes, whose checksums nobody has looked at. A copy shares the bytes.
+/// A contiguous frame whose checksums are not verified. Clones share the bytes.
 #[derive(Clone, Debug)]
 pub struct Frame(pub Rc<[u8]>);
 
@@ -38,7 +38,7 @@ impl Retained for Frame {
     }
 }
 
-/// A frame with a report of multicast groups: of all that is sent it alone has hop-by-hop options.
+/// True if the frame is an MLD report, the only packet sent with hop-by-hop options.
 #[must_use]
 pub fn is_membership_report(frame: &[u8]) -> bool {
     let l3 = if frame[12..14] == [0x81, 0] { 18 } else { 14 };

@@ -1,6 +1,6 @@
-//! Bodies of the fuzz targets: what must hold for any bytes at all.
+//! Bodies of the fuzz targets: invariants for arbitrary input.
 //!
-//! `tests/fuzz` hands them to libFuzzer; `cargo test` runs them over a bounded, seeded corpus, so
+//! `tests/fuzz` runs them under libFuzzer; `cargo test` runs them over a bounded, seeded corpus, so
 //! that they build and pass on a stable toolchain.
 
 use ferrowarp_proto::ddp::memory::Access;
@@ -30,7 +30,7 @@ use crate::sim::chaos;
 use crate::sim::segment_mutator::SegmentMutator;
 use crate::sim::world::WorldOptions;
 
-/// A received frame whose first run is `head_len` bytes long.
+/// A received frame whose first contiguous part has `head_len` bytes.
 struct SplitFrame<'a> {
     bytes: &'a [u8],
     head_len: usize,
@@ -55,7 +55,7 @@ impl RxFrame for SplitFrame<'_> {
     }
 }
 
-/// A frame, its checksum mode and where its first run ends (the first two bytes).
+/// Parses a frame; the first two bytes choose its checksum mode and the length of its first part.
 ///
 /// # Panics
 /// If the parser does, or the payload it reports lies outside the frame.
@@ -75,18 +75,18 @@ pub fn segment(data: &[u8]) {
         assert!(segment.seq_len() as usize >= segment.payload.len());
         assert_ne!(checksum, ChecksumState::Bad);
     }
-    // In two runs: the same segment, unless a header was cut.
+    // In two parts: the same segment, unless a header is split.
     let head_len = bytes.len().min(usize::from(head));
-    let runs = SplitFrame { bytes, head_len, checksum };
-    if let Ok(segment) = Segment::parse(&runs, mode) {
+    let split = SplitFrame { bytes, head_len, checksum };
+    if let Ok(segment) = Segment::parse(&split, mode) {
         assert_eq!(Ok(segment), parsed);
     }
 }
 
-/// A start-up frame, as either role would read it.
+/// Parses and processes an MPA start-up frame in both roles.
 ///
 /// # Panics
-/// If the parser does, or what it reports does not survive another trip over the wire.
+/// If the parser does, or the frame differs after emitting and parsing it again.
 pub fn startup(data: &[u8]) {
     for kind in [FrameKind::Request, FrameKind::Reply] {
         let Ok(Some((frame, used))) = Startup::parse(data, kind) else { continue };
@@ -96,70 +96,75 @@ pub fn startup(data: &[u8]) {
         assert_eq!(Startup::parse(&data[..used - 1], kind), Ok(None));
         let mut again = vec![0; frame.wire_len()];
         frame.emit(&mut again);
-        // A revision below 2 cannot announce the block; nothing else gets lost.
+        // A frame of a revision below 2 has no IRD/ORD block; everything else is kept.
         assert_eq!(Startup::parse(&again, kind), Ok(Some((frame.clone(), again.len()))));
 
         let offer = Offer { ird: 8, ord: 8, ..Offer::default() };
         if kind == FrameKind::Request {
-            let met = startup::check_request(&frame).is_ok();
-            let (reply, terms) = startup::accept(&frame, offer, b"data");
-            assert!(terms.ird <= READ_DEPTH_MAX && terms.ord <= READ_DEPTH_MAX);
-            assert!(!met || (terms.crc == frame.crc && terms.markers_out == frame.markers));
+            let is_acceptable = startup::check_request(&frame).is_ok();
+            let (reply, negotiated) = startup::accept(&frame, offer, b"data");
+            assert!(negotiated.ird <= READ_DEPTH_MAX && negotiated.ord <= READ_DEPTH_MAX);
+            assert!(
+                !is_acceptable
+                    || (negotiated.crc == frame.crc && negotiated.markers_out == frame.markers)
+            );
             let mut out = vec![0; reply.wire_len()];
             reply.emit(&mut out);
             startup::reject(&frame, ReadDepths::default(), b"no").emit(&mut [0; 64]);
         } else {
             for revision in [0, 1, 2] {
-                if let Ok(terms) = startup::process_reply(&frame, offer, revision) {
-                    assert!(terms.ird <= READ_DEPTH_MAX && terms.ord <= 8);
+                if let Ok(negotiated) = startup::process_reply(&frame, offer, revision) {
+                    assert!(negotiated.ird <= READ_DEPTH_MAX && negotiated.ord <= 8);
                 }
             }
         }
     }
 }
 
-/// A stream of FPDUs, cut in two ways: the receiver finds the same ULPDUs in both.
+/// Deframes a stream of FPDUs with two different segmentations: the ULPDUs must be the same.
 ///
 /// # Panics
-/// If the receiver does, or its findings depend on the cuts.
+/// If the deframer does, or its results depend on the segmentation.
 pub fn fpdu_chain(data: &[u8]) {
-    let Some((&[choice, piece], stream)) = data.split_first_chunk() else { return };
+    let Some((&[choice, chunk_len], stream)) = data.split_first_chunk() else { return };
     let crc = choice & 1 != 0;
     let markers = (choice & 2 != 0).then(|| Markers::starting_at(Seq(u32::from(choice))));
     let mut pool = FpduPool::new(1);
     let whole = deframe(stream, stream.len().max(1), crc, markers, &mut pool);
-    let cut = deframe(stream, usize::from(piece).max(1), crc, markers, &mut pool);
-    assert_eq!(whole, cut);
-    assert_eq!(pool.buffers_in_use(), 0, "the buffer came back");
+    let chunked = deframe(stream, usize::from(chunk_len).max(1), crc, markers, &mut pool);
+    assert_eq!(whole, chunked);
+    assert_eq!(pool.buffers_in_use(), 0, "a buffer was not returned");
     if markers.is_some() {
-        place_ooo(stream, usize::from(piece), crc, markers);
+        place_ooo(stream, usize::from(chunk_len), crc, markers);
     }
 }
 
-/// The bytes from `start` on come ahead of their turn: what a marker locates in them is whole.
+/// The bytes from `start` on are received out-of-order: the FPDUs that a marker locates in them are
+/// complete.
 fn place_ooo(stream: &[u8], start: usize, crc: bool, markers: Option<Markers>) {
-    let Some((markers, run)) = markers.zip(stream.get(start..)) else { return };
+    let Some((markers, segment)) = markers.zip(stream.get(start..)) else { return };
     let mut pool = FpduPool::new(1);
-    let mut receiver = Deframer::new(Some(markers));
+    let mut deframer = Deframer::new(Some(markers));
     // The stream begins at the first marker; `choice` above is that sequence number.
     let seq = (0..512).map(Seq).find(|seq| markers.phase(*seq) == start % 512);
-    let seq = seq.expect("each phase comes once in a period");
+    let seq = seq.expect("each phase occurs once in a period");
     let (mut bytes, mut count) = (0, 0);
-    let foreseen = receiver.place_ooo(seq, run, crc, &mut pool, |ulpdu| {
+    let placement = deframer.place_ooo(seq, segment, crc, &mut pool, |ulpdu| {
         (bytes, count) = (bytes + fpdu_len(ulpdu.len()), count + 1);
         true
     });
-    assert!(bytes <= run.len());
-    if let OooPlacement::Placed(taken) = foreseen {
-        assert_eq!(taken, count);
-        assert_eq!(wire_len(start % 512, bytes), run.len());
+    assert!(bytes <= segment.len());
+    if let OooPlacement::Placed(placed) = placement {
+        assert_eq!(placed, count);
+        assert_eq!(wire_len(start % 512, bytes), segment.len());
     }
 }
 
-/// The ULPDUs of `stream` handed over in pieces of `piece` bytes; `Err` after damage.
+/// Returns the ULPDUs of `stream`, received in chunks of `chunk_len` bytes; `Err` after an invalid
+/// FPDU.
 fn deframe(
     stream: &[u8],
-    piece: usize,
+    chunk_len: usize,
     crc: bool,
     markers: Option<Markers>,
     pool: &mut FpduPool,
@@ -167,7 +172,7 @@ fn deframe(
     let mut deframer = Deframer::new(markers);
     let mut found = Vec::new();
     let result = (|| {
-        for bytes in stream.chunks(piece) {
+        for bytes in stream.chunks(chunk_len) {
             let mut bytes = StreamBytes::from(bytes);
             loop {
                 let left = bytes.len();
@@ -187,10 +192,10 @@ fn deframe(
     (found, result)
 }
 
-/// Headers of DDP and RDMAP, and Terminates.
+/// Parses headers of DDP and RDMAP, and Terminates.
 ///
 /// # Panics
-/// If a parser does, or what it reports does not survive another trip over the wire.
+/// If a parser does, or a header differs after emitting and parsing it again.
 pub fn headers(data: &[u8]) {
     for version in [Version::Ietf, Version::Rdmac, Version::Draft00] {
         let Ok(header) = Header::parse(data, version) else { continue };
@@ -223,7 +228,7 @@ pub fn headers(data: &[u8]) {
         if let Some(terminate) = Terminate::parse(payload) {
             let mut again = [0; TERMINATE_LEN_MAX];
             terminate.emit(&mut again);
-            // Of an unknown cause nobody can tell which way round it is.
+            // The layout of the headers depends on the cause, which must be a defined one.
             if terminate::is_defined(terminate.layer, terminate.error_type, terminate.code) {
                 assert_eq!(Terminate::parse(&again[..terminate.wire_len()]), Some(terminate));
             }
@@ -231,12 +236,13 @@ pub fn headers(data: &[u8]) {
     }
 }
 
-/// ULPDUs, each behind a byte of length, fed to a stream that has a receive buffer and a region
-/// the peer may use in every way. With a choice from `0xA0` to `0xAF` the STag field of a Write,
-/// Send, Read Request or Atomic Request becomes a region's STag, which no fuzzer would guess.
+/// Passes ULPDUs, each after a length and a choice byte, to an RDMAP stream with receive buffers
+/// and a region with all remote access rights. With a choice from `0xA0` to `0xAF` the STag field of a
+/// Write, Send, Read Request or Atomic Request becomes a region's STag, which a fuzzer would not
+/// guess.
 ///
 /// # Panics
-/// If the stream does, or a byte outside what the peer may write changes.
+/// If the stream does, or a byte changes that the peer may not write.
 pub fn stream(data: &[u8]) {
     const PD: u32 = 7;
     let arena = VecMemory::new(4096);
@@ -299,12 +305,13 @@ pub fn stream(data: &[u8]) {
     assert_eq!(arena.read(3072, 1024), [0; 1024]);
 }
 
-/// Two live ends between which segments are forged as the bytes say; see
-/// [`SegmentMutator::from_input`]. The first byte chooses family, gentleness and seed.
+/// Runs two engines with segments forged between them as the input says; see
+/// [`SegmentMutator::from_input`]. The first byte chooses the address family, whether sequence
+/// numbers are kept, and the seed.
 ///
 /// # Panics
-/// If an end does, a wrong byte is delivered, a request completes twice or never, the connection
-/// neither completes nor is known to be over, or something stays behind.
+/// If an engine does, a wrong byte is delivered, a request completes twice or never, the connection
+/// neither completes nor is reported as ended, or a resource is leaked.
 pub fn live(data: &[u8]) {
     let Some((&choice, bytes)) = data.split_first() else { return };
     let options = WorldOptions { ipv6: choice & 1 != 0, ..chaos::options(u64::from(choice >> 2)) };

@@ -1,15 +1,15 @@
-//! Helpers of the tests that go across crates.
+//! Helpers of the tests that span crates.
 //!
 //! - [`peer`]: an independent iWARP peer on a kernel TCP socket.
 //! - [`netns`]: network namespaces, and re-running a test inside one.
-//! - [`capture`]: packet captures and their verdict by tshark.
-//! - [`frame`]: a frame on the heap.
-//! - [`compliance`]: the rules of the specifications, and the tests that guard them.
+//! - [`capture`]: packet captures and their dissection by tshark.
+//! - [`frame`]: frames on the heap.
+//! - [`compliance`]: the rules of the specifications, and the tests tagged with them.
 //! - [`fuzz`]: bodies of the fuzz targets.
-//! - [`raw`]: one engine and a peer made of hand-written segments.
-//! - [`sim`]: two engines in virtual time, from one seed.
+//! - [`raw`]: one engine and a peer that sends hand-made segments.
+//! - [`sim`]: two engines in virtual time, deterministic from a seed.
 //! - [`interop`]: the stack against Linux's siw in a guest.
-//! - [`process`]: temporary folders and programs that end in time.
+//! - [`process`]: temporary folders and child processes with timeouts.
 //! - [`trace`]: packet traces, scripts of segments in and out.
 
 use std::io::Write as _;
@@ -30,17 +30,18 @@ pub mod sim;
 pub mod stack;
 pub mod trace;
 
-/// Set to 1 by whoever asks for the device tests: what is missing is then a failure, not a skip.
+/// Environment variable that requires the device tests if 1: a missing prerequisite is then a
+/// failure, not a skip.
 pub const REQUIRE_DEVICE: &str = "FERROWARP_REQUIRE_DEVICE";
 
 /// Reports a test as skipped, with the reason.
 ///
 /// # Panics
-/// If [`REQUIRE_DEVICE`] is set: asked for and missing is a failure.
+/// If [`REQUIRE_DEVICE`] is set: a missing prerequisite is a failure.
 pub fn skip(reason: &str) {
     assert!(
         std::env::var_os(REQUIRE_DEVICE).is_none_or(|value| value != "1"),
-        "asked for, but missing: {reason}"
+        "required, but missing: {reason}"
     );
     report_skip(reason);
 }
@@ -50,7 +51,7 @@ fn report_skip(reason: &str) {
     let _ = writeln!(std::io::stderr(), "skipped: {reason}");
 }
 
-/// Reports a test as skipped because the running kernel lacks something that nobody can install.
+/// Reports a test as skipped because the running kernel lacks a feature.
 pub fn skip_without(feature: &str) {
     report_skip(&format!("this kernel has no {feature}"));
 }

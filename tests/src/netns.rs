@@ -1,4 +1,4 @@
-//! Network namespaces, so that no test touches the machine's own network.
+//! Network namespaces, which isolate tests from the network of the machine.
 
 use std::io;
 use std::process::Command;
@@ -9,15 +9,15 @@ use crate::process;
 
 const INSIDE: &str = "FERROWARP_TEST_NETNS";
 
-/// A namespace that goes when the value does, with the processes that are still in it.
+/// A namespace; drop removes it and kills the processes in it.
 #[derive(Debug)]
 pub struct Namespace(String);
 
 impl Namespace {
-    /// Makes a namespace with its loopback interface up. The name holds this process's id.
+    /// Creates a namespace with its loopback interface up. The name contains the PID.
     ///
     /// # Errors
-    /// If `ip` refuses.
+    /// If `ip` fails.
     pub fn new() -> io::Result<Self> {
         static NEXT: AtomicU32 = AtomicU32::new(0);
         let count = NEXT.fetch_add(1, Ordering::Relaxed);
@@ -27,7 +27,7 @@ impl Namespace {
         Ok(namespace)
     }
 
-    /// Its name.
+    /// Returns the name.
     #[must_use]
     pub fn name(&self) -> &str {
         &self.0
@@ -36,7 +36,7 @@ impl Namespace {
 
 impl Drop for Namespace {
     fn drop(&mut self) {
-        // Whatever is still in this namespace was started by the test that made it.
+        // All processes in this namespace were started by the test that created it.
         let output = Command::new("ip").args(["netns", "pids", &self.0]).output();
         for pid in output.iter().flat_map(|o| o.stdout.split(|byte| *byte == b'\n')) {
             if let Ok(pid) = str::from_utf8(pid).unwrap_or_default().parse::<u32>() {
@@ -50,17 +50,17 @@ impl Drop for Namespace {
 /// Runs `ip` with these arguments.
 ///
 /// # Errors
-/// With what it wrote, unless it ended with status 0.
+/// With its output, unless it exited with status 0.
 pub fn ip(arguments: &[&str]) -> io::Result<()> {
-    let ended = process::run(Command::new("ip").args(arguments), Duration::from_secs(20))?;
-    if ended.success() {
+    let result = process::run(Command::new("ip").args(arguments), Duration::from_secs(20))?;
+    if result.success() {
         return Ok(());
     }
-    let text = format!("ip {}: {}", arguments.join(" "), ended.output.trim());
+    let text = format!("ip {}: {}", arguments.join(" "), result.output.trim());
     Err(io::Error::other(text))
 }
 
-/// What namespaces need and this process lacks.
+/// Returns a prerequisite of namespaces that this process lacks.
 #[must_use]
 pub fn missing_prerequisite() -> Option<&'static str> {
     if !process::is_installed("ip") {
@@ -73,7 +73,7 @@ pub fn missing_prerequisite() -> Option<&'static str> {
     (!root).then_some("not root, and only root may make a network namespace")
 }
 
-/// Path by which the test harness knows the test in which this stands.
+/// Path of the enclosing test in the test harness.
 #[macro_export]
 macro_rules! test_name {
     () => {{

@@ -1,4 +1,4 @@
-//! Temporary folders, and programs that end in time.
+//! Temporary folders, and child processes with timeouts.
 
 use std::fs::{self, File};
 use std::io;
@@ -7,15 +7,15 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
-/// A folder that goes when the value does.
+/// A temporary folder, removed on drop.
 #[derive(Debug)]
 pub struct TempDir(PathBuf);
 
 impl TempDir {
-    /// Makes an empty folder under the system's place for such things.
+    /// Creates an empty folder below the system's folder for temporary files.
     ///
     /// # Errors
-    /// If it cannot be made.
+    /// If it cannot be created.
     pub fn new() -> io::Result<Self> {
         static NEXT: AtomicU32 = AtomicU32::new(0);
         let count = NEXT.fetch_add(1, Ordering::Relaxed);
@@ -25,13 +25,13 @@ impl TempDir {
         Ok(Self(path))
     }
 
-    /// Where it is.
+    /// Returns the path of the folder.
     #[must_use]
     pub fn path(&self) -> &Path {
         &self.0
     }
 
-    /// A file in it.
+    /// Returns the path of a file in the folder.
     #[must_use]
     pub fn file(&self, name: &str) -> PathBuf {
         self.0.join(name)
@@ -48,24 +48,24 @@ impl Drop for TempDir {
     }
 }
 
-/// A program that is killed when the value goes.
+/// A child process, killed on drop.
 #[derive(Debug)]
 pub struct Running {
     child: Child,
     output: PathBuf,
 }
 
-/// How a program ended.
+/// Result of a child process.
 #[derive(Debug)]
 pub struct ProcessResult {
-    /// Exit status; `None` if it had to be killed because time ran out.
+    /// Exit status; `None` if it was killed at the timeout.
     pub status: Option<ExitStatus>,
-    /// What it wrote to standard output and standard error, in the order written.
+    /// Standard output and standard error, in the order written.
     pub output: String,
 }
 
 impl ProcessResult {
-    /// It ended by itself, with status 0.
+    /// True if it exited with status 0.
     #[must_use]
     pub fn success(&self) -> bool {
         self.status.is_some_and(|status| status.success())
@@ -76,20 +76,20 @@ impl Running {
     /// Starts `command` with both outputs going to the file `output`.
     ///
     /// # Errors
-    /// If it cannot be started or the file cannot be made.
+    /// If it cannot be started or the file cannot be created.
     pub fn start(command: &mut Command, output: PathBuf) -> io::Result<Self> {
         let file = File::create(&output)?;
         command.stdin(Stdio::null()).stdout(file.try_clone()?).stderr(file);
         Ok(Self { child: command.spawn()?, output })
     }
 
-    /// Process id.
+    /// Returns the PID.
     #[must_use]
     pub fn id(&self) -> u32 {
         self.child.id()
     }
 
-    /// What it has written so far.
+    /// Returns the output so far.
     ///
     /// # Errors
     /// Those of reading the file.
@@ -100,7 +100,7 @@ impl Running {
     /// Waits until the output contains `text`.
     ///
     /// # Errors
-    /// `TimedOut`, with the output so far; `UnexpectedEof` if the program ended first.
+    /// `TimedOut` or, if the process exited first, `UnexpectedEof`; with the output so far.
     pub fn wait_for(&mut self, text: &str, timeout: Duration) -> io::Result<()> {
         let deadline = Instant::now() + timeout;
         loop {
@@ -118,7 +118,7 @@ impl Running {
         }
     }
 
-    /// Asks it to end as Ctrl-C would.
+    /// Sends SIGINT.
     ///
     /// # Errors
     /// If `kill` cannot be run.
@@ -127,7 +127,7 @@ impl Running {
         Ok(())
     }
 
-    /// Waits for the end; past `patience` it is killed.
+    /// Waits for the exit; kills the process after `timeout`.
     ///
     /// # Errors
     /// Those of waiting and of reading the output.
@@ -155,7 +155,7 @@ impl Drop for Running {
     }
 }
 
-/// Runs `command` to its end, at most for `patience`.
+/// Runs `command` to its end, at most for `timeout`.
 ///
 /// # Errors
 /// If it cannot be started.
@@ -164,8 +164,8 @@ pub fn run(command: &mut Command, timeout: Duration) -> io::Result<ProcessResult
     Running::start(command, dir.file("output"))?.finish(timeout)
 }
 
-/// The path of one of this workspace's programs, built with the profile of the running test, or
-/// where `FERROWARP_BIN` says; `None` if it was not built.
+/// Returns the path of a program of this workspace, built with the profile of the running test, or
+/// in the folder `FERROWARP_BIN`; `None` if it was not built.
 ///
 /// # Panics
 /// If a running program has no path.
@@ -182,7 +182,7 @@ pub fn program(name: &str) -> Option<PathBuf> {
     Some(folder.join(name)).filter(|path| path.is_file())
 }
 
-/// True if a program of this name is found along `PATH`, or where system programs are kept.
+/// True if a program of this name is in `PATH`, or in a folder of system programs.
 #[must_use]
 pub fn is_installed(program: &str) -> bool {
     let path = std::env::var_os("PATH").unwrap_or_default();
@@ -191,27 +191,27 @@ pub fn is_installed(program: &str) -> bool {
         .any(|dir| dir.join(program).is_file())
 }
 
-/// Path of this program.
+/// Returns the path of this program.
 pub(crate) fn this_program() -> PathBuf {
     std::env::current_exe().expect("a running program has a path")
 }
 
-/// Runs `command`, which is to end in this program's path, with the arguments that select the test
+/// Runs `command`, which must end in this program's path, with the arguments that select the test
 /// `name`, and asserts that it passed.
 pub(crate) fn run_test(command: &mut Command, name: &str, timeout: Duration) {
     let command = command.args(["--exact", name, "--nocapture", "--test-threads=1"]);
-    let ended = run(command, timeout).expect("the test can be run again");
-    print!("{}", ended.output);
+    let result = run(command, timeout).expect("the test can be started");
+    print!("{}", result.output);
     for (_, reason) in ended.output.lines().filter_map(|line| line.split_once("skipped: ")) {
         crate::report_skip(reason);
     }
-    assert!(ended.success(), "{name} in a process of its own: {:?}", ended.status);
-    assert!(ended.output.contains("1 passed"), "no test is called {name}");
+    assert!(result.success(), "{name} in a process of its own: {:?}", result.status);
+    assert!(result.output.contains("1 passed"), "no test is named {name}");
 }
 
-/// True in a process that runs the test `name` ([`test_name!`](crate::test_name)) alone. Elsewhere
+/// True in a process that runs only the test `name` ([`test_name!`](crate::test_name)). Otherwise
 /// starts such a process, asserts that the test passed there, and returns false. For tests that
-/// measure what belongs to the process: memory, threads, time on a core.
+/// measure resources of the process: memory, threads, CPU time.
 ///
 /// # Panics
 /// If the test failed there, or did not end within ten minutes.

@@ -1,4 +1,4 @@
-//! One engine and a peer made of hand-written segments, which keeps no rule it does not like.
+//! One engine and a peer that sends hand-made segments, and so may violate any rule.
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
@@ -27,17 +27,17 @@ use crate::sim::world::{CompletionQueues, address};
 
 /// Port that the engine listens on.
 pub const PORT: u16 = 7174;
-/// Protection domain of its queue pairs.
+/// Protection domain of the engine's queue pairs.
 pub const PD: u32 = 3;
-/// Their completion queue.
+/// Completion queue of the engine's queue pairs.
 pub const CQ: CqId = CqId(0);
 const MACS: [[u8; 6]; 2] = [[2, 0, 0, 0, 0, 1], [2, 0, 0, 0, 0, 2]];
 
-/// Completion queues that can be made to refuse a push although there is room: an application on
-/// another core may poll at any moment.
+/// Completion queues that can be made to reject a push though not full: as when the application on
+/// another core polls concurrently.
 pub struct FaultyCq {
     queues: CompletionQueues,
-    /// What comes of the next pushes; what lies beyond goes in.
+    /// Results of the next pushes; pushes after them succeed.
     push_results: Rc<RefCell<VecDeque<bool>>>,
 }
 
@@ -47,25 +47,25 @@ impl Completions for FaultyCq {
     }
 }
 
-/// The engine, in its own time.
+/// The engine in virtual time.
 pub struct Fixture {
     /// The engine.
     pub engine: Engine<HeapDevice, Rc<VecMemory>, FaultyCq>,
-    /// What comes of the next completions: true if they go in.
+    /// Results of the next pushes of completions: true if accepted.
     pub push_results: Rc<RefCell<VecDeque<bool>>>,
-    /// Its registered memory.
+    /// Registered memory of the engine.
     pub arena: Rc<VecMemory>,
-    /// Its completion queues.
+    /// Completion queues of the engine.
     pub queues: CompletionQueues,
-    /// Its time.
+    /// Virtual time.
     pub now: Instant,
 }
 
 impl Fixture {
-    /// An engine that listens.
+    /// Creates an engine that listens on [`PORT`].
     ///
     /// # Panics
-    /// If the settings leave no room for a listener.
+    /// If the limits allow no listener.
     #[must_use]
     pub fn new(change: impl FnOnce(&mut EngineConfig)) -> Self {
         let pools = PoolSizes { data: 256, reserve: 16, control: 64 };
@@ -74,27 +74,27 @@ impl Fixture {
         change(&mut config);
         let arena = Rc::new(VecMemory::new(1 << 20));
         let queues = CompletionQueues::new(2, 64);
-        let answers = Rc::<RefCell<VecDeque<bool>>>::default();
-        let fickle = FaultyCq { queues: queues.clone(), push_results: Rc::clone(&answers) };
-        let mut engine = Engine::new(config, device, Rc::clone(&arena), fickle);
+        let push_results = Rc::<RefCell<VecDeque<bool>>>::default();
+        let cqs = FaultyCq { queues: queues.clone(), push_results: Rc::clone(&push_results) };
+        let mut engine = Engine::new(config, device, Rc::clone(&arena), cqs);
         engine.listen(PORT, 64).expect("works");
-        Self { engine, push_results: answers, arena, queues, now: Instant::from_nanos(1000) }
+        Self { engine, push_results, arena, queues, now: Instant::from_nanos(1000) }
     }
 
-    /// One pass.
+    /// Drives the engine once, and advances the time.
     pub fn poll(&mut self) {
         self.engine.drive(self.now);
         self.now = self.now + 10 * MICROSECOND;
     }
 
-    /// Passes until everything is quiet.
+    /// Drives the engine until it is idle.
     pub fn settle(&mut self) {
         for _ in 0..100 {
             self.poll();
         }
     }
 
-    /// The request of a peer that wants to connect.
+    /// Returns the pending connect request.
     ///
     /// # Panics
     /// If there is none.
@@ -105,62 +105,61 @@ impl Fixture {
         }
     }
 
-    /// An idle queue pair.
+    /// Creates an idle queue pair.
     ///
     /// # Panics
-    /// If there is no room.
+    /// If it fails.
     pub fn create_qp(&mut self) -> QpId {
         let init = QpInit { pd: PD, send_cq: CQ, recv_cq: CQ, max_send_wr: 64, max_recv_wr: 16 };
         self.engine.create_qp(init).expect("works")
     }
 }
 
-/// The other end of one connection.
+/// The peer of one connection.
 pub struct Peer {
     template: HeaderTemplate,
     local: FourTuple,
-    /// Number of its next byte.
+    /// SND.NXT.
     pub snd_nxt: Seq,
     rcv_nxt: Seq,
-    /// What the engine has acknowledged.
+    /// SND.UNA: the engine's last acknowledgment number.
     pub snd_una: Seq,
-    /// Stream bytes of the engine, in order.
+    /// In-order data received from the engine.
     pub received: Vec<u8>,
-    /// Payload lengths of its segments.
+    /// Payload lengths of the engine's segments.
     pub payload_lens: Vec<usize>,
-    /// Its window, as of its last segment.
+    /// SND.WND: the window of the engine's last segment.
     pub snd_wnd: u32,
     snd_wnd_shift: u8,
     /// The engine has reset the connection.
     pub rst_received: bool,
-    /// The engine has closed its direction.
+    /// The engine has sent a FIN.
     pub fin_received: bool,
-    /// The window that this end offers.
+    /// Advertised window.
     pub rcv_wnd: u16,
 }
 
 impl Peer {
-    /// Has `port`, and no connection.
+    /// Creates a peer with `port` and without a connection.
     #[must_use]
     pub fn unconnected(port: u16) -> Self {
         Self::at(address(0), port)
     }
 
-    /// Has an address and a port, and no connection.
+    /// Creates a peer with an address and a port and without a connection.
     #[must_use]
     pub fn at(source: IpAddr, port: u16) -> Self {
         let local = FourTuple { local: (source, port).into(), remote: (address(1), PORT).into() };
         let template = HeaderTemplate::new(MACS[0], MACS[1], local);
         let seq = Seq(0xffff_ff00);
-        let (heard, lens) = (Vec::new(), Vec::new());
         Self {
             template,
             local,
             snd_nxt: seq,
             rcv_nxt: Seq(0),
             snd_una: seq,
-            received: heard,
-            payload_lens: lens,
+            received: Vec::new(),
+            payload_lens: Vec::new(),
             snd_wnd: 0,
             snd_wnd_shift: 0,
             rst_received: false,
@@ -169,14 +168,14 @@ impl Peer {
         }
     }
 
-    /// Connects from `port`, telling a segment size.
+    /// Connects from `port`, advertising `mss`.
     pub fn connect(fx: &mut Fixture, port: u16, mss: u16) -> Self {
         let mut peer = Self::unconnected(port);
         peer.handshake(fx, mss);
         peer
     }
 
-    /// TCP's handshake, telling a segment size.
+    /// Performs the three-way handshake, advertising `mss`.
     pub fn handshake(&mut self, fx: &mut Fixture, mss: u16) {
         let peer = self;
         let options =
@@ -189,7 +188,7 @@ impl Peer {
         fx.poll();
     }
 
-    /// Puts one segment on the wire.
+    /// Sends one segment to the engine.
     pub fn send_segment(
         &self,
         fx: &Fixture,
@@ -213,19 +212,19 @@ impl Peer {
         fx.engine.device().inbound.borrow_mut().push_back(frame);
     }
 
-    /// Sends bytes in order.
+    /// Sends data in order.
     ///
     /// # Panics
-    /// If they are more than a sequence number can count.
+    /// If its length exceeds the sequence number space.
     pub fn send(&mut self, fx: &mut Fixture, bytes: &[u8]) {
         self.send_segment(fx, Flags::ACK, Options::default(), self.snd_nxt, bytes);
         self.snd_nxt += u32::try_from(bytes.len()).expect("works");
         fx.poll();
     }
 
-    /// Takes what the engine sent; true if there was anything to acknowledge.
+    /// Processes the engine's segments; true if there is something new to acknowledge.
     pub fn receive(&mut self, fx: &Fixture) -> bool {
-        let mut news = false;
+        let mut ack_due = false;
         let frames: Vec<_> = fx.engine.device().outbound.borrow_mut().drain(..).collect();
         for frame in frames {
             let frame = Frame::from(frame);
@@ -244,17 +243,17 @@ impl Peer {
             if segment.flags.has(Flags::SYN) {
                 self.snd_wnd_shift = segment.options.wscale.unwrap_or(0);
                 self.rcv_nxt = segment.seq + 1;
-                news = true;
+                ack_due = true;
             } else if segment.seq == self.rcv_nxt && segment.seq_len() > 0 {
                 self.received.extend(&frame.0[segment.payload.clone()]);
                 self.rcv_nxt += segment.seq_len();
-                news = true;
+                ack_due = true;
             }
         }
-        news
+        ack_due
     }
 
-    /// Listens and acknowledges until nothing new comes.
+    /// Receives and acknowledges until the engine is idle.
     pub fn settle(&mut self, fx: &mut Fixture) {
         for _ in 0..1000 {
             fx.poll();
@@ -264,20 +263,20 @@ impl Peer {
         }
     }
 
-    /// The start-up exchange, and the engine's queue pair.
+    /// Performs the MPA start-up exchange, and returns the engine's queue pair.
     ///
     /// # Panics
-    /// If it does not come about.
+    /// If it fails.
     pub fn start_mpa(&mut self, fx: &mut Fixture) -> QpId {
         self.start_mpa_with(fx, &ConnParam::default())
     }
 
-    /// The same, accepted with `param`.
+    /// As [`Peer::start_mpa`], accepted with `param`.
     pub fn start_mpa_with(&mut self, fx: &mut Fixture, param: &ConnParam) -> QpId {
         self.send(fx, &mpa_request());
         let request = fx.connect_request();
         let qp = fx.create_qp();
-        fx.engine.accept(fx.now, request, qp, param).expect("the request is fresh");
+        fx.engine.accept(fx.now, request, qp, param).expect("the request is pending");
         assert!(matches!(fx.engine.next_event(), Some(Event::Established { .. })));
         self.settle(fx);
         assert_eq!(self.received.len(), 24, "the reply");
@@ -286,7 +285,7 @@ impl Peer {
     }
 }
 
-/// The start-up request of a peer.
+/// Returns an MPA Request Frame.
 #[must_use]
 pub fn mpa_request() -> Vec<u8> {
     let request =
@@ -296,7 +295,7 @@ pub fn mpa_request() -> Vec<u8> {
     bytes
 }
 
-/// An FPDU with `payload` behind a header that `emit` writes.
+/// Builds an FPDU of the header that `emit` writes, and `payload`.
 #[must_use]
 pub fn build_fpdu(header_len: usize, emit: impl FnOnce(&mut [u8]), payload: &[u8]) -> Vec<u8> {
     let len = header_len + payload.len();
@@ -307,7 +306,7 @@ pub fn build_fpdu(header_len: usize, emit: impl FnOnce(&mut [u8]), payload: &[u8
     bytes
 }
 
-/// An FPDU with a whole untagged message.
+/// Builds an FPDU with a complete untagged message.
 #[must_use]
 pub fn untagged_fpdu(opcode: Opcode, queue: u32, msn: u32, payload: &[u8]) -> Vec<u8> {
     let rsvd_ulp = opcode.control(Version::Ietf);
@@ -315,7 +314,7 @@ pub fn untagged_fpdu(opcode: Opcode, queue: u32, msn: u32, payload: &[u8]) -> Ve
     build_fpdu(18, |out| header.emit(Version::Ietf, out), payload)
 }
 
-/// An RDMA Write of no bytes: opens the responder's gate.
+/// Builds an empty RDMA Write: the first FPDU, after which the responder may send.
 #[must_use]
 pub fn empty_write_fpdu() -> Vec<u8> {
     let rsvd_ulp = Opcode::Write.control(Version::Ietf);
@@ -323,7 +322,7 @@ pub fn empty_write_fpdu() -> Vec<u8> {
     build_fpdu(14, |out| header.emit(Version::Ietf, out), &[])
 }
 
-/// A receive buffer of 4,096 bytes at the start of the arena.
+/// Registers 4,096 bytes at the start of the arena, and returns a receive request for them.
 ///
 /// # Panics
 /// If the table of regions is full.

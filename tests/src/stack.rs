@@ -1,4 +1,4 @@
-//! The stack on a kernel interface, ready for a test.
+//! The stack on a kernel interface, set up for a test.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::time::{Duration, Instant};
@@ -18,10 +18,10 @@ pub const KERNEL: Ipv4Addr = Ipv4Addr::new(198, 18, 7, 1);
 pub const STACK_V6: Ipv6Addr = Ipv6Addr::new(0x2001, 2, 0, 7, 0, 0, 0, 2);
 /// IPv6 address of the kernel.
 pub const KERNEL_V6: Ipv6Addr = Ipv6Addr::new(0x2001, 2, 0, 7, 0, 0, 0, 1);
-/// How long any single wait lasts before it is a failure.
+/// Timeout of each wait.
 pub const TIMEOUT: Duration = Duration::from_secs(20);
 
-/// Receive buffers a queue pair of [`Stack::qp`] can hold.
+/// Length of the receive queue of [`Stack::create_qp`].
 pub const RECV_COUNT: usize = 16;
 
 /// A context on a tap interface, driven by its helper thread, with one protection domain and one
@@ -36,19 +36,20 @@ pub struct Stack {
 }
 
 impl Stack {
-    /// Opens `tap:interface` and gives the kernel's side an address. Call inside a namespace.
+    /// Opens `tap:interface` and sets the address of the kernel's interface. Call inside a
+    /// namespace.
     ///
     /// # Panics
-    /// If anything of it fails.
+    /// If any step fails.
     #[must_use]
     pub fn on_tap(interface: &str) -> Self {
         Self::on_tap_with(interface, |_| {})
     }
 
-    /// As [`Stack::on_tap`], with other settings.
+    /// As [`Stack::on_tap`], with a changed configuration.
     ///
     /// # Panics
-    /// If anything of it fails.
+    /// If any step fails.
     #[must_use]
     pub fn on_tap_with(interface: &str, change: impl FnOnce(&mut Config)) -> Self {
         let device = format!("tap:{interface}").parse().expect("a device's name");
@@ -60,11 +61,11 @@ impl Stack {
         stack
     }
 
-    /// As [`Stack::on_tap`], with an IPv6 address beside, and the kernel's side too. With a VLAN
-    /// the addresses of the kernel are on an interface of their own, `INTERFACE.VLAN`.
+    /// As [`Stack::on_tap`], with an additional IPv6 address for stack and kernel. With a VLAN the
+    /// addresses of the kernel are on the VLAN interface `INTERFACE.VLAN`.
     ///
     /// # Panics
-    /// If anything of it fails.
+    /// If any step fails.
     #[must_use]
     pub fn on_tap_dual_stack(interface: &str, vlan: Option<u16>) -> Self {
         let device = format!("tap:{interface}").parse().expect("a device's name");
@@ -73,22 +74,24 @@ impl Stack {
         config.vlan = vlan;
         let stack = Self::open(config);
         netns::ip(&["link", "set", interface, "up"]).expect("up");
-        let mut on = interface.to_owned();
+        let mut netdev = interface.to_owned();
         if let Some(vlan) = vlan {
-            on = format!("{interface}.{vlan}");
+            netdev = format!("{interface}.{vlan}");
             let id = vlan.to_string();
-            netns::ip(&["link", "add", "link", interface, "name", &on, "type", "vlan", "id", &id])
-                .expect("a VLAN");
-            netns::ip(&["link", "set", &on, "up"]).expect("up");
+            netns::ip(&[
+                "link", "add", "link", interface, "name", &netdev, "type", "vlan", "id", &id,
+            ])
+            .expect("a VLAN");
+            netns::ip(&["link", "set", &netdev, "up"]).expect("up");
         }
-        netns::ip(&["addr", "add", &format!("{KERNEL}/24"), "dev", &on]).expect("address");
-        // No waiting for duplicate address detection.
-        netns::ip(&["-6", "addr", "add", &format!("{KERNEL_V6}/64"), "dev", &on, "nodad"])
+        netns::ip(&["addr", "add", &format!("{KERNEL}/24"), "dev", &netdev]).expect("address");
+        // Without duplicate address detection.
+        netns::ip(&["-6", "addr", "add", &format!("{KERNEL_V6}/64"), "dev", &netdev, "nodad"])
             .expect("address");
         stack
     }
 
-    /// Opens any device but `ring`, with `address` and the prefix of [`prefix_len`].
+    /// Opens any device except `ring`, with `address` and the prefix of [`prefix_len`].
     ///
     /// # Panics
     /// If it cannot be opened.
@@ -107,29 +110,29 @@ impl Stack {
         Self { context, pd, cq }
     }
 
-    /// `len` zero bytes, registered.
+    /// Registers `len` zero bytes.
     ///
     /// # Panics
-    /// If there is no memory.
+    /// If it fails.
     #[must_use]
     pub fn alloc_mr(&self, len: usize, access: Access) -> Mr {
         self.alloc_mr_in(&self.pd, len, access)
     }
 
-    /// `len` zero bytes, registered in another protection domain.
+    /// Registers `len` zero bytes in another protection domain.
     ///
     /// # Panics
-    /// If there is no memory.
+    /// If it fails.
     #[must_use]
     pub fn alloc_mr_in(&self, pd: &Pd, len: usize, access: Access) -> Mr {
         let buffer = self.context.allocate(len).expect("memory");
         pd.register(buffer, access).expect("a region")
     }
 
-    /// An idle queue pair.
+    /// Creates an idle queue pair.
     ///
     /// # Panics
-    /// If there are too many.
+    /// If it fails.
     #[must_use]
     pub fn create_qp(&self) -> Qp {
         let options = QpOptions {
@@ -141,10 +144,10 @@ impl Stack {
         self.pd.create_qp(&self.context, &options).expect("a queue pair")
     }
 
-    /// The next `count` completions.
+    /// Waits for the next `count` completions.
     ///
     /// # Panics
-    /// If they do not come.
+    /// At the timeout.
     #[must_use]
     pub fn completions(&self, count: usize) -> Vec<Wc> {
         let mut found = Vec::with_capacity(count);
@@ -159,10 +162,10 @@ impl Stack {
         found
     }
 
-    /// The next completion, which has to be a success.
+    /// Waits for the next completion, which must succeed.
     ///
     /// # Panics
-    /// If it does not come or is no success.
+    /// At the timeout, or if it failed.
     #[must_use]
     pub fn expect_success(&self) -> Wc {
         let wc = self.completions(1)[0];
@@ -171,22 +174,22 @@ impl Stack {
     }
 }
 
-/// Bits of the prefix of the tests' addresses.
+/// Returns the prefix length of the tests' addresses.
 #[must_use]
 pub const fn prefix_len(address: IpAddr) -> u8 {
     if address.is_ipv4() { 24 } else { 64 }
 }
 
-/// A gathered payload of one piece.
+/// Returns a payload of one scatter/gather element.
 #[must_use]
 pub fn gather(sge: Sge) -> Payload {
     Payload::Gather([sge].into_iter().collect())
 }
 
-/// Posts a signalled request.
+/// Posts a signaled request.
 ///
 /// # Panics
-/// If it is refused.
+/// If the post fails.
 pub fn post(qp: &Qp, wr_id: u64, operation: Operation) {
     qp.post_send(SendWr { wr_id, operation, signaled: true, fence: false }).expect("posted");
 }
@@ -194,7 +197,7 @@ pub fn post(qp: &Qp, wr_id: u64, operation: Operation) {
 /// Posts a Send.
 ///
 /// # Panics
-/// If it is refused.
+/// If the post fails.
 pub fn post_send(qp: &Qp, wr_id: u64, payload: Payload) {
     post(qp, wr_id, Operation::Send { payload, solicited: false, invalidate: None });
 }
@@ -202,7 +205,7 @@ pub fn post_send(qp: &Qp, wr_id: u64, payload: Payload) {
 /// Posts an RDMA Write.
 ///
 /// # Panics
-/// If it is refused.
+/// If the post fails.
 pub fn post_write(qp: &Qp, wr_id: u64, source: Sge, rkey: Stag, remote: u64) {
     post(qp, wr_id, Operation::Write { payload: gather(source), rkey, remote });
 }
@@ -210,7 +213,7 @@ pub fn post_write(qp: &Qp, wr_id: u64, source: Sge, rkey: Stag, remote: u64) {
 /// Posts an RDMA Read.
 ///
 /// # Panics
-/// If it is refused.
+/// If the post fails.
 pub fn post_read(qp: &Qp, wr_id: u64, sink: Sge, rkey: Stag, remote: u64) {
     post(qp, wr_id, Operation::Read { sink, rkey, remote });
 }
@@ -218,7 +221,7 @@ pub fn post_read(qp: &Qp, wr_id: u64, sink: Sge, rkey: Stag, remote: u64) {
 /// Posts a receive buffer.
 ///
 /// # Panics
-/// If it is refused.
+/// If the post fails.
 pub fn post_recv(qp: &Qp, wr_id: u64, sge: Sge) {
     qp.post_recv(RecvWr { wr_id, sg_list: [sge].into_iter().collect() }).expect("posted");
 }

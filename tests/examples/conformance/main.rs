@@ -1,5 +1,5 @@
-//! The rules of the specifications: how they stand, the tests that guard them, and whether these
-//! notice when a line that obeys is broken. `scripts/conformance` runs it.
+//! Rules of the specifications: their coverage, the tests tagged with them, and mutation testing of
+//! the lines tagged with them. `scripts/conformance` runs it.
 
 mod mutant_tree;
 mod mutation_run;
@@ -23,7 +23,7 @@ use rand::rngs::SmallRng;
 use crate::mutation_run::{MutationRun, Outcome, RuleResult};
 use crate::pool::Pool;
 
-/// How long the tests of a target may take.
+/// Timeout of the tests of a target.
 const TEST_TIMEOUT: Duration = Duration::from_secs(600);
 
 #[derive(Parser)]
@@ -34,29 +34,29 @@ struct Options {
 
 #[derive(Subcommand)]
 enum What {
-    /// Prints how the rules stand.
+    /// Prints the coverage of the rules.
     Table,
-    /// Runs every test that guards a rule.
+    /// Runs every test that is tagged with a rule.
     Test {
-        /// Those over devices, too.
+        /// Includes tests over devices.
         #[arg(long)]
         device: bool,
     },
-    /// Breaks lines that obey rules, and looks whether a test notices.
+    /// Mutates lines tagged with rules, and runs the tests tagged with the same rules.
     Mutate(Mutate),
 }
 
 #[derive(Args)]
 struct Mutate {
-    /// Decides which rules and how; without it, every mutant of every rule is tried.
+    /// Seed of the selection of rules and mutants; without it, every mutant of every rule is run.
     seed: Option<u64>,
-    /// Rules to draw.
+    /// Number of rules to draw.
     #[arg(long, default_value_t = 60)]
     count: usize,
-    /// Where the copies of the sources and what is built of them are kept.
+    /// Folder of the copies of the sources and their builds.
     #[arg(long)]
     folder: PathBuf,
-    /// Also rules of the runtime, which needs libdpdk.
+    /// Includes rules of the runtime, which needs libdpdk.
     #[arg(long)]
     dpdk: bool,
     /// Only rules whose ID begins with one of these, separated by commas.
@@ -66,12 +66,12 @@ struct Mutate {
 
 fn main() -> ExitCode {
     let options = Options::parse();
-    let done = match options.what {
+    let result = match options.what {
         What::Table => table(),
         What::Test { device } => test(device),
         What::Mutate(what) => mutate(&what),
     };
-    match done {
+    match result {
         Ok(true) => ExitCode::SUCCESS,
         Ok(false) => ExitCode::FAILURE,
         Err(error) => {
@@ -88,12 +88,12 @@ fn table() -> io::Result<bool> {
 
 fn progress(len: usize) -> ProgressBar {
     let style = ProgressStyle::with_template("{bar:40} {pos}/{len} {elapsed} {wide_msg}");
-    ProgressBar::new(len as u64).with_style(style.expect("the template is right"))
+    ProgressBar::new(len as u64).with_style(style.expect("the template is valid"))
 }
 
 fn test(device: bool) -> io::Result<bool> {
-    let ledger = TraceReport::read(root())?;
-    let targets = cargo::by_target(root(), ledger.tags.iter());
+    let report = TraceReport::read(root())?;
+    let targets = cargo::by_target(root(), report.tags.iter());
     let bar = progress(targets.len());
     let mut is_good = true;
     for (target, names) in &targets {
@@ -103,16 +103,16 @@ fn test(device: bool) -> io::Result<bool> {
             continue;
         }
         let mut command = target.command(root());
-        let ended = process::run(command.args(["--", "--exact"]).args(names), TEST_TIMEOUT)?;
-        let passed = cargo::passed(&ended.output);
-        let is_whole = ended.success() && passed >= names.len();
-        is_good &= is_whole;
+        let result = process::run(command.args(["--", "--exact"]).args(names), TEST_TIMEOUT)?;
+        let passed = cargo::passed(&result.output);
+        let all_passed = result.success() && passed >= names.len();
+        is_good &= all_passed;
         bar.suspend(|| {
-            let word = if is_whole { "ok" } else { "FAILED" };
+            let word = if all_passed { "ok" } else { "FAILED" };
             let count = names.len();
             println!("{word}: {} {}: {passed} for {count} tags", target.package, target.name);
-            if !is_whole {
-                println!("{}", ended.output);
+            if !all_passed {
+                println!("{}", result.output);
             }
         });
         bar.inc(1);
@@ -122,42 +122,42 @@ fn test(device: bool) -> io::Result<bool> {
 }
 
 fn mutate(what: &Mutate) -> io::Result<bool> {
-    let ledger = TraceReport::read(root())?;
+    let report = TraceReport::read(root())?;
     let (seed, all) = (what.seed.unwrap_or(0), what.seed.is_none());
     let count = if all { usize::MAX } else { what.count };
     let mut rng = SmallRng::seed_from_u64(seed);
-    let pool = Pool { ledger: &ledger, dpdk: what.dpdk };
+    let pool = Pool { report: &report, dpdk: what.dpdk };
     let drawn = pool.draw(count, &what.only, &mut rng);
-    let mut campaign = MutationRun::new(pool, &what.folder)?;
+    let mut run = MutationRun::new(pool, &what.folder)?;
     let cases =
-        drawn.iter().map(|id| campaign.case(id, all, &mut rng)).collect::<io::Result<Vec<_>>>()?;
+        drawn.iter().map(|id| run.case(id, all, &mut rng)).collect::<io::Result<Vec<_>>>()?;
     let bar = progress(cases.len());
     bar.enable_steady_tick(Duration::from_secs(1));
-    campaign.prepare(&cases, &bar)?;
+    run.prepare(&cases, &bar)?;
     let mut tally = Tally::default();
     for case in &cases {
         bar.set_message(case.id.to_owned());
-        let result = campaign.judge(case, all)?;
-        bar.suspend(|| tally.tell(case.id, &result));
+        let result = run.run_mutants(case, all)?;
+        bar.suspend(|| tally.record(case.id, &result));
         bar.inc(1);
     }
     bar.finish_and_clear();
-    for (hindrance, count) in pool.count_by_exclusion(&what.only) {
-        match hindrance {
+    for (reason, count) in pool.count_by_exclusion(&what.only) {
+        match reason {
             "" => println!("{count} rules can be drawn, {} were", drawn.len()),
-            _ => println!("{count} cannot: {hindrance}"),
+            _ => println!("{count} cannot: {reason}"),
         }
     }
     let Tally { caught, coarse, survived, none, mutants } = tally;
     println!(
         "{}: {caught} caught, {coarse} only by mutants that break more than the rule, \
-         {survived} survived, {none} without a mutant that compiles; {mutants} mutants judged",
+         {survived} survived, {none} without a mutant that compiles; {mutants} mutants run",
         if all { "all".to_owned() } else { format!("seed {seed}") },
     );
     Ok(survived == 0 && caught > 0)
 }
 
-/// How the rules fared.
+/// Counts of the outcomes of rules.
 #[derive(Default)]
 struct Tally {
     caught: usize,
@@ -168,14 +168,15 @@ struct Tally {
 }
 
 impl Tally {
-    fn tell(&mut self, id: &str, result: &RuleResult<'_>) {
+    fn record(&mut self, id: &str, result: &RuleResult<'_>) {
         let with = |wanted| {
             result.outcomes.iter().filter(move |(outcome, _)| *outcome == wanted).map(|(_, m)| m)
         };
         self.mutants += result.outcomes.len();
-        let place = |mutant: &Mutant| format!("line {}: {}", mutant.start + 1, mutant.description);
+        let describe =
+            |mutant: &Mutant| format!("line {}: {}", mutant.start + 1, mutant.description);
         for mutant in with(Outcome::Survived) {
-            println!("SURVIVED  {id}  {}", place(mutant));
+            println!("SURVIVED  {id}  {}", describe(mutant));
         }
         if with(Outcome::Survived).next().is_some() {
             self.survived += 1;
@@ -185,10 +186,10 @@ impl Tally {
                 1 => String::new(),
                 count => format!(" (one of {count})"),
             };
-            println!("caught    {id}  {}{more}", place(mutant));
+            println!("caught    {id}  {}{more}", describe(mutant));
         } else if let Some(mutant) = with(Outcome::Coarse).next() {
             self.coarse += 1;
-            println!("coarsely  {id}  {}", place(mutant));
+            println!("coarsely  {id}  {}", describe(mutant));
         } else {
             self.none += 1;
             println!("-         {id}  no mutant compiled");

@@ -1,4 +1,4 @@
-//! A copy of the sources in which lines are broken and mended, and the tests built of it.
+//! A copy of the sources with mutants, and the tests built from it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -12,44 +12,44 @@ use ferrowarp_tests::compliance::root;
 use ferrowarp_tests::compliance::schemata::ACTIVE_MUTANT_ENV;
 use ferrowarp_tests::process::{self, ProcessResult};
 
-/// How long a build may take.
+/// Timeout of a build.
 pub(crate) const BUILD_TIMEOUT: Duration = Duration::from_secs(900);
-/// Folders that are no sources.
+/// Folders without sources.
 const SKIPPED: [&str; 4] = [".git", "target", "corpus", "artifacts"];
-/// Kibibytes of memory that a test may use: a mutant may never stop asking for more.
+/// Memory limit of a test in KiB: a mutant may allocate without bound.
 const MEMORY_MAX_KIB: u32 = 4 << 20;
 
-/// Tests that may be run: those of some names in a target.
+/// Names of the tests to run in each target.
 pub(crate) type Guards = BTreeMap<Target, BTreeSet<String>>;
 
-/// What the compiler says against a line.
+/// A compiler error in a line.
 #[derive(Debug)]
 pub(crate) struct CompileError {
     /// Path from the root.
     pub(crate) file: String,
-    /// From zero.
+    /// Line number from zero.
     pub(crate) line: usize,
-    /// All of it.
+    /// Full line of the message.
     pub(crate) text: String,
 }
 
-/// The programs of some targets, or why there are none.
+/// The test binaries of some targets, or the errors of the build.
 pub(crate) type Built = Result<BTreeMap<Target, PathBuf>, Vec<CompileError>>;
 
-/// The copy.
+/// The copy of the sources.
 pub(crate) struct MutantTree {
     /// Root of the copy.
     pub(crate) tree: PathBuf,
-    built: PathBuf,
+    target_dir: PathBuf,
 }
 
 impl MutantTree {
-    /// A copy in `folder`, under `name`; only what differs is copied, so that what was built of
-    /// the copy stays good.
+    /// Creates or updates the copy `name` in `folder`. Only files that differ are written, so that
+    /// the build stays up to date.
     pub(crate) fn new(folder: &Path, name: &str) -> io::Result<Self> {
-        // What cargo builds it does not tell apart by where a workspace lies.
-        let built = folder.join(format!("target-{name}"));
-        let copy = Self { tree: folder.join(name), built };
+        // A target folder per copy: cargo does not distinguish workspaces by their paths.
+        let target_dir = folder.join(format!("target-{name}"));
+        let copy = Self { tree: folder.join(name), target_dir };
         let mut kept = BTreeSet::new();
         copy.copy_sources(Path::new(""), &mut kept)?;
         copy.prune(&copy.tree, &kept)?;
@@ -75,7 +75,7 @@ impl MutantTree {
         Ok(())
     }
 
-    /// Removes sources that are no more.
+    /// Removes files that no longer exist in the sources.
     fn prune(&self, folder: &Path, kept: &BTreeSet<PathBuf>) -> io::Result<()> {
         for entry in fs::read_dir(folder)? {
             let path = entry?.path();
@@ -88,20 +88,20 @@ impl MutantTree {
         Ok(())
     }
 
-    /// Writes a file of the copy, unless that is what is there.
+    /// Writes a file of the copy, unless its content is the same.
     pub(crate) fn write_if_changed(&self, path: impl AsRef<Path>, bytes: &[u8]) -> io::Result<()> {
         let to = self.tree.join(path);
         if fs::read(&to).ok().as_deref() == Some(bytes) { Ok(()) } else { fs::write(&to, bytes) }
     }
 
-    /// Builds the tests of `targets`, hardly optimised: most of them run for a moment only.
+    /// Builds the tests of `targets` without optimization: most of them run only briefly.
     pub(crate) fn build(&self, targets: &BTreeSet<Target>) -> io::Result<Built> {
         let mut command = Command::new("cargo");
         command
             .current_dir(&self.tree)
             .args(["test", "--locked", "--no-run", "--message-format=short"])
             .args(cargo::cargo_args(targets))
-            .env("CARGO_TARGET_DIR", &self.built)
+            .env("CARGO_TARGET_DIR", &self.target_dir)
             .env("CARGO_TERM_COLOR", "never")
             .env("CARGO_INCREMENTAL", "1")
             .env("CARGO_PROFILE_TEST_OPT_LEVEL", "0")
@@ -117,14 +117,14 @@ impl MutantTree {
             }
             return Err(io::Error::other(format!("no programs for {missing:?}:\n{output}")));
         }
-        let complaints: Vec<_> = output.lines().filter_map(parse_compile_error).collect();
-        if complaints.is_empty() {
+        let errors: Vec<_> = output.lines().filter_map(parse_compile_error).collect();
+        if errors.is_empty() {
             return Err(io::Error::other(format!("the copy cannot be built:\n{output}")));
         }
-        Ok(Err(complaints))
+        Ok(Err(errors))
     }
 
-    /// The tests of these names in `program`, with a mutant awake (0: none).
+    /// Runs the named tests of `program` with one mutant active (0: none); true if all passed.
     pub(crate) fn run(
         &self,
         target: &Target,
@@ -133,7 +133,7 @@ impl MutantTree {
         mutant: u32,
         timeout: Duration,
     ) -> io::Result<bool> {
-        // DPDK sets addresses aside by the hundred gibibytes, without using them.
+        // DPDK reserves hundreds of GiB of address space without using it.
         let limit = if target.device { "unlimited".to_owned() } else { MEMORY_MAX_KIB.to_string() };
         let mut command = Command::new("sh");
         command
@@ -144,12 +144,12 @@ impl MutantTree {
             .args(names)
             .env("LIMIT", limit)
             .env(ACTIVE_MUTANT_ENV, mutant.to_string());
-        let ended = process::run(&mut command, timeout)?;
-        Ok(ended.success() && cargo::passed(&ended.output) >= names.len())
+        let result = process::run(&mut command, timeout)?;
+        Ok(result.success() && cargo::passed(&result.output) >= names.len())
     }
 }
 
-/// Reads `stack/proto/src/x.rs:12:5: error[E0308]: mismatched types`.
+/// Parses `stack/proto/src/x.rs:12:5: error[E0308]: mismatched types`.
 fn parse_compile_error(text: &str) -> Option<CompileError> {
     let (place, message) = text.split_once(": error")?;
     if !message.starts_with([':', '[']) {

@@ -1,9 +1,9 @@
-//! Breaking the lines that obey rules, and looking whether the tests that guard them notice.
+//! Mutation testing: mutates lines tagged with rules, and runs the tests tagged with these rules.
 //!
-//! Nearly all mutants sleep in one build and are woken one at a time; what must be known to the
-//! compiler is built by itself. A mutant that does not compile proves nothing and is dropped. One
-//! that also fails the sanity test breaks more than its rule, and counts only where a rule has no
-//! finer one.
+//! Nearly all mutants are compiled into one build (mutant schemata) and activated one at a time;
+//! mutants of constant expressions are built alone. A mutant that does not compile is dropped. One
+//! that also fails the sanity test is coarse: it breaks more than its rule, and counts only where a
+//! rule has no other mutant.
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
@@ -23,30 +23,31 @@ use rand::seq::SliceRandom;
 use crate::mutant_tree::{CompileError, Guards, MutantTree};
 use crate::pool::Pool;
 
-/// Mutants of a rule that are tried until one compiles and is no coarse one.
+/// Maximum number of mutants of a rule that are tried until one compiles and is not coarse.
 const TRIES_MAX: usize = 12;
-/// Rounds of leaving out what does not compile.
+/// Maximum number of builds that exclude mutants which do not compile.
 const ROUNDS_MAX: usize = 60;
-/// How much longer than without mutants tests may take over one, which may not end.
+/// Timeout of tests with a mutant, as a multiple of their time without: a mutant may loop forever.
 const SLOWDOWN_MAX: u32 = 10;
-/// And how long at least.
+/// Minimum timeout of tests with a mutant.
 const TIMEOUT_MIN: Duration = Duration::from_secs(10);
-/// The test that a mutant must leave alone: its file, and its path in the target of that.
+/// File of the sanity test, which a mutant must pass unless it is coarse.
 const SANITY_FILE: &str = "tests/tests/engine/sanity.rs";
+/// Path of the sanity test in its target.
 const SANITY: &str = "sanity::send_is_delivered_each_way";
 
-/// What became of a mutant.
+/// Outcome of a mutant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Outcome {
-    /// A test that guards the rule failed, and the rest works.
+    /// A test of the rule failed; the sanity test passed.
     Caught,
-    /// A test failed, and so did what has nothing to do with the rule.
+    /// A test of the rule and the sanity test failed.
     Coarse,
-    /// No test noticed.
+    /// All tests of the rule passed.
     Survived,
 }
 
-/// A rule, and the mutants of the lines that obey it.
+/// A rule, and the mutants of the lines tagged with it.
 pub(crate) struct Case<'a> {
     /// The rule.
     pub(crate) id: &'a str,
@@ -54,28 +55,28 @@ pub(crate) struct Case<'a> {
     numbers: Vec<u32>,
 }
 
-/// What the campaign found out about a rule.
+/// Result of a rule.
 pub(crate) struct RuleResult<'a> {
-    /// The mutants that were judged.
+    /// Outcomes of the mutants that were run.
     pub(crate) outcomes: Vec<(Outcome, &'a Mutant)>,
 }
 
-/// A mutant where it lives.
+/// A mutant and its file.
 struct Site {
     file: String,
     mutant: Mutant,
 }
 
-/// Everything that is needed to judge.
+/// State of a mutation run.
 pub(crate) struct MutationRun<'a> {
     pool: Pool<'a>,
-    /// By number, which counts from 1.
+    /// Mutants by number, which counts from 1.
     sites: Vec<Site>,
     schemata_tree: MutantTree,
     standalone_tree: MutantTree,
-    /// Those that sleep in the programs.
+    /// Mutants compiled into `programs`.
     in_schemata: BTreeSet<u32>,
-    /// Those that have to be built alone.
+    /// Mutants that must be built alone.
     standalone: BTreeSet<u32>,
     programs: BTreeMap<Target, PathBuf>,
     timeout: BTreeMap<(Target, String), Duration>,
@@ -84,7 +85,7 @@ pub(crate) struct MutationRun<'a> {
 }
 
 impl<'a> MutationRun<'a> {
-    /// Nothing is built yet.
+    /// Creates a run without building anything.
     pub(crate) fn new(pool: Pool<'a>, folder: &Path) -> io::Result<Self> {
         let sanity = Target::of(root(), SANITY_FILE)
             .ok_or_else(|| io::Error::other("there are no sanity tests"))?;
@@ -102,7 +103,7 @@ impl<'a> MutationRun<'a> {
         })
     }
 
-    /// The mutants of a rule, all of them or the first few that chance brings.
+    /// Generates the mutants of a rule: all of them, or a few at random.
     pub(crate) fn case(
         &mut self,
         id: &'a str,
@@ -111,7 +112,7 @@ impl<'a> MutationRun<'a> {
     ) -> io::Result<Case<'a>> {
         let mut places: Vec<_> = self.pool.places(id).collect();
         places.shuffle(rng);
-        let (mut numbers, mut spare) = (Vec::new(), Vec::new());
+        let (mut numbers, mut fallback) = (Vec::new(), Vec::new());
         for place in places {
             let text = fs::read_to_string(root().join(&place.file))?;
             let mut mutants = mutate::mutants(&text, place.line);
@@ -126,15 +127,15 @@ impl<'a> MutationRun<'a> {
                     self.sites.len() - 1
                 });
                 let number = u32::try_from(index + 1).expect("there are not that many");
-                let is_spare = self.sites[index].mutant.is_fallback;
-                if is_spare { spare.push(number) } else { numbers.push(number) }
+                let is_fallback = self.sites[index].mutant.is_fallback;
+                if is_fallback { fallback.push(number) } else { numbers.push(number) }
             }
         }
         if !all {
             numbers.truncate(TRIES_MAX);
-            spare.truncate(TRIES_MAX);
+            fallback.truncate(TRIES_MAX);
         }
-        numbers.append(&mut spare);
+        numbers.append(&mut fallback);
         Ok(Case { id, numbers })
     }
 
@@ -142,8 +143,8 @@ impl<'a> MutationRun<'a> {
         &self.sites[number as usize - 1]
     }
 
-    /// Builds all mutants of `cases` into the tests that guard their rules, and runs these without
-    /// waking any.
+    /// Builds the tests of the rules of `cases` with all mutants, and runs them without an active
+    /// one.
     pub(crate) fn prepare(&mut self, cases: &[Case<'_>], bar: &ProgressBar) -> io::Result<()> {
         let mut targets = BTreeSet::from([self.sanity.clone()]);
         for case in cases {
@@ -161,7 +162,7 @@ impl<'a> MutationRun<'a> {
                     self.programs = programs;
                     break;
                 }
-                Err(complaints) => exclude(&complaints, &sources, &mut dropped, &mut kept)?,
+                Err(errors) => exclude(&errors, &sources, &mut dropped, &mut kept)?,
             }
         }
         if self.programs.is_empty() {
@@ -221,7 +222,7 @@ impl<'a> MutationRun<'a> {
         cargo::by_target(root(), self.pool.guards(id))
     }
 
-    /// How long these tests take when they have nothing to complain of.
+    /// Measures the time of these tests without a mutant, which sets their timeout.
     fn measure(&mut self, target: &Target, names: &BTreeSet<String>) -> io::Result<()> {
         let key = (target.clone(), key(names));
         if self.timeout.contains_key(&key) {
@@ -237,27 +238,27 @@ impl<'a> MutationRun<'a> {
         Ok(())
     }
 
-    /// Judges the mutants of a rule: each, or until one tells.
-    pub(crate) fn judge(&self, case: &Case<'a>, all: bool) -> io::Result<RuleResult<'_>> {
+    /// Runs the mutants of a rule: all, or until one is not coarse.
+    pub(crate) fn run_mutants(&self, case: &Case<'a>, all: bool) -> io::Result<RuleResult<'_>> {
         let guards = self.guards(case.id);
         let decides = |(outcome, _): &(Outcome, u32)| *outcome != Outcome::Coarse;
         let mut found: Vec<(Outcome, u32)> = Vec::new();
-        // Those to spare only after all others, and those that are built alone after the rest.
-        for (spare, alone) in [(false, false), (false, true), (true, false), (true, true)] {
-            if found.iter().any(decides) || (spare && !found.is_empty()) {
+        // Fallbacks only after all others, and in each group those built alone last.
+        for (fallback, alone) in [(false, false), (false, true), (true, false), (true, true)] {
+            if found.iter().any(decides) || (fallback && !found.is_empty()) {
                 break;
             }
-            let pile = if alone { &self.standalone } else { &self.in_schemata };
+            let group = if alone { &self.standalone } else { &self.in_schemata };
             let is_next = |&number: &u32| {
-                pile.contains(&number) && self.site(number).mutant.is_fallback == spare
+                group.contains(&number) && self.site(number).mutant.is_fallback == fallback
             };
             for number in case.numbers.iter().copied().filter(is_next) {
-                let judged = if alone {
-                    self.judge_standalone(&guards, number)?
+                let outcome = if alone {
+                    self.run_standalone(&guards, number)?
                 } else {
-                    Some(self.judge_in_schemata(&guards, number)?)
+                    Some(self.run_in_schemata(&guards, number)?)
                 };
-                let Some(outcome) = judged else { continue };
+                let Some(outcome) = outcome else { continue };
                 found.push((outcome, number));
                 if !all && outcome != Outcome::Coarse {
                     break;
@@ -274,7 +275,7 @@ impl<'a> MutationRun<'a> {
         Ok(RuleResult { outcomes })
     }
 
-    fn judge_in_schemata(&self, guards: &Guards, number: u32) -> io::Result<Outcome> {
+    fn run_in_schemata(&self, guards: &Guards, number: u32) -> io::Result<Outcome> {
         Ok(match self.is_caught(guards, number)? {
             false => Outcome::Survived,
             true if self.is_coarse(number)? => Outcome::Coarse,
@@ -308,8 +309,8 @@ impl<'a> MutationRun<'a> {
         Ok(is_coarse)
     }
 
-    /// Judges a mutant in a build of its own; `None` if it does not compile.
-    fn judge_standalone(&self, guards: &Guards, number: u32) -> io::Result<Option<Outcome>> {
+    /// Runs a mutant in a build of its own; `None` if it does not compile.
+    fn run_standalone(&self, guards: &Guards, number: u32) -> io::Result<Option<Outcome>> {
         let Site { file, mutant } = self.site(number);
         let text = fs::read_to_string(root().join(file))?;
         self.standalone_tree.write_if_changed(file, mutant.text(&text).as_bytes())?;
@@ -345,31 +346,31 @@ fn key(names: &BTreeSet<String>) -> String {
     names.iter().map(String::as_str).collect::<Vec<_>>().join(" ")
 }
 
-/// Leaves out what the compiler complains of: a mutant, or that a function became one of run time
-/// only, which `kept` ones do not.
+/// Handles compiler errors: adds the mutant of the line to `dropped`, or a function that must stay
+/// `const` to `kept`.
 fn exclude(
-    complaints: &[CompileError],
+    errors: &[CompileError],
     sources: &BTreeMap<String, MetaMutant>,
     dropped: &mut BTreeSet<u32>,
     kept: &mut BTreeSet<String>,
 ) -> io::Result<()> {
-    let mut is_news = false;
-    for complaint in complaints {
-        if complaint.text.contains("error[E0015]")
-            && let Some(name) = complaint.text.split('`').nth(1)
+    let mut is_new = false;
+    for error in errors {
+        if error.text.contains("error[E0015]")
+            && let Some(name) = error.text.split('`').nth(1)
         {
             let name = name.rsplit("::").next().unwrap_or(name);
-            is_news |= kept.insert(name.to_owned());
+            is_new |= kept.insert(name.to_owned());
         } else if let Some(number) =
-            sources.get(&complaint.file).and_then(|source| source.mutant_at(complaint.line))
+            sources.get(&error.file).and_then(|source| source.mutant_at(error.line))
         {
-            is_news |= dropped.insert(number);
+            is_new |= dropped.insert(number);
         }
     }
-    if is_news {
+    if is_new {
         return Ok(());
     }
-    let texts: Vec<_> = complaints.iter().map(|complaint| complaint.text.as_str()).collect();
+    let texts: Vec<_> = errors.iter().map(|error| error.text.as_str()).collect();
     Err(io::Error::other(format!("the mutants cannot be built together:\n{}", texts.join("\n"))))
 }
 

@@ -1,4 +1,4 @@
-//! Which rules can be drawn, and why the others cannot.
+//! Rules that can be drawn for mutation, and why the others cannot.
 
 use std::collections::BTreeMap;
 
@@ -10,79 +10,80 @@ use ferrowarp_tests::compliance::scan::{Kind, Tag};
 use rand::rngs::SmallRng;
 use rand::seq::SliceRandom;
 
-/// Targets that take too long for a run over each mutant.
+/// Targets that take too long to run for each mutant.
 const SLOW: [&str; 1] = ["sim"];
 
-/// The package that needs libdpdk and nothing else of a machine.
+/// Package that needs libdpdk, but no device.
 const RUNTIME: &str = "ferrowarp";
 
-/// Rules, and the part of the machine that there is to try them on.
+/// Rules, and the capabilities of the machine.
 #[derive(Clone, Copy)]
 pub(crate) struct Pool<'a> {
-    /// The rules.
-    pub(crate) ledger: &'a TraceReport,
-    /// There is libdpdk.
+    /// Rules and their tags.
+    pub(crate) report: &'a TraceReport,
+    /// libdpdk is available.
     pub(crate) dpdk: bool,
 }
 
 impl<'a> Pool<'a> {
     fn is_usable(self, target: &Target) -> bool {
-        let is_there = !target.device || (self.dpdk && target.package == RUNTIME);
-        is_there && !SLOW.contains(&target.name.as_str())
+        let can_run = !target.device || (self.dpdk && target.package == RUNTIME);
+        can_run && !SLOW.contains(&target.name.as_str())
     }
 
-    /// The tests that guard a rule, and are soon done.
+    /// Returns the fast tests that are tagged with a rule.
     pub(crate) fn guards(self, id: &'a str) -> impl Iterator<Item = &'a Tag> {
         self.tagged(id, Kind::Test)
     }
 
-    /// The places that obey a rule, in code that such tests run.
+    /// Returns the tags of a rule in code that such tests run.
     pub(crate) fn places(self, id: &'a str) -> impl Iterator<Item = &'a Tag> {
         self.tagged(id, Kind::Code)
     }
 
     fn tagged(self, id: &'a str, kind: Kind) -> impl Iterator<Item = &'a Tag> {
-        self.ledger.tagged(id, kind).filter(move |tag| {
+        self.report.tagged(id, kind).filter(move |tag| {
             Target::of(root(), &tag.file).is_some_and(|target| self.is_usable(&target))
         })
     }
 
-    /// Why a rule is never drawn; `None` if it may be.
+    /// Returns the reason why a rule is never drawn; `None` if it may be.
     fn exclusion_reason(self, id: &'a str) -> Option<&'static str> {
-        let ledger = self.ledger;
-        match ledger.status(id) {
+        let report = self.report;
+        match report.status(id) {
             RuleStatus::Excepted => return Some("excepted, each with its reason"),
             RuleStatus::Open => return Some("without a test yet"),
             RuleStatus::Tested => {}
         }
-        if ledger.tagged(id, Kind::Code).next().is_none() {
-            Some("obeyed by no line in particular: their tests look at the whole")
+        if report.tagged(id, Kind::Code).next().is_none() {
+            Some("without a tagged line: their tests check the overall behaviour")
         } else if self.places(id).next().is_none() {
-            Some("obeyed by code that needs libdpdk, which is not there or not enough")
+            Some("tagged in code that needs libdpdk or a device")
         } else if self.guards(id).next().is_none() {
-            Some("guarded only by tests over devices or by long ones")
+            Some("tested only over devices or by slow tests")
         } else {
             None
         }
     }
 
-    /// The rules that bind the stack and begin with one of `only`, counted by what hinders them.
+    /// Counts the rules that bind the stack and begin with one of `only`, by the reason of their
+    /// exclusion.
     pub(crate) fn count_by_exclusion(self, only: &[String]) -> BTreeMap<&'static str, usize> {
         let mut counts = BTreeMap::new();
-        for row in self.ledger.rules.iter().filter(|row| row.is_binding() && begins(&row.id, only))
+        for row in self.report.rules.iter().filter(|row| row.is_binding() && begins(&row.id, only))
         {
             *counts.entry(self.exclusion_reason(&row.id).unwrap_or_default()).or_default() += 1;
         }
         counts
     }
 
-    /// Rules that can be drawn, in the order of chance and as evenly as may be over the catalogues.
+    /// Draws `count` rules at random, as evenly as possible over the catalogues.
     pub(crate) fn draw(self, count: usize, only: &[String], rng: &mut SmallRng) -> Vec<&'a str> {
-        let mut piles: Vec<Vec<&str>> = CATALOGUES
+        let mut by_catalogue: Vec<Vec<&str>> = CATALOGUES
             .iter()
             .map(|(document, _)| {
                 let mut ids: Vec<_> = self
-                    .ledger
+                    .report
                     .rules
                     .iter()
                     .filter(|row| {
@@ -96,16 +97,16 @@ impl<'a> Pool<'a> {
             })
             .collect();
         let mut drawn = Vec::new();
-        while drawn.len() < count && piles.iter().any(|pile| !pile.is_empty()) {
-            for pile in &mut piles {
-                drawn.extend(pile.pop().filter(|_| drawn.len() < count));
+        while drawn.len() < count && by_catalogue.iter().any(|ids| !ids.is_empty()) {
+            for ids in &mut by_catalogue {
+                drawn.extend(ids.pop().filter(|_| drawn.len() < count));
             }
         }
         drawn
     }
 }
 
-/// Whether an ID begins with one of these; with none, any does.
+/// True if an ID begins with one of these prefixes, or if there are none.
 fn begins(id: &str, with: &[String]) -> bool {
     with.is_empty() || with.iter().any(|prefix| id.starts_with(prefix.as_str()))
 }

@@ -1,5 +1,4 @@
-//! An exchange over an established connection: see tests/interop/exchange_steps.c for who says
-//! what.
+//! An exchange over an established connection; see tests/interop/exchange_steps.c for the protocol.
 
 use std::time::{Duration, Instant};
 
@@ -9,36 +8,36 @@ use ferrowarp::{
 };
 use ferrowarp_apps::endpoint::{Endpoint, gather, sge_at};
 
-use crate::steps::{BURST_MAX, BURST_PIECE, Kind, OFFSET_MAX, Step, region_len, steps};
+use crate::steps::{BURST_MAX, BURST_READ_LEN, Kind, OFFSET_MAX, Step, region_len, steps};
 use crate::{Fault, Options, Role};
 
 const NOTE_MAGIC: u32 = 0x4E4F_5445;
 const NOTE_LEN: usize = 64;
-/// Receives for notes: one that is being read, and two that may have come meanwhile.
+/// Receives for notes: one that is being processed, and two that may be received meanwhile.
 const NOTE_SLOTS: u64 = 3;
 const WINDOW_LEN: usize = 64;
-/// What memory holds that nobody has written.
+/// Initial content of memory.
 const UNTOUCHED: u8 = 0xA5;
 const DEPTH: usize = BURST_MAX + 16;
-/// How long anything may take.
+/// Timeout of each wait.
 const WAIT_MAX: Duration = Duration::from_secs(20);
 
-/// What completions are for.
+// Kinds of requests, the `wr_id` of their completions.
 const NOTE: usize = 0;
 const STEP: usize = 1;
 const SENT: usize = 2;
 const DONE: usize = 3;
 
-/// What the ends tell each other.
+/// Control message between the ends.
 #[derive(Clone, Copy, Debug, Default)]
 struct Note {
     step: u32,
-    /// Ready: what is to be invalidated.
+    /// Ready: STag to invalidate.
     stag: u32,
     address: u64,
-    /// Checked: bytes that were wrong.
+    /// Checked: number of wrong bytes.
     errors: u64,
-    /// The first note of each end: its regions.
+    /// First note of each end: its regions.
     tx_address: u64,
     rx_address: u64,
     len: u64,
@@ -70,18 +69,18 @@ impl Note {
     }
 
     fn parse(bytes: &[u8; NOTE_LEN]) -> Option<Self> {
-        let word = |at| u32::from_be_bytes(bytes[at..at + 4].try_into().expect("four bytes"));
-        let long = |at| u64::from_be_bytes(bytes[at..at + 8].try_into().expect("eight bytes"));
-        (word(0) == NOTE_MAGIC).then(|| Self {
-            step: word(4),
-            stag: word(8),
-            address: long(12),
-            errors: long(20),
-            tx_address: long(28),
-            rx_address: long(36),
-            len: long(44),
-            tx_stag: word(52),
-            rx_stag: word(56),
+        let be32 = |at| u32::from_be_bytes(bytes[at..at + 4].try_into().expect("four bytes"));
+        let be64 = |at| u64::from_be_bytes(bytes[at..at + 8].try_into().expect("eight bytes"));
+        (be32(0) == NOTE_MAGIC).then(|| Self {
+            step: be32(4),
+            stag: be32(8),
+            address: be64(12),
+            errors: be64(20),
+            tx_address: be64(28),
+            rx_address: be64(36),
+            len: be64(44),
+            tx_stag: be32(52),
+            rx_stag: be32(56),
         })
     }
 }
@@ -91,7 +90,7 @@ pub(crate) struct Exchange<'a> {
     options: &'a Options,
     is_initiator: bool,
     end: Endpoint,
-    /// The connection.
+    /// Queue pair of the connection.
     pub(crate) qp: Qp,
     tx: Mr,
     rx: Mr,
@@ -99,20 +98,21 @@ pub(crate) struct Exchange<'a> {
     window: Option<Mr>,
     peer: Note,
     ord: u16,
-    notes_due: u64,
+    notes_expected: u64,
     notes_posted: u64,
     notes_read: u64,
-    /// Completions so far, by what they are for, and the last one of a step.
+    /// Number of completions by kind.
     counts: [u64; 4],
-    arrived: Option<Wc>,
-    /// What the last Send with Invalidate invalidated at the other end.
+    /// Last completion of a step.
+    step_wc: Option<Wc>,
+    /// STag and address that the last Send with Invalidate invalidated at the peer.
     stale: (u32, u64),
     steps: u64,
     bytes: u64,
 }
 
 impl<'a> Exchange<'a> {
-    /// Prepares an end, not yet connected.
+    /// Creates an end that is not connected yet.
     pub(crate) fn new(
         context: &Context,
         options: &'a Options,
@@ -132,16 +132,16 @@ impl<'a> Exchange<'a> {
             window: None,
             peer: Note::default(),
             ord: 0,
-            notes_due: 0,
+            notes_expected: 0,
             notes_posted: 0,
             notes_read: 0,
             counts: [0; 4],
-            arrived: None,
+            step_wc: None,
             stale: (0, 0),
             steps: 0,
             bytes: 0,
         };
-        // The first note, and those of the end that acts first.
+        // The first note, and those of the first active end.
         exchange.expect_notes(1)?;
         if is_initiator {
             exchange.expect_notes(2 * steps(options).len() as u64)?;
@@ -149,8 +149,8 @@ impl<'a> Exchange<'a> {
         Ok(exchange)
     }
 
-    /// All steps, from the first note to the end of the connection. `ord`: RDMA Reads that may be
-    /// outstanding.
+    /// Runs all steps, from the first note to the end of the connection. `ord` limits outstanding
+    /// RDMA Reads.
     pub(crate) fn run(&mut self, ord: u16) -> anyhow::Result<()> {
         self.ord = ord;
         let offer = Note {
@@ -179,13 +179,13 @@ impl<'a> Exchange<'a> {
 
     // Completions and notes.
 
-    /// Drives the stack until `count` completions of a kind have come.
+    /// Drives the stack until there are `count` completions of a kind.
     fn wait(&mut self, kind: usize, count: u64) -> anyhow::Result<()> {
         let deadline = Instant::now() + WAIT_MAX;
         let mut batch = Vec::new();
         let mut failed = None;
         while self.counts[kind] < count {
-            // What was waited for may have come with the end of the connection right behind it.
+            // The awaited completion may precede the end of the connection in the same batch.
             if let Some(Wc { opcode, status, .. }) = failed {
                 let reason = self.qp.next_event();
                 bail!("step {}: {opcode:?}: {status} ({reason:?})", self.steps);
@@ -193,15 +193,15 @@ impl<'a> Exchange<'a> {
             batch.clear();
             self.end.poll(&mut batch);
             for wc in &batch {
-                let of = usize::try_from(wc.wr_id)?;
+                let wc_kind = usize::try_from(wc.wr_id)?;
                 if wc.status != WcStatus::Success {
                     failed = failed.or(Some(*wc));
                     continue;
                 }
-                if of == STEP {
-                    self.arrived = Some(*wc);
+                if wc_kind == STEP {
+                    self.step_wc = Some(*wc);
                 }
-                self.counts[of] += 1;
+                self.counts[wc_kind] += 1;
             }
             ensure!(Instant::now() < deadline, "no message in step {}", self.steps);
         }
@@ -221,10 +221,10 @@ impl<'a> Exchange<'a> {
         Ok(())
     }
 
-    /// Posts receives for `count` notes that come; a few at a time.
+    /// Expects `count` further notes, and posts receives for them, a few at a time.
     fn expect_notes(&mut self, count: u64) -> anyhow::Result<()> {
-        self.notes_due += count;
-        while self.notes_posted < self.notes_due.min(self.notes_read + NOTE_SLOTS) {
+        self.notes_expected += count;
+        while self.notes_posted < self.notes_expected.min(self.notes_read + NOTE_SLOTS) {
             let slot = usize::try_from(self.notes_posted % NOTE_SLOTS)?;
             self.receive(NOTE, &self.notes, slot * NOTE_LEN, NOTE_LEN)?;
             self.notes_posted += 1;
@@ -247,10 +247,10 @@ impl<'a> Exchange<'a> {
         self.post(SENT, Operation::Send { payload, solicited: false, invalidate: None })
     }
 
-    // The end that acts.
+    // The active end.
 
-    /// Messages of `by` for which there is a receive behind all steps: the responder's last note,
-    /// which says that all is over, or the Send whose fault is the STag.
+    /// Returns the number of messages of `by` after all steps for which a receive is posted: the
+    /// responder's last note, which ends the exchange, or the Send with a faulty STag.
     fn trailing_messages(&self, by: Role) -> u64 {
         u64::from(match self.options.fault {
             None => by == Role::Responder,
@@ -296,14 +296,14 @@ impl<'a> Exchange<'a> {
                 self.wait(DONE, self.counts[DONE] + 1)?;
             }
             Kind::Read => self.read(step, step.size)?,
-            Kind::Burst => self.read(step, BURST_PIECE)?,
+            Kind::Burst => self.read(step, BURST_READ_LEN)?,
         }
         let payload = Payload::empty();
         self.post(DONE, Operation::Send { payload, solicited: false, invalidate: None })?;
         self.wait(DONE, self.counts[DONE] + 1)
     }
 
-    /// Reads a step's bytes in pieces of one length, all at a time, and checks them.
+    /// Reads a step's bytes by RDMA Reads of `len` bytes, all posted at once, and checks them.
     fn read(&mut self, step: &Step, len: usize) -> anyhow::Result<()> {
         let whole = step.len(self.ord);
         let mut count = 0;
@@ -315,7 +315,7 @@ impl<'a> Exchange<'a> {
         }
         self.wait(DONE, self.counts[DONE] + count)?;
         let errors = mismatches(&self.rx, step.sink, whole, step, !self.is_initiator);
-        ensure!(errors == 0, "{errors} bytes of what was read are wrong");
+        ensure!(errors == 0, "{errors} bytes read are wrong");
         Ok(())
     }
 
@@ -333,7 +333,7 @@ impl<'a> Exchange<'a> {
     fn run_passive_step(&mut self, step: &Step, is_last: bool) -> anyhow::Result<()> {
         let mut ready = Note { step: step.number, ..Note::default() };
         if let Kind::Send { invalidates: true, .. } = step.kind {
-            // Only what belongs to one connection can be invalidated over it.
+            // Only an STag bound to the connection can be invalidated by its peer.
             let buffer = self.end.context.allocate(WINDOW_LEN)?;
             let window = self.end.pd.register_for(&self.qp, buffer, Access::ALL)?;
             (ready.stag, ready.address) = (window.rkey(), window.addr());
@@ -353,9 +353,9 @@ impl<'a> Exchange<'a> {
         let mut checked = Note { step: step.number, ..Note::default() };
         if !is_fetched {
             checked.errors = mismatches(&self.rx, step.sink, step.size, step, !self.is_initiator);
-            for beside in [step.sink - 1, step.sink + step.size] {
+            for outside in [step.sink - 1, step.sink + step.size] {
                 let mut byte = [0];
-                self.rx.read(beside, &mut byte);
+                self.rx.read(outside, &mut byte);
                 checked.errors += u64::from(byte != [UNTOUCHED]);
             }
         }
@@ -373,9 +373,9 @@ impl<'a> Exchange<'a> {
         Ok(())
     }
 
-    /// A step's message came as it was sent: its length, its event, what it invalidated.
+    /// Checks length, Solicited Event and invalidated STag of a step's message.
     fn check_arrival(&self, step: &Step, expected: usize, ready: &Note) -> anyhow::Result<()> {
-        let wc = self.arrived.context("a step without a completion")?;
+        let wc = self.step_wc.context("a step without a completion")?;
         let len = usize::try_from(wc.byte_len)?;
         ensure!(len == expected, "{len} bytes received in {step:?}");
         let (solicited, invalidates) = match step.kind {
@@ -392,7 +392,7 @@ impl<'a> Exchange<'a> {
 
     fn inject_fault(&self, fault: Fault) -> anyhow::Result<()> {
         let Note { rx_address, tx_address, len, rx_stag, .. } = self.peer;
-        // Another slot than any of the STags that are in use.
+        // An STag index that is not in use.
         let wrong = rx_stag ^ 0x00FF_FF00;
         let source = || gather(sge_at(&self.tx, 0, 64));
         let send = |invalidate| Operation::Send { payload: source(), solicited: false, invalidate };
@@ -427,7 +427,7 @@ impl<'a> Exchange<'a> {
         self.wait_end()
     }
 
-    /// Waits until the connection is down, and says why it is.
+    /// Waits until the connection has ended, and prints the reason.
     fn wait_end(&self) -> anyhow::Result<()> {
         loop {
             let event = self.qp.wait_event(WAIT_MAX).context("the connection was not closed")?;
@@ -439,7 +439,7 @@ impl<'a> Exchange<'a> {
     }
 }
 
-/// A reason in words, with all that a Terminate says.
+/// Returns the name of a reason, with the fields of a Terminate.
 fn describe_end(reason: &EndReason) -> String {
     let (name, terminate) = match reason {
         EndReason::TerminateSent(terminate) => ("terminate-sent", terminate),
@@ -451,7 +451,7 @@ fn describe_end(reason: &EndReason) -> String {
     format!("{name} {layer}/{error_type}/{code:02x} segment={:?}", terminate.segment_len)
 }
 
-/// Bytes between copies to and from registered memory.
+/// Bytes per copy to or from registered memory.
 const COPY_LEN: usize = 4096;
 
 fn fill(mr: &Mr, offset: usize, len: usize, step: &Step, by_initiator: bool) {

@@ -1,6 +1,6 @@
-//! One end of an exchange, on the stack; the other one is `siw_peer exchange` in the guest
-//! (tests/interop/exchange.h says what it tries). Prints lines of `key=value`, and ends with
-//! status 0 only if all went as it should.
+//! The stack's end of an exchange; its peer is `siw_peer exchange` in the guest
+//! (tests/interop/exchange.h). Prints lines of `key=value`, and exits with status 0 only if the
+//! exchange had the expected outcome.
 
 mod exchange;
 mod steps;
@@ -18,13 +18,13 @@ use ferrowarp_apps::network::Host;
 
 use crate::exchange::Exchange;
 
-/// How long the set-up of a connection may take.
+/// Timeout of the connection set-up.
 const CONNECT_MAX: Duration = Duration::from_secs(30);
 
-/// What one end does wrong after everything else.
+/// Violation by one end after all steps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum Fault {
-    /// An RDMA Write to an STag that was never given out.
+    /// An RDMA Write to an STag that was never allocated.
     Write,
     /// An RDMA Read of such an STag.
     Read,
@@ -47,9 +47,9 @@ enum Role {
 /// One end of an exchange with `siw_peer exchange`.
 #[derive(Debug, Parser)]
 struct Options {
-    /// Address of the other end; without it this one listens.
+    /// Address of the peer; without it, listens.
     host: Option<Host>,
-    /// Port of the end that listens.
+    /// Port of the listener.
     #[arg(long, default_value_t = 4796)]
     port: u16,
     #[command(flatten)]
@@ -58,36 +58,36 @@ struct Options {
     reads: IrdOrdArgs,
     #[command(flatten)]
     mpa: MpaArgs,
-    /// Asks for markers.
+    /// Requests markers.
     #[arg(long)]
     markers: bool,
-    /// Asks for no CRC.
+    /// Prefers no CRC.
     #[arg(long)]
     no_crc: bool,
-    /// Bytes of private data that this end sends.
+    /// Bytes of private data to send.
     #[arg(long, default_value_t = 0)]
     private: usize,
-    /// Bytes of private data that have to come.
+    /// Expected bytes of private data.
     #[arg(long, default_value_t = 0)]
     expect_private: usize,
-    /// The end that listens rejects.
+    /// The listener rejects the request.
     #[arg(long)]
     reject: bool,
-    /// Leaves RDMA Reads away.
+    /// Omits RDMA Reads.
     #[arg(long)]
     no_reads: bool,
-    /// Bytes of the messages.
+    /// Message sizes in bytes.
     #[arg(long, value_delimiter = ',', default_values_t = [1, 1000, 65536])]
     sizes: Vec<usize>,
-    /// What goes wrong at the end.
+    /// Violation after all steps.
     #[arg(long, value_enum)]
     fault: Option<Fault>,
-    /// Who does it.
+    /// End that commits it.
     #[arg(long, value_enum, default_value = "responder")]
     fault_by: Role,
 }
 
-/// What private data are for; the first of their bytes says so.
+/// Frame that private data belong to; determines their first byte.
 #[derive(Clone, Copy)]
 enum Private {
     Request = 1,
@@ -105,12 +105,12 @@ impl Private {
         (0..len).map(move |index| self.byte(index))
     }
 
-    /// Refuses bytes that are not those the other end was to send.
+    /// Checks that received private data are those that the peer had to send.
     fn check(self, bytes: &[u8], expected: usize) -> anyhow::Result<()> {
         let len = bytes.len();
         ensure!(len == expected, "{len} bytes of private data, not {expected}");
-        let is_right = bytes.iter().copied().eq(self.bytes(len));
-        ensure!(is_right, "the private data are not those that were sent");
+        let is_equal = bytes.iter().copied().eq(self.bytes(len));
+        ensure!(is_equal, "the private data differ from those sent");
         Ok(())
     }
 }
@@ -144,10 +144,10 @@ fn connect(options: &Options, context: &Context, remote: SocketAddr) -> anyhow::
     let mut exchange = Exchange::new(context, options, true)?;
     exchange.qp.connect(remote, options.param(Private::Request))?;
     match wait_established(&exchange.qp)? {
-        Ok(agreed) => {
+        Ok(info) => {
             ensure!(!options.reject, "the connection was not rejected");
-            Private::Reply.check(&agreed.private_data, options.expect_private)?;
-            exchange.run(agreed.ord)
+            Private::Reply.check(&info.private_data, options.expect_private)?;
+            exchange.run(info.ord)
         }
         Err((error, private_data)) => {
             ensure!(options.reject && error == ConnectError::Rejected, "cannot connect: {error}");
@@ -161,7 +161,7 @@ fn connect(options: &Options, context: &Context, remote: SocketAddr) -> anyhow::
 fn listen(options: &Options, context: &Context) -> anyhow::Result<()> {
     let listener = context.listen(options.port, 4)?;
     println!("listening on port {}", options.port);
-    let request = listener.accept_timeout(CONNECT_MAX).context("nobody connects")?;
+    let request = listener.accept_timeout(CONNECT_MAX).context("no connect request")?;
     let offer = request.offer();
     println!("asked: ird={} ord={} private={}", offer.ird, offer.ord, offer.private_data.len());
     Private::Request.check(&offer.private_data, options.expect_private)?;
@@ -169,7 +169,7 @@ fn listen(options: &Options, context: &Context) -> anyhow::Result<()> {
         let bytes: Vec<u8> = Private::Reject.bytes(options.private).collect();
         request.reject(&bytes)?;
         println!("rejected");
-        // The peer's answer to the reject, which may be the end of the connection, is awaited.
+        // Waits until the peer has closed the connection after the reject.
         let deadline = std::time::Instant::now() + Duration::from_secs(5);
         while context.connection_count() > 0 && std::time::Instant::now() < deadline {
             context.drive();
@@ -183,21 +183,21 @@ fn accept(options: &Options, context: &Context, request: ConnRequest) -> anyhow:
     let mut exchange = Exchange::new(context, options, false)?;
     request.accept(&exchange.qp, options.param(Private::Reply))?;
     match wait_established(&exchange.qp)? {
-        Ok(agreed) => exchange.run(agreed.ord),
+        Ok(info) => exchange.run(info.ord),
         Err((error, _)) => bail!("the connection failed: {error}"),
     }
 }
 
 type Failed = (ConnectError, Vec<u8>);
 
-/// Waits until a connection is up, and says what was agreed; or why it cannot be, and what the
-/// peer's application said to that.
+/// Waits until the connection is established, and returns its parameters, or the error and the
+/// peer's private data.
 fn wait_established(qp: &Qp) -> anyhow::Result<Result<Box<ConnInfo>, Failed>> {
     loop {
-        match qp.wait_event(CONNECT_MAX).context("no answer")? {
-            Event::Established { info: agreed, .. } => {
-                println!("{}", negotiated_line(&agreed));
-                return Ok(Ok(agreed));
+        match qp.wait_event(CONNECT_MAX).context("no response")? {
+            Event::Established { info, .. } => {
+                println!("{}", negotiated_line(&info));
+                return Ok(Ok(info));
             }
             Event::ConnectFailed { error, private_data, .. } => {
                 return Ok(Err((error, private_data.to_vec())));

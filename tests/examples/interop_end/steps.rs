@@ -1,18 +1,18 @@
-//! The steps of an exchange, which both ends know.
+//! Steps of an exchange, the same at both ends.
 
 use ferrowarp_apps::pattern::Pattern;
 
 use crate::Options;
 
-/// Messages start at odd places up to this.
+/// Messages start at unaligned offsets up to this.
 pub(crate) const OFFSET_MAX: usize = 64;
-/// Bytes of an RDMA Read in a burst.
-pub(crate) const BURST_PIECE: usize = 64;
-/// Most of them in a burst.
+/// Bytes per RDMA Read of a burst.
+pub(crate) const BURST_READ_LEN: usize = 64;
+/// Maximum number of RDMA Reads of a burst.
 pub(crate) const BURST_MAX: usize = 256;
 const REGION_LEN_MIN: usize = 64 << 10;
 
-/// What the end that acts does.
+/// Operation of the active end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
     /// A Send; with Solicited Event, with Invalidate, with both.
@@ -21,7 +21,7 @@ pub(crate) enum Kind {
     Write,
     /// An RDMA Read, and an empty Send.
     Read,
-    /// Twice as many small RDMA Reads at a time as may be outstanding, and an empty Send.
+    /// Twice ORD small RDMA Reads posted at once, and an empty Send.
     Burst,
 }
 
@@ -34,50 +34,50 @@ const KINDS: [Kind; 7] = [
     Kind::Read,
     Kind::Burst,
 ];
-/// Those without RDMA Reads.
+/// Number of kinds without RDMA Reads, which come first.
 const KINDS_WITHOUT_READS: usize = 5;
 
 /// A step.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Step {
-    /// What is done.
+    /// Operation.
     pub(crate) kind: Kind,
-    /// From zero, for each end that acts.
+    /// Number of the step, from zero for each active end.
     pub(crate) number: u32,
-    /// Bytes of the message.
+    /// Message size in bytes.
     pub(crate) size: usize,
-    /// Where they lie in `tx` of the end that has them.
+    /// Offset in `tx` of the Data Source.
     pub(crate) source: usize,
-    /// Where they go to in `rx` of the other one.
+    /// Offset in `rx` of the Data Sink.
     pub(crate) sink: usize,
 }
 
-/// All steps of an end that acts.
+/// Returns all steps of an active end.
 pub(crate) fn steps(options: &Options) -> Vec<Step> {
     let kinds = &KINDS[..if options.no_reads { KINDS_WITHOUT_READS } else { KINDS.len() }];
     let all = options.sizes.iter().flat_map(|&size| kinds.iter().map(move |&kind| (kind, size)));
     let step = |(number, (kind, size)): (u32, _)| {
-        let place = |factor| 1 + number as usize * factor % (OFFSET_MAX - 1);
-        Step { kind, number, size, source: place(5), sink: place(7) }
+        let offset = |factor| 1 + number as usize * factor % (OFFSET_MAX - 1);
+        Step { kind, number, size, source: offset(5), sink: offset(7) }
     };
     (0..).zip(all).map(step).collect()
 }
 
-/// Bytes of each region.
+/// Returns the length of each region.
 pub(crate) fn region_len(options: &Options) -> usize {
     options.sizes.iter().copied().fold(REGION_LEN_MIN, usize::max) + OFFSET_MAX
 }
 
 impl Step {
-    /// The bytes that one of the ends has built: the initiator for stream 0.
+    /// Returns the pattern of one of the ends: stream 0 for the initiator.
     pub(crate) const fn pattern(&self, by_initiator: bool) -> Pattern {
         Pattern::new(!by_initiator as u32, self.number as u64)
     }
 
-    /// Bytes that the step moves.
+    /// Returns the number of bytes that the step transfers.
     pub(crate) fn len(&self, ord: u16) -> usize {
         match self.kind {
-            Kind::Burst => (2 * usize::from(ord)).min(BURST_MAX) * BURST_PIECE,
+            Kind::Burst => (2 * usize::from(ord)).min(BURST_MAX) * BURST_READ_LEN,
             _ => self.size,
         }
     }

@@ -1,4 +1,4 @@
-//! DDP and RDMAP headers, byte by byte (RFC 5041 section 4, RFC 5040 section 4).
+//! Encoding and decoding of DDP and RDMAP headers (RFC 5041 section 4, RFC 5040 section 4).
 
 use std::io;
 
@@ -37,8 +37,8 @@ pub mod opcode {
     pub const ATOMIC_RESPONSE: u8 = 11;
 }
 
-/// Turns a ULPDU's versions of DDP and RDMAP from those of the IETF (DV 1, RV 1) to those of the
-/// RDMA Consortium (DV 0, RV 0), or back.
+/// Toggles a ULPDU's DDP and RDMAP versions between those of the IETF (DV 1, RV 1) and those of the
+/// RDMA Consortium (DV 0, RV 0).
 pub fn toggle_versions(ulpdu: &mut [u8]) {
     for (byte, bits) in ulpdu.iter_mut().zip([0x01, 0x40]) {
         *byte ^= bits;
@@ -77,26 +77,26 @@ pub enum Header {
 }
 
 impl Header {
-    /// The header of a segment of an RDMA Write.
+    /// Returns the header of a segment of an RDMA Write.
     #[must_use]
     pub const fn write(stag: u32, to: u64, last: bool) -> Self {
         Self::Tagged { opcode: opcode::WRITE, last, stag, to }
     }
 
-    /// The header of a segment of a Send.
+    /// Returns the header of a segment of a Send.
     #[must_use]
     pub const fn send(msn: u32, mo: u32, last: bool) -> Self {
         Self::Untagged { opcode: opcode::SEND, last, invalidate: 0, qn: 0, msn, mo }
     }
 
-    /// The header of a Read Request.
+    /// Returns the header of a Read Request.
     #[must_use]
     pub const fn read(msn: u32) -> Self {
         let opcode = opcode::READ_REQUEST;
         Self::Untagged { opcode, last: true, invalidate: 0, qn: 1, msn, mo: 0 }
     }
 
-    /// Header and payload as one ULPDU, versions 1 (IETF); see [`toggle_versions`].
+    /// Encodes header and payload as one ULPDU with versions 1 (IETF); see [`toggle_versions`].
     #[must_use]
     pub fn encode(&self, payload: &[u8]) -> Vec<u8> {
         let mut bytes = Vec::with_capacity(UNTAGGED_LEN + payload.len());
@@ -120,10 +120,10 @@ impl Header {
         bytes
     }
 
-    /// Splits a ULPDU, checking everything that can be checked without state.
+    /// Decodes a ULPDU into header and payload, with all checks that need no state.
     ///
     /// # Errors
-    /// `InvalidData` naming the rule that was broken.
+    /// `InvalidData` naming the violated rule.
     pub fn decode(ulpdu: &[u8]) -> io::Result<(Self, &[u8])> {
         let (&[ddp, rdmap], _) = ulpdu
             .split_first_chunk()
@@ -165,9 +165,9 @@ impl Header {
         if qn != expected_qn {
             return Err(invalid_data(format!("opcode {opcode} on queue {qn}")));
         }
-        let names_stag =
+        let has_invalidate =
             matches!(opcode, opcode::SEND_INVALIDATE | opcode::SEND_SOLICITED_INVALIDATE);
-        if !names_stag && invalidate != 0 {
+        if !has_invalidate && invalidate != 0 {
             return Err(invalid_data(format!("opcode {opcode} with an STag to invalidate")));
         }
         let (msn, mo) = (be32(header, 10), be32(header, 14));
@@ -175,23 +175,23 @@ impl Header {
     }
 }
 
-/// A Read Request's own header, 28 bytes (RFC 5040 section 4.4).
+/// Read Request header, 28 bytes (RFC 5040 section 4.4).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ReadRequest {
-    /// Where the response goes.
+    /// Data Sink STag.
     pub sink_stag: u32,
-    /// Its tagged offset.
+    /// Data Sink tagged offset.
     pub sink_to: u64,
-    /// Bytes asked for.
+    /// RDMA Read Message Size.
     pub len: u32,
-    /// What is read.
+    /// Data Source STag.
     pub source_stag: u32,
-    /// Its tagged offset.
+    /// Data Source tagged offset.
     pub source_to: u64,
 }
 
 impl ReadRequest {
-    /// The 28 bytes.
+    /// Encodes the header.
     #[must_use]
     pub fn encode(&self) -> Vec<u8> {
         let mut bytes = Vec::with_capacity(28);
@@ -204,8 +204,9 @@ impl ReadRequest {
     }
 
     pub(super) fn decode(payload: &[u8], last: bool, mo: u32) -> io::Result<Self> {
-        let bytes: &[u8; 28] =
-            payload.try_into().map_err(|_| invalid_data("a Read Request that has not 28 bytes"))?;
+        let bytes: &[u8; 28] = payload
+            .try_into()
+            .map_err(|_| invalid_data("a Read Request without exactly 28 bytes"))?;
         if !last || mo != 0 {
             return Err(invalid_data("a Read Request in more than one segment"));
         }
@@ -219,25 +220,25 @@ impl ReadRequest {
     }
 }
 
-/// An Atomic Request's own header, 52 bytes (RFC 7306 section 4.2).
+/// Atomic Request header, 52 bytes (RFC 7306 section 4.2).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct AtomicRequest {
-    /// Operation: 0 addition, 1 swap, 2 comparison and swap.
+    /// Operation: 0 FetchAdd, 1 Swap, 2 CmpSwap.
     pub operation: u8,
-    /// Comes back in the response.
+    /// Request Identifier, copied into the response.
     pub id: u32,
-    /// The word's region.
+    /// Remote STag.
     pub stag: u32,
-    /// Its tagged offset.
+    /// Remote tagged offset.
     pub to: u64,
-    /// What is added or swapped in, and its mask.
+    /// Add or Swap Data, and its mask.
     pub data: [u64; 2],
-    /// What is expected, and its mask.
+    /// Compare Data, and its mask.
     pub compare: [u64; 2],
 }
 
 impl AtomicRequest {
-    /// The 52 bytes.
+    /// Encodes the header.
     #[must_use]
     pub fn encode(&self) -> Vec<u8> {
         let mut bytes = vec![0, 0, 0, self.operation];
@@ -251,7 +252,7 @@ impl AtomicRequest {
     pub(super) fn decode(payload: &[u8], last: bool, mo: u32) -> io::Result<Self> {
         let bytes: &[u8; 52] = payload
             .try_into()
-            .map_err(|_| invalid_data("an Atomic Request that has not 52 bytes"))?;
+            .map_err(|_| invalid_data("an Atomic Request without exactly 52 bytes"))?;
         if !last || mo != 0 {
             return Err(invalid_data("an Atomic Request in more than one segment"));
         }
@@ -269,17 +270,17 @@ impl AtomicRequest {
     }
 }
 
-/// An Atomic Response's own header, 12 bytes (RFC 7306 section 4.3).
+/// Atomic Response header, 12 bytes (RFC 7306 section 4.3).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AtomicResponse {
-    /// The request's.
+    /// Original Request Identifier.
     pub id: u32,
-    /// The word as it was before.
+    /// Original Remote Data Value: the word before the operation.
     pub original: u64,
 }
 
 impl AtomicResponse {
-    /// The 12 bytes.
+    /// Encodes the header.
     #[must_use]
     pub fn encode(&self) -> Vec<u8> {
         let mut bytes = self.id.to_be_bytes().to_vec();
@@ -290,7 +291,7 @@ impl AtomicResponse {
     pub(super) fn decode(payload: &[u8], last: bool, mo: u32) -> io::Result<Self> {
         let bytes: &[u8; 12] = payload
             .try_into()
-            .map_err(|_| invalid_data("an Atomic Response that has not 12 bytes"))?;
+            .map_err(|_| invalid_data("an Atomic Response without exactly 12 bytes"))?;
         if !last || mo != 0 {
             return Err(invalid_data("an Atomic Response in more than one segment"));
         }
@@ -298,7 +299,7 @@ impl AtomicResponse {
     }
 }
 
-/// A Terminate that arrived (RFC 5040 section 4.8).
+/// A received Terminate (RFC 5040 section 4.8).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Terminate {
     /// 0 RDMAP, 1 DDP, 2 MPA.
@@ -307,25 +308,25 @@ pub struct Terminate {
     pub error_type: u8,
     /// Error code.
     pub code: u8,
-    /// Bytes of the terminated segment, if they were told (M).
+    /// DDP Segment Length, if included (HdrCt bit M).
     pub segment_len: Option<u16>,
-    /// The terminated segment's DDP header, if it came along.
+    /// Terminated DDP header, if included (bit D).
     pub ddp_header: Vec<u8>,
-    /// The terminated Read Request's header, if it came along.
+    /// Terminated RDMA header, if included (bit R).
     pub rdma_header: Vec<u8>,
 }
 
 impl Terminate {
-    /// Layer, type and code.
+    /// Returns layer, error type and error code.
     #[must_use]
     pub const fn cause(&self) -> (u8, u8, u8) {
         (self.layer, self.error_type, self.code)
     }
 
-    /// Splits what follows the header of DDP, strictly.
+    /// Decodes the payload of a Terminate strictly.
     ///
     /// # Errors
-    /// `InvalidData` naming the rule that was broken.
+    /// `InvalidData` naming the violated rule.
     pub fn decode(payload: &[u8]) -> io::Result<Self> {
         let (&[kind, code, control, reserved], rest) =
             payload.split_first_chunk().ok_or_else(|| invalid_data("a Terminate cut short"))?;
@@ -364,12 +365,12 @@ impl Terminate {
     }
 }
 
-/// Four bytes of `bytes` at `at`, most significant first.
+/// Reads a big-endian `u32` at `at`.
 fn be32(bytes: &[u8], at: usize) -> u32 {
     u32::from_be_bytes(bytes[at..at + 4].try_into().expect("four bytes"))
 }
 
-/// Eight bytes of `bytes` at `at`, most significant first.
+/// Reads a big-endian `u64` at `at`.
 fn be64(bytes: &[u8], at: usize) -> u64 {
     u64::from_be_bytes(bytes[at..at + 8].try_into().expect("eight bytes"))
 }

@@ -1,9 +1,9 @@
-//! FPDUs with markers, byte by byte as the text has it (RFC 5044 section 4.3).
+//! FPDUs with markers, built and read byte by byte (RFC 5044 section 4.3).
 
-/// Bytes from one marker to the next.
+/// Distance of markers in bytes.
 const PERIOD: u64 = 512;
 
-/// Puts an FPDU together whose direction has sent `sent` bytes since full operation began.
+/// Builds an FPDU with markers; `sent` bytes were sent in its direction since full operation began.
 ///
 /// # Panics
 /// If `ulpdu` is longer than 65535 bytes.
@@ -14,34 +14,34 @@ pub fn marked_fpdu(ulpdu: &[u8], crc: bool, sent: u64) -> Vec<u8> {
     content.extend_from_slice(ulpdu);
     content.resize(content.len().next_multiple_of(4), 0);
     let mut bytes = Vec::new();
-    // Behind a marker that the FPDU opens with.
+    // Position of the length field: after a marker at the start of the FPDU.
     let mut length_at = None;
-    let mut mark = |bytes: &mut Vec<u8>| {
+    let mut push_marker_if_due = |bytes: &mut Vec<u8>| {
         if (sent + bytes.len() as u64).is_multiple_of(PERIOD) {
-            let back = length_at.map_or(0, |at: usize| bytes.len() - at);
-            let back = u32::try_from(back).expect("an FPDU is short");
-            bytes.extend_from_slice(&back.to_be_bytes());
+            let fpduptr = length_at.map_or(0, |at: usize| bytes.len() - at);
+            let fpduptr = u32::try_from(fpduptr).expect("an FPDU is short");
+            bytes.extend_from_slice(&fpduptr.to_be_bytes());
         }
         length_at.get_or_insert(bytes.len());
     };
     for byte in content {
-        mark(&mut bytes);
+        push_marker_if_due(&mut bytes);
         bytes.push(byte);
     }
-    mark(&mut bytes);
+    push_marker_if_due(&mut bytes);
     let check = if crc { crc32c::crc32c(&bytes) } else { 0x0BAD_0BAD };
     bytes.extend_from_slice(&check.to_le_bytes());
     bytes
 }
 
-/// Takes the markers, if there are any, out of one FPDU as its bytes arrive.
+/// Removes the markers, if negotiated, from one FPDU as its bytes are received.
 #[derive(Debug)]
 pub(super) struct MarkedReader {
-    /// Bytes of the direction before this FPDU, if there are markers in it.
+    /// Bytes received before this FPDU since full operation began; `None` without markers.
     stream_pos: Option<u64>,
-    /// All bytes so far, markers included.
+    /// Bytes of the FPDU so far, markers included.
     raw: Vec<u8>,
-    /// The same without markers.
+    /// Bytes of the FPDU so far, without markers.
     content: Vec<u8>,
     length_at: usize,
 }
@@ -51,14 +51,14 @@ impl MarkedReader {
         Self { stream_pos: before, raw: Vec::new(), content: Vec::new(), length_at: 0 }
     }
 
-    /// True if the next byte of the direction begins a marker.
+    /// True if a marker is next.
     fn at_marker(&self) -> bool {
         self.stream_pos
             .is_some_and(|before| (before + self.raw.len() as u64).is_multiple_of(PERIOD))
     }
 
-    /// How many bytes to read next on the way to `wanted` bytes of content: a whole marker, or
-    /// what lies before the next one. 0: all are there.
+    /// Returns the number of bytes to read next towards `wanted` bytes of content: a whole marker,
+    /// or the bytes up to the next one; 0 if the content is complete.
     pub(super) fn next_len(&self, wanted: usize) -> usize {
         let missing = wanted - self.content.len();
         if missing == 0 {
@@ -72,17 +72,17 @@ impl MarkedReader {
         missing.min(usize::try_from(to_marker).expect("at most a period"))
     }
 
-    /// Takes the bytes that [`MarkedReader::next_len`] asked for.
+    /// Appends the [`MarkedReader::next_len`] bytes that were read.
     ///
     /// # Errors
-    /// What is wrong with a marker.
+    /// If the FPDUPTR of a marker is wrong.
     pub(super) fn push(&mut self, bytes: &[u8]) -> Result<(), String> {
         if self.at_marker() {
             let fpduptr = u32::from_be_bytes(bytes.try_into().expect("a whole marker"));
             let at = self.raw.len();
-            let right = if self.content.is_empty() { 0 } else { at - self.length_at };
-            if u64::from(fpduptr) != right as u64 {
-                return Err(format!("FPDUPTR is {fpduptr:#x} and not {right:#x}"));
+            let expected = if self.content.is_empty() { 0 } else { at - self.length_at };
+            if u64::from(fpduptr) != expected as u64 {
+                return Err(format!("FPDUPTR is {fpduptr:#x} and not {expected:#x}"));
             }
         } else {
             if self.content.is_empty() {
@@ -94,12 +94,12 @@ impl MarkedReader {
         Ok(())
     }
 
-    /// What has come without markers.
+    /// Returns the bytes so far without markers.
     pub(super) fn content(&self) -> &[u8] {
         &self.content
     }
 
-    /// What has come, markers included.
+    /// Returns the bytes so far, markers included.
     pub(super) fn raw(&self) -> &[u8] {
         &self.raw
     }

@@ -1,8 +1,8 @@
-//! A small iWARP peer on a kernel TCP socket, written from the texts alone.
+//! A small iWARP peer on a kernel TCP socket, written from the specifications alone.
 //!
-//! It shares no code with the stack: its bytes are made and read by hand here, so that it is an
-//! independent judge of both roles. It is strict about what it receives (CRC, padding, versions,
-//! reserved bits, MSN and MO sequence, bounds) and can be told to send anything at all.
+//! It shares no code with the stack and has its own encoding and decoding, so that it checks both
+//! roles independently. It is strict about received data (CRC, padding, versions, reserved bits,
+//! MSN and MO sequence, bounds), and can send arbitrary bytes.
 //!
 //! Source: RFC 5040, RFC 5041, RFC 5044, RFC 6581, RFC 7306.
 
@@ -24,14 +24,14 @@ use markers::MarkedReader;
 pub use markers::marked_fpdu;
 pub use startup::{Role, Startup, StartupFrame};
 
-/// STag under which the peer offers its buffer.
+/// STag of the peer's buffer.
 pub const PEER_STAG: u32 = 0x00C0_FFEE;
 /// Largest ULPDU of an FPDU (RFC 5044 section 5.1).
 pub const ULPDU_LEN_MAX: usize = 64_768;
-/// How long any single wait of the peer lasts before it is an error.
+/// Timeout of each wait of the peer.
 pub const TIMEOUT: Duration = Duration::from_secs(20);
 
-/// How bytes are handed to TCP.
+/// How bytes are split into writes to the socket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Segmentation {
     /// One write per FPDU.
@@ -39,52 +39,52 @@ pub enum Segmentation {
     /// Writes of 1 to 40 bytes, drawn from this seed, with a pause after each: with `TCP_NODELAY`
     /// most become segments of their own.
     RandomSmall(u64),
-    /// Writes of exactly this many bytes, whatever the boundaries of FPDUs.
+    /// Writes of exactly this many bytes, regardless of FPDU boundaries.
     FixedSize(usize),
 }
 
-/// A peer in full operation, with one tagged buffer that the other end may read and write.
+/// A peer in full operation, with one tagged buffer that the stack may read and write.
 #[derive(Debug)]
 pub struct Peer {
     stream: TcpStream,
     crc: bool,
-    /// Bytes sent since full operation began, if the other end asked for markers.
+    /// Bytes sent since full operation began, if the stack requires markers.
     tx_marker_pos: Option<u64>,
-    /// Bytes received since then, if this end did.
+    /// Bytes received since full operation began, if this peer requires markers.
     rx_marker_pos: Option<u64>,
     segmentation: Segmentation,
     rng: SmallRng,
-    /// Versions of DDP and RDMAP are those of the RDMA Consortium, in both directions.
+    /// Use the DDP and RDMAP versions of the RDMA Consortium, in both directions.
     pub rdmac: bool,
     /// Largest ULPDU that [`Peer::write`], [`Peer::send`] and Read Responses use.
     pub ulpdu_len_max: usize,
     /// The buffer behind [`PEER_STAG`]; tagged offsets start at 0.
     pub memory: Vec<u8>,
-    /// Sends and Immediate Data that arrived whole, in order.
+    /// Complete Sends and Immediate Data, in order.
     pub sends: Vec<Received>,
-    /// RDMA Writes that arrived whole.
+    /// Number of complete RDMA Writes.
     pub writes: usize,
-    /// Read Responses that arrived whole.
+    /// Number of complete Read Responses.
     pub responses: usize,
-    /// Read Requests served.
+    /// Number of Read Requests served.
     pub reads_served: usize,
-    /// Atomic Requests that arrived. They are not answered.
+    /// Received Atomic Requests. They get no response.
     pub atomic_requests: Vec<AtomicRequest>,
-    /// Atomic Responses that arrived.
+    /// Received Atomic Responses.
     pub atomic_responses: Vec<AtomicResponse>,
-    /// The Terminate that arrived, if one did.
+    /// The received Terminate, if any.
     pub terminate: Option<Terminate>,
-    /// FPDUs that arrived.
+    /// Number of received FPDUs.
     pub fpdus: usize,
-    /// The largest ULPDU that arrived.
+    /// Length of the largest received ULPDU.
     pub largest_ulpdu: usize,
-    open_send: Option<Received>,
+    partial_send: Option<Received>,
     next_msn_out: [u32; 4],
     next_msn_in: [u32; 4],
     fin_received: bool,
 }
 
-/// A Send that arrived.
+/// A received Send or Immediate Data.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Received {
     /// One of the four Sends, or of the two forms of Immediate Data ([`opcode`]).
@@ -95,12 +95,12 @@ pub struct Received {
     pub bytes: Vec<u8>,
 }
 
-/// A violation found by the peer.
+/// Returns the error of a violation found by the peer.
 pub(crate) fn invalid_data(what: impl Into<String>) -> io::Error {
     io::Error::new(ErrorKind::InvalidData, what.into())
 }
 
-/// Frames `ulpdu`: length, bytes, padding to four, CRC over all of it (RFC 5044 section 4).
+/// Builds an FPDU: length, `ulpdu`, padding to four bytes, CRC over all of it (RFC 5044 section 4).
 ///
 /// # Panics
 /// If `ulpdu` is longer than 65535 bytes.
@@ -111,7 +111,7 @@ pub fn fpdu(ulpdu: &[u8], crc: bool) -> Vec<u8> {
     bytes.extend_from_slice(&len.to_be_bytes());
     bytes.extend_from_slice(ulpdu);
     bytes.resize(bytes.len().next_multiple_of(4), 0);
-    // Without CRCs the field may hold anything; a value that is wrong shows who looks at it.
+    // Without CRCs the field has any value; a wrong one reveals a receiver that checks it.
     let check = if crc { crc32c::crc32c(&bytes) } else { 0x0BAD_0BAD };
     bytes.extend_from_slice(&check.to_le_bytes());
     bytes
@@ -136,7 +136,7 @@ impl Peer {
         Ok((peer, reply))
     }
 
-    /// Waits for the Request, answers with a Reply, and enters full operation.
+    /// Waits for the Request, sends a Reply, and enters full operation.
     ///
     /// # Errors
     /// I/O errors; `InvalidData` if the Request is malformed.
@@ -151,7 +151,7 @@ impl Peer {
         Ok((peer, request))
     }
 
-    /// A peer on `stream` that has done no start-up: for tests of start-up itself.
+    /// Creates a peer on `stream` without the MPA start-up, for tests of the start-up itself.
     ///
     /// # Errors
     /// If socket options cannot be set.
@@ -178,34 +178,34 @@ impl Peer {
             terminate: None,
             fpdus: 0,
             largest_ulpdu: 0,
-            open_send: None,
+            partial_send: None,
             next_msn_out: [1; 4],
             next_msn_in: [1; 4],
             fin_received: false,
         })
     }
 
-    /// Chooses how bytes are handed to TCP from here on.
-    pub fn set_segmentation(&mut self, chop: Segmentation) {
-        if let Segmentation::RandomSmall(seed) = chop {
+    /// Sets how bytes are split into writes from here on.
+    pub fn set_segmentation(&mut self, segmentation: Segmentation) {
+        if let Segmentation::RandomSmall(seed) = segmentation {
             self.rng = SmallRng::seed_from_u64(seed);
         }
-        self.segmentation = chop;
+        self.segmentation = segmentation;
     }
 
-    /// Whether CRCs were agreed.
+    /// True if CRCs were negotiated.
     #[must_use]
     pub const fn crc(&self) -> bool {
         self.crc
     }
 
-    /// Whether there are markers in what arrives, and in what is sent.
+    /// Returns whether there are markers in the receive direction, and in the send direction.
     #[must_use]
     pub const fn markers(&self) -> (bool, bool) {
         (self.rx_marker_pos.is_some(), self.tx_marker_pos.is_some())
     }
 
-    /// Hands raw bytes to TCP in the chosen pieces.
+    /// Writes raw bytes to the socket, split by the [`Segmentation`].
     ///
     /// # Errors
     /// Those of the socket.
@@ -217,8 +217,8 @@ impl Peer {
                 Segmentation::RandomSmall(_) => self.rng.random_range(1..=40),
                 Segmentation::FixedSize(len) => len.max(1),
             };
-            let (piece, after) = rest.split_at(len.min(rest.len()));
-            self.stream.write_all(piece)?;
+            let (chunk, after) = rest.split_at(len.min(rest.len()));
+            self.stream.write_all(chunk)?;
             if matches!(self.segmentation, Segmentation::RandomSmall(_)) {
                 std::thread::sleep(Duration::from_micros(30));
             }
@@ -240,7 +240,7 @@ impl Peer {
         self.write_raw(&bytes)
     }
 
-    /// An FPDU as the next of its direction; it counts as sent.
+    /// Builds the next FPDU of the send direction, and counts it as sent for markers.
     pub fn next_fpdu(&mut self, ulpdu: &[u8]) -> Vec<u8> {
         let Some(sent) = &mut self.tx_marker_pos else { return fpdu(ulpdu, self.crc) };
         let bytes = marked_fpdu(ulpdu, self.crc, *sent);
@@ -248,7 +248,7 @@ impl Peer {
         bytes
     }
 
-    /// RDMA Write of `bytes` to `stag` at `to`, in ULPDUs of at most `ulpdu_len_max`.
+    /// Sends an RDMA Write of `bytes` to `stag` at `to`, in ULPDUs of at most `ulpdu_len_max`.
     ///
     /// # Errors
     /// Those of the socket.
@@ -256,7 +256,7 @@ impl Peer {
         self.send_tagged(opcode::WRITE, stag, to, bytes)
     }
 
-    /// A Send of any form on queue 0.
+    /// Sends a Send or Immediate Data of any form on queue 0.
     ///
     /// # Errors
     /// Those of the socket.
@@ -265,10 +265,10 @@ impl Peer {
     /// If the message is longer than 2^32-1 bytes.
     pub fn send(&mut self, opcode: u8, invalidate: u32, bytes: &[u8]) -> io::Result<()> {
         let msn = self.alloc_msn(0);
-        let room = self.ulpdu_len_max - header::UNTAGGED_LEN;
+        let payload_len_max = self.ulpdu_len_max - header::UNTAGGED_LEN;
         let mut offset = 0;
         loop {
-            let end = bytes.len().min(offset + room);
+            let end = bytes.len().min(offset + payload_len_max);
             let mo = u32::try_from(offset).expect("a message has at most 2^32-1 bytes");
             let header =
                 Header::Untagged { opcode, last: end == bytes.len(), invalidate, qn: 0, msn, mo };
@@ -281,7 +281,8 @@ impl Peer {
         }
     }
 
-    /// Asks for `len` bytes of `stag` at `to`; they arrive in the buffer at `sink_to`.
+    /// Sends a Read Request for `len` bytes of `stag` at `to`; the Data Sink is the buffer at
+    /// `sink_to`.
     ///
     /// # Errors
     /// Those of the socket.
@@ -300,7 +301,7 @@ impl Peer {
         self.send_ulpdu(&header.encode(&request.encode()))
     }
 
-    /// A Terminate without copies of headers.
+    /// Sends a Terminate without terminated headers.
     ///
     /// # Errors
     /// Those of the socket.
@@ -317,7 +318,7 @@ impl Peer {
         self.send_ulpdu(&header.encode(&[layer << 4 | error_type, code, 0, 0]))
     }
 
-    /// Reads until the other end closes: true if it did, by FIN or RST, within [`TIMEOUT`].
+    /// Reads until the stack closes: true if it did, by FIN or RST, within [`TIMEOUT`].
     pub fn is_closed(&mut self) -> bool {
         let mut rest = Vec::new();
         match self.stream.read_to_end(&mut rest) {
@@ -326,7 +327,7 @@ impl Peer {
         }
     }
 
-    /// Ends the sending direction (FIN); receiving goes on.
+    /// Half-closes the connection: sends a FIN, and can still receive.
     ///
     /// # Errors
     /// Those of the socket.
@@ -334,17 +335,17 @@ impl Peer {
         self.stream.shutdown(std::net::Shutdown::Write)
     }
 
-    /// True once the other end's FIN has arrived at an FPDU boundary.
+    /// True once the stack's FIN was received at an FPDU boundary.
     #[must_use]
     pub const fn has_received_fin(&self) -> bool {
         self.fin_received
     }
 
-    /// Serves the other end until `done` says so.
+    /// Receives and serves FPDUs until `done` returns true.
     ///
     /// # Errors
     /// I/O errors, rule violations (`InvalidData`), `TimedOut` after [`TIMEOUT`], and
-    /// `UnexpectedEof` if the other end finished first.
+    /// `UnexpectedEof` if the stack closed first.
     pub fn serve_until(&mut self, mut done: impl FnMut(&Self) -> bool) -> io::Result<()> {
         let deadline = Instant::now() + TIMEOUT;
         while !done(self) {
@@ -362,7 +363,7 @@ impl Peer {
         Ok(())
     }
 
-    /// Receives and serves one FPDU; `false` once the other end has finished.
+    /// Receives and serves one FPDU; `false` once the stack has closed.
     ///
     /// # Errors
     /// I/O errors and rule violations (`InvalidData`).
@@ -421,7 +422,7 @@ impl Peer {
     /// I/O errors and `InvalidData` for bad framing.
     pub fn recv_ulpdu(&mut self) -> io::Result<Option<Vec<u8>>> {
         let mut first = [0];
-        // `read_exact` goes on after a signal, such as those that DPDK's tap driver asks for.
+        // `read_exact` retries after a signal, such as those of DPDK's tap driver.
         match self.stream.read_exact(&mut first) {
             Err(error) if error.kind() == ErrorKind::UnexpectedEof => return Ok(None),
             outcome => outcome?,
@@ -448,7 +449,7 @@ impl Peer {
         Ok(Some(reader.content()[2..2 + len].to_vec()))
     }
 
-    /// Reads until there are `wanted` bytes of content; `lead` was read before.
+    /// Reads until there are `wanted` bytes of content; the byte in `lead` was read before.
     fn read_content(
         &mut self,
         reader: &mut MarkedReader,
@@ -474,10 +475,10 @@ impl Peer {
     }
 
     fn send_tagged(&mut self, opcode: u8, stag: u32, to: u64, bytes: &[u8]) -> io::Result<()> {
-        let room = self.ulpdu_len_max - header::TAGGED_LEN;
+        let payload_len_max = self.ulpdu_len_max - header::TAGGED_LEN;
         let mut offset = 0;
         loop {
-            let end = bytes.len().min(offset + room);
+            let end = bytes.len().min(offset + payload_len_max);
             let header = Header::Tagged {
                 opcode,
                 last: end == bytes.len(),
@@ -512,9 +513,9 @@ impl Peer {
             (Some(start), Some(end)) if stag == PEER_STAG && end <= self.memory.len() => {
                 Ok(start..end)
             }
-            _ => {
-                Err(invalid_data(format!("STag {stag:#x}, offset {to}, length {len}: not offered")))
-            }
+            _ => Err(invalid_data(format!(
+                "STag {stag:#x}, offset {to}, length {len}: out of bounds"
+            ))),
         }
     }
 
@@ -534,7 +535,7 @@ impl Peer {
         mo: u32,
         payload: &[u8],
     ) -> io::Result<()> {
-        let mut message = self.open_send.take().unwrap_or_else(|| Received {
+        let mut message = self.partial_send.take().unwrap_or_else(|| Received {
             opcode,
             invalidate,
             bytes: Vec::new(),
@@ -550,7 +551,7 @@ impl Peer {
         if last {
             self.sends.push(message);
         } else {
-            self.open_send = Some(message);
+            self.partial_send = Some(message);
         }
         Ok(())
     }

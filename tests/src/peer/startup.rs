@@ -4,7 +4,7 @@ use std::io::{self, Read};
 
 use super::invalid_data;
 
-/// Who sends a frame.
+/// Role of the sender of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Role {
     /// Sends the Request.
@@ -22,22 +22,22 @@ impl Role {
     }
 }
 
-/// What the peer puts into its start-up frame.
+/// Fields of the peer's start-up frame.
 #[derive(Clone, Debug)]
 pub struct Startup {
     /// 1 (RFC 5044) or 2 (RFC 6581, with IRD and ORD).
     pub revision: u8,
-    /// Vote for CRCs.
+    /// Flag C: CRCs preferred.
     pub crc: bool,
-    /// Ask for markers.
+    /// Flag M: markers required.
     pub markers: bool,
-    /// Reply only: reject.
+    /// Flag R, Reply only: rejected.
     pub reject: bool,
-    /// Reads served at a time (revision 2); the two highest bits are flags A and B.
+    /// IRD (revision 2); the two highest bits are flags A and B.
     pub ird: u16,
-    /// Reads issued at a time (revision 2); the two highest bits are flags C and D.
+    /// ORD (revision 2); the two highest bits are flags C and D.
     pub ord: u16,
-    /// The application's data.
+    /// Private data of the application.
     pub private_data: Vec<u8>,
 }
 
@@ -56,7 +56,7 @@ impl Default for Startup {
 }
 
 impl Startup {
-    /// The frame's bytes.
+    /// Encodes the frame.
     ///
     /// # Panics
     /// If the private data is longer than 65531 bytes.
@@ -84,7 +84,7 @@ impl Startup {
     }
 }
 
-/// A start-up frame that arrived.
+/// A received start-up frame.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StartupFrame {
     /// The byte with M, C, R and S.
@@ -99,7 +99,7 @@ impl StartupFrame {
     /// Reads exactly one frame sent by `role`.
     ///
     /// # Errors
-    /// I/O errors; `InvalidData` if the frame breaks a rule.
+    /// I/O errors; `InvalidData` if the frame violates a rule.
     pub fn read(stream: &mut impl Read, role: Role) -> io::Result<Self> {
         let mut head = [0; 20];
         stream.read_exact(&mut head)?;
@@ -117,36 +117,36 @@ impl StartupFrame {
             return Err(invalid_data("reserved bits of a start-up frame are set"));
         }
         if frame.is_enhanced() && (len < 4 || frame.revision < 2) {
-            return Err(invalid_data("flag S without the block it announces"));
+            return Err(invalid_data("flag S without the IRD/ORD block"));
         }
         Ok(frame)
     }
 
-    /// Asks for CRCs.
+    /// True if flag C is set.
     #[must_use]
     pub const fn wants_crc(&self) -> bool {
         self.flags & 0x40 != 0
     }
 
-    /// Asks for markers.
+    /// True if flag M is set.
     #[must_use]
     pub const fn wants_markers(&self) -> bool {
         self.flags & 0x80 != 0
     }
 
-    /// Rejects.
+    /// True if flag R is set.
     #[must_use]
     pub const fn is_rejected(&self) -> bool {
         self.flags & 0x20 != 0
     }
 
-    /// Has the block of RFC 6581.
+    /// True if flag S is set: the frame has the IRD/ORD block of RFC 6581.
     #[must_use]
     pub const fn is_enhanced(&self) -> bool {
         self.flags & 0x10 != 0
     }
 
-    /// The block of RFC 6581 as two numbers: IRD below flags A and B, ORD below C and D.
+    /// Returns the two words of the block of RFC 6581: flags A, B and IRD; flags C, D and ORD.
     #[must_use]
     pub fn block(&self) -> Option<(u16, u16)> {
         let block = self.private_data.first_chunk::<4>().filter(|_| self.is_enhanced())?;
@@ -155,13 +155,13 @@ impl StartupFrame {
         Some((number(ird_high, ird_low), number(ord_high, ord_low)))
     }
 
-    /// IRD and ORD, if the frame carries them.
+    /// Returns IRD and ORD, if the frame has them.
     #[must_use]
     pub fn ird_ord(&self) -> Option<(u16, u16)> {
         self.block().map(|(ird, ord)| (ird & 0x3FFF, ord & 0x3FFF))
     }
 
-    /// What the application sent.
+    /// Returns the private data of the application.
     #[must_use]
     pub fn application_data(&self) -> &[u8] {
         if self.is_enhanced() { &self.private_data[4..] } else { &self.private_data }
