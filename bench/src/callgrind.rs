@@ -1,22 +1,22 @@
-//! Reads what callgrind wrote, and sums instructions by layer of the stack and by end.
+//! Parses callgrind's output, and sums instructions by layer of the stack and by end.
 //!
-//! The optimiser merges the layers into few functions, so the sums go by source line, not by
-//! function: a line of the protocol crate counts for its folder. A line of a library inlined there
-//! counts for the layer whose line came last before it in the code, which is right but for the
-//! edges. Copies, fills and comparisons of the C library count for their caller.
+//! The optimizer inlines the layers into few functions, so the sums are by source line, not by
+//! function: a line of the protocol crate counts for the layer of its folder. A line of an inlined
+//! library function counts for the layer of the preceding line, which is approximate at the
+//! boundaries. Copies, fills and comparisons of the C library count for their caller.
 
 use std::collections::{BTreeMap, HashMap};
 
 use anyhow::{Context, Result, bail};
 
-/// Layer of payload copies: what the rig's registered memory does.
+/// Layer of payload copies: the accesses to the harness's registered memory.
 pub const COPY: &str = "copy";
 /// Layer of the CRC.
 pub const CRC: &str = "crc";
-/// Layer of the heap ports and the workload, which stand for device and application.
-pub const HARNESS: &str = "rig";
+/// Layer of the heap ports and the workload, which replace device and application.
+pub const HARNESS: &str = "harness";
 
-/// Layers by a part of the path of their files, the first match wins.
+/// Layers by a part of the path of their files; the first match wins.
 const LAYERS: [(&str, &str); 20] = [
     ("/crc-fast", CRC),
     ("/crc32c-", CRC),
@@ -40,26 +40,26 @@ const LAYERS: [(&str, &str); 20] = [
     ("bench/src/", HARNESS),
 ];
 
-/// Functions of the C library that count for who called them.
+/// Prefixes of functions of the C library that count for their caller.
 const LIBC_MEMORY_FUNCTIONS: [&str; 5] = ["mem", "__mem", "bcmp", "__bcmp", "_mem"];
 
-/// Instructions of a run.
+/// Instruction counts of a run.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Profile {
-    /// Everything.
+    /// All instructions.
     pub total: u64,
-    /// By layer; what belongs to none is `other`.
+    /// By layer; `other` for instructions without one.
     pub layers: BTreeMap<String, u64>,
-    /// With all that they called, of the functions asked for, in their order.
+    /// Inclusive counts of the requested functions, in their order.
     pub inclusive: Vec<u64>,
 }
 
 impl Profile {
-    /// Sums the text of a callgrind file. `functions` are parts of names whose inclusive cost is
-    /// wanted; none of them may call itself.
+    /// Parses a callgrind file. `functions` are parts of the names of functions to report the
+    /// inclusive cost of; none of them may be recursive.
     ///
     /// # Errors
-    /// If the text is not what callgrind writes.
+    /// If the text is not a callgrind file.
     pub fn parse(text: &str, functions: &[&str]) -> Result<Self> {
         let mut reader = Reader { functions, ..Reader::default() };
         reader.profile.inclusive = vec![0; functions.len()];
@@ -72,7 +72,7 @@ impl Profile {
         Ok(reader.profile)
     }
 
-    /// The mean cost of a message: what `self` has more than `fewer`, over `count`.
+    /// Returns the mean cost of a message: the difference of `self` and `fewer`, over `count`.
     #[must_use]
     pub fn per_message(&self, fewer: &Self, count: u64) -> Cost {
         let mean = |more: u64, less: u64| (more as f64 - less as f64) / count as f64;
@@ -97,22 +97,22 @@ impl Profile {
 /// Instructions per message; fields as in [`Profile`].
 #[derive(Clone, Debug, Default)]
 pub struct Cost {
-    /// Everything.
+    /// All instructions.
     pub total: f64,
     /// By layer.
     pub layers: BTreeMap<String, f64>,
-    /// Of the functions asked for.
+    /// Inclusive counts of the requested functions.
     pub inclusive: Vec<f64>,
 }
 
 impl Cost {
-    /// Of a layer; 0 if it had no share.
+    /// Returns the cost of a layer; 0 if it has none.
     #[must_use]
     pub fn layer(&self, name: &str) -> f64 {
         self.layers.get(name).copied().unwrap_or(0.0)
     }
 
-    /// Without copies, CRC and what stands for device and application.
+    /// Returns the cost without copies, CRC and harness.
     #[must_use]
     pub fn core(&self) -> f64 {
         self.total - self.layer(COPY) - self.layer(CRC) - self.layer(HARNESS)
@@ -124,13 +124,13 @@ struct Reader<'a> {
     functions: &'a [&'a str],
     profile: Profile,
     names: HashMap<(char, u32), &'a str>,
-    /// Where the lines that follow come from.
+    /// Function and file of the following cost lines.
     function: &'a str,
     file: &'a str,
-    /// Layer of the last line that belongs to one, in this function.
+    /// Layer of the last line with one, in this function.
     layer: Option<&'static str>,
     callee: &'a str,
-    /// The next cost is that of a call.
+    /// The next cost line is the inclusive cost of a call.
     in_call: bool,
 }
 
@@ -148,7 +148,7 @@ impl<'a> Reader<'a> {
             }
             "fl" | "fi" | "fe" => self.file = self.name('l', value)?,
             "cfn" => self.callee = self.name('n', value)?,
-            // The file of the callee: only its name may matter later.
+            // The file of the callee: read only to define its number.
             "cfi" | "cfl" => drop(self.name('l', value)?),
             "calls" => self.in_call = true,
             _ => {}
@@ -156,7 +156,7 @@ impl<'a> Reader<'a> {
         Ok(())
     }
 
-    /// Names are given once, as `(number) name`, then by number.
+    /// Resolves a name, which is defined once as `(number) name`, then referenced by number.
     fn name(&mut self, kind: char, value: &'a str) -> Result<&'a str> {
         let Some((number, name)) = value.strip_prefix('(').and_then(|v| v.split_once(')')) else {
             return Ok(value);
@@ -192,9 +192,9 @@ impl<'a> Reader<'a> {
         Ok(())
     }
 
-    /// Adds to the layer of the present line.
+    /// Adds to the layer of the current line.
     fn add_to_layer(&mut self, cost: u64) {
-        // Whatever happens inside the rig's memory is the copy, checks of the arena included.
+        // All of the harness's memory accesses count as copies, bounds checks included.
         if self.function.contains("::ProfiledMemory") {
             *self.profile.layers.entry(COPY.to_owned()).or_default() += cost;
             return;

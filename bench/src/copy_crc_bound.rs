@@ -1,8 +1,8 @@
-//! The bound: what both ends have to do to every byte, and nothing else.
+//! Upper bound of the bandwidth: copy and CRC at both ends, without any protocol.
 //!
-//! For each piece the sender copies from the source to a frame and makes the CRC over the frame;
-//! the receiver makes the CRC again and copies to the sink. On one core both take turns; on two
-//! they hand the frames over a plain single-producer ring, and back over another.
+//! For each segment the sender copies from the source to a frame and computes the CRC over the
+//! frame; the receiver verifies the CRC and copies to the sink. On one core both run alternately;
+//! on two they pass the frames over a single-producer single-consumer ring, and back over another.
 
 use std::hint::{black_box, spin_loop};
 use std::ops::Range;
@@ -14,29 +14,29 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, ensure};
 use rtrb::{Consumer, Producer, RingBuffer};
 
-/// Bytes that all frames hold together: the window of a connection, which bounds what the stack
-/// has under way. More would only spread over more of the caches.
+/// Total bytes of all frames: the window of a connection, which limits the stack's data in flight.
+/// More would only increase the cache footprint.
 const WINDOW_LEN: usize = 256 * 1024;
-/// Pieces handed over at a time, at most.
+/// Maximum number of frames passed at a time.
 const BURST_LEN: usize = 16;
-/// Bursts between two looks at the clock.
+/// Bursts between two reads of the clock.
 const BURSTS_PER_CLOCK_READ: usize = 32;
-/// Bytes of the CRC, which follows the piece in its frame.
+/// Bytes of the CRC, which follows the segment in its frame.
 const CRC_LEN: usize = 4;
 
-/// Which implementation of CRC32C.
+/// Implementation of CRC32C.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Crc {
     /// None: only the copies.
     Off,
-    /// `crc-fast`: carry-less multiplication, with AVX-512 where there is any.
+    /// `crc-fast`: carry-less multiplication, with AVX-512 where available.
     CrcFast,
     /// `crc32c`: the instruction of SSE 4.2.
     Crc32c,
 }
 
 impl Crc {
-    /// Name of the crate.
+    /// Returns the name of the crate.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -60,21 +60,21 @@ impl Crc {
     }
 }
 
-/// What is moved.
+/// Parameters of the measurement.
 #[derive(Clone, Copy, Debug)]
 pub struct CopyCrcParams {
-    /// Bytes of a piece.
+    /// Bytes per segment.
     pub segment_len: usize,
-    /// Bytes of the message that is sent over and over; source and sink are as long.
+    /// Bytes of the message, which is sent repeatedly; length of source and sink.
     pub message_len: usize,
-    /// Which CRC.
+    /// CRC implementation.
     pub crc: Crc,
 }
 
-/// A piece, and its CRC behind it.
+/// A segment followed by its CRC.
 type Frame = Box<[u8]>;
 
-/// One end: its message, and where in it the next piece lies.
+/// One end: its message, and the offset of the next segment in it.
 struct Endpoint {
     params: CopyCrcParams,
     message: Vec<u8>,
@@ -83,9 +83,9 @@ struct Endpoint {
 }
 
 impl Endpoint {
-    fn new(work: CopyCrcParams) -> Self {
-        let message = (0..work.message_len.max(work.segment_len)).map(|at| at.to_le_bytes()[0]);
-        Self { params: work, message: message.collect(), at: 0, segments: 0 }
+    fn new(params: CopyCrcParams) -> Self {
+        let message = (0..params.message_len.max(params.segment_len)).map(|at| at.to_le_bytes()[0]);
+        Self { params, message: message.collect(), at: 0, segments: 0 }
     }
 
     fn next_range(&mut self) -> Range<usize> {
@@ -101,17 +101,17 @@ impl Endpoint {
     #[inline]
     fn send(&mut self, frame: &mut Frame) {
         let range = self.next_range();
-        let (piece, crc) = frame.split_at_mut(self.params.segment_len);
-        piece.copy_from_slice(black_box(&self.message[range]));
-        crc.copy_from_slice(&self.params.crc.of(piece));
+        let (segment, crc) = frame.split_at_mut(self.params.segment_len);
+        segment.copy_from_slice(black_box(&self.message[range]));
+        crc.copy_from_slice(&self.params.crc.of(segment));
     }
 
     #[inline]
     fn receive(&mut self, frame: &Frame) {
         let range = self.next_range();
-        let (piece, crc) = frame.split_at(self.params.segment_len);
-        assert_eq!(crc, self.params.crc.of(piece), "a piece was corrupted in transit");
-        self.message[range].copy_from_slice(piece);
+        let (segment, crc) = frame.split_at(self.params.segment_len);
+        assert_eq!(crc, self.params.crc.of(segment), "a segment was corrupted in transit");
+        self.message[range].copy_from_slice(segment);
         black_box(&mut self.message);
     }
 
@@ -121,32 +121,32 @@ impl Endpoint {
     }
 }
 
-fn frame_count(work: CopyCrcParams) -> usize {
-    (WINDOW_LEN / work.segment_len).max(BURST_LEN)
+fn frame_count(params: CopyCrcParams) -> usize {
+    (WINDOW_LEN / params.segment_len).max(BURST_LEN)
 }
 
-fn frames(work: CopyCrcParams) -> impl Iterator<Item = Frame> {
-    (0..frame_count(work)).map(move |_| vec![0; work.segment_len + CRC_LEN].into_boxed_slice())
+fn frames(params: CopyCrcParams) -> impl Iterator<Item = Frame> {
+    (0..frame_count(params)).map(move |_| vec![0; params.segment_len + CRC_LEN].into_boxed_slice())
 }
 
-/// Gigabits per second when both ends share the calling thread.
+/// Measures the rate in Gb/s when both ends share the calling thread.
 ///
 /// # Panics
-/// If a piece arrives changed.
+/// If a segment is corrupted.
 #[must_use]
-pub fn one_core(work: CopyCrcParams, duration: Duration) -> f64 {
-    let mut pool: Vec<Frame> = frames(work).collect();
-    let mut wire: Vec<Frame> = Vec::with_capacity(BURST_LEN);
-    let (mut source, mut sink) = (Endpoint::new(work), Endpoint::new(work));
+pub fn one_core(params: CopyCrcParams, duration: Duration) -> f64 {
+    let mut pool: Vec<Frame> = frames(params).collect();
+    let mut burst: Vec<Frame> = Vec::with_capacity(BURST_LEN);
+    let (mut source, mut sink) = (Endpoint::new(params), Endpoint::new(params));
     let start = Instant::now();
     loop {
         for _ in 0..BURSTS_PER_CLOCK_READ {
             for _ in 0..BURST_LEN {
                 let mut frame = pool.pop().expect("more frames than a burst");
                 source.send(&mut frame);
-                wire.push(frame);
+                burst.push(frame);
             }
-            for frame in wire.drain(..) {
+            for frame in burst.drain(..) {
                 sink.receive(&frame);
                 pool.push(frame);
             }
@@ -158,17 +158,17 @@ pub fn one_core(work: CopyCrcParams, duration: Duration) -> f64 {
     }
 }
 
-/// [`one_core`] in a thread of its own on `core`.
+/// Runs [`one_core`] in a thread pinned to `core`.
 ///
 /// # Errors
 /// If the thread cannot be pinned.
 ///
 /// # Panics
-/// If a piece arrives changed.
-pub fn one_core_pinned(work: CopyCrcParams, core: usize, duration: Duration) -> Result<f64> {
+/// If a segment is corrupted.
+pub fn one_core_pinned(params: CopyCrcParams, core: usize, duration: Duration) -> Result<f64> {
     let (is_pinned, gbit_s) = thread::scope(|scope| {
         scope
-            .spawn(|| (pin(core), one_core(work, duration)))
+            .spawn(|| (pin(core), one_core(params, duration)))
             .join()
             .expect("the thread does not panic")
     });
@@ -176,23 +176,23 @@ pub fn one_core_pinned(work: CopyCrcParams, core: usize, duration: Duration) -> 
     Ok(gbit_s)
 }
 
-/// Gigabits per second from a thread on the first of `cores` to a thread on the second.
+/// Measures the rate in Gb/s from a thread on the first of `cores` to a thread on the second.
 ///
 /// # Errors
 /// If a thread cannot be started or pinned.
 ///
 /// # Panics
-/// If a piece arrives changed.
-pub fn two_cores(work: CopyCrcParams, cores: [usize; 2], duration: Duration) -> Result<f64> {
-    let (mut to_sink, mut from_source) = RingBuffer::new(frame_count(work));
-    let (mut to_source, mut from_sink) = RingBuffer::new(frame_count(work));
-    for frame in frames(work) {
+/// If a segment is corrupted.
+pub fn two_cores(params: CopyCrcParams, cores: [usize; 2], duration: Duration) -> Result<f64> {
+    let (mut to_sink, mut from_source) = RingBuffer::new(frame_count(params));
+    let (mut to_source, mut from_sink) = RingBuffer::new(frame_count(params));
+    for frame in frames(params) {
         to_source.push(frame).ok().context("the ring holds all frames")?;
     }
     run_on_cores(
         cores,
         move || {
-            let mut source = Endpoint::new(work);
+            let mut source = Endpoint::new(params);
             let mut burst = Vec::with_capacity(BURST_LEN);
             let start = Instant::now();
             while start.elapsed() < duration {
@@ -205,10 +205,10 @@ pub fn two_cores(work: CopyCrcParams, cores: [usize; 2], duration: Duration) -> 
                     }
                 }
             }
-            // Dropping `to_sink` tells the other end.
+            // Dropping `to_sink` ends the sink's thread.
         },
         move || {
-            let mut sink = Endpoint::new(work);
+            let mut sink = Endpoint::new(params);
             let mut burst = Vec::with_capacity(BURST_LEN);
             let start = Instant::now();
             loop {
@@ -226,26 +226,26 @@ pub fn two_cores(work: CopyCrcParams, cores: [usize; 2], duration: Duration) -> 
     .map(|((), gbit_s)| gbit_s)
 }
 
-/// Takes what is there, up to a burst. False if there is nothing.
+/// Takes up to a burst of frames. False if there are none.
 fn pop_burst(ring: &mut Consumer<Frame>, burst: &mut Vec<Frame>) -> bool {
     let Ok(chunk) = ring.read_chunk(ring.slots().min(BURST_LEN)) else { return false };
     burst.extend(chunk);
     !burst.is_empty()
 }
 
-/// Each ring holds all frames: there is always room.
+/// Pushes a burst. Cannot fail: each ring has capacity for all frames.
 fn push_burst(ring: &mut Producer<Frame>, burst: &mut Vec<Frame>) {
     let chunk = ring.write_chunk_uninit(burst.len()).expect("the ring holds all frames");
     chunk.fill_from_iter(burst.drain(..));
 }
 
-/// Nanoseconds for one cache line to go to the other of two cores and come back.
+/// Measures the round trip of a cache line between two cores in nanoseconds.
 ///
 /// # Errors
 /// If a thread cannot be started or pinned.
 pub fn cache_line_round_trip_ns(cores: [usize; 2], count: u64) -> Result<f64> {
-    let (there, back) = (AtomicU64::new(0), AtomicU64::new(0));
-    let (there, back) = (&there, &back);
+    let (ping, pong) = (AtomicU64::new(0), AtomicU64::new(0));
+    let (ping, pong) = (&ping, &pong);
     let wait_for = |line: &AtomicU64, value| {
         while line.load(Ordering::Acquire) != value {
             spin_loop();
@@ -255,23 +255,23 @@ pub fn cache_line_round_trip_ns(cores: [usize; 2], count: u64) -> Result<f64> {
         cores,
         move || {
             let start = Instant::now();
-            for turn in 1..=count {
-                there.store(turn, Ordering::Release);
-                wait_for(back, turn);
+            for round in 1..=count {
+                ping.store(round, Ordering::Release);
+                wait_for(pong, round);
             }
             start.elapsed()
         },
         move || {
-            for turn in 1..=count {
-                wait_for(there, turn);
-                back.store(turn, Ordering::Release);
+            for round in 1..=count {
+                wait_for(ping, round);
+                pong.store(round, Ordering::Release);
             }
         },
     )?;
     Ok(elapsed.as_secs_f64() * 1e9 / count as f64)
 }
 
-/// Runs two closures at a time, each on its core.
+/// Runs two closures concurrently, each pinned to its core.
 fn run_on_cores<A: Send, B: Send>(
     cores: [usize; 2],
     first: impl FnOnce() -> A + Send,
@@ -300,7 +300,7 @@ fn run_on_cores<A: Send, B: Send>(
     Ok((first, second))
 }
 
-/// Pins the calling thread. False if the core is not there or not ours.
+/// Pins the calling thread. False if the core does not exist or is not allowed.
 #[must_use]
 pub fn pin(core: usize) -> bool {
     core_affinity::set_for_current(core_affinity::CoreId { id: core })
@@ -323,8 +323,8 @@ mod tests {
     #[test]
     fn one_core_rate_is_positive() {
         for crc in [Crc::Off, Crc::CrcFast, Crc::Crc32c] {
-            let work = CopyCrcParams { segment_len: 1460, message_len: 65_536, crc };
-            assert!(one_core(work, SHORT) > 0.0);
+            let params = CopyCrcParams { segment_len: 1460, message_len: 65_536, crc };
+            assert!(one_core(params, SHORT) > 0.0);
         }
     }
 
@@ -332,18 +332,18 @@ mod tests {
     fn two_cores_rate_is_positive() {
         let cores = core_affinity::get_core_ids().unwrap_or_default();
         let [first, .., last] = cores.as_slice() else { return };
-        let work = CopyCrcParams { segment_len: 8960, message_len: 65_536, crc: Crc::CrcFast };
-        assert!(two_cores(work, [first.id, last.id], SHORT).unwrap() > 0.0);
+        let params = CopyCrcParams { segment_len: 8960, message_len: 65_536, crc: Crc::CrcFast };
+        assert!(two_cores(params, [first.id, last.id], SHORT).unwrap() > 0.0);
         assert!(cache_line_round_trip_ns([first.id, last.id], 1000).unwrap() > 0.0);
     }
 
     #[test]
-    #[should_panic(expected = "a piece was corrupted in transit")]
+    #[should_panic(expected = "a segment was corrupted in transit")]
     fn corrupted_segment_fails_crc_check() {
-        let work = CopyCrcParams { segment_len: 100, message_len: 1000, crc: Crc::CrcFast };
-        let mut frame = frames(work).next().unwrap();
-        Endpoint::new(work).send(&mut frame);
+        let params = CopyCrcParams { segment_len: 100, message_len: 1000, crc: Crc::CrcFast };
+        let mut frame = frames(params).next().unwrap();
+        Endpoint::new(params).send(&mut frame);
         frame[50] ^= 1;
-        Endpoint::new(work).receive(&frame);
+        Endpoint::new(params).receive(&frame);
     }
 }

@@ -1,4 +1,4 @@
-//! Two engines on one thread in virtual time, one of which writes to the other.
+//! Two engines on one thread in virtual time, with RDMA Writes from one to the other.
 
 use std::collections::VecDeque;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -19,28 +19,28 @@ use crate::loopback::{self, LoopDevice};
 
 const PORT: u16 = 18515;
 const PD: u32 = 1;
-/// Bytes of registered memory at each end, unless one message needs more.
+/// Bytes of registered memory at each end, unless a message needs more.
 const ARENA_LEN: u32 = 1 << 20;
-/// Virtual time that a pass takes.
+/// Virtual time per pass.
 const PASS_NS: u64 = MICROSECOND;
 
 /// One completion queue.
 struct CompletionQueue {
-    waiting: VecDeque<Wc>,
+    entries: VecDeque<Wc>,
     len_max: usize,
 }
 
 impl Completions for CompletionQueue {
     fn push(&mut self, _cq: CqId, wc: Wc) -> bool {
-        let fits = self.waiting.len() < self.len_max;
+        let fits = self.entries.len() < self.len_max;
         if fits {
-            self.waiting.push_back(wc);
+            self.entries.push_back(wc);
         }
         fits
     }
 }
 
-/// Registered memory whose copies are functions of their own, so that a profile tells them apart.
+/// Registered memory whose copies are not inlined, so that a profile attributes them.
 struct ProfiledMemory(VecMemory);
 
 impl Memory for ProfiledMemory {
@@ -49,17 +49,17 @@ impl Memory for ProfiledMemory {
     }
 
     #[inline(never)]
-    fn place(&self, place: MemoryRange, bytes: &[u8]) {
-        self.0.place(place, bytes);
+    fn place(&self, range: MemoryRange, bytes: &[u8]) {
+        self.0.place(range, bytes);
     }
 
     #[inline(never)]
-    fn fetch(&self, place: MemoryRange, out: &mut [u8]) {
-        self.0.fetch(place, out);
+    fn fetch(&self, range: MemoryRange, out: &mut [u8]) {
+        self.0.fetch(range, out);
     }
 
-    fn atomic(&self, place: MemoryRange, op: AtomicOp) -> Option<u64> {
-        self.0.atomic(place, op)
+    fn atomic(&self, range: MemoryRange, op: AtomicOp) -> Option<u64> {
+        self.0.atomic(range, op)
     }
 }
 
@@ -70,33 +70,33 @@ struct Endpoint {
     qp: QpId,
 }
 
-/// What is written, and over what.
+/// Parameters of the RDMA Writes and of the link.
 #[derive(Clone, Copy, Debug)]
 pub struct Workload {
-    /// MTU of the wire in bytes.
+    /// MTU in bytes.
     pub mtu: u16,
-    /// TCP timestamps: 12 bytes less per segment.
+    /// TCP timestamps: 12 bytes less payload per segment.
     pub timestamps: bool,
-    /// CRCs are made and checked.
+    /// Use CRCs.
     pub crc: bool,
-    /// Bytes of an RDMA Write.
+    /// Bytes per RDMA Write.
     pub size: u32,
-    /// RDMA Writes outstanding.
+    /// Outstanding RDMA Writes.
     pub depth: usize,
 }
 
-/// What a call of [`EnginePair::write`] moved.
+/// Counts of a call of [`EnginePair::write`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TransferCounts {
-    /// RDMA Writes that completed.
+    /// Completed RDMA Writes.
     pub writes: u64,
-    /// Frames the source sent.
+    /// Frames sent by the source.
     pub segments: u64,
-    /// Frames the sink sent: ACKs.
+    /// Frames sent by the sink: ACKs.
     pub acks: u64,
 }
 
-/// Two connected engines: RDMA Writes go from the source to the sink.
+/// Two connected engines, with RDMA Writes from the source to the sink.
 pub struct EnginePair {
     source: Endpoint,
     sink: Endpoint,
@@ -113,7 +113,7 @@ impl EnginePair {
     /// Connects two engines.
     ///
     /// # Panics
-    /// If the connection is not up within a second of virtual time.
+    /// If the connection is not established within a second of virtual time.
     #[must_use]
     pub fn connect(workload: Workload) -> Self {
         let arena_len = ARENA_LEN.max(workload.size);
@@ -167,16 +167,16 @@ impl EnginePair {
         }
     }
 
-    /// From now on the wire loses every `count`th frame of the source; 0: none.
+    /// Drops every `count`th frame of the source from now on; 0: none.
     pub const fn lose_every(&mut self, count: usize) {
         self.source.engine.device_mut().lose_every(count);
     }
 
-    /// Writes `count` messages, each confirmed: the sink has acknowledged every byte, and none of
-    /// the frames is out any more.
+    /// Writes `count` messages, and waits until the sink has acknowledged every byte and all frames
+    /// are free.
     ///
     /// # Panics
-    /// If a request fails, or nothing moves for ten seconds of virtual time.
+    /// If a request fails, or there is no progress for ten seconds of virtual time.
     pub fn write(&mut self, count: u64) -> TransferCounts {
         let before = (self.completed, self.frames());
         let target = self.posted + count;
@@ -198,8 +198,8 @@ impl EnginePair {
         }
     }
 
-    /// Everything the source does in a turn: post, one pass, take completions. A function of its
-    /// own, so that a profile tells the two ends apart.
+    /// One step of the source: posts, drives the engine, polls completions. Not inlined, so that a
+    /// profile separates the two ends.
     #[inline(never)]
     fn poll_source(&mut self, target: u64) -> bool {
         self.source_polls += 1;
@@ -208,14 +208,14 @@ impl EnginePair {
             self.post();
         }
         let worked = self.source.engine.drive(self.now);
-        while let Some(wc) = self.source.engine.completions_mut().waiting.pop_front() {
+        while let Some(wc) = self.source.engine.completions_mut().entries.pop_front() {
             assert_eq!(wc.status, WcStatus::Success, "{wc:?}");
             self.completed += 1;
         }
         worked
     }
 
-    /// Everything the sink does in a turn: one pass.
+    /// One step of the sink: drives the engine.
     #[inline(never)]
     fn poll_sink(&mut self) -> bool {
         self.sink_polls += 1;
@@ -226,8 +226,8 @@ impl EnginePair {
         let size = self.workload.size;
         let slot = u32::try_from(self.posted % u64::from(self.slot_count)).expect("below a u32");
         let at = u64::from(slot * size);
-        let piece = Sge { addr: at, len: size, lkey: self.source.stag };
-        let payload = Payload::Gather([piece].into_iter().collect());
+        let sge = Sge { addr: at, len: size, lkey: self.source.stag };
+        let payload = Payload::Gather([sge].into_iter().collect());
         let operation = Operation::Write { payload, rkey: self.sink.stag, remote: at };
         let wr = SendWr { wr_id: self.posted, operation, signaled: true, fence: false };
         self.source.engine.post_send(self.source.qp, wr).expect("fewer outstanding than slots");
@@ -239,7 +239,7 @@ impl EnginePair {
         (of(&self.source), of(&self.sink))
     }
 
-    /// CRC32C of the bytes at the sink that were written so far, and whether they are those of
+    /// Returns the CRC32C of the bytes written to the sink so far, and whether they equal those of
     /// the source.
     #[must_use]
     pub fn digest(&self) -> (u32, bool) {
@@ -257,7 +257,7 @@ impl Endpoint {
         let arena = Rc::new(ProfiledMemory(VecMemory::new(arena_len as usize)));
         let stag = arena.0.register(0, u64::from(arena_len), Access::ALL, PD);
         let len_max = 2 * workload.depth;
-        let queue = CompletionQueue { waiting: VecDeque::with_capacity(len_max), len_max };
+        let queue = CompletionQueue { entries: VecDeque::with_capacity(len_max), len_max };
         let mut engine = Engine::new(config, device, Rc::clone(&arena), queue);
         let init = QpInit {
             pd: PD,

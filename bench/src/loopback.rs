@@ -1,8 +1,7 @@
-//! Two ports back to back on one thread: pooled heap frames that change hands, never copied.
+//! Two ports back to back on one thread, with zero-copy transfer of pooled heap frames.
 //!
-//! A frame is one reference-counted buffer. What the sender retains and what the receiver is
-//! handed are references to it; the last to go puts the buffer back into the pool that it came
-//! from. Nothing is allocated after the pair was made.
+//! A frame is one reference-counted buffer. Sender and receiver hold references to it; dropping the
+//! last one returns the buffer to its pool. No allocation after the pair is created.
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
@@ -15,14 +14,14 @@ use ferrowarp_proto::device::{
 
 /// Frames for segments with payload, in each direction.
 const DATA_COUNT: usize = 512;
-/// Of these, what only retransmissions may take.
+/// Data frames reserved for retransmissions.
 const RESERVE_COUNT: usize = 16;
-/// Frames for everything else.
+/// Frames for all other packets.
 const CONTROL_COUNT: usize = 128;
-/// Frames on the wire in one direction.
+/// Frames in flight in one direction.
 const QUEUE_LEN: usize = 256;
 
-/// Buffers that nobody holds, last one in first.
+/// Free buffers, last in first out.
 type FreeList = RefCell<Vec<Rc<Buffer>>>;
 
 struct Buffer {
@@ -31,7 +30,7 @@ struct Buffer {
     pool: Weak<FreeList>,
 }
 
-/// A reference to a buffer; the last one shelves it.
+/// A reference to a buffer; dropping the last one returns it to its pool.
 #[derive(Clone)]
 struct FrameRef(Option<Rc<Buffer>>);
 
@@ -51,9 +50,9 @@ impl Drop for FrameRef {
     fn drop(&mut self) {
         if let Some(buffer) = self.0.take()
             && Rc::strong_count(&buffer) == 1
-            && let Some(home) = buffer.pool.upgrade()
+            && let Some(pool) = buffer.pool.upgrade()
         {
-            home.borrow_mut().push(buffer);
+            pool.borrow_mut().push(buffer);
         }
     }
 }
@@ -82,7 +81,7 @@ impl RxFrame for LoopRx {
     }
 }
 
-/// A sent frame, kept.
+/// A retained sent frame.
 #[derive(Clone)]
 pub struct LoopRetained(FrameRef);
 
@@ -93,7 +92,7 @@ impl Retained for LoopRetained {
     }
 }
 
-/// A frame to be sent.
+/// A frame to send.
 pub struct LoopTx(FrameRef);
 
 impl TxFrame for LoopTx {
@@ -122,17 +121,17 @@ impl TxFrame for LoopTx {
     }
 }
 
-/// Frames under way in one direction.
+/// Frames in flight in one direction.
 type FrameQueue = Rc<RefCell<VecDeque<FrameRef>>>;
 
-/// One port of a pair. Its medium is memory: no checksums.
+/// One port of a pair. Needs no checksums: frames stay in memory.
 pub struct LoopDevice {
     capabilities: Capabilities,
     data: Rc<FreeList>,
     control: Rc<FreeList>,
     rx_queue: FrameQueue,
     tx_queue: FrameQueue,
-    /// Every so manieth frame that is queued is lost; 0: none.
+    /// Drops every `lose_every`th queued frame; 0: none.
     lose_every: usize,
     queued: usize,
 }
@@ -140,8 +139,8 @@ pub struct LoopDevice {
 /// Two ports connected to each other, with a pool each.
 #[must_use]
 pub fn pair(mtu: u16) -> [LoopDevice; 2] {
-    let wire = || Rc::new(RefCell::new(VecDeque::with_capacity(QUEUE_LEN)));
-    let (there, back) = (wire(), wire());
+    let queue = || Rc::new(RefCell::new(VecDeque::with_capacity(QUEUE_LEN)));
+    let (to_second, to_first) = (queue(), queue());
     let device = |host: u8, inbound: &FrameQueue, outbound: &FrameQueue| LoopDevice {
         capabilities: Capabilities {
             mac: [2, 0, 0, 0, 0, host],
@@ -156,7 +155,7 @@ pub fn pair(mtu: u16) -> [LoopDevice; 2] {
         lose_every: 0,
         queued: 0,
     };
-    [device(1, &back, &there), device(2, &there, &back)]
+    [device(1, &to_first, &to_second), device(2, &to_second, &to_first)]
 }
 
 fn free_list(count: usize, mtu: u16) -> Rc<FreeList> {
@@ -171,14 +170,14 @@ fn free_list(count: usize, mtu: u16) -> Rc<FreeList> {
 }
 
 impl LoopDevice {
-    /// Frames of either pool that somebody holds.
+    /// Returns the number of frames of both pools that are in use.
     #[must_use]
     pub fn frames_in_use(&self) -> usize {
         let free = self.data.borrow().len() + self.control.borrow().len();
         DATA_COUNT + CONTROL_COUNT - free
     }
 
-    /// From now on the wire loses every `count`th frame that leaves here; 0: none.
+    /// Drops every `count`th transmitted frame from now on; 0: none.
     pub const fn lose_every(&mut self, count: usize) {
         (self.lose_every, self.queued) = (count, 0);
     }
@@ -269,14 +268,15 @@ mod tests {
         let [mut left, right] = pair(100);
         let data: Vec<_> = std::iter::from_fn(|| left.allocate(TxClass::Data)).collect();
         assert_eq!(data.len(), DATA_COUNT - RESERVE_COUNT);
-        let again: Vec<_> = std::iter::from_fn(|| left.allocate(TxClass::Retransmit)).collect();
-        assert_eq!(again.len(), RESERVE_COUNT);
+        let retransmits: Vec<_> =
+            std::iter::from_fn(|| left.allocate(TxClass::Retransmit)).collect();
+        assert_eq!(retransmits.len(), RESERVE_COUNT);
         assert!(left.allocate(TxClass::Control).is_some());
         for frame in data {
             left.transmit(frame);
         }
         assert_eq!((left.tx_free_count(), right.rx_queue.borrow().len()), (0, QUEUE_LEN));
-        drop(again);
+        drop(retransmits);
         assert_eq!(left.frames_in_use(), QUEUE_LEN);
     }
 
@@ -285,7 +285,7 @@ mod tests {
     fn writing_a_retained_frame_panics() {
         let [mut left, _right] = pair(100);
         let mut frame = left.allocate(TxClass::Data).unwrap();
-        let _kept = frame.retain();
+        let _retained = frame.retain();
         frame.buf_mut();
     }
 }

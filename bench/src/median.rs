@@ -1,6 +1,6 @@
 //! Median of measurements.
 
-/// The middle one, or the mean of the two in the middle.
+/// Returns the median: the middle value, or the mean of the two middle ones.
 #[must_use]
 pub fn median(mut values: Vec<f64>) -> Option<f64> {
     values.sort_by(f64::total_cmp);

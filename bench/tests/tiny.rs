@@ -26,8 +26,8 @@ fn writes_verify_for_all_workloads() {
                 for crc in [true, false] {
                     let workload = Workload { mtu, timestamps, crc, size, depth };
                     let mut pair = EnginePair::connect(workload);
-                    let moved = pair.write(40);
-                    assert_eq!(moved.writes, 40);
+                    let counts = pair.write(40);
+                    assert_eq!(counts.writes, 40);
                     assert!(pair.digest().1, "bytes differ: {workload:?}");
                 }
             }
@@ -39,10 +39,10 @@ fn writes_verify_for_all_workloads() {
 fn segments_are_full_and_acks_are_coalesced() {
     let mut pair = EnginePair::connect(LARGE);
     pair.write(20);
-    let moved = pair.write(100);
-    // 1428 bytes of payload go into a segment of 1448.
-    assert_eq!(moved.segments, 100 * 65_536_u64.div_ceil(1428));
-    assert!(moved.acks * 8 < moved.segments, "{moved:?}");
+    let counts = pair.write(100);
+    // A segment of 1448 bytes carries 1428 bytes of payload.
+    assert_eq!(counts.segments, 100 * 65_536_u64.div_ceil(1428));
+    assert!(counts.acks * 8 < counts.segments, "{counts:?}");
 }
 
 #[test]
@@ -63,8 +63,8 @@ fn loss_recovery_does_not_allocate() {
     pair.lose_every(33);
     pair.write(2000);
     let info = allocation_counter::measure(|| {
-        let moved = pair.write(500);
-        assert!(moved.segments > 500 * 65_536 / 1428 + 500, "{moved:?}");
+        let counts = pair.write(500);
+        assert!(counts.segments > 500 * 65_536 / 1428 + 500, "{counts:?}");
     });
     assert_eq!(info.count_total, 0, "{info:?}");
     assert!(pair.digest().1, "bytes differ");
@@ -95,7 +95,7 @@ fn instructions_counts_every_layer() {
     let out = stdout_of(&run(env!("CARGO_BIN_EXE_instructions"), &["--percent", "5"]));
     for row in ["both ends, the core alone", "sink", "tcp", "rdmap", "crc"] {
         let row = out.lines().find(|line| line.starts_with(&format!("| {row} |")));
-        let first = row.and_then(|row| row.split('|').nth(2)).expect("a figure");
+        let first = row.and_then(|row| row.split('|').nth(2)).expect("a result");
         assert!(first.trim().parse::<f64>().expect("a number") > 0.0, "{out}");
     }
 }
@@ -123,8 +123,8 @@ fn baseline_writes_tables_and_reports_failures() {
     fs::write(&script, SCRIPT).expect("a script");
     fs::set_permissions(&script, fs::Permissions::from_mode(0o755))
         .expect("the script can be made executable");
-    let out: PathBuf = folder.join("figures.md");
-    let done = Command::new(env!("CARGO_BIN_EXE_baseline"))
+    let out: PathBuf = folder.join("results.md");
+    let output = Command::new(env!("CARGO_BIN_EXE_baseline"))
         .arg("--iwperf")
         .arg(&script)
         .arg("--out")
@@ -134,17 +134,17 @@ fn baseline_writes_tables_and_reports_failures() {
         .output()
         .expect("the program starts");
     let text = fs::read_to_string(&out).expect("the tables");
-    let drawing = fs::read_to_string(folder.join("baseline.svg")).expect("the drawing");
+    let plot = fs::read_to_string(folder.join("baseline.svg")).expect("the plot");
     fs::remove_dir_all(&folder).expect("the folder can be removed");
-    assert!(!done.status.success(), "the Reads failed");
-    let errors = String::from_utf8_lossy(&done.stderr);
+    assert!(!output.status.success(), "the Reads failed");
+    let errors = String::from_utf8_lossy(&output.stderr);
     assert!(errors.contains("failed: read-bw, 64 bytes"), "{errors}");
     assert!(errors.contains("no such measurement"), "{errors}");
     assert!(text.contains("| write-bw, Gb/s | 20.00 (1.00 M/s) | 20.0 ("), "{text}");
     assert!(text.contains("| 1500 | at least 12 | 20.00 | 20.00 to 20.00 |"), "{text}");
     assert!(text.contains("| send-lat, us | 2.00 (p99 3.00) |"), "{text}");
     assert!(text.contains("| read-lat, us | failed |"), "{text}");
-    assert!(drawing.contains("MTU 9000") && drawing.contains("bare copy and CRC"), "{drawing}");
+    assert!(plot.contains("MTU 9000") && plot.contains("bare copy and CRC"), "{plot}");
 }
 
 #[test]
@@ -157,31 +157,31 @@ fn tcp_vs_kernel_quick_run_writes_report() {
     };
     let folder = ferrowarp_tests::process::TempDir::new().expect("a folder");
     let out = folder.file("versus.md");
-    let done = Command::new(env!("CARGO_BIN_EXE_tcp-vs-kernel"))
+    let output = Command::new(env!("CARGO_BIN_EXE_tcp-vs-kernel"))
         .args(["--quick", "--bin"])
         .arg(iwlink.parent().expect("in a folder"))
         .arg("--out")
         .arg(&out)
         .output()
         .expect("the program starts");
-    stdout_of(&done);
+    stdout_of(&output);
     let text = fs::read_to_string(&out).expect("the tables");
     assert!(
         text.contains("| loss each way | kernel to kernel | ours to kernel | kernel to ours |")
     );
     assert!(text.contains("| ipv4.tcp_sack | 1 |"), "{text}");
     assert!(!text.contains("failed"), "{text}");
-    let json = fs::read_to_string(out.with_extension("json")).expect("the figures");
+    let json = fs::read_to_string(out.with_extension("json")).expect("the results");
     let json: serde_json::Value = serde_json::from_str(&json).expect("JSON");
-    let figures = json["goodput"].as_array().expect("a list");
-    assert_eq!(figures.len(), 3);
-    for figure in figures {
-        let gbit_s = figure["median_gbit_s"].as_f64().expect("a figure");
-        assert!(gbit_s > 0.0 && gbit_s < 0.2, "{figure}");
+    let results = json["goodput"].as_array().expect("a list");
+    assert_eq!(results.len(), 3);
+    for result in results {
+        let gbit_s = result["median_gbit_s"].as_f64().expect("a result");
+        assert!(gbit_s > 0.0 && gbit_s < 0.2, "{result}");
     }
     for connections in json["connections"].as_array().expect("a list") {
         assert!(connections["per_second"][0].as_f64() > Some(0.0), "{connections}");
     }
-    let drawing = fs::read_to_string(out.with_extension("svg")).expect("the drawing");
-    assert!(drawing.contains("round trip 1 ms") && drawing.contains("ours to kernel"));
+    let plot = fs::read_to_string(out.with_extension("svg")).expect("the plot");
+    assert!(plot.contains("round trip 1 ms") && plot.contains("ours to kernel"));
 }

@@ -9,37 +9,38 @@ use super::result::{CellResult, Table, Target};
 use super::runner::Iwperf;
 use crate::copy_crc_bound::{self, CopyCrcParams, Crc};
 
-/// Runs the plan, round by round, so that a bad moment of the machine spoils one sample of each
-/// figure and not all of one. Failures go to `failures`, one line each; their cells stay short.
+/// Runs the plan, round by round, so that a disturbance of the machine affects one sample of
+/// several cells and not all samples of one. Failures are appended to `failures`, one line each;
+/// their cells have fewer samples.
 ///
 /// # Errors
 /// If the bound cannot be measured.
 pub fn run(plan: &Plan, iwperf: &Iwperf, failures: &mut Vec<String>) -> Result<Vec<Table>> {
-    let empty = |(place, mtu): &(Topology, u16)| Table {
-        topology: place.clone(),
+    let empty = |(topology, mtu): &(Topology, u16)| Table {
+        topology: topology.clone(),
         mtu: *mtu,
         rows: TESTS.map(|test| (test, vec![CellResult::default(); plan.sizes.len()])).to_vec(),
     };
     let mut tables: Vec<Table> = plan.tables.iter().map(empty).collect();
     for round in 0..plan.rounds {
         for table in &mut tables {
-            let (place, mtu) = (&table.topology, table.mtu);
-            eprintln!("round {} of {}: {}, MTU {mtu}", round + 1, plan.rounds, place.title());
+            let (topology, mtu) = (&table.topology, table.mtu);
+            eprintln!("round {} of {}: {}, MTU {mtu}", round + 1, plan.rounds, topology.title());
             for (test, cells) in &mut table.rows {
                 for (cell, &size) in cells.iter_mut().zip(&plan.sizes) {
                     let bound = if test.ends_with("-bw") {
-                        Some(bound(place, mtu, plan.bound_seconds)?)
+                        Some(bound(topology, mtu, plan.bound_seconds)?)
                     } else {
                         None
                     };
-                    match iwperf.run(test, place, mtu, size, plan.seconds) {
+                    match iwperf.run(test, topology, mtu, size, plan.seconds) {
                         Ok(sample) => {
                             cell.samples.push(sample);
                             cell.bound.extend(bound);
                         }
                         Err(error) => failures.push(format!(
                             "{test}, {size} bytes, {}, MTU {mtu}: {error:#}",
-                            place.title()
+                            topology.title()
                         )),
                     }
                 }
@@ -49,7 +50,7 @@ pub fn run(plan: &Plan, iwperf: &Iwperf, failures: &mut Vec<String>) -> Result<V
     Ok(tables)
 }
 
-/// Measures what is promised, in runs of `seconds`; failures as in [`run`].
+/// Measures the performance targets in runs of `seconds`; failures as in [`run`].
 pub fn measure_targets(
     targets: &mut [Target],
     plan: &Plan,
@@ -59,24 +60,24 @@ pub fn measure_targets(
 ) {
     for _ in 0..plan.rounds {
         for target in &mut *targets {
-            let Target { test, topology: place, mtu, size, measured: cell, .. } = target;
-            match iwperf.run(test, place, *mtu, *size, seconds) {
+            let Target { test, topology, mtu, size, measured: cell, .. } = target;
+            match iwperf.run(test, topology, *mtu, *size, seconds) {
                 Ok(sample) => cell.samples.push(sample),
-                Err(error) => failures.push(format!("{test}, {}: {error:#}", place.title())),
+                Err(error) => failures.push(format!("{test}, {}: {error:#}", topology.title())),
             }
         }
     }
 }
 
-/// The bare bound at a place: full segments, messages of 64 KiB.
-fn bound(place: &Topology, mtu: u16, seconds: f64) -> Result<f64> {
+/// Measures the bare bound of a topology: full segments, messages of 64 KiB.
+fn bound(topology: &Topology, mtu: u16, seconds: f64) -> Result<f64> {
     let work = CopyCrcParams {
         segment_len: usize::from(mtu) - 40,
         message_len: 65_536,
         crc: Crc::CrcFast,
     };
     let duration = Duration::from_secs_f64(seconds);
-    match *place {
+    match *topology {
         Topology::TwoCores(cores) | Topology::Memif(cores) if cores[0] != cores[1] => {
             copy_crc_bound::two_cores(work, cores, duration)
         }

@@ -4,7 +4,7 @@
 pub const TESTS: [&str; 6] =
     ["write-bw", "read-bw", "send-bw", "write-lat", "read-lat", "send-lat"];
 
-/// Where both ends run.
+/// Placement of both ends on processes and cores.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Topology {
     /// One process over `ring`, both ends on one core.
@@ -16,7 +16,7 @@ pub enum Topology {
 }
 
 impl Topology {
-    /// For headings.
+    /// Returns the title for headings.
     #[must_use]
     pub fn title(&self) -> &'static str {
         match self {
@@ -27,17 +27,17 @@ impl Topology {
     }
 }
 
-/// What to measure.
+/// Parameters of all measurements.
 #[derive(Clone, Debug)]
 pub struct Plan {
-    /// Where, with which MTU.
+    /// Topologies and MTUs.
     pub tables: Vec<(Topology, u16)>,
-    /// Bytes per message.
+    /// Message sizes in bytes.
     pub sizes: Vec<u64>,
-    /// How often everything is done.
+    /// Number of rounds.
     pub rounds: usize,
-    /// Seconds of each run of `iwperf`.
+    /// Duration of each run of `iwperf` in seconds.
     pub seconds: f64,
-    /// Seconds of each measurement of the bound.
+    /// Duration of each measurement of the bound in seconds.
     pub bound_seconds: f64,
 }

@@ -1,4 +1,4 @@
-//! Bandwidth by size beside the bare bound, as SVG.
+//! Plot of bandwidth by message size beside the bare bound, as SVG.
 
 use std::path::Path;
 
@@ -9,8 +9,8 @@ use super::plan::{Plan, Topology};
 use super::result::{CellResult, Table};
 use crate::median::median;
 
-/// Draws RDMA Write bandwidth by size, a line for each table over `ring` on one core and a dashed
-/// one for its bound.
+/// Plots RDMA Write bandwidth by message size: a line for each table over `ring` on one core, and a
+/// dashed one for its bound.
 ///
 /// # Errors
 /// If the file cannot be written, or there is nothing to draw.
@@ -73,7 +73,7 @@ pub fn draw(path: &Path, plan: &Plan, tables: &[Table]) -> Result<()> {
     area.present().map_err(|error| draw_error(&error))
 }
 
-/// Points of a table's `write-bw`, and its bound.
+/// Returns the points of a table's `write-bw`, and its bound.
 fn curve(plan: &Plan, table: &Table) -> (Vec<(f64, f64)>, Option<f64>) {
     let cells = table.rows.iter().find(|(test, _)| *test == "write-bw");
     let cells = cells.map(|(_, cells)| cells.as_slice()).unwrap_or_default();

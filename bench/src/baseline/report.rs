@@ -1,4 +1,4 @@
-//! The figures as Markdown.
+//! The results as Markdown.
 
 use std::fmt::Write as _;
 use std::fs::read_to_string;
@@ -9,10 +9,10 @@ use super::result::{CellResult, Table, Target};
 use super::runner::Sample;
 use crate::median::median;
 
-/// Messages below so many bytes are shown with their rate.
+/// Messages below this size in bytes are reported with their rate.
 const SMALL: u64 = 1024;
 
-/// What the figures were measured on and with, one line each.
+/// Returns hardware and software of the measurements, one line each.
 #[must_use]
 pub fn host_info() -> Vec<(&'static str, String)> {
     let cpuinfo = read_to_string("/proc/cpuinfo").unwrap_or_default();
@@ -47,11 +47,11 @@ fn first_words(text: &std::io::Result<String>, count: usize) -> String {
     text.split(' ').take(count).collect::<Vec<_>>().join(" ")
 }
 
-/// The class this program, and with it what it runs, is scheduled in (`man 5 proc`, field 41 of
-/// `stat`): on a machine with other work, `chrt -f 10` gives the runs their cores.
+/// Returns the scheduling policy of this program, which its children inherit (`man 5 proc`, field
+/// 41 of `stat`): on a busy machine, `chrt -f 10` gives the runs priority.
 fn scheduling() -> &'static str {
     let stat = read_to_string("/proc/self/stat").unwrap_or_default();
-    // The second field is a name in brackets, which may hold anything.
+    // The second field is a name in parentheses, which may contain any character.
     let rest = stat.rsplit_once(") ").map_or("", |(_, rest)| rest);
     match rest.split(' ').nth(38) {
         Some("0") => "ordinary",
@@ -69,7 +69,7 @@ fn output(program: &str, args: &[&str]) -> String {
     )
 }
 
-/// All tables of a run.
+/// Formats all tables of a run.
 #[must_use]
 pub fn tables(plan: &Plan, tables: &[Table]) -> String {
     let mut text = String::new();
@@ -79,24 +79,24 @@ pub fn tables(plan: &Plan, tables: &[Table]) -> String {
     text
 }
 
-/// What was promised, and what came of it: median, lowest and highest of the rounds.
+/// Formats targets and results: median, lowest and highest of the rounds.
 #[must_use]
 pub fn target_table(targets: &[Target]) -> String {
     let mut text = "| test | bytes | where | MTU | wanted | median | lowest to highest |\n\
                     |---|---:|---|---:|---:|---:|---:|\n"
         .to_owned();
-    for Target { test, topology: place, mtu, size, threshold: wanted, measured: cell } in targets {
+    for Target { test, topology, mtu, size, threshold, measured: cell } in targets {
         let is_latency = test.ends_with("-lat");
         let value = |sample: &Sample| if is_latency { sample.p50_us } else { sample.gbit_s };
         let (unit, bound) = if is_latency { ("us", "at most") } else { ("Gb/s", "at least") };
         let Some(middle) = cell.median(value) else { continue };
         let least = cell.samples.iter().map(value).fold(f64::INFINITY, f64::min);
         let most = cell.samples.iter().map(value).fold(0.0, f64::max);
-        let place = place.title();
+        let title = topology.title();
         line(
             &mut text,
             &format!(
-                "| {test}, {unit} | {size} | {place} | {mtu} | {bound} {wanted} | {middle:.2} \
+                "| {test}, {unit} | {size} | {title} | {mtu} | {bound} {threshold} | {middle:.2} \
                  | {least:.2} to {most:.2} |"
             ),
         );
@@ -153,8 +153,8 @@ fn bound_line(table: &Table) -> String {
     }
 }
 
-/// Bandwidth: median, in brackets its share of the bound, or the rate of small messages.
-/// Latency: median and 99th percentile.
+/// Formats a cell. Bandwidth: median, in parentheses its share of the bound, or the rate of small
+/// messages. Latency: median and 99th percentile.
 fn format_cell(test: &str, size: u64, cell: &CellResult) -> String {
     if test.ends_with("-lat") {
         let (Some(p50), Some(p99)) = (cell.median(|s| s.p50_us), cell.median(|s| s.p99_us)) else {
@@ -175,7 +175,7 @@ fn format_cell(test: &str, size: u64, cell: &CellResult) -> String {
     }
 }
 
-/// 64, 4 KiB, 1 MiB.
+/// Formats a size: 64, 4 KiB, 1 MiB.
 #[must_use]
 pub fn size_name(size: u64) -> String {
     match size {

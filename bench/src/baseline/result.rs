@@ -4,60 +4,60 @@ use super::plan::Topology;
 use super::runner::Sample;
 use crate::median::median;
 
-/// One table: a place and an MTU.
+/// Results of a topology and an MTU.
 #[derive(Clone, Debug)]
 pub struct Table {
-    /// Where.
+    /// Topology.
     pub topology: Topology,
     /// MTU in bytes.
     pub mtu: u16,
-    /// Figures, one row per test, one cell per size.
+    /// Results, one row per test, one cell per size.
     pub rows: Vec<(&'static str, Vec<CellResult>)>,
 }
 
-/// The figures of one test at one size.
+/// Results of one test at one size.
 #[derive(Clone, Debug, Default)]
 pub struct CellResult {
-    /// One for each round that went well.
+    /// One for each successful round.
     pub samples: Vec<Sample>,
-    /// The bare bound measured before each, in Gb/s; for bandwidth only.
+    /// The bare bound measured before each sample, in Gb/s; for bandwidth only.
     pub bound: Vec<f64>,
 }
 
 impl CellResult {
-    /// Median over the rounds of what `value` takes from a sample.
+    /// Returns the median of `value` over the samples.
     #[must_use]
     pub fn median(&self, value: impl Fn(&Sample) -> f64) -> Option<f64> {
         median(self.samples.iter().map(value).collect())
     }
 }
 
-/// A figure that is measured longer than the tables, because something is promised of it.
+/// A performance target, measured in longer runs than the tables.
 #[derive(Clone, Debug)]
 pub struct Target {
-    /// The test.
+    /// Test.
     pub test: &'static str,
-    /// Where.
+    /// Topology.
     pub topology: Topology,
     /// MTU in bytes.
     pub mtu: u16,
-    /// Bytes per message.
+    /// Message sizes in bytes.
     pub size: u64,
-    /// At least so many Gb/s, or for latency at most so many microseconds in the median.
+    /// Minimum bandwidth in Gb/s, or maximum median latency in microseconds.
     pub threshold: f64,
-    /// The figures.
+    /// Results.
     pub measured: CellResult,
 }
 
-/// What is promised of runs on one core, and on two.
+/// Returns the performance targets on one core, and on two.
 #[must_use]
 pub fn targets(one: usize, two: Option<[usize; 2]>) -> Vec<Target> {
-    let target = |test, place, mtu, size, wanted| Target {
+    let target = |test, topology, mtu, size, threshold| Target {
         test,
-        topology: place,
+        topology,
         mtu,
         size,
-        threshold: wanted,
+        threshold,
         measured: CellResult::default(),
     };
     let mut targets = vec![

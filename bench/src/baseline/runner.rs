@@ -1,4 +1,4 @@
-//! Runs `iwperf` and reads its JSON.
+//! Runs `iwperf` and parses its JSON.
 
 use std::ffi::OsString;
 use std::fs;
@@ -12,13 +12,13 @@ use serde_json::Value;
 
 use super::plan::Topology;
 
-/// Addresses of two processes that talk over `memif`.
+/// Addresses of two processes connected over `memif`.
 const SERVER: &str = "198.18.0.1";
 const CLIENT: &str = "198.18.0.2";
-/// What a run may take beyond its measured time: start of both ends, and the end.
+/// Time allowed for a run beyond its measured time: start and exit of both ends.
 const STARTUP_TIMEOUT: Duration = Duration::from_secs(40);
 
-/// What one run says.
+/// Result of one run.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Sample {
     /// Confirmed bytes, in Gb/s.
@@ -29,28 +29,28 @@ pub struct Sample {
     pub p50_us: f64,
     /// See `p50_us`.
     pub p99_us: f64,
-    /// Who makes the TCP and IP checksums.
+    /// Method of the TCP and IP checksums.
     pub checksum: String,
 }
 
-/// The program, and a folder for its files.
+/// The program `iwperf`, and a folder for its files.
 #[derive(Clone, Debug)]
 pub struct Iwperf {
     /// Path of the program.
     pub program: PathBuf,
-    /// For results and sockets.
+    /// Folder for results and sockets.
     pub scratch: PathBuf,
 }
 
 impl Iwperf {
-    /// One run.
+    /// Runs one test.
     ///
     /// # Errors
-    /// If the program fails, hangs, or reports something else than one result without errors.
+    /// If the program fails, hangs, or does not report exactly one result without errors.
     pub fn run(
         &self,
         test: &str,
-        place: &Topology,
+        topology: &Topology,
         mtu: u16,
         size: u64,
         seconds: f64,
@@ -60,7 +60,7 @@ impl Iwperf {
         let _ = fs::remove_file(&json);
         let mut client = Command::new(&self.program);
         let mut server = None;
-        match place {
+        match topology {
             Topology::OneCore(core) => client.args(["loop", test, "--cores", &core.to_string()]),
             Topology::TwoCores([a, b]) => {
                 client.args(["loop", test, "--cores", &format!("{a},{b}")])
@@ -94,7 +94,7 @@ impl Iwperf {
         let mut server = spawn(&mut server)?;
         let limit = Instant::now() + STARTUP_TIMEOUT;
         while !socket.exists() {
-            ensure!(server.child.try_wait()?.is_none(), "the server ended at once");
+            ensure!(server.child.try_wait()?.is_none(), "the server exited at once");
             ensure!(Instant::now() < limit, "the server created no socket");
             sleep(Duration::from_millis(10));
         }
@@ -110,7 +110,7 @@ fn device(socket: &Path, role: &str) -> OsString {
     device
 }
 
-/// A program under way; killed if it is dropped so.
+/// A child process, killed on drop.
 struct ChildProcess {
     child: Child,
 }
@@ -123,7 +123,7 @@ fn spawn(command: &mut Command) -> Result<ChildProcess> {
 }
 
 impl ChildProcess {
-    /// Waits for a good end.
+    /// Waits for a successful exit.
     fn wait_success(mut self, limit: Duration) -> Result<()> {
         let end = Instant::now() + limit;
         let status = loop {
@@ -144,13 +144,13 @@ impl ChildProcess {
 
 impl Drop for ChildProcess {
     fn drop(&mut self) {
-        // Without effect on what has ended.
+        // No effect on a process that has exited.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
 }
 
-/// The one result of a run.
+/// Parses the only result of a run.
 fn sample(report: &Value) -> Result<Sample> {
     let results = report["results"].as_array().context("no list of results")?;
     let [result] = results.as_slice() else { bail!("{} results instead of one", results.len()) };

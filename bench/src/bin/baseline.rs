@@ -1,4 +1,4 @@
-//! Measures everything that `BASELINE.md` quotes, and writes it.
+//! Measures the results of `BASELINE.md`, and writes it.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -23,19 +23,19 @@ struct Options {
     /// The file to write
     #[arg(long, default_value = "bench/BASELINE.md")]
     out: PathBuf,
-    /// The drawing to write beside it; none if empty
+    /// The plot to write beside it; none if empty
     #[arg(long, default_value = "baseline.svg")]
     svg: String,
     /// Seconds of each run for the tables
     #[arg(long, default_value_t = 0.7)]
     seconds: f64,
-    /// Seconds of each run for what is promised
+    /// Seconds of each run for the performance targets
     #[arg(long, default_value_t = 2.0)]
     promise_seconds: f64,
     /// Seconds of each measurement of the bare bound
     #[arg(long, default_value_t = 0.2)]
     bare_seconds: f64,
-    /// Rounds; the figures are medians over them
+    /// Rounds; the results are medians over them
     #[arg(long, default_value_t = 3)]
     rounds: usize,
     /// Bytes per message
@@ -62,8 +62,8 @@ fn main() -> Result<ExitCode> {
     fs::create_dir_all(&scratch).with_context(|| format!("cannot make {}", scratch.display()))?;
     let mut failures = Vec::new();
     let iwperf = Iwperf { program, scratch: scratch.clone() };
-    let mut promised = measurable_targets(&plan);
-    measure_targets(&mut promised, &plan, options.promise_seconds, &iwperf, &mut failures);
+    let mut measured_targets = measurable_targets(&plan);
+    measure_targets(&mut measured_targets, &plan, options.promise_seconds, &iwperf, &mut failures);
     let measured = run(&plan, &iwperf, &mut failures);
     fs::remove_dir_all(&scratch)?;
     let tables = measured?;
@@ -73,9 +73,9 @@ fn main() -> Result<ExitCode> {
         plot::draw(&path, &plan, &tables)?;
         let _ = write!(text, "![RDMA Write bandwidth by size]({})\n\n", options.svg);
     }
-    if !promised.is_empty() {
+    if !measured_targets.is_empty() {
         let _ = writeln!(text, "Runs of {} s:\n", options.promise_seconds);
-        text.push_str(&report::target_table(&promised));
+        text.push_str(&report::target_table(&measured_targets));
     }
     text.push_str(&report::tables(&plan, &tables));
     if !options.no_instructions {
@@ -89,20 +89,20 @@ fn main() -> Result<ExitCode> {
     Ok(if failures.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-/// The promises about places that are measured.
+/// Returns the performance targets of the measured topologies.
 fn measurable_targets(plan: &Plan) -> Vec<Target> {
-    let places = || plan.tables.iter().map(|(place, _)| place);
-    let one = places().find_map(|place| match place {
+    let topologies = || plan.tables.iter().map(|(topology, _)| topology);
+    let one = topologies().find_map(|topology| match topology {
         Topology::OneCore(core) => Some(*core),
         _ => None,
     });
-    let two = places().find_map(|place| match place {
+    let two = topologies().find_map(|topology| match topology {
         Topology::TwoCores(cores) => Some(*cores),
         _ => None,
     });
-    let mut promised = targets(one.unwrap_or_default(), two);
-    promised.retain(|promise| one.is_some() || !matches!(promise.topology, Topology::OneCore(_)));
-    promised
+    let mut targets = targets(one.unwrap_or_default(), two);
+    targets.retain(|target| one.is_some() || !matches!(target.topology, Topology::OneCore(_)));
+    targets
 }
 
 fn plan(options: &Options) -> Result<Plan> {
@@ -120,7 +120,7 @@ fn plan(options: &Options) -> Result<Plan> {
             ("two", &[a, b, ..]) => {
                 tables.extend([1500, 9000].map(|mtu| (Topology::TwoCores([a, b]), mtu)));
             }
-            // The device refuses a larger MTU.
+            // The device supports no larger MTU.
             ("memif", &[a, b, ..]) => tables.push((Topology::Memif([a, b]), 1500)),
             ("two" | "memif", _) => eprintln!("one core: no table for {place}"),
             _ => anyhow::bail!("--places {place}: one, two or memif"),
@@ -136,7 +136,7 @@ fn plan(options: &Options) -> Result<Plan> {
     })
 }
 
-/// What was measured where, and how to do it again.
+/// Formats the method and the machine.
 fn header(options: &Options, plan: &Plan) -> Result<String> {
     let mut text = String::from("# First figures\n\n");
     let _ = writeln!(
@@ -172,7 +172,7 @@ fn header(options: &Options, plan: &Plan) -> Result<String> {
     Ok(text)
 }
 
-/// The table of instruction counts, where valgrind is installed.
+/// Returns the table of instruction counts, if valgrind is installed.
 fn instructions(program: &Path, failures: &mut Vec<String>) -> Result<String> {
     let out = Command::new(program).output().context("cannot start instructions")?;
     if !out.status.success() {
@@ -184,7 +184,7 @@ fn instructions(program: &Path, failures: &mut Vec<String>) -> Result<String> {
         "## Instructions\n\n\
          Of two engines on one thread in virtual time over heap frames (`bench/instructions`), \
          per segment of the source or per RDMA Write. The core alone is without copies, CRC and \
-         what stands for device and application (`rig`). Valgrind hides AVX-512, so the CRC \
+         the replacement of device and application (`harness`). Valgrind hides AVX-512, so the CRC \
          counts more here than it costs, and it counts a long `rep movsb` by the byte.\n\n\
          {table}"
     ))

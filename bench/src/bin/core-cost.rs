@@ -1,6 +1,6 @@
-//! What the protocol core costs: two engines on one thread in virtual time, heap frames, RDMA
-//! Writes one way. Run it twice with different counts under callgrind, and the difference is the
-//! cost of the messages alone (`instructions` does that).
+//! Workload to profile the protocol core: two engines on one thread in virtual time, heap frames,
+//! RDMA Writes in one direction. `instructions` runs it under callgrind twice with different
+//! counts: the difference is the cost of the messages without the set-up.
 
 use std::time::Instant;
 
@@ -11,19 +11,19 @@ use ferrowarp_bench::engine_pair::{EnginePair, Workload};
 #[derive(Parser)]
 #[command(about = "RDMA Writes between two engines on one thread, in virtual time")]
 struct Options {
-    /// RDMA Writes in all
+    /// Number of RDMA Writes
     #[arg(long, default_value_t = 20_000)]
     count: u64,
-    /// Bytes of each
+    /// Bytes per RDMA Write
     #[arg(long, default_value_t = 65_536, value_parser = clap::value_parser!(u32).range(1..))]
     size: u32,
-    /// RDMA Writes outstanding
+    /// Outstanding RDMA Writes
     #[arg(long, default_value_t = 64)]
     depth: usize,
     /// MTU in bytes
     #[arg(long, default_value_t = 1500, value_parser = clap::value_parser!(u16).range(576..))]
     mtu: u16,
-    /// No TCP timestamps: 12 bytes more per segment
+    /// No TCP timestamps: 12 bytes more payload per segment
     #[arg(long)]
     no_timestamps: bool,
     /// No CRC
@@ -42,20 +42,20 @@ fn main() -> Result<()> {
         depth: options.depth,
     });
     let start = Instant::now();
-    let moved = pair.write(options.count);
+    let counts = pair.write(options.count);
     let elapsed = start.elapsed();
     let (digest, is_equal) = pair.digest();
-    ensure!(is_equal, "the bytes at the sink are not those of the source");
+    ensure!(is_equal, "the bytes at the sink differ from those of the source");
     let ns = elapsed.as_secs_f64() * 1e9;
     println!(
         "{} writes of {} bytes, {} segments, {} acks, digest {digest:08x}",
-        moved.writes, options.size, moved.segments, moved.acks
+        counts.writes, options.size, counts.segments, counts.acks
     );
     println!(
         "{:.1} ns per segment, {:.1} ns per write, {:.2} Gb/s (both ends on one core)",
-        ns / moved.segments as f64,
-        ns / moved.writes as f64,
-        moved.writes as f64 * f64::from(options.size) * 8.0 / ns
+        ns / counts.segments as f64,
+        ns / counts.writes as f64,
+        counts.writes as f64 * f64::from(options.size) * 8.0 / ns
     );
     Ok(())
 }

@@ -12,10 +12,10 @@ use ferrowarp_bench::callgrind::{COPY, CRC, Cost, HARNESS, Profile};
 #[derive(Parser)]
 #[command(about = "Instructions per segment and per RDMA Write, by callgrind")]
 struct Options {
-    /// Folder for callgrind's files; they are kept there
+    /// Keeps callgrind's files in this folder
     #[arg(long)]
     keep: Option<PathBuf>,
-    /// Messages, in percent of what a workload does by default
+    /// Number of messages, in percent of a workload's default
     #[arg(long, default_value_t = 100, value_parser = clap::value_parser!(u64).range(1..))]
     percent: u64,
     /// Table to compare the protocol core with; exit status 1 if a count rose by more than --rise
@@ -29,13 +29,13 @@ struct Options {
     write: Option<PathBuf>,
 }
 
-/// What is run, and what a column of the table is named.
+/// A workload, a column of the table.
 struct Case {
     name: &'static str,
     options: &'static [&'static str],
     /// Messages of the shorter run; the longer has three times as many.
     count: u64,
-    /// What the cost is divided by: messages, or else the source's segments.
+    /// Report the cost per message; otherwise per segment of the source.
     per_write: bool,
 }
 
@@ -63,7 +63,7 @@ const CASES: [Case; 6] = [
     },
 ];
 
-/// Rows of the table besides total, core and the two ends.
+/// Layers that have a row in the table, beside total, core and the two ends.
 const LAYERS: [&str; 12] = [
     "wire", "net", "tcp", "mpa", "ddp", "rdmap", "verbs", "cm", "engine", "timers", "hash",
     "other", COPY, CRC, HARNESS,
@@ -111,7 +111,7 @@ fn main() -> Result<()> {
     Ok(())
 }
 
-/// The counts of the protocol core, both ends, one line for each case.
+/// Formats the counts of the protocol core, both ends, one line per case.
 fn core_table(costs: &[Cost]) -> String {
     let mut table = "# Instructions of the protocol core, both ends, per segment or per Write. \
                      Written by bench/instructions --write.\n"
@@ -122,7 +122,7 @@ fn core_table(costs: &[Cost]) -> String {
     table
 }
 
-/// The cases whose core takes over `percent` more than `table` says.
+/// Returns the cases whose count exceeds the one in `table` by more than `percent`.
 fn rises(table: &str, costs: &[Cost], percent: f64) -> Result<Vec<String>> {
     let mut found = Vec::new();
     for (case, cost) in CASES.iter().zip(costs) {
@@ -165,7 +165,7 @@ fn cost(program: &Path, case: &Case, file: &Path, percent: u64) -> Result<Cost> 
     Ok(more.per_message(&fewer, divisor))
 }
 
-/// The number before "segments" in what `core-cost` prints.
+/// Parses the number before "segments" in the output of `core-cost`.
 fn segments(stdout: &str) -> Option<u64> {
     let (before, _) = stdout.split_once(" segments")?;
     before.rsplit(' ').next()?.parse().ok()

@@ -19,52 +19,52 @@ use ferrowarp_tests::netns;
     about = "Measures our TCP and the kernel's over the same emulated links, and writes the tables"
 )]
 struct Options {
-    /// The file to write; JSON and drawing go beside it
+    /// The file to write; JSON and plot are written beside it
     #[arg(long, default_value = "bench/TCP-VS-KERNEL.md")]
     out: PathBuf,
     /// The folder of iwlink [default: that of this program]
     #[arg(long)]
     bin: Option<PathBuf>,
-    /// Frames lost each way, in percent
+    /// Frame loss in each direction, in percent
     #[arg(long, value_delimiter = ',', default_values_t = [0.0, 0.01, 0.1, 1.0, 3.0])]
     loss: Vec<f64>,
-    /// Round trips in milliseconds
+    /// RTTs in milliseconds
     #[arg(long, value_delimiter = ',', default_values_t = [1.0, 20.0])]
     rtt: Vec<f64>,
-    /// Rate of the wire
+    /// Link rate
     #[arg(long, default_value = "1gbit")]
     rate: String,
-    /// Bytes that may wait in front of it
+    /// Queue limit in bytes
     #[arg(long, default_value = "256K")]
     queue: String,
-    /// Runs of each cell; the figures are their medians
+    /// Runs of each link and pairing; the results are their medians
     #[arg(long, default_value_t = 5)]
     rounds: usize,
-    /// Seconds of each connection before anything is measured, at least
+    /// Minimum warm-up of each connection in seconds
     #[arg(long, default_value_t = 3.0)]
     warm_up: f64,
-    /// Round trips of each connection before anything is measured, at least
+    /// Minimum warm-up of each connection in round trips
     #[arg(long, default_value_t = 600.0)]
     warm_up_rounds: f64,
-    /// Seconds that are measured
+    /// Measured time in seconds
     #[arg(long, default_value_t = 4.0)]
     seconds: f64,
-    /// Decides the faults
+    /// Seed of the faults
     #[arg(long, default_value_t = 1)]
     seed: u64,
-    /// Requests and responses of each connection; 0 leaves them out
+    /// Exchanges of a request and a response per connection; 0 omits them
     #[arg(long, default_value_t = 300)]
     exchanges: usize,
-    /// Frames lost each way, in percent, for those
+    /// Frame loss in each direction for exchanges, in percent
     #[arg(long, value_delimiter = ',', default_values_t = [0.1, 1.0])]
     exchange_loss: Vec<f64>,
-    /// Connections set up to learn their rate; 0 leaves that out
+    /// Connections set up to measure their rate; 0 omits that
     #[arg(long, default_value_t = 4000)]
     connections: usize,
-    /// Requests and responses alone
+    /// Only exchanges
     #[arg(long)]
     exchanges_only: bool,
-    /// One cell, once and short: whether it works
+    /// Only one link, once and short, as a test
     #[arg(long)]
     quick: bool,
 }
@@ -76,17 +76,17 @@ fn main() -> Result<ExitCode> {
     }
     let plan = plan(&options)?;
     let mut failures = Vec::new();
-    let figures = run(&plan, &mut failures)?;
+    let results = run(&plan, &mut failures)?;
     let exchanges = exchange::run(&plan, &mut failures)?;
     let set_ups = measure_connect_rates(&plan, &mut failures)?;
     let mut about: Vec<(String, String)> =
         host_info().into_iter().map(|(name, value)| (name.to_owned(), value)).collect();
     about.extend(network::kernel_settings()?);
     let svg = options.out.with_extension("svg");
-    if !figures.is_empty() {
-        plot::draw(&svg, &plan, &figures)?;
+    if !results.is_empty() {
+        plot::draw(&svg, &plan, &results)?;
     }
-    let json = report::json(&plan, &figures, &exchanges, &set_ups, &about);
+    let json = report::json(&plan, &results, &exchanges, &set_ups, &about);
     let path = options.out.with_extension("json");
     fs::write(&path, serde_json::to_string_pretty(&json)? + "\n")
         .with_context(|| format!("cannot write {}", path.display()))?;
@@ -97,12 +97,12 @@ fn main() -> Result<ExitCode> {
     for (name, value) in &about {
         let _ = writeln!(text, "| {name} | {value} |");
     }
-    let drawing = svg.file_name().unwrap_or_default().to_string_lossy().into_owned();
+    let plot_file = svg.file_name().unwrap_or_default().to_string_lossy().into_owned();
     text.push('\n');
-    if !figures.is_empty() {
-        let _ = write!(text, "## Goodput\n\n![Goodput by loss]({drawing})\n\n");
-        text.push_str(&report::tables(&plan, &figures));
-        text.push_str(&report::emulator_summary(&figures));
+    if !results.is_empty() {
+        let _ = write!(text, "## Goodput\n\n![Goodput by loss]({plot_file})\n\n");
+        text.push_str(&report::tables(&plan, &results));
+        text.push_str(&report::emulator_summary(&results));
     }
     if !exchanges.is_empty() {
         text.push_str("## Requests and responses\n\n");
@@ -128,21 +128,21 @@ fn main() -> Result<ExitCode> {
 
 fn plan(options: &Options) -> Result<Plan> {
     let own = std::env::current_exe()?;
-    let folder = own.parent().context("a program lies in a folder")?;
+    let folder = own.parent().context("a program is in a folder")?;
     let iwlink = options.bin.as_deref().unwrap_or(folder).join("iwlink");
     let tcp_end = folder.join("tcp-end");
     for program in [&iwlink, &tcp_end] {
         ensure!(program.exists(), "{} is absent: build it first", program.display());
     }
-    let cells = |losses: &[f64]| -> Vec<LinkParams> {
+    let links = |losses: &[f64]| -> Vec<LinkParams> {
         let of = |&rtt_ms: &f64| {
             losses.iter().map(move |&loss_percent| LinkParams { loss_percent, rtt_ms })
         };
         options.rtt.iter().flat_map(of).collect()
     };
     let mut plan = Plan {
-        links: cells(&options.loss),
-        exchange_links: cells(&options.exchange_loss),
+        links: links(&options.loss),
+        exchange_links: links(&options.exchange_loss),
         exchanges: options.exchanges,
         rounds: options.rounds,
         warm_up_s: options.warm_up,

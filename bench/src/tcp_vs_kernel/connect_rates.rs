@@ -5,21 +5,21 @@ use anyhow::Result;
 use super::network;
 use super::plan::Plan;
 
-/// Connections set up per second: what, how many at a time, and the rate of each round.
+/// Rates of connection set-up.
 #[derive(Clone, Debug)]
 pub struct ConnectRates {
-    /// Between what, as `tcp-end connections` takes it.
+    /// Ends, in the syntax of `tcp-end connections`.
     pub between: &'static str,
-    /// At a time.
+    /// Connections set up concurrently.
     pub batch: usize,
-    /// Per second.
+    /// Connections per second, one value per round.
     pub rates: Vec<f64>,
 }
 
-/// Measures how fast connections are set up, round by round.
+/// Measures the rate of connection set-up, round by round.
 ///
 /// # Errors
-/// If a namespace cannot be made.
+/// If a namespace cannot be created.
 pub fn measure_connect_rates(plan: &Plan, failures: &mut Vec<String>) -> Result<Vec<ConnectRates>> {
     let mut all: Vec<ConnectRates> = ["kernel", "ring", "ours-to-kernel", "kernel-to-ours"]
         .into_iter()

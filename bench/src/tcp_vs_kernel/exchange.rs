@@ -1,4 +1,4 @@
-//! Requests and responses: how long an exchange of two messages takes, beside the kernel's.
+//! Completion time of requests and responses, beside the kernel's.
 
 use std::fmt::Write as _;
 
@@ -10,29 +10,29 @@ use super::plan::{LinkParams, Pairing, Plan};
 use super::rounds::{ATTEMPTS_MAX, visit_order};
 use super::sample::ExchangeSample;
 
-/// What a wire and a pairing gave, round by round.
+/// Results of a link and a pairing.
 #[derive(Clone, Debug)]
 pub struct ExchangeResult {
-    /// The wire.
+    /// Link.
     pub link: LinkParams,
-    /// Who sent to whom.
+    /// Pairing.
     pub pairing: Pairing,
-    /// One for each round that went well.
+    /// One for each successful round.
     pub samples: Vec<ExchangeSample>,
 }
 
 impl ExchangeResult {
-    /// The completion time, in microseconds, that so many percent of all exchanges did not exceed.
+    /// Returns a percentile of the completion times of all exchanges, in microseconds.
     #[must_use]
     pub fn percentile(&self, percent: f64) -> Option<f64> {
         let mut all: Vec<f64> = self.samples.iter().flat_map(|run| run.us.clone()).collect();
         all.sort_by(f64::total_cmp);
-        // The smallest time that no smaller share of all stays within.
+        // Nearest rank: the smallest time that at least this share of all does not exceed.
         let is_within = |count: usize| count as f64 >= percent / 100.0 * all.len() as f64;
         (1..=all.len()).find(|&count| is_within(count)).map(|count| all[count - 1])
     }
 
-    /// For programs.
+    /// Returns the result as JSON.
     #[must_use]
     pub fn json(&self) -> Value {
         let samples: Vec<Value> = self
@@ -58,46 +58,46 @@ impl ExchangeResult {
     }
 }
 
-/// Runs the exchanges of a plan, round by round, the pairings of a wire one right after the other:
-/// what else the machine does meets all of them. Failures go to `failures`, one line each.
+/// Runs the exchanges of a plan, round by round, with the pairings of a link consecutively, so that
+/// other load of the machine affects all of them. Failures are appended to `failures`, one line
+/// each.
 ///
 /// # Errors
-/// If namespaces cannot be made.
+/// If namespaces cannot be created.
 pub fn run(plan: &Plan, failures: &mut Vec<String>) -> Result<Vec<ExchangeResult>> {
     if plan.exchanges == 0 {
         return Ok(vec![]);
     }
-    let figure =
-        |&cell: &LinkParams, pairing| ExchangeResult { link: cell, pairing, samples: vec![] };
-    let mut figures: Vec<ExchangeResult> = plan
+    let result = |&link: &LinkParams, pairing| ExchangeResult { link, pairing, samples: vec![] };
+    let mut results: Vec<ExchangeResult> = plan
         .exchange_links
         .iter()
-        .flat_map(|cell| Pairing::BOTH_WAYS.map(|pairing| figure(cell, pairing)))
+        .flat_map(|link| Pairing::BOTH_WAYS.map(|pairing| result(link, pairing)))
         .collect();
     let pairings = Pairing::BOTH_WAYS.len();
     for round in 0..plan.rounds {
-        for (wire, group) in figures.chunks_mut(pairings).enumerate() {
+        for (index, group) in results.chunks_mut(pairings).enumerate() {
             for step in 0..pairings {
-                let figure = &mut group[visit_order(step, round + wire, pairings)];
+                let result = &mut group[visit_order(step, round + index, pairings)];
                 let seed = plan.seed + round as u64;
                 let label = format!(
                     "{}, loss {} %, {} ms",
-                    figure.pairing.title(),
-                    figure.link.loss_percent,
-                    figure.link.rtt_ms
+                    result.pairing.title(),
+                    result.link.loss_percent,
+                    result.link.rtt_ms
                 );
-                let mut result = network::exchanges(plan, figure.link, figure.pairing, seed);
+                let mut sample = network::exchanges(plan, result.link, result.pairing, seed);
                 for _ in 1..ATTEMPTS_MAX {
-                    // A wire that dropped what it was to carry measured something else.
-                    if !result.as_ref().is_ok_and(|run| run.dropped > 0) {
+                    // A run in which the emulator dropped frames is invalid.
+                    if !sample.as_ref().is_ok_and(|run| run.dropped > 0) {
                         break;
                     }
-                    result = network::exchanges(plan, figure.link, figure.pairing, seed);
+                    sample = network::exchanges(plan, result.link, result.pairing, seed);
                 }
-                match result {
+                match sample {
                     Ok(run) => {
-                        figure.samples.push(run);
-                        let p99 = figure.percentile(99.0).unwrap_or_default();
+                        result.samples.push(run);
+                        let p99 = result.percentile(99.0).unwrap_or_default();
                         eprintln!(
                             "round {} of {}: {label}: p99 {p99:.0} us",
                             round + 1,
@@ -109,25 +109,25 @@ pub fn run(plan: &Plan, failures: &mut Vec<String>) -> Result<Vec<ExchangeResult
             }
         }
     }
-    Ok(figures)
+    Ok(results)
 }
 
-/// A table for each round trip: median and 99th percentile, in milliseconds.
+/// Formats a table for each RTT: median and 99th percentile, in milliseconds.
 #[must_use]
-pub fn tables(plan: &Plan, figures: &[ExchangeResult]) -> String {
+pub fn tables(plan: &Plan, results: &[ExchangeResult]) -> String {
     let mut text = String::new();
-    let mut rtts: Vec<f64> = plan.exchange_links.iter().map(|cell| cell.rtt_ms).collect();
+    let mut rtts: Vec<f64> = plan.exchange_links.iter().map(|link| link.rtt_ms).collect();
     rtts.dedup();
     for rtt_ms in rtts {
         let _ = writeln!(text, "### Round trip {rtt_ms} ms\n");
         let titles = Pairing::BOTH_WAYS.map(Pairing::title).join(" | ");
         let _ = writeln!(text, "| loss each way | {titles} |\n|---:|---:|---:|---:|");
-        for cell in plan.exchange_links.iter().filter(|cell| cell.rtt_ms == rtt_ms) {
-            let _ = write!(text, "| {} % |", cell.loss_percent);
+        for link in plan.exchange_links.iter().filter(|link| link.rtt_ms == rtt_ms) {
+            let _ = write!(text, "| {} % |", link.loss_percent);
             for pairing in Pairing::BOTH_WAYS {
                 let found =
-                    figures.iter().find(|figure| figure.link == *cell && figure.pairing == pairing);
-                let at = |percent| found.and_then(|figure| figure.percentile(percent));
+                    results.iter().find(|result| result.link == *link && result.pairing == pairing);
+                let at = |percent| found.and_then(|result| result.percentile(percent));
                 let _ = match (at(50.0), at(99.0)) {
                     (Some(p50), Some(p99)) => {
                         write!(text, " {:.2} / **{:.2}** |", p50 / 1000.0, p99 / 1000.0)
@@ -142,19 +142,19 @@ pub fn tables(plan: &Plan, figures: &[ExchangeResult]) -> String {
     text
 }
 
-/// How it was measured, and how the wire behaved.
+/// Formats the method, and the lateness of the emulator.
 #[must_use]
-pub fn method(plan: &Plan, figures: &[ExchangeResult]) -> String {
-    let runs = || figures.iter().flat_map(|figure| &figure.samples);
+pub fn method(plan: &Plan, results: &[ExchangeResult]) -> String {
+    let runs = || results.iter().flat_map(|result| &result.samples);
     let late = runs().map(|run| run.late_fraction).fold(0.0, f64::max);
     let latest = runs().map(|run| run.latest_ms).fold(0.0, f64::max);
     format!(
         "A request of 65,504 bytes, a response of as many, and the next request at once: median / \
          **99th percentile** of the time from a request to the end of its response, in \
          milliseconds, over {} exchanges of each of {} connections. Both ends of an exchange send, \
-         so that ours to ours stands beside kernel to kernel. Ends and wire as above; the pairings \
-         of a wire take turns within each round. At most {:.2} % of a run's frames left the wire \
-         more than 0.5 ms late, the latest {latest:.1} ms.\n\n",
+         so that ours to ours stands beside kernel to kernel. Ends and link as above; the pairings \
+         of a link alternate within each round. At most {:.2} % of a run's frames left the \
+         emulator more than 0.5 ms late, the latest {latest:.1} ms.\n\n",
         plan.exchanges,
         plan.rounds,
         late * 100.0
@@ -165,40 +165,40 @@ pub fn method(plan: &Plan, figures: &[ExchangeResult]) -> String {
 mod tests {
     use super::*;
 
-    fn figure(pairing: Pairing, us: impl Iterator<Item = f64>) -> ExchangeResult {
-        let cell = LinkParams { loss_percent: 1.0, rtt_ms: 1.0 };
+    fn result(pairing: Pairing, us: impl Iterator<Item = f64>) -> ExchangeResult {
+        let link = LinkParams { loss_percent: 1.0, rtt_ms: 1.0 };
         let run =
             ExchangeSample { us: us.collect(), late_fraction: 0.01, latest_ms: 2.5, dropped: 0 };
-        ExchangeResult { link: cell, pairing, samples: vec![run] }
+        ExchangeResult { link, pairing, samples: vec![run] }
     }
 
     #[test]
     fn percentile_covers_all_rounds() {
-        let mut figure = figure(Pairing::OursToOurs, (1..=50).map(f64::from));
-        figure.samples.push(ExchangeSample {
+        let mut result = result(Pairing::OursToOurs, (1..=50).map(f64::from));
+        result.samples.push(ExchangeSample {
             us: (51..=100).rev().map(f64::from).collect(),
-            ..figure.samples[0].clone()
+            ..result.samples[0].clone()
         });
-        assert_eq!(figure.percentile(50.0), Some(50.0));
-        assert_eq!(figure.percentile(99.0), Some(99.0));
-        assert_eq!(figure.percentile(100.0), Some(100.0));
-        figure.samples.clear();
-        assert_eq!(figure.percentile(99.0), None);
+        assert_eq!(result.percentile(50.0), Some(50.0));
+        assert_eq!(result.percentile(99.0), Some(99.0));
+        assert_eq!(result.percentile(100.0), Some(100.0));
+        result.samples.clear();
+        assert_eq!(result.percentile(99.0), None);
     }
 
     #[test]
     fn table_shows_p50_and_p99() {
-        let figures = [
-            figure(Pairing::KernelToKernel, (1..=100).map(|n| f64::from(n) * 100.0)),
-            figure(Pairing::OursToOurs, (1..=100).map(|n| f64::from(n) * 10.0)),
+        let results = [
+            result(Pairing::KernelToKernel, (1..=100).map(|n| f64::from(n) * 100.0)),
+            result(Pairing::OursToOurs, (1..=100).map(|n| f64::from(n) * 10.0)),
         ];
         let plan = Plan {
             exchange_links: vec![figures[0].link],
             ..crate::tcp_vs_kernel::plan::tests::plan()
         };
-        let text = tables(&plan, &figures);
+        let text = tables(&plan, &results);
         let expected = "| 1 % | 5.00 / **9.90** | 0.50 / **0.99** | failed |";
         assert!(text.contains(expected), "{text}");
-        assert!(method(&plan, &figures).contains("1.00 % of a run's frames"));
+        assert!(method(&plan, &results).contains("1.00 % of a run's frames"));
     }
 }

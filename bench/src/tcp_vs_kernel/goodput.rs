@@ -8,56 +8,52 @@ use super::rounds::{ATTEMPTS_MAX, visit_order};
 use super::sample::Sample;
 use crate::median::median;
 
-/// What a wire and a pairing gave, round by round.
+/// Results of a link and a pairing.
 #[derive(Clone, Debug)]
 pub struct GoodputResult {
-    /// The wire.
+    /// Link.
     pub link: LinkParams,
-    /// Who sent to whom.
+    /// Pairing.
     pub pairing: Pairing,
-    /// One for each round that went well.
+    /// One for each successful round.
     pub samples: Vec<Sample>,
-    /// Runs that were done again because the wire was not what it was meant to be.
+    /// Number of runs repeated because they were invalid.
     pub repeated: usize,
 }
 
 impl GoodputResult {
-    /// The median goodput in Gb/s.
+    /// Returns the median goodput in Gb/s.
     #[must_use]
     pub fn median(&self) -> Option<f64> {
         median(self.samples.iter().map(|sample| sample.gbit_s).collect())
     }
 }
 
-/// Runs the plan, round by round; in each the order is another, so that a bad moment of the
-/// machine spoils one sample of several figures and not all of one. Failures go to `failures`,
-/// one line each.
+/// Runs the plan, round by round, each in another order, so that a disturbance of the machine
+/// affects one sample of several results and not all samples of one. Failures are appended to
+/// `failures`, one line each.
 ///
 /// # Errors
-/// If namespaces cannot be made.
+/// If namespaces cannot be created.
 pub fn run(plan: &Plan, failures: &mut Vec<String>) -> Result<Vec<GoodputResult>> {
-    let figure = |&cell: &LinkParams, pairing| GoodputResult {
-        link: cell,
-        pairing,
-        samples: vec![],
-        repeated: 0,
-    };
-    let mut figures: Vec<GoodputResult> = plan
+    let result =
+        |&link: &LinkParams, pairing| GoodputResult { link, pairing, samples: vec![], repeated: 0 };
+    let mut results: Vec<GoodputResult> = plan
         .links
         .iter()
-        .flat_map(|cell| Pairing::ONE_WAY.map(|pairing| figure(cell, pairing)))
+        .flat_map(|link| Pairing::ONE_WAY.map(|pairing| result(link, pairing)))
         .collect();
-    let count = figures.len();
+    let count = results.len();
     for round in 0..plan.rounds {
         for step in 0..count {
-            // Neighbours differ in the wire, and each round starts elsewhere.
-            let figure = &mut figures[visit_order(step, round, count)];
-            let (cell, pairing) = (figure.link, figure.pairing);
+            // Consecutive runs use different links, and each round starts with another one.
+            let result = &mut results[visit_order(step, round, count)];
+            let (link, pairing) = (result.link, result.pairing);
             let seed = plan.seed + round as u64;
             for attempt in 1..=ATTEMPTS_MAX {
-                match network::measure(plan, cell, pairing, seed) {
+                match network::measure(plan, link, pairing, seed) {
                     Ok(sample) if sample.is_invalid() && attempt < ATTEMPTS_MAX => {
-                        figure.repeated += 1
+                        result.repeated += 1
                     }
                     Ok(sample) => {
                         eprintln!(
@@ -65,19 +61,19 @@ pub fn run(plan: &Plan, failures: &mut Vec<String>) -> Result<Vec<GoodputResult>
                             round + 1,
                             plan.rounds,
                             pairing.title(),
-                            cell.loss_percent,
-                            cell.rtt_ms,
+                            link.loss_percent,
+                            link.rtt_ms,
                             sample.gbit_s
                         );
-                        figure.samples.push(sample);
+                        result.samples.push(sample);
                         break;
                     }
                     Err(error) => {
                         failures.push(format!(
                             "{}, loss {} %, {} ms: {error:#}",
                             pairing.title(),
-                            cell.loss_percent,
-                            cell.rtt_ms
+                            link.loss_percent,
+                            link.rtt_ms
                         ));
                         break;
                     }
@@ -85,5 +81,5 @@ pub fn run(plan: &Plan, failures: &mut Vec<String>) -> Result<Vec<GoodputResult>
             }
         }
     }
-    Ok(figures)
+    Ok(results)
 }

@@ -1,4 +1,4 @@
-//! Two ends in namespaces of their own, and the wire between them.
+//! Two ends in namespaces of their own, and the emulated link between them.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -18,28 +18,28 @@ const ADDRESSES: [&str; 2] = ["198.18.64.1", "198.18.64.2"];
 const PORT: u16 = 4791;
 /// The kernel's interfaces, of sender and receiver.
 const INTERFACES: [&str; 2] = ["fwl0", "fwr0"];
-/// What Linux uses unless its distributor or owner chose otherwise.
+/// Congestion control of the kernel: the default of Linux.
 const CONGESTION_CONTROL: &str = "cubic";
-/// Frames that may wait in the kernel for the wire to take them: it counts what it drops, the
-/// kernel would drop in silence.
+/// Queue length of the tap in frames, too large to overflow: drops must be those of the emulator,
+/// which counts them.
 const TAP_QUEUE: &str = "10000";
-/// Exchanges of a connection that are not measured.
+/// Exchanges of a connection before the measurement.
 const EXCHANGES_WARM_UP: usize = 50;
-/// What a run may take beyond its measured time.
+/// Time allowed for a run beyond its measured time.
 const RUN_TIMEOUT_MARGIN: Duration = Duration::from_secs(60);
-/// How long a program may take to get ready.
+/// Timeout until a program is ready.
 const READY_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// What stands at an end of the wire.
+/// An end of the link.
 enum Endpoint {
     /// The kernel, in a namespace of its own.
     Kernel(Namespace),
-    /// Ours, which meets the wire at this socket.
+    /// Ours, connected by this memif socket.
     Ours(PathBuf),
 }
 
 impl Endpoint {
-    /// The wire's device for it.
+    /// Returns the device of `iwlink` for this end.
     fn device(&self, index: usize) -> String {
         match self {
             Self::Kernel(_) => format!("tap:{}", INTERFACES[index]),
@@ -47,11 +47,17 @@ impl Endpoint {
         }
     }
 
-    /// `tcp-end` there, up to its own arguments.
-    fn program(&self, plan: &Plan, wire: &Namespace, index: usize, arguments: &[&str]) -> Command {
+    /// Builds the command line of `tcp-end` at this end.
+    fn program(
+        &self,
+        plan: &Plan,
+        link_netns: &Namespace,
+        index: usize,
+        arguments: &[&str],
+    ) -> Command {
         let namespace = match self {
             Self::Kernel(namespace) => namespace,
-            Self::Ours(_) => wire,
+            Self::Ours(_) => link_netns,
         };
         let mut command = netns_command(namespace, &plan.tcp_end, Some(CoreRole::Ends));
         command.args(arguments).arg(format!("{}:{PORT}", ADDRESSES[1]));
@@ -63,22 +69,22 @@ impl Endpoint {
     }
 }
 
-/// Which core a program is to have.
+/// Core assigned to a program.
 #[derive(Clone, Copy)]
 enum CoreRole {
-    /// That of both ends.
+    /// Core of both ends.
     Ends,
-    /// The wire's own.
-    Wire,
+    /// Core of the emulator.
+    Emulator,
 }
 
-fn netns_command(namespace: &Namespace, program: &Path, place: Option<CoreRole>) -> Command {
+fn netns_command(namespace: &Namespace, program: &Path, role: Option<CoreRole>) -> Command {
     let mut command = Command::new("ip");
     command.args(["netns", "exec", namespace.name()]);
-    if let (Some(place), Some([ends, wire])) = (place, cores()) {
-        let core = match place {
+    if let (Some(role), Some([ends, emulator])) = (role, cores()) {
+        let core = match role {
             CoreRole::Ends => ends,
-            CoreRole::Wire => wire,
+            CoreRole::Emulator => emulator,
         };
         command.args(["taskset", "-c", &core.to_string()]);
     }
@@ -86,20 +92,20 @@ fn netns_command(namespace: &Namespace, program: &Path, place: Option<CoreRole>)
     command
 }
 
-/// A core for the ends and one for the wire. The wire always watches, so that a device that wakes
-/// nobody is as fast as one that does; and an end that polls leaves its core to the other end,
-/// which would otherwise wait for the wire's.
+/// Returns a core for the ends and one for the emulator. The emulator busy-polls, so that a device
+/// without interrupts is as fast as one with them. A polling end yields its core to the other end,
+/// which needs no share of the emulator's core.
 #[must_use]
 pub fn cores() -> Option<[usize; 2]> {
     static CORES: LazyLock<Option<[usize; 2]>> = LazyLock::new(|| {
         let ids = core_affinity::get_core_ids().filter(|_| process::is_installed("taskset"))?;
-        let [ends, wire, ..] = ids[..] else { return None };
-        Some([ends.id, wire.id])
+        let [ends, emulator, ..] = ids[..] else { return None };
+        Some([ends.id, emulator.id])
     });
     *CORES
 }
 
-/// A wire with an end on either side, nothing of which speaks yet.
+/// An emulated link with its two ends, without any traffic yet.
 struct TestNetwork {
     dir: TempDir,
     link_netns: Namespace,
@@ -108,9 +114,9 @@ struct TestNetwork {
 }
 
 impl TestNetwork {
-    fn create(plan: &Plan, cell: LinkParams, pairing: Pairing, seed: u64) -> Result<Self> {
+    fn create(plan: &Plan, link: LinkParams, pairing: Pairing, seed: u64) -> Result<Self> {
         let dir = TempDir::new()?;
-        // Namespaces of their own, also so that the kernel remembers nothing of earlier runs.
+        // Fresh namespaces, so that the kernel has no cached metrics of earlier runs.
         let link_netns = Namespace::new()?;
         disable_ipv6(&link_netns)?;
         let end = |index: usize| -> Result<Endpoint> {
@@ -121,27 +127,27 @@ impl TestNetwork {
             })
         };
         let ends = [end(0)?, end(1)?];
-        let wire = start_iwlink(plan, cell, seed, &link_netns, &ends, &dir)?;
+        let iwlink = start_iwlink(plan, link, seed, &link_netns, &ends, &dir)?;
         for (index, end) in ends.iter().enumerate() {
             if let Endpoint::Kernel(namespace) = end {
                 move_tap(&link_netns, namespace, index)?;
             }
         }
-        Ok(Self { dir, link_netns, ends, iwlink: wire })
+        Ok(Self { dir, link_netns, ends, iwlink })
     }
 
-    /// Starts `tcp-end` at an end.
+    /// Starts `tcp-end` at one end.
     fn start(&self, plan: &Plan, index: usize, name: &str, arguments: &[&str]) -> Result<Running> {
         let mut command = self.ends[index].program(plan, &self.link_netns, index, arguments);
         Ok(Running::start(&mut command, self.dir.file(name))?)
     }
 
-    /// Ends the wire; what it counted.
+    /// Stops the emulator, and returns its counters.
     fn shut_down(self, programs: [Running; 2]) -> Result<Value> {
-        // The wire ends while both still take what it brings: it has nothing to drop then.
+        // It stops while both ends still receive, so that it has nothing to drop.
         self.iwlink.interrupt()?;
-        let ended = self.iwlink.finish(READY_TIMEOUT)?;
-        ensure!(ended.success(), "iwlink: {}", ended.output.trim());
+        let result = self.iwlink.finish(READY_TIMEOUT)?;
+        ensure!(result.success(), "iwlink: {}", result.output.trim());
         drop(programs);
         let counters =
             std::fs::read_to_string(self.dir.file("wire.json")).context("no counters")?;
@@ -149,42 +155,42 @@ impl TestNetwork {
     }
 }
 
-/// One run of a sender and a receiver.
+/// Runs a sender and a receiver once.
 ///
 /// # Errors
-/// If something of it fails, hangs, or says nothing.
-pub fn measure(plan: &Plan, cell: LinkParams, pairing: Pairing, seed: u64) -> Result<Sample> {
-    let set = TestNetwork::create(plan, cell, pairing, seed)?;
-    let warm_up_s = plan.warm_up_s(cell);
+/// If a program fails, hangs, or prints no result.
+pub fn measure(plan: &Plan, link: LinkParams, pairing: Pairing, seed: u64) -> Result<Sample> {
+    let network = TestNetwork::create(plan, link, pairing, seed)?;
+    let warm_up_s = plan.warm_up_s(link);
     let window = ["--warm-up", &warm_up_s.to_string(), "--seconds", &plan.seconds.to_string()];
     let receive = [&["receive"], &window[..]].concat();
-    let mut receiver = set.start(plan, 1, "receiver", &receive)?;
+    let mut receiver = network.start(plan, 1, "receiver", &receive)?;
     receiver.wait_for("listening", READY_TIMEOUT).context("the receiver")?;
-    let sender = set.start(plan, 0, "sender", &["send"])?;
+    let sender = network.start(plan, 0, "sender", &["send"])?;
     let timeout = RUN_TIMEOUT_MARGIN + Duration::from_secs_f64(warm_up_s + plan.seconds);
     let error_text = || format!("sender: {}", sender.output().unwrap_or_default().trim());
     receiver.wait_for("octets", timeout).with_context(error_text)?;
     let line = last_json(&receiver.output()?)?;
-    sample(&line, set.shut_down([sender, receiver])?)
+    sample(&line, network.shut_down([sender, receiver])?)
 }
 
-/// One run of a requester and a responder: the microseconds that each exchange took.
+/// Runs a requester and a responder once, and returns the time of each exchange in microseconds.
 ///
 /// # Errors
-/// If something of it fails, hangs, or says nothing.
+/// If a program fails, hangs, or prints no result.
 pub fn exchanges(
     plan: &Plan,
-    cell: LinkParams,
+    link: LinkParams,
     pairing: Pairing,
     seed: u64,
 ) -> Result<ExchangeSample> {
-    let set = TestNetwork::create(plan, cell, pairing, seed)?;
-    let mut responder = set.start(plan, 1, "responder", &["respond"])?;
+    let network = TestNetwork::create(plan, link, pairing, seed)?;
+    let mut responder = network.start(plan, 1, "responder", &["respond"])?;
     responder.wait_for("listening", READY_TIMEOUT).context("the responder")?;
     let (warm_up, count) = (EXCHANGES_WARM_UP.to_string(), plan.exchanges.to_string());
     let request = ["request", "--warm-up", &warm_up, "--count", &count];
-    let mut requester = set.start(plan, 0, "requester", &request)?;
-    // A second for each would be far too long.
+    let mut requester = network.start(plan, 0, "requester", &request)?;
+    // A second per exchange is far more than needed.
     let timeout =
         RUN_TIMEOUT_MARGIN + Duration::from_secs((EXCHANGES_WARM_UP + plan.exchanges) as u64);
     let error_text = || format!("responder: {}", responder.output().unwrap_or_default().trim());
@@ -192,40 +198,40 @@ pub fn exchanges(
     let line = last_json(&requester.output()?)?;
     let us = line["us"].as_array().context("no times")?;
     let us = us.iter().map(|us| us.as_f64().context("no number")).collect::<Result<_>>()?;
-    let wire = EmulatorStats::of(&set.shut_down([requester, responder])?);
+    let stats = EmulatorStats::of(&network.shut_down([requester, responder])?);
     Ok(ExchangeSample {
         us,
-        late_fraction: wire.late_fraction,
-        latest_ms: wire.latest_ms,
-        dropped: wire.dropped,
+        late_fraction: stats.late_fraction,
+        latest_ms: stats.latest_ms,
+        dropped: stats.dropped,
     })
 }
 
 fn start_iwlink(
     plan: &Plan,
-    cell: LinkParams,
+    link: LinkParams,
     seed: u64,
-    home: &Namespace,
+    namespace: &Namespace,
     ends: &[Endpoint; 2],
     dir: &TempDir,
 ) -> Result<Running> {
-    let mut command = netns_command(home, &plan.iwlink, Some(CoreRole::Wire));
+    let mut command = netns_command(namespace, &plan.iwlink, Some(CoreRole::Emulator));
     if cores().is_some() {
         command.args(["--poll", "0"]);
     }
     command.args(["--left", &ends[0].device(0), "--right", &ends[1].device(1)]);
-    command.args(["--delay", &format!("{}us", cell.rtt_ms * 500.0)]);
-    command.args(["--loss", &format!("{}%", cell.loss_percent)]);
+    command.args(["--delay", &format!("{}us", link.rtt_ms * 500.0)]);
+    command.args(["--loss", &format!("{}%", link.loss_percent)]);
     command.args(["--rate", &plan.rate, "--queue", &plan.queue, "--seed", &seed.to_string()]);
     command.args(["--late", "500us"]);
     command.arg("--json").arg(dir.file("wire.json"));
-    let mut wire = Running::start(&mut command, dir.file("wire"))?;
-    wire.wait_for("seed", READY_TIMEOUT).context("iwlink")?;
-    Ok(wire)
+    let mut iwlink = Running::start(&mut command, dir.file("wire"))?;
+    iwlink.wait_for("seed", READY_TIMEOUT).context("iwlink")?;
+    Ok(iwlink)
 }
 
-/// Keeps IPv6 from asking around on interfaces to come, which would come to the wire before it has
-/// another end, and shift what befalls the frames that count.
+/// Disables IPv6 on future interfaces: its solicitations would reach the emulator before it has its
+/// second end, and shift the random faults of the measured frames.
 fn disable_ipv6(namespace: &Namespace) -> Result<()> {
     let mut shell = netns_command(namespace, Path::new("sh"), None);
     let command = "for space in default all; do \
@@ -236,9 +242,9 @@ fn disable_ipv6(namespace: &Namespace) -> Result<()> {
 }
 
 /// Gives an end its interface, which the wire has made in its own namespace.
-fn move_tap(home: &Namespace, namespace: &Namespace, index: usize) -> Result<()> {
+fn move_tap(link_netns: &Namespace, namespace: &Namespace, index: usize) -> Result<()> {
     let (name, space) = (INTERFACES[index], namespace.name());
-    ip(&["-n", home.name(), "link", "set", name, "netns", space])?;
+    ip(&["-n", link_netns.name(), "link", "set", name, "netns", space])?;
     disable_ipv6(namespace)?;
     for setting in offload_commands(namespace, name) {
         setting.apply()?;
@@ -246,41 +252,41 @@ fn move_tap(home: &Namespace, namespace: &Namespace, index: usize) -> Result<()>
     ip(&["-n", space, "link", "set", name, "txqueuelen", TAP_QUEUE])?;
     ip(&["-n", space, "addr", "add", &format!("{}/24", ADDRESSES[index]), "dev", name])?;
     ip(&["-n", space, "link", "set", name, "up"])?;
-    // On the route: a namespace may not choose its default among all that the kernel has.
+    // On the route: a namespace may not set every congestion control as its default.
     let route = ["route", "replace", "198.18.64.0/24", "dev", name, "proto", "kernel"];
     let control = ["scope", "link", "src", ADDRESSES[index], "congctl", CONGESTION_CONTROL];
     ip(&[&["-n", space], &route[..], &control[..]].concat())?;
     Ok(())
 }
 
-/// One way to have the kernel send segments as they go over the wire.
+/// A command that disables segmentation offloads of the kernel.
 struct OffloadCommand {
     command: Command,
 }
 
 impl OffloadCommand {
     fn apply(mut self) -> Result<()> {
-        let ended = process::run(&mut self.command, READY_TIMEOUT)?;
-        ensure!(ended.success(), "offloads: {}", ended.output.trim());
+        let result = process::run(&mut self.command, READY_TIMEOUT)?;
+        ensure!(result.success(), "offloads: {}", result.output.trim());
         Ok(())
     }
 }
 
-/// All ways there are on this machine.
+/// Returns all such commands available on this machine.
 fn offload_commands(namespace: &Namespace, name: &str) -> Vec<OffloadCommand> {
-    let mut ways = Vec::new();
+    let mut commands = Vec::new();
     if process::is_installed("ethtool") {
         let mut command = netns_command(namespace, Path::new("ethtool"), None);
         command.args(["-K", name, "tso", "off", "gso", "off", "gro", "off"]);
-        ways.push(OffloadCommand { command });
+        commands.push(OffloadCommand { command });
     }
     let mut command = Command::new("ip");
     command.args(["-n", namespace.name(), "link", "set", name, "gso_max_segs", "1"]);
-    ways.push(OffloadCommand { command });
-    ways
+    commands.push(OffloadCommand { command });
+    commands
 }
 
-/// How offloads are turned off, for the report.
+/// Returns how offloads are disabled, for the report.
 #[must_use]
 pub fn offload_description() -> &'static str {
     if process::is_installed("ethtool") {
@@ -290,21 +296,21 @@ pub fn offload_description() -> &'static str {
     }
 }
 
-/// The last line that is an object.
+/// Parses the last line that is a JSON object.
 fn last_json(output: &str) -> Result<Value> {
     let line = output.lines().rfind(|line| line.starts_with('{'));
-    let line = line.ok_or_else(|| anyhow!("no figures in: {}", output.trim()))?;
+    let line = line.ok_or_else(|| anyhow!("no results in: {}", output.trim()))?;
     Ok(serde_json::from_str(line)?)
 }
 
 fn sample(line: &Value, wire: Value) -> Result<Sample> {
     let number = |name: &str| line[name].as_f64().with_context(|| format!("no {name}"));
     let (bytes, seconds) = (number("octets")?, number("seconds")?);
-    let EmulatorStats { dropped, late_fraction: late, latest_ms } = EmulatorStats::of(&wire);
-    Ok(Sample { gbit_s: bytes * 8e-9 / seconds, dropped, late_fraction: late, latest_ms, wire })
+    let EmulatorStats { dropped, late_fraction, latest_ms } = EmulatorStats::of(&wire);
+    Ok(Sample { gbit_s: bytes * 8e-9 / seconds, dropped, late_fraction, latest_ms, wire })
 }
 
-/// What the wire says of itself.
+/// Errors of the emulator, from its counters.
 struct EmulatorStats {
     dropped: u64,
     late_fraction: f64,
@@ -328,25 +334,25 @@ impl EmulatorStats {
     }
 }
 
-/// One measurement of connections set up per second, in a namespace of its own.
+/// Measures connections set up per second once, in a namespace of its own.
 ///
 /// # Errors
-/// If it fails, hangs, or says nothing.
+/// If the program fails, hangs, or prints no result.
 pub fn connections(plan: &Plan, between: &str, batch: usize) -> Result<f64> {
     let namespace = Namespace::new()?;
     let mut command = netns_command(&namespace, &plan.tcp_end, None);
     command.args(["connections", between, "--count", &plan.connections.to_string()]);
     command.args(["--batch", &batch.to_string()]);
-    let ended = process::run(&mut command, 2 * RUN_TIMEOUT_MARGIN)?;
-    ensure!(ended.success(), "{}", ended.output.trim());
-    last_json(&ended.output)?["connections_s"].as_f64().context("no rate")
+    let result = process::run(&mut command, 2 * RUN_TIMEOUT_MARGIN)?;
+    ensure!(result.success(), "{}", result.output.trim());
+    last_json(&result.output)?["connections_s"].as_f64().context("no rate")
 }
 
-/// What the kernel of this machine does by itself, name and value; read in a namespace of its
-/// own, since that is where the ends live. Their routes say which congestion control.
+/// Returns TCP settings of the kernel, name and value, read in a fresh namespace like those of the
+/// ends. The congestion control of the ends is set on their routes.
 ///
 /// # Errors
-/// If a namespace cannot be made.
+/// If a namespace cannot be created.
 pub fn kernel_settings() -> Result<Vec<(String, String)>> {
     const NAMES: [&str; 9] = [
         "ipv4/tcp_congestion_control",
@@ -364,11 +370,11 @@ pub fn kernel_settings() -> Result<Vec<(String, String)>> {
         .into_iter()
         .map(|name| {
             let mut command = netns_command(&namespace, Path::new("cat"), None);
-            let ended = process::run(command.arg(format!("/proc/sys/net/{name}")), READY_TIMEOUT)?;
-            let value = if ended.success() {
-                ended.output.split_whitespace().collect::<Vec<_>>().join(" ")
+            let result = process::run(command.arg(format!("/proc/sys/net/{name}")), READY_TIMEOUT)?;
+            let value = if result.success() {
+                result.output.split_whitespace().collect::<Vec<_>>().join(" ")
             } else {
-                // Some are the same for all namespaces, and shown in the first alone.
+                // Some are global, and exist only in the initial namespace.
                 let text = std::fs::read_to_string(format!("/proc/sys/net/{name}"));
                 text.unwrap_or_else(|_| "absent".to_owned()).trim().to_owned()
             };

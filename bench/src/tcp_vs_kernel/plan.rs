@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-/// Whose TCP sends, and whose receives.
+/// TCP of the sender and of the receiver.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Pairing {
     /// The kernel to the kernel.
@@ -16,12 +16,12 @@ pub enum Pairing {
 }
 
 impl Pairing {
-    /// Those where one end sends and the other takes.
+    /// Pairings measured with data in one direction.
     pub const ONE_WAY: [Self; 3] = [Self::KernelToKernel, Self::OursToKernel, Self::KernelToOurs];
-    /// Those where both send: ours beside the kernel's.
+    /// Pairings measured with data in both directions.
     pub const BOTH_WAYS: [Self; 3] = [Self::KernelToKernel, Self::OursToOurs, Self::OursToKernel];
 
-    /// For headings.
+    /// Returns the title for headings.
     #[must_use]
     pub const fn title(self) -> &'static str {
         match self {
@@ -32,7 +32,7 @@ impl Pairing {
         }
     }
 
-    /// Whether ours is the sender, and whether it is the receiver.
+    /// Returns whether ours is the sender, and whether it is the receiver.
     pub(super) const fn ours(self) -> [bool; 2] {
         match self {
             Self::KernelToKernel => [false, false],
@@ -43,52 +43,52 @@ impl Pairing {
     }
 }
 
-/// A wire.
+/// Parameters of an emulated link.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct LinkParams {
-    /// Frames lost, each way, in percent.
+    /// Frame loss in each direction, in percent.
     pub loss_percent: f64,
-    /// Round trip, in milliseconds.
+    /// RTT in milliseconds.
     pub rtt_ms: f64,
 }
 
-/// What to measure, and with what.
+/// Parameters of all measurements.
 #[derive(Clone, Debug)]
 pub struct Plan {
-    /// The wires.
+    /// Links of the goodput measurements.
     pub links: Vec<LinkParams>,
-    /// How often each is measured with each pairing.
+    /// Number of runs of each link and pairing.
     pub rounds: usize,
-    /// Seconds of each connection before anything is measured, at least.
+    /// Minimum warm-up of each connection in seconds.
     pub warm_up_s: f64,
-    /// Round trips of each connection before anything is measured, at least: congestion control
-    /// that left slow start early takes hundreds of them to find the rate of a long wire.
+    /// Minimum warm-up of each connection in round trips: congestion control that left slow start
+    /// early takes hundreds of them to find the rate of a long path.
     pub warm_up_rounds: f64,
-    /// Seconds that are measured.
+    /// Measured time in seconds.
     pub seconds: f64,
-    /// Rate of the wire, as `iwlink` takes it.
+    /// Link rate, in the syntax of `iwlink`.
     pub rate: String,
-    /// Bytes that may wait in front of it, as `iwlink` takes them.
+    /// Queue limit in bytes, in the syntax of `iwlink`.
     pub queue: String,
-    /// Decides the faults; those of round n come from the n-th seed after it.
+    /// Seed of the faults; round n uses `seed + n`.
     pub seed: u64,
-    /// The wires of exchanges, and how many exchanges each run measures; none: not measured.
+    /// Links of the exchanges.
     pub exchange_links: Vec<LinkParams>,
-    /// See `exchange_links`.
+    /// Measured exchanges per run; 0: not measured.
     pub exchanges: usize,
-    /// Connections set up to learn their rate; none: not measured.
+    /// Connections set up to measure their rate; 0: not measured.
     pub connections: usize,
-    /// The program that is an end.
+    /// The program `tcp-end`.
     pub tcp_end: PathBuf,
-    /// The wire.
+    /// Link.
     pub iwlink: PathBuf,
 }
 
 impl Plan {
-    /// Seconds of a connection over this wire before anything is measured.
+    /// Returns the warm-up of a connection over this link in seconds.
     #[must_use]
-    pub fn warm_up_s(&self, cell: LinkParams) -> f64 {
-        self.warm_up_s.max(self.warm_up_rounds * cell.rtt_ms / 1000.0)
+    pub fn warm_up_s(&self, link: LinkParams) -> f64 {
+        self.warm_up_s.max(self.warm_up_rounds * link.rtt_ms / 1000.0)
     }
 }
 
@@ -97,9 +97,9 @@ pub(super) mod tests {
     use super::*;
 
     pub(in crate::tcp_vs_kernel) fn plan() -> Plan {
-        let cell = |loss_percent, rtt_ms| LinkParams { loss_percent, rtt_ms };
+        let link = |loss_percent, rtt_ms| LinkParams { loss_percent, rtt_ms };
         Plan {
-            links: vec![cell(0.0, 1.0), cell(1.0, 1.0), cell(0.0, 20.0)],
+            links: vec![link(0.0, 1.0), link(1.0, 1.0), link(0.0, 20.0)],
             rounds: 3,
             warm_up_s: 1.0,
             warm_up_rounds: 100.0,
@@ -107,7 +107,7 @@ pub(super) mod tests {
             rate: "1gbit".to_owned(),
             queue: "256K".to_owned(),
             seed: 1,
-            exchange_links: vec![cell(0.1, 1.0)],
+            exchange_links: vec![link(0.1, 1.0)],
             exchanges: 100,
             connections: 10,
             tcp_end: PathBuf::new(),

@@ -1,4 +1,4 @@
-//! Goodput by loss, a panel for each round trip, as SVG.
+//! Plot of goodput by loss, a panel for each RTT, as SVG.
 
 use std::path::Path;
 
@@ -9,15 +9,15 @@ use super::goodput::GoodputResult;
 use super::plan::{Pairing, Plan};
 use super::report::rtts;
 
-/// Width of a panel and height of the drawing, in points.
+/// Width of a panel and height of the plot, in points.
 const PANEL: (u32, u32) = (420, 400);
 
-/// Draws a panel for each round trip: a line for each pairing over the losses of the plan, which
-/// stand at equal distances, with bars from the least to the most of all runs.
+/// Plots a panel for each RTT: a line for each pairing over the losses of the plan, which are
+/// equidistant, with bars from the minimum to the maximum of all runs.
 ///
 /// # Errors
 /// If the file cannot be written, or there is nothing to draw.
-pub fn draw(path: &Path, plan: &Plan, figures: &[GoodputResult]) -> Result<()> {
+pub fn draw(path: &Path, plan: &Plan, results: &[GoodputResult]) -> Result<()> {
     let rtts = rtts(plan);
     let width = PANEL.0 * u32::try_from(rtts.len()).unwrap_or(1);
     ensure!(width > 0, "nothing to draw");
@@ -30,13 +30,13 @@ pub fn draw(path: &Path, plan: &Plan, figures: &[GoodputResult]) -> Result<()> {
         let losses: Vec<f64> = plan
             .links
             .iter()
-            .filter(|cell| cell.rtt_ms == rtt_ms)
-            .map(|cell| cell.loss_percent)
+            .filter(|link| link.rtt_ms == rtt_ms)
+            .map(|link| link.loss_percent)
             .collect();
         let last = losses.len().saturating_sub(1) as f64;
-        let highest = figures
+        let highest = results
             .iter()
-            .flat_map(|figure| &figure.samples)
+            .flat_map(|result| &result.samples)
             .map(|sample| sample.gbit_s)
             .fold(0.1, f64::max);
         let mut chart = ChartBuilder::on(panel)
@@ -57,16 +57,16 @@ pub fn draw(path: &Path, plan: &Plan, figures: &[GoodputResult]) -> Result<()> {
             .map_err(|error| draw_error(&error))?;
         for (index, pairing) in Pairing::ONE_WAY.into_iter().enumerate() {
             let colour = Palette99::pick(index).to_rgba();
-            let here: Vec<(f64, &GoodputResult)> = figures
+            let positioned: Vec<(f64, &GoodputResult)> = results
                 .iter()
-                .filter(|figure| figure.pairing == pairing && figure.link.rtt_ms == rtt_ms)
-                .filter_map(|figure| {
-                    let at = losses.iter().position(|loss| *loss == figure.link.loss_percent)?;
-                    // Beside each other, so that bars can be told apart.
-                    Some((at as f64 + (index as f64 - 1.0) * 0.06, figure))
+                .filter(|result| result.pairing == pairing && result.link.rtt_ms == rtt_ms)
+                .filter_map(|result| {
+                    let at = losses.iter().position(|loss| *loss == result.link.loss_percent)?;
+                    // Offset by pairing, so that bars do not overlap.
+                    Some((at as f64 + (index as f64 - 1.0) * 0.06, result))
                 })
                 .collect();
-            let points = here.iter().filter_map(|&(at, figure)| Some((at, figure.median()?)));
+            let points = positioned.iter().filter_map(|&(at, result)| Some((at, result.median()?)));
             let line = LineSeries::new(points, colour.stroke_width(2)).point_size(3);
             chart
                 .draw_series(line)
@@ -75,8 +75,8 @@ pub fn draw(path: &Path, plan: &Plan, figures: &[GoodputResult]) -> Result<()> {
                 .legend(move |(x, y)| {
                     PathElement::new(vec![(x, y), (x + 18, y)], colour.stroke_width(2))
                 });
-            let bars = here.iter().map(|&(at, figure)| {
-                let all = || figure.samples.iter().map(|sample| sample.gbit_s);
+            let bars = positioned.iter().map(|&(at, result)| {
+                let all = || result.samples.iter().map(|sample| sample.gbit_s);
                 let least = all().fold(f64::INFINITY, f64::min).min(highest);
                 let most = all().fold(0.0, f64::max).max(least);
                 PathElement::new(vec![(at, least), (at, most)], colour.stroke_width(1))
@@ -93,7 +93,7 @@ pub fn draw(path: &Path, plan: &Plan, figures: &[GoodputResult]) -> Result<()> {
     area.present().map_err(|error| draw_error(&error))
 }
 
-/// The loss that stands at a place of the axis; nothing between two.
+/// Returns the label of the loss at a position of the axis; empty between two.
 fn label(losses: &[f64], at: f64) -> String {
     let index = losses.iter().enumerate().find(|(index, _)| (*index as f64 - at).abs() < 0.01);
     index.map_or_else(String::new, |(_, loss)| loss.to_string())

@@ -1,4 +1,4 @@
-//! The figures as Markdown and as JSON.
+//! The results as Markdown and as JSON.
 
 use std::fmt::Write as _;
 
@@ -10,38 +10,38 @@ use super::plan::{LinkParams, Pairing, Plan};
 use super::{exchange, network};
 use crate::median::median;
 
-/// The figure of a wire and a pairing.
-fn find(figures: &[GoodputResult], cell: LinkParams, pairing: Pairing) -> Option<&GoodputResult> {
-    figures.iter().find(|figure| figure.link == cell && figure.pairing == pairing)
+/// Returns the result of a link and a pairing.
+fn find(results: &[GoodputResult], link: LinkParams, pairing: Pairing) -> Option<&GoodputResult> {
+    results.iter().find(|result| result.link == link && result.pairing == pairing)
 }
 
-/// Round trips of the plan, in its order.
+/// Returns the RTTs of the plan, in its order.
 #[must_use]
 pub fn rtts(plan: &Plan) -> Vec<f64> {
     let mut rtts: Vec<f64> = Vec::new();
-    for cell in &plan.links {
-        if !rtts.contains(&cell.rtt_ms) {
-            rtts.push(cell.rtt_ms);
+    for link in &plan.links {
+        if !rtts.contains(&link.rtt_ms) {
+            rtts.push(link.rtt_ms);
         }
     }
     rtts
 }
 
-/// A table for each round trip: medians, the spread, and the share of what kernel to kernel gave.
+/// Formats a table for each RTT: medians, the range, and the ratio to kernel to kernel.
 #[must_use]
-pub fn tables(plan: &Plan, figures: &[GoodputResult]) -> String {
+pub fn tables(plan: &Plan, results: &[GoodputResult]) -> String {
     let mut text = String::new();
     for rtt_ms in rtts(plan) {
         let _ = writeln!(text, "### Round trip {rtt_ms} ms\n");
         let titles = Pairing::ONE_WAY.map(Pairing::title).join(" | ");
         let _ = writeln!(text, "| loss each way | {titles} |\n|---:|---:|---:|---:|");
-        for cell in plan.links.iter().filter(|cell| cell.rtt_ms == rtt_ms) {
+        for link in plan.links.iter().filter(|link| link.rtt_ms == rtt_ms) {
             let kernel =
-                find(figures, *cell, Pairing::KernelToKernel).and_then(GoodputResult::median);
-            let _ = write!(text, "| {} % |", cell.loss_percent);
+                find(results, *link, Pairing::KernelToKernel).and_then(GoodputResult::median);
+            let _ = write!(text, "| {} % |", link.loss_percent);
             for pairing in Pairing::ONE_WAY {
                 let share = if pairing == Pairing::KernelToKernel { None } else { kernel };
-                let _ = write!(text, " {} |", format_result(find(figures, *cell, pairing), share));
+                let _ = write!(text, " {} |", format_result(find(results, *link, pairing), share));
             }
             text.push('\n');
         }
@@ -50,40 +50,40 @@ pub fn tables(plan: &Plan, figures: &[GoodputResult]) -> String {
     text
 }
 
-/// `0.941 (0.93 to 0.95; 101 %)`.
-fn format_result(figure: Option<&GoodputResult>, kernel: Option<f64>) -> String {
-    let Some((figure, middle)) = figure.and_then(|figure| Some((figure, figure.median()?))) else {
+/// Formats a result: `0.941 (0.93 to 0.95; 101 %)`.
+fn format_result(result: Option<&GoodputResult>, kernel: Option<f64>) -> String {
+    let Some((result, middle)) = result.and_then(|result| Some((result, result.median()?))) else {
         return "failed".to_owned();
     };
-    let all = || figure.samples.iter().map(|sample| sample.gbit_s);
+    let all = || result.samples.iter().map(|sample| sample.gbit_s);
     let (least, most) = (all().fold(f64::INFINITY, f64::min), all().fold(0.0, f64::max));
     let share = kernel.map_or_else(String::new, |kernel| {
         format!("; {:.0} %", 100.0 * middle / kernel.max(f64::MIN_POSITIVE))
     });
-    let invalid = figure.samples.iter().filter(|sample| sample.is_invalid()).count();
+    let invalid = result.samples.iter().filter(|sample| sample.is_invalid()).count();
     let mark = if invalid > 0 { format!(", {invalid} invalid") } else { String::new() };
     format!("{middle:.3} ({least:.3} to {most:.3}{share}{mark})")
 }
 
-/// How the wire itself behaved.
+/// Formats the errors of the emulator.
 #[must_use]
-pub fn emulator_summary(figures: &[GoodputResult]) -> String {
-    let samples = || figures.iter().flat_map(|figure| &figure.samples);
+pub fn emulator_summary(results: &[GoodputResult]) -> String {
+    let samples = || results.iter().flat_map(|result| &result.samples);
     let late = samples().map(|sample| sample.late_fraction).fold(0.0, f64::max);
     let latest = samples().map(|sample| sample.latest_ms).fold(0.0, f64::max);
     let latest_median = median(samples().map(|sample| sample.latest_ms).collect()).unwrap_or(0.0);
     let dropped: u64 = samples().map(|sample| sample.dropped).sum();
-    let repeated: usize = figures.iter().map(|figure| figure.repeated).sum();
+    let repeated: usize = results.iter().map(|result| result.repeated).sum();
     format!(
         "Errors of the emulator: at most {:.2} % of a run's frames left more than 0.5 ms late; the \
          latest frame of a run was {latest_median:.2} ms late in the median and {latest:.2} ms at \
-         worst; {dropped} frames were dropped that should not have been. {repeated} runs were \
-         done again for such reasons.\n\n",
+         worst; {dropped} frames were dropped by such errors. {repeated} runs were repeated for \
+         such reasons.\n\n",
         late * 100.0
     )
 }
 
-/// Connections set up per second.
+/// Formats the rates of connection set-up.
 #[must_use]
 pub fn connections(set_ups: &[ConnectRates]) -> String {
     if set_ups.is_empty() {
@@ -112,19 +112,19 @@ pub fn connections(set_ups: &[ConnectRates]) -> String {
     text
 }
 
-/// Everything, for programs.
+/// Returns all results as JSON.
 #[must_use]
 pub fn json(
     plan: &Plan,
-    figures: &[GoodputResult],
+    results: &[GoodputResult],
     exchanges: &[exchange::ExchangeResult],
     set_ups: &[ConnectRates],
     machine: &[(String, String)],
 ) -> Value {
-    let figures: Vec<Value> = figures
+    let results: Vec<Value> = results
         .iter()
-        .map(|figure| {
-            let samples: Vec<Value> = figure
+        .map(|result| {
+            let samples: Vec<Value> = result
                 .samples
                 .iter()
                 .map(|sample| {
@@ -138,11 +138,11 @@ pub fn json(
                 })
                 .collect();
             json!({
-                "pairing": figure.pairing.title(),
-                "loss_percent": figure.link.loss_percent,
-                "rtt_ms": figure.link.rtt_ms,
-                "median_gbit_s": figure.median(),
-                "repeated": figure.repeated,
+                "pairing": result.pairing.title(),
+                "loss_percent": result.link.loss_percent,
+                "rtt_ms": result.link.rtt_ms,
+                "median_gbit_s": result.median(),
+                "repeated": result.repeated,
                 "samples": samples,
             })
         })
@@ -162,28 +162,28 @@ pub fn json(
         "warm_up_s": plan.warm_up_s,
         "warm_up_rounds": plan.warm_up_rounds,
         "seconds": plan.seconds,
-        "goodput": figures,
+        "goodput": results,
         "exchanges": exchanges.iter().map(exchange::ExchangeResult::json).collect::<Vec<_>>(),
         "connections": set_ups,
     })
 }
 
-/// How it was measured.
+/// Formats the method.
 #[must_use]
 pub fn method(plan: &Plan) -> String {
     format!(
         "Goodput: bytes of messages that reach the receiver in {} s after a warm-up, in Gb/s, \
-         the median of {} runs (in brackets the least, the most, and the share of what kernel \
-         to kernel gave). The warm-up of each connection is {} s, and {} round trips where \
+         the median of {} runs (in brackets the minimum, the maximum, and the ratio to kernel \
+         to kernel). The warm-up of each connection is {} s, and {} round trips where \
          those are longer: a CUBIC that left slow start early takes that long to find the \
          rate. One connection carries RDMA Sends of 65,504 bytes in full FPDUs with CRC. Our \
-         ends are verbs programs; the kernel's ends are plain sockets that send and take the \
-         same bytes, after a start-up exchange that an independent peer makes. Between the \
-         ends stands `iwlink`: {} with {} bytes of queue, the loss and half of the round trip \
-         each way, the same seeds for all pairings. Our end meets it over memif, the kernel \
-         over a tap in a namespace of its own (fresh for each run), so that each end crosses \
-         one device. {} The kernel's congestion control is CUBIC, by a setting of its routes; \
-         its buffers and all else are the machine's. Offloads of the kernel: {}.\n",
+         ends are verbs programs; the kernel's ends are plain sockets that send and receive \
+         the same bytes, after a start-up exchange by an independent peer. Between the ends \
+         is `iwlink`: {} with {} bytes of queue, the loss and half of the round trip each way, \
+         the same seeds for all pairings. Our end is connected over memif, the kernel over a \
+         tap in a namespace of its own (fresh for each run), so that each end uses one device. \
+         {} The kernel's congestion control is CUBIC, set on its routes; its buffers and all \
+         other settings are the machine's. Offloads of the kernel: {}.\n",
         plan.seconds,
         plan.rounds,
         plan.warm_up_s,
@@ -191,10 +191,10 @@ pub fn method(plan: &Plan) -> String {
         plan.rate,
         plan.queue,
         if network::cores().is_some() {
-            "iwlink has a core to itself and never sleeps; both ends share another, which ours \
-             offers to the other after each look at its port."
+            "iwlink has a core of its own and never sleeps; both ends share another, which ours \
+             yields after each poll of its port."
         } else {
-            "All programs share the machine's cores as its scheduler has it."
+            "The scheduler distributes all programs over the machine's cores."
         },
         network::offload_description(),
     )
@@ -206,7 +206,7 @@ mod tests {
     use crate::tcp_vs_kernel::plan::tests::plan;
     use crate::tcp_vs_kernel::sample::Sample;
 
-    fn figure(cell: LinkParams, pairing: Pairing, all: &[f64]) -> GoodputResult {
+    fn result(link: LinkParams, pairing: Pairing, all: &[f64]) -> GoodputResult {
         let sample = |&gbit_s: &f64| Sample {
             gbit_s,
             dropped: 0,
@@ -214,23 +214,18 @@ mod tests {
             latest_ms: 0.4,
             wire: Value::Null,
         };
-        GoodputResult {
-            link: cell,
-            pairing,
-            samples: all.iter().map(sample).collect(),
-            repeated: 1,
-        }
+        GoodputResult { link, pairing, samples: all.iter().map(sample).collect(), repeated: 1 }
     }
 
     #[test]
     fn table_shows_median_range_and_kernel_ratio() {
         let plan = plan();
-        let mut figures = vec![
-            figure(plan.links[0], Pairing::KernelToKernel, &[0.8, 0.9, 0.7]),
-            figure(plan.links[0], Pairing::OursToKernel, &[0.88, 0.87, 0.89]),
+        let mut results = vec![
+            result(plan.links[0], Pairing::KernelToKernel, &[0.8, 0.9, 0.7]),
+            result(plan.links[0], Pairing::OursToKernel, &[0.88, 0.87, 0.89]),
         ];
-        figures[1].samples[0].dropped = 5;
-        let text = tables(&plan, &figures);
+        results[1].samples[0].dropped = 5;
+        let text = tables(&plan, &results);
         for expected in [
             "### Round trip 1 ms",
             "### Round trip 20 ms",
@@ -239,10 +234,10 @@ mod tests {
         ] {
             assert!(text.contains(expected), "{expected} is not in\n{text}");
         }
-        let wire = emulator_summary(&figures);
-        assert!(wire.contains("at most 0.10 %") && wire.contains("2 runs were done again"));
-        assert!(wire.contains("5 frames were dropped"), "{wire}");
-        let json = json(&plan, &figures, &[], &[], &[]);
+        let summary = emulator_summary(&results);
+        assert!(summary.contains("at most 0.10 %") && summary.contains("2 runs were repeated"));
+        assert!(summary.contains("5 frames were dropped"), "{summary}");
+        let json = json(&plan, &results, &[], &[], &[]);
         assert_eq!(json["goodput"][1]["median_gbit_s"], 0.88);
     }
 

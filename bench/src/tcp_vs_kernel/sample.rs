@@ -5,23 +5,23 @@ use serde_json::Value;
 /// What one run of a sender and a receiver says.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Sample {
-    /// Bytes of messages that arrived, in Gb/s.
+    /// Goodput: bytes of received messages, in Gb/s.
     pub gbit_s: f64,
-    /// Frames that the wire should have passed on and dropped.
+    /// Frames dropped by errors of the emulator.
     pub dropped: u64,
-    /// The share of frames that left it late.
+    /// Fraction of frames that the emulator sent late.
     pub late_fraction: f64,
-    /// The latest, in milliseconds.
+    /// Maximum lateness in milliseconds.
     pub latest_ms: f64,
-    /// What the wire counted, as `iwlink --json` says it.
+    /// Counters of the emulator, from `iwlink --json`.
     pub wire: Value,
 }
 
-/// Frames that the wire may drop by itself, or deliver late, before a run is spoiled: as a share.
+/// Maximum fraction of late frames of a valid run.
 const LATE_FRACTION_MAX: f64 = 0.02;
 
 impl Sample {
-    /// The wire was not what it was meant to be.
+    /// True if errors of the emulator invalidate the run.
     #[must_use]
     pub fn is_invalid(&self) -> bool {
         self.dropped > 0 || self.late_fraction > LATE_FRACTION_MAX
@@ -31,13 +31,13 @@ impl Sample {
 /// What one run of a requester and a responder says.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ExchangeSample {
-    /// Microseconds from a request until its response is complete, in order.
+    /// Time from each request to the end of its response in microseconds, in order.
     pub us: Vec<f64>,
-    /// The share of frames that left the wire late.
+    /// Fraction of frames that the emulator sent late.
     pub late_fraction: f64,
-    /// The latest, in milliseconds.
+    /// Maximum lateness in milliseconds.
     pub latest_ms: f64,
-    /// Frames that the wire should have passed on and dropped.
+    /// Frames dropped by errors of the emulator.
     pub dropped: u64,
 }
 

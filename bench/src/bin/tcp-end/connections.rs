@@ -1,4 +1,4 @@
-//! Connections set up per second: TCP's handshake, the start-up exchange, an orderly end.
+//! Connections set up per second: TCP handshake, MPA start-up exchange, graceful close.
 
 use std::io::Write as _;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, SocketAddrV4, TcpListener, TcpStream};
@@ -16,10 +16,10 @@ const PORT: u16 = 4791;
 const OURS: Ipv4Addr = Ipv4Addr::new(198, 18, 65, 2);
 const KERNEL: Ipv4Addr = Ipv4Addr::new(198, 18, 65, 1);
 const INTERFACE: &str = "fwc0";
-/// Without progress for so long something is wrong.
+/// Timeout without progress.
 const TIMEOUT: Duration = Duration::from_secs(20);
 
-/// The kernel with itself: one thread connects, one accepts.
+/// Measures the kernel with itself: one thread connects, one accepts.
 pub(crate) fn kernel(count: usize, batch: usize) -> Result<f64> {
     let address = SocketAddrV4::new(Ipv4Addr::LOCALHOST, PORT);
     let listener = TcpListener::bind(address)?;
@@ -31,7 +31,7 @@ pub(crate) fn kernel(count: usize, batch: usize) -> Result<f64> {
     Ok(rate)
 }
 
-/// Ours with ours, both ends on this thread.
+/// Measures ours with ours, both ends on this thread.
 pub(crate) fn ring(count: usize, batch: usize) -> Result<f64> {
     let config =
         |host| Config::new(DeviceSpec::Ring, IpAddr::V4(Ipv4Addr::new(198, 18, 65, host)), 24);
@@ -42,16 +42,16 @@ pub(crate) fn ring(count: usize, batch: usize) -> Result<f64> {
     let mut acceptor = Acceptor { end: &right, listener, open: Vec::new(), done: 0 };
     let mut connector = Connector::new(&left, SocketAddrV4::new(OURS, PORT), count, batch);
     let start = Instant::now();
-    let mut watch = Watchdog::new();
+    let mut watchdog = Watchdog::new();
     while connector.done < count || acceptor.done < count {
         connector.step()?;
         acceptor.step()?;
-        watch.progress(connector.done + acceptor.done)?;
+        watchdog.progress(connector.done + acceptor.done)?;
     }
     Ok(rate(count, start))
 }
 
-/// Ours to the kernel over a tap.
+/// Measures ours to the kernel over a tap.
 pub(crate) fn ours_to_kernel(count: usize, batch: usize) -> Result<f64> {
     let ours = open_on_tap()?;
     let address = SocketAddrV4::new(KERNEL, PORT);
@@ -59,17 +59,17 @@ pub(crate) fn ours_to_kernel(count: usize, batch: usize) -> Result<f64> {
     let acceptor = std::thread::spawn(move || kernel_accepts(&listener, count, batch));
     let mut connector = Connector::new(&ours, address, count, batch);
     let start = Instant::now();
-    let mut watch = Watchdog::new();
+    let mut watchdog = Watchdog::new();
     while connector.done < count {
         connector.step()?;
-        watch.progress(connector.done)?;
+        watchdog.progress(connector.done)?;
     }
     let rate = rate(count, start);
     join_thread(acceptor)?;
     Ok(rate)
 }
 
-/// The kernel to ours over a tap.
+/// Measures the kernel to ours over a tap.
 pub(crate) fn kernel_to_ours(count: usize, batch: usize) -> Result<f64> {
     let ours = open_on_tap()?;
     let listener = ours.context.listen(PORT, batch)?;
@@ -77,10 +77,10 @@ pub(crate) fn kernel_to_ours(count: usize, batch: usize) -> Result<f64> {
     let start = Instant::now();
     let connector =
         std::thread::spawn(move || kernel_connects(SocketAddrV4::new(OURS, PORT), count, batch));
-    let mut watch = Watchdog::new();
+    let mut watchdog = Watchdog::new();
     while acceptor.done < count {
         acceptor.step()?;
-        watch.progress(acceptor.done)?;
+        watchdog.progress(acceptor.done)?;
     }
     let rate = rate(count, start);
     join_thread(connector)?;
@@ -95,7 +95,7 @@ fn join_thread(thread: std::thread::JoinHandle<Result<()>>) -> Result<()> {
     thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
 }
 
-/// Our TCP on a tap whose other side is the kernel's, in the namespace of this process.
+/// Opens our TCP on a tap of the kernel, in the namespace of this process.
 fn open_on_tap() -> Result<Endpoint> {
     let config = verbs_end::config(&format!("tap:{INTERFACE}"), OURS)?;
     let context = Context::open(config).map_err(|error| anyhow!("{error}"))?;
@@ -135,15 +135,15 @@ fn kernel_accepts(listener: &TcpListener, count: usize, batch: usize) -> Result<
             Peer::respond(stream.try_clone()?, &Startup::default())?;
         }
         for mut stream in streams {
-            // Goes on after the signals that a tap asks for.
+            // `io::copy` retries after the signals of a tap.
             let rest = std::io::copy(&mut stream, &mut std::io::sink())?;
-            ensure!(rest == 0, "bytes behind the request");
+            ensure!(rest == 0, "data after the request");
         }
     }
     Ok(())
 }
 
-/// Gives up when nothing moves.
+/// Fails without progress.
 struct Watchdog {
     last_done: usize,
     since: Instant,
@@ -163,12 +163,12 @@ impl Watchdog {
         if done != self.last_done {
             (self.last_done, self.since) = (done, Instant::now());
         }
-        ensure!(self.since.elapsed() < TIMEOUT, "stuck after {done} connections");
+        ensure!(self.since.elapsed() < TIMEOUT, "no progress after {done} connections");
         Ok(())
     }
 }
 
-/// One end of ours.
+/// One of our ends.
 struct Endpoint {
     context: Context,
     pd: Pd,
@@ -188,7 +188,7 @@ impl Endpoint {
     }
 }
 
-/// Connects, and ends what is connected.
+/// Connects, and closes established connections.
 struct Connector<'a> {
     end: &'a Endpoint,
     address: SocketAddr,
@@ -231,7 +231,7 @@ impl<'a> Connector<'a> {
     }
 }
 
-/// Accepts, and waits for the other end to go.
+/// Accepts, and waits for the peer to close.
 struct Acceptor<'a> {
     end: &'a Endpoint,
     listener: Listener,

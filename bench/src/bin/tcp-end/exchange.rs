@@ -8,10 +8,10 @@ use clap::Args;
 /// Exchanges of a request and a response.
 #[derive(Args, Clone, Copy)]
 pub(crate) struct ExchangeArgs {
-    /// Exchanges that are not measured.
+    /// Exchanges before the measurement.
     #[arg(long)]
     warm_up: usize,
-    /// Exchanges that are measured.
+    /// Measured exchanges.
     #[arg(long)]
     count: usize,
     /// Milliseconds between a response and the next request.
@@ -20,8 +20,8 @@ pub(crate) struct ExchangeArgs {
 }
 
 impl ExchangeArgs {
-    /// Runs them, `exchange` being one, `rest` what to do while nothing is under way, again and
-    /// again until the pause is over. Prints the line.
+    /// Runs the exchanges by `exchange`, and calls `idle` with the time left until each pause is
+    /// over. Prints the result.
     pub(crate) fn run(
         self,
         mut exchange: impl FnMut() -> Result<()>,

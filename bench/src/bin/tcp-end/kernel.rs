@@ -17,7 +17,7 @@ pub(crate) fn send(address: SocketAddrV4) -> Result<()> {
     loop {
         match stream.write_all(messages.next()) {
             Ok(()) => {}
-            // The receiver has seen enough.
+            // The receiver has ended.
             Err(error)
                 if matches!(error.kind(), ErrorKind::ConnectionReset | ErrorKind::BrokenPipe) =>
             {
@@ -44,7 +44,7 @@ pub(crate) fn receive(address: SocketAddrV4, window: MeasureWindow) -> Result<()
     }
 }
 
-/// A stream that carries whole messages.
+/// A stream of complete messages.
 struct MessageStream {
     stream: TcpStream,
     messages: Messages,
@@ -63,7 +63,7 @@ impl MessageStream {
         self.stream.write_all(self.messages.next()).context("cannot send")
     }
 
-    /// False: the other end has gone.
+    /// Receives one message. False: the peer closed the connection.
     fn receive(&mut self) -> Result<bool> {
         self.received += MESSAGE_LEN as u64;
         while self.counter.bytes < self.received || !self.counter.is_at_fpdu_boundary() {
@@ -81,10 +81,10 @@ impl MessageStream {
 pub(crate) fn request(address: SocketAddrV4, exchanges: ExchangeArgs) -> Result<()> {
     let stream = TcpStream::connect(address).context("cannot connect")?;
     Peer::initiate(stream.try_clone()?, &Startup::default()).context("start-up")?;
-    let mut conversation = MessageStream::new(stream);
+    let mut messages = MessageStream::new(stream);
     let exchange = || {
-        conversation.send()?;
-        anyhow::ensure!(conversation.receive()?, "the responder closed the connection");
+        messages.send()?;
+        anyhow::ensure!(messages.receive()?, "the responder closed the connection");
         Ok(())
     };
     exchanges.run(exchange, std::thread::sleep)
@@ -95,9 +95,9 @@ pub(crate) fn respond(address: SocketAddrV4) -> Result<()> {
     println!("listening");
     let (stream, _) = listener.accept()?;
     Peer::respond(stream.try_clone()?, &Startup::default()).context("start-up")?;
-    let mut conversation = MessageStream::new(stream);
-    while conversation.receive()? {
-        conversation.send()?;
+    let mut messages = MessageStream::new(stream);
+    while messages.receive()? {
+        messages.send()?;
     }
     Ok(())
 }

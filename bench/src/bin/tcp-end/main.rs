@@ -1,11 +1,11 @@
-//! One end of a connection that is measured: of the kernel's TCP, or of ours. Both carry the same
-//! FPDUs; the start-up exchange of the kernel's end is that of the independent peer.
+//! One end of a measured connection, of the kernel's TCP or of ours. Both carry the same FPDUs; the
+//! kernel's end uses the independent peer for the MPA start-up exchange.
 //!
-//! A receiver prints one line of JSON once the time is over: bytes of messages that came in it.
-//! It goes on receiving until it is ended, so that the wire has somebody to deliver to.
+//! A receiver prints one line of JSON after the measured time: the bytes of messages received in
+//! it. It continues to receive until it is killed, so that frames in flight are delivered.
 //!
-//! A requester sends a message and waits for one in return, again and again, and prints how long
-//! each of these exchanges took.
+//! A requester repeatedly sends a message and waits for one in return, and prints the time of each
+//! of these exchanges.
 
 mod connections;
 mod exchange;

@@ -1,4 +1,4 @@
-//! The bytes that a kernel's end carries: Sends in FPDUs, as our end makes them.
+//! The stream of a kernel's end: Sends in FPDUs, the same as those of our end.
 
 use ferrowarp_tests::peer::{Header, fpdu, opcode};
 
@@ -6,12 +6,12 @@ use ferrowarp_tests::peer::{Header, fpdu, opcode};
 const HEADER_LEN: usize = 18;
 /// The largest ULPDU whose FPDU fills a segment of 1,448 bytes, with the timestamps option.
 const ULPDU_LEN: usize = 1442;
-/// FPDUs of a message.
+/// FPDUs per message.
 const FPDU_COUNT: usize = 46;
-/// Bytes of a message: full FPDUs and no remainder.
+/// Bytes per message: a multiple of full FPDUs.
 pub(crate) const MESSAGE_LEN: usize = FPDU_COUNT * (ULPDU_LEN - HEADER_LEN);
 
-/// Sends, one after the other.
+/// Generator of consecutive Sends.
 pub(crate) struct Messages {
     bytes: Vec<u8>,
     msn: u32,
@@ -22,7 +22,7 @@ impl Messages {
         Self { bytes: Vec::new(), msn: 0 }
     }
 
-    /// The FPDUs of the next message.
+    /// Returns the FPDUs of the next message.
     pub(crate) fn next(&mut self) -> &[u8] {
         self.msn = self.msn.wrapping_add(1);
         self.bytes.clear();
@@ -43,19 +43,19 @@ impl Messages {
     }
 }
 
-/// Walks over a stream of FPDUs and counts the bytes of messages in it.
+/// Parses a stream of FPDUs and counts the bytes of messages in it.
 #[derive(Default)]
 pub(crate) struct FpduCounter {
     /// Bytes until the next FPDU starts.
     fpdu_remaining: usize,
-    /// The first byte of a length whose second has not come.
+    /// First byte of a length field whose second was not received yet.
     len_high: Option<u8>,
     /// Bytes of messages so far.
     pub(crate) bytes: u64,
 }
 
 impl FpduCounter {
-    /// The last FPDU is complete, CRC included.
+    /// True if the last FPDU is complete, CRC included.
     pub(crate) const fn is_at_fpdu_boundary(&self) -> bool {
         self.fpdu_remaining == 0 && self.len_high.is_none()
     }
@@ -93,9 +93,9 @@ mod tests {
         assert_eq!(stream.len(), 2 * FPDU_COUNT * 1448);
         let odd = fpdu(&[0x41; 18 + 5], true);
         let stream = [odd.clone(), stream, odd].concat();
-        for piece in [1, 2, 3, 1447, 1448, 100_000] {
+        for chunk_len in [1, 2, 3, 1447, 1448, 100_000] {
             let mut counter = FpduCounter::default();
-            stream.chunks(piece).for_each(|piece| counter.feed(piece));
+            stream.chunks(chunk_len).for_each(|chunk| counter.feed(chunk));
             assert_eq!(counter.bytes, 2 * MESSAGE_LEN as u64 + 10);
             assert!(counter.is_at_fpdu_boundary());
         }

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-/// When to measure, from the start of a connection on.
+/// Measured time, from the start of a connection.
 #[derive(Clone, Copy)]
 pub(crate) struct MeasureWindow {
     pub(crate) warm_up: Duration,
@@ -22,8 +22,8 @@ impl Meter {
         Self { window, start: Instant::now(), from: None, printed: false }
     }
 
-    /// To be told now and then what has come since the start. Prints the line once the time is
-    /// over.
+    /// Updates the bytes received since the start; called regularly. Prints the result after the
+    /// measured time.
     pub(crate) fn update(&mut self, bytes: u64) {
         let now = Instant::now();
         match self.from {

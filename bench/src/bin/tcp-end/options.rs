@@ -15,43 +15,43 @@ pub(crate) struct Options {
 
 #[derive(Subcommand)]
 pub(crate) enum Command {
-    /// Sends until the other end goes away.
+    /// Sends until the peer closes the connection.
     Send(EndArgs),
-    /// Waits for a sender, measures what comes, and goes on until ended.
+    /// Waits for a sender, measures the received messages, and continues until killed.
     Receive {
         #[command(flatten)]
         end: EndArgs,
-        /// Seconds from the start of the connection that are not measured.
+        /// Seconds from the start of the connection until the measurement.
         #[arg(long)]
         warm_up: f64,
-        /// Seconds that are measured.
+        /// Measured time in seconds.
         #[arg(long)]
         seconds: f64,
     },
-    /// Sends a message, waits for one of the same length in return, and so on; prints the
-    /// microseconds that each exchange took.
+    /// Repeatedly sends a message and waits for one of the same length in return; prints the time
+    /// of each exchange in microseconds.
     Request {
         #[command(flatten)]
         end: EndArgs,
         #[command(flatten)]
         exchanges: ExchangeArgs,
     },
-    /// Answers each message with one, until the other end goes away.
+    /// Replies to each message with one, until the peer closes the connection.
     Respond(EndArgs),
-    /// Sets connections up and ends them, and prints how many came about per second.
+    /// Sets up and closes connections, and prints their number per second.
     Connections {
-        /// Between what.
+        /// Ends of the connections.
         between: Between,
-        /// Connections in all.
+        /// Number of connections.
         #[arg(long, default_value_t = 4000)]
         count: usize,
-        /// Connections at a time.
+        /// Concurrent connections.
         #[arg(long, default_value_t = 1)]
         batch: usize,
     },
 }
 
-/// Who sets connections up with whom.
+/// Ends of the connections.
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Between {
     /// The kernel with itself, over its loopback interface.
@@ -68,7 +68,7 @@ pub(crate) enum Between {
 pub(crate) struct EndArgs {
     /// Address and port of the receiver.
     pub(crate) address: SocketAddrV4,
-    /// Our TCP on this device; without it the kernel's.
+    /// Uses our TCP on this device; without it the kernel's.
     #[arg(long)]
     pub(crate) dev: Option<String>,
     /// The address of our TCP, with a prefix of 24 bits.

@@ -13,14 +13,14 @@ use crate::exchange::ExchangeArgs;
 use crate::message::MESSAGE_LEN;
 use crate::meter::{MeasureWindow, Meter};
 
-/// Messages, or buffers, posted at a time: 8 MiB, more than the path holds.
+/// Posted messages, or receive buffers: 8 MiB, more than the bandwidth-delay product.
 const DEPTH: usize = 128;
-/// Bytes that the path holds each way at most.
+/// Maximum bytes in flight in each direction.
 const PATH_BYTES: u32 = 8 << 20;
-/// How long setting up may take, retransmissions included.
+/// Timeout of the set-up, retransmissions included.
 const TIMEOUT: Duration = Duration::from_secs(20);
 
-/// A context with what a connection needs.
+/// A context with the resources of one connection.
 struct Endpoint {
     context: Context,
     _pd: Pd,
@@ -34,7 +34,7 @@ pub(crate) fn config(dev: &str, ip: Ipv4Addr) -> Result<Config> {
     let mut config = Config::new(device, IpAddr::V4(ip), 24);
     config.drive = DriveMode::Inline;
     config.linger = Duration::from_millis(100);
-    // Behind memif there is a wire of some length here.
+    // Here memif leads to an emulated link with a delay.
     config.pools.path_bytes = PATH_BYTES;
     Ok(config)
 }
@@ -61,8 +61,8 @@ impl Endpoint {
         Ok(self.qp.post_recv(RecvWr { wr_id: 0, sg_list })?)
     }
 
-    /// Waits for a message, for which a buffer is posted, and posts the next. False: the other end
-    /// has gone.
+    /// Waits for a message, for which a buffer is posted, and posts the next. False: the peer
+    /// closed the connection.
     fn receive(&self, wcs: &mut Vec<Wc>) -> Result<bool> {
         loop {
             self.poll(wcs);
@@ -78,7 +78,7 @@ impl Endpoint {
         }
     }
 
-    /// Takes completions; offers the core to the other end if there are none.
+    /// Polls completions; yields the core to the peer's process if there are none.
     fn poll(&self, wcs: &mut Vec<Wc>) {
         wcs.clear();
         if self.cq.poll(wcs) == 0 {
@@ -90,8 +90,8 @@ impl Endpoint {
         self.mr.sge(0, u32::try_from(MESSAGE_LEN).expect("a short message"))
     }
 
-    /// Takes completions until something went wrong, which is how the other end's going shows;
-    /// `tell` hears how many messages there were so far.
+    /// Polls completions until one fails, which is when the peer closes; calls `on_progress` with
+    /// the number of messages so far.
     fn run(
         &self,
         mut post: impl FnMut() -> Result<()>,
@@ -129,7 +129,7 @@ pub(crate) fn receive(dev: &str, ip: Ipv4Addr, port: u16, window: MeasureWindow)
     let end = open(dev, ip)?;
     let listener = end.context.listen(port, 4)?;
     println!("listening");
-    let request = listener.accept_timeout(TIMEOUT).context("nobody connects")?;
+    let request = listener.accept_timeout(TIMEOUT).context("no connect request")?;
     request.accept(&end.qp, ConnParam::default())?;
     end.qp.wait_established(TIMEOUT).context("start-up")?;
     let mut meter = Meter::start(window);
@@ -160,7 +160,7 @@ pub(crate) fn respond(dev: &str, ip: Ipv4Addr, port: u16) -> Result<()> {
     let end = open(dev, ip)?;
     let listener = end.context.listen(port, 4)?;
     println!("listening");
-    let request = listener.accept_timeout(TIMEOUT).context("nobody connects")?;
+    let request = listener.accept_timeout(TIMEOUT).context("no connect request")?;
     end.post_recv()?;
     request.accept(&end.qp, ConnParam::default())?;
     end.qp.wait_established(TIMEOUT).context("start-up")?;
