@@ -108,16 +108,16 @@ pub const fn start_mode(immediate: bool) -> Start {
 
 /// Formats the negotiated parameters as one line, from the local point of view.
 #[must_use]
-pub fn negotiated_line(agreed: &ConnInfo) -> String {
+pub fn negotiated_line(info: &ConnInfo) -> String {
     let on = |value| if value { "on" } else { "off" };
     format!(
         "negotiated: MPA revision {}, CRC {}, markers received {}, markers sent {}, IRD {}, ORD {}",
-        agreed.revision,
-        on(agreed.crc),
-        on(agreed.markers_in),
-        on(agreed.markers_out),
-        agreed.ird,
-        agreed.ord,
+        info.revision,
+        on(info.crc),
+        on(info.markers_in),
+        on(info.markers_out),
+        info.ird,
+        info.ord,
     )
 }
 

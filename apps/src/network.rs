@@ -99,13 +99,13 @@ impl NetworkArgs {
 
 /// Parses `DEST/LEN`, `via`, `HOP`.
 fn parse_route(words: &[String]) -> Option<Route> {
-    let [destination, via, hop] = words else { return None };
+    let [destination, via, gateway] = words else { return None };
     let destination = parse_cidr(destination).ok()?;
-    let hop: IpAddr = hop.parse().ok().filter(|_| via == "via")?;
-    (destination.address.is_ipv4() == hop.is_ipv4()).then_some(Route {
+    let gateway: IpAddr = gateway.parse().ok().filter(|_| via == "via")?;
+    (destination.address.is_ipv4() == gateway.is_ipv4()).then_some(Route {
         destination: destination.address,
         prefix_len: destination.len,
-        via: hop,
+        via: gateway,
     })
 }
 

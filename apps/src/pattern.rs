@@ -103,15 +103,15 @@ mod tests {
 
     #[test]
     fn pattern_filled_in_chunks_equals_whole() {
-        let whole = message(1, 9, 1003);
-        let mut pieces = vec![0; 1003];
+        let expected = message(1, 9, 1003);
+        let mut filled = vec![0; 1003];
         for start in (0..1003).step_by(64) {
             let end = (start + 64).min(1003);
-            Pattern::new(1, 9).fill(start, &mut pieces[start..end]);
+            Pattern::new(1, 9).fill(start, &mut filled[start..end]);
         }
-        assert_eq!(whole, pieces);
-        assert_eq!(Pattern::new(1, 9).mismatches(0, &whole), 0);
-        assert_eq!(Pattern::new(1, 9).mismatches(64, &whole[64..]), 0);
+        assert_eq!(expected, filled);
+        assert_eq!(Pattern::new(1, 9).mismatches(0, &expected), 0);
+        assert_eq!(Pattern::new(1, 9).mismatches(64, &expected[64..]), 0);
     }
 
     #[test]

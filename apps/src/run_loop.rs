@@ -99,8 +99,8 @@ impl IdleBackoff {
             self.count = 0;
             return;
         }
-        if let Some(nap) = self.sleep_time() {
-            std::thread::sleep(nap);
+        if let Some(duration) = self.sleep_time() {
+            std::thread::sleep(duration);
         }
         self.count = self.count.saturating_add(1);
     }

@@ -121,11 +121,11 @@ impl Message {
                     1 => RdmaOp::Read,
                     _ => return None,
                 };
-                let known =
+                let is_valid =
                     u16::from_be_bytes([v0, v1]) == VERSION && u32::from_be_bytes(*magic) == MAGIC;
                 let open =
                     Self::Open { by, len: u64::from_be_bytes(*len), slots: parse_slots(rest)? };
-                known.then_some(open)
+                is_valid.then_some(open)
             }
             2 => Some(Self::Ready { slots: parse_slots(rest)? }),
             3 => Some(Self::Filled { len: u32::from_be_bytes(rest.try_into().ok()?) }),

@@ -96,10 +96,10 @@ impl Forwarder {
     /// Receives frames and sends those that are due. True if there were any.
     pub fn poll(&mut self, clock: Clock) -> bool {
         let Self { ports: [left, right], directions: [to_right, to_left], late_after_ns } = self;
-        let taken = to_right.rx_burst(left, right, clock) + to_left.rx_burst(right, left, clock);
-        let given = to_right.tx_burst(right, clock, *late_after_ns)
+        let received = to_right.rx_burst(left, right, clock) + to_left.rx_burst(right, left, clock);
+        let sent = to_right.tx_burst(right, clock, *late_after_ns)
             + to_left.tx_burst(left, clock, *late_after_ns);
-        taken + given > 0
+        received + sent > 0
     }
 
     /// Returns the due time of the next frame; 0 if a port has a backlog.

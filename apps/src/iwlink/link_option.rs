@@ -47,8 +47,8 @@ impl LinkOption {
         Ok(match name {
             "loss" => Self::Loss(parse_fraction(text)?),
             "burst" => Self::Burst(parse_frame_count(text)?),
-            "burst-loss" => Self::BurstLoss(parse_fraction(text).and_then(|share| {
-                if share > 0.0 { Ok(share) } else { Err("give more than 0".to_owned()) }
+            "burst-loss" => Self::BurstLoss(parse_fraction(text).and_then(|fraction| {
+                if fraction > 0.0 { Ok(fraction) } else { Err("give more than 0".to_owned()) }
             })?),
             "duplicate" => Self::Duplicate(parse_fraction(text)?),
             "reorder" => Self::Reorder(parse_fraction(text)?),
@@ -68,13 +68,13 @@ impl LinkOption {
     pub fn apply(self, faults: &mut Faults) {
         let bursts = faults.bursts.unwrap_or(GilbertElliott { mean_len: 1.0, loss: 1.0 });
         match self {
-            Self::Loss(share) => faults.loss = share,
+            Self::Loss(fraction) => faults.loss = fraction,
             Self::Burst(len) => faults.bursts = Some(GilbertElliott { mean_len: len, ..bursts }),
             Self::BurstLoss(loss) => faults.bursts = Some(GilbertElliott { loss, ..bursts }),
-            Self::Duplicate(share) => faults.duplicate = share,
-            Self::Reorder(share) => faults.reorder = share,
+            Self::Duplicate(fraction) => faults.duplicate = fraction,
+            Self::Reorder(fraction) => faults.reorder = fraction,
             Self::Hold(ns) => faults.hold_ns = Some(ns),
-            Self::Corrupt(share) => faults.corrupt = share,
+            Self::Corrupt(fraction) => faults.corrupt = fraction,
             Self::Delay(ns) => faults.delay_ns = ns,
             Self::Jitter(ns) => faults.jitter_ns = ns,
             Self::Rate(rate) => faults.rate = Some(rate),
@@ -109,7 +109,7 @@ impl LinkOptions {
 fn parse_fraction(text: &str) -> Result<f64, String> {
     let (number, unit) = text.strip_suffix('%').map_or((text, 1.0), |number| (number, 0.01));
     match number.trim().parse::<f64>().map(|number| number * unit) {
-        Ok(share) if (0.0..=1.0).contains(&share) => Ok(share),
+        Ok(fraction) if (0.0..=1.0).contains(&fraction) => Ok(fraction),
         _ => Err("give a fraction, such as 1% or 0.01".to_owned()),
     }
 }

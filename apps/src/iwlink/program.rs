@@ -23,8 +23,8 @@ const PASSES_PER_CLOCK_READ: u32 = 64;
 /// # Errors
 /// One line that names a remedy.
 pub fn program(options: &Options) -> anyhow::Result<()> {
-    let wire = options.faults()?;
-    let frames = options.frames(&wire);
+    let link_faults = options.faults()?;
+    let frames = options.frames(&link_faults);
     if let Some(core) = options.core {
         pin(core);
     }
@@ -37,7 +37,7 @@ pub fn program(options: &Options) -> anyhow::Result<()> {
     };
     let ports = [open("--left", &options.left)?, open("--right", &options.right)?];
     adopt_thread();
-    let faults = [wire.to_right, wire.to_left];
+    let faults = [link_faults.to_right, link_faults.to_left];
     let frames = usize::try_from(frames).unwrap_or(usize::MAX);
     let mut forwarder = Forwarder::new(ports, faults, options.seed, frames, options.late);
     print_ignoring_errors(&format!(

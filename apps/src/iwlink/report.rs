@@ -71,26 +71,26 @@ pub fn collect(forwarder: &Forwarder) -> [DirectionReport; 2] {
     let ports = forwarder.ports();
     [0, 1].map(|index| {
         let (from, to) = (&ports[index], &ports[1 - index]);
-        let (wire, late) = forwarder.counters(index);
+        let (counters, late) = forwarder.counters(index);
         let (losses_in, losses_out) = (from.losses(), to.losses());
         DirectionReport {
             from: from.name().to_owned(),
             to: to.name().to_owned(),
-            frames_in: wire.sent,
-            bytes_in: wire.sent_bytes,
-            frames_out: wire.arrived,
-            bytes_out: wire.arrived_bytes,
-            lost: wire.lost,
-            overflowed: wire.overflowed,
-            too_long: wire.too_long + to.counters().too_long,
-            marked: wire.marked,
-            corrupted: wire.corrupted,
-            duplicated: wire.duplicated,
-            reordered: wire.reordered,
+            frames_in: counters.sent,
+            bytes_in: counters.sent_bytes,
+            frames_out: counters.arrived,
+            bytes_out: counters.arrived_bytes,
+            lost: counters.lost,
+            overflowed: counters.overflowed,
+            too_long: counters.too_long + to.counters().too_long,
+            marked: counters.marked,
+            corrupted: counters.corrupted,
+            duplicated: counters.duplicated,
+            reordered: counters.reordered,
             own: EmulatorErrors {
                 late: late.count,
                 latest_us: late.max_ns / 1000,
-                no_buffer: wire.no_buffer + from.counters().not_copied,
+                no_buffer: counters.no_buffer + from.counters().not_copied,
                 port_full: to.counters().overrun,
                 port_lost: losses_in.missed
                     + losses_in.no_buffer
@@ -119,13 +119,13 @@ pub fn table(ways: &[DirectionReport; 2], late_after_ns: u64) -> String {
     line("reordered", |way| way.reordered);
     line("frames out", |way| way.frames_out);
     line("bytes out", |way| way.bytes_out);
-    let tolerated = late_after_ns / 1000;
+    let late_after_us = late_after_ns / 1000;
     text.push_str("emulator errors\n");
     let mut line = |name: &str, value: fn(&EmulatorErrors) -> u64| {
         let [a, b] = [0, 1].map(|index| value(&ways[index].own));
         let _ = writeln!(text, "  {name:26}{a:>16}{b:>16}");
     };
-    line(&format!("late by more than {tolerated} us"), |own| own.late);
+    line(&format!("late by more than {late_after_us} us"), |own| own.late);
     line("latest, us", |own| own.latest_us);
     line("dropped, no buffer", |own| own.no_buffer);
     line("dropped, port full", |own| own.port_full);

@@ -173,9 +173,9 @@ impl Client {
     fn poll_connections(&mut self) -> anyhow::Result<()> {
         match self.state {
             State::ConnectingControl => {
-                if let Some(agreed) = poll_established(&self.session.control.qp)? {
-                    self.setting.crc = agreed.crc;
-                    self.setting.markers = agreed.markers_in || agreed.markers_out;
+                if let Some(info) = poll_established(&self.session.control.qp)? {
+                    self.setting.crc = info.crc;
+                    self.setting.markers = info.markers_in || info.markers_out;
                     (self.on_result)(&self.setting, None);
                     self.state = State::AwaitingWelcome;
                     self.session.send_control(Message::Hello(self.session.hello))?;

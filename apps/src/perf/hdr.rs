@@ -80,8 +80,8 @@ mod tests {
             found += 1;
             assert_eq!(entry.tag().unwrap().as_str(), "write-lat-64");
             let raw = decode_base64(entry.encoded_histogram());
-            let back: Histogram<u64> = Deserializer::new().deserialize(&mut &raw[..]).unwrap();
-            assert_eq!((back.len(), back.value_at_quantile(0.5)), (100, 1500));
+            let decoded: Histogram<u64> = Deserializer::new().deserialize(&mut &raw[..]).unwrap();
+            assert_eq!((decoded.len(), decoded.value_at_quantile(0.5)), (100, 1500));
         }
         assert_eq!(found, 1);
         assert!(write(Path::new("/missing/folder/log"), SystemTime::now(), &[]).is_err());

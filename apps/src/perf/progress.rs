@@ -105,11 +105,11 @@ fn bar(size: u64) -> ProgressBar {
 
 /// Returns the progress of the run, of [`BAR_LEN`].
 fn bar_position(run: &Run, elapsed: Duration, messages: u64) -> u64 {
-    let (done, whole) = match run.iterations {
+    let (done, total) = match run.iterations {
         0 => (elapsed.as_millis(), run.duration_ms),
         iterations => (messages.into(), iterations),
     };
-    u64::try_from(done * u128::from(BAR_LEN) / u128::from(whole.max(1)))
+    u64::try_from(done * u128::from(BAR_LEN) / u128::from(total.max(1)))
         .unwrap_or(BAR_LEN)
         .min(BAR_LEN)
 }

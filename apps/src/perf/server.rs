@@ -363,7 +363,10 @@ impl ServerSession {
         match (self.state, message) {
             (State::AwaitingHello, Message::Hello(hello)) => self.on_hello(hello),
             (State::Idle, Message::Run(run)) => {
-                ensure!(self.accepted.iter().all(|&there| there), "connections are missing");
+                ensure!(
+                    self.accepted.iter().all(|&is_connected| is_connected),
+                    "connections are missing"
+                );
                 check_run(&self.session.hello, &run)?;
                 self.test_run = Some(TestRun::prepare(&mut self.session, run, Instant::now())?);
                 self.run = Some(run);

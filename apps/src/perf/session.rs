@@ -75,12 +75,12 @@ fn send_depth(tx_depth: u32, rx_depth: u32) -> usize {
 /// # Errors
 /// If a length exceeds `usize`.
 pub fn region_lens(hello: &Hello, initiator: bool) -> anyhow::Result<[usize; 2]> {
-    let whole = usize::try_from(hello.span * u64::from(hello.qps))?;
+    let span_total = usize::try_from(hello.span * u64::from(hello.qps))?;
     let both = hello.test.is_latency() || hello.has(FLAG_BIDIRECTIONAL);
     // A message is built at the active end, unless it is fetched.
     let uses_tx = both || initiator != hello.test.transfer().is_fetch();
     let uses_rx = both || !uses_tx;
-    Ok([uses_tx, uses_rx].map(|used| if used { whole } else { 64 }))
+    Ok([uses_tx, uses_rx].map(|used| if used { span_total } else { 64 }))
 }
 
 /// Returns the advertisement of a region.

@@ -16,8 +16,8 @@ fn for_each_chunk(end: &Endpoint, len: usize, mut work: impl FnMut(usize, &mut [
         if start > 0 && start.is_multiple_of(DRIVE_EVERY) {
             end.context.drive();
         }
-        let piece = CHUNK_LEN.min(len - start);
-        work(start, &mut scratch[..piece]);
+        let chunk_len = CHUNK_LEN.min(len - start);
+        work(start, &mut scratch[..chunk_len]);
     }
 }
 

@@ -163,10 +163,10 @@ impl Client {
             }
         }
         if self.state == State::Connecting
-            && let Some(agreed) = poll_established(&self.channel.qp)?
+            && let Some(info) = poll_established(&self.channel.qp)?
         {
             if self.verbose {
-                println!("{}", negotiated_line(&agreed));
+                println!("{}", negotiated_line(&info));
             }
             self.begin_round()?;
         }

@@ -258,11 +258,11 @@ impl Client {
 
     fn check_established(&mut self, verbose: bool) -> anyhow::Result<()> {
         if !self.is_up
-            && let Some(agreed) = poll_established(&self.channel.qp)?
+            && let Some(info) = poll_established(&self.channel.qp)?
         {
             self.is_up = true;
             if verbose {
-                println!("server {}", negotiated_line(&agreed));
+                println!("server {}", negotiated_line(&info));
             }
         }
         Ok(())

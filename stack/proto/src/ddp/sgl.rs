@@ -104,9 +104,9 @@ mod tests {
                 arena.write(0, &[0; 64]);
                 let bytes: Vec<u8> = (1..=count as u8).collect();
                 scatter(&arena, 1.into(), &list, offset, &bytes).unwrap();
-                let mut back = vec![0; count];
-                gather(&arena, 1.into(), &list, offset, &mut back).unwrap();
-                assert_eq!(back, bytes, "offset {offset}");
+                let mut gathered = vec![0; count];
+                gather(&arena, 1.into(), &list, offset, &mut gathered).unwrap();
+                assert_eq!(gathered, bytes, "offset {offset}");
                 assert_eq!(arena.read(0, 64).iter().filter(|&&o| o != 0).count(), count);
             }
         }

@@ -454,7 +454,7 @@ mod tests {
     #[test]
     fn no_partial_fpdu_is_started_under_pressure_where_memory_is_scarce() {
         let mut pool = FpduPool::new(1);
-        let held = pool.alloc(2000);
+        let buffer = pool.alloc(2000);
         assert!(pool.is_under_pressure());
         let mut deframer = Deframer::new(None);
         let mut next = |memory| {
@@ -464,6 +464,6 @@ mod tests {
         assert!(!next(PartialMemory::Scarce));
         assert!(next(PartialMemory::Bounded), "the smallest buffers are never refused");
         assert!(deframer.has_partial());
-        pool.release(held);
+        pool.release(buffer);
     }
 }

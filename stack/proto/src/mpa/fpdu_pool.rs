@@ -153,10 +153,10 @@ const fn class_for(len: usize) -> usize {
 mod tests {
     use super::{FpduPool, LEN_MAX, SIZE_CLASSES, SMALL_LEN};
 
-    /// Allocates a buffer for the first `len` bytes of an FPDU of `whole_len`.
-    fn alloc(pool: &mut FpduPool, len: usize, whole_len: usize) -> Option<Vec<u8>> {
+    /// Allocates a buffer for the first `len` bytes of an FPDU of `fpdu_len`.
+    fn alloc(pool: &mut FpduPool, len: usize, fpdu_len: usize) -> Option<Vec<u8>> {
         let mut buffer = Vec::new();
-        pool.try_reserve(&mut buffer, len, whole_len, false).then_some(buffer)
+        pool.try_reserve(&mut buffer, len, fpdu_len, false).then_some(buffer)
     }
 
     #[test]
@@ -167,11 +167,11 @@ mod tests {
         assert!(!pool.is_under_pressure());
         assert_eq!(alloc(&mut pool, 2, 60_000).unwrap().capacity(), LEN_MAX);
         assert!(pool.is_under_pressure());
-        let mut late = alloc(&mut pool, 2, 60_000).unwrap();
-        assert_eq!(late.capacity(), SMALL_LEN, "as long as what has arrived of it");
-        late.extend_from_slice(&[7; 2000]);
-        assert!(pool.try_reserve(&mut late, 3000, 60_000, false));
-        assert_eq!((late.capacity(), &late[..]), (SIZE_CLASSES[1], &[7; 2000][..]));
+        let mut buffer = alloc(&mut pool, 2, 60_000).unwrap();
+        assert_eq!(buffer.capacity(), SMALL_LEN, "sized for the bytes received so far");
+        buffer.extend_from_slice(&[7; 2000]);
+        assert!(pool.try_reserve(&mut buffer, 3000, 60_000, false));
+        assert_eq!((buffer.capacity(), &buffer[..]), (SIZE_CLASSES[1], &[7; 2000][..]));
         assert_eq!(
             (pool.buffers_in_use(), pool.bytes_in_use()),
             (4, 2 * LEN_MAX + SMALL_LEN + SIZE_CLASSES[1])

@@ -145,13 +145,13 @@ mod tests {
         for (framing, phase) in KINDS.into_iter().zip([None, Some(4)]) {
             assert_eq!(Framing::ulpdu_max(1 << 20, phase), 64_768);
             for len in [1, 2, 127, 128, 64_767, 64_768] {
-                let room = framing.wire_len(len, Seq(7));
+                let wire_len = framing.wire_len(len, Seq(7));
                 assert_eq!(framing.phase(Seq(7)), phase);
-                assert!(Framing::ulpdu_max(room, phase) >= len, "{len} bytes");
-                let mut out = vec![0xff; room];
+                assert!(Framing::ulpdu_max(wire_len, phase) >= len, "{len} bytes");
+                let mut out = vec![0xff; wire_len];
                 out[2..2 + len].fill(7);
-                assert_eq!(framing.finalize(&mut out, len, phase), room);
-                assert!(room >= fpdu_len(len));
+                assert_eq!(framing.finalize(&mut out, len, phase), wire_len);
+                assert!(wire_len >= fpdu_len(len));
             }
         }
     }

@@ -188,8 +188,8 @@ pub fn parse<'a>(
     }
     scratch.clear();
     let (mut at, mut rest) = (bytes_to_marker(phase), fpdu);
-    let (piece, after) = rest.split_at(at.min(rest.len()));
-    scratch.extend_from_slice(piece);
+    let (chunk, after) = rest.split_at(at.min(rest.len()));
+    scratch.extend_from_slice(chunk);
     rest = after;
     while let Some((&[_, _, high, low], after)) = rest.split_first_chunk::<MARKER_LEN>() {
         // req: MPA-064, MPA-074, MPA-150
@@ -200,9 +200,9 @@ pub fn parse<'a>(
         if !is_right {
             return Err(FpduError::Marker);
         }
-        let (piece, after) = after.split_at(after.len().min(INTERVAL_CONTENT_LEN));
+        let (chunk, after) = after.split_at(after.len().min(INTERVAL_CONTENT_LEN));
         // req: MPA-084
-        scratch.extend_from_slice(piece);
+        scratch.extend_from_slice(chunk);
         (rest, at) = (after, at + MARKER_INTERVAL);
     }
     Ok(Some((&scratch[LENGTH_LEN..LENGTH_LEN + ulpdu_len], total)))
@@ -213,8 +213,8 @@ pub fn parse<'a>(
 // req: MPA-065, MPA-069, MPA-072, MPA-124, MPA-126, MPA-128
 #[must_use]
 pub fn find_fpdu_start(run: &[u8], phase: usize) -> Option<usize> {
-    let places = (bytes_to_marker(phase)..).step_by(MARKER_INTERVAL);
-    places.map_while(|at| Some((at, run.get(at..)?.first_chunk::<MARKER_LEN>()?))).find_map(
+    let offsets = (bytes_to_marker(phase)..).step_by(MARKER_INTERVAL);
+    offsets.map_while(|at| Some((at, run.get(at..)?.first_chunk::<MARKER_LEN>()?))).find_map(
         |(at, &[_, _, high, low])| {
             let start = at.checked_sub(usize::from(u16::from_be_bytes([high, low]) & !3))?;
             // Directly after a marker: that is the leading marker of the FPDU.

@@ -153,29 +153,29 @@ pub fn accept(request: &Startup, offer: Offer, private_data: &[u8]) -> (Startup,
     if request.revision == 0 {
         negotiated = Negotiated::rdmac(offer);
     }
-    let enhanced = request.enhanced.map(|asked| {
-        let mut answer = Enhanced::default();
-        if asked.ird == NOT_NEGOTIATED {
-            answer.ord = NOT_NEGOTIATED;
+    let enhanced = request.enhanced.map(|requested| {
+        let mut enhanced = Enhanced::default();
+        if requested.ird == NOT_NEGOTIATED {
+            enhanced.ord = NOT_NEGOTIATED;
         } else {
-            negotiated.ord = negotiated.ord.min(asked.ird);
-            answer.ord = negotiated.ord;
+            negotiated.ord = negotiated.ord.min(requested.ird);
+            enhanced.ord = negotiated.ord;
         }
-        if asked.ord == NOT_NEGOTIATED {
-            answer.ird = NOT_NEGOTIATED;
+        if requested.ord == NOT_NEGOTIATED {
+            enhanced.ird = NOT_NEGOTIATED;
         } else {
-            negotiated.ird = negotiated.ird.max(asked.ord).min(offer.ird_limit());
-            answer.ird = negotiated.ird;
+            negotiated.ird = negotiated.ird.max(requested.ord).min(offer.ird_limit());
+            enhanced.ird = negotiated.ird;
         }
-        if asked.peer_to_peer {
+        if requested.peer_to_peer {
             let accepted = offer.accepted_rtr();
-            let common = RtrKinds::from_enhanced(&asked).intersection(accepted);
+            let common = RtrKinds::from_enhanced(&requested).intersection(accepted);
             // Without a common type the reply has the supported ones (RFC 6581 section 9.2).
             let named = if common.choose().is_some() { common } else { accepted };
-            named.write_to(&mut answer);
+            named.write_to(&mut enhanced);
             negotiated.rtr_send_expected = common.send;
         }
-        answer
+        enhanced
     });
     let reply = Startup {
         kind: FrameKind::Reply,
@@ -236,19 +236,19 @@ pub fn process_reply(
         version: Version::Ietf,
         ..Negotiated::rdmac(offer)
     };
-    if let Some(answer) = reply.enhanced {
-        if answer.ird != NOT_NEGOTIATED {
-            negotiated.ord = negotiated.ord.min(answer.ird);
+    if let Some(enhanced) = reply.enhanced {
+        if enhanced.ird != NOT_NEGOTIATED {
+            negotiated.ord = negotiated.ord.min(enhanced.ird);
         }
-        if answer.ord != NOT_NEGOTIATED {
-            if answer.ord > offer.ird_limit() {
+        if enhanced.ord != NOT_NEGOTIATED {
+            if enhanced.ord > offer.ird_limit() {
                 return Err(NegotiationError::InsufficientIrd);
             }
-            negotiated.ird = negotiated.ird.max(answer.ord);
+            negotiated.ird = negotiated.ird.max(enhanced.ord);
         }
         if offer.peer_to_peer {
-            let common = offer.rtr.intersection(RtrKinds::from_enhanced(&answer));
-            negotiated.rtr = common.choose().filter(|_| answer.peer_to_peer);
+            let common = offer.rtr.intersection(RtrKinds::from_enhanced(&enhanced));
+            negotiated.rtr = common.choose().filter(|_| enhanced.peer_to_peer);
             if negotiated.rtr.is_none() {
                 return Err(NegotiationError::NoMatchingRtr);
             }

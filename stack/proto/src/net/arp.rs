@@ -72,17 +72,17 @@ pub fn write_announcement(link: EthernetLink, ours: Ipv4Addr, out: &mut [u8]) ->
     write(link, ArpOperation::Request, ours, (ours, [0; 6]), BROADCAST, out)
 }
 
-/// Writes to `out` the ARP reply to the requester `asker`; returns the length of the frame.
+/// Writes to `out` the ARP reply to the requester `target`; returns the length of the frame.
 ///
 /// # Panics
 /// As [`write_request`].
 pub fn write_reply(
     link: EthernetLink,
     source: Ipv4Addr,
-    asker: (Ipv4Addr, [u8; 6]),
+    target: (Ipv4Addr, [u8; 6]),
     out: &mut [u8],
 ) -> usize {
-    write(link, ArpOperation::Reply, source, asker, asker.1, out)
+    write(link, ArpOperation::Reply, source, target, target.1, out)
 }
 
 fn write(
@@ -119,13 +119,13 @@ mod tests {
         let mut out = [0xee; 64];
         assert_eq!(write_request(ours, LOCAL.0, PEER.0, None, &mut out), 42);
         assert_eq!(&out[..14], &[255, 255, 255, 255, 255, 255, 2, 0, 0, 0, 0, 1, 8, 6]);
-        let question = parse(&out[14..]).unwrap();
-        assert_eq!(question, Arp { is_request: true, sender: LOCAL, target: PEER.0 });
+        let request = parse(&out[14..]).unwrap();
+        assert_eq!(request, Arp { is_request: true, sender: LOCAL, target: PEER.0 });
         assert_eq!(write_request(ours, LOCAL.0, PEER.0, Some(PEER.1), &mut out), 42);
         assert_eq!(out[..6], PEER.1, "a probe is unicast");
         assert_eq!(write_reply(theirs, PEER.0, LOCAL, &mut out), 46);
-        let answer = Some(Arp { is_request: false, sender: PEER, target: LOCAL.0 });
-        assert_eq!(parse(&out[18..]), answer);
+        let reply = Some(Arp { is_request: false, sender: PEER, target: LOCAL.0 });
+        assert_eq!(parse(&out[18..]), reply);
         assert_eq!(parse(&out[18..45]), None);
         assert_eq!(write_announcement(ours, LOCAL.0, &mut out), 42);
         assert_eq!(

@@ -210,8 +210,8 @@ impl Reassembler {
             let Some(header) = Header::from_first_fragment(frame.head(), packet, part) else {
                 return FragmentOutcome::Rejected;
             };
-            let piece = StoredFragment { start: 0, bytes };
-            return reassemble(header, &[piece], has_ce(packet))
+            let fragment = StoredFragment { start: 0, bytes };
+            return reassemble(header, &[fragment], has_ce(packet))
                 .map_or(FragmentOutcome::Rejected, FragmentOutcome::Complete);
         }
         let at = match self.queues.iter().position(|partial| partial.key == key) {
@@ -237,11 +237,11 @@ impl Reassembler {
         }
         let mut partial = self.queues.remove(at);
         self.bytes -= partial.cost();
-        let whole = partial.header.take();
-        let whole =
-            whole.and_then(|header| reassemble(header, &partial.fragments, partial.ce_marked));
-        match whole {
-            Some(whole) => FragmentOutcome::Complete(whole),
+        let reassembled = partial.header.take();
+        let reassembled = reassembled
+            .and_then(|header| reassemble(header, &partial.fragments, partial.ce_marked));
+        match reassembled {
+            Some(reassembled) => FragmentOutcome::Complete(reassembled),
             None => {
                 self.failure_count += 1;
                 FragmentOutcome::Rejected
@@ -325,7 +325,7 @@ impl FragmentQueue {
     /// about others (RFC 1122 section 3.2.2).
     fn failure(&self, reason: FailureReason) -> Option<ReassemblyFailure> {
         let header = self.header.as_ref().filter(|header| header.is_tcp)?;
-        let first = self.fragments.first().filter(|piece| piece.start == 0)?;
+        let first = self.fragments.first().filter(|fragment| fragment.start == 0)?;
         let mut quote = header.raw.clone();
         quote.extend(first.bytes.iter().take(QUOTED_LEN));
         let fragment_len = u16::try_from(header.raw.len() + first.bytes.len()).ok()?;
@@ -344,19 +344,19 @@ impl FragmentQueue {
         part: &Fragment,
         bytes: Box<[u8]>,
     ) -> InsertOutcome {
-        let piece = StoredFragment { start: part.offset, bytes };
-        let at = self.fragments.partition_point(|other| other.start < piece.start);
-        if let Some(other) = self.fragments.get(at).filter(|other| other.start == piece.start) {
+        let fragment = StoredFragment { start: part.offset, bytes };
+        let at = self.fragments.partition_point(|other| other.start < fragment.start);
+        if let Some(other) = self.fragments.get(at).filter(|other| other.start == fragment.start) {
             // The network may duplicate a packet.
-            return if other.bytes == piece.bytes {
+            return if other.bytes == fragment.bytes {
                 InsertOutcome::Duplicate
             } else {
                 InsertOutcome::Conflict
             };
         }
-        let overlaps = at > 0 && self.fragments[at - 1].end() > piece.start
-            || self.fragments.get(at).is_some_and(|next| next.start < piece.end());
-        let end = piece.end();
+        let overlaps = at > 0 && self.fragments[at - 1].end() > fragment.start
+            || self.fragments.get(at).is_some_and(|next| next.start < fragment.end());
+        let end = fragment.end();
         let fits = match (part.more, self.total_len) {
             // Only one fragment has MF clear, and no fragment lies behind it.
             (false, total) => total.is_none() && at == self.fragments.len(),
@@ -375,9 +375,9 @@ impl FragmentQueue {
             self.total_len = Some(end);
         }
         self.ce_marked |= has_ce(packet);
-        self.received_len += piece.bytes.len();
+        self.received_len += fragment.bytes.len();
         // req: MPA-168, MPA-170
-        self.fragments.insert(at, piece);
+        self.fragments.insert(at, fragment);
         InsertOutcome::Inserted
     }
 }
@@ -422,12 +422,16 @@ const fn has_ce(packet: &Packet) -> bool {
 }
 
 /// Builds the packet; `None` if it is longer than an IP packet can be.
-fn reassemble(header: Header, pieces: &[StoredFragment], congested: bool) -> Option<Reassembled> {
+fn reassemble(
+    header: Header,
+    fragments: &[StoredFragment],
+    congested: bool,
+) -> Option<Reassembled> {
     let Header { mut bytes, l3, .. } = header;
-    bytes.reserve(pieces.iter().map(|piece| piece.bytes.len()).sum());
+    bytes.reserve(fragments.iter().map(|fragment| fragment.bytes.len()).sum());
     let header_end = bytes.len();
-    for piece in pieces {
-        bytes.extend_from_slice(&piece.bytes);
+    for fragment in fragments {
+        bytes.extend_from_slice(&fragment.bytes);
     }
     let len = bytes.len() - l3;
     let ip = &mut bytes[l3..];

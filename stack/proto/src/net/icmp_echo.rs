@@ -44,22 +44,22 @@ pub fn write_reply(
     let (header, message) = ip.split_at_mut(ip_len);
     let payload_len = u16::try_from(len).ok()?;
     let pseudo = match (packet.src, packet.dst) {
-        (IpAddr::V4(asker), IpAddr::V4(us)) => {
+        (IpAddr::V4(requester), IpAddr::V4(us)) => {
             let ip_len = u16::try_from(ip_len + len).ok()?;
             header[..12].copy_from_slice(&[0x45, 0, 0, 0, 0, 0, 0x40, 0, HOP_LIMIT, 1, 0, 0]);
             header[2..4].copy_from_slice(&ip_len.to_be_bytes());
             header[12..16].copy_from_slice(&us.octets());
-            header[16..20].copy_from_slice(&asker.octets());
+            header[16..20].copy_from_slice(&requester.octets());
             let sum = !checksum::sum(header);
             header[10..12].copy_from_slice(&sum.to_be_bytes());
             0
         }
-        (IpAddr::V6(asker), IpAddr::V6(us)) => {
+        (IpAddr::V6(requester), IpAddr::V6(us)) => {
             header[..4].copy_from_slice(&[0x60, 0, 0, 0]);
             header[4..6].copy_from_slice(&payload_len.to_be_bytes());
             header[6..8].copy_from_slice(&[PROTOCOL_ICMPV6, HOP_LIMIT]);
             header[8..24].copy_from_slice(&us.octets());
-            header[24..40].copy_from_slice(&asker.octets());
+            header[24..40].copy_from_slice(&requester.octets());
             let mut sum = Accumulator::new(checksum::add(payload_len, u16::from(PROTOCOL_ICMPV6)));
             sum.push(&header[8..40]);
             sum.finish()
@@ -198,12 +198,12 @@ mod tests {
         let link = EthernetLink::without_vlan(MACS[0]);
         for (v6, l4) in [(false, 34), (true, 54)] {
             let good = request(v6, link, b"0123456789");
-            let whole = good.len();
-            assert!(reply_to(good.clone(), link, whole).is_some());
+            let full_len = good.len();
+            assert!(reply_to(good.clone(), link, full_len).is_some());
             for (at, change) in [(l4, 1), (l4 + 1, 1), (l4 + 3, 1), (l4 + 12, 0x80)] {
                 let mut bad = good.clone();
                 bad[at] ^= change;
-                assert_eq!(reply_to(bad, link, whole), None, "{v6} {at}");
+                assert_eq!(reply_to(bad, link, full_len), None, "{v6} {at}");
             }
             let long = request(v6, link, &[0; 1500]);
             assert_eq!(reply_to(long, link, 100), None, "the reply would not fit");

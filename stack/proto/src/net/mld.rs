@@ -100,9 +100,9 @@ pub fn write_report(
     let mut message = [0; 8 + GROUPS_MAX * RECORD_LEN];
     message[0] = REPORT_V2;
     for (at, group) in groups.iter().enumerate() {
-        let place = &mut message[8 + at * RECORD_LEN..][..RECORD_LEN];
-        place[0] = record as u8;
-        place[4..].copy_from_slice(&group.octets());
+        let record_bytes = &mut message[8 + at * RECORD_LEN..][..RECORD_LEN];
+        record_bytes[0] = record as u8;
+        record_bytes[4..].copy_from_slice(&group.octets());
         // Number of multicast address records.
         message[7] += 1;
     }

@@ -219,8 +219,8 @@ mod tests {
         assert_eq!(out[56..58], sum.to_be_bytes());
         assert_eq!(out[58..86], expected[58..]);
         let mac = Some(LINK.mac);
-        let question = Message::Solicitation { target: PEER, source: Some(LOCAL), mac };
-        assert_eq!(parse_frame(&out[..86]), Some(question));
+        let solicitation = Message::Solicitation { target: PEER, source: Some(LOCAL), mac };
+        assert_eq!(parse_frame(&out[..86]), Some(solicitation));
     }
 
     #[test]
@@ -251,10 +251,10 @@ mod tests {
 
     #[test]
     fn message_breaking_rfc_4861_section_7_1_is_rejected() {
-        let mut question = [0; 86];
-        write_solicitation(LINK, LOCAL, PEER, None, &mut question);
-        let mut answer = [0; 86];
-        write_advertisement(LINK, LOCAL, None, &mut answer);
+        let mut solicitation = [0; 86];
+        write_solicitation(LINK, LOCAL, PEER, None, &mut solicitation);
+        let mut advert = [0; 86];
+        write_advertisement(LINK, LOCAL, None, &mut advert);
         let with = |frame: &[u8; 86], changes: &[(usize, u8)]| {
             let mut frame = *frame;
             for &(at, value) in changes {
@@ -263,19 +263,19 @@ mod tests {
             fill_checksum(&mut frame);
             parse_frame(&frame)
         };
-        assert!(with(&question, &[]).is_some());
-        assert_eq!(with(&question, &[(21, 254)]), None, "the hop limit is not 255");
-        assert_eq!(with(&question, &[(55, 1)]), None, "code");
-        assert_eq!(with(&question, &[(62, 0xff)]), None, "the target is multicast");
-        assert_eq!(with(&question, &[(79, 0)]), None, "option of no length");
-        assert_eq!(with(&question, &[(79, 2)]), None, "option beyond the end");
-        assert_eq!(with(&question, &[(54, 137)]), None, "redirect");
-        assert_eq!(with(&question, &[(54, 134)]), None, "router advertisement");
-        assert_eq!(with(&answer, &[(58, 0x60)]), None, "solicited, to all nodes");
-        let mut frame = question;
+        assert!(with(&solicitation, &[]).is_some());
+        assert_eq!(with(&solicitation, &[(21, 254)]), None, "the hop limit is not 255");
+        assert_eq!(with(&solicitation, &[(55, 1)]), None, "code");
+        assert_eq!(with(&solicitation, &[(62, 0xff)]), None, "the target is multicast");
+        assert_eq!(with(&solicitation, &[(79, 0)]), None, "option of no length");
+        assert_eq!(with(&solicitation, &[(79, 2)]), None, "option beyond the end");
+        assert_eq!(with(&solicitation, &[(54, 137)]), None, "redirect");
+        assert_eq!(with(&solicitation, &[(54, 134)]), None, "router advertisement");
+        assert_eq!(with(&advert, &[(58, 0x60)]), None, "solicited, to all nodes");
+        let mut frame = solicitation;
         frame[80] ^= 1;
         assert_eq!(parse_frame(&frame), None, "checksum");
-        assert_eq!(parse_frame(&question[..77]), None, "truncated");
+        assert_eq!(parse_frame(&solicitation[..77]), None, "truncated");
     }
 
     #[test]

@@ -177,8 +177,8 @@ impl Responder {
             return self.build_atomic_response(memory, scope, version, out);
         };
         let left = request.len - *answered;
-        let room = u32::try_from(out.len() - TAGGED_LEN).unwrap_or(u32::MAX);
-        let len = left.min(room);
+        let payload_max = u32::try_from(out.len() - TAGGED_LEN).unwrap_or(u32::MAX);
+        let len = left.min(payload_max);
         let header = Tagged {
             // req: RDMAP-006, RDMAP-143, DDP-038, DDP-039
             last: len == left,

@@ -190,11 +190,11 @@ const fn single_segment(len: usize) -> BuiltSegment {
 }
 
 /// Returns the payload length of the next segment, and whether it is the last of the message.
-fn fit_chunk(left: u64, room: usize) -> (usize, bool) {
+fn fit_chunk(left: u64, payload_max: usize) -> (usize, bool) {
     match usize::try_from(left) {
         // req: DDP-038, DDP-040
-        Ok(left) if left <= room => (left, true),
+        Ok(left) if left <= payload_max => (left, true),
         // req: DDP-093
-        _ => (room, false),
+        _ => (payload_max, false),
     }
 }

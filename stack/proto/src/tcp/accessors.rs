@@ -38,8 +38,8 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
             let more = position.distance(first + counted as u32);
             counted + u64::try_from(more).unwrap_or(0)
         };
-        let taken = if self.peer.fin_received { self.peer.fin_seq } else { None };
-        let arrived = taken.unwrap_or(self.rcv.nxt);
+        let fin_seq = if self.peer.fin_received { self.peer.fin_seq } else { None };
+        let arrived = fin_seq.unwrap_or(self.rcv.nxt);
         let sent = self.local.fin_seq.unwrap_or(self.snd.nxt);
         let (bytes_in, bytes_out) = self.counted;
         (total(bytes_in, arrived, self.peer.irs + 1), total(bytes_out, sent, self.local.iss + 1))

@@ -63,12 +63,12 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
     /// first time in a row. The RTO is then restarted without its backoff: what was received
     /// meanwhile is processed long before it expires.
     pub(super) fn timer_overrun(&mut self, now: Instant, timer: Instant) -> bool {
-        let late = !self.rearmed && now.since(timer) > self.cfg.timer_overrun_ns;
-        if late {
+        let overrun = !self.rearmed && now.since(timer) > self.cfg.timer_overrun_ns;
+        if overrun {
             self.rearmed = true;
             self.timers.rto = now + self.rtt.base_rto(&self.cfg);
         }
-        late
+        overrun
     }
 
     /// RFC 6298 section 5, steps 5.4 to 5.7; RFC 8985 section 6.3.
@@ -87,8 +87,8 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
             _ => (self.retries, self.cfg.data_retries),
         };
         let progress = self.progress_at.instant(now);
-        let heard = if closed { progress.max(self.last_rx_at) } else { progress };
-        let end = heard + self.cfg.user_timeout_ns;
+        let last_activity = if closed { progress.max(self.last_rx_at) } else { progress };
+        let end = last_activity + self.cfg.user_timeout_ns;
         let timed = self.state.is_synchronised() && (!closed || self.unanswered > 1);
         if tries > limit || (timed && now >= end) {
             self.give_up();

@@ -92,15 +92,15 @@ mod tests {
                                 cuts in prop::collection::vec(0usize..400, 0..6)) {
             let mut cuts: Vec<usize> = cuts.into_iter().map(|at| at.min(bytes.len())).collect();
             cuts.sort_unstable();
-            let mut runs = Accumulator::default();
+            let mut accumulator = Accumulator::default();
             let mut from = 0;
             for at in cuts {
-                runs.push(&bytes[from..at]);
+                accumulator.push(&bytes[from..at]);
                 from = at;
             }
-            runs.push(&bytes[from..]);
+            accumulator.push(&bytes[from..]);
             prop_assert_eq!(sum(&bytes), reference_sum(&bytes));
-            prop_assert_eq!(runs.finish(), reference_sum(&bytes));
+            prop_assert_eq!(accumulator.finish(), reference_sum(&bytes));
         }
     }
 }

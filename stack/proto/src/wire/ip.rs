@@ -106,11 +106,11 @@ impl Packet {
         if verify && checksum::sum(header) != 0xffff {
             return Err(ParseError::BadIpChecksum);
         }
-        let place = be16(fixed, 6);
-        let fragment = (place & 0x3fff != 0).then(|| Fragment {
+        let frag_field = be16(fixed, 6);
+        let fragment = (frag_field & 0x3fff != 0).then(|| Fragment {
             id: u32::from(be16(fixed, 4)),
-            offset: usize::from(place & 0x1fff) * 8,
-            more: place & 0x2000 != 0,
+            offset: usize::from(frag_field & 0x1fff) * 8,
+            more: frag_field & 0x2000 != 0,
             protocol_at: l3 + 9,
         });
         Ok(Self {
@@ -174,11 +174,11 @@ impl ExtensionHeaders {
             let header = head.get(at..end.min(head.len())).unwrap_or(&[]);
             let start = header.first_chunk::<8>().ok_or(ParseError::Truncated)?;
             if protocol == FRAGMENT {
-                let place = be16(start, 2);
+                let frag_field = be16(start, 2);
                 let fragment = Fragment {
                     id: u32::from_be_bytes([start[4], start[5], start[6], start[7]]),
-                    offset: usize::from(place & 0xfff8),
-                    more: place & 1 != 0,
+                    offset: usize::from(frag_field & 0xfff8),
+                    more: frag_field & 1 != 0,
                     protocol_at,
                 };
                 return Ok(Self { protocol: start[0], l4: at + 8, fragment: Some(fragment) });

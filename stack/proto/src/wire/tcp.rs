@@ -234,19 +234,19 @@ impl Segment {
 /// Returns the sum over pseudo-header, TCP header and payload: 0xffff if the checksum is correct.
 fn tcp_sum(frame: &impl RxFrame, ip: &IpHeader) -> u16 {
     let head = frame.head();
-    let mut runs = Accumulator::new(pseudo_sum(ip.address_sum, ip.end - ip.l4));
+    let mut accumulator = Accumulator::new(pseudo_sum(ip.address_sum, ip.end - ip.l4));
     let in_head = head.len().min(ip.end);
-    runs.push(&head[ip.l4..in_head]);
+    accumulator.push(&head[ip.l4..in_head]);
     // Frames of several segments: the rest is copied and summed in chunks of `buffer`.
     let mut at = in_head;
     let mut buffer = [0; 512];
     while at < ip.end {
         let part = (ip.end - at).min(buffer.len());
         frame.copy_out(at, &mut buffer[..part]);
-        runs.push(&buffer[..part]);
+        accumulator.push(&buffer[..part]);
         at += part;
     }
-    runs.finish()
+    accumulator.finish()
 }
 
 /// Returns the pseudo-header sum: addresses, protocol, TCP length (header and payload).

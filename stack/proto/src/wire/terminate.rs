@@ -73,12 +73,12 @@ impl Terminate {
     #[must_use]
     pub fn with_segment(mut self, segment: &[u8]) -> Self {
         let len = ddp_len(segment);
-        let there = len.min(segment.len());
+        let copied_len = len.min(segment.len());
         // req: RDMAP-089, RDMAP-258
         self.segment_len = Some(u16::try_from(segment.len()).unwrap_or(u16::MAX));
         self.ddp = [0; UNTAGGED_LEN];
         // req: RDMAP-026
-        self.ddp[..there].copy_from_slice(&segment[..there]);
+        self.ddp[..copied_len].copy_from_slice(&segment[..copied_len]);
         // req: RDMAP-090, RDMAP-130, RDMAP-131, DDP-163
         self.has_ddp = true;
         self
@@ -230,11 +230,12 @@ fn from_siw_bit_order(bytes: &[u8]) -> Option<[u8; CONTROL_LEN]> {
     if reserved != 0 || present & !0x07 != 0 || !is_defined(layer, error_type, code) {
         return None;
     }
-    let copies = bytes.get(CONTROL_LEN + LENGTH_LEN..).map_or(0, |copies| copies.len());
+    let headers_len =
+        bytes.get(CONTROL_LEN + LENGTH_LEN..).map_or(0, |headers_len| headers_len.len());
     let is_siw_bit_order = match present {
         0 => !is_defined(kind >> 4, kind & 0x0f, code),
         // siw sets R for any message; a Read Request header follows only if it was a Read Request.
-        _ if present & 0x02 != 0 => copies >= ddp_len(&bytes[bytes.len() - copies..]),
+        _ if present & 0x02 != 0 => headers_len >= ddp_len(&bytes[bytes.len() - headers_len..]),
         _ => bytes.len() > CONTROL_LEN,
     };
     let bits = [(0x01, HDRCT_M), (0x02, HDRCT_D), (0x04, HDRCT_R)];

@@ -54,8 +54,8 @@ fn first_failing_check_is_reported() {
     assert_eq!(fault_of(stag, 3, read, 0xfff, 1), MemoryFault::Bounds);
     assert_eq!(fault_of(stag, 3, read, 0x10ff, 2), MemoryFault::Bounds);
     assert_eq!(fault_of(stag, 3, read, 0x1100, 1), MemoryFault::Bounds);
-    let place = table.resolve(stag, 3, read, 0x10ff, 1).unwrap();
-    assert_eq!((place.backing(), place.offset(), place.len()), (77, 0xff, 1));
+    let range = table.resolve(stag, 3, read, 0x10ff, 1).unwrap();
+    assert_eq!((range.backing(), range.offset(), range.len()), (77, 0xff, 1));
 }
 
 // req-test: DDP-187, DDP-192, RDMAP-277, RDMAP-326, RDMAP-327
@@ -66,7 +66,7 @@ fn stag_is_valid_for_its_pd_or_one_stream() {
     let qp_bound = Registration { stream: Some(SCOPE.stream), ..REGION };
     let qp_bound = table.register(&qp_bound).unwrap();
     let no = Err(MemoryFault::NotAssociated);
-    for (stag, reach, says) in [
+    for (stag, reach, expected) in [
         (shared, SCOPE, Ok(())),
         (shared, OTHER_STREAM, Ok(())),
         (shared, OTHER_PD, no),
@@ -75,7 +75,7 @@ fn stag_is_valid_for_its_pd_or_one_stream() {
         (qp_bound, OTHER_PD, no),
         (qp_bound, 3.into(), no),
     ] {
-        assert_eq!(try_write(&table, stag, reach), says, "{stag:#x} {reach:?}");
+        assert_eq!(try_write(&table, stag, reach), expected, "{stag:#x} {reach:?}");
     }
 }
 
@@ -207,7 +207,7 @@ fn remote_invalidate_is_limited_to_stags_of_one_stream() {
     let table = RegionTable::new(8, 1);
     let shared = table.register(&REGION).unwrap();
     let qp_bound = table.register(&Registration { stream: Some(SCOPE.stream), ..REGION }).unwrap();
-    for (stag, reach, says) in [
+    for (stag, reach, expected) in [
         (0, SCOPE, Err(InvalidateFault::Unknown)),
         (qp_bound ^ 1, SCOPE, Err(InvalidateFault::Unknown)),
         (shared, SCOPE, Err(InvalidateFault::Shared)),
@@ -216,7 +216,7 @@ fn remote_invalidate_is_limited_to_stags_of_one_stream() {
         (qp_bound, OTHER_PD, Err(InvalidateFault::Foreign)),
         (qp_bound, SCOPE, Ok(())),
     ] {
-        assert_eq!(table.check_invalidate(stag, reach), says, "{stag:#x} {reach:?}");
+        assert_eq!(table.check_invalidate(stag, reach), expected, "{stag:#x} {reach:?}");
     }
     let local = Access::LOCAL_READ | Access::LOCAL_WRITE | Access::WINDOW_BIND;
     let sink = Registration { stream: Some(SCOPE.stream), access: local, ..REGION };
@@ -247,8 +247,8 @@ fn window_grants_its_range_to_its_stream_only() {
     assert_eq!(try_write(&table, window, SCOPE), Err(MemoryFault::InvalidStag), "another key");
     assert_eq!(try_write(&table, stag, OTHER_STREAM), Err(MemoryFault::NotAssociated));
     let write = |to, len| {
-        let place = table.resolve(stag, SCOPE, Access::REMOTE_WRITE, to, len)?;
-        Ok(place.backing() + place.offset())
+        let range = table.resolve(stag, SCOPE, Access::REMOTE_WRITE, to, len)?;
+        Ok(range.backing() + range.offset())
     };
     assert_eq!(write(0x1010, 0x20), Ok(77 + 0x10));
     assert_eq!(write(0x102f, 1), Ok(77 + 0x2f));
@@ -269,8 +269,8 @@ fn window_grants_its_range_to_its_stream_only() {
     // Bound again, zero-based, for another stream.
     let again = Bind { rkey: with_next_key(stag), zero_based: true, ..request };
     table.bind(&again, OTHER_STREAM).unwrap();
-    let place = table.resolve(again.rkey, OTHER_STREAM, Access::REMOTE_READ, 0, 0x20).unwrap();
-    assert_eq!(place.backing(), 77 + 0x10);
+    let range = table.resolve(again.rkey, OTHER_STREAM, Access::REMOTE_READ, 0, 0x20).unwrap();
+    assert_eq!(range.backing(), 77 + 0x10);
     assert_eq!(try_write(&table, stag, OTHER_STREAM), Err(MemoryFault::InvalidStag));
 }
 

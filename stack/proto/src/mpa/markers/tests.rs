@@ -193,10 +193,10 @@ fn mulpdu_accounts_for_markers() {
 #[test]
 fn content_max_fills_remaining_segment() {
     for phase in (0..512).step_by(4) {
-        for room in 0..1600 {
-            let content = content_max(phase, room);
-            assert!(content == 0 || wire_len(phase, content) <= room, "{phase} {room}");
-            assert!(wire_len(phase, content + 4) > room, "{phase} {room}");
+        for capacity in 0..1600 {
+            let content = content_max(phase, capacity);
+            assert!(content == 0 || wire_len(phase, content) <= capacity, "{phase} {capacity}");
+            assert!(wire_len(phase, content + 4) > capacity, "{phase} {capacity}");
         }
     }
 }
@@ -208,7 +208,7 @@ fn wrong_fpduptr_is_rejected() {
         let sum = ::crc32c::crc32c(&fpdu[..at]).to_le_bytes();
         fpdu[at..].copy_from_slice(&sum);
     };
-    let taken =
+    let result_of =
         |fpdu: &[u8], phase| parse(fpdu, phase, true, &mut Vec::new()).map(|found| found.is_some());
     for phase in [0, 4, 256, 508] {
         let good = build_fpdu(&ulpdu(1200, 3), phase, true);
@@ -221,9 +221,9 @@ fn wrong_fpduptr_is_rejected() {
             fpdu[at] = 0xff;
             fpdu[at + 1] = 0xff;
             fpdu[at + 3] |= 3;
-            assert_eq!(taken(&fpdu, phase), Err(FpduError::Crc));
+            assert_eq!(result_of(&fpdu, phase), Err(FpduError::Crc));
             whole(&mut fpdu);
-            assert_eq!(taken(&fpdu, phase), Ok(true), "{phase} {at}");
+            assert_eq!(result_of(&fpdu, phase), Ok(true), "{phase} {at}");
             fpdu[at + 3] ^= 4;
             whole(&mut fpdu);
             let ptr = u16::from_be_bytes([fpdu[at + 2], fpdu[at + 3]]) & !3;
@@ -233,7 +233,7 @@ fn wrong_fpduptr_is_rejected() {
             } else {
                 Err(FpduError::Marker)
             };
-            assert_eq!(taken(&fpdu, phase), expected, "{phase} {at}");
+            assert_eq!(result_of(&fpdu, phase), expected, "{phase} {at}");
         }
     }
 }

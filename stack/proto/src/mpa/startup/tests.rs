@@ -15,8 +15,8 @@ const OFFER: Offer = Offer {
 const NONE: RtrKinds = RtrKinds { send: false, write: false, read: false };
 
 /// IRD and ORD of the result.
-const fn reads(terms: &Negotiated) -> (u16, u16) {
-    (terms.ird, terms.ord)
+const fn reads(negotiated: &Negotiated) -> (u16, u16) {
+    (negotiated.ird, negotiated.ord)
 }
 
 #[test]
@@ -62,15 +62,15 @@ fn ird_ord_not_negotiated_is_echoed_and_keeps_local_values() {
     let mut request = build_request(OFFER, 2, b"");
     request.enhanced =
         Some(Enhanced { ird: NOT_NEGOTIATED, ord: NOT_NEGOTIATED, ..Enhanced::default() });
-    let (reply, terms) = accept(&request, Offer { ird: 3, ord: 5, ..OFFER }, b"");
-    let answer = reply.enhanced.unwrap();
-    assert_eq!((answer.ird, answer.ord), (NOT_NEGOTIATED, NOT_NEGOTIATED));
-    assert_eq!(reads(&terms), (3, 5));
+    let (reply, negotiated) = accept(&request, Offer { ird: 3, ord: 5, ..OFFER }, b"");
+    let enhanced = reply.enhanced.unwrap();
+    assert_eq!((enhanced.ird, enhanced.ord), (NOT_NEGOTIATED, NOT_NEGOTIATED));
+    assert_eq!(reads(&negotiated), (3, 5));
     // IRD and ORD independently of each other.
     request.enhanced = Some(Enhanced { ird: NOT_NEGOTIATED, ord: 6, ..Enhanced::default() });
-    let (reply, terms) = accept(&request, Offer { ird: 3, ord: 5, ..OFFER }, b"");
-    let answer = reply.enhanced.unwrap();
-    assert_eq!((answer.ird, answer.ord, reads(&terms)), (6, NOT_NEGOTIATED, (6, 5)));
+    let (reply, negotiated) = accept(&request, Offer { ird: 3, ord: 5, ..OFFER }, b"");
+    let enhanced = reply.enhanced.unwrap();
+    assert_eq!((enhanced.ird, enhanced.ord, reads(&negotiated)), (6, NOT_NEGOTIATED, (6, 5)));
     assert_eq!(reads(&process_reply(&reply, OFFER, 2).unwrap()), (8, 6));
 }
 
@@ -165,12 +165,16 @@ fn ird_is_limited_by_application() {
     ] {
         let offer = Offer { ird, ird_max, ..OFFER };
         let asks = Offer { ord: 16, ..OFFER };
-        let (reply, terms) = accept(&build_request(asks, 2, b""), offer, b"");
-        assert_eq!((terms.ird, reply.enhanced.unwrap().ird), (served, served), "{ird} {ird_max}");
+        let (reply, negotiated) = accept(&build_request(asks, 2, b""), offer, b"");
+        assert_eq!(
+            (negotiated.ird, reply.enhanced.unwrap().ird),
+            (served, served),
+            "{ird} {ird_max}"
+        );
         let (mut reply, _) = accept(&build_request(offer, 2, b""), OFFER, b"");
         reply.enhanced.as_mut().unwrap().ord = 16;
         match process_reply(&reply, offer, 2) {
-            Ok(terms) => assert!(takes && terms.ird == ird.max(16)),
+            Ok(negotiated) => assert!(takes && negotiated.ird == ird.max(16)),
             Err(error) => assert_eq!((error, takes), (NegotiationError::InsufficientIrd, false)),
         }
     }
@@ -182,9 +186,9 @@ fn rtr_read_is_accepted_only_with_nonzero_ird() {
         let offer = Offer { ird, ord: 0, ..OFFER };
         let rtr = Enhanced { peer_to_peer: true, rtr_read: true, ord, ..Enhanced::default() };
         let frame = Startup { enhanced: Some(rtr), ..build_request(OFFER, 2, b"") };
-        let (reply, terms) = accept(&frame, offer, b"");
+        let (reply, negotiated) = accept(&frame, offer, b"");
         let named = RtrKinds::from_enhanced(&reply.enhanced.unwrap());
-        assert_eq!((named.read, terms.ird), (ird > 0, ird));
+        assert_eq!((named.read, negotiated.ird), (ird > 0, ird));
         assert!(named.read || (named.send && named.write), "the revision it supports");
     }
 }
@@ -203,16 +207,16 @@ fn peer_to_peer_selects_a_common_rtr() {
             let block = request.enhanced.unwrap();
             assert!(block.peer_to_peer && RtrKinds::from_enhanced(&block) == ours);
             let (reply, responder) = accept(&request, Offer { rtr: theirs, ..OFFER }, b"");
-            let answer = reply.enhanced.unwrap();
-            assert!(answer.peer_to_peer, "flag A is echoed");
-            let named = RtrKinds::from_enhanced(&answer);
+            let enhanced = reply.enhanced.unwrap();
+            assert!(enhanced.peer_to_peer, "flag A is echoed");
+            let named = RtrKinds::from_enhanced(&enhanced);
             assert_ne!(named, NONE);
             let common = ours.intersection(theirs);
             assert_eq!(named, if common == NONE { theirs } else { common });
             assert_eq!(responder.rtr_send_expected, common.send);
             match process_reply(&reply, asks, 2) {
-                Ok(terms) => {
-                    let is_common = match terms.rtr.unwrap() {
+                Ok(negotiated) => {
+                    let is_common = match negotiated.rtr.unwrap() {
                         Rtr::Send => common.send,
                         Rtr::Write => common.write,
                         Rtr::Read => common.read,
@@ -239,12 +243,12 @@ fn rtr_flags_are_ignored_without_flag_a() {
     let block = frame.enhanced.unwrap();
     assert!(!block.peer_to_peer && RtrKinds::from_enhanced(&block) == NONE);
     let stray = Enhanced { rtr_send: true, rtr_read: true, ird: 4, ord: 4, ..Enhanced::default() };
-    let (reply, terms) = accept(&Startup { enhanced: Some(stray), ..frame }, OFFER, b"");
-    let answer = reply.enhanced.unwrap();
+    let (reply, negotiated) = accept(&Startup { enhanced: Some(stray), ..frame }, OFFER, b"");
+    let enhanced = reply.enhanced.unwrap();
     assert!(
-        !answer.peer_to_peer
-            && RtrKinds::from_enhanced(&answer) == NONE
-            && !terms.rtr_send_expected
+        !enhanced.peer_to_peer
+            && RtrKinds::from_enhanced(&enhanced) == NONE
+            && !negotiated.rtr_send_expected
     );
     let stray = Startup { enhanced: Some(Enhanced { ird: 8, ord: 8, ..stray }), ..reply };
     assert_eq!(process_reply(&stray, OFFER, 2).unwrap().rtr, None);

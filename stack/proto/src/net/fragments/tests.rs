@@ -40,8 +40,8 @@ fn fragment_of(
         let total = 20 + payload.len() as u16;
         ip[2..4].copy_from_slice(&total.to_be_bytes());
         ip[4..6].copy_from_slice(&(id as u16).to_be_bytes());
-        let place = (range.start / 8) as u16 | if more { 0x2000 } else { 0 };
-        ip[6..8].copy_from_slice(&place.to_be_bytes());
+        let frag_field = (range.start / 8) as u16 | if more { 0x2000 } else { 0 };
+        ip[6..8].copy_from_slice(&frag_field.to_be_bytes());
         ip[10..12].fill(0);
         let sum = !checksum::sum(ip);
         ip[10..12].copy_from_slice(&sum.to_be_bytes());
@@ -49,9 +49,9 @@ fn fragment_of(
         let len = 8 + payload.len() as u16;
         ip[4..6].copy_from_slice(&len.to_be_bytes());
         let next = core::mem::replace(&mut ip[6], 44);
-        let place = range.start as u16 | u16::from(more);
+        let frag_field = range.start as u16 | u16::from(more);
         part.extend([next, 0]);
-        part.extend(place.to_be_bytes());
+        part.extend(frag_field.to_be_bytes());
         part.extend(id.to_be_bytes());
     }
     part.extend(payload);
@@ -72,10 +72,10 @@ impl Fixture {
         let l3 = if bytes[12] == 0x81 { 18 } else { 14 };
         let packet = Packet::parse(bytes, bytes.len(), l3, true).unwrap();
         let part = packet.fragment.expect("a fragment");
-        let taken =
+        let outcome =
             self.fragments.on_fragment(self.now, &Reassembled(bytes.to_vec()), &packet, &part);
         self.check_limits();
-        taken
+        outcome
     }
 
     /// Checks the limits, and that the memory charged is that in use.
@@ -86,12 +86,12 @@ impl Fixture {
     }
 }
 
-fn parse_reassembled(taken: &FragmentOutcome, tagged: bool) -> Segment {
-    let FragmentOutcome::Complete(whole) = taken else { panic!("{taken:?}") };
+fn parse_reassembled(outcome: &FragmentOutcome, tagged: bool) -> Segment {
+    let FragmentOutcome::Complete(reassembled) = outcome else { panic!("{outcome:?}") };
     let parsed = if tagged {
-        Segment::parse_vlan(whole, ChecksumMode::Software)
+        Segment::parse_vlan(reassembled, ChecksumMode::Software)
     } else {
-        Segment::parse(whole, ChecksumMode::Software)
+        Segment::parse(reassembled, ChecksumMode::Software)
     };
     parsed.unwrap()
 }
@@ -115,10 +115,10 @@ fn fragments_in_any_order_are_reassembled() {
                 assert_eq!(fx.on_fragment(&parts[order[1]]), FragmentOutcome::Buffered);
                 // Duplicated by the network.
                 assert_eq!(fx.on_fragment(&parts[order[0]]), FragmentOutcome::Buffered);
-                let taken = fx.on_fragment(&parts[order[2]]);
-                let segment = parse_reassembled(&taken, vlan.is_some());
+                let outcome = fx.on_fragment(&parts[order[2]]);
+                let segment = parse_reassembled(&outcome, vlan.is_some());
                 assert_eq!((segment.payload.len(), segment.window), (3000, 77));
-                let FragmentOutcome::Complete(Reassembled(bytes)) = taken else { unreachable!() };
+                let FragmentOutcome::Complete(Reassembled(bytes)) = outcome else { unreachable!() };
                 assert_eq!(bytes[l3 + if v6 { 40 } else { 20 }..], frame[frame.len() - len..]);
                 assert_eq!((fx.fragments.bytes, fx.fragments.queues.len()), (0, 0));
             }
@@ -212,8 +212,8 @@ fn impossible_fragments_are_rejected() {
     let large = tcp_frame(false, None, 1000);
     for start in (0..65_536 - 1024).step_by(1024) {
         let mut part = fragment_of(&large, 14, 6, 0..1016, true);
-        let place = (start as u16 / 8) | 0x2000;
-        part[20..22].copy_from_slice(&place.to_be_bytes());
+        let frag_field = (start as u16 / 8) | 0x2000;
+        part[20..22].copy_from_slice(&frag_field.to_be_bytes());
         part[24..26].fill(0);
         let sum = !checksum::sum(&part[14..34]);
         part[24..26].copy_from_slice(&sum.to_be_bytes());
@@ -226,8 +226,8 @@ fn atomic_fragment_is_processed_on_its_own() {
     let frame = tcp_frame(true, None, 100);
     let mut fx = Fixture::new();
     assert_eq!(fx.on_fragment(&fragment_of(&frame, 14, 7, 0..64, true)), FragmentOutcome::Buffered);
-    let taken = fx.on_fragment(&fragment_of(&frame, 14, 7, 0..120, false));
-    assert_eq!(taken, FragmentOutcome::Complete(Reassembled(frame.clone())));
+    let outcome = fx.on_fragment(&fragment_of(&frame, 14, 7, 0..120, false));
+    assert_eq!(outcome, FragmentOutcome::Complete(Reassembled(frame.clone())));
     parse_reassembled(&fx.on_fragment(&fragment_of(&frame, 14, 7, 64..120, false)), false);
 }
 
@@ -265,12 +265,12 @@ fn ce_on_any_fragment_marks_reassembled_packet() {
                 fx.on_fragment(&fragment_of(&first, 14, 7, 0..64, true)),
                 FragmentOutcome::Buffered
             );
-            let FragmentOutcome::Complete(whole) =
+            let FragmentOutcome::Complete(reassembled) =
                 fx.on_fragment(&fragment_of(&second, 14, 7, 64..120, false))
             else {
                 panic!("not whole");
             };
-            assert_eq!(whole.0[at] & marked, expected);
+            assert_eq!(reassembled.0[at] & marked, expected);
         }
     }
 }
@@ -348,12 +348,12 @@ proptest! {
             if start >= stop || (start == 0 && stop == total) {
                 continue;
             }
-            let taken = fx.on_fragment(&fragment_of(&frame, 14, 1, start..stop, stop != total));
+            let outcome = fx.on_fragment(&fragment_of(&frame, 14, 1, start..stop, stop != total));
             let known = seen.contains(&(start, stop));
             let overlaps = seen.iter().any(|&(from, to)| start < to && from < stop);
             clash |= overlaps && !known;
             if clash {
-                prop_assert_eq!(taken, FragmentOutcome::Rejected);
+                prop_assert_eq!(outcome, FragmentOutcome::Rejected);
                 continue;
             }
             if !known {
@@ -361,13 +361,13 @@ proptest! {
             }
             let covered: usize = seen.iter().map(|(from, to)| to - from).sum();
             if covered == total {
-                let FragmentOutcome::Complete(whole) = taken else { panic!("{taken:?}") };
+                let FragmentOutcome::Complete(reassembled) = outcome else { panic!("{outcome:?}") };
                 let at = if v6 { 54 } else { 34 };
-                prop_assert_eq!(&whole.0[at..], &frame[frame.len() - total..]);
-                Segment::parse(&whole, ChecksumMode::Software).unwrap();
+                prop_assert_eq!(&reassembled.0[at..], &frame[frame.len() - total..]);
+                Segment::parse(&reassembled, ChecksumMode::Software).unwrap();
                 done = true;
             } else {
-                prop_assert_eq!(taken, FragmentOutcome::Buffered);
+                prop_assert_eq!(outcome, FragmentOutcome::Buffered);
             }
         }
     }
@@ -379,13 +379,13 @@ proptest! {
         v6: bool,
     ) {
         let mut fx = Fixture::new();
-        for (bytes, place, id, last) in packets {
+        for (bytes, field, id, last) in packets {
             let mut frame = tcp_frame(v6, None, 28);
             let at = frame.len() - 48;
             frame[at..].copy_from_slice(&bytes);
             let mut part = fragment_of(&frame, 14, id, 0..48, !last);
-            let (at, place) = if v6 { (56, place & 0x7f) } else { (20, place & 0x200f) };
-            part[at..at + 2].copy_from_slice(&place.to_be_bytes());
+            let (at, field) = if v6 { (56, field & 0x7f) } else { (20, field & 0x200f) };
+            part[at..at + 2].copy_from_slice(&field.to_be_bytes());
             if let Ok(packet) = Packet::parse(&part, part.len(), 14, false)
                 && let Some(fragment) = packet.fragment
             {

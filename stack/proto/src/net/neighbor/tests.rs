@@ -55,14 +55,14 @@ impl Fixture {
     /// in ms.
     fn advance(&mut self, ns: u64) -> Vec<(u64, Solicit)> {
         let end = self.now + ns;
-        let mut asked = Vec::new();
+        let mut solicits = Vec::new();
         while let Some(due) = self.cache.deadline().filter(|&due| due <= end) {
             self.now = self.now.max(due);
             let at = self.now.as_nanos() / MILLISECOND;
-            asked.extend(self.solicits().into_iter().map(|question| (at, question)));
+            solicits.extend(self.solicits().into_iter().map(|solicit| (at, solicit)));
         }
         self.now = end;
-        asked
+        solicits
     }
 }
 
@@ -71,10 +71,10 @@ fn unanswered_multicast_solicits_lead_to_failed_and_hold_down() {
     let mut fx = Fixture::new();
     let id = fx.cache.find_or_insert(fx.now, IP).unwrap();
     assert_eq!(fx.lookup(id), Lookup::Pending);
-    let asked = fx.advance(5 * SECOND - 1);
-    let times: Vec<_> = asked.iter().map(|&(at, _)| at).collect();
+    let solicits = fx.advance(5 * SECOND - 1);
+    let times: Vec<_> = solicits.iter().map(|&(at, _)| at).collect();
     assert_eq!(times, [0, 1000, 2000, 3000, 4000]);
-    assert!(asked.iter().all(|&(_, question)| question == Solicit { ip: IP, mac: None }));
+    assert!(solicits.iter().all(|&(_, solicit)| solicit == Solicit { ip: IP, mac: None }));
     assert_eq!(fx.lookup(id), Lookup::Pending);
     let epoch = fx.cache.epoch();
     assert_eq!(fx.advance(1), []);
@@ -104,8 +104,8 @@ fn neighbor_in_use_is_probed_by_unicast_then_multicast() {
     fx.advance(2 * CONFIG.reachable_ns);
     assert_eq!(fx.lookup(id), Lookup::Found(MAC));
     let start = fx.now.as_nanos() / MILLISECOND;
-    let asked = fx.advance(CONFIG.delay_first_probe_ns + 8 * SECOND);
-    let seen: Vec<_> = asked.iter().map(|&(at, q)| (at - start, q.mac.is_some())).collect();
+    let solicits = fx.advance(CONFIG.delay_first_probe_ns + 8 * SECOND);
+    let seen: Vec<_> = solicits.iter().map(|&(at, q)| (at - start, q.mac.is_some())).collect();
     let unicast = [5000, 6000, 7000].map(|at| (at, true));
     let multicast = [8000, 9000, 10000, 11000, 12000].map(|at| (at, false));
     assert_eq!(seen, [&unicast[..], &multicast[..]].concat());
@@ -148,8 +148,8 @@ fn upper_layer_confirmation_prevents_probe() {
 fn suspect_neighbor_is_probed_after_delay() {
     let (mut fx, id) = Fixture::resolved();
     fx.cache.mark_suspect(fx.now, id);
-    let asked = fx.advance(CONFIG.delay_first_probe_ns);
-    assert_eq!(asked, [(5000, Solicit { ip: IP, mac: Some(MAC) })]);
+    let solicits = fx.advance(CONFIG.delay_first_probe_ns);
+    assert_eq!(solicits, [(5000, Solicit { ip: IP, mac: Some(MAC) })]);
 }
 
 #[test]
@@ -205,11 +205,11 @@ fn solicits_are_rate_limited_over_all_neighbors() {
     for index in 0..1024 {
         let _ = fx.cache.find_or_insert(fx.now, ip(index));
     }
-    let asked = fx.advance(SECOND - 1);
-    assert_eq!(asked.len(), SOLICITS_PER_SECOND as usize);
-    assert!(asked.iter().all(|&(at, _)| at == 0), "no entry waits for another's reply");
-    let mut all: Vec<_> = asked.iter().map(|(_, question)| question.ip).collect();
-    all.extend(fx.advance(SECOND).iter().map(|(_, question)| question.ip));
+    let solicits = fx.advance(SECOND - 1);
+    assert_eq!(solicits.len(), SOLICITS_PER_SECOND as usize);
+    assert!(solicits.iter().all(|&(at, _)| at == 0), "no entry waits for another's reply");
+    let mut all: Vec<_> = solicits.iter().map(|(_, solicit)| solicit.ip).collect();
+    all.extend(fx.advance(SECOND).iter().map(|(_, solicit)| solicit.ip));
     all.sort_unstable();
     all.dedup();
     assert_eq!(all.len(), 1024, "the deferred solicits follow");

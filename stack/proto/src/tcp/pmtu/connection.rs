@@ -115,12 +115,12 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
         let next = COMMON_MTUS.into_iter().rev().find(|size| *size >= self.pmtu.plpmtu + STEP_MIN);
         let overhead = self.packet_overhead();
         let least = u32::from(next.unwrap_or(target).min(target) - overhead) & !3;
-        let room = u32::from(target - overhead).min(window) & !3;
-        if room < least || room <= u32::from(self.emss) {
+        let payload_len = u32::from(target - overhead).min(window) & !3;
+        if payload_len < least || payload_len <= u32::from(self.emss) {
             return None;
         }
-        self.pmtu.probe_payload = room;
-        Some(room)
+        self.pmtu.probe_payload = payload_len;
+        Some(payload_len)
     }
 
     /// Notes that a record longer than EMSS was sent in one segment, as a probe.
@@ -178,12 +178,12 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
     /// `seq`, is retransmitted.
     pub(in crate::tcp) fn check_black_hole(&mut self, now: Instant, seq: Seq, len: u32) {
         // A closed window is another explanation.
-        let copies = self.pmtu.head_retrans_of(seq);
-        if copies < BLACK_HOLE_RETRANS || self.snd.wnd == 0 {
+        let retransmits = self.pmtu.head_retrans_of(seq);
+        if retransmits < BLACK_HOLE_RETRANS || self.snd.wnd == 0 {
             return;
         }
         let len = len.min(u32::from(self.emss));
-        if copies < BLACK_HOLE_RETRANS_SACKED && self.scoreboard.longest_sacked() >= len {
+        if retransmits < BLACK_HOLE_RETRANS_SACKED && self.scoreboard.longest_sacked() >= len {
             return;
         }
         let len = self.packet_len(len);

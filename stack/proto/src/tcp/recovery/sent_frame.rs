@@ -103,15 +103,15 @@ mod tests {
     #[test]
     fn dropped_copy_frees_its_place_in_the_pool() {
         let pool = CopyPool::new(3 * 1500 + 1, 1500);
-        let mut kept = SentFrame::Frame(HeapFrame::new(&[1, 2, 3]));
-        kept.copy_out(&pool);
-        kept.copy_out(&pool);
-        assert!(kept.is_copy());
-        assert_eq!((kept.bytes(), pool.count()), (&[1, 2, 3][..], 1));
-        let piece = kept.clone();
-        drop(kept);
-        assert_eq!((piece.bytes(), pool.count()), (&[1, 2, 3][..], 1));
-        drop(piece);
+        let mut frame = SentFrame::Frame(HeapFrame::new(&[1, 2, 3]));
+        frame.copy_out(&pool);
+        frame.copy_out(&pool);
+        assert!(frame.is_copy());
+        assert_eq!((frame.bytes(), pool.count()), (&[1, 2, 3][..], 1));
+        let clone = frame.clone();
+        drop(frame);
+        assert_eq!((clone.bytes(), pool.count()), (&[1, 2, 3][..], 1));
+        drop(clone);
         assert_eq!(pool.count(), 0);
     }
 
@@ -120,9 +120,9 @@ mod tests {
         let pool = CopyPool::new(90, 1);
         let mut all = Vec::new();
         while pool.admits(all.len()) {
-            let mut kept = SentFrame::Frame(HeapFrame::new(&[0]));
-            kept.copy_out(&pool);
-            all.push(kept);
+            let mut frame = SentFrame::Frame(HeapFrame::new(&[0]));
+            frame.copy_out(&pool);
+            all.push(frame);
         }
         assert_eq!(all.len(), 60);
         assert!(pool.admits(0) && !CopyPool::new(0, 1).admits(0));

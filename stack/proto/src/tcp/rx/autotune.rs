@@ -84,8 +84,8 @@ impl RcvRound {
         let bytes = (end.max(self.start_seq) - self.start_seq).min(max);
         let growth = bytes.saturating_sub(self.most_received);
         self.most_received = self.most_received.max(bytes);
-        let wanted = bytes.saturating_mul(2).saturating_add(growth.saturating_mul(4)).min(max);
-        wanted.min(self.bdp_limit(now, bytes))
+        let target = bytes.saturating_mul(2).saturating_add(growth.saturating_mul(4)).min(max);
+        target.min(self.bdp_limit(now, bytes))
     }
 
     /// Returns the bound of the window when `bytes` were received in this round: the
@@ -103,8 +103,8 @@ impl RcvRound {
             self.rtt_min_at_ms = now_ms;
         }
         let shortest_ns = u64::from(self.rtt_min_ns).min(round_ns);
-        let held = u128::from(bytes) * u128::from(BDP_GAIN * shortest_ns);
-        u32::try_from(held / u128::from(round_ns)).unwrap_or(u32::MAX)
+        let scaled = u128::from(bytes) * u128::from(BDP_GAIN * shortest_ns);
+        u32::try_from(scaled / u128::from(round_ns)).unwrap_or(u32::MAX)
     }
 }
 

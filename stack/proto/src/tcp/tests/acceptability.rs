@@ -17,11 +17,11 @@ fn script_without_sack_and_ts() -> Script {
 fn rst_is_accepted_only_at_rcv_nxt() {
     let mut script = script();
     let rst = |seq| Fields { seq, flags: Flags::RST, ..Fields::default() };
-    for (ahead, answers) in [(1, 1), (1000, 1), (500_000, 0), (u32::MAX, 0)] {
+    for (ahead, reply_count) in [(1, 1), (1000, 1), (500_000, 0), (u32::MAX, 0)] {
         let out = script.send(rst(script.seq + ahead));
-        assert_eq!(out.len(), answers, "{ahead}");
+        assert_eq!(out.len(), reply_count, "{ahead}");
         assert_eq!(script.end.tcb.state(), State::Established);
-        if answers == 1 {
+        if reply_count == 1 {
             assert_eq!((out[0].flags, out[0].ack), (Flags::ACK, script.seq));
         }
     }
@@ -34,8 +34,8 @@ fn rst_is_accepted_only_at_rcv_nxt() {
 fn syn_gets_rate_limited_challenge_acks() {
     let mut script = script();
     let syn = Fields { flags: Flags::SYN, ..script.fields() };
-    let answers: usize = (0..50).map(|_| script.send(syn.clone()).len()).sum();
-    assert_eq!(answers, 8);
+    let reply_count: usize = (0..50).map(|_| script.send(syn.clone()).len()).sum();
+    assert_eq!(reply_count, 8);
     script.wait_us(100_000);
     assert_eq!(script.send(syn).len(), 1);
     assert_eq!(script.end.tcb.state(), State::Established);
@@ -224,14 +224,14 @@ fn ooo_frames_beyond_limit_are_dropped_and_counted() {
 fn reassembly_works_across_sequence_wraparound() {
     let mut script = script();
     // The position in the stream does not matter to the receiver: move it just below the wrap.
-    let near = Seq(0xffff_ff00);
+    let near_wrap = Seq(0xffff_ff00);
     let tcb = &mut script.end.tcb;
-    (tcb.rcv.nxt, tcb.rcv.last_ack_sent, tcb.snd.wl1) = (near, near, near);
-    tcb.rcv.adv = near + 16_384;
-    script.end.read = u64::from(near - Seq(5001));
+    (tcb.rcv.nxt, tcb.rcv.last_ack_sent, tcb.snd.wl1) = (near_wrap, near_wrap, near_wrap);
+    tcb.rcv.adv = near_wrap + 16_384;
+    script.end.read = u64::from(near_wrap - Seq(5001));
     let read = script.end.read;
-    script.deliver(&Fields { seq: near + 500, ..script.fields() }, 500);
-    script.deliver(&Fields { seq: near + 250, ..script.fields() }, 250);
-    let out = script.send_data(Fields { seq: near, ..script.fields() }, 250);
-    assert_eq!((script.end.read - read, out[0].ack), (1000, near + 1000));
+    script.deliver(&Fields { seq: near_wrap + 500, ..script.fields() }, 500);
+    script.deliver(&Fields { seq: near_wrap + 250, ..script.fields() }, 250);
+    let out = script.send_data(Fields { seq: near_wrap, ..script.fields() }, 250);
+    assert_eq!((script.end.read - read, out[0].ack), (1000, near_wrap + 1000));
 }

@@ -40,8 +40,8 @@ fn unclaimed_ooo_segment_is_dropped() {
     let len = script.template.emit(&mut buf, &fields, 500, ChecksumMode::Software);
     let frame = HeapFrame::new(&buf[..len]);
     let (tcb, pool) = (&mut script.end.tcb, &mut script.end.pool);
-    let early = tcb.handle_segment(script.now, &frame.parse(), frame.clone());
-    assert!(matches!(early, Delivered::OutOfOrder { seq, .. } if seq == base + 500));
+    let delivered = tcb.handle_segment(script.now, &frame.parse(), frame.clone());
+    assert!(matches!(delivered, Delivered::OutOfOrder { seq, .. } if seq == base + 500));
     let again = tcb.handle_segment(script.now, &frame.parse(), frame.clone());
     assert!(matches!(again, Delivered::OutOfOrder { .. }));
     assert!(tcb.buffer_ooo(pool, frame.clone(), len - 500..len));
@@ -83,10 +83,10 @@ fn segment_spanning_several_gaps_fills_the_first() {
         let out = send_at(&mut script, base, 500, 3500);
         acks.push(only_ack(&out, base).1);
     }
-    let known = [(1000, 1500), (500, 1500), (500, 2500), (500, 3500)];
+    let expected_sack = [(1000, 1500), (500, 1500), (500, 2500), (500, 3500)];
     let grown = [(500, 1500), (500, 2500), (500, 3500), (500, 4000)];
-    for ((ack, known), grown) in acks.iter().zip(known).zip(grown) {
-        assert_eq!(ack[..2], [known, grown]);
+    for ((ack, expected_sack), grown) in acks.iter().zip(expected_sack).zip(grown) {
+        assert_eq!(ack[..2], [expected_sack, grown]);
     }
     assert_eq!(script.end.tcb.ooo_segments(), 7);
     send_at(&mut script, base, 0, 500);
@@ -104,17 +104,17 @@ fn full_ooo_pool_still_accepts_data_at_rcv_nxt() {
     for at in 1..=20 {
         send_at(&mut script, base, 1400 * at, 1400);
     }
-    let held = script.end.tcb.ooo_segments();
+    let segment = script.end.tcb.ooo_segments();
     let stats = script.end.tcb.stats();
-    assert_eq!((held, stats.ooo_buffered, stats.ooo_overflow), (7, 7, 13));
+    assert_eq!((segment, stats.ooo_buffered, stats.ooo_overflow), (7, 7, 13));
     // Dropped segments are not SACKed.
     let out = send_at(&mut script, base, 1400 * 30, 1400);
-    let end = 1400 * (u32::try_from(held).unwrap() + 1);
+    let end = 1400 * (u32::try_from(segment).unwrap() + 1);
     assert_eq!(only_ack(&out, base), (0, vec![(1400, end)]));
     // Data at RCV.NXT is always accepted, and then the rest, as the peer retransmits it.
     let out = send_at(&mut script, base, 0, 1400);
     assert_eq!(only_ack(&out, base), (end, vec![]));
-    for at in held as u32 + 1..=20 {
+    for at in segment as u32 + 1..=20 {
         send_at(&mut script, base, 1400 * at, 1400);
     }
     assert_eq!(script.end.read, 1400 * 21);
@@ -279,7 +279,7 @@ fn check_against_model(segments: &[(u32, u32, u8)]) {
     let mut pool = OooPool::new(6, 1 << 20, 1460);
     // At the end every byte is sent once more, so that all are delivered.
     let all = segments.iter().copied().chain((0..400).map(|at| (at, 1, 0)));
-    for ((from, len, answer), id) in all.zip((0..250u8).cycle()) {
+    for ((from, len, action), id) in all.zip((0..250u8).cycle()) {
         let mut buf = vec![id; MAX_HEADER_LEN + len as usize];
         let fields = Fields { seq: base + from, ..script.fields() };
         let start = script.template.base_len() + fields.options.wire_len();
@@ -302,7 +302,7 @@ fn check_against_model(segments: &[(u32, u32, u8)]) {
                 let first = (seq - base) as usize;
                 let found = bytes_of(&frame, &bytes);
                 assert!(first > model.next && !found.is_empty());
-                match answer {
+                match action {
                     0 => {
                         if tcb.buffer_ooo(&mut pool, frame, bytes) {
                             model.accept(first, &found);
@@ -319,9 +319,9 @@ fn check_against_model(segments: &[(u32, u32, u8)]) {
         }
         while let Some(next) = tcb.next_contiguous() {
             match next {
-                Contiguous::Buffered { segment: held, bytes } => {
-                    model.advance(&bytes_of(&held, &bytes));
-                    pool.release(held);
+                Contiguous::Buffered { segment, bytes } => {
+                    model.advance(&bytes_of(&segment, &bytes));
+                    pool.release(segment);
                 }
                 Contiguous::Consumed { seq, len } => {
                     assert_eq!((seq - base) as usize, model.next);

@@ -23,8 +23,8 @@ fn ecn_established(congestion: Algorithm) -> Script {
     script.seq += 1;
     let options = Options { ts: None, ..Script::full_options() };
     let flags = Flags::SYN | Flags::ACK | Flags::ECE;
-    let answer = script.send(Fields { seq, ack, flags, window, options, ..Fields::default() });
-    assert_eq!((answer[0].flags, answer[0].ecn), (Flags::ACK, Ecn::NotEct));
+    let reply = script.send(Fields { seq, ack, flags, window, options, ..Fields::default() });
+    assert_eq!((reply[0].flags, reply[0].ecn), (Flags::ACK, Ecn::NotEct));
     script
 }
 
@@ -106,13 +106,13 @@ fn retransmitted_syn_without_ecn_disables_it() {
     let now = at_us(1000);
     let (_, mut syn) = Script::connecting(&config(EcnMode::Request));
     let mut server = Endpoint::server(&config(EcnMode::Accept), &syn, 1, now);
-    let answer = server.transmit(now).remove(0).parse();
-    assert_eq!(answer.flags, Flags::SYN | Flags::ACK | Flags::ECE);
+    let reply = server.transmit(now).remove(0).parse();
+    assert_eq!(reply.flags, Flags::SYN | Flags::ACK | Flags::ECE);
     syn.flags = Flags::SYN;
     let nothing = server.tcb.handle_segment(now, &syn, HeapFrame::new(&[]));
     assert!(matches!(nothing, crate::tcp::Delivered::Nothing));
-    let answer = server.transmit(now).remove(0).parse();
-    assert_eq!(answer.flags, Flags::SYN | Flags::ACK);
+    let reply = server.transmit(now).remove(0).parse();
+    assert_eq!(reply.flags, Flags::SYN | Flags::ACK);
     assert!(!server.tcb.ecn.enabled);
 }
 
@@ -122,11 +122,11 @@ fn simultaneous_open_negotiates_ecn() {
         let (mut script, _) = Script::connecting(&config(mode));
         let (seq, window) = (script.seq, script.window);
         let syn = Fields { seq, flags: Flags::SYN | SETUP, window, ..Fields::default() };
-        let answer = script.send(syn).remove(0);
+        let reply = script.send(syn).remove(0);
         // A host whose own SYN did not request ECN neither accepts it nor sets ECT.
         let agrees = mode == EcnMode::Request;
-        assert_eq!(answer.flags.has(Flags::ECE), agrees);
-        assert!(!answer.flags.has(Flags::CWR));
+        assert_eq!(reply.flags.has(Flags::ECE), agrees);
+        assert!(!reply.flags.has(Flags::CWR));
         assert_eq!(script.end.tcb.ecn.enabled, agrees);
     }
 }

@@ -74,7 +74,7 @@ fn simultaneous_open_establishes_connection() {
         (Flags::SYN | Flags::ACK, syn.seq, Seq(5001))
     );
     // The peer's SYN-ACK repeats the sequence number of its SYN.
-    let answer = script.send(Fields {
+    let reply = script.send(Fields {
         seq: Seq(5000),
         ack: syn.seq + 1,
         flags: Flags::SYN | Flags::ACK,
@@ -83,8 +83,8 @@ fn simultaneous_open_establishes_connection() {
         ..Fields::default()
     });
     assert_eq!(script.end.events, [Event::Established]);
-    assert_eq!(answer.len(), 1);
-    assert_eq!(answer[0].flags, Flags::ACK);
+    assert_eq!(reply.len(), 1);
+    assert_eq!(reply[0].flags, Flags::ACK);
     script.seq = Seq(5001);
     script.ts = Some((102, 0));
     assert!(!script.write(100).is_empty());
@@ -138,8 +138,8 @@ fn syn_sent_resets_bad_ack_and_takes_rst_only_with_valid_ack() {
     let cfg = Config::default();
     let (mut script, syn) = Script::connecting(&cfg);
     let ack = Fields { ack: syn.seq + 9, flags: Flags::ACK, ..Fields::default() };
-    let answer = script.send(ack.clone());
-    assert_eq!((answer[0].flags, answer[0].seq), (Flags::RST, syn.seq + 9));
+    let reply = script.send(ack.clone());
+    assert_eq!((reply[0].flags, reply[0].seq), (Flags::RST, syn.seq + 9));
     assert!(script.send(Fields { flags: Flags::RST | Flags::ACK, ..ack }).is_empty());
     assert!(script.send(Fields { flags: Flags::RST, ..Fields::default() }).is_empty());
     assert_eq!(script.end.tcb.state(), State::SynSent);
@@ -162,9 +162,9 @@ fn syn_received_resets_bad_ack() {
     let len = template.emit(&mut buf, &fields, 0, ChecksumMode::Software);
     server.transmit(now);
     server.receive(now, &super::HeapFrame::new(&buf[..len]));
-    let answer = server.transmit(now);
-    assert_eq!(answer.len(), 1);
-    assert_eq!((answer[0].parse().flags, answer[0].parse().seq), (Flags::RST, Seq(60)));
+    let reply = server.transmit(now);
+    assert_eq!(reply.len(), 1);
+    assert_eq!((reply[0].parse().flags, reply[0].parse().seq), (Flags::RST, Seq(60)));
     assert_eq!(server.tcb.state(), State::SynReceived);
 }
 

@@ -265,9 +265,9 @@ impl Endpoint {
                 self.read_in_order(&frame, &bytes);
                 while let Some(next) = self.tcb.next_contiguous() {
                     match next {
-                        Contiguous::Buffered { segment: held, bytes } => {
-                            self.read_in_order(&held, &bytes);
-                            self.pool.release(held);
+                        Contiguous::Buffered { segment, bytes } => {
+                            self.read_in_order(&segment, &bytes);
+                            self.pool.release(segment);
                         }
                         Contiguous::Consumed { len, .. } => self.read_consumed_ooo(len),
                     }
@@ -311,11 +311,13 @@ impl Endpoint {
                     assert_eq!(len, self.tcb.header_len() + payload_len);
                     len
                 }
-                Transmit::NewData { capacity: room } => {
+                Transmit::NewData { capacity } => {
                     // Above EMSS only as a path MTU probe.
                     let emss = self.tcb.emss();
-                    assert!(0 < room && (room <= emss || self.tcb.pmtu.admits(room as u32)));
-                    let payload_len = next_len.min(room.max(emss) as u32) as usize;
+                    assert!(
+                        0 < capacity && (capacity <= emss || self.tcb.pmtu.admits(capacity as u32))
+                    );
+                    let payload_len = next_len.min(capacity.max(emss) as u32) as usize;
                     let start = self.tcb.header_len();
                     for byte in &mut buf[start..start + payload_len] {
                         *byte = pattern(self.side, self.written);
@@ -386,7 +388,7 @@ impl Script {
         script.ts = options.ts;
         let seq = script.seq;
         script.seq += 1;
-        let answer = script.send(Fields {
+        let reply = script.send(Fields {
             seq,
             ack: script.ack,
             flags: Flags::SYN | Flags::ACK,
@@ -394,8 +396,8 @@ impl Script {
             options,
             ..Fields::default()
         });
-        assert_eq!(answer.len(), 1);
-        assert_eq!(answer[0].flags, Flags::ACK);
+        assert_eq!(reply.len(), 1);
+        assert_eq!(reply[0].flags, Flags::ACK);
         assert_eq!(script.end.events, [Event::Established]);
         script.end.events.clear();
         script

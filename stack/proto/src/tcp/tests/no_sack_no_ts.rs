@@ -71,8 +71,12 @@ fn basic_frto_undoes_spurious_rto() {
     assert_eq!(seqs(&again), [sent[0].seq]);
     script.end.to_write = u64::from(MSS) * 4;
     script.ack = end_seq(&sent[0]);
-    let fresh = script.send(script.fields());
-    assert_eq!(seqs(&fresh), [end_seq(&sent[5]), end_seq(&sent[5]) + MSS], "no retransmission yet");
+    let new_data = script.send(script.fields());
+    assert_eq!(
+        seqs(&new_data),
+        [end_seq(&sent[5]), end_seq(&sent[5]) + MSS],
+        "no retransmission yet"
+    );
     script.ack = end_seq(&sent[2]);
     script.send(script.fields());
     assert_eq!(script.end.tcb.recovery.ca_state, CaState::Open);

@@ -257,8 +257,8 @@ fn pmtu_probe_waits_for_enough_data() {
 }
 
 /// Transfers data while the path MTU goes from 9000 to 1500, to 600 and back to 9000.
-fn run_over_changing_path(seed: u64, answers: Option<bool>, lose: u32, cfg: &Config) {
-    println!("seed {seed} replies {answers:?} lost {lose}");
+fn run_over_changing_path(seed: u64, icmp_reports_mtu: Option<bool>, lose: u32, cfg: &Config) {
+    println!("seed {seed} replies {icmp_reports_mtu:?} lost {lose}");
     let faults = Faults { lose, ..Faults::default() };
     let mut sim = Sim::new(seed, faults, [cfg.clone(), cfg.clone()]);
     sim.connect();
@@ -269,9 +269,9 @@ fn run_over_changing_path(seed: u64, answers: Option<bool>, lose: u32, cfg: &Con
     }
     let options = if cfg.timestamps { 12 } else { 0 };
     for mtu in [9000, 1500, 600, 9000] {
-        sim.router = (mtu < 9000).then_some(Router { mtu, icmp_reports_mtu: answers });
+        sim.router = (mtu < 9000).then_some(Router { mtu, icmp_reports_mtu });
         // Least path MTU to be reached: exactly what a router reports, else what is worth a probe.
-        let least = match (mtu, answers) {
+        let least = match (mtu, icmp_reports_mtu) {
             (9000, _) | (_, Some(true)) => mtu,
             (1500, None) => 1500,
             (1500, _) => 1492,
@@ -300,7 +300,7 @@ fn run_over_changing_path(seed: u64, answers: Option<bool>, lose: u32, cfg: &Con
     for side in 0..2 {
         let stats = sim.end(side).tcb.stats();
         assert!(stats.resegments > 0 && stats.pmtu_probes > 0);
-        assert!(answers.is_some() || stats.black_holes > 0);
+        assert!(icmp_reports_mtu.is_some() || stats.black_holes > 0);
         assert!(sim.end(side).events.contains(&Event::EmssChanged));
         sim.end(side).tcb.close();
     }
@@ -309,7 +309,7 @@ fn run_over_changing_path(seed: u64, answers: Option<bool>, lose: u32, cfg: &Con
 #[test]
 fn path_mtu_follows_a_changing_path() {
     for seed in 0..15 {
-        let answers = [Some(true), Some(false), None][(seed % 3) as usize];
+        let icmp_reports_mtu = [Some(true), Some(false), None][(seed % 3) as usize];
         let lose = if seed % 2 == 0 { 0 } else { 5 };
         let path_mtu = PathMtuConfig { raise_ns: 5 * MILLISECOND, ..PathMtuConfig::default() };
         let cfg = Config {
@@ -322,6 +322,6 @@ fn path_mtu_follows_a_changing_path() {
             path_mtu,
             ..Config::default()
         };
-        run_over_changing_path(seed, answers, lose, &cfg);
+        run_over_changing_path(seed, icmp_reports_mtu, lose, &cfg);
     }
 }

@@ -128,7 +128,7 @@ fn rto_marks_first_and_expired_segments_lost() {
     // Sent shortly before the timer fires.
     let deadline = script.end.tcb.deadline().unwrap();
     script.now = deadline - 50 * MICROSECOND;
-    let late = script.write(1448 * 2);
+    let newest = script.write(1448 * 2);
     let again = script.fire();
     assert_eq!(script.now, deadline);
     assert_eq!(seqs(&again), [sent[0].seq]);
@@ -137,7 +137,7 @@ fn rto_marks_first_and_expired_segments_lost() {
     script.ts.as_mut().unwrap().1 = again[0].options.ts.unwrap().0;
     script.ack = end_seq(&sent[0]);
     assert_eq!(script.send(script.fields())[0].seq, sent[1].seq);
-    script.ack = end_seq(&late[1]);
+    script.ack = end_seq(&newest[1]);
     script.send(script.fields());
     assert!(script.end.tcb.all_acked());
 }
@@ -195,8 +195,8 @@ fn sack_frto_undoes_spurious_rto() {
     // retransmissions.
     script.end.to_write = 1460 * 4;
     script.ack = end_seq(&sent[0]);
-    let fresh = script.send(script.fields());
-    assert_eq!(seqs(&fresh), [end_seq(&sent[5]), end_seq(&sent[5]) + 1460]);
+    let new_data = script.send(script.fields());
+    assert_eq!(seqs(&new_data), [end_seq(&sent[5]), end_seq(&sent[5]) + 1460]);
     assert!(script.output().is_empty(), "no retransmission before the next ACK");
     script.ack = end_seq(&sent[2]);
     let out = script.send(script.fields());
@@ -214,11 +214,11 @@ fn sack_frto_keeps_genuine_rto() {
     script.fire();
     script.end.to_write = 1460 * 2;
     script.ack = end_seq(&sent[0]);
-    let fresh = script.send(script.fields());
-    assert_eq!(fresh.len(), 2);
+    let new_data = script.send(script.fields());
+    assert_eq!(new_data.len(), 2);
     // The new segments are SACKed, the others are not: those are lost.
     script.wait_us(100);
-    let again = script.send(with_sack(&script, &[sack_block(&fresh)]));
+    let again = script.send(with_sack(&script, &[sack_block(&new_data)]));
     assert_eq!(again[0].seq, sent[1].seq);
     assert_eq!(script.end.tcb.stats().spurious_recoveries, 0);
     assert_eq!(script.end.tcb.recovery.ca_state, CaState::Loss);

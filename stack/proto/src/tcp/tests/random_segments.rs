@@ -66,7 +66,7 @@ fn deliver(script: &mut Script, fields: &Fields, payload_len: usize) {
     let len = script.template.emit(&mut buf, fields, payload_len, ChecksumMode::Software);
     let frame = HeapFrame::new(&buf[..len]);
     let seg = frame.parse();
-    let answer = script.end.choose_ooo_action();
+    let action = script.end.choose_ooo_action();
     let (tcb, pool) = (&mut script.end.tcb, &mut script.end.pool);
     let (edge, nxt, synchronised) = (tcb.rcv.adv, tcb.rcv.nxt, tcb.state().is_synchronised());
     let mut taken = 0;
@@ -79,7 +79,7 @@ fn deliver(script: &mut Script, fields: &Fields, payload_len: usize) {
         Delivered::OutOfOrder { frame, seq: first, bytes } => {
             assert!(!bytes.is_empty() && bytes.end <= len && bytes.start >= seg.payload.start);
             assert_eq!((first - seg.seq) as usize, bytes.start - seg.payload.start);
-            match answer {
+            match action {
                 0 => drop(tcb.buffer_ooo(pool, frame, bytes)),
                 1 => tcb.consumed_ooo(pool),
                 _ => tcb.drop_ooo(),
@@ -88,8 +88,8 @@ fn deliver(script: &mut Script, fields: &Fields, payload_len: usize) {
     }
     while let Some(next) = tcb.next_contiguous() {
         taken += match next {
-            Contiguous::Buffered { segment: held, bytes } => {
-                pool.release(held);
+            Contiguous::Buffered { segment, bytes } => {
+                pool.release(segment);
                 bytes.len()
             }
             Contiguous::Consumed { len, .. } => len as usize,

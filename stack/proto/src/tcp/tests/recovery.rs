@@ -139,11 +139,11 @@ fn dupacks_in_recovery_release_new_segments() {
         script.send(script.fields());
     }
     script.end.to_write = 100_000;
-    let mut fresh = 0;
+    let mut new_segments = 0;
     for _ in 0..15 {
-        fresh += script.send(script.fields()).len();
+        new_segments += script.send(script.fields()).len();
     }
-    assert!((5..=10).contains(&fresh), "{fresh}");
+    assert!((5..=10).contains(&new_segments), "{new_segments}");
 }
 
 #[test]
@@ -260,8 +260,8 @@ fn user_timeout_closes_connection() {
     let expected = [super::Event::R1Exceeded, super::Event::TimedOut, super::Event::Closed];
     assert_eq!(script.end.events, expected);
     // Whatever the backoff, with the resolution of `CoarseInstant`.
-    let late = script.now.since(start) - 2 * SECOND;
-    assert!(late <= 1 << 16, "{late} ns");
+    let overrun = script.now.since(start) - 2 * SECOND;
+    assert!(overrun <= 1 << 16, "{overrun} ns");
 }
 
 #[test]
@@ -279,8 +279,8 @@ fn timer_overrun_at_user_timeout_does_not_double_the_wait() {
     assert!(!script.end.tcb.is_closed());
     script.fire();
     assert!(script.end.tcb.is_closed());
-    let late = script.now.since(start) - 5 * SECOND;
-    assert!(late < SECOND / 2, "{late} ns");
+    let overrun = script.now.since(start) - 5 * SECOND;
+    assert!(overrun < SECOND / 2, "{overrun} ns");
 }
 
 #[test]

@@ -162,8 +162,8 @@ fn rst_answering_challenge_ack_ends_time_wait() {
     let ts = script.ts.map(|(val, echo)| (val.wrapping_sub(1000), echo));
     let options = Options { ts, ..Script::full_options() };
     let syn = Fields { seq: script.seq - 5000, flags: Flags::SYN, options, ..script.fields() };
-    let answer = script.send(syn);
-    assert_eq!((answer.len(), answer[0].ack), (1, script.seq));
+    let reply = script.send(syn);
+    assert_eq!((reply.len(), reply[0].ack), (1, script.seq));
     let inside = Fields { seq: script.seq + 1, flags: Flags::RST, ..script.fields() };
     script.send(inside);
     assert_eq!(script.end.tcb.state(), State::TimeWait, "not exact");
@@ -232,8 +232,8 @@ fn challenge_ack_limit_is_per_connection() {
     let mut scripts = [0, 1].map(|_| Script::established(&cfg, Script::full_options()));
     for script in &mut scripts {
         let syn = Fields { flags: Flags::SYN, ..script.fields() };
-        let answers: usize = (0..20).map(|_| script.send(syn.clone()).len()).sum();
-        assert_eq!(answers, 1);
+        let reply_count: usize = (0..20).map(|_| script.send(syn.clone()).len()).sum();
+        assert_eq!(reply_count, 1);
         // A keepalive probe is still answered.
         let probe = Fields { seq: script.seq - 1, ..script.fields() };
         assert_eq!(script.send(probe).len(), 1);
@@ -391,12 +391,12 @@ fn fin_wait_2_times_out_without_segments() {
     script.now = script.now + cfg.fin_wait_ns / 2;
     script.send_data(script.fields(), 100);
     script.seq += 100;
-    let heard = script.now;
-    while script.now < heard + cfg.fin_wait_ns {
+    let last_rx_at = script.now;
+    while script.now < last_rx_at + cfg.fin_wait_ns {
         assert_eq!(script.end.tcb.state(), State::FinWait2);
         let _ = script.fire();
     }
-    assert_eq!(script.now, heard + cfg.fin_wait_ns);
+    assert_eq!(script.now, last_rx_at + cfg.fin_wait_ns);
     assert!(script.now > start + cfg.fin_wait_ns);
     assert_eq!(script.end.events, [Event::TimedOut, Event::Closed]);
     assert!(script.end.tcb.is_closed());

@@ -63,8 +63,8 @@ fn zero_window_with_data_in_flight_ends_at_user_timeout() {
     // The peer answers with a zero window, then stops responding.
     script.window = 0;
     script.send(script.fields());
-    let heard = elapsed_s(&script);
-    assert_eq!(*fire_until_closed(&mut script).last().unwrap(), heard + 7);
+    let last_rx_s = elapsed_s(&script);
+    assert_eq!(*fire_until_closed(&mut script).last().unwrap(), last_rx_s + 7);
     assert_eq!(script.end.events, [Event::R1Exceeded, Event::TimedOut, Event::Closed]);
 }
 

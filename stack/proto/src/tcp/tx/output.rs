@@ -77,8 +77,8 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
         }
         self.snd.nxt = self.local.iss + 1;
         self.arm_rto(now);
-        let answers = self.state == State::SynReceived;
-        let flags = if answers {
+        let is_syn_ack = self.state == State::SynReceived;
+        let flags = if is_syn_ack {
             Flags::SYN | Flags::ACK | self.ecn.syn_ack_flags()
         } else {
             Flags::SYN | self.ecn.syn_flags(self.cfg.ecn, self.retries > 0)
@@ -86,7 +86,7 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
         let ts = self.timestamps(now);
         Fields {
             seq: self.local.iss,
-            ack: if answers { self.rcv.nxt } else { Seq(0) },
+            ack: if is_syn_ack { self.rcv.nxt } else { Seq(0) },
             flags,
             window: self.rcv_limits.syn_window(),
             options: Options {

@@ -51,8 +51,8 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
                 return self.plan_retransmit(retransmit);
             }
             if let TxDemand::Record(len) = ready {
-                if let Some(room) = self.new_data_capacity(now, len) {
-                    return Transmit::NewData { capacity: room as usize };
+                if let Some(capacity) = self.new_data_capacity(now, len) {
+                    return Transmit::NewData { capacity: capacity as usize };
                 }
             } else if self.scoreboard.unsent().is_none() {
                 if self.snd.fin == Fin::Due {
@@ -115,9 +115,9 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
             return self.plan_tlp(now, ready);
         }
         if let TxDemand::Record(len) = ready
-            && let Some(room) = self.new_data_capacity(now, len)
+            && let Some(capacity) = self.new_data_capacity(now, len)
         {
-            return Some(Transmit::NewData { capacity: room as usize });
+            return Some(Transmit::NewData { capacity: capacity as usize });
         }
         self.recovery.on_no_new_data();
         None
@@ -226,9 +226,9 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
         }
         if len > u32::from(self.emss)
             && self.pmtu.wants_probe(now)
-            && let Some(room) = self.pmtu_probe_capacity(now, usable)
+            && let Some(capacity) = self.pmtu_probe_capacity(now, usable)
         {
-            return Some(room);
+            return Some(capacity);
         }
         Some(usable.min(u32::from(self.emss)))
     }

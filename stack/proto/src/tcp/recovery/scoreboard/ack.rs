@@ -110,9 +110,9 @@ impl<T: Clone> Scoreboard<T> {
             }
             info.records += 1;
             let (marks, end) = (front.marks, front.end());
-            let whole = end <= ack;
-            let bytes = if whole { front.len } else { ack - front.seq };
-            if !whole {
+            let fully_acked = end <= ack;
+            let bytes = if fully_acked { front.len } else { ack - front.seq };
+            if !fully_acked {
                 front.seq = ack;
                 front.len -= bytes;
                 front.offset += bytes;
@@ -120,7 +120,7 @@ impl<T: Clone> Scoreboard<T> {
             let sent_at = front.sent_at;
             if marks & (SACKED | RETRANSMITTED) == 0 {
                 info.delivered += bytes;
-                if whole {
+                if fully_acked {
                     info.reordered |= end < self.fack;
                     info.lowest_original.get_or_insert(end);
                     info.newest = Some((sent_at, end));
@@ -129,7 +129,7 @@ impl<T: Clone> Scoreboard<T> {
                 clean &= marks & RETRANSMITTED == 0;
                 if marks & SACKED == 0 {
                     info.delivered += bytes;
-                    if whole {
+                    if fully_acked {
                         let guard =
                             guard.map(
                                 |&guard| {
@@ -141,9 +141,9 @@ impl<T: Clone> Scoreboard<T> {
                 }
             }
             if marks != 0 {
-                self.deduct(marks, bytes, whole);
+                self.deduct(marks, bytes, fully_acked);
             }
-            if !whole {
+            if !fully_acked {
                 break;
             }
             self.records.pop_front();
@@ -156,12 +156,12 @@ impl<T: Clone> Scoreboard<T> {
         self.retransmit_cursor = self.retransmit_cursor.max(ack);
     }
 
-    /// Deducts `bytes` of a record with these marks from the counters; `whole`: all of it, not only
-    /// its head.
-    fn deduct(&mut self, marks: u8, bytes: u32, whole: bool) {
+    /// Deducts `bytes` of a record with these marks from the counters; `fully_acked`: all of it,
+    /// not only its head.
+    fn deduct(&mut self, marks: u8, bytes: u32, fully_acked: bool) {
         if marks & SACKED != 0 {
             self.sacked -= bytes;
-            self.sacked_count -= u32::from(whole);
+            self.sacked_count -= u32::from(fully_acked);
         }
         if marks & LOST != 0 {
             self.lost -= bytes;

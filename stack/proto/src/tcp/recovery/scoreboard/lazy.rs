@@ -45,8 +45,8 @@ impl<T: Clone + 'static> LazyScoreboard<T> {
         frame: T,
         sent: bool,
     ) {
-        let board = self.inner.get_or_insert_with(|| Box::new(Scoreboard::new(seq)));
-        board.push(now, seq, len, offset, frame, sent);
+        let scoreboard = self.inner.get_or_insert_with(|| Box::new(Scoreboard::new(seq)));
+        scoreboard.push(now, seq, len, offset, frame, sent);
     }
 
     /// See [`Scoreboard::ack`].
@@ -57,15 +57,15 @@ impl<T: Clone + 'static> LazyScoreboard<T> {
         guard: Option<&SampleGuard>,
         info: &mut AckInfo,
     ) {
-        if let Some(board) = &mut self.inner {
-            board.ack(ack, guard, info);
+        if let Some(scoreboard) = &mut self.inner {
+            scoreboard.ack(ack, guard, info);
         }
     }
 
     /// See [`Scoreboard::ack_in_order`].
     #[inline]
     pub(in crate::tcp) fn ack_in_order(&mut self, ack: Seq) -> Acked {
-        self.inner.as_mut().map_or_else(Acked::default, |board| board.ack_in_order(ack))
+        self.inner.as_mut().map_or_else(Acked::default, |scoreboard| scoreboard.ack_in_order(ack))
     }
 
     /// See [`Scoreboard::apply_sack`].
@@ -77,8 +77,8 @@ impl<T: Clone + 'static> LazyScoreboard<T> {
         guard: &SampleGuard,
         info: &mut AckInfo,
     ) {
-        if let Some(board) = &mut self.inner {
-            board.apply_sack(blocks, una, nxt, guard, info);
+        if let Some(scoreboard) = &mut self.inner {
+            scoreboard.apply_sack(blocks, una, nxt, guard, info);
         }
     }
 
@@ -89,36 +89,37 @@ impl<T: Clone + 'static> LazyScoreboard<T> {
         rack: &Rack,
         rack_timeout_ns: u64,
     ) -> LossUpdate {
-        let board = self.inner.as_mut();
-        board
-            .map_or_else(LossUpdate::default, |board| board.detect_lost(now, rack, rack_timeout_ns))
+        let scoreboard = self.inner.as_mut();
+        scoreboard.map_or_else(LossUpdate::default, |scoreboard| {
+            scoreboard.detect_lost(now, rack, rack_timeout_ns)
+        })
     }
 
     /// See [`Scoreboard::mark_first_lost`].
     pub(in crate::tcp) fn mark_first_lost(&mut self) {
-        if let Some(board) = &mut self.inner {
-            board.mark_first_lost();
+        if let Some(scoreboard) = &mut self.inner {
+            scoreboard.mark_first_lost();
         }
     }
 
     /// See [`Scoreboard::mark_lost_on_rto`].
     pub(in crate::tcp) fn mark_lost_on_rto(&mut self, now: Instant, rack_timeout_ns: u64) {
-        if let Some(board) = &mut self.inner {
-            board.mark_lost_on_rto(now, rack_timeout_ns);
+        if let Some(scoreboard) = &mut self.inner {
+            scoreboard.mark_lost_on_rto(now, rack_timeout_ns);
         }
     }
 
     /// See [`Scoreboard::mark_longer_lost`].
     pub(in crate::tcp) fn mark_longer_lost(&mut self, len: u32) {
-        if let Some(board) = &mut self.inner {
-            board.mark_longer_lost(len);
+        if let Some(scoreboard) = &mut self.inner {
+            scoreboard.mark_longer_lost(len);
         }
     }
 
     /// See [`Scoreboard::clear_lost`].
     pub(in crate::tcp) fn clear_lost(&mut self, judged: bool) {
-        if let Some(board) = &mut self.inner {
-            board.clear_lost(judged);
+        if let Some(scoreboard) = &mut self.inner {
+            scoreboard.clear_lost(judged);
         }
     }
 
@@ -135,22 +136,22 @@ impl<T: Clone + 'static> LazyScoreboard<T> {
 
     /// See [`Scoreboard::split`].
     pub(in crate::tcp) fn split(&mut self, index: usize, len: u32) {
-        if let Some(board) = &mut self.inner {
-            board.split(index, len);
+        if let Some(scoreboard) = &mut self.inner {
+            scoreboard.split(index, len);
         }
     }
 
     /// See [`Scoreboard::mark_retransmitted`].
     pub(in crate::tcp) fn mark_retransmitted(&mut self, now: Instant, index: usize, judged: bool) {
-        if let Some(board) = &mut self.inner {
-            board.mark_retransmitted(now, index, judged);
+        if let Some(scoreboard) = &mut self.inner {
+            scoreboard.mark_retransmitted(now, index, judged);
         }
     }
 
     /// See [`Scoreboard::mark_sent`].
     pub(in crate::tcp) fn mark_sent(&mut self, now: Instant, index: usize) {
-        if let Some(board) = &mut self.inner {
-            board.mark_sent(now, index);
+        if let Some(scoreboard) = &mut self.inner {
+            scoreboard.mark_sent(now, index);
         }
     }
 
@@ -176,6 +177,6 @@ impl<T: Clone + 'static> LazyScoreboard<T> {
 impl<T: Retained> LazyScoreboard<T> {
     /// See [`Scoreboard::copy_out`].
     pub(in crate::tcp) fn copy_out(&mut self, pool: &CopyPool, count_max: usize) -> usize {
-        self.inner.as_mut().map_or(0, |board| board.copy_out(pool, count_max))
+        self.inner.as_mut().map_or(0, |scoreboard| scoreboard.copy_out(pool, count_max))
     }
 }

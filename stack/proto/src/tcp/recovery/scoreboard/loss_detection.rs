@@ -123,8 +123,8 @@ impl<T: Clone> Scoreboard<T> {
 
     /// Returns the length of the longest SACKed record; 0 if there is none.
     pub(in crate::tcp) fn longest_sacked(&self) -> u32 {
-        let held = self.records.iter().filter(|record| record.is(SACKED));
-        held.map(|record| record.len).max().unwrap_or(0)
+        let sacked = self.records.iter().filter(|record| record.is(SACKED));
+        sacked.map(|record| record.len).max().unwrap_or(0)
     }
 
     /// Returns the bytes marked lost of the records in `from..to`.
@@ -186,9 +186,10 @@ impl<T: Clone> Scoreboard<T> {
     /// Rebuilds the queue of retransmissions.
     fn rebuild_retransmissions(&mut self) {
         self.retransmissions.clear();
-        let copies = self.records.iter().filter(|record| record.is_retrans_outstanding());
+        let retransmissions = self.records.iter().filter(|record| record.is_retrans_outstanding());
         self.retransmissions.extend(
-            copies.map(|record| Retransmission { sent_at: record.sent_at, seq: record.seq }),
+            retransmissions
+                .map(|record| Retransmission { sent_at: record.sent_at, seq: record.seq }),
         );
         self.retransmissions.make_contiguous().sort_by_key(|entry| entry.sent_at);
     }
@@ -229,9 +230,9 @@ impl<T: Clone> Scoreboard<T> {
         if judged {
             let live: Vec<usize> =
                 self.retransmissions.iter().filter_map(|&e| self.record_of(e)).collect();
-            let copies =
+            let retransmissions =
                 self.records.iter().enumerate().filter(|(_, r)| r.is_retrans_outstanding());
-            for (index, record) in copies {
+            for (index, record) in retransmissions {
                 assert!(live.contains(&index), "{:?} is not tracked", record.seq);
             }
         }

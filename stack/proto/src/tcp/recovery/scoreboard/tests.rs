@@ -195,16 +195,16 @@ impl Checked {
         let (guard, mut info) = (self.guard(), AckInfo::default());
         self.board.ack(ack, Some(&guard), &mut info);
         self.advance_rack(info);
-        let held: u32 = self.model.iter().filter(|plain| plain.sacked).map(|p| p.len).sum();
-        let before = (self.nxt - self.una) - held;
+        let sacked: u32 = self.model.iter().filter(|plain| plain.sacked).map(|p| p.len).sum();
+        let before = (self.nxt - self.una) - sacked;
         self.una = ack;
         self.model.retain(|plain| plain.seq + plain.len > ack);
         if let Some(first) = self.model.first_mut().filter(|first| first.seq < ack) {
             first.len -= ack - first.seq;
             first.seq = ack;
         }
-        let held: u32 = self.model.iter().filter(|plain| plain.sacked).map(|p| p.len).sum();
-        assert_eq!(info.delivered, before - ((self.nxt - self.una) - held), "DeliveredData");
+        let sacked: u32 = self.model.iter().filter(|plain| plain.sacked).map(|p| p.len).sum();
+        assert_eq!(info.delivered, before - ((self.nxt - self.una) - sacked), "DeliveredData");
     }
 
     fn check(&self) {

@@ -77,13 +77,13 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
             return Some(self.plan_retransmit(retransmit));
         }
         if let TxDemand::Record(len) = ready
-            && let Some(room) = self.new_data_capacity(now, len)
+            && let Some(capacity) = self.new_data_capacity(now, len)
         {
-            return Some(Transmit::NewData { capacity: room as usize });
+            return Some(Transmit::NewData { capacity: capacity as usize });
         }
         let last = self.scoreboard.sent_count().checked_sub(1);
-        let known = last.and_then(|index| Some((index, self.scoreboard.get(index)?)));
-        if let Some((mut index, record)) = known
+        let last_record = last.and_then(|index| Some((index, self.scoreboard.get(index)?)));
+        if let Some((mut index, record)) = last_record
             && self.recovery.ca_state == CaState::Open
             && (index == 0 || record.end() <= self.snd.una + self.snd.wnd)
         {
