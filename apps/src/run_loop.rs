@@ -137,7 +137,7 @@ pub fn was_interrupted() -> bool {
 /// Runs a task until a signal arrives, which is no error, or the task is finished.
 ///
 /// # Errors
-/// Those of the task.
+/// Errors of the task.
 pub fn run_until_interrupted(machine: &mut impl Task) -> anyhow::Result<()> {
     let outcome = run(machine);
     if was_interrupted() { Ok(()) } else { outcome }
@@ -154,7 +154,7 @@ fn check_signals() -> anyhow::Result<()> {
 /// Runs one task until it is finished.
 ///
 /// # Errors
-/// Those of the task, and interruption.
+/// Errors of the task, and interruption.
 pub fn run(machine: &mut impl Task) -> anyhow::Result<()> {
     while machine.step()? == Step::Running {
         check_signals()?;
@@ -166,7 +166,7 @@ pub fn run(machine: &mut impl Task) -> anyhow::Result<()> {
 /// returned.
 ///
 /// # Errors
-/// Those of the tasks, and interruption.
+/// Errors of the tasks, and interruption.
 pub fn run_both<A, B>(a: &mut A, b: &mut B, placement: CorePlacement) -> anyhow::Result<()>
 where
     A: Task + Send,

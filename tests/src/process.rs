@@ -92,7 +92,7 @@ impl Running {
     /// Returns the output so far.
     ///
     /// # Errors
-    /// Those of reading the file.
+    /// I/O errors of reading the file.
     pub fn output(&self) -> io::Result<String> {
         Ok(String::from_utf8_lossy(&fs::read(&self.output)?).into_owned())
     }
@@ -104,14 +104,14 @@ impl Running {
     pub fn wait_for(&mut self, text: &str, timeout: Duration) -> io::Result<()> {
         let deadline = Instant::now() + timeout;
         loop {
-            let ended = self.child.try_wait()?.is_some();
+            let has_exited = self.child.try_wait()?.is_some();
             let output = self.output()?;
             if output.contains(text) {
                 return Ok(());
             }
-            if ended || Instant::now() > deadline {
+            if has_exited || Instant::now() > deadline {
                 let kind =
-                    if ended { io::ErrorKind::UnexpectedEof } else { io::ErrorKind::TimedOut };
+                    if has_exited { io::ErrorKind::UnexpectedEof } else { io::ErrorKind::TimedOut };
                 return Err(io::Error::new(kind, format!("no '{text}' in: {output}")));
             }
             std::thread::sleep(Duration::from_millis(10));
@@ -130,7 +130,7 @@ impl Running {
     /// Waits for the exit; kills the process after `timeout`.
     ///
     /// # Errors
-    /// Those of waiting and of reading the output.
+    /// I/O errors of waiting and of reading the output.
     pub fn finish(mut self, timeout: Duration) -> io::Result<ProcessResult> {
         let deadline = Instant::now() + timeout;
         let status = loop {

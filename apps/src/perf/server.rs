@@ -190,9 +190,9 @@ struct SessionRequest {
 /// Returns the parameters to accept a connection with. IRD and ORD are the larger of those the
 /// initiator offers, if it does, unless overridden by `reads`.
 fn accept_param(offer: &ConnInfo, crc: bool, reads: IrdOrdArgs) -> anyhow::Result<ConnParam> {
-    let asked = offer.ird.max(offer.ord);
-    let asked = if asked == 0 { IRD_DEFAULT } else { asked };
-    let mut param = conn_param(crc, offer.markers_out, asked, &[])?;
+    let ird = offer.ird.max(offer.ord);
+    let ird = if ird == 0 { IRD_DEFAULT } else { ird };
+    let mut param = conn_param(crc, offer.markers_out, ird, &[])?;
     reads.apply_to(&mut param);
     Ok(param)
 }

@@ -241,7 +241,7 @@ fn disable_ipv6(namespace: &Namespace) -> Result<()> {
     Ok(())
 }
 
-/// Gives an end its interface, which the wire has made in its own namespace.
+/// Moves the tap that iwlink created into the namespace of an end, and configures it.
 fn move_tap(link_netns: &Namespace, namespace: &Namespace, index: usize) -> Result<()> {
     let (name, space) = (INTERFACES[index], namespace.name());
     ip(&["-n", link_netns.name(), "link", "set", name, "netns", space])?;

@@ -50,13 +50,13 @@ impl MutantTree {
         // A target folder per copy: cargo does not distinguish workspaces by their paths.
         let target_dir = folder.join(format!("target-{name}"));
         let copy = Self { tree: folder.join(name), target_dir };
-        let mut kept = BTreeSet::new();
-        copy.copy_sources(Path::new(""), &mut kept)?;
-        copy.prune(&copy.tree, &kept)?;
+        let mut source_paths = BTreeSet::new();
+        copy.copy_sources(Path::new(""), &mut source_paths)?;
+        copy.prune(&copy.tree, &source_paths)?;
         Ok(copy)
     }
 
-    fn copy_sources(&self, folder: &Path, kept: &mut BTreeSet<PathBuf>) -> io::Result<()> {
+    fn copy_sources(&self, folder: &Path, source_paths: &mut BTreeSet<PathBuf>) -> io::Result<()> {
         fs::create_dir_all(self.tree.join(folder))?;
         for entry in fs::read_dir(root().join(folder))? {
             let entry = entry?;
@@ -66,22 +66,22 @@ impl MutantTree {
                 continue;
             }
             if entry.file_type()?.is_dir() {
-                self.copy_sources(&path, kept)?;
+                self.copy_sources(&path, source_paths)?;
             } else if entry.file_type()?.is_file() {
                 self.write_if_changed(&path, &fs::read(root().join(&path))?)?;
-                kept.insert(self.tree.join(&path));
+                source_paths.insert(self.tree.join(&path));
             }
         }
         Ok(())
     }
 
     /// Removes files that no longer exist in the sources.
-    fn prune(&self, folder: &Path, kept: &BTreeSet<PathBuf>) -> io::Result<()> {
+    fn prune(&self, folder: &Path, source_paths: &BTreeSet<PathBuf>) -> io::Result<()> {
         for entry in fs::read_dir(folder)? {
             let path = entry?.path();
             if path.is_dir() {
-                self.prune(&path, kept)?;
-            } else if !kept.contains(&path) {
+                self.prune(&path, source_paths)?;
+            } else if !source_paths.contains(&path) {
                 fs::remove_file(path)?;
             }
         }
@@ -151,11 +151,11 @@ impl MutantTree {
 
 /// Parses `stack/proto/src/x.rs:12:5: error[E0308]: mismatched types`.
 fn parse_compile_error(text: &str) -> Option<CompileError> {
-    let (place, message) = text.split_once(": error")?;
+    let (position, message) = text.split_once(": error")?;
     if !message.starts_with([':', '[']) {
         return None;
     }
-    let mut parts = place.split(':');
+    let mut parts = position.split(':');
     let (file, line) = (parts.next()?, parts.next()?);
     let line = line.parse::<usize>().ok()?.checked_sub(1)?;
     Some(CompileError { file: file.to_owned(), line, text: text.to_owned() })

@@ -110,20 +110,20 @@ impl<'a> MutationRun<'a> {
         all: bool,
         rng: &mut SmallRng,
     ) -> io::Result<Case<'a>> {
-        let mut places: Vec<_> = self.pool.places(id).collect();
-        places.shuffle(rng);
+        let mut tags: Vec<_> = self.pool.places(id).collect();
+        tags.shuffle(rng);
         let (mut numbers, mut fallback) = (Vec::new(), Vec::new());
-        for place in places {
-            let text = fs::read_to_string(root().join(&place.file))?;
-            let mut mutants = mutate::mutants(&text, place.line);
+        for tag in tags {
+            let text = fs::read_to_string(root().join(&tag.file))?;
+            let mut mutants = mutate::mutants(&text, tag.line);
             mutants.shuffle(rng);
             for mutant in mutants {
-                let known = self
+                let existing = self
                     .sites
                     .iter()
-                    .position(|site| site.file == place.file && site.mutant == mutant);
-                let index = known.unwrap_or_else(|| {
-                    self.sites.push(Site { file: place.file.clone(), mutant });
+                    .position(|site| site.file == tag.file && site.mutant == mutant);
+                let index = existing.unwrap_or_else(|| {
+                    self.sites.push(Site { file: tag.file.clone(), mutant });
                     self.sites.len() - 1
                 });
                 let number = u32::try_from(index + 1).expect("there are not that many");
@@ -150,19 +150,19 @@ impl<'a> MutationRun<'a> {
         for case in cases {
             targets.extend(self.guards(case.id).into_keys());
         }
-        let (mut dropped, mut kept) = (BTreeSet::new(), BTreeSet::new());
+        let (mut dropped, mut kept_const) = (BTreeSet::new(), BTreeSet::new());
         for round in 1..=ROUNDS_MAX {
             bar.set_message(format!(
                 "building {} mutants, round {round}",
                 self.sites.len() - dropped.len()
             ));
-            let sources = self.write_schemata(&dropped, &kept)?;
+            let sources = self.write_schemata(&dropped, &kept_const)?;
             match self.schemata_tree.build(&targets)? {
                 Ok(programs) => {
                     self.programs = programs;
                     break;
                 }
-                Err(errors) => exclude(&errors, &sources, &mut dropped, &mut kept)?,
+                Err(errors) => exclude(&errors, &sources, &mut dropped, &mut kept_const)?,
             }
         }
         if self.programs.is_empty() {
@@ -185,7 +185,7 @@ impl<'a> MutationRun<'a> {
     fn write_schemata(
         &mut self,
         dropped: &BTreeSet<u32>,
-        kept: &BTreeSet<String>,
+        kept_const: &BTreeSet<String>,
     ) -> io::Result<BTreeMap<String, MetaMutant>> {
         let mut by_file: BTreeMap<String, Vec<u32>> = BTreeMap::new();
         let mut libraries = BTreeMap::new();
@@ -201,7 +201,7 @@ impl<'a> MutationRun<'a> {
                 let file =
                     file.strip_prefix(root()).unwrap_or(&file).to_string_lossy().into_owned();
                 let text = fs::read_to_string(root().join(&file))?;
-                let text = schemata::without_const(&text, kept);
+                let text = schemata::without_const(&text, kept_const);
                 let numbers = by_file.remove(&file).unwrap_or_default();
                 let mutants: Vec<_> =
                     numbers.iter().map(|&number| (number, &self.site(number).mutant)).collect();
@@ -298,8 +298,8 @@ impl<'a> MutationRun<'a> {
     }
 
     fn is_coarse(&self, number: u32) -> io::Result<bool> {
-        if let Some(&known) = self.is_coarse.borrow().get(&number) {
-            return Ok(known);
+        if let Some(&cached) = self.is_coarse.borrow().get(&number) {
+            return Ok(cached);
         }
         let names = sanity_names();
         let timeout = self.timeout[&(self.sanity.clone(), key(&names))];
@@ -347,12 +347,12 @@ fn key(names: &BTreeSet<String>) -> String {
 }
 
 /// Handles compiler errors: adds the mutant of the line to `dropped`, or a function that must stay
-/// `const` to `kept`.
+/// `const` to `kept_const`.
 fn exclude(
     errors: &[CompileError],
     sources: &BTreeMap<String, MetaMutant>,
     dropped: &mut BTreeSet<u32>,
-    kept: &mut BTreeSet<String>,
+    kept_const: &mut BTreeSet<String>,
 ) -> io::Result<()> {
     let mut is_new = false;
     for error in errors {
@@ -360,7 +360,7 @@ fn exclude(
             && let Some(name) = error.text.split('`').nth(1)
         {
             let name = name.rsplit("::").next().unwrap_or(name);
-            is_new |= kept.insert(name.to_owned());
+            is_new |= kept_const.insert(name.to_owned());
         } else if let Some(number) =
             sources.get(&error.file).and_then(|source| source.mutant_at(error.line))
         {

@@ -305,16 +305,16 @@ impl<'a> Exchange<'a> {
 
     /// Reads a step's bytes by RDMA Reads of `len` bytes, all posted at once, and checks them.
     fn read(&mut self, step: &Step, len: usize) -> anyhow::Result<()> {
-        let whole = step.len(self.ord);
+        let total_len = step.len(self.ord);
         let mut count = 0;
-        for at in (0..whole).step_by(len.max(1)) {
+        for at in (0..total_len).step_by(len.max(1)) {
             let sink = sge_at(&self.rx, (step.sink + at) as u64, u32::try_from(len)?);
             let remote = self.peer.tx_address + (step.source + at) as u64;
             self.post(DONE, Operation::Read { sink, rkey: self.peer.tx_stag, remote })?;
             count += 1;
         }
         self.wait(DONE, self.counts[DONE] + count)?;
-        let errors = mismatches(&self.rx, step.sink, whole, step, !self.is_initiator);
+        let errors = mismatches(&self.rx, step.sink, total_len, step, !self.is_initiator);
         ensure!(errors == 0, "{errors} bytes read are wrong");
         Ok(())
     }

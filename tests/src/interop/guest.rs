@@ -185,8 +185,8 @@ impl Guest {
     /// If the guest does not end in time.
     pub fn power_off(&self) -> io::Result<()> {
         self.shared.send_command("cut")?;
-        let gone = self.shared.wait(CASE_TIMEOUT, |state| state.ready.is_none().then_some(()));
-        gone.ok_or_else(|| failure("the guest did not end in time"))
+        let stopped = self.shared.wait(CASE_TIMEOUT, |state| state.ready.is_none().then_some(()));
+        stopped.ok_or_else(|| failure("the guest did not end in time"))
     }
 
     /// Boots a new guest in the same network, after [`Guest::power_off`].

@@ -29,7 +29,7 @@ pub struct Row {
 /// `folder`. Prints a line for each as it ends.
 ///
 /// # Errors
-/// If the guest does not come up, or nothing can be printed.
+/// If the guest does not boot, or printing fails.
 pub fn run(cases: &[Case], folder: &Path) -> io::Result<Vec<Row>> {
     let mut testbed = Testbed::open(folder)?;
     println!(

@@ -31,7 +31,7 @@ impl Testbed {
     /// Boots the guest, with logs in `folder`.
     ///
     /// # Errors
-    /// If it does not come up.
+    /// If the guest does not boot.
     pub fn open(folder: &Path) -> io::Result<Self> {
         let guest = Guest::boot(&folder.join("guest.log"))?;
         Ok(Self { guest, route: Route::PLAIN, folder: folder.to_path_buf(), count: 0 })
@@ -165,11 +165,11 @@ impl Testbed {
     /// # Errors
     /// With its output, unless it exited with status 0 within `timeout`.
     pub fn run_ok(&mut self, name: &str, arguments: &str, timeout: Duration) -> io::Result<String> {
-        let ended = self.run(name, arguments, timeout)?;
-        if ended.success() {
-            return Ok(ended.output);
+        let result = self.run(name, arguments, timeout)?;
+        if result.success() {
+            return Ok(result.output);
         }
-        Err(program_error(name, &ended))
+        Err(program_error(name, &result))
     }
 
     fn log(&self, name: &str) -> PathBuf {
@@ -196,9 +196,9 @@ pub fn kill(running: Running) -> io::Result<()> {
 
 /// Returns an error with the exit status of one of our programs and the last line of its output.
 #[must_use]
-pub fn program_error(name: &str, ended: &ProcessResult) -> io::Error {
-    let status = ended.status.map_or("did not end".to_owned(), |status| status.to_string());
-    failure(format!("{name}: {status}: {}", last_line(&ended.output)))
+pub fn program_error(name: &str, result: &ProcessResult) -> io::Error {
+    let status = result.status.map_or("did not end".to_owned(), |status| status.to_string());
+    failure(format!("{name}: {status}: {}", last_line(&result.output)))
 }
 
 /// Returns the last line that is not blank.

@@ -57,10 +57,10 @@ impl MarkedReader {
             .is_some_and(|before| (before + self.raw.len() as u64).is_multiple_of(PERIOD))
     }
 
-    /// Returns the number of bytes to read next towards `wanted` bytes of content: a whole marker,
-    /// or the bytes up to the next one; 0 if the content is complete.
-    pub(super) fn next_len(&self, wanted: usize) -> usize {
-        let missing = wanted - self.content.len();
+    /// Returns the number of bytes to read next towards `content_len` bytes of content: a whole
+    /// marker, or the bytes up to the next one; 0 if the content is complete.
+    pub(super) fn next_len(&self, content_len: usize) -> usize {
+        let missing = content_len - self.content.len();
         if missing == 0 {
             return 0;
         }

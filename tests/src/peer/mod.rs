@@ -208,7 +208,7 @@ impl Peer {
     /// Writes raw bytes to the socket, split by the [`Segmentation`].
     ///
     /// # Errors
-    /// Those of the socket.
+    /// I/O errors of the socket.
     pub fn write_raw(&mut self, bytes: &[u8]) -> io::Result<()> {
         let mut rest = bytes;
         while !rest.is_empty() {
@@ -230,7 +230,7 @@ impl Peer {
     /// Sends one FPDU.
     ///
     /// # Errors
-    /// Those of the socket.
+    /// I/O errors of the socket.
     pub fn send_ulpdu(&mut self, ulpdu: &[u8]) -> io::Result<()> {
         let mut ulpdu = ulpdu.to_vec();
         if self.rdmac {
@@ -251,7 +251,7 @@ impl Peer {
     /// Sends an RDMA Write of `bytes` to `stag` at `to`, in ULPDUs of at most `ulpdu_len_max`.
     ///
     /// # Errors
-    /// Those of the socket.
+    /// I/O errors of the socket.
     pub fn write(&mut self, stag: u32, to: u64, bytes: &[u8]) -> io::Result<()> {
         self.send_tagged(opcode::WRITE, stag, to, bytes)
     }
@@ -259,7 +259,7 @@ impl Peer {
     /// Sends a Send or Immediate Data of any form on queue 0.
     ///
     /// # Errors
-    /// Those of the socket.
+    /// I/O errors of the socket.
     ///
     /// # Panics
     /// If the message is longer than 2^32-1 bytes.
@@ -285,7 +285,7 @@ impl Peer {
     /// `sink_to`.
     ///
     /// # Errors
-    /// Those of the socket.
+    /// I/O errors of the socket.
     pub fn read(&mut self, stag: u32, to: u64, len: u32, sink_to: u64) -> io::Result<()> {
         let request =
             ReadRequest { sink_stag: PEER_STAG, sink_to, len, source_stag: stag, source_to: to };
@@ -304,7 +304,7 @@ impl Peer {
     /// Sends a Terminate without terminated headers.
     ///
     /// # Errors
-    /// Those of the socket.
+    /// I/O errors of the socket.
     pub fn send_terminate(&mut self, layer: u8, error_type: u8, code: u8) -> io::Result<()> {
         let msn = self.alloc_msn(2);
         let header = Header::Untagged {
@@ -330,7 +330,7 @@ impl Peer {
     /// Half-closes the connection: sends a FIN, and can still receive.
     ///
     /// # Errors
-    /// Those of the socket.
+    /// I/O errors of the socket.
     pub fn shutdown_write(&mut self) -> io::Result<()> {
         self.stream.shutdown(std::net::Shutdown::Write)
     }
@@ -449,15 +449,15 @@ impl Peer {
         Ok(Some(reader.content()[2..2 + len].to_vec()))
     }
 
-    /// Reads until there are `wanted` bytes of content; the byte in `lead` was read before.
+    /// Reads until there are `content_len` bytes of content; the byte in `lead` was read before.
     fn read_content(
         &mut self,
         reader: &mut MarkedReader,
-        wanted: usize,
+        content_len: usize,
         lead: &mut Option<u8>,
     ) -> io::Result<()> {
         loop {
-            let mut bytes = vec![0; reader.next_len(wanted)];
+            let mut bytes = vec![0; reader.next_len(content_len)];
             let Some((first, rest)) = bytes.split_first_mut() else { return Ok(()) };
             match lead.take() {
                 Some(byte) => *first = byte,
