@@ -237,9 +237,9 @@ pub fn headers(data: &[u8]) {
 }
 
 /// Passes ULPDUs, each after a length and a choice byte, to an RDMAP stream with receive buffers
-/// and a region with all remote access rights. With a choice from `0xA0` to `0xAF` the STag field of a
-/// Write, Send, Read Request or Atomic Request becomes a region's STag, which a fuzzer would not
-/// guess.
+/// and a region with all remote access rights. With a choice from `0xA0` to `0xAF` the STag field
+/// of a Write, Send, Read Request or Atomic Request becomes a region's STag, which a fuzzer would
+/// not guess.
 ///
 /// # Panics
 /// If the stream does, or a byte changes that the peer may not write.
