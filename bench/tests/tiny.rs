@@ -155,8 +155,8 @@ fn tcp_vs_kernel_quick_run_writes_report() {
     else {
         return skip("no iwlink, no /dev/net/tun, or not root");
     };
-    let folder = ferrowarp_tests::process::TempDir::new().expect("a folder");
-    let out = folder.file("versus.md");
+    let folder = ferrowarp_tests::process::temp_dir().expect("a folder");
+    let out = folder.path().join("versus.md");
     let output = Command::new(env!("CARGO_BIN_EXE_tcp-vs-kernel"))
         .args(["--quick", "--bin"])
         .arg(iwlink.parent().expect("in a folder"))

@@ -7,7 +7,6 @@ use std::process::ExitCode;
 
 use clap::Parser;
 use ferrowarp_tests::interop::{matrix, run};
-use ferrowarp_tests::process::TempDir;
 use ferrowarp_tests::{capture, netns, process};
 
 #[derive(Parser)]
@@ -61,7 +60,7 @@ fn interop(options: &Options) -> io::Result<bool> {
             return Err(io::Error::other(format!("{program} was not built; see FERROWARP_BIN")));
         }
     }
-    let temporary = TempDir::new()?;
+    let temporary = process::temp_dir()?;
     let folder = options.keep.clone().unwrap_or_else(|| temporary.path().to_path_buf());
     fs::create_dir_all(&folder)?;
     let rows = run::run(&cases, &folder)?;

@@ -2,50 +2,24 @@
 
 use std::fs::{self, File};
 use std::io;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::{Child, Command, ExitStatus, Stdio};
-use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
-/// A temporary folder, removed on drop.
-#[derive(Debug)]
-pub struct TempDir(PathBuf);
+pub use tempfile::TempDir;
 
-impl TempDir {
-    /// Creates an empty folder below the system's folder for temporary files.
-    ///
-    /// # Errors
-    /// If it cannot be created.
-    pub fn new() -> io::Result<Self> {
-        static NEXT: AtomicU32 = AtomicU32::new(0);
-        let count = NEXT.fetch_add(1, Ordering::Relaxed);
-        let name = format!("fw-test-{}-{count}", std::process::id());
-        let path = std::env::temp_dir().join(name);
-        fs::create_dir_all(&path)?;
-        Ok(Self(path))
+/// An empty temporary folder, removed on drop; with `FERROWARP_KEEP_FILES` set it is kept, and its
+/// path printed.
+///
+/// # Errors
+/// If it cannot be created.
+pub fn temp_dir() -> io::Result<TempDir> {
+    let mut dir = tempfile::Builder::new().prefix("fw-test-").tempdir()?;
+    if std::env::var_os("FERROWARP_KEEP_FILES").is_some() {
+        eprintln!("kept: {}", dir.path().display());
+        dir.disable_cleanup(true);
     }
-
-    /// Returns the path of the folder.
-    #[must_use]
-    pub fn path(&self) -> &Path {
-        &self.0
-    }
-
-    /// Returns the path of a file in the folder.
-    #[must_use]
-    pub fn file(&self, name: &str) -> PathBuf {
-        self.0.join(name)
-    }
-}
-
-impl Drop for TempDir {
-    fn drop(&mut self) {
-        if std::env::var_os("FERROWARP_KEEP_FILES").is_none() {
-            let _ = fs::remove_dir_all(&self.0);
-        } else {
-            eprintln!("kept: {}", self.0.display());
-        }
-    }
+    Ok(dir)
 }
 
 /// A child process, killed on drop.
@@ -160,8 +134,8 @@ impl Drop for Running {
 /// # Errors
 /// If it cannot be started.
 pub fn run(command: &mut Command, timeout: Duration) -> io::Result<ProcessResult> {
-    let dir = TempDir::new()?;
-    Running::start(command, dir.file("output"))?.finish(timeout)
+    let dir = temp_dir()?;
+    Running::start(command, dir.path().join("output"))?.finish(timeout)
 }
 
 /// Returns the path of a program of this workspace, built with the profile of the running test, or

@@ -115,13 +115,13 @@ struct TestNetwork {
 
 impl TestNetwork {
     fn create(plan: &Plan, link: LinkParams, pairing: Pairing, seed: u64) -> Result<Self> {
-        let dir = TempDir::new()?;
+        let dir = process::temp_dir()?;
         // Fresh namespaces, so that the kernel has no cached metrics of earlier runs.
         let link_netns = Namespace::new()?;
         disable_ipv6(&link_netns)?;
         let end = |index: usize| -> Result<Endpoint> {
             Ok(if pairing.ours()[index] {
-                Endpoint::Ours(dir.file(INTERFACES[index]))
+                Endpoint::Ours(dir.path().join(INTERFACES[index]))
             } else {
                 Endpoint::Kernel(Namespace::new()?)
             })
@@ -139,7 +139,7 @@ impl TestNetwork {
     /// Starts `tcp-end` at one end.
     fn start(&self, plan: &Plan, index: usize, name: &str, arguments: &[&str]) -> Result<Running> {
         let mut command = self.ends[index].program(plan, &self.link_netns, index, arguments);
-        Ok(Running::start(&mut command, self.dir.file(name))?)
+        Ok(Running::start(&mut command, self.dir.path().join(name))?)
     }
 
     /// Stops the emulator, and returns its counters.
@@ -150,7 +150,7 @@ impl TestNetwork {
         ensure!(result.success(), "iwlink: {}", result.output.trim());
         drop(programs);
         let counters =
-            std::fs::read_to_string(self.dir.file("wire.json")).context("no counters")?;
+            std::fs::read_to_string(self.dir.path().join("wire.json")).context("no counters")?;
         Ok(serde_json::from_str(&counters)?)
     }
 }
@@ -224,8 +224,8 @@ fn start_iwlink(
     command.args(["--loss", &format!("{}%", link.loss_percent)]);
     command.args(["--rate", &plan.rate, "--queue", &plan.queue, "--seed", &seed.to_string()]);
     command.args(["--late", "500us"]);
-    command.arg("--json").arg(dir.file("wire.json"));
-    let mut iwlink = Running::start(&mut command, dir.file("wire"))?;
+    command.arg("--json").arg(dir.path().join("wire.json"));
+    let mut iwlink = Running::start(&mut command, dir.path().join("wire"))?;
     iwlink.wait_for("seed", READY_TIMEOUT).context("iwlink")?;
     Ok(iwlink)
 }

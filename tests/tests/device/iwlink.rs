@@ -27,14 +27,14 @@ struct Wire {
 
 impl Wire {
     fn open(path: &PathBuf, options: &str) -> Self {
-        let dir = TempDir::new().unwrap();
-        let sockets = ["left", "right"].map(|name| dir.file(name).display().to_string());
+        let dir = process::temp_dir().unwrap();
+        let sockets = ["left", "right"].map(|name| dir.path().join(name).display().to_string());
         let mut command = Command::new(path);
         for (side, socket) in ["--left", "--right"].iter().zip(&sockets) {
             command.arg(side).arg(format!("memif:{socket},server"));
         }
-        command.args(options.split_whitespace()).arg("--json").arg(dir.file("counters"));
-        let mut program = Running::start(&mut command, dir.file("output")).unwrap();
+        command.args(options.split_whitespace()).arg("--json").arg(dir.path().join("counters"));
+        let mut program = Running::start(&mut command, dir.path().join("output")).unwrap();
         program.wait_for("seed", TIMEOUT).unwrap();
         let ports = sockets.map(|socket| {
             let spec = format!("memif:{socket},client").parse().unwrap();
@@ -83,7 +83,7 @@ impl Wire {
         self.program.interrupt().unwrap();
         let ended = self.program.finish(TIMEOUT).unwrap();
         assert!(ended.success(), "{ended:?}");
-        let text = std::fs::read_to_string(self.dir.file("counters")).unwrap();
+        let text = std::fs::read_to_string(self.dir.path().join("counters")).unwrap();
         (ended, serde_json::from_str(&text).unwrap())
     }
 }

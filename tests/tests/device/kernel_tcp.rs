@@ -70,8 +70,8 @@ impl Wire {
     fn open(path: &Path, left: &str, dir: TempDir, kernel: IpAddr) -> Self {
         let mut command = Command::new(path);
         command.args(["--left", left, "--right", &format!("tap:{INTERFACE}")]);
-        command.args(BAD.split_whitespace()).arg("--json").arg(dir.file("counters"));
-        let mut program = Running::start(&mut command, dir.file("output")).unwrap();
+        command.args(BAD.split_whitespace()).arg("--json").arg(dir.path().join("counters"));
+        let mut program = Running::start(&mut command, dir.path().join("output")).unwrap();
         program.wait_for("seed", TIMEOUT).unwrap();
         let address = format!("{kernel}/{}", prefix_len(kernel));
         // The address is unique: no duplicate address detection.
@@ -87,7 +87,7 @@ impl Wire {
         self.program.interrupt().unwrap();
         let ended = self.program.finish(TIMEOUT).unwrap();
         assert!(ended.success(), "{ended:?}");
-        let text = std::fs::read_to_string(self.dir.file("counters")).unwrap();
+        let text = std::fs::read_to_string(self.dir.path().join("counters")).unwrap();
         let counters: Value = serde_json::from_str(&text).unwrap();
         for way in counters.as_array().unwrap() {
             for done in ["lost", "duplicated", "reordered", "corrupted"] {
@@ -183,8 +183,8 @@ fn connected(stack: &Stack, port: u16, addresses: Addresses) -> TestConnection<'
 #[test]
 fn transfers_with_each_kernel_tcp_option_on_and_off() {
     let Some(path) = ready(test_name!()) else { return };
-    let dir = TempDir::new().unwrap();
-    let socket = dir.file("wire").display().to_string();
+    let dir = process::temp_dir().unwrap();
+    let socket = dir.path().join("wire").display().to_string();
     let wire = Wire::open(&path, &format!("memif:{socket},server"), dir, V4.kernel);
     let stack = Stack::on_device(&format!("memif:{socket},client"), V4.stack);
     let listener = stack.context.listen(PORT, 4).unwrap();
@@ -219,8 +219,8 @@ fn transfers_over_ipv6() {
     if !Path::new("/proc/net/if_inet6").exists() {
         return skip("the kernel has no IPv6");
     }
-    let dir = TempDir::new().unwrap();
-    let socket = dir.file("wire").display().to_string();
+    let dir = process::temp_dir().unwrap();
+    let socket = dir.path().join("wire").display().to_string();
     let wire = Wire::open(&path, &format!("memif:{socket},server"), dir, V6.kernel);
     let stack = Stack::on_device(&format!("memif:{socket},client"), V6.stack);
     let listener = stack.context.listen(PORT, 4).unwrap();
@@ -240,7 +240,7 @@ fn transfers_between_two_taps() {
     let stack = Stack::on_device("tap:fws0", V4.stack);
     // The kernel does not see these frames: its own interface is on the other side of the wire.
     netns::ip(&["link", "set", "fws0", "arp", "off", "up"]).unwrap();
-    let wire = Wire::open(&path, "af_packet:fws0", TempDir::new().unwrap(), V4.kernel);
+    let wire = Wire::open(&path, "af_packet:fws0", process::temp_dir().unwrap(), V4.kernel);
     let listener = stack.context.listen(PORT, 4).unwrap();
     both_roles(&stack, &listener, V4, 0);
     // The packet socket is closed before the interface that it listens to.

@@ -30,14 +30,14 @@ fn rdma_between_two_processes() {
     if let Ok(socket) = std::env::var(SOCKET) {
         return client(&socket);
     }
-    let dir = TempDir::new().unwrap();
-    let socket = dir.file("fw.sock");
+    let dir = process::temp_dir().unwrap();
+    let socket = dir.path().join("fw.sock");
     let stack = Stack::on_device(&format!("memif:{},server", socket.display()), STACK);
     let listener = stack.context.listen(PORT, 1).unwrap();
     let mut command = Command::new(std::env::current_exe().unwrap());
     command.args(["--exact", test_name!(), "--nocapture"]);
     command.env(SOCKET, &socket);
-    let other = Running::start(&mut command, dir.file("client.log")).unwrap();
+    let other = Running::start(&mut command, dir.path().join("client.log")).unwrap();
 
     let qp = stack.create_qp();
     let shared = stack.alloc_mr(LEN, Access::ALL);
@@ -113,17 +113,17 @@ impl IwperfPair {
             skip("no iwperf; cargo build --profile test --bins");
             return None;
         };
-        Some(Self { dir: TempDir::new().unwrap(), iwperf })
+        Some(Self { dir: process::temp_dir().unwrap(), iwperf })
     }
 
     fn device(&self, role: &str) -> String {
-        format!("memif:{},{role}", self.dir.file("fw.sock").display())
+        format!("memif:{},{role}", self.dir.path().join("fw.sock").display())
     }
 
     fn server(&self) -> Running {
         let mut command = Command::new(&self.iwperf);
         command.args(["server", "--ip", "198.18.0.1/24", "--dev", &self.device("server")]);
-        let mut server = Running::start(&mut command, self.dir.file("server.log")).unwrap();
+        let mut server = Running::start(&mut command, self.dir.path().join("server.log")).unwrap();
         // It prints this line once a client can connect.
         server.wait_for("waiting for clients", PROCESS_TIMEOUT).unwrap();
         server
@@ -138,7 +138,7 @@ impl IwperfPair {
     /// A client that is writing.
     fn busy_client(&self) -> Running {
         let mut command = self.client(&["write-bw", "198.18.0.1", "-D", "30"]);
-        let mut client = Running::start(&mut command, self.dir.file("client.log")).unwrap();
+        let mut client = Running::start(&mut command, self.dir.path().join("client.log")).unwrap();
         // The heading of its table, printed once connected to the server.
         client.wait_for("#bytes", PROCESS_TIMEOUT).unwrap();
         std::thread::sleep(Duration::from_millis(500));
@@ -159,7 +159,7 @@ fn every_iwperf_test_between_two_processes() {
         let ended = server.finish(PROCESS_TIMEOUT).unwrap();
         assert!(ended.status.is_some(), "the server does not end: {}", ended.output);
         assert!(!ended.output.contains("panicked"), "{}", ended.output);
-        assert!(!ends.dir.file("fw.sock").exists(), "the socket is left behind");
+        assert!(!ends.dir.path().join("fw.sock").exists(), "the socket is left behind");
     }
 }
 

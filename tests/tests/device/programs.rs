@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::process::Command;
 use std::time::Duration;
 
-use ferrowarp_tests::process::{self, ProcessResult, TempDir};
+use ferrowarp_tests::process::{self, ProcessResult};
 use ferrowarp_tests::skip;
 
 const TIMEOUT: Duration = Duration::from_secs(60);
@@ -165,8 +165,8 @@ fn loop_modes_run() {
     else {
         return;
     };
-    let dir = TempDir::new().unwrap();
-    let json = dir.file("result.json");
+    let dir = process::temp_dir().unwrap();
+    let json = dir.path().join("result.json");
     for test in ["write-bw", "read-bw", "send-bw", "write-lat", "read-lat", "send-lat"] {
         let line = format!("loop {test} -s 5000 -n 200 --verify --json {}", json.display());
         let ended = run(&iwperf, &line);
@@ -191,7 +191,7 @@ fn loop_modes_run() {
         assert!(ended.output.contains(&negotiated), "{start}: {}", ended.output);
     }
 
-    let file = dir.file("real");
+    let file = dir.path().join("real");
     let program = std::fs::read(&iwperf).unwrap();
     std::fs::write(&file, &program[..program.len() - 1]).unwrap();
     for by in ["write", "read"] {
@@ -206,9 +206,9 @@ fn loop_modes_run() {
 #[test]
 fn json_results_are_valid_after_a_failure() {
     let Some(iwperf) = program("iwperf") else { return };
-    let dir = TempDir::new().unwrap();
-    let json = dir.file("result.json");
-    let socket = dir.file("nobody.sock");
+    let dir = process::temp_dir().unwrap();
+    let json = dir.path().join("result.json");
+    let socket = dir.path().join("nobody.sock");
     let (socket, json_path) = (socket.display(), json.display());
     let line = format!(
         "write-bw 198.18.0.1 --dev memif:{socket},client --ip 198.18.0.2/24 --json {json_path}"

@@ -11,7 +11,7 @@ use ferrowarp::{Access, ConnParam, ConnectError, EndReason, Event, Payload, WcSt
 use ferrowarp_tests::capture::{self, Capture};
 use ferrowarp_tests::connection::{MEMORY_LEN, TestConnection, pattern};
 use ferrowarp_tests::peer::{self, PEER_STAG, Peer, Role, Segmentation, Startup, opcode};
-use ferrowarp_tests::process::{self, TempDir};
+use ferrowarp_tests::process;
 use ferrowarp_tests::stack::{
     KERNEL, KERNEL_V6, STACK, STACK_V6, Stack, TIMEOUT, post_recv, post_send, post_write,
 };
@@ -205,13 +205,13 @@ fn tshark_accepts_the_stack() {
         return;
     }
     let stack = Stack::on_tap(INTERFACE);
-    let dir = TempDir::new().unwrap();
+    let dir = process::temp_dir().unwrap();
     // The dissector tracks markers of an initiator unreliably and reports no error; the peer checks
     // them in the tests above.
     for (stack_accepts, markers, revision) in
         [(true, false, 2), (false, false, 2), (true, true, 1), (true, true, 2)]
     {
-        let file = dir.file(&format!("{stack_accepts}-{markers}-{revision}.pcap"));
+        let file = dir.path().join(format!("{stack_accepts}-{markers}-{revision}.pcap"));
         let capture = Capture::start(INTERFACE, PORT, file).unwrap();
         let param = ConnParam { markers, revision, ..ConnParam::default() };
         let startup = Startup { markers, revision, ..Startup::default() };

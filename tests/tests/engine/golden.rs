@@ -13,7 +13,7 @@ use ferrowarp_tests::capture;
 use ferrowarp_tests::compliance::fixture::Fixture;
 use ferrowarp_tests::compliance::golden::{Step, exchanges, headers};
 use ferrowarp_tests::compliance::root;
-use ferrowarp_tests::process::{self, TempDir};
+use ferrowarp_tests::process;
 use ferrowarp_tests::sim::world::address;
 use ferrowarp_tests::skip;
 use pcap_file::DataLink;
@@ -305,8 +305,8 @@ fn tshark_accepts_all_exchanges() {
         skip("no `tshark` program");
         return;
     }
-    let dir = TempDir::new().unwrap();
-    let file = dir.file("exchanges.pcap");
+    let dir = process::temp_dir().unwrap();
+    let file = dir.path().join("exchanges.pcap");
     let header = PcapHeader { datalink: DataLink::ETHERNET, ..PcapHeader::default() };
     let mut writer = PcapWriter::with_header(File::create(&file).unwrap(), header).unwrap();
     let mut at = Duration::ZERO;

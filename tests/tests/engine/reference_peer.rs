@@ -9,7 +9,7 @@ use ferrowarp_tests::capture::{self, Capture, Dissection};
 use ferrowarp_tests::peer::{
     PEER_STAG, Peer, Segmentation, Startup, StartupFrame, fpdu, marked_fpdu, opcode,
 };
-use ferrowarp_tests::process::TempDir;
+use ferrowarp_tests::process;
 use ferrowarp_tests::{netns, skip, test_name};
 
 const LOCALHOST: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
@@ -184,8 +184,8 @@ fn fpdus_match_the_figures_of_rfc5044() {
 }
 
 fn captured(port: u16, work: impl FnOnce(&TcpListener)) -> Dissection {
-    let dir = TempDir::new().unwrap();
-    let capture = Capture::start("lo", port, dir.file("lo.pcap")).unwrap();
+    let dir = process::temp_dir().unwrap();
+    let capture = Capture::start("lo", port, dir.path().join("lo.pcap")).unwrap();
     work(&TcpListener::bind((LOCALHOST, port)).unwrap());
     capture::dissect(&capture.stop().unwrap(), LOCALHOST, false).unwrap()
 }

@@ -57,16 +57,16 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
     ///
     /// `frame` and `bytes` are those delivered.
     pub fn buffer_ooo(&mut self, pool: &mut OooPool<R>, frame: R, bytes: Range<usize>) -> bool {
-        debug_assert!(self.offered_ooo().is_none_or(|ooo| ooo.len() == bytes.len()));
-        let buffered = pool.buffer(frame, bytes, self.assembler.quota());
-        self.insert_ooo(pool, buffered)
+        debug_assert!(self.offered_ooo().is_none_or(|early| early.len() == bytes.len()));
+        let kept = pool.buffer(frame, bytes, self.assembler.quota());
+        self.insert_ooo(pool, kept)
     }
 
     /// As [`Tcb::buffer_ooo`] without a frame to keep: the bytes are copied.
     pub fn copy_ooo(&mut self, pool: &mut OooPool<R>, bytes: &[u8]) -> bool {
-        debug_assert!(self.offered_ooo().is_none_or(|ooo| ooo.len() == bytes.len()));
-        let buffered = pool.copy(bytes, self.assembler.quota());
-        self.insert_ooo(pool, buffered.map(|segment| (segment, 0)))
+        debug_assert!(self.offered_ooo().is_none_or(|early| early.len() == bytes.len()));
+        let kept = pool.copy(bytes, self.assembler.quota());
+        self.insert_ooo(pool, kept.map(|held| (held, 0)))
     }
 
     /// True if [`Tcb::buffer_ooo`] has memory for `len` bytes.
@@ -83,27 +83,23 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
 
     /// Out-of-order segment whose disposition is pending.
     const fn offered_ooo(&self) -> Option<OfferedOoo> {
-        if let Plan::OooAnswer(ooo) = self.plan { Some(ooo) } else { None }
+        if let Plan::OooAnswer(early) = self.plan { Some(early) } else { None }
     }
 
     fn take_offered_ooo(&mut self) -> Option<OfferedOoo> {
-        let ooo = self.offered_ooo()?;
+        let early = self.offered_ooo()?;
         self.plan = Plan::Nothing;
-        Some(ooo)
+        Some(early)
     }
 
-    fn insert_ooo(
-        &mut self,
-        pool: &mut OooPool<R>,
-        buffered: Option<(OooSegment<R>, usize)>,
-    ) -> bool {
-        let Some(ooo) = self.take_offered_ooo() else {
-            if let Some((segment, _)) = buffered {
-                pool.release(segment);
+    fn insert_ooo(&mut self, pool: &mut OooPool<R>, kept: Option<(OooSegment<R>, usize)>) -> bool {
+        let Some(early) = self.take_offered_ooo() else {
+            if let Some((held, _)) = kept {
+                pool.release(held);
             }
             return false;
         };
-        let Some((segment, offset)) = buffered else {
+        let Some((held, offset)) = kept else {
             self.stats.record().ooo_overflow += 1;
             self.update_fast_path();
             return false;
@@ -112,8 +108,8 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
         // An offset into a frame is below 64 KiB.
         let offset = u32::try_from(offset).unwrap_or(0);
         // req: MPA-023
-        self.assembler.insert(pool, ooo.block, Some(segment), offset);
-        self.note_fin_seq(ooo.fin);
+        self.assembler.insert(pool, early.block, Some(held), offset);
+        self.note_fin_seq(early.fin);
         self.update_fast_path();
         true
     }
@@ -121,10 +117,10 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
     /// Accepts the segment of [`Delivered::OutOfOrder`], which the upper layer has consumed. It is
     /// reported as received (SACK), and [`Tcb::next_contiguous`] returns it once it is contiguous.
     pub fn consumed_ooo(&mut self, pool: &mut OooPool<R>) {
-        let Some(ooo) = self.take_offered_ooo() else { return };
+        let Some(early) = self.take_offered_ooo() else { return };
         self.stats.record().ooo_consumed += 1;
-        self.assembler.insert(pool, ooo.block, None, 0);
-        self.note_fin_seq(ooo.fin);
+        self.assembler.insert(pool, early.block, None, 0);
+        self.note_fin_seq(early.fin);
         self.update_fast_path();
     }
 
@@ -216,8 +212,8 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
         let mut dsack = None;
         if start < self.rcv.nxt {
             // The beginning was received before: the first copy wins.
-            let duplicate_end = end.min(self.rcv.nxt);
-            dsack = Some((start, duplicate_end)).filter(|_| start < duplicate_end);
+            let known = end.min(self.rcv.nxt);
+            dsack = Some((start, known)).filter(|_| start < known);
             // req: MPA-026, MPA-029, MPA-031, DDP-033, DDP-113
             start = self.rcv.nxt;
             end = end.max(start);

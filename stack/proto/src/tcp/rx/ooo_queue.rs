@@ -75,8 +75,8 @@ impl<R> OooPool<R> {
     }
 
     /// Releases a held segment.
-    pub fn release(&mut self, segment: OooSegment<R>) {
-        match segment {
+    pub fn release(&mut self, held: OooSegment<R>) {
+        match held {
             OooSegment::Frame(_) => self.frames -= 1,
             OooSegment::Copy(OooCopy { block, .. }) => {
                 self.in_use -= block.len();
@@ -95,33 +95,33 @@ impl<R> OooPool<R> {
     /// Takes back an assembler in which no segment is left.
     pub(in crate::tcp) fn put_assembler(&mut self, mut book: Box<Assembler<R>>) {
         if self.spares.len() < SPARE_ASSEMBLERS {
-            assembler.reset();
-            self.spares.push(assembler);
+            book.reset();
+            self.spares.push(book);
         }
     }
 
     /// Returns the size class of a block for `len` bytes, if the limits admit one for a connection
-    /// with usage `quota`.
-    fn size_class(&self, len: usize, quota: Quota) -> Option<usize> {
+    /// with usage `share`.
+    fn size_class(&self, len: usize, share: Quota) -> Option<usize> {
         let class = self.sizes.iter().position(|size| len <= *size)?;
         let left = self.bytes_max.checked_sub(self.in_use + self.sizes[class])?;
-        (quota.bytes <= 2 * left).then_some(class)
+        (share.bytes <= 2 * left).then_some(class)
     }
 
     /// True if [`OooPool::copy`] has memory for `len` bytes.
     pub(in crate::tcp) fn admits_copy(&self, len: usize, share: Quota) -> bool {
-        self.size_class(len, quota).is_some()
+        self.size_class(len, share).is_some()
     }
 
     /// True if [`OooPool::buffer`] has memory for `len` bytes.
     pub(in crate::tcp) fn admits(&self, len: usize, share: Quota) -> bool {
-        self.admits_frame(quota) || self.admits_copy(len, quota)
+        self.admits_frame(share) || self.admits_copy(len, share)
     }
 
     /// Allocates a block for `len` bytes, if the limits admit one for a connection with usage
-    /// `quota`.
-    fn alloc_block(&mut self, len: usize, quota: Quota) -> Option<Box<[u8]>> {
-        let class = self.size_class(len, quota)?;
+    /// `share`.
+    fn alloc_block(&mut self, len: usize, share: Quota) -> Option<Box<[u8]>> {
+        let class = self.size_class(len, share)?;
         let size = self.sizes[class];
         let block = match self.free[class].pop() {
             Some(block) => block,
@@ -139,44 +139,41 @@ impl<R> OooPool<R> {
         Some(block)
     }
 
-    fn admits_frame(&self, quota: Quota) -> bool {
+    fn admits_frame(&self, share: Quota) -> bool {
         let left = self.frames_max.checked_sub(self.frames + 1);
-        left.is_some_and(|left| quota.frames <= 2 * left)
+        left.is_some_and(|left| share.frames <= 2 * left)
     }
 }
 
 impl<R> OooPool<R> {
-    /// Holds a copy of `bytes` for a connection with usage `quota`. Returns `None` if there is no
+    /// Holds a copy of `bytes` for a connection with usage `share`. Returns `None` if there is no
     /// memory.
     pub(in crate::tcp) fn copy(&mut self, bytes: &[u8], share: Quota) -> Option<OooSegment<R>> {
-        let mut block = self.alloc_block(bytes.len(), quota)?;
+        let mut block = self.alloc_block(bytes.len(), share)?;
         block[..bytes.len()].copy_from_slice(bytes);
         Some(OooSegment::Copy(OooCopy { block, len: bytes.len() }))
     }
 }
 
 impl<R: RxFrame> OooPool<R> {
-    /// Holds `bytes` of `frame` for a connection with usage `quota`. Returns the segment and the
+    /// Holds `bytes` of `frame` for a connection with usage `share`. Returns the segment and the
     /// offset of the bytes in it. Returns `None`, and drops the frame, if there is no memory.
     pub(in crate::tcp) fn buffer(
         &mut self,
         frame: R,
         bytes: Range<usize>,
-        quota: Quota,
+        share: Quota,
     ) -> Option<(OooSegment<R>, usize)> {
         let len = bytes.len();
-        let prefers_copy = len < SMALL_LEN || self.frames >= self.frames_max / 2;
-        let block = if prefers_copy || !self.admits_frame(quota) {
-            self.alloc_block(len, quota)
-        } else {
-            None
-        };
+        let copies = len < SMALL_LEN || self.frames >= self.frames_max / 2;
+        let block =
+            if copies || !self.admits_frame(share) { self.alloc_block(len, share) } else { None };
         if let Some(mut block) = block {
             // req: MPA-167, MPA-173, MPA-174
             frame.copy_out(bytes.start, &mut block[..len]);
             return Some((OooSegment::Copy(OooCopy { block, len }), 0));
         }
-        if !self.admits_frame(quota) {
+        if !self.admits_frame(share) {
             return None;
         }
         self.frames += 1;

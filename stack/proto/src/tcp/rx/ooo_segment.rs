@@ -62,14 +62,14 @@ pub(in crate::tcp) struct Quota {
 
 impl Quota {
     pub(in crate::tcp) fn add<R>(&mut self, held: &OooSegment<R>) {
-        match segment {
+        match held {
             OooSegment::Frame(_) => self.frames += 1,
             OooSegment::Copy(copied) => self.bytes += copied.block.len(),
         }
     }
 
     pub(in crate::tcp) fn remove<R>(&mut self, held: &OooSegment<R>) {
-        match segment {
+        match held {
             OooSegment::Frame(_) => self.frames -= 1,
             OooSegment::Copy(copied) => self.bytes -= copied.block.len(),
         }

@@ -19,8 +19,8 @@ fn insert(
     let frame = HeapFrame::new(&vec![id; len as usize + 60]);
     let from = (block.0 - seq) as usize + 60;
     let bytes = from..from + (block.1 - block.0) as usize;
-    let (segment, offset) = pool.buffer(frame, bytes, all.quota()).unwrap();
-    all.insert(pool, block, Some(segment), u32::try_from(offset).unwrap());
+    let (held, offset) = pool.buffer(frame, bytes, all.quota()).unwrap();
+    all.insert(pool, block, Some(held), u32::try_from(offset).unwrap());
     Some(block)
 }
 
@@ -30,10 +30,10 @@ fn pop(
     seq: Seq,
 ) -> Option<(u8, u32)> {
     match all.pop_at(seq)? {
-        Contiguous::Buffered { segment, bytes } => {
+        Contiguous::Buffered { segment: held, bytes } => {
             let mut id = [0; 1];
-            crate::device::RxFrame::copy_out(&segment, bytes.start, &mut id);
-            pool.release(segment);
+            crate::device::RxFrame::copy_out(&held, bytes.start, &mut id);
+            pool.release(held);
             Some((id[0], u32::try_from(bytes.len()).unwrap()))
         }
         Contiguous::Consumed { len, .. } => Some((0xff, len)),

@@ -7,9 +7,9 @@ fn frame(len: usize) -> HeapFrame {
     HeapFrame::new(&bytes)
 }
 
-fn bytes(segment: &OooSegment<HeapFrame>, offset: usize, len: usize) -> Vec<u8> {
+fn bytes(held: &OooSegment<HeapFrame>, offset: usize, len: usize) -> Vec<u8> {
     let mut out = vec![0; len];
-    segment.copy_out(offset, &mut out);
+    held.copy_out(offset, &mut out);
     out
 }
 
@@ -17,8 +17,8 @@ fn bytes(segment: &OooSegment<HeapFrame>, offset: usize, len: usize) -> Vec<u8> 
 fn fill(pool: &mut OooPool<HeapFrame>, len: usize) -> Vec<OooSegment<HeapFrame>> {
     let mut all = Vec::new();
     while let Some((held, offset)) = pool.buffer(frame(len + 54), 54..54 + len, Quota::default()) {
-        assert_eq!(bytes(&segment, offset, len), frame(len + 54).bytes[54..]);
-        all.push(segment);
+        assert_eq!(bytes(&held, offset, len), frame(len + 54).bytes[54..]);
+        all.push(held);
         assert!(all.len() < 100_000);
     }
     all
@@ -30,22 +30,22 @@ fn frames_then_copies_then_remaining_frames() {
     let all = fill(&mut pool, 1448);
     let kinds: String = all
         .iter()
-        .map(|segment| if matches!(segment, OooSegment::Frame(_)) { 'f' } else { 'c' })
+        .map(|held| if matches!(held, OooSegment::Frame(_)) { 'f' } else { 'c' })
         .collect();
     assert_eq!(kinds, "ffffccccffff");
     assert_eq!((pool.frames(), pool.bytes()), (8, 4 * 1472));
-    all.into_iter().for_each(|segment| pool.release(segment));
+    all.into_iter().for_each(|held| pool.release(held));
     assert_eq!((pool.frames(), pool.bytes(), pool.allocated), (0, 0, 4 * 1472));
     // The blocks are reused.
     let blocks = |all: &[OooSegment<HeapFrame>]| -> Vec<_> {
         all.iter()
-            .filter(|segment| matches!(segment, OooSegment::Copy(_)))
+            .filter(|held| matches!(held, OooSegment::Copy(_)))
             .map(|h| h.head().as_ptr())
             .collect()
     };
     let first = fill(&mut pool, 1448);
     let mut once = blocks(&first);
-    first.into_iter().for_each(|segment| pool.release(segment));
+    first.into_iter().for_each(|held| pool.release(held));
     let mut again = blocks(&fill(&mut pool, 1448));
     once.sort_unstable();
     again.sort_unstable();
@@ -57,7 +57,7 @@ fn small_segments_are_copied_while_blocks_are_left() {
     let mut pool = OooPool::new(8, 10 * 256, 1460);
     let all = fill(&mut pool, 1);
     assert_eq!((all.len(), pool.frames()), (18, 8));
-    assert!(all[..10].iter().all(|segment| matches!(segment, OooSegment::Copy(_))));
+    assert!(all[..10].iter().all(|held| matches!(held, OooSegment::Copy(_))));
 }
 
 #[test]
@@ -65,23 +65,23 @@ fn free_blocks_of_other_sizes_are_reclaimed() {
     let mut pool = OooPool::new(0, 64 * 1024, 1460);
     let small = fill(&mut pool, 200);
     assert_eq!((small.len(), pool.allocated), (256, 64 * 1024));
-    small.into_iter().for_each(|segment| pool.release(segment));
+    small.into_iter().for_each(|held| pool.release(held));
     let full = fill(&mut pool, 1448);
     assert_eq!(full.len(), 64 * 1024 / 1472);
     assert!(pool.allocated <= 64 * 1024);
-    full.into_iter().for_each(|segment| pool.release(segment));
+    full.into_iter().for_each(|held| pool.release(held));
     assert_eq!(fill(&mut pool, 1000).len(), 64);
 }
 
 #[test]
 fn one_connection_gets_two_thirds_of_the_pool() {
     let mut pool = OooPool::new(30, 90 * 256, 1460);
-    let (mut quota, mut count) = (Quota::default(), 0);
-    while let Some((segment, _)) = pool.buffer(frame(100), 54..100, quota) {
-        quota.add(&segment);
+    let (mut share, mut count) = (Quota::default(), 0);
+    while let Some((held, _)) = pool.buffer(frame(100), 54..100, share) {
+        share.add(&held);
         count += 1;
     }
-    assert_eq!((count, quota.bytes, quota.frames), (60 + 20, 60 * 256, 20));
+    assert_eq!((count, share.bytes, share.frames), (60 + 20, 60 * 256, 20));
     let next = pool.buffer(frame(100), 54..100, Quota::default());
     assert!(matches!(next, Some((OooSegment::Copy(_), 0))));
 }
