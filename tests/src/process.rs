@@ -176,7 +176,7 @@ pub(crate) fn run_test(command: &mut Command, name: &str, timeout: Duration) {
     let command = command.args(["--exact", name, "--nocapture", "--test-threads=1"]);
     let result = run(command, timeout).expect("the test can be started");
     print!("{}", result.output);
-    for (_, reason) in ended.output.lines().filter_map(|line| line.split_once("skipped: ")) {
+    for (_, reason) in result.output.lines().filter_map(|line| line.split_once("skipped: ")) {
         crate::report_skip(reason);
     }
     assert!(result.success(), "{name} in a process of its own: {:?}", result.status);

@@ -64,7 +64,7 @@ const CASES: [Case; 6] = [
 ];
 
 /// Layers that have a row in the table, beside total, core and the two ends.
-const LAYERS: [&str; 12] = [
+const LAYERS: [&str; 15] = [
     "wire", "net", "tcp", "mpa", "ddp", "rdmap", "verbs", "cm", "engine", "timers", "hash",
     "other", COPY, CRC, HARNESS,
 ];

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use ferrowarp_proto::ddp::regions::AccessScope;
+use ferrowarp_proto::time::Instant;
 use ferrowarp_proto::verbs::cm::{Abort, CmError, ConnInfo, ConnParam, ConnectError, Event};
 use ferrowarp_proto::verbs::qp::{QpInit, QpState};
 use ferrowarp_proto::verbs::wc::QpId;
@@ -345,7 +346,7 @@ impl Qp {
     /// Executes a control call for this queue pair, then polls the shard.
     pub(crate) fn control(
         &self,
-        act: impl FnOnce(&mut dyn Machine, ferrowarp_proto::time::Instant, QpId) -> Result<(), CmError>,
+        act: impl FnOnce(&mut dyn Machine, Instant, QpId) -> Result<(), CmError>,
     ) -> Result<(), CmError> {
         let id = self.id;
         let done = self.context.shard.control(|machine, now| act(machine, now, id));

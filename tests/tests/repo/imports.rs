@@ -4,8 +4,8 @@
 //! that only hands a name on is on neither end. Modules and items of tests are left out.
 
 mod source;
-#[cfg(test)]
 mod tests;
+mod tokens;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -26,7 +26,7 @@ fn no_import_cycles() {
     let mut complaints = Vec::new();
     for (folder, library) in CRATES {
         let edges = edges(&read_folder(&root.join(folder)), library);
-        assert!(edges.len() > 10, "{folder}: {} imports", edges.len());
+        assert!(!edges.is_empty(), "{folder}: its files import each other's names");
         complaints.extend(cycles(&edges).into_iter().map(|cycle| format!("{folder}: {cycle}")));
     }
     assert!(complaints.is_empty(), "\n{}", complaints.join("\n"));

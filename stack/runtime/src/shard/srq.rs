@@ -14,7 +14,7 @@ use crate::spsc::Consumer;
 /// Maximum number of pending limit events; further ones are dropped.
 const LIMIT_EVENT_COUNT_MAX: usize = 8;
 
-/// Limit event: fewer buffers are left than the limit set with [`Srq::arm`].
+/// Limit event: fewer buffers are left than the limit set with [`Srq::arm`](crate::Srq::arm).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SrqLimit {
     /// Number of buffers left.

@@ -2,6 +2,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use super::tokens::tokens;
+
 /// A `use` of one name.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Import {
@@ -247,11 +249,11 @@ fn outside_tests(condition: &[String]) -> (bool, bool) {
         Some("test") => (false, true),
         Some(kind @ ("not" | "all" | "any")) => {
             let parts = parts(&condition[2..condition.len() - 1]);
-            let (holds, fails) = (parts.iter().map(|part| part.0), parts.iter().map(|part| part.1));
+            let (mut holds, mut fails) = (parts.iter().map(|it| it.0), parts.iter().map(|it| it.1));
             match kind {
                 "not" => parts.first().map_or((true, true), |&(holds, fails)| (fails, holds)),
-                "all" => (holds.fold(true, |a, b| a && b), fails.fold(false, |a, b| a || b)),
-                _ => (holds.fold(false, |a, b| a || b), fails.fold(true, |a, b| a && b)),
+                "all" => (holds.all(|it| it), fails.any(|it| it)),
+                _ => (holds.any(|it| it), fails.all(|it| it)),
             }
         }
         _ => (true, true),
@@ -326,94 +328,4 @@ fn matching(tokens: &[String], open: usize) -> usize {
         }
     }
     tokens.len() - 1
-}
-
-/// Splits source text into names, `::` and single characters; without comments, literals (each a
-/// `0`) and lifetimes.
-fn tokens(text: &str) -> Vec<String> {
-    let is_word = |c: char| c.is_alphanumeric() || c == '_';
-    let mut out = Vec::new();
-    let mut rest = text;
-    while let Some(first) = rest.chars().next() {
-        let word_len = rest.find(|c| !is_word(c)).unwrap_or(rest.len());
-        let (word, behind) = rest.split_at(word_len);
-        let is_raw = ["r", "br", "cr"].contains(&word);
-        if rest.starts_with("//") {
-            rest = rest.find('\n').map_or("", |end| &rest[end..]);
-        } else if rest.starts_with("/*") {
-            rest = behind_comment(rest);
-        } else if is_raw && behind.trim_start_matches('#').starts_with('"') {
-            let marks = behind.len() - behind.trim_start_matches('#').len();
-            let close = format!("\"{}", "#".repeat(marks));
-            let inside = &behind[marks + 1..];
-            rest = inside.find(&close).map_or("", |end| &inside[end + close.len()..]);
-            out.push("0".to_owned());
-        } else if word == "r" && behind.starts_with('#') {
-            // A raw name.
-            rest = &behind[1..];
-        } else if word.is_empty() && first == '"'
-            || ["b", "c"].contains(&word) && behind.starts_with('"')
-        {
-            rest = behind_quoted(&behind[1..], '"');
-            out.push("0".to_owned());
-        } else if first == '\'' || word == "b" && behind.starts_with('\'') {
-            let inside = &behind[1..];
-            let mut chars = inside.chars();
-            let is_char = chars.next() == Some('\\') || chars.next() == Some('\'');
-            if is_char {
-                rest = behind_quoted(inside, '\'');
-                out.push("0".to_owned());
-            } else {
-                rest = inside.trim_start_matches(is_word);
-            }
-        } else if first.is_ascii_digit() {
-            rest = behind;
-            out.push("0".to_owned());
-        } else if !word.is_empty() {
-            rest = behind;
-            out.push(word.to_owned());
-        } else if rest.starts_with("::") {
-            rest = &rest[2..];
-            out.push("::".to_owned());
-        } else {
-            rest = &rest[first.len_utf8()..];
-            if !first.is_whitespace() {
-                out.push(first.to_string());
-            }
-        }
-    }
-    out
-}
-
-/// Text behind the quotation mark that ends a literal.
-fn behind_quoted(inside: &str, mark: char) -> &str {
-    let mut chars = inside.char_indices();
-    while let Some((at, c)) = chars.next() {
-        if c == '\\' {
-            chars.next();
-        } else if c == mark {
-            return &inside[at + 1..];
-        }
-    }
-    ""
-}
-
-/// Text behind a block comment, which may hold others.
-fn behind_comment(text: &str) -> &str {
-    let mut depth = 0_usize;
-    let mut at = 0;
-    while at < text.len() {
-        let rest = &text[at..];
-        if rest.starts_with("/*") {
-            (depth, at) = (depth + 1, at + 2);
-        } else if rest.starts_with("*/") {
-            (depth, at) = (depth - 1, at + 2);
-        } else {
-            at += rest.chars().next().map_or(1, char::len_utf8);
-        }
-        if depth == 0 {
-            return &text[at..];
-        }
-    }
-    ""
 }

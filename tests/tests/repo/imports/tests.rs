@@ -130,7 +130,9 @@ fn comments_and_literals_name_nothing() {
         (
             "a.rs",
             "// use crate::b::B;\n/* crate::b::B /* */ crate::b::B */\n/// [`crate::b::B`]\n\
-             fn f<'a>(x: &'a str) { (\"crate::b::B \\\" \", r#\"crate::b::B\"#, b'\"', '\\'', '\"') }",
+             fn f<'a>(x: &'a str) {\n\
+                 (\"crate::b::B \\\" \", r#\"crate::b::B\"#, b'\"', '\\'', '\"')\n\
+             }",
         ),
         ("b.rs", "pub struct B;"),
     ];
