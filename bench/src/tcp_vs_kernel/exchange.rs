@@ -193,7 +193,7 @@ mod tests {
             result(Pairing::OursToOurs, (1..=100).map(|n| f64::from(n) * 10.0)),
         ];
         let plan = Plan {
-            exchange_links: vec![figures[0].link],
+            exchange_links: vec![results[0].link],
             ..crate::tcp_vs_kernel::plan::tests::plan()
         };
         let text = tables(&plan, &results);

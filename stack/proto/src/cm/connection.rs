@@ -227,16 +227,15 @@ impl<E: Env> Connection<E> {
             return TxDemand::Record(u32::try_from(startup_tx.len()).unwrap_or(u32::MAX));
         }
         let Some(qp) = qp else { return TxDemand::Nothing };
-        let is_ready = match self.phase {
-            Phase::Rdma { .. } => self.tx_allowed && qp.stream.can_build(),
+        let may_send = match self.phase {
+            Phase::Rdma { .. } => self.tx_allowed,
             // A pending Terminate is still sent.
             Phase::DrainTerminate { .. } | Phase::Closed => qp.stream.is_terminate_pending(),
             _ => false,
         };
-        if !is_ready {
-            return TxDemand::Nothing;
-        }
-        let ulpdu_len = qp.stream.next_ulpdu_len().min(MULPDU_RANGE.end as u64 - 1);
+        let next = if may_send { qp.stream.next_tx() } else { None };
+        let Some(next) = next else { return TxDemand::Nothing };
+        let ulpdu_len = next.ulpdu_len.min(MULPDU_RANGE.end as u64 - 1);
         if self.framing.has_markers() {
             return TxDemand::Record(self.marked_len(ulpdu_len));
         }

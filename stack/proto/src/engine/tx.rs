@@ -207,7 +207,7 @@ impl<E: Env> Connection<E> {
         let start = if framing.has_markers() { framing.phase(self.tcb.write_seq()) } else { None };
         let is_probe = payload.len() > emss_len + 3;
         let mut len = 0;
-        while qp.stream.can_build() {
+        while let Some(next) = qp.stream.next_tx() {
             // req: MPA-009, MPA-013, MPA-014, MPA-015, MPA-099, MPA-108, MPA-110, MPA-122
             let room = payload.len() - len;
             let phase = start.map(|start| markers::advance_phase(start, len));
@@ -216,7 +216,7 @@ impl<E: Env> Connection<E> {
             // req: MPA-121
             let may_cut =
                 (len == 0 && !stream_failed) || (is_probe && ulpdu_max >= MULPDU_RANGE.start);
-            if !may_cut && qp.stream.next_ulpdu_len() > ulpdu_max as u64 {
+            if !may_cut && next.ulpdu_len > ulpdu_max as u64 {
                 break;
             }
             if is_probe && room >= emss_len + framing.capacity_min() {
@@ -224,7 +224,7 @@ impl<E: Env> Connection<E> {
             }
             let fpdu = &mut payload[len..];
             let ulpdu = &mut fpdu[LENGTH_LEN..LENGTH_LEN + ulpdu_max];
-            match qp.stream.build(&verbs.memory, ulpdu) {
+            match qp.stream.build_next(next, &verbs.memory, ulpdu) {
                 Ok(ulpdu_len) => len += framing.finalize(fpdu, ulpdu_len, phase),
                 // The Terminate is pending now, and built in the next iteration.
                 Err(BuildError::Request) => {

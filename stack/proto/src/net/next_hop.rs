@@ -87,7 +87,7 @@ impl NextHop {
         routing: &RoutingTable,
         remote: IpAddr,
     ) -> Lookup {
-        let found = self.look_up(now, cache, routing, remote);
+        let found = self.lookup(now, cache, routing, remote);
         self.resolved |= matches!(found, Lookup::Found(_));
         found
     }
@@ -122,7 +122,7 @@ impl NextHop {
                 cache.mark_suspect(now, neighbor);
             }
         }
-        match self.look_up(now, cache, routing, traffic.remote) {
+        match self.lookup(now, cache, routing, traffic.remote) {
             Lookup::Unreachable if has_progress => Lookup::Pending,
             Lookup::Unreachable => {
                 self.resolved = false;
@@ -134,7 +134,7 @@ impl NextHop {
 
     /// Looks up the neighbor that receives the frames to `remote`. [`Lookup::Pending`] also
     /// without a route, and while the cache is full.
-    fn look_up(
+    fn lookup(
         &mut self,
         now: Instant,
         cache: &mut NeighborCache,
@@ -150,5 +150,88 @@ impl NextHop {
             cache.lookup(now, self.neighbor?)
         });
         found.unwrap_or(Lookup::Pending)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::net::neighbor::{Advert, NeighborConfig, Solicit};
+    use crate::net::routing::InterfaceAddress;
+
+    const REMOTE: IpAddr = IpAddr::V4(core::net::Ipv4Addr::new(198, 18, 0, 2));
+    const OURS: IpAddr = IpAddr::V4(core::net::Ipv4Addr::new(198, 18, 0, 1));
+    const SYN_MAC: [u8; 6] = [2, 0, 0, 0, 0, 8];
+    const MAC: [u8; 6] = [2, 0, 0, 0, 0, 9];
+
+    fn fixture() -> (NeighborCache, RoutingTable) {
+        let routing = RoutingTable::new(&[InterfaceAddress { ip: OURS, prefix_len: 24 }], &[]);
+        (NeighborCache::new(NeighborConfig::default(), 1), routing)
+    }
+
+    fn traffic(is_established: bool, progress: u32) -> Traffic {
+        Traffic { remote: REMOTE, remote_mac: SYN_MAC, is_established, progress, all_acked: false }
+    }
+
+    fn solicits(cache: &mut NeighborCache, now: Instant) -> Vec<Solicit> {
+        core::iter::from_fn(|| cache.next_solicit(now)).collect()
+    }
+
+    #[test]
+    fn active_open_waits_for_resolution() {
+        let ((mut cache, routing), now) = (fixture(), Instant::ZERO);
+        let mut hop = NextHop::unresolved();
+        assert_eq!(hop.resolve(now, &mut cache, &routing, REMOTE), Lookup::Pending);
+        assert_eq!(solicits(&mut cache, now), [Solicit { ip: REMOTE, mac: None }]);
+        assert!(!hop.is_resolved());
+        let advert = Advert { ip: REMOTE, mac: Some(MAC), solicited: true, overrides: true };
+        let _ = cache.on_advert(now, &advert);
+        assert!(hop.needs_refresh(now, cache.epoch()));
+        assert_eq!(hop.resolve(now, &mut cache, &routing, REMOTE), Lookup::Found(MAC));
+        assert!(hop.is_resolved() && !hop.needs_refresh(now, cache.epoch()));
+        assert!(hop.needs_refresh(now + REFRESH_INTERVAL_NS, cache.epoch()));
+    }
+
+    #[test]
+    fn passive_open_resolves_only_once_it_is_established() {
+        let ((mut cache, routing), mut now) = (fixture(), Instant::ZERO);
+        let mut hop = NextHop::via_syn_source();
+        assert!(hop.is_resolved());
+        let half_open = traffic(false, 1);
+        assert_eq!(hop.refresh(now, &mut cache, &routing, &half_open), Lookup::Pending);
+        assert!(solicits(&mut cache, now).is_empty(), "the source may be spoofed");
+        now = now + REFRESH_INTERVAL_NS;
+        assert_eq!(hop.refresh(now, &mut cache, &routing, &traffic(true, 2)), Lookup::Pending);
+        assert_eq!(solicits(&mut cache, now), [Solicit { ip: REMOTE, mac: None }]);
+        assert!(hop.is_resolved(), "frames still go to the source of the SYN");
+    }
+
+    #[test]
+    fn progress_outweighs_a_neighbor_that_does_not_reply() {
+        let ((mut cache, routing), mut now) = (fixture(), Instant::ZERO);
+        let mut hop = NextHop::via_syn_source();
+        let (mut progress, mut answers) = (0, Vec::new());
+        for _ in 0..20 {
+            let _ = solicits(&mut cache, now);
+            progress += u32::from(answers.len() < 10);
+            answers.push(hop.refresh(now, &mut cache, &routing, &traffic(true, progress)));
+            if !hop.is_resolved() {
+                break;
+            }
+            now = now + REFRESH_INTERVAL_NS;
+        }
+        assert!(answers.len() > 10, "{answers:?}");
+        let (last, before) = answers.split_last().unwrap();
+        assert_eq!(*last, Lookup::Unreachable);
+        assert!(before.iter().all(|answer| *answer == Lookup::Pending), "{answers:?}");
+    }
+
+    #[test]
+    fn destination_without_route_stays_unresolved() {
+        let (mut cache, routing) = fixture();
+        let mut hop = NextHop::unresolved();
+        let remote = "203.0.113.1".parse().unwrap();
+        let answer = hop.resolve(Instant::ZERO, &mut cache, &routing, remote);
+        assert_eq!((answer, hop.is_resolved()), (Lookup::Pending, false));
     }
 }
