@@ -6,6 +6,7 @@ use ferrowarp::{
     Access, ConnParam, EndReason, Event, Listener, Mr, Qp, QpState, Wc, WcOpcode, WcStatus,
 };
 
+use crate::pattern;
 use crate::peer::{PEER_STAG, Peer, Startup, opcode};
 use crate::stack::{
     KERNEL, STACK, Stack, TIMEOUT, gather, post_read, post_recv, post_send, post_write,
@@ -13,12 +14,6 @@ use crate::stack::{
 
 /// Length of each memory region of a connection, in bytes.
 pub const MEMORY_LEN: usize = 300_000;
-
-/// Returns `len` bytes that depend on their index and on `salt`.
-#[must_use]
-pub fn pattern(len: usize, salt: usize) -> Vec<u8> {
-    (0..len).map(|index| ((index * 7 + salt) % 251).to_le_bytes()[0]).collect()
-}
 
 /// Both ends of a connection, with the memory regions of the stack's end.
 pub struct TestConnection<'a> {
@@ -137,7 +132,7 @@ impl<'a> TestConnection<'a> {
     /// # Panics
     /// If a byte is wrong.
     pub fn check_peer_transfers(&mut self, len: usize) {
-        let bytes = pattern(len, 1);
+        let bytes = pattern(1, len);
         let count = u32::try_from(len).expect("a short message");
         self.shared_mr.fill(0, MEMORY_LEN, 0);
         post_recv(&self.qp, 11, self.recv_mr.sge(3, count.max(1)));
@@ -167,7 +162,7 @@ impl<'a> TestConnection<'a> {
     /// # Panics
     /// If a byte is wrong.
     pub fn check_stack_transfers(&mut self, len: usize) {
-        let bytes = pattern(len, 2);
+        let bytes = pattern(2, len);
         let count = u32::try_from(len).expect("a short message");
         self.shared_mr.write(1, &bytes);
         let sends = self.peer.sends.len();

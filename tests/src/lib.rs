@@ -10,6 +10,8 @@
 //! - [`sim`]: two engines in virtual time, deterministic from a seed.
 //! - [`interop`]: the stack against Linux's siw in a guest.
 //! - [`process`]: temporary folders and child processes with timeouts.
+//! - [`ip`]: ARP replies and ICMP errors.
+//! - [`workspace`]: the files of the workspace.
 //! - [`trace`]: packet traces, scripts of segments in and out.
 
 use std::io::Write as _;
@@ -21,6 +23,7 @@ pub mod connection;
 pub mod frame;
 pub mod fuzz;
 pub mod interop;
+pub mod ip;
 pub mod netns;
 pub mod peer;
 pub mod process;
@@ -29,10 +32,18 @@ pub mod sim;
 #[cfg(feature = "device")]
 pub mod stack;
 pub mod trace;
+pub mod workspace;
 
 /// Environment variable that requires the device tests if 1: a missing prerequisite is then a
 /// failure, not a skip.
 pub const REQUIRE_DEVICE: &str = "FERROWARP_REQUIRE_DEVICE";
+
+/// `len` bytes that depend on their offset and on `salt`, with no short period.
+#[must_use]
+pub fn pattern(salt: u64, len: usize) -> Vec<u8> {
+    let byte = |at: u64| (salt << 20 | at).wrapping_mul(0x9e37_79b9_7f4a_7c15).to_be_bytes()[0];
+    (0..len as u64).map(byte).collect()
+}
 
 /// Reports a test as skipped, with the reason.
 ///

@@ -183,6 +183,17 @@ pub(crate) fn run_test(command: &mut Command, name: &str, timeout: Duration) {
     assert!(result.output.contains("1 passed"), "no test is named {name}");
 }
 
+/// Bytes of resident memory of this process.
+///
+/// # Panics
+/// If `/proc/self/statm` cannot be read.
+#[must_use]
+pub fn resident_bytes() -> usize {
+    let statm = fs::read_to_string("/proc/self/statm").expect("Linux has it");
+    let pages = statm.split(' ').nth(1).and_then(|pages| pages.parse::<usize>().ok());
+    pages.expect("the second number") * 4096
+}
+
 /// True in a process that runs only the test `name` ([`test_name!`](crate::test_name)). Otherwise
 /// starts such a process, asserts that the test passed there, and returns false. For tests that
 /// measure resources of the process: memory, threads, CPU time.

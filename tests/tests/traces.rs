@@ -6,22 +6,11 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use ferrowarp_tests::trace;
+use ferrowarp_tests::{trace, workspace};
 use libtest_mimic::{Arguments, Failed, Trial};
 
 /// Minimum number of traces: a missing folder must not pass.
 const COUNT_MIN: usize = 300;
-
-fn collect(folder: &Path, found: &mut Vec<PathBuf>) {
-    for entry in fs::read_dir(folder).expect("the folder of traces is there") {
-        let path = entry.expect("it can be read").path();
-        if path.is_dir() {
-            collect(&path, found);
-        } else if path.extension().is_some_and(|extension| extension == "trace") {
-            found.push(path);
-        }
-    }
-}
 
 /// The trace at `path`, named after its folders below `root`: `rfc5961::reset_at_the_edge`.
 fn trial(root: &Path, path: PathBuf) -> Trial {
@@ -37,9 +26,7 @@ fn trial(root: &Path, path: PathBuf) -> Trial {
 fn main() -> ExitCode {
     let arguments = Arguments::from_args();
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("traces");
-    let mut paths = Vec::new();
-    collect(&root, &mut paths);
-    paths.sort();
+    let paths = workspace::files(&root, Some("trace")).expect("the folder of traces is there");
     assert!(paths.len() >= COUNT_MIN, "{} traces, at least {COUNT_MIN} expected", paths.len());
     let trials = paths.into_iter().map(|path| trial(&root, path)).collect();
     libtest_mimic::run(&arguments, trials).exit_code()

@@ -8,9 +8,9 @@ use std::process::Command;
 use std::time::Duration;
 
 use ferrowarp_tests::compliance::cargo::{self, Target};
-use ferrowarp_tests::compliance::root;
 use ferrowarp_tests::compliance::schemata::ACTIVE_MUTANT_ENV;
 use ferrowarp_tests::process::{self, ProcessResult};
+use ferrowarp_tests::workspace::root;
 
 /// Timeout of a build.
 pub(crate) const BUILD_TIMEOUT: Duration = Duration::from_secs(900);

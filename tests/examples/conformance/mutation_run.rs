@@ -14,8 +14,8 @@ use std::time::{Duration, Instant};
 
 use ferrowarp_tests::compliance::cargo::{self, Target};
 use ferrowarp_tests::compliance::mutate::{self, Mutant};
-use ferrowarp_tests::compliance::root;
 use ferrowarp_tests::compliance::schemata::{self, MetaMutant};
+use ferrowarp_tests::workspace::{self, root};
 use indicatif::ProgressBar;
 use rand::rngs::SmallRng;
 use rand::seq::SliceRandom;
@@ -197,7 +197,7 @@ impl<'a> MutationRun<'a> {
         }
         let mut sources = BTreeMap::new();
         for (folder, library) in libraries {
-            for file in rust_files(&root().join(folder).join("src"))? {
+            for file in workspace::files(&root().join(folder).join("src"), Some("rs"))? {
                 let file =
                     file.strip_prefix(root()).unwrap_or(&file).to_string_lossy().into_owned();
                 let text = fs::read_to_string(root().join(&file))?;
@@ -372,24 +372,6 @@ fn exclude(
     }
     let texts: Vec<_> = errors.iter().map(|error| error.text.as_str()).collect();
     Err(io::Error::other(format!("the mutants cannot be built together:\n{}", texts.join("\n"))))
-}
-
-/// All Rust sources under `folder`.
-fn rust_files(folder: &Path) -> io::Result<Vec<PathBuf>> {
-    let mut found = Vec::new();
-    let mut folders = vec![folder.to_owned()];
-    while let Some(folder) = folders.pop() {
-        for entry in fs::read_dir(folder)? {
-            let path = entry?.path();
-            if path.is_dir() {
-                folders.push(path);
-            } else if path.extension().is_some_and(|extension| extension == "rs") {
-                found.push(path);
-            }
-        }
-    }
-    found.sort();
-    Ok(found)
 }
 
 fn sanity_names() -> BTreeSet<String> {

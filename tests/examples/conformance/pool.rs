@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use ferrowarp_tests::compliance::cargo::Target;
 use ferrowarp_tests::compliance::catalogue::CATALOGUES;
 use ferrowarp_tests::compliance::report::{RuleStatus, TraceReport};
-use ferrowarp_tests::compliance::root;
 use ferrowarp_tests::compliance::scan::{Kind, Tag};
+use ferrowarp_tests::workspace::root;
 use rand::rngs::SmallRng;
 use rand::seq::SliceRandom;
 

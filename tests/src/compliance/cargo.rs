@@ -168,8 +168,8 @@ pub fn passed(output: &str) -> usize {
 
 #[cfg(test)]
 mod tests {
-    use super::super::root;
     use super::*;
+    use crate::workspace::root;
 
     #[test]
     fn source_maps_to_its_target() {

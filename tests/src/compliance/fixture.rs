@@ -16,6 +16,7 @@ use ferrowarp_proto::wire::seq::Seq;
 use ferrowarp_proto::wire::tcp::{Fields, Flags, FourTuple, HeaderTemplate, Options, Segment};
 
 use crate::frame::Frame;
+use crate::ip;
 use crate::peer::{Header, Terminate, fpdu, marked_fpdu, opcode};
 use crate::sim::frames::{HeapDevice, PoolSizes};
 use crate::sim::world::{CompletionQueues, address};
@@ -205,7 +206,7 @@ impl Fixture {
     }
 
     fn on_frame(&mut self, bytes: Vec<u8>) {
-        if let Some(answer) = arp_reply(&bytes) {
+        if let Some(answer) = ip::arp_reply(&bytes, MACS[0]) {
             self.engine.device().inbound.borrow_mut().push_back(answer);
             return;
         }
@@ -408,18 +409,8 @@ impl Fixture {
     pub fn inject_packet_too_big(&mut self, mtu: u16) {
         let sent = self.frames.iter().rev().filter(|frame| frame[6..12] == MACS[1]);
         let frame = sent.take(8).max_by_key(|frame| frame.len()).expect("a frame");
-        // Quotes the IP header and eight bytes more.
-        let quoted = &frame[14..42];
-        let mut icmp = vec![3, 4, 0, 0, 0, 0];
-        icmp.extend(mtu.to_be_bytes());
-        icmp.extend(quoted);
-        let sum = checksum(&icmp);
-        icmp[2..4].copy_from_slice(&sum);
-        let mut ip = vec![0x45, 0, 0, 56, 0, 0, 0, 0, 64, 1, 0, 0, 198, 18, 0, 77];
-        ip.extend(&quoted[12..16]);
-        let sum = checksum(&ip);
-        ip[10..12].copy_from_slice(&sum);
-        self.inject_frame([&MACS[1][..], &MACS[0], &[8, 0], &ip, &icmp].concat());
+        let error = ip::icmp_error(frame, 14, (3, 4), u32::from(mtu));
+        self.inject_frame(error);
     }
 
     /// Delivers a frame unchanged.
@@ -636,34 +627,8 @@ pub fn parse_fpdus(mut bytes: &[u8]) -> (Vec<Vec<u8>>, &[u8]) {
     (ulpdus, bytes)
 }
 
-/// The Internet checksum of an even number of bytes.
-fn checksum(bytes: &[u8]) -> [u8; 2] {
-    let words = bytes.chunks_exact(2).map(|pair| u32::from(u16::from_be_bytes([pair[0], pair[1]])));
-    let sum: u32 = words.sum();
-    let [.., high, low] = (!((sum & 0xffff) + (sum >> 16))).to_be_bytes();
-    [high, low]
-}
-
 impl Default for Fixture {
     fn default() -> Self {
         Self::new()
     }
-}
-
-/// The peer's reply to an ARP request. `None` for other frames, and for ARP announcements.
-fn arp_reply(question: &[u8]) -> Option<Vec<u8>> {
-    if question.get(12..14)? != [0x08, 0x06] || question.get(20..22)? != [0, 1] {
-        return None;
-    }
-    if question.get(28..32)? == question.get(38..42)? {
-        return None;
-    }
-    let mut answer = Vec::new();
-    answer.extend_from_slice(&question[6..12]);
-    answer.extend_from_slice(&MACS[0]);
-    answer.extend_from_slice(&[0x08, 0x06, 0, 1, 8, 0, 6, 4, 0, 2]);
-    answer.extend_from_slice(&MACS[0]);
-    answer.extend_from_slice(&question[38..42]);
-    answer.extend_from_slice(&question[22..32]);
-    Some(answer)
 }

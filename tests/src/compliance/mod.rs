@@ -12,8 +12,6 @@
 //! - [`scan`]: tags in the sources.
 //! - [`schemata`]: many mutants in one build.
 
-use std::path::Path;
-
 pub mod cargo;
 pub mod catalogue;
 pub mod fixture;
@@ -24,12 +22,3 @@ pub mod replay;
 pub mod report;
 pub mod scan;
 pub mod schemata;
-
-/// The root of the workspace.
-///
-/// # Panics
-/// If the package is not in a folder of the workspace.
-#[must_use]
-pub fn root() -> &'static Path {
-    Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("the package lies in the workspace")
-}

@@ -4,9 +4,10 @@
 //! other comments and attributes. The sources are formatted, so items are recognized by their
 //! indentation.
 
-use std::fs;
-use std::io;
 use std::path::Path;
+use std::{fs, io};
+
+use crate::workspace;
 
 /// Folders with sources.
 const FOLDERS: [&str; 5] = ["stack", "apps", "bindings", "bench", "tests"];
@@ -59,16 +60,8 @@ impl Tags {
     /// I/O errors.
     pub fn read(root: &Path) -> io::Result<Self> {
         let mut files = Vec::new();
-        let mut folders: Vec<_> = FOLDERS.map(|folder| root.join(folder)).into();
-        while let Some(folder) = folders.pop() {
-            for entry in fs::read_dir(folder)? {
-                let path = entry?.path();
-                if path.is_dir() && path.file_name().is_some_and(|name| name != "target") {
-                    folders.push(path);
-                } else if path.extension().is_some_and(|extension| extension == "rs") {
-                    files.push(path);
-                }
-            }
+        for folder in FOLDERS {
+            files.extend(workspace::files(&root.join(folder), Some("rs"))?);
         }
         files.sort();
         let mut tags = Self::default();

@@ -133,7 +133,7 @@ impl Guest {
     /// # Errors
     /// If the guest does not boot in time.
     pub fn boot(log: &Path) -> io::Result<Self> {
-        let mut command = Command::new(crate::compliance::root().join("scripts/siw-guest"));
+        let mut command = Command::new(crate::workspace::root().join("scripts/siw-guest"));
         command.arg("--serve").stdin(Stdio::piped()).stdout(Stdio::piped());
         let mut script = command.stderr(File::create(log)?).spawn()?;
         let (commands_in, output) = (script.stdin.take(), script.stdout.take());

@@ -18,6 +18,7 @@ use rand::Rng;
 use super::end_checks::check_nothing_left;
 use super::segment_mutator::SegmentMutator;
 use super::world::{World, WorldOptions};
+use crate::pattern;
 
 const PORT: u16 = 18515;
 const PD: u32 = 7;
@@ -43,10 +44,8 @@ fn addr_of(area: Area, number: u64) -> usize {
 }
 
 /// The bytes of message `number` of an end.
-fn pattern(end: usize, number: u64, len: usize) -> Vec<u8> {
-    let base = (number + 1) << 1 | end as u64;
-    let byte = |at: u64| (base << 16 | at).wrapping_mul(0x9e37_79b9_7f4a_7c15).to_be_bytes()[0];
-    (0..len as u64).map(byte).collect()
+fn message(end: usize, number: u64, len: usize) -> Vec<u8> {
+    pattern((number + 1) << 1 | end as u64, len)
 }
 
 /// Message number whose pattern is in the first slot of the Read sources.
@@ -88,7 +87,7 @@ pub struct ChaosConnection {
 pub fn register_memory(world: &World, end: usize) -> u32 {
     let arena = &world.ends[end].arena;
     for slot in 0..DEPTH as u64 {
-        arena.write(addr_of(Area::ReadSource, slot), &pattern(end, READ_SOURCE + slot, SLOT_LEN));
+        arena.write(addr_of(Area::ReadSource, slot), &message(end, READ_SOURCE + slot, SLOT_LEN));
     }
     arena.register(0, ARENA_LEN as u64, Access::ALL, PD)
 }
@@ -281,7 +280,7 @@ impl ChaosConnection {
             lkey: side.stag,
         };
         let gather = Payload::Gather([local(Area::Source)].into_iter().collect());
-        let bytes = pattern(end, number, len);
+        let bytes = message(end, number, len);
         let (opcode, operation) = match world.rng.random_range(0..4) {
             0 => {
                 let remote = addr_of(Area::ReadSource, number) as u64;
@@ -340,7 +339,7 @@ impl ChaosConnection {
         side.succeeded += 1;
         if posted.opcode == WcOpcode::Read {
             let slot = posted.number % DEPTH as u64;
-            let expected = pattern(1 - end, READ_SOURCE + slot, SLOT_LEN);
+            let expected = message(1 - end, READ_SOURCE + slot, SLOT_LEN);
             let got = world.ends[end].arena.read(addr_of(Area::Sink, posted.number), posted.len);
             assert!(got == expected[..posted.len], "octets of Read {} differ", posted.number);
         }
@@ -357,7 +356,7 @@ impl ChaosConnection {
         let &(number, len) = sent.expect("a Send that nobody sent");
         assert_eq!(wc.byte_len as usize, len, "length of message {number}");
         let got = world.ends[end].arena.read(addr_of(Area::Receive, received), len);
-        assert!(got == pattern(1 - end, number, len), "octets of message {number} differ");
+        assert!(got == message(1 - end, number, len), "octets of message {number} differ");
         self.sides[end].received += 1;
         self.post_receive(world, end);
     }

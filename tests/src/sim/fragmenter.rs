@@ -1,6 +1,6 @@
 //! A link that fragments IP packets, as a router before a link with a smaller MTU does.
 
-use ferrowarp_proto::wire::checksum;
+use crate::ip::set_checksum;
 
 /// Fragments the IP packet in `frame` into fragments of at most `mtu` bytes. Other frames, and
 /// packets that fit, are returned unchanged. `id` is the Identification field.
@@ -32,9 +32,7 @@ pub fn fragment(frame: Vec<u8>, mtu: usize, id: u32) -> Vec<Vec<u8>> {
             ip[2..4].copy_from_slice(&len(20).to_be_bytes());
             ip[4..6].copy_from_slice(&id.to_be_bytes()[2..]);
             ip[6..8].copy_from_slice(&place(1, 0x2000).to_be_bytes());
-            ip[10..12].fill(0);
-            let sum = !checksum::sum(ip);
-            ip[10..12].copy_from_slice(&sum.to_be_bytes());
+            set_checksum(ip, 10);
         } else {
             part[l3 + 4..l3 + 6].copy_from_slice(&len(8).to_be_bytes());
             let next = std::mem::replace(&mut part[l3 + 6], 44);

@@ -8,7 +8,8 @@ use ferrowarp_proto::device::{
     Capabilities, ChecksumMode, ChecksumState, Device, MTU_MIN, Retained, RxFrame, TxClass,
     TxFrame, frame_capacity,
 };
-use ferrowarp_proto::wire::checksum;
+
+use crate::ip;
 
 /// A received frame: the first `head_len` bytes are contiguous, the rest is only copied out.
 pub struct HeapRx {
@@ -182,13 +183,11 @@ fn fill_in_checksums(frame: &mut [u8], (l2, l3, l4): (usize, usize, usize)) {
             l3 + usize::from(u16::from_be_bytes([frame[l2 + 4], frame[l2 + 5]]))
         };
     if is_v4 {
-        frame[l2 + 10..l2 + 12].fill(0);
-        let sum = !checksum::sum(&frame[l2..l2 + l3]);
-        frame[l2 + 10..l2 + 12].copy_from_slice(&sum.to_be_bytes());
+        ip::set_checksum(&mut frame[l2..l2 + l3], 10);
     }
     let tcp = l2 + l3;
-    let sum = !checksum::sum(&frame[tcp..end]);
-    frame[tcp + 16..tcp + 18].copy_from_slice(&sum.to_be_bytes());
+    let sum = ip::checksum(&frame[tcp..end]);
+    frame[tcp + 16..tcp + 18].copy_from_slice(&sum);
 }
 
 impl Device for HeapDevice {

@@ -4,7 +4,7 @@ use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::PathBuf;
 use std::sync::Mutex;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 /// Returns a number from the environment, or `default`.
 #[must_use]
@@ -17,6 +17,32 @@ pub fn env_u64(name: &str, default: u64) -> u64 {
 pub fn panic_message(cause: &(dyn Any + Send)) -> &str {
     let text = cause.downcast_ref::<&str>().copied();
     text.or_else(|| cause.downcast_ref::<String>().map(String::as_str)).unwrap_or("no reason given")
+}
+
+/// The results of `run` for all `items`, in order, computed on all cores.
+///
+/// # Panics
+/// If `run` panics.
+pub fn parallel_map<T: Sync, R: Send>(items: &[T], run: impl Fn(&T) -> R + Sync) -> Vec<R> {
+    let next = AtomicUsize::new(0);
+    let results = Mutex::new(Vec::new());
+    let work = || {
+        while let index = next.fetch_add(1, Ordering::Relaxed)
+            && let Some(item) = items.get(index)
+        {
+            let result = run(item);
+            results.lock().expect("nobody panics with it").push((index, result));
+        }
+    };
+    let threads = std::thread::available_parallelism().map_or(1, usize::from);
+    std::thread::scope(|scope| {
+        for _ in 0..threads {
+            scope.spawn(work);
+        }
+    });
+    let mut results = results.into_inner().expect("nobody panicked with it");
+    results.sort_by_key(|(index, _)| *index);
+    results.into_iter().map(|(_, result)| result).collect()
 }
 
 /// Calls `run` with each of `default_count` seeds from 1 on, unless `FERROWARP_SEEDS` (count) and
@@ -33,31 +59,18 @@ pub fn for_each_seed(
 ) {
     let first = env_u64("FERROWARP_SEED", 1);
     let count = env_u64("FERROWARP_SEEDS", default_count);
-    let threads = std::thread::available_parallelism().map_or(1, usize::from);
-    let next = AtomicU64::new(first);
-    let failed = Mutex::new(Vec::new());
-    let work = || {
-        loop {
-            let seed = next.fetch_add(1, Ordering::Relaxed);
-            if seed >= first + count {
-                return;
-            }
-            let outcome = catch_unwind(AssertUnwindSafe(|| run(seed, None)));
-            if let Err(cause) = outcome {
-                failed.lock().expect("nobody panics with it").push((seed, cause));
-                // The other threads finish their present seed.
-                next.store(first + count, Ordering::Relaxed);
-            }
+    let seeds: Vec<u64> = (first..first + count).collect();
+    let has_failed = AtomicBool::new(false);
+    let outcomes = parallel_map(&seeds, |&seed| {
+        // After a failure the other threads finish their present seed.
+        if has_failed.load(Ordering::Relaxed) {
+            return Ok(());
         }
-    };
-    std::thread::scope(|scope| {
-        for _ in 0..threads {
-            scope.spawn(work);
-        }
+        let outcome = catch_unwind(AssertUnwindSafe(|| run(seed, None)));
+        outcome.inspect_err(|_| has_failed.store(true, Ordering::Relaxed))
     });
-    let mut failed = failed.into_inner().expect("nobody panicked with it");
-    failed.sort_by_key(|(seed, _)| *seed);
-    let Some((seed, cause)) = failed.first() else { return };
+    let mut failed = seeds.iter().zip(outcomes).filter_map(|(seed, it)| Some((seed, it.err()?)));
+    let Some((seed, cause)) = failed.next() else { return };
     let file = PathBuf::from(folder).join(format!("{name}-{seed}.pcap"));
     let _ = catch_unwind(AssertUnwindSafe(|| run(*seed, Some(file.clone()))));
     // Not every run has frames to capture.

@@ -5,11 +5,11 @@
 
 use std::collections::VecDeque;
 
-use ferrowarp_proto::wire::checksum;
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 
 use super::fragmenter::fragment;
+use crate::ip;
 
 /// Segments kept for replay.
 const OLD_MAX: usize = 32;
@@ -75,31 +75,20 @@ fn add32(frame: &mut [u8], at: usize, delta: u32) {
     frame[at..at + 4].copy_from_slice(&value.wrapping_add(delta).to_be_bytes());
 }
 
-/// Checksum of `bytes` with a pseudo-header of these addresses.
-fn transport_sum(addresses: &[u8], protocol: u8, bytes: &[u8]) -> u16 {
-    let mut whole = addresses.to_vec();
-    whole.extend([0, protocol]);
-    whole.extend(u16::try_from(bytes.len()).expect("below 64 KiB").to_be_bytes());
-    whole.extend_from_slice(bytes);
-    !checksum::sum(&whole)
-}
-
 /// Recomputes lengths and checksums of a TCP segment.
 fn fix_lengths_and_checksums(frame: &mut [u8], at: Parts) {
     let len = frame.len() - L3;
     let addresses = if at.is_v4 {
         put16(frame, L3 + 2, len);
-        frame[L3 + 10..L3 + 12].fill(0);
-        let sum = !checksum::sum(&frame[L3..L3 + 20]);
-        frame[L3 + 10..L3 + 12].copy_from_slice(&sum.to_be_bytes());
+        ip::set_checksum(&mut frame[L3..L3 + 20], 10);
         L3 + 12..L3 + 20
     } else {
         put16(frame, L3 + 4, len - 40);
         L3 + 8..L3 + 40
     };
     frame[at.tcp + 16..at.tcp + 18].fill(0);
-    let sum = transport_sum(&frame[addresses], 6, &frame[at.tcp..]);
-    frame[at.tcp + 16..at.tcp + 18].copy_from_slice(&sum.to_be_bytes());
+    let sum = ip::transport_checksum(&frame[addresses], 6, &frame[at.tcp..]);
+    frame[at.tcp + 16..at.tcp + 18].copy_from_slice(&sum);
 }
 
 impl SegmentMutator {
@@ -158,7 +147,7 @@ impl SegmentMutator {
             }
             3 => out.forward = self.fragments(frame),
             4 => {
-                out.reverse.extend(self.icmp_error(&frame, at));
+                out.reverse.push(self.icmp_error(&frame, at));
                 out.forward = vec![frame];
             }
             5 | 6 => out.forward = self.split(&frame, at),
@@ -247,44 +236,17 @@ impl SegmentMutator {
     }
 
     /// An ICMP error about the packet, as a router might send: packet too big, or unreachable.
-    fn icmp_error(&mut self, frame: &[u8], at: Parts) -> Option<Vec<u8>> {
-        let mtu = u16::try_from(self.below(1500)).expect("below 1500");
+    fn icmp_error(&mut self, frame: &[u8], at: Parts) -> Vec<u8> {
+        let mtu = u32::try_from(self.below(1500)).expect("below 1500");
         let is_too_big = self.byte().is_multiple_of(2);
         let code = self.byte() % 16;
-        let quoted = &frame[L3..frame.len().min(at.tcp + 20)];
-        let mut out = Vec::new();
-        out.extend_from_slice(&frame[6..12]);
-        out.extend_from_slice(&frame[..6]);
-        out.extend_from_slice(&frame[12..14]);
-        let [high, low] = mtu.to_be_bytes();
-        if at.is_v4 {
-            let code = if is_too_big { 4 } else { code };
-            let mut message = vec![3, code, 0, 0, 0, 0, high, low];
-            message.extend_from_slice(quoted);
-            let sum = !checksum::sum(&message);
-            message[2..4].copy_from_slice(&sum.to_be_bytes());
-            let mut ip = vec![0x45, 0, 0, 0, 0, 0, 0x40, 0, 64, 1, 0, 0];
-            ip.extend_from_slice(&frame[L3 + 16..L3 + 20]);
-            ip.extend_from_slice(&frame[L3 + 12..L3 + 16]);
-            put16(&mut ip, 2, 20 + message.len());
-            let sum = !checksum::sum(&ip);
-            ip[10..12].copy_from_slice(&sum.to_be_bytes());
-            out.extend(ip);
-            out.extend(message);
-        } else {
-            let (kind, code) = if is_too_big { (2, 0) } else { (1, code % 8) };
-            let mut message = vec![kind, code, 0, 0, 0, 0, high, low];
-            message.extend_from_slice(quoted);
-            let mut addresses = frame[L3 + 24..L3 + 40].to_vec();
-            addresses.extend_from_slice(&frame[L3 + 8..L3 + 24]);
-            let sum = transport_sum(&addresses, 58, &message);
-            message[2..4].copy_from_slice(&sum.to_be_bytes());
-            let mut ip = vec![0x60, 0, 0, 0, 0, 0, 58, 64];
-            put16(&mut ip, 4, message.len());
-            ip.extend(addresses);
-            out.extend(ip);
-            out.extend(message);
-        }
-        Some(out)
+        let quoted_len = frame.len().min(at.tcp + 20) - L3;
+        let (kind, source) = match (at.is_v4, is_too_big) {
+            (true, true) => ((3, 4), L3 + 16..L3 + 20),
+            (true, false) => ((3, code), L3 + 16..L3 + 20),
+            (false, true) => ((2, 0), L3 + 24..L3 + 40),
+            (false, false) => ((1, code % 8), L3 + 24..L3 + 40),
+        };
+        ip::icmp_error_from(&frame[source], quoted_len, frame, L3, kind, mtu)
     }
 }

@@ -20,6 +20,7 @@ use super::fault_schedule::ScheduledFault;
 use super::link::Faults;
 use super::mw_workload::MemoryWindow;
 use super::world::World;
+use crate::pattern;
 
 mod completions;
 mod requests;
@@ -61,14 +62,8 @@ pub const fn arena_len(conns: usize) -> usize {
 }
 
 /// The bytes of message `number` of an end: different for each message and offset.
-fn pattern(end: usize, conn: usize, number: usize, len: usize) -> Vec<u8> {
-    let base = (end * 131 + conn * 31 + number * 7) as u64;
-    (0..len as u64)
-        .map(|at| {
-            let mixed = (base << 20 | at).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-            mixed.to_be_bytes()[0]
-        })
-        .collect()
+fn message(end: usize, conn: usize, number: usize, len: usize) -> Vec<u8> {
+    pattern((end * 131 + conn * 31 + number * 7) as u64, len)
 }
 
 /// A posted request.
@@ -316,7 +311,7 @@ fn connect(world: &mut World, conns: usize) -> Vec<[Side; 2]> {
     for (conn, pair) in pairs.iter_mut().enumerate() {
         for (end, side) in pair.iter_mut().enumerate() {
             for slot in 0..SLOT_COUNT {
-                let bytes = pattern(end, conn, 1_000_000 + slot, SLOT_LEN);
+                let bytes = message(end, conn, 1_000_000 + slot, SLOT_LEN);
                 world.ends[end].arena.write(addr_of(conn, Area::ReadSource, slot), &bytes);
             }
             for _ in 0..DEPTH {

@@ -12,7 +12,7 @@ use ferrowarp_tests::process::{self, Running, TempDir};
 use ferrowarp_tests::stack::{
     KERNEL, KERNEL_V6, STACK, STACK_V6, Stack, TIMEOUT, gather, post_recv, post_send, prefix_len,
 };
-use ferrowarp_tests::{netns, skip, test_name};
+use ferrowarp_tests::{netns, pattern, skip, test_name};
 use serde_json::Value;
 
 /// The kernel's interface.
@@ -101,12 +101,7 @@ impl Wire {
 
 /// Bytes of message `number` of one end, all different.
 fn bytes(salt: usize, number: usize) -> Vec<u8> {
-    (0..MESSAGE_LEN as u64)
-        .map(|at| {
-            let mixed = at << 20 | (salt * 1000 + number) as u64;
-            mixed.wrapping_mul(0x9e37_79b9_7f4a_7c15).to_be_bytes()[0]
-        })
-        .collect()
+    pattern((salt * 1000 + number) as u64, MESSAGE_LEN)
 }
 
 /// Messages in both directions, all posted at once.

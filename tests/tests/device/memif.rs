@@ -5,7 +5,7 @@ use std::process::Command;
 use std::time::Duration;
 
 use ferrowarp::{Access, ConnParam, Event, Payload};
-use ferrowarp_tests::connection::pattern;
+use ferrowarp_tests::pattern;
 use ferrowarp_tests::process::{self, Running, TempDir};
 use ferrowarp_tests::skip;
 use ferrowarp_tests::stack::{
@@ -57,7 +57,7 @@ fn rdma_between_two_processes() {
     assert_eq!(stack.expect_success().wr_id, 1);
     let mut found = vec![0; LEN];
     shared.read(0, &mut found);
-    assert!(found == pattern(LEN, 7), "what the other process wrote");
+    assert!(found == pattern(7, LEN), "what the other process wrote");
     // The other process reads it back, and then closes.
     assert!(matches!(qp.wait_event(PROCESS_TIMEOUT), Some(Event::Disconnected { .. })));
     let ended = other.finish(PROCESS_TIMEOUT).unwrap();
@@ -85,7 +85,7 @@ fn client(socket: &str) {
     let addr = u64::from_be_bytes(answer[..8].try_into().unwrap());
     let rkey = u32::from_be_bytes(answer[8..].try_into().unwrap());
 
-    let (bytes, len) = (pattern(LEN, 7), u32::try_from(LEN).unwrap());
+    let (bytes, len) = (pattern(7, LEN), u32::try_from(LEN).unwrap());
     mine.write(0, &bytes);
     post_write(&qp, 2, mine.sge(0, len), rkey, addr);
     assert_eq!(stack.expect_success().wr_id, 2);

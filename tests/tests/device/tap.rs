@@ -9,7 +9,8 @@ use std::time::Duration;
 
 use ferrowarp::{Access, ConnParam, ConnectError, EndReason, Event, Payload, WcStatus};
 use ferrowarp_tests::capture::{self, Capture};
-use ferrowarp_tests::connection::{MEMORY_LEN, TestConnection, pattern};
+use ferrowarp_tests::connection::{MEMORY_LEN, TestConnection};
+use ferrowarp_tests::pattern;
 use ferrowarp_tests::peer::{self, PEER_STAG, Peer, Role, Segmentation, Startup, opcode};
 use ferrowarp_tests::process;
 use ferrowarp_tests::stack::{
@@ -41,7 +42,7 @@ fn variants() -> Vec<(ConnParam, Startup)> {
         (1, false, 512, [false, true]),
     ];
     for (revision, crc, data, [ours, theirs]) in kinds {
-        let private_data = pattern(data, 3);
+        let private_data = pattern(3, data);
         let param = ConnParam {
             revision,
             crc,
@@ -469,7 +470,7 @@ fn zero_window_of_a_slow_peer_is_survived() {
         TestConnection::accepted(&stack, &listener, &ConnParam::default(), &Startup::default());
     link.check_peer_transfers(10);
     // 12 MB, more than the kernel's buffers: its window closes, and opens again.
-    let bytes = pattern(MEMORY_LEN, 4);
+    let bytes = pattern(4, MEMORY_LEN);
     link.shared_mr.write(0, &bytes);
     let len = u32::try_from(MEMORY_LEN).unwrap();
     for wr_id in 0..40 {

@@ -15,7 +15,7 @@ use ferrowarp_proto::verbs::wc::{CqId, QpId, WcStatus};
 use ferrowarp_proto::verbs::wr::{Operation, Payload, SendWr, Sge};
 use ferrowarp_tests::sim::frames::PoolSizes;
 use ferrowarp_tests::sim::world::{World, WorldOptions};
-use ferrowarp_tests::{process, skip, test_name};
+use ferrowarp_tests::{process, test_name};
 
 const PORT: u16 = 18515;
 const PD: u32 = 7;
@@ -23,11 +23,6 @@ const COUNT: usize = 10_000;
 /// Bytes of an RDMA Write, and Writes per round.
 const WRITE_LEN: u32 = 64 * 1024;
 const WRITES: u64 = 200;
-
-fn resident() -> Option<usize> {
-    let statm = std::fs::read_to_string("/proc/self/statm").ok()?;
-    Some(statm.split(' ').nth(1)?.parse::<usize>().ok()? * 4096)
-}
 
 fn busy_ns() -> Option<u64> {
     let stat = std::fs::read_to_string("/proc/thread-self/schedstat").ok()?;
@@ -137,12 +132,12 @@ fn cost_per_frame_is_independent_of_connection_count() {
     many.connect();
     let few = (0..5).map(|_| many.write()).fold(f64::MAX, f64::min);
 
-    let before_queues = resident();
+    let before_queues = process::resident_bytes();
     many.make_queue_pairs(COUNT - 100);
-    let before = resident();
+    let before = process::resident_bytes();
     many.connect();
     many.idle(5 * SECOND);
-    let after = resident();
+    let after = process::resident_bytes();
     for end in &many.world.ends {
         let usage = end.engine.usage();
         assert_eq!((usage.connections, usage.tuples), (COUNT, COUNT), "{usage:?}");
@@ -151,9 +146,6 @@ fn cost_per_frame_is_independent_of_connection_count() {
         assert!(usage.timers <= 4 * COUNT, "{usage:?}");
         assert_eq!(end.engine.device().frames_in_use(), 0, "an idle connection keeps no frame");
     }
-    let (Some(before_queues), Some(before), Some(after)) = (before_queues, before, after) else {
-        return skip("no /proc/self/statm");
-    };
     let per_queue_pair = (before - before_queues) / (2 * (COUNT - 100));
     let per_connection = (after - before) / (2 * (COUNT - 100));
     println!("{per_connection} octets per idle connection, {per_queue_pair} per queue pair");

@@ -7,6 +7,7 @@ use ferrowarp_proto::verbs::wr::{Operation, Payload, PostError, SendWr, Sge};
 use ferrowarp_proto::wire::tcp::Flags;
 use ferrowarp_tests::compliance::fixture::Fixture;
 use ferrowarp_tests::compliance::messages::read_request;
+use ferrowarp_tests::pattern;
 use ferrowarp_tests::peer::{Header, fpdu, opcode};
 
 /// STag of the peer's memory.
@@ -16,11 +17,6 @@ const HEADER_LENS: (usize, usize) = (14, 18);
 
 fn connected() -> Fixture {
     Fixture::connected(1460, 4, 4)
-}
-
-/// Bytes that depend on their position.
-fn pattern(len: usize) -> Vec<u8> {
-    (0..len).map(|at| ((at * 7 + at / 256) % 251).to_le_bytes()[0]).collect()
 }
 
 /// MULPDU without markers (RFC 5044 section 4.5).
@@ -55,7 +51,7 @@ fn write_segment(stag: u32, to: u64, last: bool, payload: &[u8]) -> Vec<u8> {
 /// Segments of a Send of `len` bytes: L bit, queue number, MSN, MO and payload of each.
 fn segments_of_send(emss: u16, len: usize) -> Vec<(bool, u32, u32, u32, Vec<u8>)> {
     let mut fx = Fixture::connected(emss, 4, 4);
-    fx.arena.write(0, &pattern(len));
+    fx.arena.write(0, &pattern(0, len));
     fx.post_send(1, 0, u32::try_from(len).unwrap());
     fx.sent_messages()
         .into_iter()
@@ -81,7 +77,7 @@ fn send_segments_cover_the_message_once_in_order() {
                 assert_eq!(mo as usize, bytes.len(), "EMSS {emss}, {len} octets");
                 bytes.extend(payload);
             }
-            assert!(bytes == pattern(len), "EMSS {emss}, {len} octets");
+            assert!(bytes == pattern(0, len), "EMSS {emss}, {len} octets");
         }
     }
 }
@@ -176,7 +172,7 @@ fn segments_of_a_write_share_the_stag_and_advance_to() {
     for (stag, to) in [(PEER_STAG, 0u64), (0xf1c0_ffee, 16_384), (PEER_STAG, 0xffff_ffff_ffff_0000)]
     {
         let mut fx = Fixture::connected(537, 4, 4);
-        fx.arena.write(0, &pattern(2048));
+        fx.arena.write(0, &pattern(0, 2048));
         fx.post_write(1, 0, 2048, stag, to);
         let mut bytes = Vec::new();
         for (header, payload) in fx.sent_messages() {
@@ -185,7 +181,7 @@ fn segments_of_a_write_share_the_stag_and_advance_to() {
             assert_eq!(header, expected);
             bytes.extend(payload);
         }
-        assert!(bytes == pattern(2048));
+        assert!(bytes == pattern(0, 2048));
     }
 }
 
@@ -276,7 +272,7 @@ fn msn_counts_per_queue() {
 #[test]
 fn messages_consume_receives_in_posting_order() {
     let mut fx = connected();
-    let long = pattern(5000);
+    let long = pattern(0, 5000);
     for (wr_id, at) in [(7, 20_000), (5, 0), (9, 10_000)] {
         fx.post_recv(wr_id, at, 5000);
     }
@@ -361,7 +357,7 @@ fn tagged_buffer_takes_any_number_of_writes_at_any_to() {
 fn message_is_reassembled_from_any_segmentation() {
     for (len, step) in [(1usize, 1usize), (5000, 13), (5000, 1000), (12_000, 1442)] {
         let mut fx = connected();
-        let bytes = pattern(len);
+        let bytes = pattern(0, len);
         let stag = fx.register(20_000, 20_000, Access::REMOTE_WRITE, false);
         fx.post_recv(1, 0, 20_000);
         for (index, piece) in bytes.chunks(step).enumerate() {

@@ -1,7 +1,5 @@
 //! Memory footprint of idle connections: thousands of them, measured in resident pages.
 
-use std::fs;
-
 use ferrowarp_proto::time::SECOND;
 use ferrowarp_proto::verbs::cm::{ConnParam, Event};
 use ferrowarp_proto::verbs::qp::QpInit;
@@ -18,13 +16,6 @@ const BUDGET: usize = 1024;
 /// Time after which a connection is idle.
 const IDLE_NS: u64 = 2 * SECOND;
 const PORT: u16 = 4420;
-
-/// Bytes of resident memory.
-fn resident() -> usize {
-    let statm = fs::read_to_string("/proc/self/statm").expect("Linux tells");
-    let pages = statm.split(' ').nth(1).and_then(|pages| pages.parse::<usize>().ok());
-    pages.expect("the second number") * 4096
-}
 
 fn queue_pairs(world: &mut World, end: usize) -> Vec<QpId> {
     let init = QpInit { pd: 1, send_cq: CqId(0), recv_cq: CqId(0), max_send_wr: 4, max_recv_wr: 4 };
@@ -75,9 +66,9 @@ fn idle_connection_uses_at_most_1_kib() {
     // Warm-up of pools and tables.
     let (first, others) = qps[0].split_at(2 * BATCH);
     connect(&mut world, first, &mut passive);
-    let before = resident();
+    let before = process::resident_bytes();
     connect(&mut world, others, &mut passive);
-    let each = (resident() - before) / (2 * others.len());
+    let each = (process::resident_bytes() - before) / (2 * others.len());
     println!("{each} octets for each of {} idle connections, at both ends", others.len());
     for end in &world.ends {
         assert_eq!(end.engine.connection_count(), CONNECTIONS);

@@ -12,10 +12,10 @@ use ferrowarp_proto::wire::terminate::Terminate;
 use ferrowarp_tests::capture;
 use ferrowarp_tests::compliance::fixture::Fixture;
 use ferrowarp_tests::compliance::golden::{Step, exchanges, headers};
-use ferrowarp_tests::compliance::root;
 use ferrowarp_tests::process;
 use ferrowarp_tests::sim::world::address;
 use ferrowarp_tests::skip;
+use ferrowarp_tests::workspace::root;
 use pcap_file::DataLink;
 use pcap_file::pcap::{PcapHeader, PcapPacket, PcapWriter};
 

@@ -9,7 +9,7 @@ use ferrowarp_proto::verbs::cm::{ConnParam, ConnectError, Event};
 use ferrowarp_proto::verbs::qp::{QpInit, QpState};
 use ferrowarp_proto::verbs::wc::{CqId, QpId};
 use ferrowarp_proto::verbs::wr::{Operation, Payload, SendWr, Sge};
-use ferrowarp_tests::sim::router::icmp_error_for;
+use ferrowarp_tests::ip;
 use ferrowarp_tests::sim::world::{World, WorldOptions};
 
 const PORT: u16 = 7174;
@@ -70,7 +70,7 @@ impl Fixture {
 
     /// Injects an ICMP error about `frame` into the left end; returns the event it reports.
     fn inject_icmp(&mut self, frame: &[u8], kind: [(u8, u8); 2], word: u32) -> Option<Event> {
-        let error = icmp_error_for(frame, L3, kind[usize::from(self.v6)], word);
+        let error = ip::icmp_error(frame, L3, kind[usize::from(self.v6)], word);
         let end = &mut self.world.ends[0];
         end.engine.device().inbound.borrow_mut().push_back(error);
         end.engine.drive(self.world.now);
@@ -190,7 +190,7 @@ fn established_connection_acts_only_on_packet_too_big() {
         for forged in forgeries(&frame, v6) {
             assert_eq!(fx.inject_icmp(&forged, TOO_BIG, 100), None);
         }
-        let mut error = icmp_error_for(&frame, L3, TOO_BIG[usize::from(v6)], 100);
+        let mut error = ip::icmp_error(&frame, L3, TOO_BIG[usize::from(v6)], 100);
         *error.last_mut().unwrap() ^= 1;
         fx.world.ends[0].engine.device().inbound.borrow_mut().push_back(error);
         fx.world.ends[0].engine.drive(fx.world.now);

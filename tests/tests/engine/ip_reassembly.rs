@@ -3,6 +3,7 @@
 use ferrowarp_proto::net::icmp_error::{IcmpError, IcmpErrorKind};
 use ferrowarp_proto::time::SECOND;
 use ferrowarp_tests::compliance::fixture::{Fixture, PORT};
+use ferrowarp_tests::ip;
 
 /// Bytes of a segment's first fragment, after the IP header.
 const FIRST_LEN: usize = 800;
@@ -18,11 +19,7 @@ fn fragment(fx: &Fixture, id: u16, is_first: bool) -> Vec<u8> {
     out[16..18].copy_from_slice(&u16::try_from(20 + bytes.len()).unwrap().to_be_bytes());
     out[18..20].copy_from_slice(&id.to_be_bytes());
     out[20..22].copy_from_slice(&place.to_be_bytes());
-    out[24..26].fill(0);
-    let words = out[14..34].chunks_exact(2);
-    let sum: u32 = words.map(|pair| u32::from(u16::from_be_bytes([pair[0], pair[1]]))).sum();
-    let sum = u16::try_from((sum & 0xffff) + (sum >> 16)).unwrap();
-    out[24..26].copy_from_slice(&(!sum).to_be_bytes());
+    ip::set_checksum(&mut out[14..34], 10);
     out
 }
 

@@ -5,6 +5,7 @@ use ferrowarp_proto::time::SECOND;
 use ferrowarp_proto::verbs::cm::{ConnParam, EndReason, Event, Start};
 use ferrowarp_proto::verbs::wc::WcOpcode;
 use ferrowarp_tests::compliance::fixture::{Fixture, PORT};
+use ferrowarp_tests::pattern;
 use ferrowarp_tests::peer::{Header, marked_fpdu};
 
 /// STag of the peer's memory.
@@ -59,10 +60,6 @@ fn strip_markers(stream: &[u8]) -> Vec<Vec<u8>> {
     ulpdus
 }
 
-fn pattern(len: u32) -> Vec<u8> {
-    (0..len).map(|at| (at % 251).to_le_bytes()[0]).collect()
-}
-
 /// Sets FPDUPTR of the marker at `at` bytes from the start of an FPDU, and fixes the CRC.
 fn set_fpduptr(fpdu: &mut [u8], at: usize, pointer: u16) {
     fpdu[at + 2..at + 4].copy_from_slice(&pointer.to_be_bytes());
@@ -75,7 +72,7 @@ fn set_fpduptr(fpdu: &mut [u8], at: usize, pointer: u16) {
 #[test]
 fn markers_are_exactly_every_512_bytes() {
     let MarkedConnection { mut fx, .. } = MarkedConnection::new(1460);
-    fx.arena.write(0, &pattern(30_000));
+    fx.arena.write(0, &pattern(0, 30_000));
     fx.post_write(1, 0, 30_000, PEER_STAG, 0);
     for wr_id in 2..12 {
         fx.post_send(wr_id, 0, wr_id * 7);
@@ -87,7 +84,7 @@ fn markers_are_exactly_every_512_bytes() {
         .filter(|ulpdu| ulpdu[0] & 0x80 != 0)
         .flat_map(|ulpdu| ulpdu[14..].to_vec())
         .collect();
-    assert_eq!(written, pattern(30_000));
+    assert_eq!(written, pattern(0, 30_000));
 }
 
 // req-test: MPA-085, MPA-104
@@ -95,7 +92,7 @@ fn markers_are_exactly_every_512_bytes() {
 fn marker_positions_do_not_depend_on_segmentation() {
     for mss in [64, 139, 140, 536, 1448] {
         let MarkedConnection { mut fx, .. } = MarkedConnection::new(mss);
-        fx.arena.write(0, &pattern(5000));
+        fx.arena.write(0, &pattern(0, 5000));
         fx.post_write(1, 0, 5000, PEER_STAG, 0);
         let written: usize =
             strip_markers(&fx.take_sent()).iter().map(|ulpdu| ulpdu.len() - 14).sum();
@@ -140,22 +137,22 @@ fn ooo_fpdu_located_by_marker_is_placed_and_delivered_in_order() {
     let stag = end.fx.register(4096, 8192, Access::ALL, false);
     end.fx.post_recv(9, 0, 100);
     let write = |to: u64, bytes: &[u8]| Header::write(stag, to, true).encode(bytes);
-    let first = end.fpdu(&write(4096, &pattern(700)));
-    let second = end.fpdu(&write(6000, &pattern(1200)));
-    let third = end.fpdu(&write(8000, &pattern(1000)));
+    let first = end.fpdu(&write(4096, &pattern(0, 700)));
+    let second = end.fpdu(&write(6000, &pattern(0, 1200)));
+    let third = end.fpdu(&write(8000, &pattern(0, 1000)));
     let message = end.fpdu(&Header::send(1, 0, true).encode(b"all there?"));
     let fx = &mut end.fx;
     let lost = fx.drop_segment(&first);
     fx.inject(&second);
-    assert_eq!(fx.arena.read(6000, 1200), pattern(1200), "placed ahead of its turn");
+    assert_eq!(fx.arena.read(6000, 1200), pattern(0, 1200), "placed ahead of its turn");
     fx.inject(&third);
-    assert_eq!(fx.arena.read(8000, 1000), pattern(1000));
+    assert_eq!(fx.arena.read(8000, 1000), pattern(0, 1000));
     assert_eq!(fx.engine.ooo_usage(), (0, 0), "and not held");
     fx.inject(&message);
     assert_eq!(fx.poll_cq(), [], "nothing is delivered ahead of its turn");
     assert_eq!(fx.engine.counters().fpdus_placed_ooo, 2);
     fx.retransmit(&lost);
-    assert_eq!(fx.arena.read(4096, 700), pattern(700));
+    assert_eq!(fx.arena.read(4096, 700), pattern(0, 700));
     let done: Vec<_> = fx.poll_cq().iter().map(|wc| (wc.wr_id, wc.opcode, wc.byte_len)).collect();
     assert_eq!(done, [(9, WcOpcode::Recv, 10)]);
     assert_eq!(fx.engine.counters().fpdus_in, 5);
@@ -167,14 +164,14 @@ fn nothing_is_placed_ooo_without_markers() {
     let mut fx = Fixture::connected(1460, 4, 4);
     let stag = fx.register(4096, 4096, Access::ALL, false);
     let fpdu = |to| {
-        let ulpdu = Header::write(stag, to, true).encode(&pattern(1000));
+        let ulpdu = Header::write(stag, to, true).encode(&pattern(0, 1000));
         ferrowarp_tests::peer::fpdu(&ulpdu, true)
     };
     let lost = fx.drop_segment(&fpdu(4096));
     fx.inject(&fpdu(6000));
     assert_eq!(fx.arena.read(6000, 1000), [0; 1000]);
     fx.retransmit(&lost);
-    assert_eq!(fx.arena.read(6000, 1000), pattern(1000));
+    assert_eq!(fx.arena.read(6000, 1000), pattern(0, 1000));
 }
 
 // req-test: MPA-150
@@ -183,7 +180,7 @@ fn wrong_fpduptr_terminates() {
     let mut end = MarkedConnection::new(1460);
     let stag = end.fx.register(4096, 4096, Access::ALL, false);
     let start = usize::try_from(end.sent).unwrap();
-    let mut wrong = end.fpdu(&Header::write(stag, 4096, true).encode(&pattern(1000)));
+    let mut wrong = end.fpdu(&Header::write(stag, 4096, true).encode(&pattern(0, 1000)));
     let at = 512 - start;
     assert_eq!(wrong[at..at + 4], [0, 0, 1, 0xe8], "488 octets back");
     set_fpduptr(&mut wrong, at, 492);
@@ -199,8 +196,8 @@ fn wrong_fpduptr_terminates() {
 fn ulpdu_length_contradicting_a_marker_terminates() {
     let mut end = MarkedConnection::new(1460);
     let stag = end.fx.register(4096, 4096, Access::ALL, false);
-    let first = end.fpdu(&Header::write(stag, 4096, true).encode(&pattern(100)));
-    let second = end.fpdu(&Header::write(stag, 6000, true).encode(&pattern(1000)));
+    let first = end.fpdu(&Header::write(stag, 4096, true).encode(&pattern(0, 100)));
+    let second = end.fpdu(&Header::write(stag, 6000, true).encode(&pattern(0, 1000)));
     // The FPDU that fills the gap has a larger ULPDU_Length.
     let mut other = first.clone();
     other[..2].copy_from_slice(&600u16.to_be_bytes());
@@ -216,8 +213,8 @@ fn ulpdu_length_contradicting_a_marker_terminates() {
 fn ooo_fpdu_with_bad_crc_counts_as_lost() {
     let mut end = MarkedConnection::new(1460);
     let stag = end.fx.register(4096, 8192, Access::ALL, false);
-    let first = end.fpdu(&Header::write(stag, 4096, true).encode(&pattern(700)));
-    let second = end.fpdu(&Header::write(stag, 6000, true).encode(&pattern(1200)));
+    let first = end.fpdu(&Header::write(stag, 4096, true).encode(&pattern(0, 700)));
+    let second = end.fpdu(&Header::write(stag, 6000, true).encode(&pattern(0, 1200)));
     let mut damaged = second.clone();
     damaged[900] ^= 0x10;
     let fx = &mut end.fx;
@@ -228,10 +225,10 @@ fn ooo_fpdu_with_bad_crc_counts_as_lost() {
     assert_eq!(fx.arena.read(6000, 1200), [0; 1200]);
     fx.retransmit(&lost);
     fx.retransmit(&again);
-    assert_eq!(fx.arena.read(6000, 1200), pattern(1200));
+    assert_eq!(fx.arena.read(6000, 1200), pattern(0, 1200));
     assert_eq!((fx.end_reason(), fx.engine.counters().crc_errors), (None, 0));
     // A bad CRC in order is fatal.
-    let third = end.fpdu(&Header::write(stag, 4096, true).encode(&pattern(700)));
+    let third = end.fpdu(&Header::write(stag, 4096, true).encode(&pattern(0, 700)));
     let mut damaged = third;
     damaged[300] ^= 1;
     end.fx.inject(&damaged);
@@ -243,14 +240,14 @@ fn ooo_fpdu_with_bad_crc_counts_as_lost() {
 fn marked_fpdu_is_reassembled_from_reversed_sub_segments() {
     let mut end = MarkedConnection::new(1460);
     let stag = end.fx.register(4096, 4096, Access::ALL, false);
-    let whole = end.fpdu(&Header::write(stag, 4096, true).encode(&pattern(1420)));
+    let whole = end.fpdu(&Header::write(stag, 4096, true).encode(&pattern(0, 1420)));
     let fx = &mut end.fx;
     let crumbs: Vec<_> = whole.chunks(64).map(|crumb| fx.drop_segment(crumb)).collect();
     for crumb in crumbs.iter().rev() {
         assert_eq!(fx.arena.read(4096, 1420), [0; 1420]);
         fx.retransmit(crumb);
     }
-    assert_eq!(fx.arena.read(4096, 1420), pattern(1420));
+    assert_eq!(fx.arena.read(4096, 1420), pattern(0, 1420));
 }
 
 // req-test: MPA-174
@@ -261,7 +258,7 @@ fn fpdu_longer_than_the_mtu_spans_segments() {
     let stag = end.fx.register(4096, 4096, Access::ALL, false);
     // The first FPDU has 140 bytes; the second is longer and contains two markers.
     for (to, len) in [(4096, 120), (5000u16, 1000)] {
-        let bytes = pattern(len);
+        let bytes = pattern(0, len);
         let whole = end.fpdu(&Header::write(stag, to.into(), true).encode(&bytes));
         assert_eq!(whole.len(), if len == 120 { 140 } else { 1028 });
         let fx = &mut end.fx;
@@ -272,11 +269,11 @@ fn fpdu_longer_than_the_mtu_spans_segments() {
         assert_eq!(fx.arena.read(to.into(), bytes.len()), bytes);
     }
     // The stack's own FPDUs are split as well.
-    end.fx.arena.write(0, &pattern(3000));
+    end.fx.arena.write(0, &pattern(0, 3000));
     end.fx.post_write(1, 0, 3000, PEER_STAG, 0);
     let written: Vec<u8> =
         strip_markers(&end.fx.take_sent()).iter().flat_map(|ulpdu| ulpdu[14..].to_vec()).collect();
-    assert_eq!(written, pattern(3000));
+    assert_eq!(written, pattern(0, 3000));
     let lens: Vec<_> = end.fx.segments.iter().map(Vec::len).collect();
     assert!(lens.iter().all(|len| *len <= 64), "{lens:?}");
 }
@@ -329,10 +326,10 @@ fn streaming_mode_carries_plain_bytes_before_fpdus() {
     assert_eq!(fx.engine.stream_receive(qp, &mut out), Ok(9));
     assert_eq!(&out[..9], b"is there?");
     // Segments are as full as possible, whatever the size of each write.
-    for piece in pattern(5000).chunks(100) {
+    for piece in pattern(0, 5000).chunks(100) {
         assert_eq!(fx.engine.stream_send(qp, piece), Ok(piece.len()));
     }
-    assert_eq!(fx.take_sent(), pattern(5000));
+    assert_eq!(fx.take_sent(), pattern(0, 5000));
     let lens: Vec<_> = fx.segments.drain(..).map(|segment| segment.len()).collect();
     assert_eq!(lens, [1460, 1460, 1460, 620]);
     // FPDU mode starts here, and marker positions count from here.

@@ -7,8 +7,8 @@ use ferrowarp_proto::ddp::vec_memory::VecMemory;
 use ferrowarp_proto::engine::{Engine, EngineConfig};
 use ferrowarp_proto::net::ndp::solicited_node;
 use ferrowarp_proto::time::{Instant, MILLISECOND, SECOND};
-use ferrowarp_proto::wire::checksum;
 use ferrowarp_tests::frame::is_membership_report;
+use ferrowarp_tests::ip;
 use ferrowarp_tests::sim::frames::{HeapDevice, PoolSizes};
 use ferrowarp_tests::sim::world::{CompletionQueues, address, address_v6};
 
@@ -57,9 +57,9 @@ impl Fixture {
         message[0] = 130;
         message[4..6].copy_from_slice(&delay_ms.to_be_bytes());
         message[8..24].copy_from_slice(&group.octets());
-        let pseudo = [&QUERIER.octets()[..], &dst.octets(), &[0, 0, 0, len, 0, 0, 0, 58]];
-        let sum = checksum::add(checksum::sum(&pseudo.concat()), checksum::sum(&message));
-        message[2..4].copy_from_slice(&(!sum).to_be_bytes());
+        let addresses = [QUERIER.octets(), dst.octets()].concat();
+        let sum = ip::transport_checksum(&addresses, 58, &message);
+        message[2..4].copy_from_slice(&sum);
         let [.., a, b, c, d] = dst.octets();
         let mut frame = vec![0x33, 0x33, a, b, c, d, 2, 0, 0, 0, 0, 9, 0x86, 0xdd];
         frame.extend([0x60, 0, 0, 0, 0, 8 + len, 0, 1]);

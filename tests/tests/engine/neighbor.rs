@@ -20,6 +20,7 @@ use ferrowarp_proto::wire::ip::Packet;
 use ferrowarp_proto::wire::seq::Seq;
 use ferrowarp_proto::wire::tcp::{Fields, Flags, FourTuple, HeaderTemplate, Options, Segment};
 use ferrowarp_tests::frame::is_membership_report;
+use ferrowarp_tests::ip;
 use ferrowarp_tests::sim::fragmenter::fragment;
 use ferrowarp_tests::sim::frames::{HeapDevice, PoolSizes};
 use ferrowarp_tests::sim::world::CompletionQueues;
@@ -438,20 +439,9 @@ fn rst_goes_to_the_source_link_address() {
 #[test]
 fn echo_replies_are_rate_limited() {
     let mut fx = Fixture::announced(|_| {});
-    let mut ping = vec![0; 14];
-    ping[..6].copy_from_slice(&MAC);
-    ping[6..12].copy_from_slice(&PEER);
-    ping[12..14].copy_from_slice(&[8, 0]);
-    ping.extend([0x45, 0, 0, 36, 0, 0, 0, 0, 64, 1, 0, 0, 198, 18, 0, 2, 198, 18, 0, 1]);
-    ping.extend([8, 0, 0, 0, 0, 1, 0, 1, 1, 2, 3, 4, 5, 6, 7, 8]);
-    let fill = |bytes: &mut [u8], at: usize| {
-        bytes[at..at + 2].fill(0);
-        let sum = !ferrowarp_proto::wire::checksum::sum(bytes);
-        bytes[at..at + 2].copy_from_slice(&sum.to_be_bytes());
-    };
-    fill(&mut ping[34..], 2);
-    let seal = |ping: &mut Vec<u8>| fill(&mut ping[14..34], 10);
-    seal(&mut ping);
+    let echo = ip::icmp_message((8, 0), 0x0001_0001, &[1, 2, 3, 4, 5, 6, 7, 8]);
+    let packet = ip::ipv4_packet(1, [[198, 18, 0, 2], [198, 18, 0, 1]], 0, 0, &echo);
+    let ping = [&MAC[..], &PEER, &[8, 0], &packet].concat();
     let mut answered = 0;
     for _ in 0..100 {
         for _ in 0..32 {
@@ -465,7 +455,7 @@ fn echo_replies_are_rate_limited() {
     for (at, bytes) in [(26, [224, 0, 0, 1]), (30, [198, 18, 0, 255]), (30, [224, 0, 0, 1])] {
         let mut bad = ping.clone();
         bad[at..at + 4].copy_from_slice(&bytes);
-        seal(&mut bad);
+        ip::set_checksum(&mut bad[14..34], 10);
         fx.put(bad);
     }
     let mut everybody = ping.clone();

@@ -10,7 +10,7 @@ use ferrowarp_tests::peer::{
     PEER_STAG, Peer, Segmentation, Startup, StartupFrame, fpdu, marked_fpdu, opcode,
 };
 use ferrowarp_tests::process;
-use ferrowarp_tests::{netns, skip, test_name};
+use ferrowarp_tests::{netns, pattern, skip, test_name};
 
 const LOCALHOST: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
 
@@ -39,15 +39,11 @@ fn listener() -> TcpListener {
     TcpListener::bind((LOCALHOST, 0)).unwrap()
 }
 
-fn pattern(len: usize) -> Vec<u8> {
-    (0..len).map(|index| u8::try_from(index % 251).unwrap()).collect()
-}
-
 /// Writes, Sends and Reads from the initiator; returns the number of FPDUs it sent.
 fn exchange(pair: &mut Pair) {
     let Pair { initiator, responder, .. } = pair;
     for (index, len) in [0, 1, 2, 3, 4, 1428, 1429, 5000].into_iter().enumerate() {
-        let bytes = pattern(len);
+        let bytes = pattern(0, len);
         initiator.write(PEER_STAG, 7, &bytes).unwrap();
         initiator.send(opcode::SEND_SOLICITED, 0, &bytes).unwrap();
         responder.serve_until(|peer| peer.sends.len() == index + 1).unwrap();
@@ -130,7 +126,7 @@ fn any_segmentation_is_understood() {
 fn fpdus_larger_than_a_segment_are_understood() {
     let mut pair = pair(&listener(), &Startup::default(), &Startup::default());
     pair.initiator.ulpdu_len_max = 64_768;
-    let bytes = pattern(200_000);
+    let bytes = pattern(0, 200_000);
     pair.initiator.write(PEER_STAG, 0, &bytes).unwrap();
     pair.initiator.send(opcode::SEND, 0, &[]).unwrap();
     pair.responder.serve_until(|peer| peer.sends.len() == 1).unwrap();

@@ -1,7 +1,7 @@
 //! Each rule of the catalogues is guarded by a test, excepted with a reason, or known to be open.
 
 use ferrowarp_tests::compliance::report::{RuleStatus, TraceReport};
-use ferrowarp_tests::compliance::root;
+use ferrowarp_tests::workspace::root;
 
 /// True if the generated tables are to be rewritten.
 pub(crate) fn updates() -> bool {

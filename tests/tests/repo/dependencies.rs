@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use ferrowarp_tests::workspace::root;
 use serde_json::Value;
 use spdx::Expression;
 

@@ -1,17 +1,13 @@
 //! Cleanup by the scripts.
 
-use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
 use ferrowarp_tests::process;
 use ferrowarp_tests::skip_without;
+use ferrowarp_tests::workspace::root;
 
 use crate::tidy;
-
-fn root() -> &'static Path {
-    Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("the package lies in the workspace")
-}
 
 /// Runs lines of bash with the scripts' functions; returns success, and the output.
 fn bash(lines: &str) -> (bool, String) {

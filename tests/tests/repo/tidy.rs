@@ -5,6 +5,8 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use ferrowarp_tests::workspace::{self, root};
+
 /// Maximum columns of a line.
 const LINE_LEN_MAX: usize = 100;
 /// Maximum lines of a Rust file.
@@ -57,34 +59,14 @@ const LAYERS: [(&str, u8); 15] = [
     ("engine", 7),
 ];
 
-fn root() -> &'static Path {
-    Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("the package lies in the workspace")
-}
-
-/// Every file of the project, as a path from its root, in order.
-fn files() -> Vec<String> {
-    let mut found = Vec::new();
-    let mut folders = vec![root().to_path_buf()];
-    while let Some(folder) = folders.pop() {
-        for entry in fs::read_dir(folder).unwrap() {
-            let path = entry.unwrap().path();
-            let name = path.file_name().unwrap().to_str().unwrap();
-            if path.is_symlink() || ["target", ".git", "corpus", "artifacts"].contains(&name) {
-                continue;
-            }
-            if path.is_dir() {
-                folders.push(path);
-            } else {
-                found.push(path.strip_prefix(root()).unwrap().to_str().unwrap().to_owned());
-            }
-        }
-    }
-    found.sort();
-    found
+/// The files with this extension, or all, as paths from the root, in order.
+fn files(extension: Option<&str>) -> Vec<String> {
+    let relative = |path: PathBuf| path.strip_prefix(root()).unwrap().to_str().unwrap().to_owned();
+    workspace::files(root(), extension).unwrap().into_iter().map(relative).collect()
 }
 
 pub(crate) fn rust_files() -> Vec<String> {
-    files().into_iter().filter(|file| file.ends_with(".rs")).collect()
+    files(Some("rs"))
 }
 
 pub(crate) fn text(file: &str) -> String {
@@ -154,7 +136,7 @@ fn no_leftovers() {
 #[test]
 fn no_private_paths() {
     let mut complaints = Vec::new();
-    for file in files() {
+    for file in files(None) {
         let Ok(text) = fs::read_to_string(root().join(&file)) else { continue };
         for (index, line) in text.lines().enumerate() {
             for (head, tail) in PRIVATE_PATHS {
@@ -286,7 +268,7 @@ fn every_file_is_used() {
 #[test]
 fn packages_share_lints_and_version() {
     let mut packages = 0;
-    for file in files().into_iter().filter(|file| file.ends_with("/Cargo.toml")) {
+    for file in files(None).into_iter().filter(|file| file.ends_with("/Cargo.toml")) {
         let text = text(&file);
         if text.contains("[workspace]") {
             continue;

@@ -8,41 +8,22 @@
 //!
 //! `FERROWARP_UPDATE=1` rewrites both tables.
 
-use std::sync::Mutex;
-use std::sync::atomic::{AtomicUsize, Ordering};
-
 use ferrowarp_proto::tcp::Algorithm;
 use ferrowarp_tests::sim::exchange;
 use ferrowarp_tests::sim::goodput::{TailLoss, cases, measure_tail_loss, median, render};
+use ferrowarp_tests::sim::seeds::parallel_map;
 
 /// Seeds per case.
 const SEEDS: u64 = 3;
 /// Allowed difference of a number from the table: relative, and absolute.
 const TOLERANCE: (f64, f64) = (0.1, 1.0);
 
-/// The rows of all cases, computed on all cores.
-fn measure_all<C: Copy + Sync + Send, R: Send>(
+/// The rows of all cases.
+fn measure_all<C: Copy + Sync, R: Send>(
     cases: &[C],
     measure: impl Fn(&C) -> R + Sync,
 ) -> Vec<(C, R)> {
-    let next = AtomicUsize::new(0);
-    let rows = Mutex::new(Vec::new());
-    let threads = std::thread::available_parallelism().map_or(1, usize::from);
-    std::thread::scope(|scope| {
-        for _ in 0..threads {
-            scope.spawn(|| {
-                while let index = next.fetch_add(1, Ordering::Relaxed)
-                    && let Some(case) = cases.get(index)
-                {
-                    let row = measure(case);
-                    rows.lock().unwrap().push((index, *case, row));
-                }
-            });
-        }
-    });
-    let mut rows = rows.into_inner().unwrap();
-    rows.sort_by_key(|row| row.0);
-    rows.into_iter().map(|(_, case, row)| (case, row)).collect()
+    cases.iter().copied().zip(parallel_map(cases, measure)).collect()
 }
 
 /// Compares a table with the committed one, or rewrites it.

@@ -14,6 +14,7 @@ use ferrowarp_proto::time::{Instant, MICROSECOND, SECOND};
 use ferrowarp_proto::wire::seq::Seq;
 use ferrowarp_proto::wire::tcp::{Flags, FourTuple, HeaderTemplate, Segment};
 use ferrowarp_tests::frame::Frame;
+use ferrowarp_tests::ip;
 use ferrowarp_tests::sim::link::{Faults, LinkEmulator};
 use ferrowarp_tests::sim::seeds;
 use rand::rngs::SmallRng;
@@ -288,17 +289,6 @@ impl Theirs {
     }
 }
 
-/// Replies to an ARP request for our MAC address.
-fn arp_reply(question: &[u8]) -> Option<Vec<u8>> {
-    if question.get(12..14)? != [8, 6] || question.get(20..22)? != [0, 1] {
-        return None;
-    }
-    let mut answer = [&MACS[1][..], &MACS[0], &question[12..20], &[0, 2], &MACS[0]].concat();
-    answer.extend(IPS[0].octets());
-    answer.extend_from_slice(&question[22..32]);
-    Some(answer)
-}
-
 /// The end that closes first.
 #[derive(Clone, Copy, PartialEq)]
 enum First {
@@ -374,7 +364,7 @@ impl Run {
             self.links[0].send(self.now.as_nanos(), frame, |frame| Some(frame.clone()));
         }
         for frame in std::mem::take(&mut self.theirs.port.outbound) {
-            match arp_reply(&frame) {
+            match ip::arp_reply(&frame, MACS[0]) {
                 Some(answer) => self.theirs.port.inbound.push_back(answer),
                 None => self.links[1].send(self.now.as_nanos(), frame, |frame| Some(frame.clone())),
             }

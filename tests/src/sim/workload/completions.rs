@@ -2,7 +2,7 @@
 
 use ferrowarp_proto::verbs::wc::{CqId, Wc, WcOpcode, WcStatus};
 
-use super::{Area, DEPTH, Posted, Report, SLOT_LEN, Side, addr_of, pattern};
+use super::{Area, DEPTH, Posted, Report, SLOT_LEN, Side, addr_of, message};
 use crate::sim::atomic_oracle::{AtomicOracle, load_word};
 use crate::sim::world::World;
 
@@ -77,14 +77,14 @@ fn check_receive(world: &mut World, pair: &mut [Side; 2], end: usize, conn: usiz
     }
     let slot = usize::try_from(wr_id).expect("small") % DEPTH;
     let got = world.ends[end].arena.read(addr_of(conn, Area::Receive, slot), len);
-    assert!(got == pattern(from, conn, number, len), "octets of message {number} differ");
+    assert!(got == message(from, conn, number, len), "octets of message {number} differ");
     for (slot, write) in pair[from].writes.iter().enumerate() {
         let Some((written, len)) = *write else { continue };
         // A Write with Immediate Data has the number of its message.
         if written <= number {
             let got = world.ends[end].arena.read(addr_of(conn, Area::Target, slot), len);
             assert!(
-                got == pattern(from, conn, written, len),
+                got == message(from, conn, written, len),
                 "Write {written} is not in memory when message {number} is delivered"
             );
         }
@@ -93,7 +93,7 @@ fn check_receive(world: &mut World, pair: &mut [Side; 2], end: usize, conn: usiz
 }
 
 fn check_read(world: &World, end: usize, conn: usize, posted: &Posted) {
-    let whole = pattern(1 - end, conn, 1_000_000 + posted.read_slot, SLOT_LEN);
+    let whole = message(1 - end, conn, 1_000_000 + posted.read_slot, SLOT_LEN);
     let expected = &whole[posted.read_offset..posted.read_offset + posted.len];
     let got = world.ends[end].arena.read(addr_of(conn, Area::Sink, posted.slot), posted.len);
     assert!(got == expected, "octets of Read {} differ", posted.number);

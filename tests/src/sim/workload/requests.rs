@@ -4,7 +4,7 @@ use ferrowarp_proto::verbs::wc::WcOpcode;
 use ferrowarp_proto::verbs::wr::{Operation, Payload, SendWr, Sge};
 use rand::Rng;
 
-use super::{Area, DEPTH, Message, Posted, SLOT_COUNT, SLOT_LEN, Side, addr_of, pattern};
+use super::{Area, DEPTH, Message, Posted, SLOT_COUNT, SLOT_LEN, Side, addr_of, message};
 use crate::sim::atomic_oracle::{AtomicOracle, WordAccess};
 use crate::sim::mw_workload::MemoryWindow;
 use crate::sim::world::World;
@@ -84,7 +84,7 @@ pub(super) fn post(
         };
         let source_slot = number % DEPTH;
         let source = addr_of(conn, Area::Source, source_slot);
-        let bytes = pattern(end, conn, number, len);
+        let bytes = message(end, conn, number, len);
         let len32 = u32::try_from(len).expect("a slot");
         let stag = pair[end].stag;
         let payload = if len <= 64 && kind != Kind::SgWrite && world.rng.random_bool(0.5) {

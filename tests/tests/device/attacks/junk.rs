@@ -5,6 +5,7 @@ use std::net::Ipv4Addr;
 use ferrowarp_proto::device::ChecksumMode;
 use ferrowarp_proto::wire::seq::Seq;
 use ferrowarp_proto::wire::tcp::{Fields, Flags, FourTuple, HeaderTemplate, Options};
+use ferrowarp_tests::ip;
 use ferrowarp_tests::stack::STACK;
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
@@ -23,18 +24,6 @@ pub(crate) struct Junk {
     /// MAC addresses of the host and of the stack.
     macs: [[u8; 6]; 2],
     count: u16,
-}
-
-/// The ones' complement of the ones' complement sum (RFC 1071).
-fn checksum(bytes: &[u8]) -> u16 {
-    let words = bytes
-        .chunks(2)
-        .map(|pair| u32::from(pair[0]) << 8 | u32::from(pair.get(1).copied().unwrap_or(0)));
-    let mut sum: u32 = words.sum();
-    while sum > 0xffff {
-        sum = (sum & 0xffff) + (sum >> 16);
-    }
-    !u16::try_from(sum).expect("folded")
 }
 
 impl Junk {
@@ -89,17 +78,14 @@ impl Junk {
 
     /// An ICMP error about a segment that the stack never sent.
     fn icmp(&mut self) -> Vec<u8> {
-        // Destination Unreachable with all codes, Fragmentation Needed among them.
-        let mut message = vec![3, self.rng.random_range(0..16), 0, 0, 0, 0, 5, 0];
         let mut quoted = vec![0x45, 0, 0, 40, 0, 0, 0x40, 0, 64, TCP, 0, 0];
         quoted.extend(STACK.octets());
         quoted.extend(HOST.octets());
         quoted.extend(PORT.to_be_bytes());
+        // Destination Unreachable with all codes, Fragmentation Needed among them.
+        let code = self.rng.random_range(0..16);
         quoted.extend(self.rng.random::<[u8; 6]>());
-        message.extend(quoted);
-        let sum = checksum(&message).to_be_bytes();
-        message[2..4].copy_from_slice(&sum);
-        self.packet(ICMP, 0, &message)
+        self.packet(ICMP, 0, &ip::icmp_message((3, code), 0x500, &quoted))
     }
 
     /// A fragment of a packet that never becomes complete.
@@ -110,16 +96,8 @@ impl Junk {
     }
 
     fn packet(&mut self, protocol: u8, fragment: u16, payload: &[u8]) -> Vec<u8> {
-        let len = u16::try_from(20 + payload.len()).expect("a short packet");
-        let mut header = vec![0x45, 0];
-        header.extend(len.to_be_bytes());
-        header.extend(self.rng.random::<[u8; 2]>());
-        header.extend(fragment.to_be_bytes());
-        header.extend([64, protocol, 0, 0]);
-        header.extend(HOST.octets());
-        header.extend(STACK.octets());
-        let sum = checksum(&header).to_be_bytes();
-        header[10..12].copy_from_slice(&sum);
-        [&self.macs[1][..], &self.macs[0], &[8, 0], &header, payload].concat()
+        let addresses = [HOST.octets(), STACK.octets()];
+        let packet = ip::ipv4_packet(protocol, addresses, self.rng.random(), fragment, payload);
+        [&self.macs[1][..], &self.macs[0], &[8, 0], &packet].concat()
     }
 }

@@ -11,7 +11,7 @@ use ferrowarp::{
     Access, Config, ConnParam, ConnRequest, Context, Cq, Listener, Mr, Operation, Qp, QpOptions,
     QpState, RecvWr, SendWr, WcOpcode, WcStatus,
 };
-use ferrowarp_tests::connection::pattern;
+use ferrowarp_tests::pattern;
 use ferrowarp_tests::peer::{Peer, Segmentation, Startup, opcode};
 use ferrowarp_tests::stack::{STACK, Stack, gather};
 
@@ -26,8 +26,8 @@ const SLOT_LEN: usize = 4096;
 /// Bytes of the region that clients read.
 pub(crate) const SHARED_LEN: usize = 96 << 10;
 /// Salts of the patterns: of the region, and of the clients' messages.
-const SHARED: usize = 7;
-const SENT: usize = 9;
+const SHARED: u64 = 7;
+const SENT: u64 = 9;
 /// Timeout of each step of a client.
 const CLIENT_TIMEOUT: Duration = Duration::from_secs(10);
 
@@ -61,7 +61,7 @@ impl Running {
         let cq = stack.context.create_cq(4 * SLOTS).expect("within the limits");
         let recv_mr = stack.alloc_mr(SLOTS * SLOT_LEN, Access::LOCAL_WRITE);
         let region = stack.alloc_mr(SHARED_LEN, Access::REMOTE_READ);
-        region.write(0, &pattern(SHARED_LEN, SHARED));
+        region.write(0, &pattern(SHARED, SHARED_LEN));
         let shared = (region.rkey(), region.addr());
         let private_data = [&shared.0.to_be_bytes()[..], &shared.1.to_be_bytes()].concat();
         let context = stack.context.clone();
@@ -176,12 +176,12 @@ pub(crate) fn client() -> std::io::Result<Duration> {
     peer.memory = vec![0; SHARED_LEN];
     // FPDUs that end within segments have to be reassembled.
     peer.set_segmentation(Segmentation::FixedSize(1000));
-    let message = pattern(3000, SENT);
+    let message = pattern(SENT, 3000);
     peer.send(opcode::SEND, 0, &message)?;
     peer.serve_until(|peer| !peer.sends.is_empty())?;
     assert!(peer.sends[0].bytes == message, "what came back is what was sent");
     peer.read(stag, addr, u32::try_from(SHARED_LEN).expect("small"), 0)?;
     peer.serve_until(|peer| peer.responses == 1)?;
-    assert!(peer.memory == pattern(SHARED_LEN, SHARED), "what was read is what is there");
+    assert!(peer.memory == pattern(SHARED, SHARED_LEN), "what was read is what is there");
     Ok(began.elapsed())
 }
