@@ -1,40 +1,67 @@
-//! Frames on the heap that tests exchange with the stack.
+//! A received frame in memory.
 
+use std::ops::Deref;
 use std::rc::Rc;
 
 use ferrowarp_proto::device::{ChecksumState, Retained, RxFrame};
 
-/// A contiguous frame whose checksums are not verified. Clones share the bytes.
+/// A received frame: the first `head_len` bytes are contiguous, the rest is only copied out. A
+/// clone of one made by `Frame::from` shares its bytes.
 #[derive(Clone, Debug)]
-pub struct Frame(pub Rc<[u8]>);
+pub struct Frame<B = Rc<[u8]>> {
+    /// The whole frame.
+    pub bytes: B,
+    head_len: usize,
+    checksum: ChecksumState,
+}
 
-impl From<Vec<u8>> for Frame {
-    fn from(bytes: Vec<u8>) -> Self {
-        Self(bytes.into())
+impl<B: Deref<Target = [u8]>> Frame<B> {
+    /// A contiguous frame whose checksums the device has not verified.
+    pub fn new(bytes: B) -> Self {
+        let head_len = bytes.len();
+        Self { bytes, head_len, checksum: ChecksumState::Unknown }
+    }
+
+    /// Splits it after at most `len` bytes.
+    #[must_use]
+    pub fn split_at(self, len: usize) -> Self {
+        Self { head_len: len.min(self.bytes.len()), ..self }
+    }
+
+    /// Sets what the device knows of its checksums.
+    #[must_use]
+    pub fn with_checksum(self, checksum: ChecksumState) -> Self {
+        Self { checksum, ..self }
     }
 }
 
-impl RxFrame for Frame {
+impl From<Vec<u8>> for Frame {
+    fn from(bytes: Vec<u8>) -> Self {
+        Self::new(bytes.into())
+    }
+}
+
+impl<B: Deref<Target = [u8]>> RxFrame for Frame<B> {
     fn head(&self) -> &[u8] {
-        &self.0
+        &self.bytes[..self.head_len]
     }
 
     fn len(&self) -> usize {
-        self.0.len()
+        self.bytes.len()
     }
 
     fn copy_out(&self, offset: usize, out: &mut [u8]) {
-        out.copy_from_slice(&self.0[offset..offset + out.len()]);
+        out.copy_from_slice(&self.bytes[offset..offset + out.len()]);
     }
 
     fn checksum(&self) -> ChecksumState {
-        ChecksumState::Unknown
+        self.checksum
     }
 }
 
 impl Retained for Frame {
     fn bytes(&self) -> &[u8] {
-        &self.0
+        &self.bytes
     }
 }
 

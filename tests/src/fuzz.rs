@@ -7,7 +7,7 @@ use ferrowarp_proto::ddp::memory::Access;
 use ferrowarp_proto::ddp::sgl::Sge;
 use ferrowarp_proto::ddp::untagged::UntaggedBuffer;
 use ferrowarp_proto::ddp::vec_memory::VecMemory;
-use ferrowarp_proto::device::{ChecksumMode, ChecksumState, RxFrame};
+use ferrowarp_proto::device::{ChecksumMode, ChecksumState};
 use ferrowarp_proto::mpa::deframer::{DeframeError, Deframer, OooPlacement, PartialMemory};
 use ferrowarp_proto::mpa::fpdu::fpdu_len;
 use ferrowarp_proto::mpa::fpdu_pool::FpduPool;
@@ -25,35 +25,11 @@ use ferrowarp_proto::wire::seq::Seq;
 use ferrowarp_proto::wire::tcp::Segment;
 use ferrowarp_proto::wire::terminate::{self, TERMINATE_LEN_MAX, Terminate};
 
+use crate::frame::Frame;
 use crate::peer::opcode;
 use crate::sim::chaos;
 use crate::sim::segment_mutator::SegmentMutator;
 use crate::sim::world::WorldOptions;
-
-/// A received frame whose first contiguous part has `head_len` bytes.
-struct SplitFrame<'a> {
-    bytes: &'a [u8],
-    head_len: usize,
-    checksum: ChecksumState,
-}
-
-impl RxFrame for SplitFrame<'_> {
-    fn head(&self) -> &[u8] {
-        &self.bytes[..self.head_len]
-    }
-
-    fn len(&self) -> usize {
-        self.bytes.len()
-    }
-
-    fn copy_out(&self, offset: usize, out: &mut [u8]) {
-        out.copy_from_slice(&self.bytes[offset..offset + out.len()]);
-    }
-
-    fn checksum(&self) -> ChecksumState {
-        self.checksum
-    }
-}
 
 /// Parses a frame; the first two bytes choose its checksum mode and the length of its first part.
 ///
@@ -67,7 +43,7 @@ pub fn segment(data: &[u8]) {
         2 => (ChecksumMode::Offload, ChecksumState::Good),
         _ => (ChecksumMode::Offload, ChecksumState::Bad),
     };
-    let whole = SplitFrame { bytes, head_len: bytes.len(), checksum };
+    let whole = Frame::new(bytes).with_checksum(checksum);
     let parsed = Segment::parse(&whole, mode);
     if let Ok(segment) = &parsed {
         assert!(segment.payload.start <= segment.payload.end);
@@ -76,8 +52,7 @@ pub fn segment(data: &[u8]) {
         assert_ne!(checksum, ChecksumState::Bad);
     }
     // In two parts: the same segment, unless a header is split.
-    let head_len = bytes.len().min(usize::from(head));
-    let split = SplitFrame { bytes, head_len, checksum };
+    let split = whole.split_at(usize::from(head));
     if let Ok(segment) = Segment::parse(&split, mode) {
         assert_eq!(Ok(segment), parsed);
     }

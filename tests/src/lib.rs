@@ -3,7 +3,7 @@
 //! - [`peer`]: an independent iWARP peer on a kernel TCP socket.
 //! - [`netns`]: network namespaces, and re-running a test inside one.
 //! - [`capture`]: packet captures and their dissection by tshark.
-//! - [`frame`]: frames on the heap.
+//! - [`frame`]: a received frame in memory.
 //! - [`compliance`]: the rules of the specifications, and the tests tagged with them.
 //! - [`fuzz`]: bodies of the fuzz targets.
 //! - [`raw`]: one engine and a peer that sends hand-made segments.

@@ -245,7 +245,7 @@ impl Peer {
                 self.rcv_nxt = segment.seq + 1;
                 ack_due = true;
             } else if segment.seq == self.rcv_nxt && segment.seq_len() > 0 {
-                self.received.extend(&frame.0[segment.payload.clone()]);
+                self.received.extend(&frame.bytes[segment.payload.clone()]);
                 self.rcv_nxt += segment.seq_len();
                 ack_due = true;
             }

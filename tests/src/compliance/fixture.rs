@@ -232,7 +232,7 @@ impl Fixture {
         if segment.flags.has(Flags::SYN) {
             peer.ack = segment.seq + 1;
         } else if segment.seq == peer.ack && segment.seq_len() > 0 {
-            let payload = &frame.0[segment.payload.clone()];
+            let payload = &frame.bytes[segment.payload.clone()];
             self.received.extend(payload);
             if !payload.is_empty() {
                 self.segments.push(payload.to_vec());

@@ -5,35 +5,11 @@ use std::collections::VecDeque;
 use std::rc::Rc;
 
 use ferrowarp_proto::device::{
-    Capabilities, ChecksumMode, ChecksumState, Device, MTU_MIN, Retained, RxFrame, TxClass,
-    TxFrame, frame_capacity,
+    Capabilities, ChecksumMode, Device, MTU_MIN, Retained, TxClass, TxFrame, frame_capacity,
 };
 
+use crate::frame::Frame;
 use crate::ip;
-
-/// A received frame: the first `head_len` bytes are contiguous, the rest is only copied out.
-pub struct HeapRx {
-    bytes: Vec<u8>,
-    head_len: usize,
-}
-
-impl RxFrame for HeapRx {
-    fn head(&self) -> &[u8] {
-        &self.bytes[..self.head_len]
-    }
-
-    fn len(&self) -> usize {
-        self.bytes.len()
-    }
-
-    fn copy_out(&self, offset: usize, out: &mut [u8]) {
-        out.copy_from_slice(&self.bytes[offset..offset + out.len()]);
-    }
-
-    fn checksum(&self) -> ChecksumState {
-        ChecksumState::Unknown
-    }
-}
 
 /// Number of buffers of one pool in use.
 type InUse = Rc<Cell<usize>>;
@@ -191,7 +167,7 @@ fn fill_in_checksums(frame: &mut [u8], (l2, l3, l4): (usize, usize, usize)) {
 }
 
 impl Device for HeapDevice {
-    type Rx = HeapRx;
+    type Rx = Frame<Vec<u8>>;
     type Tx = HeapTx;
     type Retained = HeapRetained;
 
@@ -199,14 +175,10 @@ impl Device for HeapDevice {
         self.capabilities
     }
 
-    fn receive(&mut self, burst: &mut Vec<HeapRx>, max: usize) -> usize {
+    fn receive(&mut self, burst: &mut Vec<Frame<Vec<u8>>>, max: usize) -> usize {
         let mut inbound = self.inbound.borrow_mut();
         let count = inbound.len().min(max);
-        burst.extend(
-            inbound
-                .drain(..count)
-                .map(|bytes| HeapRx { head_len: self.head_len.min(bytes.len()), bytes }),
-        );
+        burst.extend(inbound.drain(..count).map(|bytes| Frame::new(bytes).split_at(self.head_len)));
         count
     }
 

@@ -6,38 +6,19 @@
 
 use std::collections::{HashMap, VecDeque};
 
-use ferrowarp_proto::device::{ChecksumMode, ChecksumState, RxFrame};
+use ferrowarp_proto::device::ChecksumMode;
 use ferrowarp_proto::wire::mpa::{FrameKind, Startup};
 use ferrowarp_proto::wire::seq::Seq;
 use ferrowarp_proto::wire::tcp::{Flags, FourTuple, Segment};
 
-/// A frame on the wire.
-struct FrameRef<'a>(&'a [u8]);
-
-impl RxFrame for FrameRef<'_> {
-    fn head(&self) -> &[u8] {
-        self.0
-    }
-
-    fn len(&self) -> usize {
-        self.0.len()
-    }
-
-    fn copy_out(&self, offset: usize, out: &mut [u8]) {
-        out.copy_from_slice(&self.0[offset..offset + out.len()]);
-    }
-
-    fn checksum(&self) -> ChecksumState {
-        ChecksumState::Unknown
-    }
-}
+use crate::frame::Frame;
 
 /// Parses the segment in `frame`; `None` if it is not TCP, a fragment, or corrupted.
 fn parse(frame: &[u8], verify: bool) -> Option<Segment> {
     let mode = if verify { ChecksumMode::Software } else { ChecksumMode::NotNeeded };
     let tagged = frame.get(12..14) == Some(&[0x81, 0]);
     let parse = if tagged { Segment::parse_vlan } else { Segment::parse };
-    parse(&FrameRef(frame), mode).ok()
+    parse(&Frame::new(frame), mode).ok()
 }
 
 /// Parses an MPA Request or Reply at the start of `bytes`; returns it with its length.

@@ -137,7 +137,7 @@ impl TcbUnderTest {
     }
 
     fn handle_frame(&mut self, now: Instant, bytes: &[u8]) -> Result<(), String> {
-        let frame = Frame(bytes.into());
+        let frame = Frame::new(bytes.into());
         // Frames that do not parse are dropped by every engine.
         let Ok(segment) = Segment::parse(&frame, ChecksumMode::Software) else { return Ok(()) };
         let live = self.tcb.as_mut().filter(|tcb| tcb.state() != State::Closed);
@@ -227,7 +227,7 @@ impl TcbUnderTest {
                 }
                 let push = is_last && next_len == Some(payload_len);
                 let len = tcb.write_new_data(now, &mut buf, payload_len, push);
-                let go = tcb.on_sent(now, Frame(buf[..len].into()), payload_len);
+                let go = tcb.on_sent(now, Frame::new(buf[..len].into()), payload_len);
                 self.written += u32::try_from(payload_len).expect("a segment is short");
                 let left = self.writes.front_mut().expect("it was asked for");
                 *left -= payload_len;

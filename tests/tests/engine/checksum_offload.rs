@@ -81,8 +81,9 @@ impl Fixture {
                 } else {
                     Segment::parse(&frame, ChecksumMode::Software)
                 };
-                let is_tcp = frame.0.windows(2).take(40).any(|ports| ports == PORT.to_be_bytes());
-                assert!(parsed.is_ok() || !is_tcp, "{parsed:?} {:02x?}", frame.0);
+                let is_tcp =
+                    frame.bytes.windows(2).take(40).any(|ports| ports == PORT.to_be_bytes());
+                assert!(parsed.is_ok() || !is_tcp, "{parsed:?} {:02x?}", frame.bytes);
                 let Ok(segment) = parsed else { continue };
                 self.kinds.insert((segment.flags.0, !segment.payload.is_empty()));
                 self.last = Some(segment);

@@ -48,7 +48,7 @@ fn labels(half_open_max: usize, port: u16, segments: &[(Flags, &[u8])]) -> BTree
             let frame = Frame::from(frame);
             let Ok(segment) = Segment::parse(&frame, ChecksumMode::Software) else { continue };
             ack = segment.seq + segment.seq_len();
-            let word = u32::from_be_bytes(frame.0[14..18].try_into().unwrap());
+            let word = u32::from_be_bytes(frame.bytes[14..18].try_into().unwrap());
             labels.insert(word & 0xf_ffff);
         }
     }

@@ -6,7 +6,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::rc::Rc;
 
 use ferrowarp_proto::ddp::vec_memory::VecMemory;
-use ferrowarp_proto::device::{ChecksumMode, ChecksumState, RxFrame};
+use ferrowarp_proto::device::ChecksumMode;
 use ferrowarp_proto::engine::{Engine, EngineConfig};
 use ferrowarp_proto::mpa::startup::{self, Offer};
 use ferrowarp_proto::net::routing::{InterfaceAddress, Route};
@@ -19,7 +19,7 @@ use ferrowarp_proto::wire::ethernet::{ETHERTYPE_ARP, EthernetLink};
 use ferrowarp_proto::wire::ip::Packet;
 use ferrowarp_proto::wire::seq::Seq;
 use ferrowarp_proto::wire::tcp::{Fields, Flags, FourTuple, HeaderTemplate, Options, Segment};
-use ferrowarp_tests::frame::is_membership_report;
+use ferrowarp_tests::frame::{Frame, is_membership_report};
 use ferrowarp_tests::ip;
 use ferrowarp_tests::sim::fragmenter::fragment;
 use ferrowarp_tests::sim::frames::{HeapDevice, PoolSizes};
@@ -52,26 +52,6 @@ fn far(v6: bool, host: u8) -> IpAddr {
         IpAddr::V6(Ipv6Addr::new(0x2001, 2, 0, 9, 0, 0, 0, host.into()))
     } else {
         IpAddr::V4(Ipv4Addr::new(198, 19, 0, host))
-    }
-}
-
-struct HeapFrame(Vec<u8>);
-
-impl RxFrame for HeapFrame {
-    fn head(&self) -> &[u8] {
-        &self.0
-    }
-
-    fn len(&self) -> usize {
-        self.0.len()
-    }
-
-    fn copy_out(&self, offset: usize, out: &mut [u8]) {
-        out.copy_from_slice(&self.0[offset..offset + out.len()]);
-    }
-
-    fn checksum(&self) -> ChecksumState {
-        ChecksumState::Unknown
     }
 }
 
@@ -152,7 +132,7 @@ impl Fixture {
                 None => {}
             }
         }
-        let frame = HeapFrame(bytes);
+        let frame = Frame::new(bytes);
         let parsed = match self.link.vlan {
             None => Segment::parse(&frame, ChecksumMode::Software),
             Some(_) => Segment::parse_vlan(&frame, ChecksumMode::Software),

@@ -67,7 +67,7 @@ impl Ours {
     }
 
     fn receive(&mut self, now: Instant, frame: Vec<u8>, iss: u32) {
-        let frame = Frame(frame.into());
+        let frame = Frame::from(frame);
         let Ok(seg) = Segment::parse(&frame, ChecksumMode::Software) else { return };
         if self.tcb.is_none() && seg.flags.has(Flags::SYN) && !seg.flags.has(Flags::ACK) {
             let template = HeaderTemplate::new(MACS[0], MACS[1], seg.tuple);
@@ -132,7 +132,7 @@ impl Ours {
                     }
                     self.to_write -= len;
                     let len = tcb.write_new_data(now, &mut buf, payload_len, self.to_write == 0);
-                    if !tcb.on_sent(now, Frame(buf[..len].into()), payload_len) {
+                    if !tcb.on_sent(now, Frame::new(buf[..len].into()), payload_len) {
                         continue;
                     }
                     len

@@ -329,7 +329,7 @@ impl Host {
             return;
         }
         let Some(&index) = self.by_port.get(&segment.tuple.local.port()) else { return };
-        if let Some(answer) = self.conns[index].on_segment(&segment, &frame.0)
+        if let Some(answer) = self.conns[index].on_segment(&segment, &frame.bytes)
             && answer
         {
             // Clocked by the stack's segments, so not paced.
