@@ -4,12 +4,13 @@
 use std::fmt::Write as _;
 
 use ferrowarp_proto::time::{MICROSECOND, MILLISECOND, SECOND};
-use ferrowarp_proto::verbs::wc::{CqId, WcOpcode, WcStatus};
-use ferrowarp_proto::verbs::wr::{Operation, Payload, RecvWr, SendWr, Sge};
+use ferrowarp_proto::verbs::wc::{WcOpcode, WcStatus};
+use ferrowarp_proto::verbs::wr::{Operation, Payload, RecvWr, SendWr};
 
 use super::frames::PoolSizes;
-use super::goodput::Pair;
+use super::goodput;
 use super::link::Faults;
+use super::pairs::{CQ, Connected};
 use super::world::WorldOptions;
 
 /// Link rate in bytes per second.
@@ -90,7 +91,7 @@ pub fn measure(case: &Case, seed: u64) -> Row {
         queue: Some(bdp.max(128 * 1024)),
         ..Faults::NONE
     };
-    let mut pair = Pair::connect(&options);
+    let mut pair = goodput::connect(&options);
     // Each end posts a receive before the other may send.
     post_recv(&mut pair, 0, case.len);
     post_recv(&mut pair, 1, case.len);
@@ -111,13 +112,13 @@ pub fn measure(case: &Case, seed: u64) -> Row {
     }
 }
 
-fn timeouts(pair: &Pair) -> u32 {
+fn timeouts(pair: &Connected) -> u32 {
     let of = |end: usize| pair.world.ends[end].engine.tcp_stats(pair.qps[end]).expect("connected");
     of(0).timeouts + of(1).timeouts
 }
 
 /// Runs one exchange and returns its duration in nanoseconds; then pauses.
-fn exchange(pair: &mut Pair, case: &Case) -> u64 {
+fn exchange(pair: &mut Connected, case: &Case) -> u64 {
     let start = pair.world.now;
     send(pair, 0, case.len);
     receive(pair, 1, case.len);
@@ -131,29 +132,25 @@ fn exchange(pair: &mut Pair, case: &Case) -> u64 {
     took
 }
 
-fn sge(pair: &Pair, end: usize, len: u32) -> Sge {
-    Sge { addr: 0, len, lkey: pair.stags[end] }
-}
-
-fn post_recv(pair: &mut Pair, end: usize, len: u32) {
-    let sg_list = [sge(pair, end, len)].into_iter().collect();
+fn post_recv(pair: &mut Connected, end: usize, len: u32) {
+    let sg_list = [pair.sge(end, len)].into_iter().collect();
     let engine = &mut pair.world.ends[end].engine;
     engine.post_recv(pair.qps[end], RecvWr { wr_id: 0, sg_list }).expect("room");
 }
 
-fn send(pair: &mut Pair, end: usize, len: u32) {
-    let payload = Payload::Gather([sge(pair, end, len)].into_iter().collect());
+fn send(pair: &mut Connected, end: usize, len: u32) {
+    let payload = Payload::Gather([pair.sge(end, len)].into_iter().collect());
     let operation = Operation::Send { payload, solicited: false, invalidate: None };
     let wr = SendWr { wr_id: 0, operation, signaled: true, fence: false };
     pair.world.ends[end].engine.post_send(pair.qps[end], wr).expect("room");
 }
 
 /// Waits until `end` has received the message, then posts a receive for the next.
-fn receive(pair: &mut Pair, end: usize, len: u32) {
+fn receive(pair: &mut Connected, end: usize, len: u32) {
     let received = pair.world.run_until(10 * SECOND, |world| {
         let mut received = false;
         for end in &world.ends {
-            while let Some(wc) = end.queues.poll(CqId(0)) {
+            while let Some(wc) = end.queues.poll(CQ) {
                 assert_eq!(wc.status, WcStatus::Success);
                 received |= wc.opcode == WcOpcode::Recv;
             }

@@ -3,20 +3,16 @@
 
 use std::fmt::Write as _;
 
-use ferrowarp_proto::ddp::memory::Access;
 use ferrowarp_proto::tcp::{Algorithm, EcnMode};
 use ferrowarp_proto::time::{Instant, MICROSECOND, MILLISECOND, SECOND};
-use ferrowarp_proto::verbs::cm::{ConnParam, Event};
-use ferrowarp_proto::verbs::qp::QpInit;
-use ferrowarp_proto::verbs::wc::{CqId, QpId, WcStatus};
-use ferrowarp_proto::verbs::wr::{Operation, Payload, SendWr, Sge};
+use ferrowarp_proto::verbs::cm::ConnParam;
+use ferrowarp_proto::verbs::wc::WcStatus;
 
 use super::frames::PoolSizes;
 use super::link::Faults;
-use super::world::{EndOptions, World, WorldOptions};
+use super::pairs::{CQ, Connected, qp_init};
+use super::world::{EndOptions, WorldOptions};
 
-const PORT: u16 = 18515;
-const PD: u32 = 7;
 /// Link rate in bytes per second.
 const RATE: u64 = 125_000_000;
 /// Length of a Write in bytes.
@@ -63,62 +59,32 @@ pub fn cases() -> Vec<Case> {
     cases
 }
 
-/// Two connected ends.
-pub(super) struct Pair {
-    pub(super) world: World,
-    pub(super) qps: [QpId; 2],
-    pub(super) stags: [u32; 2],
+/// A connection that transfers Writes.
+struct Transfer {
+    pair: Connected,
     posted: u64,
     completed: u64,
 }
 
-impl Pair {
-    pub(super) fn connect(options: &WorldOptions) -> Self {
-        let mut world = World::new(options);
-        let len = options.arena_len as u64;
-        let stags =
-            [0, 1].map(|end: usize| world.ends[end].arena.register(0, len, Access::ALL, PD));
-        let cq = CqId(0);
-        let init =
-            QpInit { pd: PD, send_cq: cq, recv_cq: cq, max_send_wr: 4 * DEPTH, max_recv_wr: DEPTH };
-        let qps = [0, 1].map(|end: usize| world.ends[end].engine.create_qp(init).expect("room"));
-        world.ends[1].engine.listen(PORT, 1).expect("the port is free");
-        let (now, remote) = (world.now, world.socket(1, PORT));
-        // Data are checked elsewhere; without CRCs the table takes less time.
-        let param = ConnParam { crc: false, ..ConnParam::default() };
-        world.ends[0].engine.connect(now, qps[0], remote, &param).expect("idle");
-        let mut up = [false; 2];
-        let connected = world.run_until(100 * SECOND, |world| {
-            for (end, up) in up.iter_mut().enumerate() {
-                while let Some(event) = world.ends[end].engine.next_event() {
-                    match event {
-                        Event::ConnectRequest { request, .. } => {
-                            let now = world.now;
-                            let engine = &mut world.ends[1].engine;
-                            engine.accept(now, request, qps[1], &param).expect("fresh");
-                        }
-                        Event::Established { .. } => *up = true,
-                        other => panic!("unexpected {other:?}"),
-                    }
-                }
-            }
-            up == [true; 2]
-        });
-        assert!(connected, "not connected within 100 s");
-        Self { world, qps, stags, posted: 0, completed: 0 }
+/// Connects queue pairs for a measurement. Data are checked elsewhere; without CRCs it takes less
+/// time.
+pub(super) fn connect(options: &WorldOptions) -> Connected {
+    let param = ConnParam { crc: false, ..ConnParam::default() };
+    Connected::new(options, qp_init(4 * DEPTH, DEPTH), &[param.clone(), param])
+}
+
+impl Transfer {
+    fn connect(options: &WorldOptions) -> Self {
+        Self { pair: connect(options), posted: 0, completed: 0 }
     }
 
-    fn write(&mut self, len: u32, signaled: bool) {
-        let gather = Sge { addr: 0, len, lkey: self.stags[0] };
-        let payload = Payload::Gather([gather].into_iter().collect());
-        let operation = Operation::Write { payload, rkey: self.stags[1], remote: 0 };
-        let wr = SendWr { wr_id: self.posted, operation, signaled, fence: false };
-        self.world.ends[0].engine.post_send(self.qps[0], wr).expect("room");
+    fn write(&mut self, len: u32) {
+        self.pair.write(0, self.posted, len, 0, true);
         self.posted += 1;
     }
 
     fn poll(&mut self) {
-        while let Some(wc) = self.world.ends[0].queues.poll(CqId(0)) {
+        while let Some(wc) = self.pair.world.ends[0].queues.poll(CQ) {
             assert_eq!(wc.status, WcStatus::Success);
             self.completed = wc.wr_id + 1;
         }
@@ -126,7 +92,7 @@ impl Pair {
 
     /// TCP payload received in order at end 1, FPDU headers included.
     fn received(&self) -> u64 {
-        self.world.ends[1].engine.tcp_stats(self.qps[1]).expect("connected").bytes_in
+        self.pair.world.ends[1].engine.tcp_stats(self.pair.qps[1]).expect("connected").bytes_in
     }
 }
 
@@ -159,17 +125,17 @@ pub fn measure(case: &Case, seed: u64) -> Row {
         mark: is_dctcp.then_some((bdp / 4).max(30_000)),
         ..Faults::NONE
     };
-    let mut pair = Pair::connect(&options);
+    let mut transfer = Transfer::connect(&options);
     // The warm-up is left out: up to some hundred round trips, as far as time allows.
     let (warm, span) = match case.rtt_us {
         0..1000 => (50 * MILLISECOND, 100 * MILLISECOND),
         1000..10_000 => (100 * MILLISECOND, 200 * MILLISECOND),
         _ => (1000 * MILLISECOND, 1000 * MILLISECOND),
     };
-    run(&mut pair, warm);
-    let before = (pair.received(), stats(&pair));
-    run(&mut pair, span);
-    let after = (pair.received(), stats(&pair));
+    run(&mut transfer, warm);
+    let before = (transfer.received(), stats(&transfer));
+    run(&mut transfer, span);
+    let after = (transfer.received(), stats(&transfer));
     let bytes = (after.0 - before.0) as f64;
     let sent = (after.1.0.segments_out - before.1.0.segments_out).max(1) as f64;
     Row {
@@ -180,19 +146,21 @@ pub fn measure(case: &Case, seed: u64) -> Row {
     }
 }
 
-fn stats(pair: &Pair) -> (ferrowarp_proto::tcp::Stats, ferrowarp_proto::tcp::Stats) {
-    let stats = |end: usize| pair.world.ends[end].engine.tcp_stats(pair.qps[end]).expect("up");
+fn stats(transfer: &Transfer) -> (ferrowarp_proto::tcp::Stats, ferrowarp_proto::tcp::Stats) {
+    let stats = |end: usize| {
+        transfer.pair.world.ends[end].engine.tcp_stats(transfer.pair.qps[end]).expect("up")
+    };
     (stats(0), stats(1))
 }
 
-fn run(pair: &mut Pair, span_ns: u64) {
-    let end = pair.world.now + span_ns;
-    while pair.world.now < end {
-        while pair.posted < pair.completed + DEPTH as u64 {
-            pair.write(WRITE_LEN, true);
+fn run(transfer: &mut Transfer, span_ns: u64) {
+    let end = transfer.pair.world.now + span_ns;
+    while transfer.pair.world.now < end {
+        while transfer.posted < transfer.completed + DEPTH as u64 {
+            transfer.write(WRITE_LEN);
         }
-        pair.world.step();
-        pair.poll();
+        transfer.pair.world.step();
+        transfer.poll();
     }
 }
 
@@ -237,35 +205,35 @@ const LOSS_EVERY: u64 = 5;
 pub fn measure_tail_loss(rtt_us: u64, bursts: u64) -> TailLoss {
     let mut options = WorldOptions { arena_len: 1 << 20, ..WorldOptions::new(rtt_us) };
     options.faults = Faults { delay_ns: rtt_us * MICROSECOND / 2, ..Faults::NONE };
-    let mut pair = Pair::connect(&options);
+    let mut transfer = Transfer::connect(&options);
     // Warm-up, until the peer's ACK delay has been measured.
     for _ in 0..50 {
-        pair.write(10_000, true);
-        run_until_delivered(&mut pair);
+        transfer.write(10_000);
+        run_until_delivered(&mut transfer);
     }
-    let before = stats(&pair).0;
+    let before = stats(&transfer).0;
     let mut times = Vec::new();
     for burst in 0..bursts {
         let len = 1000 + u32::try_from(burst % 8).expect("short") * 1400;
-        pair.write(len, true);
+        transfer.write(len);
         let is_lost = burst.is_multiple_of(LOSS_EVERY);
         if is_lost {
-            pair.world.drop_next_tail();
+            transfer.pair.world.drop_next_tail();
         }
-        let arrived = run_until_delivered(&mut pair);
+        let arrived = run_until_delivered(&mut transfer);
         // With a small window a burst takes several round trips: time counts from the loss.
-        if let Some(lost_at) = pair.world.tail_dropped_at.take().filter(|_| is_lost) {
+        if let Some(lost_at) = transfer.pair.world.tail_dropped_at.take().filter(|_| is_lost) {
             times.push(arrived.since(lost_at) as f64 / 1000.0);
         }
         // Varied, to avoid synchronization with timers.
-        let pause = pair.world.now + (1 + burst * 7 % 13) * MILLISECOND;
-        while pair.world.now < pause {
-            if !pair.world.step() {
-                pair.world.now = pause;
+        let pause = transfer.pair.world.now + (1 + burst * 7 % 13) * MILLISECOND;
+        while transfer.pair.world.now < pause {
+            if !transfer.pair.world.step() {
+                transfer.pair.world.now = pause;
             }
         }
     }
-    let after = stats(&pair).0;
+    let after = stats(&transfer).0;
     times.sort_by(f64::total_cmp);
     let at = |share: usize| times[(times.len() - 1) * share / 100];
     TailLoss {
@@ -278,15 +246,15 @@ pub fn measure_tail_loss(rtt_us: u64, bursts: u64) -> TailLoss {
 
 /// Runs until all data are delivered; returns the time. (A Write completes once TCP has accepted
 /// its bytes.)
-fn run_until_delivered(pair: &mut Pair) -> Instant {
-    let limit = pair.world.now + 10 * SECOND;
+fn run_until_delivered(transfer: &mut Transfer) -> Instant {
+    let limit = transfer.pair.world.now + 10 * SECOND;
     loop {
-        let now = pair.world.now;
+        let now = transfer.pair.world.now;
         assert!(now < limit, "a burst does not arrive");
-        pair.world.step();
-        pair.poll();
-        let sent = stats(pair).0.bytes_out;
-        if pair.completed == pair.posted && pair.received() == sent {
+        transfer.pair.world.step();
+        transfer.poll();
+        let sent = stats(transfer).0.bytes_out;
+        if transfer.completed == transfer.posted && transfer.received() == sent {
             return now;
         }
     }

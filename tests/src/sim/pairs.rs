@@ -2,15 +2,17 @@
 
 use ferrowarp_proto::ddp::memory::Access;
 use ferrowarp_proto::time::SECOND;
-use ferrowarp_proto::verbs::cm::{EndReason, Event};
+use ferrowarp_proto::verbs::cm::{ConnParam, EndReason, Event};
 use ferrowarp_proto::verbs::qp::{QpInit, SrqId};
 use ferrowarp_proto::verbs::wc::{CqId, QpId, Wc};
 use ferrowarp_proto::verbs::wr::{Operation, Payload, RecvWr, SendWr, Sge};
 
-use super::world::World;
+use super::world::{World, WorldOptions};
 
 /// Protection domain of the queue pairs.
 pub const PD: u32 = 3;
+/// Completion queue of [`Connected`].
+pub const CQ: CqId = CqId(0);
 const PORT: u16 = 7174;
 
 /// Creates queue pairs at end 0 and end 1 and connects them. Pair `number` uses the completion
@@ -26,6 +28,21 @@ pub fn connect(world: &mut World, number: u32, srq: Option<SrqId>) -> [QpId; 2] 
     if let Some(srq) = srq {
         world.ends[1].engine.attach_srq(qps[1], srq).expect("it is idle");
     }
+    handshake(world, qps, &params);
+    // The responder must not send before the initiator's first FPDU.
+    let hello =
+        signaled_wr(u64::MAX, Operation::Write { payload: Payload::empty(), rkey: 0, remote: 0 });
+    post(world, 0, qps[0], hello);
+    completions(world, 0, cq, 1);
+    world.run_until(SECOND, |world| world.ends[1].engine.counters().fpdus_in > 0);
+    qps
+}
+
+/// Connects idle queue pairs of end 0 and end 1, up to the `Established` events.
+///
+/// # Panics
+/// If they cannot be connected.
+pub fn handshake(world: &mut World, qps: [QpId; 2], params: &[ConnParam; 2]) {
     // Fails if the port is bound from an earlier call.
     let _ = world.ends[1].engine.listen(PORT, 8);
     let (now, remote) = (world.now, world.socket(1, PORT));
@@ -38,13 +55,76 @@ pub fn connect(world: &mut World, number: u32, srq: Option<SrqId>) -> [QpId; 2] 
     for end in 0..2 {
         assert!(matches!(event(world, end), Event::Established { .. }));
     }
-    // The responder must not send before the initiator's first FPDU.
-    let hello =
-        signaled_wr(u64::MAX, Operation::Write { payload: Payload::empty(), rkey: 0, remote: 0 });
-    post(world, 0, qps[0], hello);
-    completions(world, 0, cq, 1);
-    world.run_until(SECOND, |world| world.ends[1].engine.counters().fpdus_in > 0);
+}
+
+/// Creates queue pairs at both ends and connects them.
+///
+/// # Panics
+/// If they cannot be connected.
+pub fn connect_new(world: &mut World, init: QpInit, params: &[ConnParam; 2]) -> [QpId; 2] {
+    let qps = [0, 1].map(|end: usize| world.ends[end].engine.create_qp(init).expect("room"));
+    handshake(world, qps, params);
     qps
+}
+
+/// Two ends with one connection, and a memory region at each.
+pub struct Connected {
+    /// The ends.
+    pub world: World,
+    /// Their queue pairs.
+    pub qps: [QpId; 2],
+    /// STags of their whole arenas.
+    pub stags: [u32; 2],
+}
+
+impl Connected {
+    /// Connects new queue pairs. The responder must not send before the initiator's first FPDU.
+    ///
+    /// # Panics
+    /// If they cannot be connected.
+    #[must_use]
+    pub fn new(options: &WorldOptions, init: QpInit, params: &[ConnParam; 2]) -> Self {
+        Self::with(options, |world| connect_new(world, init, params))
+    }
+
+    /// Connects queue pairs of 64 requests as [`connect`] does; both may send.
+    ///
+    /// # Panics
+    /// If they cannot be connected.
+    #[must_use]
+    pub fn ready(options: &WorldOptions) -> Self {
+        Self::with(options, |world| connect(world, 0, None))
+    }
+
+    fn with(options: &WorldOptions, connect: impl FnOnce(&mut World) -> [QpId; 2]) -> Self {
+        let mut world = World::new(options);
+        let stags = [0, 1].map(|end| register(&world, end, 0, options.arena_len as u64));
+        let qps = connect(&mut world);
+        Self { world, qps, stags }
+    }
+
+    /// An SGE at the start of an end's arena.
+    #[must_use]
+    pub const fn sge(&self, end: usize, len: u32) -> Sge {
+        Sge { addr: 0, len, lkey: self.stags[end] }
+    }
+
+    /// Posts a Write of the first `len` bytes of an end's arena to the other's, at `remote`.
+    ///
+    /// # Panics
+    /// If it is refused.
+    pub fn write(&mut self, end: usize, wr_id: u64, len: u32, remote: u64, signaled: bool) {
+        let payload = Payload::Gather([self.sge(end, len)].into_iter().collect());
+        let operation = Operation::Write { payload, rkey: self.stags[1 - end], remote };
+        let wr = SendWr { wr_id, operation, signaled, fence: false };
+        post(&mut self.world, end, self.qps[end], wr);
+    }
+}
+
+/// Settings of queue pairs with this many requests in each queue.
+#[must_use]
+pub const fn qp_init(max_send_wr: usize, max_recv_wr: usize) -> QpInit {
+    QpInit { pd: PD, send_cq: CQ, recv_cq: CQ, max_send_wr, max_recv_wr }
 }
 
 /// Returns the next event of an end, within 30 seconds.

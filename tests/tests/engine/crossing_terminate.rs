@@ -3,30 +3,24 @@
 
 use ferrowarp_proto::time::{MICROSECOND, SECOND};
 use ferrowarp_proto::verbs::cm::{EndReason, Event, Terminate};
-use ferrowarp_proto::verbs::wc::{CqId, QpId, WcStatus};
-use ferrowarp_proto::verbs::wr::{Operation, Payload, Sge};
+use ferrowarp_proto::verbs::wc::{CqId, WcStatus};
 use ferrowarp_tests::sim::link::Faults;
 use ferrowarp_tests::sim::pairs::*;
-use ferrowarp_tests::sim::world::{EndOptions, World, WorldOptions};
+use ferrowarp_tests::sim::world::{EndOptions, WorldOptions};
 
 /// Bytes of each RDMA Write.
 const LEN: u32 = 10_000;
 /// Target offset of Writes that must not be placed.
 const LATE: usize = 1 << 20;
 
-/// Two connected ends.
-struct Pair {
-    world: World,
-    qps: [QpId; 2],
-    stags: [u32; 2],
-}
+/// Two connected ends with receives posted.
+struct Pair(Connected);
 
 impl Pair {
     fn new(options: &WorldOptions) -> Self {
-        let mut world = World::new(options);
-        let qps = connect(&mut world, 0, None);
-        let stags = [0, 1].map(|end| register(&world, end, 0, 4 << 20));
+        let Connected { mut world, qps, stags } = Connected::ready(options);
         for end in 0..2 {
+            // No zeros: what is not placed reads as zeros.
             let bytes: Vec<u8> = (0..LEN).map(|at| (at % 251) as u8 + 1).collect();
             world.ends[end].arena.write(0, &bytes);
             for wr_id in 100..104 {
@@ -34,28 +28,20 @@ impl Pair {
                 world.ends[end].engine.post_recv(qps[end], wr).unwrap();
             }
         }
-        Self { world, qps, stags }
-    }
-
-    fn write(&mut self, end: usize, wr_id: u64, remote: usize) {
-        let sge = Sge { addr: 0, len: LEN, lkey: self.stags[end] };
-        let payload = Payload::Gather([sge].into_iter().collect());
-        let remote = remote as u64;
-        let operation = Operation::Write { payload, rkey: self.stags[1 - end], remote };
-        post(&mut self.world, end, self.qps[end], signaled_wr(wr_id, operation));
+        Self(Connected { world, qps, stags })
     }
 
     /// Posts a valid Write, an invalid message, and another Write.
     fn inject_error(&mut self, end: usize, in_rdmap: bool) {
-        self.write(end, 1, 1 << 18);
+        self.0.write(end, 1, LEN, 1 << 18, true);
         let bad = if in_rdmap { send(2, b"x", Some(7)) } else { write(2, b"x", 7, 0) };
-        post(&mut self.world, end, self.qps[end], bad);
-        self.write(end, 3, LATE);
+        post(&mut self.0.world, end, self.0.qps[end], bad);
+        self.0.write(end, 3, LEN, LATE as u64, true);
     }
 
     /// Per end: the reason of its disconnect event, and a Terminate reported after it.
     fn outcomes(&mut self) -> [(EndReason, Option<Terminate>); 2] {
-        let world = &mut self.world;
+        let world = &mut self.0.world;
         let gone = world.run_until(60 * SECOND, |world| {
             world.ends.iter().all(|end| end.engine.unfinished_count() == 0)
         });
@@ -63,7 +49,7 @@ impl Pair {
         [0, 1].map(|end| {
             let Event::Disconnected { reason, .. } = event(world, end) else { panic!("no end") };
             let more = world.ends[end].engine.next_event().map(|event| match event {
-                Event::TerminateReceived { qp, terminate } if qp == self.qps[end] => {
+                Event::TerminateReceived { qp, terminate } if qp == self.0.qps[end] => {
                     terminate.unwrap()
                 }
                 other => panic!("{other:?}"),
@@ -75,14 +61,14 @@ impl Pair {
 
     /// Every request has completed once, and nothing was placed after an error.
     fn check(&mut self, end: usize) {
-        let mut seen: Vec<_> = std::iter::from_fn(|| self.world.ends[end].queues.poll(CqId(0)))
+        let mut seen: Vec<_> = std::iter::from_fn(|| self.0.world.ends[end].queues.poll(CqId(0)))
             .map(|wc| (wc.wr_id, wc.status))
             .collect();
         seen.sort_by_key(|(wr_id, _)| *wr_id);
         let wr_ids: Vec<_> = seen.iter().map(|(wr_id, _)| *wr_id).collect();
         assert_eq!(wr_ids, [1, 2, 3, 100, 101, 102, 103]);
         assert!(seen[3..].iter().all(|(_, status)| *status == WcStatus::Flushed), "{seen:?}");
-        let late = self.world.ends[end].arena.read(LATE, LEN as usize);
+        let late = self.0.world.ends[end].arena.read(LATE, LEN as usize);
         assert!(late.iter().all(|&byte| byte == 0), "placed behind an error");
     }
 }
@@ -125,10 +111,10 @@ fn crossing_terminates_are_reported_on_a_lossy_wire() {
         let options =
             WorldOptions { tcp: [end; 2], place_early: has_markers, ..WorldOptions::new(seed) };
         let mut pair = Pair::new(&options);
-        pair.world.set_faults(faults);
+        pair.0.world.set_faults(faults);
         pair.inject_error(0, seed % 3 == 0);
         // The later the second error, the fewer Terminates cross.
-        pair.world.run_until(seed * MICROSECOND, |_| false);
+        pair.0.world.run_until(seed * MICROSECOND, |_| false);
         pair.inject_error(1, seed % 5 == 0);
         let [left, right] = pair.outcomes();
         for ((reason, late), (other, _)) in [(left, right), (right, left)] {

@@ -2,13 +2,11 @@
 
 use std::net::{IpAddr, Ipv4Addr};
 
-use ferrowarp_proto::ddp::memory::Access;
 use ferrowarp_proto::device::ChecksumMode;
 use ferrowarp_proto::net::arp;
 use ferrowarp_proto::time::{Instant, MILLISECOND, SECOND};
-use ferrowarp_proto::verbs::cm::{ConnParam, Event};
-use ferrowarp_proto::verbs::qp::QpInit;
-use ferrowarp_proto::verbs::wc::{CqId, QpId, WcStatus};
+use ferrowarp_proto::verbs::cm::ConnParam;
+use ferrowarp_proto::verbs::wc::{QpId, WcStatus};
 use ferrowarp_proto::verbs::wr::{Operation, Payload, SendWr, Sge};
 use ferrowarp_proto::wire::ethernet::EthernetLink;
 use ferrowarp_proto::wire::rdmap::Opcode;
@@ -17,16 +15,11 @@ use ferrowarp_tests::frame::Frame;
 use ferrowarp_tests::raw::{Fixture, Peer, recv_wr, untagged_fpdu};
 use ferrowarp_tests::sim::frames::PoolSizes;
 use ferrowarp_tests::sim::link::Faults;
+use ferrowarp_tests::sim::pairs::{self, CQ, connect_new, qp_init};
 use ferrowarp_tests::sim::world::{World, WorldOptions};
 
 const PORT: u16 = 7174;
-const PD: u32 = 5;
-const CQ: CqId = CqId(0);
 const ARENA_LEN: u32 = 1 << 20;
-
-fn qp_init() -> QpInit {
-    QpInit { pd: PD, send_cq: CQ, recv_cq: CQ, max_send_wr: 16, max_recv_wr: 16 }
-}
 
 /// Many connections wait for one ARP reply. When it arrives they all start, but over several polls.
 #[test]
@@ -37,7 +30,7 @@ fn connects_awaiting_arp_resume_over_several_polls() {
     let (now, remote) = (world.now, world.socket(1, PORT));
     let end = &mut world.ends[0];
     for _ in 0..COUNT {
-        let qp = end.engine.create_qp(qp_init()).unwrap();
+        let qp = end.engine.create_qp(qp_init(16, 16)).unwrap();
         end.engine.connect(now, qp, remote, &ConnParam::default()).unwrap();
     }
     while end.engine.deadline().is_some_and(|deadline| deadline <= now) {
@@ -69,29 +62,8 @@ struct Pair {
 }
 
 fn connect(world: &mut World) -> Pair {
-    let stags = [0, 1]
-        .map(|end: usize| world.ends[end].arena.register(0, u64::from(ARENA_LEN), Access::ALL, PD));
-    let _ = world.ends[1].engine.listen(PORT, 8);
-    let (now, remote) = (world.now, world.socket(1, PORT));
-    let qps = [0, 1].map(|end: usize| world.ends[end].engine.create_qp(qp_init()).unwrap());
-    let param = ConnParam::default();
-    world.ends[0].engine.connect(now, qps[0], remote, &param).unwrap();
-    let mut up = 0;
-    let connected = world.run_until(SECOND, |world| {
-        for end in 0..2 {
-            match world.ends[end].engine.next_event() {
-                Some(Event::ConnectRequest { request, .. }) => {
-                    let now = world.now;
-                    world.ends[1].engine.accept(now, request, qps[1], &param).unwrap();
-                }
-                Some(Event::Established { .. }) => up += 1,
-                _ => {}
-            }
-        }
-        up == 2
-    });
-    assert!(connected);
-    Pair { qps, stags }
+    let stags = [0, 1].map(|end| pairs::register(world, end, 0, u64::from(ARENA_LEN)));
+    Pair { qps: connect_new(world, qp_init(16, 16), &Default::default()), stags }
 }
 
 /// Posts `count` Writes of 1 MiB and runs until they complete.

@@ -12,25 +12,10 @@ use ferrowarp_proto::verbs::qp::{QpInit, QpState};
 use ferrowarp_proto::verbs::wc::{CqId, QpId, Wc, WcOpcode, WcStatus};
 use ferrowarp_proto::verbs::wr::{AtomicOp, Operation, Payload, PostError, RecvWr, SendWr, Sge};
 use ferrowarp_tests::sim::link::Faults;
+use ferrowarp_tests::sim::pairs::{CQ, PD, connect_new, event, qp_init};
 use ferrowarp_tests::sim::world::{World, WorldOptions};
 
 const PORT: u16 = 7174;
-const PD: u32 = 3;
-const CQ: CqId = CqId(0);
-
-fn qp_init() -> QpInit {
-    QpInit { pd: PD, send_cq: CQ, recv_cq: CQ, max_send_wr: 16, max_recv_wr: 16 }
-}
-
-/// The next event of an end, within 30 seconds.
-fn event(world: &mut World, end: usize) -> Event {
-    let mut event = None;
-    world.run_until(30 * SECOND, |world| {
-        event = world.ends[end].engine.next_event();
-        event.is_some()
-    });
-    event.expect("an event within 30 s")
-}
 
 fn no_event(world: &mut World, end: usize) {
     let found = world.run_until(SECOND, |world| world.ends[end].engine.next_event().is_some());
@@ -56,7 +41,7 @@ fn request(world: &mut World) -> (RequestId, ConnInfo) {
 
 fn connect_with(world: &mut World, param: &ConnParam) -> QpId {
     let (now, remote) = (world.now, world.socket(1, PORT));
-    let qp = world.ends[0].engine.create_qp(qp_init()).unwrap();
+    let qp = world.ends[0].engine.create_qp(qp_init(16, 16)).unwrap();
     world.ends[0].engine.connect(now, qp, remote, param).unwrap();
     qp
 }
@@ -67,16 +52,7 @@ fn connected(world: &mut World) -> [QpId; 2] {
 }
 
 fn connected_with(world: &mut World, ours: &ConnParam, theirs: &ConnParam) -> [QpId; 2] {
-    let _ = world.ends[1].engine.listen(PORT, 8);
-    let active = connect_with(world, ours);
-    let (request, _) = request(world);
-    let now = world.now;
-    let passive = world.ends[1].engine.create_qp(qp_init()).unwrap();
-    world.ends[1].engine.accept(now, request, passive, theirs).unwrap();
-    for end in 0..2 {
-        assert!(matches!(event(world, end), Event::Established { .. }));
-    }
-    [active, passive]
+    connect_new(world, qp_init(16, 16), &[ours.clone(), theirs.clone()])
 }
 
 fn register(world: &World, end: usize, access: Access) -> u32 {
@@ -125,7 +101,7 @@ fn private_data_and_ird_ord_are_exchanged() {
         ..ConnParam::default()
     };
     let now = world.now;
-    let passive = world.ends[1].engine.create_qp(qp_init()).unwrap();
+    let passive = world.ends[1].engine.create_qp(qp_init(16, 16)).unwrap();
     world.ends[1].engine.accept(now, request, passive, &theirs).unwrap();
     assert_eq!(
         world.ends[1].engine.accept(now, request, passive, &theirs),
@@ -177,7 +153,7 @@ fn connect_without_listener_is_refused() {
 fn connect_to_absent_host_times_out() {
     let mut world = World::new(&WorldOptions::new(4));
     let now = world.now;
-    let qp = world.ends[0].engine.create_qp(qp_init()).unwrap();
+    let qp = world.ends[0].engine.create_qp(qp_init(16, 16)).unwrap();
     let engine = &mut world.ends[0].engine;
     engine.connect(now, qp, "198.18.0.77:1".parse().unwrap(), &ConnParam::default()).unwrap();
     let Event::ConnectFailed { error, .. } = event(&mut world, 0) else { panic!() };
@@ -185,7 +161,7 @@ fn connect_to_absent_host_times_out() {
     assert_eq!(world.ends[0].engine.connection_count(), 0);
     let now = world.now;
     let far = "203.0.113.1:1".parse().unwrap();
-    let other = world.ends[0].engine.create_qp(qp_init()).unwrap();
+    let other = world.ends[0].engine.create_qp(qp_init(16, 16)).unwrap();
     let engine = &mut world.ends[0].engine;
     assert_eq!(engine.connect(now, other, far, &ConnParam::default()), Err(CmError::Unreachable));
 }
@@ -397,12 +373,12 @@ fn cq_overrun_ends_only_its_own_qps() {
     let [sends, receives, other] =
         [(CQ, CqId(1)), (CqId(1), CQ), (CqId(1), CqId(1))].map(|(send_cq, recv_cq)| {
             let now = world.now;
-            let init = QpInit { send_cq, recv_cq, ..qp_init() };
+            let init = QpInit { send_cq, recv_cq, ..qp_init(16, 16) };
             let remote = world.socket(1, PORT);
             let qp = world.ends[0].engine.create_qp(init).unwrap();
             world.ends[0].engine.connect(now, qp, remote, &ConnParam::default()).unwrap();
             let (request, _) = request(&mut world);
-            let passive = world.ends[1].engine.create_qp(qp_init()).unwrap();
+            let passive = world.ends[1].engine.create_qp(qp_init(16, 16)).unwrap();
             let now = world.now;
             world.ends[1].engine.accept(now, request, passive, &ConnParam::default()).unwrap();
             for end in [0, 1] {
@@ -429,7 +405,7 @@ fn cq_overrun_ends_only_its_own_qps() {
 #[test]
 fn posting_needs_a_connection_and_reads_need_ord() {
     let mut world = World::new(&WorldOptions::new(12));
-    let qp = world.ends[0].engine.create_qp(qp_init()).unwrap();
+    let qp = world.ends[0].engine.create_qp(qp_init(16, 16)).unwrap();
     let engine = &mut world.ends[0].engine;
     assert_eq!(engine.post_send(qp, send(1, b"x")), Err(PostError::WrongState));
     let none = ConnParam { ird: 0, ord: 0, ..ConnParam::default() };

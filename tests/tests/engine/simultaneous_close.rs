@@ -1,17 +1,14 @@
 //! Graceful close between two engines, also of both at the same time.
 
-use ferrowarp_proto::ddp::memory::Access;
 use ferrowarp_proto::time::SECOND;
-use ferrowarp_proto::verbs::cm::{ConnParam, EndReason, Event};
-use ferrowarp_proto::verbs::qp::{QpInit, QpState};
-use ferrowarp_proto::verbs::wc::{CqId, QpId, Wc, WcStatus};
+use ferrowarp_proto::verbs::cm::{EndReason, Event};
+use ferrowarp_proto::verbs::qp::QpState;
+use ferrowarp_proto::verbs::wc::{Wc, WcStatus};
 use ferrowarp_proto::verbs::wr::{AtomicOp, Operation, Payload, RecvWr, SendWr, Sge};
 use ferrowarp_tests::sim::link::Faults;
-use ferrowarp_tests::sim::world::{World, WorldOptions};
+use ferrowarp_tests::sim::pairs::{CQ, Connected};
+use ferrowarp_tests::sim::world::WorldOptions;
 
-const PORT: u16 = 7174;
-const PD: u32 = 3;
-const CQ: CqId = CqId(0);
 /// Requests of each end.
 const COUNT: u32 = 50;
 /// Bytes of each.
@@ -22,38 +19,11 @@ const WRITTEN: usize = 2 << 20;
 const READ: usize = 3 << 20;
 
 /// Two ends with work posted on each that the test chooses, none of it sent yet.
-struct Pair {
-    world: World,
-    qps: [QpId; 2],
-    stags: [u32; 2],
-}
+struct Pair(Connected);
 
 impl Pair {
     fn new(seed: u64, faults: Faults) -> Self {
-        let mut world = World::new(&WorldOptions { arena_len: 4 << 20, ..WorldOptions::new(seed) });
-        let stags = [0, 1].map(|end| world.ends[end].arena.register(0, 4 << 20, Access::ALL, PD));
-        world.ends[1].engine.listen(PORT, 1).unwrap();
-        let (now, remote) = (world.now, world.socket(1, PORT));
-        let init = QpInit { pd: PD, send_cq: CQ, recv_cq: CQ, max_send_wr: 64, max_recv_wr: 64 };
-        let qps = [0, 1].map(|end| world.ends[end].engine.create_qp(init).unwrap());
-        world.ends[0].engine.connect(now, qps[0], remote, &ConnParam::default()).unwrap();
-        let mut up = 0;
-        world.run_until(30 * SECOND, |world| {
-            for end in 0..2 {
-                match world.ends[end].engine.next_event() {
-                    Some(Event::ConnectRequest { request, .. }) => {
-                        let now = world.now;
-                        let param = ConnParam::default();
-                        world.ends[1].engine.accept(now, request, qps[1], &param).unwrap();
-                    }
-                    Some(Event::Established { .. }) => up += 1,
-                    Some(other) => panic!("{other:?}"),
-                    None => {}
-                }
-            }
-            up == 2
-        });
-        assert_eq!(up, 2);
+        let Connected { mut world, qps, stags } = Connected::ready(&WorldOptions::new(seed));
         for end in 0..2 {
             let library: Vec<u8> = (0..LEN).map(|at| u8::try_from(at % 251).unwrap()).collect();
             world.ends[end].arena.write(0, &library);
@@ -64,19 +34,14 @@ impl Pair {
                 world.ends[end].engine.post_recv(qps[end], wr).unwrap();
             }
         }
-        // The responder may send after the initiator's first FPDU.
-        let operation = Operation::Write { payload: Payload::empty(), rkey: 0, remote: 0 };
-        let hello = SendWr { wr_id: 0, operation, signaled: false, fence: false };
-        world.ends[0].engine.post_send(qps[0], hello).unwrap();
-        world.run_until(SECOND, |_| false);
         world.set_faults(faults);
-        Self { world, qps, stags }
+        Self(Connected { world, qps, stags })
     }
 
     /// Posts 50 requests of every kind on an end, without Reads unless `asks`; returns the number
     /// of Sends, which consume receives of the peer.
     fn post(&mut self, end: usize, asks: bool) -> usize {
-        let (lkey, rkey) = (self.stags[end], self.stags[1 - end]);
+        let (lkey, rkey) = (self.0.stags[end], self.0.stags[1 - end]);
         let mut sends = 0;
         for wr_id in 0..COUNT {
             let gathered = Sge { addr: 0, len: LEN, lkey };
@@ -100,21 +65,21 @@ impl Pair {
                 signaled: true,
                 fence: wr_id % 7 == 0,
             };
-            self.world.ends[end].engine.post_send(self.qps[end], wr).unwrap();
+            self.0.world.ends[end].engine.post_send(self.0.qps[end], wr).unwrap();
         }
         sends
     }
 
     fn close(&mut self, end: usize) {
-        let now = self.world.now;
-        self.world.ends[end].engine.close(now, self.qps[end]).unwrap();
+        let now = self.0.world.now;
+        self.0.world.ends[end].engine.close(now, self.0.qps[end]).unwrap();
     }
 
     /// Runs until both ends report the disconnect: its reason, and the completions.
     fn run_to_end(&mut self) -> [(EndReason, Vec<Wc>); 2] {
         let mut reasons = [None; 2];
         let mut done = [const { Vec::new() }; 2];
-        self.world.run_until(100 * SECOND, |world| {
+        self.0.world.run_until(100 * SECOND, |world| {
             for end in 0..2 {
                 done[end].extend(std::iter::from_fn(|| world.ends[end].queues.poll(CQ)));
                 match world.ends[end].engine.next_event() {
@@ -134,7 +99,7 @@ impl Pair {
 
     /// Checks that the work posted by an end took effect at the other.
     fn check(&self, end: usize, sends: usize, asks: bool) {
-        let [ours, theirs] = [end, 1 - end].map(|end| &self.world.ends[end].arena);
+        let [ours, theirs] = [end, 1 - end].map(|end| &self.0.world.ends[end].arena);
         let library = ours.read(0, LEN as usize);
         for slot in 0..sends {
             let at = RECEIVED + slot * LEN as usize;
@@ -204,20 +169,20 @@ fn simultaneous_close_completes_all_posted_work() {
 #[test]
 fn passive_closer_completes_its_writes() {
     let mut pair = Pair::new(5, Faults::NONE);
-    let (qp, lkey, rkey) = (pair.qps[1], pair.stags[1], pair.stags[0]);
+    let (qp, lkey, rkey) = (pair.0.qps[1], pair.0.stags[1], pair.0.stags[0]);
     for wr_id in 0..COUNT {
         let payload = Payload::Gather([Sge { addr: 0, len: LEN, lkey }].into_iter().collect());
         let remote = WRITTEN as u64 + u64::from(wr_id) * u64::from(LEN);
         let operation = Operation::Write { payload, rkey, remote };
         let wr = SendWr { wr_id: u64::from(wr_id), operation, signaled: true, fence: false };
-        pair.world.ends[1].engine.post_send(qp, wr).unwrap();
+        pair.0.world.ends[1].engine.post_send(qp, wr).unwrap();
     }
     pair.close(0);
     let [(left, _), (right, theirs)] = pair.run_to_end();
     assert_eq!((left, right), (EndReason::Local, EndReason::PeerClosed));
     assert_eq!(succeeded(&theirs).len(), COUNT as usize);
     let [library, written] = [(1, 0), (0, WRITTEN + 49 * LEN as usize)]
-        .map(|(end, at)| pair.world.ends[end].arena.read(at, LEN as usize));
+        .map(|(end, at)| pair.0.world.ends[end].arena.read(at, LEN as usize));
     assert_eq!(library, written);
 }
 
@@ -228,17 +193,17 @@ fn reads_crossing_a_close_are_flushed_without_delay() {
         let mut pair = Pair::new(seed, Faults { delay_ns: 100_000, ..Faults::NONE });
         pair.post(0, true);
         pair.close(0);
-        pair.world.run_until(100_000 * seed, |_| false);
-        if pair.world.ends[1].engine.qp_state(pair.qps[1]) != QpState::Rts {
+        pair.0.world.run_until(100_000 * seed, |_| false);
+        if pair.0.world.ends[1].engine.qp_state(pair.0.qps[1]) != QpState::Rts {
             // The peer's FIN has arrived already.
             break;
         }
         pair.post(1, true);
         pair.close(1);
-        let begun = pair.world.now;
+        let begun = pair.0.world.now;
         let ended = pair.run_to_end();
         // Before any timeout.
-        assert!(pair.world.now.since(begun) < 3 * SECOND, "{seed}");
+        assert!(pair.0.world.now.since(begun) < 3 * SECOND, "{seed}");
         for (reason, done) in ended {
             let sent: Vec<_> = done.iter().filter(|wc| !wc.opcode.is_receive()).collect();
             assert_eq!(reason, EndReason::Local, "{seed}");
