@@ -31,7 +31,8 @@ pub const PORT: u16 = 7174;
 pub const PD: u32 = 3;
 /// Completion queue of the engine's queue pairs.
 pub const CQ: CqId = CqId(0);
-const MACS: [[u8; 6]; 2] = [[2, 0, 0, 0, 0, 1], [2, 0, 0, 0, 0, 2]];
+/// MAC addresses of the peer and of the engine.
+pub const MACS: [[u8; 6]; 2] = [[2, 0, 0, 0, 0, 1], [2, 0, 0, 0, 0, 2]];
 
 /// Completion queues that can be made to reject a push though not full: as when the application on
 /// another core polls concurrently.
@@ -47,11 +48,28 @@ impl Completions for FaultyCq {
     }
 }
 
-/// The engine in virtual time.
+/// The engine's port, with this many control buffers.
+#[must_use]
+pub fn device(control: usize) -> HeapDevice {
+    let pools = PoolSizes { data: 256, reserve: 16, control };
+    HeapDevice::new(MACS[1], 1500, pools, usize::MAX)
+}
+
+/// A frame with this segment.
+#[must_use]
+pub fn build_frame(template: &HeaderTemplate, fields: &Fields, payload: &[u8]) -> Vec<u8> {
+    let header_len = template.base_len() + fields.options.wire_len();
+    let mut frame = vec![0; header_len + payload.len()];
+    frame[header_len..].copy_from_slice(payload);
+    template.emit(&mut frame, fields, payload.len(), ChecksumMode::Software);
+    frame
+}
+
+/// The engine, in its own time.
 pub struct Fixture {
     /// The engine.
     pub engine: Engine<HeapDevice, Rc<VecMemory>, FaultyCq>,
-    /// Results of the next pushes of completions: true if accepted.
+    /// Results of the next pushes of completions; later ones succeed.
     pub push_results: Rc<RefCell<VecDeque<bool>>>,
     /// Registered memory of the engine.
     pub arena: Rc<VecMemory>,
@@ -68,17 +86,64 @@ impl Fixture {
     /// If the limits allow no listener.
     #[must_use]
     pub fn new(change: impl FnOnce(&mut EngineConfig)) -> Self {
-        let pools = PoolSizes { data: 256, reserve: 16, control: 64 };
-        let device = HeapDevice::new(MACS[1], 1500, pools, usize::MAX);
         let mut config = EngineConfig::new(address(1), 24, 7);
         change(&mut config);
+        Self::with_device(device(64), config)
+    }
+
+    /// An engine on this device that listens.
+    ///
+    /// # Panics
+    /// If the settings leave no room for a listener.
+    #[must_use]
+    pub fn with_device(device: HeapDevice, config: EngineConfig) -> Self {
         let arena = Rc::new(VecMemory::new(1 << 20));
         let queues = CompletionQueues::new(2, 64);
         let push_results = Rc::<RefCell<VecDeque<bool>>>::default();
-        let cqs = FaultyCq { queues: queues.clone(), push_results: Rc::clone(&push_results) };
-        let mut engine = Engine::new(config, device, Rc::clone(&arena), cqs);
+        let cq = FaultyCq { queues: queues.clone(), push_results: Rc::clone(&push_results) };
+        let mut engine = Engine::new(config, device, Rc::clone(&arena), cq);
         engine.listen(PORT, 64).expect("works");
         Self { engine, push_results, arena, queues, now: Instant::from_nanos(1000) }
+    }
+
+    /// Puts a frame on the wire to the engine.
+    pub fn inject(&self, frame: Vec<u8>) {
+        self.engine.device().inbound.borrow_mut().push_back(frame);
+    }
+
+    /// Removes and returns the frames that the engine has sent.
+    pub fn take_sent(&self) -> Vec<Vec<u8>> {
+        self.engine.device().outbound.borrow_mut().drain(..).collect()
+    }
+
+    /// Removes and returns the segments that the engine has sent, each with its frame.
+    pub fn take_segments(&self) -> Vec<(Segment, Frame)> {
+        let parse = |bytes: Vec<u8>| {
+            let frame = Frame::from(bytes);
+            Some((Segment::parse(&frame, ChecksumMode::Software).ok()?, frame))
+        };
+        self.take_sent().into_iter().filter_map(parse).collect()
+    }
+
+    /// Passes until all injected frames are processed.
+    pub fn process(&mut self) {
+        while {
+            self.engine.drive(self.now);
+            self.now = self.now + MICROSECOND;
+            !self.engine.device().inbound.borrow().is_empty()
+        } {}
+        self.engine.drive(self.now);
+    }
+
+    /// Advances time, firing timers; what the engine sends is lost.
+    pub fn advance(&mut self, ns: u64) {
+        let end = self.now + ns;
+        while self.now < end {
+            let next = self.engine.deadline().unwrap_or(end).max(self.now + MICROSECOND);
+            self.now = next.min(end);
+            self.engine.drive(self.now);
+            self.take_sent();
+        }
     }
 
     /// Drives the engine once, and advances the time.
@@ -205,11 +270,7 @@ impl Peer {
             options,
             ..Fields::default()
         };
-        let at = 54 + fields.options.wire_len();
-        let mut frame = vec![0; at + payload.len()];
-        frame[at..].copy_from_slice(payload);
-        self.template.emit(&mut frame, &fields, payload.len(), ChecksumMode::Software);
-        fx.engine.device().inbound.borrow_mut().push_back(frame);
+        fx.inject(build_frame(&self.template, &fields, payload));
     }
 
     /// Sends data in order.
@@ -222,13 +283,10 @@ impl Peer {
         fx.poll();
     }
 
-    /// Processes the engine's segments; true if there is something new to acknowledge.
+    /// Processes what the engine sent; true if there is anything to acknowledge.
     pub fn receive(&mut self, fx: &Fixture) -> bool {
-        let mut ack_due = false;
-        let frames: Vec<_> = fx.engine.device().outbound.borrow_mut().drain(..).collect();
-        for frame in frames {
-            let frame = Frame::from(frame);
-            let Ok(segment) = Segment::parse(&frame, ChecksumMode::Software) else { continue };
+        let mut has_news = false;
+        for (segment, frame) in fx.take_segments() {
             if segment.tuple.remote != self.local.remote || segment.tuple.local != self.local.local
             {
                 continue;
@@ -243,17 +301,17 @@ impl Peer {
             if segment.flags.has(Flags::SYN) {
                 self.snd_wnd_shift = segment.options.wscale.unwrap_or(0);
                 self.rcv_nxt = segment.seq + 1;
-                ack_due = true;
+                has_news = true;
             } else if segment.seq == self.rcv_nxt && segment.seq_len() > 0 {
                 self.received.extend(&frame.bytes[segment.payload.clone()]);
                 self.rcv_nxt += segment.seq_len();
-                ack_due = true;
+                has_news = true;
             }
         }
-        ack_due
+        has_news
     }
 
-    /// Receives and acknowledges until the engine is idle.
+    /// Processes and acknowledges what the engine sends, until it is idle.
     pub fn settle(&mut self, fx: &mut Fixture) {
         for _ in 0..1000 {
             fx.poll();

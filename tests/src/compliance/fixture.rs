@@ -10,7 +10,7 @@ use ferrowarp_proto::engine::{Engine, EngineConfig};
 use ferrowarp_proto::time::{Instant, MICROSECOND};
 use ferrowarp_proto::verbs::cm::{ConnParam, EndReason, Event, RequestId};
 use ferrowarp_proto::verbs::qp::QpInit;
-use ferrowarp_proto::verbs::wc::{CqId, QpId, Wc};
+use ferrowarp_proto::verbs::wc::{QpId, Wc};
 use ferrowarp_proto::verbs::wr::{Operation, Payload, RecvWr, SendWr, Sge};
 use ferrowarp_proto::wire::seq::Seq;
 use ferrowarp_proto::wire::tcp::{Fields, Flags, FourTuple, HeaderTemplate, Options, Segment};
@@ -18,16 +18,13 @@ use ferrowarp_proto::wire::tcp::{Fields, Flags, FourTuple, HeaderTemplate, Optio
 use crate::frame::Frame;
 use crate::ip;
 use crate::peer::{Header, Terminate, fpdu, marked_fpdu, opcode};
+pub use crate::raw::PORT;
+use crate::raw::{self, CQ, MACS, PD};
 use crate::sim::frames::{HeapDevice, PoolSizes};
 use crate::sim::world::{CompletionQueues, address};
 
-/// Listening port, of the stack or of the peer.
-pub const PORT: u16 = 7174;
 /// Default port of a peer that connects.
 const PEER_PORT: u16 = 5000;
-pub(super) const PD: u32 = 3;
-pub(super) const CQ: CqId = CqId(0);
-const MACS: [[u8; 6]; 2] = [[2, 0, 0, 0, 0, 1], [2, 0, 0, 0, 0, 2]];
 const ARENA_LEN: usize = 1 << 16;
 /// The peer's initial sequence number.
 const PEER_ISS: Seq = Seq(0xffff_ff00);
@@ -177,10 +174,7 @@ impl Fixture {
         let (seq, ack) = (peer.seq, peer.ack);
         let fields =
             Fields { seq, ack, flags, window: self.peer_rcv_wnd, options, ..Fields::default() };
-        let at = 54 + fields.options.wire_len();
-        let mut frame = vec![0; at + payload.len()];
-        frame[at..].copy_from_slice(payload);
-        peer.template.emit(&mut frame, &fields, payload.len(), ChecksumMode::Software);
+        let frame = raw::build_frame(&peer.template, &fields, payload);
         let len = u32::try_from(payload.len()).expect("short");
         peer.seq += len + u32::from(flags.has(Flags::SYN));
         self.frames.push(frame.clone());
@@ -395,10 +389,7 @@ impl Fixture {
         let (seq, ack, flags) = (peer.seq, peer.ack, Flags::ACK);
         let mut fields = Fields { seq, ack, flags, window: self.peer_rcv_wnd, ..Fields::default() };
         change(&mut fields);
-        let mut frame = vec![0; 54 + payload.len()];
-        frame[54..].copy_from_slice(payload);
-        peer.template.emit(&mut frame, &fields, payload.len(), ChecksumMode::Software);
-        frame
+        raw::build_frame(&peer.template, &fields, payload)
     }
 
     /// A router reports that the longest of the stack's last eight frames exceeds a link's `mtu`

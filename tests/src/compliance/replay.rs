@@ -28,8 +28,9 @@ use ferrowarp_proto::ddp::memory::Access;
 use ferrowarp_proto::verbs::cm::{ConnParam, EndReason, Event};
 use ferrowarp_proto::verbs::wr::{AtomicOp, ImmediateData, Operation, Payload, RecvWr, Sge};
 
-use super::fixture::{CQ, Fixture, PORT};
+use super::fixture::{Fixture, PORT};
 use super::golden::{Step, parse_hex_word};
+use crate::raw::CQ;
 use crate::sim::world::address;
 
 impl Fixture {
