@@ -1,74 +1,60 @@
 //! Multicast Listener Discovery (MLD): a snooping switch learns the stack's multicast groups.
 
 use std::net::Ipv6Addr;
-use std::rc::Rc;
 
-use ferrowarp_proto::ddp::vec_memory::VecMemory;
-use ferrowarp_proto::engine::{Engine, EngineConfig};
+use ferrowarp_proto::engine::EngineConfig;
 use ferrowarp_proto::net::ndp::solicited_node;
 use ferrowarp_proto::time::{Instant, MILLISECOND, SECOND};
 use ferrowarp_tests::frame::is_membership_report;
 use ferrowarp_tests::ip;
-use ferrowarp_tests::sim::frames::{HeapDevice, PoolSizes};
-use ferrowarp_tests::sim::world::{CompletionQueues, address, address_v6};
+use ferrowarp_tests::raw::{Fixture, device};
+use ferrowarp_tests::sim::world::{address, address_v6};
 
-const MAC: [u8; 6] = [2, 0, 0, 0, 0, 2];
 const QUERIER: Ipv6Addr = Ipv6Addr::new(0xfe80, 0, 0, 0, 0, 0, 0, 1);
 const ALL_NODES: Ipv6Addr = Ipv6Addr::new(0xff02, 0, 0, 0, 0, 0, 0, 1);
 /// Offsets of a report's type and first record; an MLDv1 report has its group at TYPE + 8, too.
 const TYPE: usize = 14 + 48;
 const RECORD: usize = TYPE + 8;
 
-struct Fixture {
-    engine: Engine<HeapDevice, Rc<VecMemory>, CompletionQueues>,
-    now: Instant,
+fn new_fixture(change: impl FnOnce(&mut EngineConfig)) -> Fixture {
+    let mut config = EngineConfig::new(address_v6(1), 64, 7);
+    change(&mut config);
+    Fixture::with_device(device(64), config)
 }
 
-impl Fixture {
-    fn new(change: impl FnOnce(&mut EngineConfig)) -> Self {
-        let pools = PoolSizes { data: 64, reserve: 16, control: 64 };
-        let device = HeapDevice::new(MAC, 1500, pools, usize::MAX);
-        let mut config = EngineConfig::new(address_v6(1), 64, 7);
-        change(&mut config);
-        let arena = Rc::new(VecMemory::new(1 << 16));
-        let engine = Engine::new(config, device, arena, CompletionQueues::new(2, 64));
-        Self { engine, now: Instant::from_nanos(1000) }
-    }
-
-    /// Advances time; returns the reports sent, with their times.
-    fn reports(&mut self, ns: u64) -> Vec<(Instant, Vec<u8>)> {
-        let (end, mut reports) = (self.now + ns, Vec::new());
-        while self.now < end {
-            self.engine.drive(self.now);
-            for frame in self.engine.device().outbound.borrow_mut().drain(..) {
-                if is_membership_report(&frame) {
-                    reports.push((self.now, frame));
-                }
+/// Advances time; returns the reports sent, with their times.
+fn reports_within(fx: &mut Fixture, ns: u64) -> Vec<(Instant, Vec<u8>)> {
+    let (end, mut reports) = (fx.now + ns, Vec::new());
+    while fx.now < end {
+        fx.engine.drive(fx.now);
+        for frame in fx.take_sent() {
+            if is_membership_report(&frame) {
+                reports.push((fx.now, frame));
             }
-            let next = self.engine.deadline().unwrap_or(end).max(self.now + MILLISECOND);
-            self.now = next.min(end);
         }
-        reports
+        let next = fx.engine.deadline().unwrap_or(end).max(fx.now + MILLISECOND);
+        fx.now = next.min(end);
     }
+    reports
+}
 
-    fn inject_query(&self, len: u8, delay_ms: u16, group: Ipv6Addr) {
-        let dst = if group.is_unspecified() { ALL_NODES } else { group };
-        let mut message = vec![0; usize::from(len)];
-        message[0] = 130;
-        message[4..6].copy_from_slice(&delay_ms.to_be_bytes());
-        message[8..24].copy_from_slice(&group.octets());
-        let addresses = [QUERIER.octets(), dst.octets()].concat();
-        let sum = ip::transport_checksum(&addresses, 58, &message);
-        message[2..4].copy_from_slice(&sum);
-        let [.., a, b, c, d] = dst.octets();
-        let mut frame = vec![0x33, 0x33, a, b, c, d, 2, 0, 0, 0, 0, 9, 0x86, 0xdd];
-        frame.extend([0x60, 0, 0, 0, 0, 8 + len, 0, 1]);
-        frame.extend(QUERIER.octets());
-        frame.extend(dst.octets());
-        frame.extend([58, 0, 5, 2, 0, 0, 1, 0]);
-        frame.extend(message);
-        self.engine.device().inbound.borrow_mut().push_back(frame);
-    }
+fn inject_query(fx: &Fixture, len: u8, delay_ms: u16, group: Ipv6Addr) {
+    let dst = if group.is_unspecified() { ALL_NODES } else { group };
+    let mut message = vec![0; usize::from(len)];
+    message[0] = 130;
+    message[4..6].copy_from_slice(&delay_ms.to_be_bytes());
+    message[8..24].copy_from_slice(&group.octets());
+    let addresses = [QUERIER.octets(), dst.octets()].concat();
+    let sum = ip::transport_checksum(&addresses, 58, &message);
+    message[2..4].copy_from_slice(&sum);
+    let [.., a, b, c, d] = dst.octets();
+    let mut frame = vec![0x33, 0x33, a, b, c, d, 2, 0, 0, 0, 0, 9, 0x86, 0xdd];
+    frame.extend([0x60, 0, 0, 0, 0, 8 + len, 0, 1]);
+    frame.extend(QUERIER.octets());
+    frame.extend(dst.octets());
+    frame.extend([58, 0, 5, 2, 0, 0, 1, 0]);
+    frame.extend(message);
+    fx.inject(frame);
 }
 
 fn our_solicited_node_group() -> Ipv6Addr {
@@ -78,8 +64,8 @@ fn our_solicited_node_group() -> Ipv6Addr {
 
 #[test]
 fn mld_reports_are_sent_twice_at_startup() {
-    let mut fx = Fixture::new(|_| {});
-    let reports = fx.reports(60 * SECOND);
+    let mut fx = new_fixture(|_| {});
+    let reports = reports_within(&mut fx, 60 * SECOND);
     assert_eq!(reports.len(), 2);
     assert!(reports[1].0.since(reports[0].0) <= SECOND);
     for (_, report) in &reports {
@@ -96,17 +82,17 @@ fn mld_reports_are_sent_twice_at_startup() {
 #[test]
 fn mld_query_is_answered_within_its_response_delay() {
     for group in [Ipv6Addr::UNSPECIFIED, our_solicited_node_group()] {
-        let mut fx = Fixture::new(|_| {});
-        fx.reports(5 * SECOND);
+        let mut fx = new_fixture(|_| {});
+        reports_within(&mut fx, 5 * SECOND);
         let asked = fx.now;
-        fx.inject_query(28, 2000, group);
-        let reports = fx.reports(60 * SECOND);
+        inject_query(&fx, 28, 2000, group);
+        let reports = reports_within(&mut fx, 60 * SECOND);
         assert_eq!(reports.len(), 1);
         assert!(reports[0].0.since(asked) <= 2 * SECOND);
         assert_eq!((reports[0].1[TYPE], reports[0].1[RECORD]), (143, 2), "as it is");
         // A querier of MLDv1 understands no MLDv2 reports.
-        fx.inject_query(24, 2000, group);
-        let reports = fx.reports(60 * SECOND);
+        inject_query(&fx, 24, 2000, group);
+        let reports = reports_within(&mut fx, 60 * SECOND);
         assert_eq!((reports.len(), reports[0].1[TYPE]), (1, 131));
         assert_eq!(reports[0].1[TYPE + 8..TYPE + 24], our_solicited_node_group().octets());
     }
@@ -114,21 +100,21 @@ fn mld_query_is_answered_within_its_response_delay() {
 
 #[test]
 fn mld_query_for_other_groups_is_ignored() {
-    let mut fx = Fixture::new(|_| {});
-    fx.reports(5 * SECOND);
-    fx.inject_query(28, 1000, Ipv6Addr::new(0xff02, 0, 0, 0, 0, 1, 0xff00, 0x7777));
-    assert!(fx.reports(10 * SECOND).is_empty());
-    let mut v4 = Fixture::new(|config| config.addresses[0].ip = address(1));
-    assert!(v4.reports(10 * SECOND).is_empty());
-    v4.inject_query(28, 1000, Ipv6Addr::UNSPECIFIED);
-    assert!(v4.reports(10 * SECOND).is_empty());
+    let mut fx = new_fixture(|_| {});
+    reports_within(&mut fx, 5 * SECOND);
+    inject_query(&fx, 28, 1000, Ipv6Addr::new(0xff02, 0, 0, 0, 0, 1, 0xff00, 0x7777));
+    assert!(reports_within(&mut fx, 10 * SECOND).is_empty());
+    let mut v4 = new_fixture(|config| config.addresses[0].ip = address(1));
+    assert!(reports_within(&mut v4, 10 * SECOND).is_empty());
+    inject_query(&v4, 28, 1000, Ipv6Addr::UNSPECIFIED);
+    assert!(reports_within(&mut v4, 10 * SECOND).is_empty());
 }
 
 #[test]
 fn mld_report_waits_for_a_free_frame() {
-    let mut fx = Fixture::new(|_| {});
+    let mut fx = new_fixture(|_| {});
     fx.engine.device().set_exhausted([false, true]);
-    assert!(fx.reports(SECOND).is_empty());
+    assert!(reports_within(&mut fx, SECOND).is_empty());
     fx.engine.device().set_exhausted([false, false]);
-    assert_eq!(fx.reports(10 * SECOND).len(), 2);
+    assert_eq!(reports_within(&mut fx, 10 * SECOND).len(), 2);
 }
