@@ -3,12 +3,10 @@
 
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
-use std::rc::Rc;
 
-use ferrowarp_proto::ddp::vec_memory::VecMemory;
 use ferrowarp_proto::device::ChecksumMode;
-use ferrowarp_proto::engine::{Engine, EngineConfig};
-use ferrowarp_proto::time::{Instant, MILLISECOND, SECOND};
+use ferrowarp_proto::engine::EngineConfig;
+use ferrowarp_proto::time::{MILLISECOND, SECOND};
 use ferrowarp_proto::verbs::cm::{ConnParam, Event};
 use ferrowarp_proto::verbs::qp::QpInit;
 use ferrowarp_proto::verbs::wc::CqId;
@@ -16,19 +14,15 @@ use ferrowarp_proto::wire::ethernet::EthernetLink;
 use ferrowarp_proto::wire::seq::Seq;
 use ferrowarp_proto::wire::tcp::{Fields, Flags, FourTuple, HeaderTemplate, Options, Segment};
 use ferrowarp_tests::frame::Frame;
-use ferrowarp_tests::raw::mpa_request;
-use ferrowarp_tests::sim::frames::{HeapDevice, PoolSizes};
-use ferrowarp_tests::sim::world::{CompletionQueues, World, WorldOptions, address, address_v6};
+use ferrowarp_tests::raw::{Fixture, MACS, PORT, build_frame, device, mpa_request};
+use ferrowarp_tests::sim::world::{World, WorldOptions, address, address_v6};
 
-const PORT: u16 = 7174;
-const MACS: [[u8; 6]; 2] = [[2, 0, 0, 0, 0, 9], [2, 0, 0, 0, 0, 2]];
 const INIT: QpInit =
     QpInit { pd: 3, send_cq: CqId(0), recv_cq: CqId(0), max_send_wr: 16, max_recv_wr: 16 };
 
 /// An engine on a port with checksum offload, and a hand-made peer.
-struct Fixture {
-    engine: Engine<HeapDevice, Rc<VecMemory>, CompletionQueues>,
-    now: Instant,
+struct OffloadFixture {
+    base: Fixture,
     template: HeaderTemplate,
     tuple: FourTuple,
     tagged: bool,
@@ -38,43 +32,35 @@ struct Fixture {
     last: Option<Segment>,
 }
 
-impl Fixture {
+impl OffloadFixture {
     fn new(ipv6: bool, vlan: Option<u16>, change: impl FnOnce(&mut EngineConfig)) -> Self {
-        let pools = PoolSizes { data: 64, reserve: 16, control: 64 };
-        let mut device = HeapDevice::new(MACS[1], 1500, pools, usize::MAX);
+        let mut device = device(64);
         device.offload_checksums();
         let ip = |index| if ipv6 { address_v6(index) } else { address(index) };
         let mut config = EngineConfig::new(ip(1), if ipv6 { 64 } else { 24 }, 7);
         config.vlan = vlan;
         change(&mut config);
-        let arena = Rc::new(VecMemory::new(1 << 16));
-        let mut engine = Engine::new(config, device, arena, CompletionQueues::new(2, 64));
-        engine.listen(PORT, 64).unwrap();
+        let base = Fixture::with_device(device, config);
         let remote = SocketAddr::new(ip(1), PORT);
         let tuple = FourTuple { local: SocketAddr::new(ip(0), 5000), remote };
         let link = EthernetLink { mac: MACS[0], vlan };
         let template = HeaderTemplate::with_link(link, MACS[1], tuple);
-        let (kinds, now) = (BTreeSet::new(), Instant::from_nanos(1000));
-        Self { engine, now, template, tuple, tagged: vlan.is_some(), kinds, last: None }
+        let tagged = vlan.is_some();
+        Self { base, template, tuple, tagged, kinds: BTreeSet::new(), last: None }
     }
 
     /// Sends a segment and checks what the engine sends in response.
     fn send_segment(&mut self, fields: &Fields, payload: &[u8]) {
-        let at = self.template.base_len() + fields.options.wire_len();
-        let mut frame = vec![0; at + payload.len()];
-        frame[at..].copy_from_slice(payload);
-        self.template.emit(&mut frame, fields, payload.len(), ChecksumMode::Software);
-        self.engine.device().inbound.borrow_mut().push_back(frame);
+        self.base.inject(build_frame(&self.template, fields, payload));
         self.advance(MILLISECOND);
     }
 
     /// Advances time; every TCP frame sent has to be correct.
     fn advance(&mut self, ns: u64) {
-        let end = self.now + ns;
-        while self.now < end {
-            self.engine.drive(self.now);
-            let frames: Vec<_> = self.engine.device().outbound.borrow_mut().drain(..).collect();
-            for frame in frames {
+        let end = self.base.now + ns;
+        while self.base.now < end {
+            self.base.engine.drive(self.base.now);
+            for frame in self.base.take_sent() {
                 let frame = Frame::from(frame);
                 let parsed = if self.tagged {
                     Segment::parse_vlan(&frame, ChecksumMode::Software)
@@ -88,7 +74,7 @@ impl Fixture {
                 self.kinds.insert((segment.flags.0, !segment.payload.is_empty()));
                 self.last = Some(segment);
             }
-            self.now = self.now + ns.div_ceil(50);
+            self.base.now = self.base.now + ns.div_ceil(50);
         }
     }
 
@@ -113,7 +99,7 @@ fn for_each_family_and_vlan(mut run: impl FnMut(bool, Option<u16>)) {
 #[test]
 fn rst_without_connection_has_a_valid_checksum() {
     for_each_family_and_vlan(|ipv6, vlan| {
-        let mut fx = Fixture::new(ipv6, vlan, |_| {});
+        let mut fx = OffloadFixture::new(ipv6, vlan, |_| {});
         fx.send_segment(&Fields { seq: Seq(9), flags: Flags::ACK, ..Fields::default() }, b"stray");
         assert_eq!(fx.last.expect("an answer").flags, Flags::RST);
     });
@@ -122,16 +108,16 @@ fn rst_without_connection_has_a_valid_checksum() {
 #[test]
 fn cookie_syn_ack_has_a_valid_checksum() {
     for_each_family_and_vlan(|ipv6, vlan| {
-        let mut fx = Fixture::new(ipv6, vlan, |config| config.half_open_max = 0);
+        let mut fx = OffloadFixture::new(ipv6, vlan, |config| config.half_open_max = 0);
         assert_eq!(fx.syn().flags, Flags::SYN | Flags::ACK);
-        assert_eq!(fx.engine.counters().cookies_sent, 1);
+        assert_eq!(fx.base.engine.counters().cookies_sent, 1);
     });
 }
 
 #[test]
 fn all_frames_of_a_connection_have_valid_checksums() {
     for_each_family_and_vlan(|ipv6, vlan| {
-        let mut fx = Fixture::new(ipv6, vlan, |_| {});
+        let mut fx = OffloadFixture::new(ipv6, vlan, |_| {});
         let answer = fx.syn();
         let ts = answer.options.ts.expect("agreed");
         let mut fields = Fields {
@@ -143,16 +129,16 @@ fn all_frames_of_a_connection_have_valid_checksums() {
             ..Fields::default()
         };
         fx.send_segment(&fields, &mpa_request());
-        let Some(Event::ConnectRequest { request: asked, .. }) = fx.engine.next_event() else {
+        let Some(Event::ConnectRequest { request: asked, .. }) = fx.base.engine.next_event() else {
             panic!("no request")
         };
-        let qp = fx.engine.create_qp(INIT).unwrap();
-        fx.engine.accept(fx.now, asked, qp, &ConnParam::default()).unwrap();
+        let qp = fx.base.engine.create_qp(INIT).unwrap();
+        fx.base.engine.accept(fx.base.now, asked, qp, &ConnParam::default()).unwrap();
         // The reply, and its retransmission as it is not acknowledged; then FIN, and at last RST.
         fx.advance(SECOND);
         fields.seq += u32::try_from(mpa_request().len()).unwrap();
         fx.send_segment(&fields, &[]);
-        fx.engine.disconnect(fx.now, qp).unwrap();
+        fx.base.engine.disconnect(fx.base.now, qp).unwrap();
         fx.advance(60 * SECOND);
         let (ack, psh, fin, rst) = (Flags::ACK, Flags::PSH, Flags::FIN, Flags::RST);
         let has = |flags: Flags, payload| fx.kinds.contains(&(flags.0, payload));
