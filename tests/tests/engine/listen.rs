@@ -1,114 +1,46 @@
 //! A listener under load: half-open connections, SYN cookies, backlog, TIME-WAIT.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
-use std::rc::Rc;
 
-use ferrowarp_proto::ddp::vec_memory::VecMemory;
-use ferrowarp_proto::device::ChecksumMode;
-use ferrowarp_proto::engine::{Engine, EngineConfig};
-use ferrowarp_proto::mpa::startup::{self, Offer};
-use ferrowarp_proto::time::{Instant, MICROSECOND, MILLISECOND, SECOND};
-use ferrowarp_proto::verbs::cm::{ConnParam, Event, ReadDepths, RequestId};
+use ferrowarp_proto::engine::EngineConfig;
+use ferrowarp_proto::time::{MICROSECOND, MILLISECOND, SECOND};
+use ferrowarp_proto::verbs::cm::{ConnParam, Event, ReadDepths};
 use ferrowarp_proto::verbs::qp::QpInit;
-use ferrowarp_proto::verbs::wc::CqId;
 use ferrowarp_proto::wire::seq::Seq;
 use ferrowarp_proto::wire::tcp::{Fields, Flags, FourTuple, HeaderTemplate, Options, Segment};
-use ferrowarp_tests::frame::Frame;
-use ferrowarp_tests::sim::frames::{HeapDevice, PoolSizes};
-use ferrowarp_tests::sim::world::{CompletionQueues, World, WorldOptions, address};
+use ferrowarp_tests::raw::{CQ, Fixture, MACS, PORT, build_frame, device, mpa_request};
+use ferrowarp_tests::sim::world::{World, WorldOptions, address};
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
-
-const PORT: u16 = 7174;
-const CQ: CqId = CqId(0);
-const MACS: [[u8; 6]; 2] = [[2, 0, 0, 0, 0, 9], [2, 0, 0, 0, 0, 2]];
 
 fn init() -> QpInit {
     QpInit { pd: 3, send_cq: CQ, recv_cq: CQ, max_send_wr: 16, max_recv_wr: 16 }
 }
 
-/// The listening engine and the current time.
-struct Fixture {
-    engine: Engine<HeapDevice, Rc<VecMemory>, CompletionQueues>,
-    now: Instant,
+fn new_fixture(change: impl FnOnce(&mut EngineConfig)) -> Fixture {
+    let mut config = EngineConfig::new(address(1), 24, 7);
+    // The engine sends FIN right after a reject, and so closes first.
+    config.siw_reject_fin_delay_ns = 0;
+    change(&mut config);
+    Fixture::with_device(device(256), config)
 }
 
-impl Fixture {
-    fn new(change: impl FnOnce(&mut EngineConfig)) -> Self {
-        let pools = PoolSizes { data: 256, reserve: 16, control: 256 };
-        let device = HeapDevice::new(MACS[1], 1500, pools, usize::MAX);
-        let mut config = EngineConfig::new(address(1), 24, 7);
-        // The engine sends FIN right after a reject, and so closes first.
-        config.siw_reject_fin_delay_ns = 0;
-        change(&mut config);
-        let arena = Rc::new(VecMemory::new(1 << 16));
-        let mut engine = Engine::new(config, device, arena, CompletionQueues::new(2, 64));
-        engine.listen(PORT, 64).unwrap();
-        Self { engine, now: Instant::from_nanos(1000) }
-    }
-
-    /// Drives the engine until all injected frames are processed.
-    fn poll(&mut self) {
-        while {
-            self.engine.drive(self.now);
-            self.now = self.now + MICROSECOND;
-            !self.engine.device().inbound.borrow().is_empty()
-        } {}
-        self.engine.drive(self.now);
-    }
-
-    /// Advances time, firing timers.
-    fn advance(&mut self, ns: u64) {
-        let end = self.now + ns;
-        while self.now < end {
-            let next = self.engine.deadline().unwrap_or(end).max(self.now + MICROSECOND);
-            self.now = next.min(end);
-            self.engine.drive(self.now);
-            self.sent();
+/// SYNs from `count` spoofed addresses and ports.
+fn flood(fx: &mut Fixture, from: u32, count: u32) {
+    for i in from..from + count {
+        let source = Ipv4Addr::from_bits(0x0a00_0000 + i % 60_000);
+        let port = 1024 + u16::try_from(i / 60_000).unwrap();
+        let peer = Peer::at(source.into(), port, i);
+        peer.send_segment(fx, &peer.fields(Flags::SYN, peer.syn_options()), &[]);
+        if i % 64 == 63 {
+            // 100,000 SYNs per second.
+            fx.now = fx.now + 640 * MICROSECOND;
+            fx.process();
+            fx.take_sent();
         }
     }
-
-    /// Segments sent since the last call.
-    fn sent(&mut self) -> Vec<(Segment, Frame)> {
-        let frames: Vec<_> = self.engine.device().outbound.borrow_mut().drain(..).collect();
-        frames
-            .into_iter()
-            .filter_map(|frame| {
-                let frame = Frame::from(frame);
-                Some((Segment::parse(&frame, ChecksumMode::Software).ok()?, frame))
-            })
-            .collect()
-    }
-
-    fn sent_to(&mut self, peer: &Peer) -> Vec<Segment> {
-        let ours = |segment: &Segment| segment.tuple.local == peer.tuple.local;
-        self.sent().into_iter().map(|(segment, _)| segment).filter(ours).collect()
-    }
-
-    fn connect_request(&mut self) -> RequestId {
-        match self.engine.next_event() {
-            Some(Event::ConnectRequest { request, .. }) => request,
-            other => panic!("unexpected {other:?}"),
-        }
-    }
-
-    /// SYNs from `count` spoofed addresses and ports.
-    fn flood(&mut self, from: u32, count: u32) {
-        for i in from..from + count {
-            let source = Ipv4Addr::from_bits(0x0a00_0000 + i % 60_000);
-            let port = 1024 + u16::try_from(i / 60_000).unwrap();
-            let peer = Peer::at(source.into(), port, i);
-            peer.send_segment(self, &peer.fields(Flags::SYN, peer.syn_options()), &[]);
-            if i % 64 == 63 {
-                // 100,000 SYNs per second.
-                self.now = self.now + 640 * MICROSECOND;
-                self.poll();
-                self.engine.device().outbound.borrow_mut().clear();
-            }
-        }
-        self.poll();
-        self.engine.device().outbound.borrow_mut().clear();
-    }
+    fx.process();
+    fx.take_sent();
 }
 
 /// A hand-made peer.
@@ -152,18 +84,20 @@ impl Peer {
     }
 
     fn send_segment(&self, fx: &Fixture, fields: &Fields, payload: &[u8]) {
-        let at = 54 + fields.options.wire_len();
-        let mut frame = vec![0; at + payload.len()];
-        frame[at..].copy_from_slice(payload);
-        self.template.emit(&mut frame, fields, payload.len(), ChecksumMode::Software);
-        fx.engine.device().inbound.borrow_mut().push_back(frame);
+        fx.inject(build_frame(&self.template, fields, payload));
+    }
+
+    /// The segments that the engine has sent to this peer; those to others are lost.
+    fn take_segments(&self, fx: &Fixture) -> Vec<Segment> {
+        let segments = fx.take_segments().into_iter().map(|(segment, _)| segment);
+        segments.filter(|segment| segment.tuple.local == self.tuple.local).collect()
     }
 
     /// Sends a SYN and processes the SYN-ACK.
     fn syn(&mut self, fx: &mut Fixture) -> Segment {
         self.send_segment(fx, &self.fields(Flags::SYN, self.syn_options()), &[]);
-        fx.poll();
-        let answer = fx.sent_to(self).pop().expect("an answer");
+        fx.process();
+        let answer = self.take_segments(fx).pop().expect("an answer");
         assert_eq!(answer.flags, Flags::SYN | Flags::ACK);
         assert_eq!(answer.ack, self.seq + 1);
         self.seq += 1;
@@ -178,8 +112,8 @@ impl Peer {
         let options = Options::timestamps(Some(self.ts));
         self.send_segment(fx, &self.fields(Flags::ACK | flags, options), payload);
         self.seq += u32::try_from(payload.len()).unwrap() + u32::from(flags.has(Flags::FIN));
-        fx.poll();
-        let sent = fx.sent_to(self);
+        fx.process();
+        let sent = self.take_segments(fx);
         for segment in &sent {
             self.ack = self.ack.max(segment.seq + segment.seq_len());
             self.ts.1 = segment.options.ts.map_or(self.ts.1, |(val, _)| val);
@@ -204,8 +138,8 @@ impl Peer {
 
     /// The negotiated options are in effect: window scale, SACK, timestamps.
     fn check_negotiated_options(&mut self, fx: &mut Fixture, answer: &Segment) {
-        fx.poll();
-        let opened = fx.sent_to(self);
+        fx.process();
+        let opened = self.take_segments(fx);
         let shift = answer.options.wscale.expect("the engine scales");
         let window = opened.iter().map(|segment| u32::from(segment.window) << shift).max();
         assert!(window.unwrap() >= 256 * 1024, "{window:?}");
@@ -215,38 +149,29 @@ impl Peer {
             ..self.fields(Flags::ACK, Options::timestamps(Some(self.ts)))
         };
         self.send_segment(fx, &early, &[7; 100]);
-        fx.poll();
-        let report = fx.sent_to(self).pop().expect("a report");
+        fx.process();
+        let report = self.take_segments(fx).pop().expect("a report");
         assert_eq!(report.options.sack[..], [(early.seq, early.seq + 100)]);
         assert!(report.options.ts.is_some());
     }
 }
 
-/// The MPA request of a peer.
-fn mpa_request() -> Vec<u8> {
-    let request =
-        startup::build_request(Offer { ird: 4, ord: 4, crc: true, ..Offer::default() }, 2, b"");
-    let mut bytes = vec![0; request.wire_len()];
-    request.emit(&mut bytes);
-    bytes
-}
-
 fn under_pressure() -> Fixture {
-    let mut fx = Fixture::new(|config| {
+    let mut fx = new_fixture(|config| {
         config.half_open_per_listener_max = 8;
         config.startup_timeout_ns = 2 * SECOND;
     });
-    fx.flood(0, 100);
+    flood(&mut fx, 0, 100);
     assert!(fx.engine.counters().cookies_sent > 0);
     fx
 }
 
 #[test]
 fn syn_flood_is_bounded_and_cookies_keep_all_options() {
-    let mut fx = Fixture::new(|_| {});
+    let mut fx = new_fixture(|_| {});
     let mut most = 0;
     for part in 0..10 {
-        fx.flood(part * 10_000, 10_000);
+        flood(&mut fx, part * 10_000, 10_000);
         most = most.max(fx.engine.connection_count());
     }
     let counters = *fx.engine.counters();
@@ -294,9 +219,7 @@ fn connect_during_a_syn_flood(ipv6: bool) {
             };
             let peer = Peer::to(world.socket(1, PORT), source, 9, flood);
             let fields = peer.fields(Flags::SYN, peer.syn_options());
-            let mut frame = vec![0; peer.template.base_len() + fields.options.wire_len()];
-            peer.template.emit(&mut frame, &fields, 0, ChecksumMode::Software);
-            inbound.borrow_mut().push_back(frame);
+            inbound.borrow_mut().push_back(build_frame(&peer.template, &fields, &[]));
         }
     };
     world.run_until(100 * MILLISECOND, |world| {
@@ -336,14 +259,14 @@ fn cookie_without_timestamps_keeps_only_the_mss() {
     let mut peer = Peer::well_behaved(5000);
     let options = Options { ts: None, ..peer.syn_options() };
     peer.send_segment(&fx, &peer.fields(Flags::SYN, options), &[]);
-    fx.poll();
-    let answer = fx.sent_to(&peer).pop().unwrap();
+    fx.process();
+    let answer = peer.take_segments(&fx).pop().unwrap();
     let options = &answer.options;
     assert_eq!((options.mss, options.wscale, options.sack_permitted), (Some(1460), None, false));
     peer.seq += 1;
     peer.ack = answer.seq + 1;
     peer.send_segment(&fx, &peer.fields(Flags::ACK, Options::default()), &mpa_request());
-    fx.poll();
+    fx.process();
     fx.connect_request();
 }
 
@@ -363,8 +286,8 @@ fn forged_cookie_acks_are_reset() {
             let ts = rng.random::<bool>().then(|| (rng.random(), rng.random()));
             peer.send_segment(&fx, &peer.fields(Flags::ACK, Options::timestamps(ts)), &[1; 10]);
         }
-        fx.poll();
-        for (segment, _) in fx.sent() {
+        fx.process();
+        for (segment, _) in fx.take_segments() {
             resets += u32::from(segment.flags.has(Flags::RST));
         }
     }
@@ -381,7 +304,7 @@ fn expired_cookie_is_reset() {
     peer.syn(&mut fx);
     // The listener still sends cookies; this one has expired.
     fx.advance(100 * SECOND);
-    fx.flood(1000, 100);
+    flood(&mut fx, 1000, 100);
     fx.advance(60 * SECOND);
     let sent = peer.send(&mut fx, Flags::default(), &mpa_request());
     assert_eq!((sent.len(), sent[0].flags, sent[0].seq), (1, Flags::RST, peer.ack));
@@ -396,7 +319,7 @@ fn cookie_survives_the_timestamp_wrap() {
     // To 30 ms before the timestamp clock of this four-tuple wraps.
     let to_wrap = u64::from(u32::MAX - clock) * MICROSECOND;
     fx.advance(to_wrap - 30 * MILLISECOND);
-    fx.flood(1000, 100);
+    flood(&mut fx, 1000, 100);
     let mut peer = Peer::well_behaved(5000);
     let answer = peer.syn(&mut fx);
     assert!(answer.options.ts.unwrap().0 > 0xffff_0000, "{:?}", answer.options.ts);
@@ -428,12 +351,12 @@ fn earlier_cookie_completes_a_half_open_connection() {
 
 #[test]
 fn cookies_are_rate_limited() {
-    let mut fx = Fixture::new(|config| {
+    let mut fx = new_fixture(|config| {
         config.half_open_per_listener_max = 0;
         config.cookies_per_second = 100;
     });
     for second in 0..10 {
-        fx.flood(second * 1000, 1000);
+        flood(&mut fx, second * 1000, 1000);
         let now = fx.now;
         fx.advance((SECOND * u64::from(second + 1)).saturating_sub(now.as_nanos()));
     }
@@ -445,9 +368,9 @@ fn cookies_are_rate_limited() {
 
 #[test]
 fn half_open_connections_are_bounded_globally_and_expire() {
-    let mut fx = Fixture::new(|config| config.half_open_max = 20);
+    let mut fx = new_fixture(|config| config.half_open_max = 20);
     fx.engine.listen(PORT + 1, 64).unwrap();
-    fx.flood(0, 100);
+    flood(&mut fx, 0, 100);
     assert_eq!(fx.engine.connection_count(), 20);
     fx.advance(30 * SECOND);
     assert_eq!(fx.engine.connection_count(), 0);
@@ -459,7 +382,7 @@ fn half_open_connections_are_bounded_globally_and_expire() {
 
 #[test]
 fn full_backlog_defers_the_handshake() {
-    let mut fx = Fixture::new(|_| {});
+    let mut fx = new_fixture(|_| {});
     fx.engine.unlisten(PORT);
     fx.engine.listen(PORT, 1).unwrap();
     let mut peers = [5000, 5001].map(Peer::well_behaved);
@@ -475,8 +398,8 @@ fn full_backlog_defers_the_handshake() {
     assert_eq!(fx.engine.counters().backlog_overflows, 1);
     let third = Peer::well_behaved(5002);
     third.send_segment(&fx, &third.fields(Flags::SYN, third.syn_options()), &[]);
-    fx.poll();
-    assert!(fx.sent_to(&third).is_empty(), "nor are new ones begun");
+    fx.process();
+    assert!(third.take_segments(&fx).is_empty(), "nor are new ones begun");
     // Once there is space, the peer's retransmission completes the handshake.
     fx.engine.reject(fx.now, first, ReadDepths::default(), b"").unwrap();
     peers[1].seq = peers[1].seq - u32::try_from(mpa_request().len()).unwrap();
@@ -486,7 +409,7 @@ fn full_backlog_defers_the_handshake() {
 
 #[test]
 fn stray_rsts_do_not_consume_the_rst_limit() {
-    let mut fx = Fixture::new(|_| {});
+    let mut fx = new_fixture(|_| {});
     let stray = Peer::to((address(1), PORT + 1).into(), address(0), 5000, 1);
     for _ in 0..50 {
         for _ in 0..64 {
@@ -499,16 +422,16 @@ fn stray_rsts_do_not_consume_the_rst_limit() {
         fx.engine.drive(fx.now);
         fx.engine.drive(fx.now);
     }
-    assert!(fx.sent_to(&stray).is_empty(), "a RST is not answered");
+    assert!(stray.take_segments(&fx).is_empty(), "a RST is not answered");
     stray.send_segment(&fx, &stray.fields(Flags::ACK, Options::default()), &[]);
     fx.engine.drive(fx.now);
-    let sent = fx.sent_to(&stray);
+    let sent = stray.take_segments(&fx);
     assert_eq!((sent.len(), sent[0].flags), (1, Flags::RST), "within the same tenth of a second");
 }
 
 #[test]
 fn listener_drops_invalid_flag_combinations() {
-    let mut fx = Fixture::new(|_| {});
+    let mut fx = new_fixture(|_| {});
     let peer = Peer::well_behaved(5000);
     for (flags, answers) in [
         (Flags::default(), 0),
@@ -522,8 +445,8 @@ fn listener_drops_invalid_flag_combinations() {
         (Flags::FIN | Flags::ACK, 1),
     ] {
         peer.send_segment(&fx, &peer.fields(flags, Options::default()), &[]);
-        fx.poll();
-        let sent = fx.sent_to(&peer);
+        fx.process();
+        let sent = peer.take_segments(&fx);
         assert_eq!(sent.len(), answers, "{flags:?}");
         assert!(sent.iter().all(|segment| segment.flags == Flags::RST));
     }
@@ -537,8 +460,8 @@ fn to_time_wait(fx: &mut Fixture, port: u16) -> Peer {
     peer.send(fx, Flags::default(), &mpa_request());
     let request = fx.connect_request();
     fx.engine.reject(fx.now, request, ReadDepths::default(), b"").unwrap();
-    fx.poll();
-    let last = fx.sent_to(&peer).pop().unwrap();
+    fx.process();
+    let last = peer.take_segments(&fx).pop().unwrap();
     assert!(last.flags.has(Flags::FIN));
     peer.ack = last.seq + last.seq_len();
     peer.send(fx, Flags::FIN, &[]);
@@ -547,7 +470,7 @@ fn to_time_wait(fx: &mut Fixture, port: u16) -> Peer {
 
 #[test]
 fn time_wait_is_bounded_and_evicts_the_oldest() {
-    let mut fx = Fixture::new(|config| config.time_wait_max = 4);
+    let mut fx = new_fixture(|config| config.time_wait_max = 4);
     for port in 0..20 {
         to_time_wait(&mut fx, 5000 + port);
         assert_eq!(fx.engine.connection_count(), usize::from(port + 1).min(4));
@@ -564,7 +487,7 @@ fn time_wait_is_bounded_and_evicts_the_oldest() {
 
 #[test]
 fn full_connection_table_recycles_time_wait() {
-    let mut fx = Fixture::new(|config| config.connections_max = 4);
+    let mut fx = new_fixture(|config| config.connections_max = 4);
     for port in 0..4 {
         to_time_wait(&mut fx, 5000 + port);
     }
@@ -574,13 +497,13 @@ fn full_connection_table_recycles_time_wait() {
     assert_eq!(fx.engine.connection_count(), 4);
     let peer = Peer::well_behaved(7000);
     peer.send_segment(&fx, &peer.fields(Flags::SYN, peer.syn_options()), &[]);
-    fx.poll();
-    assert!(fx.sent_to(&peer).is_empty());
+    fx.process();
+    assert!(peer.take_segments(&fx).is_empty());
 }
 
 #[test]
 fn connection_out_of_time_wait_uses_higher_sequence_numbers() {
-    let mut fx = Fixture::new(|_| {});
+    let mut fx = new_fixture(|_| {});
     let old = to_time_wait(&mut fx, 5000);
     let mut new = Peer::well_behaved(5000);
     new.seq = old.seq - 500;
@@ -593,22 +516,22 @@ fn connection_out_of_time_wait_uses_higher_sequence_numbers() {
 
 #[test]
 fn time_wait_is_recycled_only_with_a_listener() {
-    let mut fx = Fixture::new(|_| {});
+    let mut fx = new_fixture(|_| {});
     let old = to_time_wait(&mut fx, 5000);
     fx.engine.unlisten(PORT);
     let mut new = Peer::well_behaved(5000);
     new.seq = old.seq + 500;
     new.ts.0 = old.ts.0 + 1;
     new.send_segment(&fx, &new.fields(Flags::SYN, new.syn_options()), &[]);
-    fx.poll();
-    let sent = fx.sent_to(&new);
+    fx.process();
+    let sent = new.take_segments(&fx);
     assert_eq!((sent.len(), sent[0].flags, sent[0].ack), (1, Flags::ACK, old.seq));
     assert_eq!(fx.engine.connection_count(), 1);
 }
 
 #[test]
 fn time_wait_is_kept_while_the_backlog_is_full() {
-    let mut fx = Fixture::new(|_| {});
+    let mut fx = new_fixture(|_| {});
     fx.engine.unlisten(PORT);
     fx.engine.listen(PORT, 1).unwrap();
     let old = to_time_wait(&mut fx, 5000);
@@ -620,21 +543,21 @@ fn time_wait_is_kept_while_the_backlog_is_full() {
     new.seq = old.seq + 500;
     new.ts.0 = old.ts.0 + 1;
     new.send_segment(&fx, &new.fields(Flags::SYN, new.syn_options()), &[]);
-    fx.poll();
-    assert!(fx.sent_to(&new).is_empty());
+    fx.process();
+    assert!(new.take_segments(&fx).is_empty());
     assert_eq!(fx.engine.connection_count(), 2);
 }
 
 #[test]
 fn unlisten_drops_half_open_connections() {
-    let mut fx = Fixture::new(|config| config.half_open_max = 4);
+    let mut fx = new_fixture(|config| config.half_open_max = 4);
     for round in 0..3 {
         for port in 0..4 {
             Peer::well_behaved(5000 + 10 * round + port).syn(&mut fx);
         }
         assert_eq!(fx.engine.connection_count(), 4);
         fx.engine.unlisten(PORT);
-        fx.poll();
+        fx.process();
         assert_eq!(fx.engine.connection_count(), 0);
         fx.engine.listen(PORT, 64).unwrap();
     }
