@@ -21,6 +21,7 @@ use ferrowarp_proto::wire::seq::Seq;
 use ferrowarp_proto::wire::tcp::{Fields, Flags, FourTuple, HeaderTemplate, Options, Segment};
 use ferrowarp_tests::frame::{Frame, is_membership_report};
 use ferrowarp_tests::ip;
+use ferrowarp_tests::raw::build_frame;
 use ferrowarp_tests::sim::fragmenter::fragment;
 use ferrowarp_tests::sim::frames::{HeapDevice, PoolSizes};
 use ferrowarp_tests::sim::world::CompletionQueues;
@@ -177,11 +178,7 @@ impl Fixture {
     /// Injects a TCP segment of the peer.
     fn segment(&mut self, tuple: FourTuple, mac: [u8; 6], fields: &Fields, payload: &[u8]) {
         let template = HeaderTemplate::with_link(EthernetLink { mac, ..self.link }, MAC, tuple);
-        let at = template.base_len() + fields.options.wire_len();
-        let mut frame = vec![0; at + payload.len()];
-        frame[at..].copy_from_slice(payload);
-        template.emit(&mut frame, fields, payload.len(), ChecksumMode::Software);
-        self.put(frame);
+        self.put(build_frame(&template, fields, payload));
     }
 
     fn advance(&mut self, ns: u64) {
