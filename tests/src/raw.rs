@@ -285,7 +285,7 @@ impl Peer {
 
     /// Processes what the engine sent; true if there is anything to acknowledge.
     pub fn receive(&mut self, fx: &Fixture) -> bool {
-        let mut has_news = false;
+        let mut ack_due = false;
         for (segment, frame) in fx.take_segments() {
             if segment.tuple.remote != self.local.remote || segment.tuple.local != self.local.local
             {
@@ -301,14 +301,14 @@ impl Peer {
             if segment.flags.has(Flags::SYN) {
                 self.snd_wnd_shift = segment.options.wscale.unwrap_or(0);
                 self.rcv_nxt = segment.seq + 1;
-                has_news = true;
+                ack_due = true;
             } else if segment.seq == self.rcv_nxt && segment.seq_len() > 0 {
                 self.received.extend(&frame.bytes[segment.payload.clone()]);
                 self.rcv_nxt += segment.seq_len();
-                has_news = true;
+                ack_due = true;
             }
         }
-        has_news
+        ack_due
     }
 
     /// Processes and acknowledges what the engine sends, until it is idle.

@@ -461,7 +461,7 @@ fn to_time_wait(fx: &mut Fixture, port: u16) -> Peer {
     let request = fx.connect_request();
     fx.engine.reject(fx.now, request, ReadDepths::default(), b"").unwrap();
     fx.process();
-    let last = peer.take_segments(&fx).pop().unwrap();
+    let last = peer.take_segments(fx).pop().unwrap();
     assert!(last.flags.has(Flags::FIN));
     peer.ack = last.seq + last.seq_len();
     peer.send(fx, Flags::FIN, &[]);

@@ -2,7 +2,6 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use ferrowarp_tests::workspace::root;
 use serde_json::Value;
 use spdx::Expression;
 

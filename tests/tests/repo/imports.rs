@@ -14,8 +14,14 @@ use std::path::Path;
 use source::{Import, Modules};
 
 /// Source folders, and the names under which the crates' programs import the libraries.
-const CRATES: [(&str, &str); 2] =
-    [("bindings/src", "dpdk_sys"), ("stack/runtime/src", "ferrowarp")];
+const CRATES: [(&str, &str); 6] = [
+    ("bindings/src", "dpdk_sys"),
+    ("stack/proto/src", "ferrowarp_proto"),
+    ("stack/runtime/src", "ferrowarp"),
+    ("apps/src", "ferrowarp_apps"),
+    ("apps/link/src", "ferrowarp_link"),
+    ("bench/src", "ferrowarp_bench"),
+];
 
 /// Names that a file uses of another one, by both files.
 type Edges = BTreeMap<(String, String), BTreeSet<String>>;

@@ -9,7 +9,7 @@ mod tidy;
 
 use std::process::Command;
 
-use ferrowarp_tests::compliance::root;
+use ferrowarp_tests::workspace::root;
 use serde_json::Value;
 
 /// The output of `cargo metadata` with these arguments.

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
 
-use ferrowarp_tests::compliance::root;
+use ferrowarp_tests::workspace::root;
 
 use crate::coverage::updates;
 use crate::{cargo_metadata, tidy};

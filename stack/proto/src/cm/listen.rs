@@ -11,7 +11,6 @@ use crate::time::Instant;
 use crate::wire::tcp::{Flags, Segment};
 
 /// What a listener does with a segment of no connection.
-#[expect(clippy::large_enum_variant, reason = "moved into the table at once")]
 pub(crate) enum ListenerAction<E: Env> {
     /// There is no listener, or the segment is not acceptable: it is answered with RST.
     Reset,

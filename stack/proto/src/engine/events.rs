@@ -18,7 +18,7 @@ use crate::verbs::queue_pairs::QueuePairs;
 use crate::verbs::wc::Completions;
 
 /// Queue length below which stale events are not removed.
-pub(super) const SWEEP_MIN: usize = 256;
+const SWEEP_MIN: usize = 256;
 
 impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
     /// Returns the oldest event. Connection requests whose peer is gone, and events of destroyed

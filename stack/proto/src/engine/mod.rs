@@ -40,7 +40,6 @@ use crate::cm::tx_reclaim::TxReclaim;
 use crate::ddp::memory::Memory;
 use crate::device::{Device, frame_capacity};
 use crate::engine::connections::Connections;
-use crate::engine::rcv_window::WindowReclaim;
 use crate::mpa::fpdu_pool::FpduPool;
 use crate::net::interface::Interface;
 use crate::net::jittered_rate_limit::JitteredRateLimit;
@@ -80,7 +79,9 @@ pub struct Engine<D: Device, M: Memory, C: Completions> {
     cx: Context<Types<D, M, C>>,
     rst_limit: JitteredRateLimit,
     icmp_error_in_limit: RateLimit,
-    window_reclaim: WindowReclaim,
+    /// Earliest time of the next scan for windows to shrink, and where it starts.
+    window_reclaim_at: Instant,
+    window_reclaim_cursor: u32,
     /// Earliest time of the next scan for partial FPDUs to evict.
     evict_partials_at: Instant,
     /// Time of the next check of unresolved next hops, at the latest, and epoch of the neighbor
@@ -127,11 +128,12 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
             connections: Connections::new(config.connections_max, config.seed),
             rst_limit: JitteredRateLimit::new(limits, RSTS_PER_SECOND),
             icmp_error_in_limit: RateLimit::new(ICMP_ERRORS_IN_PER_SECOND),
-            window_reclaim: WindowReclaim::new(),
+            window_reclaim_at: Instant::ZERO,
+            window_reclaim_cursor: 0,
             evict_partials_at: Instant::ZERO,
             resolve_at: Instant::ZERO,
             resolve_epoch: 0,
-            sweep_events_at: events::SWEEP_MIN,
+            sweep_events_at: 0,
             burst: Vec::with_capacity(BURST_LEN),
             rx_burst_done: false,
             fired: Vec::new(),

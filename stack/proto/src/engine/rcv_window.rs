@@ -13,21 +13,6 @@ const WINDOW_IDLE_NS: u64 = 10 * SECOND;
 const WINDOW_RECLAIM_INTERVAL_NS: u64 = MILLISECOND;
 const WINDOW_RECLAIM_SCAN_MAX: usize = 64;
 
-/// Scan for windows to reset.
-#[derive(Debug)]
-pub(super) struct WindowReclaim {
-    /// Earliest time of the next scan.
-    next_at: Instant,
-    /// Next connection to visit.
-    cursor: u32,
-}
-
-impl WindowReclaim {
-    pub(super) const fn new() -> Self {
-        Self { next_at: Instant::ZERO, cursor: 0 }
-    }
-}
-
 impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
     /// Grows a receive window that limits its peer, by half of the growth left for all connections
     /// at most, so that some remains for others.
@@ -54,16 +39,16 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
     /// Resets grown receive windows of idle peers to their initial size. The window advertised is
     /// not retracted, only not renewed. Cost: bounded, at most once a millisecond.
     fn reclaim_windows(&mut self, now: Instant) {
-        let Self { connections, cx, window_reclaim: reclaim, .. } = self;
-        if now < reclaim.next_at {
+        let Self { connections, cx, window_reclaim_at, window_reclaim_cursor, .. } = self;
+        if now < *window_reclaim_at {
             return;
         }
-        reclaim.next_at = now + WINDOW_RECLAIM_INTERVAL_NS;
+        *window_reclaim_at = now + WINDOW_RECLAIM_INTERVAL_NS;
         let slot_count = connections.slot_count();
         for _ in 0..WINDOW_RECLAIM_SCAN_MAX.min(slot_count) {
-            let index = reclaim.cursor;
+            let index = *window_reclaim_cursor;
             let is_last = index as usize + 1 >= slot_count;
-            reclaim.cursor = if is_last { 0 } else { index + 1 };
+            *window_reclaim_cursor = if is_last { 0 } else { index + 1 };
             let Some(conn) = connections.get_mut(index) else { continue };
             if conn.window_growth > 0 && now.since(conn.tcb.last_rx_at()) > WINDOW_IDLE_NS {
                 conn.tcb.reset_window();

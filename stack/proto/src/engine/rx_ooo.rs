@@ -121,7 +121,8 @@ impl<E: Env> Connection<E> {
         let qp = self.qp.and_then(|qp| cx.qps.get_mut(qp));
         match &mut self.phase {
             Phase::DrainTerminate { deframer } => {
-                if deframer.skip_placed(len).is_err() {
+                let skipped = deframer.skip_placed(len);
+                if skipped.is_err() {
                     self.end_stream(&mut cx.pools.fpdu);
                 }
             }

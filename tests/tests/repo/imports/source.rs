@@ -246,7 +246,7 @@ fn outside_tests(condition: &[String]) -> (bool, bool) {
         .collect::<Vec<_>>()
     };
     match condition.first().map(String::as_str) {
-        Some("test") => (false, true),
+        Some("test" | "doc") => (false, true),
         Some(kind @ ("not" | "all" | "any")) => {
             let parts = parts(&condition[2..condition.len() - 1]);
             let (mut holds, mut fails) = (parts.iter().map(|it| it.0), parts.iter().map(|it| it.1));
