@@ -3,10 +3,8 @@
 use ferrowarp_proto::verbs::wc::WcStatus;
 
 use super::fixture::Fixture;
+pub use crate::peer::PEER_STAG;
 use crate::peer::{Header, ReadRequest, opcode};
-
-/// STag of the peer's memory.
-pub const PEER_STAG: u32 = 0x00c0_ffee;
 
 /// A connected engine under test: segments of 1460 bytes, four Reads in each direction.
 #[must_use]

@@ -6,18 +6,12 @@ use ferrowarp_proto::verbs::wc::{WcOpcode, WcStatus};
 use ferrowarp_proto::verbs::wr::{Operation, Payload, PostError, SendWr, Sge};
 use ferrowarp_proto::wire::tcp::Flags;
 use ferrowarp_tests::compliance::fixture::Fixture;
-use ferrowarp_tests::compliance::messages::read_request;
+use ferrowarp_tests::compliance::messages::{PEER_STAG, connected, read_request};
 use ferrowarp_tests::pattern;
 use ferrowarp_tests::peer::{Header, fpdu, opcode};
 
-/// STag of the peer's memory.
-const PEER_STAG: u32 = 0x00c0_ffee;
 /// Bytes of a tagged and of an untagged DDP header.
 const HEADER_LENS: (usize, usize) = (14, 18);
-
-fn connected() -> Fixture {
-    Fixture::connected(1460, 4, 4)
-}
 
 /// MULPDU without markers (RFC 5044 section 4.5).
 fn mulpdu(emss: usize) -> usize {

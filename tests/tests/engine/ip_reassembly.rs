@@ -3,6 +3,7 @@
 use ferrowarp_proto::net::icmp_error::{IcmpError, IcmpErrorKind};
 use ferrowarp_proto::time::SECOND;
 use ferrowarp_tests::compliance::fixture::{Fixture, PORT};
+use ferrowarp_tests::compliance::messages::connected;
 use ferrowarp_tests::ip;
 
 /// Bytes of a segment's first fragment, after the IP header.
@@ -29,10 +30,6 @@ fn errors(fx: &mut Fixture, frame: Vec<u8>) -> Vec<IcmpError> {
     fx.engine.drive(fx.now);
     let sent: Vec<Vec<u8>> = fx.engine.device().outbound.borrow_mut().drain(..).collect();
     sent.iter().filter_map(|frame| IcmpError::parse(&frame[14..]).ok()).collect()
-}
-
-fn connected() -> Fixture {
-    Fixture::connected(1460, 4, 4)
 }
 
 // req-test: MPA-171

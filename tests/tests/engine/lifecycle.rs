@@ -12,7 +12,7 @@ use ferrowarp_proto::verbs::qp::{QpInit, QpState};
 use ferrowarp_proto::verbs::wc::{CqId, QpId, Wc, WcOpcode, WcStatus};
 use ferrowarp_proto::verbs::wr::{AtomicOp, Operation, Payload, PostError, RecvWr, SendWr, Sge};
 use ferrowarp_tests::sim::link::Faults;
-use ferrowarp_tests::sim::pairs::{CQ, PD, connect_new, event, qp_init};
+use ferrowarp_tests::sim::pairs::{self, CQ, PD, connect_new, event, qp_init, send};
 use ferrowarp_tests::sim::world::{World, WorldOptions};
 
 const PORT: u16 = 7174;
@@ -63,16 +63,8 @@ fn sge(lkey: u32, addr: u64, len: u32) -> Sge {
     Sge { addr, len, lkey }
 }
 
-fn send(wr_id: u64, bytes: &[u8]) -> SendWr {
-    let payload = Payload::Inline(bytes.iter().copied().collect());
-    let operation = Operation::Send { payload, solicited: false, invalidate: None };
-    SendWr { wr_id, operation, signaled: true, fence: false }
-}
-
 fn write(wr_id: u64, rkey: u32, remote: u64) -> SendWr {
-    let payload = Payload::Inline([1, 2, 3, 4].into_iter().collect());
-    let operation = Operation::Write { payload, rkey, remote };
-    SendWr { wr_id, operation, signaled: true, fence: false }
+    pairs::write(wr_id, &[1, 2, 3, 4], rkey, remote)
 }
 
 fn receive(wr_id: u64, lkey: u32, len: u32) -> RecvWr {
@@ -194,7 +186,7 @@ fn disconnect_flushes_each_request_once_and_delivers_completed_sends() {
     }
     let ours = register(&world, 0, Access::ALL);
     world.ends[0].engine.post_recv(active, receive(9, ours, 64)).unwrap();
-    world.ends[0].engine.post_send(active, send(1, b"last words")).unwrap();
+    world.ends[0].engine.post_send(active, send(1, b"last words", None)).unwrap();
     assert_eq!(completions(&mut world, 0, 1)[0].status, WcStatus::Success);
     let now = world.now;
     world.ends[0].engine.disconnect(now, active).unwrap();
@@ -211,7 +203,7 @@ fn disconnect_flushes_each_request_once_and_delivers_completed_sends() {
     assert_eq!(world.ends[1].arena.read(0, 10), b"last words");
     // Requests posted afterwards are flushed, too.
     assert_eq!(world.ends[0].engine.qp_state(active), QpState::Error);
-    world.ends[0].engine.post_send(active, send(5, b"too late")).unwrap();
+    world.ends[0].engine.post_send(active, send(5, b"too late", None)).unwrap();
     let late = completions(&mut world, 0, 1);
     assert_eq!((late[0].wr_id, late[0].status), (5, WcStatus::Flushed));
 }
@@ -233,7 +225,7 @@ fn refused_access_terminates_both_ends() {
     let [active, passive] = connected(&mut world);
     let stag = register(&world, 1, Access::ALL);
     world.ends[1].engine.post_recv(passive, receive(1, stag, 64)).unwrap();
-    world.ends[0].engine.post_send(active, send(2, b"again")).unwrap();
+    world.ends[0].engine.post_send(active, send(2, b"again", None)).unwrap();
     // The Write completed when its segments were built; nothing else did.
     let statuses: Vec<_> = completions(&mut world, 0, 2).iter().map(|wc| wc.status).collect();
     assert_eq!(statuses, [WcStatus::Success; 2]);
@@ -336,7 +328,7 @@ fn send_without_or_beyond_a_receive_buffer_terminates() {
         if let Some(len) = len {
             world.ends[1].engine.post_recv(passive, receive(1, stag, len)).unwrap();
         }
-        world.ends[0].engine.post_send(active, send(1, b"hello")).unwrap();
+        world.ends[0].engine.post_send(active, send(1, b"hello", None)).unwrap();
         let Event::Disconnected { reason, .. } = event(&mut world, 0) else { panic!() };
         let EndReason::TerminateReceived(info) = reason else { panic!("{reason:?}") };
         assert_eq!((info.layer, info.error_type, info.code), (1, 2, code));
@@ -407,7 +399,7 @@ fn posting_needs_a_connection_and_reads_need_ord() {
     let mut world = World::new(&WorldOptions::new(12));
     let qp = world.ends[0].engine.create_qp(qp_init(16, 16)).unwrap();
     let engine = &mut world.ends[0].engine;
-    assert_eq!(engine.post_send(qp, send(1, b"x")), Err(PostError::WrongState));
+    assert_eq!(engine.post_send(qp, send(1, b"x", None)), Err(PostError::WrongState));
     let none = ConnParam { ird: 0, ord: 0, ..ConnParam::default() };
     let [active, _] = connected_with(&mut world, &none, &none);
     let operation = Operation::Read { sink: Sge::default(), rkey: 1, remote: 0 };

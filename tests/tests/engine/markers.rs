@@ -5,11 +5,9 @@ use ferrowarp_proto::time::SECOND;
 use ferrowarp_proto::verbs::cm::{ConnParam, EndReason, Event, Start};
 use ferrowarp_proto::verbs::wc::WcOpcode;
 use ferrowarp_tests::compliance::fixture::{Fixture, PORT};
+use ferrowarp_tests::compliance::messages::PEER_STAG;
 use ferrowarp_tests::pattern;
 use ferrowarp_tests::peer::{Header, marked_fpdu};
-
-/// STag of the peer's memory.
-const PEER_STAG: u32 = 0x00c0_ffee;
 
 /// A connection with markers in both directions, and the bytes of FPDUs that the peer has sent.
 struct MarkedConnection {

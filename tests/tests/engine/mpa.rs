@@ -6,17 +6,11 @@ use ferrowarp_proto::verbs::cm::EndReason;
 use ferrowarp_proto::verbs::wc::WcStatus;
 use ferrowarp_proto::wire::tcp::Flags;
 use ferrowarp_tests::compliance::fixture::{Fixture, parse_fpdus};
+use ferrowarp_tests::compliance::messages::{PEER_STAG, connected};
 use ferrowarp_tests::peer::{Header, fpdu};
 use rand::rngs::SmallRng;
 use rand::seq::SliceRandom;
 use rand::{Rng, SeedableRng};
-
-/// STag of the peer's memory.
-const PEER_STAG: u32 = 0x00c0_ffee;
-
-fn connected() -> Fixture {
-    Fixture::connected(1460, 4, 4)
-}
 
 fn send(msn: u32, payload: &[u8]) -> Vec<u8> {
     fpdu(&Header::send(msn, 0, true).encode(payload), true)

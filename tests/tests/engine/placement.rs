@@ -5,15 +5,11 @@ use ferrowarp_proto::verbs::cm::{ConnParam, EndReason, Event};
 use ferrowarp_proto::verbs::wc::WcStatus;
 use ferrowarp_proto::verbs::wr::{Bind, Operation, RecvWr, Sge};
 use ferrowarp_tests::compliance::fixture::Fixture;
-use ferrowarp_tests::compliance::messages::read_request;
+use ferrowarp_tests::compliance::messages::{connected, read_request};
 use ferrowarp_tests::peer::{Header, ReadRequest, marked_fpdu};
 
 /// Bytes of a tagged and of an untagged DDP header.
 const HEADER_LENS: (usize, usize) = (14, 18);
-
-fn connected() -> Fixture {
-    Fixture::connected(1460, 4, 4)
-}
 
 fn send_segment(msn: u32, mo: u32, last: bool, payload: &[u8]) -> Vec<u8> {
     Header::send(msn, mo, last).encode(payload)

@@ -8,27 +8,8 @@ use ferrowarp_proto::verbs::wc::WcStatus;
 use ferrowarp_proto::verbs::wr::{Operation, Payload, Sge};
 use ferrowarp_proto::wire::tcp::Flags;
 use ferrowarp_tests::compliance::fixture::Fixture;
-use ferrowarp_tests::peer::{Header, ReadRequest, fpdu, opcode};
-
-/// STag of the peer's memory.
-const PEER_STAG: u32 = 0x00c0_ffee;
-
-fn connected() -> Fixture {
-    Fixture::connected(1460, 4, 4)
-}
-
-fn send(opcode: u8, msn: u32, invalidate: u32, payload: &[u8]) -> Vec<u8> {
-    Header::Untagged { opcode, last: true, invalidate, qn: 0, msn, mo: 0 }.encode(payload)
-}
-
-fn write(stag: u32, to: u64, payload: &[u8]) -> Vec<u8> {
-    Header::write(stag, to, true).encode(payload)
-}
-
-fn read(msn: u32, source_stag: u32, source_to: u64, len: u32) -> Vec<u8> {
-    let request = ReadRequest { sink_stag: PEER_STAG, sink_to: 0, len, source_stag, source_to };
-    Header::read(msn).encode(&request.encode())
-}
+use ferrowarp_tests::compliance::messages::{PEER_STAG, connected, read_request, send_as, write};
+use ferrowarp_tests::peer::{Header, fpdu, opcode};
 
 // req-test: DDP-120
 #[test]
@@ -57,7 +38,7 @@ fn completion_reports_solicited_event_and_invalidated_stag() {
         let stag = fx.register_for_stream(1024, 64, Access::REMOTE_WRITE);
         fx.post_recv(msn, 0, 64);
         let names = opcode % 2 == 0;
-        fx.inject_ulpdu(&send(opcode, msn, if names { stag } else { 0 }, b"x"));
+        fx.inject_ulpdu(&send_as(opcode, msn, if names { stag } else { 0 }, b"x"));
         let wc = fx.poll_cq()[0];
         assert_eq!((wc.solicited, wc.byte_len), (opcode >= 5, 1));
         assert_eq!(wc.invalidated, names.then_some(stag));
@@ -87,7 +68,7 @@ fn equal_msns_on_two_queues_do_not_mix() {
     fx.post_recv(1, 0, 64);
     fx.arena.write(1024, b"source");
     fx.inject_ulpdu(&Header::send(1, 0, false).encode(b"one "));
-    fx.inject_ulpdu(&read(1, fx.mem_stag, 1024, 6));
+    fx.inject_ulpdu(&read_request(1, fx.mem_stag, 1024, 6, 0));
     fx.inject_ulpdu(&Header::send(1, 4, true).encode(b"message"));
     assert_eq!(fx.poll_cq()[0].byte_len, 11);
     assert_eq!(fx.arena.read(0, 12), b"one message\0");
@@ -119,14 +100,14 @@ fn completion_allows_the_buffer_to_be_reused() {
 fn stream_in_error_accepts_nothing() {
     let mut fx = connected();
     let before = fx.engine.counters().terminates_out;
-    fx.inject_ulpdu(&send(opcode::SEND, 1, 0, b"no buffer"));
+    fx.inject_ulpdu(&send_as(opcode::SEND, 1, 0, b"no buffer"));
     assert_eq!(fx.engine.counters().terminates_out, before + 1, "it is counted");
     let qp = fx.qp();
     assert_eq!(fx.engine.qp_state(qp), QpState::Error);
     assert_eq!(fx.sent_terminate().cause(), (1, 2, 2));
     fx.post_recv(1, 0, 64);
     fx.post_send(2, 0, 4);
-    fx.inject_ulpdu(&send(opcode::SEND, 1, 0, b"again"));
+    fx.inject_ulpdu(&send_as(opcode::SEND, 1, 0, b"again"));
     let mut done: Vec<_> = fx.poll_cq().iter().map(|wc| (wc.wr_id, wc.status)).collect();
     done.sort_unstable_by_key(|(wr_id, _)| *wr_id);
     assert_eq!(done, [(1, WcStatus::Flushed), (2, WcStatus::Flushed)]);
@@ -141,8 +122,8 @@ fn every_disconnect_reports_its_reason() {
     type Cause = fn(&mut Fixture);
     let causes: [(Cause, &str); 7] = [
         (|fx| fx.inject_ulpdu(&write(0, 0, b"x")), "TerminateSent"),
-        (|fx| fx.inject_ulpdu(&read(1, 0, 0, 4)), "TerminateSent"),
-        (|fx| fx.inject_ulpdu(&send(15, 1, 0, b"x")), "TerminateSent"),
+        (|fx| fx.inject_ulpdu(&read_request(1, 0, 0, 4, 0)), "TerminateSent"),
+        (|fx| fx.inject_ulpdu(&send_as(15, 1, 0, b"x")), "TerminateSent"),
         (|fx| fx.inject(&[0; 64]), "TerminateSent"),
         (
             |fx| {
@@ -173,7 +154,7 @@ fn terminate_overtakes_queued_messages() {
     fx.post_write(1, 0, 60_000, PEER_STAG, 0);
     fx.post_write(2, 0, 4, PEER_STAG, 0);
     fx.poll_cq();
-    fx.inject_ulpdu(&send(opcode::SEND, 1, 0, b"no buffer"));
+    fx.inject_ulpdu(&send_as(opcode::SEND, 1, 0, b"no buffer"));
     let before = fx.segments.len();
     fx.resume_acks(0xffff);
     let messages = fx.sent_messages();
@@ -191,7 +172,7 @@ fn stag_is_valid_only_while_registered() {
         let mut fx = connected();
         let stag = fx.register(1024, 64, Access::ALL, false);
         fx.inject_ulpdu(&write(stag, 1024, b"in"));
-        fx.inject_ulpdu(&read(1, stag, 1024, 2));
+        fx.inject_ulpdu(&read_request(1, stag, 1024, 2, 0));
         assert_eq!(fx.sent_messages()[0].1, b"in");
         assert!(fx.arena.regions().invalidate(stag));
         fx.arena.regions().release(stag);
@@ -240,8 +221,8 @@ fn stag_scope_is_a_pd_or_one_stream_of_it() {
             };
             let (ulpdu, cause) = match attempt {
                 0 => (write(stag, 1024, b"x"), (1, 1, 2)),
-                1 => (read(1, stag, 1024, 4), (0, 1, 3)),
-                _ => (send(opcode::SEND_INVALIDATE, 1, stag, b"x"), (0, 1, 9)),
+                1 => (read_request(1, stag, 1024, 4, 0), (0, 1, 3)),
+                _ => (send_as(opcode::SEND_INVALIDATE, 1, stag, b"x"), (0, 1, 9)),
             };
             fx.inject_ulpdu(&ulpdu);
             // An STag of the protection domain is valid on all its streams, but cannot be
