@@ -8,17 +8,13 @@ use ferrowarp_proto::device::ChecksumMode;
 use ferrowarp_proto::engine::EngineConfig;
 use ferrowarp_proto::time::{MILLISECOND, SECOND};
 use ferrowarp_proto::verbs::cm::{ConnParam, Event};
-use ferrowarp_proto::verbs::qp::QpInit;
-use ferrowarp_proto::verbs::wc::CqId;
 use ferrowarp_proto::wire::ethernet::EthernetLink;
 use ferrowarp_proto::wire::seq::Seq;
 use ferrowarp_proto::wire::tcp::{Fields, Flags, FourTuple, HeaderTemplate, Options, Segment};
 use ferrowarp_tests::frame::Frame;
 use ferrowarp_tests::raw::{Fixture, MACS, PORT, build_frame, device, mpa_request};
+use ferrowarp_tests::sim::pairs::qp_init;
 use ferrowarp_tests::sim::world::{World, WorldOptions, address, address_v6};
-
-const INIT: QpInit =
-    QpInit { pd: 3, send_cq: CqId(0), recv_cq: CqId(0), max_send_wr: 16, max_recv_wr: 16 };
 
 /// An engine on a port with checksum offload, and a hand-made peer.
 struct OffloadFixture {
@@ -132,7 +128,7 @@ fn all_frames_of_a_connection_have_valid_checksums() {
         let Some(Event::ConnectRequest { request: asked, .. }) = fx.base.engine.next_event() else {
             panic!("no request")
         };
-        let qp = fx.base.engine.create_qp(INIT).unwrap();
+        let qp = fx.base.engine.create_qp(qp_init(16, 16)).unwrap();
         fx.base.engine.accept(fx.base.now, asked, qp, &ConnParam::default()).unwrap();
         // The reply, and its retransmission as it is not acknowledged; then FIN, and at last RST.
         fx.advance(SECOND);
@@ -155,7 +151,7 @@ fn connect_with_offload_is_refused_without_listener() {
     for ipv6 in [false, true] {
         let mut world = World::new(&WorldOptions { offload: true, ipv6, ..WorldOptions::new(5) });
         let (now, remote) = (world.now, world.socket(1, PORT));
-        let qp = world.ends[0].engine.create_qp(INIT).unwrap();
+        let qp = world.ends[0].engine.create_qp(qp_init(16, 16)).unwrap();
         world.ends[0].engine.connect(now, qp, remote, &ConnParam::default()).unwrap();
         let mut event = None;
         let done = world.run_until(SECOND, |world| {

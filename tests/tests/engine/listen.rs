@@ -5,17 +5,13 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use ferrowarp_proto::engine::EngineConfig;
 use ferrowarp_proto::time::{MICROSECOND, MILLISECOND, SECOND};
 use ferrowarp_proto::verbs::cm::{ConnParam, Event, ReadDepths};
-use ferrowarp_proto::verbs::qp::QpInit;
 use ferrowarp_proto::wire::seq::Seq;
 use ferrowarp_proto::wire::tcp::{Fields, Flags, FourTuple, HeaderTemplate, Options, Segment};
-use ferrowarp_tests::raw::{CQ, Fixture, MACS, PORT, build_frame, device, mpa_request};
+use ferrowarp_tests::raw::{Fixture, MACS, PORT, build_frame, device, mpa_request};
+use ferrowarp_tests::sim::pairs::qp_init;
 use ferrowarp_tests::sim::world::{World, WorldOptions, address};
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
-
-fn init() -> QpInit {
-    QpInit { pd: 3, send_cq: CQ, recv_cq: CQ, max_send_wr: 16, max_recv_wr: 16 }
-}
 
 fn new_fixture(change: impl FnOnce(&mut EngineConfig)) -> Fixture {
     let mut config = EngineConfig::new(address(1), 24, 7);
@@ -131,7 +127,7 @@ impl Peer {
     fn start_mpa(&mut self, fx: &mut Fixture) {
         self.send(fx, Flags::default(), &mpa_request());
         let request = fx.connect_request();
-        let qp = fx.engine.create_qp(init()).unwrap();
+        let qp = fx.engine.create_qp(qp_init(16, 16)).unwrap();
         fx.engine.accept(fx.now, request, qp, &ConnParam::default()).unwrap();
         assert!(matches!(fx.engine.next_event(), Some(Event::Established { .. })));
     }
@@ -228,7 +224,7 @@ fn connect_during_a_syn_flood(ipv6: bool) {
     });
     for round in 0..20 {
         let (now, remote) = (world.now, world.socket(1, PORT));
-        let qp = world.ends[0].engine.create_qp(init()).unwrap();
+        let qp = world.ends[0].engine.create_qp(qp_init(16, 16)).unwrap();
         world.ends[0].engine.connect(now, qp, remote, &ConnParam::default()).unwrap();
         let mut asked = None;
         let found = world.run_until(10 * SECOND, |world| {
@@ -239,7 +235,7 @@ fn connect_during_a_syn_flood(ipv6: bool) {
         assert!(found, "round {round}");
         let Some(Event::ConnectRequest { request, .. }) = asked else { panic!("{asked:?}") };
         let now = world.now;
-        let passive = world.ends[1].engine.create_qp(init()).unwrap();
+        let passive = world.ends[1].engine.create_qp(qp_init(16, 16)).unwrap();
         world.ends[1].engine.accept(now, request, passive, &ConnParam::default()).unwrap();
         for end in 0..2 {
             let mut event = None;
@@ -572,7 +568,7 @@ fn ephemeral_ports_are_unrelated_across_destinations() {
         let service = PORT + u16::try_from(place).unwrap();
         world.ends[1].engine.listen(service, 8).unwrap();
         let (now, remote) = (world.now, world.socket(1, service));
-        let qp = world.ends[0].engine.create_qp(init()).unwrap();
+        let qp = world.ends[0].engine.create_qp(qp_init(16, 16)).unwrap();
         world.ends[0].engine.connect(now, qp, remote, &ConnParam::default()).unwrap();
         let mut event = None;
         world.run_until(10 * SECOND, |world| {

@@ -10,7 +10,6 @@ use ferrowarp_tests::sim::seeds;
 use ferrowarp_tests::sim::world::{World, WorldOptions};
 use rand::Rng;
 
-const CQ: CqId = CqId(0);
 /// Offset and length of the window in the region at end 1.
 const AT: u64 = 1024;
 const LEN: u64 = 512;

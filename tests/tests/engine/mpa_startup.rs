@@ -7,29 +7,16 @@ use ferrowarp_proto::time::{MILLISECOND, SECOND};
 use ferrowarp_proto::verbs::cm::{
     CmError, ConnInfo, ConnParam, ConnectError, EndReason, Event, ReadDepths, RtrKinds, Start,
 };
-use ferrowarp_proto::verbs::qp::QpInit;
-use ferrowarp_proto::verbs::wc::{CqId, QpId, Wc, WcOpcode, WcStatus};
+use ferrowarp_proto::verbs::wc::{QpId, WcOpcode, WcStatus};
 use ferrowarp_proto::verbs::wr::{Operation, Payload, PostError, RecvWr, SendWr, Sge};
+use ferrowarp_tests::sim::pairs::{CQ, PD, completions, event, qp_init};
 use ferrowarp_tests::sim::world::{World, WorldOptions};
 
 const PORT: u16 = 7174;
-const PD: u32 = 3;
-const CQ: CqId = CqId(0);
 const NONE: RtrKinds = RtrKinds { send: false, write: false, read: false };
 
 fn queue_pair(world: &mut World, end: usize) -> QpId {
-    let init = QpInit { pd: PD, send_cq: CQ, recv_cq: CQ, max_send_wr: 16, max_recv_wr: 16 };
-    world.ends[end].engine.create_qp(init).unwrap()
-}
-
-/// The next event of an end, within 30 seconds.
-fn event(world: &mut World, end: usize) -> Event {
-    let mut event = None;
-    world.run_until(30 * SECOND, |world| {
-        event = world.ends[end].engine.next_event();
-        event.is_some()
-    });
-    event.expect("an event within 30 s")
+    world.ends[end].engine.create_qp(qp_init(16, 16)).unwrap()
 }
 
 fn established(world: &mut World, end: usize) -> ConnInfo {
@@ -71,19 +58,10 @@ fn post_send(world: &mut World, end: usize, qp: QpId, bytes: &[u8]) {
     world.ends[end].engine.post_send(qp, wr).unwrap();
 }
 
-fn completion(world: &mut World, end: usize) -> Wc {
-    let mut found = None;
-    world.run_until(30 * SECOND, |world| {
-        found = world.ends[end].queues.poll(CQ);
-        found.is_some()
-    });
-    found.expect("a completion within 30 s")
-}
-
 /// A Send of `bytes` from one end, received into the oldest buffer of the other.
 fn expect_send(world: &mut World, from: usize, qps: [QpId; 2], wr_id: u64, bytes: &[u8]) {
     post_send(world, from, qps[from], bytes);
-    let wc = completion(world, 1 - from);
+    let wc = completions(world, 1 - from, CQ, 1)[0];
     assert_eq!((wc.wr_id, wc.status, wc.opcode), (wr_id, WcStatus::Success, WcOpcode::Recv));
     assert_eq!(wc.byte_len as usize, bytes.len());
     assert_eq!(world.ends[1 - from].arena.read(0, bytes.len()), bytes);
@@ -145,7 +123,7 @@ fn responder_waits_for_the_first_fpdu_without_peer_to_peer() {
     let heard = world.run_until(SECOND, |world| world.ends[0].queues.poll(CQ).is_some());
     assert!(!heard, "the responder spoke first");
     expect_send(&mut world, 0, qps, 0, b"go on");
-    assert_eq!(completion(&mut world, 0).byte_len, 9);
+    assert_eq!(completions(&mut world, 0, CQ, 1)[0].byte_len, 9);
 }
 
 #[test]
@@ -245,7 +223,7 @@ fn streaming_start() {
         let now = world.now;
         world.ends[1 - first].engine.start_fpdus(now, qps[1 - first], &param).unwrap();
         established(&mut world, 1 - first);
-        assert_eq!(completion(&mut world, 1 - first).byte_len, 5);
+        assert_eq!(completions(&mut world, 1 - first, CQ, 1)[0].byte_len, 5);
         for wr_id in 0..2 {
             post_receive(&mut world, first, qps[first], wr_id);
             expect_send(&mut world, 1 - first, qps, wr_id, &[9; 80]);
