@@ -3,37 +3,31 @@
 mod reachability;
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
-use std::rc::Rc;
 
-use ferrowarp_proto::ddp::vec_memory::VecMemory;
 use ferrowarp_proto::device::ChecksumMode;
-use ferrowarp_proto::engine::{Engine, EngineConfig};
+use ferrowarp_proto::engine::EngineConfig;
 use ferrowarp_proto::mpa::startup::{self, Offer};
 use ferrowarp_proto::net::routing::{InterfaceAddress, Route};
 use ferrowarp_proto::net::{arp, ndp};
-use ferrowarp_proto::time::{Instant, MILLISECOND, SECOND};
+use ferrowarp_proto::time::{MILLISECOND, SECOND};
 use ferrowarp_proto::verbs::cm::{CmError, ConnParam, ConnectError, Event};
-use ferrowarp_proto::verbs::qp::QpInit;
-use ferrowarp_proto::verbs::wc::{CqId, QpId};
+use ferrowarp_proto::verbs::wc::QpId;
 use ferrowarp_proto::wire::ethernet::{ETHERTYPE_ARP, EthernetLink};
 use ferrowarp_proto::wire::ip::Packet;
 use ferrowarp_proto::wire::seq::Seq;
 use ferrowarp_proto::wire::tcp::{Fields, Flags, FourTuple, HeaderTemplate, Options, Segment};
 use ferrowarp_tests::frame::{Frame, is_membership_report};
 use ferrowarp_tests::ip;
-use ferrowarp_tests::raw::build_frame;
+use ferrowarp_tests::raw::{Fixture, MACS, PORT, build_frame, device};
 use ferrowarp_tests::sim::fragmenter::fragment;
-use ferrowarp_tests::sim::frames::{HeapDevice, PoolSizes};
-use ferrowarp_tests::sim::world::CompletionQueues;
+use ferrowarp_tests::sim::pairs::qp_init;
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 
-const PORT: u16 = 7174;
-const MAC: [u8; 6] = [2, 0, 0, 0, 0, 1];
-const PEER: [u8; 6] = [2, 0, 0, 0, 0, 2];
+const PEER: [u8; 6] = MACS[0];
+const MAC: [u8; 6] = MACS[1];
 const MOVED: [u8; 6] = [2, 0, 0, 0, 0, 3];
 const ROUTER: [u8; 6] = [2, 0, 0, 0, 0, 4];
-const CQ: CqId = CqId(0);
 
 /// Our address, on-link address `host`, and off-link address `host`, of either family.
 fn ours(v6: bool) -> IpAddr {
@@ -67,25 +61,19 @@ enum Sent {
     Other,
 }
 
-/// The engine and the current time.
-struct Fixture {
-    engine: Engine<HeapDevice, Rc<VecMemory>, CompletionQueues>,
+/// The engine, and its end of the link.
+struct NeighborFixture {
+    base: Fixture,
     link: EthernetLink,
-    now: Instant,
 }
 
-impl Fixture {
+impl NeighborFixture {
     fn new(change: impl FnOnce(&mut EngineConfig)) -> Self {
-        let pools = PoolSizes { data: 256, reserve: 16, control: 512 };
-        let device = HeapDevice::new(MAC, 1500, pools, usize::MAX);
         let mut config = EngineConfig::new(ours(false), 24, 7);
         config.addresses.push(InterfaceAddress { ip: ours(true), prefix_len: 64 });
         change(&mut config);
         let link = EthernetLink { mac: MAC, vlan: config.vlan };
-        let arena = Rc::new(VecMemory::new(1 << 16));
-        let mut engine = Engine::new(config, device, arena, CompletionQueues::new(2, 64));
-        engine.listen(PORT, 64).unwrap();
-        Self { engine, link, now: Instant::from_nanos(1000) }
+        Self { base: Fixture::with_device(device(512), config), link }
     }
 
     /// A fixture whose initial announcements have been sent.
@@ -95,15 +83,10 @@ impl Fixture {
         fx
     }
 
-    fn put(&mut self, bytes: Vec<u8>) {
-        self.engine.device().inbound.borrow_mut().push_back(bytes);
-    }
-
     /// Drives the engine once; returns what it sent.
     fn sent(&mut self) -> Vec<Sent> {
-        self.engine.drive(self.now);
-        let frames: Vec<_> = self.engine.device().outbound.borrow_mut().drain(..).collect();
-        let others = frames.into_iter().filter(|bytes| !is_membership_report(bytes));
+        self.base.engine.drive(self.base.now);
+        let others = self.base.take_sent().into_iter().filter(|bytes| !is_membership_report(bytes));
         others.map(|bytes| self.read(bytes)).collect()
     }
 
@@ -160,29 +143,28 @@ impl Fixture {
             }
         };
         out.truncate(len);
-        self.put(out);
+        self.base.inject(out);
     }
 
     fn qp(&mut self) -> QpId {
-        let init = QpInit { pd: 3, send_cq: CQ, recv_cq: CQ, max_send_wr: 4, max_recv_wr: 4 };
-        self.engine.create_qp(init).unwrap()
+        self.base.engine.create_qp(qp_init(4, 4)).unwrap()
     }
 
     fn connect(&mut self, remote: IpAddr) -> QpId {
         let qp = self.qp();
         let remote = SocketAddr::new(remote, PORT);
-        self.engine.connect(self.now, qp, remote, &ConnParam::default()).unwrap();
+        self.base.engine.connect(self.base.now, qp, remote, &ConnParam::default()).unwrap();
         qp
     }
 
     /// Injects a TCP segment of the peer.
     fn segment(&mut self, tuple: FourTuple, mac: [u8; 6], fields: &Fields, payload: &[u8]) {
         let template = HeaderTemplate::with_link(EthernetLink { mac, ..self.link }, MAC, tuple);
-        self.put(build_frame(&template, fields, payload));
+        self.base.inject(build_frame(&template, fields, payload));
     }
 
     fn advance(&mut self, ns: u64) {
-        self.now = self.now + ns;
+        self.base.now = self.base.now + ns;
     }
 }
 
@@ -200,7 +182,7 @@ fn solicited(sent: &[Sent]) -> Vec<IpAddr> {
 
 #[test]
 fn addresses_are_announced_at_startup() {
-    let mut fx = Fixture::new(|config| config.vlan = Some(5));
+    let mut fx = NeighborFixture::new(|config| config.vlan = Some(5));
     fx.connect(near(false, 2));
     let sent = fx.sent();
     let Sent::Advert(first, [0xff, ..]) = sent[0] else { panic!("{sent:?}") };
@@ -215,7 +197,7 @@ fn addresses_are_announced_at_startup() {
 fn syn_waits_for_neighbor_resolution() {
     for v6 in [false, true] {
         for vlan in [None, Some(4094)] {
-            let mut fx = Fixture::announced(|config| config.vlan = vlan);
+            let mut fx = NeighborFixture::announced(|config| config.vlan = vlan);
             fx.connect(near(v6, 2));
             assert_eq!(solicited(&fx.sent()), [near(v6, 2)]);
             fx.advance(300 * MILLISECOND);
@@ -232,7 +214,7 @@ fn syn_waits_for_neighbor_resolution() {
 #[test]
 fn handshake_follows_a_changed_link_address() {
     for v6 in [false, true] {
-        let mut fx = Fixture::announced(|_| {});
+        let mut fx = NeighborFixture::announced(|_| {});
         fx.connect(near(v6, 2));
         fx.sent();
         fx.advertise(near(v6, 2), PEER, true);
@@ -249,14 +231,14 @@ fn handshake_follows_a_changed_link_address() {
 
 #[test]
 fn arp_replies_are_rate_limited() {
-    let mut fx = Fixture::announced(|_| {});
+    let mut fx = NeighborFixture::announced(|_| {});
     let (IpAddr::V4(us), IpAddr::V4(them)) = (ours(false), near(false, 2)) else { unreachable!() };
     let mut question = vec![0; 42];
     arp::write_request(EthernetLink::without_vlan(PEER), them, us, None, &mut question);
     let mut answered = 0;
     for _ in 0..60 {
         for _ in 0..32 {
-            fx.put(question.clone());
+            fx.base.inject(question.clone());
         }
         answered += fx.sent().len();
     }
@@ -265,7 +247,7 @@ fn arp_replies_are_rate_limited() {
 
 #[test]
 fn unreachable_neighbors_do_not_delay_others() {
-    let mut fx = Fixture::announced(|_| {});
+    let mut fx = NeighborFixture::announced(|_| {});
     let dead: Vec<QpId> = (10..60).map(|host| fx.connect(near(host % 2 == 0, host))).collect();
     fx.connect(near(false, 2));
     fx.connect(near(true, 2));
@@ -281,20 +263,20 @@ fn unreachable_neighbors_do_not_delay_others() {
         fx.sent();
     }
     let mut failed = Vec::new();
-    while let Some(Event::ConnectFailed { qp, error, .. }) = fx.engine.next_event() {
+    while let Some(Event::ConnectFailed { qp, error, .. }) = fx.base.engine.next_event() {
         assert_eq!(error, ConnectError::TimedOut);
         failed.push(qp);
     }
     failed.sort_unstable_by_key(|qp| qp.index);
     assert_eq!(failed, dead);
-    assert_eq!(fx.engine.counters().neighbors_unreachable, 50);
-    assert_eq!(fx.engine.connection_count(), 2);
+    assert_eq!(fx.base.engine.counters().neighbors_unreachable, 50);
+    assert_eq!(fx.base.engine.connection_count(), 2);
 }
 
 #[test]
 fn next_hop_is_the_longest_prefix_match() {
     for v6 in [false, true] {
-        let mut fx = Fixture::announced(|config| {
+        let mut fx = NeighborFixture::announced(|config| {
             config.routes = vec![
                 Route::default_via(near(v6, 253)),
                 Route {
@@ -315,12 +297,12 @@ fn next_hop_is_the_longest_prefix_match() {
 
 #[test]
 fn connect_without_a_route_is_refused() {
-    let mut fx = Fixture::announced(|_| {});
+    let mut fx = NeighborFixture::announced(|_| {});
     let qp = fx.qp();
-    let now = fx.now;
+    let now = fx.base.now;
     let mut refuse = |remote: IpAddr, local_address| {
         let param = ConnParam { local_address, ..ConnParam::default() };
-        fx.engine.connect(now, qp, SocketAddr::new(remote, 1), &param).unwrap_err()
+        fx.base.engine.connect(now, qp, SocketAddr::new(remote, 1), &param).unwrap_err()
     };
     for remote in [far(false, 1), far(true, 1), ours(false), ours(true), near(false, 255)] {
         assert_eq!(refuse(remote, None), CmError::Unreachable, "{remote}");
@@ -329,15 +311,15 @@ fn connect_without_a_route_is_refused() {
     assert_eq!(refuse(near(false, 2), Some(ours(true))), CmError::Unreachable);
     let param = ConnParam { local_address: Some(ours(false)), ..ConnParam::default() };
     let mapped = SocketAddr::new("::ffff:198.18.0.2".parse().unwrap(), 1);
-    assert_eq!(fx.engine.connect(now, qp, mapped, &param), Ok(()));
+    assert_eq!(fx.base.engine.connect(now, qp, mapped, &param), Ok(()));
     assert_eq!(solicited(&fx.sent()), [near(false, 2)]);
 }
 
 #[test]
 fn solicitations_are_answered_only_in_our_vlan() {
     for vlan in [None, Some(7)] {
-        let mut fx = Fixture::announced(|config| config.vlan = vlan);
-        let ask = |fx: &mut Fixture, link: EthernetLink, target: IpAddr, source: IpAddr| {
+        let mut fx = NeighborFixture::announced(|config| config.vlan = vlan);
+        let ask = |fx: &mut NeighborFixture, link: EthernetLink, target: IpAddr, source: IpAddr| {
             let mut out = vec![0; 90];
             let len = match (target, source) {
                 (IpAddr::V4(target), IpAddr::V4(source)) => {
@@ -349,7 +331,7 @@ fn solicitations_are_answered_only_in_our_vlan() {
                 _ => unreachable!(),
             };
             out.truncate(len);
-            fx.put(out);
+            fx.base.inject(out);
             fx.sent()
         };
         let link = EthernetLink { mac: PEER, vlan };
@@ -376,7 +358,7 @@ fn solicitations_are_answered_only_in_our_vlan() {
 
 #[test]
 fn solicitation_from_a_group_mac_is_ignored() {
-    let mut fx = Fixture::announced(|_| {});
+    let mut fx = NeighborFixture::announced(|_| {});
     let link = EthernetLink::without_vlan([0xff; 6]);
     let (IpAddr::V4(us4), IpAddr::V4(them4)) = (ours(false), near(false, 2)) else { panic!() };
     let (IpAddr::V6(us6), IpAddr::V6(them6)) = (ours(true), near(true, 2)) else { panic!() };
@@ -386,15 +368,15 @@ fn solicitation_from_a_group_mac_is_ignored() {
     for mut frame in frames {
         // Only the link-layer address in the message is wrong, not the frame's source.
         frame[6..12].copy_from_slice(&PEER);
-        fx.put(frame);
+        fx.base.inject(frame);
     }
     assert!(fx.sent().is_empty());
-    assert_eq!(fx.engine.counters().frames_dropped, 2);
+    assert_eq!(fx.base.engine.counters().frames_dropped, 2);
 }
 
 #[test]
 fn rst_goes_to_the_source_link_address() {
-    let mut fx = Fixture::announced(|_| {});
+    let mut fx = NeighborFixture::announced(|_| {});
     for v6 in [false, true] {
         let to = SocketAddr::new(ours(v6), 1);
         let tuple = FourTuple { local: (near(v6, 2), 5000).into(), remote: to };
@@ -410,19 +392,19 @@ fn rst_goes_to_the_source_link_address() {
         fx.segment(tuple, [3, 0, 0, 0, 0, 1], &fields, &[]);
         assert!(fx.sent().is_empty());
     }
-    assert_eq!(fx.engine.counters().neighbor_solicits_out, 0);
+    assert_eq!(fx.base.engine.counters().neighbor_solicits_out, 0);
 }
 
 #[test]
 fn echo_replies_are_rate_limited() {
-    let mut fx = Fixture::announced(|_| {});
+    let mut fx = NeighborFixture::announced(|_| {});
     let echo = ip::icmp_message((8, 0), 0x0001_0001, &[1, 2, 3, 4, 5, 6, 7, 8]);
     let packet = ip::ipv4_packet(1, [[198, 18, 0, 2], [198, 18, 0, 1]], 0, 0, &echo);
     let ping = [&MAC[..], &PEER, &[8, 0], &packet].concat();
     let mut answered = 0;
     for _ in 0..100 {
         for _ in 0..32 {
-            fx.put(ping.clone());
+            fx.base.inject(ping.clone());
         }
         answered += fx.sent().iter().filter(|sent| matches!(sent, Sent::Other)).count();
     }
@@ -433,13 +415,13 @@ fn echo_replies_are_rate_limited() {
         let mut bad = ping.clone();
         bad[at..at + 4].copy_from_slice(&bytes);
         ip::set_checksum(&mut bad[14..34], 10);
-        fx.put(bad);
+        fx.base.inject(bad);
     }
     let mut everybody = ping.clone();
     everybody[..6].fill(0xff);
-    fx.put(everybody);
+    fx.base.inject(everybody);
     assert!(fx.sent().is_empty());
-    fx.put(ping);
+    fx.base.inject(ping);
     assert_eq!(fx.sent().len(), 1);
 }
 
@@ -484,7 +466,7 @@ fn corrupted_frames_are_survived() {
     let mut rng = SmallRng::seed_from_u64(1);
     for vlan in [None, Some(7)] {
         let seeds = seeds(vlan);
-        let mut fx = Fixture::announced(|config| config.vlan = vlan);
+        let mut fx = NeighborFixture::announced(|config| config.vlan = vlan);
         for host in 2..6 {
             fx.connect(near(host % 2 == 0, host));
         }
@@ -497,15 +479,15 @@ fn corrupted_frames_are_survived() {
             if rng.random_bool(0.1) {
                 frame.truncate(rng.random_range(0..=frame.len()));
             }
-            fx.put(frame);
+            fx.base.inject(frame);
             if round % 16 == 0 {
-                fx.engine.drive(fx.now);
-                fx.engine.device().outbound.borrow_mut().clear();
+                fx.base.engine.drive(fx.base.now);
+                fx.base.engine.device().outbound.borrow_mut().clear();
                 fx.advance(rng.random_range(0..20) * MILLISECOND);
-                while fx.engine.next_event().is_some() {}
+                while fx.base.engine.next_event().is_some() {}
             }
         }
-        let counters = fx.engine.counters();
+        let counters = fx.base.engine.counters();
         assert!(counters.packets_reassembled > 0 && counters.frames_dropped > 0, "{counters:?}");
         // The engine still works.
         fx.advance(20 * SECOND);

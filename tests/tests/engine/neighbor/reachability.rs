@@ -12,7 +12,7 @@ struct Peer {
 }
 
 impl Peer {
-    fn connect(fx: &mut Fixture, v6: bool) -> Self {
+    fn connect(fx: &mut NeighborFixture, v6: bool) -> Self {
         let tuple =
             FourTuple { local: (near(v6, 2), 5000).into(), remote: (ours(v6), PORT).into() };
         let options = Options { mss: Some(1440), sack_permitted: true, ..Options::default() };
@@ -45,7 +45,7 @@ impl Peer {
     }
 
     /// Sends the next byte; returns what the engine sent in response.
-    fn send_next(&mut self, fx: &mut Fixture) -> Vec<Sent> {
+    fn send_next(&mut self, fx: &mut NeighborFixture) -> Vec<Sent> {
         let byte = self.startup.pop().expect("enough octets");
         fx.segment(self.tuple, self.mac, &self.fields, &[byte]);
         self.fields.seq += 1;
@@ -70,7 +70,7 @@ fn ack_macs(sent: &[Sent]) -> Vec<[u8; 6]> {
 #[test]
 fn connections_follow_a_changed_link_address() {
     for v6 in [false, true] {
-        let mut fx = Fixture::announced(|config| config.startup_timeout_ns = 1000 * SECOND);
+        let mut fx = NeighborFixture::announced(|config| config.startup_timeout_ns = 1000 * SECOND);
         let mut peer = Peer::connect(&mut fx, v6);
         fx.advance(SECOND);
         // From here on the connection follows the cache; this ACK still goes to the cached address.
@@ -82,7 +82,7 @@ fn connections_follow_a_changed_link_address() {
         fx.advertise(near(v6, 2), MOVED, false);
         peer.mac = MOVED;
         assert_eq!(ack_macs(&peer.send_next(&mut fx)), [MOVED]);
-        assert_eq!(fx.engine.counters().neighbor_mac_changes, 1);
+        assert_eq!(fx.base.engine.counters().neighbor_mac_changes, 1);
         // Forward progress confirms reachability for minutes, without a solicitation.
         for _ in 0..200 {
             fx.advance(SECOND);
@@ -95,7 +95,7 @@ fn connections_follow_a_changed_link_address() {
 #[test]
 fn unsolicited_adverts_create_and_redirect_nothing() {
     for v6 in [false, true] {
-        let mut fx = Fixture::announced(|_| {});
+        let mut fx = NeighborFixture::announced(|_| {});
         // Advertisements before any solicitation of ours.
         fx.advertise(near(v6, 2), MOVED, false);
         fx.advertise(near(v6, 2), MOVED, true);
@@ -105,10 +105,10 @@ fn unsolicited_adverts_create_and_redirect_nothing() {
         fx.advertise(near(v6, 2), PEER, true);
         assert_eq!(syn_of(&fx.sent()).map(|(_, to)| to), Some(PEER));
         // An advertisement of our own address by another MAC: counted and ignored.
-        let conflicts = fx.engine.counters().address_conflicts;
+        let conflicts = fx.base.engine.counters().address_conflicts;
         fx.advertise(ours(v6), MOVED, false);
         fx.sent();
-        assert_eq!(fx.engine.counters().address_conflicts, conflicts + 1);
+        assert_eq!(fx.base.engine.counters().address_conflicts, conflicts + 1);
         // From a group address, or from our own MAC address.
         for mac in [[0xff; 6], [0x33, 0x33, 0, 0, 0, 1], MAC] {
             fx.advertise(near(v6, 2), mac, false);
@@ -122,7 +122,7 @@ fn unsolicited_adverts_create_and_redirect_nothing() {
 #[test]
 fn unreachable_neighbor_is_probed_and_connections_resume() {
     for v6 in [false, true] {
-        let mut fx = Fixture::announced(|config| config.startup_timeout_ns = 1000 * SECOND);
+        let mut fx = NeighborFixture::announced(|config| config.startup_timeout_ns = 1000 * SECOND);
         let mut peer = Peer::connect(&mut fx, v6);
         fx.advance(SECOND);
         peer.send_next(&mut fx);
