@@ -430,8 +430,8 @@ impl Fixture {
     /// # Panics
     /// If the bytes are not a sequence of whole FPDUs.
     pub fn sent_ulpdus(&mut self) -> Vec<Vec<u8>> {
-        let heard = self.take_sent();
-        let (ulpdus, rest) = parse_fpdus(&heard);
+        let sent = self.take_sent();
+        let (ulpdus, rest) = parse_fpdus(&sent);
         assert!(rest.is_empty(), "{rest:02x?} is no whole FPDU");
         ulpdus
     }

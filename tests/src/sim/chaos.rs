@@ -167,16 +167,16 @@ impl ChaosConnection {
             has_ended: false,
             has_failed: false,
         });
-        let mut rough = Self { sides, per_side };
+        let mut connection = Self { sides, per_side };
         for end in 0..2 {
             for _ in 0..DEPTH {
-                rough.post_receive(world, end);
+                connection.post_receive(world, end);
             }
         }
         let (now, remote) = (world.now, world.socket(1, PORT));
-        let (qp, param) = (rough.sides[0].qp, world.param(0));
+        let (qp, param) = (connection.sides[0].qp, world.param(0));
         world.ends[0].engine.connect(now, qp, remote, &param).expect("idle");
-        rough
+        connection
     }
 
     fn post_receive(&mut self, world: &mut World, end: usize) {

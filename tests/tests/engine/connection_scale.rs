@@ -7,18 +7,14 @@
 //! (`/proc/thread-self/schedstat`), to exclude most of the influence of other processes; the
 //! fastest of several rounds counts.
 
-use ferrowarp_proto::ddp::memory::Access;
 use ferrowarp_proto::time::SECOND;
-use ferrowarp_proto::verbs::cm::{ConnParam, Event};
-use ferrowarp_proto::verbs::qp::QpInit;
-use ferrowarp_proto::verbs::wc::{CqId, QpId, WcStatus};
+use ferrowarp_proto::verbs::wc::{QpId, WcStatus};
 use ferrowarp_proto::verbs::wr::{Operation, Payload, SendWr, Sge};
 use ferrowarp_tests::sim::frames::PoolSizes;
+use ferrowarp_tests::sim::pairs::{CQ, handshake, qp_init, register};
 use ferrowarp_tests::sim::world::{World, WorldOptions};
 use ferrowarp_tests::{process, test_name};
 
-const PORT: u16 = 18515;
-const PD: u32 = 7;
 const COUNT: usize = 10_000;
 /// Bytes of an RDMA Write, and Writes per round.
 const WRITE_LEN: u32 = 64 * 1024;
@@ -43,50 +39,23 @@ impl ManyConnections {
             pools: PoolSizes { data: 1 << 14, reserve: 64, control: 1 << 14 },
             ..WorldOptions::new(1)
         };
-        let mut world = World::new(&options);
-        let stags = [0, 1].map(|end: usize| {
-            world.ends[end].arena.register(0, u64::from(WRITE_LEN), Access::ALL, PD)
-        });
-        world.ends[1].engine.listen(PORT, COUNT).expect("the port is free");
+        let world = World::new(&options);
+        let stags = [0, 1].map(|end| register(&world, end, 0, u64::from(WRITE_LEN)));
         Self { world, stags, qps: Vec::new(), connected: 0 }
     }
 
     fn make_queue_pairs(&mut self, count: usize) {
-        let cq = CqId(0);
-        let init = QpInit { pd: PD, send_cq: cq, recv_cq: cq, max_send_wr: 4, max_recv_wr: 4 };
         let ends = &mut self.world.ends;
         for _ in 0..count {
-            let mut make = |end: usize| ends[end].engine.create_qp(init).expect("room");
+            let mut make = |end: usize| ends[end].engine.create_qp(qp_init(4, 4)).expect("room");
             self.qps.push([make(0), make(1)]);
         }
     }
 
     /// Connects all queue pairs that are not connected yet.
     fn connect(&mut self) {
-        let param = ConnParam::default();
-        let remote = self.world.socket(1, PORT);
-        for at in self.connected..self.qps.len() {
-            let [active, passive] = self.qps[at];
-            let now = self.world.now;
-            self.world.ends[0].engine.connect(now, active, remote, &param).expect("idle");
-            let mut up = 0;
-            let connected = self.world.run_until(SECOND, |world| {
-                for end in 0..2 {
-                    while let Some(event) = world.ends[end].engine.next_event() {
-                        match event {
-                            Event::ConnectRequest { request, .. } => {
-                                let now = world.now;
-                                let engine = &mut world.ends[1].engine;
-                                engine.accept(now, request, passive, &param).expect("fresh");
-                            }
-                            Event::Established { .. } => up += 1,
-                            other => panic!("unexpected {other:?}"),
-                        }
-                    }
-                }
-                up == 2
-            });
-            assert!(connected, "connection {at}");
+        for &qps in &self.qps[self.connected..] {
+            handshake(&mut self.world, qps, &Default::default());
         }
         self.connected = self.qps.len();
     }
@@ -108,7 +77,7 @@ impl ManyConnections {
             let wr = SendWr { wr_id: number, operation, signaled: true, fence: false };
             self.world.ends[0].engine.post_send(qp, wr).expect("room");
             let done = self.world.run_until(SECOND, |world| {
-                let wc = world.ends[0].queues.poll(CqId(0));
+                let wc = world.ends[0].queues.poll(CQ);
                 wc.is_some_and(|wc| {
                     assert_eq!(wc.status, WcStatus::Success);
                     true
