@@ -45,7 +45,6 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
                 }
             }
         }
-        let Some((conn, cx)) = self.at(index) else { return };
         conn.process_segment(cx, now, segment, frame);
         // The connection transmits later in this pass; its timer is armed then, once per burst.
         conn.make_ready(&mut cx.schedule);
