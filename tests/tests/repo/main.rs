@@ -1,5 +1,6 @@
 //! Checks of the repository: style, traceability of rules, scripts.
 
+mod contributing;
 mod coverage;
 mod dependencies;
 mod imports;

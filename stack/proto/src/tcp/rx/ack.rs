@@ -1,5 +1,5 @@
 //! ACK processing: RFC 9293 section 3.10.7.4 (fifth check), RFC 6298. An ACK of new data without
-//! loss and with nothing SACKed is handled here, all others in `loss_recovery`.
+//! loss and with nothing SACKed is handled here, all others in `recovery`.
 
 use crate::device::{Retained, RxFrame};
 use crate::tcp::congestion::AckSample;
