@@ -107,10 +107,10 @@ skips() {
     grep -ohE '(^|\.\.\. )skipped: .*' "$@" | sed 's/^\.\.\. //' || true
 }
 
-# Complains about skips in these logs that scripts/lib/allowed-skips does not list.
+# Complains about skips in these logs that tests/allowed-skips does not list.
 only_allowed_skips() {
     local others
-    others=$(skips "$@" | sort -u | grep -vxFf <(grep '^skipped: ' scripts/lib/allowed-skips) || true)
+    others=$(skips "$@" | sort -u | grep -vxFf <(grep '^skipped: ' tests/allowed-skips) || true)
     [ -z "$others" ] || { printf 'required, but:\n%s\n' "$others" >&2; return 1; }
 }
 

@@ -45,7 +45,7 @@ fn folders_of_other_dpdk_programs_are_no_leftovers() {
 
 #[test]
 fn only_listed_skips_are_allowed() {
-    let list = std::fs::read_to_string(root().join("scripts/lib/allowed-skips")).expect("the list");
+    let list = std::fs::read_to_string(root().join("tests/allowed-skips")).expect("the list");
     let allowed: Vec<_> = list.lines().filter(|line| line.starts_with("skipped: ")).collect();
     let check = |lines: &str| {
         bash(&format!("printf '{lines}' >$scratch/x.log; only_allowed_skips $scratch/x.log"))

@@ -15,7 +15,6 @@
 //! is silent after the handshake, stops within its request or sends it byte by byte does not block
 //! others, and has `startup_timeout_ns` in total. See [`awaiting_request`] for the choice of
 //! the one reset.
-
 //!
 //! [`awaiting_request`]: crate::cm::awaiting_request
 

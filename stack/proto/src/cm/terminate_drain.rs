@@ -5,6 +5,8 @@
 //! So in-order bytes are still deframed, and CRCs checked. Nothing is placed, delivered or
 //! answered. The drain ends at the first inconsistency, at the peer's FIN, or at the linger
 //! timeout.
+//!
+//! [`Event::TerminateReceived`]: crate::verbs::cm::Event::TerminateReceived
 
 use crate::cm::connection::{Connection, Phase};
 use crate::cm::context::Context;

@@ -246,6 +246,10 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
                         // It is offered or refused, and does not wait any longer.
                         let Some((conn, cx)) = self.at(index) else { break };
                         conn.process_mpa_request(cx);
+                        debug_assert!(
+                            cx.listeners.next_pending(port) != Some(index),
+                            "one at a time"
+                        );
                     }
                 }
                 Deferred::EvictPartialFpdus => self.evict_partial_fpdus(now),

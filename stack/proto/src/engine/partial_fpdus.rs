@@ -1,3 +1,9 @@
+//! Eviction of partial FPDUs when there is no memory for more of them.
+//!
+//! Bytes that TCP has acknowledged are not retransmitted, so a stream in the middle of an FPDU
+//! keeps its memory or ends. Other streams wait: bytes for which they have no memory count as not
+//! received. Without eviction, peers that leave long FPDUs unfinished could block them forever.
+
 use crate::cm::connection::Phase;
 use crate::ddp::memory::Memory;
 use crate::device::Device;

@@ -30,7 +30,7 @@ pub(crate) struct Qp {
     /// Number of the request that the peer's Terminate refers to, and its completion status.
     terminated_request: Option<(u64, WcStatus)>,
     /// It is on the list of queue pairs with work to flush.
-    flushing: bool,
+    pub(super) flushing: bool,
     /// A request completed in error: those behind it are flushed, even if they succeeded.
     flush_following: bool,
     /// RDMA Writes are placed out of order.
@@ -290,7 +290,6 @@ impl Qp {
             self.stream.recv_queue.pop_front();
             *reported = true;
         }
-        self.flushing = false;
         true
     }
 }

@@ -95,9 +95,12 @@ impl QueuePairs {
         let mut reported = false;
         let mut at = 0;
         while let Some(&index) = verbs.flushing.get(at) {
-            let qp = self.qps.get_mut(index);
-            if qp.is_none_or(|qp| qp.flush(verbs, &mut reported)) {
+            let mut qp = self.qps.get_mut(index);
+            if qp.as_mut().is_none_or(|qp| qp.flush(verbs, &mut reported)) {
                 verbs.flushing.swap_remove(at);
+                if let Some(qp) = qp {
+                    qp.flushing = false;
+                }
             } else {
                 at += 1;
             }
