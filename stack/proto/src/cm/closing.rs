@@ -55,3 +55,27 @@ impl Closing {
         self.slow_count > SLOW_MAX
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LINGER_NS: u64 = 1000;
+
+    /// Returns the number of checks, half of the linger time apart, that a peer passes which moves
+    /// `step` bytes between them.
+    fn checks_passed(step: u32) -> usize {
+        let mut closing = Closing::new();
+        let passes = |check: &u32| {
+            let now = Instant::from_nanos(u64::from(*check) * LINGER_NS / 2);
+            !closing.is_too_slow(now, LINGER_NS, Seq(check * step), Seq(0))
+        };
+        (1..100).take_while(passes).count()
+    }
+
+    #[test]
+    fn peer_that_moves_a_byte_now_and_then_is_given_up() {
+        assert_eq!(checks_passed(1), usize::from(SLOW_MAX));
+        assert_eq!(checks_passed(PROGRESS_MIN), 99);
+    }
+}
