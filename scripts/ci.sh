@@ -5,14 +5,18 @@
 #   shell    syntax of the scripts, and shellcheck where it is installed
 #   clippy   lints, warnings denied
 #   tidy     style, structure, traceability of rules, licences of dependencies
-#   test     unit and integration tests of every package, with overflow checks
+#   test     unit and integration tests of every package, with overflow checks; devices and the
+#            programs among them (root for all of it)
 #   doc      documentation, warnings denied
-#   device   the stack over tap and memif, and the programs (root for all of it)
 #   interop  the stack against Linux's siw in a guest, the small matrix (root and QEMU)
 #   counts   instructions of the protocol core against bench/instructions.tsv (valgrind)
 #   loom     the lock-free rings under loom
 #   fuzz     the fuzz targets, FERROWARP_FUZZ_SECONDS (5) each
-#   quick    the tests that need only the protocol crate: for daily work
+#
+# And two that repeat a part of `test`, for daily work:
+#
+#   quick    the tests that need only the protocol crate
+#   device   those of the stack over tap and memif, and of the programs
 #
 # Exit status: 0 passed, 77 skipped with a reason, anything else failed. Without libdpdk the
 # stages cover the packages that do not need it.
@@ -27,11 +31,20 @@ export CARGO_INCREMENTAL=0
 cargo_flags=(--locked)
 # The same packages and features in every stage, so that stages share their builds.
 if has_dpdk; then
-    packages=(--workspace)
+    packages=(--workspace --features ferrowarp-tests/device)
 else
     packages=()
     note "libdpdk is absent: only the packages that do not need it are checked"
 fi
+
+# For root the tests find or make all that they need: what is missing fails them.
+require_device() {
+    if ! is_root; then
+        note "not root: what needs a network namespace is skipped"
+    elif has_dpdk; then
+        export FERROWARP_REQUIRE_DEVICE=1
+    fi
+}
 
 case ${1-} in
 fmt)
@@ -50,14 +63,13 @@ shell)
     ;;
 clippy)
     cargo clippy --version >/dev/null 2>&1 || skip "no clippy; rustup component add clippy"
-    features=()
-    ! has_dpdk || features=(--features ferrowarp-tests/device)
-    cargo clippy "${cargo_flags[@]}" "${packages[@]}" "${features[@]}" --all-targets -- -D warnings
+    cargo clippy "${cargo_flags[@]}" "${packages[@]}" --all-targets -- -D warnings
     ;;
 tidy)
     cargo test "${cargo_flags[@]}" "${packages[@]}" --test repo
     ;;
 test)
+    require_device
     cargo test "${cargo_flags[@]}" "${packages[@]}" --no-fail-fast
     ;;
 doc)
@@ -65,21 +77,11 @@ doc)
     ;;
 device)
     has_dpdk || skip "no libdpdk; apt-get install libdpdk-dev"
-    if is_root; then
-        export FERROWARP_REQUIRE_DEVICE=1
-    else
-        note "not root: what needs a network namespace is skipped"
-    fi
-    # The programs, with the profile of the tests, so that nothing is built twice.
-    cargo build "${cargo_flags[@]}" "${packages[@]}" --profile test --bins
-    cargo test "${cargo_flags[@]}" "${packages[@]}" --features ferrowarp-tests/device \
-        --no-fail-fast --test device
-    # The tests of `programs` that start programs.
-    cargo test "${cargo_flags[@]}" "${packages[@]}" --features ferrowarp-tests/device \
-        --test programs -- commands::
-    # The tests of `engine` that need a network namespace.
-    cargo test "${cargo_flags[@]}" "${packages[@]}" --features ferrowarp-tests/device \
-        --test engine -- reference_peer::
+    require_device
+    cargo test "${cargo_flags[@]}" "${packages[@]}" --no-fail-fast --test device
+    # The tests of `programs` that start programs, and those of `engine` that need a namespace.
+    cargo test "${cargo_flags[@]}" "${packages[@]}" --test programs -- commands::
+    cargo test "${cargo_flags[@]}" "${packages[@]}" --test engine -- reference_peer::
     ;;
 interop)
     has_dpdk || skip "no libdpdk; apt-get install libdpdk-dev"
