@@ -10,10 +10,14 @@
 //! bound), `baseline` (all of these, written to `BASELINE.md`); `tcp-vs-kernel` (both TCPs, written
 //! to `TCP-VS-KERNEL.md`) and `tcp-end` (one end of a connection for it).
 
+#[cfg(feature = "device")]
 pub mod baseline;
 pub mod callgrind;
+#[cfg(feature = "device")]
 pub mod copy_crc_bound;
 pub mod engine_pair;
 pub mod loopback;
+#[cfg(feature = "device")]
 pub mod median;
+#[cfg(feature = "device")]
 pub mod tcp_vs_kernel;
