@@ -1,7 +1,7 @@
-/* Bandwidth: what the active end sends, and what the passive end takes. */
+/* Bandwidth: the sending (active) and the receiving (passive) half of a run. */
 #include "session.h"
 
-/* Octets of the RDMA Read that confirms the Writes before it. */
+/* Length of the RDMA Read that confirms the Writes before it. */
 #define CONFIRM_LEN 8
 
 /* Passive half. */
@@ -17,7 +17,7 @@ void passive_prepare(struct session *session)
 		for (uint64_t n = 0; uses_receives(session) && n < run->credits; n++)
 			run_post_receive(session, i, n);
 		if (uses_receives(session))
-			passive->intakes[i].receives = run->credits;
+			passive->recv_flows[i].receives = run->credits;
 		for (uint64_t n = 0; serves_reads && n < run->slots; n++)
 			run_build(session, i, n);
 	}
@@ -35,17 +35,17 @@ bool passive_arrived(struct session *session, unsigned connection, const struct 
 		     uint64_t *number)
 {
 	struct passive *passive = &session->passive;
-	struct intake *intake = &passive->intakes[connection];
+	struct recv_flow *recv_flow = &passive->recv_flows[connection];
 
-	intake->receives--;
-	if (passive->said_counted) {
+	recv_flow->receives--;
+	if (passive->counted_sent) {
 		if (completion->byte_len != 0)
-			give_up("a message came after the last one");
+			give_up("received a message after the last one");
 		return false;
 	}
-	*number = intake->taken++;
+	*number = recv_flow->taken++;
 	passive->tally.messages++;
-	passive->tally.octets += is_send(session_test(session)) ? completion->byte_len
+	passive->tally.bytes += is_send(session_test(session)) ? completion->byte_len
 								: session->run.size;
 	if (session_has(session, FLAG_VERIFY))
 		check_message(session, connection, *number);
@@ -59,38 +59,38 @@ void passive_take(struct session *session, unsigned connection, const struct ibv
 	if (!passive_arrived(session, connection, completion, &number))
 		return;
 	run_post_receive(session, connection, number + session->run.credits);
-	session->passive.intakes[connection].receives++;
+	session->passive.recv_flows[connection].receives++;
 	if ((number + 1) % credit_batch(&session->run) == 0)
-		session_say_credit(session, CONSUMED, connection, number + 1);
+		session_send_credit(session, CONSUMED, connection, number + 1);
 }
 
 void passive_refill(struct session *session, unsigned connection, uint64_t count)
 {
-	struct intake *intake = &session->passive.intakes[connection];
+	struct recv_flow *recv_flow = &session->passive.recv_flows[connection];
 
-	if (count < intake->taken || count - intake->taken > session->run.slots)
-		give_up("the other end claims to have read more than there was");
-	while (intake->taken < count)
-		run_build(session, connection, intake->taken++ + session->run.slots);
-	session_say_credit(session, REFILLED, connection, count);
+	if (count < recv_flow->taken || count - recv_flow->taken > session->run.slots)
+		give_up("the peer claims to have read more than was offered");
+	while (recv_flow->taken < count)
+		run_build(session, connection, recv_flow->taken++ + session->run.slots);
+	session_send_credit(session, REFILLED, connection, count);
 }
 
-void passive_pump(struct session *session)
+void passive_progress(struct session *session)
 {
 	struct passive *passive = &session->passive;
 	bool spins = session_test(session) == WRITE_LAT;
 	bool counts = uses_receives(session) || spins;
 
-	if (!passive->announced || passive->said_counted)
+	if (!passive->announced || passive->counted_sent)
 		return;
 	if (counts && passive->tally.messages < passive->announced_count)
 		return;
-	if (session->table.owed)
+	if (session->ping_pong.answer_pending)
 		return;
 	if (passive->tally.messages > passive->announced_count)
-		give_up("more messages came than were sent");
-	passive->said_counted = true;
-	session_say_tally(session, COUNTED, &passive->tally);
+		give_up("received more messages than were sent");
+	passive->counted_sent = true;
+	session_send_tally(session, COUNTED, &passive->tally);
 }
 
 bool passive_is_finished(const struct session *session)
@@ -98,9 +98,9 @@ bool passive_is_finished(const struct session *session)
 	const struct passive *passive = &session->passive;
 
 	for (unsigned i = 0; i < session->hello.qps; i++)
-		if (passive->intakes[i].receives > 0)
+		if (passive->recv_flows[i].receives > 0)
 			return false;
-	return passive->said_counted;
+	return passive->counted_sent;
 }
 
 /* Active half. */
@@ -143,22 +143,22 @@ static void post_messages(struct session *session, unsigned connection)
 void active_post_rest(struct session *session, unsigned connection)
 {
 	struct flow *flow = &session->active.flows[connection];
-	struct connection *via = &session->data[connection];
+	struct connection *conn = &session->data[connection];
 
 	if (session_test(session) == WRITE_BW && flow->posted == flow->limit &&
 	    !flow->confirm_posted) {
-		/* What it brings lands where messages were built that have arrived. */
-		post_read(via, wr_id_of(session, KIND_CONFIRM, connection), &session->tx,
+		/* Its sink is a slot of messages that have arrived. */
+		post_read(conn, wr_id_of(session, KIND_CONFIRM, connection), &session->tx,
 			  connection * session->hello.span, CONFIRM_LEN, session->peer.rx.stag,
 			  session->peer.rx.address);
 		flow->confirm_posted = true;
 	}
 	for (; flow->drain > 0; flow->drain--)
-		post_send(via, wr_id_of(session, KIND_DRAIN, connection), &session->tx, 0, 0, false,
-			  0);
+		post_send(conn, wr_id_of(session, KIND_DRAIN, connection), &session->tx, 0, 0,
+			  false, 0);
 }
 
-/* Nothing is left to be posted and, except for Sends, all is confirmed. */
+/* True if all is posted and, except for Sends, confirmed. */
 static bool active_is_through(const struct session *session)
 {
 	for (unsigned i = 0; i < session->hello.qps; i++) {
@@ -179,14 +179,14 @@ struct tally active_tally(const struct session *session)
 	const struct active *active = &session->active;
 	struct tally tally = {
 		.messages = posted_by_all(session),
-		.octets = posted_by_all(session) * session->run.size,
+		.bytes = posted_by_all(session) * session->run.size,
 		.duration_ns = (active->ended ? active->ended : now_ns()) - active->began,
 	};
 
 	return tally;
 }
 
-void active_pump(struct session *session)
+void active_progress(struct session *session)
 {
 	struct active *active = &session->active;
 	const struct run *run = &session->run;
@@ -199,19 +199,19 @@ void active_pump(struct session *session)
 		post_messages(session, i);
 		active_post_rest(session, i);
 	}
-	if (!active->said_done && active_is_through(session)) {
+	if (!active->done_sent && active_is_through(session)) {
 		struct tally tally;
 
-		active->said_done = true;
-		/* What was sent by Sends has arrived when the other end says so. */
+		active->done_sent = true;
+		/* Sends are confirmed by the peer's Counted. */
 		if (!is_send(session_test(session)))
 			active->ended = now_ns();
 		tally = run_tally(session);
-		session_say_tally(session, DONE, &tally);
+		session_send_tally(session, DONE, &tally);
 	}
 }
 
-/* Checks what an RDMA Read has brought, and tells the source that its slot may be rewritten. */
+/* Checks the data of an RDMA Read, and credits the source: the slot may be rewritten. */
 static void check_read(struct session *session, unsigned connection, uint64_t number)
 {
 	struct active *active = &session->active;
@@ -219,7 +219,7 @@ static void check_read(struct session *session, unsigned connection, uint64_t nu
 	active->errors += run_errors(session, connection, number, session->run.size);
 	active->verified += session->run.size;
 	if ((number + 1) % credit_batch(&session->run) == 0)
-		session_say_credit(session, CONSUMED, connection, number + 1);
+		session_send_credit(session, CONSUMED, connection, number + 1);
 }
 
 void active_complete(struct session *session, enum kind kind, unsigned connection)
@@ -228,7 +228,7 @@ void active_complete(struct session *session, enum kind kind, unsigned connectio
 
 	if (kind == KIND_CONFIRM)
 		flow->confirmed = true;
-	else if (kind == (gives_notice(session) ? KIND_NOTICE : KIND_MESSAGE))
+	else if (kind == (sends_notification(session) ? KIND_NOTIFICATION : KIND_MESSAGE))
 		flow->completed++;
 	if (kind == KIND_MESSAGE && is_read(session_test(session)) &&
 	    session_has(session, FLAG_VERIFY))
@@ -249,15 +249,15 @@ void active_counted(struct session *session, const struct tally *tally)
 {
 	struct active *active = &session->active;
 
-	if (!active->said_done || active->counted)
-		give_up("the other end counted out of turn");
+	if (!active->done_sent || active->counted)
+		give_up("unexpected Counted");
 	active->counted = true;
 	if (active->ended == 0)
 		active->ended = now_ns();
 	if (is_send(session_test(session)) &&
 	    (tally->messages != posted_by_all(session) ||
-	     tally->octets != tally->messages * session->run.size))
-		give_up("the other end counted %llu messages, %llu were sent",
+	     tally->bytes != tally->messages * session->run.size))
+		give_up("the peer counted %llu messages, %llu were sent",
 			(unsigned long long)tally->messages,
 			(unsigned long long)posted_by_all(session));
 	for (unsigned i = 0; uses_receives(session) && i < session->hello.qps; i++)

@@ -49,10 +49,10 @@ void purpose_emit(const struct purpose *purpose, uint8_t out[PURPOSE_LEN])
 	put(&writer, purpose->rx_depth, 4);
 }
 
-bool purpose_parse(const uint8_t *octets, size_t length, struct purpose *purpose,
+bool purpose_parse(const uint8_t *bytes, size_t length, struct purpose *purpose,
 		   const char **reason)
 {
-	struct reader reader = { octets, length, false };
+	struct reader reader = { bytes, length, false };
 	uint64_t magic = take(&reader, 4);
 	uint64_t version = take(&reader, 2);
 	uint64_t role = take(&reader, 2);
@@ -139,7 +139,7 @@ static void take_run(struct reader *reader, struct run *run)
 static void put_tally(struct writer *writer, const struct tally *tally)
 {
 	put(writer, tally->messages, 8);
-	put(writer, tally->octets, 8);
+	put(writer, tally->bytes, 8);
 	put(writer, tally->verified, 8);
 	put(writer, tally->errors, 8);
 	put(writer, tally->duration_ns, 8);
@@ -148,7 +148,7 @@ static void put_tally(struct writer *writer, const struct tally *tally)
 static void take_tally(struct reader *reader, struct tally *tally)
 {
 	tally->messages = take(reader, 8);
-	tally->octets = take(reader, 8);
+	tally->bytes = take(reader, 8);
 	tally->verified = take(reader, 8);
 	tally->errors = take(reader, 8);
 	tally->duration_ns = take(reader, 8);
@@ -165,7 +165,7 @@ static void put_text(struct writer *writer, const char *text)
 	writer->next += length;
 }
 
-/* Cuts what is too long, and keeps from the terminal what is not printable. */
+/* Truncates the text, and replaces control characters: it is printed to the terminal. */
 static void take_text(struct reader *reader, char text[CONTROL_SEND_LEN])
 {
 	uint64_t length = take(reader, 4);
@@ -223,9 +223,9 @@ size_t message_emit(const struct message *message, uint8_t out[CONTROL_SEND_LEN]
 	return (size_t)(writer.next - out);
 }
 
-bool message_parse(const uint8_t *octets, size_t length, struct message *message)
+bool message_parse(const uint8_t *bytes, size_t length, struct message *message)
 {
-	struct reader reader = { octets, length, false };
+	struct reader reader = { bytes, length, false };
 	uint64_t magic = take(&reader, 4);
 	uint64_t version = take(&reader, 2);
 	uint64_t type = take(&reader, 2);

@@ -1,15 +1,15 @@
-/* The messages of iwperf's control exchange, and their octets: see apps/CONTROL.md. */
+/* Messages of iwperf's control exchange, and their encoding: see apps/CONTROL.md. */
 #ifndef CONTROL_H
 #define CONTROL_H
 
-#include "octets.h"
+#include "common.h"
 
 #define CONTROL_MAGIC 0x46575046u
 #define CONTROL_VERSION 1
-/* Octets of the longest message that either end may send, and of the longest that we do. */
+/* Maximum length of a message received, and of one sent, in bytes. */
 #define CONTROL_RECEIVE_LEN 256
 #define CONTROL_SEND_LEN 96
-/* Octets of the private data that name a connection. */
+/* Length of the private data that names a connection, in bytes. */
 #define PURPOSE_LEN 24
 
 enum test {
@@ -28,7 +28,7 @@ enum flag {
 	FLAG_CRC = 4,
 };
 
-/* What a connection is for. */
+/* Role of a connection. */
 enum role {
 	ROLE_CONTROL = 0,
 	ROLE_DATA = 1,
@@ -44,8 +44,8 @@ struct purpose {
 };
 
 void purpose_emit(const struct purpose *purpose, uint8_t out[PURPOSE_LEN]);
-/* False, with the reason, for octets that are no purpose. */
-bool purpose_parse(const uint8_t *octets, size_t length, struct purpose *purpose,
+/* False, with the reason, if the bytes are no valid purpose. */
+bool purpose_parse(const uint8_t *bytes, size_t length, struct purpose *purpose,
 		   const char **reason);
 
 struct region {
@@ -103,7 +103,7 @@ struct credit {
 
 struct tally {
 	uint64_t messages;
-	uint64_t octets;
+	uint64_t bytes;
 	uint64_t verified;
 	uint64_t errors;
 	uint64_t duration_ns;
@@ -118,17 +118,17 @@ struct message {
 		struct run plan;
 		struct credit credit;
 		struct tally tally;
-		/* Ends with a zero octet. */
+		/* Zero-terminated. */
 		char text[CONTROL_SEND_LEN];
 	};
 };
 
-/* Writes a message; returns its octets. */
+/* Writes a message; returns its length. */
 size_t message_emit(const struct message *message, uint8_t out[CONTROL_SEND_LEN]);
-/* False for octets that are no message of this version. */
-bool message_parse(const uint8_t *octets, size_t length, struct message *message);
+/* False if the bytes are no message of this version. */
+bool message_parse(const uint8_t *bytes, size_t length, struct message *message);
 const char *message_name(enum message_type type);
-/* 0 for a name that is none of a test. */
+/* 0 if no test has this name. */
 enum test test_from_name(const char *name);
 const char *test_name(enum test test);
 

@@ -9,12 +9,12 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "octets.h"
+#include "common.h"
 
 /* Connection requests that librdmacm keeps. */
 #define BACKLOG 32
-/* Looking for a neighbour may sleep through the moment at which it is found, and looks again only
- * when its time is over: many short tries. */
+/* Address resolution may miss the neighbor's reply and then repeats only after its timeout: many
+ * short attempts. */
 #define RESOLVE_MS 1000
 #define RESOLVE_TRIES 20
 
@@ -35,7 +35,7 @@ void endpoint_open(struct endpoint *endpoint)
 	unblock(endpoint->events->fd);
 }
 
-/* Destroys what `endpoint_prepare` made; all connections are gone. */
+/* Destroys what `endpoint_prepare` created. All connections were destroyed before. */
 static void release(struct endpoint *endpoint)
 {
 	if (endpoint->cq)
@@ -85,42 +85,42 @@ void endpoint_prepare(struct endpoint *endpoint, struct ibv_context *verbs, unsi
 		give_up("no queue of %u completions: %s", completions, strerror(errno));
 }
 
-static size_t copy_private(uint8_t out[PRIVATE_LEN_MAX], const struct rdma_conn_param *told)
+static size_t copy_private(uint8_t out[PRIVATE_LEN_MAX], const struct rdma_conn_param *param)
 {
-	if (!told->private_data)
+	if (!param->private_data)
 		return 0;
-	memcpy(out, told->private_data, told->private_data_len);
-	return told->private_data_len;
+	memcpy(out, param->private_data, param->private_data_len);
+	return param->private_data_len;
 }
 
 static void queue_request(struct endpoint *endpoint, const struct rdma_cm_event *event)
 {
-	const struct rdma_conn_param *told = &event->param.conn;
+	const struct rdma_conn_param *param = &event->param.conn;
 	struct request *request;
 
 	if (endpoint->request_count == REQUESTS_MAX)
 		give_up("too many connection requests at a time");
 	request = &endpoint->requests[endpoint->request_count++];
 	request->id = event->id;
-	request->private_len = copy_private(request->private_data, told);
-	request->ird = told->responder_resources;
-	request->ord = told->initiator_depth;
+	request->private_len = copy_private(request->private_data, param);
+	request->ird = param->responder_resources;
+	request->ord = param->initiator_depth;
 }
 
-static void note_connection(struct connection *connection, const struct rdma_cm_event *event)
+static void on_connection_event(struct connection *connection, const struct rdma_cm_event *event)
 {
-	const struct rdma_conn_param *told = &event->param.conn;
+	const struct rdma_conn_param *param = &event->param.conn;
 
 	switch (event->event) {
 	case RDMA_CM_EVENT_ESTABLISHED:
 		connection->state = CONNECTION_UP;
-		connection->private_len = copy_private(connection->private_data, told);
-		connection->ird = told->responder_resources;
-		connection->ord = told->initiator_depth;
+		connection->private_len = copy_private(connection->private_data, param);
+		connection->ird = param->responder_resources;
+		connection->ord = param->initiator_depth;
 		break;
 	case RDMA_CM_EVENT_REJECTED:
 		connection->state = CONNECTION_REJECTED;
-		connection->private_len = copy_private(connection->private_data, told);
+		connection->private_len = copy_private(connection->private_data, param);
 		break;
 	case RDMA_CM_EVENT_CONNECT_ERROR:
 	case RDMA_CM_EVENT_UNREACHABLE:
@@ -135,8 +135,8 @@ static void note_connection(struct connection *connection, const struct rdma_cm_
 	}
 }
 
-/* Takes note of what has happened to connections. */
-static void take_events(struct endpoint *endpoint)
+/* Processes the events of the connection manager. */
+static void process_events(struct endpoint *endpoint)
 {
 	struct rdma_cm_event *event;
 
@@ -144,7 +144,7 @@ static void take_events(struct endpoint *endpoint)
 		if (event->event == RDMA_CM_EVENT_CONNECT_REQUEST)
 			queue_request(endpoint, event);
 		else if (event->id->context)
-			note_connection(event->id->context, event);
+			on_connection_event(event->id->context, event);
 		rdma_ack_cm_event(event);
 	}
 	if (errno != EAGAIN && errno != EINTR)
@@ -160,7 +160,7 @@ static unsigned take_completions(struct endpoint *endpoint, struct ibv_wc *out, 
 	return (unsigned)count;
 }
 
-/* Empties the completion channel: the notifications have done their work. */
+/* Removes and counts all events of the completion channel. */
 static void drain_channel(struct endpoint *endpoint)
 {
 	struct ibv_cq *cq;
@@ -192,7 +192,7 @@ unsigned endpoint_poll(struct endpoint *endpoint, struct ibv_wc *completions, un
 	if (count == 0 && endpoint->cq && wait_ms > 0) {
 		if (ibv_req_notify_cq(endpoint->cq, 0))
 			give_up("the completion queue cannot be armed");
-		/* What came before it was armed gives no notification. */
+		/* Completions from before the queue was armed raise no event. */
 		count = take_completions(endpoint, completions, max);
 	}
 	if (count > 0)
@@ -200,7 +200,7 @@ unsigned endpoint_poll(struct endpoint *endpoint, struct ibv_wc *completions, un
 	if (poll(fds, 2, wait_ms) < 0 && errno != EINTR)
 		give_up("poll: %s", strerror(errno));
 	if (fds[0].revents)
-		take_events(endpoint);
+		process_events(endpoint);
 	if (fds[1].revents)
 		drain_channel(endpoint);
 	if (count == 0)
@@ -221,7 +221,7 @@ bool endpoint_request(struct endpoint *endpoint, struct request *request)
 
 void endpoint_reject(struct request *request, const uint8_t *private_data, size_t length)
 {
-	/* The other end may have gone meanwhile. */
+	/* Fails if the peer has closed the connection. */
 	rdma_reject(request->id, private_data, (uint8_t)length);
 	rdma_destroy_id(request->id);
 }
@@ -234,9 +234,9 @@ void endpoint_wait_connected(struct endpoint *endpoint, struct connection *conne
 		struct pollfd fd = { .fd = endpoint->events->fd, .events = POLLIN };
 
 		if (now_ns() > deadline)
-			give_up("no answer to a connection request");
+			give_up("no reply to a connection request");
 		if (poll(&fd, 1, 100) > 0)
-			take_events(endpoint);
+			process_events(endpoint);
 	}
 }
 
@@ -245,9 +245,9 @@ struct memory memory_register(struct endpoint *endpoint, size_t length)
 	struct memory memory = { allocate(length), length, NULL };
 	int access = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_WRITE;
 
-	memory.mr = ibv_reg_mr(endpoint->pd, memory.octets, length, access);
+	memory.mr = ibv_reg_mr(endpoint->pd, memory.bytes, length, access);
 	if (!memory.mr)
-		give_up("cannot register %zu octets: %s", length, strerror(errno));
+		give_up("cannot register %zu bytes: %s", length, strerror(errno));
 	return memory;
 }
 
@@ -255,11 +255,11 @@ void memory_release(struct memory *memory)
 {
 	if (memory->mr)
 		ibv_dereg_mr(memory->mr);
-	free(memory->octets);
+	free(memory->bytes);
 	memset(memory, 0, sizeof(*memory));
 }
 
-/* Waits for the next event of a connection that is being resolved. */
+/* Waits for the next event of the address or route resolution. */
 static enum rdma_cm_event_type next_event(struct endpoint *endpoint)
 {
 	struct pollfd fd = { .fd = endpoint->events->fd, .events = POLLIN };
@@ -267,7 +267,7 @@ static enum rdma_cm_event_type next_event(struct endpoint *endpoint)
 	enum rdma_cm_event_type got;
 
 	if (poll(&fd, 1, CONNECT_MS) <= 0 || rdma_get_cm_event(endpoint->events, &event))
-		give_up("nothing came of looking for the other end");
+		give_up("the address was not resolved");
 	got = event->event;
 	rdma_ack_cm_event(event);
 	return got;
@@ -289,12 +289,12 @@ void connection_resolve(struct endpoint *endpoint, struct connection *connection
 		give_up("rdma_create_id: %s", strerror(errno));
 	for (unsigned i = 0; got == RDMA_CM_EVENT_ADDR_ERROR && i < RESOLVE_TRIES; i++) {
 		if (rdma_resolve_addr(connection->id, NULL, found->ai_dst_addr, RESOLVE_MS))
-			give_up("no device towards %s: %s", host, strerror(errno));
+			give_up("no device with a route to %s: %s", host, strerror(errno));
 		got = next_event(endpoint);
 	}
 	rdma_freeaddrinfo(found);
 	if (got != RDMA_CM_EVENT_ADDR_RESOLVED)
-		give_up("no way to %s: %s", host, rdma_event_str(got));
+		give_up("the address of %s was not resolved: %s", host, rdma_event_str(got));
 	if (rdma_resolve_route(connection->id, CONNECT_MS))
 		give_up("no route to %s: %s", host, strerror(errno));
 	got = next_event(endpoint);
@@ -305,7 +305,7 @@ void connection_resolve(struct endpoint *endpoint, struct connection *connection
 void connection_create(struct endpoint *endpoint, struct connection *connection, unsigned sends,
 		       unsigned receives)
 {
-	struct ibv_qp_init_attr wishes = {
+	struct ibv_qp_init_attr attr = {
 		.send_cq = endpoint->cq,
 		.recv_cq = endpoint->cq,
 		.qp_type = IBV_QPT_RC,
@@ -318,7 +318,7 @@ void connection_create(struct endpoint *endpoint, struct connection *connection,
 	};
 
 	connection->id->context = connection;
-	if (rdma_create_qp(connection->id, endpoint->pd, &wishes))
+	if (rdma_create_qp(connection->id, endpoint->pd, &attr))
 		give_up("no queue pair of %u and %u requests: %s", sends, receives,
 			strerror(errno));
 }
@@ -335,7 +335,7 @@ static struct rdma_conn_param param_of(const struct parameters *parameters)
 	return param;
 }
 
-void connection_call(struct connection *connection, const struct parameters *parameters)
+void connection_connect(struct connection *connection, const struct parameters *parameters)
 {
 	struct rdma_conn_param param = param_of(parameters);
 
@@ -352,7 +352,7 @@ bool connection_accept(struct connection *connection, const struct parameters *p
 
 void connection_disconnect(struct connection *connection)
 {
-	/* One that is down already is no error here. */
+	/* Fails if the connection is down, which is no error here. */
 	if (connection->id && connection->id->qp)
 		rdma_disconnect(connection->id);
 }

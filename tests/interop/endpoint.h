@@ -1,5 +1,5 @@
-/* One end on top of libibverbs and librdmacm: a device, one completion queue for everything, and
- * connections. Waiting is done in one place, `endpoint_poll`. */
+/* Endpoint on libibverbs and librdmacm: a device, one completion queue for all its queue pairs, and
+ * the connections. Only `endpoint_poll` waits. */
 #ifndef ENDPOINT_H
 #define ENDPOINT_H
 
@@ -7,18 +7,18 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-/* Most private data that librdmacm carries: their length is one octet. */
+/* Maximum length of private data in librdmacm, whose length field is one byte. */
 #define PRIVATE_LEN_MAX 255
-/* Milliseconds that setting up or closing a connection may take. */
+/* Timeout of connecting and of closing, milliseconds. */
 #define CONNECT_MS 20000
-/* Most RDMA Reads outstanding on a connection that siw takes. */
+/* Maximum IRD and ORD of siw. */
 #define READS_MAX 128
 
 enum connection_state {
 	CONNECTION_IDLE,
 	CONNECTION_UP,
 	CONNECTION_REJECTED,
-	/* It could not be set up, for another reason. */
+	/* Not established, for another reason than a reject. */
 	CONNECTION_FAILED,
 	CONNECTION_DOWN,
 };
@@ -26,20 +26,20 @@ enum connection_state {
 struct connection {
 	struct rdma_cm_id *id;
 	enum connection_state state;
-	/* What the other end said with its reply, or reject. */
+	/* Private data of the peer's MPA Reply or reject. */
 	uint8_t private_data[PRIVATE_LEN_MAX];
 	size_t private_len;
-	/* RDMA Reads that the other end may have outstanding here, and we there. */
+	/* Negotiated IRD and ORD of this end. */
 	unsigned ird;
 	unsigned ord;
 };
 
-/* A connection request that waits for an answer. */
+/* Connection request that was neither accepted nor rejected yet. */
 struct request {
 	struct rdma_cm_id *id;
 	uint8_t private_data[PRIVATE_LEN_MAX];
 	size_t private_len;
-	/* What the request asks for, from our point of view. */
+	/* IRD and ORD of this end that match the request. */
 	unsigned ird;
 	unsigned ord;
 };
@@ -55,12 +55,12 @@ struct endpoint {
 	struct ibv_cq *cq;
 	/* Notifications of the completion channel so far. */
 	unsigned notifications;
-	/* Requests not yet answered, oldest first. */
+	/* Pending requests, oldest first. */
 	struct request requests[REQUESTS_MAX];
 	unsigned request_count;
 };
 
-/* What a connection is set up with. */
+/* Parameters of a connection. */
 struct parameters {
 	unsigned ird;
 	unsigned ord;
@@ -69,7 +69,7 @@ struct parameters {
 };
 
 struct memory {
-	uint8_t *octets;
+	uint8_t *bytes;
 	size_t length;
 	struct ibv_mr *mr;
 };
@@ -78,32 +78,32 @@ void endpoint_open(struct endpoint *endpoint);
 void endpoint_close(struct endpoint *endpoint);
 /* Listens on all addresses of one family. */
 void endpoint_listen(struct endpoint *endpoint, uint16_t port, bool ipv6);
-/* Makes protection domain and completion queue on a device, once one is known. */
+/* Creates protection domain and completion queue on a device. */
 void endpoint_prepare(struct endpoint *endpoint, struct ibv_context *verbs, unsigned completions);
-/* Takes completions, at most `max`; without any waits for one, or for something about a connection,
- * `wait_ms` at most. Keeps the states of connections up to date. */
+/* Polls at most `max` completions. If there are none, waits at most `wait_ms` for a completion or a
+ * connection event. Updates the states of connections. */
 unsigned endpoint_poll(struct endpoint *endpoint, struct ibv_wc *completions, unsigned max,
 		       int wait_ms);
-/* Asks for one notification when a message comes whose sender asked for an event. Until then
- * `endpoint_poll` is not to wait. */
+/* Requests notification of the next solicited completion. Until it arrives `endpoint_poll` must not
+ * wait. */
 void endpoint_arm_solicited(struct endpoint *endpoint);
-/* Takes the oldest connection request off the queue, if there is one. */
+/* Removes the oldest pending connection request; false if there is none. */
 bool endpoint_request(struct endpoint *endpoint, struct request *request);
 void endpoint_reject(struct request *request, const uint8_t *private_data, size_t length);
-/* Waits until a connection has left the state IDLE. Completions must not be due meanwhile. */
+/* Waits until a connection has left the state IDLE, without polling completions. */
 void endpoint_wait_connected(struct endpoint *endpoint, struct connection *connection);
 
-/* Registers zeroed memory for all kinds of access. */
+/* Registers zeroed memory with all access rights. */
 struct memory memory_register(struct endpoint *endpoint, size_t length);
 void memory_release(struct memory *memory);
 
-/* Finds the way to a host. What follows is `connection_create`, receives, `connection_call`. */
+/* Resolves address and route. Next: `connection_create`, posting receives, `connection_connect`. */
 void connection_resolve(struct endpoint *endpoint, struct connection *connection, const char *host,
 			uint16_t port);
 void connection_create(struct endpoint *endpoint, struct connection *connection, unsigned sends,
 		       unsigned receives);
-void connection_call(struct connection *connection, const struct parameters *parameters);
-/* False if the request can no longer be answered. */
+void connection_connect(struct connection *connection, const struct parameters *parameters);
+/* False if the request can no longer be accepted. */
 bool connection_accept(struct connection *connection, const struct parameters *parameters);
 void connection_disconnect(struct connection *connection);
 void connection_destroy(struct connection *connection);

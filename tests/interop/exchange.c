@@ -6,12 +6,12 @@
 #include <string.h>
 
 #include "exchange_steps.h"
-#include "octets.h"
+#include "common.h"
 
-/* How long the end of a connection may take. */
+/* Timeout of the connection's end. */
 #define WAIT_NS 20000000000ull
 #define REGION_LEN_MIN (64u << 10)
-/* Requests outstanding: a burst of RDMA Reads, and some. */
+/* Outstanding requests: a burst of RDMA Reads, and others. */
 #define DEPTH (2 * READS_MAX + 16)
 
 bool fault_from_name(const char *name, enum fault *fault)
@@ -33,20 +33,20 @@ bool fault_from_name(const char *name, enum fault *fault)
 }
 
 /* Private data: request 1, reply 2, reject 3. */
-static uint8_t private_octet(unsigned seed, size_t i)
+static uint8_t private_byte(unsigned seed, size_t i)
 {
 	return (uint8_t)(seed + 7 * i);
 }
 
-static void check_private(const struct exchange_options *options, const uint8_t *octets,
+static void check_private(const struct exchange_options *options, const uint8_t *bytes,
 			  size_t length, unsigned seed)
 {
 	if (length != options->private_expected)
-		give_up("%zu octets of private data came, not %zu", length,
+		give_up("%zu bytes of private data received, not %zu", length,
 			options->private_expected);
 	for (size_t i = 0; i < length; i++)
-		if (octets[i] != private_octet(seed, i))
-			give_up("octet %zu of the private data is wrong", i);
+		if (bytes[i] != private_byte(seed, i))
+			give_up("byte %zu of the private data is wrong", i);
 }
 
 static size_t region_length(const struct exchange_options *options)
@@ -59,34 +59,34 @@ static size_t region_length(const struct exchange_options *options)
 	return longest + OFFSET_MAX;
 }
 
-/* The fault, and the end. */
+/* Fault and end of the connection. */
 
 static void commit_fault(struct exchange *exchange)
 {
-	struct connection *via = &exchange->connection;
+	struct connection *connection = &exchange->connection;
 	const struct note *peer = &exchange->peer;
-	/* Another slot than any of the STags that are in use. */
+	/* Another index than those of the STags in use. */
 	uint32_t wrong = peer->rx_stag ^ 0x00FFFF00u;
 
 	switch (exchange->options->fault) {
 	case FAULT_WRITE:
-		post_write(via, KIND_DONE, &exchange->tx, 0, 64, wrong, peer->rx_address);
+		post_write(connection, KIND_DONE, &exchange->tx, 0, 64, wrong, peer->rx_address);
 		break;
 	case FAULT_READ:
-		post_read(via, KIND_DONE, &exchange->rx, 0, 64, wrong, peer->tx_address);
+		post_read(connection, KIND_DONE, &exchange->rx, 0, 64, wrong, peer->tx_address);
 		break;
 	case FAULT_INVALIDATE:
-		post_send(via, KIND_DONE, &exchange->tx, 0, 64, false, wrong);
+		post_send(connection, KIND_DONE, &exchange->tx, 0, 64, false, wrong);
 		break;
 	case FAULT_SEND:
-		post_send(via, KIND_DONE, &exchange->tx, 0, 64, false, 0);
+		post_send(connection, KIND_DONE, &exchange->tx, 0, 64, false, 0);
 		break;
 	case FAULT_BOUNDS:
-		post_write(via, KIND_DONE, &exchange->tx, 0, 64, peer->rx_stag,
+		post_write(connection, KIND_DONE, &exchange->tx, 0, 64, peer->rx_stag,
 			   peer->rx_address + peer->length - 32);
 		break;
 	case FAULT_STALE:
-		post_write(via, KIND_DONE, &exchange->tx, 0, 32, exchange->stale_stag,
+		post_write(connection, KIND_DONE, &exchange->tx, 0, 32, exchange->stale_stag,
 			   exchange->stale_address);
 		break;
 	case FAULT_NONE:
@@ -94,7 +94,7 @@ static void commit_fault(struct exchange *exchange)
 	}
 }
 
-/* Waits until the connection is down, and prints how requests ended meanwhile. */
+/* Waits until the connection is down, and prints the statuses of requests that fail. */
 static void await_end(struct exchange *exchange)
 {
 	uint64_t deadline = now_ns() + WAIT_NS;
@@ -118,8 +118,8 @@ static void finish(struct exchange *exchange)
 		take_note(exchange);
 		connection_disconnect(&exchange->connection);
 	} else if (options->fault == FAULT_NONE) {
-		/* How it ends does not matter: siw says of what it has sent that it failed, when
-		 * the other end closes at that moment. */
+		/* Its status does not matter: siw completes a sent request in error if the peer
+		 * closes before the completion. */
 		send_note(exchange, &over);
 	} else if (options->fault_by_initiator == exchange->initiator) {
 		commit_fault(exchange);
@@ -127,12 +127,12 @@ static void finish(struct exchange *exchange)
 	await_end(exchange);
 }
 
-/* From the first note on. */
-static void converse(struct exchange *exchange)
+/* Exchanges the regions, runs the steps of both ends, and ends the connection. */
+static void run_exchange(struct exchange *exchange)
 {
 	struct note offer = {
-		.tx_address = (uintptr_t)exchange->tx.octets,
-		.rx_address = (uintptr_t)exchange->rx.octets,
+		.tx_address = (uintptr_t)exchange->tx.bytes,
+		.rx_address = (uintptr_t)exchange->rx.bytes,
 		.length = exchange->rx.length,
 		.tx_stag = exchange->tx.mr->rkey,
 		.rx_stag = exchange->rx.mr->rkey,
@@ -141,20 +141,20 @@ static void converse(struct exchange *exchange)
 	if (exchange->initiator) {
 		send_note(exchange, &offer);
 		exchange->peer = take_note(exchange);
-		exchange_act(exchange);
-		exchange_watch(exchange);
+		exchange_active(exchange);
+		exchange_passive(exchange);
 	} else {
 		exchange->peer = take_note(exchange);
 		send_note(exchange, &offer);
-		exchange_watch(exchange);
-		exchange_act(exchange);
+		exchange_passive(exchange);
+		exchange_active(exchange);
 	}
 	finish(exchange);
-	printf("result: steps=%" PRIu64 " octets=%" PRIu64 " events=%" PRIu64 "\n", exchange->steps,
-	       exchange->octets, exchange->events);
+	printf("result: steps=%" PRIu64 " bytes=%" PRIu64 " events=%" PRIu64 "\n", exchange->steps,
+	       exchange->bytes, exchange->events);
 }
 
-/* Set-up. */
+/* Connecting. */
 
 static void prepare(struct exchange *exchange)
 {
@@ -165,7 +165,7 @@ static void prepare(struct exchange *exchange)
 	exchange->rx = memory_register(&exchange->endpoint, length);
 	exchange->notes = memory_register(&exchange->endpoint, (NOTES_AHEAD + 2) * NOTE_LEN);
 	connection_create(&exchange->endpoint, &exchange->connection, DEPTH, DEPTH);
-	/* The first note, and those of the end that acts first. */
+	/* The first note, and those for the end that is active first. */
 	expect_notes(exchange, 1);
 	if (exchange->initiator)
 		expect_notes(exchange, notes_of_steps(exchange->options));
@@ -195,7 +195,7 @@ static bool connect_to(struct exchange *exchange, const struct parameters *param
 
 	connection_resolve(&exchange->endpoint, connection, options->host, options->port);
 	prepare(exchange);
-	connection_call(connection, parameters);
+	connection_connect(connection, parameters);
 	endpoint_wait_connected(&exchange->endpoint, connection);
 	if (connection->state == CONNECTION_REJECTED && options->reject) {
 		check_private(options, connection->private_data, connection->private_len, 3);
@@ -236,7 +236,7 @@ static bool wait_for(struct exchange *exchange, const struct parameters *paramet
 	endpoint_wait_connected(&exchange->endpoint, connection);
 	if (connection->state != CONNECTION_UP)
 		give_up("the connection failed");
-	/* Its event does not say what was agreed: no more than both asked for. */
+	/* The responder's event has no negotiated values: the minimum of both ends. */
 	connection->ird = request.ird < options->ird ? request.ird : options->ird;
 	connection->ord = request.ord < options->ord ? request.ord : options->ord;
 	return true;
@@ -256,7 +256,7 @@ void exchange(const struct exchange_options *options)
 	bool connected;
 
 	for (size_t i = 0; i < options->private_len; i++)
-		private_data[i] = private_octet(seed, i);
+		private_data[i] = private_byte(seed, i);
 	state->options = options;
 	state->initiator = options->host != NULL;
 	endpoint_open(&state->endpoint);
@@ -264,7 +264,7 @@ void exchange(const struct exchange_options *options)
 				     : wait_for(state, &parameters);
 	if (connected) {
 		print_agreed(state);
-		converse(state);
+		run_exchange(state);
 	}
 	release(state);
 	free(state);

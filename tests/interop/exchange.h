@@ -1,5 +1,5 @@
-/* What iwperf does not try: start-up with its private data and credits for RDMA Reads, each form of
- * Send, unaligned memory, and errors. tests/examples/interop_end.rs is the other end. */
+/* Exchange of what iwperf does not test: MPA startup with private data, IRD and ORD, each form of
+ * Send, unaligned memory, and errors. tests/examples/interop_end.rs is the peer. */
 #ifndef EXCHANGE_H
 #define EXCHANGE_H
 
@@ -10,14 +10,14 @@
 #define EXCHANGE_PORT 4796
 #define SIZES_MAX 32
 
-/* What one end does wrong after everything else; the other end has to end the connection. */
+/* Error made by one end after the exchange; the peer has to end the connection. */
 enum fault {
 	FAULT_NONE,
-	/* RDMA Write, RDMA Read, Send with Invalidate of an STag that was never given out. */
+	/* RDMA Write, RDMA Read, Send with Invalidate of an STag that was never advertised. */
 	FAULT_WRITE,
 	FAULT_READ,
 	FAULT_INVALIDATE,
-	/* A Send for which there is no receive. */
+	/* A Send for which no receive is posted. */
 	FAULT_SEND,
 	/* An RDMA Write beyond the end of the region. */
 	FAULT_BOUNDS,
@@ -32,23 +32,23 @@ struct exchange_options {
 	bool ipv6;
 	unsigned ird;
 	unsigned ord;
-	/* Octets of private data sent, and expected. */
+	/* Length of the private data sent, and expected. */
 	size_t private_len;
 	size_t private_expected;
-	/* The end that listens rejects. */
+	/* The listener rejects the request. */
 	bool reject;
-	/* Leaves RDMA Reads away: with MPA revision 1 none are granted. */
+	/* Omits RDMA Reads: with MPA revision 1 the ORD is 0. */
 	bool no_reads;
 	size_t sizes[SIZES_MAX];
 	unsigned size_count;
 	enum fault fault;
-	/* The end that connected does it. */
+	/* The initiator makes the error. */
 	bool fault_by_initiator;
 };
 
-/* False for a name of no fault. */
+/* False if no fault has this name. */
 bool fault_from_name(const char *name, enum fault *fault);
-/* Prints lines of `key=value`, and gives up when anything is wrong. */
+/* Prints lines of `key=value`, and gives up on any error. */
 void exchange(const struct exchange_options *options);
 
 #endif

@@ -1,21 +1,21 @@
-/* The two ends take turns: first the initiator acts, then the responder. For each size the end that
- * acts does one step of each kind:
+/* Steps of an exchange: first the initiator is active, then the responder. For each size the active
+ * end does one step of each kind:
  *
- *   passive end                       acting end
+ *   passive end                       active end
  *   posts the receive of the step
  *   Ready, with an STag to invalidate
  *                                     the step: a Send; or a Write or Reads, and an empty Send
- *   checks every octet
- *   Checked, with what was wrong
+ *   checks every byte
+ *   Checked, with the number of errors
  *
- * Both know the steps, so each receive is posted for the message that comes next. */
+ * Both derive the steps from the options, so each receive is posted for the next message. */
 #include "exchange_steps.h"
 
 #include <inttypes.h>
 #include <string.h>
 #include <unistd.h>
 
-#include "octets.h"
+#include "common.h"
 
 #define NOTE_MAGIC 0x4E4F5445u
 #define WINDOW_LEN 64
@@ -29,7 +29,7 @@ enum step_kind {
 	STEP_SEND_SE_INVALIDATE,
 	STEP_WRITE,
 	STEP_READ,
-	/* Twice as many small Reads at a time as may be outstanding. */
+	/* Small Reads, twice as many at a time as ORD allows. */
 	STEP_BURST,
 	STEP_KINDS,
 };
@@ -52,7 +52,7 @@ static bool is_solicited(enum step_kind kind)
 	return kind == STEP_SEND_SE || kind == STEP_SEND_SE_INVALIDATE;
 }
 
-/* Step `index` of an end that acts; false if there is no such step. */
+/* Returns step `index` of the active end; false if there is none. */
 static bool step_at(const struct exchange_options *options, uint32_t index, struct step *step)
 {
 	unsigned kinds = options->no_reads ? STEP_READ : STEP_KINDS;
@@ -77,7 +77,7 @@ uint64_t notes_of_steps(const struct exchange_options *options)
 	return 2 * step_count(options);
 }
 
-/* Octets of a step: built by the initiator for stream 0, by the responder for stream 1. */
+/* Pattern of a step: stream 0 is built by the initiator, stream 1 by the responder. */
 static struct pattern pattern_by(const struct exchange *exchange, bool built_here,
 				 const struct step *step)
 {
@@ -86,7 +86,7 @@ static struct pattern pattern_by(const struct exchange *exchange, bool built_her
 
 /* Completions. */
 
-static void pump(struct exchange *exchange, int wait_ms)
+static void poll_completions(struct exchange *exchange, int wait_ms)
 {
 	struct ibv_wc completions[16];
 	unsigned count = endpoint_poll(&exchange->endpoint, completions, 16, wait_ms);
@@ -104,7 +104,7 @@ static void pump(struct exchange *exchange, int wait_ms)
 			break;
 		case KIND_STEP:
 			exchange->steps_arrived++;
-			exchange->step_octets = completion->byte_len;
+			exchange->step_bytes = completion->byte_len;
 			break;
 		case KIND_SENT:
 			exchange->sends_done++;
@@ -121,10 +121,10 @@ void exchange_await(struct exchange *exchange, const uint64_t *count, uint64_t t
 	uint64_t deadline = now_ns() + WAIT_NS;
 
 	while (*count < to) {
-		pump(exchange, wait_ms);
+		poll_completions(exchange, wait_ms);
 		if (*count >= to)
 			break;
-		/* What was waited for may have come with the end right behind it. */
+		/* After the count: the connection may end with the message awaited. */
 		if (exchange->failure != IBV_WC_SUCCESS)
 			give_up("a request of step %" PRIu64 ": %s", exchange->steps,
 				ibv_wc_status_str(exchange->failure));
@@ -133,7 +133,7 @@ void exchange_await(struct exchange *exchange, const uint64_t *count, uint64_t t
 		if (wait_ms == 0)
 			usleep(100);
 		if (now_ns() > deadline)
-			give_up("nothing came in step %" PRIu64, exchange->steps);
+			give_up("timeout in step %" PRIu64, exchange->steps);
 	}
 }
 
@@ -152,13 +152,13 @@ void expect_notes(struct exchange *exchange, uint64_t count)
 struct note take_note(struct exchange *exchange)
 {
 	size_t slot = exchange->notes_read % (NOTES_AHEAD + 1);
-	struct reader reader = { exchange->notes.octets + slot * NOTE_LEN, NOTE_LEN, false };
+	struct reader reader = { exchange->notes.bytes + slot * NOTE_LEN, NOTE_LEN, false };
 	struct note note;
 
 	exchange_await(exchange, &exchange->notes_arrived, exchange->notes_read + 1, 100);
 	exchange->notes_read++;
 	if (take(&reader, 4) != NOTE_MAGIC)
-		give_up("something else came in place of a note");
+		give_up("received something else than a note");
 	note.step = (uint32_t)take(&reader, 4);
 	note.stag = (uint32_t)take(&reader, 4);
 	note.address = take(&reader, 8);
@@ -174,9 +174,9 @@ struct note take_note(struct exchange *exchange)
 
 void send_note(struct exchange *exchange, const struct note *note)
 {
-	struct writer writer = { exchange->notes.octets + (NOTES_AHEAD + 1) * NOTE_LEN };
+	struct writer writer = { exchange->notes.bytes + (NOTES_AHEAD + 1) * NOTE_LEN };
 
-	/* Its buffer is free again when the last one was sent. */
+	/* The buffer is free once the previous note was sent. */
 	exchange_await(exchange, &exchange->sends_done, exchange->sent, 0);
 	put(&writer, NOTE_MAGIC, 4);
 	put(&writer, note->step, 4);
@@ -193,9 +193,9 @@ void send_note(struct exchange *exchange, const struct note *note)
 		  NOTE_LEN, false, 0);
 }
 
-/* Messages for which there is a receive behind all steps: the responder's last note, which says
- * that all is over, or the Send whose fault is the STag. */
-static unsigned note_behind(const struct exchange *exchange, bool by_initiator)
+/* True if a note receive is needed after all steps: for the responder's final note, or for the Send
+ * that invalidates a wrong STag. */
+static bool has_final_note(const struct exchange *exchange, bool by_initiator)
 {
 	const struct exchange_options *options = exchange->options;
 
@@ -204,7 +204,7 @@ static unsigned note_behind(const struct exchange *exchange, bool by_initiator)
 	return options->fault == FAULT_INVALIDATE && options->fault_by_initiator == by_initiator;
 }
 
-/* The end that acts. */
+/* Active end. */
 
 static size_t step_length(const struct exchange *exchange, const struct step *step)
 {
@@ -215,9 +215,10 @@ static size_t step_length(const struct exchange *exchange, const struct step *st
 	return (burst < 2 * READS_MAX ? burst : 2 * READS_MAX) * BURST_PIECE;
 }
 
-/* The last request of a step; Checked says that it has arrived. Its own completion is not awaited:
- * siw says of what it has sent that it failed, when the connection ends at that moment. */
-static void act_send(struct exchange *exchange, const struct step *step, const struct note *ready)
+/* Posts the last request of a step; Checked confirms it. Its completion is not awaited: siw
+ * completes a sent request in error if the connection ends before. */
+static void active_send(struct exchange *exchange, const struct step *step,
+			const struct note *ready)
 {
 	exchange->sent++;
 	post_send(&exchange->connection, KIND_SENT, &exchange->tx, step->source, step->size,
@@ -228,8 +229,8 @@ static void act_send(struct exchange *exchange, const struct step *step, const s
 	}
 }
 
-/* Reads a step's octets in pieces of one length, all at a time, and checks them. */
-static uint64_t act_read(struct exchange *exchange, const struct step *step, size_t piece)
+/* Reads a step's bytes with concurrent RDMA Reads of `piece` bytes each, and checks them. */
+static uint64_t active_read(struct exchange *exchange, const struct step *step, size_t piece)
 {
 	size_t length = step_length(exchange, step);
 	uint64_t count = 0;
@@ -238,15 +239,16 @@ static uint64_t act_read(struct exchange *exchange, const struct step *step, siz
 		post_read(&exchange->connection, KIND_DONE, &exchange->rx, step->sink + at, piece,
 			  exchange->peer.tx_stag, exchange->peer.tx_address + step->source + at);
 	exchange_await(exchange, &exchange->done, exchange->done + count, 100);
-	return pattern_errors(pattern_by(exchange, false, step), exchange->rx.octets + step->sink,
+	return pattern_errors(pattern_by(exchange, false, step), exchange->rx.bytes + step->sink,
 			      length);
 }
 
-static void act_step(struct exchange *exchange, const struct step *step, const struct note *ready)
+static void active_step(struct exchange *exchange, const struct step *step,
+			const struct note *ready)
 {
 	uint64_t errors = 0;
 
-	pattern_fill(pattern_by(exchange, true, step), exchange->tx.octets + step->source,
+	pattern_fill(pattern_by(exchange, true, step), exchange->tx.bytes + step->source,
 		     step->size);
 	switch (step->kind) {
 	case STEP_WRITE:
@@ -256,22 +258,22 @@ static void act_step(struct exchange *exchange, const struct step *step, const s
 		exchange_await(exchange, &exchange->done, exchange->done + 1, 100);
 		break;
 	case STEP_READ:
-		errors = act_read(exchange, step, step->size);
+		errors = active_read(exchange, step, step->size);
 		break;
 	case STEP_BURST:
-		errors = act_read(exchange, step, BURST_PIECE);
+		errors = active_read(exchange, step, BURST_PIECE);
 		break;
 	default:
-		act_send(exchange, step, ready);
+		active_send(exchange, step, ready);
 		return;
 	}
 	if (errors > 0)
-		give_up("%" PRIu64 " octets of what was read are wrong", errors);
+		give_up("%" PRIu64 " bytes read are wrong", errors);
 	exchange->sent++;
 	post_send(&exchange->connection, KIND_SENT, &exchange->tx, 0, 0, false, 0);
 }
 
-void exchange_act(struct exchange *exchange)
+void exchange_active(struct exchange *exchange)
 {
 	uint32_t count = step_count(exchange->options);
 	struct step step;
@@ -281,38 +283,38 @@ void exchange_act(struct exchange *exchange)
 		struct note checked;
 
 		if (ready.step != i)
-			give_up("the other end is ready for step %u, not %u", ready.step, i);
+			give_up("the peer is ready for step %u, not %u", ready.step, i);
 		if (i + 1 == count && !exchange->initiator)
-			expect_notes(exchange, note_behind(exchange, true));
-		act_step(exchange, &step, &ready);
+			expect_notes(exchange, has_final_note(exchange, true));
+		active_step(exchange, &step, &ready);
 		checked = take_note(exchange);
 		if (checked.errors > 0)
-			give_up("the other end found %" PRIu64 " errors in step %u",
+			give_up("the peer found %" PRIu64 " errors in step %u",
 				checked.errors, i);
 		exchange->steps++;
-		exchange->octets += step_length(exchange, &step);
+		exchange->bytes += step_length(exchange, &step);
 	}
 }
 
-/* The passive end. */
+/* Passive end. */
 
-/* Waits for a step's message; the queue was armed for solicited events only. A message that asks
- * for none must not give one. One that does should; siw gives none for any message then (it looks
- * at the request's flags, not at the message's), so they are counted. */
+/* Waits for a step's message; the queue was armed for solicited completions only. A message without
+ * Solicited Event must not raise an event. One with it should, but siw raises none (it checks the
+ * flags of the local request, not of the message), so the events are only counted. */
 static void await_step(struct exchange *exchange, const struct step *step)
 {
 	unsigned notified = exchange->endpoint.notifications;
 
 	exchange_await(exchange, &exchange->steps_arrived, exchange->steps_arrived + 1, 0);
-	pump(exchange, 0);
+	poll_completions(exchange, 0);
 	if (exchange->endpoint.notifications == notified)
 		return;
 	if (!is_solicited(step->kind))
-		give_up("step %u came with an event", step->number);
+		give_up("step %u raised an event", step->number);
 	exchange->events++;
 }
 
-static void watch_step(struct exchange *exchange, const struct step *step, bool last)
+static void passive_step(struct exchange *exchange, const struct step *step, bool last)
 {
 	bool is_send = step->kind <= STEP_SEND_SE_INVALIDATE;
 	bool is_checked_here = step->kind <= STEP_WRITE;
@@ -322,44 +324,44 @@ static void watch_step(struct exchange *exchange, const struct step *step, bool 
 		memory_release(&exchange->window);
 		exchange->window = memory_register(&exchange->endpoint, WINDOW_LEN);
 		note.stag = exchange->window.mr->rkey;
-		note.address = (uintptr_t)exchange->window.octets;
+		note.address = (uintptr_t)exchange->window.bytes;
 	}
-	memset(exchange->rx.octets, 0xA5, exchange->rx.length);
+	memset(exchange->rx.bytes, 0xA5, exchange->rx.length);
 	if (!is_checked_here)
-		pattern_fill(pattern_by(exchange, true, step), exchange->tx.octets + step->source,
+		pattern_fill(pattern_by(exchange, true, step), exchange->tx.bytes + step->source,
 			     exchange->tx.length - OFFSET_MAX);
 	post_receive(&exchange->connection, KIND_STEP, &exchange->rx, step->sink,
 		     is_send ? step->size : 0);
 	endpoint_arm_solicited(&exchange->endpoint);
 	send_note(exchange, &note);
 	await_step(exchange, step);
-	if (exchange->step_octets != (is_send ? step->size : 0))
-		give_up("a message of %u octets came in step %u", exchange->step_octets,
+	if (exchange->step_bytes != (is_send ? step->size : 0))
+		give_up("received a message of %u bytes in step %u", exchange->step_bytes,
 			step->number);
 	memset(&note, 0, sizeof(note));
 	note.step = step->number;
 	if (is_checked_here) {
-		const uint8_t *sink = exchange->rx.octets + step->sink;
+		const uint8_t *sink = exchange->rx.bytes + step->sink;
 
 		note.errors = pattern_errors(pattern_by(exchange, false, step), sink, step->size);
-		/* Nothing beside it was touched. */
+		/* The bytes next to the sink are unchanged. */
 		note.errors += sink[-1] != 0xA5;
 		note.errors += sink[step->size] != 0xA5;
 	}
 	if (last)
-		expect_notes(exchange, exchange->initiator ? note_behind(exchange, false)
+		expect_notes(exchange, exchange->initiator ? has_final_note(exchange, false)
 							   : notes_of_steps(exchange->options));
 	send_note(exchange, &note);
 	if (note.errors > 0)
-		give_up("%" PRIu64 " octets of step %u are wrong", note.errors, step->number);
+		give_up("%" PRIu64 " bytes of step %u are wrong", note.errors, step->number);
 	exchange->steps++;
 }
 
-void exchange_watch(struct exchange *exchange)
+void exchange_passive(struct exchange *exchange)
 {
 	uint32_t count = step_count(exchange->options);
 	struct step step;
 
 	for (uint32_t i = 0; step_at(exchange->options, i, &step); i++)
-		watch_step(exchange, &step, i + 1 == count);
+		passive_step(exchange, &step, i + 1 == count);
 }

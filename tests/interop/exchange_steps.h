@@ -1,5 +1,4 @@
-/* An exchange in progress, for its two files: exchange.c sets it up, exchange_steps.c carries it
- * through. */
+/* State of an exchange, shared by exchange.c (connection, end) and exchange_steps.c (steps). */
 #ifndef EXCHANGE_STEPS_H
 #define EXCHANGE_STEPS_H
 
@@ -7,17 +6,17 @@
 #include "exchange.h"
 
 #define NOTE_LEN 64
-/* Notes that the other end may send before the first of them is read. */
+/* Notes that the peer may send before the first of them is read. */
 #define NOTES_AHEAD 2
-/* Messages start at odd places up to this. */
+/* Messages start at unaligned offsets below this. */
 #define OFFSET_MAX 64
 
 struct note {
 	uint32_t step;
-	/* Ready: what is to be invalidated. */
+	/* Ready: the STag to invalidate, and the address of its memory. */
 	uint32_t stag;
 	uint64_t address;
-	/* Checked. */
+	/* Checked: number of wrong bytes. */
 	uint64_t errors;
 	/* The first note of each end: its regions. */
 	uint64_t tx_address;
@@ -27,7 +26,7 @@ struct note {
 	uint32_t rx_stag;
 };
 
-/* What completions are for. */
+/* Kind of a work request, its wr_id. */
 enum kind { KIND_NOTE, KIND_STEP, KIND_SENT, KIND_DONE };
 
 struct exchange {
@@ -37,41 +36,42 @@ struct exchange {
 	bool initiator;
 	struct memory tx;
 	struct memory rx;
-	/* Notes that come, in turn, and the one that is sent. */
+	/* A ring of received notes, and the note to send. */
 	struct memory notes;
 	uint64_t notes_due;
 	uint64_t notes_posted;
 	uint64_t notes_arrived;
 	uint64_t notes_read;
 	struct note peer;
-	/* Counted as completions come. */
+	/* Completions so far. */
 	uint64_t steps_arrived;
-	uint32_t step_octets;
+	uint32_t step_bytes;
 	uint64_t sent;
 	uint64_t sends_done;
-	/* How the last request ended that did not succeed; IBV_WC_SUCCESS is 0. */
+	/* Status of the last request that failed; IBV_WC_SUCCESS is 0. */
 	enum ibv_wc_status failure;
 	uint64_t done;
-	/* Of the last Send with Invalidate: what it invalidated, here and at the other end. */
+	/* Of the last Send with Invalidate: the local memory, or the peer's STag, that it
+	 * invalidated. */
 	struct memory window;
 	uint32_t stale_stag;
 	uint64_t stale_address;
 	uint64_t steps;
-	uint64_t octets;
-	/* Notifications of messages that asked for an event. */
+	uint64_t bytes;
+	/* Completion events of messages with Solicited Event. */
 	uint64_t events;
 };
 
-/* Posts receives for `count` notes that come; a few at a time. */
+/* Expects `count` more notes: posts receives for them, at most NOTES_AHEAD + 1 at a time. */
 void expect_notes(struct exchange *exchange, uint64_t count);
-/* Notes that come to the end that acts. */
+/* Number of notes that the active end receives. */
 uint64_t notes_of_steps(const struct exchange_options *options);
 struct note take_note(struct exchange *exchange);
 void send_note(struct exchange *exchange, const struct note *note);
-/* Polls until a count has come up to another, waiting for completions `wait_ms` at a time. */
+/* Polls until `*count` reaches `to`, waiting for completions `wait_ms` at a time. */
 void exchange_await(struct exchange *exchange, const uint64_t *count, uint64_t to, int wait_ms);
-/* This end's turn to act, and the other's. */
-void exchange_act(struct exchange *exchange);
-void exchange_watch(struct exchange *exchange);
+/* All steps as the active end, and as the passive end. */
+void exchange_active(struct exchange *exchange);
+void exchange_passive(struct exchange *exchange);
 
 #endif

@@ -1,8 +1,8 @@
-/* Latency: a ping-pong in which each end acts on what was placed, or one RDMA Read at a time. The
- * initiator begins and measures. */
+/* Latency: a ping-pong of Sends or RDMA Writes, or one RDMA Read at a time. The initiator begins
+ * and measures. */
 #include "session.h"
 
-/* The last octet of each slot; message `n` writes `mark_of(n)` there. */
+/* Offset of the last byte of a slot, where message `n` writes `mark_of(n)`. */
 static size_t mark_offset(const struct session *session, uint64_t number)
 {
 	return slot_offset(session, 0, number) + session->run.size - 1;
@@ -18,25 +18,25 @@ void latency_prepare(struct session *session)
 	if (session_test(session) != WRITE_LAT)
 		return;
 	for (uint64_t n = 0; n < session->run.slots; n++)
-		session->rx.octets[mark_offset(session, n)] = 0;
+		session->rx.bytes[mark_offset(session, n)] = 0;
 }
 
 void latency_start(struct session *session)
 {
-	session->table.best_ns = UINT64_MAX;
+	session->ping_pong.best_ns = UINT64_MAX;
 }
 
 static void build(struct session *session, uint64_t number)
 {
-	uint8_t *slot = session->tx.octets + slot_offset(session, 0, number);
+	uint8_t *slot = session->tx.bytes + slot_offset(session, 0, number);
 
 	if (session_has(session, FLAG_VERIFY))
 		pattern_fill(session_pattern(session, 0, true, number), slot, session->run.size);
 	if (session_test(session) == WRITE_LAT)
-		session->tx.octets[mark_offset(session, number)] = mark_of(session, number);
+		session->tx.bytes[mark_offset(session, number)] = mark_of(session, number);
 }
 
-/* Checks a message that came by RDMA Write or Read; of a Write all but the mark. */
+/* Checks a message received by RDMA Write or Read; of a Write all but the mark. */
 static void check(struct session *session, uint64_t number)
 {
 	bool written = session_test(session) == WRITE_LAT;
@@ -48,9 +48,9 @@ static void check(struct session *session, uint64_t number)
 		run_errors(session, 0, number, session->run.size - written);
 }
 
-static bool has_landed(const struct session *session, uint64_t number)
+static bool is_placed(const struct session *session, uint64_t number)
 {
-	const uint8_t *mark = session->rx.octets + mark_offset(session, number);
+	const uint8_t *mark = session->rx.bytes + mark_offset(session, number);
 
 	return __atomic_load_n(mark, __ATOMIC_ACQUIRE) == mark_of(session, number);
 }
@@ -60,7 +60,7 @@ bool latency_spins(const struct session *session)
 	return session_test(session) == WRITE_LAT && session->running;
 }
 
-/* The initiator: messages sent are `posted` of its flow, answers taken `completed`. */
+/* The initiator: `posted` of its flow counts messages sent, `completed` answers received. */
 
 static void ping(struct session *session)
 {
@@ -73,55 +73,56 @@ static void ping(struct session *session)
 	if (is_over) {
 		struct tally tally;
 
-		session->active.said_done = true;
+		session->active.done_sent = true;
 		session->active.ended = now_ns();
 		tally = run_tally(session);
-		session_say_tally(session, DONE, &tally);
+		session_send_tally(session, DONE, &tally);
 		return;
 	}
-	/* Only the source of RDMA Reads has slots to rewrite. */
+	/* Only the source of RDMA Reads rewrites slots. */
 	if (is_read(session_test(session)) && flow->posted >= flow->allowed)
 		return;
 	if (!is_read(session_test(session)))
 		build(session, flow->posted);
 	if (is_send(session_test(session)))
 		run_post_receive(session, 0, flow->completed);
-	session->table.waiting = true;
-	session->table.asked_at = now_ns();
+	session->ping_pong.waiting = true;
+	session->ping_pong.sent_at = now_ns();
 	run_post_message(session, 0, flow->posted++);
 }
 
-static void answered(struct session *session)
+static void on_answer(struct session *session)
 {
-	struct table *table = &session->table;
-	/* A Read is a round trip in itself and counts in full. */
-	uint64_t elapsed = (now_ns() - table->asked_at) / (is_read(session_test(session)) ? 1 : 2);
+	struct ping_pong *ping_pong = &session->ping_pong;
+	/* A Read counts as a whole round trip, a ping-pong as half of one. */
+	uint64_t divisor = is_read(session_test(session)) ? 1 : 2;
+	uint64_t elapsed = (now_ns() - ping_pong->sent_at) / divisor;
 	uint64_t number = session->active.flows[0].completed++;
 
-	if (!table->waiting)
-		give_up("an answer to nothing");
-	table->waiting = false;
-	table->total_ns += elapsed;
-	if (elapsed < table->best_ns)
-		table->best_ns = elapsed;
+	if (!ping_pong->waiting)
+		give_up("an answer without a ping");
+	ping_pong->waiting = false;
+	ping_pong->total_ns += elapsed;
+	if (elapsed < ping_pong->best_ns)
+		ping_pong->best_ns = elapsed;
 	check(session, number);
 	if (is_read(session_test(session)) && session_has(session, FLAG_VERIFY) &&
 	    (number + 1) % credit_batch(&session->run) == 0)
-		session_say_credit(session, CONSUMED, 0, number + 1);
+		session_send_credit(session, CONSUMED, 0, number + 1);
 }
 
-/* The responder: answers sent are `posted` of its flow. */
+/* The responder: `posted` of its flow counts answers sent. */
 
-static void answer(struct session *session)
+static void post_answer(struct session *session)
 {
 	struct flow *flow = &session->active.flows[0];
 
-	/* The queue has room for `tx_depth` of them. */
+	/* The send queue has capacity for `tx_depth` answers. */
 	if (flow->posted - flow->completed >= session->hello.tx_depth) {
-		session->table.owed = true;
+		session->ping_pong.answer_pending = true;
 		return;
 	}
-	session->table.owed = false;
+	session->ping_pong.answer_pending = false;
 	build(session, flow->posted);
 	run_post_message(session, 0, flow->posted++);
 }
@@ -133,34 +134,34 @@ static void pong(struct session *session, const struct ibv_wc *completion)
 	if (!passive_arrived(session, 0, completion, &number))
 		return;
 	if (completion->byte_len != session->run.size)
-		give_up("a ping of %u octets", completion->byte_len);
+		give_up("a ping of %u bytes", completion->byte_len);
 	run_post_receive(session, 0, number + session->run.credits);
-	session->passive.intakes[0].receives++;
-	answer(session);
+	session->passive.recv_flows[0].receives++;
+	post_answer(session);
 }
 
-void latency_pump(struct session *session)
+void latency_progress(struct session *session)
 {
 	struct active *active = &session->active;
 	struct tally *tally = &session->passive.tally;
 
 	if (session->initiator) {
-		if (session->table.waiting && session_test(session) == WRITE_LAT &&
-		    has_landed(session, active->flows[0].completed))
-			answered(session);
-		if (!session->table.waiting && active->started && !active->said_done)
+		if (session->ping_pong.waiting && session_test(session) == WRITE_LAT &&
+		    is_placed(session, active->flows[0].completed))
+			on_answer(session);
+		if (!session->ping_pong.waiting && active->started && !active->done_sent)
 			ping(session);
 		return;
 	}
-	if (session->table.owed)
-		answer(session);
-	if (session_test(session) != WRITE_LAT || session->table.owed ||
-	    !has_landed(session, tally->messages))
+	if (session->ping_pong.answer_pending)
+		post_answer(session);
+	if (session_test(session) != WRITE_LAT || session->ping_pong.answer_pending ||
+	    !is_placed(session, tally->messages))
 		return;
 	check(session, tally->messages);
 	tally->messages++;
-	tally->octets += session->run.size;
-	answer(session);
+	tally->bytes += session->run.size;
+	post_answer(session);
 }
 
 void latency_complete(struct session *session, enum kind kind, const struct ibv_wc *completion)
@@ -169,12 +170,12 @@ void latency_complete(struct session *session, enum kind kind, const struct ibv_
 
 	if (kind == KIND_RECEIVE && session->initiator) {
 		if (completion->byte_len != session->run.size)
-			give_up("an answer of %u octets", completion->byte_len);
-		answered(session);
+			give_up("an answer of %u bytes", completion->byte_len);
+		on_answer(session);
 	} else if (kind == KIND_RECEIVE) {
 		pong(session, completion);
 	} else if (kind == KIND_MESSAGE && reads) {
-		answered(session);
+		on_answer(session);
 	} else if (kind == KIND_MESSAGE && !session->initiator) {
 		session->active.flows[0].completed++;
 	}

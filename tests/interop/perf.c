@@ -8,31 +8,31 @@
 
 #include "session.h"
 
-/* Octets that slots of verified messages may take of each region. */
+/* Memory for slots of verified messages, per region. */
 #define SLOT_MEMORY (64ull << 20)
 #define STRIDE_UNIT 64
 
-/* Prints what a run came to, from both ends. */
+/* Prints the result of a run, from both ends' counts. */
 static void print_result(const struct session *session, const struct tally *own,
 			 const struct tally *other)
 {
-	uint64_t octets = own->octets + other->octets;
+	uint64_t bytes = own->bytes + other->bytes;
 	uint64_t ns = own->duration_ns > other->duration_ns ? own->duration_ns : other->duration_ns;
 	const struct active *active = &session->active;
 
-	printf("result: test=%s size=%" PRIu64 " qps=%u messages=%" PRIu64 " octets=%" PRIu64
+	printf("result: test=%s size=%" PRIu64 " qps=%u messages=%" PRIu64 " bytes=%" PRIu64
 	       " verified=%" PRIu64 " errors=%" PRIu64 " mbit_s=%.1f",
 	       test_name(session_test(session)), session->run.size, session->hello.qps,
-	       own->messages + other->messages, octets, own->verified + other->verified,
-	       own->errors + other->errors, ns ? (double)octets * 8000 / (double)ns : 0);
+	       own->messages + other->messages, bytes, own->verified + other->verified,
+	       own->errors + other->errors, ns ? (double)bytes * 8000 / (double)ns : 0);
 	if (is_latency(session_test(session)) && session->initiator && active->flows[0].completed)
-		printf(" best_us=%.1f mean_us=%.1f", (double)session->table.best_ns / 1000,
-		       (double)session->table.total_ns / 1000 /
+		printf(" best_us=%.1f mean_us=%.1f", (double)session->ping_pong.best_ns / 1000,
+		       (double)session->ping_pong.total_ns / 1000 /
 			       (double)active->flows[0].completed);
 	printf("\n");
 	fflush(stdout);
 	if (own->errors + other->errors > 0)
-		give_up("octets were not as they were sent");
+		give_up("received bytes differ from those sent");
 }
 
 /* The responder. */
@@ -57,13 +57,13 @@ static void check_hello(const struct session *session, const struct hello *hello
 
 	if (hello->token != expected->token || hello->qps != expected->qps ||
 	    hello->tx_depth != expected->tx_depth || hello->rx_depth != expected->rx_depth)
-		give_up("the client wants something else than its connection said");
+		give_up("Hello differs from the private data of the connection");
 	if (hello->test < WRITE_BW || hello->test > TEST_COUNT ||
 	    hello->flags & ~(FLAG_VERIFY | FLAG_BIDIRECTIONAL | FLAG_CRC))
 		give_up("this test, or a flag of it, is not served");
 	if (is_latency((enum test)hello->test) &&
 	    (hello->qps != 1 || hello->flags & FLAG_BIDIRECTIONAL))
-		give_up("latency has one data connection and one direction");
+		give_up("latency tests have one data connection and one direction");
 	if (hello->span == 0 || hello->span % 8 || hello->span > REGIONS_LEN_MAX / 2 / hello->qps)
 		give_up("regions of this size are not served");
 }
@@ -76,12 +76,12 @@ static void check_run(const struct session *session, const struct run *run)
 	    run->stride > hello->span / run->slots)
 		give_up("the slots do not fit the region");
 	if (run->credits > hello->rx_depth || (run->iterations == 0 && run->duration_ms == 0))
-		give_up("the run has no end, or more credits than receives");
+		give_up("the run is unbounded, or has more credits than receives");
 	if (hello->flags & FLAG_VERIFY && run->credits > run->slots)
 		give_up("more credits than slots to verify in");
 }
 
-static struct parameters answer_to(const struct request *request)
+static struct parameters reply_parameters(const struct request *request)
 {
 	unsigned reads = request->ird > request->ord ? request->ird : request->ord;
 	struct parameters parameters = { .ird = reads, .ord = reads };
@@ -91,10 +91,10 @@ static struct parameters answer_to(const struct request *request)
 	return parameters;
 }
 
-/* Answers a request for a data connection. */
+/* Accepts or rejects the request of a data connection. */
 static void accept_data(struct session *session, struct request *request)
 {
-	struct parameters parameters = answer_to(request);
+	struct parameters parameters = reply_parameters(request);
 	struct purpose purpose;
 	const char *reason = "busy with another client";
 
@@ -105,7 +105,7 @@ static void accept_data(struct session *session, struct request *request)
 	}
 	if (purpose.token != session->hello.token || purpose.number >= session->hello.qps ||
 	    session->data[purpose.number].id) {
-		refuse(request, "no such data connection was agreed on");
+		refuse(request, "no such data connection was announced");
 		return;
 	}
 	session->data[purpose.number].id = request->id;
@@ -150,12 +150,12 @@ static void accept_control(struct session *session)
 			 session_completions(&session->hello));
 	session->control.id = request.id;
 	session_open_control(session);
-	parameters = answer_to(&request);
+	parameters = reply_parameters(&request);
 	if (!connection_accept(&session->control, &parameters))
 		give_up("the control connection cannot be accepted");
 }
 
-static void greet(struct session *session)
+static void exchange_hello(struct session *session)
 {
 	struct hello hello = session_await_type(session, HELLO).hello;
 	struct message welcome = { .type = WELCOME };
@@ -168,10 +168,10 @@ static void greet(struct session *session)
 	session_make_regions(session);
 	welcome.welcome.tx = session_region(&session->tx);
 	welcome.welcome.rx = session_region(&session->rx);
-	session_say(session, &welcome);
-	/* All data connections come before the first Run. */
+	session_send(session, &welcome);
+	/* All data connections are established before the first Run. */
 	while (connections_up(session) < session->hello.qps && session->last.type == 0) {
-		session_turn(session, 100);
+		session_poll(session, 100);
 		while (endpoint_request(session->endpoint, &request))
 			accept_data(session, &request);
 	}
@@ -184,25 +184,25 @@ static void serve(struct endpoint *endpoint)
 
 	session->endpoint = endpoint;
 	accept_control(session);
-	greet(session);
+	exchange_hello(session);
 	while ((message = session_await(session)).type == RUN) {
 		struct tally none = { 0 };
 		struct tally tally;
 
 		check_run(session, &message.plan);
 		run_prepare(session, &message.plan);
-		session_say_plain(session, READY);
+		session_send_plain(session, READY);
 		session_await_type(session, GO);
 		session_run(session);
 		tally = run_tally(session);
-		session_say_tally(session, REPORT, &tally);
+		session_send_tally(session, REPORT, &tally);
 		session->number++;
 		session->running = false;
 		print_result(session, &tally, &none);
 	}
 	if (message.type != BYE)
-		give_up("%s came between runs", message_name(message.type));
-	session_say_plain(session, BYE);
+		give_up("unexpected %s between runs", message_name(message.type));
+	session_send_plain(session, BYE);
 	session->closing = true;
 	session_close(session);
 	free(session);
@@ -249,7 +249,7 @@ static struct run plan(const struct client_options *options)
 	return run;
 }
 
-static void call(struct session *session, struct connection *connection,
+static void connect_with(struct session *session, struct connection *connection,
 		 const struct client_options *options, const struct purpose *purpose)
 {
 	uint8_t private_data[PURPOSE_LEN];
@@ -261,16 +261,16 @@ static void call(struct session *session, struct connection *connection,
 	};
 
 	purpose_emit(purpose, private_data);
-	connection_call(connection, &parameters);
+	connection_connect(connection, &parameters);
 	endpoint_wait_connected(session->endpoint, connection);
 	if (connection->state == CONNECTION_REJECTED)
-		give_up("refused by the other end: %.*s", (int)connection->private_len,
+		give_up("rejected by the peer: %.*s", (int)connection->private_len,
 			(const char *)connection->private_data);
 	if (connection->state != CONNECTION_UP)
 		give_up("cannot connect");
 }
 
-static void call_control(struct session *session, const struct client_options *options)
+static void connect_control(struct session *session, const struct client_options *options)
 {
 	const struct hello *hello = &session->hello;
 	struct purpose purpose = {
@@ -285,10 +285,10 @@ static void call_control(struct session *session, const struct client_options *o
 	endpoint_prepare(session->endpoint, session->control.id->verbs,
 			 session_completions(hello));
 	session_open_control(session);
-	call(session, &session->control, options, &purpose);
+	connect_with(session, &session->control, options, &purpose);
 }
 
-static void call_data(struct session *session, const struct client_options *options)
+static void connect_data(struct session *session, const struct client_options *options)
 {
 	struct purpose purpose = { .role = ROLE_DATA, .token = session->hello.token };
 
@@ -297,12 +297,12 @@ static void call_data(struct session *session, const struct client_options *opti
 		connection_resolve(session->endpoint, &session->data[i], options->host,
 				   options->port);
 		session_open_data(session, i);
-		call(session, &session->data[i], options, &purpose);
-		session->heard = now_ns();
+		connect_with(session, &session->data[i], options, &purpose);
+		session->last_rx_at = now_ns();
 	}
 }
 
-static void say_hello(struct session *session)
+static void send_hello(struct session *session)
 {
 	struct message message = { .type = HELLO };
 
@@ -310,20 +310,20 @@ static void say_hello(struct session *session)
 	session->hello.tx = session_region(&session->tx);
 	session->hello.rx = session_region(&session->rx);
 	message.hello = session->hello;
-	session_say(session, &message);
+	session_send(session, &message);
 	session->peer = session_await_type(session, WELCOME).welcome;
 }
 
-static void lead_run(struct session *session, const struct run *run)
+static void run_as_initiator(struct session *session, const struct run *run)
 {
 	struct message message = { .type = RUN, .plan = *run };
 	struct tally own;
 	struct tally report;
 
 	run_prepare(session, run);
-	session_say(session, &message);
+	session_send(session, &message);
 	session_await_type(session, READY);
-	session_say_plain(session, GO);
+	session_send_plain(session, GO);
 	session_run(session);
 	own = run_tally(session);
 	report = session_await_type(session, REPORT).tally;
@@ -349,11 +349,11 @@ void perf_client(const struct client_options *options)
 	session->hello.rx_depth = options->tx_depth;
 	session->hello.token = (uint32_t)(now_ns() ^ (uint64_t)getpid() << 20);
 	session->hello.span = run.stride * run.slots;
-	call_control(session, options);
-	say_hello(session);
-	call_data(session, options);
-	lead_run(session, &run);
-	session_say_plain(session, BYE);
+	connect_control(session, options);
+	send_hello(session);
+	connect_data(session, options);
+	run_as_initiator(session, &run);
+	session_send_plain(session, BYE);
 	session_await_type(session, BYE);
 	session_close(session);
 	free(session);

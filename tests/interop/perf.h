@@ -9,7 +9,7 @@
 struct server_options {
 	uint16_t port;
 	bool ipv6;
-	/* Sessions to serve before it ends. */
+	/* Number of sessions to serve. */
 	unsigned sessions;
 };
 
@@ -28,7 +28,7 @@ struct client_options {
 	bool verify;
 };
 
-/* Both print a line `result: ...` for each run, and give up when anything is wrong. */
+/* Both print a line `result: ...` for each run, and give up on any error. */
 void perf_server(const struct server_options *options);
 void perf_client(const struct client_options *options);
 

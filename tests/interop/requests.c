@@ -1,14 +1,14 @@
-/* Work requests, as the provider of siw takes them. */
+/* Work requests, with workarounds for the libibverbs provider of siw. */
 #include <stdlib.h>
 #include <string.h>
 
 #include "endpoint.h"
-#include "octets.h"
+#include "common.h"
 
 static struct ibv_sge entry_of(const struct memory *memory, size_t offset, size_t length)
 {
 	struct ibv_sge entry = {
-		.addr = (uintptr_t)memory->octets + offset,
+		.addr = (uintptr_t)memory->bytes + offset,
 		.length = (uint32_t)length,
 		.lkey = memory->mr->lkey,
 	};
@@ -19,7 +19,7 @@ static struct ibv_sge entry_of(const struct memory *memory, size_t offset, size_
 void post_receive(struct connection *connection, uint64_t wr_id, const struct memory *memory,
 		  size_t offset, size_t length)
 {
-	/* The provider of siw refuses a receive without any entry: one of length 0 does as well. */
+	/* The provider of siw refuses a receive without an SGE, but accepts one of length 0. */
 	struct ibv_sge entry = entry_of(memory, offset, length);
 	struct ibv_recv_wr request = { .wr_id = wr_id, .sg_list = &entry, .num_sge = 1 };
 	struct ibv_recv_wr *refused;
@@ -34,8 +34,8 @@ static void post(struct connection *connection, struct ibv_send_wr *request)
 	struct ibv_send_wr *refused;
 	int error;
 
-	/* All are signaled: siw sends the pages themselves of what is not, also after it completed
-	 * what was posted behind it, and the memory is used again then. */
+	/* All are signaled: siw transmits the pages of unsignaled requests without a copy, possibly
+	 * after the completion of later requests, when the memory is reused. */
 	request->send_flags |= IBV_SEND_SIGNALED;
 	error = ibv_post_send(connection->id->qp, request, &refused);
 	if (error)

@@ -1,4 +1,4 @@
-/* A run: what bandwidth and latency have in common. */
+/* A run: the parts common to bandwidth and latency. */
 #include "session.h"
 
 #include <string.h>
@@ -15,7 +15,7 @@ uint64_t credit_batch(const struct run *run)
 	return run->credits / 4 > 1 ? run->credits / 4 : 1;
 }
 
-bool gives_notice(const struct session *session)
+bool sends_notification(const struct session *session)
 {
 	return session_test(session) == WRITE_BW && session_has(session, FLAG_VERIFY);
 }
@@ -23,16 +23,16 @@ bool gives_notice(const struct session *session)
 void run_build(struct session *session, unsigned connection, uint64_t number)
 {
 	pattern_fill(session_pattern(session, connection, true, number),
-		     session->tx.octets + slot_offset(session, connection, number),
+		     session->tx.bytes + slot_offset(session, connection, number),
 		     session->run.size);
 }
 
 uint64_t run_errors(const struct session *session, unsigned connection, uint64_t number,
 		    size_t length)
 {
-	const uint8_t *octets = session->rx.octets + slot_offset(session, connection, number);
+	const uint8_t *bytes = session->rx.bytes + slot_offset(session, connection, number);
 
-	return pattern_errors(session_pattern(session, connection, false, number), octets, length);
+	return pattern_errors(session_pattern(session, connection, false, number), bytes, length);
 }
 
 void run_post_receive(struct session *session, unsigned connection, uint64_t number)
@@ -46,22 +46,22 @@ void run_post_receive(struct session *session, unsigned connection, uint64_t num
 
 void run_post_message(struct session *session, unsigned connection, uint64_t number)
 {
-	struct connection *via = &session->data[connection];
+	struct connection *conn = &session->data[connection];
 	uint64_t wr_id = wr_id_of(session, KIND_MESSAGE, connection);
 	size_t offset = slot_offset(session, connection, number);
 	size_t size = session->run.size;
 
 	if (is_write(session_test(session)))
-		post_write(via, wr_id, &session->tx, offset, size, session->peer.rx.stag,
+		post_write(conn, wr_id, &session->tx, offset, size, session->peer.rx.stag,
 			   session->peer.rx.address + offset);
 	else if (is_read(session_test(session)))
-		post_read(via, wr_id, &session->rx, offset, size, session->peer.tx.stag,
+		post_read(conn, wr_id, &session->rx, offset, size, session->peer.tx.stag,
 			  session->peer.tx.address + offset);
 	else
-		post_send(via, wr_id, &session->tx, offset, size, false, 0);
-	if (gives_notice(session))
-		post_send(via, wr_id_of(session, KIND_NOTICE, connection), &session->tx, 0, 0,
-			  false, 0);
+		post_send(conn, wr_id, &session->tx, offset, size, false, 0);
+	if (sends_notification(session))
+		post_send(conn, wr_id_of(session, KIND_NOTIFICATION, connection), &session->tx, 0,
+			  0, false, 0);
 }
 
 void run_prepare(struct session *session, const struct run *run)
@@ -70,10 +70,10 @@ void run_prepare(struct session *session, const struct run *run)
 
 	session->run = *run;
 	session->running = true;
-	session->told = now_ns();
+	session->last_alive_sent = now_ns();
 	memset(&session->active, 0, sizeof(session->active));
 	memset(&session->passive, 0, sizeof(session->passive));
-	memset(&session->table, 0, sizeof(session->table));
+	memset(&session->ping_pong, 0, sizeof(session->ping_pong));
 	session->active.exists = both || session->initiator;
 	if (both || !session->initiator)
 		passive_prepare(session);
@@ -89,17 +89,17 @@ void run_start(struct session *session)
 		latency_start(session);
 }
 
-void run_pump(struct session *session)
+void run_progress(struct session *session)
 {
 	if (is_latency(session_test(session)))
-		latency_pump(session);
+		latency_progress(session);
 	else if (session->active.started)
-		active_pump(session);
+		active_progress(session);
 	if (session->active.started)
 		for (unsigned i = 0; i < session->hello.qps; i++)
 			active_post_rest(session, i);
 	if (session->passive.exists)
-		passive_pump(session);
+		passive_progress(session);
 }
 
 void run_complete(struct session *session, enum kind kind, unsigned connection,
@@ -113,20 +113,20 @@ void run_complete(struct session *session, enum kind kind, unsigned connection,
 		active_complete(session, kind, connection);
 }
 
-/* `Consumed` of an end that reads asks for new messages; all other credits let this end go on. */
+/* `Consumed` of a reading peer requests new messages; all other credits allow this end to send. */
 static void take_credit(struct session *session, const struct message *message)
 {
 	unsigned connection = message->credit.connection;
 	bool asks = is_read(session_test(session)) && message->type == CONSUMED;
 
 	if (connection >= session->hello.qps)
-		give_up("a credit for a connection that is not there");
+		give_up("a credit for a connection that does not exist");
 	if (asks && session->passive.exists)
 		passive_refill(session, connection, message->credit.count);
 	else if (!asks && session->active.exists)
 		active_credit(session, connection, message->credit.count);
 	else
-		give_up("a credit for nothing");
+		give_up("an unexpected credit");
 }
 
 void run_message(struct session *session, const struct message *message)
@@ -150,7 +150,7 @@ void run_message(struct session *session, const struct message *message)
 	default:
 		break;
 	}
-	give_up("%s came out of turn", message_name(message->type));
+	give_up("unexpected %s", message_name(message->type));
 }
 
 bool run_is_finished(const struct session *session)

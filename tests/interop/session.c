@@ -7,8 +7,8 @@
 #define ALIVE_NS 1000000000ull
 #define BATCH 64
 
-/* The session whose other end is told when this one gives up. */
-static struct session *told_session;
+/* Session whose peer is sent a Failure message when this end gives up. */
+static struct session *failing_session;
 
 unsigned control_depth(unsigned qps)
 {
@@ -50,13 +50,13 @@ struct pattern session_pattern(const struct session *session, unsigned connectio
 static void post_control_receive(struct session *session, unsigned slot)
 {
 	post_receive(&session->control, wr_id_of(session, KIND_CONTROL_RECEIVE, slot),
-		     &session->inbox, (size_t)slot * CONTROL_RECEIVE_LEN, CONTROL_RECEIVE_LEN);
+		     &session->control_rx, (size_t)slot * CONTROL_RECEIVE_LEN, CONTROL_RECEIVE_LEN);
 }
 
-/* Tells the other end why this one gives up, and waits a little until it has been sent. */
-static void tell_failure(const char *line)
+/* Sends the peer the reason as a Failure message, and waits up to a second for its completion. */
+static void send_failure(const char *line)
 {
-	struct session *session = told_session;
+	struct session *session = failing_session;
 	struct message message = { .type = FAILURE };
 	uint64_t deadline = now_ns() + ALIVE_NS;
 	struct ibv_wc done[BATCH];
@@ -64,14 +64,14 @@ static void tell_failure(const char *line)
 	if (!session || session->control.state != CONNECTION_UP)
 		return;
 	snprintf(message.text, sizeof(message.text), "%.64s", line);
-	session_say(session, &message);
+	session_send(session, &message);
 	while (session->control.state == CONNECTION_UP && now_ns() < deadline &&
-	       session->outbox_completed < session->outbox_queued) {
+	       session->control_completed < session->control_queued) {
 		unsigned count = endpoint_poll(session->endpoint, done, BATCH, 50);
 
 		for (unsigned i = 0; i < count; i++)
 			if (done[i].wr_id >> 48 == KIND_CONTROL_SEND)
-				session->outbox_completed++;
+				session->control_completed++;
 	}
 	connection_disconnect(&session->control);
 }
@@ -80,14 +80,16 @@ void session_open_control(struct session *session)
 {
 	unsigned depth = control_depth(session->hello.qps);
 
-	session->inbox = memory_register(session->endpoint, (size_t)depth * CONTROL_RECEIVE_LEN);
-	session->outbox = memory_register(session->endpoint, (size_t)OUTBOX_MAX * CONTROL_SEND_LEN);
+	session->control_rx =
+		memory_register(session->endpoint, (size_t)depth * CONTROL_RECEIVE_LEN);
+	session->control_tx = memory_register(session->endpoint,
+					      (size_t)CONTROL_QUEUE_LEN * CONTROL_SEND_LEN);
 	connection_create(session->endpoint, &session->control, depth, depth);
 	for (unsigned slot = 0; slot < depth; slot++)
 		post_control_receive(session, slot);
-	session->heard = now_ns();
-	told_session = session;
-	before_giving_up = tell_failure;
+	session->last_rx_at = now_ns();
+	failing_session = session;
+	on_give_up = send_failure;
 }
 
 void session_open_data(struct session *session, unsigned index)
@@ -111,60 +113,60 @@ void session_make_regions(struct session *session)
 
 struct region session_region(const struct memory *memory)
 {
-	struct region region = { (uintptr_t)memory->octets, memory->length, memory->mr->rkey };
+	struct region region = { (uintptr_t)memory->bytes, memory->length, memory->mr->rkey };
 
 	return region;
 }
 
-/* Posts messages that wait for room in the send queue. */
-static void post_outbox(struct session *session)
+/* Posts queued messages while the send queue has free slots. */
+static void post_control(struct session *session)
 {
 	unsigned depth = control_depth(session->hello.qps);
 
-	while (session->outbox_posted < session->outbox_queued &&
-	       session->outbox_posted - session->outbox_completed < depth) {
-		size_t slot = session->outbox_posted++ % OUTBOX_MAX;
+	while (session->control_posted < session->control_queued &&
+	       session->control_posted - session->control_completed < depth) {
+		size_t slot = session->control_posted++ % CONTROL_QUEUE_LEN;
 
 		post_send(&session->control, wr_id_of(session, KIND_CONTROL_SEND, 0),
-			  &session->outbox, slot * CONTROL_SEND_LEN, session->outbox_lengths[slot],
-			  false, 0);
+			  &session->control_tx, slot * CONTROL_SEND_LEN,
+			  session->control_tx_lengths[slot], false, 0);
 	}
 }
 
-void session_say(struct session *session, const struct message *message)
+void session_send(struct session *session, const struct message *message)
 {
 	struct message numbered = *message;
-	size_t slot = session->outbox_queued % OUTBOX_MAX;
+	size_t slot = session->control_queued % CONTROL_QUEUE_LEN;
 
-	if (session->outbox_queued - session->outbox_completed == OUTBOX_MAX)
-		give_up("the other end takes no messages");
+	if (session->control_queued - session->control_completed == CONTROL_QUEUE_LEN)
+		give_up("the peer receives no messages");
 	numbered.run = session->number;
-	session->outbox_lengths[slot] =
-		message_emit(&numbered, session->outbox.octets + slot * CONTROL_SEND_LEN);
-	session->outbox_queued++;
-	post_outbox(session);
+	session->control_tx_lengths[slot] =
+		message_emit(&numbered, session->control_tx.bytes + slot * CONTROL_SEND_LEN);
+	session->control_queued++;
+	post_control(session);
 }
 
-void session_say_plain(struct session *session, enum message_type type)
+void session_send_plain(struct session *session, enum message_type type)
 {
 	struct message message = { .type = type };
 
-	session_say(session, &message);
+	session_send(session, &message);
 }
 
-void session_say_tally(struct session *session, enum message_type type, const struct tally *tally)
+void session_send_tally(struct session *session, enum message_type type, const struct tally *tally)
 {
 	struct message message = { .type = type, .tally = *tally };
 
-	session_say(session, &message);
+	session_send(session, &message);
 }
 
-void session_say_credit(struct session *session, enum message_type type, unsigned connection,
+void session_send_credit(struct session *session, enum message_type type, unsigned connection,
 			uint64_t count)
 {
 	struct message message = { .type = type, .credit = { connection, count } };
 
-	session_say(session, &message);
+	session_send(session, &message);
 }
 
 static bool is_of_run(enum message_type type)
@@ -172,27 +174,27 @@ static bool is_of_run(enum message_type type)
 	return type == CONSUMED || type == REFILLED || type == DONE || type == COUNTED;
 }
 
-static void take_message(struct session *session, const uint8_t *octets, size_t length)
+static void take_message(struct session *session, const uint8_t *bytes, size_t length)
 {
 	struct message message;
 
-	if (!message_parse(octets, length, &message))
-		give_up("the other end sent something that is no control message");
+	if (!message_parse(bytes, length, &message))
+		give_up("received something else than a control message");
 	if (message.type == ALIVE)
 		return;
 	if (message.type == FAILURE) {
-		/* It knows already. */
-		before_giving_up = NULL;
-		give_up("the other end failed: %s", message.text);
+		/* The peer needs no report. */
+		on_give_up = NULL;
+		give_up("the peer failed: %s", message.text);
 	}
 	if (message.run != session->number)
-		give_up("the other end talks of run %u in run %u", message.run, session->number);
+		give_up("received a message of run %u in run %u", message.run, session->number);
 	if (session->running && is_of_run(message.type))
 		run_message(session, &message);
 	else if (session->last.type == 0 && !is_of_run(message.type))
 		session->last = message;
 	else
-		give_up("%s came out of turn", message_name(message.type));
+		give_up("unexpected %s", message_name(message.type));
 }
 
 struct message session_await(struct session *session)
@@ -200,7 +202,7 @@ struct message session_await(struct session *session)
 	struct message message;
 
 	while (session->last.type == 0)
-		session_turn(session, 100);
+		session_poll(session, 100);
 	message = session->last;
 	session->last.type = 0;
 	return message;
@@ -211,7 +213,8 @@ struct message session_await_type(struct session *session, enum message_type typ
 	struct message message = session_await(session);
 
 	if (message.type != type)
-		give_up("%s came in place of %s", message_name(message.type), message_name(type));
+		give_up("received %s instead of %s", message_name(message.type),
+			message_name(type));
 	return message;
 }
 
@@ -220,11 +223,11 @@ static void take_control(struct session *session, enum kind kind, const struct i
 	unsigned slot = completion->wr_id >> 32 & 0xFFFF;
 
 	if (kind == KIND_CONTROL_SEND) {
-		session->outbox_completed++;
-		post_outbox(session);
+		session->control_completed++;
+		post_control(session);
 		return;
 	}
-	take_message(session, session->inbox.octets + (size_t)slot * CONTROL_RECEIVE_LEN,
+	take_message(session, session->control_rx.bytes + (size_t)slot * CONTROL_RECEIVE_LEN,
 		     completion->byte_len);
 	post_control_receive(session, slot);
 }
@@ -257,33 +260,33 @@ static void check_connections(struct session *session)
 			give_up("data connection %u has ended", i);
 }
 
-void session_turn(struct session *session, int wait_ms)
+void session_poll(struct session *session, int wait_ms)
 {
 	struct ibv_wc done[BATCH];
 	unsigned count = endpoint_poll(session->endpoint, done, BATCH, wait_ms);
 	uint64_t now = now_ns();
 
 	if (count > 0)
-		session->heard = now;
+		session->last_rx_at = now;
 	for (unsigned i = 0; i < count; i++)
 		take_completion(session, &done[i]);
 	if (count == 0)
 		check_connections(session);
-	if (now - session->heard > SILENCE_NS)
-		give_up("nothing from the other end for %llu s", SILENCE_NS / 1000000000);
-	if (session->running && now - session->told > ALIVE_NS) {
-		session->told = now;
-		session_say_plain(session, ALIVE);
+	if (now - session->last_rx_at > PEER_TIMEOUT_NS)
+		give_up("nothing received from the peer for %llu s", PEER_TIMEOUT_NS / 1000000000);
+	if (session->running && now - session->last_alive_sent > ALIVE_NS) {
+		session->last_alive_sent = now;
+		session_send_plain(session, ALIVE);
 	}
 }
 
 void session_run(struct session *session)
 {
 	run_start(session);
-	run_pump(session);
+	run_progress(session);
 	while (!run_is_finished(session)) {
-		session_turn(session, latency_spins(session) ? 0 : 20);
-		run_pump(session);
+		session_poll(session, latency_spins(session) ? 0 : 20);
+		run_progress(session);
 		if (latency_spins(session))
 			sched_yield();
 	}
@@ -291,8 +294,8 @@ void session_run(struct session *session)
 
 void session_flush(struct session *session)
 {
-	while (session->outbox_completed < session->outbox_queued)
-		session_turn(session, 100);
+	while (session->control_completed < session->control_queued)
+		session_poll(session, 100);
 }
 
 static bool is_down(const struct session *session)
@@ -308,14 +311,14 @@ void session_close(struct session *session)
 	uint64_t deadline = now_ns() + 5000000000ull;
 
 	session->closing = true;
-	before_giving_up = NULL;
-	/* The initiator has the last word and disconnects. */
+	on_give_up = NULL;
+	/* The initiator disconnects. */
 	for (unsigned i = 0; session->initiator && i < session->hello.qps; i++)
 		connection_disconnect(&session->data[i]);
 	if (session->initiator)
 		connection_disconnect(&session->control);
 	while (!is_down(session) && now_ns() < deadline)
-		session_turn(session, 100);
+		session_poll(session, 100);
 	for (unsigned i = 0; i < session->hello.qps; i++) {
 		connection_disconnect(&session->data[i]);
 		connection_destroy(&session->data[i]);
@@ -324,6 +327,6 @@ void session_close(struct session *session)
 	connection_destroy(&session->control);
 	memory_release(&session->tx);
 	memory_release(&session->rx);
-	memory_release(&session->inbox);
-	memory_release(&session->outbox);
+	memory_release(&session->control_rx);
+	memory_release(&session->control_tx);
 }

@@ -1,6 +1,6 @@
-/* The other end of ferrowarp's tests on libibverbs and librdmacm, made for Linux's siw in a guest:
- * both roles of iwperf's control exchange (apps/CONTROL.md), and exchanges of what that does not
- * try. Prints lines of `key=value`; the exit status is 0 only if all went as it should. */
+/* Peer of ferrowarp's interoperability tests, on libibverbs and librdmacm, for Linux's siw in a
+ * guest: both roles of iwperf's control exchange (apps/CONTROL.md), and exchanges of what that does
+ * not test. Prints lines of `key=value`; the exit status is 0 only if all checks passed. */
 #include <getopt.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -8,7 +8,7 @@
 
 #include "endpoint.h"
 #include "exchange.h"
-#include "octets.h"
+#include "common.h"
 #include "perf.h"
 
 static const char USAGE[] =
@@ -74,7 +74,7 @@ static const struct option OPTIONS[] = {
 	{ NULL, 0, NULL, 0 },
 };
 
-/* All that can be asked for; each subcommand takes its own. */
+/* Options of all subcommands; each uses its own. */
 struct options {
 	struct server_options server;
 	struct client_options client;
@@ -225,7 +225,7 @@ int main(int count, char **words)
 	if (count < 2)
 		usage();
 	take_options(&options, count - 1, words + 1);
-	/* Words that are no options come last: `getopt_long` has moved them there. */
+	/* `getopt_long` has moved the positional arguments to the end. */
 	left = count - 1 - optind;
 	words += 1 + optind;
 	if (strcmp(command, "perf-server") == 0 && left == 0) {

@@ -173,7 +173,7 @@ impl<'a> Exchange<'a> {
             self.run_active()?;
         }
         self.finish()?;
-        println!("result: steps={} octets={}", self.steps, self.bytes);
+        println!("result: steps={} bytes={}", self.steps, self.bytes);
         Ok(())
     }
 

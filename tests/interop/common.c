@@ -1,4 +1,4 @@
-#include "octets.h"
+#include "common.h"
 
 #include <stdarg.h>
 #include <stdio.h>
@@ -8,7 +8,7 @@
 
 #define WORD 8
 
-void (*before_giving_up)(const char *line);
+void (*on_give_up)(const char *line);
 
 _Noreturn void give_up(const char *format, ...)
 {
@@ -20,11 +20,11 @@ _Noreturn void give_up(const char *format, ...)
 	va_end(arguments);
 	fprintf(stderr, "error: %s\n", line);
 	fflush(NULL);
-	if (before_giving_up) {
-		void (*told)(const char *) = before_giving_up;
+	if (on_give_up) {
+		void (*report)(const char *) = on_give_up;
 
-		before_giving_up = NULL;
-		told(line);
+		on_give_up = NULL;
+		report(line);
 	}
 	exit(EXIT_FAILURE);
 }
@@ -44,30 +44,30 @@ void *allocate(size_t length)
 	if (length == 0)
 		length = 1;
 	if (posix_memalign(&memory, 4096, length) != 0)
-		give_up("no %zu octets of memory", length);
+		give_up("cannot allocate %zu bytes", length);
 	memset(memory, 0, length);
 	return memory;
 }
 
-uint64_t take(struct reader *reader, unsigned octets)
+uint64_t take(struct reader *reader, unsigned length)
 {
 	uint64_t value = 0;
 
-	if (reader->left < octets) {
+	if (reader->left < length) {
 		reader->failed = true;
 		reader->left = 0;
 		return 0;
 	}
-	reader->left -= octets;
-	while (octets-- > 0)
+	reader->left -= length;
+	while (length-- > 0)
 		value = value << 8 | *reader->next++;
 	return value;
 }
 
-void put(struct writer *writer, uint64_t value, unsigned octets)
+void put(struct writer *writer, uint64_t value, unsigned length)
 {
-	while (octets-- > 0)
-		*writer->next++ = (uint8_t)(value >> (8 * octets));
+	while (length-- > 0)
+		*writer->next++ = (uint8_t)(value >> (8 * length));
 }
 
 struct pattern pattern_of(uint32_t stream, uint64_t number)
@@ -79,7 +79,7 @@ struct pattern pattern_of(uint32_t stream, uint64_t number)
 	return pattern;
 }
 
-/* Word `k` of a message, as it lies in memory: little-endian. */
+/* Word `k` of a message, little-endian in memory. */
 static void word_of(struct pattern pattern, uint64_t k, uint8_t out[WORD])
 {
 	uint64_t x = (pattern.base + k) * 0xBF58476D1CE4E5B9u;
@@ -99,7 +99,7 @@ void pattern_fill(struct pattern pattern, uint8_t *out, size_t length)
 	}
 }
 
-uint64_t pattern_errors(struct pattern pattern, const uint8_t *octets, size_t length)
+uint64_t pattern_errors(struct pattern pattern, const uint8_t *bytes, size_t length)
 {
 	uint8_t word[WORD];
 	uint64_t errors = 0;
@@ -108,10 +108,10 @@ uint64_t pattern_errors(struct pattern pattern, const uint8_t *octets, size_t le
 		size_t count = length - at < WORD ? length - at : WORD;
 
 		word_of(pattern, at / WORD, word);
-		if (memcmp(octets + at, word, count) == 0)
+		if (memcmp(bytes + at, word, count) == 0)
 			continue;
 		for (size_t i = 0; i < count; i++)
-			errors += octets[at + i] != word[i];
+			errors += bytes[at + i] != word[i];
 	}
 	return errors;
 }
