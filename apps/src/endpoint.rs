@@ -244,7 +244,7 @@ const fn end_reason_text(reason: EndReason) -> &'static str {
         EndReason::TerminateUnsent(_) => "the peer violated the protocol; no Terminate was sent",
         EndReason::TerminateReceived(_) => "the peer sent a Terminate; see its output",
         EndReason::BadTerminate => "the peer sent a Terminate that cannot be read",
-        EndReason::DataBehindFin => "the peer sent data after its FIN",
+        EndReason::DataAfterFin => "the peer sent data after its FIN",
         EndReason::LocalError => "a request failed locally",
         _ => "the connection ended",
     }

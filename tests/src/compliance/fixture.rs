@@ -313,7 +313,7 @@ impl Fixture {
         let mut fx = self;
         fx.mss = mss;
         fx.inject(b"MPA ID Req Frame\xc0\x01\0\0");
-        let param = ConnParam { markers: true, place_early: true, ..ConnParam::default() };
+        let param = ConnParam { markers: true, ooo_placement: true, ..ConnParam::default() };
         fx.accept(&param);
         let event = fx.engine.next_event();
         assert!(matches!(event, Some(Event::Established { .. })), "{event:?}");

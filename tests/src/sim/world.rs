@@ -157,7 +157,7 @@ pub struct WorldOptions {
     /// The ports compute checksums on request (TX offload); received checksums are verified.
     pub offload: bool,
     /// RDMA Writes are placed out of order where markers locate their FPDUs.
-    pub place_early: bool,
+    pub ooo_placement: bool,
     /// MPA revision of every connection; 0 selects the protocol versions of the RDMA Consortium.
     pub revision: u8,
 }
@@ -190,7 +190,7 @@ impl WorldOptions {
             router: None,
             repair_checksums: false,
             offload: false,
-            place_early: false,
+            ooo_placement: false,
             revision: 2,
         }
     }
@@ -325,14 +325,14 @@ impl World {
     /// Connection parameters of an end.
     #[must_use]
     pub fn param(&self, end: usize) -> ConnParam {
-        let WorldOptions { tcp, place_early, revision, .. } = self.options;
-        ConnParam { markers: tcp[end].markers, place_early, revision, ..ConnParam::default() }
+        let WorldOptions { tcp, ooo_placement, revision, .. } = self.options;
+        ConnParam { markers: tcp[end].markers, ooo_placement, revision, ..ConnParam::default() }
     }
 
     /// True if RDMA Writes may be placed out of order.
     #[must_use]
     pub const fn allows_ooo_placement(&self) -> bool {
-        self.options.place_early
+        self.options.ooo_placement
     }
 
     /// Longest delay between two polls by an application, in nanoseconds.

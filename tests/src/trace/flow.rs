@@ -191,7 +191,7 @@ impl Flow {
         for (byte, at) in packet.payload.iter().zip(0..) {
             let at = first.wrapping_add(at);
             if *byte != packet::pattern(true, at) {
-                wrong.push(format!("octet {} of the stream is wrong", at.wrapping_add(1)));
+                wrong.push(format!("byte {} of the stream is wrong", at.wrapping_add(1)));
                 break;
             }
         }

@@ -258,7 +258,7 @@ impl Packet {
                     self.sack = body.chunks(8).map(|b| (be32(b, 0), be32(b, 4))).collect();
                 }
                 (8, 8) => self.ts = Some((be32(body, 0), be32(body, 4))),
-                _ => return Err(format!("an option of kind {kind} with {len} octets")),
+                _ => return Err(format!("an option of kind {kind} with {len} bytes")),
             }
             rest = &rest[len..];
         }
@@ -280,9 +280,9 @@ pub fn is_tcp(frame: &[u8]) -> bool {
 #[must_use]
 pub fn arp_reply(frame: &[u8], mac: [u8; 6]) -> Option<Vec<u8>> {
     let packet = frame.get(14..42).filter(|packet| frame[12..14] == [8, 6] && packet[7] == 1)?;
-    let (asker, asker_ip, asked_ip) = (&packet[8..14], &packet[14..18], &packet[24..28]);
-    let mut reply = [asker, &mac, &frame[12..14], &packet[..7], &[2], &mac].concat();
-    reply.extend([asked_ip, asker, asker_ip].concat());
+    let (sender_mac, sender_ip, target_ip) = (&packet[8..14], &packet[14..18], &packet[24..28]);
+    let mut reply = [sender_mac, &mac, &frame[12..14], &packet[..7], &[2], &mac].concat();
+    reply.extend([target_ip, sender_mac, sender_ip].concat());
     Some(reply)
 }
 

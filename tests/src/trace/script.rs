@@ -313,7 +313,7 @@ fn parse_segment(words: &[&str]) -> Result<SegmentSpec, String> {
     if let (Num::Is(seq), Some(end)) = (shape.seq, shape.end)
         && (end - seq < 0 || (end - seq) % i64::from(shape.repeat.max(1)) != 0)
     {
-        return Err("the octets do not divide so".to_owned());
+        return Err("the bytes do not divide so".to_owned());
     }
     Ok(shape)
 }

@@ -26,7 +26,7 @@ const FRAMES_MAX: usize = 10_000;
 
 /// Handling of out-of-order data by the application.
 #[derive(Clone, Copy)]
-enum OooAnswer {
+enum OooAction {
     Buffer,
     Consume,
     Drop,
@@ -47,7 +47,7 @@ pub struct TcbUnderTest {
     app_holds: bool,
     app_held: u32,
     pool: OooPool<Frame>,
-    ooo_answer: OooAnswer,
+    ooo_action: OooAction,
     events: Vec<String>,
     /// RSTs that the engine would send for segments without a connection.
     stateless_replies: Vec<Vec<u8>>,
@@ -68,7 +68,7 @@ impl TcbUnderTest {
             app_holds: false,
             app_held: 0,
             pool: OooPool::new(512, 16 << 20, settings.tcp.mss.into()),
-            ooo_answer: OooAnswer::Buffer,
+            ooo_action: OooAction::Buffer,
             events: Vec::new(),
             stateless_replies: Vec::new(),
         }
@@ -102,7 +102,7 @@ impl TcbUnderTest {
         let mut at = position;
         for byte in found {
             if byte != pattern(false, at) {
-                return Err(format!("octet {} was handed up wrong", at.wrapping_add(1)));
+                return Err(format!("byte {} was handed up wrong", at.wrapping_add(1)));
             }
             at = at.wrapping_add(1);
         }
@@ -128,10 +128,10 @@ impl TcbUnderTest {
         let ahead = seq - self.tcb_mut()?.rcv_nxt();
         Self::check(&frame, &bytes, self.read.wrapping_add(ahead))?;
         let Some(tcb) = &mut self.tcb else { return Ok(()) };
-        match self.ooo_answer {
-            OooAnswer::Buffer => drop(tcb.buffer_ooo(&mut self.pool, frame, bytes)),
-            OooAnswer::Consume => tcb.consumed_ooo(&mut self.pool),
-            OooAnswer::Drop => tcb.drop_ooo(),
+        match self.ooo_action {
+            OooAction::Buffer => drop(tcb.buffer_ooo(&mut self.pool, frame, bytes)),
+            OooAction::Consume => tcb.consumed_ooo(&mut self.pool),
+            OooAction::Drop => tcb.drop_ooo(),
         }
         Ok(())
     }
@@ -214,7 +214,7 @@ impl TcbUnderTest {
             Transmit::Retransmit { payload_len } => {
                 let len = tcb.write_retransmit(now, &mut buf);
                 if len != tcb.header_len() + payload_len {
-                    return Err(format!("{payload_len} octets announced, another length written"));
+                    return Err(format!("{payload_len} bytes announced, another length written"));
                 }
                 len
             }
@@ -310,9 +310,9 @@ impl SystemUnderTest for TcbUnderTest {
                 let error = TooBig { seq: tcb.snd_una(), ack: None, mtu: Some(mtu), packet_len };
                 tcb.packet_too_big(now, &error);
             }
-            ["ooo", "buffer"] => self.ooo_answer = OooAnswer::Buffer,
-            ["ooo", "consume"] => self.ooo_answer = OooAnswer::Consume,
-            ["ooo", "drop"] => self.ooo_answer = OooAnswer::Drop,
+            ["ooo", "buffer"] => self.ooo_action = OooAction::Buffer,
+            ["ooo", "consume"] => self.ooo_action = OooAction::Consume,
+            ["ooo", "drop"] => self.ooo_action = OooAction::Drop,
             _ => return Err(format!("there is no call `{}`", words.join(" "))),
         }
         self.handle_events();

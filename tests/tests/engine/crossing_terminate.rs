@@ -109,7 +109,7 @@ fn crossing_terminates_are_reported_on_a_lossy_wire() {
         let has_markers = seed % 2 == 0;
         let end = EndOptions { markers: has_markers, ..EndOptions::DEFAULT };
         let options =
-            WorldOptions { tcp: [end; 2], place_early: has_markers, ..WorldOptions::new(seed) };
+            WorldOptions { tcp: [end; 2], ooo_placement: has_markers, ..WorldOptions::new(seed) };
         let mut pair = Pair::new(&options);
         pair.0.world.set_faults(faults);
         pair.inject_error(0, seed % 3 == 0);

@@ -15,13 +15,13 @@ struct MarkedConnection {
 }
 
 impl MarkedConnection {
-    fn new(place_early: bool) -> Self {
-        Self::with_fixture(Fixture::new(), place_early)
+    fn new(ooo_placement: bool) -> Self {
+        Self::with_fixture(Fixture::new(), ooo_placement)
     }
 
-    fn with_fixture(mut fx: Fixture, place_early: bool) -> Self {
+    fn with_fixture(mut fx: Fixture, ooo_placement: bool) -> Self {
         fx.inject(&[b"MPA ID Req Frame", &[0x40, 1, 0, 0][..]].concat());
-        fx.accept(&ConnParam { markers: true, place_early, ..ConnParam::default() });
+        fx.accept(&ConnParam { markers: true, ooo_placement, ..ConnParam::default() });
         let event = fx.engine.next_event();
         assert!(matches!(event, Some(Event::Established { .. })), "{event:?}");
         fx.take_sent();
@@ -73,16 +73,16 @@ fn marked_fpdus(ulpdus: &[&[u8]], sent: u64) -> Vec<u8> {
 // req-test: MPA-007, MPA-022, MPA-037, MPA-133, RDMAP-012
 #[test]
 fn ooo_write_is_placed_before_delivery() {
-    for place_early in [true, false] {
-        let mut marked = MarkedConnection::new(place_early);
+    for ooo_placement in [true, false] {
+        let mut marked = MarkedConnection::new(ooo_placement);
         let gap = marked.write(0, &[1; 1000]);
         let early = marked.write(2000, &[2; 1000]);
         let notice = marked.send(1, b"both are there");
         marked.fx.retransmit(&early);
         marked.fx.retransmit(&notice);
-        let expected = if place_early { 2 } else { 0 };
+        let expected = if ooo_placement { 2 } else { 0 };
         assert_eq!(marked.fx.arena.read(2000, 1000), [expected; 1000]);
-        assert_eq!(marked.fx.engine.counters().fpdus_placed_ooo, u64::from(place_early));
+        assert_eq!(marked.fx.engine.counters().fpdus_placed_ooo, u64::from(ooo_placement));
         assert_eq!(marked.completed_recvs(), [0; 0]);
         marked.fx.retransmit(&gap);
         assert_eq!(marked.completed_recvs(), [1]);

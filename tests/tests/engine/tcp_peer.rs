@@ -336,7 +336,7 @@ fn data_after_fin_is_not_placed() {
     peer.send_segment(&fx, Flags::ACK, Options::default(), end + 1, &write);
     peer.send_segment(&fx, Flags::ACK | Flags::FIN, Options::default(), peer.snd_nxt, &first);
     fx.settle();
-    let reason = EndReason::DataBehindFin;
+    let reason = EndReason::DataAfterFin;
     assert_eq!(fx.engine.next_event(), Some(Event::Disconnected { qp, reason }));
     peer.receive(&fx);
     assert!(peer.rst_received, "an abortive end");
@@ -357,7 +357,7 @@ fn connect_with_half_close(fx: &mut Fixture) -> (Peer, QpId) {
 fn expect_reset_by_data_after_fin(fx: &mut Fixture, peer: &mut Peer, qp: QpId) {
     peer.send_segment(fx, Flags::ACK, Options::default(), peer.snd_nxt + 1, &empty_write_fpdu());
     fx.settle();
-    let reason = EndReason::DataBehindFin;
+    let reason = EndReason::DataAfterFin;
     assert_eq!(fx.engine.next_event(), Some(Event::Disconnected { qp, reason }));
     peer.receive(fx);
     assert!(peer.rst_received);

@@ -115,7 +115,7 @@ fn perfect_wire() {
 fn markers_and_ooo_placement() {
     let path = over_seeds("markers-and-ooo-placement", 300, 40, |rng, options| {
         options.mtu = some_mtu(rng);
-        options.place_early = true;
+        options.ooo_placement = true;
         options.faults.loss = rng.random_range(0.0..0.05);
         options.faults.reorder = rng.random_range(0.0..0.1);
         options.faults.duplicate = rng.random_range(0.0..0.05);
@@ -262,7 +262,7 @@ fn rfc7306_on_connections_that_end() {
         options.faults.duplicate = rng.random_range(0.0..0.05);
         options.faults.reorder = rng.random_range(0.0..0.1);
         options.faults.delay_ns = rng.random_range(0..300_000);
-        options.place_early = rng.random_bool(0.3);
+        options.ooo_placement = rng.random_bool(0.3);
         let fault_count = rng.random_range(1..8);
         options.scheduled_faults = rng.random_bool(0.3).then_some((fault_count, 20 * MILLISECOND));
         let mut world = World::new(&options);

@@ -74,11 +74,11 @@ impl<E: Env> Connection<E> {
         self.begin_close(cx, now);
     }
 
-    /// Handles data behind the peer's FIN: the stream did not close gracefully then.
+    /// Handles data after the peer's FIN: the stream did not close gracefully then.
     // req: DDP-128
     pub(crate) fn on_data_after_fin(&mut self, cx: &mut Context<E>) {
         if matches!(self.phase, Phase::Rdma { .. }) {
-            self.on_tcp_lost(cx, EndReason::DataBehindFin);
+            self.on_tcp_lost(cx, EndReason::DataAfterFin);
             self.abort(cx);
         }
     }
@@ -113,7 +113,7 @@ impl<E: Env> Connection<E> {
     pub(crate) fn begin_close(&mut self, cx: &mut Context<E>, now: Instant) {
         self.leave_backlog(cx);
         self.begin_terminate_drain(cx);
-        // Buffered bytes are discarded, and so is everything behind them.
+        // Buffered bytes are discarded, and so is everything after them.
         self.tcb.consume(std::mem::take(&mut self.buffered_len));
         // A half-close has no deadline.
         if self.closing.is_none() || self.deadline == NEVER {
@@ -182,7 +182,7 @@ impl<E: Env> Connection<E> {
         self.end_failed_stream(cx, now, may_send);
     }
 
-    /// Closes the connection of a failed stream behind the Terminate. If no Terminate could be sent
+    /// Closes the connection of a failed stream after the Terminate. If no Terminate could be sent
     /// it is reset, so that the peer does not take it for a graceful close.
     #[cold]
     pub(crate) fn end_failed_stream(

@@ -17,18 +17,18 @@ use crate::verbs::wc::QpId;
 use crate::wire::mpa::{FrameKind, Startup};
 use crate::wire::tcp::FourTuple;
 
-/// What follows from accepting a request.
+/// Result of accepting a request.
 pub(crate) struct Accepted {
     params: StartParams,
     /// The connection begins in streaming mode.
     is_streaming: bool,
-    /// Bytes received behind the request.
+    /// Bytes received after the request.
     buffered: Vec<u8>,
 }
 
 impl<E: Env> Context<E> {
     /// Creates a connection that opens actively to `remote`, to be inserted into the table.
-    /// `is_taken` tells four-tuples of other connections.
+    /// `is_taken`: true for four-tuples of other connections.
     ///
     /// # Errors
     /// [`CmError`]; nothing was started.
@@ -63,7 +63,7 @@ impl<E: Env> Context<E> {
         let offer = mpa_offer(param);
         let phase = Phase::AwaitReply(Box::new(AwaitReply {
             start: param.start,
-            ooo_placement: param.place_early,
+            ooo_placement: param.ooo_placement,
             offer,
             revision,
             startup_rx: Vec::new(),
@@ -127,11 +127,11 @@ impl<E: Env> Connection<E> {
                     negotiated,
                     revision: request.revision,
                     private_data: request.private_data.iter().copied().collect(),
-                    ooo_placement: param.place_early,
+                    ooo_placement: param.ooo_placement,
                     tx_allowed: false,
                 }
             }
-            None => StartParams::unframed(Negotiated::rdmac(offer), param.place_early),
+            None => StartParams::unframed(Negotiated::rdmac(offer), param.ooo_placement),
         };
         let is_streaming = request.is_none() && param.start == Start::Streaming;
         let buffered = std::mem::take(buffered);

@@ -20,7 +20,7 @@ use crate::wire::seq::Seq;
 
 /// Phase of a connection: determines how received stream bytes are interpreted.
 ///
-/// Until startup is complete, bytes behind the startup frame are buffered unparsed.
+/// Until startup is complete, bytes after the startup frame are buffered unparsed.
 #[derive(Debug)]
 pub(crate) enum Phase {
     /// Responder: the MPA Request Frame is incomplete.
@@ -208,7 +208,7 @@ impl<E: Env> Connection<E> {
         (earliest != NEVER).then_some(earliest)
     }
 
-    /// Sets the negotiated framing for FPDUs sent from the next byte on, behind those in
+    /// Sets the negotiated framing for FPDUs sent from the next byte on, after those in
     /// `startup_tx`.
     pub(crate) fn set_framing(&mut self, negotiated: &Negotiated) {
         let waiting = self.startup_tx.as_ref().map_or(0, |startup_tx| startup_tx.len());

@@ -1,4 +1,4 @@
-//! What the connections of an engine share.
+//! State shared by the connections of an engine.
 
 use std::sync::Arc;
 

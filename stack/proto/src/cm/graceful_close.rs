@@ -67,8 +67,8 @@ impl<E: Env> Connection<E> {
         }
         let qp = self.qp.and_then(|qp| cx.qps.get_mut(qp));
         let Some(qp) = qp.filter(|qp| qp.state.is_connected()) else { return false };
-        let lacks_answers = qp.stream.on_rx_closed();
-        if qp.state == QpState::Rts && self.half_close && !lacks_answers {
+        let has_unanswered = qp.stream.on_rx_closed();
+        if qp.state == QpState::Rts && self.half_close && !has_unanswered {
             cx.verbs.events.push_back(Event::PeerFinished { qp: qp.id });
         } else {
             let deadline = now + cx.config.linger_ns;

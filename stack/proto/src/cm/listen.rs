@@ -10,7 +10,7 @@ use crate::tcp::{IssAndTsOffset, Tcb};
 use crate::time::Instant;
 use crate::wire::tcp::{Flags, Segment};
 
-/// What a listener does with a segment of no connection.
+/// Action of a listener for a segment without a connection.
 pub(crate) enum ListenerAction<E: Env> {
     /// There is no listener, or the segment is not acceptable: it is answered with RST.
     Reset,
@@ -22,7 +22,7 @@ pub(crate) enum ListenerAction<E: Env> {
     OpenByCookie(Connection<E>),
 }
 
-/// What is done with a SYN for a connection, or a segment for one that is not established.
+/// Action for a SYN to an existing connection, or a segment to one that is not established.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Admission {
     /// TCP processes it.

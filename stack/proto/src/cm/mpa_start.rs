@@ -20,7 +20,7 @@ use crate::wire::mpa::Startup;
 /// Streaming-mode bytes queued to be sent, at most.
 const STREAM_TX_MAX: usize = 64 * 1024;
 
-/// Received bytes behind the startup exchange: FPDUs to be processed now.
+/// Bytes received after the startup exchange: FPDUs to be processed now.
 pub(crate) type BufferedFpdus = Vec<u8>;
 
 impl<E: Env> Connection<E> {
@@ -228,7 +228,8 @@ impl<E: Env> Connection<E> {
         };
         let buffered = std::mem::take(stream_rx);
         self.half_close = param.half_close;
-        let params = StartParams::unframed(Negotiated::rdmac(mpa_offer(param)), param.place_early);
+        let params =
+            StartParams::unframed(Negotiated::rdmac(mpa_offer(param)), param.ooo_placement);
         self.enter_full_operation(cx, params, buffered.len());
         self.make_ready(&mut cx.schedule);
         Ok(buffered)

@@ -34,7 +34,7 @@ pub(super) fn check_private_data(data: &[u8], framed: bool, enhanced: bool) -> R
     if data.len() > room { Err(CmError::PrivateDataTooLong) } else { Ok(()) }
 }
 
-/// What MPA negotiates of a connection's parameters.
+/// Returns those parameters of a connection that MPA negotiates.
 pub(super) const fn mpa_offer(param: &ConnParam) -> Offer {
     Offer {
         ird: param.ird,

@@ -1,4 +1,4 @@
-//! What runs when: timers, and the lists of connections to be served.
+//! Scheduling of connections: the timers, and the lists of connections to be served.
 
 use std::collections::VecDeque;
 

@@ -31,8 +31,8 @@ impl Secrets {
         }
     }
 
-    /// Returns `source` with a free ephemeral port towards `remote`; `is_taken` tells those that
-    /// are not. Ports towards one peer increase from a secret offset (RFC 6056 section 3.3.3).
+    /// Returns `source` with a free ephemeral port towards `remote`; `is_taken`: true for
+    /// those in use. Ports towards one peer increase from a secret offset (RFC 6056 section 3.3.3).
     pub(crate) fn select_ephemeral_port(
         &mut self,
         source: IpAddr,

@@ -1,4 +1,4 @@
-//! On whose behalf memory is accessed.
+//! Access scope: the protection domain and the stream on whose behalf memory is accessed.
 
 /// Identifies a stream to the table: one queue pair of one of the engines that share it. Allocated
 /// by [`RegionTable::new_stream_id`](crate::ddp::regions::RegionTable::new_stream_id).

@@ -1,4 +1,4 @@
-//! Range of registered memory that may be accessed, or the reason why not.
+//! Range of registered memory that may be accessed, or the fault.
 
 /// Reason why an access to registered memory was refused, in the order of the checks (RFC 5041
 /// section 7.1, arranged so that each cause can occur). The names of the error codes are those of

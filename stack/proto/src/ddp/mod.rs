@@ -1,4 +1,4 @@
-//! DDP: tagged and untagged segments, STags and the memory behind them (RFC 5041, and the RDMA
+//! DDP: tagged and untagged segments, STags and the memory that they name (RFC 5041, and the RDMA
 //! Consortium's version 1.0, which differs on the wire in one field).
 
 mod access;

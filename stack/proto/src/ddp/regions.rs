@@ -1,4 +1,4 @@
-//! STags and the table of regions and windows behind them, shared by all shards of a context.
+//! STags and the table of regions and windows that they name, shared by all shards of a context.
 //!
 //! An STag is valid for every stream of its protection domain, or for one stream only (RFC 5041
 //! section 8.2). Regions are registered either way. A window is always bound to the stream of the

@@ -109,9 +109,9 @@ impl BufferQueue {
         payload: &[u8],
     ) -> Result<Option<DeliveredMessage>, UntaggedFault> {
         let ahead = Seq(header.msn) - self.msn;
-        let is_behind = Seq(header.msn) < self.msn;
+        let is_old = Seq(header.msn) < self.msn;
         // req: DDP-010, DDP-145, DDP-154, DDP-178
-        if ahead as usize >= self.buffers.len() && !is_behind {
+        if ahead as usize >= self.buffers.len() && !is_old {
             return Err(UntaggedFault::NoBuffer);
         }
         // req: DDP-148, DDP-149, DDP-179

@@ -75,7 +75,7 @@ type At<'a, D, M, C> = (&'a mut Connection<Types<D, M, C>>, &'a mut Context<Type
 /// See the [module's documentation](self).
 pub struct Engine<D: Device, M: Memory, C: Completions> {
     connections: Connections<Types<D, M, C>>,
-    /// What the connections share.
+    /// State shared by the connections.
     cx: Context<Types<D, M, C>>,
     rst_limit: JitteredRateLimit,
     icmp_error_in_limit: RateLimit,
@@ -197,7 +197,7 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
         self.at(self.connections.index(id)?)
     }
 
-    /// Inserts a connection. If the table is full, the oldest one in TIME-WAIT makes room.
+    /// Inserts a connection. If the table is full, the oldest one in TIME-WAIT is removed.
     fn insert_connection(&mut self, conn: Connection<Types<D, M, C>>) -> Option<u32> {
         while self.connections.len() >= self.cx.config.connections_max
             && !self.cx.schedule.time_waits.is_empty()

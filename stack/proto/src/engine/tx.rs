@@ -51,9 +51,9 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
             }
             match conn.transmit(cx, now) {
                 TxResult::Done { sent } => worked |= sent,
-                TxResult::Again { sent, starved: went_without } => {
+                TxResult::Again { sent, starved: is_starved } => {
                     worked |= sent;
-                    if went_without {
+                    if is_starved {
                         starved.get_or_insert(index);
                     }
                     conn.make_ready(&mut cx.schedule);

@@ -23,7 +23,7 @@ const FRAGMENT_COUNT_MAX: usize = 128;
 /// Memory charged per fragment in addition to its bytes, and per packet.
 const FRAGMENT_OVERHEAD: usize = 64;
 const PACKET_OVERHEAD: usize = 256;
-/// Least bytes behind the IP header in the first fragment.
+/// Least bytes after the IP header in the first fragment.
 const FIRST_FRAGMENT_LEN_MIN: usize = 8;
 /// Payload bytes that an ICMP error quotes.
 const QUOTED_LEN: usize = 64;
@@ -358,7 +358,7 @@ impl FragmentQueue {
             || self.fragments.get(at).is_some_and(|next| next.start < fragment.end());
         let end = fragment.end();
         let fits = match (part.more, self.total_len) {
-            // Only one fragment has MF clear, and no fragment lies behind it.
+            // Only one fragment has MF clear, and no fragment lies after it.
             (false, total) => total.is_none() && at == self.fragments.len(),
             (true, total) => total.is_none_or(|total| end <= total),
         };

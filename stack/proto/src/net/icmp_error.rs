@@ -81,7 +81,7 @@ pub enum ParseError {
     /// Not ICMP, or not an error message.
     #[error("not an ICMP error")]
     NotError,
-    /// Shorter than its headers say, or less is quoted than the minimum.
+    /// Shorter than the lengths in its headers, or the quote is below the minimum.
     #[error("truncated")]
     Truncated,
     /// A fragment; ICMP errors are never that long.
@@ -97,7 +97,7 @@ pub enum ParseError {
 }
 
 impl IcmpError {
-    /// Parses an IP packet (the frame without its link header); bytes behind its end are ignored.
+    /// Parses an IP packet (the frame without its link header); bytes after its end are ignored.
     ///
     /// # Errors
     /// [`ParseError`]. With [`ParseError::NotError`] the packet may be of another protocol or type

@@ -246,7 +246,7 @@ impl Interface {
     }
 }
 
-/// Where the interface sends and counts.
+/// Device and counters of the caller, with which the interface transmits and counts.
 struct Port<'a, D> {
     device: &'a mut D,
     counters: &'a mut Counters,

@@ -97,20 +97,23 @@ pub fn write_solicitation(
     write(link, (source, dst), destination, repr, out)
 }
 
-/// Writes to `out` the Neighbor Advertisement for `ours`: solicited, to `asker`, or unsolicited, to
-/// all nodes. The Override flag is set. Returns the length of the frame.
+/// Writes to `out` the Neighbor Advertisement for `ours`: solicited, to `solicitor`, or
+/// unsolicited, to all nodes. The Override flag is set. Returns the length of the frame.
 ///
 /// # Panics
 /// As [`write_solicitation`].
 pub fn write_advertisement(
     link: EthernetLink,
     ours: Ipv6Addr,
-    asker: Option<(Ipv6Addr, [u8; 6])>,
+    solicitor: Option<(Ipv6Addr, [u8; 6])>,
     out: &mut [u8],
 ) -> usize {
-    let (dst, destination) = asker.unwrap_or((ALL_NODES, multicast_mac(ALL_NODES)));
-    let solicited =
-        if asker.is_some() { NdiscNeighborFlags::SOLICITED } else { NdiscNeighborFlags::empty() };
+    let (dst, destination) = solicitor.unwrap_or((ALL_NODES, multicast_mac(ALL_NODES)));
+    let solicited = if solicitor.is_some() {
+        NdiscNeighborFlags::SOLICITED
+    } else {
+        NdiscNeighborFlags::empty()
+    };
     let repr = NdiscRepr::NeighborAdvert {
         flags: solicited | NdiscNeighborFlags::OVERRIDE,
         target_addr: ours,

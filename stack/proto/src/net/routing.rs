@@ -14,7 +14,7 @@ pub struct InterfaceAddress {
 /// Route to destinations that are not on the link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Route {
-    /// Destination prefix; bits behind `prefix_len` are ignored.
+    /// Destination prefix; bits after `prefix_len` are ignored.
     pub destination: IpAddr,
     /// Prefix length of the destination; 0 for a default route.
     pub prefix_len: u8,

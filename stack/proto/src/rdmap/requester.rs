@@ -254,7 +254,7 @@ impl Requester {
         if self.offset > 0 {
             return true;
         }
-        // A Read without ORD credit blocks the requests behind it: they do not overtake it.
+        // A Read without ORD credit blocks the requests after it: they do not overtake it.
         // req: RDMAP-231, RDMAP-235, RDMAP-237
         let credit = !entry.request.operation.is_answered()
             || self.outstanding_count() < usize::from(self.ord);

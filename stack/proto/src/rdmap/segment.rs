@@ -57,7 +57,7 @@ impl<M: Memory> SegmentBuilder<'_, M> {
             qn: QN_SEND,
             msn,
             // req: DDP-041, DDP-099, DDP-110
-            mo: u32::try_from(chunk.offset).expect("messages are shorter than 2^32 octets"),
+            mo: u32::try_from(chunk.offset).expect("messages are shorter than 2^32 bytes"),
         };
         // req: RDMAP-168
         header.emit(self.version, self.out);

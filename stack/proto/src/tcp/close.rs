@@ -1,5 +1,5 @@
-//! End of a connection: close, abort, and its replacement by a new one between the same ends (RFC
-//! 9293 sections 3.10.4 and 3.10.5, RFC 6191).
+//! End of a connection: close, abort, TIME-WAIT, and its reuse by a new connection with the same
+//! four-tuple (RFC 9293 sections 3.10.4 and 3.10.5, RFC 6191).
 
 use super::events::Event;
 use super::rx::window::DsackQueue;

@@ -190,7 +190,7 @@ pub struct Stats {
     /// Tail-loss probes that repaired a loss not detected otherwise.
     pub tlp_repairs: u32,
     /// Tail-loss probes sent too early: nothing was lost.
-    pub tlp_early: u32,
+    pub tlp_spurious: u32,
     /// Retransmissions detected as lost before a retransmission timeout.
     pub lost_retransmits: u32,
     /// Zero-window and keepalive probes sent.

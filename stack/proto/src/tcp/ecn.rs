@@ -37,9 +37,9 @@ pub(super) struct Ecn {
     pub(super) ece: Flags,
     /// The window was reduced: CWR is set on the next new data.
     pub(super) cwr_due: bool,
-    /// A SYN of ours was an ECN-setup SYN; another one was not.
-    offered: bool,
-    withheld: bool,
+    /// A local SYN was an ECN-setup SYN (RFC 3168 section 6.1.1); another one was not.
+    sent_ecn_setup_syn: bool,
+    sent_non_ecn_setup_syn: bool,
     /// ECE follows CE (RFC 8257 section 3.2).
     dctcp_echo: bool,
     /// SND.NXT at the last window reduction: ECE does not reduce the window again before more than
@@ -59,8 +59,8 @@ impl Ecn {
             codepoint: Codepoint::NotEct,
             ece: Flags::default(),
             cwr_due: false,
-            offered: false,
-            withheld: false,
+            sent_ecn_setup_syn: false,
+            sent_non_ecn_setup_syn: false,
             dctcp_echo: cfg.congestion == Algorithm::Dctcp,
             reduced_at: Seq(0),
             reduced: Reduced::No,
@@ -72,10 +72,10 @@ impl Ecn {
     /// ECN-setup SYNs (RFC 3168 section 6.1.1.1).
     pub(super) fn syn_flags(&mut self, mode: EcnMode, again: bool) -> Flags {
         if mode == EcnMode::Request && !again {
-            self.offered = true;
+            self.sent_ecn_setup_syn = true;
             ECN_SETUP
         } else {
-            self.withheld = true;
+            self.sent_non_ecn_setup_syn = true;
             Flags::default()
         }
     }
@@ -92,12 +92,14 @@ impl Ecn {
         let bits = Flags(flags.0 & ECN_SETUP.0);
         self.enabled = if flags.has(Flags::ACK) {
             // A SYN-ACK with both flags reflects those of our SYN: the peer does not implement ECN.
-            self.offered && bits == Flags::ECE
+            self.sent_ecn_setup_syn && bits == Flags::ECE
         } else {
             // In a simultaneous open our own SYN counts, too.
-            mode != EcnMode::Off && bits == ECN_SETUP && (self.offered || !self.withheld)
+            mode != EcnMode::Off
+                && bits == ECN_SETUP
+                && (self.sent_ecn_setup_syn || !self.sent_non_ecn_setup_syn)
         };
-        let sends = self.enabled && !self.withheld;
+        let sends = self.enabled && !self.sent_non_ecn_setup_syn;
         self.codepoint = if sends { Codepoint::Ect0 } else { Codepoint::NotEct };
     }
 

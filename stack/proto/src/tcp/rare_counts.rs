@@ -1,7 +1,7 @@
 //! Counters of rare events, in memory allocated at the first such event.
 //!
-//! Most connections never lose, reorder or probe anything: an idle one does not keep over a hundred
-//! bytes of zeros.
+//! Most connections never see a loss, a reordering or a probe, and do not allocate these hundred
+//! bytes.
 
 use super::config::Stats;
 

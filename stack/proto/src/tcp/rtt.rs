@@ -21,10 +21,10 @@ const PROBE_SLACK_US: u32 = 400;
 /// Weight of a spurious probe, against one of a clean sample; and the weight from which the peer is
 /// allowed a longer ACK delay: three in a row, or one flight in nine for a while. Fewer may be due
 /// to lost ACKs.
-const EARLY_WEIGHT: u8 = 8;
-const EARLY_MAX: u8 = 20;
+const SPURIOUS_WEIGHT: u8 = 8;
+const SPURIOUS_WEIGHT_MAX: u8 = 20;
 /// Factor by which it is longer: six probes are enough for a peer that delays its ACKs by 40 ms.
-const EARLY_FACTOR: u32 = 10;
+const ACK_DELAY_FACTOR: u32 = 10;
 
 /// Maximum over this window and the one before, microseconds.
 #[derive(Clone, Copy, Debug, Default)]
@@ -67,7 +67,7 @@ pub(super) struct Rtt {
     backoff: u8,
     windows: u8,
     /// Weight of recent spurious probes.
-    early_weight: u8,
+    spurious_weight: u8,
     /// The peer has neither SACK nor timestamps. Then no ACK of a retransmitted segment is a sample
     /// (Karn), and nothing shows that a retransmission was spurious: an RTO shorter than the peer's
     /// ACK delay would never be corrected. The floor stays at the initial RTO.
@@ -115,8 +115,8 @@ impl RttCache {
 
     /// See [`Rtt::pto`].
     #[inline]
-    pub(super) const fn pto(&self, alone: bool) -> u64 {
-        self.pto_us[alone as usize] as u64 * MICROSECOND
+    pub(super) const fn pto(&self, is_single: bool) -> u64 {
+        self.pto_us[is_single as usize] as u64 * MICROSECOND
     }
 
     /// True if an ACK up to `ack` is no sample: it is not the first of its round trip, and the RTTs
@@ -142,9 +142,9 @@ impl Rtt {
     /// Recomputes the values in `timing`.
     pub(super) fn fill_cache(&self, timing: &mut RttCache, cfg: &Config) {
         timing.rto_us = micros(self.rto(cfg));
-        timing.pto_us = [false, true].map(|alone| micros(self.pto(alone)));
+        timing.pto_us = [false, true].map(|is_single| micros(self.pto(is_single)));
         // Every ACK is a sample until there are enough, and while recent probes were spurious.
-        let is_settled = self.samples >= TRUSTED_SAMPLES && self.early_weight == 0;
+        let is_settled = self.samples >= TRUSTED_SAMPLES && self.spurious_weight == 0;
         let most = |delay: RecentMax| self.min.saturating_add(delay.max().saturating_mul(1000));
         timing.redundant_min = if is_settled { self.min_next } else { u32::MAX };
         (timing.redundant_max, timing.burst_redundant_max) =
@@ -170,7 +170,7 @@ impl Rtt {
             samples: 0,
             backoff: 0,
             windows: 0,
-            early_weight: 0,
+            spurious_weight: 0,
             keeps_floor: false,
         }
     }
@@ -204,7 +204,7 @@ impl Rtt {
         self.min_next = self.min_next.min(least);
         self.min = self.min.min(least);
         self.ack_delay.update((rtt - self.min).div_ceil(1000));
-        self.early_weight = self.early_weight.saturating_sub(1);
+        self.spurious_weight = self.spurious_weight.saturating_sub(1);
         if let Some(newest) = newest {
             self.burst_ack_delay.update((newest - self.min).div_ceil(1000));
         }
@@ -281,10 +281,10 @@ impl Rtt {
     }
 
     /// Returns the PTO, nanoseconds (RFC 8985 section 7.2): two round trips and the peer's ACK
-    /// delay after the end of a flight. `alone`: the flight is a single record.
+    /// delay after the end of a flight. `is_single`: the flight is a single record.
     #[inline]
-    pub(super) fn pto(&self, alone: bool) -> u64 {
-        let delay = if alone { self.ack_delay.max() } else { self.burst_ack_delay.max() };
+    pub(super) fn pto(&self, is_single: bool) -> u64 {
+        let delay = if is_single { self.ack_delay.max() } else { self.burst_ack_delay.max() };
         if self.samples == 0 {
             return SECOND;
         }
@@ -293,14 +293,14 @@ impl Rtt {
 
     /// Notes a spurious probe: its ACK shows that nothing was lost. If that is frequent, the peer
     /// delays its ACKs longer than assumed; the probes prevent a measurement of how long.
-    pub(super) fn on_early_probe(&mut self, alone: bool, cfg: &Config) {
-        self.early_weight += EARLY_WEIGHT;
-        if self.early_weight < EARLY_MAX {
+    pub(super) fn on_spurious_probe(&mut self, is_single: bool, cfg: &Config) {
+        self.spurious_weight += SPURIOUS_WEIGHT;
+        if self.spurious_weight < SPURIOUS_WEIGHT_MAX {
             return;
         }
-        self.early_weight = 0;
-        let delay = if alone { &mut self.ack_delay } else { &mut self.burst_ack_delay };
-        let longer = delay.max().max(PROBE_SLACK_US).saturating_mul(EARLY_FACTOR);
+        self.spurious_weight = 0;
+        let delay = if is_single { &mut self.ack_delay } else { &mut self.burst_ack_delay };
+        let longer = delay.max().max(PROBE_SLACK_US).saturating_mul(ACK_DELAY_FACTOR);
         delay.update(longer.min(micros(cfg.rto_initial_ns)));
         self.update_base_rto(cfg);
     }

@@ -173,7 +173,7 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
         self.announce_window(reopens);
     }
 
-    /// Raises the receive window from its start-up size to the full one: the connection was
+    /// Raises the receive window from its startup size to the full one: the connection was
     /// accepted.
     pub fn open_window(&mut self) {
         let reopens = self.rcv_limits.raise(&mut self.rcv, self.cfg.recv_window, &self.cfg);

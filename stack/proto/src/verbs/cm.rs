@@ -18,7 +18,7 @@ pub use crate::wire::terminate::Terminate;
 /// Private data of an MPA startup frame.
 pub type PrivateData = ArrayVec<u8, PRIVATE_DATA_LEN_MAX>;
 
-/// How a connection enters full operation (FPDUs).
+/// Transition of a connection to full operation (FPDUs).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Start {
@@ -54,7 +54,7 @@ pub struct ConnParam {
     /// their FPDUs. The last byte of a message may then be in memory before its first, and of
     /// overlapping Writes that are outstanding at the same time the older may win (RFC 5040 section
     /// 5.5).
-    pub place_early: bool,
+    pub ooo_placement: bool,
     /// Half-close: the connection outlives the peer's FIN. [`Event::PeerFinished`] reports the FIN,
     /// and requests can be posted until the application closes the connection. Without it the
     /// connection closes after the FIN, once the posted requests have been sent. An RDMA Read
@@ -75,7 +75,7 @@ pub struct ConnParam {
     pub peer_to_peer: bool,
     /// RTR messages to offer, or to accept.
     pub rtr: RtrKinds,
-    /// How the connection enters full operation; for a responder the setting of its listener.
+    /// Transition to full operation; for a responder the setting of its listener.
     pub start: Start,
     /// Private data for the peer's application: at most 512 bytes, 508 with revision 2, none
     /// without startup frames.
@@ -92,7 +92,7 @@ impl Default for ConnParam {
             ord: 16,
             crc: true,
             markers: false,
-            place_early: false,
+            ooo_placement: false,
             half_close: false,
             revision: 2,
             rdmap_draft00: false,
@@ -190,7 +190,7 @@ pub enum CmError {
     #[error("the queue pair is already connected or in error")]
     WrongState,
     /// The private data does not fit into the startup frame.
-    #[error("private data is too long for the MPA start-up frame")]
+    #[error("private data is too long for the MPA startup frame")]
     PrivateDataTooLong,
     /// The maximum number of queue pairs is reached, or no local port is free for that address.
     #[error("no resources for another queue pair or connection")]
@@ -235,7 +235,7 @@ pub enum EndReason {
     BadTerminate,
     /// The peer sent data after its FIN, which is an error (RFC 5041 section 6.2.1). The connection
     /// was reset.
-    DataBehindFin,
+    DataAfterFin,
     /// Local error (memory of a request not registered, completion queue overrun). The peer was
     /// notified by a Terminate, if possible.
     LocalError,
@@ -252,7 +252,7 @@ impl EndReason {
             Self::TerminateSent(terminate)
             | Self::TerminateUnsent(terminate)
             | Self::TerminateReceived(terminate) => Some(terminate.cause()),
-            Self::Reset | Self::TimedOut | Self::DataBehindFin => Some((LAYER_MPA, 0, 1)),
+            Self::Reset | Self::TimedOut | Self::DataAfterFin => Some((LAYER_MPA, 0, 1)),
             Self::LocalError => Some((LAYER_RDMAP, 0, 0)),
             Self::Local | Self::PeerClosed | Self::BadTerminate => None,
         }

@@ -1,4 +1,4 @@
-//! What all queue pairs of an engine share: memory, completion queues, shared receive queues,
+//! State shared by all queue pairs of an engine: memory, completion queues, shared receive queues,
 //! events and counters.
 
 use std::collections::VecDeque;

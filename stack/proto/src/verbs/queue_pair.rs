@@ -24,14 +24,14 @@ pub(crate) struct Qp {
     pub(crate) init: QpInit,
     /// Connection of the queue pair.
     pub(crate) conn: Option<u32>,
-    /// Receive completions that found the completion queue full, and those behind them; oldest
+    /// Receive completions that found the completion queue full, and those after them; oldest
     /// first.
     pending_wc: VecDeque<Wc>,
     /// Number of the request that the peer's Terminate refers to, and its completion status.
     terminated_request: Option<(u64, WcStatus)>,
     /// It is on the list of queue pairs with work to flush.
     pub(super) flushing: bool,
-    /// A request completed in error: those behind it are flushed, even if they succeeded.
+    /// A request completed in error: those after it are flushed, even if they succeeded.
     flush_following: bool,
     /// RDMA Writes are placed out of order.
     pub(crate) ooo_placement: bool,
@@ -250,7 +250,7 @@ impl Qp {
     }
 
     /// Reports flushed requests as far as the completion queues have free slots: each once, in
-    /// posting order, those completed before the end with success. But behind a request that ended
+    /// posting order, those completed before the end with success. But after a request that ended
     /// in error nothing is reported with success: an application that relies on the order of
     /// requests must not take a Write for completed whose preceding Read was not. True if nothing
     /// is left to report; `reported` is set if anything was.

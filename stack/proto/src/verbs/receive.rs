@@ -1,4 +1,4 @@
-//! Receive path of a queue pair: verified ULPDUs to its stream, and faults to their reports.
+//! Receive path of a queue pair: passes verified ULPDUs to its stream, and reports faults.
 
 use crate::ddp::memory::Memory;
 use crate::ddp::untagged::UntaggedFault;

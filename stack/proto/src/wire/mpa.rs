@@ -2,7 +2,7 @@
 
 use arrayvec::ArrayVec;
 
-/// Length of a start-up frame before its private data, in bytes.
+/// Length of a startup frame before its private data, in bytes.
 pub const STARTUP_HEADER_LEN: usize = 20;
 /// Maximum value of `PD_Length`: private data, with the enhanced connection establishment data.
 pub const PRIVATE_DATA_LEN_MAX: usize = 512;
@@ -20,7 +20,7 @@ const FLAG_CRC: u8 = 0x40;
 const FLAG_REJECT: u8 = 0x20;
 const FLAG_ENHANCED: u8 = 0x10;
 
-/// Kind of start-up frame.
+/// Kind of startup frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FrameKind {
     /// MPA Request Frame, sent by the initiator.
@@ -65,7 +65,7 @@ pub struct Startup {
     pub private_data: ArrayVec<u8, PRIVATE_DATA_LEN_MAX>,
 }
 
-/// Reason why received bytes are not a valid start-up frame. The connection is closed (RFC 5044
+/// Reason why received bytes are not a valid startup frame. The connection is closed (RFC 5044
 /// section 7.1, MPA error 4).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StartupError {

@@ -1,5 +1,5 @@
-//! What the enhanced connection establishment data (RFC 6581 section 9) negotiates: read depths and
-//! the ready-to-receive message.
+//! Values negotiated by the enhanced connection establishment data (RFC 6581 section 9): read
+//! depths and the ready-to-receive message.
 
 use crate::wire::mpa::Enhanced;
 

@@ -140,7 +140,7 @@ pub struct Segment {
     pub ecn: Ecn,
     /// Options.
     pub options: Options,
-    /// Range of the payload in the frame. Ethernet padding behind it is not included.
+    /// Range of the payload in the frame. Ethernet padding after it is not included.
     pub payload: Range<usize>,
 }
 

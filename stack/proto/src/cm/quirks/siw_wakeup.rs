@@ -23,7 +23,7 @@ impl<E: Env> Connection<E> {
     /// Schedules the first wake-up of an initiator just established by the peer's reply.
     pub(in crate::cm) fn arm_siw_wakeup(&mut self, cx: &Context<E>, now: Instant) {
         let after = cx.config.siw_wakeup_after_ns;
-        // A peer that wants markers is not siw, which refuses them.
+        // A peer that requests markers is not siw, which does not support them.
         if after > 0 && !self.framing.has_markers() {
             self.deadline = now + after;
             self.established_rcv_nxt = self.tcb.rcv_nxt();

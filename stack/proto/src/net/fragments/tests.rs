@@ -153,7 +153,7 @@ fn overlapping_fragments_discard_packet_until_timeout() {
             [part(40..120, true), part(0..48, true)],
             [part(0..160, true), part(80..88, true)],
             [part(80..88, true), part(0..160, true)],
-            // Two last fragments; fragments behind the last.
+            // Two last fragments; fragments after the last.
             [part(80..160, false), part(160..320, false)],
             [part(80..160, false), part(160..240, true)],
             [part(160..240, true), part(80..100, false)],

@@ -26,7 +26,7 @@ impl Interface {
         if !ethernet::is_unicast(mac) {
             return None;
         }
-        let asks_us = packet.is_request && self.routing.is_local(packet.target.into());
+        let is_for_local_address = packet.is_request && self.routing.is_local(packet.target.into());
         // An unspecified sender address is a probe for an address conflict (RFC 5227).
         if !sender.is_unspecified() {
             let solicited =
@@ -34,7 +34,7 @@ impl Interface {
             let (ip, mac) = (sender.into(), Some(mac));
             self.on_neighbor_advert(now, &Advert { ip, mac, solicited, overrides: true }, port)?;
         }
-        if asks_us && self.neighbor_reply_limit.admits(now) {
+        if is_for_local_address && self.neighbor_reply_limit.admits(now) {
             let link = self.link;
             port.send_control_frame(|out| {
                 arp::write_reply(link, packet.target, packet.sender, out)
@@ -75,7 +75,7 @@ impl Interface {
                 return None;
             }
             ndp::Message::Solicitation { target, source, mac } => {
-                let asker = source.map(|ip| (ip, mac.unwrap_or(sender_mac)));
+                let solicitor = source.map(|ip| (ip, mac.unwrap_or(sender_mac)));
                 if let (Some(source), Some(_)) = (source, mac) {
                     let ip = source.into();
                     let advert = Advert { ip, mac, solicited: false, overrides: true };
@@ -84,7 +84,7 @@ impl Interface {
                 if self.routing.is_local(target.into()) && self.neighbor_reply_limit.admits(now) {
                     let link = self.link;
                     port.send_control_frame(|out| {
-                        ndp::write_advertisement(link, target, asker, out)
+                        ndp::write_advertisement(link, target, solicitor, out)
                     });
                 }
             }

@@ -101,8 +101,8 @@ impl NudState {
         if updates_lladdr && !advert.overrides {
             // Another address without the O flag: the cached one is kept, and is probed
             // DELAY_FIRST_PROBE_TIME after the next packet.
-            let doubts = matches!(self, Self::Reachable);
-            return if doubts {
+            let is_reachable = matches!(self, Self::Reachable);
+            return if is_reachable {
                 Some(Transition { state: Self::Stale, updates_lladdr: false })
             } else {
                 None

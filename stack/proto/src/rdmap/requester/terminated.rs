@@ -1,4 +1,4 @@
-//! Finds the request to which a received Terminate refers.
+//! Lookup of the request to which a received Terminate refers.
 
 use super::{Progress, Requester};
 use crate::ddp::regions::Stag;

@@ -1,4 +1,4 @@
-//! What an ACK tells congestion control.
+//! Input of congestion control from one ACK.
 
 use crate::time::Instant;
 use crate::wire::seq::Seq;

@@ -1,4 +1,4 @@
-//! Congestion control of a connection: slow start, and what is dispatched to the algorithm.
+//! Congestion control of a connection: slow start, and the dispatch to the algorithm.
 
 use super::ack_sample::AckSample;
 use super::cubic::Cubic;

@@ -10,7 +10,7 @@ use crate::time::Instant;
 /// Fraction bits of a second in a [`Cubic`] unit of time.
 const TIME_BITS: u32 = 14;
 /// 5^9. A second has 5^9 * 2^9 nanoseconds, so that a unit has 5^9 / 2^5 of them.
-const FIVES: u64 = 1_953_125;
+const FIVE_POW_9: u64 = 1_953_125;
 /// Largest distance in time from K: 256 s.
 const TIME_MAX: u64 = 256 << TIME_BITS;
 /// Fraction bits of W_est.
@@ -140,7 +140,7 @@ fn cube_root(n: u128) -> u32 {
 /// Converts nanoseconds to units of 2^-14 s, limited to the range that counts.
 #[inline]
 fn time_units(ns: u64) -> u64 {
-    (ns.min(1 << 40) << 5) / FIVES
+    (ns.min(1 << 40) << 5) / FIVE_POW_9
 }
 
 /// Returns `bytes` times `over / under`, a fraction below 1.

@@ -1,4 +1,4 @@
-//! Marks of a connection's segments, and its response to them.
+//! ECN of a connection: CE marks and ECE received, and the response to them.
 
 use super::Reduced;
 use crate::device::{Retained, RxFrame};

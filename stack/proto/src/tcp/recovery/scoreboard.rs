@@ -262,10 +262,10 @@ impl<T: Clone> Scoreboard<T> {
         self.records.insert(index + 1, rest);
     }
 
-    /// Notes a retransmission of the record at `index`. With `judged`, its loss is detected by
+    /// Notes a retransmission of the record at `index`. With `by_rack`, its loss is detected by
     /// [`LazyScoreboard::detect_lost`].
-    pub(in crate::tcp) fn mark_retransmitted(&mut self, now: Instant, index: usize, judged: bool) {
-        if judged && self.retransmissions.len() >= 2 * self.records.len() + 16 {
+    pub(in crate::tcp) fn mark_retransmitted(&mut self, now: Instant, index: usize, by_rack: bool) {
+        if by_rack && self.retransmissions.len() >= 2 * self.records.len() + 16 {
             self.prune_retransmissions();
         }
         let record = &mut self.records[index];
@@ -275,7 +275,7 @@ impl<T: Clone> Scoreboard<T> {
             record.marks |= RETRANS_IN_FLIGHT;
             self.retrans_out += record.len;
         }
-        if judged {
+        if by_rack {
             self.retransmissions.push_back(Retransmission { sent_at: now, seq: record.seq });
         }
     }

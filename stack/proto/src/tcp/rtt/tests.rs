@@ -100,7 +100,7 @@ fn pto_is_two_srtt_plus_ack_delay() {
     // Nine spurious probes are enough for any ACK delay in use.
     for us in [4000, 40_000, 200_000, 200_000] {
         for _ in 0..3 {
-            rtt.on_early_probe(true, &cfg);
+            rtt.on_spurious_probe(true, &cfg);
             rtt.sample(Instant::ZERO, 20 * MICROSECOND, None, &cfg);
         }
         assert_eq!(rtt.pto(true), (40 + us) * MICROSECOND);
@@ -108,7 +108,7 @@ fn pto_is_two_srtt_plus_ack_delay() {
     assert_eq!(rtt.pto(false), 440 * MICROSECOND);
     // A few are due to lost ACKs.
     for _ in 0..10 {
-        rtt.on_early_probe(false, &cfg);
+        rtt.on_spurious_probe(false, &cfg);
         for _ in 0..8 {
             rtt.sample(Instant::ZERO, 20 * MICROSECOND, None, &cfg);
         }

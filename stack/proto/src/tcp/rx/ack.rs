@@ -87,12 +87,12 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
         // lost, the sample includes the wait for the timeout or probe, and each wait would lengthen
         // the next. So the sample is limited to what delayed ACKs of the peer may explain. An ACK
         // of a record retransmitted as a probe is no sample: what it shows of the peer's ACK delay
-        // is counted (`Rtt::on_early_probe`).
+        // is counted (`Rtt::on_spurious_probe`).
         let acked = Acked { records: info.records, oldest: info.oldest, newest: info.newest };
         let mut sample = self.measured_rtt(now, seg, &acked);
         if self.retries > 0 || probe == TlpProbe::NewData {
-            let believable = self.cfg.rto_initial_ns.max(self.rtt.srtt());
-            sample = sample.map(|sample| sample.min(believable));
+            let rtt_max = self.cfg.rto_initial_ns.max(self.rtt.srtt());
+            sample = sample.map(|sample| sample.min(rtt_max));
         } else if probe == TlpProbe::Retransmit {
             sample = None;
         }

@@ -57,14 +57,14 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
     ///
     /// `frame` and `bytes` are those delivered.
     pub fn buffer_ooo(&mut self, pool: &mut OooPool<R>, frame: R, bytes: Range<usize>) -> bool {
-        debug_assert!(self.offered_ooo().is_none_or(|early| early.len() == bytes.len()));
+        debug_assert!(self.offered_ooo().is_none_or(|offered| offered.len() == bytes.len()));
         let kept = pool.buffer(frame, bytes, self.assembler.quota());
         self.insert_ooo(pool, kept)
     }
 
     /// As [`Tcb::buffer_ooo`] without a frame to keep: the bytes are copied.
     pub fn copy_ooo(&mut self, pool: &mut OooPool<R>, bytes: &[u8]) -> bool {
-        debug_assert!(self.offered_ooo().is_none_or(|early| early.len() == bytes.len()));
+        debug_assert!(self.offered_ooo().is_none_or(|offered| offered.len() == bytes.len()));
         let kept = pool.copy(bytes, self.assembler.quota());
         self.insert_ooo(pool, kept.map(|held| (held, 0)))
     }
@@ -83,17 +83,17 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
 
     /// Out-of-order segment whose disposition is pending.
     const fn offered_ooo(&self) -> Option<OfferedOoo> {
-        if let Plan::OooAnswer(early) = self.plan { Some(early) } else { None }
+        if let Plan::OooOffered(offered) = self.plan { Some(offered) } else { None }
     }
 
     fn take_offered_ooo(&mut self) -> Option<OfferedOoo> {
-        let early = self.offered_ooo()?;
+        let offered = self.offered_ooo()?;
         self.plan = Plan::Nothing;
-        Some(early)
+        Some(offered)
     }
 
     fn insert_ooo(&mut self, pool: &mut OooPool<R>, kept: Option<(OooSegment<R>, usize)>) -> bool {
-        let Some(early) = self.take_offered_ooo() else {
+        let Some(offered) = self.take_offered_ooo() else {
             if let Some((held, _)) = kept {
                 pool.release(held);
             }
@@ -108,8 +108,8 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
         // An offset into a frame is below 64 KiB.
         let offset = u32::try_from(offset).unwrap_or(0);
         // req: MPA-023
-        self.assembler.insert(pool, early.block, Some(held), offset);
-        self.note_fin_seq(early.fin);
+        self.assembler.insert(pool, offered.block, Some(held), offset);
+        self.note_fin_seq(offered.fin);
         self.update_fast_path();
         true
     }
@@ -117,10 +117,10 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
     /// Accepts the segment of [`Delivered::OutOfOrder`], which the upper layer has consumed. It is
     /// reported as received (SACK), and [`Tcb::next_contiguous`] returns it once it is contiguous.
     pub fn consumed_ooo(&mut self, pool: &mut OooPool<R>) {
-        let Some(early) = self.take_offered_ooo() else { return };
+        let Some(offered) = self.take_offered_ooo() else { return };
         self.stats.record().ooo_consumed += 1;
-        self.assembler.insert(pool, early.block, None, 0);
-        self.note_fin_seq(early.fin);
+        self.assembler.insert(pool, offered.block, None, 0);
+        self.note_fin_seq(offered.fin);
         self.update_fast_path();
     }
 
@@ -257,7 +257,7 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
                 self.stats.record().ooo_overflow += 1;
                 return Delivered::Nothing;
             }
-            self.plan = Plan::OooAnswer(OfferedOoo { block: (from, to), fin });
+            self.plan = Plan::OooOffered(OfferedOoo { block: (from, to), fin });
             // req: MPA-003, MPA-032, MPA-052
             return Delivered::OutOfOrder { frame, seq: from, bytes };
         }

@@ -211,8 +211,8 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
     #[expect(clippy::cast_possible_truncation, reason = "TSval is a 32-bit clock that wraps")]
     #[cold]
     fn skip_idle_time(&mut self, now: Instant) {
-        let silence = now.since(self.last_rx_at.max(self.ts_advanced_at));
-        let Some(excess_ns) = silence.checked_sub(TS_IDLE_MAX_NS) else { return };
+        let idle_ns = now.since(self.last_rx_at.max(self.ts_advanced_at));
+        let Some(excess_ns) = idle_ns.checked_sub(TS_IDLE_MAX_NS) else { return };
         self.ts_advanced_at = now;
         self.ts.offset = self.ts.offset.wrapping_sub((excess_ns / MICROSECOND) as u32);
     }

@@ -93,10 +93,10 @@ impl<R> OooPool<R> {
     }
 
     /// Takes back an assembler in which no segment is left.
-    pub(in crate::tcp) fn put_assembler(&mut self, mut book: Box<Assembler<R>>) {
+    pub(in crate::tcp) fn put_assembler(&mut self, mut assembler: Box<Assembler<R>>) {
         if self.spares.len() < SPARE_ASSEMBLERS {
-            book.reset();
-            self.spares.push(book);
+            assembler.reset();
+            self.spares.push(assembler);
         }
     }
 

@@ -1,4 +1,4 @@
-//! Segment held out of order, and the memory that a connection has taken for such.
+//! Segment held out of order, and the memory charged to a connection for them.
 
 use crate::device::{ChecksumState, RxFrame};
 

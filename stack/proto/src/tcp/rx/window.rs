@@ -249,8 +249,8 @@ impl RcvLimits {
     fn needs_update(&self, rcv: &mut RcvVars, cfg: &Config) -> bool {
         self.apply(rcv, cfg);
         let half = self.limit / 2;
-        let worth_while = half.min(2 * u32::from(cfg.mss)).cast_signed().max(1);
-        rcv.window() < half && rcv.adv_growth() >= worth_while
+        let growth_min = half.min(2 * u32::from(cfg.mss)).cast_signed().max(1);
+        rcv.window() < half && rcv.adv_growth() >= growth_min
     }
 }
 

@@ -102,7 +102,7 @@ fn spurious_tlp_does_not_reduce_cwnd() {
         let cwnd = script.end.tcb.cwnd();
         spurious_probe(&mut script, reports);
         let stats = script.end.tcb.stats();
-        assert_eq!((stats.tlp_early, stats.tlp_repairs, stats.spurious_recoveries), (1, 0, 0));
+        assert_eq!((stats.tlp_spurious, stats.tlp_repairs, stats.spurious_recoveries), (1, 0, 0));
         assert!(script.end.tcb.cwnd() >= cwnd);
     }
 }
@@ -205,7 +205,7 @@ fn exchanges(records: u64, pause_ns: u64, count: u32) -> (u32, u32, u32) {
     }
     let stats = pair.client().tcb.stats();
     assert!(stats.tlp_probes <= count, "one per flight");
-    (stats.tlp_probes, stats.tlp_early, stats.timeouts)
+    (stats.tlp_probes, stats.tlp_spurious, stats.timeouts)
 }
 
 #[test]

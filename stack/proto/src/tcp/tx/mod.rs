@@ -1,4 +1,4 @@
-//! The transmit side: which segment is next, and its frame.
+//! The transmit side: selection of the next segment, and construction of its frame.
 
 pub(super) mod output;
 pub(super) mod pacing;

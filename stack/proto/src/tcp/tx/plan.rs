@@ -1,4 +1,4 @@
-//! What the next call on the connection carries out.
+//! Pending decision: the action that the next call on the connection carries out.
 
 use crate::tcp::rx::offered_ooo::OfferedOoo;
 use crate::wire::seq::Seq;
@@ -8,7 +8,7 @@ use crate::wire::seq::Seq;
 pub(in crate::tcp) enum Plan {
     Nothing,
     /// An out-of-order segment was offered to the upper layer; its disposition is pending.
-    OooAnswer(OfferedOoo),
+    OooOffered(OfferedOoo),
     /// Announced by `next_transmit`, to be written by the matching `write_` function.
     Control(Control),
     /// See `Control`.

@@ -315,7 +315,7 @@ impl HeaderTemplate {
         }
     }
 
-    /// Writes the IPv6 header of a packet with `payload_len` bytes behind it.
+    /// Writes the IPv6 header of a packet with `payload_len` bytes of payload.
     #[inline(always)]
     fn write_v6(&self, ip: &mut [u8], payload_len: u16, ecn: Ecn) {
         let len = payload_len.to_be_bytes();

@@ -109,7 +109,7 @@ proptest! {
     fn emitted_segment_parses_back(fields in fields(), v6: bool, len in 0usize..2000,
                               cut in 0usize..2000) {
         let bytes = frame(v6, &fields, len, ChecksumMode::Software);
-        // The frame in one buffer, and in two with the split anywhere behind the headers.
+        // The frame in one buffer, and in two with the split anywhere after the headers.
         let headers = bytes.len() - len;
         for head in [bytes.len(), headers + cut.min(len)] {
             let rx = Frame { bytes: &bytes, head, checksum: ChecksumState::Unknown };

@@ -117,9 +117,9 @@ impl<T: Clone + 'static> LazyScoreboard<T> {
     }
 
     /// See [`Scoreboard::clear_lost`].
-    pub(in crate::tcp) fn clear_lost(&mut self, judged: bool) {
+    pub(in crate::tcp) fn clear_lost(&mut self, by_rack: bool) {
         if let Some(scoreboard) = &mut self.inner {
-            scoreboard.clear_lost(judged);
+            scoreboard.clear_lost(by_rack);
         }
     }
 
@@ -142,9 +142,9 @@ impl<T: Clone + 'static> LazyScoreboard<T> {
     }
 
     /// See [`Scoreboard::mark_retransmitted`].
-    pub(in crate::tcp) fn mark_retransmitted(&mut self, now: Instant, index: usize, judged: bool) {
+    pub(in crate::tcp) fn mark_retransmitted(&mut self, now: Instant, index: usize, by_rack: bool) {
         if let Some(scoreboard) = &mut self.inner {
-            scoreboard.mark_retransmitted(now, index, judged);
+            scoreboard.mark_retransmitted(now, index, by_rack);
         }
     }
 

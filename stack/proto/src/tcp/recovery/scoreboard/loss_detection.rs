@@ -168,9 +168,9 @@ impl<T: Clone> Scoreboard<T> {
         self.rebuild_retransmissions();
     }
 
-    /// Undoes every loss mark: the originals were in the network after all. With `judged`, the loss
-    /// of outstanding retransmissions is detected by time.
-    pub(in crate::tcp) fn clear_lost(&mut self, judged: bool) {
+    /// Undoes every loss mark: the originals were in the network after all. With `by_rack`, the
+    /// loss of outstanding retransmissions is detected by time.
+    pub(in crate::tcp) fn clear_lost(&mut self, by_rack: bool) {
         for record in &mut self.records {
             record.marks &= !(LOST | RETRANS_IN_FLIGHT);
         }
@@ -178,7 +178,7 @@ impl<T: Clone> Scoreboard<T> {
         if let Some(first) = self.records.front() {
             self.loss_cursor = first.seq;
         }
-        if judged {
+        if by_rack {
             self.rebuild_retransmissions();
         }
     }
@@ -194,10 +194,10 @@ impl<T: Clone> Scoreboard<T> {
         self.retransmissions.make_contiguous().sort_by_key(|entry| entry.sent_at);
     }
 
-    /// Recomputes the counters and checks the invariants, for tests. `judged`: SACK is in use, so
+    /// Recomputes the counters and checks the invariants, for tests. `by_rack`: SACK is in use, so
     /// that every outstanding retransmission is in the queue.
     #[cfg(test)]
-    pub(in crate::tcp) fn check(&self, judged: bool) {
+    pub(in crate::tcp) fn check(&self, by_rack: bool) {
         let sum = |mark| -> u32 { self.records.iter().filter(|r| r.is(mark)).map(|r| r.len).sum() };
         assert_eq!(sum(SACKED), self.sacked);
         assert_eq!(sum(LOST), self.lost);
@@ -227,7 +227,7 @@ impl<T: Clone> Scoreboard<T> {
         );
         let times = self.retransmissions.iter().zip(self.retransmissions.iter().skip(1));
         assert!(times.into_iter().all(|(a, b)| a.sent_at <= b.sent_at));
-        if judged {
+        if by_rack {
             let live: Vec<usize> =
                 self.retransmissions.iter().filter_map(|&e| self.record_of(e)).collect();
             let retransmissions =

@@ -53,7 +53,7 @@ fn op() -> impl Strategy<Value = Op> {
 }
 
 struct Checked {
-    board: LazyScoreboard<()>,
+    scoreboard: LazyScoreboard<()>,
     model: Vec<ModelRecord>,
     rack: Rack,
     now: Instant,
@@ -64,7 +64,7 @@ struct Checked {
 impl Checked {
     fn new() -> Self {
         Self {
-            board: LazyScoreboard::new(),
+            scoreboard: LazyScoreboard::new(),
             model: Vec::new(),
             rack: Rack::new(),
             now: Instant::from_nanos(1_000_000),
@@ -87,7 +87,7 @@ impl Checked {
         match op {
             Op::Push { lens } => {
                 for len in lens {
-                    self.board.push(self.now, self.nxt, len, 0, (), true);
+                    self.scoreboard.push(self.now, self.nxt, len, 0, (), true);
                     self.model.push(ModelRecord {
                         seq: self.nxt,
                         len,
@@ -106,7 +106,7 @@ impl Checked {
                 let last = &self.model[(first + count - 1).min(self.model.len() - 1)];
                 let block = (from.seq, last.seq + last.len);
                 let (guard, mut info) = (self.guard(), AckInfo::default());
-                self.board.apply_sack(&[block], self.una, self.nxt, &guard, &mut info);
+                self.scoreboard.apply_sack(&[block], self.una, self.nxt, &guard, &mut info);
                 self.advance_rack(info);
                 let mut bytes = 0;
                 for plain in self.model.iter_mut().skip(first).take(count) {
@@ -116,7 +116,7 @@ impl Checked {
                 assert_eq!(info.delivered, bytes);
             }
             Op::DetectLost { timeout_ns } => {
-                let update = self.board.detect_lost(self.now, &self.rack, timeout_ns);
+                let update = self.scoreboard.detect_lost(self.now, &self.rack, timeout_ns);
                 let (mut bytes, mut next) = (0, None::<Instant>);
                 for plain in &mut self.model {
                     if plain.sacked
@@ -138,7 +138,7 @@ impl Checked {
             Op::Retransmit { count } => {
                 for _ in 0..count {
                     let first = self.model.iter().position(|plain| plain.to_retransmit);
-                    assert_eq!(self.board.next_lost(), first);
+                    assert_eq!(self.scoreboard.next_lost(), first);
                     let Some(index) = first else { break };
                     self.retransmit(index);
                 }
@@ -153,7 +153,7 @@ impl Checked {
             }
             Op::Rto { timeout_ns } => {
                 let reneged = self.model.first().is_some_and(|plain| plain.sacked);
-                self.board.mark_lost_on_rto(self.now, timeout_ns);
+                self.scoreboard.mark_lost_on_rto(self.now, timeout_ns);
                 for (index, plain) in self.model.iter_mut().enumerate() {
                     plain.sacked &= !reneged;
                     if !plain.sacked && (index == 0 || plain.sent_at + timeout_ns <= self.now) {
@@ -162,17 +162,17 @@ impl Checked {
                 }
             }
             Op::ClearLost => {
-                self.board.clear_lost(true);
+                self.scoreboard.clear_lost(true);
                 for plain in &mut self.model {
                     (plain.lost, plain.to_retransmit) = (false, false);
                 }
             }
             Op::Split => {
-                if let Some(index) = self.board.next_lost()
+                if let Some(index) = self.scoreboard.next_lost()
                     && self.model[index].len > 1
                 {
                     let len = self.model[index].len / 2;
-                    self.board.split(index, len);
+                    self.scoreboard.split(index, len);
                     let mut rest = self.model[index].clone();
                     (rest.seq, rest.len) = (rest.seq + len, rest.len - len);
                     self.model[index].len = len;
@@ -185,7 +185,7 @@ impl Checked {
 
     fn retransmit(&mut self, index: usize) {
         self.now = self.now + 1;
-        self.board.mark_retransmitted(self.now, index, true);
+        self.scoreboard.mark_retransmitted(self.now, index, true);
         let plain = &mut self.model[index];
         (plain.sent_at, plain.retransmitted, plain.to_retransmit) = (self.now, true, false);
     }
@@ -193,7 +193,7 @@ impl Checked {
     fn ack(&mut self, bytes: u32) {
         let ack = self.una + bytes.min(self.nxt - self.una);
         let (guard, mut info) = (self.guard(), AckInfo::default());
-        self.board.ack(ack, Some(&guard), &mut info);
+        self.scoreboard.ack(ack, Some(&guard), &mut info);
         self.advance_rack(info);
         let sacked: u32 = self.model.iter().filter(|plain| plain.sacked).map(|p| p.len).sum();
         let before = (self.nxt - self.una) - sacked;
@@ -208,19 +208,19 @@ impl Checked {
     }
 
     fn check(&self) {
-        self.board.check(true);
+        self.scoreboard.check(true);
         let sum = |of: fn(&ModelRecord) -> bool| -> u32 {
             self.model.iter().filter(|plain| of(plain)).map(|plain| plain.len).sum()
         };
-        assert_eq!(self.board.len(), self.model.len());
-        assert_eq!(self.board.sacked(), sum(|plain| plain.sacked));
+        assert_eq!(self.scoreboard.len(), self.model.len());
+        assert_eq!(self.scoreboard.sacked(), sum(|plain| plain.sacked));
         assert_eq!(
-            self.board.needs_retransmit(),
+            self.scoreboard.needs_retransmit(),
             self.model.iter().any(|plain| plain.to_retransmit)
         );
         let gone = sum(|plain| plain.sacked || plain.to_retransmit);
-        assert_eq!(self.board.pipe(self.nxt - self.una), self.nxt - self.una - gone);
-        assert!(self.board.retransmissions.len() <= 2 * self.model.len() + 64);
+        assert_eq!(self.scoreboard.pipe(self.nxt - self.una), self.nxt - self.una - gone);
+        assert!(self.scoreboard.retransmissions.len() <= 2 * self.model.len() + 64);
     }
 }
 
@@ -242,17 +242,17 @@ proptest! {
 #[test]
 fn cost_of_repeated_sacks_is_independent_of_sacked_count() {
     let steps_per_block = |count: u32| {
-        let mut board: LazyScoreboard<()> = LazyScoreboard::new();
+        let mut scoreboard: LazyScoreboard<()> = LazyScoreboard::new();
         let now = Instant::from_nanos(1_000_000);
         let guard = SampleGuard { now, min_rtt: 0, echo: None, ts_offset: 0 };
         for at in 0..count {
-            board.push(now, START + at * 100, 100, 0, (), true);
+            scoreboard.push(now, START + at * 100, 100, 0, (), true);
         }
         let end = START + count * 100;
         let block = |from: u32, to: u32| (START + from * 100, START + to * 100);
         let mut apply = |block| {
-            board.apply_sack(&[block], START, end, &guard, &mut AckInfo::default());
-            board.sack_steps
+            scoreboard.apply_sack(&[block], START, end, &guard, &mut AckInfo::default());
+            scoreboard.sack_steps
         };
         let first = apply(block(1, count));
         assert_eq!(first, count as usize - 1, "each is new");
@@ -279,43 +279,43 @@ fn retransmission_queue_is_bounded() {
         both.run(Op::Tlp);
         both.check();
     }
-    assert!(both.board.retransmissions.capacity() <= 64);
+    assert!(both.scoreboard.retransmissions.capacity() <= 64);
 }
 
 #[test]
 fn memory_is_allocated_on_push_and_released_when_empty() {
     let mut both = Checked::new();
-    assert!(!both.board.holds_memory());
+    assert!(!both.scoreboard.holds_memory());
     both.run(Op::Push { lens: vec![1000; 100] });
-    both.board.release_memory();
-    assert!(both.board.holds_memory(), "not the records in use");
+    both.scoreboard.release_memory();
+    assert!(both.scoreboard.holds_memory(), "not the records in use");
     both.run(Op::Ack { bytes: u32::MAX });
-    assert!(both.board.holds_memory());
-    both.board.release_memory();
-    assert!(!both.board.holds_memory());
+    assert!(both.scoreboard.holds_memory());
+    both.scoreboard.release_memory();
+    assert!(!both.scoreboard.holds_memory());
 }
 
 #[test]
 fn copy_out_copies_the_oldest_frames() {
-    let mut board = LazyScoreboard::new();
+    let mut scoreboard = LazyScoreboard::new();
     let now = Instant::from_nanos(1_000_000);
     for at in 0..6 {
         let bytes: Vec<u8> = (0..100).map(|byte| byte + 100 * u8::from(at % 2 == 1)).collect();
-        board.push(now, START + at * 100, 100, 0, HeapFrame::new(&bytes), true);
+        scoreboard.push(now, START + at * 100, 100, 0, HeapFrame::new(&bytes), true);
     }
     let pool = CopyPool::new(5, 1);
-    assert_eq!((board.copy_out(&pool, 1), board.copy_out(&pool, 1)), (1, 1));
+    assert_eq!((scoreboard.copy_out(&pool, 1), scoreboard.copy_out(&pool, 1)), (1, 1));
     // Both parts of a split record share its copy; an acknowledgment releases it.
-    board.split(1, 40);
-    board.ack(START + 140, None, &mut AckInfo::default());
-    assert_eq!((pool.count(), board.len()), (1, 5));
-    assert_eq!(board.get(0).unwrap().frame.bytes()[40], 140);
+    scoreboard.split(1, 40);
+    scoreboard.ack(START + 140, None, &mut AckInfo::default());
+    assert_eq!((pool.count(), scoreboard.len()), (1, 5));
+    assert_eq!(scoreboard.get(0).unwrap().frame.bytes()[40], 140);
     // One of them is a copy already; of five copies one connection gets three.
-    assert_eq!((board.copy_out(&pool, 100), pool.count()), (2, 3));
-    let is_copy: Vec<bool> = (0..5).map(|at| board.get(at).unwrap().frame.is_copy()).collect();
+    assert_eq!((scoreboard.copy_out(&pool, 100), pool.count()), (2, 3));
+    let is_copy: Vec<bool> = (0..5).map(|at| scoreboard.get(at).unwrap().frame.is_copy()).collect();
     assert_eq!(is_copy, [true, true, true, false, false]);
-    board.ack(START + 600, None, &mut AckInfo::default());
-    assert_eq!((pool.count(), board.copy_out(&pool, 100)), (0, 0));
+    scoreboard.ack(START + 600, None, &mut AckInfo::default());
+    assert_eq!((pool.count(), scoreboard.copy_out(&pool, 100)), (0, 0));
 }
 
 #[test]
@@ -326,17 +326,17 @@ fn record_size_is_bounded() {
 /// Sequence numbers wrap after 4 GiB, and earlier SACK information is void then.
 #[test]
 fn sacked_runs_do_not_outlive_their_records() {
-    let mut board: LazyScoreboard<()> = LazyScoreboard::new();
+    let mut scoreboard: LazyScoreboard<()> = LazyScoreboard::new();
     let now = Instant::from_nanos(1_000_000);
     let guard = SampleGuard { now, min_rtt: 0, echo: None, ts_offset: 0 };
     let end = START + 4000;
     for block in [(START + 1000, START + 3000), (START + 2000, end)] {
         for at in 0..4 {
-            board.push(now, START + at * 1000, 1000, 0, (), true);
+            scoreboard.push(now, START + at * 1000, 1000, 0, (), true);
         }
-        board.apply_sack(&[block], START, end, &guard, &mut AckInfo::default());
-        assert_eq!(board.sacked(), 2000);
-        board.ack(end, None, &mut AckInfo::default());
-        assert_eq!(board.sacked(), 0);
+        scoreboard.apply_sack(&[block], START, end, &guard, &mut AckInfo::default());
+        assert_eq!(scoreboard.sacked(), 2000);
+        scoreboard.ack(end, None, &mut AckInfo::default());
+        assert_eq!(scoreboard.sacked(), 0);
     }
 }

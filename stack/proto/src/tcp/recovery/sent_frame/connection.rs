@@ -1,4 +1,4 @@
-//! Copies of the frames that a connection keeps.
+//! Replacement of a connection's retained frames by copies.
 
 use super::CopyPool;
 use crate::device::{Retained, RxFrame};

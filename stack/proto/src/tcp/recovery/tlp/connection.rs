@@ -1,4 +1,4 @@
-//! Tail-loss probes of a connection: when one is due, what it sends, what its ACK means.
+//! Tail-loss probes of a connection: PTO, choice of the segment, and processing of the ACK.
 
 use super::{Tlp, TlpProbe};
 use crate::device::{Retained, RxFrame};
@@ -24,8 +24,8 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
             && self.scoreboard.is_clean()
             && self.tlp.outstanding(self.snd.una) == TlpProbe::None;
         self.timers.pto = if applies {
-            let alone = self.scoreboard.sent_count() <= 1;
-            (now + self.rtt.pto(alone)).min(self.timers.rto)
+            let is_single = self.scoreboard.sent_count() <= 1;
+            (now + self.rtt.pto(is_single)).min(self.timers.rto)
         } else {
             NEVER
         };
@@ -146,14 +146,14 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
             self.tlp.retrans_seq.is_some_and(|start| dsack.is_some_and(|b| b.0 == start));
         if self.tlp.probe == TlpProbe::Retransmit && is_reported {
             // The original was received, too.
-            self.on_early_tlp();
+            self.on_spurious_tlp();
         } else if seg.ack < self.tlp.end_seq {
             // Not acknowledged yet.
         } else if self.tlp.probe == TlpProbe::NewData {
             self.tlp.probe = TlpProbe::None;
         } else if self.tlp.retrans_seq == Some(una) && self.echo_precedes_tlp(seg) {
             // TSecr is of the original: it was received, and its ACK late or lost.
-            self.on_early_tlp();
+            self.on_spurious_tlp();
         } else if seg.ack > self.tlp.end_seq {
             // The probe repaired a loss that is not detected otherwise.
             self.tlp.probe = TlpProbe::None;
@@ -167,14 +167,14 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
             }
         } else if pure {
             // Two ACKs, of the original and of the probe, from a peer without D-SACK.
-            self.on_early_tlp();
+            self.on_spurious_tlp();
         }
     }
 
-    fn on_early_tlp(&mut self) {
-        self.stats.record().tlp_early += 1;
+    fn on_spurious_tlp(&mut self) {
+        self.stats.record().tlp_spurious += 1;
         self.tlp.probe = TlpProbe::None;
-        self.rtt.on_early_probe(self.tlp.is_single, &self.cfg);
+        self.rtt.on_spurious_probe(self.tlp.is_single, &self.cfg);
     }
 
     /// True if TSecr, which echoes the retransmitted record, is of an earlier transmission than the

@@ -24,7 +24,7 @@ impl<R> LazyAssembler<R> {
     /// True if no out-of-order data is left.
     #[inline]
     pub(in crate::tcp) fn is_empty(&self) -> bool {
-        self.inner.as_ref().is_none_or(|book| book.segment_count == 0)
+        self.inner.as_ref().is_none_or(|assembler| assembler.segment_count == 0)
     }
 
     /// True if no memory is taken from the pool.
@@ -36,12 +36,12 @@ impl<R> LazyAssembler<R> {
     /// Number of segments, held or consumed.
     #[inline]
     pub(in crate::tcp) fn len(&self) -> usize {
-        self.inner.as_ref().map_or(0, |book| book.segment_count)
+        self.inner.as_ref().map_or(0, |assembler| assembler.segment_count)
     }
 
     /// Usage of the pool by this connection.
     pub(in crate::tcp) fn quota(&self) -> Quota {
-        self.inner.as_ref().map_or_else(Quota::default, |book| book.quota)
+        self.inner.as_ref().map_or_else(Quota::default, |assembler| assembler.quota)
     }
 
     /// Returns the end of the last range.
@@ -54,14 +54,14 @@ impl<R> LazyAssembler<R> {
     /// first is returned as new: a frame is held once, and the peer retransmits the rest.
     pub(in crate::tcp) fn overlap(&self, start: Seq, end: Seq) -> Overlap {
         match &self.inner {
-            Some(book) => book.overlap(start, end),
+            Some(assembler) => assembler.overlap(start, end),
             None => Overlap { new: Some((start, end)), duplicate: None },
         }
     }
 
     /// True if `block`, which is new, may be accepted with a limit of `pieces_max` segments.
     pub(in crate::tcp) fn admits(&self, block: SackBlock, pieces_max: usize) -> bool {
-        self.inner.as_ref().map_or(pieces_max > 0, |book| book.admits(block, pieces_max))
+        self.inner.as_ref().map_or(pieces_max > 0, |assembler| assembler.admits(block, pieces_max))
     }
 
     /// Accepts `block`, which is new and admitted: held from `offset` on, or consumed if `None`.
@@ -77,21 +77,21 @@ impl<R> LazyAssembler<R> {
 
     /// Removes and returns the segment that starts at `seq`, if there is one.
     pub(in crate::tcp) fn pop_at(&mut self, seq: Seq) -> Option<Contiguous<R>> {
-        let book = self.inner.as_mut()?;
-        book.ranges.front().filter(|run| run.start == seq)?;
-        book.pop()
+        let assembler = self.inner.as_mut()?;
+        assembler.ranges.front().filter(|run| run.start == seq)?;
+        assembler.pop()
     }
 
     /// Returns the memory to the pool, with every segment held. To be called when none of it will
     /// be delivered any more, or none is left.
     pub(in crate::tcp) fn release(&mut self, pool: &mut OooPool<R>) {
-        let Some(mut book) = self.inner.take() else { return };
-        while let Some(due) = book.pop() {
+        let Some(mut assembler) = self.inner.take() else { return };
+        while let Some(due) = assembler.pop() {
             if let Contiguous::Buffered { segment: held, .. } = due {
                 pool.release(held);
             }
         }
-        pool.put_assembler(book);
+        pool.put_assembler(assembler);
     }
 
     /// Appends ranges to `blocks`, up to `max` blocks in all, the most recently extended first.
@@ -108,7 +108,7 @@ impl<R> LazyAssembler<R> {
         blocks: &mut ArrayVec<SackBlock, 4>,
         max: usize,
     ) -> bool {
-        self.inner.as_mut().is_some_and(|book| book.fill_sack_blocks(next, blocks, max))
+        self.inner.as_mut().is_some_and(|assembler| assembler.fill_sack_blocks(next, blocks, max))
     }
 
     /// Returns the range that contains `seq`.
@@ -118,14 +118,14 @@ impl<R> LazyAssembler<R> {
 
     /// True if a segment starts at `seq`: [`LazyAssembler::pop_at`] returns it.
     pub(in crate::tcp) fn has_at(&self, seq: Seq) -> bool {
-        let first = self.inner.as_ref().and_then(|book| book.ranges.front());
+        let first = self.inner.as_ref().and_then(|assembler| assembler.ranges.front());
         first.is_some_and(|run| run.start == seq)
     }
 
     /// Returns the ranges in sequence order.
     #[cfg(test)]
     pub(in crate::tcp) fn ranges(&self) -> Vec<SackBlock> {
-        let runs = self.inner.iter().flat_map(|book| &book.ranges);
+        let runs = self.inner.iter().flat_map(|assembler| &assembler.ranges);
         runs.map(|run| (run.start, run.end)).collect()
     }
 }

@@ -1,4 +1,4 @@
-//! The state that the fast path accesses, and what it does with it.
+//! The state that the fast path accesses, and the fast path's operations on it.
 
 use super::FastPath;
 use crate::device::Retained;

@@ -28,7 +28,7 @@ fn unconsumed_data_shrinks_the_window_without_retracting_it() {
     let field = rcv.select_window();
     assert!(rcv.adv >= edge && rcv.adv <= edge + 8);
     assert!(u32::from(field) << rcv.wscale >= full - 100_001);
-    assert!(!limits.consume(&mut rcv, 1, &cfg), "an octet is no news");
+    assert!(!limits.consume(&mut rcv, 1, &cfg), "too little for a window update");
     rcv.nxt += 100_000;
     limits.add_unconsumed(&mut rcv, 100_000, &cfg);
     rcv.select_window();
