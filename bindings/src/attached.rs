@@ -1,4 +1,4 @@
-//! An attached port: who owns it, what it keeps alive, and how it is closed.
+//! An attached port: its owner, the resources it keeps alive, and its close.
 
 use core::ffi::CStr;
 use core::fmt::Debug;

@@ -1,4 +1,4 @@
-//! Start-up of EAL (environment abstraction layer): once per process, on a thread of its own.
+//! Startup of EAL (environment abstraction layer): once per process, on a thread of its own.
 
 use std::ffi::{CStr, CString};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
@@ -53,7 +53,7 @@ pub enum Memory {
     ByArguments,
 }
 
-/// Start-up configuration of EAL.
+/// Startup configuration of EAL.
 #[derive(Clone, Debug)]
 pub struct EalConfig {
     /// Use of huge pages.
@@ -391,8 +391,8 @@ mod tests {
         assert_eq!(allowed(&EalConfig::default()), [DUMMY_PCI_ADDRESS]);
         let one = EalConfig { pci: vec!["0000:01:00.0".into()], ..EalConfig::default() };
         assert_eq!(allowed(&one), ["0000:01:00.0"]);
-        let card = std::path::Path::new("/sys/bus/pci/devices").join(DUMMY_PCI_ADDRESS);
-        assert!(!card.exists());
+        let device = std::path::Path::new("/sys/bus/pci/devices").join(DUMMY_PCI_ADDRESS);
+        assert!(!device.exists());
     }
 
     /// Runs in a child process, in which the program itself has called `rte_eal_init`.

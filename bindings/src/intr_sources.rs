@@ -5,7 +5,7 @@ use core::ptr::NonNull;
 
 use crate::sys;
 
-/// What the interrupt thread waits for, without `EPOLLHUP`, which `poll` always reports.
+/// Events that the interrupt thread waits for, without `EPOLLHUP`, which `poll` always reports.
 const EVENTS: libc::c_short = libc::POLLIN | libc::POLLPRI | libc::POLLRDHUP;
 
 /// `RTE_INTR_INSTANCE_F_PRIVATE`, whose macro bindgen cannot evaluate: in this process's memory.
@@ -30,7 +30,7 @@ pub(crate) fn any_ready() -> bool {
     ready > 0
 }
 
-/// An interrupt handle, with which EAL is asked about descriptors.
+/// Interrupt handle, used to query EAL about descriptors.
 pub(crate) struct Handle(pub(crate) NonNull<sys::rte_intr_handle>);
 
 impl Handle {

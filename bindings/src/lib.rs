@@ -11,7 +11,7 @@
 //! net_af_packet only.
 //!
 //! A polling thread should register itself first ([`Eal::register_thread`] or
-//! [`Eal::adopt_thread`]): otherwise it has no mempool caches.
+//! [`Eal::register_current_thread`]): otherwise it has no mempool caches.
 
 mod attached;
 pub mod eal;

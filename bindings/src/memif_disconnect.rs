@@ -14,8 +14,8 @@
 //! descriptor. Closing a port frees the number of its control socket. If an event of that socket
 //! is still to be handled and a port that is opened, or a connection that is accepted, gets the
 //! number meanwhile, the event runs the callback of the new control socket. There the driver
-//! receives, without `MSG_DONTWAIT`, a message that nobody has sent: the interrupt thread blocks,
-//! for ever if it is the one that should send the message, and no link comes up any more. But an
+//! receives, without `MSG_DONTWAIT`, a message that was not sent: the interrupt thread blocks,
+//! for ever if it is the sender itself, and no link comes up any more. But an
 //! event that is still to be handled leaves its source ready, because only that thread reads
 //! control sockets. So while none is ready there is no such event; otherwise the alarm that closes
 //! the port is set again, for after the events.
@@ -120,12 +120,12 @@ impl Bursts {
     fn quiesce(&self) {
         self.quiesced.store(true, Ordering::SeqCst);
         let queues = self.queues.lock().unwrap_or_else(PoisonError::into_inner);
-        let (mut looks, interval) = QUIESCE_POLLS;
+        let (mut polls, interval) = QUIESCE_POLLS;
         for queue in queues.iter().filter_map(Weak::upgrade) {
-            while queue.0.load(Ordering::SeqCst) && looks > 0 {
+            while queue.0.load(Ordering::SeqCst) && polls > 0 {
                 // A preempted burst may be waiting for this core.
                 std::thread::sleep(interval);
-                looks -= 1;
+                polls -= 1;
             }
         }
     }
@@ -301,9 +301,9 @@ mod tests {
         std::thread::scope(|scope| {
             for _ in 0..2 {
                 scope.spawn(|| {
-                    let mut gate = TESTED.register_queue();
+                    let mut burst_lock = TESTED.register_queue();
                     while !DONE.load(Ordering::Relaxed) {
-                        let Some(_inside) = gate.try_lock() else { continue };
+                        let Some(_inside) = burst_lock.try_lock() else { continue };
                         INSIDE.fetch_add(1, Ordering::Relaxed);
                         PASSED.fetch_add(1, Ordering::Relaxed);
                         INSIDE.fetch_sub(1, Ordering::Relaxed);
@@ -316,12 +316,12 @@ mod tests {
                     std::thread::yield_now();
                 }
                 TESTED.quiesce();
-                let rested = PASSED.load(Ordering::Relaxed);
+                let passed = PASSED.load(Ordering::Relaxed);
                 let until = Instant::now() + Duration::from_millis(10);
                 while Instant::now() < until {
                     seen |= INSIDE.load(Ordering::Relaxed) != 0;
                 }
-                seen |= PASSED.load(Ordering::Relaxed) != rested;
+                seen |= PASSED.load(Ordering::Relaxed) != passed;
                 TESTED.resume();
             }
             DONE.store(true, Ordering::Relaxed);
@@ -337,8 +337,8 @@ mod tests {
         assert!(inside.is_some());
         let began = Instant::now();
         TESTED.quiesce();
-        let (looks, interval) = QUIESCE_POLLS;
-        assert!(began.elapsed() >= looks * interval);
+        let (polls, interval) = QUIESCE_POLLS;
+        assert!(began.elapsed() >= polls * interval);
         assert!(other.try_lock().is_none());
         drop(inside);
         drop(stuck);
@@ -346,7 +346,7 @@ mod tests {
         assert!(other.try_lock().is_some());
         let began = Instant::now();
         TESTED.quiesce();
-        assert!(began.elapsed() < looks * interval, "a removed queue delays no burst");
+        assert!(began.elapsed() < polls * interval, "a removed queue delays no burst");
     }
 }
 

@@ -28,9 +28,9 @@ pub struct PortLosses {
 
 /// Returns a queue pair of a started port.
 pub(crate) fn rx_tx_queues(port: &Arc<Attached>, queue: u16) -> (RxQueue, TxQueue) {
-    let gate = || port.unmaps_on_disconnect.then(BurstLock::new);
-    let rx = RxQueue { port: Arc::clone(port), queue, burst_lock: gate() };
-    let tx = TxQueue { port: Arc::clone(port), queue, burst_lock: gate() };
+    let burst_lock = || port.unmaps_on_disconnect.then(BurstLock::new);
+    let rx = RxQueue { port: Arc::clone(port), queue, burst_lock: burst_lock() };
+    let tx = TxQueue { port: Arc::clone(port), queue, burst_lock: burst_lock() };
     (rx, tx)
 }
 

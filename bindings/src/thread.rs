@@ -50,23 +50,23 @@ impl Eal {
 
     /// Registers the calling thread until it ends, unless it is registered. False if no lcore slot
     /// is free. Costs one read of a thread-local variable if the thread is registered.
-    pub fn adopt_thread(self) -> bool {
-        self.adopt_thread_up_to(usize::MAX)
+    pub fn register_current_thread(self) -> bool {
+        self.register_current_thread_up_to(usize::MAX)
     }
 
-    /// As [`Eal::adopt_thread`], but fails if `max` threads are registered already. Each thread may
-    /// hold mbufs of every mempool in its caches, also while it sleeps; the pools are sized for
-    /// that many threads.
-    pub fn adopt_thread_up_to(self, max: usize) -> bool {
+    /// As [`Eal::register_current_thread`], but fails if `max` threads are registered already. Each
+    /// thread may hold mbufs of every mempool in its caches, also while it sleeps; the pools are
+    /// sized for that many threads.
+    pub fn register_current_thread_up_to(self, max: usize) -> bool {
         thread_local! {
-            static ADOPTED: RefCell<Option<ThreadRegistration>> = const { RefCell::new(None) };
+            static REGISTRATION: RefCell<Option<ThreadRegistration>> = const { RefCell::new(None) };
         }
         if is_registered() {
             return true;
         }
         let Ok(registration) = self.register_up_to(max) else { return false };
         // While the thread's locals are being destroyed, the registration is dropped here.
-        ADOPTED.try_with(|slot| slot.replace(Some(registration))).is_ok()
+        REGISTRATION.try_with(|slot| slot.replace(Some(registration))).is_ok()
     }
 }
 

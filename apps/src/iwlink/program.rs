@@ -4,7 +4,7 @@ use std::io::Write as _;
 use std::time::Duration;
 
 use anyhow::{Context as _, anyhow};
-use ferrowarp::device::{OpenConfig, PoolNeeds, RawPort, adopt_thread, open_raw};
+use ferrowarp::device::{OpenConfig, PoolNeeds, RawPort, open_raw, register_current_thread};
 
 use crate::iwlink::forward::{Clock, Forwarder};
 use crate::iwlink::idle::IdleStrategy;
@@ -36,7 +36,7 @@ pub fn program(options: &Options) -> anyhow::Result<()> {
         open_raw(spec, &config).map_err(|error| anyhow!("{name}: {error}"))
     };
     let ports = [open("--left", &options.left)?, open("--right", &options.right)?];
-    adopt_thread();
+    register_current_thread();
     let faults = [link_faults.to_right, link_faults.to_left];
     let frames = usize::try_from(frames).unwrap_or(usize::MAX);
     let mut forwarder = Forwarder::new(ports, faults, options.seed, frames, options.late);

@@ -255,7 +255,7 @@ fn thread_exit_flushes_its_mempool_caches() {
         let pool = pool.clone();
         let worker = std::thread::spawn(move || {
             assert!(!is_registered());
-            assert!(eal.adopt_thread());
+            assert!(eal.register_current_thread());
             assert!(is_registered());
             let mut frames = Vec::new();
             assert!(pool.allocate(&mut frames, 64));

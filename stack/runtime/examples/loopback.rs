@@ -100,8 +100,8 @@ fn write(size: u32, mtu: u16) {
     println!("left  {:?}\nright {:?}", left.context.counters(), right.context.counters());
 }
 
-/// Time this thread has had a core, where the operating system tells; on a busy machine it is
-/// less than what passed.
+/// CPU time of this thread, where the operating system reports it; on a busy machine it is less
+/// than the elapsed time.
 fn core_seconds() -> f64 {
     let text = std::fs::read_to_string("/proc/thread-self/schedstat").unwrap_or_default();
     let ns = text.split(' ').next().and_then(|field| field.parse::<f64>().ok());
@@ -163,7 +163,7 @@ fn pingpong(size: u32, mtu: u16) {
     );
 }
 
-/// What a pass costs with nothing to do.
+/// Cost of an idle poll.
 fn idle() {
     const COUNT: u32 = 5_000_000;
     core_affinity::set_for_current(core_affinity::CoreId { id: 0 });

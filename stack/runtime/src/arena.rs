@@ -56,26 +56,26 @@ impl Arena {
     /// # Errors
     /// The error of the operating system if it maps no more memory.
     pub(crate) fn allocate(&self, len: usize) -> io::Result<Buffer> {
-        let room =
+        let size =
             len.max(1).checked_next_multiple_of(PAGE_LEN).ok_or(io::ErrorKind::OutOfMemory)?;
         let mut state = lock(&self.state);
-        if room >= HUGE_PAGE_LEN {
-            let chunk = Arc::new(Mapping::map(room)?);
-            return Ok(Buffer::alloc_from(chunk, room, len).expect("the mapping is large enough"));
+        if size >= HUGE_PAGE_LEN {
+            let mapping = Arc::new(Mapping::map(size)?);
+            return Ok(Buffer::alloc_from(mapping, size, len).expect("the mapping is large enough"));
         }
-        state.mappings.retain(|chunk| chunk.strong_count() > 0);
+        state.mappings.retain(|mapping| mapping.strong_count() > 0);
         let found = state
             .mappings
             .iter()
             .filter_map(Weak::upgrade)
-            .find_map(|chunk| Buffer::alloc_from(chunk, room, len));
+            .find_map(|mapping| Buffer::alloc_from(mapping, size, len));
         if let Some(buffer) = found {
             buffer.span().fill(0);
             return Ok(buffer);
         }
-        let chunk = Arc::new(Mapping::map(HUGE_PAGE_LEN)?);
-        state.mappings.push(Arc::downgrade(&chunk));
-        Ok(Buffer::alloc_from(chunk, room, len).expect("the mapping is large enough"))
+        let mapping = Arc::new(Mapping::map(HUGE_PAGE_LEN)?);
+        state.mappings.push(Arc::downgrade(&mapping));
+        Ok(Buffer::alloc_from(mapping, size, len).expect("the mapping is large enough"))
     }
 }
 
@@ -146,32 +146,32 @@ fn populate(map: MmapMut) -> io::Result<MmapMut> {
 impl FreeList {
     /// First fit.
     fn alloc(&mut self, len: usize) -> Option<usize> {
-        let (&offset, &room) = self.0.iter().find(|&(_, &room)| room >= len)?;
+        let (&offset, &size) = self.0.iter().find(|&(_, &size)| size >= len)?;
         self.0.remove(&offset);
-        if room > len {
-            self.0.insert(offset + len, room - len);
+        if size > len {
+            self.0.insert(offset + len, size - len);
         }
         Some(offset)
     }
 
     fn free(&mut self, mut offset: usize, mut len: usize) {
-        if let Some(room) = self.0.remove(&(offset + len)) {
-            len += room;
+        if let Some(size) = self.0.remove(&(offset + len)) {
+            len += size;
         }
-        if let Some((&before, &room)) = self.0.range(..offset).next_back()
-            && before + room == offset
+        if let Some((&before, &size)) = self.0.range(..offset).next_back()
+            && before + size == offset
         {
             offset = before;
-            len += room;
+            len += size;
         }
         self.0.insert(offset, len);
     }
 }
 
 impl Buffer {
-    fn alloc_from(chunk: Arc<Mapping>, room: usize, len: usize) -> Option<Self> {
-        let offset = lock(&chunk.free).alloc(room)?;
-        Some(Self { mapping: chunk, offset, len })
+    fn alloc_from(mapping: Arc<Mapping>, size: usize, len: usize) -> Option<Self> {
+        let offset = lock(&mapping.free).alloc(size)?;
+        Some(Self { mapping, offset, len })
     }
 
     /// Returns the bytes as a span, valid while the buffer lives.
@@ -210,8 +210,8 @@ impl Buffer {
 
 impl Drop for Buffer {
     fn drop(&mut self) {
-        let room = self.len.max(1).next_multiple_of(PAGE_LEN);
-        lock(&self.mapping.free).free(self.offset, room);
+        let size = self.len.max(1).next_multiple_of(PAGE_LEN);
+        lock(&self.mapping.free).free(self.offset, size);
     }
 }
 
@@ -253,14 +253,14 @@ mod tests {
     fn freed_ranges_merge_on_both_sides() {
         let arena = Arena::default();
         let mut buffers: Vec<_> = (0..512).map(|_| arena.allocate(PAGE_LEN).ok()).collect();
-        let chunk = Arc::clone(&buffers[0].as_ref().unwrap().mapping);
-        assert!(lock(&chunk.free).0.is_empty());
+        let mapping = Arc::clone(&buffers[0].as_ref().unwrap().mapping);
+        assert!(lock(&mapping.free).0.is_empty());
         for index in [7, 5, 6] {
             buffers[index] = None;
         }
-        assert_eq!(lock(&chunk.free).0, BTreeMap::from([(5 * PAGE_LEN, 3 * PAGE_LEN)]));
+        assert_eq!(lock(&mapping.free).0, BTreeMap::from([(5 * PAGE_LEN, 3 * PAGE_LEN)]));
         buffers.clear();
-        assert_eq!(lock(&chunk.free).0, BTreeMap::from([(0, HUGE_PAGE_LEN)]));
+        assert_eq!(lock(&mapping.free).0, BTreeMap::from([(0, HUGE_PAGE_LEN)]));
     }
 
     #[test]

@@ -121,8 +121,8 @@ mod proofs {
     const SOLICITED_COMP: CompEvent = CompEvent::completion(true);
 
     /// Acts as a shard that produces to the queue. True if it notified.
-    fn feed(word: &ArmWord, ring: &mut Producer<u32>, covers: CompEvent) -> bool {
-        ring.stage(1).unwrap();
+    fn produce(word: &ArmWord, ring: &mut Producer<u32>, covers: CompEvent) -> bool {
+        ring.push(1).unwrap();
         ring.publish();
         word.claim(covers)
     }
@@ -143,13 +143,13 @@ mod proofs {
             let peeks = [taken_here.peek(), taken_there.peek()];
             let shard = {
                 let word = Arc::clone(&word);
-                thread::spawn(move || feed(&word, &mut there, UNSOLICITED))
+                thread::spawn(move || produce(&word, &mut there, UNSOLICITED))
             };
             let application = {
                 let word = Arc::clone(&word);
                 thread::spawn(move || sleeps(&word, Notify::Next, &peeks))
             };
-            let notified = [feed(&word, &mut here, UNSOLICITED), shard.join().unwrap()];
+            let notified = [produce(&word, &mut here, UNSOLICITED), shard.join().unwrap()];
             let sleeps = application.join().unwrap();
             let count = notified.into_iter().filter(|&notified| notified).count();
             assert!(count <= 1, "one request, {count} notifications");
@@ -169,13 +169,13 @@ mod proofs {
             let peek = [taken_there.peek()];
             let shard = {
                 let word = Arc::clone(&word);
-                thread::spawn(move || feed(&word, &mut there, SOLICITED_COMP))
+                thread::spawn(move || produce(&word, &mut there, SOLICITED_COMP))
             };
             let application = {
                 let word = Arc::clone(&word);
                 thread::spawn(move || sleeps(&word, Notify::Solicited, &peek))
             };
-            assert!(!feed(&word, &mut here, UNSOLICITED), "not solicited");
+            assert!(!produce(&word, &mut here, UNSOLICITED), "not solicited");
             let notified = shard.join().unwrap();
             assert!(!application.join().unwrap() || notified, "waiting, and never notified");
             assert_eq!(word.claim(CompEvent::ANY), !notified);
@@ -208,7 +208,7 @@ mod proofs {
     /// A request is raised while a producer loads it: an application that sleeps then is notified
     /// of a completion that only the raised request covers.
     #[test]
-    fn a_wish_that_is_widened_is_seen() {
+    fn raised_request_level_is_seen() {
         loom::model(|| {
             let word = Arc::new(ArmWord::default());
             assert!(word.arm(Notify::Solicited));
@@ -221,7 +221,7 @@ mod proofs {
                     peek.is_empty()
                 })
             };
-            let notified = feed(&word, &mut here, UNSOLICITED);
+            let notified = produce(&word, &mut here, UNSOLICITED);
             let sleeps = application.join().unwrap();
             assert!(!sleeps || notified, "waiting, and never notified");
         });

@@ -17,7 +17,7 @@ use crate::error::{MemoryError, OpenError};
 use crate::events::{AsyncEventQueue, EventSource};
 use crate::limits::ResourceLimits;
 use crate::memory::HostMemory;
-use crate::shard::{CqRings, EngineMachine, Shard};
+use crate::shard::{CqRings, Shard, ShardEngine};
 use crate::thread::DriveThread;
 
 /// Open device with its addresses; all other objects are created from it. Clones refer to the same
@@ -48,7 +48,7 @@ pub(crate) struct ContextInner {
     pd_next: AtomicU32,
     drive_thread: Mutex<Option<DriveThread>>,
     /// Other context of a pair in this process: one thread may have to poll both.
-    partner: OnceLock<(Weak<Shard>, DriveMode)>,
+    peer: OnceLock<(Weak<Shard>, DriveMode)>,
     config: Config,
 }
 
@@ -99,8 +99,8 @@ impl Context {
         let right = Self::over(right.0, right.1)?;
         // Set once, only here.
         let name = |inner: &ContextInner| (Arc::downgrade(&inner.shard), inner.drive_mode());
-        let _ = left.inner.partner.set(name(&right.inner));
-        let _ = right.inner.partner.set(name(&left.inner));
+        let _ = left.inner.peer.set(name(&right.inner));
+        let _ = right.inner.peer.set(name(&left.inner));
         Ok((left, right))
     }
 
@@ -142,8 +142,8 @@ impl Context {
         let memory = HostMemory::new(Arc::clone(&regions));
         let engine = Engine::new(engine_config, device, memory, CqRings::new(qps_max));
         let events = AsyncEventQueue::new();
-        let machine = Box::new(EngineMachine::new(engine, Arc::clone(&events)));
-        let shard = Arc::new(Shard::new(machine, config.drive, qps_max));
+        let engine = Box::new(ShardEngine::new(engine, Arc::clone(&events)));
+        let shard = Arc::new(Shard::new(engine, config.drive, qps_max));
         let driver = DriveThread::start(&shard, config.drive).map_err(OpenError::Thread)?;
         let inner = ContextInner {
             shard,
@@ -153,7 +153,7 @@ impl Context {
             arena: Arena::default(),
             pd_next: AtomicU32::new(1),
             drive_thread: Mutex::new(driver),
-            partner: OnceLock::new(),
+            peer: OnceLock::new(),
             config,
         };
         Ok(Self { inner: Arc::new(inner) })
@@ -187,7 +187,7 @@ impl Context {
     /// Counters since opening; zeros after closing.
     #[must_use]
     pub fn counters(&self) -> Counters {
-        self.inner.shard.control(|machine, _| machine.counters()).unwrap_or_default()
+        self.inner.shard.control(|engine, _| engine.counters()).unwrap_or_default()
     }
 
     /// Resources in use now: connections by state, frames and bytes held out of order, segments
@@ -195,13 +195,13 @@ impl Context {
     /// while its connections are visited: for reports, not for a loop.
     #[must_use]
     pub fn usage(&self) -> Usage {
-        self.inner.shard.control(|machine, _| machine.usage()).unwrap_or_default()
+        self.inner.shard.control(|engine, _| engine.usage()).unwrap_or_default()
     }
 
     /// Number of connections, including those that only wait for acknowledgements.
     #[must_use]
     pub fn connection_count(&self) -> usize {
-        self.inner.shard.control(|machine, _| machine.connection_count()).unwrap_or_default()
+        self.inner.shard.control(|engine, _| engine.connection_count()).unwrap_or_default()
     }
 
     /// True once a panic inside the stack has ended the context. Its queue pairs are in error,
@@ -248,8 +248,8 @@ impl ContextInner {
                 return ready();
             }
             let mut busy = self.shard.drive();
-            if let Some(partner) = self.partner() {
-                busy |= partner.drive();
+            if let Some(peer) = self.peer() {
+                busy |= peer.drive();
             }
             backoff(busy, &mut idle);
             if start.elapsed() > timeout {
@@ -289,19 +289,19 @@ impl ContextInner {
         self.config.drive
     }
 
-    /// True if a blocking call may sleep: other threads poll this shard, and its partner if that is
-    /// in this process.
+    /// True if a blocking call may sleep: other threads poll this shard, and the shard of the
+    /// other context of a pair.
     pub(crate) fn can_sleep(&self) -> bool {
         let is_driven = |mode| mode != DriveMode::Inline;
         is_driven(self.drive_mode())
             && self
-                .partner
+                .peer
                 .get()
                 .is_none_or(|(shard, mode)| is_driven(*mode) || shard.strong_count() == 0)
     }
 
-    fn partner(&self) -> Option<Arc<Shard>> {
-        self.partner.get().and_then(|(shard, _)| shard.upgrade())
+    fn peer(&self) -> Option<Arc<Shard>> {
+        self.peer.get().and_then(|(shard, _)| shard.upgrade())
     }
 
     /// Polls both contexts of a pair from this thread while `more` holds, for at most `limit`.
@@ -310,8 +310,8 @@ impl ContextInner {
         let mut idle = 0;
         while start.elapsed() < limit && more() {
             let mut busy = self.shard.poll();
-            if let Some(partner) = self.partner() {
-                busy |= partner.drive();
+            if let Some(peer) = self.peer() {
+                busy |= peer.drive();
             }
             backoff(busy, &mut idle);
         }
@@ -327,11 +327,11 @@ impl ContextInner {
         // From here on this thread polls, whatever the mode.
         let driver = self.drive_thread.lock().unwrap_or_else(PoisonError::into_inner).take();
         drop(driver);
-        self.shard.control(|machine, now| machine.disconnect_all(now));
-        let unfinished = || self.shard.control(|machine, _| machine.unfinished_count()) > Some(0);
+        self.shard.control(|engine, now| engine.disconnect_all(now));
+        let unfinished = || self.shard.control(|engine, _| engine.unfinished_count()) > Some(0);
         self.drive_while(linger, unfinished);
         // If the last ACK was lost, the peer retransmits its FIN: stay in TIME-WAIT to answer.
-        let known = || self.shard.control(|machine, _| machine.connection_count()) > Some(0);
+        let known = || self.shard.control(|engine, _| engine.connection_count()) > Some(0);
         self.drive_while(CLOSE_GRACE.min(linger), known);
         self.shard.stop();
         self.events.close();

@@ -71,11 +71,11 @@ impl Cq {
         let notify = channel.map(|channel| Arc::new(channel.notify()));
         let (producer, consumer) = CqProducer::new(capacity, notify.clone());
         if let Some(notify) = &notify {
-            let watcher: Weak<CqNotify> = Arc::downgrade(notify);
-            context.shard.observe_end(watcher);
+            let observer: Weak<CqNotify> = Arc::downgrade(notify);
+            context.shard.observe_end(observer);
         }
         let overrun = Arc::clone(producer.overrun());
-        let id = context.shard.control(|machine, _| machine.add_cq(producer));
+        let id = context.shard.control(|engine, _| engine.add_cq(producer));
         let shared = CqInner {
             id: id.ok_or(CreateError::Gone)?,
             peek: consumer.peek(),
@@ -139,8 +139,8 @@ impl Cq {
     /// # Errors
     /// [`ReqNotifyError`].
     pub fn req_notify(&self, notify: Notify) -> Result<(), ReqNotifyError> {
-        let alarm = self.inner.notify.as_ref().ok_or(ReqNotifyError::NoChannel)?;
-        alarm.req_notify(notify);
+        let target = self.inner.notify.as_ref().ok_or(ReqNotifyError::NoChannel)?;
+        target.req_notify(notify);
         if self.inner.context.shard.has_ended() { Err(ReqNotifyError::Gone) } else { Ok(()) }
     }
 
@@ -152,8 +152,8 @@ impl Cq {
 impl Drop for CqInner {
     fn drop(&mut self) {
         let (id, notify) = (self.id, &self.notify);
-        self.context.shard.control(|machine, _| {
-            machine.remove_cq(id);
+        self.context.shard.control(|engine, _| {
+            engine.remove_cq(id);
             // Before the index and the ID of this queue can be reused.
             if let Some(notify) = notify {
                 notify.on_cq_destroyed();

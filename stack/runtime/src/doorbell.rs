@@ -91,34 +91,34 @@ mod tests {
 
     #[test]
     fn each_ring_is_drained_once() {
-        let bells = Doorbells::new(5_000);
+        let doorbells = Doorbells::new(5_000);
         for index in [0, 63, 64, 4_095, 4_096, 4_999, 64] {
-            bells.ring(index);
+            doorbells.ring(index);
         }
-        bells.ring(1 << 30);
-        let mut heard = Vec::new();
-        assert!(bells.drain(|index| heard.push(index)));
-        assert_eq!(heard, [0, 63, 64, 4_095, 4_096, 4_999]);
-        assert!(!bells.drain(|_| panic!("silenced")));
+        doorbells.ring(1 << 30);
+        let mut drained = Vec::new();
+        assert!(doorbells.drain(|index| drained.push(index)));
+        assert_eq!(drained, [0, 63, 64, 4_095, 4_096, 4_999]);
+        assert!(!doorbells.drain(|_| panic!("already drained")));
     }
 
     #[test]
     fn preempted_ringer_hides_no_other_in_its_word() {
-        let bells = Doorbells::new(64);
+        let doorbells = Doorbells::new(64);
         // State left by another thread that is preempted inside `ring`.
-        bells.words[0].fetch_or(1 << 5, Ordering::AcqRel);
-        bells.ring(7);
-        let mut heard = Vec::new();
-        bells.drain(|index| heard.push(index));
-        assert_eq!(heard, [5, 7]);
+        doorbells.words[0].fetch_or(1 << 5, Ordering::AcqRel);
+        doorbells.ring(7);
+        let mut drained = Vec::new();
+        doorbells.drain(|index| drained.push(index));
+        assert_eq!(drained, [5, 7]);
     }
 
     #[test]
     fn ring_during_drain_is_seen_by_the_next_drain() {
-        let bells = Doorbells::new(64);
-        bells.ring(3);
-        bells.drain(|index| bells.ring(index));
-        assert!(bells.drain(|index| assert_eq!(index, 3)));
+        let doorbells = Doorbells::new(64);
+        doorbells.ring(3);
+        doorbells.drain(|index| doorbells.ring(index));
+        assert!(doorbells.drain(|index| assert_eq!(index, 3)));
     }
 }
 
@@ -136,7 +136,7 @@ mod proofs {
         loom::model(|| {
             let doorbells = Arc::new(Doorbells::new(128));
             let posted = Arc::new([AtomicU64::new(0), AtomicU64::new(0)]);
-            let poster = {
+            let application = {
                 let (doorbells, posted) = (Arc::clone(&doorbells), Arc::clone(&posted));
                 thread::spawn(move || {
                     posted[0].store(1, Ordering::Release);
@@ -148,11 +148,11 @@ mod proofs {
                 })
             };
             let mut seen = [0, 0];
-            let mut look =
+            let mut serve =
                 |index: usize| seen[index / 64] = posted[index / 64].load(Ordering::Acquire);
-            doorbells.drain(&mut look);
-            poster.join().unwrap();
-            doorbells.drain(&mut look);
+            doorbells.drain(&mut serve);
+            application.join().unwrap();
+            doorbells.drain(&mut serve);
             assert_eq!(seen, [2, 1]);
         });
     }

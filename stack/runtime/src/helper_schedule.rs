@@ -110,9 +110,9 @@ impl HelperSchedule {
         if quiet < TRAFFIC_NS || awaited {
             return Step::Sleep(HelperState::ShortSleep, self.short_sleep());
         }
-        let nap = self.long_sleep;
-        self.long_sleep = (nap * 2).min(LONG_SLEEP_MAX);
-        Step::Sleep(HelperState::LongSleep, nap)
+        let sleep = self.long_sleep;
+        self.long_sleep = (sleep * 2).min(LONG_SLEEP_MAX);
+        Step::Sleep(HelperState::LongSleep, sleep)
     }
 
     /// Reports the outcome of a poll; `busy` if it found anything to do.
@@ -162,9 +162,9 @@ impl HelperSchedule {
         // The application's polls count as traffic.
         self.on_traffic(now);
         let max = if awaited { self.short_sleep() } else { STANDBY_SLEEP_MAX };
-        let nap = self.standby_sleep.min(max);
-        self.standby_sleep = nap * 2;
-        Step::Sleep(HelperState::Standby, nap)
+        let sleep = self.standby_sleep.min(max);
+        self.standby_sleep = sleep * 2;
+        Step::Sleep(HelperState::Standby, sleep)
     }
 }
 
@@ -212,23 +212,26 @@ mod tests {
             let (mut schedule, mut now) = (HelperSchedule::new(0), 0);
             let recent = Duration::from_nanos(TRAFFIC_WITH_WAITER_NS - SPIN_NS);
             let (passes, sleeps) = idle(&mut schedule, &mut now, recent, waiters);
-            assert!(sleeps.iter().all(|&nap| nap == SHORT));
+            assert!(sleeps.iter().all(|&sleep| sleep == SHORT));
             // One poll after each sleep, besides those before the first.
             let spinning = u32::try_from(SPIN_NS / 100).unwrap();
             assert!(u32::try_from(sleeps.len()).unwrap() + spinning >= passes);
             let (_, sleeps) = idle(&mut schedule, &mut now, Duration::from_secs(1), waiters);
             assert!(
-                sleeps.iter().skip(10).all(|&nap| nap == (HelperState::LongSleep, LONG_SLEEP_MAX))
+                sleeps
+                    .iter()
+                    .skip(10)
+                    .all(|&sleep| sleep == (HelperState::LongSleep, LONG_SLEEP_MAX))
             );
             schedule.on_polled(now, true);
             let (_, sleeps) = idle(&mut schedule, &mut now, Duration::from_secs(1), waiters);
-            assert!(sleeps.iter().all(|&nap| nap == SHORT));
+            assert!(sleeps.iter().all(|&sleep| sleep == SHORT));
         }
     }
 
     /// Also if another thread has waited for long.
     #[test]
-    fn new_waiter_shortens_naps_for_a_while() {
+    fn new_waiter_shortens_sleeps_for_a_while() {
         for before in [NO_WAITER, ONE_WAITER] {
             let (mut schedule, mut now) = (HelperSchedule::new(0), 0);
             idle(&mut schedule, &mut now, Duration::from_secs(5), before);
@@ -240,10 +243,13 @@ mod tests {
             );
             let while_brief = Duration::from_nanos(NEW_WAITER_NS - SPIN_NS);
             let (_, sleeps) = idle(&mut schedule, &mut now, while_brief, waiters);
-            assert!(sleeps.iter().all(|&nap| nap == SHORT));
+            assert!(sleeps.iter().all(|&sleep| sleep == SHORT));
             let (_, sleeps) = idle(&mut schedule, &mut now, Duration::from_secs(1), waiters);
             assert!(
-                sleeps.iter().skip(10).all(|&nap| nap == (HelperState::LongSleep, LONG_SLEEP_MAX))
+                sleeps
+                    .iter()
+                    .skip(10)
+                    .all(|&sleep| sleep == (HelperState::LongSleep, LONG_SLEEP_MAX))
             );
         }
     }
@@ -257,15 +263,15 @@ mod tests {
             }
             schedule.short_sleep().as_nanos()
         };
-        let look = u128::from(POLL_INTERVAL_NS);
-        assert!((look - 40_000..look - 35_000).contains(&after(&[40_000; 100])));
+        let interval = u128::from(POLL_INTERVAL_NS);
+        assert!((interval - 40_000..interval - 35_000).contains(&after(&[40_000; 100])));
         assert_eq!(after(&[1_000_000; 200]), u128::from(SHORT_SLEEP_MIN_NS));
         // The thread was preempted.
-        assert!(after(&[1_000_000]) > look * 9 / 10);
+        assert!(after(&[1_000_000]) > interval * 9 / 10);
         // Ended by a wake-up.
         let mut schedule = HelperSchedule::new(0);
         schedule.on_slept(LONG_SLEEP_MAX, 3_000);
-        assert_eq!(schedule.short_sleep().as_nanos(), look);
+        assert_eq!(schedule.short_sleep().as_nanos(), interval);
     }
 
     #[test]
@@ -278,7 +284,9 @@ mod tests {
             "there was recent traffic"
         );
         let (passes, sleeps) = idle(&mut schedule, &mut now, Duration::from_secs(1), NO_WAITER);
-        assert!(sleeps.iter().skip(10).all(|&nap| nap == (HelperState::LongSleep, LONG_SLEEP_MAX)));
+        assert!(
+            sleeps.iter().skip(10).all(|&sleep| sleep == (HelperState::LongSleep, LONG_SLEEP_MAX))
+        );
         assert!(passes < 1_020, "{passes} polls per second");
         // A thread sleeps, or a packet arrives: short sleeps again immediately.
         let (_, sleeps) = idle(&mut schedule, &mut now, Duration::from_millis(1), ONE_WAITER);

@@ -137,24 +137,24 @@ mod tests {
     // req-test: DDP-217, RDMAP-291, RDMAP-295
     #[test]
     fn acquire_beyond_a_limit_names_its_setting() {
-        let ledger = ResourceLimits::new(Limits { cq_entries_max: 10, ..Limits::default() });
-        let seven = ledger.acquire(Resource::CqEntries, 7).unwrap();
-        let refused = ledger.acquire(Resource::CqEntries, 4).unwrap_err();
+        let limits = ResourceLimits::new(Limits { cq_entries_max: 10, ..Limits::default() });
+        let seven = limits.acquire(Resource::CqEntries, 7).unwrap();
+        let refused = limits.acquire(Resource::CqEntries, 4).unwrap_err();
         assert_eq!(
             refused.to_string(),
             "4 completion queue entries more would be over the limit of 10, of which 7 are taken: \
              raise `limits.cq_entries_max` of the configuration, or release some"
         );
-        let three = ledger.acquire(Resource::CqEntries, 3).unwrap();
-        assert!(ledger.acquire(Resource::CqEntries, 1).is_err());
-        assert!(ledger.acquire(Resource::CqEntries, usize::MAX).is_err(), "no wrap");
+        let three = limits.acquire(Resource::CqEntries, 3).unwrap();
+        assert!(limits.acquire(Resource::CqEntries, 1).is_err());
+        assert!(limits.acquire(Resource::CqEntries, usize::MAX).is_err(), "no wrap");
         assert!(
-            ledger.acquire(Resource::QueueEntries, 100).is_ok(),
+            limits.acquire(Resource::QueueEntries, 100).is_ok(),
             "each resource is counted separately"
         );
         drop(seven);
-        assert_eq!(ledger.used(Resource::CqEntries), 3);
+        assert_eq!(limits.used(Resource::CqEntries), 3);
         drop(three);
-        assert_eq!(ledger.used(Resource::CqEntries), 0);
+        assert_eq!(limits.used(Resource::CqEntries), 0);
     }
 }

@@ -25,7 +25,7 @@ impl Context {
         Listener::open(self.inner(), port, backlog, false)
     }
 
-    /// As [`Context::listen`], for connections without MPA start-up frames: each is reported as
+    /// As [`Context::listen`], for connections without MPA startup frames: each is reported as
     /// soon as its TCP handshake is complete, and accepted with [`Start::Immediate`] or
     /// [`Start::Streaming`].
     ///
@@ -50,7 +50,7 @@ impl Listener {
         let shared = Arc::clone(&backlog);
         context
             .shard
-            .control(|machine, _| machine.listen(port, shared, unframed))
+            .control(|engine, _| engine.listen(port, shared, unframed))
             .unwrap_or(Err(CmError::Gone))?;
         Ok(Self { context: Arc::clone(context), port, backlog })
     }
@@ -90,11 +90,11 @@ impl Listener {
 impl Drop for Listener {
     fn drop(&mut self) {
         let port = self.port;
-        self.context.shard.control(|machine, now| {
-            machine.unlisten(port);
+        self.context.shard.control(|engine, now| {
+            engine.unlisten(port);
             while let Some((request, _)) = self.backlog.pop() {
                 // Fails if the connection has ended in the meantime.
-                let _ = machine.reject(now, request, ReadDepths::default(), &[]);
+                let _ = engine.reject(now, request, ReadDepths::default(), &[]);
             }
         });
         self.context.events.remove(self.backlog.source());
@@ -127,7 +127,7 @@ impl ConnRequest {
             return Err(CmError::Gone);
         }
         let request = self.id;
-        let result = qp.control(|machine, now, qp| machine.accept(now, request, qp, &param));
+        let result = qp.control(|engine, now, qp| engine.accept(now, request, qp, &param));
         // On failure the drop rejects it.
         self.answered = result.is_ok();
         result
@@ -159,7 +159,7 @@ impl ConnRequest {
         self.answered = true;
         let request = self.id;
         let shard = &self.context.shard;
-        let done = shard.control(|machine, now| machine.reject(now, request, reads, private_data));
+        let done = shard.control(|engine, now| engine.reject(now, request, reads, private_data));
         shard.drive();
         done.unwrap_or(Err(CmError::Gone))
     }

@@ -68,18 +68,18 @@ impl Pd {
         access: Access,
     ) -> Result<Mr, RegisterRefused> {
         match qp.access_scope_in(self) {
-            Some(reach) => self.register_buffer(reach, buffer, access),
+            Some(scope) => self.register_buffer(scope, buffer, access),
             None => Err(RegisterRefused { error: MemoryError::Foreign, buffer }),
         }
     }
 
     fn register_buffer(
         &self,
-        reach: AccessScope,
+        scope: AccessScope,
         buffer: Buffer,
         access: Access,
     ) -> Result<Mr, RegisterRefused> {
-        match Mr::register(self.context(), reach, buffer.span(), access) {
+        match Mr::register(self.context(), scope, buffer.span(), access) {
             Ok(mr) => Ok(mr.with_buffer(buffer)),
             Err(error) => Err(RegisterRefused { error, buffer }),
         }
@@ -111,14 +111,14 @@ impl Pd {
 impl Mr {
     fn register(
         context: &Arc<ContextInner>,
-        reach: AccessScope,
+        scope: AccessScope,
         span: Span,
         access: Access,
     ) -> Result<Self, MemoryError> {
         let grant = context.limits.acquire(Resource::RegisteredBytes, span.len())?;
         let stag = context.regions.register(&Registration {
-            pd: reach.pd,
-            stream: (reach.stream != StreamId::NONE).then_some(reach.stream),
+            pd: scope.pd,
+            stream: (scope.stream != StreamId::NONE).then_some(scope.stream),
             base: span.addr(),
             len: span.len() as u64,
             access: access | Access::LOCAL_READ,

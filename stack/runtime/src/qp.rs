@@ -16,7 +16,7 @@ use crate::cq::Cq;
 use crate::error::{CreateError, LimitError};
 use crate::limits::{Permit, Resource};
 use crate::pd::Pd;
-use crate::shard::{Link, Machine, QpShared};
+use crate::shard::{Link, QpShared, ShardControl};
 use crate::srq::Srq;
 
 /// Attributes of a queue pair at creation.
@@ -109,19 +109,19 @@ impl Qp {
             used: qps_max as u64,
             wanted: 1,
         };
-        let created = inner.shard.control(|machine, now| {
-            let id = machine.create_qp(init).map_err(|_| too_many)?;
+        let created = inner.shard.control(|engine, now| {
+            let id = engine.create_qp(init).map_err(|_| too_many)?;
             if id.slot() >= qps_max {
-                machine.destroy_qp(now, id);
+                engine.destroy_qp(now, id);
                 return Err(CreateError::Limit(too_many));
             }
             if let Some(srq) = srq
-                && let Err(error) = machine.attach_srq(id, srq.id())
+                && let Err(error) = engine.attach_srq(id, srq.id())
             {
-                machine.destroy_qp(now, id);
+                engine.destroy_qp(now, id);
                 return Err(error.into());
             }
-            machine.attach(Link::new(
+            engine.attach(Link::new(
                 id,
                 Arc::clone(&shared),
                 (sends_taken, init.send_cq, max_send_wr),
@@ -148,7 +148,7 @@ impl Qp {
         if !pd.belongs_to(&self.context) || pd.id() != self.pd.id() {
             return None;
         }
-        self.context.shard.control(|machine, _| machine.qp_reach(self.id)).flatten()
+        self.context.shard.control(|engine, _| engine.qp_access_scope(self.id)).flatten()
     }
 
     /// ID of the queue pair in its completions.
@@ -187,7 +187,7 @@ impl Qp {
         self.shared.state()
     }
 
-    /// Posts a send request: stages it in a ring and rings the doorbell. Never waits; the request
+    /// Posts a send request: writes it to a ring and rings the doorbell. Never waits; the request
     /// is executed when the shard is polled next. The memory it names must stay registered and
     /// unchanged until the request completes. Costs some 30 ns.
     ///
@@ -252,7 +252,7 @@ impl Qp {
     /// # Errors
     /// [`CmError`]; nothing was sent.
     pub fn connect(&self, remote: SocketAddr, param: ConnParam) -> Result<(), CmError> {
-        self.control(|machine, now, qp| machine.connect(now, qp, remote, &param))
+        self.control(|engine, now, qp| engine.connect(now, qp, remote, &param))
     }
 
     /// Closes the connection gracefully: requests posted before are executed and complete, after
@@ -269,7 +269,7 @@ impl Qp {
     /// [`EndReason::Local`]: crate::EndReason::Local
     /// [`Config::linger`]: crate::Config::linger
     pub fn close(&self) -> Result<(), CmError> {
-        self.control(|machine, now, qp| machine.close(now, qp, false))
+        self.control(|engine, now, qp| engine.close(now, qp, false))
     }
 
     /// Half-close: as [`Qp::close`] for the local direction only. Data from the peer is received
@@ -279,7 +279,7 @@ impl Qp {
     /// # Errors
     /// `WrongState` if it is not connected; `Gone`.
     pub fn half_close(&self) -> Result<(), CmError> {
-        self.control(|machine, now, qp| machine.close(now, qp, true))
+        self.control(|engine, now, qp| engine.close(now, qp, true))
     }
 
     /// Disconnects immediately: what completed successfully still reaches the peer, outstanding
@@ -288,7 +288,7 @@ impl Qp {
     /// # Errors
     /// `Gone` if it has no connection, or after the context was closed.
     pub fn disconnect(&self) -> Result<(), CmError> {
-        self.control(|machine, now, qp| machine.disconnect(now, qp))
+        self.control(|engine, now, qp| engine.disconnect(now, qp))
     }
 
     /// Aborts the connection: queued data is not sent any more, the peer receives a Terminate with
@@ -297,7 +297,7 @@ impl Qp {
     /// # Errors
     /// `Gone` if it has no connection, or after the context was closed.
     pub fn terminate(&self, cause: Abort) -> Result<(), CmError> {
-        self.control(|machine, now, qp| machine.terminate(now, qp, cause))
+        self.control(|engine, now, qp| engine.terminate(now, qp, cause))
     }
 
     /// Sends application bytes in streaming mode, on a connection that does not carry FPDUs yet
@@ -306,7 +306,7 @@ impl Qp {
     /// # Errors
     /// `WrongState` if the connection is not in that mode, `Gone` if there is none.
     pub fn stream_send(&self, bytes: &[u8]) -> Result<usize, CmError> {
-        self.control_stream(|machine, qp| machine.stream_send(qp, bytes))
+        self.control_stream(|engine, qp| engine.stream_send(qp, bytes))
     }
 
     /// Receives bytes of the peer's application in streaming mode; returns their number. Bytes not
@@ -315,7 +315,7 @@ impl Qp {
     /// # Errors
     /// As [`Qp::stream_send`].
     pub fn stream_receive(&self, out: &mut [u8]) -> Result<usize, CmError> {
-        self.control_stream(|machine, qp| machine.stream_receive(qp, out))
+        self.control_stream(|engine, qp| engine.stream_receive(qp, out))
     }
 
     /// Enters full operation: FPDUs follow in both directions, as agreed by the applications. See
@@ -324,17 +324,17 @@ impl Qp {
     /// # Errors
     /// As [`Qp::stream_send`].
     pub fn start_fpdus(&self, param: ConnParam) -> Result<(), CmError> {
-        self.control(|machine, now, qp| machine.start_fpdus(now, qp, &param))
+        self.control(|engine, now, qp| engine.start_fpdus(now, qp, &param))
     }
 
     /// Executes a streaming mode call, with a poll before and after it.
     fn control_stream(
         &self,
-        act: impl FnOnce(&mut dyn Machine, QpId) -> Result<usize, CmError>,
+        act: impl FnOnce(&mut dyn ShardControl, QpId) -> Result<usize, CmError>,
     ) -> Result<usize, CmError> {
         let id = self.id;
         self.context.shard.drive();
-        let done = self.context.shard.control(|machine, _| act(machine, id));
+        let done = self.context.shard.control(|engine, _| act(engine, id));
         self.context.shard.drive();
         done.unwrap_or(Err(CmError::Gone))
     }
@@ -346,10 +346,10 @@ impl Qp {
     /// Executes a control call for this queue pair, then polls the shard.
     pub(crate) fn control(
         &self,
-        act: impl FnOnce(&mut dyn Machine, Instant, QpId) -> Result<(), CmError>,
+        act: impl FnOnce(&mut dyn ShardControl, Instant, QpId) -> Result<(), CmError>,
     ) -> Result<(), CmError> {
         let id = self.id;
-        let done = self.context.shard.control(|machine, now| act(machine, now, id));
+        let done = self.context.shard.control(|engine, now| act(engine, now, id));
         self.context.shard.drive();
         done.unwrap_or(Err(CmError::Gone))
     }
@@ -390,7 +390,7 @@ impl Qp {
 impl Drop for Qp {
     fn drop(&mut self) {
         let id = self.id;
-        self.context.shard.control(|machine, now| machine.destroy_qp(now, id));
+        self.context.shard.control(|engine, now| engine.destroy_qp(now, id));
         self.context.events.remove(self.shared.source());
         self.context.shard.drive();
     }

@@ -140,38 +140,38 @@ mod tests {
 
     #[test]
     fn try_lock_fails_while_locked() {
-        let gate = SpinLock::new(5);
-        let mut first = gate.try_lock().unwrap();
-        assert!(gate.try_lock().is_none());
+        let lock = SpinLock::new(5);
+        let mut first = lock.try_lock().unwrap();
+        assert!(lock.try_lock().is_none());
         *first += 1;
         drop(first);
-        assert_eq!(*gate.lock(), 6);
+        assert_eq!(*lock.lock(), 6);
     }
 
     #[test]
     fn preempted_waiter_defers_try_lock_a_bounded_number_of_times() {
-        let gate = SpinLock::new(0);
+        let lock = SpinLock::new(0);
         // State left by another thread that is preempted inside `lock`.
-        gate.waiter_count.fetch_add(1, Ordering::Relaxed);
+        lock.waiter_count.fetch_add(1, Ordering::Relaxed);
         for pass in 0..3 {
-            let refused = (0..10_000).take_while(|_| gate.try_lock().is_none()).count();
+            let refused = (0..10_000).take_while(|_| lock.try_lock().is_none()).count();
             assert_eq!(refused, DEFER_COUNT_MAX as usize, "before pass {pass}");
         }
         // When it runs again, the waiter locks next: other threads still defer to it.
-        let driver = gate.try_lock();
+        let driver = lock.try_lock();
         assert!(driver.is_none());
-        assert!(gate.try_acquire().is_some());
+        assert!(lock.try_acquire().is_some());
     }
 
     #[test]
     fn lock_is_exclusive_between_threads() {
-        let gate = SpinLock::new(0_u64);
+        let lock = SpinLock::new(0_u64);
         std::thread::scope(|scope| {
             for _ in 0..4 {
-                scope.spawn(|| (0..10_000).for_each(|_| *gate.lock() += 1));
+                scope.spawn(|| (0..10_000).for_each(|_| *lock.lock() += 1));
             }
         });
-        assert_eq!(*gate.lock(), 40_000);
+        assert_eq!(*lock.lock(), 40_000);
     }
 }
 

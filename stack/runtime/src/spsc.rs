@@ -28,7 +28,7 @@ unsafe impl<T: Send> Send for Ring<T> {}
 /// Producer side of a ring.
 pub(crate) struct Producer<T> {
     shared: Arc<Ring<T>>,
-    /// Next index to fill; ahead of the shared tail by the number of staged values.
+    /// Next index to fill; ahead of the shared tail by the number of unpublished values.
     tail: usize,
     published: usize,
     cached_head: usize,
@@ -65,7 +65,7 @@ impl<T> Producer<T> {
     /// # Errors
     /// Returns the value if the ring is full.
     #[inline]
-    pub(crate) fn stage(&mut self, value: T) -> Result<(), T> {
+    pub(crate) fn push(&mut self, value: T) -> Result<(), T> {
         let capacity = self.shared.mask + 1;
         if self.tail.wrapping_sub(self.cached_head) == capacity {
             self.cached_head = self.shared.head.load(Ordering::Acquire);
@@ -82,7 +82,7 @@ impl<T> Producer<T> {
         Ok(())
     }
 
-    /// Makes staged values visible to the consumer. A plain store with release.
+    /// Makes the pushed values visible to the consumer. A plain store with release.
     #[inline]
     pub(crate) fn publish(&mut self) {
         if self.published != self.tail {
@@ -158,7 +158,7 @@ impl<T> Consumer<T> {
 }
 
 impl<T> Drop for Producer<T> {
-    /// Publishes staged values.
+    /// Publishes the pushed values.
     fn drop(&mut self) {
         self.publish();
     }
@@ -182,15 +182,15 @@ mod tests {
     fn full_ring_is_not_taken_for_empty() {
         let (mut tx, mut rx) = ring(4);
         for value in 0..4 {
-            tx.stage(value).unwrap();
+            tx.push(value).unwrap();
         }
-        assert_eq!(tx.stage(4), Err(4));
+        assert_eq!(tx.push(4), Err(4));
         assert_eq!(rx.pop(), None, "nothing is seen before it is published");
         tx.publish();
         let mut out = Vec::new();
         assert_eq!(rx.pop_into(&mut out, 3), 3);
         assert_eq!(out, [0, 1, 2]);
-        tx.stage(4).unwrap();
+        tx.push(4).unwrap();
         tx.publish();
         assert_eq!((rx.pop(), rx.pop(), rx.pop()), (Some(3), Some(4), None));
     }
@@ -203,7 +203,7 @@ mod tests {
         for step in 0..100_000_u64 {
             state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
             if state >> 63 == 0 {
-                if tx.stage(step).is_ok() {
+                if tx.push(step).is_ok() {
                     model.push_back(step);
                 } else {
                     assert_eq!(model.len(), 8);
@@ -220,7 +220,7 @@ mod tests {
         let token = std::sync::Arc::new(());
         let (mut tx, rx) = ring(4);
         for _ in 0..3 {
-            tx.stage(std::sync::Arc::clone(&token)).unwrap();
+            tx.push(std::sync::Arc::clone(&token)).unwrap();
         }
         drop(tx);
         drop(rx);
@@ -233,7 +233,7 @@ mod tests {
         std::thread::scope(|scope| {
             scope.spawn(move || {
                 for value in 0..200_000_u64 {
-                    while tx.stage(value).is_err() {
+                    while tx.push(value).is_err() {
                         std::thread::yield_now();
                     }
                     tx.publish();
@@ -266,7 +266,7 @@ mod proofs {
             let producer = thread::spawn(move || {
                 for value in 0..3_u32 {
                     let mut value = Box::new(value);
-                    while let Err(back) = tx.stage(value) {
+                    while let Err(back) = tx.push(value) {
                         value = back;
                         thread::yield_now();
                     }

@@ -54,7 +54,7 @@ impl Pd {
         let shared = Arc::new(SrqShared::new());
         let end = SrqConsumer::new(taken, Arc::clone(&shared), max_wr);
         let pd = self.id();
-        let id = context.shard.control(|machine, _| machine.create_srq(pd, end));
+        let id = context.shard.control(|engine, _| engine.create_srq(pd, end));
         let id = id.ok_or(CreateError::Gone)??;
         let producer = SpinLock::new(SrqProducer { ring, posted: 0, max: max_wr as u64 });
         let inner = SrqInner { id, pd, producer, shared, context, _permit: permit };
@@ -73,13 +73,13 @@ impl Srq {
         if self.inner.context.shard.has_ended() {
             return Err(PostError::WrongState);
         }
-        let mut poster = self.inner.producer.lock();
+        let mut producer = self.inner.producer.lock();
         let retired = self.inner.shared.retired();
-        if poster.posted - retired >= poster.max || poster.ring.stage(wr).is_err() {
+        if producer.posted - retired >= producer.max || producer.ring.push(wr).is_err() {
             return Err(PostError::QueueFull);
         }
-        poster.posted += 1;
-        poster.ring.publish();
+        producer.posted += 1;
+        producer.ring.publish();
         Ok(())
     }
 
@@ -91,7 +91,7 @@ impl Srq {
     /// `NoSuchSrq` after the context was closed.
     pub fn arm(&self, limit: usize) -> Result<(), SrqError> {
         let id = self.inner.id;
-        let armed = self.inner.context.shard.control(|machine, _| machine.arm_srq(id, limit));
+        let armed = self.inner.context.shard.control(|engine, _| engine.arm_srq(id, limit));
         armed.unwrap_or(Err(SrqError::NoSuchSrq))
     }
 
@@ -106,7 +106,7 @@ impl Srq {
     /// `NoSuchSrq` after the context was closed.
     pub fn cap(&self, cap: usize) -> Result<(), SrqError> {
         let id = self.inner.id;
-        let capped = self.inner.context.shard.control(|machine, _| machine.cap_srq(id, cap));
+        let capped = self.inner.context.shard.control(|engine, _| engine.cap_srq(id, cap));
         capped.unwrap_or(Err(SrqError::NoSuchSrq))
     }
 
@@ -134,7 +134,7 @@ impl Drop for SrqInner {
     fn drop(&mut self) {
         let id = self.id;
         // Its queue pairs keep it alive, so none is left.
-        self.context.shard.control(|machine, _| machine.destroy_srq(id));
+        self.context.shard.control(|engine, _| engine.destroy_srq(id));
         self.context.events.remove(self.shared.source());
     }
 }

@@ -17,7 +17,7 @@ pub struct TcpSettings {
     pub ecn: EcnMode,
     /// Pacing of segments where the round-trip time is 2 ms or more: on by default.
     pub pacing: bool,
-    /// Initial receive window: 256 KiB. Values below 16 KiB, the window during MPA start-up, count
+    /// Initial receive window: 256 KiB. Values below 16 KiB, the window during MPA startup, count
     /// as 16 KiB.
     pub recv_window: u32,
     /// Upper limit of receive-window autotuning, at most 1 GiB: 6 MiB, which is 1 Gb/s over 48 ms.

@@ -7,7 +7,7 @@ use std::thread::JoinHandle;
 use ferrowarp_proto::time::Instant;
 
 use crate::config::DriveMode;
-use crate::device::adopt_thread;
+use crate::device::register_current_thread;
 use crate::helper_schedule::{HelperSchedule, Step};
 use crate::shard::Shard;
 use crate::timer_slack;
@@ -35,7 +35,7 @@ impl DriveThread {
             DriveMode::Inline => return Ok(None),
             DriveMode::Dedicated { core } => {
                 builder.name(format!("ferrowarp-{core}")).spawn(move || {
-                    adopt_thread();
+                    register_current_thread();
                     if !pin(core) {
                         tracing::warn!(core, "could not pin the driving thread to its core");
                     }
@@ -45,7 +45,7 @@ impl DriveThread {
                 })?
             }
             DriveMode::Helper => builder.name("ferrowarp-helper".into()).spawn(move || {
-                adopt_thread();
+                register_current_thread();
                 run_helper(&shard, &seen);
             })?,
         };

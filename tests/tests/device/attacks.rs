@@ -197,9 +197,9 @@ impl Case {
             ("half-open connections", usage.half_open, bounds.half_open),
             ("without a request", usage.awaiting_request, bounds.awaiting_request),
             ("without a decision", usage.awaiting_decision, bounds.awaiting_decision),
-            ("octets of partial FPDUs", usage.partial_bytes, bounds.partial_bytes),
+            ("bytes of partial FPDUs", usage.partial_bytes, bounds.partial_bytes),
             ("frames held", usage.ooo_frames, bounds.held_frames),
-            ("octets held", usage.ooo_bytes, bounds.held_bytes),
+            ("bytes held", usage.ooo_bytes, bounds.held_bytes),
         ] {
             println!("  {what}: {value}, at most {most}");
             assert!(value <= most, "{what}: {value}, at most {most}");

@@ -6,7 +6,7 @@ use std::process::Command;
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use ferrowarp::device::{OpenConfig, RawPort, adopt_thread, open_raw};
+use ferrowarp::device::{OpenConfig, RawPort, open_raw, register_current_thread};
 use ferrowarp_tests::process::{self, ProcessResult, Running, TempDir};
 use ferrowarp_tests::skip;
 use serde_json::Value;
@@ -40,7 +40,7 @@ impl Wire {
             let spec = format!("memif:{socket},client").parse().unwrap();
             open_raw(&spec, &OpenConfig::default()).unwrap()
         });
-        adopt_thread();
+        register_current_thread();
         let deadline = Instant::now() + TIMEOUT;
         while !ports.iter().all(RawPort::link_is_up) {
             assert!(Instant::now() < deadline, "the links come up");

@@ -178,7 +178,7 @@ fn loop_modes_run() {
         assert_eq!(entry["test"], test, "{text}");
         assert_eq!((&entry["size_bytes"], &entry["errors"]), (&5000.into(), &0.into()), "{text}");
         let verified = entry["bytes_verified"].as_u64().unwrap();
-        assert!(verified >= 200 * 5000, "{verified} octets verified: {text}");
+        assert!(verified >= 200 * 5000, "{verified} bytes verified: {text}");
         assert_eq!(entry["lat_us"].is_null(), test.ends_with("bw"), "{text}");
     }
     let ended = run(&iwping, "loop -C 5 -S 1000 -V");

@@ -181,7 +181,7 @@ fn ddp_cases(stags: &Stags) -> Vec<Case> {
             (1, 2, 5),
         ),
         ("DDP version, untagged", vec![], changed(send(b"x"), 0, 0x42), (1, 2, 6)),
-        ("DDP version, one octet", vec![], vec![0x43], (1, 2, 6)),
+        ("DDP version, one byte", vec![], vec![0x43], (1, 2, 6)),
         ("a bad buffer", two, untagged(opcode::SEND, 0, 3, 0, b"3"), (1, 0, 0)),
     ]
 }

@@ -1,4 +1,4 @@
-//! Attaches the port that a [`DeviceSpec`] names: what is checked before there is a driver, and the
+//! Attaches the port that a [`DeviceSpec`] names: the checks before it has a driver, and the
 //! driver's arguments.
 
 use std::path::Path;
@@ -34,8 +34,8 @@ pub(super) fn attach(
     match spec {
         DeviceSpec::Ring => Err(DeviceError::NoPort { device: device() }),
         DeviceSpec::Memif { socket, role } => {
-            let room = config.pools.sizes(config.mtu, 0, 0).frame_capacity;
-            memif::attach(spec, socket, *role, room, driver, |arguments| {
+            let frame_capacity = config.pools.sizes(config.mtu, 0, 0).frame_capacity;
+            memif::attach(spec, socket, *role, frame_capacity, driver, |arguments| {
                 eal.hotplug_add(Bus::Virtual, &device_name(driver), arguments)
             })
         }
@@ -54,12 +54,12 @@ pub(super) fn attach(
             plug(&format!("iface={interface}"), &NET_RAW)
         }
         DeviceSpec::Pci { address } => {
-            let card = Path::new("/sys/bus/pci/devices").join(address);
-            if !card.exists() {
-                return Err(DeviceError::NoCard { device: device() });
+            let pci_device = Path::new("/sys/bus/pci/devices").join(address);
+            if !pci_device.exists() {
+                return Err(DeviceError::NoPciDevice { device: device() });
             }
-            if !card.join("driver").exists() {
-                return Err(DeviceError::UnboundCard { device: device() });
+            if !pci_device.join("driver").exists() {
+                return Err(DeviceError::UnboundPciDevice { device: device() });
             }
             eal.hotplug_add(Bus::Pci, address, "")
                 .map_err(|source| DeviceError::Port { device: device(), source })

@@ -106,7 +106,7 @@ pub enum DeviceError {
     },
     /// No PCI device has this address.
     #[error("{device}: no PCI device has this address (`lspci -D` lists them)")]
-    NoCard {
+    NoPciDevice {
         /// The device as named.
         device: String,
     },
@@ -115,7 +115,7 @@ pub enum DeviceError {
         "{device}: the PCI device has no kernel driver (bind it to vfio-pci, or to the driver \
          that DPDK's own works with)"
     )]
-    UnboundCard {
+    UnboundPciDevice {
         /// The device as named.
         device: String,
     },

@@ -91,8 +91,8 @@ pub(super) fn create_pools(
     sizes: &PoolSizes,
     rx_buf_size: u16,
 ) -> Result<(TxPools, Mempool), dpdk_sys::Error> {
-    let pool = |count: u32, room, cache| {
-        Mempool::new(eal, &MempoolConfig { count, cache, frame_capacity: room })
+    let pool = |count: u32, frame_capacity, cache| {
+        Mempool::new(eal, &MempoolConfig { count, cache, frame_capacity })
     };
     let data = pool(sizes.data, sizes.frame_capacity, MEMPOOL_CACHE_SIZE)?;
     let control = pool(sizes.control, sizes.frame_capacity, MEMPOOL_CACHE_SIZE)?;

@@ -42,13 +42,12 @@ fn probe_socket(socket: &str) -> io::Result<SocketState> {
     }
 }
 
-/// Attaches a memif port of `driver`. `room` is the capacity of a buffer in the shared memory, in
-/// bytes of frame.
+/// Attaches a memif port of `driver`. `frame_capacity`: of a buffer in the shared memory, in bytes.
 pub(super) fn attach(
     spec: &DeviceSpec,
     socket: &str,
     role: MemifRole,
-    room: u16,
+    frame_capacity: u16,
     driver: &'static str,
     plug: impl Fn(&str) -> Result<Port, dpdk_sys::Error>,
 ) -> Result<Port, DeviceError> {
@@ -84,7 +83,7 @@ pub(super) fn attach(
     };
     let arguments = format!(
         "role={name},id=0,socket={path},socket-abstract={is_abstract},\
-         rsize={RING_LOG2},bsize={room}"
+         rsize={RING_LOG2},bsize={frame_capacity}"
     );
     plug(&arguments).map_err(|error| match error {
         dpdk_sys::Error::NoDriver => DeviceError::no_driver(device(), driver),

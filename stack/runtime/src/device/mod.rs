@@ -2,9 +2,9 @@
 //!
 //! [`DeviceSpec`] names a device, in the same syntax in every program; [`open`] makes one or two
 //! [`DpdkDevice`]s of it. A device is one queue pair of one port with its own mempools. It is
-//! `Send`, but has one owner. The thread that polls it calls [`adopt_thread`] first, so that it
-//! allocates and frees through mempool caches of its own. Dropping a device closes the port and
-//! removes whatever opening it created; frames may outlive it.
+//! `Send`, but has one owner. The thread that polls it calls [`register_current_thread`]
+//! first, so that it allocates and frees through mempool caches of its own. Dropping a device
+//! closes the port and removes whatever opening it created; frames may outlive it.
 //!
 //! [`open`]: open()
 
@@ -35,7 +35,7 @@ pub use pools::{MTU_MAX, MTU_MIN, PoolNeeds, PoolSizes};
 pub use port::{DeviceCounters, DpdkDevice};
 pub use raw::{PortLosses, RawCounters, RawFrame, RawPort};
 pub use spec::{DeviceSpec, MemifRole};
-pub use thread::adopt_thread;
+pub use thread::register_current_thread;
 pub(crate) use thread::register_thread;
 
 #[cfg(test)]

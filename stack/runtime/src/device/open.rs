@@ -158,7 +158,7 @@ fn start_port(
     Ok(DpdkDevice::new(queue, pools, tx_queue, capabilities, quirks, name.to_owned()))
 }
 
-/// Returns the checksum mode to use, if the port and its link allow the one that was asked for.
+/// Returns the checksum mode to use, if the port and its link support the requested one.
 fn checksum_mode(
     spec: &DeviceSpec,
     config: &OpenConfig,

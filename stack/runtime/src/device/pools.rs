@@ -196,11 +196,14 @@ mod tests {
     #[test]
     fn every_mtu_fits_its_buffer() {
         for mtu in MTU_MIN..=MTU_MAX {
-            let room = PoolNeeds::default().sizes(mtu, 0, 0).frame_capacity;
-            assert!(usize::from(room) >= ferrowarp_proto::device::frame_capacity(mtu), "MTU {mtu}");
+            let frame_capacity = PoolNeeds::default().sizes(mtu, 0, 0).frame_capacity;
+            assert!(
+                usize::from(frame_capacity) >= ferrowarp_proto::device::frame_capacity(mtu),
+                "MTU {mtu}"
+            );
         }
-        let room = PoolNeeds::default().sizes(MTU_MAX, 0, 0).frame_capacity;
-        assert!(room.checked_add(dpdk_sys::HEADROOM).is_some());
-        assert!(room >= MTU_MAX + 18);
+        let frame_capacity = PoolNeeds::default().sizes(MTU_MAX, 0, 0).frame_capacity;
+        assert!(frame_capacity.checked_add(dpdk_sys::HEADROOM).is_some());
+        assert!(frame_capacity >= MTU_MAX + 18);
     }
 }

@@ -1,4 +1,4 @@
-//! What differs between the drivers of DPDK 22.11, in one table.
+//! Differences between the drivers of DPDK 22.11, in one table.
 //!
 //! The key is the driver's name as `rte_eth_dev_info` gives it, so a port has the same treatment
 //! however it was named (`tap:x`, or `eal:--vdev=net_tap0,iface=x`). Each line says where its
@@ -11,7 +11,7 @@ use dpdk_sys::{HEADROOM, Memory};
 use crate::device::error::DeviceError;
 use crate::device::spec::DeviceSpec;
 
-/// How a driver differs from what the stack assumes of a port.
+/// Deviations of a driver from the stack's assumptions about a port.
 #[derive(Debug)]
 pub(super) struct DriverQuirks {
     /// Receive and transmit descriptors that hold mbufs; (0, 0): the driver keeps none.
@@ -28,9 +28,9 @@ pub(super) struct DriverQuirks {
     pub(super) mtu_max: u16,
     /// Largest IP packet, in bytes, that can be sent.
     pub(super) send_mtu_max: u16,
-    /// Who has to be told the MTU.
+    /// Place where the MTU has to be configured.
     pub(super) mtu_by: MtuBy,
-    /// Where the stack's MAC address comes from.
+    /// Source of the stack's MAC address.
     pub(super) mac: MacFrom,
     /// The checksum offload that the port offers is computed in software, after a copy: not used.
     pub(super) checksum_in_software: bool,
@@ -46,18 +46,18 @@ pub(super) struct DriverQuirks {
     pub(super) tx_errors_are_retries: bool,
 }
 
-/// Who has to be told the MTU.
+/// Place where the MTU has to be configured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum MtuBy {
-    /// Nobody: frames of every size pass, up to the buffers.
-    Nobody,
+    /// Only the buffers: the driver passes frames of every size up to theirs.
+    Buffers,
     /// The port, in its configuration.
     Ethdev,
     /// The kernel's network interface behind the port, once it is started.
     KernelNetdev,
 }
 
-/// Where the stack's MAC address comes from. A port without an address gets a local one.
+/// Source of the stack's MAC address. A port without an address gets a local one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum MacFrom {
     /// The port.
@@ -92,8 +92,8 @@ const NIC: DriverQuirks = DriverQuirks {
     tx_errors_are_retries: false,
 };
 
-/// Virtual devices: their drivers set up no hardware and are not told the MTU.
-const VIRTUAL: DriverQuirks = DriverQuirks { mtu_by: MtuBy::Nobody, rx_buf_size_step: 1, ..NIC };
+/// Virtual devices: their drivers configure no hardware, and need no MTU.
+const VIRTUAL: DriverQuirks = DriverQuirks { mtu_by: MtuBy::Buffers, rx_buf_size_step: 1, ..NIC };
 
 /// See the module's text.
 static TABLE: [(&str, DriverQuirks); 5] = [
@@ -196,7 +196,7 @@ impl DriverQuirks {
     }
 
     /// Bytes of frame per receive buffer, if the largest frame has `frame_capacity` bytes and
-    /// `wanted` were asked for.
+    /// `wanted` is requested.
     pub(super) fn rx_buf_size(&self, mtu: u16, frame_capacity: u16, wanted: Option<u16>) -> u16 {
         if self.rx_shares_sender_mbufs {
             return frame_capacity;
@@ -246,7 +246,7 @@ mod tests {
     fn net_ring_passes_mbufs_and_needs_no_checksums() {
         let ring = DriverQuirks::of("net_ring");
         assert!(ring.rx_shares_sender_mbufs && ring.checksum_optional);
-        assert_eq!((ring.mac, ring.mtu_by), (MacFrom::Local, MtuBy::Nobody));
+        assert_eq!((ring.mac, ring.mtu_by), (MacFrom::Local, MtuBy::Buffers));
         assert_eq!((ring.descriptors(false), ring.path_bytes), ((0, 0), 0));
         assert_eq!(ring.rx_buf_size(9000, 9088, Some(2048)), 9088, "the sender's buffers");
     }
@@ -255,14 +255,14 @@ mod tests {
     fn net_memif_keeps_no_mbufs_and_needs_no_checksums() {
         let memif = DriverQuirks::of("net_memif");
         assert!(memif.checksum_optional && !memif.rx_shares_sender_mbufs);
-        assert_eq!((memif.mac, memif.mtu_by), (MacFrom::Port, MtuBy::Nobody));
+        assert_eq!((memif.mac, memif.mtu_by), (MacFrom::Port, MtuBy::Buffers));
         assert_eq!((memif.descriptors(true), memif.path_bytes), ((0, 0), 0));
         assert_eq!(memif.rx_buf_size(9000, 9088, Some(2048)), 2048);
         assert_eq!(memif.rx_buf_size(9000, 9088, None), 9088);
     }
 
     #[test]
-    fn net_tap_sends_1500_octets_and_shares_the_kernels_mac() {
+    fn net_tap_sends_1500_bytes_and_shares_the_kernels_mac() {
         let tap = DriverQuirks::of("net_tap");
         assert_eq!((tap.send_mtu_max, tap.mtu_max), (1500, u16::MAX));
         assert_eq!((tap.mac, tap.mtu_by), (MacFrom::PortFlipped, MtuBy::KernelNetdev));
@@ -284,7 +284,7 @@ mod tests {
         let spec = "af_packet:veth0".parse().unwrap();
         let refused = packet.check_mtu(&spec, packet.mtu_max + 1);
         assert!(matches!(refused, Err(DeviceError::MtuTooLarge { max: 32_000, .. })));
-        assert_eq!((packet.descriptors(false), packet.mtu_by), ((0, 0), MtuBy::Nobody));
+        assert_eq!((packet.descriptors(false), packet.mtu_by), ((0, 0), MtuBy::Buffers));
     }
 
     #[test]
@@ -301,10 +301,10 @@ mod tests {
     fn nic_buffer_in_steps_of_1024_holds_a_full_frame() {
         let nic = DriverQuirks::of("net_ixgbe");
         for mtu in (MTU_MIN..=MTU_MAX).step_by(61).chain([1500, 9000]) {
-            let room = frame_capacity(mtu);
-            let card = nic.rx_buf_size(mtu, room, None);
-            assert!(card >= room && card.checked_add(HEADROOM).is_some(), "MTU {mtu}");
-            let counted = card / nic.rx_buf_size_step * nic.rx_buf_size_step;
+            let capacity = frame_capacity(mtu);
+            let size = nic.rx_buf_size(mtu, capacity, None);
+            assert!(size >= capacity && size.checked_add(HEADROOM).is_some(), "MTU {mtu}");
+            let counted = size / nic.rx_buf_size_step * nic.rx_buf_size_step;
             assert!(counted >= mtu + 18 || mtu > 64_000, "MTU {mtu}: {counted}");
         }
         assert_eq!(nic.rx_buf_size(1500, frame_capacity(1500), None), 2048);

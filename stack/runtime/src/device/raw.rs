@@ -115,7 +115,7 @@ impl RawPort {
         let count = rx.burst(max.min(usize::from(BURST)), |frame| match TxMbuf::try_from(frame) {
             Ok(frame) => take(RawFrame(frame)),
             Err(frame) => {
-                let copy = spare.copy(frame.len(), |room| frame.copy_out(0, room));
+                let copy = spare.copy(frame.len(), |out| frame.copy_out(0, out));
                 match copy {
                     Some(frame) => take(RawFrame(frame)),
                     None => counters.not_copied += 1,
@@ -128,7 +128,7 @@ impl RawPort {
 
     /// Returns a frame with these bytes; `None` if no mbuf is free or they do not fit.
     pub fn copy(&mut self, bytes: &[u8]) -> Option<RawFrame> {
-        self.tx_cache.copy(bytes.len(), |room| room.copy_from_slice(bytes)).map(RawFrame)
+        self.tx_cache.copy(bytes.len(), |out| out.copy_from_slice(bytes)).map(RawFrame)
     }
 
     /// Queues a frame for the next [`RawPort::flush`]. If the queue is full, or the frame is longer

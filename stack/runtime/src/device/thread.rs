@@ -25,7 +25,7 @@ pub(crate) fn register_thread() {
     {
         KNOWN.set(true);
         // Without an lcore ID the thread works as well, more slowly.
-        let _ = eal.adopt_thread_up_to(CACHED_THREADS_MAX);
+        let _ = eal.register_current_thread_up_to(CACHED_THREADS_MAX);
     }
 }
 
@@ -35,6 +35,6 @@ pub(crate) fn register_thread() {
 ///
 /// Returns false if DPDK does not run yet or has no free lcore slot. Everything still works then,
 /// at half the speed.
-pub fn adopt_thread() -> bool {
-    Eal::running().is_some_and(Eal::adopt_thread)
+pub fn register_current_thread() -> bool {
+    Eal::running().is_some_and(Eal::register_current_thread)
 }

@@ -24,67 +24,67 @@ fn drain(events: &AsyncEventQueue) -> Vec<AsyncEvent> {
 #[test]
 fn source_is_queued_once_and_in_order() {
     let events = AsyncEventQueue::new();
-    let mut teller = EventPublisher::new(Arc::clone(&events));
+    let mut publisher = EventPublisher::new(Arc::clone(&events));
     let ((a, event_a), (b, event_b)) = (source(1), source(2));
     let overrun = AsyncEvent::CqOverrun { cq: CqId(3) };
     for _ in 0..1000 {
-        teller.publish(&a);
-        teller.publish_error(overrun);
-        teller.publish(&b);
+        publisher.publish(&a);
+        publisher.publish_error(overrun);
+        publisher.publish(&b);
     }
     assert_eq!(drain(&events), [event_a, overrun, event_b]);
     // An event after one was taken is reported again.
-    teller.publish(&b);
+    publisher.publish(&b);
     assert_eq!(drain(&events), [event_b]);
 }
 
 #[test]
 fn removed_source_yields_no_event() {
     let events = AsyncEventQueue::new();
-    let mut teller = EventPublisher::new(Arc::clone(&events));
+    let mut publisher = EventPublisher::new(Arc::clone(&events));
     let ((a, event_a), (b, _)) = (source(1), source(2));
-    teller.publish(&a);
-    teller.publish(&b);
+    publisher.publish(&a);
+    publisher.publish(&b);
     events.remove(&b);
-    teller.publish(&b);
+    publisher.publish(&b);
     assert_eq!(drain(&events), [event_a]);
 }
 
 #[test]
 fn publish_under_contention_is_deferred() {
     let events = AsyncEventQueue::new();
-    let mut teller = EventPublisher::new(Arc::clone(&events));
+    let mut publisher = EventPublisher::new(Arc::clone(&events));
     let (source, event) = source(1);
     let overrun = AsyncEvent::CqOverrun { cq: CqId(3) };
     // Held by this very thread: a publisher that blocked would deadlock.
     let ready = events.lock();
     for _ in 0..1000 {
-        teller.publish(&source);
-        teller.publish_error(overrun);
+        publisher.publish(&source);
+        publisher.publish_error(overrun);
     }
-    teller.retry_deferred();
-    assert!(!teller.is_drained());
+    publisher.retry_deferred();
+    assert!(!publisher.is_drained());
     drop(ready);
-    teller.retry_deferred();
-    assert!(teller.is_drained());
+    publisher.retry_deferred();
+    assert!(publisher.is_drained());
     assert_eq!(drain(&events), [event, overrun]);
 
     let sleepers = source.lock_sleepers();
-    teller.publish(&source);
-    assert!(!teller.is_drained());
+    publisher.publish(&source);
+    assert!(!publisher.is_drained());
     drop(sleepers);
-    teller.retry_deferred();
-    assert!(teller.is_drained());
+    publisher.retry_deferred();
+    assert!(publisher.is_drained());
     assert_eq!(drain(&events), [event]);
 }
 
 #[test]
 fn fd_is_readable_while_events_are_pending() {
     let events = AsyncEventQueue::new();
-    let mut teller = EventPublisher::new(Arc::clone(&events));
+    let mut publisher = EventPublisher::new(Arc::clone(&events));
     let ((a, _), (b, _)) = (source(1), source(2));
     // Created late, it is readable for an earlier event.
-    teller.publish(&a);
+    publisher.publish(&a);
     let fd = events.fd().unwrap();
     let file = File::from(fd.as_fd().try_clone_to_owned().unwrap());
     // Counts the readable bytes and writes them back.
@@ -94,17 +94,17 @@ fn fd_is_readable_while_events_are_pending() {
         count
     };
     assert_eq!(readable(), 1);
-    teller.publish(&b);
+    publisher.publish(&b);
     assert_eq!(readable(), 1);
     events.lock().pop();
     assert_eq!(readable(), 1);
     events.lock().pop();
     assert_eq!(readable(), 0);
-    teller.publish(&a);
+    publisher.publish(&a);
     events.remove(&a);
     assert_eq!(readable(), 0);
     // Even if the application reads the bytes itself, no event is lost.
-    teller.publish(&b);
+    publisher.publish(&b);
     let _ = (&file).read(&mut [0; 2]);
     assert_eq!(drain(&events).len(), 1);
 }

@@ -1,4 +1,4 @@
-//! Completion events of a channel: the queues that have one.
+//! Completion events of a channel: the queue of completion queues that raised one.
 
 use std::collections::VecDeque;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -41,16 +41,16 @@ impl CompEventQueue {
     /// queues that were armed.
     #[cold]
     pub(crate) fn push(&self, cq: CqId) {
-        let mut rang = self.lock();
-        if rang.cqs.contains(&cq) {
+        let mut pending = self.lock();
+        if pending.cqs.contains(&cq) {
             return;
         }
-        rang.cqs.push_back(cq);
-        if rang.cqs.len() == 1 && rang.fd_exported {
+        pending.cqs.push_back(cq);
+        if pending.cqs.len() == 1 && pending.fd_exported {
             self.fd.set();
         }
         // The woken thread takes the lock immediately.
-        drop(rang);
+        drop(pending);
         self.wake.notify_one();
     }
 
@@ -59,43 +59,43 @@ impl CompEventQueue {
         self.pop_locked(&mut self.lock())
     }
 
-    fn pop_locked(&self, rang: &mut PendingEvents) -> Option<CqId> {
-        let cq = rang.cqs.pop_front()?;
-        self.clear_fd_if_empty(rang);
+    fn pop_locked(&self, pending: &mut PendingEvents) -> Option<CqId> {
+        let cq = pending.cqs.pop_front()?;
+        self.clear_fd_if_empty(pending);
         Some(cq)
     }
 
     /// Waits until `end` (`None`: forever) for an event, and removes it. Does not wait while
     /// `has_ended` holds.
     pub(crate) fn wait(&self, end: Option<Instant>, has_ended: impl Fn() -> bool) -> Option<CqId> {
-        let mut rang = self.lock();
+        let mut pending = self.lock();
         loop {
             let left =
                 end.map_or(Duration::MAX, |end| end.saturating_duration_since(Instant::now()));
-            if let Some(cq) = self.pop_locked(&mut rang) {
+            if let Some(cq) = self.pop_locked(&mut pending) {
                 return Some(cq);
             }
             if left.is_zero() || has_ended() {
                 return None;
             }
-            let woken = self.wake.wait_timeout(rang, left);
-            rang = woken.unwrap_or_else(PoisonError::into_inner).0;
+            let woken = self.wake.wait_timeout(pending, left);
+            pending = woken.unwrap_or_else(PoisonError::into_inner).0;
         }
     }
 
     /// Clears the descriptor if the event just removed was the last.
-    fn clear_fd_if_empty(&self, rang: &PendingEvents) {
-        if rang.cqs.is_empty() && rang.fd_exported {
+    fn clear_fd_if_empty(&self, pending: &PendingEvents) {
+        if pending.cqs.is_empty() && pending.fd_exported {
             self.fd.clear();
         }
     }
 
     /// Returns the descriptor; from now on it is readable while events are pending.
     pub(crate) fn export_fd(&self) -> BorrowedFd<'_> {
-        let mut rang = self.lock();
-        if !rang.fd_exported {
-            rang.fd_exported = true;
-            if !rang.cqs.is_empty() {
+        let mut pending = self.lock();
+        if !pending.fd_exported {
+            pending.fd_exported = true;
+            if !pending.cqs.is_empty() {
                 self.fd.set();
             }
         }
@@ -111,10 +111,10 @@ impl CompEventQueue {
 
     /// Removes the event of a completion queue that is destroyed.
     pub(crate) fn remove(&self, cq: CqId) {
-        let mut rang = self.lock();
-        if let Some(at) = rang.cqs.iter().position(|&rang| rang == cq) {
-            rang.cqs.remove(at);
-            self.clear_fd_if_empty(&rang);
+        let mut pending = self.lock();
+        if let Some(at) = pending.cqs.iter().position(|&pending| pending == cq) {
+            pending.cqs.remove(at);
+            self.clear_fd_if_empty(&pending);
         }
     }
 }

@@ -1,4 +1,4 @@
-//! What the holder of a shard's lock can do with its engine and queues.
+//! Operations on a shard's engine and queues, for the holder of its lock.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -17,14 +17,14 @@ use crate::shard::srq::SrqConsumer;
 use crate::shard::work_queue::Link;
 
 /// Engine and queues of a shard, independent of the device type. One virtual call per poll.
-pub(crate) trait Machine: Send {
+pub(crate) trait ShardControl: Send {
     /// One poll: takes posted work, runs the engine, publishes events and completions. True if
     /// there was anything to do.
-    fn pass(&mut self, now: Instant, bells: &Doorbells) -> bool;
+    fn poll(&mut self, now: Instant, doorbells: &Doorbells) -> bool;
     /// Publishes free queue slots and completions that result from an action outside a poll.
-    fn settle(&mut self);
+    fn publish(&mut self);
 
-    fn add_cq(&mut self, feed: CqProducer) -> CqId;
+    fn add_cq(&mut self, producer: CqProducer) -> CqId;
     fn remove_cq(&mut self, cq: CqId);
 
     fn create_qp(&mut self, init: QpInit) -> Result<QpId, CmError>;
@@ -32,7 +32,7 @@ pub(crate) trait Machine: Send {
     fn attach(&mut self, link: Link);
     fn destroy_qp(&mut self, now: Instant, qp: QpId);
     /// Access scope of the queue pair; `None` if it does not exist.
-    fn qp_reach(&self, qp: QpId) -> Option<AccessScope>;
+    fn qp_access_scope(&self, qp: QpId) -> Option<AccessScope>;
 
     fn create_srq(&mut self, pd: u32, end: SrqConsumer) -> Result<SrqId, SrqError>;
     fn attach_srq(&mut self, qp: QpId, srq: SrqId) -> Result<(), SrqError>;
@@ -40,7 +40,7 @@ pub(crate) trait Machine: Send {
     fn cap_srq(&mut self, srq: SrqId, cap: usize) -> Result<(), SrqError>;
     fn destroy_srq(&mut self, srq: SrqId);
 
-    /// `unframed`: the connections have no MPA start-up frames.
+    /// `unframed`: the connections have no MPA startup frames.
     fn listen(&mut self, port: u16, backlog: Arc<Backlog>, unframed: bool) -> Result<(), CmError>;
     fn unlisten(&mut self, port: u16);
     fn connect(

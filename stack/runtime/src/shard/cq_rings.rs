@@ -83,8 +83,8 @@ impl EndObserver for CqNotify {
 pub(crate) struct CqProducer {
     ring: Producer<Wc>,
     overrun: Arc<AtomicBool>,
-    /// Listed in [`CqRings::staged`].
-    staged: bool,
+    /// Listed in [`CqRings::unpublished`].
+    is_listed: bool,
     /// For queues that can be armed.
     notify: Option<ProducerNotify>,
 }
@@ -92,13 +92,13 @@ pub(crate) struct CqProducer {
 /// Producer's state for notifying a queue created on a channel.
 struct ProducerNotify {
     target: Arc<CqNotify>,
-    /// Event for the completions staged since the last publication.
-    staged: Option<CompEvent>,
+    /// Event for the completions not yet published.
+    covers: Option<CompEvent>,
 }
 
 impl ProducerNotify {
     const fn new(notify: Arc<CqNotify>) -> Self {
-        Self { target: notify, staged: None }
+        Self { target: notify, covers: None }
     }
 }
 
@@ -109,7 +109,7 @@ impl CqProducer {
         let (ring, consumer) = crate::spsc::ring(capacity);
         let overrun = Arc::new(AtomicBool::new(false));
         let notify = notify.map(ProducerNotify::new);
-        (Self { ring, overrun, staged: false, notify }, consumer)
+        (Self { ring, overrun, is_listed: false, notify }, consumer)
     }
 
     /// Flag that is set when the queue overruns.
@@ -126,7 +126,7 @@ impl CqProducer {
 pub(crate) struct CqRings {
     producers: Vec<Option<CqProducer>>,
     /// Queues with completions not yet published.
-    staged: Vec<CqId>,
+    unpublished: Vec<CqId>,
     /// Queue pairs with completions since the last [`CqRings::pop_dirty`], once each.
     dirty_qps: Vec<QpId>,
     /// Indexed by queue pair: true if it is in `dirty_qps`.
@@ -143,24 +143,24 @@ impl CqRings {
         }
     }
 
-    pub(crate) fn add(&mut self, feed: CqProducer) -> CqId {
+    pub(crate) fn add(&mut self, producer: CqProducer) -> CqId {
         let index = self.producers.iter().position(Option::is_none).unwrap_or(self.producers.len());
         if index == self.producers.len() {
             self.producers.push(None);
-            self.staged.reserve(self.producers.len());
+            self.unpublished.reserve(self.producers.len());
         }
         let id = CqId(u32::try_from(index).expect("bounded by memory, each queue has a ring"));
-        if let Some(alarm) = &feed.notify {
-            alarm.target.set_id(id);
+        if let Some(notify) = &producer.notify {
+            notify.target.set_id(id);
         }
-        self.producers[index] = Some(feed);
+        self.producers[index] = Some(producer);
         id
     }
 
     pub(crate) fn remove(&mut self, cq: CqId) {
-        self.staged.retain(|&staged| staged != cq);
-        if let Some(feed) = self.producers.get_mut(cq.index()) {
-            *feed = None;
+        self.unpublished.retain(|&listed| listed != cq);
+        if let Some(producer) = self.producers.get_mut(cq.index()) {
+            *producer = None;
         }
     }
 
@@ -183,17 +183,17 @@ impl CqRings {
         Some(qp)
     }
 
-    /// Publishes staged completions.
+    /// Publishes the completions.
     #[inline]
     pub(crate) fn publish(&mut self) {
-        while let Some(cq) = self.staged.pop() {
-            if let Some(Some(feed)) = self.producers.get_mut(cq.index()) {
-                feed.staged = false;
-                feed.ring.publish();
-                if let Some(alarm) = &mut feed.notify
-                    && let Some(covers) = alarm.staged.take()
+        while let Some(cq) = self.unpublished.pop() {
+            if let Some(Some(producer)) = self.producers.get_mut(cq.index()) {
+                producer.is_listed = false;
+                producer.ring.publish();
+                if let Some(notify) = &mut producer.notify
+                    && let Some(covers) = notify.covers.take()
                 {
-                    alarm.target.on_published(covers);
+                    notify.target.on_published(covers);
                 }
             }
         }
@@ -202,10 +202,10 @@ impl CqRings {
     /// Marks a queue as overrun, and notifies any pending request: its queue pairs have failed, and
     /// further completions may never come.
     pub(crate) fn mark_overrun(&self, cq: CqId) {
-        if let Some(Some(feed)) = self.producers.get(cq.index()) {
-            feed.overrun.store(true, Ordering::Release);
-            if let Some(alarm) = &feed.notify {
-                alarm.target.on_published(CompEvent::ANY);
+        if let Some(Some(producer)) = self.producers.get(cq.index()) {
+            producer.overrun.store(true, Ordering::Release);
+            if let Some(notify) = &producer.notify {
+                notify.target.on_published(CompEvent::ANY);
             }
         }
     }
@@ -214,19 +214,19 @@ impl CqRings {
 impl Completions for CqRings {
     #[inline]
     fn push(&mut self, cq: CqId, wc: Wc) -> bool {
-        let Some(Some(feed)) = self.producers.get_mut(cq.index()) else {
+        let Some(Some(producer)) = self.producers.get_mut(cq.index()) else {
             return false;
         };
-        if feed.ring.stage(wc).is_err() {
+        if producer.ring.push(wc).is_err() {
             return false;
         }
-        if let Some(alarm) = &mut feed.notify {
+        if let Some(notify) = &mut producer.notify {
             let covers = CompEvent::completion(wc.is_solicited());
-            alarm.staged = Some(alarm.staged.map_or(covers, |staged| staged.min(covers)));
+            notify.covers = Some(notify.covers.map_or(covers, |others| others.min(covers)));
         }
-        if !feed.staged {
-            feed.staged = true;
-            self.staged.push(cq);
+        if !producer.is_listed {
+            producer.is_listed = true;
+            self.unpublished.push(cq);
         }
         self.mark_dirty(wc.qp);
         true
@@ -255,8 +255,8 @@ mod tests {
     #[test]
     fn completions_appear_at_publish_and_mark_their_qp_once() {
         let mut rings = CqRings::new(4);
-        let (feed, mut consumer) = CqProducer::new(2, None);
-        let cq = rings.add(feed);
+        let (producer, mut consumer) = CqProducer::new(2, None);
+        let cq = rings.add(producer);
         assert!(rings.push(cq, wc(1)) && rings.push(cq, wc(2)));
         assert!(!rings.push(cq, wc(3)), "full");
         assert!(consumer.pop().is_none());

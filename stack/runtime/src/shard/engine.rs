@@ -20,7 +20,7 @@ use crate::doorbell::Doorbells;
 use crate::events::{AsyncEvent, AsyncEventQueue, EventPublisher};
 use crate::memory::HostMemory;
 use crate::shard::backlog::Backlog;
-use crate::shard::control::Machine;
+use crate::shard::control::ShardControl;
 use crate::shard::cq_rings::{CqProducer, CqRings};
 use crate::shard::srq::{SrqConsumer, SrqLimit};
 use crate::shard::work_queue::Link;
@@ -28,19 +28,19 @@ use crate::shard::work_queue::Link;
 /// Engine events routed per poll.
 const EVENT_COUNT_MAX: usize = 64;
 
-/// [`Machine`] over one kind of device.
-pub(crate) struct EngineMachine<D: Device> {
+/// [`ShardControl`] over one kind of device.
+pub(crate) struct ShardEngine<D: Device> {
     engine: Engine<D, HostMemory, CqRings>,
     /// By index of the queue pair.
     links: Vec<Option<Link>>,
     srqs: Vec<(SrqId, SrqConsumer)>,
     listeners: HashMap<u16, Arc<Backlog>>,
-    teller: EventPublisher,
+    publisher: EventPublisher,
     /// Latest time passed to the engine.
     now: Instant,
 }
 
-impl<D: Device> EngineMachine<D> {
+impl<D: Device> ShardEngine<D> {
     pub(crate) fn new(
         engine: Engine<D, HostMemory, CqRings>,
         events: Arc<AsyncEventQueue>,
@@ -50,7 +50,7 @@ impl<D: Device> EngineMachine<D> {
             links: Vec::new(),
             srqs: Vec::new(),
             listeners: HashMap::new(),
-            teller: EventPublisher::new(events),
+            publisher: EventPublisher::new(events),
             now: Instant::ZERO,
         }
     }
@@ -67,20 +67,20 @@ impl<D: Device> EngineMachine<D> {
     }
 
     /// Publishes the engine's state of the queue pair to the application.
-    fn show_state(&self, qp: QpId) {
+    fn publish_state(&self, qp: QpId) {
         if let Some(link) = self.link(qp) {
             link.qp.set_state(self.engine.qp_state(qp));
         }
     }
 
     /// Takes the requests posted to one queue pair. True if there were any.
-    fn serve(&mut self, index: usize, bells: &Doorbells) -> bool {
+    fn serve(&mut self, index: usize, doorbells: &Doorbells) -> bool {
         let Some(Some(link)) = self.links.get_mut(index) else {
             return false;
         };
         let (taken, again) = link.serve(&mut self.engine);
         if again {
-            bells.ring(index);
+            doorbells.ring(index);
         }
         taken
     }
@@ -118,7 +118,7 @@ impl<D: Device> EngineMachine<D> {
                 }
                 match backlog {
                     Some(backlog) if backlog.push(request, offer) => {
-                        self.teller.publish(backlog.source());
+                        self.publisher.publish(backlog.source());
                     }
                     // The listener has ended.
                     _ => drop(self.engine.reject(now, request, ReadDepths::default(), &[])),
@@ -145,18 +145,18 @@ impl<D: Device> EngineMachine<D> {
             Event::SrqLimit { srq, left, most } => {
                 if let Some((_, end)) = self.srqs.iter().find(|(id, _)| *id == srq) {
                     end.push_limit_event(SrqLimit { left, most });
-                    self.teller.publish(end.source());
+                    self.publisher.publish(end.source());
                 }
             }
             Event::CqOverrun { cq } => {
                 for link in self.links.iter().flatten().filter(|link| link.uses(cq)) {
                     link.qp.set_state(self.engine.qp_state(link.id));
                     link.qp.push_event(event.clone());
-                    self.teller.publish(link.qp.source());
+                    self.publisher.publish(link.qp.source());
                 }
                 // Last: a thread that it wakes finds the states and events.
                 self.engine.completions_mut().mark_overrun(cq);
-                self.teller.publish_error(AsyncEvent::CqOverrun { cq });
+                self.publisher.publish_error(AsyncEvent::CqOverrun { cq });
             }
             event => debug_assert!(false, "{event:?} has no destination"),
         }
@@ -164,12 +164,12 @@ impl<D: Device> EngineMachine<D> {
 
     /// Publishes the state before the event, because the application acts on the event.
     fn inform(&mut self, qp: QpId, event: Event) {
-        self.show_state(qp);
+        self.publish_state(qp);
         if let Some(Some(link)) = self.links.get(qp.slot())
             && link.id == qp
         {
             link.qp.push_event(event);
-            self.teller.publish(link.qp.source());
+            self.publisher.publish(link.qp.source());
         }
     }
 
@@ -186,35 +186,38 @@ impl<D: Device> EngineMachine<D> {
     }
 }
 
-impl<D: Port + Send> Machine for EngineMachine<D>
+impl<D: Port + Send> ShardControl for ShardEngine<D>
 where
     Engine<D, HostMemory, CqRings>: Send,
 {
     #[inline]
-    fn pass(&mut self, now: Instant, bells: &Doorbells) -> bool {
+    fn poll(&mut self, now: Instant, doorbells: &Doorbells) -> bool {
         let now = self.advance(now);
         // Before the doorbells: a receive that is posted before the peer is triggered to send is in
         // the engine in time.
         self.engine.rx_burst();
         let mut busy = !self.srqs.is_empty() && self.serve_shared();
-        bells.drain(|index| busy |= self.serve(index, bells));
+        doorbells.drain(|index| busy |= self.serve(index, doorbells));
         busy |= self.engine.drive(now);
         busy |= self.route_events(now);
-        if !self.teller.is_drained() {
-            self.teller.retry_deferred();
+        if !self.publisher.is_drained() {
+            self.publisher.retry_deferred();
             busy = true;
         }
-        self.settle();
+        self.publish();
         busy
     }
 
     #[inline]
-    fn settle(&mut self) {
+    fn publish(&mut self) {
         while let Some(qp) = self.engine.completions_mut().pop_dirty() {
             if let Some(Some(link)) = self.links.get(qp.slot())
                 && link.id == qp
             {
-                link.show_room(self.engine.free_send_slots(qp), self.engine.free_recv_slots(qp));
+                link.publish_retired(
+                    self.engine.free_send_slots(qp),
+                    self.engine.free_recv_slots(qp),
+                );
             }
         }
         for (id, end) in &self.srqs {
@@ -223,8 +226,8 @@ where
         self.engine.completions_mut().publish();
     }
 
-    fn add_cq(&mut self, feed: CqProducer) -> CqId {
-        self.engine.completions_mut().add(feed)
+    fn add_cq(&mut self, producer: CqProducer) -> CqId {
+        self.engine.completions_mut().add(producer)
     }
 
     fn remove_cq(&mut self, cq: CqId) {
@@ -252,7 +255,7 @@ where
         self.engine.destroy_qp(now, qp);
     }
 
-    fn qp_reach(&self, qp: QpId) -> Option<AccessScope> {
+    fn qp_access_scope(&self, qp: QpId) -> Option<AccessScope> {
         self.engine.qp_access_scope(qp)
     }
 
@@ -309,7 +312,7 @@ where
     ) -> Result<(), CmError> {
         let now = self.advance(now);
         let result = self.engine.connect(now, qp, remote, param);
-        self.show_state(qp);
+        self.publish_state(qp);
         result
     }
 
@@ -326,7 +329,7 @@ where
         // The queue pair may be usable immediately: publish the state only after the negotiated
         // parameters.
         self.route_events(now);
-        self.show_state(qp);
+        self.publish_state(qp);
         result
     }
 
@@ -354,14 +357,14 @@ where
         self.take_posted(qp);
         let result = self.engine.start_fpdus(now, qp, param);
         self.route_events(now);
-        self.show_state(qp);
+        self.publish_state(qp);
         result
     }
 
     fn disconnect(&mut self, now: Instant, qp: QpId) -> Result<(), CmError> {
         let now = self.advance(now);
         let result = self.engine.disconnect(now, qp);
-        self.show_state(qp);
+        self.publish_state(qp);
         result
     }
 
@@ -371,14 +374,14 @@ where
         while self.take_posted(qp) {}
         let result =
             if half { self.engine.half_close(now, qp) } else { self.engine.close(now, qp) };
-        self.show_state(qp);
+        self.publish_state(qp);
         result
     }
 
     fn terminate(&mut self, now: Instant, qp: QpId, cause: Abort) -> Result<(), CmError> {
         let now = self.advance(now);
         let result = self.engine.terminate(now, qp, cause);
-        self.show_state(qp);
+        self.publish_state(qp);
         result
     }
 
@@ -396,7 +399,7 @@ where
     }
 
     fn abandon(&mut self) {
-        let Self { engine, links, srqs, listeners, teller, .. } = self;
+        let Self { engine, links, srqs, listeners, publisher, .. } = self;
         for link in links.iter_mut().flatten() {
             let was = link.qp.state();
             // No more requests can be posted.
@@ -415,14 +418,14 @@ where
             if !matches!(was, QpState::Idle | QpState::Error) {
                 let reason = EndReason::LocalError;
                 link.qp.push_event(Event::Disconnected { qp: link.id, reason });
-                teller.publish(link.qp.source());
+                publisher.publish(link.qp.source());
             }
             link.qp.source().end();
         }
         listeners.values().for_each(|backlog| backlog.source().end());
         srqs.iter().for_each(|(_, end)| end.source().end());
         engine.completions_mut().publish();
-        teller.publish_failure();
+        publisher.publish_failure();
     }
 
     fn connection_count(&self) -> usize {
@@ -443,7 +446,7 @@ where
     }
 }
 
-impl<D: Device> Drop for EngineMachine<D> {
+impl<D: Device> Drop for ShardEngine<D> {
     fn drop(&mut self) {
         // The context is closed.
         self.links.iter().flatten().for_each(|link| link.qp.source().end());

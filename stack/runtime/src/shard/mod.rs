@@ -1,6 +1,6 @@
 //! Shard: an engine with its port queue, its lock and the functions that poll it.
 //!
-//! The files of this folder are the shard's ends of the queues. No handle is named here: handles
+//! The files of this folder are the shard's side of the queues. They name no handle: handles
 //! use the shard.
 
 mod backlog;
@@ -33,10 +33,10 @@ use crate::spin_lock::{LockGuard, SpinLock};
 
 pub(crate) use backlog::Backlog;
 pub(crate) use comp_events::CompEventQueue;
-pub(crate) use control::Machine;
+pub(crate) use control::ShardControl;
 pub(crate) use cq_rings::{CqNotify, CqProducer, CqRings};
 pub(crate) use end_observer::EndObserver;
-pub(crate) use engine::EngineMachine;
+pub(crate) use engine::ShardEngine;
 pub(crate) use qp::QpShared;
 pub use srq::SrqLimit;
 pub(crate) use srq::{SrqConsumer, SrqShared};
@@ -48,7 +48,7 @@ pub(crate) use work_queue::Link;
 /// control call: it waits for the lock, for one poll of another thread at most, and calls the
 /// engine directly.
 pub(crate) struct Shard {
-    engine: SpinLock<Option<Box<dyn Machine>>>,
+    engine: SpinLock<Option<Box<dyn ShardControl>>>,
     epoch: QsbrEpoch,
     doorbells: Doorbells,
     clock: Clock,
@@ -59,7 +59,7 @@ pub(crate) struct Shard {
     state: AtomicCell<ShardState>,
     end_observers: Mutex<Vec<Weak<dyn EndObserver>>>,
     /// An engine that panicked. It is not used again, only dropped when the shard is closed.
-    failed_engine: Mutex<Option<Box<dyn Machine>>>,
+    failed_engine: Mutex<Option<Box<dyn ShardControl>>>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -70,9 +70,9 @@ enum ShardState {
 }
 
 impl Shard {
-    pub(crate) fn new(machine: Box<dyn Machine>, mode: DriveMode, qps_max: usize) -> Self {
+    pub(crate) fn new(engine: Box<dyn ShardControl>, mode: DriveMode, qps_max: usize) -> Self {
         Self {
-            engine: SpinLock::new(Some(machine)),
+            engine: SpinLock::new(Some(engine)),
             epoch: QsbrEpoch::new(),
             doorbells: Doorbells::new(qps_max),
             clock: Clock::start(),
@@ -105,20 +105,20 @@ impl Shard {
             return false;
         }
         register_thread();
-        let Some(mut machine) = self.engine.try_lock() else {
+        let Some(mut engine) = self.engine.try_lock() else {
             return false;
         };
         self.epoch.report_quiescent();
-        let Some(running) = machine.as_mut() else {
+        let Some(running) = engine.as_mut() else {
             return false;
         };
         let now = self.clock.now();
         // A defect of the stack unwinds no thread of the application, and ends no polling thread
         // silently.
-        match catch_unwind(AssertUnwindSafe(|| running.pass(now, &self.doorbells))) {
+        match catch_unwind(AssertUnwindSafe(|| running.poll(now, &self.doorbells))) {
             Ok(busy) => busy,
             Err(_) => {
-                self.fail(machine);
+                self.fail(engine);
                 true
             }
         }
@@ -126,35 +126,38 @@ impl Shard {
 
     /// Calls `act` with the engine. `None` after closing, after a failure (also a panic of `act`),
     /// and in a child made by `fork`.
-    pub(crate) fn control<R>(&self, act: impl FnOnce(&mut dyn Machine, Instant) -> R) -> Option<R> {
+    pub(crate) fn control<R>(
+        &self,
+        act: impl FnOnce(&mut dyn ShardControl, Instant) -> R,
+    ) -> Option<R> {
         if is_child() {
             return None;
         }
         register_thread();
-        let mut machine = self.engine.lock();
+        let mut engine = self.engine.lock();
         self.epoch.report_quiescent();
-        let running = machine.as_mut()?;
+        let running = engine.as_mut()?;
         let now = self.clock.now();
         let done = catch_unwind(AssertUnwindSafe(|| {
             let result = act(running.as_mut(), now);
-            running.settle();
+            running.publish();
             result
         }));
-        done.map_err(|_| self.fail(machine)).ok()
+        done.map_err(|_| self.fail(engine)).ok()
     }
 
     /// The engine has panicked: ends its queue pairs as far as possible and keeps it from being
     /// polled again.
     #[cold]
-    fn fail(&self, mut machine: LockGuard<'_, Option<Box<dyn Machine>>>) {
+    fn fail(&self, mut engine: LockGuard<'_, Option<Box<dyn ShardControl>>>) {
         tracing::error!("a panic ended a shard and all its connections");
-        if let Some(mut failed) = machine.take() {
+        if let Some(mut failed) = engine.take() {
             if catch_unwind(AssertUnwindSafe(|| failed.abandon())).is_err() {
                 tracing::error!("not all queue pairs of the failed shard could be ended");
             }
             *self.failed_engine.lock().unwrap_or_else(PoisonError::into_inner) = Some(failed);
         }
-        drop(machine);
+        drop(engine);
         self.end(ShardState::Failed);
     }
 
@@ -168,21 +171,21 @@ impl Shard {
         self.notify_end_observers();
     }
 
-    /// Registers `watcher` to be notified when the shard ends; immediately if it has ended already.
-    pub(crate) fn observe_end(&self, watcher: Weak<dyn EndObserver>) {
-        let mut watchers = self.end_observers.lock().unwrap_or_else(PoisonError::into_inner);
-        watchers.retain(|watcher| watcher.strong_count() > 0);
-        watchers.push(watcher);
-        drop(watchers);
+    /// Registers `observer` to be notified when the shard ends; at once if it has ended already.
+    pub(crate) fn observe_end(&self, observer: Weak<dyn EndObserver>) {
+        let mut observers = self.end_observers.lock().unwrap_or_else(PoisonError::into_inner);
+        observers.retain(|observer| observer.strong_count() > 0);
+        observers.push(observer);
+        drop(observers);
         if self.has_ended() {
             self.notify_end_observers();
         }
     }
 
     fn notify_end_observers(&self) {
-        let watchers = self.end_observers.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        for watcher in watchers.iter().filter_map(Weak::upgrade) {
-            watcher.on_shard_end();
+        let observers = self.end_observers.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        for observer in observers.iter().filter_map(Weak::upgrade) {
+            observer.on_shard_end();
         }
     }
 
@@ -250,11 +253,11 @@ impl Shard {
 
     /// Drops the engine, which closes the device with it. The shard is not polled after this.
     pub(crate) fn stop(&self) {
-        let machine = self.engine.lock().take();
+        let engine = self.engine.lock().take();
         if !self.has_ended() {
             self.end(ShardState::Closed);
         }
-        drop(machine);
+        drop(engine);
         let failed = self.failed_engine.lock().unwrap_or_else(PoisonError::into_inner).take();
         if catch_unwind(AssertUnwindSafe(|| drop(failed))).is_err() {
             tracing::error!("the resources of the failed shard could not be freed");

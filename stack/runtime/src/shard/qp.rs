@@ -50,11 +50,11 @@ struct WqProducer<T> {
 
 impl<T> QueueHandle<T> {
     fn new(ring: Producer<T>, max: usize) -> Self {
-        let poster = WqProducer { ring, posted: 0, cached_retired: 0, max: max as u64 };
-        Self { producer: SpinLock::new(poster), retired: CachePadded::new(AtomicU64::new(0)) }
+        let producer = WqProducer { ring, posted: 0, cached_retired: 0, max: max as u64 };
+        Self { producer: SpinLock::new(producer), retired: CachePadded::new(AtomicU64::new(0)) }
     }
 
-    /// Stages requests in the ring until one fails, then publishes them; returns their number, and
+    /// Writes requests to the ring until one fails, then publishes them; returns their number, and
     /// that error.
     ///
     /// Requests are checked by reference, so each is moved once, from the iterator to its slot.
@@ -64,22 +64,22 @@ impl<T> QueueHandle<T> {
         wrs: impl IntoIterator<Item = T>,
         check: impl Fn(&T) -> Result<(), PostError>,
     ) -> (usize, Option<PostError>) {
-        let mut poster = self.producer.lock();
+        let mut producer = self.producer.lock();
         let mut count = 0;
         let mut error = None;
         for wr in wrs {
-            if let Err(refused) = check(&wr).and_then(|()| poster.check_not_full(&self.retired)) {
+            if let Err(refused) = check(&wr).and_then(|()| producer.check_not_full(&self.retired)) {
                 error = Some(refused);
                 break;
             }
-            if poster.ring.stage(wr).is_err() {
+            if producer.ring.push(wr).is_err() {
                 error = Some(PostError::QueueFull);
                 break;
             }
-            poster.posted += 1;
+            producer.posted += 1;
             count += 1;
         }
-        poster.ring.publish();
+        producer.ring.publish();
         (count, error)
     }
 }

@@ -76,12 +76,12 @@ impl SrqConsumer {
         self.max
     }
 
-    /// Moves at most `room` posted buffers to the engine, the free slots there. True if there were
-    /// any.
+    /// Moves at most `free` posted buffers to the engine, as many as its queue has free slots. True
+    /// if there were any.
     #[inline]
-    pub(crate) fn drain(&mut self, room: usize, mut post: impl FnMut(RecvWr)) -> bool {
+    pub(crate) fn drain(&mut self, free: usize, mut post: impl FnMut(RecvWr)) -> bool {
         let mut any = false;
-        for _ in 0..room {
+        for _ in 0..free {
             let Some(wr) = self.ring.pop() else { break };
             post(wr);
             self.taken += 1;
@@ -93,8 +93,8 @@ impl SrqConsumer {
     /// Publishes to the application how many buffers have left the queue, from the engine's free
     /// slots.
     #[inline]
-    pub(crate) fn publish_retired(&self, room: usize) {
-        let retired = self.taken - self.max.saturating_sub(room) as u64;
+    pub(crate) fn publish_retired(&self, free: usize) {
+        let retired = self.taken - self.max.saturating_sub(free) as u64;
         // Stored only when changed, to leave the cache line with the application's core otherwise.
         if self.shared.retired.load(Ordering::Relaxed) != retired {
             self.shared.retired.store(retired, Ordering::Release);

@@ -15,23 +15,23 @@ use crate::spsc::Consumer;
 /// Send requests taken from one ring per poll.
 const TAKE_COUNT_MAX: usize = 64;
 
-/// Posting interface of the engine.
-pub(crate) trait Poster {
-    fn send_room(&self, qp: QpId) -> usize;
-    fn recv_room(&self, qp: QpId) -> usize;
+/// The engine's side of posting: its work queues, and the rings of its completions.
+pub(crate) trait EngineQueues {
+    fn free_send_slots(&self, qp: QpId) -> usize;
+    fn free_recv_slots(&self, qp: QpId) -> usize;
     fn post_send(&mut self, qp: QpId, wr: SendWr) -> Result<(), PostError>;
     fn post_recv(&mut self, qp: QpId, wr: RecvWr) -> Result<(), PostError>;
     fn rings(&mut self) -> &mut CqRings;
 }
 
-impl<D: Device> Poster for Engine<D, HostMemory, CqRings> {
+impl<D: Device> EngineQueues for Engine<D, HostMemory, CqRings> {
     #[inline]
-    fn send_room(&self, qp: QpId) -> usize {
+    fn free_send_slots(&self, qp: QpId) -> usize {
         Self::free_send_slots(self, qp)
     }
 
     #[inline]
-    fn recv_room(&self, qp: QpId) -> usize {
+    fn free_recv_slots(&self, qp: QpId) -> usize {
         Self::free_recv_slots(self, qp)
     }
 
@@ -55,12 +55,12 @@ impl<D: Device> Poster for Engine<D, HostMemory, CqRings> {
 pub(crate) struct Link {
     pub(crate) id: QpId,
     pub(crate) qp: Arc<QpShared>,
-    sends: Lane<SendWr>,
-    recvs: Lane<RecvWr>,
+    sends: WorkQueue<SendWr>,
+    recvs: WorkQueue<RecvWr>,
 }
 
 /// Shard's side of one work queue.
-struct Lane<T> {
+struct WorkQueue<T> {
     ring: Consumer<T>,
     cq: CqId,
     /// Capacity of the queue, in requests; the engine's queue has the same.
@@ -72,18 +72,18 @@ struct Lane<T> {
     refused: Option<Wc>,
 }
 
-impl<T> Lane<T> {
+impl<T> WorkQueue<T> {
     const fn new(ring: Consumer<T>, cq: CqId, max: usize) -> Self {
         Self { ring, cq, max, taken: 0, refused: None }
     }
 
     /// Reports the rejected request, if the engine has completed all before it and the CQ has
     /// space. True if none is left to report.
-    fn report(&mut self, room: usize, rings: &mut CqRings) -> bool {
+    fn report(&mut self, free: usize, rings: &mut CqRings) -> bool {
         let Some(wc) = self.refused else {
             return true;
         };
-        let done = room >= self.max && rings.push(self.cq, wc);
+        let done = free >= self.max && rings.push(self.cq, wc);
         if done {
             self.refused = None;
         }
@@ -92,8 +92,8 @@ impl<T> Lane<T> {
 
     /// Number of requests that no longer occupy the queue, given the free slots of the engine's
     /// queue.
-    fn retired(&self, room: usize) -> u64 {
-        let held = self.max.saturating_sub(room) + usize::from(self.refused.is_some());
+    fn retired(&self, free: usize) -> u64 {
+        let held = self.max.saturating_sub(free) + usize::from(self.refused.is_some());
         self.taken - held as u64
     }
 }
@@ -106,31 +106,31 @@ struct Taken {
 }
 
 /// Moves at most `max` requests of one work queue into the engine.
-fn take<T, P: Poster>(
-    lane: &mut Lane<T>,
+fn take<T, E: EngineQueues>(
+    queue: &mut WorkQueue<T>,
     max: usize,
-    poster: &mut P,
-    room: impl Fn(&P) -> usize,
-    mut post: impl FnMut(&mut P, T) -> Result<(), Wc>,
+    engine: &mut E,
+    free_slots: impl Fn(&E) -> usize,
+    mut post: impl FnMut(&mut E, T) -> Result<(), Wc>,
 ) -> Taken {
     let mut taken = Taken { any: false, again: false };
     for _ in 0..max {
-        let room = room(poster);
-        if !lane.report(room, poster.rings()) {
+        let free = free_slots(engine);
+        if !queue.report(free, engine.rings()) {
             taken.again = true;
             return taken;
         }
-        if room == 0 {
+        if free == 0 {
             break;
         }
-        let Some(wr) = lane.ring.pop() else {
+        let Some(wr) = queue.ring.pop() else {
             return taken;
         };
         taken.any = true;
-        lane.taken += 1;
-        lane.refused = post(poster, wr).err();
+        queue.taken += 1;
+        queue.refused = post(engine, wr).err();
     }
-    taken.again = !lane.ring.is_empty() || lane.refused.is_some();
+    taken.again = !queue.ring.is_empty() || queue.refused.is_some();
     taken
 }
 
@@ -144,8 +144,8 @@ impl Link {
         Self {
             id,
             qp,
-            sends: Lane::new(sends, send_cq, max_send_wr),
-            recvs: Lane::new(recvs, recv_cq, max_recv_wr),
+            sends: WorkQueue::new(sends, send_cq, max_send_wr),
+            recvs: WorkQueue::new(recvs, recv_cq, max_recv_wr),
         }
     }
 
@@ -156,7 +156,7 @@ impl Link {
 
     /// Moves posted requests into the engine. Returns two flags: there were any; the next poll has
     /// to try again.
-    pub(crate) fn serve<P: Poster>(&mut self, poster: &mut P) -> (bool, bool) {
+    pub(crate) fn serve<E: EngineQueues>(&mut self, engine: &mut E) -> (bool, bool) {
         let id = self.id;
         // All receives in one poll: what the application sends after posting them, for example a
         // credit, leaves in the same poll, and the response may need every one of them.
@@ -164,31 +164,31 @@ impl Link {
         let recvs = take(
             &mut self.recvs,
             recv_count_max,
-            poster,
-            |p| p.recv_room(id),
-            |p, wr| {
+            engine,
+            |engine| engine.free_recv_slots(id),
+            |engine, wr| {
                 let wr_id = wr.wr_id;
-                p.post_recv(id, wr).map_err(|error| refusal(id, wr_id, WcOpcode::Recv, error))
+                engine.post_recv(id, wr).map_err(|error| refusal(id, wr_id, WcOpcode::Recv, error))
             },
         );
         let sends = take(
             &mut self.sends,
             TAKE_COUNT_MAX,
-            poster,
-            |p| p.send_room(id),
-            |p, wr| {
+            engine,
+            |engine| engine.free_send_slots(id),
+            |engine, wr| {
                 let (wr_id, opcode) = (wr.wr_id, WcOpcode::from(&wr.operation));
-                p.post_send(id, wr).map_err(|error| refusal(id, wr_id, opcode, error))
+                engine.post_send(id, wr).map_err(|error| refusal(id, wr_id, opcode, error))
             },
         );
-        poster.rings().mark_dirty(id);
+        engine.rings().mark_dirty(id);
         (recvs.any || sends.any, recvs.again || sends.again)
     }
 
     /// Publishes to the application how many requests have left the queues.
     #[inline]
-    pub(crate) fn show_room(&self, send_room: usize, recv_room: usize) {
-        self.qp.set_retired(self.sends.retired(send_room), self.recvs.retired(recv_room));
+    pub(crate) fn publish_retired(&self, free_sends: usize, free_recvs: usize) {
+        self.qp.set_retired(self.sends.retired(free_sends), self.recvs.retired(free_recvs));
     }
 }
 
@@ -225,19 +225,19 @@ mod tests {
 
     /// Engine that takes requests while it has free slots, unless the stream has ended.
     struct Fake {
-        room: usize,
+        free: usize,
         ended: bool,
         taken: Vec<u64>,
         received: usize,
         rings: CqRings,
     }
 
-    impl Poster for Fake {
-        fn send_room(&self, _: QpId) -> usize {
-            self.room
+    impl EngineQueues for Fake {
+        fn free_send_slots(&self, _: QpId) -> usize {
+            self.free
         }
 
-        fn recv_room(&self, _: QpId) -> usize {
+        fn free_recv_slots(&self, _: QpId) -> usize {
             RECV_COUNT_MAX - self.received
         }
 
@@ -245,8 +245,8 @@ mod tests {
             if self.ended {
                 return Err(PostError::WrongState);
             }
-            assert!(self.room > 0, "asked first");
-            self.room -= 1;
+            assert!(self.free > 0, "checked first");
+            self.free -= 1;
             self.taken.push(wr.wr_id);
             Ok(())
         }
@@ -263,17 +263,17 @@ mod tests {
 
     fn set_up() -> (Fake, Link, Producer<SendWr>, Consumer<Wc>) {
         let mut rings = CqRings::new(1);
-        let (feed, completions) = CqProducer::new(4, None);
-        let cq = rings.add(feed);
+        let (producer, completions) = CqProducer::new(4, None);
+        let cq = rings.add(producer);
         let (sends, sends_taken) = ring(4);
         let (recvs, recvs_taken) = ring(4);
         let qp = Arc::new(QpShared::new(sends, 4, recvs, 4));
         let link = Link::new(ID, Arc::clone(&qp), (sends_taken, cq, 4), (recvs_taken, cq, 4));
         // Replace the send ring by one that the test fills.
         let (posted, taken) = ring(4);
-        let sends = Lane::new(taken, cq, 4);
+        let sends = WorkQueue::new(taken, cq, 4);
         (
-            Fake { room: 4, ended: false, taken: vec![], received: 0, rings },
+            Fake { free: 4, ended: false, taken: vec![], received: 0, rings },
             Link { sends, ..link },
             posted,
             completions,
@@ -283,19 +283,19 @@ mod tests {
     fn post(ring: &mut Producer<SendWr>, wr_id: u64) {
         let operation =
             Operation::Send { payload: Payload::empty(), solicited: false, invalidate: None };
-        ring.stage(SendWr { wr_id, operation, signaled: true, fence: false }).unwrap();
+        ring.push(SendWr { wr_id, operation, signaled: true, fence: false }).unwrap();
         ring.publish();
     }
 
     #[test]
-    fn what_finds_no_room_stays_and_the_bell_rings_on() {
+    fn request_without_a_free_slot_stays_in_the_ring() {
         let (mut fake, mut link, mut posted, _completions) = set_up();
         (0..4).for_each(|wr_id| post(&mut posted, wr_id));
         assert_eq!(link.serve(&mut fake), (true, false));
         post(&mut posted, 4);
         assert_eq!(link.serve(&mut fake), (false, true));
         assert_eq!((fake.taken.as_slice(), link.sends.retired(0)), (&[0, 1, 2, 3][..], 0));
-        fake.room = 1;
+        fake.free = 1;
         assert_eq!(link.serve(&mut fake), (true, false));
         assert_eq!((fake.taken.last(), link.sends.retired(0)), (Some(&4), 1));
     }
@@ -304,10 +304,10 @@ mod tests {
     fn receives_are_taken_all_at_once() {
         let (mut fake, link, _sends, _completions) = set_up();
         let (mut posted, taken) = ring(RECV_COUNT_MAX);
-        let recvs = Lane::new(taken, link.recvs.cq, RECV_COUNT_MAX);
+        let recvs = WorkQueue::new(taken, link.recvs.cq, RECV_COUNT_MAX);
         let mut link = Link { recvs, ..link };
         for wr_id in 0..RECV_COUNT_MAX as u64 {
-            posted.stage(RecvWr { wr_id, sg_list: Default::default() }).unwrap();
+            posted.push(RecvWr { wr_id, sg_list: Default::default() }).unwrap();
         }
         posted.publish();
         assert_eq!(link.serve(&mut fake), (true, false));
@@ -315,7 +315,7 @@ mod tests {
     }
 
     #[test]
-    fn what_comes_too_late_is_reported_after_all_before_it() {
+    fn request_refused_after_the_end_completes_after_all_before_it() {
         let (mut fake, mut link, mut posted, mut completions) = set_up();
         post(&mut posted, 7);
         link.serve(&mut fake);
@@ -326,7 +326,7 @@ mod tests {
         fake.rings.publish();
         assert!(completions.pop().is_none(), "an older request has not completed yet");
         assert_eq!(link.sends.retired(3), 0);
-        fake.room = 4;
+        fake.free = 4;
         assert_eq!(link.serve(&mut fake), (true, false));
         fake.rings.publish();
         let flushed: Vec<_> = std::iter::from_fn(|| completions.pop()).collect();

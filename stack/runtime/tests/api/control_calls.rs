@@ -23,7 +23,7 @@ fn duration() -> Duration {
     Duration::from_secs(seconds.map_or(2, |text| text.parse().expect("a number of seconds")))
 }
 
-/// What one thread uses: protection domains and completion queues of its own in both contexts, and
+/// Objects of one thread: protection domains and completion queues of its own in both contexts, and
 /// a port.
 struct Worker {
     left: Endpoint,

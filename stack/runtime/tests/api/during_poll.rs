@@ -19,8 +19,8 @@ fn recv_posted_before_the_rx_burst_serves_that_burst() {
         // The message is in the ring, and the poll that will receive it has begun.
         a.post_send(send(wr_id, inline(b"now"))).unwrap();
         left.context.drive();
-        let (poster, buffer) = (Arc::clone(&b), recv(wr_id, recv_mr.sge(0, 64)));
-        *rx_hook.lock().unwrap() = Some(Box::new(move || poster.post_recv(buffer).unwrap()));
+        let (qp, buffer) = (Arc::clone(&b), recv(wr_id, recv_mr.sge(0, 64)));
+        *rx_hook.lock().unwrap() = Some(Box::new(move || qp.post_recv(buffer).unwrap()));
         let got = right.completions(&left, 1);
         assert_eq!((got[0].wr_id, got[0].status), (wr_id, WcStatus::Success));
         left.completions(&right, 1);

@@ -171,7 +171,7 @@ fn wakeup_latency_and_idle_cpu_time_are_bounded() {
     );
 }
 
-/// What may wait for events while a helper is idle.
+/// Ways to wait for events while a helper is idle.
 #[derive(Clone, Copy, Debug)]
 enum IdleWaiter {
     NoWaiter,

@@ -171,8 +171,8 @@ pub(crate) fn client() -> std::io::Result<Duration> {
     let stream = TcpStream::connect_timeout(&to, CLIENT_TIMEOUT)?;
     let (mut peer, reply) = Peer::initiate(stream, &Startup::default())?;
     let (stag, addr) = reply.application_data().split_at(4);
-    let stag = u32::from_be_bytes(stag.try_into().expect("four octets"));
-    let addr = u64::from_be_bytes(addr.try_into().expect("eight octets"));
+    let stag = u32::from_be_bytes(stag.try_into().expect("four bytes"));
+    let addr = u64::from_be_bytes(addr.try_into().expect("eight bytes"));
     peer.memory = vec![0; SHARED_LEN];
     // FPDUs that end within segments have to be reassembled.
     peer.set_segmentation(Segmentation::FixedSize(1000));

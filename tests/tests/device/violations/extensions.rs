@@ -84,7 +84,7 @@ fn atomic_cases(stags: &Stags, plain: u32) -> Vec<Case> {
         ("a word: around the end of all offsets", vec![], atomic(open, u64::MAX - 6), (0, 1, 4)),
         ("a word across two", vec![], atomic(open, base + 4), (0, 2, 0xFF)),
         (
-            "a word one octet on",
+            "a word one byte on",
             vec![none(1)],
             fetch_add_request(5, open, base + 9, 2),
             (0, 2, 0xFF),
@@ -113,8 +113,8 @@ fn atomic_cases(stags: &Stags, plain: u32) -> Vec<Case> {
 /// Immediate Data.
 fn immediate_cases(stags: &Stags) -> Vec<Case> {
     let Stags { open, base, .. } = *stags;
-    let good = || immediate(1, b"8 octets");
-    let all = || (1..4).map(|msn| solicited(msn, b"8 octets")).collect::<Vec<_>>();
+    let good = || immediate(1, b"8 bytes!");
+    let all = || (1..4).map(|msn| solicited(msn, b"8 bytes!")).collect::<Vec<_>>();
     let tagged = |opcode| changed(write(open, base, 8), 1, opcode);
     vec![
         ("no immediate data", vec![], immediate(1, b""), (0, 2, 7)),
@@ -124,14 +124,14 @@ fn immediate_cases(stags: &Stags) -> Vec<Case> {
         ("immediate data like a Send", vec![], solicited(1, &[7; 1000]), (1, 2, 5)),
         ("immediate data in two segments", vec![], unfinished(good()), (1, 2, 5)),
         ("immediate data at an offset", vec![], at_offset(good()), (1, 2, 4)),
-        ("immediate data left out", vec![], immediate(2, b"8 octets"), (1, 2, 3)),
-        ("no immediate data's number", vec![], immediate(0, b"8 octets"), (1, 2, 3)),
+        ("immediate data left out", vec![], immediate(2, b"8 bytes!"), (1, 2, 3)),
+        ("no immediate data's number", vec![], immediate(0, b"8 bytes!"), (1, 2, 3)),
         ("immediate data twice", vec![good()], good(), (1, 2, 3)),
         ("immediate data with a Send's number", vec![send(b"x")], good(), (1, 2, 3)),
         ("a Send with their number", vec![good()], send(b"x"), (1, 2, 3)),
-        ("immediate data and no buffer", all(), immediate(4, b"8 octets"), (1, 2, 2)),
-        ("immediate data with event, no buffer", all(), solicited(4, b"8 octets"), (1, 2, 2)),
-        ("immediate data far ahead", vec![], immediate(1000, b"8 octets"), (1, 2, 2)),
+        ("immediate data and no buffer", all(), immediate(4, b"8 bytes!"), (1, 2, 2)),
+        ("immediate data with event, no buffer", all(), solicited(4, b"8 bytes!"), (1, 2, 2)),
+        ("immediate data far ahead", vec![], immediate(1000, b"8 bytes!"), (1, 2, 2)),
         ("immediate data on queue 1", vec![], on_queue(good(), 1), (0, 2, 6)),
         ("immediate data on queue 2", vec![], on_queue(good(), 2), (0, 2, 6)),
         ("immediate data on queue 3", vec![], on_queue(good(), 3), (0, 2, 6)),
@@ -147,8 +147,8 @@ fn unknown_cases(stags: &Stags, version: Version) -> Vec<Case> {
     // The IETF version without RFC 7306 knows the opcode and lacks the queue.
     let queue = if version == Version::Ietf { (1, 2, 1) } else { (0, 2, 6) };
     vec![
-        ("off: immediate data", vec![], immediate(1, b"8 octets"), (0, 2, 6)),
-        ("off: immediate data with event", vec![], solicited(1, b"8 octets"), (0, 2, 6)),
+        ("off: immediate data", vec![], immediate(1, b"8 bytes!"), (0, 2, 6)),
+        ("off: immediate data with event", vec![], solicited(1, b"8 bytes!"), (0, 2, 6)),
         (
             "off: immediate data behind a Send",
             vec![send(b"x")],
@@ -260,7 +260,7 @@ fn each_rfc7306_violation_gets_its_terminate() {
     peer.serve_until(|peer| peer.atomic_responses.len() == 2).unwrap();
     assert_eq!(peer.atomic_responses, [0, 5].map(|original| AtomicResponse { id: 77, original }));
     assert_eq!(fx.open.load_word(0), 10);
-    for (msn, message) in [(1, immediate(1, b"8 octets")), (2, solicited(2, b"and more"))] {
+    for (msn, message) in [(1, immediate(1, b"8 bytes!")), (2, solicited(2, b"and more"))] {
         peer.send_ulpdu(&message).unwrap();
         let wc = fx.stack.expect_success();
         assert_eq!((wc.wr_id, wc.opcode), (msn - 1, WcOpcode::RecvImmediate));

@@ -59,7 +59,7 @@ fn arp_request(mac: [u8; 6]) -> Vec<u8> {
     frame
 }
 
-/// Broadcast IPv4 packet with room for a UDP header and `payload_len` bytes.
+/// Broadcast IPv4 packet with space for a UDP header and `payload_len` bytes.
 fn datagram(mac: [u8; 6], payload_len: usize) -> Vec<u8> {
     let total = u16::try_from(28 + payload_len).unwrap();
     let mut frame = Vec::new();

@@ -182,7 +182,7 @@ fn a_device_works_from_the_thread_it_moved_to() {
     let (mut a, mut b) = pair(&OpenConfig::default());
     let full = a.available();
     let sender = std::thread::spawn(move || {
-        assert!(adopt_thread());
+        assert!(register_current_thread());
         for index in 0..10_000 {
             while a.tx_free_count() == 0 {
                 a.flush();

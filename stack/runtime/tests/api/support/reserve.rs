@@ -24,8 +24,8 @@ thread_local! {
     static RESERVATION: RefCell<Option<Reservation>> = const { RefCell::new(None) };
 }
 
-/// What a test holds until its thread ends. Every test acquires the members in this order, so none
-/// waits for another that waits for it.
+/// Reservations that a test holds until its thread ends. Every test acquires the members in this
+/// order, so that there is no deadlock.
 struct Reservation {
     _not_isolated: RwLockReadGuard<'static, ()>,
     cores: Option<MutexGuard<'static, ()>>,
