@@ -88,7 +88,7 @@ impl IdleBackoff {
     const SPIN_STEPS: u32 = 20_000;
     /// Shortest sleep.
     const SLEEP_MIN: Duration = Duration::from_micros(50);
-    /// Longest sleep: short compared with the start-up time of a client.
+    /// Longest sleep: short compared with the startup time of a client.
     const SLEEP_MAX: Duration = Duration::from_millis(2);
     /// Sleeps of one length before it doubles.
     const SLEEPS_PER_DOUBLING: u32 = 1000;

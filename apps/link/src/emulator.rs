@@ -206,11 +206,11 @@ impl<F: Frame> LinkEmulator<F> {
     /// Accepts a frame at `now_ns`. `copy` is called if the frame is to be duplicated. Costs about
     /// 50 ns plus the heap operations; no allocation with [`LinkEmulator::frames_max`] set.
     pub fn send(&mut self, now_ns: u64, mut frame: F, copy: impl FnOnce(&F) -> Option<F>) {
-        let fate = Draws::draw(&mut self.rng);
+        let draws = Draws::draw(&mut self.rng);
         let len = frame.bytes().len();
         self.counters.sent += 1;
         self.counters.sent_bytes += len as u64;
-        let is_lost = self.draw_loss(&fate);
+        let is_lost = self.draw_loss(&draws);
         if self.faults.mtu.is_some_and(|mtu| packet_len(frame.bytes()) > usize::from(mtu)) {
             self.counters.too_long += 1;
             return;
@@ -227,19 +227,19 @@ impl<F: Frame> LinkEmulator<F> {
             self.counters.lost += 1;
             return;
         }
-        if occurs(fate.corrupt, self.faults.corrupt) {
-            self.flip_bit(&mut frame, fate.bit);
+        if occurs(draws.corrupt, self.faults.corrupt) {
+            self.flip_bit(&mut frame, draws.bit);
         }
-        if occurs(fate.duplicate, self.faults.duplicate) {
+        if occurs(draws.duplicate, self.faults.duplicate) {
             match copy(&frame) {
                 Some(second) => {
                     self.counters.duplicated += 1;
-                    self.schedule_arrival(sent_ns, second, fate.delays[1]);
+                    self.schedule_arrival(sent_ns, second, draws.delays[1]);
                 }
                 None => self.counters.no_buffer += 1,
             }
         }
-        self.schedule_arrival(sent_ns, frame, fate.delays[0]);
+        self.schedule_arrival(sent_ns, frame, draws.delays[0]);
     }
 
     /// Returns the next frame that has arrived by `now_ns`.
@@ -256,16 +256,16 @@ impl<F: Frame> LinkEmulator<F> {
     /// Returns the arrival time of the next frame.
     #[must_use]
     pub fn next_arrival_ns(&self) -> Option<u64> {
-        self.in_flight.peek().map(|flying| flying.key.0.0)
+        self.in_flight.peek().map(|next| next.key.0.0)
     }
 
-    fn draw_loss(&mut self, fate: &Draws) -> bool {
+    fn draw_loss(&mut self, draws: &Draws) -> bool {
         let Some((to_bad, to_good, loss)) = self.faults.burst_transitions() else {
-            return occurs(fate.loss, self.faults.loss);
+            return occurs(draws.loss, self.faults.loss);
         };
         let step = if self.in_bad_state { to_good } else { to_bad };
-        self.in_bad_state ^= occurs(fate.state_change, step);
-        self.in_bad_state && occurs(fate.loss, loss)
+        self.in_bad_state ^= occurs(draws.state_change, step);
+        self.in_bad_state && occurs(draws.loss, loss)
     }
 
     /// Queues and serializes the frame. Returns the time at which its last byte is sent, or `None`

@@ -23,7 +23,7 @@ pub struct Faults {
     pub reorder: f64,
     /// Limit of that additional delay; `None`: `delay_ns` plus 100 us.
     pub hold_ns: Option<u64>,
-    /// Fraction of IP packets with one flipped bit, anywhere behind the Ethernet header. Frames of
+    /// Fraction of IP packets with one flipped bit, anywhere after the Ethernet header. Frames of
     /// other protocols are not corrupted: ARP has no checksum that would detect it.
     pub corrupt: f64,
     /// Bits flip in the TCP payload only. The emulator does not repair checksums.

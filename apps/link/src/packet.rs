@@ -26,7 +26,7 @@ pub(crate) struct IpPacket {
     is_v6: bool,
 }
 
-/// Returns the offset of the Ethernet payload, behind any VLAN tags, and its EtherType.
+/// Returns the offset of the Ethernet payload, after any VLAN tags, and its EtherType.
 fn find_ethertype(frame: &[u8]) -> Option<(usize, u16)> {
     let mut at = ETHERNET_HEADER_LEN - 2;
     loop {

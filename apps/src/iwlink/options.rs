@@ -202,10 +202,10 @@ impl Options {
         let needs = [wire.to_right, wire.to_left].map(|faults| {
             let Some(rate) = faults.rate else { return 0 };
             let held_ns = faults.delay_ns + faults.jitter_ns;
-            let flying = u128::from(rate) * u128::from(held_ns) / 1_000_000_000;
-            let flying = u64::try_from(flying).unwrap_or(u64::MAX);
+            let in_flight = u128::from(rate) * u128::from(held_ns) / 1_000_000_000;
+            let in_flight = u64::try_from(in_flight).unwrap_or(u64::MAX);
             // Mean frame length: half of a full frame.
-            flying.saturating_add(faults.queue.unwrap_or(0)) / wire_bytes(700)
+            in_flight.saturating_add(faults.queue.unwrap_or(0)) / wire_bytes(700)
         });
         let (least, most) = FRAMES_DEFAULT_RANGE;
         let needed = needs.into_iter().max().unwrap_or(0).clamp(least, most);

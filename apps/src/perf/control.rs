@@ -64,7 +64,7 @@ impl ControlFrame {
         out.0
     }
 
-    /// Parses a message. Bytes behind its fields are ignored: later versions may add some.
+    /// Parses a message. Bytes after its fields are ignored: later versions may add some.
     ///
     /// # Errors
     /// [`ControlError`] for any malformed input.

@@ -147,7 +147,7 @@ pub struct TestArgs {
     /// Requests MPA markers in received FPDUs; an iwperf server then requests them in return.
     #[arg(long, help_heading = "MPA")]
     pub markers: bool,
-    /// MPA start-up.
+    /// MPA startup.
     #[command(flatten)]
     pub mpa: MpaArgs,
     /// IRD and ORD.

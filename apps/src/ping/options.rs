@@ -109,7 +109,7 @@ pub struct PingArgs {
     /// Disables the MPA CRC if the peer agrees.
     #[arg(long, help_heading = "MPA")]
     pub no_crc: bool,
-    /// MPA start-up.
+    /// MPA startup.
     #[command(flatten)]
     pub mpa: MpaArgs,
 }

@@ -69,7 +69,7 @@ pub fn measure_targets(
     }
 }
 
-/// Measures the bare bound of a topology: full segments, messages of 64 KiB.
+/// Measures the copy-and-CRC bound of a topology: full segments, messages of 64 KiB.
 fn bound(topology: &Topology, mtu: u16, seconds: f64) -> Result<f64> {
     let work = CopyCrcParams {
         segment_len: usize::from(mtu) - 40,

@@ -1,4 +1,4 @@
-//! What to measure: tests, places, sizes, how often.
+//! Plan of the measurement: tests, core placements, sizes, number of rounds.
 
 /// The tests, bandwidth first.
 pub const TESTS: [&str; 6] =

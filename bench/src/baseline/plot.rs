@@ -1,4 +1,4 @@
-//! Plot of bandwidth by message size beside the bare bound, as SVG.
+//! Plot of bandwidth by message size beside the copy-and-CRC bound, as SVG.
 
 use std::path::Path;
 

@@ -149,7 +149,7 @@ fn bound_line(table: &Table) -> String {
              ({least:.1} to {most:.1}).",
             table.mtu - 40
         ),
-        None => "The bare bound was not measured.".to_owned(),
+        None => "The copy-and-CRC bound was not measured.".to_owned(),
     }
 }
 

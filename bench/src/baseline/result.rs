@@ -1,4 +1,4 @@
-//! What came of it: tables, and figures of which something is promised.
+//! Results: tables, and the figures with a required minimum.
 
 use super::plan::Topology;
 use super::runner::Sample;
@@ -20,7 +20,7 @@ pub struct Table {
 pub struct CellResult {
     /// One for each successful round.
     pub samples: Vec<Sample>,
-    /// The bare bound measured before each sample, in Gb/s; for bandwidth only.
+    /// The copy-and-CRC bound measured before each sample, in Gb/s; for bandwidth only.
     pub bound: Vec<f64>,
 }
 

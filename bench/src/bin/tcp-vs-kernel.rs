@@ -16,7 +16,7 @@ use ferrowarp_tests::netns;
 
 #[derive(Parser)]
 #[command(
-    about = "Measures our TCP and the kernel's over the same emulated links, and writes the tables"
+    about = "Measures ferrowarp's TCP and the kernel's over the same emulated links; writes tables"
 )]
 struct Options {
     /// The file to write; JSON and plot are written beside it
@@ -112,7 +112,7 @@ fn main() -> Result<ExitCode> {
     if !set_ups.is_empty() {
         let _ = write!(
             text,
-            "## Connections set up per second\n\nTCP's handshake, the MPA start-up exchange \
+            "## Connections set up per second\n\nTCP's handshake, the MPA startup exchange \
              and a graceful close; {} connections a run, medians.\n\n",
             plan.connections
         );

@@ -1,7 +1,7 @@
 //! Our TCP beside the kernel's over the same emulated link: goodput by loss and RTT, completion
 //! times of requests and responses, and connections set up per second.
 //!
-//! [`plan`] says what is measured; [`goodput`], [`exchange`] and [`connect_rates`] measure it.
+//! [`plan`] lists the measurements; [`goodput`], [`exchange`] and [`connect_rates`] measure it.
 //! [`network`] creates namespaces with `iwlink` between them and runs a sender and a receiver
 //! (`tcp-end`) there; [`report`] and [`plot`] format the results.
 

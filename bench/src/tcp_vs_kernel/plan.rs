@@ -1,4 +1,4 @@
-//! What to measure: wires, pairings, how often.
+//! Plan of the measurement: links, pairings, number of rounds.
 
 use std::path::PathBuf;
 

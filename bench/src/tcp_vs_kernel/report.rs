@@ -178,7 +178,7 @@ pub fn method(plan: &Plan) -> String {
          those are longer: a CUBIC that left slow start early takes that long to find the \
          rate. One connection carries RDMA Sends of 65,504 bytes in full FPDUs with CRC. Our \
          ends are verbs programs; the kernel's ends are plain sockets that send and receive \
-         the same bytes, after a start-up exchange by an independent peer. Between the ends \
+         the same bytes, after a startup exchange by an independent peer. Between the ends \
          is `iwlink`: {} with {} bytes of queue, the loss and half of the round trip each way, \
          the same seeds for all pairings. Our end is connected over memif, the kernel over a \
          tap in a namespace of its own (fresh for each run), so that each end uses one device. \

@@ -1,8 +1,8 @@
-//! What one run says.
+//! Result of one run.
 
 use serde_json::Value;
 
-/// What one run of a sender and a receiver says.
+/// Result of one run of a sender and a receiver.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Sample {
     /// Goodput: bytes of received messages, in Gb/s.
@@ -28,7 +28,7 @@ impl Sample {
     }
 }
 
-/// What one run of a requester and a responder says.
+/// Result of one run of a requester and a responder.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ExchangeSample {
     /// Time from each request to the end of its response in microseconds, in order.

@@ -1,4 +1,4 @@
-//! Connections set up per second: TCP handshake, MPA start-up exchange, graceful close.
+//! Connections set up per second: TCP handshake, MPA startup exchange, graceful close.
 
 use std::io::Write as _;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, SocketAddrV4, TcpListener, TcpStream};

@@ -12,7 +12,7 @@ use crate::meter::{MeasureWindow, Meter};
 
 pub(crate) fn send(address: SocketAddrV4) -> Result<()> {
     let mut stream = TcpStream::connect(address).context("cannot connect")?;
-    Peer::initiate(stream.try_clone()?, &Startup::default()).context("start-up")?;
+    Peer::initiate(stream.try_clone()?, &Startup::default()).context("startup")?;
     let mut messages = Messages::new();
     loop {
         match stream.write_all(messages.next()) {
@@ -32,7 +32,7 @@ pub(crate) fn receive(address: SocketAddrV4, window: MeasureWindow) -> Result<()
     let listener = TcpListener::bind(address).context("cannot listen")?;
     println!("listening");
     let (mut stream, _) = listener.accept()?;
-    Peer::respond(stream.try_clone()?, &Startup::default()).context("start-up")?;
+    Peer::respond(stream.try_clone()?, &Startup::default()).context("startup")?;
     let mut meter = Meter::start(window);
     let mut counter = FpduCounter::default();
     let mut bytes = vec![0; 256 << 10];
@@ -80,7 +80,7 @@ impl MessageStream {
 
 pub(crate) fn request(address: SocketAddrV4, exchanges: ExchangeArgs) -> Result<()> {
     let stream = TcpStream::connect(address).context("cannot connect")?;
-    Peer::initiate(stream.try_clone()?, &Startup::default()).context("start-up")?;
+    Peer::initiate(stream.try_clone()?, &Startup::default()).context("startup")?;
     let mut messages = MessageStream::new(stream);
     let exchange = || {
         messages.send()?;
@@ -94,7 +94,7 @@ pub(crate) fn respond(address: SocketAddrV4) -> Result<()> {
     let listener = TcpListener::bind(address).context("cannot listen")?;
     println!("listening");
     let (stream, _) = listener.accept()?;
-    Peer::respond(stream.try_clone()?, &Startup::default()).context("start-up")?;
+    Peer::respond(stream.try_clone()?, &Startup::default()).context("startup")?;
     let mut messages = MessageStream::new(stream);
     while messages.receive()? {
         messages.send()?;

@@ -1,5 +1,5 @@
 //! One end of a measured connection, of the kernel's TCP or of ours. Both carry the same FPDUs; the
-//! kernel's end uses the independent peer for the MPA start-up exchange.
+//! kernel's end uses the independent peer for the MPA startup exchange.
 //!
 //! A receiver prints one line of JSON after the measured time: the bytes of messages received in
 //! it. It continues to receive until it is killed, so that frames in flight are delivered.

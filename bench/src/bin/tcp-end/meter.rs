@@ -1,4 +1,4 @@
-//! Counter of what comes within the time that is measured.
+//! Counter of the bytes received within the measured time.
 
 use std::time::{Duration, Instant};
 

@@ -54,13 +54,13 @@ pub(crate) enum Command {
 /// Ends of the connections.
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Between {
-    /// The kernel with itself, over its loopback interface.
+    /// Kernel to kernel, over the loopback interface.
     Kernel,
-    /// Ours with ours over `ring`, on one thread.
+    /// Ferrowarp to ferrowarp over `ring`, on one thread.
     Ring,
-    /// Ours connects to the kernel over a tap.
+    /// Ferrowarp connects to the kernel over a tap.
     OursToKernel,
-    /// The kernel connects to ours over a tap.
+    /// The kernel connects to ferrowarp over a tap.
     KernelToOurs,
 }
 
@@ -68,10 +68,10 @@ pub(crate) enum Between {
 pub(crate) struct EndArgs {
     /// Address and port of the receiver.
     pub(crate) address: SocketAddrV4,
-    /// Uses our TCP on this device; without it the kernel's.
+    /// Uses ferrowarp's TCP on this device; without it the kernel's.
     #[arg(long)]
     pub(crate) dev: Option<String>,
-    /// The address of our TCP, with a prefix of 24 bits.
+    /// The address of ferrowarp's TCP, with a prefix of 24 bits.
     #[arg(long, requires = "dev")]
     pub(crate) ip: Option<Ipv4Addr>,
 }

@@ -131,7 +131,7 @@ pub(crate) fn receive(dev: &str, ip: Ipv4Addr, port: u16, window: MeasureWindow)
     println!("listening");
     let request = listener.accept_timeout(TIMEOUT).context("no connect request")?;
     request.accept(&end.qp, ConnParam::default())?;
-    end.qp.wait_established(TIMEOUT).context("start-up")?;
+    end.qp.wait_established(TIMEOUT).context("startup")?;
     let mut meter = Meter::start(window);
     end.run(|| end.post_recv(), |messages| meter.update(messages * MESSAGE_LEN as u64))?;
     bail!("the sender closed the connection")
@@ -163,7 +163,7 @@ pub(crate) fn respond(dev: &str, ip: Ipv4Addr, port: u16) -> Result<()> {
     let request = listener.accept_timeout(TIMEOUT).context("no connect request")?;
     end.post_recv()?;
     request.accept(&end.qp, ConnParam::default())?;
-    end.qp.wait_established(TIMEOUT).context("start-up")?;
+    end.qp.wait_established(TIMEOUT).context("startup")?;
     let mut wcs = Vec::with_capacity(DEPTH);
     while end.receive(&mut wcs)? {
         end.post_send()?;
