@@ -98,7 +98,7 @@ pub struct Dissection {
     pub bad_crc: usize,
     /// Number of DDP segments by the dissector's name of their RDMAP opcode.
     pub segments: BTreeMap<String, usize>,
-    /// Number of MPA start-up frames.
+    /// Number of MPA startup frames.
     pub startup_frames: usize,
     /// Problems: malformed packets, errors, bad IPv4 or TCP checksums.
     pub problems: Vec<String>,

@@ -1,4 +1,4 @@
-//! Fuzz target: MPA start-up frames.
+//! Fuzz target: MPA startup frames.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

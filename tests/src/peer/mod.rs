@@ -151,7 +151,7 @@ impl Peer {
         Ok((peer, request))
     }
 
-    /// Creates a peer on `stream` without the MPA start-up, for tests of the start-up itself.
+    /// Creates a peer on `stream` without the MPA startup, for tests of the startup itself.
     ///
     /// # Errors
     /// If socket options cannot be set.

@@ -22,7 +22,7 @@ impl Role {
     }
 }
 
-/// Fields of the peer's start-up frame.
+/// Fields of the peer's startup frame.
 #[derive(Clone, Debug)]
 pub struct Startup {
     /// 1 (RFC 5044) or 2 (RFC 6581, with IRD and ORD).
@@ -84,7 +84,7 @@ impl Startup {
     }
 }
 
-/// A received start-up frame.
+/// A received startup frame.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StartupFrame {
     /// The byte with M, C, R and S.
@@ -104,7 +104,7 @@ impl StartupFrame {
         let mut head = [0; 20];
         stream.read_exact(&mut head)?;
         if head[..16] != role.key()[..] {
-            return Err(invalid_data("not the key of a start-up frame"));
+            return Err(invalid_data("not the key of a startup frame"));
         }
         let len = usize::from(u16::from_be_bytes([head[18], head[19]]));
         if len > 512 {
@@ -114,7 +114,7 @@ impl StartupFrame {
         stream.read_exact(&mut private_data)?;
         let frame = Self { flags: head[16], revision: head[17], private_data };
         if frame.flags & 0x0F != 0 {
-            return Err(invalid_data("reserved bits of a start-up frame are set"));
+            return Err(invalid_data("reserved bits of a startup frame are set"));
         }
         if frame.is_enhanced() && (len < 4 || frame.revision < 2) {
             return Err(invalid_data("flag S without the IRD/ORD block"));

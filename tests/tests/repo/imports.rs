@@ -56,7 +56,7 @@ fn read_folder(folder: &Path) -> BTreeMap<String, String> {
     files
 }
 
-/// What a name stands for.
+/// Definition that a name refers to.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Target {
     Module(usize),
@@ -82,7 +82,8 @@ impl Resolver<'_> {
         module
     }
 
-    /// What a path in a module stands for; several if it names both a module and an item.
+    /// Returns the definitions of a path in a module; several if it names both a module and an
+    /// item.
     fn resolve(&self, module: usize, path: &[String], seen: &mut Seen) -> Vec<Target> {
         let Some((head, mut rest)) = path.split_first() else { return Vec::new() };
         let mut targets = match head.as_str() {
@@ -121,7 +122,7 @@ impl Resolver<'_> {
         targets
     }
 
-    /// What a name of a module stands for.
+    /// Returns the definitions of a name of a module.
     fn lookup(&self, module: usize, name: &str, seen: &mut Seen) -> Vec<Target> {
         let here = &self.modules.all[module];
         let mut found: Vec<_> =
