@@ -75,8 +75,8 @@ fn constants_agree_with_c() {
 #[test]
 fn field_access_agrees_with_c() {
     let eal = crate::Eal::init(&crate::EalConfig::default()).unwrap();
-    let shape = crate::MempoolConfig { count: 15, cache: 0, frame_capacity: 500 };
-    let pool = crate::Mempool::new(eal, &shape).unwrap();
+    let config = crate::MempoolConfig { count: 15, cache: 0, frame_capacity: 500 };
+    let pool = crate::Mempool::new(eal, &config).unwrap();
     let mut frames = Vec::new();
     assert!(pool.allocate(&mut frames, 1));
     let mut frame = frames.remove(0);
@@ -100,8 +100,8 @@ fn field_access_agrees_with_c() {
 #[test]
 fn ip_checksum_is_requested_for_ipv4_only() {
     let eal = crate::Eal::init(&crate::EalConfig::default()).unwrap();
-    let shape = crate::MempoolConfig { count: 15, cache: 0, frame_capacity: 500 };
-    let pool = crate::Mempool::new(eal, &shape).unwrap();
+    let config = crate::MempoolConfig { count: 15, cache: 0, frame_capacity: 500 };
+    let pool = crate::Mempool::new(eal, &config).unwrap();
     let (v4, v6) = (sys::RTE_MBUF_F_TX_IPV4, sys::RTE_MBUF_F_TX_IPV6);
     let (ip, tcp) = (sys::RTE_MBUF_F_TX_IP_CKSUM, sys::RTE_MBUF_F_TX_TCP_CKSUM);
     for (l2, version, l3, wanted) in [

@@ -63,11 +63,11 @@ impl SilentServer {
 
     /// Opens a client port, whose control socket is connected when this returns.
     fn open_client(&self, eal: Eal) -> Vec<(RxQueue, TxQueue)> {
-        let shape = MempoolConfig { count: 63, cache: 0, frame_capacity: 1600 };
+        let pool = MempoolConfig { count: 63, cache: 0, frame_capacity: 1600 };
         let config = PortConfig {
             rx_descriptors: 0,
             tx_descriptors: 0,
-            pools: vec![Mempool::new(eal, &shape).unwrap()],
+            pools: vec![Mempool::new(eal, &pool).unwrap()],
             mtu: None,
             scatter: false,
             promiscuous: false,

@@ -1,8 +1,8 @@
 //! Mempools of mbufs of one size.
 //!
 //! A mempool is never freed while the process runs. When its last handle is dropped it is no
-//! longer leased, and it is reused by the next request of the same shape once all its mbufs are
-//! returned. So no mbuf, wherever a peer or a driver holds it, can outlive its memory.
+//! longer in use, and it is reused by the next request of the same configuration once all its
+//! mbufs are returned. So no mbuf, wherever a peer or a driver holds it, can outlive its memory.
 
 use core::ptr::NonNull;
 use std::ffi::CString;
@@ -34,8 +34,8 @@ pub struct MempoolConfig {
 
 struct Entry {
     pool: NonNull<sys::rte_mempool>,
-    shape: MempoolConfig,
-    leased: bool,
+    config: MempoolConfig,
+    in_use: bool,
 }
 
 // SAFETY: the pointer is to a pool that lives as long as the process, and every function that is
@@ -44,36 +44,36 @@ unsafe impl Send for Entry {}
 
 /// Handle of a mempool. Clones refer to the same pool; mbufs may outlive all handles.
 #[derive(Clone, Debug)]
-pub struct Mempool(Arc<Lease>);
+pub struct Mempool(Arc<PoolRef>);
 
 #[derive(Debug)]
-struct Lease {
+struct PoolRef {
     pool: NonNull<sys::rte_mempool>,
-    shape: MempoolConfig,
+    config: MempoolConfig,
 }
 
-// SAFETY: see `Entry`; the shape is plain data.
-unsafe impl Send for Lease {}
+// SAFETY: see `Entry`; the config is plain data.
+unsafe impl Send for PoolRef {}
 // SAFETY: allocation and counting are thread-safe (the handlers are multi-producer and
 // multi-consumer, caches belong to the calling thread's lcore slot).
-unsafe impl Sync for Lease {}
+unsafe impl Sync for PoolRef {}
 
 impl Mempool {
-    /// Reuses an unleased mempool of this shape, or creates one.
+    /// Reuses an unused mempool of this configuration, or creates one.
     ///
     /// # Errors
     /// [`Error::PoolCreate`] if EAL has too little memory.
-    pub fn new(_eal: Eal, shape: &MempoolConfig) -> Result<Self, Error> {
+    pub fn new(_eal: Eal, config: &MempoolConfig) -> Result<Self, Error> {
         let mut pools = POOLS.lock().unwrap_or_else(PoisonError::into_inner);
         let retired = pools.iter_mut().find(|entry| {
-            !entry.leased && entry.shape == *shape && available(entry.pool) == shape.count
+            !entry.in_use && entry.config == *config && available(entry.pool) == config.count
         });
         if let Some(entry) = retired {
-            entry.leased = true;
-            return Ok(Self(Arc::new(Lease { pool: entry.pool, shape: *shape })));
+            entry.in_use = true;
+            return Ok(Self(Arc::new(PoolRef { pool: entry.pool, config: *config })));
         }
         let name = CString::new(format!("fw_pool_{}", pools.len())).map_err(|_| Error::BadName)?;
-        let room = shape
+        let data_room = config
             .frame_capacity
             .checked_add(HEADROOM)
             .ok_or(Error::PoolCreate(Errno(libc::EINVAL)))?;
@@ -82,22 +82,22 @@ impl Mempool {
         let pool = unsafe {
             sys::rte_pktmbuf_pool_create(
                 name.as_ptr(),
-                shape.count,
-                shape.cache,
+                config.count,
+                config.cache,
                 0,
-                room,
+                data_room,
                 sys::SOCKET_ID_ANY,
             )
         };
         let pool = NonNull::new(pool).ok_or_else(|| Error::PoolCreate(Errno::last()))?;
-        pools.push(Entry { pool, shape: *shape, leased: true });
-        Ok(Self(Arc::new(Lease { pool, shape: *shape })))
+        pools.push(Entry { pool, config: *config, in_use: true });
+        Ok(Self(Arc::new(PoolRef { pool, config: *config })))
     }
 
-    /// Returns the shape the pool was created with.
+    /// Returns the configuration the pool was created with.
     #[must_use]
-    pub fn shape(&self) -> &MempoolConfig {
-        &self.0.shape
+    pub fn config(&self) -> &MempoolConfig {
+        &self.0.config
     }
 
     /// Returns the number of free mbufs, threads' caches included. Walks all caches: for tests and
@@ -147,11 +147,11 @@ fn available(pool: NonNull<sys::rte_mempool>) -> u32 {
     unsafe { sys::rte_mempool_avail_count(pool.as_ptr()) }
 }
 
-impl Drop for Lease {
+impl Drop for PoolRef {
     fn drop(&mut self) {
         let mut pools = POOLS.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(entry) = pools.iter_mut().find(|entry| entry.pool == self.pool) {
-            entry.leased = false;
+            entry.in_use = false;
         }
     }
 }

@@ -102,9 +102,9 @@ fn malformed_messages_never_panic() {
             }
         }
     }
-    let mut lying = ControlFrame { run: 0, message: Message::Failure("x".into()) }.emit();
-    lying[12..16].copy_from_slice(&u32::MAX.to_be_bytes());
-    assert_eq!(ControlFrame::parse(&lying), Err(ControlError::Truncated));
+    let mut truncated = ControlFrame { run: 0, message: Message::Failure("x".into()) }.emit();
+    truncated[12..16].copy_from_slice(&u32::MAX.to_be_bytes());
+    assert_eq!(ControlFrame::parse(&truncated), Err(ControlError::Truncated));
 }
 
 #[test]
@@ -118,8 +118,9 @@ fn failure_text_is_truncated_at_char_and_sanitized() {
     assert!(bytes.len() <= SEND_LEN_MAX);
     assert!(long.starts_with(&text) && text.len() > 70);
 
-    let rude = ControlFrame { run: 0, message: Message::Failure("a\x1b[31m\nb".into()) }.emit();
-    let parsed = ControlFrame::parse(&rude).unwrap();
+    let unprintable =
+        ControlFrame { run: 0, message: Message::Failure("a\x1b[31m\nb".into()) }.emit();
+    let parsed = ControlFrame::parse(&unprintable).unwrap();
     assert_eq!(parsed.message, Message::Failure("a [31m b".into()));
 }
 

@@ -176,22 +176,22 @@ fn malformed_clients_are_rejected_and_next_is_served() {
     let mut server = perf_server(&pair.server, 18515, &lines);
     let control =
         perf::private_data::ConnRole::Control { token: 1, qps: 1, tx_depth: 8, rx_depth: 8 };
-    let greedy = perf::private_data::ConnRole::Control {
+    let over_limit = perf::private_data::ConnRole::Control {
         token: 1,
         qps: u32::MAX,
         tx_depth: u32::MAX,
         rx_depth: u32::MAX,
     };
     let garbage = vec![0xA5; 40];
-    let unasked =
+    let unannounced =
         perf::control::ControlFrame { run: 0, message: perf::message::Message::Go }.emit();
     // Private data, and the first message of clients that are accepted.
     let cases: [(Vec<u8>, Option<Vec<u8>>); 5] = [
         (Vec::new(), None),
         (garbage.clone(), None),
-        (greedy.emit(), None),
+        (over_limit.emit(), None),
         (control.emit(), Some(garbage)),
-        (control.emit(), Some(unasked)),
+        (control.emit(), Some(unannounced)),
     ];
     for (private, message) in cases {
         let end = Endpoint::new(&pair.client, 64).unwrap();

@@ -8,7 +8,7 @@ use crate::{
     TxMbuf, TxQueue, is_registered, ring_pair,
 };
 
-const SHAPE: MempoolConfig = MempoolConfig { count: 255, cache: 32, frame_capacity: 1600 };
+const CONFIG: MempoolConfig = MempoolConfig { count: 255, cache: 32, frame_capacity: 1600 };
 
 /// Held by each test: they count the mbufs of mempools, which are reused when the last handle is
 /// dropped.
@@ -63,7 +63,7 @@ struct Endpoint {
 fn pair(eal: Eal) -> [Endpoint; 2] {
     let (first, second) = ring_pair(eal, 1, 64).unwrap();
     [first, second].map(|port| {
-        let pool = Mempool::new(eal, &SHAPE).unwrap();
+        let pool = Mempool::new(eal, &CONFIG).unwrap();
         let config = PortConfig {
             rx_descriptors: 64,
             tx_descriptors: 64,
@@ -176,7 +176,7 @@ fn receiver_may_hold_the_last_reference() {
 #[should_panic(expected = "a retained frame never changes")]
 fn writing_a_retained_frame_panics() {
     let (_lock, eal) = lock_pools();
-    let pool = Mempool::new(eal, &SHAPE).unwrap();
+    let pool = Mempool::new(eal, &CONFIG).unwrap();
     let mut frame = frame(&pool, 1, 64);
     let _kept = frame.retain();
     frame.buf_mut()[0] = 2;
@@ -185,7 +185,7 @@ fn writing_a_retained_frame_panics() {
 #[test]
 fn refcnt_never_wraps() {
     let (_lock, eal) = lock_pools();
-    let pool = Mempool::new(eal, &SHAPE).unwrap();
+    let pool = Mempool::new(eal, &CONFIG).unwrap();
     let mut frame = frame(&pool, 1, 64);
     let kept = frame.retain();
     for further in [true, false] {
@@ -206,7 +206,7 @@ fn refcnt_never_wraps() {
 #[test]
 fn drained_pool_refuses_and_recovers() {
     let (_lock, eal) = lock_pools();
-    let pool = Mempool::new(eal, &SHAPE).unwrap();
+    let pool = Mempool::new(eal, &CONFIG).unwrap();
     let mut frames = Vec::new();
     while pool.allocate(&mut frames, 1) {}
     assert_eq!((frames.len(), pool.available(), pool.common_pool_count()), (255, 0, 0));
@@ -250,7 +250,7 @@ fn ring_pairs_can_be_opened_repeatedly() {
 #[test]
 fn thread_exit_flushes_its_mempool_caches() {
     let (_lock, eal) = lock_pools();
-    let pool = Mempool::new(eal, &SHAPE).unwrap();
+    let pool = Mempool::new(eal, &CONFIG).unwrap();
     for _ in 0..300 {
         let pool = pool.clone();
         let worker = std::thread::spawn(move || {

@@ -427,15 +427,15 @@ impl Peer {
             Err(error) if error.kind() == ErrorKind::UnexpectedEof => return Ok(None),
             outcome => outcome?,
         }
-        let mut lead = Some(first[0]);
+        let mut first_byte = Some(first[0]);
         let mut reader = MarkedReader::new(self.rx_marker_pos);
-        self.read_content(&mut reader, 2, &mut lead)?;
+        self.read_content(&mut reader, 2, &mut first_byte)?;
         let len = usize::from(u16::from_be_bytes([reader.content()[0], reader.content()[1]]));
         if len > ULPDU_LEN_MAX {
             return Err(invalid_data(format!("a ULPDU of {len} bytes")));
         }
         let padded = (2 + len).next_multiple_of(4);
-        self.read_content(&mut reader, padded + 4, &mut lead)?;
+        self.read_content(&mut reader, padded + 4, &mut first_byte)?;
         let (covered, check) = reader.raw().split_at(reader.raw().len() - 4);
         if self.crc && crc32c::crc32c(covered).to_le_bytes() != check {
             return Err(invalid_data("CRC mismatch"));
@@ -449,17 +449,17 @@ impl Peer {
         Ok(Some(reader.content()[2..2 + len].to_vec()))
     }
 
-    /// Reads until there are `content_len` bytes of content; the byte in `lead` was read before.
+    /// Reads until there are `content_len` bytes of content; `first_byte` was read before.
     fn read_content(
         &mut self,
         reader: &mut MarkedReader,
         content_len: usize,
-        lead: &mut Option<u8>,
+        first_byte: &mut Option<u8>,
     ) -> io::Result<()> {
         loop {
             let mut bytes = vec![0; reader.next_len(content_len)];
             let Some((first, rest)) = bytes.split_first_mut() else { return Ok(()) };
-            match lead.take() {
+            match first_byte.take() {
                 Some(byte) => *first = byte,
                 None => self.stream.read_exact(std::slice::from_mut(first))?,
             }

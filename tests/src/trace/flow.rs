@@ -61,41 +61,41 @@ impl Flow {
     /// Builds the incoming segments of a line, at `micros` since the start.
     pub fn incoming(
         &mut self,
-        shape: &SegmentSpec,
+        spec: &SegmentSpec,
         mut base: Packet,
         micros: u64,
     ) -> Result<Vec<Packet>, String> {
-        let Num::Is(seq) = shape.seq else { return Err("a segment in needs numbers".to_owned()) };
-        let is_syn = shape.flags & packet::SYN != 0;
-        let bytes = shape.end.map_or(0, |end| end - seq);
-        let part = bytes / i64::from(shape.repeat);
-        base.flags = shape.flags;
-        base.ack = match shape.ack {
+        let Num::Is(seq) = spec.seq else { return Err("a segment in needs numbers".to_owned()) };
+        let is_syn = spec.flags & packet::SYN != 0;
+        let bytes = spec.end.map_or(0, |end| end - seq);
+        let part = bytes / i64::from(spec.repeat);
+        base.flags = spec.flags;
+        base.ack = match spec.ack {
             Some(Num::Is(ack)) => from_base(self.iss(), ack),
             Some(Num::Any) => return Err("a segment in needs numbers".to_owned()),
             None => 0,
         };
-        if let Some(window) = shape.win {
+        if let Some(window) = spec.win {
             self.window = u16::try_from(window).map_err(|_| "the window field has 16 bits")?;
         }
         base.window = self.window;
-        base.ecn = shape.ecn.unwrap_or(0);
-        base.mss = shape.mss.flatten();
-        base.wscale = shape.wscale.flatten();
-        base.sack_permitted = shape.sack_permitted.unwrap_or(false);
-        base.raw_options.clone_from(&shape.raw_options);
-        let blocks = shape.sack.as_ref().ok_or("a segment in needs its blocks")?;
+        base.ecn = spec.ecn.unwrap_or(0);
+        base.mss = spec.mss.flatten();
+        base.wscale = spec.wscale.flatten();
+        base.sack_permitted = spec.sack_permitted.unwrap_or(false);
+        base.raw_options.clone_from(&spec.raw_options);
+        let blocks = spec.sack.as_ref().ok_or("a segment in needs its blocks")?;
         let iss = self.iss();
         let block = |&(from, to): &(i64, i64)| (from_base(iss, from), from_base(iss, to));
         base.sack = blocks.iter().map(block).collect();
-        base.ts = self.incoming_ts(shape, micros)?;
+        base.ts = self.incoming_ts(spec, micros)?;
         if is_syn {
             self.peer_ts = base.ts.is_some();
             self.scales.1 = base.wscale;
             self.peer_mss = base.mss.unwrap_or(536);
         }
         let mut packets = Vec::new();
-        for copy in 0..i64::from(shape.repeat) {
+        for copy in 0..i64::from(spec.repeat) {
             let mut packet = base.clone();
             let start = seq + copy * part;
             packet.seq = from_base(self.irs, start);
@@ -109,13 +109,13 @@ impl Flow {
         Ok(packets)
     }
 
-    fn incoming_ts(&self, shape: &SegmentSpec, micros: u64) -> Result<Option<(u32, u32)>, String> {
+    fn incoming_ts(&self, spec: &SegmentSpec, micros: u64) -> Result<Option<(u32, u32)>, String> {
         let clock = self.peer_tsval_base.wrapping_add(wrap(micros));
         let echo =
-            if shape.flags & packet::ACK == 0 { 0 } else { self.tsval.map_or(0, |(val, _)| val) };
-        Ok(match shape.ts {
+            if spec.flags & packet::ACK == 0 { 0 } else { self.tsval.map_or(0, |(val, _)| val) };
+        Ok(match spec.ts {
             Some(None) => None,
-            None => (self.peer_ts && shape.flags & packet::SYN == 0).then_some((clock, echo)),
+            None => (self.peer_ts && spec.flags & packet::SYN == 0).then_some((clock, echo)),
             Some(Some((val, ecr))) => {
                 let val = match val {
                     Num::Is(val) => from_base(self.peer_tsval_base, val),
@@ -210,48 +210,48 @@ impl Flow {
 
     /// Compares a segment sent with part `copy` of a line's segments; returns the differences.
     #[must_use]
-    pub fn mismatches(&self, shape: &SegmentSpec, copy: u32, packet: &Packet) -> Vec<String> {
+    pub fn mismatches(&self, spec: &SegmentSpec, copy: u32, packet: &Packet) -> Vec<String> {
         let mut wrong = Vec::new();
         let mut check = |name: &str, seen: String, expected: String| {
             if seen != expected {
                 wrong.push(format!("{name} is {seen}, expected {expected}"));
             }
         };
-        let push = if shape.flags & packet::PSH == 0 { packet.flags & packet::PSH } else { 0 };
+        let push = if spec.flags & packet::PSH == 0 { packet.flags & packet::PSH } else { 0 };
         let letters = packet::letters;
-        check("flags", letters(packet.flags & !push), letters(shape.flags));
-        if shape.no_push {
+        check("flags", letters(packet.flags & !push), letters(spec.flags));
+        if spec.no_push {
             check("PSH", (packet.flags & packet::PSH != 0).to_string(), "false".to_owned());
         }
         let len = packet.payload.len();
-        if let Num::Is(seq) = shape.seq {
-            let bytes = shape.end.map_or(0, |end| end - seq);
-            let part = bytes / i64::from(shape.repeat);
+        if let Num::Is(seq) = spec.seq {
+            let bytes = spec.end.map_or(0, |end| end - seq);
+            let part = bytes / i64::from(spec.repeat);
             let start = seq + i64::from(copy) * part;
             let seen = seq_diff(packet.seq, self.iss());
             check("seq", seen.to_string(), seq_diff(from_base(0, start), 0).to_string());
             check("length", len.to_string(), part.to_string());
         }
-        if let Some(Num::Is(ack)) = shape.ack {
+        if let Some(Num::Is(ack)) = spec.ack {
             let seen = seq_diff(packet.ack, self.irs);
             check("ack", seen.to_string(), seq_diff(from_base(0, ack), 0).to_string());
         }
-        if let Some(win) = shape.win {
+        if let Some(win) = spec.win {
             check("win", packet.window.to_string(), win.to_string());
         }
-        if let Some(ecn) = shape.ecn {
+        if let Some(ecn) = spec.ecn {
             check("the ECN field", packet.ecn.to_string(), ecn.to_string());
         }
-        if let Some(mss) = shape.mss {
+        if let Some(mss) = spec.mss {
             check("mss", format!("{:?}", packet.mss), format!("{mss:?}"));
         }
-        if let Some(wscale) = shape.wscale {
+        if let Some(wscale) = spec.wscale {
             check("ws", format!("{:?}", packet.wscale), format!("{wscale:?}"));
         }
-        if let Some(expected) = shape.sack_permitted {
+        if let Some(expected) = spec.sack_permitted {
             check("sackok", packet.sack_permitted.to_string(), expected.to_string());
         }
-        match (shape.ts, packet.ts) {
+        match (spec.ts, packet.ts) {
             (None, _) | (Some(None), None) => {}
             (Some(expected), seen) if expected.is_some() != seen.is_some() => {
                 check("timestamps", seen.is_some().to_string(), expected.is_some().to_string());
@@ -268,7 +268,7 @@ impl Flow {
             }
             _ => {}
         }
-        if let Some(sack) = &shape.sack {
+        if let Some(sack) = &spec.sack {
             let seen = self.blocks(packet);
             check("sack", format!("{seen:?}"), format!("{sack:?}"));
         }

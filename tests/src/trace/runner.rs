@@ -155,16 +155,16 @@ impl TraceRun {
         let base = if line.time.relative { self.now } else { START };
         let (from, to) = (base + line.time.from, base + line.time.to);
         match &line.action {
-            Action::Out(shape) => return self.expect_out(from, to, shape),
+            Action::Out(spec) => return self.expect_out(from, to, spec),
             Action::Expect(words) if from == self.now => return self.expect(words),
             _ => self.expect_silence_until(from)?,
         }
         match &line.action {
-            Action::In { shape, same_burst: at_once } => {
-                let mut bursts = vec![self.build_frames(shape)?];
+            Action::In { spec, same_burst: at_once } => {
+                let mut bursts = vec![self.build_frames(spec)?];
                 for line in joined {
-                    if let Action::In { shape, .. } = &line.action {
-                        bursts.push(self.build_frames(shape)?);
+                    if let Action::In { spec, .. } = &line.action {
+                        bursts.push(self.build_frames(spec)?);
                     }
                 }
                 if *at_once || bursts.len() > 1 {
@@ -262,22 +262,22 @@ impl TraceRun {
     }
 
     /// Builds the frames of a line with incoming segments.
-    pub(super) fn build_frames(&mut self, shape: &SegmentSpec) -> Result<Vec<Vec<u8>>, String> {
-        let ours = shape.our_port.unwrap_or(self.our_port);
-        let theirs = shape.peer_port.unwrap_or(PEER_PORT);
+    pub(super) fn build_frames(&mut self, spec: &SegmentSpec) -> Result<Vec<Vec<u8>>, String> {
+        let ours = spec.our_port.unwrap_or(self.our_port);
+        let theirs = spec.peer_port.unwrap_or(PEER_PORT);
         let base = Packet::new(
             SocketAddr::new(address(&self.settings, 1), theirs),
             SocketAddr::new(address(&self.settings, 0), ours),
         );
         let micros = self.micros();
-        let packets = self.flow(theirs, ours).incoming(shape, base, micros)?;
+        let packets = self.flow(theirs, ours).incoming(spec, base, micros)?;
         for packet in &packets {
             let text = self.text(packet, false);
             self.log.push(format!("{} < {text}", self.since_start(self.now)));
         }
         let mut frames: Vec<Vec<u8>> =
             packets.iter().map(|packet| packet.frame(MACS[1], MACS[0])).collect();
-        if shape.bad_checksum {
+        if spec.bad_checksum {
             for byte in frames.iter_mut().filter_map(|frame| frame.last_mut()) {
                 *byte ^= 1;
             }
@@ -316,21 +316,21 @@ impl TraceRun {
         &mut self,
         from: Instant,
         to: Instant,
-        shape: &SegmentSpec,
+        spec: &SegmentSpec,
     ) -> Result<(), String> {
-        for copy in 0..shape.repeat {
+        for copy in 0..spec.repeat {
             let packet = self.next_out(from, to)?;
             let ports = (packet.target.port(), packet.source.port());
             let expected =
-                (shape.peer_port.unwrap_or(PEER_PORT), shape.our_port.unwrap_or(self.our_port));
+                (spec.peer_port.unwrap_or(PEER_PORT), spec.our_port.unwrap_or(self.our_port));
             let text = self.text(&packet, true);
             if ports.0 != expected.0 || ports.1 != expected.1 {
                 return Err(format!("seen: {text}\nit goes to another port"));
             }
-            let wrong = self.flow(ports.0, ports.1).mismatches(shape, copy, &packet);
+            let wrong = self.flow(ports.0, ports.1).mismatches(spec, copy, &packet);
             if !wrong.is_empty() {
-                let nth = if shape.repeat > 1 {
-                    format!(" ({} of {})", copy + 1, shape.repeat)
+                let nth = if spec.repeat > 1 {
+                    format!(" ({} of {})", copy + 1, spec.repeat)
                 } else {
                     String::new()
                 };

@@ -45,7 +45,7 @@ pub enum Action {
     /// `<`: incoming segments.
     In {
         /// The segments.
-        shape: SegmentSpec,
+        spec: SegmentSpec,
         /// In one burst with the segments of the line before (`<&`).
         same_burst: bool,
     },
@@ -156,8 +156,8 @@ fn action(line: &str) -> Result<(Time, Action), String> {
     let rest: Vec<&str> = words.collect();
     let owned = || rest.iter().map(|word| (*word).to_owned()).collect::<Vec<_>>();
     let action = match kind {
-        "<" => Action::In { shape: parse_segment(&rest)?, same_burst: false },
-        "<&" => Action::In { shape: parse_segment(&rest)?, same_burst: true },
+        "<" => Action::In { spec: parse_segment(&rest)?, same_burst: false },
+        "<&" => Action::In { spec: parse_segment(&rest)?, same_burst: true },
         ">" => Action::Out(parse_segment(&rest)?),
         "!" if !rest.is_empty() => Action::Call(owned()),
         "=" if !rest.is_empty() => Action::Expect(owned()),
@@ -246,7 +246,7 @@ fn parse_segment(words: &[&str]) -> Result<SegmentSpec, String> {
         return Err("a segment is `FLAGS SEQ[:END] [ack N] [win N] ...`".to_owned());
     };
     let (seq, end) = range.split_once(':').map_or((*range, None), |(seq, end)| (seq, Some(end)));
-    let mut shape = SegmentSpec {
+    let mut spec = SegmentSpec {
         flags: packet::flags(letters).ok_or_else(|| format!("`{letters}` are no flags"))?,
         no_push: false,
         seq: num(seq)?,
@@ -269,53 +269,53 @@ fn parse_segment(words: &[&str]) -> Result<SegmentSpec, String> {
     while let Some(word) = words.next() {
         let mut value = || words.next().ok_or_else(|| format!("`{word}` of what?"));
         match word {
-            "ack" => shape.ack = Some(num(value()?)?),
-            "win" => shape.win = Some(number(value()?)?),
-            "damaged" => shape.bad_checksum = true,
-            "no-push" => shape.no_push = true,
-            "mss" => shape.mss = Some(Some(parse_int(value()?)?)),
-            "ws" => shape.wscale = Some(Some(parse_int(value()?)?)),
-            "no-mss" => shape.mss = Some(None),
-            "no-ws" => shape.wscale = Some(None),
-            "sackok" => shape.sack_permitted = Some(true),
-            "no-sackok" => shape.sack_permitted = Some(false),
-            "no-ts" => shape.ts = Some(None),
+            "ack" => spec.ack = Some(num(value()?)?),
+            "win" => spec.win = Some(number(value()?)?),
+            "damaged" => spec.bad_checksum = true,
+            "no-push" => spec.no_push = true,
+            "mss" => spec.mss = Some(Some(parse_int(value()?)?)),
+            "ws" => spec.wscale = Some(Some(parse_int(value()?)?)),
+            "no-mss" => spec.mss = Some(None),
+            "no-ws" => spec.wscale = Some(None),
+            "sackok" => spec.sack_permitted = Some(true),
+            "no-sackok" => spec.sack_permitted = Some(false),
+            "no-ts" => spec.ts = Some(None),
             "ts" => {
                 let mut next = || words.next_if(|word| is_number(word)).map_or(Ok(Num::Any), num);
-                shape.ts = Some(Some((next()?, next()?)));
+                spec.ts = Some(Some((next()?, next()?)));
             }
             "sack" => {
                 let mut blocks = Vec::new();
                 while let Some(word) = words.next_if(|word| word.contains(':') || *word == "*") {
                     match word.split_once(':') {
-                        None => shape.sack = None,
+                        None => spec.sack = None,
                         Some((from, to)) => blocks.push((number(from)?, number(to)?)),
                     }
                 }
-                shape.sack = shape.sack.map(|_| blocks);
+                spec.sack = spec.sack.map(|_| blocks);
             }
-            "opt" => shape.raw_options = hex(value()?)?,
-            "not-ect" => shape.ecn = Some(0),
-            "ect1" => shape.ecn = Some(1),
-            "ect0" => shape.ecn = Some(2),
-            "ce" => shape.ecn = Some(3),
-            "peer-port" => shape.peer_port = Some(parse_int(value()?)?),
-            "port" => shape.our_port = Some(parse_int(value()?)?),
+            "opt" => spec.raw_options = hex(value()?)?,
+            "not-ect" => spec.ecn = Some(0),
+            "ect1" => spec.ecn = Some(1),
+            "ect0" => spec.ecn = Some(2),
+            "ce" => spec.ecn = Some(3),
+            "peer-port" => spec.peer_port = Some(parse_int(value()?)?),
+            "port" => spec.our_port = Some(parse_int(value()?)?),
             word => match word.strip_prefix('x').map(str::parse) {
-                Some(Ok(copies)) => shape.repeat = copies,
+                Some(Ok(copies)) => spec.repeat = copies,
                 _ => return Err(format!("`{word}` says nothing of a segment")),
             },
         }
     }
-    if shape.flags & packet::ACK != 0 && shape.ack.is_none() {
+    if spec.flags & packet::ACK != 0 && spec.ack.is_none() {
         return Err("a segment with `.` needs `ack N`".to_owned());
     }
-    if let (Num::Is(seq), Some(end)) = (shape.seq, shape.end)
-        && (end - seq < 0 || (end - seq) % i64::from(shape.repeat.max(1)) != 0)
+    if let (Num::Is(seq), Some(end)) = (spec.seq, spec.end)
+        && (end - seq < 0 || (end - seq) % i64::from(spec.repeat.max(1)) != 0)
     {
         return Err("the bytes do not divide so".to_owned());
     }
-    Ok(shape)
+    Ok(spec)
 }
 
 fn hex(word: &str) -> Result<Vec<u8>, String> {
@@ -345,13 +345,13 @@ mod tests {
 
     #[test]
     fn segments() {
-        let Ok(Action::Out(shape)) = one("+1ms > P. 1:2001 ack 5 win 0x10 sack 7:9 ts 3 x2") else {
+        let Ok(Action::Out(spec)) = one("+1ms > P. 1:2001 ack 5 win 0x10 sack 7:9 ts 3 x2") else {
             panic!()
         };
-        assert_eq!((shape.seq, shape.end, shape.repeat), (Num::Is(1), Some(2001), 2));
-        assert_eq!((shape.ack, shape.win), (Some(Num::Is(5)), Some(16)));
-        assert_eq!(shape.sack, Some(vec![(7, 9)]));
-        assert_eq!(shape.ts, Some(Some((Num::Is(3), Num::Any))));
+        assert_eq!((spec.seq, spec.end, spec.repeat), (Num::Is(1), Some(2001), 2));
+        assert_eq!((spec.ack, spec.win), (Some(Num::Is(5)), Some(16)));
+        assert_eq!(spec.sack, Some(vec![(7, 9)]));
+        assert_eq!(spec.ts, Some(Some((Num::Is(3), Num::Any))));
     }
 
     #[test]

@@ -112,7 +112,7 @@ impl Case {
             config.tcp.keepalive_interval = PROBE;
             config.tcp.user_timeout = USER_TIMEOUT;
         });
-        let alone = server::client().expect("served while there is nobody else");
+        let alone = server::client().expect("served without an attack");
         let before = running.context.usage();
         let (is_set, is_over) = (AtomicBool::new(false), AtomicBool::new(false));
         let (peak, sent) = std::thread::scope(|scope| {

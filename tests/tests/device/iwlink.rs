@@ -112,7 +112,7 @@ fn program() -> Option<PathBuf> {
 #[test]
 fn same_seed_drops_the_same_frames() {
     let Some(path) = program() else { return };
-    let _turn = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
+    let _serial = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
     // On a busy machine a port may not take a frame in time; the frames lost that way do not depend
     // on the seed.
     let once = |options: &str| {
@@ -147,7 +147,7 @@ fn same_seed_drops_the_same_frames() {
 #[test]
 fn delay_duplication_and_reordering_are_as_configured() {
     let Some(path) = program() else { return };
-    let _turn = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
+    let _serial = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
     let mut wire = Wire::open(&path, "--delay 30ms --duplicate 5% --reorder 5% --report 0.05");
     let start = Instant::now();
     let first = wire.ports[0].copy(&frame(0)).unwrap();
@@ -172,7 +172,7 @@ fn delay_duplication_and_reordering_are_as_configured() {
 #[test]
 fn rate_limit_queues_and_drops() {
     let Some(path) = program() else { return };
-    let _turn = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
+    let _serial = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
     // Each second 100 frames of 124 bytes fit on the wire: most are dropped.
     let mut wire = Wire::open(&path, "--rate 99.2kbit --queue 1000");
     let arrived = wire.exchange(Duration::from_millis(300));
@@ -186,7 +186,7 @@ fn rate_limit_queues_and_drops() {
 #[test]
 fn duration_option_ends_the_program() {
     let Some(path) = program() else { return };
-    let _turn = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
+    let _serial = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
     let start = Instant::now();
     let wire = Wire::open(&path, "--duration 1");
     let Wire { program, ports, dir } = wire;

@@ -177,9 +177,9 @@ fn answer_cases(id: u32) -> Vec<(bool, Case)> {
         ("a response cut short", vec![], shorter(good()), (0, 2, 7)),
         ("a Read Response instead", vec![], read.encode(b"12345678"), (0, 2, 6)),
     ];
-    let behind_read = [("a response before the Read's", vec![], good(), (0, 2, 6))];
+    let after_read = [("a response before the Read's", vec![], good(), (0, 2, 6))];
     let alone = alone.into_iter().map(|case| (false, case));
-    alone.chain(behind_read.into_iter().map(|case| (true, case))).collect()
+    alone.chain(after_read.into_iter().map(|case| (true, case))).collect()
 }
 
 /// Sends the ULPDUs of a case and checks the outcome.
@@ -298,9 +298,9 @@ fn each_invalid_atomic_response_gets_its_terminate() {
         let (qp, mut peer) = fx.connect(Version::Ietf);
         // The responder may not send before the initiator's first FPDU.
         peer.send_ulpdu(&write(0, 0, 0)).unwrap();
-        let (is_behind_read, _) = answer_cases(0)[index];
+        let (is_after_read, _) = answer_cases(0)[index];
         let (rkey, remote) = REMOTE;
-        if is_behind_read {
+        if is_after_read {
             post_read(&qp, 10, sink.sge(8, 8), rkey, remote);
             // Not answered.
             assert_eq!(peer.recv_ulpdu().unwrap().unwrap()[1], 0x40 | opcode::READ_REQUEST);
@@ -320,7 +320,7 @@ fn each_invalid_atomic_response_gets_its_terminate() {
             assert_eq!((wc.wr_id, wc.opcode, sink.load_word(0)), (11, WcOpcode::FetchAdd, 9));
         }
         check_answer(&qp, &mut peer, name, ulpdu, expected);
-        let open: &[u64] = match (is_answered, is_behind_read) {
+        let open: &[u64] = match (is_answered, is_after_read) {
             (true, _) => &[],
             (false, true) => &[10, 11],
             (false, false) => &[11],

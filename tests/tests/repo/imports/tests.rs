@@ -69,10 +69,10 @@ fn reexport_leads_to_the_defining_file() {
 
 #[test]
 fn file_that_uses_what_it_hands_on_is_tied_to_it() {
-    let face =
+    let files =
         [("lib.rs", "mod a; pub use a::A; pub struct Lib;"), ("a.rs", "pub struct A(crate::Lib);")];
-    assert_eq!(graph(&face), ["a.rs -> lib.rs: Lib"]);
-    let used = [("lib.rs", "mod a; pub use a::A; pub struct Lib(A);"), face[1]];
+    assert_eq!(graph(&files), ["a.rs -> lib.rs: Lib"]);
+    let used = [("lib.rs", "mod a; pub use a::A; pub struct Lib(A);"), files[1]];
     assert_eq!(graph(&used), ["a.rs -> lib.rs: Lib", "lib.rs -> a.rs: A"]);
 }
 

@@ -70,9 +70,9 @@ fn all_option_combinations_round_trip() {
                 assert_eq!(answer.options.sack_permitted, sack_permitted);
                 let ack = ack_of(&syn, &answer);
                 let later = now + 300 * MICROSECOND;
-                let recalled = cookies.verify(later, &cfg, &ack, ORIGIN).unwrap();
-                let (kept, cookie) = (recalled.syn, recalled.cookie);
-                let age = later.since(recalled.sent_at.unwrap());
+                let verified = cookies.verify(later, &cfg, &ack, ORIGIN).unwrap();
+                let (kept, cookie) = (verified.syn, verified.cookie);
+                let age = later.since(verified.sent_at.unwrap());
                 assert!((300..=364).contains(&(age / MICROSECOND)), "{age}");
                 assert_eq!((kept.seq, kept.flags, cookie), (syn.seq, Flags::SYN, answer.seq));
                 assert_eq!(kept.options.mss, mss.or(Some(536)));
@@ -109,17 +109,17 @@ fn ecn_round_trips_only_if_negotiated() {
 #[test]
 fn without_timestamps_only_mss_round_trips() {
     let (cookies, cfg) = (SynCookies::new(1), Config::default());
-    let bare = Config { timestamps: false, ..Config::default() };
-    for (cfg, ts) in [(&cfg, None), (&bare, Some((1, 0)))] {
+    let no_timestamps = Config { timestamps: false, ..Config::default() };
+    for (cfg, ts) in [(&cfg, None), (&no_timestamps, Some((1, 0)))] {
         for (mss, kept_mss) in [(1460, 1460), (1459, 1440), (9000, 8960), (3, 64)] {
             let syn = syn(Options { mss: Some(mss), ts, ..all_options() });
             let answer = cookies.syn_ack(at(5), cfg, &syn, ORIGIN);
             let options = &answer.options;
             assert_eq!((options.wscale, options.sack_permitted, options.ts), (None, false, None));
             let ack = ack_of(&syn, &answer);
-            let recalled = cookies.verify(at(6), cfg, &ack, ORIGIN).unwrap();
-            assert_eq!(recalled.sent_at, None);
-            let kept = recalled.syn;
+            let verified = cookies.verify(at(6), cfg, &ack, ORIGIN).unwrap();
+            assert_eq!(verified.sent_at, None);
+            let kept = verified.syn;
             let options = kept.options;
             assert_eq!((options.mss, options.wscale), (Some(kept_mss), None));
             assert!(!options.sack_permitted);

@@ -16,7 +16,7 @@ use crate::cm::env::Env;
 use crate::time::Instant;
 
 impl<E: Env> Connection<E> {
-    /// Holds FIN back behind the reply that rejects the peer's request. False if it is not to be
+    /// Delays FIN until after the reply that rejects the peer's request. False if it is not to be
     /// held back: FIN follows at once.
     pub(in crate::cm) fn delay_fin(&mut self, cx: &mut Context<E>, now: Instant) -> bool {
         let delay_ns = cx.config.siw_reject_fin_delay_ns;

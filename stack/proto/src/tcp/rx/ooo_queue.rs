@@ -16,7 +16,7 @@ use crate::device::RxFrame;
 const SMALL_LEN: usize = 1024;
 /// Block sizes besides those for small and for full segments.
 const BLOCK_SMALL: usize = 256;
-const BLOCK_USUAL: usize = 2048;
+const BLOCK_LARGE: usize = 2048;
 /// Empty assemblers kept for connections that next receive out-of-order data.
 const SPARE_ASSEMBLERS: usize = 16;
 
@@ -56,7 +56,7 @@ impl<R> OooPool<R> {
             in_use: 0,
             bytes_max,
             // Even where segments may be long, those of most peers are not.
-            sizes: [BLOCK_SMALL, SMALL_LEN, full.min(BLOCK_USUAL), full],
+            sizes: [BLOCK_SMALL, SMALL_LEN, full.min(BLOCK_LARGE), full],
             free: [const { Vec::new() }; 4],
             spares: Vec::new(),
         }

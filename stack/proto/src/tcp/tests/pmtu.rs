@@ -71,10 +71,10 @@ fn path_mtu_is_not_lowered_below_floor() {
     assert_eq!((low.end.tcb.path_mtu(), low.end.tcb.emss()), (68, 16));
     let again = low.output();
     assert!(again.iter().all(|seg| seg.payload.len() <= 16));
-    let mut deaf = script(PathMtuConfig { icmp: false, ..PathMtuConfig::default() });
-    deaf.write(3000);
-    let error = too_big(&deaf, Some(1400));
-    assert!(!deaf.end.tcb.packet_too_big(deaf.now, &error));
+    let mut without_icmp = script(PathMtuConfig { icmp: false, ..PathMtuConfig::default() });
+    without_icmp.write(3000);
+    let error = too_big(&without_icmp, Some(1400));
+    assert!(!without_icmp.end.tcb.packet_too_big(without_icmp.now, &error));
 
     let cfg = PathMtuConfig::default();
     let mut v6 = PathMtu::new(&cfg, 9000, true);

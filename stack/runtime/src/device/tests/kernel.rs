@@ -12,7 +12,7 @@ const STACK: [u8; 4] = [198, 18, 0, 2];
 
 /// Runs `test` on a thread in a new network namespace; skips it if that is not permitted.
 fn in_namespace(test: impl FnOnce() + Send + 'static) {
-    let _turn = lock_pools();
+    let _pools = lock_pools();
     let inside = std::thread::spawn(move || match netif::enter_new_namespace() {
         Ok(()) => test(),
         Err(error) => skip(&format!("no network namespace can be made: {error}")),

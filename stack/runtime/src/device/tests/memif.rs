@@ -6,7 +6,7 @@ use super::*;
 
 #[test]
 fn memif_carries_frames_both_ways_and_removes_its_socket() {
-    let _turn = lock_pools();
+    let _pools = lock_pools();
     let path = SocketPath::new("two");
     let config = OpenConfig::default();
     let mut server = open_single(&format!("memif:{}", path.0), &config).unwrap();
@@ -31,19 +31,19 @@ fn memif_carries_frames_both_ways_and_removes_its_socket() {
 /// The driver releases a port's rings both when the peer disconnects and when the port is closed.
 #[test]
 fn memif_ports_may_close_concurrently() {
-    let _turn = lock_pools();
+    let _pools = lock_pools();
     for round in 0..30 {
         let path = SocketPath::new(&format!("close{round}"));
         let config = OpenConfig::default();
         let server = open_single(&format!("memif:{},server", path.0), &config).unwrap();
         let client = open_single(&format!("memif:{},client", path.0), &config).unwrap();
         wait_for_link(&[&server, &client]);
-        let moment = std::sync::Barrier::new(2);
+        let barrier = std::sync::Barrier::new(2);
         std::thread::scope(|scope| {
             for end in [server, client] {
-                let moment = &moment;
+                let barrier = &barrier;
                 scope.spawn(move || {
-                    moment.wait();
+                    barrier.wait();
                     drop(end);
                 });
             }
@@ -54,7 +54,7 @@ fn memif_ports_may_close_concurrently() {
 
 #[test]
 fn memif_carries_jumbo_frames_whole_or_in_segments() {
-    let _turn = lock_pools();
+    let _pools = lock_pools();
     let path = SocketPath::new("jumbo");
     let config = OpenConfig { mtu: 9000, ..OpenConfig::default() };
     let mut server = open_single(&format!("memif:{},server", path.0), &config).unwrap();
@@ -94,7 +94,7 @@ fn memif_peer_process() {
 
 #[test]
 fn memif_server_replaces_a_stale_socket() {
-    let _turn = lock_pools();
+    let _pools = lock_pools();
     let path = SocketPath::new("processes");
     // A socket file as a killed server leaves it.
     drop(std::os::unix::net::UnixListener::bind(&path.0).unwrap());

@@ -41,7 +41,7 @@ fn eal_arguments_are_passed_verbatim() {
 /// Hotplugs devices that EAL was not started with, in sequence and at the same time.
 #[test]
 fn devices_can_be_hotplugged_after_eal_init() {
-    let _turn = lock_pools();
+    let _pools = lock_pools();
     let config = OpenConfig::default();
     drop(pair(&config));
     for _ in 0..2 {
@@ -57,7 +57,7 @@ fn devices_can_be_hotplugged_after_eal_init() {
 /// Hotplugs a PCI device that is no NIC: DPDK finds it on the bus and has no driver for it.
 #[test]
 fn pci_hotplug_probes_the_bus() {
-    let _turn = lock_pools();
+    let _pools = lock_pools();
     let config = OpenConfig::default();
     drop(pair(&config));
     let other = std::fs::read_dir("/sys/bus/pci/devices").ok().and_then(|mut devices| {
@@ -81,7 +81,7 @@ fn pci_hotplug_probes_the_bus() {
 
 #[test]
 fn each_open_error_is_one_line() {
-    let _turn = lock_pools();
+    let _pools = lock_pools();
     let path = SocketPath::new("none");
     let config = OpenConfig::default();
     let table = [

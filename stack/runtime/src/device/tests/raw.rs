@@ -4,7 +4,7 @@ use super::*;
 
 #[test]
 fn raw_port_forwards_frames_without_copying() {
-    let _turn = lock_pools();
+    let _pools = lock_pools();
     let (left, right) = (SocketPath::new("rawleft"), SocketPath::new("rawright"));
     let config = OpenConfig::default();
     let raw = |path: &SocketPath| {
@@ -47,7 +47,7 @@ fn raw_port_forwards_frames_without_copying() {
 
 #[test]
 fn shared_or_segmented_frames_are_copied_on_raw_receive() {
-    let _turn = lock_pools();
+    let _pools = lock_pools();
     let (mut a, b) = pair(&OpenConfig::default());
     let mut b = b.into_raw();
     let mut frame = a.allocate(TxClass::Data).unwrap();

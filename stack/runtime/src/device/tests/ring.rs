@@ -17,7 +17,7 @@ fn devices_and_frames_move_between_threads() {
 
 #[test]
 fn ring_carries_frames_both_ways_in_order() {
-    let _turn = lock_pools();
+    let _pools = lock_pools();
     let (mut a, mut b) = pair(&OpenConfig::default());
     assert_ne!(a.capabilities().mac, b.capabilities().mac);
     assert_eq!(a.capabilities().checksum, ChecksumMode::NotNeeded);
@@ -45,7 +45,7 @@ fn ring_carries_frames_both_ways_in_order() {
 
 #[test]
 fn ring_carries_jumbo_frames_and_takes_other_checksum_modes() {
-    let _turn = lock_pools();
+    let _pools = lock_pools();
     let config =
         OpenConfig { mtu: 9000, checksum: Some(ChecksumMode::Software), ..OpenConfig::default() };
     let (mut a, mut b) = pair(&config);
@@ -60,7 +60,7 @@ fn ring_carries_jumbo_frames_and_takes_other_checksum_modes() {
 
 #[test]
 fn drained_pool_leaves_the_others_usable() {
-    let _turn = lock_pools();
+    let _pools = lock_pools();
     let (mut a, _b) = pair(&OpenConfig::default());
     let full = a.available();
     let mut held = Vec::new();
@@ -90,7 +90,7 @@ fn drained_pool_leaves_the_others_usable() {
 
 #[test]
 fn full_tx_queue_drops_and_full_ring_defers() {
-    let _turn = lock_pools();
+    let _pools = lock_pools();
     let config = OpenConfig { ring_slots: 64, ..OpenConfig::default() };
     let (mut a, mut b) = pair(&config);
     let full = a.available();
@@ -119,7 +119,7 @@ fn full_tx_queue_drops_and_full_ring_defers() {
 
 #[test]
 fn retained_frames_return_to_their_pool_in_either_order() {
-    let _turn = lock_pools();
+    let _pools = lock_pools();
     let (mut a, mut b) = pair(&OpenConfig::default());
     let full = a.available();
     let mut retained = Vec::new();
@@ -149,7 +149,7 @@ fn retained_frames_return_to_their_pool_in_either_order() {
 
 #[test]
 fn unsent_frame_is_freed_with_its_last_reference() {
-    let _turn = lock_pools();
+    let _pools = lock_pools();
     let (mut a, b) = pair(&OpenConfig::default());
     let full = a.available();
     let mut frame = a.allocate(TxClass::Data).unwrap();
@@ -168,7 +168,7 @@ fn unsent_frame_is_freed_with_its_last_reference() {
 #[test]
 #[should_panic(expected = "a retained frame never changes")]
 fn writing_a_retained_frame_panics() {
-    let _turn = lock_pools();
+    let _pools = lock_pools();
     let (mut a, _b) = pair(&OpenConfig::default());
     let mut frame = a.allocate(TxClass::Data).unwrap();
     frame.set_len(60);
@@ -178,7 +178,7 @@ fn writing_a_retained_frame_panics() {
 
 #[test]
 fn a_device_works_from_the_thread_it_moved_to() {
-    let _turn = lock_pools();
+    let _pools = lock_pools();
     let (mut a, mut b) = pair(&OpenConfig::default());
     let full = a.available();
     let sender = std::thread::spawn(move || {
@@ -225,7 +225,7 @@ fn a_device_works_from_the_thread_it_moved_to() {
 #[test]
 #[should_panic(expected = "the range lies in the frame")]
 fn copying_beyond_the_frame_panics() {
-    let _turn = lock_pools();
+    let _pools = lock_pools();
     let (mut a, mut b) = pair(&OpenConfig::default());
     send(&mut a, &pattern(0, 100));
     a.flush();
