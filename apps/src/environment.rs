@@ -18,7 +18,7 @@ pub struct Environment {
     pub processors: usize,
     /// Memory in bytes.
     pub memory_bytes: u64,
-    /// Huge pages of the default size that were free at the start.
+    /// Hugepages of the default size that were free at the start.
     pub hugepages_free: u64,
     /// Kernel release.
     pub kernel: String,

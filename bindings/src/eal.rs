@@ -12,7 +12,7 @@ static CONTROL_LOCK: Mutex<()> = Mutex::new(());
 /// Result of `rte_eal_init`, which is called at most once in this process.
 static STATE: OnceLock<Result<State, Error>> = OnceLock::new();
 
-/// Address space, in MiB, of EAL's heap without huge pages. Only touched pages use memory.
+/// Address space, in MiB, of EAL's heap without hugepages. Only touched pages use memory.
 const NO_HUGE_HEAP_MIB: u32 = 1024;
 
 pub(crate) fn control_lock() -> MutexGuard<'static, ()> {
@@ -30,22 +30,22 @@ struct State {
 /// and with `--no-pci` none could be hotplugged later.
 const DUMMY_PCI_ADDRESS: &str = "ffff:ff:1f.7";
 
-/// Use of huge pages by EAL.
+/// Use of hugepages by EAL.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Hugepages {
-    /// Huge pages if [`EalConfig::memory_mib`] of them are free, else ordinary memory.
+    /// Hugepages if [`EalConfig::memory_mib`] of them are free, else ordinary memory.
     #[default]
     Auto,
     /// Ordinary memory.
     Never,
-    /// Huge pages, or [`Error::NoHugepages`].
+    /// Hugepages, or [`Error::NoHugepages`].
     Always,
 }
 
 /// Kind of memory that EAL uses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Memory {
-    /// Huge pages.
+    /// Hugepages.
     Hugepages,
     /// Ordinary pages: more TLB misses, and unusable with physical NICs.
     Ordinary,
@@ -56,9 +56,9 @@ pub enum Memory {
 /// Startup configuration of EAL.
 #[derive(Clone, Debug)]
 pub struct EalConfig {
-    /// Use of huge pages.
+    /// Use of hugepages.
     pub hugepages: Hugepages,
-    /// Memory the process needs, in MiB; huge pages are used only if that much is free.
+    /// Memory the process needs, in MiB; hugepages are used only if that much is free.
     pub memory_mib: u32,
     /// Addresses (`0000:01:00.0`) of the PCI devices that EAL probes at start; their requirements
     /// decide the IOVA mode (physical or virtual addresses). Others can be hotplugged later
@@ -127,7 +127,7 @@ impl EalConfig {
     fn arguments(&self, memory: Memory) -> Vec<String> {
         let mut arguments = vec!["ferrowarp".to_owned()];
         if !self.has_argument(&["-l", "-c", "--lcores"]) {
-            // One lcore, for the thread that runs the initialisation; the stack's threads register
+            // One lcore, for the thread that runs the initialization; the stack's threads register
             // themselves.
             arguments.push(format!("--lcores=0@{}", first_allowed_cpu()));
         }
@@ -192,7 +192,7 @@ impl Eal {
     /// to 0.2 s, most of it for loading driver plug-ins. Leaves no files.
     ///
     /// # Errors
-    /// [`Error::EalInit`] and [`Error::NoHugepages`] are permanent: DPDK cannot be initialised
+    /// [`Error::EalInit`] and [`Error::NoHugepages`] are permanent: DPDK cannot be initialized
     /// twice. [`Error::EalArgumentsDiffer`] if EAL runs and `config` has other extra arguments.
     /// [`Error::Forked`] in a child of the process in which EAL runs.
     pub fn init(config: &EalConfig) -> Result<Self, Error> {
@@ -245,7 +245,7 @@ impl Eal {
 }
 
 fn start(config: EalConfig) -> Result<State, Error> {
-    // The lcore count is 0 until EAL is initialised.
+    // The lcore count is 0 until EAL is initialized.
     // SAFETY: reads a number.
     if unsafe { sys::rte_lcore_count() } != 0 {
         return Ok(attach_running());
@@ -263,7 +263,7 @@ fn start(config: EalConfig) -> Result<State, Error> {
     // EAL keeps pointers into its arguments, so they live as long as the process.
     let vector = Vec::leak(pointers);
     // SAFETY: `count` valid strings followed by NULL, leaked above; called once per process,
-    // because only `STATE`'s initialiser calls this function.
+    // because only `STATE`'s initializer calls this function.
     let parsed = unsafe { sys::rte_eal_init(count, vector.as_mut_ptr()) };
     let outcome = if parsed < 0 { Err(Error::EalInit(Errno::last())) } else { Ok(()) };
     remove_runtime_folder();
@@ -284,7 +284,7 @@ fn attach_running() -> State {
 /// Removes EAL's runtime directory. With shared configuration off EAL creates it and puts nothing
 /// into it; removed at once, it is not left behind however the process ends.
 fn remove_runtime_folder() {
-    // SAFETY: returns a static buffer, filled or still empty: EAL's initialisation has returned.
+    // SAFETY: returns a static buffer, filled or still empty: EAL's initialization has returned.
     let folder = unsafe { sys::rte_eal_get_runtime_dir() };
     if folder.is_null() {
         return;
@@ -318,9 +318,9 @@ fn choose_memory(config: &EalConfig) -> Result<Memory, Error> {
     }
 }
 
-/// True if `mib` MiB of huge pages are available. Reserves them, touches one and unmaps them: this
+/// True if `mib` MiB of hugepages are available. Reserves them, touches one and unmaps them: this
 /// also detects limits and permissions that the counters in /sys do not show. Under a cgroup limit
-/// of 0 huge pages can be reserved, but the first access raises SIGBUS.
+/// of 0 hugepages can be reserved, but the first access raises SIGBUS.
 fn can_map_hugepages(mib: u32) -> bool {
     const PAGE_LOG2: [u32; 2] = [21, 30];
     PAGE_LOG2.into_iter().any(|log2| {

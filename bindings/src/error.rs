@@ -39,7 +39,7 @@ pub enum Error {
     EalArgumentsDiffer,
     /// This process was forked from one in which EAL runs.
     Forked,
-    /// Too few huge pages are free, and the configuration requires them.
+    /// Too few hugepages are free, and the configuration requires them.
     NoHugepages,
     /// No lcore slot is free for the thread.
     ThreadRegister(Errno),

@@ -94,7 +94,7 @@ impl TxMbuf {
         // SAFETY: `data_off` never exceeds `buf_len`.
         let start = unsafe { mbuf.buf_addr.cast::<u8>().add(offset) };
         // SAFETY: the rest of the buffer, exclusively ours; pool memory is mapped zeroed, so
-        // its bytes are initialised.
+        // its bytes are initialized.
         unsafe { core::slice::from_raw_parts_mut(start, len) }
     }
 

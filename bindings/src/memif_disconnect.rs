@@ -146,7 +146,7 @@ struct CloseRequest {
 
 /// Stops and closes a port in DPDK's interrupt thread. The driver frees the rings both when the
 /// peer disconnects and when the port is closed, without synchronisation between the two. In one
-/// thread they are serialised. It is done when no interrupt source is ready, so that no event of
+/// thread they are serialized. It is done when no interrupt source is ready, so that no event of
 /// the port is left to be handled.
 ///
 /// False if the port was not closed within [`CLOSE_TIMEOUT`]. It may still be closed later, so the

@@ -1,4 +1,4 @@
-//! Ports, queues, mempools and mbufs over a pair of `net_ring` ports: neither root nor huge pages
+//! Ports, queues, mempools and mbufs over a pair of `net_ring` ports: neither root nor hugepages
 //! are needed.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};

@@ -1,4 +1,4 @@
-//! Memory for registration: mappings of 2 MiB huge pages if available, of ordinary pages otherwise,
+//! Memory for registration: mappings of 2 MiB hugepages if available, of ordinary pages otherwise,
 //! suballocated into buffers.
 
 use std::collections::BTreeMap;
@@ -9,7 +9,7 @@ use memmap2::{Advice, MmapMut, MmapOptions};
 
 use crate::memory::Span;
 
-/// Size of a huge page, and of the mappings for small buffers.
+/// Size of a hugepage, and of the mappings for small buffers.
 const HUGE_PAGE_LEN: usize = 2 << 20;
 const HUGE_PAGE_BITS: u8 = 21;
 /// Alignment and granularity of buffers: a page, so that two regions never share one.
@@ -40,7 +40,7 @@ struct Mapping {
 #[derive(Debug)]
 struct FreeList(BTreeMap<usize, usize>);
 
-/// Memory that can be registered: zeroed, page-aligned, in huge pages if available.
+/// Memory that can be registered: zeroed, page-aligned, in hugepages if available.
 ///
 /// Until it is registered only its owner can access it.
 #[derive(Debug)]
@@ -133,7 +133,7 @@ fn hugepage_hint(needed: usize, all: Option<usize>, free: Option<usize>) -> Stri
     format!("{counts}: sysctl vm.nr_hugepages={}", all - free.min(all) + needed)
 }
 
-/// Faults the pages in now. Mapping huge pages only reserves them: if the control group or the
+/// Faults the pages in now. Mapping hugepages only reserves them: if the control group or the
 /// memory policy of the process grants none, the first access would end the process with SIGBUS.
 fn populate(map: MmapMut) -> io::Result<MmapMut> {
     match map.advise(Advice::PopulateWrite) {

@@ -61,7 +61,7 @@ pub struct Config {
     /// in the same memory, and in software elsewhere. `Offload` leaves it to the NIC, and is an
     /// error where the port does not support it.
     pub checksum: Option<ChecksumMode>,
-    /// Use of huge pages for frames. The first device of the process decides, unless the program
+    /// Use of hugepages for frames. The first device of the process decides, unless the program
     /// has started the EAL itself.
     pub hugepages: Hugepages,
     /// Slots in each direction of `ring`, a power of two; one of them stays empty. Those of the

@@ -169,7 +169,7 @@ impl Context {
         &self.inner.config
     }
 
-    /// Allocates a zeroed buffer to register, in huge pages if available.
+    /// Allocates a zeroed buffer to register, in hugepages if available.
     ///
     /// # Errors
     /// [`MemoryError::Map`].

@@ -28,10 +28,10 @@ pub struct TcpSettings {
     ///
     /// [`Limits::ooo_bytes_max`]: crate::Limits::ooo_bytes_max
     pub window_growth_max: u64,
-    /// Idle time before the first keep-alive probe; `None`, the default: no keep-alives (RFC 9293
+    /// Idle time before the first keepalive probe; `None`, the default: no keepalives (RFC 9293
     /// section 3.8.4, which requires at least two hours if on by default).
     pub keepalive: Option<Duration>,
-    /// Interval of keep-alive probes: 75 s. After nine unanswered ones the connection fails.
+    /// Interval of keepalive probes: 75 s. After nine unanswered ones the connection fails.
     pub keepalive_interval: Duration,
     /// User timeout: time without an acknowledgment of outstanding data before a connection fails,
     /// 120 s (RFC 9293 section 3.8.3 requires at least 100 s).

@@ -103,7 +103,7 @@ pub struct Config {
     /// Return to the initial window after sending nothing for a retransmission timeout, at least
     /// `rto_initial_ns` (RFC 5681 section 4.1).
     pub idle_restart: bool,
-    /// Send a tail-loss probe before the retransmission timeout (RFC 8985 section 7).
+    /// Send a tail loss probe before the retransmission timeout (RFC 8985 section 7).
     pub tail_loss_probe: bool,
     /// Congestion control algorithm.
     pub congestion: Algorithm,
@@ -177,7 +177,7 @@ pub struct Stats {
     pub bytes_in: u64,
     /// Payload bytes sent for the first time.
     pub bytes_out: u64,
-    /// Segments retransmitted as lost; tail-loss probes are counted in `tlp_probes`.
+    /// Segments retransmitted as lost; tail loss probes are counted in `tlp_probes`.
     pub retransmits: u32,
     /// Fast recoveries entered.
     pub fast_recoveries: u32,
@@ -185,11 +185,11 @@ pub struct Stats {
     pub timeouts: u32,
     /// Recoveries found spurious and undone.
     pub spurious_recoveries: u32,
-    /// Tail-loss probes sent.
+    /// Tail loss probes sent.
     pub tlp_probes: u32,
-    /// Tail-loss probes that repaired a loss not detected otherwise.
+    /// Tail loss probes that repaired a loss not detected otherwise.
     pub tlp_repairs: u32,
-    /// Tail-loss probes sent too early: nothing was lost.
+    /// Tail loss probes sent too early: nothing was lost.
     pub tlp_spurious: u32,
     /// Retransmissions detected as lost before a retransmission timeout.
     pub lost_retransmits: u32,

@@ -32,7 +32,7 @@
 //! - `recovery::undo`: detection of spurious recovery, and its undo (RFC 3522, RFC 5682, RFC 3708).
 //! - `recovery::scoreboard`, `recovery::sent_frame`: SACK scoreboard of the records sent (RFC
 //!   6675); frames, or copies of them, kept for retransmission.
-//! - `recovery::rack`, `recovery::tlp`: RACK loss detection and tail-loss probe (RFC 8985).
+//! - `recovery::rack`, `recovery::tlp`: RACK loss detection and tail loss probe (RFC 8985).
 //! - `recovery::prr`: proportional rate reduction (RFC 9937).
 //! - `tx::schedule`, `tx::output`: selection of the next segment to send (RFC 9293
 //!   section 3.8.6.2.1); construction of its frame.

@@ -223,7 +223,7 @@ impl Rtt {
             cfg.rto_min_ns.max(u64::from(self.min) + delay)
         };
         // On a steady path RTTVAR is close to zero; the RTO still leaves a round trip for the
-        // tail-loss probe and for reordering.
+        // tail loss probe and for reordering.
         let (srtt, rttvar) = (u64::from(self.srtt), u64::from(self.rttvar));
         let margin = (4 * rttvar).max(srtt);
         self.base_rto = (srtt + margin).max(floor).min(cfg.rto_max_ns);

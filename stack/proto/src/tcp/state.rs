@@ -73,7 +73,7 @@ impl State {
 
     /// True in the synchronized states: both SYNs are acknowledged, and the state is not CLOSED.
     #[must_use]
-    pub const fn is_synchronised(self) -> bool {
+    pub const fn is_synchronized(self) -> bool {
         !matches!(self, Self::Closed | Self::SynSent | Self::SynReceived)
     }
 

@@ -48,7 +48,7 @@ pub(super) struct Pending {
     /// Zero-window or keepalive probe: a segment below the peer's window, which the peer answers
     /// with an ACK.
     pub(super) probe: bool,
-    /// Tail-loss probe.
+    /// Tail loss probe.
     pub(super) tlp: bool,
 }
 
@@ -181,7 +181,7 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
     }
 
     pub(super) fn announce_window(&mut self, reopens: bool) {
-        if reopens && self.state.is_synchronised() {
+        if reopens && self.state.is_synchronized() {
             self.rcv.ack_now = true;
         }
     }

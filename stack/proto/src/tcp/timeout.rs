@@ -1,4 +1,4 @@
-//! Timer expiry: retransmission, tail-loss probe, persist, delayed ACK, FIN-WAIT-2, TIME-WAIT,
+//! Timer expiry: retransmission, tail loss probe, persist, delayed ACK, FIN-WAIT-2, TIME-WAIT,
 //! keepalive.
 
 use super::events::Event;
@@ -79,7 +79,7 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
         self.retries = self.retries.saturating_add(1);
         self.unanswered = self.unanswered.saturating_add(1);
         // A peer that answers with a closed window is alive (RFC 9293 section 3.8.6.1).
-        let closed = self.snd.wnd == 0 && self.state.is_synchronised();
+        let closed = self.snd.wnd == 0 && self.state.is_synchronized();
         let (tries, limit) = match self.state {
             State::SynReceived if self.passive => (self.retries, self.cfg.syn_ack_retries),
             State::SynSent | State::SynReceived => (self.retries, self.cfg.syn_retries),
@@ -89,7 +89,7 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
         let progress = self.progress_at.instant(now);
         let last_activity = if closed { progress.max(self.last_rx_at) } else { progress };
         let end = last_activity + self.cfg.user_timeout_ns;
-        let timed = self.state.is_synchronised() && (!closed || self.unanswered > 1);
+        let timed = self.state.is_synchronized() && (!closed || self.unanswered > 1);
         if tries > limit || (timed && now >= end) {
             self.give_up();
             return;
@@ -102,7 +102,7 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
         if timed {
             self.timers.rto = self.timers.rto.min(end);
         }
-        if !self.state.is_synchronised() {
+        if !self.state.is_synchronized() {
             self.pending.syn = true;
             return;
         }

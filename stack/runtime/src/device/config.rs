@@ -23,7 +23,7 @@ pub struct OpenConfig {
     ///
     /// [`RxFrame::head`]: ferrowarp_proto::device::RxFrame::head
     pub rx_buf_size: Option<u16>,
-    /// Use of huge pages. Fixed by the first device that is opened.
+    /// Use of hugepages. Fixed by the first device that is opened.
     pub hugepages: Hugepages,
     /// DPDK's own log level. Fixed by the first device that is opened.
     pub log_level: LogLevel,

@@ -149,7 +149,7 @@ pub enum DeviceError {
         /// The device as named.
         device: String,
     },
-    /// The driver requires huge pages, and EAL runs without.
+    /// The driver requires hugepages, and EAL runs without.
     #[error("{device}: it needs huge pages (set /proc/sys/vm/nr_hugepages, 128 or more)")]
     NeedsHugepages {
         /// The device as named.

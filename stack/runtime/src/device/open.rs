@@ -32,7 +32,7 @@ pub enum Opened {
     Pair(DpdkDevice, DpdkDevice),
 }
 
-/// Opens the device that `spec` names; initialises EAL if it does not run.
+/// Opens the device that `spec` names; initializes EAL if it does not run.
 ///
 /// Takes up to 0.3 s the first time. Interfaces are looked up in the network namespace of the
 /// calling thread. Everything created here is removed when the device is dropped.

@@ -36,7 +36,7 @@ pub(super) struct DriverQuirks {
     pub(super) checksum_in_software: bool,
     /// The link is memory, so checksums may be omitted.
     pub(super) checksum_optional: bool,
-    /// Without huge pages the port opens, but carries no frames.
+    /// Without hugepages the port opens, but carries no frames.
     needs_hugepages: bool,
     /// The peer's mbufs arrive themselves: no receive pool, and received frames are never written.
     pub(super) rx_shares_sender_mbufs: bool,
@@ -157,7 +157,7 @@ static TABLE: [(&str, DriverQuirks); 5] = [
         },
     ),
     // AF_XDP sockets. A whole fill ring is posted at once; the kernel accepts no buffers below
-    // 2048 bytes, and the driver's unaligned ones in huge pages only
+    // 2048 bytes, and the driver's unaligned ones in hugepages only
     // (drivers/net/af_xdp/rte_eth_af_xdp.c, and `af_xdp_exchanges_frames_with_the_kernel`).
     (
         "net_af_xdp",

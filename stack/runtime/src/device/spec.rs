@@ -277,7 +277,7 @@ mod tests {
     }
 
     #[test]
-    fn eal_arguments_of_a_single_device_are_recognised() {
+    fn eal_arguments_of_a_single_device_are_recognized() {
         let table = [
             ("--vdev=net_null0", Some((Bus::Virtual, "net_null0", ""))),
             ("--vdev net_tap1,iface=x,y=z", Some((Bus::Virtual, "net_tap1", "iface=x,y=z"))),

@@ -79,7 +79,7 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
     /// retransmitted in parts. Returns false if the message refers to no outstanding segment,
     /// changes nothing, is not plausible, or comes too often.
     pub fn packet_too_big(&mut self, now: Instant, error: &TooBig) -> bool {
-        if !self.state.is_synchronised()
+        if !self.state.is_synchronized()
             || !self.matches_outstanding(error.seq, error.ack)
             || !self.pmtu.on_packet_too_big(now, error, &self.cfg.path_mtu)
         {

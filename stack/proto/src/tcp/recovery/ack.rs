@@ -2,7 +2,7 @@
 //! 6582) and its rate (RFC 9937).
 //!
 //! There is no rescue retransmission (RFC 6675 section 4, rule 4). A loss at the end of a flight is
-//! detected by the ACK of any retransmission, which was sent later, or else by the tail-loss probe.
+//! detected by the ACK of any retransmission, which was sent later, or else by the tail loss probe.
 
 use super::rack::{DUP_THRESH, SampleGuard};
 use super::scoreboard::AckInfo;
@@ -100,7 +100,7 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
             self.rearm_timers(now);
             self.check_fin_acked(now, seg);
         } else if !self.scoreboard.is_clean() {
-            // RACK detects the losses now, not the tail-loss probe.
+            // RACK detects the losses now, not the tail loss probe.
             self.timers.pto = NEVER;
             self.pending.tlp = false;
         }

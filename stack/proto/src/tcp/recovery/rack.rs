@@ -54,7 +54,7 @@ pub(in crate::tcp) struct Rack {
     rtt: u64,
     /// `RACK.end_seq`.
     end_seq: Seq,
-    /// D-SACKs received, without those for tail-loss probes.
+    /// D-SACKs received, without those for tail loss probes.
     dsacks: u32,
     /// `RACK.dsack_round`, while `in_dsack_round`: the window grows once per round trip.
     dsack_round: Seq,

@@ -1,11 +1,11 @@
-//! Tail-loss probe (RFC 8985 section 7): if the end of a flight is not acknowledged, one segment is
+//! Tail loss probe (RFC 8985 section 7): if the end of a flight is not acknowledged, one segment is
 //! sent so that the peer's ACK reports what is missing.
 
 mod connection;
 
 use crate::wire::seq::Seq;
 
-/// Kind of the last tail-loss probe.
+/// Kind of the last tail loss probe.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::tcp) enum TlpProbe {
     /// None is outstanding.
@@ -16,7 +16,7 @@ pub(in crate::tcp) enum TlpProbe {
     Retransmit,
 }
 
-/// Tail-loss probe state.
+/// Tail loss probe state.
 #[derive(Debug)]
 pub(in crate::tcp) struct Tlp {
     pub(in crate::tcp) probe: TlpProbe,

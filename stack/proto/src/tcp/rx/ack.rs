@@ -83,7 +83,7 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
         self.scoreboard.ack(seg.ack, guard.as_ref(), info);
         // Karn's algorithm: records sent once are timed by the local clock, which is finer than
         // TSecr. For others TSecr distinguishes an ACK of the original from one of a
-        // retransmission. After an RTO or a tail-loss probe both may mislead: if only the ACK was
+        // retransmission. After an RTO or a tail loss probe both may mislead: if only the ACK was
         // lost, the sample includes the wait for the timeout or probe, and each wait would lengthen
         // the next. So the sample is limited to what delayed ACKs of the peer may explain. An ACK
         // of a record retransmitted as a probe is no sample: what it shows of the peer's ACK delay

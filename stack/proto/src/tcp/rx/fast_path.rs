@@ -27,7 +27,7 @@ impl FastPath {
     const TX: u8 = 2;
     /// There may be events, or the state is CLOSED.
     const EVENTS: u8 = 4;
-    /// Tail-loss probes are enabled.
+    /// Tail loss probes are enabled.
     const TLP: u8 = 8;
     /// New data carries ECT(0).
     const ECT: u8 = 16;

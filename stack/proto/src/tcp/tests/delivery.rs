@@ -1,5 +1,5 @@
 //! Delivery of received data: out-of-order segments and the responses to them, limits, receive
-//! window auto-tuning, and all of it against a map of bytes.
+//! window autotuning, and all of it against a map of bytes.
 
 use proptest::prelude::*;
 use rand::SeedableRng;

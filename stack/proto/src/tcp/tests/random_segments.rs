@@ -68,7 +68,7 @@ fn deliver(script: &mut Script, fields: &Fields, payload_len: usize) {
     let seg = frame.parse();
     let action = script.end.choose_ooo_action();
     let (tcb, pool) = (&mut script.end.tcb, &mut script.end.pool);
-    let (edge, nxt, synchronised) = (tcb.rcv.adv, tcb.rcv.nxt, tcb.state().is_synchronised());
+    let (edge, nxt, synchronized) = (tcb.rcv.adv, tcb.rcv.nxt, tcb.state().is_synchronized());
     let mut taken = 0;
     match tcb.handle_segment(script.now, &seg, frame) {
         Delivered::Nothing => {}
@@ -97,7 +97,7 @@ fn deliver(script: &mut Script, fields: &Fields, payload_len: usize) {
     }
     tcb.release_ooo(pool);
     assert!(tcb.ooo_segments() > 0 || (pool.frames(), pool.bytes()) == (0, 0));
-    if synchronised {
+    if synchronized {
         assert!(tcb.rcv.adv >= edge, "the window shrank");
         let fin = usize::from(tcb.peer.fin_received);
         let moved = (tcb.rcv.nxt - nxt) as usize;

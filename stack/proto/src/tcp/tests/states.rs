@@ -205,9 +205,9 @@ fn rst_is_accepted_only_at_rcv_nxt_in_each_state() {
 
 /// RFC 5961 section 4: a SYN with any sequence number changes nothing and gets a challenge ACK.
 #[test]
-fn syn_gets_challenge_ack_in_each_synchronised_state() {
+fn syn_gets_challenge_ack_in_each_synchronized_state() {
     for state in STATES {
-        if !state.is_synchronised() {
+        if !state.is_synchronized() {
             continue;
         }
         let mut script = in_state(state);

@@ -46,7 +46,7 @@ pub(in crate::tcp) struct Retransmit {
 pub(in crate::tcp) enum RetransmitReason {
     /// The record is lost.
     Lost,
-    /// Tail-loss probe.
+    /// Tail loss probe.
     Tlp,
     /// The record was written when the window did not admit it: this is its first transmission.
     Unsent,
@@ -58,7 +58,7 @@ impl Retransmit {
         Self { index: index as u32, len, reason }
     }
 
-    /// Tail-loss probe.
+    /// Tail loss probe.
     pub(in crate::tcp) const fn tlp(index: usize, len: u32) -> Self {
         Self::new(index, len, RetransmitReason::Tlp)
     }

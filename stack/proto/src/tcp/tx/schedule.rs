@@ -107,7 +107,7 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
         !self.scoreboard.needs_retransmit()
     }
 
-    /// Selects what is sent before lost records: a tail-loss probe, which may exceed the congestion
+    /// Selects what is sent before lost records: a tail loss probe, which may exceed the congestion
     /// window, and the new segments of F-RTO (RFC 5682 section 3.1, step 2).
     #[cold]
     fn plan_tlp_or_frto(&mut self, now: Instant, ready: TxDemand) -> Option<Transmit> {
@@ -124,7 +124,7 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
     }
 
     /// True if the congestion window and pacing admit `len` bytes now. The window always admits one
-    /// segment with nothing in the network. A tail-loss probe is always admitted.
+    /// segment with nothing in the network. A tail loss probe is always admitted.
     ///
     /// A segment delayed by pacing counts as cwnd-limited, as the rate is derived from the window.
     /// With a peer that acknowledges whole bursts at a time, the window would otherwise hardly ever

@@ -108,7 +108,7 @@ fn undefined_error_codes_are_parsed_unchanged() {
 }
 
 #[test]
-fn siw_bit_order_is_recognised() {
+fn siw_bit_order_is_recognized() {
     let cause = |bytes: &[u8]| Terminate::parse(bytes).unwrap().cause();
     // As captured: CRC error, without copied headers.
     assert_eq!(cause(&[0x02, 0x02, 0x00, 0x00]), (2, 0, 2));

@@ -1,4 +1,4 @@
-//! Tail-loss probes of a connection: PTO, choice of the segment, and processing of the ACK.
+//! Tail loss probes of a connection: PTO, choice of the segment, and processing of the ACK.
 
 use super::{Tlp, TlpProbe};
 use crate::device::{Retained, RxFrame};

@@ -66,7 +66,7 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
     /// retransmission of the episode as a duplicate, the episode is spurious (RFC 3708 section 3).
     pub(in crate::tcp) fn process_dsack(&mut self, (start, _): SackBlock) {
         if self.tlp.retrans_seq == Some(start) {
-            // A tail-loss probe is sent before a loss is detected, so no detection was wrong.
+            // A tail loss probe is sent before a loss is detected, so no detection was wrong.
             self.tlp.retrans_seq = None;
             return;
         }
