@@ -133,8 +133,9 @@ impl Congestion {
             self.window.ssthresh = self.reduce_ssthresh(flight, mss);
         }
         self.restart_avoidance();
-        if let AlgorithmState::Cubic(cubic) = &mut self.algorithm {
-            cubic.reset_w_max();
+        match &mut self.algorithm {
+            AlgorithmState::Cubic(cubic) => cubic.reset_w_max(),
+            AlgorithmState::NewReno(_) | AlgorithmState::Dctcp(_) => {}
         }
         self.window.cwnd = mss;
     }
@@ -167,7 +168,9 @@ impl Congestion {
                 self.window.ssthresh = dctcp.reduce(self.window.cwnd).max(2 * mss);
                 self.restart_avoidance();
             }
-            _ => self.window.ssthresh = self.reduce_ssthresh(flight, mss),
+            AlgorithmState::NewReno(_) | AlgorithmState::Cubic(_) => {
+                self.window.ssthresh = self.reduce_ssthresh(flight, mss);
+            }
         }
         self.window.cwnd = self.window.cwnd.min(self.window.ssthresh);
     }
@@ -176,8 +179,9 @@ impl Congestion {
     /// was `una..nxt`. To be called for each ACK with ECE, and for one ACK without ECE per round
     /// trip.
     pub(in crate::tcp) fn observe(&mut self, una: Seq, ack: Seq, nxt: Seq, echoes: bool) {
-        if let AlgorithmState::Dctcp(dctcp) = &mut self.algorithm {
-            dctcp.observe(una, ack, nxt, echoes);
+        match &mut self.algorithm {
+            AlgorithmState::Dctcp(dctcp) => dctcp.observe(una, ack, nxt, echoes),
+            AlgorithmState::NewReno(_) | AlgorithmState::Cubic(_) => {}
         }
     }
 
@@ -206,12 +210,16 @@ impl Congestion {
         self.window.cwnd = self.window.cwnd.max(prior.window.cwnd);
         self.window.ssthresh = self.window.ssthresh.max(prior.window.ssthresh);
         self.window.acked_pending = prior.window.acked_pending;
-        match (&mut self.algorithm, prior.algorithm) {
-            (AlgorithmState::NewReno(reno), AlgorithmState::NewReno(prior)) => *reno = prior,
-            (AlgorithmState::Cubic(cubic), AlgorithmState::Cubic(prior)) => *cubic = prior,
+        match prior.algorithm {
+            AlgorithmState::NewReno(_) | AlgorithmState::Cubic(_) => {
+                self.algorithm = prior.algorithm;
+            }
             // The estimate of marked bytes continues, whatever was lost.
-            (AlgorithmState::Dctcp(dctcp), AlgorithmState::Dctcp(prior)) => dctcp.reno = prior.reno,
-            _ => unreachable!("a connection keeps its algorithm"),
+            AlgorithmState::Dctcp(prior) => {
+                if let AlgorithmState::Dctcp(dctcp) = &mut self.algorithm {
+                    dctcp.reno = prior.reno;
+                }
+            }
         }
     }
 }
