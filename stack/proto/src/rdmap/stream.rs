@@ -254,6 +254,4 @@ impl Stream {
 }
 
 #[cfg(test)]
-mod terminate_tables;
-#[cfg(test)]
 mod tests;

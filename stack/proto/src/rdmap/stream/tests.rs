@@ -12,6 +12,7 @@ use crate::wire::ddp::{HeaderError, TAGGED_LEN, Tagged, UNTAGGED_LEN, Untagged};
 use crate::wire::rdmap::{ControlError, Opcode, QN_READ_REQUEST, READ_REQUEST_LEN, ReadRequest};
 
 mod extensions;
+mod terminate_table;
 
 const PD: u32 = 1;
 const STREAM: StreamId = StreamId(7);

@@ -1,4 +1,4 @@
-//! Tables of errors, row by row: a raw segment is received, the bytes of the Terminate are
+//! Rows of the Terminate table: a raw segment is received, the bytes of the Terminate are
 //! compared.
 //!
 //! Segments are written by hand, as hexadecimal digits and names of STags. The expected Terminate
@@ -12,7 +12,7 @@ use std::collections::BTreeSet;
 
 use rows::{MDR, NONE, READ_1, RESPONSE, ROWS};
 
-use super::*;
+use super::super::*;
 use crate::ddp::memory::Access;
 use crate::ddp::sgl::Sge;
 use crate::ddp::untagged::UntaggedBuffer;

@@ -1,4 +1,4 @@
-//! Rows of the error tables: one for each way to violate a rule.
+//! Rows of the Terminate table: one for each way to violate a rule.
 
 /// HdrCt bits of the Terminate: which headers of the terminated segment are copied.
 pub(super) const NONE: &str = "";
