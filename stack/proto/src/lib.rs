@@ -27,6 +27,17 @@
 //! | IRD, ORD | limit on Reads and atomics answered, and issued, at a time | RFC 5040 section 6 |
 //! | Terminate | message that ends a stream and names the error | RFC 5040 section 4.8 |
 //!
+//! Words with more than one meaning:
+//!
+//! | Word | Meanings |
+//! |---|---|
+//! | segment | of TCP, where nothing else is said; in `rdmap` a DDP segment, that is a ULPDU |
+//! | phase | of a connection: startup, full operation (`cm`); of a byte: distance from a marker |
+//! | request | MPA request frame; work request (`verbs`); Read Request (`rdmap`) |
+//! | event | of TCP, to `cm`; of a connection or queue pair, to the application (`verbs`) |
+//! | context | what connections share (`cm`); in the crate above the verbs' device context |
+//! | responder | of MPA startup; of RDMA Reads and atomics |
+//!
 //! # Terms by module
 //!
 //! TCP:
@@ -36,20 +47,22 @@
 //! | header formats, options | RFC 9293 section 3.1, RFC 7323 section 2 | [`wire::tcp`] |
 //! | modular sequence numbers | RFC 9293 section 3.4 | [`wire::seq`] |
 //! | Internet checksum | RFC 1071 | [`wire::checksum`] |
-//! | state machine | RFC 9293 section 3.3.2 | `tcp::state` |
+//! | state machine, synchronized state | RFC 9293 section 3.3.2 | `tcp::state` |
 //! | header prediction, fast path | RFC 7323 section 5.6 | `tcp::rx::fast_path` |
 //! | SEGMENT ARRIVES | RFC 9293 section 3.10.7 | `tcp::rx::input` |
 //! | PAWS | RFC 7323 section 5 | `tcp::rx::input` |
 //! | SND.UNA, SND.NXT, SND.WND | RFC 9293 section 3.3.1 | `tcp::tx::send` |
-//! | RCV.NXT, RCV.WND, delayed ACK | RFC 9293 section 3.3.1 | `tcp::rx::window` |
+//! | RCV.NXT, RCV.WND | RFC 9293 section 3.3.1 | `tcp::rx::window` |
+//! | delayed ACK | RFC 9293 section 3.8.6.3 | `tcp::rx::window`, `tcp::timeout` |
+//! | window scaling | RFC 7323 section 2 | `tcp::rx::window`, `tcp::tx::send` |
 //! | out-of-order queue | RFC 9293 section 3.10.7.4 | `tcp::rx::assembler`, `tcp::rx::ooo_queue` |
 //! | SACK blocks sent | RFC 2018 section 4 | `tcp::rx::assembler` |
 //! | D-SACK blocks sent | RFC 2883 section 4 | `tcp::rx::window` |
-//! | receive window auto-tuning (DRS) | | `tcp::rx::autotune` |
+//! | receive window autotuning (auto-tuning, DRS) | | `tcp::rx::autotune` |
 //! | SACK scoreboard | RFC 2018, RFC 6675 | `tcp::recovery::scoreboard` |
 //! | SRTT, RTTVAR, RTO | RFC 6298 | `tcp::rtt` |
 //! | RACK | RFC 8985 section 6 | `tcp::recovery::rack` |
-//! | tail loss probe (TLP) | RFC 8985 section 7 | `tcp::recovery::tlp` |
+//! | tail loss probe (TLP), probe timeout (PTO) | RFC 8985 section 7 | `tcp::recovery::tlp` |
 //! | fast retransmit, fast recovery | RFC 5681 section 3.2, RFC 6582 | `tcp::recovery::ack` |
 //! | Eifel, F-RTO, undo | RFC 3522, RFC 5682 | `tcp::recovery::undo` |
 //! | proportional rate reduction (PRR) | RFC 9937 | `tcp::recovery::prr` |
@@ -94,7 +107,7 @@
 //! | start of full operation | RFC 5044 section 7.1 | `cm::mpa_start` |
 //! | FPDU format, PAD | RFC 5044 section 4.1 | [`mpa::fpdu`] |
 //! | MULPDU | RFC 5044 section 4.5 | [`mpa::framing`] |
-//! | marker, FPDUPTR | RFC 5044 section 4.3 | [`mpa::markers`] |
+//! | marker, FPDUPTR check | RFC 5044 section 4.3 | [`mpa::markers`] |
 //! | CRC32C | RFC 5044 section 4.4 | [`mpa::crc`] |
 //! | FPDU reception, partial FPDU | RFC 5044 section 4 | [`mpa::deframer`], [`mpa::fpdu_pool`] |
 //!
@@ -103,7 +116,7 @@
 //! | Term | Source | Module |
 //! |---|---|---|
 //! | DDP header: T, L, DV, RsvdULP | RFC 5041 section 4 | [`wire::ddp`] |
-//! | STag validation, PD association | RFC 5041 sections 7.1, 8.2 | [`ddp::regions`] |
+//! | STag validation, bounds check, PD association | RFC 5041 7.1, 8.2 | [`ddp::regions`] |
 //! | STag rights, placement | RFC 5041 section 7.1 | [`ddp::memory`] |
 //! | memory window, Invalidate | RFC 5040 section 4, verbs | `ddp::regions::windows` |
 //! | queue number, MSN, MO | RFC 5041 sections 4.3, 7.1 | [`ddp::untagged`] |
@@ -111,9 +124,10 @@
 //! | opcode, Read Request header | RFC 5040 section 4 | [`wire::rdmap`] |
 //! | RDMAP stream | RFC 5040 section 5 | [`rdmap::stream`] |
 //! | ORD, send queue, fence | RFC 5040 sections 5.5, 6 | [`rdmap::requester`] |
-//! | IRD queue, Read Response | RFC 5040 sections 5.2, 6 | [`rdmap::responder`] |
-//! | RTR message | RFC 6581 section 9.2 | [`rdmap::rtr`] |
-//! | Terminate error codes | RFC 5040 section 4.8 | [`rdmap::terminate`] |
+//! | IRD queue (inbound RDMA Read), Read Response | RFC 5040 section 5.2 | [`rdmap::responder`] |
+//! | Read Response received | RFC 5040 section 5.2 | [`rdmap::requester`], [`rdmap::stream`] |
+//! | RTR (ready to receive) message | RFC 6581 section 9.2 | [`rdmap::rtr`] |
+//! | Terminate table: error codes | RFC 5040 section 4.8 | [`rdmap::terminate`] |
 //! | Terminate header, HdrCt bits | RFC 5040 section 4.8 | [`wire::terminate`] |
 //! | Terminate after a local one | RFC 5040 section 4.8 | `cm::terminate_drain` |
 //! | Atomic Request, Atomic Response | RFC 7306 section 4 | [`wire::atomic`], [`ddp::atomic`] |
@@ -127,6 +141,7 @@
 //! |---|---|
 //! | work request, queue pair | [`verbs::wr`], [`verbs::qp`], `verbs::queue_pair` |
 //! | work completion | [`verbs::wc`] |
+//! | memory registration | [`ddp::regions`] |
 //! | completion notification, solicited event | [`verbs::notify`] |
 //! | shared receive queue (SRQ) | `verbs::srq` |
 //! | scatter/gather list | [`ddp::sgl`] |

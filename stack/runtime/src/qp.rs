@@ -247,7 +247,6 @@ impl Qp {
 
     /// Connects to a listener, as the initiator. The outcome is an event: see
     /// [`Qp::wait_established`] and [`Qp::next_event`].
-    /// [`Qp::next_event`].
     ///
     /// # Errors
     /// [`CmError`]; nothing was sent.

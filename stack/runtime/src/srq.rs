@@ -19,8 +19,7 @@ use crate::spsc::Producer;
 ///
 /// A message that finds the queue empty ends its connection, as with a receive queue of a single
 /// queue pair. [`Srq::arm`] reports a low level in advance, with the queue pair of the largest
-/// consumption; [`Srq::cap`] limits the consumption of each queue pair.
-/// each may take.
+/// consumption; [`Srq::cap`] limits how many each queue pair may hold.
 #[derive(Clone)]
 pub struct Srq {
     inner: Arc<SrqInner>,

@@ -4,6 +4,9 @@
 //! A connection is looked up once per segment. From there its work is its methods, with the
 //! [`Context`](context::Context) of what all connections share; it never reaches another
 //! connection. Effects on others are left to the engine as [`Deferred`](context::Deferred).
+//!
+//! Here are the methods of [`Connection`](connection::Connection) for its lifetime. Those that
+//! receive and send data are in `engine` (`rx`, `rx_ooo`, `tx`): they call TCP, MPA and verbs.
 
 mod abort;
 pub(crate) mod awaiting_request;

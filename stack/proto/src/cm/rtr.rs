@@ -1,4 +1,4 @@
-//! The ready-to-receive message as an FPDU (RFC 6581 section 9).
+//! The RTR (ready to receive) message as an FPDU (RFC 6581 section 9).
 
 use crate::mpa::fpdu::{LENGTH_LEN, fpdu_len};
 use crate::mpa::framing::Framing;

@@ -144,8 +144,9 @@ impl RegionTable {
         self.lock().release(self.index(stag));
     }
 
-    /// Checks an access of `len` bytes at `to`, in the order of [`MemoryFault`], and returns the
-    /// range if every check passed. Takes a few nanoseconds and no lock.
+    /// STag validation (RFC 5041 section 7.1): checks an access of `len` bytes at `to`, in the
+    /// order of [`MemoryFault`], and returns the range if every check passed. Takes a few
+    /// nanoseconds and no lock.
     ///
     /// # Errors
     /// The first [`MemoryFault`] that applies.
@@ -203,7 +204,7 @@ impl RegionTable {
 }
 
 impl Slot {
-    /// Checks an access against the fields.
+    /// Checks association, access rights and bounds of an access.
     #[inline]
     fn check_access(
         &self,

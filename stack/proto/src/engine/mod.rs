@@ -5,6 +5,9 @@
 //! the frames are flushed to the port. A pass never waits to fill a burst, and every step is
 //! bounded. Commands (post, connect, ...) send nothing themselves; the next pass does. Events are
 //! polled with [`Engine::next_event`], completions are pushed to the completion queues.
+//!
+//! Connections are `cm::connection::Connection`. Their methods for data are here (`rx`, `rx_ooo`,
+//! `tx`, `timers`, `next_hop`), those for their lifetime in `cm`.
 
 mod api;
 mod connections;
@@ -186,7 +189,8 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
         [schedule.wheel.next_deadline(), net.poll_timeout(), resolve].into_iter().flatten().min()
     }
 
-    /// Returns a connection, and what it shares with the others: its one look-up.
+    /// Returns a connection by its index, and what it shares with the others. A segment is matched
+    /// to its connection once, by `Connections::find`.
     #[inline]
     fn at(&mut self, index: u32) -> Option<At<'_, D, M, C>> {
         Some((self.connections.get_mut(index)?, &mut self.cx))

@@ -113,6 +113,7 @@ impl<E: Env> Connection<E> {
             Delivered::Nothing => {}
             Delivered::InOrder { frame, bytes } => {
                 self.on_stream_bytes(cx, now, &frame, bytes);
+                // If these bytes filled a gap, buffered ones follow.
                 self.deliver_contiguous(cx, now);
             }
             Delivered::OutOfOrder { frame, seq, bytes } => self.on_ooo_data(cx, frame, seq, bytes),

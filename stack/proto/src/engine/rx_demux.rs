@@ -54,13 +54,14 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
         {
             self.on_segment(now, &segment, PortFrame(frame));
         } else {
-            self.on_vlan_frame(now, frame, is_ours);
+            self.on_other_frame(now, frame, is_ours);
         }
     }
 
-    /// Processes a frame that is no untagged TCP segment: TCP with a VLAN tag, or another protocol.
+    /// Processes a frame that is no untagged TCP segment to this port: TCP with a VLAN tag, or ARP,
+    /// NDP, ICMP and the like.
     #[inline(never)]
-    fn on_vlan_frame(&mut self, now: Instant, frame: D::Rx, is_ours: bool) {
+    fn on_other_frame(&mut self, now: Instant, frame: D::Rx, is_ours: bool) {
         if is_ours
             && self
                 .cx

@@ -153,6 +153,8 @@ impl<E: Env> Connection<E> {
                     frame.set_len(len);
                     offload.request(&self.tcb, &mut frame, len - packed.len);
                     let retained = frame.retain();
+                    // TCP may have to cut a minimal FPDU: its frame is kept, not transmitted, and
+                    // its bytes are sent as a retransmission.
                     if self.tcb.on_sent(now, retained, packed.len) {
                         device.transmit(frame);
                         verbs.counters.frames_out += 1;

@@ -43,7 +43,7 @@ impl Framing {
         self.0 & Self::MARKERS != 0
     }
 
-    /// Returns the marker phase of the byte at `seq`; `None` without markers.
+    /// Returns the marker phase of the sent byte at `seq`; `None` without markers.
     #[inline]
     #[must_use]
     pub const fn phase(self, seq: Seq) -> Option<usize> {

@@ -49,7 +49,8 @@ impl Markers {
         self.start
     }
 
-    /// Returns the phase of a byte, 0..512.
+    /// Returns the phase of a received byte, 0..512. For sent ones:
+    /// [`Framing::phase`](crate::mpa::framing::Framing::phase).
     // req: MPA-070, MPA-078
     #[must_use]
     pub fn phase(self, seq: Seq) -> usize {
@@ -167,6 +168,15 @@ fn ulpdu_len(bytes: &[u8], at: usize) -> Option<usize> {
     Some(usize::from(u16::from_be_bytes(*length)))
 }
 
+/// FPDUPTR check: true if `ptr` is right for the marker `at` bytes after the start of an FPDU that
+/// begins at `phase`. Its two low bits are ignored.
+fn is_fpduptr_valid(ptr: u16, phase: usize, at: usize) -> bool {
+    // req: MPA-064, MPA-074, MPA-150
+    let ptr = ptr & !3;
+    // Or counted from the leading marker.
+    ptr == fpduptr(phase, at) || (phase == 0 && usize::from(ptr) == at)
+}
+
 /// Parses the FPDU at the start of `bytes`, which begins at `phase`: verifies it, and copies it
 /// without markers to `scratch`. Returns its ULPDU and its length on the wire; `Ok(None)` if it is
 /// incomplete.
@@ -192,12 +202,7 @@ pub fn parse<'a>(
     scratch.extend_from_slice(chunk);
     rest = after;
     while let Some((&[_, _, high, low], after)) = rest.split_first_chunk::<MARKER_LEN>() {
-        // req: MPA-064, MPA-074, MPA-150
-        let ptr = u16::from_be_bytes([high, low]) & !3;
-        let is_right = ptr == fpduptr(phase, at)
-            // Counted from the leading marker.
-            || (phase == 0 && usize::from(ptr) == at);
-        if !is_right {
+        if !is_fpduptr_valid(u16::from_be_bytes([high, low]), phase, at) {
             return Err(FpduError::Marker);
         }
         let (chunk, after) = after.split_at(after.len().min(INTERVAL_CONTENT_LEN));

@@ -43,7 +43,7 @@ pub struct ResponseFault {
     pub segment: ArrayVec<u8, { UNTAGGED_LEN + ATOMIC_REQUEST_LEN }>,
 }
 
-/// Queue of requests to be served, at most IRD.
+/// IRD queue: the requests to be served, at most IRD.
 #[derive(Debug)]
 pub struct Responder {
     pending: VecDeque<PendingResponse>,

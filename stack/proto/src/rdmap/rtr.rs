@@ -1,4 +1,4 @@
-//! Ready-to-receive (RTR) message: the first FPDU of an initiator, which allows its responder to
+//! RTR (ready to receive) message: the first FPDU of an initiator, which allows its responder to
 //! send (RFC 6581 section 9.2). It has no work request: it generates no completion and consumes no
 //! receive buffer.
 

@@ -1,5 +1,5 @@
-//! Faults of a stream, and the one table that maps each to a Terminate (RFC 5040 section 4.8, RFC
-//! 5041 section 7.2, RFC 5044 section 8).
+//! Faults of a stream, and the one Terminate table, which maps each to a Terminate (RFC 5040
+//! section 4.8, RFC 5041 section 7.2, RFC 5044 section 8).
 
 use crate::ddp::memory::MemoryFault;
 use crate::ddp::untagged::UntaggedFault;
@@ -102,6 +102,7 @@ impl Fault {
         }
     }
 
+    /// Terminate table: layer, error type and error code of each fault.
     // req: DDP-166, DDP-167, RDMAP-095
     const fn layer_etype_code(self, version: Version) -> (u8, u8, u8) {
         match self {

@@ -155,8 +155,8 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
         self.rare.time_wait = now + self.cfg.fin_wait_ns;
     }
 
-    /// RFC 9293 section 3.8.6.1 for a closed window; section 3.8.6.2.1 for a small one, where the
-    /// timer permits a segment smaller than EMSS.
+    /// Handles expiry of the persist timer. Window closed: sends a zero-window probe (RFC 9293
+    /// section 3.8.6.1). Window small: permits a segment smaller than EMSS (section 3.8.6.2.1).
     fn persist_expired(&mut self, now: Instant) {
         self.persist_backoff = (self.persist_backoff + 1).min(16);
         self.rare.persist = now + self.persist_interval();

@@ -10,8 +10,8 @@ pub(super) const NEVER: Instant = Instant::from_nanos(u64::MAX);
 pub(super) struct Timers {
     /// Retransmission (RFC 6298).
     pub(super) rto: Instant,
-    /// Idle timer while nothing is in flight: releases memory. Otherwise probe timeout (RFC 8985
-    /// section 7).
+    /// Idle timer while nothing is in flight: releases memory. Otherwise probe timeout (PTO, RFC
+    /// 8985 section 7).
     pub(super) pto: Instant,
     /// Delayed ACK.
     pub(super) delayed_ack: Instant,

@@ -1,5 +1,5 @@
 //! Values negotiated by the enhanced connection establishment data (RFC 6581 section 9): read
-//! depths and the ready-to-receive message.
+//! depths and the RTR (ready to receive) message.
 
 use crate::wire::mpa::Enhanced;
 
@@ -15,7 +15,7 @@ pub struct ReadDepths {
     pub ord: u16,
 }
 
-/// Ready-to-receive (RTR) message: after it a responder may send (RFC 6581 section 9.2).
+/// RTR (ready to receive) message: after it a responder may send (RFC 6581 section 9.2).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Rtr {
     /// Zero-length Send.

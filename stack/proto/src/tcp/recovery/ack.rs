@@ -157,8 +157,9 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
         update.bytes
     }
 
-    /// Enters fast recovery. `outstanding`: bytes neither acknowledged nor SACKed; `flight`: bytes
-    /// not acknowledged; both before the ACK that reveals the loss.
+    /// Enters fast recovery: the lost records are sent next (fast retransmit). `outstanding`: bytes
+    /// neither acknowledged nor SACKed; `flight`: bytes not acknowledged; both before the ACK that
+    /// reveals the loss.
     pub(in crate::tcp) fn enter_recovery(&mut self, outstanding: u32, flight: u32) {
         self.stats.record().fast_recoveries += 1;
         let first_lost = self.scoreboard.next_lost_seq().unwrap_or(self.snd.una);

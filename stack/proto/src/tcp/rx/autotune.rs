@@ -18,8 +18,8 @@ use crate::wire::seq::Seq;
 const ECHO_AGE_MAX: u32 = 1 << 30;
 /// Bound of the window, as a multiple of the bandwidth-delay product without queues.
 const BDP_GAIN: u64 = 4;
-/// Age at which the shortest round may be of a former path, milliseconds: its duration is then
-/// doubled.
+/// Age after which the shortest round may have been measured on an earlier path, milliseconds: its
+/// duration is then doubled.
 const RTT_MIN_AGE_MS: u32 = 60_000;
 
 /// End of a round: the value of our timestamp clock, as the peer echoes it.

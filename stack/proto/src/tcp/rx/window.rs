@@ -129,7 +129,8 @@ impl RcvVars {
         self.ack_now = self.pure_ack;
     }
 
-    /// Notes `bytes` received in order: an ACK is due at two full segments, else within `delay_ns`.
+    /// Notes `bytes` received in order, and delays the ACK (RFC 9293 section 3.8.6.3): it is due at
+    /// two full segments, else within `delay_ns`.
     #[inline]
     pub(in crate::tcp) fn on_in_order(
         &mut self,

@@ -13,9 +13,9 @@ use crate::wire::seq::Seq;
 use crate::wire::tcp::{SackBlock, Segment};
 
 impl<R: RxFrame, T: Retained> Tcb<R, T> {
-    /// Starts the probe timer if a probe is allowed: one per flight, while no loss is known or
-    /// suspected, and with SACK, without which the ACK would report nothing (section 7.2). If the
-    /// RTO would expire first, the probe takes its place.
+    /// Starts the probe timeout (PTO) if a probe is allowed: one per flight, while no loss is known
+    /// or suspected, and with SACK, without which the ACK would report nothing (section 7.2). If
+    /// the RTO would expire first, the probe takes its place.
     #[inline]
     pub(in crate::tcp) fn arm_pto(&mut self, now: Instant) {
         let applies = self.cfg.tail_loss_probe
@@ -31,8 +31,8 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
         };
     }
 
-    /// Handles expiry of the probe timer: the tail of a flight was not acknowledged, and a probe is
-    /// due. With nothing in flight, the connection has been idle for a while, and the memory of
+    /// Handles expiry of the PTO: the tail of a flight was not acknowledged, and a probe is due.
+    /// With nothing in flight, the connection has been idle for a while, and the memory of
     /// loss recovery is released.
     pub(in crate::tcp) fn pto_expired(&mut self, now: Instant) {
         if self.snd.flight() == 0 {

@@ -37,7 +37,7 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
         }
     }
 
-    /// Processes a received segment on the fast path; false if it has to take the slow path.
+    /// Processes a received segment by header prediction; false if it has to take the slow path.
     #[inline(always)]
     pub(in crate::tcp) fn try_fast_path(&mut self, now: Instant, seg: &Segment) -> bool {
         debug_assert_eq!(self.fast_path, self.fast_path_eligibility());

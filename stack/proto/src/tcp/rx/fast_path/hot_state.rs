@@ -1,4 +1,4 @@
-//! The state that the fast path accesses, and the fast path's operations on it.
+//! Header prediction: the state that the fast path accesses, and its operations on it.
 
 use super::FastPath;
 use crate::device::Retained;
@@ -54,8 +54,8 @@ pub(super) struct FollowUp {
 }
 
 impl<T: Retained> HotState<'_, T> {
-    /// Processes a segment with in-order data, an ACK of new data, both, or a window update.
-    /// Returns `None`, and changes nothing, if it is any other.
+    /// Header prediction (RFC 7323 section 5.6): processes a segment with in-order data, an ACK of
+    /// new data, both, or a window update. Returns `None`, and changes nothing, if it is any other.
     #[inline(always)]
     pub(super) fn try_receive(&mut self, now: Instant, seg: &Segment) -> Option<FollowUp> {
         let len = seg.payload_len();
@@ -77,6 +77,7 @@ impl<T: Retained> HotState<'_, T> {
         let mut clock = self.ts.tsval(now);
         if self.ts_on {
             let (val, echo) = seg.options.ts?;
+            // PAWS.
             if val.wrapping_sub(self.ts.recent).cast_signed() < 0 {
                 return None;
             }
@@ -125,6 +126,8 @@ impl<T: Retained> HotState<'_, T> {
         FollowUp { bytes, acked, is_rtt_sample: is_sample, grows_cwnd: grows, ends_round: false }
     }
 
+    /// Starts the probe timeout (PTO). As `Tcb::arm_pto`, whose other conditions hold on the fast
+    /// path.
     #[inline(always)]
     fn arm_pto(&mut self, now: Instant) {
         self.timers.pto = if self.fast_path.is_tlp_enabled() {
