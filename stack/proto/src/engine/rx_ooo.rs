@@ -2,7 +2,7 @@
 //!
 //! With markers, FPDUs can be found in an out-of-order segment. If the queue pair enables it, RDMA
 //! Writes among them are placed on arrival (RFC 5040 leaves the order of placement open). A segment
-//! with nothing else is not buffered: once it is contiguous it is only counted. Everything that is
+//! with nothing else is not buffered: once contiguous, its bytes are skipped. Everything that is
 //! delivered in order - Sends, Read Requests, responses, Terminates - waits until it is contiguous,
 //! and so does whatever would end the stream.
 
