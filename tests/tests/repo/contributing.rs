@@ -1,22 +1,96 @@
-//! The map in CONTRIBUTING.md names files that exist.
-
-use std::fs;
+//! Files, functions and types that documents name exist, so that the code map in CONTRIBUTING.md
+//! and the glossary stay true.
 
 use ferrowarp_tests::workspace::root;
 
-/// Folders from which the paths of the map begin.
+use crate::tidy::{files, report, text};
+
+/// Folders from which paths in documents begin, besides the document's own.
 const BASES: [&str; 3] = ["", "stack/proto/src/", "stack/runtime/src/"];
+/// What a name is defined by.
+const KEYWORDS: [&str; 8] = ["fn", "struct", "enum", "trait", "type", "const", "static", "mod"];
+
+fn is_word_of(word: &str, others: &[char]) -> bool {
+    word.chars().all(|c| c.is_ascii_alphanumeric() || c == '_' || others.contains(&c))
+}
+
+fn has_word(text: &str, word: &str) -> bool {
+    let is_end = |c: Option<char>| !c.is_some_and(|c| c.is_alphanumeric() || c == '_');
+    text.match_indices(word).any(|(at, _)| {
+        is_end(text[..at].chars().next_back()) && is_end(text[at + word.len()..].chars().next())
+    })
+}
+
+/// True if `source` defines `name`: `function`, `Type`, or `Type::function`.
+fn defines(source: &str, name: &str) -> bool {
+    let mut parts = name.trim_end_matches("()").rsplit("::");
+    let last = parts.next().unwrap();
+    KEYWORDS.iter().any(|keyword| has_word(source, &format!("{keyword} {last}")))
+        && parts.all(|part| has_word(source, part))
+}
+
+/// The contents of the files that `document` may mean by `file`.
+fn sources(document: &str, file: &str) -> Vec<String> {
+    let own = document.rfind('/').map_or("", |slash| &document[..=slash]);
+    let exists = |path: &String| root().join(path).is_file();
+    let bases = BASES.into_iter().chain([own]);
+    bases.map(|base| format!("{base}{file}")).filter(exists).map(|path| text(&path)).collect()
+}
+
+/// Checks what stands in backticks: files, and the names behind them, as in "`file.rs`: `name`,
+/// `Type::name`; `name`". Returns the number of names.
+fn check_document(document: &str, complaints: &mut Vec<String>) -> usize {
+    let text = text(document);
+    let parts: Vec<&str> = text.split('`').collect();
+    let mut names = 0;
+    // The file named last, and what may separate the next name from it.
+    let mut file = (Vec::new(), "");
+    let mut separators: &[&str] = &[];
+    for part in parts.chunks_exact(2) {
+        let (gap, word) = (part[0].trim(), part[1]);
+        if word.ends_with(".rs") && is_word_of(word, &['/', '.', '-']) {
+            file = (sources(document, word), word);
+            if file.0.is_empty() {
+                complaints.push(format!("{document}: {word}: there is no such file"));
+            }
+            separators = &[":"];
+        } else if separators.contains(&gap) && is_word_of(word, &[':', '(', ')']) {
+            if !file.0.iter().any(|source| defines(source, word)) {
+                complaints.push(format!("{document}: {}: does not define {word}", file.1));
+            }
+            names += 1;
+            separators = &[",", ";", "and"];
+        } else {
+            separators = &[];
+        }
+    }
+    names
+}
 
 #[test]
-fn files_of_the_map_exist() {
-    let text = fs::read_to_string(root().join("CONTRIBUTING.md")).unwrap();
-    let is_file = |word: &&str| {
-        word.contains('/') && word.ends_with(".rs") && !word.contains(['*', ' ', '$'])
+fn files_and_names_in_documents_exist() {
+    let mut complaints = Vec::new();
+    let mut names = 0;
+    for document in files(Some("md")) {
+        names += check_document(&document, &mut complaints);
+    }
+    assert!(names > 300, "{names} names");
+    report(&complaints);
+}
+
+/// A path in a table of the glossary whose first part is a module of the crate names a module.
+#[test]
+fn modules_of_the_glossary_exist() {
+    let glossary = text("stack/proto/src/lib.rs");
+    let source = root().join("stack/proto/src");
+    let is_module = |path: &str| {
+        let path = source.join(path.replace("::", "/"));
+        path.with_extension("rs").is_file() || path.join("mod.rs").is_file()
     };
-    // Every second part is in backticks.
-    let named: Vec<_> = text.split('`').skip(1).step_by(2).filter(is_file).collect();
-    assert!(named.len() > 100, "{} files are named", named.len());
-    let exists = |file: &&str| BASES.iter().any(|base| root().join(base).join(file).is_file());
-    let missing: Vec<_> = named.into_iter().filter(|file| !exists(file)).collect();
+    let rows = glossary.lines().filter(|line| line.starts_with("//! |"));
+    let named = rows.flat_map(|row| row.split('`').skip(1).step_by(2));
+    let paths: Vec<_> = named.filter(|path| is_module(path.split("::").next().unwrap())).collect();
+    assert!(paths.len() > 70, "{} modules", paths.len());
+    let missing: Vec<_> = paths.into_iter().filter(|path| !is_module(path)).collect();
     assert!(missing.is_empty(), "{missing:?}");
 }

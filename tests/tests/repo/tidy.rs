@@ -61,7 +61,7 @@ const LAYERS: [(&str, u8); 15] = [
 ];
 
 /// The files with this extension, or all, as paths from the root, in order.
-fn files(extension: Option<&str>) -> Vec<String> {
+pub(crate) fn files(extension: Option<&str>) -> Vec<String> {
     let relative = |path: PathBuf| path.strip_prefix(root()).unwrap().to_str().unwrap().to_owned();
     workspace::files(root(), extension).unwrap().into_iter().map(relative).collect()
 }
