@@ -66,24 +66,24 @@ impl History {
     }
 
     fn clock(&self) -> usize {
-        self.processes.first().filter(|_| self.is_observed).map_or(0, |line| line.completed)
+        self.processes.first().filter(|_| self.is_observed).map_or(0, |process| process.completed)
     }
 
     /// Records the invocation of an operation, or of a Read (`None`).
-    pub(super) fn invoke(&mut self, line: usize, op: Option<AtomicOp>) {
+    pub(super) fn invoke(&mut self, process: usize, op: Option<AtomicOp>) {
         let from = self.clock();
-        let line = &mut self.processes[line];
-        let until = line.closed.unwrap_or(usize::MAX);
-        line.ops.push(Op { op, fetched: None, from, until });
+        let process = &mut self.processes[process];
+        let until = process.closed.unwrap_or(usize::MAX);
+        process.ops.push(Op { op, fetched: None, from, until });
     }
 
     /// Ends a process: none of its operations takes effect from now on.
-    pub(super) fn close(&mut self, line: usize) {
+    pub(super) fn close(&mut self, process: usize) {
         let clock = self.clock();
-        let line = &mut self.processes[line];
-        line.closed = line.closed.or(Some(clock));
-        for deed in &mut line.ops[line.completed..] {
-            deed.until = deed.until.min(clock);
+        let process = &mut self.processes[process];
+        process.closed = process.closed.or(Some(clock));
+        for entry in &mut process.ops[process.completed..] {
+            entry.until = entry.until.min(clock);
         }
     }
 
@@ -91,19 +91,19 @@ impl History {
     ///
     /// # Panics
     /// If there is none outstanding.
-    pub(super) fn respond(&mut self, line: usize, fetched: u64) {
+    pub(super) fn respond(&mut self, process: usize, fetched: u64) {
         let clock = self.clock();
-        let line = &mut self.processes[line];
-        let deed = &mut line.ops[line.completed];
-        deed.fetched = Some(fetched);
-        deed.until = deed.until.min(clock);
-        line.completed += 1;
+        let process = &mut self.processes[process];
+        let entry = &mut process.ops[process.completed];
+        entry.fetched = Some(fetched);
+        entry.until = entry.until.min(clock);
+        process.completed += 1;
     }
 
     /// Numbers of operations invoked, and of those completed.
     pub(super) fn len(&self) -> (usize, usize) {
-        let asked = self.processes.iter().map(|line| line.ops.len()).sum();
-        (asked, self.processes.iter().map(|line| line.completed).sum())
+        let asked = self.processes.iter().map(|process| process.ops.len()).sum();
+        (asked, self.processes.iter().map(|process| process.completed).sum())
     }
 
     /// Checks that there is a linearization with the final value `last`.
@@ -135,12 +135,12 @@ impl History {
             if seen.len() >= STATES_MAX {
                 return Err(format!("{}; the search was given up", best.1));
             }
-            let next = |line: usize| {
-                let deed = self.next_op(&at, line)?;
-                let after = deed.apply_to(word)?;
+            let next = |process: usize| {
+                let entry = self.next_op(&at, process)?;
+                let after = entry.apply_to(word)?;
                 let mut at = at.clone();
-                at[line] += 1;
-                Some((deed.fetched.is_some(), (at, after)))
+                at[process] += 1;
+                Some((entry.fetched.is_some(), (at, after)))
             };
             let next: Vec<_> = (0..self.processes.len()).filter_map(next).collect();
             // Values are unique: an operation that fetched this value precedes any that changes it.
@@ -159,37 +159,37 @@ impl History {
     /// Priority of a state: more completed operations first, then fewer of the others.
     fn priority(&self, state: State) -> (usize, Reverse<usize>, State) {
         let state = self.skip_reads(state);
-        let completed = |(line, at): (&Process, &u16)| usize::from(*at).min(line.completed);
+        let completed = |(process, at): (&Process, &u16)| usize::from(*at).min(process.completed);
         let known = self.processes.iter().zip(&state.0).map(completed).sum();
         let all: usize = state.0.iter().map(|at| usize::from(*at)).sum();
         (known, Reverse(all - known), state)
     }
 
     /// Returns the next operation of a process, if the present time is in its range.
-    fn next_op(&self, at: &[u16], line: usize) -> Option<&Op> {
-        let deed = self.processes[line].ops.get(usize::from(at[line]))?;
+    fn next_op(&self, at: &[u16], process: usize) -> Option<&Op> {
+        let entry = self.processes[process].ops.get(usize::from(at[process]))?;
         let clock = usize::from(at[0]);
-        let is_free = !self.is_observed || line == 0;
-        (is_free || (deed.from..=deed.until).contains(&clock)).then_some(deed)
+        let is_free = !self.is_observed || process == 0;
+        (is_free || (entry.from..=entry.until).contains(&clock)).then_some(entry)
     }
 
     /// Advances past operations that leave the word unchanged and can take effect here as well as
     /// later. The observer advances last, and time with it.
     fn skip_reads(&self, (mut at, word): State) -> State {
-        let passes = |at: &[u16], line: usize| {
-            self.next_op(at, line).is_some_and(|deed| {
-                let is_plain = deed.op.is_none() || deed.fetched.is_some();
-                is_plain && deed.apply_to(word) == Some(word)
+        let passes = |at: &[u16], process: usize| {
+            self.next_op(at, process).is_some_and(|entry| {
+                let is_plain = entry.op.is_none() || entry.fetched.is_some();
+                is_plain && entry.apply_to(word) == Some(word)
             })
         };
-        while let Some(line) = (0..at.len()).rev().find(|&line| passes(&at, line)) {
-            at[line] += 1;
+        while let Some(process) = (0..at.len()).rev().find(|&process| passes(&at, process)) {
+            at[process] += 1;
         }
         (at, word)
     }
 
     fn describe(&self, at: &[u16], word: u64) -> String {
-        let next = (0..at.len()).filter_map(|line| self.next_op(at, line));
+        let next = (0..at.len()).filter_map(|process| self.next_op(at, process));
         format!("it is {word:#x}, and next are {:x?}", next.collect::<Vec<_>>())
     }
 }
@@ -203,13 +203,13 @@ mod tests {
     }
 
     /// Builds a history from the operations of each process and the values they fetched.
-    fn history(lines: &[&[(Option<AtomicOp>, Option<u64>)]]) -> History {
+    fn history(processes: &[&[(Option<AtomicOp>, Option<u64>)]]) -> History {
         let mut history = History::default();
-        for deeds in lines {
-            let line = history.add_process();
-            deeds.iter().for_each(|(op, _)| history.invoke(line, *op));
-            deeds.iter().map_while(|(_, fetched)| *fetched).for_each(|fetched| {
-                history.respond(line, fetched);
+        for ops in processes {
+            let process = history.add_process();
+            ops.iter().for_each(|(op, _)| history.invoke(process, *op));
+            ops.iter().map_while(|(_, fetched)| *fetched).for_each(|fetched| {
+                history.respond(process, fetched);
             });
         }
         history
@@ -218,16 +218,16 @@ mod tests {
     #[test]
     fn linearizable_histories_are_accepted() {
         let swap = |by| Some(AtomicOp::swap(by));
-        let lines: [&[_]; 3] = [
+        let processes: [&[_]; 3] = [
             &[(add(1), Some(0)), (None, Some(7)), (add(4), Some(7))],
             &[(swap(7), Some(1)), (None, Some(11))],
             &[(None, Some(0)), (Some(AtomicOp::cmp_swap(5, 6)), Some(11))],
         ];
-        assert_eq!(history(&lines).find_linearization(11), Ok(()));
-        assert!(history(&lines).find_linearization(12).is_err());
+        assert_eq!(history(&processes).find_linearization(11), Ok(()));
+        assert!(history(&processes).find_linearization(12).is_err());
         // The Read of the second process returned the value before its own swap.
-        let lines: [&[_]; 2] = [&[(add(1), Some(0))], &[(swap(7), Some(1)), (None, Some(1))]];
-        assert!(history(&lines).find_linearization(7).is_err());
+        let processes: [&[_]; 2] = [&[(add(1), Some(0))], &[(swap(7), Some(1)), (None, Some(1))]];
+        assert!(history(&processes).find_linearization(7).is_err());
     }
 
     #[test]
@@ -248,27 +248,27 @@ mod tests {
             assert_eq!(history(&[open]).find_linearization(last).is_ok(), fits, "{last}");
         }
         // Another process saw the word between the two.
-        let lines = [open, &[(None, Some(1)), (add(10), Some(1)), (None, Some(13))]];
-        assert_eq!(history(&lines).find_linearization(13), Ok(()));
-        assert!(history(&lines).find_linearization(11).is_err());
+        let processes = [open, &[(None, Some(1)), (add(10), Some(1)), (None, Some(13))]];
+        assert_eq!(history(&processes).find_linearization(13), Ok(()));
+        assert!(history(&processes).find_linearization(11).is_err());
         // The compare-and-swap may have swapped or not; or its comparison came too late.
         let open: &[_] = &[(Some(AtomicOp::cmp_swap(0, 5)), None), (add(1), None)];
         for (last, fits) in [(0, true), (1, false), (5, true), (6, true), (7, false)] {
             assert_eq!(history(&[open]).find_linearization(last).is_ok(), fits, "{last}");
         }
-        let lines = [open, &[(add(3), Some(0))]];
+        let processes = [open, &[(add(3), Some(0))]];
         for (last, fits) in [(0, false), (3, true), (4, true), (5, false), (8, false)] {
-            assert_eq!(history(&lines).find_linearization(last).is_ok(), fits, "{last}");
+            assert_eq!(history(&processes).find_linearization(last).is_ok(), fits, "{last}");
         }
     }
     #[test]
     fn observer_bounds_execution_time() {
         let mut history = History::default();
         history.set_observer();
-        let (eye, user) = (history.add_process(), history.add_process());
+        let (observer, user) = (history.add_process(), history.add_process());
         let see = |history: &mut History, word| {
-            history.invoke(eye, None);
-            history.respond(eye, word);
+            history.invoke(observer, None);
+            history.respond(observer, word);
         };
         history.invoke(user, add(1));
         see(&mut history, 1);
@@ -282,7 +282,7 @@ mod tests {
         // An operation cannot take effect before its invocation.
         let mut history = History::default();
         history.set_observer();
-        assert_eq!((history.add_process(), history.add_process()), (eye, user));
+        assert_eq!((history.add_process(), history.add_process()), (observer, user));
         see(&mut history, 1);
         history.invoke(user, add(1));
         assert!(history.find_linearization(1).is_err());

@@ -27,7 +27,7 @@ enum State {
 
 /// A memory window of one end of one connection: zero-based, over a range of its memory.
 pub(super) struct MemoryWindow {
-    reach: AccessScope,
+    scope: AccessScope,
     region: u32,
     addr: u64,
     len: u64,
@@ -40,9 +40,9 @@ pub(super) struct MemoryWindow {
 impl MemoryWindow {
     pub(super) fn new(end: &End, pd: u32, qp: QpId, region: u32, range: (u64, u64)) -> Self {
         let stag = end.arena.regions().allocate_window(pd).expect("few windows");
-        let reach = end.engine.qp_access_scope(qp).expect("a queue pair of this end");
+        let scope = end.engine.qp_access_scope(qp).expect("a queue pair of this end");
         let (addr, len) = range;
-        Self { reach, region, addr, len, stag, state: State::Unbound, last_write: None }
+        Self { scope, region, addr, len, stag, state: State::Unbound, last_write: None }
     }
 
     /// Returns the request that the owner has to post next, if any.
@@ -120,7 +120,7 @@ impl MemoryWindow {
 
     fn check_resolve(&self, end: &End, fault: Option<MemoryFault>) {
         let write = Access::REMOTE_WRITE;
-        let found = end.arena.regions().resolve(self.stag, self.reach, write, 0, 1).err();
+        let found = end.arena.regions().resolve(self.stag, self.scope, write, 0, 1).err();
         assert_eq!(found, fault, "the window {:#x} that was {:?}", self.stag, self.state);
     }
 }

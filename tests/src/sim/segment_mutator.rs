@@ -71,7 +71,7 @@ fn put16(frame: &mut [u8], at: usize, value: usize) {
 }
 
 fn add32(frame: &mut [u8], at: usize, delta: u32) {
-    let value = u32::from_be_bytes(frame[at..at + 4].try_into().expect("four octets"));
+    let value = u32::from_be_bytes(frame[at..at + 4].try_into().expect("four bytes"));
     frame[at..at + 4].copy_from_slice(&value.wrapping_add(delta).to_be_bytes());
 }
 

@@ -50,7 +50,7 @@ impl FpduBoundaries {
         self.pending.extend_from_slice(bytes);
         let mut used = 0;
         while let Some(len) = self.unit_len(&self.pending[used..]) {
-            let start = self.next.expect("octets follow a SYN");
+            let start = self.next.expect("bytes follow a SYN");
             self.starts.push_back(start);
             if self.started.is_some() {
                 self.position += len;
@@ -254,7 +254,7 @@ impl Flow {
             self.snd_nxt = Some(sent.max(end));
             return 0;
         }
-        assert!(seg.seq <= sent, "octets were left out before {seg:?}");
+        assert!(seg.seq <= sent, "bytes were left out before {seg:?}");
         let edge = self.snd_limit.expect("a SYN-ACK was received");
         assert!(end <= edge, "beyond the window, whose edge is {edge:?}: {seg:?}");
         let fresh = if end > sent { end - sent } else { 0 };

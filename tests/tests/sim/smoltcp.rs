@@ -56,7 +56,7 @@ impl Ours {
         let mut found = vec![0; bytes.len()];
         frame.copy_out(bytes.start, &mut found);
         for found in found {
-            assert_eq!(found, byte(1, self.read), "octet {} of theirs", self.read);
+            assert_eq!(found, byte(1, self.read), "byte {} of theirs", self.read);
             self.read += 1;
         }
         let len = u32::try_from(bytes.len()).expect("short");
@@ -258,7 +258,7 @@ impl Theirs {
             let taken = socket.recv(|data| {
                 let len = data.len().min(pace);
                 for &found in &data[..len] {
-                    assert_eq!(found, byte(0, read), "octet {read} of ours");
+                    assert_eq!(found, byte(0, read), "byte {read} of ours");
                     read += 1;
                 }
                 (len, ())
