@@ -27,8 +27,8 @@ use ferrowarp_proto::wire::terminate::{self, TERMINATE_LEN_MAX, Terminate};
 
 use crate::frame::Frame;
 use crate::peer::opcode;
-use crate::sim::chaos;
 use crate::sim::segment_mutator::SegmentMutator;
+use crate::sim::workload::{may_fail_options, run_with_forged_segments};
 use crate::sim::world::WorldOptions;
 
 /// Parses a frame; the first two bytes choose its checksum mode and the length of its first part.
@@ -289,8 +289,9 @@ pub fn stream(data: &[u8]) {
 /// neither completes nor is reported as ended, or a resource is leaked.
 pub fn live(data: &[u8]) {
     let Some((&choice, bytes)) = data.split_first() else { return };
-    let options = WorldOptions { ipv6: choice & 1 != 0, ..chaos::options(u64::from(choice >> 2)) };
+    let options =
+        WorldOptions { ipv6: choice & 1 != 0, ..may_fail_options(u64::from(choice >> 2)) };
     let keeps_seq = choice & 2 != 0;
     let mutator = SegmentMutator::from_input(bytes, keeps_seq);
-    chaos::run_with_forged_segments(&options, mutator, keeps_seq, 20 * MILLISECOND, 6, None);
+    run_with_forged_segments(&options, mutator, keeps_seq, 20 * MILLISECOND, 6, None);
 }

@@ -10,7 +10,9 @@ use super::world::World;
 /// Bytes at the start of each arena that hold 64-bit words.
 pub(super) const WORDS_LEN: usize = 16 * 1024;
 /// Words shared by all connections: one for each operation, and one for all of them.
-pub(super) const SHARED_COUNT: usize = 4;
+const SHARED_COUNT: usize = 4;
+/// Bytes of the shared words, which are the first.
+pub(super) const SHARED_LEN: usize = ATOMIC_LEN * SHARED_COUNT;
 
 /// Access to a word.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -34,18 +36,25 @@ pub(super) enum Expected {
     Unchecked,
 }
 
+/// Process number of the CPU of the end with the words.
+const LOCAL: usize = 0;
+
 /// The words at the peer of one end.
 struct EndOracle {
     /// By connection: its own word after all posted requests.
     own: Vec<u64>,
     /// By connection: the latest request for its own word was a Write.
     is_set: Vec<bool>,
+    /// By connection: its process number in the histories of the shared words.
+    processes: Vec<usize>,
     shared: [SharedWord; SHARED_COUNT],
+    /// Values of the shared words last seen by the local CPU.
+    latest: [u64; SHARED_COUNT],
 }
 
-/// A word shared by several users, and its history.
+/// A word shared by several processes, and its history.
 #[derive(Default)]
-pub(super) struct SharedWord {
+struct SharedWord {
     history: History,
     /// Value after the latest completed operation.
     seen: u64,
@@ -58,7 +67,7 @@ pub(super) struct AtomicOracle([EndOracle; 2]);
 
 /// Address of the own word of connection `conn`.
 const fn own_word_addr(conn: usize) -> usize {
-    ATOMIC_LEN * (SHARED_COUNT + conn)
+    SHARED_LEN + ATOMIC_LEN * conn
 }
 
 /// Loads a word from an arena.
@@ -77,30 +86,10 @@ fn mask(rng: &mut impl Rng) -> u64 {
 }
 
 impl SharedWord {
-    /// Makes the first user the observer, whose operations take effect at once.
-    pub(super) const fn set_observer(&mut self) {
-        self.history.set_observer();
-    }
-
-    /// Ends a user: none of its operations takes effect from now on.
-    pub(super) fn close(&mut self, user: usize) {
-        self.history.close(user);
-    }
-
-    /// Adds a user and returns its number.
-    pub(super) fn add_user(&mut self) -> usize {
-        self.history.add_process()
-    }
-
-    /// Draws the next operation of a user of shared word `number`; `None` is a Read.
+    /// Draws the next operation of a process on shared word `number`; `None` is a Read.
     ///
     /// Values swapped in are unique, which leaves hardly any choice of order.
-    pub(super) fn draw(
-        &mut self,
-        rng: &mut impl Rng,
-        number: usize,
-        user: usize,
-    ) -> Option<AtomicOp> {
+    fn draw(&mut self, rng: &mut impl Rng, number: usize, process: usize) -> Option<AtomicOp> {
         let kind = if number < 3 { number } else { rng.random_range(0..3) };
         let op = match kind {
             _ if rng.random_bool(0.15) => None,
@@ -112,64 +101,106 @@ impl SharedWord {
                 Some(AtomicOp::cmp_swap(compare, self.predicted))
             }
         };
-        self.history.invoke(user, op);
+        self.history.invoke(process, op);
         op
     }
 
-    /// Records that the oldest operation of a user completed.
-    pub(super) fn complete(&mut self, user: usize, op: Option<AtomicOp>, fetched: u64) {
-        self.history.respond(user, fetched);
+    /// Records that the oldest operation of a process completed.
+    fn complete(&mut self, process: usize, op: Option<AtomicOp>, fetched: u64) {
+        self.history.respond(process, fetched);
         self.seen = op.map_or(fetched, |op| apply(op, fetched));
-    }
-
-    /// Records that a user reads `word`, which takes effect at once.
-    pub(super) fn observe_value(&mut self, user: usize, word: u64) {
-        self.history.invoke(user, None);
-        self.history.respond(user, word);
-    }
-
-    /// Checks that some order of the operations explains the history and the final value `last`.
-    pub(super) fn check_history(&self, last: u64) {
-        self.history.check(last);
-    }
-
-    /// Numbers of operations invoked, and of those completed.
-    pub(super) fn len(&self) -> (usize, usize) {
-        self.history.len()
     }
 }
 
 impl AtomicOracle {
-    /// Creates the oracle for `conns` connections. All words are 0.
-    pub(super) fn new(conns: usize) -> Self {
+    /// Creates the oracle for `conns` connections and clears the words at both ends.
+    pub(super) fn new(world: &World, conns: usize) -> Self {
         assert!(own_word_addr(conns) <= WORDS_LEN, "too many connections");
-        let known = || {
+        Self([1, 0].map(|peer: usize| {
+            world.ends[peer].arena.write(0, &vec![0; own_word_addr(conns)]);
             let mut shared: [SharedWord; SHARED_COUNT] = Default::default();
-            for contest in &mut shared {
-                for conn in 0..conns {
-                    assert_eq!(contest.add_user(), conn);
-                }
+            for word in &mut shared {
+                word.history.set_observer();
+                assert_eq!(word.history.add_process(), LOCAL);
             }
-            EndOracle { own: vec![0; conns], is_set: vec![false; conns], shared }
-        };
-        Self([known(), known()])
+            EndOracle {
+                own: vec![0; conns],
+                is_set: vec![false; conns],
+                processes: vec![LOCAL; conns],
+                shared,
+                latest: [0; SHARED_COUNT],
+            }
+        }))
     }
 
-    /// Draws the next access of a connection of `end`: access, address at the peer, and expected
-    /// result.
-    pub(super) fn draw(
+    /// Starts a connection, after the end of an earlier one with that number at both ends.
+    pub(super) fn connect(&mut self, world: &World, conn: usize) {
+        for (end, known) in self.0.iter_mut().enumerate() {
+            known.own[conn] = load_word(world, 1 - end, own_word_addr(conn));
+            known.is_set[conn] = false;
+            for word in &mut known.shared {
+                known.processes[conn] = word.history.add_process();
+            }
+        }
+    }
+
+    /// Records that the end with the words has reported the end of a connection of `end`: none of
+    /// its operations takes effect from now on.
+    pub(super) fn close(&mut self, end: usize, conn: usize) {
+        let known = &mut self.0[end];
+        known.shared.iter_mut().for_each(|word| word.history.close(known.processes[conn]));
+    }
+
+    /// Lets the local CPUs read all shared words that have changed. This narrows down when
+    /// operations took effect, also those that never completed.
+    pub(super) fn observe_changes(&mut self, world: &World) {
+        for (end, known) in self.0.iter_mut().enumerate() {
+            for (number, word) in known.shared.iter_mut().enumerate() {
+                let now = load_word(world, 1 - end, ATOMIC_LEN * number);
+                if std::mem::replace(&mut known.latest[number], now) != now {
+                    word.history.invoke(LOCAL, None);
+                    word.history.respond(LOCAL, now);
+                }
+            }
+        }
+    }
+
+    /// Lets the local CPU execute an operation on one of the words at the peer of `end`.
+    pub(super) fn local_op(&mut self, world: &mut World, end: usize) {
+        let number = world.rng.random_range(0..SHARED_COUNT);
+        let word = &mut self.0[end].shared[number];
+        let op = word.draw(&mut world.rng, number, LOCAL);
+        let fetched = load_word(world, 1 - end, ATOMIC_LEN * number);
+        word.complete(LOCAL, op, fetched);
+        if let Some(op) = op {
+            let after = apply(op, fetched).to_ne_bytes();
+            world.ends[1 - end].arena.write(ATOMIC_LEN * number, &after);
+        }
+    }
+
+    /// Draws the next access of a connection of `end` to a shared word: access, address at the
+    /// peer, and expected result.
+    pub(super) fn draw_shared(
         &mut self,
         rng: &mut impl Rng,
         end: usize,
         conn: usize,
     ) -> (WordAccess, u64, Expected) {
         let known = &mut self.0[end];
-        if rng.random_bool(0.5) {
-            let number = rng.random_range(0..SHARED_COUNT);
-            let op = known.shared[number].draw(rng, number, conn);
-            let touch = op.map_or(WordAccess::Read, WordAccess::Atomic);
-            return (touch, (ATOMIC_LEN * number) as u64, Expected::Shared(number, op));
-        }
+        let number = rng.random_range(0..SHARED_COUNT);
+        let op = known.shared[number].draw(rng, number, known.processes[conn]);
+        let access = op.map_or(WordAccess::Read, WordAccess::Atomic);
+        (access, (ATOMIC_LEN * number) as u64, Expected::Shared(number, op))
+    }
+
+    /// Draws the next access of a connection of `end` to its own word.
+    pub(super) fn draw_own(
+        &mut self,
+        rng: &mut impl Rng,
+        end: usize,
+        conn: usize,
+    ) -> (WordAccess, u64, Expected) {
+        let known = &mut self.0[end];
         let word = &mut known.own[conn];
         let at = own_word_addr(conn) as u64;
         let op = match rng.random_range(0..5) {
@@ -207,20 +238,28 @@ impl AtomicOracle {
                 );
             }
             Expected::Shared(number, op) => {
-                self.0[end].shared[number].complete(conn, op, fetched);
+                let known = &mut self.0[end];
+                known.shared[number].complete(known.processes[conn], op, fetched);
             }
             Expected::Unchecked => {}
         }
     }
 
-    /// With all operations complete, checks that each was executed exactly once.
-    pub(super) fn check_final(&self, world: &World) {
+    /// Checks that some order of all operations of `end` explains the histories of the shared words
+    /// and their final values. Returns the numbers of operations invoked, and of those completed.
+    pub(super) fn check_shared(&self, world: &World, end: usize) -> (usize, usize) {
+        let mut counts = (0, 0);
+        for (number, word) in self.0[end].shared.iter().enumerate() {
+            word.history.check(load_word(world, 1 - end, ATOMIC_LEN * number));
+            let (invoked, completed) = word.history.len();
+            counts = (counts.0 + invoked, counts.1 + completed);
+        }
+        counts
+    }
+
+    /// With all operations complete, checks the words that belong to connections.
+    pub(super) fn check_own(&self, world: &World) {
         for (end, known) in self.0.iter().enumerate() {
-            for (number, contest) in known.shared.iter().enumerate() {
-                let (asked, completed) = contest.len();
-                assert_eq!(asked, completed, "shared word {number} of end {}", 1 - end);
-                contest.check_history(load_word(world, 1 - end, ATOMIC_LEN * number));
-            }
             for (conn, &expected) in known.own.iter().enumerate() {
                 let found = load_word(world, 1 - end, own_word_addr(conn));
                 assert_eq!(found, expected, "the word of connection {conn}");

@@ -7,14 +7,15 @@ use std::sync::Mutex;
 use ferrowarp_proto::engine::Counters;
 use ferrowarp_proto::tcp::{Algorithm, EcnMode};
 use ferrowarp_proto::time::{MICROSECOND, MILLISECOND, SECOND};
-use ferrowarp_tests::sim::chaos::{self, ChaosConnection};
-use ferrowarp_tests::sim::extensions;
 use ferrowarp_tests::sim::frames::PoolSizes;
 use ferrowarp_tests::sim::link::{Faults, GilbertElliott};
 use ferrowarp_tests::sim::router::{IcmpReply, Router};
 use ferrowarp_tests::sim::seeds;
 use ferrowarp_tests::sim::segment_mutator::SegmentMutator;
-use ferrowarp_tests::sim::workload::{Report, arena_len, run, run_with_mws};
+use ferrowarp_tests::sim::workload::{
+    EndPlan, Plan, Report, Workload, arena_len, may_fail_options, mostly_shared_words, run,
+    run_with_faults_for, run_with_forged_segments,
+};
 use ferrowarp_tests::sim::world::{EndOptions, World, WorldOptions};
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
@@ -45,7 +46,7 @@ fn over_seeds(
             world.capture_to(&path);
         }
         world.check_invariants();
-        run(&mut world, conns, per_side);
+        run(&mut world, Plan::new(conns, per_side));
         let mut path = path.lock().expect("nobody panics with it");
         for end in &world.ends {
             let counters = end.engine.counters();
@@ -76,7 +77,7 @@ fn mw_workload() {
             world.capture_to(&path);
         }
         world.check_invariants();
-        run_with_mws(&mut world, conns, 200);
+        run(&mut world, Plan { windows: true, ..Plan::new(conns, 200) });
     });
 }
 
@@ -183,8 +184,7 @@ fn scheduled_faults() {
 fn peer_restart() {
     seeds::for_each_seed("peer-restart", env!("CARGO_TARGET_TMPDIR"), 200, |seed, capture| {
         let mut rng = SmallRng::seed_from_u64(seed ^ 0xdead);
-        let mut options = WorldOptions::new(seed);
-        options.arena_len = chaos::ARENA_LEN;
+        let mut options = may_fail_options(seed);
         options.ipv6 = rng.random_bool(0.5);
         options.mtu = some_mtu(&mut rng);
         options.tcp = [some_end(&mut rng), some_end(&mut rng)];
@@ -192,18 +192,14 @@ fn peer_restart() {
         options.faults.duplicate = rng.random_range(0.0..0.02);
         options.faults.reorder = rng.random_range(0.0..0.05);
         options.faults.delay_ns = rng.random_range(0..2_000_000);
-        options.keepalive_ns = Some(5 * SECOND);
         let mut world = World::new(&options);
         if let Some(path) = capture {
             eprintln!("peer-restart, seed {seed}: {options:?}");
             world.capture_to(&path);
         }
         world.check_invariants();
-        let stag = chaos::register_memory(&world, 0);
         for life in 0..4 {
-            let stags = [stag, chaos::register_memory(&world, 1)];
-            chaos::listen(&mut world);
-            let mut work = ChaosConnection::connect(&mut world, stags, 40);
+            let mut work = Workload::new(&mut world, Plan::may_fail(40));
             let dies = world.now + rng.random_range(0..100 * MILLISECOND);
             if life == 3 {
                 let done = world.run_until(100 * SECOND, |world| work.step(world));
@@ -235,10 +231,10 @@ fn forged_segments() {
             ipv6: rng.random_bool(0.5),
             mtu: some_mtu(&mut rng),
             tcp: [some_end(&mut rng), some_end(&mut rng)],
-            ..chaos::options(seed)
+            ..may_fail_options(seed)
         };
         let lasts_ns = rng.random_range(0..200 * MILLISECOND);
-        chaos::run_with_forged_segments(&options, mutator, keeps_seq, lasts_ns, 30, capture);
+        run_with_forged_segments(&options, mutator, keeps_seq, lasts_ns, 30, capture);
     });
 }
 
@@ -246,12 +242,12 @@ fn forged_segments() {
 #[test]
 fn rfc7306_on_connections_that_end() {
     let name = "rfc7306-on-connections-that-end";
-    let total = Mutex::new(extensions::Report::default());
+    let total = Mutex::new(Report::default());
     seeds::for_each_seed(name, env!("CARGO_TARGET_TMPDIR"), 400, |seed, capture| {
         let mut rng = SmallRng::seed_from_u64(seed ^ 0x7306);
         let conns = rng.random_range(1..5);
         let mut options = WorldOptions {
-            arena_len: extensions::arena_len(conns),
+            arena_len: arena_len(conns),
             ipv6: rng.random_bool(0.5),
             mtu: some_mtu(&mut rng),
             tcp: [some_end(&mut rng), some_end(&mut rng)],
@@ -275,15 +271,17 @@ fn rfc7306_on_connections_that_end() {
         } else {
             world.check_invariants();
         }
-        let report = extensions::run(&mut world, conns, 3, 40, 100 * MILLISECOND);
+        let ends = EndPlan::EndedFirst(3);
+        let plan = Plan { draw: mostly_shared_words, ends, ..Plan::new(conns, 40) };
+        let report = run_with_faults_for(&mut world, plan, 100 * MILLISECOND, true);
         let mut total = total.lock().expect("nobody panics with it");
-        total.asked += report.asked;
-        total.completed += report.completed;
+        total.word_ops.0 += report.word_ops.0;
+        total.word_ops.1 += report.word_ops.1;
         total.received += report.received;
     });
     let total = total.into_inner().expect("nobody panicked with it");
     // Some were interrupted, and not all of these had been executed.
-    assert!(total.received > 0 && total.completed < total.asked, "{total:?}");
+    assert!(total.received > 0 && total.word_ops.1 < total.word_ops.0, "{total:?}");
 }
 
 // req-test: DDP-244
@@ -342,7 +340,7 @@ fn fragments_are_reassembled() {
         let mut options = WorldOptions::new(7);
         (options.arena_len, options.ipv6, options.fragment_mtu) = (arena_len(1), ipv6, Some(600));
         let mut world = World::new(&options);
-        run(&mut world, 1, 20);
+        run(&mut world, Plan::new(1, 20));
         for end in &world.ends {
             let counters = end.engine.counters();
             assert!(counters.packets_reassembled > 20, "{counters:?}");
@@ -352,21 +350,16 @@ fn fragments_are_reassembled() {
 }
 
 /// The path MTU changes repeatedly, faster or slower than PMTU discovery can follow.
-fn changing_path_mtu(answer: IcmpReply) -> Counters {
-    let name = format!("path-{answer:?}").to_lowercase();
+fn changing_path_mtu(icmp_reply: IcmpReply) -> Counters {
+    let name = format!("path-{icmp_reply:?}").to_lowercase();
     over_seeds(&name, 30, 120, |rng, options| {
         options.mtu = [1500, 4000, 9000][rng.random_range(0..3)];
         let least = if options.ipv6 { 1280 } else { 576 };
         let mut some = || rng.random_range(least..9000).min(rng.random_range(least..9000));
         let mtus = [9000, some(), some(), some()];
-        let turn_ns = [50 * MICROSECOND, MILLISECOND, 20 * MILLISECOND, 300 * MILLISECOND];
-        let turn_ns = turn_ns[rng.random_range(0..4)];
-        options.router = Some(Router {
-            mtus,
-            phase_ns: turn_ns,
-            icmp_reply: answer,
-            forged: rng.random_bool(0.5),
-        });
+        let phase_ns = [50 * MICROSECOND, MILLISECOND, 20 * MILLISECOND, 300 * MILLISECOND];
+        let phase_ns = phase_ns[rng.random_range(0..4)];
+        options.router = Some(Router { mtus, phase_ns, icmp_reply, forged: rng.random_bool(0.5) });
         options.faults.delay_ns = rng.random_range(0..100_000);
         options.faults.loss = [0.0, 0.01][rng.random_range(0..2)];
         options.faults.reorder = [0.0, 0.02][rng.random_range(0..2)];
@@ -378,8 +371,8 @@ fn changing_path_mtu(answer: IcmpReply) -> Counters {
 
 #[test]
 fn changing_path_mtu_with_icmp() {
-    for answer in [IcmpReply::WithMtu, IcmpReply::WithoutMtu] {
-        let path = changing_path_mtu(answer);
+    for icmp_reply in [IcmpReply::WithMtu, IcmpReply::WithoutMtu] {
+        let path = changing_path_mtu(icmp_reply);
         assert!(
             path.emss_changes > 0 && path.icmp_errors_in > 0 && path.icmp_errors_ignored > 0,
             "{path:?}"
@@ -427,14 +420,9 @@ fn tiny_path_mtu() {
         options.ipv6 = false;
         let mut some = || rng.random_range(100..300);
         let mtus = [1500, some(), some(), some()];
-        let answer = [IcmpReply::WithMtu, IcmpReply::Silent][usize::from(rng.random_bool(0.5))];
-        let turn_ns = [MILLISECOND, 20 * MILLISECOND][usize::from(rng.random_bool(0.5))];
-        options.router = Some(Router {
-            mtus,
-            phase_ns: turn_ns,
-            icmp_reply: answer,
-            forged: rng.random_bool(0.5),
-        });
+        let icmp_reply = [IcmpReply::WithMtu, IcmpReply::Silent][usize::from(rng.random_bool(0.5))];
+        let phase_ns = [MILLISECOND, 20 * MILLISECOND][usize::from(rng.random_bool(0.5))];
+        options.router = Some(Router { mtus, phase_ns, icmp_reply, forged: rng.random_bool(0.5) });
         options.tcp = [some_end(rng), some_end(rng)];
     });
 }
@@ -446,7 +434,7 @@ fn same_seed_gives_the_same_run() {
         options.arena_len = arena_len(2);
         options.faults.loss = 0.02;
         options.faults.reorder = 0.05;
-        run(&mut World::new(&options), 2, 30)
+        run(&mut World::new(&options), Plan::new(2, 30))
     };
     assert_eq!(once(), once());
 }

@@ -1,45 +1,64 @@
 //! Posts random requests.
 
 use ferrowarp_proto::verbs::wc::WcOpcode;
-use ferrowarp_proto::verbs::wr::{Operation, Payload, SendWr, Sge};
+use ferrowarp_proto::verbs::wr::{Operation, Payload, SendWr};
 use rand::Rng;
+use rand::rngs::SmallRng;
 
-use super::{Area, DEPTH, Message, Posted, SLOT_COUNT, SLOT_LEN, Side, addr_of, message};
-use crate::sim::atomic_oracle::{AtomicOracle, WordAccess};
+use super::{
+    Area, DEPTH, Effect, EndPlan, Message, Posted, SLOT_LEN, TARGET_COUNT, Workload, addr_of,
+};
+use crate::sim::atomic_oracle::WordAccess;
 use crate::sim::mw_workload::MemoryWindow;
 use crate::sim::world::World;
 
-/// Kind of the next request.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Kind {
+/// Kind of a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// A Send.
     Send,
+    /// A Read.
     Read,
+    /// A Write.
     Write,
     /// A Write that is never inline.
     SgWrite,
-    /// An atomic operation, Read or Write of a word.
-    Word,
+    /// An atomic operation, Read or Write of the connection's own word.
+    OwnWord,
+    /// An atomic operation or Read of a word that all connections share.
+    SharedWord,
+    /// Immediate Data.
     Immediate,
+    /// A Write with Immediate Data.
     WriteImmediate,
-    /// Bind or invalidation of the end's own memory window.
-    WindowOp,
+}
+
+/// Draws any kind of request.
+pub fn any_kind(rng: &mut SmallRng, has_rfc7306: bool) -> Kind {
+    match rng.random_range(0..if has_rfc7306 { 11 } else { 8 }) {
+        0 | 1 => Kind::Send,
+        2 | 3 => Kind::Read,
+        4 | 5 => Kind::Write,
+        6 | 7 => Kind::SgWrite,
+        8 => Kind::OwnWord,
+        9 => Kind::SharedWord,
+        _ if rng.random_bool(0.5) => Kind::Immediate,
+        _ => Kind::WriteImmediate,
+    }
+}
+
+/// Draws a request for a shared word half of the time, Immediate Data often, no plain Write.
+pub fn mostly_shared_words(rng: &mut SmallRng, _: bool) -> Kind {
+    match rng.random_range(0..10) {
+        0..5 => Kind::SharedWord,
+        5 => Kind::Read,
+        6 => Kind::Send,
+        7 => Kind::WriteImmediate,
+        _ => Kind::Immediate,
+    }
 }
 
 impl Kind {
-    fn draw(world: &mut World) -> Self {
-        // The additions of RFC 7306 exist only in the IETF version of the protocols.
-        let count = if world.param(0).revision == 0 { 8 } else { 11 };
-        match world.rng.random_range(0..count) {
-            0 | 1 => Self::Send,
-            2 | 3 => Self::Read,
-            4 | 5 => Self::Write,
-            6 | 7 => Self::SgWrite,
-            8 | 9 => Self::Word,
-            _ if world.rng.random_bool(0.5) => Self::Immediate,
-            _ => Self::WriteImmediate,
-        }
-    }
-
     const fn consumes_recv(self) -> bool {
         matches!(self, Self::Send | Self::Immediate | Self::WriteImmediate)
     }
@@ -49,83 +68,85 @@ impl Kind {
     }
 }
 
-/// Posts as many requests as flow control between the two ends permits.
-pub(super) fn post(
-    world: &mut World,
-    pair: &mut [Side; 2],
-    words: &mut AtomicOracle,
-    (end, conn): (usize, usize),
-    per_side: usize,
-) {
-    while pair[end].next_number < per_side && pair[end].posted.len() < DEPTH {
-        let (number, slot) = (pair[end].next_number, pair[end].next_number % SLOT_COUNT);
-        let mut kind = Kind::draw(world);
+impl Workload {
+    /// Posts as many requests as flow control between the two ends permits.
+    pub(super) fn post(&mut self, world: &mut World, (end, conn): (usize, usize)) {
+        loop {
+            let side = &self.slots[conn].sides[end];
+            let has_room = side.posted.len() < DEPTH && side.posted_count < self.plan.per_side;
+            // After the end of the connection requests are refused, or flushed.
+            let may_post = side.is_up && !side.post_refused && has_room;
+            if !may_post || !self.post_next(world, (end, conn)) {
+                return;
+            }
+        }
+    }
+
+    /// Posts the next request. False if the peer has no receive for it, or it is refused.
+    fn post_next(&mut self, world: &mut World, (end, conn): (usize, usize)) -> bool {
+        // The additions of RFC 7306 exist only in the IETF version of the protocols.
+        let has_rfc7306 = world.param(0).revision != 0;
+        let mut kind = (self.plan.draw)(&mut world.rng, has_rfc7306);
+        let [side, peer] = self.slots[conn].ends(end);
+        let number = side.posted_count;
+        let slot = number % TARGET_COUNT;
         // Of two Writes to the same place in flight together, the older may be placed last.
-        let is_settled = pair[end].writes[slot].is_none_or(|(last, _)| last < pair[end].delivered);
+        let is_settled = side.writes[slot].is_none_or(|(last, _)| last < side.delivered);
         if kind.writes() && world.allows_ooo_placement() && !is_settled {
             kind = Kind::Send;
         }
-        let has_pane = pair[end].window.is_some();
-        let own = pair[end].window.as_mut().filter(|_| world.rng.random_bool(0.2));
-        let own = own.and_then(MemoryWindow::next_request);
-        if own.is_some() {
-            kind = Kind::WindowOp;
+        let window = side.window.as_mut().filter(|_| world.rng.random_bool(0.2));
+        if let Some(operation) = window.and_then(MemoryWindow::next_request) {
+            let fence = world.rng.random_bool(0.1);
+            return self.submit(world, (end, conn), operation, Effect::Window, fence);
         }
         // A receive must be available: those posted by the peer, minus messages in flight.
-        let peer = &pair[1 - end];
-        let credit = peer.receives - peer.received > pair[end].sends.len();
-        if kind.consumes_recv() && !credit {
-            return;
+        if kind.consumes_recv() && peer.receives - peer.received <= side.sends.len() {
+            return false;
         }
         let len = match world.rng.random_range(0..4) {
             0 => world.rng.random_range(0..64),
             1 => world.rng.random_range(0..2_000),
             _ => world.rng.random_range(0..=SLOT_LEN),
         };
-        let source_slot = number % DEPTH;
-        let source = addr_of(conn, Area::Source, source_slot);
-        let bytes = message(end, conn, number, len);
-        let len32 = u32::try_from(len).expect("a slot");
-        let stag = pair[end].stag;
+        let bytes = side.message(number, len);
         let payload = if len <= 64 && kind != Kind::SgWrite && world.rng.random_bool(0.5) {
             Payload::Inline(bytes.iter().copied().collect())
         } else {
+            let source = addr_of(conn, Area::Source, number);
             world.ends[end].arena.write(source, &bytes);
-            let cut = len32 / 3;
-            Payload::Gather(
-                [
-                    Sge { addr: source as u64, len: cut, lkey: stag },
-                    Sge { addr: source as u64 + u64::from(cut), len: len32 - cut, lkey: stag },
-                ]
-                .into_iter()
-                .collect(),
-            )
+            let cut = len / 3;
+            let sg_list = [side.sge(source, cut), side.sge(source + cut, len - cut)];
+            Payload::Gather(sg_list.into_iter().collect())
         };
-        let library_slot = world.rng.random_range(0..SLOT_COUNT);
-        let library_offset = world.rng.random_range(0..=SLOT_LEN - len);
-        let rkey = pair[1 - end].stag;
-        let sink = |len| {
-            let start = addr_of(conn, Area::Sink, number % DEPTH);
-            Sge { addr: start as u64, len, lkey: stag }
-        };
-        let target = addr_of(conn, Area::Target, slot) as u64;
-        let data = (number as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15).to_be_bytes();
+        if kind.writes() {
+            side.writes[slot] = Some((number, len));
+        }
+        let sink = |len| side.sge(addr_of(conn, Area::Sink, number), len);
+        let (rkey, remote) = (peer.stag, addr_of(conn, Area::Target, slot) as u64);
+        let data = world.rng.random();
         let solicited = world.rng.random_bool(0.5);
         let mut fence = world.rng.random_bool(0.1);
-        let mut touched = None;
+        let mut effect = Effect::Nothing;
         let mut operation = match kind {
-            Kind::WindowOp => own.expect("just seen"),
             Kind::Send => Operation::Send { payload, solicited, invalidate: None },
             Kind::Read => {
-                let remote =
-                    (addr_of(conn, Area::ReadSource, library_slot) + library_offset) as u64;
-                Operation::Read { sink: sink(len32), rkey, remote }
+                let slot = world.rng.random_range(0..TARGET_COUNT);
+                let offset = world.rng.random_range(0..=SLOT_LEN - len);
+                effect = Effect::Fetches { slot, offset };
+                let remote = (addr_of(conn, Area::ReadSource, slot) + offset) as u64;
+                Operation::Read { sink: sink(len), rkey, remote }
             }
-            Kind::Write | Kind::SgWrite => Operation::Write { payload, rkey, remote: target },
-            Kind::Word => {
-                let (touch, remote, expected) = words.draw(&mut world.rng, end, conn);
-                touched = Some(expected);
-                match touch {
+            Kind::Write | Kind::SgWrite => Operation::Write { payload, rkey, remote },
+            Kind::OwnWord | Kind::SharedWord => {
+                let rng = &mut world.rng;
+                let (rkey, (access, remote, expected)) = if kind == Kind::OwnWord {
+                    (rkey, self.words.draw_own(rng, end, conn))
+                } else {
+                    (peer.words_stag, self.words.draw_shared(rng, end, conn))
+                };
+                effect = Effect::Word(expected);
+                match access {
                     WordAccess::Atomic(op) => Operation::Atomic { op, sink: sink(8), rkey, remote },
                     WordAccess::Read => Operation::Read { sink: sink(8), rkey, remote },
                     WordAccess::Write(word) => {
@@ -137,45 +158,51 @@ pub(super) fn post(
             }
             Kind::Immediate => Operation::Immediate { data, solicited },
             Kind::WriteImmediate => {
-                Operation::WriteImmediate { payload, rkey, remote: target, data, solicited }
+                Operation::WriteImmediate { payload, rkey, remote, data, solicited }
             }
         };
-        if has_pane
-            && touched.is_none()
+        if let Some(window) = &mut peer.window
+            && !matches!(effect, Effect::Word(_))
             && world.rng.random_bool(0.3)
-            && let Some(window) = &mut pair[1 - end].window
         {
             window.use_for(&mut operation, number, slot * SLOT_LEN);
         }
-        let (opcode, len) = (WcOpcode::from(&operation), operation.len());
-        let len = usize::try_from(len).expect("a slot");
-        if kind.consumes_recv() {
-            let immediate = (kind != Kind::Send).then_some(data);
-            let invalidate = match operation {
-                Operation::Send { invalidate, .. } => invalidate,
-                _ => None,
-            };
-            pair[end].sends.push_back(Message { number, len, immediate, invalidate, solicited });
-        }
-        if kind.writes() {
-            pair[end].writes[slot] = Some((number, len));
-        }
-        let signaled = world.rng.random_bool(0.7) || number + 1 == per_side;
+        self.submit(world, (end, conn), operation, effect, fence)
+    }
+
+    /// Posts a request. False if the connection has ended, or the queue is full.
+    pub(super) fn submit(
+        &mut self,
+        world: &mut World,
+        (end, conn): (usize, usize),
+        operation: Operation,
+        effect: Effect,
+        fence: bool,
+    ) -> bool {
+        let side = &mut self.slots[conn].sides[end];
+        let (number, opcode) = (side.posted_count, WcOpcode::from(&operation));
+        let len = usize::try_from(operation.len()).expect("a slot");
+        let message = match operation {
+            Operation::Send { solicited, invalidate, .. } => Some((solicited, None, invalidate)),
+            Operation::WriteImmediate { data, solicited, .. }
+            | Operation::Immediate { data, solicited } => Some((solicited, Some(data), None)),
+            _ => None,
+        };
+        // Requests that the end of a connection may overtake are all signaled: none is forgotten.
+        let must_complete = self.plan.ends == EndPlan::Completes;
+        let signaled =
+            !must_complete || number + 1 == self.plan.per_side || world.rng.random_bool(0.7);
         let wr = SendWr { wr_id: number as u64, operation, signaled, fence };
-        let qp = pair[end].qp;
-        if world.ends[end].engine.post_send(qp, wr).is_err() {
-            panic!("the send queue of end {end} refused request {number}");
+        if world.ends[end].engine.post_send(side.qp, wr).is_err() {
+            assert!(!must_complete, "the send queue of end {end} refused request {number}");
+            side.post_refused = true;
+            return false;
         }
-        pair[end].next_number += 1;
-        pair[end].posted.push_back(Posted {
-            number,
-            signaled,
-            opcode,
-            len,
-            slot: number % DEPTH,
-            read_slot: library_slot,
-            read_offset: library_offset,
-            word: touched,
-        });
+        if let Some((solicited, immediate, invalidate)) = message {
+            side.sends.push_back(Message { number, len, immediate, invalidate, solicited });
+        }
+        side.posted_count += 1;
+        side.posted.push_back(Posted { number, signaled, opcode, len, effect });
+        true
     }
 }

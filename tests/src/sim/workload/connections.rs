@@ -1,0 +1,295 @@
+//! Connection setup, connection events, and planned ends.
+
+use std::collections::VecDeque;
+use std::ops::Range;
+
+use ferrowarp_proto::ddp::atomic::AtomicOp;
+use ferrowarp_proto::ddp::memory::{Access, Memory};
+use ferrowarp_proto::time::{Instant, MILLISECOND, SECOND};
+use ferrowarp_proto::verbs::cm::{Abort, ConnectError, Event, ReadDepths};
+use ferrowarp_proto::verbs::qp::QpInit;
+use ferrowarp_proto::verbs::wc::{CqId, QpId};
+use ferrowarp_proto::verbs::wr::Operation;
+use rand::Rng;
+
+use super::{
+    Area, AtomicOracle, DEPTH, Effect, EndPlan, Plan, SLOT_LEN, Side, TARGET_COUNT, Workload,
+    addr_of, arena_len, post_receive,
+};
+use crate::sim::atomic_oracle::SHARED_LEN;
+use crate::sim::mw_workload::MemoryWindow;
+use crate::sim::world::World;
+
+/// Port of the first connection; each has its own.
+const PORT: u16 = 18515;
+const PD: u32 = 7;
+/// Maximum number of connections in one slot until one completes its work.
+const ATTEMPTS_MAX: usize = 60;
+
+/// Progress of a connection to its planned end.
+#[derive(Clone, Copy, Debug)]
+enum Progress {
+    /// It is not up yet.
+    NotUp,
+    /// It will be ended at this time.
+    EndAt(Instant),
+    /// It was ended; at this time it is disconnected if an end does not know yet.
+    EndBy(Instant),
+    /// All its requests are to complete.
+    RunToCompletion,
+}
+
+/// A slot for connections, of which a new one follows one that ended.
+pub(super) struct ConnSlot {
+    pub(super) sides: [Side; 2],
+    /// Connections that are still to end with work in flight.
+    pub(super) ends_left: usize,
+    attempts: usize,
+    progress: Progress,
+}
+
+pub(super) fn port(conn: usize) -> u16 {
+    PORT + u16::try_from(conn).expect("few connections")
+}
+
+pub(super) fn cq(conn: usize) -> CqId {
+    CqId(u32::try_from(conn).expect("few connections"))
+}
+
+impl ConnSlot {
+    pub(super) fn new(
+        world: &mut World,
+        words: &mut AtomicOracle,
+        plan: &Plan,
+        conn: usize,
+    ) -> Self {
+        let ends_left = if let EndPlan::EndedFirst(count) = plan.ends { count } else { 0 };
+        let sides = connect(world, words, plan, conn);
+        Self { sides, ends_left, attempts: 1, progress: Progress::NotUp }
+    }
+
+    /// True if both ends know that the connection has ended, or never had it.
+    pub(super) const fn is_over(&self) -> bool {
+        let [active, passive] = &self.sides;
+        active.has_ended && (passive.has_ended || !passive.accepted)
+    }
+
+    /// The given end, and its peer.
+    pub(super) const fn ends(&mut self, end: usize) -> [&mut Side; 2] {
+        let [active, passive] = &mut self.sides;
+        if end == 0 { [active, passive] } else { [passive, active] }
+    }
+
+    fn is_up(&self) -> bool {
+        self.sides.iter().all(|side| side.is_up)
+    }
+
+    pub(super) fn disconnect(&self, world: &mut World, ends: Range<usize>) {
+        for end in ends {
+            // It may have ended already.
+            let _ = world.ends[end].engine.disconnect(world.now, self.sides[end].qp);
+        }
+    }
+
+    /// Destroys the queue pairs of a connection that has ended at both ends.
+    pub(super) fn destroy(&self, world: &mut World) {
+        for (end, side) in self.sides.iter().enumerate() {
+            side.destroy(world, end);
+        }
+    }
+}
+
+impl Side {
+    fn new(world: &mut World, plan: &Plan, end: usize, conn: usize) -> Self {
+        let cq = cq(conn);
+        let init =
+            QpInit { pd: PD, send_cq: cq, recv_cq: cq, max_send_wr: DEPTH, max_recv_wr: DEPTH };
+        let qp = world.ends[end].engine.create_qp(init).expect("room");
+        let arena = &world.ends[end].arena;
+        let stag = arena.register(0, arena_len(plan.conns) as u64, Access::ALL, PD);
+        let rights = Access::REMOTE_ATOMIC | Access::REMOTE_READ;
+        let targets = (addr_of(conn, Area::Target, 0) as u64, (TARGET_COUNT * SLOT_LEN) as u64);
+        let window = || MemoryWindow::new(&world.ends[end], PD, qp, stag, targets);
+        let mut side = Self {
+            qp,
+            stag,
+            words_stag: arena.register(0, SHARED_LEN as u64, rights, PD),
+            window: plan.windows.then(window),
+            salt: world.rng.random(),
+            posted: VecDeque::new(),
+            posted_count: 0,
+            sends: VecDeque::new(),
+            writes: Default::default(),
+            receives: 0,
+            to_repost: 0,
+            received: 0,
+            flushed: 0,
+            delivered: 0,
+            accepted: false,
+            is_up: false,
+            has_ended: false,
+            has_failed: false,
+            has_failed_read: false,
+            post_refused: false,
+        };
+        for _ in 0..DEPTH {
+            assert!(post_receive(world, &mut side, end, conn), "no room for the buffer");
+        }
+        side
+    }
+
+    pub(super) fn destroy(&self, world: &mut World, end: usize) {
+        world.ends[end].engine.destroy_qp(world.now, self.qp);
+        let regions = world.ends[end].arena.regions();
+        for stag in [self.words_stag, self.stag] {
+            regions.invalidate(stag);
+            regions.release(stag);
+        }
+    }
+}
+
+/// Creates two queue pairs and starts connecting the first to the second.
+fn connect(world: &mut World, words: &mut AtomicOracle, plan: &Plan, conn: usize) -> [Side; 2] {
+    words.connect(world, conn);
+    let sides = [0, 1].map(|end| Side::new(world, plan, end, conn));
+    let (now, remote, param) = (world.now, world.socket(1, port(conn)), world.param(0));
+    world.ends[0].engine.connect(now, sides[0].qp, remote, &param).expect("idle");
+    sides
+}
+
+impl Workload {
+    /// Handles the events of an end.
+    pub(super) fn poll_events(&mut self, world: &mut World, end: usize) {
+        self.words.observe_changes(world);
+        while let Some(event) = world.ends[end].engine.next_event() {
+            match event {
+                Event::ConnectRequest { port, request, .. } => {
+                    let side = &mut self.slots[usize::from(port - PORT)].sides[end];
+                    let (now, param) = (world.now, world.param(end));
+                    let engine = &mut world.ends[end].engine;
+                    if engine.accept(now, request, side.qp, &param).is_ok() {
+                        side.accepted = true;
+                    } else if self.plan.ends != EndPlan::MayFail {
+                        // The request may be gone, or be left over from an earlier connection.
+                        assert_ne!(self.plan.ends, EndPlan::Completes, "the request is fresh");
+                        let _ = engine.reject(now, request, ReadDepths::default(), &[]);
+                    }
+                }
+                Event::Established { qp, .. } => {
+                    let (_, side) = self.find(end, qp);
+                    assert!(!side.is_up, "end {end} is told twice that the connection is up");
+                    side.is_up = true;
+                }
+                Event::Disconnected { qp, .. } | Event::ConnectFailed { qp, .. } => {
+                    let must_last = self.plan.ends == EndPlan::Completes && !self.is_finishing;
+                    let has_timed_out =
+                        matches!(event, Event::ConnectFailed { error: ConnectError::TimedOut, .. });
+                    assert!(!must_last || has_timed_out, "unexpected {event:?}");
+                    let (conn, side) = self.find(end, qp);
+                    assert!(!side.has_ended, "end {end} is told twice of the end");
+                    side.has_ended = true;
+                    // From now on, no operation of the peer takes effect on its words.
+                    self.words.close(1 - end, conn);
+                }
+                Event::TerminateReceived { qp, terminate }
+                    if self.plan.ends == EndPlan::MayFail =>
+                {
+                    assert!(self.find(end, qp).1.has_ended);
+                    assert!(terminate.is_some(), "end {end}: a Terminate that breaks the rules");
+                }
+                other => panic!("unexpected {other:?}"),
+            }
+        }
+    }
+
+    fn find(&mut self, end: usize, qp: QpId) -> (usize, &mut Side) {
+        let sides = self.slots.iter_mut().map(|slot| &mut slot.sides[end]).enumerate();
+        sides.into_iter().find(|(_, side)| side.qp == qp).expect("a queue pair of ours")
+    }
+
+    /// Ends connections as planned, and starts the next ones.
+    pub(super) fn advance_end_plans(&mut self, world: &mut World) {
+        if self.plan.ends == EndPlan::MayFail {
+            return;
+        }
+        for conn in 0..self.slots.len() {
+            if !self.is_done(&self.slots[conn]) {
+                self.advance_end_plan(world, conn);
+            }
+        }
+        if let EndPlan::EndedFirst(_) = self.plan.ends {
+            let deadlines = self.slots.iter().filter_map(|slot| match slot.progress {
+                Progress::EndAt(date) | Progress::EndBy(date) => Some(date),
+                Progress::NotUp | Progress::RunToCompletion => None,
+            });
+            // Times that have passed need no wakeup.
+            world.app_wakeups[0] = deadlines.filter(|&date| date > world.now).min();
+        }
+    }
+
+    fn advance_end_plan(&mut self, world: &mut World, conn: usize) {
+        if self.slots[conn].is_over() {
+            // A busy application has left completions.
+            self.poll(world, 0);
+            self.poll(world, 1);
+        }
+        let now = world.now;
+        let slot = &mut self.slots[conn];
+        if slot.is_over() && slot.sides.iter().all(|side| side.posted.is_empty()) {
+            let is_accepted = slot.sides[1].accepted;
+            // If all neighbor solicitations were lost, it connects again.
+            assert!(self.plan.ends != EndPlan::Completes || !is_accepted, "it has failed");
+            slot.destroy(world);
+            slot.ends_left = slot.ends_left.saturating_sub(usize::from(slot.is_up()));
+            slot.attempts += 1;
+            assert!(slot.attempts < ATTEMPTS_MAX, "no connection goes well");
+            slot.sides = connect(world, &mut self.words, &self.plan, conn);
+            slot.progress = Progress::NotUp;
+            return;
+        }
+        match slot.progress {
+            Progress::NotUp if !slot.is_up() => {}
+            Progress::NotUp if slot.ends_left == 0 => slot.progress = Progress::RunToCompletion,
+            Progress::NotUp => {
+                let timeout = world.rng.random_range(0..5 * MILLISECOND);
+                slot.progress = Progress::EndAt(now + timeout);
+            }
+            Progress::EndAt(date) if now >= date => {
+                slot.progress = Progress::EndBy(now + 5 * SECOND);
+                let end = world.rng.random_range(0..2);
+                self.end_connection(world, end, conn);
+            }
+            Progress::EndBy(date) if now >= date => slot.disconnect(world, 0..2),
+            _ => {}
+        }
+    }
+
+    /// Ends a connection in one of several ways.
+    fn end_connection(&mut self, world: &mut World, end: usize, conn: usize) {
+        let side = &self.slots[conn].sides[end];
+        let (now, qp) = (world.now, side.qp);
+        let engine = &mut world.ends[end].engine;
+        // It may have ended already.
+        let _ = match world.rng.random_range(0..5) {
+            0 => engine.disconnect(now, qp),
+            1 => engine.close(now, qp),
+            2 => {
+                world.ends[end].arena.regions().invalidate(side.words_stag);
+                Ok(())
+            }
+            3 if self.post_invalid_atomic(world, (end, conn)) => Ok(()),
+            _ => world.ends[end].engine.terminate(now, qp, Abort::Operation),
+        };
+    }
+
+    /// Posts an atomic operation with an invalid STag. False if the queue is full or the connection
+    /// has ended.
+    fn post_invalid_atomic(&mut self, world: &mut World, (end, conn): (usize, usize)) -> bool {
+        let pair = &self.slots[conn].sides;
+        let sink = pair[end].sge(addr_of(conn, Area::Sink, pair[end].posted_count), 8);
+        // Same STag index, other key.
+        let rkey = pair[1 - end].words_stag ^ 1;
+        let operation = Operation::Atomic { op: AtomicOp::fetch_add(1), sink, rkey, remote: 0 };
+        self.submit(world, (end, conn), operation, Effect::Refused, false)
+    }
+}
