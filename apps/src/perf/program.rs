@@ -97,7 +97,7 @@ fn run_and_report(
         }
     } else if results.iter().all(|result| result.errors == 0) {
         // No run has failed so far: record the failure with the test's name and size.
-        let setting = test_params(test, device, args);
+        let setting = TestParams::new(test, device, args);
         let size = args.sizes(test).get(results.len()).copied().unwrap_or_default();
         results.push(Measurement { errors: 1, ..Measurement::new(&setting, size) });
     }
@@ -107,21 +107,6 @@ fn run_and_report(
         outcome = outcome.and(written);
     }
     outcome
-}
-
-fn test_params(test: Test, device: &DeviceArgs, args: &TestArgs) -> TestParams {
-    TestParams {
-        test,
-        device: device.dev.clone(),
-        qps: args.qps,
-        tx_depth: args.tx_depth,
-        mtu: device.mtu,
-        crc: !args.no_crc,
-        markers: args.markers,
-        checksum: device.checksum_kind().to_owned(),
-        bidirectional: args.bidirectional,
-        verify: args.verify,
-    }
 }
 
 /// Runs the client, and also the server if `other` is its context in this process.
@@ -140,7 +125,7 @@ fn measure(
         Server::new(other, remote.port(), true, args.timeout, args.peer_ird_ord(), quiet)
     });
     let mut server = server.transpose()?;
-    let setting = test_params(test, device, args);
+    let setting = TestParams::new(test, device, args);
     let on_result = Box::new(|setting: &TestParams, result: Option<&Measurement>| match result {
         None => print_ignoring_errors(&format!("{}\n", setting.heading())),
         Some(result) => print_ignoring_errors(&format!("{}\n", result.line())),

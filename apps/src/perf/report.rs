@@ -7,9 +7,11 @@ use std::path::Path;
 use anyhow::Context as _;
 use serde::Serialize;
 
+use crate::device::DeviceArgs;
 use crate::environment::Environment;
 use crate::perf::kind::{Test, Transfer};
 use crate::perf::latency_stats::Summary;
+use crate::perf::options::TestArgs;
 
 const RULE: &str =
     "---------------------------------------------------------------------------------------";
@@ -126,6 +128,23 @@ impl Measurement {
 }
 
 impl TestParams {
+    /// Returns the parameters of `test` with these options.
+    #[must_use]
+    pub fn new(test: Test, device: &DeviceArgs, args: &TestArgs) -> Self {
+        Self {
+            test,
+            device: device.dev.clone(),
+            qps: args.qps,
+            tx_depth: args.tx_depth,
+            mtu: device.mtu,
+            crc: !args.no_crc,
+            markers: args.markers,
+            checksum: device.checksum_kind().to_owned(),
+            bidirectional: args.bidirectional,
+            verify: args.verify,
+        }
+    }
+
     /// Returns the parameter block and the heading of the table.
     #[must_use]
     pub fn heading(&self) -> String {

@@ -28,18 +28,7 @@ fn session(provide: AllocateRegions) -> anyhow::Result<u64> {
     let reads = IrdOrdArgs::default();
     let mut server = Server::new(&right, PORT, false, TIMEOUT, reads, quiet)?;
     server.allocate_regions = provide;
-    let setting = TestParams {
-        test,
-        device: "ring".to_owned(),
-        qps: 1,
-        tx_depth: test_args.tx_depth,
-        mtu: 1500,
-        markers: false,
-        crc: true,
-        checksum: "none".to_owned(),
-        bidirectional: false,
-        verify: true,
-    };
+    let setting = TestParams::new(test, &device, &test_args);
     let on_result = Box::new(|_: &TestParams, _: Option<&Measurement>| {});
     let mut client = Client::new(&left, remote, &test_args, setting, on_result)?;
     let start = Instant::now();

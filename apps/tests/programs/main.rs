@@ -1,6 +1,15 @@
 //! The programs and their servers and clients, over pairs of rings.
 
+use std::net::SocketAddr;
 use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use clap::Parser;
+use ferrowarp::Context;
+use ferrowarp_apps::device::DeviceArgs;
+use ferrowarp_apps::perf::client::Client;
+use ferrowarp_apps::perf::kind::Test;
+use ferrowarp_apps::perf::report::{Measurement, TestParams};
+use ferrowarp_apps::{perf, ping};
 
 mod commands;
 mod many_sessions;
@@ -11,4 +20,33 @@ mod sessions;
 fn one_at_a_time() -> MutexGuard<'static, ()> {
     static LOCK: Mutex<()> = Mutex::new(());
     LOCK.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+type PerfOptions = (Test, DeviceArgs, perf::options::TestArgs);
+
+/// Options of `iwperf loop`.
+fn perf_options(line: &str) -> PerfOptions {
+    let words = ["iwperf", "loop"].into_iter().chain(line.split(' '));
+    let options = perf::options::Options::try_parse_from(words).unwrap();
+    let perf::options::Command::Loop { test, device, test_args } = options.command else {
+        panic!("not the loop");
+    };
+    (test, device, test_args)
+}
+
+fn perf_client(context: &Context, remote: SocketAddr, options: &PerfOptions) -> Client {
+    let (test, device, args) = options;
+    let setting = TestParams::new(*test, device, args);
+    let quiet = Box::new(|_: &TestParams, _: Option<&Measurement>| {});
+    Client::new(context, remote, args, setting, quiet).unwrap()
+}
+
+/// Options of `iwping loop`.
+fn ping_options(line: &str) -> (ping::options::CommonArgs, ping::options::PingArgs) {
+    let words = ["iwping", "loop"].into_iter().chain(line.split(' '));
+    let options = ping::options::Options::try_parse_from(words).unwrap();
+    let ping::options::Command::Loop { common, rounds } = options.command else {
+        panic!("not the loop");
+    };
+    (common, rounds)
 }

@@ -5,14 +5,13 @@ use std::net::SocketAddr;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use clap::Parser;
 use ferrowarp::Context;
 use ferrowarp_apps::device::DeviceArgs;
 use ferrowarp_apps::mpa_options::IrdOrdArgs;
 use ferrowarp_apps::run_loop::{Step, Task};
 use ferrowarp_apps::{perf, ping};
 
-use crate::one_at_a_time;
+use crate::{one_at_a_time, perf_client, perf_options, ping_options};
 
 /// Clients that a server has to accept.
 const CLIENTS: u16 = 4096;
@@ -28,19 +27,10 @@ fn pair(device: &DeviceArgs, connections: u16) -> (Context, Context, SocketAddr)
     (client, server, SocketAddr::new(device.loop_server(), 0))
 }
 
-fn ping_options(line: &str) -> (ping::options::CommonArgs, ping::options::PingArgs) {
-    let words = ["iwping", "loop", "--timeout", "300"].into_iter().chain(line.split(' '));
-    let options = ping::options::Options::try_parse_from(words).unwrap();
-    let ping::options::Command::Loop { common, rounds } = options.command else {
-        panic!("not the loop");
-    };
-    (common, rounds)
-}
-
 #[test]
 fn ping_server_serves_4096_clients_and_rejects_the_next() {
     let _lock = one_at_a_time();
-    let (common, rounds) = ping_options("-V");
+    let (common, rounds) = ping_options("--timeout 300 -V");
     let (left, right, mut remote) = pair(&common.device, CLIENTS + 1);
     remote.set_port(common.port);
     let failures = Arc::new(Mutex::new(Vec::new()));
@@ -89,35 +79,17 @@ fn ping_server_serves_4096_clients_and_rejects_the_next() {
 #[test]
 fn perf_server_serves_4096_data_connections() {
     let _lock = one_at_a_time();
-    let line = "iwperf loop write-bw -q 4096 -n 4 -s 64 -t 2 --verify --timeout 300";
-    let options = perf::options::Options::try_parse_from(line.split(' ')).unwrap();
-    let perf::options::Command::Loop { test, device, test_args } = options.command else {
-        panic!("not the loop");
-    };
+    let line = "write-bw -q 4096 -n 4 -s 64 -t 2 --verify --timeout 300";
+    let options @ (test, device, test_args) = &perf_options(line);
     assert_eq!(test_args.qps, CLIENTS);
-    test_args.check(test).unwrap();
-    let (left, right, mut remote) = pair(&device, test_args.qps);
+    test_args.check(*test).unwrap();
+    let (left, right, mut remote) = pair(device, test_args.qps);
     remote.set_port(perf::options::PORT);
     let quiet = Box::new(|_: &str| {});
     let reads = IrdOrdArgs::default();
     let mut server =
         perf::server::Server::new(&right, remote.port(), true, TIMEOUT, reads, quiet).unwrap();
-    let setting = perf::report::TestParams {
-        test,
-        device: "ring".to_owned(),
-        qps: test_args.qps,
-        tx_depth: test_args.tx_depth,
-        mtu: 1500,
-        markers: false,
-        crc: true,
-        checksum: "none".to_owned(),
-        bidirectional: false,
-        verify: true,
-    };
-    let on_result =
-        Box::new(|_: &perf::report::TestParams, _: Option<&perf::report::Measurement>| {});
-    let mut client =
-        perf::client::Client::new(&left, remote, &test_args, setting, on_result).unwrap();
+    let mut client = perf_client(&left, remote, options);
     let start = Instant::now();
     while client.step().unwrap() == Step::Running {
         assert!(start.elapsed() < TIMEOUT, "the session hangs");

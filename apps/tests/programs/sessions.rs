@@ -13,7 +13,7 @@ use ferrowarp_apps::perf;
 use ferrowarp_apps::ping;
 use ferrowarp_apps::run_loop::{Step, Task};
 
-use crate::one_at_a_time;
+use crate::{one_at_a_time, perf_options, ping_options};
 
 const SERVER: Ipv4Addr = Ipv4Addr::new(198, 18, 0, 2);
 /// Idle timeout of the servers, and the limit for a step of a test. Nothing here takes as long,
@@ -75,44 +75,15 @@ fn perf_server(context: &Context, port: u16, lines: &CapturedLines) -> perf::ser
     perf::server::Server::new(context, port, false, TIMEOUT, reads, lines.hook()).unwrap()
 }
 
-fn perf_client(context: &Context, port: u16, line: &str) -> perf::client::Client {
-    use clap::Parser;
-    let words = ["iwperf", "loop"].into_iter().chain(line.split(' '));
-    let options = perf::options::Options::try_parse_from(words).unwrap();
-    let perf::options::Command::Loop { test, test_args, .. } = options.command else {
-        panic!("not the loop");
-    };
-    let setting = perf::report::TestParams {
-        test,
-        device: "ring".to_owned(),
-        qps: test_args.qps,
-        tx_depth: test_args.tx_depth,
-        mtu: 1500,
-        markers: false,
-        crc: true,
-        checksum: "none".to_owned(),
-        bidirectional: test_args.bidirectional,
-        verify: test_args.verify,
-    };
-    let quiet = Box::new(|_: &perf::report::TestParams, _: Option<&perf::report::Measurement>| {});
-    perf::client::Client::new(context, remote(port), &test_args, setting, quiet).unwrap()
-}
-
-fn ping_options(line: &str) -> (ping::options::CommonArgs, ping::options::PingArgs) {
-    use clap::Parser;
-    let words = ["iwping", "loop", "--timeout", "30"].into_iter().chain(line.split(' '));
-    let options = ping::options::Options::try_parse_from(words).unwrap();
-    let ping::options::Command::Loop { common, rounds } = options.command else {
-        panic!("not the loop");
-    };
-    (common, rounds)
+fn perf_client(context: &Context, line: &str) -> perf::client::Client {
+    crate::perf_client(context, remote(perf::options::PORT), &perf_options(line))
 }
 
 #[test]
 fn persistent_ping_server_serves_concurrent_clients() {
     let pair = pair();
     let failures = CapturedLines::default();
-    let (common, rounds) = ping_options("-S 1000 -V --markers");
+    let (common, rounds) = ping_options("--timeout 30 -S 1000 -V --markers");
     let mut server =
         ping::server::Server::new(&pair.server, &common, Some(8), failures.hook()).unwrap();
     let mut clients: Vec<ping::client::Client> = (1..=8)
@@ -143,13 +114,13 @@ fn perf_server_rejects_a_second_concurrent_session() {
     let lines = CapturedLines::default();
     let mut server = perf_server(&pair.server, 18515, &lines);
     for line in ["send-bw -D 0.2 -q 3 -b --verify", "write-lat -D 0.2", "read-bw -D 0.2 -s 1"] {
-        let mut first = perf_client(&pair.client, 18515, line);
+        let mut first = perf_client(&pair.client, line);
         // The first session is accepted; a second client connects.
         for _ in 0..200 {
             let _ = first.step().unwrap();
             server.step().unwrap();
         }
-        let mut second = perf_client(&pair.client, 18515, "write-bw");
+        let mut second = perf_client(&pair.client, "write-bw");
         let refused = loop {
             let _ = first.step().unwrap();
             server.step().unwrap();
@@ -229,7 +200,7 @@ fn malformed_clients_are_rejected_and_next_is_served() {
         drop((channel, end));
         drive_50_ms(&mut server);
     }
-    let mut client = perf_client(&pair.client, 18515, "write-bw -n 20 --verify --markers");
+    let mut client = perf_client(&pair.client, "write-bw -n 20 --verify --markers");
     run_client(&mut server, &mut client).unwrap();
     assert_eq!(client.results[0].bytes_verified, 20 * 65536);
     assert_eq!(lines.all().iter().filter(|line| line.contains("failed")).count(), 2);
@@ -240,7 +211,7 @@ fn silent_server_times_out() {
     let pair = pair();
     let lines = CapturedLines::default();
     let mut server = perf_server(&pair.server, 18515, &lines);
-    let mut client = perf_client(&pair.client, 18515, "write-lat -D 60 --timeout 0.3");
+    let mut client = perf_client(&pair.client, "write-lat -D 60 --timeout 0.3");
     let start = Instant::now();
     let error = loop {
         // After 100 ms the server is not stepped any more.
