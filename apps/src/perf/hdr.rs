@@ -69,10 +69,9 @@ mod tests {
             tag: "write-lat-64".to_owned(),
             histogram,
         };
-        let path = std::env::temp_dir().join(format!("iwperf-hdr-{}", std::process::id()));
-        write(&path, SystemTime::now(), &[interval]).unwrap();
-        let bytes = std::fs::read(&path).unwrap();
-        std::fs::remove_file(&path).unwrap();
+        let file = tempfile::NamedTempFile::new().unwrap();
+        write(file.path(), SystemTime::now(), &[interval]).unwrap();
+        let bytes = std::fs::read(file.path()).unwrap();
 
         let mut found = 0;
         for entry in IntervalLogIterator::new(&bytes) {

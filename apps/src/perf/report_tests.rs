@@ -110,14 +110,12 @@ fn report_write_is_atomic() {
     let environment = Environment::collect("ring");
     let failure = Some("no answer".to_owned());
     let report = Report { results: &[], environment: &environment, failure };
-    let folder = std::env::temp_dir().join(format!("iwperf-report-{}", std::process::id()));
-    std::fs::create_dir(&folder).unwrap();
-    let path = folder.join("out.json");
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("out.json");
     report.write(&path).unwrap();
     let value: serde_json::Value =
         serde_json::from_str(&std::fs::read_to_string(&path).unwrap()).unwrap();
     assert_eq!(value["failure"], "no answer");
     assert_eq!(std::fs::read_dir(&folder).unwrap().count(), 1);
-    assert!(report.write(&folder.join("missing/out.json")).is_err());
-    std::fs::remove_dir_all(&folder).unwrap();
+    assert!(report.write(&folder.path().join("missing/out.json")).is_err());
 }

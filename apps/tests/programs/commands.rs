@@ -6,6 +6,7 @@ use std::process::{Command, Output};
 use std::sync::MutexGuard;
 
 use serde_json::Value;
+use tempfile::TempDir;
 
 use crate::one_at_a_time;
 
@@ -13,20 +14,17 @@ const TESTS: [&str; 6] = ["write-bw", "read-bw", "send-bw", "write-lat", "read-l
 
 /// A folder that is removed after the test.
 struct Fixture {
-    folder: PathBuf,
+    folder: TempDir,
     _lock: MutexGuard<'static, ()>,
 }
 
 impl Fixture {
-    fn new(name: &str) -> Self {
-        let lock = one_at_a_time();
-        let folder = std::env::temp_dir().join(format!("ferrowarp-{name}-{}", std::process::id()));
-        std::fs::create_dir(&folder).unwrap();
-        Self { folder, _lock: lock }
+    fn new() -> Self {
+        Self { _lock: one_at_a_time(), folder: tempfile::tempdir().unwrap() }
     }
 
     fn path(&self, name: &str) -> PathBuf {
-        self.folder.join(name)
+        self.folder.path().join(name)
     }
 
     /// Runs `iwperf loop` and returns what it printed and the parsed report.
@@ -53,12 +51,6 @@ impl Fixture {
     }
 }
 
-impl Drop for Fixture {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_dir_all(&self.folder);
-    }
-}
-
 fn error_line(output: &Output) -> String {
     let text = String::from_utf8_lossy(&output.stderr).into_owned();
     let errors: Vec<&str> =
@@ -75,7 +67,7 @@ fn two_cores() -> String {
 
 #[test]
 fn six_tests_verify_on_one_and_two_cores() {
-    let fx = Fixture::new("six");
+    let fx = Fixture::new();
     let two = two_cores();
     let one = two.split(',').next().unwrap();
     for cores in [one, &two] {
@@ -98,7 +90,7 @@ fn six_tests_verify_on_one_and_two_cores() {
 
 #[test]
 fn bidirectional_run_with_four_queue_pairs_verifies() {
-    let fx = Fixture::new("both");
+    let fx = Fixture::new();
     for test in &TESTS[..3] {
         let line = format!("{test} -q 4 -b -n 100 -s 3000 -t 8 --verify --mtu 9000");
         let result = &fx.results(&line)[0];
@@ -110,7 +102,7 @@ fn bidirectional_run_with_four_queue_pairs_verifies() {
 
 #[test]
 fn atomic_tests_fetch_consecutive_values() {
-    let fx = Fixture::new("atomic");
+    let fx = Fixture::new();
     for (line, words, ends) in [
         ("atomic-lat", 1, 1),
         ("atomic-lat -A CMP_AND_SWAP", 1, 1),
@@ -132,7 +124,7 @@ fn atomic_tests_fetch_consecutive_values() {
 
 #[test]
 fn write_with_imm_is_counted_at_sink() {
-    let fx = Fixture::new("immediate");
+    let fx = Fixture::new();
     for more in ["", "--verify", "-b -q 2 --verify"] {
         let line = format!("write-bw --write-with-imm -s 5000 -n 300 -t 16 {more}");
         let result = &fx.results(&line)[0];
@@ -145,7 +137,7 @@ fn write_with_imm_is_counted_at_sink() {
 
 #[test]
 fn all_option_runs_every_size() {
-    let fx = Fixture::new("sizes");
+    let fx = Fixture::new();
     for test in ["write-bw", "send-bw", "read-lat", "send-lat"] {
         let results = fx.results(&format!("{test} -a -n 3 -t 16 --verify"));
         let sizes: Vec<u64> = results.iter().map(|r| r["size_bytes"].as_u64().unwrap()).collect();
@@ -157,7 +149,7 @@ fn all_option_runs_every_size() {
 
 #[test]
 fn duration_bounds_run_and_options_are_in_json() {
-    let fx = Fixture::new("duration");
+    let fx = Fixture::new();
     for test in TESTS {
         let result = &fx.results(&format!("{test} -D 0.2 --no-crc --checksum"))[0];
         let seconds = result["duration_s"].as_f64().unwrap();
@@ -168,7 +160,7 @@ fn duration_bounds_run_and_options_are_in_json() {
 
 #[test]
 fn hdr_option_writes_histogram_log() {
-    let fx = Fixture::new("hdr");
+    let fx = Fixture::new();
     let log = fx.path("latency.hlog");
     fx.results(&format!("send-lat -s 64 -n 500 --hdr {}", log.display()));
     let text = std::fs::read_to_string(log).unwrap();
@@ -177,7 +169,7 @@ fn hdr_option_writes_histogram_log() {
 
 #[test]
 fn failure_prints_one_line_and_writes_json() {
-    let fx = Fixture::new("failure");
+    let fx = Fixture::new();
     let (output, report) = fx.iwperf("write-bw --cores 99999");
     assert_eq!(output.status.code(), Some(1));
     let line = error_line(&output);
@@ -188,7 +180,7 @@ fn failure_prints_one_line_and_writes_json() {
 
 #[test]
 fn iwping_loop_verifies_rounds() {
-    let _fx = Fixture::new("ping");
+    let _fx = Fixture::new();
     let output = Command::new(env!("CARGO_BIN_EXE_iwping"))
         .args(["loop", "-C", "20", "-S", "4321", "-V", "-v"])
         .output()
@@ -201,7 +193,7 @@ fn iwping_loop_verifies_rounds() {
 
 #[test]
 fn iwping_mpa_options_are_negotiated_and_printed() {
-    let _fx = Fixture::new("starts");
+    let _fx = Fixture::new();
     for (line, client, server) in [
         ("", "revision 2, CRC on, markers received off, markers sent off, IRD 4, ORD 4", ""),
         (
@@ -240,7 +232,7 @@ fn iwping_mpa_options_are_negotiated_and_printed() {
 
 #[test]
 fn iwperf_mpa_options_are_negotiated() {
-    let fx = Fixture::new("revisions");
+    let fx = Fixture::new();
     for (line, crc, markers) in [
         ("--mpa-revision 2 --peer-to-peer read --ird 1 --ord 2", true, false),
         ("--mpa-revision 1 --outs 32", true, false),
@@ -258,7 +250,7 @@ fn iwperf_mpa_options_are_negotiated() {
 
 #[test]
 fn iwcopy_preserves_file() {
-    let fx = Fixture::new("copy");
+    let fx = Fixture::new();
     let file = fx.path("file");
     for len in [0, 1, (1 << 20) + 1, 9_000_001] {
         let mut bytes = vec![0; len];
@@ -283,7 +275,7 @@ fn iwcopy(file: &Path, more: &[&str]) -> Output {
 
 #[test]
 fn ipv6_and_vlan_runs_succeed() {
-    let fx = Fixture::new("families");
+    let fx = Fixture::new();
     for network in ["-6", "--vlan 42", "-6 --vlan 4094"] {
         let line = format!("write-bw {network} --checksum -s 5000 -n 200 --verify");
         assert_eq!(fx.results(&line).len(), 1, "{network}");

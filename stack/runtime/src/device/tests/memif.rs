@@ -7,10 +7,10 @@ use super::*;
 #[test]
 fn memif_carries_frames_both_ways_and_removes_its_socket() {
     let _pools = lock_pools();
-    let path = SocketPath::new("two");
+    let (_folder, path) = socket_path();
     let config = OpenConfig::default();
-    let mut server = open_single(&format!("memif:{}", path.0), &config).unwrap();
-    let mut client = open_single(&format!("memif:{}", path.0), &config).unwrap();
+    let mut server = open_single(&format!("memif:{path}"), &config).unwrap();
+    let mut client = open_single(&format!("memif:{path}"), &config).unwrap();
     wait_for_link(&[&server, &client]);
     assert_eq!(server.capabilities().checksum, ChecksumMode::Software);
     for index in 0..100 {
@@ -25,18 +25,18 @@ fn memif_carries_frames_both_ways_and_removes_its_socket() {
     assert_eq!(got[99].head(), pattern(99, 60));
     drop(server);
     drop(client);
-    assert!(!std::path::Path::new(&path.0).exists(), "the socket is removed with its server");
+    assert!(!std::path::Path::new(&path).exists(), "the socket is removed with its server");
 }
 
 /// The driver releases a port's rings both when the peer disconnects and when the port is closed.
 #[test]
 fn memif_ports_may_close_concurrently() {
     let _pools = lock_pools();
-    for round in 0..30 {
-        let path = SocketPath::new(&format!("close{round}"));
+    for _ in 0..30 {
+        let (_folder, path) = socket_path();
         let config = OpenConfig::default();
-        let server = open_single(&format!("memif:{},server", path.0), &config).unwrap();
-        let client = open_single(&format!("memif:{},client", path.0), &config).unwrap();
+        let server = open_single(&format!("memif:{path},server"), &config).unwrap();
+        let client = open_single(&format!("memif:{path},client"), &config).unwrap();
         wait_for_link(&[&server, &client]);
         let barrier = std::sync::Barrier::new(2);
         std::thread::scope(|scope| {
@@ -48,18 +48,18 @@ fn memif_ports_may_close_concurrently() {
                 });
             }
         });
-        assert!(!std::path::Path::new(&path.0).exists(), "the socket is removed with its server");
+        assert!(!std::path::Path::new(&path).exists(), "the socket is removed with its server");
     }
 }
 
 #[test]
 fn memif_carries_jumbo_frames_whole_or_in_segments() {
     let _pools = lock_pools();
-    let path = SocketPath::new("jumbo");
+    let (_folder, path) = socket_path();
     let config = OpenConfig { mtu: 9000, ..OpenConfig::default() };
-    let mut server = open_single(&format!("memif:{},server", path.0), &config).unwrap();
+    let mut server = open_single(&format!("memif:{path},server"), &config).unwrap();
     let config = OpenConfig { rx_buf_size: Some(2048), ..config };
-    let mut client = open_single(&format!("memif:{},client", path.0), &config).unwrap();
+    let mut client = open_single(&format!("memif:{path},client"), &config).unwrap();
     wait_for_link(&[&server, &client]);
     send(&mut client, &pattern(0, 9014));
     assert_eq!(exchange(&mut client, &mut server, 1)[0].head(), pattern(0, 9014));
@@ -95,14 +95,13 @@ fn memif_peer_process() {
 #[test]
 fn memif_server_replaces_a_stale_socket() {
     let _pools = lock_pools();
-    let path = SocketPath::new("processes");
+    let (_folder, path) = socket_path();
     // A socket file as a killed server leaves it.
-    drop(std::os::unix::net::UnixListener::bind(&path.0).unwrap());
-    let mut server =
-        open_single(&format!("memif:{},server", path.0), &OpenConfig::default()).unwrap();
+    drop(std::os::unix::net::UnixListener::bind(&path).unwrap());
+    let mut server = open_single(&format!("memif:{path},server"), &OpenConfig::default()).unwrap();
     let mut peer = Command::new(std::env::current_exe().unwrap())
         .args(["--exact", "device::tests::memif::memif_peer_process"])
-        .env(PEER, format!("memif:{},client", path.0))
+        .env(PEER, format!("memif:{path},client"))
         .spawn()
         .unwrap();
     wait_for_link(&[&server]);

@@ -6,6 +6,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use ferrowarp_proto::device::{Device, RxFrame, TxClass, TxFrame};
+use tempfile::TempDir;
 
 use super::*;
 
@@ -92,18 +93,9 @@ fn wait_for_link(devices: &[&DpdkDevice]) {
     }
 }
 
-/// Socket path of one test; the file is removed at the end in any case.
-struct SocketPath(String);
-
-impl SocketPath {
-    fn new(name: &str) -> Self {
-        let folder = std::env::temp_dir();
-        Self(format!("{}/fw-{}-{name}.sock", folder.display(), std::process::id()))
-    }
-}
-
-impl Drop for SocketPath {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_file(&self.0);
-    }
+/// A socket path in a folder of its own, which is removed with it.
+fn socket_path() -> (TempDir, String) {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("memif.sock").display().to_string();
+    (folder, path)
 }

@@ -82,11 +82,11 @@ fn pci_hotplug_probes_the_bus() {
 #[test]
 fn each_open_error_is_one_line() {
     let _pools = lock_pools();
-    let path = SocketPath::new("none");
+    let (_folder, path) = socket_path();
     let config = OpenConfig::default();
     let table = [
         ("memif:/no/such/folder/x".to_owned(), "no folder /no/such/folder"),
-        (format!("memif:{},client", path.0), "start the server first"),
+        (format!("memif:{path},client"), "start the server first"),
         ("af_packet:no-such-if".to_owned(), "no network interface `no-such-if`"),
         ("af_xdp:no-such-if".to_owned(), "no network interface `no-such-if`"),
         ("tap:lo".to_owned(), "exists already"),

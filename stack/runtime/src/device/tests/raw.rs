@@ -5,14 +5,13 @@ use super::*;
 #[test]
 fn raw_port_forwards_frames_without_copying() {
     let _pools = lock_pools();
-    let (left, right) = (SocketPath::new("rawleft"), SocketPath::new("rawright"));
+    let ((_left_folder, left), (_right_folder, right)) = (socket_path(), socket_path());
     let config = OpenConfig::default();
-    let raw = |path: &SocketPath| {
-        open_raw(&format!("memif:{},server", path.0).parse().unwrap(), &config).unwrap()
-    };
+    let raw =
+        |path: &str| open_raw(&format!("memif:{path},server").parse().unwrap(), &config).unwrap();
     let (mut from, mut to) = (raw(&left), raw(&right));
-    let mut source = open_single(&format!("memif:{},client", left.0), &config).unwrap();
-    let mut sink = open_single(&format!("memif:{},client", right.0), &config).unwrap();
+    let mut source = open_single(&format!("memif:{left},client"), &config).unwrap();
+    let mut sink = open_single(&format!("memif:{right},client"), &config).unwrap();
     wait_for_link(&[&source, &sink]);
     let mut got = Vec::new();
     let deadline = Instant::now() + Duration::from_secs(5);
@@ -64,11 +63,11 @@ fn shared_or_segmented_frames_are_copied_on_raw_receive() {
     assert_eq!(retained.bytes(), pattern(0, 60), "the sender's frame is as it was");
     assert_eq!(got[1].bytes(), pattern(9, 70));
 
-    let path = SocketPath::new("rawruns");
+    let (_folder, path) = socket_path();
     let config = OpenConfig { mtu: 9000, ..OpenConfig::default() };
-    let mut server = open_single(&format!("memif:{},server", path.0), &config).unwrap();
+    let mut server = open_single(&format!("memif:{path},server"), &config).unwrap();
     let config = OpenConfig { rx_buf_size: Some(2048), ..config };
-    let spec = format!("memif:{},client", path.0).parse().unwrap();
+    let spec = format!("memif:{path},client").parse().unwrap();
     let mut client = open_raw(&spec, &config).unwrap();
     wait_for_link(&[&server]);
     send(&mut server, &pattern(1, 9014));
