@@ -1,4 +1,4 @@
-//! Two engines on one thread in virtual time, with RDMA Writes from one to the other.
+//! Two engines on one thread in virtual time, with RDMA Writes or Sends from one to the other.
 
 use std::collections::VecDeque;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -13,7 +13,7 @@ use ferrowarp_proto::time::{Instant, MICROSECOND, SECOND};
 use ferrowarp_proto::verbs::cm::{ConnParam, Event};
 use ferrowarp_proto::verbs::qp::QpInit;
 use ferrowarp_proto::verbs::wc::{Completions, CqId, QpId, Wc, WcStatus};
-use ferrowarp_proto::verbs::wr::{Operation, Payload, SendWr, Sge};
+use ferrowarp_proto::verbs::wr::{Operation, Payload, RecvWr, SendWr, Sge};
 
 use crate::loopback::{self, LoopDevice};
 
@@ -107,6 +107,7 @@ pub struct EnginePair {
     completed: u64,
     source_polls: u64,
     sink_polls: u64,
+    sends: bool,
 }
 
 impl EnginePair {
@@ -133,6 +134,7 @@ impl EnginePair {
             completed: 0,
             source_polls: 0,
             sink_polls: 0,
+            sends: false,
         };
         pair.establish();
         pair
@@ -198,6 +200,17 @@ impl EnginePair {
         }
     }
 
+    /// Like [`write`](Self::write) with Sends, each into the place where a Write would put it.
+    ///
+    /// # Panics
+    /// As `write`.
+    pub fn send(&mut self, count: u64) -> TransferCounts {
+        self.sends = true;
+        let counts = self.write(count);
+        self.sends = false;
+        counts
+    }
+
     /// One step of the source: posts, drives the engine, polls completions. Not inlined, so that a
     /// profile separates the two ends.
     #[inline(never)]
@@ -219,7 +232,11 @@ impl EnginePair {
     #[inline(never)]
     fn poll_sink(&mut self) -> bool {
         self.sink_polls += 1;
-        self.sink.engine.drive(self.now)
+        let worked = self.sink.engine.drive(self.now);
+        while let Some(wc) = self.sink.engine.completions_mut().entries.pop_front() {
+            assert_eq!(wc.status, WcStatus::Success, "{wc:?}");
+        }
+        worked
     }
 
     fn post(&mut self) {
@@ -228,7 +245,14 @@ impl EnginePair {
         let at = u64::from(slot * size);
         let sge = Sge { addr: at, len: size, lkey: self.source.stag };
         let payload = Payload::Gather([sge].into_iter().collect());
-        let operation = Operation::Write { payload, rkey: self.sink.stag, remote: at };
+        let operation = if self.sends {
+            let sge = Sge { lkey: self.sink.stag, ..sge };
+            let recv = RecvWr { wr_id: self.posted, sg_list: [sge].into_iter().collect() };
+            self.sink.engine.post_recv(self.sink.qp, recv).expect("as many as Sends outstanding");
+            Operation::Send { payload, solicited: false, invalidate: None }
+        } else {
+            Operation::Write { payload, rkey: self.sink.stag, remote: at }
+        };
         let wr = SendWr { wr_id: self.posted, operation, signaled: true, fence: false };
         self.source.engine.post_send(self.source.qp, wr).expect("fewer outstanding than slots");
         self.posted += 1;
@@ -264,7 +288,7 @@ impl Endpoint {
             send_cq: CqId(0),
             recv_cq: CqId(0),
             max_send_wr: workload.depth,
-            max_recv_wr: 1,
+            max_recv_wr: workload.depth,
         };
         let qp = engine.create_qp(init).expect("the first queue pair");
         Self { engine, arena, stag, qp }

@@ -1,7 +1,6 @@
 //! Each benchmark program with small parameters, and properties of the workloads they measure.
 
 use std::fs;
-use std::path::PathBuf;
 use std::process::{Command, Output};
 
 use ferrowarp_bench::engine_pair::{EnginePair, Workload};
@@ -48,12 +47,15 @@ fn segments_are_full_and_acks_are_coalesced() {
 #[test]
 fn steady_state_does_not_allocate() {
     for workload in [LARGE, Workload { size: 64, depth: 128, ..LARGE }] {
-        let mut pair = EnginePair::connect(workload);
-        pair.write(2000);
-        let info = allocation_counter::measure(|| {
-            pair.write(500);
-        });
-        assert_eq!(info.count_total, 0, "{workload:?}: {info:?}");
+        for transfer in [EnginePair::write, EnginePair::send] {
+            let mut pair = EnginePair::connect(workload);
+            transfer(&mut pair, 2000);
+            let info = allocation_counter::measure(|| {
+                transfer(&mut pair, 500);
+            });
+            assert_eq!(info.count_total, 0, "{workload:?}: {info:?}");
+            assert!(pair.digest().1, "bytes differ: {workload:?}");
+        }
     }
 }
 
@@ -117,13 +119,12 @@ echo '{"results": [{"bw_gbit_s": 20, "msg_rate_mops": 1.0, "checksum": "none", "
 fn baseline_writes_tables_and_reports_failures() {
     use std::os::unix::fs::PermissionsExt as _;
 
-    let folder = std::env::temp_dir().join(format!("ferrowarp-tiny-{}", std::process::id()));
-    fs::create_dir_all(&folder).expect("a folder");
-    let script = folder.join("iwperf");
+    let folder = ferrowarp_tests::process::temp_dir().expect("a folder");
+    let script = folder.path().join("iwperf");
     fs::write(&script, SCRIPT).expect("a script");
     fs::set_permissions(&script, fs::Permissions::from_mode(0o755))
         .expect("the script can be made executable");
-    let out: PathBuf = folder.join("results.md");
+    let out = folder.path().join("results.md");
     let output = Command::new(env!("CARGO_BIN_EXE_baseline"))
         .arg("--iwperf")
         .arg(&script)
@@ -134,8 +135,7 @@ fn baseline_writes_tables_and_reports_failures() {
         .output()
         .expect("the program starts");
     let text = fs::read_to_string(&out).expect("the tables");
-    let plot = fs::read_to_string(folder.join("baseline.svg")).expect("the plot");
-    fs::remove_dir_all(&folder).expect("the folder can be removed");
+    let plot = fs::read_to_string(folder.path().join("baseline.svg")).expect("the plot");
     assert!(!output.status.success(), "the Reads failed");
     let errors = String::from_utf8_lossy(&output.stderr);
     assert!(errors.contains("failed: read-bw, 64 bytes"), "{errors}");
