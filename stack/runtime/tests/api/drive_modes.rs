@@ -63,18 +63,18 @@ fn ping_pong_inline_from_two_threads() {
 #[test]
 fn ping_pong_with_dedicated_threads() {
     let (left, right) =
-        contexts_driven(DriveMode::Dedicated { core: 0 }, DriveMode::Dedicated { core: 1 });
+        endpoints_driven(DriveMode::Dedicated { core: 0 }, DriveMode::Dedicated { core: 1 });
     // Few rounds: with more spinning threads than cores each message waits for the scheduler.
-    ping_pong(&Endpoint::new(left), &Endpoint::new(right), 100);
+    ping_pong(&left, &right, 100);
 }
 
 #[test]
 fn pinning_to_a_missing_core_is_not_fatal() {
-    let (left, right) = contexts_driven(
+    let (left, right) = endpoints_driven(
         DriveMode::Dedicated { core: 1_000 },
         DriveMode::Dedicated { core: usize::MAX },
     );
-    ping_pong(&Endpoint::new(left), &Endpoint::new(right), 10);
+    ping_pong(&left, &right, 10);
 }
 
 #[test]
@@ -85,8 +85,7 @@ fn ping_pong_with_helpers() {
 
 #[test]
 fn helper_makes_progress_without_application_polls() {
-    let (left, right) = contexts_driven(DriveMode::Inline, DriveMode::Helper);
-    let (left, right) = (Endpoint::new(left), Endpoint::new(right));
+    let (left, right) = endpoints_driven(DriveMode::Inline, DriveMode::Helper);
     let (a, _b) = connect(&left, &right);
     let source = left.mr(4096, Access::LOCAL_READ);
     let remote = right.mr(4096, Access::REMOTE_WRITE | Access::REMOTE_READ);
@@ -128,8 +127,7 @@ fn helper_transmits_posted_work_without_polls() {
 
 #[test]
 fn register_and_deregister_during_traffic() {
-    let (left, right) = contexts_driven(DriveMode::Inline, DriveMode::Dedicated { core: 1 });
-    let (left, right) = (Endpoint::new(left), Endpoint::new(right));
+    let (left, right) = endpoints_driven(DriveMode::Inline, DriveMode::Dedicated { core: 1 });
     let (a, _b) = connect(&left, &right);
     let source = left.mr(65_536, Access::LOCAL_READ);
     let remote = right.mr(65_536, Access::REMOTE_WRITE);
@@ -226,8 +224,7 @@ fn rewriting_a_region_during_reads_causes_no_crc_error() {
 #[test]
 fn last_byte_of_a_write_is_visible_last() {
     const LEN: usize = 1_000;
-    let (left, right) = contexts_driven(DriveMode::Inline, DriveMode::Dedicated { core: 1 });
-    let (left, right) = (Endpoint::new(left), Endpoint::new(right));
+    let (left, right) = endpoints_driven(DriveMode::Inline, DriveMode::Dedicated { core: 1 });
     let (a, _b) = connect(&left, &right);
     let source = left.mr(LEN, Access::LOCAL_READ);
     let remote = right.mr(LEN, Access::REMOTE_WRITE);

@@ -21,8 +21,7 @@ const P99_MAX: Duration = Duration::from_micros(100);
 /// Times from just before a post until the receiver returns from a wait on its channel. `drive` is
 /// the mode of the sending end: driven by a helper, or by the posting thread.
 fn delays(drive: DriveMode) -> Vec<Duration> {
-    let (left, right) = contexts_driven(drive, DriveMode::Helper);
-    let (left, right) = (Endpoint::new(left), Endpoint::new(right));
+    let (left, right) = endpoints_driven(drive, DriveMode::Helper);
     let channel = right.context.create_comp_channel().unwrap();
     let cq = right.context.create_cq_on(&channel, 64).unwrap();
     let options = QpOptions { send_cq: &right.cq, recv_cq: &cq, max_send_wr: 1, max_recv_wr: 16 };

@@ -84,7 +84,11 @@ impl Endpoint {
 }
 
 pub(crate) fn endpoints(drive: DriveMode) -> (Endpoint, Endpoint) {
-    let (left, right) = contexts(drive);
+    endpoints_driven(drive, drive)
+}
+
+pub(crate) fn endpoints_driven(left: DriveMode, right: DriveMode) -> (Endpoint, Endpoint) {
+    let (left, right) = contexts_driven(left, right);
     (Endpoint::new(left), Endpoint::new(right))
 }
 
