@@ -1,7 +1,7 @@
 //! `iwlink` as a program, between two ports of this process: no root, no network.
 
 use std::collections::BTreeSet;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -9,33 +9,68 @@ use std::time::{Duration, Instant};
 use ferrowarp::device::{OpenConfig, RawPort, open_raw, register_current_thread};
 use ferrowarp_tests::process::{self, ProcessResult, Running, TempDir};
 use ferrowarp_tests::skip;
+use ferrowarp_tests::stack::TIMEOUT;
 use serde_json::Value;
 
-const TIMEOUT: Duration = Duration::from_secs(20);
 /// Frames sent each way.
 const COUNT: usize = 2000;
 
 /// Each test keeps a core busy and measures times.
 static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
 
-/// The program, and the port of this process at each end.
-struct Wire {
+/// The program, and the folder of its files.
+pub(crate) struct Iwlink {
     program: Running,
-    ports: [RawPort; 2],
     dir: TempDir,
 }
 
-impl Wire {
-    fn open(path: &PathBuf, options: &str) -> Self {
-        let dir = process::temp_dir().unwrap();
-        let sockets = ["left", "right"].map(|name| dir.path().join(name).display().to_string());
-        let mut command = Command::new(path);
-        for (side, socket) in ["--left", "--right"].iter().zip(&sockets) {
-            command.arg(side).arg(format!("memif:{socket},server"));
+impl Iwlink {
+    /// Returns the path of the program, or reports the test as skipped.
+    pub(crate) fn path() -> Option<PathBuf> {
+        let path = process::program("iwlink");
+        if path.is_none() {
+            skip("no iwlink; cargo build --profile test --bins");
         }
+        path
+    }
+
+    /// Starts it between two devices.
+    pub(crate) fn start(path: &Path, devices: [&str; 2], options: &str, dir: TempDir) -> Self {
+        let mut command = Command::new(path);
+        command.args(["--left", devices[0], "--right", devices[1]]);
         command.args(options.split_whitespace()).arg("--json").arg(dir.path().join("counters"));
         let mut program = Running::start(&mut command, dir.path().join("output")).unwrap();
         program.wait_for("seed", TIMEOUT).unwrap();
+        Self { program, dir }
+    }
+
+    /// Stops the program; returns its result and counters.
+    pub(crate) fn stop(self) -> (ProcessResult, Value) {
+        self.program.interrupt().unwrap();
+        self.finish()
+    }
+
+    /// Waits for its end; returns its result and counters.
+    fn finish(self) -> (ProcessResult, Value) {
+        let ended = self.program.finish(TIMEOUT).unwrap();
+        assert!(ended.success(), "{ended:?}");
+        let text = std::fs::read_to_string(self.dir.path().join("counters")).unwrap();
+        (ended, serde_json::from_str(&text).unwrap())
+    }
+}
+
+/// The program, and the port of this process at each end.
+struct Wire {
+    iwlink: Iwlink,
+    ports: [RawPort; 2],
+}
+
+impl Wire {
+    fn open(path: &Path, options: &str) -> Self {
+        let dir = process::temp_dir().unwrap();
+        let sockets = ["left", "right"].map(|name| dir.path().join(name).display().to_string());
+        let [left, right] = sockets.each_ref().map(|socket| format!("memif:{socket},server"));
+        let iwlink = Iwlink::start(path, [&left, &right], options, dir);
         let ports = sockets.map(|socket| {
             let spec = format!("memif:{socket},client").parse().unwrap();
             open_raw(&spec, &OpenConfig::default()).unwrap()
@@ -46,7 +81,7 @@ impl Wire {
             assert!(Instant::now() < deadline, "the links come up");
             std::thread::sleep(Duration::from_millis(5));
         }
-        Self { program, ports, dir }
+        Self { iwlink, ports }
     }
 
     /// Sends numbered frames both ways; returns the numbers received at the right and at the left,
@@ -77,15 +112,6 @@ impl Wire {
         }
         arrived
     }
-
-    /// Stops the program; returns its result and counters.
-    fn end(self) -> (ProcessResult, Value) {
-        self.program.interrupt().unwrap();
-        let ended = self.program.finish(TIMEOUT).unwrap();
-        assert!(ended.success(), "{ended:?}");
-        let text = std::fs::read_to_string(self.dir.path().join("counters")).unwrap();
-        (ended, serde_json::from_str(&text).unwrap())
-    }
 }
 
 /// UDP over IPv4, with a number at the end.
@@ -101,17 +127,9 @@ fn number(bytes: &[u8]) -> usize {
     usize::from_be_bytes(bytes[92..].try_into().unwrap())
 }
 
-fn program() -> Option<PathBuf> {
-    let path = process::program("iwlink");
-    if path.is_none() {
-        skip("no iwlink; cargo build --profile test --bins");
-    }
-    path
-}
-
 #[test]
 fn same_seed_drops_the_same_frames() {
-    let Some(path) = program() else { return };
+    let Some(path) = Iwlink::path() else { return };
     let _serial = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
     // On a busy machine a port may not take a frame in time; the frames lost that way do not depend
     // on the seed.
@@ -119,7 +137,7 @@ fn same_seed_drops_the_same_frames() {
         let attempts = (0..5).find_map(|_| {
             let mut wire = Wire::open(&path, options);
             let arrived = wire.exchange(Duration::from_secs(1));
-            let (_, counters) = wire.end();
+            let (_, counters) = wire.iwlink.stop();
             let own = ["port_full", "port_lost", "no_buffer"];
             let is_undisturbed =
                 (0..2).all(|way| own.iter().all(|own| counters[way]["own"][own] == 0));
@@ -146,7 +164,7 @@ fn same_seed_drops_the_same_frames() {
 
 #[test]
 fn delay_duplication_and_reordering_are_as_configured() {
-    let Some(path) = program() else { return };
+    let Some(path) = Iwlink::path() else { return };
     let _serial = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
     let mut wire = Wire::open(&path, "--delay 30ms --duplicate 5% --reorder 5% --report 0.05");
     let start = Instant::now();
@@ -164,19 +182,19 @@ fn delay_duplication_and_reordering_are_as_configured() {
         assert!((50..150).contains(&(arrived.len() - COUNT)), "{} in all", arrived.len());
         assert!(!arrived.is_sorted());
     }
-    let (ended, _) = wire.end();
+    let (ended, _) = wire.iwlink.stop();
     assert!(ended.output.matches(" | ").count() > 4, "reports: {}", ended.output);
     assert!(ended.output.contains("emulator errors"), "{}", ended.output);
 }
 
 #[test]
 fn rate_limit_queues_and_drops() {
-    let Some(path) = program() else { return };
+    let Some(path) = Iwlink::path() else { return };
     let _serial = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
     // Each second 100 frames of 124 bytes fit on the wire: most are dropped.
     let mut wire = Wire::open(&path, "--rate 99.2kbit --queue 1000");
     let arrived = wire.exchange(Duration::from_millis(300));
-    let (_, counters) = wire.end();
+    let (_, counters) = wire.iwlink.stop();
     for (way, arrived) in arrived.iter().enumerate() {
         assert!(arrived.len() < COUNT / 4, "{}", arrived.len());
         assert_eq!(counters[way]["overflowed"], COUNT - arrived.len(), "{counters}");
@@ -185,13 +203,9 @@ fn rate_limit_queues_and_drops() {
 
 #[test]
 fn duration_option_ends_the_program() {
-    let Some(path) = program() else { return };
+    let Some(path) = Iwlink::path() else { return };
     let _serial = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
     let start = Instant::now();
-    let wire = Wire::open(&path, "--duration 1");
-    let Wire { program, ports, dir } = wire;
-    let ended = program.finish(TIMEOUT).unwrap();
-    assert!(ended.success(), "{ended:?}");
+    let _ = Wire::open(&path, "--duration 1").iwlink.finish();
     assert!(start.elapsed() >= Duration::from_secs(1));
-    drop((ports, dir));
 }

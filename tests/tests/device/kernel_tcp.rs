@@ -3,17 +3,18 @@
 
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
-use std::process::Command;
 
 use ferrowarp::{ConnParam, Listener, WcOpcode, WcStatus};
 use ferrowarp_tests::connection::{MEMORY_LEN, TestConnection};
 use ferrowarp_tests::peer::{Peer, Startup, opcode};
-use ferrowarp_tests::process::{self, Running, TempDir};
+use ferrowarp_tests::process::{self, TempDir};
 use ferrowarp_tests::stack::{
     KERNEL, KERNEL_V6, STACK, STACK_V6, Stack, TIMEOUT, gather, post_recv, post_send, prefix_len,
 };
 use ferrowarp_tests::{netns, pattern, skip, test_name};
 use serde_json::Value;
+
+use crate::iwlink::Iwlink;
 
 /// The kernel's interface.
 const INTERFACE: &str = "fwk0";
@@ -44,14 +45,12 @@ const DEFAULTS: [(&str, &str); 4] =
 
 /// Path of `iwlink`, inside the namespace, if all prerequisites are met.
 fn ready(name: &str) -> Option<PathBuf> {
-    let path = process::program("iwlink");
-    if path.is_none() {
-        skip("no iwlink; cargo build --profile test --bins");
-    } else if !Path::new("/dev/net/tun").exists() {
+    let path = Iwlink::path()?;
+    if !Path::new("/dev/net/tun").exists() {
         skip("no /dev/net/tun, so no tap devices");
         return None;
     }
-    path.filter(|_| netns::inside(name))
+    netns::inside(name).then_some(path)
 }
 
 fn set(settings: &[(&str, &str)]) {
@@ -60,43 +59,28 @@ fn set(settings: &[(&str, &str)]) {
     }
 }
 
-/// `iwlink` between the kernel's tap and a port for the stack.
-struct Wire {
-    program: Running,
-    dir: TempDir,
+/// Starts `iwlink` between the kernel's tap and a port for the stack.
+fn open_wire(path: &Path, left: &str, dir: TempDir, kernel: IpAddr) -> Iwlink {
+    let wire = Iwlink::start(path, [left, &format!("tap:{INTERFACE}")], BAD, dir);
+    let address = format!("{kernel}/{}", prefix_len(kernel));
+    // The address is unique: no duplicate address detection.
+    let nodad = if kernel.is_ipv6() { &["nodad"][..] } else { &[] };
+    netns::ip(&[&["addr", "add", &address, "dev", INTERFACE], nodad].concat()).unwrap();
+    netns::ip(&["link", "set", INTERFACE, "up"]).unwrap();
+    wire
 }
 
-impl Wire {
-    fn open(path: &Path, left: &str, dir: TempDir, kernel: IpAddr) -> Self {
-        let mut command = Command::new(path);
-        command.args(["--left", left, "--right", &format!("tap:{INTERFACE}")]);
-        command.args(BAD.split_whitespace()).arg("--json").arg(dir.path().join("counters"));
-        let mut program = Running::start(&mut command, dir.path().join("output")).unwrap();
-        program.wait_for("seed", TIMEOUT).unwrap();
-        let address = format!("{kernel}/{}", prefix_len(kernel));
-        // The address is unique: no duplicate address detection.
-        let nodad = if kernel.is_ipv6() { &["nodad"][..] } else { &[] };
-        netns::ip(&[&["addr", "add", &address, "dev", INTERFACE], nodad].concat()).unwrap();
-        netns::ip(&["link", "set", INTERFACE, "up"]).unwrap();
-        Self { program, dir }
-    }
-
-    /// Stops it; returns its counters, after checking that it applied the configured faults, and no
-    /// others.
-    fn end(self) -> Value {
-        self.program.interrupt().unwrap();
-        let ended = self.program.finish(TIMEOUT).unwrap();
-        assert!(ended.success(), "{ended:?}");
-        let text = std::fs::read_to_string(self.dir.path().join("counters")).unwrap();
-        let counters: Value = serde_json::from_str(&text).unwrap();
-        for way in counters.as_array().unwrap() {
-            for done in ["lost", "duplicated", "reordered", "corrupted"] {
-                assert!(way[done].as_u64().unwrap() > 0, "{done}: {way}");
-            }
-            assert_eq!(way["own"]["no_buffer"], 0, "{way}");
+/// Stops it; returns its counters, after checking that it applied the configured faults, and no
+/// others.
+fn close_wire(wire: Iwlink) -> Value {
+    let (_, counters) = wire.stop();
+    for way in counters.as_array().unwrap() {
+        for done in ["lost", "duplicated", "reordered", "corrupted"] {
+            assert!(way[done].as_u64().unwrap() > 0, "{done}: {way}");
         }
-        counters
+        assert_eq!(way["own"]["no_buffer"], 0, "{way}");
     }
+    counters
 }
 
 /// Bytes of message `number` of one end, all different.
@@ -180,7 +164,7 @@ fn transfers_with_each_kernel_tcp_option_on_and_off() {
     let Some(path) = ready(test_name!()) else { return };
     let dir = process::temp_dir().unwrap();
     let socket = dir.path().join("wire").display().to_string();
-    let wire = Wire::open(&path, &format!("memif:{socket},server"), dir, V4.kernel);
+    let wire = open_wire(&path, &format!("memif:{socket},server"), dir, V4.kernel);
     let stack = Stack::on_device(&format!("memif:{socket},client"), V4.stack);
     let listener = stack.context.listen(PORT, 4).unwrap();
     let cases: [&[(&str, &str)]; 6] = [
@@ -205,7 +189,7 @@ fn transfers_with_each_kernel_tcp_option_on_and_off() {
     }
     drop(listener);
     drop(stack);
-    println!("{:#}", wire.end());
+    println!("{:#}", close_wire(wire));
 }
 
 #[test]
@@ -216,7 +200,7 @@ fn transfers_over_ipv6() {
     }
     let dir = process::temp_dir().unwrap();
     let socket = dir.path().join("wire").display().to_string();
-    let wire = Wire::open(&path, &format!("memif:{socket},server"), dir, V6.kernel);
+    let wire = open_wire(&path, &format!("memif:{socket},server"), dir, V6.kernel);
     let stack = Stack::on_device(&format!("memif:{socket},client"), V6.stack);
     let listener = stack.context.listen(PORT, 4).unwrap();
     for case in [&[][..], &[("tcp_ecn", "1")]].into_iter().enumerate() {
@@ -226,7 +210,7 @@ fn transfers_over_ipv6() {
     }
     drop(listener);
     drop(stack);
-    wire.end();
+    close_wire(wire);
 }
 
 #[test]
@@ -235,10 +219,10 @@ fn transfers_between_two_taps() {
     let stack = Stack::on_device("tap:fws0", V4.stack);
     // The kernel does not see these frames: its own interface is on the other side of the wire.
     netns::ip(&["link", "set", "fws0", "arp", "off", "up"]).unwrap();
-    let wire = Wire::open(&path, "af_packet:fws0", process::temp_dir().unwrap(), V4.kernel);
+    let wire = open_wire(&path, "af_packet:fws0", process::temp_dir().unwrap(), V4.kernel);
     let listener = stack.context.listen(PORT, 4).unwrap();
     both_roles(&stack, &listener, V4, 0);
     // The packet socket is closed before the interface that it listens to.
-    let counters = wire.end();
+    let counters = close_wire(wire);
     assert!(counters[0]["frames_in"].as_u64() > Some(1000), "{counters}");
 }
