@@ -10,12 +10,10 @@ use std::time::Duration;
 use ferrowarp_tests::compliance::cargo::{self, Target};
 use ferrowarp_tests::compliance::schemata::ACTIVE_MUTANT_ENV;
 use ferrowarp_tests::process::{self, ProcessResult};
-use ferrowarp_tests::workspace::root;
+use ferrowarp_tests::workspace::{self, root};
 
 /// Timeout of a build.
 pub(crate) const BUILD_TIMEOUT: Duration = Duration::from_secs(900);
-/// Folders without sources.
-const SKIPPED: [&str; 4] = [".git", "target", "corpus", "artifacts"];
 /// Memory limit of a test in KiB: a mutant may allocate without bound.
 const MEMORY_MAX_KIB: u32 = 4 << 20;
 
@@ -51,41 +49,20 @@ impl MutantTree {
         let target_dir = folder.join(format!("target-{name}"));
         let copy = Self { tree: folder.join(name), target_dir };
         let mut source_paths = BTreeSet::new();
-        copy.copy_sources(Path::new(""), &mut source_paths)?;
-        copy.prune(&copy.tree, &source_paths)?;
-        Ok(copy)
-    }
-
-    fn copy_sources(&self, folder: &Path, source_paths: &mut BTreeSet<PathBuf>) -> io::Result<()> {
-        fs::create_dir_all(self.tree.join(folder))?;
-        for entry in fs::read_dir(root().join(folder))? {
-            let entry = entry?;
-            let path = folder.join(entry.file_name());
-            let name = entry.file_name();
-            if SKIPPED.iter().any(|skipped| name == *skipped) {
-                continue;
-            }
-            if entry.file_type()?.is_dir() {
-                self.copy_sources(&path, source_paths)?;
-            } else if entry.file_type()?.is_file() {
-                self.write_if_changed(&path, &fs::read(root().join(&path))?)?;
-                source_paths.insert(self.tree.join(&path));
-            }
+        for file in workspace::files(root(), None)? {
+            let path = file.strip_prefix(root()).expect("below the root");
+            let to = copy.tree.join(path);
+            fs::create_dir_all(to.parent().expect("below the copy's root"))?;
+            copy.write_if_changed(path, &fs::read(&file)?)?;
+            source_paths.insert(to);
         }
-        Ok(())
-    }
-
-    /// Removes files that no longer exist in the sources.
-    fn prune(&self, folder: &Path, source_paths: &BTreeSet<PathBuf>) -> io::Result<()> {
-        for entry in fs::read_dir(folder)? {
-            let path = entry?.path();
-            if path.is_dir() {
-                self.prune(&path, source_paths)?;
-            } else if !source_paths.contains(&path) {
+        // Files that no longer exist in the sources.
+        for path in workspace::files(&copy.tree, None)? {
+            if !source_paths.contains(&path) {
                 fs::remove_file(path)?;
             }
         }
-        Ok(())
+        Ok(copy)
     }
 
     /// Writes a file of the copy, unless its content is the same.

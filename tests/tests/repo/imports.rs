@@ -9,8 +9,9 @@ mod tokens;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
+use ferrowarp_tests::workspace::{self, root};
 use source::{Import, Modules};
 
 /// Source folders, and the names under which the crates' programs import the libraries.
@@ -28,10 +29,9 @@ type Edges = BTreeMap<(String, String), BTreeSet<String>>;
 
 #[test]
 fn no_import_cycles() {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
     let mut complaints = Vec::new();
     for (folder, library) in CRATES {
-        let edges = edges(&read_folder(&root.join(folder)), library);
+        let edges = edges(&read_folder(&root().join(folder)), library);
         assert!(!edges.is_empty(), "{folder}: its files import each other's names");
         complaints.extend(cycles(&edges).into_iter().map(|cycle| format!("{folder}: {cycle}")));
     }
@@ -40,20 +40,11 @@ fn no_import_cycles() {
 
 /// Reads the Rust files below a folder, by path from there.
 fn read_folder(folder: &Path) -> BTreeMap<String, String> {
-    let mut files = BTreeMap::new();
-    let mut folders = vec![folder.to_path_buf()];
-    while let Some(next) = folders.pop() {
-        for entry in fs::read_dir(next).unwrap() {
-            let path = entry.unwrap().path();
-            if path.is_dir() {
-                folders.push(path);
-            } else if path.extension().is_some_and(|extension| extension == "rs") {
-                let name = path.strip_prefix(folder).unwrap().to_str().unwrap().to_owned();
-                files.insert(name, fs::read_to_string(path).unwrap());
-            }
-        }
-    }
-    files
+    let read = |path: PathBuf| {
+        let name = path.strip_prefix(folder).unwrap().to_str().unwrap().to_owned();
+        (name, fs::read_to_string(path).unwrap())
+    };
+    workspace::files(folder, Some("rs")).unwrap().into_iter().map(read).collect()
 }
 
 /// Definition that a name refers to.
