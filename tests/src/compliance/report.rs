@@ -171,8 +171,18 @@ impl TraceReport {
     /// Rewrites the coverage table, and removes rows that are no longer open.
     ///
     /// # Errors
-    /// I/O errors.
+    /// I/O errors; `InvalidData` if the table has a rule that is lost, or bound the stack before.
     pub fn update(&mut self, root: &Path) -> io::Result<()> {
+        for line in self.coverage.lines().skip(1) {
+            let [id, _, scope, ..] = line.split('\t').collect::<Vec<_>>()[..] else {
+                return Err(invalid_data(format!("{COVERAGE}: not five columns: {line}")));
+            };
+            if !self.rules.iter().any(|row| row.id == id && (row.is_binding() || scope != "stack"))
+            {
+                let text = format!("{COVERAGE}: strike off {id} if it is meant to bind no more");
+                return Err(invalid_data(text));
+            }
+        }
         self.coverage = self.coverage_table();
         fs::write(root.join(COVERAGE), &self.coverage)?;
         let mut open = std::mem::take(&mut self.open);
