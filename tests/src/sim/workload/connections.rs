@@ -23,8 +23,11 @@ use crate::sim::world::World;
 /// Port of the first connection; each has its own.
 const PORT: u16 = 18515;
 const PD: u32 = 7;
-/// Maximum number of connections in one slot until one completes its work.
-const ATTEMPTS_MAX: usize = 60;
+/// Maximum number of connections in one slot until one completes its work; attempts that found no
+/// peer are not counted.
+const CONNECTIONS_MAX: usize = 60;
+/// Time in which a connection has to find its peer, however often it tries.
+const TIME_TO_CONNECT: u64 = 100 * SECOND;
 
 /// Progress of a connection to its planned end.
 #[derive(Clone, Copy, Debug)]
@@ -44,7 +47,9 @@ pub(super) struct ConnSlot {
     pub(super) sides: [Side; 2],
     /// Connections that are still to end with work in flight.
     pub(super) ends_left: usize,
-    attempts: usize,
+    connections: usize,
+    /// A connection has to have found its peer by then.
+    connect_by: Instant,
     progress: Progress,
 }
 
@@ -65,7 +70,8 @@ impl ConnSlot {
     ) -> Self {
         let ends_left = if let EndPlan::EndedFirst(count) = plan.ends { count } else { 0 };
         let sides = connect(world, words, plan, conn);
-        Self { sides, ends_left, attempts: 1, progress: Progress::NotUp }
+        let connect_by = world.now + TIME_TO_CONNECT;
+        Self { sides, ends_left, connections: 1, connect_by, progress: Progress::NotUp }
     }
 
     /// True if both ends know that the connection has ended, or never had it.
@@ -237,12 +243,18 @@ impl Workload {
         let slot = &mut self.slots[conn];
         if slot.is_over() && slot.sides.iter().all(|side| side.posted.is_empty()) {
             let is_accepted = slot.sides[1].accepted;
-            // If all neighbor solicitations were lost, it connects again.
             assert!(self.plan.ends != EndPlan::Completes || !is_accepted, "it has failed");
             slot.destroy(world);
             slot.ends_left = slot.ends_left.saturating_sub(usize::from(slot.is_up()));
-            slot.attempts += 1;
-            assert!(slot.attempts < ATTEMPTS_MAX, "no connection goes well");
+            if is_accepted {
+                slot.connections += 1;
+                assert!(slot.connections < CONNECTIONS_MAX, "no connection goes well");
+                slot.connect_by = now + TIME_TO_CONNECT;
+            } else {
+                // All neighbor solicitations were lost, or an earlier failure is remembered: it
+                // connects again.
+                assert!(now < slot.connect_by, "no connection finds its peer");
+            }
             slot.sides = connect(world, &mut self.words, &self.plan, conn);
             slot.progress = Progress::NotUp;
             return;
