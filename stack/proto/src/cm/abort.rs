@@ -84,10 +84,10 @@ impl<E: Env> Connection<E> {
     }
 
     /// Handles the expired deadline of the connection: startup or linger timeout, or that of a
-    /// workaround for siw. Lingering continues while the peer acknowledges or sends data faster
-    /// than the minimum.
+    /// workaround for the peer. Lingering continues while the peer acknowledges or sends data
+    /// faster than the minimum.
     pub(crate) fn on_deadline(&mut self, cx: &mut Context<E>, now: Instant) {
-        if self.on_siw_wakeup_deadline(cx, now) || self.on_reject_deadline(cx, now) {
+        if self.on_quirk_deadline(cx, now) {
             return;
         }
         if self.closing.is_some() && !self.is_too_slow(cx, now) {

@@ -277,7 +277,7 @@ impl<E: Env> Connection<E> {
                     tx_allowed: true,
                 };
                 self.enter_full_operation(cx, params, buffered.len());
-                self.arm_siw_wakeup(cx, now);
+                self.arm_wakeup(cx, now);
                 return Some(buffered);
             }
             Err(NegotiationError::InsufficientIrd) => {

@@ -3,6 +3,7 @@
 use crate::cm::awaiting_request::ArrivalOrder;
 use crate::cm::closing::Closing;
 use crate::cm::env::{Env, Retained, Rx};
+use crate::cm::quirks::Quirks;
 use crate::cm::schedule::{ConnId, Schedule};
 use crate::mpa::deframer::Deframer;
 use crate::mpa::fpdu::{self, MULPDU_RANGE};
@@ -16,7 +17,6 @@ use crate::verbs::cm::Start;
 use crate::verbs::queue_pair::Qp;
 use crate::wheel::{ArmedTimers, Timer};
 use crate::wire::mpa::Startup;
-use crate::wire::seq::Seq;
 
 /// Phase of a connection: determines how received stream bytes are interpreted.
 ///
@@ -106,8 +106,8 @@ pub(crate) struct Connection<E: Env> {
     pub(crate) phase: Phase,
     /// Startup or streaming-mode bytes to be sent, if any.
     pub(crate) startup_tx: Option<Box<StartupTx>>,
-    /// Deadline of the startup exchange, of the next siw wake-up, or of lingering after the close;
-    /// [`NEVER`] if none is set.
+    /// Deadline of the startup exchange, of a workaround for the peer, or of lingering after the
+    /// close; [`NEVER`] if none is set.
     pub(crate) deadline: Instant,
     /// Next hop of its frames.
     pub(crate) next_hop: NextHop,
@@ -125,9 +125,8 @@ pub(crate) struct Connection<E: Env> {
     pub(crate) arrival_order: Option<ArrivalOrder>,
     /// State of the close, once nothing more can be posted: FIN follows the last byte.
     pub(crate) closing: Option<Box<Closing>>,
-    /// RCV.NXT at establishment, and the number of siw wake-ups sent since.
-    pub(crate) established_rcv_nxt: Seq,
-    pub(crate) siw_wakeups: u8,
+    /// State of the workarounds for the peer.
+    pub(super) quirks: Quirks,
     /// Port of the listener, until the application has decided.
     pub(crate) listener: Option<u16>,
     /// True if it is in the list of connections in TIME-WAIT.
@@ -163,8 +162,7 @@ impl<E: Env> Connection<E> {
             window_growth: 0,
             arrival_order: None,
             closing: None,
-            established_rcv_nxt: Seq(0),
-            siw_wakeups: 0,
+            quirks: Quirks::default(),
             listener: None,
             in_time_wait: false,
             tx_allowed: false,

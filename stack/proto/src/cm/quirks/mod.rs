@@ -3,3 +3,19 @@
 
 mod siw_reject;
 mod siw_wakeup;
+mod state;
+
+pub(super) use state::Quirks;
+
+use crate::cm::connection::Connection;
+use crate::cm::context::Context;
+use crate::cm::env::Env;
+use crate::time::Instant;
+
+impl<E: Env> Connection<E> {
+    /// Handles the deadline of the connection if a workaround has set it. False if it is another
+    /// one.
+    pub(super) fn on_quirk_deadline(&mut self, cx: &mut Context<E>, now: Instant) -> bool {
+        self.on_wakeup_deadline(cx, now) || self.on_reject_deadline(cx, now)
+    }
+}

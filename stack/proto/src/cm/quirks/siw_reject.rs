@@ -36,7 +36,7 @@ impl<E: Env> Connection<E> {
     /// Handles the deadline of a rejected connection that the peer has not closed: FIN follows now,
     /// or a delay after the peer has acknowledged the reply. False if the connection is not in this
     /// phase, or the linger timeout passed without an acknowledgment.
-    pub(in crate::cm) fn on_reject_deadline(&mut self, cx: &mut Context<E>, now: Instant) -> bool {
+    pub(super) fn on_reject_deadline(&mut self, cx: &mut Context<E>, now: Instant) -> bool {
         let delay_ns = cx.config.siw_reject_fin_delay_ns;
         let Phase::Rejected { deadline } = self.phase else { return false };
         let is_acked = self.startup_tx.is_none() && !self.tcb.unsent_or_unacked();

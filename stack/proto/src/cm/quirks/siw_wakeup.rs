@@ -16,38 +16,30 @@ use crate::cm::rtr::build_rtr_fpdu;
 use crate::time::{Instant, NEVER};
 use crate::wire::rtr::Rtr;
 
-/// Wake-ups per connection, at most. Each gap is twice the one before.
-const WAKEUPS_MAX: u8 = 5;
-
 impl<E: Env> Connection<E> {
     /// Schedules the first wake-up of an initiator just established by the peer's reply.
-    pub(in crate::cm) fn arm_siw_wakeup(&mut self, cx: &Context<E>, now: Instant) {
+    pub(in crate::cm) fn arm_wakeup(&mut self, cx: &Context<E>, now: Instant) {
         let after = cx.config.siw_wakeup_after_ns;
         // A peer that requests markers is not siw, which does not support them.
         if after > 0 && !self.framing.has_markers() {
             self.deadline = now + after;
-            self.established_rcv_nxt = self.tcb.rcv_nxt();
+            self.quirks.wakeups.established_rcv_nxt = self.tcb.rcv_nxt();
         }
     }
 
     /// Handles the deadline of a connection in full operation before its close: sends the wake-up
     /// if the last bytes sent were among the first. False if the deadline is another one.
-    pub(in crate::cm) fn on_siw_wakeup_deadline(
-        &mut self,
-        cx: &mut Context<E>,
-        now: Instant,
-    ) -> bool {
+    pub(super) fn on_wakeup_deadline(&mut self, cx: &mut Context<E>, now: Instant) -> bool {
         let Phase::Rdma { .. } = self.phase else { return false };
         let close_deadline = self.closing.as_ref().map_or(NEVER, |closing| closing.deadline);
         let qp = self.qp.and_then(|qp| cx.qps.get_mut(qp));
         let Some(qp) = qp.filter(|_| now < close_deadline) else { return false };
+        let wakeups = &mut self.quirks.wakeups;
         // Data sent less than half of the gap ago is late enough for the peer to process it, with
         // everything before it.
-        let gap = cx.config.siw_wakeup_after_ns << self.siw_wakeups;
+        let gap = cx.config.siw_wakeup_after_ns << wakeups.sent;
         let sent_at_start = self.tcb.since_last_tx(now) >= gap / 2;
-        // Some responders send at once, without processing the socket: that alone is no answer.
-        let is_unanswered = sent_at_start
-            && (self.siw_wakeups == 0 || self.tcb.rcv_nxt() == self.established_rcv_nxt);
+        let is_unanswered = sent_at_start && wakeups.is_unanswered(self.tcb.rcv_nxt());
         // req: DDP-109
         let has_more = qp.stream.can_build();
         if is_unanswered && (has_more || self.startup_tx.is_some() || self.tcb.unsent_or_unacked())
@@ -62,8 +54,7 @@ impl<E: Env> Connection<E> {
         if is_unanswered && !qp.tx_closed && qp.stream.has_sent() {
             let fpdu = build_rtr_fpdu(&mut qp.stream, Rtr::Write, self.framing);
             self.startup_tx = Some(StartupTx::from_bytes(&fpdu));
-            self.siw_wakeups += 1;
-            if self.siw_wakeups < WAKEUPS_MAX {
+            if wakeups.count() {
                 self.deadline = close_deadline.min(now + 2 * gap);
             }
             cx.verbs.counters.fpdus_out += 1;
