@@ -46,7 +46,13 @@ impl<E: Env> Connection<E> {
     ) {
         // Memory first: TCP must not drop bytes that MPA has processed, unless they are corrupt.
         // req: MPA-023
-        let placement = if frame.can_buffer(&self.tcb, &cx.pools.ooo, bytes.len()) {
+        let (ooo, len) = (&cx.pools.ooo, bytes.len());
+        let has_memory = if F::IS_FROM_PORT {
+            self.tcb.can_buffer_ooo(ooo, len)
+        } else {
+            self.tcb.can_copy_ooo(ooo, len)
+        };
+        let placement = if has_memory {
             self.try_place_ooo(cx, &frame, seq, bytes.clone())
         } else {
             OooPlacement::Deferred
@@ -80,7 +86,13 @@ impl<E: Env> Connection<E> {
         if !is_kept {
             self.tcb.drop_ooo();
             cx.verbs.counters.ooo_dropped += 1;
-        } else if !frame.buffer_ooo(&mut self.tcb, &mut cx.pools.ooo, bytes) {
+            return;
+        }
+        let is_buffered = match frame.into_port_frame() {
+            Ok(frame) => self.tcb.buffer_ooo(&mut cx.pools.ooo, frame, bytes),
+            Err(whole) => self.tcb.copy_ooo(&mut cx.pools.ooo, &whole.head()[bytes]),
+        };
+        if !is_buffered {
             cx.verbs.counters.ooo_pool_exhausted += 1;
         }
     }

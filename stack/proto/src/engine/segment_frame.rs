@@ -1,28 +1,15 @@
 //! Frames that carry a TCP segment: as the port received them, or reassembled from fragments.
 
-use core::ops::Range;
-
 use crate::device::{ChecksumState, Device, RxFrame};
 use crate::net::fragments::Reassembled;
-use crate::tcp::{OooPool, Tcb};
 
 /// A frame with a TCP segment: as the port received it, or reassembled from fragments.
-pub(super) trait SegmentFrame<D: Device>: RxFrame {
-    /// True if [`SegmentFrame::buffer_ooo`] has memory for `len` bytes.
-    fn can_buffer(
-        &self,
-        tcb: &Tcb<D::Rx, D::Retained>,
-        ooo_pool: &OooPool<D::Rx>,
-        len: usize,
-    ) -> bool;
+pub(super) trait SegmentFrame<D: Device>: RxFrame + Sized {
+    /// TCP can hold the frame itself out of order; otherwise it copies the bytes.
+    const IS_FROM_PORT: bool;
 
-    /// Has TCP buffer `bytes` of it; see [`Tcb::buffer_ooo`].
-    fn buffer_ooo(
-        self,
-        tcb: &mut Tcb<D::Rx, D::Retained>,
-        ooo_pool: &mut OooPool<D::Rx>,
-        bytes: Range<usize>,
-    ) -> bool;
+    /// Returns the frame of the port, or `self` if it was reassembled.
+    fn into_port_frame(self) -> Result<D::Rx, Self>;
 }
 
 /// A frame as the port received it.
@@ -51,41 +38,17 @@ impl<R: RxFrame> RxFrame for PortFrame<R> {
 }
 
 impl<D: Device> SegmentFrame<D> for PortFrame<D::Rx> {
-    fn can_buffer(
-        &self,
-        tcb: &Tcb<D::Rx, D::Retained>,
-        ooo_pool: &OooPool<D::Rx>,
-        len: usize,
-    ) -> bool {
-        tcb.can_buffer_ooo(ooo_pool, len)
-    }
+    const IS_FROM_PORT: bool = true;
 
-    fn buffer_ooo(
-        self,
-        tcb: &mut Tcb<D::Rx, D::Retained>,
-        ooo_pool: &mut OooPool<D::Rx>,
-        bytes: Range<usize>,
-    ) -> bool {
-        tcb.buffer_ooo(ooo_pool, self.0, bytes)
+    fn into_port_frame(self) -> Result<D::Rx, Self> {
+        Ok(self.0)
     }
 }
 
 impl<D: Device> SegmentFrame<D> for Reassembled {
-    fn can_buffer(
-        &self,
-        tcb: &Tcb<D::Rx, D::Retained>,
-        ooo_pool: &OooPool<D::Rx>,
-        len: usize,
-    ) -> bool {
-        tcb.can_copy_ooo(ooo_pool, len)
-    }
+    const IS_FROM_PORT: bool = false;
 
-    fn buffer_ooo(
-        self,
-        tcb: &mut Tcb<D::Rx, D::Retained>,
-        ooo_pool: &mut OooPool<D::Rx>,
-        bytes: Range<usize>,
-    ) -> bool {
-        tcb.copy_ooo(ooo_pool, &self.head()[bytes])
+    fn into_port_frame(self) -> Result<D::Rx, Self> {
+        Err(self)
     }
 }
