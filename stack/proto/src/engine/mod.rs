@@ -168,6 +168,7 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
         self.resolve_next_hops(now);
         self.end_overrun_qps(now);
         worked |= self.transmit_ready(now);
+        debug_assert!(self.cx.deferred.is_empty(), "done where it was caused");
         worked |= self.cx.qps.flush(&mut self.cx.verbs);
         self.cx.device.flush();
         worked
