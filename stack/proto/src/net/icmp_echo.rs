@@ -3,14 +3,10 @@
 use core::net::IpAddr;
 
 use crate::device::RxFrame;
-use crate::wire::checksum::{self, Accumulator};
+use crate::net::icmp_tx::{HEADER_LEN, write_ip_header};
+use crate::wire::checksum::Accumulator;
 use crate::wire::ethernet::{ETHERTYPE_IPV4, ETHERTYPE_IPV6, EthernetLink};
 use crate::wire::ip::{IPV4_LEN, IPV6_LEN, PROTOCOL_ICMP, PROTOCOL_ICMPV6, Packet};
-
-/// Bytes before the data: type, code, checksum, identifier, sequence number.
-const ECHO_HEADER_LEN: usize = 8;
-/// TTL or hop limit of replies.
-const HOP_LIMIT: u8 = 64;
 
 /// ICMP types of echo request and echo reply, by IP version.
 const ECHO_TYPES_V4: [u8; 2] = [8, 0];
@@ -30,7 +26,7 @@ pub fn write_reply(
     mtu: usize,
     out: &mut [u8],
 ) -> Option<usize> {
-    let len = packet.end.checked_sub(packet.l4).filter(|&len| len >= ECHO_HEADER_LEN)?;
+    let len = packet.end.checked_sub(packet.l4).filter(|&len| len >= HEADER_LEN)?;
     let (ethertype, ip_len, [request, reply]) = match (packet.src, packet.protocol) {
         (IpAddr::V4(_), PROTOCOL_ICMP) => (ETHERTYPE_IPV4, IPV4_LEN, ECHO_TYPES_V4),
         (IpAddr::V6(_), PROTOCOL_ICMPV6) => (ETHERTYPE_IPV6, IPV6_LEN, ECHO_TYPES_V6),
@@ -42,30 +38,7 @@ pub fn write_reply(
     }
     let ip = link.write_header(mac, ethertype, &mut out[..total]);
     let (header, message) = ip.split_at_mut(ip_len);
-    let payload_len = u16::try_from(len).ok()?;
-    let pseudo = match (packet.src, packet.dst) {
-        (IpAddr::V4(requester), IpAddr::V4(us)) => {
-            let ip_len = u16::try_from(ip_len + len).ok()?;
-            header[..12].copy_from_slice(&[0x45, 0, 0, 0, 0, 0, 0x40, 0, HOP_LIMIT, 1, 0, 0]);
-            header[2..4].copy_from_slice(&ip_len.to_be_bytes());
-            header[12..16].copy_from_slice(&us.octets());
-            header[16..20].copy_from_slice(&requester.octets());
-            let sum = !checksum::sum(header);
-            header[10..12].copy_from_slice(&sum.to_be_bytes());
-            0
-        }
-        (IpAddr::V6(requester), IpAddr::V6(us)) => {
-            header[..4].copy_from_slice(&[0x60, 0, 0, 0]);
-            header[4..6].copy_from_slice(&payload_len.to_be_bytes());
-            header[6..8].copy_from_slice(&[PROTOCOL_ICMPV6, HOP_LIMIT]);
-            header[8..24].copy_from_slice(&us.octets());
-            header[24..40].copy_from_slice(&requester.octets());
-            let mut sum = Accumulator::new(checksum::add(payload_len, u16::from(PROTOCOL_ICMPV6)));
-            sum.push(&header[8..40]);
-            sum.finish()
-        }
-        _ => return None,
-    };
+    let pseudo = write_ip_header(packet.dst, packet.src, len, header)?;
     frame.copy_out(packet.l4, message);
     let mut sum = Accumulator::new(pseudo);
     sum.push(message);
@@ -119,7 +92,7 @@ mod tests {
     /// An echo request from host 1 to host 0.
     fn request(v6: bool, link: EthernetLink, data: &[u8]) -> Vec<u8> {
         let caps = ChecksumCapabilities::default();
-        let len = ECHO_HEADER_LEN + data.len();
+        let len = HEADER_LEN + data.len();
         let mut frame = vec![0; link.header_len() + if v6 { 40 } else { 20 } + len];
         if v6 {
             let packet = link.write_header(MACS[0], ETHERTYPE_IPV6, &mut frame);

@@ -9,19 +9,17 @@ use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use smoltcp::wire::{Icmpv4Packet, Icmpv6Packet, IpProtocol, Ipv4Packet, Ipv6Packet};
 
+use crate::net::icmp_tx::HEADER_LEN;
+use crate::wire::ip::PROTOCOL_TCP;
 use crate::wire::seq::Seq;
 use crate::wire::tcp::{Flags, FourTuple};
 
-/// Bytes of the ICMP header, before the quoted packet.
-const HEADER_LEN: usize = 8;
 /// Bytes of TCP that are always quoted: ports and sequence number (RFC 792).
 const TCP_QUOTED_LEN: usize = 8;
 /// Quoted bytes of TCP from which acknowledgment number and flags can be read.
 const TCP_FLAGS_END: usize = 14;
 /// Limit on IPv6 extension headers before TCP.
 const EXTENSION_COUNT_MAX: usize = 8;
-
-const PROTOCOL_TCP: u8 = 6;
 
 /// Kind of an ICMP error.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

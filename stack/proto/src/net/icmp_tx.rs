@@ -1,15 +1,16 @@
-//! ICMP errors that this host sends: about packets whose reassembly failed.
+//! ICMP messages that this host sends: their IP header, and errors about packets whose reassembly
+//! failed.
 
-use core::net::{Ipv4Addr, Ipv6Addr};
+use core::net::IpAddr;
 
 use crate::net::fragments::{FailureReason, ReassemblyFailure};
 use crate::wire::checksum::{self, Accumulator};
 use crate::wire::ethernet::{ETHERTYPE_IPV4, ETHERTYPE_IPV6, EthernetLink};
 use crate::wire::ip::{IPV4_LEN, IPV6_LEN, PROTOCOL_ICMP, PROTOCOL_ICMPV6};
 
-/// Bytes of the ICMP header, before the quoted packet.
-const HEADER_LEN: usize = 8;
-/// TTL or hop limit of ICMP errors.
+/// Bytes of the ICMP header, before the quoted packet or the data of an echo.
+pub(super) const HEADER_LEN: usize = 8;
+/// TTL or hop limit of ICMP messages.
 const HOP_LIMIT: u8 = 64;
 /// IPv4 datagram size that every host must accept (RFC 791); the least MTU that is reported.
 const EMTU_R_MIN: u16 = 576;
@@ -41,11 +42,8 @@ pub fn write_reassembly_failure(
     let total = link.header_len() + ip_len + len;
     let ip = link.write_header(failure.mac, ethertype, out.get_mut(..total)?);
     let (header, message) = ip.split_at_mut(ip_len);
-    let pseudo = if is_v4 {
-        write_v4(&failure.quote, len, header)?
-    } else {
-        write_v6(&failure.quote, len, header)?
-    };
+    let (src, dst) = addresses(&failure.quote, is_v4)?;
+    let pseudo = write_ip_header(dst, src, len, header)?;
     message[..HEADER_LEN].copy_from_slice(&[kind, code, 0, 0, 0, 0, 0, 0]);
     message[6..8].copy_from_slice(&rest.to_be_bytes());
     message[HEADER_LEN..].copy_from_slice(&failure.quote);
@@ -55,38 +53,54 @@ pub fn write_reassembly_failure(
     Some(total)
 }
 
-/// Writes the IPv4 header of an error to the source of the quoted packet; returns the sum of the
-/// pseudo-header, 0 for ICMP.
-fn write_v4(quote: &[u8], len: usize, header: &mut [u8]) -> Option<u16> {
-    let [src, dst] = [12, 16].map(|at| quote.get(at..)?.first_chunk::<4>());
-    let (src, dst) = (Ipv4Addr::from(*src?), Ipv4Addr::from(*dst?));
-    header.copy_from_slice(&[0; IPV4_LEN]);
-    header[0] = 0x45;
-    header[2..4].copy_from_slice(&u16::try_from(IPV4_LEN + len).ok()?.to_be_bytes());
-    header[6..10].copy_from_slice(&[0x40, 0, HOP_LIMIT, PROTOCOL_ICMP]);
-    header[12..16].copy_from_slice(&dst.octets());
-    header[16..20].copy_from_slice(&src.octets());
-    let sum = !checksum::sum(header);
-    header[10..12].copy_from_slice(&sum.to_be_bytes());
-    Some(0)
+/// Returns source and destination of a quoted packet.
+fn addresses(quote: &[u8], is_v4: bool) -> Option<(IpAddr, IpAddr)> {
+    if is_v4 {
+        let [src, dst] = [12, 16].map(|at| quote.get(at..)?.first_chunk::<4>());
+        Some((IpAddr::from(*src?), IpAddr::from(*dst?)))
+    } else {
+        let [src, dst] = [8, 24].map(|at| quote.get(at..)?.first_chunk::<16>());
+        Some((IpAddr::from(*src?), IpAddr::from(*dst?)))
+    }
 }
 
-fn write_v6(quote: &[u8], len: usize, header: &mut [u8]) -> Option<u16> {
-    let [src, dst] = [8, 24].map(|at| quote.get(at..)?.first_chunk::<16>());
-    let (src, dst) = (Ipv6Addr::from(*src?), Ipv6Addr::from(*dst?));
-    let len = u16::try_from(len).ok()?;
-    header[..4].copy_from_slice(&[0x60, 0, 0, 0]);
-    header[4..6].copy_from_slice(&len.to_be_bytes());
-    header[6..8].copy_from_slice(&[PROTOCOL_ICMPV6, HOP_LIMIT]);
-    header[8..24].copy_from_slice(&dst.octets());
-    header[24..40].copy_from_slice(&src.octets());
-    let mut sum = Accumulator::new(checksum::add(len, u16::from(PROTOCOL_ICMPV6)));
-    sum.push(&header[8..40]);
-    Some(sum.finish())
+/// Writes the IP header of an ICMP message of `len` bytes; returns the sum of the pseudo-header, 0
+/// over IPv4. `None` if the message is too long, or the addresses are of different versions.
+pub(super) fn write_ip_header(
+    src: IpAddr,
+    dst: IpAddr,
+    len: usize,
+    header: &mut [u8],
+) -> Option<u16> {
+    match (src, dst) {
+        (IpAddr::V4(src), IpAddr::V4(dst)) => {
+            let [high, low] = u16::try_from(IPV4_LEN + len).ok()?.to_be_bytes();
+            let fixed = [0x45, 0, high, low, 0, 0, 0x40, 0, HOP_LIMIT, PROTOCOL_ICMP, 0, 0];
+            header[..12].copy_from_slice(&fixed);
+            header[12..16].copy_from_slice(&src.octets());
+            header[16..20].copy_from_slice(&dst.octets());
+            let sum = !checksum::sum(header);
+            header[10..12].copy_from_slice(&sum.to_be_bytes());
+            Some(0)
+        }
+        (IpAddr::V6(src), IpAddr::V6(dst)) => {
+            let len = u16::try_from(len).ok()?;
+            let [high, low] = len.to_be_bytes();
+            header[..8].copy_from_slice(&[0x60, 0, 0, 0, high, low, PROTOCOL_ICMPV6, HOP_LIMIT]);
+            header[8..24].copy_from_slice(&src.octets());
+            header[24..40].copy_from_slice(&dst.octets());
+            let mut sum = Accumulator::new(checksum::add(len, u16::from(PROTOCOL_ICMPV6)));
+            sum.push(&header[8..40]);
+            Some(sum.finish())
+        }
+        _ => None,
+    }
 }
 
 #[cfg(test)]
 mod tests {
+    use core::net::Ipv6Addr;
+
     use super::*;
     use crate::net::icmp_error::{IcmpError, IcmpErrorKind};
     use crate::wire::seq::Seq;

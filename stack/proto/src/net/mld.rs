@@ -11,7 +11,7 @@ use crate::net::ndp::multicast_mac;
 use crate::time::MILLISECOND;
 use crate::wire::checksum;
 use crate::wire::ethernet::{ETHERTYPE_IPV6, EthernetLink};
-use crate::wire::ip::IPV6_LEN;
+use crate::wire::ip::{IPV6_LEN, PROTOCOL_ICMPV6};
 
 /// Limit on the groups of one report: its packet then fits the smallest MTU of a port.
 pub const GROUPS_MAX: usize = 8;
@@ -20,12 +20,11 @@ pub const GROUPS_MAX: usize = 8;
 const ALL_MLDV2_ROUTERS: Ipv6Addr = Ipv6Addr::new(0xff02, 0, 0, 0, 0, 0, 0, 0x16);
 /// Hop limit of all MLD messages.
 const HOP_LIMIT: u8 = 1;
-const ICMPV6: u8 = 58;
 const QUERY: u8 = 130;
 const REPORT_V1: u8 = 131;
 const REPORT_V2: u8 = 143;
 /// Hop-by-hop options header: router alert (MLD) and padding; the next header is ICMPv6.
-const HOP_BY_HOP: [u8; 8] = [ICMPV6, 0, 5, 2, 0, 0, 1, 0];
+const HOP_BY_HOP: [u8; 8] = [PROTOCOL_ICMPV6, 0, 5, 2, 0, 0, 1, 0];
 /// Bytes of an MLDv1 message, and of the shortest MLDv2 query.
 const V1_LEN: usize = 24;
 const V2_QUERY_LEN: usize = 28;
@@ -153,7 +152,7 @@ fn icmpv6_sum(src: Ipv6Addr, dst: Ipv6Addr, message: &[u8]) -> u16 {
     pseudo[..16].copy_from_slice(&src.octets());
     pseudo[16..32].copy_from_slice(&dst.octets());
     pseudo[32..36].copy_from_slice(&u32::try_from(message.len()).unwrap_or(0).to_be_bytes());
-    pseudo[39] = ICMPV6;
+    pseudo[39] = PROTOCOL_ICMPV6;
     checksum::add(checksum::sum(&pseudo), checksum::sum(message))
 }
 
@@ -165,12 +164,11 @@ mod tests {
     use smoltcp::wire::{Icmpv6Packet, Icmpv6Repr, Ipv6Packet, MldRepr};
 
     use super::{Query, RecordType, icmpv6_sum, parse, write_report, write_report_v1};
-    use crate::net::ndp::solicited_node;
+    use crate::net::ndp::{ALL_NODES, solicited_node};
     use crate::time::{MILLISECOND, SECOND};
     use crate::wire::ethernet::EthernetLink;
 
     const QUERIER: Ipv6Addr = Ipv6Addr::new(0xfe80, 0, 0, 0, 0, 0, 0, 1);
-    const ALL_NODES: Ipv6Addr = Ipv6Addr::new(0xff02, 0, 0, 0, 0, 0, 0, 1);
     const LOCAL: Ipv6Addr = Ipv6Addr::new(0x2001, 2, 0, 7, 0, 0, 0, 2);
 
     fn query(len: usize, code: u16, group: Ipv6Addr) -> Vec<u8> {

@@ -14,7 +14,7 @@ use crate::wire::ethernet::{ETHERTYPE_IPV6, EthernetLink};
 /// Hop limit of all neighbor discovery messages: no router has forwarded them.
 const HOP_LIMIT: u8 = 255;
 /// All-nodes multicast address (link-local scope).
-const ALL_NODES: Ipv6Addr = Ipv6Addr::new(0xff02, 0, 0, 0, 0, 0, 0, 1);
+pub(super) const ALL_NODES: Ipv6Addr = Ipv6Addr::new(0xff02, 0, 0, 0, 0, 0, 0, 1);
 /// Bytes of the IPv6 header and of a message with one option.
 const PACKET_LEN: usize = 40 + 32;
 

@@ -20,8 +20,7 @@ mod connection;
 
 #[cfg(doc)]
 use super::Tcb;
-use super::timer::NEVER;
-use crate::time::{Instant, SECOND};
+use crate::time::{Instant, NEVER, SECOND};
 use crate::wire::seq::Seq;
 
 /// Number of probe losses after which a size counts as too large (RFC 8899 section 5.1.2,

@@ -19,13 +19,13 @@ use super::rx::autotune::{RcvRound, RoundEnd};
 use super::rx::fast_path::FastPath;
 use super::rx::window::{DsackQueue, Peer, RcvLimits, RcvVars};
 use super::state::{State, StateEvent};
-use super::timer::{CoarseInstant, NEVER, RareTimers, Timers};
+use super::timer::{CoarseInstant, RareTimers, Timers};
 use super::timestamps::Timestamps;
 use super::tx::pacing::PacingCredit;
 use super::tx::plan::Plan;
 use super::tx::send::{Local, SndVars};
 use crate::device::{Retained, RxFrame};
-use crate::time::Instant;
+use crate::time::{Instant, NEVER};
 use crate::wire::seq::Seq;
 use crate::wire::tcp::HeaderTemplate;
 

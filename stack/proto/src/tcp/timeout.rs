@@ -7,11 +7,11 @@ use super::recovery::tlp::TlpProbe;
 use super::recovery::undo::Frto;
 use super::state::{State, StateEvent};
 use super::tcb::Tcb;
-use super::timer::{CoarseInstant, NEVER};
+use super::timer::CoarseInstant;
 use super::tx::plan::Plan;
 use super::tx::send::Fin;
 use crate::device::{Retained, RxFrame};
-use crate::time::{Instant, SECOND};
+use crate::time::{Instant, NEVER, SECOND};
 
 /// R1: retransmissions of one segment after which the next hop is suspect (RFC 9293 section 3.8.3,
 /// which requires at least 3).

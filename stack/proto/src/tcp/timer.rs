@@ -1,9 +1,7 @@
-//! Timers of one connection. Each is a point in time; the engine sees only the earliest.
+//! Timers of one connection. Each is a point in time, [`NEVER`] if it does not run; the engine sees
+//! only the earliest.
 
-use crate::time::Instant;
-
-/// Timer that does not run.
-pub(super) const NEVER: Instant = Instant::from_nanos(u64::MAX);
+use crate::time::{Instant, NEVER};
 
 /// Timers that most segments restart.
 #[derive(Clone, Copy, Debug)]
@@ -23,7 +21,7 @@ impl Timers {
     /// None runs.
     pub(super) const OFF: Self = Self { rto: NEVER, pto: NEVER, delayed_ack: NEVER, rare: NEVER };
 
-    /// Returns the earliest, or `NEVER`.
+    /// Returns the earliest, or [`NEVER`].
     #[inline]
     pub(super) fn earliest(&self) -> Instant {
         self.rto.min(self.pto).min(self.delayed_ack).min(self.rare)
@@ -55,7 +53,7 @@ impl RareTimers {
         pacing: Instant::ZERO,
     };
 
-    /// Returns the earliest, or `NEVER`. `paced`: a burst waits for its time.
+    /// Returns the earliest, or [`NEVER`]. `paced`: a burst waits for its time.
     pub(super) fn earliest(&self, paced: bool) -> Instant {
         let burst = if paced { self.pacing } else { NEVER };
         self.reorder.min(self.persist).min(self.time_wait).min(self.keepalive).min(burst)

@@ -4,8 +4,7 @@
 //! Windows are in bytes, times in units of 2^-14 s.
 
 use super::ack_sample::AckSample;
-use crate::tcp::timer::NEVER;
-use crate::time::Instant;
+use crate::time::{Instant, NEVER};
 
 /// Fraction bits of a second in a [`Cubic`] unit of time.
 const TIME_BITS: u32 = 14;

@@ -10,8 +10,7 @@ use super::state::CaState;
 use super::undo::Frto;
 use crate::device::{Retained, RxFrame};
 use crate::tcp::tcb::Tcb;
-use crate::tcp::timer::NEVER;
-use crate::time::{Instant, MICROSECOND};
+use crate::time::{Instant, MICROSECOND, NEVER};
 use crate::wire::seq::Seq;
 use crate::wire::tcp::{SackBlock, Segment};
 

@@ -8,9 +8,9 @@ use crate::tcp::recovery::state::CaState;
 use crate::tcp::recovery::tlp::TlpProbe;
 use crate::tcp::state::{State, StateEvent};
 use crate::tcp::tcb::Tcb;
-use crate::tcp::timer::{CoarseInstant, NEVER};
+use crate::tcp::timer::CoarseInstant;
 use crate::tcp::tx::send::Fin;
-use crate::time::{Instant, MICROSECOND, SECOND};
+use crate::time::{Instant, MICROSECOND, NEVER, SECOND};
 use crate::wire::tcp::{Flags, Segment};
 
 /// Time for which the scoreboard's memory is kept with nothing in flight.

@@ -4,10 +4,10 @@ use crate::device::{Retained, RxFrame};
 use crate::tcp::events::{Delivered, Event};
 use crate::tcp::state::{State, StateEvent};
 use crate::tcp::tcb::Tcb;
-use crate::tcp::timer::{CoarseInstant, NEVER};
+use crate::tcp::timer::CoarseInstant;
 use crate::tcp::timestamps::Timestamps;
 use crate::tcp::tx::plan::Plan;
-use crate::time::{Instant, MICROSECOND};
+use crate::time::{Instant, MICROSECOND, NEVER};
 use crate::wire::seq::Seq;
 use crate::wire::tcp::{Flags, Segment};
 

@@ -3,8 +3,8 @@
 use arrayvec::ArrayVec;
 
 use crate::tcp::config::Config;
-use crate::tcp::timer::{NEVER, Timers};
-use crate::time::Instant;
+use crate::tcp::timer::Timers;
+use crate::time::{Instant, NEVER};
 use crate::wire::seq::Seq;
 use crate::wire::tcp::SackBlock;
 

@@ -145,7 +145,7 @@ fn tlp_is_not_armed_while_sack_shows_a_hole() {
     let sent = script.write(1448 * 3);
     script.wait_us(100);
     script.send(with_sack(&script, &[sack_block(&sent[1..2])]));
-    assert_eq!(script.end.tcb.timers.pto, crate::tcp::timer::NEVER);
+    assert_eq!(script.end.tcb.timers.pto, crate::time::NEVER);
 }
 
 #[test]

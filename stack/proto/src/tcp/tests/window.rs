@@ -206,9 +206,7 @@ fn ack_is_sent_at_second_segment_or_after_delay() {
     script.seq += 1000;
     let out = script.write(10);
     assert_eq!((out.len(), out[0].ack), (1, script.seq));
-    assert!(
-        script.output().is_empty() && script.end.tcb.timers.delayed_ack == crate::tcp::timer::NEVER
-    );
+    assert!(script.output().is_empty() && script.end.tcb.timers.delayed_ack == crate::time::NEVER);
 }
 
 #[test]

@@ -9,8 +9,8 @@ use crate::tcp::recovery::state::CaState;
 use crate::tcp::recovery::tlp::TlpProbe;
 use crate::tcp::state::State;
 use crate::tcp::tcb::Tcb;
-use crate::tcp::timer::{CoarseInstant, NEVER};
-use crate::time::Instant;
+use crate::tcp::timer::CoarseInstant;
+use crate::time::{Instant, NEVER};
 use crate::wire::seq::Seq;
 use crate::wire::tcp::{Ecn, Fields, Flags, Options};
 

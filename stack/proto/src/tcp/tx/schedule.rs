@@ -7,8 +7,7 @@ use super::send::Fin;
 use crate::device::{Retained, RxFrame};
 use crate::tcp::events::{Transmit, TxDemand};
 use crate::tcp::tcb::Tcb;
-use crate::tcp::timer::NEVER;
-use crate::time::Instant;
+use crate::time::{Instant, NEVER};
 
 /// Shortest sub-segment that a record is split into, unless the window is smaller.
 const SPLIT_MIN: u32 = 128;

@@ -5,10 +5,9 @@ use crate::device::{Retained, RxFrame};
 use crate::tcp::events::{Transmit, TxDemand};
 use crate::tcp::recovery::state::CaState;
 use crate::tcp::tcb::Tcb;
-use crate::tcp::timer::NEVER;
 use crate::tcp::tx::plan::{Plan, Retransmit};
 use crate::tcp::tx::send::Fin;
-use crate::time::Instant;
+use crate::time::{Instant, NEVER};
 use crate::wire::seq::Seq;
 use crate::wire::tcp::{SackBlock, Segment};
 

@@ -7,10 +7,10 @@ use crate::tcp::events::{Transmit, TxDemand};
 use crate::tcp::recovery::tlp::TlpProbe;
 use crate::tcp::state::State;
 use crate::tcp::tcb::Tcb;
-use crate::tcp::timer::{CoarseInstant, NEVER};
+use crate::tcp::timer::CoarseInstant;
 use crate::tcp::tx::plan::Plan;
 use crate::tcp::tx::send::Fin;
-use crate::time::Instant;
+use crate::time::{Instant, NEVER};
 use crate::wire::tcp::{Ecn, Fields, Segment};
 
 impl<R: RxFrame, T: Retained> Tcb<R, T> {

@@ -11,11 +11,11 @@ use crate::tcp::rx::ack::IDLE_NS;
 use crate::tcp::rx::autotune::RoundEnd;
 use crate::tcp::rx::input::TS_IDLE_MAX_NS;
 use crate::tcp::rx::window::RcvVars;
-use crate::tcp::timer::{CoarseInstant, NEVER, Timers};
+use crate::tcp::timer::{CoarseInstant, Timers};
 use crate::tcp::timestamps::Timestamps;
 use crate::tcp::tx::pacing::PacingCredit;
 use crate::tcp::tx::send::SndVars;
-use crate::time::Instant;
+use crate::time::{Instant, NEVER};
 use crate::wire::tcp::{Ecn, Fields, Flags, Options, Segment};
 
 /// The part of a connection that the fast path accesses.
