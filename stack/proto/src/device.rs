@@ -174,3 +174,6 @@ pub trait Device {
     /// queued.
     fn flush(&mut self);
 }
+
+#[cfg(test)]
+pub(crate) mod test_device;

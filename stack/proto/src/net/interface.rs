@@ -271,3 +271,6 @@ impl<D: Device> Port<'_, D> {
         self.counters.frames_out += 1;
     }
 }
+
+#[cfg(test)]
+mod tests;

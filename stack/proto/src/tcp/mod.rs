@@ -70,7 +70,7 @@ mod timestamps;
 mod tx;
 
 #[cfg(test)]
-pub(crate) mod tests;
+mod tests;
 
 pub use config::{Algorithm, Config, EcnMode, Stats};
 pub use events::{Delivered, Event, IssAndTsOffset, Transmit, TxDemand};

@@ -3,9 +3,8 @@
 use super::Connection;
 use crate::cm::env::Env;
 use crate::ddp::vec_memory::VecMemory;
-use crate::device::{Capabilities, ChecksumMode, Device, TxClass, TxFrame};
+use crate::device::test_device::TestDevice;
 use crate::slab::Slab;
-use crate::tcp::tests::HeapFrame;
 use crate::verbs::wc::{Completions, CqId, Wc};
 
 /// Bytes of an idle connection, its queue pair not included.
@@ -19,7 +18,7 @@ const READY_ENTRY: usize = 2 * size_of::<u32>();
 struct TestEnv;
 
 impl Env for TestEnv {
-    type Device = NullDevice;
+    type Device = TestDevice;
     type Memory = VecMemory;
     type Completions = NullCq;
 }
@@ -30,55 +29,6 @@ impl Completions for NullCq {
     fn push(&mut self, _: CqId, _: Wc) -> bool {
         true
     }
-}
-
-/// Device that receives and sends nothing.
-struct NullDevice;
-
-impl Device for NullDevice {
-    type Rx = HeapFrame;
-    type Tx = NullFrame;
-    type Retained = HeapFrame;
-
-    fn capabilities(&self) -> Capabilities {
-        let checksum = ChecksumMode::Software;
-        Capabilities { mac: [0; 6], mtu: 1500, send_mtu: 1500, checksum }
-    }
-
-    fn receive(&mut self, _: &mut Vec<HeapFrame>, _: usize) -> usize {
-        0
-    }
-
-    fn allocate(&mut self, _: TxClass) -> Option<NullFrame> {
-        None
-    }
-
-    fn tx_free_count(&self) -> usize {
-        0
-    }
-
-    fn transmit(&mut self, _: NullFrame) {}
-
-    fn flush(&mut self) {}
-}
-
-/// Frame that [`NullDevice`] never allocates.
-enum NullFrame {}
-
-impl TxFrame for NullFrame {
-    type Retained = HeapFrame;
-
-    fn buf_mut(&mut self) -> &mut [u8] {
-        match *self {}
-    }
-
-    fn set_len(&mut self, _: usize) {}
-
-    fn retain(&mut self) -> HeapFrame {
-        match *self {}
-    }
-
-    fn request_checksum(&mut self, _: usize, _: usize, _: usize) {}
 }
 
 #[test]

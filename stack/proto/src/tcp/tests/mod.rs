@@ -27,7 +27,6 @@ mod window;
 use core::net::{IpAddr, SocketAddr};
 use core::ops::Range;
 use std::collections::BTreeMap;
-use std::rc::Rc;
 use std::sync::Arc;
 
 use rand::Rng;
@@ -36,7 +35,8 @@ use rand::rngs::SmallRng;
 use super::{
     Config, Contiguous, Delivered, Event, IssAndTsOffset, OooPool, Tcb, Transmit, TxDemand,
 };
-use crate::device::{ChecksumMode, ChecksumState, Retained, RxFrame};
+pub(super) use crate::device::test_device::HeapFrame;
+use crate::device::{ChecksumMode, RxFrame};
 use crate::time::Instant;
 use crate::wire::seq::Seq;
 use crate::wire::tcp::{
@@ -45,44 +45,7 @@ use crate::wire::tcp::{
 
 pub(super) const MAC: [[u8; 6]; 2] = [[2, 0, 0, 0, 0, 1], [2, 0, 0, 0, 0, 2]];
 
-/// A frame on the heap; its first contiguous segment ends at `head`.
-#[derive(Clone, Debug)]
-pub(crate) struct HeapFrame {
-    pub(super) bytes: Rc<[u8]>,
-    head: usize,
-}
-
-impl RxFrame for HeapFrame {
-    fn head(&self) -> &[u8] {
-        &self.bytes[..self.head]
-    }
-
-    fn len(&self) -> usize {
-        self.bytes.len()
-    }
-
-    fn copy_out(&self, offset: usize, out: &mut [u8]) {
-        out.copy_from_slice(&self.bytes[offset..offset + out.len()]);
-    }
-
-    fn checksum(&self) -> ChecksumState {
-        ChecksumState::Unknown
-    }
-}
-
-impl Retained for HeapFrame {
-    fn bytes(&self) -> &[u8] {
-        &self.bytes
-    }
-}
-
 impl HeapFrame {
-    pub(super) fn new(bytes: &[u8]) -> Self {
-        // Frames of odd length are chains: the first segment has at most 100 bytes.
-        let head = if bytes.len().is_multiple_of(2) { bytes.len() } else { bytes.len().min(100) };
-        Self { bytes: bytes.into(), head }
-    }
-
     pub(super) fn parse(&self) -> Segment {
         Segment::parse(self, ChecksumMode::Software).expect("a segment of a Tcb parses")
     }
