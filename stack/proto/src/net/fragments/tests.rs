@@ -3,6 +3,7 @@ use proptest::prelude::*;
 use super::*;
 use crate::device::ChecksumMode;
 use crate::time::MILLISECOND;
+use crate::wire::checksum;
 use crate::wire::ethernet::EthernetLink;
 use crate::wire::seq::Seq;
 use crate::wire::tcp::{Fields, Flags, FourTuple, HeaderTemplate, Segment};
