@@ -96,7 +96,7 @@ impl<E: Env> Connection<E> {
             if self.closing.is_some() && demand == TxDemand::Nothing {
                 self.finish_close(cx);
             }
-            let Context { qps, verbs, device, pools, .. } = &mut *cx;
+            let Context { verbs, device, pools, .. } = &mut *cx;
             if demand != TxDemand::Nothing
                 && *is_scarce.get_or_insert_with(|| {
                     device.data_avail_count() < LOW_WATER_FRAMES + TX_QUANTUM_SEGMENTS
@@ -132,42 +132,16 @@ impl<E: Env> Connection<E> {
                 }
                 return TxResult::Again { sent, starved };
             };
+            if class == TxClass::Data {
+                if let Some(next) = self.send_new_data(cx, now, frame, capacity, offload) {
+                    (sent, starved, known) = (true, false, next);
+                }
+                continue;
+            }
             let buf = frame.buf_mut();
             let len = match class {
                 TxClass::Control => self.tcb.write_control(now, buf),
-                TxClass::Retransmit => self.tcb.write_retransmit(now, buf),
-                TxClass::Data => {
-                    let mut qp = self.qp.and_then(|qp| qps.get_mut(qp));
-                    let at = self.tcb.header_len();
-                    let payload = &mut buf[at..at + capacity];
-                    let packed = self.pack_payload(qp.as_deref_mut(), verbs, payload);
-                    if packed.len == 0 {
-                        if packed.stream_failed {
-                            self.begin_close(cx, now);
-                        }
-                        continue;
-                    }
-                    let next = self.tx_demand(qp.as_deref());
-                    let push = next == TxDemand::Nothing;
-                    let len = self.tcb.write_new_data(now, buf, packed.len, push);
-                    frame.set_len(len);
-                    offload.request(&self.tcb, &mut frame, len - packed.len);
-                    let retained = frame.retain();
-                    // TCP may have to cut a minimal FPDU: its frame is kept, not transmitted, and
-                    // its bytes are sent as a retransmission.
-                    if self.tcb.on_sent(now, retained, packed.len) {
-                        device.transmit(frame);
-                        verbs.counters.frames_out += 1;
-                    }
-                    (sent, starved) = (true, false);
-                    if packed.stream_failed {
-                        self.begin_close(cx, now);
-                    } else if next == TxDemand::Nothing || !self.framing.has_markers() {
-                        // With markers the length depends on the position in the stream.
-                        known = Some(next);
-                    }
-                    continue;
-                }
+                TxClass::Retransmit | TxClass::Data => self.tcb.write_retransmit(now, buf),
             };
             frame.set_len(len);
             let header_len = if class == TxClass::Control { len } else { self.tcb.header_len() };
@@ -178,6 +152,47 @@ impl<E: Env> Connection<E> {
             starved &= class == TxClass::Control;
         }
         TxResult::Again { sent, starved: false }
+    }
+
+    /// Sends a new segment of at most `capacity` bytes in `frame`. Returns the demand after it, as
+    /// far as it is known; `None` if nothing was sent.
+    fn send_new_data(
+        &mut self,
+        cx: &mut Context<E>,
+        now: Instant,
+        mut frame: <E::Device as Device>::Tx,
+        capacity: usize,
+        offload: ChecksumOffload,
+    ) -> Option<Option<TxDemand>> {
+        let Context { qps, verbs, device, .. } = &mut *cx;
+        let mut qp = self.qp.and_then(|qp| qps.get_mut(qp));
+        let buf = frame.buf_mut();
+        let at = self.tcb.header_len();
+        let packed = self.pack_payload(qp.as_deref_mut(), verbs, &mut buf[at..at + capacity]);
+        if packed.len == 0 {
+            if packed.stream_failed {
+                self.begin_close(cx, now);
+            }
+            return None;
+        }
+        let next = self.tx_demand(qp.as_deref());
+        let push = next == TxDemand::Nothing;
+        let len = self.tcb.write_new_data(now, buf, packed.len, push);
+        frame.set_len(len);
+        offload.request(&self.tcb, &mut frame, len - packed.len);
+        let retained = frame.retain();
+        // TCP may have to cut a minimal FPDU: its frame is kept, not transmitted, and its bytes are
+        // sent as a retransmission.
+        if self.tcb.on_sent(now, retained, packed.len) {
+            device.transmit(frame);
+            verbs.counters.frames_out += 1;
+        }
+        if packed.stream_failed {
+            self.begin_close(cx, now);
+            return Some(None);
+        }
+        // With markers the length depends on the position in the stream.
+        Some((next == TxDemand::Nothing || !self.framing.has_markers()).then_some(next))
     }
 
     fn qp_of<'a>(&self, cx: &'a Context<E>) -> Option<&'a Qp> {
