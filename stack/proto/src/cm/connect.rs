@@ -98,7 +98,7 @@ impl<E: Env> Connection<E> {
             qp.state = QpState::Connecting;
             qp.conn = Some(self.id.index);
         }
-        cx.schedule.unresolved.push_front(self.id.index);
+        cx.schedule.unresolved.push_front(self.id);
         cx.schedule.unresolved_due += 1;
         self.arm_timer(&mut cx.schedule);
     }

@@ -179,7 +179,7 @@ impl<E: Env> Connection<E> {
     pub(crate) fn make_ready(&mut self, schedule: &mut Schedule) {
         if !self.in_ready_list {
             self.in_ready_list = true;
-            schedule.ready.push_back(self.id.index);
+            schedule.ready.push_back(self.id);
         }
     }
 

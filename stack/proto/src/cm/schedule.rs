@@ -14,15 +14,16 @@ pub(crate) struct ConnId {
 /// See the [module's documentation](self).
 pub(crate) struct Schedule {
     pub(crate) wheel: Wheel,
-    /// Connections to be served, in round-robin order, each at most once.
-    pub(crate) ready: VecDeque<u32>,
+    /// Connections to be served, in round-robin order, each at most once; stale entries are
+    /// skipped.
+    pub(crate) ready: VecDeque<ConnId>,
     /// Connections with contiguous data that earlier passes had no budget to deliver, each at most
     /// once; stale entries are skipped.
     pub(crate) ooo_backlog: VecDeque<ConnId>,
     /// Out-of-order segments that this pass may still deliver.
     pub(crate) ooo_budget: usize,
-    /// Connections that wait for a hardware address.
-    pub(crate) unresolved: VecDeque<u32>,
+    /// Connections that wait for a hardware address; stale entries are skipped.
+    pub(crate) unresolved: VecDeque<ConnId>,
     /// How many of them, from the front, are to be checked.
     pub(crate) unresolved_due: usize,
     /// Connections in TIME-WAIT, oldest first; stale entries are skipped.

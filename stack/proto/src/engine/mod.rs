@@ -198,8 +198,9 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
     }
 
     /// As [`Engine::at`], by handle.
+    #[inline]
     fn by_id(&mut self, id: ConnId) -> Option<At<'_, D, M, C>> {
-        self.at(self.connections.index(id)?)
+        self.at(id.index).filter(|(conn, _)| conn.id == id)
     }
 
     /// Inserts a connection. If the table is full, the oldest one in TIME-WAIT is removed.
@@ -277,3 +278,6 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -3,6 +3,7 @@
 use crate::cm::connection::Connection;
 use crate::cm::context::Context;
 use crate::cm::env::Env;
+use crate::cm::schedule::ConnId;
 use crate::ddp::memory::Memory;
 use crate::device::Device;
 use crate::engine::Engine;
@@ -31,10 +32,10 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
         }
         for _ in 0..schedule.unresolved_due.min(RESOLVES_PER_PASS) {
             self.cx.schedule.unresolved_due -= 1;
-            if let Some(index) = self.cx.schedule.unresolved.pop_front()
-                && self.recheck_unresolved(now, index)
+            if let Some(id) = self.cx.schedule.unresolved.pop_front()
+                && self.recheck_unresolved(now, id)
             {
-                self.cx.schedule.unresolved.push_back(index);
+                self.cx.schedule.unresolved.push_back(id);
             }
         }
         let Context { net, device, verbs, .. } = &mut self.cx;
@@ -42,8 +43,8 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
     }
 
     /// Checks a connection that waits for address resolution; true if it still waits.
-    fn recheck_unresolved(&mut self, now: Instant, index: u32) -> bool {
-        let Some((conn, cx)) = self.at(index) else { return false };
+    fn recheck_unresolved(&mut self, now: Instant, id: ConnId) -> bool {
+        let Some((conn, cx)) = self.by_id(id) else { return false };
         if conn.next_hop.is_resolved() {
             return false;
         }
@@ -58,7 +59,7 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
             Lookup::Unreachable if !conn.tcp_established => {
                 cx.verbs.counters.neighbors_unreachable += 1;
                 conn.fail_connect(cx, ConnectError::TimedOut, None);
-                self.remove_connection(index);
+                self.remove_connection(id.index);
                 false
             }
             Lookup::Unreachable | Lookup::Pending => true,
@@ -82,7 +83,7 @@ impl<E: Env> Connection<E> {
             Lookup::Found(mac) => self.tcb.set_remote_mac(mac),
             Lookup::Unreachable => {
                 cx.verbs.counters.neighbors_unreachable += 1;
-                cx.schedule.unresolved.push_back(self.id.index);
+                cx.schedule.unresolved.push_back(self.id);
             }
             Lookup::Pending => {}
         }

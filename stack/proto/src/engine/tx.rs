@@ -39,8 +39,8 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
         let mut worked = false;
         let mut starved = None;
         for _ in 0..self.cx.schedule.ready.len() {
-            let Some(index) = self.cx.schedule.ready.pop_front() else { break };
-            let Some((conn, cx)) = self.at(index) else { continue };
+            let Some(id) = self.cx.schedule.ready.pop_front() else { break };
+            let Some((conn, cx)) = self.by_id(id) else { continue };
             conn.on_served();
             if !conn.next_hop.is_resolved() && conn.tcb.state() != tcp::State::Closed {
                 conn.arm_timer(&mut cx.schedule);
@@ -54,13 +54,13 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
                 TxResult::Again { sent, starved: is_starved } => {
                     worked |= sent;
                     if is_starved {
-                        starved.get_or_insert(index);
+                        starved.get_or_insert(id);
                     }
                     conn.make_ready(&mut cx.schedule);
                 }
             }
             if conn.tcb.has_events() || !cx.deferred.is_empty() {
-                self.handle_tcp_events_and_arm(now, index);
+                self.handle_tcp_events_and_arm(now, id.index);
             } else {
                 conn.arm_timer(&mut cx.schedule);
             }
@@ -68,7 +68,7 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
         self.reclaim_if_needed(now);
         let ready = &mut self.cx.schedule.ready;
         if let Some(first) = starved
-            && let Some(at) = ready.iter().position(|&index| index == first)
+            && let Some(at) = ready.iter().position(|&id| id == first)
         {
             ready.rotate_left(at);
         }

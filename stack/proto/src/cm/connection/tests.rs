@@ -2,6 +2,7 @@
 
 use super::Connection;
 use crate::cm::env::Env;
+use crate::cm::schedule::ConnId;
 use crate::ddp::vec_memory::VecMemory;
 use crate::device::test_device::TestDevice;
 use crate::slab::Slab;
@@ -12,7 +13,7 @@ const BUDGET: usize = 1024;
 /// An entry of the four-tuple table, with one byte of control, at the minimum load.
 const TABLE_ENTRY: usize = (size_of::<u32>() + 1) * 16 / 7;
 /// An entry of the ready list, which does not shrink.
-const READY_ENTRY: usize = 2 * size_of::<u32>();
+const READY_ENTRY: usize = 2 * size_of::<ConnId>();
 
 /// Types of the size that they have over DPDK: a frame is a pointer and a length.
 struct TestEnv;
