@@ -264,10 +264,8 @@ pub fn stream(data: &[u8]) {
         assert_eq!(stream.recv_queue.free_count(), received);
         // A Read of the whole region is 1024 bytes: two segments at most per request.
         for _ in 0..8 {
-            if !stream.can_build() {
-                break;
-            }
-            match stream.build(&arena, &mut out) {
+            let Some(next) = stream.next_tx() else { break };
+            match stream.build_next(next, &arena, &mut out) {
                 Ok(len) => assert!(Header::parse(&out[..len], Version::Ietf).is_ok()),
                 Err(BuildError::Response(_) | BuildError::Request) => assert!(stream.has_failed()),
             }

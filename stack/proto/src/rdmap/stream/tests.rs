@@ -65,11 +65,15 @@ impl Fixture {
         assert!(self.stream.can_build());
         let mut out = vec![0xee; mulpdu];
         let next = self.stream.next_tx().expect("a ULPDU can be built");
-        assert_eq!(next.ulpdu_len, self.stream.next_ulpdu_len());
-        let len = self.stream.build_next(next, &self.arena, &mut out).unwrap();
+        let len = self.try_build(&mut out).unwrap();
         assert_eq!(len as u64, next.ulpdu_len.min(mulpdu as u64));
         out.truncate(len);
         out
+    }
+
+    fn try_build(&mut self, out: &mut [u8]) -> Result<usize, BuildError> {
+        let next = self.stream.next_tx().expect("a ULPDU can be built");
+        self.stream.build_next(next, &self.arena, out)
     }
 
     fn on_ulpdu(&mut self, ulpdu: &[u8]) -> Result<Indication, Fault> {
@@ -267,11 +271,11 @@ fn request_with_invalid_lkey_fails_and_ends_stream() {
     let bad = gather(left.stag ^ 0x100, 0, 8);
     left.post(1, Operation::Write { payload: bad, rkey: 5, remote: 0 });
     let mut out = [0; 256];
-    let built = left.stream.build(&left.arena, &mut out);
+    let built = left.try_build(&mut out);
     assert_eq!(built, Err(BuildError::Request));
     assert_eq!(left.completions(), [(1, RequestOutcome::LocalProtection)]);
     assert!(left.stream.is_terminate_pending());
-    let len = left.stream.build(&left.arena, &mut out).unwrap();
+    let len = left.try_build(&mut out).unwrap();
     assert_eq!(&out[UNTAGGED_LEN..len], &[0, 0, 0, 0]);
 }
 
@@ -399,11 +403,11 @@ fn terminate_for_revoked_read_source_names_the_remainder() {
     left.on_ulpdu(&right.build(114)).unwrap();
     right.arena.regions().invalidate(right.stag);
     let mut out = [0; 256];
-    let Err(BuildError::Response(terminate)) = right.stream.build(&right.arena, &mut out) else {
+    let Err(BuildError::Response(terminate)) = right.try_build(&mut out) else {
         panic!("the source is invalid");
     };
     assert_eq!(terminate.cause(), (0, 1, 0));
-    let len = right.stream.build(&right.arena, &mut out).unwrap();
+    let len = right.try_build(&mut out).unwrap();
     // Terminate control 4, segment length 2, DDP header 18, Read Request header 28.
     assert_eq!(len, UNTAGGED_LEN + 52);
     let rest = ReadRequest::parse(&out[UNTAGGED_LEN + 24..len]).unwrap();
@@ -421,7 +425,7 @@ fn only_first_fault_sends_terminate() {
     assert!(right.stream.fail(fault, &ulpdu).is_some());
     assert!(right.stream.fail(Fault::Crc, &[]).is_none());
     let mut out = [0; 256];
-    let len = right.stream.build(&right.arena, &mut out).unwrap();
+    let len = right.try_build(&mut out).unwrap();
     assert_eq!(out[..2], [0x41, 0x47]);
     assert_eq!(out[UNTAGGED_LEN..UNTAGGED_LEN + 6], [0x11, 0, 0xc0, 0, 0, 15]);
     assert_eq!(out[UNTAGGED_LEN + 6..len], ulpdu[..14]);

@@ -29,13 +29,6 @@ impl Stream {
         })
     }
 
-    /// Returns the length in bytes of the next ULPDU with unlimited capacity. Call only if
-    /// [`Stream::can_build`].
-    #[must_use]
-    pub fn next_ulpdu_len(&self) -> u64 {
-        self.ulpdu_len(self.next_source())
-    }
-
     #[inline]
     fn ulpdu_len(&self, source: TxSource) -> u64 {
         match source {
@@ -47,16 +40,8 @@ impl Stream {
         }
     }
 
-    /// Builds the next ULPDU into `out` (at least 128 bytes) and returns its length. Call only if
-    /// [`Stream::can_build`].
-    ///
-    /// # Errors
-    /// [`BuildError`]; the stream has then failed.
-    pub fn build(&mut self, memory: &impl Memory, out: &mut [u8]) -> Result<usize, BuildError> {
-        self.build_from(self.next_source(), memory, out)
-    }
-
-    /// As [`Stream::build`], for the ULPDU that [`Stream::next_tx`] has selected.
+    /// Builds the ULPDU that [`Stream::next_tx`] has selected into `out` (at least 128 bytes) and
+    /// returns its length.
     ///
     /// # Errors
     /// [`BuildError`]; the stream has then failed.
@@ -67,16 +52,7 @@ impl Stream {
         out: &mut [u8],
     ) -> Result<usize, BuildError> {
         debug_assert_eq!(Some(next), self.next_tx(), "the stream has changed");
-        self.build_from(next.source, memory, out)
-    }
-
-    fn build_from(
-        &mut self,
-        source: TxSource,
-        memory: &impl Memory,
-        out: &mut [u8],
-    ) -> Result<usize, BuildError> {
-        match source {
+        match next.source {
             TxSource::Terminate => {
                 // req: RDMAP-260
                 let terminate = self.terminate.take();

@@ -263,11 +263,11 @@ fn atomic_on_revoked_target_is_terminated() {
     right.on_ulpdu(&request).unwrap();
     right.arena.regions().invalidate(right.stag);
     let mut out = [0; 256];
-    let Err(BuildError::Response(terminate)) = right.stream.build(&right.arena, &mut out) else {
+    let Err(BuildError::Response(terminate)) = right.try_build(&mut out) else {
         panic!("the word is invalid");
     };
     assert_eq!((terminate.layer, terminate.error_type, terminate.code), (0, 1, 0));
-    let len = right.stream.build(&right.arena, &mut out).unwrap();
+    let len = right.try_build(&mut out).unwrap();
     // Segment length and DDP header of the request; HdrCt has no R bit for an Atomic Request.
     assert_eq!(out[UNTAGGED_LEN..UNTAGGED_LEN + 6], [0x01, 0, 0xc0, 0, 0, 70]);
     assert_eq!(out[UNTAGGED_LEN + 6..len], request[..UNTAGGED_LEN]);
@@ -289,7 +289,7 @@ fn atomic_on_misaligned_region_is_terminated() {
     left.post(1, left.atomic(&right, ADD, 8, SINK));
     right.on_ulpdu(&left.build(1000)).unwrap();
     let mut out = [0; 256];
-    let built = right.stream.build(&right.arena, &mut out);
+    let built = right.try_build(&mut out);
     let Err(BuildError::Response(terminate)) = built else { panic!("{built:?}") };
     assert_eq!(terminate.cause(), (0, 2, 0xff));
     assert_eq!(right.arena.read(0, 4096), vec![0; 4096]);
@@ -308,7 +308,7 @@ fn invalid_sink_fails_its_request_and_stream() {
     right.on_ulpdu(&left.build(1000)).unwrap();
     left.arena.regions().invalidate(sink);
     let mut out = [0; 256];
-    assert_eq!(left.stream.build(&left.arena, &mut out), Err(BuildError::Request));
+    assert_eq!(left.try_build(&mut out), Err(BuildError::Request));
     // Sink invalid before the response arrives: the peer has executed the operation.
     let response = right.build(1000);
     assert_eq!(left.on_ulpdu(&response), Err(Fault::LocalCatastrophic));

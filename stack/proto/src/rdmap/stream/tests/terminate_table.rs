@@ -67,7 +67,8 @@ fn fixture(version: Version) -> Fixture {
     let operation = Operation::Read { sink, rkey: 5, remote: 6 };
     let read = Request { wr_id: 4, operation, len: 8, signaled: true, fence: false };
     assert!(stream.requester.post(read));
-    stream.build(&arena, &mut [0; 128]).unwrap();
+    let next = stream.next_tx().unwrap();
+    stream.build_next(next, &arena, &mut [0; 128]).unwrap();
     let stags = [
         ("open", open),
         ("readable", readable),
@@ -139,13 +140,18 @@ impl Fixture {
         answer
     }
 
+    fn try_build(&mut self, out: &mut [u8]) -> Result<usize, BuildError> {
+        let next = self.stream.next_tx().expect("a ULPDU can be built");
+        self.stream.build_next(next, &self.arena, out)
+    }
+
     /// Builds the next ULPDU, which has to be the Terminate and the last one.
     fn next_terminate(&mut self) -> Vec<u8> {
         assert!(self.stream.can_build() && self.stream.is_terminate_pending());
         let mut out = [0xee; 128];
-        let bound = self.stream.next_ulpdu_len();
-        let len = self.stream.build(&self.arena, &mut out).unwrap();
-        assert_eq!(len as u64, bound);
+        let next = self.stream.next_tx().expect("a ULPDU can be built");
+        let len = self.try_build(&mut out).unwrap();
+        assert_eq!(len as u64, next.ulpdu_len);
         assert!(!self.stream.can_build() && !self.stream.is_terminate_pending());
         out[..len].to_vec()
     }
