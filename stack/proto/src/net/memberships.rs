@@ -1,14 +1,12 @@
 //! State of an MLD listener: when its membership reports are due, and of which kind (RFC 3810).
 
 use crate::net::mld::{Query, RecordType};
-use crate::time::{Instant, MILLISECOND};
+use crate::time::{Instant, MILLISECOND, NEVER};
 
 /// Number of unsolicited reports, since one may be lost (RFC 3810 section 9.1).
 const ROBUSTNESS: u8 = 2;
 /// Delay before a retry if there was no frame for a report.
 const RETRY_NS: u64 = 10 * MILLISECOND;
-
-const NEVER: Instant = Instant::from_nanos(u64::MAX);
 
 /// State of the membership reports of all groups.
 #[derive(Clone, Copy, Debug)]

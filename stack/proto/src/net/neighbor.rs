@@ -20,7 +20,7 @@ pub use state::NudState;
 
 use crate::net::rate_limit::RateLimit;
 use crate::net::siphash_keys::SipBuildHasher;
-use crate::time::{Instant, MILLISECOND, SECOND};
+use crate::time::{Instant, MILLISECOND, NEVER, SECOND};
 use crate::wire::ethernet::is_unicast;
 use state::{AdvertInfo, Event, Lladdr};
 
@@ -165,8 +165,6 @@ pub struct NeighborCache {
     cursor: usize,
     solicit_limit: RateLimit,
 }
-
-const NEVER: Instant = Instant::from_nanos(u64::MAX);
 
 impl NeighborCache {
     /// Creates an empty cache.

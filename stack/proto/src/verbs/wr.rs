@@ -41,9 +41,6 @@ pub enum PostError {
     /// The message is longer than 2^32-1 bytes.
     #[error("the message is longer than 4294967295 bytes")]
     TooLong,
-    /// More scatter/gather elements, or more inline bytes, than the queue pair allows.
-    #[error("too many scatter/gather elements or inline bytes for this queue pair")]
-    TooMany,
     /// RDMA Read or atomic operation on a connection with ORD 0.
     #[error("the connection grants no RDMA Reads or atomic operations (ORD is 0)")]
     NoReads,

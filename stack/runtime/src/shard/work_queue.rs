@@ -196,7 +196,7 @@ impl Link {
 /// state has changed.
 fn refusal(qp: QpId, wr_id: u64, opcode: WcOpcode, error: PostError) -> Wc {
     let status = match error {
-        PostError::TooLong | PostError::TooMany | PostError::Misaligned => WcStatus::LocalLength,
+        PostError::TooLong | PostError::Misaligned => WcStatus::LocalLength,
         PostError::NoReads | PostError::Unsupported => WcStatus::RemoteOperation,
         _ => WcStatus::Flushed,
     };
