@@ -117,13 +117,17 @@ fn message(frame: &[u8]) -> Message {
 
 /// A request of `PEER` for `target`, broadcast or multicast.
 fn request(source: &str, target: &str) -> Vec<u8> {
+    request_from(PEER, source, target)
+}
+
+fn request_from(link: EthernetLink, source: &str, target: &str) -> Vec<u8> {
     let mut out = [0; 128];
     let len = match (ip(source), ip(target)) {
         (IpAddr::V4(source), IpAddr::V4(target)) => {
-            arp::write_request(PEER, source, target, None, &mut out)
+            arp::write_request(link, source, target, None, &mut out)
         }
         (IpAddr::V6(source), IpAddr::V6(target)) => {
-            ndp::write_solicitation(PEER, source, target, None, &mut out)
+            ndp::write_solicitation(link, source, target, None, &mut out)
         }
         _ => panic!("one family"),
     };
@@ -190,9 +194,10 @@ fn only_requests_for_a_local_address_are_answered() {
         assert_eq!(sent.len(), 1);
         assert_eq!((&sent[0][..6], message(&sent[0])), (&PEER.mac[..], Message::Reply(ip(local))));
         let _ = fx.receive(&request(neighbor, router));
-        let mut spoofed = request(neighbor, local);
-        spoofed[6..12].copy_from_slice(&MAC);
+        let mut spoofed = request_from(EthernetLink::without_vlan(MAC), neighbor, local);
         assert!(matches!(fx.receive(&spoofed), Received::Dropped), "from our own address");
+        spoofed[6..12].copy_from_slice(&PEER.mac);
+        assert!(matches!(fx.receive(&spoofed), Received::Dropped), "that gives our own address");
         let mut misdelivered = reply(neighbor, local);
         misdelivered[..6].copy_from_slice(&PEER.mac);
         assert!(matches!(fx.receive(&misdelivered), Received::Dropped), "to another host");
