@@ -126,7 +126,7 @@ fn parse_steps(text: &str) -> io::Result<Vec<Step>> {
         let mut words = line.split_whitespace().map(str::to_owned);
         match (line.starts_with(' '), steps.last_mut()) {
             (true, Some(Step::Peer(bytes) | Step::Expect(bytes))) => bytes.extend(line)?,
-            (true, _) => return Err(invalid_data("octets of nobody")),
+            (true, _) => return Err(invalid_data("bytes of nobody")),
             (false, _) => steps.push(match words.next().as_deref() {
                 Some("stack") => Step::Stack(words.collect()),
                 Some("peer") => Step::Peer(BytesTemplate::default()),
@@ -154,8 +154,7 @@ pub fn headers(root: &Path) -> io::Result<BTreeMap<String, Vec<u8>>> {
             let mut bytes = BytesTemplate::default();
             bytes.extend(line)?;
             let bytes = bytes.resolve(&BTreeMap::new())?;
-            let header =
-                found.get_mut(&name).ok_or_else(|| invalid_data("octets before a name"))?;
+            let header = found.get_mut(&name).ok_or_else(|| invalid_data("bytes before a name"))?;
             header.extend(bytes);
         }
     }

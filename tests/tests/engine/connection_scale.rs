@@ -117,7 +117,7 @@ fn cost_per_frame_is_independent_of_connection_count() {
     }
     let per_queue_pair = (before - before_queues) / (2 * (COUNT - 100));
     let per_connection = (after - before) / (2 * (COUNT - 100));
-    println!("{per_connection} octets per idle connection, {per_queue_pair} per queue pair");
+    println!("{per_connection} bytes per idle connection, {per_queue_pair} per queue pair");
 
     let many_ns = (0..5).map(|_| many.write()).fold(f64::MAX, f64::min);
     println!("{few:.0} ns per frame with 100 connections, {many_ns:.0} with {COUNT}");

@@ -66,12 +66,12 @@ fn send_segments_cover_the_message_once_in_order() {
             let mut bytes = Vec::new();
             let segments = segments_of_send(emss, len);
             let room = mulpdu(emss.into()) - HEADER_LENS.1;
-            assert_eq!(segments.len(), len.div_ceil(room).max(1), "EMSS {emss}, {len} octets");
+            assert_eq!(segments.len(), len.div_ceil(room).max(1), "EMSS {emss}, {len} bytes");
             for (_, _, _, mo, payload) in segments {
-                assert_eq!(mo as usize, bytes.len(), "EMSS {emss}, {len} octets");
+                assert_eq!(mo as usize, bytes.len(), "EMSS {emss}, {len} bytes");
                 bytes.extend(payload);
             }
-            assert!(bytes == pattern(0, len), "EMSS {emss}, {len} octets");
+            assert!(bytes == pattern(0, len), "EMSS {emss}, {len} bytes");
         }
     }
 }
@@ -82,9 +82,9 @@ fn only_the_final_segment_has_the_l_bit() {
     for len in message_lens(300) {
         let segments = segments_of_send(300, len);
         let (last, others) = segments.split_last().unwrap();
-        assert!(last.0 && others.iter().all(|segment| !segment.0), "{len} octets");
-        assert!(others.iter().all(|segment| segment.3 < last.3), "{len} octets");
-        assert!(len == 0 || !last.4.is_empty(), "{len} octets");
+        assert!(last.0 && others.iter().all(|segment| !segment.0), "{len} bytes");
+        assert!(others.iter().all(|segment| segment.3 < last.3), "{len} bytes");
+        assert!(len == 0 || !last.4.is_empty(), "{len} bytes");
         // The same for a Write, and for a response to the peer's Read.
         let mut fx = Fixture::connected(300, 4, 4);
         let len_32 = u32::try_from(len).unwrap();
@@ -100,8 +100,8 @@ fn only_the_final_segment_has_the_l_bit() {
                 })
                 .collect();
             let (last, others) = segments.split_last().unwrap();
-            assert!(last.0 && others.iter().all(|segment| !segment.0), "{kind}, {len} octets");
-            assert!(len == 0 || !last.1.is_empty(), "{kind}, {len} octets");
+            assert!(last.0 && others.iter().all(|segment| !segment.0), "{kind}, {len} bytes");
+            assert!(len == 0 || !last.1.is_empty(), "{kind}, {len} bytes");
             let sum: usize = segments.iter().map(|(_, payload)| payload.len()).sum();
             assert_eq!(sum, len, "{kind}");
         }

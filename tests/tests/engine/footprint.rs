@@ -69,9 +69,9 @@ fn idle_connection_uses_at_most_1_kib() {
     let before = process::resident_bytes();
     connect(&mut world, others, &mut passive);
     let each = (process::resident_bytes() - before) / (2 * others.len());
-    println!("{each} octets for each of {} idle connections, at both ends", others.len());
+    println!("{each} bytes for each of {} idle connections, at both ends", others.len());
     for end in &world.ends {
         assert_eq!(end.engine.connection_count(), CONNECTIONS);
     }
-    assert!(each <= BUDGET, "{each} octets");
+    assert!(each <= BUDGET, "{each} bytes");
 }

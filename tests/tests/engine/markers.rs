@@ -180,7 +180,7 @@ fn wrong_fpduptr_terminates() {
     let start = usize::try_from(end.sent).unwrap();
     let mut wrong = end.fpdu(&Header::write(stag, 4096, true).encode(&pattern(0, 1000)));
     let at = 512 - start;
-    assert_eq!(wrong[at..at + 4], [0, 0, 1, 0xe8], "488 octets back");
+    assert_eq!(wrong[at..at + 4], [0, 0, 1, 0xe8], "488 bytes back");
     set_fpduptr(&mut wrong, at, 492);
     end.fx.inject(&wrong);
     assert_eq!(end.sent_cause(), (2, 0, 3));

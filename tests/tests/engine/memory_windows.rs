@@ -246,7 +246,7 @@ fn nothing_is_placed_after_invalidation_completes() {
             let _ = world.ends[0].engine.post_send(active, whole(number));
         }
         settle(&mut world);
-        assert!(window(&world) == then, "octets changed after the invalidation");
+        assert!(window(&world) == then, "bytes changed after the invalidation");
         let (_, cause) = disconnect_cause(&mut world, 1);
         assert_eq!(cause, Some((1, 1, 0)));
     };

@@ -76,7 +76,7 @@ fn expect_read_refused(access: Access, foreign: bool, to: u64, len: u32, code: u
     let bad = read_request(1, stag, to, len, 0x123);
     fx.inject_ulpdu(&bad);
     let terminate = fx.sent_terminate();
-    assert_eq!(terminate.cause(), (0, 1, code), "{len} octets at {to}");
+    assert_eq!(terminate.cause(), (0, 1, code), "{len} bytes at {to}");
     assert_eq!((&terminate.ddp_header[..], &terminate.rdma_header[..]), (&bad[..18], &bad[18..]));
     assert!(is_terminate_sent(&mut fx));
 }

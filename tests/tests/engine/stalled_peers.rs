@@ -49,7 +49,7 @@ fn expect_next_client_served(fx: &mut Fixture, port: u16, lkey: u32) {
     let (mut client, qp) = open(fx, port);
     write(fx, qp, lkey);
     while written(&client.received) < LEN as usize {
-        assert!(fx.now.since(began) < SECOND, "{} octets in a second", client.received.len());
+        assert!(fx.now.since(began) < SECOND, "{} bytes in a second", client.received.len());
         client.settle(fx);
     }
     let done = std::iter::from_fn(|| fx.queues.poll(CQ)).find(|wc| wc.qp == qp);
@@ -127,7 +127,7 @@ fn tx_frames_of_stalled_peers_are_copied_out() {
         let peer = &mut stalled[index];
         let last = fx.now + 60 * SECOND;
         while written(&peer.received) < LEN as usize {
-            assert!(fx.now < last && !peer.rst_received, "{} octets", peer.received.len());
+            assert!(fx.now < last && !peer.rst_received, "{} bytes", peer.received.len());
             peer.settle(&mut fx);
             fx.now = fx.now + 100 * MILLISECOND;
         }

@@ -461,7 +461,7 @@ fn small_window_is_filled_with_whole_fpdus() {
     }
     peer.payload_lens.clear();
     peer.settle(&mut fx);
-    assert_eq!(peer.payload_lens, [88, 88, 44], "two FPDUs of 44 octets at a time, and none cut");
+    assert_eq!(peer.payload_lens, [88, 88, 44], "two FPDUs of 44 bytes at a time, and none cut");
 }
 
 #[test]

@@ -304,7 +304,7 @@ fn terminate_is_accepted_at_any_point() {
     expect_terminate_reported(Connection::with_work(), &[peer_terminate_fpdu()], &all, "alone");
     expect_terminate_reported(connected(), &[peer_terminate_fpdu()], &[], "as the first FPDU");
     let bytes: Vec<_> = peer_terminate_fpdu().iter().map(|&byte| vec![byte]).collect();
-    expect_terminate_reported(Connection::with_work(), &bytes, &all, "octet by octet");
+    expect_terminate_reported(Connection::with_work(), &bytes, &all, "byte by byte");
     let work = Connection::with_work();
     let late =
         [&peer_terminate_fpdu()[..], &work.write_to(work.stag, b"late"), &peer_terminate_fpdu()]
@@ -343,7 +343,7 @@ fn terminate_fails_only_the_request_it_names() {
         ("the first Read", read(1), Some(4)),
         ("the second Read", read(2), Some(5)),
         ("a Read that was never asked for", read(3), None),
-        ("the Write behind them, its last octet", write(1, 6), Some(6)),
+        ("the Write behind them, its last byte", write(1, 6), Some(6)),
         ("a Write that ended before", write(1, 7), None),
         ("a Write to elsewhere", write(9, 0), None),
         ("nothing in particular", vec![0x01, 1, 0, 0], Some(4)),

@@ -46,7 +46,7 @@ impl Peer {
 
     /// Sends the next byte; returns what the engine sent in response.
     fn send_next(&mut self, fx: &mut NeighborFixture) -> Vec<Sent> {
-        let byte = self.startup.pop().expect("enough octets");
+        let byte = self.startup.pop().expect("enough bytes");
         fx.segment(self.tuple, self.mac, &self.fields, &[byte]);
         self.fields.seq += 1;
         let mut sent = fx.sent();

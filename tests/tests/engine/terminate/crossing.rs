@@ -64,7 +64,7 @@ fn crossing_terminate_of_the_peer_is_reported() {
             connected_with_work_and_buffers(64),
             end,
             &bytes,
-            "octet by octet",
+            "byte by byte",
         );
     }
 }
