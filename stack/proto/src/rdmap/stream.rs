@@ -85,7 +85,7 @@ pub struct Stream {
     pub(super) rtr_sent: bool,
 }
 
-/// Reason why [`Stream::build`] built no segment.
+/// Reason why [`Stream::build_next`] built no segment.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum BuildError {
     /// The memory of a local request is not registered as it claims.
