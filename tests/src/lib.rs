@@ -31,6 +31,7 @@ pub mod raw;
 pub mod sim;
 #[cfg(feature = "device")]
 pub mod stack;
+pub mod tcp_peer;
 pub mod trace;
 pub mod workspace;
 

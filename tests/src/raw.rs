@@ -19,11 +19,12 @@ use ferrowarp_proto::verbs::wr::{RecvWr, Sge};
 use ferrowarp_proto::wire::ddp::{Tagged, Untagged, Version};
 use ferrowarp_proto::wire::rdmap::Opcode;
 use ferrowarp_proto::wire::seq::Seq;
-use ferrowarp_proto::wire::tcp::{Fields, Flags, FourTuple, HeaderTemplate, Options, Segment};
+use ferrowarp_proto::wire::tcp::{Fields, Flags, FourTuple, Options, Segment};
 
 use crate::frame::Frame;
 use crate::sim::frames::{HeapDevice, PoolSizes};
 use crate::sim::world::{CompletionQueues, address};
+use crate::tcp_peer::TcpPeer;
 
 /// Port that the engine listens on.
 pub const PORT: u16 = 7174;
@@ -53,16 +54,6 @@ impl Completions for FaultyCq {
 pub fn device(control: usize) -> HeapDevice {
     let pools = PoolSizes { data: 256, reserve: 16, control };
     HeapDevice::new(MACS[1], 1500, pools, usize::MAX)
-}
-
-/// A frame with this segment.
-#[must_use]
-pub fn build_frame(template: &HeaderTemplate, fields: &Fields, payload: &[u8]) -> Vec<u8> {
-    let header_len = template.base_len() + fields.options.wire_len();
-    let mut frame = vec![0; header_len + payload.len()];
-    frame[header_len..].copy_from_slice(payload);
-    template.emit(&mut frame, fields, payload.len(), ChecksumMode::Software);
-    frame
 }
 
 /// The engine, in its own time.
@@ -182,11 +173,8 @@ impl Fixture {
 
 /// The peer of one connection.
 pub struct Peer {
-    template: HeaderTemplate,
-    local: FourTuple,
-    /// SND.NXT.
-    pub snd_nxt: Seq,
-    rcv_nxt: Seq,
+    /// Its TCP endpoint.
+    pub tcp: TcpPeer,
     /// SND.UNA: the engine's last acknowledgment number.
     pub snd_una: Seq,
     /// In-order data received from the engine.
@@ -200,8 +188,6 @@ pub struct Peer {
     pub rst_received: bool,
     /// The engine has sent a FIN.
     pub fin_received: bool,
-    /// Advertised window.
-    pub rcv_wnd: u16,
 }
 
 impl Peer {
@@ -214,22 +200,17 @@ impl Peer {
     /// Creates a peer with an address and a port and without a connection.
     #[must_use]
     pub fn at(source: IpAddr, port: u16) -> Self {
-        let local = FourTuple { local: (source, port).into(), remote: (address(1), PORT).into() };
-        let template = HeaderTemplate::new(MACS[0], MACS[1], local);
-        let seq = Seq(0xffff_ff00);
+        let tuple = FourTuple { local: (source, port).into(), remote: (address(1), PORT).into() };
+        let iss = Seq(0xffff_ff00);
         Self {
-            template,
-            local,
-            snd_nxt: seq,
-            rcv_nxt: Seq(0),
-            snd_una: seq,
+            tcp: TcpPeer::new(tuple, iss),
+            snd_una: iss,
             received: Vec::new(),
             payload_lens: Vec::new(),
             snd_wnd: 0,
             snd_wnd_shift: 0,
             rst_received: false,
             fin_received: false,
-            rcv_wnd: 0xffff,
         }
     }
 
@@ -245,32 +226,18 @@ impl Peer {
         let peer = self;
         let options =
             Options { mss: Some(mss), wscale: Some(0), sack_permitted: true, ..Options::default() };
-        peer.send_segment(fx, Flags::SYN, options, peer.snd_nxt, &[]);
-        peer.snd_nxt += 1;
+        fx.inject(peer.tcp.build_frame(&peer.tcp.fields(Flags::SYN, options), &[]));
+        peer.tcp.snd_nxt += 1;
         fx.poll();
         peer.receive(fx);
-        peer.send_segment(fx, Flags::ACK, Options::default(), peer.snd_nxt, &[]);
+        peer.send_segment(fx, Flags::ACK, peer.tcp.snd_nxt, &[]);
         fx.poll();
     }
 
     /// Sends one segment to the engine.
-    pub fn send_segment(
-        &self,
-        fx: &Fixture,
-        flags: Flags,
-        options: Options,
-        seq: Seq,
-        payload: &[u8],
-    ) {
-        let fields = Fields {
-            seq,
-            ack: self.rcv_nxt,
-            flags,
-            window: self.rcv_wnd,
-            options,
-            ..Fields::default()
-        };
-        fx.inject(build_frame(&self.template, &fields, payload));
+    pub fn send_segment(&self, fx: &Fixture, flags: Flags, seq: Seq, payload: &[u8]) {
+        let fields = Fields { seq, ..self.tcp.fields(flags, Options::default()) };
+        fx.inject(self.tcp.build_frame(&fields, payload));
     }
 
     /// Sends data in order.
@@ -278,8 +245,8 @@ impl Peer {
     /// # Panics
     /// If its length exceeds the sequence number space.
     pub fn send(&mut self, fx: &mut Fixture, bytes: &[u8]) {
-        self.send_segment(fx, Flags::ACK, Options::default(), self.snd_nxt, bytes);
-        self.snd_nxt += u32::try_from(bytes.len()).expect("works");
+        self.send_segment(fx, Flags::ACK, self.tcp.snd_nxt, bytes);
+        self.tcp.snd_nxt += u32::try_from(bytes.len()).expect("works");
         fx.poll();
     }
 
@@ -287,8 +254,7 @@ impl Peer {
     pub fn receive(&mut self, fx: &Fixture) -> bool {
         let mut ack_due = false;
         for (segment, frame) in fx.take_segments() {
-            if segment.tuple.remote != self.local.remote || segment.tuple.local != self.local.local
-            {
+            if segment.tuple != self.tcp.tuple {
                 continue;
             }
             self.rst_received |= segment.flags.has(Flags::RST);
@@ -300,11 +266,11 @@ impl Peer {
             self.snd_wnd = u32::from(segment.window) << self.snd_wnd_shift;
             if segment.flags.has(Flags::SYN) {
                 self.snd_wnd_shift = segment.options.wscale.unwrap_or(0);
-                self.rcv_nxt = segment.seq + 1;
+                self.tcp.rcv_nxt = segment.seq + 1;
                 ack_due = true;
-            } else if segment.seq == self.rcv_nxt && segment.seq_len() > 0 {
+            } else if segment.seq == self.tcp.rcv_nxt && segment.seq_len() > 0 {
                 self.received.extend(&frame.bytes[segment.payload.clone()]);
-                self.rcv_nxt += segment.seq_len();
+                self.tcp.rcv_nxt += segment.seq_len();
                 ack_due = true;
             }
         }
@@ -316,7 +282,7 @@ impl Peer {
         for _ in 0..1000 {
             fx.poll();
             if self.receive(fx) {
-                self.send_segment(fx, Flags::ACK, Options::default(), self.snd_nxt, &[]);
+                self.send_segment(fx, Flags::ACK, self.tcp.snd_nxt, &[]);
             }
         }
     }

@@ -13,15 +13,16 @@ use ferrowarp_proto::verbs::qp::QpInit;
 use ferrowarp_proto::verbs::wc::{QpId, Wc};
 use ferrowarp_proto::verbs::wr::{Operation, Payload, RecvWr, SendWr, Sge};
 use ferrowarp_proto::wire::seq::Seq;
-use ferrowarp_proto::wire::tcp::{Fields, Flags, FourTuple, HeaderTemplate, Options, Segment};
+use ferrowarp_proto::wire::tcp::{Fields, Flags, FourTuple, Options, Segment};
 
 use crate::frame::Frame;
 use crate::ip;
 use crate::peer::{Header, Terminate, fpdu, marked_fpdu, opcode};
 pub use crate::raw::PORT;
-use crate::raw::{self, CQ, MACS, PD};
+use crate::raw::{CQ, MACS, PD};
 use crate::sim::frames::{HeapDevice, PoolSizes};
 use crate::sim::world::{CompletionQueues, address};
+use crate::tcp_peer::TcpPeer;
 
 /// Default port of a peer that connects.
 const PEER_PORT: u16 = 5000;
@@ -44,15 +45,13 @@ pub struct Fixture {
     pub(super) mss: u16,
     /// Port of the peer, if it connects.
     pub peer_port: u16,
-    /// Receive window that the peer advertises.
-    peer_rcv_wnd: u16,
-    /// The peer sends no acknowledgments.
+    /// The peer of the connection sends no acknowledgments.
     acks_stopped: bool,
     /// Segments sent by the stack are lost.
     pub drop_tx: bool,
     pub(super) qp: Option<QpId>,
     pub(super) request: Option<RequestId>,
-    peer: Option<Peer>,
+    peer: Option<TcpPeer>,
     pub(super) received: Vec<u8>,
     /// Payloads of the stack's segments, in order.
     pub segments: Vec<Vec<u8>>,
@@ -62,14 +61,6 @@ pub struct Fixture {
     pub rst_sent: bool,
     /// All TCP frames, in the order in which they were sent.
     pub frames: Vec<Vec<u8>>,
-}
-
-/// The peer's TCP.
-struct Peer {
-    template: HeaderTemplate,
-    tuple: FourTuple,
-    seq: Seq,
-    ack: Seq,
 }
 
 impl Fixture {
@@ -115,7 +106,6 @@ impl Fixture {
             mem_stag: local,
             mss: 1460,
             peer_port: PEER_PORT,
-            peer_rcv_wnd: 0xffff,
             acks_stopped: false,
             drop_tx: false,
             qp: None,
@@ -155,8 +145,7 @@ impl Fixture {
                 local: (address(0), self.peer_port).into(),
                 remote: (address(1), PORT).into(),
             };
-            let template = HeaderTemplate::new(MACS[0], MACS[1], tuple);
-            self.peer = Some(Peer { template, tuple, seq: PEER_ISS, ack: Seq(0) });
+            self.peer = Some(TcpPeer::new(tuple, PEER_ISS));
             self.inject_segment(Flags::SYN, &[]);
             self.settle();
         }
@@ -171,12 +160,9 @@ impl Fixture {
         if flags.has(Flags::SYN) {
             options.mss = Some(self.mss);
         }
-        let (seq, ack) = (peer.seq, peer.ack);
-        let fields =
-            Fields { seq, ack, flags, window: self.peer_rcv_wnd, options, ..Fields::default() };
-        let frame = raw::build_frame(&peer.template, &fields, payload);
+        let frame = peer.build_frame(&peer.fields(flags, options), payload);
         let len = u32::try_from(payload.len()).expect("short");
-        peer.seq += len + u32::from(flags.has(Flags::SYN));
+        peer.snd_nxt += len + u32::from(flags.has(Flags::SYN));
         self.frames.push(frame.clone());
         self.engine.device().inbound.borrow_mut().push_back(frame);
     }
@@ -211,10 +197,8 @@ impl Fixture {
             return;
         }
         if segment.flags.has(Flags::SYN) && self.peer.is_none() {
-            let FourTuple { local, remote } = segment.tuple;
-            let template = HeaderTemplate::new(MACS[0], MACS[1], FourTuple { local, remote });
-            let tuple = FourTuple { local, remote };
-            self.peer = Some(Peer { template, tuple, seq: PEER_ISS, ack: segment.seq + 1 });
+            let peer = self.peer.insert(TcpPeer::new(segment.tuple, PEER_ISS));
+            peer.rcv_nxt = segment.seq + 1;
             self.inject_segment(Flags::SYN | Flags::ACK, &[]);
             return;
         }
@@ -224,15 +208,15 @@ impl Fixture {
         }
         self.rst_sent |= segment.flags.has(Flags::RST);
         if segment.flags.has(Flags::SYN) {
-            peer.ack = segment.seq + 1;
-        } else if segment.seq == peer.ack && segment.seq_len() > 0 {
+            peer.rcv_nxt = segment.seq + 1;
+        } else if segment.seq == peer.rcv_nxt && segment.seq_len() > 0 {
             let payload = &frame.bytes[segment.payload.clone()];
             self.received.extend(payload);
             if !payload.is_empty() {
                 self.segments.push(payload.to_vec());
             }
             self.fin_sent |= segment.flags.has(Flags::FIN);
-            peer.ack += segment.seq_len();
+            peer.rcv_nxt += segment.seq_len();
         } else {
             return;
         }
@@ -284,12 +268,14 @@ impl Fixture {
     #[must_use]
     pub const fn park_connection(&mut self) -> ParkedConnection {
         self.peer_port += 1;
-        ParkedConnection { peer: self.peer.take(), qp: self.qp.take() }
+        let acks_stopped = std::mem::replace(&mut self.acks_stopped, false);
+        ParkedConnection { peer: self.peer.take(), acks_stopped, qp: self.qp.take() }
     }
 
     /// Exchanges the connection with a parked one.
     pub const fn swap_connection(&mut self, to: &mut ParkedConnection) {
         std::mem::swap(&mut self.peer, &mut to.peer);
+        std::mem::swap(&mut self.acks_stopped, &mut to.acks_stopped);
         std::mem::swap(&mut self.qp, &mut to.qp);
     }
 
@@ -346,8 +332,8 @@ impl Fixture {
     /// If there is no connection.
     pub fn drop_segment(&mut self, bytes: &[u8]) -> DroppedSegment {
         let peer = self.peer.as_mut().expect("somebody is connected");
-        let lost = DroppedSegment { seq: peer.seq, bytes: bytes.to_vec() };
-        peer.seq += u32::try_from(bytes.len()).expect("short");
+        let lost = DroppedSegment { seq: peer.snd_nxt, bytes: bytes.to_vec() };
+        peer.snd_nxt += u32::try_from(bytes.len()).expect("short");
         lost
     }
 
@@ -357,23 +343,29 @@ impl Fixture {
     /// If there is no connection.
     pub fn retransmit(&mut self, lost: &DroppedSegment) {
         let peer = self.peer.as_mut().expect("somebody is connected");
-        let next = std::mem::replace(&mut peer.seq, lost.seq);
+        let next = std::mem::replace(&mut peer.snd_nxt, lost.seq);
         self.inject_segment(Flags::ACK, &lost.bytes);
         if let Some(peer) = &mut self.peer {
-            peer.seq = next;
+            peer.snd_nxt = next;
         }
         self.settle();
     }
 
     /// From now on the peer advertises a window of this many segments and sends no acknowledgments.
+    ///
+    /// # Panics
+    /// If there is no connection.
     pub const fn stop_acks(&mut self, segments: u16) {
-        self.peer_rcv_wnd = segments * self.mss;
+        self.peer.as_mut().expect("somebody is connected").rcv_wnd = segments * self.mss;
         self.acks_stopped = true;
     }
 
     /// The peer acknowledges again, and advertises a window of `bytes`.
+    ///
+    /// # Panics
+    /// If there is no connection.
     pub fn resume_acks(&mut self, bytes: u16) {
-        self.peer_rcv_wnd = bytes;
+        self.peer.as_mut().expect("somebody is connected").rcv_wnd = bytes;
         self.acks_stopped = false;
         self.inject_segment(Flags::ACK, &[]);
         self.settle();
@@ -386,10 +378,9 @@ impl Fixture {
     #[must_use]
     pub fn build_frame(&self, change: impl FnOnce(&mut Fields), payload: &[u8]) -> Vec<u8> {
         let peer = self.peer.as_ref().expect("somebody is connected");
-        let (seq, ack, flags) = (peer.seq, peer.ack, Flags::ACK);
-        let mut fields = Fields { seq, ack, flags, window: self.peer_rcv_wnd, ..Fields::default() };
+        let mut fields = peer.fields(Flags::ACK, Options::default());
         change(&mut fields);
-        raw::build_frame(&peer.template, &fields, payload)
+        peer.build_frame(&fields, payload)
     }
 
     /// A router reports that the longest of the stack's last eight frames exceeds a link's `mtu`
@@ -414,7 +405,7 @@ impl Fixture {
     pub fn inject_flags(&mut self, flags: Flags) {
         self.inject_segment(flags, &[]);
         if let Some(peer) = self.peer.as_mut().filter(|_| flags.has(Flags::FIN)) {
-            peer.seq += 1;
+            peer.snd_nxt += 1;
         }
         self.settle();
     }
@@ -574,7 +565,8 @@ impl Fixture {
 
 /// A connection that is not the current one.
 pub struct ParkedConnection {
-    peer: Option<Peer>,
+    peer: Option<TcpPeer>,
+    acks_stopped: bool,
     qp: Option<QpId>,
 }
 

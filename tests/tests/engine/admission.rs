@@ -5,7 +5,7 @@ use std::net::{IpAddr, Ipv4Addr};
 
 use ferrowarp_proto::time::{MILLISECOND, SECOND};
 use ferrowarp_proto::verbs::cm::{ConnParam, Event, ReadDepths};
-use ferrowarp_proto::wire::tcp::{Flags, Options};
+use ferrowarp_proto::wire::tcp::Flags;
 use ferrowarp_tests::raw::{Fixture, PORT, Peer, mpa_request};
 
 const MSS: u16 = 1460;
@@ -83,7 +83,7 @@ fn requests_followed_by_rst_leave_the_backlog() {
     let mut fx = Fixture::new(|_| {});
     for mut peer in silent_peers(&mut fx, SILENT_COUNT) {
         peer.send(&mut fx, &mpa_request());
-        peer.send_segment(&fx, Flags::RST, Options::default(), peer.snd_nxt, &[]);
+        peer.send_segment(&fx, Flags::RST, peer.tcp.snd_nxt, &[]);
         fx.poll();
         peer.receive(&fx);
     }
@@ -112,7 +112,7 @@ fn events_of_destroyed_qps_are_freed() {
         fx.engine.disconnect(fx.now, qp).unwrap();
         fx.engine.destroy_qp(fx.now, qp);
         fx.poll();
-        peer.send_segment(&fx, Flags::RST, Options::default(), peer.snd_nxt, &[]);
+        peer.send_segment(&fx, Flags::RST, peer.tcp.snd_nxt, &[]);
         fx.poll();
         peer.receive(&fx);
     }

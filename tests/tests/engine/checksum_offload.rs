@@ -10,17 +10,17 @@ use ferrowarp_proto::time::{MILLISECOND, SECOND};
 use ferrowarp_proto::verbs::cm::{ConnParam, Event};
 use ferrowarp_proto::wire::ethernet::EthernetLink;
 use ferrowarp_proto::wire::seq::Seq;
-use ferrowarp_proto::wire::tcp::{Fields, Flags, FourTuple, HeaderTemplate, Options, Segment};
+use ferrowarp_proto::wire::tcp::{Fields, Flags, FourTuple, Options, Segment};
 use ferrowarp_tests::frame::Frame;
-use ferrowarp_tests::raw::{Fixture, MACS, PORT, build_frame, device, mpa_request};
+use ferrowarp_tests::raw::{Fixture, MACS, PORT, device, mpa_request};
 use ferrowarp_tests::sim::pairs::qp_init;
 use ferrowarp_tests::sim::world::{World, WorldOptions, address, address_v6};
+use ferrowarp_tests::tcp_peer::TcpPeer;
 
 /// An engine on a port with checksum offload, and a hand-made peer.
 struct OffloadFixture {
     base: Fixture,
-    template: HeaderTemplate,
-    tuple: FourTuple,
+    peer: TcpPeer,
     tagged: bool,
     /// Flags of the frames sent, and whether each had payload.
     kinds: BTreeSet<(u8, bool)>,
@@ -40,14 +40,13 @@ impl OffloadFixture {
         let remote = SocketAddr::new(ip(1), PORT);
         let tuple = FourTuple { local: SocketAddr::new(ip(0), 5000), remote };
         let link = EthernetLink { mac: MACS[0], vlan };
-        let template = HeaderTemplate::with_link(link, MACS[1], tuple);
-        let tagged = vlan.is_some();
-        Self { base, template, tuple, tagged, kinds: BTreeSet::new(), last: None }
+        let peer = TcpPeer::with_link(link, tuple, Seq(9));
+        Self { base, peer, tagged: vlan.is_some(), kinds: BTreeSet::new(), last: None }
     }
 
     /// Sends a segment and checks what the engine sends in response.
     fn send_segment(&mut self, fields: &Fields, payload: &[u8]) {
-        self.base.inject(build_frame(&self.template, fields, payload));
+        self.base.inject(self.peer.build_frame(fields, payload));
         self.advance(MILLISECOND);
     }
 
@@ -76,10 +75,7 @@ impl OffloadFixture {
 
     fn syn(&mut self) -> Segment {
         let options = Options { mss: Some(1460), ts: Some((1, 0)), ..Options::default() };
-        self.send_segment(
-            &Fields { seq: Seq(9), flags: Flags::SYN, window: 1000, options, ..Fields::default() },
-            &[],
-        );
+        self.send_segment(&self.peer.fields(Flags::SYN, options), &[]);
         self.last.take().expect("an answer")
     }
 }
@@ -116,14 +112,9 @@ fn all_frames_of_a_connection_have_valid_checksums() {
         let mut fx = OffloadFixture::new(ipv6, vlan, |_| {});
         let answer = fx.syn();
         let ts = answer.options.ts.expect("agreed");
-        let mut fields = Fields {
-            seq: Seq(10),
-            ack: answer.seq + 1,
-            flags: Flags::ACK,
-            window: 60_000,
-            options: Options::timestamps(Some((2, ts.0))),
-            ..Fields::default()
-        };
+        fx.peer.snd_nxt += 1;
+        fx.peer.rcv_nxt = answer.seq + 1;
+        let mut fields = fx.peer.fields(Flags::ACK, Options::timestamps(Some((2, ts.0))));
         fx.send_segment(&fields, &mpa_request());
         let Some(Event::ConnectRequest { request: asked, .. }) = fx.base.engine.next_event() else {
             panic!("no request")
@@ -142,7 +133,7 @@ fn all_frames_of_a_connection_have_valid_checksums() {
         assert!(has(ack | psh, true), "{:?}", fx.kinds);
         assert!(fx.kinds.iter().any(|(flags, _)| flags & fin.0 != 0));
         assert!(fx.kinds.iter().any(|(flags, _)| flags & rst.0 != 0));
-        assert_eq!(fx.tuple.remote.port(), PORT);
+        assert_eq!(fx.peer.tuple.remote.port(), PORT);
     });
 }
 

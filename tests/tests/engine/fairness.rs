@@ -10,7 +10,7 @@ use ferrowarp_proto::verbs::wc::{QpId, WcStatus};
 use ferrowarp_proto::verbs::wr::{Operation, Payload, SendWr, Sge};
 use ferrowarp_proto::wire::ethernet::EthernetLink;
 use ferrowarp_proto::wire::rdmap::Opcode;
-use ferrowarp_proto::wire::tcp::{Flags, Options, Segment};
+use ferrowarp_proto::wire::tcp::{Flags, Segment};
 use ferrowarp_tests::frame::Frame;
 use ferrowarp_tests::raw::{Fixture, Peer, recv_wr, untagged_fpdu};
 use ferrowarp_tests::sim::frames::PoolSizes;
@@ -132,8 +132,8 @@ fn filled_gap_is_delivered_over_several_polls() {
     for (peer, qp) in peers.iter().zip(qps) {
         fx.engine.post_recv(qp, recv_wr(&fx, 1)).unwrap();
         for at in 1..fpdu.len() {
-            let seq = peer.snd_nxt + u32::try_from(at).unwrap();
-            peer.send_segment(&fx, Flags::ACK, Options::default(), seq, &fpdu[at..=at]);
+            let seq = peer.tcp.snd_nxt + u32::try_from(at).unwrap();
+            peer.send_segment(&fx, Flags::ACK, seq, &fpdu[at..=at]);
             if at % 32 == 0 {
                 fx.poll();
                 fx.engine.device().outbound.borrow_mut().clear();
@@ -145,7 +145,7 @@ fn filled_gap_is_delivered_over_several_polls() {
     let mut before = held(&fx);
     assert_eq!(before, 2 * (fpdu.len() - 1));
     for peer in &peers {
-        peer.send_segment(&fx, Flags::ACK, Options::default(), peer.snd_nxt, &fpdu[..1]);
+        peer.send_segment(&fx, Flags::ACK, peer.tcp.snd_nxt, &fpdu[..1]);
     }
     let mut passes = 0;
     while before > 0 {
@@ -164,14 +164,14 @@ fn filled_gap_is_delivered_over_several_polls() {
     assert!(done.iter().all(|wc| (wc.status, wc.byte_len) == (WcStatus::Success, 1400)));
     // All data is acknowledged.
     for peer in &mut peers {
-        peer.snd_nxt += u32::try_from(fpdu.len()).unwrap();
+        peer.tcp.snd_nxt += u32::try_from(fpdu.len()).unwrap();
     }
     let acks: Vec<_> = fx.engine.device().outbound.borrow_mut().drain(..).collect();
     for peer in &peers {
         let is_answer = |frame: &Vec<u8>| {
             let frame = Frame::from(frame.clone());
             let segment = Segment::parse(&frame, ChecksumMode::Software).unwrap();
-            segment.ack == peer.snd_nxt && segment.options.sack.is_empty()
+            segment.ack == peer.tcp.snd_nxt && segment.options.sack.is_empty()
         };
         assert!(acks.iter().any(is_answer));
     }

@@ -5,9 +5,10 @@ use std::collections::BTreeSet;
 use ferrowarp_proto::engine::EngineConfig;
 use ferrowarp_proto::time::MILLISECOND;
 use ferrowarp_proto::wire::seq::Seq;
-use ferrowarp_proto::wire::tcp::{Fields, Flags, FourTuple, HeaderTemplate};
-use ferrowarp_tests::raw::{Fixture, MACS, PORT, build_frame, device, mpa_request};
+use ferrowarp_proto::wire::tcp::{Flags, FourTuple, Options};
+use ferrowarp_tests::raw::{Fixture, PORT, device, mpa_request};
 use ferrowarp_tests::sim::world::address_v6;
+use ferrowarp_tests::tcp_peer::TcpPeer;
 
 /// Flow labels of the engine's replies to segments from a peer's port.
 fn labels(half_open_max: usize, port: u16, segments: &[(Flags, &[u8])]) -> BTreeSet<u32> {
@@ -16,18 +17,17 @@ fn labels(half_open_max: usize, port: u16, segments: &[(Flags, &[u8])]) -> BTree
     let mut fx = Fixture::with_device(device(64), config);
     let local = (address_v6(0), port).into();
     let tuple = FourTuple { local, remote: (address_v6(1), PORT).into() };
-    let template = HeaderTemplate::new(MACS[0], MACS[1], tuple);
-    let (mut seq, mut ack, mut labels) = (Seq(9), Seq(0), BTreeSet::new());
+    let mut peer = TcpPeer::new(tuple, Seq(9));
+    let mut labels = BTreeSet::new();
     for &(flags, payload) in segments {
-        let fields = Fields { seq, ack, flags, window: 1000, ..Fields::default() };
-        fx.inject(build_frame(&template, &fields, payload));
-        seq += u32::try_from(payload.len()).unwrap() + u32::from(flags.has(Flags::SYN));
+        fx.inject(peer.build_frame(&peer.fields(flags, Options::default()), payload));
+        peer.snd_nxt += u32::try_from(payload.len()).unwrap() + u32::from(flags.has(Flags::SYN));
         for _ in 0..4 {
             fx.engine.drive(fx.now);
             fx.now = fx.now + MILLISECOND;
         }
         for (segment, frame) in fx.take_segments() {
-            ack = segment.seq + segment.seq_len();
+            peer.rcv_nxt = segment.seq + segment.seq_len();
             let word = u32::from_be_bytes(frame.bytes[14..18].try_into().unwrap());
             labels.insert(word & 0xf_ffff);
         }

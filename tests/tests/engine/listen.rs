@@ -6,10 +6,11 @@ use ferrowarp_proto::engine::EngineConfig;
 use ferrowarp_proto::time::{MICROSECOND, MILLISECOND, SECOND};
 use ferrowarp_proto::verbs::cm::{ConnParam, Event, ReadDepths};
 use ferrowarp_proto::wire::seq::Seq;
-use ferrowarp_proto::wire::tcp::{Fields, Flags, FourTuple, HeaderTemplate, Options, Segment};
-use ferrowarp_tests::raw::{Fixture, MACS, PORT, build_frame, device, mpa_request};
+use ferrowarp_proto::wire::tcp::{Fields, Flags, FourTuple, Options, Segment};
+use ferrowarp_tests::raw::{Fixture, PORT, device, mpa_request};
 use ferrowarp_tests::sim::pairs::qp_init;
 use ferrowarp_tests::sim::world::{World, WorldOptions, address};
+use ferrowarp_tests::tcp_peer::TcpPeer;
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 
@@ -27,7 +28,7 @@ fn flood(fx: &mut Fixture, from: u32, count: u32) {
         let source = Ipv4Addr::from_bits(0x0a00_0000 + i % 60_000);
         let port = 1024 + u16::try_from(i / 60_000).unwrap();
         let peer = Peer::at(source.into(), port, i);
-        peer.send_segment(fx, &peer.fields(Flags::SYN, peer.syn_options()), &[]);
+        peer.send_segment(fx, &peer.tcp.fields(Flags::SYN, peer.syn_options()), &[]);
         if i % 64 == 63 {
             // 100,000 SYNs per second.
             fx.now = fx.now + 640 * MICROSECOND;
@@ -39,26 +40,22 @@ fn flood(fx: &mut Fixture, from: u32, count: u32) {
     fx.take_sent();
 }
 
-/// A hand-made peer.
+/// A peer with timestamps.
 struct Peer {
-    template: HeaderTemplate,
-    /// Four-tuple from the peer's side: local is the peer.
-    tuple: FourTuple,
-    seq: Seq,
-    ack: Seq,
+    tcp: TcpPeer,
     /// Its timestamp clock, and TSecr.
     ts: (u32, u32),
 }
 
 impl Peer {
-    fn at(source: IpAddr, port: u16, seq: u32) -> Self {
-        Self::to((address(1), PORT).into(), source, port, seq)
+    fn at(source: IpAddr, port: u16, iss: u32) -> Self {
+        Self::to((address(1), PORT).into(), source, port, iss)
     }
 
-    fn to(remote: SocketAddr, source: IpAddr, port: u16, seq: u32) -> Self {
+    fn to(remote: SocketAddr, source: IpAddr, port: u16, iss: u32) -> Self {
         let tuple = FourTuple { local: (source, port).into(), remote };
-        let template = HeaderTemplate::new(MACS[0], MACS[1], tuple);
-        Self { template, tuple, seq: Seq(seq), ack: Seq(0), ts: (500, 0) }
+        let tcp = TcpPeer { rcv_wnd: 1000, ..TcpPeer::new(tuple, Seq(iss)) };
+        Self { tcp, ts: (500, 0) }
     }
 
     fn well_behaved(port: u16) -> Self {
@@ -75,29 +72,25 @@ impl Peer {
         }
     }
 
-    fn fields(&self, flags: Flags, options: Options) -> Fields {
-        Fields { seq: self.seq, ack: self.ack, flags, window: 1000, options, ..Fields::default() }
-    }
-
     fn send_segment(&self, fx: &Fixture, fields: &Fields, payload: &[u8]) {
-        fx.inject(build_frame(&self.template, fields, payload));
+        fx.inject(self.tcp.build_frame(fields, payload));
     }
 
     /// The segments that the engine has sent to this peer; those to others are lost.
     fn take_segments(&self, fx: &Fixture) -> Vec<Segment> {
         let segments = fx.take_segments().into_iter().map(|(segment, _)| segment);
-        segments.filter(|segment| segment.tuple.local == self.tuple.local).collect()
+        segments.filter(|segment| segment.tuple.local == self.tcp.tuple.local).collect()
     }
 
     /// Sends a SYN and processes the SYN-ACK.
     fn syn(&mut self, fx: &mut Fixture) -> Segment {
-        self.send_segment(fx, &self.fields(Flags::SYN, self.syn_options()), &[]);
+        self.send_segment(fx, &self.tcp.fields(Flags::SYN, self.syn_options()), &[]);
         fx.process();
         let answer = self.take_segments(fx).pop().expect("an answer");
         assert_eq!(answer.flags, Flags::SYN | Flags::ACK);
-        assert_eq!(answer.ack, self.seq + 1);
-        self.seq += 1;
-        self.ack = answer.seq + 1;
+        assert_eq!(answer.ack, self.tcp.snd_nxt + 1);
+        self.tcp.snd_nxt += 1;
+        self.tcp.rcv_nxt = answer.seq + 1;
         self.ts.1 = answer.options.ts.map_or(0, |(val, _)| val);
         answer
     }
@@ -106,12 +99,13 @@ impl Peer {
     fn send(&mut self, fx: &mut Fixture, flags: Flags, payload: &[u8]) -> Vec<Segment> {
         self.ts.0 += 1;
         let options = Options::timestamps(Some(self.ts));
-        self.send_segment(fx, &self.fields(Flags::ACK | flags, options), payload);
-        self.seq += u32::try_from(payload.len()).unwrap() + u32::from(flags.has(Flags::FIN));
+        self.send_segment(fx, &self.tcp.fields(Flags::ACK | flags, options), payload);
+        self.tcp.snd_nxt +=
+            u32::try_from(payload.len()).unwrap() + u32::from(flags.has(Flags::FIN));
         fx.process();
         let sent = self.take_segments(fx);
         for segment in &sent {
-            self.ack = self.ack.max(segment.seq + segment.seq_len());
+            self.tcp.rcv_nxt = self.tcp.rcv_nxt.max(segment.seq + segment.seq_len());
             self.ts.1 = segment.options.ts.map_or(self.ts.1, |(val, _)| val);
         }
         sent
@@ -139,10 +133,11 @@ impl Peer {
         let shift = answer.options.wscale.expect("the engine scales");
         let window = opened.iter().map(|segment| u32::from(segment.window) << shift).max();
         assert!(window.unwrap() >= 256 * 1024, "{window:?}");
-        self.ack = opened.iter().fold(self.ack, |ack, s| ack.max(s.seq + s.seq_len()));
+        self.tcp.rcv_nxt =
+            opened.iter().fold(self.tcp.rcv_nxt, |ack, s| ack.max(s.seq + s.seq_len()));
         let early = Fields {
-            seq: self.seq + 1000,
-            ..self.fields(Flags::ACK, Options::timestamps(Some(self.ts)))
+            seq: self.tcp.snd_nxt + 1000,
+            ..self.tcp.fields(Flags::ACK, Options::timestamps(Some(self.ts)))
         };
         self.send_segment(fx, &early, &[7; 100]);
         fx.process();
@@ -214,8 +209,8 @@ fn connect_during_a_syn_flood(ipv6: bool) {
                 Ipv4Addr::from_bits(0x0a00_0000 + flood).into()
             };
             let peer = Peer::to(world.socket(1, PORT), source, 9, flood);
-            let fields = peer.fields(Flags::SYN, peer.syn_options());
-            inbound.borrow_mut().push_back(build_frame(&peer.template, &fields, &[]));
+            let fields = peer.tcp.fields(Flags::SYN, peer.syn_options());
+            inbound.borrow_mut().push_back(peer.tcp.build_frame(&fields, &[]));
         }
     };
     world.run_until(100 * MILLISECOND, |world| {
@@ -254,14 +249,14 @@ fn cookie_without_timestamps_keeps_only_the_mss() {
     let mut fx = under_pressure();
     let mut peer = Peer::well_behaved(5000);
     let options = Options { ts: None, ..peer.syn_options() };
-    peer.send_segment(&fx, &peer.fields(Flags::SYN, options), &[]);
+    peer.send_segment(&fx, &peer.tcp.fields(Flags::SYN, options), &[]);
     fx.process();
     let answer = peer.take_segments(&fx).pop().unwrap();
     let options = &answer.options;
     assert_eq!((options.mss, options.wscale, options.sack_permitted), (Some(1460), None, false));
-    peer.seq += 1;
-    peer.ack = answer.seq + 1;
-    peer.send_segment(&fx, &peer.fields(Flags::ACK, Options::default()), &mpa_request());
+    peer.tcp.snd_nxt += 1;
+    peer.tcp.rcv_nxt = answer.seq + 1;
+    peer.send_segment(&fx, &peer.tcp.fields(Flags::ACK, Options::default()), &mpa_request());
     fx.process();
     fx.connect_request();
 }
@@ -275,12 +270,12 @@ fn forged_cookie_acks_are_reset() {
     for round in 0..200 {
         for _ in 0..500 {
             let mut peer = Peer::at(Ipv4Addr::from_bits(rng.random()).into(), 7, rng.random());
-            if peer.tuple.local.ip().is_multicast() || round % 2 == 0 {
+            if peer.tcp.tuple.local.ip().is_multicast() || round % 2 == 0 {
                 peer = Peer::at(address(0), 5000, rng.random());
             }
-            peer.ack = Seq(rng.random());
+            peer.tcp.rcv_nxt = Seq(rng.random());
             let ts = rng.random::<bool>().then(|| (rng.random(), rng.random()));
-            peer.send_segment(&fx, &peer.fields(Flags::ACK, Options::timestamps(ts)), &[1; 10]);
+            peer.send_segment(&fx, &peer.tcp.fields(Flags::ACK, Options::timestamps(ts)), &[1; 10]);
         }
         fx.process();
         for (segment, _) in fx.take_segments() {
@@ -303,7 +298,7 @@ fn expired_cookie_is_reset() {
     flood(&mut fx, 1000, 100);
     fx.advance(60 * SECOND);
     let sent = peer.send(&mut fx, Flags::default(), &mpa_request());
-    assert_eq!((sent.len(), sent[0].flags, sent[0].seq), (1, Flags::RST, peer.ack));
+    assert_eq!((sent.len(), sent[0].flags, sent[0].seq), (1, Flags::RST, peer.tcp.rcv_nxt));
     assert_eq!(fx.engine.counters().cookies_accepted, 0);
 }
 
@@ -334,11 +329,11 @@ fn earlier_cookie_completes_a_half_open_connection() {
     let first = peer.syn(&mut fx);
     // The flood's half-open connections time out; a new SYN creates a half-open connection.
     fx.advance(5 * SECOND);
-    peer.seq = peer.seq - 1;
+    peer.tcp.snd_nxt = peer.tcp.snd_nxt - 1;
     let second = peer.syn(&mut fx);
     assert_ne!(first.seq, second.seq);
     assert_eq!(fx.engine.counters().cookies_accepted, 0);
-    peer.ack = first.seq + 1;
+    peer.tcp.rcv_nxt = first.seq + 1;
     peer.ts.1 = first.options.ts.unwrap().0;
     peer.start_mpa(&mut fx);
     assert_eq!(fx.engine.counters().cookies_accepted, 1);
@@ -393,12 +388,12 @@ fn full_backlog_defers_the_handshake() {
     assert!(fx.engine.next_event().is_none());
     assert_eq!(fx.engine.counters().backlog_overflows, 1);
     let third = Peer::well_behaved(5002);
-    third.send_segment(&fx, &third.fields(Flags::SYN, third.syn_options()), &[]);
+    third.send_segment(&fx, &third.tcp.fields(Flags::SYN, third.syn_options()), &[]);
     fx.process();
     assert!(third.take_segments(&fx).is_empty(), "nor are new ones begun");
     // Once there is space, the peer's retransmission completes the handshake.
     fx.engine.reject(fx.now, first, ReadDepths::default(), b"").unwrap();
-    peers[1].seq = peers[1].seq - u32::try_from(mpa_request().len()).unwrap();
+    peers[1].tcp.snd_nxt = peers[1].tcp.snd_nxt - u32::try_from(mpa_request().len()).unwrap();
     peers[1].send(&mut fx, Flags::default(), &mpa_request());
     fx.connect_request();
 }
@@ -411,7 +406,7 @@ fn stray_rsts_do_not_consume_the_rst_limit() {
         for _ in 0..64 {
             stray.send_segment(
                 &fx,
-                &stray.fields(Flags::RST | Flags::ACK, Options::default()),
+                &stray.tcp.fields(Flags::RST | Flags::ACK, Options::default()),
                 &[],
             );
         }
@@ -419,7 +414,7 @@ fn stray_rsts_do_not_consume_the_rst_limit() {
         fx.engine.drive(fx.now);
     }
     assert!(stray.take_segments(&fx).is_empty(), "a RST is not answered");
-    stray.send_segment(&fx, &stray.fields(Flags::ACK, Options::default()), &[]);
+    stray.send_segment(&fx, &stray.tcp.fields(Flags::ACK, Options::default()), &[]);
     fx.engine.drive(fx.now);
     let sent = stray.take_segments(&fx);
     assert_eq!((sent.len(), sent[0].flags), (1, Flags::RST), "within the same tenth of a second");
@@ -440,7 +435,7 @@ fn listener_drops_invalid_flag_combinations() {
         (Flags::SYN | Flags::ACK, 1),
         (Flags::FIN | Flags::ACK, 1),
     ] {
-        peer.send_segment(&fx, &peer.fields(flags, Options::default()), &[]);
+        peer.send_segment(&fx, &peer.tcp.fields(flags, Options::default()), &[]);
         fx.process();
         let sent = peer.take_segments(&fx);
         assert_eq!(sent.len(), answers, "{flags:?}");
@@ -459,7 +454,7 @@ fn to_time_wait(fx: &mut Fixture, port: u16) -> Peer {
     fx.process();
     let last = peer.take_segments(fx).pop().unwrap();
     assert!(last.flags.has(Flags::FIN));
-    peer.ack = last.seq + last.seq_len();
+    peer.tcp.rcv_nxt = last.seq + last.seq_len();
     peer.send(fx, Flags::FIN, &[]);
     peer
 }
@@ -474,7 +469,7 @@ fn time_wait_is_bounded_and_evicts_the_oldest() {
     assert_eq!(fx.engine.counters().time_waits_recycled, 16);
     // The oldest was evicted: the youngest still acknowledges its peer's FIN.
     let mut young = Peer::well_behaved(5019);
-    young.seq += u32::try_from(mpa_request().len()).unwrap() + 1;
+    young.tcp.snd_nxt += u32::try_from(mpa_request().len()).unwrap() + 1;
     fx.advance(2 * SECOND);
     assert_eq!(fx.engine.connection_count(), 0);
     to_time_wait(&mut fx, 5000);
@@ -492,7 +487,7 @@ fn full_connection_table_recycles_time_wait() {
     }
     assert_eq!(fx.engine.connection_count(), 4);
     let peer = Peer::well_behaved(7000);
-    peer.send_segment(&fx, &peer.fields(Flags::SYN, peer.syn_options()), &[]);
+    peer.send_segment(&fx, &peer.tcp.fields(Flags::SYN, peer.syn_options()), &[]);
     fx.process();
     assert!(peer.take_segments(&fx).is_empty());
 }
@@ -502,10 +497,10 @@ fn connection_out_of_time_wait_uses_higher_sequence_numbers() {
     let mut fx = new_fixture(|_| {});
     let old = to_time_wait(&mut fx, 5000);
     let mut new = Peer::well_behaved(5000);
-    new.seq = old.seq - 500;
+    new.tcp.snd_nxt = old.tcp.snd_nxt - 500;
     new.ts.0 = old.ts.0 + 1;
     let answer = new.syn(&mut fx);
-    assert!(answer.seq > old.ack, "{:?} {:?}", answer.seq, old.ack);
+    assert!(answer.seq > old.tcp.rcv_nxt, "{:?} {:?}", answer.seq, old.tcp.rcv_nxt);
     new.start_mpa(&mut fx);
     assert_eq!(fx.engine.connection_count(), 1);
 }
@@ -516,12 +511,12 @@ fn time_wait_is_recycled_only_with_a_listener() {
     let old = to_time_wait(&mut fx, 5000);
     fx.engine.unlisten(PORT);
     let mut new = Peer::well_behaved(5000);
-    new.seq = old.seq + 500;
+    new.tcp.snd_nxt = old.tcp.snd_nxt + 500;
     new.ts.0 = old.ts.0 + 1;
-    new.send_segment(&fx, &new.fields(Flags::SYN, new.syn_options()), &[]);
+    new.send_segment(&fx, &new.tcp.fields(Flags::SYN, new.syn_options()), &[]);
     fx.process();
     let sent = new.take_segments(&fx);
-    assert_eq!((sent.len(), sent[0].flags, sent[0].ack), (1, Flags::ACK, old.seq));
+    assert_eq!((sent.len(), sent[0].flags, sent[0].ack), (1, Flags::ACK, old.tcp.snd_nxt));
     assert_eq!(fx.engine.connection_count(), 1);
 }
 
@@ -536,9 +531,9 @@ fn time_wait_is_kept_while_the_backlog_is_full() {
     other.syn(&mut fx);
     other.send(&mut fx, Flags::default(), &mpa_request());
     let mut new = Peer::well_behaved(5000);
-    new.seq = old.seq + 500;
+    new.tcp.snd_nxt = old.tcp.snd_nxt + 500;
     new.ts.0 = old.ts.0 + 1;
-    new.send_segment(&fx, &new.fields(Flags::SYN, new.syn_options()), &[]);
+    new.send_segment(&fx, &new.tcp.fields(Flags::SYN, new.syn_options()), &[]);
     fx.process();
     assert!(new.take_segments(&fx).is_empty());
     assert_eq!(fx.engine.connection_count(), 2);

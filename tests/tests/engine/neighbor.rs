@@ -15,12 +15,13 @@ use ferrowarp_proto::verbs::wc::QpId;
 use ferrowarp_proto::wire::ethernet::{ETHERTYPE_ARP, EthernetLink};
 use ferrowarp_proto::wire::ip::Packet;
 use ferrowarp_proto::wire::seq::Seq;
-use ferrowarp_proto::wire::tcp::{Fields, Flags, FourTuple, HeaderTemplate, Options, Segment};
+use ferrowarp_proto::wire::tcp::{Flags, FourTuple, Options, Segment};
 use ferrowarp_tests::frame::{Frame, is_membership_report};
 use ferrowarp_tests::ip;
-use ferrowarp_tests::raw::{Fixture, MACS, PORT, build_frame, device};
+use ferrowarp_tests::raw::{Fixture, MACS, PORT, device};
 use ferrowarp_tests::sim::fragmenter::fragment;
 use ferrowarp_tests::sim::pairs::qp_init;
+use ferrowarp_tests::tcp_peer::TcpPeer;
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 
@@ -157,10 +158,14 @@ impl NeighborFixture {
         qp
     }
 
-    /// Injects a TCP segment of the peer.
-    fn segment(&mut self, tuple: FourTuple, mac: [u8; 6], fields: &Fields, payload: &[u8]) {
-        let template = HeaderTemplate::with_link(EthernetLink { mac, ..self.link }, MAC, tuple);
-        self.base.inject(build_frame(&template, fields, payload));
+    /// A peer with this MAC address.
+    fn peer(&self, tuple: FourTuple, mac: [u8; 6]) -> TcpPeer {
+        TcpPeer::with_link(EthernetLink { mac, ..self.link }, tuple, Seq(100))
+    }
+
+    /// Injects a segment without payload.
+    fn inject(&self, peer: &TcpPeer, flags: Flags) {
+        self.base.inject(peer.build_frame(&peer.fields(flags, Options::default()), &[]));
     }
 
     fn advance(&mut self, ns: u64) {
@@ -380,16 +385,16 @@ fn rst_goes_to_the_source_link_address() {
     for v6 in [false, true] {
         let to = SocketAddr::new(ours(v6), 1);
         let tuple = FourTuple { local: (near(v6, 2), 5000).into(), remote: to };
-        let fields = Fields { flags: Flags::ACK, ..Fields::default() };
-        fx.segment(tuple, PEER, &fields, &[]);
+        fx.inject(&fx.peer(tuple, PEER), Flags::ACK);
         let sent = fx.sent();
         let [Sent::Tcp(reset, PEER)] = &sent[..] else { panic!("{sent:?}") };
         assert!(reset.flags.has(Flags::RST));
         // No RST to an impossible source address, nor for a destination that is not ours.
-        let other = FourTuple { remote: (near(v6, 77), 1).into(), ..tuple };
-        fx.segment(other, PEER, &fields, &[]);
-        fx.segment(FourTuple { local: (ours(v6), 2).into(), ..tuple }, PEER, &fields, &[]);
-        fx.segment(tuple, [3, 0, 0, 0, 0, 1], &fields, &[]);
+        let not_ours = FourTuple { remote: (near(v6, 77), 1).into(), ..tuple };
+        let from_us = FourTuple { local: (ours(v6), 2).into(), ..tuple };
+        for (tuple, mac) in [(not_ours, PEER), (from_us, PEER), (tuple, [3, 0, 0, 0, 0, 1])] {
+            fx.inject(&fx.peer(tuple, mac), Flags::ACK);
+        }
         assert!(fx.sent().is_empty());
     }
     assert_eq!(fx.base.engine.counters().neighbor_solicits_out, 0);
@@ -447,15 +452,13 @@ fn seeds(vlan: Option<u16>) -> Vec<Vec<u8>> {
     for v6 in [false, true] {
         let tuple =
             FourTuple { local: (near(v6, 2), 5000).into(), remote: (ours(v6), PORT).into() };
-        let template = HeaderTemplate::with_link(link, MAC, tuple);
-        let mut bytes = vec![0; template.base_len() + 600];
-        let fields = Fields { flags: Flags::SYN, ..Fields::default() };
-        template.emit(&mut bytes, &fields, 600, ChecksumMode::Software);
+        let peer = TcpPeer::with_link(link, tuple, Seq(0));
+        let mut bytes = peer.build_frame(&peer.fields(Flags::SYN, Options::default()), &[0; 600]);
         frames.extend(fragment(bytes.clone(), 300, 7));
         let l3 = link.header_len();
         // The same as an echo request, whose checksum is wrong.
         bytes[l3 + if v6 { 6 } else { 9 }] = if v6 { 58 } else { 1 };
-        bytes[template.base_len() - 20] = if v6 { 128 } else { 8 };
+        bytes[l3 + if v6 { 40 } else { 20 }] = if v6 { 128 } else { 8 };
         frames.push(bytes);
     }
     frames

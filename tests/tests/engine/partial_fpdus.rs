@@ -8,7 +8,7 @@ use ferrowarp_proto::verbs::wc::{QpId, WcStatus};
 use ferrowarp_proto::verbs::wr::RecvWr;
 use ferrowarp_proto::wire::ddp::{Tagged, Version};
 use ferrowarp_proto::wire::rdmap::Opcode;
-use ferrowarp_proto::wire::tcp::{Flags, Options};
+use ferrowarp_proto::wire::tcp::Flags;
 use ferrowarp_tests::raw::{
     CQ, Fixture, PD, Peer, build_fpdu, empty_write_fpdu, mpa_request, recv_wr, untagged_fpdu,
 };
@@ -100,7 +100,7 @@ impl Writer {
 
     /// Sends from the first unacknowledged byte up to `end`, and processes the acknowledgements.
     fn send_to(&mut self, fx: &mut Fixture, end: usize) {
-        let first = self.peer.snd_nxt;
+        let first = self.peer.tcp.snd_nxt;
         let from = self.sent;
         while self.sent < end {
             let next = end.min(self.sent + usize::from(MSS));
@@ -114,7 +114,7 @@ impl Writer {
         self.peer.receive(fx);
         let kept = (self.peer.snd_una - first) as usize;
         self.sent = from + kept;
-        self.peer.snd_nxt = self.peer.snd_una;
+        self.peer.tcp.snd_nxt = self.peer.snd_una;
     }
 }
 
@@ -193,13 +193,7 @@ fn fin_after_unbuffered_data_ends_the_stream() {
     let mut fx = Fixture::new(|config| config.partial_bytes_max = 70_000);
     let [_, second] = competing_writers(&mut fx);
     let piece = second.stream[second.sent..second.sent + 1000].to_vec();
-    second.peer.send_segment(
-        &fx,
-        Flags::ACK | Flags::FIN,
-        Options::default(),
-        second.peer.snd_nxt,
-        &piece,
-    );
+    second.peer.send_segment(&fx, Flags::ACK | Flags::FIN, second.peer.tcp.snd_nxt, &piece);
     fx.settle();
     assert_eq!(fx.engine.qp_state(second.qp), QpState::Error);
     assert_eq!(fx.engine.usage().partial_fpdus, 1, "the first one's");

@@ -4,7 +4,7 @@ use ferrowarp_proto::mpa::startup::{self, Offer};
 use ferrowarp_proto::time::MILLISECOND;
 use ferrowarp_proto::verbs::cm::ReadDepths;
 use ferrowarp_proto::wire::mpa::{FrameKind, Startup};
-use ferrowarp_proto::wire::tcp::{Flags, Options};
+use ferrowarp_proto::wire::tcp::Flags;
 use ferrowarp_tests::raw::{Fixture, Peer};
 
 const WHY: &[u8] = b"not today";
@@ -27,7 +27,7 @@ fn rejected(hold_ms: u64) -> (Fixture, Peer) {
 }
 
 fn acknowledge(fx: &Fixture, peer: &Peer) {
-    peer.send_segment(fx, Flags::ACK, Options::default(), peer.snd_nxt, &[]);
+    peer.send_segment(fx, Flags::ACK, peer.tcp.snd_nxt, &[]);
 }
 
 /// Advances time while the peer only receives; returns the milliseconds until FIN, if it came.
@@ -44,8 +44,8 @@ fn ms_until_fin(fx: &mut Fixture, peer: &mut Peer, ms: u64) -> Option<u64> {
 }
 
 fn close(fx: &mut Fixture, peer: &mut Peer) {
-    peer.send_segment(fx, Flags::ACK | Flags::FIN, Options::default(), peer.snd_nxt, &[]);
-    peer.snd_nxt += 1;
+    peer.send_segment(fx, Flags::ACK | Flags::FIN, peer.tcp.snd_nxt, &[]);
+    peer.tcp.snd_nxt += 1;
     fx.poll();
     peer.receive(fx);
 }
@@ -95,10 +95,10 @@ fn silent_rejected_peer_is_reset_after_the_timeout() {
 fn data_of_a_rejected_peer_is_discarded() {
     let (mut fx, mut peer) = rejected(100);
     peer.send(&mut fx, &[0xff; 1000]);
-    let ahead = peer.snd_nxt + 100;
-    peer.send_segment(&fx, Flags::ACK, Options::default(), ahead, &[0xff; 1000]);
+    let ahead = peer.tcp.snd_nxt + 100;
+    peer.send_segment(&fx, Flags::ACK, ahead, &[0xff; 1000]);
     fx.poll();
-    peer.snd_nxt = ahead - 100;
+    peer.tcp.snd_nxt = ahead - 100;
     peer.send(&mut fx, &[0xff; 1100]);
     assert_eq!(ms_until_fin(&mut fx, &mut peer, 50), None);
     close(&mut fx, &mut peer);

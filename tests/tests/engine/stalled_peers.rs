@@ -7,7 +7,7 @@ use ferrowarp_proto::mpa::fpdu;
 use ferrowarp_proto::time::{Instant, MILLISECOND, SECOND};
 use ferrowarp_proto::verbs::wc::{QpId, WcStatus};
 use ferrowarp_proto::verbs::wr::{Operation, Payload, SendWr, Sge};
-use ferrowarp_proto::wire::tcp::{Flags, Options};
+use ferrowarp_proto::wire::tcp::Flags;
 use ferrowarp_tests::raw::{CQ, Fixture, PD, Peer, empty_write_fpdu};
 
 /// Buffers of the data pool, see [`Fixture::new`].
@@ -86,7 +86,7 @@ fn stalled_peers_leave_tx_frames_to_new_clients() {
             assert!(!peer.rst_received);
             fx.poll();
             if peer.receive(&fx) {
-                peer.send_segment(&fx, Flags::ACK, Options::default(), peer.snd_nxt, &[]);
+                peer.send_segment(&fx, Flags::ACK, peer.tcp.snd_nxt, &[]);
             }
             while fx.queues.poll(CQ).is_some() {}
         }
@@ -154,12 +154,12 @@ fn zero_window_peers_pin_no_tx_frames() {
         write(&mut fx, qp, lkey);
         fx.poll();
         fx.engine.device().outbound.borrow_mut().clear();
-        peer.rcv_wnd = 0;
+        peer.tcp.rcv_wnd = 0;
         stalled.push(peer);
     }
     for minute in 0..10 {
         for peer in &stalled {
-            peer.send_segment(&fx, Flags::ACK, Options::default(), peer.snd_nxt, &[]);
+            peer.send_segment(&fx, Flags::ACK, peer.tcp.snd_nxt, &[]);
         }
         let until = fx.now + 60 * SECOND;
         advance_to(&mut fx, until);
@@ -199,7 +199,7 @@ fn slowest_stalled_connection_is_reset_without_copy_memory() {
     // The first that stalled was reset.
     assert!(fx.engine.connection_count() < stalled.len() + 1);
     fx.engine.device().outbound.borrow_mut().clear();
-    stalled[0].send_segment(&fx, Flags::ACK, Options::default(), stalled[0].snd_nxt, &[]);
+    stalled[0].send_segment(&fx, Flags::ACK, stalled[0].tcp.snd_nxt, &[]);
     fx.poll();
     stalled[0].receive(&fx);
     assert!(stalled[0].rst_received);

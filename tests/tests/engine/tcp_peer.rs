@@ -11,7 +11,7 @@ use ferrowarp_proto::verbs::wc::{QpId, WcStatus};
 use ferrowarp_proto::verbs::wr::{Operation, Payload, SendWr, Sge};
 use ferrowarp_proto::wire::ddp::{Tagged, Untagged, Version};
 use ferrowarp_proto::wire::rdmap::Opcode;
-use ferrowarp_proto::wire::tcp::{Flags, Options};
+use ferrowarp_proto::wire::tcp::Flags;
 use ferrowarp_tests::raw::{
     CQ, Fixture, PD, PORT, Peer, build_fpdu, empty_write_fpdu, mpa_request, recv_wr, untagged_fpdu,
 };
@@ -58,8 +58,8 @@ fn fill_ooo_limits(change: impl FnOnce(&mut EngineConfig), brim: (usize, usize))
     let mut before = (0, 0);
     for peer in &peers {
         for at in (1..fpdu.len()).step_by(2) {
-            let seq = peer.snd_nxt + u32::try_from(at).unwrap();
-            peer.send_segment(&fx, Flags::ACK, Options::default(), seq, &fpdu[at..=at]);
+            let seq = peer.tcp.snd_nxt + u32::try_from(at).unwrap();
+            peer.send_segment(&fx, Flags::ACK, seq, &fpdu[at..=at]);
         }
         fx.settle();
         let held = fx.engine.ooo_usage();
@@ -74,7 +74,7 @@ fn fill_ooo_limits(change: impl FnOnce(&mut EngineConfig), brim: (usize, usize))
     assert!(fx.engine.device().outbound.borrow().len() > 5);
     fx.engine.device().outbound.borrow_mut().clear();
     // A closed connection frees capacity, and a peer that fills its gaps makes progress.
-    peers[0].send_segment(&fx, Flags::RST, Options::default(), peers[0].snd_nxt, &[]);
+    peers[0].send_segment(&fx, Flags::RST, peers[0].tcp.snd_nxt, &[]);
     fx.poll();
     let now = fx.engine.ooo_usage();
     assert!(now.0 < before.0 || now.1 < before.1);
@@ -82,7 +82,7 @@ fn fill_ooo_limits(change: impl FnOnce(&mut EngineConfig), brim: (usize, usize))
         fx.engine.post_recv(qp, recv_wr(&fx, 1)).unwrap();
         // The first copy of buffered data is kept, so each segment fills one gap.
         for _ in 0..fpdu.len() / 2 {
-            peer.send_segment(&fx, Flags::ACK, Options::default(), peer.snd_nxt, &fpdu);
+            peer.send_segment(&fx, Flags::ACK, peer.tcp.snd_nxt, &fpdu);
         }
         peer.send(&mut fx, &fpdu);
         fx.settle();
@@ -123,8 +123,8 @@ fn ooo_frames_are_copied_when_scarce() {
     let len = u32::try_from(first.len()).unwrap();
     for index in 1..15 {
         let fpdu = untagged_fpdu(send, 0, index + 1, &bytes);
-        let seq = peer.snd_nxt + index * len;
-        peer.send_segment(&fx, Flags::ACK, Options::default(), seq, &fpdu);
+        let seq = peer.tcp.snd_nxt + index * len;
+        peer.send_segment(&fx, Flags::ACK, seq, &fpdu);
         fx.engine.post_recv(qp, recv_wr(&fx, u64::from(index) + 1)).unwrap();
     }
     fx.settle();
@@ -144,7 +144,7 @@ fn connection_before_startup_buffers_little_ooo() {
     let mut fx = Fixture::new(|_| {});
     let peer = Peer::connect(&mut fx, 5000, 1460);
     for at in (1..200).step_by(2) {
-        peer.send_segment(&fx, Flags::ACK, Options::default(), peer.snd_nxt + at, &[0]);
+        peer.send_segment(&fx, Flags::ACK, peer.tcp.snd_nxt + at, &[0]);
     }
     fx.settle();
     assert_eq!(fx.engine.ooo_usage(), (0, 16 * 256));
@@ -161,21 +161,15 @@ fn ooo_data_after_an_error_is_not_buffered() {
     peer.send(&mut fx, &[empty_write_fpdu(), bad].concat());
     fx.settle();
     for at in 1..50 {
-        peer.send_segment(
-            &fx,
-            Flags::ACK,
-            Options::default(),
-            peer.snd_nxt + 1400 * at,
-            &[0; 1400],
-        );
+        peer.send_segment(&fx, Flags::ACK, peer.tcp.snd_nxt + 1400 * at, &[0; 1400]);
     }
     fx.settle();
     assert_eq!((fx.engine.ooo_usage(), fx.engine.counters().ooo_dropped), ((0, 0), 0));
     // The data is still acknowledged once it is contiguous.
     peer.send(&mut fx, &[0; 1400]);
-    peer.snd_nxt += 1400 * 49;
+    peer.tcp.snd_nxt += 1400 * 49;
     peer.settle(&mut fx);
-    peer.send_segment(&fx, Flags::ACK | Flags::FIN, Options::default(), peer.snd_nxt, &[]);
+    peer.send_segment(&fx, Flags::ACK | Flags::FIN, peer.tcp.snd_nxt, &[]);
     peer.settle(&mut fx);
     assert_eq!(fx.engine.unfinished_count(), 0);
 }
@@ -196,8 +190,8 @@ fn receive_windows_grow_within_the_shared_budget() {
         assert!(peer.snd_wnd <= start + 128, "{}", peer.snd_wnd);
         for _ in 0..40 {
             for _ in 0..30 {
-                peer.send_segment(&fx, Flags::ACK, Options::default(), peer.snd_nxt, &bytes);
-                peer.snd_nxt += len;
+                peer.send_segment(&fx, Flags::ACK, peer.tcp.snd_nxt, &bytes);
+                peer.tcp.snd_nxt += len;
             }
             fx.poll();
             peer.receive(&fx);
@@ -236,7 +230,7 @@ fn transmit_capacity_is_shared_fairly() {
         for peer in &mut peers {
             *fx.engine.device().outbound.borrow_mut() = frames.clone();
             if peer.receive(&fx) {
-                peer.send_segment(&fx, Flags::ACK, Options::default(), peer.snd_nxt, &[]);
+                peer.send_segment(&fx, Flags::ACK, peer.tcp.snd_nxt, &[]);
             }
         }
     }
@@ -292,7 +286,7 @@ fn frames_after_a_fetch_wait_for_the_next_poll() {
     let mut fx = Fixture::new(|_| {});
     let peer = Peer::unconnected(5000);
     fx.engine.rx_burst();
-    peer.send_segment(&fx, Flags::SYN, Options::default(), peer.snd_nxt, &[]);
+    peer.send_segment(&fx, Flags::SYN, peer.tcp.snd_nxt, &[]);
     fx.engine.drive(fx.now);
     assert_eq!(fx.engine.usage().half_open, 0);
     fx.engine.rx_burst();
@@ -331,10 +325,10 @@ fn data_after_fin_is_not_placed() {
     let header = Tagged { last: true, rsvd_ulp, stag, to: 0 };
     let write = build_fpdu(14, |out| header.emit(Version::Ietf, out), b"late");
     let first = empty_write_fpdu();
-    let end = peer.snd_nxt + u32::try_from(first.len()).unwrap();
+    let end = peer.tcp.snd_nxt + u32::try_from(first.len()).unwrap();
     // Directly after the FIN in sequence space, and before it on the wire.
-    peer.send_segment(&fx, Flags::ACK, Options::default(), end + 1, &write);
-    peer.send_segment(&fx, Flags::ACK | Flags::FIN, Options::default(), peer.snd_nxt, &first);
+    peer.send_segment(&fx, Flags::ACK, end + 1, &write);
+    peer.send_segment(&fx, Flags::ACK | Flags::FIN, peer.tcp.snd_nxt, &first);
     fx.settle();
     let reason = EndReason::DataAfterFin;
     assert_eq!(fx.engine.next_event(), Some(Event::Disconnected { qp, reason }));
@@ -355,7 +349,7 @@ fn connect_with_half_close(fx: &mut Fixture) -> (Peer, QpId) {
 
 /// The peer has sent FIN and sends an FPDU after it: expects the connection to be reset.
 fn expect_reset_by_data_after_fin(fx: &mut Fixture, peer: &mut Peer, qp: QpId) {
-    peer.send_segment(fx, Flags::ACK, Options::default(), peer.snd_nxt + 1, &empty_write_fpdu());
+    peer.send_segment(fx, Flags::ACK, peer.tcp.snd_nxt + 1, &empty_write_fpdu());
     fx.settle();
     let reason = EndReason::DataAfterFin;
     assert_eq!(fx.engine.next_event(), Some(Event::Disconnected { qp, reason }));
@@ -368,11 +362,11 @@ fn expect_reset_by_data_after_fin(fx: &mut Fixture, peer: &mut Peer, qp: QpId) {
 fn data_after_fin_resets_a_half_closed_stream() {
     let mut fx = Fixture::new(|_| {});
     let (mut peer, qp) = connect_with_half_close(&mut fx);
-    peer.send_segment(&fx, Flags::ACK | Flags::FIN, Options::default(), peer.snd_nxt, &[]);
+    peer.send_segment(&fx, Flags::ACK | Flags::FIN, peer.tcp.snd_nxt, &[]);
     fx.settle();
     assert_eq!(fx.engine.next_event(), Some(Event::PeerFinished { qp }));
     // No new data: FIN retransmitted.
-    peer.send_segment(&fx, Flags::ACK | Flags::FIN, Options::default(), peer.snd_nxt, &[]);
+    peer.send_segment(&fx, Flags::ACK | Flags::FIN, peer.tcp.snd_nxt, &[]);
     fx.settle();
     assert_eq!((fx.engine.next_event(), fx.engine.qp_state(qp)), (None, QpState::Rts));
     expect_reset_by_data_after_fin(&mut fx, &mut peer, qp);
@@ -384,8 +378,8 @@ fn data_after_fin_resets_a_draining_stream() {
     let mut fx = Fixture::new(|_| {});
     let (mut peer, qp) = connect_with_half_close(&mut fx);
     // The window is closed, so posted work is not sent.
-    peer.rcv_wnd = 0;
-    peer.send_segment(&fx, Flags::ACK | Flags::FIN, Options::default(), peer.snd_nxt, &[]);
+    peer.tcp.rcv_wnd = 0;
+    peer.send_segment(&fx, Flags::ACK | Flags::FIN, peer.tcp.snd_nxt, &[]);
     fx.settle();
     let operation = Operation::Write { payload: Payload::empty(), rkey: 0, remote: 0 };
     let wr = SendWr { wr_id: 1, operation, signaled: true, fence: false };
@@ -439,7 +433,7 @@ fn only_a_plain_syn_opens_a_connection() {
     ] {
         let mut fx = Fixture::new(|_| {});
         let mut peer = Peer::unconnected(5000);
-        peer.send_segment(&fx, flags, Options::default(), peer.snd_nxt, &[]);
+        peer.send_segment(&fx, flags, peer.tcp.snd_nxt, &[]);
         fx.poll();
         peer.receive(&fx);
         assert_eq!((fx.engine.connection_count(), peer.rst_received), (0, answered), "{flags:?}");
@@ -451,7 +445,7 @@ fn small_window_is_filled_with_whole_fpdus() {
     let mut fx = Fixture::new(|_| {});
     let mut peer = Peer::connect(&mut fx, 5000, 1460);
     let qp = peer.start_mpa(&mut fx);
-    peer.rcv_wnd = 100;
+    peer.tcp.rcv_wnd = 100;
     peer.send(&mut fx, &empty_write_fpdu());
     for wr_id in 0..5 {
         let payload = Payload::Inline([7; 20].into_iter().collect());
@@ -487,8 +481,8 @@ fn data_of_a_rejected_peer_is_discarded_until_fin() {
         peer.send(&mut fx, &[0; 1000]);
         peer.settle(&mut fx);
     }
-    peer.send_segment(&fx, Flags::FIN | Flags::ACK, Options::default(), peer.snd_nxt, &[]);
-    peer.snd_nxt += 1;
+    peer.send_segment(&fx, Flags::FIN | Flags::ACK, peer.tcp.snd_nxt, &[]);
+    peer.tcp.snd_nxt += 1;
     peer.settle(&mut fx);
     // TIME-WAIT expires.
     fx.now = fx.now + 2_000_000 * MICROSECOND;

@@ -11,7 +11,7 @@ use ferrowarp_proto::verbs::wc::{QpId, WcStatus};
 use ferrowarp_proto::verbs::wr::{Operation, Payload, SendWr, Sge};
 use ferrowarp_proto::wire::ddp::{Tagged, Untagged};
 use ferrowarp_proto::wire::rdmap::{Opcode, READ_REQUEST_LEN, ReadRequest};
-use ferrowarp_proto::wire::tcp::{Flags, Options};
+use ferrowarp_proto::wire::tcp::Flags;
 use ferrowarp_tests::raw::{
     CQ, Fixture, PD, Peer, build_fpdu, empty_write_fpdu, recv_wr, untagged_fpdu,
 };
@@ -199,13 +199,7 @@ impl Connection {
     fn expect_graceful_close(&mut self) {
         self.peer.settle(&mut self.fx);
         assert!(self.peer.fin_received && !self.peer.rst_received);
-        self.peer.send_segment(
-            &self.fx,
-            Flags::ACK | Flags::FIN,
-            Options::default(),
-            self.peer.snd_nxt,
-            &[],
-        );
+        self.peer.send_segment(&self.fx, Flags::ACK | Flags::FIN, self.peer.tcp.snd_nxt, &[]);
         self.peer.settle(&mut self.fx);
         assert_eq!(self.fx.engine.unfinished_count(), 0);
     }
@@ -365,15 +359,15 @@ fn terminate_fails_only_the_request_it_names() {
 fn terminate_with_fin_or_out_of_order_is_accepted() {
     let terminate = Terminate::parse(&PEER_TERMINATE).unwrap();
     let mut live = Connection::with_work();
-    let (seq, bytes) = (live.peer.snd_nxt, peer_terminate_fpdu());
-    live.peer.send_segment(&live.fx, Flags::ACK | Flags::FIN, Options::default(), seq, &bytes);
+    let (seq, bytes) = (live.peer.tcp.snd_nxt, peer_terminate_fpdu());
+    live.peer.send_segment(&live.fx, Flags::ACK | Flags::FIN, seq, &bytes);
     live.fx.settle();
     assert_eq!(live.disconnect_reason(), EndReason::TerminateReceived(terminate));
 
     let mut live = Connection::with_work();
-    let (first, seq) = (empty_write_fpdu(), live.peer.snd_nxt);
+    let (first, seq) = (empty_write_fpdu(), live.peer.tcp.snd_nxt);
     let next = seq + u32::try_from(first.len()).unwrap();
-    live.peer.send_segment(&live.fx, Flags::ACK, Options::default(), next, &peer_terminate_fpdu());
+    live.peer.send_segment(&live.fx, Flags::ACK, next, &peer_terminate_fpdu());
     live.fx.settle();
     assert_eq!(live.fx.engine.qp_state(live.qp), QpState::Rts);
     live.inject(&first);
@@ -430,9 +424,9 @@ fn received_terminate_suppresses_ours() {
 #[test]
 fn error_before_peer_fin_sends_terminate() {
     let mut live = Connection::with_work();
-    let (seq, bad) = (live.peer.snd_nxt, live.write_to(UNKNOWN, b"x"));
-    live.peer.send_segment(&live.fx, Flags::ACK | Flags::FIN, Options::default(), seq, &bad);
-    live.peer.snd_nxt += u32::try_from(bad.len() + 1).unwrap();
+    let (seq, bad) = (live.peer.tcp.snd_nxt, live.write_to(UNKNOWN, b"x"));
+    live.peer.send_segment(&live.fx, Flags::ACK | Flags::FIN, seq, &bad);
+    live.peer.tcp.snd_nxt += u32::try_from(bad.len() + 1).unwrap();
     let terminate = live.sent_terminate().expect("through the half that is open");
     assert_eq!(live.disconnect_reason(), EndReason::TerminateSent(terminate));
     assert!(live.peer.fin_received && !live.peer.rst_received);
@@ -545,7 +539,7 @@ fn forced_terminate_sends_only_its_cause() {
 #[test]
 fn lost_connection_is_an_mpa_error() {
     let mut live = Connection::with_work();
-    live.peer.send_segment(&live.fx, Flags::RST, Options::default(), live.peer.snd_nxt, &[]);
+    live.peer.send_segment(&live.fx, Flags::RST, live.peer.tcp.snd_nxt, &[]);
     live.fx.settle();
     let reason = live.disconnect_reason();
     assert_eq!((reason, reason.error()), (EndReason::Reset, Some((2, 0, 1))));
@@ -573,7 +567,7 @@ fn terminate_waits_for_more_window_than_the_response() {
     let Connection { mut fx, mut peer, stag, .. } = connected();
     peer.send(&mut fx, &empty_write_fpdu());
     peer.settle(&mut fx);
-    peer.rcv_wnd = 0;
+    peer.tcp.rcv_wnd = 0;
     let request =
         ReadRequest { sink_stag: 1, sink_to: 0, len: 8, source_stag: stag, source_to: SHARED };
     let mut payload = [0; READ_REQUEST_LEN];
@@ -581,11 +575,11 @@ fn terminate_waits_for_more_window_than_the_response() {
     peer.send(&mut fx, &untagged_fpdu(Opcode::ReadRequest, 1, 1, &payload));
     assert!(fx.arena.regions().invalidate(stag));
     // The size of the response.
-    peer.rcv_wnd = 28;
-    peer.send_segment(&fx, Flags::ACK, Options::default(), peer.snd_nxt, &[]);
+    peer.tcp.rcv_wnd = 28;
+    peer.send_segment(&fx, Flags::ACK, peer.tcp.snd_nxt, &[]);
     peer.settle(&mut fx);
-    peer.rcv_wnd = 0xffff;
-    peer.send_segment(&fx, Flags::ACK, Options::default(), peer.snd_nxt, &[]);
+    peer.tcp.rcv_wnd = 0xffff;
+    peer.send_segment(&fx, Flags::ACK, peer.tcp.snd_nxt, &[]);
     peer.settle(&mut fx);
     // Opcode, layer and type, code, and the whole request.
     assert_eq!((peer.received[3], &peer.received[20..24]), (0x47, &[0x01, 0, 0xe0, 0][..]));

@@ -4,9 +4,7 @@ use super::*;
 
 /// The peer's end of a connection that it initiated.
 struct Peer {
-    tuple: FourTuple,
-    mac: [u8; 6],
-    fields: Fields,
+    tcp: TcpPeer,
     /// An MPA startup frame, sent byte by byte.
     startup: Vec<u8>,
 }
@@ -16,22 +14,14 @@ impl Peer {
         let tuple =
             FourTuple { local: (near(v6, 2), 5000).into(), remote: (ours(v6), PORT).into() };
         let options = Options { mss: Some(1440), sack_permitted: true, ..Options::default() };
-        let mut fields = Fields {
-            seq: Seq(100),
-            flags: Flags::SYN,
-            window: 0xffff,
-            options,
-            ..Fields::default()
-        };
-        fx.segment(tuple, PEER, &fields, &[]);
+        let mut tcp = fx.peer(tuple, PEER);
+        fx.base.inject(tcp.build_frame(&tcp.fields(Flags::SYN, options), &[]));
         let sent = fx.sent();
         let (syn, to) = syn_of(&sent).expect("the SYN-ACK at once, though nobody was asked");
         assert_eq!((to, sent.len()), (PEER, 1));
-        fields.ack = syn.seq + 1;
-        fields.seq += 1;
-        fields.flags = Flags::ACK;
-        fields.options = Options::default();
-        fx.segment(tuple, PEER, &fields, &[]);
+        tcp.rcv_nxt = syn.seq + 1;
+        tcp.snd_nxt += 1;
+        fx.inject(&tcp, Flags::ACK);
         fx.sent();
         let frame = startup::build_request(
             Offer { ird: 1, ord: 1, crc: true, ..Offer::default() },
@@ -41,14 +31,21 @@ impl Peer {
         let mut startup = vec![0; frame.wire_len()];
         frame.emit(&mut startup);
         startup.reverse();
-        Self { tuple, mac: PEER, fields, startup }
+        Self { tcp, startup }
+    }
+
+    /// Sends from another MAC address from now on.
+    fn move_to(&mut self, fx: &NeighborFixture, mac: [u8; 6]) {
+        let TcpPeer { tuple, snd_nxt, rcv_nxt, .. } = self.tcp;
+        self.tcp = TcpPeer { snd_nxt, rcv_nxt, ..fx.peer(tuple, mac) };
     }
 
     /// Sends the next byte; returns what the engine sent in response.
     fn send_next(&mut self, fx: &mut NeighborFixture) -> Vec<Sent> {
         let byte = self.startup.pop().expect("enough bytes");
-        fx.segment(self.tuple, self.mac, &self.fields, &[byte]);
-        self.fields.seq += 1;
+        let fields = self.tcp.fields(Flags::ACK, Options::default());
+        fx.base.inject(self.tcp.build_frame(&fields, &[byte]));
+        self.tcp.snd_nxt += 1;
         let mut sent = fx.sent();
         // Delayed ACK.
         fx.advance(MILLISECOND);
@@ -80,7 +77,7 @@ fn connections_follow_a_changed_link_address() {
         assert!(fx.sent().is_empty());
         // It announces a new MAC address.
         fx.advertise(near(v6, 2), MOVED, false);
-        peer.mac = MOVED;
+        peer.move_to(&fx, MOVED);
         assert_eq!(ack_macs(&peer.send_next(&mut fx)), [MOVED]);
         assert_eq!(fx.base.engine.counters().neighbor_mac_changes, 1);
         // Forward progress confirms reachability for minutes, without a solicitation.
@@ -133,8 +130,9 @@ fn unreachable_neighbor_is_probed_and_connections_resume() {
         for _ in 0..80 {
             fx.advance(SECOND);
             // Old data is acknowledged, but is no forward progress.
-            let fields = Fields { seq: peer.fields.seq - 1, ..peer.fields.clone() };
-            fx.segment(peer.tuple, PEER, &fields, &[0]);
+            let mut fields = peer.tcp.fields(Flags::ACK, Options::default());
+            fields.seq = fields.seq - 1;
+            fx.base.inject(peer.tcp.build_frame(&fields, &[0]));
             let sent = fx.sent();
             questions.extend(sent.iter().filter_map(|sent| match sent {
                 Sent::Solicit(_, to) => Some(*to),
@@ -150,7 +148,7 @@ fn unreachable_neighbor_is_probed_and_connections_resume() {
         let due = ack_macs(&fx.sent());
         assert!(!due.is_empty() && due.iter().all(|to| *to == MOVED), "{due:?}");
         fx.sent();
-        peer.mac = MOVED;
+        peer.move_to(&fx, MOVED);
         assert_eq!(ack_macs(&peer.send_next(&mut fx)), [MOVED]);
     }
 }

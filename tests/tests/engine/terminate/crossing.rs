@@ -73,15 +73,9 @@ fn crossing_terminate_of_the_peer_is_reported() {
 fn crossing_terminate_with_fin_or_out_of_order_is_reported() {
     let mut live = Connection::with_work();
     live.end_stream(EndCause::Placement, &[]);
-    let (first, seq) = (empty_write_fpdu(), live.peer.snd_nxt);
+    let (first, seq) = (empty_write_fpdu(), live.peer.tcp.snd_nxt);
     let next = seq + u32::try_from(first.len()).unwrap();
-    live.peer.send_segment(
-        &live.fx,
-        Flags::ACK | Flags::FIN,
-        Options::default(),
-        next,
-        &peer_terminate_fpdu(),
-    );
+    live.peer.send_segment(&live.fx, Flags::ACK | Flags::FIN, next, &peer_terminate_fpdu());
     live.peer.settle(&mut live.fx);
     live.disconnect_reason();
     live.inject(&first);
