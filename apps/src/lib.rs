@@ -19,6 +19,11 @@ pub mod tcp_options;
 
 use std::process::ExitCode;
 
+use tracing_subscriber::Layer as _;
+use tracing_subscriber::filter::{LevelFilter, Targets};
+use tracing_subscriber::layer::SubscriberExt as _;
+use tracing_subscriber::util::SubscriberInitExt as _;
+
 /// Parses the command line; on an error prints one line and exits with status 2.
 #[must_use]
 pub fn parse<T: clap::Parser>() -> T {
@@ -42,14 +47,12 @@ pub fn parse<T: clap::Parser>() -> T {
 /// Runs a program and returns its exit status. Installs logging (warnings of the stack go to
 /// standard error) and the signal handler; prints an error as one line.
 pub fn run_program(name: &str, program: impl FnOnce() -> anyhow::Result<()>) -> ExitCode {
-    let filter = tracing_subscriber::EnvFilter::try_from_default_env()
-        .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new("warn"));
-    tracing_subscriber::fmt()
-        .with_env_filter(filter)
-        .with_writer(std::io::stderr)
-        .without_time()
-        .with_target(false)
-        .init();
+    // As in RUST_LOG=ferrowarp=debug,warn.
+    let filter = std::env::var("RUST_LOG").ok().and_then(|text| text.parse().ok());
+    let filter = filter.unwrap_or_else(|| Targets::new().with_default(LevelFilter::WARN));
+    let layer = tracing_subscriber::fmt::layer();
+    let layer = layer.with_writer(std::io::stderr).without_time().with_target(false);
+    tracing_subscriber::registry().with(layer.with_filter(filter)).init();
     run_loop::install_signal_handler();
     match program() {
         Ok(()) => ExitCode::SUCCESS,
