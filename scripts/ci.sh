@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
-# The checks, one stage at a time: scripts/ci.sh STAGE. scripts/test runs them all.
+# The checks, one stage at a time: scripts/ci.sh STAGE. scripts/test runs these:
 #
 #   fmt      formatting
 #   shell    syntax of the scripts, and shellcheck where it is installed
 #   clippy   lints, warnings denied
-#   tidy     style, structure, traceability of rules, licences of dependencies
+#   tidy     style, structure, traceability of rules, licenses of dependencies
 #   test     unit and integration tests of every package, with overflow checks; devices and the
 #            programs among them (root for all of it)
 #   doc      documentation, warnings denied
@@ -37,13 +37,17 @@ else
     note "libdpdk is absent: only the packages that do not need it are checked"
 fi
 
-# For root the tests find or make all that they need: what is missing fails them.
+# Root can make all that the tests need, if these programs are installed: then what is missing fails
+# them.
 require_device() {
-    if ! is_root; then
-        note "not root: what needs a network namespace is skipped"
-    elif has_dpdk; then
-        export FERROWARP_REQUIRE_DEVICE=1
-    fi
+    is_root || { note "not root: what needs a network namespace is skipped"; return; }
+    has_dpdk || return 0
+    local program
+    for program in ip tcpdump tshark valgrind; do
+        command -v "$program" >/dev/null ||
+            { note "$program is not installed: tests that need it are skipped"; return; }
+    done
+    export FERROWARP_REQUIRE_DEVICE=1
 }
 
 case ${1-} in
@@ -78,6 +82,8 @@ doc)
 device)
     has_dpdk || skip "no libdpdk; apt-get install libdpdk-dev"
     require_device
+    # With both, or the programs that `device` starts are not built.
+    cargo test "${cargo_flags[@]}" "${packages[@]}" --test device --test programs --no-run
     cargo test "${cargo_flags[@]}" "${packages[@]}" --no-fail-fast --test device
     # The tests of `programs` that start programs, and those of `engine` that need a namespace.
     cargo test "${cargo_flags[@]}" "${packages[@]}" --test programs -- commands::
@@ -99,10 +105,7 @@ counts)
     bench/instructions --check bench/instructions.tsv
     ;;
 loom)
-    has_dpdk || skip "no libdpdk; apt-get install libdpdk-dev"
-    # The models run as fast with little optimization, which builds in half the time.
-    CARGO_PROFILE_TEST_OPT_LEVEL=1 \
-        RUSTFLAGS="--cfg loom" CARGO_TARGET_DIR=${CARGO_TARGET_DIR:-target}/loom \
+    RUSTFLAGS="--cfg loom" CARGO_TARGET_DIR=${CARGO_TARGET_DIR:-target}/loom \
         cargo test "${cargo_flags[@]}" -p ferrowarp --lib
     ;;
 fuzz)
@@ -117,13 +120,21 @@ fuzz)
     # Its lock file follows that of the workspace, so no --locked.
     RUSTFLAGS=$flags CARGO_TARGET_DIR=$target_dir cargo build --target "$host" \
         --manifest-path tests/fuzz/Cargo.toml
-    for target in tests/fuzz/fuzz_targets/*.rs; do
-        name=$(basename "$target" .rs)
-        say "$name"
-        # Failing inputs are written to the working directory, and printed in base64.
-        (cd "$target_dir" && "$host/debug/$name" -verbosity=0 -max_len=1500 \
-            -max_total_time="${FERROWARP_FUZZ_SECONDS:-5}")
-    done
+    # Failing inputs are written to the working directory, and printed in base64.
+    fuzz_target() {
+        if "./$1" -verbosity=0 -max_len=1500 -max_total_time="${FERROWARP_FUZZ_SECONDS:-5}" \
+            >"$1.log" 2>&1; then
+            echo "$1: passed"
+        else
+            cat "$1.log"
+            echo "$1: failed"
+            return 1
+        fi
+    }
+    export -f fuzz_target
+    targets=$(find tests/fuzz/fuzz_targets -name '*.rs' -exec basename {} .rs \; | sort)
+    cd "$target_dir/$host/debug"
+    xargs -P "$(nproc)" -I{} bash -c 'fuzz_target {}' <<<"$targets"
     ;;
 quick)
     cargo test "${cargo_flags[@]}" -p ferrowarp-proto -p ferrowarp-tests --no-fail-fast \
