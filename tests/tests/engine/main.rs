@@ -37,4 +37,5 @@ mod stalled_peers;
 mod streams;
 mod tcp_peer;
 mod terminate;
+mod trace_runner;
 mod transmit;
