@@ -24,7 +24,7 @@ use ferrowarp_proto::wire::tcp::{Fields, Flags, FourTuple, Options, Segment};
 use crate::frame::Frame;
 use crate::sim::frames::{HeapDevice, PoolSizes};
 use crate::sim::world::{CompletionQueues, address};
-use crate::tcp_peer::TcpPeer;
+use crate::tcp_peer::{MACS, TcpPeer};
 
 /// Port that the engine listens on.
 pub const PORT: u16 = 7174;
@@ -32,8 +32,6 @@ pub const PORT: u16 = 7174;
 pub const PD: u32 = 3;
 /// Completion queue of the engine's queue pairs.
 pub const CQ: CqId = CqId(0);
-/// MAC addresses of the peer and of the engine.
-pub const MACS: [[u8; 6]; 2] = [[2, 0, 0, 0, 0, 1], [2, 0, 0, 0, 0, 2]];
 
 /// Completion queues that can be made to reject a push though not full: as when the application on
 /// another core polls concurrently.

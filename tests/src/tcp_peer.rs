@@ -5,7 +5,8 @@ use ferrowarp_proto::wire::ethernet::EthernetLink;
 use ferrowarp_proto::wire::seq::Seq;
 use ferrowarp_proto::wire::tcp::{Fields, Flags, FourTuple, HeaderTemplate, Options};
 
-use crate::raw::MACS;
+/// MAC addresses of the peer and of the engine.
+pub const MACS: [[u8; 6]; 2] = [[2, 0, 0, 0, 0, 1], [2, 0, 0, 0, 0, 2]];
 
 /// See the [module's documentation](self).
 pub struct TcpPeer {

@@ -19,10 +19,10 @@ use crate::frame::Frame;
 use crate::ip;
 use crate::peer::{Header, Terminate, fpdu, marked_fpdu, opcode};
 pub use crate::raw::PORT;
-use crate::raw::{CQ, MACS, PD};
+use crate::raw::{CQ, PD};
 use crate::sim::frames::{HeapDevice, PoolSizes};
 use crate::sim::world::{CompletionQueues, address};
-use crate::tcp_peer::TcpPeer;
+use crate::tcp_peer::{MACS, TcpPeer};
 
 /// Default port of a peer that connects.
 const PEER_PORT: u16 = 5000;

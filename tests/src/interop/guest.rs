@@ -10,7 +10,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use crate::interop::case::{CASE_TIMEOUT, failure};
+use crate::interop::operation::{CASE_TIMEOUT, failure};
 
 /// Timeout of a boot.
 const BOOT_TIMEOUT: Duration = Duration::from_secs(90);

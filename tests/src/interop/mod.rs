@@ -1,6 +1,8 @@
 //! Interoperability tests of the stack against Linux's siw in a guest, run by `scripts/interop`.
 //!
 //! - [`case`]: the definition of a case.
+//! - [`route`]: the path between both ends.
+//! - [`operation`]: timeout and error of an operation.
 //! - [`guest`]: the guest, and commands in it.
 //! - [`testbed`]: the guest, our programs and the network between them.
 //! - [`tcp_analysis`]: checks a case's packets with Wireshark's dissectors.
@@ -12,8 +14,10 @@ pub mod case;
 pub mod faults;
 pub mod guest;
 pub mod matrix;
+pub mod operation;
 pub mod peer_failure;
 pub mod ping;
+pub mod route;
 pub mod run;
 pub mod startup;
 pub mod tcp_analysis;

@@ -6,6 +6,7 @@
 //!
 //! Source: RFC 5040, RFC 5041, RFC 5044, RFC 6581, RFC 7306.
 
+mod error;
 mod header;
 mod markers;
 mod startup;
@@ -17,6 +18,7 @@ use std::time::{Duration, Instant};
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 
+pub(crate) use error::invalid_data;
 pub use header::{
     AtomicRequest, AtomicResponse, Header, ReadRequest, Terminate, opcode, toggle_versions,
 };
@@ -93,11 +95,6 @@ pub struct Received {
     pub invalidate: u32,
     /// The message.
     pub bytes: Vec<u8>,
-}
-
-/// Returns the error of a violation found by the peer.
-pub(crate) fn invalid_data(what: impl Into<String>) -> io::Error {
-    io::Error::new(ErrorKind::InvalidData, what.into())
 }
 
 /// Builds an FPDU: length, `ulpdu`, padding to four bytes, CRC over all of it (RFC 5044 section 4).

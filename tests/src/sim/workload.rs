@@ -5,194 +5,28 @@
 //! executed once, in order with the Reads. Each queue pair reports its end once; each receive
 //! completes once. With [`EndPlan::Completes`] all requests succeed, and the run makes progress.
 
-use std::collections::VecDeque;
 use std::path::PathBuf;
 
 use ferrowarp_proto::time::SECOND;
-use ferrowarp_proto::verbs::wc::{QpId, WcOpcode};
-use ferrowarp_proto::verbs::wr::{ImmediateData, RecvWr, Sge};
 use rand::Rng;
-use rand::rngs::SmallRng;
 
-use self::connections::ConnSlot;
-pub use self::requests::{Kind, any_kind, mostly_shared_words};
+pub use self::plan::{EndPlan, Kind, Plan, any_kind, mostly_shared_words};
+pub use self::side::arena_len;
+use self::side::{Area, TARGET_COUNT, addr_of, port, post_receive, read_source};
+use self::slot::ConnSlot;
 
-use super::atomic_oracle::{AtomicOracle, Expected, WORDS_LEN};
+use super::atomic_oracle::AtomicOracle;
 use super::fault_schedule::ScheduledFault;
-use super::mw_workload::MemoryWindow;
 use super::segment_mutator::SegmentMutator;
 use super::world::{World, WorldOptions};
-use crate::pattern;
 
 mod completions;
 mod connections;
 mod end;
+mod plan;
 mod requests;
-
-/// Slot length in bytes: the longest message.
-const SLOT_LEN: usize = 24 * 1024;
-/// Slots in each area of a connection; requests and receives outstanding.
-const DEPTH: usize = 16;
-/// Slots used of the targets, and of the sources of Reads.
-const TARGET_COUNT: usize = 8;
-
-/// Areas of connection `conn` in the arena of an end.
-#[derive(Clone, Copy)]
-enum Area {
-    /// Sources of Sends and Writes.
-    Source,
-    /// Targets of the peer's Writes.
-    Target,
-    /// Buffers for the peer's Sends.
-    Receive,
-    /// Sinks of Reads.
-    Sink,
-    /// Data that the peer reads; never changes.
-    ReadSource,
-}
-
-fn addr_of(conn: usize, area: Area, number: usize) -> usize {
-    WORDS_LEN + ((conn * 5 + area as usize) * DEPTH + number % DEPTH) * SLOT_LEN
-}
-
-/// Arena length in bytes for `conns` connections.
-#[must_use]
-pub const fn arena_len(conns: usize) -> usize {
-    WORDS_LEN + conns * 5 * DEPTH * SLOT_LEN
-}
-
-/// The contents of a source of Reads.
-fn read_source(end: usize, conn: usize, slot: usize) -> Vec<u8> {
-    pattern(1 << 43 | (conn << 8 | slot << 1 | end) as u64, SLOT_LEN)
-}
-
-/// Expected effect of a request.
-#[derive(Clone, Copy, Debug)]
-enum Effect {
-    /// None at the end that posts it.
-    Nothing,
-    /// A Read returns the bytes at this offset in this slot of the peer's sources of Reads.
-    Fetches { slot: usize, offset: usize },
-    /// An access to a word has this result.
-    Word(Expected),
-    /// The memory window changes its state.
-    Window,
-    /// The peer refuses it.
-    Refused,
-}
-
-/// A posted request.
-struct Posted {
-    number: usize,
-    signaled: bool,
-    opcode: WcOpcode,
-    len: usize,
-    effect: Effect,
-}
-
-/// A message that consumes a receive of the peer.
-#[derive(Clone, Copy)]
-struct Message {
-    number: usize,
-    len: usize,
-    immediate: Option<ImmediateData>,
-    invalidate: Option<u32>,
-    solicited: bool,
-}
-
-/// One end of one connection, and the state of its oracle.
-struct Side {
-    qp: QpId,
-    /// STag of the whole arena.
-    stag: u32,
-    /// STag of the shared words alone, with the access rights they need.
-    words_stag: u32,
-    /// Chooses the contents of its messages.
-    salt: u32,
-    posted: VecDeque<Posted>,
-    posted_count: usize,
-    /// Messages in flight to the peer.
-    sends: VecDeque<Message>,
-    /// Latest Write to each slot of the peer: number and length.
-    writes: [Option<(usize, usize)>; TARGET_COUNT],
-    /// Number of receives posted so far.
-    receives: usize,
-    /// Completed receives to be posted again.
-    to_repost: usize,
-    received: usize,
-    /// Number of receives that completed without a message.
-    flushed: usize,
-    /// Number of its latest delivered message, plus one.
-    delivered: usize,
-    /// Memory window over the targets, in runs with windows.
-    window: Option<MemoryWindow>,
-    accepted: bool,
-    is_up: bool,
-    has_ended: bool,
-    /// A request failed.
-    has_failed: bool,
-    /// An atomic operation or Read failed: no later one may complete.
-    has_failed_read: bool,
-    /// A request was refused: the connection ends.
-    post_refused: bool,
-}
-
-impl Side {
-    /// The bytes of message `number`.
-    fn message(&self, number: usize, len: usize) -> Vec<u8> {
-        pattern(u64::from(self.salt) << 12 | number as u64, len)
-    }
-
-    /// True if each receive has completed, with a message or flushed.
-    const fn has_all_receives(&self) -> bool {
-        !self.is_up || self.flushed == self.receives - self.received
-    }
-
-    fn sge(&self, addr: usize, len: usize) -> Sge {
-        let len = u32::try_from(len).expect("a slot");
-        Sge { addr: addr as u64, len, lkey: self.stag }
-    }
-}
-
-/// How connections end.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum EndPlan {
-    /// They complete all requests.
-    Completes,
-    /// They may end at any time, because segments are forged or an end restarts.
-    MayFail,
-    /// This many in each slot are ended with work in flight, then one completes.
-    EndedFirst(usize),
-}
-
-/// Parameters of a run.
-#[derive(Clone, Copy, Debug)]
-pub struct Plan {
-    /// Connections at a time.
-    pub conns: usize,
-    /// Requests of each end of a connection.
-    pub per_side: usize,
-    /// Draws the kind of the next request. `true`: the connection allows those of RFC 7306.
-    pub draw: fn(&mut SmallRng, bool) -> Kind,
-    /// Some Writes go through memory windows, bound and invalidated repeatedly.
-    pub windows: bool,
-    /// How the connections end.
-    pub ends: EndPlan,
-}
-
-impl Plan {
-    /// Requests of all kinds; all complete.
-    #[must_use]
-    pub const fn new(conns: usize, per_side: usize) -> Self {
-        Self { conns, per_side, draw: any_kind, windows: false, ends: EndPlan::Completes }
-    }
-
-    /// Requests of all kinds on one connection that may end at any time.
-    #[must_use]
-    pub const fn may_fail(per_side: usize) -> Self {
-        Self { ends: EndPlan::MayFail, ..Self::new(1, per_side) }
-    }
-}
+mod side;
+mod slot;
 
 /// Result of a run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -302,7 +136,7 @@ impl Workload {
                 let bytes = read_source(end, conn, slot);
                 world.ends[end].arena.write(addr_of(conn, Area::ReadSource, slot), &bytes);
             }
-            world.ends[1].engine.listen(connections::port(conn), 4).expect("the port is free");
+            world.ends[1].engine.listen(port(conn), 4).expect("the port is free");
             slots.push(ConnSlot::new(world, &mut words, &plan, conn));
         }
         Self { plan, slots, words, report: Report::default(), is_finishing: false }
@@ -389,16 +223,4 @@ fn app_is_due(world: &mut World, end: usize) -> bool {
     }
     world.app_wakeups[end] = Some(world.now + world.rng.random_range(0..longest_ns));
     true
-}
-
-/// Posts the next receive of an end. False if the connection has ended.
-fn post_receive(world: &mut World, side: &mut Side, end: usize, conn: usize) -> bool {
-    let start = addr_of(conn, Area::Receive, side.receives);
-    // Two SGEs, to exercise scattering.
-    let cut = world.rng.random_range(0..=SLOT_LEN);
-    let sg_list = [side.sge(start, cut), side.sge(start + cut, SLOT_LEN - cut)];
-    let wr = RecvWr { wr_id: side.receives as u64, sg_list: sg_list.into_iter().collect() };
-    let is_posted = world.ends[end].engine.post_recv(side.qp, wr).is_ok();
-    side.receives += usize::from(is_posted);
-    is_posted
 }

@@ -1,9 +1,10 @@
 //! Actions of the `!` and `=` lines of a trace.
 
 use super::flow::Flow;
-use super::runner::{PEER_PORT, TraceRun};
+use super::runner::TraceRun;
 use super::script::{self, duration, number};
 use super::settings::Settings;
+use super::system_under_test::PEER_PORT;
 
 impl TraceRun {
     pub(super) fn expect(&mut self, words: &[String]) -> Result<(), String> {

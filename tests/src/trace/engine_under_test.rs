@@ -11,9 +11,9 @@ use ferrowarp_proto::verbs::qp::QpInit;
 use ferrowarp_proto::verbs::wc::{CqId, QpId};
 
 use super::packet::{arp_reply, is_tcp};
-use super::runner::{MACS, OUR_PORT, PEER_PORT, SystemUnderTest, address};
 use super::script::number;
 use super::settings::Settings;
+use super::system_under_test::{MACS, OUR_PORT, PEER_PORT, SystemUnderTest, address};
 use super::tcb_under_test::counter_by_name;
 use crate::sim::frames::{FrameQueue, HeapDevice, PoolSizes};
 use crate::sim::world::{CompletionQueues, SimEngine};

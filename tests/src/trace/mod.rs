@@ -9,16 +9,8 @@ pub mod packet;
 pub mod runner;
 pub mod script;
 pub mod settings;
+pub mod system_under_test;
 pub mod tcb_under_test;
-
-use std::net::SocketAddr;
-
-use ferrowarp_proto::wire::tcp::FourTuple;
-
-use engine_under_test::EngineUnderTest;
-use runner::{OUR_PORT, PEER_PORT, SystemUnderTest, address};
-use settings::Settings;
-use tcb_under_test::TcbUnderTest;
 
 /// Runs a trace given as text.
 ///
@@ -27,15 +19,4 @@ use tcb_under_test::TcbUnderTest;
 pub fn run(text: &str) -> Result<(), String> {
     runner::run(&script::parse(text)?)
 }
-
-/// Creates the system under test that the settings select.
-fn system_under_test(settings: &Settings) -> Box<dyn SystemUnderTest> {
-    if settings.engine {
-        return Box::new(EngineUnderTest::new(settings));
-    }
-    let tuple = FourTuple {
-        local: SocketAddr::new(address(settings, 0), OUR_PORT),
-        remote: SocketAddr::new(address(settings, 1), PEER_PORT),
-    };
-    Box::new(TcbUnderTest::new(settings, tuple))
 }

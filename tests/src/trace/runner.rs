@@ -2,70 +2,23 @@
 
 use std::collections::{HashMap, VecDeque};
 use std::fmt::Write as _;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::net::SocketAddr;
 
 use ferrowarp_proto::time::Instant;
+use ferrowarp_proto::wire::tcp::FourTuple;
 
+use super::engine_under_test::EngineUnderTest;
 use super::flow::Flow;
 use super::packet::Packet;
 use super::script::{Action, Line, Script, SegmentSpec, Time};
 use super::settings::Settings;
+use super::system_under_test::{MACS, OUR_PORT, PEER_PORT, START, SystemUnderTest, address};
+use super::tcb_under_test::TcbUnderTest;
 
-/// MAC addresses: ours and the peer's.
-pub const MACS: [[u8; 6]; 2] = [[2, 0, 0, 0, 0, 1], [2, 0, 0, 0, 0, 2]];
-/// Our port, unless the engine chooses one.
-pub const OUR_PORT: u16 = 4420;
-/// The peer's port.
-pub const PEER_PORT: u16 = 40_000;
-/// Time at the start of a trace.
-pub const START: Instant = Instant::from_nanos(10_000_000_000);
 /// Maximum number of times that timers may fire at one point in time.
 const TIMER_RUNS_MAX: u32 = 64;
 /// Number of log lines shown when a trace fails.
 const LOG_LINES_SHOWN: usize = 12;
-
-/// System under test: receives and sends frames.
-pub trait SystemUnderTest {
-    /// Receives a burst of frames.
-    ///
-    /// # Errors
-    /// Describes a violation.
-    fn receive(&mut self, now: Instant, burst: &[Vec<u8>]) -> Result<(), String>;
-
-    /// Returns the time of its next timer.
-    fn deadline(&self) -> Option<Instant>;
-
-    /// Fires timers that are due, and returns the frames to send.
-    ///
-    /// # Errors
-    /// Describes a violation.
-    fn poll_transmit(&mut self, now: Instant) -> Result<Vec<Vec<u8>>, String>;
-
-    /// Executes a call of the application.
-    ///
-    /// # Errors
-    /// If there is no such call, or it fails.
-    fn call(&mut self, now: Instant, words: &[&str]) -> Result<(), String>;
-
-    /// Returns the state of the connection.
-    fn state(&self) -> String;
-
-    /// Returns a counter by name.
-    fn counter(&self, name: &str) -> Option<u64>;
-
-    /// Removes and returns the events since the last call.
-    fn take_events(&mut self) -> Vec<String>;
-}
-
-/// Address of an end: 0 is ours.
-#[must_use]
-pub fn address(settings: &Settings, end: u8) -> IpAddr {
-    if settings.ipv6 {
-        IpAddr::V6(Ipv6Addr::new(0xfd00, 0, 0, 0, 0, 0, 0, u16::from(end) + 1))
-    } else {
-        IpAddr::V4(Ipv4Addr::new(198, 18, 0, end + 1))
-    }
-}
 
 /// Execution of one trace.
 pub(super) struct TraceRun {
@@ -108,12 +61,24 @@ fn is_same_burst(line: &Line) -> bool {
     matches!(line.action, Action::In { same_burst: true, .. }) && line.time == now
 }
 
+/// Creates the system under test that the settings select.
+fn system_under_test(settings: &Settings) -> Box<dyn SystemUnderTest> {
+    if settings.engine {
+        return Box::new(EngineUnderTest::new(settings));
+    }
+    let tuple = FourTuple {
+        local: SocketAddr::new(address(settings, 0), OUR_PORT),
+        remote: SocketAddr::new(address(settings, 1), PEER_PORT),
+    };
+    Box::new(TcbUnderTest::new(settings, tuple))
+}
+
 impl TraceRun {
     fn new(settings: Settings) -> Self {
         let mut flows = HashMap::new();
         let iss = (!settings.engine).then_some(settings.iss);
         flows.insert((PEER_PORT, OUR_PORT), Flow::new(iss, settings.irs, settings.peer_tsval));
-        let subject = super::system_under_test(&settings);
+        let subject = system_under_test(&settings);
         Self {
             settings,
             sut: subject,

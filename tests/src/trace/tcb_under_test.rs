@@ -16,9 +16,9 @@ use ferrowarp_proto::wire::tcp::{
 };
 
 use super::packet::pattern;
-use super::runner::{MACS, START, SystemUnderTest};
 use super::script::number;
 use super::settings::Settings;
+use super::system_under_test::{MACS, START, SystemUnderTest};
 use crate::frame::Frame;
 
 /// Frames of one poll before it is considered an endless loop.

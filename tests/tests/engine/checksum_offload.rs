@@ -12,10 +12,10 @@ use ferrowarp_proto::wire::ethernet::EthernetLink;
 use ferrowarp_proto::wire::seq::Seq;
 use ferrowarp_proto::wire::tcp::{Fields, Flags, FourTuple, Options, Segment};
 use ferrowarp_tests::frame::Frame;
-use ferrowarp_tests::raw::{Fixture, MACS, PORT, device, mpa_request};
+use ferrowarp_tests::raw::{Fixture, PORT, device, mpa_request};
 use ferrowarp_tests::sim::pairs::qp_init;
 use ferrowarp_tests::sim::world::{World, WorldOptions, address, address_v6};
-use ferrowarp_tests::tcp_peer::TcpPeer;
+use ferrowarp_tests::tcp_peer::{MACS, TcpPeer};
 
 /// An engine on a port with checksum offload, and a hand-made peer.
 struct OffloadFixture {

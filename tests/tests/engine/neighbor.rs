@@ -18,10 +18,10 @@ use ferrowarp_proto::wire::seq::Seq;
 use ferrowarp_proto::wire::tcp::{Flags, FourTuple, Options, Segment};
 use ferrowarp_tests::frame::{Frame, is_membership_report};
 use ferrowarp_tests::ip;
-use ferrowarp_tests::raw::{Fixture, MACS, PORT, device};
+use ferrowarp_tests::raw::{Fixture, PORT, device};
 use ferrowarp_tests::sim::fragmenter::fragment;
 use ferrowarp_tests::sim::pairs::qp_init;
-use ferrowarp_tests::tcp_peer::TcpPeer;
+use ferrowarp_tests::tcp_peer::{MACS, TcpPeer};
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 

@@ -15,13 +15,14 @@ use ferrowarp_tests::workspace::{self, root};
 use source::{Import, Modules};
 
 /// Source folders, and the names under which the crates' programs import the libraries.
-const CRATES: [(&str, &str); 6] = [
+const CRATES: [(&str, &str); 7] = [
     ("bindings/src", "dpdk_sys"),
     ("stack/proto/src", "ferrowarp_proto"),
     ("stack/runtime/src", "ferrowarp"),
     ("apps/src", "ferrowarp_apps"),
     ("apps/link/src", "ferrowarp_link"),
     ("bench/src", "ferrowarp_bench"),
+    ("tests/src", "ferrowarp_tests"),
 ];
 
 /// Names that a file uses of another one, by both files.

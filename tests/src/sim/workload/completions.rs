@@ -2,8 +2,9 @@
 
 use ferrowarp_proto::verbs::wc::{Wc, WcOpcode, WcStatus};
 
-use super::connections::cq;
-use super::{Area, Effect, EndPlan, Posted, Workload, addr_of, read_source};
+use super::Workload;
+use super::plan::EndPlan;
+use super::side::{Area, Effect, Posted, addr_of, cq, read_source};
 use crate::sim::atomic_oracle::load_word;
 use crate::sim::world::World;
 

@@ -1,167 +1,22 @@
-//! Connection setup, connection events, and planned ends.
-
-use std::collections::VecDeque;
-use std::ops::Range;
+//! Connection events, and planned ends.
 
 use ferrowarp_proto::ddp::atomic::AtomicOp;
-use ferrowarp_proto::ddp::memory::{Access, Memory};
-use ferrowarp_proto::time::{Instant, MILLISECOND, SECOND};
+use ferrowarp_proto::ddp::memory::Memory;
+use ferrowarp_proto::time::{MILLISECOND, SECOND};
 use ferrowarp_proto::verbs::cm::{Abort, ConnectError, Event, ReadDepths};
-use ferrowarp_proto::verbs::qp::QpInit;
-use ferrowarp_proto::verbs::wc::{CqId, QpId};
+use ferrowarp_proto::verbs::wc::QpId;
 use ferrowarp_proto::verbs::wr::Operation;
 use rand::Rng;
 
-use super::{
-    Area, AtomicOracle, DEPTH, Effect, EndPlan, Plan, SLOT_LEN, Side, TARGET_COUNT, Workload,
-    addr_of, arena_len, post_receive,
-};
-use crate::sim::atomic_oracle::SHARED_LEN;
-use crate::sim::mw_workload::MemoryWindow;
+use super::Workload;
+use super::plan::EndPlan;
+use super::side::{Area, Effect, PORT, Side, addr_of};
+use super::slot::{Progress, TIME_TO_CONNECT, connect};
 use crate::sim::world::World;
 
-/// Port of the first connection; each has its own.
-const PORT: u16 = 18515;
-const PD: u32 = 7;
 /// Maximum number of connections in one slot until one completes its work; attempts that found no
 /// peer are not counted.
 const CONNECTIONS_MAX: usize = 60;
-/// Time in which a connection has to find its peer, however often it tries.
-const TIME_TO_CONNECT: u64 = 100 * SECOND;
-
-/// Progress of a connection to its planned end.
-#[derive(Clone, Copy, Debug)]
-enum Progress {
-    /// It is not up yet.
-    NotUp,
-    /// It will be ended at this time.
-    EndAt(Instant),
-    /// It was ended; at this time it is disconnected if an end does not know yet.
-    EndBy(Instant),
-    /// All its requests are to complete.
-    RunToCompletion,
-}
-
-/// A slot for connections, of which a new one follows one that ended.
-pub(super) struct ConnSlot {
-    pub(super) sides: [Side; 2],
-    /// Connections that are still to end with work in flight.
-    pub(super) ends_left: usize,
-    connections: usize,
-    /// A connection has to have found its peer by then.
-    connect_by: Instant,
-    progress: Progress,
-}
-
-pub(super) fn port(conn: usize) -> u16 {
-    PORT + u16::try_from(conn).expect("few connections")
-}
-
-pub(super) fn cq(conn: usize) -> CqId {
-    CqId(u32::try_from(conn).expect("few connections"))
-}
-
-impl ConnSlot {
-    pub(super) fn new(
-        world: &mut World,
-        words: &mut AtomicOracle,
-        plan: &Plan,
-        conn: usize,
-    ) -> Self {
-        let ends_left = if let EndPlan::EndedFirst(count) = plan.ends { count } else { 0 };
-        let sides = connect(world, words, plan, conn);
-        let connect_by = world.now + TIME_TO_CONNECT;
-        Self { sides, ends_left, connections: 1, connect_by, progress: Progress::NotUp }
-    }
-
-    /// True if both ends know that the connection has ended, or never had it.
-    pub(super) const fn is_over(&self) -> bool {
-        let [active, passive] = &self.sides;
-        active.has_ended && (passive.has_ended || !passive.accepted)
-    }
-
-    /// The given end, and its peer.
-    pub(super) const fn ends(&mut self, end: usize) -> [&mut Side; 2] {
-        let [active, passive] = &mut self.sides;
-        if end == 0 { [active, passive] } else { [passive, active] }
-    }
-
-    fn is_up(&self) -> bool {
-        self.sides.iter().all(|side| side.is_up)
-    }
-
-    pub(super) fn disconnect(&self, world: &mut World, ends: Range<usize>) {
-        for end in ends {
-            // It may have ended already.
-            let _ = world.ends[end].engine.disconnect(world.now, self.sides[end].qp);
-        }
-    }
-
-    /// Destroys the queue pairs of a connection that has ended at both ends.
-    pub(super) fn destroy(&self, world: &mut World) {
-        for (end, side) in self.sides.iter().enumerate() {
-            side.destroy(world, end);
-        }
-    }
-}
-
-impl Side {
-    fn new(world: &mut World, plan: &Plan, end: usize, conn: usize) -> Self {
-        let cq = cq(conn);
-        let init =
-            QpInit { pd: PD, send_cq: cq, recv_cq: cq, max_send_wr: DEPTH, max_recv_wr: DEPTH };
-        let qp = world.ends[end].engine.create_qp(init).expect("room");
-        let arena = &world.ends[end].arena;
-        let stag = arena.register(0, arena_len(plan.conns) as u64, Access::ALL, PD);
-        let rights = Access::REMOTE_ATOMIC | Access::REMOTE_READ;
-        let targets = (addr_of(conn, Area::Target, 0) as u64, (TARGET_COUNT * SLOT_LEN) as u64);
-        let window = || MemoryWindow::new(&world.ends[end], PD, qp, stag, targets);
-        let mut side = Self {
-            qp,
-            stag,
-            words_stag: arena.register(0, SHARED_LEN as u64, rights, PD),
-            window: plan.windows.then(window),
-            salt: world.rng.random(),
-            posted: VecDeque::new(),
-            posted_count: 0,
-            sends: VecDeque::new(),
-            writes: Default::default(),
-            receives: 0,
-            to_repost: 0,
-            received: 0,
-            flushed: 0,
-            delivered: 0,
-            accepted: false,
-            is_up: false,
-            has_ended: false,
-            has_failed: false,
-            has_failed_read: false,
-            post_refused: false,
-        };
-        for _ in 0..DEPTH {
-            assert!(post_receive(world, &mut side, end, conn), "no room for the buffer");
-        }
-        side
-    }
-
-    pub(super) fn destroy(&self, world: &mut World, end: usize) {
-        world.ends[end].engine.destroy_qp(world.now, self.qp);
-        let regions = world.ends[end].arena.regions();
-        for stag in [self.words_stag, self.stag] {
-            regions.invalidate(stag);
-            regions.release(stag);
-        }
-    }
-}
-
-/// Creates two queue pairs and starts connecting the first to the second.
-fn connect(world: &mut World, words: &mut AtomicOracle, plan: &Plan, conn: usize) -> [Side; 2] {
-    words.connect(world, conn);
-    let sides = [0, 1].map(|end| Side::new(world, plan, end, conn));
-    let (now, remote, param) = (world.now, world.socket(1, port(conn)), world.param(0));
-    world.ends[0].engine.connect(now, sides[0].qp, remote, &param).expect("idle");
-    sides
-}
 
 impl Workload {
     /// Handles the events of an end.

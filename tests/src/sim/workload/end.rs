@@ -4,7 +4,9 @@ use ferrowarp_proto::engine::Usage;
 use ferrowarp_proto::time::SECOND;
 use rand::Rng;
 
-use super::{DEPTH, EndPlan, Report, Workload};
+use super::plan::EndPlan;
+use super::side::DEPTH;
+use super::{Report, Workload};
 use crate::sim::link::Faults;
 use crate::sim::world::World;
 

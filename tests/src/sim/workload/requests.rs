@@ -3,70 +3,13 @@
 use ferrowarp_proto::verbs::wc::WcOpcode;
 use ferrowarp_proto::verbs::wr::{Operation, Payload, SendWr};
 use rand::Rng;
-use rand::rngs::SmallRng;
 
-use super::{
-    Area, DEPTH, Effect, EndPlan, Message, Posted, SLOT_LEN, TARGET_COUNT, Workload, addr_of,
-};
+use super::Workload;
+use super::plan::{EndPlan, Kind};
+use super::side::{Area, DEPTH, Effect, Message, Posted, SLOT_LEN, TARGET_COUNT, addr_of};
 use crate::sim::atomic_oracle::WordAccess;
 use crate::sim::mw_workload::MemoryWindow;
 use crate::sim::world::World;
-
-/// Kind of a request.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
-    /// A Send.
-    Send,
-    /// A Read.
-    Read,
-    /// A Write.
-    Write,
-    /// A Write that is never inline.
-    SgWrite,
-    /// An atomic operation, Read or Write of the connection's own word.
-    OwnWord,
-    /// An atomic operation or Read of a word that all connections share.
-    SharedWord,
-    /// Immediate Data.
-    Immediate,
-    /// A Write with Immediate Data.
-    WriteImmediate,
-}
-
-/// Draws any kind of request.
-pub fn any_kind(rng: &mut SmallRng, has_rfc7306: bool) -> Kind {
-    match rng.random_range(0..if has_rfc7306 { 11 } else { 8 }) {
-        0 | 1 => Kind::Send,
-        2 | 3 => Kind::Read,
-        4 | 5 => Kind::Write,
-        6 | 7 => Kind::SgWrite,
-        8 => Kind::OwnWord,
-        9 => Kind::SharedWord,
-        _ if rng.random_bool(0.5) => Kind::Immediate,
-        _ => Kind::WriteImmediate,
-    }
-}
-
-/// Draws a request for a shared word half of the time, Immediate Data often, no plain Write.
-pub fn mostly_shared_words(rng: &mut SmallRng, _: bool) -> Kind {
-    match rng.random_range(0..10) {
-        0..5 => Kind::SharedWord,
-        5 => Kind::Read,
-        6 => Kind::Send,
-        7 => Kind::WriteImmediate,
-        _ => Kind::Immediate,
-    }
-}
-
-impl Kind {
-    const fn consumes_recv(self) -> bool {
-        matches!(self, Self::Send | Self::Immediate | Self::WriteImmediate)
-    }
-
-    const fn writes(self) -> bool {
-        matches!(self, Self::Write | Self::SgWrite | Self::WriteImmediate)
-    }
-}
 
 impl Workload {
     /// Posts as many requests as flow control between the two ends permits.
