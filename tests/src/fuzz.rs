@@ -58,7 +58,7 @@ pub fn segment(data: &[u8]) {
     }
 }
 
-/// Parses and processes an MPA start-up frame in both roles.
+/// Parses and processes an MPA startup frame in both roles.
 ///
 /// # Panics
 /// If the parser does, or the frame differs after emitting and parsing it again.

@@ -83,7 +83,7 @@ impl Fixture {
     /// An engine on this device that listens.
     ///
     /// # Panics
-    /// If the settings leave no room for a listener.
+    /// If the settings allow no listener.
     #[must_use]
     pub fn with_device(device: HeapDevice, config: EngineConfig) -> Self {
         let arena = Rc::new(VecMemory::new(1 << 20));
@@ -285,7 +285,7 @@ impl Peer {
         }
     }
 
-    /// Performs the MPA start-up exchange, and returns the engine's queue pair.
+    /// Performs the MPA startup exchange, and returns the engine's queue pair.
     ///
     /// # Panics
     /// If it fails.

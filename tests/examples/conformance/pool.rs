@@ -56,7 +56,7 @@ impl<'a> Pool<'a> {
             RuleStatus::Tested => {}
         }
         if report.tagged(id, Kind::Code).next().is_none() {
-            Some("without a tagged line: their tests check the overall behaviour")
+            Some("without a tagged line: their tests check the overall behavior")
         } else if self.places(id).next().is_none() {
             Some("tagged in code that needs libdpdk or a device")
         } else if self.guards(id).next().is_none() {

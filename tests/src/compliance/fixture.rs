@@ -125,7 +125,7 @@ impl Fixture {
 
     pub(super) fn create_qp(&mut self) -> QpId {
         let init = QpInit { pd: PD, send_cq: CQ, recv_cq: CQ, max_send_wr: 16, max_recv_wr: 16 };
-        let qp = self.engine.create_qp(init).expect("room for a queue pair");
+        let qp = self.engine.create_qp(init).expect("a free queue pair");
         self.qp = Some(qp);
         qp
     }
@@ -507,7 +507,7 @@ impl Fixture {
         let sg_list = [self.sge(at, len)].into_iter().collect();
         let wr = RecvWr { wr_id: u64::from(wr_id), sg_list };
         let qp = self.qp.expect("somebody is connected");
-        self.engine.post_recv(qp, wr).expect("there is room");
+        self.engine.post_recv(qp, wr).expect("a free slot of the receive queue");
     }
 
     /// Registers memory in the connection's protection domain, or in another one.
@@ -540,7 +540,7 @@ impl Fixture {
         self.settle();
         match self.engine.next_event()? {
             Event::Disconnected { reason, .. } => {
-                assert_eq!(self.engine.next_event(), None, "it is told once");
+                assert_eq!(self.engine.next_event(), None, "the end is reported once");
                 Some(reason)
             }
             other => panic!("{other:?}"),

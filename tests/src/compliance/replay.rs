@@ -53,10 +53,10 @@ impl Fixture {
                 Step::Expect(bytes) => {
                     let expected = bytes.resolve(&self.stags).expect(&place);
                     self.settle();
-                    let heard = std::mem::take(&mut self.received);
+                    let sent = std::mem::take(&mut self.received);
                     assert!(
-                        heard == expected,
-                        "{place}:\nheard    {heard:02x?}\nexpected {expected:02x?}"
+                        sent == expected,
+                        "{place}:\nsent     {sent:02x?}\nexpected {expected:02x?}"
                     );
                 }
             }

@@ -183,20 +183,20 @@ impl Device for HeapDevice {
     }
 
     fn allocate(&mut self, pool: TxClass) -> Option<HeapTx> {
-        let (lent, limit) = match pool {
+        let (in_use, limit) = match pool {
             TxClass::Data => (&self.data_in_use, self.sizes.data),
             TxClass::Retransmit => (&self.data_in_use, self.sizes.data + self.sizes.reserve),
             TxClass::Control => (&self.control_in_use, self.sizes.control),
         };
         let [data, control] = self.exhausted.get();
         let is_drained = if pool == TxClass::Control { control } else { data };
-        if is_drained || lent.get() >= limit {
+        if is_drained || in_use.get() >= limit {
             return None;
         }
-        lent.set(lent.get() + 1);
+        in_use.set(in_use.get() + 1);
         let bytes = vec![0xa5; frame_capacity(self.capabilities.mtu)];
         let can_offload = self.capabilities.checksum == ChecksumMode::Offload;
-        let buffer = Rc::new(Buffer { bytes, in_use: Rc::clone(lent) });
+        let buffer = Rc::new(Buffer { bytes, in_use: Rc::clone(in_use) });
         Some(HeapTx { buffer, requested: None, can_offload })
     }
 

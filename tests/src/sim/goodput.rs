@@ -181,7 +181,7 @@ pub fn median(case: &Case, seeds: u64) -> Row {
     }
 }
 
-/// Result of the tail-loss measurement.
+/// Result of the tail loss measurement.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct TailLoss {
     /// Microseconds from the loss until all data have arrived: median and 99th percentile.

@@ -24,7 +24,8 @@ pub fn connect(world: &mut World, number: u32, srq: Option<SrqId>) -> [QpId; 2] 
     let params = [0, 1].map(|end| world.param(end));
     let cq = CqId(number);
     let init = QpInit { pd: PD, send_cq: cq, recv_cq: cq, max_send_wr: 64, max_recv_wr: 64 };
-    let qps = [0, 1].map(|end: usize| world.ends[end].engine.create_qp(init).expect("room"));
+    let qps =
+        [0, 1].map(|end: usize| world.ends[end].engine.create_qp(init).expect("a free queue pair"));
     if let Some(srq) = srq {
         world.ends[1].engine.attach_srq(qps[1], srq).expect("it is idle");
     }
@@ -51,7 +52,7 @@ pub fn handshake(world: &mut World, qps: [QpId; 2], params: &[ConnParam; 2]) {
         panic!("no request");
     };
     let now = world.now;
-    world.ends[1].engine.accept(now, request, qps[1], &params[1]).expect("the request is fresh");
+    world.ends[1].engine.accept(now, request, qps[1], &params[1]).expect("the request is new");
     for end in 0..2 {
         assert!(matches!(event(world, end), Event::Established { .. }));
     }
@@ -62,7 +63,8 @@ pub fn handshake(world: &mut World, qps: [QpId; 2], params: &[ConnParam; 2]) {
 /// # Panics
 /// If they cannot be connected.
 pub fn connect_new(world: &mut World, init: QpInit, params: &[ConnParam; 2]) -> [QpId; 2] {
-    let qps = [0, 1].map(|end: usize| world.ends[end].engine.create_qp(init).expect("room"));
+    let qps =
+        [0, 1].map(|end: usize| world.ends[end].engine.create_qp(init).expect("a free queue pair"));
     handshake(world, qps, params);
     qps
 }
@@ -185,7 +187,7 @@ pub fn settle(world: &mut World) {
 /// # Panics
 /// If it is refused.
 pub fn post(world: &mut World, end: usize, qp: QpId, wr: SendWr) {
-    world.ends[end].engine.post_send(qp, wr).expect("the queue has room");
+    world.ends[end].engine.post_send(qp, wr).expect("a free slot of the send queue");
 }
 
 /// A signaled request.

@@ -9,7 +9,7 @@ use crate::ip;
 /// Offset of a byte of the sequence number in the TCP header.
 const SEQ_AT: usize = 5;
 
-/// ICMP behaviour for packets above the MTU.
+/// ICMP behavior for packets above the MTU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum IcmpReply {
     /// No error: a black hole.
@@ -27,7 +27,7 @@ pub struct Router {
     pub mtus: [usize; 4],
     /// Length of a phase in nanoseconds.
     pub phase_ns: u64,
-    /// ICMP behaviour for packets above the MTU.
+    /// ICMP behavior for packets above the MTU.
     pub icmp_reply: IcmpReply,
     /// Each ICMP error is preceded by a forged one, which quotes a sequence number not in flight.
     pub forged: bool,

@@ -257,8 +257,8 @@ impl Flow {
         assert!(seg.seq <= sent, "bytes were left out before {seg:?}");
         let edge = self.snd_limit.expect("a SYN-ACK was received");
         assert!(end <= edge, "beyond the window, whose edge is {edge:?}: {seg:?}");
-        let fresh = if end > sent { end - sent } else { 0 };
-        let new = &payload[payload.len() - fresh as usize..];
+        let new_len = if end > sent { end - sent } else { 0 };
+        let new = &payload[payload.len() - new_len as usize..];
         let is_aligned = self.framing.starts_at(seg.seq);
         if !new.is_empty() {
             self.framing.extend(new);
@@ -268,6 +268,6 @@ impl Flow {
         assert!(is_aligned || !aligned, "not the start of an FPDU: {seg:?}");
         self.misaligned += u64::from(!is_aligned);
         self.snd_nxt = Some(sent.max(seg.seq + seg.seq_len()));
-        fresh
+        new_len
     }
 }

@@ -54,7 +54,7 @@ pub struct Workload {
     is_finishing: bool,
 }
 
-/// Options for connections that may end at any time: keep-alives detect dead peers.
+/// Options for connections that may end at any time: keepalives detect dead peers.
 #[must_use]
 pub const fn may_fail_options(seed: u64) -> WorldOptions {
     let mut options = WorldOptions::new(seed);
@@ -187,7 +187,7 @@ impl Workload {
         for _ in 0..count {
             side.to_repost -= 1;
             let is_posted = post_receive(world, side, end, conn);
-            assert!(is_posted || self.plan.ends != EndPlan::Completes, "no room for the buffer");
+            assert!(is_posted || self.plan.ends != EndPlan::Completes, "the receive queue is full");
         }
     }
 

@@ -138,7 +138,7 @@ pub struct WorldOptions {
     /// Longest delay between two polls by an application, in nanoseconds; it also posts receive
     /// buffers late. `None`: applications poll after every step.
     pub app_delay_max_ns: Option<u64>,
-    /// Keep-alive interval in nanoseconds.
+    /// Keepalive interval in nanoseconds.
     pub keepalive_ns: Option<u64>,
     /// Every segment has to start at an FPDU boundary; windows and segments are large enough.
     pub fpdu_aligned: bool,
@@ -351,8 +351,8 @@ impl World {
     pub fn restart_end(&mut self, index: usize) {
         self.engines += 1;
         self.ends[index] = make_end(&self.options, index, self.engines);
-        if let Some(watch) = &mut self.invariants {
-            watch.reset();
+        if let Some(checker) = &mut self.invariants {
+            checker.reset();
         }
     }
 
@@ -479,8 +479,9 @@ impl World {
             if is_deaf || inbound.len() >= RING_LEN {
                 continue;
             }
-            if let Some(watch) = self.invariants.as_mut().filter(|_| self.fragment_mtu.is_none()) {
-                watch.on_received(index, &frame, !self.repair_checksums);
+            if let Some(checker) = self.invariants.as_mut().filter(|_| self.fragment_mtu.is_none())
+            {
+                checker.on_received(index, &frame, !self.repair_checksums);
             }
             if self.options.priority_tags && self.options.vlan.is_none() && frame.len() > 12 {
                 // Priority 5.
@@ -505,11 +506,11 @@ impl World {
         for frame in outbound.borrow_mut().drain(..) {
             self.frames += 1;
             self.capture(&frame);
-            if let Some(watch) = &mut self.invariants {
-                watch.on_sent(index, &frame);
+            if let Some(checker) = &mut self.invariants {
+                checker.on_sent(index, &frame);
                 if self.fragment_mtu.is_some() {
                     // The receiver gets fragments: account for the packet when it is sent.
-                    watch.on_received(1 - index, &frame, false);
+                    checker.on_received(1 - index, &frame, false);
                 }
             }
             if is_cut {

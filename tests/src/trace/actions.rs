@@ -132,11 +132,11 @@ impl TraceRun {
             _ => return Err("`open client` or `open server`".to_owned()),
         }
         self.expect_no_output()?;
-        let notices = self.sut.take_events().join(" ");
-        if notices == "Established" {
+        let events = self.sut.take_events().join(" ");
+        if events == "Established" {
             return Ok(());
         }
-        Err(format!("the handshake brought the notices `{notices}`"))
+        Err(format!("the handshake reported the events `{events}`"))
     }
 
     /// Writes 100 bytes `count` times; each write is acknowledged after `rtt`.

@@ -95,14 +95,14 @@ impl TcbUnderTest {
     /// Checks that `bytes` of `frame` are those at `position` of the stream.
     fn check(frame: &impl RxFrame, bytes: &Range<usize>, position: u32) -> Result<(), String> {
         if bytes.is_empty() {
-            return Err("an empty piece was handed up".to_owned());
+            return Err("an empty range was delivered".to_owned());
         }
         let mut found = vec![0; bytes.len()];
         frame.copy_out(bytes.start, &mut found);
         let mut at = position;
         for byte in found {
             if byte != pattern(false, at) {
-                return Err(format!("byte {} was handed up wrong", at.wrapping_add(1)));
+                return Err(format!("byte {} was delivered wrong", at.wrapping_add(1)));
             }
             at = at.wrapping_add(1);
         }
@@ -188,13 +188,13 @@ impl TcbUnderTest {
 
     fn handle_events(&mut self) {
         while let Some(tcb) = &mut self.tcb
-            && let Some(notice) = tcb.poll_event()
+            && let Some(event) = tcb.poll_event()
         {
             // An engine grants window growth within its budget; here it is always granted.
-            if notice == Event::RcvWndLimited {
+            if event == Event::RcvWndLimited {
                 tcb.grow_window(tcb.window_wanted());
             } else {
-                self.events.push(format!("{notice:?}"));
+                self.events.push(format!("{event:?}"));
             }
         }
     }
@@ -218,8 +218,8 @@ impl TcbUnderTest {
                 }
                 len
             }
-            Transmit::NewData { capacity: room } => {
-                let limit = if whole { room.max(tcb.emss()) } else { room };
+            Transmit::NewData { capacity } => {
+                let limit = if whole { capacity.max(tcb.emss()) } else { capacity };
                 let payload_len = next_len.ok_or("nothing waits to be sent")?.min(limit);
                 let start = tcb.header_len();
                 for (byte, at) in buf[start..start + payload_len].iter_mut().zip(written..) {

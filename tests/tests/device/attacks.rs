@@ -145,7 +145,10 @@ impl Case {
             left = running.context.usage();
         }
         assert!(is_released(&left, &before), "still held: {left:?}");
-        println!("all given back {:.1} s after the last word", silent.elapsed().as_secs_f64());
+        println!(
+            "all resources released {:.1} s after the attacks",
+            silent.elapsed().as_secs_f64()
+        );
         server::client().expect("served when all is over");
     }
 

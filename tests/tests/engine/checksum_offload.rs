@@ -111,7 +111,7 @@ fn all_frames_of_a_connection_have_valid_checksums() {
     for_each_family_and_vlan(|ipv6, vlan| {
         let mut fx = OffloadFixture::new(ipv6, vlan, |_| {});
         let answer = fx.syn();
-        let ts = answer.options.ts.expect("agreed");
+        let ts = answer.options.ts.expect("negotiated");
         fx.peer.snd_nxt += 1;
         fx.peer.rcv_nxt = answer.seq + 1;
         let mut fields = fx.peer.fields(Flags::ACK, Options::timestamps(Some((2, ts.0))));

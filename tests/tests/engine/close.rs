@@ -260,7 +260,9 @@ fn error_after_half_close_resets_without_terminate() {
     fx.poll_cq();
     let before = fx.engine.counters().terminates_out;
     fx.inject_ulpdu(&send(1, b"no buffer"));
-    let Some(EndReason::TerminateUnsent(terminate)) = fx.end_reason() else { panic!("it is told") };
+    let Some(EndReason::TerminateUnsent(terminate)) = fx.end_reason() else {
+        panic!("the end is reported")
+    };
     assert_eq!((terminate.cause(), fx.rst_sent, fx.sent_ulpdus().len()), ((1, 2, 2), true, 0));
     assert_eq!(fx.engine.counters().terminates_out, before);
 }

@@ -47,7 +47,8 @@ impl ManyConnections {
     fn make_queue_pairs(&mut self, count: usize) {
         let ends = &mut self.world.ends;
         for _ in 0..count {
-            let mut make = |end: usize| ends[end].engine.create_qp(qp_init(4, 4)).expect("room");
+            let mut make =
+                |end: usize| ends[end].engine.create_qp(qp_init(4, 4)).expect("a free queue pair");
             self.qps.push([make(0), make(1)]);
         }
     }
@@ -75,7 +76,7 @@ impl ManyConnections {
             let payload = Payload::Gather([gather].into_iter().collect());
             let operation = Operation::Write { payload, rkey: self.stags[1], remote: 0 };
             let wr = SendWr { wr_id: number, operation, signaled: true, fence: false };
-            self.world.ends[0].engine.post_send(qp, wr).expect("room");
+            self.world.ends[0].engine.post_send(qp, wr).expect("a free slot");
             let done = self.world.run_until(SECOND, |world| {
                 let wc = world.ends[0].queues.poll(CQ);
                 wc.is_some_and(|wc| {

@@ -20,8 +20,8 @@ fn mulpdu(emss: usize) -> usize {
 
 /// Message lengths around the capacity of one segment and of two.
 fn message_lens(emss: usize) -> [usize; 8] {
-    let room = mulpdu(emss) - HEADER_LENS.1;
-    [0, 1, room - 1, room, room + 1, 2 * room, 2 * room + 3, 20_000]
+    let capacity = mulpdu(emss) - HEADER_LENS.1;
+    [0, 1, capacity - 1, capacity, capacity + 1, 2 * capacity, 2 * capacity + 3, 20_000]
 }
 
 fn send_of(list: Vec<Sge>) -> Operation {
@@ -65,8 +65,8 @@ fn send_segments_cover_the_message_once_in_order() {
         for len in message_lens(emss.into()) {
             let mut bytes = Vec::new();
             let segments = segments_of_send(emss, len);
-            let room = mulpdu(emss.into()) - HEADER_LENS.1;
-            assert_eq!(segments.len(), len.div_ceil(room).max(1), "EMSS {emss}, {len} bytes");
+            let capacity = mulpdu(emss.into()) - HEADER_LENS.1;
+            assert_eq!(segments.len(), len.div_ceil(capacity).max(1), "EMSS {emss}, {len} bytes");
             for (_, _, _, mo, payload) in segments {
                 assert_eq!(mo as usize, bytes.len(), "EMSS {emss}, {len} bytes");
                 bytes.extend(payload);
@@ -187,12 +187,12 @@ fn segments_fill_mulpdu() {
         fx.post_send(1, 0, 20_000);
         fx.post_write(2, 0, 20_000, PEER_STAG, 0);
         for header_len in [HEADER_LENS.1, HEADER_LENS.0] {
-            let room = mulpdu(emss) - header_len;
+            let capacity = mulpdu(emss) - header_len;
             let ulpdus = fx.sent_ulpdus_of(20_000, header_len);
             let (last, others) = ulpdus.split_last().unwrap();
             assert!(others.iter().all(|ulpdu| ulpdu.len() == mulpdu(emss)), "EMSS {emss}");
             assert!(last.len() <= mulpdu(emss), "EMSS {emss}");
-            assert_eq!(last.len() - header_len, 20_000 - others.len() * room, "EMSS {emss}");
+            assert_eq!(last.len() - header_len, 20_000 - others.len() * capacity, "EMSS {emss}");
         }
     }
 }
@@ -560,11 +560,11 @@ fn rst_ends_an_rdmac_stream() {
     fx.inject(b"MPA ID Req Frame\xc0\0\0\0");
     fx.accept(&ConnParam::default());
     let event = fx.engine.next_event();
-    let Some(Event::Established { info: agreed, .. }) = event else { panic!("{event:?}") };
-    assert_eq!(agreed.revision, 0);
+    let Some(Event::Established { info, .. }) = event else { panic!("{event:?}") };
+    assert_eq!(info.revision, 0);
     fx.post_recv(1, 0, 64);
     fx.inject_flags(Flags::RST);
-    let reason = fx.end_reason().expect("the end is told");
+    let reason = fx.end_reason().expect("the end is reported");
     assert_eq!((reason.error(), reason), (Some((2, 0, 1)), EndReason::Reset));
     let done: Vec<_> = fx.poll_cq().iter().map(|wc| (wc.wr_id, wc.status)).collect();
     assert_eq!(done, [(1, WcStatus::Flushed)]);
@@ -614,7 +614,7 @@ fn fpdu_with_bad_crc_is_not_placed_and_terminates() {
     for bit in [0, 13, 100, 8 * 19, 8 * 31] {
         let mut fx = connected();
         let stag = fx.register(0, 64, Access::REMOTE_WRITE, false);
-        let mut bytes = fpdu(&write_segment(stag, 0, true, b"guarded octets"), true);
+        let mut bytes = fpdu(&write_segment(stag, 0, true, b"guarded bytes!"), true);
         bytes[2 + bit / 8] ^= 1 << (bit % 8);
         fx.inject(&bytes);
         assert_eq!(fx.arena.read(0, 64), [0; 64]);

@@ -72,7 +72,7 @@ fn atomic_response() -> Vec<u8> {
 
 fn immediate(msn: u32) -> Vec<u8> {
     let (opcode, qn) = (opcode::IMMEDIATE, 0);
-    Header::Untagged { opcode, last: true, invalidate: 0, qn, msn, mo: 0 }.encode(b"told you")
+    Header::Untagged { opcode, last: true, invalidate: 0, qn, msn, mo: 0 }.encode(b"it is so")
 }
 
 fn write(to: u64, payload: &[u8]) -> Vec<u8> {
@@ -196,9 +196,9 @@ fn live() {
     let mut seeds = Vec::new();
     for choice in 0..4 {
         for kind in 0..16 {
-            for calm in [2, 5, 20] {
+            for quiet_len in [2, 5, 20] {
                 let mut bytes = vec![choice];
-                bytes.resize(1 + calm, 255);
+                bytes.resize(1 + quiet_len, 255);
                 bytes.extend([0, kind, 0, 3, 5, 7, 1, 9, 200, 0, kind, 77, 1, 2, 3, 4, 5, 6]);
                 seeds.push(bytes);
             }

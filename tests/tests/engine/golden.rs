@@ -93,7 +93,7 @@ fn control_bytes() {
         send(true, true),
         Opcode::Terminate,
     ];
-    let bytes = golden("control octets 0 to 7, version 1");
+    let bytes = golden("control bytes 0 to 7, version 1");
     for (opcode, byte) in opcodes.into_iter().zip(bytes) {
         assert_eq!(opcode.control(Version::Ietf), byte, "{opcode:?}");
         assert_eq!(Opcode::parse(byte, Version::Ietf), Ok(opcode));

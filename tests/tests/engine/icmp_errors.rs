@@ -223,11 +223,11 @@ fn icmp_errors_without_connection_do_not_consume_the_limit() {
         for _ in 0..3000 {
             assert_eq!(fx.inject_icmp(&other, TOO_BIG, 1400), None);
         }
-        let (heeded, refused) = fx.icmp_counters();
-        assert_eq!((heeded, refused), (0, 3000));
+        let (accepted, refused) = fx.icmp_counters();
+        assert_eq!((accepted, refused), (0, 3000));
         let emss = fx.world.ends[0].engine.emss(fx.qp).unwrap();
         assert_eq!(fx.inject_icmp(&frame, TOO_BIG, 1400), None);
-        assert_eq!(fx.icmp_counters(), (1, 3000), "heard in the same second");
+        assert_eq!(fx.icmp_counters(), (1, 3000), "accepted in the same second");
         assert!(fx.world.ends[0].engine.emss(fx.qp).unwrap() < emss);
     }
 }
@@ -272,7 +272,7 @@ fn path_mtu_is_raised_after_ten_minutes_with_whole_fpdus() {
         assert!(done);
         fx.world.ends[0].engine.emss(fx.qp)
     };
-    assert_eq!(written(&mut fx, 20_000), Some(600 - 52), "what the router told");
+    assert_eq!(written(&mut fx, 20_000), Some(600 - 52), "the MTU of the ICMP error");
     let assembled = |fx: &Fixture| fx.world.ends[1].engine.counters().fpdus_assembled;
     assert_eq!(assembled(&fx), 1, "the one that was too big, in two pieces");
     assert_eq!(written(&mut fx, 20_001), Some(600 - 52));

@@ -99,11 +99,11 @@ fn private_data_and_ird_ord_are_exchanged() {
         world.ends[1].engine.accept(now, request, passive, &theirs),
         Err(CmError::WrongState)
     );
-    let Event::Established { info: agreed, .. } = event(&mut world, 0) else { panic!() };
-    assert_eq!((agreed.ird, agreed.ord, agreed.crc), (3, 9, true));
-    assert_eq!(agreed.private_data[..], *b"welcome");
-    let Event::Established { info: agreed, .. } = event(&mut world, 1) else { panic!() };
-    assert_eq!((agreed.ird, agreed.ord), (9, 3));
+    let Event::Established { info, .. } = event(&mut world, 0) else { panic!() };
+    assert_eq!((info.ird, info.ord, info.crc), (3, 9, true));
+    assert_eq!(info.private_data[..], *b"welcome");
+    let Event::Established { info, .. } = event(&mut world, 1) else { panic!() };
+    assert_eq!((info.ird, info.ord), (9, 3));
 }
 
 #[test]
@@ -276,7 +276,7 @@ fn requests_after_a_flushed_read_are_flushed() {
 #[test]
 fn linger_lasts_while_the_peer_acknowledges() {
     const LEN: u32 = 1 << 15;
-    for vanishes in [false, true] {
+    for is_partitioned in [false, true] {
         let mut world = World::new(&WorldOptions::new(15));
         let [active, _] = connected(&mut world);
         let ours = world.ends[0].arena.register(0, 1 << 20, Access::ALL, PD);
@@ -299,7 +299,7 @@ fn linger_lasts_while_the_peer_acknowledges() {
         assert_eq!(accepted, 4);
         let begun = world.now;
         world.ends[0].engine.disconnect(begun, active).unwrap();
-        if vanishes {
+        if is_partitioned {
             world.run_until(SECOND, |_| false);
             world.partition();
         }
@@ -307,7 +307,7 @@ fn linger_lasts_while_the_peer_acknowledges() {
             world.run_until(100 * SECOND, |world| world.ends[0].engine.connection_count() == 0);
         assert!(gone);
         let took = world.now.since(begun);
-        if vanishes {
+        if is_partitioned {
             assert!((5 * SECOND..10 * SECOND).contains(&took), "{took}");
             continue;
         }

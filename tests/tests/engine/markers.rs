@@ -75,9 +75,9 @@ fn markers_are_exactly_every_512_bytes() {
     for wr_id in 2..12 {
         fx.post_send(wr_id, 0, wr_id * 7);
     }
-    let heard = fx.take_sent();
-    assert!(heard.len() > 30_000 && heard[..4] == [0; 4]);
-    let written: Vec<u8> = strip_markers(&heard)
+    let sent = fx.take_sent();
+    assert!(sent.len() > 30_000 && sent[..4] == [0; 4]);
+    let written: Vec<u8> = strip_markers(&sent)
         .iter()
         .filter(|ulpdu| ulpdu[0] & 0x80 != 0)
         .flat_map(|ulpdu| ulpdu[14..].to_vec())
@@ -105,8 +105,8 @@ fn each_segment_holds_one_whole_marked_fpdu() {
     for mss in [536u16, 1448, 1460] {
         let MarkedConnection { mut fx, .. } = MarkedConnection::new(mss);
         fx.post_write(1, 0, 60_000, PEER_STAG, 0);
-        let heard = fx.take_sent();
-        let ends: Vec<usize> = strip_markers(&heard)
+        let sent = fx.take_sent();
+        let ends: Vec<usize> = strip_markers(&sent)
             .iter()
             .scan(0, |at, ulpdu| {
                 *at += marked_fpdu(ulpdu, true, *at as u64).len();
@@ -142,12 +142,12 @@ fn ooo_fpdu_located_by_marker_is_placed_and_delivered_in_order() {
     let fx = &mut end.fx;
     let lost = fx.drop_segment(&first);
     fx.inject(&second);
-    assert_eq!(fx.arena.read(6000, 1200), pattern(0, 1200), "placed ahead of its turn");
+    assert_eq!(fx.arena.read(6000, 1200), pattern(0, 1200), "placed out of order");
     fx.inject(&third);
     assert_eq!(fx.arena.read(8000, 1000), pattern(0, 1000));
     assert_eq!(fx.engine.ooo_usage(), (0, 0), "and not held");
     fx.inject(&message);
-    assert_eq!(fx.poll_cq(), [], "nothing is delivered ahead of its turn");
+    assert_eq!(fx.poll_cq(), [], "nothing is delivered out of order");
     assert_eq!(fx.engine.counters().fpdus_placed_ooo, 2);
     fx.retransmit(&lost);
     assert_eq!(fx.arena.read(4096, 700), pattern(0, 700));
@@ -240,10 +240,10 @@ fn marked_fpdu_is_reassembled_from_reversed_sub_segments() {
     let stag = end.fx.register(4096, 4096, Access::ALL, false);
     let whole = end.fpdu(&Header::write(stag, 4096, true).encode(&pattern(0, 1420)));
     let fx = &mut end.fx;
-    let crumbs: Vec<_> = whole.chunks(64).map(|crumb| fx.drop_segment(crumb)).collect();
-    for crumb in crumbs.iter().rev() {
+    let lost: Vec<_> = whole.chunks(64).map(|part| fx.drop_segment(part)).collect();
+    for sub_segment in lost.iter().rev() {
         assert_eq!(fx.arena.read(4096, 1420), [0; 1420]);
-        fx.retransmit(crumb);
+        fx.retransmit(sub_segment);
     }
     assert_eq!(fx.arena.read(4096, 1420), pattern(0, 1420));
 }
@@ -305,9 +305,9 @@ fn immediate_start_begins_with_fpdus() {
     fx.inject(&figure_5()[30..]);
     assert_eq!(fx.poll_cq().iter().map(|wc| wc.byte_len).collect::<Vec<_>>(), [24]);
     fx.post_send(2, 0, 24);
-    let heard = fx.take_sent();
-    assert_eq!(heard[..8], [0, 0, 0, 0, 0, 42, 0x40, 3]);
-    assert_eq!(heard[48..], [0x4c, 0x86, 0xb3, 0x84]);
+    let sent = fx.take_sent();
+    assert_eq!(sent[..8], [0, 0, 0, 0, 0, 42, 0x40, 3]);
+    assert_eq!(sent[48..], [0x4c, 0x86, 0xb3, 0x84]);
 }
 
 // req-test: MPA-017, MPA-018, MPA-036, MPA-144
@@ -335,10 +335,10 @@ fn streaming_mode_carries_plain_bytes_before_fpdus() {
     fx.engine.start_fpdus(now, qp, &ConnParam::default()).unwrap();
     assert!(matches!(fx.engine.next_event(), Some(Event::Established { .. })));
     fx.post_write(1, 0, 4000, PEER_STAG, 0);
-    let heard = fx.take_sent();
-    assert_eq!(heard[..4], [0; 4]);
+    let sent = fx.take_sent();
+    assert_eq!(sent[..4], [0; 4]);
     let lens: Vec<usize> = fx.segments.iter().map(Vec::len).collect();
-    let ulpdus = strip_markers(&heard);
+    let ulpdus = strip_markers(&sent);
     assert_eq!(ulpdus.len(), lens.len(), "an FPDU to a segment: {lens:?}");
     fx.post_recv(1, 0, 100);
     fx.inject(&figure_5());

@@ -21,7 +21,7 @@ fn queue_pair(world: &mut World, end: usize) -> QpId {
 
 fn established(world: &mut World, end: usize) -> ConnInfo {
     match event(world, end) {
-        Event::Established { info: agreed, .. } => *agreed,
+        Event::Established { info, .. } => *info,
         other => panic!("end {end}: {other:?}"),
     }
 }
@@ -99,7 +99,7 @@ fn responder_sends_first_with_each_rtr_kind() {
                         post_receive(&mut world, end, qp, wr_id);
                     }
                 }
-                expect_send(&mut world, 1, qps, 0, b"the responder speaks first");
+                expect_send(&mut world, 1, qps, 0, b"first from the responder");
                 // The RTR message has consumed no receive buffer, no completion and no Read.
                 expect_send(&mut world, 0, qps, 0, b"");
                 expect_send(&mut world, 0, qps, 1, b"and the initiator");
@@ -120,8 +120,8 @@ fn responder_waits_for_the_first_fpdu_without_peer_to_peer() {
         post_receive(&mut world, end, qp, 0);
     }
     post_send(&mut world, 1, qps[1], b"too early");
-    let heard = world.run_until(SECOND, |world| world.ends[0].queues.poll(CQ).is_some());
-    assert!(!heard, "the responder spoke first");
+    let received = world.run_until(SECOND, |world| world.ends[0].queues.poll(CQ).is_some());
+    assert!(!received, "the responder sent before the first FPDU");
     expect_send(&mut world, 0, qps, 0, b"go on");
     assert_eq!(completions(&mut world, 0, CQ, 1)[0].byte_len, 9);
 }
@@ -163,10 +163,10 @@ fn immediate_start() {
     let param = ConnParam { start: Start::Immediate, ..ConnParam::default() };
     let qps = connect_and_accept(&mut world, &param, &param);
     for (end, &qp) in qps.iter().enumerate() {
-        let agreed = established(&mut world, end);
-        assert_eq!((agreed.revision, agreed.markers_in, agreed.markers_out), (0, true, true));
-        assert!(agreed.crc, "the draft has no way without");
-        assert!(!agreed.extensions, "nor has it atomic operations");
+        let info = established(&mut world, end);
+        assert_eq!((info.revision, info.markers_in, info.markers_out), (0, true, true));
+        assert!(info.crc, "the draft has no way without");
+        assert!(!info.extensions, "nor has it atomic operations");
         let operation = Operation::Immediate { data: [0; 8], solicited: false };
         let wr = SendWr { wr_id: 1, operation, signaled: true, fence: false };
         let posted = world.ends[end].engine.post_send(qp, wr);
@@ -177,7 +177,7 @@ fn immediate_start() {
         assert_eq!(world.ends[end].engine.mulpdu(qp), Some(1430));
     }
     // Each direction starts independently.
-    expect_send(&mut world, 1, qps, 0, b"the passive end speaks first");
+    expect_send(&mut world, 1, qps, 0, b"first from the passive end");
     expect_send(&mut world, 0, qps, 0, b"and the active one");
     expect_send(&mut world, 0, qps, 1, &[7; 90]);
     let data = ConnParam { private_data: [1].into_iter().collect(), ..param };
@@ -200,19 +200,19 @@ fn streaming_start() {
         let hello = [0x48; 777];
         assert_eq!(world.ends[0].engine.stream_send(qps[0], &hello), Ok(777));
         assert_eq!(world.ends[1].engine.stream_send(qps[1], b"me too"), Ok(6));
-        let mut heard = [Vec::new(), Vec::new()];
+        let mut received = [Vec::new(), Vec::new()];
         let wanted = [6, 777];
         let done = world.run_until(30 * SECOND, |world| {
             for end in 0..2 {
                 let mut out = [0; 100];
-                let room = out.len().min(wanted[end] - heard[end].len());
+                let len_max = out.len().min(wanted[end] - received[end].len());
                 let engine = &mut world.ends[end].engine;
-                let len = engine.stream_receive(qps[end], &mut out[..room]).unwrap();
-                heard[end].extend_from_slice(&out[..len]);
+                let len = engine.stream_receive(qps[end], &mut out[..len_max]).unwrap();
+                received[end].extend_from_slice(&out[..len]);
             }
-            (0..2).all(|end| heard[end].len() == wanted[end])
+            (0..2).all(|end| received[end].len() == wanted[end])
         });
-        assert!(done && heard[0] == b"me too" && heard[1] == hello);
+        assert!(done && received[0] == b"me too" && received[1] == hello);
         // One end switches first: its FPDUs wait until the other end has switched, too.
         let now = world.now;
         world.ends[first].engine.start_fpdus(now, qps[first], &param).unwrap();
@@ -306,8 +306,8 @@ fn siw_wakeup_waits_for_the_ack_of_the_first_message() {
     expect_send(&mut world, 0, qps, 0, b"is anybody there?");
     assert_eq!(fpdus_sent(&world, 0), 1);
     wait_half_a_second(&mut world);
-    let heard = world.ends[1].engine.counters().fpdus_in;
-    assert_eq!((fpdus_sent(&world, 0), heard), (1 + WAKEUPS, 1 + WAKEUPS));
+    let received = world.ends[1].engine.counters().fpdus_in;
+    assert_eq!((fpdus_sent(&world, 0), received), (1 + WAKEUPS, 1 + WAKEUPS));
 }
 
 #[test]

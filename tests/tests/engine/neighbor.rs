@@ -238,12 +238,12 @@ fn handshake_follows_a_changed_link_address() {
 fn arp_replies_are_rate_limited() {
     let mut fx = NeighborFixture::announced(|_| {});
     let (IpAddr::V4(us), IpAddr::V4(them)) = (ours(false), near(false, 2)) else { unreachable!() };
-    let mut question = vec![0; 42];
-    arp::write_request(EthernetLink::without_vlan(PEER), them, us, None, &mut question);
+    let mut request = vec![0; 42];
+    arp::write_request(EthernetLink::without_vlan(PEER), them, us, None, &mut request);
     let mut answered = 0;
     for _ in 0..60 {
         for _ in 0..32 {
-            fx.base.inject(question.clone());
+            fx.base.inject(request.clone());
         }
         answered += fx.sent().len();
     }
@@ -256,10 +256,10 @@ fn unreachable_neighbors_do_not_delay_others() {
     let dead: Vec<QpId> = (10..60).map(|host| fx.connect(near(host % 2 == 0, host))).collect();
     fx.connect(near(false, 2));
     fx.connect(near(true, 2));
-    let mut questions = solicited(&fx.sent());
-    questions.sort_unstable();
-    questions.dedup();
-    assert_eq!(questions.len(), 52, "all at once");
+    let mut targets = solicited(&fx.sent());
+    targets.sort_unstable();
+    targets.dedup();
+    assert_eq!(targets.len(), 52, "all at once");
     fx.advertise(near(true, 2), PEER, true);
     fx.advertise(near(false, 2), PEER, true);
     assert_eq!(fx.sent().iter().filter(|sent| matches!(sent, Sent::Tcp(..))).count(), 2);
@@ -357,7 +357,7 @@ fn solicitations_are_answered_only_in_our_vlan() {
         }
         let IpAddr::V4(us) = ours(false) else { unreachable!() };
         let probe = ask(&mut fx, link, us.into(), Ipv4Addr::UNSPECIFIED.into());
-        assert!(matches!(probe[..], [Sent::Advert(..)]), "whoever wants to take it is told");
+        assert!(matches!(probe[..], [Sent::Advert(..)]), "a probe of our address gets a reply");
     }
 }
 

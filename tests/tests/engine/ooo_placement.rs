@@ -77,9 +77,9 @@ fn ooo_write_is_placed_before_delivery() {
         let mut marked = MarkedConnection::new(ooo_placement);
         let gap = marked.write(0, &[1; 1000]);
         let early = marked.write(2000, &[2; 1000]);
-        let notice = marked.send(1, b"both are there");
+        let send = marked.send(1, b"both are there");
         marked.fx.retransmit(&early);
-        marked.fx.retransmit(&notice);
+        marked.fx.retransmit(&send);
         let expected = if ooo_placement { 2 } else { 0 };
         assert_eq!(marked.fx.arena.read(2000, 1000), [expected; 1000]);
         assert_eq!(marked.fx.engine.counters().fpdus_placed_ooo, u64::from(ooo_placement));
@@ -132,8 +132,8 @@ fn nothing_completes_beyond_a_gap() {
     let gap = marked.write(0, &[1; 1000]);
     let early = marked.write(2000, &[2; 1000]);
     let answer = marked.drop_ulpdu(&read_response(local, 6000, true, b"abcd"));
-    let notice = marked.send(1, b"x");
-    for lost in [&early, &answer, &notice] {
+    let send = marked.send(1, b"x");
+    for lost in [&early, &answer, &send] {
         marked.fx.retransmit(lost);
     }
     assert_eq!(marked.fx.engine.counters().fpdus_placed_ooo, 1);

@@ -93,10 +93,10 @@ fn stag_of_another_stream_is_invalid_in_older_versions() {
         let rv = if rdmap_draft00 { 0x40 } else { 0 };
         ulpdu[..2].copy_from_slice(&[0xc0, rv]);
         fx.inject(&marked_fpdu(&ulpdu, true, 0));
-        let heard = fx.take_sent();
+        let sent = fx.take_sent();
         // After a marker and ULPDU_Length: the Terminate's header, and its cause.
-        assert_eq!(heard[6..8], [0x40, rv | 7]);
-        assert_eq!(heard[24..26], [0x11, 0], "1/1/00");
+        assert_eq!(sent[6..8], [0x40, rv | 7]);
+        assert_eq!(sent[24..26], [0x11, 0], "1/1/00");
         let reason = fx.end_reason();
         let Some(EndReason::TerminateSent(terminate)) = reason else { panic!("{reason:?}") };
         assert_eq!(terminate.cause(), (1, 1, 0));

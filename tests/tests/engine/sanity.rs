@@ -1,4 +1,4 @@
-//! Behaviour that a mutant of a single rule must preserve: a connection is established, and a
+//! Behavior that a mutant of a single rule must preserve: a connection is established, and a
 //! message is delivered each way. `scripts/conformance --mutate` rejects a mutant that fails here
 //! as too coarse to prove that its rule is guarded.
 

@@ -84,7 +84,7 @@ impl Pair {
                 done[end].extend(std::iter::from_fn(|| world.ends[end].queues.poll(CQ)));
                 match world.ends[end].engine.next_event() {
                     Some(Event::Disconnected { reason, .. }) => {
-                        assert_eq!(reasons[end].replace(reason), None, "told once");
+                        assert_eq!(reasons[end].replace(reason), None, "reported once");
                     }
                     Some(other) => panic!("{other:?}"),
                     None => {}
@@ -94,7 +94,7 @@ impl Pair {
                 && world.ends.iter().all(|end| end.engine.connection_count() == 0)
         });
         let [left, right] = done;
-        [(reasons[0].expect("told"), left), (reasons[1].expect("told"), right)]
+        [(reasons[0].expect("reported"), left), (reasons[1].expect("reported"), right)]
     }
 
     /// Checks that the work posted by an end took effect at the other.

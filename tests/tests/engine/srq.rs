@@ -93,7 +93,7 @@ fn srq_limit_event_fires_once_and_names_the_top_consumer() {
     let limit = Event::SrqLimit { srq, left: 3, most: Some((qps[0][1], 4)) };
     assert_eq!(event(&mut world, 1), limit);
     settle(&mut world);
-    assert_eq!(world.ends[1].engine.next_event(), None, "told once");
+    assert_eq!(world.ends[1].engine.next_event(), None, "reported once");
     let taken = |qp: [QpId; 2]| world.ends[1].engine.srq_taken(qp[1]);
     assert_eq!([taken(qps[0]), taken(qps[1])], [4, 1]);
     assert_eq!(world.ends[0].engine.srq_taken(qps[0][0]), 0, "it has no shared queue");

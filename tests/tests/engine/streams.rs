@@ -140,7 +140,7 @@ fn every_disconnect_reports_its_reason() {
         let mut fx = connected();
         fx.post_recv(7, 0, 64);
         cause(&mut fx);
-        let ended = format!("{:?}", fx.end_reason().expect("it is told"));
+        let ended = format!("{:?}", fx.end_reason().expect("the end is reported"));
         assert!(ended.starts_with(expected), "{index}: {ended}");
         assert_eq!(fx.poll_cq().iter().filter(|wc| wc.wr_id == 7).count(), 1, "{index}");
     }

@@ -64,7 +64,7 @@ fn fill_ooo_limits(change: impl FnOnce(&mut EngineConfig), brim: (usize, usize))
         fx.settle();
         let held = fx.engine.ooo_usage();
         assert!(held.0 <= brim.0 && held.1 <= brim.1, "{held:?}");
-        assert!(held.0 > before.0 || held.1 > before.1, "there is room for each");
+        assert!(held.0 > before.0 || held.1 > before.1, "there is capacity for each");
         before = held;
     }
     let refused = fx.engine.counters().ooo_pool_exhausted;
@@ -234,9 +234,9 @@ fn transmit_capacity_is_shared_fairly() {
             }
         }
     }
-    let heard: Vec<_> = peers.iter().map(|peer| peer.received.len()).collect();
-    let (least, most) = (heard.iter().min().unwrap(), heard.iter().max().unwrap());
-    assert!(2 * least > *most, "{heard:?}");
+    let received: Vec<_> = peers.iter().map(|peer| peer.received.len()).collect();
+    let (least, most) = (received.iter().min().unwrap(), received.iter().max().unwrap());
+    assert!(2 * least > *most, "{received:?}");
 }
 
 #[test]

@@ -140,10 +140,10 @@ impl Connection {
 
     /// The Terminate sent, if any, which must be the last ULPDU.
     fn sent_terminate(&mut self) -> Option<Terminate> {
-        let heard = self.sent_ulpdus();
+        let sent = self.sent_ulpdus();
         let is_terminate = |ulpdu: &Vec<u8>| ulpdu[1] & 0x0f == 7;
-        let (last, others) = heard.split_last()?;
-        assert!(!others.iter().any(is_terminate), "it is the last word");
+        let (last, others) = sent.split_last()?;
+        assert!(!others.iter().any(is_terminate), "the Terminate is the last ULPDU");
         is_terminate(last).then(|| Terminate::parse(&last[18..]).unwrap())
     }
 

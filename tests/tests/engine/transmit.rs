@@ -145,8 +145,8 @@ fn queued_work_is_sent_before_fin_after_peer_fin() {
     let first = fx.take_sent();
     assert!(!fx.fin_sent, "what was posted goes first");
     fx.resume_acks(0xffff);
-    let heard = [first, fx.take_sent()].concat();
-    let (ulpdus, rest) = parse_fpdus(&heard);
+    let sent = [first, fx.take_sent()].concat();
+    let (ulpdus, rest) = parse_fpdus(&sent);
     let len: usize = ulpdus.iter().map(|ulpdu| ulpdu.len() - 14).sum();
     assert_eq!((len, rest.len()), (30_000, 0));
     assert!(fx.fin_sent && !fx.rst_sent, "a FIN behind it, and no RST");

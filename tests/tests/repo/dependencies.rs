@@ -1,4 +1,4 @@
-//! Licences, sources and duplicates of the workspace's dependencies, from `cargo metadata`.
+//! Licenses, sources and duplicates of the workspace's dependencies, from `cargo metadata`.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -7,7 +7,7 @@ use spdx::Expression;
 
 use crate::cargo_metadata;
 
-/// Licences that may be linked into a program under `MIT OR Apache-2.0` without further
+/// Licenses that may be linked into a program under `MIT OR Apache-2.0` without further
 /// obligations.
 const LICENSES: [&str; 9] = [
     "MIT",

@@ -257,7 +257,7 @@ fn every_file_is_used() {
         } else {
             (stem, folder)
         };
-        // Any file of the folder: a test file may be included by its neighbour with a path
+        // Any file of the folder: a test file may be included by its neighbor with a path
         // attribute.
         let (by_name, by_path) = (format!("mod {name};"), format!("#[path = \"{name}.rs\"]"));
         let declares = |line: &str| line.ends_with(&by_name) || line == by_path;

@@ -100,12 +100,12 @@ impl Ours {
 
     fn handle_events(&mut self) {
         let Some(tcb) = &mut self.tcb else { return };
-        while let Some(notice) = tcb.poll_event() {
-            match notice {
+        while let Some(event) = tcb.poll_event() {
+            match event {
                 Event::Established => tcb.open_window(),
                 Event::RcvWndLimited => tcb.grow_window(tcb.window_wanted()),
                 Event::PeerClosed => self.peer_closed = true,
-                Event::Reset | Event::TimedOut => self.failed = Some(notice),
+                Event::Reset | Event::TimedOut => self.failed = Some(event),
                 _ => {}
             }
         }

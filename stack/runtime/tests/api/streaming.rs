@@ -35,8 +35,8 @@ fn exchange_stream(drive: DriveMode) {
     a.start_fpdus(param()).unwrap();
     b.start_fpdus(param()).unwrap();
     for qp in [&a, &b] {
-        let agreed = qp.wait_established(TIMEOUT).unwrap();
-        assert!(agreed.markers_in && agreed.markers_out && agreed.crc);
+        let info = qp.wait_established(TIMEOUT).unwrap();
+        assert!(info.markers_in && info.markers_out && info.crc);
     }
     let recv_mr = right.mr(64, Access::LOCAL_WRITE);
     b.post_recv(recv(9, recv_mr.sge(0, 64))).unwrap();

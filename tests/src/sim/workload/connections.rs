@@ -32,13 +32,13 @@ impl Workload {
                         side.accepted = true;
                     } else if self.plan.ends != EndPlan::MayFail {
                         // The request may be gone, or be left over from an earlier connection.
-                        assert_ne!(self.plan.ends, EndPlan::Completes, "the request is fresh");
+                        assert_ne!(self.plan.ends, EndPlan::Completes, "the request is new");
                         let _ = engine.reject(now, request, ReadDepths::default(), &[]);
                     }
                 }
                 Event::Established { qp, .. } => {
                     let (_, side) = self.find(end, qp);
-                    assert!(!side.is_up, "end {end} is told twice that the connection is up");
+                    assert!(!side.is_up, "end {end} reports Established twice");
                     side.is_up = true;
                 }
                 Event::Disconnected { qp, .. } | Event::ConnectFailed { qp, .. } => {
@@ -47,7 +47,7 @@ impl Workload {
                         matches!(event, Event::ConnectFailed { error: ConnectError::TimedOut, .. });
                     assert!(!must_last || has_timed_out, "unexpected {event:?}");
                     let (conn, side) = self.find(end, qp);
-                    assert!(!side.has_ended, "end {end} is told twice of the end");
+                    assert!(!side.has_ended, "end {end} reports its end twice");
                     side.has_ended = true;
                     // From now on, no operation of the peer takes effect on its words.
                     self.words.close(1 - end, conn);

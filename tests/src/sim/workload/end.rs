@@ -42,7 +42,7 @@ impl Workload {
         assert!(is_gone(world), "connections stay after the end");
         for slot in &self.slots {
             for (end, side) in slot.sides.iter().enumerate() {
-                assert!(side.has_ended || !side.is_up, "end {end} was not told of the end");
+                assert!(side.has_ended || !side.is_up, "end {end} did not report its end");
                 assert!(side.posted.is_empty(), "requests of end {end} never completed");
                 assert!(side.has_all_receives(), "each buffer of end {end} completes once");
             }
@@ -89,7 +89,7 @@ impl Workload {
 
     /// Checks that each end counts as received what the other counts as sent.
     fn check_byte_counters(&self, world: &mut World) {
-        let agreed = world.run_until(100 * SECOND, |world| {
+        let are_equal = world.run_until(100 * SECOND, |world| {
             self.slots.iter().all(|slot| {
                 let stats = |end: usize| {
                     world.ends[end].engine.tcp_stats(slot.sides[end].qp).expect("still connected")
@@ -98,7 +98,7 @@ impl Workload {
                 (a.bytes_out, b.bytes_out) == (b.bytes_in, a.bytes_in)
             })
         });
-        assert!(agreed, "bytes sent and bytes received differ");
+        assert!(are_equal, "bytes sent and bytes received differ");
         let counted: u64 = world.ends.iter().map(|end| end.engine.counters().frames_out).sum();
         assert_eq!(counted, world.frames, "frames");
     }

@@ -130,7 +130,7 @@ impl Side {
         let cq = cq(conn);
         let init =
             QpInit { pd: PD, send_cq: cq, recv_cq: cq, max_send_wr: DEPTH, max_recv_wr: DEPTH };
-        let qp = world.ends[end].engine.create_qp(init).expect("room");
+        let qp = world.ends[end].engine.create_qp(init).expect("a free queue pair");
         let arena = &world.ends[end].arena;
         let stag = arena.register(0, arena_len(plan.conns) as u64, Access::ALL, PD);
         let rights = Access::REMOTE_ATOMIC | Access::REMOTE_READ;
@@ -159,7 +159,7 @@ impl Side {
             post_refused: false,
         };
         for _ in 0..DEPTH {
-            assert!(post_receive(world, &mut side, end, conn), "no room for the buffer");
+            assert!(post_receive(world, &mut side, end, conn), "the receive queue is full");
         }
         side
     }

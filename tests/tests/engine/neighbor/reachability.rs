@@ -126,7 +126,7 @@ fn unreachable_neighbor_is_probed_and_connections_resume() {
         fx.sent();
         fx.advertise(near(v6, 2), PEER, true);
         fx.sent();
-        let (mut questions, mut answers) = (Vec::new(), 0);
+        let (mut solicits, mut answers) = (Vec::new(), 0);
         for _ in 0..80 {
             fx.advance(SECOND);
             // Old data is acknowledged, but is no forward progress.
@@ -134,14 +134,14 @@ fn unreachable_neighbor_is_probed_and_connections_resume() {
             fields.seq = fields.seq - 1;
             fx.base.inject(peer.tcp.build_frame(&fields, &[0]));
             let sent = fx.sent();
-            questions.extend(sent.iter().filter_map(|sent| match sent {
+            solicits.extend(sent.iter().filter_map(|sent| match sent {
                 Sent::Solicit(_, to) => Some(*to),
                 _ => None,
             }));
             answers += ack_macs(&sent).len();
         }
-        assert_eq!(questions[..3], [PEER; 3], "first where it was");
-        assert!(questions[3..8].iter().all(|to| to[0] & 1 == 1), "then everywhere");
+        assert_eq!(solicits[..3], [PEER; 3], "first where it was");
+        assert!(solicits[3..8].iter().all(|to| to[0] & 1 == 1), "then everywhere");
         assert!((20..62).contains(&answers), "nothing goes to one that was given up: {answers}");
         // The neighbor is back at another MAC address: pending segments go there.
         fx.advertise(near(v6, 2), MOVED, true);
