@@ -80,7 +80,7 @@ fn write(to: u64, payload: &[u8]) -> Vec<u8> {
 }
 
 #[test]
-fn segment() {
+fn segment_parser_never_panics() {
     // Ethernet, IPv4 with and without options, TCP with timestamps, with the options of a SYN, and
     // the same over IPv6; the checksums are wrong, which mode 0 does not verify.
     let ethernet = [2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2];
@@ -110,7 +110,7 @@ fn segment() {
 }
 
 #[test]
-fn startup() {
+fn startup_frames_survive_emitting_and_parsing() {
     let mut seeds = Vec::new();
     for role in [Role::Initiator, Role::Responder] {
         for revision in [1, 2] {
@@ -124,7 +124,7 @@ fn startup() {
 }
 
 #[test]
-fn fpdu_chain() {
+fn ulpdus_do_not_depend_on_segmentation() {
     let mut seeds = Vec::new();
     for crc in [0, 1] {
         let chain: Vec<u8> =
@@ -140,7 +140,7 @@ fn fpdu_chain() {
 }
 
 #[test]
-fn headers() {
+fn headers_survive_emitting_and_parsing() {
     let terminate = Header::Untagged {
         opcode: opcode::TERMINATE,
         last: true,
@@ -163,7 +163,7 @@ fn headers() {
 }
 
 #[test]
-fn stream() {
+fn rdmap_stream_never_writes_outside_its_rights() {
     let lengths = |ulpdus: &[(u8, Vec<u8>)]| {
         let mut bytes = Vec::new();
         for (choice, ulpdu) in ulpdus {
@@ -191,7 +191,7 @@ fn stream() {
 }
 
 #[test]
-fn live() {
+fn two_engines_survive_forged_segments() {
     // Each kind, early and late, of both address families, with sequence numbers kept or changed.
     let mut seeds = Vec::new();
     for choice in 0..4 {

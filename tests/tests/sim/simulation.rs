@@ -64,7 +64,7 @@ fn over_seeds(
 /// Writes through windows that either side binds and invalidates meanwhile.
 // req-test: RDMAP-007, RDMAP-183, RDMAP-323
 #[test]
-fn mw_workload() {
+fn requests_through_memory_windows_complete() {
     seeds::for_each_seed("mw-workload", env!("CARGO_TARGET_TMPDIR"), 40, |seed, capture| {
         let mut rng = SmallRng::seed_from_u64(seed ^ 0x3a17);
         let mut options = WorldOptions::new(seed);
@@ -101,7 +101,7 @@ fn some_mtu(rng: &mut SmallRng) -> u16 {
 }
 
 #[test]
-fn perfect_wire() {
+fn fpdus_stay_aligned_on_a_perfect_wire() {
     over_seeds("perfect-wire", 100, 60, |rng, options| {
         options.mtu = some_mtu(rng);
         // The first segments of a connection, before its peer's window is open, may be resegmented.
@@ -113,7 +113,7 @@ fn perfect_wire() {
 /// Markers in both directions on a faulty wire; out-of-order Writes are placed on arrival.
 // req-test: MPA-007, MPA-039, MPA-053
 #[test]
-fn markers_and_ooo_placement() {
+fn marked_writes_are_placed_out_of_order_on_a_faulty_wire() {
     let path = over_seeds("markers-and-ooo-placement", 300, 40, |rng, options| {
         options.mtu = some_mtu(rng);
         options.ooo_placement = true;
@@ -134,7 +134,7 @@ fn markers_and_ooo_placement() {
 
 // req-test: DDP-013, DDP-244, RDMAP-028, RDMAP-211
 #[test]
-fn every_fault_at_once() {
+fn data_survives_every_fault_at_once() {
     over_seeds("every-fault-at-once", 800, 40, |rng, options| {
         options.mtu = some_mtu(rng);
         // After an RTO a sender sends one frame at a time: a long loss burst would outlast its
@@ -167,7 +167,7 @@ fn every_fault_at_once() {
 
 /// Link outages, empty pools, stalled ends and busy applications, at scheduled times.
 #[test]
-fn scheduled_faults() {
+fn data_survives_scheduled_faults() {
     over_seeds("scheduled-faults", 500, 40, |rng, options| {
         options.mtu = some_mtu(rng);
         options.scheduled_faults = Some((rng.random_range(1..12), 50 * MILLISECOND));
@@ -181,7 +181,7 @@ fn scheduled_faults() {
 /// An end crashes and restarts at its address, with segments of the old instance still in flight.
 /// The other end detects it; new connections work.
 #[test]
-fn peer_restart() {
+fn survivor_detects_peer_restart_and_reconnects() {
     seeds::for_each_seed("peer-restart", env!("CARGO_TARGET_TMPDIR"), 200, |seed, capture| {
         let mut rng = SmallRng::seed_from_u64(seed ^ 0xdead);
         let mut options = may_fail_options(seed);
@@ -221,7 +221,7 @@ fn peer_restart() {
 
 /// Segments are forged for a while. Afterwards each connection works, or has failed at both ends.
 #[test]
-fn forged_segments() {
+fn connections_work_or_end_after_forged_segments() {
     seeds::for_each_seed("forged-segments", env!("CARGO_TARGET_TMPDIR"), 600, |seed, capture| {
         let mut rng = SmallRng::seed_from_u64(seed ^ 0xf07e);
         let keeps_seq = rng.random_bool(0.6);
@@ -240,7 +240,7 @@ fn forged_segments() {
 
 /// Atomic operations and Immediate Data on connections that end in mid-flight, in many ways.
 #[test]
-fn rfc7306_on_connections_that_end() {
+fn rfc7306_operations_execute_at_most_once_on_connections_that_end() {
     let name = "rfc7306-on-connections-that-end";
     let total = Mutex::new(Report::default());
     seeds::for_each_seed(name, env!("CARGO_TARGET_TMPDIR"), 400, |seed, capture| {
@@ -286,7 +286,7 @@ fn rfc7306_on_connections_that_end() {
 
 // req-test: DDP-244
 #[test]
-fn exhausted_frame_pools() {
+fn data_survives_exhausted_frame_pools() {
     over_seeds("exhausted-frame-pools", 200, 40, |rng, options| {
         options.mtu = some_mtu(rng);
         options.pools = PoolSizes {
@@ -299,7 +299,7 @@ fn exhausted_frame_pools() {
 }
 
 #[test]
-fn small_ooo_buffers() {
+fn data_survives_small_ooo_buffers() {
     over_seeds("small-ooo-buffers", 300, 40, |rng, options| {
         options.mtu = some_mtu(rng);
         options.ooo_limits = (rng.random_range(0..20), rng.random_range(0..100_000));
@@ -313,7 +313,7 @@ fn small_ooo_buffers() {
 }
 
 #[test]
-fn chained_rx_buffers() {
+fn data_survives_chained_rx_buffers() {
     over_seeds("chained-rx-buffers", 100, 40, |rng, options| {
         options.mtu = some_mtu(rng);
         options.head_len = rng.random_range(120..600);
@@ -323,7 +323,7 @@ fn chained_rx_buffers() {
 }
 
 #[test]
-fn fragmenting_wire() {
+fn data_survives_a_fragmenting_wire() {
     over_seeds("fragmenting-wire", 200, 30, |rng, options| {
         options.mtu = 1500;
         options.fragment_mtu = Some([576, 1000, 1280][rng.random_range(0..3)]);
@@ -370,7 +370,7 @@ fn changing_path_mtu(icmp_reply: IcmpReply) -> Counters {
 }
 
 #[test]
-fn changing_path_mtu_with_icmp() {
+fn data_survives_a_changing_path_mtu_with_icmp() {
     for icmp_reply in [IcmpReply::WithMtu, IcmpReply::WithoutMtu] {
         let path = changing_path_mtu(icmp_reply);
         assert!(
@@ -381,7 +381,7 @@ fn changing_path_mtu_with_icmp() {
 }
 
 #[test]
-fn changing_path_mtu_without_icmp() {
+fn data_survives_a_changing_path_mtu_without_icmp() {
     let path = changing_path_mtu(IcmpReply::Silent);
     assert!(path.emss_changes > 0, "{path:?}");
     assert_eq!((path.icmp_errors_in, path.icmp_errors_ignored), (0, 0));
@@ -389,7 +389,7 @@ fn changing_path_mtu_without_icmp() {
 
 /// Applications that poll their queues rarely.
 #[test]
-fn slow_applications() {
+fn requests_of_slow_applications_complete() {
     over_seeds("slow-applications", 150, 40, |rng, options| {
         options.mtu = some_mtu(rng);
         options.app_delay_max_ns = Some(1 << rng.random_range(10..25));
@@ -404,7 +404,7 @@ fn slow_applications() {
 /// A port MTU too small for the minimum FPDU, so that peers advertise an MSS as small: slow, but
 /// everything works.
 #[test]
-fn tiny_port_mtu() {
+fn requests_complete_with_a_tiny_port_mtu() {
     over_seeds("tiny-port-mtu", 40, 10, |rng, options| {
         options.mtu = rng.random_range(68..300);
         options.faults.loss = rng.random_range(0.0..0.01);
@@ -414,7 +414,7 @@ fn tiny_port_mtu() {
 
 /// A path whose MTU is temporarily too small for an FPDU. Segments without payload always pass.
 #[test]
-fn tiny_path_mtu() {
+fn requests_complete_over_a_tiny_path_mtu() {
     over_seeds("tiny-path-mtu", 20, 10, |rng, options| {
         options.mtu = 1500;
         options.ipv6 = false;
