@@ -141,8 +141,8 @@ impl TraceReport {
             (true, false, true, false) | (true, false, false, true) => None,
             (false, ..) => Some("does not bind the stack: neither excepted nor open"),
             (_, true, true, _) => Some("has a test, so it needs no exception"),
-            (_, true, _, true) => Some("has a test: strike it off the open rows"),
-            (_, _, true, true) => Some("is excepted: strike it off the open rows"),
+            (_, true, _, true) => Some("has a test: delete it from the open rows"),
+            (_, _, true, true) => Some("is excepted: delete it from the open rows"),
             (true, false, false, false) => Some("has no test, is not excepted and was not open"),
         }
     }
@@ -171,7 +171,8 @@ impl TraceReport {
     /// Rewrites the coverage table, and removes rows that are no longer open.
     ///
     /// # Errors
-    /// I/O errors; `InvalidData` if the table has a rule that is lost, or bound the stack before.
+    /// I/O errors; `InvalidData` if a rule of the table is missing from the catalogues or no longer
+    /// has scope `stack`.
     pub fn update(&mut self, root: &Path) -> io::Result<()> {
         for line in self.coverage.lines().skip(1) {
             let [id, _, scope, ..] = line.split('\t').collect::<Vec<_>>()[..] else {
@@ -179,7 +180,10 @@ impl TraceReport {
             };
             if !self.rules.iter().any(|row| row.id == id && (row.is_binding() || scope != "stack"))
             {
-                let text = format!("{COVERAGE}: strike off {id} if it is meant to bind no more");
+                let text = format!(
+                    "{COVERAGE}: {id} is missing from the catalogues or no longer has scope \
+                     `stack`; delete its line if this is intended"
+                );
                 return Err(invalid_data(text));
             }
         }
