@@ -65,15 +65,14 @@ impl Fixture {
         assert!(self.stream.can_build());
         let mut out = vec![0xee; mulpdu];
         let next = self.stream.next_tx().expect("a ULPDU can be built");
-        let len = self.try_build(&mut out).unwrap();
+        let len = self.stream.build_next(next, &self.arena, &mut out).unwrap();
         assert_eq!(len as u64, next.ulpdu_len.min(mulpdu as u64));
         out.truncate(len);
         out
     }
 
     fn try_build(&mut self, out: &mut [u8]) -> Result<usize, BuildError> {
-        let next = self.stream.next_tx().expect("a ULPDU can be built");
-        self.stream.build_next(next, &self.arena, out)
+        try_build(&mut self.stream, &self.arena, out)
     }
 
     fn on_ulpdu(&mut self, ulpdu: &[u8]) -> Result<Indication, Fault> {
@@ -88,6 +87,12 @@ impl Fixture {
         }
         done
     }
+}
+
+/// Builds the next ULPDU, of which there must be one.
+fn try_build(stream: &mut Stream, arena: &VecMemory, out: &mut [u8]) -> Result<usize, BuildError> {
+    let next = stream.next_tx().expect("a ULPDU can be built");
+    stream.build_next(next, arena, out)
 }
 
 /// Exchanges ULPDUs in both directions until neither side has more to send.

@@ -140,17 +140,12 @@ impl Fixture {
         answer
     }
 
-    fn try_build(&mut self, out: &mut [u8]) -> Result<usize, BuildError> {
-        let next = self.stream.next_tx().expect("a ULPDU can be built");
-        self.stream.build_next(next, &self.arena, out)
-    }
-
     /// Builds the next ULPDU, which has to be the Terminate and the last one.
     fn next_terminate(&mut self) -> Vec<u8> {
         assert!(self.stream.can_build() && self.stream.is_terminate_pending());
         let mut out = [0xee; 128];
         let next = self.stream.next_tx().expect("a ULPDU can be built");
-        let len = self.try_build(&mut out).unwrap();
+        let len = self.stream.build_next(next, &self.arena, &mut out).unwrap();
         assert_eq!(len as u64, next.ulpdu_len);
         assert!(!self.stream.can_build() && !self.stream.is_terminate_pending());
         out[..len].to_vec()

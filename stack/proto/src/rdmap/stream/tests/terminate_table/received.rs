@@ -8,6 +8,7 @@ use crate::ddp::sgl::Sge;
 use crate::rdmap::operation::Operation;
 use crate::rdmap::requester::Request;
 use crate::rdmap::stream::Indication;
+use crate::rdmap::stream::tests::try_build;
 use crate::rdmap::terminate::Fault;
 use crate::wire::ddp::Version;
 
@@ -98,7 +99,7 @@ fn terminate_is_sent_next_and_last() {
         assert!(fixture.stream.requester.post(write));
     }
     // A Write is built in part, and a Read Request is to be answered.
-    assert_eq!(fixture.try_build(&mut [0; 128]), Ok(128));
+    assert_eq!(try_build(&mut fixture.stream, &fixture.arena, &mut [0; 128]), Ok(128));
     let ulpdu = fixture.segment(READ_1);
     fixture.stream.on_ulpdu(&fixture.arena, &ulpdu).unwrap();
     let bad = fixture.segment("c1 40 gone 0000000000000100 78");
@@ -131,7 +132,7 @@ fn each_version_has_its_dv_and_rv() {
         let mut seen = BTreeSet::new();
         while fixture.stream.can_build() {
             let mut out = [0; 128];
-            fixture.try_build(&mut out).unwrap();
+            try_build(&mut fixture.stream, &fixture.arena, &mut out).unwrap();
             seen.insert([out[0], out[1]]);
         }
         let (tagged, untagged) = (0xc0 | dv, 0x40 | dv);
