@@ -472,11 +472,12 @@ impl World {
     }
 
     fn deliver_arrivals(&mut self, index: usize) {
-        let is_deaf = self.schedule.is_active(self.now, ScheduledFault::NoRxBuffers { end: index });
+        let has_no_buffers =
+            self.schedule.is_active(self.now, ScheduledFault::NoRxBuffers { end: index });
         let device = self.ends[index].engine.device();
         while let Some(mut frame) = self.links[1 - index].receive(self.now.as_nanos()) {
             let mut inbound = device.inbound.borrow_mut();
-            if is_deaf || inbound.len() >= RING_LEN {
+            if has_no_buffers || inbound.len() >= RING_LEN {
                 continue;
             }
             if let Some(checker) = self.invariants.as_mut().filter(|_| self.fragment_mtu.is_none())
