@@ -23,15 +23,9 @@ use ferrowarp_proto::wire::tcp::{Fields, Flags, FourTuple, Options, Segment};
 
 use crate::frame::Frame;
 use crate::sim::frames::{HeapDevice, PoolSizes};
+pub use crate::sim::pairs::{CQ, PD, PORT};
 use crate::sim::world::{CompletionQueues, address};
 use crate::tcp_peer::{MACS, TcpPeer};
-
-/// Port that the engine listens on.
-pub const PORT: u16 = 7174;
-/// Protection domain of the engine's queue pairs.
-pub const PD: u32 = 3;
-/// Completion queue of the engine's queue pairs.
-pub const CQ: CqId = CqId(0);
 
 /// Completion queues that can be made to reject a push though not full: as when the application on
 /// another core polls concurrently.

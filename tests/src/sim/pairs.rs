@@ -13,7 +13,8 @@ use super::world::{World, WorldOptions};
 pub const PD: u32 = 3;
 /// Completion queue of [`Connected`].
 pub const CQ: CqId = CqId(0);
-const PORT: u16 = 7174;
+/// Port that end 1 listens on.
+pub const PORT: u16 = 7174;
 
 /// Creates queue pairs at end 0 and end 1 and connects them. Pair `number` uses the completion
 /// queue of that number. The queue pair of end 1 receives from `srq`, if given.

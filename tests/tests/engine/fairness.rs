@@ -15,10 +15,9 @@ use ferrowarp_tests::frame::Frame;
 use ferrowarp_tests::raw::{Fixture, Peer, recv_wr, untagged_fpdu};
 use ferrowarp_tests::sim::frames::PoolSizes;
 use ferrowarp_tests::sim::link::Faults;
-use ferrowarp_tests::sim::pairs::{self, CQ, connect_new, qp_init};
+use ferrowarp_tests::sim::pairs::{self, CQ, PORT, connect_new, qp_init};
 use ferrowarp_tests::sim::world::{World, WorldOptions};
 
-const PORT: u16 = 7174;
 const ARENA_LEN: u32 = 1 << 20;
 
 /// Many connections wait for one ARP reply. When it arrives they all start, but over several polls.

@@ -6,13 +6,13 @@ use std::rc::Rc;
 use ferrowarp_proto::ddp::memory::Access;
 use ferrowarp_proto::time::{MICROSECOND, SECOND};
 use ferrowarp_proto::verbs::cm::{ConnParam, ConnectError, Event};
-use ferrowarp_proto::verbs::qp::{QpInit, QpState};
-use ferrowarp_proto::verbs::wc::{CqId, QpId};
+use ferrowarp_proto::verbs::qp::QpState;
+use ferrowarp_proto::verbs::wc::QpId;
 use ferrowarp_proto::verbs::wr::{Operation, Payload, SendWr, Sge};
 use ferrowarp_tests::ip;
+use ferrowarp_tests::sim::pairs::{PD, PORT, qp_init};
 use ferrowarp_tests::sim::world::{World, WorldOptions};
 
-const PORT: u16 = 7174;
 /// Offset of the IP header in a frame.
 const L3: usize = 14;
 
@@ -37,10 +37,8 @@ impl Fixture {
     fn with_options(options: &WorldOptions) -> Self {
         let v6 = options.ipv6;
         let mut world = World::new(options);
-        let init =
-            || QpInit { pd: 1, send_cq: CqId(0), recv_cq: CqId(0), max_send_wr: 8, max_recv_wr: 8 };
         let (now, remote) = (world.now, world.socket(1, PORT));
-        let qp = world.ends[0].engine.create_qp(init()).unwrap();
+        let qp = world.ends[0].engine.create_qp(qp_init(8, 8)).unwrap();
         world.ends[0].engine.connect(now, qp, remote, &ConnParam::default()).unwrap();
         Self { world, qp, v6 }
     }
@@ -86,7 +84,7 @@ impl Fixture {
     fn write(&mut self, len: usize) {
         let [left, right] = [0, 1].map(|end| {
             let arena = &self.world.ends[end].arena;
-            arena.register(0, 1 << 16, Access::ALL, 1)
+            arena.register(0, 1 << 16, Access::ALL, PD)
         });
         let bytes: Vec<u8> =
             (0..len).map(|at| u8::try_from((at * 7 + len) % 251).unwrap()).collect();
@@ -102,9 +100,7 @@ impl Fixture {
     fn establish(&mut self) {
         self.world.ends[1].engine.listen(PORT, 8).unwrap();
         let param = ConnParam::default();
-        let init =
-            QpInit { pd: 1, send_cq: CqId(0), recv_cq: CqId(0), max_send_wr: 8, max_recv_wr: 8 };
-        let peer = self.world.ends[1].engine.create_qp(init).unwrap();
+        let peer = self.world.ends[1].engine.create_qp(qp_init(8, 8)).unwrap();
         let up = self.world.run_until(SECOND, |world| {
             if let Some(Event::ConnectRequest { request, .. }) = world.ends[1].engine.next_event() {
                 let now = world.now;

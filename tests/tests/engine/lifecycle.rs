@@ -12,10 +12,8 @@ use ferrowarp_proto::verbs::qp::{QpInit, QpState};
 use ferrowarp_proto::verbs::wc::{CqId, QpId, Wc, WcOpcode, WcStatus};
 use ferrowarp_proto::verbs::wr::{AtomicOp, Operation, Payload, PostError, RecvWr, SendWr, Sge};
 use ferrowarp_tests::sim::link::Faults;
-use ferrowarp_tests::sim::pairs::{self, CQ, PD, connect_new, event, qp_init, send};
+use ferrowarp_tests::sim::pairs::{self, CQ, PD, PORT, connect_new, event, qp_init, send};
 use ferrowarp_tests::sim::world::{World, WorldOptions};
-
-const PORT: u16 = 7174;
 
 fn no_event(world: &mut World, end: usize) {
     let found = world.run_until(SECOND, |world| world.ends[end].engine.next_event().is_some());

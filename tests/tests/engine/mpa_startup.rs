@@ -9,10 +9,9 @@ use ferrowarp_proto::verbs::cm::{
 };
 use ferrowarp_proto::verbs::wc::{QpId, WcOpcode, WcStatus};
 use ferrowarp_proto::verbs::wr::{Operation, Payload, PostError, RecvWr, SendWr, Sge};
-use ferrowarp_tests::sim::pairs::{CQ, PD, completions, event, qp_init};
+use ferrowarp_tests::sim::pairs::{CQ, PD, PORT, completions, event, qp_init};
 use ferrowarp_tests::sim::world::{World, WorldOptions};
 
-const PORT: u16 = 7174;
 const NONE: RtrKinds = RtrKinds { send: false, write: false, read: false };
 
 fn queue_pair(world: &mut World, end: usize) -> QpId {

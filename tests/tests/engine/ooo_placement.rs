@@ -8,13 +8,13 @@ use ferrowarp_tests::peer::{Header, marked_fpdu};
 
 /// A stack that requested markers and places out of order, and the bytes of FPDUs the peer has
 /// sent.
-struct MarkedConnection {
+struct OooFixture {
     fx: Fixture,
     sent: u64,
     stag: u32,
 }
 
-impl MarkedConnection {
+impl OooFixture {
     fn new(ooo_placement: bool) -> Self {
         Self::with_fixture(Fixture::new(), ooo_placement)
     }
@@ -74,7 +74,7 @@ fn marked_fpdus(ulpdus: &[&[u8]], sent: u64) -> Vec<u8> {
 #[test]
 fn ooo_write_is_placed_before_delivery() {
     for ooo_placement in [true, false] {
-        let mut marked = MarkedConnection::new(ooo_placement);
+        let mut marked = OooFixture::new(ooo_placement);
         let gap = marked.write(0, &[1; 1000]);
         let early = marked.write(2000, &[2; 1000]);
         let send = marked.send(1, b"both are there");
@@ -95,7 +95,7 @@ fn ooo_write_is_placed_before_delivery() {
 #[test]
 fn ooo_messages_are_delivered_in_order_once_gaps_are_filled() {
     for order in [[2usize, 0, 1], [2, 1, 0], [1, 2, 0], [1, 0, 2]] {
-        let mut marked = MarkedConnection::new(true);
+        let mut marked = OooFixture::new(true);
         let mut lost = Vec::new();
         for msn in 1..=3u32 {
             let number = msn.to_le_bytes()[0];
@@ -125,7 +125,7 @@ fn ooo_messages_are_delivered_in_order_once_gaps_are_filled() {
 // req-test: DDP-024, DDP-114, DDP-116, RDMAP-210
 #[test]
 fn nothing_completes_beyond_a_gap() {
-    let mut marked = MarkedConnection::new(true);
+    let mut marked = OooFixture::new(true);
     let local = marked.fx.mem_stag;
     marked.fx.post_read(9, 6000, 4, PEER_STAG, 0);
     assert_eq!(sent_opcodes(&mut marked.fx), [1]);
@@ -152,7 +152,7 @@ fn nothing_completes_beyond_a_gap() {
 // req-test: RDMAP-212, RDMAP-221
 #[test]
 fn ooo_read_request_is_not_answered() {
-    let mut marked = MarkedConnection::new(true);
+    let mut marked = OooFixture::new(true);
     let local = marked.fx.mem_stag;
     let gap = marked.write(0, &[1; 1000]);
     let early = marked.write(2000, &[2; 1000]);
@@ -189,7 +189,7 @@ fn mpa_sees_only_ooo_segments_that_tcp_buffers() {
                 (config.ooo_frames_max, config.ooo_bytes_max) = (0, 0);
             }
         });
-        let mut marked = MarkedConnection::with_fixture(fx, true);
+        let mut marked = OooFixture::with_fixture(fx, true);
         let gap = marked.write(0, &[1; 600]);
         let write = Header::write(marked.stag, 2000, true).encode(&[2; 600]);
         let send = Header::send(1, 0, true).encode(b"kept");
@@ -223,7 +223,7 @@ fn mpa_sees_only_ooo_segments_that_tcp_buffers() {
 // req-test: MPA-156
 #[test]
 fn no_fpdu_of_a_dropped_ooo_segment_is_placed() {
-    let mut marked = MarkedConnection::new(true);
+    let mut marked = OooFixture::new(true);
     let gap = marked.write(0, &[1; 100]);
     let first = Header::write(marked.stag, 2000, true).encode(&[2; 600]);
     let second = Header::write(marked.stag, 4000, true).encode(&[3; 600]);
@@ -246,7 +246,7 @@ fn no_fpdu_of_a_dropped_ooo_segment_is_placed() {
 // req-test: MPA-154, MPA-158
 #[test]
 fn wrong_fpduptr_in_ooo_segment_is_found_when_the_gap_is_filled() {
-    let mut marked = MarkedConnection::new(true);
+    let mut marked = OooFixture::new(true);
     let gap = marked.write(0, &[1; 100]);
     // A valid CRC, but a wrong FPDUPTR.
     let ulpdu = Header::write(marked.stag, 2000, true).encode(&[2; 700]);
