@@ -7,7 +7,7 @@
 //! longer). So the engine's limit is divided among its connections beforehand: each gets the same,
 //! [`super::Config::challenge_acks`], and what one uses does not affect another.
 
-mod connection;
+mod tcb;
 
 use super::timer::CoarseInstant;
 use super::timestamps::Timestamps;

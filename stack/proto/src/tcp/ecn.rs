@@ -4,7 +4,7 @@
 //! ECT(0) is set on segments of new data only, not on pure ACKs, retransmissions, probes, SYN and
 //! FIN (RFC 3168 sections 6.1.1, 6.1.4 to 6.1.6); RFC 8311 allows it there for experiments.
 
-mod connection;
+mod tcb;
 
 use arrayvec::ArrayVec;
 

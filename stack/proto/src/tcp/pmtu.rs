@@ -16,7 +16,7 @@
 //! [`PathMtuConfig::raise_ns`]. There is no timer: the time is checked once per round trip, and on
 //! the slow path.
 
-mod connection;
+mod tcb;
 
 #[cfg(doc)]
 use super::Tcb;

@@ -7,7 +7,7 @@
 //! connections find the pool exhausted, the frames of peers without progress are copied and
 //! released; see `engine/tx_reclaim.rs`.
 
-mod connection;
+mod tcb;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};

@@ -1,7 +1,7 @@
 //! Tail loss probe (RFC 8985 section 7): if the end of a flight is not acknowledged, one segment is
 //! sent so that the peer's ACK reports what is missing.
 
-mod connection;
+mod tcb;
 
 use crate::wire::seq::Seq;
 

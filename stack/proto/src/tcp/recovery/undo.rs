@@ -1,7 +1,7 @@
 //! Undo of spurious recovery, detected by timestamps (Eifel, RFC 3522), by the ACKs after a timeout
 //! (F-RTO, RFC 5682) or by D-SACK (RFC 2883, RFC 3708).
 
-mod connection;
+mod tcb;
 
 use crate::tcp::congestion::Congestion;
 use crate::wire::seq::Seq;

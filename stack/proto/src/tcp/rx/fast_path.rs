@@ -11,7 +11,7 @@
 //! that does not match takes the slow path (`rx::input`, `tx::output`), which handles every case.
 //! Where both apply they have the same result.
 
-mod connection;
+mod tcb;
 mod hot_state;
 
 use crate::wire::tcp::Ecn;

@@ -5,7 +5,7 @@
 //!
 //! Retransmissions are paced like new data, except the first of an episode. ACKs are never paced.
 
-mod connection;
+mod tcb;
 
 use crate::time::MILLISECOND;
 
