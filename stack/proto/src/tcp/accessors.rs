@@ -2,7 +2,7 @@
 
 use super::config::Stats;
 use super::state::State;
-use super::tcb::{Tcb, Traffic};
+use super::tcb::{SegmentCounts, Tcb};
 use super::tx::send::Fin;
 use crate::device::{Retained, RxFrame};
 use crate::time::Instant;
@@ -26,7 +26,7 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
     #[must_use]
     pub fn stats(&self) -> Stats {
         let (bytes_in, bytes_out) = self.bytes();
-        let Traffic { segments_in, segments_out } = self.traffic;
+        let SegmentCounts { segments_in, segments_out } = self.segment_counts;
         Stats { segments_in, segments_out, bytes_in, bytes_out, ..self.stats.get() }
     }
 

@@ -10,7 +10,7 @@ use arrayvec::ArrayVec;
 
 use super::config::{Algorithm, Config, EcnMode};
 use crate::wire::seq::Seq;
-use crate::wire::tcp::{Ecn as Codepoint, Fields, Flags};
+use crate::wire::tcp::{Ecn, Fields, Flags};
 
 /// Both flags of an ECN-setup SYN.
 const ECN_SETUP: Flags = Flags(Flags::ECE.0 | Flags::CWR.0);
@@ -28,11 +28,11 @@ enum Reduced {
 
 /// ECN state of one connection.
 #[derive(Debug)]
-pub(super) struct Ecn {
+pub(super) struct EcnState {
     /// ECN is used: CE of the peer is echoed, and its ECE answered.
     pub(super) enabled: bool,
     /// ECN codepoint of new data in the IP header.
-    pub(super) codepoint: Codepoint,
+    pub(super) codepoint: Ecn,
     /// ECE, while it is set on every ACK.
     pub(super) ece: Flags,
     /// The window was reduced: CWR is set on the next new data.
@@ -52,11 +52,11 @@ pub(super) struct Ecn {
     owed_acks: Option<Box<ArrayVec<Seq, OWED_ACKS_MAX>>>,
 }
 
-impl Ecn {
+impl EcnState {
     pub(super) fn new(cfg: &Config) -> Self {
         Self {
             enabled: false,
-            codepoint: Codepoint::NotEct,
+            codepoint: Ecn::NotEct,
             ece: Flags::default(),
             cwr_due: false,
             sent_ecn_setup_syn: false,
@@ -100,14 +100,14 @@ impl Ecn {
                 && (self.sent_ecn_setup_syn || !self.sent_non_ecn_setup_syn)
         };
         let sends = self.enabled && !self.sent_non_ecn_setup_syn;
-        self.codepoint = if sends { Codepoint::Ect0 } else { Codepoint::NotEct };
+        self.codepoint = if sends { Ecn::Ect0 } else { Ecn::NotEct };
     }
 
     /// Processes the ECN flags of a retransmitted SYN of the peer.
     pub(super) fn on_repeated_syn(&mut self, flags: Flags) {
         if !flags.has(ECN_SETUP) {
             self.enabled = false;
-            self.codepoint = Codepoint::NotEct;
+            self.codepoint = Ecn::NotEct;
         }
     }
 
@@ -121,7 +121,7 @@ impl Ecn {
         if self.enabled {
             self.reduced_at = nxt;
             self.reduced = reduced;
-            self.cwr_due = self.codepoint != Codepoint::NotEct;
+            self.cwr_due = self.codepoint != Ecn::NotEct;
         }
     }
 
@@ -191,7 +191,7 @@ impl Ecn {
 
 #[cfg(test)]
 mod tests {
-    use super::{ECN_SETUP, Ecn, EcnMode};
+    use super::{ECN_SETUP, EcnMode, EcnState};
     use crate::tcp::{Algorithm, Config};
     use crate::wire::seq::Seq;
     use crate::wire::tcp::Flags;
@@ -199,7 +199,7 @@ mod tests {
     #[test]
     fn each_ce_change_is_acknowledged_separately() {
         let cfg = Config { congestion: Algorithm::Dctcp, ..Config::default() };
-        let mut ecn = Ecn::new(&cfg);
+        let mut ecn = EcnState::new(&cfg);
         ecn.negotiate(EcnMode::Accept, Flags::SYN | ECN_SETUP);
         assert!(!ecn.update_dctcp_echo(false, Some(Seq(1))), "no change");
         assert!(ecn.update_dctcp_echo(true, Some(Seq(1000))));

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use super::challenge::AckRateLimit;
 use super::config::Config;
 use super::congestion::Congestion;
-use super::ecn::Ecn;
+use super::ecn::EcnState;
 use super::events::IssAndTsOffset;
 use super::pmtu::PathMtu;
 use super::rare_counts::RareCounts;
@@ -19,7 +19,7 @@ use super::rx::autotune::{RcvRound, RoundEnd};
 use super::rx::fast_path::FastPath;
 use super::rx::window::{DsackQueue, Peer, RcvLimits, RcvVars};
 use super::state::State;
-use super::tcb::{Pending, Tcb, Traffic};
+use super::tcb::{Pending, SegmentCounts, Tcb};
 use super::timer::{CoarseInstant, RareTimers, Timers};
 use super::timestamps::Timestamps;
 use super::tx::pacing::PacingCredit;
@@ -113,7 +113,7 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
             snd: SndVars::new(iss, mss),
             ts: Timestamps { offset: ts_offset, recent: 0, recent_stamp: Timestamps::coarse(now) },
             rtt_cache: RttCache::UNKNOWN,
-            traffic: Traffic::default(),
+            segment_counts: SegmentCounts::default(),
             rcv_round_end: RoundEnd(0),
             progress_at: CoarseInstant::of(now),
             last_tx_at: CoarseInstant::of(now),
@@ -152,7 +152,7 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
             dsack_queue: DsackQueue::default(),
             rcv_round: RcvRound::new(),
             pmtu: PathMtu::new(&cfg.path_mtu, mss, false),
-            ecn: Ecn::new(cfg),
+            ecn: EcnState::new(cfg),
             ack_rate_limit: AckRateLimit::new(now),
             ts_advanced_at: now,
             window_wanted: 0,

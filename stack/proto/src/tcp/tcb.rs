@@ -5,7 +5,7 @@ use std::sync::Arc;
 use super::challenge::AckRateLimit;
 use super::config::Config;
 use super::congestion::Congestion;
-use super::ecn::Ecn;
+use super::ecn::EcnState;
 use super::events::Event;
 use super::pmtu::PathMtu;
 use super::rare_counts::RareCounts;
@@ -31,7 +31,7 @@ use crate::wire::tcp::HeaderTemplate;
 
 /// Segments received and sent; the counts wrap.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Traffic {
+pub(super) struct SegmentCounts {
     pub(super) segments_in: u32,
     pub(super) segments_out: u32,
 }
@@ -81,7 +81,7 @@ pub struct Tcb<R: RxFrame, T: Retained> {
     pub(super) snd: SndVars,
     pub(super) ts: Timestamps,
     pub(super) rtt_cache: RttCache,
-    pub(super) traffic: Traffic,
+    pub(super) segment_counts: SegmentCounts,
     pub(super) rcv_round_end: RoundEnd,
     /// Time when SND.UNA last advanced, or when something was sent with nothing outstanding.
     pub(super) progress_at: CoarseInstant,
@@ -146,7 +146,7 @@ pub struct Tcb<R: RxFrame, T: Retained> {
     /// Time when our timestamp clock last skipped idle time.
     pub(super) ts_advanced_at: Instant,
     pub(super) pmtu: PathMtu,
-    pub(super) ecn: Ecn,
+    pub(super) ecn: EcnState,
     pub(super) ack_rate_limit: AckRateLimit,
     /// Bytes delivered in order and bytes sent, updated once per round trip.
     pub(super) counted: (u64, u64),

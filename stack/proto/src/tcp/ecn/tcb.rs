@@ -6,7 +6,7 @@ use crate::tcp::recovery::state::CaState;
 use crate::tcp::tcb::Tcb;
 use crate::time::Instant;
 use crate::wire::seq::Seq;
-use crate::wire::tcp::{Ecn as Codepoint, Fields, Flags, Options, Segment};
+use crate::wire::tcp::{Ecn, Fields, Flags, Options, Segment};
 
 impl<R: RxFrame, T: Retained> Tcb<R, T> {
     /// Processes CE and ECE of an acceptable segment on a connection with ECN. To be called before
@@ -31,7 +31,7 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
     /// Processes CE as the receiver: ECE from CE until CWR is received (RFC 3168 section 6.1.3), or
     /// ECE as CE (RFC 8257 section 3.2).
     fn process_ce(&mut self, seg: &Segment) {
-        let marked = seg.ecn == Codepoint::Ce;
+        let marked = seg.ecn == Ecn::Ce;
         if marked {
             self.stats.record().ce_in += 1;
         }

@@ -11,8 +11,8 @@
 //! that does not match takes the slow path (`rx::input`, `tx::output`), which handles every case.
 //! Where both apply they have the same result.
 
-mod tcb;
 mod hot_state;
+mod tcb;
 
 use crate::wire::tcp::Ecn;
 

@@ -31,7 +31,7 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
     /// Cost for in-order data: constant, and O(records) that `seg` acknowledges.
     #[inline]
     pub fn handle_segment<F>(&mut self, now: Instant, seg: &Segment, frame: F) -> Delivered<F> {
-        self.traffic.segments_in = self.traffic.segments_in.wrapping_add(1);
+        self.segment_counts.segments_in = self.segment_counts.segments_in.wrapping_add(1);
         if self.try_fast_path(now, seg) {
             if seg.payload.is_empty() {
                 return Delivered::Nothing;

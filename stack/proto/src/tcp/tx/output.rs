@@ -66,7 +66,7 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
 
     #[inline]
     const fn count_segment(&mut self) {
-        self.traffic.segments_out = self.traffic.segments_out.wrapping_add(1);
+        self.segment_counts.segments_out = self.segment_counts.segments_out.wrapping_add(1);
     }
 
     fn syn_fields(&mut self, now: Instant) -> Fields {

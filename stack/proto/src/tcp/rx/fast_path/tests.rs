@@ -59,7 +59,7 @@ fn hot_state_fits_three_cache_lines() {
         snd,
         ts,
         rtt_cache,
-        traffic,
+        segment_counts,
         rcv_round_end,
         progress_at,
         last_tx_at,
