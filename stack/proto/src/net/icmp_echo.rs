@@ -3,10 +3,12 @@
 use core::net::IpAddr;
 
 use crate::device::RxFrame;
-use crate::net::icmp_tx::{HEADER_LEN, write_ip_header};
+use crate::net::icmp_tx::write_ip_header;
 use crate::wire::checksum::Accumulator;
 use crate::wire::ethernet::{ETHERTYPE_IPV4, ETHERTYPE_IPV6, EthernetLink};
-use crate::wire::ip::{IPV4_LEN, IPV6_LEN, PROTOCOL_ICMP, PROTOCOL_ICMPV6, Packet};
+use crate::wire::ip::{
+    ICMP_HEADER_LEN, IPV4_LEN, IPV6_LEN, PROTOCOL_ICMP, PROTOCOL_ICMPV6, Packet,
+};
 
 /// ICMP types of echo request and echo reply, by IP version.
 const ECHO_TYPES_V4: [u8; 2] = [8, 0];
@@ -26,7 +28,7 @@ pub fn write_reply(
     mtu: usize,
     out: &mut [u8],
 ) -> Option<usize> {
-    let len = packet.end.checked_sub(packet.l4).filter(|&len| len >= HEADER_LEN)?;
+    let len = packet.end.checked_sub(packet.l4).filter(|&len| len >= ICMP_HEADER_LEN)?;
     let (ethertype, ip_len, [request, reply]) = match (packet.src, packet.protocol) {
         (IpAddr::V4(_), PROTOCOL_ICMP) => (ETHERTYPE_IPV4, IPV4_LEN, ECHO_TYPES_V4),
         (IpAddr::V6(_), PROTOCOL_ICMPV6) => (ETHERTYPE_IPV6, IPV6_LEN, ECHO_TYPES_V6),
@@ -92,7 +94,7 @@ mod tests {
     /// An echo request from host 1 to host 0.
     fn request(v6: bool, link: EthernetLink, data: &[u8]) -> Vec<u8> {
         let caps = ChecksumCapabilities::default();
-        let len = HEADER_LEN + data.len();
+        let len = ICMP_HEADER_LEN + data.len();
         let mut frame = vec![0; link.header_len() + if v6 { 40 } else { 20 } + len];
         if v6 {
             let packet = link.write_header(MACS[0], ETHERTYPE_IPV6, &mut frame);

@@ -9,8 +9,7 @@ use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use smoltcp::wire::{Icmpv4Packet, Icmpv6Packet, IpProtocol, Ipv4Packet, Ipv6Packet};
 
-use crate::net::icmp_tx::HEADER_LEN;
-use crate::wire::ip::PROTOCOL_TCP;
+use crate::wire::ip::{ICMP_HEADER_LEN, PROTOCOL_TCP};
 use crate::wire::seq::Seq;
 use crate::wire::tcp::{Flags, FourTuple};
 
@@ -121,7 +120,7 @@ fn parse_v4(packet: &[u8]) -> Result<IcmpError, ParseError> {
         return Err(ParseError::Fragment);
     }
     let message = ip.payload();
-    let header = message.first_chunk::<HEADER_LEN>().ok_or(ParseError::Truncated)?;
+    let header = message.first_chunk::<ICMP_HEADER_LEN>().ok_or(ParseError::Truncated)?;
     let kind = match (header[0], header[1]) {
         (3, 2) => IcmpErrorKind::ProtocolUnreachable,
         (3, 3) => IcmpErrorKind::PortUnreachable,
@@ -138,7 +137,7 @@ fn parse_v4(packet: &[u8]) -> Result<IcmpError, ParseError> {
     if !Icmpv4Packet::new_unchecked(message).verify_checksum() {
         return Err(ParseError::BadChecksum);
     }
-    let quote = Quote::parse_v4(&message[HEADER_LEN..])?;
+    let quote = Quote::parse_v4(&message[ICMP_HEADER_LEN..])?;
     quote.to_error(kind, IpAddr::V4(ip.dst_addr()))
 }
 
@@ -148,7 +147,7 @@ fn parse_v6(packet: &[u8]) -> Result<IcmpError, ParseError> {
         return Err(ParseError::NotError);
     }
     let message = ip.payload();
-    let header = message.first_chunk::<HEADER_LEN>().ok_or(ParseError::Truncated)?;
+    let header = message.first_chunk::<ICMP_HEADER_LEN>().ok_or(ParseError::Truncated)?;
     let kind = match (header[0], header[1]) {
         (1, 4) => IcmpErrorKind::PortUnreachable,
         (1, code) => IcmpErrorKind::DestinationUnreachable { code },
@@ -165,7 +164,7 @@ fn parse_v6(packet: &[u8]) -> Result<IcmpError, ParseError> {
     if !Icmpv6Packet::new_unchecked(message).verify_checksum(&src, &dst) {
         return Err(ParseError::BadChecksum);
     }
-    let quote = Quote::parse_v6(&message[HEADER_LEN..])?;
+    let quote = Quote::parse_v6(&message[ICMP_HEADER_LEN..])?;
     quote.to_error(kind, IpAddr::V6(dst))
 }
 

@@ -6,10 +6,8 @@ use core::net::IpAddr;
 use crate::net::fragments::{FailureReason, ReassemblyFailure};
 use crate::wire::checksum::{self, Accumulator};
 use crate::wire::ethernet::{ETHERTYPE_IPV4, ETHERTYPE_IPV6, EthernetLink};
-use crate::wire::ip::{IPV4_LEN, IPV6_LEN, PROTOCOL_ICMP, PROTOCOL_ICMPV6};
+use crate::wire::ip::{ICMP_HEADER_LEN, IPV4_LEN, IPV6_LEN, PROTOCOL_ICMP, PROTOCOL_ICMPV6};
 
-/// Bytes of the ICMP header, before the quoted packet or the data of an echo.
-pub(super) const HEADER_LEN: usize = 8;
 /// TTL or hop limit of ICMP messages.
 const HOP_LIMIT: u8 = 64;
 /// IPv4 datagram size that every host must accept (RFC 791); the least MTU that is reported.
@@ -38,15 +36,15 @@ pub fn write_reassembly_failure(
     };
     let (ethertype, ip_len) =
         if is_v4 { (ETHERTYPE_IPV4, IPV4_LEN) } else { (ETHERTYPE_IPV6, IPV6_LEN) };
-    let len = HEADER_LEN + failure.quote.len();
+    let len = ICMP_HEADER_LEN + failure.quote.len();
     let total = link.header_len() + ip_len + len;
     let ip = link.write_header(failure.mac, ethertype, out.get_mut(..total)?);
     let (header, message) = ip.split_at_mut(ip_len);
     let (src, dst) = addresses(&failure.quote, is_v4)?;
     let pseudo = write_ip_header(dst, src, len, header)?;
-    message[..HEADER_LEN].copy_from_slice(&[kind, code, 0, 0, 0, 0, 0, 0]);
+    message[..ICMP_HEADER_LEN].copy_from_slice(&[kind, code, 0, 0, 0, 0, 0, 0]);
     message[6..8].copy_from_slice(&rest.to_be_bytes());
-    message[HEADER_LEN..].copy_from_slice(&failure.quote);
+    message[ICMP_HEADER_LEN..].copy_from_slice(&failure.quote);
     let mut sum = Accumulator::new(pseudo);
     sum.push(message);
     message[2..4].copy_from_slice(&(!sum.finish()).to_be_bytes());

@@ -20,6 +20,9 @@ pub const PROTOCOL_ICMP: u8 = 1;
 pub const PROTOCOL_TCP: u8 = 6;
 /// Protocol number of ICMPv6.
 pub const PROTOCOL_ICMPV6: u8 = 58;
+/// Length of an ICMP or ICMPv6 header, in bytes: what precedes the quoted packet of an error, or
+/// the data of an echo.
+pub const ICMP_HEADER_LEN: usize = 8;
 
 const HOP_BY_HOP: u8 = 0;
 const ROUTING: u8 = 43;
