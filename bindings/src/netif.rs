@@ -9,9 +9,11 @@ fn os_result(value: i32) -> io::Result<i32> {
     if value < 0 { Err(io::Error::last_os_error()) } else { Ok(value) }
 }
 
-fn socket(family: i32, kind: i32) -> io::Result<OwnedFd> {
+/// Opens a socket for requests about interfaces.
+fn ioctl_socket() -> io::Result<OwnedFd> {
+    let kind = libc::SOCK_DGRAM | libc::SOCK_CLOEXEC;
     // SAFETY: a plain system call; the descriptor is taken into ownership at once.
-    let raw = os_result(unsafe { libc::socket(family, kind | libc::SOCK_CLOEXEC, 0) })?;
+    let raw = os_result(unsafe { libc::socket(libc::AF_INET, kind, 0) })?;
     // SAFETY: a new descriptor that has no other owner.
     Ok(unsafe { OwnedFd::from_raw_fd(raw) })
 }
@@ -55,7 +57,7 @@ pub fn name(index: u32) -> io::Result<String> {
 /// # Errors
 /// `ENODEV` if it does not exist.
 pub fn mtu(name: &str) -> io::Result<u32> {
-    let socket = socket(libc::AF_INET, libc::SOCK_DGRAM)?;
+    let socket = ioctl_socket()?;
     let mut request = request(name)?;
     // SAFETY: SIOCGIFMTU reads the name and writes the union, both inside `request`.
     os_result(unsafe { libc::ioctl(socket.as_raw_fd(), libc::SIOCGIFMTU, &raw mut request) })?;
@@ -69,20 +71,12 @@ pub fn mtu(name: &str) -> io::Result<u32> {
 /// # Errors
 /// `EPERM` without CAP_NET_ADMIN, `EINVAL` if the interface does not support it, `ENODEV`.
 pub fn set_mtu(name: &str, mtu: u16) -> io::Result<()> {
-    let socket = socket(libc::AF_INET, libc::SOCK_DGRAM)?;
+    let socket = ioctl_socket()?;
     let mut request = request(name)?;
     request.ifr_ifru.ifru_mtu = i32::from(mtu);
     // SAFETY: SIOCSIFMTU reads `request`.
     os_result(unsafe { libc::ioctl(socket.as_raw_fd(), libc::SIOCSIFMTU, &raw mut request) })?;
     Ok(())
-}
-
-/// Checks that the process may open packet sockets.
-///
-/// # Errors
-/// `EPERM` without CAP_NET_RAW.
-pub fn may_open_packet_socket() -> io::Result<()> {
-    socket(libc::AF_PACKET, libc::SOCK_RAW).map(drop)
 }
 
 /// Moves the calling thread to a new, empty network namespace, which exists until its last thread,

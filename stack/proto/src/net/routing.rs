@@ -82,12 +82,6 @@ impl RoutingTable {
         self.addresses().any(|ours| ours == ip)
     }
 
-    /// True if the address is on a link of this host: it can be a neighbor's.
-    #[must_use]
-    pub fn is_on_link(&self, ip: IpAddr) -> bool {
-        self.rows.iter().any(|row| row.via.is_none() && row.covers(ip))
-    }
-
     /// Returns the next hop for `remote`: `remote` itself if it is on the link, else the router of
     /// the longest matching prefix. `None` without a route, or if `remote` is not a unicast address
     /// of another host.
