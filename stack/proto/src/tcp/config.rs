@@ -197,7 +197,7 @@ pub struct Stats {
     pub probes: u32,
     /// Duplicate ACKs received.
     pub duplicate_acks_in: u32,
-    /// Out-of-order segments held.
+    /// Out-of-order segments buffered.
     pub ooo_buffered: u32,
     /// Out-of-order segments dropped because a limit or the pool's memory was exhausted.
     pub ooo_overflow: u32,

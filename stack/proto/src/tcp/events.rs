@@ -22,9 +22,9 @@ pub enum Delivered<R> {
         bytes: Range<usize>,
     },
     /// Out-of-order bytes. Before any other call on the connection the caller calls one of
-    /// [`Tcb::buffer_ooo`], for TCP to hold them; [`Tcb::consumed_ooo`], if it has consumed them
-    /// already; [`Tcb::drop_ooo`], if it found them corrupt or has no memory. Bytes held or
-    /// consumed are not delivered again; dropped ones may be.
+    /// [`Tcb::buffer_ooo`], for TCP to keep them; [`Tcb::consumed_ooo`], if it has consumed them
+    /// already; [`Tcb::drop_ooo`], if it found them corrupt or has no memory. Bytes buffered
+    /// or consumed are not delivered again; dropped ones may be.
     ///
     /// Of a segment that spans several holes only the first new part is delivered: a frame is
     /// delivered once, and FPDUs overlap in part only if the peer has resegmented them. The rest

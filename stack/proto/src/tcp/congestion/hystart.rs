@@ -111,13 +111,13 @@ mod tests {
     use crate::time::{Instant, MILLISECOND};
     use crate::wire::seq::Seq;
 
-    /// Processes a round of `acks` ACKs of 1000 bytes with this RTT; returns the results.
+    /// Processes a round of `acks` ACKs of 1000 bytes with this RTT; returns the actions.
     fn round(hystart: &mut HyStart, at: &mut u32, acks: u32, rtt_ms: u64) -> Vec<SlowStartAction> {
         let end = at.wrapping_add(acks * 1000);
-        let mut verdicts = Vec::new();
+        let mut actions = Vec::new();
         while *at != end {
             *at = at.wrapping_add(1000);
-            verdicts.push(hystart.on_ack(&AckSample {
+            actions.push(hystart.on_ack(&AckSample {
                 now: Instant::ZERO,
                 bytes: 1000,
                 mss: 1000,
@@ -129,7 +129,7 @@ mod tests {
                 recovering: false,
             }));
         }
-        verdicts
+        actions
     }
 
     #[test]

@@ -79,10 +79,10 @@ fn acked_before_a_reduction_does_not_count_after_it() {
             cc.on_loss(cc.cwnd(), MSS);
             // All of the window but one segment, in parts, some of which the window accumulates.
             let mut left = cc.cwnd() - MSS;
-            for piece in [10 * MSS, 100].into_iter().cycle() {
-                let piece = piece.min(left);
-                cc.on_ack(&ack(piece));
-                left -= piece;
+            for part in [10 * MSS, 100].into_iter().cycle() {
+                let part = part.min(left);
+                cc.on_ack(&ack(part));
+                left -= part;
                 if left == 0 {
                     break;
                 }

@@ -128,30 +128,30 @@ impl<R> Assembler<R> {
         if self.ranges.front().is_some_and(|first| first.end > seq) {
             return 0;
         }
-        self.ranges.partition_point(|run| run.end <= seq)
+        self.ranges.partition_point(|range| range.end <= seq)
     }
 
     fn overlap(&self, start: Seq, end: Seq) -> Overlap {
         let index = self.search(start);
-        let overlap = |run: &SeqRange| {
-            let block = (run.start.max(start), run.end.min(end));
+        let overlap = |range: &SeqRange| {
+            let block = (range.start.max(start), range.end.min(end));
             (block.0 < block.1).then_some(block)
         };
-        let Some(run) = self.ranges.get(index) else {
+        let Some(range) = self.ranges.get(index) else {
             return Overlap { new: Some((start, end)), duplicate: None };
         };
-        if run.start > start {
-            return Overlap { new: Some((start, end.min(run.start))), duplicate: overlap(run) };
+        if range.start > start {
+            return Overlap { new: Some((start, end.min(range.start))), duplicate: overlap(range) };
         }
         // No two ranges are adjacent, so what follows this one up to the next is new.
         let stop = self.ranges.get(index + 1).map_or(end, |next| end.min(next.start));
-        let new = (run.end < end).then_some((run.end, stop));
-        Overlap { new, duplicate: overlap(run) }
+        let new = (range.end < end).then_some((range.end, stop));
+        Overlap { new, duplicate: overlap(range) }
     }
 
     /// True if the limits admit an entry for `start..end`, which is new.
-    fn admits(&self, (start, end): SackBlock, pieces_max: usize) -> bool {
-        if self.segment_count >= pieces_max {
+    fn admits(&self, (start, end): SackBlock, segments_max: usize) -> bool {
+        if self.segment_count >= segments_max {
             return false;
         }
         if self.ranges.len() < RANGES_MAX {
@@ -159,13 +159,13 @@ impl<R> Assembler<R> {
         }
         let index = self.search(start);
         let follows = index > 0 && self.ranges[index - 1].end == start;
-        follows || self.ranges.get(index).is_some_and(|run| run.start == end)
+        follows || self.ranges.get(index).is_some_and(|range| range.start == end)
     }
 
     fn new_entry(&mut self, entry: Entry<R>) -> u32 {
         self.segment_count += 1;
-        if let Some(held) = &entry.segment {
-            self.quota.add(held);
+        if let Some(segment) = &entry.segment {
+            self.quota.add(segment);
         }
         if self.free == NONE {
             let index = u32::try_from(self.entries.len()).unwrap_or(NONE);
@@ -179,24 +179,24 @@ impl<R> Assembler<R> {
         index
     }
 
-    /// Inserts `start..end`, which is new: held in `held` from `offset` on, or consumed if `None`.
-    fn insert(&mut self, (start, end): SackBlock, held: Option<OooSegment<R>>, offset: u32) {
+    /// Inserts `start..end`, which is new: buffered in `segment` from `offset` on, or consumed if
+    /// `None`.
+    fn insert(&mut self, (start, end): SackBlock, segment: Option<OooSegment<R>>, offset: u32) {
         let index = self.search(start);
         let follows = index > 0 && self.ranges[index - 1].end == start;
-        let precedes = self.ranges.get(index).is_some_and(|run| run.start == end);
+        let precedes = self.ranges.get(index).is_some_and(|range| range.start == end);
         self.note_steps(1 + self.ranges.len().checked_ilog2().unwrap_or(0) as usize);
         let index = if follows { index - 1 } else { index };
-        if !self.extend_consumed(index, (start, end), (follows, precedes), held.is_none()) {
-            let entry =
-                self.new_entry(Entry { segment: held, len: end - start, offset, next: NONE });
+        if !self.extend_consumed(index, (start, end), (follows, precedes), segment.is_none()) {
+            let entry = self.new_entry(Entry { segment, len: end - start, offset, next: NONE });
             if follows {
-                let run = &mut self.ranges[index];
-                self.entries[run.tail as usize].next = entry;
-                (run.tail, run.end) = (entry, end);
+                let range = &mut self.ranges[index];
+                self.entries[range.tail as usize].next = entry;
+                (range.tail, range.end) = (entry, end);
             } else if precedes {
-                let run = &mut self.ranges[index];
-                self.entries[entry as usize].next = run.head;
-                (run.head, run.start) = (entry, start);
+                let range = &mut self.ranges[index];
+                self.entries[entry as usize].next = range.head;
+                (range.head, range.start) = (entry, start);
             } else {
                 self.note_steps(index.min(self.ranges.len() - index));
                 self.ranges.insert(index, SeqRange { start, end, head: entry, tail: entry });
@@ -221,16 +221,16 @@ impl<R> Assembler<R> {
         if !is_consumed || !(follows || precedes) {
             return false;
         }
-        let run = &mut self.ranges[index];
-        let entry = &mut self.entries[if follows { run.tail } else { run.head } as usize];
+        let range = &mut self.ranges[index];
+        let entry = &mut self.entries[if follows { range.tail } else { range.head } as usize];
         if entry.segment.is_some() {
             return false;
         }
         entry.len += end - start;
         if follows {
-            run.end = end;
+            range.end = end;
         } else {
-            run.start = start;
+            range.start = start;
         }
         true
     }
@@ -241,13 +241,13 @@ impl<R> Assembler<R> {
         self.stamp += 1;
         let SeqRange { start, end, .. } = self.ranges[index];
         let newest = RecentRange { seq: end - 1, stamp: self.stamp };
-        let is_in = |growth: &RecentRange| start <= growth.seq && growth.seq < end;
+        let is_in = |recent: &RecentRange| start <= recent.seq && recent.seq < end;
         if !has_joined && let Some(last) = self.recent.last_mut().filter(|last| is_in(last)) {
             *last = newest;
             return;
         }
         self.note_steps(self.recent.len());
-        self.recent.retain(|growth| !is_in(growth));
+        self.recent.retain(|recent| !is_in(recent));
         if self.recent.is_full() {
             self.recent.remove(0);
         }
@@ -258,35 +258,35 @@ impl<R> Assembler<R> {
     fn merge(&mut self, index: usize) {
         self.note_steps((index + 1).min(self.ranges.len() - index - 1));
         let Some(next) = self.ranges.remove(index + 1) else { return };
-        let run = &mut self.ranges[index];
-        self.entries[run.tail as usize].next = next.head;
-        (run.tail, run.end) = (next.tail, next.end);
+        let range = &mut self.ranges[index];
+        self.entries[range.tail as usize].next = next.head;
+        (range.tail, range.end) = (next.tail, next.end);
     }
 
     /// Removes and returns the first segment of the first range.
     fn pop(&mut self) -> Option<Contiguous<R>> {
-        let run = self.ranges.front_mut()?;
-        let (seq, head) = (run.start, run.head);
+        let range = self.ranges.front_mut()?;
+        let (seq, head) = (range.start, range.head);
         let entry = &mut self.entries[head as usize];
         let (len, start) = (entry.len, entry.offset as usize);
-        let held = entry.segment.take();
-        run.start = seq + len;
-        run.head = core::mem::replace(&mut entry.next, self.free);
+        let segment = entry.segment.take();
+        range.start = seq + len;
+        range.head = core::mem::replace(&mut entry.next, self.free);
         self.free = head;
-        if run.start == run.end {
+        if range.start == range.end {
             self.ranges.pop_front();
         }
         self.segment_count -= 1;
-        Some(match held {
-            Some(held) => {
-                self.quota.remove(&held);
-                Contiguous::Buffered { segment: held, bytes: start..start + len as usize }
+        Some(match segment {
+            Some(segment) => {
+                self.quota.remove(&segment);
+                Contiguous::Buffered { segment, bytes: start..start + len as usize }
             }
             None => Contiguous::Consumed { seq, len },
         })
     }
 
-    /// Clears everything. Segments held must have been released before.
+    /// Clears everything. Buffered segments must have been released before.
     pub(in crate::tcp) fn reset(&mut self) {
         self.entries.clear();
         self.entries.shrink_to(SPARE_ENTRIES);
@@ -299,8 +299,8 @@ impl<R> Assembler<R> {
 
     /// Returns the range that contains `seq`.
     fn range_of(&self, seq: Seq) -> Option<SackBlock> {
-        let run = self.ranges.get(self.search(seq)).filter(|run| run.start <= seq)?;
-        Some((run.start, run.end))
+        let range = self.ranges.get(self.search(seq)).filter(|range| range.start <= seq)?;
+        Some((range.start, range.end))
     }
 
     /// See [`LazyAssembler::fill_sack_blocks`]. Cost: a search for each of at most [`RECENT_MAX`]
@@ -311,39 +311,40 @@ impl<R> Assembler<R> {
         blocks: &mut ArrayVec<SackBlock, 4>,
         max: usize,
     ) -> bool {
-        let room = max.saturating_sub(blocks.len());
+        let capacity = max.saturating_sub(blocks.len());
         let search = 1 + self.ranges.len().checked_ilog2().unwrap_or(0) as usize;
         // The newest first, and the oldest of those never reported.
         let mut newest: ArrayVec<SackBlock, 4> = ArrayVec::new();
         let mut unreported: ArrayVec<(SackBlock, u64), RECENT_MAX> = ArrayVec::new();
         for at in (0..self.recent.len()).rev() {
             let RecentRange { seq, stamp } = self.recent[at];
-            if stamp <= self.reported && newest.len() >= room {
+            if stamp <= self.reported && newest.len() >= capacity {
                 break;
             }
             self.note_steps(search);
-            let run = self.range_of(seq).filter(|run| run.0 != next && !blocks.contains(run));
-            let Some(run) = run else { continue };
+            let block =
+                self.range_of(seq).filter(|block| block.0 != next && !blocks.contains(block));
+            let Some(block) = block else { continue };
             if stamp > self.reported {
-                unreported.push((run, stamp));
+                unreported.push((block, stamp));
             }
-            if newest.len() < room {
-                newest.push(run);
+            if newest.len() < capacity {
+                newest.push(block);
             }
         }
-        if unreported.len() > room {
-            let oldest = &unreported[unreported.len() - room..];
-            self.reported = oldest.first().map_or(self.reported, |run| run.1);
-            blocks.extend(oldest.iter().map(|run| run.0));
+        if unreported.len() > capacity {
+            let oldest = &unreported[unreported.len() - capacity..];
+            self.reported = oldest.first().map_or(self.reported, |&(_, stamp)| stamp);
+            blocks.extend(oldest.iter().map(|&(block, _)| block));
             return true;
         }
         blocks.extend(newest);
         self.reported = self.stamp;
         // Fill up with ranges reported before, in sequence order.
         self.note_steps(OTHERS_MAX);
-        for run in self.ranges.iter().take(OTHERS_MAX) {
-            let block = (run.start, run.end);
-            if blocks.len() < max && run.start != next && !blocks.contains(&block) {
+        for range in self.ranges.iter().take(OTHERS_MAX) {
+            let block = (range.start, range.end);
+            if blocks.len() < max && range.start != next && !blocks.contains(&block) {
                 blocks.push(block);
             }
         }

@@ -8,7 +8,7 @@ use crate::wire::seq::Seq;
 /// Bytes accepted out of order that are now the next in order.
 #[derive(Debug)]
 pub enum Contiguous<R> {
-    /// Held by TCP until now. The caller returns `segment` by
+    /// Buffered by TCP until now. The caller returns `segment` by
     /// [`OooPool::release`](crate::tcp::OooPool::release).
     Buffered {
         /// Frame or copy that holds the bytes.

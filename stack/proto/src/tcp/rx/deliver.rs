@@ -66,7 +66,7 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
     pub fn copy_ooo(&mut self, pool: &mut OooPool<R>, bytes: &[u8]) -> bool {
         debug_assert!(self.offered_ooo().is_none_or(|offered| offered.len() == bytes.len()));
         let kept = pool.copy(bytes, self.assembler.quota());
-        self.insert_ooo(pool, kept.map(|held| (held, 0)))
+        self.insert_ooo(pool, kept.map(|segment| (segment, 0)))
     }
 
     /// True if [`Tcb::buffer_ooo`] has memory for `len` bytes.
@@ -94,12 +94,12 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
 
     fn insert_ooo(&mut self, pool: &mut OooPool<R>, kept: Option<(OooSegment<R>, usize)>) -> bool {
         let Some(offered) = self.take_offered_ooo() else {
-            if let Some((held, _)) = kept {
-                pool.release(held);
+            if let Some((segment, _)) = kept {
+                pool.release(segment);
             }
             return false;
         };
-        let Some((held, offset)) = kept else {
+        let Some((segment, offset)) = kept else {
             self.stats.record().ooo_overflow += 1;
             self.update_fast_path();
             return false;
@@ -108,7 +108,7 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
         // An offset into a frame is below 64 KiB.
         let offset = u32::try_from(offset).unwrap_or(0);
         // req: MPA-023
-        self.assembler.insert(pool, offered.block, Some(held), offset);
+        self.assembler.insert(pool, offered.block, Some(segment), offset);
         self.note_fin_seq(offered.fin);
         self.update_fast_path();
         true
@@ -212,8 +212,8 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
         let mut dsack = None;
         if start < self.rcv.nxt {
             // The beginning was received before: the first copy wins.
-            let known = end.min(self.rcv.nxt);
-            dsack = Some((start, known)).filter(|_| start < known);
+            let duplicate_end = end.min(self.rcv.nxt);
+            dsack = Some((start, duplicate_end)).filter(|_| start < duplicate_end);
             // req: MPA-026, MPA-029, MPA-031, DDP-033, DDP-113
             start = self.rcv.nxt;
             end = end.max(start);

@@ -62,7 +62,7 @@ impl<R> OooPool<R> {
         }
     }
 
-    /// Number of frames held.
+    /// Number of frames in the queue.
     #[must_use]
     pub const fn frames(&self) -> usize {
         self.frames
@@ -74,9 +74,9 @@ impl<R> OooPool<R> {
         self.in_use
     }
 
-    /// Releases a held segment.
-    pub fn release(&mut self, held: OooSegment<R>) {
-        match held {
+    /// Releases a segment.
+    pub fn release(&mut self, segment: OooSegment<R>) {
+        match segment {
             OooSegment::Frame(_) => self.frames -= 1,
             OooSegment::Copy(OooCopy { block, .. }) => {
                 self.in_use -= block.len();

@@ -1,4 +1,4 @@
-//! Segment held out of order, and the memory charged to a connection for them.
+//! Segment buffered out of order, and the memory charged to a connection for them.
 
 use crate::device::{ChecksumState, RxFrame};
 
@@ -9,7 +9,7 @@ pub struct OooCopy {
     pub(super) len: usize,
 }
 
-/// Segment held: the frame it arrived in, or a copy of its bytes. Allocated from an
+/// Buffered segment: the frame it arrived in, or a copy of its bytes. Allocated from an
 /// [`OooPool`](crate::tcp::OooPool) and returned to it by
 /// [`OooPool::release`](crate::tcp::OooPool::release).
 #[derive(Debug)]
@@ -61,15 +61,15 @@ pub(in crate::tcp) struct Quota {
 }
 
 impl Quota {
-    pub(in crate::tcp) fn add<R>(&mut self, held: &OooSegment<R>) {
-        match held {
+    pub(in crate::tcp) fn add<R>(&mut self, segment: &OooSegment<R>) {
+        match segment {
             OooSegment::Frame(_) => self.frames += 1,
             OooSegment::Copy(copied) => self.bytes += copied.block.len(),
         }
     }
 
-    pub(in crate::tcp) fn remove<R>(&mut self, held: &OooSegment<R>) {
-        match held {
+    pub(in crate::tcp) fn remove<R>(&mut self, segment: &OooSegment<R>) {
+        match segment {
             OooSegment::Frame(_) => self.frames -= 1,
             OooSegment::Copy(copied) => self.bytes -= copied.block.len(),
         }

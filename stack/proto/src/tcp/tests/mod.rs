@@ -245,10 +245,10 @@ impl Endpoint {
     }
 
     pub(super) fn poll_events(&mut self) {
-        while let Some(notice) = self.tcb.poll_event() {
-            match notice {
+        while let Some(event) = self.tcb.poll_event() {
+            match event {
                 Event::RcvWndLimited => self.tcb.grow_window(self.tcb.window_wanted()),
-                _ => self.events.push(notice),
+                _ => self.events.push(event),
             }
         }
     }

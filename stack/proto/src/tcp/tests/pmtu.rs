@@ -135,7 +135,7 @@ fn black_hole_lowers_path_mtu_step_by_step() {
         script.ack = again.last().map_or(script.ack, |seg| seg.seq + seg.seq_len());
     }
     assert!(script.end.tcb.all_acked());
-    let changes = script.end.events.iter().filter(|notice| **notice == Event::EmssChanged).count();
+    let changes = script.end.events.iter().filter(|event| **event == Event::EmssChanged).count();
     assert_eq!(changes, 3);
     script.end.events.clear();
     let out = script.write(1448);

@@ -83,9 +83,9 @@ impl<T: Clone> Scoreboard<T> {
 
     /// Removes the entries of retransmissions that are no longer outstanding.
     pub(super) fn prune_retransmissions(&mut self) {
-        let mut resent = std::mem::take(&mut self.retransmissions);
-        resent.retain(|&entry| self.record_of(entry).is_some());
-        self.retransmissions = resent;
+        let mut retransmissions = std::mem::take(&mut self.retransmissions);
+        retransmissions.retain(|&entry| self.record_of(entry).is_some());
+        self.retransmissions = retransmissions;
     }
 
     /// Marks the last transmission of the record lost. Returns its bytes.

@@ -33,7 +33,7 @@ impl<R> LazyAssembler<R> {
         self.inner.is_none()
     }
 
-    /// Number of segments, held or consumed.
+    /// Number of segments, buffered or consumed.
     #[inline]
     pub(in crate::tcp) fn len(&self) -> usize {
         self.inner.as_ref().map_or(0, |assembler| assembler.segment_count)
@@ -51,7 +51,7 @@ impl<R> LazyAssembler<R> {
     }
 
     /// Returns the new and the duplicate part of `start..end`. If it covers several holes, only the
-    /// first is returned as new: a frame is held once, and the peer retransmits the rest.
+    /// first is returned as new: a frame is buffered once, and the peer retransmits the rest.
     pub(in crate::tcp) fn overlap(&self, start: Seq, end: Seq) -> Overlap {
         match &self.inner {
             Some(assembler) => assembler.overlap(start, end),
@@ -59,36 +59,39 @@ impl<R> LazyAssembler<R> {
         }
     }
 
-    /// True if `block`, which is new, may be accepted with a limit of `pieces_max` segments.
-    pub(in crate::tcp) fn admits(&self, block: SackBlock, pieces_max: usize) -> bool {
-        self.inner.as_ref().map_or(pieces_max > 0, |assembler| assembler.admits(block, pieces_max))
+    /// True if `block`, which is new, may be accepted with a limit of `segments_max` segments.
+    pub(in crate::tcp) fn admits(&self, block: SackBlock, segments_max: usize) -> bool {
+        self.inner
+            .as_ref()
+            .map_or(segments_max > 0, |assembler| assembler.admits(block, segments_max))
     }
 
-    /// Accepts `block`, which is new and admitted: held from `offset` on, or consumed if `None`.
+    /// Accepts `block`, which is new and admitted: buffered in `segment` from `offset` on, or
+    /// consumed if `None`.
     pub(in crate::tcp) fn insert(
         &mut self,
         pool: &mut OooPool<R>,
         block: SackBlock,
-        held: Option<OooSegment<R>>,
+        segment: Option<OooSegment<R>>,
         offset: u32,
     ) {
-        self.inner.get_or_insert_with(|| pool.take_assembler()).insert(block, held, offset);
+        self.inner.get_or_insert_with(|| pool.take_assembler()).insert(block, segment, offset);
     }
 
     /// Removes and returns the segment that starts at `seq`, if there is one.
     pub(in crate::tcp) fn pop_at(&mut self, seq: Seq) -> Option<Contiguous<R>> {
         let assembler = self.inner.as_mut()?;
-        assembler.ranges.front().filter(|run| run.start == seq)?;
+        assembler.ranges.front().filter(|range| range.start == seq)?;
         assembler.pop()
     }
 
-    /// Returns the memory to the pool, with every segment held. To be called when none of it will
-    /// be delivered any more, or none is left.
+    /// Returns the memory to the pool, with every buffered segment. To be called when none of it
+    /// will be delivered any more, or none is left.
     pub(in crate::tcp) fn release(&mut self, pool: &mut OooPool<R>) {
         let Some(mut assembler) = self.inner.take() else { return };
-        while let Some(due) = assembler.pop() {
-            if let Contiguous::Buffered { segment: held, .. } = due {
-                pool.release(held);
+        while let Some(contiguous) = assembler.pop() {
+            if let Contiguous::Buffered { segment, .. } = contiguous {
+                pool.release(segment);
             }
         }
         pool.put_assembler(assembler);
@@ -119,13 +122,13 @@ impl<R> LazyAssembler<R> {
     /// True if a segment starts at `seq`: [`LazyAssembler::pop_at`] returns it.
     pub(in crate::tcp) fn has_at(&self, seq: Seq) -> bool {
         let first = self.inner.as_ref().and_then(|assembler| assembler.ranges.front());
-        first.is_some_and(|run| run.start == seq)
+        first.is_some_and(|range| range.start == seq)
     }
 
     /// Returns the ranges in sequence order.
     #[cfg(test)]
     pub(in crate::tcp) fn ranges(&self) -> Vec<SackBlock> {
-        let runs = self.inner.iter().flat_map(|assembler| &assembler.ranges);
-        runs.map(|run| (run.start, run.end)).collect()
+        let ranges = self.inner.iter().flat_map(|assembler| &assembler.ranges);
+        ranges.map(|range| (range.start, range.end)).collect()
     }
 }

@@ -19,8 +19,8 @@ fn insert(
     let frame = HeapFrame::new(&vec![id; len as usize + 60]);
     let from = (block.0 - seq) as usize + 60;
     let bytes = from..from + (block.1 - block.0) as usize;
-    let (held, offset) = pool.buffer(frame, bytes, all.quota()).unwrap();
-    all.insert(pool, block, Some(held), u32::try_from(offset).unwrap());
+    let (segment, offset) = pool.buffer(frame, bytes, all.quota()).unwrap();
+    all.insert(pool, block, Some(segment), u32::try_from(offset).unwrap());
     Some(block)
 }
 
@@ -30,10 +30,10 @@ fn pop(
     seq: Seq,
 ) -> Option<(u8, u32)> {
     match all.pop_at(seq)? {
-        Contiguous::Buffered { segment: held, bytes } => {
+        Contiguous::Buffered { segment, bytes } => {
             let mut id = [0; 1];
-            crate::device::RxFrame::copy_out(&held, bytes.start, &mut id);
-            pool.release(held);
+            crate::device::RxFrame::copy_out(&segment, bytes.start, &mut id);
+            pool.release(segment);
             Some((id[0], u32::try_from(bytes.len()).unwrap()))
         }
         Contiguous::Consumed { len, .. } => Some((0xff, len)),
@@ -153,25 +153,25 @@ fn segment_and_range_counts_are_bounded() {
         insert(&mut all, &mut pool, Seq(at * 10), 5, 1);
     }
     assert!(!all.admits((Seq(100), Seq(105)), 3) && all.admits((Seq(100), Seq(105)), 4));
-    let runs = u32::try_from(RANGES_MAX).unwrap();
-    for at in 3..runs {
+    let ranges_max = u32::try_from(RANGES_MAX).unwrap();
+    for at in 3..ranges_max {
         assert!(all.admits((Seq(at * 10), Seq(at * 10 + 5)), usize::MAX));
         insert(&mut all, &mut pool, Seq(at * 10), 5, 1);
     }
     let admits =
         |all: &LazyAssembler<HeapFrame>, from, to| all.admits((Seq(from), Seq(to)), usize::MAX);
-    assert!(!admits(&all, 10 * runs, 10 * runs + 1), "one more range");
+    assert!(!admits(&all, 10 * ranges_max, 10 * ranges_max + 1), "one more range");
     assert!(!admits(&all, 17, 18), "one more range in the middle");
     assert!(admits(&all, 15, 16) && admits(&all, 19, 20) && admits(&all, 15, 20));
     insert(&mut all, &mut pool, Seq(15), 5, 1);
-    assert!(admits(&all, 10 * runs, 10 * runs + 1));
+    assert!(admits(&all, 10 * ranges_max, 10 * ranges_max + 1));
 }
 
 /// Of 1,700 segments in flight 3 % are lost and retransmitted in order: the entries moved and
-/// searched per segment do not grow with the number held.
+/// searched per segment do not grow with their number.
 #[test]
 fn insert_cost_is_independent_of_the_range_count() {
-    let steps_per_piece = |count: u32| {
+    let steps_per_segment = |count: u32| {
         let (mut all, mut pool) = (LazyAssembler::new(), ooo_pool());
         let lost = |at: u32| at.is_multiple_of(33);
         for at in (0..count).filter(|at| !lost(*at)) {
@@ -187,10 +187,10 @@ fn insert_cost_is_independent_of_the_range_count() {
         let steps = all.inner.as_ref().unwrap().steps;
         (holes, steps as f64 / f64::from(count))
     };
-    let (few, at_few) = steps_per_piece(170);
-    let (many, at_many) = steps_per_piece(1700);
+    let (few, at_few) = steps_per_segment(170);
+    let (many, at_many) = steps_per_segment(1700);
     assert_eq!((few, many), (6, 52));
-    println!("steps per piece: {at_few} with {few} ranges, {at_many} with {many}");
+    println!("steps per segment: {at_few} with {few} ranges, {at_many} with {many}");
     assert!(at_many < 8.0 && at_many < 2.0 * at_few + 2.0, "{at_few} {at_many}");
 }
 
@@ -282,15 +282,15 @@ proptest! {
             let filled: Vec<_> = cells.take_while(|&cell| map[cell].is_none()).collect();
             for cell in filled { map[cell] = Some(id); }
         }
-        let mut runs: Vec<SackBlock> = Vec::new();
+        let mut ranges: Vec<SackBlock> = Vec::new();
         for (seq, _) in (0..).map(|at| base + at).zip(&map).filter(|(_, id)| id.is_some()) {
-            match runs.last_mut().filter(|run| run.1 == seq) {
-                Some(run) => run.1 = seq + 1,
-                None => runs.push((seq, seq + 1)),
+            match ranges.last_mut().filter(|range| range.1 == seq) {
+                Some(range) => range.1 = seq + 1,
+                None => ranges.push((seq, seq + 1)),
             }
         }
-        prop_assert_eq!(&all.ranges(), &runs);
-        for (start, end) in runs {
+        prop_assert_eq!(&all.ranges(), &ranges);
+        for (start, end) in ranges {
             let mut at = start;
             while at != end {
                 let (id, len) = pop(&mut all, &mut pool, at).unwrap();

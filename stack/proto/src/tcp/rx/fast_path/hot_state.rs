@@ -131,8 +131,8 @@ impl<T: Retained> HotState<'_, T> {
     #[inline(always)]
     fn arm_pto(&mut self, now: Instant) {
         self.timers.pto = if self.fast_path.is_tlp_enabled() {
-            let alone = self.scoreboard.sent_count() <= 1;
-            (now + self.rtt_cache.pto(alone)).min(self.timers.rto)
+            let is_single = self.scoreboard.sent_count() <= 1;
+            (now + self.rtt_cache.pto(is_single)).min(self.timers.rto)
         } else {
             NEVER
         };

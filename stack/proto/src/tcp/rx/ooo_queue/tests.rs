@@ -7,18 +7,19 @@ fn frame(len: usize) -> HeapFrame {
     HeapFrame::new(&bytes)
 }
 
-fn bytes(held: &OooSegment<HeapFrame>, offset: usize, len: usize) -> Vec<u8> {
+fn bytes(segment: &OooSegment<HeapFrame>, offset: usize, len: usize) -> Vec<u8> {
     let mut out = vec![0; len];
-    held.copy_out(offset, &mut out);
+    segment.copy_out(offset, &mut out);
     out
 }
 
 /// Holds segments of `len` bytes until there is no memory.
 fn fill(pool: &mut OooPool<HeapFrame>, len: usize) -> Vec<OooSegment<HeapFrame>> {
     let mut all = Vec::new();
-    while let Some((held, offset)) = pool.buffer(frame(len + 54), 54..54 + len, Quota::default()) {
-        assert_eq!(bytes(&held, offset, len), frame(len + 54).bytes[54..]);
-        all.push(held);
+    while let Some((segment, offset)) = pool.buffer(frame(len + 54), 54..54 + len, Quota::default())
+    {
+        assert_eq!(bytes(&segment, offset, len), frame(len + 54).bytes[54..]);
+        all.push(segment);
         assert!(all.len() < 100_000);
     }
     all
@@ -30,22 +31,22 @@ fn frames_then_copies_then_remaining_frames() {
     let all = fill(&mut pool, 1448);
     let kinds: String = all
         .iter()
-        .map(|held| if matches!(held, OooSegment::Frame(_)) { 'f' } else { 'c' })
+        .map(|segment| if matches!(segment, OooSegment::Frame(_)) { 'f' } else { 'c' })
         .collect();
     assert_eq!(kinds, "ffffccccffff");
     assert_eq!((pool.frames(), pool.bytes()), (8, 4 * 1472));
-    all.into_iter().for_each(|held| pool.release(held));
+    all.into_iter().for_each(|segment| pool.release(segment));
     assert_eq!((pool.frames(), pool.bytes(), pool.allocated), (0, 0, 4 * 1472));
     // The blocks are reused.
     let blocks = |all: &[OooSegment<HeapFrame>]| -> Vec<_> {
         all.iter()
-            .filter(|held| matches!(held, OooSegment::Copy(_)))
+            .filter(|segment| matches!(segment, OooSegment::Copy(_)))
             .map(|h| h.head().as_ptr())
             .collect()
     };
     let first = fill(&mut pool, 1448);
     let mut once = blocks(&first);
-    first.into_iter().for_each(|held| pool.release(held));
+    first.into_iter().for_each(|segment| pool.release(segment));
     let mut again = blocks(&fill(&mut pool, 1448));
     once.sort_unstable();
     again.sort_unstable();
@@ -57,7 +58,7 @@ fn small_segments_are_copied_while_blocks_are_left() {
     let mut pool = OooPool::new(8, 10 * 256, 1460);
     let all = fill(&mut pool, 1);
     assert_eq!((all.len(), pool.frames()), (18, 8));
-    assert!(all[..10].iter().all(|held| matches!(held, OooSegment::Copy(_))));
+    assert!(all[..10].iter().all(|segment| matches!(segment, OooSegment::Copy(_))));
 }
 
 #[test]
@@ -65,11 +66,11 @@ fn free_blocks_of_other_sizes_are_reclaimed() {
     let mut pool = OooPool::new(0, 64 * 1024, 1460);
     let small = fill(&mut pool, 200);
     assert_eq!((small.len(), pool.allocated), (256, 64 * 1024));
-    small.into_iter().for_each(|held| pool.release(held));
+    small.into_iter().for_each(|segment| pool.release(segment));
     let full = fill(&mut pool, 1448);
     assert_eq!(full.len(), 64 * 1024 / 1472);
     assert!(pool.allocated <= 64 * 1024);
-    full.into_iter().for_each(|held| pool.release(held));
+    full.into_iter().for_each(|segment| pool.release(segment));
     assert_eq!(fill(&mut pool, 1000).len(), 64);
 }
 
@@ -77,8 +78,8 @@ fn free_blocks_of_other_sizes_are_reclaimed() {
 fn one_connection_gets_two_thirds_of_the_pool() {
     let mut pool = OooPool::new(30, 90 * 256, 1460);
     let (mut share, mut count) = (Quota::default(), 0);
-    while let Some((held, _)) = pool.buffer(frame(100), 54..100, share) {
-        share.add(&held);
+    while let Some((segment, _)) = pool.buffer(frame(100), 54..100, share) {
+        share.add(&segment);
         count += 1;
     }
     assert_eq!((count, share.bytes, share.frames), (60 + 20, 60 * 256, 20));
@@ -90,5 +91,5 @@ fn one_connection_gets_two_thirds_of_the_pool() {
 fn segment_larger_than_any_block_keeps_its_frame() {
     let mut pool = OooPool::new(2, 1 << 20, 1460);
     let all = fill(&mut pool, 5000);
-    assert!(all.len() == 2 && all.iter().all(|held| matches!(held, OooSegment::Frame(_))));
+    assert!(all.len() == 2 && all.iter().all(|segment| matches!(segment, OooSegment::Frame(_))));
 }
