@@ -64,7 +64,7 @@ impl SynCookies {
         now: Instant,
         cfg: &Config,
         syn: &Segment,
-        origin: IssAndTsOffset,
+        iss_ts: IssAndTsOffset,
     ) -> Fields {
         let ts = syn.options.ts.filter(|_| cfg.timestamps);
         let keeps_ecn = syn.flags.has(Flags::ECE | Flags::CWR) && cfg.accepts_ecn();
@@ -92,7 +92,7 @@ impl SynCookies {
                 mss: Some(cfg.mss),
                 wscale: (has_options && kept & WSCALE_MASK != NO_WSCALE).then(|| cfg.wscale()),
                 sack_permitted: has_options && kept & SACK_BIT != 0,
-                ts: ts.map(|(val, _)| (encode_options(origin.tsval(now), kept), val)),
+                ts: ts.map(|(val, _)| (encode_options(iss_ts.tsval(now), kept), val)),
                 ..Options::default()
             },
             ..Fields::default()
@@ -105,7 +105,7 @@ impl SynCookies {
         now: Instant,
         cfg: &Config,
         ack: &Segment,
-        origin: IssAndTsOffset,
+        iss_ts: IssAndTsOffset,
     ) -> Option<VerifiedCookie> {
         let cookie = ack.ack - 1;
         let index = cookie.0 & MSS_INDEX_MASK;
@@ -114,7 +114,7 @@ impl SynCookies {
         let options = match echo {
             None => NO_TIMESTAMPS,
             Some((_, echo)) => {
-                let age = u64::from(origin.tsval(now).wrapping_sub(echo)) * MICROSECOND;
+                let age = u64::from(iss_ts.tsval(now).wrapping_sub(echo)) * MICROSECOND;
                 if age > LIFETIME_NS {
                     return None;
                 }

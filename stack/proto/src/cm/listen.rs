@@ -74,14 +74,14 @@ impl<E: Env> Context<E> {
             self.send_syn_cookie(now, syn, remote_mac);
             return ListenerAction::Done;
         }
-        let mut origin = self.secrets.iss_and_ts_offset(now, &syn.tuple);
+        let mut iss_ts = self.secrets.iss_and_ts_offset(now, &syn.tuple);
         if let Some((tuple, seq)) = self.listeners.recycled.take()
             && tuple == syn.tuple
         {
-            origin.iss = origin.iss.max(seq);
+            iss_ts.iss = iss_ts.iss.max(seq);
         }
         let template = self.net.header_template(remote_mac, syn.tuple);
-        let tcb = Tcb::accept(now, self.tcp_config(&syn.tuple), template, syn, origin);
+        let tcb = Tcb::accept(now, self.tcp_config(&syn.tuple), template, syn, iss_ts);
         ListenerAction::Open(self.passive_connection(now, tcb))
     }
 
@@ -103,9 +103,9 @@ impl<E: Env> Context<E> {
         }
         let Some(listener) = self.listeners.get_mut(syn.tuple.local.port()) else { return };
         listener.on_cookie_sent(now);
-        let origin = self.secrets.iss_and_ts_offset(now, &syn.tuple);
+        let iss_ts = self.secrets.iss_and_ts_offset(now, &syn.tuple);
         let cfg = self.tcp_config(&syn.tuple);
-        let fields = self.listeners.cookies.syn_ack(now, cfg, syn, origin);
+        let fields = self.listeners.cookies.syn_ack(now, cfg, syn, iss_ts);
         if self.send_stateless(remote_mac, syn.tuple, &fields) {
             self.verbs.counters.cookies_sent += 1;
         }
@@ -119,8 +119,8 @@ impl<E: Env> Context<E> {
         ack: &Segment,
         remote_mac: [u8; 6],
     ) -> ListenerAction<E> {
-        let origin = self.secrets.iss_and_ts_offset(now, &ack.tuple);
-        let verified = self.listeners.cookies.verify(now, &self.config.tcp, ack, origin);
+        let iss_ts = self.secrets.iss_and_ts_offset(now, &ack.tuple);
+        let verified = self.listeners.cookies.verify(now, &self.config.tcp, ack, iss_ts);
         let Some(VerifiedCookie { syn, cookie: iss, sent_at }) = verified else {
             self.verbs.counters.cookies_invalid += 1;
             return ListenerAction::Reset;
@@ -130,9 +130,9 @@ impl<E: Env> Context<E> {
             return ListenerAction::Done;
         }
         let template = self.net.header_template(remote_mac, ack.tuple);
-        let origin = IssAndTsOffset { iss, ..origin };
+        let iss_ts = IssAndTsOffset { iss, ..iss_ts };
         let cfg = self.tcp_config(&ack.tuple);
-        let tcb = Tcb::from_cookie(now, cfg, template, &syn, origin, sent_at);
+        let tcb = Tcb::from_cookie(now, cfg, template, &syn, iss_ts, sent_at);
         ListenerAction::OpenByCookie(self.passive_connection(now, tcb))
     }
 }
@@ -187,8 +187,8 @@ impl<E: Env> Connection<E> {
             return Admission::Drop;
         }
         if listener.expects_cookies(now) && segment.ack != self.tcb.snd_una() + 1 {
-            let origin = cx.secrets.iss_and_ts_offset(now, &segment.tuple);
-            if cx.listeners.cookies.verify(now, &cx.config.tcp, segment, origin).is_some() {
+            let iss_ts = cx.secrets.iss_and_ts_offset(now, &segment.tuple);
+            if cx.listeners.cookies.verify(now, &cx.config.tcp, segment, iss_ts).is_some() {
                 return Admission::Replace;
             }
         }

@@ -47,9 +47,9 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
         now: Instant,
         cfg: &Arc<Config>,
         template: HeaderTemplate,
-        origin: IssAndTsOffset,
+        iss_ts: IssAndTsOffset,
     ) -> Self {
-        let mut tcb = Self::new(now, cfg, template, origin, State::SynSent);
+        let mut tcb = Self::new(now, cfg, template, iss_ts, State::SynSent);
         tcb.update_fast_path();
         tcb
     }
@@ -62,9 +62,9 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
         cfg: &Arc<Config>,
         template: HeaderTemplate,
         syn: &Segment,
-        origin: IssAndTsOffset,
+        iss_ts: IssAndTsOffset,
     ) -> Self {
-        let mut tcb = Self::new(now, cfg, template, origin, State::SynReceived);
+        let mut tcb = Self::new(now, cfg, template, iss_ts, State::SynReceived);
         tcb.passive = true;
         tcb.negotiate(now, syn);
         tcb.update_fast_path();
@@ -72,7 +72,7 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
     }
 
     /// Creates a connection from a SYN cookie, without other state. `syn`: the SYN as recovered
-    /// from the cookie; `origin`: ISS and timestamp offset of the SYN-ACK; `sent_at`: the time it
+    /// from the cookie; `iss_ts`: ISS and timestamp offset of the SYN-ACK; `sent_at`: the time it
     /// was sent, if known. The segment that returned the cookie is to be processed next.
     #[must_use]
     pub fn from_cookie(
@@ -80,10 +80,10 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
         cfg: &Arc<Config>,
         template: HeaderTemplate,
         syn: &Segment,
-        origin: IssAndTsOffset,
+        iss_ts: IssAndTsOffset,
         sent_at: Option<Instant>,
     ) -> Self {
-        let mut tcb = Self::accept(now, cfg, template, syn, origin);
+        let mut tcb = Self::accept(now, cfg, template, syn, iss_ts);
         tcb.pending.syn = false;
         tcb.snd.nxt = tcb.local.iss + 1;
         match sent_at {
@@ -99,10 +99,10 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
         now: Instant,
         cfg: &Arc<Config>,
         template: HeaderTemplate,
-        origin: IssAndTsOffset,
+        iss_ts: IssAndTsOffset,
         state: State,
     ) -> Self {
-        let IssAndTsOffset { iss, ts_offset } = origin;
+        let IssAndTsOffset { iss, ts_offset } = iss_ts;
         let mss = cfg.mss.min(cfg.send_mss).max(MIN_MSS);
         Self {
             scoreboard: LazyScoreboard::new(),

@@ -48,7 +48,7 @@ fn ack_of(syn: &Segment, answer: &Fields) -> Segment {
     }
 }
 
-const ORIGIN: IssAndTsOffset = IssAndTsOffset { iss: Seq(0), ts_offset: 0xffff_ffff };
+const ISS_TS: IssAndTsOffset = IssAndTsOffset { iss: Seq(0), ts_offset: 0xffff_ffff };
 
 fn at(ns: u64) -> Instant {
     Instant::from_nanos(ns)
@@ -63,14 +63,14 @@ fn all_option_combinations_round_trip() {
             // Just before, and after, the timestamp clock wraps.
             for now in [at(0), at(MICROSECOND), at(40 * MICROSECOND), at(999 * SECOND)] {
                 let syn = syn(Options { mss, wscale, sack_permitted, ..all_options() });
-                let answer = cookies.syn_ack(now, &cfg, &syn, ORIGIN);
+                let answer = cookies.syn_ack(now, &cfg, &syn, ISS_TS);
                 assert_eq!(answer.flags, Flags::SYN | Flags::ACK);
                 assert_eq!(answer.ack, Seq(0));
                 assert_eq!(answer.options.wscale.is_some(), wscale.is_some());
                 assert_eq!(answer.options.sack_permitted, sack_permitted);
                 let ack = ack_of(&syn, &answer);
                 let later = now + 300 * MICROSECOND;
-                let verified = cookies.verify(later, &cfg, &ack, ORIGIN).unwrap();
+                let verified = cookies.verify(later, &cfg, &ack, ISS_TS).unwrap();
                 let (kept, cookie) = (verified.syn, verified.cookie);
                 let age = later.since(verified.sent_at.unwrap());
                 assert!((300..=364).contains(&(age / MICROSECOND)), "{age}");
@@ -88,7 +88,7 @@ fn all_option_combinations_round_trip() {
 fn ecn_round_trips_only_if_negotiated() {
     let cookies = SynCookies::new(1);
     let asks = Flags::SYN | Flags::ECE | Flags::CWR;
-    for (flags, ecn, ts, agreed) in [
+    for (flags, ecn, ts, negotiated) in [
         (asks, EcnMode::Accept, Some((1, 0)), true),
         (asks, EcnMode::Request, Some((1, 0)), true),
         (asks, EcnMode::Off, Some((1, 0)), false),
@@ -98,11 +98,11 @@ fn ecn_round_trips_only_if_negotiated() {
     ] {
         let cfg = Config { ecn, ..Config::default() };
         let syn = Segment { flags, ..syn(Options { ts, ..all_options() }) };
-        let answer = cookies.syn_ack(at(5), &cfg, &syn, ORIGIN);
-        assert_eq!(answer.flags.has(Flags::ECE), agreed);
+        let answer = cookies.syn_ack(at(5), &cfg, &syn, ISS_TS);
+        assert_eq!(answer.flags.has(Flags::ECE), negotiated);
         assert!(!answer.flags.has(Flags::CWR));
-        let kept = cookies.verify(at(6), &cfg, &ack_of(&syn, &answer), ORIGIN).unwrap().syn;
-        assert_eq!(kept.flags, if agreed { asks } else { Flags::SYN });
+        let kept = cookies.verify(at(6), &cfg, &ack_of(&syn, &answer), ISS_TS).unwrap().syn;
+        assert_eq!(kept.flags, if negotiated { asks } else { Flags::SYN });
     }
 }
 
@@ -113,11 +113,11 @@ fn without_timestamps_only_mss_round_trips() {
     for (cfg, ts) in [(&cfg, None), (&no_timestamps, Some((1, 0)))] {
         for (mss, kept_mss) in [(1460, 1460), (1459, 1440), (9000, 8960), (3, 64)] {
             let syn = syn(Options { mss: Some(mss), ts, ..all_options() });
-            let answer = cookies.syn_ack(at(5), cfg, &syn, ORIGIN);
+            let answer = cookies.syn_ack(at(5), cfg, &syn, ISS_TS);
             let options = &answer.options;
             assert_eq!((options.wscale, options.sack_permitted, options.ts), (None, false, None));
             let ack = ack_of(&syn, &answer);
-            let verified = cookies.verify(at(6), cfg, &ack, ORIGIN).unwrap();
+            let verified = cookies.verify(at(6), cfg, &ack, ISS_TS).unwrap();
             assert_eq!(verified.sent_at, None);
             let kept = verified.syn;
             let options = kept.options;
@@ -143,9 +143,9 @@ fn cookie_is_valid_for_one_to_two_periods() {
     let (cookies, cfg) = (SynCookies::new(1), Config::default());
     for ts in [Some((77, 0)), None] {
         let syn = syn(Options { ts, ..all_options() });
-        for made in [at(0), at(PERIOD_NS - 1), at(7 * PERIOD_NS + 5)] {
-            let ack = ack_of(&syn, &cookies.syn_ack(made, &cfg, &syn, ORIGIN));
-            let counts = |age| cookies.verify(made + age, &cfg, &ack, ORIGIN).is_some();
+        for sent_at in [at(0), at(PERIOD_NS - 1), at(7 * PERIOD_NS + 5)] {
+            let ack = ack_of(&syn, &cookies.syn_ack(sent_at, &cfg, &syn, ISS_TS));
+            let counts = |age| cookies.verify(sent_at + age, &cfg, &ack, ISS_TS).is_some();
             assert!(counts(0) && counts(PERIOD_NS));
             assert!(!counts(LIFETIME_NS + SECOND) && !counts(100 * PERIOD_NS));
         }
@@ -157,11 +157,11 @@ fn any_changed_field_invalidates_cookie() {
     let (cookies, cfg) = (SynCookies::new(1), Config::default());
     let syn = syn(all_options());
     let now = at(SECOND);
-    let answer = cookies.syn_ack(now, &cfg, &syn, ORIGIN);
+    let answer = cookies.syn_ack(now, &cfg, &syn, ISS_TS);
     let good = ack_of(&syn, &answer);
-    let counts = |ack: &Segment| cookies.verify(now, &cfg, ack, ORIGIN).is_some();
+    let counts = |ack: &Segment| cookies.verify(now, &cfg, ack, ISS_TS).is_some();
     assert!(counts(&good));
-    assert!(SynCookies::new(2).verify(now, &cfg, &good, ORIGIN).is_none(), "another engine's");
+    assert!(SynCookies::new(2).verify(now, &cfg, &good, ISS_TS).is_none(), "another engine's");
     for change in [
         |ack: &mut Segment| ack.ack += 1,
         |ack: &mut Segment| ack.ack += 8,
@@ -184,12 +184,12 @@ fn cookie_covers_whole_ipv6_address() {
     let mut syn = syn(all_options());
     syn.tuple.local = "[2001:2::2]:4420".parse().unwrap();
     syn.tuple.remote = "[2001:2::1]:40000".parse().unwrap();
-    let good = ack_of(&syn, &cookies.syn_ack(at(5), &cfg, &syn, ORIGIN));
-    assert!(cookies.verify(at(6), &cfg, &good, ORIGIN).is_some());
+    let good = ack_of(&syn, &cookies.syn_ack(at(5), &cfg, &syn, ISS_TS));
+    assert!(cookies.verify(at(6), &cfg, &good, ISS_TS).is_some());
     for other in ["[2001:2::3]:40000", "[2001:3::1]:40000", "[3001:2::1]:40000"] {
         let mut ack = good.clone();
         ack.tuple.remote = other.parse().unwrap();
-        assert!(cookies.verify(at(6), &cfg, &ack, ORIGIN).is_none(), "{other}");
+        assert!(cookies.verify(at(6), &cfg, &ack, ISS_TS).is_none(), "{other}");
     }
 }
 
@@ -203,7 +203,7 @@ fn guessed_cookies_are_rejected() {
         ack.flags = Flags::ACK;
         ack.seq = Seq(rng.random());
         ack.ack = Seq(rng.random());
-        hits += u32::from(cookies.verify(at(SECOND), &cfg, &ack, ORIGIN).is_some());
+        hits += u32::from(cookies.verify(at(SECOND), &cfg, &ack, ISS_TS).is_some());
     }
     // The expected number is 2,000,000 / 2^28 = 0.007.
     assert_eq!(hits, 0);
@@ -216,7 +216,7 @@ fn cookies_of_one_peer_have_independent_bits() {
         .map(|i| {
             let mut syn = syn(all_options());
             syn.seq = Seq(i);
-            cookies.syn_ack(at(5), &cfg, &syn, ORIGIN).seq.0 >> 3
+            cookies.syn_ack(at(5), &cfg, &syn, ISS_TS).seq.0 >> 3
         })
         .collect();
     // Each bit is set in about half of them.
