@@ -73,7 +73,8 @@ pub struct EngineConfig {
     /// and other connections wait for the memory.
     pub partial_timeout_ns: u64,
     /// Enables atomic operations and immediate data (RFC 7306) with peers of the IETF's version. A
-    /// peer without them ends the connection when it receives one; with `false` so does this end.
+    /// peer without them ends the connection when it receives one; with `false` so does the local
+    /// stack.
     pub extensions: bool,
     /// Siw workaround: time in nanoseconds after which an initiator that sent first and has been
     /// silent since sends an empty RDMA Write; 0: never. Linux siw may not process FPDUs that

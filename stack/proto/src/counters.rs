@@ -60,7 +60,7 @@ pub struct Counters {
     pub fpdus_in: u64,
     /// FPDUs built.
     pub fpdus_out: u64,
-    /// FPDUs reassembled from several pieces.
+    /// FPDUs received in several parts and reassembled.
     pub fpdus_assembled: u64,
     /// FPDUs placed out of order.
     pub fpdus_placed_ooo: u64,

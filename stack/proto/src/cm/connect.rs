@@ -58,8 +58,8 @@ impl<E: Env> Context<E> {
         let local = self.secrets.select_ephemeral_port(source, remote, is_taken);
         let tuple = FourTuple { local: local.ok_or(CmError::NoResources)?, remote };
         let template = self.net.header_template([0; 6], tuple);
-        let origin = self.secrets.iss_and_ts_offset(now, &tuple);
-        let tcb = Tcb::connect(now, self.tcp_config(&tuple), template, origin);
+        let iss_ts = self.secrets.iss_and_ts_offset(now, &tuple);
+        let tcb = Tcb::connect(now, self.tcp_config(&tuple), template, iss_ts);
         let offer = mpa_offer(param);
         let phase = Phase::AwaitReply(Box::new(AwaitReply {
             start: param.start,
@@ -158,7 +158,7 @@ impl<E: Env> Connection<E> {
     }
 
     /// Rejects the connection request. The initiator receives `private_data`, and with revision 2
-    /// the read depths of this end.
+    /// the local read depths.
     ///
     /// # Errors
     /// [`CmError::Gone`], [`CmError::PrivateDataTooLong`].

@@ -123,7 +123,7 @@ impl Listeners {
     /// Returns the connection to `port` whose complete request is to be offered next, if the
     /// backlog has a free slot.
     pub(crate) fn next_pending(&self, port: u16) -> Option<u32> {
-        let has_room = self.get(port).is_some_and(|listener| !listener.is_full());
-        if has_room { self.awaiting_request.next_complete(port) } else { None }
+        let has_free_slot = self.get(port).is_some_and(|listener| !listener.is_full());
+        if has_free_slot { self.awaiting_request.next_complete(port) } else { None }
     }
 }

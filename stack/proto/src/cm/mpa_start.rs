@@ -89,9 +89,9 @@ impl<E: Env> Connection<E> {
         cx.verbs.counters.startup_errors += 1;
         let Phase::AwaitReply(await_reply) = &self.phase else { return };
         let crc = reply.crc || await_reply.offer.crc;
-        let terms =
+        let negotiated =
             Negotiated { crc, markers_out: reply.markers, ..Negotiated::rdmac(Offer::default()) };
-        self.set_framing(&terms);
+        self.set_framing(&negotiated);
         if let Some(qp) = self.qp.and_then(|qp| cx.qps.get_mut(qp))
             && qp.stream.fail(fault, &[]).is_some()
         {

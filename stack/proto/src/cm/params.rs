@@ -26,12 +26,12 @@ impl StartParams {
 
 /// Checks that private data fits the startup frame; without startup frames it must be empty.
 pub(super) fn check_private_data(data: &[u8], framed: bool, enhanced: bool) -> Result<(), CmError> {
-    let room = match (framed, enhanced) {
+    let len_max = match (framed, enhanced) {
         (false, _) => 0,
         (true, false) => PRIVATE_DATA_LEN_MAX,
         (true, true) => PRIVATE_DATA_LEN_MAX - ENHANCED_LEN,
     };
-    if data.len() > room { Err(CmError::PrivateDataTooLong) } else { Ok(()) }
+    if data.len() > len_max { Err(CmError::PrivateDataTooLong) } else { Ok(()) }
 }
 
 /// Returns those parameters of a connection that MPA negotiates.

@@ -14,8 +14,8 @@ impl<E: Env> Context<E> {
         tuple: FourTuple,
         fields: &Fields,
     ) -> bool {
-        let has_room = self.device.tx_free_count() > 0;
-        let frame = if has_room { self.device.allocate(TxClass::Control) } else { None };
+        let has_descriptor = self.device.tx_free_count() > 0;
+        let frame = if has_descriptor { self.device.allocate(TxClass::Control) } else { None };
         let Some(mut frame) = frame else {
             self.verbs.counters.frame_shortages += 1;
             return false;

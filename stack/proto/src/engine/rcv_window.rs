@@ -24,11 +24,11 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
         if u64::from(wanted) > self.growth_left() / 2 {
             self.reclaim_windows(now);
         }
-        let grant = wanted.min(u32::try_from(self.growth_left() / 2).unwrap_or(u32::MAX));
+        let increment = wanted.min(u32::try_from(self.growth_left() / 2).unwrap_or(u32::MAX));
         let Some((conn, cx)) = self.at(index) else { return };
-        conn.tcb.grow_window(limit + grant);
-        conn.window_growth += grant;
-        cx.pools.window_growth += u64::from(grant);
+        conn.tcb.grow_window(limit + increment);
+        conn.window_growth += increment;
+        cx.pools.window_growth += u64::from(increment);
     }
 
     /// Returns the bytes by which windows may still grow.

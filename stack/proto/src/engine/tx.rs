@@ -226,9 +226,9 @@ impl<E: Env> Connection<E> {
         let mut len = 0;
         while let Some(next) = qp.stream.next_tx() {
             // req: MPA-009, MPA-013, MPA-014, MPA-015, MPA-099, MPA-108, MPA-110, MPA-122
-            let room = payload.len() - len;
+            let capacity = payload.len() - len;
             let phase = start.map(|start| markers::advance_phase(start, len));
-            let mut ulpdu_max = Framing::ulpdu_max(room, phase);
+            let mut ulpdu_max = Framing::ulpdu_max(capacity, phase);
             // A Terminate that replaces a shorter message may not fit the capacity given for that.
             // req: MPA-121
             let may_cut =
@@ -236,7 +236,7 @@ impl<E: Env> Connection<E> {
             if !may_cut && next.ulpdu_len > ulpdu_max as u64 {
                 break;
             }
-            if is_probe && room >= emss_len + framing.capacity_min() {
+            if is_probe && capacity >= emss_len + framing.capacity_min() {
                 ulpdu_max = Framing::ulpdu_max(emss_len, phase);
             }
             let fpdu = &mut payload[len..];

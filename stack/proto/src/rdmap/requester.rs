@@ -336,7 +336,7 @@ impl Requester {
             },
         };
         let segment = match segment {
-            Ok(made) => made,
+            Ok(segment) => segment,
             Err(fault) => {
                 entry.progress = Progress::Failed;
                 return Err(fault);

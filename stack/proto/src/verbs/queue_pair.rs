@@ -156,17 +156,17 @@ impl Qp {
     pub(super) fn complete_recv<M, C: Completions>(
         &mut self,
         verbs: &mut Verbs<M, C>,
-        filled: DeliveredMessage,
+        message: DeliveredMessage,
         solicited: bool,
         invalidated: Option<u32>,
     ) {
         let wc = Wc {
             // req: DDP-117, RDMAP-023, RDMAP-171
-            byte_len: filled.len,
+            byte_len: message.len,
             // req: RDMAP-032
             solicited,
             invalidated,
-            ..recv_wc(self.id, filled.wr_id, WcStatus::Success)
+            ..recv_wc(self.id, message.wr_id, WcStatus::Success)
         };
         self.push_recv_wc(verbs, wc);
     }
@@ -175,7 +175,7 @@ impl Qp {
     pub(super) fn complete_recv_immediate<M, C: Completions>(
         &mut self,
         verbs: &mut Verbs<M, C>,
-        filled: DeliveredMessage,
+        message: DeliveredMessage,
         data: ImmediateData,
         solicited: bool,
     ) {
@@ -183,7 +183,7 @@ impl Qp {
             opcode: WcOpcode::RecvImmediate,
             solicited,
             immediate: Some(data),
-            ..recv_wc(self.id, filled.wr_id, WcStatus::Success)
+            ..recv_wc(self.id, message.wr_id, WcStatus::Success)
         };
         self.push_recv_wc(verbs, wc);
     }

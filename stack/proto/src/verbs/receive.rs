@@ -84,9 +84,9 @@ impl Qp {
         true
     }
 
-    /// Ends the stream over an invalid FPDU. The other direction continues for the Terminate if
-    /// this end may send: a responder must not before the first valid FPDU from the initiator (RFC
-    /// 5044 section 7.1.2).
+    /// Ends the stream over an invalid FPDU. The other direction continues for the Terminate if the
+    /// local stack may send: a responder must not before the first valid FPDU from the initiator
+    /// (RFC 5044 section 7.1.2).
     #[cold]
     pub(crate) fn on_fpdu_error<M, C>(
         &mut self,

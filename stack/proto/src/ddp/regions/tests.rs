@@ -66,7 +66,7 @@ fn stag_is_valid_for_its_pd_or_one_stream() {
     let qp_bound = Registration { stream: Some(SCOPE.stream), ..REGION };
     let qp_bound = table.register(&qp_bound).unwrap();
     let no = Err(MemoryFault::NotAssociated);
-    for (stag, reach, expected) in [
+    for (stag, scope, expected) in [
         (shared, SCOPE, Ok(())),
         (shared, OTHER_STREAM, Ok(())),
         (shared, OTHER_PD, no),
@@ -75,7 +75,7 @@ fn stag_is_valid_for_its_pd_or_one_stream() {
         (qp_bound, OTHER_PD, no),
         (qp_bound, 3.into(), no),
     ] {
-        assert_eq!(try_write(&table, stag, reach), expected, "{stag:#x} {reach:?}");
+        assert_eq!(try_write(&table, stag, scope), expected, "{stag:#x} {scope:?}");
     }
 }
 
@@ -207,7 +207,7 @@ fn remote_invalidate_is_limited_to_stags_of_one_stream() {
     let table = RegionTable::new(8, 1);
     let shared = table.register(&REGION).unwrap();
     let qp_bound = table.register(&Registration { stream: Some(SCOPE.stream), ..REGION }).unwrap();
-    for (stag, reach, expected) in [
+    for (stag, scope, expected) in [
         (0, SCOPE, Err(InvalidateFault::Unknown)),
         (qp_bound ^ 1, SCOPE, Err(InvalidateFault::Unknown)),
         (shared, SCOPE, Err(InvalidateFault::Shared)),
@@ -216,7 +216,7 @@ fn remote_invalidate_is_limited_to_stags_of_one_stream() {
         (qp_bound, OTHER_PD, Err(InvalidateFault::Foreign)),
         (qp_bound, SCOPE, Ok(())),
     ] {
-        assert_eq!(table.check_invalidate(stag, reach), expected, "{stag:#x} {reach:?}");
+        assert_eq!(table.check_invalidate(stag, scope), expected, "{stag:#x} {scope:?}");
     }
     let local = Access::LOCAL_READ | Access::LOCAL_WRITE | Access::WINDOW_BIND;
     let sink = Registration { stream: Some(SCOPE.stream), access: local, ..REGION };
@@ -283,7 +283,7 @@ fn bind_requires_the_rights_of_the_region() {
     let read_only = region(Access::WINDOW_BIND | Access::REMOTE_READ);
     let window = table.allocate_window(3).unwrap();
     let good = bind(window, all);
-    for (request, reach, fault) in [
+    for (request, scope, fault) in [
         (Bind { rkey: window ^ 0x100, ..good }, SCOPE, MemoryFault::InvalidStag),
         (Bind { rkey: all, ..good }, SCOPE, MemoryFault::InvalidStag),
         (good, OTHER_PD, MemoryFault::NotAssociated),
@@ -293,7 +293,7 @@ fn bind_requires_the_rights_of_the_region() {
         (Bind { addr: u64::MAX, ..good }, SCOPE, MemoryFault::Wrap),
         (Bind { len: 0xf1, ..good }, SCOPE, MemoryFault::Bounds),
     ] {
-        assert_eq!(table.bind(&request, reach), Err(fault), "{request:x?}");
+        assert_eq!(table.bind(&request, scope), Err(fault), "{request:x?}");
     }
     let read = Bind { lkey: read_only, access: Access::REMOTE_READ, ..good };
     assert_eq!(table.bind(&read, SCOPE), Ok(()));
@@ -307,7 +307,7 @@ fn local_invalidate_is_limited_to_stags_of_the_stream() {
     let window = table.allocate_window(3).unwrap();
     let request = bind(window, qp_bound);
     table.bind(&request, SCOPE).unwrap();
-    for (stag, reach, fault) in [
+    for (stag, scope, fault) in [
         (qp_bound ^ 0x100, SCOPE, MemoryFault::InvalidStag),
         (qp_bound ^ 1, SCOPE, MemoryFault::InvalidStag),
         (shared, SCOPE, MemoryFault::NotAssociated),
@@ -315,7 +315,7 @@ fn local_invalidate_is_limited_to_stags_of_the_stream() {
         (qp_bound, SCOPE, MemoryFault::AccessRights),
         (request.rkey, OTHER_STREAM, MemoryFault::NotAssociated),
     ] {
-        assert_eq!(table.invalidate_local(stag, reach), Err(fault), "{stag:#x} {reach:?}");
+        assert_eq!(table.invalidate_local(stag, scope), Err(fault), "{stag:#x} {scope:?}");
     }
     assert!(
         try_write(&table, qp_bound, SCOPE).is_ok()

@@ -101,7 +101,7 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
     }
 
     /// Rejects a connection request. The initiator receives `private_data`, and with revision 2 the
-    /// read depths of this end: 0 if they are not the reason.
+    /// local read depths: 0 if they are not the reason.
     ///
     /// # Errors
     /// [`CmError::Gone`], [`CmError::PrivateDataTooLong`].

@@ -79,8 +79,8 @@ impl Interface {
         port.counters.fragments_in += 1;
         let taken = self.fragments.on_fragment(now, frame, packet, part);
         port.counters.reassembly_failures = self.fragments.failure_count();
-        if let Some(given_up) = self.fragments.take_failure() {
-            self.send_reassembly_error(now, &given_up, port);
+        if let Some(failure) = self.fragments.take_failure() {
+            self.send_reassembly_error(now, &failure, port);
         }
         match taken {
             FragmentOutcome::Buffered => Some(Received::Handled),

@@ -50,7 +50,7 @@ fn passive_close_ends_without_time_wait() {
     assert_eq!(out[0].ack, script.seq + 11);
     assert_eq!((script.end.tcb.state(), script.end.read), (State::CloseWait, 10));
     script.seq += 11;
-    // Half-closed: this end may still send.
+    // Half-closed: the local end may still send.
     assert_eq!(script.write(10).len(), 1);
     script.end.tcb.close();
     let out = script.output();
