@@ -6,7 +6,7 @@ use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 use crate::error::{Errno, Error};
 use crate::{fork, sys};
 
-/// Serialises the control path: DPDK's hotplug and port configuration are not thread-safe.
+/// Serializes the control path: DPDK's hotplug and port configuration are not thread-safe.
 static CONTROL_LOCK: Mutex<()> = Mutex::new(());
 
 /// Result of `rte_eal_init`, which is called at most once in this process.

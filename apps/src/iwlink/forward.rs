@@ -85,7 +85,7 @@ impl Forwarder {
         late_after_ns: u64,
     ) -> Self {
         let way = |index: usize| {
-            // Far apart, so that neighbouring seeds share no direction's seed.
+            // Far apart, so that neighboring seeds share no direction's seed.
             let seed = seed ^ (index as u64) << 63;
             let link = LinkEmulator::new(faults[index], seed).frames_max(frames_max);
             Direction { link, lateness: Lateness::default(), last_tx_ns: 0 }

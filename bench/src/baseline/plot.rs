@@ -45,13 +45,13 @@ pub fn draw(path: &Path, plan: &Plan, tables: &[Table]) -> Result<()> {
         .draw()
         .map_err(|error| draw_error(&error))?;
     for (index, (table, (points, bound))) in tables.iter().zip(curves).enumerate() {
-        let colour = Palette99::pick(index).to_rgba();
-        let line = LineSeries::new(points, colour.stroke_width(2)).point_size(3);
+        let color = Palette99::pick(index).to_rgba();
+        let line = LineSeries::new(points, color.stroke_width(2)).point_size(3);
         let label = |text: String| {
             move |series: &mut plotters::chart::SeriesAnno<'_, _>, dashed: bool| {
                 let width = if dashed { 1 } else { 2 };
                 series.label(text).legend(move |(x, y)| {
-                    PathElement::new(vec![(x, y), (x + 18, y)], colour.stroke_width(width))
+                    PathElement::new(vec![(x, y), (x + 18, y)], color.stroke_width(width))
                 });
             }
         };
@@ -59,7 +59,7 @@ pub fn draw(path: &Path, plan: &Plan, tables: &[Table]) -> Result<()> {
         label(format!("MTU {}", table.mtu))(series, false);
         if let Some(bound) = bound {
             let ends = [(first, bound), (last, bound)];
-            let line = DashedLineSeries::new(ends, 6, 4, colour.stroke_width(1));
+            let line = DashedLineSeries::new(ends, 6, 4, color.stroke_width(1));
             let series = chart.draw_series(line).map_err(|error| draw_error(&error))?;
             label(format!("bare copy and CRC, {}", table.mtu - 40))(series, true);
         }

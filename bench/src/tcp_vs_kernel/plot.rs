@@ -56,7 +56,7 @@ pub fn draw(path: &Path, plan: &Plan, results: &[GoodputResult]) -> Result<()> {
             .draw()
             .map_err(|error| draw_error(&error))?;
         for (index, pairing) in Pairing::ONE_WAY.into_iter().enumerate() {
-            let colour = Palette99::pick(index).to_rgba();
+            let color = Palette99::pick(index).to_rgba();
             let positioned: Vec<(f64, &GoodputResult)> = results
                 .iter()
                 .filter(|result| result.pairing == pairing && result.link.rtt_ms == rtt_ms)
@@ -67,19 +67,19 @@ pub fn draw(path: &Path, plan: &Plan, results: &[GoodputResult]) -> Result<()> {
                 })
                 .collect();
             let points = positioned.iter().filter_map(|&(at, result)| Some((at, result.median()?)));
-            let line = LineSeries::new(points, colour.stroke_width(2)).point_size(3);
+            let line = LineSeries::new(points, color.stroke_width(2)).point_size(3);
             chart
                 .draw_series(line)
                 .map_err(|error| draw_error(&error))?
                 .label(pairing.title())
                 .legend(move |(x, y)| {
-                    PathElement::new(vec![(x, y), (x + 18, y)], colour.stroke_width(2))
+                    PathElement::new(vec![(x, y), (x + 18, y)], color.stroke_width(2))
                 });
             let bars = positioned.iter().map(|&(at, result)| {
                 let all = || result.samples.iter().map(|sample| sample.gbit_s);
                 let least = all().fold(f64::INFINITY, f64::min).min(highest);
                 let most = all().fold(0.0, f64::max).max(least);
-                PathElement::new(vec![(at, least), (at, most)], colour.stroke_width(1))
+                PathElement::new(vec![(at, least), (at, most)], color.stroke_width(1))
             });
             chart.draw_series(bars).map_err(|error| draw_error(&error))?;
         }

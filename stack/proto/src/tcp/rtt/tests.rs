@@ -26,7 +26,7 @@ fn rto_floor_follows_measured_ack_delay() {
 }
 
 #[test]
-fn rto_min_of_a_second_is_honoured() {
+fn rto_min_of_a_second_is_honored() {
     // RFC 6298 sections 2.1 and 2.4.
     let cfg = Config { rto_min_ns: SECOND, rto_initial_ns: SECOND, ..Config::default() };
     let mut rtt = Rtt::new(&cfg);

@@ -16,7 +16,7 @@ mod opening;
 mod raw;
 mod ring;
 
-/// Serialises the tests that count free mbufs.
+/// Serializes the tests that count free mbufs.
 fn lock_pools() -> MutexGuard<'static, ()> {
     static POOLS_LOCK: Mutex<()> = Mutex::new(());
     POOLS_LOCK.lock().unwrap_or_else(PoisonError::into_inner)
