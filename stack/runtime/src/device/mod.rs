@@ -35,8 +35,8 @@ pub use pools::{MTU_MAX, MTU_MIN, PoolNeeds, PoolSizes};
 pub use port::{DeviceCounters, DpdkDevice};
 pub use raw::{PortLosses, RawCounters, RawFrame, RawPort};
 pub use spec::{DeviceSpec, MemifRole};
+pub(crate) use thread::register_application_thread;
 pub use thread::register_current_thread;
-pub(crate) use thread::register_thread;
 
 #[cfg(test)]
 mod tests;

@@ -16,7 +16,7 @@ const CACHED_THREADS_MAX: usize = PoolNeeds::THREADS as usize - 2;
 /// unless too many threads have one (an allocation costs twice as much without). One thread-local
 /// load after that.
 #[inline]
-pub(crate) fn register_thread() {
+pub(crate) fn register_application_thread() {
     thread_local! {
         static KNOWN: Cell<bool> = const { Cell::new(false) };
     }

@@ -24,7 +24,7 @@ use ferrowarp_proto::verbs::wc::QpId;
 
 use crate::clock::Clock;
 use crate::config::DriveMode;
-use crate::device::register_thread;
+use crate::device::register_application_thread;
 use crate::doorbell::Doorbells;
 use crate::helper_schedule::{HelperSchedule, Step};
 use crate::helper_wakeup::{HelperState, HelperWakeup, TAKEOVER_NS};
@@ -104,7 +104,7 @@ impl Shard {
         if is_child() {
             return false;
         }
-        register_thread();
+        register_application_thread();
         let Some(mut engine) = self.engine.try_lock() else {
             return false;
         };
@@ -133,7 +133,7 @@ impl Shard {
         if is_child() {
             return None;
         }
-        register_thread();
+        register_application_thread();
         let mut engine = self.engine.lock();
         self.epoch.report_quiescent();
         let running = engine.as_mut()?;
@@ -282,7 +282,7 @@ impl QsbrReader for Shard {
     }
 
     fn report_quiescent_if_idle(&self) -> bool {
-        self.engine.try_lock().map(|_inside| self.epoch.report_quiescent()).is_some()
+        self.engine.try_lock().map(|_guard| self.epoch.report_quiescent()).is_some()
     }
 }
 
