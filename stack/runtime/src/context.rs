@@ -48,7 +48,7 @@ pub(crate) struct ContextInner {
     pd_next: AtomicU32,
     drive_thread: Mutex<Option<DriveThread>>,
     /// Other context of a pair in this process: one thread may have to poll both.
-    peer: OnceLock<(Weak<Shard>, DriveMode)>,
+    paired: OnceLock<(Weak<Shard>, DriveMode)>,
     config: Config,
 }
 
@@ -99,8 +99,8 @@ impl Context {
         let right = Self::over(right.0, right.1)?;
         // Set once, only here.
         let name = |inner: &ContextInner| (Arc::downgrade(&inner.shard), inner.drive_mode());
-        let _ = left.inner.peer.set(name(&right.inner));
-        let _ = right.inner.peer.set(name(&left.inner));
+        let _ = left.inner.paired.set(name(&right.inner));
+        let _ = right.inner.paired.set(name(&left.inner));
         Ok((left, right))
     }
 
@@ -153,7 +153,7 @@ impl Context {
             arena: Arena::default(),
             pd_next: AtomicU32::new(1),
             drive_thread: Mutex::new(driver),
-            peer: OnceLock::new(),
+            paired: OnceLock::new(),
             config,
         };
         Ok(Self { inner: Arc::new(inner) })
@@ -248,8 +248,8 @@ impl ContextInner {
                 return ready();
             }
             let mut busy = self.shard.drive();
-            if let Some(peer) = self.peer() {
-                busy |= peer.drive();
+            if let Some(shard) = self.paired_shard() {
+                busy |= shard.drive();
             }
             backoff(busy, &mut idle);
             if start.elapsed() > timeout {
@@ -295,13 +295,13 @@ impl ContextInner {
         let is_driven = |mode| mode != DriveMode::Inline;
         is_driven(self.drive_mode())
             && self
-                .peer
+                .paired
                 .get()
                 .is_none_or(|(shard, mode)| is_driven(*mode) || shard.strong_count() == 0)
     }
 
-    fn peer(&self) -> Option<Arc<Shard>> {
-        self.peer.get().and_then(|(shard, _)| shard.upgrade())
+    fn paired_shard(&self) -> Option<Arc<Shard>> {
+        self.paired.get().and_then(|(shard, _)| shard.upgrade())
     }
 
     /// Polls both contexts of a pair from this thread while `more` holds, for at most `limit`.
@@ -310,8 +310,8 @@ impl ContextInner {
         let mut idle = 0;
         while start.elapsed() < limit && more() {
             let mut busy = self.shard.poll();
-            if let Some(peer) = self.peer() {
-                busy |= peer.drive();
+            if let Some(shard) = self.paired_shard() {
+                busy |= shard.drive();
             }
             backoff(busy, &mut idle);
         }
