@@ -45,15 +45,15 @@ void fw_mbuf_free(struct rte_mbuf *frame)
  */
 void fw_prefetch_write(const struct rte_mbuf *frame, uint16_t len)
 {
-	const char *room = rte_pktmbuf_mtod(frame, const char *);
+	const char *data = rte_pktmbuf_mtod(frame, const char *);
 	uint32_t at;
 
 	for (at = 0; at < len; at += RTE_CACHE_LINE_SIZE) {
 #if defined(__x86_64__)
 		/* Compilers emit it for newer processors only; on older ones it is a no-op. */
-		__asm__ volatile("prefetchw %0" : : "m"(room[at]));
+		__asm__ volatile("prefetchw %0" : : "m"(data[at]));
 #else
-		__builtin_prefetch(&room[at], 1, 3);
+		__builtin_prefetch(&data[at], 1, 3);
 #endif
 	}
 }

@@ -167,8 +167,8 @@ pub fn gather(sge: Sge) -> Payload {
 /// The reason if the connection failed.
 pub fn poll_established(qp: &Qp) -> anyhow::Result<Option<ConnInfo>> {
     while let Some(event) = qp.next_event() {
-        if let Event::Established { info: agreed, .. } = event {
-            return Ok(Some(*agreed));
+        if let Event::Established { info, .. } = event {
+            return Ok(Some(*info));
         }
         if let Some(reason) = event_end_reason(event) {
             bail!("{reason}");

@@ -50,7 +50,7 @@ impl CorePlacement {
             (&[one], _) | (&[], &[one]) => Self::OneCore(one),
             (&[a, b], _) if a == b => Self::OneCore(a),
             (&[a, b], _) | (&[], &[a, b, ..]) => Self::TwoCores(a, b),
-            (&[], &[]) => anyhow::bail!("cannot tell the cores of this machine: use --cores"),
+            (&[], &[]) => anyhow::bail!("cannot tell the cores of this task: use --cores"),
             _ => anyhow::bail!("--cores takes one core for both ends, or two"),
         })
     }
@@ -138,8 +138,8 @@ pub fn was_interrupted() -> bool {
 ///
 /// # Errors
 /// Errors of the task.
-pub fn run_until_interrupted(machine: &mut impl Task) -> anyhow::Result<()> {
-    let outcome = run(machine);
+pub fn run_until_interrupted(task: &mut impl Task) -> anyhow::Result<()> {
+    let outcome = run(task);
     if was_interrupted() { Ok(()) } else { outcome }
 }
 
@@ -155,8 +155,8 @@ fn check_signals() -> anyhow::Result<()> {
 ///
 /// # Errors
 /// Errors of the task, and interruption.
-pub fn run(machine: &mut impl Task) -> anyhow::Result<()> {
-    while machine.step()? == Step::Running {
+pub fn run(task: &mut impl Task) -> anyhow::Result<()> {
+    while task.step()? == Step::Running {
         check_signals()?;
     }
     Ok(())
@@ -203,10 +203,10 @@ where
 }
 
 /// Runs one task until it is finished or the other one has failed.
-fn run_pinned(machine: &mut impl Task, core: usize, stop: &AtomicBool) -> anyhow::Result<()> {
+fn run_pinned(task: &mut impl Task, core: usize, stop: &AtomicBool) -> anyhow::Result<()> {
     pin(core);
     while !stop.load(Ordering::Relaxed) {
-        match machine.step().and_then(|step| check_signals().map(|()| step)) {
+        match task.step().and_then(|step| check_signals().map(|()| step)) {
             Ok(Step::Running) => {}
             Ok(Step::Finished) => return Ok(()),
             Err(error) => {

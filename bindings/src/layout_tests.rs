@@ -83,10 +83,10 @@ fn field_access_agrees_with_c() {
     let raw = frame.0.as_ptr();
     // SAFETY: a live mbuf; C only reads it.
     let (start, tail) = (unsafe { sys::fw_mtod(raw) }, unsafe { sys::fw_tailroom(raw) });
-    let room = frame.buf_mut();
-    assert_eq!(room.len(), 500);
-    assert_eq!(room.len(), usize::from(tail));
-    assert_eq!(room.as_mut_ptr().cast(), start);
+    let buf = frame.buf_mut();
+    assert_eq!(buf.len(), 500);
+    assert_eq!(buf.len(), usize::from(tail));
+    assert_eq!(buf.as_mut_ptr().cast(), start);
     frame.set_len(60);
     // SAFETY: as above.
     assert_eq!(unsafe { sys::fw_tailroom(raw) }, 440);

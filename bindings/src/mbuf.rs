@@ -105,8 +105,8 @@ impl TxMbuf {
     #[inline]
     pub fn set_len(&mut self, len: usize) {
         let mbuf = self.exclusive();
-        let room = mbuf.buf_len - mbuf.data_off;
-        let len = u16::try_from(len).ok().filter(|&len| len <= room);
+        let len_max = mbuf.buf_len - mbuf.data_off;
+        let len = u16::try_from(len).ok().filter(|&len| len <= len_max);
         let len = len.expect("the frame fits its buffer");
         mbuf.data_len = len;
         mbuf.pkt_len = u32::from(len);

@@ -91,8 +91,8 @@ impl BurstLock {
         // Sequentially consistent, as in `Bursts::quiesce`: either this thread sees `quiesced`, or
         // the driver's thread sees `in_flight`.
         self.in_flight.0.store(true, Ordering::SeqCst);
-        let inside = BurstGuard(&self.in_flight);
-        (!self.bursts.quiesced.load(Ordering::SeqCst)).then_some(inside)
+        let guard = BurstGuard(&self.in_flight);
+        (!self.bursts.quiesced.load(Ordering::SeqCst)).then_some(guard)
     }
 }
 
@@ -109,11 +109,11 @@ impl Bursts {
     }
 
     fn register_queue(&'static self) -> BurstLock {
-        let under_way = Arc::<InFlight>::default();
+        let in_flight = Arc::<InFlight>::default();
         let mut queues = self.queues.lock().unwrap_or_else(PoisonError::into_inner);
         queues.retain(|queue| queue.strong_count() != 0);
-        queues.push(Arc::downgrade(&under_way));
-        BurstLock { bursts: self, in_flight: under_way }
+        queues.push(Arc::downgrade(&in_flight));
+        BurstLock { bursts: self, in_flight }
     }
 
     /// Forbids new bursts and waits until none is in flight, at most [`QUIESCE_POLLS`].
@@ -145,7 +145,7 @@ struct CloseRequest {
 }
 
 /// Stops and closes a port in DPDK's interrupt thread. The driver frees the rings both when the
-/// peer disconnects and when the port is closed, without synchronisation between the two. In one
+/// peer disconnects and when the port is closed, without synchronization between the two. In one
 /// thread they are serialized. It is done when no interrupt source is ready, so that no event of
 /// the port is left to be handled.
 ///
@@ -294,7 +294,7 @@ mod tests {
     #[test]
     fn no_burst_runs_while_quiesced() {
         static TESTED: Bursts = Bursts::new();
-        static INSIDE: AtomicU32 = AtomicU32::new(0);
+        static IN_FLIGHT: AtomicU32 = AtomicU32::new(0);
         static PASSED: AtomicU32 = AtomicU32::new(0);
         static DONE: AtomicBool = AtomicBool::new(false);
         let mut seen = false;
@@ -303,10 +303,10 @@ mod tests {
                 scope.spawn(|| {
                     let mut burst_lock = TESTED.register_queue();
                     while !DONE.load(Ordering::Relaxed) {
-                        let Some(_inside) = burst_lock.try_lock() else { continue };
-                        INSIDE.fetch_add(1, Ordering::Relaxed);
+                        let Some(_guard) = burst_lock.try_lock() else { continue };
+                        IN_FLIGHT.fetch_add(1, Ordering::Relaxed);
                         PASSED.fetch_add(1, Ordering::Relaxed);
-                        INSIDE.fetch_sub(1, Ordering::Relaxed);
+                        IN_FLIGHT.fetch_sub(1, Ordering::Relaxed);
                     }
                 });
             }
@@ -319,28 +319,28 @@ mod tests {
                 let passed = PASSED.load(Ordering::Relaxed);
                 let until = Instant::now() + Duration::from_millis(10);
                 while Instant::now() < until {
-                    seen |= INSIDE.load(Ordering::Relaxed) != 0;
+                    seen |= IN_FLIGHT.load(Ordering::Relaxed) != 0;
                 }
                 seen |= PASSED.load(Ordering::Relaxed) != passed;
                 TESTED.resume();
             }
             DONE.store(true, Ordering::Relaxed);
         });
-        assert!(!seen, "bursts begun or under way");
+        assert!(!seen, "bursts begun or in flight");
     }
 
     #[test]
     fn quiesce_gives_up_on_a_stuck_burst() {
         static TESTED: Bursts = Bursts::new();
         let (mut stuck, mut other) = (TESTED.register_queue(), TESTED.register_queue());
-        let inside = stuck.try_lock();
-        assert!(inside.is_some());
+        let guard = stuck.try_lock();
+        assert!(guard.is_some());
         let began = Instant::now();
         TESTED.quiesce();
         let (polls, interval) = QUIESCE_POLLS;
         assert!(began.elapsed() >= polls * interval);
         assert!(other.try_lock().is_none());
-        drop(inside);
+        drop(guard);
         drop(stuck);
         TESTED.resume();
         assert!(other.try_lock().is_some());

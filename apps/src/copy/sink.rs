@@ -196,9 +196,9 @@ impl IncomingFile {
                 self.channel.send(&Message::Ready { slots }.emit())
             }
             (Some((by, slots)), Message::Filled { len }) => {
-                let under_way = self.requested - self.consumed;
+                let in_flight = self.requested - self.consumed;
                 ensure!(
-                    (1..=SLOT_LEN).contains(&len) && under_way < u64::from(SLOTS),
+                    (1..=SLOT_LEN).contains(&len) && in_flight < u64::from(SLOTS),
                     "the peer filled a slot that was not free"
                 );
                 match by {

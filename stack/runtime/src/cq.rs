@@ -67,7 +67,7 @@ impl Cq {
         if channel.is_some_and(|channel| !channel.belongs_to(context)) {
             return Err(CreateError::Gone);
         }
-        let grant = context.limits.acquire(Resource::CqEntries, capacity)?;
+        let permit = context.limits.acquire(Resource::CqEntries, capacity)?;
         let notify = channel.map(|channel| Arc::new(channel.notify()));
         let (producer, consumer) = CqProducer::new(capacity, notify.clone());
         if let Some(notify) = &notify {
@@ -83,7 +83,7 @@ impl Cq {
             overrun,
             notify,
             context: Arc::clone(context),
-            _permit: grant,
+            _permit: permit,
         };
         Ok(Self { inner: Arc::new(shared) })
     }

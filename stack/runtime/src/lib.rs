@@ -51,8 +51,8 @@
 //!     param.private_data.extend(mr_r.addr().to_be_bytes());
 //!     param.private_data.extend(mr_r.rkey().to_be_bytes());
 //!     request.accept(&qp_r, param)?;
-//!     let agreed = qp_l.wait_established(timeout)?;
-//!     let (addr, rkey) = agreed.private_data.split_at(8);
+//!     let info = qp_l.wait_established(timeout)?;
+//!     let (addr, rkey) = info.private_data.split_at(8);
 //!     let remote = u64::from_be_bytes(addr.try_into()?);
 //!     let rkey = u32::from_be_bytes(rkey.try_into()?);
 //!

@@ -115,7 +115,7 @@ impl Mr {
         span: Span,
         access: Access,
     ) -> Result<Self, MemoryError> {
-        let grant = context.limits.acquire(Resource::RegisteredBytes, span.len())?;
+        let permit = context.limits.acquire(Resource::RegisteredBytes, span.len())?;
         let stag = context.regions.register(&Registration {
             pd: scope.pd,
             stream: (scope.stream != StreamId::NONE).then_some(scope.stream),
@@ -124,7 +124,7 @@ impl Mr {
             access: access | Access::LOCAL_READ,
             backing: span.addr(),
         })?;
-        Ok(Self { context: Arc::clone(context), stag, span, buffer: None, _permit: grant })
+        Ok(Self { context: Arc::clone(context), stag, span, buffer: None, _permit: permit })
     }
 
     /// Stores the buffer that was registered in the region.

@@ -90,7 +90,7 @@ impl Qp {
         let max_send_wr = options.max_send_wr.max(1);
         let max_recv_wr = if srq.is_some() { 1 } else { options.max_recv_wr.max(1) };
         let entries = max_send_wr.saturating_add(max_recv_wr);
-        let grant = inner.limits.acquire(Resource::QueueEntries, entries)?;
+        let permit = inner.limits.acquire(Resource::QueueEntries, entries)?;
         let (sends, sends_taken) = crate::spsc::ring(max_send_wr);
         let (recvs, recvs_taken) = crate::spsc::ring(max_recv_wr);
         let shared = Arc::new(QpShared::new(sends, max_send_wr, recvs, max_recv_wr));
@@ -138,7 +138,7 @@ impl Qp {
             recv_cq,
             pd: pd.clone(),
             srq: srq.cloned(),
-            _permit: grant,
+            _permit: permit,
         })
     }
 
@@ -371,7 +371,7 @@ impl Qp {
     pub fn wait_established(&self, timeout: Duration) -> Result<ConnInfo, ConnectError> {
         self.context
             .wait_for(self.shared.source(), timeout, || match self.next_event()? {
-                Event::Established { info: agreed, .. } => Some(Ok(*agreed)),
+                Event::Established { info, .. } => Some(Ok(*info)),
                 Event::ConnectFailed { error, .. } => Some(Err(error)),
                 Event::Disconnected { .. } => Some(Err(ConnectError::Reset)),
                 _ => None,

@@ -80,7 +80,7 @@ impl<T> SpinLock<T> {
     #[inline]
     pub(crate) fn lock(&self) -> LockGuard<'_, T> {
         match self.try_acquire() {
-            Some(inside) => inside,
+            Some(guard) => guard,
             None => self.lock_slow(),
         }
     }
@@ -89,14 +89,14 @@ impl<T> SpinLock<T> {
     fn lock_slow(&self) -> LockGuard<'_, T> {
         self.waiter_count.fetch_add(1, Ordering::Relaxed);
         let mut attempts = 0;
-        let inside = loop {
+        let guard = loop {
             match self.try_acquire() {
-                Some(inside) => break inside,
+                Some(guard) => break guard,
                 None => relax(&mut attempts),
             }
         };
         self.waiter_count.fetch_sub(1, Ordering::Relaxed);
-        inside
+        guard
     }
 
     #[inline]

@@ -112,7 +112,7 @@ impl CompEventQueue {
     /// Removes the event of a completion queue that is destroyed.
     pub(crate) fn remove(&self, cq: CqId) {
         let mut pending = self.lock();
-        if let Some(at) = pending.cqs.iter().position(|&pending| pending == cq) {
+        if let Some(at) = pending.cqs.iter().position(|&queued| queued == cq) {
             pending.cqs.remove(at);
             self.clear_fd_if_empty(&pending);
         }

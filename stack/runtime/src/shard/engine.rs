@@ -124,9 +124,9 @@ impl<D: Device> ShardEngine<D> {
                     _ => drop(self.engine.reject(now, request, ReadDepths::default(), &[])),
                 }
             }
-            Event::Established { qp, info: ref agreed } => {
+            Event::Established { qp, ref info } => {
                 if let Some(link) = self.link(qp) {
-                    link.qp.set_negotiated(agreed.ord, agreed.extensions);
+                    link.qp.set_negotiated(info.ord, info.extensions);
                 }
                 self.inform(qp, event);
             }
