@@ -99,7 +99,7 @@ impl fmt::Display for Error {
                  or in a program that is executed anew)"
             ),
             Self::NoHugepages => {
-                write!(f, "too few huge pages are free (raise /proc/sys/vm/nr_hugepages)")
+                write!(f, "too few hugepages are free (raise /proc/sys/vm/nr_hugepages)")
             }
             Self::ThreadRegister(errno) => {
                 write!(f, "no thread slot is left: {errno} (let other threads end)")

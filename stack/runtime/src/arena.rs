@@ -93,7 +93,7 @@ impl Mapping {
                         hugepage_hint(len / HUGE_PAGE_LEN, hugepages("nr"), hugepages("free"));
                     tracing::warn!(
                         %error,
-                        "no huge pages for {} MiB of registered memory; ordinary pages are used \
+                        "no hugepages for {} MiB of registered memory; ordinary pages are used \
                          ({hint})",
                         len >> 20
                     );

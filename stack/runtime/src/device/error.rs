@@ -150,7 +150,7 @@ pub enum DeviceError {
         device: String,
     },
     /// The driver requires hugepages, and EAL runs without.
-    #[error("{device}: it needs huge pages (set /proc/sys/vm/nr_hugepages, 128 or more)")]
+    #[error("{device}: it needs hugepages (set /proc/sys/vm/nr_hugepages, 128 or more)")]
     NeedsHugepages {
         /// The device as named.
         device: String,

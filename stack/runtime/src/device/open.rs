@@ -93,7 +93,7 @@ fn start_eal(spec: &DeviceSpec, config: &OpenConfig) -> Result<Eal, DeviceError>
     let eal = started.map_err(DeviceError::Environment)?;
     LOGGED.call_once(|| {
         if eal.memory() == Memory::Ordinary {
-            tracing::info!("no huge pages: frames lie in ordinary memory");
+            tracing::info!("no hugepages: frames lie in ordinary memory");
         }
     });
     Ok(eal)

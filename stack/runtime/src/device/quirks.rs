@@ -288,7 +288,7 @@ mod tests {
     }
 
     #[test]
-    fn net_af_xdp_needs_huge_pages_and_large_buffers() {
+    fn net_af_xdp_needs_hugepages_and_large_buffers() {
         let xdp = DriverQuirks::of("net_af_xdp");
         let spec = "af_xdp:veth0".parse().unwrap();
         let refused = xdp.check_memory(&spec, Memory::Ordinary);
