@@ -54,7 +54,8 @@ impl<E: Env> Connection<E> {
         if is_unanswered && !qp.tx_closed && qp.stream.has_sent() {
             let fpdu = build_rtr_fpdu(&mut qp.stream, Rtr::Write, self.framing);
             self.startup_tx = Some(StartupTx::from_bytes(&fpdu));
-            if wakeups.count() {
+            wakeups.on_sent();
+            if wakeups.may_repeat() {
                 self.deadline = close_deadline.min(now + 2 * gap);
             }
             cx.verbs.counters.fpdus_out += 1;

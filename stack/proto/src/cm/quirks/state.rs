@@ -28,9 +28,13 @@ impl Wakeups {
         self.sent == 0 || rcv_nxt == self.established_rcv_nxt
     }
 
-    /// Counts a wake-up; true if another one may follow.
-    pub(super) const fn count(&mut self) -> bool {
+    /// Counts a wake-up that is sent.
+    pub(super) const fn on_sent(&mut self) {
         self.sent += 1;
+    }
+
+    /// True if another wake-up may follow.
+    pub(super) const fn may_repeat(&self) -> bool {
         self.sent < WAKEUPS_MAX
     }
 }
