@@ -22,6 +22,15 @@ use crate::verbs::wc::Completions;
 /// Segments that a connection sends per pass, at most.
 const TX_QUANTUM_SEGMENTS: usize = 16;
 
+/// Result of [`Connection::send_new_data`].
+#[derive(Clone, Copy)]
+enum NewDataResult {
+    /// There was nothing to send.
+    Nothing,
+    /// A segment was sent. `next_demand` is the demand after it, if it is known.
+    Sent { next_demand: Option<TxDemand> },
+}
+
 /// Result of a connection's transmit quantum.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum TxResult {
@@ -84,14 +93,14 @@ impl<E: Env> Connection<E> {
         // depend on it: a pure ACK is sent.
         let mut drained = false;
         // Demand computed after the record just built, reused by the next iteration.
-        let mut known = None;
+        let mut next_demand = None;
         let offload = ChecksumOffload { is_on: cx.capabilities.checksum == ChecksumMode::Offload };
         // The connection holds its share of frames: it continues when one of them is acknowledged.
         let mut held_back = false;
         // Frames may become scarce within one quantum. Checked once, if there are bytes to send.
         let mut is_scarce = None;
         for _ in 0..TX_QUANTUM_SEGMENTS {
-            let mut demand = known.take().unwrap_or_else(|| self.tx_demand(self.qp_of(cx)));
+            let mut demand = next_demand.take().unwrap_or_else(|| self.tx_demand(self.qp_of(cx)));
             debug_assert!(demand == self.tx_demand(self.qp_of(cx)), "{demand:?}");
             if self.closing.is_some() && demand == TxDemand::Nothing {
                 self.finish_close(cx);
@@ -132,16 +141,18 @@ impl<E: Env> Connection<E> {
                 }
                 return TxResult::Again { sent, starved };
             };
-            if class == TxClass::Data {
-                if let Some(next) = self.send_new_data(cx, now, frame, capacity, offload) {
-                    (sent, starved, known) = (true, false, next);
-                }
-                continue;
-            }
-            let buf = frame.buf_mut();
             let len = match class {
-                TxClass::Control => self.tcb.write_control(now, buf),
-                TxClass::Retransmit | TxClass::Data => self.tcb.write_retransmit(now, buf),
+                TxClass::Data => {
+                    match self.send_new_data(cx, now, frame, capacity, offload) {
+                        NewDataResult::Nothing => {}
+                        NewDataResult::Sent { next_demand: next } => {
+                            (sent, starved, next_demand) = (true, false, next);
+                        }
+                    }
+                    continue;
+                }
+                TxClass::Control => self.tcb.write_control(now, frame.buf_mut()),
+                TxClass::Retransmit => self.tcb.write_retransmit(now, frame.buf_mut()),
             };
             frame.set_len(len);
             let header_len = if class == TxClass::Control { len } else { self.tcb.header_len() };
@@ -154,8 +165,7 @@ impl<E: Env> Connection<E> {
         TxResult::Again { sent, starved: false }
     }
 
-    /// Sends a new segment of at most `capacity` bytes in `frame`. Returns the demand after it, as
-    /// far as it is known; `None` if nothing was sent.
+    /// Sends a new segment of at most `capacity` bytes in `frame`.
     fn send_new_data(
         &mut self,
         cx: &mut Context<E>,
@@ -163,7 +173,7 @@ impl<E: Env> Connection<E> {
         mut frame: <E::Device as Device>::Tx,
         capacity: usize,
         offload: ChecksumOffload,
-    ) -> Option<Option<TxDemand>> {
+    ) -> NewDataResult {
         let Context { qps, verbs, device, .. } = &mut *cx;
         let mut qp = self.qp.and_then(|qp| qps.get_mut(qp));
         let buf = frame.buf_mut();
@@ -173,7 +183,7 @@ impl<E: Env> Connection<E> {
             if packed.stream_failed {
                 self.begin_close(cx, now);
             }
-            return None;
+            return NewDataResult::Nothing;
         }
         let next = self.tx_demand(qp.as_deref());
         let push = next == TxDemand::Nothing;
@@ -189,10 +199,11 @@ impl<E: Env> Connection<E> {
         }
         if packed.stream_failed {
             self.begin_close(cx, now);
-            return Some(None);
+            return NewDataResult::Sent { next_demand: None };
         }
         // With markers the length depends on the position in the stream.
-        Some((next == TxDemand::Nothing || !self.framing.has_markers()).then_some(next))
+        let is_known = next == TxDemand::Nothing || !self.framing.has_markers();
+        NewDataResult::Sent { next_demand: is_known.then_some(next) }
     }
 
     fn qp_of<'a>(&self, cx: &'a Context<E>) -> Option<&'a Qp> {
