@@ -158,7 +158,7 @@ mod tests {
                 assert_eq!((error.tuple.local.port(), error.tuple.remote.port()), (5000, 7174));
                 assert!(
                     write_reassembly_failure(&failure, link, &mut out[..len - 1]).is_none(),
-                    "no room"
+                    "too short"
                 );
             }
         }
