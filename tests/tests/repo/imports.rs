@@ -4,6 +4,7 @@
 //! that only hands a name on is on neither end. Modules and items of tests are left out.
 
 mod source;
+mod tables;
 mod tests;
 mod tokens;
 
