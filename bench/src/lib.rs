@@ -2,13 +2,13 @@
 //!
 //! *Instruction counts* come from callgrind over two engines on one thread in virtual time, with
 //! heap frames and a zero-copy link ([`loopback`], [`engine_pair`], [`callgrind`]): they are
-//! reproducible, and show the cost of a change. *Wall time* comes from `iwperf` beside the bare
-//! copy and CRC of the same bytes on the same cores ([`copy_crc_bound`], [`baseline`]), and from
-//! our TCP and the kernel's over the same emulated links ([`tcp_vs_kernel`]).
+//! reproducible, and show the cost of a change. *Wall time* comes from `iwperf` beside the
+//! copy-and-CRC bound, measured on the same cores ([`copy_crc_bound`], [`baseline`]), and from our
+//! TCP and the kernel's over the same emulated links ([`tcp_vs_kernel`]).
 //!
 //! Programs: `core-cost` (the two engines), `instructions` (runs it under callgrind), `bare` (the
-//! bound), `baseline` (all of these, written to `BASELINE.md`); `tcp-vs-kernel` (both TCPs, written
-//! to `TCP-VS-KERNEL.md`) and `tcp-end` (one end of a connection for it).
+//! copy-and-CRC bound), `baseline` (all of these, written to `BASELINE.md`); `tcp-vs-kernel` (both
+//! TCPs, written to `TCP-VS-KERNEL.md`) and `tcp-end` (one end of a connection for it).
 
 #[cfg(feature = "device")]
 pub mod baseline;

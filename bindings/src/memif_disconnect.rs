@@ -7,7 +7,8 @@
 //! log is hooked, at every level. On a line of the driver in the interrupt thread, bursts are
 //! quiesced: no new burst may begin, and the thread waits in the hook until none is in flight, at
 //! most [`QUIESCE_POLLS`]. An EAL alarm, which runs in that same thread and so after the driver has
-//! handled the event, lets bursts begin again. Ports are closed in that thread as well.
+//! handled the event, lets bursts begin again. Whether the link comes up again (reconnect) is the
+//! driver's affair. Ports are closed in that thread as well.
 //!
 //! A port is closed only while no interrupt source is ready. The interrupt thread handles the
 //! events of one `epoll_wait` in sequence, and finds the callback of each by the number of its

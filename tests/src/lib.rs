@@ -2,10 +2,13 @@
 //!
 //! - [`peer`]: an independent iWARP peer on a kernel TCP socket.
 //! - [`netns`]: network namespaces, and re-running a test inside one.
+//! - `stack`: the stack on a kernel interface (feature `device`).
+//! - `connection`: a connection between the stack and the independent peer (feature `device`).
 //! - [`capture`]: packet captures and their dissection by tshark.
 //! - [`frame`]: a received frame in memory.
 //! - [`compliance`]: the rules of the specifications, and the tests tagged with them.
 //! - [`fuzz`]: bodies of the fuzz targets.
+//! - [`tcp_peer`]: a TCP endpoint whose segments a test makes by hand.
 //! - [`raw`]: one engine and a peer that sends hand-made segments.
 //! - [`sim`]: two engines in virtual time, deterministic from a seed.
 //! - [`interop`]: the stack against Linux's siw in a guest.

@@ -330,7 +330,7 @@ pub fn untagged_fpdu(opcode: Opcode, queue: u32, msn: u32, payload: &[u8]) -> Ve
     build_fpdu(18, |out| header.emit(Version::Ietf, out), payload)
 }
 
-/// Builds an empty RDMA Write: the first FPDU, after which the responder may send.
+/// Builds a zero-length RDMA Write: the first FPDU, after which the responder may send.
 #[must_use]
 pub fn empty_write_fpdu() -> Vec<u8> {
     let rsvd_ulp = Opcode::Write.control(Version::Ietf);
