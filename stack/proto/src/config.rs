@@ -77,7 +77,7 @@ pub struct EngineConfig {
     /// stack.
     pub extensions: bool,
     /// Siw workaround: time in nanoseconds after which an initiator that sent first and has been
-    /// silent since sends an empty RDMA Write; 0: never. Linux siw may not process FPDUs that
+    /// silent since sends a zero-length RDMA Write; 0: never. Linux siw may not process FPDUs that
     /// arrive right after its MPA Reply Frame until another segment follows. Repeated with doubled
     /// delay until the peer sends something.
     pub siw_wakeup_after_ns: u64,

@@ -117,15 +117,16 @@
 //! |---|---|---|
 //! | DDP header: T, L, DV, RsvdULP | RFC 5041 section 4 | [`wire::ddp`] |
 //! | STag validation, bounds check, PD association | RFC 5041 7.1, 8.2 | [`ddp::regions`] |
-//! | STag rights, placement | RFC 5041 section 7.1 | [`ddp::memory`] |
-//! | memory window, Invalidate | RFC 5040 section 4, verbs | `ddp::regions::windows` |
+//! | access rights of an STag | RFC 5041 section 7.1 | [`ddp::memory`], `ddp::access` |
+//! | copy to and from registered memory | | [`ddp::memory`] |
+//! | memory window: binding, Invalidate | RFC 5040 section 4, verbs | `ddp::regions::windows` |
 //! | queue number, MSN, MO | RFC 5041 sections 4.3, 7.1 | [`ddp::untagged`] |
 //! | out-of-order placement | RFC 5041 section 5.3 | `engine::rx_ooo`, [`mpa::deframer`] |
 //! | opcode, Read Request header | RFC 5040 section 4 | [`wire::rdmap`] |
 //! | RDMAP stream | RFC 5040 section 5 | [`rdmap::stream`] |
 //! | ORD, send queue, fence | RFC 5040 sections 5.5, 6 | [`rdmap::requester`] |
 //! | IRD queue (inbound RDMA Read), Read Response | RFC 5040 section 5.2 | [`rdmap::responder`] |
-//! | Read Response received | RFC 5040 section 5.2 | [`rdmap::requester`], [`rdmap::stream`] |
+//! | Read Response received, placement | RFC 5040 5.2 | [`rdmap::requester`], [`rdmap::stream`] |
 //! | RTR (ready to receive) message | RFC 6581 section 9.2 | [`rdmap::rtr`] |
 //! | Terminate table: error codes | RFC 5040 section 4.8 | [`rdmap::terminate`] |
 //! | Terminate header, HdrCt bits | RFC 5040 section 4.8 | [`wire::terminate`] |
@@ -142,10 +143,14 @@
 //! | work request, queue pair | [`verbs::wr`], [`verbs::qp`], `verbs::queue_pair` |
 //! | work completion | [`verbs::wc`] |
 //! | memory registration | [`ddp::regions`] |
-//! | completion notification, solicited event | [`verbs::notify`] |
+//! | arming (`ibv_req_notify_cq`), solicited event | [`verbs::notify`]; the runtime's `arm.rs` |
+//! | CQ overrun | `verbs::context`, [`verbs::cm`] |
+//! | error state, flush | [`verbs::qp`], `verbs::queue_pair`, `verbs::queue_pairs` |
 //! | shared receive queue (SRQ) | `verbs::srq` |
 //! | scatter/gather list | [`ddp::sgl`] |
 //! | connection management | [`verbs::cm`] |
+//! | peculiarities of drivers | the runtime's `device/quirks.rs` |
+//! | workarounds for peers | `cm::quirks` |
 #![forbid(unsafe_code)]
 #![cfg_attr(
     test,

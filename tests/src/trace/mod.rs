@@ -19,4 +19,3 @@ pub mod tcb_under_test;
 pub fn run(text: &str) -> Result<(), String> {
     runner::run(&script::parse(text)?)
 }
-}

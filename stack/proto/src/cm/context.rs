@@ -17,7 +17,7 @@ use crate::verbs::queue_pairs::QueuePairs;
 use crate::wire::tcp::FourTuple;
 
 /// Everything of an engine except the table of its connections: a connection changes it while it is
-/// borrowed itself, and so reaches no other connection. What it causes to others is
+/// borrowed itself, and so reaches no other connection. Its effects on others are
 /// [`Deferred`].
 pub(crate) struct Context<E: Env> {
     pub(crate) config: EngineConfig,
@@ -42,7 +42,8 @@ impl<E: Env> Context<E> {
     }
 }
 
-/// Effect of one connection on others: done by the engine after the call that caused it.
+/// Effect of one connection on others: deferred until after the call that caused it, and run by the
+/// engine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Deferred {
     /// Too many connections await a request: this one is reset.

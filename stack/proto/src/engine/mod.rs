@@ -168,7 +168,7 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
         self.resolve_next_hops(now);
         self.end_overrun_qps(now);
         worked |= self.transmit_ready(now);
-        debug_assert!(self.cx.deferred.is_empty(), "done where it was caused");
+        debug_assert!(self.cx.deferred.is_empty(), "run after the call that caused it");
         worked |= self.cx.qps.flush(&mut self.cx.verbs);
         self.cx.device.flush();
         worked
@@ -237,7 +237,7 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
         true
     }
 
-    /// Does what connections have caused to others.
+    /// Runs the deferred effects on other connections.
     #[cold]
     fn run_deferred(&mut self, now: Instant) {
         while let Some(deferred) = self.cx.deferred.pop() {

@@ -44,7 +44,7 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
         }
     }
 
-    /// Handles the events of TCP, and what the connection has caused to others; removes the
+    /// Handles the events of TCP and runs the deferred effects on other connections; removes the
     /// connection once it is closed.
     pub(super) fn handle_tcp_events(&mut self, now: Instant, index: u32) {
         if self.connections.get(index).is_some_and(|conn| conn.tcb.has_events()) {

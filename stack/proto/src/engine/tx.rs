@@ -191,8 +191,8 @@ impl<E: Env> Connection<E> {
         frame.set_len(len);
         offload.request(&self.tcb, &mut frame, len - packed.len);
         let retained = frame.retain();
-        // TCP may have to cut a minimal FPDU: its frame is kept, not transmitted, and its bytes are
-        // sent as a retransmission.
+        // If the window or the segment size does not admit the record, TCP keeps it and sends it
+        // later (`Transmit::Retransmit`).
         if self.tcb.on_sent(now, retained, packed.len) {
             device.transmit(frame);
             verbs.counters.frames_out += 1;

@@ -9,7 +9,7 @@
 //! - `icmp_echo`, `icmp_error`, `icmp_tx`: echo replies, received and sent ICMP errors (RFC 792,
 //!   RFC 4443).
 //! - `interface`: all of these together, the IP interface of a port.
-//! - `rate_limit`, `jittered_rate_limit`, `siphash_keys`: what they share with TCP and the engine.
+//! - `rate_limit`, `jittered_rate_limit`, `siphash_keys`: what they share with `cm` and `engine`.
 
 pub mod arp;
 pub mod fragments;

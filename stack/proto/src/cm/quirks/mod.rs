@@ -1,5 +1,8 @@
 //! Workarounds for peers that deviate from the specifications, each in a file of its own with what
 //! the peer does and how the workaround stays within the RFCs.
+//!
+//! One is elsewhere: siw's bit order in a Terminate is recognized where Terminates are parsed
+//! (`from_siw_bit_order` in `wire/terminate.rs`), since `wire` is below this module.
 
 mod siw_reject;
 mod siw_wakeup;

@@ -4,8 +4,8 @@
 //! that arrive in between stay there, acknowledged by its TCP, until a later segment arrives: an
 //! initiator that waits for a response would wait forever.
 //!
-//! Remedy: an initiator that sent FPDUs right after the reply and has been silent since sends an
-//! RDMA Write of no bytes. It changes nothing (RFC 5041 section 5.2; RFC 6581 section 9 uses it as
+//! Remedy: an initiator that sent FPDUs right after the reply and has been silent since sends a
+//! zero-length RDMA Write. It changes nothing (RFC 5041 section 5.2; RFC 6581 section 9 uses it as
 //! RTR), takes no buffer, and is the later segment. A guest just booted took more than 10 ms to
 //! process the socket; so, until the peer sends something, more wake-ups follow with growing gaps.
 
