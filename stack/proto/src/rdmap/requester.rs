@@ -10,8 +10,9 @@ use std::collections::VecDeque;
 
 use crate::ddp::memory::{Memory, MemoryFault};
 use crate::ddp::regions::{AccessScope, RegionTable};
+use crate::ddp::segments::Chunk;
 use crate::rdmap::operation::Operation;
-use crate::rdmap::segment::{Chunk, SegmentBuilder};
+use crate::rdmap::segment::SegmentBuilder;
 use crate::wire::atomic::{ATOMIC_REQUEST_LEN, AtomicRequest, IMMEDIATE_LEN};
 use crate::wire::ddp::{TAGGED_LEN, UNTAGGED_LEN, Version};
 use crate::wire::rdmap::READ_REQUEST_LEN;

@@ -2,6 +2,7 @@
 
 use crate::ddp::memory::{Access, Memory, MemoryFault};
 use crate::ddp::regions::{AccessScope, Stag};
+use crate::ddp::segments::{BuiltSegment, Chunk};
 use crate::ddp::sgl::{self, Sge};
 use crate::rdmap::operation::{ImmediateData, Payload};
 use crate::wire::atomic::{ATOMIC_REQUEST_LEN, AtomicRequest, IMMEDIATE_LEN};
@@ -17,24 +18,6 @@ pub(super) struct SegmentBuilder<'a, M> {
     pub(super) out: &'a mut [u8],
 }
 
-/// Properties of a built segment.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct BuiltSegment {
-    /// Length of header and payload in bytes.
-    pub(super) len: usize,
-    /// Bytes of the message in it.
-    pub(super) payload_len: usize,
-    /// Last segment of the message (the L flag).
-    pub(super) last: bool,
-}
-
-/// Part of a message that is still to be sent: `remaining` bytes, from `offset` on.
-#[derive(Clone, Copy)]
-pub(super) struct Chunk {
-    pub(super) offset: u64,
-    pub(super) remaining: u64,
-}
-
 impl<M: Memory> SegmentBuilder<'_, M> {
     /// Builds a segment of a Send.
     #[inline]
@@ -46,7 +29,7 @@ impl<M: Memory> SegmentBuilder<'_, M> {
         solicited: bool,
         invalidate: Option<Stag>,
     ) -> Result<BuiltSegment, MemoryFault> {
-        let (len, last) = fit_chunk(chunk.remaining, self.out.len() - UNTAGGED_LEN);
+        let (len, last) = chunk.next_segment(self.out.len() - UNTAGGED_LEN);
         let opcode = Opcode::Send { invalidate: invalidate.is_some(), solicited };
         let header = Untagged {
             last,
@@ -75,7 +58,7 @@ impl<M: Memory> SegmentBuilder<'_, M> {
         rkey: Stag,
         remote: u64,
     ) -> Result<BuiltSegment, MemoryFault> {
-        let (len, last) = fit_chunk(chunk.remaining, self.out.len() - TAGGED_LEN);
+        let (len, last) = chunk.next_segment(self.out.len() - TAGGED_LEN);
         let header = Tagged {
             // req: DDP-103, DDP-104
             last,
@@ -187,14 +170,4 @@ impl<M: Memory> SegmentBuilder<'_, M> {
 // req: RDMAP-047
 const fn single_segment(len: usize) -> BuiltSegment {
     BuiltSegment { len: UNTAGGED_LEN + len, payload_len: len, last: true }
-}
-
-/// Returns the payload length of the next segment, and whether it is the last of the message.
-fn fit_chunk(left: u64, payload_max: usize) -> (usize, bool) {
-    match usize::try_from(left) {
-        // req: DDP-038, DDP-040
-        Ok(left) if left <= payload_max => (left, true),
-        // req: DDP-093
-        _ => (payload_max, false),
-    }
 }

@@ -3,6 +3,7 @@
 use super::{Indication, Stream};
 use crate::ddp::memory::{Access, Memory};
 use crate::ddp::regions::InvalidateFault;
+use crate::ddp::tagged;
 use crate::rdmap::terminate::Fault;
 use crate::wire::ddp::{Header, TAGGED_LEN, Tagged, UNTAGGED_LEN, Untagged};
 use crate::wire::rdmap::{Opcode, QN_READ_REQUEST, QN_SEND, QN_TERMINATE};
@@ -58,24 +59,20 @@ impl Stream {
         is_write && self.place_write(memory, &header, payload).is_ok()
     }
 
+    /// RDMA Write placement (RFC 5040 section 5.1).
     fn place_write(
         &self,
         memory: &impl Memory,
         header: &Tagged,
         payload: &[u8],
     ) -> Result<Indication, Fault> {
-        // STag and TO of a segment without payload are not checked (RFC 5041 section 5.2).
-        // req: DDP-104, DDP-106, DDP-160, DDP-089, DDP-105, RDMAP-142
-        if !payload.is_empty() {
-            let range = memory
-                .regions()
-                .resolve(header.stag, self.scope, Access::REMOTE_WRITE, header.to, payload.len())
-                .map_err(Fault::Tagged)?;
-            memory.place(range, payload);
-        }
+        let sink = (header.stag, header.to);
+        tagged::place(memory, self.scope, Access::REMOTE_WRITE, sink, payload)
+            .map_err(Fault::Tagged)?;
         Ok(Indication::Placed)
     }
 
+    /// Read Response placement (RFC 5040 section 5.2.2): into the sink of the oldest outstanding Read.
     fn place_read_response(
         &mut self,
         memory: &impl Memory,
@@ -85,18 +82,13 @@ impl Stream {
         if self.requester.on_rtr_read_response(header.last && payload.is_empty()) {
             return Ok(Indication::Placed);
         }
-        let sink = self
+        let lkey = self
             .requester
             .check_read_response(header, payload.len())
             .map_err(Fault::Tagged)?
             .ok_or(Fault::UnexpectedOpcode)?;
-        if !payload.is_empty() {
-            let range = memory
-                .regions()
-                .resolve(sink, self.scope, Access::LOCAL_WRITE, header.to, payload.len())
-                .map_err(Fault::Tagged)?;
-            memory.place(range, payload);
-        }
+        tagged::place(memory, self.scope, Access::LOCAL_WRITE, (lkey, header.to), payload)
+            .map_err(Fault::Tagged)?;
         if self.requester.on_response_placed(payload.len(), header.last) {
             self.execute_local_ops(memory);
             Ok(Indication::ReadCompleted)
@@ -105,6 +97,8 @@ impl Stream {
         }
     }
 
+    /// Send placement (RFC 5040 section 5.3): into the receive of its MSN, and the invalidation that
+    /// the message asks for once it is complete.
     fn place_send(
         &mut self,
         memory: &impl Memory,
