@@ -4,54 +4,50 @@ use crate::mpa::fpdu::{self, CRC_LEN, LENGTH_LEN, MULPDU_RANGE, fpdu_len};
 use crate::mpa::markers::{self, MARKER_INTERVAL};
 use crate::wire::seq::Seq;
 
-/// Format of the FPDUs that one connection sends. Two bytes, to keep idle connections small.
+/// Format of the FPDUs that one connection sends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Framing(u16);
+pub struct Framing {
+    crc: bool,
+    /// Sequence number of the first marker, modulo the interval of 512; `None` without markers.
+    first_marker: Option<u16>,
+}
 
 impl Framing {
-    /// CRCs are generated.
-    const CRC: u16 = 0x8000;
-    /// Markers are sent; [`Framing::FIRST_MARKER_MASK`] has the first one's position modulo 512.
-    const MARKERS: u16 = 0x4000;
-    const FIRST_MARKER_MASK: u16 = 0x1ff;
-
     /// Creates the format without markers.
     #[must_use]
     pub const fn without_markers(crc: bool) -> Self {
-        Self(if crc { Self::CRC } else { 0 })
+        Self { crc, first_marker: None }
     }
 
     /// Creates the format with markers; full operation starts at sequence number `start`.
-    #[expect(clippy::cast_possible_truncation, reason = "less than the period")]
+    #[expect(clippy::cast_possible_truncation, reason = "less than the interval")]
     #[must_use]
     pub const fn with_markers(crc: bool, start: Seq) -> Self {
-        let first = start.0 as u16 & Self::FIRST_MARKER_MASK;
-        Self(Self::without_markers(crc).0 | Self::MARKERS | first)
+        Self { crc, first_marker: Some((start.0 as usize % MARKER_INTERVAL) as u16) }
     }
 
     /// True if CRCs are generated, and verified in received FPDUs.
     #[inline]
     #[must_use]
     pub const fn has_crc(self) -> bool {
-        self.0 & Self::CRC != 0
+        self.crc
     }
 
     /// True if markers are sent.
     #[inline]
     #[must_use]
     pub const fn has_markers(self) -> bool {
-        self.0 & Self::MARKERS != 0
+        self.first_marker.is_some()
     }
 
     /// Returns the marker phase of the sent byte at `seq`; `None` without markers.
     #[inline]
     #[must_use]
     pub const fn phase(self, seq: Seq) -> Option<usize> {
-        if !self.has_markers() {
-            return None;
+        match self.first_marker {
+            None => None,
+            Some(first) => Some(seq.0.wrapping_sub(first as u32) as usize % MARKER_INTERVAL),
         }
-        let first = (self.0 & Self::FIRST_MARKER_MASK) as u32;
-        Some(seq.0.wrapping_sub(first) as usize % MARKER_INTERVAL)
     }
 
     /// Returns the MULPDU for segments of `emss` bytes (RFC 5044 section 4.5).

@@ -60,8 +60,9 @@ impl RareTimers {
     }
 }
 
-/// Time within the last three days, in units of 2^16 ns (66 us), for which 32 bits are enough. Used
-/// for comparison with timeouts.
+/// Time within the last three days, in units of 2^16 ns (66 us), for comparison with timeouts. With
+/// an [`Instant`] in its place the state of the fast path would not fit its three cache lines
+/// ([`HOT_LEN`](super::HOT_LEN)).
 #[derive(Clone, Copy, Debug)]
 pub(super) struct CoarseInstant(u32);
 
