@@ -72,7 +72,8 @@ impl Stream {
         Ok(Indication::Placed)
     }
 
-    /// Read Response placement (RFC 5040 section 5.2.2): into the sink of the oldest outstanding Read.
+    /// Read Response placement (RFC 5040 section 5.2.2): into the sink of the oldest outstanding
+    /// Read.
     fn place_read_response(
         &mut self,
         memory: &impl Memory,
@@ -97,8 +98,8 @@ impl Stream {
         }
     }
 
-    /// Send placement (RFC 5040 section 5.3): into the receive of its MSN, and the invalidation that
-    /// the message asks for once it is complete.
+    /// Send placement (RFC 5040 section 5.3): into the receive of its MSN; and the invalidation
+    /// that the message asks for once it is complete.
     fn place_send(
         &mut self,
         memory: &impl Memory,
