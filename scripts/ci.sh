@@ -13,7 +13,7 @@
 #   loom     the lock-free rings under loom
 #   fuzz     the fuzz targets, FERROWARP_FUZZ_SECONDS (5) each
 #
-# And two that repeat a part of `test`, for daily work:
+# And two for daily work, parts of `test`:
 #
 #   quick    the tests that need only the protocol crate
 #   device   those of the stack over tap and memif, and of the programs

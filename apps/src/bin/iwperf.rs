@@ -1,4 +1,4 @@
-//! iwperf: bandwidth and latency tests of ferrowarp, modelled on perftest.
+//! iwperf: bandwidth and latency tests of ferrowarp, modeled on perftest.
 
 use std::process::ExitCode;
 

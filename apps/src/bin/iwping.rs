@@ -1,4 +1,4 @@
-//! iwping: pings a peer by Send, RDMA Read and RDMA Write, modelled on rping.
+//! iwping: pings a peer by Send, RDMA Read and RDMA Write, modeled on rping.
 
 use std::process::ExitCode;
 

@@ -1,4 +1,4 @@
-//! iwperf: bandwidth and latency tests, modelled on perftest.
+//! iwperf: bandwidth and latency tests, modeled on perftest.
 //!
 //! [`options`] is the command line, [`control`] the control exchange and [`message`] its messages;
 //! [`session`] holds one side's connections and memory; [`test_run`] is one run, with [`active`]

@@ -19,7 +19,7 @@ const MTU_MIN_V6: u16 = 1280;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum DriveMode {
-    /// The application's polling calls. Without them nothing happens, not even acknowledgements.
+    /// The application's polling calls. Without them nothing happens, not even acknowledgments.
     #[default]
     Inline,
     /// A dedicated thread, pinned to a core that it keeps busy.

@@ -198,7 +198,7 @@ impl Context {
         self.inner.shard.control(|engine, _| engine.usage()).unwrap_or_default()
     }
 
-    /// Number of connections, including those that only wait for acknowledgements.
+    /// Number of connections, including those that only wait for acknowledgments.
     #[must_use]
     pub fn connection_count(&self) -> usize {
         self.inner.shard.control(|engine, _| engine.connection_count()).unwrap_or_default()

@@ -122,7 +122,7 @@ pub fn check_capture(case: &Case, file: &Path, ours: IpAddr) -> io::Result<Strin
     if case.has_fpdus && dissection.fpdus() == 0 {
         problems.push("no FPDU of ours was captured".into());
     }
-    let analysis = analyse(file, ours)?;
+    let analysis = analyze(file, ours)?;
     problems.extend(analysis.unexplained(&case.expected_analysis));
     if !problems.is_empty() {
         problems.truncate(5);
@@ -142,7 +142,7 @@ pub fn check_capture(case: &Case, file: &Path, ours: IpAddr) -> io::Result<Strin
 ///
 /// # Errors
 /// If tshark cannot be run or refuses the file.
-pub fn analyse(file: &Path, ours: IpAddr) -> io::Result<TcpAnalysis> {
+pub fn analyze(file: &Path, ours: IpAddr) -> io::Result<TcpAnalysis> {
     let family = if ours.is_ipv4() { "ip" } else { "ipv6" };
     let mut command = Command::new("tshark");
     command.args(["-n", "-r"]).arg(file);
@@ -256,7 +256,7 @@ mod tests {
     #[test]
     fn spurious_retransmission_is_accepted() {
         let mut text = String::from("Running as user \"root\".\n");
-        // Sequence numbers from and to, acknowledgement, timestamp, echo, D-SACK.
+        // Sequence numbers from and to, acknowledgment, timestamp, echo, D-SACK.
         text += &line(OURS, 1, "100|140|1|7000|50|", &[]);
         text += &line(OURS, 2, "100|140|1|7900|50|", &["retransmission"]);
         let pending = text.clone();

@@ -98,7 +98,7 @@ impl Writer {
         Self { peer, qp, stream, sent: 0 }
     }
 
-    /// Sends from the first unacknowledged byte up to `end`, and processes the acknowledgements.
+    /// Sends from the first unacknowledged byte up to `end`, and processes the acknowledgments.
     fn send_to(&mut self, fx: &mut Fixture, end: usize) {
         let first = self.peer.tcp.snd_nxt;
         let from = self.sent;
@@ -108,7 +108,7 @@ impl Writer {
             self.peer.send(fx, &piece);
             self.sent = next;
         }
-        // The acknowledgement may be delayed.
+        // The acknowledgment may be delayed.
         fx.now = fx.now + MILLISECOND;
         fx.poll();
         self.peer.receive(fx);

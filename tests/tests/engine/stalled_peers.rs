@@ -171,7 +171,7 @@ fn zero_window_peers_pin_no_tx_frames() {
 }
 
 /// Without memory for copies the connections without progress for the longest time are reset, and
-/// only in favour of connections with nothing outstanding.
+/// only in favor of connections with nothing outstanding.
 #[test]
 fn slowest_stalled_connection_is_reset_without_copy_memory() {
     const COUNT: u16 = 512;

@@ -222,7 +222,7 @@ fn acks_delayed_by_40_ms_cause_no_rto_and_few_tlps() {
 }
 
 #[test]
-fn unsent_tlp_is_cancelled_once_sack_shows_a_hole() {
+fn unsent_tlp_is_canceled_once_sack_shows_a_hole() {
     let mut script = warmed_up();
     let sent = script.write(1448 * 6);
     // The timer fires while no frame is available.
