@@ -17,8 +17,10 @@ use crate::{one_at_a_time, perf_client, perf_options, ping_options};
 const CLIENTS: u16 = 4096;
 /// Limit for a whole test, on a busy machine.
 const TIMEOUT: Duration = Duration::from_secs(600);
-/// Clients that connect at a time.
-const CONNECT_BATCH: usize = 256;
+/// Clients that are active at a time. Were all of them, each pass of the server would visit
+/// thousands of connections for which its transmit queue has no space: on a busy machine for longer
+/// than the user timeout of 120 s.
+const ACTIVE_CLIENTS: usize = 256;
 /// Clients stepped between two steps of the server: more would overflow its receive ring.
 const CLIENTS_PER_SERVER_STEP: usize = 8;
 
@@ -42,9 +44,8 @@ fn ping_server_serves_4096_clients_and_rejects_the_next() {
     let mut clients: Vec<ping::client::Client> = Vec::new();
     let is_answered =
         |client: &ping::client::Client, rounds| client.latencies.histogram().len() >= rounds;
-    // Clients do not finish, so that all are connected at the same time. They connect in batches:
-    // otherwise the last one would wait for its connection while thousands are served. Clients of
-    // earlier batches are idle meanwhile.
+    // Clients do not finish, so that all are connected at the same time. They connect and ping in
+    // batches; those of other batches are idle meanwhile.
     let mut serve = |clients: &mut [ping::client::Client], rounds| {
         while !clients.iter().all(|client| is_answered(client, rounds)) {
             assert!(start.elapsed() < TIMEOUT, "a client is not answered");
@@ -58,17 +59,20 @@ fn ping_server_serves_4096_clients_and_rejects_the_next() {
     };
     while clients.len() < usize::from(CLIENTS) {
         let begins = clients.len();
-        clients.extend((0..CONNECT_BATCH).map(|_| new(u64::MAX)));
+        clients.extend((0..ACTIVE_CLIENTS).map(|_| new(u64::MAX)));
         serve(&mut clients[begins..], 1);
     }
     assert_eq!(clients.len(), usize::from(CLIENTS));
-    serve(&mut clients, 3);
+    for some in clients.chunks_mut(ACTIVE_CLIENTS) {
+        serve(some, 3);
+    }
     let mut late = new(1);
     let refusal = loop {
         assert!(start.elapsed() < TIMEOUT, "the last client is neither accepted nor rejected");
         server.step().unwrap();
         match late.step() {
-            Ok(step) => assert_eq!(step, Step::Running, "one client too many was accepted"),
+            Ok(Step::Running) => {}
+            Ok(_) => panic!("one client too many was accepted: {:?}", failures.lock().unwrap()),
             Err(error) => break error.to_string(),
         }
     };
