@@ -101,7 +101,7 @@ fn deliver(script: &mut Script, fields: &Fields, payload_len: usize) {
         assert!(tcb.rcv.adv >= edge, "the window shrank");
         let fin = usize::from(tcb.peer.fin_received);
         let moved = (tcb.rcv.nxt - nxt) as usize;
-        assert!(moved == taken || moved == taken + fin, "bytes are counted as handed up");
+        assert!(moved == taken || moved == taken + fin, "bytes are counted as delivered");
     }
     tcb.scoreboard.check(tcb.sack);
     assert!(tcb.snd.una <= tcb.snd.nxt);
