@@ -40,8 +40,10 @@ struct FpduBoundaries {
     marked: bool,
     /// Bytes since the startup frame.
     position: usize,
-    /// Starts of units, oldest first; those below the acknowledgment are removed.
+    /// Starts of units, oldest first; those below `acked` are removed.
     starts: VecDeque<Seq>,
+    /// Highest acknowledgment that has reached the sender's port.
+    acked: Option<Seq>,
 }
 
 impl FpduBoundaries {
@@ -91,15 +93,17 @@ impl FpduBoundaries {
         len
     }
 
-    /// True if a unit starts at `seq`, or will start there next.
+    /// True if a unit starts at `seq`, or will start there next; or if that is forgotten: the
+    /// sender retransmits while the acknowledgment waits in its port's receive ring.
     fn starts_at(&self, seq: Seq) -> bool {
-        self.next == Some(seq) || {
+        self.next == Some(seq) || self.acked.is_some_and(|acked| seq < acked) || {
             let index = self.starts.partition_point(|&start| start < seq);
             self.starts.get(index) == Some(&seq)
         }
     }
 
     fn forget_below(&mut self, seq: Seq) {
+        self.acked = Some(self.acked.map_or(seq, |acked| acked.max(seq)));
         while self.starts.front().is_some_and(|&start| start < seq) {
             self.starts.pop_front();
         }
