@@ -25,9 +25,10 @@ const TX_QUANTUM_SEGMENTS: usize = 16;
 /// Result of [`Connection::send_new_data`].
 #[derive(Clone, Copy)]
 enum NewDataResult {
-    /// There was nothing to send.
+    /// No record was built.
     Nothing,
-    /// A segment was sent. `next_demand` is the demand after it, if it is known.
+    /// A record was built, and sent unless TCP keeps it for later. `next_demand` is the demand
+    /// after it, if it is known.
     Sent { next_demand: Option<TxDemand> },
 }
 
