@@ -38,4 +38,5 @@ mod streams;
 mod tcp_peer;
 mod terminate;
 mod trace_runner;
+mod trains;
 mod transmit;

@@ -38,6 +38,20 @@ impl MemoryRange {
         Self { backing, offset, len }
     }
 
+    /// Splits off the first `len` bytes.
+    ///
+    /// # Panics
+    /// If the range is shorter.
+    #[inline]
+    #[must_use]
+    pub const fn take_front(&mut self, len: usize) -> Self {
+        assert!(len <= self.len, "the range is shorter");
+        let front = Self { backing: self.backing, offset: self.offset, len };
+        self.offset += len as u64;
+        self.len -= len;
+        front
+    }
+
     /// Returns the `backing` of the registration: an address or an index, as the implementation of
     /// [`Memory`](crate::ddp::memory::Memory) chose.
     #[must_use]

@@ -2,7 +2,7 @@
 
 use arrayvec::ArrayVec;
 
-use crate::ddp::memory::{Access, Memory, MemoryFault};
+use crate::ddp::memory::{Access, Memory, MemoryFault, MemoryRange};
 use crate::ddp::regions::{AccessScope, Stag};
 
 /// Maximum number of scatter/gather elements per request.
@@ -48,6 +48,21 @@ pub fn gather(
         done += len;
     }
     Ok(())
+}
+
+/// Resolves the bytes of the list from `offset` on that lie in one element, at most `len_max`.
+///
+/// # Errors
+/// The [`MemoryFault`] of that element.
+pub fn resolve_source(
+    memory: &impl Memory,
+    scope: AccessScope,
+    list: &[Sge],
+    offset: u64,
+    len_max: usize,
+) -> Result<Option<MemoryRange>, MemoryFault> {
+    let Some((sge, at, len)) = slices(list, offset, len_max).next() else { return Ok(None) };
+    memory.regions().resolve(sge.lkey, scope, Access::LOCAL_READ, at, len).map(Some)
 }
 
 /// Places `bytes` into the list from `offset` on, front to back.

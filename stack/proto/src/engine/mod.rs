@@ -19,10 +19,12 @@ mod rcv_window;
 mod rx;
 mod rx_demux;
 mod rx_ooo;
+mod rx_train;
 mod segment_frame;
 mod timers;
 mod tx;
 mod tx_reclaim;
+mod tx_train;
 mod usage;
 
 use core::marker::PhantomData;

@@ -112,7 +112,7 @@ impl<E: Env> Connection<E> {
         match self.tcb.handle_segment(now, segment, frame) {
             Delivered::Nothing => {}
             Delivered::InOrder { frame, bytes } => {
-                self.on_stream_bytes(cx, now, &frame, bytes);
+                self.on_stream_bytes(cx, now, &frame, bytes, 0);
                 // If these bytes filled a gap, buffered ones follow.
                 self.deliver_contiguous(cx, now);
             }
@@ -120,7 +120,8 @@ impl<E: Env> Connection<E> {
         }
     }
 
-    /// Processes in-order bytes of the stream.
+    /// Processes in-order bytes of the stream. TCP has delivered `following` more bytes after them.
+    /// Returns false if the bytes were declined, and the following ones with them.
     #[inline]
     pub(super) fn on_stream_bytes(
         &mut self,
@@ -128,16 +129,18 @@ impl<E: Env> Connection<E> {
         now: Instant,
         frame: &impl RxFrame,
         bytes: Range<usize>,
-    ) {
+        following: u32,
+    ) -> bool {
         match self.phase {
             Phase::Rdma { .. } => {
-                self.process_fpdus(cx, now, StreamBytes::of_frame(frame, bytes));
+                return self.process_fpdus(cx, now, StreamBytes::of_frame(frame, bytes), following);
             }
             Phase::DrainTerminate { .. } => {
                 self.drain_terminate(cx, now, StreamBytes::of_frame(frame, bytes));
             }
             _ => self.on_startup_bytes(cx, now, frame, bytes),
         }
+        true
     }
 
     /// Buffers bytes of the startup exchange or of streaming mode, and acts on a complete startup
@@ -180,22 +183,29 @@ impl<E: Env> Connection<E> {
         fpdus: &[u8],
     ) {
         if !fpdus.is_empty() {
-            self.process_fpdus(cx, now, fpdus.into());
+            self.process_fpdus(cx, now, fpdus.into(), 0);
         }
     }
 
-    /// Deframes bytes of a stream in full operation and hands each ULPDU to its queue pair.
+    /// Deframes bytes of a stream in full operation and hands each ULPDU to its queue pair. For
+    /// `following` and the result see [`Connection::on_stream_bytes`].
     // Inlined always: `bytes` then need not pass through memory.
     #[inline(always)]
-    fn process_fpdus(&mut self, cx: &mut Context<E>, now: Instant, mut bytes: StreamBytes<'_>) {
+    fn process_fpdus(
+        &mut self,
+        cx: &mut Context<E>,
+        now: Instant,
+        mut bytes: StreamBytes<'_>,
+        following: u32,
+    ) -> bool {
         let Context { qps, verbs, pools, .. } = cx;
-        let Some(qp) = self.qp.and_then(|qp| qps.get_mut(qp)) else { return };
-        let Phase::Rdma { deframer } = &mut self.phase else { return };
+        let Some(qp) = self.qp.and_then(|qp| qps.get_mut(qp)) else { return true };
+        let Phase::Rdma { deframer } = &mut self.phase else { return true };
         let crc = self.framing.has_crc();
         let mut memory = PartialMemory::Bounded;
-        let terminate_queued = loop {
+        let outcome = loop {
             let outcome = match deframer.next(now, &mut bytes, crc, &mut pools.fpdu, memory) {
-                Ok(None) => return,
+                Ok(None) => return true,
                 Ok(Some(ulpdu)) => {
                     if ulpdu.is_reassembled {
                         verbs.counters.fpdus_assembled += 1;
@@ -206,26 +216,38 @@ impl<E: Env> Connection<E> {
                     if is_rtr { UlpduOutcome::Continue } else { qp.on_ulpdu(verbs, ulpdu.bytes) }
                 }
                 Err(DeframeError::NoMemory) => {
-                    let rest = u32::try_from(bytes.len()).unwrap_or(u32::MAX);
+                    let rest = u32::try_from(bytes.len()).unwrap_or(u32::MAX) + following;
                     // What was acknowledged, or comes before FIN, does not come again.
                     if self.tcb.can_decline(rest) {
                         self.tcb.decline(rest);
                         verbs.counters.assembly_exhausted += 1;
                         cx.deferred.push(Deferred::EvictPartialFpdus);
-                        return;
+                        return false;
                     }
                     memory = PartialMemory::Forced;
                     UlpduOutcome::Continue
                 }
                 Err(DeframeError::Fpdu(error)) => qp.on_fpdu_error(verbs, error, self.tx_allowed),
             };
-            match outcome {
-                UlpduOutcome::Continue => {}
-                UlpduOutcome::Ended => break self.tx_allowed,
-                UlpduOutcome::EndedSilently => break false,
+            if outcome != UlpduOutcome::Continue {
+                break outcome;
             }
         };
+        self.on_stream_ended(cx, now, outcome, bytes);
+        true
+    }
+
+    /// Handles the end of the stream by an FPDU, after which `rest` follows.
+    #[cold]
+    pub(super) fn on_stream_ended(
+        &mut self,
+        cx: &mut Context<E>,
+        now: Instant,
+        outcome: UlpduOutcome,
+        rest: StreamBytes<'_>,
+    ) {
+        let terminate_queued = self.tx_allowed && outcome != UlpduOutcome::EndedSilently;
         self.end_failed_stream(cx, now, terminate_queued);
-        self.drain_terminate(cx, now, bytes);
+        self.drain_terminate(cx, now, rest);
     }
 }

@@ -1,6 +1,8 @@
 //! Demultiplexing of received frames: TCP segments directly, all other protocols off the fast path,
 //! through the interface.
 
+use std::vec::Drain;
+
 use crate::cm::context::Context;
 use crate::ddp::memory::Memory;
 use crate::device::{Device, RxFrame};
@@ -9,7 +11,7 @@ use crate::engine::segment_frame::PortFrame;
 use crate::net::interface::Received;
 use crate::time::Instant;
 use crate::verbs::wc::Completions;
-use crate::wire::ethernet::VLAN_ETHERNET_LEN;
+use crate::wire::ethernet::{ETHERNET_LEN, VLAN_ETHERNET_LEN};
 use crate::wire::tcp::Segment;
 
 impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
@@ -36,32 +38,62 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
         self.rx_burst_done = false;
         let mut burst = std::mem::take(&mut self.burst);
         let worked = !burst.is_empty();
-        for frame in burst.drain(..) {
-            self.on_frame(now, frame);
+        let mut frames = burst.drain(..);
+        while let Some(frame) = frames.next() {
+            self.on_frame(now, frame, &mut frames);
         }
+        drop(frames);
         self.burst = burst;
         worked
     }
 
-    /// Processes one frame. An untagged TCP segment to this port takes one comparison of its
-    /// destination address and one parse; other frames are parsed again.
-    fn on_frame(&mut self, now: Instant, frame: D::Rx) {
+    /// Processes a frame, and the following ones that form a train with it. An untagged TCP segment
+    /// to this port takes one comparison of its destination address and one parse; other frames are
+    /// parsed again.
+    fn on_frame(&mut self, now: Instant, frame: D::Rx, following: &mut Drain<'_, D::Rx>) {
         let mode = self.cx.capabilities.checksum;
         let is_ours = frame.head().first_chunk() == Some(&self.cx.net.link().mac);
         if is_ours
             && self.cx.net.link().vlan.is_none()
             && let Ok(segment) = Segment::parse(&frame, mode)
         {
-            self.on_segment(now, &segment, PortFrame(frame));
+            self.on_segments::<ETHERNET_LEN>(now, &segment, frame, following);
         } else {
-            self.on_other_frame(now, frame, is_ours);
+            self.on_other_frame(now, frame, is_ours, following);
         }
+    }
+
+    /// Processes the segment of `frame`, whose IP header is at offset `L3`, and the train that
+    /// begins with it, if there is one.
+    #[inline(always)]
+    fn on_segments<const L3: usize>(
+        &mut self,
+        now: Instant,
+        segment: &Segment,
+        frame: D::Rx,
+        following: &mut Drain<'_, D::Rx>,
+    ) {
+        let frame = if following.as_slice().is_empty() {
+            frame
+        } else {
+            match self.on_train::<L3>(now, segment, frame, following) {
+                Ok(()) => return,
+                Err(frame) => frame,
+            }
+        };
+        self.on_segment(now, segment, PortFrame(frame));
     }
 
     /// Processes a frame that is no untagged TCP segment to this port: TCP with a VLAN tag, or ARP,
     /// NDP, ICMP and the like.
     #[inline(never)]
-    fn on_other_frame(&mut self, now: Instant, frame: D::Rx, is_ours: bool) {
+    fn on_other_frame(
+        &mut self,
+        now: Instant,
+        frame: D::Rx,
+        is_ours: bool,
+        following: &mut Drain<'_, D::Rx>,
+    ) {
         if is_ours
             && self
                 .cx
@@ -71,7 +103,7 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
                 .is_some_and(|(_, l3)| l3 == VLAN_ETHERNET_LEN)
             && let Ok(segment) = Segment::parse_vlan(&frame, self.cx.capabilities.checksum)
         {
-            self.on_segment(now, &segment, PortFrame(frame));
+            self.on_segments::<VLAN_ETHERNET_LEN>(now, &segment, frame, following);
         } else {
             self.on_non_tcp_frame(now, &frame);
         }

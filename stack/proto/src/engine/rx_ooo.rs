@@ -166,7 +166,7 @@ impl<E: Env> Connection<E> {
                     break;
                 }
                 Some(Contiguous::Buffered { segment, bytes }) => {
-                    self.on_stream_bytes(cx, now, &segment, bytes);
+                    self.on_stream_bytes(cx, now, &segment, bytes, 0);
                     cx.pools.ooo.release(segment);
                 }
                 Some(Contiguous::Consumed { len, .. }) => self.on_placed_in_order(cx, now, len),

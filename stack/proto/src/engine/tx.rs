@@ -100,13 +100,14 @@ impl<E: Env> Connection<E> {
         let mut held_back = false;
         // Frames may become scarce within one quantum. Checked once, if there are bytes to send.
         let mut is_scarce = None;
-        for _ in 0..TX_QUANTUM_SEGMENTS {
+        let mut quantum = TX_QUANTUM_SEGMENTS;
+        while quantum > 0 {
             let mut demand = next_demand.take().unwrap_or_else(|| self.tx_demand(self.qp_of(cx)));
             debug_assert!(demand == self.tx_demand(self.qp_of(cx)), "{demand:?}");
             if self.closing.is_some() && demand == TxDemand::Nothing {
                 self.finish_close(cx);
             }
-            let Context { verbs, device, pools, .. } = &mut *cx;
+            let device = &cx.device;
             if demand != TxDemand::Nothing
                 && *is_scarce.get_or_insert_with(|| {
                     device.data_avail_count() < LOW_WATER_FRAMES + TX_QUANTUM_SEGMENTS
@@ -126,10 +127,22 @@ impl<E: Env> Connection<E> {
                 // another is.
                 Transmit::NewData { capacity } => match demand {
                     TxDemand::Record(len) if len as usize <= capacity => (TxClass::Data, capacity),
+                    // Where frames are scarce the share is checked before each segment.
+                    _ if capacity == self.tcb.emss() && is_scarce == Some(false) => {
+                        let count = self.send_train(cx, now, quantum, offload);
+                        if count > 0 {
+                            quantum -= count;
+                            (sent, starved) = (true, false);
+                            continue;
+                        }
+                        (TxClass::Data, capacity.max(self.framing.capacity_min()))
+                    }
                     // req: MPA-102, MPA-109, MPA-121
                     _ => (TxClass::Data, capacity.max(self.framing.capacity_min())),
                 },
             };
+            quantum -= 1;
+            let Context { verbs, device, pools, .. } = &mut *cx;
             let frame = if device.tx_free_count() > 0 { device.allocate(class) } else { None };
             let Some(mut frame) = frame else {
                 verbs.counters.frame_shortages += 1;
@@ -286,12 +299,12 @@ struct PackedPayload {
 
 /// Checksum offload to the port, if on.
 #[derive(Clone, Copy)]
-struct ChecksumOffload {
+pub(super) struct ChecksumOffload {
     is_on: bool,
 }
 
 impl ChecksumOffload {
-    fn request<R: RxFrame, T: Retained>(
+    pub(super) fn request<R: RxFrame, T: Retained>(
         self,
         tcb: &Tcb<R, T>,
         frame: &mut impl TxFrame,

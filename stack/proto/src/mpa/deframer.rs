@@ -110,6 +110,14 @@ impl Deframer {
         self.marker_state.is_some()
     }
 
+    /// True if the next bytes start an FPDU and have no markers: complete FPDUs in them may be
+    /// parsed with [`fpdu::parse`] instead.
+    #[inline]
+    #[must_use]
+    pub const fn is_at_unmarked_fpdu(&self) -> bool {
+        self.partial.is_none() && self.marker_state.is_none()
+    }
+
     /// True if an incomplete FPDU is held.
     #[must_use]
     pub fn has_partial(&self) -> bool {
@@ -143,7 +151,7 @@ impl Deframer {
         pool: &'a mut FpduPool,
         memory: PartialMemory,
     ) -> Result<Option<Ulpdu<'a>>, DeframeError> {
-        if self.partial.is_none() && self.marker_state.is_none() {
+        if self.is_at_unmarked_fpdu() {
             if let Some((ulpdu, used)) = fpdu::parse(bytes.run(), crc)? {
                 bytes.advance_run(used);
                 return Ok(Some(Ulpdu { bytes: ulpdu, is_reassembled: false }));

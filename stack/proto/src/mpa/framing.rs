@@ -103,6 +103,13 @@ impl Framing {
         most.min(MULPDU_RANGE.end - 1)
     }
 
+    /// Writes the CRC of an FPDU without markers; a zero field without CRCs.
+    #[inline]
+    pub fn write_crc(self, fpdu: &mut [u8]) {
+        let len = fpdu.len();
+        fpdu::write_crc(fpdu, len, self.has_crc());
+    }
+
     /// Completes the FPDU in `out`, whose ULPDU is already at [`LENGTH_LEN`]; see
     /// [`fpdu::finalize`].
     #[inline]

@@ -7,3 +7,4 @@ pub mod rtr;
 mod segment;
 pub mod stream;
 pub mod terminate;
+pub mod train;

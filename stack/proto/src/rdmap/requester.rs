@@ -11,8 +11,11 @@ use std::collections::VecDeque;
 use crate::ddp::memory::{Memory, MemoryFault};
 use crate::ddp::regions::{AccessScope, RegionTable};
 use crate::ddp::segments::Chunk;
-use crate::rdmap::operation::Operation;
-use crate::rdmap::segment::SegmentBuilder;
+use crate::ddp::sgl;
+use crate::rdmap::operation::{Operation, Payload};
+use crate::rdmap::segment::{self, SegmentBuilder};
+use crate::rdmap::stream::TxSource;
+use crate::rdmap::train::{SegmentTrain, TrainShape};
 use crate::wire::atomic::{ATOMIC_REQUEST_LEN, AtomicRequest, IMMEDIATE_LEN};
 use crate::wire::ddp::{TAGGED_LEN, UNTAGGED_LEN, Version};
 use crate::wire::rdmap::READ_REQUEST_LEN;
@@ -352,6 +355,47 @@ impl Requester {
             self.offset += segment.payload_len as u64;
         }
         Ok(segment.len)
+    }
+
+    /// Returns the next segments as a train; `None` if they are shorter or of another operation.
+    pub(super) fn train(
+        &self,
+        memory: &impl Memory,
+        scope: AccessScope,
+        version: Version,
+        shape: TrainShape,
+    ) -> Option<SegmentTrain> {
+        let entry = self.queue.get(self.built_count).filter(|_| self.can_build())?;
+        let (offset, remaining) = (self.offset, entry.request.len - self.offset);
+        let source = |payload: &Payload, header_len: usize| {
+            let (len, count) = shape.payload(header_len, remaining);
+            let Payload::Gather(list) = payload else { return None };
+            let range = sgl::resolve_source(memory, scope, list, offset, len * count).ok()??;
+            Some((range, len))
+        };
+        match &entry.request.operation {
+            Operation::Write { payload, rkey, remote }
+            | Operation::WriteImmediate { payload, rkey, remote, .. }
+                if entry.progress == Progress::Queued =>
+            {
+                let (range, len) = source(payload, TAGGED_LEN)?;
+                let header = segment::write_header(version, offset, *rkey, *remote);
+                Some(SegmentTrain::tagged(TxSource::Requests, &header, version, range, len))
+            }
+            Operation::Send { payload, solicited, invalidate } => {
+                let (range, len) = source(payload, UNTAGGED_LEN)?;
+                let msn = self.send_msn.0;
+                let header = segment::send_header(version, offset, msn, *solicited, *invalidate);
+                Some(SegmentTrain::untagged(TxSource::Requests, &header, version, range, len))
+            }
+            _ => None,
+        }
+    }
+
+    /// Notes that segments with `len` bytes of the message, and not its last, were built.
+    pub(super) const fn advance(&mut self, len: usize) {
+        // req: DDP-096, DDP-099
+        self.offset += len as u64;
     }
 
     /// Handles the end of a message: its last segment was built.

@@ -8,7 +8,9 @@ use arrayvec::ArrayVec;
 use crate::ddp::memory::{Access, Memory, MemoryFault};
 use crate::ddp::regions::AccessScope;
 use crate::ddp::untagged::UntaggedFault;
+use crate::rdmap::stream::TxSource;
 use crate::rdmap::terminate::Fault;
+use crate::rdmap::train::{SegmentTrain, TrainShape};
 use crate::wire::atomic::{ATOMIC_REQUEST_LEN, ATOMIC_RESPONSE_LEN, AtomicRequest};
 use crate::wire::ddp::{TAGGED_LEN, Tagged, UNTAGGED_LEN, Untagged, Version};
 use crate::wire::rdmap::{Opcode, QN_READ_REQUEST, READ_REQUEST_LEN, ReadRequest};
@@ -179,15 +181,8 @@ impl Responder {
         let left = request.len - *answered;
         let payload_max = u32::try_from(out.len() - TAGGED_LEN).unwrap_or(u32::MAX);
         let len = left.min(payload_max);
-        let header = Tagged {
-            // req: RDMAP-006, RDMAP-143, DDP-038, DDP-039
-            last: len == left,
-            rsvd_ulp: Opcode::ReadResponse.control(version),
-            // req: RDMAP-053, RDMAP-079, RDMAP-167
-            stag: request.sink_stag,
-            // req: RDMAP-080
-            to: request.sink_to.wrapping_add(u64::from(*answered)),
-        };
+        // req: RDMAP-006, RDMAP-143, DDP-038, DDP-039
+        let header = Tagged { last: len == left, ..response_header(request, *answered, version) };
         // req: RDMAP-160
         header.emit(version, out);
         if len > 0 {
@@ -209,6 +204,50 @@ impl Responder {
             self.pending.pop_front();
         }
         Ok(TAGGED_LEN + len as usize)
+    }
+}
+
+impl Responder {
+    /// Returns the next segments of the oldest response as a train; `None` if they are shorter.
+    pub(super) fn train(
+        &self,
+        memory: &impl Memory,
+        scope: AccessScope,
+        version: Version,
+        shape: TrainShape,
+    ) -> Option<SegmentTrain> {
+        let ResponseKind::Read { request, answered } = &self.pending.front()?.kind else {
+            return None;
+        };
+        let done = u64::from(*answered);
+        let (len, count) = shape.payload(TAGGED_LEN, u64::from(request.len - answered));
+        let header = Tagged { last: false, ..response_header(request, *answered, version) };
+        let (stag, at) = (request.source_stag, request.source_to + done);
+        let needed = Access::REMOTE_READ;
+        let range = memory.regions().resolve(stag, scope, needed, at, len * count).ok()?;
+        Some(SegmentTrain::tagged(TxSource::Responses, &header, version, range, len))
+    }
+
+    /// Notes that segments with `len` bytes of the oldest response, and not its last, were built.
+    pub(super) fn advance(&mut self, len: usize) {
+        if let Some(PendingResponse { kind: ResponseKind::Read { answered, .. }, .. }) =
+            self.pending.front_mut()
+        {
+            *answered += u32::try_from(len).unwrap_or(0);
+        }
+    }
+}
+
+/// Returns the header of a segment of a Read Response at `answered`, the last one.
+#[inline]
+fn response_header(request: &ReadRequest, answered: u32, version: Version) -> Tagged {
+    Tagged {
+        last: true,
+        rsvd_ulp: Opcode::ReadResponse.control(version),
+        // req: RDMAP-053, RDMAP-079, RDMAP-167
+        stag: request.sink_stag,
+        // req: RDMAP-080
+        to: request.sink_to.wrapping_add(u64::from(answered)),
     }
 }
 

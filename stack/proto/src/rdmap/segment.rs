@@ -30,17 +30,9 @@ impl<M: Memory> SegmentBuilder<'_, M> {
         invalidate: Option<Stag>,
     ) -> Result<BuiltSegment, MemoryFault> {
         let (len, last) = chunk.next_segment(self.out.len() - UNTAGGED_LEN);
-        let opcode = Opcode::Send { invalidate: invalidate.is_some(), solicited };
         let header = Untagged {
             last,
-            rsvd_ulp: opcode.control(self.version),
-            // req: RDMAP-050, RDMAP-059, RDMAP-061, RDMAP-066, RDMAP-068, RDMAP-181
-            rsvd_ulp_rest: invalidate.unwrap_or(0),
-            // req: RDMAP-020, RDMAP-177
-            qn: QN_SEND,
-            msn,
-            // req: DDP-041, DDP-099, DDP-110
-            mo: u32::try_from(chunk.offset).expect("messages are shorter than 2^32 bytes"),
+            ..send_header(self.version, chunk.offset, msn, solicited, invalidate)
         };
         // req: RDMAP-168
         header.emit(self.version, self.out);
@@ -59,15 +51,8 @@ impl<M: Memory> SegmentBuilder<'_, M> {
         remote: u64,
     ) -> Result<BuiltSegment, MemoryFault> {
         let (len, last) = chunk.next_segment(self.out.len() - TAGGED_LEN);
-        let header = Tagged {
-            // req: DDP-103, DDP-104
-            last,
-            rsvd_ulp: Opcode::Write.control(self.version),
-            // req: DDP-064, RDMAP-053
-            stag: rkey,
-            // req: DDP-101
-            to: remote.wrapping_add(chunk.offset),
-        };
+        // req: DDP-103, DDP-104
+        let header = Tagged { last, ..write_header(self.version, chunk.offset, rkey, remote) };
         // req: RDMAP-019, RDMAP-133
         header.emit(self.version, self.out);
         // req: RDMAP-073, RDMAP-340
@@ -163,6 +148,42 @@ impl<M: Memory> SegmentBuilder<'_, M> {
         }
         let (len, needed) = (sink.len as usize, Access::LOCAL_WRITE);
         self.memory.regions().resolve(sink.lkey, self.scope, needed, sink.addr, len).map(|_| ())
+    }
+}
+
+/// Returns the header of a segment of a Send at `offset`, not the last.
+#[inline]
+pub(super) fn send_header(
+    version: Version,
+    offset: u64,
+    msn: u32,
+    solicited: bool,
+    invalidate: Option<Stag>,
+) -> Untagged {
+    let opcode = Opcode::Send { invalidate: invalidate.is_some(), solicited };
+    Untagged {
+        last: false,
+        rsvd_ulp: opcode.control(version),
+        // req: RDMAP-050, RDMAP-059, RDMAP-061, RDMAP-066, RDMAP-068, RDMAP-181
+        rsvd_ulp_rest: invalidate.unwrap_or(0),
+        // req: RDMAP-020, RDMAP-177
+        qn: QN_SEND,
+        msn,
+        // req: DDP-041, DDP-099, DDP-110
+        mo: u32::try_from(offset).expect("messages are shorter than 2^32 bytes"),
+    }
+}
+
+/// Returns the header of a segment of an RDMA Write to `remote` at `offset`, not the last.
+#[inline]
+pub(super) fn write_header(version: Version, offset: u64, rkey: Stag, remote: u64) -> Tagged {
+    Tagged {
+        last: false,
+        rsvd_ulp: Opcode::Write.control(version),
+        // req: DDP-064, RDMAP-053
+        stag: rkey,
+        // req: DDP-101
+        to: remote.wrapping_add(offset),
     }
 }
 

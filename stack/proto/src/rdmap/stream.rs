@@ -17,6 +17,7 @@ mod rx;
 mod tx;
 
 pub use next_tx::NextTx;
+pub(super) use next_tx::TxSource;
 
 /// Result of a received ULPDU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -19,6 +19,7 @@
 //! - `rx::input`: checks of received segments in the order of RFC 9293 section 3.10.7; PAWS
 //!   (RFC 7323), blind attacks (RFC 5961).
 //! - `rx::fast_path`: header prediction for connections without loss.
+//! - `rx::train`: runs of in-order segments, processed as one.
 //! - `rx::deliver`: delivery of in-order and out-of-order data, FIN of the peer.
 //! - `rx::assembler`, `rx::ooo_queue`: ranges received out of order, SACK blocks (RFC 2018); the
 //!   memory that holds their segments.
@@ -36,6 +37,7 @@
 //! - `recovery::prr`: proportional rate reduction (RFC 9937).
 //! - `tx::schedule`, `tx::output`: selection of the next segment to send (RFC 9293
 //!   section 3.8.6.2.1); construction of its frame.
+//! - `tx::train`: runs of full segments, whose headers differ in the sequence number.
 //! - `tx::pacing`: pacing of the congestion window over the round trip.
 //! - `tx::send`: send sequence variables (RFC 9293 section 3.3.1).
 //! - `congestion`: NewReno, CUBIC, DCTCP, HyStart++ (RFC 5681, RFC 9438, RFC 8257, RFC 9406).
@@ -80,5 +82,7 @@ pub use recovery::sent_frame::CopyPool;
 pub use rx::contiguous::Contiguous;
 pub use rx::ooo_queue::OooPool;
 pub use rx::ooo_segment::{OooCopy, OooSegment};
+pub use rx::train::TrainPayload;
 pub use state::State;
 pub use tcb::{HOT_LEN, Tcb};
+pub use tx::train::DataTrain;

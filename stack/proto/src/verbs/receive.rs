@@ -25,13 +25,26 @@ pub(crate) enum UlpduOutcome {
 
 impl Qp {
     /// Passes a verified ULPDU to the stream and reports the result.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn on_ulpdu<M: Memory, C: Completions>(
         &mut self,
         verbs: &mut Verbs<M, C>,
         ulpdu: &[u8],
     ) -> UlpduOutcome {
         verbs.counters.fpdus_in += 1;
+        if self.stream.place_if_write(&verbs.memory, ulpdu) {
+            return UlpduOutcome::Continue;
+        }
+        self.on_any_ulpdu(verbs, ulpdu)
+    }
+
+    /// Passes a ULPDU that may be no RDMA Write, or invalid, to the stream and reports the result.
+    #[inline(never)]
+    fn on_any_ulpdu<M: Memory, C: Completions>(
+        &mut self,
+        verbs: &mut Verbs<M, C>,
+        ulpdu: &[u8],
+    ) -> UlpduOutcome {
         match self.stream.on_ulpdu(&verbs.memory, ulpdu) {
             Ok(Indication::Placed | Indication::ReadRequested) => {}
             Ok(Indication::ReadCompleted) => self.complete_sends(verbs),

@@ -129,6 +129,20 @@ pub enum HeaderError {
     Truncated,
 }
 
+impl Tagged {
+    /// Parses the header of a tagged ULPDU whose first two bytes are `control` and `rsvd_ulp`,
+    /// apart from the L flag; `None` for any other ULPDU, valid or not.
+    #[inline(always)]
+    pub(crate) fn parse_expected(ulpdu: &[u8], version: Version, rsvd_ulp: u8) -> Option<Self> {
+        let (wire, _) = TaggedWire::ref_from_prefix(ulpdu).ok()?;
+        let last = wire.control & CONTROL_LAST != 0;
+        let is_expected = wire.control & !CONTROL_LAST == CONTROL_TAGGED | version.dv()
+            && wire.rsvd_ulp == rsvd_ulp;
+        let (stag, to) = (wire.stag.get(), wire.to.get());
+        is_expected.then_some(Self { last, rsvd_ulp, stag, to })
+    }
+}
+
 impl Header {
     /// Parses the header of a ULPDU; the payload follows it at [`Header::wire_len`]. Reserved bits
     /// are not checked (RFC 5041 section 4.1).

@@ -10,6 +10,7 @@ mod ip_header;
 mod options;
 #[cfg(test)]
 mod tests;
+mod train;
 
 use core::fmt;
 use core::hash::{Hash, Hasher};
@@ -26,6 +27,7 @@ use ip_header::IpHeader;
 
 pub use emit::{Fields, HeaderTemplate, rst_reply};
 pub use options::{MAX_WSCALE, Options, SackBlock, TIMESTAMPS_LEN};
+pub use train::TrainHead;
 
 pub use super::ecn::Ecn;
 pub use super::ethernet::ETHERNET_LEN;
@@ -191,11 +193,7 @@ impl Segment {
         mode: ChecksumMode,
     ) -> Result<Self, ParseError> {
         let head = frame.head();
-        let verify = match (mode, frame.checksum()) {
-            (ChecksumMode::NotNeeded, _) | (_, ChecksumState::Good) => false,
-            (_, ChecksumState::Bad) => return Err(ParseError::BadTcpChecksum),
-            (_, ChecksumState::Unknown) => true,
-        };
+        let verify = unverified(frame, mode)?;
         let ip = IpHeader::parse::<L3>(head, verify)?;
         if ip.end > frame.len() {
             return Err(ParseError::Truncated);
@@ -208,7 +206,7 @@ impl Segment {
         }
         let options = Options::parse(tcp.get(TCP_LEN..header_len).ok_or(ParseError::Truncated)?)?;
         // req: MPA-024
-        if verify && tcp_sum(frame, &ip) != 0xffff {
+        if verify && tcp_sum(frame, ip.address_sum, ip.l4..ip.end) != 0xffff {
             return Err(ParseError::BadTcpChecksum);
         }
         let (remote_port, local_port) = (be16(fixed, 0), be16(fixed, 2));
@@ -231,17 +229,32 @@ impl Segment {
     }
 }
 
-/// Returns the sum over pseudo-header, TCP header and payload: 0xffff if the checksum is correct.
-fn tcp_sum(frame: &impl RxFrame, ip: &IpHeader) -> u16 {
+/// True if the checksums are to be verified here: they are needed, and the port has not verified
+/// them.
+///
+/// # Errors
+/// [`ParseError::BadTcpChecksum`] if the port found one of them wrong.
+#[inline]
+fn unverified(frame: &impl RxFrame, mode: ChecksumMode) -> Result<bool, ParseError> {
+    match (mode, frame.checksum()) {
+        (ChecksumMode::NotNeeded, _) | (_, ChecksumState::Good) => Ok(false),
+        (_, ChecksumState::Bad) => Err(ParseError::BadTcpChecksum),
+        (_, ChecksumState::Unknown) => Ok(true),
+    }
+}
+
+/// Returns the sum over pseudo-header and `segment`, the position of TCP header and payload: 0xffff
+/// if the checksum is correct.
+fn tcp_sum(frame: &impl RxFrame, address_sum: u16, segment: Range<usize>) -> u16 {
     let head = frame.head();
-    let mut accumulator = Accumulator::new(pseudo_sum(ip.address_sum, ip.end - ip.l4));
-    let in_head = head.len().min(ip.end);
-    accumulator.push(&head[ip.l4..in_head]);
+    let mut accumulator = Accumulator::new(pseudo_sum(address_sum, segment.len()));
+    let in_head = head.len().min(segment.end);
+    accumulator.push(&head[segment.start..in_head]);
     // Frames of several segments: the rest is copied and summed in chunks of `buffer`.
     let mut at = in_head;
     let mut buffer = [0; 512];
-    while at < ip.end {
-        let part = (ip.end - at).min(buffer.len());
+    while at < segment.end {
+        let part = (segment.end - at).min(buffer.len());
         frame.copy_out(at, &mut buffer[..part]);
         accumulator.push(&buffer[..part]);
         at += part;

@@ -2,7 +2,7 @@
 
 /// Source of a ULPDU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum TxSource {
+pub(in crate::rdmap) enum TxSource {
     Terminate,
     Requests,
     Responses,

@@ -4,6 +4,7 @@ use super::next_tx::{NextTx, TxSource};
 use super::{BuildError, Stream};
 use crate::ddp::memory::Memory;
 use crate::rdmap::terminate::Fault;
+use crate::rdmap::train::{SegmentTrain, TrainShape};
 use crate::wire::ddp::{UNTAGGED_LEN, Untagged};
 use crate::wire::rdmap::{Opcode, QN_TERMINATE};
 use crate::wire::terminate::Terminate;
@@ -81,6 +82,34 @@ impl Stream {
                     BuildError::Response(Box::new(terminate))
                 })
             }
+        }
+    }
+
+    /// Returns the next ULPDUs to send as a train: at least two of `ulpdu_len` bytes and at most
+    /// `count_max`, which [`Stream::build_next`] would build one by one. `None` if the next ULPDUs
+    /// are shorter, their payload does not lie in one range of memory, or it cannot be read.
+    #[must_use]
+    pub fn segment_train(
+        &self,
+        memory: &impl Memory,
+        ulpdu_len: usize,
+        count_max: usize,
+    ) -> Option<SegmentTrain> {
+        let shape = TrainShape { ulpdu_len, count_max };
+        let train = match self.next_source() {
+            TxSource::Terminate => return None,
+            TxSource::Requests => self.requester.train(memory, self.scope, self.version, shape),
+            TxSource::Responses => self.responder.train(memory, self.scope, self.version, shape),
+        };
+        train.filter(|train| train.remaining() > 1)
+    }
+
+    /// Notes that the segments emitted by `train` were built.
+    pub fn end_train(&mut self, train: &SegmentTrain) {
+        match train.source {
+            TxSource::Terminate => {}
+            TxSource::Requests => self.requester.advance(train.emitted_len()),
+            TxSource::Responses => self.responder.advance(train.emitted_len()),
         }
     }
 

@@ -8,6 +8,7 @@ use super::contiguous::Contiguous;
 use super::offered_ooo::OfferedOoo;
 use super::ooo_queue::OooPool;
 use super::ooo_segment::OooSegment;
+use super::train::TrainPayload;
 use crate::device::{Retained, RxFrame};
 use crate::tcp::events::{Delivered, Event};
 use crate::tcp::state::{State, StateEvent};
@@ -275,7 +276,8 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
     }
 
     fn on_in_order(&mut self, now: Instant, len: u32) {
-        self.rcv.on_in_order(now, &mut self.timers, len, self.cfg.delayed_ack_ns);
+        let payload = TrainPayload::single(len);
+        self.rcv.on_in_order(now, &mut self.timers, &payload, self.cfg.delayed_ack_ns);
     }
 
     /// Notes a segment that arrived out of order, or with duplicate bytes.

@@ -2,6 +2,7 @@
 
 use crate::device::{Retained, RxFrame};
 use crate::tcp::events::{Delivered, Event};
+use crate::tcp::rx::train::TrainPayload;
 use crate::tcp::state::{State, StateEvent};
 use crate::tcp::tcb::Tcb;
 use crate::tcp::timer::CoarseInstant;
@@ -32,7 +33,7 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
     #[inline]
     pub fn handle_segment<F>(&mut self, now: Instant, seg: &Segment, frame: F) -> Delivered<F> {
         self.segment_counts.segments_in = self.segment_counts.segments_in.wrapping_add(1);
-        if self.try_fast_path(now, seg) {
+        if self.try_fast_path(now, seg, &TrainPayload::single(seg.payload_len())) {
             if seg.payload.is_empty() {
                 return Delivered::Nothing;
             }

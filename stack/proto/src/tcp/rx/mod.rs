@@ -10,4 +10,5 @@ pub(super) mod input;
 pub(super) mod offered_ooo;
 pub(super) mod ooo_queue;
 pub(super) mod ooo_segment;
+pub(super) mod train;
 pub(super) mod window;

@@ -3,6 +3,7 @@
 use arrayvec::ArrayVec;
 
 use crate::tcp::config::Config;
+use crate::tcp::rx::train::TrainPayload;
 use crate::tcp::timer::Timers;
 use crate::time::{Instant, NEVER};
 use crate::wire::seq::Seq;
@@ -129,18 +130,18 @@ impl RcvVars {
         self.ack_now = self.pure_ack;
     }
 
-    /// Notes `bytes` received in order, and delays the ACK (RFC 9293 section 3.8.6.3): it is due at
+    /// Notes payload received in order, and delays the ACK (RFC 9293 section 3.8.6.3): it is due at
     /// two full segments, else within `delay_ns`.
     #[inline]
     pub(in crate::tcp) fn on_in_order(
         &mut self,
         now: Instant,
         timers: &mut Timers,
-        bytes: u32,
+        payload: &TrainPayload,
         delay_ns: u64,
     ) {
-        self.rcv_mss = self.rcv_mss.max(u16::try_from(bytes).unwrap_or(u16::MAX));
-        self.unacked += bytes;
+        self.rcv_mss = self.rcv_mss.max(payload.segment_len_max);
+        self.unacked += payload.len;
         if self.unacked >= 2 * u32::from(self.rcv_mss) {
             self.ack_now = true;
         } else if timers.delayed_ack == NEVER {

@@ -5,3 +5,4 @@ pub(super) mod pacing;
 pub(super) mod plan;
 pub(super) mod schedule;
 pub(super) mod send;
+pub(super) mod train;

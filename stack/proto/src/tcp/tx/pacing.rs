@@ -59,6 +59,12 @@ impl PacingCredit {
     /// with the queues empty.
     pub(in crate::tcp) const IDLE_BURST: Self = Self(68 * 1024);
 
+    /// Returns how many segments of `emss` bytes may be sent: the last may exceed the credit.
+    #[inline]
+    pub(in crate::tcp) const fn segments(self, emss: u32) -> u32 {
+        self.0.div_ceil(emss)
+    }
+
     /// Deducts `bytes` sent.
     #[inline]
     pub(in crate::tcp) const fn spend(&mut self, bytes: u32) {

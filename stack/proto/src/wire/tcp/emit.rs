@@ -246,10 +246,69 @@ impl HeaderTemplate {
         payload_len: usize,
         mode: ChecksumMode,
     ) -> usize {
+        let header_len = self.emit_headers_as::<L3, IP_LEN>(buf, fields, payload_len, mode);
+        let total = header_len + payload_len;
+        if mode != ChecksumMode::NotNeeded {
+            self.emit_checksum(&mut buf[L3 + IP_LEN..total], mode);
+        }
+        total
+    }
+
+    /// As [`HeaderTemplate::emit`], without the TCP checksum, which is zero. Returns the length of
+    /// the headers.
+    ///
+    /// # Panics
+    /// If `buf` is shorter than the headers, or the IP packet longer than 65,535 bytes.
+    pub fn emit_headers(
+        &self,
+        buf: &mut [u8],
+        fields: &Fields,
+        payload_len: usize,
+        mode: ChecksumMode,
+    ) -> usize {
+        match self.layout {
+            HeaderLayout::V4 => {
+                self.emit_headers_as::<ETHERNET_LEN, IPV4_LEN>(buf, fields, payload_len, mode)
+            }
+            HeaderLayout::V6 => {
+                self.emit_headers_as::<ETHERNET_LEN, IPV6_LEN>(buf, fields, payload_len, mode)
+            }
+            HeaderLayout::VlanV4 => {
+                self.emit_headers_as::<VLAN_ETHERNET_LEN, IPV4_LEN>(buf, fields, payload_len, mode)
+            }
+            HeaderLayout::VlanV6 => {
+                self.emit_headers_as::<VLAN_ETHERNET_LEN, IPV6_LEN>(buf, fields, payload_len, mode)
+            }
+        }
+    }
+
+    /// Writes the checksum of `segment`, TCP header and payload, in mode `Software`; the folded
+    /// pseudo-header sum in mode `Offload`. The field was zero.
+    #[inline]
+    pub fn emit_checksum(&self, segment: &mut [u8], mode: ChecksumMode) {
+        let pseudo = pseudo_sum(self.address_sum, segment.len());
+        let sum = match mode {
+            ChecksumMode::NotNeeded => return,
+            ChecksumMode::Offload => pseudo,
+            ChecksumMode::Software => !checksum::add(pseudo, checksum::sum(segment)),
+        };
+        segment[16..18].copy_from_slice(&sum.to_be_bytes());
+    }
+
+    /// As [`HeaderTemplate::emit_headers`], with an IP header of `IP_LEN` bytes at offset `L3`.
+    #[inline(always)]
+    fn emit_headers_as<const L3: usize, const IP_LEN: usize>(
+        &self,
+        buf: &mut [u8],
+        fields: &Fields,
+        payload_len: usize,
+        mode: ChecksumMode,
+    ) -> usize {
         let l4 = L3 + IP_LEN;
         let tcp_len = TCP_LEN + fields.options.wire_len();
-        let total = l4 + tcp_len + payload_len;
-        let frame = &mut buf[..total];
+        let header_len = l4 + tcp_len;
+        let total = header_len + payload_len;
+        let frame = &mut buf[..header_len];
         let ethertype = if IP_LEN == IPV4_LEN { ETHERTYPE_IPV4 } else { ETHERTYPE_IPV6 };
         let ethernet = &mut frame[..L3];
         ethernet[..12].copy_from_slice(&self.macs);
@@ -288,16 +347,7 @@ impl HeaderTemplate {
                 fields.options.emit(&mut tcp[TCP_LEN..tcp_len]);
             }
         }
-        let sum = match mode {
-            ChecksumMode::NotNeeded => return total,
-            ChecksumMode::Offload => pseudo_sum(self.address_sum, tcp_len + payload_len),
-            ChecksumMode::Software => {
-                let pseudo = pseudo_sum(self.address_sum, tcp_len + payload_len);
-                !checksum::add(pseudo, checksum::sum(tcp))
-            }
-        };
-        tcp[16..18].copy_from_slice(&sum.to_be_bytes());
-        total
+        header_len
     }
 
     /// Writes the IPv4 header of a packet of `ip_len` bytes, header included.

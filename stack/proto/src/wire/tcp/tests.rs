@@ -8,18 +8,18 @@ use smoltcp::wire as smol;
 
 use super::*;
 
-const MACS: ([u8; 6], [u8; 6]) = ([2, 0, 0, 0, 0, 1], [2, 0, 0, 0, 0, 2]);
+pub(super) const MACS: ([u8; 6], [u8; 6]) = ([2, 0, 0, 0, 0, 1], [2, 0, 0, 0, 0, 2]);
 
 const ECN: [Ecn; 4] = [Ecn::NotEct, Ecn::Ect1, Ecn::Ect0, Ecn::Ce];
 
-struct Frame<'a> {
-    bytes: &'a [u8],
-    head: usize,
-    checksum: ChecksumState,
+pub(super) struct Frame<'a> {
+    pub(super) bytes: &'a [u8],
+    pub(super) head: usize,
+    pub(super) checksum: ChecksumState,
 }
 
 impl<'a> Frame<'a> {
-    fn contiguous(bytes: &'a [u8]) -> Self {
+    pub(super) fn contiguous(bytes: &'a [u8]) -> Self {
         Self { bytes, head: bytes.len(), checksum: ChecksumState::Unknown }
     }
 }
@@ -42,7 +42,7 @@ impl RxFrame for Frame<'_> {
     }
 }
 
-fn tuple(v6: bool) -> FourTuple {
+pub(super) fn tuple(v6: bool) -> FourTuple {
     let (local, remote) = if v6 {
         ("[fd00::1]:4420", "[fd00::2]:40000")
     } else {

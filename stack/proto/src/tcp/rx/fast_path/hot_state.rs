@@ -10,6 +10,7 @@ use crate::tcp::rtt::RttCache;
 use crate::tcp::rx::ack::IDLE_NS;
 use crate::tcp::rx::autotune::RoundEnd;
 use crate::tcp::rx::input::TS_IDLE_MAX_NS;
+use crate::tcp::rx::train::TrainPayload;
 use crate::tcp::rx::window::RcvVars;
 use crate::tcp::timer::{CoarseInstant, Timers};
 use crate::tcp::timestamps::Timestamps;
@@ -56,9 +57,15 @@ pub(super) struct FollowUp {
 impl<T: Retained> HotState<'_, T> {
     /// Header prediction (RFC 7323 section 5.6): processes a segment with in-order data, an ACK of
     /// new data, both, or a window update. Returns `None`, and changes nothing, if it is any other.
+    /// `payload` is that of `seg`, or of the train that begins with it.
     #[inline(always)]
-    pub(super) fn try_receive(&mut self, now: Instant, seg: &Segment) -> Option<FollowUp> {
-        let len = seg.payload_len();
+    pub(super) fn try_receive(
+        &mut self,
+        now: Instant,
+        seg: &Segment,
+        payload: &TrainPayload,
+    ) -> Option<FollowUp> {
+        let len = payload.len;
         let bytes = seg.ack - self.snd.una;
         let window = u32::from(seg.window) << self.snd.wscale;
         let flight = self.snd.flight();
@@ -88,14 +95,14 @@ impl<T: Retained> HotState<'_, T> {
             clock = echo;
         }
         *self.last_rx_at = now;
-        self.snd.update_window(seg.seq, bytes > 0, window);
+        self.snd.update_window(payload.last_seq(seg.seq), bytes > 0, window);
         let mut follow_up = FollowUp::default();
         if bytes > 0 {
             follow_up = self.ack_new_data(now, seg, bytes);
         }
         if len > 0 {
             self.rcv.nxt += len;
-            self.rcv.on_in_order(now, self.timers, len, self.cfg.delayed_ack_ns);
+            self.rcv.on_in_order(now, self.timers, payload, self.cfg.delayed_ack_ns);
             follow_up.ends_round = self.rcv_round_end.is_reached(clock);
         }
         Some(follow_up)
@@ -182,6 +189,12 @@ impl<T: Retained> HotState<'_, T> {
     #[inline(always)]
     pub(super) fn on_sent(&mut self, now: Instant, retained: T, len: u32, offset: u32) {
         self.scoreboard.push(now, self.snd.nxt, len, offset, retained, true);
+        self.on_new_data(now, len);
+    }
+
+    /// Records that `len` bytes of new data were sent, whose records are on the scoreboard.
+    #[inline(always)]
+    pub(super) fn on_new_data(&mut self, now: Instant, len: u32) {
         if self.timers.rto == NEVER {
             self.timers.rto = now + self.rtt_cache.rto();
             *self.progress_at = CoarseInstant::of(now);

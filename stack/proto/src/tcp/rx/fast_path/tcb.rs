@@ -5,6 +5,7 @@ use super::hot_state::{FollowUp, HotState};
 use crate::device::{Retained, RxFrame};
 use crate::tcp::events::{Transmit, TxDemand};
 use crate::tcp::recovery::tlp::TlpProbe;
+use crate::tcp::rx::train::TrainPayload;
 use crate::tcp::state::State;
 use crate::tcp::tcb::Tcb;
 use crate::tcp::timer::CoarseInstant;
@@ -38,13 +39,19 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
     }
 
     /// Processes a received segment by header prediction; false if it has to take the slow path.
+    /// `payload` is that of `seg`, or of the train that begins with it.
     #[inline(always)]
-    pub(in crate::tcp) fn try_fast_path(&mut self, now: Instant, seg: &Segment) -> bool {
+    pub(in crate::tcp) fn try_fast_path(
+        &mut self,
+        now: Instant,
+        seg: &Segment,
+        payload: &TrainPayload,
+    ) -> bool {
         debug_assert_eq!(self.fast_path, self.fast_path_eligibility());
         if !self.fast_path.is_rx_eligible() {
             return false;
         }
-        let Some(follow_up) = self.hot().try_receive(now, seg) else { return false };
+        let Some(follow_up) = self.hot().try_receive(now, seg, payload) else { return false };
         if follow_up.is_rtt_sample || follow_up.grows_cwnd || follow_up.ends_round {
             self.finish_fast_path(now, seg, &follow_up);
         }
@@ -113,6 +120,15 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
         offset: u32,
     ) {
         self.hot().on_sent(now, retained, len, offset);
+        #[cfg(test)]
+        super::tests::Counts::sent();
+    }
+
+    /// Records that `len` bytes of new data were sent in a train, whose records are on the
+    /// scoreboard.
+    #[inline]
+    pub(in crate::tcp) fn on_train_sent_fast(&mut self, now: Instant, len: u32) {
+        self.hot().on_new_data(now, len);
         #[cfg(test)]
         super::tests::Counts::sent();
     }

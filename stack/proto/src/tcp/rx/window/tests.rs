@@ -1,5 +1,6 @@
 use super::{RcvLimits, RcvVars};
 use crate::tcp::config::Config;
+use crate::tcp::rx::train::TrainPayload;
 use crate::tcp::timer::Timers;
 use crate::time::Instant;
 use crate::wire::seq::Seq;
@@ -89,10 +90,11 @@ fn ack_after_two_full_segments_or_delayed_ack_timer() {
     let cfg = Config::default();
     let (mut rcv, _, _) = receive(64 * 1024);
     let mut timers = Timers::OFF;
-    rcv.on_in_order(Instant::ZERO, &mut timers, 1000, cfg.delayed_ack_ns);
+    let payload = TrainPayload::single(1000);
+    rcv.on_in_order(Instant::ZERO, &mut timers, &payload, cfg.delayed_ack_ns);
     assert!(!rcv.ack_now);
     assert_eq!(timers.delayed_ack, Instant::ZERO + cfg.delayed_ack_ns);
-    rcv.on_in_order(Instant::ZERO, &mut timers, 1000, cfg.delayed_ack_ns);
+    rcv.on_in_order(Instant::ZERO, &mut timers, &payload, cfg.delayed_ack_ns);
     assert!(rcv.ack_now);
     rcv.on_data_sent(&mut timers);
     assert!(!rcv.ack_now);

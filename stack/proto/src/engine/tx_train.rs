@@ -1,0 +1,81 @@
+//! Trains of segments sent: of a message that fills several segments, all but the last are built by
+//! one short loop. What they have in common is done once: source range, headers, windows, timers.
+
+use super::tx::ChecksumOffload;
+use crate::cm::connection::Connection;
+use crate::cm::context::Context;
+use crate::cm::env::Env;
+use crate::device::{Device, TxClass, TxFrame};
+use crate::mpa::fpdu::{LENGTH_LEN, fpdu_len, mulpdu};
+use crate::time::Instant;
+use crate::wire::ddp::UNTAGGED_LEN;
+use crate::wire::tcp::MAX_HEADER_LEN;
+
+/// Bytes copied to the start of each frame: more than all headers take without options other than
+/// timestamps. A constant length takes a few moves.
+const HEADERS_LEN: usize = 128;
+
+const _: () = assert!(MAX_HEADER_LEN - 40 + 12 + LENGTH_LEN + UNTAGGED_LEN <= HEADERS_LEN);
+
+impl<E: Env> Connection<E> {
+    /// Sends full segments of the message that is next, at most `count_max`, each with one FPDU.
+    /// Returns their number: 0 if the next segment is none of these.
+    ///
+    /// To be called after [`Transmit::NewData`](crate::tcp::Transmit::NewData), with a full segment
+    /// admitted.
+    pub(super) fn send_train(
+        &mut self,
+        cx: &mut Context<E>,
+        now: Instant,
+        count_max: usize,
+        offload: ChecksumOffload,
+    ) -> usize {
+        let Context { qps, verbs, device, .. } = cx;
+        let emss = self.tcb.emss();
+        let ulpdu_len = mulpdu(emss);
+        let fpdu_len = fpdu_len(ulpdu_len);
+        // With a small EMSS TCP cuts FPDUs; with markers their lengths differ.
+        if self.framing.has_markers() || self.startup_tx.is_some() || fpdu_len > emss {
+            return 0;
+        }
+        let Some(qp) = self.qp.and_then(|qp| qps.get_mut(qp)) else { return 0 };
+        let count_max = count_max.min(device.tx_free_count()).min(self.tcb.train_len_max());
+        if count_max < 2 {
+            return 0;
+        }
+        let Some(mut segments) = qp.stream.segment_train(&verbs.memory, ulpdu_len, count_max)
+        else {
+            return 0;
+        };
+        let mut headers = [0; HEADERS_LEN];
+        let mut train = self.tcb.begin_train(now, &mut headers, fpdu_len);
+        let header_len = train.header_len();
+        let ddp_at = header_len + LENGTH_LEN;
+        #[expect(clippy::cast_possible_truncation, reason = "a ULPDU is below 64 KiB")]
+        headers[header_len..ddp_at].copy_from_slice(&(ulpdu_len as u16).to_be_bytes());
+        let ddp_header = segments.header();
+        headers[ddp_at..ddp_at + ddp_header.len()].copy_from_slice(ddp_header);
+        for _ in 0..segments.remaining() {
+            let Some(mut frame) = device.allocate(TxClass::Data) else { break };
+            let buf = &mut frame.buf_mut()[..header_len + fpdu_len];
+            if let Some(start) = buf.first_chunk_mut() {
+                *start = headers;
+            }
+            let fpdu = &mut buf[header_len..];
+            // An FPDU of this length has no padding.
+            segments.emit_next(&verbs.memory, &mut fpdu[LENGTH_LEN..LENGTH_LEN + ulpdu_len]);
+            self.framing.write_crc(fpdu);
+            self.tcb.emit_in_train(&train, buf);
+            frame.set_len(header_len + fpdu_len);
+            offload.request(&self.tcb, &mut frame, header_len);
+            self.tcb.on_sent_in_train(now, &mut train, frame.retain());
+            device.transmit(frame);
+        }
+        self.tcb.end_train(now, &train);
+        qp.stream.end_train(&segments);
+        let sent = train.sent();
+        verbs.counters.frames_out += u64::from(sent);
+        verbs.counters.fpdus_out += u64::from(sent);
+        sent as usize
+    }
+}

@@ -1,0 +1,194 @@
+//! Trains: segments that are built or processed together have the effect of each one alone.
+
+use ferrowarp_proto::time::MICROSECOND;
+use ferrowarp_proto::verbs::cm::EndReason;
+use ferrowarp_proto::verbs::wr::{Operation, Payload, Sge};
+use ferrowarp_tests::compliance::fixture::{Fixture, parse_fpdus};
+use ferrowarp_tests::compliance::messages::{PEER_STAG, connected, read_request, send, write};
+use ferrowarp_tests::peer::fpdu;
+
+/// MSS of the peer.
+const MSS: u16 = 300;
+/// Length of the messages in bytes: seven segments, the last of them short.
+const LEN: u32 = 1900;
+
+/// Elements that cover `LEN` bytes from 0 on; each but the first has `part` bytes.
+fn elements(fx: &Fixture, part: u32) -> Payload {
+    let first = LEN - (LEN - 1) / part * part;
+    let starts = std::iter::once(0).chain((0..(LEN - 1) / part).map(|i| first + i * part));
+    let sge = |addr| {
+        let len = if addr == 0 { first } else { part };
+        Sge { addr: u64::from(addr), len, lkey: fx.mem_stag }
+    };
+    Payload::Gather(starts.map(sge).collect())
+}
+
+/// A connection whose memory holds a pattern.
+fn with_pattern() -> Fixture {
+    let fx = Fixture::connected(MSS, 4, 4);
+    let bytes: Vec<u8> = (0..LEN).map(|at| (at * 31 % 251) as u8).collect();
+    fx.arena.write(0, &bytes);
+    fx
+}
+
+fn operations(payload: &Payload) -> Vec<Operation> {
+    let send = |solicited, invalidate| {
+        let payload = payload.clone();
+        Operation::Send { payload, solicited, invalidate }
+    };
+    vec![
+        Operation::Write {
+            payload: payload.clone(),
+            rkey: PEER_STAG,
+            remote: 0xffff_ffff_ffff_fc00,
+        },
+        send(false, None),
+        send(true, Some(9)),
+        Operation::WriteImmediate {
+            payload: payload.clone(),
+            rkey: PEER_STAG,
+            remote: 0xffff_ff80,
+            data: [7; 8],
+            solicited: false,
+        },
+    ]
+}
+
+#[test]
+fn message_is_segmented_alike_from_one_element_and_from_several() {
+    // Elements shorter than two segments: each segment is built alone.
+    let sent = [LEN, 400].map(|part| {
+        let mut fx = with_pattern();
+        let payload = elements(&fx, part);
+        for (wr_id, operation) in (1..).zip(operations(&payload)) {
+            fx.post_op(wr_id, operation);
+        }
+        let stream = fx.take_sent();
+        let completions = fx.poll_cq();
+        (stream, completions)
+    });
+    let ulpdus = parse_fpdus(&sent[0].0).0;
+    assert!(ulpdus.len() > 4 * 6, "{}", ulpdus.len());
+    assert_eq!(sent[0], sent[1]);
+    assert_eq!(sent[0].1.len(), 4);
+}
+
+#[test]
+fn read_response_carries_its_source_in_order() {
+    let mut fx = with_pattern();
+    let to = 0xffff_fffe_u64;
+    fx.inject_ulpdu(&read_request(1, fx.mem_stag, 0, LEN, to));
+    let ulpdus = fx.sent_ulpdus();
+    assert_eq!(ulpdus.len(), 7);
+    let mut at = 0;
+    for (index, ulpdu) in ulpdus.iter().enumerate() {
+        let last = index + 1 == ulpdus.len();
+        assert_eq!(ulpdu[..2], [if last { 0xc1 } else { 0x81 }, 0x42]);
+        assert_eq!(ulpdu[6..14], (to + at as u64).to_be_bytes());
+        let payload = &ulpdu[14..];
+        assert_eq!(payload, fx.arena.read(at, payload.len()), "segment {index}");
+        at += payload.len();
+    }
+    assert_eq!(at, LEN as usize);
+}
+
+#[test]
+fn message_whose_memory_ends_early_is_sent_up_to_there() {
+    for len in [LEN, 700] {
+        let mut fx = with_pattern();
+        let lkey = fx.register(0, 700, ferrowarp_proto::ddp::memory::Access::ALL, false);
+        let payload = Payload::Gather([Sge { addr: 0, len, lkey }].into_iter().collect());
+        fx.post_op(1, Operation::Write { payload, rkey: PEER_STAG, remote: 0 });
+        let ulpdus = fx.sent_ulpdus();
+        let payloads = ulpdus.iter().filter(|ulpdu| ulpdu[1] & 0x0f == 0);
+        let sent: usize = payloads.map(|ulpdu| ulpdu.len() - 14).sum();
+        if len == LEN {
+            assert_eq!(sent, 560, "two whole segments");
+            assert_eq!(fx.end_reason(), Some(EndReason::LocalError));
+        } else {
+            assert_eq!((sent, fx.end_reason()), (700, None));
+        }
+    }
+}
+
+/// Sends these payloads in one segment each: all at once, or each after the engine was driven.
+fn inject_segments(fx: &mut Fixture, payloads: &[Vec<u8>], at_once: bool) {
+    let mut offset = 0;
+    for payload in payloads {
+        let frame = fx.build_frame(|fields| fields.seq = fields.seq + offset, payload);
+        fx.engine.device().inbound.borrow_mut().push_back(frame);
+        offset += u32::try_from(payload.len()).unwrap();
+        if !at_once {
+            fx.engine.drive(fx.now);
+            fx.now = fx.now + MICROSECOND;
+        }
+    }
+}
+
+/// Memory, completions, end of the stream, and ULPDUs sent after these segments were received.
+fn effects(payloads: &dyn Fn(&Fixture) -> Vec<Vec<u8>>) -> [String; 2] {
+    [true, false].map(|at_once| {
+        let mut fx = connected();
+        for wr_id in 1..=3 {
+            fx.post_recv(wr_id, 2000 + 100 * wr_id, 100);
+        }
+        let payloads = payloads(&fx);
+        inject_segments(&mut fx, &payloads, at_once);
+        let sent = fx.sent_ulpdus();
+        let (memory, completions) = (fx.arena.read(0, 4000), fx.poll_cq());
+        let counters = fx.engine.counters();
+        let counts = (counters.fpdus_in, counters.crc_errors, counters.frames_in);
+        let end = fx.end_reason();
+        format!("{memory:02x?} {completions:?} {end:?} {sent:02x?} {counts:?}")
+    })
+}
+
+#[test]
+fn segments_received_together_act_as_one_by_one() {
+    let writes = |fx: &Fixture| -> Vec<Vec<u8>> {
+        let byte = |i: u8| write(fx.mem_stag, u64::from(i) * 50, &[i + 1; 50]);
+        (0..8).map(|i| fpdu(&byte(i), true)).collect()
+    };
+    let cases: [(&str, &dyn Fn(&Fixture) -> Vec<Vec<u8>>); 7] = [
+        ("Writes", &writes),
+        ("Writes and Sends", &|fx| {
+            let mut all = writes(fx);
+            all.insert(3, fpdu(&send(1, b"first"), true));
+            all.insert(6, fpdu(&send(2, b"second"), true));
+            all
+        }),
+        ("an FPDU across segments", &|fx| {
+            let mut all = writes(fx);
+            let tail = all[2].split_off(20);
+            all[3].splice(0..0, tail);
+            let tail = all[5].split_off(1);
+            all.insert(6, tail);
+            all
+        }),
+        ("several FPDUs in a segment", &|fx| {
+            let all = writes(fx);
+            all.chunks(3).map(<[_]>::concat).collect()
+        }),
+        ("a wrong CRC", &|fx| {
+            let mut all = writes(fx);
+            all[4][30] ^= 1;
+            all
+        }),
+        ("an invalid STag", &|fx| {
+            let mut all = writes(fx);
+            all[4] = fpdu(&write(fx.mem_stag ^ 0x100, 0, b"x"), true);
+            all
+        }),
+        ("a Send without a buffer", &|fx| {
+            let mut all = writes(fx);
+            for msn in 1..=4 {
+                all.insert(msn as usize, fpdu(&send(msn, b"message"), true));
+            }
+            all
+        }),
+    ];
+    for (name, payloads) in cases {
+        let [together, alone] = effects(payloads);
+        assert_eq!(together, alone, "{name}");
+    }
+}
