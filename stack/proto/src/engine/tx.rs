@@ -161,6 +161,9 @@ impl<E: Env> Connection<E> {
                         NewDataResult::Nothing => {}
                         NewDataResult::Sent { next_demand: next } => {
                             (sent, starved, next_demand) = (true, false, next);
+                            if next == Some(TxDemand::Nothing) && self.is_quiet() {
+                                return TxResult::Done { sent };
+                            }
                         }
                     }
                     continue;
@@ -175,6 +178,9 @@ impl<E: Env> Connection<E> {
             verbs.counters.frames_out += 1;
             sent = true;
             starved &= class == TxClass::Control;
+            if demand == TxDemand::Nothing && !drained && self.is_quiet() {
+                return TxResult::Done { sent };
+            }
         }
         TxResult::Again { sent, starved: false }
     }
@@ -220,6 +226,12 @@ impl<E: Env> Connection<E> {
         NewDataResult::Sent { next_demand: is_known.then_some(next) }
     }
 
+    /// True if nothing is to be sent as long as there is no new data.
+    #[inline]
+    fn is_quiet(&self) -> bool {
+        self.tcb.has_nothing_to_send() && self.closing.is_none()
+    }
+
     fn qp_of<'a>(&self, cx: &'a Context<E>) -> Option<&'a Qp> {
         self.qp.and_then(|qp| cx.qps.get(qp))
     }
@@ -249,7 +261,11 @@ impl<E: Env> Connection<E> {
         let start = if framing.has_markers() { framing.phase(self.tcb.write_seq()) } else { None };
         let is_probe = payload.len() > emss_len + 3;
         let mut len = 0;
-        while let Some(next) = qp.stream.next_tx() {
+        loop {
+            if start.is_none() && !is_probe {
+                len += pack_whole_writes(qp, verbs, framing, &mut payload[len..]);
+            }
+            let Some(next) = qp.stream.next_tx() else { break };
             // req: MPA-009, MPA-013, MPA-014, MPA-015, MPA-099, MPA-108, MPA-110, MPA-122
             let capacity = payload.len() - len;
             let phase = start.map(|start| markers::advance_phase(start, len));
@@ -286,6 +302,29 @@ impl<E: Env> Connection<E> {
         qp.complete_sends(verbs);
         PackedPayload { len, stream_failed }
     }
+}
+
+/// Packs RDMA Writes of one FPDU without markers into `payload`, until the next FPDU is another or
+/// does not fit. Returns the bytes used.
+// req: MPA-009, MPA-013, MPA-014, MPA-015, MPA-099, MPA-108, MPA-110, MPA-122
+#[inline(always)]
+fn pack_whole_writes<M: Memory, C>(
+    qp: &mut Qp,
+    verbs: &mut Verbs<M, C>,
+    framing: Framing,
+    payload: &mut [u8],
+) -> usize {
+    let (mut len, mut count) = (0, 0);
+    loop {
+        let fpdu = &mut payload[len..];
+        let ulpdu_max = Framing::ulpdu_max(fpdu.len(), None);
+        let Some(ulpdu) = fpdu.get_mut(LENGTH_LEN..LENGTH_LEN + ulpdu_max) else { break };
+        let Some(ulpdu_len) = qp.stream.build_whole_write(&verbs.memory, ulpdu) else { break };
+        len += framing.finalize(fpdu, ulpdu_len, None);
+        count += 1;
+    }
+    verbs.counters.fpdus_out += count;
+    len
 }
 
 /// Result of [`Connection::pack_payload`].

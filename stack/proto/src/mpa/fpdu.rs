@@ -58,7 +58,8 @@ pub(super) fn write_length_and_pad(out: &mut [u8], ulpdu_len: usize) {
     let length = u16::try_from(ulpdu_len).expect("DDP keeps ULPDUs within 64,768 bytes");
     out[..LENGTH_LEN].copy_from_slice(&length.to_be_bytes());
     // req: MPA-057, MPA-058
-    out[LENGTH_LEN + ulpdu_len..fpdu_len(ulpdu_len) - CRC_LEN].fill(0);
+    // At most three bytes of padding; the CRC overwrites the others.
+    out[LENGTH_LEN + ulpdu_len..][..CRC_LEN].fill(0);
 }
 
 /// Writes the CRC over all bytes before it.

@@ -24,6 +24,7 @@ use crate::wire::seq::Seq;
 mod atomic;
 mod read_response;
 mod terminated;
+mod whole_write;
 
 /// Posted work request.
 #[derive(Clone, Debug, PartialEq, Eq)]

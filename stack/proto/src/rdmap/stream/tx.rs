@@ -85,6 +85,19 @@ impl Stream {
         }
     }
 
+    /// Builds the next ULPDU into `out` if it is a whole RDMA Write and nothing else is to be sent
+    /// first; returns its length. `None`, with nothing changed, for any other: see
+    /// [`Stream::next_tx`].
+    #[inline(always)]
+    pub fn build_whole_write(&mut self, memory: &impl Memory, out: &mut [u8]) -> Option<usize> {
+        if self.failed || self.responder.can_build() {
+            return None;
+        }
+        let len = self.requester.build_whole_write(memory, self.scope, self.version, out)?;
+        self.prefers_responses = true;
+        Some(len)
+    }
+
     /// Returns the next ULPDUs to send as a train: at least two of `ulpdu_len` bytes and at most
     /// `count_max`, which [`Stream::build_next`] would build one by one. `None` if the next ULPDUs
     /// are shorter, their payload does not lie in one range of memory, or it cannot be read.

@@ -21,6 +21,11 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
     /// # Panics
     /// If `buf` is shorter than the frame; [`crate::wire::tcp::MAX_HEADER_LEN`] always suffices.
     pub fn write_control(&mut self, now: Instant, buf: &mut [u8]) -> usize {
+        if self.is_plain_ack_due() {
+            let fields = self.plain_ack_fields(now);
+            self.count_segment();
+            return self.template.emit(buf, &fields, 0, self.cfg.checksum);
+        }
         let Plan::Control(control) = core::mem::replace(&mut self.plan, Plan::Nothing) else {
             return 0;
         };

@@ -25,7 +25,8 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
     #[inline]
     pub fn next_transmit(&mut self, now: Instant, ready: TxDemand) -> Transmit {
         match self.plan_fast(now, ready) {
-            Some(Transmit::Control) => self.plan_control(Control::Ack),
+            // A plain ACK needs no plan, and leaves the connection on the fast path.
+            Some(Transmit::Control) if !self.is_plain_ack_due() => self.plan_control(Control::Ack),
             Some(transmit) => transmit,
             None => {
                 let transmit = self.plan_slow(now, ready);

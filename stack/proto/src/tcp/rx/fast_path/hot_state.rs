@@ -185,6 +185,21 @@ impl<T: Retained> HotState<'_, T> {
         }
     }
 
+    /// Returns the header fields of an ACK without SACK blocks and ECN flags.
+    #[inline(always)]
+    pub(super) fn plain_ack_fields(&mut self, now: Instant, sack: bool) -> Fields {
+        self.rcv.on_pure_ack_sent(self.timers, sack, false);
+        let ts = if self.ts_on { Some((self.ts.tsval(now), self.ts.recent)) } else { None };
+        Fields {
+            seq: self.snd.nxt,
+            ack: self.rcv.nxt,
+            flags: Flags::ACK,
+            window: self.rcv.select_window(),
+            options: Options::timestamps(ts),
+            ..Fields::default()
+        }
+    }
+
     /// Records that `len` bytes of new data were sent.
     #[inline(always)]
     pub(super) fn on_sent(&mut self, now: Instant, retained: T, len: u32, offset: u32) {

@@ -88,7 +88,10 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
         if follow_up.ends_round {
             self.end_rcv_round(now);
         }
-        self.update_fast_path();
+        // The others change nothing that the fast path depends on.
+        if follow_up.is_rtt_sample {
+            self.update_fast_path();
+        }
     }
 
     /// Returns the next frame to send if the fast path decides; [`Transmit::Control`] is an ACK.
@@ -96,6 +99,28 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
     pub(in crate::tcp) fn plan_fast(&mut self, now: Instant, ready: TxDemand) -> Option<Transmit> {
         debug_assert_eq!(self.fast_path, self.fast_path_eligibility());
         if self.fast_path.is_tx_eligible() { self.hot().next_transmit(now, ready) } else { None }
+    }
+
+    /// True if the fast path decides what is sent, and no ACK is due: without new data to send,
+    /// [`Tcb::next_transmit`] returns [`Transmit::Idle`].
+    #[inline(always)]
+    #[must_use]
+    pub fn has_nothing_to_send(&self) -> bool {
+        self.fast_path.is_tx_eligible() && !self.rcv.ack_now
+    }
+
+    /// True if an ACK is due that has no more to report than its number and the window. Nothing
+    /// else is planned then.
+    #[inline(always)]
+    pub(in crate::tcp) fn is_plain_ack_due(&self) -> bool {
+        self.fast_path.is_tx_eligible() && self.fast_path.is_rx_eligible() && self.rcv.ack_now
+    }
+
+    /// Returns the header fields of a plain ACK.
+    #[inline(always)]
+    pub(in crate::tcp) fn plain_ack_fields(&mut self, now: Instant) -> Fields {
+        let sack = self.sack;
+        self.hot().plain_ack_fields(now, sack)
     }
 
     /// True if a record of `len` bytes may be sent on the fast path.
