@@ -2,19 +2,19 @@
 //!
 //! *Instruction counts* come from callgrind over two engines on one thread in virtual time, with
 //! heap frames and a zero-copy link ([`loopback`], [`engine_pair`], [`callgrind`]): they are
-//! reproducible, and show the cost of a change. *Wall time* comes from `iwperf` beside the
-//! copy-and-CRC bound, measured on the same cores ([`copy_crc_bound`], [`baseline`]), and from our
-//! TCP and the kernel's over the same emulated links ([`tcp_vs_kernel`]).
+//! reproducible, and show the cost of a change. *Wall time* comes from `iwperf` beside the frozen
+//! bound, the copies and CRCs alone, measured on the same cores ([`bound`], [`baseline`]), and from our TCP and the kernel's over the same emulated links
+//! ([`tcp_vs_kernel`]).
 //!
-//! Programs: `core-cost` (the two engines), `instructions` (runs it under callgrind), `bare` (the
-//! copy-and-CRC bound), `baseline` (all of these, written to `BASELINE.md`); `tcp-vs-kernel` (both
-//! TCPs, written to `TCP-VS-KERNEL.md`) and `tcp-end` (one end of a connection for it).
+//! Programs: `core-cost` (the two engines), `instructions` (runs it under callgrind), `baseline` (all of these, written to
+//! `BASELINE.md`); `tcp-vs-kernel` (both TCPs, written to `TCP-VS-KERNEL.md`) and `tcp-end` (one
+//! end of a connection for it).
 
 #[cfg(feature = "device")]
 pub mod baseline;
-pub mod callgrind;
 #[cfg(feature = "device")]
-pub mod copy_crc_bound;
+pub mod bound;
+pub mod callgrind;
 pub mod engine_pair;
 pub mod loopback;
 #[cfg(feature = "device")]

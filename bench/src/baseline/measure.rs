@@ -7,7 +7,12 @@ use anyhow::Result;
 use super::plan::{Plan, TESTS, Topology};
 use super::result::{CellResult, Table, Target};
 use super::runner::Iwperf;
-use crate::copy_crc_bound::{self, CopyCrcParams, Crc};
+use crate::bound::layout::Layout;
+use crate::bound::rate;
+use crate::bound::transfer::{Target as BoundTarget, Transfer};
+
+/// Bytes per message of the bound, for all sizes.
+pub const BOUND_MESSAGE_LEN: usize = 65_536;
 
 /// Runs the plan, round by round, so that a disturbance of the machine affects one sample of
 /// several cells and not all samples of one. Failures are appended to `failures`, one line each;
@@ -22,14 +27,21 @@ pub fn run(plan: &Plan, iwperf: &Iwperf, failures: &mut Vec<String>) -> Result<V
         rows: TESTS.map(|test| (test, vec![CellResult::default(); plan.sizes.len()])).to_vec(),
     };
     let mut tables: Vec<Table> = plan.tables.iter().map(empty).collect();
+    let transfers = plan.tables.iter().map(|&(_, mtu)| {
+        let layout = Layout::new(mtu, BOUND_MESSAGE_LEN);
+        let [frozen, _] = Transfer::frozen_and_best(&layout, BoundTarget { stag: 1, to: 0 });
+        frozen
+    });
+    let transfers: Vec<_> = transfers.collect();
+    let bound_duration = Duration::from_secs_f64(plan.bound_seconds);
     for round in 0..plan.rounds {
-        for table in &mut tables {
+        for (table, transfer) in tables.iter_mut().zip(&transfers) {
             let (topology, mtu) = (&table.topology, table.mtu);
             eprintln!("round {} of {}: {}, MTU {mtu}", round + 1, plan.rounds, topology.title());
             for (test, cells) in &mut table.rows {
                 for (cell, &size) in cells.iter_mut().zip(&plan.sizes) {
                     let bound = if test.ends_with("-bw") {
-                        Some(bound(topology, mtu, plan.bound_seconds)?)
+                        Some(rate::measure(transfer, mtu, &topology.cores(), bound_duration)?)
                     } else {
                         None
                     };
@@ -65,24 +77,6 @@ pub fn measure_targets(
                 Ok(sample) => cell.samples.push(sample),
                 Err(error) => failures.push(format!("{test}, {}: {error:#}", topology.title())),
             }
-        }
-    }
-}
-
-/// Measures the copy-and-CRC bound of a topology: full segments, messages of 64 KiB.
-fn bound(topology: &Topology, mtu: u16, seconds: f64) -> Result<f64> {
-    let work = CopyCrcParams {
-        segment_len: usize::from(mtu) - 40,
-        message_len: 65_536,
-        crc: Crc::CrcFast,
-    };
-    let duration = Duration::from_secs_f64(seconds);
-    match *topology {
-        Topology::TwoCores(cores) | Topology::Memif(cores) if cores[0] != cores[1] => {
-            copy_crc_bound::two_cores(work, cores, duration)
-        }
-        Topology::OneCore(core) | Topology::TwoCores([core, _]) | Topology::Memif([core, _]) => {
-            copy_crc_bound::one_core_pinned(work, core, duration)
         }
     }
 }

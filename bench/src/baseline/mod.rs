@@ -1,5 +1,5 @@
 //! End-to-end measurements: `iwperf` over several devices, tests and sizes, each beside the
-//! copy-and-CRC bound measured on the same cores just before; medians of several rounds.
+//! frozen bound measured on the same cores just before; medians of several rounds.
 
 pub mod measure;
 pub mod plan;

@@ -25,6 +25,16 @@ impl Topology {
             Self::Memif(_) => "`memif`, two processes on two cores",
         }
     }
+
+    /// Returns the cores of the two ends, one if they share it.
+    #[must_use]
+    pub fn cores(&self) -> Vec<usize> {
+        match *self {
+            Self::OneCore(core) => vec![core],
+            Self::TwoCores([a, b]) | Self::Memif([a, b]) if a == b => vec![a],
+            Self::TwoCores(cores) | Self::Memif(cores) => cores.to_vec(),
+        }
+    }
 }
 
 /// Parameters of all measurements.
@@ -38,6 +48,6 @@ pub struct Plan {
     pub rounds: usize,
     /// Duration of each run of `iwperf` in seconds.
     pub seconds: f64,
-    /// Duration of each measurement of the bound in seconds.
+    /// Duration of each measurement of the frozen bound in seconds.
     pub bound_seconds: f64,
 }

@@ -1,4 +1,4 @@
-//! Plot of bandwidth by message size beside the copy-and-CRC bound, as SVG.
+//! Plot of bandwidth by message size beside the frozen bound, as SVG.
 
 use std::path::Path;
 
@@ -61,7 +61,7 @@ pub fn draw(path: &Path, plan: &Plan, tables: &[Table]) -> Result<()> {
             let ends = [(first, bound), (last, bound)];
             let line = DashedLineSeries::new(ends, 6, 4, color.stroke_width(1));
             let series = chart.draw_series(line).map_err(|error| draw_error(&error))?;
-            label(format!("bare copy and CRC, {}", table.mtu - 40))(series, true);
+            label(format!("frozen bound, MTU {}", table.mtu))(series, true);
         }
     }
     chart

@@ -4,6 +4,7 @@ use std::fmt::Write as _;
 use std::fs::read_to_string;
 use std::process::Command;
 
+use super::measure::BOUND_MESSAGE_LEN;
 use super::plan::Plan;
 use super::result::{CellResult, Table, Target};
 use super::runner::Sample;
@@ -145,11 +146,11 @@ fn bound_line(table: &Table) -> String {
     let most = all.iter().copied().fold(0.0, f64::max);
     match median(all) {
         Some(middle) => format!(
-            "Bare copy and CRC of {}-byte pieces on the same cores: {middle:.1} Gb/s \
+            "Frozen bound of {} messages on the same cores: {middle:.1} Gb/s \
              ({least:.1} to {most:.1}).",
-            table.mtu - 40
+            size_name(BOUND_MESSAGE_LEN as u64)
         ),
-        None => "The copy-and-CRC bound was not measured.".to_owned(),
+        None => "The frozen bound was not measured.".to_owned(),
     }
 }
 
@@ -223,7 +224,7 @@ mod tests {
         let text = tables(&plan, &[table]);
         for expected in [
             "### `ring`, one core, MTU 1500",
-            "1460-byte pieces on the same cores: 40.0 Gb/s",
+            "Frozen bound of 64 KiB messages on the same cores: 40.0 Gb/s",
             "| test | 64 KiB |",
             "| write-bw, Gb/s | 20.0 (50 %) |",
             "| write-lat, us | 1.25 (p99 2.50) |",

@@ -20,7 +20,7 @@ pub struct Table {
 pub struct CellResult {
     /// One for each successful round.
     pub samples: Vec<Sample>,
-    /// The copy-and-CRC bound measured before each sample, in Gb/s; for bandwidth only.
+    /// The frozen bound measured before each sample, in Gb/s; for bandwidth only.
     pub bound: Vec<f64>,
 }
 

@@ -12,10 +12,10 @@ use ferrowarp_bench::baseline::plan::{Plan, Topology};
 use ferrowarp_bench::baseline::result::{Target, targets};
 use ferrowarp_bench::baseline::runner::Iwperf;
 use ferrowarp_bench::baseline::{plot, report};
-use ferrowarp_bench::copy_crc_bound;
+use ferrowarp_bench::bound::cores::cache_line_round_trip_ns;
 
 #[derive(Parser)]
-#[command(about = "Runs iwperf over ring and memif, and the copy-and-CRC bound; writes the tables")]
+#[command(about = "Runs iwperf over ring and memif, and the frozen bound; writes the tables")]
 struct Options {
     /// The iwperf to run [default: beside this program]
     #[arg(long)]
@@ -32,7 +32,7 @@ struct Options {
     /// Seconds of each run for the performance targets
     #[arg(long, default_value_t = 2.0)]
     promise_seconds: f64,
-    /// Seconds of each measurement of the copy-and-CRC bound
+    /// Seconds of each measurement of the frozen bound
     #[arg(long, default_value_t = 0.2)]
     bare_seconds: f64,
     /// Rounds; the results are medians over them
@@ -144,9 +144,9 @@ fn header(options: &Options, plan: &Plan) -> Result<String> {
         "Written by `bench/baseline`. Each figure is the median of {} runs, of {} s unless said \
          otherwise, CRC on, one \
          queue pair, 128 requests outstanding for bandwidth. Bandwidth counts bytes that the \
-         sink has confirmed; in brackets its share of the copy-and-CRC bound (copy and CRC at both \
-         ends of full segments with no protocol, measured on the same cores right before each \
-         run), or the rate of small messages. \
+         sink has confirmed; in brackets its share of the frozen bound (copy and CRC at both ends \
+         of the segments of 64 KiB messages with no protocol, measured on the same cores right \
+         before each run), or the rate of small messages. \
          Latency is half a round trip, median and 99th percentile.\n",
         plan.rounds, options.seconds
     );
@@ -165,7 +165,7 @@ fn header(options: &Options, plan: &Plan) -> Result<String> {
     if let Some((Topology::TwoCores(cores) | Topology::Memif(cores), _)) =
         plan.tables.iter().find(|table| !matches!(table.0, Topology::OneCore(_)))
     {
-        let ns = copy_crc_bound::cache_line_round_trip_ns(*cores, 200_000)?;
+        let ns = cache_line_round_trip_ns(*cores, 200_000)?;
         let _ = writeln!(text, "| A cache line to the other core and back | {ns:.0} ns |");
     }
     text.push_str("\n## Bandwidth and latency\n\n");

@@ -1,0 +1,235 @@
+//! Data Source and Data Sink of the bound: what each does with the bytes of a segment.
+
+use std::hint::black_box;
+use std::io;
+use std::ops::Range;
+use std::sync::Arc;
+
+use ferrowarp_proto::mpa::fpdu::{CRC_LEN, LENGTH_LEN};
+use ferrowarp_proto::wire::ddp::{Tagged, Version};
+use ferrowarp_proto::wire::rdmap::Opcode;
+
+use super::kernel::Kernel;
+use super::layout::{FPDU_HEADER_LEN, Fpdu, Layout};
+use super::message_memory::MessageMemory;
+
+/// Offset of the message in its mapping at the source, and at the sink, in bytes: the server of
+/// `iwperf` has registered a page before.
+const MESSAGE_OFFSETS: [usize; 2] = [0, 4096];
+
+/// Tagged Buffer that the messages are written to, as in the DDP headers.
+#[derive(Clone, Copy, Debug)]
+pub struct Target {
+    /// STag.
+    pub stag: u32,
+    /// Tagged Offset of the message's first byte.
+    pub to: u64,
+}
+
+/// An FPDU, and how it is processed.
+#[derive(Clone, Debug)]
+struct FpduWork {
+    /// Range in the frame, without the CRC.
+    covered: Range<usize>,
+    header: [u8; FPDU_HEADER_LEN],
+    payload: Range<usize>,
+    kernel: Kernel,
+}
+
+/// A transfer: its segments, and how each is processed.
+#[derive(Clone, Debug)]
+pub struct Transfer {
+    message_len: usize,
+    segments: Vec<Segment>,
+    kernel_names: String,
+}
+
+#[derive(Clone, Debug)]
+struct Segment {
+    fpdus: Vec<FpduWork>,
+    payload_len: usize,
+}
+
+impl Transfer {
+    /// Creates the transfer of the frozen bound and that of the best bound. Measures the candidates
+    /// for the CRC, in some ten milliseconds.
+    #[must_use]
+    pub fn frozen_and_best(layout: &Layout, target: Target) -> [Arc<Self>; 2] {
+        let frozen: Vec<(usize, Kernel)> =
+            layout.covered_lens().into_iter().map(|len| (len, Kernel::frozen(len))).collect();
+        let best: Vec<(usize, Kernel)> =
+            frozen.iter().map(|&(len, kernel)| (len, Kernel::best(kernel, len))).collect();
+        [frozen, best].map(|kernels| Arc::new(Self::new(layout, target, &kernels)))
+    }
+
+    /// Creates a transfer with a kernel for each number of bytes under a CRC.
+    fn new(layout: &Layout, target: Target, kernels: &[(usize, Kernel)]) -> Self {
+        let work = |fpdu: &Fpdu| {
+            let covered_len = fpdu.covered_len();
+            let kernel = kernels.iter().find(|(len, _)| *len == covered_len);
+            FpduWork {
+                covered: fpdu.at..fpdu.at + covered_len,
+                header: header(fpdu, target),
+                payload: fpdu.payload.clone(),
+                kernel: kernel.expect("a kernel for each length").1,
+            }
+        };
+        let segment = |fpdus: &Vec<Fpdu>| Segment {
+            fpdus: fpdus.iter().map(work).collect(),
+            payload_len: fpdus.iter().map(|fpdu| fpdu.payload.len()).sum(),
+        };
+        let names = kernels.iter().map(|(len, kernel)| format!("{} ({len} bytes)", kernel.name()));
+        Self {
+            message_len: layout.message_len,
+            segments: layout.segments.iter().map(segment).collect(),
+            kernel_names: names.collect::<Vec<_>>().join(", "),
+        }
+    }
+
+    /// Returns the length of a frame in bytes if the message is one segment of one FPDU.
+    #[must_use]
+    pub fn single_frame_len(&self) -> Option<usize> {
+        let [Segment { fpdus, .. }] = self.segments.as_slice() else { return None };
+        let [fpdu] = fpdus.as_slice() else { return None };
+        Some(fpdu.covered.end + CRC_LEN)
+    }
+
+    /// Returns the names of the CRCs and fused passes, with the bytes that each is used for.
+    #[must_use]
+    pub fn kernel_names(&self) -> &str {
+        &self.kernel_names
+    }
+}
+
+/// Returns MPA length and DDP header of an FPDU. They are written for each segment, because the CRC
+/// covers them.
+fn header(fpdu: &Fpdu, target: Target) -> [u8; FPDU_HEADER_LEN] {
+    let mut header = [0; FPDU_HEADER_LEN];
+    let len = u16::try_from(fpdu.ulpdu_len()).expect("at most the EMSS");
+    let (length, ddp) = header.split_at_mut(LENGTH_LEN);
+    length.copy_from_slice(&len.to_be_bytes());
+    let tagged = Tagged {
+        last: fpdu.is_last,
+        rsvd_ulp: Opcode::Write.control(Version::Ietf),
+        stag: target.stag,
+        to: target.to + fpdu.payload.start as u64,
+    };
+    tagged.emit(Version::Ietf, ddp);
+    header
+}
+
+/// One end: its slot of the message, and the next segment.
+#[derive(Debug)]
+struct End {
+    transfer: Arc<Transfer>,
+    memory: MessageMemory,
+    next: usize,
+}
+
+impl End {
+    fn new(transfer: &Arc<Transfer>, memory_offset: usize) -> io::Result<Self> {
+        let memory = MessageMemory::map(memory_offset, transfer.message_len)?;
+        Ok(Self { transfer: Arc::clone(transfer), memory, next: 0 })
+    }
+
+    /// Returns the index of the segment, and steps to the next one.
+    #[inline]
+    fn step(&mut self) -> usize {
+        let index = self.next;
+        self.next = if index + 1 == self.transfer.segments.len() { 0 } else { index + 1 };
+        index
+    }
+}
+
+/// Data Source.
+#[derive(Debug)]
+pub struct Source(End);
+
+/// Data Sink.
+#[derive(Debug)]
+pub struct Sink {
+    end: End,
+    placed: u64,
+}
+
+impl Source {
+    /// Creates the source of a transfer, with a message that is not constant.
+    ///
+    /// # Errors
+    /// If there is no memory.
+    pub fn new(transfer: &Arc<Transfer>) -> io::Result<Self> {
+        let mut end = End::new(transfer, MESSAGE_OFFSETS[0])?;
+        for (at, byte) in end.memory.bytes_mut().iter_mut().enumerate() {
+            *byte = at.wrapping_mul(0x9e37_79b1).to_be_bytes()[4];
+        }
+        Ok(Self(end))
+    }
+
+    /// Returns the message.
+    #[must_use]
+    pub fn message(&self) -> &[u8] {
+        self.0.memory.bytes()
+    }
+
+    /// Writes the FPDUs of the next segment to `frame`: copies the payload, then computes the CRC.
+    ///
+    /// # Panics
+    /// If the frame is shorter than the segment.
+    #[inline]
+    pub fn build(&mut self, frame: &mut [u8]) {
+        let index = self.0.step();
+        let message = black_box(self.0.memory.bytes());
+        for fpdu in &self.0.transfer.segments[index].fpdus {
+            let (covered, rest) = frame[fpdu.covered.start..].split_at_mut(fpdu.covered.len());
+            covered[..FPDU_HEADER_LEN].copy_from_slice(&fpdu.header);
+            let sum = fpdu.kernel.copy_with_crc(covered, &message[fpdu.payload.clone()]);
+            rest[..CRC_LEN].copy_from_slice(&sum.to_le_bytes());
+        }
+    }
+}
+
+impl Sink {
+    /// Creates the sink of a transfer.
+    ///
+    /// # Errors
+    /// If there is no memory.
+    pub fn new(transfer: &Arc<Transfer>) -> io::Result<Self> {
+        Ok(Self { end: End::new(transfer, MESSAGE_OFFSETS[1])?, placed: 0 })
+    }
+
+    /// Returns the message.
+    #[must_use]
+    pub fn message(&self) -> &[u8] {
+        self.end.memory.bytes()
+    }
+
+    /// Returns the bytes of payload placed so far.
+    #[must_use]
+    pub const fn placed_bytes(&self) -> u64 {
+        self.placed
+    }
+
+    /// Verifies the CRCs of the FPDUs in `frame`, and copies the payload of each.
+    ///
+    /// # Panics
+    /// If a CRC is wrong.
+    #[inline]
+    pub fn place(&mut self, frame: &[u8]) {
+        let index = self.end.step();
+        let segment = &self.end.transfer.segments[index];
+        let message = self.end.memory.bytes_mut();
+        for fpdu in &segment.fpdus {
+            let (covered, rest) = frame[fpdu.covered.start..].split_at(fpdu.covered.len());
+            let sum = fpdu.kernel.crc(covered).to_le_bytes();
+            assert_eq!(rest[..CRC_LEN], sum, "a segment was corrupted in transit");
+            let payload = &covered[FPDU_HEADER_LEN..FPDU_HEADER_LEN + fpdu.payload.len()];
+            message[fpdu.payload.clone()].copy_from_slice(payload);
+        }
+        self.placed += segment.payload_len as u64;
+        black_box(message);
+    }
+}
+
+#[cfg(test)]
+#[path = "transfer_tests.rs"]
+mod tests;
