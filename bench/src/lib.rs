@@ -3,10 +3,12 @@
 //! *Instruction counts* come from callgrind over two engines on one thread in virtual time, with
 //! heap frames and a zero-copy link ([`loopback`], [`engine_pair`], [`callgrind`]): they are
 //! reproducible, and show the cost of a change. *Wall time* comes from `iwperf` beside the frozen
-//! bound, the copies and CRCs alone, measured on the same cores ([`bound`], [`baseline`]), and from our TCP and the kernel's over the same emulated links
+//! bound, the copies and CRCs alone, measured on the same cores ([`bound`], [`paired`],
+//! [`baseline`]), and from our TCP and the kernel's over the same emulated links
 //! ([`tcp_vs_kernel`]).
 //!
-//! Programs: `core-cost` (the two engines), `instructions` (runs it under callgrind), `baseline` (all of these, written to
+//! Programs: `core-cost` (the two engines), `instructions` (runs it under callgrind), `bound`
+//! (`iwperf` as a share of the bound, written to `BOUND.md`), `baseline` (all of these, written to
 //! `BASELINE.md`); `tcp-vs-kernel` (both TCPs, written to `TCP-VS-KERNEL.md`) and `tcp-end` (one
 //! end of a connection for it).
 
@@ -19,5 +21,7 @@ pub mod engine_pair;
 pub mod loopback;
 #[cfg(feature = "device")]
 pub mod median;
+#[cfg(feature = "device")]
+pub mod paired;
 #[cfg(feature = "device")]
 pub mod tcp_vs_kernel;

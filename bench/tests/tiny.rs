@@ -120,6 +120,46 @@ fn script_in(folder: &Path) -> PathBuf {
 }
 
 #[test]
+fn bound_compares_pair_by_pair_and_reports_failures() {
+    let folder = ferrowarp_tests::process::temp_dir().expect("a folder");
+    let script = script_in(folder.path());
+    let out = folder.path().join("results.md");
+    let cores = core_affinity::get_core_ids().expect("this task has a core");
+    let core = cores[0].id.to_string();
+    let bound = |args: &[&str]| {
+        Command::new(env!("CARGO_BIN_EXE_bound"))
+            .args([Path::new("--iwperf"), &script, Path::new("--before"), &script])
+            .args([Path::new("--out"), &out])
+            .args(["--cores", &core, "--seconds", "0.002", "--pairs", "2"])
+            .args(args)
+            .output()
+            .expect("the program starts")
+    };
+    let output = bound(&["--rows", "write-bw-64K-1500,write-bw-64-,read-bw-64K-1500"]);
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert!(!output.status.success(), "the Reads failed");
+    assert!(errors.contains("pair 2 of 2, write-bw-64K-1500-one: frozen bound "), "{errors}");
+    assert!(errors.contains("failed: read-bw-64K-1500-one, pair 1: read-bw: "), "{errors}");
+    let text = fs::read_to_string(&out).expect("the table");
+    assert!(text.contains("| read-bw-64K-1500-one | failed |"), "{text}");
+    let equal = "| write-bw-64-1500-one | write-bw 1.00 M/s | write-bw of the other iwperf 1.00 | \
+                 1.000 | 1.000 to 1.000 (50.0 %) | at least 2.30 | open | 2 |";
+    assert!(text.contains(equal), "{text}");
+    let json = fs::read_to_string(out.with_extension("json")).expect("the samples");
+    let json: serde_json::Value = serde_json::from_str(&json).expect("JSON");
+    let row = &json["rows"][0];
+    assert!(row["frozen_bound_crc"].as_str().is_some_and(|crc| crc.contains("crc")), "{row}");
+    for pair in row["pairs"].as_array().expect("a list") {
+        for contender in ["frozen bound", "best bound"] {
+            assert!(pair[contender]["gbit_s"].as_f64() > Some(0.0), "{row}");
+        }
+        assert_eq!(pair["write-bw"]["gbit_s"], 20.0, "{row}");
+    }
+    assert!(stdout_of(&bound(&["--list"])).contains("write-bw-4K-9000-one\n"));
+    assert!(!bound(&["--rows", "read-lat"]).status.success(), "there is one core");
+}
+
+#[test]
 fn baseline_writes_tables_and_reports_failures() {
     let folder = ferrowarp_tests::process::temp_dir().expect("a folder");
     let script = script_in(folder.path());
