@@ -11,6 +11,7 @@ use crate::sys;
 type Raw = NonNull<sys::rte_mbuf>;
 
 /// Returns the reference count. C changes it with atomic instructions, so Rust does too.
+#[inline]
 fn refcount<'a>(raw: Raw) -> &'a AtomicU16 {
     // SAFETY: `raw` is a live mbuf, so its field can be pointed to.
     let field = unsafe { &raw mut (*raw.as_ptr()).refcnt };
@@ -59,9 +60,36 @@ fn increment_refcnt(raw: Raw) {
     }
 }
 
+/// Releases one reference; the last one returns the mbuf to its pool.
+///
+/// A frame of one segment that others still refer to, as the sender's retained reference to one
+/// just received over `ring`, costs one atomic subtraction and no call. As in DPDK, a frame with
+/// one reference costs no atomic operation.
+#[inline]
 fn free(raw: Raw) {
+    if field!(raw, nb_segs) == 1 && !is_last_reference(raw) {
+        return;
+    }
     // SAFETY: releases one reference that the caller's value owned and never uses again.
     unsafe { sys::fw_mbuf_free(raw.as_ptr()) };
+}
+
+/// Releases one reference, unless it is the last: true if the mbuf, with a count of 1, is the
+/// caller's alone.
+#[inline]
+fn is_last_reference(raw: Raw) -> bool {
+    let count = refcount(raw);
+    if count.load(Ordering::Acquire) == 1 {
+        return true;
+    }
+    // Release: what this thread read happens before the mbuf is used again. Acquire: so does what
+    // the others read.
+    if count.fetch_sub(1, Ordering::AcqRel) > 1 {
+        return false;
+    }
+    // The others released theirs meanwhile.
+    count.store(1, Ordering::Relaxed);
+    true
 }
 
 /// A frame under construction: one segment, exclusively owned until [`TxMbuf::retain`].
