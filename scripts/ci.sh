@@ -137,8 +137,8 @@ fuzz)
     xargs -P "$(nproc)" -I{} bash -c 'fuzz_target {}' <<<"$targets"
     ;;
 quick)
-    cargo test "${cargo_flags[@]}" -p ferrowarp-proto -p ferrowarp-tests --no-fail-fast \
-        --lib --test repo --test engine --test traces
+    cargo test "${cargo_flags[@]}" -p ferrowarp-crc32c -p ferrowarp-proto -p ferrowarp-tests \
+        --no-fail-fast --lib --test repo --test engine --test traces
     ;;
 *)
     sed -n '2,/^set /{/^set /!s/^# \{0,1\}//p}' "${BASH_SOURCE[0]}" >&2

@@ -17,10 +17,9 @@ pub const CRC: &str = "crc";
 pub const HARNESS: &str = "harness";
 
 /// Layers by a part of the path of their files; the first match wins.
-const LAYERS: [(&str, &str); 20] = [
-    ("/crc-fast", CRC),
+const LAYERS: [(&str, &str); 19] = [
+    ("stack/crc32c/", CRC),
     ("/crc32c-", CRC),
-    ("/mpa/crc.rs", CRC),
     ("/siphasher", "hash"),
     ("/hashbrown", "hash"),
     ("/net/siphash_keys.rs", "hash"),
@@ -203,7 +202,7 @@ impl<'a> Reader<'a> {
         if own.is_some() {
             self.layer = own;
         }
-        let by_name = || self.function.contains("crc_fast").then_some(CRC);
+        let by_name = || self.function.contains("crc32c").then_some(CRC);
         let layer = own.or(self.layer).or_else(by_name).unwrap_or("other");
         *self.profile.layers.entry(layer.to_owned()).or_default() += cost;
     }
@@ -234,8 +233,8 @@ cfi=(4) /x/memmove.S
 cfn=(2) __memcpy_avx
 calls=3 0
 11 30
-cfi=(5) /r/crc-fast-1.10.0/src/lib.rs
-cfn=(3) crc_fast::checksum
+cfi=(5) /x/stack/crc32c/src/sse42.rs
+cfn=(3) ferrowarp_crc32c::sse42::crc32c
 calls=1 20
 12 100
 

@@ -83,6 +83,13 @@ fn core_cost_prints_a_digest() {
 }
 
 #[test]
+fn crc_prints_a_line_for_each_implementation() {
+    let out = stdout_of(&run(env!("CARGO_BIN_EXE_crc"), &["--samples", "1"]));
+    for name in ["dispatched", "portable", "crate crc-fast", "crate crc32c", "digest"] {
+        assert!(out.lines().any(|line| line.starts_with(name)), "{out}");
+    }
+}
+
 fn instructions_counts_every_layer() {
     if !Command::new("valgrind").arg("--version").output().is_ok_and(|out| out.status.success()) {
         return skip("no valgrind; apt-get install valgrind");

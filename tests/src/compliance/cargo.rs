@@ -8,7 +8,8 @@ use std::process::Command;
 use super::scan::{Kind, Tag};
 
 /// Packages by folder; of nested folders the inner one comes first.
-const PACKAGES: [(&str, &str); 7] = [
+const PACKAGES: [(&str, &str); 8] = [
+    ("stack/crc32c/", "ferrowarp-crc32c"),
     ("stack/proto/", "ferrowarp-proto"),
     ("stack/runtime/", "ferrowarp"),
     ("bindings/", "dpdk-sys"),
@@ -18,7 +19,8 @@ const PACKAGES: [(&str, &str); 7] = [
     ("tests/", "ferrowarp-tests"),
 ];
 /// Packages that do not need libdpdk.
-const WITHOUT_DPDK: [&str; 3] = ["ferrowarp-proto", "ferrowarp-link", "ferrowarp-tests"];
+const WITHOUT_DPDK: [&str; 4] =
+    ["ferrowarp-crc32c", "ferrowarp-proto", "ferrowarp-link", "ferrowarp-tests"];
 
 /// A test program.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]

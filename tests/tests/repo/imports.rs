@@ -16,8 +16,9 @@ use ferrowarp_tests::workspace::{self, root};
 use source::{Import, Modules};
 
 /// Source folders, and the names under which the crates' programs import the libraries.
-const CRATES: [(&str, &str); 7] = [
+const CRATES: [(&str, &str); 8] = [
     ("bindings/src", "dpdk_sys"),
+    ("stack/crc32c/src", "ferrowarp_crc32c"),
     ("stack/proto/src", "ferrowarp_proto"),
     ("stack/runtime/src", "ferrowarp"),
     ("apps/src", "ferrowarp_apps"),
