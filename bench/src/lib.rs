@@ -9,8 +9,8 @@
 //!
 //! Programs: `core-cost` (the two engines), `instructions` (runs it under callgrind), `bound`
 //! (`iwperf` as a share of the bound, written to `BOUND.md`), `baseline` (all of these, written to
-//! `BASELINE.md`); `crc` (CRC32C by message length); `tcp-vs-kernel` (both TCPs, written to `TCP-VS-KERNEL.md`) and `tcp-end` (one
-//! end of a connection for it).
+//! `BASELINE.md`); `crc` (CRC32C by message length); `tcp-vs-kernel` (both TCPs, written to
+//! `TCP-VS-KERNEL.md`) and `tcp-end` (one end of a connection for it).
 
 #[cfg(feature = "device")]
 pub mod baseline;

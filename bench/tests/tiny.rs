@@ -90,6 +90,7 @@ fn crc_prints_a_line_for_each_implementation() {
     }
 }
 
+#[test]
 fn instructions_counts_every_layer() {
     if !Command::new("valgrind").arg("--version").output().is_ok_and(|out| out.status.success()) {
         return skip("no valgrind; apt-get install valgrind");

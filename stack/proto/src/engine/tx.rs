@@ -263,7 +263,7 @@ impl<E: Env> Connection<E> {
         let mut len = 0;
         loop {
             if start.is_none() && !is_probe {
-                len += pack_whole_writes(qp, verbs, framing, &mut payload[len..]);
+                len += pack_writes(qp, verbs, framing, &mut payload[len..]);
             }
             let Some(next) = qp.stream.next_tx() else { break };
             // req: MPA-009, MPA-013, MPA-014, MPA-015, MPA-099, MPA-108, MPA-110, MPA-122
@@ -304,11 +304,11 @@ impl<E: Env> Connection<E> {
     }
 }
 
-/// Packs RDMA Writes of one FPDU without markers into `payload`, until the next FPDU is another or
-/// does not fit. Returns the bytes used.
+/// Packs the last FPDUs of RDMA Writes, without markers, into `payload`, until the next FPDU is
+/// another or does not fit. Returns the bytes used.
 // req: MPA-009, MPA-013, MPA-014, MPA-015, MPA-099, MPA-108, MPA-110, MPA-122
 #[inline(always)]
-fn pack_whole_writes<M: Memory, C>(
+fn pack_writes<M: Memory, C>(
     qp: &mut Qp,
     verbs: &mut Verbs<M, C>,
     framing: Framing,
@@ -319,7 +319,7 @@ fn pack_whole_writes<M: Memory, C>(
         let fpdu = &mut payload[len..];
         let ulpdu_max = Framing::ulpdu_max(fpdu.len(), None);
         let Some(ulpdu) = fpdu.get_mut(LENGTH_LEN..LENGTH_LEN + ulpdu_max) else { break };
-        let Some(ulpdu_len) = qp.stream.build_whole_write(&verbs.memory, ulpdu) else { break };
+        let Some(ulpdu_len) = qp.stream.build_last_of_write(&verbs.memory, ulpdu) else { break };
         len += framing.finalize(fpdu, ulpdu_len, None);
         count += 1;
     }

@@ -22,9 +22,9 @@ use crate::wire::rdmap::READ_REQUEST_LEN;
 use crate::wire::seq::Seq;
 
 mod atomic;
+mod last_of_write;
 mod read_response;
 mod terminated;
-mod whole_write;
 
 /// Posted work request.
 #[derive(Clone, Debug, PartialEq, Eq)]

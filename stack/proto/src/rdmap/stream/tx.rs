@@ -85,15 +85,15 @@ impl Stream {
         }
     }
 
-    /// Builds the next ULPDU into `out` if it is a whole RDMA Write and nothing else is to be sent
-    /// first; returns its length. `None`, with nothing changed, for any other: see
-    /// [`Stream::next_tx`].
+    /// Builds the next ULPDU into `out` if it is the last of an RDMA Write, or the only one, and
+    /// nothing else is to be sent first; returns its length. `None`, with nothing changed, for any
+    /// other: see [`Stream::next_tx`].
     #[inline(always)]
-    pub fn build_whole_write(&mut self, memory: &impl Memory, out: &mut [u8]) -> Option<usize> {
+    pub fn build_last_of_write(&mut self, memory: &impl Memory, out: &mut [u8]) -> Option<usize> {
         if self.failed || self.responder.can_build() {
             return None;
         }
-        let len = self.requester.build_whole_write(memory, self.scope, self.version, out)?;
+        let len = self.requester.build_last_of_write(memory, self.scope, self.version, out)?;
         self.prefers_responses = true;
         Some(len)
     }
