@@ -4,6 +4,7 @@
 //! Where the processor has an invariant TSC, that is read instead.
 
 use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use ferrowarp_proto::time::Instant;
@@ -14,7 +15,12 @@ use ferrowarp_proto::time::Instant;
 pub(crate) struct Clock {
     origin: std::time::Instant,
     tsc: Option<Tsc>,
+    /// Nanoseconds by which each reading advances virtual time; `None` for real time.
+    step_ns: Option<u64>,
 }
+
+/// Virtual time of the process, in nanoseconds.
+static VIRTUAL_NS: AtomicU64 = AtomicU64::new(0);
 
 /// TSC origin and calibration.
 #[derive(Clone, Copy, Debug)]
@@ -30,7 +36,13 @@ impl Clock {
         static SCALE: OnceLock<Option<u64>> = OnceLock::new();
         let scale = *SCALE.get_or_init(|| read_invariant_tsc().and_then(|_| calibrate()));
         let counter = scale.zip(read_invariant_tsc()).map(|(scale, origin)| Tsc { origin, scale });
-        Self { origin: std::time::Instant::now(), tsc: counter }
+        Self { origin: std::time::Instant::now(), tsc: counter, step_ns: None }
+    }
+
+    /// Returns a clock that each reading advances by `step_ns` and nothing else does, together with
+    /// all other clocks of this kind.
+    pub(crate) fn virtual_time(step_ns: u64) -> Self {
+        Self { origin: std::time::Instant::now(), tsc: None, step_ns: Some(step_ns) }
     }
 
     #[inline]
@@ -40,7 +52,10 @@ impl Clock {
         {
             return Instant::from_nanos(counter.to_ns(ticks));
         }
-        Instant::from_nanos(nanos(self.origin.elapsed()))
+        Instant::from_nanos(match self.step_ns {
+            Some(step) => VIRTUAL_NS.fetch_add(step, Ordering::Relaxed) + step,
+            None => nanos(self.origin.elapsed()),
+        })
     }
 }
 
@@ -119,6 +134,14 @@ mod tests {
         // The thread may be preempted between the two readings of one point in time.
         assert!(reported.abs_diff(true_ns) < 5_000_000, "{reported} against {true_ns}");
         assert!(second > first);
+    }
+
+    #[test]
+    fn virtual_clocks_advance_together_by_their_readings() {
+        let clocks = [Clock::virtual_time(1000), Clock::virtual_time(10)];
+        let start = clocks[0].now();
+        assert_eq!(clocks[1].now().since(start), 10);
+        assert_eq!(clocks[0].now().since(start), 1010);
     }
 
     #[test]

@@ -95,6 +95,11 @@ pub struct Config {
     /// Seed for STags, ports and sequence numbers. `None` takes one from the operating system:
     /// right for all but tests, because STags must be hard to guess.
     pub seed: Option<u64>,
+    /// Virtual time: each poll of the shard and each control call advances the stack's clock by
+    /// this much, and nothing else does. `None`, the default, is real time. For counts that have to
+    /// be reproducible, such as under an emulator. All such contexts of a process share the clock;
+    /// timeouts of blocking calls are in real time.
+    pub virtual_time: Option<Duration>,
 }
 
 impl Config {
@@ -123,6 +128,7 @@ impl Config {
             linger: Duration::from_secs(5),
             drop_linger: Duration::from_secs(1),
             seed: None,
+            virtual_time: None,
         }
     }
 }

@@ -9,7 +9,7 @@ use ferrowarp_proto::engine::{Engine, EngineConfig};
 use rand::TryRngCore;
 
 use crate::arena::{Arena, Buffer};
-use crate::clock::nanos;
+use crate::clock::{Clock, nanos};
 use crate::config::{Config, DriveMode};
 use crate::counters::{Counters, Port, Usage};
 use crate::device::{self, DeviceSpec, Opened};
@@ -143,7 +143,11 @@ impl Context {
         let engine = Engine::new(engine_config, device, memory, CqRings::new(qps_max));
         let events = AsyncEventQueue::new();
         let engine = Box::new(ShardEngine::new(engine, Arc::clone(&events)));
-        let shard = Arc::new(Shard::new(engine, config.drive, qps_max));
+        let clock = match config.virtual_time {
+            None => Clock::start(),
+            Some(step) => Clock::virtual_time(nanos(step)),
+        };
+        let shard = Arc::new(Shard::new(engine, clock, config.drive, qps_max));
         let driver = DriveThread::start(&shard, config.drive).map_err(OpenError::Thread)?;
         let inner = ContextInner {
             shard,

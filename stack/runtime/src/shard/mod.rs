@@ -70,12 +70,17 @@ enum ShardState {
 }
 
 impl Shard {
-    pub(crate) fn new(engine: Box<dyn ShardControl>, mode: DriveMode, qps_max: usize) -> Self {
+    pub(crate) fn new(
+        engine: Box<dyn ShardControl>,
+        clock: Clock,
+        mode: DriveMode,
+        qps_max: usize,
+    ) -> Self {
         Self {
             engine: SpinLock::new(Some(engine)),
             epoch: QsbrEpoch::new(),
             doorbells: Doorbells::new(qps_max),
-            clock: Clock::start(),
+            clock,
             mode,
             helper_wakeup: Arc::new(HelperWakeup::new()),
             state: AtomicCell::new(ShardState::Running),
