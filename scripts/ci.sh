@@ -9,7 +9,8 @@
 #            programs among them (root for all of it)
 #   doc      documentation, warnings denied
 #   interop  the stack against Linux's siw in a guest, the small matrix (root and QEMU)
-#   counts   instructions of the protocol core against bench/instructions.tsv (valgrind)
+#   counts   instructions and lines of state against bench/instructions.tsv (valgrind; without
+#            libdpdk the protocol core alone)
 #   loom     the lock-free rings under loom
 #   fuzz     the fuzz targets, FERROWARP_FUZZ_SECONDS (5) each
 #

@@ -13,13 +13,16 @@ use anyhow::{Context, Result, bail};
 pub const COPY: &str = "copy";
 /// Layer of the CRC.
 pub const CRC: &str = "crc";
+/// Layer of the Internet checksum: the sum over the bytes, without its pseudo-header and folding.
+pub const CHECKSUM: &str = "checksum";
 /// Layer of the heap ports and the workload, which replace device and application.
 pub const HARNESS: &str = "harness";
 
 /// Layers by a part of the path of their files; the first match wins.
-const LAYERS: [(&str, &str); 19] = [
+const LAYERS: [(&str, &str); 27] = [
     ("stack/crc32c/", CRC),
     ("/crc32c-", CRC),
+    ("/smoltcp-", CHECKSUM),
     ("/siphasher", "hash"),
     ("/hashbrown", "hash"),
     ("/net/siphash_keys.rs", "hash"),
@@ -36,6 +39,13 @@ const LAYERS: [(&str, &str); 19] = [
     ("proto/src/slab.rs", "engine"),
     ("proto/src/counters.rs", "engine"),
     ("proto/src/time.rs", "engine"),
+    ("runtime/src/opaque.rs", COPY),
+    ("runtime/src/memory.rs", "memory"),
+    ("runtime/src/shard/engine.rs", "shard"),
+    ("runtime/src/shard/mod.rs", "shard"),
+    ("runtime/src/clock.rs", "shard"),
+    ("runtime/src/", "queues"),
+    ("bindings/src/", "shard"),
     ("bench/src/", HARNESS),
 ];
 
@@ -111,10 +121,10 @@ impl Cost {
         self.layers.get(name).copied().unwrap_or(0.0)
     }
 
-    /// Returns the cost without copies, CRC and harness.
+    /// Returns the cost of the stack itself: without copies, CRC, checksum and harness.
     #[must_use]
-    pub fn core(&self) -> f64 {
-        self.total - self.layer(COPY) - self.layer(CRC) - self.layer(HARNESS)
+    pub fn stack(&self) -> f64 {
+        [COPY, CRC, CHECKSUM, HARNESS].iter().fold(self.total, |rest, name| rest - self.layer(name))
     }
 }
 
@@ -198,7 +208,7 @@ impl<'a> Reader<'a> {
             *self.profile.layers.entry(COPY.to_owned()).or_default() += cost;
             return;
         }
-        let own = LAYERS.iter().find(|(part, _)| self.file.contains(part)).map(|&(_, name)| name);
+        let own = layer_of(self.file);
         if own.is_some() {
             self.layer = own;
         }
@@ -206,6 +216,11 @@ impl<'a> Reader<'a> {
         let layer = own.or(self.layer).or_else(by_name).unwrap_or("other");
         *self.profile.layers.entry(layer.to_owned()).or_default() += cost;
     }
+}
+
+/// Returns the layer of a source file.
+pub fn layer_of(file: &str) -> Option<&'static str> {
+    LAYERS.iter().find(|(part, _)| file.contains(part)).map(|&(_, name)| name)
 }
 
 fn is_libc_memory_function(function: &str) -> bool {
@@ -289,7 +304,7 @@ totals: 158
         *more.layers.get_mut(CRC).unwrap() += 30;
         let cost = more.per_message(&fewer, 10);
         assert_eq!((cost.total, cost.inclusive[0], cost.layer(CRC)), (5.0, 2.0, 3.0));
-        assert_eq!(cost.core(), 2.0);
+        assert_eq!(cost.stack(), 2.0);
     }
 
     #[test]

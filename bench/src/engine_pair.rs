@@ -1,7 +1,7 @@
 //! Two engines on one thread in virtual time, with RDMA Writes or Sends from one to the other.
 
 use std::collections::VecDeque;
-use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::net::SocketAddr;
 use std::rc::Rc;
 
 use ferrowarp_proto::ddp::atomic::AtomicOp;
@@ -16,6 +16,7 @@ use ferrowarp_proto::verbs::wc::{Completions, CqId, QpId, Wc, WcStatus};
 use ferrowarp_proto::verbs::wr::{Operation, Payload, RecvWr, SendWr, Sge};
 
 use crate::loopback::{self, LoopDevice};
+use crate::workload::{TransferCounts, Workload};
 
 const PORT: u16 = 18515;
 const PD: u32 = 1;
@@ -70,32 +71,6 @@ struct Endpoint {
     qp: QpId,
 }
 
-/// Parameters of the RDMA Writes and of the link.
-#[derive(Clone, Copy, Debug)]
-pub struct Workload {
-    /// MTU in bytes.
-    pub mtu: u16,
-    /// TCP timestamps: 12 bytes less payload per segment.
-    pub timestamps: bool,
-    /// Use CRCs.
-    pub crc: bool,
-    /// Bytes per RDMA Write.
-    pub size: u32,
-    /// Outstanding RDMA Writes.
-    pub depth: usize,
-}
-
-/// Counts of a call of [`EnginePair::write`].
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct TransferCounts {
-    /// Completed RDMA Writes.
-    pub writes: u64,
-    /// Frames sent by the source.
-    pub segments: u64,
-    /// Frames sent by the sink: ACKs.
-    pub acks: u64,
-}
-
 /// Two connected engines, with RDMA Writes from the source to the sink.
 pub struct EnginePair {
     source: Endpoint,
@@ -118,7 +93,7 @@ impl EnginePair {
     #[must_use]
     pub fn connect(workload: Workload) -> Self {
         let arena_len = ARENA_LEN.max(workload.size);
-        let [left, right] = loopback::pair(workload.mtu);
+        let [left, right] = loopback::pair(workload.mtu, workload.checksum());
         let source = Endpoint::new(1, left, &workload, arena_len);
         let sink = Endpoint::new(2, right, &workload, arena_len);
         let bytes: Vec<u8> =
@@ -142,7 +117,7 @@ impl EnginePair {
 
     fn establish(&mut self) {
         let param = ConnParam { crc: self.workload.crc, ..ConnParam::default() };
-        let remote = SocketAddr::new(address(2), PORT);
+        let remote = SocketAddr::new(self.workload.address(2), PORT);
         self.sink.engine.listen(PORT, 1).expect("no listener yet");
         self.source
             .engine
@@ -170,7 +145,7 @@ impl EnginePair {
     }
 
     /// Drops every `count`th frame of the source from now on; 0: none.
-    pub const fn lose_every(&mut self, count: usize) {
+    pub fn lose_every(&mut self, count: usize) {
         self.source.engine.device_mut().lose_every(count);
     }
 
@@ -276,8 +251,13 @@ impl EnginePair {
 
 impl Endpoint {
     fn new(host: u8, device: LoopDevice, workload: &Workload, arena_len: u32) -> Self {
-        let mut config = EngineConfig::new(address(host), 24, 0x5eed + u64::from(host));
+        let address = workload.address(host);
+        let seed = 0x5eed + u64::from(host);
+        let mut config = EngineConfig::new(address, workload.prefix_len(), seed);
         config.tcp.timestamps = workload.timestamps;
+        if host == 1 {
+            config.tcp.ecn = workload.ecn_mode();
+        }
         let arena = Rc::new(ProfiledMemory(VecMemory::new(arena_len as usize)));
         let stag = arena.0.register(0, u64::from(arena_len), Access::ALL, PD);
         let len_max = 2 * workload.depth;
@@ -293,8 +273,4 @@ impl Endpoint {
         let qp = engine.create_qp(init).expect("the first queue pair");
         Self { engine, arena, stag, qp }
     }
-}
-
-fn address(host: u8) -> IpAddr {
-    IpAddr::V4(Ipv4Addr::new(198, 18, 0, host))
 }

@@ -1,27 +1,35 @@
 //! Benchmarks of the stack, of two kinds.
 //!
-//! *Instruction counts* come from callgrind over two engines on one thread in virtual time, with
-//! heap frames and a zero-copy link ([`loopback`], [`engine_pair`], [`callgrind`]): they are
-//! reproducible, and show the cost of a change. *Wall time* comes from `iwperf` beside the frozen
-//! bound, the copies and CRCs alone, measured on the same cores ([`bound`], [`paired`],
-//! [`baseline`]), and from our TCP and the kernel's over the same emulated links
-//! ([`tcp_vs_kernel`]).
+//! *Counts* of instructions and of cache lines come from valgrind ([`instructions`]) over two ends
+//! on one thread in virtual time, with heap frames and a zero-copy link ([`loopback`]): engines
+//! (`engine_pair`) or contexts of the runtime (`verbs_pair`). They are reproducible, and show the
+//! cost of a change. *Wall time* comes from `iwperf` beside the frozen bound, the copies and CRCs
+//! alone, measured on the same cores (`bound`, `paired`, `baseline`), and from our TCP and the
+//! kernel's over the same emulated links (`tcp_vs_kernel`).
 //!
-//! Programs: `core-cost` (the two engines), `instructions` (runs it under callgrind), `bound`
-//! (`iwperf` as a share of the bound, written to `BOUND.md`), `baseline` (all of these, written to
-//! `BASELINE.md`); `crc` (CRC32C by message length); `tcp-vs-kernel` (both TCPs, written to
-//! `TCP-VS-KERNEL.md`) and `tcp-end` (one end of a connection for it).
+//! Programs: `core-cost` (the two engines), `verbs-cost` (the two contexts), `instructions` (runs
+//! both under valgrind), `bound` (`iwperf` as a share of the bound, written to `BOUND.md`),
+//! `baseline` (all of these, written to `BASELINE.md`); `crc` (CRC32C by message length);
+//! `tcp-vs-kernel` (both TCPs, written to `TCP-VS-KERNEL.md`) and `tcp-end` (one end of a
+//! connection for it).
 
 #[cfg(feature = "device")]
 pub mod baseline;
 #[cfg(feature = "device")]
 pub mod bound;
 pub mod callgrind;
+#[cfg(feature = "core")]
 pub mod engine_pair;
+pub mod instructions;
 pub mod loopback;
 #[cfg(feature = "device")]
 pub mod median;
+pub mod memory_marks;
 #[cfg(feature = "device")]
 pub mod paired;
+pub mod state_lines;
 #[cfg(feature = "device")]
 pub mod tcp_vs_kernel;
+#[cfg(feature = "runtime")]
+pub mod verbs_pair;
+pub mod workload;

@@ -2,15 +2,21 @@
 //!
 //! A frame is one reference-counted buffer. Sender and receiver hold references to it; dropping the
 //! last one returns the buffer to its pool. No allocation after the pair is created.
+//!
+//! The ports are `Send`, so that a shard of the runtime can own one. Its locks are never contended:
+//! both ends are polled by one thread.
 
-use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
-use std::rc::{Rc, Weak};
+use std::ops::Range;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use ferrowarp_proto::device::{
     Capabilities, ChecksumMode, ChecksumState, Device, Retained, RxFrame, TxClass, TxFrame,
     frame_capacity,
 };
+
+use crate::memory_marks::{range_of, range_of_arc, range_of_vec};
 
 /// Frames for segments with payload, in each direction.
 const DATA_COUNT: usize = 512;
@@ -22,26 +28,40 @@ const CONTROL_COUNT: usize = 128;
 const QUEUE_LEN: usize = 256;
 
 /// Free buffers, last in first out.
-type FreeList = RefCell<Vec<Rc<Buffer>>>;
+type FreeList = Mutex<Vec<Arc<Buffer>>>;
 
 struct Buffer {
     bytes: Box<[u8]>,
-    len: Cell<usize>,
+    len: AtomicUsize,
     pool: Weak<FreeList>,
+}
+
+impl Buffer {
+    /// Returns the length of the frame in bytes.
+    #[inline]
+    fn len(&self) -> usize {
+        self.len.load(Ordering::Relaxed)
+    }
+}
+
+/// Locks a list whose users do not panic.
+#[inline]
+fn lock<T>(list: &Mutex<T>) -> MutexGuard<'_, T> {
+    list.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// A reference to a buffer; dropping the last one returns it to its pool.
 #[derive(Clone)]
-struct FrameRef(Option<Rc<Buffer>>);
+struct FrameRef(Option<Arc<Buffer>>);
 
 impl FrameRef {
-    fn buffer(&self) -> &Rc<Buffer> {
+    fn buffer(&self) -> &Arc<Buffer> {
         self.0.as_ref().expect("taken only when dropped")
     }
 
     fn bytes(&self) -> &[u8] {
         let buffer = self.buffer();
-        &buffer.bytes[..buffer.len.get()]
+        &buffer.bytes[..buffer.len()]
     }
 }
 
@@ -49,10 +69,10 @@ impl Drop for FrameRef {
     #[inline]
     fn drop(&mut self) {
         if let Some(buffer) = self.0.take()
-            && Rc::strong_count(&buffer) == 1
+            && Arc::strong_count(&buffer) == 1
             && let Some(pool) = buffer.pool.upgrade()
         {
-            pool.borrow_mut().push(buffer);
+            lock(&pool).push(buffer);
         }
     }
 }
@@ -68,7 +88,7 @@ impl RxFrame for LoopRx {
 
     #[inline]
     fn len(&self) -> usize {
-        self.0.buffer().len.get()
+        self.0.buffer().len()
     }
 
     fn copy_out(&self, offset: usize, out: &mut [u8]) {
@@ -100,7 +120,7 @@ impl TxFrame for LoopTx {
 
     #[inline]
     fn buf_mut(&mut self) -> &mut [u8] {
-        let buffer = self.0.0.as_mut().and_then(Rc::get_mut);
+        let buffer = self.0.0.as_mut().and_then(Arc::get_mut);
         &mut buffer.expect("a retained frame never changes").bytes
     }
 
@@ -108,7 +128,7 @@ impl TxFrame for LoopTx {
     fn set_len(&mut self, len: usize) {
         let buffer = self.0.buffer();
         assert!(len <= buffer.bytes.len(), "longer than the buffer");
-        buffer.len.set(len);
+        buffer.len.store(len, Ordering::Relaxed);
     }
 
     #[inline]
@@ -122,50 +142,67 @@ impl TxFrame for LoopTx {
 }
 
 /// Frames in flight in one direction.
-type FrameQueue = Rc<RefCell<VecDeque<FrameRef>>>;
+type FrameQueue = Arc<Mutex<VecDeque<FrameRef>>>;
 
-/// One port of a pair. Needs no checksums: frames stay in memory.
+/// Frames that a port has moved.
+#[derive(Debug, Default)]
+pub struct FrameCounts {
+    sent: AtomicU64,
+    received: AtomicU64,
+}
+
+impl FrameCounts {
+    /// Returns the number of sent frames.
+    pub fn sent(&self) -> u64 {
+        self.sent.load(Ordering::Relaxed)
+    }
+
+    /// Returns the number of received frames.
+    pub fn received(&self) -> u64 {
+        self.received.load(Ordering::Relaxed)
+    }
+}
+
+/// One port of a pair.
 pub struct LoopDevice {
     capabilities: Capabilities,
-    data: Rc<FreeList>,
-    control: Rc<FreeList>,
+    data: Arc<FreeList>,
+    control: Arc<FreeList>,
     rx_queue: FrameQueue,
     tx_queue: FrameQueue,
+    frames: Arc<FrameCounts>,
     /// Drops every `lose_every`th queued frame; 0: none.
     lose_every: usize,
     queued: usize,
 }
 
-/// Two ports connected to each other, with a pool each.
+/// Two ports connected to each other, with a pool each. Checksums are not needed, as frames stay in
+/// memory, but may be computed and verified in software.
 #[must_use]
-pub fn pair(mtu: u16) -> [LoopDevice; 2] {
-    let queue = || Rc::new(RefCell::new(VecDeque::with_capacity(QUEUE_LEN)));
+pub fn pair(mtu: u16, checksum: ChecksumMode) -> [LoopDevice; 2] {
+    let queue = || Arc::new(Mutex::new(VecDeque::with_capacity(QUEUE_LEN)));
     let (to_second, to_first) = (queue(), queue());
     let device = |host: u8, inbound: &FrameQueue, outbound: &FrameQueue| LoopDevice {
-        capabilities: Capabilities {
-            mac: [2, 0, 0, 0, 0, host],
-            mtu,
-            send_mtu: mtu,
-            checksum: ChecksumMode::NotNeeded,
-        },
+        capabilities: Capabilities { mac: [2, 0, 0, 0, 0, host], mtu, send_mtu: mtu, checksum },
         data: free_list(DATA_COUNT, mtu),
         control: free_list(CONTROL_COUNT, mtu),
-        rx_queue: Rc::clone(inbound),
-        tx_queue: Rc::clone(outbound),
+        rx_queue: Arc::clone(inbound),
+        tx_queue: Arc::clone(outbound),
+        frames: Arc::default(),
         lose_every: 0,
         queued: 0,
     };
     [device(1, &to_first, &to_second), device(2, &to_second, &to_first)]
 }
 
-fn free_list(count: usize, mtu: u16) -> Rc<FreeList> {
-    let list = Rc::new(RefCell::new(Vec::with_capacity(count)));
+fn free_list(count: usize, mtu: u16) -> Arc<FreeList> {
+    let list = Arc::new(Mutex::new(Vec::with_capacity(count)));
     let buffers = (0..count).map(|_| {
         let bytes = vec![0; frame_capacity(mtu)].into_boxed_slice();
-        Rc::new(Buffer { bytes, len: Cell::new(0), pool: Rc::downgrade(&list) })
+        Arc::new(Buffer { bytes, len: AtomicUsize::new(0), pool: Arc::downgrade(&list) })
     });
     let buffers: Vec<_> = buffers.collect();
-    list.borrow_mut().extend(buffers);
+    lock(&list).extend(buffers);
     list
 }
 
@@ -173,12 +210,39 @@ impl LoopDevice {
     /// Returns the number of frames of both pools that are in use.
     #[must_use]
     pub fn frames_in_use(&self) -> usize {
-        let free = self.data.borrow().len() + self.control.borrow().len();
+        let free = lock(&self.data).len() + lock(&self.control).len();
         DATA_COUNT + CONTROL_COUNT - free
     }
 
+    /// Returns the counts of moved frames, which remain readable when the port has an owner.
+    #[must_use]
+    pub fn frame_counts(&self) -> Arc<FrameCounts> {
+        Arc::clone(&self.frames)
+    }
+
+    /// Returns the addresses of all memory that the port has allocated, frames included, for a
+    /// memory trace. To be called before the port moves a frame.
+    #[must_use]
+    pub fn memory(&self) -> Vec<Range<usize>> {
+        let mut ranges = vec![range_of_arc(&self.frames)];
+        for queue in [&self.rx_queue, &self.tx_queue] {
+            let queued = lock(queue);
+            // An empty new queue begins at the start of its memory.
+            let start = queued.as_slices().0.as_ptr().addr();
+            ranges.push(start..start + queued.capacity() * size_of::<FrameRef>());
+            ranges.push(range_of_arc(queue));
+        }
+        for list in [&self.data, &self.control] {
+            let free = lock(list);
+            ranges.extend([range_of_arc(list), range_of_vec(&free)]);
+            ranges.extend(free.iter().map(range_of_arc));
+            ranges.extend(free.iter().map(|buffer| range_of(&*buffer.bytes)));
+        }
+        ranges
+    }
+
     /// Drops every `count`th transmitted frame from now on; 0: none.
-    pub const fn lose_every(&mut self, count: usize) {
+    pub fn lose_every(&mut self, count: usize) {
         (self.lose_every, self.queued) = (count, 0);
     }
 }
@@ -194,9 +258,10 @@ impl Device for LoopDevice {
 
     #[inline(never)]
     fn receive(&mut self, burst: &mut Vec<LoopRx>, max: usize) -> usize {
-        let mut inbound = self.rx_queue.borrow_mut();
+        let mut inbound = lock(&self.rx_queue);
         let count = inbound.len().min(max);
         burst.extend(inbound.drain(..count).map(LoopRx));
+        self.frames.received.fetch_add(count as u64, Ordering::Relaxed);
         count
     }
 
@@ -207,7 +272,7 @@ impl Device for LoopDevice {
             TxClass::Retransmit => (&self.data, 0),
             TxClass::Control => (&self.control, 0),
         };
-        let mut list = list.borrow_mut();
+        let mut list = lock(list);
         if list.len() <= reserve {
             return None;
         }
@@ -216,23 +281,24 @@ impl Device for LoopDevice {
 
     #[inline]
     fn data_avail_count(&self) -> usize {
-        self.data.borrow().len().saturating_sub(RESERVE_COUNT)
+        lock(&self.data).len().saturating_sub(RESERVE_COUNT)
     }
 
     #[inline]
     fn tx_free_count(&self) -> usize {
-        QUEUE_LEN - self.tx_queue.borrow().len()
+        QUEUE_LEN - lock(&self.tx_queue).len()
     }
 
     #[inline(never)]
     fn transmit(&mut self, frame: LoopTx) {
-        let mut outbound = self.tx_queue.borrow_mut();
+        let mut outbound = lock(&self.tx_queue);
         if self.lose_every > 0 {
             self.queued += 1;
             if self.queued.is_multiple_of(self.lose_every) {
                 return;
             }
         }
+        self.frames.sent.fetch_add(1, Ordering::Relaxed);
         if outbound.len() < QUEUE_LEN {
             outbound.push_back(frame.0);
         }
@@ -247,7 +313,7 @@ mod tests {
 
     #[test]
     fn frame_returns_to_pool_on_last_drop() {
-        let [mut left, mut right] = pair(100);
+        let [mut left, mut right] = pair(100, ChecksumMode::NotNeeded);
         let mut frame = left.allocate(TxClass::Data).unwrap();
         frame.buf_mut()[..3].copy_from_slice(&[1, 2, 3]);
         frame.set_len(3);
@@ -265,7 +331,7 @@ mod tests {
 
     #[test]
     fn data_reserve_and_control_pools_are_separate() {
-        let [mut left, right] = pair(100);
+        let [mut left, right] = pair(100, ChecksumMode::NotNeeded);
         let data: Vec<_> = std::iter::from_fn(|| left.allocate(TxClass::Data)).collect();
         assert_eq!(data.len(), DATA_COUNT - RESERVE_COUNT);
         let retransmits: Vec<_> =
@@ -275,7 +341,7 @@ mod tests {
         for frame in data {
             left.transmit(frame);
         }
-        assert_eq!((left.tx_free_count(), right.rx_queue.borrow().len()), (0, QUEUE_LEN));
+        assert_eq!((left.tx_free_count(), lock(&right.rx_queue).len()), (0, QUEUE_LEN));
         drop(retransmits);
         assert_eq!(left.frames_in_use(), QUEUE_LEN);
     }
@@ -283,7 +349,7 @@ mod tests {
     #[test]
     #[should_panic(expected = "a retained frame never changes")]
     fn writing_a_retained_frame_panics() {
-        let [mut left, _right] = pair(100);
+        let [mut left, _right] = pair(100, ChecksumMode::NotNeeded);
         let mut frame = left.allocate(TxClass::Data).unwrap();
         let _retained = frame.retain();
         frame.buf_mut();

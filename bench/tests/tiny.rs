@@ -4,10 +4,12 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
-use ferrowarp_bench::engine_pair::{EnginePair, Workload};
+use ferrowarp_bench::engine_pair::EnginePair;
+use ferrowarp_bench::verbs_pair::VerbsPair;
+use ferrowarp_bench::workload::Workload;
 use ferrowarp_tests::skip;
 
-const LARGE: Workload = Workload { mtu: 1500, timestamps: true, crc: true, size: 65_536, depth: 8 };
+const LARGE: Workload = Workload { depth: 8, ..Workload::PLAIN };
 
 fn run(program: &str, args: &[&str]) -> Output {
     Command::new(program).args(args).output().expect("the program starts")
@@ -24,13 +26,40 @@ fn writes_verify_for_all_workloads() {
         for (size, depth) in [(65_536, 8), (64, 128), (64, 1)] {
             for timestamps in [true, false] {
                 for crc in [true, false] {
-                    let workload = Workload { mtu, timestamps, crc, size, depth };
+                    let workload = Workload { mtu, timestamps, crc, size, depth, ..LARGE };
                     let mut pair = EnginePair::connect(workload);
                     let counts = pair.write(40);
                     assert_eq!(counts.writes, 40);
                     assert!(pair.digest().1, "bytes differ: {workload:?}");
                 }
             }
+        }
+    }
+}
+
+#[test]
+fn writes_verify_with_ecn_ipv6_and_checksums() {
+    for option in 0..3 {
+        for (size, depth) in [(65_536, 8), (64, 128), (64, 1)] {
+            let [ecn, ipv6, software_checksums] = [0, 1, 2].map(|index| index == option);
+            let workload = Workload { ecn, ipv6, software_checksums, size, depth, ..LARGE };
+            let mut pair = EnginePair::connect(workload);
+            assert_eq!(pair.write(40).writes, 40);
+            assert!(pair.digest().1, "bytes differ: {workload:?}");
+        }
+    }
+}
+
+#[test]
+fn writes_verify_through_the_verbs() {
+    for (size, depth) in [(65_536, 8), (64, 128), (64, 1)] {
+        for ipv6 in [false, true] {
+            let workload =
+                Workload { ipv6, ecn: true, software_checksums: true, size, depth, ..LARGE };
+            let mut pair = VerbsPair::connect(workload).expect("a connection");
+            assert_eq!(pair.write(40).writes, 40);
+            pair.drain();
+            assert!(pair.digest().1, "bytes differ: {workload:?}");
         }
     }
 }
@@ -95,12 +124,20 @@ fn instructions_counts_every_layer() {
     if !Command::new("valgrind").arg("--version").output().is_ok_and(|out| out.status.success()) {
         return skip("no valgrind; apt-get install valgrind");
     }
-    let out = stdout_of(&run(env!("CARGO_BIN_EXE_instructions"), &["--percent", "5"]));
-    for row in ["both ends, the core alone", "sink", "tcp", "rdmap", "crc"] {
+    let args = ["--percent", "5", "--only", "64 bytes, 128 outstanding"];
+    let out = stdout_of(&run(env!("CARGO_BIN_EXE_instructions"), &args));
+    let number = |row: &str, column: usize| {
         let row = out.lines().find(|line| line.starts_with(&format!("| {row} |")));
-        let first = row.and_then(|row| row.split('|').nth(2)).expect("a result");
-        assert!(first.trim().parse::<f64>().expect("a number") > 0.0, "{out}");
+        let value = row.and_then(|row| row.split('|').nth(column)).expect("a result");
+        let value = value.split_whitespace().next().expect("a number");
+        value.parse::<f64>().expect("a number")
+    };
+    for row in ["both ends, core", "both ends, post to completion", "sink", "tcp", "rdmap", "crc"] {
+        assert!(number(row, 2) > 0.0, "{out}");
     }
+    let case = "64 bytes, 128 outstanding, ECN";
+    assert!(number(case, 4) > number(case, 3), "{out}");
+    assert!(out.contains("| lines of state per train |"), "{out}");
 }
 
 /// In place of iwperf: writes a result at once, fails for Reads, opens no device.

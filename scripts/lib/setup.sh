@@ -190,6 +190,19 @@ has_dpdk() {
     command -v pkg-config >/dev/null && pkg-config --exists libdpdk
 }
 
+# Builds the programs of bench/instructions. Those whose instructions are counted are built alone,
+# as bench/Cargo.toml explains.
+build_counted_programs() {
+    local build=(cargo build --locked --release -p ferrowarp-bench --no-default-features)
+    "${build[@]}" --features core --bin core-cost --bin instructions
+    if has_dpdk; then
+        "${build[@]}" --features runtime --bin verbs-cost
+    else
+        # One of an earlier build would run earlier code.
+        rm -f "${CARGO_TARGET_DIR:-target}/release/verbs-cost"
+    fi
+}
+
 # --- Hugepages ----------------------------------------------------------------------------------
 
 # Reserves at least "$1" hugepages of 2 MiB, if permitted; the old number is restored at exit.

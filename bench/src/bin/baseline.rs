@@ -182,10 +182,14 @@ fn instructions(program: &Path, failures: &mut Vec<String>) -> Result<String> {
     let table = String::from_utf8_lossy(&out.stdout);
     Ok(format!(
         "## Instructions\n\n\
-         Of two engines on one thread in virtual time over heap frames (`bench/instructions`), \
-         per segment of the source or per RDMA Write. The core alone is without copies, CRC and \
-         the replacement of device and application (`harness`). Valgrind hides AVX-512, so the CRC \
-         counts more here than it costs, and it counts a long `rep movsb` by the byte.\n\n\
+         Of two ends on one thread in virtual time over heap frames (`bench/instructions`), per \
+         segment of the source or per RDMA Write: of the protocol core, two engines, and from post \
+         to polled completion, two contexts of the runtime. Both are without copies, CRC, checksum \
+         sums and the replacement of device and application (`harness`). Valgrind hides \
+         AVX-512, so the CRC counts more here than it costs, and it counts a long `rep movsb` by \
+         the byte. Lines of state are cache lines of 64 bytes that a train, a poll that sends or \
+         receives a burst, reads or writes, from post to completion: neither frames, payload, \
+         stack nor constants.\n\n\
          {table}"
     ))
 }

@@ -6,7 +6,8 @@ use std::time::Instant;
 
 use anyhow::{Result, ensure};
 use clap::Parser;
-use ferrowarp_bench::engine_pair::{EnginePair, Workload};
+use ferrowarp_bench::engine_pair::EnginePair;
+use ferrowarp_bench::workload::Workload;
 
 #[derive(Parser)]
 #[command(about = "RDMA Writes between two engines on one thread, in virtual time")]
@@ -14,33 +15,15 @@ struct Options {
     /// Number of RDMA Writes
     #[arg(long, default_value_t = 20_000)]
     count: u64,
-    /// Bytes per RDMA Write
-    #[arg(long, default_value_t = 65_536, value_parser = clap::value_parser!(u32).range(1..))]
-    size: u32,
-    /// Outstanding RDMA Writes
-    #[arg(long, default_value_t = 64)]
-    depth: usize,
-    /// MTU in bytes
-    #[arg(long, default_value_t = 1500, value_parser = clap::value_parser!(u16).range(576..))]
-    mtu: u16,
-    /// No TCP timestamps: 12 bytes more payload per segment
-    #[arg(long)]
-    no_timestamps: bool,
-    /// No CRC
-    #[arg(long)]
-    no_crc: bool,
+    #[command(flatten)]
+    workload: Workload,
 }
 
 fn main() -> Result<()> {
     let options = Options::parse();
-    ensure!(options.depth > 0, "--depth is at least 1");
-    let mut pair = EnginePair::connect(Workload {
-        mtu: options.mtu,
-        timestamps: !options.no_timestamps,
-        crc: !options.no_crc,
-        size: options.size,
-        depth: options.depth,
-    });
+    let workload = options.workload;
+    ensure!(workload.depth > 0, "--depth is at least 1");
+    let mut pair = EnginePair::connect(workload);
     let start = Instant::now();
     let counts = pair.write(options.count);
     let elapsed = start.elapsed();
@@ -49,13 +32,13 @@ fn main() -> Result<()> {
     let ns = elapsed.as_secs_f64() * 1e9;
     println!(
         "{} writes of {} bytes, {} segments, {} acks, digest {digest:08x}",
-        counts.writes, options.size, counts.segments, counts.acks
+        counts.writes, workload.size, counts.segments, counts.acks
     );
     println!(
         "{:.1} ns per segment, {:.1} ns per write, {:.2} Gb/s (both ends on one core)",
         ns / counts.segments as f64,
         ns / counts.writes as f64,
-        counts.writes as f64 * f64::from(options.size) * 8.0 / ns
+        counts.writes as f64 * f64::from(workload.size) * 8.0 / ns
     );
     Ok(())
 }

@@ -1,0 +1,46 @@
+//! Workload to profile the stack from post to polled completion: two contexts of the runtime on one
+//! thread over heap ports, RDMA Writes in one direction. `instructions` runs it under callgrind, as
+//! `core-cost`, and under lackey for the memory that it touches.
+
+use anyhow::{Result, ensure};
+use clap::Parser;
+use ferrowarp_bench::verbs_pair::VerbsPair;
+use ferrowarp_bench::workload::Workload;
+
+#[derive(Parser)]
+#[command(about = "RDMA Writes between two contexts on one thread, over heap ports")]
+struct Options {
+    /// Number of RDMA Writes
+    #[arg(long, default_value_t = 20_000)]
+    count: u64,
+    #[command(flatten)]
+    workload: Workload,
+    /// Further RDMA Writes, with marks for a memory trace
+    #[arg(long, value_name = "COUNT")]
+    marked: Option<u64>,
+}
+
+fn main() -> Result<()> {
+    let options = Options::parse();
+    let workload = options.workload;
+    ensure!(workload.depth > 0, "--depth is at least 1");
+    let mut pair = VerbsPair::connect(workload)?;
+    let counts = pair.write(options.count);
+    if let Some(count) = options.marked {
+        let (counts, trains) = pair.write_marked(count)?;
+        println!(
+            "marked: {} segments in {} trains sent, {} received",
+            counts.segments, trains[0], trains[1]
+        );
+    }
+    pair.drain();
+    let (digest, is_equal) = pair.digest();
+    ensure!(is_equal, "the bytes at the sink differ from those of the source");
+    println!(
+        "{} writes of {} bytes, {} segments, {} acks, digest {digest:08x}",
+        counts.writes, workload.size, counts.segments, counts.acks
+    );
+    // Closing would take time, and much of a short trace.
+    std::mem::forget(pair);
+    Ok(())
+}

@@ -1,0 +1,103 @@
+//! The workloads that are counted.
+
+/// A workload.
+#[derive(Clone, Debug)]
+pub struct Case {
+    /// Its name in the tables.
+    pub name: String,
+    /// Options of the programs (see [`crate::workload::Workload`]).
+    pub options: Vec<&'static str>,
+    /// Messages of the shorter run; the longer has three times as many.
+    pub count: u64,
+    /// The cost is per message; otherwise per segment of the source.
+    pub per_write: bool,
+    /// The case of which this one is a variant with something more to do.
+    pub plain: Option<&'static str>,
+    /// The runtime has the settings as well.
+    pub has_verbs: bool,
+    /// Messages before and during a memory trace of it, which takes a second for a few hundred
+    /// segments; `None`: not traced.
+    pub traced: Option<[u64; 2]>,
+}
+
+impl Case {
+    /// Returns what the cost is of.
+    #[must_use]
+    pub const fn unit(&self) -> &'static str {
+        if self.per_write { "Write" } else { "segment" }
+    }
+}
+
+/// Returns all cases: bulk, packed and single Writes, plain and with ECN, IPv6 or software
+/// checksums, and a few links for bulk alone.
+#[must_use]
+pub fn all() -> Vec<Case> {
+    let bulk = Case {
+        name: "64 KiB, MTU 1500".to_owned(),
+        options: Vec::new(),
+        count: 60,
+        per_write: false,
+        plain: None,
+        has_verbs: true,
+        traced: Some([4, 8]),
+    };
+    let variant = |suffix: &str, options: &[&'static str]| Case {
+        name: format!("{}, {suffix}", bulk.name),
+        options: options.to_vec(),
+        traced: None,
+        ..bulk.clone()
+    };
+    let links = [
+        Case { has_verbs: false, ..variant("no timestamps", &["--no-timestamps"]) },
+        variant("no CRC", &["--no-crc"]),
+        Case { name: "64 KiB, MTU 9000".to_owned(), count: 200, ..variant("", &["--mtu", "9000"]) },
+    ];
+    let small = |name: &str, depth, count, traced| Case {
+        name: name.to_owned(),
+        options: vec!["--size", "64", "--depth", depth],
+        count,
+        per_write: true,
+        traced: Some(traced),
+        ..bulk.clone()
+    };
+    let mains = [
+        (PLAIN[0], bulk.clone()),
+        (PLAIN[1], small(PLAIN[1], "128", 6000, [512, 2048])),
+        (PLAIN[2], small(PLAIN[2], "1", 2000, [50, 50])),
+    ];
+    let mut cases: Vec<Case> = mains.iter().map(|(_, case)| case.clone()).collect();
+    cases.extend(links);
+    for (plain, case) in &mains {
+        for (suffix, option) in
+            [("ECN", "--ecn"), ("IPv6", "--ipv6"), ("checksums", "--software-checksums")]
+        {
+            let mut options = case.options.clone();
+            options.push(option);
+            let name = format!("{}, {suffix}", case.name);
+            cases.push(Case { name, options, plain: Some(plain), traced: None, ..case.clone() });
+        }
+    }
+    cases
+}
+
+/// Names of the cases that have variants.
+const PLAIN: [&str; 3] =
+    ["64 KiB, MTU 1500", "64 bytes, 128 outstanding", "64 bytes, one at a time"];
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashSet;
+
+    use super::*;
+
+    #[test]
+    fn names_are_unique_and_plain_cases_exist() {
+        let cases = all();
+        let names: HashSet<&str> = cases.iter().map(|case| case.name.as_str()).collect();
+        assert_eq!(names.len(), cases.len());
+        assert_eq!(cases.iter().filter(|case| case.plain.is_some()).count(), 9);
+        for plain in cases.iter().filter_map(|case| case.plain) {
+            assert!(names.contains(plain), "{plain}");
+        }
+    }
+}

@@ -1,0 +1,259 @@
+//! Runs the workloads under valgrind.
+
+use std::fs;
+use std::io::{BufReader, Read as _};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Mutex, PoisonError};
+use std::thread;
+
+use anyhow::{Context, Result, anyhow, ensure};
+
+use crate::callgrind::{Cost, Profile};
+use crate::instructions::cases::Case;
+use crate::state_lines::{self, EndLines};
+
+/// Program that runs a workload.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Program {
+    /// The protocol core alone.
+    Core,
+    /// From post to polled completion.
+    Verbs,
+}
+
+impl Program {
+    /// Both, in the order of their columns.
+    pub const ALL: [Self; 2] = [Self::Core, Self::Verbs];
+
+    /// Returns the name of the executable.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Core => "core-cost",
+            Self::Verbs => "verbs-cost",
+        }
+    }
+}
+
+/// Measurements of a case.
+#[derive(Clone, Debug)]
+pub struct Measured {
+    /// The case.
+    pub case: Case,
+    /// Instructions, by program in the order of [`Program::ALL`].
+    pub costs: [Option<Cost>; 2],
+    /// State that the trains touch.
+    pub lines: Option<Lines>,
+}
+
+/// Lines of state touched by the trains of a workload.
+#[derive(Clone, Debug, Default)]
+pub struct Lines {
+    /// By end: source, sink.
+    pub ends: [EndLines; 2],
+    /// Frames that the source sent.
+    pub segments: u64,
+    /// RDMA Writes that completed.
+    pub writes: u64,
+}
+
+/// How to measure.
+#[derive(Clone, Debug)]
+pub struct Setup {
+    /// Folder of the programs.
+    pub programs: PathBuf,
+    /// Folder for callgrind's files.
+    pub scratch: PathBuf,
+    /// Number of messages, in percent of a case's default.
+    pub percent: u64,
+}
+
+enum Outcome {
+    Cost(Program, Cost),
+    Lines(Lines),
+}
+
+/// Measures all cases, two at a time. Without the program for the verbs only the core.
+///
+/// # Errors
+/// If a program fails, or valgrind's output is not understood.
+pub fn all(setup: &Setup, cases: Vec<Case>) -> Result<Vec<Measured>> {
+    let has_verbs = setup.programs.join(Program::Verbs.name()).exists();
+    // The traces take longest, so they begin.
+    let mut jobs: Vec<(usize, Option<Program>)> = Vec::new();
+    let of = |wanted: fn(&Case) -> bool, kind: Option<Program>| {
+        let matching = cases.iter().enumerate().filter(move |(_, case)| wanted(case));
+        matching.map(move |(index, _)| (index, kind))
+    };
+    if has_verbs {
+        jobs.extend(of(|case| case.traced.is_some(), None));
+        jobs.extend(of(|case| case.has_verbs, Some(Program::Verbs)));
+    }
+    jobs.extend(of(|_| true, Some(Program::Core)));
+    let outcomes = in_parallel(&jobs, |&(index, kind)| {
+        let case = &cases[index];
+        let outcome = match kind {
+            Some(program) => setup.cost(program, case).map(|cost| Outcome::Cost(program, cost)),
+            None => setup.lines(case).map(Outcome::Lines),
+        };
+        outcome.with_context(|| case.name.clone())
+    });
+    let unmeasured = |case| Measured { case, costs: [None, None], lines: None };
+    let mut measured: Vec<_> = cases.into_iter().map(unmeasured).collect();
+    for ((index, _), outcome) in jobs.into_iter().zip(outcomes) {
+        match outcome? {
+            Outcome::Cost(program, cost) => measured[index].costs[program as usize] = Some(cost),
+            Outcome::Lines(lines) => measured[index].lines = Some(lines),
+        }
+    }
+    Ok(measured)
+}
+
+/// Calls `work` for each job on two threads; returns the results in the order of the jobs.
+fn in_parallel<J: Sync, R: Send>(
+    jobs: &[J],
+    work: impl Fn(&J) -> Result<R> + Sync,
+) -> Vec<Result<R>> {
+    const THREAD_COUNT: usize = 2;
+    let next = AtomicUsize::new(0);
+    let results = Mutex::new(Vec::with_capacity(jobs.len()));
+    thread::scope(|scope| {
+        for _ in 0..THREAD_COUNT {
+            scope.spawn(|| {
+                while let Some((index, job)) = take(jobs, &next) {
+                    let result = work(job);
+                    let mut results = results.lock().unwrap_or_else(PoisonError::into_inner);
+                    results.push((index, result));
+                }
+            });
+        }
+    });
+    let mut results = results.into_inner().unwrap_or_else(PoisonError::into_inner);
+    results.sort_by_key(|&(index, _)| index);
+    results.into_iter().map(|(_, result)| result).collect()
+}
+
+fn take<'a, J>(jobs: &'a [J], next: &AtomicUsize) -> Option<(usize, &'a J)> {
+    let index = next.fetch_add(1, Ordering::Relaxed);
+    jobs.get(index).map(|job| (index, job))
+}
+
+impl Setup {
+    fn valgrind(&self, program: Program, case: &Case, options: &[&str], count: u64) -> Command {
+        let mut command = Command::new("valgrind");
+        command
+            .args(options)
+            .arg(self.programs.join(program.name()))
+            .args(&case.options)
+            .args(["--count", &count.to_string()]);
+        command
+    }
+
+    fn scaled(&self, count: u64) -> u64 {
+        (count * self.percent / 100).max(1)
+    }
+
+    /// Returns the cost of a message or segment: the difference of two runs over the difference of
+    /// their counts, so that neither establishment nor the last ACKs are in it.
+    fn cost(&self, program: Program, case: &Case) -> Result<Cost> {
+        let count = self.scaled(case.count);
+        let file = self.scratch.join(format!("{}, {}", program.name(), case.name));
+        let run = |count: u64, extension: &str| -> Result<(Profile, u64)> {
+            let file = file.with_extension(extension);
+            let out_file = format!("--callgrind-out-file={}", file.display());
+            // Establishment waits in real time: it is not collected.
+            let options = [
+                "--tool=callgrind",
+                "-q",
+                "--toggle-collect=*Pair::poll_source",
+                "--toggle-collect=*Pair::poll_sink",
+                &out_file,
+            ];
+            let out = self.valgrind(program, case, &options, count).output()?;
+            ensure!(out.status.success(), "{}", String::from_utf8_lossy(&out.stderr));
+            let text = fs::read_to_string(&file)?;
+            let profile = Profile::parse(&text, &["Pair::poll_source", "Pair::poll_sink"])?;
+            let output = String::from_utf8_lossy(&out.stdout);
+            Ok((
+                profile,
+                segments(&output).with_context(|| format!("{}: {output}", program.name()))?,
+            ))
+        };
+        let (fewer, few) = run(count, "fewer")?;
+        let (more, many) = run(3 * count, "more")?;
+        Ok(more.per_message(&fewer, if case.per_write { 2 * count } else { many - few }))
+    }
+
+    /// Returns the lines of state that trains touch, from post to completion.
+    fn lines(&self, case: &Case) -> Result<Lines> {
+        let [count, marked] = case.traced.context("a case that is traced")?;
+        let marked = self.scaled(marked);
+        let options = ["--tool=lackey", "--trace-mem=yes", "--basic-counts=no"];
+        let mut child = self
+            .valgrind(Program::Verbs, case, &options, count)
+            .args(["--marked", &marked.to_string()])
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()?;
+        let trace = child.stderr.take().context("a pipe")?;
+        // Read to its end, also after an error of the program.
+        let ends = state_lines::read(BufReader::with_capacity(1 << 20, trace));
+        let mut output = String::new();
+        child.stdout.take().context("a pipe")?.read_to_string(&mut output)?;
+        ensure!(
+            child.wait()?.success(),
+            "{}: {}",
+            Program::Verbs.name(),
+            ends.err().unwrap_or_else(|| anyhow!("failed")),
+        );
+        let segments = output.strip_prefix("marked: ").and_then(segments);
+        let segments = segments.with_context(|| output.clone())?;
+        Ok(Lines { ends: ends?, segments, writes: marked })
+    }
+}
+
+/// Parses the number before "segments" in the output of the programs.
+fn segments(output: &str) -> Option<u64> {
+    let (before, _) = output.split_once(" segments")?;
+    before.rsplit(' ').next()?.parse().ok()
+}
+
+/// Checks that valgrind and the program for the core are there.
+///
+/// # Errors
+/// If one is absent, with the remedy.
+pub fn check_tools(programs: &Path) -> Result<()> {
+    ensure!(
+        Command::new("valgrind").arg("--version").output().is_ok_and(|out| out.status.success()),
+        "valgrind is absent: apt-get install valgrind"
+    );
+    let program = programs.join(Program::Core.name());
+    ensure!(program.exists(), "{} is absent: build this package whole", program.display());
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn segments_are_parsed_from_the_output() {
+        assert_eq!(segments("60 writes of 64 bytes, 17 segments, 2 acks"), Some(17));
+        assert_eq!(segments("46 segments in 3 trains sent"), Some(46));
+        assert_eq!(segments("hello"), None);
+    }
+
+    #[test]
+    fn parallel_results_keep_the_order_of_the_jobs() {
+        let jobs: Vec<u64> = (0..50).collect();
+        let doubled = in_parallel(&jobs, |&job| {
+            ensure!(job != 7, "seven");
+            Ok(2 * job)
+        });
+        assert_eq!(doubled.len(), 50);
+        assert!(doubled[7].is_err());
+        assert_eq!(*doubled[49].as_ref().unwrap(), 98);
+    }
+}

@@ -1,0 +1,115 @@
+//! The committed table of counts, and the check against it.
+
+use anyhow::{Context, Result};
+
+use crate::instructions::measure::{Measured, Program};
+
+/// A count of the table.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Figure {
+    /// What is counted.
+    pub measure: &'static str,
+    /// Name of the case.
+    pub case: String,
+    /// The count.
+    pub value: f64,
+}
+
+impl Figure {
+    /// Formats a line of the table.
+    fn line(&self) -> String {
+        let digits = usize::from(self.measure.starts_with(LINES));
+        format!("{}\t{}\t{:.digits$}\n", self.measure, self.case, self.value)
+    }
+}
+
+/// Beginning of the measures that are lines of state.
+const LINES: &str = "state lines";
+
+/// Returns the name of a program's instructions in the tables.
+#[must_use]
+pub const fn measure(program: Program) -> &'static str {
+    match program {
+        Program::Core => "core",
+        Program::Verbs => "post to completion",
+    }
+}
+
+/// Returns the counts that are recorded and checked.
+#[must_use]
+pub fn figures(measured: &[Measured]) -> Vec<Figure> {
+    let figure = |measure, case: &Measured, value| {
+        let case = case.case.name.clone();
+        Figure { measure, case, value }
+    };
+    let mut figures = Vec::new();
+    for program in Program::ALL {
+        for case in measured {
+            let cost = case.costs[program as usize].as_ref();
+            figures.extend(cost.map(|cost| figure(measure(program), case, cost.stack())));
+        }
+    }
+    for (end, measure) in ["state lines, source", "state lines, sink"].into_iter().enumerate() {
+        for case in measured {
+            let lines = case.lines.as_ref();
+            figures.extend(lines.map(|lines| figure(measure, case, lines.ends[end].touched())));
+        }
+    }
+    figures
+}
+
+/// Formats the table.
+#[must_use]
+pub fn format(figures: &[Figure]) -> String {
+    let head = "# Instructions of both ends per segment or per Write, and cache lines of state per \
+                train. Written by bench/instructions --write.\n";
+    head.to_owned() + &figures.iter().map(Figure::line).collect::<String>()
+}
+
+/// Returns the figures that exceed those in `table` by more than `percent`, and prints all.
+///
+/// # Errors
+/// If the table lacks a figure.
+pub fn rises(table: &str, figures: &[Figure], percent: f64) -> Result<Vec<String>> {
+    let mut found = Vec::new();
+    for Figure { measure, case, value } in figures {
+        let name = format!("{measure}\t{case}");
+        let recorded = table.lines().find_map(|line| line.strip_prefix(&name)?.strip_prefix('\t'));
+        let name = format!("{measure}: {case}");
+        let recorded = recorded.with_context(|| format!("the table has no line for {name}"))?;
+        let recorded: f64 = recorded.parse().with_context(|| format!("{name}: {recorded}"))?;
+        let rise = (value / recorded - 1.0) * 100.0;
+        println!("{name}: {value:.1}, recorded {recorded}, {rise:+.1} %");
+        if rise > percent {
+            found.push(format!("{name}: {value:.1}, recorded {recorded}"));
+        }
+    }
+    Ok(found)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn figure(measure: &'static str, case: &str, value: f64) -> Figure {
+        Figure { measure, case: case.to_owned(), value }
+    }
+
+    #[test]
+    fn rise_above_the_limit_is_found() {
+        let figures =
+            |value| vec![figure("core", "bulk", 100.0), figure("core", "bulk, ECN", value)];
+        let recorded = format(&figures(100.0));
+        assert!(rises(&recorded, &figures(102.0), 3.0).unwrap().is_empty());
+        let found = rises(&recorded, &figures(104.0), 3.0).unwrap();
+        assert_eq!(found, ["core: bulk, ECN: 104.0, recorded 100"]);
+        let unknown = [figure("post to completion", "bulk", 1.0)];
+        assert!(rises(&recorded, &unknown, 3.0).is_err());
+    }
+
+    #[test]
+    fn lines_of_state_are_recorded_with_a_digit() {
+        let table = format(&[figure("state lines, sink", "bulk", 12.34), figure("core", "x", 9.6)]);
+        assert!(table.ends_with("state lines, sink\tbulk\t12.3\ncore\tx\t10\n"), "{table}");
+    }
+}

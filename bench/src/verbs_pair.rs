@@ -1,0 +1,277 @@
+//! Two contexts of the runtime on one thread over heap ports, with RDMA Writes from one to the
+//! other through the verbs: from post to polled completion.
+//!
+//! The application does as `iwperf`: it polls its completion queue, which drives the shard whenever
+//! the queue is empty, and posts a request for each that has completed, with one doorbell for all.
+
+use std::net::SocketAddr;
+use std::ops::Range;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, ensure};
+use ferrowarp::device::DeviceSpec;
+use ferrowarp::{
+    Access, Config, ConnParam, Context, Cq, Mr, Operation, Payload, Pd, Port, Qp, QpOptions,
+    SendWr, Wc, WcStatus,
+};
+
+use crate::loopback::{self, FrameCounts, LoopDevice};
+use crate::memory_marks::{self, Mark, range_of_vec};
+use crate::workload::{TransferCounts, Workload};
+
+const PORT: u16 = 18515;
+/// Bytes of registered memory at each end, unless a message needs more. Little: filling it takes
+/// part of the time of a memory trace.
+const ARENA_LEN: u32 = 1 << 17;
+/// Virtual time per poll.
+const POLL_TIME: Duration = Duration::from_micros(1);
+/// Limit of the establishment, which is immediate on an idle machine.
+const TIMEOUT: Duration = Duration::from_secs(60);
+/// Passes without a completion, some seconds, before the transfer is given up.
+const IDLE_PASS_COUNT_MAX: u64 = 10_000_000;
+
+impl Port for LoopDevice {}
+
+struct Endpoint {
+    // Before what they use: fields are dropped in their order.
+    qp: Qp,
+    mr: Mr,
+    cq: Cq,
+    _pd: Pd,
+    context: Context,
+    completions: Vec<Wc>,
+    frames: Arc<FrameCounts>,
+    /// Memory of the port.
+    port_memory: Vec<Range<usize>>,
+}
+
+/// Two connected contexts, with RDMA Writes from the source to the sink.
+pub struct VerbsPair {
+    source: Endpoint,
+    sink: Endpoint,
+    workload: Workload,
+    slot_count: u64,
+    posted: u64,
+    completed: u64,
+    /// Trains of the source and of the sink.
+    trains: [u64; 2],
+    is_marked: bool,
+}
+
+impl VerbsPair {
+    /// Opens two contexts in virtual time, and connects them.
+    ///
+    /// # Errors
+    /// If the runtime has no setting for what the workload asks for, or the connection fails.
+    pub fn connect(workload: Workload) -> Result<Self> {
+        ensure!(workload.timestamps, "the runtime has no setting for TCP timestamps");
+        let arena_len = ARENA_LEN.max(workload.size);
+        let devices = loopback::pair(workload.mtu, workload.checksum());
+        let frames = devices.each_ref().map(LoopDevice::frame_counts);
+        let memory = devices.each_ref().map(LoopDevice::memory);
+        let [left, right] = devices;
+        let config = |host| config(&workload, host);
+        let contexts = Context::joined((left, config(1)), (right, config(2)))?;
+        let ([left_frames, right_frames], [left, right]) = (frames, memory);
+        let source = Endpoint::new(contexts.0, left_frames, left, &workload, arena_len)?;
+        let sink = Endpoint::new(contexts.1, right_frames, right, &workload, arena_len)?;
+        let bytes: Vec<u8> =
+            (0..arena_len).map(|at| at.wrapping_mul(0x9e37_79b1).to_be_bytes()[0]).collect();
+        source.mr.write(0, &bytes);
+
+        let param = ConnParam { crc: workload.crc, ..ConnParam::default() };
+        let listener = sink.context.listen(PORT, 1)?;
+        source.qp.connect(SocketAddr::new(workload.address(2), PORT), param.clone())?;
+        let request = listener.accept_timeout(TIMEOUT).context("no connect request")?;
+        request.accept(&sink.qp, param)?;
+        source.qp.wait_established(TIMEOUT)?;
+        sink.qp.wait_established(TIMEOUT)?;
+        Ok(Self {
+            source,
+            sink,
+            workload,
+            slot_count: u64::from(arena_len / workload.size),
+            posted: 0,
+            completed: 0,
+            trains: [0; 2],
+            is_marked: false,
+        })
+    }
+
+    /// Writes `count` messages, until all have completed: those of the last segments may be under
+    /// way.
+    ///
+    /// # Panics
+    /// If a request fails, or there is no more progress.
+    pub fn write(&mut self, count: u64) -> TransferCounts {
+        let before = (self.completed, self.source.frames.sent(), self.sink.frames.sent());
+        let target = self.posted + count;
+        self.poll_until(target, |pair| pair.completed == target);
+        TransferCounts {
+            writes: self.completed - before.0,
+            segments: self.source.frames.sent() - before.1,
+            acks: self.sink.frames.sent() - before.2,
+        }
+    }
+
+    /// As [`write`](Self::write), with marks in a memory trace. Returns the numbers of trains of
+    /// the source and of the sink as well.
+    ///
+    /// # Errors
+    /// If the marks cannot be announced.
+    ///
+    /// # Panics
+    /// As `write`.
+    pub fn write_marked(&mut self, count: u64) -> Result<(TransferCounts, [u64; 2])> {
+        let mut ignored = Vec::new();
+        for end in [&self.source, &self.sink] {
+            ignored.extend_from_slice(&end.port_memory);
+            let payload = usize::try_from(end.mr.addr())?;
+            ignored.push(payload..payload + end.mr.len());
+            ignored.push(range_of_vec(&end.completions));
+        }
+        memory_marks::announce(&ignored).context("cannot announce the marks")?;
+        self.is_marked = true;
+        let before = self.trains;
+        let counts = self.write(count);
+        self.is_marked = false;
+        Ok((counts, [self.trains[0] - before[0], self.trains[1] - before[1]]))
+    }
+
+    /// Polls until the sink has received every frame. It may not have acknowledged them all.
+    ///
+    /// # Panics
+    /// If there is no more progress.
+    pub fn drain(&mut self) {
+        self.poll_until(self.posted, |pair| {
+            pair.sink.frames.received() == pair.source.frames.sent()
+        });
+    }
+
+    #[inline]
+    fn poll_until(&mut self, target: u64, is_done: impl Fn(&Self) -> bool) {
+        let mut idle_passes = 0;
+        while !is_done(self) {
+            let completed = self.completed;
+            self.poll_source(target);
+            self.poll_sink();
+            idle_passes = if self.completed > completed { 0 } else { idle_passes + 1 };
+            assert!(idle_passes < IDLE_PASS_COUNT_MAX, "no more progress");
+        }
+    }
+
+    /// One step of the source: polls completions, which drives the shard, and posts. Not inlined,
+    /// so that a profile separates the two ends.
+    #[inline(never)]
+    fn poll_source(&mut self, target: u64) {
+        let sent = self.source.frames.sent();
+        self.mark(Mark::Source);
+        self.completed += self.source.poll();
+        let outstanding = self.posted - self.completed;
+        let count = (self.workload.depth as u64 - outstanding).min(target - self.posted);
+        if count > 0 {
+            self.post(count);
+        }
+        let is_train = self.source.frames.sent() > sent;
+        self.trains[0] += u64::from(is_train);
+        self.mark(if is_train { Mark::Train } else { Mark::Idle });
+    }
+
+    /// One step of the sink: polls completions, which drives the shard.
+    #[inline(never)]
+    fn poll_sink(&mut self) {
+        let received = self.sink.frames.received();
+        self.mark(Mark::Sink);
+        self.sink.poll();
+        let is_train = self.sink.frames.received() > received;
+        self.trains[1] += u64::from(is_train);
+        self.mark(if is_train { Mark::Train } else { Mark::Idle });
+    }
+
+    #[inline]
+    fn mark(&self, mark: Mark) {
+        if self.is_marked {
+            mark.store();
+        }
+    }
+
+    /// Posts the next requests, with one doorbell.
+    fn post(&mut self, count: u64) {
+        let (source, sink, size) = (&self.source.mr, &self.sink.mr, self.workload.size);
+        let wrs = (self.posted..self.posted + count).map(|wr_id| {
+            let slot = usize::try_from(wr_id % self.slot_count).expect("below the arena's length");
+            let offset = slot * size as usize;
+            let payload = Payload::Gather([source.sge(offset, size)].into_iter().collect());
+            let remote = sink.addr() + offset as u64;
+            let operation = Operation::Write { payload, rkey: sink.rkey(), remote };
+            SendWr { wr_id, operation, signaled: true, fence: false }
+        });
+        let (posted, error) = self.source.qp.post_sends(wrs);
+        assert_eq!((posted as u64, error), (count, None), "fewer outstanding than slots");
+        self.posted += count;
+    }
+
+    /// Returns the CRC32C of the bytes written to the sink so far, and whether they equal those of
+    /// the source.
+    #[must_use]
+    pub fn digest(&self) -> (u32, bool) {
+        let slots = self.completed.min(self.slot_count);
+        let len = usize::try_from(slots * u64::from(self.workload.size)).expect("in memory");
+        let [mut placed, mut sent] = [vec![0; len], vec![0; len]];
+        self.sink.mr.read(0, &mut placed);
+        self.source.mr.read(0, &mut sent);
+        (crc32c::crc32c(&placed), placed == sent)
+    }
+}
+
+impl Endpoint {
+    fn new(
+        context: Context,
+        frames: Arc<FrameCounts>,
+        port_memory: Vec<Range<usize>>,
+        workload: &Workload,
+        arena_len: u32,
+    ) -> Result<Self> {
+        let pd = context.alloc_pd();
+        let cq = context.create_cq(2 * workload.depth)?;
+        let mr = pd.register(context.allocate(arena_len as usize)?, Access::ALL)?;
+        let options = QpOptions {
+            send_cq: &cq,
+            recv_cq: &cq,
+            max_send_wr: workload.depth,
+            max_recv_wr: workload.depth,
+        };
+        let qp = pd.create_qp(&context, &options)?;
+        let completions = Vec::with_capacity(workload.depth);
+        Ok(Self { qp, mr, cq, _pd: pd, context, completions, frames, port_memory })
+    }
+
+    /// Polls the completion queue; returns the number of completions.
+    #[inline]
+    fn poll(&mut self) -> u64 {
+        let count = self.cq.poll(&mut self.completions);
+        for wc in self.completions.drain(..) {
+            assert_eq!(wc.status, WcStatus::Success, "{wc:?}");
+        }
+        count as u64
+    }
+}
+
+/// Configuration of host 1, the source, or 2. Closes at once, without waiting for the peer.
+fn config(workload: &Workload, host: u8) -> Config {
+    let address = workload.address(host);
+    // The device is not opened by its name.
+    let mut config = Config::new(DeviceSpec::Ring, address, workload.prefix_len());
+    config.mtu = workload.mtu;
+    config.seed = Some(0x5eed + u64::from(host));
+    config.virtual_time = Some(POLL_TIME);
+    // Fewer than by default: initializing them takes part of the time of a memory trace.
+    config.regions_max = 256;
+    config.linger = Duration::ZERO;
+    config.drop_linger = Duration::ZERO;
+    if host == 1 {
+        config.tcp.ecn = workload.ecn_mode();
+    }
+    config
+}

@@ -1,0 +1,89 @@
+//! Workload of an instruction count: RDMA Writes from one end to the other, and the link.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+use clap::ArgAction;
+use ferrowarp_proto::device::ChecksumMode;
+use ferrowarp_proto::tcp::EcnMode;
+
+/// Parameters of the RDMA Writes and of the link; also options of the programs that run them.
+#[derive(Clone, Copy, Debug, clap::Args)]
+pub struct Workload {
+    /// MTU in bytes
+    #[arg(long, default_value_t = 1500, value_parser = clap::value_parser!(u16).range(576..))]
+    pub mtu: u16,
+    /// No TCP timestamps: 12 bytes more payload per segment
+    #[arg(long = "no-timestamps", action = ArgAction::SetFalse)]
+    pub timestamps: bool,
+    /// No CRC
+    #[arg(long = "no-crc", action = ArgAction::SetFalse)]
+    pub crc: bool,
+    /// ECN, requested by the source
+    #[arg(long)]
+    pub ecn: bool,
+    /// IPv6 in place of IPv4; an MTU of at least 1280
+    #[arg(long)]
+    pub ipv6: bool,
+    /// TCP and IPv4 checksums in software; otherwise there are none
+    #[arg(long)]
+    pub software_checksums: bool,
+    /// Bytes per RDMA Write
+    #[arg(long, default_value_t = 65_536, value_parser = clap::value_parser!(u32).range(1..))]
+    pub size: u32,
+    /// Outstanding RDMA Writes, at least 1
+    #[arg(long, default_value_t = 64)]
+    pub depth: usize,
+}
+
+impl Workload {
+    /// The defaults of the options: 64 Writes of 64 KiB at an MTU of 1500.
+    pub const PLAIN: Self = Self {
+        mtu: 1500,
+        timestamps: true,
+        crc: true,
+        ecn: false,
+        ipv6: false,
+        software_checksums: false,
+        size: 65_536,
+        depth: 64,
+    };
+
+    /// Returns the checksum mode of the ports.
+    #[must_use]
+    pub const fn checksum(&self) -> ChecksumMode {
+        if self.software_checksums { ChecksumMode::Software } else { ChecksumMode::NotNeeded }
+    }
+
+    /// Returns the ECN setting of the source; the sink accepts what is requested.
+    #[must_use]
+    pub fn ecn_mode(&self) -> EcnMode {
+        if self.ecn { EcnMode::Request } else { EcnMode::default() }
+    }
+
+    /// Returns the address of host 1 or 2, of a range for benchmarks (RFC 2544, RFC 5180).
+    #[must_use]
+    pub fn address(&self, host: u8) -> IpAddr {
+        if self.ipv6 {
+            Ipv6Addr::new(0x2001, 2, 0, 0, 0, 0, 0, host.into()).into()
+        } else {
+            Ipv4Addr::new(198, 18, 0, host).into()
+        }
+    }
+
+    /// Returns the length of the prefix of the addresses.
+    #[must_use]
+    pub const fn prefix_len(&self) -> u8 {
+        if self.ipv6 { 64 } else { 24 }
+    }
+}
+
+/// Counts of a transfer.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct TransferCounts {
+    /// Completed RDMA Writes.
+    pub writes: u64,
+    /// Frames sent by the source.
+    pub segments: u64,
+    /// Frames sent by the sink: ACKs.
+    pub acks: u64,
+}
