@@ -4,14 +4,15 @@
 //! on one thread in virtual time, with heap frames and a zero-copy link ([`loopback`]): engines
 //! (`engine_pair`) or contexts of the runtime (`verbs_pair`). They are reproducible, and show the
 //! cost of a change. *Wall time* comes from `iwperf` beside the frozen bound, the copies and CRCs
-//! alone, measured on the same cores (`bound`, `paired`, `baseline`), and from our TCP and the
-//! kernel's over the same emulated links (`tcp_vs_kernel`).
+//! alone, measured on the same cores (`bound`, `paired`, `baseline`), from our TCP and the kernel's
+//! over the same emulated links (`tcp_vs_kernel`), and from `iwperf` beside other stacks (`peers`).
 //!
 //! Programs: `core-cost` (the two engines), `verbs-cost` (the two contexts), `instructions` (runs
 //! both under valgrind), `bound` (`iwperf` as a share of the bound, written to `BOUND.md`),
 //! `baseline` (all of these, written to `BASELINE.md`); `crc` (CRC32C by message length);
 //! `tcp-vs-kernel` (both TCPs, written to `TCP-VS-KERNEL.md`) and `tcp-end` (one end of a
-//! connection for it).
+//! connection for it); `bench-peers` (other stacks, written to `RESULTS.md`) and `smoltcp-loop`
+//! (smoltcp over `ring` for it).
 
 #[cfg(feature = "device")]
 pub mod baseline;
@@ -27,6 +28,8 @@ pub mod median;
 pub mod memory_marks;
 #[cfg(feature = "device")]
 pub mod paired;
+#[cfg(feature = "device")]
+pub mod peers;
 pub mod state_lines;
 #[cfg(feature = "device")]
 pub mod tcp_vs_kernel;

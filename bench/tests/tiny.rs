@@ -269,3 +269,69 @@ fn tcp_vs_kernel_quick_run_writes_report() {
     let plot = fs::read_to_string(out.with_extension("svg")).expect("the plot");
     assert!(plot.contains("round trip 1 ms") && plot.contains("ours to kernel"));
 }
+
+/// In place of iwperf, like smoltcp-loop in its results.
+const IWPERF: &str = r#"#!/bin/sh
+lat=null
+for word; do
+    case $word in *-lat) lat='{"p50": 1, "p90": 2, "p99": 3, "p999": 4}' ;; esac
+done
+while [ $# -gt 1 ]; do
+    [ "$1" = --json ] && json=$2
+    shift
+done
+echo "{\"results\": [{\"bw_gbit_s\": 20, \"msg_rate_mops\": 1.0, \"errors\": 0, \"lat_us\": $lat,
+    \"duration_s\": 1, \"iterations\": 1000}]}" >"$json"
+"#;
+
+#[test]
+fn bench_peers_compares_smoltcp_over_ring() {
+    use std::os::unix::fs::PermissionsExt as _;
+
+    let folder = ferrowarp_tests::process::temp_dir().expect("a folder");
+    let iwperf = folder.path().join("iwperf");
+    fs::write(&iwperf, IWPERF).expect("a script");
+    fs::set_permissions(&iwperf, fs::Permissions::from_mode(0o755))
+        .expect("the script can be made executable");
+    let smoltcp = folder.path().join("smoltcp-loop");
+    std::os::unix::fs::symlink(env!("CARGO_BIN_EXE_smoltcp-loop"), smoltcp).expect("a link");
+    let readme = folder.path().join("README.md");
+    fs::write(&readme, "<!-- bench-peers: begin -->\n<!-- bench-peers: end -->\n").expect("a file");
+    let out = folder.path().join("results.md");
+    let output = Command::new(env!("CARGO_BIN_EXE_bench-peers"))
+        .args(["--peers", "smoltcp", "--rounds", "2", "--seconds", "0.05", "--sizes", "64,65536"])
+        .arg("--bin")
+        .arg(folder.path())
+        .arg("--out")
+        .arg(&out)
+        .arg("--readme")
+        .arg(&readme)
+        .output()
+        .expect("the program starts");
+    stdout_of(&output);
+    let text = fs::read_to_string(&out).expect("the tables");
+    for expected in [
+        "## smoltcp: one core, MTU 1500, no CRC",
+        "## smoltcp: one core, MTU 9000, no CRC",
+        "![smoltcp: one core, MTU 9000, no CRC](results-one-core-9000.svg)",
+        "| ferrowarp | **20.0**, 20.0 to 20.0 | **20.0**, 20.0 to 20.0 |",
+    ] {
+        assert!(text.contains(expected), "{expected} is not in\n{text}");
+    }
+    assert!(!text.contains("failed"), "{text}");
+    let readme = fs::read_to_string(&readme).expect("a file");
+    assert!(readme.contains("| ferrowarp / smoltcp | "), "{readme}");
+    assert!(folder.path().join("results-one-core-1500.svg").exists(), "no plot");
+    let json = fs::read_to_string(out.with_extension("json")).expect("the results");
+    let json: serde_json::Value = serde_json::from_str(&json).expect("JSON");
+    let smoltcp = &json["comparisons"][0]["peers"][1];
+    assert_eq!(smoltcp["name"], "smoltcp");
+    let results = smoltcp["results"].as_array().expect("a list");
+    assert_eq!(results.len(), 3);
+    for result in &results[..2] {
+        for round in result["rounds"].as_array().expect("a list") {
+            assert!(round["gbit_s"].as_f64() > Some(0.0), "{result}");
+        }
+    }
+    assert!(results[2]["rounds"][0]["p999_us"].as_f64() > Some(0.0), "{}", results[2]);
+}

@@ -94,9 +94,10 @@ siw_has() {
     done
 }
 
-# Prints the path of the initramfs; builds it if its contents have changed.
+# Prints the path of the initramfs; builds it if its contents have changed. With files to add, which
+# are often new, it is built in the scratch folder.
 siw_initramfs() {
-    local program files=() sources=() key out
+    local program files=("$@") sources=() key out
     for program in "${siw_programs[@]}"; do
         files+=("$(command -v "$program")")
     done
@@ -111,6 +112,7 @@ siw_initramfs() {
         ldd "${files[@]}" | awk '/=> \// {print $3}' | sort -u | xargs cat
     } | sha256sum | cut -c 1-16)
     out=$siw_cache/initramfs-$key.cpio.gz
+    [ $# -eq 0 ] || out=$scratch/initramfs.cpio.gz
     if [ ! -s "$out" ]; then
         mkdir -p "$siw_cache"
         siw_fill "$scratch/guest" "${files[@]}"

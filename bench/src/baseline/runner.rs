@@ -55,6 +55,23 @@ impl Iwperf {
         size: u64,
         seconds: f64,
     ) -> Result<Sample> {
+        let text = self.run_with(test, topology, mtu, size, seconds, &[])?;
+        sample(&serde_json::from_str(&text)?)
+    }
+
+    /// Runs one test with further options; returns the JSON that the program has written.
+    ///
+    /// # Errors
+    /// If the program fails, hangs, or writes no results.
+    pub fn run_with(
+        &self,
+        test: &str,
+        topology: &Topology,
+        mtu: u16,
+        size: u64,
+        seconds: f64,
+        options: &[&str],
+    ) -> Result<String> {
         let limit = STARTUP_TIMEOUT + Duration::from_secs_f64(seconds);
         let json = self.scratch.join("result.json");
         let _ = fs::remove_file(&json);
@@ -75,13 +92,13 @@ impl Iwperf {
         };
         client.args(["--mtu", &mtu.to_string(), "--size", &size.to_string()]);
         client.args(["--duration", &seconds.to_string()]).arg("--json").arg(&json);
+        client.args(options);
         let client = spawn(&mut client)?;
         client.wait_success(limit)?;
         if let Some(server) = server {
             server.wait_success(STARTUP_TIMEOUT)?;
         }
-        let text = fs::read_to_string(&json).context("no results were written")?;
-        sample(&serde_json::from_str(&text)?)
+        fs::read_to_string(&json).context("no results were written")
     }
 
     /// Starts a server for one client, and waits for its socket.

@@ -133,8 +133,16 @@ impl Guest {
     /// # Errors
     /// If the guest does not boot in time.
     pub fn boot(log: &Path) -> io::Result<Self> {
+        Self::boot_with(log, &[])
+    }
+
+    /// As [`Guest::boot`], with these options of `scripts/siw-guest`.
+    ///
+    /// # Errors
+    /// If the guest does not boot in time.
+    pub fn boot_with(log: &Path, options: &[&str]) -> io::Result<Self> {
         let mut command = Command::new(crate::workspace::root().join("scripts/siw-guest"));
-        command.arg("--serve").stdin(Stdio::piped()).stdout(Stdio::piped());
+        command.args(options).arg("--serve").stdin(Stdio::piped()).stdout(Stdio::piped());
         let mut script = command.stderr(File::create(log)?).spawn()?;
         let (commands_in, output) = (script.stdin.take(), script.stdout.take());
         let output = output.ok_or_else(|| failure("no pipe"))?;
