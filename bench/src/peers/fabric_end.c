@@ -25,7 +25,9 @@ enum {
     /* Outstanding writes per connection, as in iwperf; fewer if the provider queues fewer. */
     DEPTH = 128,
     SAMPLES_MAX = 1 << 22,
+    /* Round trips before the measurement, and the part of the time that they may take. */
     WARM_UP = 1000,
+    WARM_UP_PART = 10,
     CONNECT_TIMEOUT_MS = 20000,
 };
 
@@ -226,7 +228,7 @@ static void latency(size_t size, double seconds)
         ping(&connections[0], size, number);
         await(size, number);
         uint64_t after = now_ns();
-        if (rounds++ >= WARM_UP) {
+        if (rounds++ >= WARM_UP || (double)(after - start) * WARM_UP_PART > seconds * 1e9) {
             samples[count++] = after - before;
             sum += after - before;
         }

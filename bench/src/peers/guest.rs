@@ -29,7 +29,7 @@ const MESSAGES: std::ops::RangeInclusive<u64> = 32..=5000;
 /// Round trips of a ping-pong.
 const ROUND_TRIPS: u64 = 1000;
 /// Time allowed for a run.
-const RUN_TIMEOUT: Duration = Duration::from_secs(120);
+const RUN_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Which stack runs in the guest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -19,8 +19,9 @@ use crate::port::Port;
 const ADDRESSES: [IpAddress; 2] = [IpAddress::v4(198, 18, 0, 1), IpAddress::v4(198, 18, 0, 2)];
 const SERVER_PORT: u16 = 4791;
 const CLIENT_PORT: u16 = 49_152;
-/// Round trips before the measurement.
+/// Round trips before the measurement, and the part of the time that they may take.
 const WARM_UP: usize = 1000;
+const WARM_UP_PART: f64 = 0.1;
 /// Polls until the connection has to be established.
 const CONNECT_POLLS_MAX: usize = 1_000_000;
 /// Polls between two looks at the clock.
@@ -156,7 +157,7 @@ fn latency(ends: &mut [End; 2], size: usize, seconds: f64) -> Result<serde_json:
     let mut round_trips_ns = Vec::with_capacity(1 << 22);
     let start = Instant::now();
     let mut before = start;
-    let mut warm_up = WARM_UP;
+    let mut rounds = 0;
     while before.duration_since(start).as_secs_f64() < seconds {
         for from in [0, 1] {
             let (mut sent, mut received) = (0, 0);
@@ -170,9 +171,9 @@ fn latency(ends: &mut [End; 2], size: usize, seconds: f64) -> Result<serde_json:
             }
         }
         let after = Instant::now();
-        if warm_up > 0 {
-            warm_up -= 1;
-        } else {
+        rounds += 1;
+        let since_start = after.duration_since(start).as_secs_f64();
+        if rounds > WARM_UP || since_start > seconds * WARM_UP_PART {
             round_trips_ns.push(after.duration_since(before).as_nanos() as f64);
         }
         before = after;
