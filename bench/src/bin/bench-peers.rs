@@ -134,7 +134,8 @@ fn main() -> Result<ExitCode> {
     for failure in &failures {
         eprintln!("failed: {failure}");
     }
-    eprintln!("{} rounds, {} s", done, started.elapsed().as_secs());
+    let text = if done < plan.rounds { ": no time for more" } else { "" };
+    eprintln!("{done} of {} rounds in {} s{text}", plan.rounds, started.elapsed().as_secs());
     Ok(if failures.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
@@ -289,12 +290,12 @@ fn write(
         let _ = write!(main, "![Ours beside other stacks]({})\n\n", plot.display());
     }
     for comparison in comparisons.iter().filter(|comparison| comparison.entries.len() > 1) {
-        let _ = write!(main, "{}:\n\n", comparison.setting.title());
+        let _ = write!(main, "**{}**\n\n", comparison.setting.title());
         main.push_str(&report::ratios(comparison, false));
     }
     let document =
         fs::read_to_string(readme).with_context(|| format!("cannot read {}", readme.display()))?;
-    let document = report::replace_marked(&document, main.trim_end_matches('\n'))
+    let document = report::replace_marked(&document, &format!("\n{main}"))
         .with_context(|| readme.display().to_string())?;
     write_file(readme, &document)
 }
@@ -309,7 +310,7 @@ fn header(plan: &Plan, about: &[(String, String)], rounds: usize) -> String {
     let [server, client] = plan.cores;
     let _ = writeln!(
         text,
-        "Written by `scripts/bench-peers`. Each figure is the **median** of {rounds} rounds, then \
+        "Written by `scripts/bench-peers`. Rounds: {rounds}; each figure is their **median**, then \
          the lowest and the highest; runs of {} s (iperf3 and sockperf: whole seconds). In a round \
          the peers run a test one after the other, each round beginning with another one. Servers \
          are pinned to core {server}, clients to core {client}. A ratio is ours to the peer's, of \

@@ -1,5 +1,5 @@
-//! Linux's siw in a guest without hardware acceleration (`scripts/siw-guest --icount`), by perftest,
-//! and ours in the same guest.
+//! Linux's siw in an emulated guest (`scripts/siw-guest --icount`), by perftest, and ours in the
+//! same guest.
 //!
 //! The guest has one processor, and its time counts instructions, one for each nanosecond: a figure
 //! says how many instructions both ends and what lies between them take, not how fast the host is.

@@ -4,8 +4,8 @@
 //! A [`Peer`] runs one [`Test`] at a time and returns a [`Sample`]; ours ([`iwperf`]) are peers as
 //! the others are. [`rounds`] runs all peers of a [`Setting`] one after the other, test by test and
 //! round by round, so that a disturbance of the machine affects neighboring runs of all of them.
-//! [`report`], [`json`] and [`plot`] format the results. A file for each peer says how it is started
-//! and how its output is read.
+//! [`report`], [`json`] and [`plot`] format the results. A file for each peer says how it is
+//! started and how its output is read.
 
 pub mod guest;
 pub mod iperf3;

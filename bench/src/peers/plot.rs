@@ -41,9 +41,13 @@ pub fn draw(path: &Path, comparison: &Comparison) -> Result<()> {
     ensure!(!panels.is_empty(), "nothing to draw");
     let draw_error =
         |error: &dyn std::fmt::Display| anyhow!("cannot draw {}: {error}", path.display());
+    // Without those that report none of the figures.
+    let has_line =
+        |&index: &usize| panels.iter().any(|panel| panel.lines[index].iter().any(Option::is_some));
+    let drawn: Vec<usize> = (0..comparison.entries.len()).filter(has_line).collect();
     let width = PANEL.0 * u32::try_from(panels.len())?;
     let per_line = (width / LEGEND_WIDTH) as usize;
-    let lines = u32::try_from(comparison.entries.len().div_ceil(per_line))?;
+    let lines = u32::try_from(drawn.len().div_ceil(per_line))?;
     let size = (width, PANEL.1 + lines * LEGEND_LINE + 8);
     let area = SVGBackend::new(path, size).into_drawing_area();
     area.fill(&WHITE).map_err(|error| draw_error(&error))?;
@@ -51,7 +55,8 @@ pub fn draw(path: &Path, comparison: &Comparison) -> Result<()> {
     for (panel, area) in panels.iter().zip(top.split_evenly((1, panels.len()))) {
         draw_panel(panel, &area, &comparison.entries).map_err(|error| draw_error(&error))?;
     }
-    draw_legend(&legend, &comparison.entries, per_line).map_err(|error| draw_error(&error))?;
+    draw_legend(&legend, &comparison.entries, &drawn, per_line)
+        .map_err(|error| draw_error(&error))?;
     area.present().map_err(|error| draw_error(&error))
 }
 
@@ -136,8 +141,10 @@ fn draw_panel(
         .x_desc(panel.x_title)
         .x_labels(panel.labels.len() * 4)
         .x_label_formatter(&|at| label(&panel.labels, *at))
+        .y_labels(8)
+        // The shortest text of the value, which is a power of ten times a digit.
         .y_label_formatter(&|value| {
-            super::report::digits(*value).trim_end_matches(".00").to_owned()
+            format!("{value:.6}").trim_end_matches('0').trim_end_matches('.').to_owned()
         })
         .draw()?;
     for (index, figures) in panel.lines.iter().enumerate().rev() {
@@ -168,11 +175,13 @@ fn label(labels: &[String], at: f64) -> String {
 fn draw_legend(
     area: &Area<'_>,
     entries: &[Entry],
+    drawn: &[usize],
     per_line: usize,
 ) -> Result<(), Box<dyn std::error::Error>> {
-    for (index, entry) in entries.iter().enumerate() {
-        let x = i32::try_from(index % per_line * LEGEND_WIDTH as usize)? + 16;
-        let y = i32::try_from(index / per_line * LEGEND_LINE as usize)? + 12;
+    for (position, &index) in drawn.iter().enumerate() {
+        let entry = &entries[index];
+        let x = i32::try_from(position % per_line * LEGEND_WIDTH as usize)? + 16;
+        let y = i32::try_from(position / per_line * LEGEND_LINE as usize)? + 12;
         let style = color(entries, index).stroke_width(stroke_width(entry));
         area.draw(&PathElement::new(vec![(x, y), (x + 20, y)], style))?;
         area.draw(&Text::new(entry.peer.name(), (x + 26, y - 7), ("sans-serif", 14)))?;

@@ -36,11 +36,12 @@ fn about(setting: Setting) -> &'static str {
         }
         Setting::Guest { .. } => {
             "Both ends in a Linux guest with one processor, which is emulated. Its time counts \
-             instructions, one for each nanosecond: the figures say how many instructions both ends \
-             and everything between them take, and do not depend on the host. siw's ends are two \
-             processes that sleep while they wait (perftest's `-e`, for Sends only), connected by \
-             the guest's loopback with this MTU; ours share a process over `ring`. siw offers no \
-             CRC to siw."
+             instructions, one for each nanosecond: the figures say how many instructions both \
+             ends and everything between them take, and do not depend on the host. siw's ends are \
+             two processes that sleep while they wait (perftest's `-e`, for Sends only), connected \
+             by the guest's loopback with this MTU; ours share a process over `ring`. siw offers \
+             no CRC to siw. A long copy is one instruction for each byte where it is `rep movsb`, \
+             in the kernel as in ours."
         }
     }
 }
@@ -61,19 +62,15 @@ fn programs(comparison: &Comparison) -> String {
 fn ratio_columns(comparison: &Comparison) -> Vec<(String, Test, Metric)> {
     let mut columns = Vec::new();
     if let Some(size) = comparison.ping_pong_size() {
-        let title = format!("latency of {}, p50", size_name(size));
+        let title = format!("latency, {} bytes, p50", size_name(size));
         columns.push((title, Test::PingPong { size }, Metric::P50));
     }
     for size in comparison.sizes() {
         let test = Test::Stream { size, connections: 1 };
         match size {
-            64 => columns.push(("rate of 64".to_owned(), test, Metric::Rate)),
+            64 => columns.push(("rate, 64 bytes".to_owned(), test, Metric::Rate)),
             65_536 | 1_048_576 => {
-                columns.push((
-                    format!("bandwidth of {}", size_name(size)),
-                    test,
-                    Metric::Bandwidth,
-                ));
+                columns.push((format!("bandwidth, {}", size_name(size)), test, Metric::Bandwidth));
             }
             _ => {}
         }
@@ -236,7 +233,7 @@ mod tests {
             "## Two processes on two cores",
             "| other | 1.0 | description of other |",
             "| absent | | not measured: apt-get install it |",
-            "| ours / peer | latency of 64, p50 | rate of 64 | bandwidth of 64 KiB |",
+            "| ours / peer | latency, 64 bytes, p50 | rate, 64 bytes | bandwidth, 64 KiB |",
             "| ferrowarp / other | **0.500**, 0.500 to 0.500 | **2.00**, 2.00 to 2.00 |",
             "| | 64 | 64 KiB |",
             "| ferrowarp | **1.02**, 1.02 to 1.02 | **1049**, 1049 to 1049 |",

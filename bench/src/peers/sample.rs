@@ -77,7 +77,10 @@ impl Sample {
     pub fn json(&self) -> Value {
         match self.latency {
             Some(Latency { mean, p50, p90, p99, p999 }) => {
-                json!({ "mean_us": mean, "p50_us": p50, "p90_us": p90, "p99_us": p99, "p999_us": p999 })
+                json!({
+                    "mean_us": mean, "p50_us": p50, "p90_us": p90, "p99_us": p99,
+                    "p999_us": p999,
+                })
             }
             None => json!({ "gbit_s": self.gbit_s, "rate_mops": self.rate_mops }),
         }

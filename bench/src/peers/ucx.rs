@@ -108,7 +108,7 @@ impl Peer for Ucx {
         match self.kind {
             Kind::TcpPut => {
                 "`ucx_perftest -t ucp_put_bw`, `ucp_put_lat`, `UCX_TLS=tcp`: the counterpart of \
-                 RDMA Write"
+                 RDMA Write; a run for each percentile, as for the two below"
             }
             Kind::TcpTag => {
                 "`ucx_perftest -t tag_bw`, `tag_lat`, `UCX_TLS=tcp`: two-sided messages"
