@@ -115,7 +115,7 @@ fn message_whose_memory_ends_early_is_sent_up_to_there() {
 fn inject_segments(fx: &mut Fixture, payloads: &[Vec<u8>], at_once: bool) {
     let mut offset = 0;
     for payload in payloads {
-        let frame = fx.build_frame(|fields| fields.seq = fields.seq + offset, payload);
+        let frame = fx.build_frame(|fields| fields.seq += offset, payload);
         fx.engine.device().inbound.borrow_mut().push_back(frame);
         offset += u32::try_from(payload.len()).unwrap();
         if !at_once {
@@ -125,8 +125,11 @@ fn inject_segments(fx: &mut Fixture, payloads: &[Vec<u8>], at_once: bool) {
     }
 }
 
+/// Payloads of the segments of a case.
+type Payloads = dyn Fn(&Fixture) -> Vec<Vec<u8>>;
+
 /// Memory, completions, end of the stream, and ULPDUs sent after these segments were received.
-fn effects(payloads: &dyn Fn(&Fixture) -> Vec<Vec<u8>>) -> [String; 2] {
+fn effects(payloads: &Payloads) -> [String; 2] {
     [true, false].map(|at_once| {
         let mut fx = connected();
         for wr_id in 1..=3 {
@@ -143,13 +146,15 @@ fn effects(payloads: &dyn Fn(&Fixture) -> Vec<Vec<u8>>) -> [String; 2] {
     })
 }
 
+/// Eight Writes to different places, an FPDU each.
+fn writes(fx: &Fixture) -> Vec<Vec<u8>> {
+    let at = |i: u8| write(fx.mem_stag, u64::from(i) * 50, &[i + 1; 50]);
+    (0..8).map(|i| fpdu(&at(i), true)).collect()
+}
+
 #[test]
 fn segments_received_together_act_as_one_by_one() {
-    let writes = |fx: &Fixture| -> Vec<Vec<u8>> {
-        let byte = |i: u8| write(fx.mem_stag, u64::from(i) * 50, &[i + 1; 50]);
-        (0..8).map(|i| fpdu(&byte(i), true)).collect()
-    };
-    let cases: [(&str, &dyn Fn(&Fixture) -> Vec<Vec<u8>>); 7] = [
+    let cases: [(&str, &Payloads); 7] = [
         ("Writes", &writes),
         ("Writes and Sends", &|fx| {
             let mut all = writes(fx);

@@ -47,6 +47,11 @@ impl<E: Env> Connection<E> {
         else {
             return 0;
         };
+        // Before the headers are made: they count as sent with all that they acknowledge.
+        let mut next = device.allocate(TxClass::Data);
+        if next.is_none() {
+            return 0;
+        }
         let mut headers = [0; HEADERS_LEN];
         let mut train = self.tcb.begin_train(now, &mut headers, fpdu_len);
         let header_len = train.header_len();
@@ -55,12 +60,9 @@ impl<E: Env> Connection<E> {
         headers[header_len..ddp_at].copy_from_slice(&(ulpdu_len as u16).to_be_bytes());
         let ddp_header = segments.header();
         headers[ddp_at..ddp_at + ddp_header.len()].copy_from_slice(ddp_header);
-        for _ in 0..segments.remaining() {
-            let Some(mut frame) = device.allocate(TxClass::Data) else { break };
+        while let Some(mut frame) = next {
             let buf = &mut frame.buf_mut()[..header_len + fpdu_len];
-            if let Some(start) = buf.first_chunk_mut() {
-                *start = headers;
-            }
+            *buf.first_chunk_mut().expect("an FPDU of at least 128 bytes follows") = headers;
             let fpdu = &mut buf[header_len..];
             // An FPDU of this length has no padding.
             segments.emit_next(&verbs.memory, &mut fpdu[LENGTH_LEN..LENGTH_LEN + ulpdu_len]);
@@ -70,6 +72,8 @@ impl<E: Env> Connection<E> {
             offload.request(&self.tcb, &mut frame, header_len);
             self.tcb.on_sent_in_train(now, &mut train, frame.retain());
             device.transmit(frame);
+            let is_last = segments.remaining() == 0;
+            next = if is_last { None } else { device.allocate(TxClass::Data) };
         }
         self.tcb.end_train(now, &train);
         qp.stream.end_train(&segments);
