@@ -88,6 +88,8 @@ pub struct HeapDevice {
     control_in_use: InUse,
     /// The data pool and the control pool are exhausted at present.
     exhausted: Cell<[bool; 2]>,
+    /// Its free frames cannot be counted.
+    is_uncounted: Cell<bool>,
     /// Length of the contiguous head of received frames.
     head_len: usize,
     /// Frames from the link.
@@ -111,6 +113,7 @@ impl HeapDevice {
             data_in_use: InUse::default(),
             control_in_use: InUse::default(),
             exhausted: Cell::default(),
+            is_uncounted: Cell::default(),
             head_len,
             inbound: FrameQueue::default(),
             outbound: FrameQueue::default(),
@@ -136,6 +139,11 @@ impl HeapDevice {
     /// use.
     pub fn set_exhausted(&self, pools: [bool; 2]) {
         self.exhausted.set(pools);
+    }
+
+    /// Behaves like a port that cannot count its free frames.
+    pub fn set_uncounted(&self) {
+        self.is_uncounted.set(true);
     }
 
     /// Buffers in use, over all pools.
@@ -201,6 +209,9 @@ impl Device for HeapDevice {
     }
 
     fn data_avail_count(&self) -> usize {
+        if self.is_uncounted.get() {
+            return usize::MAX;
+        }
         let [data, _] = self.exhausted.get();
         if data { 0 } else { self.sizes.data.saturating_sub(self.data_in_use.get()) }
     }

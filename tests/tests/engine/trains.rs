@@ -1,10 +1,13 @@
 //! Trains: segments that are built or processed together have the effect of each one alone.
 
+use ferrowarp_proto::device::ChecksumMode;
 use ferrowarp_proto::time::MICROSECOND;
 use ferrowarp_proto::verbs::cm::EndReason;
 use ferrowarp_proto::verbs::wr::{Operation, Payload, Sge};
+use ferrowarp_proto::wire::tcp::Segment;
 use ferrowarp_tests::compliance::fixture::{Fixture, parse_fpdus};
 use ferrowarp_tests::compliance::messages::{PEER_STAG, connected, read_request, send, write};
+use ferrowarp_tests::frame::Frame;
 use ferrowarp_tests::peer::fpdu;
 
 /// MSS of the peer.
@@ -109,6 +112,29 @@ fn message_whose_memory_ends_early_is_sent_up_to_there() {
             assert_eq!((sent, fx.end_reason()), (700, None));
         }
     }
+}
+
+#[test]
+fn ack_is_sent_although_no_frame_is_left_for_a_train() {
+    let mut fx = with_pattern();
+    fx.engine.device().set_uncounted();
+    fx.engine.device().set_exhausted([true, false]);
+    let payload = elements(&fx, LEN);
+    fx.post_op(1, Operation::Write { payload, rkey: PEER_STAG, remote: 0 });
+    // Two full segments: the ACK is due at once.
+    let payloads = [0, 200].map(|to| fpdu(&write(fx.mem_stag, to, &[1; 200]), true));
+    let mut end = None;
+    let len = u32::try_from(payloads.concat().len()).unwrap();
+    drop(fx.build_frame(|fields| end = Some(fields.seq + len), &[]));
+    fx.engine.device().outbound.borrow_mut().clear();
+    inject_segments(&mut fx, &payloads, true);
+    fx.engine.drive(fx.now);
+    let sent: Vec<_> =
+        fx.engine.device().outbound.borrow_mut().drain(..).map(Frame::from).collect();
+    let parse = |frame| Segment::parse(frame, ChecksumMode::Software).unwrap();
+    let segments: Vec<_> = sent.iter().map(parse).collect();
+    assert!(segments.iter().any(|segment| Some(segment.ack) == end), "{segments:?}");
+    assert!(segments.iter().all(|segment| segment.payload.is_empty()));
 }
 
 /// Sends these payloads in one segment each: all at once, or each after the engine was driven.
