@@ -67,29 +67,29 @@ fn increment_refcnt(raw: Raw) {
 /// one reference costs no atomic operation.
 #[inline]
 fn free(raw: Raw) {
-    if field!(raw, nb_segs) == 1 && !is_last_reference(raw) {
+    if field!(raw, nb_segs) == 1 && release_shared(raw) {
         return;
     }
     // SAFETY: releases one reference that the caller's value owned and never uses again.
     unsafe { sys::fw_mbuf_free(raw.as_ptr()) };
 }
 
-/// Releases one reference, unless it is the last: true if the mbuf, with a count of 1, is the
-/// caller's alone.
+/// Releases one reference if others remain. False if it is the last: the mbuf, with a count of 1,
+/// is then the caller's alone.
 #[inline]
-fn is_last_reference(raw: Raw) -> bool {
+fn release_shared(raw: Raw) -> bool {
     let count = refcount(raw);
     if count.load(Ordering::Acquire) == 1 {
-        return true;
+        return false;
     }
     // Release: what this thread read happens before the mbuf is used again. Acquire: so does what
     // the others read.
     if count.fetch_sub(1, Ordering::AcqRel) > 1 {
-        return false;
+        return true;
     }
     // The others released theirs meanwhile.
     count.store(1, Ordering::Relaxed);
-    true
+    false
 }
 
 /// A frame under construction: one segment, exclusively owned until [`TxMbuf::retain`].

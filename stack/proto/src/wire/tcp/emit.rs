@@ -221,35 +221,10 @@ impl HeaderTemplate {
         payload_len: usize,
         mode: ChecksumMode,
     ) -> usize {
-        match self.layout {
-            HeaderLayout::V4 => {
-                self.emit_as::<ETHERNET_LEN, IPV4_LEN>(buf, fields, payload_len, mode)
-            }
-            HeaderLayout::V6 => {
-                self.emit_as::<ETHERNET_LEN, IPV6_LEN>(buf, fields, payload_len, mode)
-            }
-            HeaderLayout::VlanV4 => {
-                self.emit_as::<VLAN_ETHERNET_LEN, IPV4_LEN>(buf, fields, payload_len, mode)
-            }
-            HeaderLayout::VlanV6 => {
-                self.emit_as::<VLAN_ETHERNET_LEN, IPV6_LEN>(buf, fields, payload_len, mode)
-            }
-        }
-    }
-
-    /// As [`HeaderTemplate::emit`], with an IP header of `IP_LEN` bytes at offset `L3`.
-    #[inline(always)]
-    fn emit_as<const L3: usize, const IP_LEN: usize>(
-        &self,
-        buf: &mut [u8],
-        fields: &Fields,
-        payload_len: usize,
-        mode: ChecksumMode,
-    ) -> usize {
-        let header_len = self.emit_headers_as::<L3, IP_LEN>(buf, fields, payload_len, mode);
+        let header_len = self.emit_headers(buf, fields, payload_len, mode);
         let total = header_len + payload_len;
         if mode != ChecksumMode::NotNeeded {
-            self.emit_checksum(&mut buf[L3 + IP_LEN..total], mode);
+            self.emit_checksum(&mut buf[self.l4()..total], mode);
         }
         total
     }
