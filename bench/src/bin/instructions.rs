@@ -28,7 +28,7 @@ struct Options {
     /// Table to compare with; exit status 1 if a count rose by more than --rise
     #[arg(long, value_name = "TABLE", conflicts_with = "percent")]
     check: Option<PathBuf>,
-    /// Percent by which a count may exceed that of the table
+    /// Percent by which a count may exceed that of the table (lines of state: at least 10)
     #[arg(long, default_value_t = 3.0, value_name = "PERCENT", requires = "check")]
     rise: f64,
     /// Table to write the counts to
@@ -55,6 +55,7 @@ fn main() -> Result<()> {
         None => std::env::temp_dir().join(format!("ferrowarp-callgrind-{}", std::process::id())),
     };
     fs::create_dir_all(&scratch).with_context(|| format!("cannot make {}", scratch.display()))?;
+    let scratch = scratch.canonicalize()?;
     let setup = Setup { programs, scratch, percent: options.percent };
     let measured = measure::all(&setup, cases);
     if options.keep.is_none() {

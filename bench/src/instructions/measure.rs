@@ -141,11 +141,14 @@ fn take<'a, J>(jobs: &'a [J], next: &AtomicUsize) -> Option<(usize, &'a J)> {
 }
 
 impl Setup {
+    /// Runs the program by a relative path: its copy on the heap has the same length everywhere, so
+    /// that what follows lies alike in the cache lines.
     fn valgrind(&self, program: Program, case: &Case, options: &[&str], count: u64) -> Command {
         let mut command = Command::new("valgrind");
         command
+            .current_dir(&self.programs)
             .args(options)
-            .arg(self.programs.join(program.name()))
+            .arg(format!("./{}", program.name()))
             .args(&case.options)
             .args(["--count", &count.to_string()]);
         command

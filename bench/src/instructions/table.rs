@@ -26,6 +26,10 @@ impl Figure {
 /// Beginning of the measures that are lines of state.
 const LINES: &str = "state lines";
 
+/// Percent by which lines of state may exceed the recorded ones at least: they depend on where the
+/// allocator of the machine's C library places an object within its cache lines.
+const MIN_LINES_RISE: f64 = 10.0;
+
 /// Returns the name of a program's instructions in the tables.
 #[must_use]
 pub const fn measure(program: Program) -> &'static str {
@@ -66,7 +70,8 @@ pub fn format(figures: &[Figure]) -> String {
     head.to_owned() + &figures.iter().map(Figure::line).collect::<String>()
 }
 
-/// Returns the figures that exceed those in `table` by more than `percent`, and prints all.
+/// Returns the figures that exceed those in `table` by more than `percent`, lines of state by more
+/// than [`MIN_LINES_RISE`] at least, and prints all.
 ///
 /// # Errors
 /// If the table lacks a figure.
@@ -80,7 +85,8 @@ pub fn rises(table: &str, figures: &[Figure], percent: f64) -> Result<Vec<String
         let recorded: f64 = recorded.parse().with_context(|| format!("{name}: {recorded}"))?;
         let rise = (value / recorded - 1.0) * 100.0;
         println!("{name}: {value:.1}, recorded {recorded}, {rise:+.1} %");
-        if rise > percent {
+        let limit = if measure.starts_with(LINES) { percent.max(MIN_LINES_RISE) } else { percent };
+        if rise > limit {
             found.push(format!("{name}: {value:.1}, recorded {recorded}"));
         }
     }
@@ -105,6 +111,14 @@ mod tests {
         assert_eq!(found, ["core: bulk, ECN: 104.0, recorded 100"]);
         let unknown = [figure("post to completion", "bulk", 1.0)];
         assert!(rises(&recorded, &unknown, 3.0).is_err());
+    }
+
+    #[test]
+    fn lines_of_state_may_vary_by_more() {
+        let figures = |value| vec![figure("state lines, sink", "bulk", value)];
+        let recorded = format(&figures(100.0));
+        assert!(rises(&recorded, &figures(109.0), 3.0).unwrap().is_empty());
+        assert!(!rises(&recorded, &figures(111.0), 3.0).unwrap().is_empty());
     }
 
     #[test]
