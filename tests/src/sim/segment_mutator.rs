@@ -14,6 +14,9 @@ use crate::ip;
 /// Segments kept for replay.
 const OLD_MAX: usize = 32;
 
+/// Bytes of an FPDU with an empty RDMA Write.
+const SHORTEST_FPDU: usize = 20;
+
 /// Source of decisions.
 enum Source {
     Seed(SmallRng),
@@ -63,6 +66,18 @@ fn parts(frame: &[u8]) -> Option<Parts> {
     let words = usize::from(*frame.get(tcp + 12)? >> 4);
     let payload = tcp + words * 4;
     (protocol == 6 && words >= 5 && payload <= frame.len()).then_some(Parts { is_v4, tcp, payload })
+}
+
+/// Returns the byte of the data offset with another offset, drawn from `byte`.
+///
+/// Where the offset is valid, it moves the payload by less than an FPDU: otherwise intact FPDUs
+/// could be accepted at the place of others, and those they displace would be lost unnoticed.
+fn wrong_data_offset(original: u8, byte: u8) -> u8 {
+    let words = byte >> 4;
+    let is_valid = words >= 5;
+    let moves_an_fpdu = usize::from(words.abs_diff(original >> 4)) * 4 >= SHORTEST_FPDU;
+    let words = if is_valid && moves_an_fpdu { words % 5 } else { words };
+    original & 0x0f | words << 4
 }
 
 fn put16(frame: &mut [u8], at: usize, value: usize) {
@@ -177,7 +192,7 @@ impl SegmentMutator {
                 // `keeps_seq`, only segments without payload get one, which points past the end of
                 // the packet.
                 if !self.keeps_seq {
-                    frame[tcp + 12] = frame[tcp + 12] & 0x0f | self.byte() & 0xf0;
+                    frame[tcp + 12] = wrong_data_offset(frame[tcp + 12], self.byte());
                 } else if at.payload == frame.len() {
                     frame[tcp + 12] |= 0xf0;
                 }
@@ -248,5 +263,23 @@ impl SegmentMutator {
             (false, false) => ((1, code % 8), L3 + 24..L3 + 40),
         };
         ip::icmp_error_from(&frame[source], quoted_len, frame, L3, kind, mtu)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn wrong_data_offset_moves_no_fpdu_to_the_place_of_another() {
+        for original in (5..=15).map(|words: u8| words << 4 | 1) {
+            for byte in 0..=u8::MAX {
+                let changed = wrong_data_offset(original, byte);
+                assert_eq!(changed & 0x0f, 1);
+                let words = changed >> 4;
+                let moved = usize::from(words.abs_diff(original >> 4)) * 4;
+                assert!(words < 5 || moved < SHORTEST_FPDU, "{original:x} to {changed:x}");
+            }
+        }
     }
 }
