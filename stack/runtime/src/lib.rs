@@ -200,6 +200,8 @@ mod doorbell;
 mod helper_wakeup;
 mod invalidation;
 mod qsbr;
+#[cfg(all(test, loom))]
+mod send_queue_proofs;
 mod spin_lock;
 mod spsc;
 mod sync;

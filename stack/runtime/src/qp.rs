@@ -91,9 +91,7 @@ impl Qp {
         let max_recv_wr = if srq.is_some() { 1 } else { options.max_recv_wr.max(1) };
         let entries = max_send_wr.saturating_add(max_recv_wr);
         let permit = inner.limits.acquire(Resource::QueueEntries, entries)?;
-        let (sends, sends_taken) = crate::spsc::ring(max_send_wr);
         let (recvs, recvs_taken) = crate::spsc::ring(max_recv_wr);
-        let shared = Arc::new(QpShared::new(sends, max_send_wr, recvs, max_recv_wr));
         let init = QpInit {
             pd: pd.id(),
             send_cq: send_cq.id(),
@@ -110,7 +108,7 @@ impl Qp {
             wanted: 1,
         };
         let created = inner.shard.control(|engine, now| {
-            let id = engine.create_qp(init).map_err(|_| too_many)?;
+            let (id, sends) = engine.create_qp(init).map_err(|_| too_many)?;
             if id.slot() >= qps_max {
                 engine.destroy_qp(now, id);
                 return Err(CreateError::Limit(too_many));
@@ -121,15 +119,12 @@ impl Qp {
                 engine.destroy_qp(now, id);
                 return Err(error.into());
             }
-            engine.attach(Link::new(
-                id,
-                Arc::clone(&shared),
-                (sends_taken, init.send_cq, max_send_wr),
-                (recvs_taken, init.recv_cq, max_recv_wr),
-            ));
-            Ok(id)
+            let shared = Arc::new(QpShared::new(sends, recvs, max_recv_wr));
+            let cqs = [init.send_cq, init.recv_cq];
+            engine.attach(Link::new(id, Arc::clone(&shared), cqs, recvs_taken, max_recv_wr));
+            Ok((id, shared))
         });
-        let id = created.unwrap_or(Err(CreateError::Gone))?;
+        let (id, shared) = created.unwrap_or(Err(CreateError::Gone))?;
         Ok(Self {
             shared,
             id,
@@ -187,9 +182,9 @@ impl Qp {
         self.shared.state()
     }
 
-    /// Posts a send request: writes it to a ring and rings the doorbell. Never waits; the request
-    /// is executed when the shard is polled next. The memory it names must stay registered and
-    /// unchanged until the request completes. Costs some 30 ns.
+    /// Posts a send request: writes it to the send queue and rings the doorbell. Never waits; the
+    /// request is executed when the shard is polled next. The memory it names must stay registered
+    /// and unchanged until the request completes. Costs some 30 ns.
     ///
     /// # Errors
     /// [`PostError`]; nothing was posted. After `QueueFull`, poll completions, or poll the shard

@@ -25,8 +25,13 @@ pub struct Sge {
 pub type SgList = ArrayVec<Sge, SGE_COUNT_MAX>;
 
 /// Returns the total length of the list in bytes.
+#[inline]
 #[must_use]
 pub fn len(list: &[Sge]) -> u64 {
+    // Most lists have one.
+    if let [sge] = list {
+        return u64::from(sge.len);
+    }
     list.iter().map(|sge| u64::from(sge.len)).sum()
 }
 

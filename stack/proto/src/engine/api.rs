@@ -6,6 +6,7 @@ use crate::ddp::memory::Memory;
 use crate::ddp::regions::AccessScope;
 use crate::device::Device;
 use crate::engine::Engine;
+use crate::rdmap::send_queue::SqProducer;
 use crate::time::Instant;
 use crate::verbs::cm::CmError;
 use crate::verbs::qp::{QpInit, QpState, SrqError, SrqId};
@@ -70,12 +71,12 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
     /// Posts a work request to the send queue.
     ///
     /// # Errors
-    /// [`PostError`]; nothing was posted.
+    /// [`PostError`]; nothing was posted. `QueueFull` also after [`Engine::take_sq_producer`].
     pub fn post_send(&mut self, qp: QpId, wr: SendWr) -> Result<(), PostError> {
         let Self { connections, cx, .. } = self;
         let qp = cx.qps.by_id_mut(qp).ok_or(PostError::NoSuchQp)?;
         let is_local = wr.operation.is_local();
-        qp.post_send(&mut cx.verbs, wr)?;
+        qp.post_send(&mut cx.verbs, &wr)?;
         if is_local {
             qp.execute_local_ops(&mut cx.verbs);
         }
@@ -83,6 +84,42 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
             conn.make_ready(&mut cx.schedule);
         }
         Ok(())
+    }
+
+    /// Returns the application's side of a send queue, which then posts requests in place of
+    /// [`Engine::post_send`], from any thread; [`Engine::take_sends`] takes them. `None` if it was
+    /// returned before, or there is no such queue pair.
+    pub fn take_sq_producer(&mut self, qp: QpId) -> Option<SqProducer> {
+        self.cx.qps.by_id_mut(qp)?.stream.requester.take_producer()
+    }
+
+    /// Takes the requests that were posted to a send queue, at most `max`; returns their number,
+    /// and whether there are more. They are executed, or rejected if the connection has changed
+    /// since they were posted. Costs some 15 instructions for each.
+    pub fn take_sends(&mut self, qp: QpId, max: usize) -> (usize, bool) {
+        let Self { connections, cx, .. } = self;
+        let Some(qp) = cx.qps.by_id_mut(qp) else { return (0, false) };
+        let count = qp.take_sends(&mut cx.verbs, max);
+        let requester = &mut qp.stream.requester;
+        let is_left = count == max && requester.has_posted();
+        if count == 0 {
+            return (0, false);
+        }
+        if requester.has_local_ops() {
+            qp.execute_local_ops(&mut cx.verbs);
+        }
+        if let Some(conn) = qp.conn.and_then(|conn| connections.get_mut(conn)) {
+            conn.make_ready(&mut cx.schedule);
+        }
+        (count, is_left)
+    }
+
+    /// Lets the application post as many requests to a send queue as have completed.
+    #[inline]
+    pub fn publish_retired_sends(&mut self, qp: QpId) {
+        if let Some(qp) = self.cx.qps.by_id_mut(qp) {
+            qp.stream.requester.publish_retired();
+        }
     }
 
     /// Posts a buffer to the receive queue.

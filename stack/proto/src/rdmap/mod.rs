@@ -5,6 +5,7 @@ pub mod requester;
 pub mod responder;
 pub mod rtr;
 mod segment;
+pub mod send_queue;
 pub mod stream;
 pub mod terminate;
 pub mod train;

@@ -43,6 +43,20 @@ impl Payload {
     }
 }
 
+/// Send request (verbs: `ibv_send_wr`).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SendWr {
+    /// Work request ID, returned in the completion.
+    pub wr_id: u64,
+    /// Operation to perform (verbs: `ibv_wr_opcode` and its operands).
+    pub operation: Operation,
+    /// Success is reported too (verbs: `IBV_SEND_SIGNALED`). Errors are always reported.
+    pub signaled: bool,
+    /// Fence: starts only when all earlier RDMA Reads and atomic operations have completed (verbs:
+    /// `IBV_SEND_FENCE`).
+    pub fence: bool,
+}
+
 impl Operation {
     /// Returns the number of bytes that the operation transfers.
     #[must_use]

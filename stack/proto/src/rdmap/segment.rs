@@ -4,7 +4,7 @@ use crate::ddp::memory::{Access, Memory, MemoryFault};
 use crate::ddp::regions::{AccessScope, Stag};
 use crate::ddp::segments::{BuiltSegment, Chunk};
 use crate::ddp::sgl::{self, Sge};
-use crate::rdmap::operation::{ImmediateData, Payload};
+use crate::rdmap::send_queue::wqe::{Wqe, WqeFlags};
 use crate::wire::atomic::{ATOMIC_REQUEST_LEN, AtomicRequest, IMMEDIATE_LEN};
 use crate::wire::ddp::{TAGGED_LEN, Tagged, UNTAGGED_LEN, Untagged, Version};
 use crate::wire::rdmap::{Opcode, QN_READ_REQUEST, QN_SEND, READ_REQUEST_LEN, ReadRequest};
@@ -23,51 +23,40 @@ impl<M: Memory> SegmentBuilder<'_, M> {
     #[inline]
     pub(super) fn send(
         &mut self,
-        payload: &Payload,
+        wqe: &Wqe<'_>,
         chunk: Chunk,
         msn: u32,
-        solicited: bool,
-        invalidate: Option<Stag>,
     ) -> Result<BuiltSegment, MemoryFault> {
         let (len, last) = chunk.next_segment(self.out.len() - UNTAGGED_LEN);
-        let header = Untagged {
-            last,
-            ..send_header(self.version, chunk.offset, msn, solicited, invalidate)
-        };
+        let header = Untagged { last, ..send_header(self.version, wqe, chunk.offset, msn) };
         // req: RDMAP-168
         header.emit(self.version, self.out);
         // req: RDMAP-075, RDMAP-343
-        self.copy_payload(payload, chunk.offset, UNTAGGED_LEN, len)?;
+        self.copy_payload(wqe, chunk.offset, UNTAGGED_LEN, len)?;
         Ok(BuiltSegment { len: UNTAGGED_LEN + len, payload_len: len, last })
     }
 
-    /// Builds a segment of an RDMA Write to `remote`.
+    /// Builds a segment of an RDMA Write.
     #[inline]
     pub(super) fn write(
         &mut self,
-        payload: &Payload,
+        wqe: &Wqe<'_>,
         chunk: Chunk,
-        rkey: Stag,
-        remote: u64,
     ) -> Result<BuiltSegment, MemoryFault> {
         let (len, last) = chunk.next_segment(self.out.len() - TAGGED_LEN);
         // req: DDP-103, DDP-104
-        let header = Tagged { last, ..write_header(self.version, chunk.offset, rkey, remote) };
+        let header = write_header(self.version, chunk.offset, wqe.stag(), wqe.remote());
+        let header = Tagged { last, ..header };
         // req: RDMAP-019, RDMAP-133
         header.emit(self.version, self.out);
         // req: RDMAP-073, RDMAP-340
-        self.copy_payload(payload, chunk.offset, TAGGED_LEN, len)?;
+        self.copy_payload(wqe, chunk.offset, TAGGED_LEN, len)?;
         Ok(BuiltSegment { len: TAGGED_LEN + len, payload_len: len, last })
     }
 
     /// Builds a Read Request.
-    pub(super) fn read(
-        &mut self,
-        sink: &Sge,
-        rkey: Stag,
-        remote: u64,
-        msn: u32,
-    ) -> Result<BuiltSegment, MemoryFault> {
+    pub(super) fn read(&mut self, wqe: &Wqe<'_>, msn: u32) -> Result<BuiltSegment, MemoryFault> {
+        let sink = wqe.sge(0);
         // req: RDMAP-144, RDMAP-149
         self.write_untagged_header(Opcode::ReadRequest, QN_READ_REQUEST, msn);
         let request = ReadRequest {
@@ -75,14 +64,14 @@ impl<M: Memory> SegmentBuilder<'_, M> {
             // req: RDMAP-078
             sink_to: sink.addr,
             len: sink.len,
-            source_stag: rkey,
+            source_stag: wqe.stag(),
             // req: RDMAP-022
-            source_to: remote,
+            source_to: wqe.remote(),
         };
         // req: RDMAP-071
         request.emit(&mut self.out[UNTAGGED_LEN..]);
         // req: RDMAP-257
-        self.check_sink(sink)?;
+        self.check_sink(&sink)?;
         Ok(single_segment(READ_REQUEST_LEN))
     }
 
@@ -102,14 +91,10 @@ impl<M: Memory> SegmentBuilder<'_, M> {
 
     /// Builds an Immediate Data message.
     #[cold]
-    pub(super) fn immediate(
-        &mut self,
-        data: &ImmediateData,
-        solicited: bool,
-        msn: u32,
-    ) -> BuiltSegment {
+    pub(super) fn immediate(&mut self, wqe: &Wqe<'_>, msn: u32) -> BuiltSegment {
+        let solicited = wqe.flags().contains(WqeFlags::SOLICITED);
         self.write_untagged_header(Opcode::Immediate { solicited }, QN_SEND, msn);
-        self.out[UNTAGGED_LEN..UNTAGGED_LEN + IMMEDIATE_LEN].copy_from_slice(data);
+        self.out[UNTAGGED_LEN..UNTAGGED_LEN + IMMEDIATE_LEN].copy_from_slice(&wqe.immediate());
         single_segment(IMMEDIATE_LEN)
     }
 
@@ -124,20 +109,17 @@ impl<M: Memory> SegmentBuilder<'_, M> {
     #[inline]
     fn copy_payload(
         &mut self,
-        payload: &Payload,
+        wqe: &Wqe<'_>,
         offset: u64,
         at: usize,
         len: usize,
     ) -> Result<(), MemoryFault> {
         let body = &mut self.out[at..at + len];
-        match payload {
-            Payload::Gather(list) => sgl::gather(self.memory, self.scope, list, offset, body),
-            Payload::Inline(bytes) => {
-                let start = usize::try_from(offset).expect("inline data is short");
-                body.copy_from_slice(&bytes[start..start + len]);
-                Ok(())
-            }
+        if wqe.is_inline() {
+            wqe.copy_inline(usize::try_from(offset).expect("inline data is short"), body);
+            return Ok(());
         }
+        sgl::gather(self.memory, self.scope, &wqe.sg_list(), offset, body)
     }
 
     /// Checks the sink before the request is sent, so that the peer never responds to an unusable
@@ -153,13 +135,9 @@ impl<M: Memory> SegmentBuilder<'_, M> {
 
 /// Returns the header of a segment of a Send at `offset`, not the last.
 #[inline]
-pub(super) fn send_header(
-    version: Version,
-    offset: u64,
-    msn: u32,
-    solicited: bool,
-    invalidate: Option<Stag>,
-) -> Untagged {
+pub(super) fn send_header(version: Version, wqe: &Wqe<'_>, offset: u64, msn: u32) -> Untagged {
+    let invalidate = wqe.invalidate();
+    let solicited = wqe.flags().contains(WqeFlags::SOLICITED);
     let opcode = Opcode::Send { invalidate: invalidate.is_some(), solicited };
     Untagged {
         last: false,

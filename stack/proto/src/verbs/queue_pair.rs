@@ -5,15 +5,15 @@ use std::collections::VecDeque;
 use crate::ddp::memory::Memory;
 use crate::ddp::regions::AccessScope;
 use crate::ddp::untagged::{DeliveredMessage, UntaggedBuffer};
-use crate::rdmap::operation::{ImmediateData, MESSAGE_LEN_MAX};
-use crate::rdmap::requester::{Request, RequestOutcome};
+use crate::rdmap::operation::ImmediateData;
+use crate::rdmap::requester::{DoneRequest, Rejection, RequestOutcome, TakenRequest};
 use crate::rdmap::stream::Stream;
 use crate::verbs::cm::{EndReason, Event};
 use crate::verbs::context::Verbs;
 use crate::verbs::qp::{QpInit, QpState};
 use crate::verbs::srq::SrqUsage;
 use crate::verbs::wc::{Completions, QpId, Wc, WcOpcode, WcStatus};
-use crate::verbs::wr::{PostError, RecvWr, SendWr};
+use crate::verbs::wr::{PostError, RecvWr, SendRights, SendWr};
 
 /// A queue pair.
 #[derive(Debug)]
@@ -63,40 +63,57 @@ impl Qp {
     pub(crate) fn post_send<M, C>(
         &mut self,
         verbs: &mut Verbs<M, C>,
-        wr: SendWr,
+        wr: &SendWr,
     ) -> Result<(), PostError> {
-        let len = wr.operation.len();
-        // req: DDP-095, RDMAP-002
-        if len > u64::from(MESSAGE_LEN_MAX) {
-            return Err(PostError::TooLong);
-        }
-        if wr.operation.is_misaligned() {
-            return Err(PostError::Misaligned);
-        }
         match self.state {
             // req: DDP-127
             QpState::Idle | QpState::Connecting | QpState::Closing => {
+                wr.check(SendRights { reads: true, extensions: true })?;
                 return Err(PostError::WrongState);
             }
-            QpState::Rts => {
-                if wr.operation.is_extension() && !self.stream.has_extensions() {
-                    return Err(PostError::Unsupported);
-                }
-                if wr.operation.is_answered() && self.stream.requester.ord() == 0 {
-                    return Err(PostError::NoReads);
-                }
-            }
-            QpState::Error => {}
+            QpState::Rts => wr.check(self.send_rights())?,
+            QpState::Error => wr.check(SendRights { reads: true, extensions: true })?,
         }
-        let SendWr { wr_id, operation, signaled, fence } = wr;
-        let request = Request { wr_id, operation, len, signaled, fence };
-        if !self.stream.requester.post(request) {
+        if !self.stream.requester.post(wr) {
             return Err(PostError::QueueFull);
         }
         if self.state == QpState::Error {
             self.start_flush(verbs);
         }
         Ok(())
+    }
+
+    const fn send_rights(&self) -> SendRights {
+        SendRights {
+            reads: self.stream.requester.ord() > 0,
+            extensions: self.stream.has_extensions(),
+        }
+    }
+
+    /// Takes posted requests from the send queue, at most `max`; returns their number. In the error
+    /// state they are flushed.
+    pub(crate) fn take_sends<M, C>(&mut self, verbs: &mut Verbs<M, C>, max: usize) -> usize {
+        let state = self.state;
+        let rights = self.send_rights();
+        // The state may have changed after they were posted.
+        let reject = |request: TakenRequest| match state {
+            QpState::Idle | QpState::Connecting | QpState::Closing => Some(Rejection::WrongState),
+            QpState::Rts => {
+                let refused = request.is_extension() && !rights.extensions
+                    || request.is_answered() && !rights.reads;
+                refused.then_some(Rejection::Unsupported)
+            }
+            QpState::Error => None,
+        };
+        let requester = &mut self.stream.requester;
+        let mut count = 0;
+        while count < max && requester.take_posted(reject) {
+            count += 1;
+        }
+        if count > 0 && state == QpState::Error {
+            self.start_flush(verbs);
+        }
+        count
     }
 
     /// Executes requests without network traffic and reports them.
@@ -140,13 +157,14 @@ impl Qp {
         while let Some((request, outcome)) = self.stream.requester.completed() {
             // req: RDMAP-031, RDMAP-035
             if request.signaled || outcome != RequestOutcome::Success {
-                let wc = send_wc(self.id, request, outcome, None);
+                let wr_id = self.stream.requester.wr_id(&request);
+                let wc = send_wc(self.id, wr_id, request, outcome, None);
                 if !verbs.completions.push(self.init.send_cq, wc) {
                     verbs.on_cq_overrun(self.init.send_cq);
                     return;
                 }
                 verbs.counters.completions += 1;
-                self.flush_following |= outcome != RequestOutcome::Success;
+                self.flush_following |= is_failure(outcome);
             }
             self.stream.requester.pop();
         }
@@ -273,12 +291,14 @@ impl Qp {
             if request.signaled || outcome != RequestOutcome::Success {
                 let oldest = self.stream.requester.oldest_number();
                 let refused = self.terminated_request.filter(|(number, _)| *number == oldest);
-                let wc = send_wc(self.id, request, outcome, refused.map(|(_, status)| status));
+                let wr_id = self.stream.requester.wr_id(&request);
+                let refused = refused.map(|(_, status)| status);
+                let wc = send_wc(self.id, wr_id, request, outcome, refused);
                 if !verbs.completions.push(self.init.send_cq, wc) {
                     return false;
                 }
                 *reported = true;
-                self.flush_following |= outcome != RequestOutcome::Success;
+                self.flush_following |= is_failure(outcome);
             }
             self.stream.requester.pop();
         }
@@ -294,17 +314,31 @@ impl Qp {
     }
 }
 
-fn send_wc(qp: QpId, request: &Request, outcome: RequestOutcome, refused: Option<WcStatus>) -> Wc {
-    let opcode = WcOpcode::from(&request.operation);
+/// True for an outcome after which no request is reported with success. A request that was not
+/// executed leaves the stream as it is.
+const fn is_failure(outcome: RequestOutcome) -> bool {
+    matches!(outcome, RequestOutcome::LocalProtection | RequestOutcome::Flushed)
+}
+
+#[inline]
+fn send_wc(
+    qp: QpId,
+    wr_id: u64,
+    request: DoneRequest,
+    outcome: RequestOutcome,
+    refused: Option<WcStatus>,
+) -> Wc {
+    let opcode = WcOpcode::from(request.opcode);
     let status = match outcome {
         RequestOutcome::Success => WcStatus::Success,
         RequestOutcome::LocalProtection if opcode == WcOpcode::Bind => WcStatus::Bind,
         RequestOutcome::LocalProtection => WcStatus::LocalProtection,
         RequestOutcome::Flushed => refused.unwrap_or(WcStatus::Flushed),
+        RequestOutcome::Rejected(Rejection::WrongState) => WcStatus::Flushed,
+        RequestOutcome::Rejected(Rejection::Unsupported) => WcStatus::RemoteOperation,
     };
-    let byte_len =
-        if status == WcStatus::Success { u32::try_from(request.len).unwrap_or(0) } else { 0 };
-    Wc { opcode, byte_len, ..recv_wc(qp, request.wr_id, status) }
+    let byte_len = if status == WcStatus::Success { request.len } else { 0 };
+    Wc { opcode, byte_len, ..recv_wc(qp, wr_id, status) }
 }
 
 const fn recv_wc(qp: QpId, wr_id: u64, status: WcStatus) -> Wc {

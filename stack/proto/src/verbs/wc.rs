@@ -2,6 +2,7 @@
 
 use crate::ddp::regions::Stag;
 use crate::rdmap::operation::{AtomicOp, Operation};
+use crate::rdmap::send_queue::wqe::WqeOpcode;
 use crate::wire::atomic::ImmediateData;
 
 /// Handle of a completion queue (verbs: `ibv_cq`).
@@ -70,6 +71,23 @@ impl WcOpcode {
     #[must_use]
     pub const fn is_receive(self) -> bool {
         matches!(self, Self::Recv | Self::RecvImmediate)
+    }
+}
+
+impl From<WqeOpcode> for WcOpcode {
+    #[inline]
+    fn from(opcode: WqeOpcode) -> Self {
+        match opcode {
+            WqeOpcode::Send => Self::Send,
+            WqeOpcode::Write | WqeOpcode::WriteImmediate => Self::Write,
+            WqeOpcode::Read => Self::Read,
+            WqeOpcode::FetchAdd => Self::FetchAdd,
+            WqeOpcode::Swap => Self::Swap,
+            WqeOpcode::CmpSwap => Self::CmpSwap,
+            WqeOpcode::Immediate => Self::Immediate,
+            WqeOpcode::Bind => Self::Bind,
+            WqeOpcode::Invalidate => Self::Invalidate,
+        }
     }
 }
 

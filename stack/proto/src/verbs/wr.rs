@@ -1,22 +1,9 @@
 //! Work requests.
 
 pub use crate::rdmap::operation::{
-    AtomicOp, Bind, INLINE_LEN_MAX, ImmediateData, Operation, Payload, SGE_COUNT_MAX, SgList, Sge,
+    AtomicOp, Bind, INLINE_LEN_MAX, ImmediateData, MESSAGE_LEN_MAX, Operation, Payload,
+    SGE_COUNT_MAX, SendWr, SgList, Sge,
 };
-
-/// Send request (verbs: `ibv_send_wr`).
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct SendWr {
-    /// Work request ID, returned in the completion.
-    pub wr_id: u64,
-    /// Operation to perform (verbs: `ibv_wr_opcode` and its operands).
-    pub operation: Operation,
-    /// Success is reported too (verbs: `IBV_SEND_SIGNALED`). Errors are always reported.
-    pub signaled: bool,
-    /// Fence: starts only when all earlier RDMA Reads and atomic operations have completed (verbs:
-    /// `IBV_SEND_FENCE`).
-    pub fence: bool,
-}
 
 /// Receive request (verbs: `ibv_recv_wr`): a buffer for one incoming Send or Immediate Data.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -60,4 +47,38 @@ pub enum PostError {
     /// No queue pair has this handle.
     #[error("no such queue pair")]
     NoSuchQp,
+}
+
+/// What a connection allows to be posted to its send queue.
+#[derive(Clone, Copy, Debug)]
+pub struct SendRights {
+    /// The connection grants RDMA Reads and atomic operations: ORD is not 0.
+    pub reads: bool,
+    /// The connection has the operations of RFC 7306.
+    pub extensions: bool,
+}
+
+impl SendWr {
+    /// Checks a request before it is posted. Costs a few instructions.
+    ///
+    /// # Errors
+    /// `TooLong`, `Misaligned`, `NoReads`, `Unsupported`.
+    #[inline]
+    pub fn check(&self, rights: SendRights) -> Result<(), PostError> {
+        let operation = &self.operation;
+        if operation.is_extension() && !rights.extensions {
+            return Err(PostError::Unsupported);
+        }
+        // req: DDP-095, RDMAP-002
+        if operation.len() > u64::from(MESSAGE_LEN_MAX) {
+            return Err(PostError::TooLong);
+        }
+        if operation.is_misaligned() {
+            return Err(PostError::Misaligned);
+        }
+        if operation.is_answered() && !rights.reads {
+            return Err(PostError::NoReads);
+        }
+        Ok(())
+    }
 }

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use ferrowarp_proto::ddp::regions::AccessScope;
 use ferrowarp_proto::device::Device;
 use ferrowarp_proto::engine::Engine;
+use ferrowarp_proto::rdmap::send_queue::SqProducer;
 use ferrowarp_proto::time::Instant;
 use ferrowarp_proto::verbs::cm::{
     Abort, CmError, ConnParam, EndReason, Event, ReadDepths, RequestId,
@@ -214,10 +215,8 @@ where
             if let Some(Some(link)) = self.links.get(qp.slot())
                 && link.id == qp
             {
-                link.publish_retired(
-                    self.engine.free_send_slots(qp),
-                    self.engine.free_recv_slots(qp),
-                );
+                self.engine.publish_retired_sends(qp);
+                link.publish_retired(self.engine.free_recv_slots(qp));
             }
         }
         for (id, end) in &self.srqs {
@@ -234,8 +233,10 @@ where
         self.engine.completions_mut().remove(cq);
     }
 
-    fn create_qp(&mut self, init: QpInit) -> Result<QpId, CmError> {
-        self.engine.create_qp(init)
+    fn create_qp(&mut self, init: QpInit) -> Result<(QpId, SqProducer), CmError> {
+        let qp = self.engine.create_qp(init)?;
+        let sends = self.engine.take_sq_producer(qp).ok_or(CmError::NoResources)?;
+        Ok((qp, sends))
     }
 
     fn attach(&mut self, link: Link) {

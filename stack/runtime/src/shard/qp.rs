@@ -7,10 +7,10 @@ use std::sync::atomic::{AtomicBool, AtomicU16, AtomicU64, Ordering};
 use crossbeam::atomic::AtomicCell;
 use crossbeam::queue::ArrayQueue;
 use crossbeam::utils::CachePadded;
-use ferrowarp_proto::rdmap::operation::MESSAGE_LEN_MAX;
+use ferrowarp_proto::rdmap::send_queue::SqProducer;
 use ferrowarp_proto::verbs::cm::Event;
 use ferrowarp_proto::verbs::qp::QpState;
-use ferrowarp_proto::verbs::wr::{Operation, Payload, PostError, RecvWr, SendWr};
+use ferrowarp_proto::verbs::wr::{PostError, RecvWr, SendRights, SendWr};
 
 use crate::events::EventSource;
 use crate::spin_lock::SpinLock;
@@ -28,91 +28,52 @@ pub(crate) struct QpShared {
     /// The connection supports the operations of RFC 7306.
     extensions: AtomicBool,
     closed: AtomicBool,
-    sends: QueueHandle<SendWr>,
-    recvs: QueueHandle<RecvWr>,
+    sends: SpinLock<SqProducer>,
+    recvs: RecvQueueHandle,
     events: ArrayQueue<Event>,
     source: Arc<EventSource>,
 }
 
-/// Application's side of one work queue.
-struct QueueHandle<T> {
-    producer: SpinLock<WqProducer<T>>,
+/// Application's side of the receive queue.
+struct RecvQueueHandle {
+    producer: SpinLock<RqProducer>,
     /// Number of requests that have left the queue; written by the shard.
     retired: CachePadded<AtomicU64>,
 }
 
-struct WqProducer<T> {
-    ring: Producer<T>,
+struct RqProducer {
+    ring: Producer<RecvWr>,
     posted: u64,
     cached_retired: u64,
     max: u64,
 }
 
-impl<T> QueueHandle<T> {
-    fn new(ring: Producer<T>, max: usize) -> Self {
-        let producer = WqProducer { ring, posted: 0, cached_retired: 0, max: max as u64 };
-        Self { producer: SpinLock::new(producer), retired: CachePadded::new(AtomicU64::new(0)) }
-    }
-
-    /// Writes requests to the ring until one fails, then publishes them; returns their number, and
-    /// that error.
-    ///
-    /// Requests are checked by reference, so each is moved once, from the iterator to its slot.
+impl RqProducer {
     #[inline]
-    fn post(
-        &self,
-        wrs: impl IntoIterator<Item = T>,
-        check: impl Fn(&T) -> Result<(), PostError>,
-    ) -> (usize, Option<PostError>) {
-        let mut producer = self.producer.lock();
-        let mut count = 0;
-        let mut error = None;
-        for wr in wrs {
-            if let Err(refused) = check(&wr).and_then(|()| producer.check_not_full(&self.retired)) {
-                error = Some(refused);
-                break;
-            }
-            if producer.ring.push(wr).is_err() {
-                error = Some(PostError::QueueFull);
-                break;
-            }
-            producer.posted += 1;
-            count += 1;
-        }
-        producer.ring.publish();
-        (count, error)
-    }
-}
-
-impl<T> WqProducer<T> {
-    #[inline]
-    fn check_not_full(&mut self, retired: &AtomicU64) -> Result<(), PostError> {
+    fn has_space(&mut self, retired: &AtomicU64) -> bool {
         if self.posted - self.cached_retired >= self.max {
             self.cached_retired = retired.load(Ordering::Acquire);
-            if self.posted - self.cached_retired >= self.max {
-                return Err(PostError::QueueFull);
-            }
         }
         // The shard removes a request from the ring before it retires it: the ring has a free slot,
         // too.
-        Ok(())
+        self.posted - self.cached_retired < self.max
     }
 }
 
 impl QpShared {
-    pub(crate) fn new(
-        sends: Producer<SendWr>,
-        max_send_wr: usize,
-        recvs: Producer<RecvWr>,
-        max_recv_wr: usize,
-    ) -> Self {
+    pub(crate) fn new(sends: SqProducer, recvs: Producer<RecvWr>, max_recv_wr: usize) -> Self {
+        let max = max_recv_wr as u64;
+        let recvs = RqProducer { ring: recvs, posted: 0, cached_retired: 0, max };
         Self {
             state: AtomicCell::new(QpState::Idle),
             ord: AtomicU16::new(0),
             extensions: AtomicBool::new(false),
             closed: AtomicBool::new(false),
-            sends: QueueHandle::new(sends, max_send_wr),
-            recvs: QueueHandle::new(recvs, max_recv_wr),
+            sends: SpinLock::new(sends),
+            recvs: RecvQueueHandle {
+                producer: SpinLock::new(recvs),
+                retired: CachePadded::new(AtomicU64::new(0)),
+            },
             events: ArrayQueue::new(EVENT_COUNT_MAX),
             source: EventSource::new(),
         }
@@ -152,12 +113,11 @@ impl QpShared {
     }
 
     #[inline]
-    pub(crate) fn set_retired(&self, sends: u64, recvs: u64) {
+    pub(crate) fn set_retired_recvs(&self, count: u64) {
         // Stored only when changed, to leave the cache line with the application's core otherwise.
-        for (cell, value) in [(&self.sends.retired, sends), (&self.recvs.retired, recvs)] {
-            if cell.load(Ordering::Relaxed) != value {
-                cell.store(value, Ordering::Release);
-            }
+        let retired = &self.recvs.retired;
+        if retired.load(Ordering::Relaxed) != count {
+            retired.store(count, Ordering::Release);
         }
     }
 
@@ -166,56 +126,65 @@ impl QpShared {
         self.events.pop()
     }
 
-    /// Posts send requests to their ring until one fails; returns their number, and that error.
+    /// Posts send requests until one fails, then publishes them; returns their number, and that
+    /// error.
     #[inline]
     pub(crate) fn post_sends(
         &self,
         wrs: impl IntoIterator<Item = SendWr>,
     ) -> (usize, Option<PostError>) {
-        self.sends.post(wrs, |wr| self.check_send(wr))
+        let rights = SendRights {
+            reads: self.ord.load(Ordering::Relaxed) > 0,
+            extensions: self.extensions.load(Ordering::Relaxed),
+        };
+        let mut producer = self.sends.lock();
+        let posted = post_until_error(wrs, |wr| {
+            wr.check(rights)?;
+            if producer.post(&wr) { Ok(()) } else { Err(PostError::QueueFull) }
+        });
+        producer.publish();
+        posted
     }
 
-    /// Posts receive requests to their ring until one fails; returns their number, and that error.
+    /// Posts receive requests until one fails, then publishes them; returns their number, and that
+    /// error.
     #[inline]
     pub(crate) fn post_recvs(
         &self,
         wrs: impl IntoIterator<Item = RecvWr>,
     ) -> (usize, Option<PostError>) {
-        self.recvs.post(wrs, |_| Ok(()))
+        let mut producer = self.recvs.producer.lock();
+        let posted = post_until_error(wrs, |wr| {
+            if !producer.has_space(&self.recvs.retired) || producer.ring.push(wr).is_err() {
+                return Err(PostError::QueueFull);
+            }
+            producer.posted += 1;
+            Ok(())
+        });
+        producer.ring.publish();
+        posted
     }
 
     #[inline]
     pub(crate) fn state(&self) -> QpState {
         self.state.load()
     }
-
-    /// Checks a send request as far as possible without the engine.
-    #[inline]
-    fn check_send(&self, wr: &SendWr) -> Result<(), PostError> {
-        if wr.operation.is_extension() && !self.extensions.load(Ordering::Relaxed) {
-            return Err(PostError::Unsupported);
-        }
-        match &wr.operation {
-            Operation::Send { payload, .. }
-            | Operation::Write { payload, .. }
-            | Operation::WriteImmediate { payload, .. } => check_len(payload),
-            Operation::Immediate { .. } => Ok(()),
-            operation if operation.is_misaligned() => Err(PostError::Misaligned),
-            Operation::Read { .. } | Operation::Atomic { .. } => {
-                if self.ord.load(Ordering::Relaxed) == 0 {
-                    return Err(PostError::NoReads);
-                }
-                Ok(())
-            }
-            Operation::Bind(_) | Operation::Invalidate { .. } => Ok(()),
-            _ => Err(PostError::Unsupported),
-        }
-    }
 }
 
-#[inline]
-fn check_len(payload: &Payload) -> Result<(), PostError> {
-    if payload.len() > u64::from(MESSAGE_LEN_MAX) { Err(PostError::TooLong) } else { Ok(()) }
+/// Posts requests until one fails; returns the number posted, and that error.
+#[inline(always)]
+fn post_until_error<T>(
+    wrs: impl IntoIterator<Item = T>,
+    mut post: impl FnMut(T) -> Result<(), PostError>,
+) -> (usize, Option<PostError>) {
+    let mut count = 0;
+    for wr in wrs {
+        if let Err(error) = post(wr) {
+            return (count, Some(error));
+        }
+        count += 1;
+    }
+    (count, None)
 }
 
 // A lock would be held by a preempted thread of the application.

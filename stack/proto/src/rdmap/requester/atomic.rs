@@ -5,7 +5,7 @@ use crate::ddp::atomic::ATOMIC_LEN;
 use crate::ddp::memory::{Access, Memory};
 use crate::ddp::regions::AccessScope;
 use crate::ddp::untagged::UntaggedFault;
-use crate::rdmap::operation::{Operation, Sge};
+use crate::rdmap::operation::Sge;
 use crate::rdmap::terminate::Fault;
 use crate::wire::atomic::{ATOMIC_RESPONSE_LEN, AtomicResponse};
 use crate::wire::ddp::{HeaderError, Untagged};
@@ -65,7 +65,8 @@ impl Requester {
     /// Returns the number of outstanding Atomic Requests.
     fn outstanding_atomics(&self) -> usize {
         let is_atomic = |&&number: &&u64| {
-            self.entry(number)
+            self.entries
+                .get(number)
                 .is_some_and(|entry| matches!(entry.progress, Progress::Atomic { .. }))
         };
         self.outstanding.iter().filter(is_atomic).count()
@@ -74,8 +75,11 @@ impl Requester {
     /// Returns the oldest outstanding request and its sink, if it is the Atomic Request `id`.
     fn oldest_atomic(&mut self, id: u32) -> Option<(&mut Entry, Sge)> {
         let number = *self.outstanding.front()?;
-        let entry = self.entry_mut(number)?;
-        let Operation::Atomic { sink, .. } = entry.request.operation else { return None };
-        (entry.progress == Progress::Atomic { id }).then_some((entry, sink))
+        let entry = self.entries.get_mut(number)?;
+        let is_expected = entry.progress == Progress::Atomic { id };
+        is_expected.then(|| {
+            let sink = self.sq.wqe(entry.slot).sge(0);
+            (entry, sink)
+        })
     }
 }

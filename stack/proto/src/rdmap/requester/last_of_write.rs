@@ -4,8 +4,8 @@
 use super::{Progress, Requester};
 use crate::ddp::memory::{Access, Memory};
 use crate::ddp::regions::AccessScope;
-use crate::rdmap::operation::{Operation, Payload};
 use crate::rdmap::segment;
+use crate::rdmap::send_queue::wqe::{WqeFlags, WqeOpcode};
 use crate::wire::ddp::{TAGGED_LEN, Tagged, Version};
 
 impl Requester {
@@ -22,37 +22,37 @@ impl Requester {
     ) -> Option<usize> {
         let offset = self.offset;
         // Local operations may follow the message.
-        let entry = self.queue.get_mut(self.built_count).filter(|_| self.local_count == 0)?;
-        let Operation::Write { payload, rkey, remote } = &entry.request.operation else {
+        let entry = self.entries.unbuilt_mut().filter(|_| self.local_count == 0)?;
+        if entry.opcode != WqeOpcode::Write {
             return None;
-        };
-        let len = usize::try_from(entry.request.len - offset).ok()?;
+        }
+        let len = usize::try_from(u64::from(entry.len) - offset).ok()?;
         let (header, body) = out.get_mut(..TAGGED_LEN + len)?.split_at_mut(TAGGED_LEN);
         // req: RDMAP-217, RDMAP-237
-        if entry.progress != Progress::Queued
-            || (offset == 0 && entry.request.fence && !self.outstanding.is_empty())
-        {
+        let is_fenced = entry.flags.contains(WqeFlags::FENCE) && !self.outstanding.is_empty();
+        if entry.progress != Progress::Queued || (offset == 0 && is_fenced) {
             return None;
         }
-        match payload {
-            Payload::Gather(_) if len == 0 => {}
+        let wqe = self.sq.wqe(entry.slot);
+        if entry.flags.contains(WqeFlags::INLINE) {
+            wqe.copy_inline(entry.len as usize - len, body);
+        } else if len > 0 {
             // req: RDMAP-073, RDMAP-340
-            Payload::Gather(list) => {
-                let [sge] = list.as_slice() else { return None };
-                let needed = Access::LOCAL_READ;
-                let regions = memory.regions();
-                let at = sge.addr.checked_add(offset)?;
-                let range = regions.resolve(sge.lkey, scope, needed, at, len).ok()?;
-                memory.fetch(range, body);
+            if wqe.payload_count() != 1 {
+                return None;
             }
-            Payload::Inline(bytes) => body.copy_from_slice(&bytes[bytes.len() - len..]),
+            let sge = wqe.first_sge();
+            let needed = Access::LOCAL_READ;
+            let at = sge.addr.checked_add(offset)?;
+            let range = memory.regions().resolve(sge.lkey, scope, needed, at, len).ok()?;
+            memory.fetch(range, body);
         }
         // req: DDP-103, DDP-104, RDMAP-019, RDMAP-133
-        let tagged =
-            Tagged { last: true, ..segment::write_header(version, offset, *rkey, *remote) };
+        let header_of = segment::write_header(version, offset, wqe.stag(), wqe.remote());
+        let tagged = Tagged { last: true, ..header_of };
         tagged.emit(version, header);
         entry.progress = Progress::Built;
-        self.built_count += 1;
+        self.entries.next_to_build += 1;
         self.offset = 0;
         Some(TAGGED_LEN + len)
     }

@@ -3,7 +3,6 @@
 use super::{Entry, Progress, Requester};
 use crate::ddp::memory::MemoryFault;
 use crate::ddp::regions::Stag;
-use crate::rdmap::operation::Operation;
 use crate::wire::ddp::Tagged;
 
 impl Requester {
@@ -19,7 +18,7 @@ impl Requester {
         len: usize,
     ) -> Result<Option<Stag>, MemoryFault> {
         let Some((entry, received)) = self.oldest_read() else { return Ok(None) };
-        let Operation::Read { sink, .. } = &entry.request.operation else { return Ok(None) };
+        let sink = self.sq.wqe(entry.slot).sge(0);
         let end = u64::from(received) + len as u64;
         // STag and offset of a segment without payload are not checked (RFC 5041 section 5.2).
         if len > 0 {
@@ -46,7 +45,7 @@ impl Requester {
     /// Counts a placed segment of a Read Response; true if it completed the Read.
     pub fn on_response_placed(&mut self, len: usize, last: bool) -> bool {
         let Some(&number) = self.outstanding.front() else { return false };
-        let Some(entry) = self.entry_mut(number) else { return false };
+        let Some(entry) = self.entries.get_mut(number) else { return false };
         let Progress::Reading { received } = entry.progress else { return false };
         // req: RDMAP-039, RDMAP-210, RDMAP-219, RDMAP-223
         if last {
@@ -61,7 +60,7 @@ impl Requester {
 
     fn oldest_read(&self) -> Option<(&Entry, u32)> {
         let number = *self.outstanding.front()?;
-        let entry = self.entry(number)?;
+        let entry = self.entries.get(number)?;
         match entry.progress {
             Progress::Reading { received } => Some((entry, received)),
             _ => None,

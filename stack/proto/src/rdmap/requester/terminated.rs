@@ -1,8 +1,8 @@
 //! Lookup of the request to which a received Terminate refers.
 
-use super::{Progress, Requester};
+use super::{Entry, Progress, Requester};
 use crate::ddp::regions::Stag;
-use crate::rdmap::operation::Operation;
+use crate::rdmap::send_queue::wqe::WqeOpcode;
 use crate::wire::ddp::{Header, Version};
 use crate::wire::rdmap::{Opcode, QN_READ_REQUEST, QN_SEND};
 use crate::wire::seq::Seq;
@@ -25,7 +25,7 @@ impl Requester {
         if header.is_empty() {
             let is_tagged =
                 (terminate.layer, terminate.error_type) == (LAYER_DDP, ETYPE_TAGGED_BUFFER);
-            return self.oldest_outstanding(|operation| !is_tagged || is_write(operation));
+            return self.oldest_outstanding(|opcode| !is_tagged || opcode.is_write());
         }
         match Header::parse(header, version).ok()? {
             Header::Tagged(header) => match Opcode::parse(header.rsvd_ulp, version) {
@@ -37,8 +37,9 @@ impl Requester {
                 let index = Seq(header.msn) - (self.read_msn - waiting);
                 self.outstanding.get(usize::try_from(index).ok()?).copied()
             }
-            Header::Untagged(header) if header.qn == QN_SEND => self
-                .oldest_outstanding(|operation| !is_write(operation) && !operation.is_answered()),
+            Header::Untagged(header) if header.qn == QN_SEND => {
+                self.oldest_outstanding(|opcode| !opcode.is_write() && !opcode.is_answered())
+            }
             Header::Untagged(_) => None,
         }
     }
@@ -46,40 +47,36 @@ impl Requester {
     /// Returns the oldest Write to this STag and offset that was sent, at least in part, and not
     /// reported.
     fn find_write(&self, stag: Stag, to: u64) -> Option<u64> {
-        let is_written = self
-            .queue
-            .get(self.built_count)
-            .is_some_and(|entry| entry.progress == Progress::WriteBuilt);
-        let begun = self.built_count + usize::from(self.offset > 0 || is_written);
-        let index =
-            self.queue.iter().take(begun).position(|entry| match entry.request.operation {
-                Operation::Write { rkey, remote, .. }
-                | Operation::WriteImmediate { rkey, remote, .. } => {
-                    rkey == stag && to.wrapping_sub(remote) < entry.request.len.max(1)
-                }
-                _ => false,
-            })?;
-        Some(self.popped_count + index as u64)
+        let unbuilt = self.entries.unbuilt();
+        let is_written = unbuilt.is_some_and(|entry| entry.progress == Progress::WriteBuilt);
+        let begun = u64::from(self.offset > 0 || is_written);
+        let matches = |entry: &Entry| {
+            let wqe = self.sq.wqe(entry.slot);
+            let len = u64::from(entry.len.max(1));
+            entry.opcode.is_write()
+                && wqe.stag() == stag
+                && to.wrapping_sub(wqe.remote()) < len
+                && !matches!(entry.progress, Progress::Rejected(_))
+        };
+        let mut numbers = self.entries.oldest..self.entries.next_to_build + begun;
+        numbers.find(|&number| self.entries.get(number).is_some_and(matches))
     }
 
     /// Returns the oldest matching request that was sent, at least in part, and is not done.
-    fn oldest_outstanding(&self, matches: impl Fn(&Operation) -> bool) -> Option<u64> {
-        let is_begun = |index: usize, progress: Progress| match progress {
+    fn oldest_outstanding(&self, matches: impl Fn(WqeOpcode) -> bool) -> Option<u64> {
+        let is_begun = |number: u64, progress: Progress| match progress {
             Progress::Reading { .. } | Progress::Atomic { .. } | Progress::WriteBuilt => true,
-            Progress::Queued => index == self.built_count && self.offset > 0,
+            Progress::Queued => number == self.entries.next_to_build && self.offset > 0,
             Progress::Built
             | Progress::Answered
             | Progress::LocalOpFailed(_)
-            | Progress::Failed => false,
+            | Progress::Failed
+            | Progress::Rejected(_) => false,
         };
-        let mut queue = self.queue.iter().enumerate();
-        let (index, _) = queue.find(|(index, entry)| {
-            is_begun(*index, entry.progress) && matches(&entry.request.operation)
-        })?;
-        Some(self.popped_count + index as u64)
+        let mut numbers = self.entries.oldest..self.entries.end;
+        numbers.find(|&number| {
+            let entry = self.entries.get(number);
+            entry.is_some_and(|entry| is_begun(number, entry.progress) && matches(entry.opcode))
+        })
     }
-}
-
-const fn is_write(operation: &Operation) -> bool {
-    matches!(operation, Operation::Write { .. } | Operation::WriteImmediate { .. })
 }

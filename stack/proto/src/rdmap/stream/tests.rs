@@ -6,8 +6,9 @@ use crate::ddp::regions::StreamId;
 use crate::ddp::sgl::Sge;
 use crate::ddp::untagged::UntaggedBuffer;
 use crate::ddp::vec_memory::VecMemory;
+use crate::rdmap::operation::SendWr;
 use crate::rdmap::operation::{Operation, Payload};
-use crate::rdmap::requester::{Request, RequestOutcome};
+use crate::rdmap::requester::RequestOutcome;
 use crate::wire::ddp::{HeaderError, TAGGED_LEN, Tagged, UNTAGGED_LEN, Untagged};
 use crate::wire::rdmap::{ControlError, Opcode, QN_READ_REQUEST, READ_REQUEST_LEN, ReadRequest};
 
@@ -36,14 +37,13 @@ fn gather(stag: u32, addr: u64, len: u32) -> Payload {
     Payload::Gather([Sge { addr, len, lkey: stag }].into_iter().collect())
 }
 
-fn request(wr_id: u64, operation: Operation) -> Request {
-    let len = operation.len();
-    Request { wr_id, operation, len, signaled: true, fence: false }
+fn request(wr_id: u64, operation: Operation) -> SendWr {
+    SendWr { wr_id, operation, signaled: true, fence: false }
 }
 
 impl Fixture {
     fn post(&mut self, wr_id: u64, operation: Operation) {
-        assert!(self.stream.requester.post(request(wr_id, operation)));
+        assert!(self.stream.requester.post(&request(wr_id, operation)));
     }
 
     fn post_receive(&mut self, wr_id: u64, addr: u64, len: u32) {
@@ -82,7 +82,7 @@ impl Fixture {
     fn completions(&mut self) -> Vec<(u64, RequestOutcome)> {
         let mut done = Vec::new();
         while let Some((request, outcome)) = self.stream.requester.completed() {
-            done.push((request.wr_id, outcome));
+            done.push((self.stream.requester.wr_id(&request), outcome));
             self.stream.requester.pop();
         }
         done
@@ -191,8 +191,8 @@ fn reads_beyond_ord_block_later_requests() {
 fn fence_waits_for_earlier_reads() {
     let (mut left, mut right) = (fixture(), fixture());
     left.post(1, left.read(&right, 0, 3000, 4));
-    let fenced = Request { fence: true, ..request(2, left.write(&right, 0, 0, 4)) };
-    assert!(left.stream.requester.post(fenced));
+    let fenced = SendWr { fence: true, ..request(2, left.write(&right, 0, 0, 4)) };
+    assert!(left.stream.requester.post(&fenced));
     right.on_ulpdu(&left.build(1000)).unwrap();
     assert!(!left.stream.can_build());
     left.on_ulpdu(&right.build(1000)).unwrap();

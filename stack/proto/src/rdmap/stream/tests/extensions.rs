@@ -142,8 +142,8 @@ fn atomics_count_against_ord() {
 fn fence_waits_for_earlier_atomics() {
     let (mut left, mut right) = (fixture(), fixture());
     left.post(1, left.atomic(&right, ADD, WORD, SINK));
-    let fenced = Request { fence: true, ..request(2, left.write(&right, 0, 0, 4)) };
-    assert!(left.stream.requester.post(fenced));
+    let fenced = SendWr { fence: true, ..request(2, left.write(&right, 0, 0, 4)) };
+    assert!(left.stream.requester.post(&fenced));
     right.on_ulpdu(&left.build(1000)).unwrap();
     assert!(!left.stream.can_build());
     left.on_ulpdu(&right.build(1000)).unwrap();

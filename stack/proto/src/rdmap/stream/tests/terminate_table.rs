@@ -18,7 +18,7 @@ use crate::ddp::sgl::Sge;
 use crate::ddp::untagged::UntaggedBuffer;
 use crate::ddp::vec_memory::VecMemory;
 use crate::rdmap::operation::Operation;
-use crate::rdmap::requester::Request;
+use crate::rdmap::operation::SendWr;
 use crate::rdmap::terminate::Abort;
 use crate::wire::ddp::UNTAGGED_LEN;
 use crate::wire::terminate::is_defined;
@@ -65,8 +65,8 @@ fn fixture(version: Version) -> Fixture {
     }
     let sink = Sge { addr: 0x180, len: 8, lkey: open };
     let operation = Operation::Read { sink, rkey: 5, remote: 6 };
-    let read = Request { wr_id: 4, operation, len: 8, signaled: true, fence: false };
-    assert!(stream.requester.post(read));
+    let read = SendWr { wr_id: 4, operation, signaled: true, fence: false };
+    assert!(stream.requester.post(&read));
     let next = stream.next_tx().unwrap();
     stream.build_next(next, &arena, &mut [0; 128]).unwrap();
     let stags = [

@@ -6,7 +6,7 @@ use super::rows::READ_1;
 use super::{Fixture, fixture, for_each_version};
 use crate::ddp::sgl::Sge;
 use crate::rdmap::operation::Operation;
-use crate::rdmap::requester::Request;
+use crate::rdmap::operation::SendWr;
 use crate::rdmap::stream::Indication;
 use crate::rdmap::stream::tests::try_build;
 use crate::rdmap::terminate::Fault;
@@ -95,8 +95,8 @@ fn terminate_is_sent_next_and_last() {
     for wr_id in 5..8 {
         let payload = crate::rdmap::operation::Payload::Gather([sge].into_iter().collect());
         let operation = Operation::Write { payload, rkey: 9, remote: 0 };
-        let write = Request { wr_id, operation, len: 0x100, signaled: true, fence: false };
-        assert!(fixture.stream.requester.post(write));
+        let write = SendWr { wr_id, operation, signaled: true, fence: false };
+        assert!(fixture.stream.requester.post(&write));
     }
     // A Write is built in part, and a Read Request is to be answered.
     assert_eq!(try_build(&mut fixture.stream, &fixture.arena, &mut [0; 128]), Ok(128));
@@ -123,9 +123,8 @@ fn each_version_has_its_dv_and_rv() {
             (6, Operation::Send { payload: payload(), solicited: false, invalidate: None }),
             (7, Operation::Read { sink, rkey: 1, remote: 0 }),
         ] {
-            let len = operation.len();
-            let request = Request { wr_id, operation, len, signaled: true, fence: false };
-            assert!(fixture.stream.requester.post(request));
+            let request = SendWr { wr_id, operation, signaled: true, fence: false };
+            assert!(fixture.stream.requester.post(&request));
         }
         let ulpdu = fixture.segment(READ_1);
         fixture.stream.on_ulpdu(&fixture.arena, &ulpdu).unwrap();

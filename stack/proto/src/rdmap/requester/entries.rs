@@ -1,0 +1,135 @@
+//! Requester's own state of the posted requests: what it writes, and what it reads often, is here
+//! and not in their slots of the send queue.
+
+use crate::ddp::memory::MemoryFault;
+use crate::rdmap::send_queue::wqe::{WqeFlags, WqeOpcode};
+
+/// Progress of a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Progress {
+    /// Not built, or built in part.
+    Queued,
+    /// Built: no longer depends on the application's memory. Local operation: executed.
+    Built,
+    /// A [`WqeOpcode::WriteImmediate`] whose Write is built, but not its Immediate Data.
+    WriteBuilt,
+    /// Outstanding Read; `received` bytes of its response have been placed.
+    Reading { received: u32 },
+    /// Outstanding atomic operation; `id` is its Request Identifier.
+    Atomic { id: u32 },
+    /// Read or atomic operation whose response was delivered.
+    Answered,
+    /// Local operation that was refused: the next build fails, which ends the stream.
+    LocalOpFailed(MemoryFault),
+    /// Cannot be built: its memory is not registered as it claims.
+    Failed,
+    /// Refused when it was taken from the send queue.
+    Rejected(Rejection),
+}
+
+/// Reason why a posted request was refused: the connection changed after it was checked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Rejection {
+    /// The connection does not execute requests, or not any more.
+    WrongState,
+    /// The connection grants no such operation, or not any more.
+    Unsupported,
+}
+
+/// State of a request.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Entry {
+    /// Number of its first slot in the send queue.
+    pub(super) slot: u64,
+    /// Bytes that it transfers.
+    pub(super) len: u32,
+    pub(super) opcode: WqeOpcode,
+    pub(super) flags: WqeFlags,
+    pub(super) progress: Progress,
+}
+
+const _: () = assert!(size_of::<Entry>() == 24, "entries of a burst share cache lines");
+
+/// Entries of the requests in the queue. A request is identified by its number, counted from the
+/// first ever posted: `oldest..next_to_build` are built or refused, `next_to_build..end` are not.
+#[derive(Debug)]
+pub(super) struct Entries {
+    /// By number, modulo the length, which is a power of two.
+    entries: Box<[Entry]>,
+    count_max: usize,
+    pub(super) oldest: u64,
+    pub(super) next_to_build: u64,
+    pub(super) end: u64,
+}
+
+impl Entries {
+    pub(super) fn new(count_max: usize) -> Self {
+        let unused = Entry {
+            slot: 0,
+            len: 0,
+            opcode: WqeOpcode::Send,
+            flags: WqeFlags::default(),
+            progress: Progress::Queued,
+        };
+        let entries = vec![unused; count_max.next_power_of_two()].into_boxed_slice();
+        Self { entries, count_max, oldest: 0, next_to_build: 0, end: 0 }
+    }
+
+    pub(super) const fn is_empty(&self) -> bool {
+        self.oldest == self.end
+    }
+
+    /// Returns the number of requests that can be added.
+    pub(super) fn free_count(&self) -> usize {
+        usize::try_from(self.end - self.oldest).map_or(0, |count| self.count_max - count)
+    }
+
+    #[inline(always)]
+    fn index(&self, number: u64) -> usize {
+        #[expect(clippy::cast_possible_truncation, reason = "masked")]
+        let index = number as usize & (self.entries.len() - 1);
+        index
+    }
+
+    /// Appends an entry. There is a free one.
+    #[inline(always)]
+    pub(super) fn push(&mut self, entry: Entry) {
+        let index = self.index(self.end);
+        self.entries[index] = entry;
+        self.end += 1;
+    }
+
+    /// Returns the entry of a request in the queue.
+    #[inline(always)]
+    pub(super) fn get(&self, number: u64) -> Option<&Entry> {
+        (self.oldest..self.end).contains(&number).then(|| &self.entries[self.index(number)])
+    }
+
+    #[inline(always)]
+    pub(super) fn get_mut(&mut self, number: u64) -> Option<&mut Entry> {
+        let index = self.index(number);
+        (self.oldest..self.end).contains(&number).then(|| &mut self.entries[index])
+    }
+
+    /// Returns the entry of the next request to build.
+    #[inline(always)]
+    pub(super) fn unbuilt(&self) -> Option<&Entry> {
+        let index = self.index(self.next_to_build);
+        (self.next_to_build != self.end).then(|| &self.entries[index])
+    }
+
+    #[inline(always)]
+    pub(super) fn unbuilt_mut(&mut self) -> Option<&mut Entry> {
+        let index = self.index(self.next_to_build);
+        (self.next_to_build != self.end).then(|| &mut self.entries[index])
+    }
+
+    /// Removes the oldest entry, if there is one.
+    #[inline(always)]
+    pub(super) fn pop(&mut self) {
+        if self.oldest != self.end {
+            self.oldest += 1;
+            self.next_to_build = self.next_to_build.max(self.oldest);
+        }
+    }
+}

@@ -1,0 +1,200 @@
+//! Requests are read as they were posted, wherever they lie in the ring.
+
+use proptest::prelude::*;
+
+use super::wqe::{WqeFlags, WqeOpcode};
+use super::*;
+use crate::ddp::memory::Access;
+use crate::rdmap::operation::{
+    AtomicOp, Bind, INLINE_LEN_MAX, Operation, Payload, SGE_COUNT_MAX, Sge,
+};
+
+fn any_payload() -> impl Strategy<Value = Payload> {
+    let sge = (any::<u64>(), 0..u32::MAX / 8, any::<u32>());
+    let sge = sge.prop_map(|(addr, len, lkey)| Sge { addr, len, lkey });
+    prop_oneof![
+        prop::collection::vec(sge, 0..=SGE_COUNT_MAX)
+            .prop_map(|list| Payload::Gather(list.into_iter().collect())),
+        prop::collection::vec(any::<u8>(), 0..=INLINE_LEN_MAX)
+            .prop_map(|bytes| Payload::Inline(bytes.into_iter().collect())),
+    ]
+}
+
+fn any_atomic() -> impl Strategy<Value = AtomicOp> {
+    let words = any::<[u64; 4]>();
+    (0..3, words).prop_map(|(kind, [a, b, c, d])| match kind {
+        0 => AtomicOp::FetchAdd { add: a, boundaries: b },
+        1 => AtomicOp::Swap { swap: a, mask: b },
+        _ => AtomicOp::CmpSwap { compare: a, compare_mask: b, swap: c, swap_mask: d },
+    })
+}
+
+fn any_operation() -> impl Strategy<Value = Operation> {
+    let bind = (any::<[u32; 2]>(), any::<[u64; 2]>(), any::<u8>(), any::<bool>());
+    let bind = bind.prop_map(|([rkey, lkey], [addr, len], bits, zero_based)| {
+        let access = Access::from_bits(bits);
+        Operation::Bind(Bind { rkey, lkey, addr, len, access, zero_based })
+    });
+    let at = || (any::<u32>(), any::<u64>());
+    let data = || (any::<[u8; 8]>(), any::<bool>());
+    let sink = || (any::<u64>(), any::<u32>(), any::<u32>());
+    let sge = |(addr, len, lkey)| Sge { addr, len, lkey };
+    prop_oneof![
+        (any_payload(), any::<bool>(), any::<Option<u32>>()).prop_map(
+            |(payload, solicited, invalidate)| Operation::Send { payload, solicited, invalidate }
+        ),
+        (any_payload(), at()).prop_map(|(payload, (rkey, remote))| Operation::Write {
+            payload,
+            rkey,
+            remote
+        }),
+        (any_payload(), at(), data()).prop_map(|(payload, (rkey, remote), (data, solicited))| {
+            Operation::WriteImmediate { payload, rkey, remote, data, solicited }
+        }),
+        (sink(), at()).prop_map(move |(sink, (rkey, remote))| {
+            Operation::Read { sink: sge(sink), rkey, remote }
+        }),
+        (any_atomic(), sink(), at()).prop_map(move |(op, sink, (rkey, remote))| {
+            Operation::Atomic { op, sink: sge(sink), rkey, remote }
+        }),
+        data().prop_map(|(data, solicited)| Operation::Immediate { data, solicited }),
+        bind,
+        any::<u32>().prop_map(|stag| Operation::Invalidate { stag }),
+    ]
+}
+
+fn any_request() -> impl Strategy<Value = SendWr> {
+    (any::<u64>(), any_operation(), any::<bool>(), any::<bool>()).prop_map(
+        |(wr_id, operation, signaled, fence)| SendWr { wr_id, operation, signaled, fence },
+    )
+}
+
+/// Decodes a request.
+fn decode(sq: &SqConsumer, slot: u64) -> SendWr {
+    let wqe = sq.wqe(slot);
+    let solicited = wqe.flags().contains(WqeFlags::SOLICITED);
+    let (rkey, remote) = (wqe.stag(), wqe.remote());
+    let payload = || {
+        if !wqe.is_inline() {
+            return Payload::Gather(wqe.sg_list());
+        }
+        let mut bytes = vec![0; wqe.payload_count()];
+        // In two pieces, as segments are built.
+        let (left, right) = bytes.split_at_mut(wqe.payload_count() / 3);
+        wqe.copy_inline(0, left);
+        wqe.copy_inline(left.len(), right);
+        Payload::Inline(bytes.into_iter().collect())
+    };
+    let operation = match wqe.opcode() {
+        WqeOpcode::Send => {
+            Operation::Send { payload: payload(), solicited, invalidate: wqe.invalidate() }
+        }
+        WqeOpcode::Write => Operation::Write { payload: payload(), rkey, remote },
+        WqeOpcode::WriteImmediate => {
+            let data = wqe.immediate();
+            Operation::WriteImmediate { payload: payload(), rkey, remote, data, solicited }
+        }
+        WqeOpcode::Read => Operation::Read { sink: wqe.sge(0), rkey, remote },
+        WqeOpcode::FetchAdd | WqeOpcode::Swap | WqeOpcode::CmpSwap => {
+            Operation::Atomic { op: wqe.atomic().unwrap(), sink: wqe.sge(0), rkey, remote }
+        }
+        WqeOpcode::Immediate => Operation::Immediate { data: wqe.immediate(), solicited },
+        WqeOpcode::Bind => Operation::Bind(wqe.bind()),
+        WqeOpcode::Invalidate => Operation::Invalidate { stag: wqe.stag() },
+    };
+    SendWr {
+        wr_id: sq.wr_id(slot),
+        operation,
+        signaled: wqe.flags().contains(WqeFlags::SIGNALED),
+        fence: wqe.flags().contains(WqeFlags::FENCE),
+    }
+}
+
+proptest! {
+    #[test]
+    fn request_is_read_as_posted_at_each_place_of_the_ring(
+        requests in prop::collection::vec(any_request(), 1..40),
+        count_max in 1_usize..6,
+    ) {
+        let (mut producer, mut sq) = send_queue(count_max);
+        let (mut retired, mut waiting) = (0, std::collections::VecDeque::new());
+        for wr in &requests {
+            prop_assert!(producer.post(wr));
+            producer.publish();
+            let (slot, wqe) = sq.take().unwrap();
+            prop_assert_eq!(u64::from(wqe.len()), wr.operation.len());
+            waiting.push_back((slot, wr));
+            if waiting.len() == count_max {
+                let (slot, wr) = waiting.pop_front().unwrap();
+                prop_assert_eq!(&decode(&sq, slot), wr);
+                retired += 1;
+                sq.retire(retired);
+            }
+        }
+        for (slot, wr) in waiting {
+            prop_assert_eq!(&decode(&sq, slot), wr);
+        }
+    }
+}
+
+fn invalidate(wr_id: u64) -> SendWr {
+    let operation = Operation::Invalidate { stag: 7 };
+    SendWr { wr_id, operation, signaled: true, fence: false }
+}
+
+#[test]
+fn queue_holds_its_number_of_requests_until_they_are_retired() {
+    let (mut producer, mut sq) = send_queue(3);
+    for wr_id in 0..3 {
+        assert!(producer.post(&invalidate(wr_id)));
+    }
+    assert!(!producer.post(&invalidate(3)));
+    assert!(sq.take().is_none(), "nothing is seen before it is published");
+    producer.publish();
+    let taken: Vec<_> = (0..3).map(|_| sq.take().unwrap().0).collect();
+    assert!(sq.take().is_none());
+    assert!(!producer.post(&invalidate(3)), "requests taken still occupy the queue");
+    assert_eq!(taken.iter().map(|&slot| sq.wr_id(slot)).collect::<Vec<_>>(), [0, 1, 2]);
+    sq.retire(1);
+    assert!(producer.post(&invalidate(3)));
+    assert!(!producer.post(&invalidate(4)));
+    producer.publish();
+    assert!(sq.has_published());
+    let slot = sq.take().unwrap().0;
+    assert_eq!(sq.wr_id(slot), 3);
+}
+
+#[test]
+fn requests_arrive_in_order_and_whole_between_two_threads() {
+    const COUNT: u64 = 100_000;
+    let (mut producer, mut sq) = send_queue(16);
+    let request = |wr_id: u64| {
+        // One or two slots.
+        let count = 1 + wr_id as usize % SGE_COUNT_MAX;
+        let list = (0..count).map(|_| Sge { addr: wr_id, len: 1, lkey: wr_id as u32 });
+        let operation =
+            Operation::Write { payload: Payload::Gather(list.collect()), rkey: 1, remote: wr_id };
+        SendWr { wr_id, operation, signaled: true, fence: false }
+    };
+    std::thread::scope(|scope| {
+        scope.spawn(move || {
+            for wr_id in 0..COUNT {
+                while !producer.post(&request(wr_id)) {
+                    std::thread::yield_now();
+                }
+                producer.publish();
+            }
+        });
+        let mut next = 0;
+        while next < COUNT {
+            match sq.take() {
+                Some((slot, _)) => {
+                    assert_eq!(decode(&sq, slot), request(next));
+                    next += 1;
+                    sq.retire(next);
+                }
+                None => std::thread::yield_now(),
+            }
+        }
+    });
+}

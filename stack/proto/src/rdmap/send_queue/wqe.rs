@@ -1,0 +1,328 @@
+//! Work queue element (WQE): the encoding of a send request in the slots of a send queue.
+//!
+//! The words are in this machine's byte order. Word 8 and those after it are in the next slot,
+//! which after the last slot of the ring is the first.
+//!
+//! | Word | Bits | Content |
+//! |---|---|---|
+//! | 0 | | `wr_id` |
+//! | 1 | 0 to 7 | [`WqeOpcode`] |
+//! | | 8 to 15 | [`WqeFlags`] |
+//! | | 16 to 23 | number of SGEs, or of inline bytes |
+//! | | 24 to 31 | number of slots |
+//! | | 32 to 63 | STag at the peer (`rkey`), or to invalidate |
+//! | 2 | | remote tagged offset, Immediate Data of `Immediate`, or `addr` of `Bind` |
+//! | 3 | | of `WriteImmediate` its Immediate Data, which move what follows by a word |
+//! | 3 | | `addr` of the first SGE |
+//! | 4 | 0 to 31 | `len` of the first SGE |
+//! | | 32 to 63 | `lkey` of the first SGE; the others follow in two words each |
+//! | from 3 | | or inline bytes, in the order of memory |
+//! | from 5 | | operands of an atomic operation, in the order of [`AtomicOp`]'s fields |
+//! | 3 | | `len` of `Bind` |
+//! | 4 | 0 to 31 | `lkey` of `Bind` |
+//! | | 32 to 39 | access rights of `Bind` |
+//! | | 40 | zero-based |
+
+#![expect(clippy::cast_possible_truncation, reason = "fields are cut out of words")]
+
+use super::slots::{SLOT_WORDS, Slot, Slots};
+use crate::ddp::memory::Access;
+use crate::ddp::regions::Stag;
+use crate::rdmap::operation::{
+    AtomicOp, Bind, INLINE_LEN_MAX, ImmediateData, SGE_COUNT_MAX, SgList, Sge,
+};
+
+/// First word of the payload.
+pub(super) const PAYLOAD: usize = 3;
+/// Word of the work request ID.
+pub(super) const WR_ID: usize = 0;
+/// First word of an atomic operation's operands.
+pub(super) const OPERANDS: usize = PAYLOAD + 2;
+/// Bytes per word.
+pub(super) const WORD_LEN: usize = size_of::<u64>();
+/// Slots of the longest request: a Write with Immediate Data and the longest payload.
+pub(super) const SLOT_COUNT_MAX: usize = {
+    let inline = INLINE_LEN_MAX.div_ceil(WORD_LEN);
+    let payload = if inline > 2 * SGE_COUNT_MAX { inline } else { 2 * SGE_COUNT_MAX };
+    (PAYLOAD + 1 + payload).div_ceil(SLOT_WORDS)
+};
+
+/// Bit of a `Bind`'s word 4 for a zero-based window.
+pub(super) const ZERO_BASED: u64 = 1 << 40;
+
+/// Operation of a request, without its operands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum WqeOpcode {
+    /// Send, in its four forms.
+    Send,
+    /// RDMA Write.
+    Write,
+    /// RDMA Write followed by Immediate Data.
+    WriteImmediate,
+    /// RDMA Read.
+    Read,
+    /// Atomic `FetchAdd`.
+    FetchAdd,
+    /// Atomic `Swap`.
+    Swap,
+    /// Atomic `CmpSwap`.
+    CmpSwap,
+    /// Immediate Data.
+    Immediate,
+    /// Local operation: binds a memory window.
+    Bind,
+    /// Local operation: invalidates an STag.
+    Invalidate,
+}
+
+impl WqeOpcode {
+    /// By value.
+    const ALL: [Self; 10] = [
+        Self::Send,
+        Self::Write,
+        Self::WriteImmediate,
+        Self::Read,
+        Self::FetchAdd,
+        Self::Swap,
+        Self::CmpSwap,
+        Self::Immediate,
+        Self::Bind,
+        Self::Invalidate,
+    ];
+
+    /// True if it uses an ORD credit until its response has been received.
+    #[must_use]
+    pub const fn is_answered(self) -> bool {
+        matches!(self, Self::Read | Self::FetchAdd | Self::Swap | Self::CmpSwap)
+    }
+
+    /// True for a local operation: it sends nothing.
+    #[must_use]
+    pub const fn is_local(self) -> bool {
+        matches!(self, Self::Bind | Self::Invalidate)
+    }
+
+    /// True for an RDMA Write, with or without Immediate Data.
+    #[must_use]
+    pub const fn is_write(self) -> bool {
+        matches!(self, Self::Write | Self::WriteImmediate)
+    }
+
+    /// True for an operation of RFC 7306.
+    #[must_use]
+    pub const fn is_extension(self) -> bool {
+        matches!(
+            self,
+            Self::WriteImmediate | Self::FetchAdd | Self::Swap | Self::CmpSwap | Self::Immediate
+        )
+    }
+}
+
+/// Properties of a request.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(in crate::rdmap) struct WqeFlags(u8);
+
+impl WqeFlags {
+    /// Success is reported.
+    pub(in crate::rdmap) const SIGNALED: Self = Self(1);
+    /// Starts when all earlier Reads and atomic operations have completed.
+    pub(in crate::rdmap) const FENCE: Self = Self(2);
+    /// With Solicited Event.
+    pub(in crate::rdmap) const SOLICITED: Self = Self(4);
+    /// Send with Invalidate.
+    pub(in crate::rdmap) const INVALIDATE: Self = Self(8);
+    /// The payload is inline.
+    pub(in crate::rdmap) const INLINE: Self = Self(16);
+
+    #[inline]
+    pub(in crate::rdmap) const fn contains(self, flag: Self) -> bool {
+        self.0 & flag.0 != 0
+    }
+
+    #[inline]
+    pub(super) const fn bits(self) -> u8 {
+        self.0
+    }
+
+    /// Returns the flag if `is_set`, otherwise none.
+    #[inline]
+    pub(super) const fn when(self, is_set: bool) -> Self {
+        if is_set { self } else { Self(0) }
+    }
+
+    #[inline]
+    pub(super) const fn and(self, other: Self) -> Self {
+        Self(self.0 | other.0)
+    }
+}
+
+/// A request in its slots.
+#[derive(Clone, Copy)]
+pub(in crate::rdmap) struct Wqe<'a> {
+    slots: &'a Slots,
+    first: &'a Slot,
+    /// Number of the first slot.
+    number: u64,
+    /// Word 1.
+    control: u64,
+}
+
+impl<'a> Wqe<'a> {
+    #[inline(always)]
+    pub(super) fn new(slots: &'a Slots, number: u64) -> Self {
+        let first = slots.get(number);
+        Self { slots, first, number, control: first.load(1) }
+    }
+
+    #[inline(always)]
+    fn word(&self, index: usize) -> u64 {
+        if index < SLOT_WORDS {
+            self.first.load(index)
+        } else {
+            let slot = self.slots.get(self.number + (index / SLOT_WORDS) as u64);
+            slot.load(index % SLOT_WORDS)
+        }
+    }
+
+    #[inline(always)]
+    pub(in crate::rdmap) fn opcode(&self) -> WqeOpcode {
+        let value = self.control & 0xff;
+        *WqeOpcode::ALL.get(value as usize).expect("an opcode that was emitted")
+    }
+
+    #[inline(always)]
+    pub(in crate::rdmap) fn flags(&self) -> WqeFlags {
+        WqeFlags((self.control >> 8) as u8)
+    }
+
+    /// Number of SGEs, or of inline bytes.
+    #[inline(always)]
+    pub(in crate::rdmap) fn payload_count(&self) -> usize {
+        usize::from((self.control >> 16) as u8)
+    }
+
+    #[inline(always)]
+    pub(in crate::rdmap) fn is_inline(&self) -> bool {
+        self.flags().contains(WqeFlags::INLINE)
+    }
+
+    /// STag at the peer; of `Bind` the window's, of `Invalidate` the one to invalidate.
+    #[inline(always)]
+    pub(in crate::rdmap) fn stag(&self) -> Stag {
+        (self.control >> 32) as Stag
+    }
+
+    /// Tagged offset at the peer.
+    #[inline(always)]
+    pub(in crate::rdmap) fn remote(&self) -> u64 {
+        self.word(2)
+    }
+
+    /// STag that a Send invalidates.
+    pub(in crate::rdmap) fn invalidate(&self) -> Option<Stag> {
+        self.flags().contains(WqeFlags::INVALIDATE).then(|| self.stag())
+    }
+
+    /// First word of the payload.
+    #[inline(always)]
+    fn payload(&self) -> usize {
+        PAYLOAD + usize::from(self.opcode() == WqeOpcode::WriteImmediate)
+    }
+
+    /// SGE `index`; the sink of a Read or atomic operation is the first.
+    #[inline(always)]
+    pub(in crate::rdmap) fn sge(&self, index: usize) -> Sge {
+        self.sge_at(self.payload() + 2 * index)
+    }
+
+    /// First SGE of any operation but `WriteImmediate`, in the fewest instructions.
+    #[inline(always)]
+    pub(in crate::rdmap) fn first_sge(&self) -> Sge {
+        self.sge_at(PAYLOAD)
+    }
+
+    #[inline(always)]
+    fn sge_at(&self, at: usize) -> Sge {
+        let (addr, rest) = (self.word(at), self.word(at + 1));
+        Sge { addr, len: rest as u32, lkey: (rest >> 32) as Stag }
+    }
+
+    /// All SGEs.
+    pub(in crate::rdmap) fn sg_list(&self) -> SgList {
+        (0..self.payload_count()).map(|index| self.sge(index)).collect()
+    }
+
+    /// Copies inline bytes from `offset` on to `out`.
+    #[inline]
+    pub(in crate::rdmap) fn copy_inline(&self, offset: usize, out: &mut [u8]) {
+        let at = self.payload();
+        let mut done = 0;
+        while done < out.len() {
+            let (word, skip) = ((offset + done) / WORD_LEN, (offset + done) % WORD_LEN);
+            let bytes = self.word(at + word).to_ne_bytes();
+            let len = (WORD_LEN - skip).min(out.len() - done);
+            out[done..done + len].copy_from_slice(&bytes[skip..skip + len]);
+            done += len;
+        }
+    }
+
+    /// Immediate Data.
+    pub(in crate::rdmap) fn immediate(&self) -> ImmediateData {
+        let is_alone = self.opcode() == WqeOpcode::Immediate;
+        self.word(if is_alone { 2 } else { PAYLOAD }).to_ne_bytes()
+    }
+
+    /// Atomic operation, if it is one.
+    #[cold]
+    pub(in crate::rdmap) fn atomic(&self) -> Option<AtomicOp> {
+        let operand = |index| self.word(OPERANDS + index);
+        match self.opcode() {
+            WqeOpcode::FetchAdd => {
+                Some(AtomicOp::FetchAdd { add: operand(0), boundaries: operand(1) })
+            }
+            WqeOpcode::Swap => Some(AtomicOp::Swap { swap: operand(0), mask: operand(1) }),
+            WqeOpcode::CmpSwap => Some(AtomicOp::CmpSwap {
+                compare: operand(0),
+                compare_mask: operand(1),
+                swap: operand(2),
+                swap_mask: operand(3),
+            }),
+            _ => None,
+        }
+    }
+
+    /// Binding of a `Bind`.
+    #[cold]
+    pub(in crate::rdmap) fn bind(&self) -> Bind {
+        let rest = self.word(PAYLOAD + 1);
+        Bind {
+            rkey: self.stag(),
+            lkey: rest as Stag,
+            addr: self.word(2),
+            len: self.word(PAYLOAD),
+            access: Access::from_bits((rest >> 32) as u8),
+            zero_based: rest & ZERO_BASED != 0,
+        }
+    }
+
+    /// Number of bytes that the request transfers.
+    #[inline(always)]
+    pub(in crate::rdmap) fn len(&self) -> u32 {
+        let count = self.payload_count();
+        if self.is_inline() {
+            return count as u32;
+        }
+        if count == 1 {
+            return self.sge(0).len;
+        }
+        // The sum of a request that was checked does not overflow.
+        (0..count).fold(0, |sum: u32, index| sum.wrapping_add(self.sge(index).len))
+    }
+
+    /// Number of its slots.
+    #[inline(always)]
+    pub(super) fn slot_count(&self) -> u64 {
+        self.control >> 24 & 0xff
+    }
+}

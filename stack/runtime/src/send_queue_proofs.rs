@@ -1,0 +1,44 @@
+//! Every interleaving of a thread that posts to a send queue and of the stack that takes, completes
+//! and retires the requests: each is seen once, in order and whole.
+
+use ferrowarp_proto::rdmap::operation::{Operation, SendWr, SgList, Sge};
+use ferrowarp_proto::rdmap::requester::{Rejection, Requester};
+use ferrowarp_proto::verbs::wr::Payload;
+use loom::thread;
+
+/// A request of two slots whose first and last words name it.
+fn request(wr_id: u64) -> SendWr {
+    let list: SgList = (0..4).map(|_| Sge { addr: 0, len: wr_id as u32, lkey: 0 }).collect();
+    let operation = Operation::Write { payload: Payload::Gather(list), rkey: 0, remote: 0 };
+    SendWr { wr_id, operation, signaled: true, fence: false }
+}
+
+#[test]
+fn requests_arrive_once_in_order_whole() {
+    const COUNT: u64 = 2;
+    loom::model(|| {
+        let mut requester = Requester::new(1);
+        let mut producer = requester.take_producer().unwrap();
+        let application = thread::spawn(move || {
+            for wr_id in 1..=COUNT {
+                while !producer.post(&request(wr_id)) {
+                    thread::yield_now();
+                }
+                producer.publish();
+            }
+        });
+        let mut next = 1;
+        while next <= COUNT {
+            if !requester.take_posted(|_| Some(Rejection::WrongState)) {
+                thread::yield_now();
+                continue;
+            }
+            let (done, _) = requester.completed().unwrap();
+            assert_eq!((requester.wr_id(&done), u64::from(done.len)), (next, 4 * next));
+            requester.pop();
+            requester.publish_retired();
+            next += 1;
+        }
+        application.join().unwrap();
+    });
+}
