@@ -2,7 +2,8 @@
 //! and retires the requests: each is seen once, in order and whole.
 
 use ferrowarp_proto::rdmap::operation::{Operation, SendWr, SgList, Sge};
-use ferrowarp_proto::rdmap::requester::{Rejection, Requester};
+use ferrowarp_proto::rdmap::requester::{Admission, Rejection, Requester};
+use ferrowarp_proto::rdmap::send_queue::wqe::OpcodeSet;
 use ferrowarp_proto::verbs::wr::Payload;
 use loom::thread;
 
@@ -27,9 +28,11 @@ fn requests_arrive_once_in_order_whole() {
                 producer.publish();
             }
         });
+        // What is rejected completes at once.
+        let admission = Admission { rejected: OpcodeSet::ALL, reason: Rejection::WrongState };
         let mut next = 1;
         while next <= COUNT {
-            if !requester.take_posted(|_| Some(Rejection::WrongState)) {
+            if !requester.take_posted(admission) {
                 thread::yield_now();
                 continue;
             }

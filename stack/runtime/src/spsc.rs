@@ -64,7 +64,7 @@ impl<T> Producer<T> {
     ///
     /// # Errors
     /// Returns the value if the ring is full.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn push(&mut self, value: T) -> Result<(), T> {
         let capacity = self.shared.mask + 1;
         if self.tail.wrapping_sub(self.cached_head) == capacity {

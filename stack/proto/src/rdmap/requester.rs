@@ -35,7 +35,7 @@ mod terminated;
 pub use completion::{DoneRequest, RequestOutcome};
 pub use entries::Rejection;
 use entries::{Entries, Entry, Progress};
-pub use posted::TakenRequest;
+pub use posted::Admission;
 
 /// Requester of a stream.
 #[derive(Debug)]

@@ -6,7 +6,8 @@ use crate::ddp::memory::Memory;
 use crate::ddp::regions::AccessScope;
 use crate::ddp::untagged::{DeliveredMessage, UntaggedBuffer};
 use crate::rdmap::operation::ImmediateData;
-use crate::rdmap::requester::{DoneRequest, Rejection, RequestOutcome, TakenRequest};
+use crate::rdmap::requester::{Admission, DoneRequest, Rejection, RequestOutcome};
+use crate::rdmap::send_queue::wqe::OpcodeSet;
 use crate::rdmap::stream::Stream;
 use crate::verbs::cm::{EndReason, Event};
 use crate::verbs::context::Verbs;
@@ -93,27 +94,34 @@ impl Qp {
     /// Takes posted requests from the send queue, at most `max`; returns their number. In the error
     /// state they are flushed.
     pub(crate) fn take_sends<M, C>(&mut self, verbs: &mut Verbs<M, C>, max: usize) -> usize {
-        let state = self.state;
-        let rights = self.send_rights();
-        // The state may have changed after they were posted.
-        let reject = |request: TakenRequest| match state {
-            QpState::Idle | QpState::Connecting | QpState::Closing => Some(Rejection::WrongState),
-            QpState::Rts => {
-                let refused = request.is_extension() && !rights.extensions
-                    || request.is_answered() && !rights.reads;
-                refused.then_some(Rejection::Unsupported)
-            }
-            QpState::Error => None,
-        };
+        let admission = self.admission();
         let requester = &mut self.stream.requester;
         let mut count = 0;
-        while count < max && requester.take_posted(reject) {
+        while count < max && requester.take_posted(admission) {
             count += 1;
         }
-        if count > 0 && state == QpState::Error {
+        if count > 0 && self.state == QpState::Error {
             self.start_flush(verbs);
         }
         count
+    }
+
+    /// Returns what is rejected of the requests that are taken now.
+    const fn admission(&self) -> Admission {
+        let rejected = OpcodeSet::ALL;
+        match self.state {
+            QpState::Idle | QpState::Connecting | QpState::Closing => {
+                Admission { rejected, reason: Rejection::WrongState }
+            }
+            QpState::Rts => {
+                let SendRights { reads, extensions } = self.send_rights();
+                let answered = if reads { OpcodeSet::NONE } else { OpcodeSet::ANSWERED };
+                let extensions = if extensions { OpcodeSet::NONE } else { OpcodeSet::EXTENSIONS };
+                let rejected = answered.union(extensions);
+                Admission { rejected, reason: Rejection::Unsupported }
+            }
+            QpState::Error => Admission::ALL,
+        }
     }
 
     /// Executes requests without network traffic and reports them.

@@ -212,7 +212,8 @@ impl CqRings {
 }
 
 impl Completions for CqRings {
-    #[inline]
+    // Inlined, so that the completion is written where it stays.
+    #[inline(always)]
     fn push(&mut self, cq: CqId, wc: Wc) -> bool {
         let Some(Some(producer)) = self.producers.get_mut(cq.index()) else {
             return false;

@@ -3,26 +3,21 @@
 use super::entries::{Entry, Progress};
 use super::{Rejection, Requester};
 use crate::rdmap::operation::SendWr;
-use crate::rdmap::send_queue::wqe::WqeOpcode;
+use crate::rdmap::send_queue::wqe::OpcodeSet;
 
-/// A request that is taken from the send queue.
+/// What is rejected of the requests that are taken from the send queue: the connection may have
+/// changed after they were posted.
 #[derive(Clone, Copy, Debug)]
-pub struct TakenRequest {
-    opcode: WqeOpcode,
+pub struct Admission {
+    /// Operations that are rejected.
+    pub rejected: OpcodeSet,
+    /// Why they are.
+    pub reason: Rejection,
 }
 
-impl TakenRequest {
-    /// True if it is a Read or atomic operation.
-    #[must_use]
-    pub const fn is_answered(self) -> bool {
-        self.opcode.is_answered()
-    }
-
-    /// True for an operation of RFC 7306.
-    #[must_use]
-    pub const fn is_extension(self) -> bool {
-        self.opcode.is_extension()
-    }
+impl Admission {
+    /// Nothing is rejected.
+    pub const ALL: Self = Self { rejected: OpcodeSet::NONE, reason: Rejection::WrongState };
 }
 
 impl Requester {
@@ -39,19 +34,23 @@ impl Requester {
         let Some(producer) = &mut self.producer else { return false };
         let is_posted = producer.post(wr);
         producer.publish();
-        while self.take_posted(|_| None) {}
+        while self.take_posted(Admission::ALL) {}
         is_posted
     }
 
-    /// Takes the next posted request, if there is one. `reject` may refuse it: it then completes
-    /// with [`RequestOutcome::Rejected`], after all requests before it.
+    /// Takes the next posted request, if there is one. A rejected one completes with
+    /// [`RequestOutcome::Rejected`](super::RequestOutcome::Rejected), after all requests before it.
     #[inline(always)]
-    pub fn take_posted(&mut self, reject: impl FnOnce(TakenRequest) -> Option<Rejection>) -> bool {
+    pub fn take_posted(&mut self, admission: Admission) -> bool {
         let Some((slot, wqe)) = self.sq.take() else { return false };
         let (opcode, flags, len) = (wqe.opcode(), wqe.flags(), wqe.len());
-        let rejection = reject(TakenRequest { opcode });
-        self.local_count += usize::from(opcode.is_local() || rejection.is_some());
-        let progress = rejection.map_or(Progress::Queued, Progress::Rejected);
+        let mut progress = Progress::Queued;
+        if OpcodeSet::LOCAL.union(admission.rejected).contains(opcode) {
+            self.local_count += 1;
+            if admission.rejected.contains(opcode) {
+                progress = Progress::Rejected(admission.reason);
+            }
+        }
         // req: DDP-109, RDMAP-003, RDMAP-139, RDMAP-178
         self.entries.push(Entry { slot, len, opcode, flags, progress });
         true

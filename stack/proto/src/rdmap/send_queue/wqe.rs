@@ -92,15 +92,17 @@ impl WqeOpcode {
     ];
 
     /// True if it uses an ORD credit until its response has been received.
+    #[inline(always)]
     #[must_use]
     pub const fn is_answered(self) -> bool {
-        matches!(self, Self::Read | Self::FetchAdd | Self::Swap | Self::CmpSwap)
+        OpcodeSet::ANSWERED.contains(self)
     }
 
     /// True for a local operation: it sends nothing.
+    #[inline(always)]
     #[must_use]
     pub const fn is_local(self) -> bool {
-        matches!(self, Self::Bind | Self::Invalidate)
+        OpcodeSet::LOCAL.contains(self)
     }
 
     /// True for an RDMA Write, with or without Immediate Data.
@@ -108,14 +110,51 @@ impl WqeOpcode {
     pub const fn is_write(self) -> bool {
         matches!(self, Self::Write | Self::WriteImmediate)
     }
+}
 
-    /// True for an operation of RFC 7306.
+/// Set of operations.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct OpcodeSet(u16);
+
+impl OpcodeSet {
+    /// No operation.
+    pub const NONE: Self = Self(0);
+    /// All operations.
+    pub const ALL: Self = Self(u16::MAX);
+    /// Those that use an ORD credit.
+    pub const ANSWERED: Self =
+        Self::new(&[WqeOpcode::Read, WqeOpcode::FetchAdd, WqeOpcode::Swap, WqeOpcode::CmpSwap]);
+    /// Those of RFC 7306.
+    pub const EXTENSIONS: Self = Self::new(&[
+        WqeOpcode::WriteImmediate,
+        WqeOpcode::FetchAdd,
+        WqeOpcode::Swap,
+        WqeOpcode::CmpSwap,
+        WqeOpcode::Immediate,
+    ]);
+    /// Local operations.
+    pub const LOCAL: Self = Self::new(&[WqeOpcode::Bind, WqeOpcode::Invalidate]);
+
+    const fn new(opcodes: &[WqeOpcode]) -> Self {
+        let (mut bits, mut index) = (0, 0);
+        while index < opcodes.len() {
+            bits |= 1 << opcodes[index] as u8;
+            index += 1;
+        }
+        Self(bits)
+    }
+
+    /// Returns the operations of both.
     #[must_use]
-    pub const fn is_extension(self) -> bool {
-        matches!(
-            self,
-            Self::WriteImmediate | Self::FetchAdd | Self::Swap | Self::CmpSwap | Self::Immediate
-        )
+    pub const fn union(self, other: Self) -> Self {
+        Self(self.0 | other.0)
+    }
+
+    /// True if the operation is in the set.
+    #[inline(always)]
+    #[must_use]
+    pub const fn contains(self, opcode: WqeOpcode) -> bool {
+        self.0 >> opcode as u8 & 1 != 0
     }
 }
 
