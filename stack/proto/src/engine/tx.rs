@@ -8,7 +8,7 @@ use crate::cm::tx_reclaim::{LOW_WATER_FRAMES, exceeds_share};
 use crate::ddp::memory::Memory;
 use crate::device::{ChecksumMode, Device, Retained, RxFrame, TxClass, TxFrame};
 use crate::engine::Engine;
-use crate::mpa::fpdu::{LENGTH_LEN, MULPDU_RANGE};
+use crate::mpa::fpdu::{LENGTH_LEN, MULPDU_RANGE, finalize_without_crc};
 use crate::mpa::framing::Framing;
 use crate::mpa::markers;
 use crate::rdmap::stream::BuildError;
@@ -320,9 +320,11 @@ fn pack_writes<M: Memory, C>(
         let ulpdu_max = Framing::ulpdu_max(fpdu.len(), None);
         let Some(ulpdu) = fpdu.get_mut(LENGTH_LEN..LENGTH_LEN + ulpdu_max) else { break };
         let Some(ulpdu_len) = qp.stream.build_last_of_write(&verbs.memory, ulpdu) else { break };
-        len += framing.finalize(fpdu, ulpdu_len, None);
+        len += finalize_without_crc(fpdu, ulpdu_len);
         count += 1;
     }
+    // Not one by one: a load waits until narrower stores to the same bytes are in the cache.
+    framing.write_crcs(&mut payload[..len]);
     verbs.counters.fpdus_out += count;
     len
 }

@@ -46,10 +46,29 @@ pub(super) const fn clamp_mulpdu(len: usize) -> usize {
 /// If `out` is shorter than [`fpdu_len`], or `ulpdu_len` above 65,535.
 #[inline]
 pub fn finalize(out: &mut [u8], ulpdu_len: usize, crc: bool) -> usize {
-    let total = fpdu_len(ulpdu_len);
-    write_length_and_pad(out, ulpdu_len);
+    let total = finalize_without_crc(out, ulpdu_len);
     write_crc(out, total, crc);
     total
+}
+
+/// As [`finalize`], but for the CRC, which `Framing::write_crcs` writes.
+///
+/// # Panics
+/// As [`finalize`].
+#[inline]
+pub fn finalize_without_crc(out: &mut [u8], ulpdu_len: usize) -> usize {
+    write_length_and_pad(out, ulpdu_len);
+    fpdu_len(ulpdu_len)
+}
+
+/// Writes the CRCs of FPDUs that follow each other, each by [`finalize_without_crc`].
+#[inline]
+pub(super) fn write_crcs(mut fpdus: &mut [u8], crc: bool) {
+    while let Some(length) = fpdus.first_chunk() {
+        let total = fpdu_len(usize::from(u16::from_be_bytes(*length)));
+        write_crc(fpdus, total, crc);
+        fpdus = &mut fpdus[total..];
+    }
 }
 
 /// Writes the length and the padding.

@@ -120,6 +120,13 @@ impl Framing {
             Some(phase) => markers::finalize(out, ulpdu_len, phase, self.has_crc()),
         }
     }
+
+    /// Writes the CRCs of FPDUs without markers that follow each other, each by
+    /// [`fpdu::finalize_without_crc`].
+    #[inline]
+    pub fn write_crcs(self, fpdus: &mut [u8]) {
+        fpdu::write_crcs(fpdus, self.has_crc());
+    }
 }
 
 #[cfg(test)]

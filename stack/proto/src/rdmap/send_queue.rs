@@ -81,7 +81,7 @@ pub(in crate::rdmap) fn send_queue(count_max: usize) -> (SqProducer, SqConsumer)
 impl SqProducer {
     /// Encodes a request, which [`SqProducer::publish`] passes to the stack; `false`, with nothing
     /// done, if the queue is full. The caller has checked the request ([`SendWr::check`]).
-    #[inline]
+    #[inline(always)]
     #[must_use]
     pub fn post(&mut self, wr: &SendWr) -> bool {
         if self.posted - self.cached_retired >= self.shared.count_max {
