@@ -9,6 +9,7 @@ use ferrowarp_proto::ddp::memory::{Access, Memory, MemoryRange};
 use ferrowarp_proto::ddp::regions::RegionTable;
 use ferrowarp_proto::ddp::vec_memory::VecMemory;
 use ferrowarp_proto::engine::{Engine, EngineConfig};
+use ferrowarp_proto::rdmap::send_queue::SqProducer;
 use ferrowarp_proto::time::{Instant, MICROSECOND, SECOND};
 use ferrowarp_proto::verbs::cm::{ConnParam, Event};
 use ferrowarp_proto::verbs::qp::QpInit;
@@ -69,6 +70,7 @@ struct Endpoint {
     arena: Rc<ProfiledMemory>,
     stag: u32,
     qp: QpId,
+    sq: SqProducer,
 }
 
 /// Two connected engines, with RDMA Writes from the source to the sink.
@@ -192,14 +194,21 @@ impl EnginePair {
     fn poll_source(&mut self, target: u64) -> bool {
         self.source_polls += 1;
         let depth = self.workload.depth as u64;
-        while self.posted < target && self.posted - self.completed < depth {
-            self.post();
+        let may_post = |pair: &Self| pair.posted < target && pair.posted - pair.completed < depth;
+        if may_post(self) {
+            // As the runtime does: written to the send queue, then taken at once.
+            while may_post(self) {
+                self.post();
+            }
+            self.source.sq.publish();
+            self.source.engine.take_sends(self.source.qp, self.workload.depth);
         }
         let worked = self.source.engine.drive(self.now);
         while let Some(wc) = self.source.engine.completions_mut().entries.pop_front() {
             assert_eq!(wc.status, WcStatus::Success, "{wc:?}");
             self.completed += 1;
         }
+        self.source.engine.publish_retired_sends(self.source.qp);
         worked
     }
 
@@ -229,7 +238,7 @@ impl EnginePair {
             Operation::Write { payload, rkey: self.sink.stag, remote: at }
         };
         let wr = SendWr { wr_id: self.posted, operation, signaled: true, fence: false };
-        self.source.engine.post_send(self.source.qp, wr).expect("fewer outstanding than slots");
+        assert!(self.source.sq.post(&wr), "fewer outstanding than slots");
         self.posted += 1;
     }
 
@@ -271,6 +280,7 @@ impl Endpoint {
             max_recv_wr: workload.depth,
         };
         let qp = engine.create_qp(init).expect("the first queue pair");
-        Self { engine, arena, stag, qp }
+        let sq = engine.take_sq_producer(qp).expect("not taken yet");
+        Self { engine, arena, stag, qp, sq }
     }
 }

@@ -71,7 +71,7 @@ pub fn format(figures: &[Figure]) -> String {
 }
 
 /// Returns the figures that exceed those in `table` by more than `percent`, lines of state by more
-/// than [`MIN_LINES_RISE`] at least, and prints all.
+/// than `MIN_LINES_RISE` at least, and prints all.
 ///
 /// # Errors
 /// If the table lacks a figure.

@@ -7,7 +7,7 @@
 //! |---|---|---|
 //! | 0 | | `wr_id` |
 //! | 1 | 0 to 7 | [`WqeOpcode`] |
-//! | | 8 to 15 | [`WqeFlags`] |
+//! | | 8 to 15 | `WqeFlags` |
 //! | | 16 to 23 | number of SGEs, or of inline bytes |
 //! | | 24 to 31 | number of slots |
 //! | | 32 to 63 | STag at the peer (`rkey`), or to invalidate |
