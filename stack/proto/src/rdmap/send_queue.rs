@@ -12,7 +12,7 @@
 //! slots for as many requests of the largest size as the queue may hold, so that only requests
 //! are counted.
 
-use crate::rdmap::operation::SendWr;
+use crate::rdmap::operation::{MESSAGE_LEN_MAX, SendWr};
 use slots::Slots;
 use wqe::Wqe;
 
@@ -51,6 +51,8 @@ pub struct SqProducer {
     shared: Arc<Shared>,
     /// Slots filled since creation.
     tail: u64,
+    /// The tail as last published.
+    published: u64,
     posted: u64,
     cached_retired: u64,
 }
@@ -75,7 +77,7 @@ pub(in crate::rdmap) fn send_queue(count_max: usize) -> (SqProducer, SqConsumer)
         retired: Padded(AtomicU64::new(0)),
     });
     let consumer = SqConsumer { shared: Arc::clone(&shared), taken: 0, cached_tail: 0, retired: 0 };
-    (SqProducer { shared, tail: 0, posted: 0, cached_retired: 0 }, consumer)
+    (SqProducer { shared, tail: 0, published: 0, posted: 0, cached_retired: 0 }, consumer)
 }
 
 impl SqProducer {
@@ -90,6 +92,7 @@ impl SqProducer {
                 return false;
             }
         }
+        debug_assert!(wr.operation.len() <= u64::from(MESSAGE_LEN_MAX), "checked before");
         // The slots of retired requests are free, and there are enough for those that remain.
         self.tail += emit::emit(&self.shared.slots, self.tail, wr);
         self.posted += 1;
@@ -99,7 +102,11 @@ impl SqProducer {
     /// Makes the requests posted so far visible to the stack. A plain store with release.
     #[inline]
     pub fn publish(&mut self) {
-        self.shared.tail.0.store(self.tail, Ordering::Release);
+        // Stored only when changed: a full queue is posted to in vain again and again.
+        if self.published != self.tail {
+            self.published = self.tail;
+            self.shared.tail.0.store(self.tail, Ordering::Release);
+        }
     }
 }
 

@@ -235,7 +235,7 @@ impl Stream {
         self.terminate.is_some()
     }
 
-    /// Executes the local operations that are next in the queue.
+    /// Executes the local operations that are next in the queue, and passes rejected requests.
     pub fn execute_local_ops(&mut self, memory: &impl Memory) {
         if self.requester.has_local_ops() && !self.failed {
             self.requester.execute_local_ops(memory.regions(), self.scope);

@@ -29,7 +29,7 @@ pub(crate) trait ShardControl: Send {
     fn remove_cq(&mut self, cq: CqId);
 
     fn create_qp(&mut self, init: QpInit) -> Result<(QpId, SqProducer), CmError>;
-    /// Connects the rings to a queue pair just created.
+    /// Connects the work queues to a queue pair just created.
     fn attach(&mut self, link: Link);
     fn destroy_qp(&mut self, now: Instant, qp: QpId);
     /// Access scope of the queue pair; `None` if it does not exist.

@@ -371,7 +371,7 @@ where
 
     fn close(&mut self, now: Instant, qp: QpId, half: bool) -> Result<(), CmError> {
         let now = self.advance(now);
-        // The engine's queues have space for everything in the rings.
+        // The engine has space for everything that was posted.
         while self.take_posted(qp) {}
         let result =
             if half { self.engine.half_close(now, qp) } else { self.engine.close(now, qp) };
@@ -408,7 +408,7 @@ where
             // Caught for each queue pair separately: the defect may be in the state of one of them.
             let ended = catch_unwind(AssertUnwindSafe(|| {
                 engine.abandon_qp(link.id);
-                // Requests still in the rings are flushed after those.
+                // Requests posted and not taken are flushed after those.
                 while link.serve(engine).0 {
                     engine.abandon_qp(link.id);
                 }

@@ -1,5 +1,5 @@
-//! State shared by the application's and the shard's sides of a queue pair: request rings, QP
-//! state, events.
+//! State shared by the application's and the shard's sides of a queue pair: the send queue's
+//! producer, the ring of receives, QP state, events.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU16, AtomicU64, Ordering};

@@ -21,7 +21,7 @@ impl Requester {
         out: &mut [u8],
     ) -> Option<usize> {
         let offset = self.offset;
-        // Local operations may follow the message.
+        // Local operations, or rejected requests, may follow the message.
         let entry = self.entries.unbuilt_mut().filter(|_| self.local_count == 0)?;
         if entry.opcode != WqeOpcode::Write {
             return None;

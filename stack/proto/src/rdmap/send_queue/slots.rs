@@ -31,8 +31,7 @@ impl Slot {
 pub(super) struct Slots(Box<[Slot]>);
 
 impl Slots {
-    /// Returns at least `count_min` zeroed slots. The system commits their memory when they are
-    /// first used.
+    /// Returns at least `count_min` zeroed slots.
     #[cfg(not(loom))]
     pub(super) fn new(count_min: usize) -> Self {
         use zerocopy::FromZeros as _;

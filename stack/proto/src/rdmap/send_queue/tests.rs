@@ -2,7 +2,7 @@
 
 use proptest::prelude::*;
 
-use super::wqe::{WqeFlags, WqeOpcode};
+use super::wqe::{OpcodeSet, WqeFlags, WqeOpcode};
 use super::*;
 use crate::ddp::memory::Access;
 use crate::rdmap::operation::{
@@ -123,6 +123,11 @@ proptest! {
             producer.publish();
             let (slot, wqe) = sq.take().unwrap();
             prop_assert_eq!(u64::from(wqe.len()), wr.operation.len());
+            let opcode = wqe.opcode();
+            prop_assert_eq!(opcode.is_answered(), wr.operation.is_answered());
+            prop_assert_eq!(opcode.is_local(), wr.operation.is_local());
+            let is_extension = OpcodeSet::EXTENSIONS.contains(opcode);
+            prop_assert_eq!(is_extension, wr.operation.is_extension());
             waiting.push_back((slot, wr));
             if waiting.len() == count_max {
                 let (slot, wr) = waiting.pop_front().unwrap();

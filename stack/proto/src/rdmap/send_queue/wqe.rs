@@ -47,6 +47,9 @@ pub(super) const SLOT_COUNT_MAX: usize = {
     (PAYLOAD + 1 + payload).div_ceil(SLOT_WORDS)
 };
 
+// They fit the fields of word 1.
+const _: () = assert!(SGE_COUNT_MAX <= 255 && INLINE_LEN_MAX <= 255 && SLOT_COUNT_MAX <= 255);
+
 /// Bit of a `Bind`'s word 4 for a zero-based window.
 pub(super) const ZERO_BASED: u64 = 1 << 40;
 
