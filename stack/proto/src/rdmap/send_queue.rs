@@ -3,8 +3,8 @@
 //!
 //! A request ([`SendWr`]) is encoded once, into one slot of 64 bytes or two ([`wqe`]); there is no
 //! second queue and no copy. The stack never writes a slot: what it has to remember of a request
-//! is in the requester's own entry, so that the slot's cache line stays with the application's
-//! core once it was read.
+//! is in the requester's own entry, so that a slot's cache line passes between the cores once in
+//! each direction.
 //!
 //! One producer and one consumer, each on any thread. The words of the slots are atomic, accessed
 //! without an ordering of their own: the producer publishes them with a release of the tail, and
