@@ -9,6 +9,7 @@ use ferrowarp_proto::ddp::memory::{Access, Memory, MemoryRange};
 use ferrowarp_proto::ddp::regions::RegionTable;
 use ferrowarp_proto::ddp::vec_memory::VecMemory;
 use ferrowarp_proto::engine::{Engine, EngineConfig};
+use ferrowarp_proto::rdmap::requester::Requester;
 use ferrowarp_proto::rdmap::send_queue::SqProducer;
 use ferrowarp_proto::time::{Instant, MICROSECOND, SECOND};
 use ferrowarp_proto::verbs::cm::{ConnParam, Event};
@@ -279,8 +280,8 @@ impl Endpoint {
             max_send_wr: workload.depth,
             max_recv_wr: workload.depth,
         };
-        let qp = engine.create_qp(init).expect("the first queue pair");
-        let sq = engine.take_sq_producer(qp).expect("not taken yet");
+        let (requester, sq) = Requester::with_producer(workload.depth);
+        let qp = engine.create_qp_with(init, requester).expect("the first queue pair");
         Self { engine, arena, stag, qp, sq }
     }
 }

@@ -14,6 +14,7 @@ use ferrowarp_proto::mpa::fpdu_pool::FpduPool;
 use ferrowarp_proto::mpa::markers::{Markers, wire_len};
 use ferrowarp_proto::mpa::startup::{self, Offer};
 use ferrowarp_proto::mpa::stream_bytes::StreamBytes;
+use ferrowarp_proto::rdmap::requester::Requester;
 use ferrowarp_proto::rdmap::stream::{BuildError, Indication, Stream};
 use ferrowarp_proto::time::{Instant, MILLISECOND};
 use ferrowarp_proto::wire::atomic::{AtomicRequest, AtomicResponse};
@@ -230,7 +231,7 @@ pub fn stream(data: &[u8]) {
     let foreign = arena.register(2560, 512, Access::ALL, PD + 1);
     let stags = [open, receive, read_only, foreign].map(u32::to_be_bytes);
 
-    let mut stream = Stream::new(PD, 4, 4);
+    let mut stream = Stream::new(PD, Requester::new(4), 4);
     stream.start(Version::Ietf, 2, 2);
     for wr_id in 0..4 {
         let sge = Sge { addr: 1024 + wr_id * 256, len: 200, lkey: receive };

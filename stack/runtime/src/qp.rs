@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use ferrowarp_proto::ddp::regions::AccessScope;
+use ferrowarp_proto::rdmap::requester::Requester;
 use ferrowarp_proto::time::Instant;
 use ferrowarp_proto::verbs::cm::{Abort, CmError, ConnInfo, ConnParam, ConnectError, Event};
 use ferrowarp_proto::verbs::qp::{QpInit, QpState};
@@ -91,6 +92,8 @@ impl Qp {
         let max_recv_wr = if srq.is_some() { 1 } else { options.max_recv_wr.max(1) };
         let entries = max_send_wr.saturating_add(max_recv_wr);
         let permit = inner.limits.acquire(Resource::QueueEntries, entries)?;
+        // The memory of the queues is zeroed before the shard is locked.
+        let (requester, sends) = Requester::with_producer(max_send_wr);
         let (recvs, recvs_taken) = crate::spsc::ring(max_recv_wr);
         let init = QpInit {
             pd: pd.id(),
@@ -108,7 +111,7 @@ impl Qp {
             wanted: 1,
         };
         let created = inner.shard.control(|engine, now| {
-            let (id, sends) = engine.create_qp(init).map_err(|_| too_many)?;
+            let id = engine.create_qp(init, requester).map_err(|_| too_many)?;
             if id.slot() >= qps_max {
                 engine.destroy_qp(now, id);
                 return Err(CreateError::Limit(too_many));

@@ -18,8 +18,7 @@ fn request(wr_id: u64) -> SendWr {
 fn requests_arrive_once_in_order_whole() {
     const COUNT: u64 = 2;
     loom::model(|| {
-        let mut requester = Requester::new(1);
-        let mut producer = requester.take_producer().unwrap();
+        let (mut requester, mut producer) = Requester::with_producer(1);
         let application = thread::spawn(move || {
             for wr_id in 1..=COUNT {
                 while !producer.post(&request(wr_id)) {

@@ -28,6 +28,7 @@ mod placement;
 mod rdmap;
 mod rdmap_errors;
 mod reference_peer;
+mod rejected_sends;
 mod sanity;
 mod simultaneous_close;
 mod siw_reject;

@@ -6,7 +6,7 @@ use crate::ddp::memory::Memory;
 use crate::ddp::regions::AccessScope;
 use crate::device::Device;
 use crate::engine::Engine;
-use crate::rdmap::send_queue::SqProducer;
+use crate::rdmap::requester::Requester;
 use crate::time::Instant;
 use crate::verbs::cm::CmError;
 use crate::verbs::qp::{QpInit, QpState, SrqError, SrqId};
@@ -19,8 +19,19 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
     /// # Errors
     /// [`CmError::NoResources`] when the limit is reached.
     pub fn create_qp(&mut self, init: QpInit) -> Result<QpId, CmError> {
+        self.create_qp_with(init, Requester::new(init.max_send_wr))
+    }
+
+    /// As [`Engine::create_qp`], with a requester for `init.max_send_wr` requests, made by
+    /// [`Requester::with_producer`]: its producer posts them in place of [`Engine::post_send`], and
+    /// [`Engine::take_sends`] takes them. The memory of a long queue takes a while to zero: where
+    /// the engine is behind a lock, the requester is made before it is taken.
+    ///
+    /// # Errors
+    /// As [`Engine::create_qp`].
+    pub fn create_qp_with(&mut self, init: QpInit, requester: Requester) -> Result<QpId, CmError> {
         self.sweep_events();
-        self.cx.qps.create(&self.cx.verbs.memory, init)
+        self.cx.qps.create(&self.cx.verbs.memory, init, requester)
     }
 
     /// Destroys a queue pair. Its connection, if any, ends as by [`Engine::disconnect`];
@@ -56,12 +67,6 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
         self.cx.qps.by_id(qp).map(|qp| qp.stream.access_scope())
     }
 
-    /// Returns the number of free slots in the send queue.
-    #[must_use]
-    pub fn free_send_slots(&self, qp: QpId) -> usize {
-        self.cx.qps.by_id(qp).map_or(0, |qp| qp.stream.requester.free_count())
-    }
-
     /// Returns the number of free slots in the receive queue; all of them with a shared one.
     #[must_use]
     pub fn free_recv_slots(&self, qp: QpId) -> usize {
@@ -71,7 +76,8 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
     /// Posts a work request to the send queue.
     ///
     /// # Errors
-    /// [`PostError`]; nothing was posted. `QueueFull` also after [`Engine::take_sq_producer`].
+    /// [`PostError`]; nothing was posted. `QueueFull` also if the application posts to
+    /// the queue itself: see [`Engine::create_qp_with`].
     pub fn post_send(&mut self, qp: QpId, wr: SendWr) -> Result<(), PostError> {
         let Self { connections, cx, .. } = self;
         let qp = cx.qps.by_id_mut(qp).ok_or(PostError::NoSuchQp)?;
@@ -84,13 +90,6 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
             conn.make_ready(&mut cx.schedule);
         }
         Ok(())
-    }
-
-    /// Returns the application's side of a send queue, which then posts requests in place of
-    /// [`Engine::post_send`], from any thread; [`Engine::take_sends`] takes them. `None` if it was
-    /// returned before, or there is no such queue pair.
-    pub fn take_sq_producer(&mut self, qp: QpId) -> Option<SqProducer> {
-        self.cx.qps.by_id_mut(qp)?.stream.requester.take_producer()
     }
 
     /// Takes the requests that were posted to a send queue, at most `max`; returns their number,

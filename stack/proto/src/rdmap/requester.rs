@@ -41,7 +41,7 @@ pub use posted::Admission;
 #[derive(Debug)]
 pub struct Requester {
     sq: SqConsumer,
-    /// Posts to the queue, unless [`Requester::take_producer`] took it.
+    /// Posts to the queue, unless the application does.
     producer: Option<SqProducer>,
     entries: Entries,
     /// Bytes of the request to build next that are in built segments.
@@ -51,6 +51,8 @@ pub struct Requester {
     /// Requests not built that [`Requester::execute_local_ops`] handles: local operations, and
     /// those rejected.
     local_count: usize,
+    /// Requests that are done without a message: local operations, and those rejected.
+    unsent_count: u64,
     ord: u16,
     /// The RTR Read, older than all others, is outstanding.
     rtr_read_pending: bool,
@@ -62,17 +64,27 @@ pub struct Requester {
 }
 
 impl Requester {
-    /// Creates a send queue for at most `count_max` requests.
+    /// Creates a send queue for at most `count_max` requests, which are posted by
+    /// [`Requester::post`].
     #[must_use]
     pub fn new(count_max: usize) -> Self {
+        let (requester, producer) = Self::with_producer(count_max);
+        Self { producer: Some(producer), ..requester }
+    }
+
+    /// Creates a send queue for at most `count_max` requests, which the application posts with the
+    /// returned producer, on any thread. Zeroes 152 bytes per request.
+    #[must_use]
+    pub fn with_producer(count_max: usize) -> (Self, SqProducer) {
         let (producer, sq) = send_queue(count_max);
-        Self {
+        let requester = Self {
             sq,
-            producer: Some(producer),
+            producer: None,
             entries: Entries::new(count_max),
             offset: 0,
             outstanding: VecDeque::new(),
             local_count: 0,
+            unsent_count: 0,
             ord: 0,
             rtr_read_pending: false,
             // req: DDP-082
@@ -80,12 +92,8 @@ impl Requester {
             // req: DDP-082
             read_msn: Seq(1),
             response_msn: Seq(1),
-        }
-    }
-
-    /// Returns the application's side of the send queue, once.
-    pub const fn take_producer(&mut self) -> Option<SqProducer> {
-        self.producer.take()
+        };
+        (requester, producer)
     }
 
     /// Sets ORD, the number of Reads and atomic operations outstanding at a time. Called once, when
@@ -100,9 +108,9 @@ impl Requester {
         self.outstanding.len() + usize::from(self.rtr_read_pending)
     }
 
-    /// True if a request was ever built, at least in part.
+    /// True if a message was ever built, at least in part.
     pub(super) const fn has_built(&self) -> bool {
-        self.entries.next_to_build > 0 || self.offset > 0
+        self.entries.next_to_build > self.unsent_count || self.offset > 0
     }
 
     /// Sets the MSN of the next Send.
@@ -146,10 +154,10 @@ impl Requester {
         self.ord
     }
 
-    /// True if the queue is empty.
+    /// True if each request is done, whether or not its completion has been reported.
     #[must_use]
-    pub fn is_empty(&self) -> bool {
-        self.entries.is_empty()
+    pub fn is_done(&self) -> bool {
+        self.entries.all_built() && self.outstanding.is_empty()
     }
 
     /// Closes the receive direction: no more responses arrive. True if a request still needs one.

@@ -99,15 +99,11 @@ impl Stream {
     /// Creates a stream that is not started. If `scope` is a protection domain without a stream,
     /// only STags that are valid for all streams of the domain can be accessed.
     #[must_use]
-    pub fn new(
-        scope: impl Into<AccessScope>,
-        send_count_max: usize,
-        recv_count_max: usize,
-    ) -> Self {
+    pub fn new(scope: impl Into<AccessScope>, requester: Requester, recv_count_max: usize) -> Self {
         Self {
             scope: scope.into(),
             version: Version::Ietf,
-            requester: Requester::new(send_count_max),
+            requester,
             recv_queue: BufferQueue::new(recv_count_max),
             responder: Responder::new(),
             prefers_responses: false,
@@ -145,7 +141,7 @@ impl Stream {
         self.rtr_send_expected = true;
     }
 
-    /// True if the RTR message or a request was built.
+    /// True if the RTR message or another was built, at least in part.
     pub const fn has_sent(&self) -> bool {
         self.rtr_sent || self.requester.has_built()
     }
@@ -214,7 +210,7 @@ impl Stream {
     /// True if all posted requests are done, and all requests of the peer are answered.
     #[must_use]
     pub fn is_idle(&self) -> bool {
-        self.requester.is_empty() && !self.responder.can_build()
+        self.requester.is_done() && !self.responder.can_build()
     }
 
     /// Closes the transmit direction: Read Requests received from now on are not answered.

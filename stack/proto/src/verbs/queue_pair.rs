@@ -6,7 +6,7 @@ use crate::ddp::memory::Memory;
 use crate::ddp::regions::AccessScope;
 use crate::ddp::untagged::{DeliveredMessage, UntaggedBuffer};
 use crate::rdmap::operation::ImmediateData;
-use crate::rdmap::requester::{Admission, DoneRequest, Rejection, RequestOutcome};
+use crate::rdmap::requester::{Admission, DoneRequest, Rejection, RequestOutcome, Requester};
 use crate::rdmap::send_queue::wqe::OpcodeSet;
 use crate::rdmap::stream::Stream;
 use crate::verbs::cm::{EndReason, Event};
@@ -43,9 +43,9 @@ pub(crate) struct Qp {
 }
 
 impl Qp {
-    pub(super) fn new(id: QpId, init: QpInit, scope: AccessScope) -> Self {
+    pub(super) fn new(id: QpId, init: QpInit, scope: AccessScope, requester: Requester) -> Self {
         Self {
-            stream: Stream::new(scope, init.max_send_wr, init.max_recv_wr),
+            stream: Stream::new(scope, requester, init.max_recv_wr),
             id,
             state: QpState::Idle,
             init,
@@ -124,10 +124,11 @@ impl Qp {
         }
     }
 
-    /// Executes requests without network traffic and reports them.
+    /// Executes requests without network traffic and reports them. Before a connection these are
+    /// rejected requests alone; in the error state they are flushed instead.
     #[cold]
     pub(crate) fn execute_local_ops<M: Memory, C: Completions>(&mut self, verbs: &mut Verbs<M, C>) {
-        if self.state.is_connected() {
+        if self.state != QpState::Error {
             self.stream.execute_local_ops(&verbs.memory);
             self.complete_sends(verbs);
         }
@@ -160,6 +161,8 @@ impl Qp {
     }
 
     /// Reports completed requests in posting order, as far as the completion queue has free slots.
+    /// If it has none, a rejected request waits, as a flushed one does: the application may have
+    /// posted it unsignaled, without a place for its completion. Any other overruns the queue.
     #[inline]
     pub(crate) fn complete_sends<M, C: Completions>(&mut self, verbs: &mut Verbs<M, C>) {
         while let Some((request, outcome)) = self.stream.requester.completed() {
@@ -168,7 +171,11 @@ impl Qp {
                 let wr_id = self.stream.requester.wr_id(&request);
                 let wc = send_wc(self.id, wr_id, request, outcome, None);
                 if !verbs.completions.push(self.init.send_cq, wc) {
-                    verbs.on_cq_overrun(self.init.send_cq);
+                    if let RequestOutcome::Rejected(_) = outcome {
+                        self.start_flush(verbs);
+                    } else {
+                        verbs.on_cq_overrun(self.init.send_cq);
+                    }
                     return;
                 }
                 verbs.counters.completions += 1;
@@ -275,6 +282,20 @@ impl Qp {
         }
     }
 
+    /// Reports rejected requests that found the completion queue full, and those completed after
+    /// them. True if no rejected one is left to report; `reported` is set if anything was.
+    fn complete_rejected<M, C: Completions>(
+        &mut self,
+        verbs: &mut Verbs<M, C>,
+        reported: &mut bool,
+    ) -> bool {
+        let oldest = self.stream.requester.oldest_number();
+        self.complete_sends(verbs);
+        *reported |= self.stream.requester.oldest_number() != oldest;
+        let left = self.stream.requester.completed();
+        !matches!(left, Some((_, RequestOutcome::Rejected(_))))
+    }
+
     /// Reports flushed requests as far as the completion queues have free slots: each once, in
     /// posting order, those completed before the end with success. But after a request that ended
     /// in error nothing is reported with success: an application that relies on the order of
@@ -285,6 +306,9 @@ impl Qp {
         verbs: &mut Verbs<M, C>,
         reported: &mut bool,
     ) -> bool {
+        if self.state != QpState::Error {
+            return self.complete_rejected(verbs, reported);
+        }
         while let Some(&wc) = self.pending_wc.front() {
             if !verbs.completions.push(self.init.recv_cq, wc) {
                 return false;

@@ -3,6 +3,7 @@
 use crate::ddp::memory::Memory;
 use crate::ddp::regions::AccessScope;
 use crate::ddp::untagged::{BufferQueue, UntaggedBuffer};
+use crate::rdmap::requester::Requester;
 use crate::slab::Slab;
 use crate::verbs::cm::CmError;
 use crate::verbs::context::Verbs;
@@ -26,10 +27,15 @@ impl QueuePairs {
     ///
     /// # Errors
     /// [`CmError::NoResources`] when the limit is reached.
-    pub(crate) fn create(&mut self, memory: &impl Memory, init: QpInit) -> Result<QpId, CmError> {
+    pub(crate) fn create(
+        &mut self,
+        memory: &impl Memory,
+        init: QpInit,
+        requester: Requester,
+    ) -> Result<QpId, CmError> {
         // Slot indices are not unique among engines: the stream gets an ID of its own.
         let scope = AccessScope { pd: init.pd, stream: memory.regions().new_stream_id() };
-        let make = |index, generation| Qp::new(QpId { index, generation }, init, scope);
+        let make = |index, generation| Qp::new(QpId { index, generation }, init, scope, requester);
         let index = self.qps.insert_with(make).ok_or(CmError::NoResources)?;
         Ok(self.id(index))
     }
@@ -193,7 +199,8 @@ mod tests {
         let cq = CqId(0);
         let init = QpInit { pd: 1, send_cq: cq, recv_cq: cq, max_send_wr: 1, max_recv_wr: 1 };
         let mut engines = [(); 2].map(|()| QueuePairs::new(4));
-        let qps = [0, 1].map(|at: usize| engines[at].create(&arena, init).unwrap());
+        let qps =
+            [0, 1].map(|at: usize| engines[at].create(&arena, init, Requester::new(1)).unwrap());
         assert_eq!(qps[0], qps[1], "each engine numbers its own");
         let scope = |qps: &QueuePairs, qp| qps.by_id(qp).map(|qp| qp.stream.access_scope());
         let scopes = [0, 1].map(|at: usize| scope(&engines[at], qps[at]).unwrap());
@@ -203,7 +210,7 @@ mod tests {
         // Nor does the next queue pair in the slot have access.
         let mut verbs = Verbs::new(Rc::clone(&arena), NullCq, 4);
         engines[0].destroy(&mut verbs, qps[0]);
-        let next = engines[0].create(&arena, init).unwrap();
+        let next = engines[0].create(&arena, init, Requester::new(1)).unwrap();
         assert_eq!(next.index, qps[0].index);
         assert_eq!(scope(&engines[0], qps[0]), None);
         let next = scope(&engines[0], next).unwrap();

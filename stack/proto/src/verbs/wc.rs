@@ -1,7 +1,6 @@
 //! Work completions.
 
 use crate::ddp::regions::Stag;
-use crate::rdmap::operation::{AtomicOp, Operation};
 use crate::rdmap::send_queue::wqe::WqeOpcode;
 use crate::wire::atomic::ImmediateData;
 
@@ -87,22 +86,6 @@ impl From<WqeOpcode> for WcOpcode {
             WqeOpcode::Immediate => Self::Immediate,
             WqeOpcode::Bind => Self::Bind,
             WqeOpcode::Invalidate => Self::Invalidate,
-        }
-    }
-}
-
-impl From<&Operation> for WcOpcode {
-    fn from(operation: &Operation) -> Self {
-        match operation {
-            Operation::Send { .. } => Self::Send,
-            Operation::Write { .. } | Operation::WriteImmediate { .. } => Self::Write,
-            Operation::Read { .. } => Self::Read,
-            Operation::Atomic { op: AtomicOp::FetchAdd { .. }, .. } => Self::FetchAdd,
-            Operation::Atomic { op: AtomicOp::Swap { .. }, .. } => Self::Swap,
-            Operation::Atomic { op: AtomicOp::CmpSwap { .. }, .. } => Self::CmpSwap,
-            Operation::Immediate { .. } => Self::Immediate,
-            Operation::Bind(_) => Self::Bind,
-            Operation::Invalidate { .. } => Self::Invalidate,
         }
     }
 }

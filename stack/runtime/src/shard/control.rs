@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use ferrowarp_proto::ddp::regions::AccessScope;
-use ferrowarp_proto::rdmap::send_queue::SqProducer;
+use ferrowarp_proto::rdmap::requester::Requester;
 use ferrowarp_proto::time::Instant;
 use ferrowarp_proto::verbs::cm::{Abort, CmError, ConnParam, ReadDepths, RequestId};
 use ferrowarp_proto::verbs::qp::{QpInit, SrqError, SrqId};
@@ -28,7 +28,7 @@ pub(crate) trait ShardControl: Send {
     fn add_cq(&mut self, producer: CqProducer) -> CqId;
     fn remove_cq(&mut self, cq: CqId);
 
-    fn create_qp(&mut self, init: QpInit) -> Result<(QpId, SqProducer), CmError>;
+    fn create_qp(&mut self, init: QpInit, requester: Requester) -> Result<QpId, CmError>;
     /// Connects the work queues to a queue pair just created.
     fn attach(&mut self, link: Link);
     fn destroy_qp(&mut self, now: Instant, qp: QpId);

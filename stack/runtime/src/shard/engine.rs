@@ -8,7 +8,7 @@ use std::sync::Arc;
 use ferrowarp_proto::ddp::regions::AccessScope;
 use ferrowarp_proto::device::Device;
 use ferrowarp_proto::engine::Engine;
-use ferrowarp_proto::rdmap::send_queue::SqProducer;
+use ferrowarp_proto::rdmap::requester::Requester;
 use ferrowarp_proto::time::Instant;
 use ferrowarp_proto::verbs::cm::{
     Abort, CmError, ConnParam, EndReason, Event, ReadDepths, RequestId,
@@ -233,10 +233,8 @@ where
         self.engine.completions_mut().remove(cq);
     }
 
-    fn create_qp(&mut self, init: QpInit) -> Result<(QpId, SqProducer), CmError> {
-        let qp = self.engine.create_qp(init)?;
-        let sends = self.engine.take_sq_producer(qp).ok_or(CmError::NoResources)?;
-        Ok((qp, sends))
+    fn create_qp(&mut self, init: QpInit, requester: Requester) -> Result<QpId, CmError> {
+        self.engine.create_qp_with(init, requester)
     }
 
     fn attach(&mut self, link: Link) {

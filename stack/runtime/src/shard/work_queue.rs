@@ -163,7 +163,7 @@ mod tests {
     fn set_up(max: usize) -> (Fake, Link, Producer<RecvWr>) {
         let mut rings = CqRings::new(1);
         assert_eq!(rings.add(CqProducer::new(4, None).0), CQ);
-        let producer = Requester::new(1).take_producer().expect("not taken yet");
+        let (_, producer) = Requester::with_producer(1);
         let (unused, _) = ring(1);
         let qp = Arc::new(QpShared::new(producer, unused, 1));
         let (posted, taken) = ring(max);

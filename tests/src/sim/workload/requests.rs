@@ -1,7 +1,7 @@
 //! Posts random requests.
 
 use ferrowarp_proto::verbs::wc::WcOpcode;
-use ferrowarp_proto::verbs::wr::{Operation, Payload, SendWr};
+use ferrowarp_proto::verbs::wr::{AtomicOp, Operation, Payload, SendWr};
 use rand::Rng;
 
 use super::Workload;
@@ -123,7 +123,7 @@ impl Workload {
         fence: bool,
     ) -> bool {
         let side = &mut self.slots[conn].sides[end];
-        let (number, opcode) = (side.posted_count, WcOpcode::from(&operation));
+        let (number, opcode) = (side.posted_count, wc_opcode(&operation));
         let len = usize::try_from(operation.len()).expect("a slot");
         let message = match operation {
             Operation::Send { solicited, invalidate, .. } => Some((solicited, None, invalidate)),
@@ -147,5 +147,21 @@ impl Workload {
         side.posted_count += 1;
         side.posted.push_back(Posted { number, signaled, opcode, len, effect });
         true
+    }
+}
+
+/// Opcode of the completion of a request.
+fn wc_opcode(operation: &Operation) -> WcOpcode {
+    match operation {
+        Operation::Send { .. } => WcOpcode::Send,
+        Operation::Write { .. } | Operation::WriteImmediate { .. } => WcOpcode::Write,
+        Operation::Read { .. } => WcOpcode::Read,
+        Operation::Atomic { op: AtomicOp::FetchAdd { .. }, .. } => WcOpcode::FetchAdd,
+        Operation::Atomic { op: AtomicOp::Swap { .. }, .. } => WcOpcode::Swap,
+        Operation::Atomic { op: AtomicOp::CmpSwap { .. }, .. } => WcOpcode::CmpSwap,
+        Operation::Immediate { .. } => WcOpcode::Immediate,
+        Operation::Bind(_) => WcOpcode::Bind,
+        Operation::Invalidate { .. } => WcOpcode::Invalidate,
+        other => unreachable!("{other:?} is not posted"),
     }
 }

@@ -56,7 +56,6 @@ const _: () = assert!(size_of::<Entry>() == 24, "entries of a burst share cache 
 pub(super) struct Entries {
     /// By number, modulo the length, which is a power of two.
     entries: Box<[Entry]>,
-    count_max: usize,
     pub(super) oldest: u64,
     pub(super) next_to_build: u64,
     pub(super) end: u64,
@@ -72,16 +71,12 @@ impl Entries {
             progress: Progress::Queued,
         };
         let entries = vec![unused; count_max.next_power_of_two()].into_boxed_slice();
-        Self { entries, count_max, oldest: 0, next_to_build: 0, end: 0 }
+        Self { entries, oldest: 0, next_to_build: 0, end: 0 }
     }
 
-    pub(super) const fn is_empty(&self) -> bool {
-        self.oldest == self.end
-    }
-
-    /// Returns the number of requests that can be added.
-    pub(super) fn free_count(&self) -> usize {
-        usize::try_from(self.end - self.oldest).map_or(0, |count| self.count_max - count)
+    /// True if every request was built or refused.
+    pub(super) const fn all_built(&self) -> bool {
+        self.next_to_build == self.end
     }
 
     #[inline(always)]

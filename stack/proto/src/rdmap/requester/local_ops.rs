@@ -21,6 +21,7 @@ impl Requester {
             let Some(entry) = self.entries.unbuilt_mut() else { return };
             if let Progress::Rejected(_) = entry.progress {
                 self.local_count -= 1;
+                self.unsent_count += 1;
                 self.entries.next_to_build += 1;
                 continue;
             }
@@ -38,6 +39,7 @@ impl Requester {
             match done {
                 Ok(()) => {
                     entry.progress = Progress::Built;
+                    self.unsent_count += 1;
                     self.entries.next_to_build += 1;
                 }
                 Err(fault) => entry.progress = Progress::LocalOpFailed(fault),

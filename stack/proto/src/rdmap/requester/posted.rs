@@ -21,12 +21,6 @@ impl Admission {
 }
 
 impl Requester {
-    /// Returns the number of requests that can be taken now.
-    #[must_use]
-    pub fn free_count(&self) -> usize {
-        self.entries.free_count()
-    }
-
     /// Posts a request and takes it; `false` if the queue is full, or its other side was taken. The
     /// caller has checked the request.
     pub fn post(&mut self, wr: &SendWr) -> bool {

@@ -15,10 +15,8 @@ fn write(wr_id: u64) -> SendWr {
 
 /// A requester whose queue holds these requests, of which it rejects those in `rejected`.
 fn requester(count: u64, rejected: &[u64]) -> (Requester, SqProducer) {
-    let mut requester = Requester::new(8);
-    let mut producer = requester.take_producer().unwrap();
-    assert!(requester.take_producer().is_none());
-    assert!(!requester.post(&write(0)), "the other side was taken");
+    let (mut requester, mut producer) = Requester::with_producer(8);
+    assert!(!requester.post(&write(0)), "the application posts");
     for wr_id in 0..count {
         assert!(producer.post(&write(wr_id)));
     }
@@ -62,12 +60,13 @@ fn rejected_requests_complete_after_all_before_them_and_are_not_sent() {
             sent += 1;
         }
         assert_eq!(sent, 4 - rejected.len());
+        assert_eq!(requester.has_built(), sent > 0);
         let outcome = |wr_id| {
             if rejected.contains(&wr_id) { REJECTED } else { RequestOutcome::Success }
         };
         let expected: Vec<_> = (0..4).map(|wr_id| (wr_id, outcome(wr_id))).collect();
         assert_eq!(completions(&mut requester), expected, "{rejected:?}");
-        assert!(requester.is_empty() && !requester.has_local_ops());
+        assert!(requester.is_done() && !requester.has_local_ops());
     }
 }
 

@@ -28,7 +28,7 @@ struct Fixture {
 fn fixture() -> Fixture {
     let arena = VecMemory::new(4096);
     let stag = arena.register(0, 4096, Access::ALL, PD);
-    let mut stream = Stream::new(AccessScope { pd: PD, stream: STREAM }, 8, 8);
+    let mut stream = Stream::new(AccessScope { pd: PD, stream: STREAM }, Requester::new(8), 8);
     stream.start(Version::Ietf, 2, 2);
     Fixture { arena, stag, stream }
 }

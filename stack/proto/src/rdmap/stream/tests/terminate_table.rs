@@ -55,7 +55,7 @@ fn fixture(version: Version) -> Fixture {
     let recv_region = arena.register(0x400, 0x100, Access::LOCAL_WRITE, PD);
     let gone = arena.register(0x300, 0x40, Access::ALL, PD);
     arena.regions().invalidate(gone);
-    let mut stream = Stream::new(PD, 8, 8);
+    let mut stream = Stream::new(PD, Requester::new(8), 8);
     stream.start(version, 2, 2);
     for (wr_id, addr, len, lkey) in
         [(1, 0x400, 4, recv_region), (2, 0x440, 64, recv_region), (3, 0x300, 8, gone)]
