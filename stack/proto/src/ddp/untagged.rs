@@ -2,9 +2,10 @@
 
 use std::collections::VecDeque;
 
-use crate::ddp::memory::{Memory, MemoryFault};
+use crate::ddp::memory::{Access, Memory, MemoryFault};
 use crate::ddp::regions::AccessScope;
 use crate::ddp::sgl::{self, SgList};
+use crate::ddp::tagged;
 use crate::wire::ddp::Untagged;
 use crate::wire::seq::Seq;
 
@@ -148,6 +149,33 @@ impl BufferQueue {
         Ok(Some(DeliveredMessage { wr_id, len: end }))
     }
 
+    /// Places a segment of an in-order stream if it is valid, not the last of its message, and its
+    /// buffer has one element, as in nearly every long message. False: nothing was done, and
+    /// [`BufferQueue::place`] is to check it.
+    #[inline(always)]
+    pub fn place_if_next(
+        &mut self,
+        memory: &impl Memory,
+        scope: AccessScope,
+        header: &Untagged,
+        payload: &[u8],
+    ) -> bool {
+        let Some(buffer) = self.buffers.front() else { return false };
+        let [sge] = buffer.sg_list[..] else { return false };
+        let is_next = (header.msn, header.mo) == (self.msn.0, self.next_mo);
+        let end = u64::from(self.next_mo) + payload.len() as u64;
+        let Ok(end) = u32::try_from(end) else { return false };
+        if header.last || !is_next || end > sge.len {
+            return false;
+        }
+        let sink = (sge.lkey, sge.addr.saturating_add(u64::from(self.next_mo)));
+        let placed = tagged::place(memory, scope, Access::LOCAL_WRITE, sink, payload).is_ok();
+        if placed {
+            self.next_mo = end;
+        }
+        placed
+    }
+
     /// Removes the oldest buffer, to flush it.
     pub fn pop_front(&mut self) -> Option<UntaggedBuffer> {
         self.buffers.pop_front()
@@ -163,7 +191,6 @@ impl BufferQueue {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::ddp::memory::Access;
     use crate::ddp::sgl::Sge;
     use crate::ddp::vec_memory::VecMemory;
 

@@ -12,6 +12,7 @@ use crate::wire::ddp::Version;
 use crate::wire::terminate::Terminate;
 
 mod extensions;
+mod fast_path;
 mod next_tx;
 mod rx;
 mod tx;

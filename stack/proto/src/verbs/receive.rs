@@ -35,10 +35,24 @@ impl Qp {
         if self.stream.place_if_write(&verbs.memory, ulpdu) {
             return UlpduOutcome::Continue;
         }
-        self.on_any_ulpdu(verbs, ulpdu)
+        self.on_other_ulpdu(verbs, ulpdu)
     }
 
     /// Passes a ULPDU that may be no RDMA Write, or invalid, to the stream and reports the result.
+    // Not inlined, so that the function that handles Writes keeps more in registers.
+    #[inline(never)]
+    fn on_other_ulpdu<M: Memory, C: Completions>(
+        &mut self,
+        verbs: &mut Verbs<M, C>,
+        ulpdu: &[u8],
+    ) -> UlpduOutcome {
+        if self.stream.place_if_not_last(&verbs.memory, ulpdu) {
+            return UlpduOutcome::Continue;
+        }
+        self.on_any_ulpdu(verbs, ulpdu)
+    }
+
+    /// Passes a ULPDU that may be invalid, or needs more than placement, to the stream and reports the result.
     #[inline(never)]
     fn on_any_ulpdu<M: Memory, C: Completions>(
         &mut self,

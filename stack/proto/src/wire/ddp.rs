@@ -143,6 +143,35 @@ impl Tagged {
     }
 }
 
+impl Untagged {
+    /// Parses the header of an untagged ULPDU whose first two bytes are `control` and `rsvd_ulp`,
+    /// apart from the L flag; `None` for any other ULPDU, valid or not.
+    #[inline(always)]
+    pub(crate) fn parse_expected(ulpdu: &[u8], version: Version, rsvd_ulp: u8) -> Option<Self> {
+        let (wire, _) = UntaggedWire::ref_from_prefix(ulpdu).ok()?;
+        let last = wire.control & CONTROL_LAST != 0;
+        let is_expected = wire.control & !CONTROL_LAST == version.dv() && wire.rsvd_ulp == rsvd_ulp;
+        is_expected.then(|| Self::from_wire(wire, last))
+    }
+
+    #[inline(always)]
+    fn from_wire(wire: &UntaggedWire, last: bool) -> Self {
+        Self {
+            last,
+            // req: DDP-072, DDP-119
+            rsvd_ulp: wire.rsvd_ulp,
+            // req: DDP-072, DDP-119, RDMAP-076, RDMAP-344
+            rsvd_ulp_rest: wire.rsvd_ulp_rest.get(),
+            // req: DDP-076, DDP-144
+            qn: wire.qn.get(),
+            // req: DDP-148
+            msn: wire.msn.get(),
+            // req: DDP-086
+            mo: wire.mo.get(),
+        }
+    }
+}
+
 impl Header {
     /// Parses the header of a ULPDU; the payload follows it at [`Header::wire_len`]. Reserved bits
     /// are not checked (RFC 5041 section 4.1).
@@ -181,19 +210,7 @@ impl Header {
             // req: DDP-088
             let (wire, _) =
                 UntaggedWire::ref_from_prefix(ulpdu).map_err(|_| HeaderError::Truncated)?;
-            Ok(Self::Untagged(Untagged {
-                last,
-                // req: DDP-072, DDP-119
-                rsvd_ulp: wire.rsvd_ulp,
-                // req: DDP-072, DDP-119, RDMAP-076, RDMAP-344
-                rsvd_ulp_rest: wire.rsvd_ulp_rest.get(),
-                // req: DDP-076, DDP-144
-                qn: wire.qn.get(),
-                // req: DDP-148
-                msn: wire.msn.get(),
-                // req: DDP-086
-                mo: wire.mo.get(),
-            }))
+            Ok(Self::Untagged(Untagged::from_wire(wire, last)))
         }
     }
 

@@ -3,6 +3,7 @@
 use super::{Entry, Progress, Requester};
 use crate::ddp::memory::MemoryFault;
 use crate::ddp::regions::Stag;
+use crate::ddp::sgl::Sge;
 use crate::wire::ddp::Tagged;
 
 impl Requester {
@@ -40,6 +41,16 @@ impl Requester {
             return Err(MemoryFault::Bounds);
         }
         Ok(Some(sink.lkey))
+    }
+
+    /// Returns the sink of the oldest outstanding request if it is a Read, and how many bytes of the
+    /// response have been placed.
+    #[inline]
+    pub fn oldest_sink(&mut self) -> Option<(Sge, &mut u32)> {
+        let number = *self.outstanding.front()?;
+        let entry = self.entries.get_mut(number)?;
+        let Progress::Reading { received } = &mut entry.progress else { return None };
+        Some((self.sq.wqe(entry.slot).first_sge(), received))
     }
 
     /// Counts a placed segment of a Read Response; true if it completed the Read.

@@ -45,19 +45,6 @@ impl Stream {
         }
     }
 
-    /// Places the payload of an in-order ULPDU if it is a valid RDMA Write with its reserved bits
-    /// zero, as nearly every one is. False, with nothing placed: [`Stream::on_ulpdu`] is to process
-    /// it.
-    #[inline(always)]
-    pub fn place_if_write(&self, memory: &impl Memory, ulpdu: &[u8]) -> bool {
-        let opcode = Opcode::Write.control(self.version);
-        let Some(header) = Tagged::parse_expected(ulpdu, self.version, opcode) else {
-            return false;
-        };
-        let (sink, payload) = ((header.stag, header.to), &ulpdu[TAGGED_LEN..]);
-        tagged::place(memory, self.scope, Access::REMOTE_WRITE, sink, payload).is_ok()
-    }
-
     /// Places the payload of an out-of-order ULPDU if it is a valid RDMA Write, which needs no
     /// order. False: it is to be processed in order.
     // req: MPA-006, MPA-007, RDMAP-012

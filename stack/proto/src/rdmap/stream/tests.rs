@@ -13,6 +13,7 @@ use crate::wire::ddp::{HeaderError, TAGGED_LEN, Tagged, UNTAGGED_LEN, Untagged};
 use crate::wire::rdmap::{ControlError, Opcode, QN_READ_REQUEST, READ_REQUEST_LEN, ReadRequest};
 
 mod extensions;
+mod fast_path;
 mod terminate_table;
 
 const PD: u32 = 1;

@@ -1,0 +1,132 @@
+//! The fast path against the general one: the same effects, or none.
+
+use std::slice;
+
+use proptest::prelude::*;
+
+use super::*;
+use crate::wire::rdmap::QN_SEND;
+
+const LEN: u32 = 300;
+const MULPDU: usize = 128;
+
+/// A receiver with an outstanding Read of 300 bytes to address 1000, and a receive buffer of as
+/// many at 2000, of one or two elements.
+fn receiver(sge_count: u64) -> Fixture {
+    let mut receiver = fixture();
+    receiver.post(
+        1,
+        Operation::Read {
+            sink: Sge { addr: 1000, len: LEN, lkey: receiver.stag },
+            rkey: receiver.stag,
+            remote: 0,
+        },
+    );
+    receiver.build(MULPDU);
+    let len = LEN / sge_count as u32;
+    let sge = |index| Sge { addr: 2000 + index * 500, len, lkey: receiver.stag };
+    let sg_list = (0..sge_count).map(sge).collect();
+    assert!(receiver.stream.recv_queue.post(UntaggedBuffer { wr_id: 2, sg_list }));
+    receiver
+}
+
+/// ULPDUs of a message of 300 bytes for a [`receiver`].
+fn message(opcode: Opcode, stag: u32) -> Vec<Vec<u8>> {
+    let bytes: Vec<u8> = (0..LEN).map(|at| (at * 7) as u8 | 1).collect();
+    let is_send = matches!(opcode, Opcode::Send { .. });
+    let chunk_len = MULPDU - if is_send { UNTAGGED_LEN } else { TAGGED_LEN };
+    let mut at = 0;
+    let chunks = bytes.chunks(chunk_len).map(|chunk| {
+        let last = at + chunk.len() == bytes.len();
+        let ulpdu = if is_send {
+            let mut ulpdu = untagged(opcode, QN_SEND, 1, at as u32, chunk);
+            ulpdu[0] ^= u8::from(!last) * 0x40;
+            ulpdu
+        } else {
+            tagged(opcode, last, stag, 1000 + at as u64, chunk)
+        };
+        at += chunk.len();
+        ulpdu
+    });
+    chunks.collect()
+}
+
+/// Processes the ULPDUs with the fast path at one receiver and without it at another; returns how
+/// many took the fast path.
+fn compare(ulpdus: &[Vec<u8>], sge_count: u64) -> usize {
+    let (mut fast, mut general) = (receiver(sge_count), receiver(sge_count));
+    let mut fast_count = 0;
+    for ulpdu in ulpdus {
+        let placed = fast.stream.place_if_write(&fast.arena, ulpdu)
+            || fast.stream.place_if_not_last(&fast.arena, ulpdu);
+        fast_count += usize::from(placed);
+        let outcome = if placed { Ok(Indication::Placed) } else { fast.on_ulpdu(ulpdu) };
+        assert_eq!(outcome, general.on_ulpdu(ulpdu), "{ulpdu:02x?}");
+        assert_eq!(fast.arena.read(0, 4096), general.arena.read(0, 4096), "{ulpdu:02x?}");
+    }
+    assert_eq!(fast.completions(), general.completions());
+    fast_count
+}
+
+#[test]
+fn each_segment_but_the_last_takes_the_fast_path() {
+    let stag = fixture().stag;
+    assert_eq!(compare(&message(Opcode::Write, stag), 1), 3);
+    assert_eq!(compare(&message(SEND, stag), 1), 2);
+    assert_eq!(compare(&message(Opcode::ReadResponse, stag), 1), 2);
+    assert_eq!(compare(&message(SEND, stag), 2), 0, "two elements");
+    let solicited = Opcode::Send { invalidate: false, solicited: true };
+    assert_eq!(compare(&message(solicited, stag), 1), 0);
+}
+
+#[test]
+fn invalid_segments_are_left_to_the_general_path() {
+    let stag = fixture().stag;
+    let send = |qn, msn, mo, len| {
+        let mut ulpdu = untagged(SEND, qn, msn, mo, &vec![1; len]);
+        ulpdu[0] ^= 0x40;
+        ulpdu
+    };
+    let response = |stag, to, len| tagged(Opcode::ReadResponse, false, stag, to, &vec![1; len]);
+    let write = |stag, to, len| tagged(Opcode::Write, true, stag, to, &vec![1; len]);
+    for ulpdu in [
+        send(1, 1, 0, 28),
+        send(0, 0, 0, 1),
+        send(0, 2, 0, 1),
+        send(0, 1, 1, 1),
+        send(0, 1, 0, 301),
+        response(stag ^ 1, 1000, 1),
+        response(stag, 1001, 1),
+        response(stag, 1000, 301),
+        response(stag, 1000, 0),
+        write(stag ^ 1, 1000, 1),
+        write(stag, 4095, 2),
+    ] {
+        assert_eq!(compare(slice::from_ref(&ulpdu), 1), 0, "{ulpdu:02x?}");
+    }
+}
+
+proptest! {
+    #[test]
+    fn changed_segments_have_the_same_effect(
+        opcode in 0u8..12,
+        sge_count in 1u64..3,
+        order in proptest::collection::vec(0usize..3, 1..5),
+        (at, mask, count) in (0usize..18, any::<u8>(), 0usize..3),
+        len in 0usize..=MULPDU,
+    ) {
+        let opcode = Opcode::parse(0x40 | opcode, Version::Ietf).unwrap();
+        let message = message(opcode, fixture().stag);
+        let mut ulpdus: Vec<Vec<u8>> = message.clone();
+        // Some segments skipped, repeated, out of order; one changed; one cut.
+        ulpdus.extend(order.iter().map(|&index| message[index].clone()));
+        ulpdus.rotate_left(count);
+        let changed = count % ulpdus.len();
+        let at = at.min(ulpdus[changed].len() - 1);
+        ulpdus[changed][at] ^= mask;
+        let cut = order[0];
+        let keep = len.min(ulpdus[cut].len());
+        ulpdus[cut].truncate(keep);
+        compare(&ulpdus, sge_count);
+    }
+}
