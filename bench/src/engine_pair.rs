@@ -1,4 +1,4 @@
-//! Two engines on one thread in virtual time, with RDMA Writes or Sends from one to the other.
+//! Two engines on one thread in virtual time, with messages from one to the other.
 
 use std::collections::VecDeque;
 use std::net::SocketAddr;
@@ -18,7 +18,7 @@ use ferrowarp_proto::verbs::wc::{Completions, CqId, QpId, Wc, WcStatus};
 use ferrowarp_proto::verbs::wr::{Operation, Payload, RecvWr, SendWr, Sge};
 
 use crate::loopback::{self, LoopDevice};
-use crate::workload::{TransferCounts, Workload};
+use crate::workload::{Transfer, TransferCounts, Workload};
 
 const PORT: u16 = 18515;
 const PD: u32 = 1;
@@ -74,7 +74,7 @@ struct Endpoint {
     sq: SqProducer,
 }
 
-/// Two connected engines, with RDMA Writes from the source to the sink.
+/// Two connected engines, with messages from the source to the sink.
 pub struct EnginePair {
     source: Endpoint,
     sink: Endpoint,
@@ -83,9 +83,9 @@ pub struct EnginePair {
     slot_count: u32,
     posted: u64,
     completed: u64,
+    transfer: Transfer,
     source_polls: u64,
     sink_polls: u64,
-    sends: bool,
 }
 
 impl EnginePair {
@@ -110,9 +110,9 @@ impl EnginePair {
             slot_count: arena_len / workload.size.max(1),
             posted: 0,
             completed: 0,
+            transfer: Transfer::Write,
             source_polls: 0,
             sink_polls: 0,
-            sends: false,
         };
         pair.establish();
         pair
@@ -152,41 +152,35 @@ impl EnginePair {
         self.source.engine.device_mut().lose_every(count);
     }
 
-    /// Writes `count` messages, and waits until the sink has acknowledged every byte and all frames
-    /// are free.
+    /// Transfers `count` messages, and waits until the sink has acknowledged every byte and all
+    /// frames are free. A Send goes to where a Write would go, and a Read fetches the same bytes.
     ///
     /// # Panics
     /// If a request fails, or there is no progress for ten seconds of virtual time.
-    pub fn write(&mut self, count: u64) -> TransferCounts {
+    pub fn transfer(&mut self, transfer: Transfer, count: u64) -> TransferCounts {
+        if transfer == Transfer::Read && self.completed == 0 {
+            // The initiator, which is the source, has to send first (RFC 5044 section 7.1.2).
+            self.transfer(Transfer::Write, 1);
+        }
+        self.transfer = transfer;
         let before = (self.completed, self.frames());
         let target = self.posted + count;
         let mut last_progress = self.now;
         while self.completed < target || self.source.engine.device().frames_in_use() > 0 {
-            let worked = self.poll_source(target) | self.poll_sink();
+            let worked = self.poll_source(target) | self.poll_sink(target);
             self.now = self.now + PASS_NS;
             if worked {
                 last_progress = self.now;
             }
             assert!(self.now.since(last_progress) < 10 * SECOND, "no more progress");
         }
-        let ((writes, (segments, acks)), (writes_now, (segments_now, acks_now))) =
+        let ((messages, (segments, acks)), (messages_now, (segments_now, acks_now))) =
             (before, (self.completed, self.frames()));
         TransferCounts {
-            writes: writes_now - writes,
+            messages: messages_now - messages,
             segments: segments_now - segments,
             acks: acks_now - acks,
         }
-    }
-
-    /// Like [`write`](Self::write) with Sends, each into the place where a Write would put it.
-    ///
-    /// # Panics
-    /// As `write`.
-    pub fn send(&mut self, count: u64) -> TransferCounts {
-        self.sends = true;
-        let counts = self.write(count);
-        self.sends = false;
-        counts
     }
 
     /// One step of the source: posts, drives the engine, polls completions. Not inlined, so that a
@@ -194,52 +188,70 @@ impl EnginePair {
     #[inline(never)]
     fn poll_source(&mut self, target: u64) -> bool {
         self.source_polls += 1;
-        let depth = self.workload.depth as u64;
-        let may_post = |pair: &Self| pair.posted < target && pair.posted - pair.completed < depth;
-        if may_post(self) {
-            // As the runtime does: written to the send queue, then taken at once.
-            while may_post(self) {
-                self.post();
-            }
-            self.source.sq.publish();
-            self.source.engine.take_sends(self.source.qp, self.workload.depth);
+        let posts = self.transfer != Transfer::Read;
+        if posts {
+            self.post_up_to(target);
         }
         let worked = self.source.engine.drive(self.now);
-        while let Some(wc) = self.source.engine.completions_mut().entries.pop_front() {
-            assert_eq!(wc.status, WcStatus::Success, "{wc:?}");
-            self.completed += 1;
-        }
-        self.source.engine.publish_retired_sends(self.source.qp);
+        self.completed += self.source.poll_completions(posts);
         worked
     }
 
-    /// One step of the sink: drives the engine.
+    /// One step of the sink, which posts Reads alone.
     #[inline(never)]
-    fn poll_sink(&mut self) -> bool {
+    fn poll_sink(&mut self, target: u64) -> bool {
         self.sink_polls += 1;
-        let worked = self.sink.engine.drive(self.now);
-        while let Some(wc) = self.sink.engine.completions_mut().entries.pop_front() {
-            assert_eq!(wc.status, WcStatus::Success, "{wc:?}");
+        let posts = self.transfer == Transfer::Read;
+        if posts {
+            self.post_up_to(target);
         }
+        let worked = self.sink.engine.drive(self.now);
+        self.completed += self.sink.poll_completions(posts);
         worked
+    }
+
+    /// Posts as the runtime does: requests are written to the send queue, then taken at once.
+    #[inline]
+    fn post_up_to(&mut self, target: u64) {
+        let depth = self.workload.depth as u64;
+        let outstanding = self.posted - self.completed;
+        let count = (depth - outstanding).min(target - self.posted);
+        if count == 0 {
+            return;
+        }
+        for _ in 0..count {
+            self.post();
+        }
+        let end = if self.transfer == Transfer::Read { &mut self.sink } else { &mut self.source };
+        end.sq.publish();
+        end.engine.take_sends(end.qp, self.workload.depth);
     }
 
     fn post(&mut self) {
         let size = self.workload.size;
         let slot = u32::try_from(self.posted % u64::from(self.slot_count)).expect("below a u32");
-        let at = u64::from(slot * size);
-        let sge = Sge { addr: at, len: size, lkey: self.source.stag };
-        let payload = Payload::Gather([sge].into_iter().collect());
-        let operation = if self.sends {
-            let sge = Sge { lkey: self.sink.stag, ..sge };
-            let recv = RecvWr { wr_id: self.posted, sg_list: [sge].into_iter().collect() };
-            self.sink.engine.post_recv(self.sink.qp, recv).expect("as many as Sends outstanding");
-            Operation::Send { payload, solicited: false, invalidate: None }
-        } else {
-            Operation::Write { payload, rkey: self.sink.stag, remote: at }
+        let addr = u64::from(slot * size);
+        let [from, to] =
+            [&self.source, &self.sink].map(|end| Sge { addr, len: size, lkey: end.stag });
+        let payload = Payload::Gather([from].into_iter().collect());
+        let (sq, operation) = match self.transfer {
+            Transfer::Write => {
+                let operation = Operation::Write { payload, rkey: to.lkey, remote: to.addr };
+                (&mut self.source.sq, operation)
+            }
+            Transfer::Send => {
+                let recv = RecvWr { wr_id: self.posted, sg_list: [to].into_iter().collect() };
+                self.sink.engine.post_recv(self.sink.qp, recv).expect("fewer than outstanding");
+                let operation = Operation::Send { payload, solicited: false, invalidate: None };
+                (&mut self.source.sq, operation)
+            }
+            Transfer::Read => {
+                let operation = Operation::Read { sink: to, rkey: from.lkey, remote: from.addr };
+                (&mut self.sink.sq, operation)
+            }
         };
         let wr = SendWr { wr_id: self.posted, operation, signaled: true, fence: false };
-        assert!(self.source.sq.post(&wr), "fewer outstanding than slots");
+        assert!(sq.post(&wr), "fewer outstanding than slots");
         self.posted += 1;
     }
 
@@ -283,5 +295,19 @@ impl Endpoint {
         let (requester, sq) = Requester::with_producer(workload.depth);
         let qp = engine.create_qp_with(init, requester).expect("the first queue pair");
         Self { engine, arena, stag, qp, sq }
+    }
+
+    /// Polls all completions; returns the number of those of requests, if the end `posts` them.
+    #[inline]
+    fn poll_completions(&mut self, posts: bool) -> u64 {
+        let mut count = 0;
+        while let Some(wc) = self.engine.completions_mut().entries.pop_front() {
+            assert_eq!(wc.status, WcStatus::Success, "{wc:?}");
+            count += u64::from(posts);
+        }
+        if posts {
+            self.engine.publish_retired_sends(self.qp);
+        }
+        count
     }
 }

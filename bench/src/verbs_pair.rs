@@ -109,7 +109,7 @@ impl VerbsPair {
         let target = self.posted + count;
         self.poll_until(target, |pair| pair.completed == target);
         TransferCounts {
-            writes: self.completed - before.0,
+            messages: self.completed - before.0,
             segments: self.source.frames.sent() - before.1,
             acks: self.sink.frames.sent() - before.2,
         }

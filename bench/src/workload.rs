@@ -1,4 +1,4 @@
-//! Workload of an instruction count: RDMA Writes from one end to the other, and the link.
+//! Workload of an instruction count: messages from one end to the other, and the link.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -6,7 +6,18 @@ use clap::ArgAction;
 use ferrowarp_proto::device::ChecksumMode;
 use ferrowarp_proto::tcp::EcnMode;
 
-/// Parameters of the RDMA Writes and of the link; also options of the programs that run them.
+/// Operation that moves the messages.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub enum Transfer {
+    /// RDMA Writes, posted by the source.
+    Write,
+    /// Sends, posted by the source.
+    Send,
+    /// RDMA Reads, posted by the sink.
+    Read,
+}
+
+/// Parameters of the messages and of the link; also options of the programs that run them.
 #[derive(Clone, Copy, Debug, clap::Args)]
 pub struct Workload {
     /// MTU in bytes
@@ -27,16 +38,16 @@ pub struct Workload {
     /// TCP and IPv4 checksums in software; otherwise there are none
     #[arg(long)]
     pub software_checksums: bool,
-    /// Bytes per RDMA Write
+    /// Bytes per message
     #[arg(long, default_value_t = 65_536, value_parser = clap::value_parser!(u32).range(1..))]
     pub size: u32,
-    /// Outstanding RDMA Writes, at least 1
+    /// Outstanding requests, at least 1
     #[arg(long, default_value_t = 64)]
     pub depth: usize,
 }
 
 impl Workload {
-    /// The defaults of the options: 64 Writes of 64 KiB at an MTU of 1500.
+    /// The defaults of the options, with 64 outstanding Writes of 64 KiB at an MTU of 1500.
     pub const PLAIN: Self = Self {
         mtu: 1500,
         timestamps: true,
@@ -80,8 +91,8 @@ impl Workload {
 /// Counts of a transfer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TransferCounts {
-    /// Completed RDMA Writes.
-    pub writes: u64,
+    /// Completed messages.
+    pub messages: u64,
     /// Frames sent by the source.
     pub segments: u64,
     /// Frames sent by the sink: ACKs.

@@ -6,7 +6,7 @@ use std::process::{Command, Output};
 
 use ferrowarp_bench::engine_pair::EnginePair;
 use ferrowarp_bench::verbs_pair::VerbsPair;
-use ferrowarp_bench::workload::Workload;
+use ferrowarp_bench::workload::{Transfer, Workload};
 use ferrowarp_tests::skip;
 
 const LARGE: Workload = Workload { depth: 8, ..Workload::PLAIN };
@@ -28,8 +28,8 @@ fn writes_verify_for_all_workloads() {
                 for crc in [true, false] {
                     let workload = Workload { mtu, timestamps, crc, size, depth, ..LARGE };
                     let mut pair = EnginePair::connect(workload);
-                    let counts = pair.write(40);
-                    assert_eq!(counts.writes, 40);
+                    let counts = pair.transfer(Transfer::Write, 40);
+                    assert_eq!(counts.messages, 40);
                     assert!(pair.digest().1, "bytes differ: {workload:?}");
                 }
             }
@@ -44,7 +44,7 @@ fn writes_verify_with_ecn_ipv6_and_checksums() {
             let [ecn, ipv6, software_checksums] = [0, 1, 2].map(|index| index == option);
             let workload = Workload { ecn, ipv6, software_checksums, size, depth, ..LARGE };
             let mut pair = EnginePair::connect(workload);
-            assert_eq!(pair.write(40).writes, 40);
+            assert_eq!(pair.transfer(Transfer::Write, 40).messages, 40);
             assert!(pair.digest().1, "bytes differ: {workload:?}");
         }
     }
@@ -57,7 +57,7 @@ fn writes_verify_through_the_verbs() {
             let workload =
                 Workload { ipv6, ecn: true, software_checksums: true, size, depth, ..LARGE };
             let mut pair = VerbsPair::connect(workload).expect("a connection");
-            assert_eq!(pair.write(40).writes, 40);
+            assert_eq!(pair.write(40).messages, 40);
             pair.drain();
             assert!(pair.digest().1, "bytes differ: {workload:?}");
         }
@@ -67,8 +67,8 @@ fn writes_verify_through_the_verbs() {
 #[test]
 fn segments_are_full_and_acks_are_coalesced() {
     let mut pair = EnginePair::connect(LARGE);
-    pair.write(20);
-    let counts = pair.write(100);
+    pair.transfer(Transfer::Write, 20);
+    let counts = pair.transfer(Transfer::Write, 100);
     // A segment of 1448 bytes carries 1428 bytes of payload.
     assert_eq!(counts.segments, 100 * 65_536_u64.div_ceil(1428));
     assert!(counts.acks * 8 < counts.segments, "{counts:?}");
@@ -77,11 +77,11 @@ fn segments_are_full_and_acks_are_coalesced() {
 #[test]
 fn steady_state_does_not_allocate() {
     for workload in [LARGE, Workload { size: 64, depth: 128, ..LARGE }] {
-        for transfer in [EnginePair::write, EnginePair::send] {
+        for transfer in [Transfer::Write, Transfer::Send, Transfer::Read] {
             let mut pair = EnginePair::connect(workload);
-            transfer(&mut pair, 2000);
+            pair.transfer(transfer, 2000);
             let info = allocation_counter::measure(|| {
-                transfer(&mut pair, 500);
+                pair.transfer(transfer, 500);
             });
             assert_eq!(info.count_total, 0, "{workload:?}: {info:?}");
             assert!(pair.digest().1, "bytes differ: {workload:?}");
@@ -93,9 +93,9 @@ fn steady_state_does_not_allocate() {
 fn loss_recovery_does_not_allocate() {
     let mut pair = EnginePair::connect(LARGE);
     pair.lose_every(33);
-    pair.write(2000);
+    pair.transfer(Transfer::Write, 2000);
     let info = allocation_counter::measure(|| {
-        let counts = pair.write(500);
+        let counts = pair.transfer(Transfer::Write, 500);
         assert!(counts.segments > 500 * 65_536 / 1428 + 500, "{counts:?}");
     });
     assert_eq!(info.count_total, 0, "{info:?}");
@@ -105,7 +105,7 @@ fn loss_recovery_does_not_allocate() {
 #[test]
 fn core_cost_prints_a_digest() {
     let out = stdout_of(&run(env!("CARGO_BIN_EXE_core-cost"), &["--count", "20"]));
-    assert!(out.contains("20 writes of 65536 bytes, 920 segments"), "{out}");
+    assert!(out.contains("20 messages of 65536 bytes, 920 segments"), "{out}");
     assert!(out.contains(" digest "), "{out}");
     let refused = run(env!("CARGO_BIN_EXE_core-cost"), &["--depth", "0"]);
     assert!(!refused.status.success());

@@ -1,5 +1,5 @@
 //! Workload to profile the protocol core: two engines on one thread in virtual time, heap frames,
-//! RDMA Writes in one direction. `instructions` runs it under callgrind twice with different
+//! messages in one direction. `instructions` runs it under callgrind twice with different
 //! counts: the difference is the cost of the messages without the set-up.
 
 use std::time::Instant;
@@ -7,14 +7,17 @@ use std::time::Instant;
 use anyhow::{Result, ensure};
 use clap::Parser;
 use ferrowarp_bench::engine_pair::EnginePair;
-use ferrowarp_bench::workload::Workload;
+use ferrowarp_bench::workload::{Transfer, Workload};
 
 #[derive(Parser)]
-#[command(about = "RDMA Writes between two engines on one thread, in virtual time")]
+#[command(about = "Messages between two engines on one thread, in virtual time")]
 struct Options {
-    /// Number of RDMA Writes
+    /// Number of messages
     #[arg(long, default_value_t = 20_000)]
     count: u64,
+    /// Operation that moves them
+    #[arg(long, value_enum, default_value_t = Transfer::Write)]
+    transfer: Transfer,
     #[command(flatten)]
     workload: Workload,
 }
@@ -25,20 +28,20 @@ fn main() -> Result<()> {
     ensure!(workload.depth > 0, "--depth is at least 1");
     let mut pair = EnginePair::connect(workload);
     let start = Instant::now();
-    let counts = pair.write(options.count);
+    let counts = pair.transfer(options.transfer, options.count);
     let elapsed = start.elapsed();
     let (digest, is_equal) = pair.digest();
     ensure!(is_equal, "the bytes at the sink differ from those of the source");
     let ns = elapsed.as_secs_f64() * 1e9;
     println!(
-        "{} writes of {} bytes, {} segments, {} acks, digest {digest:08x}",
-        counts.writes, workload.size, counts.segments, counts.acks
+        "{} messages of {} bytes, {} segments, {} acks, digest {digest:08x}",
+        counts.messages, workload.size, counts.segments, counts.acks
     );
     println!(
-        "{:.1} ns per segment, {:.1} ns per write, {:.2} Gb/s (both ends on one core)",
+        "{:.1} ns per segment, {:.1} ns per message, {:.2} Gb/s (both ends on one core)",
         ns / counts.segments as f64,
-        ns / counts.writes as f64,
-        counts.writes as f64 * f64::from(workload.size) * 8.0 / ns
+        ns / counts.messages as f64,
+        counts.messages as f64 * f64::from(workload.size) * 8.0 / ns
     );
     Ok(())
 }

@@ -37,8 +37,8 @@ fn main() -> Result<()> {
     let (digest, is_equal) = pair.digest();
     ensure!(is_equal, "the bytes at the sink differ from those of the source");
     println!(
-        "{} writes of {} bytes, {} segments, {} acks, digest {digest:08x}",
-        counts.writes, workload.size, counts.segments, counts.acks
+        "{} messages of {} bytes, {} segments, {} acks, digest {digest:08x}",
+        counts.messages, workload.size, counts.segments, counts.acks
     );
     // Closing would take time, and much of a short trace.
     std::mem::forget(pair);

@@ -29,7 +29,7 @@ impl Case {
 }
 
 /// Returns all cases: bulk, packed and single Writes, plain and with ECN, IPv6 or software
-/// checksums, and a few links for bulk alone.
+/// checksums; for bulk alone Sends, Reads and a few links.
 #[must_use]
 pub fn all() -> Vec<Case> {
     let bulk = Case {
@@ -47,6 +47,10 @@ pub fn all() -> Vec<Case> {
         traced: None,
         ..bulk.clone()
     };
+    let transfers = [("Sends", "send"), ("Reads", "read")].map(|(suffix, transfer)| Case {
+        has_verbs: false,
+        ..variant(suffix, &["--transfer", transfer])
+    });
     let links = [
         Case { has_verbs: false, ..variant("no timestamps", &["--no-timestamps"]) },
         variant("no CRC", &["--no-crc"]),
@@ -66,6 +70,7 @@ pub fn all() -> Vec<Case> {
         (PLAIN[2], small(PLAIN[2], "1", 2000, [50, 50])),
     ];
     let mut cases: Vec<Case> = mains.iter().map(|(_, case)| case.clone()).collect();
+    cases.extend(transfers);
     cases.extend(links);
     for (plain, case) in &mains {
         for (suffix, option) in

@@ -243,7 +243,7 @@ mod tests {
 
     #[test]
     fn segments_are_parsed_from_the_output() {
-        assert_eq!(segments("60 writes of 64 bytes, 17 segments, 2 acks"), Some(17));
+        assert_eq!(segments("60 messages of 64 bytes, 17 segments, 2 acks"), Some(17));
         assert_eq!(segments("46 segments in 3 trains sent"), Some(46));
         assert_eq!(segments("hello"), None);
     }
