@@ -112,6 +112,16 @@ fn core_cost_prints_a_digest() {
 }
 
 #[test]
+fn loss_counts_what_took_the_slow_path() {
+    let args = "--rate 0.05 --pairs 1 --seconds 0.2 --single 2 --segments 200";
+    let out = stdout_of(&run(env!("CARGO_BIN_EXE_loss"), &args.split(' ').collect::<Vec<_>>()));
+    assert!(out.contains("Goodput with loss 0.05: "), "{out}");
+    let slow = out.split("Meanwhile ").nth(1).and_then(|rest| rest.split(' ').next());
+    let slow: f64 = slow.and_then(|text| text.parse().ok()).expect("a number");
+    assert!(slow >= 1.0, "{out}");
+}
+
+#[test]
 fn crc_prints_a_line_for_each_implementation() {
     let out = stdout_of(&run(env!("CARGO_BIN_EXE_crc"), &["--samples", "1"]));
     for name in ["dispatched", "portable", "crate crc-fast", "crate crc32c", "digest"] {

@@ -279,7 +279,7 @@ pub use self::{
     qp::{Qp, QpOptions},
     shard::SrqLimit,
     srq::Srq,
-    tcp::{CongestionControl, EcnMode, TcpSettings},
+    tcp::{CongestionControl, EcnMode, TcpSettings, TcpStats},
 };
 #[cfg(not(loom))]
 pub use ferrowarp_proto::{

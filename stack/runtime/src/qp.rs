@@ -19,6 +19,7 @@ use crate::limits::{Permit, Resource};
 use crate::pd::Pd;
 use crate::shard::{Link, QpShared, ShardControl};
 use crate::srq::Srq;
+use crate::tcp::TcpStats;
 
 /// Attributes of a queue pair at creation.
 #[derive(Clone, Copy)]
@@ -183,6 +184,13 @@ impl Qp {
     #[must_use]
     pub fn state(&self) -> QpState {
         self.shared.state()
+    }
+
+    /// Returns the counters of the TCP connection; `None` if there is none, or no more. The shard
+    /// is locked meanwhile: for reports, not for a loop.
+    #[must_use]
+    pub fn tcp_stats(&self) -> Option<TcpStats> {
+        self.context.shard.control(|engine, _| engine.tcp_stats(self.id)).flatten()
     }
 
     /// Posts a send request: writes it to the send queue and rings the doorbell. Never waits; the

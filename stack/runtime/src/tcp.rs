@@ -5,7 +5,7 @@ use std::time::Duration;
 use ferrowarp_proto::engine::EngineConfig;
 
 use crate::clock::nanos;
-pub use ferrowarp_proto::tcp::{Algorithm as CongestionControl, EcnMode};
+pub use ferrowarp_proto::tcp::{Algorithm as CongestionControl, EcnMode, Stats as TcpStats};
 
 /// TCP settings of a context. The defaults suit any path; the peer's may differ. Sizes in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -27,7 +27,8 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
     pub fn stats(&self) -> Stats {
         let (bytes_in, bytes_out) = self.bytes();
         let SegmentCounts { segments_in, segments_out } = self.segment_counts;
-        Stats { segments_in, segments_out, bytes_in, bytes_out, ..self.stats.get() }
+        let slow_path_in = self.slow_path_in;
+        Stats { segments_in, slow_path_in, segments_out, bytes_in, bytes_out, ..self.stats.get() }
     }
 
     /// Payload bytes delivered in order and sent, SYN and FIN not counted: the counts so far plus

@@ -171,6 +171,9 @@ impl Config {
 pub struct Stats {
     /// Segments received.
     pub segments_in: u32,
+    /// Received segments that header prediction does not process: those of the handshake and the
+    /// end, and while losses are repaired.
+    pub slow_path_in: u32,
     /// Segments sent: data, retransmissions and control.
     pub segments_out: u32,
     /// Payload bytes delivered in order.
@@ -183,6 +186,9 @@ pub struct Stats {
     pub fast_recoveries: u32,
     /// Retransmission timeouts.
     pub timeouts: u32,
+    /// Recoveries that have ended, also those after a retransmission timeout: all that was
+    /// outstanding when they began is acknowledged.
+    pub recoveries_ended: u32,
     /// Recoveries found spurious and undone.
     pub spurious_recoveries: u32,
     /// Tail loss probes sent.

@@ -114,6 +114,7 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
             ts: Timestamps { offset: ts_offset, recent: 0, recent_stamp: Timestamps::coarse(now) },
             rtt_cache: RttCache::UNKNOWN,
             segment_counts: SegmentCounts::default(),
+            slow_path_in: 0,
             rcv_round_end: RoundEnd(0),
             progress_at: CoarseInstant::of(now),
             last_tx_at: CoarseInstant::of(now),

@@ -99,6 +99,8 @@ pub struct Tcb<R: RxFrame, T: Retained> {
     pub(super) cc: Congestion,
 
     pub(super) template: HeaderTemplate,
+    /// Segments received that the fast path did not process; the count wraps.
+    pub(super) slow_path_in: u32,
     pub(super) events: u16,
     pub(super) state: State,
     /// SACK negotiated, or offered in our SYN.

@@ -52,7 +52,8 @@ impl Qp {
         self.on_any_ulpdu(verbs, ulpdu)
     }
 
-    /// Passes a ULPDU that may be invalid, or needs more than placement, to the stream and reports the result.
+    /// Passes a ULPDU that may be invalid, or needs more than placement, to the stream and reports
+    /// the result.
     #[inline(never)]
     fn on_any_ulpdu<M: Memory, C: Completions>(
         &mut self,

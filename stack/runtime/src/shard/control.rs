@@ -16,6 +16,7 @@ use crate::shard::backlog::Backlog;
 use crate::shard::cq_rings::CqProducer;
 use crate::shard::srq::SrqConsumer;
 use crate::shard::work_queue::Link;
+use crate::tcp::TcpStats;
 
 /// Engine and queues of a shard, independent of the device type. One virtual call per poll.
 pub(crate) trait ShardControl: Send {
@@ -34,6 +35,7 @@ pub(crate) trait ShardControl: Send {
     fn destroy_qp(&mut self, now: Instant, qp: QpId);
     /// Access scope of the queue pair; `None` if it does not exist.
     fn qp_access_scope(&self, qp: QpId) -> Option<AccessScope>;
+    fn tcp_stats(&self, qp: QpId) -> Option<TcpStats>;
 
     fn create_srq(&mut self, pd: u32, end: SrqConsumer) -> Result<SrqId, SrqError>;
     fn attach_srq(&mut self, qp: QpId, srq: SrqId) -> Result<(), SrqError>;

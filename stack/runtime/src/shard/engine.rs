@@ -25,6 +25,7 @@ use crate::shard::control::ShardControl;
 use crate::shard::cq_rings::{CqProducer, CqRings};
 use crate::shard::srq::{SrqConsumer, SrqLimit};
 use crate::shard::work_queue::Link;
+use crate::tcp::TcpStats;
 
 /// Engine events routed per poll.
 const EVENT_COUNT_MAX: usize = 64;
@@ -256,6 +257,10 @@ where
 
     fn qp_access_scope(&self, qp: QpId) -> Option<AccessScope> {
         self.engine.qp_access_scope(qp)
+    }
+
+    fn tcp_stats(&self, qp: QpId) -> Option<TcpStats> {
+        self.engine.tcp_stats(qp)
     }
 
     fn create_srq(&mut self, pd: u32, end: SrqConsumer) -> Result<SrqId, SrqError> {

@@ -43,8 +43,8 @@ impl Requester {
         Ok(Some(sink.lkey))
     }
 
-    /// Returns the sink of the oldest outstanding request if it is a Read, and how many bytes of the
-    /// response have been placed.
+    /// Returns the sink of the oldest outstanding request if it is a Read, and how many bytes of
+    /// the response have been placed.
     #[inline]
     pub fn oldest_sink(&mut self) -> Option<(Sge, &mut u32)> {
         let number = *self.outstanding.front()?;

@@ -187,6 +187,7 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
             self.cc.set_cwnd(self.cc.ssthresh());
         }
         self.recovery.leave();
+        self.stats.record().recoveries_ended += 1;
         self.rack.on_recovery_end();
         if self.scoreboard.needs_retransmit() {
             self.enter_recovery(self.snd.flight() - self.scoreboard.sacked(), flight);

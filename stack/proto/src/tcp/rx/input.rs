@@ -39,6 +39,7 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
             }
             return Delivered::InOrder { frame, bytes: seg.payload.clone() };
         }
+        self.slow_path_in = self.slow_path_in.wrapping_add(1);
         self.plan = Plan::Nothing;
         let delivered = self.process_segment(now, seg, frame);
         self.update_fast_path();

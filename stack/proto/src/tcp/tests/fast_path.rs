@@ -21,13 +21,16 @@ fn fast_path_shares(cfg: &Config) -> [f64; 2] {
     pair.write(1448 * 100);
     pair.run_idle(MILLISECOND);
     let received = |pair: &mut Pair| {
-        let ends = pair.ends.iter().flatten();
-        ends.map(|end| u64::from(end.tcb.stats().segments_in)).sum::<u64>()
+        let stats = pair.ends.iter().flatten().map(|end| end.tcb.stats());
+        stats.fold([0; 2], |[all, slow], stats| {
+            [all + u64::from(stats.segments_in), slow + u64::from(stats.slow_path_in)]
+        })
     };
-    let (before, counts) = (received(&mut pair), Counts::now());
+    let ([before, slow_before], counts) = (received(&mut pair), Counts::now());
     pair.write(1448 * RECORDS);
     pair.run_idle(MILLISECOND);
-    let (after, counts) = (received(&mut pair), Counts::now() - counts);
+    let ([after, slow_after], counts) = (received(&mut pair), Counts::now() - counts);
+    assert_eq!(counts.received, (after - before) - (slow_after - slow_before));
     [counts.received as f64 / (after - before) as f64, counts.sent as f64 / RECORDS as f64]
 }
 

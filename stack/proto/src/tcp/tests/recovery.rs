@@ -129,6 +129,7 @@ fn newreno_retransmits_on_three_dupacks_and_each_partial_ack() {
     assert!(script.end.tcb.all_acked());
     let stats = script.end.tcb.stats();
     assert_eq!((stats.fast_recoveries, stats.retransmits, stats.timeouts), (1, 2, 0));
+    assert_eq!(stats.recoveries_ended, 1);
 }
 
 #[test]

@@ -57,6 +57,7 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
         }
         self.scoreboard.clear_lost(self.sack);
         self.recovery.leave();
+        self.stats.record().recoveries_ended += 1;
         if !self.sack {
             self.recovery.expect_dupacks(undo.undo_retrans);
         }
