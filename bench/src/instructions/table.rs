@@ -70,27 +70,45 @@ pub fn format(figures: &[Figure]) -> String {
     head.to_owned() + &figures.iter().map(Figure::line).collect::<String>()
 }
 
-/// Returns the figures that exceed those in `table` by more than `percent`, lines of state by more
-/// than `MIN_LINES_RISE` at least, and prints all.
+/// Returns a line for each figure that exceeds that in `table` by more than `percent`, lines of
+/// state by more than `MIN_LINES_RISE` at least.
 ///
 /// # Errors
 /// If the table lacks a figure.
 pub fn rises(table: &str, figures: &[Figure], percent: f64) -> Result<Vec<String>> {
     let mut found = Vec::new();
-    for Figure { measure, case, value } in figures {
-        let name = format!("{measure}\t{case}");
-        let recorded = table.lines().find_map(|line| line.strip_prefix(&name)?.strip_prefix('\t'));
-        let name = format!("{measure}: {case}");
-        let recorded = recorded.with_context(|| format!("the table has no line for {name}"))?;
-        let recorded: f64 = recorded.parse().with_context(|| format!("{name}: {recorded}"))?;
-        let rise = (value / recorded - 1.0) * 100.0;
-        println!("{name}: {value:.1}, recorded {recorded}, {rise:+.1} %");
-        let limit = if measure.starts_with(LINES) { percent.max(MIN_LINES_RISE) } else { percent };
-        if rise > limit {
-            found.push(format!("{name}: {value:.1}, recorded {recorded}"));
+    for figure in figures {
+        let (recorded, rise) = recorded(table, figure)?;
+        let is_lines = figure.measure.starts_with(LINES);
+        if rise > if is_lines { percent.max(MIN_LINES_RISE) } else { percent } {
+            let Figure { measure, case, value } = figure;
+            found.push(format!("{measure}: {case}: {value:.1}, recorded {recorded}"));
         }
     }
     Ok(found)
+}
+
+/// Prints each figure beside that in `table`.
+///
+/// # Errors
+/// As [`rises`].
+pub fn print_rises(table: &str, figures: &[Figure]) -> Result<()> {
+    for figure in figures {
+        let (recorded, rise) = recorded(table, figure)?;
+        let Figure { measure, case, value } = figure;
+        println!("{measure}: {case}: {value:.1}, recorded {recorded}, {rise:+.1} %");
+    }
+    Ok(())
+}
+
+/// Returns the value that `table` has for the figure, and by how many percent it is exceeded.
+fn recorded(table: &str, Figure { measure, case, value }: &Figure) -> Result<(f64, f64)> {
+    let name = format!("{measure}\t{case}\t");
+    let recorded = table.lines().find_map(|line| line.strip_prefix(&name));
+    let name = format!("{measure}: {case}");
+    let recorded = recorded.with_context(|| format!("the table has no line for {name}"))?;
+    let recorded: f64 = recorded.parse().with_context(|| format!("{name}: {recorded}"))?;
+    Ok((recorded, (value / recorded - 1.0) * 100.0))
 }
 
 #[cfg(test)]

@@ -51,9 +51,9 @@ struct Options {
     /// MTU in bytes
     #[arg(long, default_value_t = 1500)]
     mtu: u16,
-    /// Core of both ends
-    #[arg(long, default_value_t = 0)]
-    core: usize,
+    /// Core of both ends [default: the first of this task]
+    #[arg(long)]
+    core: Option<usize>,
 }
 
 fn main() -> Result<()> {
@@ -61,7 +61,13 @@ fn main() -> Result<()> {
     ensure!((0.0..1.0).contains(&options.rate), "--rate {}: from 0 to below 1", options.rate);
     ensure!(options.pairs > 0, "--pairs 0 measures nothing: 9 give an interval of 96 %");
     ensure!(options.seconds > 0.0 && options.seconds.is_finite(), "--seconds: a positive number");
-    core_affinity::set_for_current(core_affinity::CoreId { id: options.core });
+    let cores = core_affinity::get_core_ids().unwrap_or_default();
+    let core = match options.core {
+        Some(id) => cores.iter().find(|core| core.id == id),
+        None => cores.first(),
+    };
+    let core = *core.context("--core: this task may not run there, or its cores are unknown")?;
+    ensure!(core_affinity::set_for_current(core), "cannot pin to core {}", core.id);
     register_current_thread();
     goodput(&options)?;
     recovery(&options)
@@ -79,8 +85,7 @@ fn goodput(options: &Options) -> Result<()> {
         let order = if number % 2 == 0 { [0, 1] } else { [1, 0] };
         for is_lossy in order {
             let rate = if is_lossy == 1 { options.rate } else { 0.0 };
-            let seed = 0x9e37_79b9_7f4a_7c15_u64.wrapping_mul(number as u64 + 1);
-            let mut pair = Pair::connect(options.mtu, options.size, rate, seed)?;
+            let mut pair = Pair::connect(options.mtu, options.size, rate, number as u64)?;
             pair.bandwidth(WARM_UP)?;
             let ([before, _], lost) =
                 (pair.tcp_stats()?, pair.losses.count.load(Ordering::Relaxed));

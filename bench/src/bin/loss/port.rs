@@ -5,6 +5,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use ferrowarp::Port;
 use ferrowarp::device::{Capabilities, Device, DpdkDevice, DpdkRetained, DpdkRx, DpdkTx, TxClass};
+use rand::rngs::SmallRng;
+use rand::{Rng as _, SeedableRng as _};
 
 /// How many frames are lost; shared with the thread that measures.
 #[derive(Debug, Default)]
@@ -21,21 +23,17 @@ pub(crate) struct LossyPort {
     losses: Arc<Losses>,
     /// Probability that a frame is lost.
     rate: f64,
-    random: u64,
+    rng: SmallRng,
 }
 
 impl LossyPort {
     pub(crate) fn new(port: DpdkDevice, rate: f64, seed: u64, losses: &Arc<Losses>) -> Self {
-        Self { port, losses: Arc::clone(losses), rate, random: seed | 1 }
+        Self { port, losses: Arc::clone(losses), rate, rng: SmallRng::seed_from_u64(seed) }
     }
 
     fn loses_next(&mut self) -> bool {
-        // A xorshift generator.
-        self.random ^= self.random << 13;
-        self.random ^= self.random >> 7;
-        self.random ^= self.random << 17;
         let due = self.losses.due.load(Ordering::Relaxed);
-        let is_lost = due > 0 || (self.random as f64) < self.rate * u64::MAX as f64;
+        let is_lost = self.rng.random_bool(self.rate) || due > 0;
         if is_lost {
             self.losses.due.store(due.saturating_sub(1), Ordering::Relaxed);
             self.losses.count.fetch_add(1, Ordering::Relaxed);

@@ -187,7 +187,7 @@ pub struct Stats {
     /// Retransmission timeouts.
     pub timeouts: u32,
     /// Recoveries that have ended, also those after a retransmission timeout: all that was
-    /// outstanding when they began is acknowledged.
+    /// outstanding when they began is acknowledged, or they were undone.
     pub recoveries_ended: u32,
     /// Recoveries found spurious and undone.
     pub spurious_recoveries: u32,

@@ -1,6 +1,6 @@
 //! Requester of Reads: handles Read Responses.
 
-use super::{Entry, Progress, Requester};
+use super::{Progress, Requester};
 use crate::ddp::memory::MemoryFault;
 use crate::ddp::regions::Stag;
 use crate::ddp::sgl::Sge;
@@ -14,12 +14,11 @@ impl Requester {
     /// # Errors
     /// [`MemoryFault`] if STag, offset or length do not match the Read.
     pub fn check_read_response(
-        &self,
+        &mut self,
         header: &Tagged,
         len: usize,
     ) -> Result<Option<Stag>, MemoryFault> {
-        let Some((entry, received)) = self.oldest_read() else { return Ok(None) };
-        let sink = self.sq.wqe(entry.slot).sge(0);
+        let Some((sink, &mut received)) = self.oldest_sink() else { return Ok(None) };
         let end = u64::from(received) + len as u64;
         // STag and offset of a segment without payload are not checked (RFC 5041 section 5.2).
         if len > 0 {
@@ -67,14 +66,5 @@ impl Requester {
             entry.progress = Progress::Reading { received: received + len };
         }
         last
-    }
-
-    fn oldest_read(&self) -> Option<(&Entry, u32)> {
-        let number = *self.outstanding.front()?;
-        let entry = self.entries.get(number)?;
-        match entry.progress {
-            Progress::Reading { received } => Some((entry, received)),
-            _ => None,
-        }
     }
 }

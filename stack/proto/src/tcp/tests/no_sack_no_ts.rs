@@ -82,6 +82,7 @@ fn basic_frto_undoes_spurious_rto() {
     assert_eq!(script.end.tcb.recovery.ca_state, CaState::Open);
     let stats = script.end.tcb.stats();
     assert_eq!((stats.spurious_recoveries, stats.retransmits), (1, 1));
+    assert_eq!(stats.recoveries_ended, 1);
     assert!(script.end.tcb.cwnd() >= cwnd);
 }
 
