@@ -2,7 +2,7 @@
 //!
 //! The optimizer inlines the layers into few functions, so the sums are by source line, not by
 //! function: a line of the protocol crate counts for the layer of its folder. A line of an inlined
-//! library function counts for the layer of the preceding line, which is approximate at the
+//! library function counts for the layer of the preceding instruction, which is approximate at the
 //! boundaries. Copies, fills and comparisons of the C library count for their caller.
 
 use std::collections::{BTreeMap, HashMap};
@@ -49,6 +49,9 @@ const LAYERS: [(&str, &str); 27] = [
     ("bench/src/", HARNESS),
 ];
 
+/// Options of callgrind for a file that [`Profile::parse`] reads.
+pub const OPTIONS: [&str; 3] = ["--tool=callgrind", "--dump-instr=yes", "--compress-pos=no"];
+
 /// Prefixes of functions of the C library that count for their caller.
 const LIBC_MEMORY_FUNCTIONS: [&str; 5] = ["mem", "__mem", "bcmp", "__bcmp", "_mem"];
 
@@ -64,21 +67,22 @@ pub struct Profile {
 }
 
 impl Profile {
-    /// Parses a callgrind file. `functions` are parts of the names of functions to report the
-    /// inclusive cost of; none of them may be recursive.
+    /// Parses a callgrind file made with [`OPTIONS`]. `functions` are
+    /// parts of the names of functions to report the inclusive cost of; none of them may be
+    /// recursive.
     ///
     /// # Errors
     /// If the text is not a callgrind file.
     pub fn parse(text: &str, functions: &[&str]) -> Result<Self> {
-        let mut reader = Reader { functions, ..Reader::default() };
-        reader.profile.inclusive = vec![0; functions.len()];
+        let inclusive = vec![0; functions.len()];
+        let mut reader = Reader { functions, inclusive, ..Reader::default() };
         for (number, line) in text.lines().enumerate() {
             reader.line(line).with_context(|| format!("line {}: {line}", number + 1))?;
         }
-        if reader.profile.total == 0 {
-            bail!("no costs found: is this a callgrind file?");
+        if reader.total == 0 {
+            bail!("no costs found: is this a callgrind file of instructions?");
         }
-        Ok(reader.profile)
+        Ok(reader.profile())
     }
 
     /// Returns the mean cost of a message: the difference of `self` and `fewer`, over `count`.
@@ -128,16 +132,25 @@ impl Cost {
     }
 }
 
+/// Cost of an instruction, or of the calls of a copy function at it.
+struct InstructionCost {
+    address: u64,
+    /// Layer of its source line, if it has one.
+    layer: Option<&'static str>,
+    cost: u64,
+}
+
 #[derive(Default)]
 struct Reader<'a> {
     functions: &'a [&'a str],
-    profile: Profile,
+    total: u64,
+    inclusive: Vec<u64>,
     names: HashMap<(char, u32), &'a str>,
+    /// By function, in the order of the file.
+    instructions: BTreeMap<&'a str, Vec<InstructionCost>>,
     /// Function and file of the following cost lines.
     function: &'a str,
     file: &'a str,
-    /// Layer of the last line with one, in this function.
-    layer: Option<&'static str>,
     callee: &'a str,
     /// The next cost line is the inclusive cost of a call.
     in_call: bool,
@@ -145,16 +158,12 @@ struct Reader<'a> {
 
 impl<'a> Reader<'a> {
     fn line(&mut self, line: &'a str) -> Result<()> {
-        let Some(first) = line.bytes().next() else { return Ok(()) };
-        if first.is_ascii_digit() || [b'+', b'-', b'*'].contains(&first) {
+        if line.starts_with("0x") {
             return self.cost(line);
         }
         let Some((key, value)) = line.split_once('=') else { return Ok(()) };
         match key {
-            "fn" => {
-                self.function = self.name('n', value)?;
-                self.layer = None;
-            }
+            "fn" => self.function = self.name('n', value)?,
             "fl" | "fi" | "fe" => self.file = self.name('l', value)?,
             "cfn" => self.callee = self.name('n', value)?,
             // The file of the callee: read only to define its number.
@@ -177,44 +186,47 @@ impl<'a> Reader<'a> {
         self.names.get(&key).copied().context("an undefined name")
     }
 
+    /// Reads a line of address, source line and cost.
     fn cost(&mut self, line: &str) -> Result<()> {
-        let cost: u64 = match line.split_whitespace().nth(1) {
-            Some(cost) => cost.parse()?,
-            None => 0,
-        };
-        let is_call = std::mem::take(&mut self.in_call);
-        if is_call {
-            for (wanted, sum) in self.functions.iter().zip(&mut self.profile.inclusive) {
+        let mut fields = line.split_whitespace();
+        let address = fields.next().and_then(|field| field.strip_prefix("0x"));
+        let address = u64::from_str_radix(address.context("no address")?, 16)?;
+        let cost: u64 = fields.nth(1).context("no cost")?.parse()?;
+        if std::mem::take(&mut self.in_call) {
+            for (wanted, sum) in self.functions.iter().zip(&mut self.inclusive) {
                 if self.callee.contains(wanted) {
                     *sum += cost;
                 }
             }
-            if is_libc_memory_function(self.callee) && !is_libc_memory_function(self.function) {
-                self.add_to_layer(cost);
+            if !is_libc_memory_function(self.callee) {
+                return Ok(());
             }
-            return Ok(());
+        } else {
+            self.total += cost;
         }
-        self.profile.total += cost;
         if !is_libc_memory_function(self.function) {
-            self.add_to_layer(cost);
+            let instruction = InstructionCost { address, layer: layer_of(self.file), cost };
+            self.instructions.entry(self.function).or_default().push(instruction);
         }
         Ok(())
     }
 
-    /// Adds to the layer of the current line.
-    fn add_to_layer(&mut self, cost: u64) {
-        // All of the harness's memory accesses count as copies, bounds checks included.
-        if self.function.contains("::ProfiledMemory") {
-            *self.profile.layers.entry(COPY.to_owned()).or_default() += cost;
-            return;
+    /// Sums by layer. Callgrind does not order the blocks of a function the same way in every run,
+    /// so "preceding" is by address.
+    fn profile(self) -> Profile {
+        let mut layers: BTreeMap<String, u64> = BTreeMap::new();
+        for (function, mut instructions) in self.instructions {
+            instructions.sort_by_key(|instruction| instruction.address);
+            // All of the harness's memory accesses count as copies, bounds checks included.
+            let only = function.contains("::ProfiledMemory").then_some(COPY);
+            let mut preceding = function.contains("crc32c").then_some(CRC);
+            for InstructionCost { layer, cost, .. } in instructions {
+                preceding = layer.or(preceding);
+                let layer = only.or(preceding).unwrap_or("other");
+                *layers.entry(layer.to_owned()).or_default() += cost;
+            }
         }
-        let own = layer_of(self.file);
-        if own.is_some() {
-            self.layer = own;
-        }
-        let by_name = || self.function.contains("crc32c").then_some(CRC);
-        let layer = own.or(self.layer).or_else(by_name).unwrap_or("other");
-        *self.profile.layers.entry(layer.to_owned()).or_default() += cost;
+        Profile { total: self.total, layers, inclusive: self.inclusive }
     }
 }
 
@@ -232,61 +244,61 @@ mod tests {
     use super::*;
 
     const TEXT: &str = "version: 1
-positions: line
+positions: instr line
 events: Ir
 
 fl=(1) /x/stack/proto/src/engine/mod.rs
 fn=(1) engine::drive
-10 5
-fi=(2) /x/stack/proto/src/tcp/rx/input.rs
-+3 7
+0x110 10 5
 fi=(3) /rustc/library/core/src/cmp.rs
--2 2
+0x130 11 2
+fi=(2) /x/stack/proto/src/tcp/rx/input.rs
+0x120 13 7
 fe=(1)
-* 1
+0x140 11 1
 cfi=(4) /x/memmove.S
 cfn=(2) __memcpy_avx
-calls=3 0
-11 30
+calls=3 0x500 0
+0x150 11 30
 cfi=(5) /x/stack/crc32c/src/sse42.rs
 cfn=(3) ferrowarp_crc32c::sse42::crc32c
-calls=1 20
-12 100
+calls=1 0x300 20
+0x160 12 100
 
 fl=(5)
 fn=(3)
-20 40
+0x300 20 40
 fl=(3)
-30 60
+0x310 30 60
 
 fl=(4)
 fn=(2)
-5 30
+0x500 5 30
 
 fl=(7) /x/stack/proto/src/ddp/vec_memory.rs
 fn=(6) <ferrowarp_bench::engine_pair::ProfiledMemory as Memory>::place
-70 3
+0x600 70 3
 
 fl=(6) /x/bench/src/engine_pair.rs
 fn=(4) ferrowarp_bench::engine_pair::EnginePair::poll_source
-40 9
+0x700 40 9
 cfi=(1)
 cfn=(1)
-calls=1 10
-41 145
+calls=1 0x110 10
+0x710 41 145
 
 fl=(6)
 fn=(5) main
-50 1
+0x800 50 1
 cfn=(4)
-calls=1 40
-51 154
+calls=1 0x700 40
+0x810 51 154
 
 totals: 158
 ";
 
     #[test]
-    fn costs_are_attributed_by_line_and_libc_copies_to_caller() {
+    fn costs_are_attributed_by_address_and_libc_copies_to_caller() {
         let profile = Profile::parse(TEXT, &["poll_source", "poll_sink"]).unwrap();
         assert_eq!(profile.total, 158);
         assert_eq!(profile.inclusive, [154, 0]);

@@ -3,12 +3,11 @@
 //! over the difference of the counts is the cost. Cache lines of state per train, by lackey.
 
 use std::fs;
-use std::path::{Path, PathBuf};
-use std::slice;
+use std::path::PathBuf;
 
 use anyhow::{Context, Result, ensure};
 use clap::Parser;
-use ferrowarp_bench::instructions::measure::{self, Measured, Program, Setup};
+use ferrowarp_bench::instructions::measure::{self, Program, Setup};
 use ferrowarp_bench::instructions::{cases, report, table};
 
 #[derive(Parser)]
@@ -58,11 +57,7 @@ fn main() -> Result<()> {
     fs::create_dir_all(&scratch).with_context(|| format!("cannot make {}", scratch.display()))?;
     let scratch = scratch.canonicalize()?;
     let setup = Setup { programs, scratch, percent: options.percent };
-    let table = options.check.as_ref().map(|file| read(file)).transpose()?;
-    let measured = measure::all(&setup, cases).and_then(|measured| match &table {
-        Some(table) => confirmed(&setup, measured, table, options.rise),
-        None => Ok(measured),
-    });
+    let measured = measure::all(&setup, cases);
     if options.keep.is_none() {
         fs::remove_dir_all(&setup.scratch)?;
     }
@@ -76,9 +71,11 @@ fn main() -> Result<()> {
         fs::write(file, table::format(&figures))
             .with_context(|| format!("cannot write {}", file.display()))?;
     }
-    if let (Some(file), Some(table)) = (&options.check, &table) {
-        table::print_rises(table, &figures)?;
-        let rises = table::rises(table, &figures, options.rise)?;
+    if let Some(file) = &options.check {
+        let table =
+            fs::read_to_string(file).with_context(|| format!("cannot read {}", file.display()))?;
+        table::print_rises(&table, &figures)?;
+        let rises = table::rises(&table, &figures, options.rise)?;
         ensure!(
             rises.is_empty(),
             "more than in {}:\n{}\nif that is meant, bench/instructions --write {}",
@@ -88,27 +85,4 @@ fn main() -> Result<()> {
         );
     }
     Ok(())
-}
-
-fn read(file: &Path) -> Result<String> {
-    fs::read_to_string(file).with_context(|| format!("cannot read {}", file.display()))
-}
-
-/// Measures again the cases of which a count exceeds that of the table, and keeps the second
-/// result. A real rise is found again; one count in some hundred was seen 8 % too high once.
-fn confirmed(
-    setup: &Setup,
-    mut measured: Vec<Measured>,
-    table: &str,
-    rise: f64,
-) -> Result<Vec<Measured>> {
-    for case in &mut measured {
-        let rises = table::rises(table, &table::figures(slice::from_ref(case)), rise)?;
-        if !rises.is_empty() {
-            eprintln!("again: {}", rises.join("; "));
-            let again = measure::all(setup, vec![case.case.clone()])?;
-            *case = again.into_iter().next().context("one result for one case")?;
-        }
-    }
-    Ok(measured)
 }

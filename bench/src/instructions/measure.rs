@@ -10,7 +10,7 @@ use std::thread;
 
 use anyhow::{Context, Result, anyhow, ensure};
 
-use crate::callgrind::{Cost, Profile};
+use crate::callgrind::{self, Cost, Profile};
 use crate::instructions::cases::Case;
 use crate::state_lines::{self, EndLines};
 
@@ -167,13 +167,9 @@ impl Setup {
             let file = file.with_extension(extension);
             let out_file = format!("--callgrind-out-file={}", file.display());
             // Establishment waits in real time: it is not collected.
-            let options = [
-                "--tool=callgrind",
-                "-q",
-                "--toggle-collect=*Pair::poll_source",
-                "--toggle-collect=*Pair::poll_sink",
-                &out_file,
-            ];
+            let collect =
+                ["--toggle-collect=*Pair::poll_source", "--toggle-collect=*Pair::poll_sink"];
+            let options = [&callgrind::OPTIONS[..], &collect[..], &["-q", &out_file][..]].concat();
             let out = self.valgrind(program, case, &options, count).output()?;
             ensure!(out.status.success(), "{}", String::from_utf8_lossy(&out.stderr));
             let text = fs::read_to_string(&file)?;
