@@ -67,9 +67,8 @@ pub struct Profile {
 }
 
 impl Profile {
-    /// Parses a callgrind file made with [`OPTIONS`]. `functions` are
-    /// parts of the names of functions to report the inclusive cost of; none of them may be
-    /// recursive.
+    /// Parses a callgrind file made with [`OPTIONS`]. `functions` are parts of the names of
+    /// functions to report the inclusive cost of; none of them may be recursive.
     ///
     /// # Errors
     /// If the text is not a callgrind file.
@@ -211,8 +210,8 @@ impl<'a> Reader<'a> {
         Ok(())
     }
 
-    /// Sums by layer. Callgrind does not order the blocks of a function the same way in every run,
-    /// so "preceding" is by address.
+    /// Sums by layer. A line without one counts for that of the instruction at the next lower
+    /// address: callgrind does not write the lines of a function in the same order in every run.
     fn profile(self) -> Profile {
         let mut layers: BTreeMap<String, u64> = BTreeMap::new();
         for (function, mut instructions) in self.instructions {
