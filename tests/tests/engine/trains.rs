@@ -122,7 +122,7 @@ fn ack_is_sent_although_no_frame_is_left_for_a_train() {
     let payload = elements(&fx, LEN);
     fx.post_op(1, Operation::Write { payload, rkey: PEER_STAG, remote: 0 });
     // Two full segments: the ACK is due at once.
-    let payloads = [0, 200].map(|to| fpdu(&write(fx.mem_stag, to, &[1; 200]), true));
+    let payloads = [0, 600].map(|to| fpdu(&write(fx.mem_stag, to, &[1; 600]), true));
     let mut end = None;
     let len = u32::try_from(payloads.concat().len()).unwrap();
     drop(fx.build_frame(|fields| end = Some(fields.seq + len), &[]));

@@ -9,6 +9,8 @@ use crate::time::{Instant, NEVER};
 use crate::wire::seq::Seq;
 use crate::wire::tcp::SackBlock;
 
+/// Segment size that every peer can send (RFC 9293 section 3.7.1).
+const MSS_DEFAULT: u16 = 536;
 /// Most duplicate ACKs pending for a peer without SACK.
 const DUP_ACKS_OWED_MAX: u8 = 16;
 /// Most D-SACK blocks that wait for their ACKs.
@@ -31,7 +33,8 @@ pub(in crate::tcp) struct RcvVars {
     unacked: u32,
     /// Least advance of the right edge (SWS avoidance, RFC 9293 section 3.8.6.2.2); at least 1.
     update_min: u16,
-    /// Largest payload received: estimate of the peer's full segment.
+    /// Estimate of the peer's full segment: the largest payload received, at least [`MSS_DEFAULT`]
+    /// unless our MSS is less. Two short segments are no reason for an ACK (RFC 5681 section 4.2).
     rcv_mss: u16,
     /// Shift of the window field in segments sent.
     pub(in crate::tcp) wscale: u8,
@@ -54,7 +57,7 @@ impl RcvVars {
             available: 0,
             unacked: 0,
             update_min: 1,
-            rcv_mss: 0,
+            rcv_mss: cfg.mss.min(MSS_DEFAULT),
             wscale: cfg.wscale(),
             ack_now: false,
             pure_ack: false,

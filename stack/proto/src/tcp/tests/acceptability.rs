@@ -119,20 +119,20 @@ fn tsecr_echoes_earliest_unacknowledged_segment() {
     let mut script = script();
     let first = script.seq;
     script.ts = Some((300, 0));
-    script.deliver(&script.fields(), 100);
+    script.deliver(&script.fields(), 600);
     script.ts = Some((301, 0));
-    script.seq = first + 100;
-    let out = script.send_data(script.fields(), 100);
+    script.seq = first + 600;
+    let out = script.send_data(script.fields(), 600);
     assert_eq!(out[0].options.ts.unwrap().1, 300, "the earliest not yet acknowledged");
     // Out of order: TSecr stays that of the last in-order segment.
     script.ts = Some((310, 0));
-    script.seq = first + 1000;
+    script.seq = first + 2000;
     let out = script.send_data(script.fields(), 100);
     assert_eq!(out[0].options.ts.unwrap().1, 300);
     script.ts = Some((320, 0));
-    script.seq = first + 200;
+    script.seq = first + 1200;
     let out = script.send_data(script.fields(), 800);
-    assert_eq!((out[0].ack, out[0].options.ts.unwrap().1), (first + 1100, 320));
+    assert_eq!((out[0].ack, out[0].options.ts.unwrap().1), (first + 2100, 320));
 }
 
 #[test]

@@ -181,18 +181,18 @@ fn duplicate_dropped_by_paws_is_reported_by_dsack() {
     let mut script = script(&Config::default());
     let base = script.seq;
     script.ts = Some((1000, 0));
-    send_at(&mut script, base, 0, 500);
-    send_at(&mut script, base, 500, 500);
+    send_at(&mut script, base, 0, 600);
+    send_at(&mut script, base, 600, 600);
     script.ts = Some((2000, 0));
-    send_at(&mut script, base, 1000, 500);
+    send_at(&mut script, base, 1200, 600);
     script.ts = Some((1500, 0));
-    let out = send_at(&mut script, base, 500, 500);
-    assert_eq!(only_ack(&out, base), (1500, vec![(500, 1000)]));
+    let out = send_at(&mut script, base, 600, 600);
+    assert_eq!(only_ack(&out, base), (1800, vec![(600, 1200)]));
     // A segment with new data is acknowledged and dropped.
-    let out = send_at(&mut script, base, 1500, 500);
-    assert_eq!((only_ack(&out, base), script.end.read), ((1500, vec![]), 1500));
+    let out = send_at(&mut script, base, 1800, 600);
+    assert_eq!((only_ack(&out, base), script.end.read), ((1800, vec![]), 1800));
     // A reordered pure ACK is not answered.
-    script.seq = base + 1500;
+    script.seq = base + 1800;
     assert!(script.send(script.fields()).is_empty());
     assert_eq!(script.end.tcb.stats().paws_drops, 3);
 }
@@ -203,10 +203,10 @@ fn ts_recent_follows_last_ack_sent_under_delay_and_reordering() {
     let base = script.seq;
     let echo = |out: &[Segment]| out.last().unwrap().options.ts.unwrap().1;
     script.ts = Some((1000, 0));
-    script.deliver(&Fields { seq: base, ..script.fields() }, 500);
+    script.deliver(&Fields { seq: base, ..script.fields() }, 600);
     // A second, newer segment before the delayed ACK: TSecr is that of the first.
     script.ts = Some((1010, 0));
-    script.deliver(&Fields { seq: base + 500, ..script.fields() }, 500);
+    script.deliver(&Fields { seq: base + 600, ..script.fields() }, 600);
     assert_eq!(echo(&script.output()), 1000);
     // Out-of-order segments do not update TS.Recent; neither do duplicates above the ACK.
     script.ts = Some((1020, 0));
@@ -215,7 +215,7 @@ fn ts_recent_follows_last_ack_sent_under_delay_and_reordering() {
     assert_eq!(echo(&send_at(&mut script, base, 2000, 500)), 1000);
     // The segment that fills the gap does, though it is older than the buffered segments.
     script.ts = Some((1015, 0));
-    let out = send_at(&mut script, base, 1000, 1000);
+    let out = send_at(&mut script, base, 1200, 800);
     assert_eq!((echo(&out), only_ack(&out, base).0), (1015, 2500));
 }
 

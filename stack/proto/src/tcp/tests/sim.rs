@@ -237,7 +237,8 @@ fn config(rng: &mut SmallRng) -> Config {
         sack: rng.random_range(0..4) > 0,
         tail_loss_probe: rng.random_range(0..2) > 0,
         max_ooo_segments: [256, 256, 3][rng.random_range(0..3)],
-        time_wait_ns: 10 * SECOND,
+        // As long as a peer retransmits its FIN at most (`user_timeout_ns`).
+        time_wait_ns: 120 * SECOND,
         congestion: [Algorithm::Cubic, Algorithm::NewReno, Algorithm::Dctcp]
             [rng.random_range(0..3)],
         ecn: [EcnMode::Off, EcnMode::Accept, EcnMode::Request][rng.random_range(0..3)],

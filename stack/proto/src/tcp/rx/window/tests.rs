@@ -19,6 +19,24 @@ fn receive(limit: u32) -> (RcvVars, RcvLimits, Config) {
 }
 
 #[test]
+fn ack_is_due_at_two_full_segments_however_short_they_are() {
+    let now = Instant::from_nanos(1);
+    // Payloads of equal segments, and after how many of them an ACK is due.
+    for (mss, len, expected) in [(1460, 1448, 2), (1460, 536, 2), (1460, 80, 14), (216, 216, 2)] {
+        let cfg = Config { mss, ..Config::default() };
+        let (mut rcv, mut timers) = (RcvVars::new(&cfg), Timers::OFF);
+        let mut count = 0;
+        while !rcv.ack_now {
+            count += 1;
+            let payload = TrainPayload::single(len);
+            rcv.on_in_order(now, &mut timers, &payload, cfg.delayed_ack_ns);
+            assert!(rcv.ack_now || timers.delayed_ack == now + cfg.delayed_ack_ns);
+        }
+        assert_eq!(count, expected, "{len} bytes, MSS {mss}");
+    }
+}
+
+#[test]
 fn unconsumed_data_shrinks_the_window_without_retracting_it() {
     let (mut rcv, mut limits, cfg) = receive(256 * 1024);
     let full = rcv.window();
