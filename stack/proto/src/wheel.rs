@@ -151,6 +151,12 @@ impl Wheel {
         self.occupied[level][slot / 64] |= 1 << (slot % 64);
     }
 
+    /// True if [`Wheel::advance`] has anything to do.
+    #[inline]
+    pub(crate) const fn is_due(&self, now: Instant) -> bool {
+        self.current <= now.as_nanos() >> TICK_SHIFT
+    }
+
     /// Advances to `now` and appends every timer that is due to `fired`.
     pub(crate) fn advance(&mut self, now: Instant, fired: &mut Vec<Timer>) {
         let target = now.as_nanos() >> TICK_SHIFT;

@@ -227,7 +227,7 @@ impl TcbUnderTest {
                 }
                 let push = is_last && next_len == Some(payload_len);
                 let len = tcb.write_new_data(now, &mut buf, payload_len, push);
-                let go = tcb.on_sent(now, Frame::new(buf[..len].into()), payload_len);
+                let go = tcb.on_sent(now, Frame::new(buf[..len].into()), payload_len, start);
                 self.written += u32::try_from(payload_len).expect("a segment is short");
                 let left = self.writes.front_mut().expect("it was asked for");
                 *left -= payload_len;

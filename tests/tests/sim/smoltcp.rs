@@ -132,7 +132,8 @@ impl Ours {
                     }
                     self.to_write -= len;
                     let len = tcb.write_new_data(now, &mut buf, payload_len, self.to_write == 0);
-                    if !tcb.on_sent(now, Frame::new(buf[..len].into()), payload_len) {
+                    let frame = Frame::new(buf[..len].into());
+                    if !tcb.on_sent(now, frame, payload_len, start) {
                         continue;
                     }
                     len

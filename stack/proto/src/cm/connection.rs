@@ -2,6 +2,7 @@
 
 use crate::cm::awaiting_request::ArrivalOrder;
 use crate::cm::closing::Closing;
+use crate::cm::context::Context;
 use crate::cm::env::{Env, Retained, Rx};
 use crate::cm::quirks::Quirks;
 use crate::cm::schedule::{ConnId, Schedule};
@@ -180,6 +181,23 @@ impl<E: Env> Connection<E> {
         if !self.in_ready_list {
             self.in_ready_list = true;
             schedule.ready.push_back(self.id);
+        }
+    }
+
+    /// After received data or an ACK: puts the connection on that list if it has anything to send;
+    /// otherwise only its timer is armed.
+    #[inline]
+    pub(crate) fn schedule_service(&mut self, cx: &mut Context<E>) {
+        if self.in_ready_list {
+            return;
+        }
+        let is_quiet = self.tcb.has_nothing_to_send()
+            && self.closing.is_none()
+            && self.tx_demand(self.qp.and_then(|qp| cx.qps.get(qp))) == TxDemand::Nothing;
+        if is_quiet {
+            self.arm_timer(&mut cx.schedule);
+        } else {
+            self.make_ready(&mut cx.schedule);
         }
     }
 

@@ -9,7 +9,19 @@ use crate::cm::env::Env;
 use crate::cm::schedule::ConnId;
 use crate::net::siphash_keys::SipBuildHasher;
 use crate::slab::{PREALLOCATED_MAX, Slab};
-use crate::wire::tcp::FourTuple;
+use crate::wire::tcp::{FourTuple, plain_ports};
+
+/// Number of connections that are found without the keyed hash, at most. The table takes 1 KiB.
+const RECENT_COUNT: usize = 1 << RECENT_BITS;
+const RECENT_BITS: u32 = 8;
+
+/// Returns the slot of a segment with these ports among the recent ones. An attacker who chooses
+/// ports can only make others take the keyed hash.
+#[inline]
+const fn recent_slot(ports: u32) -> usize {
+    // Fibonacci hashing: the odd number next to 2^32 over the golden ratio.
+    (ports.wrapping_mul(0x9e37_79b1) >> (u32::BITS - RECENT_BITS)) as usize
+}
 
 /// See the [module's documentation](self).
 pub(super) struct Connections<E: Env> {
@@ -17,8 +29,8 @@ pub(super) struct Connections<E: Env> {
     /// Indices by the hash of the four-tuple, which is stored in the connection.
     by_tuple: HashTable<u32>,
     hash: SipBuildHasher,
-    /// Connection of the last segment matched by four-tuple; may be stale.
-    last_match: u32,
+    /// Connections of the last segments, by their ports; entries may be stale.
+    recent: [u32; RECENT_COUNT],
 }
 
 impl<E: Env> Connections<E> {
@@ -27,20 +39,29 @@ impl<E: Env> Connections<E> {
             slots: Slab::new(count_max),
             by_tuple: HashTable::with_capacity(count_max.min(PREALLOCATED_MAX)),
             hash: SipBuildHasher::new(seed),
-            last_match: 0,
+            recent: [0; RECENT_COUNT],
         }
     }
 
-    /// Finds the connection of a segment. Segments come in trains: the connection of the last one
-    /// is compared first, since the keyed hash of the table costs as much as the rest of the
+    /// Returns the connection that last received a segment with the ports of this frame, or any
+    /// other: the caller compares the headers.
+    #[inline(always)]
+    pub(super) fn recent(&self, head: &[u8]) -> Option<u32> {
+        Some(self.recent[recent_slot(plain_ports(head)?)])
+    }
+
+    /// Finds the connection of a segment. Segments come in trains: a connection that received
+    /// lately is compared first, since the keyed hash of the table costs as much as the rest of the
     /// receive path.
     #[inline]
     pub(super) fn find(&mut self, tuple: &FourTuple) -> Option<u32> {
-        let last = self.slots.get(self.last_match);
-        if last.is_none_or(|conn| !conn.tcb.matches(tuple)) {
-            self.last_match = self.find_by_hash(tuple)?;
+        let ports = u32::from(tuple.remote.port()) << 16 | u32::from(tuple.local.port());
+        let slot = recent_slot(ports);
+        let recent = self.recent[slot];
+        if self.slots.get(recent).is_none_or(|conn| !conn.tcb.matches(tuple)) {
+            self.recent[slot] = self.find_by_hash(tuple)?;
         }
-        Some(self.last_match)
+        Some(self.recent[slot])
     }
 
     /// Finds a connection by four-tuple in the table.

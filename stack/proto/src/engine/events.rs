@@ -45,13 +45,18 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
     }
 
     /// Removes stale events if the queue is long. Cost: constant, amortized.
-    #[inline]
+    #[inline(always)]
     pub(super) fn sweep_events(&mut self) {
-        let Self { connections, cx, sweep_events_at, .. } = self;
-        if cx.verbs.events.len() >= *sweep_events_at {
-            cx.verbs.events.retain(|event| is_current(&cx.qps, connections, event));
-            *sweep_events_at = (2 * cx.verbs.events.len()).max(SWEEP_MIN);
+        if self.cx.verbs.events.len() >= self.sweep_events_at {
+            self.remove_stale_events();
         }
+    }
+
+    #[cold]
+    fn remove_stale_events(&mut self) {
+        let Self { connections, cx, sweep_events_at, .. } = self;
+        cx.verbs.events.retain(|event| is_current(&cx.qps, connections, event));
+        *sweep_events_at = (2 * cx.verbs.events.len()).max(SWEEP_MIN);
     }
 }
 

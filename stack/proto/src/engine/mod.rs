@@ -19,7 +19,7 @@ mod rcv_window;
 mod rx;
 mod rx_demux;
 mod rx_ooo;
-mod rx_train;
+mod rx_plain;
 mod segment_frame;
 mod timers;
 mod tx;
@@ -95,6 +95,7 @@ pub struct Engine<D: Device, M: Memory, C: Completions> {
     resolve_epoch: u32,
     /// Length of the event queue at which stale events are removed.
     sweep_events_at: usize,
+    /// Received frames, the first of them last while they are processed.
     burst: Vec<D::Rx>,
     /// The burst of this pass was fetched, even if it was empty.
     rx_burst_done: bool,

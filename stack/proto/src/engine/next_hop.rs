@@ -20,7 +20,15 @@ const RESOLVES_PER_PASS: usize = 64;
 impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
     /// Checks connections that wait for address resolution, and sends the solicitations that are
     /// due.
+    #[inline(always)]
     pub(super) fn resolve_next_hops(&mut self, now: Instant) {
+        if !self.cx.schedule.unresolved.is_empty() || self.cx.net.has_due_solicits(now) {
+            self.check_next_hops(now);
+        }
+    }
+
+    #[cold]
+    fn check_next_hops(&mut self, now: Instant) {
         let epoch = self.cx.net.neighbor_epoch();
         let schedule = &mut self.cx.schedule;
         if !schedule.unresolved.is_empty()

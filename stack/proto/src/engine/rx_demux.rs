@@ -1,8 +1,6 @@
 //! Demultiplexing of received frames: TCP segments directly, all other protocols off the fast path,
 //! through the interface.
 
-use std::vec::Drain;
-
 use crate::cm::context::Context;
 use crate::ddp::memory::Memory;
 use crate::device::{Device, RxFrame};
@@ -30,82 +28,47 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
         }
     }
 
-    /// Processes one burst of frames to completion.
+    /// Processes one burst of frames to completion; false if it is empty.
+    #[inline(always)]
     pub(super) fn process_rx(&mut self, now: Instant) -> bool {
         if !self.rx_burst_done {
             self.rx_burst();
         }
         self.rx_burst_done = false;
-        let mut burst = std::mem::take(&mut self.burst);
-        let worked = !burst.is_empty();
-        let mut frames = burst.drain(..);
-        while let Some(frame) = frames.next() {
-            self.on_frame(now, frame, &mut frames);
+        let worked = !self.burst.is_empty();
+        if worked {
+            self.process_burst(now);
         }
-        drop(frames);
-        self.burst = burst;
         worked
     }
 
-    /// Processes a frame, and the following ones that form a train with it. An untagged TCP segment
-    /// to this port takes one comparison of its destination address and one parse; other frames are
-    /// parsed again.
-    fn on_frame(&mut self, now: Instant, frame: D::Rx, following: &mut Drain<'_, D::Rx>) {
-        let mode = self.cx.capabilities.checksum;
-        let is_ours = frame.head().first_chunk() == Some(&self.cx.net.link().mac);
-        if is_ours
-            && self.cx.net.link().vlan.is_none()
-            && let Ok(segment) = Segment::parse(&frame, mode)
-        {
-            self.on_segments::<ETHERNET_LEN>(now, &segment, frame, following);
-        } else {
-            self.on_other_frame(now, frame, is_ours, following);
+    #[inline(never)]
+    fn process_burst(&mut self, now: Instant) {
+        // The first frame is taken from the end.
+        self.burst.reverse();
+        while let Some(frame) = self.burst.pop() {
+            if let Err(frame) = self.on_plain_frame(now, frame) {
+                self.on_other_frame(now, frame);
+            }
         }
     }
 
-    /// Processes the segment of `frame`, whose IP header is at offset `L3`, and the train that
-    /// begins with it, if there is one.
-    #[inline(always)]
-    fn on_segments<const L3: usize>(
-        &mut self,
-        now: Instant,
-        segment: &Segment,
-        frame: D::Rx,
-        following: &mut Drain<'_, D::Rx>,
-    ) {
-        let frame = if following.as_slice().is_empty() {
-            frame
-        } else {
-            match self.on_train::<L3>(now, segment, frame, following) {
-                Ok(()) => return,
-                Err(frame) => frame,
-            }
-        };
-        self.on_segment(now, segment, PortFrame(frame));
-    }
-
-    /// Processes a frame that is no untagged TCP segment to this port: TCP with a VLAN tag, or ARP,
-    /// NDP, ICMP and the like.
+    /// Processes a frame that is no plain segment, or that the fast path does not take: any TCP
+    /// segment, ARP, NDP, ICMP and the like.
     #[inline(never)]
-    fn on_other_frame(
-        &mut self,
-        now: Instant,
-        frame: D::Rx,
-        is_ours: bool,
-        following: &mut Drain<'_, D::Rx>,
-    ) {
-        if is_ours
-            && self
-                .cx
-                .net
-                .link()
-                .parse_header(frame.head())
-                .is_some_and(|(_, l3)| l3 == VLAN_ETHERNET_LEN)
-            && let Ok(segment) = Segment::parse_vlan(&frame, self.cx.capabilities.checksum)
-        {
-            self.on_segments::<VLAN_ETHERNET_LEN>(now, &segment, frame, following);
-        } else {
-            self.on_non_tcp_frame(now, &frame);
+    fn on_other_frame(&mut self, now: Instant, frame: D::Rx) {
+        let mode = self.cx.capabilities.checksum;
+        let link = self.cx.net.link();
+        let is_ours = frame.head().first_chunk() == Some(&link.mac);
+        let l3 = link.parse_header(frame.head()).map(|(_, l3)| l3);
+        let segment = match l3.filter(|_| is_ours) {
+            Some(ETHERNET_LEN) => Segment::parse(&frame, mode).ok(),
+            Some(VLAN_ETHERNET_LEN) => Segment::parse_vlan(&frame, mode).ok(),
+            _ => None,
+        };
+        match segment {
+            Some(segment) => self.on_segment(now, &segment, PortFrame(frame)),
+            None => self.on_non_tcp_frame(now, &frame),
         }
     }
 

@@ -14,7 +14,15 @@ use crate::verbs::wc::Completions;
 
 impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
     /// Handles expired timers.
+    #[inline(always)]
     pub(super) fn fire_timers(&mut self, now: Instant) {
+        if self.cx.schedule.wheel.is_due(now) {
+            self.fire_due_timers(now);
+        }
+    }
+
+    #[inline(never)]
+    fn fire_due_timers(&mut self, now: Instant) {
         let mut fired = std::mem::take(&mut self.fired);
         self.cx.schedule.wheel.advance(now, &mut fired);
         for timer in fired.drain(..) {

@@ -42,10 +42,26 @@ enum TxResult {
     Again { sent: bool, starved: bool },
 }
 
+impl TxResult {
+    /// The result if a segment was sent before.
+    const fn after_sending(self) -> Self {
+        match self {
+            Self::Done { .. } => Self::Done { sent: true },
+            Self::Again { .. } => Self::Again { sent: true, starved: false },
+        }
+    }
+}
+
 impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
     /// Lets each connection on the ready list transmit one quantum. If frames or the transmit queue
     /// ran out, the next pass begins with the first connection that was starved.
+    #[inline(always)]
     pub(super) fn transmit_ready(&mut self, now: Instant) -> bool {
+        !self.cx.schedule.ready.is_empty() && self.serve_ready(now)
+    }
+
+    #[inline(never)]
+    fn serve_ready(&mut self, now: Instant) -> bool {
         let mut worked = false;
         let mut starved = None;
         for _ in 0..self.cx.schedule.ready.len() {
@@ -88,14 +104,81 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
 
 impl<E: Env> Connection<E> {
     /// Sends at most [`TX_QUANTUM_SEGMENTS`] segments.
+    #[inline(always)]
     fn transmit(&mut self, cx: &mut Context<E>, now: Instant) -> TxResult {
+        let demand = self.tx_demand(self.qp_of(cx));
+        if demand == TxDemand::Nothing && self.closing.is_none() {
+            if self.tcb.has_nothing_to_send() {
+                return TxResult::Done { sent: false };
+            }
+            if self.tcb.is_plain_ack_due() && self.send_plain_ack(cx, now) {
+                return TxResult::Done { sent: true };
+            }
+        }
+        if let TxDemand::Record(len) = demand
+            && let Some(next_demand) = self.send_single(cx, now, len)
+        {
+            if next_demand == TxDemand::Nothing && self.is_quiet() {
+                return TxResult::Done { sent: true };
+            }
+            return self.transmit_quantum(cx, now, next_demand).after_sending();
+        }
+        self.transmit_quantum(cx, now, demand)
+    }
+
+    /// Sends one segment that begins with a record of `len` bytes, which it takes whole, and
+    /// returns what is to be sent after it. `None`, with nothing sent: the fast path does not admit
+    /// it, frames are scarce, or the connection closes.
+    #[inline(never)]
+    fn send_single(&mut self, cx: &mut Context<E>, now: Instant, len: u32) -> Option<TxDemand> {
+        if self.closing.is_some()
+            || cx.device.data_avail_count() < LOW_WATER_FRAMES + TX_QUANTUM_SEGMENTS
+            || cx.device.tx_free_count() == 0
+        {
+            return None;
+        }
+        let capacity = self.tcb.plain_capacity(now, len)?;
+        let offload = ChecksumOffload::of(cx);
+        let frame = cx.device.allocate(TxClass::Data)?;
+        match self.send_new_data(cx, now, frame, capacity, offload) {
+            NewDataResult::Sent { next_demand: Some(demand) } => Some(demand),
+            NewDataResult::Sent { next_demand: None } => Some(self.tx_demand(self.qp_of(cx))),
+            NewDataResult::Nothing => None,
+        }
+    }
+
+    /// Sends an ACK that has nothing else to report; false if no frame is free.
+    #[inline(never)]
+    fn send_plain_ack(&mut self, cx: &mut Context<E>, now: Instant) -> bool {
+        let offload = ChecksumOffload::of(cx);
+        let Context { verbs, device, .. } = cx;
+        if device.tx_free_count() == 0 {
+            return false;
+        }
+        let Some(mut frame) = device.allocate(TxClass::Control) else { return false };
+        let len = self.tcb.write_plain_ack(now, frame.buf_mut());
+        frame.set_len(len);
+        offload.request(&self.tcb, &mut frame, len);
+        device.transmit(frame);
+        verbs.counters.frames_out += 1;
+        true
+    }
+
+    /// Sends at most [`TX_QUANTUM_SEGMENTS`] segments; `demand` is that of the connection.
+    #[inline(never)]
+    fn transmit_quantum(
+        &mut self,
+        cx: &mut Context<E>,
+        now: Instant,
+        demand: TxDemand,
+    ) -> TxResult {
         let (mut sent, mut starved) = (false, true);
         // With the data pool empty no ACK can be piggybacked on data, and the peer's progress may
         // depend on it: a pure ACK is sent.
         let mut drained = false;
         // Demand computed after the record just built, reused by the next iteration.
-        let mut next_demand = None;
-        let offload = ChecksumOffload { is_on: cx.capabilities.checksum == ChecksumMode::Offload };
+        let mut next_demand = Some(demand);
+        let offload = ChecksumOffload::of(cx);
         // The connection holds its share of frames: it continues when one of them is acknowledged.
         let mut held_back = false;
         // Frames may become scarce within one quantum. Checked once, if there are bytes to send.
@@ -186,6 +269,7 @@ impl<E: Env> Connection<E> {
     }
 
     /// Sends a new segment of at most `capacity` bytes in `frame`.
+    #[inline(never)]
     fn send_new_data(
         &mut self,
         cx: &mut Context<E>,
@@ -209,11 +293,11 @@ impl<E: Env> Connection<E> {
         let push = next == TxDemand::Nothing;
         let len = self.tcb.write_new_data(now, buf, packed.len, push);
         frame.set_len(len);
-        offload.request(&self.tcb, &mut frame, len - packed.len);
+        offload.request(&self.tcb, &mut frame, at);
         let retained = frame.retain();
         // If the window or the segment size does not admit the record, TCP keeps it and sends it
         // later (`Transmit::Retransmit`).
-        if self.tcb.on_sent(now, retained, packed.len) {
+        if self.tcb.on_sent(now, retained, packed.len, at) {
             device.transmit(frame);
             verbs.counters.frames_out += 1;
         }
@@ -345,6 +429,10 @@ pub(super) struct ChecksumOffload {
 }
 
 impl ChecksumOffload {
+    fn of<E: Env>(cx: &Context<E>) -> Self {
+        Self { is_on: cx.capabilities.checksum == ChecksumMode::Offload }
+    }
+
     pub(super) fn request<R: RxFrame, T: Retained>(
         self,
         tcb: &Tcb<R, T>,

@@ -23,6 +23,7 @@ impl<E: Env> Connection<E> {
     ///
     /// To be called after [`Transmit::NewData`](crate::tcp::Transmit::NewData), with a full segment
     /// admitted.
+    #[inline(never)]
     pub(super) fn send_train(
         &mut self,
         cx: &mut Context<E>,

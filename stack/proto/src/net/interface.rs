@@ -225,8 +225,13 @@ impl Interface {
         }
     }
 
-    /// Sends the ARP requests and neighbor solicitations that are due.
+    /// True if [`Interface::send_solicits`] may have something to do.
     #[inline]
+    pub(crate) const fn has_due_solicits(&self, now: Instant) -> bool {
+        self.neighbors.is_timer_due(now)
+    }
+
+    /// Sends the ARP requests and neighbor solicitations that are due.
     pub(crate) fn send_solicits<D: Device>(
         &mut self,
         now: Instant,

@@ -305,6 +305,13 @@ impl NeighborCache {
         if was_known { CacheUpdate::LladdrChanged } else { CacheUpdate::Resolved }
     }
 
+    /// True if [`NeighborCache::next_solicit`] has a timer to check.
+    #[inline]
+    #[must_use]
+    pub const fn is_timer_due(&self, now: Instant) -> bool {
+        self.next_timer_at.as_nanos() <= now.as_nanos()
+    }
+
     /// Returns the next solicitation that is due. Call it until `None`; cheap while none is due.
     pub fn next_solicit(&mut self, now: Instant) -> Option<Solicit> {
         if now < self.next_timer_at {

@@ -16,6 +16,7 @@ pub enum Ecn {
 }
 
 impl Ecn {
+    #[inline]
     pub(super) const fn from_traffic_class(byte: u8) -> Self {
         match byte & 3 {
             0 => Self::NotEct,

@@ -8,9 +8,10 @@
 mod emit;
 mod ip_header;
 mod options;
+mod plain;
+mod plain_header;
 #[cfg(test)]
 mod tests;
-mod train;
 
 use core::fmt;
 use core::hash::{Hash, Hasher};
@@ -27,7 +28,8 @@ use ip_header::IpHeader;
 
 pub use emit::{Fields, HeaderTemplate, rst_reply};
 pub use options::{MAX_WSCALE, Options, SackBlock, TIMESTAMPS_LEN};
-pub use train::TrainHead;
+pub use plain::{PlainSegment, plain_ports};
+pub use plain_header::PlainHeader;
 
 pub use super::ecn::Ecn;
 pub use super::ethernet::ETHERNET_LEN;

@@ -89,7 +89,7 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
         // of a record retransmitted as a probe is no sample: what it shows of the peer's ACK delay
         // is counted (`Rtt::on_spurious_probe`).
         let acked = Acked { records: info.records, oldest: info.oldest, newest: info.newest };
-        let mut sample = self.measured_rtt(now, seg, &acked);
+        let mut sample = self.measured_rtt(now, seg.options.ts, &acked);
         if self.retries > 0 || probe == TlpProbe::NewData {
             let rtt_max = self.cfg.rto_initial_ns.max(self.rtt.srtt());
             sample = sample.map(|sample| sample.min(rtt_max));
@@ -108,14 +108,16 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
         (bytes, sample)
     }
 
-    /// Returns the round-trip time measured by an ACK that freed `acked`, nanoseconds.
+    /// Returns the round-trip time measured by an ACK with timestamps `ts` that freed `acked`,
+    /// nanoseconds.
+    #[inline]
     pub(in crate::tcp) fn measured_rtt(
         &self,
         now: Instant,
-        seg: &Segment,
+        ts: Option<(u32, u32)>,
         acked: &Acked,
     ) -> Option<u64> {
-        acked.oldest.map(|at| now.since(at)).or_else(|| self.echoed_rtt(now, seg))
+        acked.oldest.map(|at| now.since(at)).or_else(|| self.echoed_rtt(now, ts))
     }
 
     /// Updates the estimators after an ACK of `bytes` that freed `acked` and measured `sample`.
@@ -188,8 +190,9 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
     /// Returns the round-trip time by TSecr (RFC 7323 section 4), nanoseconds. What was outstanding
     /// when SND.UNA last advanced had been sent at most a round trip (here: the RTO) before. A
     /// longer result is an error of the peer or of a middlebox, and no sample.
-    fn echoed_rtt(&self, now: Instant, seg: &Segment) -> Option<u64> {
-        let (_, echo) = seg.options.ts.filter(|_| self.ts_on)?;
+    #[cold]
+    fn echoed_rtt(&self, now: Instant, ts: Option<(u32, u32)>) -> Option<u64> {
+        let (_, echo) = ts.filter(|_| self.ts_on)?;
         let micros = self.ts.tsval(now).wrapping_sub(echo).cast_signed();
         let sample = u64::try_from(micros).ok()? * MICROSECOND;
         let longest = self.progress_at.age(now) + self.rtt.rto(&self.cfg);

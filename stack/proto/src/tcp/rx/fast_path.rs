@@ -64,6 +64,12 @@ impl FastPath {
         if self.0 & Self::ECT == 0 { Ecn::NotEct } else { Ecn::Ect0 }
     }
 
+    /// Notes whether a path MTU probe is due.
+    #[inline]
+    const fn set_pmtu_probe_due(&mut self, is_due: bool) {
+        self.0 = (self.0 & !Self::PMTU_PROBE) | if is_due { Self::PMTU_PROBE } else { 0 };
+    }
+
     /// Notes that there is an event.
     pub(in crate::tcp) const fn set_events(&mut self) {
         self.0 |= Self::EVENTS;

@@ -33,7 +33,8 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
     #[inline]
     pub fn handle_segment<F>(&mut self, now: Instant, seg: &Segment, frame: F) -> Delivered<F> {
         self.segment_counts.segments_in = self.segment_counts.segments_in.wrapping_add(1);
-        if self.try_fast_path(now, seg, &TrainPayload::single(seg.payload_len())) {
+        let payload = TrainPayload::single(seg.payload_len());
+        if seg.plain_header().is_some_and(|header| self.try_fast_path(now, &header, &payload)) {
             if seg.payload.is_empty() {
                 return Delivered::Nothing;
             }

@@ -290,7 +290,7 @@ impl Endpoint {
                     let len =
                         self.tcb.write_new_data(now, &mut buf, payload_len, self.to_write == 0);
                     let frame = HeapFrame::new(&buf[..len]);
-                    if !self.tcb.on_sent(now, frame, payload_len) {
+                    if !self.tcb.on_sent(now, frame, payload_len, start) {
                         continue;
                     }
                     len

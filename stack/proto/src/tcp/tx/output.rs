@@ -22,9 +22,7 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
     /// If `buf` is shorter than the frame; [`crate::wire::tcp::MAX_HEADER_LEN`] always suffices.
     pub fn write_control(&mut self, now: Instant, buf: &mut [u8]) -> usize {
         if self.is_plain_ack_due() {
-            let fields = self.plain_ack_fields(now);
-            self.count_segment();
-            return self.template.emit(buf, &fields, 0, self.cfg.checksum);
+            return self.write_plain_ack(now, buf);
         }
         let Plan::Control(control) = core::mem::replace(&mut self.plan, Plan::Nothing) else {
             return 0;
@@ -67,6 +65,19 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
         self.count_segment();
         self.update_fast_path();
         self.template.emit(buf, &fields, 0, self.cfg.checksum)
+    }
+
+    /// If [`Tcb::is_plain_ack_due`], in place of [`Tcb::next_transmit`] and [`Tcb::write_control`]:
+    /// writes the ACK to `buf`. Returns its length.
+    ///
+    /// # Panics
+    /// If `buf` is shorter than the frame.
+    #[inline]
+    pub fn write_plain_ack(&mut self, now: Instant, buf: &mut [u8]) -> usize {
+        debug_assert!(self.is_plain_ack_due());
+        let header = self.plain_ack_header(now);
+        self.count_segment();
+        self.template.emit_plain(buf, &header, 0, self.cfg.checksum)
     }
 
     #[inline]
@@ -233,19 +244,19 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
         if !self.fast_path_admits(payload_len as u32) && !self.admits_whole(payload_len as u32) {
             return self.header_len() + payload_len;
         }
-        let fields = if self.fast_path.is_tx_eligible() {
-            self.fast_path_fields(now, push)
-        } else {
-            let mut fields = self.data_fields(now, self.snd.nxt, push);
-            self.ecn.mark_new_data(&mut fields);
-            fields
-        };
         self.count_segment();
+        if self.fast_path.is_tx_eligible() {
+            let header = self.fast_path_header(now, push);
+            return self.template.emit_plain(buf, &header, payload_len, self.cfg.checksum);
+        }
+        let mut fields = self.data_fields(now, self.snd.nxt, push);
+        self.ecn.mark_new_data(&mut fields);
         self.template.emit(buf, &fields, payload_len, self.cfg.checksum)
     }
 
     /// To be called right after [`Tcb::write_new_data`]: adds the record to the scoreboard, until
-    /// it is acknowledged. `retained` is the frame just written.
+    /// it is acknowledged. `retained` is the frame just written, `header_len` the length of its
+    /// headers.
     ///
     /// Returns true if the frame is to be transmitted now. Returns false if the window or the
     /// segment size does not admit the record: the caller drops the frame, and its bytes are sent
@@ -253,9 +264,15 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
     #[expect(clippy::cast_possible_truncation, reason = "a payload is below 64 KiB")]
     #[must_use]
     #[inline]
-    pub fn on_sent(&mut self, now: Instant, retained: T, payload_len: usize) -> bool {
-        let len = payload_len as u32;
-        let offset = self.header_len() as u32;
+    pub fn on_sent(
+        &mut self,
+        now: Instant,
+        retained: T,
+        payload_len: usize,
+        header_len: usize,
+    ) -> bool {
+        debug_assert_eq!(header_len, self.header_len());
+        let (len, offset) = (payload_len as u32, header_len as u32);
         if self.fast_path_admits(len) {
             self.on_sent_fast(now, retained, len, offset);
             return true;

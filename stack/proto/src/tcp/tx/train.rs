@@ -59,9 +59,9 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
     #[expect(clippy::cast_possible_truncation, reason = "a payload is below 64 KiB")]
     pub fn begin_train(&mut self, now: Instant, buf: &mut [u8], payload_len: usize) -> DataTrain {
         debug_assert!(0 < payload_len && payload_len <= self.emss());
-        let fields = self.fast_path_fields(now, false);
+        let header = self.fast_path_header(now, false);
         let mode = self.cfg.checksum;
-        let header_len = self.template.emit_headers(buf, &fields, payload_len, mode);
+        let header_len = self.template.emit_plain_headers(buf, &header, payload_len, mode);
         let (l2, l3) = self.template.l2_l3_len();
         let payload_len = payload_len as u32;
         DataTrain { seq: self.snd.nxt, payload_len, header_len, l4: l2 + l3, sent: 0 }

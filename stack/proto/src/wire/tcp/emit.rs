@@ -2,15 +2,14 @@
 
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
-use super::options::TIMESTAMPS_PREFIX;
 use super::{
-    ETHERNET_LEN, Ecn, Flags, FourTuple, IPV4_LEN, IPV6_LEN, Options, PROTOCOL_TCP, Segment,
-    TCP_LEN, TIMESTAMPS_LEN, VLAN_ETHERNET_LEN, pseudo_sum,
+    ETHERNET_LEN, Ecn, Flags, FourTuple, IPV4_LEN, IPV6_LEN, Options, PlainHeader, Segment,
+    TCP_LEN, VLAN_ETHERNET_LEN, pseudo_sum,
 };
 use crate::device::ChecksumMode;
 use crate::wire::bytes::{array_at, be16, be32};
 use crate::wire::checksum;
-use crate::wire::ethernet::{ETHERTYPE_IPV4, ETHERTYPE_IPV6, ETHERTYPE_VLAN, EthernetLink};
+use crate::wire::ethernet::EthernetLink;
 use crate::wire::seq::Seq;
 
 /// Header fields that vary between the sent segments of a connection.
@@ -31,18 +30,15 @@ pub struct Fields {
 }
 
 /// Time to live (IPv4), hop limit (IPv6).
-const TTL: u8 = 64;
-/// Sum of the constant IPv4 header words: version and IHL, DF, time to live and protocol.
-const IPV4_SUM: u32 = 0x4500 + 0x4000 + ((TTL as u32) << 8 | PROTOCOL_TCP as u32);
-
+pub(super) const TTL: u8 = 64;
 /// Header layout of a connection's frames: IP version, with or without VLAN tag.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
-enum HeaderLayout {
-    V4,
-    V6,
-    VlanV4,
-    VlanV6,
+pub(super) enum HeaderLayout {
+    V4 = 0,
+    V6 = 1,
+    VlanV4 = 2,
+    VlanV6 = 3,
 }
 
 /// Header template of one connection: its addresses and ports in the format of sent headers.
@@ -57,18 +53,18 @@ enum HeaderLayout {
 #[repr(C)]
 pub struct HeaderTemplate {
     /// Destination and source address of the Ethernet header.
-    macs: [u8; 12],
+    pub(super) macs: [u8; 12],
     /// Folded sum of the IP addresses.
-    address_sum: u16,
+    pub(super) address_sum: u16,
     /// Tag control information of the 802.1Q tag; 0 and unused without a tag.
-    vlan: u16,
-    layout: HeaderLayout,
+    pub(super) vlan: u16,
+    pub(super) layout: HeaderLayout,
     /// Local and remote port.
-    ports: [u8; 4],
+    pub(super) ports: [u8; 4],
     /// Local and remote address; for IPv4 in the first eight bytes.
-    addresses: [u8; 32],
+    pub(super) addresses: [u8; 32],
     /// IPv6 flow label, 20 bits.
-    flow_label: [u8; 3],
+    pub(super) flow_label: [u8; 3],
 }
 
 const _: () = assert!(size_of::<HeaderTemplate>() <= 56, "every connection has one");
@@ -174,7 +170,7 @@ impl HeaderTemplate {
         [m0, m1, m2, m3, m4, m5]
     }
 
-    const fn is_v6(&self) -> bool {
+    pub(super) const fn is_v6(&self) -> bool {
         matches!(self.layout, HeaderLayout::V6 | HeaderLayout::VlanV6)
     }
 
@@ -187,7 +183,7 @@ impl HeaderTemplate {
 
     /// Returns the offset of the TCP header in the frame.
     #[inline]
-    const fn l4(&self) -> usize {
+    pub(super) const fn l4(&self) -> usize {
         let (l2, l3) = self.l2_l3_len();
         l2 + l3
     }
@@ -197,12 +193,13 @@ impl HeaderTemplate {
     #[inline]
     #[must_use]
     pub const fn l2_l3_len(&self) -> (usize, usize) {
-        match self.layout {
-            HeaderLayout::V4 => (ETHERNET_LEN, IPV4_LEN),
-            HeaderLayout::V6 => (ETHERNET_LEN, IPV6_LEN),
-            HeaderLayout::VlanV4 => (VLAN_ETHERNET_LEN, IPV4_LEN),
-            HeaderLayout::VlanV6 => (VLAN_ETHERNET_LEN, IPV6_LEN),
-        }
+        // Computed from the bits of the layout: the compiler would look them up in tables.
+        let bits = self.layout as usize;
+        let (is_v6, has_vlan) = (bits & 1, bits >> 1);
+        (
+            ETHERNET_LEN + has_vlan * (VLAN_ETHERNET_LEN - ETHERNET_LEN),
+            IPV4_LEN + is_v6 * (IPV6_LEN - IPV4_LEN),
+        )
     }
 
     /// Writes the headers to the start of `buf` and returns the length of the frame. The
@@ -234,27 +231,19 @@ impl HeaderTemplate {
     ///
     /// # Panics
     /// If `buf` is shorter than the headers, or the IP packet longer than 65,535 bytes.
-    pub fn emit_headers(
+    fn emit_headers(
         &self,
         buf: &mut [u8],
         fields: &Fields,
         payload_len: usize,
         mode: ChecksumMode,
     ) -> usize {
-        match self.layout {
-            HeaderLayout::V4 => {
-                self.emit_headers_as::<ETHERNET_LEN, IPV4_LEN>(buf, fields, payload_len, mode)
-            }
-            HeaderLayout::V6 => {
-                self.emit_headers_as::<ETHERNET_LEN, IPV6_LEN>(buf, fields, payload_len, mode)
-            }
-            HeaderLayout::VlanV4 => {
-                self.emit_headers_as::<VLAN_ETHERNET_LEN, IPV4_LEN>(buf, fields, payload_len, mode)
-            }
-            HeaderLayout::VlanV6 => {
-                self.emit_headers_as::<VLAN_ETHERNET_LEN, IPV6_LEN>(buf, fields, payload_len, mode)
-            }
-        }
+        let &Fields { seq, ack, flags, window, ecn, ref options } = fields;
+        let header = PlainHeader { seq, ack, flags, window, ecn, ts: None };
+        let options_len = options.wire_len();
+        let base_len = self.emit_base(buf, &header, options_len, payload_len, mode);
+        options.emit(&mut buf[base_len..base_len + options_len]);
+        base_len + options_len
     }
 
     /// Writes the checksum of `segment`, TCP header and payload, in mode `Software`; the folded
@@ -268,88 +257,6 @@ impl HeaderTemplate {
             ChecksumMode::Software => !checksum::add(pseudo, checksum::sum(segment)),
         };
         segment[16..18].copy_from_slice(&sum.to_be_bytes());
-    }
-
-    /// As [`HeaderTemplate::emit_headers`], with an IP header of `IP_LEN` bytes at offset `L3`.
-    #[inline(always)]
-    fn emit_headers_as<const L3: usize, const IP_LEN: usize>(
-        &self,
-        buf: &mut [u8],
-        fields: &Fields,
-        payload_len: usize,
-        mode: ChecksumMode,
-    ) -> usize {
-        let l4 = L3 + IP_LEN;
-        let tcp_len = TCP_LEN + fields.options.wire_len();
-        let header_len = l4 + tcp_len;
-        let total = header_len + payload_len;
-        let frame = &mut buf[..header_len];
-        let ethertype = if IP_LEN == IPV4_LEN { ETHERTYPE_IPV4 } else { ETHERTYPE_IPV6 };
-        let ethernet = &mut frame[..L3];
-        ethernet[..12].copy_from_slice(&self.macs);
-        if L3 == VLAN_ETHERNET_LEN {
-            ethernet[12..14].copy_from_slice(&ETHERTYPE_VLAN.to_be_bytes());
-            ethernet[14..16].copy_from_slice(&self.vlan.to_be_bytes());
-        }
-        ethernet[L3 - 2..].copy_from_slice(&ethertype.to_be_bytes());
-        // IPv4 counts its header, IPv6 does not.
-        let counted = if IP_LEN == IPV4_LEN { total - L3 } else { total - l4 };
-        let ip_len = u16::try_from(counted).expect("an IP packet fits 16 bits");
-        let ip = &mut frame[L3..l4];
-        if IP_LEN == IPV4_LEN {
-            self.write_v4(ip, ip_len, fields.ecn, mode);
-        } else {
-            self.write_v6(ip, ip_len, fields.ecn);
-        }
-        let tcp = &mut frame[l4..];
-        let fixed = &mut tcp[..TCP_LEN];
-        fixed[..4].copy_from_slice(&self.ports);
-        fixed[4..8].copy_from_slice(&fields.seq.0.to_be_bytes());
-        fixed[8..12].copy_from_slice(&fields.ack.0.to_be_bytes());
-        // Data offset: the header has at most 60 bytes, 15 words.
-        fixed[12] = u8::try_from(tcp_len / 4).unwrap_or(15) << 4;
-        fixed[13] = fields.flags.0;
-        fixed[14..16].copy_from_slice(&fields.window.to_be_bytes());
-        fixed[16..20].fill(0);
-        if tcp_len > TCP_LEN {
-            if fields.options.is_ts_only() {
-                let (val, ecr) = fields.options.ts.unwrap_or_default();
-                let options = &mut tcp[TCP_LEN..TCP_LEN + usize::from(TIMESTAMPS_LEN)];
-                options[..4].copy_from_slice(&TIMESTAMPS_PREFIX);
-                options[4..8].copy_from_slice(&val.to_be_bytes());
-                options[8..].copy_from_slice(&ecr.to_be_bytes());
-            } else {
-                fields.options.emit(&mut tcp[TCP_LEN..tcp_len]);
-            }
-        }
-        header_len
-    }
-
-    /// Writes the IPv4 header of a packet of `ip_len` bytes, header included.
-    #[inline(always)]
-    fn write_v4(&self, ip: &mut [u8], ip_len: u16, ecn: Ecn, mode: ChecksumMode) {
-        let ecn = ecn as u8;
-        let len = ip_len.to_be_bytes();
-        ip[..8].copy_from_slice(&[0x45, ecn, len[0], len[1], 0, 0, 0x40, 0]);
-        ip[8..12].copy_from_slice(&[TTL, PROTOCOL_TCP, 0, 0]);
-        ip[12..20].copy_from_slice(&self.addresses[..8]);
-        if mode == ChecksumMode::Software {
-            let varying = u32::from(ip_len) + u32::from(ecn);
-            let sum = !checksum::fold(IPV4_SUM + u32::from(self.address_sum) + varying);
-            ip[10..12].copy_from_slice(&sum.to_be_bytes());
-        }
-    }
-
-    /// Writes the IPv6 header of a packet with `payload_len` bytes of payload.
-    #[inline(always)]
-    fn write_v6(&self, ip: &mut [u8], payload_len: u16, ecn: Ecn) {
-        let len = payload_len.to_be_bytes();
-        // Version, traffic class (across the first two bytes), flow label.
-        let [high, middle, low] = self.flow_label;
-        let flow = [0x60, (ecn as u8) << 4 | high, middle, low];
-        ip[..4].copy_from_slice(&flow);
-        ip[4..8].copy_from_slice(&[len[0], len[1], PROTOCOL_TCP, TTL]);
-        ip[8..40].copy_from_slice(&self.addresses);
     }
 }
 

@@ -17,7 +17,8 @@ use crate::tcp::timestamps::Timestamps;
 use crate::tcp::tx::pacing::PacingCredit;
 use crate::tcp::tx::send::SndVars;
 use crate::time::{Instant, NEVER};
-use crate::wire::tcp::{Ecn, Fields, Flags, Options, Segment};
+use crate::wire::seq::Seq;
+use crate::wire::tcp::{Ecn, Flags, PlainHeader};
 
 /// The part of a connection that the fast path accesses.
 pub(super) struct HotState<'a, T> {
@@ -57,12 +58,12 @@ pub(super) struct FollowUp {
 impl<T: Retained> HotState<'_, T> {
     /// Header prediction (RFC 7323 section 5.6): processes a segment with in-order data, an ACK of
     /// new data, both, or a window update. Returns `None`, and changes nothing, if it is any other.
-    /// `payload` is that of `seg`, or of the train that begins with it.
+    /// `seg` is its header, or that of the first segment of a train; `payload` is that of both.
     #[inline(always)]
     pub(super) fn try_receive(
         &mut self,
         now: Instant,
-        seg: &Segment,
+        seg: &PlainHeader,
         payload: &TrainPayload,
     ) -> Option<FollowUp> {
         let len = payload.len;
@@ -75,7 +76,6 @@ impl<T: Retained> HotState<'_, T> {
             || len > self.rcv.window()
             || bytes > flight
             || is_duplicate
-            || !seg.options.sack.is_empty()
             || seg.ecn == Ecn::Ce
             || now.since(*self.last_rx_at) > TS_IDLE_MAX_NS
         {
@@ -83,7 +83,7 @@ impl<T: Retained> HotState<'_, T> {
         }
         let mut clock = self.ts.tsval(now);
         if self.ts_on {
-            let (val, echo) = seg.options.ts?;
+            let (val, echo) = seg.ts?;
             // PAWS.
             if val.wrapping_sub(self.ts.recent).cast_signed() < 0 {
                 return None;
@@ -98,7 +98,7 @@ impl<T: Retained> HotState<'_, T> {
         self.snd.update_window(payload.last_seq(seg.seq), bytes > 0, window);
         let mut follow_up = FollowUp::default();
         if bytes > 0 {
-            follow_up = self.ack_new_data(now, seg, bytes);
+            follow_up = self.ack_new_data(now, seg.ack, bytes);
         }
         if len > 0 {
             self.rcv.nxt += len;
@@ -108,15 +108,15 @@ impl<T: Retained> HotState<'_, T> {
         Some(follow_up)
     }
 
-    /// Processes the acknowledgment of `bytes` bytes.
+    /// Processes the acknowledgment of `bytes` bytes, up to `ack`.
     #[inline(always)]
-    fn ack_new_data(&mut self, now: Instant, seg: &Segment, bytes: u32) -> FollowUp {
-        self.snd.una = seg.ack;
-        let acked = self.scoreboard.ack_in_order(seg.ack);
+    fn ack_new_data(&mut self, now: Instant, ack: Seq, bytes: u32) -> FollowUp {
+        self.snd.una = ack;
+        let acked = self.scoreboard.ack_in_order(ack);
         let is_sample = acked.oldest.is_none_or(|oldest| {
             let several = acked.records > 1 || self.snd.flight() > 0;
             let newest = acked.newest.filter(|_| several).map(|newest| now.since(newest.0));
-            !self.rtt_cache.is_redundant_sample(seg.ack, now.since(oldest), newest)
+            !self.rtt_cache.is_redundant_sample(ack, now.since(oldest), newest)
         });
         if !is_sample {
             *self.progress_at = CoarseInstant::of(now);
@@ -170,33 +170,30 @@ impl<T: Retained> HotState<'_, T> {
         Some(if self.rcv.ack_now { Transmit::Control } else { Transmit::Idle })
     }
 
-    /// Returns the header fields of new data.
+    /// Returns the header of new data.
     #[inline(always)]
-    pub(super) fn data_fields(&mut self, now: Instant, push: bool) -> Fields {
+    pub(super) fn data_header(&mut self, now: Instant, push: bool) -> PlainHeader {
         self.rcv.on_data_sent(self.timers);
-        let ts = if self.ts_on { Some((self.ts.tsval(now), self.ts.recent)) } else { None };
-        Fields {
-            seq: self.snd.nxt,
-            ack: self.rcv.nxt,
-            flags: if push { Flags::ACK | Flags::PSH } else { Flags::ACK },
-            window: self.rcv.select_window(),
-            ecn: self.fast_path.codepoint(),
-            options: Options::timestamps(ts),
-        }
+        let flags = if push { Flags::ACK | Flags::PSH } else { Flags::ACK };
+        self.header(now, flags, self.fast_path.codepoint())
     }
 
-    /// Returns the header fields of an ACK without SACK blocks and ECN flags.
+    /// Returns the header of an ACK without SACK blocks and ECN flags.
     #[inline(always)]
-    pub(super) fn plain_ack_fields(&mut self, now: Instant, sack: bool) -> Fields {
+    pub(super) fn ack_header(&mut self, now: Instant, sack: bool) -> PlainHeader {
         self.rcv.on_pure_ack_sent(self.timers, sack, false);
-        let ts = if self.ts_on { Some((self.ts.tsval(now), self.ts.recent)) } else { None };
-        Fields {
+        self.header(now, Flags::ACK, Ecn::NotEct)
+    }
+
+    #[inline(always)]
+    fn header(&mut self, now: Instant, flags: Flags, ecn: Ecn) -> PlainHeader {
+        PlainHeader {
             seq: self.snd.nxt,
             ack: self.rcv.nxt,
-            flags: Flags::ACK,
+            flags,
             window: self.rcv.select_window(),
-            options: Options::timestamps(ts),
-            ..Fields::default()
+            ecn,
+            ts: if self.ts_on { Some((self.ts.tsval(now), self.ts.recent)) } else { None },
         }
     }
 

@@ -12,7 +12,7 @@ use crate::tcp::timer::CoarseInstant;
 use crate::tcp::tx::plan::Plan;
 use crate::tcp::tx::send::Fin;
 use crate::time::{Instant, NEVER};
-use crate::wire::tcp::{Ecn, Fields, Segment};
+use crate::wire::tcp::{Ecn, PlainHeader};
 
 impl<R: RxFrame, T: Retained> Tcb<R, T> {
     #[inline(always)]
@@ -39,12 +39,12 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
     }
 
     /// Processes a received segment by header prediction; false if it has to take the slow path.
-    /// `payload` is that of `seg`, or of the train that begins with it.
+    /// `seg` is its header, or that of the first segment of a train; `payload` is that of both.
     #[inline(always)]
     pub(in crate::tcp) fn try_fast_path(
         &mut self,
         now: Instant,
-        seg: &Segment,
+        seg: &PlainHeader,
         payload: &TrainPayload,
     ) -> bool {
         debug_assert_eq!(self.fast_path, self.fast_path_eligibility());
@@ -62,9 +62,9 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
 
     /// Does the work that few segments need; see [`FollowUp`].
     #[cold]
-    fn finish_fast_path(&mut self, now: Instant, seg: &Segment, follow_up: &FollowUp) {
+    fn finish_fast_path(&mut self, now: Instant, seg: &PlainHeader, follow_up: &FollowUp) {
         self.count_bytes();
-        let sample = self.measured_rtt(now, seg, &follow_up.acked);
+        let sample = self.measured_rtt(now, seg.ts, &follow_up.acked);
         if follow_up.is_rtt_sample {
             self.update_rtt(now, sample, follow_up.bytes, &follow_up.acked);
             if let Some(newest) = follow_up.acked.newest {
@@ -88,9 +88,10 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
         if follow_up.ends_round {
             self.end_rcv_round(now);
         }
-        // The others change nothing that the fast path depends on.
+        // Nothing else changed that the fast path depends on.
         if follow_up.is_rtt_sample {
-            self.update_fast_path();
+            self.fast_path.set_pmtu_probe_due(self.pmtu.is_probe_due());
+            self.rtt.fill_cache(&mut self.rtt_cache, &self.cfg);
         }
     }
 
@@ -99,6 +100,16 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
     pub(in crate::tcp) fn plan_fast(&mut self, now: Instant, ready: TxDemand) -> Option<Transmit> {
         debug_assert_eq!(self.fast_path, self.fast_path_eligibility());
         if self.fast_path.is_tx_eligible() { self.hot().next_transmit(now, ready) } else { None }
+    }
+
+    /// Returns the capacity of a segment that may be sent now on the fast path, if it takes a
+    /// record of `len` bytes whole. Otherwise [`Tcb::next_transmit`] decides; nothing is planned.
+    #[inline(always)]
+    pub fn plain_capacity(&mut self, now: Instant, len: u32) -> Option<usize> {
+        match self.plan_fast(now, TxDemand::Record(len)) {
+            Some(Transmit::NewData { capacity }) if len as usize <= capacity => Some(capacity),
+            _ => None,
+        }
     }
 
     /// True if the fast path decides what is sent, and no ACK is due: without new data to send,
@@ -110,17 +121,19 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
     }
 
     /// True if an ACK is due that has no more to report than its number and the window. Nothing
-    /// else is planned then.
+    /// else is planned then. Without new data to send, [`Tcb::next_transmit`] returns
+    /// [`Transmit::Control`].
     #[inline(always)]
-    pub(in crate::tcp) fn is_plain_ack_due(&self) -> bool {
+    #[must_use]
+    pub fn is_plain_ack_due(&self) -> bool {
         self.fast_path.is_tx_eligible() && self.fast_path.is_rx_eligible() && self.rcv.ack_now
     }
 
-    /// Returns the header fields of a plain ACK.
+    /// Returns the header of a plain ACK.
     #[inline(always)]
-    pub(in crate::tcp) fn plain_ack_fields(&mut self, now: Instant) -> Fields {
+    pub(in crate::tcp) fn plain_ack_header(&mut self, now: Instant) -> PlainHeader {
         let sack = self.sack;
-        self.hot().plain_ack_fields(now, sack)
+        self.hot().ack_header(now, sack)
     }
 
     /// True if a record of `len` bytes may be sent on the fast path.
@@ -129,10 +142,10 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
         self.fast_path.is_tx_eligible() && len <= u32::from(self.emss) && len <= self.snd.usable()
     }
 
-    /// Returns the header fields of new data.
+    /// Returns the header of new data.
     #[inline(always)]
-    pub(in crate::tcp) fn fast_path_fields(&mut self, now: Instant, push: bool) -> Fields {
-        self.hot().data_fields(now, push)
+    pub(in crate::tcp) fn fast_path_header(&mut self, now: Instant, push: bool) -> PlainHeader {
+        self.hot().data_header(now, push)
     }
 
     /// Records that a record was sent on the fast path.

@@ -1,30 +1,43 @@
-//! Trains received by a connection.
+//! Plain segments, and trains of them, received by a connection.
 
 use super::TrainPayload;
 use crate::device::{Retained, RxFrame};
 use crate::tcp::tcb::Tcb;
 use crate::time::Instant;
-use crate::wire::tcp::Segment;
+use crate::wire::tcp::{PlainHeader, PlainSegment};
 
 impl<R: RxFrame, T: Retained> Tcb<R, T> {
-    /// True if a train may start with `seg`, a segment with payload: it is the next in order, and
-    /// eligible for the fast path.
-    #[inline]
+    /// Parses a received frame if it is a plain segment of this connection; see
+    /// [`HeaderTemplate::parse_plain`](crate::wire::tcp::HeaderTemplate::parse_plain).
+    #[inline(always)]
     #[must_use]
-    pub fn may_start_train(&self, seg: &Segment) -> bool {
-        self.fast_path.is_rx_eligible() && seg.seq == self.rcv.nxt && !seg.payload.is_empty()
+    pub fn parse_plain(&self, frame: &impl RxFrame) -> Option<PlainSegment> {
+        self.template.parse_plain(frame, self.cfg.checksum)
     }
 
-    /// Processes a train, whose first segment is `seg`, on the fast path. If it returns true, the
-    /// whole payload is delivered: the caller consumes it in order, as of
-    /// [`Delivered::InOrder`](crate::tcp::Delivered::InOrder).
+    /// True if a train may start with a segment that has payload and this header: it is the next in
+    /// order, and eligible for the fast path.
+    #[inline]
+    #[must_use]
+    pub fn may_start_train(&self, header: &PlainHeader) -> bool {
+        self.fast_path.is_rx_eligible() && header.seq == self.rcv.nxt
+    }
+
+    /// Processes a plain segment with this header, or the train that begins with it, on the fast
+    /// path. If it returns true, the whole payload is delivered: the caller consumes it in order,
+    /// as of [`Delivered::InOrder`](crate::tcp::Delivered::InOrder), and nothing buffered follows.
     ///
     /// If it returns false nothing was processed: each segment is to be passed to
     /// [`Tcb::handle_segment`].
-    #[inline]
+    #[inline(never)]
     #[must_use]
-    pub fn handle_train(&mut self, now: Instant, seg: &Segment, payload: &TrainPayload) -> bool {
-        let is_processed = self.try_fast_path(now, seg, payload);
+    pub fn handle_plain(
+        &mut self,
+        now: Instant,
+        header: &PlainHeader,
+        payload: &TrainPayload,
+    ) -> bool {
+        let is_processed = self.try_fast_path(now, header, payload);
         if is_processed {
             let counts = &mut self.segment_counts;
             counts.segments_in = counts.segments_in.wrapping_add(payload.segments);

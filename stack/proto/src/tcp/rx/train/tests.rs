@@ -5,7 +5,7 @@ use crate::device::RxFrame;
 use crate::tcp::tests::{HeapFrame, Script};
 use crate::tcp::{Config, Delivered};
 use crate::wire::seq::Seq;
-use crate::wire::tcp::{Flags, Options, Segment};
+use crate::wire::tcp::{Flags, Options, PlainHeader, Segment};
 
 /// Returns the next segments of the peer, with these payload lengths; the last has PSH.
 fn segments(script: &Script, lens: &[u32]) -> Vec<Segment> {
@@ -28,6 +28,10 @@ fn segments(script: &Script, lens: &[u32]) -> Vec<Segment> {
         seq += len;
     }
     segments
+}
+
+fn header(segment: &Segment) -> PlainHeader {
+    segment.plain_header().expect("a segment without SACK blocks")
 }
 
 fn train(segments: &[Segment]) -> TrainPayload {
@@ -61,8 +65,8 @@ fn train_has_the_effect_of_its_segments() {
                     assert!(matches!(found, Delivered::InOrder { .. }));
                 }
                 let (tcb, end) = (&mut other.end.tcb, other.seq + sum);
-                assert!(tcb.may_start_train(&segments[0]));
-                assert!(tcb.handle_train(other.now, &segments[0], &train(&segments)));
+                assert!(tcb.may_start_train(&header(&segments[0])));
+                assert!(tcb.handle_plain(other.now, &header(&segments[0]), &train(&segments)));
                 assert_eq!(tcb.rcv.nxt, end);
                 // The ACK cancels the timer of the delayed ACK.
                 assert_eq!(one.output(), other.output());
@@ -83,7 +87,7 @@ fn train_that_is_not_processed_changes_nothing() {
     let window = script.end.tcb.rcv.window();
     let state = format!("{:?}", script.end.tcb);
     let mut refuse = |first: &Segment, payload: &TrainPayload| {
-        assert!(!script.end.tcb.handle_train(script.now, first, payload));
+        assert!(!script.end.tcb.handle_plain(script.now, &header(first), payload));
         assert_eq!(format!("{:?}", script.end.tcb), state);
     };
     refuse(&good[0], &TrainPayload { len: window + 1, ..train(&good) });
@@ -92,7 +96,7 @@ fn train_that_is_not_processed_changes_nothing() {
     refuse(&Segment { ack, ..good[0].clone() }, &train(&good));
     let flags = Flags::ACK | Flags::FIN;
     refuse(&Segment { flags, ..good[0].clone() }, &train(&good));
-    assert!(script.end.tcb.handle_train(script.now, &good[0], &train(&good)));
+    assert!(script.end.tcb.handle_plain(script.now, &header(&good[0]), &train(&good)));
 }
 
 #[test]
@@ -100,14 +104,14 @@ fn train_starts_with_the_next_data_in_order() {
     let mut script = established(&Script::full_options(), 0);
     let good = segments(&script, &[1000])[0].clone();
     let tcb = &script.end.tcb;
-    assert!(tcb.may_start_train(&good));
-    assert!(!tcb.may_start_train(&Segment { seq: good.seq + 1, ..good.clone() }));
-    assert!(!tcb.may_start_train(&Segment { payload: 66..66, ..good.clone() }));
+    assert!(tcb.may_start_train(&header(&good)));
+    let later = PlainHeader { seq: good.seq + 1, ..header(&good) };
+    assert!(!tcb.may_start_train(&later));
     // A gap ends the fast path.
     let ahead = Segment { seq: good.seq + 2000, ..good.clone() };
     let frame = HeapFrame::new(&[0; 66 + 1000]);
     assert!(frame.len() >= ahead.payload.end);
     let _ = script.end.tcb.handle_segment(script.now, &ahead, frame);
     script.end.tcb.drop_ooo();
-    assert!(!script.end.tcb.may_start_train(&good));
+    assert!(!script.end.tcb.may_start_train(&header(&good)));
 }

@@ -1,0 +1,156 @@
+//! Plain segments and trains of them: what nearly all frames are. A frame is compared with the
+//! headers that the peer of a connection sends. The following frames of the burst that continue it
+//! form a train with it, which TCP processes as one segment, and which is delivered frame by frame.
+
+use arrayvec::ArrayVec;
+
+use super::BURST_LEN;
+use crate::cm::connection::{Connection, Phase};
+use crate::cm::context::Context;
+use crate::cm::env::{Env, Rx};
+use crate::ddp::memory::Memory;
+use crate::device::{Device, RxFrame};
+use crate::engine::Engine;
+use crate::mpa::fpdu;
+use crate::mpa::stream_bytes::StreamBytes;
+use crate::tcp::TrainPayload;
+use crate::time::Instant;
+use crate::verbs::receive::UlpduOutcome;
+use crate::verbs::wc::Completions;
+use crate::wire::tcp::PlainSegment;
+
+/// Ends of the payload in the frames of a train after the first.
+type Ends = ArrayVec<u16, BURST_LEN>;
+
+impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
+    /// Processes a frame, and the train that begins with it, of which the burst has the rest. Gives
+    /// the frame back if it is no plain segment of a connection that has received lately, or if the
+    /// fast path does not take it.
+    #[inline(always)]
+    pub(super) fn on_plain_frame(&mut self, now: Instant, frame: D::Rx) -> Result<(), D::Rx> {
+        let Some(index) = self.connections.recent(frame.head()) else { return Err(frame) };
+        let Self { connections, cx, burst, .. } = self;
+        let Some(conn) = connections.get_mut(index) else { return Err(frame) };
+        if !matches!(conn.phase, Phase::Rdma { .. }) {
+            return Err(frame);
+        }
+        let Some(segment) = conn.tcb.parse_plain(&frame) else { return Err(frame) };
+        let (mut payload, mut ends) =
+            (TrainPayload::single(segment.payload_len()), Ends::new_const());
+        if !burst.is_empty() {
+            conn.find_train(&segment, burst, &mut payload, &mut ends);
+        }
+        if !conn.tcb.handle_plain(now, &segment.header, &payload) {
+            return Err(frame);
+        }
+        if payload.len > 0 {
+            conn.deliver_train(cx, now, &segment, &payload, &ends, frame, burst);
+        }
+        conn.schedule_service(cx);
+        if conn.tcb.has_events() || !cx.deferred.is_empty() {
+            self.handle_tcp_events(now, index);
+        }
+        Ok(())
+    }
+}
+
+impl<E: Env> Connection<E> {
+    /// Adds the segments that continue a train with `first`; the next frame is the last of `burst`.
+    #[inline(always)]
+    fn find_train(
+        &self,
+        first: &PlainSegment,
+        burst: &[Rx<E>],
+        payload: &mut TrainPayload,
+        ends: &mut Ends,
+    ) {
+        if payload.len == 0 || !self.tcb.may_start_train(&first.header) {
+            return;
+        }
+        let mut seq = first.header.seq + payload.len;
+        for frame in burst.iter().rev() {
+            let Some(next) = self.tcb.parse_plain(frame) else { break };
+            let len = next.payload_len();
+            if len == 0 || !next.header.continues(&first.header, seq) || ends.is_full() {
+                break;
+            }
+            ends.push(next.payload_end);
+            payload.push(len);
+            seq += len;
+        }
+    }
+
+    /// Delivers the `payload` of a train: that of `first` in `frame`, and that of the next frames,
+    /// from the end of `burst`, up to the `ends` there.
+    #[inline(never)]
+    #[expect(clippy::too_many_arguments, reason = "the parts of a train")]
+    fn deliver_train(
+        &mut self,
+        cx: &mut Context<E>,
+        now: Instant,
+        first: &PlainSegment,
+        payload: &TrainPayload,
+        ends: &Ends,
+        frame: Rx<E>,
+        burst: &mut Vec<Rx<E>>,
+    ) {
+        let start = usize::from(first.payload_start);
+        let mut rest = payload.len - first.payload_len();
+        let mut is_accepted =
+            self.deliver_plain(cx, now, &frame, start, first.payload_end.into(), rest);
+        drop(frame);
+        for &end in ends {
+            let Some(frame) = burst.pop() else { break };
+            // If bytes are declined, those of the other frames are as well.
+            if is_accepted {
+                rest -= u32::from(end - first.payload_start);
+                is_accepted = self.deliver_plain(cx, now, &frame, start, end.into(), rest);
+            }
+        }
+    }
+
+    /// Delivers the bytes `start..end` of `frame`, which `rest` bytes of the train follow. Returns
+    /// false if they were declined, and the following ones with them.
+    #[inline(always)]
+    fn deliver_plain(
+        &mut self,
+        cx: &mut Context<E>,
+        now: Instant,
+        frame: &Rx<E>,
+        start: usize,
+        end: usize,
+        rest: u32,
+    ) -> bool {
+        let whole = frame.head().get(start..end).unwrap_or_default();
+        let (used, outcome) = self.on_whole_fpdus(cx, whole);
+        let bytes = start + used..end;
+        if outcome != UlpduOutcome::Continue {
+            let rest = StreamBytes::of_frame(frame, bytes);
+            self.on_stream_ended(cx, now, outcome, rest);
+            return true;
+        }
+        bytes.is_empty() || self.on_stream_bytes(cx, now, frame, bytes, rest)
+    }
+
+    /// Processes the complete FPDUs at the start of `bytes`, the next of the stream. Returns the
+    /// number of bytes consumed, and the outcome of the last FPDU. If the stream goes on, the other
+    /// bytes are to be passed to [`Connection::on_stream_bytes`].
+    #[inline(always)]
+    fn on_whole_fpdus(&mut self, cx: &mut Context<E>, bytes: &[u8]) -> (usize, UlpduOutcome) {
+        let (mut used, mut outcome) = (0, UlpduOutcome::Continue);
+        let Context { qps, verbs, .. } = cx;
+        let Phase::Rdma { deframer } = &self.phase else { return (used, outcome) };
+        if !self.tx_allowed || !deframer.is_at_unmarked_fpdu() {
+            return (used, outcome);
+        }
+        let Some(qp) = self.qp.and_then(|qp| qps.get_mut(qp)) else { return (used, outcome) };
+        let crc = self.framing.has_crc();
+        while outcome == UlpduOutcome::Continue
+            && let Ok(Some((ulpdu, len))) = fpdu::parse(&bytes[used..], crc)
+        {
+            used += len;
+            outcome = qp.on_ulpdu(verbs, ulpdu);
+        }
+        (used, outcome)
+    }
+}
