@@ -17,6 +17,7 @@ mod next_hop;
 mod partial_fpdus;
 mod rcv_window;
 mod rx;
+mod rx_burst;
 mod rx_demux;
 mod rx_ooo;
 mod rx_plain;

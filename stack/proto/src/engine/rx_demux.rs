@@ -5,6 +5,7 @@ use crate::cm::context::Context;
 use crate::ddp::memory::Memory;
 use crate::device::{Device, RxFrame};
 use crate::engine::Engine;
+use crate::engine::rx_burst::{group_by_flow, may_alternate};
 use crate::engine::segment_frame::PortFrame;
 use crate::net::interface::Received;
 use crate::time::Instant;
@@ -46,7 +47,15 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
     fn process_burst(&mut self, now: Instant) {
         // The first frame is taken from the end.
         self.burst.reverse();
-        while let Some(frame) = self.burst.pop() {
+        let mut is_grouped = false;
+        while let Some(mut frame) = self.burst.pop() {
+            if !is_grouped && may_alternate(&frame, &self.burst) {
+                is_grouped = true;
+                self.burst.push(frame);
+                group_by_flow(&mut self.burst);
+                let Some(first) = self.burst.pop() else { break };
+                frame = first;
+            }
             if let Err(frame) = self.on_plain_frame(now, frame) {
                 self.on_other_frame(now, frame);
             }
