@@ -106,7 +106,7 @@ impl<E: Env> Connection<E> {
     /// Sends at most [`TX_QUANTUM_SEGMENTS`] segments.
     #[inline(always)]
     fn transmit(&mut self, cx: &mut Context<E>, now: Instant) -> TxResult {
-        let demand = self.tx_demand(self.qp_of(cx));
+        let mut demand = self.tx_demand(self.qp_of(cx));
         if demand == TxDemand::Nothing && self.closing.is_none() {
             if self.tcb.has_nothing_to_send() {
                 return TxResult::Done { sent: false };
@@ -116,19 +116,23 @@ impl<E: Env> Connection<E> {
             }
         }
         if let TxDemand::Record(len) = demand
-            && let Some(next_demand) = self.send_single(cx, now, len)
+            && len as usize <= self.tcb.emss()
         {
-            if next_demand == TxDemand::Nothing && self.is_quiet() {
-                return TxResult::Done { sent: true };
+            if let Some(next_demand) = self.send_single(cx, now, len) {
+                if next_demand == TxDemand::Nothing && self.is_quiet() {
+                    return TxResult::Done { sent: true };
+                }
+                return self.transmit_quantum(cx, now, next_demand).after_sending();
             }
-            return self.transmit_quantum(cx, now, next_demand).after_sending();
+            // The attempt may have ended the stream.
+            demand = self.tx_demand(self.qp_of(cx));
         }
         self.transmit_quantum(cx, now, demand)
     }
 
     /// Sends one segment that begins with a record of `len` bytes, which it takes whole, and
     /// returns what is to be sent after it. `None`, with nothing sent: the fast path does not admit
-    /// it, frames are scarce, or the connection closes.
+    /// it, frames are scarce, nothing could be built, or the connection closes.
     #[inline(never)]
     fn send_single(&mut self, cx: &mut Context<E>, now: Instant, len: u32) -> Option<TxDemand> {
         if self.closing.is_some()
