@@ -31,12 +31,12 @@ fn requests_arrive_once_in_order_whole() {
         let admission = Admission { rejected: OpcodeSet::ALL, reason: Rejection::WrongState };
         let mut next = 1;
         while next <= COUNT {
-            if !requester.take_posted(admission) {
+            if requester.take_posted(admission, 1) == 0 {
                 thread::yield_now();
                 continue;
             }
             let (done, _) = requester.completed().unwrap();
-            assert_eq!((requester.wr_id(&done), u64::from(done.len)), (next, 4 * next));
+            assert_eq!((done.wr_id, u64::from(done.len)), (next, 4 * next));
             requester.pop();
             requester.publish_retired();
             next += 1;

@@ -5,6 +5,7 @@
 //! queue pair that bound it. A peer can only invalidate an STag that is bound to one stream.
 
 mod allocator;
+mod resolved;
 mod slot;
 mod sync;
 mod window_keys;
@@ -16,6 +17,7 @@ use self::sync::{AtomicU64, Mutex, MutexGuard, Ordering};
 use crate::ddp::access::Access;
 use crate::ddp::memory_range::{MemoryFault, MemoryRange};
 
+pub use self::resolved::{LastRegion, ResolvedRegion};
 pub use self::window_keys::WindowKeys;
 pub use self::windows::{Bind, InvalidateFault};
 pub use crate::ddp::access_scope::{AccessScope, StreamId};
@@ -159,15 +161,50 @@ impl RegionTable {
         to: u64,
         len: usize,
     ) -> Result<MemoryRange, MemoryFault> {
+        self.resolve_region(stag, scope, needed)?.range(to, len)
+    }
+
+    /// First part of [`RegionTable::resolve`]: all checks but those of the range. For several
+    /// accesses in the same pass.
+    ///
+    /// # Errors
+    /// The first [`MemoryFault`] that applies.
+    #[inline]
+    pub fn resolve_region(
+        &self,
+        stag: Stag,
+        scope: impl Into<AccessScope>,
+        needed: Access,
+    ) -> Result<ResolvedRegion, MemoryFault> {
         let slot = self.slot(stag);
         // req: DDP-058, DDP-155, DDP-171
         let Some(state) = slot.valid_state(stag) else {
             return Err(MemoryFault::InvalidStag);
         };
-        let found = slot.check_access(scope.into(), needed, to, len);
+        let found = slot.check_access(stag, scope.into(), needed);
         // Last: if the slot has changed meanwhile, the fields read may be of different
         // registrations.
         if slot.is_unchanged_since(state) { found } else { Err(MemoryFault::InvalidStag) }
+    }
+
+    /// As [`RegionTable::resolve`] for at least one byte, with a lookup only if the previous call
+    /// with `last` had another `stag`. `scope` and `needed` are the same in each call. `None` if
+    /// the access is not allowed; [`RegionTable::resolve`] returns the fault.
+    #[inline(always)]
+    pub fn resolve_in_run(
+        &self,
+        last: &mut LastRegion,
+        stag: Stag,
+        scope: AccessScope,
+        needed: Access,
+        to: u64,
+        len: usize,
+    ) -> Option<MemoryRange> {
+        let LastRegion(region) = last;
+        if region.stag != stag {
+            *region = self.resolve_region(stag, scope, needed).ok()?;
+        }
+        region.range(to, len).ok()
     }
 
     /// Returns the protection domain of a valid STag.
@@ -204,15 +241,14 @@ impl RegionTable {
 }
 
 impl Slot {
-    /// Checks association, access rights and bounds of an access.
+    /// Checks association and access rights of an access.
     #[inline]
     fn check_access(
         &self,
+        stag: Stag,
         scope: AccessScope,
         needed: Access,
-        to: u64,
-        len: usize,
-    ) -> Result<MemoryRange, MemoryFault> {
+    ) -> Result<ResolvedRegion, MemoryFault> {
         let owner = self.owner();
         // req: DDP-173, DDP-188, DDP-190, DDP-205, DDP-206, RDMAP-276, RDMAP-277, DDP-187
         // req: RDMAP-271, RDMAP-327, RDMAP-332
@@ -223,16 +259,9 @@ impl Slot {
         if !owner.access().allows(needed) {
             return Err(MemoryFault::AccessRights);
         }
-        // req: DDP-185
-        let end = to.checked_add(len as u64).ok_or(MemoryFault::Wrap)?;
-        let base = self.base.load(Ordering::Relaxed);
-        // Fields read while the slot changes may be of two bindings: their sum may wrap.
-        let region_end = base.wrapping_add(self.len.load(Ordering::Relaxed));
-        // req: DDP-157, DDP-158, DDP-172, DDP-195, DDP-207, RDMAP-272, RDMAP-273, RDMAP-278
-        if to < base || end > region_end {
-            return Err(MemoryFault::Bounds);
-        }
-        Ok(MemoryRange::new(self.backing.load(Ordering::Relaxed), to - base, len))
+        let [base, len, backing] =
+            [&self.base, &self.len, &self.backing].map(|field| field.load(Ordering::Relaxed));
+        Ok(ResolvedRegion { stag, base, len, backing })
     }
 }
 

@@ -9,6 +9,7 @@ use crate::cm::connection::{Connection, Phase};
 use crate::cm::context::Context;
 use crate::cm::env::{Env, Rx};
 use crate::ddp::memory::Memory;
+use crate::ddp::regions::LastRegion;
 use crate::device::{Device, RxFrame};
 use crate::engine::Engine;
 use crate::mpa::fpdu;
@@ -138,6 +139,7 @@ impl<E: Env> Connection<E> {
     #[inline(always)]
     fn on_whole_fpdus(&mut self, cx: &mut Context<E>, bytes: &[u8]) -> (usize, UlpduOutcome) {
         let (mut used, mut outcome) = (0, UlpduOutcome::Continue);
+        let mut sink = LastRegion::NONE;
         let Context { qps, verbs, .. } = cx;
         let Phase::Rdma { deframer } = &self.phase else { return (used, outcome) };
         if !self.tx_allowed || !deframer.is_at_unmarked_fpdu() {
@@ -149,7 +151,7 @@ impl<E: Env> Connection<E> {
             && let Ok(Some((ulpdu, len))) = fpdu::parse(&bytes[used..], crc)
         {
             used += len;
-            outcome = qp.on_ulpdu(verbs, ulpdu);
+            outcome = qp.on_ulpdu_in_run(verbs, ulpdu, &mut sink);
         }
         (used, outcome)
     }

@@ -8,7 +8,7 @@ use crate::cm::tx_reclaim::{LOW_WATER_FRAMES, exceeds_share};
 use crate::ddp::memory::Memory;
 use crate::device::{ChecksumMode, Device, Retained, RxFrame, TxClass, TxFrame};
 use crate::engine::Engine;
-use crate::mpa::fpdu::{LENGTH_LEN, MULPDU_RANGE, finalize_without_crc};
+use crate::mpa::fpdu::{LENGTH_LEN, MULPDU_RANGE, begin_fpdu, fpdu_len};
 use crate::mpa::framing::Framing;
 use crate::mpa::markers;
 use crate::rdmap::stream::BuildError;
@@ -395,22 +395,20 @@ impl<E: Env> Connection<E> {
 /// Packs the last FPDUs of RDMA Writes, without markers, into `payload`, until the next FPDU is
 /// another or does not fit. Returns the bytes used.
 // req: MPA-009, MPA-013, MPA-014, MPA-015, MPA-099, MPA-108, MPA-110, MPA-122
-#[inline(always)]
+// Not inlined, so that its loop keeps more in registers.
+#[inline(never)]
 fn pack_writes<M: Memory, C>(
     qp: &mut Qp,
     verbs: &mut Verbs<M, C>,
     framing: Framing,
     payload: &mut [u8],
 ) -> usize {
-    let (mut len, mut count) = (0, 0);
-    loop {
-        let fpdu = &mut payload[len..];
-        let ulpdu_max = Framing::ulpdu_max(fpdu.len(), None);
-        let Some(ulpdu) = fpdu.get_mut(LENGTH_LEN..LENGTH_LEN + ulpdu_max) else { break };
-        let Some(ulpdu_len) = qp.stream.build_last_of_write(&verbs.memory, ulpdu) else { break };
-        len += finalize_without_crc(fpdu, ulpdu_len);
-        count += 1;
-    }
+    let (mut free, mut len) = (&mut *payload, 0);
+    let count = qp.stream.build_last_of_writes(&verbs.memory, |ulpdu_len| {
+        let ulpdu = begin_fpdu(&mut free, ulpdu_len)?;
+        len += fpdu_len(ulpdu_len);
+        Some(ulpdu)
+    });
     // Not one by one: a load waits until narrower stores to the same bytes are in the cache.
     framing.write_crcs(&mut payload[..len]);
     verbs.counters.fpdus_out += count;

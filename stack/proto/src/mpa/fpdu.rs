@@ -1,5 +1,6 @@
 //! FPDU: length, ULPDU, padding, CRC (RFC 5044 section 4.1).
 
+use core::mem;
 use core::ops::Range;
 
 use crate::mpa::crc::crc32c;
@@ -15,9 +16,16 @@ pub const FPDU_LEN_MAX: usize = fpdu_len(u16::MAX as usize);
 pub const MULPDU_RANGE: Range<usize> = 128..64769;
 
 /// Returns the length of the FPDU of a ULPDU of `ulpdu_len` bytes.
+#[inline(always)]
 #[must_use]
 pub const fn fpdu_len(ulpdu_len: usize) -> usize {
-    (LENGTH_LEN + ulpdu_len).next_multiple_of(4) + CRC_LEN
+    LENGTH_LEN + ulpdu_len + pad_len(ulpdu_len) + CRC_LEN
+}
+
+/// Returns the length of the padding behind a ULPDU of `ulpdu_len` bytes.
+#[inline(always)]
+const fn pad_len(ulpdu_len: usize) -> usize {
+    (LENGTH_LEN + ulpdu_len).wrapping_neg() % 4
 }
 
 /// Returns the largest ULPDU whose FPDU fits one segment of `emss` bytes without markers, within
@@ -46,29 +54,38 @@ pub(super) const fn clamp_mulpdu(len: usize) -> usize {
 /// If `out` is shorter than [`fpdu_len`], or `ulpdu_len` above 65,535.
 #[inline]
 pub fn finalize(out: &mut [u8], ulpdu_len: usize, crc: bool) -> usize {
-    let total = finalize_without_crc(out, ulpdu_len);
+    let total = fpdu_len(ulpdu_len);
+    write_length_and_pad(out, ulpdu_len);
     write_crc(out, total, crc);
     total
 }
 
-/// As [`finalize`], but for the CRC, which `Framing::write_crcs` writes.
-///
-/// # Panics
-/// As [`finalize`].
-#[inline]
-pub fn finalize_without_crc(out: &mut [u8], ulpdu_len: usize) -> usize {
-    write_length_and_pad(out, ulpdu_len);
-    fpdu_len(ulpdu_len)
-}
-
-/// Writes the CRCs of FPDUs that follow each other, each by [`finalize_without_crc`].
+/// Writes the CRCs of FPDUs that follow each other, each with length, ULPDU and padding.
 #[inline]
 pub(super) fn write_crcs(mut fpdus: &mut [u8], crc: bool) {
-    while let Some(length) = fpdus.first_chunk() {
-        let total = fpdu_len(usize::from(u16::from_be_bytes(*length)));
-        write_crc(fpdus, total, crc);
-        fpdus = &mut fpdus[total..];
+    while let Some(length) = fpdus.first_chunk()
+        && let total = fpdu_len(usize::from(u16::from_be_bytes(*length)))
+        && let Some((fpdu, rest)) = fpdus.split_at_mut_checked(total)
+    {
+        write_crc(fpdu, total, crc);
+        fpdus = rest;
     }
+}
+
+/// Takes an FPDU for a ULPDU of `ulpdu_len` bytes off the front of `out`, and writes its length and
+/// padding; the CRC is written by `Framing::write_crcs`. Returns the place of the ULPDU; `None`,
+/// with `out` empty, if the FPDU does not fit or would be too long.
+#[inline(always)]
+pub fn begin_fpdu<'o>(out: &mut &'o mut [u8], ulpdu_len: usize) -> Option<&'o mut [u8]> {
+    let free = mem::take(out);
+    // req: MPA-045, MPA-046
+    if ulpdu_len >= MULPDU_RANGE.end {
+        return None;
+    }
+    let (fpdu, rest) = free.split_at_mut_checked(fpdu_len(ulpdu_len))?;
+    *out = rest;
+    write_length_and_pad(fpdu, ulpdu_len);
+    Some(&mut fpdu[LENGTH_LEN..LENGTH_LEN + ulpdu_len])
 }
 
 /// Writes the length and the padding.

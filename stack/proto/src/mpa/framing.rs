@@ -121,8 +121,7 @@ impl Framing {
         }
     }
 
-    /// Writes the CRCs of FPDUs without markers that follow each other, each by
-    /// [`fpdu::finalize_without_crc`].
+    /// Writes the CRCs of FPDUs without markers that follow each other, each otherwise complete.
     #[inline]
     pub fn write_crcs(self, fpdus: &mut [u8]) {
         fpdu::write_crcs(fpdus, self.has_crc());

@@ -171,7 +171,7 @@ impl Requester {
     fn needs_response(&self, number: u64) -> bool {
         let is_waiting = |entry: &Entry| entry.progress == Progress::Queued;
         let entry = self.entries.get(number).filter(|entry| is_waiting(entry));
-        entry.is_some_and(|entry| entry.opcode.is_answered())
+        entry.is_some_and(|entry| entry.opcode().is_answered())
     }
 
     /// True if a segment can be built now.
@@ -188,11 +188,11 @@ impl Requester {
         // A Read without ORD credit blocks the requests after it: they do not overtake it.
         // req: RDMAP-231, RDMAP-235, RDMAP-237
         let credit =
-            !entry.opcode.is_answered() || self.outstanding_count() < usize::from(self.ord);
+            !entry.opcode().is_answered() || self.outstanding_count() < usize::from(self.ord);
         // req: RDMAP-217, RDMAP-237
         credit
-            && !entry.opcode.is_local()
-            && (!entry.flags.contains(WqeFlags::FENCE) || self.outstanding.is_empty())
+            && !entry.opcode().is_local()
+            && (!entry.flags().contains(WqeFlags::FENCE) || self.outstanding.is_empty())
     }
 
     /// True if a message has been built in part.
@@ -207,7 +207,7 @@ impl Requester {
     pub fn next_ulpdu_len(&self) -> u64 {
         let Some(entry) = self.entries.unbuilt() else { return 0 };
         let rest = u64::from(entry.len) - self.offset;
-        match entry.opcode {
+        match entry.opcode() {
             WqeOpcode::Send => UNTAGGED_LEN as u64 + rest,
             WqeOpcode::WriteImmediate if entry.progress == Progress::WriteBuilt => {
                 (UNTAGGED_LEN + IMMEDIATE_LEN) as u64
@@ -238,11 +238,11 @@ impl Requester {
         out: &mut [u8],
     ) -> Result<usize, MemoryFault> {
         let Some(entry) = self.entries.unbuilt_mut() else { return Ok(0) };
-        let wqe = self.sq.wqe(entry.slot);
+        let wqe = entry.wqe(&self.sq);
         let chunk = Chunk { offset: self.offset, remaining: u64::from(entry.len) - self.offset };
         let (send_msn, read_msn) = (self.send_msn.0, self.read_msn.0);
         let mut builder = SegmentBuilder { memory, scope, version, out };
-        let segment = match entry.opcode {
+        let segment = match entry.opcode() {
             WqeOpcode::Send => builder.send(&wqe, chunk, send_msn),
             WqeOpcode::WriteImmediate if entry.progress == Progress::WriteBuilt => {
                 Ok(builder.immediate(&wqe, send_msn))
@@ -288,14 +288,14 @@ impl Requester {
         shape: TrainShape,
     ) -> Option<SegmentTrain> {
         let entry = self.entries.unbuilt().filter(|_| self.can_build())?;
-        let wqe = self.sq.wqe(entry.slot);
+        let wqe = entry.wqe(&self.sq);
         let (offset, remaining) = (self.offset, u64::from(entry.len) - self.offset);
         let source = |header_len: usize| {
             let (len, count) = shape.payload(header_len, remaining);
             let range = resolve_source(memory, scope, &wqe, offset, len * count)?;
             Some((range, len))
         };
-        match entry.opcode {
+        match entry.opcode() {
             WqeOpcode::Write | WqeOpcode::WriteImmediate if entry.progress == Progress::Queued => {
                 let (range, len) = source(TAGGED_LEN)?;
                 let header = segment::write_header(version, offset, wqe.stag(), wqe.remote());
@@ -320,7 +320,7 @@ impl Requester {
     fn on_message_built(&mut self) {
         let number = self.entries.next_to_build;
         let Some(entry) = self.entries.unbuilt_mut() else { return };
-        entry.progress = match entry.opcode {
+        entry.progress = match entry.opcode() {
             WqeOpcode::Write | WqeOpcode::Bind | WqeOpcode::Invalidate => Progress::Built,
             WqeOpcode::WriteImmediate if entry.progress != Progress::WriteBuilt => {
                 // Its Immediate Data follow.
@@ -338,7 +338,7 @@ impl Requester {
                 self.read_msn += 1;
                 // req: RDMAP-226
                 self.outstanding.push_back(number);
-                if entry.opcode == WqeOpcode::Read {
+                if entry.opcode() == WqeOpcode::Read {
                     Progress::Reading { received: 0 }
                 } else {
                     Progress::Atomic { id }

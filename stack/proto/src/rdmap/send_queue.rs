@@ -14,7 +14,7 @@
 
 use crate::rdmap::operation::{MESSAGE_LEN_MAX, SendWr};
 use slots::Slots;
-use wqe::Wqe;
+use wqe::{Control, Wqe};
 
 #[cfg(not(loom))]
 use core::sync::atomic::{AtomicU64, Ordering};
@@ -133,16 +133,11 @@ impl SqConsumer {
         self.taken != self.cached_tail
     }
 
-    /// Returns the request in the slots from `number` on, which was taken and not retired.
+    /// Returns the request in the slots from `number` on, which was taken and not retired, and
+    /// whose word 1 is `control`.
     #[inline(always)]
-    pub(in crate::rdmap) fn wqe(&self, number: u64) -> Wqe<'_> {
-        Wqe::new(&self.shared.slots, number)
-    }
-
-    /// Returns the work request ID of the request in the slots from `number` on.
-    #[inline(always)]
-    pub(in crate::rdmap) fn wr_id(&self, number: u64) -> u64 {
-        self.shared.slots.get(number).load(wqe::WR_ID)
+    pub(in crate::rdmap) fn wqe(&self, number: u64, control: Control) -> Wqe<'_> {
+        Wqe::with_control(&self.shared.slots, number, control)
     }
 
     /// Gives back the slots of the first `count` requests ever taken.

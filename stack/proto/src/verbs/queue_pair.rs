@@ -94,12 +94,7 @@ impl Qp {
     /// Takes posted requests from the send queue, at most `max`; returns their number. In the error
     /// state they are flushed.
     pub(crate) fn take_sends<M, C>(&mut self, verbs: &mut Verbs<M, C>, max: usize) -> usize {
-        let admission = self.admission();
-        let requester = &mut self.stream.requester;
-        let mut count = 0;
-        while count < max && requester.take_posted(admission) {
-            count += 1;
-        }
+        let count = self.stream.requester.take_posted(self.admission(), max);
         if count > 0 && self.state == QpState::Error {
             self.start_flush(verbs);
         }
@@ -165,11 +160,28 @@ impl Qp {
     /// posted it unsignaled, without a place for its completion. Any other overruns the queue.
     #[inline]
     pub(crate) fn complete_sends<M, C: Completions>(&mut self, verbs: &mut Verbs<M, C>) {
+        let (qp, cq, mut count) = (self.id, self.init.send_cq, 0);
+        let all_accepted = self.stream.requester.complete_succeeded(|request| {
+            // req: RDMAP-031, RDMAP-035
+            let is_pushed = verbs.completions.push(cq, success_wc(qp, request));
+            count += u64::from(is_pushed);
+            is_pushed
+        });
+        verbs.counters.completions += count;
+        if !all_accepted {
+            verbs.on_cq_overrun(cq);
+        } else if self.stream.requester.completed().is_some() {
+            self.complete_others(verbs);
+        }
+    }
+
+    /// [`Qp::complete_sends`] from a request on that did not succeed.
+    #[cold]
+    fn complete_others<M, C: Completions>(&mut self, verbs: &mut Verbs<M, C>) {
         while let Some((request, outcome)) = self.stream.requester.completed() {
             // req: RDMAP-031, RDMAP-035
             if request.signaled || outcome != RequestOutcome::Success {
-                let wr_id = self.stream.requester.wr_id(&request);
-                let wc = send_wc(self.id, wr_id, request, outcome, None);
+                let wc = send_wc(self.id, &request, outcome, None);
                 if !verbs.completions.push(self.init.send_cq, wc) {
                     if let RequestOutcome::Rejected(_) = outcome {
                         self.start_flush(verbs);
@@ -323,9 +335,8 @@ impl Qp {
             if request.signaled || outcome != RequestOutcome::Success {
                 let oldest = self.stream.requester.oldest_number();
                 let refused = self.terminated_request.filter(|(number, _)| *number == oldest);
-                let wr_id = self.stream.requester.wr_id(&request);
                 let refused = refused.map(|(_, status)| status);
-                let wc = send_wc(self.id, wr_id, request, outcome, refused);
+                let wc = send_wc(self.id, &request, outcome, refused);
                 if !verbs.completions.push(self.init.send_cq, wc) {
                     return false;
                 }
@@ -352,11 +363,17 @@ const fn is_failure(outcome: RequestOutcome) -> bool {
     matches!(outcome, RequestOutcome::LocalProtection | RequestOutcome::Flushed)
 }
 
-#[inline]
+/// Returns the completion of a request that succeeded.
+#[inline(always)]
+fn success_wc(qp: QpId, request: &DoneRequest) -> Wc {
+    let opcode = WcOpcode::from(request.opcode);
+    let byte_len = request.len;
+    Wc { opcode, byte_len, ..recv_wc(qp, request.wr_id, WcStatus::Success) }
+}
+
 fn send_wc(
     qp: QpId,
-    wr_id: u64,
-    request: DoneRequest,
+    request: &DoneRequest,
     outcome: RequestOutcome,
     refused: Option<WcStatus>,
 ) -> Wc {
@@ -370,7 +387,7 @@ fn send_wc(
         RequestOutcome::Rejected(Rejection::Unsupported) => WcStatus::RemoteOperation,
     };
     let byte_len = if status == WcStatus::Success { request.len } else { 0 };
-    Wc { opcode, byte_len, ..recv_wc(qp, wr_id, status) }
+    Wc { opcode, byte_len, ..recv_wc(qp, request.wr_id, status) }
 }
 
 const fn recv_wc(qp: QpId, wr_id: u64, status: WcStatus) -> Wc {

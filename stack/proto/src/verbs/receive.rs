@@ -1,6 +1,7 @@
 //! Receive path of a queue pair: passes verified ULPDUs to its stream, and reports faults.
 
 use crate::ddp::memory::Memory;
+use crate::ddp::regions::LastRegion;
 use crate::ddp::untagged::UntaggedFault;
 use crate::mpa::fpdu::FpduError;
 use crate::rdmap::stream::{Indication, Stream};
@@ -31,10 +32,25 @@ impl Qp {
         verbs: &mut Verbs<M, C>,
         ulpdu: &[u8],
     ) -> UlpduOutcome {
+        let mut sink = LastRegion::NONE;
+        self.on_ulpdu_in_run(verbs, ulpdu, &mut sink)
+    }
+
+    /// As [`Qp::on_ulpdu`], for ULPDUs that follow each other in one pass: `sink` is new at the
+    /// first.
+    #[inline(always)]
+    pub(crate) fn on_ulpdu_in_run<M: Memory, C: Completions>(
+        &mut self,
+        verbs: &mut Verbs<M, C>,
+        ulpdu: &[u8],
+        sink: &mut LastRegion,
+    ) -> UlpduOutcome {
         verbs.counters.fpdus_in += 1;
-        if self.stream.place_if_write(&verbs.memory, ulpdu) {
+        if self.stream.place_if_write(&verbs.memory, ulpdu, sink) {
             return UlpduOutcome::Continue;
         }
+        // It may invalidate the STag.
+        *sink = LastRegion::NONE;
         self.on_other_ulpdu(verbs, ulpdu)
     }
 

@@ -403,3 +403,32 @@ fn stags_are_uniform_and_unpredictable() {
         assert_ne!(table.register(&REGION), Ok(stag));
     }
 }
+
+#[test]
+fn run_of_accesses_is_checked_as_each_alone() {
+    let regions = RegionTable::new(8, 7);
+    let register = |base, len, access| {
+        let what = Registration { pd: 1, stream: None, base, len, access, backing: 5 };
+        regions.register(&what).unwrap()
+    };
+    let end = u64::MAX - 9;
+    let stags = [
+        register(100, 50, Access::ALL),
+        register(120, 50, Access::REMOTE_WRITE),
+        register(end, 9, Access::ALL),
+        register(100, 50, Access::LOCAL_READ),
+        0,
+    ];
+    let places = [0, 99, 100, 119, 120, 149, 150, 169, end, u64::MAX - 1, u64::MAX];
+    let scope = AccessScope::from(1);
+    let needed = Access::REMOTE_WRITE;
+    let mut last = LastRegion::NONE;
+    for stag in stags.into_iter().flat_map(|stag| [stag, stags[0], stag]) {
+        for (to, len) in places.iter().flat_map(|&to| [1, 2, 20, 50, 51].map(|len| (to, len))) {
+            let alone = regions.resolve(stag, scope, needed, to, len).ok();
+            let in_run = regions.resolve_in_run(&mut last, stag, scope, needed, to, len);
+            let fields = |range: MemoryRange| (range.backing(), range.offset(), range.len());
+            assert_eq!(in_run.map(fields), alone.map(fields), "{stag:x} {to} {len}");
+        }
+    }
+}

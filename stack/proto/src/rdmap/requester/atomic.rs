@@ -78,7 +78,7 @@ impl Requester {
         let entry = self.entries.get_mut(number)?;
         let is_expected = entry.progress == Progress::Atomic { id };
         is_expected.then(|| {
-            let sink = self.sq.wqe(entry.slot).sge(0);
+            let sink = entry.wqe(&self.sq).sge(0);
             (entry, sink)
         })
     }

@@ -1,6 +1,6 @@
 //! Completion of requests, in posting order.
 
-use super::{Progress, Rejection, Requester};
+use super::{Entry, Progress, Rejection, Requester};
 use crate::rdmap::send_queue::wqe::{WqeFlags, WqeOpcode};
 
 /// Outcome of a request.
@@ -19,8 +19,8 @@ pub enum RequestOutcome {
 /// A request that is done.
 #[derive(Clone, Copy, Debug)]
 pub struct DoneRequest {
-    /// Number of its first slot in the send queue.
-    slot: u64,
+    /// Work request ID.
+    pub wr_id: u64,
     /// Bytes that it transferred.
     pub len: u32,
     /// Operation.
@@ -29,7 +29,33 @@ pub struct DoneRequest {
     pub signaled: bool,
 }
 
+impl DoneRequest {
+    #[inline(always)]
+    fn of(entry: &Entry) -> Self {
+        let signaled = entry.flags().contains(WqeFlags::SIGNALED);
+        Self { wr_id: entry.wr_id, len: entry.len, opcode: entry.opcode(), signaled }
+    }
+}
+
 impl Requester {
+    /// Removes the oldest requests that succeeded. Before one whose success is to be reported is
+    /// removed, `report` is called; if it returns false, the request stays, and all after it, and
+    /// so does this.
+    #[inline(always)]
+    pub fn complete_succeeded(&mut self, mut report: impl FnMut(&DoneRequest) -> bool) -> bool {
+        // req: RDMAP-210
+        while let Some(entry) = self.entries.oldest_built()
+            && matches!(entry.progress, Progress::Built | Progress::Answered)
+        {
+            let request = DoneRequest::of(entry);
+            if request.signaled && !report(&request) {
+                return false;
+            }
+            self.entries.pop_built();
+        }
+        true
+    }
+
     /// Returns the oldest request and its outcome, if it is done; remove it with
     /// [`Requester::pop`].
     #[inline]
@@ -58,16 +84,7 @@ impl Requester {
 
     #[inline]
     fn oldest(&self) -> Option<DoneRequest> {
-        let entry = self.entries.get(self.entries.oldest)?;
-        let signaled = entry.flags.contains(WqeFlags::SIGNALED);
-        Some(DoneRequest { slot: entry.slot, len: entry.len, opcode: entry.opcode, signaled })
-    }
-
-    /// Returns the work request ID of a request that was not removed.
-    #[inline]
-    #[must_use]
-    pub fn wr_id(&self, request: &DoneRequest) -> u64 {
-        self.sq.wr_id(request.slot)
+        self.entries.get(self.entries.oldest).map(DoneRequest::of)
     }
 
     /// Returns the number of the oldest request, counted from the first ever posted.

@@ -2,7 +2,8 @@
 //! and not in their slots of the send queue.
 
 use crate::ddp::memory::MemoryFault;
-use crate::rdmap::send_queue::wqe::{WqeFlags, WqeOpcode};
+use crate::rdmap::send_queue::SqConsumer;
+use crate::rdmap::send_queue::wqe::{Control, Wqe, WqeFlags, WqeOpcode};
 
 /// Progress of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -36,19 +37,47 @@ pub enum Rejection {
     Unsupported,
 }
 
-/// State of a request.
+/// State of a request. What its completion needs is here as well, so that the completion does not
+/// read the slots again.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Entry {
-    /// Number of its first slot in the send queue.
-    pub(super) slot: u64,
+    /// Operation, flags and so on.
+    pub(super) control: Control,
+    pub(super) wr_id: u64,
+    /// Number of its first slot in the send queue, modulo 2^32.
+    slot: u32,
     /// Bytes that it transfers.
     pub(super) len: u32,
-    pub(super) opcode: WqeOpcode,
-    pub(super) flags: WqeFlags,
     pub(super) progress: Progress,
 }
 
-const _: () = assert!(size_of::<Entry>() == 24, "entries of a burst share cache lines");
+const _: () = assert!(size_of::<Entry>() == 32, "two entries share a cache line");
+
+impl Entry {
+    /// Returns the entry of the request `wqe`, which begins in `slot`.
+    #[inline(always)]
+    pub(super) fn new(slot: u64, wqe: &Wqe<'_>, progress: Progress) -> Self {
+        #[expect(clippy::cast_possible_truncation, reason = "a queue has fewer slots")]
+        let slot = slot as u32;
+        Self { control: wqe.control(), wr_id: wqe.wr_id(), slot, len: wqe.len(), progress }
+    }
+
+    #[inline(always)]
+    pub(super) fn opcode(&self) -> WqeOpcode {
+        self.control.opcode()
+    }
+
+    #[inline(always)]
+    pub(super) const fn flags(&self) -> WqeFlags {
+        self.control.flags()
+    }
+
+    /// Returns the request in its slots.
+    #[inline(always)]
+    pub(super) fn wqe<'a>(&self, sq: &'a SqConsumer) -> Wqe<'a> {
+        sq.wqe(u64::from(self.slot), self.control)
+    }
+}
 
 /// Entries of the requests in the queue. A request is identified by its number, counted from the
 /// first ever posted: `oldest..next_to_build` are built or refused, `next_to_build..end` are not.
@@ -63,13 +92,8 @@ pub(super) struct Entries {
 
 impl Entries {
     pub(super) fn new(count_max: usize) -> Self {
-        let unused = Entry {
-            slot: 0,
-            len: 0,
-            opcode: WqeOpcode::Send,
-            flags: WqeFlags::default(),
-            progress: Progress::Queued,
-        };
+        let control = Control::default();
+        let unused = Entry { control, wr_id: 0, slot: 0, len: 0, progress: Progress::Queued };
         let entries = vec![unused; count_max.next_power_of_two()].into_boxed_slice();
         Self { entries, oldest: 0, next_to_build: 0, end: 0 }
     }
@@ -106,6 +130,14 @@ impl Entries {
         (self.oldest..self.end).contains(&number).then(|| &mut self.entries[index])
     }
 
+    /// Returns the entry of the request to build after the next `skipped`.
+    #[inline(always)]
+    pub(super) fn unbuilt_after_mut(&mut self, skipped: u64) -> Option<&mut Entry> {
+        let number = self.next_to_build + skipped;
+        let index = self.index(number);
+        (number != self.end).then(|| &mut self.entries[index])
+    }
+
     /// Returns the entry of the next request to build.
     #[inline(always)]
     pub(super) fn unbuilt(&self) -> Option<&Entry> {
@@ -115,8 +147,20 @@ impl Entries {
 
     #[inline(always)]
     pub(super) fn unbuilt_mut(&mut self) -> Option<&mut Entry> {
-        let index = self.index(self.next_to_build);
-        (self.next_to_build != self.end).then(|| &mut self.entries[index])
+        self.unbuilt_after_mut(0)
+    }
+
+    /// Returns the oldest entry if it was built or refused.
+    #[inline(always)]
+    pub(super) fn oldest_built(&self) -> Option<&Entry> {
+        let index = self.index(self.oldest);
+        (self.oldest != self.next_to_build).then(|| &self.entries[index])
+    }
+
+    /// Removes the oldest entry, which [`Entries::oldest_built`] has returned.
+    #[inline(always)]
+    pub(super) const fn pop_built(&mut self) {
+        self.oldest += 1;
     }
 
     /// Removes the oldest entry, if there is one.

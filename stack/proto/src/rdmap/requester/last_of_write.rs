@@ -1,59 +1,77 @@
 //! Last segments of RDMA Writes: the shortest way from the send queue to the wire. It serves small
 //! messages, which are packed into a TCP segment by the dozen, and the ends of longer ones.
 
-use super::{Progress, Requester};
+use super::{Entry, Progress, Requester};
 use crate::ddp::memory::{Access, Memory};
-use crate::ddp::regions::AccessScope;
+use crate::ddp::regions::{AccessScope, LastRegion};
 use crate::rdmap::segment;
-use crate::rdmap::send_queue::wqe::{WqeFlags, WqeOpcode};
+use crate::rdmap::send_queue::wqe::{Wqe, WqeFlags, WqeOpcode};
 use crate::wire::ddp::{TAGGED_LEN, Tagged, Version};
 
 impl Requester {
-    /// Builds the next request, or the rest of it, into `out` if it is an RDMA Write that may be
-    /// sent now and fits, from one element of readable memory or inline; returns the length of the
-    /// segment. `None`, with nothing changed, for any other: [`Requester::build`] is to build it.
+    /// Builds the next requests, of the first one the rest, as long as each is an RDMA Write that
+    /// may be sent now, inline or without a fence from one element of readable memory, and `buffer`
+    /// has room for its ULPDU, of the length that it is called with. Returns their number. For any
+    /// other request [`Requester::build`] is to be called.
     #[inline(always)]
-    pub(in crate::rdmap) fn build_last_of_write(
+    pub(in crate::rdmap) fn build_last_of_writes<'o>(
         &mut self,
         memory: &impl Memory,
         scope: AccessScope,
         version: Version,
-        out: &mut [u8],
-    ) -> Option<usize> {
-        let offset = self.offset;
-        // Local operations, or rejected requests, may follow the message.
-        let entry = self.entries.unbuilt_mut().filter(|_| self.local_count == 0)?;
-        if entry.opcode != WqeOpcode::Write {
-            return None;
+        mut buffer: impl FnMut(usize) -> Option<&'o mut [u8]>,
+    ) -> u64 {
+        // Local operations, or rejected requests, may follow a message.
+        if self.local_count > 0 {
+            return 0;
         }
-        let len = usize::try_from(u64::from(entry.len) - offset).ok()?;
-        let (header, body) = out.get_mut(..TAGGED_LEN + len)?.split_at_mut(TAGGED_LEN);
-        // req: RDMAP-217, RDMAP-237
-        let is_fenced = entry.flags.contains(WqeFlags::FENCE) && !self.outstanding.is_empty();
-        if entry.progress != Progress::Queued || (offset == 0 && is_fenced) {
-            return None;
-        }
-        let wqe = self.sq.wqe(entry.slot);
-        if entry.flags.contains(WqeFlags::INLINE) {
-            wqe.copy_inline(entry.len as usize - len, body);
-        } else if len > 0 {
-            // req: RDMAP-073, RDMAP-340
-            if wqe.payload_count() != 1 {
-                return None;
-            }
-            let sge = wqe.first_sge();
-            let needed = Access::LOCAL_READ;
-            let at = sge.addr.checked_add(offset)?;
-            let range = memory.regions().resolve(sge.lkey, scope, needed, at, len).ok()?;
-            memory.fetch(range, body);
-        }
+        let mut source = LastRegion::NONE;
+        let (mut count, mut offset) = (0, self.offset);
         // req: DDP-103, DDP-104, RDMAP-019, RDMAP-133
-        let header_of = segment::write_header(version, offset, wqe.stag(), wqe.remote());
-        let tagged = Tagged { last: true, ..header_of };
-        tagged.emit(version, header);
-        entry.progress = Progress::Built;
-        self.entries.next_to_build += 1;
-        self.offset = 0;
-        Some(TAGGED_LEN + len)
+        let mut begin = |wqe: &Wqe<'_>, offset: u64, len: usize| {
+            let (header, body) = buffer(TAGGED_LEN + len)?.split_first_chunk_mut::<TAGGED_LEN>()?;
+            let header_of = segment::write_header(version, offset, wqe.stag(), wqe.remote());
+            Tagged { last: true, ..header_of }.emit(version, header);
+            Some(body)
+        };
+        while let Some(entry) = self.entries.unbuilt_after_mut(count) {
+            let Ok(len) = usize::try_from(u64::from(entry.len) - offset) else { break };
+            if entry.progress != Progress::Queued {
+                break;
+            }
+            let wqe = entry.wqe(&self.sq);
+            if entry.control.is_plain_write() && len > 0 {
+                let sge = wqe.first_sge();
+                let Some(at) = sge.addr.checked_add(offset) else { break };
+                let (regions, needed) = (memory.regions(), Access::LOCAL_READ);
+                // req: RDMAP-073, RDMAP-340
+                let range = regions.resolve_in_run(&mut source, sge.lkey, scope, needed, at, len);
+                let Some(range) = range else { break };
+                let Some(body) = begin(&wqe, offset, len) else { break };
+                memory.fetch(range, body);
+            } else {
+                let is_fenced = offset == 0 && !self.outstanding.is_empty();
+                if !is_inline_or_empty(entry, is_fenced) {
+                    break;
+                }
+                let Some(body) = begin(&wqe, offset, len) else { break };
+                wqe.copy_inline(entry.len as usize - len, body);
+            }
+            entry.progress = Progress::Built;
+            offset = 0;
+            count += 1;
+        }
+        self.offset = offset;
+        self.entries.next_to_build += count;
+        count
     }
+}
+
+/// True for an RDMA Write whose payload is inline or empty, and that does not wait for its fence.
+fn is_inline_or_empty(entry: &Entry, is_fenced: bool) -> bool {
+    let flags = entry.flags();
+    // req: RDMAP-217, RDMAP-237
+    let waits = is_fenced && flags.contains(WqeFlags::FENCE);
+    let has_no_memory = flags.contains(WqeFlags::INLINE) || entry.len == 0;
+    entry.opcode() == WqeOpcode::Write && has_no_memory && !waits
 }

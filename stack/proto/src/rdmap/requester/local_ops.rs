@@ -25,12 +25,12 @@ impl Requester {
                 self.entries.next_to_build += 1;
                 continue;
             }
-            let waits = entry.flags.contains(WqeFlags::FENCE) && !self.outstanding.is_empty();
+            let waits = entry.flags().contains(WqeFlags::FENCE) && !self.outstanding.is_empty();
             if waits || entry.progress != Progress::Queued {
                 return;
             }
-            let wqe = self.sq.wqe(entry.slot);
-            let done = match entry.opcode {
+            let wqe = entry.wqe(&self.sq);
+            let done = match entry.opcode() {
                 WqeOpcode::Bind => regions.bind(&wqe.bind(), scope),
                 WqeOpcode::Invalidate => regions.invalidate_local(wqe.stag(), scope),
                 _ => return,

@@ -28,26 +28,33 @@ impl Requester {
         let Some(producer) = &mut self.producer else { return false };
         let is_posted = producer.post(wr);
         producer.publish();
-        while self.take_posted(Admission::ALL) {}
+        self.take_posted(Admission::ALL, usize::MAX);
         is_posted
     }
 
-    /// Takes the next posted request, if there is one. A rejected one completes with
-    /// [`RequestOutcome::Rejected`](super::RequestOutcome::Rejected), after all requests before it.
-    #[inline(always)]
-    pub fn take_posted(&mut self, admission: Admission) -> bool {
-        let Some((slot, wqe)) = self.sq.take() else { return false };
-        let (opcode, flags, len) = (wqe.opcode(), wqe.flags(), wqe.len());
-        let mut progress = Progress::Queued;
-        if OpcodeSet::LOCAL.union(admission.rejected).contains(opcode) {
-            self.local_count += 1;
-            if admission.rejected.contains(opcode) {
-                progress = Progress::Rejected(admission.reason);
+    /// Takes the next posted requests, at most `max`; returns their number. A rejected one
+    /// completes with [`RequestOutcome::Rejected`](super::RequestOutcome::Rejected), after all
+    /// requests before it.
+    #[inline]
+    pub fn take_posted(&mut self, admission: Admission, max: usize) -> usize {
+        let unsent = OpcodeSet::LOCAL.union(admission.rejected);
+        let mut count = 0;
+        while count < max
+            && let Some((slot, wqe)) = self.sq.take()
+        {
+            let opcode = wqe.opcode();
+            let mut progress = Progress::Queued;
+            if unsent.contains(opcode) {
+                self.local_count += 1;
+                if admission.rejected.contains(opcode) {
+                    progress = Progress::Rejected(admission.reason);
+                }
             }
+            // req: DDP-109, RDMAP-003, RDMAP-139, RDMAP-178
+            self.entries.push(Entry::new(slot, &wqe, progress));
+            count += 1;
         }
-        // req: DDP-109, RDMAP-003, RDMAP-139, RDMAP-178
-        self.entries.push(Entry { slot, len, opcode, flags, progress });
-        true
+        count
     }
 
     /// True if a posted request was not taken.

@@ -48,8 +48,9 @@ impl Requester {
     pub fn oldest_sink(&mut self) -> Option<(Sge, &mut u32)> {
         let number = *self.outstanding.front()?;
         let entry = self.entries.get_mut(number)?;
+        let sink = entry.wqe(&self.sq).first_sge();
         let Progress::Reading { received } = &mut entry.progress else { return None };
-        Some((self.sq.wqe(entry.slot).first_sge(), received))
+        Some((sink, received))
     }
 
     /// Counts a placed segment of a Read Response; true if it completed the Read.

@@ -51,9 +51,9 @@ impl Requester {
         let is_written = unbuilt.is_some_and(|entry| entry.progress == Progress::WriteBuilt);
         let begun = u64::from(self.offset > 0 || is_written);
         let matches = |entry: &Entry| {
-            let wqe = self.sq.wqe(entry.slot);
+            let wqe = entry.wqe(&self.sq);
             let len = u64::from(entry.len.max(1));
-            entry.opcode.is_write()
+            entry.opcode().is_write()
                 && wqe.stag() == stag
                 && to.wrapping_sub(wqe.remote()) < len
                 && !matches!(entry.progress, Progress::Rejected(_))
@@ -76,7 +76,7 @@ impl Requester {
         let mut numbers = self.entries.oldest..self.entries.end;
         numbers.find(|&number| {
             let entry = self.entries.get(number);
-            entry.is_some_and(|entry| is_begun(number, entry.progress) && matches(entry.opcode))
+            entry.is_some_and(|entry| is_begun(number, entry.progress) && matches(entry.opcode()))
         })
     }
 }

@@ -199,6 +199,59 @@ impl WqeFlags {
     }
 }
 
+/// Word 1 of a request.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(in crate::rdmap) struct Control(u64);
+
+impl Control {
+    /// Operation, flags but for `SIGNALED`, and number of SGEs.
+    const SHAPE: u64 = 0xff_ffff & !((WqeFlags::SIGNALED.0 as u64) << 8);
+    /// Flag and number of a payload that is one SGE.
+    const PAYLOAD_SHAPE: u64 = 0xff << 16 | (WqeFlags::INLINE.0 as u64) << 8;
+    const ONE_SGE: u64 = 1 << 16;
+
+    #[inline(always)]
+    pub(in crate::rdmap) fn opcode(self) -> WqeOpcode {
+        let value = self.0 & 0xff;
+        *WqeOpcode::ALL.get(value as usize).expect("an opcode that was emitted")
+    }
+
+    #[inline(always)]
+    pub(in crate::rdmap) const fn flags(self) -> WqeFlags {
+        WqeFlags((self.0 >> 8) as u8)
+    }
+
+    /// Number of SGEs, or of inline bytes.
+    #[inline(always)]
+    pub(in crate::rdmap) const fn payload_count(self) -> usize {
+        (self.0 >> 16) as u8 as usize
+    }
+
+    /// True if the payload is one SGE.
+    #[inline(always)]
+    const fn has_one_sge(self) -> bool {
+        self.0 & Self::PAYLOAD_SHAPE == Self::ONE_SGE
+    }
+
+    /// True for an RDMA Write from one SGE without a fence.
+    #[inline(always)]
+    pub(in crate::rdmap) const fn is_plain_write(self) -> bool {
+        self.0 & Self::SHAPE == Self::ONE_SGE | WqeOpcode::Write as u64
+    }
+
+    /// STag at the peer; of `Bind` the window's, of `Invalidate` the one to invalidate.
+    #[inline(always)]
+    pub(in crate::rdmap) const fn stag(self) -> Stag {
+        (self.0 >> 32) as Stag
+    }
+
+    /// Number of the request's slots.
+    #[inline(always)]
+    const fn slot_count(self) -> u64 {
+        self.0 >> 24 & 0xff
+    }
+}
+
 /// A request in its slots.
 #[derive(Clone, Copy)]
 pub(in crate::rdmap) struct Wqe<'a> {
@@ -206,15 +259,20 @@ pub(in crate::rdmap) struct Wqe<'a> {
     first: &'a Slot,
     /// Number of the first slot.
     number: u64,
-    /// Word 1.
-    control: u64,
+    control: Control,
 }
 
 impl<'a> Wqe<'a> {
     #[inline(always)]
     pub(super) fn new(slots: &'a Slots, number: u64) -> Self {
         let first = slots.get(number);
-        Self { slots, first, number, control: first.load(1) }
+        Self { slots, first, number, control: Control(first.load(1)) }
+    }
+
+    /// The request in the slots from `number` on, whose word 1 is known.
+    #[inline(always)]
+    pub(super) fn with_control(slots: &'a Slots, number: u64, control: Control) -> Self {
+        Self { slots, first: slots.get(number), number, control }
     }
 
     #[inline(always)]
@@ -228,20 +286,30 @@ impl<'a> Wqe<'a> {
     }
 
     #[inline(always)]
-    pub(in crate::rdmap) fn opcode(&self) -> WqeOpcode {
-        let value = self.control & 0xff;
-        *WqeOpcode::ALL.get(value as usize).expect("an opcode that was emitted")
+    pub(in crate::rdmap) const fn control(&self) -> Control {
+        self.control
     }
 
     #[inline(always)]
-    pub(in crate::rdmap) fn flags(&self) -> WqeFlags {
-        WqeFlags((self.control >> 8) as u8)
+    pub(in crate::rdmap) fn opcode(&self) -> WqeOpcode {
+        self.control.opcode()
+    }
+
+    #[inline(always)]
+    pub(in crate::rdmap) const fn flags(&self) -> WqeFlags {
+        self.control.flags()
     }
 
     /// Number of SGEs, or of inline bytes.
     #[inline(always)]
-    pub(in crate::rdmap) fn payload_count(&self) -> usize {
-        usize::from((self.control >> 16) as u8)
+    pub(in crate::rdmap) const fn payload_count(&self) -> usize {
+        self.control.payload_count()
+    }
+
+    /// Work request ID.
+    #[inline(always)]
+    pub(in crate::rdmap) fn wr_id(&self) -> u64 {
+        self.first.load(WR_ID)
     }
 
     #[inline(always)]
@@ -251,8 +319,8 @@ impl<'a> Wqe<'a> {
 
     /// STag at the peer; of `Bind` the window's, of `Invalidate` the one to invalidate.
     #[inline(always)]
-    pub(in crate::rdmap) fn stag(&self) -> Stag {
-        (self.control >> 32) as Stag
+    pub(in crate::rdmap) const fn stag(&self) -> Stag {
+        self.control.stag()
     }
 
     /// Tagged offset at the peer.
@@ -269,7 +337,7 @@ impl<'a> Wqe<'a> {
     /// First word of the payload.
     #[inline(always)]
     fn payload(&self) -> usize {
-        PAYLOAD + usize::from(self.opcode() == WqeOpcode::WriteImmediate)
+        PAYLOAD + usize::from(self.control.0 as u8 == WqeOpcode::WriteImmediate as u8)
     }
 
     /// SGE `index`; the sink of a Read or atomic operation is the first.
@@ -351,12 +419,12 @@ impl<'a> Wqe<'a> {
     /// Number of bytes that the request transfers.
     #[inline(always)]
     pub(in crate::rdmap) fn len(&self) -> u32 {
+        if self.control.has_one_sge() {
+            return self.sge(0).len;
+        }
         let count = self.payload_count();
         if self.is_inline() {
             return count as u32;
-        }
-        if count == 1 {
-            return self.sge(0).len;
         }
         // The sum of a request that was checked does not overflow.
         (0..count).fold(0, |sum: u32, index| sum.wrapping_add(self.sge(index).len))
@@ -364,7 +432,7 @@ impl<'a> Wqe<'a> {
 
     /// Number of its slots.
     #[inline(always)]
-    pub(super) fn slot_count(&self) -> u64 {
-        self.control >> 24 & 0xff
+    pub(super) const fn slot_count(&self) -> u64 {
+        self.control.slot_count()
     }
 }

@@ -6,21 +6,33 @@
 
 use super::Stream;
 use crate::ddp::memory::{Access, Memory};
+use crate::ddp::regions::LastRegion;
 use crate::ddp::tagged;
 use crate::wire::ddp::{TAGGED_LEN, Tagged, UNTAGGED_LEN, Untagged};
 use crate::wire::rdmap::{Opcode, QN_SEND};
 
 impl Stream {
     /// Places an in-order ULPDU if it is a valid RDMA Write. False, with nothing done: it is to be
-    /// processed otherwise.
+    /// processed otherwise. `sink`: the region of the Writes before it.
     #[inline(always)]
-    pub fn place_if_write(&self, memory: &impl Memory, ulpdu: &[u8]) -> bool {
+    pub fn place_if_write(
+        &self,
+        memory: &impl Memory,
+        ulpdu: &[u8],
+        sink: &mut LastRegion,
+    ) -> bool {
         let opcode = Opcode::Write.control(self.version);
         let Some(header) = Tagged::parse_expected(ulpdu, self.version, opcode) else {
             return false;
         };
-        let (sink, payload) = ((header.stag, header.to), &ulpdu[TAGGED_LEN..]);
-        tagged::place(memory, self.scope, Access::REMOTE_WRITE, sink, payload).is_ok()
+        let payload = &ulpdu[TAGGED_LEN..];
+        if payload.is_empty() {
+            return true;
+        }
+        let (regions, needed, len) = (memory.regions(), Access::REMOTE_WRITE, payload.len());
+        let range = regions.resolve_in_run(sink, header.stag, self.scope, needed, header.to, len);
+        // req: DDP-104, DDP-106, DDP-160, DDP-089, DDP-105, RDMAP-142
+        range.map(|range| memory.place(range, payload)).is_some()
     }
 
     /// Places an in-order ULPDU if it is a valid segment, but not the last, of a Send or a Read

@@ -83,7 +83,7 @@ impl Fixture {
     fn completions(&mut self) -> Vec<(u64, RequestOutcome)> {
         let mut done = Vec::new();
         while let Some((request, outcome)) = self.stream.requester.completed() {
-            done.push((self.stream.requester.wr_id(&request), outcome));
+            done.push((request.wr_id, outcome));
             self.stream.requester.pop();
         }
         done

@@ -85,17 +85,22 @@ impl Stream {
         }
     }
 
-    /// Builds the next ULPDU into `out` if it is the last of an RDMA Write, or the only one, and
-    /// nothing else is to be sent first; returns its length. `None`, with nothing changed, for any
-    /// other: see [`Stream::next_tx`].
+    /// Builds the next ULPDUs as long as each is the last of an RDMA Write, or the only one,
+    /// nothing else is to be sent first, and `buffer` has room for it: it is called with its
+    /// length. Returns their number. For any other see [`Stream::next_tx`].
     #[inline(always)]
-    pub fn build_last_of_write(&mut self, memory: &impl Memory, out: &mut [u8]) -> Option<usize> {
+    pub fn build_last_of_writes<'o>(
+        &mut self,
+        memory: &impl Memory,
+        buffer: impl FnMut(usize) -> Option<&'o mut [u8]>,
+    ) -> u64 {
         if self.failed || self.responder.can_build() {
-            return None;
+            return 0;
         }
-        let len = self.requester.build_last_of_write(memory, self.scope, self.version, out)?;
-        self.prefers_responses = true;
-        Some(len)
+        let (scope, version) = (self.scope, self.version);
+        let count = self.requester.build_last_of_writes(memory, scope, version, buffer);
+        self.prefers_responses |= count > 0;
+        count
     }
 
     /// Returns the next ULPDUs to send as a train: at least two of `ulpdu_len` bytes and at most
