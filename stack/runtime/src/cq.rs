@@ -108,9 +108,9 @@ impl Cq {
 
     /// Removes completions. Locks only if the ring is not empty: a thread that spins here finds it
     /// empty most times.
-    #[inline]
+    #[inline(always)]
     fn pop_into(&self, out: &mut Vec<Wc>, max: usize) -> usize {
-        if self.inner.peek.is_empty() { 0 } else { self.inner.ring.lock().pop_into(out, max) }
+        if self.inner.peek.is_empty() { 0 } else { self.inner.pop_into(out, max) }
     }
 
     /// True once a completion found the queue full. The queue pairs that use it are then in error;
@@ -146,6 +146,14 @@ impl Cq {
 
     pub(crate) fn belongs_to(&self, context: &Arc<ContextInner>) -> bool {
         Arc::ptr_eq(&self.inner.context, context)
+    }
+}
+
+impl CqInner {
+    // Not inlined: the caller keeps no registers for it while the ring is empty.
+    #[inline(never)]
+    fn pop_into(&self, out: &mut Vec<Wc>, max: usize) -> usize {
+        self.ring.lock().pop_into(out, max)
     }
 }
 

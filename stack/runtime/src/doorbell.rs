@@ -47,6 +47,7 @@ impl Doorbells {
 
     /// True if a doorbell is set. Sees every earlier `ring` that a fence separates from this call;
     /// may miss a concurrent one.
+    #[inline]
     pub(crate) fn is_pending(&self) -> bool {
         self.summary.iter().any(|summary| summary.load(Ordering::Relaxed) != 0)
     }

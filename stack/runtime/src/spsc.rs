@@ -25,6 +25,23 @@ unsafe impl<T: Send> Sync for Ring<T> {}
 // SAFETY: as above.
 unsafe impl<T: Send> Send for Ring<T> {}
 
+impl<T> Ring<T> {
+    /// Moves the value out of a slot.
+    ///
+    /// # Safety
+    /// The caller is the consumer, the index is in `head..tail` as loaded with acquire, and the
+    /// consumer takes each index once.
+    #[inline(always)]
+    unsafe fn take(&self, index: usize) -> T {
+        self.slots[index & self.mask].with_mut(|slot| {
+            // SAFETY: the producer has filled the slot and released it to the consumer.
+            let filled = unsafe { &*slot };
+            // SAFETY: filled, and moved out once.
+            unsafe { filled.assume_init_read() }
+        })
+    }
+}
+
 /// Producer side of a ring.
 pub(crate) struct Producer<T> {
     shared: Arc<Ring<T>>,
@@ -117,15 +134,19 @@ impl<T> Consumer<T> {
     /// store of the head index for all.
     #[inline]
     pub(crate) fn pop_into(&mut self, out: &mut Vec<T>, max: usize) -> usize {
-        let mut count = 0;
-        while count < max
-            && let Some(value) = self.read_next()
-        {
-            out.push(value);
-            count += 1;
+        if self.cached_tail.wrapping_sub(self.head) < max {
+            self.cached_tail = self.shared.tail.load(Ordering::Acquire);
         }
+        let count = self.cached_tail.wrapping_sub(self.head).min(max);
         if count > 0 {
-            self.shared.head.store(self.head, Ordering::Release);
+            let Self { shared, head, .. } = self;
+            // The length is known, so that capacity is checked once for all.
+            out.extend((0..count).map(|index| {
+                // SAFETY: the index is in `head..tail`, and the head advances past it below.
+                unsafe { shared.take(head.wrapping_add(index)) }
+            }));
+            *head = head.wrapping_add(count);
+            shared.head.store(*head, Ordering::Release);
         }
         count
     }
@@ -145,13 +166,8 @@ impl<T> Consumer<T> {
         if self.is_empty() {
             return None;
         }
-        let value = self.shared.slots[self.head & self.shared.mask].with_mut(|slot| {
-            // SAFETY: the index is in `head..tail`, so the producer has filled the slot and
-            // released it to the consumer.
-            let filled = unsafe { &*slot };
-            // SAFETY: filled, and moved out once: the head advances past it.
-            unsafe { filled.assume_init_read() }
-        });
+        // SAFETY: the index is in `head..tail`, and the head advances past it.
+        let value = unsafe { self.shared.take(self.head) };
         self.head = self.head.wrapping_add(1);
         Some(value)
     }

@@ -121,6 +121,15 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
         }
     }
 
+    /// As [`Engine::publish_retired_sends`]; returns the number of free slots in the receive queue
+    /// as well, as [`Engine::free_recv_slots`] does.
+    #[inline]
+    pub fn publish_retired(&mut self, qp: QpId) -> usize {
+        let Some(qp) = self.cx.qps.by_id_mut(qp) else { return 0 };
+        qp.stream.requester.publish_retired();
+        qp.free_recv_slots()
+    }
+
     /// Posts a buffer to the receive queue.
     ///
     /// # Errors

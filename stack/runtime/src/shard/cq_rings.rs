@@ -183,6 +183,12 @@ impl CqRings {
         Some(qp)
     }
 
+    /// True if completions or free slots wait to be published.
+    #[inline]
+    pub(crate) const fn has_unpublished(&self) -> bool {
+        !self.dirty_qps.is_empty() || !self.unpublished.is_empty()
+    }
+
     /// Publishes the completions.
     #[inline]
     pub(crate) fn publish(&mut self) {

@@ -75,6 +75,27 @@ impl<D: Device> ShardEngine<D> {
         }
     }
 
+    /// Takes the requests posted to the queue pairs whose doorbells are set. True if there were any.
+    #[inline(never)]
+    fn serve_rung(&mut self, doorbells: &Doorbells) -> bool {
+        let mut any = false;
+        doorbells.drain(|index| any |= self.serve(index, doorbells));
+        any
+    }
+
+    /// Publishes the free slots of queue pairs, then completions.
+    #[inline(never)]
+    fn publish_queues(&mut self) {
+        while let Some(qp) = self.engine.completions_mut().pop_dirty() {
+            if let Some(Some(link)) = self.links.get(qp.slot())
+                && link.id == qp
+            {
+                link.publish_retired(self.engine.publish_retired(qp));
+            }
+        }
+        self.engine.completions_mut().publish();
+    }
+
     /// Takes the requests posted to one queue pair. True if there were any.
     fn serve(&mut self, index: usize, doorbells: &Doorbells) -> bool {
         let Some(Some(link)) = self.links.get_mut(index) else {
@@ -199,9 +220,13 @@ where
         // the engine in time.
         self.engine.rx_burst();
         let mut busy = !self.srqs.is_empty() && self.serve_shared();
-        doorbells.drain(|index| busy |= self.serve(index, doorbells));
+        if doorbells.is_pending() {
+            busy |= self.serve_rung(doorbells);
+        }
         busy |= self.engine.drive(now);
-        busy |= self.route_events(now);
+        if self.engine.event_count() > 0 {
+            busy |= self.route_events(now);
+        }
         if !self.publisher.is_drained() {
             self.publisher.retry_deferred();
             busy = true;
@@ -212,18 +237,12 @@ where
 
     #[inline]
     fn publish(&mut self) {
-        while let Some(qp) = self.engine.completions_mut().pop_dirty() {
-            if let Some(Some(link)) = self.links.get(qp.slot())
-                && link.id == qp
-            {
-                self.engine.publish_retired_sends(qp);
-                link.publish_retired(self.engine.free_recv_slots(qp));
-            }
-        }
         for (id, end) in &self.srqs {
             end.publish_retired(self.engine.free_srq_slots(*id));
         }
-        self.engine.completions_mut().publish();
+        if self.engine.completions_mut().has_unpublished() {
+            self.publish_queues();
+        }
     }
 
     fn add_cq(&mut self, producer: CqProducer) -> CqId {

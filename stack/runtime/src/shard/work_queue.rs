@@ -65,7 +65,13 @@ struct RecvRing {
 
 impl RecvRing {
     /// Moves posted requests into the engine. Returns two flags: there were any; some are left.
+    #[inline]
     fn take(&mut self, id: QpId, engine: &mut impl EngineQueues) -> (bool, bool) {
+        if self.ring.is_empty() { (false, false) } else { self.take_posted(id, engine) }
+    }
+
+    #[inline(never)]
+    fn take_posted(&mut self, id: QpId, engine: &mut impl EngineQueues) -> (bool, bool) {
         let mut free = engine.free_recv_slots(id);
         let mut any = false;
         while free > 0
