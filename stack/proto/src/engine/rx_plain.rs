@@ -138,21 +138,21 @@ impl<E: Env> Connection<E> {
     /// bytes are to be passed to [`Connection::on_stream_bytes`].
     #[inline(always)]
     fn on_whole_fpdus(&mut self, cx: &mut Context<E>, bytes: &[u8]) -> (usize, UlpduOutcome) {
-        let (mut used, mut outcome) = (0, UlpduOutcome::Continue);
+        let (mut rest, mut outcome) = (bytes, UlpduOutcome::Continue);
         let mut sink = LastRegion::NONE;
         let Context { qps, verbs, .. } = cx;
-        let Phase::Rdma { deframer } = &self.phase else { return (used, outcome) };
+        let Phase::Rdma { deframer } = &self.phase else { return (0, outcome) };
         if !self.tx_allowed || !deframer.is_at_unmarked_fpdu() {
-            return (used, outcome);
+            return (0, outcome);
         }
-        let Some(qp) = self.qp.and_then(|qp| qps.get_mut(qp)) else { return (used, outcome) };
+        let Some(qp) = self.qp.and_then(|qp| qps.get_mut(qp)) else { return (0, outcome) };
         let crc = self.framing.has_crc();
         while outcome == UlpduOutcome::Continue
-            && let Ok(Some((ulpdu, len))) = fpdu::parse(&bytes[used..], crc)
+            && let Ok(Some((ulpdu, len))) = fpdu::parse(rest, crc)
         {
-            used += len;
+            rest = &rest[len..];
             outcome = qp.on_ulpdu_in_run(verbs, ulpdu, &mut sink);
         }
-        (used, outcome)
+        (bytes.len() - rest.len(), outcome)
     }
 }

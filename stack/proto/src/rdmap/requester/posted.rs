@@ -42,11 +42,10 @@ impl Requester {
         while count < max
             && let Some((slot, wqe)) = self.sq.take()
         {
-            let opcode = wqe.opcode();
             let mut progress = Progress::Queued;
-            if unsent.contains(opcode) {
+            if unsent.contains_of(wqe.control()) {
                 self.local_count += 1;
-                if admission.rejected.contains(opcode) {
+                if admission.rejected.contains_of(wqe.control()) {
                     progress = Progress::Rejected(admission.reason);
                 }
             }

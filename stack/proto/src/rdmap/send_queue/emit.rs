@@ -102,10 +102,19 @@ pub(super) fn emit(slots: &Slots, number: u64, wr: &SendWr) -> u64 {
     let flags = WqeFlags::SIGNALED.when(wr.signaled).and(WqeFlags::FENCE.when(wr.fence));
     match &wr.operation {
         Operation::Write { payload, rkey, remote } => {
+            let (opcode, stag, remote) = (WqeOpcode::Write, *rkey, *remote);
+            // Nearly every Write: its length is a constant.
+            if let Payload::Gather(list) = payload
+                && let [sge] = &list[..]
+            {
+                out.put_sge(PAYLOAD, sge);
+                let head = Head { opcode, flags, count: 1, stag, remote };
+                return out.put_head(&head, PAYLOAD + 2);
+            }
             let (inline, count) = payload_shape(payload);
-            let (opcode, flags) = (WqeOpcode::Write, flags.and(inline));
+            let flags = flags.and(inline);
             let words = PAYLOAD + out.put_payload(PAYLOAD, payload);
-            out.put_head(&Head { opcode, flags, count, stag: *rkey, remote: *remote }, words)
+            out.put_head(&Head { opcode, flags, count, stag, remote }, words)
         }
         Operation::Send { payload, solicited, invalidate } => {
             let (inline, count) = payload_shape(payload);
@@ -122,13 +131,14 @@ pub(super) fn emit(slots: &Slots, number: u64, wr: &SendWr) -> u64 {
             let (opcode, stag, remote) = (WqeOpcode::Read, *rkey, *remote);
             out.put_head(&Head { opcode, flags, count: 1, stag, remote }, words)
         }
-        operation => emit_uncommon(&out, operation, flags),
+        operation => emit_uncommon(slots, number, operation, flags),
     }
 }
 
 /// Encodes the other operations from word 1 on; returns the number of slots.
 #[cold]
-fn emit_uncommon(out: &Emitter<'_>, operation: &Operation, flags: WqeFlags) -> u64 {
+fn emit_uncommon(slots: &Slots, number: u64, operation: &Operation, flags: WqeFlags) -> u64 {
+    let out = Emitter { slots, first: slots.get(number), number };
     let opcode = WqeOpcode::Immediate;
     let head = Head { opcode, flags, count: 0, stag: 0, remote: 0 };
     match operation {

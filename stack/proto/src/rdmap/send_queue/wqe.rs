@@ -153,6 +153,13 @@ impl OpcodeSet {
         Self(self.0 | other.0)
     }
 
+    /// True if the operation of the request is in the set.
+    #[inline(always)]
+    pub(in crate::rdmap) const fn contains_of(self, control: Control) -> bool {
+        // Values above 9 are never emitted.
+        self.0 >> (control.0 & 0xf) & 1 != 0
+    }
+
     /// True if the operation is in the set.
     #[inline(always)]
     #[must_use]
