@@ -19,6 +19,7 @@ pub mod error;
 pub mod fork;
 mod intr_sources;
 pub mod mbuf;
+pub mod membarrier;
 mod memif_disconnect;
 pub mod mempool;
 pub mod net_ring;

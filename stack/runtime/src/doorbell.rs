@@ -1,8 +1,13 @@
 //! Doorbells: a two-level bitmap of the queue pairs with posted work. Ringing a doorbell that is
 //! already set is one atomic operation, an idle check is one load per summary word, and no entry is
 //! ever queued.
+//!
+//! Only cold queue pairs are rung. The tails of at most 64 hot ones are polled ([`hot`]): posting
+//! to those costs neither an atomic read-modify-write nor a fence.
 
-use crate::sync::{AtomicU64, Ordering};
+pub(crate) mod hot;
+
+use crate::sync::{AtomicU32, AtomicU64, Ordering, fence};
 
 const WORD_BITS: usize = 64;
 
@@ -11,6 +16,8 @@ const WORD_BITS: usize = 64;
 pub(crate) struct Doorbells {
     words: Box<[AtomicU64]>,
     summary: Box<[AtomicU64]>,
+    /// Number of hot queue pairs; written by the holder of the shard's lock.
+    hot_count: AtomicU32,
 }
 
 impl Doorbells {
@@ -18,7 +25,8 @@ impl Doorbells {
     pub(crate) fn new(count: usize) -> Self {
         let words = count.div_ceil(WORD_BITS).max(1);
         let zeroed = |count| (0..count).map(|_| AtomicU64::new(0)).collect();
-        Self { words: zeroed(words), summary: zeroed(words.div_ceil(WORD_BITS)) }
+        let summary = zeroed(words.div_ceil(WORD_BITS));
+        Self { words: zeroed(words), summary, hot_count: AtomicU32::new(0) }
     }
 
     /// Number of indices with a doorbell.
@@ -43,6 +51,21 @@ impl Doorbells {
         if summary.load(Ordering::Relaxed) & mark == 0 {
             summary.fetch_or(mark, Ordering::AcqRel);
         }
+    }
+
+    /// Sets the number of hot queue pairs, when it has changed. A thread whose poll promotes one
+    /// checks afterwards whether another sleeps that has to poll, which checks
+    /// [`Doorbells::has_hot`] before: there is a fence between the two steps on both sides.
+    pub(crate) fn set_hot_count(&self, count: usize) {
+        let count = u32::try_from(count).expect("at most 64");
+        self.hot_count.store(count, Ordering::Relaxed);
+        fence(Ordering::SeqCst);
+    }
+
+    /// True if there are hot queue pairs: no doorbell announces their requests.
+    #[inline]
+    pub(crate) fn has_hot(&self) -> bool {
+        self.hot_count.load(Ordering::Relaxed) != 0
     }
 
     /// True if a doorbell is set. Sees every earlier `ring` that a fence separates from this call;

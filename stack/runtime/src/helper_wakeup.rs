@@ -101,6 +101,15 @@ impl HelperWakeup {
         }
     }
 
+    /// The application has polled while queue pairs were hot. If the helper sleeps for lack of
+    /// work, it has not seen that, and is woken.
+    #[inline]
+    pub(crate) fn on_hot(&self) {
+        if self.state.load(Ordering::Relaxed) >= HelperState::ShortSleep as u32 {
+            self.wake_from(HelperState::ShortSleep);
+        }
+    }
+
     /// The application stops polling: it sleeps until the shard has something for it.
     pub(crate) fn on_app_sleep(&self) {
         self.app_polled_at.store(0, Ordering::Relaxed);
@@ -145,12 +154,21 @@ impl HelperWakeup {
     fn wake_from(&self, least: HelperState) {
         const AWAKE: u32 = HelperState::Awake as u32;
         fence(Ordering::SeqCst);
-        if self.state.load(Ordering::Relaxed) >= least as u32
-            // The thread that ends the sleep wakes the helper, even if the state has changed since.
-            && self.state.swap(AWAKE, Ordering::AcqRel) != AWAKE
-            && let Some(helper) = self.helper.get()
-        {
-            helper.unpark();
+        let mut state = self.state.load(Ordering::Relaxed);
+        while state >= least as u32 {
+            // Not a swap: the state of a helper that has woken meanwhile is not written.
+            let ended =
+                self.state.compare_exchange(state, AWAKE, Ordering::AcqRel, Ordering::Relaxed);
+            match ended {
+                // The thread that ends the sleep wakes the helper.
+                Ok(_) => {
+                    if let Some(helper) = self.helper.get() {
+                        helper.unpark();
+                    }
+                    return;
+                }
+                Err(now) => state = now,
+            }
         }
     }
 
@@ -201,10 +219,13 @@ mod tests {
 
 #[cfg(all(test, loom))]
 mod proofs {
+    use loom::model::Builder;
+    use loom::sync::Mutex;
     use loom::thread;
 
     use super::*;
     use crate::doorbell::Doorbells;
+    use crate::doorbell::hot::{HotFlag, demote};
     use crate::sync::Arc;
 
     // Sleeps end here only by a wake-up: a helper that is not woken sleeps forever, and loom
@@ -243,6 +264,62 @@ mod proofs {
             }
             doorbells.ring(3);
             wakeup.on_post();
+            helper.join().unwrap();
+        });
+    }
+
+    /// A poll of the application makes a queue pair hot while the helper goes to sleep, and then
+    /// the application posts to it: the helper finds the request, or is woken.
+    #[test]
+    fn hot_queue_pair_ends_a_sleep() {
+        let mut model = Builder::new();
+        // All interleavings are too many.
+        model.preemption_bound = Some(4);
+        model.check(|| {
+            let wakeup = Arc::new(HelperWakeup::new());
+            let doorbells = Arc::new(Doorbells::new(1));
+            let hot = Arc::new(HotFlag::default());
+            let tail = Arc::new(AtomicU64::new(0));
+            let shard_lock = Arc::new(Mutex::new(()));
+            let helper = {
+                let (doorbells, hot, tail, shard_lock) = (
+                    Arc::clone(&doorbells),
+                    Arc::clone(&hot),
+                    Arc::clone(&tail),
+                    Arc::clone(&shard_lock),
+                );
+                helper(&wakeup, move |wakeup| {
+                    while !doorbells.drain(|_| assert_eq!(tail.load(Ordering::Acquire), 1)) {
+                        let lock = shard_lock.lock();
+                        if doorbells.has_hot() {
+                            assert!(demote([&*hot].into_iter()));
+                            if tail.load(Ordering::Acquire) != 0 {
+                                doorbells.ring(0);
+                            }
+                            doorbells.set_hot_count(0);
+                        }
+                        drop(lock);
+                        wakeup.sleep(HelperState::ShortSleep, Duration::MAX, || {
+                            doorbells.has_hot() || doorbells.is_pending()
+                        });
+                    }
+                })
+            };
+            while wakeup.state.load(Ordering::Acquire) == HelperState::Standby as u32 {
+                thread::yield_now();
+            }
+            let lock = shard_lock.lock();
+            hot.promote();
+            doorbells.set_hot_count(1);
+            drop(lock);
+            if doorbells.has_hot() {
+                wakeup.on_hot();
+            }
+            tail.store(1, Ordering::Release);
+            if !hot.is_hot() {
+                doorbells.ring(0);
+                wakeup.on_post();
+            }
             helper.join().unwrap();
         });
     }

@@ -123,9 +123,11 @@ impl Qp {
                 engine.destroy_qp(now, id);
                 return Err(error.into());
             }
+            let sq_tail = sends.tail();
             let shared = Arc::new(QpShared::new(sends, recvs, max_recv_wr));
             let cqs = [init.send_cq, init.recv_cq];
-            engine.attach(Link::new(id, Arc::clone(&shared), cqs, recvs_taken, max_recv_wr));
+            let of_shard = Arc::clone(&shared);
+            engine.attach(Link::new(id, of_shard, cqs, sq_tail, recvs_taken, max_recv_wr));
             Ok((id, shared))
         });
         let (id, shared) = created.unwrap_or(Err(CreateError::Gone))?;
@@ -216,7 +218,7 @@ impl Qp {
             return (0, Some(PostError::WrongState));
         }
         let result = self.shared.post_sends(wrs);
-        self.ring_doorbell();
+        self.announce(result.1.is_some());
         result
     }
 
@@ -241,14 +243,17 @@ impl Qp {
             return (0, Some(PostError::WrongState));
         }
         let result = self.shared.post_recvs(wrs);
-        self.ring_doorbell();
+        self.announce(result.1.is_some());
         result
     }
 
-    /// Rings the doorbell, also after an error: the poll then updates the count of free slots.
+    /// Rings the doorbell after posting, unless the shard polls the tails. Always after an error:
+    /// the poll then updates the count of free slots.
     #[inline]
-    fn ring_doorbell(&self) {
-        self.context.shard.ring_doorbell(self.id);
+    fn announce(&self, has_failed: bool) {
+        if !self.shared.hot().is_hot() || has_failed {
+            self.context.shard.ring_doorbell(self.id);
+        }
     }
 
     /// Connects to a listener, as the initiator. The outcome is an event: see

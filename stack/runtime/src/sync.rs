@@ -19,6 +19,53 @@ pub(crate) fn park_timeout(_: std::time::Duration) {
     loom::thread::park();
 }
 
+/// A barrier between two threads of which one executes it often and the other rarely: the rare side
+/// executes it on behalf of the other.
+pub(crate) mod barrier {
+    #[cfg(not(loom))]
+    pub(crate) use asymmetric::{heavy, is_available, light};
+    #[cfg(loom)]
+    pub(crate) use symmetric::{heavy, light};
+
+    #[cfg(not(loom))]
+    mod asymmetric {
+        use std::sync::atomic::{Ordering, compiler_fence};
+
+        /// The frequent side: orders what the compiler emits. [`heavy`] does the rest.
+        #[inline(always)]
+        pub(crate) fn light() {
+            compiler_fence(Ordering::SeqCst);
+        }
+
+        /// The rare side: a system call of some microseconds. False if the kernel refused it.
+        pub(crate) fn heavy() -> bool {
+            dpdk_sys::membarrier::expedited()
+        }
+
+        /// True if [`heavy`] works. To be called first, once for each user.
+        pub(crate) fn is_available() -> bool {
+            dpdk_sys::membarrier::register()
+        }
+    }
+
+    /// In proofs each side executes its own: loom knows no barrier that acts on other threads, and
+    /// the effect of `membarrier(2)` is that of a fence in each of them at some point during the
+    /// call, of which this is the weakest that orders the frequent side's accesses.
+    #[cfg(loom)]
+    mod symmetric {
+        use loom::sync::atomic::{Ordering, fence};
+
+        pub(crate) fn light() {
+            fence(Ordering::SeqCst);
+        }
+
+        pub(crate) fn heavy() -> bool {
+            fence(Ordering::SeqCst);
+            true
+        }
+    }
+}
+
 /// A cell whose accesses loom checks for races. Outside proofs it costs nothing.
 #[derive(Debug)]
 pub(crate) struct Cell<T> {

@@ -57,6 +57,21 @@ pub struct SqProducer {
     cached_retired: u64,
 }
 
+/// Number of slots published to a send queue since creation, for a thread that waits for more.
+#[derive(Debug)]
+pub struct SqTail {
+    shared: Arc<Shared>,
+}
+
+impl SqTail {
+    /// Loads the number, with acquire.
+    #[inline(always)]
+    #[must_use]
+    pub fn load(&self) -> u64 {
+        self.shared.tail.0.load(Ordering::Acquire)
+    }
+}
+
 /// Stack's side of a send queue.
 #[derive(Debug)]
 pub(in crate::rdmap) struct SqConsumer {
@@ -81,6 +96,12 @@ pub(in crate::rdmap) fn send_queue(count_max: usize) -> (SqProducer, SqConsumer)
 }
 
 impl SqProducer {
+    /// Returns a view of the tail.
+    #[must_use]
+    pub fn tail(&self) -> SqTail {
+        SqTail { shared: Arc::clone(&self.shared) }
+    }
+
     /// Encodes a request, which [`SqProducer::publish`] passes to the stack; `false`, with nothing
     /// done, if the queue is full. The caller has checked the request ([`SendWr::check`]).
     #[inline(always)]

@@ -23,6 +23,8 @@ pub(crate) trait ShardControl: Send {
     /// One poll: takes posted work, runs the engine, publishes events and completions. True if
     /// there was anything to do.
     fn poll(&mut self, now: Instant, doorbells: &Doorbells) -> bool;
+    /// Demotes all hot queue pairs: the caller stops polling.
+    fn demote_all(&mut self, doorbells: &Doorbells);
     /// Publishes free queue slots and completions that result from an action outside a poll.
     fn publish(&mut self);
 

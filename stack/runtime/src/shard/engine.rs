@@ -23,6 +23,7 @@ use crate::memory::HostMemory;
 use crate::shard::backlog::Backlog;
 use crate::shard::control::ShardControl;
 use crate::shard::cq_rings::{CqProducer, CqRings};
+use crate::shard::links::Links;
 use crate::shard::srq::{SrqConsumer, SrqLimit};
 use crate::shard::work_queue::Link;
 use crate::tcp::TcpStats;
@@ -33,8 +34,7 @@ const EVENT_COUNT_MAX: usize = 64;
 /// [`ShardControl`] over one kind of device.
 pub(crate) struct ShardEngine<D: Device> {
     engine: Engine<D, HostMemory, CqRings>,
-    /// By index of the queue pair.
-    links: Vec<Option<Link>>,
+    links: Links,
     srqs: Vec<(SrqId, SrqConsumer)>,
     listeners: HashMap<u16, Arc<Backlog>>,
     publisher: EventPublisher,
@@ -49,7 +49,7 @@ impl<D: Device> ShardEngine<D> {
     ) -> Self {
         Self {
             engine,
-            links: Vec::new(),
+            links: Links::new(),
             srqs: Vec::new(),
             listeners: HashMap::new(),
             publisher: EventPublisher::new(events),
@@ -64,48 +64,22 @@ impl<D: Device> ShardEngine<D> {
         self.now
     }
 
-    fn link(&self, qp: QpId) -> Option<&Link> {
-        self.links.get(qp.slot())?.as_ref().filter(|link| link.id == qp)
-    }
-
     /// Publishes the engine's state of the queue pair to the application.
     fn publish_state(&self, qp: QpId) {
-        if let Some(link) = self.link(qp) {
+        if let Some(link) = self.links.get(qp) {
             link.qp.set_state(self.engine.qp_state(qp));
         }
-    }
-
-    /// Takes the requests posted to the queue pairs whose doorbells are set. True if there were any.
-    #[inline(never)]
-    fn serve_rung(&mut self, doorbells: &Doorbells) -> bool {
-        let mut any = false;
-        doorbells.drain(|index| any |= self.serve(index, doorbells));
-        any
     }
 
     /// Publishes the free slots of queue pairs, then completions.
     #[inline(never)]
     fn publish_queues(&mut self) {
         while let Some(qp) = self.engine.completions_mut().pop_dirty() {
-            if let Some(Some(link)) = self.links.get(qp.slot())
-                && link.id == qp
-            {
+            if let Some(link) = self.links.get(qp) {
                 link.publish_retired(self.engine.publish_retired(qp));
             }
         }
         self.engine.completions_mut().publish();
-    }
-
-    /// Takes the requests posted to one queue pair. True if there were any.
-    fn serve(&mut self, index: usize, doorbells: &Doorbells) -> bool {
-        let Some(Some(link)) = self.links.get_mut(index) else {
-            return false;
-        };
-        let (taken, again) = link.serve(&mut self.engine);
-        if again {
-            doorbells.ring(index);
-        }
-        taken
     }
 
     /// Takes the requests posted to a queue pair and to shared receive queues: before FPDUs start
@@ -113,10 +87,7 @@ impl<D: Device> ShardEngine<D> {
     /// graceful close. The doorbell stays set for the rest. True if the queue pair had any.
     fn take_posted(&mut self, qp: QpId) -> bool {
         self.serve_shared();
-        match self.links.get_mut(qp.slot()) {
-            Some(Some(link)) if link.id == qp => link.serve(&mut self.engine).0,
-            _ => false,
-        }
+        self.links.get_mut(qp).is_some_and(|link| link.serve(&mut self.engine).0)
     }
 
     /// Takes the requests posted to shared receive queues. True if there were any.
@@ -148,13 +119,13 @@ impl<D: Device> ShardEngine<D> {
                 }
             }
             Event::Established { qp, ref info } => {
-                if let Some(link) = self.link(qp) {
+                if let Some(link) = self.links.get(qp) {
                     link.qp.set_negotiated(info.ord, info.extensions);
                 }
                 self.inform(qp, event);
             }
             Event::PeerFinished { qp } => {
-                if let Some(link) = self.link(qp) {
+                if let Some(link) = self.links.get(qp) {
                     link.qp.disable_reads();
                 }
                 self.inform(qp, event);
@@ -172,7 +143,7 @@ impl<D: Device> ShardEngine<D> {
                 }
             }
             Event::CqOverrun { cq } => {
-                for link in self.links.iter().flatten().filter(|link| link.uses(cq)) {
+                for link in self.links.iter().filter(|link| link.uses(cq)) {
                     link.qp.set_state(self.engine.qp_state(link.id));
                     link.qp.push_event(event.clone());
                     self.publisher.publish(link.qp.source());
@@ -188,9 +159,7 @@ impl<D: Device> ShardEngine<D> {
     /// Publishes the state before the event, because the application acts on the event.
     fn inform(&mut self, qp: QpId, event: Event) {
         self.publish_state(qp);
-        if let Some(Some(link)) = self.links.get(qp.slot())
-            && link.id == qp
-        {
+        if let Some(link) = self.links.get(qp) {
             link.qp.push_event(event);
             self.publisher.publish(link.qp.source());
         }
@@ -220,8 +189,12 @@ where
         // the engine in time.
         self.engine.rx_burst();
         let mut busy = !self.srqs.is_empty() && self.serve_shared();
+        busy |= self.links.serve_hot(&mut self.engine);
         if doorbells.is_pending() {
-            busy |= self.serve_rung(doorbells);
+            busy |= self.links.serve_rung(&mut self.engine, now, doorbells);
+        }
+        if self.links.is_demotion_due(now) {
+            self.links.demote_idle(now, doorbells);
         }
         busy |= self.engine.drive(now);
         if self.engine.event_count() > 0 {
@@ -233,6 +206,10 @@ where
         }
         self.publish();
         busy
+    }
+
+    fn demote_all(&mut self, doorbells: &Doorbells) {
+        self.links.demote_all(doorbells);
     }
 
     #[inline]
@@ -259,18 +236,12 @@ where
 
     fn attach(&mut self, link: Link) {
         link.qp.source().set_event(AsyncEvent::Connection { qp: link.id });
-        let index = link.id.slot();
-        if index >= self.links.len() {
-            self.links.resize_with(index + 1, || None);
-        }
-        self.links[index] = Some(link);
+        self.links.insert(link);
     }
 
     fn destroy_qp(&mut self, now: Instant, qp: QpId) {
         let now = self.advance(now);
-        if self.link(qp).is_some() {
-            self.links[qp.slot()] = None;
-        }
+        self.links.remove(qp);
         self.engine.destroy_qp(now, qp);
     }
 
@@ -414,7 +385,7 @@ where
             self.engine.unlisten(port);
             backlog.source().end();
         }
-        for link in self.links.iter().flatten() {
+        for link in self.links.iter() {
             // Fails for queue pairs that are not connected.
             let _ = self.engine.disconnect(now, link.id);
             link.qp.close();
@@ -423,7 +394,7 @@ where
 
     fn abandon(&mut self) {
         let Self { engine, links, srqs, listeners, publisher, .. } = self;
-        for link in links.iter_mut().flatten() {
+        for link in links.iter_mut() {
             let was = link.qp.state();
             // No more requests can be posted.
             link.qp.close();
@@ -472,6 +443,6 @@ where
 impl<D: Device> Drop for ShardEngine<D> {
     fn drop(&mut self) {
         // The context is closed.
-        self.links.iter().flatten().for_each(|link| link.qp.source().end());
+        self.links.iter().for_each(|link| link.qp.source().end());
     }
 }

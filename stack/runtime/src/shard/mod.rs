@@ -9,6 +9,7 @@ mod control;
 mod cq_rings;
 mod end_observer;
 mod engine;
+mod links;
 mod qp;
 mod srq;
 mod work_queue;
@@ -96,11 +97,20 @@ impl Shard {
         match self.mode {
             DriveMode::Inline => self.poll(),
             DriveMode::Dedicated { .. } => false,
-            DriveMode::Helper => {
-                self.helper_wakeup.on_app_poll(self.clock.now().as_nanos());
-                self.poll()
-            }
+            DriveMode::Helper => self.drive_beside_helper(),
         }
+    }
+
+    // Not inlined, so that `poll` is, in the other mode.
+    #[inline(never)]
+    fn drive_beside_helper(&self) -> bool {
+        self.helper_wakeup.on_app_poll(self.clock.now().as_nanos());
+        let busy = self.poll();
+        if self.doorbells.has_hot() {
+            // No doorbell wakes the helper any more.
+            self.helper_wakeup.on_hot();
+        }
+        busy
     }
 
     /// One poll, unless the lock is held. True if it found anything to do.
@@ -226,14 +236,22 @@ impl Shard {
     /// Puts the helper to sleep for at most `limit`, or until it has to poll. `wait_seq` is that of
     /// [`crate::helper_wakeup::Waiters`] when the sleep was planned.
     pub(crate) fn helper_sleep(&self, rest: HelperState, limit: Duration, wait_seq: u32) {
+        if matches!(rest, HelperState::ShortSleep | HelperState::LongSleep)
+            && self.doorbells.has_hot()
+            && let Some(mut engine) = self.engine.try_lock()
+            && let Some(running) = engine.as_mut()
+        {
+            running.demote_all(&self.doorbells);
+        }
+        let has_work = || self.doorbells.has_hot() || self.doorbells.is_pending();
         self.helper_wakeup.sleep(rest, limit, || match rest {
             HelperState::Awake => true,
             HelperState::Standby => {
                 self.helper_wakeup.app_idle_ns(self.clock.now().as_nanos()) > TAKEOVER_NS
             }
-            HelperState::ShortSleep => self.doorbells.is_pending(),
+            HelperState::ShortSleep => has_work(),
             HelperState::LongSleep => {
-                self.doorbells.is_pending() || self.helper_wakeup.waiters().wait_seq != wait_seq
+                has_work() || self.helper_wakeup.waiters().wait_seq != wait_seq
             }
         });
     }

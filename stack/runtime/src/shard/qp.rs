@@ -12,6 +12,7 @@ use ferrowarp_proto::verbs::cm::Event;
 use ferrowarp_proto::verbs::qp::QpState;
 use ferrowarp_proto::verbs::wr::{PostError, RecvWr, SendRights, SendWr};
 
+use crate::doorbell::hot::HotFlag;
 use crate::events::EventSource;
 use crate::spin_lock::SpinLock;
 use crate::spsc::Producer;
@@ -23,6 +24,7 @@ const EVENT_COUNT_MAX: usize = 8;
 /// State shared by the application's and the shard's sides of a queue pair.
 pub(crate) struct QpShared {
     state: AtomicCell<QpState>,
+    hot: HotFlag,
     /// Negotiated ORD: RDMA Reads and atomic operations in flight at a time.
     ord: AtomicU16,
     /// The connection supports the operations of RFC 7306.
@@ -66,6 +68,7 @@ impl QpShared {
         let recvs = RqProducer { ring: recvs, posted: 0, cached_retired: 0, max };
         Self {
             state: AtomicCell::new(QpState::Idle),
+            hot: HotFlag::default(),
             ord: AtomicU16::new(0),
             extensions: AtomicBool::new(false),
             closed: AtomicBool::new(false),
@@ -100,6 +103,12 @@ impl QpShared {
     pub(crate) fn close(&self) {
         self.closed.store(true, Ordering::Relaxed);
         self.state.store(QpState::Error);
+    }
+
+    /// Whether the shard polls the tails of its queues.
+    #[inline]
+    pub(crate) const fn hot(&self) -> &HotFlag {
+        &self.hot
     }
 
     /// Source of the queue pair's events.

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use ferrowarp_proto::device::Device;
 use ferrowarp_proto::engine::Engine;
+use ferrowarp_proto::rdmap::send_queue::SqTail;
 use ferrowarp_proto::verbs::wc::{CqId, QpId};
 use ferrowarp_proto::verbs::wr::{PostError, RecvWr};
 
@@ -52,6 +53,13 @@ pub(crate) struct Link {
     pub(crate) qp: Arc<QpShared>,
     cqs: [CqId; 2],
     recvs: RecvRing,
+    sq_tail: SqTail,
+    /// Tail of the send queue up to which everything was taken.
+    sq_taken: u64,
+    /// The shard polls the tails.
+    pub(crate) is_hot: bool,
+    /// There were requests since this was last cleared.
+    pub(crate) is_used: bool,
 }
 
 /// Shard's side of a receive queue.
@@ -93,11 +101,27 @@ impl Link {
         id: QpId,
         qp: Arc<QpShared>,
         [send_cq, recv_cq]: [CqId; 2],
+        sq_tail: SqTail,
         ring: Consumer<RecvWr>,
         max_recv_wr: usize,
     ) -> Self {
         let recvs = RecvRing { ring, max: max_recv_wr, taken: 0 };
-        Self { id, qp, cqs: [send_cq, recv_cq], recvs }
+        Self {
+            id,
+            qp,
+            cqs: [send_cq, recv_cq],
+            recvs,
+            sq_tail,
+            sq_taken: 0,
+            is_hot: false,
+            is_used: false,
+        }
+    }
+
+    /// True if requests were posted and not taken.
+    #[inline(always)]
+    pub(crate) fn has_posted(&mut self) -> bool {
+        self.sq_tail.load() != self.sq_taken || !self.recvs.ring.is_empty()
     }
 
     /// True if send or receive completions go to `cq`.
@@ -111,7 +135,13 @@ impl Link {
         // All receives in one poll: what the application sends after posting them, for example a
         // credit, leaves in the same poll, and the response may need every one of them.
         let (any_recv, recvs_left) = self.recvs.take(self.id, engine);
+        let sq_tail = self.sq_tail.load();
         let (sends, sends_left) = engine.take_sends(self.id, TAKE_COUNT_MAX);
+        if !sends_left {
+            // Or more: those that were posted meanwhile cost one call that takes nothing.
+            self.sq_taken = sq_tail;
+        }
+        self.is_used = true;
         engine.rings().mark_dirty(self.id);
         (any_recv || sends > 0, recvs_left || sends_left)
     }
@@ -170,10 +200,10 @@ mod tests {
         let mut rings = CqRings::new(1);
         assert_eq!(rings.add(CqProducer::new(4, None).0), CQ);
         let (_, producer) = Requester::with_producer(1);
-        let (unused, _) = ring(1);
+        let (sq_tail, (unused, _)) = (producer.tail(), ring(1));
         let qp = Arc::new(QpShared::new(producer, unused, 1));
         let (posted, taken) = ring(max);
-        let link = Link::new(ID, qp, [CQ, CQ], taken, max);
+        let link = Link::new(ID, qp, [CQ, CQ], sq_tail, taken, max);
         (Fake { free: max, received: vec![], sends_left: false, rings }, link, posted)
     }
 
