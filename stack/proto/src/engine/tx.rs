@@ -293,7 +293,7 @@ impl<E: Env> Connection<E> {
             }
             return NewDataResult::Nothing;
         }
-        let next = self.tx_demand(qp.as_deref());
+        let next = if packed.is_all { TxDemand::Nothing } else { self.tx_demand(qp.as_deref()) };
         let push = next == TxDemand::Nothing;
         let len = self.tcb.write_new_data(now, buf, packed.len, push);
         frame.set_len(len);
@@ -326,11 +326,37 @@ impl<E: Env> Connection<E> {
 
     /// Fills the payload of a new segment: startup bytes, or as many complete FPDUs as fit. A
     /// message that would be cut begins in a segment of its own. `qp` is the connection's.
+    #[inline(always)]
     fn pack_payload(
+        &mut self,
+        mut qp: Option<&mut Qp>,
+        verbs: &mut Verbs<E::Memory, E::Completions>,
+        payload: &mut [u8],
+    ) -> PackedPayload {
+        // Often these are short Writes alone.
+        if let Some(qp) = &mut qp
+            && payload.len() <= self.tcb.emss()
+            && !self.framing.has_markers()
+            && self.startup_tx.is_none()
+        {
+            let len = pack_writes(qp, verbs, self.framing, payload);
+            if len > 0 && !qp.stream.can_build() {
+                qp.complete_sends(verbs);
+                return PackedPayload { len, stream_failed: false, is_all: true };
+            }
+            return self.pack_any(Some(qp), verbs, payload, len);
+        }
+        self.pack_any(qp, verbs, payload, 0)
+    }
+
+    /// As [`Connection::pack_payload`], for any payload, of which `len` bytes are filled.
+    #[inline(never)]
+    fn pack_any(
         &mut self,
         qp: Option<&mut Qp>,
         verbs: &mut Verbs<E::Memory, E::Completions>,
         payload: &mut [u8],
+        mut len: usize,
     ) -> PackedPayload {
         let mut stream_failed = false;
         if let Some(startup_tx) = &mut self.startup_tx {
@@ -338,9 +364,9 @@ impl<E: Env> Connection<E> {
             if startup_tx.len() == 0 {
                 self.startup_tx = None;
             }
-            return PackedPayload { len, stream_failed };
+            return PackedPayload { len, stream_failed, is_all: false };
         }
-        let Some(qp) = qp else { return PackedPayload { len: 0, stream_failed } };
+        let Some(qp) = qp else { return PackedPayload { len, stream_failed, is_all: false } };
         // A payload above EMSS is a path MTU probe. If it is lost its bytes are retransmitted in
         // segments of EMSS, so FPDUs of that size are packed, and a message may be cut here.
         let framing = self.framing;
@@ -348,12 +374,7 @@ impl<E: Env> Connection<E> {
         // Marker phase of the next byte, if sent FPDUs have markers.
         let start = if framing.has_markers() { framing.phase(self.tcb.write_seq()) } else { None };
         let is_probe = payload.len() > emss_len + 3;
-        let mut len = 0;
-        loop {
-            if start.is_none() && !is_probe {
-                len += pack_writes(qp, verbs, framing, &mut payload[len..]);
-            }
-            let Some(next) = qp.stream.next_tx() else { break };
+        while let Some(next) = qp.stream.next_tx() {
             // req: MPA-009, MPA-013, MPA-014, MPA-015, MPA-099, MPA-108, MPA-110, MPA-122
             let capacity = payload.len() - len;
             let phase = start.map(|start| markers::advance_phase(start, len));
@@ -386,9 +407,12 @@ impl<E: Env> Connection<E> {
                 }
             }
             verbs.counters.fpdus_out += 1;
+            if start.is_none() && !is_probe {
+                len += pack_writes(qp, verbs, framing, &mut payload[len..]);
+            }
         }
         qp.complete_sends(verbs);
-        PackedPayload { len, stream_failed }
+        PackedPayload { len, stream_failed, is_all: false }
     }
 }
 
@@ -422,6 +446,8 @@ struct PackedPayload {
     len: usize,
     /// The stream ended over a fault found while building.
     stream_failed: bool,
+    /// There is nothing more to send, for certain.
+    is_all: bool,
 }
 
 /// Checksum offload to the port, if on.
