@@ -163,11 +163,19 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
 
     /// Runs one pass. True if anything was received, sent or reported.
     pub fn drive(&mut self, now: Instant) -> bool {
+        self.drive_with(now, |_| ())
+    }
+
+    /// As [`Engine::drive`], and calls `on_received` once the received frames are processed, before
+    /// anything is sent: completions of receives and RDMA Reads need not wait for what is sent.
+    #[inline(always)]
+    pub fn drive_with(&mut self, now: Instant, on_received: impl FnOnce(&mut Self)) -> bool {
         self.sweep_events();
         let Context { net, device, verbs, .. } = &mut self.cx;
         net.poll_transmit(now, device, &mut verbs.counters);
         self.resume_contiguous(now);
         let mut worked = self.process_rx(now);
+        on_received(self);
         self.fire_timers(now);
         self.resolve_next_hops(now);
         self.end_overrun_qps(now);

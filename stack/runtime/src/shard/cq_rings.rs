@@ -120,8 +120,9 @@ impl CqProducer {
 
 /// All completion queues of a shard, as the engine sees them.
 ///
-/// Completions are published to the application at the end of a poll, all at once, after the slots
-/// that they free in the work queues: an application that polls a completion can post in its place.
+/// Completions are published to the application after the received frames of a poll are processed,
+/// and at its end, those of each part at once, after the slots that they free in the work queues:
+/// an application that polls a completion can post in its place.
 #[derive(Default)]
 pub(crate) struct CqRings {
     producers: Vec<Option<CqProducer>>,
@@ -181,6 +182,12 @@ impl CqRings {
         let qp = self.dirty_qps.pop()?;
         self.is_dirty[qp.slot()] = false;
         Some(qp)
+    }
+
+    /// True if completions wait to be published.
+    #[inline]
+    pub(crate) const fn has_completions(&self) -> bool {
+        !self.unpublished.is_empty()
     }
 
     /// True if completions or free slots wait to be published.

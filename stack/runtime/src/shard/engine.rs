@@ -71,15 +71,18 @@ impl<D: Device> ShardEngine<D> {
         }
     }
 
-    /// Publishes the free slots of queue pairs, then completions.
+    // A function of its own: what the compiler inlines into `Engine::drive` does not depend on
+    // the caller then.
     #[inline(never)]
-    fn publish_queues(&mut self) {
-        while let Some(qp) = self.engine.completions_mut().pop_dirty() {
-            if let Some(link) = self.links.get(qp) {
-                link.publish_retired(self.engine.publish_retired(qp));
+    fn drive(&mut self, now: Instant) -> bool {
+        let Self { engine, links, srqs, .. } = self;
+        engine.drive_with(now, |engine| {
+            // An application on another core sees them before anything is sent. But states and
+            // events come before the completions that a failure has flushed.
+            if engine.completions_mut().has_completions() && engine.event_count() == 0 {
+                publish_queues(engine, links, srqs);
             }
-        }
-        self.engine.completions_mut().publish();
+        })
     }
 
     /// Takes the requests posted to a queue pair and to shared receive queues: before FPDUs start
@@ -178,6 +181,24 @@ impl<D: Device> ShardEngine<D> {
     }
 }
 
+/// Publishes the free slots of queues, then completions.
+#[inline(never)]
+fn publish_queues<D: Device>(
+    engine: &mut Engine<D, HostMemory, CqRings>,
+    links: &Links,
+    srqs: &[(SrqId, SrqConsumer)],
+) {
+    for (id, end) in srqs {
+        end.publish_retired(engine.free_srq_slots(*id));
+    }
+    while let Some(qp) = engine.completions_mut().pop_dirty() {
+        if let Some(link) = links.get(qp) {
+            link.publish_retired(engine.publish_retired(qp));
+        }
+    }
+    engine.completions_mut().publish();
+}
+
 impl<D: Port + Send> ShardControl for ShardEngine<D>
 where
     Engine<D, HostMemory, CqRings>: Send,
@@ -196,7 +217,7 @@ where
         if self.links.is_demotion_due(now) {
             self.links.demote_idle(now, doorbells);
         }
-        busy |= self.engine.drive(now);
+        busy |= self.drive(now);
         if self.engine.event_count() > 0 {
             busy |= self.route_events(now);
         }
@@ -214,11 +235,8 @@ where
 
     #[inline]
     fn publish(&mut self) {
-        for (id, end) in &self.srqs {
-            end.publish_retired(self.engine.free_srq_slots(*id));
-        }
-        if self.engine.completions_mut().has_unpublished() {
-            self.publish_queues();
+        if self.engine.completions_mut().has_unpublished() || !self.srqs.is_empty() {
+            publish_queues(&mut self.engine, &self.links, &self.srqs);
         }
     }
 

@@ -9,7 +9,7 @@ use crate::support::*;
 
 #[test]
 fn recv_posted_before_the_rx_burst_serves_that_burst() {
-    let (left, right, rx_hook) =
+    let (left, right, hooks) =
         hooked_contexts(config(1, DriveMode::Inline), config(2, DriveMode::Inline));
     let (left, right) = (Endpoint::new(left), Endpoint::new(right));
     let (a, b) = connect(&left, &right);
@@ -20,7 +20,7 @@ fn recv_posted_before_the_rx_burst_serves_that_burst() {
         a.post_send(send(wr_id, inline(b"now"))).unwrap();
         left.context.drive();
         let (qp, buffer) = (Arc::clone(&b), recv(wr_id, recv_mr.sge(0, 64)));
-        *rx_hook.lock().unwrap() = Some(Box::new(move || qp.post_recv(buffer).unwrap()));
+        *hooks.rx.lock().unwrap() = Some(Box::new(move || qp.post_recv(buffer).unwrap()));
         let got = right.completions(&left, 1);
         assert_eq!((got[0].wr_id, got[0].status), (wr_id, WcStatus::Success));
         left.completions(&right, 1);
@@ -28,13 +28,36 @@ fn recv_posted_before_the_rx_burst_serves_that_burst() {
 }
 
 #[test]
+fn recv_completion_is_published_before_the_poll_transmits() {
+    let (left, right, hooks) =
+        hooked_contexts(config(1, DriveMode::Inline), config(2, DriveMode::Inline));
+    let (left, right) = (Endpoint::new(left), Endpoint::new(right));
+    let (a, b) = connect(&left, &right);
+    let recv_mr = right.mr(64, Access::LOCAL_WRITE);
+    b.post_recv(recv(7, recv_mr.sge(0, 64))).unwrap();
+    right.context.drive();
+    a.post_send(send(0, inline(b"now"))).unwrap();
+    left.context.drive();
+    let (found, polled) = mpsc::channel();
+    let cq = right.cq.clone();
+    *hooks.tx.lock().unwrap() = Some(Box::new(move || {
+        let mut completions = Vec::new();
+        cq.poll(&mut completions);
+        found.send(completions).unwrap();
+    }));
+    right.context.drive();
+    let completions = polled.recv().unwrap();
+    assert_eq!(completions.iter().map(|wc| wc.wr_id).collect::<Vec<_>>(), [7]);
+}
+
+#[test]
 fn req_notify_does_not_wait_for_the_shard_lock() {
-    let (_left, right, rx_hook) =
+    let (_left, right, hooks) =
         hooked_contexts(config(1, DriveMode::Inline), config(2, DriveMode::Inline));
     let channel = right.create_comp_channel().unwrap();
     let cq = right.create_cq_on(&channel, 4).unwrap();
     let (outcome, outcomes) = mpsc::channel();
-    *rx_hook.lock().unwrap() = Some(Box::new(move || {
+    *hooks.rx.lock().unwrap() = Some(Box::new(move || {
         let (tx, rx) = mpsc::channel();
         std::thread::spawn(move || {
             let _ = tx.send(cq.req_notify(Notify::Next));

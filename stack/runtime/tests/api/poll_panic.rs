@@ -19,7 +19,7 @@ fn panic_ends_the_context(drive: DriveMode) {
     let mut left = config(1, other);
     // Its peer will not acknowledge.
     left.linger = Duration::from_millis(50);
-    let (left, right, rx_hook) = hooked_contexts(left, config(2, drive));
+    let (left, right, hooks) = hooked_contexts(left, config(2, drive));
     let (left, right) = (Endpoint::new(left), Endpoint::new(right));
     let channel = right.context.create_comp_channel().unwrap();
     let events = right.context.event_channel().unwrap();
@@ -43,7 +43,7 @@ fn panic_ends_the_context(drive: DriveMode) {
         let waiter = scope.spawn(|| (channel.wait(TIMEOUT), channel.wait(TIMEOUT)));
         let served = scope.spawn(|| listener.accept_timeout(TIMEOUT).is_none());
         let waiting = scope.spawn(|| b.wait_event(TIMEOUT));
-        *rx_hook.lock().unwrap() = Some(Box::new(|| panic!("deliberate panic of this test")));
+        *hooks.rx.lock().unwrap() = Some(Box::new(|| panic!("deliberate panic of this test")));
         while !right.context.has_failed() {
             right.context.drive();
             assert!(start.elapsed() < TIMEOUT, "the panic was not noticed");

@@ -1,4 +1,4 @@
-//! A port that runs a function of the test in the middle of a poll of the shard.
+//! A port that runs functions of the test in the middle of a poll of the shard.
 
 use std::sync::{Arc, Mutex};
 
@@ -10,13 +10,29 @@ use ferrowarp_proto::device::{Capabilities, Device, TxClass};
 
 use super::reserve_pair;
 
-/// Function to run in the next poll, just before the receive burst; it runs once.
-pub(crate) type RxHook = Arc<Mutex<Option<Box<dyn FnOnce() + Send>>>>;
+/// Function to run in the next poll, once.
+pub(crate) type Hook = Arc<Mutex<Option<Box<dyn FnOnce() + Send>>>>;
 
-/// A port that runs its hook before each receive burst.
+/// Hooks of a port.
+#[derive(Clone, Default)]
+pub(crate) struct Hooks {
+    /// Runs just before the receive burst.
+    pub(crate) rx: Hook,
+    /// Runs just before the transmit burst.
+    pub(crate) tx: Hook,
+}
+
+/// A port that runs its hooks before each burst.
 struct HookedPort {
     inner: DpdkDevice,
-    rx_hook: RxHook,
+    hooks: Hooks,
+}
+
+fn run(hook: &Hook) {
+    let hook = hook.lock().unwrap().take();
+    if let Some(hook) = hook {
+        hook();
+    }
 }
 
 impl Port for HookedPort {}
@@ -31,10 +47,7 @@ impl Device for HookedPort {
     }
 
     fn receive(&mut self, burst: &mut Vec<DpdkRx>, max: usize) -> usize {
-        let hook = self.rx_hook.lock().unwrap().take();
-        if let Some(hook) = hook {
-            hook();
-        }
+        run(&self.hooks.rx);
         self.inner.receive(burst, max)
     }
 
@@ -51,21 +64,22 @@ impl Device for HookedPort {
     }
 
     fn flush(&mut self) {
+        run(&self.hooks.tx);
         self.inner.flush();
     }
 }
 
-/// Opens two contexts, and returns the hook of the right one's port.
-pub(crate) fn hooked_contexts(left: Config, right: Config) -> (Context, Context, RxHook) {
+/// Opens two contexts, and returns the hooks of the right one's port.
+pub(crate) fn hooked_contexts(left: Config, right: Config) -> (Context, Context, Hooks) {
     reserve_pair([left.drive, right.drive]);
     let Ok(Opened::Pair(left_port, right_port)) =
         device::open(&DeviceSpec::Ring, &OpenConfig::default())
     else {
         panic!("no pair of rings");
     };
-    let rx_hook = RxHook::default();
-    let left_port = HookedPort { inner: left_port, rx_hook: RxHook::default() };
-    let right_port = HookedPort { inner: right_port, rx_hook: Arc::clone(&rx_hook) };
+    let hooks = Hooks::default();
+    let left_port = HookedPort { inner: left_port, hooks: Hooks::default() };
+    let right_port = HookedPort { inner: right_port, hooks: hooks.clone() };
     let (left, right) = Context::joined((left_port, left), (right_port, right)).unwrap();
-    (left, right, rx_hook)
+    (left, right, hooks)
 }
