@@ -27,9 +27,13 @@ pub mod loopback;
 pub mod median;
 pub mod memory_marks;
 #[cfg(feature = "device")]
+pub mod one_end;
+#[cfg(feature = "device")]
 pub mod paired;
 #[cfg(feature = "device")]
 pub mod peers;
+#[cfg(feature = "device")]
+pub mod ring_end;
 pub mod state_lines;
 #[cfg(feature = "device")]
 pub mod tcp_vs_kernel;

@@ -121,6 +121,34 @@ fn loss_counts_what_took_the_slow_path() {
     assert!(slow >= 1.0, "{out}");
 }
 
+/// Runs a program with a report to write; returns what it printed, the report and the JSON.
+fn run_report(program: &str, args: &[&str]) -> (String, String, serde_json::Value) {
+    let folder = ferrowarp_tests::process::temp_dir().expect("a folder");
+    let out = folder.path().join("results.md");
+    let output = Command::new(program).args(args).arg("--out").arg(&out).output();
+    let printed = stdout_of(&output.expect("the program starts"));
+    let report = fs::read_to_string(&out).expect("the report");
+    let json = fs::read_to_string(out.with_extension("json")).expect("the samples");
+    (printed, report, serde_json::from_str(&json).expect("JSON"))
+}
+
+#[test]
+fn one_end_reports_both_ends() {
+    let args = ["--runs", "1", "--seconds", "0.05", "--mtus", "1500"];
+    let (printed, report, json) = run_report(env!("CARGO_BIN_EXE_one-end"), &args);
+    assert!(report.contains(&printed) && printed.contains("| 1500 | 65536 | one | "), "{report}");
+    for row in json["rows"].as_array().expect("a list") {
+        let run = &row["runs"][0];
+        let of = |end: &str| run[end]["ns_per_segment"].as_f64().expect("a number");
+        let [source, sink] = ["source", "sink"].map(of);
+        assert!(source > 0.0 && sink > 0.0, "{row}");
+        // On one core the ends take turns: their times are parts of the whole.
+        let whole = run["elapsed_ns"].as_f64().expect("a number")
+            / run["segments"].as_f64().expect("a number");
+        assert!(row["cores"].as_array().map(Vec::len) == Some(2) || source + sink < whole, "{row}");
+    }
+}
+
 #[test]
 fn crc_prints_a_line_for_each_implementation() {
     let out = stdout_of(&run(env!("CARGO_BIN_EXE_crc"), &["--samples", "1"]));

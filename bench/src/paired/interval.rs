@@ -43,6 +43,13 @@ impl MedianInterval {
         }
         Some(interval)
     }
+
+    /// Formats median and interval with so many decimals: `2.0 (1.5 to 3.0)`.
+    #[must_use]
+    pub fn describe(&self, decimals: usize) -> String {
+        let Self { median, low, high, .. } = self;
+        format!("{median:.decimals$} ({low:.decimals$} to {high:.decimals$})")
+    }
 }
 
 /// Probability that the true median is between the k-th lowest and the k-th highest of `count`
@@ -75,6 +82,7 @@ mod tests {
         assert_eq!(MedianInterval::of(vec![]), None);
         let one = MedianInterval::of(vec![3.0]).unwrap();
         assert_eq!((one.low, one.median, one.high, one.coverage), (3.0, 3.0, 3.0, 0.0));
+        assert_eq!(one.describe(1), "3.0 (3.0 to 3.0)");
         let five = MedianInterval::of(vec![5.0, 1.0, 2.0, 3.0, 4.0]).unwrap();
         assert_eq!((five.low, five.high), (1.0, 5.0));
         assert!((five.coverage - 0.9375).abs() < 1e-12, "{five:?}");
