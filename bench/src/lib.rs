@@ -21,6 +21,8 @@ pub mod bound;
 pub mod callgrind;
 #[cfg(feature = "core")]
 pub mod engine_pair;
+#[cfg(feature = "device")]
+pub mod fairness;
 pub mod instructions;
 pub mod loopback;
 #[cfg(feature = "device")]

@@ -150,6 +150,24 @@ fn one_end_reports_both_ends() {
 }
 
 #[test]
+fn fairness_reports_latency_beside_traffic_and_its_bound() {
+    let args = "--rounds 1 --seconds 0.1 --qps 3 --cases stream,qps-64,incast-64";
+    let args: Vec<&str> = args.split(' ').collect();
+    let (printed, report, json) = run_report(env!("CARGO_BIN_EXE_fairness"), &args);
+    assert!(report.contains(&printed), "{report}");
+    for case in ["stream", "qps-64", "qps-64K", "incast-64", "incast-64K"] {
+        assert!(printed.contains(&format!("| {case} | 1500 | one | 3 | ")), "{printed}");
+    }
+    for row in json["rows"].as_array().expect("a list") {
+        let round = &row["rounds"][0];
+        for latency in ["alone", "beside"] {
+            assert!(round[latency]["p50_us"].as_f64() > Some(0.0), "{row}");
+        }
+        assert!(round["bound_us"].as_f64() > round["alone"]["p99_us"].as_f64(), "{row}");
+    }
+}
+
+#[test]
 fn crc_prints_a_line_for_each_implementation() {
     let out = stdout_of(&run(env!("CARGO_BIN_EXE_crc"), &["--samples", "1"]));
     for name in ["dispatched", "portable", "crate crc-fast", "crate crc32c", "digest"] {

@@ -1,0 +1,262 @@
+//! The sending side: competing Writes, and the Write whose latency is measured; and the sink.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use anyhow::{Result, bail};
+use ferrowarp::Context;
+use ferrowarp::device::{DeviceSpec, OpenConfig, Opened, open, register_current_thread};
+use rand::rngs::SmallRng;
+use rand::{Rng as _, SeedableRng as _};
+
+use super::cases::Case;
+use super::hub::HubPort;
+use crate::ring_end::{End, Write, config};
+
+/// Bytes of the Write whose latency is measured.
+pub const PROBE_LEN: u32 = 64;
+/// Frames that the port queues hold: slots of `ring`, and frames for a flush. They lie before
+/// any that is sent later, whatever the turns of the connections.
+pub const PORT_QUEUE_LEN: usize = 511 + 256;
+/// Its `wr_id`; that of the others is the index of their queue pair.
+const PROBE_ID: u64 = u64::MAX;
+/// Bytes of the number at its end, by which the sink recognizes it.
+const NUMBER_LEN: usize = 8;
+/// Host number of the sink; the senders have the next ones.
+const SINK: u8 = 1;
+
+/// What the threads of both sides share: the Write on its way, and how long the last one took.
+#[derive(Debug)]
+struct Shared {
+    epoch: Instant,
+    /// Time of posting, in nanoseconds from `epoch`.
+    posted_ns: AtomicU64,
+    latency_ns: AtomicU64,
+    /// Number of the last Write that was placed.
+    placed: AtomicU64,
+}
+
+/// The sink of all Writes.
+pub struct Sink {
+    end: End,
+    /// Place of the number in the region.
+    offset: usize,
+    /// Number of the next Write.
+    next: u64,
+    shared: Arc<Shared>,
+}
+
+impl Sink {
+    /// Polls once, and looks whether the Write has been placed.
+    ///
+    /// # Errors
+    /// If the connection fails.
+    #[inline]
+    pub fn step(&mut self) -> Result<()> {
+        self.end.poll(|_, _| ())?;
+        if self.end.mr().load_word(self.offset) == self.next {
+            let now = nanos_since(self.shared.epoch);
+            let latency = now - self.shared.posted_ns.load(Ordering::Relaxed);
+            self.shared.latency_ns.store(latency, Ordering::Relaxed);
+            self.shared.placed.store(self.next, Ordering::Release);
+            self.next += 1;
+        }
+        Ok(())
+    }
+}
+
+/// The senders, polled by one thread.
+pub struct Load {
+    ends: Vec<End>,
+    /// Queue pairs that compete: context and index.
+    competitors: Vec<(usize, usize)>,
+    /// The queue pair of the measured Write.
+    prober: (usize, usize),
+    competing: Write,
+    probe: Write,
+    depth: usize,
+    is_competing: bool,
+    outstanding: usize,
+    /// Number of the Write that was posted last, and whether it is on its way.
+    number: u64,
+    is_posted: bool,
+    /// Time of the next Write, and the longest pause before it; none are posted without.
+    next_at: Instant,
+    pause_max: Option<Duration>,
+    rng: SmallRng,
+    shared: Arc<Shared>,
+    runs: Vec<(u64, usize)>,
+}
+
+impl Load {
+    /// Connects the senders of a case to a sink. The calling thread polls them from now on.
+    ///
+    /// # Errors
+    /// Errors of the device and the verbs.
+    pub fn connect(case: &Case, mtu: u16) -> Result<(Self, Sink)> {
+        let size = case.size as usize;
+        let offset = size.next_multiple_of(64);
+        let len = offset + PROBE_LEN as usize;
+        let all = case.qps + 1;
+        let (contexts, sink_context) = if case.is_incast {
+            incast_contexts(all, mtu)?
+        } else {
+            let (left, right) =
+                Context::ring_pair(config(SINK + 1, mtu, all), config(SINK, mtu, all))?;
+            (vec![left], right)
+        };
+        register_current_thread();
+        let per_context = if case.is_incast { 1 } else { all };
+        let end = |(host, context)| End::new(context, host, per_context, case.depth, len);
+        let mut ends = (SINK + 1..).zip(contexts).map(end).collect::<Result<Vec<_>>>()?;
+        let mut sink = End::new(sink_context, SINK, all, 1, len)?;
+        let mut qps = Vec::new();
+        for (context, end) in ends.iter_mut().enumerate() {
+            for index in 0..end.qp_count() {
+                end.connect(index, &mut sink, qps.len())?;
+                qps.push((context, index));
+            }
+        }
+        let Some(prober) = qps.pop() else { bail!("a case has queue pairs") };
+        let shared = Arc::new(Shared {
+            epoch: Instant::now(),
+            posted_ns: AtomicU64::new(0),
+            latency_ns: AtomicU64::new(0),
+            placed: AtomicU64::new(0),
+        });
+        let remote = sink.remote();
+        let number_at = len - NUMBER_LEN;
+        let load = Self {
+            ends,
+            competitors: qps,
+            prober,
+            competing: Write { remote, offset: 0, len: case.size },
+            probe: Write { remote, offset, len: PROBE_LEN },
+            depth: case.depth,
+            is_competing: false,
+            outstanding: 0,
+            number: 0,
+            is_posted: false,
+            next_at: Instant::now(),
+            pause_max: None,
+            rng: SmallRng::seed_from_u64(1),
+            shared: Arc::clone(&shared),
+            runs: Vec::new(),
+        };
+        Ok((load, Sink { end: sink, offset: number_at, next: 1, shared }))
+    }
+
+    /// Returns the number of contexts, which are polled one by one.
+    #[must_use]
+    pub fn context_count(&self) -> usize {
+        self.ends.len()
+    }
+
+    /// Polls a context once: competing Writes are posted again as they complete, and the measured
+    /// one when its time has come. Returns the latency of one that has been placed.
+    ///
+    /// # Errors
+    /// If a connection fails.
+    #[inline]
+    pub fn step(&mut self, context: usize) -> Result<Option<Duration>> {
+        let end = &mut self.ends[context];
+        let runs = &mut self.runs;
+        end.poll(|wr_id, count| runs.push((wr_id, count)))?;
+        for (wr_id, count) in self.runs.drain(..) {
+            if wr_id == PROBE_ID {
+                continue;
+            }
+            if self.is_competing {
+                let index = usize::try_from(wr_id)?;
+                self.ends[context].write(index, (wr_id, count), &self.competing)?;
+            } else {
+                self.outstanding -= count;
+            }
+        }
+        if context == self.prober.0 { self.probe_step() } else { Ok(None) }
+    }
+
+    fn probe_step(&mut self) -> Result<Option<Duration>> {
+        if self.is_posted {
+            if self.shared.placed.load(Ordering::Acquire) != self.number {
+                return Ok(None);
+            }
+            self.is_posted = false;
+            if let Some(max) = self.pause_max {
+                self.next_at = Instant::now() + max.mul_f64(self.rng.random::<f64>());
+            }
+            let latency = self.shared.latency_ns.load(Ordering::Relaxed);
+            return Ok(Some(Duration::from_nanos(latency)));
+        }
+        if self.pause_max.is_some() && Instant::now() >= self.next_at {
+            let (context, index) = self.prober;
+            self.number += 1;
+            self.is_posted = true;
+            let end = &self.ends[context];
+            let number_at = self.probe.offset + PROBE_LEN as usize - NUMBER_LEN;
+            end.mr().write(number_at, &self.number.to_ne_bytes());
+            self.shared.posted_ns.store(nanos_since(self.shared.epoch), Ordering::Relaxed);
+            end.write(index, (PROBE_ID, 1), &self.probe)?;
+        }
+        Ok(None)
+    }
+
+    /// Begins to write on all queue pairs that compete.
+    ///
+    /// # Errors
+    /// If a queue pair refuses a request.
+    pub fn start_competing(&mut self) -> Result<()> {
+        self.is_competing = true;
+        for &(context, index) in &self.competitors {
+            self.ends[context].write(index, (index as u64, self.depth), &self.competing)?;
+            self.outstanding += self.depth;
+        }
+        Ok(())
+    }
+
+    /// Posts no further competing Writes.
+    pub fn stop_competing(&mut self) {
+        self.is_competing = false;
+    }
+
+    /// Posts measured Writes, one at a time, each after a pause of at most `pause_max` that is
+    /// drawn at random; or none any more.
+    pub fn set_probing(&mut self, pause_max: Option<Duration>) {
+        self.pause_max = pause_max;
+    }
+
+    /// True if nothing is outstanding.
+    #[must_use]
+    pub fn is_idle(&self) -> bool {
+        self.outstanding == 0 && !self.is_posted
+    }
+
+    /// Returns the segments that the competing connections have sent, each modulo 2^32.
+    ///
+    /// # Errors
+    /// If one has ended.
+    pub fn segments(&self) -> Result<Vec<u32>> {
+        let of = |&(context, index): &(usize, usize)| -> Result<u32> {
+            Ok(self.ends[context].tcp_stats(index)?.segments_out)
+        };
+        self.competitors.iter().map(of).collect()
+    }
+}
+
+/// Opens `count` contexts that share one end of a `ring`, and that of the sink at the other end.
+/// DPDK has 32 ports at most: too few for a ring each.
+fn incast_contexts(count: usize, mtu: u16) -> Result<(Vec<Context>, Context)> {
+    let sink_config = config(SINK, mtu, count);
+    let open_config = OpenConfig { mtu, pools: sink_config.pools, ..OpenConfig::default() };
+    let Opened::Pair(left, right) = open(&DeviceSpec::Ring, &open_config)? else {
+        bail!("a ring has two ends");
+    };
+    let ports = (SINK + 1..).zip(HubPort::share(left, count));
+    let contexts = ports.map(|(host, port)| Context::over(port, config(host, mtu, 1)));
+    Ok((contexts.collect::<Result<_, _>>()?, Context::over(right, sink_config)?))
+}
+
+fn nanos_since(epoch: Instant) -> u64 {
+    u64::try_from(epoch.elapsed().as_nanos()).unwrap_or(u64::MAX)
+}

@@ -1,0 +1,9 @@
+//! Latency of short RDMA Writes beside other traffic, and what the fairness rule of the transmit
+//! path promises: a connection that has something to send waits for at most one quantum of each of
+//! the others.
+
+pub mod cases;
+pub mod hub;
+pub mod load;
+pub mod measure;
+pub mod report;
