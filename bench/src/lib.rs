@@ -39,6 +39,8 @@ pub mod ring_end;
 pub mod state_lines;
 #[cfg(feature = "device")]
 pub mod tcp_vs_kernel;
+#[cfg(feature = "device")]
+pub mod testpmd;
 #[cfg(feature = "runtime")]
 pub mod verbs_pair;
 pub mod workload;

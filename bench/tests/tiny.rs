@@ -168,6 +168,31 @@ fn fairness_reports_latency_beside_traffic_and_its_bound() {
 }
 
 #[test]
+fn testpmd_is_compared_over_memif_and_tap() {
+    let Some(iwperf) = ferrowarp_tests::process::program("iwperf") else {
+        return skip("no iwperf");
+    };
+    let iwperf = iwperf.to_str().expect("UTF-8");
+    let args = ["--pairs", "1", "--seconds", "0.2", "--iwperf", iwperf];
+    let program = env!("CARGO_BIN_EXE_testpmd");
+    if let Some(reason) = ferrowarp_bench::testpmd::program::missing_prerequisite() {
+        // Without root nothing installs it; the program says how.
+        let folder = ferrowarp_tests::process::temp_dir().expect("a folder");
+        let out = folder.path().join("results.md");
+        let mut command = Command::new(program);
+        let refused = command.args(args).arg("--out").arg(&out).output().expect("it starts");
+        let errors = String::from_utf8_lossy(&refused.stderr);
+        assert!(!refused.status.success() && errors.contains(&reason), "{errors}");
+        return;
+    }
+    let (_, report, json) = run_report(program, &args);
+    assert!(report.contains("| memif-9000 | Gb/s | "), "{report}");
+    for row in json["rows"].as_array().expect("a list") {
+        assert!(row["share"]["median"].as_f64() > Some(0.0), "{row}");
+    }
+}
+
+#[test]
 fn crc_prints_a_line_for_each_implementation() {
     let out = stdout_of(&run(env!("CARGO_BIN_EXE_crc"), &["--samples", "1"]));
     for name in ["dispatched", "portable", "crate crc-fast", "crate crc32c", "digest"] {
