@@ -5,14 +5,17 @@
 //! (`engine_pair`) or contexts of the runtime (`verbs_pair`). They are reproducible, and show the
 //! cost of a change. *Wall time* comes from `iwperf` beside the frozen bound, the copies and CRCs
 //! alone, measured on the same cores (`bound`, `paired`, `baseline`), from our TCP and the kernel's
-//! over the same emulated links (`tcp_vs_kernel`), and from `iwperf` beside other stacks (`peers`).
+//! over the same emulated links (`tcp_vs_kernel`), from `iwperf` beside other stacks (`peers`) and
+//! beside DPDK's own generator (`testpmd`), and from two ends over `ring` (`ring_end`): the time of
+//! each by itself (`one_end`), and latency beside other traffic (`fairness`).
 //!
 //! Programs: `core-cost` (the two engines), `verbs-cost` (the two contexts), `instructions` (runs
 //! both under valgrind), `bound` (`iwperf` as a share of the bound, written to `BOUND.md`),
 //! `baseline` (all of these, written to `BASELINE.md`); `crc` (CRC32C by message length);
 //! `tcp-vs-kernel` (both TCPs, written to `TCP-VS-KERNEL.md`) and `tcp-end` (one end of a
 //! connection for it); `bench-peers` (other stacks, written to `RESULTS.md`) and `smoltcp-loop`
-//! (smoltcp over `ring` for it).
+//! (smoltcp over `ring` for it); `testpmd`, `one-end` and `fairness`, written to `TESTPMD.md`,
+//! `ONE-END.md` and `FAIRNESS.md`.
 
 #[cfg(feature = "device")]
 pub mod baseline;

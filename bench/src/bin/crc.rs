@@ -12,7 +12,7 @@ use ferrowarp_crc32c::Kernel;
 struct Options {
     /// Bytes of a message
     #[arg(long, value_delimiter = ',',
-          default_values_t = [64, 84, 128, 256, 512, 1024, 1444, 8956])]
+          default_values_t = [64, 84, 128, 256, 512, 1024, 1444, 1460, 8956])]
     lens: Vec<usize>,
     /// Samples, of which the shortest counts: other programs and interrupts disturb some of them
     #[arg(long, default_value_t = 10_000, value_parser = clap::value_parser!(u32).range(1..))]
