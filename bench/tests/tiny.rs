@@ -151,8 +151,11 @@ fn one_end_reports_both_ends() {
 
 #[test]
 fn fairness_reports_latency_beside_traffic_and_its_bound() {
-    let args = "--rounds 1 --seconds 0.1 --qps 3 --cases stream,qps-64,incast-64";
-    let args: Vec<&str> = args.split(' ').collect();
+    // On one core: on a busy machine the two threads would wait for each other.
+    let cores = core_affinity::get_core_ids().expect("this task has a core");
+    let core = cores[0].id.to_string();
+    let args = "--rounds 1 --seconds 0.3 --qps 3 --cases stream,qps-64,incast-64 --cores";
+    let args: Vec<&str> = args.split(' ').chain([&*core]).collect();
     let (printed, report, json) = run_report(env!("CARGO_BIN_EXE_fairness"), &args);
     assert!(report.contains(&printed), "{report}");
     for case in ["stream", "qps-64", "qps-64K", "incast-64", "incast-64K"] {
