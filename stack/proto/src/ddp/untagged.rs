@@ -3,9 +3,8 @@
 use std::collections::VecDeque;
 
 use crate::ddp::memory::{Access, Memory, MemoryFault};
-use crate::ddp::regions::AccessScope;
+use crate::ddp::regions::{AccessScope, LastRegion};
 use crate::ddp::sgl::{self, SgList};
-use crate::ddp::tagged;
 use crate::wire::ddp::Untagged;
 use crate::wire::seq::Seq;
 
@@ -151,7 +150,7 @@ impl BufferQueue {
 
     /// Places a segment of an in-order stream if it is valid, not the last of its message, and its
     /// buffer has one element, as in nearly every long message. False: nothing was done, and
-    /// [`BufferQueue::place`] is to check it.
+    /// [`BufferQueue::place`] is to check it. `sink`: the region of the segments before it.
     #[inline(always)]
     pub fn place_if_next(
         &mut self,
@@ -159,21 +158,23 @@ impl BufferQueue {
         scope: AccessScope,
         header: &Untagged,
         payload: &[u8],
+        sink: &mut LastRegion,
     ) -> bool {
         let Some(buffer) = self.buffers.front() else { return false };
         let [sge] = buffer.sg_list[..] else { return false };
         let is_next = (header.msn, header.mo) == (self.msn.0, self.next_mo);
         let end = u64::from(self.next_mo) + payload.len() as u64;
         let Ok(end) = u32::try_from(end) else { return false };
-        if header.last || !is_next || end > sge.len {
+        if header.last || !is_next || end > sge.len || payload.is_empty() {
             return false;
         }
-        let sink = (sge.lkey, sge.addr.saturating_add(u64::from(self.next_mo)));
-        let placed = tagged::place(memory, scope, Access::LOCAL_WRITE, sink, payload).is_ok();
-        if placed {
-            self.next_mo = end;
-        }
-        placed
+        let (regions, needed) = (memory.regions(), Access::LOCAL_WRITE);
+        let at = sge.addr.saturating_add(u64::from(self.next_mo));
+        let range = regions.resolve_in_run(sink, sge.lkey, scope, needed, at, payload.len());
+        let Some(range) = range else { return false };
+        memory.place(range, payload);
+        self.next_mo = end;
+        true
     }
 
     /// Removes the oldest buffer, to flush it.

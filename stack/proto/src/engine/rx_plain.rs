@@ -2,6 +2,8 @@
 //! headers that the peer of a connection sends. The following frames of the burst that continue it
 //! form a train with it, which TCP processes as one segment, and which is delivered frame by frame.
 
+use core::ops::Range;
+
 use arrayvec::ArrayVec;
 
 use super::BURST_LEN;
@@ -9,11 +11,11 @@ use crate::cm::connection::{Connection, Phase};
 use crate::cm::context::Context;
 use crate::cm::env::{Env, Rx};
 use crate::ddp::memory::Memory;
-use crate::ddp::regions::LastRegion;
 use crate::device::{Device, RxFrame};
 use crate::engine::Engine;
 use crate::mpa::fpdu;
 use crate::mpa::stream_bytes::StreamBytes;
+use crate::rdmap::stream::LastSinks;
 use crate::tcp::TrainPayload;
 use crate::time::Instant;
 use crate::verbs::receive::UlpduOutcome;
@@ -97,49 +99,59 @@ impl<E: Env> Connection<E> {
     ) {
         let start = usize::from(first.payload_start);
         let mut rest = payload.len - first.payload_len();
+        let mut sinks = LastSinks::NONE;
         let mut is_accepted =
-            self.deliver_plain(cx, now, &frame, start, first.payload_end.into(), rest);
+            self.deliver_plain(cx, now, &frame, start..first.payload_end.into(), rest, &mut sinks);
         drop(frame);
         for &end in ends {
             let Some(frame) = burst.pop() else { break };
             // If bytes are declined, those of the other frames are as well.
             if is_accepted {
                 rest -= u32::from(end - first.payload_start);
-                is_accepted = self.deliver_plain(cx, now, &frame, start, end.into(), rest);
+                is_accepted =
+                    self.deliver_plain(cx, now, &frame, start..end.into(), rest, &mut sinks);
             }
         }
     }
 
-    /// Delivers the bytes `start..end` of `frame`, which `rest` bytes of the train follow. Returns
-    /// false if they were declined, and the following ones with them.
+    /// Delivers these `bytes` of `frame`, which `rest` bytes of the train follow. Returns false if
+    /// they were declined, and the following ones with them.
     #[inline(always)]
     fn deliver_plain(
         &mut self,
         cx: &mut Context<E>,
         now: Instant,
         frame: &Rx<E>,
-        start: usize,
-        end: usize,
+        mut bytes: Range<usize>,
         rest: u32,
+        sinks: &mut LastSinks,
     ) -> bool {
-        let whole = frame.head().get(start..end).unwrap_or_default();
-        let (used, outcome) = self.on_whole_fpdus(cx, whole);
-        let bytes = start + used..end;
+        let whole = frame.head().get(bytes.clone()).unwrap_or_default();
+        let (used, outcome) = self.on_whole_fpdus(cx, whole, sinks);
+        bytes.start += used;
         if outcome != UlpduOutcome::Continue {
             let rest = StreamBytes::of_frame(frame, bytes);
             self.on_stream_ended(cx, now, outcome, rest);
             return true;
         }
-        bytes.is_empty() || self.on_stream_bytes(cx, now, frame, bytes, rest)
+        if bytes.is_empty() {
+            return true;
+        }
+        *sinks = LastSinks::NONE;
+        self.on_stream_bytes(cx, now, frame, bytes, rest)
     }
 
     /// Processes the complete FPDUs at the start of `bytes`, the next of the stream. Returns the
     /// number of bytes consumed, and the outcome of the last FPDU. If the stream goes on, the other
     /// bytes are to be passed to [`Connection::on_stream_bytes`].
     #[inline(always)]
-    fn on_whole_fpdus(&mut self, cx: &mut Context<E>, bytes: &[u8]) -> (usize, UlpduOutcome) {
+    fn on_whole_fpdus(
+        &mut self,
+        cx: &mut Context<E>,
+        bytes: &[u8],
+        sinks: &mut LastSinks,
+    ) -> (usize, UlpduOutcome) {
         let (mut rest, mut outcome) = (bytes, UlpduOutcome::Continue);
-        let mut sink = LastRegion::NONE;
         let Context { qps, verbs, .. } = cx;
         let Phase::Rdma { deframer } = &self.phase else { return (0, outcome) };
         if !self.tx_allowed || !deframer.is_at_unmarked_fpdu() {
@@ -151,7 +163,7 @@ impl<E: Env> Connection<E> {
             && let Ok(Some((ulpdu, len))) = fpdu::parse(rest, crc)
         {
             rest = &rest[len..];
-            outcome = qp.on_ulpdu_in_run(verbs, ulpdu, &mut sink);
+            outcome = qp.on_ulpdu_in_run(verbs, ulpdu, sinks);
         }
         (bytes.len() - rest.len(), outcome)
     }

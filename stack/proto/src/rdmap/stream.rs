@@ -17,6 +17,7 @@ mod next_tx;
 mod rx;
 mod tx;
 
+pub use fast_path::LastSinks;
 pub use next_tx::NextTx;
 pub(super) use next_tx::TxSource;
 

@@ -1,10 +1,9 @@
 //! Receive path of a queue pair: passes verified ULPDUs to its stream, and reports faults.
 
 use crate::ddp::memory::Memory;
-use crate::ddp::regions::LastRegion;
 use crate::ddp::untagged::UntaggedFault;
 use crate::mpa::fpdu::FpduError;
-use crate::rdmap::stream::{Indication, Stream};
+use crate::rdmap::stream::{Indication, LastSinks, Stream};
 use crate::rdmap::terminate::Fault;
 use crate::verbs::cm::{EndReason, Event};
 use crate::verbs::context::Verbs;
@@ -32,26 +31,23 @@ impl Qp {
         verbs: &mut Verbs<M, C>,
         ulpdu: &[u8],
     ) -> UlpduOutcome {
-        let mut sink = LastRegion::NONE;
-        self.on_ulpdu_in_run(verbs, ulpdu, &mut sink)
+        let mut sinks = LastSinks::NONE;
+        self.on_ulpdu_in_run(verbs, ulpdu, &mut sinks)
     }
 
-    /// As [`Qp::on_ulpdu`], for ULPDUs that follow each other in one pass: `sink` is new at the
-    /// first.
+    /// As [`Qp::on_ulpdu`], for ULPDUs that follow each other in one pass.
     #[inline(always)]
     pub(crate) fn on_ulpdu_in_run<M: Memory, C: Completions>(
         &mut self,
         verbs: &mut Verbs<M, C>,
         ulpdu: &[u8],
-        sink: &mut LastRegion,
+        sinks: &mut LastSinks,
     ) -> UlpduOutcome {
         verbs.counters.fpdus_in += 1;
-        if self.stream.place_if_write(&verbs.memory, ulpdu, sink) {
+        if self.stream.place_if_write(&verbs.memory, ulpdu, sinks) {
             return UlpduOutcome::Continue;
         }
-        // It may invalidate the STag.
-        *sink = LastRegion::NONE;
-        self.on_other_ulpdu(verbs, ulpdu)
+        self.on_other_ulpdu(verbs, ulpdu, sinks)
     }
 
     /// Passes a ULPDU that may be no RDMA Write, or invalid, to the stream and reports the result.
@@ -61,10 +57,12 @@ impl Qp {
         &mut self,
         verbs: &mut Verbs<M, C>,
         ulpdu: &[u8],
+        sinks: &mut LastSinks,
     ) -> UlpduOutcome {
-        if self.stream.place_if_not_last(&verbs.memory, ulpdu) {
+        if self.stream.place_if_not_last(&verbs.memory, ulpdu, sinks) {
             return UlpduOutcome::Continue;
         }
+        *sinks = LastSinks::NONE;
         self.on_any_ulpdu(verbs, ulpdu)
     }
 

@@ -5,7 +5,6 @@ use std::slice;
 use proptest::prelude::*;
 
 use super::*;
-use crate::ddp::regions::LastRegion;
 use crate::wire::rdmap::QN_SEND;
 
 const LEN: u32 = 300;
@@ -56,14 +55,17 @@ fn message(opcode: Opcode, stag: u32) -> Vec<Vec<u8>> {
 /// many took the fast path.
 fn compare(ulpdus: &[Vec<u8>], sge_count: u64) -> usize {
     let (mut fast, mut general) = (receiver(sge_count), receiver(sge_count));
-    let (mut fast_count, mut sink) = (0, LastRegion::NONE);
+    let (mut fast_count, mut sinks) = (0, LastSinks::NONE);
     for ulpdu in ulpdus {
-        let placed = fast.stream.place_if_write(&fast.arena, ulpdu, &mut sink) || {
-            sink = LastRegion::NONE;
-            fast.stream.place_if_not_last(&fast.arena, ulpdu)
-        };
+        let placed = fast.stream.place_if_write(&fast.arena, ulpdu, &mut sinks)
+            || fast.stream.place_if_not_last(&fast.arena, ulpdu, &mut sinks);
         fast_count += usize::from(placed);
-        let outcome = if placed { Ok(Indication::Placed) } else { fast.on_ulpdu(ulpdu) };
+        let outcome = if placed {
+            Ok(Indication::Placed)
+        } else {
+            sinks = LastSinks::NONE;
+            fast.on_ulpdu(ulpdu)
+        };
         assert_eq!(outcome, general.on_ulpdu(ulpdu), "{ulpdu:02x?}");
         assert_eq!(fast.arena.read(0, 4096), general.arena.read(0, 4096), "{ulpdu:02x?}");
     }
