@@ -1,12 +1,15 @@
 //! Trains: segments that are built or processed together have the effect of each one alone.
 
+use ferrowarp_proto::ddp::memory::Access;
 use ferrowarp_proto::device::ChecksumMode;
 use ferrowarp_proto::time::MICROSECOND;
 use ferrowarp_proto::verbs::cm::EndReason;
 use ferrowarp_proto::verbs::wr::{Operation, Payload, Sge};
 use ferrowarp_proto::wire::tcp::Segment;
 use ferrowarp_tests::compliance::fixture::{Fixture, parse_fpdus};
-use ferrowarp_tests::compliance::messages::{PEER_STAG, connected, read_request, send, write};
+use ferrowarp_tests::compliance::messages::{
+    PEER_STAG, connected, read_request, send, send_as, write,
+};
 use ferrowarp_tests::frame::Frame;
 use ferrowarp_tests::peer::fpdu;
 
@@ -99,7 +102,7 @@ fn read_response_carries_its_source_in_order() {
 fn message_whose_memory_ends_early_is_sent_up_to_there() {
     for len in [LEN, 700] {
         let mut fx = with_pattern();
-        let lkey = fx.register(0, 700, ferrowarp_proto::ddp::memory::Access::ALL, false);
+        let lkey = fx.register(0, 700, Access::ALL, false);
         let payload = Payload::Gather([Sge { addr: 0, len, lkey }].into_iter().collect());
         fx.post_op(1, Operation::Write { payload, rkey: PEER_STAG, remote: 0 });
         let ulpdus = fx.sent_ulpdus();
@@ -178,9 +181,19 @@ fn writes(fx: &Fixture) -> Vec<Vec<u8>> {
     (0..8).map(|i| fpdu(&at(i), true)).collect()
 }
 
+/// Eight Writes to one region, which a Send after the fourth invalidates.
+fn invalidation(fx: &Fixture) -> Vec<Vec<u8>> {
+    const SEND_INVALIDATE: u8 = 4;
+    let stag = fx.register_for_stream(0, 1000, Access::ALL);
+    let at = |i: u8| fpdu(&write(stag, u64::from(i) * 50, &[i + 1; 50]), true);
+    let mut all: Vec<_> = (0..8).map(at).collect();
+    all.insert(4, fpdu(&send_as(SEND_INVALIDATE, 1, stag, b"done"), true));
+    all
+}
+
 #[test]
 fn segments_received_together_act_as_one_by_one() {
-    let cases: [(&str, &Payloads); 7] = [
+    let cases: [(&str, &Payloads); 9] = [
         ("Writes", &writes),
         ("Writes and Sends", &|fx| {
             let mut all = writes(fx);
@@ -209,6 +222,10 @@ fn segments_received_together_act_as_one_by_one() {
             let mut all = writes(fx);
             all[4] = fpdu(&write(fx.mem_stag ^ 0x100, 0, b"x"), true);
             all
+        }),
+        ("an STag invalidated between Writes", &invalidation),
+        ("an STag invalidated within a segment", &|fx| {
+            invalidation(fx).chunks(3).map(<[_]>::concat).collect()
         }),
         ("a Send without a buffer", &|fx| {
             let mut all = writes(fx);
