@@ -16,7 +16,7 @@ const BURST_LEN: usize = 32;
 /// The shared end, and the frames that have arrived for each port.
 struct Hub {
     port: DpdkDevice,
-    inboxes: Vec<VecDeque<DpdkRx>>,
+    rx_queues: Vec<VecDeque<DpdkRx>>,
     burst: Vec<DpdkRx>,
 }
 
@@ -37,8 +37,8 @@ impl HubPort {
     /// Returns `count` ports that share `port`, at most 256.
     #[must_use]
     pub fn share(port: DpdkDevice, count: usize) -> Vec<Self> {
-        let inboxes = (0..count).map(|_| VecDeque::new()).collect();
-        let hub = Arc::new(Mutex::new(Hub { port, inboxes, burst: Vec::new() }));
+        let rx_queues = (0..count).map(|_| VecDeque::new()).collect();
+        let hub = Arc::new(Mutex::new(Hub { port, rx_queues, burst: Vec::new() }));
         (0..count).map(|index| Self { hub: Arc::clone(&hub), index }).collect()
     }
 
@@ -55,8 +55,8 @@ impl Hub {
             let to = frame.head().first_chunk();
             let index = to.filter(|to| to[..MAC_LEN - 1] == mac(0)[..MAC_LEN - 1]);
             let index = index.map(|to: &[u8; MAC_LEN]| usize::from(to[MAC_LEN - 1]));
-            if let Some(inbox) = index.and_then(|index| self.inboxes.get_mut(index)) {
-                inbox.push_back(frame);
+            if let Some(queue) = index.and_then(|index| self.rx_queues.get_mut(index)) {
+                queue.push_back(frame);
             }
         }
     }
@@ -76,9 +76,9 @@ impl Device for HubPort {
     fn receive(&mut self, burst: &mut Vec<DpdkRx>, max: usize) -> usize {
         let mut hub = self.hub();
         hub.sort();
-        let inbox = &mut hub.inboxes[self.index];
-        let count = inbox.len().min(max);
-        burst.extend(inbox.drain(..count));
+        let queue = &mut hub.rx_queues[self.index];
+        let count = queue.len().min(max);
+        burst.extend(queue.drain(..count));
         count
     }
 

@@ -94,7 +94,7 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
 
     /// Takes the requests that were posted to a send queue, at most `max`; returns their number,
     /// and whether there are more. They are executed, or rejected if the connection has changed
-    /// since they were posted. Costs some 60 instructions for each.
+    /// since they were posted.
     pub fn take_sends(&mut self, qp: QpId, max: usize) -> (usize, bool) {
         let Self { connections, cx, .. } = self;
         let Some(qp) = cx.qps.by_id_mut(qp) else { return (0, false) };

@@ -73,7 +73,7 @@ impl Requester {
     }
 
     /// Creates a send queue for at most `count_max` requests, which the application posts with the
-    /// returned producer, on any thread. Zeroes 152 bytes per request.
+    /// returned producer, on any thread. Zeroes 160 bytes per request.
     #[must_use]
     pub fn with_producer(count_max: usize) -> (Self, SqProducer) {
         let (producer, sq) = send_queue(count_max);

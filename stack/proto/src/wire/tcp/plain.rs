@@ -321,7 +321,6 @@ impl HeaderTemplate {
         tcp[4..12].copy_from_slice(&numbers.to_be_bytes());
         // Data offset: the header has at most 60 bytes, 15 words. Checksum and urgent pointer are
         // zero.
-        #[expect(clippy::cast_possible_truncation, reason = "at most 15")]
         let words = ((TCP_LEN + options_len) / 4) as u64;
         let offset_flags = words << 60 | u64::from(header.flags.0) << 48;
         let fields = offset_flags | u64::from(header.window) << 32;
