@@ -4,10 +4,10 @@
 //! The helper finds out in two ways that it has to poll: it checks after sleeps of bounded length,
 //! and other threads wake it. A thread that posts while the helper sleeps for lack of work wakes
 //! it; so does one that is about to sleep until the shard has something for it. Each of them writes
-//! its reason (a doorbell, a notification request, the hand-over) and then loads the helper's
-//! state; the helper writes its state and then loads all of those. With a fence between the two
-//! steps on both sides one of them sees the other. While the application polls, the helper's state
-//! is `Standby`, and posting pays neither the fence nor a wake-up.
+//! its reason (a doorbell, the number of hot queue pairs, a notification request, the hand-over)
+//! and then loads the helper's state; the helper writes its state and then loads all of those. With
+//! a fence between the two steps on both sides one of them sees the other. While the application
+//! polls, the helper's state is `Standby`, and posting pays neither the fence nor a wake-up.
 
 use std::sync::OnceLock;
 use std::time::Duration;

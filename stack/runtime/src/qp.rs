@@ -195,9 +195,9 @@ impl Qp {
         self.context.shard.control(|engine, _| engine.tcp_stats(self.id)).flatten()
     }
 
-    /// Posts a send request: writes it to the send queue and rings the doorbell. Never waits; the
-    /// request is executed when the shard is polled next. The memory it names must stay registered
-    /// and unchanged until the request completes. Costs some 30 ns.
+    /// Posts a send request: writes it to the send queue, and rings the doorbell if the queue pair
+    /// was idle. Never waits; the request is executed when the shard is polled next. The memory it
+    /// names must stay registered and unchanged until the request completes. Costs some 30 ns.
     ///
     /// # Errors
     /// [`PostError`]; nothing was posted. After `QueueFull`, poll completions, or poll the shard
@@ -208,7 +208,7 @@ impl Qp {
     }
 
     /// Posts send requests in order until one fails; returns the number posted, and the error if
-    /// one failed. Rings the doorbell once for all.
+    /// one failed. Rings the doorbell at most once for all.
     ///
     /// The send queue is locked until `wrs` ends: `wrs` must not post to the same queue itself,
     /// which would deadlock.
@@ -233,7 +233,7 @@ impl Qp {
     }
 
     /// Posts receive requests in order until one fails; returns the number posted, and the error if
-    /// one failed. Rings the doorbell once for all. `wrs` as in [`Qp::post_sends`].
+    /// one failed. Rings the doorbell at most once for all. `wrs` as in [`Qp::post_sends`].
     #[inline]
     pub fn post_recvs(&self, wrs: impl IntoIterator<Item = RecvWr>) -> (usize, Option<PostError>) {
         if self.srq.is_some() {

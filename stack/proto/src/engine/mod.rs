@@ -170,7 +170,7 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
     }
 
     /// As [`Engine::drive`], and calls `on_received` once the received frames are processed, before
-    /// anything is sent: completions of receives and RDMA Reads need not wait for what is sent.
+    /// connections transmit: completions of receives and RDMA Reads need not wait for that.
     #[inline(always)]
     pub fn drive_with(&mut self, now: Instant, on_received: impl FnOnce(&mut Self)) -> bool {
         self.sweep_events();

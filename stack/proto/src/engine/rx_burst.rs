@@ -17,7 +17,9 @@ pub(super) fn may_alternate<R: RxFrame>(frame: &R, burst: &[R]) -> bool {
 
 /// Moves the frames of each flow together, to where its first one is; each flow keeps its order.
 /// The first frame of the burst is the last here. Flows are told apart by their ports: those of
-/// equal ports are one group, in which a train ends at the next of the other.
+/// equal ports are one group, in which a train ends at the next of the other. A segment with IP
+/// options or extension headers does not have its ports where they are looked for, and may overtake
+/// others of its connection, or be overtaken.
 ///
 /// Cost: a comparison for each pair of flow and later frame, at most.
 #[inline(never)]

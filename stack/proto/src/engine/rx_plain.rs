@@ -49,9 +49,12 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
         if payload.len > 0 {
             conn.deliver_train(cx, now, &segment, &payload, &ends, frame, burst);
         }
-        conn.schedule_service(cx);
         if conn.tcb.has_events() || !cx.deferred.is_empty() {
+            // An event may give it something to send, such as a larger window.
+            conn.make_ready(&mut cx.schedule);
             self.handle_tcp_events(now, index);
+        } else {
+            conn.schedule_service(cx);
         }
         Ok(())
     }

@@ -116,12 +116,13 @@ impl<E: Env> Connection<E> {
                 if next_demand == TxDemand::Nothing && self.is_quiet() {
                     return TxResult::Done { sent: true };
                 }
-                return self.transmit_quantum(cx, now, next_demand).after_sending();
+                let rest = TX_QUANTUM_SEGMENTS - 1;
+                return self.transmit_quantum(cx, now, next_demand, rest).after_sending();
             }
             // The attempt may have ended the stream.
             demand = self.tx_demand(self.qp_of(cx));
         }
-        self.transmit_quantum(cx, now, demand)
+        self.transmit_quantum(cx, now, demand, TX_QUANTUM_SEGMENTS)
     }
 
     /// Sends one segment that begins with a record of `len` bytes, which it takes whole, and
@@ -162,13 +163,14 @@ impl<E: Env> Connection<E> {
         true
     }
 
-    /// Sends at most [`TX_QUANTUM_SEGMENTS`] segments; `demand` is that of the connection.
+    /// Sends at most `quantum` segments; `demand` is that of the connection.
     #[inline(never)]
     fn transmit_quantum(
         &mut self,
         cx: &mut Context<E>,
         now: Instant,
         demand: TxDemand,
+        mut quantum: usize,
     ) -> TxResult {
         let (mut sent, mut starved) = (false, true);
         // With the data pool empty no ACK can be piggybacked on data, and the peer's progress may
@@ -181,7 +183,6 @@ impl<E: Env> Connection<E> {
         let mut held_back = false;
         // Frames may become scarce within one quantum. Checked once, if there are bytes to send.
         let mut is_scarce = None;
-        let mut quantum = TX_QUANTUM_SEGMENTS;
         while quantum > 0 {
             let mut demand = next_demand.take().unwrap_or_else(|| self.tx_demand(self.qp_of(cx)));
             debug_assert!(demand == self.tx_demand(self.qp_of(cx)), "{demand:?}");

@@ -128,7 +128,7 @@ pub(crate) struct CqRings {
     producers: Vec<Option<CqProducer>>,
     /// Queues with completions not yet published.
     unpublished: Vec<CqId>,
-    /// Queue pairs with completions since the last [`CqRings::pop_dirty`], once each.
+    /// Queue pairs with completions since the last [`CqRings::clear_dirty`], once each.
     dirty_qps: Vec<QpId>,
     /// Indexed by queue pair: true if it is in `dirty_qps`.
     is_dirty: Vec<bool>,
@@ -176,12 +176,18 @@ impl CqRings {
         }
     }
 
-    /// Removes and returns a queue pair with new completions.
+    /// Returns the queue pair at this index of those whose slots were freed.
     #[inline]
-    pub(crate) fn pop_dirty(&mut self) -> Option<QpId> {
-        let qp = self.dirty_qps.pop()?;
-        self.is_dirty[qp.slot()] = false;
-        Some(qp)
+    pub(crate) fn dirty(&self, index: usize) -> Option<QpId> {
+        self.dirty_qps.get(index).copied()
+    }
+
+    /// Forgets which queue pairs had slots freed.
+    #[inline]
+    pub(crate) fn clear_dirty(&mut self) {
+        for qp in self.dirty_qps.drain(..) {
+            self.is_dirty[qp.slot()] = false;
+        }
     }
 
     /// True if completions wait to be published.
@@ -274,8 +280,9 @@ mod tests {
         assert!(rings.push(cq, wc(1)) && rings.push(cq, wc(2)));
         assert!(!rings.push(cq, wc(3)), "full");
         assert!(consumer.pop().is_none());
-        assert_eq!(rings.pop_dirty(), Some(wc(1).qp));
-        assert_eq!(rings.pop_dirty(), None);
+        assert_eq!((rings.dirty(0), rings.dirty(1)), (Some(wc(1).qp), None));
+        rings.clear_dirty();
+        assert_eq!(rings.dirty(0), None);
         rings.publish();
         assert_eq!(consumer.pop().map(|wc| wc.wr_id), Some(1));
         assert!(rings.push(cq, wc(3)), "the freed slot is used");

@@ -77,17 +77,17 @@ impl<D: Device> ShardEngine<D> {
     fn drive(&mut self, now: Instant) -> bool {
         let Self { engine, links, srqs, .. } = self;
         engine.drive_with(now, |engine| {
-            // An application on another core sees them before anything is sent. But states and
-            // events come before the completions that a failure has flushed.
+            // An application on another core sees them before a connection transmits. But states
+            // and events come before the completions that a failure has flushed.
             if engine.completions_mut().has_completions() && engine.event_count() == 0 {
-                publish_queues(engine, links, srqs);
+                publish_queues(engine, links, srqs, false);
             }
         })
     }
 
     /// Takes the requests posted to a queue pair and to shared receive queues: before FPDUs start
     /// on a connection, because the first may already have arrived and need a receive, and before a
-    /// graceful close. The doorbell stays set for the rest. True if the queue pair had any.
+    /// graceful close. What is left is taken by the next poll. True if the queue pair had any.
     fn take_posted(&mut self, qp: QpId) -> bool {
         self.serve_shared();
         self.links.get_mut(qp).is_some_and(|link| link.serve(&mut self.engine).0)
@@ -181,20 +181,27 @@ impl<D: Device> ShardEngine<D> {
     }
 }
 
-/// Publishes the free slots of queues, then completions.
+/// Publishes the free slots of queues, then completions. Before the end of a poll (`is_last`) the
+/// queue pairs stay listed: requests that are taken and complete without a signal free more slots.
 #[inline(never)]
 fn publish_queues<D: Device>(
     engine: &mut Engine<D, HostMemory, CqRings>,
     links: &Links,
     srqs: &[(SrqId, SrqConsumer)],
+    is_last: bool,
 ) {
     for (id, end) in srqs {
         end.publish_retired(engine.free_srq_slots(*id));
     }
-    while let Some(qp) = engine.completions_mut().pop_dirty() {
+    let mut index = 0;
+    while let Some(qp) = engine.completions_mut().dirty(index) {
         if let Some(link) = links.get(qp) {
             link.publish_retired(engine.publish_retired(qp));
         }
+        index += 1;
+    }
+    if is_last {
+        engine.completions_mut().clear_dirty();
     }
     engine.completions_mut().publish();
 }
@@ -236,7 +243,7 @@ where
     #[inline]
     fn publish(&mut self) {
         if self.engine.completions_mut().has_unpublished() || !self.srqs.is_empty() {
-            publish_queues(&mut self.engine, &self.links, &self.srqs);
+            publish_queues(&mut self.engine, &self.links, &self.srqs, true);
         }
     }
 

@@ -45,9 +45,9 @@ pub(crate) use work_queue::Link;
 
 /// One engine with its port queue, polled by the thread that holds its lock.
 ///
-/// Posting writes to rings and rings a doorbell; polling a CQ reads rings. Everything else is a
-/// control call: it waits for the lock, for one poll of another thread at most, and calls the
-/// engine directly.
+/// Posting writes to rings, and rings a doorbell if the queue pair was idle; polling a CQ reads
+/// rings. Everything else is a control call: it waits for the lock, for one poll of another thread
+/// at most, and calls the engine directly.
 pub(crate) struct Shard {
     engine: SpinLock<Option<Box<dyn ShardControl>>>,
     epoch: QsbrEpoch,

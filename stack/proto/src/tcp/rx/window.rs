@@ -9,7 +9,7 @@ use crate::time::{Instant, NEVER};
 use crate::wire::seq::Seq;
 use crate::wire::tcp::SackBlock;
 
-/// Segment size that every peer can send (RFC 9293 section 3.7.1).
+/// Segment size assumed of a peer without an MSS option (RFC 9293 section 3.7.1).
 const MSS_DEFAULT: u16 = 536;
 /// Most duplicate ACKs pending for a peer without SACK.
 const DUP_ACKS_OWED_MAX: u8 = 16;
