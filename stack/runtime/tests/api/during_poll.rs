@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, mpsc};
 
-use ferrowarp::{Access, DriveMode, Notify, WcStatus};
+use ferrowarp::{Access, DriveMode, Notify, Operation, SendWr, WcStatus};
 
 use crate::support::rx_hook::hooked_contexts;
 use crate::support::*;
@@ -48,6 +48,32 @@ fn recv_completion_is_published_before_the_poll_transmits() {
     right.context.drive();
     let completions = polled.recv().unwrap();
     assert_eq!(completions.iter().map(|wc| wc.wr_id).collect::<Vec<_>>(), [7]);
+}
+
+#[test]
+fn unsignaled_requests_free_their_slots_in_the_poll_that_also_receives() {
+    let (left, right) = endpoints(DriveMode::Inline);
+    let (a, b) = connect(&left, &right);
+    let recv_mr = right.mr(64, Access::LOCAL_WRITE);
+    let sink = left.mr(64, Access::ALL);
+    b.post_recv(recv(7, recv_mr.sge(0, 64))).unwrap();
+    // The initiator sends first: then the responder may.
+    a.post_send(send(0, inline(b"first"))).unwrap();
+    right.completions(&left, 1);
+    b.post_recv(recv(8, recv_mr.sge(0, 64))).unwrap();
+    right.context.drive();
+    let operation =
+        || Operation::Write { payload: inline(b"x"), rkey: sink.rkey(), remote: sink.addr() };
+    let unsignaled = |wr_id| SendWr { signaled: false, ..request(wr_id, operation()) };
+    let full = (1..).find(|&wr_id| b.post_send(unsignaled(wr_id)).is_err()).unwrap();
+    a.post_send(send(1, inline(b"second"))).unwrap();
+    left.context.drive();
+    // One poll receives the message, and takes and completes the Writes.
+    right.context.drive();
+    b.post_send(unsignaled(full)).unwrap();
+    let mut completions = Vec::new();
+    right.cq.poll(&mut completions);
+    assert_eq!(completions.iter().map(|wc| wc.wr_id).collect::<Vec<_>>(), [8]);
 }
 
 #[test]
