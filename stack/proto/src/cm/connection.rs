@@ -12,6 +12,7 @@ use crate::mpa::fpdu_pool::FpduPool;
 use crate::mpa::framing::Framing;
 use crate::mpa::startup::{Negotiated, Offer};
 use crate::net::next_hop::NextHop;
+use crate::rdmap::stream::NextTx;
 use crate::tcp::{Tcb, TxDemand};
 use crate::time::{Instant, NEVER};
 use crate::verbs::cm::Start;
@@ -251,11 +252,11 @@ impl<E: Env> Connection<E> {
         };
         let next = if may_send { qp.stream.next_tx() } else { None };
         let Some(next) = next else { return TxDemand::Nothing };
-        let ulpdu_len = next.ulpdu_len.min(MULPDU_RANGE.end as u64 - 1);
         if self.framing.has_markers() {
+            let ulpdu_len = next.ulpdu_len.min(MULPDU_RANGE.end as u64 - 1);
             return TxDemand::Record(self.marked_len(ulpdu_len));
         }
-        TxDemand::Record(unmarked_len(ulpdu_len))
+        unmarked_demand(next)
     }
 
     /// Returns the length of an FPDU with the markers that fall into it.
@@ -277,10 +278,12 @@ impl<E: Env> Connection<E> {
     }
 }
 
+/// Returns the demand of a connection whose next ULPDU is this, without markers.
 #[expect(clippy::cast_possible_truncation, reason = "a ULPDU is below 64 KiB")]
 #[inline]
-const fn unmarked_len(ulpdu_len: u64) -> u32 {
-    fpdu::fpdu_len(ulpdu_len as usize) as u32
+pub(crate) fn unmarked_demand(next: NextTx) -> TxDemand {
+    let ulpdu_len = next.ulpdu_len.min(MULPDU_RANGE.end as u64 - 1);
+    TxDemand::Record(fpdu::fpdu_len(ulpdu_len as usize) as u32)
 }
 
 #[cfg(test)]

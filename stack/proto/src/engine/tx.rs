@@ -288,7 +288,8 @@ impl<E: Env> Connection<E> {
             }
             return NewDataResult::Nothing;
         }
-        let next = if packed.is_all { TxDemand::Nothing } else { self.tx_demand(qp.as_deref()) };
+        let next = packed.next.unwrap_or_else(|| self.tx_demand(qp.as_deref()));
+        debug_assert!(next == self.tx_demand(qp.as_deref()), "{next:?}");
         let push = next == TxDemand::Nothing;
         let len = self.tcb.write_new_data(now, buf, packed.len, push);
         frame.set_len(len);

@@ -1,12 +1,13 @@
 //! Packing of complete FPDUs into the payload of a segment.
 
-use crate::cm::connection::Connection;
+use crate::cm::connection::{Connection, unmarked_demand};
 use crate::cm::env::Env;
 use crate::ddp::memory::Memory;
 use crate::mpa::fpdu::{LENGTH_LEN, MULPDU_RANGE, begin_fpdu, fpdu_len};
 use crate::mpa::framing::Framing;
 use crate::mpa::markers;
 use crate::rdmap::stream::BuildError;
+use crate::tcp::TxDemand;
 use crate::verbs::cm::EndReason;
 use crate::verbs::context::Verbs;
 use crate::verbs::queue_pair::Qp;
@@ -18,8 +19,8 @@ pub(super) struct PackedPayload {
     pub(super) len: usize,
     /// The stream ended over a fault found while building.
     pub(super) stream_failed: bool,
-    /// There is nothing more to send, for certain.
-    pub(super) is_all: bool,
+    /// What is to be sent next, if it is known.
+    pub(super) next: Option<TxDemand>,
 }
 
 impl<E: Env> Connection<E> {
@@ -39,9 +40,15 @@ impl<E: Env> Connection<E> {
             && self.startup_tx.is_none()
         {
             let len = pack_writes(qp, verbs, self.framing, payload);
-            if len > 0 && !qp.stream.can_build() {
-                qp.complete_sends(verbs);
-                return PackedPayload { len, stream_failed: false, is_all: true };
+            if len > 0 {
+                // Nothing follows, or nothing that fits.
+                let next = qp.stream.next_tx();
+                let ulpdu_max = Framing::ulpdu_max(payload.len() - len, None) as u64;
+                if next.is_none_or(|next| next.ulpdu_len > ulpdu_max) {
+                    qp.complete_sends(verbs);
+                    let next = next.map_or(TxDemand::Nothing, unmarked_demand);
+                    return PackedPayload { len, stream_failed: false, next: Some(next) };
+                }
             }
             return self.pack_any(Some(qp), verbs, payload, len);
         }
@@ -63,9 +70,9 @@ impl<E: Env> Connection<E> {
             if startup_tx.len() == 0 {
                 self.startup_tx = None;
             }
-            return PackedPayload { len, stream_failed, is_all: false };
+            return PackedPayload { len, stream_failed, next: None };
         }
-        let Some(qp) = qp else { return PackedPayload { len, stream_failed, is_all: false } };
+        let Some(qp) = qp else { return PackedPayload { len, stream_failed, next: None } };
         // A payload above EMSS is a path MTU probe. If it is lost its bytes are retransmitted in
         // segments of EMSS, so FPDUs of that size are packed, and a message may be cut here.
         let framing = self.framing;
@@ -111,7 +118,7 @@ impl<E: Env> Connection<E> {
             }
         }
         qp.complete_sends(verbs);
-        PackedPayload { len, stream_failed, is_all: false }
+        PackedPayload { len, stream_failed, next: None }
     }
 }
 
