@@ -65,6 +65,10 @@ impl Testpmd {
                 command
             }
         };
+        // DPDK leaves its runtime folder behind: beside the log it is removed with that.
+        if let Some(folder) = log.parent() {
+            command.env("RUNTIME_DIRECTORY", folder);
+        }
         // Its main thread only reads the prompt; it shares the core with the one that forwards.
         let frame = mtu + 14;
         command.args(["-oL", PROGRAM, "--lcores", &format!("0@{core},1@{core}"), "--in-memory"]);
