@@ -1,11 +1,15 @@
+use core::net::SocketAddr;
+
 use crate::config::EngineConfig;
 use crate::ddp::vec_memory::VecMemory;
-use crate::device::test_device::TestDevice;
+use crate::device::ChecksumMode;
+use crate::device::test_device::{self, HeapFrame, TestDevice};
 use crate::engine::Engine;
 use crate::time::Instant;
 use crate::verbs::cm::ConnParam;
 use crate::verbs::qp::QpInit;
 use crate::verbs::wc::{Completions, CqId, Wc};
+use crate::wire::tcp::{Fields, Flags, FourTuple, HeaderTemplate, MAX_HEADER_LEN, Segment};
 
 struct NoCompletions;
 
@@ -13,6 +17,31 @@ impl Completions for NoCompletions {
     fn push(&mut self, _: CqId, _: Wc) -> bool {
         true
     }
+}
+
+/// Segments of no connection are answered with RST, in the order in which the burst is processed.
+#[test]
+fn burst_is_processed_flow_by_flow() {
+    let config = EngineConfig::new("198.18.0.1".parse().unwrap(), 24, 7);
+    let mut engine = Engine::new(config, TestDevice::new(), VecMemory::new(64), NoCompletions);
+    for port in [1, 2, 1, 3, 2] {
+        let tuple = FourTuple {
+            local: SocketAddr::from(([198, 18, 0, 2], port)),
+            remote: SocketAddr::from(([198, 18, 0, 1], 4420)),
+        };
+        let template = HeaderTemplate::new([2, 0, 0, 0, 0, 2], test_device::MAC, tuple);
+        let fields = Fields { flags: Flags::ACK, ..Fields::default() };
+        let mut buf = [0; MAX_HEADER_LEN];
+        let len = template.emit(&mut buf, &fields, 0, ChecksumMode::Software);
+        engine.burst.push(HeapFrame::new(&buf[..len]));
+    }
+    engine.drive(Instant::from_nanos(1));
+    let parse =
+        |frame: &Vec<u8>| Segment::parse(&HeapFrame::new(frame), ChecksumMode::Software).ok();
+    let segments = engine.cx.device.sent.iter().filter_map(parse);
+    let resets = segments.filter(|segment| segment.flags.has(Flags::RST));
+    let ports: Vec<u16> = resets.map(|segment| segment.tuple.local.port()).collect();
+    assert_eq!(ports, [1, 1, 2, 2, 3]);
 }
 
 /// A connection that ends on a list leaves its entry there, which must not serve the next one in
