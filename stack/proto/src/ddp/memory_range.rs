@@ -34,6 +34,9 @@ pub struct MemoryRange {
 }
 
 impl MemoryRange {
+    /// Range without bytes.
+    pub(crate) const EMPTY: Self = Self::new(0, 0, 0);
+
     pub(super) const fn new(backing: u64, offset: u64, len: usize) -> Self {
         Self { backing, offset, len }
     }

@@ -2,8 +2,8 @@
 
 use std::collections::VecDeque;
 
-use crate::ddp::memory::{Access, Memory, MemoryFault};
-use crate::ddp::regions::{AccessScope, LastRegion};
+use crate::ddp::memory::{Access, Memory, MemoryFault, MemoryRange};
+use crate::ddp::regions::AccessScope;
 use crate::ddp::sgl::{self, SgList};
 use crate::wire::ddp::Untagged;
 use crate::wire::seq::Seq;
@@ -148,33 +148,31 @@ impl BufferQueue {
         Ok(Some(DeliveredMessage { wr_id, len: end }))
     }
 
-    /// Places a segment of an in-order stream if it is valid, not the last of its message, and its
-    /// buffer has one element, as in nearly every long message. False: nothing was done, and
-    /// [`BufferQueue::place`] is to check it. `sink`: the region of the segments before it.
-    #[inline(always)]
-    pub fn place_if_next(
-        &mut self,
+    /// Returns the rest of the buffer to which an in-order segment is to be placed that has a
+    /// payload and leaves room for more, as in nearly every long message. `None` if its buffer has
+    /// several elements, or [`BufferQueue::place`] is to check it.
+    #[inline]
+    pub fn rest_of_sink(
+        &self,
         memory: &impl Memory,
         scope: AccessScope,
         header: &Untagged,
-        payload: &[u8],
-        sink: &mut LastRegion,
-    ) -> bool {
-        let Some(buffer) = self.buffers.front() else { return false };
-        let [sge] = buffer.sg_list[..] else { return false };
-        let is_next = (header.msn, header.mo) == (self.msn.0, self.next_mo);
-        let end = u64::from(self.next_mo) + payload.len() as u64;
-        let Ok(end) = u32::try_from(end) else { return false };
-        if header.last || !is_next || end > sge.len || payload.is_empty() {
-            return false;
+    ) -> Option<MemoryRange> {
+        let [sge] = self.buffers.front()?.sg_list[..] else { return None };
+        if (header.msn, header.mo) != (self.msn.0, self.next_mo) {
+            return None;
         }
-        let (regions, needed) = (memory.regions(), Access::LOCAL_WRITE);
-        let at = sge.addr.saturating_add(u64::from(self.next_mo));
-        let range = regions.resolve_in_run(sink, sge.lkey, scope, needed, at, payload.len());
-        let Some(range) = range else { return false };
-        memory.place(range, payload);
-        self.next_mo = end;
-        true
+        let len = sge.len.checked_sub(self.next_mo)? as usize;
+        let at = sge.addr.checked_add(u64::from(self.next_mo))?;
+        memory.regions().resolve(sge.lkey, scope, Access::LOCAL_WRITE, at, len).ok()
+    }
+
+    /// Notes that `len` bytes of a message were placed to [`BufferQueue::rest_of_sink`], and not
+    /// its last.
+    #[inline(always)]
+    pub const fn advance(&mut self, len: u32) {
+        // req: DDP-097, DDP-118
+        self.next_mo += len;
     }
 
     /// Removes the oldest buffer, to flush it.

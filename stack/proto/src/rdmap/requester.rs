@@ -48,6 +48,8 @@ pub struct Requester {
     offset: u64,
     /// Outstanding Reads and atomic operations, oldest first, each by its number.
     outstanding: VecDeque<u64>,
+    /// Bytes of the response to the oldest outstanding Read that have been placed.
+    response_placed: u32,
     /// Requests not built that [`Requester::execute_local_ops`] handles: local operations, and
     /// those rejected.
     local_count: usize,
@@ -83,6 +85,7 @@ impl Requester {
             entries: Entries::new(count_max),
             offset: 0,
             outstanding: VecDeque::new(),
+            response_placed: 0,
             local_count: 0,
             unsent_count: 0,
             ord: 0,
@@ -339,7 +342,7 @@ impl Requester {
                 // req: RDMAP-226
                 self.outstanding.push_back(number);
                 if entry.opcode() == WqeOpcode::Read {
-                    Progress::Reading { received: 0 }
+                    Progress::Reading
                 } else {
                     Progress::Atomic { id }
                 }

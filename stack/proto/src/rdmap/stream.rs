@@ -15,6 +15,7 @@ mod extensions;
 mod fast_path;
 mod next_tx;
 mod rx;
+mod segment_run;
 mod tx;
 
 pub use fast_path::LastSinks;

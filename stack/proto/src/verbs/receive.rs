@@ -59,21 +59,25 @@ impl Qp {
         ulpdu: &[u8],
         sinks: &mut LastSinks,
     ) -> UlpduOutcome {
-        if self.stream.place_if_not_last(&verbs.memory, ulpdu, sinks) {
+        if self.stream.place_if_continued(&verbs.memory, ulpdu, sinks) {
             return UlpduOutcome::Continue;
         }
-        *sinks = LastSinks::NONE;
-        self.on_any_ulpdu(verbs, ulpdu)
+        self.on_any_ulpdu(verbs, ulpdu, sinks)
     }
 
-    /// Passes a ULPDU that may be invalid, or needs more than placement, to the stream and reports
-    /// the result.
+    /// Passes a ULPDU that may begin a run, be invalid, or need more than placement, to the stream
+    /// and reports the result.
     #[inline(never)]
     fn on_any_ulpdu<M: Memory, C: Completions>(
         &mut self,
         verbs: &mut Verbs<M, C>,
         ulpdu: &[u8],
+        sinks: &mut LastSinks,
     ) -> UlpduOutcome {
+        if self.stream.place_if_first(&verbs.memory, ulpdu, sinks) {
+            return UlpduOutcome::Continue;
+        }
+        *sinks = LastSinks::NONE;
         match self.stream.on_ulpdu(&verbs.memory, ulpdu) {
             Ok(Indication::Placed | Indication::ReadRequested) => {}
             Ok(Indication::ReadCompleted) => self.complete_sends(verbs),

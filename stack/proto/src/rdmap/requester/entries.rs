@@ -14,8 +14,8 @@ pub(super) enum Progress {
     Built,
     /// A [`WqeOpcode::WriteImmediate`] whose Write is built, but not its Immediate Data.
     WriteBuilt,
-    /// Outstanding Read; `received` bytes of its response have been placed.
-    Reading { received: u32 },
+    /// Outstanding Read.
+    Reading,
     /// Outstanding atomic operation; `id` is its Request Identifier.
     Atomic { id: u32 },
     /// Read or atomic operation whose response was delivered.

@@ -14,12 +14,13 @@ impl Requester {
     /// # Errors
     /// [`MemoryFault`] if STag, offset or length do not match the Read.
     pub fn check_read_response(
-        &mut self,
+        &self,
         header: &Tagged,
         len: usize,
     ) -> Result<Option<Stag>, MemoryFault> {
-        let Some((sink, &mut received)) = self.oldest_sink() else { return Ok(None) };
-        let end = u64::from(received) + len as u64;
+        let Some(sink) = self.oldest_sink() else { return Ok(None) };
+        let placed = u64::from(self.response_placed);
+        let end = placed + len as u64;
         // STag and offset of a segment without payload are not checked (RFC 5041 section 5.2).
         if len > 0 {
             // req: RDMAP-163
@@ -31,7 +32,7 @@ impl Requester {
                 return Err(MemoryFault::Wrap);
             }
             // req: RDMAP-166
-            if header.to != sink.addr.wrapping_add(u64::from(received)) {
+            if header.to != sink.addr.wrapping_add(placed) {
                 return Err(MemoryFault::Bounds);
             }
         }
@@ -42,29 +43,42 @@ impl Requester {
         Ok(Some(sink.lkey))
     }
 
-    /// Returns the sink of the oldest outstanding request if it is a Read, and how many bytes of
-    /// the response have been placed.
+    /// Returns the sink of the oldest outstanding request if it is a Read.
+    fn oldest_sink(&self) -> Option<Sge> {
+        let entry = self.entries.get(*self.outstanding.front()?)?;
+        (entry.progress == Progress::Reading).then(|| entry.wqe(&self.sq).first_sge())
+    }
+
+    /// Returns the part of the sink of the oldest outstanding request that was not placed, if it is
+    /// a Read.
     #[inline]
-    pub fn oldest_sink(&mut self) -> Option<(Sge, &mut u32)> {
-        let number = *self.outstanding.front()?;
-        let entry = self.entries.get_mut(number)?;
-        let sink = entry.wqe(&self.sq).first_sge();
-        let Progress::Reading { received } = &mut entry.progress else { return None };
-        Some((sink, received))
+    pub(in crate::rdmap) fn rest_of_sink(&self) -> Option<Sge> {
+        let sink = self.oldest_sink()?;
+        let addr = sink.addr.wrapping_add(u64::from(self.response_placed));
+        Some(Sge { addr, len: sink.len.checked_sub(self.response_placed)?, ..sink })
+    }
+
+    /// Counts `len` placed bytes of the response to the oldest outstanding Read, and not its last.
+    #[inline(always)]
+    pub(in crate::rdmap) const fn advance_response(&mut self, len: u32) {
+        self.response_placed += len;
     }
 
     /// Counts a placed segment of a Read Response; true if it completed the Read.
     pub fn on_response_placed(&mut self, len: usize, last: bool) -> bool {
         let Some(&number) = self.outstanding.front() else { return false };
         let Some(entry) = self.entries.get_mut(number) else { return false };
-        let Progress::Reading { received } = entry.progress else { return false };
+        if entry.progress != Progress::Reading {
+            return false;
+        }
         // req: RDMAP-039, RDMAP-210, RDMAP-219, RDMAP-223
         if last {
             entry.progress = Progress::Answered;
             self.outstanding.pop_front();
+            self.response_placed = 0;
         } else {
-            let len = u32::try_from(len).expect("expect_response limits it to the sink");
-            entry.progress = Progress::Reading { received: received + len };
+            let len = u32::try_from(len).expect("check_read_response limits it to the sink");
+            self.advance_response(len);
         }
         last
     }

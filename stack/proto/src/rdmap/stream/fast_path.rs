@@ -5,24 +5,25 @@
 //! process and to name the fault.
 
 use super::Stream;
+use super::segment_run::{RunKind, SegmentRun};
 use crate::ddp::memory::{Access, Memory};
 use crate::ddp::regions::LastRegion;
-use crate::wire::ddp::{TAGGED_LEN, Tagged, UNTAGGED_LEN, Untagged};
+use crate::wire::ddp::{TAGGED_LEN, Tagged, Untagged};
 use crate::wire::rdmap::{Opcode, QN_SEND};
 
-/// Regions to which the ULPDUs before were placed, for a run of them in one pass. To be replaced
+/// Sinks to which the ULPDUs before were placed, for a run of them in one pass. To be replaced
 /// by [`LastSinks::NONE`] when a ULPDU was processed by [`Stream::on_ulpdu`]: it may have
 /// invalidated an STag.
 #[derive(Debug)]
 pub struct LastSinks {
     writes: LastRegion,
-    /// Of Sends and Read Responses.
-    others: LastRegion,
+    /// Of a Send or a Read Response.
+    message: SegmentRun,
 }
 
 impl LastSinks {
     /// For the first ULPDU.
-    pub const NONE: Self = Self { writes: LastRegion::NONE, others: LastRegion::NONE };
+    pub const NONE: Self = Self { writes: LastRegion::NONE, message: SegmentRun::NONE };
 }
 
 impl Stream {
@@ -56,56 +57,62 @@ impl Stream {
         range.map(|range| memory.place(range, payload)).is_some()
     }
 
-    /// Places an in-order ULPDU if it is a valid segment, but not the last, of a Send or a Read
-    /// Response. False, with nothing done: [`Stream::on_ulpdu`] is to process it.
+    /// Places an in-order ULPDU if it is the next segment, but not the last, of the Send or Read
+    /// Response whose segment was placed before it. False, with nothing done: it is to be processed
+    /// otherwise.
     #[inline(always)]
-    pub fn place_if_not_last(
+    pub fn place_if_continued(
         &mut self,
         memory: &impl Memory,
         ulpdu: &[u8],
         sinks: &mut LastSinks,
     ) -> bool {
-        let sink = &mut sinks.others;
-        self.place_if_send(memory, ulpdu, sink) || self.place_if_read_response(memory, ulpdu, sink)
+        let run = &mut sinks.message;
+        match run.kind() {
+            RunKind::None => false,
+            RunKind::Send => {
+                let placed = run.place_send(memory, ulpdu);
+                placed.map(|len| self.recv_queue.advance(len)).is_some()
+            }
+            RunKind::ReadResponse => {
+                let placed = run.place_read_response(memory, ulpdu);
+                placed.map(|len| self.requester.advance_response(len)).is_some()
+            }
+        }
     }
 
-    #[inline(always)]
-    fn place_if_send(&mut self, memory: &impl Memory, ulpdu: &[u8], sink: &mut LastRegion) -> bool {
-        let opcode = Opcode::Send { invalidate: false, solicited: false }.control(self.version);
-        let Some(header) = Untagged::parse_expected(ulpdu, self.version, opcode) else {
-            return false;
-        };
-        let payload = &ulpdu[UNTAGGED_LEN..];
-        let queue = &mut self.recv_queue;
-        header.qn == QN_SEND && queue.place_if_next(memory, self.scope, &header, payload, sink)
-    }
-
-    #[inline(always)]
-    fn place_if_read_response(
+    /// Places an in-order ULPDU if it is a valid segment, but not the last, of a Send or a Read
+    /// Response, whatever preceded it. False, with nothing placed: [`Stream::on_ulpdu`] is to
+    /// process it.
+    pub fn place_if_first(
         &mut self,
         memory: &impl Memory,
         ulpdu: &[u8],
-        region: &mut LastRegion,
+        sinks: &mut LastSinks,
     ) -> bool {
+        let begun = self.run_of_send(memory, ulpdu);
+        let begun = begun.or_else(|| self.run_of_read_response(memory, ulpdu));
+        sinks.message = begun.unwrap_or(SegmentRun::NONE);
+        self.place_if_continued(memory, ulpdu, sinks)
+    }
+
+    fn run_of_send(&self, memory: &impl Memory, ulpdu: &[u8]) -> Option<SegmentRun> {
+        let opcode = Opcode::Send { invalidate: false, solicited: false }.control(self.version);
+        let header = Untagged::parse_expected(ulpdu, self.version, opcode)?;
+        let starts = header.qn == QN_SEND && !header.last;
+        let sink = starts.then(|| self.recv_queue.rest_of_sink(memory, self.scope, &header))?;
+        SegmentRun::of_send(ulpdu, sink?)
+    }
+
+    fn run_of_read_response(&self, memory: &impl Memory, ulpdu: &[u8]) -> Option<SegmentRun> {
         let opcode = Opcode::ReadResponse.control(self.version);
-        let Some(header) = Tagged::parse_expected(ulpdu, self.version, opcode) else {
-            return false;
-        };
-        let payload = &ulpdu[TAGGED_LEN..];
-        let Some((sink, received)) = self.requester.oldest_sink() else { return false };
-        let end = u64::from(*received) + payload.len() as u64;
-        let Ok(end) = u32::try_from(end) else { return false };
-        let to = sink.addr.wrapping_add(u64::from(*received));
-        let is_next = (header.stag, header.to) == (sink.lkey, to);
-        // An empty segment may be the response to the RTR Read.
-        if header.last || payload.is_empty() || !is_next || end > sink.len {
-            return false;
+        let header = Tagged::parse_expected(ulpdu, self.version, opcode)?;
+        let sink = self.requester.rest_of_sink()?;
+        if header.last || (header.stag, header.to) != (sink.lkey, sink.addr) {
+            return None;
         }
-        let (regions, needed, len) = (memory.regions(), Access::LOCAL_WRITE, payload.len());
-        let range = regions.resolve_in_run(region, sink.lkey, self.scope, needed, to, len);
-        let Some(range) = range else { return false };
-        memory.place(range, payload);
-        *received = end;
-        true
+        let (regions, needed) = (memory.regions(), Access::LOCAL_WRITE);
+        let range = regions.resolve(sink.lkey, self.scope, needed, sink.addr, sink.len as usize);
+        SegmentRun::of_read_response(ulpdu, range.ok()?)
     }
 }

@@ -58,7 +58,8 @@ fn compare(ulpdus: &[Vec<u8>], sge_count: u64) -> usize {
     let (mut fast_count, mut sinks) = (0, LastSinks::NONE);
     for ulpdu in ulpdus {
         let placed = fast.stream.place_if_write(&fast.arena, ulpdu, &mut sinks)
-            || fast.stream.place_if_not_last(&fast.arena, ulpdu, &mut sinks);
+            || fast.stream.place_if_continued(&fast.arena, ulpdu, &mut sinks)
+            || fast.stream.place_if_first(&fast.arena, ulpdu, &mut sinks);
         fast_count += usize::from(placed);
         let outcome = if placed {
             Ok(Indication::Placed)
