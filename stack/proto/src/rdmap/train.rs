@@ -8,7 +8,7 @@ use crate::wire::ddp::{TAGGED_LEN, Tagged, UNTAGGED_LEN, Untagged, Version};
 
 /// Bytes at the end of a header that hold the offset: TO of a tagged segment, MSN and MO of an
 /// untagged one. MO is the low half, and does not overflow: a message has less than 2^32 bytes.
-const OFFSET_LEN: usize = 8;
+pub(super) const OFFSET_LEN: usize = 8;
 
 /// Segments that a train may have.
 #[derive(Clone, Copy, Debug)]

@@ -2,11 +2,10 @@
 //! the rest of the sink is resolved.
 
 use crate::ddp::memory::{Memory, MemoryRange};
+use crate::rdmap::train::OFFSET_LEN;
 use crate::wire::ddp::{TAGGED_LEN, UNTAGGED_LEN};
 
-/// Bytes at the end of a header that hold the offset: TO of a tagged segment, MSN and MO of an
-/// untagged one.
-const OFFSET_LEN: usize = 8;
+/// Bytes of a header before its offset.
 const TAGGED_FIXED_LEN: usize = TAGGED_LEN - OFFSET_LEN;
 const UNTAGGED_FIXED_LEN: usize = UNTAGGED_LEN - OFFSET_LEN;
 

@@ -112,6 +112,39 @@ fn invalid_segments_are_left_to_the_general_path() {
     }
 }
 
+#[test]
+fn a_run_ends_with_a_segment_that_does_not_follow() {
+    let stag = fixture().stag;
+    let (sends, responses) = (message(SEND, stag), message(Opcode::ReadResponse, stag));
+    // Of two messages in turn, each segment begins a run.
+    let alternating = [&sends[0], &responses[0], &sends[1], &responses[1]].map(Clone::clone);
+    assert_eq!(compare(&alternating, 1), 4);
+    let send = |qn, msn, mo, len| {
+        let mut ulpdu = untagged(SEND, qn, msn, mo, &vec![1; len]);
+        ulpdu[0] ^= 0x40;
+        ulpdu
+    };
+    let response = |stag, to, len| tagged(Opcode::ReadResponse, false, stag, to, &vec![1; len]);
+    let (mo, to) = ((MULPDU - UNTAGGED_LEN) as u32, 1000 + (MULPDU - TAGGED_LEN) as u64);
+    let (buffer_rest, sink_rest) = (LEN as usize - mo as usize, 1300 - to as usize);
+    for (first, next) in [
+        (&sends[0], send(0, 1, mo, buffer_rest + 1)),
+        (&sends[0], send(0, 1, mo, buffer_rest)),
+        (&sends[0], send(0, 1, mo - 1, 1)),
+        (&sends[0], send(0, 2, mo, 1)),
+        (&sends[0], send(1 << 16, 1, mo, 1)),
+        (&sends[0], send(1, 1, mo, 1)),
+        (&responses[0], response(stag, to, sink_rest + 1)),
+        (&responses[0], response(stag, to, sink_rest)),
+        (&responses[0], response(stag, to + 1, 1)),
+        (&responses[0], response(stag, to | 1 << 56, 1)),
+        (&responses[0], response(stag ^ 1, to, 1)),
+        (&responses[0], response(stag, to, 0)),
+    ] {
+        assert_eq!(compare(&[first.clone(), next.clone()], 1), 1, "{next:02x?}");
+    }
+}
+
 proptest! {
     #[test]
     fn changed_segments_have_the_same_effect(
