@@ -66,9 +66,11 @@ const RETRANSMIT_FLAGS: [&str; 4] =
 impl TcpAnalysis {
     /// Returns the flags explained neither by the case, nor by the peer:
     ///
-    /// - an emulated guest pauses for some milliseconds now and then; we then send a tail loss
-    ///   probe though nothing was lost, which the guest reports by D-SACK, or by echoing the
-    ///   timestamp of the original transmission;
+    /// - an emulated guest pauses for some milliseconds now and then; we then retransmit though
+    ///   nothing was lost, which the guest reports by D-SACK, or by echoing the timestamp of the
+    ///   original transmission. One D-SACK block may report several retransmissions: the guest
+    ///   merges consecutive segments of a burst (GRO), and it sends one ACK, with the last D-SACK
+    ///   block alone, for all segments received while the application holds the socket's lock;
     /// - a segment retransmitted by the peer is acknowledged again at once.
     #[must_use]
     pub fn unexplained(&self, explained: &[&str]) -> Vec<String> {
@@ -92,17 +94,20 @@ impl TcpAnalysis {
 
     /// Applies ACK, D-SACK and timestamp echo of a peer's segment to our retransmissions.
     fn on_peer_segment(&mut self, segment: &SegmentRow) {
-        let of_stream =
-            self.retransmissions.iter_mut().filter(|sent| sent.stream == segment.stream);
-        for retransmission in of_stream {
-            let (from, to) = retransmission.bytes;
-            retransmission.is_spurious |=
-                segment.dsack.is_some_and(|edge| (from..to).contains(&edge));
-            if !retransmission.is_acked && segment.ack >= to {
+        let is_reported = |sent: &Retransmission| {
+            let (from, to) = sent.bytes;
+            segment.dsack.is_some_and(|(left, right)| left < to && from < right)
+        };
+        let mut of_stream: Vec<_> =
+            self.retransmissions.iter_mut().filter(|sent| sent.stream == segment.stream).collect();
+        let reports_duplicate = of_stream.iter().any(|sent| is_reported(sent));
+        for retransmission in &mut of_stream {
+            retransmission.is_spurious |= is_reported(retransmission);
+            if !retransmission.is_acked && segment.ack >= retransmission.bytes.1 {
                 retransmission.is_acked = true;
                 let stamps = segment.echo.zip(retransmission.sent_at);
-                retransmission.is_spurious |=
-                    stamps.is_some_and(|(echo, sent)| echo.wrapping_sub(sent).cast_signed() < 0);
+                retransmission.is_spurious |= reports_duplicate
+                    || stamps.is_some_and(|(echo, sent)| echo.wrapping_sub(sent).cast_signed() < 0);
             }
         }
     }
@@ -162,7 +167,7 @@ pub fn analyze(file: &Path, ours: IpAddr) -> io::Result<TcpAnalysis> {
 }
 
 /// Fields printed for each segment, after its source address.
-const FIELDS: [&str; 8] = [
+const FIELDS: [&str; 9] = [
     "frame.number",
     "tcp.stream",
     "tcp.seq",
@@ -171,6 +176,7 @@ const FIELDS: [&str; 8] = [
     "tcp.options.timestamp.tsval",
     "tcp.options.timestamp.tsecr",
     "tcp.options.sack.dsack_le",
+    "tcp.options.sack.dsack_re",
 ];
 
 /// A segment parsed from tshark's fields.
@@ -183,7 +189,8 @@ struct SegmentRow {
     ack: u64,
     stamp: Option<u32>,
     echo: Option<u32>,
-    dsack: Option<u64>,
+    /// Edges of the D-SACK block.
+    dsack: Option<(u64, u64)>,
     flags: Vec<&'static str>,
 }
 
@@ -203,7 +210,7 @@ impl SegmentRow {
             ack: number(5).unwrap_or(0),
             stamp: stamp(6),
             echo: stamp(7),
-            dsack: number(8),
+            dsack: number(8).zip(number(9)),
             flags: flags.filter(|(_, value)| !value.is_empty()).map(|(flag, _)| flag).collect(),
         })
     }
@@ -256,33 +263,43 @@ mod tests {
     #[test]
     fn spurious_retransmission_is_accepted() {
         let mut text = String::from("Running as user \"root\".\n");
-        // Sequence numbers from and to, acknowledgment, timestamp, echo, D-SACK.
-        text += &line(OURS, 1, "100|140|1|7000|50|", &[]);
-        text += &line(OURS, 2, "100|140|1|7900|50|", &["retransmission"]);
+        // Sequence numbers from and to, acknowledgment, timestamp, echo, edges of the D-SACK.
+        text += &line(OURS, 1, "100|140|1|7000|50||", &[]);
+        text += &line(OURS, 2, "100|140|1|7900|50||", &["retransmission"]);
         let pending = text.clone();
         assert_eq!(unexplained_of(&pending, &[]), [""; 0], "not acknowledged yet");
         // By D-SACK.
-        text += &line(THEIRS, 3, "1|1|140|51|7900|100", &[]);
+        text += &line(THEIRS, 3, "1|1|140|51|7900|100|140", &[]);
         assert_eq!(unexplained_of(&text, &[]), [""; 0]);
         // By the timestamp of the original transmission.
-        let echoed = pending.clone() + &line(THEIRS, 3, "1|1|140|51|7000|", &[]);
+        let echoed = pending.clone() + &line(THEIRS, 3, "1|1|140|51|7000||", &[]);
         assert_eq!(unexplained_of(&echoed, &[]), [""; 0]);
         // By neither: it was lost.
-        let lost = pending.clone() + &line(THEIRS, 3, "1|1|140|51|7900|", &[]);
+        let lost = pending.clone() + &line(THEIRS, 3, "1|1|140|51|7900||", &[]);
         assert_eq!(unexplained_of(&lost, &[]).len(), 1);
         assert_eq!(unexplained_of(&lost, &["retransmission"]), [""; 0]);
+        // Two retransmissions, which the peer merges and reports by one D-SACK.
+        let merged = pending.clone()
+            + &line(OURS, 3, "140|200|1|7900|50||", &["out_of_order"])
+            + &line(THEIRS, 4, "1|1|200|51|7900|100|200", &[]);
+        assert_eq!(unexplained_of(&merged, &[]), [""; 0]);
+        // The one ACK of both reports the last.
+        let last_only = merged.replace("|100|200|", "|140|200|");
+        assert_eq!(unexplained_of(&last_only, &[]), [""; 0]);
+        let other_part = merged.replace("|100|200|", "|200|240|");
+        assert_eq!(unexplained_of(&other_part, &[]).len(), 2, "a D-SACK of other bytes");
         // ACKs of another stream are ignored.
-        let other = pending + &line(THEIRS, 3, "1|1|140|51|7900|", &[]).replace("|3|0|", "|3|1|");
+        let other = pending + &line(THEIRS, 3, "1|1|140|51|7900||", &[]).replace("|3|0|", "|3|1|");
         assert!(!read(&other, OURS.parse().unwrap()).retransmissions[0].is_acked);
     }
 
     #[test]
     fn dup_acks_are_matched_to_peer_retransmits() {
-        let mut text = line(THEIRS, 1, "100|140|1|7000|50|", &["spurious_retransmission"]);
-        text += &line(OURS, 2, "1|1|140|51|7000|", &["duplicate_ack"]);
+        let mut text = line(THEIRS, 1, "100|140|1|7000|50||", &["spurious_retransmission"]);
+        text += &line(OURS, 2, "1|1|140|51|7000||", &["duplicate_ack"]);
         assert_eq!(unexplained_of(&text, &[]), [""; 0]);
-        text += &line(OURS, 3, "1|1|140|51|7000|", &["duplicate_ack"]);
-        text += &line(OURS, 4, "1|1|140|51|7000|", &["zero_window"]);
+        text += &line(OURS, 3, "1|1|140|51|7000||", &["duplicate_ack"]);
+        text += &line(OURS, 4, "1|1|140|51|7000||", &["zero_window"]);
         assert_eq!(unexplained_of(&text, &[]).len(), 2);
         assert_eq!(unexplained_of(&text, &["duplicate_ack"]).len(), 1);
     }
