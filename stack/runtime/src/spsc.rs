@@ -26,6 +26,12 @@ unsafe impl<T: Send> Sync for Ring<T> {}
 unsafe impl<T: Send> Send for Ring<T> {}
 
 impl<T> Ring<T> {
+    /// Returns the first index that is not free for the producer.
+    #[cold]
+    fn load_limit(&self) -> usize {
+        self.head.load(Ordering::Acquire).wrapping_add(self.slots.len())
+    }
+
     /// Moves the value out of a slot.
     ///
     /// # Safety
@@ -83,20 +89,15 @@ impl<T> Producer<T> {
     /// Returns the value if the ring is full.
     #[inline(always)]
     pub(crate) fn push(&mut self, value: T) -> Result<(), T> {
-        let capacity = self.shared.mask + 1;
-        if self.tail.wrapping_sub(self.cached_head) == capacity {
-            self.cached_head = self.shared.head.load(Ordering::Acquire);
-            if self.tail.wrapping_sub(self.cached_head) == capacity {
-                return Err(value);
-            }
-        }
-        self.shared.slots[self.tail & self.shared.mask].with_mut(|slot| {
-            // SAFETY: the index is in `tail..head + capacity`, so the slot is the producer's, and
-            // the consumer has moved its last value out.
-            unsafe { (*slot).write(value) };
-        });
-        self.tail = self.tail.wrapping_add(1);
-        Ok(())
+        self.batch().push(value)
+    }
+
+    /// Begins to write several values.
+    #[inline(always)]
+    pub(crate) fn batch(&mut self) -> Batch<'_, T> {
+        let Self { shared, tail, cached_head, .. } = self;
+        let limit = cached_head.wrapping_add(shared.mask + 1);
+        Batch { ring: shared, slots: &shared.slots, next: *tail, limit, tail, cached_head }
     }
 
     /// Makes the pushed values visible to the consumer. A plain store with release.
@@ -106,6 +107,50 @@ impl<T> Producer<T> {
             self.published = self.tail;
             self.shared.tail.store(self.tail, Ordering::Release);
         }
+    }
+}
+
+/// Values being written to a ring: what each of them needs is kept apart, for registers.
+pub(crate) struct Batch<'a, T> {
+    ring: &'a Ring<T>,
+    slots: &'a [Cell<MaybeUninit<T>>],
+    /// Next index to fill.
+    next: usize,
+    /// First index that is not free, as far as the producer knows.
+    limit: usize,
+    /// Those of the producer, stored at the end.
+    tail: &'a mut usize,
+    cached_head: &'a mut usize,
+}
+
+impl<T> Batch<'_, T> {
+    /// As [`Producer::push`].
+    ///
+    /// # Errors
+    /// Returns the value if the ring is full.
+    #[inline(always)]
+    pub(crate) fn push(&mut self, value: T) -> Result<(), T> {
+        if self.next == self.limit {
+            self.limit = self.ring.load_limit();
+            if self.next == self.limit {
+                return Err(value);
+            }
+        }
+        self.slots[self.next & (self.slots.len() - 1)].with_mut(|slot| {
+            // SAFETY: the index is in `tail..head + capacity`, so the slot is the producer's, and
+            // the consumer has moved its last value out.
+            unsafe { (*slot).write(value) };
+        });
+        self.next = self.next.wrapping_add(1);
+        Ok(())
+    }
+}
+
+impl<T> Drop for Batch<'_, T> {
+    #[inline(always)]
+    fn drop(&mut self) {
+        *self.tail = self.next;
+        *self.cached_head = self.limit.wrapping_sub(self.slots.len());
     }
 }
 

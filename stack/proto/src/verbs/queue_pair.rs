@@ -13,7 +13,7 @@ use crate::verbs::cm::{EndReason, Event};
 use crate::verbs::context::Verbs;
 use crate::verbs::qp::{QpInit, QpState};
 use crate::verbs::srq::SrqUsage;
-use crate::verbs::wc::{Completions, QpId, Wc, WcOpcode, WcStatus};
+use crate::verbs::wc::{Completed, Completions, QpId, Wc, WcOpcode, WcStatus};
 use crate::verbs::wr::{PostError, RecvWr, SendRights, SendWr};
 
 /// A queue pair.
@@ -160,15 +160,13 @@ impl Qp {
     /// posted it unsignaled, without a place for its completion. Any other overruns the queue.
     #[inline]
     pub(crate) fn complete_sends<M, C: Completions>(&mut self, verbs: &mut Verbs<M, C>) {
-        let (qp, cq, mut count) = (self.id, self.init.send_cq, 0);
-        let all_accepted = self.stream.requester.complete_succeeded(|request| {
-            // req: RDMAP-031, RDMAP-035
-            let is_pushed = verbs.completions.push(cq, success_wc(qp, request));
-            count += u64::from(is_pushed);
-            is_pushed
-        });
+        let (cq, mut count) = (self.init.send_cq, 0);
+        let requester = &mut self.stream.requester;
+        let succeeded = SucceededRequests { qp: self.id, requester, count: &mut count };
+        // req: RDMAP-031, RDMAP-035
+        let all_fit = verbs.completions.push_all(cq, succeeded);
         verbs.counters.completions += count;
-        if !all_accepted {
+        if !all_fit {
             verbs.on_cq_overrun(cq);
         } else if self.stream.requester.completed().is_some() {
             self.complete_others(verbs);
@@ -354,6 +352,25 @@ impl Qp {
             *reported = true;
         }
         true
+    }
+}
+
+/// The oldest requests of a queue pair, as far as they succeeded.
+struct SucceededRequests<'a> {
+    qp: QpId,
+    requester: &'a mut Requester,
+    /// Number of completions accepted.
+    count: &'a mut u64,
+}
+
+impl Completed for SucceededRequests<'_> {
+    #[inline(always)]
+    fn drain(self, mut accept: impl FnMut(Wc) -> bool) -> bool {
+        self.requester.complete_succeeded(|request| {
+            let is_accepted = accept(success_wc(self.qp, request));
+            *self.count += u64::from(is_accepted);
+            is_accepted
+        })
     }
 }
 

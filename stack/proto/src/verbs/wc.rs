@@ -147,4 +147,18 @@ pub struct Wc {
 pub trait Completions {
     /// Appends to a queue; `false` if it is full (nothing was appended).
     fn push(&mut self, cq: CqId, wc: Wc) -> bool;
+
+    /// Appends completions of one queue pair to a queue, in order, until it is full: `false` if any
+    /// is left.
+    #[inline(always)]
+    fn push_all(&mut self, cq: CqId, completed: impl Completed) -> bool {
+        completed.drain(|wc| self.push(cq, wc))
+    }
+}
+
+/// Completions of one queue pair, not yet appended to its completion queue.
+pub trait Completed {
+    /// Passes them to `accept`, oldest first, and removes those for which it returns true. `false`
+    /// at the first for which it does not.
+    fn drain(self, accept: impl FnMut(Wc) -> bool) -> bool;
 }

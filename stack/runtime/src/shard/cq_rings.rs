@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use ferrowarp_proto::verbs::notify::Notify;
-use ferrowarp_proto::verbs::wc::{Completions, CqId, QpId, Wc};
+use ferrowarp_proto::verbs::wc::{Completed, Completions, CqId, QpId, Wc};
 
 use crate::arm::{ArmWord, CompEvent};
 use crate::helper_wakeup::HelperWakeup;
@@ -231,25 +231,50 @@ impl CqRings {
 }
 
 impl Completions for CqRings {
-    // Inlined, so that the completion is written where it stays.
-    #[inline(always)]
+    #[inline]
     fn push(&mut self, cq: CqId, wc: Wc) -> bool {
+        self.push_all(cq, Single(wc))
+    }
+
+    // Inlined, so that each completion is written where it stays.
+    #[inline(always)]
+    fn push_all(&mut self, cq: CqId, completed: impl Completed) -> bool {
         let Some(Some(producer)) = self.producers.get_mut(cq.index()) else {
-            return false;
+            return completed.drain(|_| false);
         };
-        if producer.ring.push(wc).is_err() {
-            return false;
-        }
+        let (mut last_qp, mut is_solicited) = (None, false);
+        let mut batch = producer.ring.batch();
+        let all_fit = completed.drain(|wc| {
+            let (qp, solicited) = (wc.qp, wc.is_solicited());
+            let is_pushed = batch.push(wc).is_ok();
+            if is_pushed {
+                last_qp = Some(qp);
+                is_solicited |= solicited;
+            }
+            is_pushed
+        });
+        drop(batch);
+        let Some(qp) = last_qp else { return all_fit };
         if let Some(notify) = &mut producer.notify {
-            let covers = CompEvent::completion(wc.is_solicited());
+            let covers = CompEvent::completion(is_solicited);
             notify.covers = Some(notify.covers.map_or(covers, |others| others.min(covers)));
         }
         if !producer.is_listed {
             producer.is_listed = true;
             self.unpublished.push(cq);
         }
-        self.mark_dirty(wc.qp);
-        true
+        self.mark_dirty(qp);
+        all_fit
+    }
+}
+
+/// A single completion.
+struct Single(Wc);
+
+impl Completed for Single {
+    #[inline(always)]
+    fn drain(self, mut accept: impl FnMut(Wc) -> bool) -> bool {
+        accept(self.0)
     }
 }
 
@@ -286,6 +311,48 @@ mod tests {
         rings.publish();
         assert_eq!(consumer.pop().map(|wc| wc.wr_id), Some(1));
         assert!(rings.push(cq, wc(3)), "the freed slot is used");
+    }
+
+    /// Completions of a queue pair, by `wr_id`.
+    struct Several<'a>(&'a mut Vec<u64>);
+
+    impl Completed for Several<'_> {
+        fn drain(self, mut accept: impl FnMut(Wc) -> bool) -> bool {
+            while let Some(&wr_id) = self.0.first() {
+                if !accept(wc(wr_id)) {
+                    return false;
+                }
+                self.0.remove(0);
+            }
+            true
+        }
+    }
+
+    #[test]
+    fn completions_that_do_not_fit_are_left() {
+        let mut rings = CqRings::new(4);
+        let (producer, mut consumer) = CqProducer::new(2, None);
+        let cq = rings.add(producer);
+        let mut completed = vec![1, 2, 3, 4, 5];
+        assert!(!rings.push_all(cq, Several(&mut completed)));
+        assert_eq!(completed, [3, 4, 5]);
+        assert_eq!((rings.dirty(0), rings.dirty(1)), (Some(wc(1).qp), None));
+        rings.publish();
+        assert_eq!(consumer.pop().map(|wc| wc.wr_id), Some(1));
+        assert!(!rings.push_all(cq, Several(&mut completed)), "one fits");
+        assert_eq!(completed, [4, 5]);
+        rings.clear_dirty();
+        assert!(!rings.push_all(cq, Several(&mut completed)), "none fits");
+        assert_eq!((completed.len(), rings.dirty(0)), (2, None), "no slot was freed");
+        rings.publish();
+        let mut left = Vec::new();
+        consumer.pop_into(&mut left, 4);
+        assert_eq!(left.iter().map(|wc| wc.wr_id).collect::<Vec<_>>(), [2, 3]);
+        assert!(rings.push_all(cq, Several(&mut completed)));
+        // Nothing to append is no overrun, not even of a queue that is gone.
+        rings.remove(cq);
+        assert!(rings.push_all(cq, Several(&mut Vec::new())));
+        assert!(!rings.push_all(cq, Several(&mut vec![1])));
     }
 
     #[test]

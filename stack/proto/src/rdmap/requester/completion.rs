@@ -43,17 +43,17 @@ impl Requester {
     /// so does this.
     #[inline(always)]
     pub fn complete_succeeded(&mut self, mut report: impl FnMut(&DoneRequest) -> bool) -> bool {
+        let mut all_accepted = true;
         // req: RDMAP-210
-        while let Some(entry) = self.entries.oldest_built()
-            && matches!(entry.progress, Progress::Built | Progress::Answered)
-        {
-            let request = DoneRequest::of(entry);
-            if request.signaled && !report(&request) {
+        self.entries.pop_built_while(|entry| {
+            if !matches!(entry.progress, Progress::Built | Progress::Answered) {
                 return false;
             }
-            self.entries.pop_built();
-        }
-        true
+            let request = DoneRequest::of(entry);
+            all_accepted = !request.signaled || report(&request);
+            all_accepted
+        });
+        all_accepted
     }
 
     /// Returns the oldest request and its outcome, if it is done; remove it with

@@ -150,17 +150,21 @@ impl Entries {
         self.unbuilt_after_mut(0)
     }
 
-    /// Returns the oldest entry if it was built or refused.
+    /// Removes the oldest of the entries that were built or refused, as long as `accept` returns
+    /// true.
     #[inline(always)]
-    pub(super) fn oldest_built(&self) -> Option<&Entry> {
-        let index = self.index(self.oldest);
-        (self.oldest != self.next_to_build).then(|| &self.entries[index])
-    }
-
-    /// Removes the oldest entry, which [`Entries::oldest_built`] has returned.
-    #[inline(always)]
-    pub(super) const fn pop_built(&mut self) {
-        self.oldest += 1;
+    pub(super) fn pop_built_while(&mut self, mut accept: impl FnMut(&Entry) -> bool) {
+        // The loop keeps all this in registers.
+        let (entries, mut oldest, end) = (&self.entries[..], self.oldest, self.next_to_build);
+        while oldest != end {
+            #[expect(clippy::cast_possible_truncation, reason = "masked")]
+            let index = oldest as usize & (entries.len() - 1);
+            if !accept(&entries[index]) {
+                break;
+            }
+            oldest += 1;
+        }
+        self.oldest = oldest;
     }
 
     /// Removes the oldest entry, if there is one.
