@@ -175,3 +175,60 @@ fn filled_gap_is_delivered_over_several_polls() {
         assert!(acks.iter().any(is_answer));
     }
 }
+
+/// Frames that the transmit queue of [`HeapDevice`](ferrowarp_tests::sim::frames::HeapDevice) holds.
+const TX_QUEUE_LEN: usize = 64;
+
+/// Lets one end run a pass whose transmit queue has this many free slots, and returns what it sent.
+fn drive_with_slots(world: &mut World, end: usize, slots: usize) -> Vec<Vec<u8>> {
+    let (now, engine) = (world.now, &mut world.ends[end].engine);
+    let queue = engine.device().outbound.clone();
+    *queue.borrow_mut() = vec![Vec::new(); TX_QUEUE_LEN - slots].into();
+    engine.drive(now);
+    let mut queue = queue.borrow_mut();
+    queue.drain(..).skip(TX_QUEUE_LEN - slots).collect()
+}
+
+/// A pass ends once the transmit queue is full. The connections that it did not visit come first in
+/// the next one, and none is visited in vain.
+#[test]
+fn full_transmit_queue_is_shared_in_turn() {
+    const COUNT: usize = 20;
+    const SLOTS: usize = 8;
+    let mut options = WorldOptions::new(5);
+    options.arena_len = ARENA_LEN as usize;
+    options.pools.data = 4096;
+    let mut world = World::new(&options);
+    let pairs: Vec<_> = (0..COUNT).map(|_| connect(&mut world)).collect();
+    pairs::settle(&mut world);
+    for pair in &pairs {
+        let gather = Sge { addr: 0, len: ARENA_LEN, lkey: pair.stags[0] };
+        let payload = Payload::Gather([gather].into_iter().collect());
+        let operation = Operation::Write { payload, rkey: pair.stags[1], remote: 0 };
+        let wr = SendWr { wr_id: 0, operation, signaled: true, fence: false };
+        world.ends[0].engine.post_send(pair.qps[0], wr).unwrap();
+    }
+    let shortages = |world: &World| world.ends[0].engine.counters().frame_shortages;
+    // The first full queue of a while is found by a pass that visits all nevertheless.
+    let mut turns = vec![drive_with_slots(&mut world, 0, SLOTS)];
+    let before = shortages(&world);
+    turns.extend((1..COUNT).map(|_| drive_with_slots(&mut world, 0, SLOTS)));
+    assert!(shortages(&world) - before <= COUNT as u64, "{}", shortages(&world) - before);
+    let mut ports: Vec<_> = turns
+        .into_iter()
+        .map(|frames| {
+            let ports: Vec<_> = frames.into_iter().map(source_port).collect();
+            assert_eq!(ports, [ports[0]; SLOTS], "no other has a free slot");
+            ports[0]
+        })
+        .collect();
+    ports.sort_unstable();
+    ports.dedup();
+    assert_eq!(ports.len(), COUNT, "each has had a turn");
+}
+
+fn source_port(frame: Vec<u8>) -> u16 {
+    // As its receiver sees it.
+    let segment = Segment::parse(&Frame::from(frame), ChecksumMode::Software).unwrap();
+    segment.tuple.remote.port()
+}

@@ -95,6 +95,8 @@ pub struct Engine<D: Device, M: Memory, C: Completions> {
     /// cache at the last one.
     resolve_at: Instant,
     resolve_epoch: u32,
+    /// Time from which on a pass that finds the transmit queue full visits all ready connections.
+    visit_all_at: Instant,
     /// Length of the event queue at which stale events are removed.
     sweep_events_at: usize,
     /// Received frames, the first of them last while they are processed.
@@ -141,6 +143,7 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
             evict_partials_at: Instant::ZERO,
             resolve_at: Instant::ZERO,
             resolve_epoch: 0,
+            visit_all_at: Instant::ZERO,
             sweep_events_at: 0,
             burst: Vec::with_capacity(BURST_LEN),
             rx_burst_done: false,

@@ -5,7 +5,7 @@ use crate::ddp::vec_memory::VecMemory;
 use crate::device::ChecksumMode;
 use crate::device::test_device::{self, HeapFrame, TestDevice};
 use crate::engine::Engine;
-use crate::time::Instant;
+use crate::time::{Instant, MILLISECOND};
 use crate::verbs::cm::ConnParam;
 use crate::verbs::qp::QpInit;
 use crate::verbs::wc::{Completions, CqId, Wc};
@@ -66,4 +66,27 @@ fn connection_in_a_reused_slot_is_listed_once() {
     for list in [schedule.ready.clone(), schedule.unresolved.clone()] {
         assert_eq!(list.into_iter().filter(|&entry| engine.by_id(entry).is_some()).count(), 1);
     }
+}
+
+/// Entries of ended connections do not pile up while the transmit queue is full and no pass needs
+/// to visit a connection.
+#[test]
+fn full_transmit_queue_keeps_no_entries_of_ended_connections() {
+    let config = EngineConfig::new("198.18.0.1".parse().unwrap(), 24, 7);
+    let mut engine = Engine::new(config, TestDevice::new(), VecMemory::new(64), NoCompletions);
+    engine.cx.device.tx_free = 0;
+    let (mut now, cq) = (Instant::ZERO, CqId(0));
+    let init = QpInit { pd: 1, send_cq: cq, recv_cq: cq, max_send_wr: 4, max_recv_wr: 4 };
+    for _ in 0..1000 {
+        let qp = engine.create_qp(init).unwrap();
+        engine.connect(now, qp, "198.18.0.2:4420".parse().unwrap(), &ConnParam::default()).unwrap();
+        let (conn, cx) = engine.at(0).unwrap();
+        conn.make_ready(&mut cx.schedule);
+        engine.drive(now);
+        engine.disconnect(now, qp).unwrap();
+        engine.destroy_qp(now, qp);
+        now = now + MILLISECOND;
+    }
+    let count = engine.cx.schedule.ready.len();
+    assert!(count <= 10, "{count}");
 }

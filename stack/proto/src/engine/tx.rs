@@ -9,12 +9,15 @@ use crate::ddp::memory::Memory;
 use crate::device::{ChecksumMode, Device, Retained, RxFrame, TxClass, TxFrame};
 use crate::engine::Engine;
 use crate::tcp::{self, Tcb, Transmit, TxDemand};
-use crate::time::Instant;
+use crate::time::{Instant, MILLISECOND};
 use crate::verbs::queue_pair::Qp;
 use crate::verbs::wc::Completions;
 
 /// Segments that a connection sends per pass, at most.
 const TX_QUANTUM_SEGMENTS: usize = 16;
+/// While the transmit queue is full, a pass visits all ready connections this often: their timers
+/// are armed by it, and entries of ended connections leave the list.
+const VISIT_ALL_INTERVAL_NS: u64 = 10 * MILLISECOND;
 
 /// Result of [`Connection::send_new_data`].
 #[derive(Clone, Copy)]
@@ -47,8 +50,9 @@ impl TxResult {
 }
 
 impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
-    /// Lets each connection on the ready list transmit one quantum. If frames or the transmit queue
-    /// ran out, the next pass begins with the first connection that was starved.
+    /// Lets each connection on the ready list transmit one quantum. Once the transmit queue is full
+    /// a visit would be in vain: the others come first in the next pass. If frames ran out, the next
+    /// pass begins with the first connection that was starved.
     #[inline(always)]
     pub(super) fn transmit_ready(&mut self, now: Instant) -> bool {
         !self.cx.schedule.ready.is_empty() && self.serve_ready(now)
@@ -58,7 +62,15 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
     fn serve_ready(&mut self, now: Instant) -> bool {
         let mut worked = false;
         let mut starved = None;
+        let mut visits_all = None;
         for _ in 0..self.cx.schedule.ready.len() {
+            if self.cx.device.tx_free_count() == 0
+                && !*visits_all.get_or_insert_with(|| self.is_visit_of_all_due(now))
+            {
+                // Those not visited are at the front already.
+                starved = None;
+                break;
+            }
             let Some(id) = self.cx.schedule.ready.pop_front() else { break };
             let Some((conn, cx)) = self.by_id(id) else { continue };
             conn.on_served();
@@ -93,6 +105,17 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
             ready.rotate_left(at);
         }
         worked
+    }
+
+    /// True if a pass that finds the transmit queue full has to visit all ready connections
+    /// nevertheless; the next one after it has not, for a while.
+    #[cold]
+    fn is_visit_of_all_due(&mut self, now: Instant) -> bool {
+        let is_due = self.visit_all_at <= now;
+        if is_due {
+            self.visit_all_at = now + VISIT_ALL_INTERVAL_NS;
+        }
+        is_due
     }
 }
 

@@ -252,16 +252,23 @@ fn tcp_sum(frame: &impl RxFrame, address_sum: u16, segment: Range<usize>) -> u16
     let mut accumulator = Accumulator::new(pseudo_sum(address_sum, segment.len()));
     let in_head = head.len().min(segment.end);
     accumulator.push(&head[segment.start..in_head]);
-    // Frames of several segments: the rest is copied and summed in chunks of `buffer`.
-    let mut at = in_head;
-    let mut buffer = [0; 512];
-    while at < segment.end {
-        let part = (segment.end - at).min(buffer.len());
-        frame.copy_out(at, &mut buffer[..part]);
-        accumulator.push(&buffer[..part]);
-        at += part;
+    if in_head < segment.end {
+        push_tail(frame, in_head..segment.end, &mut accumulator);
     }
     accumulator.finish()
+}
+
+/// Adds bytes behind the head of a frame of several segments: they are copied and summed in pieces.
+/// A function of its own, so that no buffer is zeroed for the others.
+#[inline(never)]
+fn push_tail(frame: &impl RxFrame, mut bytes: Range<usize>, accumulator: &mut Accumulator) {
+    let mut buffer = [0; 512];
+    while !bytes.is_empty() {
+        let part = bytes.len().min(buffer.len());
+        frame.copy_out(bytes.start, &mut buffer[..part]);
+        accumulator.push(&buffer[..part]);
+        bytes.start += part;
+    }
 }
 
 /// Returns the pseudo-header sum: addresses, protocol, TCP length (header and payload).
