@@ -194,9 +194,15 @@ impl Host {
 
     /// Sends bytes in order.
     pub(crate) fn send(&mut self, index: usize, bytes: &[u8]) {
-        let seq = self.conns[index].seq;
-        self.segment(index, Flags::ACK | Flags::PSH, seq, bytes);
         self.conns[index].seq += u32::try_from(bytes.len()).expect("a short segment");
+        self.resend(index, bytes);
+    }
+
+    /// Sends the last bytes once more.
+    pub(crate) fn resend(&mut self, index: usize, bytes: &[u8]) {
+        let len = u32::try_from(bytes.len()).expect("a short segment");
+        let seq = Seq(self.conns[index].seq.0.wrapping_sub(len));
+        self.segment(index, Flags::ACK | Flags::PSH, seq, bytes);
     }
 
     fn next_template(&mut self) -> (HeaderTemplate, u16) {

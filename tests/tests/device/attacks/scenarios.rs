@@ -12,7 +12,10 @@ use super::junk::Junk;
 /// Time limit for connecting; a stack that refuses some connections is not waited for any longer.
 const CONNECTING: Duration = Duration::from_secs(2);
 /// Time limit for one connection's part of an exchange.
-const EXCHANGE: Duration = Duration::from_secs(10);
+const EXCHANGE: Duration = Duration::from_secs(60);
+/// Time after which a request without an answer is sent again: the host's answers to probes are not
+/// paced, so the interface's queue may drop any frame.
+const REPEAT_AFTER: Duration = Duration::from_secs(1);
 /// Bytes that `never_ack` and `zero_window` leave unacknowledged.
 const IN_FLIGHT: u32 = 64 << 10;
 /// Holes of `ooo_holes`.
@@ -129,9 +132,19 @@ fn fill_send_windows(host: &mut Host, context: &AttackContext<'_>) {
     for &index in &started {
         let wanted = host.conns[index].received_len + u64::from(IN_FLIGHT);
         host.send(index, &first);
-        let since = Instant::now();
+        let (since, mut sent_at) = (Instant::now(), Instant::now());
         while host.conns[index].received_len < wanted {
-            assert!(since.elapsed() < EXCHANGE, "an idle stack sends what was asked for");
+            let conn = &host.conns[index];
+            assert!(
+                since.elapsed() < EXCHANGE,
+                "an idle stack sends what was asked for: {:?}, {} bytes of {wanted}",
+                conn.state,
+                conn.received_len
+            );
+            if sent_at.elapsed() > REPEAT_AFTER {
+                sent_at = Instant::now();
+                host.resend(index, &first);
+            }
             host.poll();
         }
         host.idle(Duration::from_micros(200));
