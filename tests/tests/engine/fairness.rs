@@ -4,7 +4,7 @@ use std::net::{IpAddr, Ipv4Addr};
 
 use ferrowarp_proto::device::ChecksumMode;
 use ferrowarp_proto::net::arp;
-use ferrowarp_proto::time::{Instant, MILLISECOND, SECOND};
+use ferrowarp_proto::time::{Instant, MICROSECOND, MILLISECOND, SECOND};
 use ferrowarp_proto::verbs::cm::ConnParam;
 use ferrowarp_proto::verbs::wc::{QpId, WcStatus};
 use ferrowarp_proto::verbs::wr::{Operation, Payload, SendWr, Sge};
@@ -65,14 +65,19 @@ fn connect(world: &mut World) -> Pair {
     Pair { qps: connect_new(world, qp_init(16, 16), &Default::default()), stags }
 }
 
+/// Posts a Write of `len` bytes.
+fn post_write(world: &mut World, pair: &Pair, wr_id: u64, len: u32) {
+    let gather = Sge { addr: 0, len, lkey: pair.stags[0] };
+    let payload = Payload::Gather([gather].into_iter().collect());
+    let operation = Operation::Write { payload, rkey: pair.stags[1], remote: 0 };
+    let wr = SendWr { wr_id, operation, signaled: true, fence: false };
+    world.ends[0].engine.post_send(pair.qps[0], wr).unwrap();
+}
+
 /// Posts `count` Writes of 1 MiB and runs until they complete.
 fn write(world: &mut World, pair: &Pair, count: u64) {
     for wr_id in 0..count {
-        let gather = Sge { addr: 0, len: ARENA_LEN, lkey: pair.stags[0] };
-        let payload = Payload::Gather([gather].into_iter().collect());
-        let operation = Operation::Write { payload, rkey: pair.stags[1], remote: 0 };
-        let wr = SendWr { wr_id, operation, signaled: true, fence: false };
-        world.ends[0].engine.post_send(pair.qps[0], wr).unwrap();
+        post_write(world, pair, wr_id, ARENA_LEN);
     }
     let mut done = 0;
     let all = world.run_until(60 * SECOND, |world| {
@@ -202,11 +207,7 @@ fn full_transmit_queue_is_shared_in_turn() {
     let pairs: Vec<_> = (0..COUNT).map(|_| connect(&mut world)).collect();
     pairs::settle(&mut world);
     for pair in &pairs {
-        let gather = Sge { addr: 0, len: ARENA_LEN, lkey: pair.stags[0] };
-        let payload = Payload::Gather([gather].into_iter().collect());
-        let operation = Operation::Write { payload, rkey: pair.stags[1], remote: 0 };
-        let wr = SendWr { wr_id: 0, operation, signaled: true, fence: false };
-        world.ends[0].engine.post_send(pair.qps[0], wr).unwrap();
+        post_write(&mut world, pair, 0, ARENA_LEN);
     }
     let shortages = |world: &World| world.ends[0].engine.counters().frame_shortages;
     // The first full queue of a while is found by a pass that visits all nevertheless.
@@ -217,7 +218,8 @@ fn full_transmit_queue_is_shared_in_turn() {
     let mut ports: Vec<_> = turns
         .into_iter()
         .map(|frames| {
-            let ports: Vec<_> = frames.into_iter().map(source_port).collect();
+            let sent = frames.into_iter().filter_map(parse);
+            let ports: Vec<_> = sent.map(|segment| segment.tuple.remote.port()).collect();
             assert_eq!(ports, [ports[0]; SLOTS], "no other has a free slot");
             ports[0]
         })
@@ -227,8 +229,76 @@ fn full_transmit_queue_is_shared_in_turn() {
     assert_eq!(ports.len(), COUNT, "each has had a turn");
 }
 
-fn source_port(frame: Vec<u8>) -> u16 {
-    // As its receiver sees it.
-    let segment = Segment::parse(&Frame::from(frame), ChecksumMode::Software).unwrap();
-    segment.tuple.remote.port()
+/// Parses a frame as its receiver does.
+fn parse(frame: Vec<u8>) -> Option<Segment> {
+    Segment::parse(&Frame::from(frame), ChecksumMode::Software).ok()
+}
+
+/// A connection sends 16 segments in a pass, also if the first is a short one that goes alone.
+#[test]
+fn connection_sends_sixteen_segments_per_pass() {
+    let mut options = WorldOptions::new(8);
+    options.arena_len = ARENA_LEN as usize;
+    options.tcp[0].pacing = false;
+    options.pools.data = 4096;
+    let mut world = World::new(&options);
+    let pair = connect(&mut world);
+    // Opens the congestion window; it would close again on a connection that is idle for long.
+    write(&mut world, &pair, 4);
+    let acknowledged_at = world.now + MILLISECOND;
+    world.run_until(SECOND, |world| world.now >= acknowledged_at);
+    post_write(&mut world, &pair, 0, 64);
+    // What is outstanding keeps the pace of later segments.
+    assert_eq!(drive_with_slots(&mut world, 0, TX_QUEUE_LEN).len(), 1);
+    post_write(&mut world, &pair, 1, 64);
+    post_write(&mut world, &pair, 2, ARENA_LEN);
+    let sent = drive_with_slots(&mut world, 0, TX_QUEUE_LEN);
+    let lens: Vec<_> = sent.iter().map(Vec::len).collect();
+    assert!(lens[0] < 200 && lens[1] > 1400, "the short one is alone: {lens:?}");
+    assert_eq!(lens.len(), 16);
+    assert_eq!(drive_with_slots(&mut world, 0, TX_QUEUE_LEN).len(), 16);
+}
+
+/// A receive window that has grown is advertised in the pass that made it grow: its peer waits for
+/// it.
+#[test]
+fn grown_window_is_advertised_in_the_same_pass() {
+    let mut options = WorldOptions::new(9);
+    options.arena_len = ARENA_LEN as usize;
+    options.pools.data = 4096;
+    options.tcp[1].windows = (16 << 10, 1 << 20);
+    let mut world = World::new(&options);
+    let pair = connect(&mut world);
+    pairs::settle(&mut world);
+    for wr_id in 0..4 {
+        post_write(&mut world, &pair, wr_id, ARENA_LEN);
+    }
+    let queue = |world: &World, end: usize| {
+        let device = world.ends[end].engine.device();
+        [&device.inbound, &device.outbound].map(std::rc::Rc::clone)
+    };
+    let ([in0, out0], [in1, out1]) = (queue(&world, 0), queue(&world, 1));
+    let growth = |world: &World| world.ends[1].engine.usage().window_growth;
+    let (mut grown, mut advertised) = (0, 0);
+    for _ in 0..100 {
+        world.ends[0].engine.drive(world.now);
+        in1.borrow_mut().extend(out0.borrow_mut().drain(..));
+        world.now = world.now + 10 * MICROSECOND;
+        while !in1.borrow().is_empty() {
+            let before = growth(&world);
+            world.ends[1].engine.drive(world.now);
+            let sent: Vec<_> = out1.borrow_mut().drain(..).collect();
+            // Some frames are ARP's.
+            let segments = sent.iter().filter_map(|frame| parse(frame.clone()));
+            let last = segments.last().map_or(advertised, |segment| segment.window);
+            if growth(&world) > before {
+                grown += 1;
+                assert!(last > advertised, "{last} after {advertised}");
+            }
+            advertised = last;
+            in0.borrow_mut().extend(sent);
+        }
+        world.now = world.now + 10 * MICROSECOND;
+    }
+    assert!(grown >= 2, "{grown}");
 }
