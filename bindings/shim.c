@@ -39,25 +39,6 @@ void fw_mbuf_free(struct rte_mbuf *frame)
 	rte_pktmbuf_free(frame);
 }
 
-/*
- * Prefetches the first bytes of a frame for writing. If another core read them last, each cache
- * line has to be fetched from there; requested early and together, these misses overlap.
- */
-void fw_prefetch_write(const struct rte_mbuf *frame, uint16_t len)
-{
-	const char *data = rte_pktmbuf_mtod(frame, const char *);
-	uint32_t at;
-
-	for (at = 0; at < len; at += RTE_CACHE_LINE_SIZE) {
-#if defined(__x86_64__)
-		/* Compilers emit it for newer processors only; on older ones it is a no-op. */
-		__asm__ volatile("prefetchw %0" : : "m"(data[at]));
-#else
-		__builtin_prefetch(&data[at], 1, 3);
-#endif
-	}
-}
-
 unsigned int fw_ring_dequeue(struct rte_ring *ring, void **objects, unsigned int count)
 {
 	return rte_ring_dequeue_burst(ring, objects, count, NULL);

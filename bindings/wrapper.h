@@ -29,7 +29,6 @@ uint16_t fw_rx_burst(uint16_t port, uint16_t queue, struct rte_mbuf **frames, ui
 uint16_t fw_tx_burst(uint16_t port, uint16_t queue, struct rte_mbuf **frames, uint16_t count);
 int fw_mbuf_alloc_bulk(struct rte_mempool *pool, struct rte_mbuf **frames, unsigned int count);
 void fw_mbuf_free(struct rte_mbuf *frame);
-void fw_prefetch_write(const struct rte_mbuf *frame, uint16_t len);
 unsigned int fw_ring_dequeue(struct rte_ring *ring, void **objects, unsigned int count);
 void fw_mempool_flush_own_cache(struct rte_mempool *pool);
 unsigned int fw_mempool_ops_get_count(const struct rte_mempool *pool);

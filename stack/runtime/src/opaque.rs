@@ -33,13 +33,33 @@ pub(crate) use self::imp::{copy, fill, load_acquire, store_release};
 mod imp {
     use std::arch::asm;
 
+    /// Longest copy by one call. The GNU C library copies more than 2 KiB by `rep movsb`, which on
+    /// Zen 3 takes 5 to 15 % longer for 3 to 9 KiB.
+    const COPY_LEN_MAX: usize = 2048;
+
     /// Copies `len` bytes.
     ///
     /// # Safety
     /// `from..from + len` is readable, `to..to + len` is writable, and they do not overlap. One of
     /// them may be registered memory.
     #[inline]
-    pub(crate) unsafe fn copy(from: *const u8, to: *mut u8, len: usize) {
+    pub(crate) unsafe fn copy(mut from: *const u8, mut to: *mut u8, mut len: usize) {
+        while len > COPY_LEN_MAX {
+            // SAFETY: a part of what the caller guarantees.
+            unsafe { call_memcpy(from, to, COPY_LEN_MAX) };
+            (from, to) = (from.wrapping_add(COPY_LEN_MAX), to.wrapping_add(COPY_LEN_MAX));
+            len -= COPY_LEN_MAX;
+        }
+        // SAFETY: as above.
+        unsafe { call_memcpy(from, to, len) };
+    }
+
+    /// As [`copy`], by one call.
+    ///
+    /// # Safety
+    /// As for [`copy`].
+    #[inline]
+    unsafe fn call_memcpy(from: *const u8, to: *mut u8, len: usize) {
         #[cfg(target_arch = "x86_64")]
         // SAFETY: the caller guarantees the conditions of `memcpy`; the stack is aligned for a
         // call, as the block does not declare `nostack`, and everything that a C function may
