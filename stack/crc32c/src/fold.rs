@@ -16,7 +16,8 @@
 //!
 //! On a Zen 4 the multiplications of a vector take two cycles, of 64 bytes as of 32. There three
 //! folded blocks for a chain are fastest with AVX-512. With AVX2 one is, by a few percent; two are
-//! a compromise with processors on which the multiplications of 32 bytes take one cycle.
+//! a compromise with processors on which the multiplications of 32 bytes take one cycle. With AVX
+//! on a Zen 1 three are fastest, by a few percent.
 
 /// Defines `crc32c`, which folds `$folded` blocks of a group, from operations of the module:
 ///

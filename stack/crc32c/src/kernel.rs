@@ -5,7 +5,7 @@ use std::arch::is_x86_feature_detected;
 use std::sync::OnceLock;
 
 #[cfg(target_arch = "x86_64")]
-use crate::{avx2, avx512, sse42};
+use crate::{avx, avx2, avx512, sse42};
 
 /// Implementation of CRC32C. A value exists only if the processor can execute it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -17,9 +17,12 @@ enum Isa {
     /// AVX-512 with VPCLMULQDQ, and all of `Avx2`.
     #[cfg(target_arch = "x86_64")]
     Avx512,
-    /// AVX2 with VPCLMULQDQ, and all of `Sse42`.
+    /// AVX2 with VPCLMULQDQ, and all of `Avx`.
     #[cfg(target_arch = "x86_64")]
     Avx2,
+    /// AVX, and all of `Sse42`.
+    #[cfg(target_arch = "x86_64")]
+    Avx,
     /// SSE 4.2 with PCLMULQDQ.
     #[cfg(target_arch = "x86_64")]
     Sse42,
@@ -50,6 +53,8 @@ impl Kernel {
             #[cfg(target_arch = "x86_64")]
             Isa::Avx2 => "avx2",
             #[cfg(target_arch = "x86_64")]
+            Isa::Avx => "avx",
+            #[cfg(target_arch = "x86_64")]
             Isa::Sse42 => "sse4.2",
             Isa::Portable => "portable",
         }
@@ -68,6 +73,9 @@ impl Kernel {
             // SAFETY: as above; the function needs AVX2 and VPCLMULQDQ.
             Isa::Avx2 => unsafe { avx2::crc32c(bytes) },
             #[cfg(target_arch = "x86_64")]
+            // SAFETY: as above; the function needs AVX and PCLMULQDQ.
+            Isa::Avx => unsafe { avx::crc32c(bytes) },
+            #[cfg(target_arch = "x86_64")]
             // SAFETY: as above; the function needs SSE 4.2 and PCLMULQDQ.
             Isa::Sse42 => unsafe { sse42::crc32c(bytes) },
             Isa::Portable => portable(bytes),
@@ -83,6 +91,8 @@ impl Isa {
         #[cfg(target_arch = "x86_64")]
         Self::Avx2,
         #[cfg(target_arch = "x86_64")]
+        Self::Avx,
+        #[cfg(target_arch = "x86_64")]
         Self::Sse42,
         Self::Portable,
     ];
@@ -94,10 +104,12 @@ impl Isa {
             Self::Avx512 => Self::Avx2.is_available() && is_x86_feature_detected!("avx512f"),
             #[cfg(target_arch = "x86_64")]
             Self::Avx2 => {
-                Self::Sse42.is_available()
+                Self::Avx.is_available()
                     && is_x86_feature_detected!("avx2")
                     && is_x86_feature_detected!("vpclmulqdq")
             }
+            #[cfg(target_arch = "x86_64")]
+            Self::Avx => Self::Sse42.is_available() && is_x86_feature_detected!("avx"),
             #[cfg(target_arch = "x86_64")]
             Self::Sse42 => {
                 is_x86_feature_detected!("sse4.2") && is_x86_feature_detected!("pclmulqdq")

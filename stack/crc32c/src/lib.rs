@@ -2,14 +2,16 @@
 //!
 //! A CRC is the remainder of the message, as a polynomial over GF(2), divided by the polynomial P.
 //! Two instructions of x86-64 help: `crc32` appends 8 bytes to a CRC, one per cycle with a latency
-//! of three; `pclmulqdq` multiplies polynomials without reducing them, with AVX-512 four pairs at a
-//! time. They use different execution units, so both can be kept busy.
+//! of three (on a Zen 1 every third cycle); `pclmulqdq` multiplies polynomials without reducing
+//! them, with AVX-512 four pairs at a time. They use different execution units, so both can be kept
+//! busy.
 //!
-//! There are four kernels. The best one that the processor has is chosen at the first call:
+//! There are five kernels. The best one that the processor has is chosen at the first call:
 //!
 //! - `avx512` (AVX-512F, VPCLMULQDQ): multiplications fold three quarters of the message, and
 //!   beside them `crc32` reads the fourth (`fold.rs`).
 //! - `avx2` (AVX2, VPCLMULQDQ): the same, with two thirds and a third.
+//! - `avx` (AVX, PCLMULQDQ): as `avx512`, a pair at a time.
 //! - `sse4.2` (SSE 4.2, PCLMULQDQ): `crc32` reads three parts of the message, interleaved; two
 //!   multiplications combine them (`sse42.rs`).
 //! - `portable`: the crate `crc32c`.
@@ -20,6 +22,8 @@
 #[cfg(target_arch = "x86_64")]
 #[macro_use]
 mod fold;
+#[cfg(target_arch = "x86_64")]
+mod avx;
 #[cfg(target_arch = "x86_64")]
 mod avx2;
 #[cfg(target_arch = "x86_64")]

@@ -90,8 +90,10 @@ fn available_kernels_match_proc_cpuinfo() {
     {
         let has = |flag| flags.split_whitespace().any(|word| word == flag);
         let sse42 = has("sse4_2") && has("pclmulqdq");
-        let avx2 = sse42 && has("avx2") && has("vpclmulqdq");
-        let expected = [(avx2 && has("avx512f"), "avx512"), (avx2, "avx2"), (sse42, "sse4.2")];
+        let avx = sse42 && has("avx");
+        let avx2 = avx && has("avx2") && has("vpclmulqdq");
+        let avx512 = avx2 && has("avx512f");
+        let expected = [(avx512, "avx512"), (avx2, "avx2"), (avx, "avx"), (sse42, "sse4.2")];
         let names: Vec<_> = Kernel::available().map(Kernel::name).collect();
         let expected = expected.into_iter().filter(|(has, _)| *has).map(|(_, name)| name);
         assert_eq!(names, expected.chain(["portable"]).collect::<Vec<_>>());
