@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 use super::cases::QUANTUM_SEGMENTS;
 use super::load::PORT_QUEUE_LEN;
-use super::measure::{Round, Setup};
+use super::measure::{QUANTILE, ROUNDS, Round, Setup};
 use crate::baseline::report::host_info;
 use crate::paired::interval::{COVERAGE_MIN, MedianInterval};
 
@@ -38,7 +38,7 @@ impl Row {
     }
 
     fn share_of(&self, bound: impl Fn(&Round) -> f64) -> Option<MedianInterval> {
-        let share = |round: &Round| round.beside.value_at_quantile(0.99) as f64 / bound(round);
+        let share = |round: &Round| round.beside.value_at_quantile(QUANTILE) as f64 / bound(round);
         MedianInterval::of(self.rounds.iter().map(share).collect())
     }
 
@@ -72,11 +72,16 @@ pub fn markdown(rows: &[Row], seconds: f64) -> Result<String> {
          Between Writes there are pauses of random length, so that they are posted at any time of \
          a pass. All Writes of one case go to the same memory of the sink.\n\n\
          *Fairness rule*: the connections that have something to send take turns, \
-         {QUANTUM_SEGMENTS} segments each. A Write therefore waits for one quantum of each \
-         competing connection at most. The **bound** is their number, times the segments of a \
-         quantum (fewer if a queue pair has less outstanding), times the time from segment to \
-         segment, plus p99 without other traffic. The time from segment to segment is measured \
-         with the traffic alone: elapsed time by segments sent, all work of both ends included. \
+         {QUANTUM_SEGMENTS} segments each. A Write that is posted in the middle of a round waits \
+         for the rest of it, and for one quantum of each competing connection in the next: for \
+         {ROUNDS} rounds at most. The **bound** is so many rounds, and the latency without other \
+         traffic. A round is the number of competing connections, times the segments of a quantum \
+         (fewer if a queue pair has less outstanding), times the time from segment to segment, \
+         which is measured with the traffic alone: elapsed time by segments sent, all work of both \
+         ends included. Of the latencies without other traffic it is not p99 that is added: the \
+         longer a Write waits, the more often something else interrupts it, such as the virtual \
+         machine's host. One in a hundred of the Writes that wait for w is interrupted as one in \
+         100 * w / p50 is that waits for p50 alone; that percentile is added.\n\n\
          The rule says nothing about what is queued in the port already when the Write is posted, \
          which is much where the sink is the slower end or many connections send in a pass; so p99 \
          is compared with the bound for full queues of the port ({PORT_QUEUE_LEN} frames) as \
