@@ -3,6 +3,8 @@
 //! A frame that was sent never changes: over `net_ring` the peer holds the same mbuf. So a
 //! [`TxMbuf`] can be written only while it has one reference, and the other two not at all.
 
+#[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
+use core::arch::asm;
 use core::ptr::NonNull;
 use core::sync::atomic::{AtomicU16, Ordering};
 
@@ -52,14 +54,14 @@ const CACHE_LINE: usize = 64;
 #[inline]
 fn prefetch_write(line: *const u8) {
     #[cfg(target_arch = "x86_64")]
-    // SAFETY: a prefetch accesses no memory that the program can observe, and faults on no address.
+    // SAFETY: a prefetch changes nothing that the program can observe, and faults on no address.
     unsafe {
-        core::arch::asm!("prefetchw [{}]", in(reg) line, options(nostack, preserves_flags, readonly));
+        asm!("prefetchw [{}]", in(reg) line, options(nostack, preserves_flags, readonly));
     }
     #[cfg(target_arch = "aarch64")]
     // SAFETY: as above.
     unsafe {
-        core::arch::asm!("prfm pstl1keep, [{}]", in(reg) line, options(nostack, preserves_flags, readonly));
+        asm!("prfm pstl1keep, [{}]", in(reg) line, options(nostack, preserves_flags, readonly));
     }
     #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
     let _ = line;

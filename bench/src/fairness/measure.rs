@@ -46,7 +46,8 @@ pub struct Round {
     pub beside: Histogram<u64>,
     /// Nanoseconds from segment to segment of the other traffic, over all connections.
     pub segment_ns: f64,
-    /// What the rule promises, in nanoseconds, see [`bound_ns`].
+    /// What the rule promises, in nanoseconds: [`ROUNDS`] rounds of the connections that compete,
+    /// and the latency alone.
     pub bound_ns: f64,
     /// The same with full queues of the port.
     pub queue_bound_ns: f64,

@@ -42,10 +42,10 @@ fn add_crc([first, rest @ ..]: Block, crc: u32) -> Block {
 #[inline]
 #[target_feature(enable = "avx,pclmulqdq")]
 fn fold(mut block: Block, multipliers: Block, other: Block) -> Block {
-    for ((lane, multipliers), other) in block.iter_mut().zip(multipliers).zip(other) {
-        let low = _mm_clmulepi64_si128::<0x00>(*lane, multipliers);
-        let high = _mm_clmulepi64_si128::<0x11>(*lane, multipliers);
-        *lane = _mm_xor_si128(_mm_xor_si128(low, other), high);
+    for ((vector, multipliers), other) in block.iter_mut().zip(multipliers).zip(other) {
+        let low = _mm_clmulepi64_si128::<0x00>(*vector, multipliers);
+        let high = _mm_clmulepi64_si128::<0x11>(*vector, multipliers);
+        *vector = _mm_xor_si128(_mm_xor_si128(low, other), high);
     }
     block
 }

@@ -181,7 +181,7 @@ fn filled_gap_is_delivered_over_several_polls() {
     }
 }
 
-/// Frames that the transmit queue of [`HeapDevice`](ferrowarp_tests::sim::frames::HeapDevice) holds.
+/// Frames that the transmit queue of the simulation's port holds.
 const TX_QUEUE_LEN: usize = 64;
 
 /// Lets one end run a pass whose transmit queue has this many free slots, and returns what it sent.

@@ -51,8 +51,8 @@ impl TxResult {
 
 impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
     /// Lets each connection on the ready list transmit one quantum. Once the transmit queue is full
-    /// a visit would be in vain: the others come first in the next pass. If frames ran out, the next
-    /// pass begins with the first connection that was starved.
+    /// a visit would be in vain: the others come first in the next pass. If frames ran out, the
+    /// next pass begins with the first connection that was starved.
     #[inline(always)]
     pub(super) fn transmit_ready(&mut self, now: Instant) -> bool {
         !self.cx.schedule.ready.is_empty() && self.serve_ready(now)
