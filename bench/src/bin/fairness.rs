@@ -74,7 +74,7 @@ fn main() -> Result<ExitCode> {
                      bound {:.1}",
                     round.beside.value_at_quantile(0.99) as f64 / 1e3,
                     round.alone.value_at_quantile(0.99) as f64 / 1e3,
-                    round.bound_ns / 1e3
+                    round.bound_ns() / 1e3
                 );
             });
             let rounds = rounds.unwrap_or_else(|error| {

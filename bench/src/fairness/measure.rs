@@ -11,15 +11,12 @@ use hdrhistogram::Histogram;
 use super::cases::Case;
 use super::load::{Load, PORT_QUEUE_LEN, Sink};
 
-/// Pause before a Write at most, in addition to the bound: the Write comes at any time of a pass.
+/// Pause before a Write at most, in addition to a round: the Write comes at any time of a round.
 const PAUSE_MAX: Duration = Duration::from_micros(20);
 /// Time before each measurement, with the traffic of the measurement.
 const WARM_UP: Duration = Duration::from_millis(50);
 /// Time until nothing is outstanding.
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(20);
-/// Rounds of the connections that a Write waits for, at most: the one in which it is posted, and
-/// that in which its connection has its turn.
-pub const ROUNDS: usize = 2;
 /// Quantile of the latencies that is compared with the bound.
 pub const QUANTILE: f64 = 0.99;
 /// Shares of a round's time: alone, and for the quantum; the rest is latency beside the traffic.
@@ -46,11 +43,33 @@ pub struct Round {
     pub beside: Histogram<u64>,
     /// Nanoseconds from segment to segment of the other traffic, over all connections.
     pub segment_ns: f64,
-    /// What the rule promises, in nanoseconds: [`ROUNDS`] rounds of the connections that compete,
-    /// and the latency alone.
-    pub bound_ns: f64,
+    /// Wait in nanoseconds that the rule allows: a quantum of each connection that competes, and
+    /// the frames of one round that were handed to the port before.
+    pub wait_ns: f64,
     /// The same with full queues of the port.
-    pub queue_bound_ns: f64,
+    pub queue_wait_ns: f64,
+    /// Latency alone that is added, in nanoseconds: see `alone_ns`.
+    pub alone_ns: f64,
+}
+
+impl Round {
+    /// Returns the bound of the latency beside the traffic, in nanoseconds.
+    #[must_use]
+    pub fn bound_ns(&self) -> f64 {
+        self.wait_ns + self.alone_ns
+    }
+
+    /// Returns the same with full queues of the port.
+    #[must_use]
+    pub fn queue_bound_ns(&self) -> f64 {
+        self.queue_wait_ns + self.alone_ns
+    }
+
+    /// Returns the same with the plain percentile of the latency alone.
+    #[must_use]
+    pub fn plain_bound_ns(&self) -> f64 {
+        self.wait_ns + self.alone.value_at_quantile(QUANTILE) as f64
+    }
 }
 
 /// Measures `rounds` rounds on a connection each queue pair keeps, on threads of their own.
@@ -130,8 +149,11 @@ impl Bench {
         ensure!(segments > 0 && !alone.is_empty(), "nothing was sent: more --seconds");
         let segment_ns = elapsed.as_nanos() as f64 / segments as f64;
         let Case { qps, .. } = setup.case;
-        let round_ns = (qps * setup.case.quantum(setup.mtu)) as f64 * segment_ns;
-        let bound_ns = bound_ns(&alone, round_ns);
+        let round_segments = qps * setup.case.quantum(setup.mtu);
+        let round_ns = round_segments as f64 * segment_ns;
+        let wait_ns = round_ns + round_segments.min(PORT_QUEUE_LEN) as f64 * segment_ns;
+        let queue_wait_ns = round_ns + PORT_QUEUE_LEN as f64 * segment_ns;
+        let alone_ns = alone_ns(&alone, wait_ns);
         self.load.set_probing(Some(PAUSE_MAX + Duration::from_secs_f64(round_ns * 1e-9)));
         self.poll_for(WARM_UP)?;
         let beside = self.poll_for(time(1.0 - ALONE_SHARE - QUANTUM_SHARE))?;
@@ -143,8 +165,7 @@ impl Bench {
             ensure!(start.elapsed() < DRAIN_TIMEOUT, "the Writes do not complete");
             self.poll()?;
         }
-        let queue_bound_ns = bound_ns + PORT_QUEUE_LEN as f64 * segment_ns;
-        Ok(Round { alone, beside, segment_ns, bound_ns, queue_bound_ns })
+        Ok(Round { alone, beside, segment_ns, wait_ns, queue_wait_ns, alone_ns })
     }
 
     /// Polls for some time; returns the latencies of Writes that were placed.
@@ -172,17 +193,15 @@ impl Bench {
     }
 }
 
-/// Returns what the rule promises for a Write: [`ROUNDS`] rounds of the other connections, and its
-/// latency without them.
+/// Returns the latency without other traffic, in nanoseconds, to be added to a wait of `wait_ns`.
 ///
 /// The longer a Write waits, the more likely is an interruption that has nothing to do with the
-/// other traffic, such as of the virtual machine. In proportion to the wait a rarer one has to be
-/// taken from the latencies alone.
-fn bound_ns(alone: &Histogram<u64>, round_ns: f64) -> f64 {
+/// other traffic, such as of the virtual machine. So a rarer one is taken, in proportion to the
+/// wait: the highest, where there are too few samples for that.
+fn alone_ns(alone: &Histogram<u64>, wait_ns: f64) -> f64 {
     let usual_ns = alone.value_at_quantile(0.5) as f64;
-    let wait_ns = ROUNDS as f64 * round_ns;
     let missed = (1.0 - QUANTILE) * usual_ns / (usual_ns + wait_ns);
-    wait_ns + alone.value_at_quantile(1.0 - missed) as f64
+    alone.value_at_quantile(1.0 - missed) as f64
 }
 
 /// Pins the calling thread.
@@ -196,16 +215,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn bound_has_rarer_interruptions_for_longer_waits() {
+    fn rarer_interruptions_are_added_to_longer_waits() {
         let mut alone = Histogram::new(3).unwrap();
         alone.record_n(1000, 998_000).unwrap();
         alone.record_n(10_000, 1900).unwrap();
         alone.record_n(30_000, 100).unwrap();
-        let close_to = |found: f64, expected: f64| (found / expected - 1.0).abs() < 0.001;
-        assert!(close_to(bound_ns(&alone, 0.0), 1000.0));
-        // One in 2,100: among the rarest 2,000 of a million.
-        assert!(close_to(bound_ns(&alone, 10_000.0), 30_000.0));
-        // One in 201,000.
-        assert!(close_to(bound_ns(&alone, 1_000_000.0), 2_030_000.0));
+        // One in 100, in 2,100 and in 201,000.
+        for (wait_ns, expected) in [(0.0, 1e3), (2e4, 1e4), (2e6, 3e4)] {
+            let found = alone_ns(&alone, wait_ns);
+            assert!((found / expected - 1.0).abs() < 0.001, "{found} for {wait_ns}");
+        }
     }
 }

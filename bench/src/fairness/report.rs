@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 use super::cases::QUANTUM_SEGMENTS;
 use super::load::PORT_QUEUE_LEN;
-use super::measure::{QUANTILE, ROUNDS, Round, Setup};
+use super::measure::{QUANTILE, Round, Setup};
 use crate::baseline::report::host_info;
 use crate::paired::interval::{COVERAGE_MIN, MedianInterval};
 
@@ -28,18 +28,23 @@ impl Row {
     /// Returns p99 beside the traffic as a share of the bound, with its interval over the rounds.
     #[must_use]
     pub fn share(&self) -> Option<MedianInterval> {
-        self.share_of(|round| round.bound_ns)
+        self.share_of(Round::bound_ns)
     }
 
     /// Returns the same of the bound with full queues of the port.
     #[must_use]
     pub fn queue_share(&self) -> Option<MedianInterval> {
-        self.share_of(|round| round.queue_bound_ns)
+        self.share_of(Round::queue_bound_ns)
     }
 
     fn share_of(&self, bound: impl Fn(&Round) -> f64) -> Option<MedianInterval> {
         let share = |round: &Round| round.beside.value_at_quantile(QUANTILE) as f64 / bound(round);
         MedianInterval::of(self.rounds.iter().map(share).collect())
+    }
+
+    /// Returns the median share of the bound with plain p99 of the latency alone.
+    fn plain_share(&self) -> Option<f64> {
+        self.share_of(Round::plain_bound_ns).map(|share| share.median)
     }
 
     fn median(&self, figure: impl Fn(&Round) -> f64) -> f64 {
@@ -70,22 +75,23 @@ pub fn markdown(rows: &[Row], seconds: f64) -> Result<String> {
          queue pair of its own, while other queue pairs always have Writes outstanding. Latency is \
          the time from posting to the moment when the sink sees the last bytes in its memory. \
          Between Writes there are pauses of random length, so that they are posted at any time of \
-         a pass. All Writes of one case go to the same memory of the sink.\n\n\
+         a round. All Writes of one case go to the same memory of the sink.\n\n\
          *Fairness rule*: the connections that have something to send take turns, \
-         {QUANTUM_SEGMENTS} segments each. A Write that is posted in the middle of a round waits \
-         for the rest of it, and for one quantum of each competing connection in the next: for \
-         {ROUNDS} rounds at most. The **bound** is so many rounds, and the latency without other \
-         traffic. A round is the number of competing connections, times the segments of a quantum \
-         (fewer if a queue pair has less outstanding), times the time from segment to segment, \
-         which is measured with the traffic alone: elapsed time by segments sent, all work of both \
-         ends included. Of the latencies without other traffic it is not p99 that is added: the \
-         longer a Write waits, the more often something else interrupts it, such as the virtual \
-         machine's host. One in a hundred of the Writes that wait for w is interrupted as one in \
-         100 * w / p50 is that waits for p50 alone; that percentile is added.\n\n\
-         The rule says nothing about what is queued in the port already when the Write is posted, \
-         which is much where the sink is the slower end or many connections send in a pass; so p99 \
-         is compared with the bound for full queues of the port ({PORT_QUEUE_LEN} frames) as \
-         well.\n\n\
+         {QUANTUM_SEGMENTS} segments each, and one that gets something to send comes last. A Write \
+         therefore waits for one quantum of each competing connection at most: a **round**. Before \
+         it are also the frames that were handed to the port already, of which the **bound** \
+         allows as many as a round has, but not more than the port holds ({PORT_QUEUE_LEN}). Both \
+         take the time from segment to segment, which is measured with the traffic alone: elapsed \
+         time by segments sent, all work of both ends included. A quantum has fewer segments if a \
+         queue pair has less outstanding.\n\n\
+         The latency without other traffic is added, but not its p99: the longer a Write waits, \
+         the more often something else interrupts it, such as the host of a virtual machine. Of a \
+         hundred Writes that take the time w one is interrupted, as of 100 * w / p50 that take p50 \
+         alone; so the percentile of one in 100 * w / p50 is added, where w is the wait and p50 \
+         (the highest latency, if there were fewer Writes). It is given, and the share of a bound \
+         with plain p99 as well. The share with full port queues is that of a bound which allows \
+         for {PORT_QUEUE_LEN} frames in any case: where the sink is the slower end, frames of many \
+         rounds may wait there.\n\n\
          *One core*: a thread polls the sender and the sink in turn; in an incast each sender, and \
          the sink after each. *Two cores*: one thread polls all senders, the other the sink. In an \
          incast each sender has a context, an address and a port of its own; the ports share one \
@@ -121,25 +127,28 @@ pub fn markdown(rows: &[Row], seconds: f64) -> Result<String> {
 pub fn table(rows: &[Row]) -> Result<String> {
     let mut text =
         "| case | MTU | cores | competing | quantum, segments | ns per segment | bound, \
-                    us | alone: p50, p99, p99.9 | beside: p50, p99, p99.9 | p99 of the bound | \
-                    kept | with full port queues | kept | Writes |\n\
-                    |---|---:|---|---:|---:|---:|---:|---|---|---|---|---|---|---:|\n"
+                    us | in it alone | alone: p50, p99, p99.9 | beside: p50, p99, p99.9 | p99 of \
+                    the bound | kept | with plain p99 | with full port queues | kept | Writes |\n\
+                    |---|---:|---|---:|---:|---:|---:|---:|---|---|---|---|---:|---|---|---:|\n"
             .to_owned();
     for row in rows {
         let Setup { case, mtu, cores } = &row.setup;
         let place = if cores.len() == 1 { "one" } else { "two" };
         let quantum = case.quantum(*mtu);
         let _ = write!(text, "| {} | {mtu} | {place} | {} | {quantum} |", case.name, case.qps);
-        let (Some(share), Some(queue_share)) = (row.share(), row.queue_share()) else {
-            text.push_str(" failed | | | | | | | | 0 |\n");
+        let (Some(share), Some(plain), Some(queue_share)) =
+            (row.share(), row.plain_share(), row.queue_share())
+        else {
+            text.push_str(" failed | | | | | | | | | | 0 |\n");
             continue;
         };
         let (alone, beside) = (sum(row, |round| &round.alone)?, sum(row, |round| &round.beside)?);
         let _ = writeln!(
             text,
-            " {:.0} | {:.1} | {} | {} | {} | {} | {} | {} | {} |",
+            " {:.0} | {:.1} | {:.1} | {} | {} | {} | {} | {plain:.2} | {} | {} | {} |",
             row.median(|round| round.segment_ns),
-            row.median(|round| round.bound_ns) / 1e3,
+            row.median(Round::bound_ns) / 1e3,
+            row.median(|round| round.alone_ns) / 1e3,
             percentiles(&alone),
             percentiles(&beside),
             share.describe(2),
@@ -175,9 +184,10 @@ pub fn json(rows: &[Row], seconds: f64, failures: &[String]) -> Value {
         json!({ "p50_us": us[0], "p99_us": us[1], "p999_us": us[2],
             "max_us": latencies.max() as f64 / 1e3, "count": latencies.len() })
     };
-    let round = |Round { alone, beside, segment_ns, bound_ns, queue_bound_ns }: &Round| {
-        json!({ "alone": latency(alone), "beside": latency(beside), "segment_ns": segment_ns,
-            "bound_us": bound_ns / 1e3, "queue_bound_us": queue_bound_ns / 1e3 })
+    let round = |round: &Round| {
+        json!({ "alone": latency(&round.alone), "beside": latency(&round.beside),
+            "segment_ns": round.segment_ns, "alone_in_bound_us": round.alone_ns / 1e3,
+            "bound_us": round.bound_ns() / 1e3, "queue_bound_us": round.queue_bound_ns() / 1e3 })
     };
     let row = |row: &Row| {
         let Setup { case, mtu, cores } = &row.setup;
@@ -209,8 +219,9 @@ mod tests {
             alone: latencies(1),
             beside: latencies(p99_us),
             segment_ns: 200.0,
-            bound_ns: 4200.0,
-            queue_bound_ns: 8000.0,
+            wait_ns: 3200.0,
+            queue_wait_ns: 7000.0,
+            alone_ns: 1000.0,
         };
         let case = cases::all().remove(0);
         let setup = Setup { case, mtu: 1500, cores: vec![0] };
@@ -231,8 +242,9 @@ mod tests {
         let mut failed = row(4);
         failed.rounds.clear();
         let text = table(&[row(2), failed]).unwrap();
-        let first = "| stream | 1500 | one | 1 | 16 | 200 | 4.2 | 1.00, 1.00, 1.00 | 2.00, 2.00, \
-                     2.00 | 0.48 (0.48 to 0.48) | yes | 0.25 (0.25 to 0.25) | yes | 600 |";
+        let first = "| stream | 1500 | one | 1 | 16 | 200 | 4.2 | 1.0 | 1.00, 1.00, 1.00 | 2.00, \
+                     2.00, 2.00 | 0.48 (0.48 to 0.48) | yes | 0.48 | 0.25 (0.25 to 0.25) | yes | \
+                     600 |";
         assert!(text.contains(first), "{text}");
         assert!(text.contains("| stream | 1500 | one | 1 | 16 | failed |"), "{text}");
     }

@@ -20,7 +20,7 @@ enum Isa {
     /// AVX2 with VPCLMULQDQ, and all of `Avx`.
     #[cfg(target_arch = "x86_64")]
     Avx2,
-    /// AVX, and all of `Sse42`.
+    /// AVX, and all of `Sse42`, where a multiplication starts in every second cycle or more often.
     #[cfg(target_arch = "x86_64")]
     Avx,
     /// SSE 4.2 with PCLMULQDQ.
@@ -109,7 +109,13 @@ impl Isa {
                     && is_x86_feature_detected!("vpclmulqdq")
             }
             #[cfg(target_arch = "x86_64")]
-            Self::Avx => Self::Sse42.is_available() && is_x86_feature_detected!("avx"),
+            // ADX is not used: processors with PCLMULQDQ that lack it (before Broadwell and Zen)
+            // start a multiplication in 2 to 16 cycles, and `crc32` alone is as fast or faster.
+            Self::Avx => {
+                Self::Sse42.is_available()
+                    && is_x86_feature_detected!("avx")
+                    && is_x86_feature_detected!("adx")
+            }
             #[cfg(target_arch = "x86_64")]
             Self::Sse42 => {
                 is_x86_feature_detected!("sse4.2") && is_x86_feature_detected!("pclmulqdq")

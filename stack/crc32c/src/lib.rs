@@ -11,7 +11,7 @@
 //! - `avx512` (AVX-512F, VPCLMULQDQ): multiplications fold three quarters of the message, and
 //!   beside them `crc32` reads the fourth (`fold.rs`).
 //! - `avx2` (AVX2, VPCLMULQDQ): the same, with two thirds and a third.
-//! - `avx` (AVX, PCLMULQDQ): as `avx512`, a pair at a time.
+//! - `avx` (AVX, PCLMULQDQ, ADX, from Broadwell and Zen on): as `avx512`, a pair at a time.
 //! - `sse4.2` (SSE 4.2, PCLMULQDQ): `crc32` reads three parts of the message, interleaved; two
 //!   multiplications combine them (`sse42.rs`).
 //! - `portable`: the crate `crc32c`.

@@ -66,6 +66,9 @@ impl TxFrame for HeapTx {
     }
 }
 
+/// Frames that the transmit queue of a port holds.
+pub const TX_QUEUE_LEN: usize = 64;
+
 /// Number of buffers in each pool.
 #[derive(Clone, Copy, Debug)]
 pub struct PoolSizes {
@@ -217,7 +220,7 @@ impl Device for HeapDevice {
     }
 
     fn tx_free_count(&self) -> usize {
-        64usize.saturating_sub(self.outbound.borrow().len())
+        TX_QUEUE_LEN.saturating_sub(self.outbound.borrow().len())
     }
 
     fn transmit(&mut self, frame: HeapTx) {

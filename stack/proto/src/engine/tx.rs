@@ -51,8 +51,8 @@ impl TxResult {
 
 impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
     /// Lets each connection on the ready list transmit one quantum. Once the transmit queue is full
-    /// a visit would be in vain: the others come first in the next pass. If frames ran out, the
-    /// next pass begins with the first connection that was starved.
+    /// a visit would be in vain: the others come first in the next pass. Otherwise, if frames ran
+    /// out, it begins with the first connection that was starved.
     #[inline(always)]
     pub(super) fn transmit_ready(&mut self, now: Instant) -> bool {
         !self.cx.schedule.ready.is_empty() && self.serve_ready(now)
@@ -67,7 +67,7 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
             if self.cx.device.tx_free_count() == 0
                 && !*visits_all.get_or_insert_with(|| self.is_visit_of_all_due(now))
             {
-                // Those not visited are at the front already.
+                // Those not visited are at the front already, and go before one that was starved.
                 starved = None;
                 break;
             }
