@@ -17,10 +17,10 @@ enum Isa {
     /// AVX-512 with VPCLMULQDQ, and all of `Avx2`.
     #[cfg(target_arch = "x86_64")]
     Avx512,
-    /// AVX2 with VPCLMULQDQ, and all of `Avx`.
+    /// AVX2 with VPCLMULQDQ, and all of `Sse42`.
     #[cfg(target_arch = "x86_64")]
     Avx2,
-    /// AVX, and all of `Sse42`, where a multiplication starts in every second cycle or more often.
+    /// AVX, and all of `Sse42`, on processors that multiply fast.
     #[cfg(target_arch = "x86_64")]
     Avx,
     /// SSE 4.2 with PCLMULQDQ.
@@ -104,13 +104,13 @@ impl Isa {
             Self::Avx512 => Self::Avx2.is_available() && is_x86_feature_detected!("avx512f"),
             #[cfg(target_arch = "x86_64")]
             Self::Avx2 => {
-                Self::Avx.is_available()
+                Self::Sse42.is_available()
                     && is_x86_feature_detected!("avx2")
                     && is_x86_feature_detected!("vpclmulqdq")
             }
             #[cfg(target_arch = "x86_64")]
-            // ADX is not used: processors with PCLMULQDQ that lack it (before Broadwell and Zen)
-            // start a multiplication in 2 to 16 cycles, and `crc32` alone is as fast or faster.
+            // ADX is not used, but tells the age: processors without it (before Broadwell and Zen)
+            // multiply slowly, and `crc32` alone should be as fast there or faster.
             Self::Avx => {
                 Self::Sse42.is_available()
                     && is_x86_feature_detected!("avx")

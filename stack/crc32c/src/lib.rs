@@ -3,8 +3,8 @@
 //! A CRC is the remainder of the message, as a polynomial over GF(2), divided by the polynomial P.
 //! Two instructions of x86-64 help: `crc32` appends 8 bytes to a CRC, one per cycle with a latency
 //! of three (on a Zen 1 every third cycle); `pclmulqdq` multiplies polynomials without reducing
-//! them, with AVX-512 four pairs at a time. They use different execution units, so both can be kept
-//! busy.
+//! them, with AVX-512 four pairs at a time. Most processors have different execution units for
+//! them, so both can be kept busy.
 //!
 //! There are five kernels. The best one that the processor has is chosen at the first call:
 //!
