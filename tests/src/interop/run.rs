@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 
 use crate::capture::{self, Capture};
 use crate::interop::case::Case;
+use crate::interop::operation::failure;
 use crate::interop::tcp_analysis;
 use crate::interop::testbed::Testbed;
 
@@ -47,6 +48,14 @@ pub fn run(cases: &[Case], folder: &Path) -> io::Result<Vec<Row>> {
         if outcome.as_ref().is_err_and(|error| error.kind() == capture::DROPPED_PACKETS) {
             // The capture is incomplete then.
             outcome = run_case(case, &mut testbed, &own);
+        }
+        if let Err(error) = &outcome
+            && error.kind() == tcp_analysis::UNEXPLAINED_FLAGS
+        {
+            let first = error.to_string();
+            outcome = run_case(case, &mut testbed, &own)
+                .map(|detail| format!("{detail}; run again: {first}"))
+                .map_err(|again| failure(format!("{again}; and before: {first}")));
         }
         if outcome.is_err() && has_wrong_crc(&own.join(CAPTURE_FILE), testbed.guest_addr()) {
             // The connection cannot continue then.
