@@ -139,13 +139,19 @@ impl BufferQueue {
         if !header.last {
             return Ok(None);
         }
+        Ok(self.deliver_first(end))
+    }
+
+    /// Delivers the message in the first buffer, of `len` bytes.
+    #[inline]
+    fn deliver_first(&mut self, len: u32) -> Option<DeliveredMessage> {
         // req: DDP-002, DDP-003, DDP-005, RDMAP-173, RDMAP-180, RDMAP-208, RDMAP-346
-        self.buffers.pop_front();
+        let buffer = self.buffers.pop_front()?;
         // req: DDP-083, DDP-149
         self.msn += 1;
         self.next_mo = 0;
         // req: DDP-117, RDMAP-023
-        Ok(Some(DeliveredMessage { wr_id, len: end }))
+        Some(DeliveredMessage { wr_id: buffer.wr_id, len })
     }
 
     /// Returns the rest of the buffer to which an in-order segment is to be placed that has a
@@ -173,6 +179,12 @@ impl BufferQueue {
     pub const fn advance(&mut self, len: u32) {
         // req: DDP-097, DDP-118
         self.next_mo += len;
+    }
+
+    /// As [`BufferQueue::advance`], for the last bytes of the message, which is delivered.
+    #[inline]
+    pub fn deliver(&mut self, len: u32) -> Option<DeliveredMessage> {
+        self.deliver_first(self.next_mo + len)
     }
 
     /// Removes the oldest buffer, to flush it.

@@ -33,13 +33,16 @@ impl<E: Env> Connection<E> {
         verbs: &mut Verbs<E::Memory, E::Completions>,
         payload: &mut [u8],
     ) -> PackedPayload {
-        // Often these are short Writes alone.
+        // Often these are short Writes alone, or short Sends.
         if let Some(qp) = &mut qp
             && payload.len() <= self.tcb.emss()
             && !self.framing.has_markers()
             && self.startup_tx.is_none()
         {
-            let len = pack_writes(qp, verbs, self.framing, payload);
+            let mut len = pack_writes(qp, verbs, self.framing, payload);
+            if len == 0 {
+                len = pack_sends(qp, verbs, self.framing, payload);
+            }
             if len > 0 {
                 // Nothing follows, or nothing that fits.
                 let next = qp.stream.next_tx();
@@ -140,6 +143,26 @@ fn pack_writes<M: Memory, C>(
         Some(ulpdu)
     });
     // Not one by one: a load waits until narrower stores to the same bytes are in the cache.
+    framing.write_crcs(&mut payload[..len]);
+    verbs.counters.fpdus_out += count;
+    len
+}
+
+/// As [`pack_writes`], of Sends.
+// req: MPA-009, MPA-013, MPA-014, MPA-015, MPA-099, MPA-108, MPA-110, MPA-122
+#[inline(never)]
+fn pack_sends<M: Memory, C>(
+    qp: &mut Qp,
+    verbs: &mut Verbs<M, C>,
+    framing: Framing,
+    payload: &mut [u8],
+) -> usize {
+    let (mut free, mut len) = (&mut *payload, 0);
+    let count = qp.stream.build_last_of_sends(&verbs.memory, |ulpdu_len| {
+        let ulpdu = begin_fpdu(&mut free, ulpdu_len)?;
+        len += fpdu_len(ulpdu_len);
+        Some(ulpdu)
+    });
     framing.write_crcs(&mut payload[..len]);
     verbs.counters.fpdus_out += count;
     len

@@ -26,6 +26,7 @@ use crate::wire::seq::Seq;
 mod atomic;
 mod completion;
 mod entries;
+mod last_of_send;
 mod last_of_write;
 mod local_ops;
 mod posted;

@@ -18,7 +18,7 @@ mod rx;
 mod segment_run;
 mod tx;
 
-pub use fast_path::LastSinks;
+pub use fast_path::{Continuation, LastSinks};
 pub use next_tx::NextTx;
 pub(super) use next_tx::TxSource;
 

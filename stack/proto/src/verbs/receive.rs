@@ -3,7 +3,7 @@
 use crate::ddp::memory::Memory;
 use crate::ddp::untagged::UntaggedFault;
 use crate::mpa::fpdu::FpduError;
-use crate::rdmap::stream::{Indication, LastSinks, Stream};
+use crate::rdmap::stream::{Continuation, Indication, LastSinks, Stream};
 use crate::rdmap::terminate::Fault;
 use crate::verbs::cm::{EndReason, Event};
 use crate::verbs::context::Verbs;
@@ -59,10 +59,14 @@ impl Qp {
         ulpdu: &[u8],
         sinks: &mut LastSinks,
     ) -> UlpduOutcome {
-        if self.stream.place_if_continued(&verbs.memory, ulpdu, sinks) {
-            return UlpduOutcome::Continue;
+        match self.stream.place_if_continued(&verbs.memory, ulpdu, sinks) {
+            Continuation::None => self.on_any_ulpdu(verbs, ulpdu, sinks),
+            Continuation::Segment => UlpduOutcome::Continue,
+            Continuation::Message(message) => {
+                self.complete_recv(verbs, message, false, None);
+                UlpduOutcome::Continue
+            }
         }
-        self.on_any_ulpdu(verbs, ulpdu, sinks)
     }
 
     /// Passes a ULPDU that may begin a run, be invalid, or need more than placement, to the stream

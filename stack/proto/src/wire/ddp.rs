@@ -11,7 +11,7 @@ pub const UNTAGGED_LEN: usize = 18;
 // req: DDP-034, DDP-051
 const CONTROL_TAGGED: u8 = 0x80;
 // req: DDP-034
-const CONTROL_LAST: u8 = 0x40;
+pub(crate) const CONTROL_LAST: u8 = 0x40;
 // req: DDP-045, DDP-175, DDP-182
 const CONTROL_VERSION: u8 = 0x03;
 

@@ -213,6 +213,8 @@ pub(in crate::rdmap) struct Control(u64);
 impl Control {
     /// Operation, flags but for `SIGNALED`, and number of SGEs.
     const SHAPE: u64 = 0xff_ffff & !((WqeFlags::SIGNALED.0 as u64) << 8);
+    /// Operation, flags on which the payload and the time of sending depend, and number of SGEs.
+    const SEND_SHAPE: u64 = 0xff_00ff | (WqeFlags::INLINE.and(WqeFlags::FENCE).0 as u64) << 8;
     /// Flag and number of a payload that is one SGE.
     const PAYLOAD_SHAPE: u64 = 0xff << 16 | (WqeFlags::INLINE.0 as u64) << 8;
     const ONE_SGE: u64 = 1 << 16;
@@ -244,6 +246,12 @@ impl Control {
     #[inline(always)]
     pub(in crate::rdmap) const fn is_plain_write(self) -> bool {
         self.0 & Self::SHAPE == Self::ONE_SGE | WqeOpcode::Write as u64
+    }
+
+    /// True for a Send from one SGE without a fence.
+    #[inline(always)]
+    pub(in crate::rdmap) const fn is_plain_send(self) -> bool {
+        self.0 & Self::SEND_SHAPE == Self::ONE_SGE | WqeOpcode::Send as u64
     }
 
     /// STag at the peer; of `Bind` the window's, of `Invalidate` the one to invalidate.

@@ -8,6 +8,7 @@ use super::Stream;
 use super::segment_run::{RunKind, SegmentRun};
 use crate::ddp::memory::{Access, Memory};
 use crate::ddp::regions::LastRegion;
+use crate::ddp::untagged::DeliveredMessage;
 use crate::wire::ddp::{TAGGED_LEN, Tagged, Untagged};
 use crate::wire::rdmap::{Opcode, QN_SEND};
 
@@ -24,6 +25,18 @@ pub struct LastSinks {
 impl LastSinks {
     /// For the first ULPDU.
     pub const NONE: Self = Self { writes: LastRegion::NONE, message: SegmentRun::NONE };
+}
+
+/// Result of [`Stream::place_if_continued`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Continuation {
+    /// Nothing was done: the ULPDU is to be processed otherwise.
+    None,
+    /// A segment was placed, and not the last of its message.
+    Segment,
+    /// The last segment of a Send that is not solicited and invalidates nothing was placed: the
+    /// message is to be delivered.
+    Message(DeliveredMessage),
 }
 
 impl Stream {
@@ -57,27 +70,34 @@ impl Stream {
         range.map(|range| memory.place(range, payload)).is_some()
     }
 
-    /// Places an in-order ULPDU if it is the next segment, but not the last, of the Send or Read
-    /// Response whose segment was placed before it. False, with nothing done: it is to be processed
-    /// otherwise.
+    /// Places an in-order ULPDU if it is the next segment of the Send or Read Response whose segment
+    /// was placed before it, but not the last of a Read Response.
     #[inline(always)]
     pub fn place_if_continued(
         &mut self,
         memory: &impl Memory,
         ulpdu: &[u8],
         sinks: &mut LastSinks,
-    ) -> bool {
+    ) -> Continuation {
         let run = &mut sinks.message;
         match run.kind() {
-            RunKind::None => false,
+            RunKind::None => Continuation::None,
             RunKind::Send => {
-                let placed = run.place_send(memory, ulpdu);
-                placed.map(|len| self.recv_queue.advance(len)).is_some()
+                if let Some(len) = run.place_send(memory, ulpdu) {
+                    self.recv_queue.advance(len);
+                    return Continuation::Segment;
+                }
+                let placed = run.place_last_of_send(memory, ulpdu);
+                let message = placed.and_then(|len| self.recv_queue.deliver(len));
+                message.map_or(Continuation::None, Continuation::Message)
             }
-            RunKind::ReadResponse => {
-                let placed = run.place_read_response(memory, ulpdu);
-                placed.map(|len| self.requester.advance_response(len)).is_some()
-            }
+            RunKind::ReadResponse => match run.place_read_response(memory, ulpdu) {
+                Some(len) => {
+                    self.requester.advance_response(len);
+                    Continuation::Segment
+                }
+                None => Continuation::None,
+            },
         }
     }
 
@@ -93,7 +113,7 @@ impl Stream {
         let begun = self.run_of_send(memory, ulpdu);
         let begun = begun.or_else(|| self.run_of_read_response(memory, ulpdu));
         sinks.message = begun.unwrap_or(SegmentRun::NONE);
-        self.place_if_continued(memory, ulpdu, sinks)
+        self.place_if_continued(memory, ulpdu, sinks) == Continuation::Segment
     }
 
     fn run_of_send(&self, memory: &impl Memory, ulpdu: &[u8]) -> Option<SegmentRun> {

@@ -3,7 +3,7 @@
 
 use crate::ddp::memory::{Memory, MemoryRange};
 use crate::rdmap::train::OFFSET_LEN;
-use crate::wire::ddp::{TAGGED_LEN, UNTAGGED_LEN};
+use crate::wire::ddp::{CONTROL_LAST, TAGGED_LEN, UNTAGGED_LEN};
 
 /// Bytes of a header before its offset.
 const TAGGED_FIXED_LEN: usize = TAGGED_LEN - OFFSET_LEN;
@@ -75,6 +75,24 @@ impl SegmentRun {
         ulpdu: &[u8],
     ) -> Option<u32> {
         self.place::<TAGGED_FIXED_LEN>(memory, ulpdu)
+    }
+
+    /// As [`SegmentRun::place_send`], for the last segment of the Send, which ends the run.
+    #[inline(always)]
+    pub(super) fn place_last_of_send(&mut self, memory: &impl Memory, ulpdu: &[u8]) -> Option<u32> {
+        let (fixed, offset) = split_header::<UNTAGGED_FIXED_LEN>(ulpdu)?;
+        let mut expected = self.fixed;
+        expected[0] |= CONTROL_LAST;
+        let payload = &ulpdu[UNTAGGED_LEN..];
+        let is_next = *fixed == expected && offset == self.offset;
+        if !is_next || payload.is_empty() || payload.len() > self.rest.len() {
+            return None;
+        }
+        memory.place(self.rest.take_front(payload.len()), payload);
+        *self = Self::NONE;
+        #[expect(clippy::cast_possible_truncation, reason = "a sink has less than 2^32 bytes")]
+        let len = payload.len() as u32;
+        Some(len)
     }
 
     /// Compares the header as words. A segment of a run has a payload, and leaves room for that of

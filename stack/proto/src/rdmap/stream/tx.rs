@@ -103,6 +103,21 @@ impl Stream {
         count
     }
 
+    /// As [`Stream::build_last_of_writes`], of Sends.
+    pub fn build_last_of_sends<'o>(
+        &mut self,
+        memory: &impl Memory,
+        buffer: impl FnMut(usize) -> Option<&'o mut [u8]>,
+    ) -> u64 {
+        if self.failed || self.responder.can_build() {
+            return 0;
+        }
+        let (scope, version) = (self.scope, self.version);
+        let count = self.requester.build_last_of_sends(memory, scope, version, buffer);
+        self.prefers_responses |= count > 0;
+        count
+    }
+
     /// Returns the next ULPDUs to send as a train: at least two of `ulpdu_len` bytes and at most
     /// `count_max`, which [`Stream::build_next`] would build one by one. `None` if the next ULPDUs
     /// are shorter, their payload does not lie in one range of memory, or it cannot be read.

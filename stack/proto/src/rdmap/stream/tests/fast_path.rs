@@ -51,22 +51,38 @@ fn message(opcode: Opcode, stag: u32) -> Vec<Vec<u8>> {
     chunks.collect()
 }
 
+/// Processes a ULPDU if the fast path takes it.
+fn place_fast(receiver: &mut Fixture, ulpdu: &[u8], sinks: &mut LastSinks) -> Option<Indication> {
+    let Fixture { stream, arena, .. } = receiver;
+    if stream.place_if_write(arena, ulpdu, sinks) {
+        return Some(Indication::Placed);
+    }
+    match stream.place_if_continued(arena, ulpdu, sinks) {
+        Continuation::Segment => Some(Indication::Placed),
+        Continuation::Message(message) => {
+            Some(Indication::Received { message, solicited: false, invalidated: None })
+        }
+        Continuation::None => {
+            stream.place_if_first(arena, ulpdu, sinks).then_some(Indication::Placed)
+        }
+    }
+}
+
 /// Processes the ULPDUs with the fast path at one receiver and without it at another; returns how
 /// many took the fast path.
 fn compare(ulpdus: &[Vec<u8>], sge_count: u64) -> usize {
     let (mut fast, mut general) = (receiver(sge_count), receiver(sge_count));
     let (mut fast_count, mut sinks) = (0, LastSinks::NONE);
     for ulpdu in ulpdus {
-        let placed = fast.stream.place_if_write(&fast.arena, ulpdu, &mut sinks)
-            || fast.stream.place_if_continued(&fast.arena, ulpdu, &mut sinks)
-            || fast.stream.place_if_first(&fast.arena, ulpdu, &mut sinks);
-        fast_count += usize::from(placed);
-        let outcome = if placed {
-            Ok(Indication::Placed)
-        } else {
-            sinks = LastSinks::NONE;
-            fast.on_ulpdu(ulpdu)
-        };
+        let placed = place_fast(&mut fast, ulpdu, &mut sinks);
+        fast_count += usize::from(placed.is_some());
+        let outcome = placed.map_or_else(
+            || {
+                sinks = LastSinks::NONE;
+                fast.on_ulpdu(ulpdu)
+            },
+            Ok,
+        );
         assert_eq!(outcome, general.on_ulpdu(ulpdu), "{ulpdu:02x?}");
         assert_eq!(fast.arena.read(0, 4096), general.arena.read(0, 4096), "{ulpdu:02x?}");
     }
@@ -75,11 +91,11 @@ fn compare(ulpdus: &[Vec<u8>], sge_count: u64) -> usize {
 }
 
 #[test]
-fn each_segment_but_the_last_takes_the_fast_path() {
+fn segments_of_long_messages_take_the_fast_path() {
     let stag = fixture().stag;
     assert_eq!(compare(&message(Opcode::Write, stag), 1), 3);
-    assert_eq!(compare(&message(SEND, stag), 1), 2);
-    assert_eq!(compare(&message(Opcode::ReadResponse, stag), 1), 2);
+    assert_eq!(compare(&message(SEND, stag), 1), 3);
+    assert_eq!(compare(&message(Opcode::ReadResponse, stag), 1), 2, "not the last");
     assert_eq!(compare(&message(SEND, stag), 2), 0, "two elements");
     let solicited = Opcode::Send { invalidate: false, solicited: true };
     assert_eq!(compare(&message(solicited, stag), 1), 0);
@@ -127,7 +143,17 @@ fn a_run_ends_with_a_segment_that_does_not_follow() {
     let response = |stag, to, len| tagged(Opcode::ReadResponse, false, stag, to, &vec![1; len]);
     let (mo, to) = ((MULPDU - UNTAGGED_LEN) as u32, 1000 + (MULPDU - TAGGED_LEN) as u64);
     let (buffer_rest, sink_rest) = (LEN as usize - mo as usize, 1300 - to as usize);
+    let last = |msn, mo, len| untagged(SEND, 0, msn, mo, &vec![1; len]);
+    // After the last segment none continues the message, though its MO did.
+    let ended = [sends[0].clone(), last(1, mo, 1), send(0, 1, mo + 1, 1)];
+    assert_eq!(compare(&ended, 1), 2);
+    // A last segment that fills the buffer is taken.
+    assert_eq!(compare(&[sends[0].clone(), last(1, mo, buffer_rest)], 1), 2);
     for (first, next) in [
+        (&sends[0], last(1, mo, buffer_rest + 1)),
+        (&sends[0], last(1, mo, 0)),
+        (&sends[0], last(1, mo + 1, 1)),
+        (&sends[0], last(2, mo, 1)),
         (&sends[0], send(0, 1, mo, buffer_rest + 1)),
         (&sends[0], send(0, 1, mo, buffer_rest)),
         (&sends[0], send(0, 1, mo - 1, 1)),
