@@ -1,6 +1,7 @@
 //! Active half of a bandwidth run: posts messages as far as depth and credits allow, until all of
 //! them have been confirmed.
 
+use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
 use anyhow::{bail, ensure};
@@ -35,6 +36,16 @@ struct Flow {
     confirmed: bool,
     /// Empty Sends still to post at the end of the run, to consume receives.
     drain_sends: u32,
+    /// In [`Active::due`].
+    is_due: bool,
+}
+
+impl Flow {
+    /// Returns the messages that may be posted now, if `depth` may be outstanding.
+    fn postable(&self, depth: u64) -> u64 {
+        let allowed = self.message_limit.min(self.credit_limit).saturating_sub(self.posted);
+        allowed.min(depth.saturating_sub(self.posted - self.completed))
+    }
 }
 
 /// Active half of one side.
@@ -44,6 +55,9 @@ pub struct Active {
     depth: u64,
     signal_every: u64,
     flows: Vec<Flow>,
+    /// Flows that may have something to post, in the order in which they are served. A step does
+    /// not visit the others: there may be a thousand.
+    due: VecDeque<u16>,
     started: Instant,
     deadline: Option<Instant>,
     /// Time at which the last byte was confirmed.
@@ -72,6 +86,7 @@ impl Active {
             confirm_posted: false,
             confirmed: false,
             drain_sends: 0,
+            is_due: true,
         };
         Self {
             run,
@@ -79,6 +94,7 @@ impl Active {
             depth,
             signal_every: (depth / 4).min(SIGNAL_LEN_MAX / run.size).clamp(1, 64),
             flows: (0..session.hello.qps).map(flow).collect(),
+            due: (0..session.hello.qps).collect(),
             started: now,
             deadline: (!limited).then(|| now + Duration::from_millis(run.duration_ms)),
             confirmed_at: None,
@@ -101,11 +117,12 @@ impl Active {
             for flow in &mut self.flows {
                 flow.message_limit = flow.posted;
             }
+            self.serve_all();
         }
-        for (index, flow) in (0u16..).zip(&mut self.flows) {
-            let allowed = flow.message_limit.min(flow.credit_limit).saturating_sub(flow.posted);
-            let queue_space = self.depth.saturating_sub(flow.posted - flow.completed);
-            let burst = allowed.min(queue_space).min(POST_BURST);
+        for _ in 0..self.due.len() {
+            let Some(index) = self.due.pop_front() else { break };
+            let flow = &mut self.flows[usize::from(index)];
+            let burst = flow.postable(self.depth).min(POST_BURST);
             if session.verify() {
                 for _ in 0..burst {
                     if !post_verified(session, &self.run, self.signal_every, index, flow)? {
@@ -130,6 +147,14 @@ impl Active {
                 }
                 flow.drain_sends -= 1;
             }
+            // The send queue may have had no room.
+            let is_confirm_due = self.transfer == Transfer::Write
+                && flow.posted == flow.message_limit
+                && !flow.confirm_posted;
+            flow.is_due = flow.postable(self.depth) > 0 || flow.drain_sends > 0 || is_confirm_due;
+            if flow.is_due {
+                self.due.push_back(index);
+            }
         }
         self.peak.record(now, self.completed * self.run.size);
         if !self.done_sent && self.can_send_done() {
@@ -140,6 +165,24 @@ impl Active {
             session.send_control(Message::Done(self.tally()))?;
         }
         Ok(())
+    }
+
+    /// Has the next step serve each flow.
+    fn serve_all(&mut self) {
+        for index in 0..self.flows.len() {
+            self.serve(index);
+        }
+    }
+
+    /// Has the next step serve a flow.
+    #[inline]
+    fn serve(&mut self, index: usize) {
+        let flow = &mut self.flows[index];
+        if !flow.is_due {
+            flow.is_due = true;
+            #[expect(clippy::cast_possible_truncation, reason = "at most 65,535 connections")]
+            self.due.push_back(index as u16);
+        }
     }
 
     /// True if nothing is left to post and, except for Sends, all is confirmed.
@@ -164,6 +207,7 @@ impl Active {
         id: WrId,
         wc: &Wc,
     ) -> anyhow::Result<()> {
+        self.serve(id.index.into());
         let flow = &mut self.flows[usize::from(id.index)];
         if id.kind == KIND_CONFIRM {
             flow.confirmed |= id.number == 0;
@@ -220,10 +264,11 @@ impl Active {
     /// # Errors
     /// If the connection does not exist, or `count` exceeds the messages sent.
     pub fn on_credit(&mut self, qp: u32, count: u64) -> anyhow::Result<()> {
-        let flow = usize::try_from(qp).ok().and_then(|qp| self.flows.get_mut(qp));
-        match flow {
+        let index = usize::try_from(qp).unwrap_or(usize::MAX);
+        match self.flows.get_mut(index) {
             Some(flow) if count <= flow.posted && self.run.credits > 0 => {
                 flow.credit_limit = flow.credit_limit.max(count + u64::from(self.run.credits));
+                self.serve(index);
                 Ok(())
             }
             _ => bail!("the peer granted credit for messages that were not sent"),
@@ -257,6 +302,7 @@ impl Active {
             for flow in &mut self.flows {
                 flow.drain_sends = self.run.credits;
             }
+            self.serve_all();
         }
         Ok(())
     }

@@ -112,6 +112,7 @@ impl Client {
                 hello,
                 initiator: true,
                 run_number: 0,
+                next_checked: 0,
                 last_alive_sent: now,
             },
             remote,
@@ -288,7 +289,7 @@ impl Client {
             self.watchdog.progress(now);
         }
         if matches!(self.state, State::AwaitingWelcome | State::Preparing | State::Running) {
-            if let Some(reason) = self.session.end_reason() {
+            if let Some(reason) = self.session.next_end_reason() {
                 bail!("{reason}");
             }
             if let (Some(progress), Some(run), Some(work)) =

@@ -259,6 +259,7 @@ impl ServerSession {
             hello,
             initiator: false,
             run_number: 0,
+            next_checked: 0,
             last_alive_sent: Instant::now(),
         };
         Ok(Self {
@@ -343,7 +344,7 @@ impl ServerSession {
         if core::mem::take(&mut self.poller.had_activity) {
             self.watchdog.progress(now);
         }
-        if let Some(reason) = self.session.end_reason() {
+        if let Some(reason) = self.session.next_end_reason() {
             bail!("{reason}");
         }
         if self.state != State::AwaitingHello {

@@ -23,6 +23,9 @@ pub const KIND_CONFIRM: u8 = WrId::FIRST_APP_KIND + 2;
 
 /// Interval of Alive messages.
 const ALIVE_INTERVAL: Duration = Duration::from_secs(1);
+/// Data connections that [`Session::next_end_reason`] looks at: a thousand would take as long as
+/// posting as many messages.
+const CHECKED_PER_CALL: usize = 16;
 /// Bytes of the confirming Read.
 const CONFIRM_LEN: u32 = 8;
 
@@ -34,6 +37,8 @@ pub struct Session {
     pub control: MessageChannel,
     /// The data connections, in order of their index.
     pub data: Vec<Qp>,
+    /// The data connection that [`Session::next_end_reason`] looks at next.
+    pub next_checked: usize,
     /// Region in which messages are built, and from which the peer's RDMA Reads fetch them.
     pub tx: Mr,
     /// Region in which messages arrive.
@@ -361,10 +366,15 @@ impl Session {
         }
     }
 
-    /// Returns the reason why a connection of the session ended, if one did.
-    #[must_use]
-    pub fn end_reason(&self) -> Option<Cow<'static, str>> {
-        core::iter::once(&self.control.qp).chain(&self.data).find_map(end_reason)
+    /// Returns the reason why a connection of the session ended, if one of those looked at did: the
+    /// control connection and the next [`CHECKED_PER_CALL`] of the others.
+    pub fn next_end_reason(&mut self) -> Option<Cow<'static, str>> {
+        let count = self.data.len().min(CHECKED_PER_CALL);
+        let (checked, unchecked) = self.data.split_at(self.next_checked);
+        let next = unchecked.iter().chain(checked).take(count);
+        let reason = core::iter::once(&self.control.qp).chain(next).find_map(end_reason);
+        self.next_checked = (self.next_checked + count) % self.data.len().max(1);
+        reason
     }
 
     /// Closes all connections gracefully: posted requests are sent first.

@@ -34,9 +34,9 @@ pub const FLAGS: [&str; 16] = [
     "tfo_ack",
 ];
 
-/// Kind of the error of a capture whose only problems are flags of the TCP analysis. A guest that is
-/// emulated on a busy machine can lose a segment, so one such capture is not conclusive; a defect of
-/// the stack shows in the next one too.
+/// Kind of the error of a capture whose only problems are flags of the TCP analysis. A guest that
+/// is emulated on a busy machine can lose a segment, so one such capture is not conclusive; a
+/// defect of the stack shows in the next one too.
 pub const UNEXPLAINED_FLAGS: io::ErrorKind = io::ErrorKind::TimedOut;
 
 /// TCP analysis of a capture.

@@ -70,8 +70,8 @@ impl Stream {
         range.map(|range| memory.place(range, payload)).is_some()
     }
 
-    /// Places an in-order ULPDU if it is the next segment of the Send or Read Response whose segment
-    /// was placed before it, but not the last of a Read Response.
+    /// Places an in-order ULPDU if it is the next segment of the Send or Read Response whose
+    /// segment was placed before it, but not the last of a Read Response.
     #[inline(always)]
     pub fn place_if_continued(
         &mut self,
