@@ -367,7 +367,7 @@ impl Session {
     }
 
     /// Returns the reason why a connection of the session ended, if one of those looked at did: the
-    /// control connection and the next [`CHECKED_PER_CALL`] of the others.
+    /// control connection and the next 16 of the others, so that all are soon looked at.
     pub fn next_end_reason(&mut self) -> Option<Cow<'static, str>> {
         let count = self.data.len().min(CHECKED_PER_CALL);
         let (checked, unchecked) = self.data.split_at(self.next_checked);
