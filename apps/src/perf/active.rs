@@ -46,6 +46,11 @@ impl Flow {
         let allowed = self.message_limit.min(self.credit_limit).saturating_sub(self.posted);
         allowed.min(depth.saturating_sub(self.posted - self.completed))
     }
+
+    /// True if all messages are posted, but not the Read that confirms them.
+    fn is_confirm_due(&self, transfer: Transfer) -> bool {
+        transfer == Transfer::Write && self.posted == self.message_limit && !self.confirm_posted
+    }
 }
 
 /// Active half of one side.
@@ -132,10 +137,7 @@ impl Active {
             } else if burst > 0 {
                 post(session, &self.run, self.signal_every, index, flow, burst)?;
             }
-            if self.transfer == Transfer::Write
-                && flow.posted == flow.message_limit
-                && !flow.confirm_posted
-            {
+            if flow.is_confirm_due(self.transfer) {
                 let wr_id = session.wr_id(KIND_CONFIRM, index, 0);
                 flow.confirm_posted =
                     session.post(index, wr_id, session.confirming_read(index), true)?;
@@ -148,10 +150,9 @@ impl Active {
                 flow.drain_sends -= 1;
             }
             // The send queue may have had no room.
-            let is_confirm_due = self.transfer == Transfer::Write
-                && flow.posted == flow.message_limit
-                && !flow.confirm_posted;
-            flow.is_due = flow.postable(self.depth) > 0 || flow.drain_sends > 0 || is_confirm_due;
+            flow.is_due = flow.postable(self.depth) > 0
+                || flow.is_confirm_due(self.transfer)
+                || flow.drain_sends > 0;
             if flow.is_due {
                 self.due.push_back(index);
             }

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use crate::capture::{self, Capture};
 use crate::interop::case::Case;
 use crate::interop::operation::failure;
-use crate::interop::tcp_analysis;
+use crate::interop::tcp_analysis::{self, LostSegments};
 use crate::interop::testbed::Testbed;
 
 /// File name of a case's capture.
@@ -50,7 +50,7 @@ pub fn run(cases: &[Case], folder: &Path) -> io::Result<Vec<Row>> {
             outcome = run_case(case, &mut testbed, &own);
         }
         if let Err(error) = &outcome
-            && error.kind() == tcp_analysis::UNEXPLAINED_FLAGS
+            && LostSegments::is_reason_of(error)
         {
             let first = error.to_string();
             outcome = run_case(case, &mut testbed, &own)

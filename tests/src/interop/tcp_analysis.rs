@@ -1,7 +1,8 @@
 //! Checks a case's packets with Wireshark's dissectors.
 
 use std::collections::BTreeMap;
-use std::fmt::Write as _;
+use std::error::Error;
+use std::fmt::{self, Write as _};
 use std::io;
 use std::net::IpAddr;
 use std::path::Path;
@@ -34,10 +35,27 @@ pub const FLAGS: [&str; 16] = [
     "tfo_ack",
 ];
 
-/// Kind of the error of a capture whose only problems are flags of the TCP analysis. A guest that
-/// is emulated on a busy machine can lose a segment, so one such capture is not conclusive; a
-/// defect of the stack shows in the next one too.
-pub const UNEXPLAINED_FLAGS: io::ErrorKind = io::ErrorKind::TimedOut;
+/// Error of a capture whose only problem is that segments of ours were lost. A guest that is
+/// emulated on a busy machine may lose one, so a single such capture is not conclusive; a defect of
+/// the stack shows in the next one too.
+#[derive(Debug)]
+pub struct LostSegments(String);
+
+impl LostSegments {
+    /// True if this is the reason of `error`.
+    #[must_use]
+    pub fn is_reason_of(error: &io::Error) -> bool {
+        error.get_ref().is_some_and(|reason| reason.is::<Self>())
+    }
+}
+
+impl fmt::Display for LostSegments {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl Error for LostSegments {}
 
 /// TCP analysis of a capture.
 #[derive(Clone, Debug, Default)]
@@ -84,6 +102,13 @@ const RETRANSMIT_FLAGS: [&str; 4] =
     ["retransmission", "fast_retransmission", "spurious_retransmission", "out_of_order"];
 
 impl TcpAnalysis {
+    /// True if no flag but those of retransmissions is unexplained.
+    #[must_use]
+    pub fn has_lost_alone(&self, explained: &[&str]) -> bool {
+        let with_retransmissions = [explained, &RETRANSMIT_FLAGS].concat();
+        self.unexplained(&with_retransmissions).is_empty()
+    }
+
     /// Returns the flags explained neither by the case, nor by the peer:
     ///
     /// - an emulated guest pauses for some milliseconds now and then; we then retransmit though
@@ -150,7 +175,7 @@ impl TcpAnalysis {
 /// with a bad CRC, and no unexplained flag of the TCP analysis. Returns a short summary.
 ///
 /// # Errors
-/// With the first few problems; of the kind [`UNEXPLAINED_FLAGS`] if they are all of that kind.
+/// With the first few problems; [`LostSegments`] if that is all.
 pub fn check_capture(case: &Case, file: &Path, ours: IpAddr) -> io::Result<String> {
     let dissection = capture::dissect(file, ours, true)?;
     let mut problems = dissection.problems.clone();
@@ -161,12 +186,14 @@ pub fn check_capture(case: &Case, file: &Path, ours: IpAddr) -> io::Result<Strin
         problems.push("no FPDU of ours was captured".into());
     }
     let analysis = analyze(file, ours)?;
-    let unexplained = analysis.unexplained(&case.expected_analysis);
-    let kind = if problems.is_empty() { UNEXPLAINED_FLAGS } else { io::ErrorKind::Other };
-    problems.extend(unexplained);
+    let explained = &case.expected_analysis;
+    let has_lost_alone = problems.is_empty() && analysis.has_lost_alone(explained);
+    problems.extend(analysis.unexplained(explained));
     if !problems.is_empty() {
         problems.truncate(5);
-        return Err(io::Error::new(kind, format!("packets: {}", problems.join("; "))));
+        let text = format!("packets: {}", problems.join("; "));
+        let lost = has_lost_alone.then(|| io::Error::other(LostSegments(text.clone())));
+        return Err(lost.unwrap_or_else(|| failure(text)));
     }
     let mut summary = format!("{} FPDUs", dissection.fpdus());
     if dissection.good_crc < dissection.fpdus() {
@@ -316,6 +343,11 @@ mod tests {
                        TSval Some(7900); acknowledged in 3, TSecr Some(7900))";
         assert_eq!(unexplained_of(&lost, &[]), [problem]);
         assert_eq!(unexplained_of(&lost, &["retransmission"]), [""; 0]);
+        let lost_alone = |text: &str| read(text, OURS.parse().unwrap()).has_lost_alone(&[]);
+        assert!(lost_alone(&lost));
+        assert!(!lost_alone(
+            &(lost.clone() + &line(OURS, 4, "140|140|1|8000|51||", &["zero_window"]))
+        ));
         // Two retransmissions, which the peer merges and reports by one D-SACK.
         let merged = pending.clone()
             + &line(OURS, 3, "140|200|1|7900|50||", &["out_of_order"])

@@ -6,7 +6,7 @@ use crate::ddp::memory::Memory;
 use crate::mpa::fpdu::{LENGTH_LEN, MULPDU_RANGE, begin_fpdu, fpdu_len};
 use crate::mpa::framing::Framing;
 use crate::mpa::markers;
-use crate::rdmap::stream::BuildError;
+use crate::rdmap::stream::{BuildError, LastOf};
 use crate::tcp::TxDemand;
 use crate::verbs::cm::EndReason;
 use crate::verbs::context::Verbs;
@@ -125,10 +125,8 @@ impl<E: Env> Connection<E> {
     }
 }
 
-/// Packs the last FPDUs of RDMA Writes, without markers, into `payload`, until the next FPDU is
-/// another or does not fit. Returns the bytes used.
-// req: MPA-009, MPA-013, MPA-014, MPA-015, MPA-099, MPA-108, MPA-110, MPA-122
-// Not inlined, so that its loop keeps more in registers.
+/// Packs the last FPDUs of RDMA Writes: [`pack_last`].
+// Not inlined, so that its loop keeps more in registers; nor is `pack_sends`.
 #[inline(never)]
 fn pack_writes<M: Memory, C>(
     qp: &mut Qp,
@@ -136,20 +134,10 @@ fn pack_writes<M: Memory, C>(
     framing: Framing,
     payload: &mut [u8],
 ) -> usize {
-    let (mut free, mut len) = (&mut *payload, 0);
-    let count = qp.stream.build_last_of_writes(&verbs.memory, |ulpdu_len| {
-        let ulpdu = begin_fpdu(&mut free, ulpdu_len)?;
-        len += fpdu_len(ulpdu_len);
-        Some(ulpdu)
-    });
-    // Not one by one: a load waits until narrower stores to the same bytes are in the cache.
-    framing.write_crcs(&mut payload[..len]);
-    verbs.counters.fpdus_out += count;
-    len
+    pack_last(LastOf::Writes, qp, verbs, framing, payload)
 }
 
-/// As [`pack_writes`], of Sends.
-// req: MPA-009, MPA-013, MPA-014, MPA-015, MPA-099, MPA-108, MPA-110, MPA-122
+/// Packs the last FPDUs of Sends: [`pack_last`].
 #[inline(never)]
 fn pack_sends<M: Memory, C>(
     qp: &mut Qp,
@@ -157,12 +145,27 @@ fn pack_sends<M: Memory, C>(
     framing: Framing,
     payload: &mut [u8],
 ) -> usize {
+    pack_last(LastOf::Sends, qp, verbs, framing, payload)
+}
+
+/// Packs the last FPDUs of messages of this kind, without markers, into `payload`, until the next
+/// FPDU is another or does not fit. Returns the bytes used.
+// req: MPA-009, MPA-013, MPA-014, MPA-015, MPA-099, MPA-108, MPA-110, MPA-122
+#[inline(always)]
+fn pack_last<M: Memory, C>(
+    kind: LastOf,
+    qp: &mut Qp,
+    verbs: &mut Verbs<M, C>,
+    framing: Framing,
+    payload: &mut [u8],
+) -> usize {
     let (mut free, mut len) = (&mut *payload, 0);
-    let count = qp.stream.build_last_of_sends(&verbs.memory, |ulpdu_len| {
+    let count = qp.stream.build_last_segments(kind, &verbs.memory, |ulpdu_len| {
         let ulpdu = begin_fpdu(&mut free, ulpdu_len)?;
         len += fpdu_len(ulpdu_len);
         Some(ulpdu)
     });
+    // Not one by one: a load waits until narrower stores to the same bytes are in the cache.
     framing.write_crcs(&mut payload[..len]);
     verbs.counters.fpdus_out += count;
     len

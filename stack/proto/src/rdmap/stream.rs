@@ -21,6 +21,7 @@ mod tx;
 pub use fast_path::{Continuation, LastSinks};
 pub use next_tx::NextTx;
 pub(super) use next_tx::TxSource;
+pub use tx::LastOf;
 
 /// Result of a received ULPDU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -64,7 +64,7 @@ impl SegmentRun {
     /// done, if the segment is another, or fills the sink.
     #[inline(always)]
     pub(super) fn place_send(&mut self, memory: &impl Memory, ulpdu: &[u8]) -> Option<u32> {
-        self.place::<UNTAGGED_FIXED_LEN>(memory, ulpdu)
+        self.place::<UNTAGGED_FIXED_LEN, false>(memory, ulpdu)
     }
 
     /// Places the next segment of a Read Response, as [`SegmentRun::place_send`] does.
@@ -74,35 +74,35 @@ impl SegmentRun {
         memory: &impl Memory,
         ulpdu: &[u8],
     ) -> Option<u32> {
-        self.place::<TAGGED_FIXED_LEN>(memory, ulpdu)
+        self.place::<TAGGED_FIXED_LEN, false>(memory, ulpdu)
     }
 
     /// As [`SegmentRun::place_send`], for the last segment of the Send, which ends the run.
     #[inline(always)]
     pub(super) fn place_last_of_send(&mut self, memory: &impl Memory, ulpdu: &[u8]) -> Option<u32> {
-        let (fixed, offset) = split_header::<UNTAGGED_FIXED_LEN>(ulpdu)?;
-        let mut expected = self.fixed;
-        expected[0] |= CONTROL_LAST;
-        let payload = &ulpdu[UNTAGGED_LEN..];
-        let is_next = *fixed == expected && offset == self.offset;
-        if !is_next || payload.is_empty() || payload.len() > self.rest.len() {
-            return None;
-        }
-        memory.place(self.rest.take_front(payload.len()), payload);
+        let len = self.place::<UNTAGGED_FIXED_LEN, true>(memory, ulpdu)?;
         *self = Self::NONE;
-        #[expect(clippy::cast_possible_truncation, reason = "a sink has less than 2^32 bytes")]
-        let len = payload.len() as u32;
         Some(len)
     }
 
     /// Compares the header as words. A segment of a run has a payload, and leaves room for that of
-    /// the message's last.
+    /// the message's last unless it is the `LAST`.
     #[inline(always)]
-    fn place<const FIXED_LEN: usize>(&mut self, memory: &impl Memory, ulpdu: &[u8]) -> Option<u32> {
+    fn place<const FIXED_LEN: usize, const LAST: bool>(
+        &mut self,
+        memory: &impl Memory,
+        ulpdu: &[u8],
+    ) -> Option<u32> {
         let (fixed, offset) = split_header::<FIXED_LEN>(ulpdu)?;
         let payload = &ulpdu[FIXED_LEN + OFFSET_LEN..];
-        let is_next = fixed[..] == self.fixed[..FIXED_LEN] && offset == self.offset;
-        if !is_next || payload.is_empty() || payload.len() >= self.rest.len() {
+        let is_expected = if LAST {
+            let mut expected = self.fixed;
+            expected[0] |= CONTROL_LAST;
+            fixed[..] == expected[..FIXED_LEN] && payload.len() <= self.rest.len()
+        } else {
+            fixed[..] == self.fixed[..FIXED_LEN] && payload.len() < self.rest.len()
+        };
+        if !is_expected || offset != self.offset || payload.is_empty() {
             return None;
         }
         self.offset = offset.wrapping_add(payload.len() as u64);

@@ -9,6 +9,16 @@ use crate::wire::ddp::{UNTAGGED_LEN, Untagged};
 use crate::wire::rdmap::{Opcode, QN_TERMINATE};
 use crate::wire::terminate::Terminate;
 
+/// Kind of messages of which [`Stream::build_last_segments`] builds the last segments: each has a
+/// loop of its own, which keeps what it needs in registers.
+#[derive(Clone, Copy, Debug)]
+pub enum LastOf {
+    /// RDMA Writes.
+    Writes,
+    /// Sends.
+    Sends,
+}
+
 impl Stream {
     /// True if a segment can be built now.
     #[must_use]
@@ -85,12 +95,13 @@ impl Stream {
         }
     }
 
-    /// Builds the next ULPDUs as long as each is the last of an RDMA Write, or the only one,
-    /// nothing else is to be sent first, and `buffer` has room for it: it is called with its
+    /// Builds the next ULPDUs as long as each is the last of a message of this kind, or the only
+    /// one, nothing else is to be sent first, and `buffer` has room for it: it is called with its
     /// length. Returns their number. For any other see [`Stream::next_tx`].
     #[inline(always)]
-    pub fn build_last_of_writes<'o>(
+    pub fn build_last_segments<'o>(
         &mut self,
+        kind: LastOf,
         memory: &impl Memory,
         buffer: impl FnMut(usize) -> Option<&'o mut [u8]>,
     ) -> u64 {
@@ -98,22 +109,11 @@ impl Stream {
             return 0;
         }
         let (scope, version) = (self.scope, self.version);
-        let count = self.requester.build_last_of_writes(memory, scope, version, buffer);
-        self.prefers_responses |= count > 0;
-        count
-    }
-
-    /// As [`Stream::build_last_of_writes`], of Sends.
-    pub fn build_last_of_sends<'o>(
-        &mut self,
-        memory: &impl Memory,
-        buffer: impl FnMut(usize) -> Option<&'o mut [u8]>,
-    ) -> u64 {
-        if self.failed || self.responder.can_build() {
-            return 0;
-        }
-        let (scope, version) = (self.scope, self.version);
-        let count = self.requester.build_last_of_sends(memory, scope, version, buffer);
+        let requester = &mut self.requester;
+        let count = match kind {
+            LastOf::Writes => requester.build_last_of_writes(memory, scope, version, buffer),
+            LastOf::Sends => requester.build_last_of_sends(memory, scope, version, buffer),
+        };
         self.prefers_responses |= count > 0;
         count
     }
