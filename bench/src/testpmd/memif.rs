@@ -2,16 +2,16 @@
 
 use std::path::Path;
 use std::thread::sleep;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Result, ensure};
 use ferrowarp_proto::device::frame_capacity;
 
-use super::program::{Role, Testpmd};
+use super::program::{Role, TIMEOUT, Testpmd};
 
 /// Base 2 logarithm of the ring size in frames, as the stack's `memif`.
 const RING_LOG2: u32 = 9;
-/// Time before the measurement.
+/// Time before the measurement, when frames arrive.
 const WARM_UP: Duration = Duration::from_millis(300);
 
 /// Measures testpmd, receiver and sender on these cores; returns Gb/s of whole frames.
@@ -35,13 +35,19 @@ pub fn measure(folder: &Path, mtu: u16, cores: [usize; 2], seconds: f64) -> Resu
     let mut source = Testpmd::start(role("txonly", &client, cores[1]), &log("txonly.log"))?;
     sink.command("start")?;
     source.command("start")?;
+    // The driver of the client connects when its alarms run.
+    let deadline = Instant::now() + TIMEOUT;
+    while sink.received()?.packets == 0 {
+        ensure!(Instant::now() < deadline, "frames of {} bytes do not arrive", mtu + 14);
+        sleep(Duration::from_millis(20));
+    }
     sleep(WARM_UP);
     let before = sink.received()?;
     sleep(Duration::from_secs_f64(seconds));
     let after = sink.received()?;
     source.quit()?;
     sink.quit()?;
-    ensure!(after.bytes > before.bytes, "frames of {} bytes do not arrive", mtu + 14);
+    ensure!(after.bytes > before.bytes, "frames of {} bytes no longer arrive", mtu + 14);
     let elapsed = after.at - before.at;
     Ok((after.bytes - before.bytes) as f64 * 8e-9 / elapsed.as_secs_f64())
 }

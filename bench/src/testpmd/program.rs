@@ -19,7 +19,7 @@ const MBUF_COUNT: &str = "2048";
 /// Bytes of a buffer before the frame.
 const HEADROOM: usize = 128;
 /// Time until the program does what it is told.
-const TIMEOUT: Duration = Duration::from_secs(20);
+pub(super) const TIMEOUT: Duration = Duration::from_secs(20);
 
 /// Returns the reason why testpmd cannot run, if it cannot.
 #[must_use]

@@ -25,6 +25,9 @@ pub const MTU: u16 = 1500;
 const FLOWING: u64 = 1000;
 /// Time before the measurement, when traffic flows.
 const WARM_UP: Duration = Duration::from_millis(300);
+/// Time for which the stack transmits beyond the measurement. On a busy machine that begins late,
+/// and with the end of the transfer the interfaces are gone.
+const MARGIN: Duration = Duration::from_secs(3);
 /// Time until something happens.
 const TIMEOUT: Duration = Duration::from_secs(20);
 
@@ -127,12 +130,13 @@ pub fn measure_iwperf(
     let _ = fs::remove_file(&json);
     let mut client = network.program(iwperf, cores[1]);
     client.args(["write-bw", ADDRESSES[0], "--dev", &device(1), "--ip", &address(1)]);
-    let duration = seconds + 2.0 * WARM_UP.as_secs_f64();
-    client.args(["--duration", &duration.to_string()]).arg("--json").arg(&json);
+    let duration = Duration::from_secs_f64(seconds) + WARM_UP + MARGIN;
+    let seconds_of_client = duration.as_secs_f64().to_string();
+    client.args(["--duration", &seconds_of_client]).arg("--json").arg(&json);
     let client = Running::start(&mut client, folder.join("client.log"))?;
     network.attach(1)?;
     let rates = measure_flow(server.id(), seconds);
-    let result = client.finish(TIMEOUT + Duration::from_secs_f64(seconds))?;
+    let result = client.finish(TIMEOUT + duration)?;
     let said = result.output.trim().lines().last().unwrap_or_default();
     ensure!(result.success(), "iwperf: {said}");
     let served = server.finish(TIMEOUT)?;
