@@ -6,7 +6,9 @@ use std::rc::Rc;
 
 use ferrowarp_proto::ddp::atomic::AtomicOp;
 use ferrowarp_proto::ddp::memory::{Access, Memory, MemoryRange};
+use ferrowarp_proto::ddp::recv_queue::RqProducer;
 use ferrowarp_proto::ddp::regions::RegionTable;
+use ferrowarp_proto::ddp::untagged::BufferQueue;
 use ferrowarp_proto::ddp::vec_memory::VecMemory;
 use ferrowarp_proto::engine::{Engine, EngineConfig};
 use ferrowarp_proto::rdmap::requester::Requester;
@@ -15,7 +17,7 @@ use ferrowarp_proto::time::{Instant, MICROSECOND, SECOND};
 use ferrowarp_proto::verbs::cm::{ConnParam, Event};
 use ferrowarp_proto::verbs::qp::QpInit;
 use ferrowarp_proto::verbs::wc::{Completions, CqId, QpId, Wc, WcStatus};
-use ferrowarp_proto::verbs::wr::{Operation, Payload, RecvWr, SendWr, Sge};
+use ferrowarp_proto::verbs::wr::{Operation, Payload, SendWr, Sge};
 
 use crate::loopback::{self, LoopDevice};
 use crate::workload::{Transfer, TransferCounts, Workload};
@@ -72,6 +74,7 @@ struct Endpoint {
     stag: u32,
     qp: QpId,
     sq: SqProducer,
+    rq: RqProducer,
 }
 
 /// Two connected engines, with messages from the source to the sink.
@@ -240,8 +243,9 @@ impl EnginePair {
                 (&mut self.source.sq, operation)
             }
             Transfer::Send => {
-                let recv = RecvWr { wr_id: self.posted, sg_list: [to].into_iter().collect() };
-                self.sink.engine.post_recv(self.sink.qp, recv).expect("fewer than outstanding");
+                let sg_list = [to].into_iter().collect();
+                assert!(self.sink.rq.post(self.posted, &sg_list), "fewer outstanding than slots");
+                self.sink.rq.publish();
                 let operation = Operation::Send { payload, solicited: false, invalidate: None };
                 (&mut self.source.sq, operation)
             }
@@ -293,8 +297,9 @@ impl Endpoint {
             max_recv_wr: workload.depth,
         };
         let (requester, sq) = Requester::with_producer(workload.depth);
-        let qp = engine.create_qp_with(init, requester).expect("the first queue pair");
-        Self { engine, arena, stag, qp, sq }
+        let (recv_queue, rq) = BufferQueue::with_producer(workload.depth);
+        let qp = engine.create_qp_with(init, requester, recv_queue).expect("the first queue pair");
+        Self { engine, arena, stag, qp, sq, rq }
     }
 
     /// Polls all completions; returns the number of those of requests, if the end `posts` them.
@@ -305,9 +310,7 @@ impl Endpoint {
             assert_eq!(wc.status, WcStatus::Success, "{wc:?}");
             count += u64::from(posts);
         }
-        if posts {
-            self.engine.publish_retired_sends(self.qp);
-        }
+        self.engine.publish_retired(self.qp);
         count
     }
 }

@@ -5,7 +5,7 @@
 
 use ferrowarp_proto::ddp::memory::Access;
 use ferrowarp_proto::ddp::sgl::Sge;
-use ferrowarp_proto::ddp::untagged::UntaggedBuffer;
+use ferrowarp_proto::ddp::untagged::{BufferQueue, UntaggedBuffer};
 use ferrowarp_proto::ddp::vec_memory::VecMemory;
 use ferrowarp_proto::device::{ChecksumMode, ChecksumState};
 use ferrowarp_proto::mpa::deframer::{DeframeError, Deframer, OooPlacement, PartialMemory};
@@ -231,12 +231,12 @@ pub fn stream(data: &[u8]) {
     let foreign = arena.register(2560, 512, Access::ALL, PD + 1);
     let stags = [open, receive, read_only, foreign].map(u32::to_be_bytes);
 
-    let mut stream = Stream::new(PD, Requester::new(4), 4);
+    let mut stream = Stream::new(PD, Requester::new(4), BufferQueue::new(4));
     stream.start(Version::Ietf, 2, 2);
     for wr_id in 0..4 {
         let sge = Sge { addr: 1024 + wr_id * 256, len: 200, lkey: receive };
         assert!(
-            stream.recv_queue.post(UntaggedBuffer { wr_id, sg_list: [sge].into_iter().collect() })
+            stream.recv_queue.post(&UntaggedBuffer { wr_id, sg_list: [sge].into_iter().collect() })
         );
     }
     let mut received = 0;

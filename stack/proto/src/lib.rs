@@ -142,6 +142,7 @@
 //!
 //! | Term | Module |
 //! |---|---|
+//! | work queue (SQ, RQ) | [`work_queue`], [`rdmap::send_queue`], [`ddp::recv_queue`] |
 //! | work request, queue pair | [`verbs::wr`], [`verbs::qp`], `verbs::queue_pair` |
 //! | work completion | [`verbs::wc`] |
 //! | memory registration | [`ddp::regions`] |
@@ -174,3 +175,4 @@ pub mod time;
 pub mod verbs;
 pub(crate) mod wheel;
 pub mod wire;
+pub mod work_queue;

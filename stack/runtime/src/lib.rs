@@ -200,11 +200,11 @@ mod doorbell;
 mod helper_wakeup;
 mod invalidation;
 mod qsbr;
-#[cfg(all(test, loom))]
-mod send_queue_proofs;
 mod spin_lock;
 mod spsc;
 mod sync;
+#[cfg(all(test, loom))]
+mod work_queue_proofs;
 
 #[cfg(not(loom))]
 mod arena;

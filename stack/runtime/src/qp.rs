@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use ferrowarp_proto::ddp::regions::AccessScope;
+use ferrowarp_proto::ddp::untagged::BufferQueue;
 use ferrowarp_proto::rdmap::requester::Requester;
 use ferrowarp_proto::time::Instant;
 use ferrowarp_proto::verbs::cm::{Abort, CmError, ConnInfo, ConnParam, ConnectError, Event};
@@ -95,7 +96,7 @@ impl Qp {
         let permit = inner.limits.acquire(Resource::QueueEntries, entries)?;
         // The memory of the queues is zeroed before the shard is locked.
         let (requester, sends) = Requester::with_producer(max_send_wr);
-        let (recvs, recvs_taken) = crate::spsc::ring(max_recv_wr);
+        let (recv_queue, recvs) = BufferQueue::with_producer(max_recv_wr);
         let init = QpInit {
             pd: pd.id(),
             send_cq: send_cq.id(),
@@ -112,7 +113,7 @@ impl Qp {
             wanted: 1,
         };
         let created = inner.shard.control(|engine, now| {
-            let id = engine.create_qp(init, requester).map_err(|_| too_many)?;
+            let id = engine.create_qp(init, requester, recv_queue).map_err(|_| too_many)?;
             if id.slot() >= qps_max {
                 engine.destroy_qp(now, id);
                 return Err(CreateError::Limit(too_many));
@@ -123,11 +124,10 @@ impl Qp {
                 engine.destroy_qp(now, id);
                 return Err(error.into());
             }
-            let sq_tail = sends.tail();
-            let shared = Arc::new(QpShared::new(sends, recvs, max_recv_wr));
+            let tails = [sends.tail(), recvs.tail()];
+            let shared = Arc::new(QpShared::new(sends, recvs));
             let cqs = [init.send_cq, init.recv_cq];
-            let of_shard = Arc::clone(&shared);
-            engine.attach(Link::new(id, of_shard, cqs, sq_tail, recvs_taken, max_recv_wr));
+            engine.attach(Link::new(id, Arc::clone(&shared), cqs, tails));
             Ok((id, shared))
         });
         let (id, shared) = created.unwrap_or(Err(CreateError::Gone))?;

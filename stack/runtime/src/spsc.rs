@@ -83,11 +83,8 @@ pub(crate) fn ring<T>(capacity: usize) -> (Producer<T>, Consumer<T>) {
 }
 
 impl<T> Producer<T> {
-    /// Writes a value to the ring. The consumer sees it after the next [`Producer::publish`].
-    ///
-    /// # Errors
-    /// Returns the value if the ring is full.
-    #[inline(always)]
+    /// Writes a single value: [`Batch::push`].
+    #[cfg(test)]
     pub(crate) fn push(&mut self, value: T) -> Result<(), T> {
         self.batch().push(value)
     }
@@ -124,7 +121,7 @@ pub(crate) struct Batch<'a, T> {
 }
 
 impl<T> Batch<'_, T> {
-    /// As [`Producer::push`].
+    /// Writes a value to the ring. The consumer sees it after the next [`Producer::publish`].
     ///
     /// # Errors
     /// Returns the value if the ring is full.

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use ferrowarp_proto::ddp::recv_queue::{RqProducer, recv_queue};
 use ferrowarp_proto::verbs::qp::{SrqError, SrqId};
 use ferrowarp_proto::verbs::wr::{PostError, RecvWr};
 
@@ -9,9 +10,8 @@ use crate::context::ContextInner;
 use crate::error::CreateError;
 use crate::limits::{Permit, Resource};
 use crate::pd::Pd;
-use crate::shard::{SrqConsumer, SrqLimit, SrqShared};
+use crate::shard::{SrqLimit, SrqShared};
 use crate::spin_lock::SpinLock;
-use crate::spsc::Producer;
 
 /// Shared receive queue: buffers for the Sends that arrive on any of its queue pairs, one for each
 /// message, taken when the message begins. Clones refer to the same queue; it is destroyed with the
@@ -28,16 +28,10 @@ pub struct Srq {
 struct SrqInner {
     id: SrqId,
     pd: u32,
-    producer: SpinLock<SrqProducer>,
+    producer: SpinLock<RqProducer>,
     shared: Arc<SrqShared>,
     context: Arc<ContextInner>,
     _permit: Permit,
-}
-
-struct SrqProducer {
-    ring: Producer<RecvWr>,
-    posted: u64,
-    max: u64,
 }
 
 impl Pd {
@@ -49,13 +43,13 @@ impl Pd {
         let context = Arc::clone(self.context());
         let max_wr = max_wr.max(1);
         let permit = context.limits.acquire(Resource::QueueEntries, max_wr)?;
-        let (ring, taken) = crate::spsc::ring(max_wr);
+        // The memory of the queue is zeroed before the shard is locked.
+        let (producer, rq) = recv_queue(max_wr);
         let shared = Arc::new(SrqShared::new());
-        let end = SrqConsumer::new(taken, Arc::clone(&shared), max_wr);
-        let pd = self.id();
-        let id = context.shard.control(|engine, _| engine.create_srq(pd, end));
+        let (pd, tail, of_shard) = (self.id(), producer.tail(), Arc::clone(&shared));
+        let id = context.shard.control(|engine, _| engine.create_srq(pd, rq, tail, of_shard));
         let id = id.ok_or(CreateError::Gone)??;
-        let producer = SpinLock::new(SrqProducer { ring, posted: 0, max: max_wr as u64 });
+        let producer = SpinLock::new(producer);
         let inner = SrqInner { id, pd, producer, shared, context, _permit: permit };
         Ok(Srq { inner: Arc::new(inner) })
     }
@@ -73,12 +67,10 @@ impl Srq {
             return Err(PostError::WrongState);
         }
         let mut producer = self.inner.producer.lock();
-        let retired = self.inner.shared.retired();
-        if producer.posted - retired >= producer.max || producer.ring.push(wr).is_err() {
+        if !producer.post(wr.wr_id, &wr.sg_list) {
             return Err(PostError::QueueFull);
         }
-        producer.posted += 1;
-        producer.ring.publish();
+        producer.publish();
         Ok(())
     }
 

@@ -2,6 +2,7 @@
 //! they are rejected, each is reported in its place, and the connection goes on.
 
 use ferrowarp_proto::ddp::memory::Access;
+use ferrowarp_proto::ddp::untagged::BufferQueue;
 use ferrowarp_proto::rdmap::requester::Requester;
 use ferrowarp_proto::rdmap::send_queue::SqProducer;
 use ferrowarp_proto::time::SECOND;
@@ -32,7 +33,8 @@ impl Pair {
         let mut world = World::new(&options);
         let (requester, sq) = Requester::with_producer(SEND_COUNT_MAX);
         let init = qp_init(SEND_COUNT_MAX, 1);
-        let active = world.ends[0].engine.create_qp_with(init, requester).unwrap();
+        let active =
+            world.ends[0].engine.create_qp_with(init, requester, BufferQueue::new(1)).unwrap();
         let passive = world.ends[1].engine.create_qp(init).unwrap();
         let rkey = world.ends[1].arena.register(0, ARENA_LEN as u64, Access::ALL, PD);
         Self { world, qps: [active, passive], sq, rkey }

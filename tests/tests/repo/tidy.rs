@@ -43,10 +43,11 @@ const PRIVATE_PATHS: [(&str, &str); 4] =
     [("/ho", "me/"), ("/wo", "rk/"), ("/ro", "ot/"), ("/Us", "ers/")];
 
 /// The layers of the protocol crate; each may use itself and those with a smaller rank.
-const LAYERS: [(&str, u8); 15] = [
+const LAYERS: [(&str, u8); 16] = [
     ("counters", 0),
     ("slab", 0),
     ("time", 0),
+    ("work_queue", 0),
     ("device", 1),
     ("wheel", 1),
     ("wire", 2),

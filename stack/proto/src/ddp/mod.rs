@@ -6,6 +6,7 @@ mod access_scope;
 pub mod atomic;
 pub mod memory;
 mod memory_range;
+pub mod recv_queue;
 pub mod regions;
 pub mod segments;
 pub mod sgl;

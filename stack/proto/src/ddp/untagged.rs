@@ -1,8 +1,7 @@
 //! Queue of untagged buffers at the Data Sink (RFC 5041 sections 4.3, 5.3 and 7.1).
 
-use std::collections::VecDeque;
-
 use crate::ddp::memory::{Access, Memory, MemoryFault, MemoryRange};
+use crate::ddp::recv_queue::{RecvWqe, RqConsumer, RqProducer, recv_queue};
 use crate::ddp::regions::AccessScope;
 use crate::ddp::sgl::{self, SgList};
 use crate::wire::ddp::Untagged;
@@ -51,38 +50,55 @@ pub enum UntaggedFault {
     },
 }
 
-/// Queue of untagged buffers in posting order, with the next MSN and MO expected.
+/// Queue of untagged buffers in posting order, with the next MSN and MO expected. The buffers are
+/// read where the application has posted them ([`recv_queue`](crate::ddp::recv_queue)).
 #[derive(Debug)]
 pub struct BufferQueue {
-    buffers: VecDeque<UntaggedBuffer>,
-    count_max: usize,
+    rq: RqConsumer,
+    /// For [`BufferQueue::post`], unless the application posts itself.
+    producer: Option<RqProducer>,
     msn: Seq,
     next_mo: u32,
 }
 
 impl BufferQueue {
-    /// Creates a queue for at most `count_max` buffers; the first message has MSN 1.
+    /// Creates a queue for at most `count_max` buffers; the first message has MSN 1. Buffers are
+    /// posted with [`BufferQueue::post`].
     #[must_use]
     pub fn new(count_max: usize) -> Self {
-        let buffers = VecDeque::with_capacity(count_max);
-        // req: DDP-082
-        Self { buffers, count_max, msn: Seq(1), next_mo: 0 }
+        let (queue, producer) = Self::with_producer(count_max);
+        Self { producer: Some(producer), ..queue }
     }
 
-    /// Returns the number of buffers that can be posted now.
+    /// As [`BufferQueue::new`], for buffers that the application posts with the returned producer,
+    /// on any thread. Zeroes 128 bytes per buffer.
+    #[must_use]
+    pub fn with_producer(count_max: usize) -> (Self, RqProducer) {
+        let (producer, rq) = recv_queue(count_max);
+        // req: DDP-082
+        (Self { rq, producer: None, msn: Seq(1), next_mo: 0 }, producer)
+    }
+
+    /// Returns the number of buffers that [`BufferQueue::post`] accepts now.
     #[must_use]
     pub fn free_count(&self) -> usize {
-        self.count_max - self.buffers.len()
+        if self.producer.is_some() { self.rq.count_max() - self.rq.len() } else { 0 }
     }
 
-    /// Appends a buffer; `false` if the queue is full.
-    pub fn post(&mut self, buffer: UntaggedBuffer) -> bool {
-        let fits = self.free_count() > 0;
-        if fits {
-            // req: DDP-005
-            self.buffers.push_back(buffer);
-        }
-        fits
+    /// Appends a buffer; `false` if the queue is full, or the application posts itself.
+    pub fn post(&mut self, buffer: &UntaggedBuffer) -> bool {
+        self.publish_retired();
+        let Some(producer) = &mut self.producer else { return false };
+        // req: DDP-005
+        let is_posted = producer.post(buffer.wr_id, &buffer.sg_list);
+        producer.publish();
+        is_posted
+    }
+
+    /// Lets the application post as many buffers as have left the queue.
+    #[inline]
+    pub fn publish_retired(&mut self) {
+        self.rq.publish_retired(0);
     }
 
     /// Sets the MSN expected next.
@@ -110,28 +126,31 @@ impl BufferQueue {
     ) -> Result<Option<DeliveredMessage>, UntaggedFault> {
         let ahead = Seq(header.msn) - self.msn;
         let is_old = Seq(header.msn) < self.msn;
-        // req: DDP-010, DDP-145, DDP-154, DDP-178
-        if ahead as usize >= self.buffers.len() && !is_old {
-            return Err(UntaggedFault::NoBuffer);
-        }
         // req: DDP-148, DDP-149, DDP-179
         if ahead != 0 {
-            return Err(UntaggedFault::MsnRange);
+            // req: DDP-010, DDP-145, DDP-154, DDP-178
+            let lacks_buffer = !is_old && ahead as usize >= self.rq.len();
+            return Err(if lacks_buffer {
+                UntaggedFault::NoBuffer
+            } else {
+                UntaggedFault::MsnRange
+            });
         }
-        let Some(buffer) = self.buffers.front() else { return Err(UntaggedFault::NoBuffer) };
+        // req: DDP-010, DDP-145, DDP-154, DDP-178
+        let Some(buffer) = self.rq.front() else { return Err(UntaggedFault::NoBuffer) };
         // req: DDP-146, DDP-180
         if header.mo != self.next_mo {
             return Err(UntaggedFault::MessageOffset);
         }
         let offset = u64::from(self.next_mo);
         let end = offset + payload.len() as u64;
-        let wr_id = buffer.wr_id;
+        let (wr_id, sg_list) = (buffer.wr_id(), buffer.sg_list());
         // req: DDP-004, DDP-147, DDP-181, RDMAP-172
-        if end > sgl::len(&buffer.sg_list) {
+        if end > sgl::len(&sg_list) {
             return Err(UntaggedFault::TooLong { wr_id });
         }
         let Ok(end) = u32::try_from(end) else { return Err(UntaggedFault::TooLong { wr_id }) };
-        sgl::scatter(memory, scope, &buffer.sg_list, offset, payload)
+        sgl::scatter(memory, scope, &sg_list, offset, payload)
             .map_err(|fault| UntaggedFault::Local { wr_id, fault })?;
         // req: DDP-097, DDP-118
         self.next_mo = end;
@@ -146,12 +165,13 @@ impl BufferQueue {
     #[inline]
     fn deliver_first(&mut self, len: u32) -> Option<DeliveredMessage> {
         // req: DDP-002, DDP-003, DDP-005, RDMAP-173, RDMAP-180, RDMAP-208, RDMAP-346
-        let buffer = self.buffers.pop_front()?;
+        let wr_id = self.rq.front()?.wr_id();
+        self.rq.pop_front();
         // req: DDP-083, DDP-149
         self.msn += 1;
         self.next_mo = 0;
         // req: DDP-117, RDMAP-023
-        Some(DeliveredMessage { wr_id: buffer.wr_id, len })
+        Some(DeliveredMessage { wr_id, len })
     }
 
     /// Returns the rest of the buffer to which an in-order segment is to be placed that has a
@@ -159,15 +179,15 @@ impl BufferQueue {
     /// several elements, or [`BufferQueue::place`] is to check it.
     #[inline]
     pub fn rest_of_sink(
-        &self,
+        &mut self,
         memory: &impl Memory,
         scope: AccessScope,
         header: &Untagged,
     ) -> Option<MemoryRange> {
-        let [sge] = self.buffers.front()?.sg_list[..] else { return None };
         if (header.msn, header.mo) != (self.msn.0, self.next_mo) {
             return None;
         }
+        let sge = self.rq.front()?.only_sge()?;
         let len = sge.len.checked_sub(self.next_mo)? as usize;
         let at = sge.addr.checked_add(u64::from(self.next_mo))?;
         memory.regions().resolve(sge.lkey, scope, Access::LOCAL_WRITE, at, len).ok()
@@ -189,13 +209,16 @@ impl BufferQueue {
 
     /// Removes the oldest buffer, to flush it.
     pub fn pop_front(&mut self) -> Option<UntaggedBuffer> {
-        self.buffers.pop_front()
+        let wqe = self.rq.front()?;
+        let buffer = UntaggedBuffer { wr_id: wqe.wr_id(), sg_list: wqe.sg_list() };
+        self.rq.pop_front();
+        Some(buffer)
     }
 
     /// Returns the oldest buffer.
     #[must_use]
-    pub fn front(&self) -> Option<&UntaggedBuffer> {
-        self.buffers.front()
+    pub fn front(&mut self) -> Option<RecvWqe<'_>> {
+        self.rq.front()
     }
 }
 
@@ -215,7 +238,7 @@ mod tests {
         for (index, &len) in lens.iter().enumerate() {
             let sge = Sge { addr: index as u64 * 16, len, lkey: stag };
             let sg_list = [sge].into_iter().collect();
-            assert!(queue.post(UntaggedBuffer { wr_id: index as u64, sg_list }));
+            assert!(queue.post(&UntaggedBuffer { wr_id: index as u64, sg_list }));
         }
         queue
     }

@@ -3,13 +3,16 @@
 mod cm;
 
 use crate::ddp::memory::Memory;
+use crate::ddp::recv_queue::{RqConsumer, recv_queue};
 use crate::ddp::regions::AccessScope;
+use crate::ddp::untagged::BufferQueue;
 use crate::device::Device;
 use crate::engine::Engine;
 use crate::rdmap::requester::Requester;
 use crate::time::Instant;
 use crate::verbs::cm::CmError;
 use crate::verbs::qp::{QpInit, QpState, SrqError, SrqId};
+use crate::verbs::queue_pair::Qp;
 use crate::verbs::wc::{Completions, QpId};
 use crate::verbs::wr::{PostError, RecvWr, SendWr};
 
@@ -19,19 +22,27 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
     /// # Errors
     /// [`CmError::NoResources`] when the limit is reached.
     pub fn create_qp(&mut self, init: QpInit) -> Result<QpId, CmError> {
-        self.create_qp_with(init, Requester::new(init.max_send_wr))
+        let requester = Requester::new(init.max_send_wr);
+        self.create_qp_with(init, requester, BufferQueue::new(init.max_recv_wr))
     }
 
-    /// As [`Engine::create_qp`], with a requester for `init.max_send_wr` requests, made by
-    /// [`Requester::with_producer`]: its producer posts them in place of [`Engine::post_send`], and
-    /// [`Engine::take_sends`] takes them. The memory of a long queue takes a while to zero: where
-    /// the engine is behind a lock, the requester is made before it is taken.
+    /// As [`Engine::create_qp`], with work queues made before: a requester for `init.max_send_wr`
+    /// requests, and a receive queue for `init.max_recv_wr`. If they were made by
+    /// [`Requester::with_producer`] and [`BufferQueue::with_producer`] the producers post to them,
+    /// in place of [`Engine::post_send`] and [`Engine::post_recv`]; [`Engine::take_sends`] and
+    /// [`Engine::on_recvs_posted`] tell the engine. The memory of a long queue takes a while to
+    /// zero: where the engine is behind a lock, the queues are made before it is taken.
     ///
     /// # Errors
     /// As [`Engine::create_qp`].
-    pub fn create_qp_with(&mut self, init: QpInit, requester: Requester) -> Result<QpId, CmError> {
+    pub fn create_qp_with(
+        &mut self,
+        init: QpInit,
+        requester: Requester,
+        recv_queue: BufferQueue,
+    ) -> Result<QpId, CmError> {
         self.sweep_events();
-        self.cx.qps.create(&self.cx.verbs.memory, init, requester)
+        self.cx.qps.create(&self.cx.verbs.memory, init, requester, recv_queue)
     }
 
     /// Destroys a queue pair. Its connection, if any, ends as by [`Engine::disconnect`];
@@ -67,10 +78,11 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
         self.cx.qps.by_id(qp).map(|qp| qp.stream.access_scope())
     }
 
-    /// Returns the number of free slots in the receive queue; all of them with a shared one.
+    /// Returns the number of buffers that [`Engine::post_recv`] accepts now; with a shared receive
+    /// queue the capacity of the queue pair's own.
     #[must_use]
     pub fn free_recv_slots(&self, qp: QpId) -> usize {
-        self.cx.qps.by_id(qp).map_or(0, |qp| qp.free_recv_slots())
+        self.cx.qps.by_id(qp).map_or(0, Qp::free_recv_slots)
     }
 
     /// Posts a work request to the send queue.
@@ -113,27 +125,29 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
         (count, is_left)
     }
 
-    /// Lets the application post as many requests to a send queue as have completed.
+    /// Lets the application post as many requests to the queues of a queue pair as have completed.
     #[inline]
-    pub fn publish_retired_sends(&mut self, qp: QpId) {
+    pub fn publish_retired(&mut self, qp: QpId) {
         if let Some(qp) = self.cx.qps.by_id_mut(qp) {
             qp.stream.requester.publish_retired();
+            qp.stream.recv_queue.publish_retired();
         }
     }
 
-    /// As [`Engine::publish_retired_sends`]; returns the number of free slots in the receive queue
-    /// as well, as [`Engine::free_recv_slots`] does.
+    /// To be called after the application has posted receives itself: in the error state they are
+    /// flushed. Messages that arrive find them without it.
     #[inline]
-    pub fn publish_retired(&mut self, qp: QpId) -> usize {
-        let Some(qp) = self.cx.qps.by_id_mut(qp) else { return 0 };
-        qp.stream.requester.publish_retired();
-        qp.free_recv_slots()
+    pub fn on_recvs_posted(&mut self, qp: QpId) {
+        if let Some(qp) = self.cx.qps.by_id_mut(qp) {
+            qp.on_recvs_posted(&mut self.cx.verbs);
+        }
     }
 
     /// Posts a buffer to the receive queue.
     ///
     /// # Errors
-    /// [`PostError`]; nothing was posted.
+    /// [`PostError`]; nothing was posted. `QueueFull` also if the application posts to
+    /// the queue itself: see [`Engine::create_qp_with`].
     pub fn post_recv(&mut self, qp: QpId, wr: RecvWr) -> Result<(), PostError> {
         let qp = self.cx.qps.by_id_mut(qp).ok_or(PostError::NoSuchQp)?;
         qp.post_recv(&mut self.cx.verbs, wr)
@@ -145,7 +159,17 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
     /// # Errors
     /// [`SrqError::TooMany`].
     pub fn create_srq(&mut self, pd: u32, count_max: usize) -> Result<SrqId, SrqError> {
-        self.cx.verbs.create_srq(pd, count_max)
+        let (producer, rq) = recv_queue(count_max);
+        self.cx.verbs.create_srq(pd, rq, Some(producer))
+    }
+
+    /// As [`Engine::create_srq`], with a queue to whose producer the application posts, in place of
+    /// [`Engine::post_srq_recv`]; [`Engine::on_srq_recvs_posted`] tells the engine.
+    ///
+    /// # Errors
+    /// [`SrqError::TooMany`].
+    pub fn create_srq_with(&mut self, pd: u32, rq: RqConsumer) -> Result<SrqId, SrqError> {
+        self.cx.verbs.create_srq(pd, rq, None)
     }
 
     /// Destroys a shared receive queue and drops the buffers in it.
@@ -165,10 +189,22 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
         self.cx.qps.attach_srq(&mut self.cx.verbs, qp, srq)
     }
 
+    /// To be called after the application has posted to a shared receive queue itself: queue pairs
+    /// are credited with the buffers that replace those they took.
+    pub fn on_srq_recvs_posted(&mut self, srq: SrqId) {
+        self.cx.qps.on_srq_recvs_posted(&mut self.cx.verbs, srq);
+    }
+
+    /// Lets the application post as many buffers to a shared receive queue as were taken from it.
+    pub fn publish_retired_srq(&mut self, srq: SrqId) {
+        self.cx.verbs.publish_retired_srq(srq);
+    }
+
     /// Posts a buffer to a shared receive queue.
     ///
     /// # Errors
-    /// [`PostError`]; nothing was posted.
+    /// [`PostError`]; nothing was posted. `QueueFull` also if the application posts to the queue
+    /// itself.
     pub fn post_srq_recv(&mut self, srq: SrqId, wr: RecvWr) -> Result<(), PostError> {
         self.cx.qps.post_srq_recv(&mut self.cx.verbs, srq, wr)
     }
@@ -183,7 +219,7 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
         self.cx.verbs.cap_srq(srq, cap)
     }
 
-    /// Returns the number of free slots in a shared receive queue.
+    /// Returns the number of buffers that fit into a shared receive queue now.
     #[must_use]
     pub fn free_srq_slots(&self, srq: SrqId) -> usize {
         self.cx.verbs.free_srq_slots(srq)

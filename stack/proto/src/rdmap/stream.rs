@@ -103,12 +103,16 @@ impl Stream {
     /// Creates a stream that is not started. If `scope` is a protection domain without a stream,
     /// only STags that are valid for all streams of the domain can be accessed.
     #[must_use]
-    pub fn new(scope: impl Into<AccessScope>, requester: Requester, recv_count_max: usize) -> Self {
+    pub fn new(
+        scope: impl Into<AccessScope>,
+        requester: Requester,
+        recv_queue: BufferQueue,
+    ) -> Self {
         Self {
             scope: scope.into(),
             version: Version::Ietf,
             requester,
-            recv_queue: BufferQueue::new(recv_count_max),
+            recv_queue,
             responder: Responder::new(),
             prefers_responses: false,
             extensions: false,

@@ -4,6 +4,7 @@
 use std::collections::VecDeque;
 
 use crate::counters::Counters;
+use crate::ddp::recv_queue::{RqConsumer, RqProducer};
 use crate::slab::Slab;
 use crate::verbs::cm::Event;
 use crate::verbs::qp::{SrqError, SrqId};
@@ -74,8 +75,13 @@ impl<M, C> Verbs<M, C> {
     ///
     /// # Errors
     /// [`SrqError::TooMany`].
-    pub(crate) fn create_srq(&mut self, pd: u32, count_max: usize) -> Result<SrqId, SrqError> {
-        let srq = Srq::new(pd, count_max);
+    pub(crate) fn create_srq(
+        &mut self,
+        pd: u32,
+        rq: RqConsumer,
+        producer: Option<RqProducer>,
+    ) -> Result<SrqId, SrqError> {
+        let srq = Srq::new(pd, rq, producer);
         let (index, generation) = self.srqs.insert(srq).ok_or(SrqError::TooMany)?;
         Ok(SrqId { index, generation })
     }
@@ -118,6 +124,13 @@ impl<M, C> Verbs<M, C> {
         if let Some((left, most)) = self.srqs.get_mut(index).and_then(Srq::take_limit_event) {
             let srq = SrqId { index, generation };
             self.events.push_back(Event::SrqLimit { srq, left, most });
+        }
+    }
+
+    /// Lets the application post as many buffers to a shared receive queue as have left it.
+    pub(crate) fn publish_retired_srq(&mut self, srq: SrqId) {
+        if let Ok(queue) = self.srq(srq) {
+            queue.publish_retired();
         }
     }
 

@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 
 use crate::ddp::memory::Memory;
 use crate::ddp::regions::AccessScope;
-use crate::ddp::untagged::{DeliveredMessage, UntaggedBuffer};
+use crate::ddp::untagged::{BufferQueue, DeliveredMessage, UntaggedBuffer};
 use crate::rdmap::operation::ImmediateData;
 use crate::rdmap::requester::{Admission, DoneRequest, Rejection, RequestOutcome, Requester};
 use crate::rdmap::send_queue::wqe::OpcodeSet;
@@ -43,9 +43,15 @@ pub(crate) struct Qp {
 }
 
 impl Qp {
-    pub(super) fn new(id: QpId, init: QpInit, scope: AccessScope, requester: Requester) -> Self {
+    pub(super) fn new(
+        id: QpId,
+        init: QpInit,
+        scope: AccessScope,
+        requester: Requester,
+        recv_queue: BufferQueue,
+    ) -> Self {
         Self {
-            stream: Stream::new(scope, requester, init.max_recv_wr),
+            stream: Stream::new(scope, requester, recv_queue),
             id,
             state: QpState::Idle,
             init,
@@ -138,16 +144,23 @@ impl Qp {
         if self.srq.is_some() {
             return Err(PostError::SharedReceives);
         }
-        if !self.stream.recv_queue.post(UntaggedBuffer { wr_id: wr.wr_id, sg_list: wr.sg_list }) {
+        if !self.stream.recv_queue.post(&UntaggedBuffer { wr_id: wr.wr_id, sg_list: wr.sg_list }) {
             return Err(PostError::QueueFull);
         }
-        if self.state == QpState::Error {
-            self.start_flush(verbs);
-        }
+        self.on_recvs_posted(verbs);
         Ok(())
     }
 
-    /// Number of free slots in the receive queue; all of them with a shared one.
+    /// Has receives flushed that were posted in the error state.
+    #[inline]
+    pub(crate) fn on_recvs_posted<M, C>(&mut self, verbs: &mut Verbs<M, C>) {
+        if self.state == QpState::Error {
+            self.start_flush(verbs);
+        }
+    }
+
+    /// Number of free slots in the receive queue; all of them with a shared one, none if the
+    /// application posts to it itself.
     pub(crate) fn free_recv_slots(&self) -> usize {
         match self.srq {
             Some(_) => self.init.max_recv_wr,
@@ -271,7 +284,7 @@ impl Qp {
 
     /// Completes the receive buffer concerned by a fault in error.
     pub(super) fn fail_recv(&mut self, wr_id: u64, status: WcStatus) {
-        if self.stream.recv_queue.front().is_some_and(|buffer| buffer.wr_id == wr_id) {
+        if self.stream.recv_queue.front().is_some_and(|buffer| buffer.wr_id() == wr_id) {
             self.stream.recv_queue.pop_front();
             self.pending_wc.push_back(recv_wc(self.id, wr_id, status));
         }
@@ -344,7 +357,7 @@ impl Qp {
             self.stream.requester.pop();
         }
         while let Some(buffer) = self.stream.recv_queue.front() {
-            let wc = recv_wc(self.id, buffer.wr_id, WcStatus::Flushed);
+            let wc = recv_wc(self.id, buffer.wr_id(), WcStatus::Flushed);
             if !verbs.completions.push(self.init.recv_cq, wc) {
                 return false;
             }

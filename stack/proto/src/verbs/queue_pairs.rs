@@ -2,7 +2,7 @@
 
 use crate::ddp::memory::Memory;
 use crate::ddp::regions::AccessScope;
-use crate::ddp::untagged::{BufferQueue, UntaggedBuffer};
+use crate::ddp::untagged::BufferQueue;
 use crate::rdmap::requester::Requester;
 use crate::slab::Slab;
 use crate::verbs::cm::CmError;
@@ -32,10 +32,13 @@ impl QueuePairs {
         memory: &impl Memory,
         init: QpInit,
         requester: Requester,
+        recv_queue: BufferQueue,
     ) -> Result<QpId, CmError> {
         // Slot indices are not unique among engines: the stream gets an ID of its own.
         let scope = AccessScope { pd: init.pd, stream: memory.regions().new_stream_id() };
-        let make = |index, generation| Qp::new(QpId { index, generation }, init, scope, requester);
+        let make = |index, generation| {
+            Qp::new(QpId { index, generation }, init, scope, requester, recv_queue)
+        };
         let index = self.qps.insert_with(make).ok_or(CmError::NoResources)?;
         Ok(self.id(index))
     }
@@ -151,15 +154,24 @@ impl QueuePairs {
         wr: RecvWr,
     ) -> Result<(), PostError> {
         let queue = verbs.srq(srq).map_err(|_| PostError::NoSuchSrq)?;
-        if queue.free_slots() == 0 {
+        if !queue.post(&wr) {
             return Err(PostError::QueueFull);
         }
-        let holder = queue.push(UntaggedBuffer { wr_id: wr.wr_id, sg_list: wr.sg_list });
-        let holder = holder.and_then(|holder| self.by_id_mut(holder));
-        if let Some(usage) = holder.and_then(|qp| qp.srq.as_mut()) {
-            usage.outstanding -= 1;
-        }
+        self.on_srq_recvs_posted(verbs, srq);
         Ok(())
+    }
+
+    /// Credits queue pairs with the buffers posted to a shared receive queue, which replace those
+    /// taken first.
+    pub(crate) fn on_srq_recvs_posted<M, C>(&mut self, verbs: &mut Verbs<M, C>, srq: SrqId) {
+        let Ok(queue) = verbs.srq(srq) else { return };
+        for _ in 0..queue.take_posted() {
+            // A buffer that replaces none adds to the queue.
+            let Some(holder) = queue.holders.pop_front() else { break };
+            if let Some(usage) = self.by_id_mut(holder).and_then(|qp| qp.srq.as_mut()) {
+                usage.outstanding -= 1;
+            }
+        }
     }
 
     /// Returns the number of buffers of its shared receive queue that a queue pair holds.
@@ -199,8 +211,10 @@ mod tests {
         let cq = CqId(0);
         let init = QpInit { pd: 1, send_cq: cq, recv_cq: cq, max_send_wr: 1, max_recv_wr: 1 };
         let mut engines = [(); 2].map(|()| QueuePairs::new(4));
-        let qps =
-            [0, 1].map(|at: usize| engines[at].create(&arena, init, Requester::new(1)).unwrap());
+        let create = |qps: &mut QueuePairs| {
+            qps.create(&arena, init, Requester::new(1), BufferQueue::new(1)).unwrap()
+        };
+        let qps = [0, 1].map(|at: usize| create(&mut engines[at]));
         assert_eq!(qps[0], qps[1], "each engine numbers its own");
         let scope = |qps: &QueuePairs, qp| qps.by_id(qp).map(|qp| qp.stream.access_scope());
         let scopes = [0, 1].map(|at: usize| scope(&engines[at], qps[at]).unwrap());
@@ -210,7 +224,7 @@ mod tests {
         // Nor does the next queue pair in the slot have access.
         let mut verbs = Verbs::new(Rc::clone(&arena), NullCq, 4);
         engines[0].destroy(&mut verbs, qps[0]);
-        let next = engines[0].create(&arena, init, Requester::new(1)).unwrap();
+        let next = create(&mut engines[0]);
         assert_eq!(next.index, qps[0].index);
         assert_eq!(scope(&engines[0], qps[0]), None);
         let next = scope(&engines[0], next).unwrap();

@@ -234,7 +234,7 @@ impl Qp {
             verbs.counters.srq_caps_reached += 1;
             return false;
         }
-        srq.pop().is_some_and(|buffer| self.stream.recv_queue.post(buffer))
+        srq.pop().is_some_and(|buffer| self.stream.recv_queue.post(&buffer))
     }
 
     /// Returns the shared receive buffer of a message that was refused, unless the buffer completed

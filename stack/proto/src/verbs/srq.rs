@@ -10,15 +10,23 @@
 
 use std::collections::VecDeque;
 
+use crate::ddp::recv_queue::{RqConsumer, RqProducer};
 use crate::ddp::untagged::UntaggedBuffer;
 use crate::verbs::wc::QpId;
+use crate::verbs::wr::RecvWr;
 
 /// Shared receive queue.
 #[derive(Debug)]
 pub(super) struct Srq {
     pub(super) pd: u32,
-    buffers: VecDeque<UntaggedBuffer>,
-    count_max: usize,
+    /// Buffers, read where the application has posted them; a queue pair takes a copy.
+    rq: RqConsumer,
+    /// For [`Srq::post`], unless the application posts itself.
+    producer: Option<RqProducer>,
+    /// Buffers posted since creation that were accounted for.
+    posted: u64,
+    /// Buffers given back, older than those in `rq`; in the order of posting.
+    returned: VecDeque<UntaggedBuffer>,
     /// Limit: an event is raised when fewer buffers than this are left; 0: not armed.
     limit: usize,
     /// Number of times that the limit was armed.
@@ -30,8 +38,8 @@ pub(super) struct Srq {
     /// Maximum number of buffers that each of them may hold; 0: no cap.
     pub(super) per_qp_max: usize,
     /// Queue pairs that took the buffers not replaced yet, oldest first. Together with the buffers
-    /// left they are at most `count_max`.
-    holders: VecDeque<QpId>,
+    /// left they are at most its capacity.
+    pub(super) holders: VecDeque<QpId>,
 }
 
 /// Use of a shared receive queue by a queue pair.
@@ -58,30 +66,50 @@ impl SrqUsage {
 }
 
 impl Srq {
-    pub(super) fn new(pd: u32, count_max: usize) -> Self {
+    pub(super) fn new(pd: u32, rq: RqConsumer, producer: Option<RqProducer>) -> Self {
+        let holders = VecDeque::with_capacity(rq.count_max());
         Self {
             pd,
-            buffers: VecDeque::with_capacity(count_max),
-            count_max,
+            rq,
+            producer,
+            posted: 0,
+            returned: VecDeque::new(),
             limit: 0,
             arm_count: 0,
             top_taker: None,
             qp_count: 0,
             per_qp_max: 0,
-            holders: VecDeque::with_capacity(count_max),
+            holders,
         }
     }
 
-    pub(super) fn free_slots(&self) -> usize {
-        self.count_max - self.buffers.len()
+    /// Returns the number of buffers left.
+    fn len(&self) -> usize {
+        self.returned.len() + self.rq.len()
     }
 
-    /// Adds a buffer, which replaces the oldest one taken: returns the queue pair that took that.
-    /// There must be a free slot.
-    pub(super) fn push(&mut self, buffer: UntaggedBuffer) -> Option<QpId> {
-        debug_assert!(self.free_slots() > 0, "the caller checks it");
-        self.buffers.push_back(buffer);
-        self.holders.pop_front()
+    pub(super) fn free_slots(&self) -> usize {
+        self.rq.count_max() - self.len()
+    }
+
+    /// Adds a buffer; `false` if the queue is full, or the application posts itself.
+    pub(super) fn post(&mut self, wr: &RecvWr) -> bool {
+        self.publish_retired();
+        let Some(producer) = &mut self.producer else { return false };
+        let is_posted = producer.post(wr.wr_id, &wr.sg_list);
+        producer.publish();
+        is_posted
+    }
+
+    /// Returns the number of buffers posted since the call before.
+    pub(super) fn take_posted(&mut self) -> u64 {
+        let posted = self.rq.taken() + self.rq.len() as u64;
+        posted - core::mem::replace(&mut self.posted, posted)
+    }
+
+    /// Lets the application post as many buffers as have left the queue.
+    pub(super) fn publish_retired(&mut self) {
+        self.rq.publish_retired(self.returned.len());
     }
 
     /// True if a queue pair holds as many buffers as it may.
@@ -90,12 +118,18 @@ impl Srq {
     }
 
     pub(super) fn pop(&mut self) -> Option<UntaggedBuffer> {
-        self.buffers.pop_front()
+        if !self.returned.is_empty() {
+            return self.returned.pop_front();
+        }
+        let wqe = self.rq.front()?;
+        let buffer = UntaggedBuffer { wr_id: wqe.wr_id(), sg_list: wqe.sg_list() };
+        self.rq.pop_front();
+        Some(buffer)
     }
 
     /// Returns a buffer whose message was refused.
     pub(super) fn put_back(&mut self, buffer: UntaggedBuffer) {
-        self.buffers.push_front(buffer);
+        self.returned.push_front(buffer);
     }
 
     /// Accounts for a buffer that a message to `qp` has begun to fill, or has used up.
@@ -119,7 +153,7 @@ impl Srq {
     /// Disarms the limit if fewer buffers are left: returns their number, and the queue pair that
     /// took most, with their number.
     pub(super) fn take_limit_event(&mut self) -> Option<(usize, Option<(QpId, u64)>)> {
-        let left = self.buffers.len();
+        let left = self.len();
         if left >= self.limit {
             return None;
         }

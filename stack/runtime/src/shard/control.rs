@@ -3,18 +3,21 @@
 use std::net::SocketAddr;
 use std::sync::Arc;
 
+use ferrowarp_proto::ddp::recv_queue::RqConsumer;
 use ferrowarp_proto::ddp::regions::AccessScope;
+use ferrowarp_proto::ddp::untagged::BufferQueue;
 use ferrowarp_proto::rdmap::requester::Requester;
 use ferrowarp_proto::time::Instant;
 use ferrowarp_proto::verbs::cm::{Abort, CmError, ConnParam, ReadDepths, RequestId};
 use ferrowarp_proto::verbs::qp::{QpInit, SrqError, SrqId};
 use ferrowarp_proto::verbs::wc::{CqId, QpId};
+use ferrowarp_proto::work_queue::Tail;
 
 use crate::counters::{Counters, Usage};
 use crate::doorbell::Doorbells;
 use crate::shard::backlog::Backlog;
 use crate::shard::cq_rings::CqProducer;
-use crate::shard::srq::SrqConsumer;
+use crate::shard::srq::SrqShared;
 use crate::shard::work_queue::Link;
 use crate::tcp::TcpStats;
 
@@ -31,7 +34,12 @@ pub(crate) trait ShardControl: Send {
     fn add_cq(&mut self, producer: CqProducer) -> CqId;
     fn remove_cq(&mut self, cq: CqId);
 
-    fn create_qp(&mut self, init: QpInit, requester: Requester) -> Result<QpId, CmError>;
+    fn create_qp(
+        &mut self,
+        init: QpInit,
+        requester: Requester,
+        recv_queue: BufferQueue,
+    ) -> Result<QpId, CmError>;
     /// Connects the work queues to a queue pair just created.
     fn attach(&mut self, link: Link);
     fn destroy_qp(&mut self, now: Instant, qp: QpId);
@@ -39,7 +47,14 @@ pub(crate) trait ShardControl: Send {
     fn qp_access_scope(&self, qp: QpId) -> Option<AccessScope>;
     fn tcp_stats(&self, qp: QpId) -> Option<TcpStats>;
 
-    fn create_srq(&mut self, pd: u32, end: SrqConsumer) -> Result<SrqId, SrqError>;
+    /// Creates a shared receive queue; `tail` and `shared` are of its application's side.
+    fn create_srq(
+        &mut self,
+        pd: u32,
+        rq: RqConsumer,
+        tail: Tail,
+        shared: Arc<SrqShared>,
+    ) -> Result<SrqId, SrqError>;
     fn attach_srq(&mut self, qp: QpId, srq: SrqId) -> Result<(), SrqError>;
     fn arm_srq(&mut self, srq: SrqId, limit: usize) -> Result<(), SrqError>;
     fn cap_srq(&mut self, srq: SrqId, cap: usize) -> Result<(), SrqError>;

@@ -5,7 +5,9 @@ use std::net::SocketAddr;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
+use ferrowarp_proto::ddp::recv_queue::RqConsumer;
 use ferrowarp_proto::ddp::regions::AccessScope;
+use ferrowarp_proto::ddp::untagged::BufferQueue;
 use ferrowarp_proto::device::Device;
 use ferrowarp_proto::engine::Engine;
 use ferrowarp_proto::rdmap::requester::Requester;
@@ -15,6 +17,7 @@ use ferrowarp_proto::verbs::cm::{
 };
 use ferrowarp_proto::verbs::qp::{QpInit, QpState, SrqError, SrqId};
 use ferrowarp_proto::verbs::wc::{CqId, QpId};
+use ferrowarp_proto::work_queue::Tail;
 
 use crate::counters::{Counters, Port, Usage};
 use crate::doorbell::Doorbells;
@@ -24,7 +27,7 @@ use crate::shard::backlog::Backlog;
 use crate::shard::control::ShardControl;
 use crate::shard::cq_rings::{CqProducer, CqRings};
 use crate::shard::links::Links;
-use crate::shard::srq::{SrqConsumer, SrqLimit};
+use crate::shard::srq::{SrqLimit, SrqLink, SrqShared};
 use crate::shard::work_queue::Link;
 use crate::tcp::TcpStats;
 
@@ -35,7 +38,7 @@ const EVENT_COUNT_MAX: usize = 64;
 pub(crate) struct ShardEngine<D: Device> {
     engine: Engine<D, HostMemory, CqRings>,
     links: Links,
-    srqs: Vec<(SrqId, SrqConsumer)>,
+    srqs: Vec<SrqLink>,
     listeners: HashMap<u16, Arc<Backlog>>,
     publisher: EventPublisher,
     /// Latest time passed to the engine.
@@ -75,12 +78,12 @@ impl<D: Device> ShardEngine<D> {
     // the caller then.
     #[inline(never)]
     fn drive(&mut self, now: Instant) -> bool {
-        let Self { engine, links, srqs, .. } = self;
+        let Self { engine, srqs, .. } = self;
         engine.drive_with(now, |engine| {
             // An application on another core sees them before a connection transmits. But states
             // and events come before the completions that a failure has flushed.
             if engine.completions_mut().has_completions() && engine.event_count() == 0 {
-                publish_queues(engine, links, srqs, false);
+                publish_queues(engine, srqs, false);
             }
         })
     }
@@ -93,14 +96,15 @@ impl<D: Device> ShardEngine<D> {
         self.links.get_mut(qp).is_some_and(|link| link.serve(&mut self.engine).0)
     }
 
-    /// Takes the requests posted to shared receive queues. True if there were any.
+    /// Tells the engine of the buffers posted to shared receive queues. True if there were any.
     fn serve_shared(&mut self) -> bool {
         let Self { engine, srqs, .. } = self;
         let mut any = false;
-        for (id, end) in srqs {
-            any |= end.drain(engine.free_srq_slots(*id), |wr| {
-                engine.post_srq_recv(*id, wr).expect("the queue has a free slot");
-            });
+        for link in srqs {
+            if link.take_posted() {
+                engine.on_srq_recvs_posted(link.id);
+                any = true;
+            }
         }
         any
     }
@@ -140,9 +144,9 @@ impl<D: Device> ShardEngine<D> {
                 self.inform(qp, event);
             }
             Event::SrqLimit { srq, left, most } => {
-                if let Some((_, end)) = self.srqs.iter().find(|(id, _)| *id == srq) {
-                    end.push_limit_event(SrqLimit { left, most });
-                    self.publisher.publish(end.source());
+                if let Some(link) = self.srqs.iter().find(|link| link.id == srq) {
+                    link.push_limit_event(SrqLimit { left, most });
+                    self.publisher.publish(link.source());
                 }
             }
             Event::CqOverrun { cq } => {
@@ -186,18 +190,15 @@ impl<D: Device> ShardEngine<D> {
 #[inline(never)]
 fn publish_queues<D: Device>(
     engine: &mut Engine<D, HostMemory, CqRings>,
-    links: &Links,
-    srqs: &[(SrqId, SrqConsumer)],
+    srqs: &[SrqLink],
     is_last: bool,
 ) {
-    for (id, end) in srqs {
-        end.publish_retired(engine.free_srq_slots(*id));
+    for srq in srqs {
+        engine.publish_retired_srq(srq.id);
     }
     let mut index = 0;
     while let Some(qp) = engine.completions_mut().dirty(index) {
-        if let Some(link) = links.get(qp) {
-            link.publish_retired(engine.publish_retired(qp));
-        }
+        engine.publish_retired(qp);
         index += 1;
     }
     if is_last {
@@ -213,8 +214,8 @@ where
     #[inline]
     fn poll(&mut self, now: Instant, doorbells: &Doorbells) -> bool {
         let now = self.advance(now);
-        // Before the doorbells: a receive that is posted before the peer is triggered to send is in
-        // the engine in time.
+        // Before the doorbells: a receive that is posted to a shared queue before the peer is
+        // triggered to send is in the engine in time.
         self.engine.rx_burst();
         let mut busy = !self.srqs.is_empty() && self.serve_shared();
         busy |= self.links.serve_hot(&mut self.engine);
@@ -243,7 +244,7 @@ where
     #[inline]
     fn publish(&mut self) {
         if self.engine.completions_mut().has_unpublished() || !self.srqs.is_empty() {
-            publish_queues(&mut self.engine, &self.links, &self.srqs, true);
+            publish_queues(&mut self.engine, &self.srqs, true);
         }
     }
 
@@ -255,8 +256,13 @@ where
         self.engine.completions_mut().remove(cq);
     }
 
-    fn create_qp(&mut self, init: QpInit, requester: Requester) -> Result<QpId, CmError> {
-        self.engine.create_qp_with(init, requester)
+    fn create_qp(
+        &mut self,
+        init: QpInit,
+        requester: Requester,
+        recv_queue: BufferQueue,
+    ) -> Result<QpId, CmError> {
+        self.engine.create_qp_with(init, requester, recv_queue)
     }
 
     fn attach(&mut self, link: Link) {
@@ -278,10 +284,17 @@ where
         self.engine.tcp_stats(qp)
     }
 
-    fn create_srq(&mut self, pd: u32, end: SrqConsumer) -> Result<SrqId, SrqError> {
-        let id = self.engine.create_srq(pd, end.max())?;
-        end.source().set_event(AsyncEvent::SrqLimit { srq: id });
-        self.srqs.push((id, end));
+    fn create_srq(
+        &mut self,
+        pd: u32,
+        rq: RqConsumer,
+        tail: Tail,
+        shared: Arc<SrqShared>,
+    ) -> Result<SrqId, SrqError> {
+        let id = self.engine.create_srq_with(pd, rq)?;
+        let link = SrqLink::new(id, shared, tail);
+        link.source().set_event(AsyncEvent::SrqLimit { srq: id });
+        self.srqs.push(link);
         Ok(id)
     }
 
@@ -303,7 +316,7 @@ where
     fn destroy_srq(&mut self, srq: SrqId) {
         // Fails while a queue pair uses it; those keep the handle.
         if self.engine.destroy_srq(srq).is_ok() {
-            self.srqs.retain(|(id, _)| *id != srq);
+            self.srqs.retain(|link| link.id != srq);
         }
     }
 
@@ -442,7 +455,7 @@ where
             link.qp.source().end();
         }
         listeners.values().for_each(|backlog| backlog.source().end());
-        srqs.iter().for_each(|(_, end)| end.source().end());
+        srqs.iter().for_each(|link| link.source().end());
         engine.completions_mut().publish();
         publisher.publish_failure();
     }

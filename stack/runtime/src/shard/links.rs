@@ -181,35 +181,30 @@ impl Links {
 mod tests {
     use std::sync::Arc;
 
+    use ferrowarp_proto::ddp::untagged::BufferQueue;
     use ferrowarp_proto::rdmap::requester::Requester;
     use ferrowarp_proto::verbs::wc::CqId;
-    use ferrowarp_proto::verbs::wr::{PostError, RecvWr};
+    use ferrowarp_proto::verbs::wr::RecvWr;
 
     use super::*;
     use crate::shard::cq_rings::CqRings;
     use crate::shard::qp::QpShared;
-    use crate::spsc::ring;
 
     const COUNT: usize = IDLE_COUNT_MAX + 2;
 
-    /// Engine that takes every receive.
+    /// Engine that is told of receives.
     struct Fake {
-        taken: Vec<QpId>,
+        told_of: Vec<QpId>,
         rings: CqRings,
     }
 
     impl EngineQueues for Fake {
-        fn free_recv_slots(&self, _: QpId) -> usize {
-            1
-        }
-
         fn take_sends(&mut self, _: QpId, _: usize) -> (usize, bool) {
             (0, false)
         }
 
-        fn post_recv(&mut self, qp: QpId, _: RecvWr) -> Result<(), PostError> {
-            self.taken.push(qp);
-            Ok(())
+        fn on_recvs_posted(&mut self, qp: QpId) {
+            self.told_of.push(qp);
         }
 
         fn rings(&mut self) -> &mut CqRings {
@@ -233,16 +228,15 @@ mod tests {
                 links,
                 qps: Vec::new(),
                 doorbells: Doorbells::new(COUNT),
-                engine: Fake { taken: Vec::new(), rings: CqRings::new(COUNT) },
+                engine: Fake { told_of: Vec::new(), rings: CqRings::new(COUNT) },
             };
             for index in 0..COUNT {
                 let id = QpId { index: u32::try_from(index).unwrap(), generation: 0 };
                 let (_, sends) = Requester::with_producer(1);
-                let (posted, taken) = ring(4);
-                let sq_tail = sends.tail();
-                let qp = Arc::new(QpShared::new(sends, posted, 4));
-                let cqs = [CqId(0); 2];
-                fixture.links.insert(Link::new(id, Arc::clone(&qp), cqs, sq_tail, taken, 4));
+                let (_, recvs) = BufferQueue::with_producer(4);
+                let tails = [sends.tail(), recvs.tail()];
+                let qp = Arc::new(QpShared::new(sends, recvs));
+                fixture.links.insert(Link::new(id, Arc::clone(&qp), [CqId(0); 2], tails));
                 fixture.qps.push(qp);
                 fixture.doorbells.ring(index);
             }
@@ -272,7 +266,7 @@ mod tests {
         fixture.post(3);
         assert!(!fixture.doorbells.is_pending());
         assert!(fixture.links.serve_hot(&mut fixture.engine));
-        assert_eq!(fixture.engine.taken.len(), 1);
+        assert_eq!(fixture.engine.told_of.len(), 1);
         assert!(!fixture.links.serve_hot(&mut fixture.engine));
     }
 
@@ -302,7 +296,7 @@ mod tests {
         assert_eq!((fixture.hot_count(), fixture.doorbells.has_hot()), (0, false));
         assert!(fixture.doorbells.is_pending());
         fixture.serve_rung();
-        assert_eq!(fixture.engine.taken.len(), 1);
+        assert_eq!(fixture.engine.told_of.len(), 1);
         assert_eq!(fixture.hot_count(), 1, "the one that was rung");
         assert!(!fixture.links.is_demotion_due(Instant::ZERO + IDLE_NS));
     }

@@ -40,7 +40,7 @@ pub(crate) use end_observer::EndObserver;
 pub(crate) use engine::ShardEngine;
 pub(crate) use qp::QpShared;
 pub use srq::SrqLimit;
-pub(crate) use srq::{SrqConsumer, SrqShared};
+pub(crate) use srq::SrqShared;
 pub(crate) use work_queue::Link;
 
 /// One engine with its port queue, polled by the thread that holds its lock.

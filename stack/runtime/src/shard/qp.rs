@@ -1,12 +1,12 @@
-//! State shared by the application's and the shard's sides of a queue pair: the send queue's
-//! producer, the ring of receives, QP state, events.
+//! State shared by the application's and the shard's sides of a queue pair: the producers of the
+//! work queues, QP state, events.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU16, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU16, Ordering};
 
 use crossbeam::atomic::AtomicCell;
 use crossbeam::queue::ArrayQueue;
-use crossbeam::utils::CachePadded;
+use ferrowarp_proto::ddp::recv_queue::RqProducer;
 use ferrowarp_proto::rdmap::send_queue::SqProducer;
 use ferrowarp_proto::verbs::cm::Event;
 use ferrowarp_proto::verbs::qp::QpState;
@@ -15,7 +15,6 @@ use ferrowarp_proto::verbs::wr::{PostError, RecvWr, SendRights, SendWr};
 use crate::doorbell::hot::HotFlag;
 use crate::events::EventSource;
 use crate::spin_lock::SpinLock;
-use crate::spsc::Producer;
 
 /// Maximum number of pending events of a queue pair: set-up, end, and an overrun of each completion
 /// queue.
@@ -31,41 +30,13 @@ pub(crate) struct QpShared {
     extensions: AtomicBool,
     closed: AtomicBool,
     sends: SpinLock<SqProducer>,
-    recvs: RecvQueueHandle,
+    recvs: SpinLock<RqProducer>,
     events: ArrayQueue<Event>,
     source: Arc<EventSource>,
 }
 
-/// Application's side of the receive queue.
-struct RecvQueueHandle {
-    producer: SpinLock<RqProducer>,
-    /// Number of requests that have left the queue; written by the shard.
-    retired: CachePadded<AtomicU64>,
-}
-
-struct RqProducer {
-    ring: Producer<RecvWr>,
-    posted: u64,
-    cached_retired: u64,
-    max: u64,
-}
-
-impl RqProducer {
-    #[inline]
-    fn has_space(&mut self, retired: &AtomicU64) -> bool {
-        if self.posted - self.cached_retired >= self.max {
-            self.cached_retired = retired.load(Ordering::Acquire);
-        }
-        // The shard removes a request from the ring before it retires it: the ring has a free slot,
-        // too.
-        self.posted - self.cached_retired < self.max
-    }
-}
-
 impl QpShared {
-    pub(crate) fn new(sends: SqProducer, recvs: Producer<RecvWr>, max_recv_wr: usize) -> Self {
-        let max = max_recv_wr as u64;
-        let recvs = RqProducer { ring: recvs, posted: 0, cached_retired: 0, max };
+    pub(crate) fn new(sends: SqProducer, recvs: RqProducer) -> Self {
         Self {
             state: AtomicCell::new(QpState::Idle),
             hot: HotFlag::default(),
@@ -73,10 +44,7 @@ impl QpShared {
             extensions: AtomicBool::new(false),
             closed: AtomicBool::new(false),
             sends: SpinLock::new(sends),
-            recvs: RecvQueueHandle {
-                producer: SpinLock::new(recvs),
-                retired: CachePadded::new(AtomicU64::new(0)),
-            },
+            recvs: SpinLock::new(recvs),
             events: ArrayQueue::new(EVENT_COUNT_MAX),
             source: EventSource::new(),
         }
@@ -121,15 +89,6 @@ impl QpShared {
         let _ = self.events.push(event);
     }
 
-    #[inline]
-    pub(crate) fn set_retired_recvs(&self, count: u64) {
-        // Stored only when changed, to leave the cache line with the application's core otherwise.
-        let retired = &self.recvs.retired;
-        if retired.load(Ordering::Relaxed) != count {
-            retired.store(count, Ordering::Release);
-        }
-    }
-
     /// Removes and returns the oldest event.
     pub(crate) fn next_event(&self) -> Option<Event> {
         self.events.pop()
@@ -162,15 +121,11 @@ impl QpShared {
         &self,
         wrs: impl IntoIterator<Item = RecvWr>,
     ) -> (usize, Option<PostError>) {
-        let mut producer = self.recvs.producer.lock();
+        let mut producer = self.recvs.lock();
         let posted = post_until_error(wrs, |wr| {
-            if !producer.has_space(&self.recvs.retired) || producer.ring.push(wr).is_err() {
-                return Err(PostError::QueueFull);
-            }
-            producer.posted += 1;
-            Ok(())
+            if producer.post(wr.wr_id, &wr.sg_list) { Ok(()) } else { Err(PostError::QueueFull) }
         });
-        producer.ring.publish();
+        producer.publish();
         posted
     }
 

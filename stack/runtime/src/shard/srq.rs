@@ -1,15 +1,13 @@
 //! Shard's side of shared receive queues.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 
 use crossbeam::queue::ArrayQueue;
-use crossbeam::utils::CachePadded;
+use ferrowarp_proto::verbs::qp::SrqId;
 use ferrowarp_proto::verbs::wc::QpId;
-use ferrowarp_proto::verbs::wr::RecvWr;
+use ferrowarp_proto::work_queue::Tail;
 
 use crate::events::EventSource;
-use crate::spsc::Consumer;
 
 /// Maximum number of pending limit events; further ones are dropped.
 const LIMIT_EVENT_COUNT_MAX: usize = 8;
@@ -26,25 +24,13 @@ pub struct SrqLimit {
 
 /// State shared by the application's and the shard's sides.
 pub(crate) struct SrqShared {
-    /// Number of buffers that have left the queue; written by the shard.
-    retired: CachePadded<AtomicU64>,
     limit_events: ArrayQueue<SrqLimit>,
     source: Arc<EventSource>,
 }
 
 impl SrqShared {
     pub(crate) fn new() -> Self {
-        Self {
-            retired: CachePadded::new(AtomicU64::new(0)),
-            limit_events: ArrayQueue::new(LIMIT_EVENT_COUNT_MAX),
-            source: EventSource::new(),
-        }
-    }
-
-    /// Number of buffers that have left the queue.
-    #[inline]
-    pub(crate) fn retired(&self) -> u64 {
-        self.retired.load(Ordering::Acquire)
+        Self { limit_events: ArrayQueue::new(LIMIT_EVENT_COUNT_MAX), source: EventSource::new() }
     }
 
     /// Source of the queue's events.
@@ -58,47 +44,25 @@ impl SrqShared {
     }
 }
 
-/// Shard's side of a shared receive queue.
-pub(crate) struct SrqConsumer {
-    ring: Consumer<RecvWr>,
+/// Shard's side of a shared receive queue, which the engine reads itself.
+pub(crate) struct SrqLink {
+    pub(crate) id: SrqId,
     shared: Arc<SrqShared>,
-    taken: u64,
-    max: usize,
+    tail: Tail,
+    /// Tail of which the engine knows.
+    seen: u64,
 }
 
-impl SrqConsumer {
-    /// Returns the shard's side of a queue of `max` buffers that arrive on `ring`.
-    pub(crate) const fn new(ring: Consumer<RecvWr>, shared: Arc<SrqShared>, max: usize) -> Self {
-        Self { ring, shared, taken: 0, max }
+impl SrqLink {
+    pub(crate) const fn new(id: SrqId, shared: Arc<SrqShared>, tail: Tail) -> Self {
+        Self { id, shared, tail, seen: 0 }
     }
 
-    pub(crate) const fn max(&self) -> usize {
-        self.max
-    }
-
-    /// Moves at most `free` posted buffers to the engine, as many as its queue has free slots. True
-    /// if there were any.
+    /// True if buffers were posted since the call before.
     #[inline]
-    pub(crate) fn drain(&mut self, free: usize, mut post: impl FnMut(RecvWr)) -> bool {
-        let mut any = false;
-        for _ in 0..free {
-            let Some(wr) = self.ring.pop() else { break };
-            post(wr);
-            self.taken += 1;
-            any = true;
-        }
-        any
-    }
-
-    /// Publishes to the application how many buffers have left the queue, from the engine's free
-    /// slots.
-    #[inline]
-    pub(crate) fn publish_retired(&self, free: usize) {
-        let retired = self.taken - self.max.saturating_sub(free) as u64;
-        // Stored only when changed, to leave the cache line with the application's core otherwise.
-        if self.shared.retired.load(Ordering::Relaxed) != retired {
-            self.shared.retired.store(retired, Ordering::Release);
-        }
+    pub(crate) fn take_posted(&mut self) -> bool {
+        let tail = self.tail.load();
+        tail != std::mem::replace(&mut self.seen, tail)
     }
 
     pub(crate) fn source(&self) -> &Arc<EventSource> {

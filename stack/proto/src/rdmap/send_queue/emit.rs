@@ -1,9 +1,9 @@
 //! Encoding of a send request in the slots of a send queue: see [`super::wqe`].
 
-use super::slots::{SLOT_WORDS, Slot, Slots};
 use super::wqe::{OPERANDS, PAYLOAD, WORD_LEN, WR_ID, WqeFlags, WqeOpcode, ZERO_BASED};
 use crate::ddp::regions::Stag;
 use crate::rdmap::operation::{AtomicOp, Operation, Payload, SendWr, Sge};
+use crate::work_queue::slots::{SLOT_WORDS, Slot, Slots};
 
 /// Fields of words 1 and 2.
 struct Head {

@@ -71,7 +71,7 @@ fn any_request() -> impl Strategy<Value = SendWr> {
 
 /// Decodes a request.
 fn decode(sq: &SqConsumer, slot: u64) -> SendWr {
-    let wqe = Wqe::new(&sq.shared.slots, slot);
+    let wqe = Wqe::new(sq.0.slots(), slot);
     let solicited = wqe.flags().contains(WqeFlags::SOLICITED);
     let (rkey, remote) = (wqe.stag(), wqe.remote());
     let payload = || {

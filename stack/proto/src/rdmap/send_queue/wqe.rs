@@ -25,12 +25,12 @@
 
 #![expect(clippy::cast_possible_truncation, reason = "fields are cut out of words")]
 
-use super::slots::{SLOT_WORDS, Slot, Slots};
 use crate::ddp::memory::Access;
 use crate::ddp::regions::Stag;
 use crate::rdmap::operation::{
     AtomicOp, Bind, INLINE_LEN_MAX, ImmediateData, SGE_COUNT_MAX, SgList, Sge,
 };
+use crate::work_queue::slots::{SLOT_WORDS, Slot, Slots};
 
 /// First word of the payload.
 pub(super) const PAYLOAD: usize = 3;
@@ -262,7 +262,7 @@ impl Control {
 
     /// Number of the request's slots.
     #[inline(always)]
-    const fn slot_count(self) -> u64 {
+    pub(super) const fn slot_count(self) -> u64 {
         self.0 >> 24 & 0xff
     }
 }
@@ -443,11 +443,5 @@ impl<'a> Wqe<'a> {
         }
         // The sum of a request that was checked does not overflow.
         (0..count).fold(0, |sum: u32, index| sum.wrapping_add(self.sge(index).len))
-    }
-
-    /// Number of its slots.
-    #[inline(always)]
-    pub(super) const fn slot_count(&self) -> u64 {
-        self.control.slot_count()
     }
 }

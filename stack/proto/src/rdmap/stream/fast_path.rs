@@ -116,12 +116,14 @@ impl Stream {
         self.place_if_continued(memory, ulpdu, sinks) == Continuation::Segment
     }
 
-    fn run_of_send(&self, memory: &impl Memory, ulpdu: &[u8]) -> Option<SegmentRun> {
+    fn run_of_send(&mut self, memory: &impl Memory, ulpdu: &[u8]) -> Option<SegmentRun> {
         let opcode = Opcode::Send { invalidate: false, solicited: false }.control(self.version);
         let header = Untagged::parse_expected(ulpdu, self.version, opcode)?;
-        let starts = header.qn == QN_SEND && !header.last;
-        let sink = starts.then(|| self.recv_queue.rest_of_sink(memory, self.scope, &header))?;
-        SegmentRun::of_send(ulpdu, sink?)
+        if header.qn != QN_SEND || header.last {
+            return None;
+        }
+        let sink = self.recv_queue.rest_of_sink(memory, self.scope, &header)?;
+        SegmentRun::of_send(ulpdu, sink)
     }
 
     fn run_of_read_response(&self, memory: &impl Memory, ulpdu: &[u8]) -> Option<SegmentRun> {

@@ -4,7 +4,7 @@ use super::*;
 use crate::ddp::memory::{Access, MemoryFault};
 use crate::ddp::regions::StreamId;
 use crate::ddp::sgl::Sge;
-use crate::ddp::untagged::UntaggedBuffer;
+use crate::ddp::untagged::{BufferQueue, UntaggedBuffer};
 use crate::ddp::vec_memory::VecMemory;
 use crate::rdmap::operation::SendWr;
 use crate::rdmap::operation::{Operation, Payload};
@@ -29,7 +29,8 @@ struct Fixture {
 fn fixture() -> Fixture {
     let arena = VecMemory::new(4096);
     let stag = arena.register(0, 4096, Access::ALL, PD);
-    let mut stream = Stream::new(AccessScope { pd: PD, stream: STREAM }, Requester::new(8), 8);
+    let mut stream =
+        Stream::new(AccessScope { pd: PD, stream: STREAM }, Requester::new(8), BufferQueue::new(8));
     stream.start(Version::Ietf, 2, 2);
     Fixture { arena, stag, stream }
 }
@@ -49,7 +50,7 @@ impl Fixture {
 
     fn post_receive(&mut self, wr_id: u64, addr: u64, len: u32) {
         let sg_list = [Sge { addr, len, lkey: self.stag }].into_iter().collect();
-        assert!(self.stream.recv_queue.post(UntaggedBuffer { wr_id, sg_list }));
+        assert!(self.stream.recv_queue.post(&UntaggedBuffer { wr_id, sg_list }));
     }
 
     fn write(&self, peer: &Self, from: u64, to: u64, len: u32) -> Operation {

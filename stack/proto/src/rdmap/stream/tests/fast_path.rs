@@ -26,7 +26,7 @@ fn receiver(sge_count: u64) -> Fixture {
     let len = LEN / sge_count as u32;
     let sge = |index| Sge { addr: 2000 + index * 500, len, lkey: receiver.stag };
     let sg_list = (0..sge_count).map(sge).collect();
-    assert!(receiver.stream.recv_queue.post(UntaggedBuffer { wr_id: 2, sg_list }));
+    assert!(receiver.stream.recv_queue.post(&UntaggedBuffer { wr_id: 2, sg_list }));
     receiver
 }
 

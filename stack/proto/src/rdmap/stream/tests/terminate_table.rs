@@ -15,7 +15,7 @@ use rows::{MDR, NONE, READ_1, RESPONSE, ROWS};
 use super::super::*;
 use crate::ddp::memory::Access;
 use crate::ddp::sgl::Sge;
-use crate::ddp::untagged::UntaggedBuffer;
+use crate::ddp::untagged::{BufferQueue, UntaggedBuffer};
 use crate::ddp::vec_memory::VecMemory;
 use crate::rdmap::operation::Operation;
 use crate::rdmap::operation::SendWr;
@@ -55,13 +55,13 @@ fn fixture(version: Version) -> Fixture {
     let recv_region = arena.register(0x400, 0x100, Access::LOCAL_WRITE, PD);
     let gone = arena.register(0x300, 0x40, Access::ALL, PD);
     arena.regions().invalidate(gone);
-    let mut stream = Stream::new(PD, Requester::new(8), 8);
+    let mut stream = Stream::new(PD, Requester::new(8), BufferQueue::new(8));
     stream.start(version, 2, 2);
     for (wr_id, addr, len, lkey) in
         [(1, 0x400, 4, recv_region), (2, 0x440, 64, recv_region), (3, 0x300, 8, gone)]
     {
         let sg_list = [Sge { addr, len, lkey }].into_iter().collect();
-        assert!(stream.recv_queue.post(UntaggedBuffer { wr_id, sg_list }));
+        assert!(stream.recv_queue.post(&UntaggedBuffer { wr_id, sg_list }));
     }
     let sink = Sge { addr: 0x180, len: 8, lkey: open };
     let operation = Operation::Read { sink, rkey: 5, remote: 6 };

@@ -1,21 +1,27 @@
-//! Every interleaving of a thread that posts to a send queue and of the stack that takes, completes
+//! Every interleaving of a thread that posts to a work queue and of the stack that takes, completes
 //! and retires the requests: each is seen once, in order and whole.
 
+use ferrowarp_proto::ddp::untagged::BufferQueue;
 use ferrowarp_proto::rdmap::operation::{Operation, SendWr, SgList, Sge};
 use ferrowarp_proto::rdmap::requester::{Admission, Rejection, Requester};
 use ferrowarp_proto::rdmap::send_queue::wqe::OpcodeSet;
 use ferrowarp_proto::verbs::wr::Payload;
 use loom::thread;
 
+/// A list that ends in the second slot of a request and names it.
+fn list(wr_id: u64) -> SgList {
+    (0..4).map(|_| Sge { addr: 0, len: wr_id as u32, lkey: 0 }).collect()
+}
+
 /// A request of two slots whose first and last words name it.
 fn request(wr_id: u64) -> SendWr {
-    let list: SgList = (0..4).map(|_| Sge { addr: 0, len: wr_id as u32, lkey: 0 }).collect();
+    let list = list(wr_id);
     let operation = Operation::Write { payload: Payload::Gather(list), rkey: 0, remote: 0 };
     SendWr { wr_id, operation, signaled: true, fence: false }
 }
 
 #[test]
-fn requests_arrive_once_in_order_whole() {
+fn sends_arrive_once_in_order_whole() {
     const COUNT: u64 = 2;
     loom::model(|| {
         let (mut requester, mut producer) = Requester::with_producer(1);
@@ -39,6 +45,33 @@ fn requests_arrive_once_in_order_whole() {
             assert_eq!((done.wr_id, u64::from(done.len)), (next, 4 * next));
             requester.pop();
             requester.publish_retired();
+            next += 1;
+        }
+        application.join().unwrap();
+    });
+}
+
+#[test]
+fn receives_arrive_once_in_order_whole() {
+    const COUNT: u64 = 2;
+    loom::model(|| {
+        let (mut queue, mut producer) = BufferQueue::with_producer(1);
+        let application = thread::spawn(move || {
+            for wr_id in 1..=COUNT {
+                while !producer.post(wr_id, &list(wr_id)) {
+                    thread::yield_now();
+                }
+                producer.publish();
+            }
+        });
+        let mut next = 1;
+        while next <= COUNT {
+            let Some(buffer) = queue.pop_front() else {
+                thread::yield_now();
+                continue;
+            };
+            assert_eq!((buffer.wr_id, buffer.sg_list), (next, list(next)));
+            queue.publish_retired();
             next += 1;
         }
         application.join().unwrap();
