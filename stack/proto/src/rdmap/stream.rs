@@ -18,7 +18,7 @@ mod rx;
 mod segment_run;
 mod tx;
 
-pub use fast_path::{Continuation, LastSinks};
+pub use fast_path::{LastSinks, Placement};
 pub use next_tx::NextTx;
 pub(super) use next_tx::TxSource;
 pub use tx::LastOf;

@@ -3,7 +3,7 @@
 use crate::ddp::memory::Memory;
 use crate::ddp::untagged::UntaggedFault;
 use crate::mpa::fpdu::FpduError;
-use crate::rdmap::stream::{Continuation, Indication, LastSinks, Stream};
+use crate::rdmap::stream::{Indication, LastSinks, Placement, Stream};
 use crate::rdmap::terminate::Fault;
 use crate::verbs::cm::{EndReason, Event};
 use crate::verbs::context::Verbs;
@@ -59,29 +59,29 @@ impl Qp {
         ulpdu: &[u8],
         sinks: &mut LastSinks,
     ) -> UlpduOutcome {
-        match self.stream.place_if_continued(&verbs.memory, ulpdu, sinks) {
-            Continuation::None => self.on_any_ulpdu(verbs, ulpdu, sinks),
-            Continuation::Segment => UlpduOutcome::Continue,
-            Continuation::Message(message) => {
-                self.complete_recv(verbs, message, false, None);
-                UlpduOutcome::Continue
-            }
+        let mut placed = self.stream.place_if_continued(&verbs.memory, ulpdu, sinks);
+        if placed == Placement::None {
+            placed = self.stream.place_if_first(&verbs.memory, ulpdu, sinks);
         }
+        match placed {
+            Placement::None => {
+                *sinks = LastSinks::NONE;
+                return self.on_any_ulpdu(verbs, ulpdu);
+            }
+            Placement::Segment => {}
+            Placement::Message(message) => self.complete_recv(verbs, message, false, None),
+        }
+        UlpduOutcome::Continue
     }
 
-    /// Passes a ULPDU that may begin a run, be invalid, or need more than placement, to the stream
-    /// and reports the result.
+    /// Passes a ULPDU that may be invalid, or need more than placement, to the stream and reports
+    /// the result.
     #[inline(never)]
     fn on_any_ulpdu<M: Memory, C: Completions>(
         &mut self,
         verbs: &mut Verbs<M, C>,
         ulpdu: &[u8],
-        sinks: &mut LastSinks,
     ) -> UlpduOutcome {
-        if self.stream.place_if_first(&verbs.memory, ulpdu, sinks) {
-            return UlpduOutcome::Continue;
-        }
-        *sinks = LastSinks::NONE;
         match self.stream.on_ulpdu(&verbs.memory, ulpdu) {
             Ok(Indication::Placed | Indication::ReadRequested) => {}
             Ok(Indication::ReadCompleted) => self.complete_sends(verbs),

@@ -9,7 +9,7 @@ use super::segment_run::{RunKind, SegmentRun};
 use crate::ddp::memory::{Access, Memory};
 use crate::ddp::regions::LastRegion;
 use crate::ddp::untagged::DeliveredMessage;
-use crate::wire::ddp::{TAGGED_LEN, Tagged, Untagged};
+use crate::wire::ddp::{TAGGED_LEN, Tagged, UNTAGGED_LEN, Untagged};
 use crate::wire::rdmap::{Opcode, QN_SEND};
 
 /// Sinks to which the ULPDUs before were placed, for a run of them in one pass. To be replaced
@@ -27,9 +27,9 @@ impl LastSinks {
     pub const NONE: Self = Self { writes: LastRegion::NONE, message: SegmentRun::NONE };
 }
 
-/// Result of [`Stream::place_if_continued`].
+/// Result of the fast path for segments of Sends and Read Responses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Continuation {
+pub enum Placement {
     /// Nothing was done: the ULPDU is to be processed otherwise.
     None,
     /// A segment was placed, and not the last of its message.
@@ -78,51 +78,85 @@ impl Stream {
         memory: &impl Memory,
         ulpdu: &[u8],
         sinks: &mut LastSinks,
-    ) -> Continuation {
+    ) -> Placement {
         let run = &mut sinks.message;
         match run.kind() {
-            RunKind::None => Continuation::None,
+            RunKind::None => Placement::None,
             RunKind::Send => {
                 if let Some(len) = run.place_send(memory, ulpdu) {
                     self.recv_queue.advance(len);
-                    return Continuation::Segment;
+                    return Placement::Segment;
                 }
                 let placed = run.place_last_of_send(memory, ulpdu);
                 let message = placed.and_then(|len| self.recv_queue.deliver(len));
-                message.map_or(Continuation::None, Continuation::Message)
+                message.map_or(Placement::None, Placement::Message)
             }
             RunKind::ReadResponse => match run.place_read_response(memory, ulpdu) {
                 Some(len) => {
                     self.requester.advance_response(len);
-                    Continuation::Segment
+                    Placement::Segment
                 }
-                None => Continuation::None,
+                None => Placement::None,
             },
         }
     }
 
-    /// Places an in-order ULPDU if it is a valid segment, but not the last, of a Send or a Read
-    /// Response, whatever preceded it. False, with nothing placed: [`Stream::on_ulpdu`] is to
-    /// process it.
+    /// Places an in-order ULPDU if it is a valid segment of a Send or a Read Response, but not the
+    /// last of a Read Response, whatever preceded it.
+    #[inline]
     pub fn place_if_first(
         &mut self,
         memory: &impl Memory,
         ulpdu: &[u8],
         sinks: &mut LastSinks,
-    ) -> bool {
-        let begun = self.run_of_send(memory, ulpdu);
-        let begun = begun.or_else(|| self.run_of_read_response(memory, ulpdu));
-        sinks.message = begun.unwrap_or(SegmentRun::NONE);
-        self.place_if_continued(memory, ulpdu, sinks) == Continuation::Segment
+    ) -> Placement {
+        sinks.message = SegmentRun::NONE;
+        let opcode = Opcode::Send { invalidate: false, solicited: false }.control(self.version);
+        let begun = match Untagged::parse_expected(ulpdu, self.version, opcode) {
+            Some(header) if header.last => {
+                let message = self.place_last_of_send(memory, &header, ulpdu);
+                return message.map_or(Placement::None, Placement::Message);
+            }
+            Some(header) => self.run_of_send(memory, &header, ulpdu),
+            None => self.run_of_read_response(memory, ulpdu),
+        };
+        let Some(run) = begun else { return Placement::None };
+        sinks.message = run;
+        self.place_if_continued(memory, ulpdu, sinks)
     }
 
-    fn run_of_send(&mut self, memory: &impl Memory, ulpdu: &[u8]) -> Option<SegmentRun> {
-        let opcode = Opcode::Send { invalidate: false, solicited: false }.control(self.version);
-        let header = Untagged::parse_expected(ulpdu, self.version, opcode)?;
-        if header.qn != QN_SEND || header.last {
+    /// Places the last segment of a Send, often its only one.
+    #[inline(always)]
+    fn place_last_of_send(
+        &mut self,
+        memory: &impl Memory,
+        header: &Untagged,
+        ulpdu: &[u8],
+    ) -> Option<DeliveredMessage> {
+        let payload = &ulpdu[UNTAGGED_LEN..];
+        if header.qn != QN_SEND || payload.is_empty() {
             return None;
         }
-        let sink = self.recv_queue.rest_of_sink(memory, self.scope, &header)?;
+        let mut sink = self.recv_queue.rest_of_sink(memory, self.scope, header)?;
+        if payload.len() > sink.len() {
+            return None;
+        }
+        memory.place(sink.take_front(payload.len()), payload);
+        #[expect(clippy::cast_possible_truncation, reason = "a sink has less than 2^32 bytes")]
+        self.recv_queue.deliver(payload.len() as u32)
+    }
+
+    #[inline(always)]
+    fn run_of_send(
+        &mut self,
+        memory: &impl Memory,
+        header: &Untagged,
+        ulpdu: &[u8],
+    ) -> Option<SegmentRun> {
+        if header.qn != QN_SEND {
+            return None;
+        }
+        let sink = self.recv_queue.rest_of_sink(memory, self.scope, header)?;
         SegmentRun::of_send(ulpdu, sink)
     }
 

@@ -57,14 +57,16 @@ fn place_fast(receiver: &mut Fixture, ulpdu: &[u8], sinks: &mut LastSinks) -> Op
     if stream.place_if_write(arena, ulpdu, sinks) {
         return Some(Indication::Placed);
     }
-    match stream.place_if_continued(arena, ulpdu, sinks) {
-        Continuation::Segment => Some(Indication::Placed),
-        Continuation::Message(message) => {
+    let mut placed = stream.place_if_continued(arena, ulpdu, sinks);
+    if placed == Placement::None {
+        placed = stream.place_if_first(arena, ulpdu, sinks);
+    }
+    match placed {
+        Placement::Segment => Some(Indication::Placed),
+        Placement::Message(message) => {
             Some(Indication::Received { message, solicited: false, invalidated: None })
         }
-        Continuation::None => {
-            stream.place_if_first(arena, ulpdu, sinks).then_some(Indication::Placed)
-        }
+        Placement::None => None,
     }
 }
 
@@ -99,6 +101,27 @@ fn segments_of_long_messages_take_the_fast_path() {
     assert_eq!(compare(&message(SEND, stag), 2), 0, "two elements");
     let solicited = Opcode::Send { invalidate: false, solicited: true };
     assert_eq!(compare(&message(solicited, stag), 1), 0);
+}
+
+#[test]
+fn short_sends_take_the_fast_path() {
+    let send = |msn, mo, len| untagged(SEND, QN_SEND, msn, mo, &vec![1; len]);
+    assert_eq!(compare(&[send(1, 0, 1)], 1), 1);
+    assert_eq!(compare(&[send(1, 0, LEN as usize)], 1), 1, "it fills the buffer");
+    for ulpdu in [
+        send(1, 0, 0),
+        send(1, 0, LEN as usize + 1),
+        send(1, 1, 1),
+        send(0, 0, 1),
+        send(2, 0, 1),
+        untagged(SEND, 1, 1, 0, &[1]),
+    ] {
+        assert_eq!(compare(slice::from_ref(&ulpdu), 1), 0, "{ulpdu:02x?}");
+    }
+    assert_eq!(compare(&[send(1, 0, 1)], 2), 0, "two elements");
+    // The second finds no buffer, if the first was delivered.
+    assert_eq!(compare(&[send(1, 0, 1), send(2, 0, 1)], 1), 1);
+    assert_eq!(compare(&[send(1, 0, 1), send(1, 1, 1)], 1), 1);
 }
 
 #[test]
