@@ -204,7 +204,14 @@ impl Qp {
     /// once more if requests were posted unsignaled.
     #[inline]
     pub fn post_send(&self, wr: SendWr) -> Result<(), PostError> {
-        self.post_sends(std::iter::once(wr)).1.map_or(Ok(()), Err)
+        if self.state() != QpState::Rts {
+            return Err(PostError::WrongState);
+        }
+        // Not by way of an iterator: it would copy the request, which waits for the stores that
+        // have built it.
+        let posted = self.shared.post_send(&wr);
+        self.announce(posted.is_err());
+        posted
     }
 
     /// Posts send requests in order until one fails; returns the number posted, and the error if
@@ -229,22 +236,35 @@ impl Qp {
     /// [`PostError`]; nothing was posted.
     #[inline]
     pub fn post_recv(&self, wr: RecvWr) -> Result<(), PostError> {
-        self.post_recvs(std::iter::once(wr)).1.map_or(Ok(()), Err)
+        self.check_recv()?;
+        // As in `post_send`.
+        let posted = self.shared.post_recv(&wr);
+        self.announce(posted.is_err());
+        posted
     }
 
     /// Posts receive requests in order until one fails; returns the number posted, and the error if
     /// one failed. Rings the doorbell at most once for all. `wrs` as in [`Qp::post_sends`].
     #[inline]
     pub fn post_recvs(&self, wrs: impl IntoIterator<Item = RecvWr>) -> (usize, Option<PostError>) {
-        if self.srq.is_some() {
-            return (0, Some(PostError::SharedReceives));
-        }
-        if self.state() == QpState::Error {
-            return (0, Some(PostError::WrongState));
+        if let Err(error) = self.check_recv() {
+            return (0, Some(error));
         }
         let result = self.shared.post_recvs(wrs);
         self.announce(result.1.is_some());
         result
+    }
+
+    /// Fails if no receives can be posted.
+    #[inline]
+    fn check_recv(&self) -> Result<(), PostError> {
+        if self.srq.is_some() {
+            return Err(PostError::SharedReceives);
+        }
+        if self.state() == QpState::Error {
+            return Err(PostError::WrongState);
+        }
+        Ok(())
     }
 
     /// Rings the doorbell after posting, unless the shard polls the tails. Always after an error:

@@ -94,6 +94,18 @@ impl QpShared {
         self.events.pop()
     }
 
+    /// Posts a send request.
+    #[inline]
+    pub(crate) fn post_send(&self, wr: &SendWr) -> Result<(), PostError> {
+        wr.check(self.rights())?;
+        let mut producer = self.sends.lock();
+        if !producer.post(wr) {
+            return Err(PostError::QueueFull);
+        }
+        producer.publish();
+        Ok(())
+    }
+
     /// Posts send requests until one fails, then publishes them; returns their number, and that
     /// error.
     #[inline]
@@ -101,10 +113,7 @@ impl QpShared {
         &self,
         wrs: impl IntoIterator<Item = SendWr>,
     ) -> (usize, Option<PostError>) {
-        let rights = SendRights {
-            reads: self.ord.load(Ordering::Relaxed) > 0,
-            extensions: self.extensions.load(Ordering::Relaxed),
-        };
+        let rights = self.rights();
         let mut producer = self.sends.lock();
         let posted = post_until_error(wrs, |wr| {
             wr.check(rights)?;
@@ -112,6 +121,26 @@ impl QpShared {
         });
         producer.publish();
         posted
+    }
+
+    /// What the connection allows.
+    #[inline]
+    fn rights(&self) -> SendRights {
+        SendRights {
+            reads: self.ord.load(Ordering::Relaxed) > 0,
+            extensions: self.extensions.load(Ordering::Relaxed),
+        }
+    }
+
+    /// Posts a receive request.
+    #[inline]
+    pub(crate) fn post_recv(&self, wr: &RecvWr) -> Result<(), PostError> {
+        let mut producer = self.recvs.lock();
+        if !producer.post(wr.wr_id, &wr.sg_list) {
+            return Err(PostError::QueueFull);
+        }
+        producer.publish();
+        Ok(())
     }
 
     /// Posts receive requests until one fails, then publishes them; returns their number, and that
