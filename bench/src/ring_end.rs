@@ -165,6 +165,12 @@ impl End {
     pub fn tcp_stats(&self, index: usize) -> Result<TcpStats> {
         self.qps[index].tcp_stats().context("the connection has ended")
     }
+
+    /// Returns the number of frames handed to the port.
+    #[must_use]
+    pub fn frames_sent(&self) -> u64 {
+        self.context.counters().engine.frames_out
+    }
 }
 
 /// A region of a peer.

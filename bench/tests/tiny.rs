@@ -167,6 +167,9 @@ fn fairness_reports_latency_beside_traffic_and_its_bound() {
             assert!(round[latency]["p50_us"].as_f64() > Some(0.0), "{row}");
         }
         assert!(round["bound_us"].as_f64() > round["alone"]["p99_us"].as_f64(), "{row}");
+        let segments = |name: &str| round[name].as_u64().expect("a number");
+        let before = segments("segments_before_max");
+        assert!(before > 0 && before <= segments("segments_allowed"), "the fairness rule: {row}");
     }
 }
 

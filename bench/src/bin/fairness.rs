@@ -71,10 +71,12 @@ fn main() -> Result<ExitCode> {
                 done += 1;
                 eprintln!(
                     "round {done} of {round_count}, {name}: p99 {:.1} us beside, {:.1} alone, \
-                     bound {:.1}",
+                     bound {:.1}; {} segments before, {} allowed",
                     round.beside.value_at_quantile(0.99) as f64 / 1e3,
                     round.alone.value_at_quantile(0.99) as f64 / 1e3,
-                    round.bound_ns() / 1e3
+                    round.bound_ns() / 1e3,
+                    round.segments_max,
+                    round.segments_allowed
                 );
             });
             let rounds = rounds.unwrap_or_else(|error| {
@@ -84,7 +86,7 @@ fn main() -> Result<ExitCode> {
             rows.push(Row { setup, rounds });
         }
     }
-    print!("{}", report::table(&rows)?);
+    print!("{}\n{}", report::segment_table(&rows)?, report::table(&rows)?);
     let json = report::json(&rows, seconds, &failures);
     let json_path = options.out.with_extension("json");
     write(&json_path, &(serde_json::to_string_pretty(&json)? + "\n"))?;

@@ -37,6 +37,16 @@ struct Shared {
     placed: AtomicU64,
 }
 
+/// A measured Write that has been placed.
+#[derive(Clone, Copy, Debug)]
+pub struct Placed {
+    /// Time from posting to placement.
+    pub latency: Duration,
+    /// Segments of the others that were handed to the port since it was posted, to the end of the
+    /// pass in which its own was.
+    pub segments_before: u64,
+}
+
 /// The sink of all Writes.
 pub struct Sink {
     end: End,
@@ -81,6 +91,10 @@ pub struct Load {
     /// Number of the Write that was posted last, and whether it is on its way.
     number: u64,
     is_posted: bool,
+    /// When it was posted: frames that all contexts had sent, and segments of its queue pair.
+    sent_before: (u64, u32),
+    /// Its [`Placed::segments_before`], once it was handed to the port.
+    segments_before: Option<u64>,
     /// Time of the next Write, and the longest pause before it; none are posted without.
     next_at: Instant,
     pause_max: Option<Duration>,
@@ -138,6 +152,8 @@ impl Load {
             outstanding: 0,
             number: 0,
             is_posted: false,
+            sent_before: (0, 0),
+            segments_before: None,
             next_at: Instant::now(),
             pause_max: None,
             rng: SmallRng::seed_from_u64(1),
@@ -154,12 +170,12 @@ impl Load {
     }
 
     /// Polls a context once: competing Writes are posted again as they complete, and the measured
-    /// one when its time has come. Returns the latency of one that has been placed.
+    /// one when its time has come. Returns one that has been placed.
     ///
     /// # Errors
     /// If a connection fails.
     #[inline]
-    pub fn step(&mut self, context: usize) -> Result<Option<Duration>> {
+    pub fn step(&mut self, context: usize) -> Result<Option<Placed>> {
         let end = &mut self.ends[context];
         let runs = &mut self.runs;
         end.poll(|wr_id, count| runs.push((wr_id, count)))?;
@@ -177,8 +193,15 @@ impl Load {
         if context == self.prober.0 { self.probe_step() } else { Ok(None) }
     }
 
-    fn probe_step(&mut self) -> Result<Option<Duration>> {
+    fn probe_step(&mut self) -> Result<Option<Placed>> {
         if self.is_posted {
+            if self.segments_before.is_none() {
+                let (frames, segments) = self.sent()?;
+                let own = segments.wrapping_sub(self.sent_before.1);
+                if own > 0 {
+                    self.segments_before = Some(frames - self.sent_before.0 - u64::from(own));
+                }
+            }
             if self.shared.placed.load(Ordering::Acquire) != self.number {
                 return Ok(None);
             }
@@ -186,11 +209,15 @@ impl Load {
             if let Some(max) = self.pause_max {
                 self.next_at = Instant::now() + max.mul_f64(self.rng.random::<f64>());
             }
-            let latency = self.shared.latency_ns.load(Ordering::Relaxed);
-            return Ok(Some(Duration::from_nanos(latency)));
+            let latency = Duration::from_nanos(self.shared.latency_ns.load(Ordering::Relaxed));
+            let Some(segments_before) = self.segments_before.take() else {
+                bail!("a Write was placed that was not sent");
+            };
+            return Ok(Some(Placed { latency, segments_before }));
         }
         if self.pause_max.is_some() && Instant::now() >= self.next_at {
             let (context, index) = self.prober;
+            self.sent_before = self.sent()?;
             self.number += 1;
             self.is_posted = true;
             let end = &self.ends[context];
@@ -200,6 +227,14 @@ impl Load {
             end.write(index, (PROBE_ID, 1), &self.probe)?;
         }
         Ok(None)
+    }
+
+    /// Returns the frames that all contexts have sent, and the segments of the measured Writes'
+    /// queue pair, modulo 2^32.
+    fn sent(&self) -> Result<(u64, u32)> {
+        let (context, index) = self.prober;
+        let segments = self.ends[context].tcp_stats(index)?.segments_out;
+        Ok((self.ends.iter().map(End::frames_sent).sum(), segments))
     }
 
     /// Begins to write on all queue pairs that compete.

@@ -9,7 +9,7 @@ use ferrowarp::device::register_current_thread;
 use hdrhistogram::Histogram;
 
 use super::cases::Case;
-use super::load::{Load, PORT_QUEUE_LEN, Sink};
+use super::load::{Load, PORT_QUEUE_LEN, Placed, Sink};
 
 /// Pause before a Write at most, in addition to a round: the Write comes at any time of a round.
 const PAUSE_MAX: Duration = Duration::from_micros(20);
@@ -41,6 +41,12 @@ pub struct Round {
     pub alone: Histogram<u64>,
     /// Latencies in nanoseconds beside it.
     pub beside: Histogram<u64>,
+    /// Segments of others before each Write beside the traffic.
+    pub segments_before: Histogram<u64>,
+    /// The highest of these numbers, exactly.
+    pub segments_max: u64,
+    /// Number of segments that the rule allows.
+    pub segments_allowed: u64,
     /// Nanoseconds from segment to segment of the other traffic, over all connections.
     pub segment_ns: f64,
     /// Wait in nanoseconds that the rule allows: a quantum of each connection that competes, and
@@ -70,6 +76,15 @@ impl Round {
     pub fn plain_bound_ns(&self) -> f64 {
         self.wait_ns + self.alone.value_at_quantile(QUANTILE) as f64
     }
+}
+
+/// Measured Writes.
+struct Samples {
+    /// Latencies in nanoseconds.
+    latencies: Histogram<u64>,
+    /// Segments of others before each.
+    segments: Histogram<u64>,
+    segments_max: u64,
 }
 
 /// Measures `rounds` rounds on a connection each queue pair keeps, on threads of their own.
@@ -136,7 +151,7 @@ impl Bench {
         let time = |share| Duration::from_secs_f64(seconds * share);
         self.load.set_probing(Some(PAUSE_MAX));
         self.poll_for(WARM_UP)?;
-        let alone = self.poll_for(time(ALONE_SHARE))?;
+        let alone = self.poll_for(time(ALONE_SHARE))?.latencies;
         self.load.set_probing(None);
         self.load.start_competing()?;
         self.poll_for(WARM_UP)?;
@@ -151,13 +166,14 @@ impl Bench {
         let Case { qps, .. } = setup.case;
         let round_segments = qps * setup.case.quantum(setup.mtu);
         let round_ns = round_segments as f64 * segment_ns;
-        let wait_ns = round_ns + round_segments.min(PORT_QUEUE_LEN) as f64 * segment_ns;
+        let segments_allowed = round_segments + round_segments.min(PORT_QUEUE_LEN);
+        let wait_ns = segments_allowed as f64 * segment_ns;
         let queue_wait_ns = round_ns + PORT_QUEUE_LEN as f64 * segment_ns;
         let alone_ns = alone_ns(&alone, wait_ns);
         self.load.set_probing(Some(PAUSE_MAX + Duration::from_secs_f64(round_ns * 1e-9)));
         self.poll_for(WARM_UP)?;
         let beside = self.poll_for(time(1.0 - ALONE_SHARE - QUANTUM_SHARE))?;
-        ensure!(!beside.is_empty(), "no Write was placed: more --seconds");
+        ensure!(!beside.latencies.is_empty(), "no Write was placed: more --seconds");
         self.load.set_probing(None);
         self.load.stop_competing();
         let start = Instant::now();
@@ -165,23 +181,36 @@ impl Bench {
             ensure!(start.elapsed() < DRAIN_TIMEOUT, "the Writes do not complete");
             self.poll()?;
         }
-        Ok(Round { alone, beside, segment_ns, wait_ns, queue_wait_ns, alone_ns })
+        Ok(Round {
+            alone,
+            beside: beside.latencies,
+            segments_before: beside.segments,
+            segments_max: beside.segments_max,
+            segments_allowed: segments_allowed as u64,
+            segment_ns,
+            wait_ns,
+            queue_wait_ns,
+            alone_ns,
+        })
     }
 
-    /// Polls for some time; returns the latencies of Writes that were placed.
-    fn poll_for(&mut self, duration: Duration) -> Result<Histogram<u64>> {
-        let mut latencies = Histogram::new(3)?;
+    /// Polls for some time; returns the Writes that were placed.
+    fn poll_for(&mut self, duration: Duration) -> Result<Samples> {
+        let (latencies, segments) = (Histogram::new(3)?, Histogram::new(3)?);
+        let mut samples = Samples { latencies, segments, segments_max: 0 };
         let start = Instant::now();
         while start.elapsed() < duration {
-            if let Some(latency) = self.poll()? {
-                latencies.record(u64::try_from(latency.as_nanos())?)?;
+            if let Some(Placed { latency, segments_before }) = self.poll()? {
+                samples.latencies.record(u64::try_from(latency.as_nanos())?)?;
+                samples.segments.record(segments_before)?;
+                samples.segments_max = samples.segments_max.max(segments_before);
             }
         }
-        Ok(latencies)
+        Ok(samples)
     }
 
     /// Polls each sender once, and the sink after each.
-    fn poll(&mut self) -> Result<Option<Duration>> {
+    fn poll(&mut self) -> Result<Option<Placed>> {
         let mut found = None;
         for context in 0..self.load.context_count() {
             found = found.or(self.load.step(context)?);

@@ -47,6 +47,13 @@ impl Row {
         self.share_of(Round::plain_bound_ns).map(|share| share.median)
     }
 
+    /// Returns the highest number of segments before a Write, and the number that the rule allows.
+    #[must_use]
+    pub fn segments(&self) -> Option<(u64, u64)> {
+        let max = self.rounds.iter().map(|round| round.segments_max).max()?;
+        Some((max, self.rounds.first()?.segments_allowed))
+    }
+
     fn median(&self, figure: impl Fn(&Round) -> f64) -> f64 {
         let interval = MedianInterval::of(self.rounds.iter().map(figure).collect());
         interval.map_or(f64::NAN, |interval| interval.median)
@@ -79,8 +86,13 @@ pub fn markdown(rows: &[Row], seconds: f64) -> Result<String> {
          *Fairness rule*: the connections that have something to send take turns, \
          {QUANTUM_SEGMENTS} segments each, and one that gets something to send comes last. A Write \
          therefore waits for one quantum of each competing connection at most: a **round**. Before \
-         it are also the frames that were handed to the port already, of which the **bound** \
-         allows as many as a round has, but not more than the port holds ({PORT_QUEUE_LEN}). Both \
+         it are also the frames that were handed to the port already, of which as many are allowed \
+         as a round has, but not more than the port holds ({PORT_QUEUE_LEN}).\n\n\
+         *In segments*: for each Write those of the others are counted that were handed to the \
+         port from its posting to the end of the pass in which its own was; a pass ends when the \
+         port is full. The rule is kept if no Write of any round had more before it than allowed: \
+         time is not in it.\n\n\
+         *In time*: the **bound** has the same segments. They \
          take the time from segment to segment, which is measured with the traffic alone: elapsed \
          time by segments sent, all work of both ends included. A quantum has fewer segments if a \
          queue pair has less outstanding.\n\n\
@@ -109,6 +121,8 @@ pub fn markdown(rows: &[Row], seconds: f64) -> Result<String> {
         let _ = writeln!(text, "| {name} | {value} |");
     }
     text.push('\n');
+    text.push_str(&segment_table(rows)?);
+    text.push('\n');
     text.push_str(&table(rows)?);
     text.push_str("\n| case | traffic |\n|---|---|\n");
     let mut cases: Vec<_> = rows.iter().map(|row| &row.setup.case).collect();
@@ -120,7 +134,37 @@ pub fn markdown(rows: &[Row], seconds: f64) -> Result<String> {
     Ok(text)
 }
 
-/// Formats the table of results.
+/// Formats the table of segments before Writes.
+///
+/// # Errors
+/// If histograms cannot be added.
+pub fn segment_table(rows: &[Row]) -> Result<String> {
+    let mut text = "| case | MTU | cores | competing | quantum, segments | segments before: p50, \
+                    p99, max | allowed | kept | Writes |\n\
+                    |---|---:|---|---:|---:|---|---:|---|---:|\n"
+        .to_owned();
+    for row in rows {
+        text.push_str(&setup_cells(&row.setup));
+        let Some((max, allowed)) = row.segments() else {
+            text.push_str(" failed | | | 0 |\n");
+            continue;
+        };
+        let before = sum(row, |round| &round.segments_before)?;
+        let [p50, p99] = [0.5, 0.99].map(|it| before.value_at_quantile(it).min(max));
+        let kept = if max <= allowed { "yes" } else { "no" };
+        let count = before.len();
+        let _ = writeln!(text, " {p50}, {p99}, {max} | {allowed} | {kept} | {count} |");
+    }
+    Ok(text)
+}
+
+fn setup_cells(setup: &Setup) -> String {
+    let Setup { case, mtu, cores } = setup;
+    let place = if cores.len() == 1 { "one" } else { "two" };
+    format!("| {} | {mtu} | {place} | {} | {} |", case.name, case.qps, case.quantum(*mtu))
+}
+
+/// Formats the table of results in time.
 ///
 /// # Errors
 /// If histograms cannot be added.
@@ -132,10 +176,7 @@ pub fn table(rows: &[Row]) -> Result<String> {
                     |---|---:|---|---:|---:|---:|---:|---:|---|---|---|---|---:|---|---|---:|\n"
             .to_owned();
     for row in rows {
-        let Setup { case, mtu, cores } = &row.setup;
-        let place = if cores.len() == 1 { "one" } else { "two" };
-        let quantum = case.quantum(*mtu);
-        let _ = write!(text, "| {} | {mtu} | {place} | {} | {quantum} |", case.name, case.qps);
+        text.push_str(&setup_cells(&row.setup));
         let (Some(share), Some(plain), Some(queue_share)) =
             (row.share(), row.plain_share(), row.queue_share())
         else {
@@ -186,6 +227,7 @@ pub fn json(rows: &[Row], seconds: f64, failures: &[String]) -> Value {
     };
     let round = |round: &Round| {
         json!({ "alone": latency(&round.alone), "beside": latency(&round.beside),
+            "segments_before_max": round.segments_max, "segments_allowed": round.segments_allowed,
             "segment_ns": round.segment_ns, "alone_in_bound_us": round.alone_ns / 1e3,
             "bound_us": round.bound_ns() / 1e3, "queue_bound_us": round.queue_bound_ns() / 1e3 })
     };
@@ -218,6 +260,9 @@ mod tests {
         let round = Round {
             alone: latencies(1),
             beside: latencies(p99_us),
+            segments_before: latencies(0),
+            segments_max: p99_us * 10,
+            segments_allowed: 32,
             segment_ns: 200.0,
             wait_ns: 3200.0,
             queue_wait_ns: 7000.0,
@@ -247,5 +292,16 @@ mod tests {
                      600 |";
         assert!(text.contains(first), "{text}");
         assert!(text.contains("| stream | 1500 | one | 1 | 16 | failed |"), "{text}");
+    }
+
+    #[test]
+    fn rule_is_kept_if_no_write_had_more_segments_before_it() {
+        for (us, expected) in
+            [(3, "0, 0, 30 | 32 | yes | 600 |"), (4, "0, 0, 40 | 32 | no | 600 |")]
+        {
+            let text = segment_table(&[row(us)]).unwrap();
+            let expected = format!("| stream | 1500 | one | 1 | 16 | {expected}");
+            assert!(text.contains(&expected), "{text}");
+        }
     }
 }
