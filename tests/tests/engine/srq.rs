@@ -1,5 +1,6 @@
 //! Shared receive queues (SRQ), between two engines in virtual time.
 
+use ferrowarp_proto::ddp::recv_queue::recv_queue;
 use ferrowarp_proto::verbs::cm::{ConnParam, Event};
 use ferrowarp_proto::verbs::qp::{QpInit, QpState, SrqError, SrqId};
 use ferrowarp_proto::verbs::wc::{CqId, QpId, WcStatus};
@@ -184,6 +185,48 @@ fn srq_cap_terminates_only_the_qp_above_it() {
     completions(&mut world, 1, CqId(1), 5);
     assert_eq!(world.ends[1].engine.free_srq_slots(srq), 64);
     assert_eq!(world.ends[1].engine.srq_outstanding(qps[1][1]), 8);
+}
+
+#[test]
+fn buffers_that_the_application_posts_itself_are_taken_once_they_are_counted() {
+    let mut world = World::new(&WorldOptions::new(1));
+    let (mut producer, rq) = recv_queue(2);
+    let srq = world.ends[1].engine.create_srq_with(PD, rq).unwrap();
+    let region = register(&world, 1, 0, 1 << 20);
+    let qps = connect(&mut world, 0, Some(srq));
+    let mut post_buffer = |wr_id: u64| {
+        let addr = wr_id * u64::from(BUFFER_LEN);
+        let is_posted = producer.post(wr_id, &receive(wr_id, region, addr, BUFFER_LEN).sg_list);
+        producer.publish();
+        is_posted
+    };
+    let held = |world: &World| world.ends[1].engine.srq_outstanding(qps[1]);
+    let send_one = |world: &mut World, expected: u64| {
+        post(world, 0, qps[0], send(expected, b"message", None));
+        let wc = completions(world, 1, CqId(0), 1)[0];
+        assert_eq!((wc.wr_id, wc.status), (expected, WcStatus::Success));
+    };
+    assert!(post_buffer(0) && post_buffer(1) && !post_buffer(2));
+    let refused = world.ends[1].engine.post_srq_recv(srq, receive(2, region, 0, 8));
+    assert_eq!(refused, Err(PostError::QueueFull), "the application posts itself");
+    world.ends[1].engine.on_srq_recvs_posted(srq);
+    assert_eq!(world.ends[1].engine.free_srq_slots(srq), 0);
+    send_one(&mut world, 0);
+    assert!(!post_buffer(2), "its place was not given back yet");
+    world.ends[1].engine.publish_retired_srq(srq);
+    assert!(post_buffer(2));
+    send_one(&mut world, 1);
+    assert_eq!(held(&world), 2);
+    world.ends[1].engine.on_srq_recvs_posted(srq);
+    assert_eq!(held(&world), 1, "the first is replaced");
+    send_one(&mut world, 2);
+    world.ends[1].engine.publish_retired_srq(srq);
+    // Taken now it would be counted as the replacement of itself.
+    assert!(post_buffer(3));
+    post(&mut world, 0, qps[0], send(3, b"early", None));
+    assert_eq!(disconnect_cause(&mut world, 1), (qps[1], Some((1, 2, 2))));
+    world.ends[1].engine.on_srq_recvs_posted(srq);
+    assert_eq!(world.ends[1].engine.free_srq_slots(srq), 1);
 }
 
 #[test]

@@ -39,7 +39,8 @@ pub struct RqConsumer {
     taken: u64,
 }
 
-/// Creates a receive queue for at most `count_max` requests. Zeroes 128 bytes for each.
+/// Creates a receive queue for at most `count_max` requests. Zeroes 128 to 256 bytes for each: the
+/// ring is a power of two.
 #[must_use]
 pub fn recv_queue(count_max: usize) -> (RqProducer, RqConsumer) {
     let (producer, ring) = work_queue(count_max, SLOT_COUNT);

@@ -71,7 +71,7 @@ impl BufferQueue {
     }
 
     /// As [`BufferQueue::new`], for buffers that the application posts with the returned producer,
-    /// on any thread. Zeroes 128 bytes per buffer.
+    /// on any thread. Zeroes 128 to 256 bytes per buffer: the ring is a power of two.
     #[must_use]
     pub fn with_producer(count_max: usize) -> (Self, RqProducer) {
         let (producer, rq) = recv_queue(count_max);
@@ -174,9 +174,9 @@ impl BufferQueue {
         Some(DeliveredMessage { wr_id, len })
     }
 
-    /// Returns the rest of the buffer to which an in-order segment is to be placed that has a
-    /// payload and leaves room for more, as in nearly every long message. `None` if its buffer has
-    /// several elements, or [`BufferQueue::place`] is to check it.
+    /// Returns the rest of the buffer to which the next segment in order is to be placed. `None` if
+    /// the segment is another, its buffer has several elements or none, or the rest is not
+    /// registered as a whole: [`BufferQueue::place`] is to check it.
     #[inline]
     pub fn rest_of_sink(
         &mut self,

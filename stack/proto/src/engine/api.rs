@@ -12,7 +12,6 @@ use crate::rdmap::requester::Requester;
 use crate::time::Instant;
 use crate::verbs::cm::CmError;
 use crate::verbs::qp::{QpInit, QpState, SrqError, SrqId};
-use crate::verbs::queue_pair::Qp;
 use crate::verbs::wc::{Completions, QpId};
 use crate::verbs::wr::{PostError, RecvWr, SendWr};
 
@@ -76,13 +75,6 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
     #[must_use]
     pub fn qp_access_scope(&self, qp: QpId) -> Option<AccessScope> {
         self.cx.qps.by_id(qp).map(|qp| qp.stream.access_scope())
-    }
-
-    /// Returns the number of buffers that [`Engine::post_recv`] accepts now; with a shared receive
-    /// queue the capacity of the queue pair's own.
-    #[must_use]
-    pub fn free_recv_slots(&self, qp: QpId) -> usize {
-        self.cx.qps.by_id(qp).map_or(0, Qp::free_recv_slots)
     }
 
     /// Posts a work request to the send queue.

@@ -159,15 +159,6 @@ impl Qp {
         }
     }
 
-    /// Number of free slots in the receive queue; all of them with a shared one, none if the
-    /// application posts to it itself.
-    pub(crate) fn free_recv_slots(&self) -> usize {
-        match self.srq {
-            Some(_) => self.init.max_recv_wr,
-            None => self.stream.recv_queue.free_count(),
-        }
-    }
-
     /// Reports completed requests in posting order, as far as the completion queue has free slots.
     /// If it has none, a rejected request waits, as a flushed one does: the application may have
     /// posted it unsignaled, without a place for its completion. Any other overruns the queue.

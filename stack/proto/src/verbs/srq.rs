@@ -23,7 +23,8 @@ pub(super) struct Srq {
     rq: RqConsumer,
     /// For [`Srq::post`], unless the application posts itself.
     producer: Option<RqProducer>,
-    /// Buffers posted since creation that were accounted for.
+    /// Buffers posted since creation that were credited to the queue pairs. No others are taken: a
+    /// buffer would replace itself.
     posted: u64,
     /// Buffers given back, older than those in `rq`; in the order of posting.
     returned: VecDeque<UntaggedBuffer>,
@@ -85,7 +86,12 @@ impl Srq {
 
     /// Returns the number of buffers left.
     fn len(&self) -> usize {
-        self.returned.len() + self.rq.len()
+        self.returned.len() + self.credited_len()
+    }
+
+    /// Returns the number of buffers in the ring that may be taken.
+    fn credited_len(&self) -> usize {
+        usize::try_from(self.posted - self.rq.taken()).unwrap_or(usize::MAX)
     }
 
     pub(super) fn free_slots(&self) -> usize {
@@ -120,6 +126,9 @@ impl Srq {
     pub(super) fn pop(&mut self) -> Option<UntaggedBuffer> {
         if !self.returned.is_empty() {
             return self.returned.pop_front();
+        }
+        if self.credited_len() == 0 {
+            return None;
         }
         let wqe = self.rq.front()?;
         let buffer = UntaggedBuffer { wr_id: wqe.wr_id(), sg_list: wqe.sg_list() };

@@ -88,9 +88,9 @@ impl<D: Device> ShardEngine<D> {
         })
     }
 
-    /// Takes the requests posted to a queue pair and to shared receive queues: before FPDUs start
-    /// on a connection, because the first may already have arrived and need a receive, and before a
-    /// graceful close. What is left is taken by the next poll. True if the queue pair had any.
+    /// Takes the requests posted to a queue pair, and counts those posted to shared receive queues:
+    /// before FPDUs start on a connection, because the first may already have arrived and need a
+    /// shared receive, and before a graceful close. What is left is taken by the next poll. True if the queue pair had any.
     fn take_posted(&mut self, qp: QpId) -> bool {
         self.serve_shared();
         self.links.get_mut(qp).is_some_and(|link| link.serve(&mut self.engine).0)
@@ -215,7 +215,7 @@ where
     fn poll(&mut self, now: Instant, doorbells: &Doorbells) -> bool {
         let now = self.advance(now);
         // Before the doorbells: a receive that is posted to a shared queue before the peer is
-        // triggered to send is in the engine in time.
+        // triggered to send is counted in time, and may be taken.
         self.engine.rx_burst();
         let mut busy = !self.srqs.is_empty() && self.serve_shared();
         busy |= self.links.serve_hot(&mut self.engine);

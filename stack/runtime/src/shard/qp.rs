@@ -99,11 +99,10 @@ impl QpShared {
     pub(crate) fn post_send(&self, wr: &SendWr) -> Result<(), PostError> {
         wr.check(self.rights())?;
         let mut producer = self.sends.lock();
-        if !producer.post(wr) {
-            return Err(PostError::QueueFull);
-        }
+        let is_posted = producer.post(wr);
+        // If it was full, too: an iterator that panicked left requests unpublished.
         producer.publish();
-        Ok(())
+        if is_posted { Ok(()) } else { Err(PostError::QueueFull) }
     }
 
     /// Posts send requests until one fails, then publishes them; returns their number, and that
@@ -136,11 +135,9 @@ impl QpShared {
     #[inline]
     pub(crate) fn post_recv(&self, wr: &RecvWr) -> Result<(), PostError> {
         let mut producer = self.recvs.lock();
-        if !producer.post(wr.wr_id, &wr.sg_list) {
-            return Err(PostError::QueueFull);
-        }
+        let is_posted = producer.post(wr.wr_id, &wr.sg_list);
         producer.publish();
-        Ok(())
+        if is_posted { Ok(()) } else { Err(PostError::QueueFull) }
     }
 
     /// Posts receive requests until one fails, then publishes them; returns their number, and that

@@ -1,4 +1,5 @@
-//! Fast path of received ULPDUs: the segments of long messages, in the fewest instructions.
+//! Fast path of received ULPDUs: segments of Writes, Sends and Read Responses, in the fewest
+//! instructions.
 //!
 //! Each function handles one form of segment, valid and with its reserved bits zero, as
 //! [`Stream::on_ulpdu`] would. Anything else it refuses without an effect, for `on_ulpdu` to
