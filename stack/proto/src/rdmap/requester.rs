@@ -76,8 +76,8 @@ impl Requester {
     }
 
     /// Creates a send queue for at most `count_max` requests, which the application posts with the
-    /// returned producer, on any thread. Zeroes 160 to 288 bytes per request: the ring is a power of
-    /// two.
+    /// returned producer, on any thread. Zeroes 160 to 288 bytes per request: the ring is a power
+    /// of two.
     #[must_use]
     pub fn with_producer(count_max: usize) -> (Self, SqProducer) {
         let (producer, sq) = send_queue(count_max);

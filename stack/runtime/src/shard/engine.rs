@@ -90,7 +90,8 @@ impl<D: Device> ShardEngine<D> {
 
     /// Takes the requests posted to a queue pair, and counts those posted to shared receive queues:
     /// before FPDUs start on a connection, because the first may already have arrived and need a
-    /// shared receive, and before a graceful close. What is left is taken by the next poll. True if the queue pair had any.
+    /// shared receive, and before a graceful close. What is left is taken by the next poll. True if
+    /// the queue pair had any.
     fn take_posted(&mut self, qp: QpId) -> bool {
         self.serve_shared();
         self.links.get_mut(qp).is_some_and(|link| link.serve(&mut self.engine).0)
