@@ -92,9 +92,9 @@ pub fn markdown(rows: &[Row], seconds: f64) -> Result<String> {
          port from its posting to the end of the pass in which its own was; a pass ends when the \
          port is full. The rule is kept if no Write of any round had more before it than allowed: \
          time is not in it.\n\n\
-         *In time*: the **bound** has the same segments. They \
-         take the time from segment to segment, which is measured with the traffic alone: elapsed \
-         time by segments sent, all work of both ends included. A quantum has fewer segments if a \
+         *In time*: the **bound** is what the segments allowed take. The time from segment to \
+         segment is measured with the traffic alone: elapsed time by segments sent, all work of \
+         both ends included. A quantum has fewer segments if a \
          queue pair has less outstanding.\n\n\
          The latency without other traffic is added, but not its p99: the longer a Write waits, \
          the more often something else interrupts it, such as the host of a virtual machine. Of a \

@@ -10,7 +10,7 @@ use anyhow::{Context as _, Result, ensure};
 use ferrowarp_tests::netns::{Namespace, ip};
 use ferrowarp_tests::process::Running;
 
-use super::program::{Role, Testpmd};
+use super::program::{Role, TIMEOUT, Testpmd};
 
 /// The interfaces: of the receiver, of the sender.
 const INTERFACES: [&str; 2] = ["fwb0", "fwb1"];
@@ -28,8 +28,6 @@ const WARM_UP: Duration = Duration::from_millis(300);
 /// Time for which the stack transmits beyond the measurement. On a busy machine that begins late,
 /// and with the end of the transfer the interfaces are gone.
 const MARGIN: Duration = Duration::from_secs(3);
-/// Time until something happens.
-const TIMEOUT: Duration = Duration::from_secs(20);
 
 /// Packets at the receiver's interface.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]

@@ -16,6 +16,12 @@ pub struct UntaggedBuffer {
     pub sg_list: SgList,
 }
 
+impl From<RecvWqe<'_>> for UntaggedBuffer {
+    fn from(wqe: RecvWqe<'_>) -> Self {
+        Self { wr_id: wqe.wr_id(), sg_list: wqe.sg_list() }
+    }
+}
+
 /// Delivered untagged message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DeliveredMessage {
@@ -209,8 +215,7 @@ impl BufferQueue {
 
     /// Removes the oldest buffer, to flush it.
     pub fn pop_front(&mut self) -> Option<UntaggedBuffer> {
-        let wqe = self.rq.front()?;
-        let buffer = UntaggedBuffer { wr_id: wqe.wr_id(), sg_list: wqe.sg_list() };
+        let buffer = self.rq.front()?.into();
         self.rq.pop_front();
         Some(buffer)
     }

@@ -130,8 +130,7 @@ impl Srq {
         if self.credited_len() == 0 {
             return None;
         }
-        let wqe = self.rq.front()?;
-        let buffer = UntaggedBuffer { wr_id: wqe.wr_id(), sg_list: wqe.sg_list() };
+        let buffer = self.rq.front()?.into();
         self.rq.pop_front();
         Some(buffer)
     }

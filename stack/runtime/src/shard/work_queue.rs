@@ -113,7 +113,7 @@ impl Link {
 mod tests {
     use ferrowarp_proto::ddp::untagged::BufferQueue;
     use ferrowarp_proto::rdmap::requester::Requester;
-    use ferrowarp_proto::verbs::wr::RecvWr;
+    use ferrowarp_proto::verbs::wr::{PostError, RecvWr};
 
     use super::*;
     use crate::shard::cq_rings::CqProducer;
@@ -169,6 +169,19 @@ mod tests {
         post(&qp, 3);
         assert_eq!(link.serve(&mut fake), (true, false));
         assert_eq!(fake.recvs_posted, 2);
+    }
+
+    #[test]
+    fn requests_before_a_panic_are_published_by_the_next_post() {
+        let (_, link, qp) = set_up(2);
+        let wr = || RecvWr { wr_id: 0, sg_list: Default::default() };
+        let wrs = (0..3).map(|number| if number < 2 { wr() } else { panic!("as expected") });
+        let posting = std::panic::AssertUnwindSafe(|| qp.post_recvs(wrs));
+        assert!(std::panic::catch_unwind(posting).is_err());
+        assert!(!link.has_posted());
+        // The queue is full until the stack sees them.
+        assert_eq!(qp.post_recv(&wr()), Err(PostError::QueueFull));
+        assert!(link.has_posted());
     }
 
     #[test]
