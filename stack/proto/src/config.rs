@@ -1,6 +1,7 @@
 //! Settings of an engine.
 
 use core::net::IpAddr;
+use core::ops::RangeInclusive;
 
 use crate::net::fragments::ReassemblyConfig;
 use crate::net::interface::InterfaceConfig;
@@ -30,6 +31,9 @@ pub struct EngineConfig {
     pub tcp: tcp::Config,
     /// Maximum number of connections, those that linger after their end included.
     pub connections_max: usize,
+    /// Ports from which connections are opened. The default is that of RFC 6335 section 6, 16,383
+    /// ports: between two addresses there are as many connections to one port of the peer at most.
+    pub source_ports: RangeInclusive<u16>,
     /// Maximum number of half-open passive connections, over all listeners; beyond it SYNs are
     /// answered with SYN cookies. Well below `connections_max`.
     pub half_open_max: usize,
@@ -108,6 +112,7 @@ impl EngineConfig {
             seed,
             tcp: tcp::Config::default(),
             connections_max: 16_384,
+            source_ports: 49_152..=65_534,
             half_open_max: 1024,
             half_open_per_listener_max: 512,
             awaiting_request_max: 4096,

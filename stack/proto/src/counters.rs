@@ -7,6 +7,13 @@ pub struct Counters {
     pub frames_in: u64,
     /// Frames handed to the device.
     pub frames_out: u64,
+    /// Frames forwarded to the shard that owns their connection: the port delivered them to another
+    /// one's queue.
+    pub frames_forwarded: u64,
+    /// Frames that came from another shard.
+    pub frames_from_shards: u64,
+    /// Frames and other messages for another shard dropped because it did not keep up, or has died.
+    pub shard_messages_dropped: u64,
     /// Frames dropped: malformed, bad checksum, or an unknown protocol or address.
     pub frames_dropped: u64,
     /// ICMP errors accepted: about outstanding segments.

@@ -96,6 +96,8 @@
 //! | multicast listener report (MLD) | RFC 3810 | [`net::mld`], `net::memberships` |
 //! | next hop, source address selection | RFC 6724 section 5 | [`net::routing`] |
 //! | ICMP error | RFC 792, RFC 4443, RFC 5927 | [`net::icmp_error`], `engine::icmp_error` |
+//! | receive-side scaling (RSS): Toeplitz hash, redirection table | | [`steering::toeplitz`] |
+//! | owner of a four-tuple among shards | | [`steering::owners`], `engine::mesh` |
 //! | Time Exceeded sent | RFC 792, RFC 8200 section 4.5 | [`net::icmp_tx`] |
 //!
 //! MPA:
@@ -170,6 +172,7 @@ pub mod mpa;
 pub mod net;
 pub mod rdmap;
 pub(crate) mod slab;
+pub mod steering;
 pub mod tcp;
 pub mod time;
 pub mod verbs;

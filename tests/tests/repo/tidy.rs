@@ -43,7 +43,7 @@ const PRIVATE_PATHS: [(&str, &str); 4] =
     [("/ho", "me/"), ("/wo", "rk/"), ("/ro", "ot/"), ("/Us", "ers/")];
 
 /// The layers of the protocol crate; each may use itself and those with a smaller rank.
-const LAYERS: [(&str, u8); 16] = [
+const LAYERS: [(&str, u8); 17] = [
     ("counters", 0),
     ("slab", 0),
     ("time", 0),
@@ -56,6 +56,7 @@ const LAYERS: [(&str, u8); 16] = [
     ("mpa", 3),
     ("ddp", 3),
     ("config", 4),
+    ("steering", 4),
     ("rdmap", 4),
     ("verbs", 5),
     ("cm", 6),

@@ -9,6 +9,8 @@ use crate::cm::mpa_start::BufferedFpdus;
 use crate::cm::params::{StartParams, check_private_data, mpa_offer};
 use crate::mpa::startup::{self, Negotiated, NegotiationError};
 use crate::rdmap::terminate::Fault;
+use crate::steering::owners::ReserveError;
+use crate::steering::toeplitz::PortSolver;
 use crate::tcp::Tcb;
 use crate::time::Instant;
 use crate::verbs::cm::{CmError, ConnInfo, ConnParam, ConnectError, ReadDepths, Start};
@@ -28,10 +30,11 @@ pub(crate) struct Accepted {
 
 impl<E: Env> Context<E> {
     /// Creates a connection that opens actively to `remote`, to be inserted into the table.
-    /// `is_taken`: true for four-tuples of other connections.
+    /// `is_taken`: true for four-tuples of other connections of this engine. The four-tuple is
+    /// reserved among the shards.
     ///
     /// # Errors
-    /// [`CmError`]; nothing was started.
+    /// [`CmError`]; nothing was started. `TooManyConnections`: over all shards.
     pub(crate) fn open_active(
         &mut self,
         now: Instant,
@@ -51,12 +54,29 @@ impl<E: Env> Context<E> {
             Some(ip) => ip,
             None => routing.select_source(remote.ip(), hop).ok_or(CmError::Unreachable)?,
         };
-        let listeners = &self.listeners;
-        let is_taken = |local: SocketAddr| {
-            is_taken(&FourTuple { local, remote }) || listeners.contains(local.port())
+        let Self { listeners, mesh, .. } = self;
+        let rss = mesh.as_ref().and_then(|mesh| Some((mesh.id().0, mesh.rss()?)));
+        let solver = rss.map(|(queue, table)| (queue, PortSolver::new(table, source, remote)));
+        let try_take = |local: SocketAddr| {
+            let tuple = FourTuple { local, remote };
+            let is_ours = |(queue, solver): &(u16, PortSolver<'_>)| {
+                solver.queue_of_port(local.port()) == *queue
+            };
+            if !solver.as_ref().is_none_or(is_ours)
+                || is_taken(&tuple)
+                || listeners.contains(local.port())
+            {
+                return Ok(false);
+            }
+            match mesh.as_ref().map_or(Ok(()), |mesh| mesh.owners().reserve(&tuple, mesh.id())) {
+                Ok(()) => Ok(true),
+                Err(ReserveError::Owned(_)) => Ok(false),
+                Err(ReserveError::Full) => Err(CmError::TooManyConnections),
+            }
         };
-        let local = self.secrets.select_ephemeral_port(source, remote, is_taken);
-        let tuple = FourTuple { local: local.ok_or(CmError::NoResources)?, remote };
+        let range = &self.config.source_ports;
+        let local = self.secrets.select_ephemeral_port(range, source, remote, try_take)?;
+        let tuple = FourTuple { local, remote };
         let template = self.net.header_template([0; 6], tuple);
         let iss_ts = self.secrets.iss_and_ts_offset(now, &tuple);
         let tcb = Tcb::connect(now, self.tcp_config(&tuple), template, iss_ts);
@@ -82,8 +102,9 @@ impl<E: Env> Context<E> {
     /// # Errors
     /// [`CmError::Gone`], [`CmError::WrongState`].
     pub(crate) fn idle_qp(&self, qp: QpId) -> Result<u32, CmError> {
-        match self.qps.by_id(qp).ok_or(CmError::Gone)?.state {
-            QpState::Idle => Ok(qp.index),
+        let slot = self.qps.slot(qp).ok_or(CmError::Gone)?;
+        match self.qps.get(slot).map(|qp| qp.state) {
+            Some(QpState::Idle) => Ok(slot),
             _ => Err(CmError::WrongState),
         }
     }

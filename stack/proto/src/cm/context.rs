@@ -11,6 +11,8 @@ use crate::config::EngineConfig;
 use crate::device::Capabilities;
 use crate::mpa::fpdu_pool::FpduPool;
 use crate::net::interface::Interface;
+use crate::steering::mesh::MeshPort;
+use crate::steering::owners::ReserveError;
 use crate::tcp::{self, OooPool};
 use crate::verbs::context::Verbs;
 use crate::verbs::queue_pairs::QueuePairs;
@@ -33,12 +35,29 @@ pub(crate) struct Context<E: Env> {
     pub(crate) pools: Pools<Rx<E>>,
     pub(crate) schedule: Schedule,
     pub(crate) deferred: Vec<Deferred>,
+    /// The other shards of the port, if there are any.
+    pub(crate) mesh: Option<MeshPort<Rx<E>>>,
 }
 
 impl<E: Env> Context<E> {
     /// Returns the TCP settings of a connection: the MSS depends on the address family.
     pub(crate) fn tcp_config(&self, tuple: &FourTuple) -> &Arc<tcp::Config> {
         &self.tcp_configs[usize::from(tuple.remote.is_ipv6())]
+    }
+
+    /// Reserves a four-tuple among the shards of the port.
+    ///
+    /// # Errors
+    /// [`ReserveError`].
+    pub(crate) fn reserve(&self, tuple: &FourTuple) -> Result<(), ReserveError> {
+        self.mesh.as_ref().map_or(Ok(()), |mesh| mesh.owners().reserve(tuple, mesh.id()))
+    }
+
+    /// Releases a four-tuple of this shard.
+    pub(crate) fn release(&self, tuple: &FourTuple) {
+        if let Some(mesh) = &self.mesh {
+            mesh.owners().release(tuple, mesh.id());
+        }
     }
 }
 

@@ -68,9 +68,7 @@ impl<E: Env> Context<E> {
             self.verbs.counters.backlog_overflows += 1;
             return ListenerAction::Done;
         }
-        if listener.half_open >= self.config.half_open_per_listener_max
-            || self.listeners.half_open >= self.config.half_open_max
-        {
+        if !self.listeners.may_be_half_open(listener, &self.config) {
             self.send_syn_cookie(now, syn, remote_mac);
             return ListenerAction::Done;
         }
@@ -101,7 +99,7 @@ impl<E: Env> Context<E> {
             self.verbs.counters.cookies_rate_limited += 1;
             return;
         }
-        let Some(listener) = self.listeners.get_mut(syn.tuple.local.port()) else { return };
+        let Some(listener) = self.listeners.get(syn.tuple.local.port()) else { return };
         listener.on_cookie_sent(now);
         let iss_ts = self.secrets.iss_and_ts_offset(now, &syn.tuple);
         let cfg = self.tcp_config(&syn.tuple);
@@ -140,10 +138,7 @@ impl<E: Env> Context<E> {
 impl<E: Env> Connection<E> {
     /// Accounts for a half-open passive connection, now in the table.
     pub(crate) fn enter_half_open(&self, cx: &mut Context<E>) {
-        cx.listeners.half_open += 1;
-        if let Some(listener) = self.listener.and_then(|port| cx.listeners.get_mut(port)) {
-            listener.half_open += 1;
-        }
+        cx.listeners.add_half_open(self.listener);
     }
 
     /// True if the connection came by a listener for connections without startup frames.
@@ -201,11 +196,10 @@ impl<E: Env> Connection<E> {
         self.tcp_established = true;
         let Some(port) = self.listener else { return };
         let listeners = &mut cx.listeners;
-        listeners.half_open = listeners.half_open.saturating_sub(1);
-        let Some(listener) = listeners.get_mut(port) else { return };
-        listener.half_open = listener.half_open.saturating_sub(1);
+        listeners.remove_half_open(port);
+        let Some(listener) = listeners.get(port) else { return };
         if listener.unframed || matches!(self.phase, Phase::AwaitDecision(_)) {
-            listener.pending += 1;
+            listener.counts.pending.increment();
             return;
         }
         let remote = self.tcb.tuple().remote.ip();
@@ -222,13 +216,12 @@ impl<E: Env> Connection<E> {
     pub(super) fn enter_backlog(&mut self, cx: &mut Context<E>) -> bool {
         // Until the completed handshake is handled there was a free slot; it is counted then.
         let (Some(port), Some(order)) = (self.listener, self.arrival_order) else { return true };
-        let Some(listener) = cx.listeners.get_mut(port) else { return true };
+        let Some(listener) = cx.listeners.get(port) else { return true };
         let (remote, index) = (self.tcb.tuple().remote.ip(), self.id.index);
-        if listener.is_full() {
+        if !listener.take_slot() {
             cx.listeners.awaiting_request.mark_complete(Some(order), remote, port, index);
             return false;
         }
-        listener.pending += 1;
         self.arrival_order = None;
         cx.listeners.awaiting_request.remove(Some(order), remote, port, index);
         true
@@ -243,15 +236,12 @@ impl<E: Env> Connection<E> {
             awaiting_request.remove(Some(order), remote, port, self.id.index);
             return;
         }
-        let was_half_open = !self.tcp_established;
-        let listeners = &mut cx.listeners;
-        listeners.half_open = listeners.half_open.saturating_sub(usize::from(was_half_open));
-        let Some(listener) = listeners.get_mut(port) else { return };
-        if was_half_open {
-            listener.half_open = listener.half_open.saturating_sub(1);
+        if !self.tcp_established {
+            cx.listeners.remove_half_open(port);
             return;
         }
-        listener.pending = listener.pending.saturating_sub(1);
+        let Some(listener) = cx.listeners.get(port) else { return };
+        listener.counts.pending.decrement();
         cx.deferred.push(Deferred::OfferPendingRequests(port));
     }
 }

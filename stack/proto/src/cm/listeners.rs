@@ -19,52 +19,57 @@
 //! [`awaiting_request`]: crate::cm::awaiting_request
 
 use std::collections::HashMap;
+use std::sync::Arc;
 
 use crate::cm::awaiting_request::AwaitingRequest;
 use crate::cm::cookie::{self, SynCookies};
+use crate::config::EngineConfig;
 use crate::net::jittered_rate_limit::JitteredRateLimit;
-use crate::net::siphash_keys::{KeyPurpose, Secret, SipBuildHasher};
+use crate::net::siphash_keys::SipBuildHasher;
+use crate::steering::backlog::{Backlogs, ListenerCounts};
 use crate::time::Instant;
 use crate::verbs::cm::CmError;
 use crate::wire::seq::Seq;
 use crate::wire::tcp::FourTuple;
 
 /// Listening port.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct Listener {
     backlog: usize,
-    /// Connections whose request the application has not accepted or rejected yet.
-    pub(super) pending: usize,
-    /// Connections whose handshake is not complete.
-    pub(super) half_open: usize,
-    /// Time until which an ACK of no connection may carry a valid SYN cookie.
-    cookies_until: Instant,
+    /// Its connections in setup, over all shards.
+    pub(super) counts: Arc<ListenerCounts>,
     /// Connections start without startup frames.
     pub(super) unframed: bool,
 }
 
 impl Listener {
     /// True if the application has as many requests to decide on as the backlog allows.
-    pub(super) const fn is_full(&self) -> bool {
-        self.pending >= self.backlog
+    pub(super) fn is_full(&self) -> bool {
+        self.counts.pending.get() >= self.backlog
+    }
+
+    /// Takes a slot of the backlog. False if there is none.
+    pub(super) fn take_slot(&self) -> bool {
+        self.counts.pending.try_increment(self.backlog)
     }
 
     /// True if an ACK of no connection may carry a valid SYN cookie.
     pub(super) fn expects_cookies(&self, now: Instant) -> bool {
-        now < self.cookies_until
+        self.counts.expects_cookies(now)
     }
 
     /// Records that a SYN cookie was sent.
-    pub(super) fn on_cookie_sent(&mut self, now: Instant) {
-        self.cookies_until = now + cookie::LIFETIME_NS;
+    pub(super) fn on_cookie_sent(&self, now: Instant) {
+        self.counts.expect_cookies_until(now + cookie::LIFETIME_NS);
     }
 }
 
 /// All listeners, and what limits the passive connections in setup.
 pub(crate) struct Listeners {
     by_port: HashMap<u16, Listener, SipBuildHasher>,
-    /// Passive connections whose handshake is not complete.
-    pub(crate) half_open: usize,
+    backlogs: Arc<Backlogs>,
+    /// Passive connections of this engine whose handshake is not complete.
+    half_open: usize,
     /// Passive connections whose MPA Request Frame is incomplete or waits for the backlog.
     pub(crate) awaiting_request: AwaitingRequest,
     pub(super) cookies: SynCookies,
@@ -75,15 +80,15 @@ pub(crate) struct Listeners {
 }
 
 impl Listeners {
-    pub(crate) fn new(seed: u64, cookies_per_second: u32) -> Self {
+    pub(crate) fn new(seed: u64, cookie_limit: JitteredRateLimit, backlogs: Arc<Backlogs>) -> Self {
         let hash = SipBuildHasher::new(seed);
-        let limits = Secret::new(seed, KeyPurpose::Limits);
         Self {
+            backlogs,
             by_port: HashMap::with_hasher(hash),
             half_open: 0,
             awaiting_request: AwaitingRequest::new(hash),
             cookies: SynCookies::new(seed),
-            cookie_limit: JitteredRateLimit::new(limits, cookies_per_second),
+            cookie_limit,
             recycled: None,
         }
     }
@@ -96,8 +101,7 @@ impl Listeners {
         if self.contains(port) {
             return Err(CmError::PortInUse(port));
         }
-        let cookies_until = Instant::ZERO;
-        let listener = Listener { backlog, pending: 0, half_open: 0, cookies_until, unframed };
+        let listener = Listener { backlog, counts: self.backlogs.listener(port), unframed };
         self.by_port.insert(port, listener);
         Ok(())
     }
@@ -116,8 +120,45 @@ impl Listeners {
         self.by_port.get(&port)
     }
 
-    pub(super) fn get_mut(&mut self, port: u16) -> Option<&mut Listener> {
-        self.by_port.get_mut(&port)
+    /// Returns the number of passive connections of this engine whose handshake is not complete.
+    pub(crate) const fn half_open(&self) -> usize {
+        self.half_open
+    }
+
+    /// Accounts for a half-open connection of the listener on `port`.
+    pub(super) fn add_half_open(&mut self, port: Option<u16>) {
+        self.half_open += 1;
+        self.backlogs.half_open.increment();
+        if let Some(listener) = port.and_then(|port| self.get(port)) {
+            listener.counts.half_open.increment();
+        }
+    }
+
+    /// Accounts for the end of one, or of its handshake.
+    pub(super) fn remove_half_open(&mut self, port: u16) {
+        self.half_open = self.half_open.saturating_sub(1);
+        self.backlogs.half_open.decrement();
+        if let Some(listener) = self.get(port) {
+            listener.counts.half_open.decrement();
+        }
+    }
+
+    /// True if one more connection to this listener may be half open.
+    pub(super) fn may_be_half_open(&self, listener: &Listener, config: &EngineConfig) -> bool {
+        listener.counts.half_open.get() < config.half_open_per_listener_max
+            && self.backlogs.half_open.get() < config.half_open_max
+    }
+
+    /// True if requests are complete and wait for a backlog: another shard may free a slot in it.
+    #[inline]
+    pub(crate) fn has_waiting_requests(&self) -> bool {
+        self.awaiting_request.incomplete_count() < self.awaiting_request.len()
+    }
+
+    /// Returns the ports with such requests.
+    pub(crate) fn waiting_ports(&self) -> Vec<u16> {
+        let ports = self.by_port.keys().copied();
+        ports.filter(|&port| self.awaiting_request.next_complete(port).is_some()).collect()
     }
 
     /// Returns the connection to `port` whose complete request is to be offered next, if the

@@ -41,7 +41,26 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
         recv_queue: BufferQueue,
     ) -> Result<QpId, CmError> {
         self.sweep_events();
-        self.cx.qps.create(&self.cx.verbs.memory, init, requester, recv_queue)
+        self.cx.qps.create(&self.cx.verbs.memory, None, init, requester, recv_queue)
+    }
+
+    /// As [`Engine::create_qp_with`], with a handle chosen by the caller, who has the queue pairs
+    /// of several engines: its index must not be in use in this one. The memory of an engine grows
+    /// with the largest index, by four bytes each.
+    ///
+    /// # Errors
+    /// As [`Engine::create_qp`]; also if the index is in use.
+    pub fn create_qp_as(
+        &mut self,
+        id: QpId,
+        init: QpInit,
+        requester: Requester,
+        recv_queue: BufferQueue,
+    ) -> Result<(), CmError> {
+        self.sweep_events();
+        let created =
+            self.cx.qps.create(&self.cx.verbs.memory, Some(id), init, requester, recv_queue);
+        created.map(|_| ())
     }
 
     /// Destroys a queue pair. Its connection, if any, ends as by [`Engine::disconnect`];

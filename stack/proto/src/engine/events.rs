@@ -77,7 +77,7 @@ fn is_current<E: Env>(qps: &QueuePairs, connections: &Connections<E>, event: &Ev
         | Event::PeerFinished { qp }
         | Event::ConnectFailed { qp, .. }
         | Event::Disconnected { qp, .. }
-        | Event::TerminateReceived { qp, .. } => qps.index(qp).is_some(),
+        | Event::TerminateReceived { qp, .. } => qps.slot(qp).is_some(),
         Event::SrqLimit { .. } | Event::CqOverrun { .. } => true,
     }
 }

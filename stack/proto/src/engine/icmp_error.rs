@@ -20,6 +20,9 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
     /// and only become the reason if it fails in the end. Both are reported as
     /// [`ConnectError::Unreachable`].
     pub(super) fn on_icmp_error(&mut self, now: Instant, error: &IcmpError) {
+        if self.forward_icmp_error(error) {
+            return;
+        }
         if self.apply_icmp_error(now, error) {
             self.cx.verbs.counters.icmp_errors_in += 1;
         } else {
@@ -31,10 +34,10 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
     fn apply_icmp_error(&mut self, now: Instant, error: &IcmpError) -> bool {
         let IcmpError { kind: cause, tuple, seq, ack, packet_len } = *error;
         let Some(index) = self.connections.find_by_hash(&tuple) else { return false };
-        let Self { connections, cx, icmp_error_in_limit, .. } = self;
+        let Self { connections, cx, limits, .. } = self;
         let Some(conn) = connections.get_mut(index) else { return false };
         // Match first: an off-path attacker without valid numbers must not use up the rate limit.
-        if !conn.tcb.matches_outstanding(seq, ack) || !icmp_error_in_limit.admits(now) {
+        if !conn.tcb.matches_outstanding(seq, ack) || !limits.icmp_errors_in.admits(now) {
             return false;
         }
         match cause {

@@ -13,6 +13,7 @@ mod api;
 mod connections;
 mod events;
 mod icmp_error;
+mod mesh;
 mod next_hop;
 mod partial_fpdus;
 mod rcv_window;
@@ -49,23 +50,20 @@ use crate::device::{Device, frame_capacity};
 use crate::engine::connections::Connections;
 use crate::mpa::fpdu_pool::FpduPool;
 use crate::net::interface::Interface;
-use crate::net::jittered_rate_limit::JitteredRateLimit;
-use crate::net::rate_limit::RateLimit;
-use crate::net::siphash_keys::{KeyPurpose, Secret};
+use crate::net::reply_limits::ReplyLimits;
+use crate::steering::mesh::MeshPort;
+use crate::steering::message::Message;
+use crate::steering::owners::{ReserveError, ShardId};
 use crate::tcp::{self, CopyPool, OooPool};
 use crate::time::Instant;
 use crate::verbs::context::Verbs;
 use crate::verbs::queue_pairs::QueuePairs;
 use crate::verbs::wc::Completions;
 use crate::wheel::Timer;
-use crate::wire::tcp::{IPV4_LEN, IPV6_LEN, TCP_LEN};
+use crate::wire::tcp::{FourTuple, IPV4_LEN, IPV6_LEN, TCP_LEN};
 
 /// Frames received in one pass, at most.
 const BURST_LEN: usize = 32;
-/// RSTs for unmatched segments per second, at most.
-const RSTS_PER_SECOND: u32 = 1000;
-/// ICMP errors processed per second, at most.
-const ICMP_ERRORS_IN_PER_SECOND: u32 = 1000;
 
 /// The types of an engine.
 struct Types<D, M, C>(PhantomData<(D, M, C)>);
@@ -84,8 +82,7 @@ pub struct Engine<D: Device, M: Memory, C: Completions> {
     connections: Connections<Types<D, M, C>>,
     /// State shared by the connections.
     cx: Context<Types<D, M, C>>,
-    rst_limit: JitteredRateLimit,
-    icmp_error_in_limit: RateLimit,
+    limits: ReplyLimits,
     /// Earliest time of the next scan for windows to shrink, and where it starts.
     window_reclaim_at: Instant,
     window_reclaim_cursor: u32,
@@ -103,13 +100,42 @@ pub struct Engine<D: Device, M: Memory, C: Completions> {
     burst: Vec<D::Rx>,
     /// The burst of this pass was fetched, even if it was empty.
     rx_burst_done: bool,
+    /// Messages of other shards, received with the burst.
+    messages: Vec<Message<D::Rx>>,
+    /// The frame in process came from another shard, and is not forwarded again.
+    is_forwarded: bool,
+    /// The last flow of this pass whose segments were forwarded, and its owner.
+    misdelivered: Option<(FourTuple, ShardId)>,
     fired: Vec<Timer>,
 }
 
 impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
     /// Creates an engine on `device`, without connections.
     #[must_use]
-    pub fn new(mut config: EngineConfig, device: D, memory: M, completions: C) -> Self {
+    pub fn new(config: EngineConfig, device: D, memory: M, completions: C) -> Self {
+        Self::create(config, device, memory, completions, None)
+    }
+
+    /// Creates the engine of one of several shards of a port, over one of its queues. `config` is
+    /// the same for all of them, the seed included.
+    #[must_use]
+    pub fn in_mesh(
+        config: EngineConfig,
+        device: D,
+        memory: M,
+        completions: C,
+        mesh: MeshPort<D::Rx>,
+    ) -> Self {
+        Self::create(config, device, memory, completions, Some(mesh))
+    }
+
+    fn create(
+        mut config: EngineConfig,
+        device: D,
+        memory: M,
+        completions: C,
+        mesh: Option<MeshPort<D::Rx>>,
+    ) -> Self {
         let capabilities = device.capabilities();
         config.tcp.checksum = capabilities.checksum;
         config.tcp.challenge_acks = config.challenge_acks_per_connection();
@@ -133,11 +159,17 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
             )),
             window_growth: 0,
         };
-        let limits = Secret::new(config.seed, KeyPurpose::Limits);
+        let (limits, backlogs, first_port) = match &mesh {
+            Some(mesh) => {
+                let ports = u32::from(u16::MAX) / u32::try_from(mesh.shard_count()).unwrap_or(1);
+                let first = u32::from(mesh.id().0) * ports;
+                (mesh.limits().clone(), Arc::clone(mesh.backlogs()), first)
+            }
+            None => (ReplyLimits::new(config.seed, config.cookies_per_second), Arc::default(), 0),
+        };
         Self {
             connections: Connections::new(config.connections_max, config.seed),
-            rst_limit: JitteredRateLimit::new(limits, RSTS_PER_SECOND),
-            icmp_error_in_limit: RateLimit::new(ICMP_ERRORS_IN_PER_SECOND),
+            limits: limits.clone(),
             window_reclaim_at: Instant::ZERO,
             window_reclaim_cursor: 0,
             evict_partials_at: Instant::ZERO,
@@ -147,19 +179,23 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
             sweep_events_at: 0,
             burst: Vec::with_capacity(BURST_LEN),
             rx_burst_done: false,
+            messages: Vec::new(),
+            is_forwarded: false,
+            misdelivered: None,
             fired: Vec::new(),
             cx: Context {
                 tcp_configs,
                 capabilities,
                 device,
-                net: Interface::new(&config.interface(), &capabilities),
-                listeners: Listeners::new(config.seed, config.cookies_per_second),
-                secrets: Secrets::new(config.seed),
+                net: Interface::new(&config.interface(), &capabilities, limits.clone()),
+                listeners: Listeners::new(config.seed, limits.cookies, backlogs),
+                secrets: Secrets::new(config.seed, first_port),
                 qps: QueuePairs::new(config.qps_max),
                 verbs: Verbs::new(memory, completions, config.qps_max),
                 pools,
                 schedule: Schedule::new(),
                 deferred: Vec::new(),
+                mesh,
                 config,
             },
         }
@@ -177,10 +213,13 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
     #[inline(always)]
     pub fn drive_with(&mut self, now: Instant, on_received: impl FnOnce(&mut Self)) -> bool {
         self.sweep_events();
-        let Context { net, device, verbs, .. } = &mut self.cx;
-        net.poll_transmit(now, device, &mut verbs.counters);
+        if self.is_lead() {
+            let Context { net, device, verbs, .. } = &mut self.cx;
+            net.poll_transmit(now, device, &mut verbs.counters);
+        }
         self.resume_contiguous(now);
         let mut worked = self.process_rx(now);
+        self.offer_waiting_requests();
         on_received(self);
         self.fire_timers(now);
         self.resolve_next_hops(now);
@@ -201,11 +240,15 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
             || verbs.has_overrun_cqs()
             || schedule.unresolved_due > 0
             || !schedule.ooo_backlog.is_empty()
+            || self.has_messages()
         {
             return Some(Instant::ZERO);
         }
         let resolve = (!schedule.unresolved.is_empty()).then_some(self.resolve_at);
-        [schedule.wheel.next_deadline(), net.poll_timeout(), resolve].into_iter().flatten().min()
+        [schedule.wheel.next_deadline(), net.poll_timeout(self.is_lead()), resolve]
+            .into_iter()
+            .flatten()
+            .min()
     }
 
     /// Returns a connection by its index, and what it shares with the others. A segment is matched
@@ -221,13 +264,33 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
         self.at(id.index).filter(|(conn, _)| conn.id == id)
     }
 
-    /// Inserts a connection. If the table is full, the oldest one in TIME-WAIT is removed.
+    /// Inserts a connection, whose four-tuple is reserved among the shards first. If the table is
+    /// full, the oldest one in TIME-WAIT is removed.
     fn insert_connection(&mut self, conn: Connection<Types<D, M, C>>) -> Option<u32> {
-        while self.connections.len() >= self.cx.config.connections_max
-            && !self.cx.schedule.time_waits.is_empty()
-            && !self.recycle_oldest_time_wait()
-        {}
-        self.connections.insert(conn).map(|conn| conn.id.index)
+        let tuple = conn.tcb.tuple();
+        if self.connections.len() >= self.cx.config.connections_max {
+            self.recycle_time_wait();
+        }
+        let mut reserved = self.cx.reserve(&tuple);
+        if reserved == Err(ReserveError::Full) && self.recycle_time_wait() {
+            reserved = self.cx.reserve(&tuple);
+        }
+        reserved.ok()?;
+        let inserted = self.connections.insert(conn).map(|conn| conn.id.index);
+        if inserted.is_none() {
+            self.cx.release(&tuple);
+        }
+        inserted
+    }
+
+    /// Removes the connection that has been in TIME-WAIT for the longest time. False if none is.
+    fn recycle_time_wait(&mut self) -> bool {
+        while !self.cx.schedule.time_waits.is_empty() {
+            if self.recycle_oldest_time_wait() {
+                return true;
+            }
+        }
+        false
     }
 
     /// Inserts a half-open passive connection.
@@ -241,6 +304,7 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
     /// Removes a connection from all tables.
     fn remove_connection(&mut self, index: u32) {
         if let Some(conn) = self.connections.remove(index) {
+            self.cx.release(&conn.tcb.tuple());
             conn.release(&mut self.cx);
         }
     }
@@ -265,21 +329,26 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
                         conn.abort(cx);
                     }
                 }
-                Deferred::OfferPendingRequests(port) => {
-                    while let Some(index) = self.cx.listeners.next_pending(port) {
-                        // It is offered or refused, and does not wait any longer.
-                        let Some((conn, cx)) = self.at(index) else { break };
-                        conn.process_mpa_request(cx);
-                        debug_assert!(
-                            cx.listeners.next_pending(port) != Some(index),
-                            "one at a time"
-                        );
-                    }
-                }
+                Deferred::OfferPendingRequests(port) => self.offer_pending_requests(port),
                 Deferred::EvictPartialFpdus => self.evict_partial_fpdus(now),
                 Deferred::RecycleTimeWait => {
                     self.recycle_oldest_time_wait();
                 }
+            }
+        }
+    }
+
+    /// Offers the complete requests to `port` that waited for the backlog, as far as it has free
+    /// slots.
+    #[cold]
+    fn offer_pending_requests(&mut self, port: u16) {
+        while let Some(index) = self.cx.listeners.next_pending(port) {
+            let Some((conn, cx)) = self.at(index) else { break };
+            conn.process_mpa_request(cx);
+            // It was offered or refused, and does not wait any longer; or another shard took the
+            // slot.
+            if cx.listeners.next_pending(port) == Some(index) {
+                break;
             }
         }
     }

@@ -46,8 +46,7 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
                 self.cx.schedule.unresolved.push_back(id);
             }
         }
-        let Context { net, device, verbs, .. } = &mut self.cx;
-        net.send_solicits(now, device, &mut verbs.counters);
+        self.send_solicits(now);
     }
 
     /// Checks a connection that waits for address resolution; true if it still waits.

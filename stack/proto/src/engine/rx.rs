@@ -65,6 +65,7 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
             self.cx.verbs.counters.frames_dropped += 1;
             return;
         };
+        let Some(frame) = self.forward_segment(segment, frame) else { return };
         match self.cx.on_listener_segment(now, segment, remote_mac) {
             ListenerAction::Done => {}
             ListenerAction::Open(conn) => {
@@ -90,7 +91,7 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
                 self.cx.verbs.counters.segments_unmatched += 1;
                 // An RST gets no reply, and does not consume the rate limit.
                 if let Some(fields) = rst_reply(segment)
-                    && self.rst_limit.admits(now)
+                    && self.limits.resets.admits(now)
                 {
                     self.cx.send_stateless(remote_mac, segment.tuple, &fields);
                 }

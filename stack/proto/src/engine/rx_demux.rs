@@ -27,6 +27,9 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
             let count = self.cx.device.receive(&mut self.burst, super::BURST_LEN);
             self.cx.verbs.counters.frames_in += count as u64;
         }
+        if self.has_messages() {
+            self.receive_messages();
+        }
     }
 
     /// Processes one burst of frames to completion; false if it is empty.
@@ -36,15 +39,20 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
             self.rx_burst();
         }
         self.rx_burst_done = false;
-        let worked = !self.burst.is_empty();
+        self.misdelivered = None;
+        let mut worked = !self.burst.is_empty();
         if worked {
             self.process_burst(now);
+        }
+        if !self.messages.is_empty() {
+            self.process_messages(now);
+            worked = true;
         }
         worked
     }
 
     #[inline(never)]
-    fn process_burst(&mut self, now: Instant) {
+    pub(super) fn process_burst(&mut self, now: Instant) {
         // The first frame is taken from the end.
         self.burst.reverse();
         let mut is_grouped = false;
@@ -77,17 +85,20 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
         };
         match segment {
             Some(segment) => self.on_segment(now, &segment, PortFrame(frame)),
-            None => self.on_non_tcp_frame(now, &frame),
+            None => self.on_non_tcp_frame(now, frame),
         }
     }
 
     /// Processes a frame that is no TCP segment to this port.
     #[cold]
-    fn on_non_tcp_frame(&mut self, now: Instant, frame: &D::Rx) {
+    fn on_non_tcp_frame(&mut self, now: Instant, frame: D::Rx) {
+        let Some(frame) = self.forward_frame(frame) else { return };
         let Context { net, device, verbs, .. } = &mut self.cx;
-        match net.on_frame(now, frame, device, &mut verbs.counters) {
+        let received = net.on_frame(now, &frame, device, &mut verbs.counters);
+        self.share_advert();
+        match received {
             Received::Handled => {}
-            Received::Dropped => verbs.counters.frames_dropped += 1,
+            Received::Dropped => self.cx.verbs.counters.frames_dropped += 1,
             Received::Segment(segment, whole) => self.on_segment(now, &segment, whole),
             Received::TcpError(error) => self.on_icmp_error(now, &error),
         }

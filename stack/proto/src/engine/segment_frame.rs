@@ -2,6 +2,8 @@
 
 use crate::device::{ChecksumState, Device, RxFrame};
 use crate::net::fragments::Reassembled;
+use crate::steering::message::Message;
+use crate::wire::tcp::Segment;
 
 /// A frame with a TCP segment: as the port received it, or reassembled from fragments.
 pub(super) trait SegmentFrame<D: Device>: RxFrame + Sized {
@@ -10,6 +12,9 @@ pub(super) trait SegmentFrame<D: Device>: RxFrame + Sized {
 
     /// Returns the frame of the port, or `self` if it was reassembled.
     fn into_port_frame(self) -> Result<D::Rx, Self>;
+
+    /// Returns the message that passes the frame, with this segment, to another shard.
+    fn into_message(self, segment: &Segment) -> Message<D::Rx>;
 }
 
 /// A frame as the port received it.
@@ -43,6 +48,10 @@ impl<D: Device> SegmentFrame<D> for PortFrame<D::Rx> {
     fn into_port_frame(self) -> Result<D::Rx, Self> {
         Ok(self.0)
     }
+
+    fn into_message(self, _: &Segment) -> Message<D::Rx> {
+        Message::Frame(self.0)
+    }
 }
 
 impl<D: Device> SegmentFrame<D> for Reassembled {
@@ -50,5 +59,9 @@ impl<D: Device> SegmentFrame<D> for Reassembled {
 
     fn into_port_frame(self) -> Result<D::Rx, Self> {
         Err(self)
+    }
+
+    fn into_message(self, segment: &Segment) -> Message<D::Rx> {
+        Message::Segment(Box::new((segment.clone(), self)))
     }
 }

@@ -52,7 +52,7 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
         let Context { pools, listeners, schedule, .. } = &self.cx;
         let mut usage = Usage {
             connections: self.connections.len(),
-            half_open: listeners.half_open,
+            half_open: listeners.half_open(),
             awaiting_request: listeners.awaiting_request.len(),
             tuples: self.connections.tuple_count(),
             ooo_frames: pools.ooo.frames(),

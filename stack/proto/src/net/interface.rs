@@ -11,7 +11,7 @@ mod ip_rx;
 mod multicast;
 mod neighbor_rx;
 
-use core::hash::{Hash, Hasher};
+use core::hash::{BuildHasher, Hash, Hasher};
 use core::net::IpAddr;
 
 use crate::counters::Counters;
@@ -19,23 +19,18 @@ use crate::device::{Capabilities, ChecksumMode, Device, RxFrame, TxClass, TxFram
 use crate::net::fragments::{Reassembled, Reassembler, ReassemblyConfig};
 use crate::net::icmp_error::IcmpError;
 use crate::net::memberships::Memberships;
-use crate::net::neighbor::{Lookup, NeighborCache, NeighborConfig};
+use crate::net::neighbor::{Advert, CacheUpdate, Lookup, NeighborCache, NeighborConfig, Solicit};
 use crate::net::next_hop::{NextHop, Traffic};
-use crate::net::rate_limit::RateLimit;
+use crate::net::recent_solicits::RecentSolicits;
+use crate::net::reply_limits::ReplyLimits;
 use crate::net::routing::{self, InterfaceAddress, Route, RoutingTable};
 use crate::net::siphash_keys::{KeyPurpose, Secret, SipBuildHasher};
 use crate::time::Instant;
 use crate::wire::ethernet::{
     self, BROADCAST, ETHERTYPE_ARP, ETHERTYPE_IPV4, ETHERTYPE_IPV6, EthernetLink,
 };
+use crate::wire::ip::{PROTOCOL_ICMPV6, Packet};
 use crate::wire::tcp::{FourTuple, HeaderTemplate, Segment};
-
-/// Replies to ARP requests and neighbor solicitations per second, at most.
-const NEIGHBOR_REPLIES_PER_SECOND: u32 = 1000;
-/// Echo replies per second, at most.
-const ECHO_REPLIES_PER_SECOND: u32 = 1000;
-/// ICMP errors sent per second, at most.
-const ICMP_ERRORS_OUT_PER_SECOND: u32 = 100;
 
 /// Settings of an interface.
 #[derive(Clone, Copy, Debug)]
@@ -52,6 +47,21 @@ pub(crate) struct InterfaceConfig<'a> {
     pub(crate) fragments: ReassemblyConfig,
     /// Seed of hash keys and random delays.
     pub(crate) seed: u64,
+}
+
+/// Types of ICMPv6 messages that concern neighbors and memberships: MLD (RFC 2710, RFC 3810) and
+/// neighbor discovery (RFC 4861).
+const NEIGHBOR_TYPES: [u8; 8] = [130, 131, 132, 133, 134, 135, 136, 137];
+
+/// What a frame concerns that is no TCP segment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum FrameClass {
+    /// ARP, neighbor discovery or MLD.
+    Neighbor,
+    /// A fragment of an IP packet, with a hash that all its fragments have.
+    Fragment(u64),
+    /// Anything else.
+    Other,
 }
 
 /// Result of [`Interface::on_frame`].
@@ -84,32 +94,36 @@ pub(crate) struct Interface {
     hash: SipBuildHasher,
     /// Key of the flow labels (RFC 6437): an off-path attacker must not guess them.
     flow_labels: Secret,
-    echo_reply_limit: RateLimit,
-    /// Replies to ARP requests and neighbor solicitations.
-    neighbor_reply_limit: RateLimit,
-    /// ICMP errors sent.
-    icmp_error_out_limit: RateLimit,
+    limits: ReplyLimits,
+    /// Solicitations sent lately.
+    recent_solicits: RecentSolicits,
+    /// Address that a neighbor has advertised in the last frame.
+    last_advert: Option<Advert>,
 }
 
 impl Interface {
     /// Creates the interface of a port with these capabilities.
     #[must_use]
-    pub(crate) fn new(config: &InterfaceConfig<'_>, capabilities: &Capabilities) -> Self {
+    pub(crate) fn new(
+        config: &InterfaceConfig<'_>,
+        capabilities: &Capabilities,
+        limits: ReplyLimits,
+    ) -> Self {
         let addresses = config.addresses.iter().map(|address| address.ip);
         Self {
             link: EthernetLink { mac: capabilities.mac, vlan: config.vlan },
             checksum: capabilities.checksum,
             send_mtu: capabilities.send_mtu,
             routing: RoutingTable::new(config.addresses, config.routes),
-            neighbors: NeighborCache::new(config.neighbors, config.seed),
+            neighbors: NeighborCache::new(config.neighbors, config.seed, limits.solicits.clone()),
             fragments: Reassembler::new(config.fragments),
             memberships: Memberships::new(addresses.clone().any(|ip| ip.is_ipv6())),
             unannounced: addresses.rev().collect(),
             hash: SipBuildHasher::new(config.seed),
             flow_labels: Secret::new(config.seed, KeyPurpose::FlowLabels),
-            echo_reply_limit: RateLimit::new(ECHO_REPLIES_PER_SECOND),
-            neighbor_reply_limit: RateLimit::new(NEIGHBOR_REPLIES_PER_SECOND),
-            icmp_error_out_limit: RateLimit::new(ICMP_ERRORS_OUT_PER_SECOND),
+            recent_solicits: RecentSolicits::new(config.neighbors.retrans_timer_ns / 2),
+            last_advert: None,
+            limits,
         }
     }
 
@@ -239,15 +253,70 @@ impl Interface {
         counters: &mut Counters,
     ) {
         while let Some(solicit) = self.neighbors.next_solicit(now) {
+            self.recent_solicits.insert(now, solicit);
             self.send_solicit(solicit, &mut Port { device, counters });
         }
     }
 
+    /// Returns the next solicitation that is due, for another engine to send.
+    pub(crate) fn next_solicit(&mut self, now: Instant) -> Option<Solicit> {
+        self.neighbors.next_solicit(now)
+    }
+
+    /// Sends a solicitation for another engine, unless the same was just sent: several engines may
+    /// ask for one neighbor.
+    pub(crate) fn send_solicit_for_other<D: Device>(
+        &mut self,
+        now: Instant,
+        solicit: Solicit,
+        device: &mut D,
+        counters: &mut Counters,
+    ) {
+        if self.recent_solicits.insert(now, solicit) {
+            self.send_solicit(solicit, &mut Port { device, counters });
+        }
+    }
+
+    /// Takes the address that a neighbor has advertised in the last frame, for other engines.
+    pub(crate) const fn take_advert(&mut self) -> Option<Advert> {
+        self.last_advert.take()
+    }
+
+    /// Processes an address that a neighbor has advertised to another engine of the port.
+    pub(crate) fn learn(&mut self, now: Instant, advert: &Advert, counters: &mut Counters) {
+        if self.neighbors.on_advert(now, advert) == CacheUpdate::LladdrChanged {
+            counters.neighbor_mac_changes += 1;
+        }
+    }
+
+    /// Returns the part of the host that a frame concerns, if it is no TCP segment.
+    pub(crate) fn classify(&self, frame: &impl RxFrame) -> FrameClass {
+        let head = frame.head();
+        let Some((ethertype, l3)) = self.link.parse_header(head) else { return FrameClass::Other };
+        if ethertype == ETHERTYPE_ARP {
+            return FrameClass::Neighbor;
+        }
+        let Ok(packet) = Packet::parse(head, frame.len(), l3, false) else {
+            return FrameClass::Other;
+        };
+        if let Some(part) = packet.fragment {
+            let protocol = packet.src.is_ipv4().then_some(packet.protocol);
+            let key = (packet.src, packet.dst, protocol, part.id);
+            return FrameClass::Fragment(self.hash.hash_one(key));
+        }
+        let is_icmpv6 = packet.protocol == PROTOCOL_ICMPV6;
+        match head.get(packet.l4) {
+            Some(&kind) if is_icmpv6 && NEIGHBOR_TYPES.contains(&kind) => FrameClass::Neighbor,
+            _ => FrameClass::Other,
+        }
+    }
+
     /// Returns the time at which [`Interface::poll_transmit`] or [`Interface::send_solicits`] is
-    /// due; `None` if no timer runs.
+    /// due; `None` if no timer runs. `announces`: this engine calls the first of them.
     #[must_use]
-    pub(crate) fn poll_timeout(&self) -> Option<Instant> {
-        [self.neighbors.deadline(), self.memberships.deadline()].into_iter().flatten().min()
+    pub(crate) fn poll_timeout(&self, announces: bool) -> Option<Instant> {
+        let memberships = self.memberships.deadline().filter(|_| announces);
+        [self.neighbors.deadline(), memberships].into_iter().flatten().min()
     }
 }
 

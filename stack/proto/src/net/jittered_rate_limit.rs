@@ -1,6 +1,8 @@
 //! Rate limit with a random quota, for replies that an off-path attacker can provoke.
 
 use core::hash::Hasher;
+use core::sync::atomic::{AtomicU64, Ordering};
+use std::sync::Arc;
 
 use crate::net::siphash_keys::Secret;
 use crate::time::{Instant, MILLISECOND};
@@ -15,29 +17,37 @@ const PERIODS_PER_SECOND: u32 = 10;
 /// The exact quota of each period is derived from a secret. With a fixed quota an attacker could
 /// count the replies to its own segments, infer whether those sent with a spoofed source were
 /// answered, and so find ports in use (CVE-2016-5696, CVE-2020-25705).
+///
+/// Clones share the quota: all engines over the queues of one port have one limit.
+#[derive(Clone)]
 pub(crate) struct JitteredRateLimit {
     secret: Secret,
     per_period: u32,
-    period: u64,
-    remaining: u32,
+    /// The number of the period plus one, and the rest of its quota: 32 bits each.
+    state: Arc<AtomicU64>,
 }
 
 impl JitteredRateLimit {
     pub(crate) fn new(secret: Secret, per_second: u32) -> Self {
         let per_period = (per_second / PERIODS_PER_SECOND).max(1);
-        Self { secret, per_period, period: u64::MAX, remaining: 0 }
+        Self { secret, per_period, state: Arc::default() }
     }
 
     /// True if the quota admits one more now, which is then counted.
-    pub(crate) fn admits(&mut self, now: Instant) -> bool {
+    pub(crate) fn admits(&self, now: Instant) -> bool {
         let period = now.as_nanos() / PERIOD_NS;
-        if period != self.period {
-            self.period = period;
-            self.remaining = self.draw_quota(period);
-        }
-        let admits = self.remaining > 0;
-        self.remaining = self.remaining.saturating_sub(1);
-        admits
+        let number = (period + 1) & u64::from(u32::MAX);
+        let next = |state: u64| {
+            // Engines read the clock apart: one that lags does not open a period again.
+            let is_new = number > state >> 32;
+            let (number, remaining) = if is_new {
+                (number, u64::from(self.draw_quota(period)))
+            } else {
+                (state >> 32, state & u64::from(u32::MAX))
+            };
+            Some(number << 32 | remaining.checked_sub(1)?)
+        };
+        self.state.fetch_update(Ordering::Relaxed, Ordering::Relaxed, next).is_ok()
     }
 
     /// Returns the quota of a period.
@@ -58,7 +68,7 @@ mod tests {
 
     #[test]
     fn quota_varies_per_period_within_bounds() {
-        let mut limit = JitteredRateLimit::new(Secret::new(5, KeyPurpose::Limits), 1000);
+        let limit = JitteredRateLimit::new(Secret::new(5, KeyPurpose::Limits), 1000);
         let numbers: Vec<usize> = (0..100)
             .map(|period| {
                 let now = Instant::from_nanos(period * PERIOD_NS + 7);
@@ -74,7 +84,7 @@ mod tests {
 
     #[test]
     fn limit_of_one_per_second_admits_one() {
-        let mut limit = JitteredRateLimit::new(Secret::new(5, KeyPurpose::Limits), 1);
+        let limit = JitteredRateLimit::new(Secret::new(5, KeyPurpose::Limits), 1);
         let now = Instant::ZERO;
         assert!(limit.admits(now) && !limit.admits(now));
     }

@@ -26,8 +26,6 @@ use state::{AdvertInfo, Event, Lladdr};
 
 /// Limit on the number of entries.
 const ENTRY_COUNT_MAX: usize = 1024;
-/// Limit on solicitations per second, over all neighbors.
-const SOLICITS_PER_SECOND: u32 = 1000;
 /// Delay until a rate-limited solicitation is retried; granularity of the entries' timers.
 const TICK_NS: u64 = 10 * MILLISECOND;
 
@@ -167,9 +165,9 @@ pub struct NeighborCache {
 }
 
 impl NeighborCache {
-    /// Creates an empty cache.
+    /// Creates an empty cache, which sends at most `solicits` solicitations.
     #[must_use]
-    pub fn new(config: NeighborConfig, seed: u64) -> Self {
+    pub fn new(config: NeighborConfig, seed: u64, solicits: RateLimit) -> Self {
         Self {
             config,
             seed,
@@ -178,7 +176,7 @@ impl NeighborCache {
             epoch: 0,
             next_timer_at: NEVER,
             cursor: 0,
-            solicit_limit: RateLimit::new(SOLICITS_PER_SECOND),
+            solicit_limit: solicits,
         }
     }
 

@@ -157,6 +157,8 @@ impl NextHop {
 mod tests {
     use super::*;
     use crate::net::neighbor::{Advert, NeighborConfig, Solicit};
+    use crate::net::rate_limit::RateLimit;
+    use crate::net::reply_limits::SOLICITS_PER_SECOND;
     use crate::net::routing::InterfaceAddress;
 
     const REMOTE: IpAddr = IpAddr::V4(core::net::Ipv4Addr::new(198, 18, 0, 2));
@@ -166,7 +168,8 @@ mod tests {
 
     fn fixture() -> (NeighborCache, RoutingTable) {
         let routing = RoutingTable::new(&[InterfaceAddress { ip: OURS, prefix_len: 24 }], &[]);
-        (NeighborCache::new(NeighborConfig::default(), 1), routing)
+        let solicits = RateLimit::new(SOLICITS_PER_SECOND);
+        (NeighborCache::new(NeighborConfig::default(), 1, solicits), routing)
     }
 
     fn traffic(is_established: bool, progress: u32) -> Traffic {

@@ -21,6 +21,8 @@ use crate::verbs::wr::{PostError, RecvWr, SendRights, SendWr};
 pub(crate) struct Qp {
     pub(crate) stream: Stream,
     pub(crate) id: QpId,
+    /// Index in the table of queue pairs.
+    pub(super) slot: u32,
     pub(crate) state: QpState,
     pub(crate) init: QpInit,
     /// Connection of the queue pair.
@@ -45,6 +47,7 @@ pub(crate) struct Qp {
 impl Qp {
     pub(super) fn new(
         id: QpId,
+        slot: u32,
         init: QpInit,
         scope: AccessScope,
         requester: Requester,
@@ -53,6 +56,7 @@ impl Qp {
         Self {
             stream: Stream::new(scope, requester, recv_queue),
             id,
+            slot,
             state: QpState::Idle,
             init,
             conn: None,
@@ -292,7 +296,7 @@ impl Qp {
     fn start_flush<M, C>(&mut self, verbs: &mut Verbs<M, C>) {
         if !self.flushing {
             self.flushing = true;
-            verbs.flushing.push(self.id.index);
+            verbs.flushing.push(self.slot);
         }
     }
 

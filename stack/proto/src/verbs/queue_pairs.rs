@@ -13,40 +13,56 @@ use crate::verbs::srq::SrqUsage;
 use crate::verbs::wc::{Completions, CqId, QpId};
 use crate::verbs::wr::{PostError, RecvWr};
 
-/// Table of queue pairs, by slot index; a handle also has the generation of the slot.
+/// Table of queue pairs, by slot index. The handle of a queue pair is its number: that of its slot,
+/// or one that was chosen for it, because several engines have the queue pairs of one application.
 pub(crate) struct QueuePairs {
     qps: Slab<Qp>,
+    /// By index of the handle: the slot; [`NO_SLOT`] if there is none.
+    slots: Vec<u32>,
 }
+
+const NO_SLOT: u32 = u32::MAX;
 
 impl QueuePairs {
     pub(crate) fn new(count_max: usize) -> Self {
-        Self { qps: Slab::new(count_max) }
+        Self { qps: Slab::new(count_max), slots: Vec::new() }
     }
 
-    /// Creates a queue pair.
+    /// Creates a queue pair, with the handle `id` if it is given.
     ///
     /// # Errors
-    /// [`CmError::NoResources`] when the limit is reached.
+    /// [`CmError::NoResources`] when the limit is reached, or the index of `id` is in use.
     pub(crate) fn create(
         &mut self,
         memory: &impl Memory,
+        id: Option<QpId>,
         init: QpInit,
         requester: Requester,
         recv_queue: BufferQueue,
     ) -> Result<QpId, CmError> {
         // Slot indices are not unique among engines: the stream gets an ID of its own.
         let scope = AccessScope { pd: init.pd, stream: memory.regions().new_stream_id() };
+        if id.is_some_and(|id| self.slots.get(id.slot()).is_some_and(|&slot| slot != NO_SLOT)) {
+            return Err(CmError::NoResources);
+        }
         let make = |index, generation| {
-            Qp::new(QpId { index, generation }, init, scope, requester, recv_queue)
+            let id = id.unwrap_or(QpId { index, generation });
+            Qp::new(id, index, init, scope, requester, recv_queue)
         };
-        let index = self.qps.insert_with(make).ok_or(CmError::NoResources)?;
-        Ok(self.id(index))
+        let slot = self.qps.insert_with(make).ok_or(CmError::NoResources)?;
+        let id = self.qps.get(slot).ok_or(CmError::NoResources)?.id;
+        if id.slot() >= self.slots.len() {
+            self.slots.resize(id.slot() + 1, NO_SLOT);
+        }
+        self.slots[id.slot()] = slot;
+        Ok(id)
     }
 
     /// Destroys a queue pair; completions not reported yet are dropped. Cost: visits each queue
     /// pair if this one took most buffers of a shared receive queue.
     pub(crate) fn destroy<M, C>(&mut self, verbs: &mut Verbs<M, C>, qp: QpId) {
-        let Some(index) = self.index(qp) else { return };
+        let Some(index) = self.slot(qp) else { return };
+        self.slots[qp.slot()] = NO_SLOT;
         verbs.flushing.retain(|&flushing| flushing != index);
         let usage = self.qps.remove(index).and_then(|qp| qp.srq);
         if let Some(SrqUsage { index: srq, .. }) = usage
@@ -58,12 +74,10 @@ impl QueuePairs {
     }
 
     /// Returns the slot index of a queue pair, unless it was destroyed.
-    pub(crate) fn index(&self, qp: QpId) -> Option<u32> {
-        self.qps.live_index(qp.index, qp.generation)
-    }
-
-    pub(crate) fn id(&self, index: u32) -> QpId {
-        QpId { index, generation: self.qps.generation(index) }
+    #[inline]
+    pub(crate) fn slot(&self, qp: QpId) -> Option<u32> {
+        let slot = *self.slots.get(qp.slot())?;
+        self.qps.get(slot).is_some_and(|found| found.id == qp).then_some(slot)
     }
 
     pub(crate) fn get(&self, index: u32) -> Option<&Qp> {
@@ -76,13 +90,13 @@ impl QueuePairs {
 
     /// Returns a queue pair by its handle.
     pub(crate) fn by_id(&self, qp: QpId) -> Option<&Qp> {
-        self.qps.get(self.index(qp)?)
+        self.qps.get(self.slot(qp)?)
     }
 
     /// Returns a queue pair by its handle.
     pub(crate) fn by_id_mut(&mut self, qp: QpId) -> Option<&mut Qp> {
-        let index = self.index(qp)?;
-        self.qps.get_mut(index)
+        let slot = self.slot(qp)?;
+        self.qps.get_mut(slot)
     }
 
     pub(super) fn iter(&self) -> impl Iterator<Item = &Qp> {
@@ -95,7 +109,7 @@ impl QueuePairs {
         // req: RDMAP-286
         let uses_it =
             |qp: &&Qp| qp.state.is_connected() && (qp.init.send_cq == cq || qp.init.recv_cq == cq);
-        self.iter().filter(uses_it).map(|qp| qp.id.index).collect()
+        self.iter().filter(uses_it).map(|qp| qp.slot).collect()
     }
 
     /// Reports flushed requests of all queue pairs as far as the completion queues have free slots.
@@ -212,7 +226,7 @@ mod tests {
         let init = QpInit { pd: 1, send_cq: cq, recv_cq: cq, max_send_wr: 1, max_recv_wr: 1 };
         let mut engines = [(); 2].map(|()| QueuePairs::new(4));
         let create = |qps: &mut QueuePairs| {
-            qps.create(&arena, init, Requester::new(1), BufferQueue::new(1)).unwrap()
+            qps.create(&arena, None, init, Requester::new(1), BufferQueue::new(1)).unwrap()
         };
         let qps = [0, 1].map(|at: usize| create(&mut engines[at]));
         assert_eq!(qps[0], qps[1], "each engine numbers its own");

@@ -65,8 +65,15 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
         param: &ConnParam,
     ) -> Result<(), CmError> {
         let qp = self.cx.idle_qp(qp)?;
-        let is_taken = |tuple: &_| self.connections.find_by_hash(tuple).is_some();
-        let conn = self.cx.open_active(now, remote, param, is_taken)?;
+        let open = |engine: &mut Self| {
+            let Self { connections, cx, .. } = engine;
+            let is_taken = |tuple: &_| connections.find_by_hash(tuple).is_some();
+            cx.open_active(now, remote, param, is_taken)
+        };
+        let conn = match open(self) {
+            Err(CmError::TooManyConnections) if self.recycle_time_wait() => open(self)?,
+            opened => opened?,
+        };
         let index = self.insert_connection(conn).ok_or(CmError::TooManyConnections)?;
         if let Some((conn, cx)) = self.at(index) {
             conn.start_open(cx, qp);

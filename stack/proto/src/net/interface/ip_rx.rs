@@ -101,7 +101,7 @@ impl Interface {
         failure: &ReassemblyFailure,
         port: &mut Port<'_, D>,
     ) {
-        if !self.icmp_error_out_limit.admits(now) {
+        if !self.limits.icmp_errors_out.admits(now) {
             return;
         }
         let Some(mut frame) = port.device.allocate(TxClass::Control) else { return };
@@ -146,7 +146,7 @@ impl Interface {
         mac: [u8; 6],
         port: &mut Port<'_, D>,
     ) -> Option<Received> {
-        if !self.echo_reply_limit.admits(now) {
+        if !self.limits.echo_replies.admits(now) {
             return None;
         }
         let mtu = usize::from(self.send_mtu);

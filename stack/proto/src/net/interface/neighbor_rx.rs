@@ -34,7 +34,7 @@ impl Interface {
             let (ip, mac) = (sender.into(), Some(mac));
             self.on_neighbor_advert(now, &Advert { ip, mac, solicited, overrides: true }, port)?;
         }
-        if is_for_local_address && self.neighbor_reply_limit.admits(now) {
+        if is_for_local_address && self.limits.neighbor_replies.admits(now) {
             let link = self.link;
             port.send_control_frame(|out| {
                 arp::write_reply(link, packet.target, packet.sender, out)
@@ -81,7 +81,8 @@ impl Interface {
                     let advert = Advert { ip, mac, solicited: false, overrides: true };
                     self.on_neighbor_advert(now, &advert, port)?;
                 }
-                if self.routing.is_local(target.into()) && self.neighbor_reply_limit.admits(now) {
+                if self.routing.is_local(target.into()) && self.limits.neighbor_replies.admits(now)
+                {
                     let link = self.link;
                     port.send_control_frame(|out| {
                         ndp::write_advertisement(link, target, solicitor, out)
@@ -115,6 +116,7 @@ impl Interface {
             CacheUpdate::LladdrChanged => port.counters.neighbor_mac_changes += 1,
             CacheUpdate::Resolved | CacheUpdate::Unchanged => {}
         }
+        self.last_advert = Some(*advert);
         Some(())
     }
 

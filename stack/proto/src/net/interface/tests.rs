@@ -7,6 +7,7 @@ use crate::device::test_device::{HeapFrame, MAC, TestDevice};
 use crate::net::fragments::ReassemblyConfig;
 use crate::net::neighbor::{Lookup, NeighborConfig};
 use crate::net::next_hop::NextHop;
+use crate::net::reply_limits::ReplyLimits;
 use crate::net::routing::{InterfaceAddress, Route};
 use crate::net::{arp, mld, ndp};
 use crate::time::{Instant, MILLISECOND, SECOND};
@@ -57,7 +58,7 @@ impl Fixture {
             fragments: ReassemblyConfig::default(),
             seed: 7,
         };
-        let net = Interface::new(&config, &device.capabilities());
+        let net = Interface::new(&config, &device.capabilities(), ReplyLimits::new(7, 1000));
         let now = Instant::from_nanos(SECOND);
         Self { net, device, counters: Counters::default(), now }
     }
@@ -173,7 +174,7 @@ fn next_hop_is_solicited_once_and_found_by_its_reply() {
         }
         assert_eq!(fx.solicited(), [ip(neighbor), ip(router)], "each neighbor once");
         assert!(fx.solicited().is_empty());
-        assert!(fx.net.poll_timeout().unwrap() <= fx.now + SECOND, "the next solicitation");
+        assert!(fx.net.poll_timeout(true).unwrap() <= fx.now + SECOND, "the next solicitation");
         let epoch = fx.net.neighbor_epoch();
         assert!(matches!(fx.receive(&reply(router, local)), Received::Handled));
         assert_ne!(fx.net.neighbor_epoch(), epoch, "pending lookups are repeated");
@@ -225,19 +226,19 @@ fn groups_are_reported_at_the_start_and_when_queried() {
     };
     check_report(report);
     assert!(fx.poll().is_empty());
-    let again = fx.net.poll_timeout().unwrap();
+    let again = fx.net.poll_timeout(true).unwrap();
     assert!(again < fx.now + SECOND);
     fx.now = again;
     let sent = fx.poll();
     assert_eq!(sent.len(), 1, "the first may be lost");
     check_report(&sent[0]);
-    assert_eq!(fx.net.poll_timeout(), None);
+    assert_eq!(fx.net.poll_timeout(true), None);
 
     let foreign = ndp::solicited_node(v6("2001:2::3"));
     assert!(matches!(fx.receive(&mld_query(foreign, 100)), Received::Dropped));
-    assert_eq!(fx.net.poll_timeout(), None);
+    assert_eq!(fx.net.poll_timeout(true), None);
     assert!(matches!(fx.receive(&mld_query(groups[0], 100)), Received::Handled));
-    let due = fx.net.poll_timeout().unwrap();
+    let due = fx.net.poll_timeout(true).unwrap();
     assert!(due < fx.now + 100 * MILLISECOND);
     fx.now = due;
     let sent = fx.poll();
@@ -256,13 +257,13 @@ fn announcements_and_reports_wait_for_a_full_device() {
         let mut fx = Fixture::silent(&["198.18.0.1", "2001:2::1"]);
         limit(&mut fx.device, 0);
         assert!(fx.poll().is_empty());
-        assert_eq!(fx.net.poll_timeout(), Some(fx.now + 10 * MILLISECOND));
+        assert_eq!(fx.net.poll_timeout(true), Some(fx.now + 10 * MILLISECOND));
         fx.now = fx.now + 10 * MILLISECOND;
         limit(&mut fx.device, 1);
         let sent = fx.poll();
         assert_eq!(sent.len(), 1, "the first address, and no report");
         assert_eq!(message(&sent[0]), Message::Request(ip("198.18.0.1")));
-        assert_eq!(fx.net.poll_timeout(), Some(fx.now + 10 * MILLISECOND));
+        assert_eq!(fx.net.poll_timeout(true), Some(fx.now + 10 * MILLISECOND));
         fx.now = fx.now + 10 * MILLISECOND;
         limit(&mut fx.device, 9);
         let sent = fx.poll();

@@ -1,6 +1,8 @@
 use core::net::{Ipv4Addr, Ipv6Addr};
 
 use super::*;
+use crate::net::rate_limit::RateLimit;
+use crate::net::reply_limits::SOLICITS_PER_SECOND;
 
 const IP: IpAddr = IpAddr::V4(Ipv4Addr::new(198, 19, 0, 9));
 const MAC: [u8; 6] = [2, 0, 0, 0, 0, 9];
@@ -22,7 +24,9 @@ struct Fixture {
 
 impl Fixture {
     fn new() -> Self {
-        Self { cache: NeighborCache::new(NeighborConfig::default(), 1), now: Instant::ZERO }
+        let solicits = RateLimit::new(SOLICITS_PER_SECOND);
+        let cache = NeighborCache::new(NeighborConfig::default(), 1, solicits);
+        Self { cache, now: Instant::ZERO }
     }
 
     /// A fixture with [`IP`] resolved to [`MAC`].

@@ -1,0 +1,191 @@
+//! Shards of one port: what this engine forwards to the others, and what it receives from them.
+//!
+//! A frame is forwarded once: what came from another shard is processed here, or dropped.
+//!
+//! | Frame | Goes to |
+//! |---|---|
+//! | TCP segment of no connection here | the owner of its four-tuple, if another shard |
+//! | ICMP error | the owner of the four-tuple that it quotes |
+//! | fragment | the shard that a hash of the packet selects; the whole segment to its owner |
+//! | ARP, neighbor discovery, MLD | the lead, which answers, and shares what it learns |
+
+use crate::cm::context::Context;
+use crate::ddp::memory::Memory;
+use crate::device::Device;
+use crate::engine::segment_frame::SegmentFrame;
+use crate::engine::{BURST_LEN, Engine};
+use crate::net::icmp_error::IcmpError;
+use crate::net::interface::FrameClass;
+use crate::steering::message::Message;
+use crate::steering::owners::ShardId;
+use crate::time::Instant;
+use crate::verbs::wc::Completions;
+use crate::wire::tcp::{FourTuple, Segment};
+
+impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
+    /// True if this engine is the one that announces the addresses of the port, and answers and
+    /// asks neighbors.
+    #[inline]
+    pub(super) fn is_lead(&self) -> bool {
+        self.cx.mesh.as_ref().is_none_or(|mesh| mesh.is_lead())
+    }
+
+    /// True if messages of other shards may have arrived.
+    #[inline]
+    pub(super) fn has_messages(&self) -> bool {
+        self.cx.mesh.as_ref().is_some_and(|mesh| mesh.has_messages())
+    }
+
+    /// Receives messages of other shards, to be processed after the burst.
+    #[cold]
+    pub(super) fn receive_messages(&mut self) {
+        if let Some(mesh) = &mut self.cx.mesh {
+            let left = BURST_LEN - self.messages.len().min(BURST_LEN);
+            mesh.receive(&mut self.messages, left);
+        }
+    }
+
+    /// Processes the messages received.
+    #[cold]
+    pub(super) fn process_messages(&mut self, now: Instant) {
+        let mut messages = std::mem::take(&mut self.messages);
+        self.is_forwarded = true;
+        for message in messages.drain(..) {
+            match message {
+                // Those in a row may be a train.
+                Message::Frame(frame) => {
+                    self.cx.verbs.counters.frames_from_shards += 1;
+                    self.burst.push(frame);
+                    continue;
+                }
+                other => {
+                    self.process_burst(now);
+                    self.process_message(now, other);
+                }
+            }
+        }
+        self.process_burst(now);
+        self.is_forwarded = false;
+        self.messages = messages;
+    }
+
+    fn process_message(&mut self, now: Instant, message: Message<D::Rx>) {
+        let Context { net, device, verbs, .. } = &mut self.cx;
+        match message {
+            Message::Frame(_) => debug_assert!(false, "a frame belongs to a burst"),
+            Message::Segment(whole) => {
+                let (segment, frame) = *whole;
+                verbs.counters.frames_from_shards += 1;
+                self.on_segment(now, &segment, frame);
+            }
+            Message::IcmpError(error) => self.on_icmp_error(now, &error),
+            Message::Advert(advert) => net.learn(now, &advert, &mut verbs.counters),
+            Message::Solicit(solicit) => {
+                net.send_solicit_for_other(now, *solicit, device, &mut verbs.counters);
+            }
+        }
+    }
+
+    /// Forwards a segment of no connection here if another shard owns its four-tuple; otherwise
+    /// gives the frame back.
+    #[inline]
+    pub(super) fn forward_segment<F: SegmentFrame<D>>(
+        &mut self,
+        segment: &Segment,
+        frame: F,
+    ) -> Option<F> {
+        if self.cx.mesh.is_none() {
+            return Some(frame);
+        }
+        let Some(owner) = self.other_owner(&segment.tuple) else { return Some(frame) };
+        if self.is_forwarded {
+            // The connection has moved while the frame was on its way. The peer retransmits.
+            self.cx.verbs.counters.shard_messages_dropped += 1;
+        } else {
+            self.cx.verbs.counters.frames_forwarded += 1;
+            self.send_message(owner, frame.into_message(segment));
+        }
+        None
+    }
+
+    /// Returns the owner of a four-tuple if that is another shard.
+    #[cold]
+    fn other_owner(&mut self, tuple: &FourTuple) -> Option<ShardId> {
+        let mesh = self.cx.mesh.as_ref()?;
+        // Segments come in trains. For the duration of a pass the owner is as it was: what the
+        // other shard has released meanwhile it answers itself.
+        if let Some((last, owner)) = &self.misdelivered
+            && last == tuple
+        {
+            return Some(*owner);
+        }
+        let owner = mesh.owners().owner(tuple).filter(|&owner| owner != mesh.id())?;
+        self.misdelivered = Some((*tuple, owner));
+        Some(owner)
+    }
+
+    /// Forwards a frame that is no TCP segment to this port, if another shard is to process it;
+    /// otherwise gives it back.
+    pub(super) fn forward_frame(&mut self, frame: D::Rx) -> Option<D::Rx> {
+        let Some(mesh) = self.cx.mesh.as_ref().filter(|_| !self.is_forwarded) else {
+            return Some(frame);
+        };
+        let to = match self.cx.net.classify(&frame) {
+            FrameClass::Neighbor => mesh.lead(),
+            FrameClass::Fragment(hash) => mesh.select(hash),
+            FrameClass::Other => return Some(frame),
+        };
+        if to == mesh.id() {
+            return Some(frame);
+        }
+        self.send_message(to, Message::Frame(frame));
+        None
+    }
+
+    /// Forwards an ICMP error if another shard owns the connection that it is about. True if so.
+    pub(super) fn forward_icmp_error(&mut self, error: &IcmpError) -> bool {
+        if self.is_forwarded || self.connections.find_by_hash(&error.tuple).is_some() {
+            return false;
+        }
+        let Some(owner) = self.other_owner(&error.tuple) else { return false };
+        self.send_message(owner, Message::IcmpError(Box::new(*error)));
+        true
+    }
+
+    /// Tells the other shards the hardware address that a neighbor has just advertised.
+    pub(super) fn share_advert(&mut self) {
+        let Some(advert) = self.cx.net.take_advert() else { return };
+        let Some(mesh) = &self.cx.mesh else { return };
+        for shard in mesh.others() {
+            self.send_message(shard, Message::Advert(Box::new(advert)));
+        }
+    }
+
+    /// Sends the solicitations that are due, or has the lead send them.
+    pub(super) fn send_solicits(&mut self, now: Instant) {
+        let lead = self.cx.mesh.as_ref().filter(|mesh| !mesh.is_lead()).map(|mesh| mesh.lead());
+        let Some(lead) = lead else {
+            let Context { net, device, verbs, .. } = &mut self.cx;
+            net.send_solicits(now, device, &mut verbs.counters);
+            return;
+        };
+        while let Some(solicit) = self.cx.net.next_solicit(now) {
+            self.send_message(lead, Message::Solicit(Box::new(solicit)));
+        }
+    }
+
+    /// Offers the requests that waited for a backlog in which another shard has freed a slot.
+    #[inline]
+    pub(super) fn offer_waiting_requests(&mut self) {
+        if self.cx.mesh.is_some() && self.cx.listeners.has_waiting_requests() {
+            for port in self.cx.listeners.waiting_ports() {
+                self.offer_pending_requests(port);
+            }
+        }
+    }
+
+    fn send_message(&mut self, to: ShardId, message: Message<D::Rx>) {
+        let is_sent = self.cx.mesh.as_ref().is_some_and(|mesh| mesh.send(to, message));
+        self.cx.verbs.counters.shard_messages_dropped += u64::from(!is_sent);
+    }
+}
