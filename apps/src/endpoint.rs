@@ -124,10 +124,8 @@ impl Endpoint {
     /// # Errors
     /// If the limit of queue pairs is reached.
     pub fn create_qp(&self, max_send_wr: usize, max_recv_wr: usize) -> anyhow::Result<Qp> {
-        let options = QpOptions { send_cq: &self.cq, recv_cq: &self.cq, max_send_wr, max_recv_wr };
-        self.pd
-            .create_qp(&self.context, &options)
-            .context("cannot create a queue pair for another connection")
+        let options = QpOptions::new(&self.cq).max_send_wr(max_send_wr).max_recv_wr(max_recv_wr);
+        self.pd.create_qp(&options).context("cannot create a queue pair for another connection")
     }
 }
 

@@ -68,8 +68,8 @@ impl End {
         let pd = context.alloc_pd();
         let cq = context.create_cq((qps * depth).max(64))?;
         let mr = pd.register(context.allocate(len)?, Access::ALL)?;
-        let options = QpOptions { send_cq: &cq, recv_cq: &cq, max_send_wr: depth, max_recv_wr: 1 };
-        let qps = (0..qps).map(|_| pd.create_qp(&context, &options)).collect::<Result<_, _>>()?;
+        let options = QpOptions::new(&cq).max_send_wr(depth).max_recv_wr(1);
+        let qps = (0..qps).map(|_| pd.create_qp(&options)).collect::<Result<_, _>>()?;
         let completions = Vec::with_capacity(256);
         Ok(Self { qps, listener: None, mr, cq, _pd: pd, context, completions, host })
     }

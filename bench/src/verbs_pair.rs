@@ -236,13 +236,8 @@ impl Endpoint {
         let pd = context.alloc_pd();
         let cq = context.create_cq(2 * workload.depth)?;
         let mr = pd.register(context.allocate(arena_len as usize)?, Access::ALL)?;
-        let options = QpOptions {
-            send_cq: &cq,
-            recv_cq: &cq,
-            max_send_wr: workload.depth,
-            max_recv_wr: workload.depth,
-        };
-        let qp = pd.create_qp(&context, &options)?;
+        let options = QpOptions::new(&cq).max_send_wr(workload.depth).max_recv_wr(workload.depth);
+        let qp = pd.create_qp(&options)?;
         let completions = Vec::with_capacity(workload.depth);
         Ok(Self { qp, mr, cq, _pd: pd, context, completions, frames, port_memory })
     }

@@ -135,13 +135,8 @@ impl Stack {
     /// If it fails.
     #[must_use]
     pub fn create_qp(&self) -> Qp {
-        let options = QpOptions {
-            send_cq: &self.cq,
-            recv_cq: &self.cq,
-            max_send_wr: 64,
-            max_recv_wr: RECV_COUNT,
-        };
-        self.pd.create_qp(&self.context, &options).expect("a queue pair")
+        let options = QpOptions::new(&self.cq).max_send_wr(64).max_recv_wr(RECV_COUNT);
+        self.pd.create_qp(&options).expect("a queue pair")
     }
 
     /// Waits for the next `count` completions.

@@ -27,9 +27,8 @@ struct Endpoint {
 impl Endpoint {
     fn new(context: Context, len: usize) -> Self {
         let (pd, cq) = (context.alloc_pd(), context.create_cq(1024).expect("a queue"));
-        let options =
-            QpOptions { send_cq: &cq, recv_cq: &cq, max_send_wr: 2 * DEPTH, max_recv_wr: 1 };
-        let qp = pd.create_qp(&context, &options).expect("a queue pair");
+        let options = QpOptions::new(&cq).max_send_wr(2 * DEPTH).max_recv_wr(1);
+        let qp = pd.create_qp(&options).expect("a queue pair");
         let buffer = context.allocate(len).expect("memory");
         let mr = pd.register(buffer, Access::ALL).expect("a region");
         Self { context, cq, qp, mr }

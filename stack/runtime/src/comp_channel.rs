@@ -8,7 +8,7 @@ use ferrowarp_proto::verbs::wc::CqId;
 
 use crate::config::DriveMode;
 use crate::context::{Context, ContextInner};
-use crate::shard::{CompEventQueue, CqNotify};
+use crate::shard::{CompEventQueue, CqNotify, Shard};
 
 /// Completion channel: receives the completion events of queues created with
 /// [`Context::create_cq_on`]. Clones refer to the same channel.
@@ -39,15 +39,22 @@ impl Context {
         let context = Arc::clone(self.inner());
         let events = Arc::new(CompEventQueue::new()?);
         let observer: Weak<CompEventQueue> = Arc::downgrade(&events);
-        context.shard.observe_end(observer);
+        for shard in context.shards.iter() {
+            shard.observe_end(observer.clone());
+        }
         Ok(CompChannel { events, context })
     }
 }
 
 impl CompChannel {
-    /// Returns the notification state of a new queue on this channel.
-    pub(crate) fn notify(&self) -> CqNotify {
-        CqNotify::new(Arc::clone(&self.events), Arc::clone(self.context.shard.helper_wakeup()))
+    /// Returns the notification state of a new queue on this channel, fed by these shards.
+    pub(crate) fn notify<'a>(
+        &self,
+        id: CqId,
+        shards: impl Iterator<Item = &'a Arc<Shard>>,
+    ) -> CqNotify {
+        let helpers = shards.map(|shard| Arc::clone(shard.helper_wakeup())).collect();
+        CqNotify::new(id, Arc::clone(&self.events), helpers)
     }
 
     pub(crate) fn belongs_to(&self, context: &Arc<ContextInner>) -> bool {
@@ -78,8 +85,8 @@ impl CompChannel {
             return None;
         }
         // The thread that polls instead of this one polls often for a while.
-        let _awaiting = self.context.shard.add_waiter();
-        self.events.wait(end, || self.context.shard.has_ended())
+        let _awaiting = self.context.shards.add_waiters();
+        self.events.wait(end, || self.context.shards.have_ended())
     }
 }
 

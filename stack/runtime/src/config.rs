@@ -1,12 +1,15 @@
 //! Configuration of a context.
 
 use std::net::IpAddr;
+use std::ops::RangeInclusive;
 use std::time::Duration;
 
 use ferrowarp_proto::device::ChecksumMode;
 use ferrowarp_proto::net::routing::{self, InterfaceAddress, Route, RoutingTable};
+use ferrowarp_proto::steering::mesh::SHARD_COUNT_MAX;
 use ferrowarp_proto::wire::ethernet::VLAN_MAX;
 
+use crate::cores;
 use crate::device::{DeviceSpec, Hugepages, OpenConfig, PoolNeeds};
 use crate::error::OpenError;
 use crate::limits::Limits;
@@ -22,11 +25,9 @@ pub enum DriveMode {
     /// The application's polling calls. Without them nothing happens, not even acknowledgments.
     #[default]
     Inline,
-    /// A dedicated thread, pinned to a core that it keeps busy.
-    Dedicated {
-        /// Index of the core, as numbered by the operating system.
-        core: usize,
-    },
+    /// A dedicated thread for each shard, pinned to a core that it keeps busy:
+    /// [`Config::cores`].
+    Dedicated,
     /// The application's polling calls. When there have been none for 20 us, or immediately when a
     /// call sleeps, a helper thread takes over. The port has no interrupt, so the helper polls for
     /// received packets every 50 us. The interval grows to 1 ms after 20 ms without traffic, or
@@ -71,12 +72,22 @@ pub struct Config {
     pub tcp: TcpSettings,
     /// Demands for which the device's pools are sized.
     pub pools: PoolNeeds,
-    /// Thread that polls the shard.
+    /// Number of shards: queues of the port, each with connections of its own, and polled by one
+    /// thread at a time. 1 is right for a program of one thread. `ring` and `memif` connect shard
+    /// `i` to the peer's shard `i`.
+    pub shards: usize,
+    /// Thread that polls a shard.
     pub drive: DriveMode,
+    /// Cores of the threads of [`DriveMode::Dedicated`], as numbered by the operating system: one
+    /// for each shard. Empty: the first ones that the process may use.
+    pub cores: Vec<usize>,
     /// Memory regions and windows at a time (rounded up to a power of two).
     pub regions_max: usize,
     /// Queue pairs at a time.
     pub qps_max: usize,
+    /// Ports from which connections are opened: 49152 to 65534 by default (RFC 6335 section 6).
+    /// There are as many connections to one port of a peer, from one address, at most.
+    pub source_ports: RangeInclusive<u16>,
     /// Atomic operations and immediate data (RFC 7306). On by default: it changes nothing on the
     /// wire until it is used. A peer without them, such as `siw`, ends the connection when it
     /// receives one, and so does this stack if they are off.
@@ -120,9 +131,12 @@ impl Config {
             ring_slots,
             tcp: TcpSettings::default(),
             pools,
+            shards: 1,
             drive: DriveMode::Inline,
+            cores: Vec::new(),
             regions_max: 1 << 14,
             qps_max: 1 << 12,
+            source_ports: 49_152..=65_534,
             extensions: true,
             limits: Limits::default(),
             linger: Duration::from_secs(5),
@@ -134,8 +148,9 @@ impl Config {
 }
 
 impl Config {
-    /// Checks the addresses, routes and VLAN.
+    /// Checks the shards, addresses, routes and VLAN.
     pub(crate) fn validate(&self) -> Result<(), OpenError> {
+        self.validate_shards()?;
         if self.addresses.is_empty() {
             return Err(OpenError::NoAddress);
         }
@@ -164,6 +179,27 @@ impl Config {
             Some(vlan) if !(1..=VLAN_MAX).contains(&vlan) => Err(OpenError::Vlan { vlan }),
             _ => Ok(()),
         }
+    }
+
+    fn validate_shards(&self) -> Result<(), OpenError> {
+        let shards = self.shards;
+        if !(1..=SHARD_COUNT_MAX).contains(&shards) {
+            return Err(OpenError::Shards { shards, max: SHARD_COUNT_MAX });
+        }
+        let cores = match self.drive {
+            DriveMode::Dedicated if self.cores.is_empty() => cores::available().len(),
+            _ => self.cores.len(),
+        };
+        let fits = match self.drive {
+            DriveMode::Dedicated if self.cores.is_empty() => cores >= shards,
+            _ => self.cores.is_empty() || cores == shards,
+        };
+        if fits { Ok(()) } else { Err(OpenError::Cores { shards, cores }) }
+    }
+
+    /// Returns the core of each shard's thread.
+    pub(crate) fn shard_cores(&self) -> Vec<usize> {
+        if self.cores.is_empty() { cores::available() } else { self.cores.clone() }
     }
 
     /// Returns the settings with which the device is opened.
@@ -197,5 +233,24 @@ mod tests {
         assert_eq!((opening.mtu, opening.checksum), (9000, Some(ChecksumMode::Offload)));
         assert_eq!((opening.hugepages, opening.ring_slots), (Hugepages::Never, 64));
         assert_eq!(opening.pools.windows, 7);
+    }
+
+    #[test]
+    fn shards_and_cores_have_to_match() {
+        let error = |shards, drive, cores: &[usize]| {
+            let mut config = Config::new(DeviceSpec::Ring, [198, 18, 0, 1].into(), 24);
+            (config.shards, config.drive, config.cores) = (shards, drive, cores.to_vec());
+            config.validate().err().map(|error| error.to_string())
+        };
+        let count = "0 shards are not possible: give 1 to 64";
+        assert_eq!(error(0, DriveMode::Inline, &[]).as_deref(), Some(count));
+        assert!(error(65, DriveMode::Inline, &[]).is_some());
+        assert_eq!(error(64, DriveMode::Inline, &[]), None);
+        let cores = "1 cores for the threads of 2 shards: give as many cores as shards, or fewer \
+                     shards";
+        assert_eq!(error(2, DriveMode::Dedicated, &[3]).as_deref(), Some(cores));
+        assert_eq!(error(2, DriveMode::Dedicated, &[3, 0]), None);
+        assert_eq!(error(1, DriveMode::Dedicated, &[]), None);
+        assert!(error(64, DriveMode::Dedicated, &[]).is_some() || cores::available().len() >= 64);
     }
 }

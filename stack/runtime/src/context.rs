@@ -1,23 +1,25 @@
 //! Contexts: an open device with its addresses, and the objects created on it.
 
+mod open;
+
+use std::collections::HashMap;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
 use ferrowarp_proto::ddp::regions::RegionTable;
-use ferrowarp_proto::engine::{Engine, EngineConfig};
-use rand::TryRngCore;
+use ferrowarp_proto::verbs::wc::QpId;
 
 use crate::arena::{Arena, Buffer};
-use crate::clock::{Clock, nanos};
 use crate::config::{Config, DriveMode};
-use crate::counters::{Counters, Port, Usage};
-use crate::device::{self, DeviceSpec, Opened};
-use crate::error::{MemoryError, OpenError};
+use crate::counters::{Counters, Usage};
+use crate::error::MemoryError;
 use crate::events::{AsyncEventQueue, EventSource};
 use crate::limits::ResourceLimits;
-use crate::memory::HostMemory;
-use crate::shard::{CqRings, Shard, ShardEngine};
+use crate::numbers::Numbers;
+use crate::shard::{QpShared, Shard, ShardControl};
+use crate::shard_handle::ShardHandle;
+use crate::shards::Shards;
 use crate::thread::DriveThread;
 
 /// Open device with its addresses; all other objects are created from it. Clones refer to the same
@@ -40,129 +42,27 @@ pub struct Context {
 
 /// State shared by all handles.
 pub(crate) struct ContextInner {
-    pub(crate) shard: Arc<Shard>,
+    pub(crate) shards: Shards,
+    /// Numbers of queue pairs, completion queues and shared receive queues.
+    pub(crate) qp_numbers: Numbers,
+    pub(crate) cq_numbers: Numbers,
+    pub(crate) srq_numbers: Numbers,
+    /// Queue pairs that belong to no shard yet, by their numbers: closing ends them.
+    unbound: Mutex<HashMap<u32, Weak<QpShared>>>,
+    /// Held while listeners are opened and closed.
+    listeners: Mutex<()>,
     pub(crate) regions: Arc<RegionTable>,
     pub(crate) limits: Arc<ResourceLimits>,
     pub(crate) events: Arc<AsyncEventQueue>,
     arena: Arena,
     pd_next: AtomicU32,
-    drive_thread: Mutex<Option<DriveThread>>,
-    /// Other context of a pair in this process: one thread may have to poll both.
-    paired: OnceLock<(Weak<Shard>, DriveMode)>,
+    drive_threads: Mutex<Vec<DriveThread>>,
+    /// Shards of the other context of a pair in this process: one thread may have to poll both.
+    paired: OnceLock<(Vec<Weak<Shard>>, DriveMode)>,
     config: Config,
 }
 
 impl Context {
-    /// Opens the device of the configuration.
-    ///
-    /// # Errors
-    /// [`OpenError`]; `Pair` for `ring`, whose two contexts are opened with [`Context::ring_pair`].
-    pub fn open(config: Config) -> Result<Self, OpenError> {
-        config.validate()?;
-        if config.device.is_pair() {
-            return Err(OpenError::Pair);
-        }
-        match device::open(&config.device, &config.open_config())? {
-            Opened::One(device) => Self::over(device, config),
-            Opened::Pair(..) => Err(OpenError::Pair),
-        }
-    }
-
-    /// Opens two contexts connected inside the process, whatever the devices in their
-    /// configurations; MTU, checksums and pools are those of `left`.
-    ///
-    /// # Errors
-    /// [`OpenError`].
-    pub fn ring_pair(left: Config, right: Config) -> Result<(Self, Self), OpenError> {
-        left.validate()?;
-        right.validate()?;
-        let Opened::Pair(left_device, right_device) =
-            device::open(&DeviceSpec::Ring, &left.open_config())?
-        else {
-            return Err(OpenError::Pair);
-        };
-        Self::joined((left_device, left), (right_device, right))
-    }
-
-    /// Opens two contexts over devices that are connected to each other. Calls that wait on one of
-    /// them poll the other as well.
-    ///
-    /// # Errors
-    /// As [`Context::over`].
-    pub fn joined<D>(left: (D, Config), right: (D, Config)) -> Result<(Self, Self), OpenError>
-    where
-        D: Port + Send + 'static,
-        D::Rx: Send,
-        D::Retained: Send,
-    {
-        let left = Self::over(left.0, left.1)?;
-        let right = Self::over(right.0, right.1)?;
-        // Set once, only here.
-        let name = |inner: &ContextInner| (Arc::downgrade(&inner.shard), inner.drive_mode());
-        let _ = left.inner.paired.set(name(&right.inner));
-        let _ = right.inner.paired.set(name(&left.inner));
-        Ok((left, right))
-    }
-
-    /// Opens a context over any device, such as one that wraps another.
-    ///
-    /// # Errors
-    /// [`OpenError`], except for errors of opening the device.
-    pub fn over<D>(device: D, config: Config) -> Result<Self, OpenError>
-    where
-        D: Port + Send + 'static,
-        D::Rx: Send,
-        D::Retained: Send,
-    {
-        config.validate()?;
-        dpdk_sys::fork::install_atfork();
-        let seeds = match config.seed {
-            Some(seed) => [seed, seed.rotate_left(32) ^ 0x5bd1_e995],
-            None => [random_seed()?, random_seed()?],
-        };
-        let regions = Arc::new(RegionTable::new(config.regions_max, seeds[0]));
-        let first = config.addresses[0];
-        let mut engine_config = EngineConfig::new(first.ip, first.prefix_len, seeds[1]);
-        engine_config.addresses.clone_from(&config.addresses);
-        engine_config.routes.clone_from(&config.routes);
-        engine_config.vlan = config.vlan;
-        engine_config.extensions = config.extensions;
-        config.tcp.apply(&mut engine_config);
-        engine_config.linger_ns = nanos(config.linger);
-        // Receive frames beyond the port's descriptors.
-        let held = config.pools.in_flight(device.capabilities().mtu);
-        engine_config.ooo_frames_max = usize::try_from(held).unwrap_or(usize::MAX);
-        let qps_max = config.qps_max.max(1);
-        engine_config.qps_max = qps_max;
-        engine_config.connections_max = config.limits.connections_max;
-        engine_config.half_open_max = config.limits.half_open_max;
-        engine_config.awaiting_request_max = config.limits.awaiting_request_max;
-        engine_config.partial_bytes_max = config.limits.partial_bytes_max;
-        engine_config.ooo_bytes_max = config.limits.ooo_bytes_max;
-        let memory = HostMemory::new(Arc::clone(&regions));
-        let engine = Engine::new(engine_config, device, memory, CqRings::new(qps_max));
-        let events = AsyncEventQueue::new();
-        let engine = Box::new(ShardEngine::new(engine, Arc::clone(&events)));
-        let clock = match config.virtual_time {
-            None => Clock::start(),
-            Some(step) => Clock::virtual_time(nanos(step)),
-        };
-        let shard = Arc::new(Shard::new(engine, clock, config.drive, qps_max));
-        let driver = DriveThread::start(&shard, config.drive).map_err(OpenError::Thread)?;
-        let inner = ContextInner {
-            shard,
-            regions,
-            limits: ResourceLimits::new(config.limits),
-            events,
-            arena: Arena::default(),
-            pd_next: AtomicU32::new(1),
-            drive_thread: Mutex::new(driver),
-            paired: OnceLock::new(),
-            config,
-        };
-        Ok(Self { inner: Arc::new(inner) })
-    }
-
     pub(crate) const fn inner(&self) -> &Arc<ContextInner> {
         &self.inner
     }
@@ -181,31 +81,48 @@ impl Context {
         Ok(self.inner.arena.allocate(len)?)
     }
 
-    /// Polls the shard once, if the drive mode leaves that to the application and no other thread
-    /// is polling it. True if there was anything to do.
+    /// Polls the shards once, if the drive mode leaves that to the application, each unless another
+    /// thread is polling it. True if there was anything to do. With several shards each thread
+    /// drives one of them instead: [`ShardHandle::drive`].
     #[inline]
     pub fn drive(&self) -> bool {
-        self.inner.shard.drive()
+        self.inner.shards.drive()
     }
 
-    /// Counters since opening; zeros after closing.
+    /// Number of shards: [`Config::shards`].
+    #[must_use]
+    pub fn shard_count(&self) -> usize {
+        self.inner.shards.len()
+    }
+
+    /// Returns a shard by its number; `None` if there is none.
+    #[must_use]
+    pub fn shard(&self, index: usize) -> Option<ShardHandle> {
+        (index < self.shard_count()).then(|| ShardHandle::new(Arc::clone(&self.inner), index))
+    }
+
+    /// Counters since opening, of all shards together; zeros after closing.
     #[must_use]
     pub fn counters(&self) -> Counters {
-        self.inner.shard.control(|engine, _| engine.counters()).unwrap_or_default()
+        let mut sum = Counters::default();
+        self.inner.shards.control(|engine, _| sum += engine.counters());
+        sum
     }
 
     /// Resources in use now: connections by state, frames and bytes held out of order, segments
-    /// retained until they are acknowledged, free frames. Zeros after closing. The shard is locked
+    /// retained until they are acknowledged, free frames. Zeros after closing. Each shard is locked
     /// while its connections are visited: for reports, not for a loop.
     #[must_use]
     pub fn usage(&self) -> Usage {
-        self.inner.shard.control(|engine, _| engine.usage()).unwrap_or_default()
+        let mut sum = Usage::default();
+        self.inner.shards.control(|engine, _| sum += engine.usage());
+        sum
     }
 
     /// Number of connections, including those that only wait for acknowledgments.
     #[must_use]
     pub fn connection_count(&self) -> usize {
-        self.inner.shard.control(|engine, _| engine.connection_count()).unwrap_or_default()
+        self.inner.shards.control(|engine, _| engine.connection_count()).into_iter().sum()
     }
 
     /// True once a panic inside the stack has ended the context. Its queue pairs are in error,
@@ -214,11 +131,15 @@ impl Context {
     /// threads are woken. Calls that need the stack fail as after closing. Nothing is sent to the
     /// peers. The panic does not unwind the thread that was polling.
     ///
+    /// With several shards a panic ends one of them ([`ShardHandle::has_failed`],
+    /// [`AsyncEvent::ShardFailed`]), and the others go on; the context has failed once all have.
+    ///
     /// [`Event::Disconnected`]: crate::Event::Disconnected
     /// [`EndReason::LocalError`]: crate::EndReason::LocalError
+    /// [`AsyncEvent::ShardFailed`]: crate::AsyncEvent::ShardFailed
     #[must_use]
     pub fn has_failed(&self) -> bool {
-        self.inner.shard.has_failed()
+        self.inner.shards.have_failed()
     }
 
     /// Disconnects all queue pairs and waits until the peers have acknowledged all completed work
@@ -247,14 +168,11 @@ impl ContextInner {
             if dpdk_sys::is_child() {
                 return None;
             }
-            if self.shard.has_ended() {
+            if self.shards.have_ended() {
                 // Results from just before the end.
                 return ready();
             }
-            let mut busy = self.shard.drive();
-            if let Some(shard) = self.paired_shard() {
-                busy |= shard.drive();
-            }
+            let busy = self.shards.drive() | self.drive_paired();
             backoff(busy, &mut idle);
             if start.elapsed() > timeout {
                 return ready();
@@ -279,7 +197,7 @@ impl ContextInner {
                 return None;
             }
             // The thread that polls instead of this one polls often for a while.
-            let _awaiting = self.shard.add_waiter();
+            let _awaiting = self.shards.add_waiters();
             source.wait(timeout - spin, ready)
         })
     }
@@ -298,14 +216,34 @@ impl ContextInner {
     pub(crate) fn can_sleep(&self) -> bool {
         let is_driven = |mode| mode != DriveMode::Inline;
         is_driven(self.drive_mode())
-            && self
-                .paired
-                .get()
-                .is_none_or(|(shard, mode)| is_driven(*mode) || shard.strong_count() == 0)
+            && self.paired.get().is_none_or(|(shards, mode)| {
+                is_driven(*mode) || shards.iter().all(|shard| shard.strong_count() == 0)
+            })
     }
 
-    fn paired_shard(&self) -> Option<Arc<Shard>> {
-        self.paired.get().and_then(|(shard, _)| shard.upgrade())
+    /// Polls the other context of a pair, as far as that is left to the application.
+    fn drive_paired(&self) -> bool {
+        let Some((shards, _)) = self.paired.get() else { return false };
+        shards.iter().filter_map(Weak::upgrade).fold(false, |busy, shard| busy | shard.drive())
+    }
+
+    /// Registers a queue pair that belongs to no shard yet.
+    pub(crate) fn add_unbound(&self, id: QpId, qp: &Arc<QpShared>) {
+        self.lock_unbound().insert(id.index, Arc::downgrade(qp));
+    }
+
+    /// Removes one that belongs to a shard now, or is gone.
+    pub(crate) fn remove_unbound(&self, id: QpId) {
+        self.lock_unbound().remove(&id.index);
+    }
+
+    fn lock_unbound(&self) -> MutexGuard<'_, HashMap<u32, Weak<QpShared>>> {
+        self.unbound.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Locks the set of listeners.
+    pub(crate) fn lock_listeners(&self) -> MutexGuard<'_, ()> {
+        self.listeners.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Polls both contexts of a pair from this thread while `more` holds, for at most `limit`.
@@ -313,10 +251,7 @@ impl ContextInner {
         let start = Instant::now();
         let mut idle = 0;
         while start.elapsed() < limit && more() {
-            let mut busy = self.shard.poll();
-            if let Some(shard) = self.paired_shard() {
-                busy |= shard.drive();
-            }
+            let busy = self.shards.poll() | self.drive_paired();
             backoff(busy, &mut idle);
         }
     }
@@ -325,19 +260,27 @@ impl ContextInner {
     fn close_within(&self, linger: Duration) {
         if dpdk_sys::is_child() {
             // The device belongs to the parent: it must not be closed with the last handle here.
-            std::mem::forget(Arc::clone(&self.shard));
+            for shard in self.shards.iter() {
+                std::mem::forget(Arc::clone(shard));
+            }
             return;
         }
         // From here on this thread polls, whatever the mode.
-        let driver = self.drive_thread.lock().unwrap_or_else(PoisonError::into_inner).take();
-        drop(driver);
-        self.shard.control(|engine, now| engine.disconnect_all(now));
-        let unfinished = || self.shard.control(|engine, _| engine.unfinished_count()) > Some(0);
-        self.drive_while(linger, unfinished);
+        let threads =
+            std::mem::take(&mut *self.drive_threads.lock().unwrap_or_else(PoisonError::into_inner));
+        drop(threads);
+        for qp in self.lock_unbound().drain().filter_map(|(_, qp)| qp.upgrade()) {
+            qp.close();
+        }
+        self.shards.control(|engine, now| engine.disconnect_all(now));
+        let count = |what: fn(&mut dyn ShardControl) -> usize| {
+            self.shards.control(|engine, _| what(engine)).into_iter().sum::<usize>()
+        };
+        self.drive_while(linger, || count(|engine| engine.unfinished_count()) > 0);
         // If the last ACK was lost, the peer retransmits its FIN: stay in TIME-WAIT to answer.
-        let known = || self.shard.control(|engine, _| engine.connection_count()) > Some(0);
-        self.drive_while(CLOSE_GRACE.min(linger), known);
-        self.shard.stop();
+        let grace = CLOSE_GRACE.min(linger);
+        self.drive_while(grace, || count(|engine| engine.connection_count()) > 0);
+        self.shards.iter().for_each(|shard| shard.stop());
         self.events.close();
     }
 }
@@ -363,9 +306,4 @@ fn backoff(busy: bool, idle: &mut u32) {
     } else {
         crate::sync::relax(idle);
     }
-}
-
-/// Returns an unpredictable seed.
-fn random_seed() -> Result<u64, OpenError> {
-    rand::rngs::OsRng.try_next_u64().map_err(|error| OpenError::Seed(std::io::Error::other(error)))
 }

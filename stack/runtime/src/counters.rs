@@ -1,7 +1,10 @@
 //! Counters and resource usage of a context.
 
+use std::ops::AddAssign;
+
 use ferrowarp_proto::device::Device;
 use ferrowarp_proto::engine;
+use ferrowarp_proto::steering::toeplitz::RssTable;
 
 use crate::device::{DeviceCounters, DpdkDevice};
 
@@ -10,6 +13,17 @@ pub trait Port: Device {
     /// Counters of the device; zeros if it does not count.
     fn port_counters(&self) -> DeviceCounters {
         DeviceCounters::default()
+    }
+
+    /// True if the queue has a link: a peer's queue gets what it sends.
+    fn has_wire(&self) -> bool {
+        true
+    }
+
+    /// Receive-side scaling of its port, by which the queue of each connection can be predicted;
+    /// `None` if the port has none.
+    fn rss(&self) -> Option<RssTable> {
+        None
     }
 
     /// Free frames of its transmit pools, or `None` if the device cannot count them. For reports:
@@ -30,6 +44,14 @@ pub struct FramesFree {
     pub reserve: u32,
 }
 
+impl AddAssign for FramesFree {
+    fn add_assign(&mut self, other: Self) {
+        self.data += other.data;
+        self.control += other.control;
+        self.reserve += other.reserve;
+    }
+}
+
 /// Resources of a context in use now.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Usage {
@@ -37,6 +59,16 @@ pub struct Usage {
     pub engine: engine::Usage,
     /// Of the transmit pools; `None` if the device does not report it, or is closed.
     pub frames_free: Option<FramesFree>,
+}
+
+/// Adds the usage of another shard.
+impl AddAssign for Usage {
+    fn add_assign(&mut self, other: Self) {
+        self.engine += other.engine;
+        if let Some(free) = other.frames_free {
+            *self.frames_free.get_or_insert_default() += free;
+        }
+    }
 }
 
 impl Port for DpdkDevice {
@@ -57,4 +89,12 @@ pub struct Counters {
     pub engine: engine::Counters,
     /// Of the port.
     pub device: DeviceCounters,
+}
+
+/// Adds the counters of another shard.
+impl AddAssign for Counters {
+    fn add_assign(&mut self, other: Self) {
+        self.engine += other.engine;
+        self.device += other.device;
+    }
 }

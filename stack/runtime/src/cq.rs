@@ -1,6 +1,6 @@
-//! Completion queues: a ring from the shard to the application.
+//! Completion queues: a ring from each shard to the application.
 
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
 
 use ferrowarp_proto::verbs::notify::Notify;
@@ -10,15 +10,52 @@ use crate::comp_channel::CompChannel;
 use crate::context::{Context, ContextInner};
 use crate::error::{CreateError, ReqNotifyError};
 use crate::limits::{Permit, Resource};
-use crate::shard::{CqNotify, CqProducer};
+use crate::shard::{CqNotify, CqOverrun, CqProducer, Shard};
 use crate::spin_lock::SpinLock;
 use crate::spsc::{Consumer, Peek};
 
 /// Maximum completions per poll when `out` has no spare capacity.
 const POLL_BATCH: usize = 32;
 
+/// Options of a completion queue. Start from [`CqOptions::new`] and set what differs.
+#[derive(Clone, Copy, Debug)]
+#[non_exhaustive]
+pub struct CqOptions<'a> {
+    /// Completions that it holds at least, of each shard that feeds it.
+    pub capacity: usize,
+    /// Channel on which it reports completions when it was armed ([`Cq::req_notify`]).
+    pub channel: Option<&'a CompChannel>,
+    /// Shard whose queue pairs use it; `None`: those of all shards.
+    pub shard: Option<usize>,
+}
+
+impl<'a> CqOptions<'a> {
+    /// A queue without a channel, for the queue pairs of all shards.
+    #[must_use]
+    pub const fn new(capacity: usize) -> Self {
+        Self { capacity, channel: None, shard: None }
+    }
+
+    /// Sets the channel.
+    #[must_use]
+    pub const fn channel(mut self, channel: &'a CompChannel) -> Self {
+        self.channel = Some(channel);
+        self
+    }
+
+    /// Sets the shard: queue pairs that use the queue belong to that one.
+    #[must_use]
+    pub const fn shard(mut self, shard: usize) -> Self {
+        self.shard = Some(shard);
+        self
+    }
+}
+
 /// Completion queue. Clones refer to the same queue; it is destroyed with the last of them and of
 /// the queue pairs that use it.
+///
+/// Completions of one queue pair are in order. In a context with several shards a queue has a ring
+/// for each shard, or for the one of its options, and polling takes from them in turn.
 #[derive(Clone)]
 pub struct Cq {
     inner: Arc<CqInner>,
@@ -26,13 +63,36 @@ pub struct Cq {
 
 struct CqInner {
     id: CqId,
-    ring: SpinLock<Consumer<Wc>>,
-    peek: Peek<Wc>,
-    overrun: Arc<AtomicBool>,
+    first: CqRing,
+    /// Of the other shards.
+    others: Box<[CqRing]>,
+    /// Ring that is polled first next time.
+    next: AtomicUsize,
+    overrun: Arc<CqOverrun>,
     /// For a queue created on a channel.
     notify: Option<Arc<CqNotify>>,
+    /// The only shard that feeds it.
+    shard: Option<usize>,
     context: Arc<ContextInner>,
     _permit: Permit,
+}
+
+/// Ring of the completions of one shard.
+struct CqRing {
+    ring: SpinLock<Consumer<Wc>>,
+    peek: Peek<Wc>,
+}
+
+impl CqRing {
+    fn new(consumer: Consumer<Wc>) -> Self {
+        Self { peek: consumer.peek(), ring: SpinLock::new(consumer) }
+    }
+
+    // Not inlined: the caller keeps no registers for it while the ring is empty.
+    #[inline(never)]
+    fn pop_into(&self, out: &mut Vec<Wc>, max: usize) -> usize {
+        self.ring.lock().pop_into(out, max)
+    }
 }
 
 impl Context {
@@ -44,7 +104,7 @@ impl Context {
     /// `Limit` if the capacities of all queues together exceed the configured limit; `Gone` after
     /// closing.
     pub fn create_cq(&self, capacity: usize) -> Result<Cq, CreateError> {
-        Cq::new(self.inner(), capacity, None)
+        self.create_cq_with(&CqOptions::new(capacity))
     }
 
     /// As [`Context::create_cq`], for a queue that can be armed ([`Cq::req_notify`]) to report
@@ -53,39 +113,66 @@ impl Context {
     /// # Errors
     /// As [`Context::create_cq`]; `Gone` also if the channel is of another context.
     pub fn create_cq_on(&self, channel: &CompChannel, capacity: usize) -> Result<Cq, CreateError> {
-        Cq::new(self.inner(), capacity, Some(channel))
+        self.create_cq_with(&CqOptions::new(capacity).channel(channel))
+    }
+
+    /// As [`Context::create_cq`], with options.
+    ///
+    /// # Errors
+    /// As [`Context::create_cq_on`]; `NoShard`.
+    pub fn create_cq_with(&self, options: &CqOptions<'_>) -> Result<Cq, CreateError> {
+        Cq::new(self.inner(), options)
     }
 }
 
 impl Cq {
-    /// Fails if `channel` is of another context, if the capacity exceeds a limit, or after closing.
-    fn new(
-        context: &Arc<ContextInner>,
-        capacity: usize,
-        channel: Option<&CompChannel>,
-    ) -> Result<Self, CreateError> {
+    fn new(context: &Arc<ContextInner>, options: &CqOptions<'_>) -> Result<Self, CreateError> {
+        let &CqOptions { capacity, channel, shard } = options;
         if channel.is_some_and(|channel| !channel.belongs_to(context)) {
             return Err(CreateError::Gone);
         }
-        let permit = context.limits.acquire(Resource::CqEntries, capacity)?;
-        let notify = channel.map(|channel| Arc::new(channel.notify()));
-        let (producer, consumer) = CqProducer::new(capacity, notify.clone());
-        if let Some(notify) = &notify {
-            let observer: Weak<CqNotify> = Arc::downgrade(notify);
-            context.shard.observe_end(observer);
+        let count = context.shards.len();
+        if let Some(shard) = shard.filter(|&shard| shard >= count) {
+            return Err(CreateError::NoShard { shard, count });
         }
-        let overrun = Arc::clone(producer.overrun());
-        let id = context.shard.control(|engine, _| engine.add_cq(producer));
-        let shared = CqInner {
-            id: id.ok_or(CreateError::Gone)?,
-            peek: consumer.peek(),
-            ring: SpinLock::new(consumer),
+        let shard = if count == 1 { Some(0) } else { shard };
+        let shards: Vec<&Arc<Shard>> = match shard {
+            Some(shard) => vec![context.shards.get(shard)],
+            None => context.shards.iter().collect(),
+        };
+        let entries = capacity.saturating_mul(shards.len());
+        let permit = context.limits.acquire(Resource::CqEntries, entries)?;
+        let (index, _) = context.cq_numbers.allocate().ok_or(CreateError::Gone)?;
+        let id = CqId(index);
+        let notify = channel.map(|channel| Arc::new(channel.notify(id, shards.iter().copied())));
+        let mailboxes = shards.iter().map(|shard| Arc::clone(shard.mailbox())).collect();
+        let overrun = Arc::new(CqOverrun::new(mailboxes));
+        let mut rings = Vec::new();
+        let mut is_added = false;
+        for shard in shards {
+            let (producer, consumer) =
+                CqProducer::new(capacity, Arc::clone(&overrun), notify.clone());
+            rings.push(CqRing::new(consumer));
+            if let Some(notify) = &notify {
+                let observer: Weak<CqNotify> = Arc::downgrade(notify);
+                shard.observe_end(observer);
+            }
+            // A shard that has failed feeds nothing.
+            is_added |= shard.control(|engine, _| engine.add_cq(id, producer)).is_some();
+        }
+        let first = rings.remove(0);
+        let inner = CqInner {
+            id,
+            first,
+            others: rings.into(),
+            next: AtomicUsize::new(0),
             overrun,
             notify,
+            shard,
             context: Arc::clone(context),
             _permit: permit,
         };
-        Ok(Self { inner: Arc::new(shared) })
+        if is_added { Ok(Self { inner: Arc::new(inner) }) } else { Err(CreateError::Gone) }
     }
 
     /// Appends completions to `out`, oldest first, and returns their number: at most the spare
@@ -99,18 +186,17 @@ impl Cq {
     pub fn poll(&self, out: &mut Vec<Wc>) -> usize {
         let spare = out.capacity() - out.len();
         let max = if spare == 0 { POLL_BATCH } else { spare };
-        let found = self.pop_into(out, max);
-        if found == 0 && self.inner.context.shard.drive() {
-            return self.pop_into(out, max);
+        let found = self.inner.pop_into(out, max);
+        if found == 0 && self.inner.drive() {
+            return self.inner.pop_into(out, max);
         }
         found
     }
 
-    /// Removes completions. Locks only if the ring is not empty: a thread that spins here finds it
-    /// empty most times.
-    #[inline(always)]
-    fn pop_into(&self, out: &mut Vec<Wc>, max: usize) -> usize {
-        if self.inner.peek.is_empty() { 0 } else { self.inner.pop_into(out, max) }
+    /// The only shard whose queue pairs use it; `None` if those of all shards may.
+    #[must_use]
+    pub fn shard(&self) -> Option<usize> {
+        self.inner.shard
     }
 
     /// True once a completion found the queue full. The queue pairs that use it are then in error;
@@ -118,7 +204,7 @@ impl Cq {
     /// whatever it was armed for.
     #[must_use]
     pub fn overrun(&self) -> bool {
-        self.inner.overrun.load(Ordering::Acquire)
+        self.inner.overrun.has_overrun()
     }
 
     /// ID of the queue in the events of its channel. It may be reused once this queue and its
@@ -141,7 +227,7 @@ impl Cq {
     pub fn req_notify(&self, notify: Notify) -> Result<(), ReqNotifyError> {
         let target = self.inner.notify.as_ref().ok_or(ReqNotifyError::NoChannel)?;
         target.req_notify(notify);
-        if self.inner.context.shard.has_ended() { Err(ReqNotifyError::Gone) } else { Ok(()) }
+        if self.inner.has_ended() { Err(ReqNotifyError::Gone) } else { Ok(()) }
     }
 
     pub(crate) fn belongs_to(&self, context: &Arc<ContextInner>) -> bool {
@@ -150,22 +236,58 @@ impl Cq {
 }
 
 impl CqInner {
-    // Not inlined: the caller keeps no registers for it while the ring is empty.
-    #[inline(never)]
+    /// Polls the shards that feed the queue, as far as that is left to the application.
+    #[inline]
+    fn drive(&self) -> bool {
+        match self.shard {
+            Some(shard) => self.context.shards.get(shard).drive(),
+            None => self.context.shards.drive(),
+        }
+    }
+
+    /// True once none of them runs any more.
+    fn has_ended(&self) -> bool {
+        match self.shard {
+            Some(shard) => self.context.shards.get(shard).has_ended(),
+            None => self.context.shards.have_ended(),
+        }
+    }
+
+    /// Removes completions. Locks only rings that are not empty: a thread that spins here finds
+    /// them empty most times.
+    #[inline(always)]
     fn pop_into(&self, out: &mut Vec<Wc>, max: usize) -> usize {
-        self.ring.lock().pop_into(out, max)
+        if !self.others.is_empty() {
+            return self.pop_in_turn(out, max);
+        }
+        if self.first.peek.is_empty() { 0 } else { self.first.pop_into(out, max) }
+    }
+
+    /// As [`CqInner::pop_into`], with several rings: the first one changes from call to call, so
+    /// that none is neglected when `max` is small.
+    fn pop_in_turn(&self, out: &mut Vec<Wc>, max: usize) -> usize {
+        let count = self.others.len() + 1;
+        let start = self.next.fetch_add(1, Ordering::Relaxed);
+        let mut found = 0;
+        for step in 0..count {
+            let at = start.wrapping_add(step) % count;
+            let ring = if at == 0 { &self.first } else { &self.others[at - 1] };
+            if found < max && !ring.peek.is_empty() {
+                found += ring.pop_into(out, max - found);
+            }
+        }
+        found
     }
 }
 
 impl Drop for CqInner {
     fn drop(&mut self) {
-        let (id, notify) = (self.id, &self.notify);
-        self.context.shard.control(|engine, _| {
-            engine.remove_cq(id);
-            // Before the index and the ID of this queue can be reused.
-            if let Some(notify) = notify {
-                notify.on_cq_destroyed();
-            }
-        });
+        let id = self.id;
+        self.context.shards.control(|engine, _| engine.remove_cq(id));
+        // Before the ID of this queue can be reused.
+        if let Some(notify) = &self.notify {
+            notify.on_cq_destroyed();
+        }
+        self.context.cq_numbers.release(id.0);
     }
 }

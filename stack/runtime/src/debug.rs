@@ -7,7 +7,8 @@ use crate::context::Context;
 use crate::cq::Cq;
 use crate::events::EventChannel;
 use crate::listener::{ConnRequest, Listener};
-use crate::qp::{Qp, QpOptions};
+use crate::qp::Qp;
+use crate::qp_options::QpOptions;
 use crate::srq::Srq;
 
 impl fmt::Debug for Context {
@@ -16,6 +17,7 @@ impl fmt::Debug for Context {
         f.debug_struct("Context")
             .field("device", &format_args!("{}", config.device))
             .field("addresses", &config.addresses)
+            .field("shards", &config.shards)
             .field("drive", &config.drive)
             .finish_non_exhaustive()
     }
@@ -35,6 +37,7 @@ impl fmt::Debug for Qp {
         f.debug_struct("Qp")
             .field("id", &self.id())
             .field("state", &self.state())
+            .field("shard", &self.shard())
             .field("send_cq", &self.send_cq().id())
             .field("recv_cq", &self.recv_cq().id())
             .field("srq", &self.srq().map(Srq::id))
@@ -44,12 +47,14 @@ impl fmt::Debug for Qp {
 
 impl fmt::Debug for QpOptions<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { send_cq, recv_cq, max_send_wr, max_recv_wr } = self;
+        let Self { send_cq, recv_cq, srq, max_send_wr, max_recv_wr, shard } = self;
         f.debug_struct("QpOptions")
             .field("send_cq", send_cq)
             .field("recv_cq", recv_cq)
             .field("max_send_wr", max_send_wr)
+            .field("srq", srq)
             .field("max_recv_wr", max_recv_wr)
+            .field("shard", shard)
             .finish()
     }
 }

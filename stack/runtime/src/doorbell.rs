@@ -29,11 +29,6 @@ impl Doorbells {
         Self { words: zeroed(words), summary, hot_count: AtomicU32::new(0) }
     }
 
-    /// Number of indices with a doorbell.
-    pub(crate) fn capacity(&self) -> usize {
-        self.words.len() * WORD_BITS
-    }
-
     /// Sets the doorbell. A later [`Doorbells::drain`] sees what the caller wrote before. Costs one
     /// or two atomic operations and a load. An index without a doorbell is ignored.
     #[inline]

@@ -58,6 +58,25 @@ pub enum OpenError {
         /// The VLAN ID given.
         vlan: u16,
     },
+    /// The number of shards is out of range.
+    #[error("{shards} shards are not possible: give 1 to {max}")]
+    Shards {
+        /// The number given.
+        shards: usize,
+        /// Maximum number.
+        max: usize,
+    },
+    /// There are not as many cores as shards.
+    #[error(
+        "{cores} cores for the threads of {shards} shards: give as many cores as shards, or fewer \
+         shards"
+    )]
+    Cores {
+        /// Number of shards.
+        shards: usize,
+        /// Number of cores given, or that the process may use.
+        cores: usize,
+    },
     /// The operating system returned no random seed.
     #[error("the operating system gave no random numbers: {0}")]
     Seed(#[source] io::Error),
@@ -97,6 +116,23 @@ pub enum CreateError {
         "a queue, a channel or a domain is of another context or domain, or the context is closed"
     )]
     Gone,
+    /// The context has no shard of that number.
+    #[error(
+        "there is no shard {shard}: the context has {count}, numbered from 0; raise `shards` of \
+         its configuration, or name another"
+    )]
+    NoShard {
+        /// The number.
+        shard: usize,
+        /// Number of shards.
+        count: usize,
+    },
+    /// The queues and the shard of a queue pair are not of one shard.
+    #[error(
+        "the completion queues, the shared receive queue and the shard of a queue pair belong to \
+         different shards: make the queues for the same shard, or for all of them"
+    )]
+    DifferentShards,
     /// Error of the shared receive queue.
     #[error(transparent)]
     Srq(#[from] SrqError),

@@ -32,15 +32,8 @@
 //!     let (pd_r, cq_r) = (right.alloc_pd(), right.create_cq(64)?);
 //!     let mr_l = pd_l.register(left.allocate(4096)?, Access::LOCAL_WRITE)?;
 //!     let mr_r = pd_r.register(right.allocate(4096)?, Access::ALL)?;
-//!     let (max_send_wr, max_recv_wr) = (16, 16);
-//!     let qp_l = pd_l.create_qp(
-//!         &left,
-//!         &QpOptions { send_cq: &cq_l, recv_cq: &cq_l, max_send_wr, max_recv_wr },
-//!     )?;
-//!     let qp_r = pd_r.create_qp(
-//!         &right,
-//!         &QpOptions { send_cq: &cq_r, recv_cq: &cq_r, max_send_wr, max_recv_wr },
-//!     )?;
+//!     let qp_l = pd_l.create_qp(&QpOptions::new(&cq_l))?;
+//!     let qp_r = pd_r.create_qp(&QpOptions::new(&cq_r).max_recv_wr(16))?;
 //!     qp_r.post_recv(RecvWr { wr_id: 9, sg_list: SgList::from_iter([mr_r.sge(2048, 64)]) })?;
 //!
 //!     // The responder advertises its memory in private data.
@@ -107,15 +100,8 @@
 //! # let timeout = Duration::from_secs(5);
 //! # let (pd_l, cq_l) = (left.alloc_pd(), left.create_cq(64)?);
 //! # let (pd_r, cq_r) = (right.alloc_pd(), right.create_cq(64)?);
-//! # let (max_send_wr, max_recv_wr) = (16, 16);
-//! # let qp_l = pd_l.create_qp(
-//! #     &left,
-//! #     &QpOptions { send_cq: &cq_l, recv_cq: &cq_l, max_send_wr, max_recv_wr },
-//! # )?;
-//! # let qp_r = pd_r.create_qp(
-//! #     &right,
-//! #     &QpOptions { send_cq: &cq_r, recv_cq: &cq_r, max_send_wr, max_recv_wr },
-//! # )?;
+//! # let qp_l = pd_l.create_qp(&QpOptions::new(&cq_l))?;
+//! # let qp_r = pd_r.create_qp(&QpOptions::new(&cq_r))?;
 //! # let listener = right.listen(4791, 1)?;
 //! # qp_l.connect("198.18.0.2:4791".parse()?, ConnParam::default())?;
 //! # let request = listener.accept_timeout(timeout).ok_or("no connect request")?;
@@ -196,6 +182,7 @@
 #![cfg_attr(loom, allow(dead_code, reason = "loom tests use a part of the lock-free modules"))]
 
 mod arm;
+mod binding;
 mod doorbell;
 mod helper_wakeup;
 mod invalidation;
@@ -216,6 +203,8 @@ mod comp_channel;
 mod config;
 #[cfg(not(loom))]
 mod context;
+#[cfg(not(loom))]
+mod cores;
 #[cfg(not(loom))]
 mod counters;
 #[cfg(not(loom))]
@@ -241,13 +230,21 @@ mod mr;
 #[cfg(not(loom))]
 mod mw;
 #[cfg(not(loom))]
+mod numbers;
+#[cfg(not(loom))]
 mod opaque;
 #[cfg(not(loom))]
 mod pd;
 #[cfg(not(loom))]
 mod qp;
 #[cfg(not(loom))]
+mod qp_options;
+#[cfg(not(loom))]
 mod shard;
+#[cfg(not(loom))]
+mod shard_handle;
+#[cfg(not(loom))]
+mod shards;
 #[cfg(not(loom))]
 mod srq;
 #[cfg(not(loom))]
@@ -268,7 +265,7 @@ pub use self::{
     config::{Config, DriveMode},
     context::Context,
     counters::{Counters, FramesFree, Port, Usage},
-    cq::Cq,
+    cq::{Cq, CqOptions},
     error::{CreateError, LimitError, MemoryError, OpenError, RegisterRefused, ReqNotifyError},
     events::{AsyncEvent, EventChannel},
     limits::Limits,
@@ -276,8 +273,10 @@ pub use self::{
     mr::Mr,
     mw::Mw,
     pd::Pd,
-    qp::{Qp, QpOptions},
+    qp::Qp,
+    qp_options::QpOptions,
     shard::SrqLimit,
+    shard_handle::ShardHandle,
     srq::Srq,
     tcp::{CongestionControl, EcnMode, TcpSettings, TcpStats},
 };

@@ -7,7 +7,7 @@ use ferrowarp_proto::verbs::cm::{CmError, ConnInfo, ConnParam, ReadDepths, Reque
 
 use crate::context::{Context, ContextInner};
 use crate::qp::Qp;
-use crate::shard::Backlog;
+use crate::shard::{Backlog, PendingRequest};
 
 /// Listener for connection requests on a port, until it is dropped.
 pub struct Listener {
@@ -47,12 +47,15 @@ impl Listener {
         unframed: bool,
     ) -> Result<Self, CmError> {
         let backlog = Arc::new(Backlog::new(port, backlog));
-        let shared = Arc::clone(&backlog);
-        context
-            .shard
-            .control(|engine, _| engine.listen(port, shared, unframed))
-            .unwrap_or(Err(CmError::Gone))?;
-        Ok(Self { context: Arc::clone(context), port, backlog })
+        // All shards listen on the same ports, so that all of them agree.
+        let _listening = context.lock_listeners();
+        let results =
+            context.shards.control(|engine, _| engine.listen(port, Arc::clone(&backlog), unframed));
+        match results.into_iter().find_map(Result::err) {
+            Some(error) => Err(error),
+            None if context.shards.have_ended() => Err(CmError::Gone),
+            None => Ok(Self { context: Arc::clone(context), port, backlog }),
+        }
     }
 
     /// TCP port.
@@ -65,7 +68,7 @@ impl Listener {
     #[must_use]
     pub fn poll(&self) -> Option<ConnRequest> {
         self.pop().or_else(|| {
-            self.context.shard.drive();
+            self.context.shards.drive();
             self.pop()
         })
     }
@@ -82,21 +85,19 @@ impl Listener {
     }
 
     fn pop(&self) -> Option<ConnRequest> {
-        let (id, offer) = self.backlog.pop()?;
-        Some(ConnRequest { context: Arc::clone(&self.context), id, offer, answered: false })
+        let PendingRequest { shard, id, offer } = self.backlog.pop()?;
+        Some(ConnRequest { context: Arc::clone(&self.context), shard, id, offer, answered: false })
     }
 }
 
 impl Drop for Listener {
     fn drop(&mut self) {
         let port = self.port;
-        self.context.shard.control(|engine, now| {
-            engine.unlisten(port);
-            while let Some((request, _)) = self.backlog.pop() {
-                // Fails if the connection has ended in the meantime.
-                let _ = engine.reject(now, request, ReadDepths::default(), &[]);
-            }
-        });
+        let listening = self.context.lock_listeners();
+        self.context.shards.control(|engine, _| engine.unlisten(port));
+        drop(listening);
+        // Each rejects its request when it is dropped.
+        while self.pop().is_some() {}
         self.context.events.remove(self.backlog.source());
     }
 }
@@ -104,6 +105,7 @@ impl Drop for Listener {
 /// Connection request of an initiator. Dropping it unanswered rejects it.
 pub struct ConnRequest {
     context: Arc<ContextInner>,
+    shard: usize,
     id: RequestId,
     offer: Box<ConnInfo>,
     answered: bool,
@@ -116,17 +118,25 @@ impl ConnRequest {
         &self.offer
     }
 
+    /// Shard of the connection: the queue pair that accepts it belongs to it from then on.
+    #[must_use]
+    pub const fn shard(&self) -> usize {
+        self.shard
+    }
+
     /// Accepts with an idle queue pair of the listener's context. The outcome is an event of the
     /// queue pair: see [`Qp::wait_established`].
     ///
     /// # Errors
     /// [`CmError`]: `Gone` if the initiator has given up in the meantime or the queue pair is of
-    /// another context. On error the request is rejected.
+    /// another context; `WrongShard` if the queue pair belongs to another shard than the request.
+    /// On error the request is rejected.
     pub fn accept(mut self, qp: &Qp, param: ConnParam) -> Result<(), CmError> {
         if !qp.belongs_to(&self.context) {
             return Err(CmError::Gone);
         }
         let request = self.id;
+        qp.bind(self.shard)?;
         let result = qp.control(|engine, now, qp| engine.accept(now, request, qp, &param));
         // On failure the drop rejects it.
         self.answered = result.is_ok();
@@ -158,7 +168,7 @@ impl ConnRequest {
     fn send_reject(&mut self, reads: ReadDepths, private_data: &[u8]) -> Result<(), CmError> {
         self.answered = true;
         let request = self.id;
-        let shard = &self.context.shard;
+        let shard = self.context.shards.get(self.shard);
         let done = shard.control(|engine, now| engine.reject(now, request, reads, private_data));
         shard.drive();
         done.unwrap_or(Err(CmError::Gone))

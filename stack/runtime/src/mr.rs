@@ -253,8 +253,8 @@ impl Mr {
     /// that name the region fail, and a peer's request that names it ends the connection.
     // req: DDP-210, RDMAP-043, RDMAP-281
     pub fn revoke(&mut self) {
-        let ContextInner { regions, shard, .. } = &*self.context;
-        invalidation::revoke_region(regions, self.stag, || shard.synchronize());
+        let ContextInner { regions, shards, .. } = &*self.context;
+        invalidation::revoke_region(regions, self.stag, || shards.synchronize());
     }
 
     /// Assigns the region a new STag, not predictable from the old one, after the old one was

@@ -84,8 +84,8 @@ impl Mw {
     /// it, and queued requests to bind it fail. Waits until no poll uses it any more. True if it
     /// was bound.
     pub fn revoke(&mut self) -> bool {
-        let ContextInner { regions, shard, .. } = &*self.context;
-        let wait = || shard.synchronize();
+        let ContextInner { regions, shards, .. } = &*self.context;
+        let wait = || shards.synchronize();
         let (tag, was_bound) = invalidation::revoke_window(regions, &mut self.keys, self.tag, wait);
         self.tag = tag;
         was_bound
@@ -101,7 +101,7 @@ impl fmt::Debug for Mw {
 
 impl Drop for Mw {
     fn drop(&mut self) {
-        let ContextInner { regions, shard, .. } = &*self.context;
-        invalidation::dealloc_window(regions, self.tag, || shard.synchronize());
+        let ContextInner { regions, shards, .. } = &*self.context;
+        invalidation::dealloc_window(regions, self.tag, || shards.synchronize());
     }
 }

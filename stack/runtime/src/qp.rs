@@ -1,7 +1,7 @@
 //! Queue pairs.
 
 use std::net::SocketAddr;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use ferrowarp_proto::ddp::regions::AccessScope;
@@ -12,36 +12,33 @@ use ferrowarp_proto::verbs::cm::{Abort, CmError, ConnInfo, ConnParam, ConnectErr
 use ferrowarp_proto::verbs::qp::{QpInit, QpState};
 use ferrowarp_proto::verbs::wc::QpId;
 use ferrowarp_proto::verbs::wr::{PostError, RecvWr, SendWr};
+use ferrowarp_proto::work_queue::Tail;
 
-use crate::context::{Context, ContextInner};
+use crate::context::ContextInner;
 use crate::cq::Cq;
 use crate::error::{CreateError, LimitError};
+use crate::events::AsyncEvent;
 use crate::limits::{Permit, Resource};
 use crate::pd::Pd;
-use crate::shard::{Link, QpShared, ShardControl};
+use crate::qp_options::QpOptions;
+use crate::shard::{Link, QpShared, Shard, ShardControl};
 use crate::srq::Srq;
 use crate::tcp::TcpStats;
-
-/// Attributes of a queue pair at creation.
-#[derive(Clone, Copy)]
-pub struct QpOptions<'a> {
-    /// Completion queue of the send queue.
-    pub send_cq: &'a Cq,
-    /// Completion queue of the receive queue; may be the same.
-    pub recv_cq: &'a Cq,
-    /// Maximum number of outstanding send requests, at least 1.
-    pub max_send_wr: usize,
-    /// Maximum number of outstanding receive requests, at least 1.
-    pub max_recv_wr: usize,
-}
 
 /// Queue pair: one side of a connection, and its two work queues.
 ///
 /// It serves one connection in its life. Dropping it ends the connection as [`Qp::disconnect`]
 /// does, and discards completions not yet in a completion queue.
+///
+/// In a context with several shards its connection belongs to one of them: that of its options, its
+/// completion queues or its shared receive queue, if one of these is of a single shard; otherwise
+/// that of the request it accepts, or one that [`Qp::connect`] chooses.
 pub struct Qp {
     shared: Arc<QpShared>,
     id: QpId,
+    scope: AccessScope,
+    /// Its queues, until it belongs to a shard.
+    unbound: Mutex<Option<UnboundQueues>>,
     context: Arc<ContextInner>,
     send_cq: Cq,
     recv_cq: Cq,
@@ -50,53 +47,49 @@ pub struct Qp {
     _permit: Permit,
 }
 
+/// Engine's side of the queues of a queue pair that belongs to no shard yet.
+struct UnboundQueues {
+    init: QpInit,
+    requester: Requester,
+    recv_queue: BufferQueue,
+    /// Of the send and of the receive queue.
+    tails: [Tail; 2],
+}
+
 impl Pd {
     /// Creates a queue pair that can access the regions of this domain.
     ///
     /// # Errors
     /// [`CreateError`].
-    pub fn create_qp(&self, context: &Context, options: &QpOptions<'_>) -> Result<Qp, CreateError> {
-        Qp::create(self, context, options, None)
-    }
-
-    /// Creates a queue pair that takes its receive buffers from a shared receive queue of this
-    /// domain; `max_recv_wr` is ignored.
-    ///
-    /// # Errors
-    /// [`CreateError`].
-    pub fn create_qp_with_srq(
-        &self,
-        context: &Context,
-        options: &QpOptions<'_>,
-        srq: &Srq,
-    ) -> Result<Qp, CreateError> {
-        Qp::create(self, context, options, Some(srq))
+    pub fn create_qp(&self, options: &QpOptions<'_>) -> Result<Qp, CreateError> {
+        Qp::create(self, options)
     }
 }
 
 impl Qp {
-    fn create(
-        pd: &Pd,
-        context: &Context,
-        options: &QpOptions<'_>,
-        srq: Option<&Srq>,
-    ) -> Result<Self, CreateError> {
-        let inner = context.inner();
+    fn create(pd: &Pd, options: &QpOptions<'_>) -> Result<Self, CreateError> {
+        let context = pd.context();
         let (send_cq, recv_cq) = (options.send_cq.clone(), options.recv_cq.clone());
         // req: DDP-213, DDP-215, RDMAP-285, RDMAP-292
-        if !pd.belongs_to(inner) || !send_cq.belongs_to(inner) || !recv_cq.belongs_to(inner) {
+        if !send_cq.belongs_to(context) || !recv_cq.belongs_to(context) {
             return Err(CreateError::Gone);
         }
-        if srq.is_some_and(|srq| !srq.belongs_to(inner, pd.id())) {
+        let srq = options.srq;
+        if srq.is_some_and(|srq| !srq.belongs_to(context, pd.id())) {
             return Err(CreateError::Gone);
         }
+        if context.shards.have_ended() {
+            return Err(CreateError::Gone);
+        }
+        let shard = options.shard_of(context.shards.len())?;
         let max_send_wr = options.max_send_wr.max(1);
         let max_recv_wr = if srq.is_some() { 1 } else { options.max_recv_wr.max(1) };
         let entries = max_send_wr.saturating_add(max_recv_wr);
-        let permit = inner.limits.acquire(Resource::QueueEntries, entries)?;
-        // The memory of the queues is zeroed before the shard is locked.
+        let permit = context.limits.acquire(Resource::QueueEntries, entries)?;
+        // The memory of the queues is zeroed before a shard is locked.
         let (requester, sends) = Requester::with_producer(max_send_wr);
         let (recv_queue, recvs) = BufferQueue::with_producer(max_recv_wr);
+        let tails = [sends.tail(), recvs.tail()];
         let init = QpInit {
             pd: pd.id(),
             send_cq: send_cq.id(),
@@ -104,52 +97,89 @@ impl Qp {
             max_send_wr,
             max_recv_wr,
         };
-        let qps_max = inner.shard.qps_max();
-        let too_many = LimitError {
+        let qps_max = context.qp_numbers.count_max() as u64;
+        let (index, generation) = context.qp_numbers.allocate().ok_or(LimitError {
             what: "queue pairs",
             setting: "qps_max",
-            limit: qps_max as u64,
-            used: qps_max as u64,
+            limit: qps_max,
+            used: qps_max,
             wanted: 1,
-        };
-        let created = inner.shard.control(|engine, now| {
-            let id = engine.create_qp(init, requester, recv_queue).map_err(|_| too_many)?;
-            if id.slot() >= qps_max {
-                engine.destroy_qp(now, id);
-                return Err(CreateError::Limit(too_many));
-            }
-            if let Some(srq) = srq
-                && let Err(error) = engine.attach_srq(id, srq.id())
-            {
-                engine.destroy_qp(now, id);
-                return Err(error.into());
-            }
-            let tails = [sends.tail(), recvs.tail()];
-            let shared = Arc::new(QpShared::new(sends, recvs));
-            let cqs = [init.send_cq, init.recv_cq];
-            engine.attach(Link::new(id, Arc::clone(&shared), cqs, tails));
-            Ok((id, shared))
-        });
-        let (id, shared) = created.unwrap_or(Err(CreateError::Gone))?;
-        Ok(Self {
+        })?;
+        let id = QpId { index, generation };
+        let shared = Arc::new(QpShared::new(sends, recvs));
+        shared.source().set_event(AsyncEvent::Connection { qp: id });
+        context.add_unbound(id, &shared);
+        let queues = UnboundQueues { init, requester, recv_queue, tails };
+        let qp = Self {
             shared,
             id,
-            context: Arc::clone(inner),
+            scope: AccessScope { pd: pd.id(), stream: context.regions.new_stream_id() },
+            unbound: Mutex::new(Some(queues)),
+            context: Arc::clone(context),
             send_cq,
             recv_cq,
             pd: pd.clone(),
             srq: srq.cloned(),
             _permit: permit,
-        })
+        };
+        if let Some(shard) = shard {
+            qp.bind(shard).map_err(|_| CreateError::Gone)?;
+        }
+        Ok(qp)
+    }
+
+    /// Gives the queue pair to a shard, unless it belongs to that one already.
+    ///
+    /// # Errors
+    /// `WrongShard` if it belongs to another one; `Gone` if the shard has ended.
+    pub(crate) fn bind(&self, shard: usize) -> Result<(), CmError> {
+        let mut unbound = self.unbound.lock().unwrap_or_else(PoisonError::into_inner);
+        match self.shared.binding().get() {
+            Some(bound) if bound == shard => return Ok(()),
+            Some(_) => return Err(CmError::WrongShard),
+            None => {}
+        }
+        let (id, stream) = (self.id, self.scope.stream);
+        let bound = self.context.shards.get(shard).control(|engine, now| {
+            let queues = unbound.take().ok_or(CmError::Gone)?;
+            let UnboundQueues { init, requester, recv_queue, tails } = queues;
+            engine.create_qp(id, stream, init, requester, recv_queue)?;
+            if let Some(srq) = &self.srq
+                && engine.attach_srq(id, srq.in_engine()).is_err()
+            {
+                engine.destroy_qp(now, id);
+                return Err(CmError::Gone);
+            }
+            let cqs = [init.send_cq, init.recv_cq];
+            engine.attach(Link::new(id, Arc::clone(&self.shared), cqs, tails));
+            self.shared.binding().bind(shard);
+            Ok(())
+        });
+        bound.unwrap_or(Err(CmError::Gone))?;
+        self.context.remove_unbound(id);
+        // Receives may have been posted.
+        self.context.shards.get(shard).ring_doorbell(id);
+        Ok(())
+    }
+
+    /// Shard of the queue pair, if it belongs to one.
+    #[inline]
+    fn bound_shard(&self) -> Option<&Arc<Shard>> {
+        self.shared.binding().get().map(|shard| self.context.shards.get(shard))
     }
 
     /// Returns its access scope, if it belongs to this domain and its context is open.
     pub(crate) fn access_scope_in(&self, pd: &Pd) -> Option<AccessScope> {
         // req: DDP-213, DDP-215
-        if !pd.belongs_to(&self.context) || pd.id() != self.pd.id() {
-            return None;
-        }
-        self.context.shard.control(|engine, _| engine.qp_access_scope(self.id)).flatten()
+        let is_in_domain = pd.belongs_to(&self.context) && pd.id() == self.pd.id();
+        (is_in_domain && !self.context.shards.have_ended()).then_some(self.scope)
+    }
+
+    /// Number of its shard ([`Context::shard`](crate::Context::shard)); `None` while it belongs to
+    /// none.
+    #[must_use]
+    pub fn shard(&self) -> Option<usize> {
+        self.shared.binding().get()
     }
 
     /// ID of the queue pair in its completions.
@@ -192,7 +222,7 @@ impl Qp {
     /// is locked meanwhile: for reports, not for a loop.
     #[must_use]
     pub fn tcp_stats(&self) -> Option<TcpStats> {
-        self.context.shard.control(|engine, _| engine.tcp_stats(self.id)).flatten()
+        self.bound_shard()?.control(|engine, _| engine.tcp_stats(self.id)).flatten()
     }
 
     /// Posts a send request: writes it to the send queue, and rings the doorbell if the queue pair
@@ -271,8 +301,10 @@ impl Qp {
     /// the poll then updates the count of free slots.
     #[inline]
     fn announce(&self, has_failed: bool) {
-        if !self.shared.hot().is_hot() || has_failed {
-            self.context.shard.ring_doorbell(self.id);
+        if (!self.shared.hot().is_hot() || has_failed)
+            && let Some(shard) = self.shared.binding().after_post()
+        {
+            self.context.shards.get(shard).ring_doorbell(self.id);
         }
     }
 
@@ -282,6 +314,14 @@ impl Qp {
     /// # Errors
     /// [`CmError`]; nothing was sent.
     pub fn connect(&self, remote: SocketAddr, param: ConnParam) -> Result<(), CmError> {
+        if self.shared.binding().get().is_none() {
+            let shard = self.context.shards.select().ok_or(CmError::Gone)?;
+            match self.bind(shard) {
+                // Another thread was faster.
+                Ok(()) | Err(CmError::WrongShard) => {}
+                Err(error) => return Err(error),
+            }
+        }
         self.control(|engine, now, qp| engine.connect(now, qp, remote, &param))
     }
 
@@ -362,10 +402,10 @@ impl Qp {
         &self,
         act: impl FnOnce(&mut dyn ShardControl, QpId) -> Result<usize, CmError>,
     ) -> Result<usize, CmError> {
-        let id = self.id;
-        self.context.shard.drive();
-        let done = self.context.shard.control(|engine, _| act(engine, id));
-        self.context.shard.drive();
+        let shard = self.bound_shard().ok_or(CmError::Gone)?;
+        shard.drive();
+        let done = shard.control(|engine, _| act(engine, self.id));
+        shard.drive();
         done.unwrap_or(Err(CmError::Gone))
     }
 
@@ -378,9 +418,9 @@ impl Qp {
         &self,
         act: impl FnOnce(&mut dyn ShardControl, Instant, QpId) -> Result<(), CmError>,
     ) -> Result<(), CmError> {
-        let id = self.id;
-        let done = self.context.shard.control(|engine, now| act(engine, now, id));
-        self.context.shard.drive();
+        let shard = self.bound_shard().ok_or(CmError::Gone)?;
+        let done = shard.control(|engine, now| act(engine, now, self.id));
+        shard.drive();
         done.unwrap_or(Err(CmError::Gone))
     }
 
@@ -420,8 +460,17 @@ impl Qp {
 impl Drop for Qp {
     fn drop(&mut self) {
         let id = self.id;
-        self.context.shard.control(|engine, now| engine.destroy_qp(now, id));
+        let shard = self.bound_shard();
+        if let Some(shard) = shard {
+            shard.control(|engine, now| engine.destroy_qp(now, id));
+        } else {
+            self.context.remove_unbound(id);
+        }
         self.context.events.remove(self.shared.source());
-        self.context.shard.drive();
+        if let Some(shard) = shard {
+            shard.drive();
+        }
+        // After the shard has forgotten it.
+        self.context.qp_numbers.release(id.index);
     }
 }

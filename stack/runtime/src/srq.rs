@@ -10,7 +10,7 @@ use crate::context::ContextInner;
 use crate::error::CreateError;
 use crate::limits::{Permit, Resource};
 use crate::pd::Pd;
-use crate::shard::{SrqLimit, SrqShared};
+use crate::shard::{Shard, SrqLimit, SrqShared};
 use crate::spin_lock::SpinLock;
 
 /// Shared receive queue: buffers for the Sends that arrive on any of its queue pairs, one for each
@@ -27,6 +27,9 @@ pub struct Srq {
 
 struct SrqInner {
     id: SrqId,
+    /// Its handle in the engine of its shard.
+    in_engine: SrqId,
+    shard: usize,
     pd: u32,
     producer: SpinLock<RqProducer>,
     shared: Arc<SrqShared>,
@@ -36,21 +39,42 @@ struct SrqInner {
 
 impl Pd {
     /// Creates a shared receive queue for at most `max_wr` buffers, for queue pairs of this domain.
+    /// In a context with several shards it belongs to the first, and so do the queue pairs that use
+    /// it; see [`Pd::create_srq_on`].
     ///
     /// # Errors
     /// [`CreateError`].
     pub fn create_srq(&self, max_wr: usize) -> Result<Srq, CreateError> {
+        self.create_srq_on(0, max_wr)
+    }
+
+    /// As [`Pd::create_srq`], for the queue pairs of another shard.
+    ///
+    /// # Errors
+    /// [`CreateError`]; `NoShard`.
+    pub fn create_srq_on(&self, shard: usize, max_wr: usize) -> Result<Srq, CreateError> {
         let context = Arc::clone(self.context());
+        let count = context.shards.len();
+        if shard >= count {
+            return Err(CreateError::NoShard { shard, count });
+        }
         let max_wr = max_wr.max(1);
         let permit = context.limits.acquire(Resource::QueueEntries, max_wr)?;
         // The memory of the queue is zeroed before the shard is locked.
         let (producer, rq) = recv_queue(max_wr);
         let shared = Arc::new(SrqShared::new());
         let (pd, tail, of_shard) = (self.id(), producer.tail(), Arc::clone(&shared));
-        let id = context.shard.control(|engine, _| engine.create_srq(pd, rq, tail, of_shard));
-        let id = id.ok_or(CreateError::Gone)??;
+        let (index, generation) = context.srq_numbers.allocate().ok_or(SrqError::TooMany)?;
+        let id = SrqId { index, generation };
+        let created = context
+            .shards
+            .get(shard)
+            .control(|engine, _| engine.create_srq(id, pd, rq, tail, of_shard));
+        let created = created.map_or(Err(CreateError::Gone), |created| created.map_err(Into::into));
+        let in_engine = created.inspect_err(|_| context.srq_numbers.release(index))?;
         let producer = SpinLock::new(producer);
-        let inner = SrqInner { id, pd, producer, shared, context, _permit: permit };
+        let inner =
+            SrqInner { id, in_engine, shard, pd, producer, shared, context, _permit: permit };
         Ok(Srq { inner: Arc::new(inner) })
     }
 }
@@ -63,7 +87,7 @@ impl Srq {
     /// polled. `WrongState` after the context was closed or has failed.
     #[inline]
     pub fn post_recv(&self, wr: RecvWr) -> Result<(), PostError> {
-        if self.inner.context.shard.has_ended() {
+        if self.inner.shard().has_ended() {
             return Err(PostError::WrongState);
         }
         let mut producer = self.inner.producer.lock();
@@ -81,8 +105,8 @@ impl Srq {
     /// # Errors
     /// `NoSuchSrq` after the context was closed.
     pub fn arm(&self, limit: usize) -> Result<(), SrqError> {
-        let id = self.inner.id;
-        let armed = self.inner.context.shard.control(|engine, _| engine.arm_srq(id, limit));
+        let id = self.inner.in_engine;
+        let armed = self.inner.shard().control(|engine, _| engine.arm_srq(id, limit));
         armed.unwrap_or(Err(SrqError::NoSuchSrq))
     }
 
@@ -96,8 +120,8 @@ impl Srq {
     /// # Errors
     /// `NoSuchSrq` after the context was closed.
     pub fn cap(&self, cap: usize) -> Result<(), SrqError> {
-        let id = self.inner.id;
-        let capped = self.inner.context.shard.control(|engine, _| engine.cap_srq(id, cap));
+        let id = self.inner.in_engine;
+        let capped = self.inner.shard().control(|engine, _| engine.cap_srq(id, cap));
         capped.unwrap_or(Err(SrqError::NoSuchSrq))
     }
 
@@ -115,17 +139,35 @@ impl Srq {
         self.inner.id
     }
 
+    /// Shard of the queue and of the queue pairs that use it.
+    #[must_use]
+    pub fn shard(&self) -> Option<usize> {
+        Some(self.inner.shard)
+    }
+
+    /// Its handle in the engine of its shard.
+    pub(crate) fn in_engine(&self) -> SrqId {
+        self.inner.in_engine
+    }
+
     /// True if it belongs to this context and domain.
     pub(crate) fn belongs_to(&self, context: &Arc<ContextInner>, pd: u32) -> bool {
         Arc::ptr_eq(&self.inner.context, context) && self.inner.pd == pd
     }
 }
 
+impl SrqInner {
+    fn shard(&self) -> &Arc<Shard> {
+        self.context.shards.get(self.shard)
+    }
+}
+
 impl Drop for SrqInner {
     fn drop(&mut self) {
-        let id = self.id;
+        let in_engine = self.in_engine;
         // Its queue pairs keep it alive, so none is left.
-        self.context.shard.control(|engine, _| engine.destroy_srq(id));
+        self.shard().control(|engine, _| engine.destroy_srq(in_engine));
         self.context.events.remove(self.shared.source());
+        self.context.srq_numbers.release(self.id.index);
     }
 }

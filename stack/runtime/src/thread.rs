@@ -7,17 +7,11 @@ use std::thread::JoinHandle;
 use ferrowarp_proto::time::Instant;
 
 use crate::config::DriveMode;
+use crate::cores;
 use crate::device::register_current_thread;
 use crate::helper_schedule::{HelperSchedule, Step};
 use crate::shard::Shard;
 use crate::timer_slack;
-
-/// Pins the calling thread. False if there is no such core, or the thread may not run on it.
-fn pin(core: usize) -> bool {
-    // `set_for_current` panics for an index beyond the CPU set.
-    core < usize::try_from(libc::CPU_SETSIZE).unwrap_or(0)
-        && core_affinity::set_for_current(core_affinity::CoreId { id: core })
-}
 
 /// Running polling thread; stops it when dropped.
 pub(crate) struct DriveThread {
@@ -26,24 +20,26 @@ pub(crate) struct DriveThread {
 }
 
 impl DriveThread {
-    /// Starts the thread that `mode` requires, if any.
-    pub(crate) fn start(shard: &Arc<Shard>, mode: DriveMode) -> std::io::Result<Option<Self>> {
+    /// Starts the thread that `mode` requires, if any; `core`: of a dedicated one.
+    pub(crate) fn start(
+        shard: &Arc<Shard>,
+        mode: DriveMode,
+        core: usize,
+    ) -> std::io::Result<Option<Self>> {
         let stop = Arc::new(AtomicBool::new(false));
         let (shard, seen) = (Arc::clone(shard), Arc::clone(&stop));
         let builder = std::thread::Builder::new();
         let thread = match mode {
             DriveMode::Inline => return Ok(None),
-            DriveMode::Dedicated { core } => {
-                builder.name(format!("ferrowarp-{core}")).spawn(move || {
-                    register_current_thread();
-                    if !pin(core) {
-                        tracing::warn!(core, "could not pin the driving thread to its core");
-                    }
-                    while !seen.load(Ordering::Relaxed) && !shard.has_ended() {
-                        shard.poll();
-                    }
-                })?
-            }
+            DriveMode::Dedicated => builder.name(format!("ferrowarp-{core}")).spawn(move || {
+                register_current_thread();
+                if !cores::pin(core) {
+                    tracing::warn!(core, "could not pin the driving thread to its core");
+                }
+                while !seen.load(Ordering::Relaxed) && !shard.has_ended() {
+                    shard.poll();
+                }
+            })?,
             DriveMode::Helper => builder.name("ferrowarp-helper".into()).spawn(move || {
                 register_current_thread();
                 run_helper(&shard, &seen);

@@ -112,8 +112,8 @@ impl End {
         let pd = context.alloc_pd();
         let cq = context.create_cq(2 * DEPTH)?;
         let mr = pd.register(context.allocate(size as usize)?, Access::ALL)?;
-        let options = QpOptions { send_cq: &cq, recv_cq: &cq, max_send_wr: DEPTH, max_recv_wr: 1 };
-        let qp = pd.create_qp(&context, &options)?;
+        let options = QpOptions::new(&cq).max_send_wr(DEPTH).max_recv_wr(1);
+        let qp = pd.create_qp(&options)?;
         Ok(Self { qp, mr, cq, _pd: pd, context, completions: Vec::with_capacity(DEPTH) })
     }
 

@@ -182,9 +182,8 @@ impl Endpoint {
     }
 
     fn qp(&self) -> Result<Qp> {
-        let options =
-            QpOptions { send_cq: &self.cq, recv_cq: &self.cq, max_send_wr: 2, max_recv_wr: 2 };
-        Ok(self.pd.create_qp(&self.context, &options)?)
+        let options = QpOptions::new(&self.cq).max_send_wr(2).max_recv_wr(2);
+        Ok(self.pd.create_qp(&options)?)
     }
 }
 

@@ -42,8 +42,8 @@ pub(crate) fn config(dev: &str, ip: Ipv4Addr) -> Result<Config> {
 fn open(dev: &str, ip: Ipv4Addr) -> Result<Endpoint> {
     let context = Context::open(config(dev, ip)?).map_err(|error| anyhow!("{error}"))?;
     let (pd, cq) = (context.alloc_pd(), context.create_cq(4 * DEPTH)?);
-    let options = QpOptions { send_cq: &cq, recv_cq: &cq, max_send_wr: DEPTH, max_recv_wr: DEPTH };
-    let qp = pd.create_qp(&context, &options)?;
+    let options = QpOptions::new(&cq).max_send_wr(DEPTH).max_recv_wr(DEPTH);
+    let qp = pd.create_qp(&options)?;
     let mr = pd.register(context.allocate(MESSAGE_LEN)?, Access::LOCAL_WRITE)?;
     mr.fill(0, MESSAGE_LEN, 0x5a);
     Ok(Endpoint { context, _pd: pd, cq, qp, mr })

@@ -4,7 +4,7 @@ mod cm;
 
 use crate::ddp::memory::Memory;
 use crate::ddp::recv_queue::{RqConsumer, recv_queue};
-use crate::ddp::regions::AccessScope;
+use crate::ddp::regions::{AccessScope, StreamId};
 use crate::ddp::untagged::BufferQueue;
 use crate::device::Device;
 use crate::engine::Engine;
@@ -12,7 +12,7 @@ use crate::rdmap::requester::Requester;
 use crate::time::Instant;
 use crate::verbs::cm::CmError;
 use crate::verbs::qp::{QpInit, QpState, SrqError, SrqId};
-use crate::verbs::wc::{Completions, QpId};
+use crate::verbs::wc::{Completions, CqId, QpId};
 use crate::verbs::wr::{PostError, RecvWr, SendWr};
 
 impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
@@ -41,26 +41,27 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
         recv_queue: BufferQueue,
     ) -> Result<QpId, CmError> {
         self.sweep_events();
-        self.cx.qps.create(&self.cx.verbs.memory, None, init, requester, recv_queue)
+        // Slot indices are not unique among engines: the stream gets an ID of its own.
+        let stream = self.cx.verbs.memory.regions().new_stream_id();
+        self.cx.qps.create(None, stream, init, requester, recv_queue)
     }
 
     /// As [`Engine::create_qp_with`], with a handle chosen by the caller, who has the queue pairs
     /// of several engines: its index must not be in use in this one. The memory of an engine grows
-    /// with the largest index, by four bytes each.
+    /// with the largest index, by four bytes each. `stream`: a new ID of the region table.
     ///
     /// # Errors
     /// As [`Engine::create_qp`]; also if the index is in use.
     pub fn create_qp_as(
         &mut self,
         id: QpId,
+        stream: StreamId,
         init: QpInit,
         requester: Requester,
         recv_queue: BufferQueue,
     ) -> Result<(), CmError> {
         self.sweep_events();
-        let created =
-            self.cx.qps.create(&self.cx.verbs.memory, Some(id), init, requester, recv_queue);
-        created.map(|_| ())
+        self.cx.qps.create(Some(id), stream, init, requester, recv_queue).map(|_| ())
     }
 
     /// Destroys a queue pair. Its connection, if any, ends as by [`Engine::disconnect`];
@@ -71,6 +72,14 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
             conn.qp = None;
         }
         self.cx.qps.destroy(&mut self.cx.verbs, qp);
+    }
+
+    /// Ends the queue pairs of a completion queue that overran in another engine; the next pass does
+    /// it. [`Event::CqOverrun`] reports it here as well.
+    ///
+    /// [`Event::CqOverrun`]: crate::verbs::cm::Event::CqOverrun
+    pub fn on_cq_overrun(&mut self, cq: CqId) {
+        self.cx.verbs.on_cq_overrun(cq);
     }
 
     /// Ends a queue pair of an engine that will not be driven again, for example after a panic.

@@ -1,5 +1,7 @@
 //! Resources in use by an engine: for monitoring, and for leak checks in tests.
 
+use core::ops::AddAssign;
+
 use crate::cm::connection::Phase;
 use crate::cm::context::Context;
 use crate::counters::Counters;
@@ -43,6 +45,44 @@ pub struct Usage {
     pub unresolved: usize,
     /// Entries of the timer wheel, stale ones included.
     pub timers: usize,
+}
+
+/// Adds the usage of another engine.
+impl AddAssign for Usage {
+    fn add_assign(&mut self, other: Self) {
+        let Self {
+            connections,
+            half_open,
+            awaiting_request,
+            awaiting_decision,
+            tuples,
+            ooo_frames,
+            ooo_bytes,
+            sent_copies,
+            partial_fpdus,
+            partial_bytes,
+            retained_segments,
+            retained_segments_max,
+            window_growth,
+            unresolved,
+            timers,
+        } = other;
+        self.connections += connections;
+        self.half_open += half_open;
+        self.awaiting_request += awaiting_request;
+        self.awaiting_decision += awaiting_decision;
+        self.tuples += tuples;
+        self.ooo_frames += ooo_frames;
+        self.ooo_bytes += ooo_bytes;
+        self.sent_copies += sent_copies;
+        self.partial_fpdus += partial_fpdus;
+        self.partial_bytes += partial_bytes;
+        self.retained_segments += retained_segments;
+        self.retained_segments_max = self.retained_segments_max.max(retained_segments_max);
+        self.window_growth += window_growth;
+        self.unresolved += unresolved;
+        self.timers += timers;
+    }
 }
 
 impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {

@@ -208,6 +208,13 @@ pub enum CmError {
     /// The address to connect from is not a local address.
     #[error("the local address is not one of this device")]
     NotLocal,
+    /// The queue pair belongs to another shard than the connection request: it is bound by its
+    /// options, its completion queue or its shared receive queue, or was bound before.
+    #[error(
+        "the queue pair belongs to another shard than the connection request: accept with one of \
+         the request's shard, or one whose queues are of no single shard"
+    )]
+    WrongShard,
 }
 
 /// Reason why a connection ended.

@@ -1,7 +1,7 @@
 //! All queue pairs of an engine.
 
 use crate::ddp::memory::Memory;
-use crate::ddp::regions::AccessScope;
+use crate::ddp::regions::{AccessScope, StreamId};
 use crate::ddp::untagged::BufferQueue;
 use crate::rdmap::requester::Requester;
 use crate::slab::Slab;
@@ -28,20 +28,19 @@ impl QueuePairs {
         Self { qps: Slab::new(count_max), slots: Vec::new() }
     }
 
-    /// Creates a queue pair, with the handle `id` if it is given.
+    /// Creates a queue pair in the access scope of `stream`, with the handle `id` if it is given.
     ///
     /// # Errors
     /// [`CmError::NoResources`] when the limit is reached, or the index of `id` is in use.
     pub(crate) fn create(
         &mut self,
-        memory: &impl Memory,
         id: Option<QpId>,
+        stream: StreamId,
         init: QpInit,
         requester: Requester,
         recv_queue: BufferQueue,
     ) -> Result<QpId, CmError> {
-        // Slot indices are not unique among engines: the stream gets an ID of its own.
-        let scope = AccessScope { pd: init.pd, stream: memory.regions().new_stream_id() };
+        let scope = AccessScope { pd: init.pd, stream };
         if id.is_some_and(|id| self.slots.get(id.slot()).is_some_and(|&slot| slot != NO_SLOT)) {
             return Err(CmError::NoResources);
         }
@@ -226,7 +225,8 @@ mod tests {
         let init = QpInit { pd: 1, send_cq: cq, recv_cq: cq, max_send_wr: 1, max_recv_wr: 1 };
         let mut engines = [(); 2].map(|()| QueuePairs::new(4));
         let create = |qps: &mut QueuePairs| {
-            qps.create(&arena, None, init, Requester::new(1), BufferQueue::new(1)).unwrap()
+            let stream = arena.regions().new_stream_id();
+            qps.create(None, stream, init, Requester::new(1), BufferQueue::new(1)).unwrap()
         };
         let qps = [0, 1].map(|at: usize| create(&mut engines[at]));
         assert_eq!(qps[0], qps[1], "each engine numbers its own");

@@ -1,5 +1,7 @@
 //! One queue pair of a DPDK port as the stack's device.
 
+use std::ops::AddAssign;
+
 use dpdk_sys::{BURST, RxQueue, TxMbuf, TxQueue};
 use ferrowarp_proto::device::{Capabilities, Device, TxClass};
 
@@ -27,6 +29,20 @@ pub struct DeviceCounters {
     pub retransmit_drained: u64,
     /// Failed allocations: the control pool was empty.
     pub control_drained: u64,
+}
+
+/// Adds the counters of another queue.
+impl AddAssign for DeviceCounters {
+    fn add_assign(&mut self, other: Self) {
+        self.rx_frames += other.rx_frames;
+        self.tx_frames += other.tx_frames;
+        self.tx_dropped += other.tx_dropped;
+        self.tx_too_long += other.tx_too_long;
+        self.tx_deferred += other.tx_deferred;
+        self.data_drained += other.data_drained;
+        self.retransmit_drained += other.retransmit_drained;
+        self.control_drained += other.control_drained;
+    }
 }
 
 /// Longest frame, in bytes, that counts as headers only: Ethernet, IPv6, TCP with all options.

@@ -67,14 +67,16 @@ impl EventChannel {
             return None;
         }
         // The thread that polls instead of this one polls often for a while.
-        let _awaiting = self.context.shard.add_waiter();
+        let _awaiting = self.context.shards.add_waiters();
         self.context.events.wait(timeout)
     }
 }
 
 impl AsFd for EventChannel {
     fn as_fd(&self) -> BorrowedFd<'_> {
-        self.context.shard.helper_wakeup().on_fd_exported();
+        for shard in self.context.shards.iter() {
+            shard.helper_wakeup().on_fd_exported();
+        }
         self.fd.as_fd()
     }
 }

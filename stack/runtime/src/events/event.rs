@@ -33,6 +33,11 @@ pub enum AsyncEvent {
         /// The queue ([`Cq::id`](crate::Cq::id)).
         cq: CqId,
     },
+    /// One of several shards has failed: its queue pairs are in error, the others go on.
+    ShardFailed {
+        /// The shard.
+        shard: usize,
+    },
     /// The context has failed ([`Context::has_failed`](crate::Context::has_failed)). No further
     /// event occurs.
     Failed,

@@ -193,16 +193,20 @@ impl EventPublisher {
         }
     }
 
-    /// Publishes the deferred events and the failure of the context, and closes the queue. Waits
-    /// for the locks, because no further poll follows.
+    /// Publishes the deferred events and the failure of the shard. If it is the last one of the
+    /// context, that has failed, and the queue is closed. Waits for the locks, because no further
+    /// poll follows.
     #[cold]
-    pub(crate) fn publish_failure(&mut self) {
-        self.publish_error(AsyncEvent::Failed);
+    pub(crate) fn publish_failure(&mut self, shard: usize, is_last: bool) {
+        let event = if is_last { AsyncEvent::Failed } else { AsyncEvent::ShardFailed { shard } };
+        self.publish_error(event);
         while !self.is_drained() {
             std::thread::yield_now();
             self.retry_deferred();
         }
-        self.events.close();
+        if is_last {
+            self.events.close();
+        }
     }
 
     fn try_publish(&self, source: &Arc<EventSource>) -> bool {

@@ -124,7 +124,7 @@ fn helped() -> (Context, Context) {
 fn exported_event_fd_counts_as_a_waiter() {
     let (context, _peer) = helped();
     let channel = context.event_channel().unwrap();
-    let waiters = || context.inner().shard.helper_wakeup().waiters();
+    let waiters = || context.inner().shards.get(0).helper_wakeup().waiters();
     assert!(!waiters().any());
     let _ = channel.as_fd();
     assert!(waiters().fd_exported && !waiters().sleeping);
@@ -137,9 +137,9 @@ fn wait_of_zero_does_not_hand_over_to_the_helper() {
     let (channel, events) =
         (context.create_comp_channel().unwrap(), context.event_channel().unwrap());
     let (pd, cq) = (context.alloc_pd(), context.create_cq_on(&channel, 4).unwrap());
-    let options = QpOptions { send_cq: &cq, recv_cq: &cq, max_send_wr: 1, max_recv_wr: 1 };
-    let qp = pd.create_qp(&context, &options).unwrap();
-    let wait_seq = || context.inner().shard.helper_wakeup().waiters().wait_seq;
+    let options = QpOptions::new(&cq).max_send_wr(1).max_recv_wr(1);
+    let qp = pd.create_qp(&options).unwrap();
+    let wait_seq = || context.inner().shards.get(0).helper_wakeup().waiters().wait_seq;
     let before = wait_seq();
     assert_eq!(channel.wait(Duration::ZERO), None);
     assert_eq!(events.wait(Duration::ZERO), None);

@@ -1,15 +1,23 @@
 //! Pending connection requests of a listener.
 
-use std::sync::Arc;
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use crossbeam::queue::ArrayQueue;
 use ferrowarp_proto::verbs::cm::{ConnInfo, RequestId};
 
 use crate::events::{AsyncEvent, EventSource};
 
-/// Pending connection requests of a listener, which shares them with the shard.
+/// Connection request, with the shard that has its connection.
+pub(crate) struct PendingRequest {
+    pub(crate) shard: usize,
+    pub(crate) id: RequestId,
+    pub(crate) offer: Box<ConnInfo>,
+}
+
+/// Pending connection requests of a listener, which shares them with the shards.
 pub(crate) struct Backlog {
-    queue: ArrayQueue<(RequestId, Box<ConnInfo>)>,
+    queue: Mutex<VecDeque<PendingRequest>>,
+    capacity: usize,
     source: Arc<EventSource>,
 }
 
@@ -17,39 +25,46 @@ impl Backlog {
     pub(crate) fn new(port: u16, capacity: usize) -> Self {
         let source = EventSource::new();
         source.set_event(AsyncEvent::ConnectRequest { port });
-        Self { queue: ArrayQueue::new(capacity.max(1)), source }
+        Self { queue: Mutex::default(), capacity: capacity.max(1), source }
     }
 
     pub(crate) const fn source(&self) -> &Arc<EventSource> {
         &self.source
     }
 
-    pub(crate) fn capacity(&self) -> usize {
-        self.queue.capacity()
+    pub(crate) const fn capacity(&self) -> usize {
+        self.capacity
     }
 
-    pub(crate) fn is_full(&self) -> bool {
-        self.queue.is_full()
-    }
-
-    /// Drops the requests for which `is_alive` returns false. Called by the shard, which alone adds
-    /// requests, so those that are kept find free slots.
-    pub(crate) fn retain(&self, is_alive: impl Fn(RequestId) -> bool) {
-        for _ in 0..self.queue.len() {
-            let Some((request, offer)) = self.queue.pop() else { break };
-            if is_alive(request) {
-                self.push(request, offer);
-            }
-        }
+    fn lock(&self) -> MutexGuard<'_, VecDeque<PendingRequest>> {
+        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Removes and returns the oldest request.
-    pub(crate) fn pop(&self) -> Option<(RequestId, Box<ConnInfo>)> {
-        self.queue.pop()
+    pub(crate) fn pop(&self) -> Option<PendingRequest> {
+        self.lock().pop_front()
     }
 
-    /// False if the queue is full.
-    pub(crate) fn push(&self, request: RequestId, offer: Box<ConnInfo>) -> bool {
-        self.queue.push((request, offer)).is_ok()
+    /// Adds a request. If the queue has as many of its shard as its capacity, those for which
+    /// `is_alive` returns false are dropped first: requests of peers that have given up must not
+    /// keep others out. False if it is still full.
+    pub(crate) fn push(
+        &self,
+        request: PendingRequest,
+        is_alive: impl Fn(RequestId) -> bool,
+    ) -> bool {
+        let mut queue = self.lock();
+        let shard = request.shard;
+        let is_full = |queue: &VecDeque<PendingRequest>| {
+            queue.iter().filter(|pending| pending.shard == shard).count() >= self.capacity
+        };
+        if queue.len() >= self.capacity && is_full(&queue) {
+            queue.retain(|pending| pending.shard != shard || is_alive(pending.id));
+            if is_full(&queue) {
+                return false;
+            }
+        }
+        queue.push_back(request);
+        true
     }
 }

@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use ferrowarp_proto::ddp::recv_queue::RqConsumer;
-use ferrowarp_proto::ddp::regions::AccessScope;
+use ferrowarp_proto::ddp::regions::StreamId;
 use ferrowarp_proto::ddp::untagged::BufferQueue;
 use ferrowarp_proto::rdmap::requester::Requester;
 use ferrowarp_proto::time::Instant;
@@ -17,6 +17,7 @@ use crate::counters::{Counters, Usage};
 use crate::doorbell::Doorbells;
 use crate::shard::backlog::Backlog;
 use crate::shard::cq_rings::CqProducer;
+use crate::shard::mailbox::ShardRequest;
 use crate::shard::srq::SrqShared;
 use crate::shard::work_queue::Link;
 use crate::tcp::TcpStats;
@@ -31,25 +32,33 @@ pub(crate) trait ShardControl: Send {
     /// Publishes free queue slots and completions that result from an action outside a poll.
     fn publish(&mut self);
 
-    fn add_cq(&mut self, producer: CqProducer) -> CqId;
+    /// Executes a request of another shard.
+    fn execute(&mut self, request: ShardRequest);
+    /// True if the queue of the port has a link: over memif, if the peer has one as well.
+    fn has_wire(&self) -> bool;
+
+    fn add_cq(&mut self, id: CqId, producer: CqProducer);
     fn remove_cq(&mut self, cq: CqId);
 
+    /// Creates a queue pair with a number and a stream ID of the context.
     fn create_qp(
         &mut self,
+        id: QpId,
+        stream: StreamId,
         init: QpInit,
         requester: Requester,
         recv_queue: BufferQueue,
-    ) -> Result<QpId, CmError>;
+    ) -> Result<(), CmError>;
     /// Connects the work queues to a queue pair just created.
     fn attach(&mut self, link: Link);
     fn destroy_qp(&mut self, now: Instant, qp: QpId);
-    /// Access scope of the queue pair; `None` if it does not exist.
-    fn qp_access_scope(&self, qp: QpId) -> Option<AccessScope>;
     fn tcp_stats(&self, qp: QpId) -> Option<TcpStats>;
 
-    /// Creates a shared receive queue; `tail` and `shared` are of its application's side.
+    /// Creates a shared receive queue; `tail` and `shared` are of its application's side. `id` is
+    /// the context's, by which events name it. Returns that of the engine.
     fn create_srq(
         &mut self,
+        id: SrqId,
         pd: u32,
         rq: RqConsumer,
         tail: Tail,
@@ -96,8 +105,9 @@ pub(crate) trait ShardControl: Send {
     fn disconnect_all(&mut self, now: Instant);
 
     /// Called once after a panic, before the engine is dropped: ends every queue pair with an event
-    /// and flushes its requests, without sending anything.
-    fn abandon(&mut self);
+    /// and flushes its requests, without sending anything. `is_last`: no other shard of the context
+    /// runs, so that its listeners end, and its event channel.
+    fn abandon(&mut self, is_last: bool);
 
     fn connection_count(&self) -> usize;
     /// Connections not closed in both directions: all but those in TIME-WAIT.

@@ -4,8 +4,8 @@
 //! channel pays one test per completion, one with a channel a fence per poll that completes
 //! something.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, OnceLock};
 
 use ferrowarp_proto::verbs::notify::Notify;
 use ferrowarp_proto::verbs::wc::{Completed, Completions, CqId, QpId, Wc};
@@ -14,33 +14,32 @@ use crate::arm::{ArmWord, CompEvent};
 use crate::helper_wakeup::HelperWakeup;
 use crate::shard::comp_events::CompEventQueue;
 use crate::shard::end_observer::EndObserver;
+use crate::shard::mailbox::{Mailbox, ShardRequest};
 use crate::spsc::{Consumer, Producer};
 
 /// Notification state of a completion queue with a channel, shared by the queue and its producers.
 pub(crate) struct CqNotify {
     word: ArmWord,
-    /// An application that arms the queue may sleep next: the helper polls often for a while.
-    helper_wakeup: Arc<HelperWakeup>,
+    /// An application that arms the queue may sleep next: the helpers of the shards that feed it
+    /// poll often for a while.
+    helper_wakeups: Box<[Arc<HelperWakeup>]>,
     events: Arc<CompEventQueue>,
-    /// Set before any completion is published.
-    id: OnceLock<CqId>,
+    id: CqId,
 }
 
 impl CqNotify {
-    pub(crate) fn new(events: Arc<CompEventQueue>, helper_wakeup: Arc<HelperWakeup>) -> Self {
-        Self { word: ArmWord::default(), helper_wakeup, events, id: OnceLock::new() }
-    }
-
-    /// Sets the ID of the queue.
-    pub(crate) fn set_id(&self, id: CqId) {
-        // Set once, when the shard adds the queue.
-        let _ = self.id.set(id);
+    pub(crate) fn new(
+        id: CqId,
+        events: Arc<CompEventQueue>,
+        helper_wakeups: Box<[Arc<HelperWakeup>]>,
+    ) -> Self {
+        Self { word: ArmWord::default(), helper_wakeups, events, id }
     }
 
     /// See [`ArmWord::arm`].
     pub(crate) fn req_notify(&self, notify: Notify) {
         if self.word.arm(notify) {
-            self.helper_wakeup.add_waiter();
+            self.helper_wakeups.iter().for_each(|helper| helper.add_waiter());
         }
     }
 
@@ -55,20 +54,20 @@ impl CqNotify {
 
     #[cold]
     fn raise_event(&self) {
-        self.helper_wakeup.remove_waiter();
-        if let Some(&id) = self.id.get() {
-            self.events.push(id);
-        }
+        self.remove_waiters();
+        self.events.push(self.id);
+    }
+
+    fn remove_waiters(&self) {
+        self.helper_wakeups.iter().for_each(|helper| helper.remove_waiter());
     }
 
     /// The queue is destroyed, and no shard produces to it any more.
     pub(crate) fn on_cq_destroyed(&self) {
         if self.word.claim(CompEvent::ANY) {
-            self.helper_wakeup.remove_waiter();
+            self.remove_waiters();
         }
-        if let Some(&id) = self.id.get() {
-            self.events.remove(id);
-        }
+        self.events.remove(self.id);
     }
 }
 
@@ -79,10 +78,37 @@ impl EndObserver for CqNotify {
     }
 }
 
+/// What the shards that feed a completion queue share of it.
+#[derive(Default)]
+pub(crate) struct CqOverrun {
+    has_overrun: AtomicBool,
+    /// Of all these shards: each ends its own queue pairs.
+    mailboxes: Box<[Arc<Mailbox>]>,
+}
+
+impl CqOverrun {
+    pub(crate) fn new(mailboxes: Box<[Arc<Mailbox>]>) -> Self {
+        Self { has_overrun: AtomicBool::new(false), mailboxes }
+    }
+
+    /// True once a completion found the queue full, in any shard.
+    pub(crate) fn has_overrun(&self) -> bool {
+        self.has_overrun.load(Ordering::Acquire)
+    }
+
+    /// Records the first overrun, and has every shard end its queue pairs. The shard that calls this
+    /// has done so, and finds nothing left to end.
+    fn set(&self, cq: CqId) {
+        if !self.has_overrun.swap(true, Ordering::AcqRel) && self.mailboxes.len() > 1 {
+            self.mailboxes.iter().for_each(|mailbox| mailbox.push(ShardRequest::EndCq(cq)));
+        }
+    }
+}
+
 /// Shard's side of a completion queue.
 pub(crate) struct CqProducer {
     ring: Producer<Wc>,
-    overrun: Arc<AtomicBool>,
+    overrun: Arc<CqOverrun>,
     /// Listed in [`CqRings::unpublished`].
     is_listed: bool,
     /// For queues that can be armed.
@@ -103,18 +129,16 @@ impl ProducerNotify {
 }
 
 impl CqProducer {
-    /// Returns the shard's side of a new queue and the ring of its completions. `notify`: for a
+    /// Returns one shard's side of a new queue and the ring of its completions. `notify`: for a
     /// queue created on a channel.
-    pub(crate) fn new(capacity: usize, notify: Option<Arc<CqNotify>>) -> (Self, Consumer<Wc>) {
+    pub(crate) fn new(
+        capacity: usize,
+        overrun: Arc<CqOverrun>,
+        notify: Option<Arc<CqNotify>>,
+    ) -> (Self, Consumer<Wc>) {
         let (ring, consumer) = crate::spsc::ring(capacity);
-        let overrun = Arc::new(AtomicBool::new(false));
         let notify = notify.map(ProducerNotify::new);
         (Self { ring, overrun, is_listed: false, notify }, consumer)
-    }
-
-    /// Flag that is set when the queue overruns.
-    pub(crate) const fn overrun(&self) -> &Arc<AtomicBool> {
-        &self.overrun
     }
 }
 
@@ -144,18 +168,13 @@ impl CqRings {
         }
     }
 
-    pub(crate) fn add(&mut self, producer: CqProducer) -> CqId {
-        let index = self.producers.iter().position(Option::is_none).unwrap_or(self.producers.len());
-        if index == self.producers.len() {
-            self.producers.push(None);
+    /// Adds a queue with this ID, which no other has.
+    pub(crate) fn add(&mut self, id: CqId, producer: CqProducer) {
+        if id.index() >= self.producers.len() {
+            self.producers.resize_with(id.index() + 1, || None);
             self.unpublished.reserve(self.producers.len());
         }
-        let id = CqId(u32::try_from(index).expect("bounded by memory, each queue has a ring"));
-        if let Some(notify) = &producer.notify {
-            notify.target.set_id(id);
-        }
-        self.producers[index] = Some(producer);
-        id
+        self.producers[id.index()] = Some(producer);
     }
 
     pub(crate) fn remove(&mut self, cq: CqId) {
@@ -222,7 +241,7 @@ impl CqRings {
     /// further completions may never come.
     pub(crate) fn mark_overrun(&self, cq: CqId) {
         if let Some(Some(producer)) = self.producers.get(cq.index()) {
-            producer.overrun.store(true, Ordering::Release);
+            producer.overrun.set(cq);
             if let Some(notify) = &producer.notify {
                 notify.target.on_published(CompEvent::ANY);
             }
@@ -300,8 +319,9 @@ mod tests {
     #[test]
     fn completions_appear_at_publish_and_mark_their_qp_once() {
         let mut rings = CqRings::new(4);
-        let (producer, mut consumer) = CqProducer::new(2, None);
-        let cq = rings.add(producer);
+        let (producer, mut consumer) = CqProducer::new(2, Arc::default(), None);
+        let cq = CqId(0);
+        rings.add(cq, producer);
         assert!(rings.push(cq, wc(1)) && rings.push(cq, wc(2)));
         assert!(!rings.push(cq, wc(3)), "full");
         assert!(consumer.pop().is_none());
@@ -331,8 +351,9 @@ mod tests {
     #[test]
     fn completions_that_do_not_fit_are_left() {
         let mut rings = CqRings::new(4);
-        let (producer, mut consumer) = CqProducer::new(2, None);
-        let cq = rings.add(producer);
+        let (producer, mut consumer) = CqProducer::new(2, Arc::default(), None);
+        let cq = CqId(0);
+        rings.add(cq, producer);
         let mut completed = vec![1, 2, 3, 4, 5];
         assert!(!rings.push_all(cq, Several(&mut completed)));
         assert_eq!(completed, [3, 4, 5]);
@@ -356,14 +377,35 @@ mod tests {
     }
 
     #[test]
-    fn removed_cq_refuses_completions_and_its_index_is_reused() {
+    fn overrun_is_told_to_each_shard_once() {
+        let mailboxes: Box<[Arc<Mailbox>]> = (0..2).map(|_| Arc::default()).collect();
+        let overrun = Arc::new(CqOverrun::new(mailboxes.clone()));
+        let mut shards = [CqRings::new(4), CqRings::new(4)];
+        for rings in &mut shards {
+            rings.add(CqId(1), CqProducer::new(2, Arc::clone(&overrun), None).0);
+        }
+        assert!(!overrun.has_overrun());
+        shards[1].mark_overrun(CqId(1));
+        shards[0].mark_overrun(CqId(1));
+        assert!(overrun.has_overrun());
+        for mailbox in &mailboxes {
+            let mut requests = Vec::new();
+            mailbox.drain(|request| requests.push(request));
+            assert_eq!(requests, [ShardRequest::EndCq(CqId(1))]);
+        }
+    }
+
+    #[test]
+    fn removed_cq_refuses_completions_and_its_id_is_reused() {
         let mut rings = CqRings::new(4);
-        let first = rings.add(CqProducer::new(2, None).0);
+        let first = CqId(0);
+        rings.add(first, CqProducer::new(2, Arc::default(), None).0);
         assert!(rings.push(first, wc(1)));
         rings.remove(first);
         assert!(!rings.push(first, wc(2)));
         rings.publish();
-        assert_eq!(rings.add(CqProducer::new(2, None).0), first);
+        rings.add(first, CqProducer::new(2, Arc::default(), None).0);
+        assert!(rings.push(first, wc(3)));
         assert!(!rings.push(CqId(7), wc(1)));
     }
 }

@@ -6,7 +6,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
 use ferrowarp_proto::ddp::recv_queue::RqConsumer;
-use ferrowarp_proto::ddp::regions::AccessScope;
+use ferrowarp_proto::ddp::regions::StreamId;
 use ferrowarp_proto::ddp::untagged::BufferQueue;
 use ferrowarp_proto::device::Device;
 use ferrowarp_proto::engine::Engine;
@@ -23,10 +23,11 @@ use crate::counters::{Counters, Port, Usage};
 use crate::doorbell::Doorbells;
 use crate::events::{AsyncEvent, AsyncEventQueue, EventPublisher};
 use crate::memory::HostMemory;
-use crate::shard::backlog::Backlog;
+use crate::shard::backlog::{Backlog, PendingRequest};
 use crate::shard::control::ShardControl;
 use crate::shard::cq_rings::{CqProducer, CqRings};
 use crate::shard::links::Links;
+use crate::shard::mailbox::ShardRequest;
 use crate::shard::srq::{SrqLimit, SrqLink, SrqShared};
 use crate::shard::work_queue::Link;
 use crate::tcp::TcpStats;
@@ -36,6 +37,8 @@ const EVENT_COUNT_MAX: usize = 64;
 
 /// [`ShardControl`] over one kind of device.
 pub(crate) struct ShardEngine<D: Device> {
+    /// Number of the shard.
+    index: usize,
     engine: Engine<D, HostMemory, CqRings>,
     links: Links,
     srqs: Vec<SrqLink>,
@@ -47,10 +50,12 @@ pub(crate) struct ShardEngine<D: Device> {
 
 impl<D: Device> ShardEngine<D> {
     pub(crate) fn new(
+        index: usize,
         engine: Engine<D, HostMemory, CqRings>,
         events: Arc<AsyncEventQueue>,
     ) -> Self {
         Self {
+            index,
             engine,
             links: Links::new(),
             srqs: Vec::new(),
@@ -113,13 +118,10 @@ impl<D: Device> ShardEngine<D> {
     fn route(&mut self, now: Instant, event: Event) {
         match event {
             Event::ConnectRequest { port, request, offer } => {
-                let backlog = self.listeners.get(&port);
-                // Requests of peers that have given up must not fill the backlog for others.
-                if let Some(backlog) = backlog.filter(|backlog| backlog.is_full()) {
-                    backlog.retain(|request| self.engine.is_request_pending(request));
-                }
-                match backlog {
-                    Some(backlog) if backlog.push(request, offer) => {
+                let pending = PendingRequest { shard: self.index, id: request, offer };
+                let is_alive = |request| self.engine.is_request_pending(request);
+                match self.listeners.get(&port) {
+                    Some(backlog) if backlog.push(pending, is_alive) => {
                         self.publisher.publish(backlog.source());
                     }
                     // The listener has ended.
@@ -249,8 +251,18 @@ where
         }
     }
 
-    fn add_cq(&mut self, producer: CqProducer) -> CqId {
-        self.engine.completions_mut().add(producer)
+    fn execute(&mut self, request: ShardRequest) {
+        match request {
+            ShardRequest::EndCq(cq) => self.engine.on_cq_overrun(cq),
+        }
+    }
+
+    fn has_wire(&self) -> bool {
+        self.engine.device().has_wire()
+    }
+
+    fn add_cq(&mut self, id: CqId, producer: CqProducer) {
+        self.engine.completions_mut().add(id, producer);
     }
 
     fn remove_cq(&mut self, cq: CqId) {
@@ -259,15 +271,16 @@ where
 
     fn create_qp(
         &mut self,
+        id: QpId,
+        stream: StreamId,
         init: QpInit,
         requester: Requester,
         recv_queue: BufferQueue,
-    ) -> Result<QpId, CmError> {
-        self.engine.create_qp_with(init, requester, recv_queue)
+    ) -> Result<(), CmError> {
+        self.engine.create_qp_as(id, stream, init, requester, recv_queue)
     }
 
     fn attach(&mut self, link: Link) {
-        link.qp.source().set_event(AsyncEvent::Connection { qp: link.id });
         self.links.insert(link);
     }
 
@@ -277,26 +290,23 @@ where
         self.engine.destroy_qp(now, qp);
     }
 
-    fn qp_access_scope(&self, qp: QpId) -> Option<AccessScope> {
-        self.engine.qp_access_scope(qp)
-    }
-
     fn tcp_stats(&self, qp: QpId) -> Option<TcpStats> {
         self.engine.tcp_stats(qp)
     }
 
     fn create_srq(
         &mut self,
+        id: SrqId,
         pd: u32,
         rq: RqConsumer,
         tail: Tail,
         shared: Arc<SrqShared>,
     ) -> Result<SrqId, SrqError> {
-        let id = self.engine.create_srq_with(pd, rq)?;
-        let link = SrqLink::new(id, shared, tail);
+        let in_engine = self.engine.create_srq_with(pd, rq)?;
+        let link = SrqLink::new(in_engine, shared, tail);
         link.source().set_event(AsyncEvent::SrqLimit { srq: id });
         self.srqs.push(link);
-        Ok(id)
+        Ok(in_engine)
     }
 
     fn attach_srq(&mut self, qp: QpId, srq: SrqId) -> Result<(), SrqError> {
@@ -431,8 +441,8 @@ where
         }
     }
 
-    fn abandon(&mut self) {
-        let Self { engine, links, srqs, listeners, publisher, .. } = self;
+    fn abandon(&mut self, is_last: bool) {
+        let Self { index, engine, links, srqs, listeners, publisher, .. } = self;
         for link in links.iter_mut() {
             let was = link.qp.state();
             // No more requests can be posted.
@@ -455,10 +465,12 @@ where
             }
             link.qp.source().end();
         }
-        listeners.values().for_each(|backlog| backlog.source().end());
         srqs.iter().for_each(|link| link.source().end());
         engine.completions_mut().publish();
-        publisher.publish_failure();
+        if is_last {
+            listeners.values().for_each(|backlog| backlog.source().end());
+        }
+        publisher.publish_failure(*index, is_last);
     }
 
     fn connection_count(&self) -> usize {

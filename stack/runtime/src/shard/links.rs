@@ -13,13 +13,16 @@ const IDLE_COUNT_MAX: usize = 4;
 /// Time after which a queue pair without requests counts as idle, and interval between the barriers
 /// of a shard.
 const IDLE_NS: u64 = MILLISECOND;
+const NO_SLOT: u32 = u32::MAX;
 const NEVER: Instant = Instant::from_nanos(u64::MAX);
 
 /// Work queues of all queue pairs of a shard.
 pub(crate) struct Links {
-    /// By index of the queue pair.
     slots: Vec<Option<Link>>,
-    /// Indices of the hot queue pairs.
+    free: Vec<usize>,
+    /// By number of the queue pair, which is the context's: its slot, or [`NO_SLOT`].
+    by_number: Vec<u32>,
+    /// Slots of the hot queue pairs.
     hot: Vec<usize>,
     /// Maximum number of those; 0 if the kernel lacks the barrier.
     hot_count_max: usize,
@@ -32,6 +35,8 @@ impl Links {
         let hot_count_max = hot::count_max();
         Self {
             slots: Vec::new(),
+            free: Vec::new(),
+            by_number: Vec::new(),
             hot: Vec::with_capacity(hot_count_max),
             hot_count_max,
             demote_at: NEVER,
@@ -39,12 +44,19 @@ impl Links {
     }
 
     #[inline]
+    fn slot(&self, number: usize) -> Option<usize> {
+        self.by_number.get(number).filter(|&&slot| slot != NO_SLOT).map(|&slot| slot as usize)
+    }
+
+    #[inline]
     pub(crate) fn get(&self, qp: QpId) -> Option<&Link> {
-        self.slots.get(qp.slot())?.as_ref().filter(|link| link.id == qp)
+        let slot = self.slot(qp.slot())?;
+        self.slots[slot].as_ref().filter(|link| link.id == qp)
     }
 
     pub(crate) fn get_mut(&mut self, qp: QpId) -> Option<&mut Link> {
-        self.slots.get_mut(qp.slot())?.as_mut().filter(|link| link.id == qp)
+        let slot = self.slot(qp.slot())?;
+        self.slots[slot].as_mut().filter(|link| link.id == qp)
     }
 
     pub(crate) fn iter(&self) -> impl Iterator<Item = &Link> {
@@ -56,18 +68,27 @@ impl Links {
     }
 
     pub(crate) fn insert(&mut self, link: Link) {
-        let index = link.id.slot();
-        if index >= self.slots.len() {
-            self.slots.resize_with(index + 1, || None);
+        let number = link.id.slot();
+        if number >= self.by_number.len() {
+            self.by_number.resize(number + 1, NO_SLOT);
         }
-        self.slots[index] = Some(link);
+        let slot = self.free.pop().unwrap_or_else(|| {
+            self.slots.push(None);
+            self.slots.len() - 1
+        });
+        self.by_number[number] = u32::try_from(slot).expect("as many as queue pairs at most");
+        self.slots[slot] = Some(link);
     }
 
     /// Removes a queue pair, to which nothing is posted any more.
     pub(crate) fn remove(&mut self, qp: QpId) {
-        if self.get(qp).is_some() {
-            self.slots[qp.slot()] = None;
-            self.hot.retain(|&index| index != qp.slot());
+        if self.get(qp).is_some()
+            && let Some(slot) = self.slot(qp.slot())
+        {
+            self.by_number[qp.slot()] = NO_SLOT;
+            self.slots[slot] = None;
+            self.hot.retain(|&hot| hot != slot);
+            self.free.push(slot);
         }
     }
 
@@ -95,20 +116,21 @@ impl Links {
         now: Instant,
         doorbells: &Doorbells,
     ) -> bool {
-        let Self { slots, hot, .. } = self;
+        let Self { slots, hot, by_number, .. } = self;
         let (mut any, hot_before) = (false, hot.len());
-        doorbells.drain(|index| {
-            let Some(Some(link)) = slots.get_mut(index) else { return };
+        doorbells.drain(|number| {
+            let slot = by_number.get(number).map_or(usize::MAX, |&slot| slot as usize);
+            let Some(Some(link)) = slots.get_mut(slot) else { return };
             let (taken, again) = link.serve(engine);
             any |= taken;
             if !link.is_hot && hot.len() < self.hot_count_max {
                 link.is_hot = true;
                 link.qp.hot().promote();
-                hot.push(index);
+                hot.push(slot);
             }
             // The next poll looks at a hot one anyway.
             if again && !link.is_hot {
-                doorbells.ring(index);
+                doorbells.ring(number);
             }
         });
         if hot.len() > hot_before {
@@ -169,7 +191,7 @@ impl Links {
             if let Some(link) = &mut slots[index] {
                 link.is_hot = false;
                 if link.has_posted() {
-                    doorbells.ring(index);
+                    doorbells.ring(link.id.slot());
                 }
             }
         }

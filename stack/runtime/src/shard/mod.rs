@@ -10,16 +10,20 @@ mod cq_rings;
 mod end_observer;
 mod engine;
 mod links;
+mod mailbox;
 mod qp;
 mod srq;
 mod work_queue;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
 
 use crossbeam::atomic::AtomicCell;
 use dpdk_sys::is_child;
+use ferrowarp_proto::steering::mesh::MeshMonitor;
+use ferrowarp_proto::steering::owners::ShardId;
 use ferrowarp_proto::time::Instant;
 use ferrowarp_proto::verbs::wc::QpId;
 
@@ -29,15 +33,16 @@ use crate::device::register_application_thread;
 use crate::doorbell::Doorbells;
 use crate::helper_schedule::{HelperSchedule, Step};
 use crate::helper_wakeup::{HelperState, HelperWakeup, TAKEOVER_NS};
-use crate::qsbr::{self, QsbrEpoch, QsbrReader};
+use crate::qsbr::{QsbrEpoch, QsbrReader};
 use crate::spin_lock::{LockGuard, SpinLock};
 
-pub(crate) use backlog::Backlog;
+pub(crate) use backlog::{Backlog, PendingRequest};
 pub(crate) use comp_events::CompEventQueue;
 pub(crate) use control::ShardControl;
-pub(crate) use cq_rings::{CqNotify, CqProducer, CqRings};
+pub(crate) use cq_rings::{CqNotify, CqOverrun, CqProducer, CqRings};
 pub(crate) use end_observer::EndObserver;
 pub(crate) use engine::ShardEngine;
+pub(crate) use mailbox::Mailbox;
 pub(crate) use qp::QpShared;
 pub use srq::SrqLimit;
 pub(crate) use srq::SrqShared;
@@ -57,10 +62,21 @@ pub(crate) struct Shard {
     /// Hand-over between application and helper in mode `Helper`; in the other modes it only counts
     /// waiters.
     helper_wakeup: Arc<HelperWakeup>,
+    /// Requests of other shards.
+    mailbox: Arc<Mailbox>,
+    siblings: Siblings,
     state: AtomicCell<ShardState>,
     end_observers: Mutex<Vec<Weak<dyn EndObserver>>>,
     /// An engine that panicked. It is not used again, only dropped when the shard is closed.
     failed_engine: Mutex<Option<Box<dyn ShardControl>>>,
+}
+
+/// What a shard knows of the others of its context.
+pub(crate) struct Siblings {
+    /// Number of shards that have not failed.
+    pub(crate) running: Arc<AtomicUsize>,
+    /// By which they learn of a death; `None`: there are no others.
+    pub(crate) monitor: Option<(ShardId, MeshMonitor)>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -76,6 +92,7 @@ impl Shard {
         clock: Clock,
         mode: DriveMode,
         qps_max: usize,
+        siblings: Siblings,
     ) -> Self {
         Self {
             engine: SpinLock::new(Some(engine)),
@@ -84,6 +101,8 @@ impl Shard {
             clock,
             mode,
             helper_wakeup: Arc::new(HelperWakeup::new()),
+            mailbox: Arc::default(),
+            siblings,
             state: AtomicCell::new(ShardState::Running),
             end_observers: Mutex::default(),
             failed_engine: Mutex::default(),
@@ -96,7 +115,7 @@ impl Shard {
     pub(crate) fn drive(&self) -> bool {
         match self.mode {
             DriveMode::Inline => self.poll(),
-            DriveMode::Dedicated { .. } => false,
+            DriveMode::Dedicated => false,
             DriveMode::Helper => self.drive_beside_helper(),
         }
     }
@@ -130,7 +149,13 @@ impl Shard {
         let now = self.clock.now();
         // A defect of the stack unwinds no thread of the application, and ends no polling thread
         // silently.
-        match catch_unwind(AssertUnwindSafe(|| running.poll(now, &self.doorbells))) {
+        let poll = || {
+            if self.mailbox.has_requests() {
+                self.mailbox.drain(|request| running.execute(request));
+            }
+            running.poll(now, &self.doorbells)
+        };
+        match catch_unwind(AssertUnwindSafe(poll)) {
             Ok(busy) => busy,
             Err(_) => {
                 self.fail(engine);
@@ -166,8 +191,12 @@ impl Shard {
     #[cold]
     fn fail(&self, mut engine: LockGuard<'_, Option<Box<dyn ShardControl>>>) {
         tracing::error!("a panic ended a shard and all its connections");
+        let is_last = self.siblings.running.fetch_sub(1, Ordering::AcqRel) == 1;
+        if let Some((id, monitor)) = &self.siblings.monitor {
+            monitor.on_shard_death(*id);
+        }
         if let Some(mut failed) = engine.take() {
-            if catch_unwind(AssertUnwindSafe(|| failed.abandon())).is_err() {
+            if catch_unwind(AssertUnwindSafe(|| failed.abandon(is_last))).is_err() {
                 tracing::error!("not all queue pairs of the failed shard could be ended");
             }
             *self.failed_engine.lock().unwrap_or_else(PoisonError::into_inner) = Some(failed);
@@ -216,6 +245,11 @@ impl Shard {
         &self.helper_wakeup
     }
 
+    /// Requests of other shards.
+    pub(crate) const fn mailbox(&self) -> &Arc<Mailbox> {
+        &self.mailbox
+    }
+
     /// The caller is about to sleep until the shard has something for it, and stops polling: a
     /// helper takes over immediately, and polls often for a while.
     pub(crate) fn add_waiter(&self) -> WaiterGuard<'_> {
@@ -254,20 +288,6 @@ impl Shard {
                 has_work() || self.helper_wakeup.waiters().wait_seq != wait_seq
             }
         });
-    }
-
-    /// Returns once every poll now running has ended; later polls see what the caller wrote.
-    pub(crate) fn synchronize(&self) {
-        if is_child() {
-            // No poll runs in the child, and the lock may have been held at the fork.
-            return;
-        }
-        qsbr::synchronize(std::iter::once(self));
-    }
-
-    /// Number of queue pairs that have a doorbell.
-    pub(crate) fn qps_max(&self) -> usize {
-        self.doorbells.capacity()
     }
 
     pub(crate) fn now(&self) -> Instant {

@@ -12,6 +12,7 @@ use ferrowarp_proto::verbs::cm::Event;
 use ferrowarp_proto::verbs::qp::QpState;
 use ferrowarp_proto::verbs::wr::{PostError, RecvWr, SendRights, SendWr};
 
+use crate::binding::Binding;
 use crate::doorbell::hot::HotFlag;
 use crate::events::EventSource;
 use crate::spin_lock::SpinLock;
@@ -23,6 +24,7 @@ const EVENT_COUNT_MAX: usize = 8;
 /// State shared by the application's and the shard's sides of a queue pair.
 pub(crate) struct QpShared {
     state: AtomicCell<QpState>,
+    binding: Binding,
     hot: HotFlag,
     /// Negotiated ORD: RDMA Reads and atomic operations in flight at a time.
     ord: AtomicU16,
@@ -39,6 +41,7 @@ impl QpShared {
     pub(crate) fn new(sends: SqProducer, recvs: RqProducer) -> Self {
         Self {
             state: AtomicCell::new(QpState::Idle),
+            binding: Binding::new(),
             hot: HotFlag::default(),
             ord: AtomicU16::new(0),
             extensions: AtomicBool::new(false),
@@ -71,6 +74,12 @@ impl QpShared {
     pub(crate) fn close(&self) {
         self.closed.store(true, Ordering::Relaxed);
         self.state.store(QpState::Error);
+    }
+
+    /// Shard of the queue pair.
+    #[inline]
+    pub(crate) const fn binding(&self) -> &Binding {
+        &self.binding
     }
 
     /// Whether the shard polls the tails of its queues.

@@ -46,6 +46,7 @@ impl SrqShared {
 
 /// Shard's side of a shared receive queue, which the engine reads itself.
 pub(crate) struct SrqLink {
+    /// Handle of the queue in its engine.
     pub(crate) id: SrqId,
     shared: Arc<SrqShared>,
     tail: Tail,

@@ -144,7 +144,7 @@ mod tests {
 
     fn set_up(max: usize) -> (Fake, Link, Arc<QpShared>) {
         let mut rings = CqRings::new(1);
-        assert_eq!(rings.add(CqProducer::new(4, None).0), CQ);
+        rings.add(CQ, CqProducer::new(4, Arc::default(), None).0);
         let (_, sends) = Requester::with_producer(1);
         let (_, recvs) = BufferQueue::with_producer(max);
         let tails = [sends.tail(), recvs.tail()];

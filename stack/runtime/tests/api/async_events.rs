@@ -43,9 +43,9 @@ fn each_event_names_its_source() {
     // A shared receive queue, and a completion queue that will overrun.
     let srq = right.pd.create_srq(16).unwrap();
     let small = right.context.create_cq(1).unwrap();
-    let options = |cq| QpOptions { send_cq: cq, recv_cq: cq, max_send_wr: 8, max_recv_wr: 8 };
-    let shared = right.pd.create_qp_with_srq(&right.context, &options(&right.cq), &srq).unwrap();
-    let overrun = right.pd.create_qp(&right.context, &options(&small)).unwrap();
+    let options = |cq| QpOptions::new(cq).max_send_wr(8).max_recv_wr(8);
+    let shared = right.pd.create_qp(&options(&right.cq).srq(&srq)).unwrap();
+    let overrun = right.pd.create_qp(&options(&small)).unwrap();
     let plain = right.qp();
     let recv_mr = right.mr(64, Access::LOCAL_WRITE);
     for wr_id in 0..8 {
@@ -196,7 +196,7 @@ fn waiting_calls_sleep_with_a_helper() {
 
 #[test]
 fn waiting_calls_sleep_with_a_dedicated_thread() {
-    waiting_calls_sleep(DriveMode::Dedicated { core: 0 });
+    waiting_calls_sleep(DriveMode::Dedicated);
 }
 
 /// Two threads that only sleep on their channels and handle the events: no connection is missed.

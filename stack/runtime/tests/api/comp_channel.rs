@@ -27,9 +27,8 @@ impl Fixture {
         let (left, right) = endpoints(drive);
         let channel = right.context.create_comp_channel().unwrap();
         let cq = right.context.create_cq_on(&channel, 64).unwrap();
-        let options =
-            QpOptions { send_cq: &right.cq, recv_cq: &cq, max_send_wr: 16, max_recv_wr: 16 };
-        let b = right.pd.create_qp(&right.context, &options).unwrap();
+        let options = QpOptions::new(&right.cq).recv_cq(&cq).max_send_wr(16).max_recv_wr(16);
+        let b = right.pd.create_qp(&options).unwrap();
         let (a, b) = connect_qps(&right, left.qp(), b).0;
         let recv_mr = right.mr(64, Access::LOCAL_WRITE);
         for wr_id in 0..16 {
@@ -104,8 +103,8 @@ fn cqs_share_one_comp_channel_and_its_fd() {
     let cqs = [0, 1].map(|_| right.context.create_cq_on(&channel, 16).unwrap());
     let recv_mr = right.mr(64, Access::LOCAL_WRITE);
     let pairs = cqs.each_ref().map(|cq| {
-        let options = QpOptions { send_cq: cq, recv_cq: cq, max_send_wr: 4, max_recv_wr: 4 };
-        let b = right.pd.create_qp(&right.context, &options).unwrap();
+        let options = QpOptions::new(cq).max_send_wr(4).max_recv_wr(4);
+        let b = right.pd.create_qp(&options).unwrap();
         let pair = connect_qps(&right, left.qp(), b).0;
         pair.1.post_recv(recv(1, recv_mr.sge(0, 64))).unwrap();
         cq.req_notify(Notify::Next).unwrap();
@@ -173,8 +172,8 @@ fn overrun_notifies_a_cq_armed_for_solicited() {
     let (left, right) = endpoints(DriveMode::Inline);
     let channel = right.context.create_comp_channel().unwrap();
     let cq = right.context.create_cq_on(&channel, 4).unwrap();
-    let options = QpOptions { send_cq: &right.cq, recv_cq: &cq, max_send_wr: 1, max_recv_wr: 16 };
-    let b = right.pd.create_qp(&right.context, &options).unwrap();
+    let options = QpOptions::new(&right.cq).recv_cq(&cq).max_send_wr(1).max_recv_wr(16);
+    let b = right.pd.create_qp(&options).unwrap();
     let (a, b) = connect_qps(&right, left.qp(), b).0;
     let recv_mr = right.mr(64, Access::LOCAL_WRITE);
     for wr_id in 0..16 {

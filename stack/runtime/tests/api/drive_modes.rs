@@ -62,19 +62,18 @@ fn ping_pong_inline_from_two_threads() {
 
 #[test]
 fn ping_pong_with_dedicated_threads() {
-    let (left, right) =
-        endpoints_driven(DriveMode::Dedicated { core: 0 }, DriveMode::Dedicated { core: 1 });
+    let (left, right) = endpoints(DriveMode::Dedicated);
     // Few rounds: with more spinning threads than cores each message waits for the scheduler.
     ping_pong(&left, &right, 100);
 }
 
 #[test]
 fn pinning_to_a_missing_core_is_not_fatal() {
-    let (left, right) = endpoints_driven(
-        DriveMode::Dedicated { core: 1_000 },
-        DriveMode::Dedicated { core: usize::MAX },
-    );
-    ping_pong(&left, &right, 10);
+    let mut configs = [1, 2].map(|host| config(host, DriveMode::Dedicated));
+    (configs[0].cores, configs[1].cores) = (vec![1_000], vec![usize::MAX]);
+    let [left, right] = configs;
+    let (left, right) = ring_pair(left, right).unwrap();
+    ping_pong(&Endpoint::new(left), &Endpoint::new(right), 10);
 }
 
 #[test]
@@ -127,7 +126,7 @@ fn helper_transmits_posted_work_without_polls() {
 
 #[test]
 fn register_and_deregister_during_traffic() {
-    let (left, right) = endpoints_driven(DriveMode::Inline, DriveMode::Dedicated { core: 1 });
+    let (left, right) = endpoints_driven(DriveMode::Inline, DriveMode::Dedicated);
     let (a, _b) = connect(&left, &right);
     let source = left.mr(65_536, Access::LOCAL_READ);
     let remote = right.mr(65_536, Access::REMOTE_WRITE);
@@ -224,7 +223,7 @@ fn rewriting_a_region_during_reads_causes_no_crc_error() {
 #[test]
 fn last_byte_of_a_write_is_visible_last() {
     const LEN: usize = 1_000;
-    let (left, right) = endpoints_driven(DriveMode::Inline, DriveMode::Dedicated { core: 1 });
+    let (left, right) = endpoints_driven(DriveMode::Inline, DriveMode::Dedicated);
     let (a, _b) = connect(&left, &right);
     let source = left.mr(LEN, Access::LOCAL_READ);
     let remote = right.mr(LEN, Access::REMOTE_WRITE);

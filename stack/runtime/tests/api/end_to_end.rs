@@ -228,9 +228,8 @@ fn cq_overrun_ends_only_its_own_qps() {
     let (left, right) = endpoints(DriveMode::Inline);
     let (a, b) = connect(&left, &right);
     let small = left.context.create_cq(4).unwrap();
-    let options =
-        ferrowarp::QpOptions { send_cq: &small, recv_cq: &small, max_send_wr: 64, max_recv_wr: 4 };
-    let over = left.pd.create_qp(&left.context, &options).unwrap();
+    let options = ferrowarp::QpOptions::new(&small).max_send_wr(64).max_recv_wr(4);
+    let over = left.pd.create_qp(&options).unwrap();
     let ((over, _over_peer), _) = connect_qps(&right, over, right.qp());
     let empty =
         |wr_id| request(wr_id, Operation::Write { payload: inline(b""), rkey: 0, remote: 0 });

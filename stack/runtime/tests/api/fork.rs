@@ -81,8 +81,8 @@ fn with_events(descriptors_first: bool, act: impl FnOnce(&CompChannel, &EventCha
         assert_eq!((pending_bytes(&channel), pending_bytes(&events)), (0, 0));
     }
     let cq = right.context.create_cq_on(&channel, 16).unwrap();
-    let options = QpOptions { send_cq: &cq, recv_cq: &cq, max_send_wr: 4, max_recv_wr: 4 };
-    let b = right.pd.create_qp(&right.context, &options).unwrap();
+    let options = QpOptions::new(&cq).max_send_wr(4).max_recv_wr(4);
+    let b = right.pd.create_qp(&options).unwrap();
     let (_a, b) = connect_qps(&right, left.qp(), b).0;
     cq.req_notify(Notify::Next).unwrap();
     b.post_recv(recv(1, right.mr(64, Access::LOCAL_WRITE).sge(0, 64))).unwrap();

@@ -211,9 +211,8 @@ fn srq_serves_its_qps_and_raises_the_limit_event() {
     (0..8).for_each(|wr_id| post(wr_id).unwrap());
     assert_eq!(post(8), Err(PostError::QueueFull));
     let sharing = || {
-        let options =
-            QpOptions { send_cq: &right.cq, recv_cq: &right.cq, max_send_wr: 8, max_recv_wr: 8 };
-        right.pd.create_qp_with_srq(&right.context, &options, &srq).unwrap()
+        let options = QpOptions::new(&right.cq).max_send_wr(8).max_recv_wr(8);
+        right.pd.create_qp(&options.srq(&srq)).unwrap()
     };
     let (first, second) = (sharing(), sharing());
     let refused = first.post_recv(recv(0, recv_mr.sge(0, 64)));
@@ -264,19 +263,19 @@ fn srq_serves_its_qps_and_raises_the_limit_event() {
 #[test]
 fn objects_of_another_context_are_refused() {
     let (left, right) = endpoints(DriveMode::Inline);
-    let create = |pd: &ferrowarp::Pd, on: &Endpoint, send: &Endpoint, recv: &Endpoint| {
+    let create = |pd: &ferrowarp::Pd, send: &Endpoint, recv: &Endpoint| {
         let (send_cq, recv_cq) = (&send.cq, &recv.cq);
-        let options = QpOptions { send_cq, recv_cq, max_send_wr: 1, max_recv_wr: 1 };
-        pd.create_qp(&on.context, &options).err()
+        let options = QpOptions::new(send_cq).recv_cq(recv_cq).max_send_wr(1).max_recv_wr(1);
+        pd.create_qp(&options).err()
     };
-    assert_eq!(create(&left.pd, &left, &left, &left), None);
-    assert_eq!(create(&left.pd, &left, &right, &left), Some(CreateError::Gone));
-    assert_eq!(create(&left.pd, &left, &left, &right), Some(CreateError::Gone));
-    assert_eq!(create(&left.pd, &right, &right, &right), Some(CreateError::Gone));
+    assert_eq!(create(&left.pd, &left, &left), None);
+    assert_eq!(create(&left.pd, &right, &left), Some(CreateError::Gone));
+    assert_eq!(create(&left.pd, &left, &right), Some(CreateError::Gone));
+    assert_eq!(create(&left.pd, &right, &right), Some(CreateError::Gone));
     let srq = right.pd.create_srq(1).unwrap();
     let (send_cq, recv_cq) = (&left.cq, &left.cq);
-    let options = QpOptions { send_cq, recv_cq, max_send_wr: 1, max_recv_wr: 1 };
-    let sharing = left.pd.create_qp_with_srq(&left.context, &options, &srq);
+    let options = QpOptions::new(send_cq).recv_cq(recv_cq).max_send_wr(1).max_recv_wr(1);
+    let sharing = left.pd.create_qp(&options.srq(&srq));
     assert_eq!(sharing.err(), Some(CreateError::Gone));
     // An STag of the other context is invalid here.
     let (a, _b) = connect(&left, &right);
@@ -294,9 +293,8 @@ fn long_message_holds_its_srq_buffer_over_many_polls() {
     source.write(0, &bytes);
     let recv_mr = right.mr(1 << 20, Access::LOCAL_WRITE);
     let srq = right.pd.create_srq(1).unwrap();
-    let options =
-        QpOptions { send_cq: &right.cq, recv_cq: &right.cq, max_send_wr: 8, max_recv_wr: 8 };
-    let sharing = right.pd.create_qp_with_srq(&right.context, &options, &srq).unwrap();
+    let options = QpOptions::new(&right.cq).max_send_wr(8).max_recv_wr(8);
+    let sharing = right.pd.create_qp(&options.srq(&srq)).unwrap();
     let ((a, b), _) = connect_qps(&right, left.qp(), sharing);
     for wr_id in 0..3 {
         recv_mr.fill(0, 1 << 20, 0);
@@ -361,14 +359,13 @@ fn exhausted_limit_is_named_and_released_entries_are_reusable() {
     drop(windows);
     drop(register(1).unwrap());
 
-    let options =
-        |max_send_wr| QpOptions { send_cq: &cq, recv_cq: &cq, max_send_wr, max_recv_wr: 1 };
-    let Err(error) = pd.create_qp(&left, &options(1000)) else { panic!("1001 entries") };
+    let options = |max_send_wr| QpOptions::new(&cq).max_send_wr(max_send_wr).max_recv_wr(1);
+    let Err(error) = pd.create_qp(&options(1000)) else { panic!("1001 entries") };
     assert!(matches!(error, CreateError::Limit(_)));
     assert_names_setting(error, "`limits.queue_entries_max`");
     assert_names_setting(pd.create_srq(1001).err().unwrap(), "`limits.queue_entries_max`");
-    let qps: Vec<_> = (0..64).map(|_| pd.create_qp(&left, &options(4)).unwrap()).collect();
-    assert_names_setting(pd.create_qp(&left, &options(4)).err().unwrap(), "`qps_max`");
+    let qps: Vec<_> = (0..64).map(|_| pd.create_qp(&options(4)).unwrap()).collect();
+    assert_names_setting(pd.create_qp(&options(4)).err().unwrap(), "`qps_max`");
     drop(qps);
-    drop(pd.create_qp(&left, &options(999)).unwrap());
+    drop(pd.create_qp(&options(999)).unwrap());
 }

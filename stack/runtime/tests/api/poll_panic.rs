@@ -25,8 +25,8 @@ fn panic_ends_the_context(drive: DriveMode) {
     let events = right.context.event_channel().unwrap();
     let listener = right.context.listen(PORT + 1, 1).unwrap();
     let cq = right.context.create_cq_on(&channel, 64).unwrap();
-    let options = QpOptions { send_cq: &cq, recv_cq: &cq, max_send_wr: 4, max_recv_wr: 8 };
-    let b = right.pd.create_qp(&right.context, &options).unwrap();
+    let options = QpOptions::new(&cq).max_send_wr(4).max_recv_wr(8);
+    let b = right.pd.create_qp(&options).unwrap();
     let (_a, b) = connect_qps(&right, left.qp(), b).0;
     let unused = right.qp();
     let recv_mr = right.mr(64, Access::LOCAL_WRITE);
@@ -92,7 +92,7 @@ fn panic_while_polling_inline_ends_the_context() {
 
 #[test]
 fn panic_in_a_dedicated_thread_ends_the_context() {
-    panic_ends_the_context(DriveMode::Dedicated { core: 0 });
+    panic_ends_the_context(DriveMode::Dedicated);
 }
 
 #[test]

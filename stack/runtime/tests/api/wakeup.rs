@@ -24,8 +24,8 @@ fn delays(drive: DriveMode) -> Vec<Duration> {
     let (left, right) = endpoints_driven(drive, DriveMode::Helper);
     let channel = right.context.create_comp_channel().unwrap();
     let cq = right.context.create_cq_on(&channel, 64).unwrap();
-    let options = QpOptions { send_cq: &right.cq, recv_cq: &cq, max_send_wr: 1, max_recv_wr: 16 };
-    let b = right.pd.create_qp(&right.context, &options).unwrap();
+    let options = QpOptions::new(&right.cq).recv_cq(&cq).max_send_wr(1).max_recv_wr(16);
+    let b = right.pd.create_qp(&options).unwrap();
     let (a, b) = connect_qps(&right, left.qp(), b).0;
     let recv_mr = right.mr(64, Access::LOCAL_WRITE);
     b.post_recv(recv(0, recv_mr.sge(0, 64))).unwrap();

@@ -114,9 +114,8 @@ impl Server {
     fn accept(&mut self, request: ConnRequest) {
         // Without a slot the request is dropped, and so rejected.
         let Some(slot) = self.free.pop() else { return };
-        let options =
-            QpOptions { send_cq: &self.cq, recv_cq: &self.cq, max_send_wr: 2, max_recv_wr: 1 };
-        let qp = self.stack.pd.create_qp(&self.stack.context, &options).expect("a queue pair");
+        let options = QpOptions::new(&self.cq).max_send_wr(2).max_recv_wr(1);
+        let qp = self.stack.pd.create_qp(&options).expect("a queue pair");
         self.post_recv(&qp, slot);
         let private_data = self.private_data.iter().copied().collect();
         let param = ConnParam { private_data, ..ConnParam::default() };

@@ -21,9 +21,13 @@ pub(crate) fn address(host: u8) -> IpAddr {
     IpAddr::V4(Ipv4Addr::new(198, 18, 0, host))
 }
 
+/// Configuration of an end; a dedicated thread has a core of its own, if there are two.
 pub(crate) fn config(host: u8, drive: DriveMode) -> Config {
     let mut config = Config::new(DeviceSpec::Ring, address(host), 24);
     config.drive = drive;
+    if drive == DriveMode::Dedicated {
+        config.cores = vec![usize::from(host - 1)];
+    }
     config
 }
 
@@ -64,8 +68,8 @@ impl Endpoint {
     }
 
     pub(crate) fn qp_with(&self, max_send_wr: usize, max_recv_wr: usize) -> Qp {
-        let options = QpOptions { send_cq: &self.cq, recv_cq: &self.cq, max_send_wr, max_recv_wr };
-        self.pd.create_qp(&self.context, &options).unwrap()
+        let options = QpOptions::new(&self.cq).max_send_wr(max_send_wr).max_recv_wr(max_recv_wr);
+        self.pd.create_qp(&options).unwrap()
     }
 
     pub(crate) fn mr(&self, len: usize, access: Access) -> Mr {

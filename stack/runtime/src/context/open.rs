@@ -1,0 +1,251 @@
+//! Opening of contexts: devices, engines, shards and their threads.
+
+use std::sync::atomic::{AtomicU32, AtomicUsize};
+use std::sync::{Arc, Mutex, OnceLock};
+
+use ferrowarp_proto::ddp::regions::RegionTable;
+use ferrowarp_proto::device::Capabilities;
+use ferrowarp_proto::engine::{Engine, EngineConfig};
+use ferrowarp_proto::steering::mesh::{MeshConfig, mesh};
+use ferrowarp_proto::steering::toeplitz::RssTable;
+use rand::TryRngCore;
+
+use super::{Context, ContextInner};
+use crate::arena::Arena;
+use crate::clock::{Clock, nanos};
+use crate::config::Config;
+use crate::counters::Port;
+use crate::device::{self, DeviceSpec, Opened};
+use crate::error::OpenError;
+use crate::events::AsyncEventQueue;
+use crate::limits::{Limits, ResourceLimits};
+use crate::memory::HostMemory;
+use crate::numbers::Numbers;
+use crate::shard::{CqRings, Shard, ShardEngine, Siblings};
+use crate::shards::Shards;
+use crate::thread::DriveThread;
+
+/// Messages that the ring from one shard to another holds.
+const MESH_RING_LEN: usize = 512;
+
+impl Context {
+    /// Opens the device of the configuration.
+    ///
+    /// # Errors
+    /// [`OpenError`]; `Pair` for `ring`, whose two contexts are opened with [`Context::ring_pair`].
+    pub fn open(config: Config) -> Result<Self, OpenError> {
+        config.validate()?;
+        if config.device.is_pair() {
+            return Err(OpenError::Pair);
+        }
+        match device::open(&config.device, &config.open_config())? {
+            Opened::One(device) => Self::over(device, config),
+            Opened::Pair(..) => Err(OpenError::Pair),
+        }
+    }
+
+    /// Opens two contexts connected inside the process, whatever the devices in their
+    /// configurations; MTU, checksums and pools are those of `left`.
+    ///
+    /// # Errors
+    /// [`OpenError`].
+    pub fn ring_pair(left: Config, right: Config) -> Result<(Self, Self), OpenError> {
+        left.validate()?;
+        right.validate()?;
+        let Opened::Pair(left_device, right_device) =
+            device::open(&DeviceSpec::Ring, &left.open_config())?
+        else {
+            return Err(OpenError::Pair);
+        };
+        Self::joined((left_device, left), (right_device, right))
+    }
+
+    /// Opens two contexts over devices that are connected to each other. Calls that wait on one of
+    /// them poll the other as well.
+    ///
+    /// # Errors
+    /// As [`Context::over`].
+    pub fn joined<D>(left: (D, Config), right: (D, Config)) -> Result<(Self, Self), OpenError>
+    where
+        D: Port + Send + 'static,
+        D::Rx: Send,
+        D::Retained: Send,
+    {
+        Self::joined_queues((vec![left.0], left.1), (vec![right.0], right.1))
+    }
+
+    /// As [`Context::joined`], each with as many shards as there are devices: the queues of one
+    /// port, of which queue `i` is connected to the other's queue `i`.
+    ///
+    /// # Errors
+    /// As [`Context::over`].
+    pub fn joined_queues<D>(
+        left: (Vec<D>, Config),
+        right: (Vec<D>, Config),
+    ) -> Result<(Self, Self), OpenError>
+    where
+        D: Port + Send + 'static,
+        D::Rx: Send,
+        D::Retained: Send,
+    {
+        let left = Self::over_queues(left.0, left.1)?;
+        let right = Self::over_queues(right.0, right.1)?;
+        // Set once, only here.
+        let name = |inner: &ContextInner| {
+            (inner.shards.iter().map(Arc::downgrade).collect(), inner.drive_mode())
+        };
+        let _ = left.inner.paired.set(name(&right.inner));
+        let _ = right.inner.paired.set(name(&left.inner));
+        Ok((left, right))
+    }
+
+    /// Opens a context over any device, such as one that wraps another.
+    ///
+    /// # Errors
+    /// [`OpenError`], except for errors of opening the device.
+    pub fn over<D>(device: D, config: Config) -> Result<Self, OpenError>
+    where
+        D: Port + Send + 'static,
+        D::Rx: Send,
+        D::Retained: Send,
+    {
+        Self::over_queues(vec![device], config)
+    }
+
+    /// As [`Context::over`], with a shard for each of these devices: the queues of one port. Their
+    /// number is [`Config::shards`] from then on.
+    ///
+    /// # Errors
+    /// As [`Context::over`].
+    pub fn over_queues<D>(queues: Vec<D>, mut config: Config) -> Result<Self, OpenError>
+    where
+        D: Port + Send + 'static,
+        D::Rx: Send,
+        D::Retained: Send,
+    {
+        config.shards = queues.len();
+        config.validate()?;
+        dpdk_sys::fork::install_atfork();
+        let seeds = match config.seed {
+            Some(seed) => [seed, seed.rotate_left(32) ^ 0x5bd1_e995],
+            None => [random_seed()?, random_seed()?],
+        };
+        let regions = Arc::new(RegionTable::new(config.regions_max, seeds[0]));
+        let events = AsyncEventQueue::new();
+        let clock = match config.virtual_time {
+            None => Clock::start(),
+            Some(step) => Clock::virtual_time(nanos(step)),
+        };
+        let rss = queues.first().and_then(Port::rss);
+        let shards = open_shards(queues, &config, seeds[1], rss, &regions, &events, &clock);
+        let mut drive_threads = Vec::new();
+        for (shard, core) in shards.iter().zip(config.shard_cores()) {
+            let thread = DriveThread::start(shard, config.drive, core);
+            drive_threads.extend(thread.map_err(OpenError::Thread)?);
+        }
+        let qps_max = config.qps_max.max(1);
+        let inner = ContextInner {
+            shards: Shards::new(shards),
+            qp_numbers: Numbers::new(qps_max),
+            cq_numbers: Numbers::new(u32::MAX as usize),
+            srq_numbers: Numbers::new(u32::MAX as usize),
+            unbound: Mutex::default(),
+            listeners: Mutex::default(),
+            regions,
+            limits: ResourceLimits::new(config.limits),
+            events,
+            arena: Arena::default(),
+            pd_next: AtomicU32::new(1),
+            drive_threads: Mutex::new(drive_threads),
+            paired: OnceLock::new(),
+            config,
+        };
+        Ok(Self { inner: Arc::new(inner) })
+    }
+}
+
+/// Opens the shards over the queues of one port.
+fn open_shards<D>(
+    queues: Vec<D>,
+    config: &Config,
+    seed: u64,
+    rss: Option<RssTable>,
+    regions: &Arc<RegionTable>,
+    events: &Arc<AsyncEventQueue>,
+    clock: &Clock,
+) -> Vec<Arc<Shard>>
+where
+    D: Port + Send + 'static,
+    D::Rx: Send,
+    D::Retained: Send,
+{
+    let count = queues.len();
+    let qps_max = config.qps_max.max(1);
+    let engine_config = |device: &D| engine_config(config, seed, count, &device.capabilities());
+    let mut meshed = Vec::new();
+    if let Some(first) = queues.first().filter(|_| count > 1) {
+        let config = engine_config(first);
+        meshed = mesh(MeshConfig {
+            shards: count,
+            ring_len: MESH_RING_LEN,
+            connections_max: config.connections_max,
+            cookies_per_second: config.cookies_per_second,
+            seed,
+            rss,
+        });
+    }
+    let running = Arc::new(AtomicUsize::new(count));
+    let mut mesh_ports = meshed.into_iter();
+    let open = |(index, device): (usize, D)| {
+        let (config_of, rings) = (engine_config(&device), CqRings::new(qps_max));
+        let memory = HostMemory::new(Arc::clone(regions));
+        let port = mesh_ports.next();
+        let monitor = port.as_ref().map(|port| (port.id(), port.monitor()));
+        let engine = match port {
+            Some(port) => Engine::in_mesh(config_of, device, memory, rings, port),
+            None => Engine::new(config_of, device, memory, rings),
+        };
+        let engine = Box::new(ShardEngine::new(index, engine, Arc::clone(events)));
+        let siblings = Siblings { running: Arc::clone(&running), monitor };
+        Arc::new(Shard::new(engine, *clock, config.drive, qps_max, siblings))
+    };
+    queues.into_iter().enumerate().map(open).collect()
+}
+
+/// Returns the settings of the engine of each of `count` shards: the limits on memory are the
+/// context's, and each shard has its share.
+fn engine_config(
+    config: &Config,
+    seed: u64,
+    count: usize,
+    capabilities: &Capabilities,
+) -> EngineConfig {
+    let first = config.addresses[0];
+    let mut engine = EngineConfig::new(first.ip, first.prefix_len, seed);
+    engine.addresses.clone_from(&config.addresses);
+    engine.routes.clone_from(&config.routes);
+    engine.vlan = config.vlan;
+    engine.extensions = config.extensions;
+    config.tcp.apply(&mut engine);
+    engine.linger_ns = nanos(config.linger);
+    // Receive frames beyond the port's descriptors; each queue has pools of its own.
+    let held = config.pools.in_flight(capabilities.mtu);
+    engine.ooo_frames_max = usize::try_from(held).unwrap_or(usize::MAX);
+    engine.qps_max = config.qps_max.max(1);
+    engine.source_ports = config.source_ports.clone();
+    let Limits { connections_max, half_open_max, .. } = config.limits;
+    (engine.connections_max, engine.half_open_max) = (connections_max, half_open_max);
+    let share = |total: usize| total.div_ceil(count);
+    engine.awaiting_request_max = share(config.limits.awaiting_request_max);
+    engine.partial_bytes_max = share(config.limits.partial_bytes_max);
+    engine.ooo_bytes_max = share(config.limits.ooo_bytes_max);
+    engine.sent_copies_bytes_max = share(engine.sent_copies_bytes_max);
+    engine.time_wait_max = share(engine.time_wait_max);
+    engine.window_growth_max = engine.window_growth_max.div_ceil(count as u64);
+    engine
+}
+
+/// Returns an unpredictable seed.
+fn random_seed() -> Result<u64, OpenError> {
+    rand::rngs::OsRng.try_next_u64().map_err(|error| OpenError::Seed(std::io::Error::other(error)))
+}
