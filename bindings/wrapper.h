@@ -23,6 +23,11 @@ static const uint64_t FW_TX_OFFLOAD_TCP_CKSUM = RTE_ETH_TX_OFFLOAD_TCP_CKSUM;
 static const uint64_t FW_RX_OFFLOAD_IPV4_CKSUM = RTE_ETH_RX_OFFLOAD_IPV4_CKSUM;
 static const uint64_t FW_RX_OFFLOAD_TCP_CKSUM = RTE_ETH_RX_OFFLOAD_TCP_CKSUM;
 static const uint64_t FW_RX_OFFLOAD_SCATTER = RTE_ETH_RX_OFFLOAD_SCATTER;
+static const uint64_t FW_RX_OFFLOAD_RSS_HASH = RTE_ETH_RX_OFFLOAD_RSS_HASH;
+static const uint64_t FW_RSS_IP = RTE_ETH_RSS_IPV4 | RTE_ETH_RSS_FRAG_IPV4 |
+				  RTE_ETH_RSS_IPV6 | RTE_ETH_RSS_FRAG_IPV6;
+static const uint64_t FW_RSS_TCP_IPV4 = RTE_ETH_RSS_NONFRAG_IPV4_TCP;
+static const uint64_t FW_RSS_TCP_IPV6 = RTE_ETH_RSS_NONFRAG_IPV6_TCP;
 
 /* Inline burst and bulk functions, compiled in shim.c. */
 uint16_t fw_rx_burst(uint16_t port, uint16_t queue, struct rte_mbuf **frames, uint16_t count);

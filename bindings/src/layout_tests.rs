@@ -64,6 +64,13 @@ fn constants_agree_with_c() {
         sys::FW_RX_OFFLOAD_IPV4_CKSUM,
         sys::FW_RX_OFFLOAD_TCP_CKSUM,
         sys::FW_RX_OFFLOAD_SCATTER,
+        sys::FW_RX_OFFLOAD_RSS_HASH,
+        sys::FW_RSS_IP,
+        sys::FW_RSS_TCP_IPV4,
+        sys::FW_RSS_TCP_IPV6,
+        u64::from(sys::RTE_ETH_MQ_RX_RSS),
+        size_of::<sys::rte_eth_rss_conf>() as u64,
+        size_of::<sys::rte_eth_rss_reta_entry64>() as u64,
     ];
     for (index, value) in rust.into_iter().enumerate() {
         // SAFETY: a pure function of its argument.

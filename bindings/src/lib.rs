@@ -26,6 +26,7 @@ pub mod net_ring;
 pub mod netif;
 pub mod port;
 pub mod queue;
+pub mod rss;
 pub mod sys;
 pub mod thread;
 
@@ -37,4 +38,5 @@ pub use mempool::{HEADROOM, Mempool, MempoolConfig};
 pub use net_ring::ring_pair;
 pub use port::{Bus, Port, PortConfig, PortInfo};
 pub use queue::{BURST, PortLosses, RxQueue, TxQueue};
+pub use rss::RssTable;
 pub use thread::{ThreadRegistration, is_registered};

@@ -72,6 +72,7 @@ impl SilentServer {
             scatter: false,
             promiscuous: false,
             checksum: false,
+            rss: false,
         };
         self.attach_client(eal).start(&config).unwrap()
     }

@@ -79,6 +79,35 @@ pub fn set_mtu(name: &str, mtu: u16) -> io::Result<()> {
     Ok(())
 }
 
+/// Parameters of `ETHTOOL_GCHANNELS` (linux/ethtool.h, `struct ethtool_channels`).
+#[derive(Default)]
+#[repr(C)]
+struct Channels {
+    cmd: u32,
+    max_rx: u32,
+    max_tx: u32,
+    max_other: u32,
+    max_combined: u32,
+    counts: [u32; 4],
+}
+
+/// Returns how many queue pairs the interface can have (`ethtool -l`, combined), at least 1.
+///
+/// # Errors
+/// `EOPNOTSUPP` if its driver does not tell, `ENODEV` if it does not exist.
+pub fn max_queue_pairs(name: &str) -> io::Result<u32> {
+    const SIOCETHTOOL: libc::c_ulong = 0x8946;
+    const ETHTOOL_GCHANNELS: u32 = 0x3c;
+    let socket = ioctl_socket()?;
+    let mut request = request(name)?;
+    let mut channels = Channels { cmd: ETHTOOL_GCHANNELS, ..Channels::default() };
+    request.ifr_ifru.ifru_data = (&raw mut channels).cast();
+    // SAFETY: SIOCETHTOOL reads `request` and writes the structure it points to, of the kernel's
+    // layout for this command.
+    os_result(unsafe { libc::ioctl(socket.as_raw_fd(), SIOCETHTOOL, &raw mut request) })?;
+    Ok(channels.max_combined.max(1))
+}
+
 /// Moves the calling thread to a new, empty network namespace, which exists until its last thread,
 /// socket and tap device are gone. For tests.
 ///

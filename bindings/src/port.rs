@@ -9,7 +9,7 @@ use crate::error::{Errno, Error, check};
 use crate::memif_disconnect;
 use crate::mempool::Mempool;
 use crate::queue::{self, RxQueue, TxQueue};
-use crate::sys;
+use crate::{rss, sys};
 
 /// Bus of a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -42,6 +42,10 @@ pub struct PortInfo {
     pub tx_checksum: bool,
     /// Receive offload of IPv4 and TCP checksums.
     pub rx_checksum: bool,
+    /// Largest number of queue pairs.
+    pub max_queues: u16,
+    /// RSS over TCP's four-tuple, of IPv4 at least, with a redirection table.
+    pub rss: bool,
     /// Index of the kernel's network interface behind the port; 0 if there is none.
     pub if_index: u32,
 }
@@ -63,6 +67,9 @@ pub struct PortConfig {
     pub promiscuous: bool,
     /// Checksum offload, transmit and receive.
     pub checksum: bool,
+    /// RSS over IP addresses and TCP ports, as far as the port has it ([`PortInfo::rss`]); the key
+    /// and the redirection table are the driver's ([`RxQueue::rss_table`]).
+    pub rss: bool,
 }
 
 /// A port that is attached but not configured. Dropping it detaches it.
@@ -187,6 +194,8 @@ impl Port {
             max_mtu: raw.max_mtu,
             tx_checksum: raw.tx_offload_capa & tx == tx,
             rx_checksum: raw.rx_offload_capa & rx == rx,
+            max_queues: raw.max_rx_queues.min(raw.max_tx_queues),
+            rss: raw.flow_type_rss_offloads & sys::FW_RSS_TCP_IPV4 != 0 && raw.reta_size != 0,
             if_index: raw.if_index,
         })
     }
@@ -242,6 +251,12 @@ fn configure(port: &Attached, config: &PortConfig) -> Result<(), Error> {
     if config.checksum {
         wanted.rxmode.offloads |= sys::FW_RX_OFFLOAD_IPV4_CKSUM | sys::FW_RX_OFFLOAD_TCP_CKSUM;
         wanted.txmode.offloads |= sys::FW_TX_OFFLOAD_IPV4_CKSUM | sys::FW_TX_OFFLOAD_TCP_CKSUM;
+    }
+    if config.rss {
+        wanted.rxmode.mq_mode = sys::RTE_ETH_MQ_RX_RSS;
+        wanted.rx_adv_conf.rss_conf.rss_hf = rss::HASHED & info.flow_type_rss_offloads;
+        // Delivers the hash with each frame, where the port can.
+        wanted.rxmode.offloads |= sys::FW_RX_OFFLOAD_RSS_HASH & info.rx_offload_capa;
     }
     let queues =
         u16::try_from(config.pools.len()).map_err(|_| Error::PortConfigure(Errno(libc::EINVAL)))?;

@@ -8,6 +8,7 @@ use crate::attached::Attached;
 use crate::eal::control_lock;
 use crate::mbuf::{Mbuf, TxMbuf};
 use crate::memif_disconnect::BurstLock;
+use crate::rss::{self, RssTable};
 use crate::sys;
 
 /// Largest burst, in frames.
@@ -44,6 +45,12 @@ pub struct RxQueue {
 }
 
 impl RxQueue {
+    /// Returns the queue's number, from 0.
+    #[must_use]
+    pub fn index(&self) -> u16 {
+        self.queue
+    }
+
     /// Receives at most `max` frames, and at most [`BURST`], and passes each to `take` in order.
     /// Returns how many. Never blocks; about 10 ns per call and 1 ns per frame.
     #[inline]
@@ -77,6 +84,13 @@ impl RxQueue {
         // SAFETY: a started port and a structure to fill.
         let status = unsafe { sys::rte_eth_link_get_nowait(self.port.id, &raw mut link) };
         status == 0 && link.link_status() != 0
+    }
+
+    /// Returns the port's RSS key and redirection table; `None` if it hashes nothing, or its driver
+    /// does not tell. A control-path call, as [`RxQueue::link_is_up`].
+    #[must_use]
+    pub fn rss_table(&self) -> Option<RssTable> {
+        rss::read(&self.port)
     }
 
     /// Returns the port's loss counters, as far as its driver maintains them. A control-path call,

@@ -1,8 +1,8 @@
 //! The frames of the bound: mbufs of a `ring` port, reused in the order of the runtime's pools.
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result};
 use ferrowarp::device::{
-    Device, DeviceSpec, DpdkDevice, DpdkTx, OpenConfig, Opened, TxClass, TxFrame, open,
+    Device, DeviceSpec, DpdkDevice, DpdkTx, OpenConfig, TxClass, TxFrame, open,
 };
 use ferrowarp_proto::tcp;
 
@@ -20,10 +20,9 @@ const CACHE_LEN: usize = 8;
 /// If DPDK cannot be started.
 pub fn open_ring(mtu: u16) -> Result<[DpdkDevice; 2]> {
     let config = OpenConfig { mtu, ..OpenConfig::default() };
-    match open(&DeviceSpec::Ring, &config)? {
-        Opened::Pair(first, second) => Ok([first, second]),
-        Opened::One(_) => bail!("a ring has two ends"),
-    }
+    let (first, second) =
+        open(&DeviceSpec::Ring, &config)?.into_pair().context("a ring has two ends")?;
+    Ok([first, second])
 }
 
 /// Returns the frames in rotation on one core: a burst, and those that the source took from its

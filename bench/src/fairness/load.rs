@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Result, bail};
 use ferrowarp::Context;
-use ferrowarp::device::{DeviceSpec, OpenConfig, Opened, open, register_current_thread};
+use ferrowarp::device::{DeviceSpec, OpenConfig, open, register_current_thread};
 use rand::rngs::SmallRng;
 use rand::{Rng as _, SeedableRng as _};
 
@@ -284,7 +284,7 @@ impl Load {
 fn incast_contexts(count: usize, mtu: u16) -> Result<(Vec<Context>, Context)> {
     let sink_config = config(SINK, mtu, count);
     let open_config = OpenConfig { mtu, pools: sink_config.pools, ..OpenConfig::default() };
-    let Opened::Pair(left, right) = open(&DeviceSpec::Ring, &open_config)? else {
+    let Some((left, right)) = open(&DeviceSpec::Ring, &open_config)?.into_pair() else {
         bail!("a ring has two ends");
     };
     let ports = (SINK + 1..).zip(HubPort::share(left, count));

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Result, bail, ensure};
 use core_affinity::CoreId;
 use ferrowarp::Context;
-use ferrowarp::device::{DeviceSpec, OpenConfig, Opened, open, register_current_thread};
+use ferrowarp::device::{DeviceSpec, OpenConfig, open, register_current_thread};
 
 use super::port::CountingPort;
 use crate::ring_end::{End, Write, config};
@@ -165,7 +165,7 @@ impl Pair {
         // The first device starts DPDK, with which the thread is registered then.
         let (mtu, size) = (setup.mtu, setup.size);
         let open_config = OpenConfig { mtu, ..OpenConfig::default() };
-        let Opened::Pair(left, right) = open(&DeviceSpec::Ring, &open_config)? else {
+        let Some((left, right)) = open(&DeviceSpec::Ring, &open_config)?.into_pair() else {
             bail!("a ring has two ends");
         };
         register_current_thread();

@@ -72,6 +72,7 @@ fn pair(eal: Eal) -> [Endpoint; 2] {
             scatter: false,
             promiscuous: true,
             checksum: false,
+            rss: false,
         };
         let (rx, tx) = port.start(&config).unwrap().remove(0);
         Endpoint { pool, rx, tx }

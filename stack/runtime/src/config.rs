@@ -210,6 +210,7 @@ impl Config {
             pools: self.pools,
             ring_slots: self.ring_slots,
             hugepages: self.hugepages,
+            queues: u16::try_from(self.shards).unwrap_or(u16::MAX),
             ..OpenConfig::default()
         }
     }
@@ -229,10 +230,11 @@ mod tests {
         config.hugepages = Hugepages::Never;
         config.ring_slots = 64;
         config.pools.windows = 7;
+        config.shards = 3;
         let opening = config.open_config();
         assert_eq!((opening.mtu, opening.checksum), (9000, Some(ChecksumMode::Offload)));
         assert_eq!((opening.hugepages, opening.ring_slots), (Hugepages::Never, 64));
-        assert_eq!(opening.pools.windows, 7);
+        assert_eq!((opening.pools.windows, opening.queues), (7, 3));
     }
 
     #[test]

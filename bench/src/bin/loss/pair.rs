@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail, ensure};
-use ferrowarp::device::{DeviceSpec, OpenConfig, Opened, open};
+use ferrowarp::device::{DeviceSpec, OpenConfig, open};
 use ferrowarp::{
     Access, Config, ConnParam, Context, Cq, Mr, Operation, Payload, Pd, Qp, QpOptions, SendWr,
     TcpStats, Wc, WcStatus,
@@ -38,7 +38,7 @@ pub(crate) struct Pair {
 impl Pair {
     pub(crate) fn connect(mtu: u16, size: u32, rate: f64, seed: u64) -> Result<Self> {
         let open_config = OpenConfig { mtu, ..OpenConfig::default() };
-        let Opened::Pair(left, right) = open(&DeviceSpec::Ring, &open_config)? else {
+        let Some((left, right)) = open(&DeviceSpec::Ring, &open_config)?.into_pair() else {
             bail!("a ring has two ends");
         };
         let losses = Arc::new(Losses::default());

@@ -7,7 +7,7 @@ use std::time::Instant;
 
 use anyhow::{Result, bail, ensure};
 use clap::{Parser, ValueEnum};
-use ferrowarp::device::{OpenConfig, Opened, open, register_current_thread};
+use ferrowarp::device::{OpenConfig, open, register_current_thread};
 use serde_json::json;
 use smoltcp::iface::{Config, Interface, SocketHandle, SocketSet};
 use smoltcp::socket::tcp;
@@ -194,7 +194,7 @@ fn main() -> Result<()> {
     let options = Options::parse();
     core_affinity::set_for_current(core_affinity::CoreId { id: options.core });
     let config = OpenConfig { mtu: options.mtu, ..OpenConfig::default() };
-    let Opened::Pair(left, right) = open(&"ring".parse()?, &config)? else {
+    let Some((left, right)) = open(&"ring".parse()?, &config)?.into_pair() else {
         bail!("a ring has two ends");
     };
     register_current_thread();

@@ -39,25 +39,25 @@ impl Context {
             return Err(OpenError::Pair);
         }
         match device::open(&config.device, &config.open_config())? {
-            Opened::One(device) => Self::over(device, config),
+            Opened::One(queues) => Self::over_queues(queues, config),
             Opened::Pair(..) => Err(OpenError::Pair),
         }
     }
 
     /// Opens two contexts connected inside the process, whatever the devices in their
-    /// configurations; MTU, checksums and pools are those of `left`.
+    /// configurations; MTU, checksums, pools and the number of shards are those of `left`.
     ///
     /// # Errors
     /// [`OpenError`].
     pub fn ring_pair(left: Config, right: Config) -> Result<(Self, Self), OpenError> {
         left.validate()?;
         right.validate()?;
-        let Opened::Pair(left_device, right_device) =
+        let Opened::Pair(left_queues, right_queues) =
             device::open(&DeviceSpec::Ring, &left.open_config())?
         else {
             return Err(OpenError::Pair);
         };
-        Self::joined((left_device, left), (right_device, right))
+        Self::joined_queues((left_queues, left), (right_queues, right))
     }
 
     /// Opens two contexts over devices that are connected to each other. Calls that wait on one of

@@ -27,6 +27,7 @@ pub(super) fn attach(
     let device = || spec.to_string();
     let driver = spec.driver().unwrap_or_default();
     let quirks = DriverQuirks::of(driver);
+    quirks.check_queues(spec, config.queues, None)?;
     let plug = |arguments: &str, capability: &'static Capability| {
         eal.hotplug_add(Bus::Virtual, &device_name(driver), arguments)
             .map_err(|error| map_plug_error(spec, driver, capability, error))
@@ -46,12 +47,15 @@ pub(super) fn attach(
         DeviceSpec::AfPacket { interface } => {
             check_interface(spec, interface, config.mtu.min(quirks.mtu_max))?;
             quirks.check_mtu(spec, config.mtu)?;
-            plug(&af_packet_arguments(interface, config.mtu), &NET_RAW)
+            plug(&af_packet_arguments(interface, config), &NET_RAW)
         }
         DeviceSpec::AfXdp { interface } => {
             check_interface(spec, interface, config.mtu)?;
             quirks.check_memory(spec, eal.memory())?;
-            plug(&format!("iface={interface}"), &NET_RAW)
+            // The driver takes an interface that does not tell for one with a single queue.
+            let max = netif::max_queue_pairs(interface).unwrap_or(1);
+            quirks.check_queues(spec, config.queues, u16::try_from(max).ok())?;
+            plug(&format!("iface={interface},queue_count={}", config.queues), &NET_RAW)
         }
         DeviceSpec::Pci { address } => {
             let pci_device = Path::new("/sys/bus/pci/devices").join(address);
@@ -102,13 +106,14 @@ fn check_interface(spec: &DeviceSpec, name: &str, mtu: u16) -> Result<(), Device
 }
 
 /// Returns `net_af_packet`'s arguments. Blocks are whole pages.
-fn af_packet_arguments(interface: &str, mtu: u16) -> String {
-    /// Bytes of the ring per direction.
+fn af_packet_arguments(interface: &str, config: &OpenConfig) -> String {
+    /// Bytes of the ring per direction and queue.
     const RING_BYTES: u32 = 2 << 20;
-    let slot = af_packet_slot(mtu);
+    let slot = af_packet_slot(config.mtu);
+    let queues = config.queues;
     let block = slot.max(4096);
     let count = (RING_BYTES / u32::from(slot)).max(64);
-    format!("iface={interface},blocksz={block},framesz={slot},framecnt={count}")
+    format!("iface={interface},qpairs={queues},blocksz={block},framesz={slot},framecnt={count}")
 }
 
 /// A Linux capability and its bit in the sets of /proc.

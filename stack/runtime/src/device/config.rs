@@ -13,9 +13,14 @@ pub struct OpenConfig {
     /// Checksum mode. `None`: no checksums on `ring`, software elsewhere. `Offload` is for NICs
     /// and is an error if the port does not support it.
     pub checksum: Option<ChecksumMode>,
-    /// Demands from which the mempool sizes are computed.
+    /// Queue pairs to open, each as a device of its own; at least 1. They spread the frames that
+    /// the port receives as [`DpdkDevice::steering`] says.
+    ///
+    /// [`DpdkDevice::steering`]: crate::device::DpdkDevice::steering
+    pub queues: u16,
+    /// Demands from which the mempool sizes are computed, of each queue pair.
     pub pools: PoolNeeds,
-    /// Slots per direction of `ring`, a power of two; it holds one frame less.
+    /// Slots per direction and queue of `ring`, a power of two; it holds one frame less.
     pub ring_slots: u32,
     /// Bytes of frame per receive buffer, if less than a whole frame: long frames then arrive
     /// in several segments. Raised to 128, because all headers lie in the first segment
@@ -34,6 +39,7 @@ impl Default for OpenConfig {
         Self {
             mtu: 1500,
             checksum: None,
+            queues: 1,
             pools: PoolNeeds::default(),
             ring_slots: 512,
             rx_buf_size: None,

@@ -37,6 +37,19 @@ pub enum DeviceError {
         /// Largest MTU of the device, bytes.
         max: u32,
     },
+    /// The device has fewer queues.
+    #[error(
+        "{device}: {queues} queues were requested, the device has at most {max} (request fewer, or \
+         give the device more)"
+    )]
+    TooManyQueues {
+        /// The device as named.
+        device: String,
+        /// Requested number of queue pairs.
+        queues: u16,
+        /// Largest number of queue pairs of the device.
+        max: u16,
+    },
     /// EAL did not start, or runs with other arguments.
     #[error("{0}")]
     Environment(#[source] dpdk_sys::Error),

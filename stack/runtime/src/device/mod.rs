@@ -1,10 +1,11 @@
 //! Devices: DPDK ports, opened by name, that implement the protocol core's `Device` trait.
 //!
-//! [`DeviceSpec`] names a device, in the same syntax in every program; [`open`] makes one or two
-//! [`DpdkDevice`]s of it. A device is one queue pair of one port with its own mempools. It is
-//! `Send`, but has one owner. The thread that polls it calls [`register_current_thread`]
-//! first, so that it allocates and frees through mempool caches of its own. Dropping a device
-//! closes the port and removes whatever opening it created; frames may outlive it.
+//! [`DeviceSpec`] names a device, in the same syntax in every program; [`open`] makes
+//! [`DpdkDevice`]s of it, one for each queue pair of one port, or of two connected ports. Each has
+//! mempools of its own. It is `Send`, but has one owner. [`Steering`] says on which queue pair a
+//! frame arrives. The thread that polls it calls [`register_current_thread`]
+//! first, so that it allocates and frees through mempool caches of its own. Dropping the last
+//! device of a port closes the port and removes whatever opening it created; frames may outlive it.
 //!
 //! [`open`]: open()
 
@@ -21,6 +22,7 @@ mod port;
 mod quirks;
 mod raw;
 mod spec;
+mod steering;
 mod thread;
 
 pub use config::OpenConfig;
@@ -35,6 +37,7 @@ pub use pools::{MTU_MAX, MTU_MIN, PoolNeeds, PoolSizes};
 pub use port::{DeviceCounters, DpdkDevice};
 pub use raw::{PortLosses, RawCounters, RawFrame, RawPort};
 pub use spec::{DeviceSpec, MemifRole};
+pub use steering::{RssTable, Steering};
 pub(crate) use thread::register_application_thread;
 pub use thread::register_current_thread;
 

@@ -1,7 +1,7 @@
 //! Opens devices: starts EAL, attaches the port that a [`DeviceSpec`] names, configures it as its
 //! driver requires, and starts it.
 
-use std::sync::Once;
+use std::sync::{Arc, Once};
 
 use dpdk_sys::{Eal, EalConfig, Memory, Port, PortConfig, netif, ring_pair};
 use ferrowarp_proto::device::{Capabilities, ChecksumMode};
@@ -12,30 +12,57 @@ use crate::device::error::DeviceError;
 use crate::device::mac::stack_mac;
 use crate::device::mbuf_cache::create_pools;
 use crate::device::pools::{MTU_MAX, MTU_MIN};
-use crate::device::port::DpdkDevice;
-use crate::device::quirks::{DriverQuirks, MtuBy};
+use crate::device::port::{DpdkDevice, PortFacts};
+use crate::device::quirks::{DriverQuirks, MtuBy, SteeringBy};
 use crate::device::raw::RawPort;
 use crate::device::spec::DeviceSpec;
+use crate::device::steering::Steering;
 
 /// Minimum length of a frame's first segment, in bytes: all headers lie in it.
 const FIRST_SEGMENT_LEN_MIN: u16 = 128;
 
 const _: () = assert!(FIRST_SEGMENT_LEN_MIN as usize >= ferrowarp_proto::wire::tcp::MAX_HEADER_LEN);
 
-/// Result of [`open`].
+/// Result of [`open`]: the queue pairs of each port, in order.
 #[derive(Debug)]
-#[expect(clippy::large_enum_variant, reason = "destructured at once, never stored")]
 pub enum Opened {
-    /// One device, whose link partner is not opened here.
-    One(DpdkDevice),
-    /// Two devices connected to each other (`ring`).
-    Pair(DpdkDevice, DpdkDevice),
+    /// One port, whose link partner is not opened here.
+    One(Vec<DpdkDevice>),
+    /// Two ports connected to each other (`ring`).
+    Pair(Vec<DpdkDevice>, Vec<DpdkDevice>),
 }
 
-/// Opens the device that `spec` names; initializes EAL if it does not run.
+impl Opened {
+    /// Returns the device, if it is a single one: one port with one queue pair.
+    #[must_use]
+    pub fn into_single(self) -> Option<DpdkDevice> {
+        match self {
+            Self::One(devices) => only(devices),
+            Self::Pair(..) => None,
+        }
+    }
+
+    /// Returns two connected devices, if they are two ports with one queue pair each.
+    #[must_use]
+    pub fn into_pair(self) -> Option<(DpdkDevice, DpdkDevice)> {
+        match self {
+            Self::One(_) => None,
+            Self::Pair(first, second) => only(first).zip(only(second)),
+        }
+    }
+}
+
+/// Returns the element of a vector of one.
+fn only(devices: Vec<DpdkDevice>) -> Option<DpdkDevice> {
+    <[DpdkDevice; 1]>::try_from(devices).ok().map(|[device]| device)
+}
+
+/// Opens the device that `spec` names, with [`OpenConfig::queues`] queue pairs; initializes EAL if
+/// it does not run.
 ///
 /// Takes up to 0.3 s the first time. Interfaces are looked up in the network namespace of the
-/// calling thread. Everything created here is removed when the device is dropped.
+/// calling thread. Everything created here is removed when the last device of its port is
+/// dropped.
 ///
 /// # Errors
 /// See [`DeviceError`]: each message is one line and names a remedy.
@@ -43,10 +70,17 @@ pub fn open(spec: &DeviceSpec, config: &OpenConfig) -> Result<Opened, DeviceErro
     if !(MTU_MIN..=MTU_MAX).contains(&config.mtu) {
         return Err(DeviceError::BadMtu { mtu: config.mtu, min: MTU_MIN, max: MTU_MAX });
     }
+    let config = &OpenConfig {
+        queues: config.queues.max(1),
+        pools: config.pools.of_queue(config.queues, spec.is_pair()),
+        ..config.clone()
+    };
     let eal = start_eal(spec, config)?;
     let start = |port, name| start_port(eal, port, spec, config, name);
     if spec.is_pair() {
-        let (first, second) = ring_pair(eal, 1, config.ring_slots)
+        let driver = spec.driver().unwrap_or_default();
+        DriverQuirks::of(driver).check_queues(spec, config.queues, None)?;
+        let (first, second) = ring_pair(eal, config.queues, config.ring_slots)
             .map_err(|source| DeviceError::Port { device: spec.to_string(), source })?;
         return Ok(Opened::Pair(start(first, "ring:0")?, start(second, "ring:1")?));
     }
@@ -54,7 +88,7 @@ pub fn open(spec: &DeviceSpec, config: &OpenConfig) -> Result<Opened, DeviceErro
     start(attach(eal, spec, config)?, &name).map(Opened::One)
 }
 
-/// Opens the device that `spec` names as a port without a stack. Frames can be kept up to the size
+/// Opens one queue pair of the device that `spec` names as a port without a stack. Frames can be kept up to the size
 /// of the receive pool, which follows from [`OpenConfig::pools`].
 ///
 /// # Errors
@@ -64,9 +98,8 @@ pub fn open_raw(spec: &DeviceSpec, config: &OpenConfig) -> Result<RawPort, Devic
         let reason = "it connects two devices of one process: name another port";
         return Err(DeviceError::BadSpec { text: spec.to_string(), reason });
     }
-    match open(spec, config)? {
-        Opened::One(device) | Opened::Pair(device, _) => Ok(device.into_raw()),
-    }
+    let device = open(spec, &OpenConfig { queues: 1, ..config.clone() })?.into_single();
+    device.map(DpdkDevice::into_raw).ok_or_else(|| DeviceError::NoPort { device: spec.to_string() })
 }
 
 fn start_eal(spec: &DeviceSpec, config: &OpenConfig) -> Result<Eal, DeviceError> {
@@ -99,14 +132,15 @@ fn start_eal(spec: &DeviceSpec, config: &OpenConfig) -> Result<Eal, DeviceError>
     Ok(eal)
 }
 
-/// Configures an attached port as its driver requires, and starts it.
+/// Configures an attached port as its driver requires, starts it, and returns its queue pairs in
+/// order.
 fn start_port(
     eal: Eal,
     port: Port,
     spec: &DeviceSpec,
     config: &OpenConfig,
     name: &str,
-) -> Result<DpdkDevice, DeviceError> {
+) -> Result<Vec<DpdkDevice>, DeviceError> {
     let error = |source| match source {
         dpdk_sys::Error::MtuTooLarge { max } => {
             let (device, mtu) = (spec.to_string(), config.mtu);
@@ -118,6 +152,7 @@ fn start_port(
     let quirks = DriverQuirks::of(&info.driver);
     quirks.check_memory(spec, eal.memory())?;
     quirks.check_mtu(spec, config.mtu)?;
+    quirks.check_queues(spec, config.queues, Some(info.max_queues))?;
     let checksum = checksum_mode(spec, config, quirks, info.tx_checksum && info.rx_checksum)?;
     let (rx_descriptors, tx_descriptors) = quirks.descriptors(config.rx_buf_size.is_some());
     let sizes = if quirks.rx_shares_sender_mbufs {
@@ -128,18 +163,24 @@ fn start_port(
     let rx_buf_size = quirks
         .rx_buf_size(config.mtu, sizes.frame_capacity, config.rx_buf_size)
         .max(FIRST_SEGMENT_LEN_MIN);
-    let (pools, receive) = create_pools(eal, &sizes, rx_buf_size).map_err(error)?;
+    let pools = (0..config.queues).map(|_| create_pools(eal, &sizes, rx_buf_size));
+    let (pools, receive): (Vec<_>, Vec<_>) =
+        pools.collect::<Result<Vec<_>, _>>().map_err(error)?.into_iter().unzip();
     let port_config = PortConfig {
         rx_descriptors: rx_descriptors.max(8),
         tx_descriptors: tx_descriptors.max(8),
-        pools: vec![receive],
+        pools: receive,
         mtu: (quirks.mtu_by == MtuBy::Ethdev).then_some(config.mtu),
         scatter: rx_buf_size < sizes.frame_capacity,
         promiscuous: true,
         checksum: checksum == ChecksumMode::Offload,
+        rss: config.queues > 1 && info.rss && quirks.steering == SteeringBy::Port,
     };
-    let mut queues = port.start(&port_config).map_err(error)?;
-    let queue = queues.pop().ok_or_else(|| DeviceError::NoPort { device: spec.to_string() })?;
+    let queues = port.start(&port_config).map_err(error)?;
+    let Some((rx, _)) = queues.first() else {
+        return Err(DeviceError::NoPort { device: spec.to_string() });
+    };
+    let steering = Arc::new(Steering::of(quirks, rx, config.queues));
     if quirks.mtu_by == MtuBy::KernelNetdev && config.mtu != 1500 {
         netif::name(info.if_index).and_then(|netdev| netif::set_mtu(&netdev, config.mtu)).map_err(
             |source| DeviceError::KernelMtu { device: spec.to_string(), mtu: config.mtu, source },
@@ -155,7 +196,11 @@ fn start_port(
     }
     let capabilities = Capabilities { mac, mtu: config.mtu, send_mtu, checksum };
     let tx_queue = config.pools.tx_queue as usize;
-    Ok(DpdkDevice::new(queue, pools, tx_queue, capabilities, quirks, name.to_owned()))
+    let port = PortFacts { capabilities, quirks, steering, name: name.to_owned() };
+    let devices = queues.into_iter().zip(pools);
+    Ok(devices
+        .map(|(queue, pools)| DpdkDevice::new(queue, pools, tx_queue, port.clone()))
+        .collect())
 }
 
 /// Returns the checksum mode to use, if the port and its link support the requested one.

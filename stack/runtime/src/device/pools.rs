@@ -33,7 +33,8 @@ const CONTROL_FRAME_COUNT: u32 = 128;
 /// Frames for retransmission at SND.UNA when all others are in flight.
 const RESERVE_FRAME_COUNT: u32 = 64;
 
-/// Demands from which a device's mempool sizes are computed.
+/// Demands from which a device's mempool sizes are computed. Each queue pair has mempools of its
+/// own, for as much: all of the traffic may arrive on one of them.
 ///
 /// The defaults suit `ring` and memif. They keep the working set near 2 MiB at an MTU of 1,500, so
 /// that it stays in the last-level cache: pools many times that size halved the throughput. A
@@ -103,6 +104,14 @@ impl PoolNeeds {
         // Acknowledged, but held by the peer until the FPDU is complete.
         let held = self.windows.saturating_mul(FPDU_BYTES_MAX.div_ceil(segment_len(mtu)));
         PoolSizes { receive: 0, data: sizes.data + held, ..sizes }
+    }
+
+    /// Returns the demands of each of `queues` queue pairs: the threads that poll the others may
+    /// free its frames into their mempool caches.
+    #[must_use]
+    pub(crate) fn of_queue(self, queues: u16, is_pair: bool) -> Self {
+        let others = u32::from(queues.saturating_sub(1)) * if is_pair { 2 } else { 1 };
+        Self { threads: self.threads.saturating_add(others), ..self }
     }
 
     /// Returns how many frames may be in flight at once: the larger of all windows and the
@@ -191,6 +200,18 @@ mod tests {
         let some = PoolNeeds::default().sizes(1500, 512, 256);
         assert_eq!(some.receive - none.receive, 512);
         assert_eq!(some.data - none.data, 256);
+    }
+
+    #[test]
+    fn pools_of_a_queue_cover_the_caches_of_all_polling_threads() {
+        let one = PoolNeeds::default();
+        assert_eq!(one.of_queue(1, true), one);
+        let [two, four] = [2, 4].map(|queues| one.of_queue(queues, true).ring_sizes(1500));
+        let cache = MEMPOOL_CACHE_SIZE + MEMPOOL_CACHE_SIZE / 2;
+        assert_eq!(two.data, one.ring_sizes(1500).data + 2 * cache);
+        assert_eq!(four.control, two.control + 4 * cache);
+        let sixteen = PoolNeeds::of(&"tap:a".parse().unwrap()).of_queue(16, false);
+        assert!(sixteen.sizes(1500, 8, 8).memory_bytes() < 32 << 20);
     }
 
     #[test]

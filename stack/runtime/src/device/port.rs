@@ -1,6 +1,7 @@
 //! One queue pair of a DPDK port as the stack's device.
 
 use std::ops::AddAssign;
+use std::sync::Arc;
 
 use dpdk_sys::{BURST, RxQueue, TxMbuf, TxQueue};
 use ferrowarp_proto::device::{Capabilities, Device, TxClass};
@@ -9,6 +10,7 @@ use crate::device::frame::{DpdkRetained, DpdkRx, DpdkTx};
 use crate::device::mbuf_cache::{MbufCache, TxPools};
 use crate::device::quirks::DriverQuirks;
 use crate::device::raw::RawPort;
+use crate::device::steering::Steering;
 
 /// Counters of a device, in frames unless stated otherwise.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -56,7 +58,7 @@ pub(super) fn frame_len_max(mtu: u16) -> usize {
 
 /// Queue pair of a DPDK port, with one owner; it may be moved to the thread that polls it.
 ///
-/// Dropping it closes the port. Frames may outlive it.
+/// Dropping the last one of a port closes the port. Frames may outlive it.
 #[derive(Debug)]
 pub struct DpdkDevice {
     rx: RxQueue,
@@ -67,10 +69,17 @@ pub struct DpdkDevice {
     pools: TxPools,
     /// Length of the last data frame in bytes, the likely length of the next.
     likely_len: usize,
-    capabilities: Capabilities,
-    quirks: &'static DriverQuirks,
     counters: DeviceCounters,
-    name: String,
+    port: PortFacts,
+}
+
+/// Facts of a port, shared by the devices of its queue pairs.
+#[derive(Clone, Debug)]
+pub(super) struct PortFacts {
+    pub(super) capabilities: Capabilities,
+    pub(super) quirks: &'static DriverQuirks,
+    pub(super) steering: Arc<Steering>,
+    pub(super) name: String,
 }
 
 impl DpdkDevice {
@@ -78,9 +87,7 @@ impl DpdkDevice {
         (rx, tx): (RxQueue, TxQueue),
         pools: TxPools,
         queue_max: usize,
-        capabilities: Capabilities,
-        quirks: &'static DriverQuirks,
-        name: String,
+        port: PortFacts,
     ) -> Self {
         Self {
             rx,
@@ -89,25 +96,36 @@ impl DpdkDevice {
             queue_max,
             pools,
             likely_len: 0,
-            capabilities,
-            quirks,
             counters: DeviceCounters::default(),
-            name,
+            port,
         }
     }
 
     /// Converts the device to a [`RawPort`], which keeps the data pool only.
     #[must_use]
     pub fn into_raw(self) -> RawPort {
-        let Self { rx, tx, pools, queue_max, capabilities, quirks, name, .. } = self;
+        let Self { rx, tx, pools, queue_max, port, .. } = self;
+        let PortFacts { capabilities, quirks, name, .. } = port;
         let frame_max = frame_len_max(capabilities.send_mtu);
         RawPort::new((rx, tx), pools.data, queue_max, frame_max, quirks, name)
     }
 
-    /// Returns the device's name, for reports.
+    /// Returns the port's name, for reports.
     #[must_use]
     pub fn name(&self) -> &str {
-        &self.name
+        &self.port.name
+    }
+
+    /// Returns the number of the queue pair, from 0.
+    #[must_use]
+    pub fn queue_index(&self) -> u16 {
+        self.rx.index()
+    }
+
+    /// Returns the rule by which the port spreads received frames over its queue pairs.
+    #[must_use]
+    pub fn steering(&self) -> &Steering {
+        &self.port.steering
     }
 
     /// Returns the counters.
@@ -144,7 +162,7 @@ impl Device for DpdkDevice {
     type Retained = DpdkRetained;
 
     fn capabilities(&self) -> Capabilities {
-        self.capabilities
+        self.port.capabilities
     }
 
     #[inline]
@@ -193,7 +211,7 @@ impl Device for DpdkDevice {
     #[inline]
     fn transmit(&mut self, frame: DpdkTx) {
         let len = frame.0.bytes().len();
-        if len > frame_len_max(self.capabilities.send_mtu) {
+        if len > frame_len_max(self.port.capabilities.send_mtu) {
             // The port would never accept it, and it would block the queue.
             self.counters.tx_too_long += 1;
         } else if self.queue.len() < self.queue_max {

@@ -40,6 +40,10 @@ pub(super) struct DriverQuirks {
     needs_hugepages: bool,
     /// The peer's mbufs arrive themselves: no receive pool, and received frames are never written.
     pub(super) rx_shares_sender_mbufs: bool,
+    /// Rule by which received frames are spread over several queues.
+    pub(super) steering: SteeringBy,
+    /// Largest number of queue pairs, if the port's information does not tell it in advance.
+    queues_max: u16,
     /// Bandwidth-delay product to provide buffers for, in bytes; 0 if the peer shares memory.
     pub(super) path_bytes: u32,
     /// Transmit errors count attempts to send a frame that stays queued, not lost frames.
@@ -69,6 +73,19 @@ pub(super) enum MacFrom {
     Local,
 }
 
+/// Rule by which a driver spreads received frames over several queues.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum SteeringBy {
+    /// RSS in the port, if it has that.
+    Port,
+    /// The link partner: a queue receives what its queue of the same number sends.
+    Peer,
+    /// The kernel, by the queue on which it saw the flow last.
+    Kernel,
+    /// A rule that the driver does not tell.
+    Other,
+}
+
 /// In flight on a path of unknown length: 1 Gb/s over 64 ms, or 10 Gb/s over 6 ms.
 const PATH_BYTES: u32 = 8 << 20;
 
@@ -88,6 +105,8 @@ const NIC: DriverQuirks = DriverQuirks {
     checksum_optional: false,
     needs_hugepages: false,
     rx_shares_sender_mbufs: false,
+    steering: SteeringBy::Port,
+    queues_max: u16::MAX,
     path_bytes: PATH_BYTES,
     tx_errors_are_retries: false,
 };
@@ -98,7 +117,8 @@ const VIRTUAL: DriverQuirks = DriverQuirks { mtu_by: MtuBy::Buffers, rx_buf_size
 /// See the module's text.
 static TABLE: [(&str, DriverQuirks); 5] = [
     // Rings of mbuf pointers within the process. The port has no MAC address; received mbufs are
-    // the sender's (drivers/net/ring/rte_eth_ring.c, and `ring_carries_frames_both_ways_in_order`).
+    // the sender's. A build of DPDK has at most 16 rings per port (RTE_PMD_RING_MAX_RX_RINGS;
+    // drivers/net/ring/rte_eth_ring.c, and `ring_carries_frames_both_ways_in_order`).
     (
         "net_ring",
         DriverQuirks {
@@ -107,6 +127,8 @@ static TABLE: [(&str, DriverQuirks); 5] = [
             mac: MacFrom::Local,
             checksum_optional: true,
             rx_shares_sender_mbufs: true,
+            steering: SteeringBy::Peer,
+            queues_max: 16,
             path_bytes: 0,
             ..VIRTUAL
         },
@@ -120,6 +142,7 @@ static TABLE: [(&str, DriverQuirks); 5] = [
             descriptors: (0, 0),
             rx_descriptors_segmented: 0,
             checksum_optional: true,
+            steering: SteeringBy::Peer,
             path_bytes: 0,
             ..VIRTUAL
         },
@@ -128,7 +151,11 @@ static TABLE: [(&str, DriverQuirks); 5] = [
     // interface gets the port's MAC address and keeps its own MTU. A frame above the MTU that the
     // port was started with, 1500, is never sent and blocks the queue; each attempt counts as an
     // error (drivers/net/tap/rte_eth_tap.c, `pmd_tx_burst`, and
-    // `frame_above_send_mtu_is_dropped_and_counted`).
+    // `frame_above_send_mtu_is_dropped_and_counted`). The RSS that the driver offers is that of
+    // flow rules; without them the kernel returns a flow to the queue that sent it last
+    // (linux drivers/net/tun.c, `tun_automq_select_queue`). It says 16 queues, but starting the
+    // port writes the descriptors of all receive and transmit queues to an array of 8 on the stack
+    // (`tap_mp_req_on_rxtx`, RTE_MP_MAX_FD_NUM; `tap_queues_share_one_interface`).
     (
         "net_tap",
         DriverQuirks {
@@ -138,12 +165,15 @@ static TABLE: [(&str, DriverQuirks); 5] = [
             mtu_by: MtuBy::KernelNetdev,
             mac: MacFrom::PortFlipped,
             checksum_in_software: true,
+            steering: SteeringBy::Kernel,
+            queues_max: 4,
             tx_errors_are_retries: true,
             ..VIRTUAL
         },
     ),
-    // Packet sockets with rings in shared memory. A whole slot must fit a receive buffer, and the
-    // slot size, a power of two, has to fit 16 bits here
+    // Packet sockets with rings in shared memory, one for each queue, over which the kernel spreads
+    // frames (PACKET_FANOUT_HASH, and the next one if a ring is full). A whole slot must fit a
+    // receive buffer, and the slot size, a power of two, has to fit 16 bits here
     // (drivers/net/af_packet/rte_eth_af_packet.c, `eth_rx_queue_setup`, and
     // `af_packet_exchanges_frames_with_the_kernel`).
     (
@@ -153,6 +183,7 @@ static TABLE: [(&str, DriverQuirks); 5] = [
             rx_descriptors_segmented: 0,
             rx_buf_size_min: af_packet_slot,
             mtu_max: 32_000,
+            steering: SteeringBy::Other,
             ..VIRTUAL
         },
     ),
@@ -167,6 +198,7 @@ static TABLE: [(&str, DriverQuirks); 5] = [
             rx_buf_size_min: |_| 2048,
             mtu_by: MtuBy::Ethdev,
             needs_hugepages: true,
+            steering: SteeringBy::Other,
             ..VIRTUAL
         },
     ),
@@ -220,6 +252,21 @@ impl DriverQuirks {
         Err(DeviceError::MtuTooLarge { device: spec.to_string(), mtu, max })
     }
 
+    /// Fails if the driver has fewer queue pairs; `port_max` is what the port says, once there is
+    /// one.
+    pub(super) fn check_queues(
+        &self,
+        spec: &DeviceSpec,
+        queues: u16,
+        port_max: Option<u16>,
+    ) -> Result<(), DeviceError> {
+        let max = self.queues_max.min(port_max.unwrap_or(u16::MAX));
+        if queues <= max {
+            return Ok(());
+        }
+        Err(DeviceError::TooManyQueues { device: spec.to_string(), queues, max })
+    }
+
     /// Fails if the driver does not work with this memory.
     pub(super) fn check_memory(
         &self,
@@ -249,6 +296,7 @@ mod tests {
         assert_eq!((ring.mac, ring.mtu_by), (MacFrom::Local, MtuBy::Buffers));
         assert_eq!((ring.descriptors(false), ring.path_bytes), ((0, 0), 0));
         assert_eq!(ring.rx_buf_size(9000, 9088, Some(2048)), 9088, "the sender's buffers");
+        assert_eq!((ring.steering, ring.queues_max), (SteeringBy::Peer, 16));
     }
 
     #[test]
@@ -259,6 +307,7 @@ mod tests {
         assert_eq!((memif.descriptors(true), memif.path_bytes), ((0, 0), 0));
         assert_eq!(memif.rx_buf_size(9000, 9088, Some(2048)), 2048);
         assert_eq!(memif.rx_buf_size(9000, 9088, None), 9088);
+        assert_eq!(memif.steering, SteeringBy::Peer);
     }
 
     #[test]
@@ -268,6 +317,7 @@ mod tests {
         assert_eq!((tap.mac, tap.mtu_by), (MacFrom::PortFlipped, MtuBy::KernelNetdev));
         assert!(tap.checksum_in_software && !tap.checksum_optional && tap.tx_errors_are_retries);
         assert_eq!([false, true].map(|segmented| tap.descriptors(segmented)), [(8, 8), (64, 8)]);
+        assert_eq!((tap.steering, tap.queues_max), (SteeringBy::Kernel, 4));
         assert_eq!((tap.path_bytes, tap.rx_buf_size(1500, 1536, None)), (PATH_BYTES, 1536));
     }
 
@@ -285,6 +335,7 @@ mod tests {
         let refused = packet.check_mtu(&spec, packet.mtu_max + 1);
         assert!(matches!(refused, Err(DeviceError::MtuTooLarge { max: 32_000, .. })));
         assert_eq!((packet.descriptors(false), packet.mtu_by), ((0, 0), MtuBy::Buffers));
+        assert_eq!(packet.steering, SteeringBy::Other);
     }
 
     #[test]
@@ -310,6 +361,7 @@ mod tests {
         assert_eq!(nic.rx_buf_size(1500, frame_capacity(1500), None), 2048);
         assert_eq!((nic.descriptors(true), nic.mtu_by), ((512, 512), MtuBy::Ethdev));
         assert_eq!((nic.mac, nic.path_bytes), (MacFrom::Port, PATH_BYTES));
+        assert_eq!((nic.steering, nic.queues_max), (SteeringBy::Port, u16::MAX));
         assert!(!nic.checksum_in_software && !nic.checksum_optional);
     }
 

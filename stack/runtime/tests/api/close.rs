@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use ferrowarp::device::{self, DeviceSpec, OpenConfig, Opened};
+use ferrowarp::device::{self, DeviceSpec, OpenConfig};
 use ferrowarp::{
     Access, ConnParam, Context, DriveMode, EndReason, Event, PostError, Qp, QpState, WcOpcode,
     WcStatus,
@@ -84,11 +84,8 @@ fn half_close_leaves_the_other_direction_open() {
 /// peer is not driven any more.
 fn close_unacknowledged(linger: Duration, act: impl FnOnce(Context)) -> Duration {
     reserve_pair([DriveMode::Inline; 2]);
-    let Opened::Pair(here, there) =
-        device::open(&DeviceSpec::Ring, &OpenConfig::default()).unwrap()
-    else {
-        panic!("ring is a pair")
-    };
+    let opened = device::open(&DeviceSpec::Ring, &OpenConfig::default()).unwrap();
+    let (here, there) = opened.into_pair().expect("ring is a pair");
     let mut left_config = config(1, DriveMode::Inline);
     left_config.linger = linger;
     let left = Context::over(here, left_config).unwrap();

@@ -11,7 +11,7 @@ const KERNEL: [u8; 4] = [198, 18, 0, 1];
 const STACK: [u8; 4] = [198, 18, 0, 2];
 
 /// Runs `test` on a thread in a new network namespace; skips it if that is not permitted.
-fn in_namespace(test: impl FnOnce() + Send + 'static) {
+pub(super) fn in_namespace(test: impl FnOnce() + Send + 'static) {
     let _pools = lock_pools();
     let inside = std::thread::spawn(move || match netif::enter_new_namespace() {
         Ok(()) => test(),
@@ -22,12 +22,12 @@ fn in_namespace(test: impl FnOnce() + Send + 'static) {
     }
 }
 
-fn ip(arguments: &str) {
+pub(super) fn ip(arguments: &str) {
     let status = Command::new("ip").args(arguments.split_whitespace()).status().unwrap();
     assert!(status.success(), "ip {arguments}");
 }
 
-fn format_mac(mac: [u8; 6]) -> String {
+pub(super) fn format_mac(mac: [u8; 6]) -> String {
     mac.map(|byte| format!("{byte:02x}")).join(":")
 }
 
@@ -46,7 +46,7 @@ fn await_frame(device: &mut DpdkDevice, wanted: impl Fn(&[u8]) -> bool) -> DpdkR
 }
 
 /// ARP request for `KERNEL` (RFC 826).
-fn arp_request(mac: [u8; 6]) -> Vec<u8> {
+pub(super) fn arp_request(mac: [u8; 6]) -> Vec<u8> {
     let mut frame = Vec::new();
     frame.extend([0xff; 6]);
     frame.extend(mac);

@@ -13,6 +13,7 @@ use super::*;
 mod kernel;
 mod memif;
 mod opening;
+mod queues;
 mod raw;
 mod ring;
 
@@ -28,22 +29,26 @@ fn skip(reason: &str) {
 }
 
 fn pair(config: &OpenConfig) -> (DpdkDevice, DpdkDevice) {
-    match open(&DeviceSpec::Ring, config).unwrap() {
-        Opened::Pair(first, second) => (first, second),
-        Opened::One(_) => panic!("ring is a pair"),
-    }
+    open(&DeviceSpec::Ring, config).unwrap().into_pair().expect("ring is a pair")
 }
 
 fn open_single(spec: &str, config: &OpenConfig) -> Result<DpdkDevice, DeviceError> {
-    match open(&spec.parse()?, config)? {
-        Opened::One(device) => Ok(device),
-        Opened::Pair(..) => panic!("{spec} is not a pair"),
-    }
+    let opened = open(&spec.parse()?, config)?;
+    Ok(opened.into_single().unwrap_or_else(|| panic!("{spec} is a single device")))
 }
 
 /// Returns `len` bytes counting up from `seed`, modulo 251.
 fn pattern(seed: usize, len: usize) -> Vec<u8> {
     (seed..seed + len).map(|value| u8::try_from(value % 251).unwrap()).collect()
+}
+
+/// Returns the devices of one port.
+fn open_queues(spec: &str, queues: u16) -> Result<Vec<DpdkDevice>, DeviceError> {
+    let config = OpenConfig { queues, ..OpenConfig::default() };
+    match open(&spec.parse()?, &config)? {
+        Opened::One(devices) => Ok(devices),
+        Opened::Pair(..) => panic!("{spec} is not a pair"),
+    }
 }
 
 fn send(device: &mut DpdkDevice, bytes: &[u8]) {

@@ -2,9 +2,7 @@
 
 use std::sync::{Arc, Mutex};
 
-use ferrowarp::device::{
-    self, DeviceSpec, DpdkDevice, DpdkRetained, DpdkRx, DpdkTx, OpenConfig, Opened,
-};
+use ferrowarp::device::{self, DeviceSpec, DpdkDevice, DpdkRetained, DpdkRx, DpdkTx, OpenConfig};
 use ferrowarp::{Config, Context, Port};
 use ferrowarp_proto::device::{Capabilities, Device, TxClass};
 
@@ -72,11 +70,8 @@ impl Device for HookedPort {
 /// Opens two contexts, and returns the hooks of the right one's port.
 pub(crate) fn hooked_contexts(left: Config, right: Config) -> (Context, Context, Hooks) {
     reserve_pair([left.drive, right.drive]);
-    let Ok(Opened::Pair(left_port, right_port)) =
-        device::open(&DeviceSpec::Ring, &OpenConfig::default())
-    else {
-        panic!("no pair of rings");
-    };
+    let opened = device::open(&DeviceSpec::Ring, &OpenConfig::default()).unwrap();
+    let (left_port, right_port) = opened.into_pair().expect("ring is a pair");
     let hooks = Hooks::default();
     let left_port = HookedPort { inner: left_port, hooks: Hooks::default() };
     let right_port = HookedPort { inner: right_port, hooks: hooks.clone() };
