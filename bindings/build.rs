@@ -93,7 +93,7 @@ fn generate(flags: &[String]) {
         .allowlist_function("rte_thread_(register|unregister)|rte_lcore_count")
         .allowlist_function("rte_log_(register|[gs]et_level|[gs]et_global_level)")
         .allowlist_function("rte_eal_alarm_set|rte_thread_is_intr")
-        .allowlist_function("rte_intr_(instance_(alloc|free)|fd_set)")
+        .allowlist_function("rte_intr_(instance_(alloc|free)|fd_(get|set))")
         .allowlist_function("rte_intr_callback_(register|unregister|unregister_pending)")
         .allowlist_function("rte_pktmbuf_pool_create")
         .allowlist_function("rte_mempool_avail_count")

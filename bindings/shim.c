@@ -29,6 +29,16 @@ uint16_t fw_tx_burst(uint16_t port, uint16_t queue, struct rte_mbuf **frames, ui
 	return rte_eth_tx_burst(port, queue, frames, count);
 }
 
+const struct fw_memif_queue *fw_memif_rx_queue(uint16_t port, uint16_t queue)
+{
+	return rte_eth_fp_ops[port].rxq.data[queue];
+}
+
+const struct fw_memif_queue *fw_memif_tx_queue(uint16_t port, uint16_t queue)
+{
+	return rte_eth_fp_ops[port].txq.data[queue];
+}
+
 int fw_mbuf_alloc_bulk(struct rte_mempool *pool, struct rte_mbuf **frames, unsigned int count)
 {
 	return rte_pktmbuf_alloc_bulk(pool, frames, count);

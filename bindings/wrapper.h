@@ -40,6 +40,29 @@ unsigned int fw_mempool_ops_get_count(const struct rte_mempool *pool);
 unsigned int fw_lcore_id(void);
 int fw_errno(void);
 
+/*
+ * A queue of net_memif, up to the last field in use. The layout is private to the driver and that
+ * of DPDK 22.11 (drivers/net/memif/rte_eth_memif.h, struct memif_queue).
+ */
+struct fw_memif_queue {
+	const struct rte_mempool *mempool;
+	const void *pmd;
+	int type;
+	uint16_t region;
+	uint16_t in_port;
+	uint32_t ring_offset;
+	uint16_t last_head;
+	uint16_t last_tail;
+	const void *buffers;
+	uint64_t n_pkts;
+	uint64_t n_bytes;
+	struct rte_intr_handle *intr_handle;
+};
+
+/* A queue of a started net_memif port. */
+const struct fw_memif_queue *fw_memif_rx_queue(uint16_t port, uint16_t queue);
+const struct fw_memif_queue *fw_memif_tx_queue(uint16_t port, uint16_t queue);
+
 /* Handler of a line of DPDK's log: text that is not NUL-terminated, log level and log type. */
 typedef void fw_log_handler(const char *text, size_t len, uint32_t level, uint32_t type);
 int fw_log_set_handler(fw_log_handler *line);

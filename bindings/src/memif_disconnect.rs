@@ -28,12 +28,13 @@
 //! without /proc, or if a source stays ready: after [`BUSY_POLLS`] the port is closed all the same.
 
 use core::ffi::{CStr, c_void};
-use core::sync::atomic::{AtomicBool, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
 use std::time::Duration;
 
 use crate::error::{Errno, Error};
+use crate::memif_ring::{Ring, RingState};
 use crate::{intr_sources, sys};
 
 /// Number of polls for the end of the bursts, and sleep between them: 80 ms in all at least, and
@@ -63,11 +64,28 @@ struct Bursts {
     queues: Mutex<Vec<Weak<InFlight>>>,
 }
 
-/// Set while a burst is in flight on one receive or transmit queue. On a cache line of its own,
-/// written only by the queue's owner.
-#[derive(Debug, Default)]
+/// State of one receive or transmit queue. On a cache line of its own, written by the queue's
+/// owner, and by the interrupt thread when a connection begins or ends.
+#[derive(Debug)]
 #[repr(align(64))]
-struct InFlight(AtomicBool);
+struct InFlight {
+    /// A burst is in flight.
+    is_set: AtomicBool,
+    /// [`RingState`], as after the last event.
+    ring_state: AtomicU8,
+    ring: Ring,
+}
+
+impl InFlight {
+    fn new(ring: Ring) -> Self {
+        let state = match ring {
+            Ring::Unconditional => RingState::Present,
+            Ring::Unconfigured => RingState::Absent,
+            Ring::Queue(_) => RingState::LinkDown,
+        };
+        Self { is_set: AtomicBool::new(false), ring_state: AtomicU8::new(state as u8), ring }
+    }
+}
 
 /// Lock that each burst of one receive or transmit queue holds. The bursts are the readers, and
 /// the driver's unmapping is the writer.
@@ -82,25 +100,45 @@ pub(crate) struct BurstLock {
 pub(crate) struct BurstGuard<'a>(&'a InFlight);
 
 impl BurstLock {
-    pub(crate) fn new() -> Self {
-        BURSTS.register_queue()
+    pub(crate) fn new(ring: Ring) -> Self {
+        BURSTS.register_queue(ring)
     }
 
-    /// Begins a burst; `None` while the driver may unmap the rings. About 10 ns.
+    /// True if the peer is connected, with a ring for this queue.
+    #[inline]
+    pub(crate) fn has_ring(&self) -> bool {
+        // Written while bursts are quiesced, which `try_lock` orders.
+        self.in_flight.ring_state.load(Ordering::Relaxed) == RingState::Present as u8
+    }
+
+    /// True if it is known whether the queue has a ring, in this connection, and of the queues
+    /// that were registered after it as well.
+    pub(crate) fn is_ring_known(&self) -> bool {
+        self.in_flight.ring_state.load(Ordering::Acquire) != RingState::LinkDown as u8
+    }
+
+    /// True if the queue has no ring although the peer is connected, or was configured without.
+    pub(crate) fn is_ring_absent(&self) -> bool {
+        self.in_flight.ring_state.load(Ordering::Relaxed) == RingState::Absent as u8
+    }
+
+    /// Begins a burst; `None` while the driver may unmap the rings, or if the queue has none. About
+    /// 10 ns.
     #[inline]
     pub(crate) fn try_lock(&mut self) -> Option<BurstGuard<'_>> {
         // Sequentially consistent, as in `Bursts::quiesce`: either this thread sees `quiesced`, or
         // the driver's thread sees `in_flight`.
-        self.in_flight.0.store(true, Ordering::SeqCst);
+        self.in_flight.is_set.store(true, Ordering::SeqCst);
         let guard = BurstGuard(&self.in_flight);
-        (!self.bursts.quiesced.load(Ordering::SeqCst)).then_some(guard)
+        let is_quiesced = self.bursts.quiesced.load(Ordering::SeqCst);
+        (!is_quiesced && self.has_ring()).then_some(guard)
     }
 }
 
 impl Drop for BurstGuard<'_> {
     #[inline]
     fn drop(&mut self) {
-        self.0.0.store(false, Ordering::Release);
+        self.0.is_set.store(false, Ordering::Release);
     }
 }
 
@@ -109,8 +147,8 @@ impl Bursts {
         Self { quiesced: AtomicBool::new(false), queues: Mutex::new(Vec::new()) }
     }
 
-    fn register_queue(&'static self) -> BurstLock {
-        let in_flight = Arc::<InFlight>::default();
+    fn register_queue(&'static self, ring: Ring) -> BurstLock {
+        let in_flight = Arc::new(InFlight::new(ring));
         let mut queues = self.queues.lock().unwrap_or_else(PoisonError::into_inner);
         queues.retain(|queue| queue.strong_count() != 0);
         queues.push(Arc::downgrade(&in_flight));
@@ -123,7 +161,7 @@ impl Bursts {
         let queues = self.queues.lock().unwrap_or_else(PoisonError::into_inner);
         let (mut polls, interval) = QUIESCE_POLLS;
         for queue in queues.iter().filter_map(Weak::upgrade) {
-            while queue.0.load(Ordering::SeqCst) && polls > 0 {
+            while queue.is_set.load(Ordering::SeqCst) && polls > 0 {
                 // A preempted burst may be waiting for this core.
                 std::thread::sleep(interval);
                 polls -= 1;
@@ -131,7 +169,14 @@ impl Bursts {
         }
     }
 
+    /// Notes which queues have a ring now, and lets bursts begin again. In the interrupt thread.
     fn resume(&self) {
+        let queues = self.queues.lock().unwrap_or_else(PoisonError::into_inner);
+        // A port's first receive queue was registered first, and comes last: once its state is
+        // known, so is that of the others.
+        for queue in queues.iter().rev().filter_map(Weak::upgrade) {
+            queue.ring_state.store(queue.ring.state() as u8, Ordering::Release);
+        }
         self.quiesced.store(false, Ordering::SeqCst);
     }
 }
@@ -251,6 +296,15 @@ fn check_log(status: i32) -> Result<u32, Error> {
 /// Delay of an alarm in microseconds: the minimum.
 const ALARM_DELAY_US: u64 = 1;
 
+/// Has the rings of queues noted that were registered after their port was started, in the
+/// interrupt thread.
+///
+/// # Errors
+/// [`Error::Log`].
+pub(crate) fn note_rings() -> Result<(), Error> {
+    check_log(schedule_resume()).map(drop)
+}
+
 /// Lets bursts begin again when the interrupt thread has finished its current work. Returns less
 /// than 0 if there is no memory for the alarm.
 fn schedule_resume() -> i32 {
@@ -260,6 +314,23 @@ fn schedule_resume() -> i32 {
 
 extern "C" fn on_resume_alarm(_: *mut c_void) {
     BURSTS.resume();
+}
+
+/// Clients whose server has disconnected them because of their rings.
+static RING_REFUSALS: AtomicU64 = AtomicU64::new(0);
+
+/// Returns how many memif clients of this process were disconnected by their server because it has
+/// fewer queues. Such a client does not connect again; which one it was is not known.
+#[must_use]
+pub fn ring_refusal_count() -> u64 {
+    RING_REFUSALS.load(Ordering::Relaxed)
+}
+
+/// True for the driver's line about a disconnection by a peer that names rings as the reason. The
+/// reason is the peer's own text; of `net_memif` it is `Invalid ring index`.
+fn is_ring_refusal(line: &[u8]) -> bool {
+    let line = String::from_utf8_lossy(line).to_lowercase();
+    line.split_once("disconnect received:").is_some_and(|(_, reason)| reason.contains("ring"))
 }
 
 /// Handles a log line, in the thread that wrote it.
@@ -278,6 +349,11 @@ unsafe extern "C" fn on_log_line(text: *const libc::c_char, len: usize, level: u
     // unmaps only in a closing thread, whose port has no queues in use.
     // SAFETY: compares the thread with one that EAL knows.
     if is_driver && unsafe { sys::rte_thread_is_intr() } != 0 {
+        // SAFETY: the caller's promise.
+        let line = unsafe { core::slice::from_raw_parts(text.cast::<u8>(), len) };
+        if is_ring_refusal(line) {
+            RING_REFUSALS.fetch_add(1, Ordering::Relaxed);
+        }
         BURSTS.quiesce();
         if schedule_resume() < 0 {
             BURSTS.resume();
@@ -286,70 +362,7 @@ unsafe extern "C" fn on_log_line(text: *const libc::c_char, len: usize, level: u
 }
 
 #[cfg(test)]
-mod tests {
-    use core::sync::atomic::AtomicU32;
-    use std::time::Instant;
-
-    use super::*;
-
-    #[test]
-    fn no_burst_runs_while_quiesced() {
-        static TESTED: Bursts = Bursts::new();
-        static IN_FLIGHT: AtomicU32 = AtomicU32::new(0);
-        static PASSED: AtomicU32 = AtomicU32::new(0);
-        static DONE: AtomicBool = AtomicBool::new(false);
-        let mut seen = false;
-        std::thread::scope(|scope| {
-            for _ in 0..2 {
-                scope.spawn(|| {
-                    let mut burst_lock = TESTED.register_queue();
-                    while !DONE.load(Ordering::Relaxed) {
-                        let Some(_guard) = burst_lock.try_lock() else { continue };
-                        IN_FLIGHT.fetch_add(1, Ordering::Relaxed);
-                        PASSED.fetch_add(1, Ordering::Relaxed);
-                        IN_FLIGHT.fetch_sub(1, Ordering::Relaxed);
-                    }
-                });
-            }
-            for _ in 0..5 {
-                let before = PASSED.load(Ordering::Relaxed);
-                while PASSED.load(Ordering::Relaxed) == before {
-                    std::thread::yield_now();
-                }
-                TESTED.quiesce();
-                let passed = PASSED.load(Ordering::Relaxed);
-                let until = Instant::now() + Duration::from_millis(10);
-                while Instant::now() < until {
-                    seen |= IN_FLIGHT.load(Ordering::Relaxed) != 0;
-                }
-                seen |= PASSED.load(Ordering::Relaxed) != passed;
-                TESTED.resume();
-            }
-            DONE.store(true, Ordering::Relaxed);
-        });
-        assert!(!seen, "bursts begun or in flight");
-    }
-
-    #[test]
-    fn quiesce_gives_up_on_a_stuck_burst() {
-        static TESTED: Bursts = Bursts::new();
-        let (mut stuck, mut other) = (TESTED.register_queue(), TESTED.register_queue());
-        let guard = stuck.try_lock();
-        assert!(guard.is_some());
-        let began = Instant::now();
-        TESTED.quiesce();
-        let (polls, interval) = QUIESCE_POLLS;
-        assert!(began.elapsed() >= polls * interval);
-        assert!(other.try_lock().is_none());
-        drop(guard);
-        drop(stuck);
-        TESTED.resume();
-        assert!(other.try_lock().is_some());
-        let began = Instant::now();
-        TESTED.quiesce();
-        assert!(began.elapsed() < polls * interval, "a removed queue delays no burst");
-    }
-}
+mod tests;
 
 #[cfg(test)]
 #[path = "memif_close_tests.rs"]

@@ -57,8 +57,11 @@ pub struct PortConfig {
     pub rx_descriptors: u16,
     /// Transmit descriptors per queue; the port may round.
     pub tx_descriptors: u16,
-    /// Mempool of each receive queue; their number is the number of queues.
+    /// Mempool of each receive queue; their number is the number of queue pairs.
     pub pools: Vec<Mempool>,
+    /// Number of queue pairs to configure, if fewer: the last ones then have no wire
+    /// ([`RxQueue::has_wire`]).
+    pub wired: u16,
     /// MTU to set, in bytes; `None` for ports whose MTU cannot be set.
     pub mtu: Option<u16>,
     /// Scattered receive: a frame larger than a buffer arrives as a chain of segments.
@@ -228,9 +231,18 @@ impl Port {
             }
         }
         let port = Arc::new(port);
-        let queues = u16::try_from(config.pools.len()).unwrap_or(u16::MAX);
-        let queues = (0..queues).map(|number| queue::rx_tx_queues(&port, number));
-        Ok(queues.collect())
+        let queues = (0..).zip(&config.pools).map(|(number, pool)| {
+            if number < config.wired {
+                queue::rx_tx_queues(&port, number, pool)
+            } else {
+                queue::without_wire(&port, number)
+            }
+        });
+        let queues = queues.collect();
+        if port.unmaps_on_disconnect {
+            memif_disconnect::note_rings()?;
+        }
+        Ok(queues)
     }
 }
 
@@ -258,8 +270,7 @@ fn configure(port: &Attached, config: &PortConfig) -> Result<(), Error> {
         // Delivers the hash with each frame, where the port can.
         wanted.rxmode.offloads |= sys::FW_RX_OFFLOAD_RSS_HASH & info.rx_offload_capa;
     }
-    let queues =
-        u16::try_from(config.pools.len()).map_err(|_| Error::PortConfigure(Errno(libc::EINVAL)))?;
+    let queues = config.wired.min(u16::try_from(config.pools.len()).unwrap_or(u16::MAX));
     // SAFETY: an attached, stopped port and a complete configuration, which is copied.
     let status = unsafe { sys::rte_eth_dev_configure(port.id, queues, queues, &raw const wanted) };
     check(status, Error::PortConfigure)?;

@@ -8,6 +8,8 @@ use crate::attached::Attached;
 use crate::eal::control_lock;
 use crate::mbuf::{Mbuf, TxMbuf};
 use crate::memif_disconnect::BurstLock;
+use crate::memif_ring::{self, Ring};
+use crate::mempool::Mempool;
 use crate::rss::{self, RssTable};
 use crate::sys;
 
@@ -27,21 +29,37 @@ pub struct PortLosses {
     pub tx_errors: u64,
 }
 
-/// Returns a queue pair of a started port.
-pub(crate) fn rx_tx_queues(port: &Arc<Attached>, queue: u16) -> (RxQueue, TxQueue) {
-    let burst_lock = || port.unmaps_on_disconnect.then(BurstLock::new);
-    let rx = RxQueue { port: Arc::clone(port), queue, burst_lock: burst_lock() };
-    let tx = TxQueue { port: Arc::clone(port), queue, burst_lock: burst_lock() };
-    (rx, tx)
+/// Returns a queue pair of a started port; `pool` is the mempool of the receive queue.
+pub(crate) fn rx_tx_queues(port: &Arc<Attached>, queue: u16, pool: &Mempool) -> (RxQueue, TxQueue) {
+    let rings = port.unmaps_on_disconnect.then(|| memif_ring::rings(port.id, queue, pool));
+    let (rx, tx) = rings.unzip();
+    pair(port, queue, rx.map(BurstLock::new), tx.map(BurstLock::new))
+}
+
+/// Returns a queue pair that never touches the port, which was configured without it.
+pub(crate) fn without_wire(port: &Arc<Attached>, queue: u16) -> (RxQueue, TxQueue) {
+    let burst_lock = || Some(BurstLock::new(Ring::Unconfigured));
+    pair(port, queue, burst_lock(), burst_lock())
+}
+
+fn pair(
+    port: &Arc<Attached>,
+    queue: u16,
+    rx: Option<BurstLock>,
+    tx: Option<BurstLock>,
+) -> (RxQueue, TxQueue) {
+    let rx = RxQueue { burst_lock: rx, port: Arc::clone(port), queue };
+    (rx, TxQueue { burst_lock: tx, port: Arc::clone(port), queue })
 }
 
 /// A receive queue.
 #[derive(Debug)]
 pub struct RxQueue {
+    /// Present if the driver may unmap the port's rings, or the queue has no wire. Dropped before
+    /// the port, because it refers to the driver's queue.
+    burst_lock: Option<BurstLock>,
     port: Arc<Attached>,
     queue: u16,
-    /// Present if the driver may unmap the port's rings.
-    burst_lock: Option<BurstLock>,
 }
 
 impl RxQueue {
@@ -74,7 +92,16 @@ impl RxQueue {
         usize::from(count)
     }
 
-    /// True if the port's link is up; does not wait for the link to settle. A control-path call,
+    /// True if frames can arrive: always, except over memif, where the peer has to be connected,
+    /// with a ring for this queue. Final for a connection as soon as [`RxQueue::link_is_up`]. One
+    /// load.
+    #[must_use]
+    pub fn has_wire(&self) -> bool {
+        self.burst_lock.as_ref().is_none_or(BurstLock::has_ring)
+    }
+
+    /// True if the port's link is up, and it is known whether this queue has a wire; does not wait
+    /// for the link to settle. A control-path call,
     /// not for every poll: waits for other control calls of the process, which may take 0.1 s.
     #[must_use]
     pub fn link_is_up(&self) -> bool {
@@ -83,7 +110,8 @@ impl RxQueue {
         let mut link = sys::rte_eth_link::default();
         // SAFETY: a started port and a structure to fill.
         let status = unsafe { sys::rte_eth_link_get_nowait(self.port.id, &raw mut link) };
-        status == 0 && link.link_status() != 0
+        let is_noted = self.burst_lock.as_ref().is_none_or(BurstLock::is_ring_known);
+        status == 0 && link.link_status() != 0 && is_noted
     }
 
     /// Returns the port's RSS key and redirection table; `None` if it hashes nothing, or its driver
@@ -116,13 +144,26 @@ impl RxQueue {
 /// A transmit queue.
 #[derive(Debug)]
 pub struct TxQueue {
+    /// As [`RxQueue`]'s.
+    burst_lock: Option<BurstLock>,
     port: Arc<Attached>,
     queue: u16,
-    /// Present if the driver may unmap the port's rings.
-    burst_lock: Option<BurstLock>,
 }
 
 impl TxQueue {
+    /// As [`RxQueue::has_wire`], for sending.
+    #[must_use]
+    pub fn has_wire(&self) -> bool {
+        self.burst_lock.as_ref().is_none_or(BurstLock::has_ring)
+    }
+
+    /// True if the link partner has no queue for this one, so that no frame will be sent unless it
+    /// connects anew. Unlike [`TxQueue::has_wire`], false while there is no connection.
+    #[must_use]
+    pub fn is_without_partner(&self) -> bool {
+        self.burst_lock.as_ref().is_some_and(BurstLock::is_ring_absent)
+    }
+
     /// Sends `frames` from the front until the port accepts no more; the rest stays, in order.
     /// Returns how many were sent. Never blocks; about 10 ns per call and 1 ns per frame.
     #[inline]

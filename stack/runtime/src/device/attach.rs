@@ -10,7 +10,7 @@ use crate::device::config::OpenConfig;
 use crate::device::error::DeviceError;
 use crate::device::memif;
 use crate::device::quirks::{DriverQuirks, af_packet_slot};
-use crate::device::spec::DeviceSpec;
+use crate::device::spec::{DeviceSpec, MemifRole};
 
 /// Returns a unique name for a virtual device: driver name and serial number.
 fn device_name(driver: &str) -> String {
@@ -18,12 +18,20 @@ fn device_name(driver: &str) -> String {
     format!("{driver}_fw{}", NEXT.fetch_add(1, Ordering::Relaxed))
 }
 
+/// A port that is attached, but not configured.
+#[derive(Debug)]
+pub(super) struct Attachment {
+    pub(super) port: Port,
+    /// A memif client, whose server disconnects it if it has more queues than the server.
+    pub(super) is_memif_client: bool,
+}
+
 /// Attaches the port of a device that is no pair.
 pub(super) fn attach(
     eal: Eal,
     spec: &DeviceSpec,
     config: &OpenConfig,
-) -> Result<Port, DeviceError> {
+) -> Result<Attachment, DeviceError> {
     let device = || spec.to_string();
     let driver = spec.driver().unwrap_or_default();
     let quirks = DriverQuirks::of(driver);
@@ -32,13 +40,15 @@ pub(super) fn attach(
         eal.hotplug_add(Bus::Virtual, &device_name(driver), arguments)
             .map_err(|error| map_plug_error(spec, driver, capability, error))
     };
-    match spec {
+    let port = match spec {
         DeviceSpec::Ring => Err(DeviceError::NoPort { device: device() }),
         DeviceSpec::Memif { socket, role } => {
             let frame_capacity = config.pools.sizes(config.mtu, 0, 0).frame_capacity;
-            memif::attach(spec, socket, *role, frame_capacity, driver, |arguments| {
-                eal.hotplug_add(Bus::Virtual, &device_name(driver), arguments)
-            })
+            let plug =
+                |arguments: &str| eal.hotplug_add(Bus::Virtual, &device_name(driver), arguments);
+            return memif::attach(spec, socket, *role, frame_capacity, driver, plug).map(
+                |(port, role)| Attachment { port, is_memif_client: role == MemifRole::Client },
+            );
         }
         DeviceSpec::Tap { name } => {
             check_tap(spec, name)?;
@@ -77,7 +87,8 @@ pub(super) fn attach(
                 .map_err(|source| DeviceError::Port { device: device(), source }),
             _ => eal.next_port().map_err(|_| DeviceError::NoPort { device: device() }),
         },
-    }
+    };
+    port.map(|port| Attachment { port, is_memif_client: false })
 }
 
 fn check_tap(spec: &DeviceSpec, name: &str) -> Result<(), DeviceError> {

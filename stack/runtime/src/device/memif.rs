@@ -7,9 +7,13 @@ use std::os::unix::fs::FileTypeExt;
 use std::os::unix::net::{SocketAddr, UnixStream};
 use std::path::Path;
 
-use dpdk_sys::Port;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use dpdk_sys::{Port, ring_refusal_count};
 
 use crate::device::error::DeviceError;
+use crate::device::port::DpdkDevice;
 use crate::device::spec::{DeviceSpec, MemifRole};
 
 /// Base 2 logarithm of the ring size, in frames per direction.
@@ -42,7 +46,41 @@ fn probe_socket(socket: &str) -> io::Result<SocketState> {
     }
 }
 
-/// Attaches a memif port of `driver`. `frame_capacity`: of a buffer in the shared memory, in bytes.
+/// How long a client waits for its server to accept or refuse its queues. A server that answers
+/// takes less than 10 ms.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(1);
+
+/// An attempt to connect a client with several queues. One at a time, because refusals are counted
+/// for the process.
+#[derive(Debug)]
+pub(super) struct Attempt {
+    refusals_before: u64,
+    _exclusive: MutexGuard<'static, ()>,
+}
+
+impl Attempt {
+    pub(super) fn begin() -> Self {
+        static ATTEMPTS: Mutex<()> = Mutex::new(());
+        let exclusive = ATTEMPTS.lock().unwrap_or_else(PoisonError::into_inner);
+        Self { refusals_before: ring_refusal_count(), _exclusive: exclusive }
+    }
+
+    /// Waits until the client is connected. True if the server has fewer queues and refused: the
+    /// driver does not connect again by itself.
+    pub(super) fn is_refused(&self, client: &DpdkDevice) -> bool {
+        let deadline = Instant::now() + ANSWER_TIMEOUT;
+        while !client.link_is_up() && Instant::now() < deadline {
+            if ring_refusal_count() != self.refusals_before {
+                return !client.link_is_up();
+            }
+            std::thread::sleep(Duration::from_micros(200));
+        }
+        false
+    }
+}
+
+/// Attaches a memif port of `driver`, and returns it with its role. `frame_capacity`: of a buffer
+/// in the shared memory, in bytes.
 pub(super) fn attach(
     spec: &DeviceSpec,
     socket: &str,
@@ -50,7 +88,7 @@ pub(super) fn attach(
     frame_capacity: u16,
     driver: &'static str,
     plug: impl Fn(&str) -> Result<Port, dpdk_sys::Error>,
-) -> Result<Port, DeviceError> {
+) -> Result<(Port, MemifRole), DeviceError> {
     let device = || spec.to_string();
     let is_file = !socket.starts_with('@');
     let folder = Path::new(socket).parent().filter(|folder| *folder != Path::new(""));
@@ -85,7 +123,7 @@ pub(super) fn attach(
         "role={name},id=0,socket={path},socket-abstract={is_abstract},\
          rsize={RING_LOG2},bsize={frame_capacity}"
     );
-    plug(&arguments).map_err(|error| match error {
+    plug(&arguments).map(|port| (port, role)).map_err(|error| match error {
         dpdk_sys::Error::NoDriver => DeviceError::no_driver(device(), driver),
         source => DeviceError::Port { device: device(), source },
     })

@@ -6,11 +6,12 @@ use std::sync::{Arc, Once};
 use dpdk_sys::{Eal, EalConfig, Memory, Port, PortConfig, netif, ring_pair};
 use ferrowarp_proto::device::{Capabilities, ChecksumMode};
 
-use crate::device::attach::attach;
+use crate::device::attach::{Attachment, attach};
 use crate::device::config::OpenConfig;
 use crate::device::error::DeviceError;
 use crate::device::mac::stack_mac;
 use crate::device::mbuf_cache::create_pools;
+use crate::device::memif;
 use crate::device::pools::{MTU_MAX, MTU_MIN};
 use crate::device::port::{DpdkDevice, PortFacts};
 use crate::device::quirks::{DriverQuirks, MtuBy, SteeringBy};
@@ -60,6 +61,10 @@ fn only(devices: Vec<DpdkDevice>) -> Option<DpdkDevice> {
 /// Opens the device that `spec` names, with [`OpenConfig::queues`] queue pairs; initializes EAL if
 /// it does not run.
 ///
+/// A client of memif waits for its server, at most 1 s, if it has several queues: a server with
+/// fewer disconnects it, so it then offers one less, until the server accepts; the last devices
+/// are without a wire ([`DpdkDevice::has_wire`]).
+///
 /// Takes up to 0.3 s the first time. Interfaces are looked up in the network namespace of the
 /// calling thread. Everything created here is removed when the last device of its port is
 /// dropped.
@@ -76,20 +81,36 @@ pub fn open(spec: &DeviceSpec, config: &OpenConfig) -> Result<Opened, DeviceErro
         ..config.clone()
     };
     let eal = start_eal(spec, config)?;
-    let start = |port, name| start_port(eal, port, spec, config, name);
+    let start = |port, name, wired| start_port(eal, port, spec, config, name, wired);
     if spec.is_pair() {
         let driver = spec.driver().unwrap_or_default();
         DriverQuirks::of(driver).check_queues(spec, config.queues, None)?;
         let (first, second) = ring_pair(eal, config.queues, config.ring_slots)
             .map_err(|source| DeviceError::Port { device: spec.to_string(), source })?;
-        return Ok(Opened::Pair(start(first, "ring:0")?, start(second, "ring:1")?));
+        let first = start(first, "ring:0", config.queues)?;
+        return Ok(Opened::Pair(first, start(second, "ring:1", config.queues)?));
     }
     let name = spec.to_string();
-    start(attach(eal, spec, config)?, &name).map(Opened::One)
+    let may_be_refused = matches!(spec, DeviceSpec::Memif { .. });
+    let mut wired = config.queues;
+    loop {
+        let attempt = (may_be_refused && wired > 1).then(memif::Attempt::begin);
+        let Attachment { port, is_memif_client } = attach(eal, spec, config)?;
+        let devices = start(port, &name, wired)?;
+        let is_refused = is_memif_client
+            && attempt
+                .zip(devices.first())
+                .is_some_and(|(attempt, first)| attempt.is_refused(first));
+        if !is_refused {
+            return Ok(Opened::One(devices));
+        }
+        wired -= 1;
+        tracing::info!("{spec}: the server has fewer than {} queues", wired + 1);
+    }
 }
 
-/// Opens one queue pair of the device that `spec` names as a port without a stack. Frames can be kept up to the size
-/// of the receive pool, which follows from [`OpenConfig::pools`].
+/// Opens one queue pair of the device that `spec` names as a port without a stack. Frames can be
+/// kept up to the size of the receive pool, which follows from [`OpenConfig::pools`].
 ///
 /// # Errors
 /// As [`open`]; `ring` is an error, because it connects two devices of one process.
@@ -133,13 +154,14 @@ fn start_eal(spec: &DeviceSpec, config: &OpenConfig) -> Result<Eal, DeviceError>
 }
 
 /// Configures an attached port as its driver requires, starts it, and returns its queue pairs in
-/// order.
+/// order. Those from the number `wired` on are not configured.
 fn start_port(
     eal: Eal,
     port: Port,
     spec: &DeviceSpec,
     config: &OpenConfig,
     name: &str,
+    wired: u16,
 ) -> Result<Vec<DpdkDevice>, DeviceError> {
     let error = |source| match source {
         dpdk_sys::Error::MtuTooLarge { max } => {
@@ -170,6 +192,7 @@ fn start_port(
         rx_descriptors: rx_descriptors.max(8),
         tx_descriptors: tx_descriptors.max(8),
         pools: receive,
+        wired,
         mtu: (quirks.mtu_by == MtuBy::Ethdev).then_some(config.mtu),
         scatter: rx_buf_size < sizes.frame_capacity,
         promiscuous: true,

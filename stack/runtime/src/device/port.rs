@@ -23,6 +23,8 @@ pub struct DeviceCounters {
     pub tx_dropped: u64,
     /// Dropped because they are longer than the port sends.
     pub tx_too_long: u64,
+    /// Dropped because the link partner has no queue for this one (memif).
+    pub tx_no_wire: u64,
     /// Flushes that left frames queued because the port accepted no more.
     pub tx_deferred: u64,
     /// Failed allocations: the data pool was empty.
@@ -141,6 +143,26 @@ impl DpdkDevice {
         self.rx.link_is_up()
     }
 
+    /// True if the queue pair has a counterpart at the link partner. Always, except over memif,
+    /// where the peer has to be connected, with as many queues at least. Without one, nothing is
+    /// received and nothing sent, and the port's other queues are not touched. The answer holds
+    /// for a connection from when the link is up; a peer may connect anew with other queues.
+    #[must_use]
+    pub fn has_wire(&self) -> bool {
+        self.rx.has_wire() && self.tx.has_wire()
+    }
+
+    /// Counts a flush that left frames. They stay queued, unless the link partner has no queue for
+    /// them: a full transmit queue would hold its mbufs for nothing.
+    #[cold]
+    fn on_deferred(&mut self) {
+        self.counters.tx_deferred += 1;
+        if self.tx.is_without_partner() {
+            self.counters.tx_no_wire += self.queue.len() as u64;
+            self.queue.clear();
+        }
+    }
+
     /// Returns the number of frames queued and not yet accepted by the port.
     #[must_use]
     pub fn transmit_backlog(&self) -> usize {
@@ -230,6 +252,8 @@ impl Device for DpdkDevice {
             return;
         }
         self.counters.tx_frames += self.tx.flush(&mut self.queue) as u64;
-        self.counters.tx_deferred += u64::from(!self.queue.is_empty());
+        if !self.queue.is_empty() {
+            self.on_deferred();
+        }
     }
 }

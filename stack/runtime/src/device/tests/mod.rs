@@ -12,6 +12,7 @@ use super::*;
 
 mod kernel;
 mod memif;
+mod memif_queues;
 mod opening;
 mod queues;
 mod raw;
@@ -88,6 +89,15 @@ fn exchange(from: &mut DpdkDevice, to: &mut DpdkDevice, count: usize) -> Vec<Dpd
     }
     assert_eq!(burst.len(), count, "all frames cross in time");
     burst
+}
+
+/// Waits until `is_so` holds, at most five seconds.
+fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) {
+    let deadline = Instant::now() + Duration::from_secs(5);
+    while !is_so() {
+        assert!(Instant::now() < deadline, "{what}");
+        std::thread::yield_now();
+    }
 }
 
 fn wait_for_link(devices: &[&DpdkDevice]) {

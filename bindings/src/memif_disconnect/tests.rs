@@ -1,0 +1,84 @@
+//! Bursts while they are quiesced, and on queues without a ring.
+
+use core::sync::atomic::AtomicU32;
+use std::time::Instant;
+
+use super::*;
+
+#[test]
+fn disconnection_because_of_rings_is_recognized() {
+    let by = "memif_msg_receive_disconnect(): Disconnect received: ";
+    for (reason, expected) in [("Invalid ring index\n", true), ("Device closed\n", false)] {
+        assert_eq!(is_ring_refusal(format!("{by}{reason}").as_bytes()), expected, "{reason}");
+    }
+    assert!(!is_ring_refusal(b"memif_connect(): Wrong ring\n"));
+}
+
+#[test]
+fn no_burst_runs_on_a_queue_without_a_ring() {
+    static TESTED: Bursts = Bursts::new();
+    let mut queue = TESTED.register_queue(Ring::Unconfigured);
+    assert!(queue.try_lock().is_none() && queue.is_ring_absent() && !queue.has_ring());
+    TESTED.resume();
+    assert!(queue.try_lock().is_none() && queue.is_ring_absent());
+    assert!(!queue.in_flight.is_set.load(Ordering::Relaxed));
+}
+
+#[test]
+fn no_burst_runs_while_quiesced() {
+    static TESTED: Bursts = Bursts::new();
+    static IN_FLIGHT: AtomicU32 = AtomicU32::new(0);
+    static PASSED: AtomicU32 = AtomicU32::new(0);
+    static DONE: AtomicBool = AtomicBool::new(false);
+    let mut seen = false;
+    std::thread::scope(|scope| {
+        for _ in 0..2 {
+            scope.spawn(|| {
+                let mut burst_lock = TESTED.register_queue(Ring::Unconditional);
+                while !DONE.load(Ordering::Relaxed) {
+                    let Some(_guard) = burst_lock.try_lock() else { continue };
+                    IN_FLIGHT.fetch_add(1, Ordering::Relaxed);
+                    PASSED.fetch_add(1, Ordering::Relaxed);
+                    IN_FLIGHT.fetch_sub(1, Ordering::Relaxed);
+                }
+            });
+        }
+        for _ in 0..5 {
+            let before = PASSED.load(Ordering::Relaxed);
+            while PASSED.load(Ordering::Relaxed) == before {
+                std::thread::yield_now();
+            }
+            TESTED.quiesce();
+            let passed = PASSED.load(Ordering::Relaxed);
+            let until = Instant::now() + Duration::from_millis(10);
+            while Instant::now() < until {
+                seen |= IN_FLIGHT.load(Ordering::Relaxed) != 0;
+            }
+            seen |= PASSED.load(Ordering::Relaxed) != passed;
+            TESTED.resume();
+        }
+        DONE.store(true, Ordering::Relaxed);
+    });
+    assert!(!seen, "bursts begun or in flight");
+}
+
+#[test]
+fn quiesce_gives_up_on_a_stuck_burst() {
+    static TESTED: Bursts = Bursts::new();
+    let (mut stuck, mut other) =
+        (TESTED.register_queue(Ring::Unconditional), TESTED.register_queue(Ring::Unconditional));
+    let guard = stuck.try_lock();
+    assert!(guard.is_some());
+    let began = Instant::now();
+    TESTED.quiesce();
+    let (polls, interval) = QUIESCE_POLLS;
+    assert!(began.elapsed() >= polls * interval);
+    assert!(other.try_lock().is_none());
+    drop(guard);
+    drop(stuck);
+    TESTED.resume();
+    assert!(other.try_lock().is_some());
+    let began = Instant::now();
+    TESTED.quiesce();
+    assert!(began.elapsed() < polls * interval, "a removed queue delays no burst");
+}
