@@ -24,26 +24,27 @@ counters! {
         pub frames_in: u64,
         /// Frames handed to the device.
         pub frames_out: u64,
-        /// Frames forwarded to the shard that owns their connection: the port delivered them to another
-        /// one's queue.
+        /// Frames forwarded to the shard that owns their connection: the port delivered them to
+        /// another one's queue.
         pub frames_forwarded: u64,
         /// Frames that came from another shard.
         pub frames_from_shards: u64,
-        /// Frames and other messages for another shard dropped because it did not keep up, or has died.
+        /// Frames and other messages for another shard dropped because it did not keep up, or has
+        /// died.
         pub shard_messages_dropped: u64,
         /// Frames dropped: malformed, bad checksum, or an unknown protocol or address.
         pub frames_dropped: u64,
         /// ICMP errors accepted: about outstanding segments.
         pub icmp_errors_in: u64,
-        /// ICMP errors ignored: malformed, not about an outstanding segment, without new or possible
-        /// values, or over the rate limit.
+        /// ICMP errors ignored: malformed, not about an outstanding segment, without new or
+        /// possible values, or over the rate limit.
         pub icmp_errors_ignored: u64,
         /// ICMP errors sent for packets whose reassembly failed.
         pub icmp_errors_out: u64,
         /// Changes of a connection's EMSS with its path MTU.
         pub emss_changes: u64,
-        /// TCP segments that belong to no connection and that no listener accepts; answered with RST
-        /// within the rate limit.
+        /// TCP segments that belong to no connection and that no listener accepts; answered with
+        /// RST within the rate limit.
         pub segments_unmatched: u64,
         /// ARP requests and neighbor solicitations sent.
         pub neighbor_solicits_out: u64,
@@ -61,8 +62,8 @@ counters! {
         pub packets_reassembled: u64,
         /// IP packets with at least one fragment received that were not reassembled.
         pub reassembly_failures: u64,
-        /// SYNs, and ACKs that would have completed a handshake, dropped because a listener's backlog
-        /// was full.
+        /// SYNs, and ACKs that would have completed a handshake, dropped because a listener's
+        /// backlog was full.
         pub backlog_overflows: u64,
         /// Connections reset because too many were without a complete MPA Request Frame.
         pub requests_evicted: u64,
@@ -95,10 +96,11 @@ counters! {
         /// Out-of-order segments dropped because the out-of-order memory of all connections was
         /// exhausted.
         pub ooo_pool_exhausted: u64,
-        /// Out-of-order segments dropped because they were corrupt, or too many on their connection.
+        /// Out-of-order segments dropped because they were corrupt, or too many on their
+        /// connection.
         pub ooo_dropped: u64,
-        /// Retained frames replaced by copies so that other connections could send: their peers made no
-        /// progress.
+        /// Retained frames replaced by copies so that other connections could send: their peers
+        /// made no progress.
         pub frames_copied_out: u64,
         /// Connections reset because their peers had made no progress for the longest time, while
         /// others had no frames and no memory was left for copies.
@@ -108,19 +110,21 @@ counters! {
         pub windows_reclaimed: u64,
         /// Invalid or unacceptable MPA startup frames received.
         pub startup_errors: u64,
-        /// Times bytes of a partial FPDU counted as not received because there was no memory for them.
+        /// Times bytes of a partial FPDU counted as not received because there was no memory for
+        /// them.
         pub assembly_exhausted: u64,
         /// Connections ended because their partial FPDU had held memory for too long while others
         /// waited for it.
         pub partials_evicted: u64,
-        /// Messages refused a buffer of a shared receive queue because their queue pair was at its cap.
+        /// Messages refused a buffer of a shared receive queue because their queue pair was at its
+        /// cap.
         pub srq_caps_reached: u64,
         /// Terminates sent.
         pub terminates_out: u64,
         /// Terminates received.
         pub terminates_in: u64,
-        /// Failed allocations of a frame to send: its pool was empty, or the transmit queue of the port
-        /// full.
+        /// Failed allocations of a frame to send: its pool was empty, or the transmit queue of the
+        /// port full.
         pub frame_shortages: u64,
         /// Work completions pushed, without those of the flush.
         pub completions: u64,

@@ -6,8 +6,8 @@
 //!
 //! A thread that posts publishes the request and then loads the binding; the thread that binds
 //! stores the binding and then has the shard look at the queues. With a fence between the two steps
-//! on both sides one of them sees the other: either the poster finds the shard and rings its
-//! doorbell, or the shard finds the request. A poster finds the queue pair bound nearly always, and
+//! on both sides one of them sees the other: either the thread that posts finds the shard and rings
+//! its doorbell, or the shard finds the request. Nearly always the queue pair is bound, and posting
 //! pays the fence only while it is not.
 
 use crate::sync::{AtomicU32, Ordering, fence};
@@ -75,7 +75,7 @@ mod proofs {
                 binding: Binding::new(),
             });
             let posting = Arc::clone(&model);
-            let poster = thread::spawn(move || {
+            let thread = thread::spawn(move || {
                 posting.tail.store(1, Ordering::Release);
                 if posting.binding.after_post() == Some(3) {
                     posting.rung.store(1, Ordering::Release);
@@ -83,7 +83,7 @@ mod proofs {
             });
             bind(&model.binding);
             let found = model.tail.load(Ordering::Acquire) == 1;
-            poster.join().unwrap();
+            thread.join().unwrap();
             assert!(found || model.rung.load(Ordering::Acquire) == 1, "the request is lost");
         });
     }

@@ -18,7 +18,6 @@ use crate::events::{AsyncEventQueue, EventSource};
 use crate::limits::ResourceLimits;
 use crate::numbers::Numbers;
 use crate::shard::{QpShared, Shard, ShardControl};
-use crate::shard_handle::ShardHandle;
 use crate::shards::Shards;
 use crate::thread::DriveThread;
 
@@ -83,7 +82,7 @@ impl Context {
 
     /// Polls the shards once, if the drive mode leaves that to the application, each unless another
     /// thread is polling it. True if there was anything to do. With several shards each thread
-    /// drives one of them instead: [`ShardHandle::drive`].
+    /// drives one of them instead: [`ShardHandle::drive`](crate::ShardHandle::drive).
     #[inline]
     pub fn drive(&self) -> bool {
         self.inner.shards.drive()
@@ -93,12 +92,6 @@ impl Context {
     #[must_use]
     pub fn shard_count(&self) -> usize {
         self.inner.shards.len()
-    }
-
-    /// Returns a shard by its number; `None` if there is none.
-    #[must_use]
-    pub fn shard(&self, index: usize) -> Option<ShardHandle> {
-        (index < self.shard_count()).then(|| ShardHandle::new(Arc::clone(&self.inner), index))
     }
 
     /// Counters since opening, of all shards together; zeros after closing.
@@ -137,6 +130,7 @@ impl Context {
     /// [`Event::Disconnected`]: crate::Event::Disconnected
     /// [`EndReason::LocalError`]: crate::EndReason::LocalError
     /// [`AsyncEvent::ShardFailed`]: crate::AsyncEvent::ShardFailed
+    /// [`ShardHandle::has_failed`]: crate::ShardHandle::has_failed
     #[must_use]
     pub fn has_failed(&self) -> bool {
         self.inner.shards.have_failed()

@@ -6,7 +6,7 @@ use ferrowarp_proto::device::Device;
 use ferrowarp_proto::engine;
 use ferrowarp_proto::steering::toeplitz::RssTable;
 
-use crate::device::{DeviceCounters, DpdkDevice};
+use crate::device::{DeviceCounters, DpdkDevice, Steering};
 
 /// Device as a context uses it.
 pub trait Port: Device {
@@ -74,6 +74,20 @@ impl AddAssign for Usage {
 impl Port for DpdkDevice {
     fn port_counters(&self) -> DeviceCounters {
         self.counters()
+    }
+
+    fn has_wire(&self) -> bool {
+        Self::has_wire(self)
+    }
+
+    fn rss(&self) -> Option<RssTable> {
+        match self.steering() {
+            // Without a hash over ports, connections are not spread as the table says.
+            Steering::Predicted(rss) if rss.tcp_ipv4 && rss.tcp_ipv6 => {
+                RssTable::new(&rss.key, &rss.table).ok()
+            }
+            _ => None,
+        }
     }
 
     fn frames_free(&self) -> Option<FramesFree> {

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::sync::Arc;
 
-use crate::context::ContextInner;
+use crate::context::{Context, ContextInner};
 use crate::counters::{Counters, Usage};
 use crate::shard::Shard;
 
@@ -24,12 +24,16 @@ pub struct ShardHandle {
     index: usize,
 }
 
-impl ShardHandle {
-    /// Handle of the shard of this number, which exists.
-    pub(crate) const fn new(context: Arc<ContextInner>, index: usize) -> Self {
-        Self { context, index }
+impl Context {
+    /// Returns a shard by its number; `None` if there is none.
+    #[must_use]
+    pub fn shard(&self, index: usize) -> Option<ShardHandle> {
+        let exists = index < self.shard_count();
+        exists.then(|| ShardHandle { context: Arc::clone(self.inner()), index })
     }
+}
 
+impl ShardHandle {
     fn shard(&self) -> &Arc<Shard> {
         self.context.shards.get(self.index)
     }

@@ -74,8 +74,8 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
         self.cx.qps.destroy(&mut self.cx.verbs, qp);
     }
 
-    /// Ends the queue pairs of a completion queue that overran in another engine; the next pass does
-    /// it. [`Event::CqOverrun`] reports it here as well.
+    /// Ends the queue pairs of a completion queue that overran in another engine, in the next pass.
+    /// [`Event::CqOverrun`] reports it here as well.
     ///
     /// [`Event::CqOverrun`]: crate::verbs::cm::Event::CqOverrun
     pub fn on_cq_overrun(&mut self, cq: CqId) {

@@ -161,8 +161,10 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
         };
         let (limits, backlogs, first_port) = match &mesh {
             Some(mesh) => {
-                let ports = u32::from(u16::MAX) / u32::try_from(mesh.shard_count()).unwrap_or(1);
-                let first = u32::from(mesh.id().0) * ports;
+                // As far apart as possible: a port that one shard has released may still be in
+                // use at the peer.
+                let ports = config.source_ports.len() / mesh.shard_count();
+                let first = u32::try_from(mesh.id().index() * ports).unwrap_or(0);
                 (mesh.limits().clone(), Arc::clone(mesh.backlogs()), first)
             }
             None => (ReplyLimits::new(config.seed, config.cookies_per_second), Arc::default(), 0),

@@ -46,6 +46,7 @@ impl AddAssign for DeviceCounters {
         self.data_drained += other.data_drained;
         self.retransmit_drained += other.retransmit_drained;
         self.control_drained += other.control_drained;
+        self.tx_no_wire += other.tx_no_wire;
     }
 }
 

@@ -96,8 +96,8 @@ impl CqOverrun {
         self.has_overrun.load(Ordering::Acquire)
     }
 
-    /// Records the first overrun, and has every shard end its queue pairs. The shard that calls this
-    /// has done so, and finds nothing left to end.
+    /// Records the first overrun, and has every shard end its queue pairs. The shard that calls
+    /// this has done so, and finds nothing left to end.
     fn set(&self, cq: CqId) {
         if !self.has_overrun.swap(true, Ordering::AcqRel) && self.mailboxes.len() > 1 {
             self.mailboxes.iter().for_each(|mailbox| mailbox.push(ShardRequest::EndCq(cq)));

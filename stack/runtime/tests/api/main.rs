@@ -15,5 +15,7 @@ mod fork;
 mod idle_threads;
 mod memory;
 mod poll_panic;
+mod shard_panic;
+mod shards;
 mod streaming;
 mod wakeup;

@@ -35,7 +35,7 @@ struct Reservation {
 /// Waits until the calling test may open a pair of ports that are driven in these modes, of which
 /// it has one at a time.
 pub(crate) fn reserve_pair(modes: [DriveMode; 2]) {
-    let is_dedicated = modes.iter().any(|mode| *mode == DriveMode::Dedicated);
+    let is_dedicated = modes.contains(&DriveMode::Dedicated);
     RESERVATION.with_borrow_mut(|held| {
         let held = held.get_or_insert_with(|| Reservation {
             _not_isolated: OTHERS.read().unwrap_or_else(PoisonError::into_inner),

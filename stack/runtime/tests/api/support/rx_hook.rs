@@ -2,7 +2,9 @@
 
 use std::sync::{Arc, Mutex};
 
-use ferrowarp::device::{self, DeviceSpec, DpdkDevice, DpdkRetained, DpdkRx, DpdkTx, OpenConfig};
+use ferrowarp::device::{
+    self, DeviceSpec, DpdkDevice, DpdkRetained, DpdkRx, DpdkTx, OpenConfig, Opened,
+};
 use ferrowarp::{Config, Context, Port};
 use ferrowarp_proto::device::{Capabilities, Device, TxClass};
 
@@ -69,12 +71,21 @@ impl Device for HookedPort {
 
 /// Opens two contexts, and returns the hooks of the right one's port.
 pub(crate) fn hooked_contexts(left: Config, right: Config) -> (Context, Context, Hooks) {
+    let (left, right, mut hooks) = hooked_shards(left, right);
+    (left, right, hooks.remove(0))
+}
+
+/// As [`hooked_contexts`], with the number of shards of `left`, and hooks for each shard of the
+/// right context.
+pub(crate) fn hooked_shards(left: Config, right: Config) -> (Context, Context, Vec<Hooks>) {
     reserve_pair([left.drive, right.drive]);
-    let opened = device::open(&DeviceSpec::Ring, &OpenConfig::default()).unwrap();
-    let (left_port, right_port) = opened.into_pair().expect("ring is a pair");
-    let hooks = Hooks::default();
-    let left_port = HookedPort { inner: left_port, hooks: Hooks::default() };
-    let right_port = HookedPort { inner: right_port, hooks: hooks.clone() };
-    let (left, right) = Context::joined((left_port, left), (right_port, right)).unwrap();
+    let queues = u16::try_from(left.shards).unwrap();
+    let opened = device::open(&DeviceSpec::Ring, &OpenConfig { queues, ..OpenConfig::default() });
+    let Ok(Opened::Pair(left_ports, right_ports)) = opened else { panic!("ring is a pair") };
+    let hook = |inner| HookedPort { inner, hooks: Hooks::default() };
+    let left_ports: Vec<_> = left_ports.into_iter().map(hook).collect();
+    let right_ports: Vec<_> = right_ports.into_iter().map(hook).collect();
+    let hooks = right_ports.iter().map(|port| port.hooks.clone()).collect();
+    let (left, right) = Context::joined_queues((left_ports, left), (right_ports, right)).unwrap();
     (left, right, hooks)
 }
