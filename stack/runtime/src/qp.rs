@@ -144,11 +144,12 @@ impl Qp {
             let queues = unbound.take().ok_or(CmError::Gone)?;
             let UnboundQueues { init, requester, recv_queue, tails } = queues;
             engine.create_qp(id, stream, init, requester, recv_queue)?;
-            if let Some(srq) = &self.srq
-                && engine.attach_srq(id, srq.in_engine()).is_err()
-            {
-                engine.destroy_qp(now, id);
-                return Err(CmError::Gone);
+            if let Some(srq) = &self.srq {
+                let attached = srq.in_engine(shard).map(|srq| engine.attach_srq(id, srq));
+                if !matches!(attached, Some(Ok(()))) {
+                    engine.destroy_qp(now, id);
+                    return Err(CmError::Gone);
+                }
             }
             let cqs = [init.send_cq, init.recv_cq];
             engine.attach(Link::new(id, Arc::clone(&self.shared), cqs, tails));

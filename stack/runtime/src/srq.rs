@@ -4,13 +4,15 @@ use std::sync::Arc;
 
 use ferrowarp_proto::ddp::recv_queue::{RqProducer, recv_queue};
 use ferrowarp_proto::verbs::qp::{SrqError, SrqId};
+use ferrowarp_proto::verbs::srq::SrqBuffers;
 use ferrowarp_proto::verbs::wr::{PostError, RecvWr};
 
 use crate::context::ContextInner;
 use crate::error::CreateError;
+use crate::events::AsyncEvent;
 use crate::limits::{Permit, Resource};
 use crate::pd::Pd;
-use crate::shard::{Shard, SrqLimit, SrqShared};
+use crate::shard::{Shard, ShardControl, SrqLimit, SrqShared};
 use crate::spin_lock::SpinLock;
 
 /// Shared receive queue: buffers for the Sends that arrive on any of its queue pairs, one for each
@@ -27,9 +29,11 @@ pub struct Srq {
 
 struct SrqInner {
     id: SrqId,
-    /// Its handle in the engine of its shard.
-    in_engine: SrqId,
-    shard: usize,
+    /// Its handles in the engines, by shard: of the only one that has it, or of all that ran when
+    /// it was created.
+    in_engines: Box<[Option<SrqId>]>,
+    /// The only shard that has it.
+    shard: Option<usize>,
     pd: u32,
     producer: SpinLock<RqProducer>,
     shared: Arc<SrqShared>,
@@ -38,43 +42,51 @@ struct SrqInner {
 }
 
 impl Pd {
-    /// Creates a shared receive queue for at most `max_wr` buffers, for queue pairs of this domain.
-    /// In a context with several shards it belongs to the first, and so do the queue pairs that use
-    /// it; see [`Pd::create_srq_on`].
+    /// Creates a shared receive queue for at most `max_wr` buffers, for queue pairs of this domain,
+    /// of any shard.
     ///
     /// # Errors
     /// [`CreateError`].
     pub fn create_srq(&self, max_wr: usize) -> Result<Srq, CreateError> {
-        self.create_srq_on(0, max_wr)
+        self.new_srq(None, max_wr)
     }
 
-    /// As [`Pd::create_srq`], for the queue pairs of another shard.
+    /// As [`Pd::create_srq`], for the queue pairs of one shard: queue pairs that use the queue
+    /// belong to that one. The shards then share nothing.
     ///
     /// # Errors
     /// [`CreateError`]; `NoShard`.
     pub fn create_srq_on(&self, shard: usize, max_wr: usize) -> Result<Srq, CreateError> {
+        self.new_srq(Some(shard), max_wr)
+    }
+
+    fn new_srq(&self, shard: Option<usize>, max_wr: usize) -> Result<Srq, CreateError> {
         let context = Arc::clone(self.context());
         let count = context.shards.len();
-        if shard >= count {
+        if let Some(shard) = shard.filter(|&shard| shard >= count) {
             return Err(CreateError::NoShard { shard, count });
         }
+        let shard = if count == 1 { Some(0) } else { shard };
         let max_wr = max_wr.max(1);
         let permit = context.limits.acquire(Resource::QueueEntries, max_wr)?;
-        // The memory of the queue is zeroed before the shard is locked.
+        // The memory of the queue is zeroed before a shard is locked.
         let (producer, rq) = recv_queue(max_wr);
-        let shared = Arc::new(SrqShared::new());
-        let (pd, tail, of_shard) = (self.id(), producer.tail(), Arc::clone(&shared));
         let (index, generation) = context.srq_numbers.allocate().ok_or(SrqError::TooMany)?;
         let id = SrqId { index, generation };
-        let created = context
-            .shards
-            .get(shard)
-            .control(|engine, _| engine.create_srq(id, pd, rq, tail, of_shard));
-        let created = created.map_or(Err(CreateError::Gone), |created| created.map_err(Into::into));
-        let in_engine = created.inspect_err(|_| context.srq_numbers.release(index))?;
-        let producer = SpinLock::new(producer);
-        let inner =
-            SrqInner { id, in_engine, shard, pd, producer, shared, context, _permit: permit };
+        let shared = Arc::new(SrqShared::new());
+        shared.source().set_event(AsyncEvent::SrqLimit { srq: id });
+        let mut inner = SrqInner {
+            id,
+            in_engines: vec![None; count].into(),
+            shard,
+            pd: self.id(),
+            producer: SpinLock::new(producer),
+            shared,
+            context,
+            _permit: permit,
+        };
+        let engines = if shard.is_some() { 1 } else { count };
+        inner.create_in_engines(&Arc::new(SrqBuffers::new(rq, engines)))?;
         Ok(Srq { inner: Arc::new(inner) })
     }
 }
@@ -87,7 +99,7 @@ impl Srq {
     /// polled. `WrongState` after the context was closed or has failed.
     #[inline]
     pub fn post_recv(&self, wr: RecvWr) -> Result<(), PostError> {
-        if self.inner.shard().has_ended() {
+        if self.inner.has_ended() {
             return Err(PostError::WrongState);
         }
         let mut producer = self.inner.producer.lock();
@@ -105,9 +117,8 @@ impl Srq {
     /// # Errors
     /// `NoSuchSrq` after the context was closed.
     pub fn arm(&self, limit: usize) -> Result<(), SrqError> {
-        let id = self.inner.in_engine;
-        let armed = self.inner.shard().control(|engine, _| engine.arm_srq(id, limit));
-        armed.unwrap_or(Err(SrqError::NoSuchSrq))
+        // The limit is that of all shards; one of them raises it.
+        self.inner.control(|engine, id| engine.arm_srq(id, limit))
     }
 
     /// Limits each queue pair to `cap` buffers at a time, so that a peer that sends more than its
@@ -120,9 +131,7 @@ impl Srq {
     /// # Errors
     /// `NoSuchSrq` after the context was closed.
     pub fn cap(&self, cap: usize) -> Result<(), SrqError> {
-        let id = self.inner.in_engine;
-        let capped = self.inner.shard().control(|engine, _| engine.cap_srq(id, cap));
-        capped.unwrap_or(Err(SrqError::NoSuchSrq))
+        self.inner.control(|engine, id| engine.cap_srq(id, cap))
     }
 
     /// Removes and returns the oldest limit event. Does not poll the shard.
@@ -139,15 +148,15 @@ impl Srq {
         self.inner.id
     }
 
-    /// Shard of the queue and of the queue pairs that use it.
+    /// The only shard whose queue pairs use it; `None` if those of all shards may.
     #[must_use]
     pub fn shard(&self) -> Option<usize> {
-        Some(self.inner.shard)
+        self.inner.shard
     }
 
-    /// Its handle in the engine of its shard.
-    pub(crate) fn in_engine(&self) -> SrqId {
-        self.inner.in_engine
+    /// Its handle in the engine of a shard.
+    pub(crate) fn in_engine(&self, shard: usize) -> Option<SrqId> {
+        self.inner.in_engines[shard]
     }
 
     /// True if it belongs to this context and domain.
@@ -157,16 +166,54 @@ impl Srq {
 }
 
 impl SrqInner {
-    fn shard(&self) -> &Arc<Shard> {
-        self.context.shards.get(self.shard)
+    /// Creates the queue in the engine of each shard that is to have it.
+    fn create_in_engines(&mut self, buffers: &Arc<SrqBuffers>) -> Result<(), CreateError> {
+        let shards = self.shard.map_or(0..self.in_engines.len(), |shard| shard..shard + 1);
+        for (number, shard) in shards.enumerate() {
+            let tail = self.producer.lock().tail();
+            let (buffers, shared) = (Arc::clone(buffers), Arc::clone(&self.shared));
+            let pd = self.pd;
+            let created = self
+                .context
+                .shards
+                .get(shard)
+                .control(|engine, _| engine.create_srq(pd, buffers, number, tail, shared));
+            // A shard that has failed gets none.
+            self.in_engines[shard] = created.transpose()?;
+        }
+        let is_created = self.in_engines.iter().any(Option::is_some);
+        if is_created { Ok(()) } else { Err(CreateError::Gone) }
+    }
+
+    /// The shards that have the queue, with their handles of it.
+    fn engines(&self) -> impl Iterator<Item = (&Arc<Shard>, SrqId)> {
+        let shards = self.context.shards.iter().zip(&self.in_engines);
+        shards.filter_map(|(shard, id)| Some((shard, (*id)?)))
+    }
+
+    /// Calls `act` with the engine of the first shard that runs.
+    fn control(
+        &self,
+        act: impl Fn(&mut dyn ShardControl, SrqId) -> Result<(), SrqError>,
+    ) -> Result<(), SrqError> {
+        let done =
+            self.engines().find_map(|(shard, id)| shard.control(|engine, _| act(engine, id)));
+        done.unwrap_or(Err(SrqError::NoSuchSrq))
+    }
+
+    /// True once no shard that has the queue runs any more.
+    #[inline]
+    fn has_ended(&self) -> bool {
+        self.engines().all(|(shard, _)| shard.has_ended())
     }
 }
 
 impl Drop for SrqInner {
     fn drop(&mut self) {
-        let in_engine = self.in_engine;
         // Its queue pairs keep it alive, so none is left.
-        self.shard().control(|engine, _| engine.destroy_srq(in_engine));
+        for (shard, id) in self.engines() {
+            shard.control(|engine, _| engine.destroy_srq(id));
+        }
         self.context.events.remove(self.shared.source());
         self.context.srq_numbers.release(self.id.index);
     }

@@ -36,7 +36,7 @@ fn folders_of_other_dpdk_programs_are_no_leftovers() {
     }
     std::fs::remove_dir(&foreign).expect("just made");
     let (works, output) = bash(&format!(
-        "list_resources | sort -u >$scratch/before; mkdir {foreign}; status=0; \
+        "list_resources | sort -u >$scratch/before; mkdir -p {foreign}; status=0; \
          check_leftovers $scratch/before || status=1; rmdir {foreign}; exit $status"
     ));
     let _ = std::fs::remove_dir(&foreign);

@@ -2,8 +2,10 @@
 
 mod cm;
 
+use std::sync::Arc;
+
 use crate::ddp::memory::Memory;
-use crate::ddp::recv_queue::{RqConsumer, recv_queue};
+use crate::ddp::recv_queue::recv_queue;
 use crate::ddp::regions::{AccessScope, StreamId};
 use crate::ddp::untagged::BufferQueue;
 use crate::device::Device;
@@ -12,6 +14,7 @@ use crate::rdmap::requester::Requester;
 use crate::time::Instant;
 use crate::verbs::cm::CmError;
 use crate::verbs::qp::{QpInit, QpState, SrqError, SrqId};
+use crate::verbs::srq::SrqBuffers;
 use crate::verbs::wc::{Completions, CqId, QpId};
 use crate::verbs::wr::{PostError, RecvWr, SendWr};
 
@@ -180,16 +183,23 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
     /// [`SrqError::TooMany`].
     pub fn create_srq(&mut self, pd: u32, count_max: usize) -> Result<SrqId, SrqError> {
         let (producer, rq) = recv_queue(count_max);
-        self.cx.verbs.create_srq(pd, rq, Some(producer))
+        let buffers = Arc::new(SrqBuffers::with_producer(rq, Some(producer), 1));
+        self.cx.verbs.create_srq(pd, buffers, 0)
     }
 
-    /// As [`Engine::create_srq`], with a queue to whose producer the application posts, in place of
-    /// [`Engine::post_srq_recv`]; [`Engine::on_srq_recvs_posted`] tells the engine.
+    /// As [`Engine::create_srq`], with buffers to whose producer the application posts, in place of
+    /// [`Engine::post_srq_recv`]; [`Engine::on_srq_recvs_posted`] tells the engine. Several engines
+    /// may share them: `number` is that of this one among them.
     ///
     /// # Errors
     /// [`SrqError::TooMany`].
-    pub fn create_srq_with(&mut self, pd: u32, rq: RqConsumer) -> Result<SrqId, SrqError> {
-        self.cx.verbs.create_srq(pd, rq, None)
+    pub fn create_srq_with(
+        &mut self,
+        pd: u32,
+        buffers: Arc<SrqBuffers>,
+        number: usize,
+    ) -> Result<SrqId, SrqError> {
+        self.cx.verbs.create_srq(pd, buffers, number)
     }
 
     /// Destroys a shared receive queue and drops the buffers in it.
@@ -215,9 +225,12 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
         self.cx.qps.on_srq_recvs_posted(&mut self.cx.verbs, srq);
     }
 
-    /// Lets the application post as many buffers to a shared receive queue as were taken from it.
-    pub fn publish_retired_srq(&mut self, srq: SrqId) {
-        self.cx.verbs.publish_retired_srq(srq);
+    /// Lets the application post as many buffers to its shared receive queues as messages have
+    /// used: at the end of a pass, or of a call in which received data was processed. A pass does
+    /// it itself, but after it has transmitted.
+    #[inline]
+    pub fn publish_retired_srqs(&mut self) {
+        self.cx.verbs.end_srq_pass();
     }
 
     /// Posts a buffer to a shared receive queue.

@@ -226,6 +226,7 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
         self.fire_timers(now);
         self.resolve_next_hops(now);
         self.end_overrun_qps(now);
+        self.cx.verbs.end_srq_pass();
         worked |= self.transmit_ready(now);
         debug_assert!(self.cx.deferred.is_empty(), "run after the call that caused it");
         worked |= self.cx.qps.flush(&mut self.cx.verbs);

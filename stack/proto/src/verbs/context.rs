@@ -2,13 +2,13 @@
 //! events and counters.
 
 use std::collections::VecDeque;
+use std::sync::Arc;
 
 use crate::counters::Counters;
-use crate::ddp::recv_queue::{RqConsumer, RqProducer};
 use crate::slab::Slab;
 use crate::verbs::cm::Event;
 use crate::verbs::qp::{SrqError, SrqId};
-use crate::verbs::srq::Srq;
+use crate::verbs::srq::{LimitEvent, Srq, SrqBuffers};
 use crate::verbs::wc::CqId;
 
 /// See the [module's documentation](self). Separate from the queue pairs, so that a queue pair
@@ -70,18 +70,18 @@ impl<M, C> Verbs<M, C> {
         index.and_then(|index| self.srqs.get_mut(index)).ok_or(SrqError::NoSuchSrq)
     }
 
-    /// Creates a shared receive queue for at most `count_max` buffers in the protection domain
-    /// `pd`.
+    /// Creates a shared receive queue in the protection domain `pd`. `shard`: number of this engine
+    /// among those that share the buffers.
     ///
     /// # Errors
     /// [`SrqError::TooMany`].
     pub(crate) fn create_srq(
         &mut self,
         pd: u32,
-        rq: RqConsumer,
-        producer: Option<RqProducer>,
+        buffers: Arc<SrqBuffers>,
+        shard: usize,
     ) -> Result<SrqId, SrqError> {
-        let srq = Srq::new(pd, rq, producer);
+        let srq = Srq::new(pd, buffers, shard);
         let (index, generation) = self.srqs.insert(srq).ok_or(SrqError::TooMany)?;
         Ok(SrqId { index, generation })
     }
@@ -103,7 +103,7 @@ impl<M, C> Verbs<M, C> {
     /// # Errors
     /// `NoSuchSrq`.
     pub(crate) fn cap_srq(&mut self, srq: SrqId, cap: usize) -> Result<(), SrqError> {
-        self.srq(srq)?.per_qp_max = cap;
+        self.srq(srq)?.set_cap(cap);
         Ok(())
     }
 
@@ -113,24 +113,30 @@ impl<M, C> Verbs<M, C> {
     /// # Errors
     /// `NoSuchSrq`.
     pub(crate) fn arm_srq(&mut self, srq: SrqId, limit: usize) -> Result<(), SrqError> {
-        self.srq(srq)?.arm(limit);
-        self.check_srq_limit(srq.index);
+        self.end_srq_pass();
+        let due = self.srq(srq)?.arm(limit);
+        self.raise_limit_event(srq, due);
         Ok(())
     }
 
-    /// Raises the limit event, once, if fewer buffers are left than the limit.
-    pub(super) fn check_srq_limit(&mut self, index: u32) {
-        let generation = self.srqs.generation(index);
-        if let Some((left, most)) = self.srqs.get_mut(index).and_then(Srq::take_limit_event) {
-            let srq = SrqId { index, generation };
-            self.events.push_back(Event::SrqLimit { srq, left, most });
+    /// At the end of a pass, or of a call that has processed received data: accounts for the shared
+    /// receive buffers used, and lets the application post as many.
+    #[inline]
+    pub(crate) fn end_srq_pass(&mut self) {
+        for index in 0..self.srqs.slot_count() {
+            self.end_pass_of_srq(index);
         }
     }
 
-    /// Lets the application post as many buffers to a shared receive queue as have left it.
-    pub(crate) fn publish_retired_srq(&mut self, srq: SrqId) {
-        if let Ok(queue) = self.srq(srq) {
-            queue.publish_retired();
+    fn end_pass_of_srq(&mut self, index: usize) {
+        let Ok(index) = u32::try_from(index) else { return };
+        let due = self.srqs.get_mut(index).and_then(Srq::end_pass);
+        self.raise_limit_event(SrqId { index, generation: self.srqs.generation(index) }, due);
+    }
+
+    fn raise_limit_event(&mut self, srq: SrqId, due: Option<LimitEvent>) {
+        if let Some((left, most)) = due {
+            self.events.push_back(Event::SrqLimit { srq, left, most });
         }
     }
 

@@ -8,6 +8,6 @@ pub mod qp;
 pub(crate) mod queue_pair;
 pub(crate) mod queue_pairs;
 pub(crate) mod receive;
-mod srq;
+pub mod srq;
 pub mod wc;
 pub mod wr;

@@ -178,13 +178,11 @@ impl QueuePairs {
     /// taken first.
     pub(crate) fn on_srq_recvs_posted<M, C>(&mut self, verbs: &mut Verbs<M, C>, srq: SrqId) {
         let Ok(queue) = verbs.srq(srq) else { return };
-        for _ in 0..queue.take_posted() {
-            // A buffer that replaces none adds to the queue.
-            let Some(holder) = queue.holders.pop_front() else { break };
+        queue.take_credits(|holder| {
             if let Some(usage) = self.by_id_mut(holder).and_then(|qp| qp.srq.as_mut()) {
                 usage.outstanding -= 1;
             }
-        }
+        });
     }
 
     /// Returns the number of buffers of its shared receive queue that a queue pair holds.

@@ -225,12 +225,12 @@ impl Qp {
     /// none, the queue pair is at its cap, or it has a buffer of its own.
     // req: RDMAP-297
     fn take_srq_buffer<M, C>(&mut self, verbs: &mut Verbs<M, C>) -> bool {
-        let Some(usage) = &self.srq else { return false };
+        let Some(usage) = &mut self.srq else { return false };
         if self.stream.recv_queue.front().is_some() {
             return false;
         }
         let Some(srq) = verbs.srqs.get_mut(usage.index) else { return false };
-        if srq.is_capped(usage) {
+        if srq.is_capped(self.id, usage) {
             verbs.counters.srq_caps_reached += 1;
             return false;
         }
@@ -256,6 +256,5 @@ impl Qp {
         let Some(usage) = &mut self.srq else { return };
         let Some(srq) = verbs.srqs.get_mut(usage.index) else { return };
         srq.commit(self.id, usage);
-        verbs.check_srq_limit(usage.index);
     }
 }

@@ -7,40 +7,45 @@
 //! A dequeued buffer counts as held by the queue pair until another is posted in its place; posts
 //! replace the oldest dequeued buffer first. So a cap on what each queue pair may hold acts like a
 //! receive queue of its own of that length, and its peer cannot empty the queue for others.
+//!
+//! The queue pairs may be those of several engines (shards). The buffers are then common to them
+//! (`buffers`, behind a lock); an engine takes a batch of them when a message needs one, and at the
+//! end of the pass accounts for those that it used and returns the others. iWARP has no way to ask
+//! a peer to wait: a buffer that an idle engine kept could end the stream of another. While few are
+//! left they are taken singly for the same reason.
+
+mod buffers;
 
 use std::collections::VecDeque;
+use std::sync::Arc;
 
-use crate::ddp::recv_queue::{RqConsumer, RqProducer};
+pub(super) use buffers::LimitEvent;
+pub use buffers::SrqBuffers;
+
 use crate::ddp::untagged::UntaggedBuffer;
 use crate::verbs::wc::QpId;
 use crate::verbs::wr::RecvWr;
 
-/// Shared receive queue.
+/// Buffers that an engine takes at a time.
+const BATCH_LEN: usize = 16;
+
+/// Shared receive queue, as one engine has it.
 #[derive(Debug)]
 pub(super) struct Srq {
     pub(super) pd: u32,
-    /// Buffers, read where the application has posted them; a queue pair takes a copy.
-    rq: RqConsumer,
-    /// For [`Srq::post`], unless the application posts itself.
-    producer: Option<RqProducer>,
-    /// Buffers posted since creation that were credited to the queue pairs. No others are taken: a
-    /// buffer would replace itself.
-    posted: u64,
-    /// Buffers given back, older than those in `rq`; in the order of posting.
-    returned: VecDeque<UntaggedBuffer>,
-    /// Limit: an event is raised when fewer buffers than this are left; 0: not armed.
-    limit: usize,
-    /// Number of times that the limit was armed.
-    arm_count: u64,
-    /// Queue pair that took most buffers since the limit was armed, and their number.
+    buffers: Arc<SrqBuffers>,
+    /// Number of this engine among those that have the queue.
+    shard: usize,
+    /// Buffers taken for this pass and not used yet; in the order of posting.
+    stash: VecDeque<UntaggedBuffer>,
+    /// Queue pairs that used one in this pass.
+    used: Vec<QpId>,
+    /// Queue pair of this engine that took most buffers since the limit was armed, and their
+    /// number; and how often the limit had been armed then.
     top_taker: Option<(QpId, u64)>,
+    top_arm_count: u64,
     /// Number of queue pairs attached.
     pub(super) qp_count: usize,
-    /// Maximum number of buffers that each of them may hold; 0: no cap.
-    pub(super) per_qp_max: usize,
-    /// Queue pairs that took the buffers not replaced yet, oldest first. Together with the buffers
-    /// left they are at most its capacity.
-    pub(super) holders: VecDeque<QpId>,
 }
 
 /// Use of a shared receive queue by a queue pair.
@@ -61,112 +66,116 @@ impl SrqUsage {
     }
 
     /// Returns the number of buffers taken since the limit was armed.
-    pub(super) const fn taken_since_arm(&self, srq: &Srq) -> u64 {
-        if self.arm_count == srq.arm_count { self.taken } else { 0 }
+    pub(super) fn taken_since_arm(&self, srq: &Srq) -> u64 {
+        if self.arm_count == srq.buffers.arm_count() { self.taken } else { 0 }
     }
 }
 
 impl Srq {
-    pub(super) fn new(pd: u32, rq: RqConsumer, producer: Option<RqProducer>) -> Self {
-        let holders = VecDeque::with_capacity(rq.count_max());
+    pub(super) fn new(pd: u32, buffers: Arc<SrqBuffers>, shard: usize) -> Self {
         Self {
             pd,
-            rq,
-            producer,
-            posted: 0,
-            returned: VecDeque::new(),
-            limit: 0,
-            arm_count: 0,
+            buffers,
+            shard,
+            stash: VecDeque::with_capacity(BATCH_LEN),
+            used: Vec::new(),
             top_taker: None,
+            top_arm_count: 0,
             qp_count: 0,
-            per_qp_max: 0,
-            holders,
         }
-    }
-
-    /// Returns the number of buffers left.
-    fn len(&self) -> usize {
-        self.returned.len() + self.credited_len()
-    }
-
-    /// Returns the number of buffers in the ring that may be taken.
-    fn credited_len(&self) -> usize {
-        usize::try_from(self.posted - self.rq.taken()).unwrap_or(usize::MAX)
     }
 
     pub(super) fn free_slots(&self) -> usize {
-        self.rq.count_max() - self.len()
+        self.buffers.lock().free_slots()
     }
 
     /// Adds a buffer; `false` if the queue is full, or the application posts itself.
-    pub(super) fn post(&mut self, wr: &RecvWr) -> bool {
-        self.publish_retired();
-        let Some(producer) = &mut self.producer else { return false };
-        let is_posted = producer.post(wr.wr_id, &wr.sg_list);
-        producer.publish();
-        is_posted
+    pub(super) fn post(&self, wr: &RecvWr) -> bool {
+        self.buffers.lock().post(wr)
     }
 
-    /// Returns the number of buffers posted since the call before.
-    pub(super) fn take_posted(&mut self) -> u64 {
-        let posted = self.rq.taken() + self.rq.len() as u64;
-        posted - core::mem::replace(&mut self.posted, posted)
+    /// Credits the queue pairs whose buffers are replaced by those posted since the call before,
+    /// and passes those of this engine to `credit`.
+    pub(super) fn take_credits(&self, credit: impl FnMut(QpId)) {
+        self.buffers.lock().take_credits(self.shard).into_iter().for_each(credit);
     }
 
-    /// Lets the application post as many buffers as have left the queue.
-    pub(super) fn publish_retired(&mut self) {
-        self.rq.publish_retired(self.returned.len());
+    /// Limits each queue pair to `cap` buffers at a time; 0: no cap.
+    pub(super) fn set_cap(&self, cap: usize) {
+        self.buffers.set_cap(cap);
     }
 
     /// True if a queue pair holds as many buffers as it may.
-    pub(super) const fn is_capped(&self, usage: &SrqUsage) -> bool {
-        self.per_qp_max > 0 && usage.outstanding >= self.per_qp_max
+    pub(super) fn is_capped(&self, qp: QpId, usage: &mut SrqUsage) -> bool {
+        let cap = self.buffers.cap();
+        if cap == 0 || usage.outstanding < cap {
+            return false;
+        }
+        // Another engine may have seen the buffers that were posted in their place.
+        usage.outstanding -= self.buffers.lock().take_credits_of(self.shard, qp);
+        usage.outstanding >= cap
     }
 
+    /// Removes and returns the oldest buffer.
     pub(super) fn pop(&mut self) -> Option<UntaggedBuffer> {
-        if !self.returned.is_empty() {
-            return self.returned.pop_front();
+        if self.stash.is_empty() {
+            self.account_used();
+            self.buffers.lock().take_batch(BATCH_LEN, &mut self.stash);
         }
-        if self.credited_len() == 0 {
-            return None;
-        }
-        let buffer = self.rq.front()?.into();
-        self.rq.pop_front();
-        Some(buffer)
+        self.stash.pop_front()
     }
 
     /// Returns a buffer whose message was refused.
     pub(super) fn put_back(&mut self, buffer: UntaggedBuffer) {
-        self.returned.push_front(buffer);
+        self.stash.push_front(buffer);
     }
 
     /// Accounts for a buffer that a message to `qp` has begun to fill, or has used up.
     pub(super) fn commit(&mut self, qp: QpId, usage: &mut SrqUsage) {
+        let arm_count = self.buffers.arm_count();
         usage.taken = usage.taken_since_arm(self) + 1;
-        usage.arm_count = self.arm_count;
+        usage.arm_count = arm_count;
         usage.outstanding += 1;
+        if std::mem::replace(&mut self.top_arm_count, arm_count) != arm_count {
+            self.top_taker = None;
+        }
         if self.top_taker.is_none_or(|(_, most)| usage.taken >= most) {
             self.top_taker = Some((qp, usage.taken));
         }
-        self.holders.push_back(qp);
+        self.used.push(qp);
+    }
+
+    /// At the end of a pass: accounts for the buffers used, lets the application post as many, and
+    /// returns the others to the queue. Returns the limit event, if one is due. If there are none
+    /// of either it takes no lock.
+    pub(super) fn end_pass(&mut self) -> Option<LimitEvent> {
+        if self.stash.is_empty() && self.used.is_empty() {
+            return None;
+        }
+        let mut buffers = self.buffers.lock();
+        let used = self.used.drain(..);
+        buffers.account(self.shard, used, self.top_arm_count, self.top_taker);
+        buffers.give_back(&mut self.stash);
+        buffers.publish_retired();
+        buffers.take_limit_event()
+    }
+
+    fn account_used(&mut self) {
+        if !self.used.is_empty() {
+            let used = self.used.drain(..);
+            let mut buffers = self.buffers.lock();
+            buffers.account(self.shard, used, self.top_arm_count, self.top_taker);
+        }
     }
 
     /// Arms the limit, and resets the count of buffers that each queue pair took. 0 disarms it.
-    pub(super) const fn arm(&mut self, limit: usize) {
-        self.limit = limit;
-        self.arm_count += 1;
-        self.top_taker = None;
-    }
-
-    /// Disarms the limit if fewer buffers are left: returns their number, and the queue pair that
-    /// took most, with their number.
-    pub(super) fn take_limit_event(&mut self) -> Option<(usize, Option<(QpId, u64)>)> {
-        let left = self.len();
-        if left >= self.limit {
-            return None;
-        }
-        self.limit = 0;
-        Some((left, self.top_taker))
+    /// Returns the event if it is due at once.
+    pub(super) fn arm(&mut self, limit: usize) -> Option<LimitEvent> {
+        let due = self.end_pass();
+        debug_assert!(due.is_none(), "what a pass has used is accounted for at its end");
+        let mut buffers = self.buffers.lock();
+        self.buffers.arm(&mut buffers, limit);
+        buffers.take_limit_event()
     }
 
     /// Detaches a queue pair that was destroyed. If it took most buffers, the one of `others` that
@@ -178,6 +187,15 @@ impl Srq {
                 .map(|(qp, usage)| (qp, usage.taken_since_arm(self)))
                 .filter(|&(_, taken)| taken > 0)
                 .max_by_key(|&(_, taken)| taken);
+            let mut buffers = self.buffers.lock();
+            buffers.account(self.shard, [].into_iter(), self.top_arm_count, self.top_taker);
         }
+    }
+}
+
+/// The buffers of an engine that ends in the middle of a pass are left to the others.
+impl Drop for Srq {
+    fn drop(&mut self) {
+        let _ = self.end_pass();
     }
 }

@@ -3,13 +3,13 @@
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-use ferrowarp_proto::ddp::recv_queue::RqConsumer;
 use ferrowarp_proto::ddp::regions::StreamId;
 use ferrowarp_proto::ddp::untagged::BufferQueue;
 use ferrowarp_proto::rdmap::requester::Requester;
 use ferrowarp_proto::time::Instant;
 use ferrowarp_proto::verbs::cm::{Abort, CmError, ConnParam, ReadDepths, RequestId};
 use ferrowarp_proto::verbs::qp::{QpInit, SrqError, SrqId};
+use ferrowarp_proto::verbs::srq::SrqBuffers;
 use ferrowarp_proto::verbs::wc::{CqId, QpId};
 use ferrowarp_proto::work_queue::Tail;
 
@@ -54,13 +54,14 @@ pub(crate) trait ShardControl: Send {
     fn destroy_qp(&mut self, now: Instant, qp: QpId);
     fn tcp_stats(&self, qp: QpId) -> Option<TcpStats>;
 
-    /// Creates a shared receive queue; `tail` and `shared` are of its application's side. `id` is
-    /// the context's, by which events name it. Returns that of the engine.
+    /// Creates a shared receive queue; `tail` and `shared` are of its application's side, and
+    /// `number` is that of this shard among those that share the buffers. Returns the handle in the
+    /// engine.
     fn create_srq(
         &mut self,
-        id: SrqId,
         pd: u32,
-        rq: RqConsumer,
+        buffers: Arc<SrqBuffers>,
+        number: usize,
         tail: Tail,
         shared: Arc<SrqShared>,
     ) -> Result<SrqId, SrqError>;

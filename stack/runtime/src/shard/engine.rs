@@ -5,7 +5,6 @@ use std::net::SocketAddr;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
-use ferrowarp_proto::ddp::recv_queue::RqConsumer;
 use ferrowarp_proto::ddp::regions::StreamId;
 use ferrowarp_proto::ddp::untagged::BufferQueue;
 use ferrowarp_proto::device::Device;
@@ -16,6 +15,7 @@ use ferrowarp_proto::verbs::cm::{
     Abort, CmError, ConnParam, EndReason, Event, ReadDepths, RequestId,
 };
 use ferrowarp_proto::verbs::qp::{QpInit, QpState, SrqError, SrqId};
+use ferrowarp_proto::verbs::srq::SrqBuffers;
 use ferrowarp_proto::verbs::wc::{CqId, QpId};
 use ferrowarp_proto::work_queue::Tail;
 
@@ -83,12 +83,11 @@ impl<D: Device> ShardEngine<D> {
     // the caller then.
     #[inline(never)]
     fn drive(&mut self, now: Instant) -> bool {
-        let Self { engine, srqs, .. } = self;
-        engine.drive_with(now, |engine| {
+        self.engine.drive_with(now, |engine| {
             // An application on another core sees them before a connection transmits. But states
             // and events come before the completions that a failure has flushed.
             if engine.completions_mut().has_completions() && engine.event_count() == 0 {
-                publish_queues(engine, srqs, false);
+                publish_queues(engine, false);
             }
         })
     }
@@ -191,14 +190,8 @@ impl<D: Device> ShardEngine<D> {
 /// Publishes the free slots of queues, then completions. Before the end of a poll (`is_last`) the
 /// queue pairs stay listed: requests that are taken and complete without a signal free more slots.
 #[inline(never)]
-fn publish_queues<D: Device>(
-    engine: &mut Engine<D, HostMemory, CqRings>,
-    srqs: &[SrqLink],
-    is_last: bool,
-) {
-    for srq in srqs {
-        engine.publish_retired_srq(srq.id);
-    }
+fn publish_queues<D: Device>(engine: &mut Engine<D, HostMemory, CqRings>, is_last: bool) {
+    engine.publish_retired_srqs();
     let mut index = 0;
     while let Some(qp) = engine.completions_mut().dirty(index) {
         engine.publish_retired(qp);
@@ -247,7 +240,7 @@ where
     #[inline]
     fn publish(&mut self) {
         if self.engine.completions_mut().has_unpublished() || !self.srqs.is_empty() {
-            publish_queues(&mut self.engine, &self.srqs, true);
+            publish_queues(&mut self.engine, true);
         }
     }
 
@@ -296,17 +289,15 @@ where
 
     fn create_srq(
         &mut self,
-        id: SrqId,
         pd: u32,
-        rq: RqConsumer,
+        buffers: Arc<SrqBuffers>,
+        number: usize,
         tail: Tail,
         shared: Arc<SrqShared>,
     ) -> Result<SrqId, SrqError> {
-        let in_engine = self.engine.create_srq_with(pd, rq)?;
-        let link = SrqLink::new(in_engine, shared, tail);
-        link.source().set_event(AsyncEvent::SrqLimit { srq: id });
-        self.srqs.push(link);
-        Ok(in_engine)
+        let id = self.engine.create_srq_with(pd, buffers, number)?;
+        self.srqs.push(SrqLink::new(id, shared, tail));
+        Ok(id)
     }
 
     fn attach_srq(&mut self, qp: QpId, srq: SrqId) -> Result<(), SrqError> {
@@ -465,9 +456,12 @@ where
             }
             link.qp.source().end();
         }
-        srqs.iter().for_each(|link| link.source().end());
+        if catch_unwind(AssertUnwindSafe(|| engine.publish_retired_srqs())).is_err() {
+            tracing::error!("buffers of a shared receive queue are lost");
+        }
         engine.completions_mut().publish();
         if is_last {
+            srqs.iter().for_each(|link| link.source().end());
             listeners.values().for_each(|backlog| backlog.source().end());
         }
         publisher.publish_failure(*index, is_last);

@@ -46,7 +46,7 @@ impl SrqShared {
 
 /// Shard's side of a shared receive queue, which the engine reads itself.
 pub(crate) struct SrqLink {
-    /// Handle of the queue in its engine.
+    /// Handle of the queue in the engine.
     pub(crate) id: SrqId,
     shared: Arc<SrqShared>,
     tail: Tail,

@@ -16,6 +16,7 @@ mod idle_threads;
 mod memory;
 mod poll_panic;
 mod shard_panic;
+mod shard_srq;
 mod shards;
 mod streaming;
 mod wakeup;

@@ -12,7 +12,7 @@ use ferrowarp::{
 use crate::support::*;
 
 /// Two ends with this number of shards each.
-fn sharded(shards: usize, drive: DriveMode) -> (Endpoint, Endpoint) {
+pub(crate) fn sharded(shards: usize, drive: DriveMode) -> (Endpoint, Endpoint) {
     let config = |host| {
         let mut config = config(host, drive);
         config.shards = shards;

@@ -1,0 +1,340 @@
+//! Buffers of a shared receive queue, and the accounts of who took them: common to all engines that
+//! have the queue.
+
+use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::collections::VecDeque;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use crate::ddp::recv_queue::{RqConsumer, RqProducer};
+use crate::ddp::untagged::UntaggedBuffer;
+use crate::verbs::wc::QpId;
+use crate::verbs::wr::RecvWr;
+
+/// Limit event: the number of buffers left, and the queue pair that took most, with their number.
+pub(crate) type LimitEvent = (usize, Option<(QpId, u64)>);
+
+/// Buffers of a shared receive queue, for one engine or several.
+///
+/// The lock is taken by a pass that takes buffers, twice, and by calls of the application outside
+/// the data path; posting takes none.
+#[derive(Debug)]
+pub struct SrqBuffers {
+    state: Mutex<State>,
+    /// Maximum number of buffers that each queue pair may hold; 0: no cap.
+    cap: AtomicUsize,
+    /// Number of times that the limit was armed.
+    arm_count: AtomicU64,
+}
+
+/// State under the lock.
+#[derive(Debug)]
+pub(super) struct State {
+    /// Buffers, read where the application has posted them; an engine takes copies.
+    rq: RqConsumer,
+    /// For [`State::post`], unless the application posts itself.
+    producer: Option<RqProducer>,
+    /// Buffers posted since creation that were credited to the queue pairs. No others are taken: a
+    /// buffer would replace itself.
+    posted: u64,
+    /// Buffers given back, older than those in `rq`; in the order of posting.
+    returned: VecDeque<UntaggedBuffer>,
+    /// Buffers that engines have taken and not accounted for.
+    stashed: usize,
+    /// Limit: an event is raised when fewer buffers than this are left; 0: not armed.
+    limit: usize,
+    arm_count: u64,
+    /// Queue pairs that took the buffers not replaced yet, oldest first, with their engines.
+    /// Together with the buffers left they are at most its capacity.
+    holders: VecDeque<(usize, QpId)>,
+    engines: Vec<EngineAccount>,
+}
+
+/// Account of an engine.
+#[derive(Debug, Default)]
+struct EngineAccount {
+    /// Queue pairs for whose buffers others were posted; one entry for each.
+    credits: Vec<QpId>,
+    /// Queue pair that took most buffers since the limit was armed, and their number.
+    top_taker: Option<(QpId, u64)>,
+}
+
+impl SrqBuffers {
+    /// Returns the buffers of a receive queue to whose producer the application posts, for as many
+    /// engines as this.
+    #[must_use]
+    pub fn new(rq: RqConsumer, engines: usize) -> Self {
+        Self::with_producer(rq, None, engines)
+    }
+
+    pub(crate) fn with_producer(
+        rq: RqConsumer,
+        producer: Option<RqProducer>,
+        engines: usize,
+    ) -> Self {
+        let state = State {
+            holders: VecDeque::with_capacity(rq.count_max()),
+            rq,
+            producer,
+            posted: 0,
+            returned: VecDeque::new(),
+            stashed: 0,
+            limit: 0,
+            arm_count: 0,
+            engines: (0..engines).map(|_| EngineAccount::default()).collect(),
+        };
+        Self { state: Mutex::new(state), cap: AtomicUsize::new(0), arm_count: AtomicU64::new(0) }
+    }
+
+    pub(super) fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) fn cap(&self) -> usize {
+        self.cap.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn set_cap(&self, cap: usize) {
+        self.cap.store(cap, Ordering::Relaxed);
+    }
+
+    pub(super) fn arm_count(&self) -> u64 {
+        self.arm_count.load(Ordering::Relaxed)
+    }
+
+    /// Arms the limit; `state` is that of this queue.
+    pub(super) fn arm(&self, state: &mut State, limit: usize) {
+        state.limit = limit;
+        state.arm_count += 1;
+        self.arm_count.store(state.arm_count, Ordering::Relaxed);
+        for engine in &mut state.engines {
+            engine.top_taker = None;
+        }
+    }
+}
+
+impl State {
+    /// Returns the number of buffers left.
+    fn len(&self) -> usize {
+        self.returned.len() + self.stashed + self.credited_len()
+    }
+
+    /// Returns the number of buffers in the ring that may be taken.
+    fn credited_len(&self) -> usize {
+        usize::try_from(self.posted - self.rq.taken()).unwrap_or(usize::MAX)
+    }
+
+    pub(super) fn free_slots(&self) -> usize {
+        self.rq.count_max() - self.len()
+    }
+
+    /// Adds a buffer; `false` if the queue is full, or the application posts itself.
+    pub(super) fn post(&mut self, wr: &RecvWr) -> bool {
+        self.publish_retired();
+        let Some(producer) = &mut self.producer else { return false };
+        let is_posted = producer.post(wr.wr_id, &wr.sg_list);
+        producer.publish();
+        is_posted
+    }
+
+    /// Lets the application post as many buffers as have left the queue.
+    pub(super) fn publish_retired(&mut self) {
+        self.rq.publish_retired(self.returned.len() + self.stashed);
+    }
+
+    /// Credits queue pairs with the buffers posted since the call before, which replace those taken
+    /// first. A buffer that replaces none adds to the queue.
+    fn credit_posted(&mut self) {
+        let posted = self.rq.taken() + self.rq.len() as u64;
+        for _ in std::mem::replace(&mut self.posted, posted)..posted {
+            let Some((engine, holder)) = self.holders.pop_front() else { break };
+            self.engines[engine].credits.push(holder);
+        }
+    }
+
+    /// Returns the queue pairs of an engine that were credited, one entry for each buffer.
+    pub(super) fn take_credits(&mut self, engine: usize) -> Vec<QpId> {
+        self.credit_posted();
+        std::mem::take(&mut self.engines[engine].credits)
+    }
+
+    /// Removes the credits of one queue pair; returns their number.
+    pub(super) fn take_credits_of(&mut self, engine: usize, qp: QpId) -> usize {
+        self.credit_posted();
+        let credits = &mut self.engines[engine].credits;
+        let before = credits.len();
+        credits.retain(|&credited| credited != qp);
+        before - credits.len()
+    }
+
+    /// Moves up to `max` buffers to `out`, oldest first: one alone if there are fewer than a batch
+    /// for each engine.
+    pub(super) fn take_batch(&mut self, max: usize, out: &mut VecDeque<UntaggedBuffer>) {
+        self.credit_posted();
+        let available = self.returned.len() + self.credited_len();
+        let is_scarce = self.engines.len() > 1 && available < max * self.engines.len();
+        let count = available.min(if is_scarce { 1 } else { max });
+        for _ in 0..count {
+            let buffer = match self.returned.pop_front() {
+                Some(buffer) => buffer,
+                None => {
+                    let Some(wqe) = self.rq.front() else { break };
+                    let buffer = wqe.into();
+                    self.rq.pop_front();
+                    buffer
+                }
+            };
+            out.push_back(buffer);
+            self.stashed += 1;
+        }
+    }
+
+    /// Accounts for the buffers that queue pairs of an engine have used, oldest first.
+    pub(super) fn account(
+        &mut self,
+        engine: usize,
+        used: impl Iterator<Item = QpId>,
+        arm_count: u64,
+        top_taker: Option<(QpId, u64)>,
+    ) {
+        for qp in used {
+            self.stashed -= 1;
+            self.holders.push_back((engine, qp));
+        }
+        if arm_count == self.arm_count {
+            self.engines[engine].top_taker = top_taker;
+        }
+    }
+
+    /// Returns unused buffers, which are older than those in the ring.
+    pub(super) fn give_back(&mut self, unused: &mut VecDeque<UntaggedBuffer>) {
+        self.stashed -= unused.len();
+        while let Some(buffer) = unused.pop_back() {
+            self.returned.push_front(buffer);
+        }
+    }
+
+    /// Disarms the limit if fewer buffers are left, and returns its event.
+    pub(super) fn take_limit_event(&mut self) -> Option<LimitEvent> {
+        if self.limit == 0 {
+            return None;
+        }
+        self.credit_posted();
+        let left = self.len();
+        if left >= self.limit {
+            return None;
+        }
+        self.limit = 0;
+        let takers = self.engines.iter().filter_map(|engine| engine.top_taker);
+        Some((left, takers.max_by_key(|&(_, taken)| taken)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ddp::recv_queue::recv_queue;
+    use crate::ddp::sgl::SgList;
+
+    const QP: [QpId; 2] = [QpId { index: 1, generation: 0 }, QpId { index: 2, generation: 0 }];
+
+    /// A queue with `count` buffers, for two engines.
+    fn queue(count: usize) -> SrqBuffers {
+        let (producer, rq) = recv_queue(64);
+        let queue = SrqBuffers::with_producer(rq, Some(producer), 2);
+        (0..count as u64).for_each(|wr_id| assert!(post(&queue, wr_id)));
+        queue
+    }
+
+    fn post(queue: &SrqBuffers, wr_id: u64) -> bool {
+        queue.lock().post(&RecvWr { wr_id, sg_list: SgList::default() })
+    }
+
+    fn take(queue: &SrqBuffers) -> VecDeque<UntaggedBuffer> {
+        let mut out = VecDeque::new();
+        queue.lock().take_batch(4, &mut out);
+        out
+    }
+
+    fn ids(buffers: &VecDeque<UntaggedBuffer>) -> Vec<u64> {
+        buffers.iter().map(|buffer| buffer.wr_id).collect()
+    }
+
+    #[test]
+    fn batches_become_single_when_few_are_left() {
+        let queue = queue(13);
+        assert_eq!(ids(&take(&queue)), [0, 1, 2, 3]);
+        assert_eq!(ids(&take(&queue)), [4, 5, 6, 7]);
+        // Fewer than a batch for each engine.
+        assert_eq!(ids(&take(&queue)), [8]);
+        assert_eq!(ids(&take(&queue)), [9]);
+    }
+
+    #[test]
+    fn unused_buffers_come_first_again() {
+        let queue = queue(12);
+        let mut first = take(&queue);
+        let used = first.pop_front().unwrap();
+        assert_eq!(used.wr_id, 0);
+        {
+            let mut state = queue.lock();
+            state.account(0, [QP[0]].into_iter(), 0, Some((QP[0], 1)));
+            state.give_back(&mut first);
+            assert_eq!((state.len(), state.stashed), (11, 0));
+        }
+        assert_eq!(ids(&take(&queue)), [1, 2, 3, 4]);
+    }
+
+    #[test]
+    fn slots_are_free_once_their_buffers_are_used() {
+        let queue = queue(64);
+        assert!(!post(&queue, 64));
+        let mut stash = take(&queue);
+        assert!(!post(&queue, 64), "taken, not used");
+        stash.truncate(2);
+        let mut state = queue.lock();
+        state.account(1, [QP[1]; 2].into_iter(), 0, None);
+        state.give_back(&mut stash);
+        drop(state);
+        assert!(post(&queue, 64) && post(&queue, 65));
+        assert!(!post(&queue, 66));
+    }
+
+    #[test]
+    fn posts_replace_the_oldest_buffers_of_any_engine() {
+        let queue = queue(12);
+        let taken = take(&queue).len();
+        assert_eq!(taken, 4);
+        let used = [(1, QP[1]), (0, QP[0]), (1, QP[1]), (1, QP[1])];
+        for (engine, qp) in used {
+            queue.lock().account(engine, [qp].into_iter(), 0, None);
+        }
+        (12..15).for_each(|wr_id| assert!(post(&queue, wr_id)));
+        let mut state = queue.lock();
+        assert_eq!(state.take_credits(0), [QP[0]]);
+        assert_eq!(state.take_credits_of(1, QP[0]), 0);
+        assert_eq!(state.take_credits_of(1, QP[1]), 2);
+        assert_eq!(state.take_credits(1), []);
+        assert_eq!(state.holders, [(1, QP[1])]);
+    }
+
+    #[test]
+    fn limit_counts_all_engines_and_names_the_largest_taker() {
+        let queue = queue(12);
+        let mut state = queue.lock();
+        queue.arm(&mut state, 10);
+        assert_eq!(state.take_limit_event(), None);
+        drop(state);
+        take(&queue);
+        let mut state = queue.lock();
+        state.account(0, [QP[0]].into_iter(), 1, Some((QP[0], 1)));
+        assert_eq!(state.take_limit_event(), None, "11 are left");
+        state.account(1, [QP[1]; 2].into_iter(), 1, Some((QP[1], 2)));
+        assert_eq!(state.take_limit_event(), Some((9, Some((QP[1], 2)))));
+        assert_eq!(state.take_limit_event(), None, "once");
+        // What was taken before the limit was armed again does not count.
+        queue.arm(&mut state, 9);
+        state.account(0, [].into_iter(), 1, Some((QP[0], 5)));
+        assert_eq!(state.take_limit_event(), None);
+        assert_eq!(queue.arm_count(), 2);
+    }
+}
