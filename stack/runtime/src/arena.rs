@@ -3,6 +3,8 @@
 
 use std::collections::BTreeMap;
 use std::io;
+use std::ops::{Deref, DerefMut};
+use std::slice;
 use std::sync::{Arc, Mutex, MutexGuard, Once, PoisonError, Weak};
 
 use memmap2::{Advice, MmapMut, MmapOptions};
@@ -30,7 +32,8 @@ struct State {
 /// A mapping and its free ranges.
 #[derive(Debug)]
 struct Mapping {
-    /// Keeps the memory mapped. Its bytes are accessed through `span` only.
+    /// Keeps the memory mapped. Its bytes are accessed through `span`, and those of a buffer as a
+    /// slice.
     _map: MmapMut,
     span: Span,
     free: Mutex<FreeList>,
@@ -42,7 +45,10 @@ struct FreeList(BTreeMap<usize, usize>);
 
 /// Memory that can be registered: zeroed, page-aligned, in hugepages if available.
 ///
-/// Until it is registered only its owner can access it.
+/// Until it is registered, and again once it was deregistered ([`Mr::deregister`]), it is a slice of
+/// bytes of its owner.
+///
+/// [`Mr::deregister`]: crate::Mr::deregister
 #[derive(Debug)]
 pub struct Buffer {
     mapping: Arc<Mapping>,
@@ -178,33 +184,25 @@ impl Buffer {
     pub(crate) fn span(&self) -> Span {
         self.mapping.span.slice(self.offset, self.len)
     }
+}
 
-    /// Length in bytes, as requested.
-    #[must_use]
-    pub const fn len(&self) -> usize {
-        self.len
+/// The bytes, of which there are as many as were requested: no peer can reach them.
+impl Deref for Buffer {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        // SAFETY: the bytes are mapped and were zeroed, and stay so while the buffer lives. They
+        // belong to this buffer alone, and neither an engine nor another thread writes to them: an
+        // `Mr` takes the buffer, and gives it back once no poll can use its STag any more.
+        unsafe { slice::from_raw_parts(self.span().as_mut_ptr(), self.len) }
     }
+}
 
-    /// True if the length is 0.
-    #[must_use]
-    pub const fn is_empty(&self) -> bool {
-        self.len == 0
-    }
-
-    /// Copies `bytes` to `offset`.
-    ///
-    /// # Panics
-    /// If the range is not within the buffer.
-    pub fn write(&mut self, offset: usize, bytes: &[u8]) {
-        self.span().slice(offset, bytes.len()).write(bytes);
-    }
-
-    /// Copies the bytes at `offset` to `out`.
-    ///
-    /// # Panics
-    /// If the range is not within the buffer.
-    pub fn read(&self, offset: usize, out: &mut [u8]) {
-        self.span().slice(offset, out.len()).read(out);
+/// As above.
+impl DerefMut for Buffer {
+    fn deref_mut(&mut self) -> &mut [u8] {
+        // SAFETY: as above; and nobody reads them, because the buffer is borrowed exclusively.
+        unsafe { slice::from_raw_parts_mut(self.span().as_mut_ptr(), self.len) }
     }
 }
 
@@ -230,13 +228,11 @@ mod tests {
         let second = arena.allocate(5_000).unwrap();
         assert!(Arc::ptr_eq(&first.mapping, &second.mapping));
         assert_eq!(second.offset, PAGE_LEN);
-        first.write(96, b"abcd");
+        first[96..].copy_from_slice(b"abcd");
         drop(first);
         let again = arena.allocate(100).unwrap();
         assert_eq!(again.offset, 0);
-        let mut out = [1; 4];
-        again.read(96, &mut out);
-        assert_eq!(out, [0; 4]);
+        assert_eq!(again[..], [0; 100]);
     }
 
     #[test]

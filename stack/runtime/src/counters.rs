@@ -35,6 +35,7 @@ pub trait Port: Device {
 
 /// Free frames of a device's transmit pools.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct FramesFree {
     /// For segments with FPDUs; each keeps its frame until it is acknowledged.
     pub data: u32,
@@ -54,6 +55,7 @@ impl AddAssign for FramesFree {
 
 /// Resources of a context in use now.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Usage {
     /// Of the engine: connections, and the memory that they use and retain.
     pub engine: engine::Usage,
@@ -98,6 +100,7 @@ impl Port for DpdkDevice {
 
 /// Counters of a context since it was opened.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Counters {
     /// Of the engine.
     pub engine: engine::Counters,

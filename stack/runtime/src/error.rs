@@ -91,6 +91,7 @@ pub enum OpenError {
     "{wanted} {what} more would be over the limit of {limit}, of which {used} are taken: raise \
      `{setting}` of the configuration, or release some"
 )]
+#[non_exhaustive]
 pub struct LimitError {
     /// Name of the resource.
     pub what: &'static str,

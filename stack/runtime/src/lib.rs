@@ -179,6 +179,7 @@
 //! - *Authentication.* The stack does not authenticate the peer: do so by other means before
 //!   granting it access rights.
 
+#![warn(missing_debug_implementations)]
 #![cfg_attr(loom, allow(dead_code, reason = "loom tests use a part of the lock-free modules"))]
 
 mod arm;

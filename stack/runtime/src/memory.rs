@@ -40,6 +40,11 @@ impl Span {
         self.len
     }
 
+    /// Returns a pointer to the first byte.
+    pub(crate) const fn as_mut_ptr(self) -> *mut u8 {
+        self.start
+    }
+
     /// Returns the address, for the region table; [`HostMemory`] turns it into a pointer again.
     pub(crate) fn addr(self) -> u64 {
         self.start.expose_provenance() as u64

@@ -116,6 +116,7 @@ pub struct RequestId {
 
 /// Result of the negotiation.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct ConnInfo {
     /// Address of the peer.
     pub peer: SocketAddr,

@@ -14,6 +14,7 @@ use crate::device::steering::Steering;
 
 /// Counters of a device, in frames unless stated otherwise.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct DeviceCounters {
     /// Received.
     pub rx_frames: u64,

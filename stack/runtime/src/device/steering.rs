@@ -8,6 +8,7 @@ use crate::device::quirks::{DriverQuirks, SteeringBy};
 
 /// How a port spreads the frames it receives over its queues. With one queue all arrive there.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Steering {
     /// RSS (receive side scaling): the queue follows from the Toeplitz hash of the four-tuple, with
     /// the key and the redirection table that the port was asked for after it was started.

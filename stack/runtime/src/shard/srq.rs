@@ -14,6 +14,7 @@ const LIMIT_EVENT_COUNT_MAX: usize = 8;
 
 /// Limit event: fewer buffers are left than the limit set with [`Srq::arm`](crate::Srq::arm).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct SrqLimit {
     /// Number of buffers left.
     pub left: usize,

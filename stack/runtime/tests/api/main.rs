@@ -14,6 +14,7 @@ mod extensions;
 mod fork;
 mod idle_threads;
 mod memory;
+mod misdelivery;
 mod poll_panic;
 mod shard_panic;
 mod shard_srq;

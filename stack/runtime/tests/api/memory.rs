@@ -343,7 +343,7 @@ fn exhausted_limit_is_named_and_released_entries_are_reusable() {
     let register = |len| pd.register(left.allocate(len).unwrap(), Access::ALL);
     let half = register(4096).unwrap();
     let mut buffer = left.allocate(8192).unwrap();
-    buffer.write(8188, b"mine");
+    buffer[8188..].copy_from_slice(b"mine");
     let refused = pd.register(buffer, Access::ALL).unwrap_err();
     assert!(matches!(refused.error, MemoryError::Limit(_)));
     assert_names_setting(&refused, "`limits.registered_bytes_max`");

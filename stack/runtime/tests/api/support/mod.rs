@@ -1,5 +1,6 @@
 //! Two connected contexts in one process, and the calls on them that many tests need.
 
+pub(crate) mod heap_port;
 mod reserve;
 pub(crate) mod rx_hook;
 

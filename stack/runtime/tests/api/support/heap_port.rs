@@ -1,0 +1,159 @@
+//! A port with several queues on the heap, connected to another one, which may deliver flows to
+//! another queue than that of the shard that sends them.
+//!
+//! No part of it is DPDK's, so that a sanitizer sees every access.
+
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex};
+
+use ferrowarp::{Config, Context, Port};
+use ferrowarp_proto::device::{
+    Capabilities, ChecksumMode, ChecksumState, Device, Retained, RxFrame, TxClass, TxFrame,
+    frame_capacity,
+};
+
+use super::reserve_pair;
+
+const MTU: u16 = 1500;
+/// Frames that wait in a receive queue; further ones are dropped.
+const QUEUE_LEN: usize = 512;
+/// Frames accepted between two flushes.
+const TX_LEN: usize = 64;
+
+/// Choice of the peer's queue for a frame, given the sender's queue and the number of queues.
+pub(crate) type Steer = fn(&[u8], usize, usize) -> usize;
+
+/// Queue `i` is the peer's queue `i`.
+pub(crate) fn mirrored(_: &[u8], queue: usize, _: usize) -> usize {
+    queue
+}
+
+/// By the ports of a segment, so that frames of one flow stay in order; others as they were sent.
+pub(crate) fn by_flow(frame: &[u8], queue: usize, count: usize) -> usize {
+    const PORTS: std::ops::Range<usize> = 34..38;
+    if frame.len() < 54 || frame[12..14] != [8, 0] || frame[23] != 6 {
+        return queue;
+    }
+    let sum: usize = frame[PORTS].iter().map(|&byte| usize::from(byte)).sum();
+    sum % count
+}
+
+#[derive(Clone)]
+pub(crate) struct HeapFrame(Arc<Vec<u8>>);
+
+impl RxFrame for HeapFrame {
+    fn head(&self) -> &[u8] {
+        &self.0
+    }
+
+    fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    fn copy_out(&self, offset: usize, out: &mut [u8]) {
+        out.copy_from_slice(&self.0[offset..offset + out.len()]);
+    }
+
+    fn checksum(&self) -> ChecksumState {
+        ChecksumState::Unknown
+    }
+}
+
+impl Retained for HeapFrame {
+    fn bytes(&self) -> &[u8] {
+        &self.0
+    }
+}
+
+impl TxFrame for HeapFrame {
+    type Retained = Self;
+
+    fn buf_mut(&mut self) -> &mut [u8] {
+        Arc::get_mut(&mut self.0).expect("a retained frame never changes")
+    }
+
+    fn set_len(&mut self, len: usize) {
+        Arc::get_mut(&mut self.0).expect("a retained frame never changes").truncate(len);
+    }
+
+    fn retain(&mut self) -> Self {
+        self.clone()
+    }
+
+    fn request_checksum(&mut self, _: usize, _: usize, _: usize) {}
+}
+
+type Queue = Arc<Mutex<VecDeque<HeapFrame>>>;
+
+/// One queue pair of the port.
+pub(crate) struct HeapPort {
+    mac: [u8; 6],
+    index: usize,
+    steer: Steer,
+    rx: Queue,
+    /// All queues of the peer.
+    peer: Vec<Queue>,
+    tx: Vec<HeapFrame>,
+}
+
+impl Port for HeapPort {}
+
+impl Device for HeapPort {
+    type Rx = HeapFrame;
+    type Tx = HeapFrame;
+    type Retained = HeapFrame;
+
+    fn capabilities(&self) -> Capabilities {
+        let checksum = ChecksumMode::NotNeeded;
+        Capabilities { mac: self.mac, mtu: MTU, send_mtu: MTU, checksum }
+    }
+
+    fn receive(&mut self, burst: &mut Vec<HeapFrame>, max: usize) -> usize {
+        let mut queue = self.rx.lock().unwrap();
+        let count = queue.len().min(max);
+        burst.extend(queue.drain(..count));
+        count
+    }
+
+    fn allocate(&mut self, _: TxClass) -> Option<HeapFrame> {
+        Some(HeapFrame(Arc::new(vec![0; frame_capacity(MTU)])))
+    }
+
+    fn tx_free_count(&self) -> usize {
+        TX_LEN - self.tx.len()
+    }
+
+    fn transmit(&mut self, frame: HeapFrame) {
+        self.tx.push(frame);
+    }
+
+    fn flush(&mut self) {
+        for frame in self.tx.drain(..) {
+            let to = (self.steer)(&frame.0, self.index, self.peer.len());
+            let mut queue = self.peer[to].lock().unwrap();
+            if queue.len() < QUEUE_LEN {
+                queue.push_back(frame);
+            }
+        }
+    }
+}
+
+/// Opens two contexts over connected ports; the number of shards is that of `left`.
+pub(crate) fn heap_contexts(left: Config, right: Config, steer: Steer) -> (Context, Context) {
+    reserve_pair([left.drive, right.drive]);
+    let count = left.shards;
+    let queues = [(); 2].map(|()| (0..count).map(|_| Queue::default()).collect::<Vec<_>>());
+    let port = |host: u8| {
+        let (own, peer) = (&queues[usize::from(host)], &queues[usize::from(1 - host)]);
+        let queue = |(index, rx): (usize, &Queue)| HeapPort {
+            mac: [2, 0, 0, 0, 0, host],
+            index,
+            steer,
+            rx: Arc::clone(rx),
+            peer: peer.clone(),
+            tx: Vec::new(),
+        };
+        own.iter().enumerate().map(queue).collect::<Vec<_>>()
+    };
+    Context::joined_queues((port(0), left), (port(1), right)).unwrap()
+}
