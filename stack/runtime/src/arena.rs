@@ -45,8 +45,8 @@ struct FreeList(BTreeMap<usize, usize>);
 
 /// Memory that can be registered: zeroed, page-aligned, in hugepages if available.
 ///
-/// Until it is registered, and again once it was deregistered ([`Mr::deregister`]), it is a slice of
-/// bytes of its owner.
+/// Until it is registered, and again once it was deregistered ([`Mr::deregister`]), it is a slice
+/// of bytes of its owner.
 ///
 /// [`Mr::deregister`]: crate::Mr::deregister
 #[derive(Debug)]

@@ -10,6 +10,8 @@
 //! own polling calls ([`DriveMode::Inline`]), a thread pinned to a core ([`DriveMode::Dedicated`]),
 //! or a helper thread that takes over while the application does not poll ([`DriveMode::Helper`]).
 //!
+//! The [guide] goes through all of this, with an example for each step.
+//!
 //! # Example
 //!
 //! Two contexts connected inside the process; one writes to the other's memory, reads it back and
@@ -218,6 +220,8 @@ pub mod device;
 mod error;
 #[cfg(not(loom))]
 mod events;
+#[cfg(not(loom))]
+pub mod guide;
 #[cfg(not(loom))]
 mod helper_schedule;
 #[cfg(not(loom))]

@@ -439,6 +439,7 @@ impl Qp {
     /// Reason of the failure; `TimedOut` if the outcome is not known after `timeout`, or once the
     /// context is closed.
     ///
+    /// [`Context::ring_pair`]: crate::Context::ring_pair
     /// [`DriveMode::Inline`]: crate::DriveMode::Inline
     pub fn wait_established(&self, timeout: Duration) -> Result<ConnInfo, ConnectError> {
         self.context
