@@ -99,7 +99,13 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
         match received {
             Received::Handled => {}
             Received::Dropped => self.cx.verbs.counters.frames_dropped += 1,
-            Received::Segment(segment, whole) => self.on_segment(now, &segment, whole),
+            Received::Segment(segment, whole) => {
+                // Its fragments may have been forwarded, to be reassembled here. The segment was
+                // not yet.
+                let is_forwarded = std::mem::take(&mut self.is_forwarded);
+                self.on_segment(now, &segment, whole);
+                self.is_forwarded = is_forwarded;
+            }
             Received::TcpError(error) => self.on_icmp_error(now, &error),
         }
     }
