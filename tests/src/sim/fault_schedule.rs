@@ -29,6 +29,13 @@ pub enum ScheduledFault {
         /// The end affected.
         end: usize,
     },
+    /// The thread of one shard is not scheduled. Its queue still receives.
+    ShardStalled {
+        /// The end affected.
+        end: usize,
+        /// The shard of that end.
+        shard: usize,
+    },
     /// The application neither posts nor polls.
     AppBusy {
         /// The end affected.

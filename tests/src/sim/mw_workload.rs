@@ -7,7 +7,7 @@ use ferrowarp_proto::ddp::regions::{AccessScope, Bind};
 use ferrowarp_proto::verbs::wc::{QpId, Wc};
 use ferrowarp_proto::verbs::wr::Operation;
 
-use super::world::End;
+use super::world::{End, SimEngine};
 
 /// State of a memory window.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -38,11 +38,23 @@ pub(super) struct MemoryWindow {
 }
 
 impl MemoryWindow {
-    pub(super) fn new(end: &End, pd: u32, qp: QpId, region: u32, range: (u64, u64)) -> Self {
-        let stag = end.arena.regions().allocate_window(pd).expect("few windows");
-        let scope = end.engine.qp_access_scope(qp).expect("a queue pair of this end");
+    pub(super) fn new(
+        engine: &SimEngine,
+        pd: u32,
+        qp: QpId,
+        region: u32,
+        range: (u64, u64),
+    ) -> Self {
+        let stag = engine.memory().regions().allocate_window(pd).expect("few windows");
+        let scope = engine.qp_access_scope(qp).expect("a queue pair of this engine");
         let (addr, len) = range;
         Self { scope, region, addr, len, stag, state: State::Unbound, last_write: None }
+    }
+
+    /// Uses this queue pair from now on.
+    pub(super) fn set_qp(&mut self, engine: &SimEngine, qp: QpId) {
+        assert_eq!(self.state, State::Unbound);
+        self.scope = engine.qp_access_scope(qp).expect("a queue pair of this engine");
     }
 
     /// Returns the request that the owner has to post next, if any.

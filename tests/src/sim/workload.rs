@@ -136,7 +136,7 @@ impl Workload {
                 let bytes = read_source(end, conn, slot);
                 world.ends[end].arena.write(addr_of(conn, Area::ReadSource, slot), &bytes);
             }
-            world.ends[1].engine.listen(port(conn), 4).expect("the port is free");
+            world.ends[1].listen(port(conn), 4);
             slots.push(ConnSlot::new(world, &mut words, &plan, conn));
         }
         Self { plan, slots, words, report: Report::default(), is_finishing: false }
@@ -173,6 +173,9 @@ impl Workload {
         }
         self.poll(world, end);
         for conn in 0..self.slots.len() {
+            if world.ends[end].is_dead(self.slots[conn].sides[end].shard) {
+                continue;
+            }
             let to_repost = self.slots[conn].sides[end].to_repost;
             let is_slow = world.app_delay_max_ns().is_some();
             let again = if is_slow { world.rng.random_range(0..=to_repost) } else { to_repost };
@@ -206,6 +209,35 @@ impl Workload {
     #[must_use]
     pub fn is_complete(&self) -> bool {
         self.slots.iter().all(|slot| self.is_done(slot))
+    }
+
+    /// Ends a shard. The application is told so: its queue pairs there fail. All other connections
+    /// that are up have to complete.
+    pub fn kill_shard(&mut self, world: &mut World, end: usize, shard: usize) {
+        world.ends[end].kill_shard(shard);
+        for conn in 0..self.slots.len() {
+            let slot = &mut self.slots[conn];
+            let is_there = slot.sides[end].shard == shard;
+            slot.is_doomed |= is_there || !slot.is_up();
+            let side = &mut slot.sides[end];
+            if is_there && !side.has_ended {
+                (side.has_ended, side.post_refused) = (true, true);
+                side.engine(world, end).abandon_qp(side.qp);
+                self.words.close(1 - end, conn);
+            }
+        }
+        self.poll(world, end);
+    }
+
+    /// Checks that only connections on shards that have died did not complete. Returns the number
+    /// of those.
+    ///
+    /// # Panics
+    /// If another one did not.
+    #[must_use]
+    pub fn check_others_complete(&self) -> usize {
+        let failed = self.slots.iter().filter(|slot| !self.is_done(slot));
+        failed.inspect(|slot| assert!(slot.is_doomed, "it was on shards that live")).count()
     }
 
     /// True if an end knows that all connections have ended.

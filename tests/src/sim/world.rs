@@ -1,79 +1,33 @@
 //! The simulated network: both ends, the link between them, and virtual time.
 
 use std::borrow::Cow;
-use std::cell::RefCell;
-use std::collections::VecDeque;
 use std::fs::File;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::Path;
 use std::rc::Rc;
 use std::time::Duration;
 
-use ferrowarp_proto::ddp::vec_memory::VecMemory;
-use ferrowarp_proto::engine::{Engine, EngineConfig};
+use ferrowarp_proto::engine::EngineConfig;
 use ferrowarp_proto::tcp::{Algorithm, EcnMode};
 use ferrowarp_proto::time::{Instant, MICROSECOND, SECOND};
 use ferrowarp_proto::verbs::cm::ConnParam;
-use ferrowarp_proto::verbs::wc::{Completions, CqId, Wc};
 use pcap_file::DataLink;
 use pcap_file::pcap::{PcapHeader, PcapPacket, PcapWriter};
 use rand::SeedableRng;
 use rand::rngs::SmallRng;
 
+pub use super::end::{CompletionQueues, End, SimEngine};
 use super::fault_schedule::{FaultSchedule, ScheduledFault};
 use super::fragmenter::fragment;
 use super::frames::{HeapDevice, PoolSizes};
 use super::link::{Faults, LinkEmulator};
 use super::router::Router;
 use super::segment_mutator::SegmentMutator;
+use super::steering::ShardOptions;
 use super::wire_invariants::WireChecker;
 
 /// Frames that a port's receive ring holds; further arrivals are dropped.
 const RING_LEN: usize = 1024;
-
-/// Completion queues of bounded length.
-#[derive(Clone)]
-pub struct CompletionQueues {
-    queues: Rc<RefCell<Vec<VecDeque<Wc>>>>,
-    len_max: usize,
-}
-
-impl CompletionQueues {
-    /// `count` queues of `len_max` completions each.
-    #[must_use]
-    pub fn new(count: usize, len_max: usize) -> Self {
-        Self { queues: Rc::new(RefCell::new(vec![VecDeque::new(); count])), len_max }
-    }
-
-    /// Removes and returns the oldest completion of a queue.
-    pub fn poll(&self, cq: CqId) -> Option<Wc> {
-        self.queues.borrow_mut()[cq.0 as usize].pop_front()
-    }
-}
-
-impl Completions for CompletionQueues {
-    fn push(&mut self, cq: CqId, wc: Wc) -> bool {
-        let queue = &mut self.queues.borrow_mut()[cq.0 as usize];
-        let fits = queue.len() < self.len_max;
-        if fits {
-            queue.push_back(wc);
-        }
-        fits
-    }
-}
-
-/// Engine type of the simulation.
-pub type SimEngine = Engine<HeapDevice, Rc<VecMemory>, CompletionQueues>;
-
-/// One end of the link.
-pub struct End {
-    /// The engine.
-    pub engine: SimEngine,
-    /// Its registered memory.
-    pub arena: Rc<VecMemory>,
-    /// Its completion queues.
-    pub queues: CompletionQueues,
-}
 
 /// TCP and MPA settings of one end.
 #[derive(Clone, Copy, Debug)]
@@ -160,6 +114,8 @@ pub struct WorldOptions {
     pub ooo_placement: bool,
     /// MPA revision of every connection; 0 selects the protocol versions of the RDMA Consortium.
     pub revision: u8,
+    /// Both ends have shards; `None`: each has one engine by itself.
+    pub shards: Option<ShardOptions>,
 }
 
 impl WorldOptions {
@@ -192,12 +148,12 @@ impl WorldOptions {
             offload: false,
             ooo_placement: false,
             revision: 2,
+            shards: None,
         }
     }
 }
 
-fn make_end(options: &WorldOptions, index: usize, life: u64) -> End {
-    let host = u8::try_from(index + 1).expect("two ends");
+fn make_device(options: &WorldOptions, host: u8) -> HeapDevice {
     let mac = [2, 0, 0, 0, 0, host];
     let mut device = HeapDevice::new(mac, options.mtu, options.pools, options.head_len);
     device.set_send_mtu(options.send_mtu);
@@ -206,6 +162,11 @@ fn make_end(options: &WorldOptions, index: usize, life: u64) -> End {
     } else if options.offload {
         device.offload_checksums();
     }
+    device
+}
+
+fn make_end(options: &WorldOptions, index: usize, life: u64) -> End {
+    let host = u8::try_from(index + 1).expect("two ends");
     let seed = options.seed ^ (index as u64 + 1).wrapping_mul(0x1234_5678_9abc_def1) ^ life << 40;
     let (ip, prefix_len) =
         if options.ipv6 { (address_v6(index), 64) } else { (address(index), 24) };
@@ -229,10 +190,8 @@ fn make_end(options: &WorldOptions, index: usize, life: u64) -> End {
         path_mtu.raise_ns = router.phase_ns / 4;
         path_mtu.floor_v4 = u16::try_from(least).unwrap_or(u16::MAX).min(path_mtu.floor_v4);
     }
-    let arena = Rc::new(VecMemory::new(options.arena_len));
-    let queues = CompletionQueues::new(16, options.cq_len);
-    let engine = Engine::new(config, device, Rc::clone(&arena), queues.clone());
-    End { engine, arena, queues }
+    let shards = options.shards.as_ref().map(|shards| (shards.counts[index], shards));
+    End::new(config, options.arena_len, options.cq_len, shards, || make_device(options, host))
 }
 
 /// True for an IPv4 TCP segment with payload and PSH.
@@ -428,8 +387,13 @@ impl World {
                 if self.schedule.is_active(self.now, ScheduledFault::EnginePaused { end: index }) {
                     continue;
                 }
-                worked |= self.ends[index].engine.drive(self.now);
-                self.transmit_departures(index);
+                for shard in 0..self.ends[index].shard_count() {
+                    if self.is_stalled(index, shard) {
+                        continue;
+                    }
+                    worked |= self.ends[index].shard_mut(shard).drive(self.now);
+                    self.transmit_departures(index, shard);
+                }
             }
             // Each pass costs time, as on a core.
             self.now = self.now + 500;
@@ -441,12 +405,7 @@ impl World {
             .links
             .iter()
             .map(|link| link.next_arrival_ns().map(Instant::from_nanos))
-            .chain((0..2).map(|index| {
-                let pause = self
-                    .schedule
-                    .active_until(self.now, ScheduledFault::EnginePaused { end: index });
-                pause.or_else(|| self.ends[index].engine.deadline())
-            }))
+            .chain((0..2).map(|index| self.next_pass(index)))
             .chain([self.schedule.next_change(self.now)])
             .chain(self.app_wakeups)
             .flatten()
@@ -462,21 +421,41 @@ impl World {
         }
     }
 
+    /// True if a shard is not driven at present, or has died.
+    fn is_stalled(&self, end: usize, shard: usize) -> bool {
+        let stall = ScheduledFault::ShardStalled { end, shard };
+        self.ends[end].is_dead(shard) || self.schedule.is_active(self.now, stall)
+    }
+
+    /// Time of the next pass of an end, if nothing arrives before.
+    fn next_pass(&self, end: usize) -> Option<Instant> {
+        let until = |fault| self.schedule.active_until(self.now, fault);
+        let of_shard = |shard| {
+            let stall = until(ScheduledFault::ShardStalled { end, shard });
+            stall.or_else(|| self.ends[end].shard(shard).deadline())
+        };
+        let pause = until(ScheduledFault::EnginePaused { end });
+        pause.or_else(|| self.ends[end].live_shards().filter_map(of_shard).min())
+    }
+
     /// Applies the scheduled pool faults to the port of an end.
     fn apply_pool_faults(&mut self, index: usize) {
         let drained = [
             self.schedule.is_active(self.now, ScheduledFault::DataPoolEmpty { end: index }),
             self.schedule.is_active(self.now, ScheduledFault::ControlPoolEmpty { end: index }),
         ];
-        self.ends[index].engine.device().set_exhausted(drained);
+        for engine in self.ends[index].shards() {
+            engine.device().set_exhausted(drained);
+        }
     }
 
     fn deliver_arrivals(&mut self, index: usize) {
         let has_no_buffers =
             self.schedule.is_active(self.now, ScheduledFault::NoRxBuffers { end: index });
-        let device = self.ends[index].engine.device();
         while let Some(mut frame) = self.links[1 - index].receive(self.now.as_nanos()) {
-            let mut inbound = device.inbound.borrow_mut();
+            let end = &mut self.ends[index];
+            let shard = end.steer(self.now, &frame);
+            let mut inbound = end.shard(shard).device().inbound.borrow_mut();
             if has_no_buffers || inbound.len() >= RING_LEN {
                 continue;
             }
@@ -492,9 +471,9 @@ impl World {
         }
     }
 
-    fn transmit_departures(&mut self, index: usize) {
+    fn transmit_departures(&mut self, index: usize, shard: usize) {
         let is_cut = self.schedule.is_active(self.now, ScheduledFault::LinkDown);
-        let outbound = Rc::clone(&self.ends[index].engine.device().outbound);
+        let outbound = Rc::clone(&self.ends[index].shard(shard).device().outbound);
         if index == 0 && self.drops_tail {
             let mut outbound = outbound.borrow_mut();
             if let Some(last) = outbound.iter().position(|frame| is_pushed(frame)) {

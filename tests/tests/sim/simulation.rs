@@ -82,7 +82,7 @@ fn requests_through_memory_windows_complete() {
 }
 
 /// Random TCP settings of an end.
-fn some_end(rng: &mut SmallRng) -> EndOptions {
+pub(crate) fn some_end(rng: &mut SmallRng) -> EndOptions {
     let window = 1 << rng.random_range(13..19);
     EndOptions {
         timestamps: rng.random_bool(0.7),
@@ -96,7 +96,7 @@ fn some_end(rng: &mut SmallRng) -> EndOptions {
     }
 }
 
-fn some_mtu(rng: &mut SmallRng) -> u16 {
+pub(crate) fn some_mtu(rng: &mut SmallRng) -> u16 {
     [576, 1280, 1500, 4000, 9000][rng.random_range(0..5)]
 }
 

@@ -86,7 +86,7 @@ impl Workload {
     fn check_receive(&mut self, world: &World, (end, conn): (usize, usize), wc: &Wc) {
         let [side, from] = self.slots[conn].ends(end);
         if wc.status != WcStatus::Success {
-            let is_over = !world.ends[end].engine.qp_state(wc.qp).is_connected();
+            let is_over = !world.ends[end].shard(side.shard).qp_state(wc.qp).is_connected();
             assert!(is_over && wc.status == WcStatus::Flushed, "{wc:?}, is over: {is_over}");
             side.flushed += 1;
             return;

@@ -22,12 +22,16 @@ impl Workload {
     /// Handles the events of an end.
     pub(super) fn poll_events(&mut self, world: &mut World, end: usize) {
         self.words.observe_changes(world);
-        while let Some(event) = world.ends[end].engine.next_event() {
+        while let Some((shard, event)) = world.ends[end].next_event() {
             match event {
                 Event::ConnectRequest { port, request, .. } => {
-                    let side = &mut self.slots[usize::from(port - PORT)].sides[end];
+                    let conn = usize::from(port - PORT);
+                    let side = &mut self.slots[conn].sides[end];
+                    if side.shard != shard && !side.accepted && !side.has_ended {
+                        side.move_to(world, end, conn, shard);
+                    }
                     let (now, param) = (world.now, world.param(end));
-                    let engine = &mut world.ends[end].engine;
+                    let engine = world.ends[end].shard_mut(shard);
                     if engine.accept(now, request, side.qp, &param).is_ok() {
                         side.accepted = true;
                     } else if self.plan.ends != EndPlan::MayFail {
@@ -135,7 +139,8 @@ impl Workload {
     fn end_connection(&mut self, world: &mut World, end: usize, conn: usize) {
         let side = &self.slots[conn].sides[end];
         let (now, qp) = (world.now, side.qp);
-        let engine = &mut world.ends[end].engine;
+        let shard = side.shard;
+        let engine = world.ends[end].shard_mut(shard);
         // It may have ended already.
         let _ = match world.rng.random_range(0..5) {
             0 => engine.disconnect(now, qp),
@@ -145,7 +150,7 @@ impl Workload {
                 Ok(())
             }
             3 if self.post_invalid_atomic(world, (end, conn)) => Ok(()),
-            _ => world.ends[end].engine.terminate(now, qp, Abort::Operation),
+            _ => world.ends[end].shard_mut(shard).terminate(now, qp, Abort::Operation),
         };
     }
 

@@ -32,8 +32,7 @@ impl Workload {
                 slot.disconnect(world, ends.clone());
             }
         }
-        let is_gone =
-            |world: &World| world.ends.iter().all(|end| end.engine.connection_count() == 0);
+        let is_gone = |world: &World| world.ends.iter().all(|end| end.connection_count() == 0);
         world.run_until(200 * SECOND, |world| {
             self.drain(world);
             let mut sides = self.slots.iter().flat_map(|slot| &slot.sides);
@@ -75,8 +74,8 @@ impl Workload {
             let to_repost = self.slots[conn].sides[1].to_repost;
             self.repost(world, (1, conn), to_repost);
             self.post(world, (0, conn));
-            let (now, qp) = (world.now, self.slots[conn].sides[0].qp);
-            world.ends[0].engine.close(now, qp).expect("connected");
+            let (now, side) = (world.now, &self.slots[conn].sides[0]);
+            side.engine(world, 0).close(now, side.qp).expect("connected");
         }
         let done = world.run_until(600 * SECOND, |world| {
             self.drain(world);
@@ -92,14 +91,16 @@ impl Workload {
         let are_equal = world.run_until(100 * SECOND, |world| {
             self.slots.iter().all(|slot| {
                 let stats = |end: usize| {
-                    world.ends[end].engine.tcp_stats(slot.sides[end].qp).expect("still connected")
+                    let side = &slot.sides[end];
+                    let engine = world.ends[end].shard(side.shard);
+                    engine.tcp_stats(side.qp).expect("still connected")
                 };
                 let (a, b) = (stats(0), stats(1));
                 (a.bytes_out, b.bytes_out) == (b.bytes_in, a.bytes_in)
             })
         });
         assert!(are_equal, "bytes sent and bytes received differ");
-        let counted: u64 = world.ends.iter().map(|end| end.engine.counters().frames_out).sum();
+        let counted: u64 = world.ends.iter().map(|end| end.count(|of| of.frames_out)).sum();
         assert_eq!(counted, world.frames, "frames");
     }
 
@@ -127,16 +128,18 @@ fn check_nothing_left(world: &mut World) {
     // Longer than any timer.
     let now = world.now + 700 * SECOND;
     for (index, end) in world.ends.iter_mut().enumerate() {
-        assert_eq!(
-            end.engine.device().frames_in_use(),
-            0,
-            "frames of end {index} did not come home"
-        );
-        let usage = end.engine.usage();
-        assert_eq!(usage, Usage { timers: usage.timers, ..Usage::default() }, "end {index}");
-        for _ in 0..4 {
-            end.engine.drive(now);
+        assert!(end.owned_count().is_none_or(|count| count == 0), "four-tuples of end {index}");
+        for shard in end.live_shards().collect::<Vec<_>>() {
+            let name = format!("shard {shard} of end {index}");
+            let engine = end.shard_mut(shard);
+            let frames = engine.device().frames_in_use();
+            assert_eq!(frames, 0, "frames of {name} did not come home");
+            let usage = engine.usage();
+            assert_eq!(usage, Usage { timers: usage.timers, ..Usage::default() }, "{name}");
+            for _ in 0..4 {
+                engine.drive(now);
+            }
+            assert_eq!(engine.usage(), Usage::default(), "{name}");
         }
-        assert_eq!(end.engine.usage(), Usage::default(), "end {index}");
     }
 }

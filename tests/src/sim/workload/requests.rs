@@ -136,7 +136,7 @@ impl Workload {
         let signaled =
             !must_complete || number + 1 == self.plan.per_side || world.rng.random_bool(0.7);
         let wr = SendWr { wr_id: number as u64, operation, signaled, fence };
-        if world.ends[end].engine.post_send(side.qp, wr).is_err() {
+        if side.engine(world, end).post_send(side.qp, wr).is_err() {
             assert!(!must_complete, "the send queue of end {end} refused request {number}");
             side.post_refused = true;
             return false;

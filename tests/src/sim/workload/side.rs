@@ -12,7 +12,7 @@ use super::plan::Plan;
 use crate::pattern;
 use crate::sim::atomic_oracle::{Expected, SHARED_LEN, WORDS_LEN};
 use crate::sim::mw_workload::MemoryWindow;
-use crate::sim::world::World;
+use crate::sim::world::{SimEngine, World};
 
 /// Port of the first connection; each has its own.
 pub(super) const PORT: u16 = 18515;
@@ -90,6 +90,8 @@ pub(super) struct Message {
 
 /// One end of one connection, and the state of its oracle.
 pub(super) struct Side {
+    /// Shard of its queue pair.
+    pub(super) shard: usize,
     pub(super) qp: QpId,
     /// STag of the whole arena.
     pub(super) stag: u32,
@@ -127,16 +129,16 @@ pub(super) struct Side {
 
 impl Side {
     pub(super) fn new(world: &mut World, plan: &Plan, end: usize, conn: usize) -> Self {
-        let cq = cq(conn);
-        let init =
-            QpInit { pd: PD, send_cq: cq, recv_cq: cq, max_send_wr: DEPTH, max_recv_wr: DEPTH };
-        let qp = world.ends[end].engine.create_qp(init).expect("a free queue pair");
+        let shard = some_shard(world, end);
+        let qp = world.ends[end].create_qp(shard, qp_init(conn));
         let arena = &world.ends[end].arena;
         let stag = arena.register(0, arena_len(plan.conns) as u64, Access::ALL, PD);
         let rights = Access::REMOTE_ATOMIC | Access::REMOTE_READ;
         let targets = (addr_of(conn, Area::Target, 0) as u64, (TARGET_COUNT * SLOT_LEN) as u64);
-        let window = || MemoryWindow::new(&world.ends[end], PD, qp, stag, targets);
+        let engine = world.ends[end].shard(shard);
+        let window = || MemoryWindow::new(engine, PD, qp, stag, targets);
         let mut side = Self {
+            shard,
             qp,
             stag,
             words_stag: arena.register(0, SHARED_LEN as u64, rights, PD),
@@ -158,14 +160,36 @@ impl Side {
             has_failed_read: false,
             post_refused: false,
         };
-        for _ in 0..DEPTH {
-            assert!(post_receive(world, &mut side, end, conn), "the receive queue is full");
-        }
+        side.post_receives(world, end, conn);
         side
     }
 
+    fn post_receives(&mut self, world: &mut World, end: usize, conn: usize) {
+        for _ in 0..DEPTH {
+            assert!(post_receive(world, self, end, conn), "the receive queue is full");
+        }
+    }
+
+    /// Moves the queue pair, which was never connected, to another shard.
+    pub(super) fn move_to(&mut self, world: &mut World, end: usize, conn: usize, shard: usize) {
+        let now = world.now;
+        world.ends[end].move_qp(now, (self.shard, shard), self.qp, qp_init(conn));
+        self.shard = shard;
+        if let Some(window) = &mut self.window {
+            window.set_qp(world.ends[end].shard(shard), self.qp);
+        }
+        self.receives = 0;
+        self.post_receives(world, end, conn);
+    }
+
+    /// The engine of its queue pair.
+    pub(super) fn engine<'w>(&self, world: &'w mut World, end: usize) -> &'w mut SimEngine {
+        world.ends[end].shard_mut(self.shard)
+    }
+
     pub(super) fn destroy(&self, world: &mut World, end: usize) {
-        world.ends[end].engine.destroy_qp(world.now, self.qp);
+        let now = world.now;
+        self.engine(world, end).destroy_qp(now, self.qp);
         let regions = world.ends[end].arena.regions();
         for stag in [self.words_stag, self.stag] {
             regions.invalidate(stag);
@@ -197,6 +221,17 @@ pub(super) fn cq(conn: usize) -> CqId {
     CqId(u32::try_from(conn).expect("few connections"))
 }
 
+fn qp_init(conn: usize) -> QpInit {
+    let cq = cq(conn);
+    QpInit { pd: PD, send_cq: cq, recv_cq: cq, max_send_wr: DEPTH, max_recv_wr: DEPTH }
+}
+
+/// A shard of an end that lives. Without a random number if there is only one.
+fn some_shard(world: &mut World, end: usize) -> usize {
+    let live: Vec<usize> = world.ends[end].live_shards().collect();
+    if live.len() == 1 { live[0] } else { live[world.rng.random_range(0..live.len())] }
+}
+
 /// Posts the next receive of an end. False if the connection has ended.
 pub(super) fn post_receive(world: &mut World, side: &mut Side, end: usize, conn: usize) -> bool {
     let start = addr_of(conn, Area::Receive, side.receives);
@@ -204,7 +239,7 @@ pub(super) fn post_receive(world: &mut World, side: &mut Side, end: usize, conn:
     let cut = world.rng.random_range(0..=SLOT_LEN);
     let sg_list = [side.sge(start, cut), side.sge(start + cut, SLOT_LEN - cut)];
     let wr = RecvWr { wr_id: side.receives as u64, sg_list: sg_list.into_iter().collect() };
-    let is_posted = world.ends[end].engine.post_recv(side.qp, wr).is_ok();
+    let is_posted = side.engine(world, end).post_recv(side.qp, wr).is_ok();
     side.receives += usize::from(is_posted);
     is_posted
 }

@@ -34,6 +34,8 @@ pub(super) struct ConnSlot {
     /// A connection has to have found its peer by then.
     pub(super) connect_by: Instant,
     pub(super) progress: Progress,
+    /// The death of a shard may have ended it.
+    pub(super) is_doomed: bool,
 }
 
 impl ConnSlot {
@@ -46,7 +48,14 @@ impl ConnSlot {
         let ends_left = if let EndPlan::EndedFirst(count) = plan.ends { count } else { 0 };
         let sides = connect(world, words, plan, conn);
         let connect_by = world.now + TIME_TO_CONNECT;
-        Self { sides, ends_left, connections: 1, connect_by, progress: Progress::NotUp }
+        Self {
+            sides,
+            ends_left,
+            connections: 1,
+            connect_by,
+            progress: Progress::NotUp,
+            is_doomed: false,
+        }
     }
 
     /// True if both ends know that the connection has ended, or never had it.
@@ -66,9 +75,11 @@ impl ConnSlot {
     }
 
     pub(super) fn disconnect(&self, world: &mut World, ends: Range<usize>) {
+        let now = world.now;
         for end in ends {
+            let side = &self.sides[end];
             // It may have ended already.
-            let _ = world.ends[end].engine.disconnect(world.now, self.sides[end].qp);
+            let _ = side.engine(world, end).disconnect(now, side.qp);
         }
     }
 
@@ -90,6 +101,6 @@ pub(super) fn connect(
     words.connect(world, conn);
     let sides = [0, 1].map(|end| Side::new(world, plan, end, conn));
     let (now, remote, param) = (world.now, world.socket(1, port(conn)), world.param(0));
-    world.ends[0].engine.connect(now, sides[0].qp, remote, &param).expect("idle");
+    sides[0].engine(world, 0).connect(now, sides[0].qp, remote, &param).expect("idle");
     sides
 }

@@ -1,0 +1,227 @@
+//! One end of the simulated network: an engine, or the engines of several shards.
+
+use std::cell::RefCell;
+use std::collections::VecDeque;
+use std::rc::Rc;
+
+use ferrowarp_proto::ddp::untagged::BufferQueue;
+use ferrowarp_proto::ddp::vec_memory::VecMemory;
+use ferrowarp_proto::engine::{Counters, Engine, EngineConfig};
+use ferrowarp_proto::rdmap::requester::Requester;
+use ferrowarp_proto::steering::mesh::{MeshConfig, MeshMonitor, mesh};
+use ferrowarp_proto::steering::owners::ShardId;
+use ferrowarp_proto::time::Instant;
+use ferrowarp_proto::verbs::cm::Event;
+use ferrowarp_proto::verbs::qp::QpInit;
+use ferrowarp_proto::verbs::wc::{Completions, CqId, QpId, Wc};
+
+use super::frames::HeapDevice;
+use super::steering::{PortSteering, ShardOptions};
+
+/// Completion queues of bounded length.
+#[derive(Clone)]
+pub struct CompletionQueues {
+    queues: Rc<RefCell<Vec<VecDeque<Wc>>>>,
+    len_max: usize,
+}
+
+impl CompletionQueues {
+    /// `count` queues of `len_max` completions each.
+    #[must_use]
+    pub fn new(count: usize, len_max: usize) -> Self {
+        Self { queues: Rc::new(RefCell::new(vec![VecDeque::new(); count])), len_max }
+    }
+
+    /// Removes and returns the oldest completion of a queue.
+    pub fn poll(&self, cq: CqId) -> Option<Wc> {
+        self.queues.borrow_mut()[cq.0 as usize].pop_front()
+    }
+}
+
+impl Completions for CompletionQueues {
+    fn push(&mut self, cq: CqId, wc: Wc) -> bool {
+        let queue = &mut self.queues.borrow_mut()[cq.0 as usize];
+        let fits = queue.len() < self.len_max;
+        if fits {
+            queue.push_back(wc);
+        }
+        fits
+    }
+}
+
+/// Engine type of the simulation.
+pub type SimEngine = Engine<HeapDevice, Rc<VecMemory>, CompletionQueues>;
+
+/// One end of the link.
+pub struct End {
+    /// The engine; with several shards that of the first.
+    pub engine: SimEngine,
+    /// Its registered memory, that of all shards.
+    pub arena: Rc<VecMemory>,
+    /// Its completion queues, those of all shards.
+    pub queues: CompletionQueues,
+    /// Engines of the other shards.
+    others: Vec<SimEngine>,
+    mesh: Option<EndMesh>,
+}
+
+/// What an end has in addition if it has shards.
+struct EndMesh {
+    monitor: MeshMonitor,
+    steering: PortSteering,
+    /// By shard.
+    is_dead: Vec<bool>,
+    /// Index of the next queue pair: unique over all shards.
+    next_qp: u32,
+}
+
+impl End {
+    /// Creates an end. `make_device` makes the port queue of a shard.
+    pub(super) fn new(
+        config: EngineConfig,
+        arena_len: usize,
+        cq_len: usize,
+        shards: Option<(usize, &ShardOptions)>,
+        mut make_device: impl FnMut() -> HeapDevice,
+    ) -> Self {
+        let arena = Rc::new(VecMemory::new(arena_len));
+        let queues = CompletionQueues::new(16, cq_len);
+        let Some((count, options)) = shards else {
+            let engine = Engine::new(config, make_device(), Rc::clone(&arena), queues.clone());
+            return Self { engine, arena, queues, others: Vec::new(), mesh: None };
+        };
+        let seed = config.seed;
+        let steering = PortSteering::new(options.steering, count, seed ^ 0x57ee);
+        let ports = mesh(MeshConfig {
+            shards: count,
+            ring_len: options.ring_len,
+            connections_max: options.connections_max,
+            cookies_per_second: config.cookies_per_second,
+            seed,
+            rss: options.is_rss_known.then(|| steering.predicted().clone()),
+        });
+        let monitor = ports[0].monitor();
+        let make = |port| {
+            let (memory, cqs) = (Rc::clone(&arena), queues.clone());
+            Engine::in_mesh(config.clone(), make_device(), memory, cqs, port)
+        };
+        let mut others: Vec<SimEngine> = ports.into_iter().map(make).collect();
+        let engine = others.remove(0);
+        let mesh = EndMesh { monitor, steering, is_dead: vec![false; count], next_qp: 0 };
+        Self { engine, arena, queues, others, mesh: Some(mesh) }
+    }
+
+    /// Number of shards, those that have died included.
+    #[must_use]
+    pub const fn shard_count(&self) -> usize {
+        1 + self.others.len()
+    }
+
+    /// The engine of a shard.
+    #[must_use]
+    pub fn shard(&self, shard: usize) -> &SimEngine {
+        if shard == 0 { &self.engine } else { &self.others[shard - 1] }
+    }
+
+    /// The engine of a shard.
+    pub fn shard_mut(&mut self, shard: usize) -> &mut SimEngine {
+        if shard == 0 { &mut self.engine } else { &mut self.others[shard - 1] }
+    }
+
+    /// The engines of all shards, those that have died included.
+    pub fn shards(&self) -> impl Iterator<Item = &SimEngine> {
+        std::iter::once(&self.engine).chain(&self.others)
+    }
+
+    /// True if a shard has died.
+    #[must_use]
+    pub fn is_dead(&self, shard: usize) -> bool {
+        self.mesh.as_ref().is_some_and(|mesh| mesh.is_dead[shard])
+    }
+
+    /// The numbers of the shards that live.
+    pub fn live_shards(&self) -> impl Iterator<Item = usize> {
+        (0..self.shard_count()).filter(|&shard| !self.is_dead(shard))
+    }
+
+    /// Ends a shard: its engine is not driven any more, and the other shards are told so.
+    ///
+    /// # Panics
+    /// If the end has only one engine.
+    pub fn kill_shard(&mut self, shard: usize) {
+        let mesh = self.mesh.as_mut().expect("an end with shards");
+        mesh.is_dead[shard] = true;
+        mesh.monitor.on_shard_death(ShardId(u16::try_from(shard).expect("few shards")));
+    }
+
+    /// Creates a queue pair in a shard. Its handle is unique over all shards.
+    ///
+    /// # Panics
+    /// If the limit is reached.
+    pub fn create_qp(&mut self, shard: usize, init: QpInit) -> QpId {
+        let Some(mesh) = &mut self.mesh else {
+            return self.engine.create_qp(init).expect("a free queue pair");
+        };
+        let id = QpId { index: mesh.next_qp, generation: 0 };
+        mesh.next_qp += 1;
+        self.create_qp_as(shard, id, init);
+        id
+    }
+
+    /// Moves a queue pair that was never connected to another shard. What was posted to it is lost.
+    pub fn move_qp(&mut self, now: Instant, (from, to): (usize, usize), qp: QpId, init: QpInit) {
+        self.shard_mut(from).destroy_qp(now, qp);
+        self.create_qp_as(to, qp, init);
+    }
+
+    fn create_qp_as(&mut self, shard: usize, id: QpId, init: QpInit) {
+        let queues = (Requester::new(init.max_send_wr), BufferQueue::new(init.max_recv_wr));
+        let created = self.shard_mut(shard).create_qp_as(id, init, queues.0, queues.1);
+        created.expect("a free queue pair");
+    }
+
+    /// Listens on a port with all shards that live.
+    ///
+    /// # Panics
+    /// If one listens already.
+    pub fn listen(&mut self, port: u16, backlog: usize) {
+        for shard in self.live_shards().collect::<Vec<_>>() {
+            self.shard_mut(shard).listen(port, backlog).expect("the port is free");
+        }
+    }
+
+    /// Returns the next event of a shard that lives, and the shard.
+    pub fn next_event(&mut self) -> Option<(usize, Event)> {
+        let live: Vec<usize> = self.live_shards().collect();
+        live.into_iter().find_map(|shard| Some((shard, self.shard_mut(shard).next_event()?)))
+    }
+
+    /// Number of connections over all shards that live.
+    #[must_use]
+    pub fn connection_count(&self) -> usize {
+        self.live_shards().map(|shard| self.shard(shard).connection_count()).sum()
+    }
+
+    /// Number of four-tuples that shards own; `None` for an end without shards.
+    #[must_use]
+    pub fn owned_count(&self) -> Option<usize> {
+        self.mesh.as_ref().map(|mesh| mesh.monitor.connection_count())
+    }
+
+    /// Sum of a counter over all shards.
+    #[must_use]
+    pub fn count(&self, counter: impl Fn(&Counters) -> u64) -> u64 {
+        self.shards().map(|engine| counter(engine.counters())).sum()
+    }
+
+    /// Returns the shard whose queue gets a frame: instead of one that has died, the next one.
+    pub(super) fn steer(&mut self, now: Instant, frame: &[u8]) -> usize {
+        let count = self.shard_count();
+        let Some(mesh) = &mut self.mesh else { return 0 };
+        let queue = mesh.steering.queue_of(now, frame);
+        (queue..queue + count)
+            .map(|shard| shard % count)
+            .find(|&shard| !mesh.is_dead[shard])
+            .expect("a shard lives")
+    }
+}

@@ -1,0 +1,237 @@
+//! Ends with several shards, whose ports steer as predicted, wrongly, or differently from one frame
+//! to the next. Seeds are chosen as in `simulation`.
+
+use std::sync::Mutex;
+
+use ferrowarp_proto::time::{Instant, MICROSECOND, MILLISECOND, SECOND};
+use ferrowarp_tests::sim::fault_schedule::ScheduledFault;
+use ferrowarp_tests::sim::router::{IcmpReply, Router};
+use ferrowarp_tests::sim::seeds;
+use ferrowarp_tests::sim::steering::{SHARD_COUNT_MAX, ShardOptions, Steering};
+use ferrowarp_tests::sim::workload::{EndPlan, Plan, Workload, arena_len, run};
+use ferrowarp_tests::sim::world::{World, WorldOptions};
+use rand::rngs::SmallRng;
+use rand::{Rng, SeedableRng};
+
+use crate::simulation::{some_end, some_mtu};
+
+/// Counters, summed over all shards and seeds.
+#[derive(Clone, Copy, Debug, Default)]
+struct Totals {
+    forwarded: u64,
+    received: u64,
+    dropped: u64,
+    reassembled: u64,
+    icmp_errors: u64,
+}
+
+impl Totals {
+    fn add(&mut self, world: &World) {
+        for end in &world.ends {
+            self.forwarded += end.count(|of| of.frames_forwarded);
+            self.received += end.count(|of| of.frames_from_shards);
+            self.dropped += end.count(|of| of.shard_messages_dropped);
+            self.reassembled += end.count(|of| of.packets_reassembled);
+            self.icmp_errors += end.count(|of| of.icmp_errors_in);
+        }
+    }
+}
+
+/// Settings of a world whose ends have shards, with a faulty link, and a number of connections.
+fn some_options(
+    rng: &mut SmallRng,
+    seed: u64,
+    draw: impl FnOnce(&mut SmallRng, &mut WorldOptions, &mut ShardOptions),
+) -> (WorldOptions, usize) {
+    let conns = rng.random_range(2..7);
+    let mut options = WorldOptions { arena_len: arena_len(conns), ..WorldOptions::new(seed) };
+    options.ipv6 = rng.random_bool(0.5);
+    options.vlan = rng.random_bool(0.25).then(|| rng.random_range(1..4095));
+    options.offload = rng.random_bool(0.5);
+    options.mtu = some_mtu(rng);
+    options.tcp = [some_end(rng), some_end(rng)];
+    options.faults.loss = rng.random_range(0.0..0.03);
+    options.faults.duplicate = rng.random_range(0.0..0.03);
+    options.faults.reorder = rng.random_range(0.0..0.05);
+    options.faults.delay_ns = rng.random_range(0..200_000);
+    match rng.random_range(0..4) {
+        0 => {
+            options.mtu = 1500;
+            options.fragment_mtu = Some([576, 1000, 1280][rng.random_range(0..3)]);
+        }
+        1 => {
+            let least = if options.ipv6 { 1280 } else { 576 };
+            let mut some = || rng.random_range(least..4000);
+            let mtus = [9000, some(), some(), some()];
+            let phase_ns = [50 * MICROSECOND, 20 * MILLISECOND][rng.random_range(0..2)];
+            let icmp_reply = IcmpReply::WithMtu;
+            options.router =
+                Some(Router { mtus, phase_ns, icmp_reply, forged: rng.random_bool(0.5) });
+        }
+        _ => {}
+    }
+    let several = rng.random_range(0..2);
+    let mut counts = [0, 1].map(|_| rng.random_range(1..=SHARD_COUNT_MAX));
+    counts[several] = rng.random_range(2..=SHARD_COUNT_MAX);
+    let mut shards = ShardOptions::new(counts);
+    draw(rng, &mut options, &mut shards);
+    options.shards = Some(shards);
+    (options, conns)
+}
+
+/// Runs seeds with options drawn from each by `draw`, all of whose requests complete; `check` then
+/// checks what each run has counted.
+fn over_seeds(
+    name: &str,
+    default_count: u64,
+    draw: impl Fn(&mut SmallRng, &mut WorldOptions, &mut ShardOptions) + Sync,
+    prepare: impl Fn(&mut SmallRng, &mut World) + Sync,
+    check: impl Fn(&WorldOptions, &Totals) + Sync,
+) -> Totals {
+    let totals = Mutex::new(Totals::default());
+    seeds::for_each_seed(name, env!("CARGO_TARGET_TMPDIR"), default_count, |seed, capture| {
+        let mut rng = SmallRng::seed_from_u64(seed ^ 0x5a4d);
+        let (options, conns) = some_options(&mut rng, seed, &draw);
+        let mut world = World::new(&options);
+        if let Some(path) = capture {
+            eprintln!("{name}, seed {seed}, {conns} connections: {options:?}");
+            world.capture_to(&path);
+        }
+        world.check_invariants();
+        prepare(&mut rng, &mut world);
+        run(&mut world, Plan { windows: rng.random_bool(0.2), ..Plan::new(conns, 30) });
+        let mut of_run = Totals::default();
+        of_run.add(&world);
+        check(&options, &of_run);
+        totals.lock().expect("nobody panics with it").add(&world);
+    });
+    totals.into_inner().expect("nobody panicked with it")
+}
+
+/// Steering that is wrong in one way or another.
+fn wrong_steering(rng: &mut SmallRng) -> Steering {
+    match rng.random_range(0..4) {
+        0 => Steering::Mispredicted,
+        1 => Steering::FirstQueue,
+        2 => Steering::Scattered(1.0),
+        _ => Steering::Scattered(rng.random_range(0.0..0.3)),
+    }
+}
+
+#[test]
+fn predicted_segments_are_never_forwarded() {
+    let totals = over_seeds(
+        "predicted-steering",
+        100,
+        |_, _, _| {},
+        |_, _| {},
+        |options, totals| {
+            // Fragments are reassembled on any shard.
+            assert!(totals.forwarded == 0 || options.fragment_mtu.is_some(), "{totals:?}");
+        },
+    );
+    assert!(totals.reassembled > 0 && totals.icmp_errors > 0, "{totals:?}");
+}
+
+#[test]
+fn data_survives_wrong_steering() {
+    let totals = over_seeds(
+        "wrong-steering",
+        100,
+        |rng, _, shards| {
+            shards.steering = wrong_steering(rng);
+            shards.is_rss_known = rng.random_bool(0.5);
+        },
+        |_, _| {},
+        |_, _| {},
+    );
+    assert!(totals.forwarded > 1000 && totals.received > 1000, "{totals:?}");
+    assert!(totals.reassembled > 0 && totals.icmp_errors > 0, "{totals:?}");
+}
+
+#[test]
+fn data_survives_steering_that_changes() {
+    let totals = over_seeds(
+        "changing-steering",
+        100,
+        |rng, _, shards| shards.steering = Steering::Changing(1 << rng.random_range(13..25)),
+        |_, _| {},
+        |_, _| {},
+    );
+    assert!(totals.forwarded > 1000, "{totals:?}");
+}
+
+/// Shards that are not driven for up to 100 ms, while their rings fill.
+#[test]
+fn data_survives_stalled_shards() {
+    over_seeds(
+        "stalled-shards",
+        80,
+        |rng, _, shards| {
+            if rng.random_bool(0.7) {
+                shards.steering = wrong_steering(rng);
+            }
+        },
+        |rng, world| {
+            for _ in 0..rng.random_range(1..12) {
+                let end = rng.random_range(0..2);
+                let shard = rng.random_range(0..world.ends[end].shard_count());
+                let from = Instant::from_nanos(rng.random_range(0..100 * MILLISECOND));
+                let stall = ScheduledFault::ShardStalled { end, shard };
+                world.schedule.add(stall, from, rng.random_range(MILLISECOND..100 * MILLISECOND));
+            }
+        },
+        |_, _| {},
+    );
+}
+
+#[test]
+fn data_survives_tiny_mesh_rings() {
+    let totals = over_seeds(
+        "tiny-mesh-rings",
+        80,
+        |rng, options, shards| {
+            // The fragments of one packet may never fit together.
+            options.fragment_mtu = None;
+            shards.steering = wrong_steering(rng);
+            shards.ring_len = rng.random_range(1..5);
+        },
+        |_, _| {},
+        |_, _| {},
+    );
+    assert!(totals.dropped > 1000, "{totals:?}");
+}
+
+/// A shard dies, perhaps the lead. The peers of its connections notice; all others complete.
+#[test]
+fn connections_of_other_shards_outlive_a_shard() {
+    let failed = Mutex::new(0);
+    seeds::for_each_seed("shard-death", env!("CARGO_TARGET_TMPDIR"), 80, |seed, capture| {
+        let mut rng = SmallRng::seed_from_u64(seed ^ 0xdead);
+        let (options, conns) = some_options(&mut rng, seed, |rng, options, shards| {
+            options.keepalive_ns = Some(5 * SECOND);
+            if rng.random_bool(0.5) {
+                shards.steering = wrong_steering(rng);
+            }
+        });
+        let mut world = World::new(&options);
+        if let Some(path) = capture {
+            eprintln!("shard-death, seed {seed}, {conns} connections: {options:?}");
+            world.capture_to(&path);
+        }
+        world.check_invariants();
+        let plan = Plan { ends: EndPlan::MayFail, ..Plan::new(conns, 40) };
+        let mut work = Workload::new(&mut world, plan);
+        let dies = world.now + rng.random_range(0..50 * MILLISECOND);
+        world.run_until(SECOND, |world| work.step(world) || world.now >= dies);
+        let ends: Vec<usize> = (0..2).filter(|&end| world.ends[end].shard_count() > 1).collect();
+        let end = ends[rng.random_range(0..ends.len())];
+        let shard = rng.random_range(0..world.ends[end].shard_count());
+        work.kill_shard(&mut world, end, shard);
+        let done = world.run_until(400 * SECOND, |world| work.step(world));
+        assert!(done, "neither complete nor over");
+        *failed.lock().expect("nobody panics with it") += work.check_others_complete();
+        work.finish(&mut world);
+    });
+    assert!(failed.into_inner().expect("nobody panicked with it") > 10);
+}
