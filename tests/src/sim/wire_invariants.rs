@@ -127,6 +127,8 @@ struct Flow {
     framing: FpduBoundaries,
     /// Segments that did not start at an FPDU boundary.
     misaligned: u64,
+    /// The sender has reset the connection: earlier segments may still be in flight.
+    is_reset: bool,
 }
 
 /// Checks every segment.
@@ -168,12 +170,17 @@ impl WireChecker {
         self.segments += 1;
         if seg.flags.has(Flags::RST) {
             // An RST may answer any segment. Whatever follows belongs to another connection.
-            self.flows.remove(&(end, seg.tuple));
+            if let Some(flow) = self.flows.get_mut(&(end, seg.tuple)) {
+                flow.is_reset = true;
+            }
             return;
         }
         let back = (1 - end, FourTuple { local: seg.tuple.remote, remote: seg.tuple.local });
         if seg.flags.has(Flags::SYN) {
             let flow = self.flows.entry((end, seg.tuple)).or_default();
+            if flow.is_reset {
+                *flow = Flow::default();
+            }
             if flow.snd_nxt.is_none_or(|known| known != seg.seq + 1) {
                 *flow = Flow { snd_limit: flow.snd_limit, ..Flow::default() };
             }
@@ -185,7 +192,8 @@ impl WireChecker {
         let other = self.flows.get(&back);
         let scaling = other.is_some_and(|flow| flow.wscale.is_some());
         let marked = other.is_some_and(|flow| flow.framing.started == Some(true));
-        let Some(flow) = self.flows.get_mut(&(end, seg.tuple)) else { return };
+        let flow = self.flows.get_mut(&(end, seg.tuple)).filter(|flow| !flow.is_reset);
+        let Some(flow) = flow else { return };
         flow.framing.marked = marked;
         flow.scaling.get_or_insert(scaling && flow.wscale.is_some());
         flow.check_receiver(&seg);
