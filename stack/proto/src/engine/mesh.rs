@@ -81,7 +81,7 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
             Message::IcmpError(error) => self.on_icmp_error(now, &error),
             Message::Advert(advert) => net.learn(now, &advert, &mut verbs.counters),
             Message::Solicit(solicit) => {
-                net.send_solicit_for_other(now, *solicit, device, &mut verbs.counters);
+                net.send_solicit_once(now, *solicit, device, &mut verbs.counters);
             }
         }
     }

@@ -253,8 +253,7 @@ impl Interface {
         counters: &mut Counters,
     ) {
         while let Some(solicit) = self.neighbors.next_solicit(now) {
-            self.recent_solicits.insert(now, solicit);
-            self.send_solicit(solicit, &mut Port { device, counters });
+            self.send_solicit_once(now, solicit, device, counters);
         }
     }
 
@@ -263,9 +262,9 @@ impl Interface {
         self.neighbors.next_solicit(now)
     }
 
-    /// Sends a solicitation for another engine, unless the same was just sent: several engines may
-    /// ask for one neighbor.
-    pub(crate) fn send_solicit_for_other<D: Device>(
+    /// Sends a solicitation, of this engine or for another, unless the same was just sent: several
+    /// engines may ask for one neighbor.
+    pub(crate) fn send_solicit_once<D: Device>(
         &mut self,
         now: Instant,
         solicit: Solicit,
