@@ -199,7 +199,7 @@ impl<E: Env> Connection<E> {
         listeners.remove_half_open(port);
         let Some(listener) = listeners.get(port) else { return };
         if listener.unframed || matches!(self.phase, Phase::AwaitDecision(_)) {
-            listener.counts.pending.increment();
+            listener.force_slot();
             return;
         }
         let remote = self.tcb.tuple().remote.ip();
@@ -241,7 +241,7 @@ impl<E: Env> Connection<E> {
             return;
         }
         let Some(listener) = cx.listeners.get(port) else { return };
-        listener.counts.pending.decrement();
+        listener.free_slot();
         cx.deferred.push(Deferred::OfferPendingRequests(port));
     }
 }

@@ -27,6 +27,7 @@ use crate::config::EngineConfig;
 use crate::net::jittered_rate_limit::JitteredRateLimit;
 use crate::net::siphash_keys::SipBuildHasher;
 use crate::steering::backlog::{Backlogs, ListenerCounts};
+use crate::steering::owners::ShardId;
 use crate::time::Instant;
 use crate::verbs::cm::CmError;
 use crate::wire::seq::Seq;
@@ -37,7 +38,9 @@ use crate::wire::tcp::FourTuple;
 pub(super) struct Listener {
     backlog: usize,
     /// Its connections in setup, over all shards.
-    pub(super) counts: Arc<ListenerCounts>,
+    counts: Arc<ListenerCounts>,
+    /// This one.
+    shard: ShardId,
     /// Connections start without startup frames.
     pub(super) unframed: bool,
 }
@@ -50,7 +53,17 @@ impl Listener {
 
     /// Takes a slot of the backlog. False if there is none.
     pub(super) fn take_slot(&self) -> bool {
-        self.counts.pending.try_increment(self.backlog)
+        self.counts.pending.try_increment(self.shard, self.backlog)
+    }
+
+    /// Takes a slot of the backlog, although there may be none.
+    pub(super) fn force_slot(&self) {
+        self.counts.pending.increment(self.shard);
+    }
+
+    /// Frees a slot of the backlog.
+    pub(super) fn free_slot(&self) {
+        self.counts.pending.decrement(self.shard);
     }
 
     /// True if an ACK of no connection may carry a valid SYN cookie.
@@ -67,6 +80,7 @@ impl Listener {
 /// All listeners, and what limits the passive connections in setup.
 pub(crate) struct Listeners {
     by_port: HashMap<u16, Listener, SipBuildHasher>,
+    shard: ShardId,
     backlogs: Arc<Backlogs>,
     /// Passive connections of this engine whose handshake is not complete.
     half_open: usize,
@@ -80,9 +94,16 @@ pub(crate) struct Listeners {
 }
 
 impl Listeners {
-    pub(crate) fn new(seed: u64, cookie_limit: JitteredRateLimit, backlogs: Arc<Backlogs>) -> Self {
+    /// Without listeners. `shard`: that of this engine among those that share `backlogs`.
+    pub(crate) fn new(
+        seed: u64,
+        cookie_limit: JitteredRateLimit,
+        shard: ShardId,
+        backlogs: Arc<Backlogs>,
+    ) -> Self {
         let hash = SipBuildHasher::new(seed);
         Self {
+            shard,
             backlogs,
             by_port: HashMap::with_hasher(hash),
             half_open: 0,
@@ -101,7 +122,8 @@ impl Listeners {
         if self.contains(port) {
             return Err(CmError::PortInUse(port));
         }
-        let listener = Listener { backlog, counts: self.backlogs.listener(port), unframed };
+        let (counts, shard) = (self.backlogs.listener(port), self.shard);
+        let listener = Listener { backlog, counts, shard, unframed };
         self.by_port.insert(port, listener);
         Ok(())
     }
@@ -128,18 +150,18 @@ impl Listeners {
     /// Accounts for a half-open connection of the listener on `port`.
     pub(super) fn add_half_open(&mut self, port: Option<u16>) {
         self.half_open += 1;
-        self.backlogs.half_open.increment();
+        self.backlogs.half_open.increment(self.shard);
         if let Some(listener) = port.and_then(|port| self.get(port)) {
-            listener.counts.half_open.increment();
+            listener.counts.half_open.increment(self.shard);
         }
     }
 
     /// Accounts for the end of one, or of its handshake.
     pub(super) fn remove_half_open(&mut self, port: u16) {
         self.half_open = self.half_open.saturating_sub(1);
-        self.backlogs.half_open.decrement();
+        self.backlogs.half_open.decrement(self.shard);
         if let Some(listener) = self.get(port) {
-            listener.counts.half_open.decrement();
+            listener.counts.half_open.decrement(self.shard);
         }
     }
 

@@ -51,6 +51,7 @@ use crate::engine::connections::Connections;
 use crate::mpa::fpdu_pool::FpduPool;
 use crate::net::interface::Interface;
 use crate::net::reply_limits::ReplyLimits;
+use crate::steering::backlog::Backlogs;
 use crate::steering::mesh::MeshPort;
 use crate::steering::message::Message;
 use crate::steering::owners::{ReserveError, ShardId};
@@ -159,15 +160,19 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
             )),
             window_growth: 0,
         };
+        let shard = mesh.as_ref().map_or(ShardId(0), MeshPort::id);
         let (limits, backlogs, first_port) = match &mesh {
             Some(mesh) => {
                 // As far apart as possible: a port that one shard has released may still be in
                 // use at the peer.
                 let ports = config.source_ports.len() / mesh.shard_count();
-                let first = u32::try_from(mesh.id().index() * ports).unwrap_or(0);
+                let first = u32::try_from(shard.index() * ports).unwrap_or(0);
                 (mesh.limits().clone(), Arc::clone(mesh.backlogs()), first)
             }
-            None => (ReplyLimits::new(config.seed, config.cookies_per_second), Arc::default(), 0),
+            None => {
+                let limits = ReplyLimits::new(config.seed, config.cookies_per_second);
+                (limits, Arc::new(Backlogs::new(1)), 0)
+            }
         };
         Self {
             connections: Connections::new(config.connections_max, config.seed),
@@ -190,7 +195,7 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
                 capabilities,
                 device,
                 net: Interface::new(&config.interface(), &capabilities, limits.clone()),
-                listeners: Listeners::new(config.seed, limits.cookies, backlogs),
+                listeners: Listeners::new(config.seed, limits.cookies, shard, backlogs),
                 secrets: Secrets::new(config.seed, first_port),
                 qps: QueuePairs::new(config.qps_max),
                 verbs: Verbs::new(memory, completions, config.qps_max),

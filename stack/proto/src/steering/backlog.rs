@@ -5,35 +5,61 @@ use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
+use crate::steering::owners::ShardId;
 use crate::time::Instant;
 
-/// Number of passive connections in one state. A stale decrement finds 0.
-#[derive(Debug, Default)]
-pub(crate) struct SharedCount(AtomicUsize);
+/// Number of passive connections in one state: over all shards, and of each shard, so that those of
+/// a shard that has died no longer count.
+#[derive(Debug)]
+pub(crate) struct SharedCount {
+    total: AtomicUsize,
+    by_shard: Box<[AtomicUsize]>,
+}
 
 impl SharedCount {
+    fn new(shards: usize) -> Self {
+        Self { total: AtomicUsize::new(0), by_shard: (0..shards).map(|_| 0.into()).collect() }
+    }
+
+    /// Returns the number over all shards.
     pub(crate) fn get(&self) -> usize {
-        self.0.load(Ordering::Relaxed)
+        self.total.load(Ordering::Relaxed)
     }
 
-    pub(crate) fn increment(&self) {
-        self.0.fetch_add(1, Ordering::Relaxed);
+    pub(crate) fn increment(&self, shard: ShardId) {
+        self.total.fetch_add(1, Ordering::Relaxed);
+        self.by_shard[shard.index()].fetch_add(1, Ordering::Relaxed);
     }
 
-    pub(crate) fn decrement(&self) {
-        let _ =
-            self.0.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |count| count.checked_sub(1));
+    /// Decrements. A stale decrement of a shard without any finds 0.
+    pub(crate) fn decrement(&self, shard: ShardId) {
+        let of_shard = &self.by_shard[shard.index()];
+        let next = |count: usize| count.checked_sub(1);
+        if of_shard.fetch_update(Ordering::Relaxed, Ordering::Relaxed, next).is_ok() {
+            self.total.fetch_sub(1, Ordering::Relaxed);
+        }
     }
 
-    /// Increments unless the count has reached `limit`. False if it has.
-    pub(crate) fn try_increment(&self, limit: usize) -> bool {
+    /// Increments unless the number over all shards has reached `limit`. False if it has.
+    pub(crate) fn try_increment(&self, shard: ShardId, limit: usize) -> bool {
         let next = |count: usize| (count < limit).then_some(count + 1);
-        self.0.fetch_update(Ordering::Relaxed, Ordering::Relaxed, next).is_ok()
+        let is_below = self.total.fetch_update(Ordering::Relaxed, Ordering::Relaxed, next).is_ok();
+        if is_below {
+            self.by_shard[shard.index()].fetch_add(1, Ordering::Relaxed);
+        }
+        is_below
+    }
+
+    /// Subtracts those of a shard that has died.
+    fn release_all(&self, shard: ShardId) {
+        if let Some(of_shard) = self.by_shard.get(shard.index()) {
+            self.total.fetch_sub(of_shard.swap(0, Ordering::Relaxed), Ordering::Relaxed);
+        }
     }
 }
 
 /// What the shards share of a listener.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct ListenerCounts {
     /// Connections whose request the application has not accepted or rejected yet.
     pub(crate) pending: SharedCount,
@@ -44,6 +70,14 @@ pub(crate) struct ListenerCounts {
 }
 
 impl ListenerCounts {
+    fn new(shards: usize) -> Self {
+        Self {
+            pending: SharedCount::new(shards),
+            half_open: SharedCount::new(shards),
+            cookies_until: AtomicU64::new(0),
+        }
+    }
+
     /// True if an ACK of no connection may carry a valid SYN cookie.
     pub(crate) fn expects_cookies(&self, now: Instant) -> bool {
         now.as_nanos() < self.cookies_until.load(Ordering::Relaxed)
@@ -56,14 +90,30 @@ impl ListenerCounts {
 }
 
 /// Counts of all listeners of a port.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Backlogs {
+    shards: usize,
     /// Passive connections whose handshake is not complete.
     pub(crate) half_open: SharedCount,
     by_port: Mutex<HashMap<u16, Weak<ListenerCounts>>>,
 }
 
 impl Backlogs {
+    /// Creates the counts of a port with so many shards.
+    pub(crate) fn new(shards: usize) -> Self {
+        Self { shards, half_open: SharedCount::new(shards), by_port: Mutex::default() }
+    }
+
+    /// Releases what a shard that has died took of the limits.
+    pub(crate) fn release_all(&self, shard: ShardId) {
+        self.half_open.release_all(shard);
+        let by_port = self.by_port.lock().unwrap_or_else(PoisonError::into_inner);
+        for counts in by_port.values().filter_map(Weak::upgrade) {
+            counts.half_open.release_all(shard);
+            counts.pending.release_all(shard);
+        }
+    }
+
     /// Returns the counts of the listener on `port`: those that another shard has, or new ones.
     pub(crate) fn listener(&self, port: u16) -> Arc<ListenerCounts> {
         let mut by_port = self.by_port.lock().unwrap_or_else(PoisonError::into_inner);
@@ -71,7 +121,7 @@ impl Backlogs {
         if let Some(counts) = by_port.get(&port).and_then(Weak::upgrade) {
             return counts;
         }
-        let counts = Arc::default();
+        let counts = Arc::new(ListenerCounts::new(self.shards));
         by_port.insert(port, Arc::downgrade(&counts));
         counts
     }
@@ -81,25 +131,47 @@ impl Backlogs {
 mod tests {
     use super::*;
 
+    const SHARDS: [ShardId; 2] = [ShardId(0), ShardId(1)];
+
     #[test]
     fn shards_that_listen_on_a_port_share_its_counts() {
-        let backlogs = Backlogs::default();
+        let backlogs = Backlogs::new(2);
         let [first, second] = [4420, 4420].map(|port| backlogs.listener(port));
-        assert!(first.pending.try_increment(2) && second.pending.try_increment(2));
-        assert!(!first.pending.try_increment(2));
-        second.pending.decrement();
+        assert!(first.pending.try_increment(SHARDS[0], 2));
+        assert!(second.pending.try_increment(SHARDS[1], 2));
+        assert!(!first.pending.try_increment(SHARDS[0], 2));
+        second.pending.decrement(SHARDS[1]);
         assert_eq!(first.pending.get(), 1);
         assert_eq!(backlogs.listener(4421).pending.get(), 0);
         drop((first, second));
         let again = backlogs.listener(4420);
         assert_eq!(again.pending.get(), 0, "of another listener");
-        again.pending.decrement();
+        again.pending.decrement(SHARDS[0]);
         assert_eq!(again.pending.get(), 0);
     }
 
     #[test]
+    fn dead_shard_no_longer_counts() {
+        let backlogs = Backlogs::new(2);
+        let counts = backlogs.listener(4420);
+        for count in [&counts.pending, &counts.half_open, &backlogs.half_open] {
+            for shard in [SHARDS[0], SHARDS[0], SHARDS[1]] {
+                count.increment(shard);
+            }
+        }
+        backlogs.release_all(SHARDS[0]);
+        for count in [&counts.pending, &counts.half_open, &backlogs.half_open] {
+            assert_eq!(count.get(), 1);
+            count.decrement(SHARDS[0]);
+            assert_eq!(count.get(), 1, "a stale decrement");
+            count.decrement(SHARDS[1]);
+            assert_eq!(count.get(), 0);
+        }
+    }
+
+    #[test]
     fn cookies_of_one_shard_are_expected_by_all() {
-        let counts = ListenerCounts::default();
+        let counts = ListenerCounts::new(2);
         let [early, late] = [5, 9].map(Instant::from_nanos);
         counts.expect_cookies_until(late);
         counts.expect_cookies_until(early);

@@ -86,7 +86,7 @@ pub fn mesh<R>(config: MeshConfig) -> Vec<MeshPort<R>> {
     let shared = Arc::new(Shared {
         owners: OwnerTable::new(config.connections_max, config.seed),
         limits: ReplyLimits::new(config.seed, config.cookies_per_second),
-        backlogs: Arc::default(),
+        backlogs: Arc::new(Backlogs::new(count)),
         rss: config.rss,
         live: AtomicU64::new(u64::MAX >> (SHARD_COUNT_MAX - count)),
         pending: (0..count).map(|_| CachePadded::default()).collect(),
@@ -226,12 +226,13 @@ impl<R> MeshPort<R> {
 }
 
 impl MeshMonitor {
-    /// Records that a shard has died: its four-tuples are released, nothing is sent to it any more,
-    /// and if it was the lead another takes over.
+    /// Records that a shard has died: its four-tuples, and its part of the limits of listeners, are
+    /// released, nothing is sent to it any more, and if it was the lead another takes over.
     pub fn on_shard_death(&self, shard: ShardId) {
         let bit = 1_u64.checked_shl(u32::from(shard.0)).unwrap_or(0);
         self.0.live.fetch_and(!bit, Ordering::Relaxed);
         self.0.owners.release_all(shard);
+        self.0.backlogs.release_all(shard);
     }
 
     /// Returns the number of connections over all shards, those in TIME-WAIT included.
