@@ -242,6 +242,8 @@ impl<E: Env> Connection<E> {
         }
         let Some(listener) = cx.listeners.get(port) else { return };
         listener.free_slot();
-        cx.deferred.push(Deferred::OfferPendingRequests(port));
+        if !listener.is_full() {
+            cx.deferred.push(Deferred::OfferPendingRequests(port));
+        }
     }
 }

@@ -128,6 +128,14 @@ impl Listeners {
         Ok(())
     }
 
+    /// Closes the backlog of a listener that is about to be removed. Its connections still leave
+    /// the counts, which other shards share.
+    pub(crate) fn close(&mut self, port: u16) {
+        if let Some(listener) = self.by_port.get_mut(&port) {
+            listener.backlog = 0;
+        }
+    }
+
     /// Removes a listener.
     pub(crate) fn remove(&mut self, port: u16) {
         self.by_port.remove(&port);

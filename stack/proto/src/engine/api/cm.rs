@@ -35,8 +35,8 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
 
     /// Stops listening on `port`. Connections not decided on are reset.
     pub fn unlisten(&mut self, port: u16) {
-        // Removed first: no other request is offered when one of these leaves the backlog.
-        self.cx.listeners.remove(port);
+        // No other request is offered when one of these leaves the backlog.
+        self.cx.listeners.close(port);
         let pending: Vec<u32> = self
             .connections
             .iter()
@@ -48,6 +48,7 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
                 conn.abort(cx);
             }
         }
+        self.cx.listeners.remove(port);
     }
 
     /// Connects a queue pair; [`Event::Established`] or [`Event::ConnectFailed`] follows.
