@@ -76,8 +76,13 @@ struct EndMesh {
 }
 
 impl End {
-    /// Creates an end. `make_device` makes the port queue of a shard.
-    pub(super) fn new(
+    /// Creates an end, with a number of shards if given. `make_device` makes the port queue of a
+    /// shard.
+    ///
+    /// # Panics
+    /// If the number of shards is 0.
+    #[must_use]
+    pub fn new(
         config: EngineConfig,
         arena_len: usize,
         cq_len: usize,

@@ -1,4 +1,4 @@
-//! One engine or two in virtual time, frame by frame: rules of the specifications and of the
+//! One engine or several in virtual time, frame by frame: rules of the specifications and of the
 //! engine.
 
 mod admission;
@@ -30,6 +30,7 @@ mod rdmap_errors;
 mod reference_peer;
 mod rejected_sends;
 mod sanity;
+mod shards;
 mod simultaneous_close;
 mod siw_reject;
 mod siw_wakeup;
