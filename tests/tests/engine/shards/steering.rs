@@ -1,6 +1,7 @@
 //! Segments, fragments and ICMP errors that arrive at another shard than that of their connection.
 
 use ferrowarp_proto::ddp::memory::Access;
+use ferrowarp_proto::engine::EngineConfig;
 use ferrowarp_proto::time::{MILLISECOND, SECOND};
 use ferrowarp_proto::verbs::cm::{CmError, ConnParam, ReadDepths};
 use ferrowarp_proto::verbs::qp::QpState;
@@ -12,6 +13,7 @@ use ferrowarp_tests::raw::{empty_write_fpdu, mpa_request, untagged_fpdu};
 use ferrowarp_tests::sim::fragmenter::fragment;
 use ferrowarp_tests::sim::pairs::{CQ, PD, PORT, qp_init};
 use ferrowarp_tests::sim::world::address;
+use ferrowarp_tests::tcp_peer::MACS;
 
 use super::{COUNT, Fixture, Peer};
 
@@ -31,6 +33,25 @@ fn one_of_two_shards_takes_the_only_source_port() {
     engine.connect(fx.now, qp, (address(0), 10).into(), &ConnParam::default()).unwrap();
     assert_eq!(fx.connection_counts(), [0, 1, 1, 0]);
     assert_eq!(fx.end.owned_count(), Some(2));
+}
+
+/// They have the same keys, and would try the same ports otherwise.
+#[test]
+fn shards_begin_at_source_ports_far_apart() {
+    for shards in 2..=COUNT {
+        let mut fx = Fixture::with(shards, |_, _| {});
+        let stride = EngineConfig::new(address(1), 24, 7).source_ports.len() / shards;
+        for shard in 0..shards {
+            fx.connect(shard, (address(0), 9).into());
+        }
+        let sent = fx.process();
+        let (_, request) = sent.iter().find(|(_, frame)| frame[12..14] == [8, 6]).unwrap();
+        fx.inject(0, ip::arp_reply(request, MACS[0]).unwrap());
+        let mut ports: Vec<_> = fx.segments().iter().map(|syn| syn.tuple.remote.port()).collect();
+        ports.sort_unstable();
+        assert_eq!(ports.len(), shards);
+        assert!(ports.windows(2).all(|pair| usize::from(pair[1] - pair[0]) >= stride), "{ports:?}");
+    }
 }
 
 #[test]
