@@ -114,6 +114,8 @@ pub struct WorldOptions {
     pub ooo_placement: bool,
     /// MPA revision of every connection; 0 selects the protocol versions of the RDMA Consortium.
     pub revision: u8,
+    /// Maximum number of half-open connections of an end; SYNs beyond it are answered with cookies.
+    pub half_open_max: usize,
     /// Both ends have shards; `None`: each has one engine by itself.
     pub shards: Option<ShardOptions>,
 }
@@ -148,6 +150,7 @@ impl WorldOptions {
             offload: false,
             ooo_placement: false,
             revision: 2,
+            half_open_max: 1024,
             shards: None,
         }
     }
@@ -174,6 +177,7 @@ fn make_end(options: &WorldOptions, index: usize, life: u64) -> End {
     config.vlan = options.vlan;
     (config.ooo_frames_max, config.ooo_bytes_max) = options.ooo_limits;
     config.window_growth_max = options.window_growth_max;
+    config.half_open_max = options.half_open_max;
     // A loss burst may drop every SYN of the first ten seconds.
     config.startup_timeout_ns = 90 * SECOND;
     let end = &options.tcp[index];

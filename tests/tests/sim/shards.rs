@@ -8,7 +8,9 @@ use ferrowarp_tests::sim::fault_schedule::ScheduledFault;
 use ferrowarp_tests::sim::router::{IcmpReply, Router};
 use ferrowarp_tests::sim::seeds;
 use ferrowarp_tests::sim::steering::{SHARD_COUNT_MAX, ShardOptions, Steering};
-use ferrowarp_tests::sim::workload::{EndPlan, Plan, Workload, arena_len, run};
+use ferrowarp_tests::sim::workload::{
+    EndPlan, Plan, Workload, arena_len, run, run_with_faults_for,
+};
 use ferrowarp_tests::sim::world::{World, WorldOptions};
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
@@ -23,6 +25,7 @@ struct Totals {
     dropped: u64,
     reassembled: u64,
     icmp_errors: u64,
+    cookies: u64,
 }
 
 impl Totals {
@@ -33,6 +36,7 @@ impl Totals {
             self.dropped += end.count(|of| of.shard_messages_dropped);
             self.reassembled += end.count(|of| of.packets_reassembled);
             self.icmp_errors += end.count(|of| of.icmp_errors_in);
+            self.cookies += end.count(|of| of.cookies_accepted);
         }
     }
 }
@@ -69,6 +73,9 @@ fn some_options(
                 Some(Router { mtus, phase_ns, icmp_reply, forged: rng.random_bool(0.5) });
         }
         _ => {}
+    }
+    if rng.random_bool(0.3) {
+        options.half_open_max = rng.random_range(0..3);
     }
     let several = rng.random_range(0..2);
     let mut counts = [0, 1].map(|_| rng.random_range(1..=SHARD_COUNT_MAX));
@@ -122,7 +129,7 @@ fn wrong_steering(rng: &mut SmallRng) -> Steering {
 fn predicted_segments_are_never_forwarded() {
     let totals = over_seeds(
         "predicted-steering",
-        100,
+        500,
         |_, _, _| {},
         |_, _| {},
         |options, totals| {
@@ -137,7 +144,7 @@ fn predicted_segments_are_never_forwarded() {
 fn data_survives_wrong_steering() {
     let totals = over_seeds(
         "wrong-steering",
-        100,
+        500,
         |rng, _, shards| {
             shards.steering = wrong_steering(rng);
             shards.is_rss_known = rng.random_bool(0.5);
@@ -147,13 +154,14 @@ fn data_survives_wrong_steering() {
     );
     assert!(totals.forwarded > 1000 && totals.received > 1000, "{totals:?}");
     assert!(totals.reassembled > 0 && totals.icmp_errors > 0, "{totals:?}");
+    assert!(totals.cookies > 0, "{totals:?}");
 }
 
 #[test]
 fn data_survives_steering_that_changes() {
     let totals = over_seeds(
         "changing-steering",
-        100,
+        500,
         |rng, _, shards| shards.steering = Steering::Changing(1 << rng.random_range(13..25)),
         |_, _| {},
         |_, _| {},
@@ -166,7 +174,7 @@ fn data_survives_steering_that_changes() {
 fn data_survives_stalled_shards() {
     over_seeds(
         "stalled-shards",
-        80,
+        400,
         |rng, _, shards| {
             if rng.random_bool(0.7) {
                 shards.steering = wrong_steering(rng);
@@ -189,7 +197,7 @@ fn data_survives_stalled_shards() {
 fn data_survives_tiny_mesh_rings() {
     let totals = over_seeds(
         "tiny-mesh-rings",
-        80,
+        400,
         |rng, options, shards| {
             // The fragments of one packet may never fit together.
             options.fragment_mtu = None;
@@ -206,7 +214,7 @@ fn data_survives_tiny_mesh_rings() {
 #[test]
 fn connections_of_other_shards_outlive_a_shard() {
     let failed = Mutex::new(0);
-    seeds::for_each_seed("shard-death", env!("CARGO_TARGET_TMPDIR"), 80, |seed, capture| {
+    seeds::for_each_seed("shard-death", env!("CARGO_TARGET_TMPDIR"), 400, |seed, capture| {
         let mut rng = SmallRng::seed_from_u64(seed ^ 0xdead);
         let (options, conns) = some_options(&mut rng, seed, |rng, options, shards| {
             options.keepalive_ns = Some(5 * SECOND);
@@ -234,4 +242,65 @@ fn connections_of_other_shards_outlive_a_shard() {
         work.finish(&mut world);
     });
     assert!(failed.into_inner().expect("nobody panicked with it") > 10);
+}
+
+/// Connections end in mid-flight, in many ways, and others follow on any shard.
+#[test]
+fn connections_follow_others_that_ended_on_any_shard() {
+    let name = "shards-of-connections-that-end";
+    seeds::for_each_seed(name, env!("CARGO_TARGET_TMPDIR"), 300, |seed, capture| {
+        let mut rng = SmallRng::seed_from_u64(seed ^ 0x7e4d);
+        let (options, conns) = some_options(&mut rng, seed, |rng, options, shards| {
+            options.keepalive_ns = Some(5 * SECOND);
+            if rng.random_bool(0.7) {
+                shards.steering = wrong_steering(rng);
+            }
+        });
+        let mut world = World::new(&options);
+        if let Some(path) = capture {
+            eprintln!("{name}, seed {seed}, {conns} connections: {options:?}");
+            world.capture_to(&path);
+        }
+        world.check_invariants();
+        let plan = Plan { ends: EndPlan::EndedFirst(3), ..Plan::new(conns, 40) };
+        run_with_faults_for(&mut world, plan, 100 * MILLISECOND, true);
+    });
+}
+
+/// An end restarts with all its shards; those of the other detect it, and connect again.
+#[test]
+fn shards_detect_peer_restart_and_reconnect() {
+    let name = "shards-peer-restart";
+    seeds::for_each_seed(name, env!("CARGO_TARGET_TMPDIR"), 200, |seed, capture| {
+        let mut rng = SmallRng::seed_from_u64(seed ^ 0x4e57);
+        let (options, conns) = some_options(&mut rng, seed, |rng, options, shards| {
+            options.keepalive_ns = Some(5 * SECOND);
+            if rng.random_bool(0.7) {
+                shards.steering = wrong_steering(rng);
+            }
+        });
+        let mut world = World::new(&options);
+        if let Some(path) = capture {
+            eprintln!("{name}, seed {seed}, {conns} connections: {options:?}");
+            world.capture_to(&path);
+        }
+        world.check_invariants();
+        let plan = Plan { ends: EndPlan::MayFail, ..Plan::new(conns, 40) };
+        for _ in 0..2 {
+            let mut work = Workload::new(&mut world, plan);
+            let dies = world.now + rng.random_range(0..100 * MILLISECOND);
+            world.run_until(SECOND, |world| work.step(world) || world.now >= dies);
+            world.restart_end(1);
+            let done = world.run_until(300 * SECOND, |world| {
+                work.step_end(world, 0);
+                work.has_ended(0)
+            });
+            assert!(done, "end 0 never learns that its peer is gone");
+            work.destroy_survivor(&mut world, 0);
+        }
+        let mut work = Workload::new(&mut world, plan);
+        let done = world.run_until(100 * SECOND, |world| work.step(world));
+        assert!(done && work.is_complete(), "the last life is undisturbed");
+        work.finish(&mut world);
+    });
 }

@@ -110,7 +110,9 @@ impl Workload {
     /// If they have requests or receives that never completed, or the oracle finds another error.
     pub fn destroy_survivor(mut self, world: &mut World, end: usize) {
         // A request posted after the end is flushed when the engine is driven next.
-        world.ends[end].engine.drive(world.now);
+        for shard in 0..world.ends[end].shard_count() {
+            world.ends[end].shard_mut(shard).drive(world.now);
+        }
         self.poll(world, end);
         for slot in &self.slots {
             let side = &slot.sides[end];
