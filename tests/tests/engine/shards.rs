@@ -10,7 +10,7 @@ use std::net::{IpAddr, SocketAddr};
 use ferrowarp_proto::device::ChecksumMode;
 use ferrowarp_proto::engine::EngineConfig;
 use ferrowarp_proto::time::{Instant, MICROSECOND};
-use ferrowarp_proto::verbs::cm::{ConnParam, Event, RequestId};
+use ferrowarp_proto::verbs::cm::{ConnParam, Event, ReadDepths, RequestId};
 use ferrowarp_proto::verbs::wc::QpId;
 use ferrowarp_proto::wire::seq::Seq;
 use ferrowarp_proto::wire::tcp::{Fields, Flags, FourTuple, Options, Segment};
@@ -147,6 +147,22 @@ impl Peer {
         let tuple = FourTuple { local: (source, port).into(), remote: (address(1), to).into() };
         let iss = Seq(u32::from(port) << 16);
         Self { tcp: TcpPeer { rcv_wnd: 8000, ..TcpPeer::new(tuple, iss) }, ts: (500, 0) }
+    }
+
+    /// Brings the host's end of a connection of a shard to TIME-WAIT: it rejects, and closes first.
+    /// The peer's FIN goes to the shard `other`.
+    fn in_time_wait(fx: &mut Fixture, port: u16, shard: usize, other: usize) -> Self {
+        let mut peer = Self::new(port);
+        peer.syn(fx, shard);
+        peer.send(fx, shard, Flags::default(), &mpa_request());
+        let (accepting, request) = fx.connect_request();
+        let engine = fx.end.shard_mut(accepting);
+        engine.reject(fx.now, request, ReadDepths::default(), b"").unwrap();
+        let last = peer.received(fx).pop().unwrap();
+        assert!(last.flags.has(Flags::FIN));
+        peer.tcp.rcv_nxt = last.seq + last.seq_len();
+        peer.send(fx, other, Flags::FIN, &[]);
+        peer
     }
 
     fn frame(&self, flags: Flags, payload: &[u8]) -> Vec<u8> {

@@ -79,6 +79,9 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
                 self.on_segment(now, &segment, frame);
             }
             Message::IcmpError(error) => self.on_icmp_error(now, &error),
+            Message::RecycleTimeWait => {
+                self.recycle_time_wait();
+            }
             Message::Advert(advert) => net.learn(now, &advert, &mut verbs.counters),
             Message::Solicit(solicit) => {
                 net.send_solicit_once(now, *solicit, device, &mut verbs.counters);
@@ -150,6 +153,20 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
         let Some(owner) = self.other_owner(&error.tuple) else { return false };
         self.send_message(owner, Message::IcmpError(Box::new(*error)));
         true
+    }
+
+    /// Removes a connection in TIME-WAIT, because there are too many over all shards. If this shard
+    /// has none the others are asked to, and the attempt after this one succeeds.
+    #[cold]
+    pub(super) fn recycle_any_time_wait(&mut self) -> bool {
+        if self.recycle_time_wait() {
+            return true;
+        }
+        let others = self.cx.mesh.as_ref().map(|mesh| mesh.others());
+        for shard in others.into_iter().flatten() {
+            self.send_message(shard, Message::RecycleTimeWait);
+        }
+        false
     }
 
     /// Tells the other shards the hardware address that a neighbor has just advertised.

@@ -272,15 +272,15 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
         self.at(id.index).filter(|(conn, _)| conn.id == id)
     }
 
-    /// Inserts a connection, whose four-tuple is reserved among the shards first. If the table is
-    /// full, the oldest one in TIME-WAIT is removed.
+    /// Inserts a connection, whose four-tuple is reserved among the shards first. If there are too
+    /// many, the oldest one in TIME-WAIT is removed.
     fn insert_connection(&mut self, conn: Connection<Types<D, M, C>>) -> Option<u32> {
         let tuple = conn.tcb.tuple();
         if self.connections.len() >= self.cx.config.connections_max {
             self.recycle_time_wait();
         }
         let mut reserved = self.cx.reserve(&tuple);
-        if reserved == Err(ReserveError::Full) && self.recycle_time_wait() {
+        if reserved == Err(ReserveError::Full) && self.recycle_any_time_wait() {
             reserved = self.cx.reserve(&tuple);
         }
         reserved.ok()?;

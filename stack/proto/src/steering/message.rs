@@ -16,6 +16,9 @@ pub(crate) enum Message<R> {
     IcmpError(Box<IcmpError>),
     /// A neighbor has sent its hardware address.
     Advert(Box<Advert>),
+    /// There are as many connections over all shards as there may be: the receiver is to remove the
+    /// one that it has had in TIME-WAIT for the longest time.
+    RecycleTimeWait,
     /// The shard that sends all solicitations is to send this one.
     Solicit(Box<Solicit>),
 }

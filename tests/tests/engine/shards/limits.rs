@@ -102,6 +102,30 @@ fn connections_are_limited_over_all_shards() {
     assert_eq!(fx.end.owned_count(), Some(5));
 }
 
+#[test]
+fn time_wait_of_another_shard_makes_room() {
+    let mut fx = Fixture::with(COUNT, |_, options| options.connections_max = 2);
+    for port in 5000..5002 {
+        Peer::in_time_wait(&mut fx, port, 1, 1);
+    }
+    // The peer repeats its SYN.
+    let mut peer = Peer::new(6000);
+    assert!(peer.send_syn(&mut fx, 2).is_empty());
+    peer.syn(&mut fx, 2);
+    assert_eq!(fx.connection_counts(), [0, 1, 1, 0]);
+    let qp = fx.end.create_qp(3, qp_init(16, 16));
+    let remote = (address(0), 9).into();
+    let connect = |fx: &mut Fixture| {
+        let engine = fx.end.shard_mut(3);
+        engine.connect(fx.now, qp, remote, &ConnParam::default())
+    };
+    assert_eq!(connect(&mut fx), Err(CmError::TooManyConnections));
+    fx.process();
+    assert_eq!(connect(&mut fx), Ok(()));
+    assert_eq!(fx.connection_counts(), [0, 0, 1, 1]);
+    assert_eq!(fx.end.shard(1).counters().time_waits_recycled, 2);
+}
+
 /// Neither half-open connections nor requests of a dead shard count any longer.
 #[test]
 fn dead_shard_leaves_the_backlog() {

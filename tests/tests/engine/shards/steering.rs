@@ -3,7 +3,7 @@
 use ferrowarp_proto::ddp::memory::Access;
 use ferrowarp_proto::engine::EngineConfig;
 use ferrowarp_proto::time::{MILLISECOND, SECOND};
-use ferrowarp_proto::verbs::cm::{CmError, ConnParam, ReadDepths};
+use ferrowarp_proto::verbs::cm::{CmError, ConnParam};
 use ferrowarp_proto::verbs::qp::QpState;
 use ferrowarp_proto::verbs::wr::{Operation, Payload, RecvWr, SendWr, Sge};
 use ferrowarp_proto::wire::rdmap::Opcode;
@@ -92,16 +92,7 @@ fn cookie_is_accepted_by_any_shard_once() {
 #[test]
 fn syn_on_another_shard_replaces_a_connection_in_time_wait() {
     let mut fx = Fixture::new(|_| {});
-    let mut old = Peer::new(5000);
-    old.syn(&mut fx, 1);
-    old.send(&mut fx, 1, Flags::default(), &mpa_request());
-    let (shard, request) = fx.connect_request();
-    let engine = fx.end.shard_mut(shard);
-    engine.reject(fx.now, request, ReadDepths::default(), b"").unwrap();
-    let last = old.received(&mut fx).pop().unwrap();
-    assert!(last.flags.has(Flags::FIN));
-    old.tcp.rcv_nxt = last.seq + last.seq_len();
-    old.send(&mut fx, 2, Flags::FIN, &[]);
+    let old = Peer::in_time_wait(&mut fx, 5000, 1, 2);
     assert_eq!((fx.connection_counts(), fx.end.owned_count()), (vec![0, 1, 0, 0], Some(1)));
     // A stray segment is acknowledged by the connection, not answered by another shard.
     fx.inject(3, old.frame(Flags::ACK | Flags::FIN, &[]));

@@ -72,7 +72,7 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
             cx.open_active(now, remote, param, is_taken)
         };
         let conn = match open(self) {
-            Err(CmError::TooManyConnections) if self.recycle_time_wait() => open(self)?,
+            Err(CmError::TooManyConnections) if self.recycle_any_time_wait() => open(self)?,
             opened => opened?,
         };
         let index = self.insert_connection(conn).ok_or(CmError::TooManyConnections)?;
