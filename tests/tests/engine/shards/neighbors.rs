@@ -1,13 +1,16 @@
 //! Neighbors: the host asks and answers once, and what one shard learns all know.
 
-use std::net::{IpAddr, Ipv4Addr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-use ferrowarp_proto::net::arp;
+use ferrowarp_proto::net::routing::InterfaceAddress;
+use ferrowarp_proto::net::{arp, ndp};
 use ferrowarp_proto::time::{MILLISECOND, SECOND};
 use ferrowarp_proto::wire::ethernet::EthernetLink;
+use ferrowarp_proto::wire::ip::Packet;
 use ferrowarp_proto::wire::tcp::Flags;
+use ferrowarp_tests::frame::is_membership_report;
 use ferrowarp_tests::ip;
-use ferrowarp_tests::sim::world::address;
+use ferrowarp_tests::sim::world::{address, address_v6};
 use ferrowarp_tests::tcp_peer::MACS;
 
 use super::{COUNT, Fixture};
@@ -18,6 +21,13 @@ fn v4(end: usize) -> Ipv4Addr {
     match address(end) {
         IpAddr::V4(ip) => ip,
         IpAddr::V6(_) => unreachable!(),
+    }
+}
+
+fn v6(end: usize) -> Ipv6Addr {
+    match address_v6(end) {
+        IpAddr::V6(ip) => ip,
+        IpAddr::V4(_) => unreachable!(),
     }
 }
 
@@ -55,6 +65,33 @@ fn arp_request_on_any_shard_is_answered_once() {
         assert_eq!((sent.len(), arp_count(&sent, false)), (1, 1), "{sent:?}");
     }
     assert_eq!(fx.end.count(|of| of.frames_forwarded), 0, "those are segments");
+}
+
+#[test]
+fn neighbor_solicitation_on_any_shard_is_answered_once() {
+    let (ours, theirs) = (v6(1), v6(0));
+    let mut fx = Fixture::unannounced(COUNT, |config, _| {
+        config.addresses.push(InterfaceAddress { ip: ours.into(), prefix_len: 64 });
+    });
+    let sent = fx.process();
+    assert!(sent.iter().all(|&(shard, _)| shard == 0), "the lead announces and reports");
+    assert_eq!(sent.iter().filter(|(_, frame)| is_membership_report(frame)).count(), 1);
+    let mut request = vec![0; 128];
+    let link = EthernetLink::without_vlan(MACS[0]);
+    let len = ndp::write_solicitation(link, theirs, ours, None, &mut request);
+    request.truncate(len);
+    for shard in 0..COUNT {
+        fx.inject(shard, request.clone());
+        let sent = fx.process();
+        assert_eq!(sent.len(), 1, "{sent:?}");
+        let packet = Packet::parse(&sent[0].1, sent[0].1.len(), 14, true).unwrap();
+        let message = &sent[0].1[packet.l4..packet.end];
+        let advert = ndp::parse(ours, theirs, packet.hop_limit, message);
+        assert!(
+            matches!(advert, Some(ndp::Message::Advertisement { target, .. }) if target == ours),
+            "{advert:?}"
+        );
+    }
 }
 
 #[test]
