@@ -195,6 +195,13 @@ impl End {
         }
     }
 
+    /// Stops listening on a port.
+    pub fn unlisten(&mut self, port: u16) {
+        for shard in self.live_shards().collect::<Vec<_>>() {
+            self.shard_mut(shard).unlisten(port);
+        }
+    }
+
     /// Returns the next event of a shard that lives, and the shard.
     pub fn next_event(&mut self) -> Option<(usize, Event)> {
         let live: Vec<usize> = self.live_shards().collect();

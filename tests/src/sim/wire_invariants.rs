@@ -137,6 +137,8 @@ pub struct WireChecker {
     /// By sender and by the four-tuple from the receiver's point of view.
     flows: HashMap<(usize, FourTuple), Flow>,
     aligned: bool,
+    /// Ports whose connections are not checked.
+    ignored_ports: Vec<u16>,
     /// Segments checked.
     pub segments: u64,
     /// Payload bytes sent: all, and those sent for the first time.
@@ -153,12 +155,29 @@ impl WireChecker {
     /// Creates a checker without state. `aligned`: FPDUs are never split.
     #[must_use]
     pub fn new(aligned: bool) -> Self {
-        Self { flows: HashMap::new(), aligned, segments: 0, bytes: (0, 0), misaligned: 0 }
+        Self {
+            flows: HashMap::new(),
+            aligned,
+            ignored_ports: Vec::new(),
+            segments: 0,
+            bytes: (0, 0),
+            misaligned: 0,
+        }
     }
 
     /// Forgets all connections, because an end restarts.
     pub fn reset(&mut self) {
         self.flows.clear();
+        self.ignored_ports.clear();
+    }
+
+    /// Checks the connections with this port no longer, because a shard has died.
+    pub fn ignore_port(&mut self, port: u16) {
+        self.ignored_ports.push(port);
+    }
+
+    fn ignores(&self, tuple: &FourTuple) -> bool {
+        [tuple.local, tuple.remote].iter().any(|end| self.ignored_ports.contains(&end.port()))
     }
 
     /// Checks a `frame` that `end` sends.
@@ -166,7 +185,7 @@ impl WireChecker {
     /// # Panics
     /// If the segment violates an invariant.
     pub fn on_sent(&mut self, end: usize, frame: &[u8]) {
-        let Some(seg) = parse(frame, false) else { return };
+        let Some(seg) = parse(frame, false).filter(|seg| !self.ignores(&seg.tuple)) else { return };
         self.segments += 1;
         if seg.flags.has(Flags::RST) {
             // An RST may answer any segment. Whatever follows belongs to another connection.

@@ -52,6 +52,8 @@ pub struct Workload {
     words: AtomicOracle,
     report: Report,
     is_finishing: bool,
+    /// Segments of no connection so far, at both ends.
+    unmatched_before: u64,
 }
 
 /// Options for connections that may end at any time: keepalives detect dead peers.
@@ -139,7 +141,8 @@ impl Workload {
             world.ends[1].listen(port(conn), 4);
             slots.push(ConnSlot::new(world, &mut words, &plan, conn));
         }
-        Self { plan, slots, words, report: Report::default(), is_finishing: false }
+        let (report, unmatched_before) = (Report::default(), world.unmatched_count());
+        Self { plan, slots, words, report, is_finishing: false, unmatched_before }
     }
 
     /// Handles events, polls and posts. True once all connections are complete or, if they may
@@ -219,6 +222,12 @@ impl Workload {
             let slot = &mut self.slots[conn];
             let is_there = slot.sides[end].shard == shard;
             slot.is_doomed |= is_there || !slot.is_up();
+            if slot.is_doomed
+                && let Some(checker) = &mut world.invariants
+            {
+                // An ACK that the peer repeats, with a SYN cookie, may open it anew elsewhere.
+                checker.ignore_port(port(conn));
+            }
             let side = &mut slot.sides[end];
             if is_there && !side.has_ended {
                 (side.has_ended, side.post_refused) = (true, true);

@@ -370,6 +370,12 @@ impl World {
         self.set_faults(Faults { loss: 1.0, ..Faults::NONE });
     }
 
+    /// Segments of no connection so far, at both ends.
+    #[must_use]
+    pub fn unmatched_count(&self) -> u64 {
+        self.ends.iter().map(|end| end.count(|of| of.segments_unmatched)).sum()
+    }
+
     /// Socket address of an end's port.
     #[must_use]
     pub fn socket(&self, end: usize, port: u16) -> SocketAddr {

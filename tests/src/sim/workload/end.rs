@@ -5,7 +5,7 @@ use ferrowarp_proto::time::SECOND;
 use rand::Rng;
 
 use super::plan::EndPlan;
-use super::side::DEPTH;
+use super::side::{DEPTH, port};
 use super::{Report, Workload};
 use crate::sim::link::Faults;
 use crate::sim::world::World;
@@ -52,6 +52,9 @@ impl Workload {
         if must_complete {
             self.words.check_own(world);
             assert_eq!(self.report.word_ops.0, self.report.word_ops.1, "all operations complete");
+        }
+        for conn in 0..self.slots.len() {
+            world.ends[1].unlisten(port(conn));
         }
         check_nothing_left(world);
         self.report
@@ -102,6 +105,10 @@ impl Workload {
         assert!(are_equal, "bytes sent and bytes received differ");
         let counted: u64 = world.ends.iter().map(|end| end.count(|of| of.frames_out)).sum();
         assert_eq!(counted, world.frames, "frames");
+        if world.ends.iter().all(|end| end.owned_count().is_some()) {
+            let unmatched = world.unmatched_count() - self.unmatched_before;
+            assert_eq!(unmatched, 0, "a shard has answered for a connection of another");
+        }
     }
 
     /// Destroys the queue pairs of an end after the other end was restarted.
