@@ -227,7 +227,10 @@ impl End {
     }
 
     /// Returns the shard whose queue gets a frame: instead of one that has died, the next one.
-    pub(super) fn steer(&mut self, now: Instant, frame: &[u8]) -> usize {
+    ///
+    /// # Panics
+    /// If all have died.
+    pub fn steer(&mut self, now: Instant, frame: &[u8]) -> usize {
         let count = self.shard_count();
         let Some(mesh) = &mut self.mesh else { return 0 };
         let queue = mesh.steering.queue_of(now, frame);

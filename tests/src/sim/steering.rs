@@ -63,6 +63,11 @@ impl ShardOptions {
 fn random_table(rng: &mut SmallRng, count: usize) -> RssTable {
     let mut key = [0; KEY_LEN_MIN];
     rng.fill_bytes(&mut key);
+    // The windows at the local port, of IPv4 and of IPv6, end in all combinations of two bits:
+    // there are ports for each queue.
+    for byte in [14, 15, 38, 39] {
+        key[byte] = 0x6d;
+    }
     let queues: Vec<u16> = (0u16..).take(count).cycle().take(TABLE_LEN).collect();
     RssTable::new(&key, &queues).expect("the key is long enough")
 }

@@ -54,28 +54,35 @@ impl<E: Env> Context<E> {
             Some(ip) => ip,
             None => routing.select_source(remote.ip(), hop).ok_or(CmError::Unreachable)?,
         };
-        let Self { listeners, mesh, .. } = self;
+        let Self { listeners, mesh, secrets, config, .. } = self;
         let rss = mesh.as_ref().and_then(|mesh| Some((mesh.id().0, mesh.rss()?)));
         let solver = rss.map(|(queue, table)| (queue, PortSolver::new(table, source, remote)));
-        let try_take = |local: SocketAddr| {
-            let tuple = FourTuple { local, remote };
-            let is_ours = |(queue, solver): &(u16, PortSolver<'_>)| {
-                solver.queue_of_port(local.port()) == *queue
+        let mut select_port = |solver: Option<&(u16, PortSolver<'_>)>| {
+            let try_take = |local: SocketAddr| {
+                let tuple = FourTuple { local, remote };
+                let is_ours = |(queue, solver): &(u16, PortSolver<'_>)| {
+                    solver.queue_of_port(local.port()) == *queue
+                };
+                if !solver.is_none_or(is_ours)
+                    || is_taken(&tuple)
+                    || listeners.contains(local.port())
+                {
+                    return Ok(false);
+                }
+                match mesh.as_ref().map_or(Ok(()), |mesh| mesh.owners().reserve(&tuple, mesh.id()))
+                {
+                    Ok(()) => Ok(true),
+                    Err(ReserveError::Owned(_)) => Ok(false),
+                    Err(ReserveError::Full) => Err(CmError::TooManyConnections),
+                }
             };
-            if !solver.as_ref().is_none_or(is_ours)
-                || is_taken(&tuple)
-                || listeners.contains(local.port())
-            {
-                return Ok(false);
-            }
-            match mesh.as_ref().map_or(Ok(()), |mesh| mesh.owners().reserve(&tuple, mesh.id())) {
-                Ok(()) => Ok(true),
-                Err(ReserveError::Owned(_)) => Ok(false),
-                Err(ReserveError::Full) => Err(CmError::TooManyConnections),
-            }
+            secrets.select_ephemeral_port(&config.source_ports, source, remote, try_take)
         };
-        let range = &self.config.source_ports;
-        let local = self.secrets.select_ephemeral_port(range, source, remote, try_take)?;
+        let local = match select_port(solver.as_ref()) {
+            // No free port leads to the queue of this shard: the others forward what they receive.
+            Err(CmError::NoResources) if solver.is_some() => select_port(None)?,
+            selected => selected?,
+        };
         let tuple = FourTuple { local, remote };
         let template = self.net.header_template([0; 6], tuple);
         let iss_ts = self.secrets.iss_and_ts_offset(now, &tuple);

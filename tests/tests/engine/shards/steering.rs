@@ -12,6 +12,7 @@ use ferrowarp_tests::ip;
 use ferrowarp_tests::raw::{empty_write_fpdu, mpa_request, untagged_fpdu};
 use ferrowarp_tests::sim::fragmenter::fragment;
 use ferrowarp_tests::sim::pairs::{CQ, PD, PORT, qp_init};
+use ferrowarp_tests::sim::steering::Steering;
 use ferrowarp_tests::sim::world::address;
 use ferrowarp_tests::tcp_peer::MACS;
 
@@ -52,6 +53,31 @@ fn shards_begin_at_source_ports_far_apart() {
         assert_eq!(ports.len(), shards);
         assert!(ports.windows(2).all(|pair| usize::from(pair[1] - pair[0]) >= stride), "{ports:?}");
     }
+}
+
+/// The replies to the only source port go to one queue; the shards know which.
+#[test]
+fn connect_without_a_port_for_its_queue_uses_another() {
+    let mut forwarded = 0;
+    for shard in 0..COUNT {
+        let mut fx = Fixture::with(COUNT, |config, options| {
+            config.source_ports = 50_000..=50_000;
+            (options.steering, options.is_rss_known) = (Steering::Predicted, true);
+        });
+        fx.connect(shard, (address(0), 9).into());
+        let sent = fx.process();
+        let (_, request) = sent.iter().find(|(_, frame)| frame[12..14] == [8, 6]).unwrap();
+        fx.inject(0, ip::arp_reply(request, MACS[0]).unwrap());
+        let syn = fx.segments().remove(0);
+        let mut peer = Peer::at(address(0), 9, syn.tuple.remote.port());
+        peer.tcp.rcv_nxt = syn.seq + 1;
+        let answer = peer.frame(Flags::SYN | Flags::ACK, &[]);
+        let queue = fx.end.steer(fx.now, &answer);
+        fx.inject(queue, answer);
+        assert_eq!(fx.segments().remove(0).ack, peer.tcp.snd_nxt + 1);
+        forwarded += fx.end.count(|of| of.frames_forwarded);
+    }
+    assert_eq!(forwarded, COUNT as u64 - 1, "for one shard it is the right port");
 }
 
 #[test]
