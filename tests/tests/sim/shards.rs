@@ -7,9 +7,11 @@ use ferrowarp_proto::time::{Instant, MICROSECOND, MILLISECOND, SECOND};
 use ferrowarp_tests::sim::fault_schedule::ScheduledFault;
 use ferrowarp_tests::sim::router::{IcmpReply, Router};
 use ferrowarp_tests::sim::seeds;
+use ferrowarp_tests::sim::segment_mutator::SegmentMutator;
 use ferrowarp_tests::sim::steering::{SHARD_COUNT_MAX, ShardOptions, Steering};
 use ferrowarp_tests::sim::workload::{
-    EndPlan, Plan, Workload, arena_len, run, run_with_faults_for,
+    EndPlan, Plan, Workload, arena_len, may_fail_options, run, run_with_faults_for,
+    run_with_forged_segments,
 };
 use ferrowarp_tests::sim::world::{World, WorldOptions};
 use rand::rngs::SmallRng;
@@ -309,5 +311,30 @@ fn shards_detect_peer_restart_and_reconnect() {
         let done = world.run_until(100 * SECOND, |world| work.step(world));
         assert!(done && work.is_complete(), "the last life is undisturbed");
         work.finish(&mut world);
+    });
+}
+
+/// Segments are forged for a while, on ends whose ports steer wrongly. Afterwards each connection
+/// works, or has failed at both ends.
+#[test]
+fn connections_of_shards_work_or_end_after_forged_segments() {
+    let name = "shards-forged-segments";
+    seeds::for_each_seed(name, env!("CARGO_TARGET_TMPDIR"), 1500, |seed, capture| {
+        let mut rng = SmallRng::seed_from_u64(seed ^ 0xf07d);
+        let keeps_seq = rng.random_bool(0.6);
+        let rate = [2, 10, 60][rng.random_range(0..3)];
+        let mutator = SegmentMutator::from_seed(seed, rate, keeps_seq);
+        let mut shards = ShardOptions::new([0, 1].map(|_| rng.random_range(1..=SHARD_COUNT_MAX)));
+        shards.steering = wrong_steering(&mut rng);
+        let options = WorldOptions {
+            ipv6: rng.random_bool(0.5),
+            mtu: some_mtu(&mut rng),
+            tcp: [some_end(&mut rng), some_end(&mut rng)],
+            half_open_max: [0, 1024][rng.random_range(0..2)],
+            shards: Some(shards),
+            ..may_fail_options(seed)
+        };
+        let lasts_ns = rng.random_range(0..200 * MILLISECOND);
+        run_with_forged_segments(&options, mutator, keeps_seq, lasts_ns, 30, capture);
     });
 }

@@ -41,6 +41,21 @@ fn half_open_connections_are_limited_over_all_shards() {
 }
 
 #[test]
+fn cookies_are_limited_over_all_shards() {
+    let count = |shards| {
+        let mut fx = Fixture::with(shards, |config, _| {
+            config.half_open_max = 0;
+            config.cookies_per_second = 100;
+        });
+        flood(&mut fx, 200);
+        fx.end.count(|of| of.cookies_sent)
+    };
+    let [one, several] = [1, COUNT].map(count);
+    assert_eq!(one, several);
+    assert!((5..=10).contains(&one), "of a tenth of a second: {one}");
+}
+
+#[test]
 fn backlog_is_shared_by_the_shards() {
     for shards in [1, COUNT] {
         let mut fx = Fixture::with(shards, |_, _| {});
