@@ -4,6 +4,7 @@ use std::cell::RefCell;
 use std::collections::VecDeque;
 use std::rc::Rc;
 
+use ferrowarp_proto::ddp::memory::Memory;
 use ferrowarp_proto::ddp::untagged::BufferQueue;
 use ferrowarp_proto::ddp::vec_memory::VecMemory;
 use ferrowarp_proto::engine::{Counters, Engine, EngineConfig};
@@ -181,7 +182,8 @@ impl End {
 
     fn create_qp_as(&mut self, shard: usize, id: QpId, init: QpInit) {
         let queues = (Requester::new(init.max_send_wr), BufferQueue::new(init.max_recv_wr));
-        let created = self.shard_mut(shard).create_qp_as(id, init, queues.0, queues.1);
+        let stream = self.arena.regions().new_stream_id();
+        let created = self.shard_mut(shard).create_qp_as(id, stream, init, queues.0, queues.1);
         created.expect("a free queue pair");
     }
 
