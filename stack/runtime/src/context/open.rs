@@ -139,7 +139,10 @@ impl Context {
         let rss = queues.first().and_then(Port::rss);
         let shards = open_shards(queues, &config, seeds[1], rss, &regions, &events, &clock);
         let mut drive_threads = Vec::new();
-        for (shard, core) in shards.iter().zip(config.shard_cores()) {
+        let cores = config.shard_cores();
+        for (index, shard) in shards.iter().enumerate() {
+            // Only dedicated threads are pinned, and there is a core for each: see `validate`.
+            let core = cores.get(index).copied().unwrap_or_default();
             let thread = DriveThread::start(shard, config.drive, core);
             drive_threads.extend(thread.map_err(OpenError::Thread)?);
         }

@@ -108,6 +108,31 @@ fn connections_are_spread_over_shards_with_helpers() {
     connections_are_spread(DriveMode::Helper, 2);
 }
 
+/// Helpers are not pinned: there may be more than cores.
+#[test]
+fn each_shard_has_a_helper_whatever_the_number_of_cores() {
+    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    // `ring` has 16 queues at most.
+    let shards = (cores + 1).min(16);
+    let (left, right) = sharded(shards, DriveMode::Helper);
+    let pairs = connect_many(&left, &right, shards);
+    let source = left.mr(64, Access::LOCAL_READ);
+    let remote = right.mr(64, Access::REMOTE_WRITE);
+    // A look at the counters polls nothing.
+    let received = |shard| right.context.shard(shard).unwrap().counters().engine.fpdus_in;
+    let before: Vec<_> = (0..shards).map(received).collect();
+    for (a, _) in &pairs {
+        a.post_send(write(1, source.sge(0, 64), &remote, 0)).unwrap();
+    }
+    let start = std::time::Instant::now();
+    for (shard, &before) in before.iter().enumerate() {
+        while received(shard) == before {
+            assert!(start.elapsed() < TIMEOUT, "shard {shard} is not polled");
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+}
+
 #[test]
 fn connections_are_spread_over_shards_with_dedicated_threads() {
     connections_are_spread(DriveMode::Dedicated, 2);
