@@ -24,8 +24,8 @@ pub const TIMEOUT: Duration = Duration::from_secs(20);
 /// Length of the receive queue of [`Stack::create_qp`].
 pub const RECV_COUNT: usize = 16;
 
-/// A context on a tap interface, driven by its helper thread, with one protection domain and one
-/// completion queue.
+/// A context on a tap interface, driven by its helper threads unless the configuration is changed,
+/// with one protection domain and one completion queue.
 pub struct Stack {
     /// The context.
     pub context: Context,
@@ -52,8 +52,7 @@ impl Stack {
     /// If any step fails.
     #[must_use]
     pub fn on_tap_with(interface: &str, change: impl FnOnce(&mut Config)) -> Self {
-        let device = format!("tap:{interface}").parse().expect("a device's name");
-        let mut config = Config::new(device, IpAddr::V4(STACK), prefix_len(STACK.into()));
+        let mut config = new_config(&format!("tap:{interface}"), STACK.into());
         change(&mut config);
         let stack = Self::open(config);
         netns::ip(&["addr", "add", &format!("{KERNEL}/24"), "dev", interface]).expect("address");
@@ -68,8 +67,7 @@ impl Stack {
     /// If any step fails.
     #[must_use]
     pub fn on_tap_dual_stack(interface: &str, vlan: Option<u16>) -> Self {
-        let device = format!("tap:{interface}").parse().expect("a device's name");
-        let mut config = Config::new(device, IpAddr::V4(STACK), 24);
+        let mut config = new_config(&format!("tap:{interface}"), STACK.into());
         config.addresses.push(InterfaceAddress { ip: STACK_V6.into(), prefix_len: 64 });
         config.vlan = vlan;
         let stack = Self::open(config);
@@ -97,13 +95,26 @@ impl Stack {
     /// If it cannot be opened.
     #[must_use]
     pub fn on_device(device: &str, address: impl Into<IpAddr>) -> Self {
-        let device = device.parse().expect("a device's name");
-        let address = address.into();
-        Self::open(Config::new(device, address, prefix_len(address)))
+        Self::on_device_with(device, address, |_| {})
     }
 
-    fn open(mut config: Config) -> Self {
-        config.drive = DriveMode::Helper;
+    /// As [`Stack::on_device`], with a changed configuration.
+    ///
+    /// # Panics
+    /// If it cannot be opened.
+    #[must_use]
+    pub fn on_device_with(
+        device: &str,
+        address: impl Into<IpAddr>,
+        change: impl FnOnce(&mut Config),
+    ) -> Self {
+        let address = address.into();
+        let mut config = new_config(device, address);
+        change(&mut config);
+        Self::open(config)
+    }
+
+    fn open(config: Config) -> Self {
         let context = Context::open(config).expect("the device can be opened");
         let pd = context.alloc_pd();
         let cq = context.create_cq(1024).expect("within the limits");
@@ -167,6 +178,14 @@ impl Stack {
         assert_eq!(wc.status, WcStatus::Success, "{wc:?}");
         wc
     }
+}
+
+/// Returns a configuration with a helper thread.
+fn new_config(device: &str, address: IpAddr) -> Config {
+    let device = device.parse().expect("a device's name");
+    let mut config = Config::new(device, address, prefix_len(address));
+    config.drive = DriveMode::Helper;
+    config
 }
 
 /// Returns the prefix length of the tests' addresses.

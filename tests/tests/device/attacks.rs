@@ -9,10 +9,10 @@ use std::time::{Duration, Instant};
 use ferrowarp::{Context, Usage};
 use ferrowarp_tests::{netns, skip, test_name};
 
-mod host;
+pub(crate) mod host;
 mod junk;
 mod scenarios;
-mod server;
+pub(crate) mod server;
 
 use host::Host;
 use scenarios::AttackContext;
@@ -211,7 +211,7 @@ impl Case {
 }
 
 /// Sets a flag when dropped.
-struct SetOnDrop<'a>(&'a AtomicBool);
+pub(crate) struct SetOnDrop<'a>(pub(crate) &'a AtomicBool);
 
 impl Drop for SetOnDrop<'_> {
     fn drop(&mut self) {

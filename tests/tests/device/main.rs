@@ -5,5 +5,6 @@ mod iwlink;
 mod kernel_tcp;
 mod memif;
 mod programs;
+mod shards;
 mod tap;
 mod violations;

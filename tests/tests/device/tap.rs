@@ -24,7 +24,7 @@ const PORT: u16 = 4791;
 const UNCAPTURED_PORT: u16 = 4792;
 
 /// True inside a namespace with all prerequisites.
-fn ready(name: &str) -> bool {
+pub(crate) fn ready(name: &str) -> bool {
     if !Path::new("/dev/net/tun").exists() {
         skip("no /dev/net/tun, so no tap devices");
         return false;
