@@ -15,9 +15,11 @@ use ferrowarp_tests::stack::{
 
 use crate::attacks::SetOnDrop;
 
+mod af_packet;
 mod closing;
 mod flood;
 mod frames;
+mod memif;
 mod station;
 mod tap;
 mod threads;
@@ -25,6 +27,13 @@ mod threads;
 /// Bytes of a message.
 const LEN: usize = 30_000;
 const LEN_U32: u32 = 30_000;
+
+/// The same context, with a protection domain and a completion queue of its own.
+fn with_own_queue(stack: &Stack) -> Stack {
+    let context = stack.context.clone();
+    let (pd, cq) = (context.alloc_pd(), context.create_cq(256).unwrap());
+    Stack { context, pd, cq }
+}
 
 /// The stack accepts `count` connections.
 fn accept_many<'a>(stack: &'a Stack, listener: &Listener, count: usize) -> Vec<TestConnection<'a>> {
