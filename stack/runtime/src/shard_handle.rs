@@ -44,6 +44,14 @@ impl ShardHandle {
         self.index
     }
 
+    /// False while the peer has no queue for this one (`memif`): then nothing is received and
+    /// nothing sent on it, and it is of no use for connections. A queue pair that belongs to no
+    /// shard is connected on one that has a link. Locks the shard.
+    #[must_use]
+    pub fn has_link(&self) -> bool {
+        self.shard().control(|engine, _| engine.has_wire()).unwrap_or(false)
+    }
+
     /// Polls the shard once, if the drive mode leaves that to the application and no other thread
     /// is polling it. True if there was anything to do.
     #[inline]

@@ -78,6 +78,7 @@ fn connections_are_spread(drive: DriveMode, shards: usize) {
         assert_eq!(on_it, 2);
         let handle = right.context.shard(shard).unwrap();
         assert_eq!((handle.index(), handle.connection_count()), (shard, 2));
+        assert!(handle.has_link());
     }
     assert_eq!(right.context.connection_count(), 2 * shards);
     assert!(right.context.shard(shards).is_none());
