@@ -1,6 +1,7 @@
 //! Device options of all programs.
 
 use std::net::IpAddr;
+use std::ops::RangeInclusive;
 
 use anyhow::{Context as _, anyhow, bail};
 use clap::Args;
@@ -9,11 +10,19 @@ use ferrowarp::{Config, Context, DriveMode, InterfaceAddress};
 
 use crate::network::NetworkArgs;
 use crate::run_loop::CorePlacement;
+use crate::shard_options::ShardArgs;
 use crate::tcp_options::TcpArgs;
 
 /// The mempools are sized for full windows of at most this many connections.
 const WINDOWS_MAX: u32 = 64;
 
+/// Most connections of these programs to one port of a peer: a port of their own for each leaves a
+/// free one that is found soon.
+pub const CONNECTIONS_PER_PORT: u32 = 1 << 15;
+/// Source ports if the dynamic ones (RFC 6335 section 6) do not suffice.
+const SOURCE_PORTS_ALL: RangeInclusive<u16> = 1024..=65_535;
+/// Most entries of all work queues, and of all completion queues: some 2 GiB.
+pub const QUEUE_ENTRIES_MAX: u64 = 1 << 24;
 /// Queue pairs in addition to one per connection.
 const SPARE_QPS: usize = 64;
 /// Most memory regions per connection of these programs.
@@ -39,18 +48,38 @@ pub struct DeviceArgs {
     /// TCP settings.
     #[command(flatten)]
     pub tcp: TcpArgs,
-    /// Cores to pin client and server to: A,B for one each, A for both on one core.
+    /// Cores to pin client and server to: A,B for one each, A for both on one core. With --shards:
+    /// one core for each shard, which both ends share in a loop.
     #[arg(long, value_delimiter = ',', value_name = "A,B")]
     pub cores: Vec<usize>,
 }
 
+/// What a context is opened for.
+#[derive(Clone, Copy, Debug)]
+pub struct Demand {
+    /// Connections at a time.
+    pub connections: u32,
+    /// How many of them are busy at a time.
+    pub busy: u32,
+    /// Shards.
+    pub shards: usize,
+}
+
+impl Demand {
+    /// `connections` busy connections on one shard.
+    #[must_use]
+    pub const fn connections(connections: u32) -> Self {
+        Self { connections, busy: connections, shards: 1 }
+    }
+
+    /// Connections to one port of the peer.
+    fn connections_per_port(self) -> usize {
+        usize::try_from(self.connections.min(CONNECTIONS_PER_PORT)).unwrap_or(usize::MAX)
+    }
+}
+
 impl DeviceArgs {
-    fn config(
-        &self,
-        addresses: Vec<InterfaceAddress>,
-        busy: u16,
-        connections: u16,
-    ) -> anyhow::Result<Config> {
+    fn config(&self, addresses: Vec<InterfaceAddress>, demand: Demand) -> anyhow::Result<Config> {
         let device: DeviceSpec = self.dev.parse().map_err(|error| anyhow!("--dev: {error}"))?;
         let first = addresses.first().context("there is at least one address")?;
         let mut config = Config::new(device, first.ip, first.prefix_len);
@@ -63,12 +92,21 @@ impl DeviceArgs {
         config.drive = DriveMode::Inline;
         // The programs exit by dropping their contexts.
         config.drop_linger = config.linger;
-        config.pools.windows = u32::from(busy).clamp(config.pools.windows, WINDOWS_MAX);
+        config.shards = demand.shards;
+        // Each shard has pools of its own.
+        let busy = demand.busy.div_ceil(u32::try_from(demand.shards)?.max(1));
+        config.pools.windows = busy.clamp(config.pools.windows, WINDOWS_MAX);
+        if demand.connections_per_port() + SPARE_QPS > config.source_ports.len() {
+            config.source_ports = SOURCE_PORTS_ALL;
+        }
         // Closing connections still hold queue pairs and regions while new ones are set up.
-        let connections = usize::from(connections) + SPARE_QPS;
+        let connections = usize::try_from(demand.connections)? + SPARE_QPS;
         config.qps_max = config.qps_max.max(connections);
         config.regions_max = config.regions_max.max(REGIONS_PER_CONNECTION * connections);
-        config.limits.connections_max = config.limits.connections_max.max(2 * connections);
+        let limits = &mut config.limits;
+        limits.connections_max = limits.connections_max.max(2 * connections);
+        limits.cq_entries_max = limits.cq_entries_max.max(QUEUE_ENTRIES_MAX);
+        limits.queue_entries_max = limits.queue_entries_max.max(QUEUE_ENTRIES_MAX);
         Ok(config)
     }
 
@@ -79,38 +117,43 @@ impl DeviceArgs {
         if self.dev == "ring" && !self.checksum { "none" } else { "software" }
     }
 
-    /// Opens a context on the device for `connections` busy connections.
+    /// Opens a context on the device.
     ///
     /// # Errors
     /// If the device or the addresses are missing or unusable.
-    pub fn open(&self, connections: u16) -> anyhow::Result<Context> {
-        self.open_for(connections, connections)
-    }
-
-    /// As [`DeviceArgs::open`], for `connections` of which at most `busy` are busy at a time.
-    ///
-    /// # Errors
-    /// As [`DeviceArgs::open`].
-    pub fn open_for(&self, busy: u16, connections: u16) -> anyhow::Result<Context> {
+    pub fn open(&self, demand: Demand) -> anyhow::Result<Context> {
         if self.dev == "ring" {
             bail!("ring joins two ends of one process: use loop, or --dev memif:/tmp/iwarp.sock");
         }
-        let config = self.config(self.network.addresses()?, busy, connections)?;
+        let config = self.config(self.network.addresses()?, demand)?;
         // The error names the device and a remedy; its causes would repeat that.
         Context::open(config).map_err(|error| anyhow!("{error}"))
     }
 
-    /// Opens two connected contexts in this process for `connections` busy connections: first that
-    /// of the client, then that of the server.
+    /// Opens the context of a client or a server. Returns it with the cores of its workers: with
+    /// one shard that of `--cores`, to which the calling thread is pinned then.
+    ///
+    /// # Errors
+    /// As [`DeviceArgs::open`], and if there are not as many cores as shards.
+    pub fn open_end(
+        &self,
+        shards: ShardArgs,
+        demand: Demand,
+    ) -> anyhow::Result<(Context, Vec<usize>)> {
+        let cores = if shards.shards == 1 { self.pin_single()? } else { shards.cores(self)? };
+        Ok((self.open(demand)?, cores))
+    }
+
+    /// Opens two connected contexts in this process: first that of the client, then that of the
+    /// server.
     ///
     /// # Errors
     /// If the device is not `ring`.
-    pub fn open_pair(&self, connections: u16) -> anyhow::Result<(Context, Context)> {
+    pub fn open_pair(&self, demand: Demand) -> anyhow::Result<(Context, Context)> {
         if self.dev != "ring" {
             bail!("loop runs over ring: omit --dev, or start a server and a client");
         }
-        let config =
-            |end| self.config(vec![self.network.loop_address(end)], connections, connections);
+        let config = |end| self.config(vec![self.network.loop_address(end)], demand);
         Context::ring_pair(config(0)?, config(1)?).map_err(|error| anyhow!("{error}"))
     }
 

@@ -7,9 +7,9 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, bail};
 use ferrowarp::{
-    Access, Buffer, ConnInfo, ConnParam, ConnectError, Context, Cq, EndReason, Event,
+    Access, Buffer, ConnInfo, ConnParam, ConnectError, Context, Cq, CqOptions, EndReason, Event,
     INLINE_LEN_MAX, Mr, Operation, Payload, Pd, PostError, Qp, QpOptions, QpState, RecvWr, SendWr,
-    SgList, Sge, Wc, WcStatus,
+    SgList, Sge, ShardHandle, Wc, WcStatus,
 };
 
 /// Timeout for the peer to close.
@@ -61,14 +61,18 @@ impl WrId {
     }
 }
 
-/// A context with one protection domain and one completion queue for all its queue pairs, so that
-/// an idle poll costs one poll of its shard.
+/// A context with one protection domain, and one completion queue for the queue pairs of one shard,
+/// so that an idle poll costs one poll of that shard.
 pub struct Endpoint {
-    /// The device and its shard.
+    /// The device.
     pub context: Context,
     /// Protection domain of all regions and queue pairs.
     pub pd: Pd,
+    shard: ShardHandle,
     cq: Cq,
+    /// Of other shards at which connections arrived ([`Endpoint::create_qp_on`]).
+    other_cqs: Vec<Cq>,
+    requests: usize,
 }
 
 fn out_of_memory(len: usize) -> String {
@@ -84,22 +88,55 @@ pub fn allocate(context: &Context, len: usize) -> anyhow::Result<Buffer> {
 }
 
 impl Endpoint {
-    /// Creates an endpoint whose connections have at most `requests` outstanding in total.
+    /// Creates an endpoint on the first shard whose connections have at most `requests` outstanding
+    /// in total.
     ///
     /// # Errors
     /// If the completion queue exceeds a limit of the context.
     pub fn new(context: &Context, requests: usize) -> anyhow::Result<Self> {
+        Self::on_shard(context, 0, requests)
+    }
+
+    /// As [`Endpoint::new`], on any shard.
+    ///
+    /// # Errors
+    /// As [`Endpoint::new`], and if there is no such shard.
+    pub fn on_shard(context: &Context, shard: usize, requests: usize) -> anyhow::Result<Self> {
         Ok(Self {
             pd: context.alloc_pd(),
-            cq: context.create_cq(requests)?,
+            cq: context.create_cq_with(&CqOptions::new(requests).shard(shard))?,
+            shard: context.shard(shard).context("there is no such shard")?,
             context: context.clone(),
+            other_cqs: Vec::new(),
+            requests,
         })
+    }
+
+    /// The shard of the endpoint.
+    #[must_use]
+    pub const fn shard(&self) -> &ShardHandle {
+        &self.shard
     }
 
     /// Appends completions to `batch`; polls the shard if there are none.
     #[inline]
     pub fn poll(&self, batch: &mut Vec<Wc>) {
         self.cq.poll(batch);
+        for cq in &self.other_cqs {
+            cq.poll(batch);
+        }
+    }
+
+    /// Frames that the shard has passed on to others, since opening: they arrived at the wrong one.
+    #[must_use]
+    pub fn frames_forwarded(&self) -> u64 {
+        self.shard.counters().engine.frames_forwarded
+    }
+
+    /// Polls the shards of the endpoint's connections once. True if there was anything to do.
+    pub fn drive(&self) -> bool {
+        let others = self.other_cqs.iter().filter_map(|cq| self.context.shard(cq.shard()?));
+        others.fold(self.shard.drive(), |busy, shard| busy | shard.drive())
     }
 
     /// Registers `len` bytes of new memory, zeroed.
@@ -124,7 +161,36 @@ impl Endpoint {
     /// # Errors
     /// If the limit of queue pairs is reached.
     pub fn create_qp(&self, max_send_wr: usize, max_recv_wr: usize) -> anyhow::Result<Qp> {
-        let options = QpOptions::new(&self.cq).max_send_wr(max_send_wr).max_recv_wr(max_recv_wr);
+        self.create_qp_with(&self.cq, max_send_wr, max_recv_wr)
+    }
+
+    /// As [`Endpoint::create_qp`], for a connection that arrived at any shard: a port may spread
+    /// the connections of a peer over all of them.
+    ///
+    /// # Errors
+    /// As [`Endpoint::create_qp`].
+    pub fn create_qp_on(
+        &mut self,
+        shard: usize,
+        max_send_wr: usize,
+        max_recv_wr: usize,
+    ) -> anyhow::Result<Qp> {
+        let is_of_shard = |cq: &Cq| cq.shard() == Some(shard);
+        if !is_of_shard(&self.cq) && !self.other_cqs.iter().any(is_of_shard) {
+            let options = CqOptions::new(self.requests).shard(shard);
+            self.other_cqs.push(self.context.create_cq_with(&options)?);
+        }
+        let cq = self.other_cqs.iter().find(|cq| is_of_shard(cq)).unwrap_or(&self.cq);
+        self.create_qp_with(cq, max_send_wr, max_recv_wr)
+    }
+
+    fn create_qp_with(
+        &self,
+        cq: &Cq,
+        max_send_wr: usize,
+        max_recv_wr: usize,
+    ) -> anyhow::Result<Qp> {
+        let options = QpOptions::new(cq).max_send_wr(max_send_wr).max_recv_wr(max_recv_wr);
         self.pd.create_qp(&options).context("cannot create a queue pair for another connection")
     }
 }

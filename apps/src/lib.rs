@@ -3,6 +3,7 @@
 //! ([`run_loop::Task`]), so that one thread can run both, or two threads one each. `iwlink` is a
 //! network emulator between two devices.
 
+pub mod acceptor;
 pub mod copy;
 pub mod device;
 pub mod endpoint;
@@ -15,6 +16,7 @@ pub mod pattern;
 pub mod perf;
 pub mod ping;
 pub mod run_loop;
+pub mod shard_options;
 pub mod tcp_options;
 
 use std::process::ExitCode;

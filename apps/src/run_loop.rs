@@ -39,13 +39,7 @@ impl CorePlacement {
     /// If a core is not available, or more than two are named.
     pub fn from_cores(cores: &[usize]) -> anyhow::Result<Self> {
         let available = available_cores();
-        for core in cores {
-            anyhow::ensure!(
-                available.contains(core),
-                "core {core} cannot be used: choose from {}",
-                available.iter().map(ToString::to_string).collect::<Vec<_>>().join(",")
-            );
-        }
+        check_cores(cores, &available)?;
         Ok(match (cores, &available[..]) {
             (&[one], _) | (&[], &[one]) => Self::OneCore(one),
             (&[a, b], _) if a == b => Self::OneCore(a),
@@ -63,6 +57,47 @@ impl CorePlacement {
             Self::TwoCores(a, b) => vec![a, b],
         }
     }
+}
+
+/// Returns the core of each of `shards` shards: those of `--cores`; by default the first ones of the
+/// affinity mask.
+///
+/// # Errors
+/// If a core is not available, or there are not as many cores as shards.
+pub fn shard_cores(shards: usize, cores: &[usize]) -> anyhow::Result<Vec<usize>> {
+    let available = available_cores();
+    check_cores(cores, &available)?;
+    if !cores.is_empty() {
+        anyhow::ensure!(
+            cores.len() == shards,
+            "--cores names {} for {shards} shards: name one for each shard, or give --shards {}",
+            counted(cores.len(), "core"),
+            cores.len()
+        );
+        return Ok(cores.to_vec());
+    }
+    anyhow::ensure!(
+        available.len() >= shards,
+        "{} for {shards} shards: give fewer --shards, or have some share a core with --cores",
+        counted(available.len(), "core"),
+    );
+    Ok(available[..shards].to_vec())
+}
+
+/// Returns a number with its noun.
+fn counted(count: usize, noun: &str) -> String {
+    format!("{count} {noun}{}", if count == 1 { "" } else { "s" })
+}
+
+fn check_cores(cores: &[usize], available: &[usize]) -> anyhow::Result<()> {
+    for core in cores {
+        anyhow::ensure!(
+            available.contains(core),
+            "core {core} cannot be used: choose from {}",
+            available.iter().map(ToString::to_string).collect::<Vec<_>>().join(",")
+        );
+    }
+    Ok(())
 }
 
 /// Returns the cores that this program may use, as the kernel numbers them.
@@ -134,15 +169,6 @@ pub fn was_interrupted() -> bool {
     INTERRUPTED.load(Ordering::Relaxed)
 }
 
-/// Runs a task until a signal arrives, which is no error, or the task is finished.
-///
-/// # Errors
-/// Errors of the task.
-pub fn run_until_interrupted(task: &mut impl Task) -> anyhow::Result<()> {
-    let outcome = run(task);
-    if was_interrupted() { Ok(()) } else { outcome }
-}
-
 #[inline]
 fn check_signals() -> anyhow::Result<()> {
     if was_interrupted() {
@@ -173,23 +199,7 @@ where
     B: Task + Send,
 {
     match placement {
-        CorePlacement::OneCore(core) => std::thread::scope(|scope| {
-            // On a thread of its own, so that the caller keeps its affinity.
-            join(scope.spawn(move || {
-                pin(core);
-                let (mut a_step, mut b_step) = (Step::Running, Step::Running);
-                while a_step == Step::Running || b_step == Step::Running {
-                    if a_step == Step::Running {
-                        a_step = a.step()?;
-                    }
-                    if b_step == Step::Running {
-                        b_step = b.step()?;
-                    }
-                    check_signals()?;
-                }
-                Ok(())
-            }))
-        }),
+        CorePlacement::OneCore(core) => run_on_cores(&mut [Pair::new(a, b)], &[core]),
         CorePlacement::TwoCores(a_core, b_core) => {
             let stop = AtomicBool::new(false);
             std::thread::scope(|scope| {
@@ -202,7 +212,74 @@ where
     }
 }
 
-/// Runs one task until it is finished or the other one has failed.
+/// Runs tasks until all are finished, each on a thread of its own, pinned to the core at the same
+/// place of `cores`; the caller keeps its affinity. If one fails, the others are stopped and the
+/// error is returned.
+///
+/// # Errors
+/// Errors of the tasks, and interruption.
+pub fn run_on_cores<T: Task + Send>(tasks: &mut [T], cores: &[usize]) -> anyhow::Result<()> {
+    assert_eq!(tasks.len(), cores.len(), "a core for each task");
+    let stop = &AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let threads: Vec<_> = tasks
+            .iter_mut()
+            .zip(cores)
+            .map(|(task, &core)| scope.spawn(move || run_pinned(task, core, stop)))
+            .collect();
+        let results: Vec<_> = threads.into_iter().map(join).collect();
+        results.into_iter().collect()
+    })
+}
+
+/// Runs the workers of one end: a single one on this thread, several as [`run_on_cores`].
+///
+/// # Errors
+/// As [`run_on_cores`].
+pub fn run_workers<T: Task + Send>(workers: &mut [T], cores: &[usize]) -> anyhow::Result<()> {
+    match workers {
+        [worker] => run(worker),
+        workers => run_on_cores(workers, cores),
+    }
+}
+
+/// Two tasks on one thread, which steps them in turn.
+pub struct Pair<A, B> {
+    a: A,
+    b: B,
+    a_step: Step,
+    b_step: Step,
+}
+
+impl<A, B> Pair<A, B> {
+    /// A pair of tasks.
+    pub const fn new(a: A, b: B) -> Self {
+        Self { a, b, a_step: Step::Running, b_step: Step::Running }
+    }
+}
+
+impl<A: Task, B: Task> Task for Pair<A, B> {
+    #[inline]
+    fn step(&mut self) -> anyhow::Result<Step> {
+        if self.a_step == Step::Running {
+            self.a_step = self.a.step()?;
+        }
+        if self.b_step == Step::Running {
+            self.b_step = self.b.step()?;
+        }
+        let both = self.a_step == Step::Finished && self.b_step == Step::Finished;
+        Ok(if both { Step::Finished } else { Step::Running })
+    }
+}
+
+impl<T: Task> Task for &mut T {
+    #[inline]
+    fn step(&mut self) -> anyhow::Result<Step> {
+        (**self).step()
+    }
+}
+
+/// Runs one task until it is finished or another one has failed.
 fn run_pinned(task: &mut impl Task, core: usize, stop: &AtomicBool) -> anyhow::Result<()> {
     pin(core);
     while !stop.load(Ordering::Relaxed) {
@@ -288,6 +365,34 @@ mod tests {
             let error = run_both(&mut a, &mut b, placement).unwrap_err();
             assert_eq!(error.to_string(), "failed");
         }
+    }
+
+    #[test]
+    fn tasks_run_on_as_many_threads() {
+        let first = available_cores()[0];
+        let counter = |left| Counter { left, fails: false };
+        let mut tasks = [1000, 10, 1].map(counter);
+        run_on_cores(&mut tasks, &[first; 3]).unwrap();
+        assert!(tasks.iter().all(|task| task.left == 0));
+        let mut tasks = [counter(u32::MAX), Counter { left: 10, fails: true }];
+        assert_eq!(run_on_cores(&mut tasks, &[first; 2]).unwrap_err().to_string(), "failed");
+    }
+
+    #[test]
+    fn each_shard_has_a_core() {
+        let available = available_cores();
+        let first = available[0];
+        assert_eq!(shard_cores(2, &[first, first]).unwrap(), [first, first]);
+        assert_eq!(shard_cores(available.len(), &[]).unwrap(), available);
+        let error = |shards, cores: &[usize]| shard_cores(shards, cores).unwrap_err().to_string();
+        assert_eq!(
+            error(2, &[first]),
+            "--cores names 1 core for 2 shards: name one for each shard, or give --shards 1"
+        );
+        assert!(error(1, &[first, first]).contains("2 cores for 1 shards"));
+        assert!(error(1, &[usize::MAX]).contains("cannot be used"));
+        let more = available.len() + 1;
+        assert!(error(more, &[]).contains("give fewer --shards"));
     }
 
     #[test]

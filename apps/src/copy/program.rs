@@ -9,6 +9,7 @@ use crate::copy::options::{Command, Options};
 use crate::copy::sink::Sink;
 use crate::copy::source::Source;
 use crate::copy::wire::RdmaOp;
+use crate::device::Demand;
 use crate::run_loop::{run, run_both};
 
 /// Runs the subcommand.
@@ -19,7 +20,7 @@ pub fn program(options: &Options) -> anyhow::Result<()> {
     match &options.command {
         Command::Loop { file, by, out, common } => {
             let placement = common.device.placement()?;
-            let (left, right) = common.device.open_pair(1)?;
+            let (left, right) = common.device.open_pair(Demand::connections(1))?;
             let mut sink = Sink::new(&right, common.port, out.as_deref(), common.timeout)?;
             let remote = SocketAddr::new(common.device.loop_server(), common.port);
             let mut source = Source::new(&left, remote, file, *by, common.timeout)?;
@@ -28,7 +29,7 @@ pub fn program(options: &Options) -> anyhow::Result<()> {
         }
         Command::Server { out, common } => {
             common.device.pin_single()?;
-            let context = common.device.open(1)?;
+            let context = common.device.open(Demand::connections(1))?;
             let mut sink = Sink::new(&context, common.port, out.as_deref(), common.timeout)?;
             println!("waiting for a file on port {}", common.port);
             run(&mut sink)?;
@@ -38,7 +39,7 @@ pub fn program(options: &Options) -> anyhow::Result<()> {
         }
         Command::Client { host, file, by, common } => {
             common.device.pin_single()?;
-            let context = common.device.open(1)?;
+            let context = common.device.open(Demand::connections(1))?;
             let remote = host.socket(common.port);
             let mut source = Source::new(&context, remote, file, *by, common.timeout)?;
             run(&mut source)?;

@@ -12,7 +12,7 @@ use crate::pattern::Pattern;
 use crate::perf::kind::Transfer;
 use crate::perf::message::{Message, Run, Tally};
 use crate::perf::peak::Peak;
-use crate::perf::session::{KIND_CONFIRM, KIND_MESSAGE, Session};
+use crate::perf::session::{KIND_CONFIRM, KIND_MESSAGE, Session, indices};
 use crate::perf::slots;
 
 /// Most messages posted on one connection before the next one is served.
@@ -98,8 +98,8 @@ impl Active {
             transfer: session.test().transfer(),
             depth,
             signal_every: (depth / 4).min(SIGNAL_LEN_MAX / run.size).clamp(1, 64),
-            flows: (0..session.hello.qps).map(flow).collect(),
-            due: (0..session.hello.qps).collect(),
+            flows: indices(session.hello.qps).map(flow).collect(),
+            due: indices(session.hello.qps).collect(),
             started: now,
             deadline: (!limited).then(|| now + Duration::from_millis(run.duration_ms)),
             confirmed_at: None,
@@ -181,7 +181,7 @@ impl Active {
         let flow = &mut self.flows[index];
         if !flow.is_due {
             flow.is_due = true;
-            #[expect(clippy::cast_possible_truncation, reason = "at most 65,535 connections")]
+            #[expect(clippy::cast_possible_truncation, reason = "at most 65,536 connections")]
             self.due.push_back(index as u16);
         }
     }

@@ -5,19 +5,21 @@ use std::hash::{BuildHasher as _, RandomState};
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
-use anyhow::{bail, ensure};
+use anyhow::{Context as _, bail, ensure};
 use ferrowarp::{Access, ConnParam, Context};
 
+use crate::device::CONNECTIONS_PER_PORT;
 use crate::endpoint::{Endpoint, Watchdog, conn_param, poll_established};
 use crate::perf::hdr::Interval;
 use crate::perf::kind::Test;
 use crate::perf::message::{Hello, Message, Region, Run, Tally, Welcome};
 use crate::perf::options::TestArgs;
-use crate::perf::private_data::ConnRole;
+use crate::perf::private_data::{ConnRole, Group};
 use crate::perf::progress::{Progress, WaitSpinner};
 use crate::perf::report::{Measurement, TestParams};
 use crate::perf::session::{Session, advertise, completions_max, region_lens};
 use crate::perf::test_run::{SessionPoller, TestRun};
+use crate::perf::worker::{Meeting, Worker};
 use crate::run_loop::{Step, Task};
 
 /// Data connections that are set up concurrently.
@@ -25,6 +27,8 @@ const CONNECT_WINDOW: usize = 16;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
+    /// Nothing has been sent.
+    Idle,
     /// The control connection is being set up.
     ConnectingControl,
     /// Awaiting Welcome with the responder's regions.
@@ -33,20 +37,31 @@ enum State {
     ConnectingData(usize),
     /// Awaiting Ready: the responder prepares a run.
     Preparing,
+    /// The run is prepared; the other workers' are not.
+    Prepared,
     /// A run is in progress.
     Running,
+    /// The run is finished; those of other workers are not.
+    RunFinished,
     /// All runs are finished; the connections are being closed since this time.
     Closing(Instant),
-    /// All connections are closed.
+    /// All connections are closed; not yet those of other workers, which may need this shard.
+    AllClosed,
+    /// Finished.
     Closed,
 }
 
 /// Callback for the parameters once they are negotiated (without a result), and for each result.
 pub type OnResult = Box<dyn FnMut(&TestParams, Option<&Measurement>) + Send>;
 
-/// The client (initiator).
+/// The client (initiator), or its worker for one shard.
 pub struct Client {
     session: Session,
+    worker: Worker,
+    /// Where this worker waits for the others, or last did.
+    meeting: Meeting,
+    /// Frames forwarded to other shards before the run.
+    forwarded_before: u64,
     remote: SocketAddr,
     args: TestArgs,
     state: State,
@@ -70,10 +85,10 @@ pub struct Client {
 }
 
 impl Client {
-    /// Starts to connect to `remote`.
+    /// Prepares the only worker of a client, which will connect to `remote`.
     ///
     /// # Errors
-    /// If there is no memory or no route to `remote`.
+    /// If there is no memory.
     pub fn new(
         context: &Context,
         remote: SocketAddr,
@@ -81,10 +96,26 @@ impl Client {
         setting: TestParams,
         on_result: OnResult,
     ) -> anyhow::Result<Self> {
+        let worker = Worker::single(setting.qps);
+        Self::on_worker(context, remote, args, setting, worker, on_result)
+    }
+
+    /// Prepares a worker. All of them have to run, each on a thread of its own.
+    ///
+    /// # Errors
+    /// As [`Client::new`].
+    pub fn on_worker(
+        context: &Context,
+        remote: SocketAddr,
+        args: &TestArgs,
+        setting: TestParams,
+        worker: Worker,
+        on_result: OnResult,
+    ) -> anyhow::Result<Self> {
         let test = setting.test;
-        let mut hello = hello(test, args);
-        let end =
-            Endpoint::new(context, completions_max(hello.qps, hello.tx_depth, hello.rx_depth))?;
+        let mut hello = hello(test, args, &worker);
+        let completions = completions_max(hello.qps, hello.tx_depth, hello.rx_depth);
+        let end = Endpoint::on_shard(context, worker.shard, completions)?;
         let [tx, rx] = region_lens(&hello, true)?;
         let (tx, rx) = (end.alloc_mr(tx, Access::ALL)?, end.alloc_mr(rx, Access::ALL)?);
         (hello.tx, hello.rx) = (advertise(&tx), advertise(&rx));
@@ -92,13 +123,6 @@ impl Client {
         let data = (0..hello.qps)
             .map(|_| Session::create_data_qp(&end, &hello))
             .collect::<anyhow::Result<_>>()?;
-        let purpose = ConnRole::Control {
-            token: hello.token,
-            qps: hello.qps.into(),
-            tx_depth: hello.tx_depth,
-            rx_depth: hello.rx_depth,
-        };
-        control.qp.connect(remote, connect_param(args, purpose)?)?;
         let peer = Welcome { tx: Region::default(), rx: Region::default() };
         let now = Instant::now();
         Ok(Self {
@@ -115,9 +139,12 @@ impl Client {
                 next_checked: 0,
                 last_alive_sent: now,
             },
+            worker,
+            meeting: Meeting::NONE,
+            forwarded_before: 0,
             remote,
             args: args.clone(),
-            state: State::ConnectingControl,
+            state: State::Idle,
             runs: args.sizes(test).into_iter().map(|size| args.run(test, size)).collect(),
             test_run: None,
             report: None,
@@ -138,7 +165,7 @@ impl Client {
     #[must_use]
     pub fn unfinished(&self) -> Option<Measurement> {
         let run = self.runs.front()?;
-        let mut result = Measurement::new(&self.setting, run.size);
+        let mut result = self.measurement(run.size);
         if let Some(work) = &self.test_run {
             let tally = work.tally();
             result.set_rates(tally.messages, 0, tally.duration_ns);
@@ -151,11 +178,47 @@ impl Client {
 
     fn wait_reason(&self) -> &'static str {
         match self.state {
-            State::ConnectingControl | State::ConnectingData(_) => "a connection",
+            State::Idle | State::ConnectingControl | State::ConnectingData(_) => "a connection",
             State::AwaitingWelcome => "its regions",
             State::Preparing => "its preparations",
-            State::Running => "the run",
-            State::Closing(_) | State::Closed => "its end",
+            State::Prepared => "other shards' preparations",
+            State::Running | State::RunFinished => "the run",
+            State::Closing(_) | State::AllClosed | State::Closed => "its end",
+        }
+    }
+
+    /// Begins to connect. The time that the other workers' preparations took does not count.
+    fn connect_control(&mut self) -> anyhow::Result<()> {
+        let now = Instant::now();
+        self.watchdog.progress(now);
+        self.waiting.clear(now);
+        let Hello { token, qps, tx_depth, rx_depth, .. } = self.session.hello;
+        let team = self.worker.team.as_ref();
+        let group = team
+            .map_or(Group::single(token), |team| Group { token: team.token, sessions: team.count });
+        let role = ConnRole::Control { token, qps, tx_depth, rx_depth, group };
+        self.session.control.qp.connect(self.remote, connect_param(&self.args, role)?)?;
+        self.state = State::ConnectingControl;
+        Ok(())
+    }
+
+    /// Waits in `state` until all workers do. Immediately true if this is the only one.
+    fn meet(&mut self, state: State) -> bool {
+        let Some(team) = &self.worker.team else { return true };
+        self.meeting = team.arrive(self.meeting);
+        self.state = state;
+        false
+    }
+
+    /// Goes on once all workers are in the same state.
+    fn poll_team(&mut self) -> anyhow::Result<()> {
+        if self.worker.team.as_ref().is_some_and(|team| !team.have_met(self.meeting)) {
+            return Ok(());
+        }
+        match self.state {
+            State::Prepared => self.begin_run(),
+            State::RunFinished => self.prepare(),
+            _ => Ok(()),
         }
     }
 
@@ -163,8 +226,10 @@ impl Client {
         let window = self.session.data.iter().enumerate().skip(from).take(CONNECT_WINDOW);
         for (index, qp) in window {
             let token = self.session.hello.token;
-            let purpose = ConnRole::Data { token, index: u32::try_from(index)? };
-            qp.connect(self.remote, connect_param(&self.args, purpose)?)?;
+            let index = u32::try_from(index)?;
+            let purpose = ConnRole::Data { token, index };
+            let remote = data_remote(self.remote, self.worker.first_qp + index)?;
+            qp.connect(remote, connect_param(&self.args, purpose)?)?;
         }
         self.state = State::ConnectingData(from);
         Ok(())
@@ -224,16 +289,11 @@ impl Client {
                 self.connect_data(0)
             }
             (State::Preparing, Message::Ready) => {
-                let (Some(work), Some(run)) = (&mut self.test_run, self.runs.front()) else {
-                    bail!("Ready from the peer without a run");
-                };
-                self.session.send_control(Message::Go)?;
-                let now = Instant::now();
-                self.progress = Some(Progress::new(now));
-                self.run_started = now;
-                work.start(&self.session, *run, now);
-                self.state = State::Running;
-                Ok(())
+                if self.meet(State::Prepared) {
+                    self.begin_run()
+                } else {
+                    Ok(())
+                }
             }
             (State::Running, Message::Report(tally)) => {
                 self.report = Some(tally);
@@ -250,6 +310,22 @@ impl Client {
         }
     }
 
+    fn begin_run(&mut self) -> anyhow::Result<()> {
+        let (Some(work), Some(run)) = (&mut self.test_run, self.runs.front()) else {
+            bail!("Ready from the peer without a run");
+        };
+        if self.worker.team.is_some() {
+            self.forwarded_before = self.session.end.frames_forwarded();
+        }
+        self.session.send_control(Message::Go)?;
+        let now = Instant::now();
+        self.progress = (self.worker.index == 0).then(|| Progress::new(now));
+        self.run_started = now;
+        work.start(&self.session, *run, now);
+        self.state = State::Running;
+        Ok(())
+    }
+
     /// Computes the result of the run and starts the next.
     fn finish_run(&mut self, report: &Tally) -> anyhow::Result<()> {
         let (Some(work), Some(run)) = (self.test_run.take(), self.runs.pop_front()) else {
@@ -257,7 +333,7 @@ impl Client {
         };
         self.progress = None;
         let own = work.tally();
-        let mut result = Measurement::new(&self.setting, run.size);
+        let mut result = self.measurement(run.size);
         result.set_rates(
             own.messages + report.messages,
             own.bytes + report.bytes,
@@ -276,10 +352,23 @@ impl Client {
                 histogram: latencies.histogram().clone(),
             });
         }
+        if self.worker.team.is_some() {
+            result.latencies = work.latencies().cloned();
+            let forwarded = self.session.end.frames_forwarded();
+            result.frames_forwarded = forwarded - self.forwarded_before;
+        }
         (self.on_result)(&self.setting, Some(&result));
         self.results.push(result);
         self.session.run_number += 1;
-        self.prepare()
+        if self.meet(State::RunFinished) { self.prepare() } else { Ok(()) }
+    }
+
+    /// Returns a result of this worker without figures.
+    fn measurement(&self, size: u64) -> Measurement {
+        let mut result = Measurement::new(&self.setting, size);
+        result.qps = self.worker.qps;
+        result.shard = self.worker.shard;
+        result
     }
 
     /// Work that need not be done at each step.
@@ -288,7 +377,14 @@ impl Client {
         if core::mem::take(&mut self.poller.had_activity) {
             self.watchdog.progress(now);
         }
-        if matches!(self.state, State::AwaitingWelcome | State::Preparing | State::Running) {
+        if matches!(
+            self.state,
+            State::AwaitingWelcome
+                | State::Preparing
+                | State::Prepared
+                | State::Running
+                | State::RunFinished
+        ) {
             if let Some(reason) = self.session.next_end_reason() {
                 bail!("{reason}");
             }
@@ -302,10 +398,15 @@ impl Client {
             self.session.send_alive_if_due(now)?;
         }
         match self.state {
+            State::ConnectingData(index) if self.worker.index == 0 => {
+                self.waiting.show_count(now, "connections", index, self.session.data.len());
+            }
             State::ConnectingControl
             | State::AwaitingWelcome
-            | State::ConnectingData(_)
-            | State::Preparing => {
+            | State::Preparing
+            | State::Prepared
+                if self.worker.index == 0 =>
+            {
                 self.waiting.show(now, self.wait_reason());
             }
             _ => self.waiting.clear(now),
@@ -325,6 +426,17 @@ impl Client {
             self.session.disconnect();
         }
         if self.session.is_down() || overdue {
+            let is_only = self.meet(State::AllClosed);
+            if is_only {
+                self.state = State::Closed;
+            }
+        }
+    }
+
+    /// Polls the shard until the other workers' connections are closed as well.
+    fn poll_closed(&mut self) {
+        self.session.end.drive();
+        if self.worker.team.as_ref().is_none_or(|team| team.have_met(self.meeting)) {
             self.state = State::Closed;
         }
     }
@@ -337,10 +449,15 @@ impl Task for Client {
         if let State::Closing(since) = self.state {
             self.close(since);
         }
+        match self.state {
+            State::Idle => self.connect_control()?,
+            State::AllClosed => self.poll_closed(),
+            _ => {}
+        }
         if self.state == State::Closed {
             return Ok(Step::Finished);
         }
-        if matches!(self.state, State::Closing(_)) {
+        if matches!(self.state, State::Closing(_) | State::AllClosed) {
             return Ok(Step::Running);
         }
         self.poller.poll(&mut self.session, self.test_run.as_mut())?;
@@ -358,6 +475,7 @@ impl Task for Client {
             }
         } else {
             self.poll_connections()?;
+            self.poll_team()?;
         }
         if is_tick {
             self.tick()?;
@@ -369,7 +487,7 @@ impl Task for Client {
 impl Drop for Client {
     fn drop(&mut self) {
         // After a failure, so that the server does not have to wait for its timeout.
-        if self.state != State::Closed {
+        if !matches!(self.state, State::Idle | State::AllClosed | State::Closed) {
             let _ = self
                 .session
                 .send_control(Message::Failure("the client aborted the session".to_owned()));
@@ -386,15 +504,30 @@ fn connect_param(args: &TestArgs, purpose: ConnRole) -> anyhow::Result<ConnParam
     Ok(param)
 }
 
-fn hello(test: Test, args: &TestArgs) -> Hello {
+/// Returns the address to connect data connection `index` of all workers to: one port has fewer
+/// source ports than connections are possible.
+fn data_remote(remote: SocketAddr, index: u32) -> anyhow::Result<SocketAddr> {
+    let more = u16::try_from(index / CONNECTIONS_PER_PORT)?;
+    let port = remote.port().checked_add(more);
+    let port = port.context("no port behind the server's for so many -q: use a lower -p")?;
+    Ok(SocketAddr::new(remote.ip(), port))
+}
+
+/// Returns a number that names a session; random, so that concurrent sessions are distinct.
+#[must_use]
+pub fn random_token() -> u32 {
+    u32::try_from(RandomState::new().hash_one(0) >> 32).unwrap_or(1)
+}
+
+fn hello(test: Test, args: &TestArgs, worker: &Worker) -> Hello {
+    let first_token = worker.team.as_ref().filter(|_| worker.index == 0).map(|team| team.token);
     Hello {
         test,
         flags: args.flags(),
-        qps: args.qps,
+        qps: worker.qps,
         tx_depth: args.tx_depth,
         rx_depth: args.rx_depth(test),
-        // Random, so that concurrent sessions are distinct.
-        token: u32::try_from(RandomState::new().hash_one(0) >> 32).unwrap_or(1),
+        token: first_token.unwrap_or_else(random_token),
         span: args.span(test),
         tx: Region::default(),
         rx: Region::default(),

@@ -33,7 +33,10 @@ impl ControlFrame {
         out.u32(MAGIC).u16(VERSION).u16(self.message.code()).u32(self.run);
         match &self.message {
             Message::Hello(hello) => {
-                out.u8(hello.test.code()).u8(hello.flags).u16(hello.qps);
+                // 65,536 connections are encoded as 0.
+                #[expect(clippy::cast_possible_truncation, reason = "modulo 2^16")]
+                let qps = hello.qps as u16;
+                out.u8(hello.test.code()).u8(hello.flags).u16(qps);
                 out.u32(hello.tx_depth).u32(hello.rx_depth).u32(hello.token).u64(hello.span);
                 out.region(hello.tx).region(hello.rx);
             }
@@ -79,7 +82,7 @@ impl ControlFrame {
                 Message::Hello(Hello {
                     test: Test::from_code(test).ok_or(ControlError::Unknown(test.into()))?,
                     flags: rest.u8()?,
-                    qps: rest.u16()?,
+                    qps: u32::from(rest.u16()?.wrapping_sub(1)) + 1,
                     tx_depth: rest.u32()?,
                     rx_depth: rest.u32()?,
                     token: rest.u32()?,

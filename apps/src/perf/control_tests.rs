@@ -1,6 +1,6 @@
 use super::*;
 use crate::perf::message::{FLAG_CRC, FLAG_VERIFY, Region, Tally};
-use crate::perf::private_data::{ConnRole, PRIVATE_DATA_LEN};
+use crate::perf::private_data::{ConnRole, Group, PRIVATE_DATA_LEN};
 
 fn every_message() -> Vec<Message> {
     let region = |n: u64| Region { addr: n << 40 | 7, len: n * 4096, rkey: 0xA1B2_C3D4 };
@@ -126,8 +126,9 @@ fn failure_text_is_truncated_at_char_and_sanitized() {
 
 #[test]
 fn private_data_round_trips() {
+    let group = Group::single(9);
     for purpose in [
-        ConnRole::Control { token: 9, qps: 4, tx_depth: 128, rx_depth: 256 },
+        ConnRole::Control { token: 9, qps: 4, tx_depth: 128, rx_depth: 256, group },
         ConnRole::Data { token: 77, index: 1023 },
     ] {
         let bytes = purpose.emit();
@@ -135,5 +136,15 @@ fn private_data_round_trips() {
         assert_eq!(ConnRole::parse(&bytes), Ok(purpose));
         assert_eq!(ConnRole::parse(&bytes[..23]), Err(ControlError::Truncated));
     }
+    let group = Group { token: 8, sessions: 64 };
+    let grouped = ConnRole::Control { token: 9, qps: 4, tx_depth: 128, rx_depth: 256, group };
+    let bytes = grouped.emit();
+    assert_eq!((bytes.len(), ConnRole::parse(&bytes)), (PRIVATE_DATA_LEN + 8, Ok(grouped)));
+    let single = ConnRole::parse(&bytes[..PRIVATE_DATA_LEN + 7]);
+    let is_single = |role| {
+        let ConnRole::Control { group, .. } = role else { return false };
+        group == Group::single(9)
+    };
+    assert_eq!(single.map(is_single), Ok(true), "as from a peer without groups");
     assert_eq!(ConnRole::parse(b"hello, is it rping?"), Err(ControlError::NotControl));
 }

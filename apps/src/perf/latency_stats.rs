@@ -8,6 +8,7 @@ const LATENCY_MAX_NS: u64 = 60_000_000_000;
 const SIGNIFICANT_DIGITS: u8 = 3;
 
 /// The latencies of one run. Recording costs some nanoseconds and never allocates.
+#[derive(Clone, Debug)]
 pub struct Latencies {
     histogram: Histogram<u64>,
     /// Exact extremes: the histogram rounds to three digits.
@@ -52,6 +53,13 @@ impl Latencies {
         self.min_ns = self.min_ns.min(ns);
         self.max_ns = self.max_ns.max(ns);
         self.histogram.saturating_record(ns.max(1));
+    }
+
+    /// Adds the latencies of another shard's run.
+    pub fn add(&mut self, other: &Self) {
+        self.min_ns = self.min_ns.min(other.min_ns);
+        self.max_ns = self.max_ns.max(other.max_ns);
+        self.histogram += &other.histogram;
     }
 
     /// Returns the histogram, for a log.

@@ -12,7 +12,7 @@ pub const REGION_LEN_MAX: u64 = 4 << 30;
 /// Bytes of an atomic operation.
 pub const ATOMIC_LEN: u64 = 8;
 /// Most data connections of a session.
-pub const QPS_MAX: u16 = 4096;
+pub const QPS_MAX: u32 = 1 << 16;
 
 /// Rejects a run that is inconsistent with the session's parameters.
 pub(super) fn check_run(hello: &Hello, run: &Run) -> anyhow::Result<()> {

@@ -64,8 +64,8 @@ pub struct Hello {
     pub test: Test,
     /// `FLAG_*`.
     pub flags: u8,
-    /// Number of data connections.
-    pub qps: u16,
+    /// Number of data connections, at most 65,536.
+    pub qps: u32,
     /// Outstanding requests per data connection.
     pub tx_depth: u32,
     /// Receives that each passive side posts per data connection.

@@ -7,6 +7,7 @@
 
 pub mod active;
 pub mod client;
+pub mod clients;
 mod codec;
 pub mod control;
 pub mod hdr;
@@ -23,6 +24,9 @@ pub mod program;
 pub mod progress;
 pub mod report;
 pub mod server;
+mod server_sessions;
 pub mod session;
+pub mod shard_report;
 pub mod slots;
 pub mod test_run;
+pub mod worker;

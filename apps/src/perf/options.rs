@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand};
 
-use crate::device::DeviceArgs;
+use crate::device::{DeviceArgs, QUEUE_ENTRIES_MAX};
 use crate::mpa_options::{IrdOrdArgs, MpaArgs};
 use crate::network::Host;
 use crate::options::{bytes, seconds};
@@ -14,6 +14,8 @@ use crate::perf::limits::{ATOMIC_LEN, QPS_MAX, REGION_LEN_MAX, SIZE_MAX};
 use crate::perf::message::{
     FLAG_BIDIRECTIONAL, FLAG_CMP_SWAP, FLAG_CRC, FLAG_IMMEDIATE, FLAG_VERIFY, Run,
 };
+use crate::perf::session::completions_max;
+use crate::shard_options::ShardArgs;
 
 /// TCP port of perftest's programs, and of iwperf.
 pub const PORT: u16 = 18515;
@@ -55,10 +57,13 @@ pub enum Command {
         /// Device and network.
         #[command(flatten)]
         device: DeviceArgs,
+        /// Shards.
+        #[command(flatten)]
+        shards: ShardArgs,
         /// IRD and ORD.
         #[command(flatten)]
         reads: IrdOrdArgs,
-        /// TCP port to listen on.
+        /// TCP port to listen on, and on the next one for clients with more than 32,768 -q.
         #[arg(short, long, default_value_t = PORT)]
         port: u16,
         /// Exits after one client, with its result as exit status.
@@ -119,10 +124,14 @@ pub struct TestArgs {
     #[arg(short = 'D', long, value_name = "SECONDS", value_parser = seconds)]
     #[arg(conflicts_with = "iters")]
     pub duration: Option<Duration>,
-    /// Number of queue pairs (bandwidth only).
-    #[arg(short, long, default_value_t = 1)]
-    #[arg(value_parser = clap::value_parser!(u16).range(1..=i64::from(QPS_MAX)))]
-    pub qps: u16,
+    /// Number of queue pairs, spread evenly over the shards (bandwidth only) [default: one for each
+    /// shard]. Many need a small -t: a connection takes memory for as many requests.
+    #[arg(short, long)]
+    #[arg(value_parser = clap::value_parser!(u32).range(1..=i64::from(QPS_MAX)))]
+    pub qps: Option<u32>,
+    /// Shards; latency tests have one queue pair in each.
+    #[command(flatten)]
+    pub shards: ShardArgs,
     /// Outstanding requests per queue pair.
     #[arg(short, long, default_value_t = 128)]
     #[arg(value_parser = clap::value_parser!(u32).range(1..=8192))]
@@ -174,8 +183,10 @@ impl TestArgs {
     /// # Errors
     /// One line that names a remedy.
     pub fn check(&self, test: Test) -> anyhow::Result<()> {
+        let (qps, shards) = (self.qps(), u32::try_from(self.shards.shards)?);
         if test.is_latency() {
-            anyhow::ensure!(self.qps == 1, "{} uses one queue pair: omit -q", test.name());
+            let expected = if shards == 1 { "one queue pair" } else { "one queue pair per shard" };
+            anyhow::ensure!(qps == shards, "{} uses {expected}: omit -q", test.name());
             anyhow::ensure!(!self.bidirectional, "{} is bidirectional: omit -b", test.name());
         } else {
             anyhow::ensure!(self.hdr.is_none(), "--hdr needs a latency test");
@@ -197,13 +208,30 @@ impl TestArgs {
                 || !(self.write_with_imm || test.transfer() == Transfer::Atomic),
             "MPA revision 0 has neither atomic operations nor immediate data: ask for 1 or 2"
         );
-        let span = self.span(test).saturating_mul(u64::from(self.qps));
+        anyhow::ensure!(
+            qps >= shards,
+            "{shards} shards for {qps} queue pairs: give -q {shards} or more, or fewer --shards"
+        );
+        let entries = completions_max(qps, self.tx_depth, self.rx_depth(test)) as u64;
+        anyhow::ensure!(
+            entries <= QUEUE_ENTRIES_MAX,
+            "the queues would have {entries} entries at each end, of {QUEUE_ENTRIES_MAX}: use \
+             fewer -q or a smaller -t"
+        );
+        let span = self.span(test).saturating_mul(u64::from(qps));
         anyhow::ensure!(
             span <= REGION_LEN_MAX,
             "the messages would take {} MiB of memory at each end: use fewer -q or a smaller -s",
             span >> 20
         );
         Ok(())
+    }
+
+    /// Returns the number of queue pairs.
+    #[must_use]
+    pub fn qps(&self) -> u32 {
+        let one_each = u32::try_from(self.shards.shards).unwrap_or(u32::MAX);
+        self.qps.unwrap_or(one_each)
     }
 
     /// Returns IRD and ORD of the loop's server: its IRD is the client's ORD and vice versa, also
@@ -270,7 +298,7 @@ impl TestArgs {
         let duration_ms = self.duration.map_or(0, |duration| duration.as_millis().max(1));
         let stride = size.next_multiple_of(STRIDE_ALIGN);
         let slots = if self.verify {
-            let slots_max = SLOT_MEMORY_MAX / u64::from(self.qps) / stride;
+            let slots_max = SLOT_MEMORY_MAX / u64::from(self.qps()) / stride;
             u32::try_from(slots_max).unwrap_or(u32::MAX).clamp(1, self.tx_depth)
         } else {
             1

@@ -35,8 +35,8 @@ impl Passive {
     /// # Errors
     /// If a connection is down.
     pub fn prepare(session: &mut Session, run: Run) -> anyhow::Result<Self> {
-        let mut flows = vec![RecvFlow::default(); usize::from(session.hello.qps)];
-        for (qp, flow) in (0u16..).zip(&mut flows) {
+        let mut flows = vec![RecvFlow::default(); usize::try_from(session.hello.qps)?];
+        for (qp, flow) in (0..=u16::MAX).zip(&mut flows) {
             if uses_receives(session) {
                 for number in 0..u64::from(run.credits) {
                     session.post_recv(&run, qp, number)?;

@@ -8,19 +8,19 @@ use std::time::SystemTime;
 use anyhow::Context as _;
 use ferrowarp::Context;
 
-use crate::device::DeviceArgs;
+use crate::device::{Demand, DeviceArgs};
 use crate::environment::Environment;
-use crate::perf::client::Client;
+use crate::perf::clients::Clients;
 use crate::perf::hdr;
 use crate::perf::kind::Test;
 use crate::perf::limits::QPS_MAX;
 use crate::perf::options::{ClientArgs, Command, Options, PORT, TestArgs};
 use crate::perf::report::{Measurement, Report, TestParams};
 use crate::perf::server::Server;
-use crate::run_loop::{run, run_both, run_until_interrupted};
+use crate::run_loop::{Pair, run_both, run_on_cores, run_workers, was_interrupted};
 
-/// Data connections with full windows for which a server's mempools are sized.
-const BUSY_QPS: u16 = 16;
+/// Data connections with full windows for which each shard of a server is sized.
+const BUSY_QPS: u32 = 16;
 
 /// Runs the subcommand.
 ///
@@ -30,19 +30,22 @@ pub fn program(options: &Options) -> anyhow::Result<()> {
     let client = |test, args: &ClientArgs| {
         let environment = Environment::collect(&args.device.dev);
         run_and_report(environment, test, &args.device, &args.test_args, |environment, results| {
-            environment.cores = args.device.pin_single()?;
-            let context = args.device.open(args.test_args.qps)?;
+            let (context, cores) = args.device.open_end(args.test_args.shards, demand_of(args))?;
+            environment.cores.clone_from(&cores);
             let remote = args.host.socket(args.port);
-            measure(&context, None, remote, args, test, results)
+            measure(&context, None, remote, args, test, &cores, results)
         })
     };
     match &options.command {
         Command::Loop { test, device, test_args } => {
             let environment = Environment::collect(&device.dev);
             run_and_report(environment, *test, device, test_args, |environment, results| {
-                let placement = device.placement()?;
-                environment.cores = placement.cores();
-                let (left, right) = device.open_pair(test_args.qps)?;
+                let shards = test_args.shards.shards;
+                let cores = match shards {
+                    1 => device.placement()?.cores(),
+                    _ => test_args.shards.cores(device)?,
+                };
+                environment.cores.clone_from(&cores);
                 let remote = SocketAddr::new(device.loop_server(), PORT);
                 let args = ClientArgs {
                     host: remote.into(),
@@ -50,16 +53,20 @@ pub fn program(options: &Options) -> anyhow::Result<()> {
                     device: device.clone(),
                     test_args: test_args.clone(),
                 };
-                measure(&left, Some(&right), remote, &args, *test, results)
+                let (left, right) = device.open_pair(demand_of(&args))?;
+                measure(&left, Some(&right), remote, &args, *test, &cores, results)
             })
         }
-        Command::Server { device, reads, port, once, timeout } => {
-            device.pin_single()?;
-            let context = device.open_for(BUSY_QPS, QPS_MAX)?;
+        Command::Server { device, shards, reads, port, once, timeout } => {
+            let busy = BUSY_QPS * u32::try_from(shards.shards)?;
+            let demand = Demand { connections: QPS_MAX, busy, shards: shards.shards };
+            let (context, cores) = device.open_end(*shards, demand)?;
             let on_session = Box::new(|line: &str| print_ignoring_errors(&format!("{line}\n")));
-            let mut server = Server::new(&context, *port, *once, *timeout, *reads, on_session)?;
+            let mut workers =
+                Server::workers(&context, *port, *once, *timeout, *reads, on_session)?;
             print_ignoring_errors(&format!("waiting for clients on port {port}\n"));
-            if *once { run(&mut server) } else { run_until_interrupted(&mut server) }
+            let outcome = run_workers(&mut workers, &cores);
+            if !*once && was_interrupted() { Ok(()) } else { outcome }
         }
         Command::WriteBw(args) => client(Test::WriteBw, args),
         Command::ReadBw(args) => client(Test::ReadBw, args),
@@ -109,6 +116,12 @@ fn run_and_report(
     outcome
 }
 
+/// Returns what the context of a client is opened for.
+fn demand_of(args: &ClientArgs) -> Demand {
+    let connections = args.test_args.qps();
+    Demand { connections, busy: connections, shards: args.test_args.shards.shards }
+}
+
 /// Runs the client, and also the server if `other` is its context in this process.
 fn measure(
     context: &Context,
@@ -116,34 +129,45 @@ fn measure(
     remote: SocketAddr,
     args: &ClientArgs,
     test: Test,
+    cores: &[usize],
     results: &mut Vec<Measurement>,
 ) -> anyhow::Result<()> {
     let (device, args) = (&args.device, &args.test_args);
     let origin = SystemTime::now();
     let server = other.map(|other| {
         let quiet = Box::new(|_: &str| {});
-        Server::new(other, remote.port(), true, args.timeout, args.peer_ird_ord(), quiet)
+        Server::workers(other, remote.port(), true, args.timeout, args.peer_ird_ord(), quiet)
     });
-    let mut server = server.transpose()?;
+    let mut servers = server.transpose()?.unwrap_or_default();
     let setting = TestParams::new(test, device, args);
     let on_result = Box::new(|setting: &TestParams, result: Option<&Measurement>| match result {
         None => print_ignoring_errors(&format!("{}\n", setting.heading())),
-        Some(result) => print_ignoring_errors(&format!("{}\n", result.line())),
+        Some(result) => {
+            let shards = result.shards.iter().map(|figures| figures.line());
+            let lines: Vec<_> = core::iter::once(result.line()).chain(shards).collect();
+            print_ignoring_errors(&format!("{}\n", lines.join("\n")));
+        }
     });
-    let mut client = Client::new(context, remote, args, setting, on_result)?;
-    let outcome = match &mut server {
-        Some(server) => run_both(&mut client, server, device.placement()?),
-        None => run(&mut client),
+    let mut clients = Clients::new(context, remote, args, setting, on_result)?;
+    let workers = &mut clients.workers[..];
+    let outcome = match (&mut workers[..], &mut servers[..]) {
+        ([client], [server]) => run_both(client, server, device.placement()?),
+        (workers, []) => run_workers(workers, &cores[..cores.len().min(workers.len())]),
+        (workers, servers) => {
+            let pairs = workers.iter_mut().zip(servers);
+            let mut pairs: Vec<_> =
+                pairs.map(|(client, server)| Pair::new(client, server)).collect();
+            run_on_cores(&mut pairs, cores)
+        }
     };
-    results.append(&mut client.results);
+    let (mut finished, unfinished, intervals) = clients.into_results(outcome.is_err());
+    results.append(&mut finished);
     if !results.is_empty() {
         print_ignoring_errors(&format!("{}\n", TestParams::footer()));
     }
-    if outcome.is_err() {
-        results.extend(client.unfinished());
-    }
+    results.extend(unfinished);
     let logged = match &args.hdr {
-        Some(path) => hdr::write(path, origin, &client.intervals),
+        Some(path) => hdr::write(path, origin, &intervals),
         None => Ok(()),
     };
     outcome.and(logged)

@@ -66,7 +66,16 @@ impl WaitSpinner {
     }
 
     /// Shows what the program waits for, if the wait is longer than a second.
-    pub fn show(&mut self, now: Instant, what: &'static str) {
+    pub fn show(&mut self, now: Instant, what: &str) {
+        self.show_with(now, || what.to_owned());
+    }
+
+    /// As [`WaitSpinner::show`], with how many of something there are already.
+    pub fn show_count(&mut self, now: Instant, what: &str, count: usize, total: usize) {
+        self.show_with(now, || format!("{count} of {total} {what}"));
+    }
+
+    fn show_with(&mut self, now: Instant, what: impl FnOnce() -> String) {
         if !self.is_terminal || now - self.since < SHOW_AFTER {
             return;
         }
@@ -75,7 +84,7 @@ impl WaitSpinner {
             bar.enable_steady_tick(REDRAW_INTERVAL);
             bar
         });
-        bar.set_message(format!("waiting for the peer: {what}"));
+        bar.set_message(format!("waiting for the peer: {}", what()));
     }
 
     /// Removes the spinner and restarts the wait.

@@ -10,8 +10,9 @@ use serde::Serialize;
 use crate::device::DeviceArgs;
 use crate::environment::Environment;
 use crate::perf::kind::{Test, Transfer};
-use crate::perf::latency_stats::Summary;
+use crate::perf::latency_stats::{Latencies, Summary};
 use crate::perf::options::TestArgs;
+use crate::perf::shard_report::ShardFigures;
 
 const RULE: &str =
     "---------------------------------------------------------------------------------------";
@@ -24,7 +25,7 @@ pub struct TestParams {
     /// Name of the device.
     pub device: String,
     /// Number of queue pairs.
-    pub qps: u16,
+    pub qps: u32,
     /// Outstanding requests per queue pair.
     pub tx_depth: u32,
     /// MTU in bytes of IP packet.
@@ -51,7 +52,7 @@ pub struct Measurement {
     /// Messages, over all queue pairs and both directions.
     pub iterations: u64,
     /// Number of queue pairs.
-    pub qps: u16,
+    pub qps: u32,
     /// MTU in bytes of IP packet.
     pub mtu: u16,
     /// MPA CRC negotiated.
@@ -72,9 +73,27 @@ pub struct Measurement {
     pub bytes_verified: u64,
     /// Bytes that differ from the pattern, plus runs that ended early.
     pub errors: u64,
+    /// Figures of each shard, if there are several.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub shards: Vec<ShardFigures>,
     /// Best window of at least 10 ms, in gigabits per second; 0 if the run was shorter.
     #[serde(skip)]
     pub peak_gbit_s: f64,
+    /// Shard of the worker whose result this is.
+    #[serde(skip)]
+    pub shard: usize,
+    /// Bytes, over all queue pairs and both directions.
+    #[serde(skip)]
+    pub bytes: u64,
+    /// Nanoseconds of `duration_s`.
+    #[serde(skip)]
+    pub duration_ns: u64,
+    /// Frames that arrived at the shard and were passed on to others.
+    #[serde(skip)]
+    pub frames_forwarded: u64,
+    /// The latencies of `lat_us`, of a worker.
+    #[serde(skip)]
+    pub latencies: Option<Latencies>,
 }
 
 impl Measurement {
@@ -96,7 +115,13 @@ impl Measurement {
             lat_us: None,
             bytes_verified: 0,
             errors: 0,
+            shards: Vec::new(),
             peak_gbit_s: 0.0,
+            shard: 0,
+            bytes: 0,
+            duration_ns: 0,
+            frames_forwarded: 0,
+            latencies: None,
         }
     }
 
@@ -104,6 +129,8 @@ impl Measurement {
     #[expect(clippy::cast_precision_loss, reason = "figures are shown with few digits")]
     pub fn set_rates(&mut self, messages: u64, bytes: u64, nanoseconds: u64) {
         self.iterations = messages;
+        self.bytes = bytes;
+        self.duration_ns = nanoseconds;
         self.duration_s = nanoseconds as f64 / 1e9;
         let nanoseconds = nanoseconds.max(1) as f64;
         self.bw_gbit_s = bytes as f64 * 8.0 / nanoseconds;
@@ -134,7 +161,7 @@ impl TestParams {
         Self {
             test,
             device: device.dev.clone(),
-            qps: args.qps,
+            qps: args.qps(),
             tx_depth: args.tx_depth,
             mtu: device.mtu,
             crc: !args.no_crc,

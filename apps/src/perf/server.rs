@@ -1,17 +1,20 @@
-//! The server of iwperf (responder): serves one session after another.
+//! The server of iwperf (responder): serves one client after another.
 
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, bail, ensure};
-use ferrowarp::{Access, Buffer, ConnInfo, ConnParam, ConnRequest, Context, Listener};
+use ferrowarp::{Access, Buffer, ConnInfo, ConnParam, ConnRequest, Context, ShardHandle};
 
+use crate::acceptor::Acceptor;
 use crate::endpoint::{Endpoint, Watchdog, allocate, conn_param};
 use crate::mpa_options::IrdOrdArgs;
 use crate::perf::kind::Test;
 use crate::perf::limits::{QPS_MAX, REGION_LEN_MAX, check_run};
 use crate::perf::message::{FLAG_CRC, Hello, Message, Region, Run, Welcome};
-use crate::perf::private_data::ConnRole;
+use crate::perf::private_data::{ConnRole, Group};
+use crate::perf::server_sessions::Sessions;
 use crate::perf::session::{Session, advertise, completions_max, region_lens};
 use crate::perf::test_run::{SessionPoller, TestRun};
 use crate::run_loop::{IdleBackoff, Step, Task};
@@ -27,18 +30,20 @@ const ALLOCATION_POLL_INTERVAL: Duration = Duration::from_micros(200);
 /// Ticks between polls of the listener during a run.
 const TICKS_PER_LISTENER_POLL: u32 = 16;
 
-/// The server (responder).
+/// The server (responder), or its worker for one shard.
 pub struct Server {
     context: Context,
-    listener: Listener,
-    once: bool,
+    /// Number of the worker, and its shard.
+    worker: usize,
+    shard: ShardHandle,
+    acceptor: Arc<Acceptor>,
+    sessions: Arc<Mutex<Sessions>>,
     timeout: Duration,
     reads: IrdOrdArgs,
     allocate_regions: AllocateRegions,
-    current: Option<ServerSession>,
+    /// Sessions that this worker serves: one, unless several of a client arrive at one shard.
+    current: Vec<ServerSession>,
     idle: IdleBackoff,
-    /// Called with one line for each session that ends: its test, or the reason of its failure.
-    on_session: Box<dyn FnMut(&str) + Send>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -81,58 +86,68 @@ fn allocate_regions(context: &Context, [tx, rx]: [usize; 2]) -> anyhow::Result<[
 }
 
 impl Server {
-    /// Starts to listen on `port`. With `once` the task finishes after the first session.
+    /// Starts to listen on `port`, and on the next one for clients with more connections than one
+    /// port serves. With `once` the tasks finish after the first client. `on_session` is called
+    /// with one line for each client that is gone: its test, or the reason of its failure.
+    ///
+    /// Returns a worker for each shard of the context, which all have to run.
     ///
     /// # Errors
     /// If the port is in use.
-    pub fn new(
+    pub fn workers(
         context: &Context,
         port: u16,
         once: bool,
         timeout: Duration,
         reads: IrdOrdArgs,
         on_session: Box<dyn FnMut(&str) + Send>,
-    ) -> anyhow::Result<Self> {
-        let listener = context.listen(port, BACKLOG)?;
-        let context = context.clone();
-        Ok(Self {
-            context,
-            listener,
-            once,
+    ) -> anyhow::Result<Vec<Self>> {
+        let ports = core::iter::once(port).chain(port.checked_add(1));
+        let listeners =
+            ports.map(|port| context.listen(port, BACKLOG)).collect::<Result<_, _>>()?;
+        let acceptor = Arc::new(Acceptor::new(listeners, context.shard_count()));
+        let sessions = Arc::new(Mutex::new(Sessions::new(once, on_session)));
+        let worker = |(worker, shard)| Self {
+            context: context.clone(),
+            worker,
+            shard,
+            acceptor: Arc::clone(&acceptor),
+            sessions: Arc::clone(&sessions),
             timeout,
             reads,
             allocate_regions,
-            current: None,
+            current: Vec::new(),
             idle: IdleBackoff::default(),
-            on_session,
-        })
+        };
+        Ok((0..).map_while(|index| context.shard(index)).enumerate().map(worker).collect())
     }
 
     /// Accepts connection requests; rejects those that do not belong to the session.
     fn poll_listener(&mut self) {
-        while let Some(request) = self.listener.poll() {
-            let purpose = ConnRole::parse(&request.offer().private_data);
-            let refused = match (purpose, &mut self.current) {
-                (Ok(ConnRole::Control { .. }), Some(_)) => {
-                    Err((request, "busy with another client: try again later".to_owned()))
-                }
-                (Ok(ConnRole::Control { token, qps, tx_depth, rx_depth }), None) => {
+        let acceptor = Arc::clone(&self.acceptor);
+        let sessions = Arc::clone(&self.sessions);
+        // A data connection belongs to the worker of its session, any other to that of its shard.
+        let worker_of = |request: &ConnRequest| {
+            let role = ConnRole::parse(&request.offer().private_data);
+            let serving = match role {
+                Ok(ConnRole::Data { token, .. }) => lock(&sessions).worker_of(token),
+                _ => None,
+            };
+            serving.unwrap_or_else(|| request.shard())
+        };
+        while let Some(request) = acceptor.poll(self.worker, worker_of) {
+            let refused = match ConnRole::parse(&request.offer().private_data) {
+                Ok(ConnRole::Control { token, qps, tx_depth, rx_depth, group }) => {
                     let limits = SessionRequest { token, qps, tx_depth, rx_depth };
-                    ServerSession::accept(&self.context, request, limits, self.timeout, self.reads)
-                        .map(|serving| {
-                            self.current = Some(ServerSession {
-                                allocate_regions: self.allocate_regions,
-                                ..serving
-                            });
-                        })
+                    self.begin_session(request, limits, group)
                 }
-                (Ok(ConnRole::Data { token, index }), Some(serving)) => {
-                    serving.accept_data(request, token, index)
+                Ok(ConnRole::Data { token, index }) => {
+                    match self.current.iter_mut().find(|serving| serving.has_token(token)) {
+                        Some(serving) => serving.accept_data(request, index),
+                        None => Err((request, "no such session: it may have failed".to_owned())),
+                    }
                 }
-                (Ok(ConnRole::Data { .. }), None) => {
-                    Err((request, "no such session: it may have failed".to_owned()))
-                }
-                (Err(error), _) => Err((request, error.to_string())),
+                Err(error) => Err((request, error.to_string())),
             };
             if let Err((request, reason)) = refused {
                 // The peer may have disconnected meanwhile, which is no error here.
@@ -140,42 +155,83 @@ impl Server {
             }
         }
     }
+
+    fn begin_session(
+        &mut self,
+        request: ConnRequest,
+        limits: SessionRequest,
+        group: Group,
+    ) -> Result<(), Rejected> {
+        let token = limits.token;
+        if !lock(&self.sessions).admit(self.worker, token, group) {
+            return Err((request, "busy with another client: try again later".to_owned()));
+        }
+        match ServerSession::accept(&self.context, request, limits, self.timeout, self.reads) {
+            Ok(serving) => {
+                let allocate_regions = self.allocate_regions;
+                self.current.push(ServerSession { allocate_regions, ..serving });
+                Ok(())
+            }
+            Err(refused) => {
+                lock(&self.sessions).withdraw(token);
+                Err(refused)
+            }
+        }
+    }
+
+    /// Handles the outcome of a session's step. Returns `Finished` if the server is finished.
+    fn finish_session(
+        &mut self,
+        index: usize,
+        outcome: anyhow::Result<Step>,
+    ) -> anyhow::Result<Step> {
+        if matches!(outcome, Ok(Step::Running)) {
+            return outcome;
+        }
+        let mut serving = self.current.swap_remove(index);
+        let outcome = outcome.map(|_| serving.session.test()).inspect_err(|error| {
+            let _ = serving.session.send_control(Message::Failure(format!("{error:#}")));
+            // One poll sends it; requests still posted at the disconnect would be flushed.
+            serving.session.end.drive();
+            serving.session.disconnect();
+        });
+        let token = serving.session.hello.token;
+        // Its queue pairs are gone before another client is admitted.
+        drop(serving);
+        lock(&self.sessions).on_end(token, outcome)
+    }
+}
+
+fn lock(sessions: &Mutex<Sessions>) -> MutexGuard<'_, Sessions> {
+    sessions.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Task for Server {
     #[inline]
     fn step(&mut self) -> anyhow::Result<Step> {
-        let Some(serving) = &mut self.current else {
-            let busy = self.context.drive();
+        if self.current.is_empty() {
+            if lock(&self.sessions).is_over() {
+                return Ok(Step::Finished);
+            }
+            let busy = self.shard.drive();
             self.poll_listener();
-            self.idle.step(busy || self.current.is_some());
+            self.idle.step(busy || !self.current.is_empty());
             return Ok(Step::Running);
-        };
-        match serving.step() {
-            Ok(Step::Running) => {
-                if serving.ticks_until_listener_poll == 0 {
-                    self.poll_listener();
-                }
-                Ok(Step::Running)
-            }
-            Ok(Step::Finished) => {
-                (self.on_session)(serving.session.test().name());
-                self.current = None;
-                Ok(if self.once { Step::Finished } else { Step::Running })
-            }
-            Err(error) => {
-                let _ = serving.session.send_control(Message::Failure(format!("{error:#}")));
-                // One poll sends it; requests still posted at the disconnect would be flushed.
-                self.context.drive();
-                serving.session.disconnect();
-                self.current = None;
-                if self.once {
-                    return Err(error);
-                }
-                (self.on_session)(&format!("a session failed: {error:#}"));
-                Ok(Step::Running)
+        }
+        let mut is_listener_due = true;
+        // From the last one on: one that has ended is removed.
+        for index in (0..self.current.len()).rev() {
+            let serving = &mut self.current[index];
+            let outcome = serving.step();
+            is_listener_due &= serving.ticks_until_listener_poll == 0;
+            if self.finish_session(index, outcome)? == Step::Finished {
+                return Ok(Step::Finished);
             }
         }
+        if is_listener_due {
+            self.poll_listener();
+        }
+        Ok(Step::Running)
     }
 }
 
@@ -207,7 +263,7 @@ impl ServerSession {
         timeout: Duration,
         reads: IrdOrdArgs,
     ) -> Result<Self, Rejected> {
-        match Self::begin(context, &limits, timeout, reads) {
+        match Self::begin(context, request.shard(), &limits, timeout, reads) {
             Err(error) => Err((request, format!("{error:#}"))),
             Ok(serving) => {
                 let offer = request.offer();
@@ -222,17 +278,17 @@ impl ServerSession {
 
     fn begin(
         context: &Context,
+        shard: usize,
         limits: &SessionRequest,
         timeout: Duration,
         reads: IrdOrdArgs,
     ) -> anyhow::Result<Self> {
         let &SessionRequest { token, qps, tx_depth, rx_depth } = limits;
-        let served = 1..=u32::from(QPS_MAX);
+        let served = 1..=QPS_MAX;
         ensure!(served.contains(&qps), "1 to {QPS_MAX} queue pairs are served");
         ensure!((1..=DEPTH_MAX).contains(&tx_depth), "a depth of 1 to {DEPTH_MAX} is served");
         ensure!((1..=DEPTH_MAX).contains(&rx_depth), "1 to {DEPTH_MAX} receives are served");
-        let qps = u16::try_from(qps)?;
-        let end = Endpoint::new(context, completions_max(qps, tx_depth, rx_depth))?;
+        let end = Endpoint::on_shard(context, shard, completions_max(qps, tx_depth, rx_depth))?;
         let control = Session::control_channel(&end, qps)?;
         // The regions are allocated after Hello; until then they are minimal.
         let nothing = Region::default();
@@ -264,7 +320,7 @@ impl ServerSession {
         };
         Ok(Self {
             session,
-            accepted: vec![false; usize::from(qps)],
+            accepted: vec![false; usize::try_from(qps)?],
             state: State::AwaitingHello,
             run: None,
             test_run: None,
@@ -277,24 +333,22 @@ impl ServerSession {
         })
     }
 
-    fn accept_data(
-        &mut self,
-        request: ConnRequest,
-        token: u32,
-        index: u32,
-    ) -> Result<(), Rejected> {
+    const fn has_token(&self, token: u32) -> bool {
+        self.session.hello.token == token
+    }
+
+    fn accept_data(&mut self, request: ConnRequest, index: u32) -> Result<(), Rejected> {
         let index = usize::try_from(index).unwrap_or(usize::MAX);
-        let hello = &self.session.hello;
-        let (Some(qp), Some(accepted)) =
-            (self.session.data.get(index), self.accepted.get_mut(index))
-        else {
-            return Err((request, "the session has no such data connection".to_owned()));
-        };
-        if token != hello.token || core::mem::replace(accepted, true) {
-            return Err((request, "another client's session, or connected twice".to_owned()));
+        if self.accepted.get(index) == Some(&true) {
+            return Err((request, "this data connection is connected twice".to_owned()));
         }
-        let offer = request.offer();
-        if let Ok(param) = accept_param(offer, hello.has(FLAG_CRC), self.reads) {
+        let crc = self.session.hello.has(FLAG_CRC);
+        let qp = match self.session.data_qp_on(index, request.shard()) {
+            Ok(qp) => qp,
+            Err(error) => return Err((request, format!("{error:#}"))),
+        };
+        self.accepted[index] = true;
+        if let Ok(param) = accept_param(request.offer(), crc, self.reads) {
             // If the peer has disconnected meanwhile, the watchdog expires.
             let _ = request.accept(qp, param);
         }

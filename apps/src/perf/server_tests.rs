@@ -3,6 +3,7 @@ use std::time::{Duration, Instant};
 use clap::Parser;
 
 use super::{AllocateRegions, Server, allocate_regions};
+use crate::device::Demand;
 use crate::mpa_options::IrdOrdArgs;
 use crate::perf::client::Client;
 use crate::perf::options::{Command, Options, PORT};
@@ -22,11 +23,11 @@ fn session(provide: AllocateRegions) -> anyhow::Result<u64> {
     else {
         panic!("not the loop");
     };
-    let (left, right) = device.open_pair(1)?;
+    let (left, right) = device.open_pair(Demand::connections(1))?;
     let remote = (device.loop_server(), PORT).into();
     let quiet = Box::new(|_: &str| {});
     let reads = IrdOrdArgs::default();
-    let mut server = Server::new(&right, PORT, false, TIMEOUT, reads, quiet)?;
+    let mut server = Server::workers(&right, PORT, false, TIMEOUT, reads, quiet)?.remove(0);
     server.allocate_regions = provide;
     let setting = TestParams::new(test, &device, &test_args);
     let on_result = Box::new(|_: &TestParams, _: Option<&Measurement>| {});

@@ -55,18 +55,24 @@ pub struct Session {
     pub last_alive_sent: Instant,
 }
 
+/// Returns the indices of `qps` data connections.
+pub fn indices(qps: u32) -> impl Iterator<Item = u16> {
+    (0..=u16::MAX).take(usize::try_from(qps).unwrap_or(usize::MAX))
+}
+
 /// Returns the depth of the control channel's queues on each side.
 #[must_use]
-pub const fn control_depth(qps: u16) -> u32 {
-    32 + 24 * qps as u32
+pub const fn control_depth(qps: u32) -> u32 {
+    32 + 24 * qps
 }
 
 /// Returns the capacity of a session's completion queue.
 #[must_use]
-pub fn completions_max(qps: u16, tx_depth: u32, rx_depth: u32) -> usize {
+pub fn completions_max(qps: u32, tx_depth: u32, rx_depth: u32) -> usize {
     let depth = send_depth(tx_depth, rx_depth) + usize::try_from(rx_depth).unwrap_or(0);
     let control = usize::try_from(control_depth(qps)).unwrap_or(usize::MAX);
-    usize::from(qps) * depth + 2 * control + 16
+    let qps = usize::try_from(qps).unwrap_or(usize::MAX);
+    qps.saturating_mul(depth) + 2 * control + 16
 }
 
 /// Returns the depth of a data connection's send queue: a Write and an empty Send per message, the
@@ -105,15 +111,34 @@ impl Session {
     /// # Errors
     /// If the limit of queue pairs is reached.
     pub fn create_data_qp(end: &Endpoint, hello: &Hello) -> anyhow::Result<Qp> {
-        let receives = usize::try_from(hello.rx_depth)?.max(1);
-        end.create_qp(send_depth(hello.tx_depth, hello.rx_depth), receives)
+        let [sends, receives] = Self::data_depths(hello);
+        end.create_qp(sends, receives)
+    }
+
+    /// Returns the data connection to accept a request with that arrived at `shard`.
+    ///
+    /// # Errors
+    /// If there is no such connection, or a limit is reached.
+    pub fn data_qp_on(&mut self, index: usize, shard: usize) -> anyhow::Result<&Qp> {
+        let qp = self.data.get_mut(index).context("the session has no such data connection")?;
+        if qp.shard().is_some_and(|other| other != shard) {
+            let [sends, receives] = Self::data_depths(&self.hello);
+            *qp = self.end.create_qp_on(shard, sends, receives)?;
+        }
+        Ok(qp)
+    }
+
+    /// Returns the depths of a data connection's send and receive queue.
+    fn data_depths(hello: &Hello) -> [usize; 2] {
+        let receives = usize::try_from(hello.rx_depth).unwrap_or(usize::MAX).max(1);
+        [send_depth(hello.tx_depth, hello.rx_depth), receives]
     }
 
     /// Creates the control channel of a session with `qps` data connections.
     ///
     /// # Errors
     /// If there is no memory.
-    pub fn control_channel(end: &Endpoint, qps: u16) -> anyhow::Result<MessageChannel> {
+    pub fn control_channel(end: &Endpoint, qps: u32) -> anyhow::Result<MessageChannel> {
         MessageChannel::new(end, control_depth(qps), u32::try_from(RECEIVE_LEN)?)
     }
 
@@ -167,7 +192,7 @@ impl Session {
     /// # Errors
     /// If the control connection is down.
     pub fn drive_and_send_alive(&mut self) -> anyhow::Result<()> {
-        self.end.context.drive();
+        self.end.drive();
         self.send_alive_if_due(Instant::now())
     }
 
@@ -342,7 +367,7 @@ impl Session {
             let at = usize::try_from(self.offset(run, qp, 0)).unwrap_or(usize::MAX);
             self.tx.load_word(at)
         };
-        let sum = (0..self.hello.qps).map(word).fold(0, u64::wrapping_add);
+        let sum = indices(self.hello.qps).map(word).fold(0, u64::wrapping_add);
         mismatches(sum.to_ne_bytes(), count)
     }
 

@@ -14,7 +14,7 @@ fn for_each_chunk(end: &Endpoint, len: usize, mut work: impl FnMut(usize, &mut [
     let mut scratch = [0; CHUNK_LEN];
     for start in (0..len).step_by(CHUNK_LEN) {
         if start > 0 && start.is_multiple_of(DRIVE_EVERY) {
-            end.context.drive();
+            end.drive();
         }
         let chunk_len = CHUNK_LEN.min(len - start);
         work(start, &mut scratch[..chunk_len]);

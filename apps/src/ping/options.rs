@@ -8,6 +8,7 @@ use crate::device::DeviceArgs;
 use crate::mpa_options::{IrdOrdArgs, MpaArgs};
 use crate::network::Host;
 use crate::ping::wire::{SIZE_MAX, SIZE_MIN};
+use crate::shard_options::ShardArgs;
 
 /// TCP port of rping.
 pub const PORT: u16 = 7174;
@@ -34,6 +35,9 @@ pub enum Command {
         /// Common options.
         #[command(flatten)]
         common: CommonArgs,
+        /// Shards.
+        #[command(flatten)]
+        shards: ShardArgs,
         /// Serves clients concurrently until interrupted; without it, exits after the first client.
         #[arg(short = 'P', long)]
         persistent: bool,
@@ -146,7 +150,12 @@ mod tests {
         let server = Options::try_parse_from(["iwping", "server", "-P", "-p", "7"]).unwrap();
         assert!(matches!(
             server.command,
-            Command::Server { persistent: true, clients: 4096, common: CommonArgs { port: 7, .. } }
+            Command::Server {
+                persistent: true,
+                clients: 4096,
+                common: CommonArgs { port: 7, .. },
+                ..
+            }
         ));
         for wrong in ["loop -S 1", "loop -S 65536", "loop -C 0", "client", "client host.name"] {
             let words = ["iwping"].into_iter().chain(wrong.split(' '));

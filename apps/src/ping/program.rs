@@ -2,14 +2,15 @@
 
 use ferrowarp::Context;
 
+use crate::device::Demand;
 use crate::network::Host;
 use crate::ping::client::Client;
 use crate::ping::options::{Command, CommonArgs, Options, PingArgs};
 use crate::ping::server::Server;
-use crate::run_loop::{run, run_both, run_until_interrupted};
+use crate::run_loop::{run, run_both, run_workers, was_interrupted};
 
-/// Clients with full windows for which a server's mempools are sized.
-const BUSY_CLIENTS: u16 = 16;
+/// Clients with full windows for which each shard of a server is sized.
+const BUSY_CLIENTS: u32 = 16;
 /// Default number of rounds of the loop.
 const LOOP_COUNT: u64 = 10;
 
@@ -19,17 +20,20 @@ const LOOP_COUNT: u64 = 10;
 /// One line that names a remedy.
 pub fn program(options: &Options) -> anyhow::Result<()> {
     match &options.command {
-        Command::Server { common, persistent, clients } => {
-            common.device.pin_single()?;
+        Command::Server { common, shards, persistent, clients } => {
             let clients = persistent.then_some(*clients);
-            let context = common.device.open_for(BUSY_CLIENTS, clients.unwrap_or(1))?;
-            let mut server = server(&context, common, clients)?;
+            let busy = BUSY_CLIENTS * u32::try_from(shards.shards)?;
+            let connections = clients.unwrap_or(1).into();
+            let demand = Demand { connections, busy, shards: shards.shards };
+            let (context, cores) = common.device.open_end(*shards, demand)?;
+            let mut workers = server(&context, common, clients)?;
             println!("waiting for clients on port {}", common.port);
-            if *persistent { run_until_interrupted(&mut server) } else { run(&mut server) }
+            let outcome = run_workers(&mut workers, &cores);
+            if *persistent && was_interrupted() { Ok(()) } else { outcome }
         }
         Command::Client { host, common, rounds } => {
             common.device.pin_single()?;
-            let context = common.device.open(1)?;
+            let context = common.device.open(Demand::connections(1))?;
             let count = rounds.count.unwrap_or(u64::MAX);
             let mut client = client(&context, *host, common, rounds, count)?;
             let outcome = run(&mut client);
@@ -38,8 +42,8 @@ pub fn program(options: &Options) -> anyhow::Result<()> {
         }
         Command::Loop { common, rounds } => {
             let placement = common.device.placement()?;
-            let (left, right) = common.device.open_pair(1)?;
-            let mut server = server(&right, common, None)?;
+            let (left, right) = common.device.open_pair(Demand::connections(1))?;
+            let mut server = server(&right, common, None)?.remove(0);
             let count = rounds.count.unwrap_or(LOOP_COUNT);
             let host = Host { ip: common.device.loop_server(), port: None };
             let mut client = client(&left, host, common, rounds, count)?;
@@ -50,9 +54,13 @@ pub fn program(options: &Options) -> anyhow::Result<()> {
     }
 }
 
-fn server(context: &Context, common: &CommonArgs, clients: Option<u16>) -> anyhow::Result<Server> {
+fn server(
+    context: &Context,
+    common: &CommonArgs,
+    clients: Option<u16>,
+) -> anyhow::Result<Vec<Server>> {
     let on_failure = Box::new(|line: &str| eprintln!("iwping: {line}"));
-    Server::new(context, common, clients, on_failure)
+    Server::workers(context, common, clients, on_failure)
 }
 
 fn client(

@@ -1,11 +1,14 @@
 //! The server of iwping, for many concurrent clients.
 
 use std::borrow::Cow;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, bail, ensure};
-use ferrowarp::{Access, ConnRequest, Context, Listener, Mr, Operation, Qp, SendWr, Wc, WcStatus};
+use ferrowarp::{Access, ConnRequest, Context, Mr, Operation, Qp, SendWr, Wc, WcStatus};
 
+use crate::acceptor::Acceptor;
 use crate::endpoint::{Endpoint, MessageChannel, PEER_TIMED_OUT, Watchdog, WrId};
 use crate::endpoint::{check_wc, conn_param, end_reason, gather, poll_established, sge_at};
 use crate::mpa_options::{IrdOrdArgs, negotiated_line, start_mode};
@@ -22,11 +25,11 @@ const CLIENTS_PER_STEP: usize = 16;
 /// Read, one RDMA Write.
 const COMPLETIONS_PER_CLIENT: usize = 2 * CHANNEL_SLOTS as usize + 2;
 
-/// The server: answers pings.
+/// The server, or its worker for one shard: answers pings.
 pub struct Server {
     end: Endpoint,
-    listener: Listener,
-    /// Maximum of concurrent clients.
+    shared: Arc<Shared>,
+    /// Maximum of concurrent clients, of all workers.
     clients_max: usize,
     /// Continues after a client has disconnected.
     persistent: bool,
@@ -41,9 +44,21 @@ pub struct Server {
     next_client: usize,
     batch: Vec<Wc>,
     idle: IdleBackoff,
-    /// Called with one line when a client fails.
-    on_failure: Box<dyn FnMut(&str) + Send>,
 }
+
+/// What the workers share.
+struct Shared {
+    acceptor: Acceptor,
+    /// Clients that are being served.
+    client_count: AtomicUsize,
+    /// The only client is gone.
+    is_over: AtomicBool,
+    /// Called with one line when a client fails.
+    on_failure: Mutex<OnFailure>,
+}
+
+/// Callback for the reason why a client failed.
+pub type OnFailure = Box<dyn FnMut(&str) + Send>;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
@@ -70,17 +85,18 @@ struct Client {
 
 impl Server {
     /// Starts to listen. With `clients` the server runs until interrupted and serves so many
-    /// clients concurrently; without, it finishes after the first client.
+    /// clients concurrently; without, it finishes after the first client. Returns a worker for each
+    /// shard of the context, which all have to run.
     ///
     /// # Errors
     /// If the port is in use, or the completion queue for so many clients exceeds a limit of the
     /// context.
-    pub fn new(
+    pub fn workers(
         context: &Context,
         common: &CommonArgs,
         clients: Option<u16>,
-        on_failure: Box<dyn FnMut(&str) + Send>,
-    ) -> anyhow::Result<Self> {
+        on_failure: OnFailure,
+    ) -> anyhow::Result<Vec<Self>> {
         let &CommonArgs { port, verbose, immediate, reads, timeout, .. } = common;
         let listener = if immediate {
             context.listen_unframed(port, BACKLOG)?
@@ -88,33 +104,47 @@ impl Server {
             context.listen(port, BACKLOG)?
         };
         let clients_max = usize::from(clients.unwrap_or(1));
-        Ok(Self {
-            end: Endpoint::new(context, clients_max * COMPLETIONS_PER_CLIENT)?,
-            listener,
-            clients_max,
-            persistent: clients.is_some(),
-            verbose,
-            immediate,
-            reads,
-            timeout,
-            clients: Vec::new(),
-            client_count: 0,
-            next_client: 0,
-            batch: Vec::with_capacity(256),
-            idle: IdleBackoff::default(),
-            on_failure,
-        })
+        let shared = Arc::new(Shared {
+            acceptor: Acceptor::new(vec![listener], context.shard_count()),
+            client_count: AtomicUsize::new(0),
+            is_over: AtomicBool::new(false),
+            on_failure: Mutex::new(on_failure),
+        });
+        let worker = |shard| {
+            Ok(Self {
+                // All clients may be of one shard.
+                end: Endpoint::on_shard(context, shard, clients_max * COMPLETIONS_PER_CLIENT)?,
+                shared: Arc::clone(&shared),
+                clients_max,
+                persistent: clients.is_some(),
+                verbose,
+                immediate,
+                reads,
+                timeout,
+                clients: Vec::new(),
+                client_count: 0,
+                next_client: 0,
+                batch: Vec::with_capacity(256),
+                idle: IdleBackoff::default(),
+            })
+        };
+        (0..context.shard_count()).map(worker).collect()
     }
 
     fn poll_listener(&mut self) {
-        while let Some(request) = self.listener.poll() {
-            if self.client_count >= self.clients_max {
+        let shared = Arc::clone(&self.shared);
+        let worker = self.end.shard().index();
+        while let Some(request) = shared.acceptor.poll(worker, ConnRequest::shard) {
+            // Counted before it is accepted: others accept at the same time.
+            if shared.client_count.fetch_add(1, Ordering::Relaxed) >= self.clients_max {
+                shared.client_count.fetch_sub(1, Ordering::Relaxed);
                 // The peer may have disconnected meanwhile, which is no error here.
                 let _ = request.reject(b"busy with other clients: try again later");
                 continue;
             }
             if let Err(error) = self.accept(request) {
-                (self.on_failure)(&format!("a client was refused: {error:#}"));
+                shared.client_count.fetch_sub(1, Ordering::Relaxed);
+                shared.on_failure(&format!("a client was refused: {error:#}"));
             }
         }
     }
@@ -162,11 +192,13 @@ impl Server {
         }
         self.clients[index] = None;
         self.client_count -= 1;
+        self.shared.client_count.fetch_sub(1, Ordering::Relaxed);
         if !self.persistent {
+            self.shared.is_over.store(true, Ordering::Relaxed);
             return outcome;
         }
         if let Err(error) = outcome {
-            (self.on_failure)(&format!("a client failed: {error:#}"));
+            self.shared.on_failure(&format!("a client failed: {error:#}"));
         }
         Ok(Step::Running)
     }
@@ -208,10 +240,20 @@ impl Server {
     }
 }
 
+impl Shared {
+    fn on_failure(&self, line: &str) {
+        let mut on_failure = self.on_failure.lock().unwrap_or_else(PoisonError::into_inner);
+        (*on_failure)(line);
+    }
+}
+
 impl Task for Server {
     fn step(&mut self) -> anyhow::Result<Step> {
-        let busy = self.end.context.drive();
+        let busy = self.end.drive();
         self.poll_listener();
+        if self.shared.is_over.load(Ordering::Relaxed) {
+            return Ok(Step::Finished);
+        }
         self.idle.step(busy || self.client_count > 0);
         if self.poll_completions()? == Step::Finished {
             return Ok(Step::Finished);

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use ferrowarp::Context;
-use ferrowarp_apps::device::DeviceArgs;
+use ferrowarp_apps::device::{Demand, DeviceArgs};
 use ferrowarp_apps::mpa_options::IrdOrdArgs;
 use ferrowarp_apps::run_loop::{Step, Task};
 use ferrowarp_apps::{perf, ping};
@@ -24,8 +24,8 @@ const ACTIVE_CLIENTS: usize = 256;
 /// Clients stepped between two steps of the server: more would overflow its receive ring.
 const CLIENTS_PER_SERVER_STEP: usize = 8;
 
-fn pair(device: &DeviceArgs, connections: u16) -> (Context, Context, SocketAddr) {
-    let (client, server) = device.open_pair(connections).unwrap();
+fn pair(device: &DeviceArgs, connections: u32) -> (Context, Context, SocketAddr) {
+    let (client, server) = device.open_pair(Demand::connections(connections)).unwrap();
     (client, server, SocketAddr::new(device.loop_server(), 0))
 }
 
@@ -33,12 +33,13 @@ fn pair(device: &DeviceArgs, connections: u16) -> (Context, Context, SocketAddr)
 fn ping_server_serves_4096_clients_and_rejects_the_next() {
     let _lock = one_at_a_time();
     let (common, rounds) = ping_options("--timeout 300 -V");
-    let (left, right, mut remote) = pair(&common.device, CLIENTS + 1);
+    let (left, right, mut remote) = pair(&common.device, u32::from(CLIENTS) + 1);
     remote.set_port(common.port);
     let failures = Arc::new(Mutex::new(Vec::new()));
     let on_failure_lines = Arc::clone(&failures);
     let hook = Box::new(move |line: &str| on_failure_lines.lock().unwrap().push(line.to_owned()));
-    let mut server = ping::server::Server::new(&right, &common, Some(CLIENTS), hook).unwrap();
+    let workers = ping::server::Server::workers(&right, &common, Some(CLIENTS), hook);
+    let mut server = workers.unwrap().remove(0);
     let start = Instant::now();
     let new = |count| ping::client::Client::new(&left, remote, &common, &rounds, count).unwrap();
     let mut clients: Vec<ping::client::Client> = Vec::new();
@@ -85,14 +86,14 @@ fn perf_server_serves_4096_data_connections() {
     let _lock = one_at_a_time();
     let line = "write-bw -q 4096 -n 4 -s 64 -t 2 --verify --timeout 300";
     let options @ (test, device, test_args) = &perf_options(line);
-    assert_eq!(test_args.qps, CLIENTS);
+    assert_eq!(test_args.qps(), u32::from(CLIENTS));
     test_args.check(*test).unwrap();
-    let (left, right, mut remote) = pair(device, test_args.qps);
+    let (left, right, mut remote) = pair(device, test_args.qps());
     remote.set_port(perf::options::PORT);
     let quiet = Box::new(|_: &str| {});
     let reads = IrdOrdArgs::default();
-    let mut server =
-        perf::server::Server::new(&right, remote.port(), true, TIMEOUT, reads, quiet).unwrap();
+    let workers = perf::server::Server::workers(&right, remote.port(), true, TIMEOUT, reads, quiet);
+    let mut server = workers.unwrap().remove(0);
     let mut client = perf_client(&left, remote, options);
     let start = Instant::now();
     while client.step().unwrap() == Step::Running {

@@ -72,7 +72,8 @@ fn drive_50_ms(server: &mut impl Task) {
 
 fn perf_server(context: &Context, port: u16, lines: &CapturedLines) -> perf::server::Server {
     let reads = IrdOrdArgs::default();
-    perf::server::Server::new(context, port, false, TIMEOUT, reads, lines.hook()).unwrap()
+    let workers = perf::server::Server::workers(context, port, false, TIMEOUT, reads, lines.hook());
+    workers.unwrap().remove(0)
 }
 
 fn perf_client(context: &Context, line: &str) -> perf::client::Client {
@@ -84,8 +85,8 @@ fn persistent_ping_server_serves_concurrent_clients() {
     let pair = pair();
     let failures = CapturedLines::default();
     let (common, rounds) = ping_options("--timeout 30 -S 1000 -V --markers");
-    let mut server =
-        ping::server::Server::new(&pair.server, &common, Some(8), failures.hook()).unwrap();
+    let workers = ping::server::Server::workers(&pair.server, &common, Some(8), failures.hook());
+    let mut server = workers.unwrap().remove(0);
     let mut clients: Vec<ping::client::Client> = (1..=8)
         .map(|n| {
             let count = n * 10;
@@ -145,13 +146,15 @@ fn malformed_clients_are_rejected_and_next_is_served() {
     let pair = pair();
     let lines = CapturedLines::default();
     let mut server = perf_server(&pair.server, 18515, &lines);
+    let group = perf::private_data::Group::single(1);
     let control =
-        perf::private_data::ConnRole::Control { token: 1, qps: 1, tx_depth: 8, rx_depth: 8 };
+        perf::private_data::ConnRole::Control { token: 1, qps: 1, tx_depth: 8, rx_depth: 8, group };
     let over_limit = perf::private_data::ConnRole::Control {
         token: 1,
         qps: u32::MAX,
         tx_depth: u32::MAX,
         rx_depth: u32::MAX,
+        group,
     };
     let garbage = vec![0xA5; 40];
     let unannounced =

@@ -12,7 +12,7 @@ use std::time::Duration;
 use anyhow::{Context as _, bail, ensure};
 use clap::{Parser, ValueEnum};
 use ferrowarp::{ConnInfo, ConnParam, ConnRequest, ConnectError, Context, Event, Qp};
-use ferrowarp_apps::device::DeviceArgs;
+use ferrowarp_apps::device::{Demand, DeviceArgs};
 use ferrowarp_apps::mpa_options::{IrdOrdArgs, MpaArgs, negotiated_line};
 use ferrowarp_apps::network::Host;
 
@@ -132,7 +132,7 @@ impl Options {
 fn main() -> ExitCode {
     let options: Options = ferrowarp_apps::parse();
     ferrowarp_apps::run_program("interop_end", || {
-        let context = options.device.open(1)?;
+        let context = options.device.open(Demand::connections(1))?;
         match options.host {
             Some(host) => connect(&options, &context, host.socket(options.port)),
             None => listen(&options, &context),

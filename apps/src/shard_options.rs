@@ -1,0 +1,49 @@
+//! Options of programs that run with several shards.
+
+use clap::Args;
+
+use crate::device::DeviceArgs;
+use crate::run_loop::shard_cores;
+
+/// Most shards of a context.
+const SHARDS_MAX: usize = 64;
+
+/// Number of shards.
+#[derive(Clone, Copy, Debug, Args)]
+pub struct ShardArgs {
+    /// Shards: queues of the device, each with connections of its own and driven by a thread of its
+    /// own, pinned to a core of its own (--cores). Give as many as cores are to work. A device may
+    /// have fewer queues (tap: 4); over memif both ends should have as many.
+    #[arg(long, default_value_t = 1, value_name = "N", value_parser = shards)]
+    pub shards: usize,
+}
+
+impl ShardArgs {
+    /// Returns the core of each shard: those of `--cores`, or the first ones that may be used.
+    ///
+    /// # Errors
+    /// If there are not as many cores as shards.
+    pub fn cores(self, device: &DeviceArgs) -> anyhow::Result<Vec<usize>> {
+        shard_cores(self.shards, &device.cores)
+    }
+}
+
+fn shards(text: &str) -> Result<usize, String> {
+    match text.parse() {
+        Ok(shards) if (1..=SHARDS_MAX).contains(&shards) => Ok(shards),
+        _ => Err(format!("give 1 to {SHARDS_MAX} shards")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn number_of_shards_is_checked() {
+        assert_eq!((shards("1"), shards("64")), (Ok(1), Ok(64)));
+        for wrong in ["0", "65", "-1", "x", ""] {
+            assert_eq!(shards(wrong).unwrap_err(), "give 1 to 64 shards", "{wrong}");
+        }
+    }
+}
