@@ -10,7 +10,7 @@ use crate::comp_channel::CompChannel;
 use crate::context::{Context, ContextInner};
 use crate::error::{CreateError, ReqNotifyError};
 use crate::limits::{Permit, Resource};
-use crate::shard::{CqNotify, CqOverrun, CqProducer, Shard};
+use crate::shard::{CqNotify, CqOverrun, CqProducer, RequestSink, Shard};
 use crate::spin_lock::SpinLock;
 use crate::spsc::{Consumer, Peek};
 
@@ -71,8 +71,8 @@ struct CqInner {
     overrun: Arc<CqOverrun>,
     /// For a queue created on a channel.
     notify: Option<Arc<CqNotify>>,
-    /// The only shard that feeds it.
-    shard: Option<usize>,
+    /// The only shard that feeds it, with its number.
+    shard: Option<(usize, Arc<Shard>)>,
     context: Arc<ContextInner>,
     _permit: Permit,
 }
@@ -145,8 +145,11 @@ impl Cq {
         let (index, _) = context.cq_numbers.allocate().ok_or(CreateError::Gone)?;
         let id = CqId(index);
         let notify = channel.map(|channel| Arc::new(channel.notify(id, shards.iter().copied())));
-        let mailboxes = shards.iter().map(|shard| Arc::clone(shard.mailbox())).collect();
-        let overrun = Arc::new(CqOverrun::new(mailboxes));
+        let sinks = shards.iter().map(|shard| {
+            let shard: Weak<Shard> = Arc::downgrade(shard);
+            shard as Weak<dyn RequestSink>
+        });
+        let overrun = Arc::new(CqOverrun::new(sinks.collect()));
         let mut rings = Vec::new();
         let mut is_added = false;
         for shard in shards {
@@ -168,7 +171,7 @@ impl Cq {
             next: AtomicUsize::new(0),
             overrun,
             notify,
-            shard,
+            shard: shard.map(|shard| (shard, Arc::clone(context.shards.get(shard)))),
             context: Arc::clone(context),
             _permit: permit,
         };
@@ -196,7 +199,7 @@ impl Cq {
     /// The only shard whose queue pairs use it; `None` if those of all shards may.
     #[must_use]
     pub fn shard(&self) -> Option<usize> {
-        self.inner.shard
+        self.inner.shard.as_ref().map(|&(shard, _)| shard)
     }
 
     /// True once a completion found the queue full. The queue pairs that use it are then in error;
@@ -239,16 +242,16 @@ impl CqInner {
     /// Polls the shards that feed the queue, as far as that is left to the application.
     #[inline]
     fn drive(&self) -> bool {
-        match self.shard {
-            Some(shard) => self.context.shards.get(shard).drive(),
+        match &self.shard {
+            Some((_, shard)) => shard.drive(),
             None => self.context.shards.drive(),
         }
     }
 
     /// True once none of them runs any more.
     fn has_ended(&self) -> bool {
-        match self.shard {
-            Some(shard) => self.context.shards.get(shard).has_ended(),
+        match &self.shard {
+            Some((_, shard)) => shard.has_ended(),
             None => self.context.shards.have_ended(),
         }
     }

@@ -7,7 +7,7 @@
 
 pub(crate) mod hot;
 
-use crate::sync::{AtomicU32, AtomicU64, Ordering, fence};
+use crate::sync::{AtomicBool, AtomicU32, AtomicU64, Ordering, fence};
 
 const WORD_BITS: usize = 64;
 
@@ -18,6 +18,8 @@ pub(crate) struct Doorbells {
     summary: Box<[AtomicU64]>,
     /// Number of hot queue pairs; written by the holder of the shard's lock.
     hot_count: AtomicU32,
+    /// Other shards have requests for this one. Here, because a poll loads this cache line anyway.
+    has_requests: AtomicBool,
 }
 
 impl Doorbells {
@@ -26,7 +28,30 @@ impl Doorbells {
         let words = count.div_ceil(WORD_BITS).max(1);
         let zeroed = |count| (0..count).map(|_| AtomicU64::new(0)).collect();
         let summary = zeroed(words.div_ceil(WORD_BITS));
-        Self { words: zeroed(words), summary, hot_count: AtomicU32::new(0) }
+        Self {
+            words: zeroed(words),
+            summary,
+            hot_count: AtomicU32::new(0),
+            has_requests: AtomicBool::new(false),
+        }
+    }
+
+    /// Announces a request of another shard.
+    #[cold]
+    pub(crate) fn announce_request(&self) {
+        self.has_requests.store(true, Ordering::Release);
+    }
+
+    /// True if other shards may have requests.
+    #[inline]
+    pub(crate) fn has_requests(&self) -> bool {
+        self.has_requests.load(Ordering::Relaxed)
+    }
+
+    /// Called before the requests are taken: one announced later is seen by a later poll.
+    #[cold]
+    pub(crate) fn clear_requests(&self) {
+        self.has_requests.swap(false, Ordering::AcqRel);
     }
 
     /// Sets the doorbell. A later [`Doorbells::drain`] sees what the caller wrote before. Costs one

@@ -35,12 +35,14 @@ impl Shards {
 
     /// Polls each shard that the application has to poll ([`Shard::drive`]). True if there was
     /// anything to do.
-    #[inline]
+    // Not inlined, so that the poll of a queue of one shard inlines that shard's.
+    #[inline(never)]
     pub(crate) fn drive(&self) -> bool {
         self.all.iter().fold(false, |busy, shard| busy | shard.drive())
     }
 
     /// Polls each shard, whatever the mode.
+    #[inline(never)]
     pub(crate) fn poll(&self) -> bool {
         self.all.iter().fold(false, |busy, shard| busy | shard.poll())
     }

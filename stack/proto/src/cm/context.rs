@@ -36,7 +36,7 @@ pub(crate) struct Context<E: Env> {
     pub(crate) schedule: Schedule,
     pub(crate) deferred: Vec<Deferred>,
     /// The other shards of the port, if there are any.
-    pub(crate) mesh: Option<MeshPort<Rx<E>>>,
+    pub(crate) mesh: Option<Box<MeshPort<Rx<E>>>>,
 }
 
 impl<E: Env> Context<E> {

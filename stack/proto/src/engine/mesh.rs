@@ -40,16 +40,31 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
     #[cold]
     pub(super) fn receive_messages(&mut self) {
         if let Some(mesh) = &mut self.cx.mesh {
-            let left = BURST_LEN - self.messages.len().min(BURST_LEN);
-            mesh.receive(&mut self.messages, left);
+            mesh.receive(BURST_LEN);
         }
     }
 
-    /// Processes the messages received.
+    /// Processes the messages received, and offers the requests that waited for a backlog in which
+    /// another shard has freed a slot. True if there were messages.
     #[cold]
-    pub(super) fn process_messages(&mut self, now: Instant) {
-        let mut messages = std::mem::take(&mut self.messages);
-        self.is_forwarded = true;
+    pub(super) fn serve_mesh(&mut self, now: Instant) -> bool {
+        let Some(mesh) = &mut self.cx.mesh else { return false };
+        mesh.forwarding.misdelivered = None;
+        let messages = std::mem::take(&mut mesh.forwarding.messages);
+        let has_messages = !messages.is_empty();
+        if has_messages {
+            self.process_messages(now, messages);
+        }
+        if self.cx.listeners.has_waiting_requests() {
+            for port in self.cx.listeners.waiting_ports() {
+                self.offer_pending_requests(port);
+            }
+        }
+        has_messages
+    }
+
+    fn process_messages(&mut self, now: Instant, mut messages: Vec<Message<D::Rx>>) {
+        self.set_forwarded(true);
         for message in messages.drain(..) {
             match message {
                 // Those in a row may be a train.
@@ -65,8 +80,23 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
             }
         }
         self.process_burst(now);
-        self.is_forwarded = false;
-        self.messages = messages;
+        self.set_forwarded(false);
+        if let Some(mesh) = &mut self.cx.mesh {
+            mesh.forwarding.messages = messages;
+        }
+    }
+
+    /// True if the frame in process came from another shard.
+    fn is_forwarded(&self) -> bool {
+        self.cx.mesh.as_ref().is_some_and(|mesh| mesh.forwarding.is_forwarded)
+    }
+
+    /// Records whether the frames in process came from another shard; returns what was recorded.
+    pub(super) fn set_forwarded(&mut self, is_forwarded: bool) -> bool {
+        self.cx
+            .mesh
+            .as_mut()
+            .is_some_and(|mesh| std::mem::replace(&mut mesh.forwarding.is_forwarded, is_forwarded))
     }
 
     fn process_message(&mut self, now: Instant, message: Message<D::Rx>) {
@@ -101,7 +131,7 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
             return Some(frame);
         }
         let Some(owner) = self.other_owner(&segment.tuple) else { return Some(frame) };
-        if self.is_forwarded {
+        if self.is_forwarded() {
             // The connection has moved while the frame was on its way. The peer retransmits.
             self.cx.verbs.counters.shard_messages_dropped += 1;
         } else {
@@ -114,23 +144,23 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
     /// Returns the owner of a four-tuple if that is another shard.
     #[cold]
     fn other_owner(&mut self, tuple: &FourTuple) -> Option<ShardId> {
-        let mesh = self.cx.mesh.as_ref()?;
+        let mesh = self.cx.mesh.as_mut()?;
         // Segments come in trains. For the duration of a pass the owner is as it was: what the
         // other shard has released meanwhile it answers itself.
-        if let Some((last, owner)) = &self.misdelivered
+        if let Some((last, owner)) = &mesh.forwarding.misdelivered
             && last == tuple
         {
             return Some(*owner);
         }
         let owner = mesh.owners().owner(tuple).filter(|&owner| owner != mesh.id())?;
-        self.misdelivered = Some((*tuple, owner));
+        mesh.forwarding.misdelivered = Some((*tuple, owner));
         Some(owner)
     }
 
     /// Forwards a frame that is no TCP segment to this port, if another shard is to process it;
     /// otherwise gives it back.
     pub(super) fn forward_frame(&mut self, frame: D::Rx) -> Option<D::Rx> {
-        let Some(mesh) = self.cx.mesh.as_ref().filter(|_| !self.is_forwarded) else {
+        let Some(mesh) = self.cx.mesh.as_ref().filter(|mesh| !mesh.forwarding.is_forwarded) else {
             return Some(frame);
         };
         let to = match self.cx.net.classify(&frame) {
@@ -147,7 +177,7 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
 
     /// Forwards an ICMP error if another shard owns the connection that it is about. True if so.
     pub(super) fn forward_icmp_error(&mut self, error: &IcmpError) -> bool {
-        if self.is_forwarded || self.connections.find_by_hash(&error.tuple).is_some() {
+        if self.is_forwarded() || self.connections.find_by_hash(&error.tuple).is_some() {
             return false;
         }
         let Some(owner) = self.other_owner(&error.tuple) else { return false };
@@ -188,16 +218,6 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
         };
         while let Some(solicit) = self.cx.net.next_solicit(now) {
             self.send_message(lead, Message::Solicit(Box::new(solicit)));
-        }
-    }
-
-    /// Offers the requests that waited for a backlog in which another shard has freed a slot.
-    #[inline]
-    pub(super) fn offer_waiting_requests(&mut self) {
-        if self.cx.mesh.is_some() && self.cx.listeners.has_waiting_requests() {
-            for port in self.cx.listeners.waiting_ports() {
-                self.offer_pending_requests(port);
-            }
         }
     }
 

@@ -53,7 +53,6 @@ use crate::net::interface::Interface;
 use crate::net::reply_limits::ReplyLimits;
 use crate::steering::backlog::Backlogs;
 use crate::steering::mesh::MeshPort;
-use crate::steering::message::Message;
 use crate::steering::owners::{ReserveError, ShardId};
 use crate::tcp::{self, CopyPool, OooPool};
 use crate::time::Instant;
@@ -61,7 +60,7 @@ use crate::verbs::context::Verbs;
 use crate::verbs::queue_pairs::QueuePairs;
 use crate::verbs::wc::Completions;
 use crate::wheel::Timer;
-use crate::wire::tcp::{FourTuple, IPV4_LEN, IPV6_LEN, TCP_LEN};
+use crate::wire::tcp::{IPV4_LEN, IPV6_LEN, TCP_LEN};
 
 /// Frames received in one pass, at most.
 const BURST_LEN: usize = 32;
@@ -101,12 +100,6 @@ pub struct Engine<D: Device, M: Memory, C: Completions> {
     burst: Vec<D::Rx>,
     /// The burst of this pass was fetched, even if it was empty.
     rx_burst_done: bool,
-    /// Messages of other shards, received with the burst.
-    messages: Vec<Message<D::Rx>>,
-    /// The frame in process came from another shard, and is not forwarded again.
-    is_forwarded: bool,
-    /// The last flow of this pass whose segments were forwarded, and its owner.
-    misdelivered: Option<(FourTuple, ShardId)>,
     fired: Vec<Timer>,
 }
 
@@ -186,9 +179,6 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
             sweep_events_at: 0,
             burst: Vec::with_capacity(BURST_LEN),
             rx_burst_done: false,
-            messages: Vec::new(),
-            is_forwarded: false,
-            misdelivered: None,
             fired: Vec::new(),
             cx: Context {
                 tcp_configs,
@@ -202,7 +192,7 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
                 pools,
                 schedule: Schedule::new(),
                 deferred: Vec::new(),
-                mesh,
+                mesh: mesh.map(Box::new),
                 config,
             },
         }
@@ -226,11 +216,12 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
         }
         self.resume_contiguous(now);
         let mut worked = self.process_rx(now);
-        self.offer_waiting_requests();
         on_received(self);
         self.fire_timers(now);
         self.resolve_next_hops(now);
-        self.end_overrun_qps(now);
+        if self.cx.verbs.has_overrun_cqs() {
+            self.end_overrun_qps(now);
+        }
         self.cx.verbs.end_srq_pass();
         worked |= self.transmit_ready(now);
         debug_assert!(self.cx.deferred.is_empty(), "run after the call that caused it");
@@ -362,6 +353,7 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
     }
 
     /// Ends the queue pairs of completion queues that overran.
+    #[cold]
     fn end_overrun_qps(&mut self, now: Instant) {
         while let Some(cq) = self.cx.verbs.take_overrun_cq() {
             for qp in self.cx.qps.connected_to_cq(cq) {

@@ -39,14 +39,12 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
             self.rx_burst();
         }
         self.rx_burst_done = false;
-        self.misdelivered = None;
         let mut worked = !self.burst.is_empty();
         if worked {
             self.process_burst(now);
         }
-        if !self.messages.is_empty() {
-            self.process_messages(now);
-            worked = true;
+        if self.cx.mesh.is_some() {
+            worked |= self.serve_mesh(now);
         }
         worked
     }
@@ -102,9 +100,9 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
             Received::Segment(segment, whole) => {
                 // Its fragments may have been forwarded, to be reassembled here. The segment was
                 // not yet.
-                let is_forwarded = std::mem::take(&mut self.is_forwarded);
+                let is_forwarded = self.set_forwarded(false);
                 self.on_segment(now, &segment, whole);
-                self.is_forwarded = is_forwarded;
+                self.set_forwarded(is_forwarded);
             }
             Received::TcpError(error) => self.on_icmp_error(now, &error),
         }

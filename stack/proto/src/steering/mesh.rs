@@ -22,6 +22,7 @@ use crate::steering::backlog::Backlogs;
 use crate::steering::message::Message;
 use crate::steering::owners::{OwnerTable, ShardId};
 use crate::steering::toeplitz::RssTable;
+use crate::wire::tcp::FourTuple;
 
 /// Maximum number of shards of a port.
 pub const SHARD_COUNT_MAX: usize = 64;
@@ -69,6 +70,17 @@ pub struct MeshPort<R> {
     from: Box<[Ring<R>]>,
     /// Ring that is polled first next time.
     next: usize,
+    pub(crate) forwarding: Forwarding<R>,
+}
+
+/// What a shard notes while it processes messages, or forwards frames.
+pub(crate) struct Forwarding<R> {
+    /// Messages received with the burst, and not processed yet.
+    pub(crate) messages: Vec<Message<R>>,
+    /// The frame in process came from another shard, and is not forwarded again.
+    pub(crate) is_forwarded: bool,
+    /// The last flow of this pass whose segments were forwarded, and its owner.
+    pub(crate) misdelivered: Option<(FourTuple, ShardId)>,
 }
 
 /// Reports the death of a shard to the others. Clones refer to the same mesh.
@@ -99,10 +111,12 @@ pub fn mesh<R>(config: MeshConfig) -> Vec<MeshPort<R>> {
         .take(count)
         .map(|id| {
             let at = usize::from(id);
+            let forwarding =
+                Forwarding { messages: Vec::new(), is_forwarded: false, misdelivered: None };
             let to = rings[at].iter().map(Arc::clone).collect();
             let from = rings.iter().enumerate().filter(|&(sender, _)| sender != at);
             let from = from.map(|(_, to)| Arc::clone(&to[at])).collect();
-            MeshPort { id: ShardId(id), shared: Arc::clone(&shared), to, from, next: 0 }
+            MeshPort { id: ShardId(id), shared: Arc::clone(&shared), to, from, next: 0, forwarding }
         })
         .collect()
 }
@@ -200,8 +214,10 @@ impl<R> MeshPort<R> {
         self.shared.pending[self.id.index()].load(Ordering::Relaxed)
     }
 
-    /// Moves at most `max` messages that have arrived to `out`, from each ring in turn.
-    pub(crate) fn receive(&mut self, out: &mut Vec<Message<R>>, max: usize) {
+    /// Receives messages, from each ring in turn, so that at most `max` wait to be processed.
+    pub(crate) fn receive(&mut self, max: usize) {
+        let out = &mut self.forwarding.messages;
+        let max = max.saturating_sub(out.len());
         // Before the rings are read: a message sent later sets it again.
         self.shared.pending[self.id.index()].swap(false, Ordering::SeqCst);
         let (count, mut left, mut empty) = (self.from.len(), max, 0);
@@ -253,8 +269,8 @@ mod tests {
     }
 
     fn received(port: &mut MeshPort<u32>, max: usize) -> Vec<u32> {
-        let mut out = Vec::new();
-        port.receive(&mut out, max);
+        port.receive(max);
+        let out = std::mem::take(&mut port.forwarding.messages);
         let number = |message| match message {
             Message::Frame(number) => number,
             other => panic!("{other:?}"),

@@ -26,6 +26,8 @@ pub(crate) struct Verbs<M, C> {
     pub(super) flushing: Vec<u32>,
     /// Completion queues that overran in this pass, each once.
     overrun_cqs: Vec<CqId>,
+    /// Shared receive queues of which buffers were taken in this pass, each once.
+    used_srqs: Vec<u32>,
 }
 
 impl<M, C> Verbs<M, C> {
@@ -38,6 +40,7 @@ impl<M, C> Verbs<M, C> {
             srqs: Slab::new(srqs_max),
             flushing: Vec::new(),
             overrun_cqs: Vec::new(),
+            used_srqs: Vec::new(),
         }
     }
 
@@ -123,13 +126,26 @@ impl<M, C> Verbs<M, C> {
     /// receive buffers used, and lets the application post as many.
     #[inline]
     pub(crate) fn end_srq_pass(&mut self) {
-        for index in 0..self.srqs.slot_count() {
+        if !self.used_srqs.is_empty() {
+            self.end_pass_of_srqs();
+        }
+    }
+
+    #[cold]
+    fn end_pass_of_srqs(&mut self) {
+        while let Some(index) = self.used_srqs.pop() {
             self.end_pass_of_srq(index);
         }
     }
 
-    fn end_pass_of_srq(&mut self, index: usize) {
-        let Ok(index) = u32::try_from(index) else { return };
+    /// Records that a buffer of a shared receive queue was taken in this pass.
+    pub(super) fn on_srq_used(&mut self, index: u32) {
+        if !self.used_srqs.contains(&index) {
+            self.used_srqs.push(index);
+        }
+    }
+
+    fn end_pass_of_srq(&mut self, index: u32) {
         let due = self.srqs.get_mut(index).and_then(Srq::end_pass);
         self.raise_limit_event(SrqId { index, generation: self.srqs.generation(index) }, due);
     }

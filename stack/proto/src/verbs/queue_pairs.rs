@@ -75,8 +75,13 @@ impl QueuePairs {
     /// Returns the slot index of a queue pair, unless it was destroyed.
     #[inline]
     pub(crate) fn slot(&self, qp: QpId) -> Option<u32> {
+        let is_it = |slot| self.qps.get(slot).is_some_and(|found| found.id == qp);
+        // The numbers of an engine by itself are those of its slots.
+        if is_it(qp.index) {
+            return Some(qp.index);
+        }
         let slot = *self.slots.get(qp.slot())?;
-        self.qps.get(slot).is_some_and(|found| found.id == qp).then_some(slot)
+        is_it(slot).then_some(slot)
     }
 
     pub(crate) fn get(&self, index: u32) -> Option<&Qp> {

@@ -234,7 +234,9 @@ impl Qp {
             verbs.counters.srq_caps_reached += 1;
             return false;
         }
-        srq.pop().is_some_and(|buffer| self.stream.recv_queue.post(&buffer))
+        let taken = srq.pop().is_some_and(|buffer| self.stream.recv_queue.post(&buffer));
+        verbs.on_srq_used(usage.index);
+        taken
     }
 
     /// Returns the shared receive buffer of a message that was refused, unless the buffer completed

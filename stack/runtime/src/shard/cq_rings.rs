@@ -4,8 +4,8 @@
 //! channel pays one test per completion, one with a channel a fence per poll that completes
 //! something.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Weak};
 
 use ferrowarp_proto::verbs::notify::Notify;
 use ferrowarp_proto::verbs::wc::{Completed, Completions, CqId, QpId, Wc};
@@ -14,7 +14,7 @@ use crate::arm::{ArmWord, CompEvent};
 use crate::helper_wakeup::HelperWakeup;
 use crate::shard::comp_events::CompEventQueue;
 use crate::shard::end_observer::EndObserver;
-use crate::shard::mailbox::{Mailbox, ShardRequest};
+use crate::shard::mailbox::{RequestSink, ShardRequest};
 use crate::spsc::{Consumer, Producer};
 
 /// Notification state of a completion queue with a channel, shared by the queue and its producers.
@@ -82,13 +82,13 @@ impl EndObserver for CqNotify {
 #[derive(Default)]
 pub(crate) struct CqOverrun {
     has_overrun: AtomicBool,
-    /// Of all these shards: each ends its own queue pairs.
-    mailboxes: Box<[Arc<Mailbox>]>,
+    /// All these shards: each ends its own queue pairs.
+    shards: Box<[Weak<dyn RequestSink>]>,
 }
 
 impl CqOverrun {
-    pub(crate) fn new(mailboxes: Box<[Arc<Mailbox>]>) -> Self {
-        Self { has_overrun: AtomicBool::new(false), mailboxes }
+    pub(crate) fn new(shards: Box<[Weak<dyn RequestSink>]>) -> Self {
+        Self { has_overrun: AtomicBool::new(false), shards }
     }
 
     /// True once a completion found the queue full, in any shard.
@@ -99,8 +99,10 @@ impl CqOverrun {
     /// Records the first overrun, and has every shard end its queue pairs. The shard that calls
     /// this has done so, and finds nothing left to end.
     fn set(&self, cq: CqId) {
-        if !self.has_overrun.swap(true, Ordering::AcqRel) && self.mailboxes.len() > 1 {
-            self.mailboxes.iter().for_each(|mailbox| mailbox.push(ShardRequest::EndCq(cq)));
+        if !self.has_overrun.swap(true, Ordering::AcqRel) && self.shards.len() > 1 {
+            for shard in self.shards.iter().filter_map(Weak::upgrade) {
+                shard.request(ShardRequest::EndCq(cq));
+            }
         }
     }
 }
@@ -301,6 +303,8 @@ impl Completed for Single {
 mod tests {
     use ferrowarp_proto::verbs::wc::{WcOpcode, WcStatus};
 
+    use std::sync::Mutex;
+
     use super::*;
 
     const fn wc(wr_id: u64) -> Wc {
@@ -376,10 +380,24 @@ mod tests {
         assert!(!rings.push_all(cq, Several(&mut vec![1])));
     }
 
+    /// Requests to a shard.
+    #[derive(Default)]
+    struct Requests(Mutex<Vec<ShardRequest>>);
+
+    impl RequestSink for Requests {
+        fn request(&self, request: ShardRequest) {
+            self.0.lock().unwrap().push(request);
+        }
+    }
+
     #[test]
     fn overrun_is_told_to_each_shard_once() {
-        let mailboxes: Box<[Arc<Mailbox>]> = (0..2).map(|_| Arc::default()).collect();
-        let overrun = Arc::new(CqOverrun::new(mailboxes.clone()));
+        let sinks = [(); 2].map(|()| Arc::new(Requests::default()));
+        let shards = sinks.iter().map(|sink| {
+            let sink: Weak<Requests> = Arc::downgrade(sink);
+            sink as Weak<dyn RequestSink>
+        });
+        let overrun = Arc::new(CqOverrun::new(shards.collect()));
         let mut shards = [CqRings::new(4), CqRings::new(4)];
         for rings in &mut shards {
             rings.add(CqId(1), CqProducer::new(2, Arc::clone(&overrun), None).0);
@@ -388,10 +406,8 @@ mod tests {
         shards[1].mark_overrun(CqId(1));
         shards[0].mark_overrun(CqId(1));
         assert!(overrun.has_overrun());
-        for mailbox in &mailboxes {
-            let mut requests = Vec::new();
-            mailbox.drain(|request| requests.push(request));
-            assert_eq!(requests, [ShardRequest::EndCq(CqId(1))]);
+        for sink in &sinks {
+            assert_eq!(*sink.0.lock().unwrap(), [ShardRequest::EndCq(CqId(1))]);
         }
     }
 

@@ -1,10 +1,9 @@
 //! Requests from other shards to a shard: rare, and never lost.
 
-use std::sync::atomic::{AtomicBool, Ordering};
-
 use crossbeam::queue::SegQueue;
-use crossbeam::utils::CachePadded;
 use ferrowarp_proto::verbs::wc::CqId;
+
+use crate::doorbell::Doorbells;
 
 /// Request from another shard.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -13,34 +12,30 @@ pub(crate) enum ShardRequest {
     EndCq(CqId),
 }
 
-/// Requests to a shard, which executes them in its next poll. Without requests a poll pays one
-/// load.
-#[derive(Debug, Default)]
-pub(crate) struct Mailbox {
-    has_requests: CachePadded<AtomicBool>,
-    requests: SegQueue<ShardRequest>,
+/// A shard, to another one that has a request.
+pub(crate) trait RequestSink: Send + Sync {
+    /// Has the shard execute a request in its next poll.
+    fn request(&self, request: ShardRequest);
 }
+
+/// Requests to a shard. Their announcement is with the doorbells, so that a poll without requests
+/// pays one load of a cache line that it loads anyway.
+#[derive(Debug, Default)]
+pub(crate) struct Mailbox(SegQueue<ShardRequest>);
 
 impl Mailbox {
     /// Adds a request.
     #[cold]
-    pub(crate) fn push(&self, request: ShardRequest) {
-        self.requests.push(request);
-        self.has_requests.store(true, Ordering::Release);
-    }
-
-    /// True if there may be requests.
-    #[inline]
-    pub(crate) fn has_requests(&self) -> bool {
-        self.has_requests.load(Ordering::Relaxed)
+    pub(crate) fn push(&self, doorbells: &Doorbells, request: ShardRequest) {
+        self.0.push(request);
+        doorbells.announce_request();
     }
 
     /// Passes all requests to `execute`.
     #[cold]
-    pub(crate) fn drain(&self, mut execute: impl FnMut(ShardRequest)) {
-        // Before the queue is read: a request added later sets it again.
-        self.has_requests.swap(false, Ordering::AcqRel);
-        while let Some(request) = self.requests.pop() {
+    pub(crate) fn drain(&self, doorbells: &Doorbells, mut execute: impl FnMut(ShardRequest)) {
+        doorbells.clear_requests();
+        while let Some(request) = self.0.pop() {
             execute(request);
         }
     }
@@ -52,15 +47,15 @@ mod tests {
 
     #[test]
     fn requests_are_executed_once_and_in_order() {
-        let mailbox = Mailbox::default();
-        assert!(!mailbox.has_requests());
+        let (doorbells, mailbox) = (Doorbells::new(1), Mailbox::default());
+        assert!(!doorbells.has_requests());
         let requests = [CqId(3), CqId(1)].map(ShardRequest::EndCq);
-        requests.into_iter().for_each(|request| mailbox.push(request));
-        assert!(mailbox.has_requests());
+        requests.into_iter().for_each(|request| mailbox.push(&doorbells, request));
+        assert!(doorbells.has_requests());
         let mut executed = Vec::new();
-        mailbox.drain(|request| executed.push(request));
+        mailbox.drain(&doorbells, |request| executed.push(request));
         assert_eq!(executed, requests);
-        assert!(!mailbox.has_requests());
-        mailbox.drain(|request| panic!("{request:?} once more"));
+        assert!(!doorbells.has_requests());
+        mailbox.drain(&doorbells, |request| panic!("{request:?} once more"));
     }
 }

@@ -42,7 +42,8 @@ pub(crate) use control::ShardControl;
 pub(crate) use cq_rings::{CqNotify, CqOverrun, CqProducer, CqRings};
 pub(crate) use end_observer::EndObserver;
 pub(crate) use engine::ShardEngine;
-pub(crate) use mailbox::Mailbox;
+pub(crate) use mailbox::RequestSink;
+use mailbox::{Mailbox, ShardRequest};
 pub(crate) use qp::QpShared;
 pub use srq::SrqLimit;
 pub(crate) use srq::SrqShared;
@@ -63,7 +64,7 @@ pub(crate) struct Shard {
     /// waiters.
     helper_wakeup: Arc<HelperWakeup>,
     /// Requests of other shards.
-    mailbox: Arc<Mailbox>,
+    mailbox: Mailbox,
     siblings: Siblings,
     state: AtomicCell<ShardState>,
     end_observers: Mutex<Vec<Weak<dyn EndObserver>>>,
@@ -97,11 +98,11 @@ impl Shard {
         Self {
             engine: SpinLock::new(Some(engine)),
             epoch: QsbrEpoch::new(),
+            mailbox: Mailbox::default(),
             doorbells: Doorbells::new(qps_max),
             clock,
             mode,
             helper_wakeup: Arc::new(HelperWakeup::new()),
-            mailbox: Arc::default(),
             siblings,
             state: AtomicCell::new(ShardState::Running),
             end_observers: Mutex::default(),
@@ -150,8 +151,8 @@ impl Shard {
         // A defect of the stack unwinds no thread of the application, and ends no polling thread
         // silently.
         let poll = || {
-            if self.mailbox.has_requests() {
-                self.mailbox.drain(|request| running.execute(request));
+            if self.doorbells.has_requests() {
+                self.mailbox.drain(&self.doorbells, |request| running.execute(request));
             }
             running.poll(now, &self.doorbells)
         };
@@ -245,11 +246,6 @@ impl Shard {
         &self.helper_wakeup
     }
 
-    /// Requests of other shards.
-    pub(crate) const fn mailbox(&self) -> &Arc<Mailbox> {
-        &self.mailbox
-    }
-
     /// The caller is about to sleep until the shard has something for it, and stops polling: a
     /// helper takes over immediately, and polls often for a while.
     pub(crate) fn add_waiter(&self) -> WaiterGuard<'_> {
@@ -316,6 +312,12 @@ impl Shard {
     /// True once the shard has failed.
     pub(crate) fn has_failed(&self) -> bool {
         self.state.load() == ShardState::Failed
+    }
+}
+
+impl RequestSink for Shard {
+    fn request(&self, request: ShardRequest) {
+        self.mailbox.push(&self.doorbells, request);
     }
 }
 
