@@ -140,7 +140,8 @@ impl DeviceArgs {
         shards: ShardArgs,
         demand: Demand,
     ) -> anyhow::Result<(Context, Vec<usize>)> {
-        let cores = if shards.shards == 1 { self.pin_single()? } else { shards.cores(self)? };
+        let cores =
+            if shards.shards == 1 { self.pin_single()? } else { shards.cores(&self.cores)? };
         Ok((self.open(demand)?, cores))
     }
 

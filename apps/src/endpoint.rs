@@ -2,20 +2,16 @@
 //! of small control messages, and a watchdog.
 
 use std::borrow::Cow;
-use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, bail};
 use ferrowarp::{
     Access, Buffer, ConnInfo, ConnParam, ConnectError, Context, Cq, CqOptions, EndReason, Event,
-    INLINE_LEN_MAX, Mr, Operation, Payload, Pd, PostError, Qp, QpOptions, QpState, RecvWr, SendWr,
-    SgList, Sge, ShardHandle, Wc, WcStatus,
+    Mr, Payload, Pd, Qp, QpOptions, QpState, SgList, Sge, ShardHandle, Wc, WcStatus,
 };
 
 /// Timeout for the peer to close.
 pub const CLOSE_TIMEOUT: Duration = Duration::from_secs(2);
-/// Most messages waiting for a free slot in a send queue; more means that the peer is stuck.
-const TX_BACKLOG_MAX: usize = 4096;
 /// Private data of a connection request, in bytes, that every peer accepts (siw keeps 256).
 pub const PRIVATE_LEN_MAX: usize = 128;
 
@@ -326,118 +322,6 @@ pub fn check_wc(wc: &Wc, qp: &Qp) -> anyhow::Result<()> {
             None => bail!("the connection ended before all requests completed"),
         },
         status => bail!("{:?}: {status}", wc.opcode),
-    }
-}
-
-/// Channel of small messages in both directions over a connection of its own. Receives are reposted
-/// immediately; Sends are queued in order while the send queue is full.
-pub struct MessageChannel {
-    /// The connection.
-    pub qp: Qp,
-    recv_mr: Mr,
-    slot_len: u32,
-    tx_backlog: VecDeque<Vec<u8>>,
-    sends_outstanding: usize,
-}
-
-impl MessageChannel {
-    /// Creates a channel with `slots` receives of `slot_len` bytes each; not yet connected.
-    ///
-    /// # Errors
-    /// If there is no memory.
-    pub fn new(end: &Endpoint, slots: u32, slot_len: u32) -> anyhow::Result<Self> {
-        let count = usize::try_from(slots)?;
-        let qp = end.create_qp(count, count)?;
-        let bytes = count * usize::try_from(slot_len)?;
-        let recv_mr = end.alloc_mr(bytes, Access::LOCAL_WRITE)?;
-        let channel =
-            Self { qp, recv_mr, slot_len, tx_backlog: VecDeque::new(), sends_outstanding: 0 };
-        for slot in 0..slots {
-            channel.post_recv(slot)?;
-        }
-        Ok(channel)
-    }
-
-    fn post_recv(&self, slot: u32) -> anyhow::Result<()> {
-        let id = WrId { kind: WrId::CHANNEL_RECV, run: 0, index: 0, number: slot };
-        let mut sg_list = SgList::new();
-        let offset = u64::from(slot) * u64::from(self.slot_len);
-        sg_list.push(sge_at(&self.recv_mr, offset, self.slot_len));
-        let posted = self.qp.post_recv(RecvWr { wr_id: id.pack(), sg_list });
-        posted.context("cannot post a receive for a message")
-    }
-
-    /// Sends a message of at most [`INLINE_LEN_MAX`] bytes, or queues it if the send queue is full.
-    ///
-    /// # Errors
-    /// If the connection is down, or too many messages are queued.
-    pub fn send(&mut self, bytes: &[u8]) -> anyhow::Result<()> {
-        assert!(bytes.len() <= INLINE_LEN_MAX, "messages fit inline");
-        anyhow::ensure!(self.tx_backlog.len() < TX_BACKLOG_MAX, "the peer receives no messages");
-        self.tx_backlog.push_back(bytes.to_vec());
-        self.flush()
-    }
-
-    /// Posts queued messages.
-    ///
-    /// # Errors
-    /// If the connection is down.
-    pub fn flush(&mut self) -> anyhow::Result<()> {
-        while let Some(bytes) = self.tx_backlog.front() {
-            let payload = Payload::Inline(bytes.iter().copied().collect());
-            let id = WrId { kind: WrId::CHANNEL_SEND, run: 0, index: 0, number: 0 };
-            let request = SendWr {
-                wr_id: id.pack(),
-                operation: Operation::Send { payload, solicited: false, invalidate: None },
-                signaled: true,
-                fence: false,
-            };
-            match self.qp.post_send(request) {
-                Ok(()) => {
-                    self.tx_backlog.pop_front();
-                    self.sends_outstanding += 1;
-                }
-                Err(PostError::QueueFull) => break,
-                Err(error) => match end_reason(&self.qp) {
-                    Some(reason) => bail!("{reason}"),
-                    None => return Err(error).context("cannot send a message"),
-                },
-            }
-        }
-        Ok(())
-    }
-
-    /// True if every message has been posted and completed.
-    #[must_use]
-    pub fn is_idle(&self) -> bool {
-        self.tx_backlog.is_empty() && self.sends_outstanding == 0
-    }
-
-    /// True if the connection is down, or [`CLOSE_TIMEOUT`] has passed since it was closed locally.
-    #[must_use]
-    pub fn is_closed(&self, closed: Instant) -> bool {
-        self.qp.state() == QpState::Error || closed.elapsed() > CLOSE_TIMEOUT
-    }
-
-    /// Handles a completion of this channel. Returns the message if it is a receive.
-    ///
-    /// # Errors
-    /// If the connection ended.
-    pub fn on_completion(&mut self, id: WrId, wc: &Wc) -> anyhow::Result<Option<Vec<u8>>> {
-        check_wc(wc, &self.qp)?;
-        if id.kind == WrId::CHANNEL_SEND {
-            self.sends_outstanding = self.sends_outstanding.saturating_sub(1);
-            self.flush()?;
-            return Ok(None);
-        }
-        let mut bytes = vec![0; usize::try_from(wc.byte_len.min(self.slot_len))?];
-        let offset = usize::try_from(id.number)? * usize::try_from(self.slot_len)?;
-        self.recv_mr.read(offset, &mut bytes);
-        // The peer may close after its last message; then there is nothing more to receive.
-        if self.qp.state() != QpState::Error {
-            self.post_recv(id.number)?;
-        }
-        Ok(Some(bytes))
     }
 }
 

@@ -9,6 +9,7 @@ pub mod device;
 pub mod endpoint;
 pub mod environment;
 pub mod iwlink;
+pub mod message_channel;
 pub mod mpa_options;
 pub mod network;
 pub mod options;

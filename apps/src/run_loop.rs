@@ -59,8 +59,8 @@ impl CorePlacement {
     }
 }
 
-/// Returns the core of each of `shards` shards: those of `--cores`; by default the first ones of the
-/// affinity mask.
+/// Returns the core of each of `shards` shards: those of `--cores`; by default the first ones of
+/// the affinity mask.
 ///
 /// # Errors
 /// If a core is not available, or there are not as many cores as shards.

@@ -2,7 +2,6 @@
 
 use clap::Args;
 
-use crate::device::DeviceArgs;
 use crate::run_loop::shard_cores;
 
 /// Most shards of a context.
@@ -19,12 +18,13 @@ pub struct ShardArgs {
 }
 
 impl ShardArgs {
-    /// Returns the core of each shard: those of `--cores`, or the first ones that may be used.
+    /// Returns the core of each shard: `cores`, those of `--cores`, or the first ones that may be
+    /// used.
     ///
     /// # Errors
     /// If there are not as many cores as shards.
-    pub fn cores(self, device: &DeviceArgs) -> anyhow::Result<Vec<usize>> {
-        shard_cores(self.shards, &device.cores)
+    pub fn cores(self, cores: &[usize]) -> anyhow::Result<Vec<usize>> {
+        shard_cores(self.shards, cores)
     }
 }
 

@@ -13,9 +13,9 @@ use sha2::{Digest as _, Sha256};
 use crate::copy::wire::{LEN_MAX, Message, RdmaOp, SlotRegion};
 use crate::copy::{CHANNEL_SLOTS, CHUNK_LEN, Digest, IRD_ORD, KIND_RDMA, SLOT_LEN, SLOTS};
 use crate::endpoint::{
-    Endpoint, MessageChannel, Watchdog, WrId, check_wc, conn_param, end_reason, gather,
-    poll_established, sge_at,
+    Endpoint, Watchdog, WrId, check_wc, conn_param, end_reason, gather, poll_established, sge_at,
 };
+use crate::message_channel::MessageChannel;
 use crate::run_loop::{Step, Task};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -1,22 +1,20 @@
 //! The client of iwperf (initiator): controls the runs of a session and collects the results.
 
 use std::collections::VecDeque;
-use std::hash::{BuildHasher as _, RandomState};
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context as _, bail, ensure};
-use ferrowarp::{Access, ConnParam, Context};
+use anyhow::{bail, ensure};
+use ferrowarp::{Access, Context};
 
-use crate::device::CONNECTIONS_PER_PORT;
-use crate::endpoint::{Endpoint, Watchdog, conn_param, poll_established};
+use crate::endpoint::{Endpoint, Watchdog, poll_established};
+use crate::perf::client_params::{connect_param, data_remote, hello};
 use crate::perf::hdr::Interval;
-use crate::perf::kind::Test;
 use crate::perf::message::{Hello, Message, Region, Run, Tally, Welcome};
 use crate::perf::options::TestArgs;
 use crate::perf::private_data::{ConnRole, Group};
 use crate::perf::progress::{Progress, WaitSpinner};
-use crate::perf::report::{Measurement, TestParams};
+use crate::perf::report::{Measurement, OnResult, TestParams};
 use crate::perf::session::{Session, advertise, completions_max, region_lens};
 use crate::perf::test_run::{SessionPoller, TestRun};
 use crate::perf::worker::{Meeting, Worker};
@@ -51,12 +49,9 @@ enum State {
     Closed,
 }
 
-/// Callback for the parameters once they are negotiated (without a result), and for each result.
-pub type OnResult = Box<dyn FnMut(&TestParams, Option<&Measurement>) + Send>;
-
 /// The client (initiator), or its worker for one shard.
 pub struct Client {
-    session: Session,
+    pub(super) session: Session,
     worker: Worker,
     /// Where this worker waits for the others, or last did.
     meeting: Meeting,
@@ -493,43 +488,5 @@ impl Drop for Client {
                 .send_control(Message::Failure("the client aborted the session".to_owned()));
             self.session.disconnect();
         }
-    }
-}
-
-/// Returns the parameters of a connection request.
-fn connect_param(args: &TestArgs, purpose: ConnRole) -> anyhow::Result<ConnParam> {
-    let mut param = conn_param(!args.no_crc, args.markers, args.outs, &purpose.emit())?;
-    args.mpa.apply_to(&mut param);
-    args.reads.apply_to(&mut param);
-    Ok(param)
-}
-
-/// Returns the address to connect data connection `index` of all workers to: one port has fewer
-/// source ports than connections are possible.
-fn data_remote(remote: SocketAddr, index: u32) -> anyhow::Result<SocketAddr> {
-    let more = u16::try_from(index / CONNECTIONS_PER_PORT)?;
-    let port = remote.port().checked_add(more);
-    let port = port.context("no port behind the server's for so many -q: use a lower -p")?;
-    Ok(SocketAddr::new(remote.ip(), port))
-}
-
-/// Returns a number that names a session; random, so that concurrent sessions are distinct.
-#[must_use]
-pub fn random_token() -> u32 {
-    u32::try_from(RandomState::new().hash_one(0) >> 32).unwrap_or(1)
-}
-
-fn hello(test: Test, args: &TestArgs, worker: &Worker) -> Hello {
-    let first_token = worker.team.as_ref().filter(|_| worker.index == 0).map(|team| team.token);
-    Hello {
-        test,
-        flags: args.flags(),
-        qps: worker.qps,
-        tx_depth: args.tx_depth,
-        rx_depth: args.rx_depth(test),
-        token: first_token.unwrap_or_else(random_token),
-        span: args.span(test),
-        tx: Region::default(),
-        rx: Region::default(),
     }
 }

@@ -6,10 +6,11 @@ use std::time::{Duration, Instant};
 
 use ferrowarp::Context;
 
-use crate::perf::client::{Client, OnResult, random_token};
+use crate::perf::client::Client;
+use crate::perf::client_params::random_token;
 use crate::perf::hdr::Interval;
 use crate::perf::options::TestArgs;
-use crate::perf::report::{Measurement, TestParams};
+use crate::perf::report::{Measurement, OnResult, TestParams};
 use crate::perf::shard_report::{Merger, merge, merge_intervals};
 use crate::perf::worker::Worker;
 

@@ -125,6 +125,16 @@ fn failure_text_is_truncated_at_char_and_sanitized() {
 }
 
 #[test]
+fn number_of_connections_is_encoded_modulo_its_width() {
+    for qps in [1, 4096, 65_535, 65_536] {
+        let Message::Hello(hello) = every_message().remove(0) else { panic!("Hello is first") };
+        let message = Message::Hello(Hello { qps, ..hello });
+        let bytes = ControlFrame { run: 0, message: message.clone() }.emit();
+        assert_eq!(ControlFrame::parse(&bytes).map(|frame| frame.message), Ok(message), "{qps}");
+    }
+}
+
+#[test]
 fn private_data_round_trips() {
     let group = Group::single(9);
     for purpose in [

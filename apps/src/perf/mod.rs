@@ -7,6 +7,7 @@
 
 pub mod active;
 pub mod client;
+mod client_params;
 pub mod clients;
 mod codec;
 pub mod control;
@@ -24,8 +25,10 @@ pub mod program;
 pub mod progress;
 pub mod report;
 pub mod server;
+mod server_session;
 mod server_sessions;
 pub mod session;
+pub mod shard_figures;
 pub mod shard_report;
 pub mod slots;
 pub mod test_run;

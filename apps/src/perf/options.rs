@@ -166,7 +166,8 @@ pub struct TestArgs {
     /// as few outstanding messages, if these would exceed 1 GiB.
     #[arg(long)]
     pub verify: bool,
-    /// Writes the results as JSON, also if the run fails.
+    /// Writes the results as JSON, also if the run fails. With several shards each result has their
+    /// figures in `shards`.
     #[arg(long, value_name = "FILE")]
     pub json: Option<PathBuf>,
     /// Writes the latencies as an HdrHistogram log (latency only), in nanoseconds.
@@ -329,106 +330,5 @@ fn size(text: &str) -> Result<u64, String> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn loop_args(line: &str) -> Result<(Test, TestArgs), clap::Error> {
-        let words = ["iwperf", "loop"].into_iter().chain(line.split_whitespace());
-        let Command::Loop { test, test_args, .. } = Options::try_parse_from(words)?.command else {
-            panic!("not the loop");
-        };
-        Ok((test, test_args))
-    }
-
-    #[test]
-    fn clap_definition_is_valid() {
-        use clap::CommandFactory;
-        Options::command().debug_assert();
-    }
-
-    #[test]
-    fn defaults_match_perftest() {
-        for (name, size, iterations) in [
-            ("write-bw", 65536, 5000),
-            ("read-bw", 65536, 1000),
-            ("send-bw", 65536, 1000),
-            ("write-lat", 2, 1000),
-            ("read-lat", 2, 1000),
-            ("send-lat", 2, 1000),
-            ("atomic-bw", 8, 1000),
-            ("atomic-lat", 8, 1000),
-        ] {
-            let (test, args) = loop_args(name).unwrap();
-            assert_eq!(test.name(), name);
-            assert_eq!(Test::from_code(test.code()), Some(test));
-            assert_eq!(args.sizes(test), [size]);
-            assert_eq!(args.run(test, size).iterations, iterations);
-            assert_eq!(args.tx_depth, 128);
-            assert_eq!(args.flags(), FLAG_CRC);
-        }
-        assert_eq!(PORT, 18515);
-        assert_eq!(Test::from_code(0), None);
-    }
-
-    #[test]
-    fn all_sizes_span_2_bytes_to_8_mib() {
-        let (test, args) = loop_args("send-bw -a").unwrap();
-        let sizes = args.sizes(test);
-        assert_eq!((sizes[0], sizes[22], sizes.len()), (2, 8 << 20, 23));
-        assert_eq!(args.span(test), 8 << 20);
-    }
-
-    #[test]
-    fn verify_slots_are_bounded_by_memory() {
-        let (test, args) = loop_args("write-bw --verify -t 64").unwrap();
-        let run = args.run(test, 100);
-        assert_eq!((run.slots, run.credits, run.stride), (64, 64, 128));
-        let large = args.run(test, 8 << 20);
-        assert_eq!((large.slots, large.credits), (64, 64));
-        let larger = args.run(test, 32 << 20);
-        assert_eq!((larger.slots, larger.credits), (32, 32));
-        let unverified = loop_args("write-bw").unwrap().1.run(test, 100);
-        assert_eq!((unverified.slots, unverified.credits), (1, 0));
-    }
-
-    #[test]
-    fn send_credits_do_not_exceed_receive_depth() {
-        let (test, args) = loop_args("send-bw -t 16").unwrap();
-        assert_eq!(args.run(test, 64).credits, args.rx_depth(test));
-        let (test, args) = loop_args("send-bw -t 16 --verify").unwrap();
-        assert!(args.run(test, 64).credits <= args.rx_depth(test));
-    }
-
-    #[test]
-    fn conflicting_options_are_rejected() {
-        for line in [
-            "write-bw -s 1 -a",
-            "write-bw -n 1 -D 1",
-            "write-bw -q 0",
-            "write-bw -n 0",
-            "write-bw -t 0",
-            "write-bwx",
-            "",
-        ] {
-            assert!(loop_args(line).is_err(), "{line}");
-        }
-        for line in [
-            "write-lat -q 2",
-            "send-lat -b",
-            "write-bw --hdr x",
-            "send-bw -q 256 -s 1024M",
-            "write-bw -A CMP_AND_SWAP",
-            "atomic-bw -s 16",
-            "atomic-lat -a",
-            "send-bw --write-with-imm",
-            "write-lat --write-with-imm",
-            "write-bw --mpa-revision 0 --no-crc",
-            "write-bw --mpa-revision 1 --peer-to-peer write",
-            "write-bw --mpa-revision 0 --write-with-imm",
-            "atomic-lat --mpa-revision 0",
-        ] {
-            let (test, args) = loop_args(line).unwrap();
-            assert!(args.check(test).is_err(), "{line}");
-        }
-    }
-}
+#[path = "options_tests.rs"]
+mod tests;

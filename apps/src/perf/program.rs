@@ -43,7 +43,7 @@ pub fn program(options: &Options) -> anyhow::Result<()> {
                 let shards = test_args.shards.shards;
                 let cores = match shards {
                     1 => device.placement()?.cores(),
-                    _ => test_args.shards.cores(device)?,
+                    _ => test_args.shards.cores(&device.cores)?,
                 };
                 environment.cores.clone_from(&cores);
                 let remote = SocketAddr::new(device.loop_server(), PORT);

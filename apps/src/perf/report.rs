@@ -12,7 +12,7 @@ use crate::environment::Environment;
 use crate::perf::kind::{Test, Transfer};
 use crate::perf::latency_stats::{Latencies, Summary};
 use crate::perf::options::TestArgs;
-use crate::perf::shard_report::ShardFigures;
+use crate::perf::shard_figures::ShardFigures;
 
 const RULE: &str =
     "---------------------------------------------------------------------------------------";
@@ -41,6 +41,9 @@ pub struct TestParams {
     /// Every byte is verified.
     pub verify: bool,
 }
+
+/// Callback for the parameters once they are negotiated (without a result), and for each result.
+pub type OnResult = Box<dyn FnMut(&TestParams, Option<&Measurement>) + Send>;
 
 /// One line of results.
 #[derive(Clone, Debug, Serialize)]

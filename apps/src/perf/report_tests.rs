@@ -1,5 +1,6 @@
 use super::*;
 use crate::perf::latency_stats::Latencies;
+use crate::perf::shard_report::merge;
 
 fn test_params(test: Test) -> TestParams {
     TestParams {
@@ -118,4 +119,46 @@ fn report_write_is_atomic() {
     assert_eq!(value["failure"], "no answer");
     assert_eq!(std::fs::read_dir(&folder).unwrap().count(), 1);
     assert!(report.write(&folder.path().join("missing/out.json")).is_err());
+}
+
+#[test]
+fn shards_add_up_over_the_time_of_the_slowest() {
+    let part = |shard, messages, nanoseconds, latency| {
+        let mut result = Measurement::new(&test_params(Test::SendLat), 1000);
+        result.set_rates(messages, messages * 1000, nanoseconds);
+        (result.qps, result.shard, result.errors) = (1, shard, 1);
+        (result.bytes_verified, result.frames_forwarded) = (10, 7);
+        result.peak_gbit_s = 2.0;
+        let mut latencies = Latencies::new();
+        latencies.record(latency);
+        result.lat_us = latencies.summary();
+        result.latencies = Some(latencies);
+        result
+    };
+    let parts = [part(0, 100, 1_000_000, 1000), part(3, 300, 2_000_000, 2000)];
+    let total = merge(&parts, 2);
+    assert_eq!((total.iterations, total.qps, total.bytes_verified, total.errors), (400, 2, 20, 2));
+    assert!((total.duration_s - 0.002).abs() < 1e-12 && (total.bw_gbit_s - 1.6).abs() < 1e-9);
+    assert!((total.msg_rate_mops - 0.2).abs() < 1e-9 && (total.peak_gbit_s - 4.0).abs() < 1e-9);
+    let latencies = total.lat_us.unwrap();
+    assert_eq!((latencies.min, latencies.max), (1.0, 2.0));
+    let text = serde_json::to_string(&total).unwrap();
+    let value: serde_json::Value = serde_json::from_str(&text).unwrap();
+    let shard = value["shards"][1].as_object().unwrap();
+    let mut members: Vec<&str> = shard.keys().map(String::as_str).collect();
+    members.sort_unstable();
+    let expected = [
+        "bw_gbit_s",
+        "duration_s",
+        "frames_forwarded",
+        "iterations",
+        "lat_us",
+        "msg_rate_mops",
+        "qps",
+        "shard",
+    ];
+    assert_eq!(members, expected);
+    assert_eq!((&shard["shard"], &shard["iterations"]), (&3.into(), &300.into()));
+    let line = total.shards[1].line();
+    assert_eq!(line, "   shard 3: 1 qps, 2.00 usec typical, 2.00 at 99%, 7 frames forwarded");
 }

@@ -40,6 +40,46 @@ fn session(provide: AllocateRegions) -> anyhow::Result<u64> {
     Ok(client.results[0].errors)
 }
 
+/// A device may spread the connections of a session over the server's shards as it likes.
+#[test]
+fn data_connections_may_arrive_at_any_shard() {
+    for line in ["write-bw -q 5 -n 60 -t 8 --verify", "send-bw -q 4 -b -n 60 -t 8 --verify"] {
+        let words = ["iwperf", "loop"].into_iter().chain(line.split(' '));
+        let Command::Loop { test, device, test_args } =
+            Options::try_parse_from(words).unwrap().command
+        else {
+            panic!("not the loop");
+        };
+        let qps = test_args.qps();
+        let demand = Demand { shards: 2, ..Demand::connections(qps) };
+        let (left, right) = device.open_pair(demand).unwrap();
+        let remote = (device.loop_server(), PORT).into();
+        let (reads, quiet) = (IrdOrdArgs::default(), Box::new(|_: &str| {}));
+        let mut workers = Server::workers(&right, PORT, true, TIMEOUT, reads, quiet).unwrap();
+        let setting = TestParams::new(test, &device, &test_args);
+        let on_result = Box::new(|_: &TestParams, _: Option<&Measurement>| {});
+        let mut client = Client::new(&left, remote, &test_args, setting, on_result).unwrap();
+        for index in 0..usize::try_from(qps).unwrap() {
+            client.session.data_qp_on(index, index % 2).unwrap();
+        }
+        let start = Instant::now();
+        let mut on_second = 0;
+        let mut has_ended = false;
+        while !has_ended {
+            has_ended = client.step().unwrap() == Step::Finished;
+            for worker in &mut workers {
+                let _ = worker.step().unwrap();
+            }
+            on_second = on_second.max(right.shard(1).unwrap().connection_count());
+            assert!(start.elapsed() < Duration::from_secs(60), "the session hangs");
+        }
+        assert_eq!(on_second, qps as usize / 2, "{line}");
+        let result = &client.results[0];
+        let messages = u64::from(qps) * 60 * if test_args.bidirectional { 2 } else { 1 };
+        assert_eq!((result.errors, result.bytes_verified), (0, messages * 65_536), "{line}");
+    }
+}
+
 #[test]
 fn client_waits_while_server_sends_alive() {
     let start = Instant::now();

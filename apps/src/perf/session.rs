@@ -6,7 +6,8 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, bail};
 use ferrowarp::{AtomicOp, Mr, Operation, Payload, PostError, Qp, RecvWr, SendWr, SgList, Wc};
 
-use crate::endpoint::{Endpoint, MessageChannel, WrId, check_wc, end_reason, gather, sge_at};
+use crate::endpoint::{Endpoint, WrId, check_wc, end_reason, gather, sge_at};
+use crate::message_channel::MessageChannel;
 use crate::perf::control::{ControlFrame, RECEIVE_LEN};
 use crate::perf::kind::{Test, Transfer};
 use crate::perf::message::{

@@ -6,7 +6,8 @@ use std::time::Instant;
 use anyhow::{bail, ensure};
 use ferrowarp::{Access, Context, Mr, Wc};
 
-use crate::endpoint::{Endpoint, MessageChannel, Watchdog, WrId, conn_param, poll_established};
+use crate::endpoint::{Endpoint, Watchdog, WrId, conn_param, poll_established};
+use crate::message_channel::MessageChannel;
 use crate::mpa_options::{negotiated_line, start_mode};
 use crate::perf::latency_stats::Latencies;
 use crate::ping::options::{CommonArgs, PingArgs};
@@ -56,7 +57,22 @@ impl Client {
         rounds: &PingArgs,
         count: u64,
     ) -> anyhow::Result<Self> {
-        let end = Endpoint::new(context, usize::from(CHANNEL_SLOTS) * 2)?;
+        Self::on_shard(context, 0, remote, common, rounds, count)
+    }
+
+    /// As [`Client::new`], on any shard of the context.
+    ///
+    /// # Errors
+    /// As [`Client::new`].
+    pub fn on_shard(
+        context: &Context,
+        shard: usize,
+        remote: SocketAddr,
+        common: &CommonArgs,
+        rounds: &PingArgs,
+        count: u64,
+    ) -> anyhow::Result<Self> {
+        let end = Endpoint::on_shard(context, shard, usize::from(CHANNEL_SLOTS) * 2)?;
         let channel = MessageChannel::new(&end, CHANNEL_SLOTS.into(), u32::try_from(ADVERT_LEN)?)?;
         let len = usize::try_from(rounds.size)?;
         let source = end.alloc_mr(len, Access::REMOTE_READ)?;

@@ -13,22 +13,22 @@ use crate::one_at_a_time;
 const TESTS: [&str; 6] = ["write-bw", "read-bw", "send-bw", "write-lat", "read-lat", "send-lat"];
 
 /// A folder that is removed after the test.
-struct Fixture {
+pub(crate) struct Fixture {
     folder: TempDir,
     _lock: MutexGuard<'static, ()>,
 }
 
 impl Fixture {
-    fn new() -> Self {
+    pub(crate) fn new() -> Self {
         Self { _lock: one_at_a_time(), folder: tempfile::tempdir().unwrap() }
     }
 
-    fn path(&self, name: &str) -> PathBuf {
+    pub(crate) fn path(&self, name: &str) -> PathBuf {
         self.folder.path().join(name)
     }
 
     /// Runs `iwperf loop` and returns what it printed and the parsed report.
-    fn iwperf(&self, line: &str) -> (Output, Value) {
+    pub(crate) fn iwperf(&self, line: &str) -> (Output, Value) {
         let report = self.path("report.json");
         let output = Command::new(env!("CARGO_BIN_EXE_iwperf"))
             .arg("loop")
@@ -43,7 +43,7 @@ impl Fixture {
     }
 
     /// Like [`Fixture::iwperf`] for a run that must succeed; returns its results.
-    fn results(&self, line: &str) -> Vec<Value> {
+    pub(crate) fn results(&self, line: &str) -> Vec<Value> {
         let (output, report) = self.iwperf(line);
         assert!(output.status.success(), "iwperf loop {line}: {output:?}");
         assert!(report["failure"].is_null(), "{report}");
@@ -51,7 +51,7 @@ impl Fixture {
     }
 }
 
-fn error_line(output: &Output) -> String {
+pub(crate) fn error_line(output: &Output) -> String {
     let text = String::from_utf8_lossy(&output.stderr).into_owned();
     let errors: Vec<&str> =
         text.lines().filter(|line| !line.trim_start().starts_with("WARN")).collect();
@@ -60,7 +60,7 @@ fn error_line(output: &Output) -> String {
 }
 
 /// Two cores of this machine, or one twice.
-fn two_cores() -> String {
+pub(crate) fn two_cores() -> String {
     let cores = core_affinity::get_core_ids().unwrap();
     format!("{},{}", cores[0].id, cores[cores.len() - 1].id)
 }

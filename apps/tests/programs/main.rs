@@ -14,6 +14,7 @@ use ferrowarp_apps::{perf, ping};
 mod commands;
 mod many_sessions;
 mod sessions;
+mod shards;
 
 /// Held by each test while it runs: each keeps one or two cores busy and bounds the time in which
 /// its peers answer.

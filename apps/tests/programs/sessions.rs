@@ -7,7 +7,8 @@ use std::time::{Duration, Instant};
 
 use ferrowarp::device::DeviceSpec;
 use ferrowarp::{Config, Context};
-use ferrowarp_apps::endpoint::{Endpoint, MessageChannel, WrId, conn_param, poll_established};
+use ferrowarp_apps::endpoint::{Endpoint, WrId, conn_param, poll_established};
+use ferrowarp_apps::message_channel::MessageChannel;
 use ferrowarp_apps::mpa_options::IrdOrdArgs;
 use ferrowarp_apps::perf;
 use ferrowarp_apps::ping;
@@ -40,15 +41,15 @@ fn remote(port: u16) -> SocketAddr {
 
 /// Lines that a task reported.
 #[derive(Clone, Default)]
-struct CapturedLines(Arc<Mutex<Vec<String>>>);
+pub(crate) struct CapturedLines(Arc<Mutex<Vec<String>>>);
 
 impl CapturedLines {
-    fn hook(&self) -> Box<dyn FnMut(&str) + Send> {
+    pub(crate) fn hook(&self) -> Box<dyn FnMut(&str) + Send> {
         let lines = self.clone();
         Box::new(move |line| lines.0.lock().unwrap().push(line.to_owned()))
     }
 
-    fn all(&self) -> Vec<String> {
+    pub(crate) fn all(&self) -> Vec<String> {
         self.0.lock().unwrap().clone()
     }
 }
