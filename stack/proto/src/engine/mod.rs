@@ -28,6 +28,7 @@ mod tx;
 mod tx_pack;
 mod tx_reclaim;
 mod tx_train;
+mod tx_visits;
 mod usage;
 
 use core::marker::PhantomData;
@@ -48,6 +49,7 @@ use crate::cm::tx_reclaim::TxReclaim;
 use crate::ddp::memory::Memory;
 use crate::device::{Device, frame_capacity};
 use crate::engine::connections::Connections;
+use crate::engine::tx_visits::TxVisits;
 use crate::mpa::fpdu_pool::FpduPool;
 use crate::net::interface::Interface;
 use crate::net::reply_limits::ReplyLimits;
@@ -92,8 +94,8 @@ pub struct Engine<D: Device, M: Memory, C: Completions> {
     /// cache at the last one.
     resolve_at: Instant,
     resolve_epoch: u32,
-    /// Time from which on a pass that finds the transmit queue full visits all ready connections.
-    visit_all_at: Instant,
+    /// Visits of all ready connections while the transmit queue is full.
+    tx_visits: TxVisits,
     /// Length of the event queue at which stale events are removed.
     sweep_events_at: usize,
     /// Received frames, the first of them last while they are processed.
@@ -175,7 +177,7 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
             evict_partials_at: Instant::ZERO,
             resolve_at: Instant::ZERO,
             resolve_epoch: 0,
-            visit_all_at: Instant::ZERO,
+            tx_visits: TxVisits::new(),
             sweep_events_at: 0,
             burst: Vec::with_capacity(BURST_LEN),
             rx_burst_done: false,

@@ -9,15 +9,12 @@ use crate::ddp::memory::Memory;
 use crate::device::{ChecksumMode, Device, Retained, RxFrame, TxClass, TxFrame};
 use crate::engine::Engine;
 use crate::tcp::{self, Tcb, Transmit, TxDemand};
-use crate::time::{Instant, MILLISECOND};
+use crate::time::Instant;
 use crate::verbs::queue_pair::Qp;
 use crate::verbs::wc::Completions;
 
 /// Segments that a connection sends per pass, at most.
 const TX_QUANTUM_SEGMENTS: usize = 16;
-/// While the transmit queue is full, a pass visits all ready connections this often: their timers
-/// are armed by it, and entries of ended connections leave the list.
-const VISIT_ALL_INTERVAL_NS: u64 = 10 * MILLISECOND;
 
 /// Result of [`Connection::send_new_data`].
 #[derive(Clone, Copy)]
@@ -63,9 +60,10 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
         let mut worked = false;
         let mut starved = None;
         let mut visits_all = None;
+        self.tx_visits.on_pass(now);
         for _ in 0..self.cx.schedule.ready.len() {
             if self.cx.device.tx_free_count() == 0
-                && !*visits_all.get_or_insert_with(|| self.is_visit_of_all_due(now))
+                && !*visits_all.get_or_insert_with(|| self.tx_visits.begin_if_due(now))
             {
                 // Those not visited are at the front already, and go before one that was starved.
                 starved = None;
@@ -105,17 +103,6 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
             ready.rotate_left(at);
         }
         worked
-    }
-
-    /// True if a pass that finds the transmit queue full has to visit all ready connections
-    /// nevertheless; the next one after it has not, for a while.
-    #[cold]
-    fn is_visit_of_all_due(&mut self, now: Instant) -> bool {
-        let is_due = self.visit_all_at <= now;
-        if is_due {
-            self.visit_all_at = now + VISIT_ALL_INTERVAL_NS;
-        }
-        is_due
     }
 }
 
