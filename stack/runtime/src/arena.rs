@@ -111,8 +111,8 @@ impl Mapping {
                 map
             }
         };
-        // SAFETY: the mapping is kept beside the span, and no slice of it is made: `Buffer` copies
-        // in and out, and only its owner can access its memory until it is registered.
+        // SAFETY: the mapping is kept beside the span. A slice is made only of the bytes of a
+        // buffer, while it is not registered: only its owner can access them then.
         let span = unsafe { Span::new(map.as_mut_ptr(), len) };
         let free = Mutex::new(FreeList(BTreeMap::from([(0, len)])));
         Ok(Self { _map: map, span, free })

@@ -2,13 +2,11 @@
 
 mod open;
 
-use std::collections::HashMap;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
 use ferrowarp_proto::ddp::regions::RegionTable;
-use ferrowarp_proto::verbs::wc::QpId;
 
 use crate::arena::{Arena, Buffer};
 use crate::config::{Config, DriveMode};
@@ -17,9 +15,10 @@ use crate::error::MemoryError;
 use crate::events::{AsyncEventQueue, EventSource};
 use crate::limits::ResourceLimits;
 use crate::numbers::Numbers;
-use crate::shard::{QpShared, Shard, ShardControl};
+use crate::shard::{Shard, ShardControl};
 use crate::shards::Shards;
 use crate::thread::DriveThread;
+use crate::unbound::UnboundQps;
 
 /// Open device with its addresses; all other objects are created from it. Clones refer to the same
 /// context.
@@ -46,8 +45,8 @@ pub(crate) struct ContextInner {
     pub(crate) qp_numbers: Numbers,
     pub(crate) cq_numbers: Numbers,
     pub(crate) srq_numbers: Numbers,
-    /// Queue pairs that belong to no shard yet, by their numbers: closing ends them.
-    unbound: Mutex<HashMap<u32, Weak<QpShared>>>,
+    /// Queue pairs that belong to no shard yet.
+    pub(crate) unbound: Arc<UnboundQps>,
     /// Held while listeners are opened and closed.
     listeners: Mutex<()>,
     pub(crate) regions: Arc<RegionTable>,
@@ -190,6 +189,9 @@ impl ContextInner {
             if spin == timeout {
                 return None;
             }
+            if self.shards.have_ended() {
+                return ready();
+            }
             // The thread that polls instead of this one polls often for a while.
             let _awaiting = self.shards.add_waiters();
             source.wait(timeout - spin, ready)
@@ -221,18 +223,10 @@ impl ContextInner {
         shards.iter().filter_map(Weak::upgrade).fold(false, |busy, shard| busy | shard.drive())
     }
 
-    /// Registers a queue pair that belongs to no shard yet.
-    pub(crate) fn add_unbound(&self, id: QpId, qp: &Arc<QpShared>) {
-        self.lock_unbound().insert(id.index, Arc::downgrade(qp));
-    }
-
-    /// Removes one that belongs to a shard now, or is gone.
-    pub(crate) fn remove_unbound(&self, id: QpId) {
-        self.lock_unbound().remove(&id.index);
-    }
-
-    fn lock_unbound(&self) -> MutexGuard<'_, HashMap<u32, Weak<QpShared>>> {
-        self.unbound.lock().unwrap_or_else(PoisonError::into_inner)
+    /// True in a child made by `fork`: the context is its parent's, and locks may have been held at
+    /// the fork.
+    pub(crate) fn is_in_child(&self) -> bool {
+        dpdk_sys::is_child()
     }
 
     /// Locks the set of listeners.
@@ -263,9 +257,7 @@ impl ContextInner {
         let threads =
             std::mem::take(&mut *self.drive_threads.lock().unwrap_or_else(PoisonError::into_inner));
         drop(threads);
-        for qp in self.lock_unbound().drain().filter_map(|(_, qp)| qp.upgrade()) {
-            qp.close();
-        }
+        self.unbound.end();
         self.shards.control(|engine, now| engine.disconnect_all(now));
         let count = |what: fn(&mut dyn ShardControl) -> usize| {
             self.shards.control(|engine, _| what(engine)).into_iter().sum::<usize>()

@@ -10,7 +10,7 @@ use crate::comp_channel::CompChannel;
 use crate::context::{Context, ContextInner};
 use crate::error::{CreateError, ReqNotifyError};
 use crate::limits::{Permit, Resource};
-use crate::shard::{CqNotify, CqOverrun, CqProducer, RequestSink, Shard};
+use crate::shard::{CqNotify, CqOverrun, CqProducer, OverrunSink, Shard};
 use crate::spin_lock::SpinLock;
 use crate::spsc::{Consumer, Peek};
 
@@ -147,7 +147,7 @@ impl Cq {
         let notify = channel.map(|channel| Arc::new(channel.notify(id, shards.iter().copied())));
         let sinks = shards.iter().map(|shard| {
             let shard: Weak<Shard> = Arc::downgrade(shard);
-            shard as Weak<dyn RequestSink>
+            shard as Weak<dyn OverrunSink>
         });
         let overrun = Arc::new(CqOverrun::new(sinks.collect()));
         let mut rings = Vec::new();
@@ -285,6 +285,9 @@ impl CqInner {
 
 impl Drop for CqInner {
     fn drop(&mut self) {
+        if self.context.is_in_child() {
+            return;
+        }
         let id = self.id;
         self.context.shards.control(|engine, _| engine.remove_cq(id));
         // Before the ID of this queue can be reused.

@@ -258,6 +258,8 @@ mod tcp;
 mod thread;
 #[cfg(not(loom))]
 mod timer_slack;
+#[cfg(not(loom))]
+mod unbound;
 
 // req: RDMAP-011, DDP-008, DDP-009, DDP-150, RDMAP-201, RDMAP-202, RDMAP-203
 // req: RDMAP-204, RDMAP-140, RDMAP-355, RDMAP-216, RDMAP-356, RDMAP-200, RDMAP-205

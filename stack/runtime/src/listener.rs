@@ -51,9 +51,11 @@ impl Listener {
         let _listening = context.lock_listeners();
         let results =
             context.shards.control(|engine, _| engine.listen(port, Arc::clone(&backlog), unframed));
+        // Closed, failed, or a child made by `fork`.
+        let is_empty = results.is_empty();
         match results.into_iter().find_map(Result::err) {
             Some(error) => Err(error),
-            None if context.shards.have_ended() => Err(CmError::Gone),
+            None if is_empty => Err(CmError::Gone),
             None => Ok(Self { context: Arc::clone(context), port, backlog }),
         }
     }
@@ -92,6 +94,10 @@ impl Listener {
 
 impl Drop for Listener {
     fn drop(&mut self) {
+        if self.context.is_in_child() {
+            // The connections are the parent's.
+            return;
+        }
         let port = self.port;
         let listening = self.context.lock_listeners();
         self.context.shards.control(|engine, _| engine.unlisten(port));
@@ -136,6 +142,11 @@ impl ConnRequest {
             return Err(CmError::Gone);
         }
         let request = self.id;
+        let shard = self.context.shards.get(self.shard);
+        // A request that is gone must not bind the queue pair.
+        if shard.control(|engine, _| engine.is_request_pending(request)) != Some(true) {
+            return Err(CmError::Gone);
+        }
         qp.bind(self.shard)?;
         let result = qp.control(|engine, now, qp| engine.accept(now, request, qp, &param));
         // On failure the drop rejects it.

@@ -78,7 +78,7 @@ impl Qp {
         if srq.is_some_and(|srq| !srq.belongs_to(context, pd.id())) {
             return Err(CreateError::Gone);
         }
-        if context.shards.have_ended() {
+        if context.shards.have_ended() || context.is_in_child() {
             return Err(CreateError::Gone);
         }
         let shard = options.shard_of(context.shards.len())?;
@@ -108,7 +108,7 @@ impl Qp {
         let id = QpId { index, generation };
         let shared = Arc::new(QpShared::new(sends, recvs));
         shared.source().set_event(AsyncEvent::Connection { qp: id });
-        context.add_unbound(id, &shared);
+        context.unbound.add(id, &shared);
         let queues = UnboundQueues { init, requester, recv_queue, tails };
         let qp = Self {
             shared,
@@ -157,7 +157,7 @@ impl Qp {
             Ok(())
         });
         bound.unwrap_or(Err(CmError::Gone))?;
-        self.context.remove_unbound(id);
+        self.context.unbound.remove(id);
         // Receives may have been posted.
         self.context.shards.get(shard).ring_doorbell(id);
         Ok(())
@@ -461,12 +461,16 @@ impl Qp {
 
 impl Drop for Qp {
     fn drop(&mut self) {
+        if self.context.is_in_child() {
+            // The connection is the parent's.
+            return;
+        }
         let id = self.id;
         let shard = self.bound_shard();
         if let Some(shard) = shard {
             shard.control(|engine, now| engine.destroy_qp(now, id));
         } else {
-            self.context.remove_unbound(id);
+            self.context.unbound.remove(id);
         }
         self.context.events.remove(self.shared.source());
         if let Some(shard) = shard {

@@ -210,6 +210,9 @@ impl SrqInner {
 
 impl Drop for SrqInner {
     fn drop(&mut self) {
+        if self.context.is_in_child() {
+            return;
+        }
         // Its queue pairs keep it alive, so none is left.
         for (shard, id) in self.engines() {
             shard.control(|engine, _| engine.destroy_srq(id));

@@ -49,11 +49,13 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
     #[cold]
     pub(super) fn serve_mesh(&mut self, now: Instant) -> bool {
         let Some(mesh) = &mut self.cx.mesh else { return false };
-        mesh.forwarding.misdelivered = None;
         let messages = std::mem::take(&mut mesh.forwarding.messages);
         let has_messages = !messages.is_empty();
         if has_messages {
             self.process_messages(now, messages);
+        }
+        if let Some(mesh) = &mut self.cx.mesh {
+            mesh.forwarding.misdelivered = None;
         }
         if self.cx.listeners.has_waiting_requests() {
             for port in self.cx.listeners.waiting_ports() {
@@ -110,7 +112,10 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
             }
             Message::IcmpError(error) => self.on_icmp_error(now, &error),
             Message::RecycleTimeWait => {
-                self.recycle_time_wait();
+                // Another shard may have been faster.
+                if self.cx.mesh.as_ref().is_some_and(|mesh| mesh.owners().is_full()) {
+                    self.recycle_time_wait();
+                }
             }
             Message::Advert(advert) => net.learn(now, &advert, &mut verbs.counters),
             Message::Solicit(solicit) => {

@@ -125,6 +125,12 @@ impl OwnerTable {
         self.count.load(Ordering::Relaxed)
     }
 
+    /// True if no more can be reserved.
+    #[must_use]
+    pub fn is_full(&self) -> bool {
+        self.len() >= self.count_max
+    }
+
     /// True if none is reserved.
     #[must_use]
     pub fn is_empty(&self) -> bool {

@@ -1,7 +1,7 @@
 //! Opening of contexts: devices, engines, shards and their threads.
 
 use std::sync::atomic::{AtomicU32, AtomicUsize};
-use std::sync::{Arc, Mutex, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock, Weak};
 
 use ferrowarp_proto::ddp::regions::RegionTable;
 use ferrowarp_proto::device::Capabilities;
@@ -24,9 +24,13 @@ use crate::numbers::Numbers;
 use crate::shard::{CqRings, Shard, ShardEngine, Siblings};
 use crate::shards::Shards;
 use crate::thread::DriveThread;
+use crate::unbound::UnboundQps;
 
-/// Messages that the ring from one shard to another holds.
-const MESH_RING_LEN: usize = 512;
+/// Messages that the rings from one shard to all others hold, about: they are frames of the pool of
+/// its queue, which has more than twice as many.
+const MESH_MESSAGES_MAX: usize = 256;
+/// Messages that one of these rings holds, at least.
+const MESH_RING_LEN_MIN: usize = 16;
 
 impl Context {
     /// Opens the device of the configuration.
@@ -137,7 +141,14 @@ impl Context {
             Some(step) => Clock::virtual_time(nanos(step)),
         };
         let rss = queues.first().and_then(Port::rss);
-        let shards = open_shards(queues, &config, seeds[1], rss, &regions, &events, &clock);
+        let running = Arc::new(AtomicUsize::new(queues.len()));
+        let shards =
+            open_shards(queues, &config, seeds[1], rss, &regions, &events, &clock, &running);
+        let unbound = Arc::new(UnboundQps::new(running));
+        for shard in &shards {
+            let observer: Weak<UnboundQps> = Arc::downgrade(&unbound);
+            shard.observe_end(observer);
+        }
         let mut drive_threads = Vec::new();
         let cores = config.shard_cores();
         for (index, shard) in shards.iter().enumerate() {
@@ -152,7 +163,7 @@ impl Context {
             qp_numbers: Numbers::new(qps_max),
             cq_numbers: Numbers::new(u32::MAX as usize),
             srq_numbers: Numbers::new(u32::MAX as usize),
-            unbound: Mutex::default(),
+            unbound,
             listeners: Mutex::default(),
             regions,
             limits: ResourceLimits::new(config.limits),
@@ -168,6 +179,7 @@ impl Context {
 }
 
 /// Opens the shards over the queues of one port.
+#[expect(clippy::too_many_arguments, reason = "what the shards share")]
 fn open_shards<D>(
     queues: Vec<D>,
     config: &Config,
@@ -176,6 +188,7 @@ fn open_shards<D>(
     regions: &Arc<RegionTable>,
     events: &Arc<AsyncEventQueue>,
     clock: &Clock,
+    running: &Arc<AtomicUsize>,
 ) -> Vec<Arc<Shard>>
 where
     D: Port + Send + 'static,
@@ -190,14 +203,13 @@ where
         let config = engine_config(first);
         meshed = mesh(MeshConfig {
             shards: count,
-            ring_len: MESH_RING_LEN,
+            ring_len: (MESH_MESSAGES_MAX / (count - 1)).max(MESH_RING_LEN_MIN),
             connections_max: config.connections_max,
             cookies_per_second: config.cookies_per_second,
             seed,
             rss,
         });
     }
-    let running = Arc::new(AtomicUsize::new(count));
     let mut mesh_ports = meshed.into_iter();
     let open = |(index, device): (usize, D)| {
         let (config_of, rings) = (engine_config(&device), CqRings::new(qps_max));
@@ -209,7 +221,7 @@ where
             None => Engine::new(config_of, device, memory, rings),
         };
         let engine = Box::new(ShardEngine::new(index, engine, Arc::clone(events)));
-        let siblings = Siblings { running: Arc::clone(&running), monitor };
+        let siblings = Siblings { running: Arc::clone(running), monitor };
         Arc::new(Shard::new(engine, *clock, config.drive, qps_max, siblings))
     };
     queues.into_iter().enumerate().map(open).collect()

@@ -87,6 +87,8 @@ pub(crate) trait ShardControl: Send {
         qp: QpId,
         param: &ConnParam,
     ) -> Result<(), CmError>;
+    /// True while a request waits to be accepted or rejected.
+    fn is_request_pending(&self, request: RequestId) -> bool;
     fn reject(
         &mut self,
         now: Instant,

@@ -4,8 +4,7 @@
 //! channel pays one test per completion, one with a channel a fence per poll that completes
 //! something.
 
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Weak};
+use std::sync::Arc;
 
 use ferrowarp_proto::verbs::notify::Notify;
 use ferrowarp_proto::verbs::wc::{Completed, Completions, CqId, QpId, Wc};
@@ -13,8 +12,8 @@ use ferrowarp_proto::verbs::wc::{Completed, Completions, CqId, QpId, Wc};
 use crate::arm::{ArmWord, CompEvent};
 use crate::helper_wakeup::HelperWakeup;
 use crate::shard::comp_events::CompEventQueue;
+use crate::shard::cq_overrun::CqOverrun;
 use crate::shard::end_observer::EndObserver;
-use crate::shard::mailbox::{RequestSink, ShardRequest};
 use crate::spsc::{Consumer, Producer};
 
 /// Notification state of a completion queue with a channel, shared by the queue and its producers.
@@ -78,39 +77,12 @@ impl EndObserver for CqNotify {
     }
 }
 
-/// What the shards that feed a completion queue share of it.
-#[derive(Default)]
-pub(crate) struct CqOverrun {
-    has_overrun: AtomicBool,
-    /// All these shards: each ends its own queue pairs.
-    shards: Box<[Weak<dyn RequestSink>]>,
-}
-
-impl CqOverrun {
-    pub(crate) fn new(shards: Box<[Weak<dyn RequestSink>]>) -> Self {
-        Self { has_overrun: AtomicBool::new(false), shards }
-    }
-
-    /// True once a completion found the queue full, in any shard.
-    pub(crate) fn has_overrun(&self) -> bool {
-        self.has_overrun.load(Ordering::Acquire)
-    }
-
-    /// Records the first overrun, and has every shard end its queue pairs. The shard that calls
-    /// this has done so, and finds nothing left to end.
-    fn set(&self, cq: CqId) {
-        if !self.has_overrun.swap(true, Ordering::AcqRel) && self.shards.len() > 1 {
-            for shard in self.shards.iter().filter_map(Weak::upgrade) {
-                shard.request(ShardRequest::EndCq(cq));
-            }
-        }
-    }
-}
-
 /// Shard's side of a completion queue.
 pub(crate) struct CqProducer {
     ring: Producer<Wc>,
     overrun: Arc<CqOverrun>,
+    /// The overrun was reported by this shard.
+    is_overrun_reported: bool,
     /// Listed in [`CqRings::unpublished`].
     is_listed: bool,
     /// For queues that can be armed.
@@ -140,7 +112,7 @@ impl CqProducer {
     ) -> (Self, Consumer<Wc>) {
         let (ring, consumer) = crate::spsc::ring(capacity);
         let notify = notify.map(ProducerNotify::new);
-        (Self { ring, overrun, is_listed: false, notify }, consumer)
+        (Self { ring, overrun, is_overrun_reported: false, is_listed: false, notify }, consumer)
     }
 }
 
@@ -241,13 +213,27 @@ impl CqRings {
 
     /// Marks a queue as overrun, and notifies any pending request: its queue pairs have failed, and
     /// further completions may never come.
-    pub(crate) fn mark_overrun(&self, cq: CqId) {
-        if let Some(Some(producer)) = self.producers.get(cq.index()) {
-            producer.overrun.set(cq);
+    ///
+    /// True if no shard had before: the overrun is one for the application.
+    pub(crate) fn mark_overrun(&mut self, cq: CqId) -> bool {
+        let mut is_first = false;
+        if let Some(Some(producer)) = self.producers.get_mut(cq.index()) {
+            producer.is_overrun_reported = true;
+            is_first = CqOverrun::set(&producer.overrun, cq);
             if let Some(notify) = &producer.notify {
                 notify.target.on_published(CompEvent::ANY);
             }
         }
+        is_first
+    }
+
+    /// True if this shard still has to end the queue pairs of a queue that overran in another one:
+    /// it has the queue, and not a later one with the same ID, and has not found out itself.
+    pub(crate) fn is_overrun_news(&self, cq: CqId, overrun: &Arc<CqOverrun>) -> bool {
+        let producer = self.producers.get(cq.index()).and_then(Option::as_ref);
+        producer.is_some_and(|producer| {
+            Arc::ptr_eq(&producer.overrun, overrun) && !producer.is_overrun_reported
+        })
     }
 }
 
@@ -302,8 +288,6 @@ impl Completed for Single {
 #[cfg(test)]
 mod tests {
     use ferrowarp_proto::verbs::wc::{WcOpcode, WcStatus};
-
-    use std::sync::Mutex;
 
     use super::*;
 
@@ -380,35 +364,18 @@ mod tests {
         assert!(!rings.push_all(cq, Several(&mut vec![1])));
     }
 
-    /// Requests to a shard.
-    #[derive(Default)]
-    struct Requests(Mutex<Vec<ShardRequest>>);
-
-    impl RequestSink for Requests {
-        fn request(&self, request: ShardRequest) {
-            self.0.lock().unwrap().push(request);
-        }
-    }
-
     #[test]
-    fn overrun_is_told_to_each_shard_once() {
-        let sinks = [(); 2].map(|()| Arc::new(Requests::default()));
-        let shards = sinks.iter().map(|sink| {
-            let sink: Weak<Requests> = Arc::downgrade(sink);
-            sink as Weak<dyn RequestSink>
-        });
-        let overrun = Arc::new(CqOverrun::new(shards.collect()));
-        let mut shards = [CqRings::new(4), CqRings::new(4)];
-        for rings in &mut shards {
-            rings.add(CqId(1), CqProducer::new(2, Arc::clone(&overrun), None).0);
-        }
-        assert!(!overrun.has_overrun());
-        shards[1].mark_overrun(CqId(1));
-        shards[0].mark_overrun(CqId(1));
-        assert!(overrun.has_overrun());
-        for sink in &sinks {
-            assert_eq!(*sink.0.lock().unwrap(), [ShardRequest::EndCq(CqId(1))]);
-        }
+    fn overrun_of_another_shard_is_news_once_and_for_the_same_queue() {
+        let overrun: Arc<CqOverrun> = Arc::default();
+        let mut rings = CqRings::new(4);
+        rings.add(CqId(1), CqProducer::new(2, Arc::clone(&overrun), None).0);
+        assert!(rings.is_overrun_news(CqId(1), &overrun));
+        assert!(rings.mark_overrun(CqId(1)), "the first");
+        assert!(!rings.mark_overrun(CqId(1)));
+        assert!(!rings.is_overrun_news(CqId(1), &overrun), "reported");
+        rings.remove(CqId(1));
+        rings.add(CqId(1), CqProducer::new(2, Arc::default(), None).0);
+        assert!(!rings.is_overrun_news(CqId(1), &overrun), "of a queue that is gone");
     }
 
     #[test]

@@ -1,8 +1,9 @@
 //! State under a shard's lock: the engine, and the shard's side of all queues.
 
+mod abandon;
+
 use std::collections::HashMap;
 use std::net::SocketAddr;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
 use ferrowarp_proto::ddp::regions::StreamId;
@@ -11,10 +12,8 @@ use ferrowarp_proto::device::Device;
 use ferrowarp_proto::engine::Engine;
 use ferrowarp_proto::rdmap::requester::Requester;
 use ferrowarp_proto::time::Instant;
-use ferrowarp_proto::verbs::cm::{
-    Abort, CmError, ConnParam, EndReason, Event, ReadDepths, RequestId,
-};
-use ferrowarp_proto::verbs::qp::{QpInit, QpState, SrqError, SrqId};
+use ferrowarp_proto::verbs::cm::{Abort, CmError, ConnParam, Event, ReadDepths, RequestId};
+use ferrowarp_proto::verbs::qp::{QpInit, SrqError, SrqId};
 use ferrowarp_proto::verbs::srq::SrqBuffers;
 use ferrowarp_proto::verbs::wc::{CqId, QpId};
 use ferrowarp_proto::work_queue::Tail;
@@ -158,8 +157,9 @@ impl<D: Device> ShardEngine<D> {
                     self.publisher.publish(link.qp.source());
                 }
                 // Last: a thread that it wakes finds the states and events.
-                self.engine.completions_mut().mark_overrun(cq);
-                self.publisher.publish_error(AsyncEvent::CqOverrun { cq });
+                if self.engine.completions_mut().mark_overrun(cq) {
+                    self.publisher.publish_error(AsyncEvent::CqOverrun { cq });
+                }
             }
             event => debug_assert!(false, "{event:?} has no destination"),
         }
@@ -246,7 +246,11 @@ where
 
     fn execute(&mut self, request: ShardRequest) {
         match request {
-            ShardRequest::EndCq(cq) => self.engine.on_cq_overrun(cq),
+            ShardRequest::EndCq { cq, overrun } => {
+                if self.engine.completions_mut().is_overrun_news(cq, &overrun) {
+                    self.engine.on_cq_overrun(cq);
+                }
+            }
         }
     }
 
@@ -367,6 +371,10 @@ where
         result
     }
 
+    fn is_request_pending(&self, request: RequestId) -> bool {
+        self.engine.is_request_pending(request)
+    }
+
     fn reject(
         &mut self,
         now: Instant,
@@ -433,38 +441,7 @@ where
     }
 
     fn abandon(&mut self, is_last: bool) {
-        let Self { index, engine, links, srqs, listeners, publisher, .. } = self;
-        for link in links.iter_mut() {
-            let was = link.qp.state();
-            // No more requests can be posted.
-            link.qp.close();
-            // Caught for each queue pair separately: the defect may be in the state of one of them.
-            let ended = catch_unwind(AssertUnwindSafe(|| {
-                engine.abandon_qp(link.id);
-                // Requests posted and not taken are flushed after those.
-                while link.serve(engine).0 {
-                    engine.abandon_qp(link.id);
-                }
-            }));
-            if ended.is_err() {
-                tracing::error!(qp = link.id.index, "the requests of a queue pair are lost");
-            }
-            if !matches!(was, QpState::Idle | QpState::Error) {
-                let reason = EndReason::LocalError;
-                link.qp.push_event(Event::Disconnected { qp: link.id, reason });
-                publisher.publish(link.qp.source());
-            }
-            link.qp.source().end();
-        }
-        if catch_unwind(AssertUnwindSafe(|| engine.publish_retired_srqs())).is_err() {
-            tracing::error!("buffers of a shared receive queue are lost");
-        }
-        engine.completions_mut().publish();
-        if is_last {
-            srqs.iter().for_each(|link| link.source().end());
-            listeners.values().for_each(|backlog| backlog.source().end());
-        }
-        publisher.publish_failure(*index, is_last);
+        self.abandon_all(is_last);
     }
 
     fn connection_count(&self) -> usize {

@@ -1,21 +1,23 @@
 //! Requests from other shards to a shard: rare, and never lost.
 
+use std::sync::Arc;
+
 use crossbeam::queue::SegQueue;
 use ferrowarp_proto::verbs::wc::CqId;
 
 use crate::doorbell::Doorbells;
+use crate::shard::cq_overrun::CqOverrun;
 
 /// Request from another shard.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug)]
 pub(crate) enum ShardRequest {
-    /// The completion queue overran at the other shard: its queue pairs are to be ended here, too.
-    EndCq(CqId),
-}
-
-/// A shard, to another one that has a request.
-pub(crate) trait RequestSink: Send + Sync {
-    /// Has the shard execute a request in its next poll.
-    fn request(&self, request: ShardRequest);
+    /// The completion queue overran at another shard: its queue pairs are to be ended here, too.
+    EndCq {
+        /// Its ID, which another queue may have by now.
+        cq: CqId,
+        /// What identifies it.
+        overrun: Arc<CqOverrun>,
+    },
 }
 
 /// Requests to a shard. Their announcement is with the doorbells, so that a poll without requests
@@ -49,12 +51,13 @@ mod tests {
     fn requests_are_executed_once_and_in_order() {
         let (doorbells, mailbox) = (Doorbells::new(1), Mailbox::default());
         assert!(!doorbells.has_requests());
-        let requests = [CqId(3), CqId(1)].map(ShardRequest::EndCq);
-        requests.into_iter().for_each(|request| mailbox.push(&doorbells, request));
+        for cq in [CqId(3), CqId(1)] {
+            mailbox.push(&doorbells, ShardRequest::EndCq { cq, overrun: Arc::default() });
+        }
         assert!(doorbells.has_requests());
         let mut executed = Vec::new();
-        mailbox.drain(&doorbells, |request| executed.push(request));
-        assert_eq!(executed, requests);
+        mailbox.drain(&doorbells, |ShardRequest::EndCq { cq, .. }| executed.push(cq));
+        assert_eq!(executed, [CqId(3), CqId(1)]);
         assert!(!doorbells.has_requests());
         mailbox.drain(&doorbells, |request| panic!("{request:?} once more"));
     }

@@ -6,6 +6,7 @@
 mod backlog;
 mod comp_events;
 mod control;
+mod cq_overrun;
 mod cq_rings;
 mod end_observer;
 mod engine;
@@ -25,7 +26,7 @@ use dpdk_sys::is_child;
 use ferrowarp_proto::steering::mesh::MeshMonitor;
 use ferrowarp_proto::steering::owners::ShardId;
 use ferrowarp_proto::time::Instant;
-use ferrowarp_proto::verbs::wc::QpId;
+use ferrowarp_proto::verbs::wc::{CqId, QpId};
 
 use crate::clock::Clock;
 use crate::config::DriveMode;
@@ -39,10 +40,10 @@ use crate::spin_lock::{LockGuard, SpinLock};
 pub(crate) use backlog::{Backlog, PendingRequest};
 pub(crate) use comp_events::CompEventQueue;
 pub(crate) use control::ShardControl;
-pub(crate) use cq_rings::{CqNotify, CqOverrun, CqProducer, CqRings};
+pub(crate) use cq_overrun::{CqOverrun, OverrunSink};
+pub(crate) use cq_rings::{CqNotify, CqProducer, CqRings};
 pub(crate) use end_observer::EndObserver;
 pub(crate) use engine::ShardEngine;
-pub(crate) use mailbox::RequestSink;
 use mailbox::{Mailbox, ShardRequest};
 pub(crate) use qp::QpShared;
 pub use srq::SrqLimit;
@@ -315,9 +316,9 @@ impl Shard {
     }
 }
 
-impl RequestSink for Shard {
-    fn request(&self, request: ShardRequest) {
-        self.mailbox.push(&self.doorbells, request);
+impl OverrunSink for Shard {
+    fn end_cq(&self, cq: CqId, overrun: Arc<CqOverrun>) {
+        self.mailbox.push(&self.doorbells, ShardRequest::EndCq { cq, overrun });
     }
 }
 

@@ -30,6 +30,9 @@ fn forked_child_leaves_the_parent_alone(drive: DriveMode) {
         assert!(!left.context.drive() && left.cq.poll(&mut Vec::new()) == 0);
         assert_eq!(left.context.connection_count(), 0);
         assert!(listener.accept_timeout(TIMEOUT).is_none());
+        assert_eq!(left.context.listen(PORT + 7, 1).err(), Some(CmError::Gone));
+        assert!(left.context.create_cq(4).is_err());
+        assert!(left.pd.create_qp(&QpOptions::new(&left.cq)).is_err());
         assert!(b.wait_event(TIMEOUT).is_none());
         let other = Context::ring_pair(config(3, drive), config(4, drive));
         assert!(matches!(other, Err(OpenError::Device(_))));

@@ -77,10 +77,11 @@ fn dead_shard_leaves_the_others(drive: DriveMode) {
     // Completion queues, listeners and memory go on.
     assert!(right.context.create_cq_with(&CqOptions::new(4).shard(0)).is_err());
     assert!(right.context.create_cq(4).is_ok());
-    assert!(recv_mr.deregister().is_some());
     drop(listener);
     assert!(right.context.listen(PORT, 1).is_ok());
     // The second death is that of the context.
+    let unbound = right.qp();
+    unbound.post_recv(recv(1, recv_mr.sge(0, 64))).unwrap();
     panic_next(&hooks[1]);
     while !right.context.has_failed() {
         right.context.drive();
@@ -92,6 +93,9 @@ fn dead_shard_leaves_the_others(drive: DriveMode) {
         got.push(event);
     }
     assert_eq!(got.last(), Some(&AsyncEvent::Failed));
+    assert_eq!(unbound.state(), QpState::Error);
+    assert_eq!(unbound.wait_event(TIMEOUT), None);
+    assert!(recv_mr.deregister().is_some());
     assert!(start.elapsed() < TIMEOUT, "a call waited for its whole timeout");
 }
 

@@ -246,6 +246,28 @@ fn queue_pair_of_another_shard_cannot_accept() {
     b.wait_established(TIMEOUT).unwrap();
 }
 
+/// The peer gives up before its request is accepted: the queue pair can still serve another shard.
+#[test]
+fn request_that_is_gone_binds_no_queue_pair() {
+    let (left, right) = sharded(2, DriveMode::Inline);
+    let listener = right.context.listen(PORT, 4).unwrap();
+    let b = right.qp();
+    for round in 0..3 {
+        let a = left.qp();
+        a.connect(server(), param(b"")).unwrap();
+        let request = listener.accept_timeout(TIMEOUT).expect("a request");
+        if round < 2 {
+            a.disconnect().unwrap();
+            drive_until(&left.context, &right.context, || right.context.connection_count() == 0);
+            assert_eq!(request.accept(&b, param(b"")), Err(CmError::Gone));
+            assert_eq!(b.shard(), None);
+        } else {
+            request.accept(&b, param(b"")).unwrap();
+            b.wait_established(TIMEOUT).unwrap();
+        }
+    }
+}
+
 #[test]
 fn queues_of_different_shards_are_refused() {
     let (left, _right) = sharded(2, DriveMode::Inline);
@@ -346,13 +368,17 @@ fn completions_of_shards_are_polled_in_turn() {
 
 #[test]
 fn closing_ends_queue_pairs_that_belong_to_no_shard() {
-    let (left, right) = sharded(2, DriveMode::Inline);
+    let (left, right) = sharded(2, DriveMode::Helper);
     let recv_mr = right.mr(64, Access::LOCAL_WRITE);
     let unbound = right.qp();
     unbound.post_recv(recv(1, recv_mr.sge(0, 64))).unwrap();
     assert_eq!(unbound.disconnect(), Err(CmError::Gone), "it has no connection");
-    let Endpoint { context, .. } = &right;
-    context.clone().close();
+    std::thread::scope(|scope| {
+        let waiting = scope.spawn(|| unbound.wait_event(Duration::MAX));
+        right.context.clone().close();
+        assert_eq!(waiting.join().unwrap(), None, "a wait ends with the context");
+    });
+    assert_eq!(unbound.wait_event(Duration::MAX), None);
     assert_eq!(unbound.state(), QpState::Error);
     assert_eq!(unbound.post_recv(recv(1, recv_mr.sge(0, 64))), Err(PostError::WrongState));
     assert_eq!(unbound.connect(server(), param(b"")), Err(CmError::Gone));

@@ -1,0 +1,58 @@
+//! End of a shard whose engine has panicked.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use ferrowarp_proto::device::Device;
+use ferrowarp_proto::verbs::cm::{EndReason, Event};
+use ferrowarp_proto::verbs::qp::QpState;
+
+use super::ShardEngine;
+use crate::shard::srq::SrqLimit;
+
+impl<D: Device> ShardEngine<D> {
+    /// Ends every queue pair with an event and flushes its requests, without sending anything; see
+    /// [`ShardControl::abandon`](crate::shard::ShardControl::abandon).
+    pub(super) fn abandon_all(&mut self, is_last: bool) {
+        let Self { index, engine, links, srqs, listeners, publisher, .. } = self;
+        for link in links.iter_mut() {
+            let was = link.qp.state();
+            // No more requests can be posted.
+            link.qp.close();
+            // Caught for each queue pair separately: the defect may be in the state of one of them.
+            let ended = catch_unwind(AssertUnwindSafe(|| {
+                engine.abandon_qp(link.id);
+                // Requests posted and not taken are flushed after those.
+                while link.serve(engine).0 {
+                    engine.abandon_qp(link.id);
+                }
+            }));
+            if ended.is_err() {
+                tracing::error!(qp = link.id.index, "the requests of a queue pair are lost");
+            }
+            if !matches!(was, QpState::Idle | QpState::Error) {
+                let reason = EndReason::LocalError;
+                link.qp.push_event(Event::Disconnected { qp: link.id, reason });
+                publisher.publish(link.qp.source());
+            }
+            link.qp.source().end();
+        }
+        if catch_unwind(AssertUnwindSafe(|| engine.publish_retired_srqs())).is_err() {
+            tracing::error!("buffers of a shared receive queue are lost");
+        }
+        engine.completions_mut().publish();
+        // Limit events of shared receive queues that other shards go on to use.
+        while let Some(event) = engine.next_event() {
+            if let Event::SrqLimit { srq, left, most } = event
+                && let Some(link) = srqs.iter().find(|link| link.id == srq)
+            {
+                link.push_limit_event(SrqLimit { left, most });
+                publisher.publish(link.source());
+            }
+        }
+        if is_last {
+            srqs.iter().for_each(|link| link.source().end());
+            listeners.values().for_each(|backlog| backlog.source().end());
+        }
+        publisher.publish_failure(*index, is_last);
+    }
+}
