@@ -17,7 +17,7 @@ use crate::perf::progress::{Progress, WaitSpinner};
 use crate::perf::report::{Measurement, OnResult, TestParams};
 use crate::perf::session::{Session, advertise, completions_max, region_lens};
 use crate::perf::test_run::{SessionPoller, TestRun};
-use crate::perf::worker::{Meeting, Worker};
+use crate::perf::worker::{BarrierPhase, Worker};
 use crate::run_loop::{Step, Task};
 
 /// Data connections that are set up concurrently.
@@ -54,7 +54,7 @@ pub struct Client {
     pub(super) session: Session,
     worker: Worker,
     /// Where this worker waits for the others, or last did.
-    meeting: Meeting,
+    barrier: BarrierPhase,
     /// Frames forwarded to other shards before the run.
     forwarded_before: u64,
     remote: SocketAddr,
@@ -135,7 +135,7 @@ impl Client {
                 last_alive_sent: now,
             },
             worker,
-            meeting: Meeting::NONE,
+            barrier: BarrierPhase::NONE,
             forwarded_before: 0,
             remote,
             args: args.clone(),
@@ -198,16 +198,16 @@ impl Client {
     }
 
     /// Waits in `state` until all workers do. Immediately true if this is the only one.
-    fn meet(&mut self, state: State) -> bool {
+    fn await_team(&mut self, state: State) -> bool {
         let Some(team) = &self.worker.team else { return true };
-        self.meeting = team.arrive(self.meeting);
+        self.barrier = team.arrive(self.barrier);
         self.state = state;
         false
     }
 
     /// Goes on once all workers are in the same state.
     fn poll_team(&mut self) -> anyhow::Result<()> {
-        if self.worker.team.as_ref().is_some_and(|team| !team.have_met(self.meeting)) {
+        if self.worker.team.as_ref().is_some_and(|team| !team.have_arrived(self.barrier)) {
             return Ok(());
         }
         match self.state {
@@ -284,7 +284,7 @@ impl Client {
                 self.connect_data(0)
             }
             (State::Preparing, Message::Ready) => {
-                if self.meet(State::Prepared) {
+                if self.await_team(State::Prepared) {
                     self.begin_run()
                 } else {
                     Ok(())
@@ -355,7 +355,7 @@ impl Client {
         (self.on_result)(&self.setting, Some(&result));
         self.results.push(result);
         self.session.run_number += 1;
-        if self.meet(State::RunFinished) { self.prepare() } else { Ok(()) }
+        if self.await_team(State::RunFinished) { self.prepare() } else { Ok(()) }
     }
 
     /// Returns a result of this worker without figures.
@@ -421,7 +421,7 @@ impl Client {
             self.session.disconnect();
         }
         if self.session.is_down() || overdue {
-            let is_only = self.meet(State::AllClosed);
+            let is_only = self.await_team(State::AllClosed);
             if is_only {
                 self.state = State::Closed;
             }
@@ -431,7 +431,7 @@ impl Client {
     /// Polls the shard until the other workers' connections are closed as well.
     fn poll_closed(&mut self) {
         self.session.end.drive();
-        if self.worker.team.as_ref().is_none_or(|team| team.have_met(self.meeting)) {
+        if self.worker.team.as_ref().is_none_or(|team| team.have_arrived(self.barrier)) {
             self.state = State::Closed;
         }
     }

@@ -26,7 +26,7 @@ pub struct Team {
     pub count: u32,
     /// Token of the first worker's session.
     pub token: u32,
-    rendezvous: Arc<AtomicU64>,
+    arrived: Arc<AtomicU64>,
 }
 
 impl Worker {
@@ -40,7 +40,7 @@ impl Worker {
     #[must_use]
     pub fn spread(shards: &[usize], qps: u32, token: u32) -> Vec<Self> {
         let count = u32::try_from(shards.len()).unwrap_or(u32::MAX).max(1);
-        let team = Team { count, token, rendezvous: Arc::default() };
+        let team = Team { count, token, arrived: Arc::default() };
         let mut first_qp = 0;
         let worker = |(index, &shard)| {
             let earlier = u32::try_from(index).unwrap_or(u32::MAX);
@@ -54,26 +54,26 @@ impl Worker {
     }
 }
 
-/// A point that no worker passes before all have arrived.
+/// Phase of a barrier, which no worker passes before all have arrived.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Meeting(u64);
+pub struct BarrierPhase(u64);
 
 impl Team {
-    /// Arrives at the meeting after `previous`, which every worker passes in the same order.
+    /// Arrives at the phase after `previous`; every worker passes the phases in the same order.
     #[must_use]
-    pub fn arrive(&self, previous: Meeting) -> Meeting {
-        self.rendezvous.fetch_add(1, Ordering::AcqRel);
-        Meeting(previous.0 + u64::from(self.count))
+    pub fn arrive(&self, previous: BarrierPhase) -> BarrierPhase {
+        self.arrived.fetch_add(1, Ordering::AcqRel);
+        BarrierPhase(previous.0 + u64::from(self.count))
     }
 
     /// True once all workers have arrived.
     #[must_use]
-    pub fn have_met(&self, meeting: Meeting) -> bool {
-        self.rendezvous.load(Ordering::Acquire) >= meeting.0
+    pub fn have_arrived(&self, barrier: BarrierPhase) -> bool {
+        self.arrived.load(Ordering::Acquire) >= barrier.0
     }
 }
 
-impl Meeting {
+impl BarrierPhase {
     /// Before the first one.
     pub const NONE: Self = Self(0);
 }
@@ -94,16 +94,16 @@ mod tests {
     }
 
     #[test]
-    fn workers_meet_once_all_have_arrived() {
+    fn workers_pass_a_barrier_once_all_have_arrived() {
         let workers = Worker::spread(&[0, 1], 2, 7);
         let [a, b] = [0, 1].map(|index: usize| workers[index].team.as_ref().unwrap());
-        let first = a.arrive(Meeting::NONE);
-        assert!(!a.have_met(first));
-        assert_eq!(b.arrive(Meeting::NONE), first);
-        assert!(a.have_met(first) && b.have_met(first));
+        let first = a.arrive(BarrierPhase::NONE);
+        assert!(!a.have_arrived(first));
+        assert_eq!(b.arrive(BarrierPhase::NONE), first);
+        assert!(a.have_arrived(first) && b.have_arrived(first));
         let second = b.arrive(first);
-        assert!(!b.have_met(second) && a.have_met(first));
+        assert!(!b.have_arrived(second) && a.have_arrived(first));
         assert_eq!(a.arrive(first), second);
-        assert!(b.have_met(second));
+        assert!(b.have_arrived(second));
     }
 }
