@@ -8,7 +8,7 @@ use ferrowarp_proto::verbs::wc::QpId;
 
 use crate::shard::{EndObserver, QpShared};
 
-/// See the module's text.
+/// Queue pairs of a context that belong to no shard yet.
 pub(crate) struct UnboundQps {
     state: Mutex<State>,
     /// Number of shards that have not failed.
