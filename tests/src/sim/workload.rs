@@ -56,12 +56,19 @@ pub struct Workload {
     unmatched_before: u64,
 }
 
+/// A connection is probed after it was idle for so long, in tests whose ends may be gone.
+pub const KEEPALIVE_NS: u64 = 5 * SECOND;
+
+/// Within this time an idle end learns that its peer is gone, whatever the link loses: after
+/// [`KEEPALIVE_NS`] and nine probes at intervals of 75 s it gives up.
+pub const PEER_GONE_NS: u64 = KEEPALIVE_NS + 10 * 75 * SECOND;
+
 /// Options for connections that may end at any time: keepalives detect dead peers.
 #[must_use]
 pub const fn may_fail_options(seed: u64) -> WorldOptions {
     let mut options = WorldOptions::new(seed);
     options.arena_len = arena_len(1);
-    options.keepalive_ns = Some(5 * SECOND);
+    options.keepalive_ns = Some(KEEPALIVE_NS);
     options
 }
 

@@ -10,8 +10,8 @@ use ferrowarp_tests::sim::seeds;
 use ferrowarp_tests::sim::segment_mutator::SegmentMutator;
 use ferrowarp_tests::sim::steering::{SHARD_COUNT_MAX, ShardOptions, Steering};
 use ferrowarp_tests::sim::workload::{
-    EndPlan, Plan, Workload, arena_len, may_fail_options, run, run_with_faults_for,
-    run_with_forged_segments,
+    EndPlan, KEEPALIVE_NS, PEER_GONE_NS, Plan, Workload, arena_len, may_fail_options, run,
+    run_with_faults_for, run_with_forged_segments,
 };
 use ferrowarp_tests::sim::world::{World, WorldOptions};
 use rand::rngs::SmallRng;
@@ -91,8 +91,36 @@ fn some_options(
     (options, conns)
 }
 
-/// Runs seeds with options drawn from each by `draw`, all of whose requests complete; `check` then
-/// checks what each run has counted.
+/// A world, drawn from a seed.
+struct Drawn {
+    rng: SmallRng,
+    options: WorldOptions,
+    conns: usize,
+    world: World,
+}
+
+/// Runs seeds, each in a world with options drawn from the seed and `salt` by `draw`.
+fn for_each_world(
+    name: &str,
+    default_count: u64,
+    salt: u64,
+    draw: impl Fn(&mut SmallRng, &mut WorldOptions, &mut ShardOptions) + Sync,
+    run: impl Fn(Drawn) + Sync,
+) {
+    seeds::for_each_seed(name, env!("CARGO_TARGET_TMPDIR"), default_count, |seed, capture| {
+        let mut rng = SmallRng::seed_from_u64(seed ^ salt);
+        let (options, conns) = some_options(&mut rng, seed, &draw);
+        let mut world = World::new(&options);
+        if let Some(path) = capture {
+            eprintln!("{name}, seed {seed}, {conns} connections: {options:?}");
+            world.capture_to(&path);
+        }
+        world.check_invariants();
+        run(Drawn { rng, options, conns, world });
+    });
+}
+
+/// As [`for_each_world`]; all requests complete, and `check` checks what each run has counted.
 fn over_seeds(
     name: &str,
     default_count: u64,
@@ -101,15 +129,8 @@ fn over_seeds(
     check: impl Fn(&WorldOptions, &Totals) + Sync,
 ) -> Totals {
     let totals = Mutex::new(Totals::default());
-    seeds::for_each_seed(name, env!("CARGO_TARGET_TMPDIR"), default_count, |seed, capture| {
-        let mut rng = SmallRng::seed_from_u64(seed ^ 0x5a4d);
-        let (options, conns) = some_options(&mut rng, seed, &draw);
-        let mut world = World::new(&options);
-        if let Some(path) = capture {
-            eprintln!("{name}, seed {seed}, {conns} connections: {options:?}");
-            world.capture_to(&path);
-        }
-        world.check_invariants();
+    for_each_world(name, default_count, 0x5a4d, draw, |drawn| {
+        let Drawn { mut rng, options, conns, mut world } = drawn;
         prepare(&mut rng, &mut world);
         run(&mut world, Plan { windows: rng.random_bool(0.2), ..Plan::new(conns, 30) });
         let mut of_run = Totals::default();
@@ -127,6 +148,18 @@ fn wrong_steering(rng: &mut SmallRng) -> Steering {
         1 => Steering::FirstQueue,
         2 => Steering::Scattered(1.0),
         _ => Steering::Scattered(rng.random_range(0.0..0.3)),
+    }
+}
+
+/// Draws keepalives, and steering that is wrong with the given probability.
+fn wrong_or_predicted(
+    wrong: f64,
+) -> impl Fn(&mut SmallRng, &mut WorldOptions, &mut ShardOptions) + Sync {
+    move |rng, options, shards| {
+        options.keepalive_ns = Some(KEEPALIVE_NS);
+        if rng.random_bool(wrong) {
+            shards.steering = wrong_steering(rng);
+        }
     }
 }
 
@@ -220,20 +253,8 @@ fn data_survives_tiny_mesh_rings() {
 #[test]
 fn connections_of_other_shards_outlive_a_shard() {
     let failed = Mutex::new(0);
-    seeds::for_each_seed("shard-death", env!("CARGO_TARGET_TMPDIR"), 250, |seed, capture| {
-        let mut rng = SmallRng::seed_from_u64(seed ^ 0xdead);
-        let (options, conns) = some_options(&mut rng, seed, |rng, options, shards| {
-            options.keepalive_ns = Some(5 * SECOND);
-            if rng.random_bool(0.5) {
-                shards.steering = wrong_steering(rng);
-            }
-        });
-        let mut world = World::new(&options);
-        if let Some(path) = capture {
-            eprintln!("shard-death, seed {seed}, {conns} connections: {options:?}");
-            world.capture_to(&path);
-        }
-        world.check_invariants();
+    for_each_world("shard-death", 250, 0xdead, wrong_or_predicted(0.5), |drawn| {
+        let Drawn { mut rng, options, conns, mut world } = drawn;
         let plan = Plan { ends: EndPlan::MayFail, ..Plan::new(conns, 40) };
         let mut work = Workload::new(&mut world, plan);
         let dies = world.now + rng.random_range(0..50 * MILLISECOND);
@@ -242,7 +263,7 @@ fn connections_of_other_shards_outlive_a_shard() {
         let end = ends[rng.random_range(0..ends.len())];
         let shard = rng.random_range(0..world.ends[end].shard_count());
         work.kill_shard(&mut world, end, shard);
-        let done = world.run_until(400 * SECOND, |world| work.step(world));
+        let done = world.run_until(PEER_GONE_NS, |world| work.step(world));
         assert!(done, "neither complete nor over");
         *failed.lock().expect("nobody panics with it") += work.check_others_complete();
         work.finish(&mut world);
@@ -260,20 +281,8 @@ fn connections_of_other_shards_outlive_a_shard() {
 #[test]
 fn connections_follow_others_that_ended_on_any_shard() {
     let name = "shards-of-connections-that-end";
-    seeds::for_each_seed(name, env!("CARGO_TARGET_TMPDIR"), 300, |seed, capture| {
-        let mut rng = SmallRng::seed_from_u64(seed ^ 0x7e4d);
-        let (options, conns) = some_options(&mut rng, seed, |rng, options, shards| {
-            options.keepalive_ns = Some(5 * SECOND);
-            if rng.random_bool(0.7) {
-                shards.steering = wrong_steering(rng);
-            }
-        });
-        let mut world = World::new(&options);
-        if let Some(path) = capture {
-            eprintln!("{name}, seed {seed}, {conns} connections: {options:?}");
-            world.capture_to(&path);
-        }
-        world.check_invariants();
+    for_each_world(name, 300, 0x7e4d, wrong_or_predicted(0.7), |drawn| {
+        let Drawn { conns, mut world, .. } = drawn;
         let plan = Plan { ends: EndPlan::EndedFirst(3), ..Plan::new(conns, 40) };
         run_with_faults_for(&mut world, plan, 100 * MILLISECOND, true);
     });
@@ -283,27 +292,15 @@ fn connections_follow_others_that_ended_on_any_shard() {
 #[test]
 fn shards_detect_peer_restart_and_reconnect() {
     let name = "shards-peer-restart";
-    seeds::for_each_seed(name, env!("CARGO_TARGET_TMPDIR"), 200, |seed, capture| {
-        let mut rng = SmallRng::seed_from_u64(seed ^ 0x4e57);
-        let (options, conns) = some_options(&mut rng, seed, |rng, options, shards| {
-            options.keepalive_ns = Some(5 * SECOND);
-            if rng.random_bool(0.7) {
-                shards.steering = wrong_steering(rng);
-            }
-        });
-        let mut world = World::new(&options);
-        if let Some(path) = capture {
-            eprintln!("{name}, seed {seed}, {conns} connections: {options:?}");
-            world.capture_to(&path);
-        }
-        world.check_invariants();
+    for_each_world(name, 200, 0x4e57, wrong_or_predicted(0.7), |drawn| {
+        let Drawn { mut rng, conns, mut world, .. } = drawn;
         let plan = Plan { ends: EndPlan::MayFail, ..Plan::new(conns, 40) };
         for _ in 0..2 {
             let mut work = Workload::new(&mut world, plan);
             let dies = world.now + rng.random_range(0..100 * MILLISECOND);
             world.run_until(SECOND, |world| work.step(world) || world.now >= dies);
             world.restart_end(1);
-            let done = world.run_until(300 * SECOND, |world| {
+            let done = world.run_until(PEER_GONE_NS, |world| {
                 work.step_end(world, 0);
                 work.has_ended(0)
             });

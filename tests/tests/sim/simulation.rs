@@ -13,8 +13,8 @@ use ferrowarp_tests::sim::router::{IcmpReply, Router};
 use ferrowarp_tests::sim::seeds;
 use ferrowarp_tests::sim::segment_mutator::SegmentMutator;
 use ferrowarp_tests::sim::workload::{
-    EndPlan, Plan, Report, Workload, arena_len, may_fail_options, mostly_shared_words, run,
-    run_with_faults_for, run_with_forged_segments,
+    EndPlan, KEEPALIVE_NS, PEER_GONE_NS, Plan, Report, Workload, arena_len, may_fail_options,
+    mostly_shared_words, run, run_with_faults_for, run_with_forged_segments,
 };
 use ferrowarp_tests::sim::world::{EndOptions, World, WorldOptions};
 use rand::rngs::SmallRng;
@@ -209,7 +209,7 @@ fn survivor_detects_peer_restart_and_reconnects() {
             }
             world.run_until(SECOND, |world| work.step(world) || world.now >= dies);
             world.restart_end(1);
-            let done = world.run_until(300 * SECOND, |world| {
+            let done = world.run_until(PEER_GONE_NS, |world| {
                 work.step_end(world, 0);
                 work.has_ended(0)
             });
@@ -251,7 +251,7 @@ fn rfc7306_operations_execute_at_most_once_on_connections_that_end() {
             ipv6: rng.random_bool(0.5),
             mtu: some_mtu(&mut rng),
             tcp: [some_end(&mut rng), some_end(&mut rng)],
-            keepalive_ns: Some(5 * SECOND),
+            keepalive_ns: Some(KEEPALIVE_NS),
             ..WorldOptions::new(seed)
         };
         options.faults.loss = rng.random_range(0.0..0.05);

@@ -204,9 +204,13 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
             return;
         };
         let due = self.last_rx_at + idle;
+        if now < due {
+            self.rare.keepalive = due;
+            return;
+        }
         let is_watched = self.snd.flight() > 0 || self.rare.persist != NEVER;
-        if now < due || is_watched || !self.state.can_send() {
-            self.rare.keepalive = due.max(now + self.cfg.keepalive_interval_ns);
+        if is_watched || !self.state.can_send() {
+            self.rare.keepalive = now + idle;
             return;
         }
         self.unanswered = self.unanswered.saturating_add(1);

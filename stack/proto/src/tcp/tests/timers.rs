@@ -42,6 +42,26 @@ fn keepalive_follows_idle_time_interval_and_count() {
     assert_eq!(script.end.events, [Event::TimedOut, Event::Closed]);
 }
 
+/// The timer is not set anew by each segment: it expires early, and goes on to the time that the
+/// last segment gives.
+#[test]
+fn keepalive_counts_idle_time_from_last_segment() {
+    let cfg = Config {
+        keepalive_ns: Some(10 * SECOND),
+        keepalive_interval_ns: 75 * SECOND,
+        ..Config::default()
+    };
+    let mut script = Script::established(&cfg, Script::full_options());
+    script.now = script.now + 6 * SECOND;
+    script.send(script.fields());
+    let mut probes = Vec::new();
+    while probes.is_empty() {
+        probes = script.fire();
+        assert!(elapsed_s(&script) <= 16);
+    }
+    assert_eq!((probes[0].payload.len(), elapsed_s(&script)), (0, 16));
+}
+
 #[test]
 fn unanswered_zero_window_probes_end_at_user_timeout() {
     let cfg = Config { user_timeout_ns: 7 * SECOND, ..Config::default() };
