@@ -3,7 +3,7 @@
 use anyhow::ensure;
 
 use crate::perf::kind::{Test, Transfer};
-use crate::perf::message::{FLAG_IMMEDIATE, FLAG_VERIFY, Hello, Run};
+use crate::perf::message::{FLAG_IMMEDIATE, FLAG_SHARED_BUFFER, FLAG_VERIFY, Hello, Run};
 
 /// Largest message in bytes.
 pub const SIZE_MAX: u64 = 1 << 30;
@@ -35,6 +35,10 @@ pub(super) fn check_run(hello: &Hello, run: &Run) -> anyhow::Result<()> {
         "immediate data need write-bw"
     );
     let verified_slots = hello.has(FLAG_VERIFY);
+    ensure!(
+        !(verified_slots && hello.has(FLAG_SHARED_BUFFER)),
+        "a buffer that all connections write to cannot be verified"
+    );
     ensure!(!verified_slots || run.credits <= run.slots, "more credits than slots to verify in");
     Ok(())
 }
@@ -76,6 +80,14 @@ mod tests {
             let immediate = Hello { test, flags: FLAG_IMMEDIATE, ..hello() };
             assert_eq!(check_run(&immediate, &RUN).is_ok(), served, "{test:?}");
         }
+    }
+
+    #[test]
+    fn shared_buffer_is_not_verified() {
+        let shared = Hello { flags: FLAG_SHARED_BUFFER, ..hello() };
+        assert!(check_run(&shared, &RUN).is_ok());
+        let verified = Hello { flags: FLAG_SHARED_BUFFER | FLAG_VERIFY, ..hello() };
+        assert!(check_run(&verified, &RUN).is_err());
     }
 
     #[test]

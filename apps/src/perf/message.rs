@@ -17,6 +17,8 @@ pub const FLAG_CRC: u8 = 4;
 pub const FLAG_CMP_SWAP: u8 = 8;
 /// RDMA Writes carry immediate data and consume receives.
 pub const FLAG_IMMEDIATE: u8 = 16;
+/// Flag: the data connections use the same bytes of each region.
+pub const FLAG_SHARED_BUFFER: u8 = 32;
 
 /// Error of parsing a control message or private data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -72,7 +74,8 @@ pub struct Hello {
     pub rx_depth: u32,
     /// Identifies the session in the private data of its data connections.
     pub token: u32,
-    /// Bytes of each region that belong to one data connection.
+    /// Bytes of each region that belong to one data connection, or to all with
+    /// [`FLAG_SHARED_BUFFER`].
     pub span: u64,
     /// Region in which the initiator's messages are built, and from which the responder reads them.
     pub tx: Region,
@@ -85,6 +88,19 @@ impl Hello {
     #[must_use]
     pub const fn has(&self, flag: u8) -> bool {
         self.flags & flag != 0
+    }
+
+    /// Returns the offset in each region of the bytes of data connection `qp`.
+    #[inline]
+    #[must_use]
+    pub const fn start(&self, qp: u16) -> u64 {
+        if self.has(FLAG_SHARED_BUFFER) { 0 } else { qp as u64 * self.span }
+    }
+
+    /// Returns the number of data connections that have bytes of their own in each region.
+    #[must_use]
+    pub const fn buffers(&self) -> u32 {
+        if self.has(FLAG_SHARED_BUFFER) { 1 } else { self.qps }
     }
 }
 

@@ -12,7 +12,8 @@ use crate::options::{bytes, seconds};
 use crate::perf::kind::{AtomicType, Test, Transfer};
 use crate::perf::limits::{ATOMIC_LEN, QPS_MAX, REGION_LEN_MAX, SIZE_MAX};
 use crate::perf::message::{
-    FLAG_BIDIRECTIONAL, FLAG_CMP_SWAP, FLAG_CRC, FLAG_IMMEDIATE, FLAG_VERIFY, Run,
+    FLAG_BIDIRECTIONAL, FLAG_CMP_SWAP, FLAG_CRC, FLAG_IMMEDIATE, FLAG_SHARED_BUFFER, FLAG_VERIFY,
+    Run,
 };
 use crate::perf::session::completions_max;
 use crate::shard_options::ShardArgs;
@@ -162,6 +163,10 @@ pub struct TestArgs {
     /// IRD and ORD.
     #[command(flatten)]
     pub reads: IrdOrdArgs,
+    /// All queue pairs read and write the same buffer at each end, in place of one each
+    /// (bandwidth only): what many of them cost beside the caches that their messages need.
+    #[arg(long, conflicts_with = "verify")]
+    pub shared_buffer: bool,
     /// Verifies every byte of every message at the Data Sink. Uses --tx-depth buffers; fewer, with
     /// as few outstanding messages, if these would exceed 1 GiB.
     #[arg(long)]
@@ -189,6 +194,8 @@ impl TestArgs {
             let expected = if shards == 1 { "one queue pair" } else { "one queue pair per shard" };
             anyhow::ensure!(qps == shards, "{} uses {expected}: omit -q", test.name());
             anyhow::ensure!(!self.bidirectional, "{} is bidirectional: omit -b", test.name());
+            let own = !self.shared_buffer;
+            anyhow::ensure!(own, "--shared-buffer needs a bandwidth test");
         } else {
             anyhow::ensure!(self.hdr.is_none(), "--hdr needs a latency test");
         }
@@ -219,7 +226,8 @@ impl TestArgs {
             "the queues would have {entries} entries at each end, of {QUEUE_ENTRIES_MAX}: use \
              fewer -q or a smaller -t"
         );
-        let span = self.span(test).saturating_mul(u64::from(qps));
+        let buffers = if self.shared_buffer { shards } else { qps };
+        let span = self.span(test).saturating_mul(u64::from(buffers));
         anyhow::ensure!(
             span <= REGION_LEN_MAX,
             "the messages would take {} MiB of memory at each end: use fewer -q or a smaller -s",
@@ -263,6 +271,7 @@ impl TestArgs {
             | (if self.no_crc { 0 } else { FLAG_CRC })
             | (if matches!(self.atomic_type, AtomicType::CmpSwap) { FLAG_CMP_SWAP } else { 0 })
             | (if self.write_with_imm { FLAG_IMMEDIATE } else { 0 })
+            | (if self.shared_buffer { FLAG_SHARED_BUFFER } else { 0 })
     }
 
     /// Returns the receives that the passive side posts per queue pair. If unverified messages

@@ -75,6 +75,7 @@ fn queue_pairs_default_to_one_for_each_shard() {
         ("write-lat --shards 3", 3),
         ("write-bw --shards 3 -q 8", 8),
         ("write-bw -q 65536 -t 1 -s 64", 65_536),
+        ("write-bw -q 65536 -t 1 -s 1M --shared-buffer", 65_536),
     ] {
         let (test, args) = loop_args(line).unwrap();
         args.check(test).unwrap();
@@ -96,6 +97,7 @@ fn conflicting_options_are_rejected() {
         "write-bw -q 65537",
         "write-bw --shards 0",
         "write-bw --shards 65",
+        "write-bw --shared-buffer --verify",
         "write-bw -n 0",
         "write-bw -t 0",
         "write-bwx",
@@ -106,6 +108,7 @@ fn conflicting_options_are_rejected() {
     for line in [
         "write-lat -q 2",
         "send-lat -b",
+        "write-lat --shared-buffer",
         "write-bw --hdr x",
         "send-bw -q 256 -s 1024M",
         "send-bw -q 65536",

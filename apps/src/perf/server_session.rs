@@ -291,10 +291,10 @@ impl ServerSession {
             "Hello differs from the private data of the connection"
         );
         ensure!(
-            (1..=REGION_LEN_MAX / u64::from(hello.qps)).contains(&hello.span)
+            (1..=REGION_LEN_MAX / u64::from(hello.buffers())).contains(&hello.span)
                 && hello.span.is_multiple_of(8),
             "regions of {} times {} bytes are not served",
-            hello.qps,
+            hello.buffers(),
             hello.span
         );
         let lens = region_lens(&hello, false)?;

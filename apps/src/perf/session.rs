@@ -87,7 +87,7 @@ fn send_depth(tx_depth: u32, rx_depth: u32) -> usize {
 /// # Errors
 /// If a length exceeds `usize`.
 pub fn region_lens(hello: &Hello, initiator: bool) -> anyhow::Result<[usize; 2]> {
-    let span_total = usize::try_from(hello.span * u64::from(hello.qps))?;
+    let span_total = usize::try_from(hello.span * u64::from(hello.buffers()))?;
     let both = hello.test.is_latency() || hello.has(FLAG_BIDIRECTIONAL);
     // A message is built at the active end, unless it is fetched.
     let uses_tx = both || initiator != hello.test.transfer().is_fetch();
@@ -211,7 +211,7 @@ impl Session {
         let slots = u64::from(run.slots);
         // A division costs more than the rest of posting a request.
         let slot = if slots.is_power_of_two() { number & (slots - 1) } else { number % slots };
-        u64::from(qp) * self.hello.span + slot * run.stride
+        self.hello.start(qp) + slot * run.stride
     }
 
     /// Returns the `wr_id` of a request of the current run.
@@ -386,7 +386,7 @@ impl Session {
     #[must_use]
     pub fn confirming_read(&self, qp: u16) -> Operation {
         Operation::Read {
-            sink: sge_at(&self.tx, u64::from(qp) * self.hello.span, CONFIRM_LEN),
+            sink: sge_at(&self.tx, self.hello.start(qp), CONFIRM_LEN),
             rkey: self.peer.rx.rkey,
             remote: self.peer.rx.addr,
         }

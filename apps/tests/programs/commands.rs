@@ -101,6 +101,15 @@ fn bidirectional_run_with_four_queue_pairs_verifies() {
 }
 
 #[test]
+fn queue_pairs_share_a_buffer() {
+    let fx = Fixture::new();
+    for test in &TESTS[..3] {
+        let result = &fx.results(&format!("{test} -q 32 -n 50 -s 4K -t 4 --shared-buffer"))[0];
+        assert_eq!((&result["iterations"], &result["errors"]), (&(32 * 50).into(), &0.into()));
+    }
+}
+
+#[test]
 fn atomic_tests_fetch_consecutive_values() {
     let fx = Fixture::new();
     for (line, words, ends) in [

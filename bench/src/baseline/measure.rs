@@ -9,7 +9,7 @@ use super::result::{CellResult, Table, Target};
 use super::runner::Iwperf;
 use crate::bound::layout::Layout;
 use crate::bound::rate;
-use crate::bound::transfer::{Target as BoundTarget, Transfer};
+use crate::bound::transfer::{Target as BoundTarget, Transfer, WorkingSet};
 
 /// Bytes per message of the bound, for all sizes.
 pub const BOUND_MESSAGE_LEN: usize = 65_536;
@@ -41,11 +41,13 @@ pub fn run(plan: &Plan, iwperf: &Iwperf, failures: &mut Vec<String>) -> Result<V
             for (test, cells) in &mut table.rows {
                 for (cell, &size) in cells.iter_mut().zip(&plan.sizes) {
                     let bound = if test.ends_with("-bw") {
-                        Some(rate::measure(transfer, mtu, &topology.cores(), bound_duration)?)
+                        let set = WorkingSet::SINGLE;
+                        let cores = topology.cores();
+                        Some(rate::measure(transfer, set, mtu, &cores, bound_duration)?)
                     } else {
                         None
                     };
-                    match iwperf.run(test, topology, mtu, size, plan.seconds) {
+                    match iwperf.run(test, topology, mtu, size, plan.seconds, &[]) {
                         Ok(sample) => {
                             cell.samples.push(sample);
                             cell.bound.extend(bound);
@@ -73,7 +75,7 @@ pub fn measure_targets(
     for _ in 0..plan.rounds {
         for target in &mut *targets {
             let Target { test, topology, mtu, size, measured: cell, .. } = target;
-            match iwperf.run(test, topology, *mtu, *size, seconds) {
+            match iwperf.run(test, topology, *mtu, *size, seconds, &[]) {
                 Ok(sample) => cell.samples.push(sample),
                 Err(error) => failures.push(format!("{test}, {}: {error:#}", topology.title())),
             }

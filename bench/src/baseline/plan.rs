@@ -11,6 +11,8 @@ pub enum Topology {
     OneCore(usize),
     /// One process over `ring`, an end on each core.
     TwoCores([usize; 2]),
+    /// One process over `ring`, a shard of both ends on each core.
+    Shards(Vec<usize>),
     /// Two processes over `memif`, an end on each core; both on one if there is only one.
     Memif([usize; 2]),
 }
@@ -22,17 +24,19 @@ impl Topology {
         match self {
             Self::OneCore(_) => "`ring`, one core",
             Self::TwoCores(_) => "`ring`, two cores",
+            Self::Shards(_) => "`ring`, a shard of both ends on each core",
             Self::Memif(_) => "`memif`, two processes on two cores",
         }
     }
 
-    /// Returns the cores of the two ends, one if they share it.
+    /// Returns the cores of the two ends, one if they share it, or those of the shards.
     #[must_use]
     pub fn cores(&self) -> Vec<usize> {
-        match *self {
-            Self::OneCore(core) => vec![core],
-            Self::TwoCores([a, b]) | Self::Memif([a, b]) if a == b => vec![a],
+        match self {
+            Self::OneCore(core) => vec![*core],
+            Self::TwoCores([a, b]) | Self::Memif([a, b]) if a == b => vec![*a],
             Self::TwoCores(cores) | Self::Memif(cores) => cores.to_vec(),
+            Self::Shards(cores) => cores.clone(),
         }
     }
 }

@@ -43,7 +43,7 @@ pub struct Iwperf {
 }
 
 impl Iwperf {
-    /// Runs one test.
+    /// Runs one test with further options.
     ///
     /// # Errors
     /// If the program fails, hangs, or does not report exactly one result without errors.
@@ -54,12 +54,13 @@ impl Iwperf {
         mtu: u16,
         size: u64,
         seconds: f64,
+        options: &[&str],
     ) -> Result<Sample> {
-        let text = self.run_with(test, topology, mtu, size, seconds, &[])?;
+        let text = self.run_with(test, topology, mtu, size, seconds, options)?;
         sample(&serde_json::from_str(&text)?)
     }
 
-    /// Runs one test with further options; returns the JSON that the program has written.
+    /// As [`Iwperf::run`]; returns the JSON that the program has written.
     ///
     /// # Errors
     /// If the program fails, hangs, or writes no results.
@@ -81,6 +82,11 @@ impl Iwperf {
             Topology::OneCore(core) => client.args(["loop", test, "--cores", &core.to_string()]),
             Topology::TwoCores([a, b]) => {
                 client.args(["loop", test, "--cores", &format!("{a},{b}")])
+            }
+            Topology::Shards(cores) => {
+                let names: Vec<String> = cores.iter().map(usize::to_string).collect();
+                client.args(["loop", test, "--shards", &cores.len().to_string()]);
+                client.args(["--cores", &names.join(",")])
             }
             Topology::Memif([a, b]) => {
                 let socket = self.scratch.join("memif.sock");
@@ -208,7 +214,7 @@ mod tests {
     fn failing_program_reports_exit_status() {
         let scratch = std::env::temp_dir();
         let iwperf = Iwperf { program: PathBuf::from("/bin/false"), scratch };
-        let error = iwperf.run("write-bw", &Topology::OneCore(0), 1500, 64, 0.1).unwrap_err();
+        let error = iwperf.run("write-bw", &Topology::OneCore(0), 1500, 64, 0.1, &[]).unwrap_err();
         assert!(error.to_string().contains("exit status: 1"), "{error}");
     }
 }

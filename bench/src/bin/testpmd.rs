@@ -110,7 +110,7 @@ fn measure(
         let ((ours, payload_gbit_s), testpmd) = both(ours_first, ours, theirs)?;
         return Ok(Pair::Tap { ours, payload_gbit_s, testpmd });
     }
-    let ours = || iwperf.run("write-bw", &Topology::Memif(cores), row.mtu, SIZE, seconds);
+    let ours = || iwperf.run("write-bw", &Topology::Memif(cores), row.mtu, SIZE, seconds, &[]);
     let theirs = || memif::measure(folder, row.mtu, cores, seconds);
     let (ours, testpmd) = both(ours_first, ours, theirs)?;
     Ok(Pair::Memif { ours: ours.gbit_s, testpmd })

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 use std::time::Instant;
 
-use anyhow::{Result, ensure};
+use anyhow::{Result, bail, ensure};
 
 /// Bits of a CPU set.
 const CPU_SETSIZE: usize = 1024;
@@ -69,6 +69,42 @@ pub fn run_on_cores<A: Send, B: Send>(
     Ok((first, second))
 }
 
+/// Runs closures concurrently, each pinned to its core; returns their results in order.
+///
+/// # Errors
+/// If a thread cannot be pinned.
+///
+/// # Panics
+/// If a closure panics.
+pub fn run_on_each<T: Send>(
+    cores: &[usize],
+    work: Vec<impl FnOnce() -> T + Send>,
+) -> Result<Vec<T>> {
+    let ready = Barrier::new(work.len());
+    let begin = |core| {
+        let is_pinned = pin(core);
+        ready.wait();
+        is_pinned
+    };
+    let begin = &begin;
+    let results: Vec<(bool, T)> = thread::scope(|scope| {
+        let threads: Vec<_> = cores
+            .iter()
+            .zip(work)
+            .map(|(&core, work)| scope.spawn(move || (begin(core), work())))
+            .collect();
+        let join = |thread: thread::ScopedJoinHandle<'_, _>| {
+            thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+        };
+        threads.into_iter().map(join).collect()
+    });
+    let refused = cores.iter().zip(&results).find(|(_, (is_pinned, _))| !is_pinned);
+    if let Some((core, _)) = refused {
+        bail!("cannot pin to core {core}: choose one of this task's with --cores");
+    }
+    Ok(results.into_iter().map(|(_, result)| result).collect())
+}
+
 /// Measures the round trip of a cache line between two cores in nanoseconds.
 ///
 /// # Errors
@@ -111,6 +147,8 @@ mod tests {
         let [first, .., last] = cores.as_slice() else { return };
         assert_eq!(run_on_core(last.id, || 7).unwrap(), 7);
         assert_eq!(run_on_cores([first.id, last.id], || 1, || 2).unwrap(), (1, 2));
+        let works = [first.id, last.id].map(|core| move || core).into();
+        assert_eq!(run_on_each(&[first.id, last.id], works).unwrap(), [first.id, last.id]);
         assert!(cache_line_round_trip_ns([first.id, last.id], 1000).unwrap() > 0.0);
         assert!(run_on_core(usize::MAX, || ()).is_err());
     }

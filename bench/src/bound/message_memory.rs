@@ -7,22 +7,27 @@ use memmap2::{Advice, MmapMut, MmapOptions};
 const HUGE_PAGE_LEN: usize = 2 << 20;
 const HUGE_PAGE_BITS: u8 = 21;
 
-/// One slot of a message: `iwperf` has one at each end unless it verifies.
+/// The slots of the messages: `iwperf` has one of each queue pair at each end unless it verifies.
 #[derive(Debug)]
 pub struct MessageMemory {
     map: MmapMut,
     offset: usize,
     len: usize,
+    stride: usize,
 }
 
+/// Bytes from one slot to the next are a multiple of this, as in `iwperf`.
+const STRIDE_ALIGN: usize = 64;
+
 impl MessageMemory {
-    /// Maps `len` bytes that begin at `offset` of a mapping of 2 MiB pages, or of ordinary pages if
-    /// there are none; all of them present.
+    /// Maps `slots` slots of `len` bytes that begin at `offset` of a mapping of 2 MiB pages, or of
+    /// ordinary pages if there are none; all of them present.
     ///
     /// # Errors
     /// If there is no memory.
-    pub fn map(offset: usize, len: usize) -> io::Result<Self> {
-        let mapped_len = (offset + len).next_multiple_of(HUGE_PAGE_LEN);
+    pub fn map(offset: usize, len: usize, slots: usize) -> io::Result<Self> {
+        let stride = len.next_multiple_of(STRIDE_ALIGN);
+        let mapped_len = (offset + slots * stride).next_multiple_of(HUGE_PAGE_LEN);
         let huge = MmapOptions::new().len(mapped_len).huge(Some(HUGE_PAGE_BITS)).map_anon();
         let map = match huge.and_then(populate) {
             Ok(map) => map,
@@ -33,18 +38,28 @@ impl MessageMemory {
                 populate(map)?
             }
         };
-        Ok(Self { map, offset, len })
+        Ok(Self { map, offset, len, stride })
     }
 
-    /// Returns the message.
+    /// Returns the offset of a slot from the first, in bytes.
+    #[inline]
     #[must_use]
-    pub fn bytes(&self) -> &[u8] {
-        &self.map[self.offset..self.offset + self.len]
+    pub const fn start(&self, slot: usize) -> usize {
+        slot * self.stride
     }
 
-    /// Returns the message for modification.
-    pub fn bytes_mut(&mut self) -> &mut [u8] {
-        &mut self.map[self.offset..self.offset + self.len]
+    /// Returns the message in a slot.
+    #[inline]
+    #[must_use]
+    pub fn bytes(&self, slot: usize) -> &[u8] {
+        &self.map[self.offset + self.start(slot)..][..self.len]
+    }
+
+    /// Returns the message in a slot for modification.
+    #[inline]
+    pub fn bytes_mut(&mut self, slot: usize) -> &mut [u8] {
+        let start = self.offset + self.start(slot);
+        &mut self.map[start..start + self.len]
     }
 }
 
@@ -65,11 +80,23 @@ mod tests {
     #[test]
     fn message_has_its_length_and_page_offset() {
         for len in [1, 65_536, HUGE_PAGE_LEN] {
-            let mut memory = MessageMemory::map(4096, len).unwrap();
-            assert!(memory.bytes().iter().all(|&byte| byte == 0));
-            memory.bytes_mut().fill(1);
-            assert_eq!(memory.bytes().len(), len);
-            assert_eq!(memory.bytes().as_ptr().addr() % HUGE_PAGE_LEN % 4096, 0);
+            let mut memory = MessageMemory::map(4096, len, 1).unwrap();
+            assert!(memory.bytes(0).iter().all(|&byte| byte == 0));
+            memory.bytes_mut(0).fill(1);
+            assert_eq!(memory.bytes(0).len(), len);
+            assert_eq!(memory.bytes(0).as_ptr().addr() % HUGE_PAGE_LEN % 4096, 0);
+        }
+    }
+
+    #[test]
+    fn slots_do_not_overlap() {
+        let mut memory = MessageMemory::map(0, 100, 3).unwrap();
+        for (slot, value) in (1..=3).enumerate() {
+            memory.bytes_mut(slot).fill(value);
+        }
+        for (slot, value) in (1..=3).enumerate() {
+            assert!(memory.bytes(slot).iter().all(|&byte| byte == value));
+            assert_eq!(memory.start(slot), slot * 128);
         }
     }
 }

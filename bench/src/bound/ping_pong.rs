@@ -14,7 +14,7 @@ use hdrhistogram::Histogram;
 
 use super::cores::run_on_cores;
 use super::frames::{BURST_LEN, open_ring};
-use super::transfer::{Sink, Source, Transfer};
+use super::transfer::{Sink, Source, Transfer, WorkingSet};
 
 /// Largest latency that the histogram resolves, and its significant digits, as in `iwperf`.
 const LATENCY_MAX_NS: u64 = 60_000_000_000;
@@ -96,7 +96,8 @@ struct End {
 
 impl End {
     fn new(port: DpdkDevice, transfer: &Arc<Transfer>, frame_len: usize) -> std::io::Result<Self> {
-        let (source, sink) = (Source::new(transfer)?, Sink::new(transfer)?);
+        let set = WorkingSet::SINGLE;
+        let (source, sink) = (Source::new(transfer, set)?, Sink::new(transfer, set)?);
         Ok(Self { port, source, sink, frame_len, burst: Vec::with_capacity(BURST_LEN) })
     }
 

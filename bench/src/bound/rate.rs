@@ -1,4 +1,5 @@
-//! Bandwidth of the bound: a transfer on one core, or handed off from one core to another.
+//! Bandwidth of the bound: a transfer on one core, handed off from one core to another, or one on
+//! each of several cores.
 
 use std::hint::spin_loop;
 use std::sync::Arc;
@@ -8,9 +9,9 @@ use anyhow::{Context, Result, bail};
 use ferrowarp::device::DpdkTx;
 use rtrb::{Consumer, Producer, RingBuffer};
 
-use super::cores::{run_on_core, run_on_cores};
+use super::cores::{run_on_core, run_on_cores, run_on_each};
 use super::frames::{BURST_LEN, Frame, FramePool, one_core_count, open_ring, two_cores_count};
-use super::transfer::{Sink, Source, Transfer};
+use super::transfer::{Sink, Source, Transfer, WorkingSet};
 
 /// Bursts between two reads of the clock.
 const BURSTS_PER_CLOCK_READ: usize = 32;
@@ -25,13 +26,14 @@ const BURSTS_PER_CLOCK_READ: usize = 32;
 /// If a segment is corrupted.
 pub fn measure(
     transfer: &Arc<Transfer>,
+    set: WorkingSet,
     mtu: u16,
     cores: &[usize],
     duration: Duration,
 ) -> Result<f64> {
     // The ports are kept, and with them the memory of the frames.
     let [mut port, _peer] = open_ring(mtu)?;
-    let mut ends = (Source::new(transfer)?, Sink::new(transfer)?);
+    let mut ends = ends(transfer, set)?;
     match *cores {
         [core] => {
             let pool = FramePool::allocate(&mut port, one_core_count())?;
@@ -43,6 +45,37 @@ pub fn measure(
         }
         _ => bail!("the bound runs on one core or on two"),
     }
+}
+
+/// Measures the bandwidth of payload in Gb/s of transfers that have nothing in common, both ends of
+/// one on each core; `set` is that of each.
+///
+/// # Errors
+/// If DPDK, memory or a core is missing.
+///
+/// # Panics
+/// If a segment is corrupted.
+pub fn measure_each(
+    transfer: &Arc<Transfer>,
+    set: WorkingSet,
+    mtu: u16,
+    cores: &[usize],
+    duration: Duration,
+) -> Result<f64> {
+    let mut ports = Vec::with_capacity(cores.len());
+    let mut work = Vec::with_capacity(cores.len());
+    for _ in cores {
+        let [mut port, peer] = open_ring(mtu)?;
+        let pool = FramePool::allocate(&mut port, one_core_count())?;
+        let mut ends = ends(transfer, set)?;
+        ports.push((port, peer));
+        work.push(move || alternate(&mut ends, pool, duration));
+    }
+    Ok(run_on_each(cores, work)?.into_iter().sum())
+}
+
+fn ends(transfer: &Arc<Transfer>, set: WorkingSet) -> Result<(Source, Sink)> {
+    Ok((Source::new(transfer, set)?, Sink::new(transfer, set)?))
 }
 
 /// Both ends on this core: the source builds a burst, then the sink places it.
@@ -160,10 +193,12 @@ mod tests {
         let cores: Vec<usize> = cores.iter().map(|core| core.id).take(2).collect();
         for (mtu, message_len) in [(1500, 65_536), (9000, 4096), (9000, 1 << 20)] {
             for transfer in transfers(mtu, message_len) {
-                assert!(measure(&transfer, mtu, &cores[..1], SHORT).unwrap() > 0.0);
+                let set = WorkingSet { slots: 3, depth: 4 };
+                assert!(measure(&transfer, set, mtu, &cores[..1], SHORT).unwrap() > 0.0);
                 if cores.len() == 2 {
-                    assert!(measure(&transfer, mtu, &cores, SHORT).unwrap() > 0.0);
+                    assert!(measure(&transfer, set, mtu, &cores, SHORT).unwrap() > 0.0);
                 }
+                assert!(measure_each(&transfer, set, mtu, &cores, SHORT).unwrap() > 0.0);
             }
         }
     }
@@ -171,9 +206,9 @@ mod tests {
     #[test]
     fn all_bytes_arrive() {
         let [frozen, _] = transfers(1500, 10_000);
-        let mut ends = (Source::new(&frozen).unwrap(), Sink::new(&frozen).unwrap());
+        let mut ends = ends(&frozen, WorkingSet::SINGLE).unwrap();
         let frames = (0..one_core_count()).map(|_| vec![0; 2048]).collect();
         assert!(alternate(&mut ends, FramePool::new(frames), SHORT) > 0.0);
-        assert_eq!(ends.0.message(), ends.1.message());
+        assert_eq!(ends.0.message(0), ends.1.message(0));
     }
 }

@@ -9,6 +9,7 @@ use ferrowarp_proto::mpa::fpdu::{CRC_LEN, LENGTH_LEN};
 use ferrowarp_proto::wire::ddp::{Tagged, Version};
 use ferrowarp_proto::wire::rdmap::Opcode;
 
+use super::frames::BURST_LEN;
 use super::kernel::Kernel;
 use super::layout::{FPDU_HEADER_LEN, Fpdu, Layout};
 use super::message_memory::MessageMemory;
@@ -16,6 +17,8 @@ use super::message_memory::MessageMemory;
 /// Offset of the message in its mapping at the source, and at the sink, in bytes: the server of
 /// `iwperf` has registered a page before.
 const MESSAGE_OFFSETS: [usize; 2] = [0, 4096];
+/// Offset of the Tagged Offset, the last field of the DDP header, from the start of the FPDU.
+const TO_AT: usize = FPDU_HEADER_LEN - size_of::<u64>();
 
 /// Tagged Buffer that the messages are written to, as in the DDP headers.
 #[derive(Clone, Copy, Debug)]
@@ -32,6 +35,8 @@ struct FpduWork {
     /// Range in the frame, without the CRC.
     covered: Range<usize>,
     header: [u8; FPDU_HEADER_LEN],
+    /// Tagged Offset in the first slot.
+    to: u64,
     payload: Range<usize>,
     kernel: Kernel,
 }
@@ -70,6 +75,7 @@ impl Transfer {
             FpduWork {
                 covered: fpdu.at..fpdu.at + covered_len,
                 header: header(fpdu, target),
+                to: target.to + fpdu.payload.start as u64,
                 payload: fpdu.payload.clone(),
                 kernel: kernel.expect("a kernel for each length").1,
             }
@@ -84,6 +90,12 @@ impl Transfer {
             segments: layout.segments.iter().map(segment).collect(),
             kernel_names: names.collect::<Vec<_>>().join(", "),
         }
+    }
+
+    /// Returns the number of messages after which the segments repeat.
+    fn messages_per_round(&self) -> usize {
+        let payload: usize = self.segments.iter().map(|segment| segment.payload_len).sum();
+        payload / self.message_len
     }
 
     /// Returns the length of a frame in bytes if the message is one segment of one FPDU.
@@ -118,26 +130,60 @@ fn header(fpdu: &Fpdu, target: Target) -> [u8; FPDU_HEADER_LEN] {
     header
 }
 
-/// One end: its slot of the message, and the next segment.
+/// The queue pairs that a transfer stands for: their messages lie in slots of their own, and they
+/// take turns.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct WorkingSet {
+    /// Slots at each end, one of each queue pair; at least one.
+    pub slots: usize,
+    /// Requests outstanding per queue pair, at least one. In its turn a queue pair sends them all,
+    /// or as many of them as make the segments of a pass of the engine.
+    pub depth: usize,
+}
+
+impl WorkingSet {
+    /// One queue pair.
+    pub const SINGLE: Self = Self { slots: 1, depth: 1 };
+}
+
+/// One end: its slots of the message, and the next segment.
 #[derive(Debug)]
 struct End {
     transfer: Arc<Transfer>,
     memory: MessageMemory,
     next: usize,
+    slot: usize,
+    slots: usize,
+    /// Rounds of the segments until the next slot has its turn, and in each turn.
+    rounds_left: usize,
+    rounds: usize,
 }
 
 impl End {
-    fn new(transfer: &Arc<Transfer>, memory_offset: usize) -> io::Result<Self> {
-        let memory = MessageMemory::map(memory_offset, transfer.message_len)?;
-        Ok(Self { transfer: Arc::clone(transfer), memory, next: 0 })
+    fn new(transfer: &Arc<Transfer>, memory_offset: usize, set: WorkingSet) -> io::Result<Self> {
+        let memory = MessageMemory::map(memory_offset, transfer.message_len, set.slots)?;
+        let of_depth = set.depth.div_ceil(transfer.messages_per_round());
+        let of_pass = BURST_LEN / transfer.segments.len();
+        let rounds = of_depth.min(of_pass).max(1);
+        let transfer = Arc::clone(transfer);
+        let slots = set.slots;
+        Ok(Self { transfer, memory, next: 0, slot: 0, slots, rounds_left: rounds, rounds })
     }
 
-    /// Returns the index of the segment, and steps to the next one.
+    /// Returns the index of the segment and its slot, and steps to the next one.
     #[inline]
-    fn step(&mut self) -> usize {
-        let index = self.next;
-        self.next = if index + 1 == self.transfer.segments.len() { 0 } else { index + 1 };
-        index
+    fn step(&mut self) -> (usize, usize) {
+        let at = (self.next, self.slot);
+        self.next += 1;
+        if self.next == self.transfer.segments.len() {
+            self.next = 0;
+            self.rounds_left -= 1;
+            if self.rounds_left == 0 {
+                self.rounds_left = self.rounds;
+                self.slot = if self.slot + 1 == self.slots { 0 } else { self.slot + 1 };
+            }
+        }
+        at
     }
 }
 
@@ -153,22 +199,24 @@ pub struct Sink {
 }
 
 impl Source {
-    /// Creates the source of a transfer, with a message that is not constant.
+    /// Creates the source of a transfer, with messages that are not constant.
     ///
     /// # Errors
     /// If there is no memory.
-    pub fn new(transfer: &Arc<Transfer>) -> io::Result<Self> {
-        let mut end = End::new(transfer, MESSAGE_OFFSETS[0])?;
-        for (at, byte) in end.memory.bytes_mut().iter_mut().enumerate() {
-            *byte = at.wrapping_mul(0x9e37_79b1).to_be_bytes()[4];
+    pub fn new(transfer: &Arc<Transfer>, set: WorkingSet) -> io::Result<Self> {
+        let mut end = End::new(transfer, MESSAGE_OFFSETS[0], set)?;
+        for slot in 0..set.slots {
+            for (at, byte) in end.memory.bytes_mut(slot).iter_mut().enumerate() {
+                *byte = (slot + at).wrapping_mul(0x9e37_79b1).to_be_bytes()[4];
+            }
         }
         Ok(Self(end))
     }
 
-    /// Returns the message.
+    /// Returns the message in a slot.
     #[must_use]
-    pub fn message(&self) -> &[u8] {
-        self.0.memory.bytes()
+    pub fn message(&self, slot: usize) -> &[u8] {
+        self.0.memory.bytes(slot)
     }
 
     /// Writes the FPDUs of the next segment to `frame`: copies the payload, then computes the CRC.
@@ -177,11 +225,13 @@ impl Source {
     /// If the frame is shorter than the segment.
     #[inline]
     pub fn build(&mut self, frame: &mut [u8]) {
-        let index = self.0.step();
-        let message = black_box(self.0.memory.bytes());
+        let (index, slot) = self.0.step();
+        let message = black_box(self.0.memory.bytes(slot));
+        let start = self.0.memory.start(slot) as u64;
         for fpdu in &self.0.transfer.segments[index].fpdus {
             let (covered, rest) = frame[fpdu.covered.start..].split_at_mut(fpdu.covered.len());
             covered[..FPDU_HEADER_LEN].copy_from_slice(&fpdu.header);
+            covered[TO_AT..FPDU_HEADER_LEN].copy_from_slice(&(fpdu.to + start).to_be_bytes());
             let sum = fpdu.kernel.copy_with_crc(covered, &message[fpdu.payload.clone()]);
             rest[..CRC_LEN].copy_from_slice(&sum.to_le_bytes());
         }
@@ -193,14 +243,14 @@ impl Sink {
     ///
     /// # Errors
     /// If there is no memory.
-    pub fn new(transfer: &Arc<Transfer>) -> io::Result<Self> {
-        Ok(Self { end: End::new(transfer, MESSAGE_OFFSETS[1])?, placed: 0 })
+    pub fn new(transfer: &Arc<Transfer>, set: WorkingSet) -> io::Result<Self> {
+        Ok(Self { end: End::new(transfer, MESSAGE_OFFSETS[1], set)?, placed: 0 })
     }
 
-    /// Returns the message.
+    /// Returns the message in a slot.
     #[must_use]
-    pub fn message(&self) -> &[u8] {
-        self.end.memory.bytes()
+    pub fn message(&self, slot: usize) -> &[u8] {
+        self.end.memory.bytes(slot)
     }
 
     /// Returns the bytes of payload placed so far.
@@ -215,9 +265,9 @@ impl Sink {
     /// If a CRC is wrong.
     #[inline]
     pub fn place(&mut self, frame: &[u8]) {
-        let index = self.end.step();
+        let (index, slot) = self.end.step();
         let segment = &self.end.transfer.segments[index];
-        let message = self.end.memory.bytes_mut();
+        let message = self.end.memory.bytes_mut(slot);
         for fpdu in &segment.fpdus {
             let (covered, rest) = frame[fpdu.covered.start..].split_at(fpdu.covered.len());
             let sum = fpdu.kernel.crc(covered).to_le_bytes();

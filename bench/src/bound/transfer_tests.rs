@@ -70,14 +70,14 @@ fn segments_are_those_that_the_engine_sends() {
             }
             let layout = Layout::new(mtu, message_len);
             let [frozen, _] = transfers(&layout, 0);
-            let message = Source::new(&frozen).unwrap().message().to_vec();
+            let message = Source::new(&frozen, WorkingSet::SINGLE).unwrap().message(0).to_vec();
             let Sent { stag, payloads: sent, .. } = engine_segments(mtu, &message, count);
             let per_cycle = layout.segments.iter().flatten().filter(|fpdu| fpdu.is_last).count();
             let cycles = usize::try_from(count).unwrap() / per_cycle;
             let segments = cycles * layout.segments.len();
             assert!(cycles > 0 && sent.len() >= segments, "MTU {mtu}, {message_len} bytes");
             for transfer in transfers(&layout, stag) {
-                let mut source = Source::new(&transfer).unwrap();
+                let mut source = Source::new(&transfer, WorkingSet::SINGLE).unwrap();
                 let mut frame = vec![0; usize::from(mtu) + 14];
                 for (index, expected) in sent[..segments].iter().enumerate() {
                     source.build(&mut frame);
@@ -103,15 +103,47 @@ fn sink_has_the_message_after_one_cycle() {
     for (mtu, message_len) in [(1500, 65_536), (9000, 4096), (1500, 1)] {
         let layout = Layout::new(mtu, message_len);
         for transfer in transfers(&layout, 1) {
-            let (mut source, mut sink) =
-                (Source::new(&transfer).unwrap(), Sink::new(&transfer).unwrap());
+            let (mut source, mut sink) = (
+                Source::new(&transfer, WorkingSet::SINGLE).unwrap(),
+                Sink::new(&transfer, WorkingSet::SINGLE).unwrap(),
+            );
             let mut frame = vec![0; usize::from(mtu) + 14];
             for _ in &layout.segments {
                 source.build(&mut frame);
                 sink.place(&frame);
             }
-            assert_eq!(source.message(), sink.message());
+            assert_eq!(source.message(0), sink.message(0));
             assert!(sink.placed_bytes().is_multiple_of(message_len as u64));
+        }
+    }
+}
+
+/// Queue pairs take turns with as many messages as each has outstanding.
+#[test]
+fn slots_take_turns_with_their_outstanding_messages() {
+    let cases = [(1500, 4096, 4, 4), (1500, 4096, 128, 5), (1500, 64, 4, 1), (1500, 65_536, 9, 1)];
+    for (mtu, message_len, depth, rounds) in cases {
+        let layout = Layout::new(mtu, message_len);
+        for transfer in transfers(&layout, 1) {
+            let set = WorkingSet { slots: 3, depth };
+            let mut source = Source::new(&transfer, set).unwrap();
+            let mut sink = Sink::new(&transfer, set).unwrap();
+            let mut frame = vec![0; usize::from(mtu) + 14];
+            let to_at = FRAME_HEADER_LEN + TO_AT..FRAME_HEADER_LEN + FPDU_HEADER_LEN;
+            let mut offsets = Vec::new();
+            for _ in 0..3 {
+                for _ in 0..rounds * layout.segments.len() {
+                    source.build(&mut frame);
+                    sink.place(&frame);
+                    offsets.push(u64::from_be_bytes(frame[to_at.clone()].try_into().unwrap()));
+                }
+            }
+            let per_slot = offsets.len() / 3;
+            for (slot, offsets) in offsets.chunks(per_slot).enumerate() {
+                assert_eq!(offsets.iter().min(), Some(&(REMOTE + (slot * message_len) as u64)));
+                assert_eq!(source.message(slot), sink.message(slot));
+            }
+            assert_ne!(source.message(0), source.message(1));
         }
     }
 }
@@ -125,9 +157,11 @@ fn corruption_of_any_covered_byte_is_detected() {
     for transfer in [frozen, best] {
         for &at in &covered {
             let mut frame = vec![0; 1514];
-            Source::new(&transfer).unwrap().build(&mut frame);
+            Source::new(&transfer, WorkingSet::SINGLE).unwrap().build(&mut frame);
             frame[at] ^= 1;
-            let placed = std::panic::catch_unwind(|| Sink::new(&transfer).unwrap().place(&frame));
+            let placed = std::panic::catch_unwind(|| {
+                Sink::new(&transfer, WorkingSet::SINGLE).unwrap().place(&frame)
+            });
             assert!(placed.is_err(), "byte {at}");
         }
     }

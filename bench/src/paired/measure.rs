@@ -6,6 +6,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail};
 
 use super::rows::{Contender, Figure, Row};
+use crate::baseline::plan::Topology;
 use crate::baseline::runner::{Iwperf, Sample};
 use crate::bound::layout::Layout;
 use crate::bound::transfer::{Target, Transfer};
@@ -98,24 +99,38 @@ fn measure_pair(prepared: &Prepared, setup: &Setup, pair: usize) -> Result<Vec<S
 }
 
 fn measure(prepared: &Prepared, setup: &Setup, contender: Contender) -> Result<Sample> {
-    let Row { topology, mtu, size, .. } = &prepared.result.row;
+    let Row { topology, mtu, size, load, .. } = &prepared.result.row;
     let duration = Duration::try_from_secs_f64(setup.seconds)?;
-    let rate_of = |transfer| -> Result<Sample> {
-        let gbit_s = rate::measure(transfer, *mtu, &topology.cores(), duration)?;
+    let cores = topology.cores();
+    let on_one = Topology::OneCore(*cores.first().context("a row has cores")?);
+    let rate_of = |transfer, topology: &Topology| -> Result<Sample> {
+        let cores = topology.cores();
+        let gbit_s = if let Topology::Shards(_) = topology {
+            rate::measure_each(transfer, load.working_set(cores.len()), *mtu, &cores, duration)?
+        } else {
+            rate::measure(transfer, load.working_set(1), *mtu, &cores, duration)?
+        };
         Ok(Sample { gbit_s, rate_mops: gbit_s * 1e3 / 8.0 / *size as f64, ..Sample::default() })
     };
+    let options = load.options();
+    let options: Vec<&str> = options.iter().map(String::as_str).collect();
+    let run = |iwperf: &Iwperf, test, topology: &Topology| {
+        iwperf.run(test, topology, *mtu, *size, setup.seconds, &options)
+    };
     match contender {
-        Contender::Frozen => rate_of(&prepared.frozen),
-        Contender::Best => rate_of(&prepared.best),
+        Contender::Frozen => rate_of(&prepared.frozen, topology),
+        Contender::FrozenOnOne => rate_of(&prepared.frozen, &on_one),
+        Contender::Best => rate_of(&prepared.best, topology),
         Contender::PingPong => {
-            let [first, second] = topology.cores()[..] else { bail!("it needs two cores") };
+            let [first, second] = cores[..] else { bail!("it needs two cores") };
             let half = ping_pong::measure(&prepared.frozen, *mtu, [first, second], duration)?;
             Ok(Sample { p50_us: half.p50_us, p99_us: half.p99_us, ..Sample::default() })
         }
-        Contender::Iwperf(test) => setup.iwperf.run(test, topology, *mtu, *size, setup.seconds),
+        Contender::Iwperf(test) => run(&setup.iwperf, test, topology),
+        Contender::IwperfOnOne(test) => run(&setup.iwperf, test, &on_one),
         Contender::Before(test) => {
             let before = setup.before.as_ref().context("there is no other iwperf")?;
-            before.run(test, topology, *mtu, *size, setup.seconds)
+            run(before, test, topology)
         }
     }
 }

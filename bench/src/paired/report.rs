@@ -1,6 +1,7 @@
 //! The results as Markdown and as JSON.
 
 use std::fmt::Write as _;
+use std::ops::{Div, Sub};
 
 use serde_json::{Value, json};
 
@@ -71,13 +72,22 @@ impl RowResult {
         let outcome = |&comparison: &Comparison| {
             let values = |contender| figures(row, pairs, contender, &comparison);
             let (subject, reference) = (values(comparison.subject)?, values(comparison.reference)?);
-            let compared = subject.iter().zip(&reference).map(|(a, b)| match comparison.kind {
-                Kind::Ratio => a / b,
-                Kind::Difference => a - b,
-            });
+            let of = |f: fn(f64, f64) -> f64, a: &[f64], b: &[f64]| -> Vec<f64> {
+                a.iter().zip(b).map(|(&a, &b)| f(a, b)).collect()
+            };
+            let compared = match comparison.kind {
+                Kind::Ratio => of(f64::div, &subject, &reference),
+                Kind::Difference => of(f64::sub, &subject, &reference),
+                Kind::Gain => {
+                    let subject_gain =
+                        of(f64::div, &subject, &values(comparison.subject.on_one()?)?);
+                    let on_one = values(comparison.reference.on_one()?)?;
+                    of(f64::div, &subject_gain, &of(f64::div, &reference, &on_one))
+                }
+            };
             Some(Outcome {
                 comparison,
-                interval: MedianInterval::of(compared.collect())?,
+                interval: MedianInterval::of(compared)?,
                 subject: median(subject)?,
                 reference: median(reference)?,
             })
@@ -105,13 +115,15 @@ pub fn markdown(results: &[RowResult], seconds: f64) -> String {
          Written by `bench/bound`. The *frozen bound* is the work on the bytes alone, in two \
          passes at each end: copy, then CRC, at the Data Source; CRC, then copy, at the Data Sink. \
          Messages, segments, addresses, frames, their order and the cores are those of the run of \
-         `iwperf` beside it: one slot of the message in hugepages at each end; mbufs of a `ring` \
+         `iwperf` beside it: one slot of the message of each queue pair in hugepages at each \
+         end, which take turns as the queue pairs do; mbufs of a `ring` \
          port, 16 at a time in flight on one core and a receive window of 256 KiB on two, where \
          they are handed off over a single-producer single-consumer ring and come back over \
          another. The CRC is, for each length, the faster of the crates crc-fast and crc32c. The \
          *best bound* may use one pass on transmit where it is faster. The *bare ping-pong* passes \
          the same bytes back and forth over DPDK's `ring`, the port of the run, with the passes of \
-         the frozen bound; its latency is half a round trip.\n\n\
+         the frozen bound; its latency is half a round trip. *Shards*: a bound, or a shard of both ends, on each core; \
+         compared is what it gains over one on the first core alone.\n\n\
          In each pair all are measured one after another for {seconds} s each, in reverse order in \
          every other pair. Of the ratios (or differences) of the pairs the median is given, and \
          its interval by order statistics: from the k-th lowest to the k-th highest, with the \
@@ -152,9 +164,10 @@ pub fn table(results: &[RowResult]) -> String {
             let Outcome { comparison, subject, reference, interval, .. } = outcome;
             let MedianInterval { median, low, high, coverage } = interval;
             let unit = match comparison.kind {
-                Kind::Ratio => "",
+                Kind::Ratio | Kind::Gain => "",
                 Kind::Difference => " us",
             };
+            let gains = if comparison.kind == Kind::Gain { "gain of " } else { "" };
             let wanted = comparison.wanted.map_or(String::new(), |wanted| match wanted {
                 Wanted::AtLeast(limit) => format!("at least {limit:.2}{unit}"),
                 Wanted::AtMost(limit) => format!("at most {limit:.2}{unit}"),
@@ -162,7 +175,7 @@ pub fn table(results: &[RowResult]) -> String {
             line(
                 &mut text,
                 &format!(
-                    "| {} | {} {subject:.2} {} | {} {reference:.2} | {median:.3}{unit} | {low:.3} \
+                    "| {} | {gains}{} {subject:.2} {} | {gains}{} {reference:.2} | {median:.3}{unit} | {low:.3} \
                      to {high:.3} ({:.1} %) | {wanted} | {} | {} |",
                     result.row.name,
                     comparison.subject.name(),
@@ -196,7 +209,7 @@ pub fn json(results: &[RowResult], seconds: f64, failures: &[String]) -> Value {
 }
 
 fn row_json(result: &RowResult) -> Value {
-    let Row { name, topology, mtu, size, contenders, .. } = &result.row;
+    let Row { name, topology, mtu, size, load, contenders, .. } = &result.row;
     let pair = |samples: &Vec<Sample>| {
         let of_contender = |(contender, sample): (&Contender, &Sample)| {
             let Sample { gbit_s, rate_mops, p50_us, p99_us, .. } = sample;
@@ -211,6 +224,9 @@ fn row_json(result: &RowResult) -> Value {
         "cores": topology.cores(),
         "mtu": mtu,
         "size_bytes": size,
+        "qps": load.qps,
+        "depth": load.depth,
+        "shared_buffer": load.is_buffer_shared,
         "frozen_bound_crc": result.kernels.as_ref().map(|[frozen, _]| frozen),
         "best_bound_passes": result.kernels.as_ref().map(|[_, best]| best),
         "pairs": result.pairs.iter().map(pair).collect::<Vec<_>>(),
@@ -229,7 +245,8 @@ fn outcome_json(outcome: &Outcome) -> Value {
         "subject": comparison.subject.name(),
         "reference": comparison.reference.name(),
         "unit": comparison.figure.unit(),
-        "kind": match comparison.kind { Kind::Ratio => "ratio", Kind::Difference => "difference" },
+        "kind": match comparison.kind { Kind::Ratio => "ratio", Kind::Difference => "difference",
+            Kind::Gain => "ratio of gains" },
         "subject_median": subject,
         "reference_median": reference,
         "median": interval.median,

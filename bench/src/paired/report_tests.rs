@@ -28,6 +28,27 @@ fn shares_are_taken_pair_by_pair() {
     assert_eq!((outcomes[0].subject, outcomes[0].reference), (35.0, 50.0));
 }
 
+/// Twice 3 is compared with 1.5 times 40.
+#[test]
+fn gains_are_compared_with_gains() {
+    let rows = rows::all(0, Some([0, 1]), false);
+    let row = rows.into_iter().find(|row| row.name == "write-bw-64K-1500-shards-q8").unwrap();
+    let of = |contender: &Contender| match contender {
+        Contender::FrozenOnOne => 40.0,
+        Contender::Frozen => 60.0,
+        Contender::IwperfOnOne(_) => 3.0,
+        _ => 6.0,
+    };
+    let sample = |contender| Sample { gbit_s: of(contender), ..Sample::default() };
+    let pairs = vec![row.contenders.iter().map(sample).collect()];
+    let result = RowResult { pairs, row, kernels: None };
+    let medians: Vec<f64> =
+        result.outcomes().iter().map(|outcome| outcome.interval.median).collect();
+    assert_eq!(medians, [2.0 / 1.5, 2.0, 1.5]);
+    let text = table(&[result]);
+    assert!(text.contains("| gain of write-bw 6.00 Gb/s | gain of frozen bound 60.00 |"), "{text}");
+}
+
 #[test]
 fn limit_is_kept_only_by_the_whole_interval() {
     let repeated = |shares: [f64; 3]| result(&shares.repeat(2));
