@@ -128,7 +128,7 @@ mod proofs {
     }
 
     /// Arm, then poll, then sleep: true if the application would sleep.
-    fn sleeps(word: &ArmWord, notify: Notify, rings: &[Peek<u32>]) -> bool {
+    fn sleeps(word: &ArmWord, notify: Notify, rings: &[Peek]) -> bool {
         assert!(word.arm(notify));
         rings.iter().all(Peek::is_empty)
     }

@@ -1,7 +1,9 @@
 //! Completion queues: a ring from each shard to the application.
 
+mod resize;
+
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Weak};
+use std::sync::{Arc, Mutex, Weak};
 
 use ferrowarp_proto::verbs::notify::Notify;
 use ferrowarp_proto::verbs::wc::{CqId, Wc};
@@ -21,7 +23,7 @@ const POLL_BATCH: usize = 32;
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
 pub struct CqOptions<'a> {
-    /// Completions that it holds at least, of each shard that feeds it.
+    /// Completions that it holds at least, of each shard that feeds it. [`Cq::resize`] changes it.
     pub capacity: usize,
     /// Channel on which it reports completions when it was armed ([`Cq::req_notify`]).
     pub channel: Option<&'a CompChannel>,
@@ -73,14 +75,24 @@ struct CqInner {
     notify: Option<Arc<CqNotify>>,
     /// The only shard that feeds it, with its number.
     shard: Option<(usize, Arc<Shard>)>,
+    /// Capacity, as asked for last, in completions of each shard.
+    capacity: AtomicUsize,
+    accounted: Mutex<Accounted>,
     context: Arc<ContextInner>,
-    _permit: Permit,
+}
+
+/// Accounting of a completion queue; locked by a thread that resizes it.
+struct Accounted {
+    /// Capacity of each ring: that of a shard that has ended keeps what it had.
+    of_rings: Box<[usize]>,
+    /// For those of all rings.
+    permit: Permit,
 }
 
 /// Ring of the completions of one shard.
 struct CqRing {
     ring: SpinLock<Consumer<Wc>>,
-    peek: Peek<Wc>,
+    peek: Peek,
 }
 
 impl CqRing {
@@ -150,6 +162,7 @@ impl Cq {
             shard as Weak<dyn OverrunSink>
         });
         let overrun = Arc::new(CqOverrun::new(sinks.collect()));
+        let of_rings = vec![capacity; shards.len()].into();
         let mut rings = Vec::new();
         let mut is_added = false;
         for shard in shards {
@@ -172,8 +185,9 @@ impl Cq {
             overrun,
             notify,
             shard: shard.map(|shard| (shard, Arc::clone(context.shards.get(shard)))),
+            capacity: AtomicUsize::new(capacity),
+            accounted: Mutex::new(Accounted { of_rings, permit }),
             context: Arc::clone(context),
-            _permit: permit,
         };
         if is_added { Ok(Self { inner: Arc::new(inner) }) } else { Err(CreateError::Gone) }
     }

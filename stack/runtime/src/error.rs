@@ -139,6 +139,31 @@ pub enum CreateError {
     Srq(#[from] SrqError),
 }
 
+/// Error of resizing a completion queue. Its capacity is what it was.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum ResizeError {
+    /// A limit is reached.
+    #[error(transparent)]
+    Limit(#[from] LimitError),
+    /// The queue holds more completions.
+    #[error(
+        "the completion queue holds {held} completions of shard {shard}, and {entries} entries are \
+         too few for them: poll some first, or ask for more"
+    )]
+    TooFew {
+        /// Shard by which it was found out; others may hold too many as well.
+        shard: usize,
+        /// Number of its completions in the queue.
+        held: usize,
+        /// Entries asked for.
+        entries: usize,
+    },
+    /// The context is closed, or the shards that feed the queue have failed.
+    #[error("the context is closed, or the shards of the completion queue have failed")]
+    Gone,
+}
+
 /// Error of arming a completion queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]

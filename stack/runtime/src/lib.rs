@@ -273,7 +273,10 @@ pub use self::{
     context::Context,
     counters::{Counters, FramesFree, Port, Usage},
     cq::{Cq, CqOptions},
-    error::{CreateError, LimitError, MemoryError, OpenError, RegisterRefused, ReqNotifyError},
+    error::{
+        CreateError, LimitError, MemoryError, OpenError, RegisterRefused, ReqNotifyError,
+        ResizeError,
+    },
     events::{AsyncEvent, EventChannel},
     limits::Limits,
     listener::{ConnRequest, Listener},

@@ -98,16 +98,23 @@ impl ResourceLimits {
         what: Resource,
         count: usize,
     ) -> Result<Permit, LimitError> {
-        let (cell, limit, wanted) = (&self.in_use[what as usize], self.limit(what), count as u64);
+        self.add(what, count as u64)?;
+        Ok(Permit { limits: Arc::clone(self), what, count: count as u64 })
+    }
+
+    /// Adds `count` to what a permit holds.
+    fn add(&self, what: Resource, count: u64) -> Result<(), LimitError> {
+        let (cell, limit) = (&self.in_use[what as usize], self.limit(what));
         // req: DDP-214, DDP-217, RDMAP-291, RDMAP-294, RDMAP-295
-        let fits = |used: u64| used.checked_add(wanted).filter(|&sum| sum <= limit);
-        match cell.fetch_update(Ordering::Relaxed, Ordering::Relaxed, fits) {
-            Ok(_) => Ok(Permit { limits: Arc::clone(self), what, count: wanted }),
-            Err(used) => {
-                let (what, setting) = what.names();
-                Err(LimitError { what, setting, limit, used, wanted })
-            }
-        }
+        let fits = |used: u64| used.checked_add(count).filter(|&sum| sum <= limit);
+        cell.fetch_update(Ordering::Relaxed, Ordering::Relaxed, fits).map(drop).map_err(|used| {
+            let (what, setting) = what.names();
+            LimitError { what, setting, limit, used, wanted: count }
+        })
+    }
+
+    fn remove(&self, what: Resource, count: u64) {
+        self.in_use[what as usize].fetch_sub(count, Ordering::Relaxed);
     }
 
     #[cfg(test)]
@@ -124,9 +131,25 @@ pub(crate) struct Permit {
     count: u64,
 }
 
+impl Permit {
+    /// Acquires `count` in addition.
+    pub(crate) fn grow(&mut self, count: usize) -> Result<(), LimitError> {
+        self.limits.add(self.what, count as u64)?;
+        self.count += count as u64;
+        Ok(())
+    }
+
+    /// Releases all but `count`.
+    pub(crate) fn shrink_to(&mut self, count: usize) {
+        let excess = self.count.saturating_sub(count as u64);
+        self.limits.remove(self.what, excess);
+        self.count -= excess;
+    }
+}
+
 impl Drop for Permit {
     fn drop(&mut self) {
-        self.limits.in_use[self.what as usize].fetch_sub(self.count, Ordering::Relaxed);
+        self.limits.remove(self.what, self.count);
     }
 }
 
@@ -153,6 +176,13 @@ mod tests {
             "each resource is counted separately"
         );
         drop(seven);
+        let mut permit = three;
+        assert!(permit.grow(8).is_err());
+        permit.grow(7).unwrap();
+        assert_eq!(limits.used(Resource::CqEntries), 10);
+        permit.shrink_to(12);
+        permit.shrink_to(3);
+        let three = permit;
         assert_eq!(limits.used(Resource::CqEntries), 3);
         drop(three);
         assert_eq!(limits.used(Resource::CqEntries), 0);

@@ -2,6 +2,8 @@
 //!
 //! Producer and consumer each own an index and cache the other's. They reload the cached index only
 //! when it says full or empty, so in steady flow no shared cache line is read for the index.
+//!
+//! Whoever has both sides can replace the slots ([`replace_slots`]); the indices stay.
 
 use std::mem::MaybeUninit;
 
@@ -9,27 +11,63 @@ use crossbeam::utils::CachePadded;
 
 use crate::sync::{Arc, AtomicUsize, Cell, Ordering};
 
-struct Ring<T> {
-    slots: Box<[Cell<MaybeUninit<T>>]>,
-    mask: usize,
+/// Indices of a ring, from its creation on; they outlast its slots.
+struct Indices {
     /// Index of the next slot to read; written by the consumer.
     head: CachePadded<AtomicUsize>,
     /// Index of the next slot to fill; written by the producer.
     tail: CachePadded<AtomicUsize>,
 }
 
-// SAFETY: a slot belongs to the producer while its index is in `tail..head + capacity`, to the
-// consumer while it is in `head..tail`; the indices are published with release and read with
-// acquire, so sharing the ring only moves values between threads.
-unsafe impl<T: Send> Sync for Ring<T> {}
-// SAFETY: as above.
-unsafe impl<T: Send> Send for Ring<T> {}
-
-impl<T> Ring<T> {
+impl Indices {
     /// Returns the first index that is not free for the producer.
     #[cold]
-    fn load_limit(&self) -> usize {
-        self.head.load(Ordering::Acquire).wrapping_add(self.slots.len())
+    fn load_limit(&self, capacity: usize) -> usize {
+        self.head.load(Ordering::Acquire).wrapping_add(capacity)
+    }
+}
+
+struct Slot<T>(Cell<MaybeUninit<T>>);
+
+// SAFETY: a slot belongs to the producer while its index is in `tail..head + capacity`, to the
+// consumer while it is in `head..tail`; the indices are published with release and read with
+// acquire, so sharing the slots only moves values between threads.
+unsafe impl<T: Send> Sync for Slot<T> {}
+// SAFETY: as above.
+unsafe impl<T: Send> Send for Slot<T> {}
+
+/// Slots of a ring: a power of two, of which the index selects one. They do not drop what is in
+/// them.
+// Not loom's `Arc`, which has no slices; that the slots are freed last is not to be proved.
+pub(crate) struct Slots<T>(std::sync::Arc<[Slot<T>]>);
+
+impl<T> Slots<T> {
+    /// Returns slots for at least `capacity` values, rounded up to a power of two.
+    pub(crate) fn new(capacity: usize) -> Self {
+        Self(
+            (0..Self::count_for(capacity))
+                .map(|_| Slot(Cell::new(MaybeUninit::uninit())))
+                .collect(),
+        )
+    }
+
+    /// Returns the number of slots for this capacity.
+    pub(crate) const fn count_for(capacity: usize) -> usize {
+        if capacity == 0 { 1 } else { capacity.next_power_of_two() }
+    }
+
+    fn share(&self) -> Self {
+        Self(std::sync::Arc::clone(&self.0))
+    }
+
+    /// Returns their number.
+    pub(crate) fn count(&self) -> usize {
+        self.0.len()
+    }
+
+    #[inline(always)]
+    fn at(&self, index: usize) -> &Cell<MaybeUninit<T>> {
+        &self.0[index & (self.0.len() - 1)].0
     }
 
     /// Moves the value out of a slot.
@@ -39,7 +77,7 @@ impl<T> Ring<T> {
     /// consumer takes each index once.
     #[inline(always)]
     unsafe fn take(&self, index: usize) -> T {
-        self.slots[index & self.mask].with_mut(|slot| {
+        self.at(index).with_mut(|slot| {
             // SAFETY: the producer has filled the slot and released it to the consumer.
             let filled = unsafe { &*slot };
             // SAFETY: filled, and moved out once.
@@ -50,7 +88,8 @@ impl<T> Ring<T> {
 
 /// Producer side of a ring.
 pub(crate) struct Producer<T> {
-    shared: Arc<Ring<T>>,
+    indices: Arc<Indices>,
+    slots: Slots<T>,
     /// Next index to fill; ahead of the shared tail by the number of unpublished values.
     tail: usize,
     published: usize,
@@ -59,27 +98,66 @@ pub(crate) struct Producer<T> {
 
 /// Consumer side of a ring.
 pub(crate) struct Consumer<T> {
-    shared: Arc<Ring<T>>,
+    indices: Arc<Indices>,
+    slots: Slots<T>,
     head: usize,
     cached_tail: usize,
 }
 
-/// Read-only view of a ring, for any thread.
-pub(crate) struct Peek<T> {
-    shared: Arc<Ring<T>>,
+/// Read-only view of a ring, for any thread, whatever its slots.
+pub(crate) struct Peek {
+    indices: Arc<Indices>,
 }
 
 /// Returns a ring for at least `capacity` values, rounded up to a power of two.
 pub(crate) fn ring<T>(capacity: usize) -> (Producer<T>, Consumer<T>) {
-    let capacity = capacity.max(1).next_power_of_two();
-    let shared = Arc::new(Ring {
-        slots: (0..capacity).map(|_| Cell::new(MaybeUninit::uninit())).collect(),
-        mask: capacity - 1,
+    let slots = Slots::new(capacity);
+    let indices = Arc::new(Indices {
         head: CachePadded::new(AtomicUsize::new(0)),
         tail: CachePadded::new(AtomicUsize::new(0)),
     });
-    let consumer = Consumer { shared: Arc::clone(&shared), head: 0, cached_tail: 0 };
-    (Producer { shared, tail: 0, published: 0, cached_head: 0 }, consumer)
+    let consumer =
+        Consumer { indices: Arc::clone(&indices), slots: slots.share(), head: 0, cached_tail: 0 };
+    (Producer { indices, slots, tail: 0, published: 0, cached_head: 0 }, consumer)
+}
+
+/// Returns the number of values in a ring, published or not. The borrows of both sides keep it.
+///
+/// # Panics
+/// If they are not of one ring.
+pub(crate) fn held<T>(producer: &Producer<T>, consumer: &Consumer<T>) -> usize {
+    assert!(Arc::ptr_eq(&producer.indices, &consumer.indices), "sides of different rings");
+    producer.tail.wrapping_sub(consumer.head)
+}
+
+/// Exchanges the slots of a ring, and moves its values, published or not, to the new ones. The
+/// indices stay the same, and so what a [`Peek`] shows.
+///
+/// Neither side is in use meanwhile: the caller borrows both. If they are behind locks, those make
+/// the new slots visible to whoever uses them next.
+///
+/// # Panics
+/// If the sides are not of one ring, or it holds more values than there are slots.
+pub(crate) fn replace_slots<T>(
+    producer: &mut Producer<T>,
+    consumer: &mut Consumer<T>,
+    slots: &mut Slots<T>,
+) {
+    let held = held(producer, consumer);
+    assert!(held <= slots.count(), "{held} values for {} slots", slots.count());
+    for index in (0..held).map(|index| consumer.head.wrapping_add(index)) {
+        // SAFETY: the index is in `head..tail` of the producer, of which the producer has filled
+        // every slot; each is moved once, and the old slots are not read again.
+        let value = unsafe { consumer.slots.take(index) };
+        slots.at(index).with_mut(|slot| {
+            // SAFETY: no side has these slots yet.
+            unsafe { (*slot).write(value) };
+        });
+    }
+    // An older one could be more than the new capacity behind the tail.
+    producer.cached_head = consumer.head;
+    producer.slots = slots.share();
+    std::mem::swap(&mut consumer.slots, slots);
 }
 
 impl<T> Producer<T> {
@@ -92,9 +170,9 @@ impl<T> Producer<T> {
     /// Begins to write several values.
     #[inline(always)]
     pub(crate) fn batch(&mut self) -> Batch<'_, T> {
-        let Self { shared, tail, cached_head, .. } = self;
-        let limit = cached_head.wrapping_add(shared.mask + 1);
-        Batch { ring: shared, slots: &shared.slots, next: *tail, limit, tail, cached_head }
+        let Self { indices, slots, tail, cached_head, .. } = self;
+        let limit = cached_head.wrapping_add(slots.count());
+        Batch { indices, slots: &slots.0, next: *tail, limit, tail, cached_head }
     }
 
     /// Makes the pushed values visible to the consumer. A plain store with release.
@@ -102,15 +180,15 @@ impl<T> Producer<T> {
     pub(crate) fn publish(&mut self) {
         if self.published != self.tail {
             self.published = self.tail;
-            self.shared.tail.store(self.tail, Ordering::Release);
+            self.indices.tail.store(self.tail, Ordering::Release);
         }
     }
 }
 
 /// Values being written to a ring: what each of them needs is kept apart, for registers.
 pub(crate) struct Batch<'a, T> {
-    ring: &'a Ring<T>,
-    slots: &'a [Cell<MaybeUninit<T>>],
+    indices: &'a Indices,
+    slots: &'a [Slot<T>],
     /// Next index to fill.
     next: usize,
     /// First index that is not free, as far as the producer knows.
@@ -128,12 +206,12 @@ impl<T> Batch<'_, T> {
     #[inline(always)]
     pub(crate) fn push(&mut self, value: T) -> Result<(), T> {
         if self.next == self.limit {
-            self.limit = self.ring.load_limit();
+            self.limit = self.indices.load_limit(self.slots.len());
             if self.next == self.limit {
                 return Err(value);
             }
         }
-        self.slots[self.next & (self.slots.len() - 1)].with_mut(|slot| {
+        self.slots[self.next & (self.slots.len() - 1)].0.with_mut(|slot| {
             // SAFETY: the index is in `tail..head + capacity`, so the slot is the producer's, and
             // the consumer has moved its last value out.
             unsafe { (*slot).write(value) };
@@ -151,24 +229,33 @@ impl<T> Drop for Batch<'_, T> {
     }
 }
 
-impl<T> Peek<T> {
+impl Peek {
+    /// Returns a number of values that were published at the time of the call; none, if all that
+    /// the first of its two loads saw were read by the second.
+    pub(crate) fn len_min(&self) -> usize {
+        let tail = self.indices.tail.load(Ordering::Acquire);
+        let head = self.indices.head.load(Ordering::Relaxed);
+        let len = tail.wrapping_sub(head);
+        if len > usize::MAX / 2 { 0 } else { len }
+    }
+
     /// True if the ring was empty at the time of two relaxed loads.
     #[inline]
     pub(crate) fn is_empty(&self) -> bool {
-        self.shared.head.load(Ordering::Relaxed) == self.shared.tail.load(Ordering::Relaxed)
+        self.indices.head.load(Ordering::Relaxed) == self.indices.tail.load(Ordering::Relaxed)
     }
 }
 
 impl<T> Consumer<T> {
-    pub(crate) fn peek(&self) -> Peek<T> {
-        Peek { shared: Arc::clone(&self.shared) }
+    pub(crate) fn peek(&self) -> Peek {
+        Peek { indices: Arc::clone(&self.indices) }
     }
 
     /// Removes and returns the oldest value.
     #[inline]
     pub(crate) fn pop(&mut self) -> Option<T> {
         let value = self.read_next()?;
-        self.shared.head.store(self.head, Ordering::Release);
+        self.indices.head.store(self.head, Ordering::Release);
         Some(value)
     }
 
@@ -177,18 +264,18 @@ impl<T> Consumer<T> {
     #[inline]
     pub(crate) fn pop_into(&mut self, out: &mut Vec<T>, max: usize) -> usize {
         if self.cached_tail.wrapping_sub(self.head) < max {
-            self.cached_tail = self.shared.tail.load(Ordering::Acquire);
+            self.cached_tail = self.indices.tail.load(Ordering::Acquire);
         }
         let count = self.cached_tail.wrapping_sub(self.head).min(max);
         if count > 0 {
-            let Self { shared, head, .. } = self;
+            let Self { indices, slots, head, .. } = self;
             // The length is known, so that capacity is checked once for all.
             out.extend((0..count).map(|index| {
                 // SAFETY: the index is in `head..tail`, and the head advances past it below.
-                unsafe { shared.take(head.wrapping_add(index)) }
+                unsafe { slots.take(head.wrapping_add(index)) }
             }));
             *head = head.wrapping_add(count);
-            shared.head.store(*head, Ordering::Release);
+            indices.head.store(*head, Ordering::Release);
         }
         count
     }
@@ -198,7 +285,7 @@ impl<T> Consumer<T> {
     #[inline]
     pub(crate) fn is_empty(&mut self) -> bool {
         if self.head == self.cached_tail {
-            self.cached_tail = self.shared.tail.load(Ordering::Acquire);
+            self.cached_tail = self.indices.tail.load(Ordering::Acquire);
         }
         self.head == self.cached_tail
     }
@@ -209,7 +296,7 @@ impl<T> Consumer<T> {
             return None;
         }
         // SAFETY: the index is in `head..tail`, and the head advances past it.
-        let value = unsafe { self.shared.take(self.head) };
+        let value = unsafe { self.slots.take(self.head) };
         self.head = self.head.wrapping_add(1);
         Some(value)
     }
@@ -230,119 +317,7 @@ impl<T> Drop for Consumer<T> {
     }
 }
 
-#[cfg(all(test, not(loom)))]
-mod tests {
-    use std::collections::VecDeque;
-
-    use super::*;
-
-    #[test]
-    fn full_ring_is_not_taken_for_empty() {
-        let (mut tx, mut rx) = ring(4);
-        for value in 0..4 {
-            tx.push(value).unwrap();
-        }
-        assert_eq!(tx.push(4), Err(4));
-        assert_eq!(rx.pop(), None, "nothing is seen before it is published");
-        tx.publish();
-        let mut out = Vec::new();
-        assert_eq!(rx.pop_into(&mut out, 3), 3);
-        assert_eq!(out, [0, 1, 2]);
-        tx.push(4).unwrap();
-        tx.publish();
-        assert_eq!((rx.pop(), rx.pop(), rx.pop()), (Some(3), Some(4), None));
-    }
-
-    #[test]
-    fn matches_a_deque_over_random_operations() {
-        let (mut tx, mut rx) = ring(8);
-        let mut model = VecDeque::new();
-        let mut state = 1_u64;
-        for step in 0..100_000_u64 {
-            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
-            if state >> 63 == 0 {
-                if tx.push(step).is_ok() {
-                    model.push_back(step);
-                } else {
-                    assert_eq!(model.len(), 8);
-                }
-                tx.publish();
-            } else {
-                assert_eq!(rx.pop(), model.pop_front());
-            }
-        }
-    }
-
-    #[test]
-    fn unread_values_are_dropped_with_the_ring() {
-        let token = std::sync::Arc::new(());
-        let (mut tx, rx) = ring(4);
-        for _ in 0..3 {
-            tx.push(std::sync::Arc::clone(&token)).unwrap();
-        }
-        drop(tx);
-        drop(rx);
-        assert_eq!(std::sync::Arc::strong_count(&token), 1);
-    }
-
-    #[test]
-    fn order_is_kept_between_two_threads() {
-        let (mut tx, mut rx) = ring(64);
-        std::thread::scope(|scope| {
-            scope.spawn(move || {
-                for value in 0..200_000_u64 {
-                    while tx.push(value).is_err() {
-                        std::thread::yield_now();
-                    }
-                    tx.publish();
-                }
-            });
-            let mut next = 0;
-            while next < 200_000 {
-                match rx.pop() {
-                    Some(value) => {
-                        assert_eq!(value, next);
-                        next += 1;
-                    }
-                    None => std::thread::yield_now(),
-                }
-            }
-        });
-    }
-}
-
 #[cfg(all(test, loom))]
-mod proofs {
-    use loom::thread;
-
-    use super::*;
-
-    #[test]
-    fn values_arrive_once_in_order_whole() {
-        loom::model(|| {
-            let (mut tx, mut rx) = ring(2);
-            let producer = thread::spawn(move || {
-                for value in 0..3_u32 {
-                    let mut value = Box::new(value);
-                    while let Err(back) = tx.push(value) {
-                        value = back;
-                        thread::yield_now();
-                    }
-                    tx.publish();
-                }
-            });
-            let mut next = 0;
-            while next < 3 {
-                match rx.pop() {
-                    Some(value) => {
-                        assert_eq!(*value, next);
-                        next += 1;
-                    }
-                    None => thread::yield_now(),
-                }
-            }
-            producer.join().unwrap();
-            assert!(rx.pop().is_none());
-        });
-    }
-}
+mod proofs;
+#[cfg(all(test, not(loom)))]
+mod tests;

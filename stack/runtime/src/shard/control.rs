@@ -10,7 +10,7 @@ use ferrowarp_proto::time::Instant;
 use ferrowarp_proto::verbs::cm::{Abort, CmError, ConnParam, ReadDepths, RequestId};
 use ferrowarp_proto::verbs::qp::{QpInit, SrqError, SrqId};
 use ferrowarp_proto::verbs::srq::SrqBuffers;
-use ferrowarp_proto::verbs::wc::{CqId, QpId};
+use ferrowarp_proto::verbs::wc::{CqId, QpId, Wc};
 use ferrowarp_proto::work_queue::Tail;
 
 use crate::counters::{Counters, Usage};
@@ -20,6 +20,7 @@ use crate::shard::cq_rings::CqProducer;
 use crate::shard::mailbox::ShardRequest;
 use crate::shard::srq::SrqShared;
 use crate::shard::work_queue::Link;
+use crate::spsc::{Consumer, Slots};
 use crate::tcp::TcpStats;
 
 /// Engine and queues of a shard, independent of the device type. One virtual call per poll.
@@ -39,6 +40,13 @@ pub(crate) trait ShardControl: Send {
 
     fn add_cq(&mut self, id: CqId, producer: CqProducer);
     fn remove_cq(&mut self, cq: CqId);
+    /// See [`CqRings::resize`](crate::shard::CqRings::resize).
+    fn resize_cq(
+        &mut self,
+        cq: CqId,
+        consumer: &mut Consumer<Wc>,
+        slots: &mut Slots<Wc>,
+    ) -> Result<(), usize>;
 
     /// Creates a queue pair with a number and a stream ID of the context.
     fn create_qp(

@@ -14,7 +14,7 @@ use crate::helper_wakeup::HelperWakeup;
 use crate::shard::comp_events::CompEventQueue;
 use crate::shard::cq_overrun::CqOverrun;
 use crate::shard::end_observer::EndObserver;
-use crate::spsc::{Consumer, Producer};
+use crate::spsc::{self, Consumer, Producer, Slots};
 
 /// Notification state of a completion queue with a channel, shared by the queue and its producers.
 pub(crate) struct CqNotify {
@@ -112,7 +112,8 @@ impl CqProducer {
     ) -> (Self, Consumer<Wc>) {
         let (ring, consumer) = crate::spsc::ring(capacity);
         let notify = notify.map(ProducerNotify::new);
-        (Self { ring, overrun, is_overrun_reported: false, is_listed: false, notify }, consumer)
+        let producer = Self { ring, overrun, is_overrun_reported: false, is_listed: false, notify };
+        (producer, consumer)
     }
 }
 
@@ -156,6 +157,28 @@ impl CqRings {
         if let Some(producer) = self.producers.get_mut(cq.index()) {
             *producer = None;
         }
+    }
+
+    /// Replaces the slots of a queue; `slots` are the old ones then.
+    ///
+    /// # Errors
+    /// The number of completions in the queue, if that is more than the slots.
+    pub(crate) fn resize(
+        &mut self,
+        cq: CqId,
+        consumer: &mut Consumer<Wc>,
+        slots: &mut Slots<Wc>,
+    ) -> Result<(), usize> {
+        let Some(Some(producer)) = self.producers.get_mut(cq.index()) else {
+            debug_assert!(false, "{cq:?} was removed while its consumer exists");
+            return Ok(());
+        };
+        let held = spsc::held(&producer.ring, consumer);
+        if held > slots.count() {
+            return Err(held);
+        }
+        spsc::replace_slots(&mut producer.ring, consumer, slots);
+        Ok(())
     }
 
     /// Records that slots were freed in this queue pair's work queues.
@@ -286,109 +309,4 @@ impl Completed for Single {
 }
 
 #[cfg(test)]
-mod tests {
-    use ferrowarp_proto::verbs::wc::{WcOpcode, WcStatus};
-
-    use super::*;
-
-    const fn wc(wr_id: u64) -> Wc {
-        Wc {
-            wr_id,
-            qp: QpId { index: 3, generation: 0 },
-            status: WcStatus::Success,
-            opcode: WcOpcode::Send,
-            byte_len: 0,
-            solicited: false,
-            invalidated: None,
-            immediate: None,
-        }
-    }
-
-    #[test]
-    fn completions_appear_at_publish_and_mark_their_qp_once() {
-        let mut rings = CqRings::new(4);
-        let (producer, mut consumer) = CqProducer::new(2, Arc::default(), None);
-        let cq = CqId(0);
-        rings.add(cq, producer);
-        assert!(rings.push(cq, wc(1)) && rings.push(cq, wc(2)));
-        assert!(!rings.push(cq, wc(3)), "full");
-        assert!(consumer.pop().is_none());
-        assert_eq!((rings.dirty(0), rings.dirty(1)), (Some(wc(1).qp), None));
-        rings.clear_dirty();
-        assert_eq!(rings.dirty(0), None);
-        rings.publish();
-        assert_eq!(consumer.pop().map(|wc| wc.wr_id), Some(1));
-        assert!(rings.push(cq, wc(3)), "the freed slot is used");
-    }
-
-    /// Completions of a queue pair, by `wr_id`.
-    struct Several<'a>(&'a mut Vec<u64>);
-
-    impl Completed for Several<'_> {
-        fn drain(self, mut accept: impl FnMut(Wc) -> bool) -> bool {
-            while let Some(&wr_id) = self.0.first() {
-                if !accept(wc(wr_id)) {
-                    return false;
-                }
-                self.0.remove(0);
-            }
-            true
-        }
-    }
-
-    #[test]
-    fn completions_that_do_not_fit_are_left() {
-        let mut rings = CqRings::new(4);
-        let (producer, mut consumer) = CqProducer::new(2, Arc::default(), None);
-        let cq = CqId(0);
-        rings.add(cq, producer);
-        let mut completed = vec![1, 2, 3, 4, 5];
-        assert!(!rings.push_all(cq, Several(&mut completed)));
-        assert_eq!(completed, [3, 4, 5]);
-        assert_eq!((rings.dirty(0), rings.dirty(1)), (Some(wc(1).qp), None));
-        rings.publish();
-        assert_eq!(consumer.pop().map(|wc| wc.wr_id), Some(1));
-        assert!(!rings.push_all(cq, Several(&mut completed)), "one fits");
-        assert_eq!(completed, [4, 5]);
-        rings.clear_dirty();
-        assert!(!rings.push_all(cq, Several(&mut completed)), "none fits");
-        assert_eq!((completed.len(), rings.dirty(0)), (2, None), "no slot was freed");
-        rings.publish();
-        let mut left = Vec::new();
-        consumer.pop_into(&mut left, 4);
-        assert_eq!(left.iter().map(|wc| wc.wr_id).collect::<Vec<_>>(), [2, 3]);
-        assert!(rings.push_all(cq, Several(&mut completed)));
-        // Nothing to append is no overrun, not even of a queue that is gone.
-        rings.remove(cq);
-        assert!(rings.push_all(cq, Several(&mut Vec::new())));
-        assert!(!rings.push_all(cq, Several(&mut vec![1])));
-    }
-
-    #[test]
-    fn overrun_of_another_shard_is_news_once_and_for_the_same_queue() {
-        let overrun: Arc<CqOverrun> = Arc::default();
-        let mut rings = CqRings::new(4);
-        rings.add(CqId(1), CqProducer::new(2, Arc::clone(&overrun), None).0);
-        assert!(rings.is_overrun_news(CqId(1), &overrun));
-        assert!(rings.mark_overrun(CqId(1)), "the first");
-        assert!(!rings.mark_overrun(CqId(1)));
-        assert!(!rings.is_overrun_news(CqId(1), &overrun), "reported");
-        rings.remove(CqId(1));
-        rings.add(CqId(1), CqProducer::new(2, Arc::default(), None).0);
-        assert!(!rings.is_overrun_news(CqId(1), &overrun), "of a queue that is gone");
-    }
-
-    #[test]
-    fn removed_cq_refuses_completions_and_its_id_is_reused() {
-        let mut rings = CqRings::new(4);
-        let first = CqId(0);
-        rings.add(first, CqProducer::new(2, Arc::default(), None).0);
-        assert!(rings.push(first, wc(1)));
-        rings.remove(first);
-        assert!(!rings.push(first, wc(2)));
-        rings.publish();
-        rings.add(first, CqProducer::new(2, Arc::default(), None).0);
-        assert!(rings.push(first, wc(3)));
-        assert!(!rings.push(CqId(7), wc(1)));
-    }
-}
+mod tests;

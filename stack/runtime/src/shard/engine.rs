@@ -15,7 +15,7 @@ use ferrowarp_proto::time::Instant;
 use ferrowarp_proto::verbs::cm::{Abort, CmError, ConnParam, Event, ReadDepths, RequestId};
 use ferrowarp_proto::verbs::qp::{QpInit, SrqError, SrqId};
 use ferrowarp_proto::verbs::srq::SrqBuffers;
-use ferrowarp_proto::verbs::wc::{CqId, QpId};
+use ferrowarp_proto::verbs::wc::{CqId, QpId, Wc};
 use ferrowarp_proto::work_queue::Tail;
 
 use crate::counters::{Counters, Port, Usage};
@@ -29,6 +29,7 @@ use crate::shard::links::Links;
 use crate::shard::mailbox::ShardRequest;
 use crate::shard::srq::{SrqLimit, SrqLink, SrqShared};
 use crate::shard::work_queue::Link;
+use crate::spsc::{Consumer, Slots};
 use crate::tcp::TcpStats;
 
 /// Engine events routed per poll.
@@ -264,6 +265,15 @@ where
 
     fn remove_cq(&mut self, cq: CqId) {
         self.engine.completions_mut().remove(cq);
+    }
+
+    fn resize_cq(
+        &mut self,
+        cq: CqId,
+        consumer: &mut Consumer<Wc>,
+        slots: &mut Slots<Wc>,
+    ) -> Result<(), usize> {
+        self.engine.completions_mut().resize(cq, consumer, slots)
     }
 
     fn create_qp(

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use dpdk_sys::fork::run_in_child;
 use ferrowarp::{
     Access, CmError, CompChannel, ConnParam, Context, DriveMode, EventChannel, Notify, OpenError,
-    QpOptions, WcStatus,
+    QpOptions, ResizeError, WcStatus,
 };
 
 use crate::support::*;
@@ -32,6 +32,7 @@ fn forked_child_leaves_the_parent_alone(drive: DriveMode) {
         assert!(listener.accept_timeout(TIMEOUT).is_none());
         assert_eq!(left.context.listen(PORT + 7, 1).err(), Some(CmError::Gone));
         assert!(left.context.create_cq(4).is_err());
+        assert_eq!(left.cq.resize(8), Err(ResizeError::Gone));
         assert!(left.pd.create_qp(&QpOptions::new(&left.cq)).is_err());
         assert!(b.wait_event(TIMEOUT).is_none());
         let other = Context::ring_pair(config(3, drive), config(4, drive));

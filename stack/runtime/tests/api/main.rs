@@ -7,6 +7,7 @@ mod backlog;
 mod close;
 mod comp_channel;
 mod control_calls;
+mod cq_resize;
 mod drive_modes;
 mod during_poll;
 mod end_to_end;

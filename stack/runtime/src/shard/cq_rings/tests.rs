@@ -1,0 +1,123 @@
+use ferrowarp_proto::verbs::wc::{WcOpcode, WcStatus};
+
+use super::*;
+
+const fn wc(wr_id: u64) -> Wc {
+    Wc {
+        wr_id,
+        qp: QpId { index: 3, generation: 0 },
+        status: WcStatus::Success,
+        opcode: WcOpcode::Send,
+        byte_len: 0,
+        solicited: false,
+        invalidated: None,
+        immediate: None,
+    }
+}
+
+#[test]
+fn completions_appear_at_publish_and_mark_their_qp_once() {
+    let mut rings = CqRings::new(4);
+    let (producer, mut consumer) = CqProducer::new(2, Arc::default(), None);
+    let cq = CqId(0);
+    rings.add(cq, producer);
+    assert!(rings.push(cq, wc(1)) && rings.push(cq, wc(2)));
+    assert!(!rings.push(cq, wc(3)), "full");
+    assert!(consumer.pop().is_none());
+    assert_eq!((rings.dirty(0), rings.dirty(1)), (Some(wc(1).qp), None));
+    rings.clear_dirty();
+    assert_eq!(rings.dirty(0), None);
+    rings.publish();
+    assert_eq!(consumer.pop().map(|wc| wc.wr_id), Some(1));
+    assert!(rings.push(cq, wc(3)), "the freed slot is used");
+}
+
+/// Completions of a queue pair, by `wr_id`.
+struct Several<'a>(&'a mut Vec<u64>);
+
+impl Completed for Several<'_> {
+    fn drain(self, mut accept: impl FnMut(Wc) -> bool) -> bool {
+        while let Some(&wr_id) = self.0.first() {
+            if !accept(wc(wr_id)) {
+                return false;
+            }
+            self.0.remove(0);
+        }
+        true
+    }
+}
+
+#[test]
+fn completions_that_do_not_fit_are_left() {
+    let mut rings = CqRings::new(4);
+    let (producer, mut consumer) = CqProducer::new(2, Arc::default(), None);
+    let cq = CqId(0);
+    rings.add(cq, producer);
+    let mut completed = vec![1, 2, 3, 4, 5];
+    assert!(!rings.push_all(cq, Several(&mut completed)));
+    assert_eq!(completed, [3, 4, 5]);
+    assert_eq!((rings.dirty(0), rings.dirty(1)), (Some(wc(1).qp), None));
+    rings.publish();
+    assert_eq!(consumer.pop().map(|wc| wc.wr_id), Some(1));
+    assert!(!rings.push_all(cq, Several(&mut completed)), "one fits");
+    assert_eq!(completed, [4, 5]);
+    rings.clear_dirty();
+    assert!(!rings.push_all(cq, Several(&mut completed)), "none fits");
+    assert_eq!((completed.len(), rings.dirty(0)), (2, None), "no slot was freed");
+    rings.publish();
+    let mut left = Vec::new();
+    consumer.pop_into(&mut left, 4);
+    assert_eq!(left.iter().map(|wc| wc.wr_id).collect::<Vec<_>>(), [2, 3]);
+    assert!(rings.push_all(cq, Several(&mut completed)));
+    // Nothing to append is no overrun, not even of a queue that is gone.
+    rings.remove(cq);
+    assert!(rings.push_all(cq, Several(&mut Vec::new())));
+    assert!(!rings.push_all(cq, Several(&mut vec![1])));
+}
+
+#[test]
+fn overrun_of_another_shard_is_news_once_and_for_the_same_queue() {
+    let overrun: Arc<CqOverrun> = Arc::default();
+    let mut rings = CqRings::new(4);
+    rings.add(CqId(1), CqProducer::new(2, Arc::clone(&overrun), None).0);
+    assert!(rings.is_overrun_news(CqId(1), &overrun));
+    assert!(rings.mark_overrun(CqId(1)), "the first");
+    assert!(!rings.mark_overrun(CqId(1)));
+    assert!(!rings.is_overrun_news(CqId(1), &overrun), "reported");
+    rings.remove(CqId(1));
+    rings.add(CqId(1), CqProducer::new(2, Arc::default(), None).0);
+    assert!(!rings.is_overrun_news(CqId(1), &overrun), "of a queue that is gone");
+}
+
+#[test]
+fn resized_queue_keeps_its_completions_and_its_mark() {
+    let mut rings = CqRings::new(4);
+    let (producer, mut consumer) = CqProducer::new(4, Arc::default(), None);
+    let cq = CqId(0);
+    rings.add(cq, producer);
+    assert!((1..=3).all(|wr_id| rings.push(cq, wc(wr_id))));
+    assert_eq!(rings.resize(cq, &mut consumer, &mut Slots::new(2)), Err(3));
+    let mut slots = Slots::new(8);
+    assert_eq!(rings.resize(cq, &mut consumer, &mut slots), Ok(()));
+    assert_eq!(slots.count(), 4, "those until now");
+    assert!((4..=8).all(|wr_id| rings.push(cq, wc(wr_id))) && !rings.push(cq, wc(9)));
+    assert!(consumer.pop().is_none() && rings.has_completions(), "not published");
+    rings.publish();
+    let mut found = Vec::new();
+    assert_eq!(consumer.pop_into(&mut found, 16), 8);
+    assert_eq!(found.iter().map(|wc| wc.wr_id).collect::<Vec<_>>(), [1, 2, 3, 4, 5, 6, 7, 8]);
+}
+
+#[test]
+fn removed_cq_refuses_completions_and_its_id_is_reused() {
+    let mut rings = CqRings::new(4);
+    let first = CqId(0);
+    rings.add(first, CqProducer::new(2, Arc::default(), None).0);
+    assert!(rings.push(first, wc(1)));
+    rings.remove(first);
+    assert!(!rings.push(first, wc(2)));
+    rings.publish();
+    rings.add(first, CqProducer::new(2, Arc::default(), None).0);
+    assert!(rings.push(first, wc(3)));
+    assert!(!rings.push(CqId(7), wc(1)));
+}
