@@ -25,6 +25,11 @@ impl CqOverrun {
         Self { has_overrun: AtomicBool::new(false), shards }
     }
 
+    /// True if several shards feed the queue.
+    pub(super) const fn is_shared(&self) -> bool {
+        self.shards.len() > 1
+    }
+
     /// True once a completion found the queue full, in any shard.
     pub(crate) fn has_overrun(&self) -> bool {
         self.has_overrun.load(Ordering::Acquire)
@@ -33,7 +38,7 @@ impl CqOverrun {
     /// Records an overrun; the first one has every shard end its queue pairs. True if this was it.
     pub(super) fn set(this: &Arc<Self>, cq: CqId) -> bool {
         let is_first = !this.has_overrun.swap(true, Ordering::AcqRel);
-        if is_first && this.shards.len() > 1 {
+        if is_first && this.is_shared() {
             for shard in this.shards.iter().filter_map(Weak::upgrade) {
                 shard.end_cq(cq, Arc::clone(this));
             }

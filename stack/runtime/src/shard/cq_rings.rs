@@ -81,6 +81,9 @@ impl EndObserver for CqNotify {
 pub(crate) struct CqProducer {
     ring: Producer<Wc>,
     overrun: Arc<CqOverrun>,
+    /// The same, for a queue that other shards feed, too, while this one has not ended its queue
+    /// pairs: no completion is accepted once it is set.
+    others_overrun: Option<Arc<CqOverrun>>,
     /// The overrun was reported by this shard.
     is_overrun_reported: bool,
     /// Listed in [`CqRings::unpublished`].
@@ -112,7 +115,14 @@ impl CqProducer {
     ) -> (Self, Consumer<Wc>) {
         let (ring, consumer) = crate::spsc::ring(capacity);
         let notify = notify.map(ProducerNotify::new);
-        let producer = Self { ring, overrun, is_overrun_reported: false, is_listed: false, notify };
+        let producer = Self {
+            ring,
+            others_overrun: overrun.is_shared().then(|| Arc::clone(&overrun)),
+            overrun,
+            is_overrun_reported: false,
+            is_listed: false,
+            notify,
+        };
         (producer, consumer)
     }
 }
@@ -242,12 +252,18 @@ impl CqRings {
         let mut is_first = false;
         if let Some(Some(producer)) = self.producers.get_mut(cq.index()) {
             producer.is_overrun_reported = true;
+            producer.others_overrun = None;
             is_first = CqOverrun::set(&producer.overrun, cq);
             if let Some(notify) = &producer.notify {
                 notify.target.on_published(CompEvent::ANY);
             }
         }
         is_first
+    }
+
+    /// The shard has failed: its queue pairs are ended, whatever overran, and then flushed.
+    pub(crate) fn accept_flushed(&mut self) {
+        self.producers.iter_mut().flatten().for_each(|producer| producer.others_overrun = None);
     }
 
     /// True if this shard still has to end the queue pairs of a queue that overran in another one:
@@ -272,6 +288,11 @@ impl Completions for CqRings {
         let Some(Some(producer)) = self.producers.get_mut(cq.index()) else {
             return completed.drain(|_| false);
         };
+        if let Some(overrun) = &producer.others_overrun
+            && overrun.has_overrun()
+        {
+            return completed.drain(|_| false);
+        }
         let (mut last_qp, mut is_solicited) = (None, false);
         let mut batch = producer.ring.batch();
         let all_fit = completed.drain(|wc| {

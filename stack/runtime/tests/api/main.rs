@@ -17,6 +17,7 @@ mod idle_threads;
 mod memory;
 mod misdelivery;
 mod poll_panic;
+mod shard_overrun;
 mod shard_panic;
 mod shard_srq;
 mod shards;

@@ -297,35 +297,6 @@ fn queues_of_different_shards_are_refused() {
 }
 
 #[test]
-fn overrun_in_one_shard_ends_the_queue_pairs_of_all() {
-    let (left, right) = sharded(2, DriveMode::Inline);
-    let small = left.context.create_cq(4).unwrap();
-    let pairs: Vec<_> = [0, 1]
-        .map(|shard| {
-            let options = QpOptions::new(&small).shard(shard);
-            connect_qps(&right, left.pd.create_qp(&options).unwrap(), right.qp()).0
-        })
-        .into();
-    let unrelated = connect(&left, &right);
-    for wr_id in 0..16 {
-        let _ = pairs[0].0.post_send(send(wr_id, inline(b"")));
-    }
-    drive_until(&left.context, &right.context, || {
-        pairs.iter().all(|(a, _)| a.state() == QpState::Error)
-    });
-    assert!(small.overrun());
-    assert_eq!(unrelated.0.state(), QpState::Rts);
-    // What the queue holds can be polled, of both shards.
-    let mut found = Vec::new();
-    drive_until(&left.context, &right.context, || {
-        small.poll(&mut found);
-        found.len() == 16
-    });
-    let order: Vec<_> = found.iter().map(|wc| wc.wr_id).collect();
-    assert_eq!(order, (0..16).collect::<Vec<_>>(), "each once, in order");
-}
-
-#[test]
 fn queue_over_shards_is_notified_by_each() {
     let (left, right) = sharded(2, DriveMode::Helper);
     let channel = right.context.create_comp_channel().unwrap();

@@ -1,6 +1,9 @@
+use std::sync::Weak;
+
 use ferrowarp_proto::verbs::wc::{WcOpcode, WcStatus};
 
 use super::*;
+use crate::shard::cq_overrun::OverrunSink;
 
 const fn wc(wr_id: u64) -> Wc {
     Wc {
@@ -87,6 +90,56 @@ fn overrun_of_another_shard_is_news_once_and_for_the_same_queue() {
     rings.remove(CqId(1));
     rings.add(CqId(1), CqProducer::new(2, Arc::default(), None).0);
     assert!(!rings.is_overrun_news(CqId(1), &overrun), "of a queue that is gone");
+}
+
+/// A shard that waits in vain for the other's message.
+struct Sink;
+
+impl OverrunSink for Sink {
+    fn end_cq(&self, _: CqId, _: Arc<CqOverrun>) {}
+}
+
+/// Two shards with a queue of both.
+fn two_shards() -> [(CqRings, Consumer<Wc>); 2] {
+    let sinks = [(); 2].map(|()| Weak::<Sink>::new() as Weak<dyn OverrunSink>);
+    let overrun = Arc::new(CqOverrun::new(sinks.into()));
+    [(); 2].map(|()| {
+        let mut rings = CqRings::new(4);
+        let (producer, consumer) = CqProducer::new(4, Arc::clone(&overrun), None);
+        rings.add(CqId(1), producer);
+        (rings, consumer)
+    })
+}
+
+#[test]
+fn overrun_of_another_shard_is_tested_by_each_push() {
+    let cq = CqId(1);
+    let [(mut first, _), (mut second, mut consumer)] = two_shards();
+    assert!(second.push(cq, wc(1)));
+    first.mark_overrun(cq);
+    assert!(!second.push(cq, wc(2)), "there are three places, but the queue has overrun");
+    let mut several = vec![2, 3];
+    assert!(!second.push_all(cq, Several(&mut several)));
+    assert_eq!(several, [2, 3]);
+    assert!(second.push_all(cq, Several(&mut Vec::new())), "nothing to append");
+    second.publish();
+    assert_eq!(consumer.pop().map(|wc| wc.wr_id), Some(1), "what was before stays");
+    assert!(consumer.pop().is_none());
+    // Its queue pairs are ended: what they had outstanding is flushed, as in the first shard.
+    assert!(!second.mark_overrun(cq), "the first was the other");
+    assert!(first.push(cq, wc(4)) && second.push_all(cq, Several(&mut several)));
+    second.publish();
+    assert_eq!([(); 3].map(|()| consumer.pop().map(|wc| wc.wr_id)), [Some(2), Some(3), None]);
+}
+
+#[test]
+fn failed_shard_flushes_whatever_overran() {
+    let cq = CqId(1);
+    let [(mut first, _), (mut second, _consumer)] = two_shards();
+    first.mark_overrun(cq);
+    assert!(!second.push(cq, wc(1)));
+    second.accept_flushed();
+    assert!(second.push(cq, wc(1)));
 }
 
 #[test]

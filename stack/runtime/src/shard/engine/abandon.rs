@@ -14,6 +14,7 @@ impl<D: Device> ShardEngine<D> {
     /// [`ShardControl::abandon`](crate::shard::ShardControl::abandon).
     pub(super) fn abandon_all(&mut self, is_last: bool) {
         let Self { index, engine, links, srqs, listeners, publisher, .. } = self;
+        engine.completions_mut().accept_flushed();
         for link in links.iter_mut() {
             let was = link.qp.state();
             // No more requests can be posted.

@@ -1,0 +1,143 @@
+//! Overruns of completion queues that several shards feed.
+
+use std::time::{Duration, Instant};
+
+use ferrowarp::{Access, Cq, DriveMode, Mr, Qp, QpOptions, QpState, WcStatus};
+
+use crate::shards::sharded;
+use crate::support::rx_hook::{Hooks, hooked_shards};
+use crate::support::*;
+
+#[test]
+fn overrun_in_one_shard_ends_the_queue_pairs_of_all() {
+    let (left, right) = sharded(2, DriveMode::Inline);
+    let small = left.context.create_cq(4).unwrap();
+    let pairs: Vec<_> = [0, 1]
+        .map(|shard| {
+            let options = QpOptions::new(&small).shard(shard);
+            connect_qps(&right, left.pd.create_qp(&options).unwrap(), right.qp()).0
+        })
+        .into();
+    let unrelated = connect(&left, &right);
+    for wr_id in 0..16 {
+        let _ = pairs[0].0.post_send(send(wr_id, inline(b"")));
+    }
+    drive_until(&left.context, &right.context, || {
+        pairs.iter().all(|(a, _)| a.state() == QpState::Error)
+    });
+    assert!(small.overrun());
+    assert_eq!(unrelated.0.state(), QpState::Rts);
+    // What the queue holds can be polled, of both shards.
+    let mut found = Vec::new();
+    drive_until(&left.context, &right.context, || {
+        small.poll(&mut found);
+        found.len() == 16
+    });
+    let order: Vec<_> = found.iter().map(|wc| wc.wr_id).collect();
+    assert_eq!(order, (0..16).collect::<Vec<_>>(), "each once, in order");
+}
+
+/// Connections over each of two shards whose right ends have a receive completion queue with four
+/// places for each shard: five messages are on their way to the first one, two to the second.
+struct Fixture {
+    left: Endpoint,
+    right: Endpoint,
+    hooks: Vec<Hooks>,
+    small: Cq,
+    pairs: [(Qp, Qp); 2],
+    _recv_mr: Mr,
+}
+
+impl Fixture {
+    /// With this number of receives at each right end.
+    fn new(recvs: [u64; 2]) -> Self {
+        let config = |host| {
+            let mut config = config(host, DriveMode::Inline);
+            (config.shards, config.linger) = (2, Duration::from_millis(50));
+            config
+        };
+        let (left, right, hooks) = hooked_shards(config(1), config(2));
+        let (left, right) = (Endpoint::new(left), Endpoint::new(right));
+        let small = right.context.create_cq(4).unwrap();
+        let recv_mr = right.mr(64, Access::LOCAL_WRITE);
+        let pairs = [0, 1].map(|shard| {
+            let a = left.pd.create_qp(&QpOptions::new(&left.cq).shard(shard)).unwrap();
+            let b = right.pd.create_qp(&QpOptions::new(&right.cq).recv_cq(&small)).unwrap();
+            let wr_ids = 0..recvs[shard];
+            wr_ids.for_each(|wr_id| b.post_recv(recv(wr_id, recv_mr.sge(0, 64))).unwrap());
+            connect_qps(&right, a, b).0
+        });
+        assert_eq!([&pairs[0].1, &pairs[1].1].map(Qp::shard), [Some(0), Some(1)]);
+        let sent = || left.context.counters().engine.fpdus_out;
+        let before = sent();
+        for (count, (a, _)) in [5, 2].into_iter().zip(&pairs) {
+            (0..count).for_each(|wr_id| a.post_send(send(wr_id, inline(b"x"))).unwrap());
+        }
+        let start = Instant::now();
+        while sent() < before + 7 {
+            left.context.drive();
+            assert!(start.elapsed() < TIMEOUT, "not sent");
+        }
+        Self { left, right, hooks, small, pairs, _recv_mr: recv_mr }
+    }
+
+    /// Has the queue overrun in the first shard in the middle of the next poll of the second, which
+    /// goes on with `then`.
+    fn overrun_in_next_poll(&self, then: impl FnOnce() + Send + 'static) {
+        let (other, small) = (self.right.context.shard(0).unwrap(), self.small.clone());
+        *self.hooks[1].rx.lock().unwrap() = Some(Box::new(move || {
+            while !small.overrun() && other.drive() {}
+            then();
+        }));
+    }
+}
+
+/// The other shard finds free places for the messages that it has received, and the queue overrun:
+/// it completes none of them before it has ended its queue pairs.
+#[test]
+fn shard_in_a_poll_adds_nothing_to_a_queue_that_overran_in_another() {
+    let fx = Fixture::new([8, 8]);
+    let [(_, b0), (_, b1)] = &fx.pairs;
+    let shard = fx.right.context.shard(1).unwrap();
+    let placed = || shard.counters().engine.fpdus_in;
+    let (before, start) = (placed(), Instant::now());
+    fx.overrun_in_next_poll(|| ());
+    while placed() == before {
+        shard.drive();
+        assert!(start.elapsed() < TIMEOUT, "not received");
+    }
+    assert_eq!((fx.small.overrun(), b1.state()), (true, QpState::Error), "after the same poll");
+    // A poll that finds completions polls no shard.
+    let mut found = Vec::with_capacity(16);
+    assert_eq!(fx.small.poll(&mut found), 4);
+    assert!(found.iter().all(|wc| wc.qp == b0.id()), "{found:?}");
+    // What was received is reported later, and the rest flushed.
+    drive_until(&fx.left.context, &fx.right.context, || {
+        fx.small.poll(&mut found);
+        found.len() == 16
+    });
+    for (b, received) in [(b0, 5), (b1, 2)] {
+        let of_one: Vec<_> = found.iter().filter(|wc| wc.qp == b.id()).collect();
+        let ids: Vec<_> = of_one.iter().map(|wc| wc.wr_id).collect();
+        assert_eq!(ids, (0..8).collect::<Vec<_>>());
+        assert!(of_one[..received].iter().all(|wc| wc.status == WcStatus::Success), "{of_one:?}");
+        assert!(of_one[received..].iter().all(|wc| wc.status == WcStatus::Flushed), "{of_one:?}");
+    }
+}
+
+/// A shard that fails before it has ended the queue pairs of a queue that overran in another
+/// flushes them all the same.
+#[test]
+fn shard_that_fails_flushes_into_a_queue_that_overran_in_another() {
+    let fx = Fixture::new([5, 4]);
+    fx.overrun_in_next_poll(|| panic!("deliberate panic of a test"));
+    let shard = fx.right.context.shard(1).unwrap();
+    shard.drive();
+    assert!(fx.small.overrun() && shard.has_failed());
+    let mut found = Vec::with_capacity(16);
+    fx.small.poll(&mut found);
+    let [_, (_, b1)] = &fx.pairs;
+    let of_one: Vec<_> = found.iter().filter(|wc| wc.qp == b1.id()).collect();
+    let ids: Vec<_> = of_one.iter().map(|wc| (wc.wr_id, wc.status)).collect();
+    assert_eq!(ids, [0, 1, 2, 3].map(|wr_id| (wr_id, WcStatus::Flushed)));
+}
