@@ -94,6 +94,13 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
         }
     }
 
+    /// Leaves the buffers of shared receive queues that an engine has taken, and will not be driven
+    /// again, to the others that have the queues: after [`Engine::abandon_qp`], for all queue
+    /// pairs.
+    pub fn abandon_srqs(&mut self) {
+        self.cx.verbs.abandon_srqs();
+    }
+
     /// Returns the state of a queue pair; `Error` if there is none.
     #[must_use]
     pub fn qp_state(&self, qp: QpId) -> QpState {

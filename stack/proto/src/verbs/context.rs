@@ -138,6 +138,17 @@ impl<M, C> Verbs<M, C> {
         }
     }
 
+    /// As [`Verbs::end_srq_pass`], for an engine that ended in the middle of a pass and will not be
+    /// driven again.
+    pub(crate) fn abandon_srqs(&mut self) {
+        self.used_srqs.clear();
+        let indices: Vec<u32> = self.srqs.indices().collect();
+        for index in indices {
+            let due = self.srqs.get_mut(index).and_then(Srq::abandon);
+            self.raise_limit_event(SrqId { index, generation: self.srqs.generation(index) }, due);
+        }
+    }
+
     /// Records that a buffer of a shared receive queue was taken in this pass.
     pub(super) fn on_srq_used(&mut self, index: u32) {
         if !self.used_srqs.contains(&index) {

@@ -120,7 +120,7 @@ impl Srq {
     pub(super) fn pop(&mut self) -> Option<UntaggedBuffer> {
         if self.stash.is_empty() {
             self.account_used();
-            self.buffers.lock().take_batch(BATCH_LEN, &mut self.stash);
+            self.buffers.lock().take_batch(self.shard, BATCH_LEN, &mut self.stash);
         }
         self.stash.pop_front()
     }
@@ -155,9 +155,20 @@ impl Srq {
         let mut buffers = self.buffers.lock();
         let used = self.used.drain(..);
         buffers.account(self.shard, used, self.top_arm_count, self.top_taker);
-        buffers.give_back(&mut self.stash);
+        buffers.give_back(self.shard, &mut self.stash);
         buffers.publish_retired();
         buffers.take_limit_event()
+    }
+
+    /// As [`Srq::end_pass`], for an engine that ended in the middle of a pass: a buffer may have
+    /// been taken for a message that was neither accepted nor refused. It is that of its queue
+    /// pair, and its slot is free.
+    pub(super) fn abandon(&mut self) -> Option<LimitEvent> {
+        let before = self.end_pass();
+        let mut buffers = self.buffers.lock();
+        buffers.write_off(self.shard);
+        buffers.publish_retired();
+        before.or_else(|| buffers.take_limit_event())
     }
 
     fn account_used(&mut self) {
@@ -196,6 +207,42 @@ impl Srq {
 /// The buffers of an engine that ends in the middle of a pass are left to the others.
 impl Drop for Srq {
     fn drop(&mut self) {
-        let _ = self.end_pass();
+        let _ = self.abandon();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ddp::recv_queue::recv_queue;
+    use crate::ddp::sgl::SgList;
+
+    const QP: QpId = QpId { index: 1, generation: 0 };
+
+    /// An engine ends between taking a buffer for a message and accounting for it.
+    #[test]
+    fn buffer_in_hand_at_the_end_of_an_engine_frees_its_slot() {
+        const COUNT: usize = 64;
+        let (producer, rq) = recv_queue(COUNT);
+        let buffers = Arc::new(SrqBuffers::with_producer(rq, Some(producer), 2));
+        let [mut ended, mut other] = [0, 1].map(|shard| Srq::new(0, Arc::clone(&buffers), shard));
+        let post = |srq: &Srq, wr_id| srq.post(&RecvWr { wr_id, sg_list: SgList::default() });
+        assert!((0..COUNT as u64).all(|wr_id| post(&other, wr_id)) && !post(&other, 64));
+        let mut usage = SrqUsage::new(0);
+        let taken = [(); 3].map(|()| ended.pop().unwrap().wr_id);
+        ended.commit(QP, &mut usage);
+        ended.commit(QP, &mut usage);
+        let of_other = other.pop().unwrap();
+        assert_eq!((taken, of_other.wr_id), ([0, 1, 2], 16));
+        ended.abandon();
+        assert_eq!(other.free_slots(), 3, "one that was not accounted for among them");
+        assert!((64..67).all(|wr_id| post(&other, wr_id)) && !post(&other, 67));
+        // Nothing is written off of what the others have, nor twice.
+        drop(ended);
+        other.put_back(of_other);
+        other.end_pass();
+        let mut left: Vec<_> = std::iter::from_fn(|| other.pop()).map(|left| left.wr_id).collect();
+        left.sort_unstable();
+        assert_eq!(left, (3..67).collect::<Vec<_>>());
     }
 }

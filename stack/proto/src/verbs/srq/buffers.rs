@@ -38,8 +38,6 @@ pub(super) struct State {
     posted: u64,
     /// Buffers given back, older than those in `rq`; in the order of posting.
     returned: VecDeque<UntaggedBuffer>,
-    /// Buffers that engines have taken and not accounted for.
-    stashed: usize,
     /// Limit: an event is raised when fewer buffers than this are left; 0: not armed.
     limit: usize,
     arm_count: u64,
@@ -52,6 +50,8 @@ pub(super) struct State {
 /// Account of an engine.
 #[derive(Debug, Default)]
 struct EngineAccount {
+    /// Buffers that it has taken and not accounted for.
+    stashed: usize,
     /// Queue pairs for whose buffers others were posted; one entry for each.
     credits: Vec<QpId>,
     /// Queue pair that took most buffers since the limit was armed, and their number.
@@ -77,7 +77,6 @@ impl SrqBuffers {
             producer,
             posted: 0,
             returned: VecDeque::new(),
-            stashed: 0,
             limit: 0,
             arm_count: 0,
             engines: (0..engines).map(|_| EngineAccount::default()).collect(),
@@ -115,7 +114,13 @@ impl SrqBuffers {
 impl State {
     /// Returns the number of buffers left.
     fn len(&self) -> usize {
-        self.returned.len() + self.stashed + self.credited_len()
+        self.taken_len() + self.credited_len()
+    }
+
+    /// Returns the number of buffers left that are not in the ring: engines have them, or gave them
+    /// back.
+    fn taken_len(&self) -> usize {
+        self.returned.len() + self.engines.iter().map(|engine| engine.stashed).sum::<usize>()
     }
 
     /// Returns the number of buffers in the ring that may be taken.
@@ -138,7 +143,7 @@ impl State {
 
     /// Lets the application post as many buffers as have left the queue.
     pub(super) fn publish_retired(&mut self) {
-        self.rq.publish_retired(self.returned.len() + self.stashed);
+        self.rq.publish_retired(self.taken_len());
     }
 
     /// Credits queue pairs with the buffers posted since the call before, which replace those taken
@@ -166,9 +171,14 @@ impl State {
         before - credits.len()
     }
 
-    /// Moves up to `max` buffers to `out`, oldest first: one alone if there are fewer than a batch
-    /// for each engine.
-    pub(super) fn take_batch(&mut self, max: usize, out: &mut VecDeque<UntaggedBuffer>) {
+    /// Moves up to `max` buffers to `out`, for an engine, oldest first: one alone if there are
+    /// fewer than a batch for each engine.
+    pub(super) fn take_batch(
+        &mut self,
+        engine: usize,
+        max: usize,
+        out: &mut VecDeque<UntaggedBuffer>,
+    ) {
         self.credit_posted();
         let available = self.returned.len() + self.credited_len();
         let is_scarce = self.engines.len() > 1 && available < max * self.engines.len();
@@ -184,7 +194,7 @@ impl State {
                 }
             };
             out.push_back(buffer);
-            self.stashed += 1;
+            self.engines[engine].stashed += 1;
         }
     }
 
@@ -197,7 +207,7 @@ impl State {
         top_taker: Option<(QpId, u64)>,
     ) {
         for qp in used {
-            self.stashed -= 1;
+            self.engines[engine].stashed -= 1;
             self.holders.push_back((engine, qp));
         }
         if arm_count == self.arm_count {
@@ -205,12 +215,17 @@ impl State {
         }
     }
 
-    /// Returns unused buffers, which are older than those in the ring.
-    pub(super) fn give_back(&mut self, unused: &mut VecDeque<UntaggedBuffer>) {
-        self.stashed -= unused.len();
+    /// Returns unused buffers of an engine, which are older than those in the ring.
+    pub(super) fn give_back(&mut self, engine: usize, unused: &mut VecDeque<UntaggedBuffer>) {
+        self.engines[engine].stashed -= unused.len();
         while let Some(buffer) = unused.pop_back() {
             self.returned.push_front(buffer);
         }
+    }
+
+    /// Gives up the buffers that an engine has taken and neither accounts for nor returns any more.
+    pub(super) fn write_off(&mut self, engine: usize) {
+        self.engines[engine].stashed = 0;
     }
 
     /// Disarms the limit if fewer buffers are left, and returns its event.
@@ -251,7 +266,7 @@ mod tests {
 
     fn take(queue: &SrqBuffers) -> VecDeque<UntaggedBuffer> {
         let mut out = VecDeque::new();
-        queue.lock().take_batch(4, &mut out);
+        queue.lock().take_batch(0, 4, &mut out);
         out
     }
 
@@ -278,8 +293,8 @@ mod tests {
         {
             let mut state = queue.lock();
             state.account(0, [QP[0]].into_iter(), 0, Some((QP[0], 1)));
-            state.give_back(&mut first);
-            assert_eq!((state.len(), state.stashed), (11, 0));
+            state.give_back(0, &mut first);
+            assert_eq!((state.len(), state.engines[0].stashed), (11, 0));
         }
         assert_eq!(ids(&take(&queue)), [1, 2, 3, 4]);
     }
@@ -292,8 +307,8 @@ mod tests {
         assert!(!post(&queue, 64), "taken, not used");
         stash.truncate(2);
         let mut state = queue.lock();
-        state.account(1, [QP[1]; 2].into_iter(), 0, None);
-        state.give_back(&mut stash);
+        state.account(0, [QP[1]; 2].into_iter(), 0, None);
+        state.give_back(0, &mut stash);
         drop(state);
         assert!(post(&queue, 64) && post(&queue, 65));
         assert!(!post(&queue, 66));
@@ -302,11 +317,11 @@ mod tests {
     #[test]
     fn posts_replace_the_oldest_buffers_of_any_engine() {
         let queue = queue(12);
-        let taken = take(&queue).len();
-        assert_eq!(taken, 4);
         let used = [(1, QP[1]), (0, QP[0]), (1, QP[1]), (1, QP[1])];
         for (engine, qp) in used {
-            queue.lock().account(engine, [qp].into_iter(), 0, None);
+            let mut state = queue.lock();
+            state.take_batch(engine, 1, &mut VecDeque::new());
+            state.account(engine, [qp].into_iter(), 0, None);
         }
         (12..15).for_each(|wr_id| assert!(post(&queue, wr_id)));
         let mut state = queue.lock();
@@ -328,6 +343,7 @@ mod tests {
         let mut state = queue.lock();
         state.account(0, [QP[0]].into_iter(), 1, Some((QP[0], 1)));
         assert_eq!(state.take_limit_event(), None, "11 are left");
+        state.take_batch(1, 2, &mut VecDeque::new());
         state.account(1, [QP[1]; 2].into_iter(), 1, Some((QP[1], 2)));
         assert_eq!(state.take_limit_event(), Some((9, Some((QP[1], 2)))));
         assert_eq!(state.take_limit_event(), None, "once");

@@ -37,7 +37,7 @@ impl<D: Device> ShardEngine<D> {
             }
             link.qp.source().end();
         }
-        if catch_unwind(AssertUnwindSafe(|| engine.publish_retired_srqs())).is_err() {
+        if catch_unwind(AssertUnwindSafe(|| engine.abandon_srqs())).is_err() {
             tracing::error!("buffers of a shared receive queue are lost");
         }
         engine.completions_mut().publish();
