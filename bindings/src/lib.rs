@@ -40,5 +40,5 @@ pub use mempool::{HEADROOM, Mempool, MempoolConfig};
 pub use net_ring::ring_pair;
 pub use port::{Bus, Port, PortConfig, PortInfo};
 pub use queue::{BURST, PortLosses, RxQueue, TxQueue};
-pub use rss::RssTable;
+pub use rss::RssConfig;
 pub use thread::{ThreadRegistration, is_registered};

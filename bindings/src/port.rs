@@ -71,7 +71,7 @@ pub struct PortConfig {
     /// Checksum offload, transmit and receive.
     pub checksum: bool,
     /// RSS over IP addresses and TCP ports, as far as the port has it ([`PortInfo::rss`]); the key
-    /// and the redirection table are the driver's ([`RxQueue::rss_table`]).
+    /// and the redirection table are the driver's ([`RxQueue::rss_config`]).
     pub rss: bool,
 }
 

@@ -10,7 +10,7 @@ use crate::mbuf::{Mbuf, TxMbuf};
 use crate::memif_disconnect::BurstLock;
 use crate::memif_ring::{self, Ring};
 use crate::mempool::Mempool;
-use crate::rss::{self, RssTable};
+use crate::rss::{self, RssConfig};
 use crate::sys;
 
 /// Largest burst, in frames.
@@ -117,7 +117,7 @@ impl RxQueue {
     /// Returns the port's RSS key and redirection table; `None` if it hashes nothing, or its driver
     /// does not tell. A control-path call, as [`RxQueue::link_is_up`].
     #[must_use]
-    pub fn rss_table(&self) -> Option<RssTable> {
+    pub fn rss_config(&self) -> Option<RssConfig> {
         rss::read(&self.port)
     }
 

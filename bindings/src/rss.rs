@@ -16,7 +16,7 @@ const GROUP_LEN: usize = 64;
 
 /// RSS hash key and redirection table of a port.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct RssTable {
+pub struct RssConfig {
     /// Key of the Toeplitz hash, 40 bytes with most NICs.
     pub key: Vec<u8>,
     /// Receive queue by hash modulo the number of entries.
@@ -28,7 +28,7 @@ pub struct RssTable {
 }
 
 /// Reads key and table of a started port; `None` if it hashes nothing, or its driver does not tell.
-pub(crate) fn read(port: &Attached) -> Option<RssTable> {
+pub(crate) fn read(port: &Attached) -> Option<RssConfig> {
     let _control = control_lock();
     let info = port.raw_info().ok()?;
     let mut key =
@@ -56,7 +56,7 @@ pub(crate) fn read(port: &Attached) -> Option<RssTable> {
     }
     let mut table: Vec<u16> = groups.iter().flat_map(|group| group.reta).collect();
     table.truncate(len);
-    Some(RssTable {
+    Some(RssConfig {
         key,
         table,
         tcp_ipv4: conf.rss_hf & sys::FW_RSS_TCP_IPV4 != 0,

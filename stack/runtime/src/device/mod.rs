@@ -37,7 +37,7 @@ pub use pools::{MTU_MAX, MTU_MIN, PoolNeeds, PoolSizes};
 pub use port::{DeviceCounters, DpdkDevice};
 pub use raw::{PortLosses, RawCounters, RawFrame, RawPort};
 pub use spec::{DeviceSpec, MemifRole};
-pub use steering::{RssTable, Steering};
+pub use steering::{RssConfig, Steering};
 pub(crate) use thread::register_application_thread;
 pub use thread::register_current_thread;
 

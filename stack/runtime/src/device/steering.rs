@@ -2,7 +2,7 @@
 
 use dpdk_sys::RxQueue;
 
-pub use dpdk_sys::RssTable;
+pub use dpdk_sys::RssConfig;
 
 use crate::device::quirks::{DriverQuirks, SteeringBy};
 
@@ -12,7 +12,7 @@ use crate::device::quirks::{DriverQuirks, SteeringBy};
 pub enum Steering {
     /// RSS (receive side scaling): the queue follows from the Toeplitz hash of the four-tuple, with
     /// the key and the redirection table that the port was asked for after it was started.
-    Predicted(RssTable),
+    Predicted(RssConfig),
     /// Queue i is connected to queue i of the link partner (`ring`, memif).
     Mirrored,
     /// The kernel returns a flow to the queue on which it was sent last, and otherwise hashes as it
@@ -29,7 +29,7 @@ impl Steering {
             SteeringBy::Peer => Self::Mirrored,
             SteeringBy::Kernel => Self::Learned,
             SteeringBy::Port => rx
-                .rss_table()
+                .rss_config()
                 .filter(|rss| rss.tcp_ipv4 && rss.table.iter().all(|&queue| queue < queues))
                 .map_or(Self::Unknown, Self::Predicted),
             SteeringBy::Other => Self::Unknown,
