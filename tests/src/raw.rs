@@ -311,6 +311,16 @@ pub fn mpa_request() -> Vec<u8> {
     bytes
 }
 
+/// Returns an MPA Reply Frame that accepts the request of an initiator with default parameters.
+#[must_use]
+pub fn mpa_reply() -> Vec<u8> {
+    let request = startup::build_request(Offer { crc: true, ..Offer::default() }, 2, b"");
+    let (reply, _) = startup::accept(&request, Offer { crc: true, ..Offer::default() }, b"");
+    let mut bytes = vec![0; reply.wire_len()];
+    reply.emit(&mut bytes);
+    bytes
+}
+
 /// Builds an FPDU of the header that `emit` writes, and `payload`.
 #[must_use]
 pub fn build_fpdu(header_len: usize, emit: impl FnOnce(&mut [u8]), payload: &[u8]) -> Vec<u8> {

@@ -27,6 +27,9 @@ counters! {
         /// Frames forwarded to the shard that owns their connection: the port delivered them to
         /// another one's queue.
         pub frames_forwarded: u64,
+        /// Source ports that active opens gave up because the SYN-ACK arrived at another shard: the
+        /// next one was tried.
+        pub source_ports_abandoned: u64,
         /// Frames that came from another shard.
         pub frames_from_shards: u64,
         /// Frames and other messages for another shard dropped because it did not keep up, or has

@@ -4,6 +4,7 @@ use std::ops::AddAssign;
 
 use ferrowarp_proto::device::Device;
 use ferrowarp_proto::engine;
+use ferrowarp_proto::steering::mesh::PortSteering;
 use ferrowarp_proto::steering::toeplitz::RssTable;
 
 use crate::device::{DeviceCounters, DpdkDevice, Steering};
@@ -20,10 +21,10 @@ pub trait Port: Device {
         true
     }
 
-    /// Receive-side scaling of its port, by which the queue of each connection can be predicted;
-    /// `None` if the port has none.
-    fn rss(&self) -> Option<RssTable> {
-        None
+    /// How its port chooses the queue of a segment. The default is for ports that connect queue `i`
+    /// with queue `i` of the peer.
+    fn port_steering(&self) -> PortSteering {
+        PortSteering::Mirrored
     }
 
     /// Free frames of its transmit pools, or `None` if the device cannot count them. For reports:
@@ -82,13 +83,15 @@ impl Port for DpdkDevice {
         Self::has_wire(self)
     }
 
-    fn rss(&self) -> Option<RssTable> {
+    fn port_steering(&self) -> PortSteering {
         match self.steering() {
             // Without a hash over ports, connections are not spread as the table says.
             Steering::Predicted(rss) if rss.tcp_ipv4 && rss.tcp_ipv6 => {
-                RssTable::new(&rss.key, &rss.table).ok()
+                let table = RssTable::new(&rss.key, &rss.table);
+                table.map_or(PortSteering::Unknown, PortSteering::Predicted)
             }
-            _ => None,
+            Steering::Mirrored => PortSteering::Mirrored,
+            Steering::Predicted(_) | Steering::Learned | Steering::Unknown => PortSteering::Unknown,
         }
     }
 

@@ -312,6 +312,11 @@ impl Qp {
     /// Connects to a listener, as the initiator. The outcome is an event: see
     /// [`Qp::wait_established`] and [`Qp::next_event`].
     ///
+    /// With N shards over a port whose choice of queue is not known (`tap`, `af_packet`) it opens
+    /// from up to 4N source ports, one after the other, until the replies arrive at the shard of
+    /// the queue pair: N round trips on average in place of one. The peer's TCP sees the others
+    /// reset; its application does not see them.
+    ///
     /// # Errors
     /// [`CmError`]; nothing was sent.
     pub fn connect(&self, remote: SocketAddr, param: ConnParam) -> Result<(), CmError> {

@@ -9,7 +9,7 @@ use ferrowarp_proto::ddp::untagged::BufferQueue;
 use ferrowarp_proto::ddp::vec_memory::VecMemory;
 use ferrowarp_proto::engine::{Counters, Engine, EngineConfig};
 use ferrowarp_proto::rdmap::requester::Requester;
-use ferrowarp_proto::steering::mesh::{MeshConfig, MeshMonitor, mesh};
+use ferrowarp_proto::steering::mesh::{MeshConfig, MeshMonitor, PortSteering, mesh};
 use ferrowarp_proto::steering::owners::ShardId;
 use ferrowarp_proto::time::Instant;
 use ferrowarp_proto::verbs::cm::Event;
@@ -17,7 +17,7 @@ use ferrowarp_proto::verbs::qp::QpInit;
 use ferrowarp_proto::verbs::wc::{Completions, CqId, QpId, Wc};
 
 use super::frames::HeapDevice;
-use super::steering::{PortSteering, ShardOptions};
+use super::steering::{ShardOptions, SimPort};
 
 /// Completion queues of bounded length.
 #[derive(Clone)]
@@ -69,7 +69,7 @@ pub struct End {
 /// What an end has in addition if it has shards.
 struct EndMesh {
     monitor: MeshMonitor,
-    steering: PortSteering,
+    port: SimPort,
     /// By shard.
     is_dead: Vec<bool>,
     /// Index of the next queue pair: unique over all shards.
@@ -97,23 +97,26 @@ impl End {
             return Self { engine, arena, queues, others: Vec::new(), mesh: None };
         };
         let seed = config.seed;
-        let steering = PortSteering::new(options.steering, count, seed ^ 0x57ee);
-        let ports = mesh(MeshConfig {
+        let port = SimPort::new(options.steering, count, seed ^ 0x57ee);
+        let meshed = mesh(MeshConfig {
             shards: count,
             ring_len: options.ring_len,
             connections_max: options.connections_max,
             cookies_per_second: config.cookies_per_second,
             seed,
-            rss: options.is_rss_known.then(|| steering.predicted().clone()),
+            steering: match options.is_rss_known {
+                true => PortSteering::Predicted(port.predicted().clone()),
+                false => PortSteering::Unknown,
+            },
         });
-        let monitor = ports[0].monitor();
-        let make = |port| {
+        let monitor = meshed[0].monitor();
+        let make = |mesh_port| {
             let (memory, cqs) = (Rc::clone(&arena), queues.clone());
-            Engine::in_mesh(config.clone(), make_device(), memory, cqs, port)
+            Engine::in_mesh(config.clone(), make_device(), memory, cqs, mesh_port)
         };
-        let mut others: Vec<SimEngine> = ports.into_iter().map(make).collect();
+        let mut others: Vec<SimEngine> = meshed.into_iter().map(make).collect();
         let engine = others.remove(0);
-        let mesh = EndMesh { monitor, steering, is_dead: vec![false; count], next_qp: 0 };
+        let mesh = EndMesh { monitor, port, is_dead: vec![false; count], next_qp: 0 };
         Self { engine, arena, queues, others, mesh: Some(mesh) }
     }
 
@@ -235,7 +238,7 @@ impl End {
     pub fn steer(&mut self, now: Instant, frame: &[u8]) -> usize {
         let count = self.shard_count();
         let Some(mesh) = &mut self.mesh else { return 0 };
-        let queue = mesh.steering.queue_of(now, frame);
+        let queue = mesh.port.queue_of(now, frame);
         (queue..queue + count)
             .map(|shard| shard % count)
             .find(|&shard| !mesh.is_dead[shard])

@@ -37,7 +37,8 @@ pub struct ShardOptions {
     pub counts: [usize; 2],
     /// How their ports deliver frames.
     pub steering: Steering,
-    /// The shards know hash key and table of their port.
+    /// The shards know hash key and table of their port; otherwise they know nothing of how it
+    /// delivers frames.
     pub is_rss_known: bool,
     /// Messages that the ring from one shard to another holds.
     pub ring_len: usize,
@@ -73,7 +74,7 @@ fn random_table(rng: &mut SmallRng, count: usize) -> RssTable {
 }
 
 /// Delivery of the frames of one port.
-pub(super) struct PortSteering {
+pub(super) struct SimPort {
     rng: SmallRng,
     steering: Steering,
     count: usize,
@@ -84,7 +85,7 @@ pub(super) struct PortSteering {
     changes_at: Instant,
 }
 
-impl PortSteering {
+impl SimPort {
     pub(super) fn new(steering: Steering, count: usize, seed: u64) -> Self {
         let mut rng = SmallRng::seed_from_u64(seed);
         let predicted = random_table(&mut rng, count);

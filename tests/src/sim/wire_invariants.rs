@@ -145,6 +145,8 @@ pub struct WireChecker {
     pub bytes: (u64, u64),
     /// Segments that did not start at an FPDU boundary.
     pub misaligned: u64,
+    /// RSTs of an end that had sent more than a SYN between the same ports.
+    pub resets: u64,
 }
 
 fn is_not_before(new: u32, old: u32) -> bool {
@@ -162,6 +164,7 @@ impl WireChecker {
             segments: 0,
             bytes: (0, 0),
             misaligned: 0,
+            resets: 0,
         }
     }
 
@@ -191,6 +194,7 @@ impl WireChecker {
             // An RST may answer any segment. Whatever follows belongs to another connection.
             if let Some(flow) = self.flows.get_mut(&(end, seg.tuple)) {
                 flow.is_reset = true;
+                self.resets += u64::from(flow.scaling.is_some());
             }
             return;
         }

@@ -3,6 +3,7 @@
 
 mod limits;
 mod neighbors;
+mod source_ports;
 mod steering;
 
 use std::net::{IpAddr, SocketAddr};

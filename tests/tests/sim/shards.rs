@@ -3,8 +3,10 @@
 
 use std::sync::Mutex;
 
+use ferrowarp_proto::steering::mesh::source_ports_max;
 use ferrowarp_proto::time::{Instant, MICROSECOND, MILLISECOND, SECOND};
 use ferrowarp_tests::sim::fault_schedule::ScheduledFault;
+use ferrowarp_tests::sim::link::Faults;
 use ferrowarp_tests::sim::router::{IcmpReply, Router};
 use ferrowarp_tests::sim::seeds;
 use ferrowarp_tests::sim::segment_mutator::SegmentMutator;
@@ -23,6 +25,7 @@ use crate::simulation::{some_end, some_mtu};
 #[derive(Clone, Copy, Debug, Default)]
 struct Totals {
     forwarded: u64,
+    abandoned: u64,
     received: u64,
     dropped: u64,
     reassembled: u64,
@@ -34,6 +37,7 @@ impl Totals {
     fn add(&mut self, world: &World) {
         for end in &world.ends {
             self.forwarded += end.count(|of| of.frames_forwarded);
+            self.abandoned += end.count(|of| of.source_ports_abandoned);
             self.received += end.count(|of| of.frames_from_shards);
             self.dropped += end.count(|of| of.shard_messages_dropped);
             self.reassembled += end.count(|of| of.packets_reassembled);
@@ -171,6 +175,7 @@ fn predicted_segments_are_never_forwarded() {
         |_, _, _| {},
         |_, _| {},
         |options, totals| {
+            assert_eq!(totals.abandoned, 0);
             // Fragments are reassembled on any shard.
             assert!(totals.forwarded == 0 || options.fragment_mtu.is_some(), "{totals:?}");
         },
@@ -193,6 +198,39 @@ fn data_survives_wrong_steering() {
     assert!(totals.forwarded > 1000 && totals.received > 1000, "{totals:?}");
     assert!(totals.reassembled > 0 && totals.icmp_errors > 0, "{totals:?}");
     assert!(totals.cookies > 0, "{totals:?}");
+    assert!(totals.abandoned > 1000, "{totals:?}");
+}
+
+/// The port steers by a hash of its own: an active open finds a source port whose replies arrive at
+/// its shard, and the SYN-ACKs of the others are all that is forwarded.
+#[test]
+fn opens_find_source_ports_for_their_shards() {
+    let exhausted = Mutex::new(0_u64);
+    let totals = over_seeds(
+        "unknown-steering",
+        500,
+        |_, options, shards| {
+            // A segment that is repeated may arrive before the first one has had its effect.
+            let delay_ns = options.faults.delay_ns;
+            options.faults = Faults { delay_ns, ..Faults::NONE };
+            (options.fragment_mtu, options.router) = (None, None);
+            shards.steering = Steering::Mispredicted;
+            shards.is_rss_known = false;
+        },
+        |_, _| {},
+        |options, totals| {
+            let shards = options.shards.map_or(1, |shards| shards.counts[0]);
+            if totals.abandoned + 1 < source_ports_max(shards) as u64 {
+                assert_eq!(totals.forwarded, totals.abandoned, "{totals:?}");
+            } else {
+                *exhausted.lock().expect("nobody panics with it") += 1;
+            }
+        },
+    );
+    assert!(totals.abandoned > 500, "{totals:?}");
+    // Those in which a connection may have tried all ports in vain.
+    let exhausted = exhausted.into_inner().expect("nobody panicked with it");
+    println!("{totals:?}, {exhausted} not checked");
 }
 
 #[test]

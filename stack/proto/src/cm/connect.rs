@@ -9,9 +9,6 @@ use crate::cm::mpa_start::BufferedFpdus;
 use crate::cm::params::{StartParams, check_private_data, mpa_offer};
 use crate::mpa::startup::{self, Negotiated, NegotiationError};
 use crate::rdmap::terminate::Fault;
-use crate::steering::owners::ReserveError;
-use crate::steering::toeplitz::PortSolver;
-use crate::tcp::Tcb;
 use crate::time::Instant;
 use crate::verbs::cm::{CmError, ConnInfo, ConnParam, ConnectError, ReadDepths, Start};
 use crate::verbs::qp::QpState;
@@ -54,45 +51,14 @@ impl<E: Env> Context<E> {
             Some(ip) => ip,
             None => routing.select_source(remote.ip(), hop).ok_or(CmError::Unreachable)?,
         };
-        let Self { listeners, mesh, secrets, config, .. } = self;
-        let rss = mesh.as_ref().and_then(|mesh| Some((mesh.id().0, mesh.rss()?)));
-        let solver = rss.map(|(queue, table)| (queue, PortSolver::new(table, source, remote)));
-        let mut select_port = |solver: Option<&(u16, PortSolver<'_>)>| {
-            let try_take = |local: SocketAddr| {
-                let tuple = FourTuple { local, remote };
-                let is_ours = |(queue, solver): &(u16, PortSolver<'_>)| {
-                    solver.queue_of_port(local.port()) == *queue
-                };
-                if !solver.is_none_or(is_ours)
-                    || is_taken(&tuple)
-                    || listeners.contains(local.port())
-                {
-                    return Ok(false);
-                }
-                match mesh.as_ref().map_or(Ok(()), |mesh| mesh.owners().reserve(&tuple, mesh.id()))
-                {
-                    Ok(()) => Ok(true),
-                    Err(ReserveError::Owned(_)) => Ok(false),
-                    Err(ReserveError::Full) => Err(CmError::TooManyConnections),
-                }
-            };
-            secrets.select_ephemeral_port(&config.source_ports, source, remote, try_take)
-        };
-        let local = match select_port(solver.as_ref()) {
-            // No free port leads to the queue of this shard: the others forward what they receive.
-            Err(CmError::NoResources) if solver.is_some() => select_port(None)?,
-            selected => selected?,
-        };
-        let tuple = FourTuple { local, remote };
-        let template = self.net.header_template([0; 6], tuple);
-        let iss_ts = self.secrets.iss_and_ts_offset(now, &tuple);
-        let tcb = Tcb::connect(now, self.tcp_config(&tuple), template, iss_ts);
+        let tcb = self.open_from_free_port(now, source, remote, is_taken)?;
         let offer = mpa_offer(param);
         let phase = Phase::AwaitReply(Box::new(AwaitReply {
             start: param.start,
             ooo_placement: param.ooo_placement,
             offer,
             revision,
+            source_ports: 1,
             startup_rx: Vec::new(),
         }));
         let mut conn = Connection::new(tcb, phase, now + self.config.startup_timeout_ns);

@@ -96,6 +96,8 @@ pub(crate) struct AwaitReply {
     pub(crate) ooo_placement: bool,
     pub(crate) offer: Offer,
     pub(crate) revision: u8,
+    /// Source ports tried so far, this one included; `u16::MAX` if no other is to be tried.
+    pub(crate) source_ports: u16,
     pub(crate) startup_rx: Vec<u8>,
 }
 

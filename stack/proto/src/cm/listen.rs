@@ -31,6 +31,9 @@ pub(crate) enum Admission {
     Drop,
     /// The connection is removed, and the segment belongs to none.
     Replace,
+    /// The SYN-ACK arrived at another shard: the active open is repeated from another source port,
+    /// or TCP processes the segment if there is none.
+    TryOtherPort,
 }
 
 impl<E: Env> Context<E> {
@@ -170,6 +173,9 @@ impl<E: Env> Connection<E> {
             }
             cx.listeners.recycled = Some((segment.tuple, self.tcb.successor_seq()));
             return Admission::Replace;
+        }
+        if self.wants_other_port(cx, segment) {
+            return Admission::TryOtherPort;
         }
         let completes =
             segment.flags.has(Flags::ACK) && !segment.flags.any(Flags::RST | Flags::SYN);

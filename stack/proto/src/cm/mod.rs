@@ -25,6 +25,7 @@ mod quirks;
 mod rtr;
 pub(crate) mod schedule;
 pub(crate) mod secrets;
+mod source_port;
 mod stateless;
 mod terminate_drain;
 pub(crate) mod tx_reclaim;

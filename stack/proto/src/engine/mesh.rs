@@ -20,7 +20,7 @@ use crate::steering::message::Message;
 use crate::steering::owners::ShardId;
 use crate::time::Instant;
 use crate::verbs::wc::Completions;
-use crate::wire::tcp::{FourTuple, Segment};
+use crate::wire::tcp::{FourTuple, Segment, rst_reply};
 
 impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
     /// True if this engine is the one that announces the addresses of the port, and answers and
@@ -160,6 +160,30 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
         let owner = mesh.owners().owner(tuple).filter(|&owner| owner != mesh.id())?;
         mesh.forwarding.misdelivered = Some((*tuple, owner));
         Some(owner)
+    }
+
+    /// Gives up the source port of an active open, whose SYN-ACK `segment` arrived at another
+    /// shard, and opens the connection from another one. False if there is none: it keeps this one.
+    #[cold]
+    pub(super) fn try_other_port(&mut self, now: Instant, index: u32, segment: &Segment) -> bool {
+        let FourTuple { local, remote } = segment.tuple;
+        let Self { connections, cx, .. } = self;
+        let is_taken = |tuple: &_| connections.find_by_hash(tuple).is_some();
+        let opened = cx.open_from_free_port(now, local.ip(), remote, is_taken);
+        let Some(conn) = connections.get_mut(index) else { return false };
+        let (Ok(tcb), Some(qp), Some(rst)) = (opened, conn.qp, rst_reply(segment)) else {
+            conn.keep_port();
+            return false;
+        };
+        let remote_mac = conn.tcb.remote_mac();
+        let Some(conn) = connections.remove(index) else { return false };
+        // If there is no frame for it, it answers the next SYN-ACK.
+        cx.send_stateless(remote_mac, segment.tuple, &rst);
+        cx.release(&segment.tuple);
+        cx.verbs.counters.source_ports_abandoned += 1;
+        let conn = connections.insert(conn.reopened(tcb)).expect("a slot was freed");
+        conn.start_open(cx, qp);
+        true
     }
 
     /// Forwards a frame that is no TCP segment to this port, if another shard is to process it;

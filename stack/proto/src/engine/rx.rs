@@ -38,6 +38,12 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
             match conn.admit_segment(cx, now, segment) {
                 Admission::Process => {}
                 Admission::Drop => return,
+                Admission::TryOtherPort => {
+                    if !self.try_other_port(now, index, segment) {
+                        self.on_segment(now, segment, frame);
+                    }
+                    return;
+                }
                 Admission::Replace => {
                     self.remove_connection(index);
                     self.on_unmatched_segment(now, segment, frame);

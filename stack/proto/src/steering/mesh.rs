@@ -40,9 +40,29 @@ pub struct MeshConfig {
     pub cookies_per_second: u32,
     /// Seed of the hash keys: that of all the engines.
     pub seed: u64,
-    /// RSS of the port, if it steers by that: an active open then chooses a source port for which
-    /// its own queue gets the replies.
-    pub rss: Option<RssTable>,
+    /// How the port steers.
+    pub steering: PortSteering,
+}
+
+/// How a port chooses the queue of a segment, as far as its shards know, and what an active open
+/// does so that its own queue gets the replies.
+#[derive(Clone, Debug)]
+pub enum PortSteering {
+    /// By RSS: it takes a source port for which this table names its queue.
+    Predicted(RssTable),
+    /// Queue `i` gets what the peer sends on its queue `i`: any source port will do.
+    Mirrored,
+    /// By a rule that is not known here: a SYN-ACK shows where the replies arrive. If that is
+    /// another queue, the next source port is tried, [`source_ports_max`] at most.
+    Unknown,
+}
+
+/// Source ports that an active open tries on a port with so many shards whose steering is unknown.
+///
+/// Of those with an even hash the last one leads elsewhere as well in less than one of 50 opens.
+#[must_use]
+pub const fn source_ports_max(shards: usize) -> usize {
+    4 * shards
 }
 
 /// State of all the shards of a port.
@@ -50,7 +70,7 @@ struct Shared {
     owners: OwnerTable,
     limits: ReplyLimits,
     backlogs: Arc<Backlogs>,
-    rss: Option<RssTable>,
+    steering: PortSteering,
     /// Bit `i` is set while shard `i` lives.
     live: AtomicU64,
     /// By shard: a ring to it may hold a message.
@@ -99,7 +119,7 @@ pub fn mesh<R>(config: MeshConfig) -> Vec<MeshPort<R>> {
         owners: OwnerTable::new(config.connections_max, config.seed),
         limits: ReplyLimits::new(config.seed, config.cookies_per_second),
         backlogs: Arc::new(Backlogs::new(count)),
-        rss: config.rss,
+        steering: config.steering,
         live: AtomicU64::new(u64::MAX >> (SHARD_COUNT_MAX - count)),
         pending: (0..count).map(|_| CachePadded::default()).collect(),
     });
@@ -151,9 +171,9 @@ impl<R> MeshPort<R> {
         &self.shared.limits
     }
 
-    /// RSS of the port, if it steers by that.
-    pub(crate) fn rss(&self) -> Option<&RssTable> {
-        self.shared.rss.as_ref()
+    /// How the port steers.
+    pub(crate) fn steering(&self) -> &PortSteering {
+        &self.shared.steering
     }
 
     /// Passive connections in setup, over all shards.
@@ -264,8 +284,8 @@ mod tests {
 
     fn ports(shards: usize, ring_len: usize) -> Vec<MeshPort<u32>> {
         let (connections_max, cookies_per_second, seed) = (10, 10, 7);
-        let rss = None;
-        mesh(MeshConfig { shards, ring_len, connections_max, cookies_per_second, seed, rss })
+        let steering = PortSteering::Mirrored;
+        mesh(MeshConfig { shards, ring_len, connections_max, cookies_per_second, seed, steering })
     }
 
     fn received(port: &mut MeshPort<u32>, max: usize) -> Vec<u32> {

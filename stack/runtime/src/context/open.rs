@@ -7,7 +7,6 @@ use ferrowarp_proto::ddp::regions::RegionTable;
 use ferrowarp_proto::device::Capabilities;
 use ferrowarp_proto::engine::{Engine, EngineConfig};
 use ferrowarp_proto::steering::mesh::{MeshConfig, mesh};
-use ferrowarp_proto::steering::toeplitz::RssTable;
 use rand::TryRngCore;
 
 use super::{Context, ContextInner};
@@ -140,10 +139,8 @@ impl Context {
             None => Clock::start(),
             Some(step) => Clock::virtual_time(nanos(step)),
         };
-        let rss = queues.first().and_then(Port::rss);
         let running = Arc::new(AtomicUsize::new(queues.len()));
-        let shards =
-            open_shards(queues, &config, seeds[1], rss, &regions, &events, &clock, &running);
+        let shards = open_shards(queues, &config, seeds[1], &regions, &events, &clock, &running);
         let unbound = Arc::new(UnboundQps::new(running));
         for shard in &shards {
             let observer: Weak<UnboundQps> = Arc::downgrade(&unbound);
@@ -179,12 +176,10 @@ impl Context {
 }
 
 /// Opens the shards over the queues of one port.
-#[expect(clippy::too_many_arguments, reason = "what the shards share")]
 fn open_shards<D>(
     queues: Vec<D>,
     config: &Config,
     seed: u64,
-    rss: Option<RssTable>,
     regions: &Arc<RegionTable>,
     events: &Arc<AsyncEventQueue>,
     clock: &Clock,
@@ -207,7 +202,7 @@ where
             connections_max: config.connections_max,
             cookies_per_second: config.cookies_per_second,
             seed,
-            rss,
+            steering: first.port_steering(),
         });
     }
     let mut mesh_ports = meshed.into_iter();

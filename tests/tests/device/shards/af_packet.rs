@@ -1,5 +1,5 @@
 //! Two shards over `af_packet`, at one end of a veth pair. The kernel hashes flows over the queues:
-//! half of the connections that the stack opens live on the mesh.
+//! the stack tries source ports until the replies arrive at the right one.
 //!
 //! Kernel sockets are connected by a tap and `iwlink`: what a kernel sends over veth directly has
 //! no checksums, unless that is switched off.
@@ -47,6 +47,7 @@ fn connections_over_both_families() {
         let found = stack.context.counters().engine;
         (found.frames_forwarded, found.frames_in)
     };
+    let abandoned = || stack.context.counters().engine.source_ports_abandoned;
     let mut accepted = Vec::new();
     for addresses in families {
         let count = usize::from(CONNECTIONS);
@@ -65,10 +66,14 @@ fn connections_over_both_families() {
     exchange(&stack, &mut connected, 2);
     let (forwarded, received) = counts();
     let (counted, all) = (by_shard(&stack, &connected), received - before.1);
-    println!("connected {counted:?}: {} of {all} frames forwarded", forwarded - before.0);
+    let (forwarded, ports) = (forwarded - before.0, abandoned());
+    println!(
+        "connected {counted:?}: {forwarded} of {all} frames forwarded, {ports} ports given up"
+    );
     // In turn, whatever the kernel's hash.
     assert_eq!(counted, [usize::from(CONNECTIONS); 2]);
-    assert!(forwarded > before.0, "no connection lives on the mesh");
+    // One of 256 connections finds no port for its queue, and lives on the mesh.
+    assert!(forwarded < all / 4, "{forwarded} of {all}");
     let mut links = accepted;
     links.extend(connected);
     exchange(&stack, &mut links, 3);

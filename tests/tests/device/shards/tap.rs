@@ -1,6 +1,7 @@
 //! Several shards over `tap`: the kernel returns a flow to the queue that sent it last, for three
 //! seconds, and otherwise hashes it to any queue. So the SYN-ACK of a connection that the stack
-//! opens, and the first frames after a pause, arrive at any shard.
+//! opens arrives at any shard; it opens from another port then, until the hash is right also for
+//! the first frames after a pause.
 
 use std::time::Duration;
 
@@ -48,11 +49,14 @@ fn connections(shards: usize) {
     exchange(&stack, &mut links[usize::from(CONNECTIONS)..], 2);
     let connected = by_shard(&stack, &links[usize::from(CONNECTIONS)..]);
     let after = (forwarded() - before.0, received() - before.1);
-    println!("connected {connected:?}: {} of {} frames forwarded", after.0, after.1);
+    let ports = stack.context.counters().engine.source_ports_abandoned;
+    println!("connected {connected:?}: {after:?} frames forwarded, {ports} ports given up");
     assert_eq!(connected, vec![usize::from(CONNECTIONS) / shards; shards], "in turn");
 
     // The kernel answers a SYN before it notes the queue that sent it.
-    assert!(after.0 > 0, "no SYN-ACK arrived on another queue");
+    assert!(ports > 0, "no SYN-ACK arrived on another queue");
+    // One of 256 connections finds no port for its queue.
+    assert!(after.0 < ports + after.1 / 4, "{after:?}, {ports} ports given up");
 
     let before = (forwarded(), received());
     std::thread::sleep(FORGOTTEN_AFTER);
@@ -61,7 +65,7 @@ fn connections(shards: usize) {
     }
     let after = (forwarded() - before.0, received() - before.1);
     println!("after idling: {} of {} frames forwarded", after.0, after.1);
-    assert!(after.0 > 0, "no forgotten flow arrived on another queue");
+    assert!(after.0 < after.1 / 4, "{after:?}: the hash leads to other queues");
     exchange(&stack, &mut links, 3);
 
     let counters = stack.context.counters().engine;
