@@ -48,6 +48,14 @@ impl EndLines {
         self.mean(|line| line.written)
     }
 
+    /// Returns how often trains touched lines that few of them touch, no more than one in so many:
+    /// where queue pairs take turns, the lines of a single one.
+    #[must_use]
+    pub fn touched_by_few(&self, one_in: u64) -> u64 {
+        let few = |line: &&LineUse| line.trains * one_in <= self.trains;
+        self.lines.values().filter(few).map(|line| line.trains).sum()
+    }
+
     fn mean(&self, count: impl Fn(&LineUse) -> u64) -> f64 {
         let sum: u64 = self.lines.values().map(count).sum();
         sum as f64 / self.trains.max(1) as f64
@@ -221,6 +229,16 @@ mod tests {
         assert_eq!(source.lines[&(0x2000 / 64)].code, BTreeSet::from([0x20]));
         assert_eq!(source.lines[&(0x2040 / 64)].code, BTreeSet::from([0x30, 0x40]));
         assert_eq!((sink.trains, sink.touched(), sink.written()), (1, 1.0, 0.0));
+    }
+
+    #[test]
+    fn lines_of_few_trains_are_told_apart() {
+        let train = |line: u64| format!(" S 1000,8\n L 2000,8\n L {:x},8\n S 1080,8\n", line * 64);
+        let trace: String = (0x100..0x104).chain([0x100]).map(train).collect();
+        let [source, _] = parse(&format!("{trace} S 1040,8\n S 1080,8\n")).unwrap();
+        assert_eq!(source.trains, 5);
+        // One line is touched by all, one by two, three by one each.
+        assert_eq!([1, 2, 5, 6].map(|one_in| source.touched_by_few(one_in)), [10, 5, 3, 0]);
     }
 
     #[test]

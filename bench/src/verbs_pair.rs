@@ -35,7 +35,7 @@ impl Port for LoopDevice {}
 
 struct Endpoint {
     // Before what they use: fields are dropped in their order.
-    qp: Qp,
+    qps: Vec<Qp>,
     mr: Mr,
     cq: Cq,
     _pd: Pd,
@@ -54,6 +54,10 @@ pub struct VerbsPair {
     slot_count: u64,
     posted: u64,
     completed: u64,
+    /// Requests that each queue pair has posted, and that have completed.
+    progress: Vec<[u64; 2]>,
+    /// Queue pairs of which requests have completed, to post the next ones.
+    to_post: Vec<usize>,
     /// Trains of the source and of the sink.
     trains: [u64; 2],
     is_marked: bool,
@@ -66,7 +70,8 @@ impl VerbsPair {
     /// If the runtime has no setting for what the workload asks for, or the connection fails.
     pub fn connect(workload: Workload) -> Result<Self> {
         ensure!(workload.timestamps, "the runtime has no setting for TCP timestamps");
-        let arena_len = ARENA_LEN.max(workload.size);
+        let qps = u32::try_from(workload.qps)?;
+        let arena_len = ARENA_LEN.max(workload.size.checked_mul(qps).context("too many bytes")?);
         let devices = loopback::pair(workload.mtu, workload.checksum());
         let frames = devices.each_ref().map(LoopDevice::frame_counts);
         let memory = devices.each_ref().map(LoopDevice::memory);
@@ -82,18 +87,22 @@ impl VerbsPair {
 
         let param = ConnParam { crc: workload.crc, ..ConnParam::default() };
         let listener = sink.context.listen(PORT, 1)?;
-        source.qp.connect(SocketAddr::new(workload.address(2), PORT), param.clone())?;
-        let request = listener.accept_timeout(TIMEOUT).context("no connect request")?;
-        request.accept(&sink.qp, param)?;
-        source.qp.wait_established(TIMEOUT)?;
-        sink.qp.wait_established(TIMEOUT)?;
+        for (active, passive) in source.qps.iter().zip(&sink.qps) {
+            active.connect(SocketAddr::new(workload.address(2), PORT), param.clone())?;
+            let request = listener.accept_timeout(TIMEOUT).context("no connect request")?;
+            request.accept(passive, param.clone())?;
+            active.wait_established(TIMEOUT)?;
+            passive.wait_established(TIMEOUT)?;
+        }
         Ok(Self {
             source,
             sink,
             workload,
-            slot_count: u64::from(arena_len / workload.size),
+            slot_count: u64::from(arena_len / workload.size / qps),
             posted: 0,
             completed: 0,
+            progress: vec![[0; 2]; workload.qps],
+            to_post: (0..workload.qps).collect(),
             trains: [0; 2],
             is_marked: false,
         })
@@ -107,6 +116,7 @@ impl VerbsPair {
     pub fn write(&mut self, count: u64) -> TransferCounts {
         let before = (self.completed, self.source.frames.sent(), self.sink.frames.sent());
         let target = self.posted + count;
+        self.to_post = (0..self.workload.qps).collect();
         self.poll_until(target, |pair| pair.completed == target);
         TransferCounts {
             messages: self.completed - before.0,
@@ -131,6 +141,7 @@ impl VerbsPair {
             ignored.push(payload..payload + end.mr.len());
             ignored.push(range_of_vec(&end.completions));
         }
+        ignored.extend([range_of_vec(&self.progress), range_of_vec(&self.to_post)]);
         memory_marks::announce(&ignored).context("cannot announce the marks")?;
         self.is_marked = true;
         let before = self.trains;
@@ -167,12 +178,24 @@ impl VerbsPair {
     fn poll_source(&mut self, target: u64) {
         let sent = self.source.frames.sent();
         self.mark(Mark::Source);
-        self.completed += self.source.poll();
-        let outstanding = self.posted - self.completed;
-        let count = (self.workload.depth as u64 - outstanding).min(target - self.posted);
-        if count > 0 {
-            self.post(count);
+        let Self { source, progress, to_post, .. } = self;
+        self.completed += source.poll(|wc| {
+            let index = usize::try_from(wc.wr_id).expect("the index of a queue pair");
+            progress[index][1] += 1;
+            if to_post.last() != Some(&index) {
+                to_post.push(index);
+            }
+        });
+        for at in 0..self.to_post.len() {
+            let index = self.to_post[at];
+            let [posted, completed] = self.progress[index];
+            let free = self.workload.depth as u64 - (posted - completed);
+            let count = free.min(target - self.posted);
+            if count > 0 {
+                self.post(index, count);
+            }
         }
+        self.to_post.clear();
         let is_train = self.source.frames.sent() > sent;
         self.trains[0] += u64::from(is_train);
         self.mark(if is_train { Mark::Train } else { Mark::Idle });
@@ -183,7 +206,7 @@ impl VerbsPair {
     fn poll_sink(&mut self) {
         let received = self.sink.frames.received();
         self.mark(Mark::Sink);
-        self.sink.poll();
+        self.sink.poll(|_| {});
         let is_train = self.sink.frames.received() > received;
         self.trains[1] += u64::from(is_train);
         self.mark(if is_train { Mark::Train } else { Mark::Idle });
@@ -196,27 +219,32 @@ impl VerbsPair {
         }
     }
 
-    /// Posts the next requests, with one doorbell.
-    fn post(&mut self, count: u64) {
+    /// Posts the next requests of a queue pair, with one doorbell.
+    fn post(&mut self, index: usize, count: u64) {
         let (source, sink, size) = (&self.source.mr, &self.sink.mr, self.workload.size);
-        let wrs = (self.posted..self.posted + count).map(|wr_id| {
-            let slot = usize::try_from(wr_id % self.slot_count).expect("below the arena's length");
+        let [posted, _] = self.progress[index];
+        let wr_id = index as u64;
+        let first_slot = wr_id * self.slot_count;
+        let wrs = (posted..posted + count).map(|number| {
+            let slot = first_slot + number % self.slot_count;
+            let slot = usize::try_from(slot).expect("below the arena's length");
             let offset = slot * size as usize;
             let payload = Payload::Gather([source.sge(offset, size)].into_iter().collect());
             let remote = sink.addr() + offset as u64;
             let operation = Operation::Write { payload, rkey: sink.rkey(), remote };
             SendWr { wr_id, operation, signaled: true, fence: false }
         });
-        let (posted, error) = self.source.qp.post_sends(wrs);
+        let (posted, error) = self.source.qps[index].post_sends(wrs);
         assert_eq!((posted as u64, error), (count, None), "fewer outstanding than slots");
         self.posted += count;
+        self.progress[index][0] += count;
     }
 
-    /// Returns the CRC32C of the bytes written to the sink so far, and whether they equal those of
-    /// the source.
+    /// Returns the CRC32C of the bytes that the first queue pair has written to the sink so far, and
+    /// whether they equal those of the source.
     #[must_use]
     pub fn digest(&self) -> (u32, bool) {
-        let slots = self.completed.min(self.slot_count);
+        let slots = self.progress[0][1].min(self.slot_count);
         let len = usize::try_from(slots * u64::from(self.workload.size)).expect("in memory");
         let [mut placed, mut sent] = [vec![0; len], vec![0; len]];
         self.sink.mr.read(0, &mut placed);
@@ -234,20 +262,21 @@ impl Endpoint {
         arena_len: u32,
     ) -> Result<Self> {
         let pd = context.alloc_pd();
-        let cq = context.create_cq(2 * workload.depth)?;
+        let cq = context.create_cq(2 * workload.depth * workload.qps)?;
         let mr = pd.register(context.allocate(arena_len as usize)?, Access::ALL)?;
         let options = QpOptions::new(&cq).max_send_wr(workload.depth).max_recv_wr(workload.depth);
-        let qp = pd.create_qp(&options)?;
-        let completions = Vec::with_capacity(workload.depth);
-        Ok(Self { qp, mr, cq, _pd: pd, context, completions, frames, port_memory })
+        let qps = (0..workload.qps).map(|_| pd.create_qp(&options)).collect::<Result<_, _>>()?;
+        let completions = Vec::with_capacity(workload.depth * workload.qps);
+        Ok(Self { qps, mr, cq, _pd: pd, context, completions, frames, port_memory })
     }
 
     /// Polls the completion queue; returns the number of completions.
     #[inline]
-    fn poll(&mut self) -> u64 {
+    fn poll(&mut self, mut on_completed: impl FnMut(&Wc)) -> u64 {
         let count = self.cq.poll(&mut self.completions);
         for wc in self.completions.drain(..) {
             assert_eq!(wc.status, WcStatus::Success, "{wc:?}");
+            on_completed(&wc);
         }
         count as u64
     }

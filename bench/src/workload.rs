@@ -41,9 +41,12 @@ pub struct Workload {
     /// Bytes per message
     #[arg(long, default_value_t = 65_536, value_parser = clap::value_parser!(u32).range(1..))]
     pub size: u32,
-    /// Outstanding requests, at least 1
+    /// Outstanding requests per queue pair, at least 1
     #[arg(long, default_value_t = 64)]
     pub depth: usize,
+    /// Queue pairs, at least 1; several with messages of their own, and between two contexts only
+    #[arg(long, default_value_t = 1)]
+    pub qps: usize,
 }
 
 impl Workload {
@@ -57,6 +60,7 @@ impl Workload {
         software_checksums: false,
         size: 65_536,
         depth: 64,
+        qps: 1,
     };
 
     /// Returns the checksum mode of the ports.

@@ -26,6 +26,7 @@ fn main() -> Result<()> {
     let options = Options::parse();
     let workload = options.workload;
     ensure!(workload.depth > 0, "--depth is at least 1");
+    ensure!(workload.qps == 1, "--qps is for verbs-cost");
     let mut pair = EnginePair::connect(workload);
     let start = Instant::now();
     let counts = pair.transfer(options.transfer, options.count);

@@ -23,7 +23,7 @@ struct Options {
 fn main() -> Result<()> {
     let options = Options::parse();
     let workload = options.workload;
-    ensure!(workload.depth > 0, "--depth is at least 1");
+    ensure!(workload.depth > 0 && workload.qps > 0, "--depth and --qps are at least 1");
     let mut pair = VerbsPair::connect(workload)?;
     let counts = pair.write(options.count);
     if let Some(count) = options.marked {

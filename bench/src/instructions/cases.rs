@@ -13,8 +13,13 @@ pub struct Case {
     pub per_write: bool,
     /// The case of which this one is a variant with something more to do.
     pub plain: Option<&'static str>,
-    /// The runtime has the settings as well.
+    /// Counted for the protocol core.
+    pub has_core: bool,
+    /// Counted from post to completion: the runtime has the settings as well.
     pub has_verbs: bool,
+    /// Outstanding messages of each of many queue pairs, which take turns; the lines of a single one
+    /// are counted per turn.
+    pub turn: Option<u64>,
     /// Messages before and during a memory trace of it, which takes a second for a few hundred
     /// segments; `None`: not traced.
     pub traced: Option<[u64; 2]>,
@@ -38,7 +43,9 @@ pub fn all() -> Vec<Case> {
         count: 60,
         per_write: false,
         plain: None,
+        has_core: true,
         has_verbs: true,
+        turn: None,
         traced: Some([4, 8]),
     };
     let variant = |suffix: &str, options: &[&'static str]| Case {
@@ -70,6 +77,15 @@ pub fn all() -> Vec<Case> {
         (PLAIN[2], small(PLAIN[2], "1", 2000, [50, 50])),
     ];
     let mut cases: Vec<Case> = mains.iter().map(|(_, case)| case.clone()).collect();
+    cases.push(Case {
+        name: format!("4 KiB, 4 outstanding, {QPS} queue pairs"),
+        options: vec!["--size", "4096", "--depth", "4", "--qps", QPS],
+        count: 1000,
+        has_core: false,
+        turn: Some(4),
+        traced: Some([1024, 1024]),
+        ..bulk.clone()
+    });
     cases.extend(transfers);
     cases.extend(links);
     for (plain, case) in &mains {
@@ -84,6 +100,10 @@ pub fn all() -> Vec<Case> {
     }
     cases
 }
+
+/// Queue pairs of the case with many: enough that a line that belongs to one is touched by few
+/// trains.
+const QPS: &str = "64";
 
 /// Names of the cases that have variants.
 const PLAIN: [&str; 3] =

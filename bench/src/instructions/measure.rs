@@ -91,7 +91,7 @@ pub fn all(setup: &Setup, cases: Vec<Case>) -> Result<Vec<Measured>> {
         jobs.extend(of(|case| case.traced.is_some(), None));
         jobs.extend(of(|case| case.has_verbs, Some(Program::Verbs)));
     }
-    jobs.extend(of(|_| true, Some(Program::Core)));
+    jobs.extend(of(|case| case.has_core, Some(Program::Core)));
     let outcomes = in_parallel(&jobs, |&(index, kind)| {
         let case = &cases[index];
         let outcome = match kind {
@@ -138,6 +138,18 @@ fn in_parallel<J: Sync, R: Send>(
 fn take<'a, J>(jobs: &'a [J], next: &AtomicUsize) -> Option<(usize, &'a J)> {
     let index = next.fetch_add(1, Ordering::Relaxed);
     jobs.get(index).map(|job| (index, job))
+}
+
+/// A line that at most one train in so many touches belongs to one queue pair of many.
+const ONE_IN: u64 = 8;
+
+impl Lines {
+    /// Returns how many lines of its own a queue pair touches in a turn of `turn` messages, by end.
+    #[must_use]
+    pub fn own_per_turn(&self, turn: u64) -> [f64; 2] {
+        let turns = (self.writes / turn).max(1) as f64;
+        self.ends.each_ref().map(|end| end.touched_by_few(ONE_IN) as f64 / turns)
+    }
 }
 
 impl Setup {

@@ -69,6 +69,16 @@ fn print_lines(measured: &[Measured]) {
         }
     }
     println!();
+    for Measured { case, lines, .. } in measured {
+        if let (Some(lines), Some(turn)) = (lines, case.turn) {
+            let [source, sink] = lines.own_per_turn(turn);
+            println!(
+                "{}: a queue pair touches {source:.1} lines of its own at the source and \
+                 {sink:.1} at the sink for {turn} messages\n",
+                case.name
+            );
+        }
+    }
 }
 
 /// Prints the instructions by layer, of the cases that are no variants.

@@ -54,9 +54,21 @@ pub fn figures(measured: &[Measured]) -> Vec<Figure> {
         }
     }
     for (end, measure) in ["state lines, source", "state lines, sink"].into_iter().enumerate() {
-        for case in measured {
+        for case in measured.iter().filter(|case| case.case.turn.is_none()) {
             let lines = case.lines.as_ref();
             figures.extend(lines.map(|lines| figure(measure, case, lines.ends[end].touched())));
+        }
+    }
+    for (end, measure) in
+        ["state lines of a queue pair, source", "state lines of a queue pair, sink"]
+            .into_iter()
+            .enumerate()
+    {
+        for case in measured {
+            let of_turn = case.lines.as_ref().zip(case.case.turn);
+            figures.extend(
+                of_turn.map(|(lines, turn)| figure(measure, case, lines.own_per_turn(turn)[end])),
+            );
         }
     }
     figures
