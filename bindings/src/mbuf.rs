@@ -3,11 +3,10 @@
 //! A frame that was sent never changes: over `net_ring` the peer holds the same mbuf. So a
 //! [`TxMbuf`] can be written only while it has one reference, and the other two not at all.
 
-#[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
-use core::arch::asm;
 use core::ptr::NonNull;
 use core::sync::atomic::{AtomicU16, Ordering};
 
+use crate::prefetch::prefetch_write;
 use crate::sys;
 
 type Raw = NonNull<sys::rte_mbuf>;
@@ -44,27 +43,6 @@ fn segment<'a>(raw: Raw) -> &'a [u8] {
     // SAFETY: `data_len` bytes from there lie in the buffer, which was zeroed or written, and
     // are not written while anyone but the builder of the frame can see them.
     unsafe { core::slice::from_raw_parts(start, len) }
-}
-
-/// Bytes that one prefetch fetches.
-const CACHE_LINE: usize = 64;
-
-/// Prefetches a cache line for writing. Machine code: compilers emit this instruction for newer
-/// processors only, and on older ones it does nothing.
-#[inline]
-fn prefetch_write(line: *const u8) {
-    #[cfg(target_arch = "x86_64")]
-    // SAFETY: a prefetch changes nothing that the program can observe, and faults on no address.
-    unsafe {
-        asm!("prefetchw [{}]", in(reg) line, options(nostack, preserves_flags, readonly));
-    }
-    #[cfg(target_arch = "aarch64")]
-    // SAFETY: as above.
-    unsafe {
-        asm!("prfm pstl1keep, [{}]", in(reg) line, options(nostack, preserves_flags, readonly));
-    }
-    #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
-    let _ = line;
 }
 
 /// Most references to an mbuf: far more than a sender needs, and so far below the counter's maximum
@@ -191,9 +169,7 @@ impl TxMbuf {
     pub fn prefetch_write(&self, len: usize) {
         let offset = usize::from(field!(self.0, data_off));
         let data = field!(self.0, buf_addr).cast::<u8>().wrapping_add(offset);
-        for at in (0..len).step_by(CACHE_LINE) {
-            prefetch_write(data.wrapping_add(at));
-        }
+        prefetch_write(data, len);
     }
 
     /// Takes a reference that outlives sending. The frame is immutable while it exists.

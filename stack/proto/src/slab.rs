@@ -61,6 +61,11 @@ impl<T> Slab<T> {
         self.values.get(index as usize)?.as_ref()
     }
 
+    /// Returns a slot, without reading whether it is in use.
+    pub(crate) fn slot(&self, index: u32) -> Option<&Option<T>> {
+        self.values.get(index as usize)
+    }
+
     pub(crate) fn get_mut(&mut self, index: u32) -> Option<&mut T> {
         self.values.get_mut(index as usize)?.as_mut()
     }

@@ -15,6 +15,7 @@
 //! [`rdmap::send_queue`]: crate::rdmap::send_queue
 //! [`ddp::recv_queue`]: crate::ddp::recv_queue
 
+use crate::device::Device;
 use slots::Slots;
 
 #[cfg(not(loom))]
@@ -27,6 +28,9 @@ use loom::sync::atomic::{AtomicU64, Ordering};
 use std::sync::Arc;
 
 pub(crate) mod slots;
+
+/// Slots that are loaded ahead, at most; processors load the rest of a longer sequence themselves.
+const PREFETCHED_SLOT_COUNT: u64 = 4;
 
 /// Counter alone in its pair of cache lines, which processors fetch together.
 #[derive(Debug)]
@@ -155,6 +159,14 @@ impl Consumer {
     #[inline]
     pub(crate) fn published_slots(&self) -> u64 {
         self.shared.tail.0.load(Ordering::Acquire) - self.taken
+    }
+
+    /// Has the port load the first of the `count` slots taken last.
+    pub(crate) fn prefetch_last<D: Device>(&self, count: u64) {
+        let first = self.taken.saturating_sub(count);
+        for number in first..self.taken.min(first + PREFETCHED_SLOT_COUNT) {
+            D::prefetch(self.shared.slots.get(number));
+        }
     }
 
     /// Returns the slots.

@@ -177,10 +177,24 @@ fn fill_in_checksums(frame: &mut [u8], (l2, l3, l4): (usize, usize, usize)) {
     frame[tcp + 16..tcp + 18].copy_from_slice(&sum);
 }
 
+thread_local! {
+    static PREFETCHED_BYTES: Cell<usize> = const { Cell::new(0) };
+}
+
+/// Returns the bytes that engines on this thread have loaded ahead so far.
+#[must_use]
+pub fn prefetched_bytes() -> usize {
+    PREFETCHED_BYTES.get()
+}
+
 impl Device for HeapDevice {
     type Rx = Frame<Vec<u8>>;
     type Tx = HeapTx;
     type Retained = HeapRetained;
+
+    fn prefetch<T: ?Sized>(value: &T) {
+        PREFETCHED_BYTES.set(PREFETCHED_BYTES.get() + size_of_val(value));
+    }
 
     fn capabilities(&self) -> Capabilities {
         self.capabilities

@@ -13,7 +13,7 @@ use ferrowarp_proto::wire::rdmap::Opcode;
 use ferrowarp_proto::wire::tcp::{Flags, Segment};
 use ferrowarp_tests::frame::Frame;
 use ferrowarp_tests::raw::{Fixture, Peer, recv_wr, untagged_fpdu};
-use ferrowarp_tests::sim::frames::{PoolSizes, TX_QUEUE_LEN};
+use ferrowarp_tests::sim::frames::{PoolSizes, TX_QUEUE_LEN, prefetched_bytes};
 use ferrowarp_tests::sim::link::Faults;
 use ferrowarp_tests::sim::pairs::{self, CQ, PORT, connect_new, qp_init};
 use ferrowarp_tests::sim::world::{World, WorldOptions};
@@ -254,6 +254,83 @@ fn connection_sends_sixteen_segments_per_pass() {
     assert!(lens[0] < 200 && lens[1] > 1400, "the short one is alone: {lens:?}");
     assert_eq!(lens.len(), 16);
     assert_eq!(drive_with_slots(&mut world, 0, TX_QUEUE_LEN).len(), 16);
+}
+
+/// A pass sends a burst of segments, as large as the peer's passes receive, in place of something for
+/// all connections. Those that it did not visit come first in the next one.
+#[test]
+fn pass_sends_no_more_than_a_burst() {
+    const COUNT: usize = 20;
+    const SEGMENTS: usize = 3;
+    let mut options = WorldOptions::new(10);
+    options.arena_len = ARENA_LEN as usize;
+    options.tcp[0].pacing = false;
+    options.pools.data = 4096;
+    let mut world = World::new(&options);
+    let pairs: Vec<_> = (0..COUNT).map(|_| connect(&mut world)).collect();
+    pairs::settle(&mut world);
+    for pair in &pairs {
+        post_write(&mut world, pair, 0, 4096);
+    }
+    let mut ports = Vec::new();
+    while ports.len() < COUNT {
+        let sent = drive_with_slots(&mut world, 0, TX_QUEUE_LEN);
+        assert!((17..=32).contains(&sent.len()) || ports.len() + 7 > COUNT, "{}", sent.len());
+        let sent: Vec<_> = sent.into_iter().filter_map(parse).collect();
+        for turn in sent.chunks(SEGMENTS) {
+            let port = turn[0].tuple.remote.port();
+            assert!(turn.iter().all(|segment| segment.tuple.remote.port() == port));
+            assert!(!ports.contains(&port), "each has one turn");
+            ports.push(port);
+        }
+    }
+}
+
+/// The state of many connections is loaded ahead of their turns; that of few stays in the caches.
+#[test]
+fn state_of_many_connections_is_loaded_ahead() {
+    let mut options = WorldOptions::new(11);
+    options.arena_len = ARENA_LEN as usize;
+    options.pools.data = 4096;
+    let mut world = World::new(&options);
+    let stags = connect(&mut world).stags;
+    let mut pairs = Vec::new();
+    let loaded = |world: &mut World, pairs: &mut Vec<Pair>, count: usize| {
+        let connect =
+            || Pair { qps: connect_new(world, qp_init(1, 1), &Default::default()), stags };
+        pairs.resize_with(count, connect);
+        pairs::settle(world);
+        let before = prefetched_bytes();
+        pairs.iter().for_each(|pair| post_write(world, pair, 0, 64));
+        pairs::settle(world);
+        prefetched_bytes() - before
+    };
+    assert_eq!(loaded(&mut world, &mut pairs, 60), 0);
+    // At least connection and queue pair, at both ends, but for the first ones on the list.
+    let bytes = loaded(&mut world, &mut pairs, 100);
+    assert!(bytes > 2 * 90 * 1024, "{bytes}");
+}
+
+/// Many connections that have only ACKs to send all do so in the pass that received their data.
+#[test]
+fn pass_acknowledges_all_that_it_receives() {
+    const COUNT: u16 = 30;
+    let mut fx = Fixture::new(|_| {});
+    let mut peers: Vec<_> = (0..COUNT).map(|at| Peer::connect(&mut fx, 5000 + at, 1460)).collect();
+    let send = Opcode::Send { invalidate: false, solicited: false };
+    let fpdu = untagged_fpdu(send, 0, 1, &[7; 100]);
+    let qps: Vec<_> = peers.iter_mut().map(|peer| peer.start_mpa(&mut fx)).collect();
+    for (peer, qp) in peers.iter().zip(qps) {
+        fx.engine.post_recv(qp, recv_wr(&fx, 1)).unwrap();
+        fx.engine.post_recv(qp, recv_wr(&fx, 2)).unwrap();
+        // Out of order, so that the ACK is due at once.
+        let seq = peer.tcp.snd_nxt + u32::try_from(fpdu.len()).unwrap();
+        peer.send_segment(&fx, Flags::ACK, seq, &fpdu);
+    }
+    fx.engine.device().outbound.borrow_mut().clear();
+    fx.poll();
+    let acks: Vec<_> = fx.engine.device().outbound.borrow_mut().drain(..).collect();
+    assert_eq!(acks.len(), usize::from(COUNT));
 }
 
 /// A receive window that has grown is advertised in the pass that made it grow: its peer waits for

@@ -45,6 +45,13 @@ impl<E: Env> Context<E> {
         &self.tcp_configs[usize::from(tuple.remote.is_ipv6())]
     }
 
+    /// Returns a count that grows by one with each segment with stream bytes, and with few other
+    /// frames.
+    #[inline]
+    pub(crate) const fn stream_segments_out(&self) -> u64 {
+        self.verbs.counters.frames_out.wrapping_sub(self.schedule.control_frames_out)
+    }
+
     /// Reserves a four-tuple among the shards of the port.
     ///
     /// # Errors

@@ -28,6 +28,8 @@ pub(crate) struct Schedule {
     pub(crate) unresolved_due: usize,
     /// Connections in TIME-WAIT, oldest first; stale entries are skipped.
     pub(crate) time_waits: VecDeque<ConnId>,
+    /// Frames without stream bytes that connections have sent.
+    pub(crate) control_frames_out: u64,
 }
 
 impl Schedule {
@@ -40,6 +42,7 @@ impl Schedule {
             unresolved: VecDeque::new(),
             unresolved_due: 0,
             time_waits: VecDeque::new(),
+            control_frames_out: 0,
         }
     }
 }

@@ -11,16 +11,47 @@ use crate::net::siphash_keys::SipBuildHasher;
 use crate::slab::{PREALLOCATED_MAX, Slab};
 use crate::wire::tcp::{FourTuple, plain_ports};
 
-/// Number of connections that are found without the keyed hash, at most. The table takes 1 KiB.
-const RECENT_COUNT: usize = 1 << RECENT_BITS;
-const RECENT_BITS: u32 = 8;
+/// Connections by the ports of the last segments, so that most are found without the keyed hash. An
+/// attacker who chooses ports can only make others take that.
+struct Recent {
+    /// Indices; those that no segment had are 0, and any may be stale.
+    indices: Box<[u32]>,
+    /// The length is 2 to the power of 32 less this.
+    shift: u32,
+}
 
-/// Returns the slot of a segment with these ports among the recent ones. An attacker who chooses
-/// ports can only make others take the keyed hash.
-#[inline]
-const fn recent_slot(ports: u32) -> usize {
-    // Fibonacci hashing: the odd number next to 2^32 over the golden ratio.
-    (ports.wrapping_mul(0x9e37_79b1) >> (u32::BITS - RECENT_BITS)) as usize
+/// Entries that a table of recent connections has at least, as a power of two: 1 KiB.
+const RECENT_BITS_MIN: u32 = 8;
+/// The same, at most: 256 KiB.
+const RECENT_BITS_MAX: u32 = 16;
+/// Entries per connection: of the segments that alternate between all connections a fifth then has
+/// an entry that another has taken.
+const RECENT_PER_CONNECTION: usize = 4;
+
+impl Recent {
+    fn new(bits: u32) -> Self {
+        Self { indices: vec![0; 1 << bits].into(), shift: u32::BITS - bits }
+    }
+
+    /// Grows for so many connections; the entries are then those that the next segments make.
+    fn reserve(&mut self, count: usize) {
+        let wanted = (count * RECENT_PER_CONNECTION).min(1 << RECENT_BITS_MAX);
+        if self.indices.len() < wanted {
+            *self = Self::new(wanted.next_power_of_two().ilog2());
+        }
+    }
+
+    /// Returns the slot of a segment with these ports.
+    #[inline(always)]
+    fn slot(&self, ports: u32) -> usize {
+        // Fibonacci hashing: the odd number next to 2^32 over the golden ratio.
+        (ports.wrapping_mul(0x9e37_79b1) >> self.shift) as usize & (self.indices.len() - 1)
+    }
+
+    #[inline(always)]
+    fn get(&self, slot: usize) -> u32 {
+        self.indices[slot]
+    }
 }
 
 /// See the [module's documentation](self).
@@ -29,8 +60,7 @@ pub(super) struct Connections<E: Env> {
     /// Indices by the hash of the four-tuple, which is stored in the connection.
     by_tuple: HashTable<u32>,
     hash: SipBuildHasher,
-    /// Connections of the last segments, by their ports; entries may be stale.
-    recent: [u32; RECENT_COUNT],
+    recent: Recent,
 }
 
 impl<E: Env> Connections<E> {
@@ -39,7 +69,7 @@ impl<E: Env> Connections<E> {
             slots: Slab::new(count_max),
             by_tuple: HashTable::with_capacity(count_max.min(PREALLOCATED_MAX)),
             hash: SipBuildHasher::new(seed),
-            recent: [0; RECENT_COUNT],
+            recent: Recent::new(RECENT_BITS_MIN),
         }
     }
 
@@ -47,7 +77,7 @@ impl<E: Env> Connections<E> {
     /// other: the caller compares the headers.
     #[inline(always)]
     pub(super) fn recent(&self, head: &[u8]) -> Option<u32> {
-        Some(self.recent[recent_slot(plain_ports(head)?)])
+        Some(self.recent.get(self.recent.slot(plain_ports(head)?)))
     }
 
     /// Finds the connection of a segment. Segments come in trains: a connection that received
@@ -56,12 +86,14 @@ impl<E: Env> Connections<E> {
     #[inline]
     pub(super) fn find(&mut self, tuple: &FourTuple) -> Option<u32> {
         let ports = u32::from(tuple.remote.port()) << 16 | u32::from(tuple.local.port());
-        let slot = recent_slot(ports);
-        let recent = self.recent[slot];
-        if self.slots.get(recent).is_none_or(|conn| !conn.tcb.matches(tuple)) {
-            self.recent[slot] = self.find_by_hash(tuple)?;
+        let slot = self.recent.slot(ports);
+        let recent = self.recent.get(slot);
+        if self.slots.get(recent).is_some_and(|conn| conn.tcb.matches(tuple)) {
+            return Some(recent);
         }
-        Some(self.recent[slot])
+        let index = self.find_by_hash(tuple)?;
+        self.recent.indices[slot] = index;
+        Some(index)
     }
 
     /// Finds a connection by four-tuple in the table.
@@ -78,6 +110,7 @@ impl<E: Env> Connections<E> {
             conn.id = ConnId { index, generation };
             conn
         })?;
+        self.recent.reserve(self.slots.len());
         let (slots, hash) = (&self.slots, self.hash);
         self.by_tuple.insert_unique(hash.hash_one(tuple), index, |&index| {
             slots.get(index).map_or(0, |conn| hash.hash_one(conn.tcb.tuple()))
@@ -95,6 +128,11 @@ impl<E: Env> Connections<E> {
 
     pub(super) fn get(&self, index: u32) -> Option<&Connection<E>> {
         self.slots.get(index)
+    }
+
+    /// Returns the slot of a connection, without reading whether it is in use.
+    pub(super) fn slot(&self, index: u32) -> Option<&Option<Connection<E>>> {
+        self.slots.slot(index)
     }
 
     #[inline]

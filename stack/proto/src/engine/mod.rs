@@ -16,6 +16,7 @@ mod icmp_error;
 mod mesh;
 mod next_hop;
 mod partial_fpdus;
+mod prefetch;
 mod rcv_window;
 mod rx;
 mod rx_burst;

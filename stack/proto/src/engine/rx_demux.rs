@@ -51,6 +51,9 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
 
     #[inline(never)]
     pub(super) fn process_burst(&mut self, now: Instant) {
+        if self.prefetches() {
+            self.prefetch_burst();
+        }
         // The first frame is taken from the end.
         self.burst.reverse();
         let mut is_grouped = false;

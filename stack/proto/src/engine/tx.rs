@@ -7,7 +7,7 @@ use crate::cm::env::Env;
 use crate::cm::tx_reclaim::{LOW_WATER_FRAMES, exceeds_share};
 use crate::ddp::memory::Memory;
 use crate::device::{ChecksumMode, Device, Retained, RxFrame, TxClass, TxFrame};
-use crate::engine::Engine;
+use crate::engine::{BURST_LEN, Engine};
 use crate::tcp::{self, Tcb, Transmit, TxDemand};
 use crate::time::Instant;
 use crate::verbs::queue_pair::Qp;
@@ -15,6 +15,12 @@ use crate::verbs::wc::Completions;
 
 /// Segments that a connection sends per pass, at most.
 const TX_QUANTUM_SEGMENTS: usize = 16;
+
+/// With more segments than this sent, pure ACKs aside, a pass ends; the other ready connections come
+/// first in the next one. So a pass sends a burst at most, as many as the peer's passes receive. If
+/// it sent for all connections it would fill the transmit queue: ACKs would be late, and the frames
+/// in use far more than the caches hold.
+const TX_BURST_BEGUN: u64 = (BURST_LEN - TX_QUANTUM_SEGMENTS) as u64;
 
 /// Result of [`Connection::send_new_data`].
 #[derive(Clone, Copy)]
@@ -61,13 +67,21 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
         let mut starved = None;
         let mut visits_all = None;
         self.tx_visits.on_pass(now);
+        let prefetches = self.prefetches();
+        let sent_max = self.cx.stream_segments_out() + TX_BURST_BEGUN;
         for _ in 0..self.cx.schedule.ready.len() {
+            if self.cx.stream_segments_out() > sent_max {
+                break;
+            }
             if self.cx.device.tx_free_count() == 0
                 && !*visits_all.get_or_insert_with(|| self.tx_visits.begin_if_due(now))
             {
                 // Those not visited are at the front already, and go before one that was starved.
                 starved = None;
                 break;
+            }
+            if prefetches {
+                self.prefetch_ready();
             }
             let Some(id) = self.cx.schedule.ready.pop_front() else { break };
             let Some((conn, cx)) = self.by_id(id) else { continue };
@@ -160,7 +174,7 @@ impl<E: Env> Connection<E> {
     #[inline(never)]
     fn send_plain_ack(&mut self, cx: &mut Context<E>, now: Instant) -> bool {
         let offload = ChecksumOffload::of(cx);
-        let Context { verbs, device, .. } = cx;
+        let Context { verbs, device, schedule, .. } = cx;
         if device.tx_free_count() == 0 {
             return false;
         }
@@ -170,6 +184,7 @@ impl<E: Env> Connection<E> {
         offload.request(&self.tcb, &mut frame, len);
         device.transmit(frame);
         verbs.counters.frames_out += 1;
+        schedule.control_frames_out += 1;
         true
     }
 
@@ -234,7 +249,7 @@ impl<E: Env> Connection<E> {
                 },
             };
             quantum -= 1;
-            let Context { verbs, device, pools, .. } = &mut *cx;
+            let Context { verbs, device, pools, schedule, .. } = &mut *cx;
             let frame = if device.tx_free_count() > 0 { device.allocate(class) } else { None };
             let Some(mut frame) = frame else {
                 verbs.counters.frame_shortages += 1;
@@ -260,7 +275,10 @@ impl<E: Env> Connection<E> {
                     }
                     continue;
                 }
-                TxClass::Control => self.tcb.write_control(now, frame.buf_mut()),
+                TxClass::Control => {
+                    schedule.control_frames_out += 1;
+                    self.tcb.write_control(now, frame.buf_mut())
+                }
                 TxClass::Retransmit => self.tcb.write_retransmit(now, frame.buf_mut()),
             };
             frame.set_len(len);

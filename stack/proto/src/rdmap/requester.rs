@@ -13,6 +13,7 @@ use crate::ddp::memory::{Memory, MemoryFault, MemoryRange};
 use crate::ddp::regions::AccessScope;
 use crate::ddp::segments::Chunk;
 use crate::ddp::sgl;
+use crate::device::Device;
 use crate::rdmap::segment::{self, SegmentBuilder};
 use crate::rdmap::send_queue::wqe::{Wqe, WqeFlags, WqeOpcode};
 use crate::rdmap::send_queue::{SqConsumer, SqProducer, send_queue};
@@ -67,6 +68,13 @@ pub struct Requester {
 }
 
 impl Requester {
+    /// Has the port load what building the next requests reads: their entries, and the slots of as
+    /// many as often lie together.
+    pub(crate) fn prefetch_next<D: Device>(&self) {
+        let unbuilt = self.entries.prefetch_next::<D>();
+        self.sq.prefetch_last::<D>(unbuilt);
+    }
+
     /// Creates a send queue for at most `count_max` requests, which are posted by
     /// [`Requester::post`].
     #[must_use]

@@ -3,6 +3,7 @@
 //!
 //! What the stack has to remember of a request is in the requester's own entry.
 
+use crate::device::Device;
 use crate::rdmap::operation::{MESSAGE_LEN_MAX, SendWr};
 use crate::work_queue::{Consumer, Producer, Tail, work_queue};
 use wqe::{Control, Wqe};
@@ -55,6 +56,11 @@ impl SqConsumer {
         let control = Wqe::new(self.0.slots(), number).control();
         self.0.take(control.slot_count());
         Some((number, self.wqe(number, control)))
+    }
+
+    /// Has the port load the slots of the last requests taken, of one slot each: at most `count`.
+    pub(in crate::rdmap) fn prefetch_last<D: Device>(&self, count: u64) {
+        self.0.prefetch_last::<D>(count);
     }
 
     /// True if a published request was not taken.

@@ -4,7 +4,7 @@ use super::config::Stats;
 use super::state::State;
 use super::tcb::{SegmentCounts, Tcb};
 use super::tx::send::Fin;
-use crate::device::{Retained, RxFrame};
+use crate::device::{Device, Retained, RxFrame};
 use crate::time::Instant;
 use crate::wire::seq::Seq;
 use crate::wire::tcp::{FourTuple, TIMESTAMPS_LEN};
@@ -20,6 +20,11 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
     #[must_use]
     pub fn is_closed(&self) -> bool {
         self.state == State::Closed && !self.pending.reset
+    }
+
+    /// Has the port load the records of unacknowledged segments, as far as they are outside the TCB.
+    pub(crate) fn prefetch_scoreboard<D: Device>(&self) {
+        self.scoreboard.prefetch::<D>();
     }
 
     /// Counters.

@@ -3,6 +3,7 @@
 use crate::ddp::memory::Memory;
 use crate::ddp::regions::{AccessScope, StreamId};
 use crate::ddp::untagged::BufferQueue;
+use crate::device::Device;
 use crate::rdmap::requester::Requester;
 use crate::slab::Slab;
 use crate::verbs::cm::CmError;
@@ -82,6 +83,13 @@ impl QueuePairs {
         }
         let slot = *self.slots.get(qp.slot())?;
         is_it(slot).then_some(slot)
+    }
+
+    /// Has the port load the state of the queue pair in this slot, unless there is none.
+    pub(crate) fn prefetch<D: Device>(&self, index: u32) {
+        if let Some(slot) = self.qps.slot(index) {
+            D::prefetch(slot);
+        }
     }
 
     pub(crate) fn get(&self, index: u32) -> Option<&Qp> {

@@ -181,6 +181,11 @@ impl DpdkDevice {
 }
 
 impl Device for DpdkDevice {
+    #[inline(always)]
+    fn prefetch<T: ?Sized>(value: &T) {
+        dpdk_sys::prefetch_read(value);
+    }
+
     type Rx = DpdkRx;
     type Tx = DpdkTx;
     type Retained = DpdkRetained;

@@ -2,6 +2,7 @@
 //! and not in their slots of the send queue.
 
 use crate::ddp::memory::MemoryFault;
+use crate::device::Device;
 use crate::rdmap::send_queue::SqConsumer;
 use crate::rdmap::send_queue::wqe::{Control, Wqe, WqeFlags, WqeOpcode};
 
@@ -96,6 +97,12 @@ impl Entries {
         let unused = Entry { control, wr_id: 0, slot: 0, len: 0, progress: Progress::Queued };
         let entries = vec![unused; count_max.next_power_of_two()].into_boxed_slice();
         Self { entries, oldest: 0, next_to_build: 0, end: 0 }
+    }
+
+    /// Has the port load the entry of the next request to build; returns how many are not built.
+    pub(super) fn prefetch_next<D: Device>(&self) -> u64 {
+        D::prefetch(&self.entries[self.index(self.next_to_build)]);
+        self.end - self.next_to_build
     }
 
     /// True if every request was built or refused.

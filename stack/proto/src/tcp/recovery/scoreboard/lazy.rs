@@ -5,7 +5,7 @@ use core::ops::Deref;
 use super::Scoreboard;
 use super::ack::{AckInfo, Acked};
 use super::loss_detection::LossUpdate;
-use crate::device::Retained;
+use crate::device::{Device, Retained};
 use crate::tcp::recovery::rack::{Rack, SampleGuard};
 use crate::tcp::recovery::sent_frame::CopyPool;
 use crate::time::Instant;
@@ -32,6 +32,13 @@ impl<T: Clone + 'static> LazyScoreboard<T> {
     /// No record.
     pub(in crate::tcp) const fn new() -> Self {
         Self { inner: None }
+    }
+
+    /// Has the port load the scoreboard, if there is one.
+    pub(in crate::tcp) fn prefetch<D: Device>(&self) {
+        if let Some(scoreboard) = &self.inner {
+            D::prefetch::<Scoreboard<T>>(scoreboard);
+        }
     }
 
     /// Adds a record; `sent`: it is sent now.
