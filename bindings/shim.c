@@ -79,6 +79,39 @@ int fw_errno(void)
 	return rte_errno;
 }
 
+struct memory_files {
+	unsigned int count;
+	unsigned int max;
+	int fds[64];
+};
+
+static int count_file(const struct rte_memseg_list *list, const struct rte_memseg *seg, void *arg)
+{
+	struct memory_files *files = arg;
+	unsigned int i;
+	int fd;
+
+	if (list->external)
+		return 0;
+	fd = rte_memseg_get_fd_thread_unsafe(seg);
+	if (fd < 0)
+		return -1;
+	/* The last one first: neighbors mostly share theirs. */
+	for (i = files->count; i > 0; i--)
+		if (files->fds[i - 1] == fd)
+			return 0;
+	files->fds[files->count++] = fd;
+	return files->count >= files->max;
+}
+
+int fw_memory_files(unsigned int max)
+{
+	struct memory_files files = { .max = RTE_MIN(max, RTE_DIM(files.fds)) };
+
+	/* The walk holds the lock that the thread-unsafe call needs. */
+	return rte_memseg_walk(count_file, &files) < 0 ? -1 : (int)files.count;
+}
+
 /* DPDK's log stream before the hook was installed. */
 static FILE *log_stream_before;
 

@@ -41,6 +41,12 @@ unsigned int fw_lcore_id(void);
 int fw_errno(void);
 
 /*
+ * Number of files that hold the memory of EAL; less than 0 if some of it is in none, so that no
+ * other process can map it. Counts no further than max.
+ */
+int fw_memory_files(unsigned int max);
+
+/*
  * A queue of net_memif, up to the last field in use. The layout is private to the driver and that
  * of DPDK 22.11 (drivers/net/memif/rte_eth_memif.h, struct memif_queue).
  */

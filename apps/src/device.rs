@@ -31,8 +31,9 @@ const REGIONS_PER_CONNECTION: usize = 2;
 /// Device, network and TCP options.
 #[derive(Clone, Debug, Args)]
 pub struct DeviceArgs {
-    /// DPDK port: ring (client and server in one process), memif:SOCKET[,server|client], tap:NAME,
-    /// af_packet:IFACE, af_xdp:IFACE, pci:BDF, or eal:ARGS.
+    /// DPDK port: ring (client and server in one process), memif:SOCKET[,server|client],
+    /// vhost:SOCKET (back end), virtio-user:SOCKET, tap:NAME, af_packet:IFACE, af_xdp:IFACE,
+    /// pci:BDF, or eal:ARGS.
     #[arg(long, default_value = "ring", value_name = "DEVICE")]
     pub dev: String,
     /// Addresses and routes.

@@ -12,7 +12,8 @@ const SHARDS_MAX: usize = 64;
 pub struct ShardArgs {
     /// Shards: queues of the device, each with connections of its own and driven by a thread of its
     /// own, pinned to a core of its own (--cores). Give as many as cores are to work. A device may
-    /// have fewer queues (tap: 4); over memif both ends should have as many.
+    /// have fewer queues (tap: 4, virtio-user: 8); over memif and vhost both ends should have as
+    /// many.
     #[arg(long, default_value_t = 1, value_name = "N", value_parser = shards)]
     pub shards: usize,
 }

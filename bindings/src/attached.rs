@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use crate::eal::control_lock;
 use crate::error::{Error, check};
-use crate::{fork, memif_disconnect, sys};
+use crate::{fork, memif_disconnect, sys, vhost_state};
 
 /// Ports that have an owner, by port ID.
 static OWNED: Mutex<[bool; sys::RTE_MAX_ETHPORTS as usize]> =
@@ -19,14 +19,40 @@ pub(crate) fn own(id: u16) -> bool {
     owned.get_mut(usize::from(id)).is_some_and(|slot| !core::mem::replace(slot, true))
 }
 
+/// Name of the driver of virtio ports without a virtual machine, as in `rte_eth_dev_info`.
+const VIRTIO_USER: &CStr = c"net_virtio_user";
+
+/// A port's driver, if its ports are treated in a way of their own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Driver {
+    /// Unmaps the rings in the interrupt thread when the peer disconnects.
+    Memif,
+    /// Unmaps them in a thread of its own.
+    Vhost,
+    /// Has an alarm set, with a pointer to the port, whenever the link is found down.
+    VirtioUser,
+    /// Any other.
+    Other,
+}
+
+impl Driver {
+    fn named(name: &CStr) -> Self {
+        let known = [
+            (memif_disconnect::DRIVER, Self::Memif),
+            (vhost_state::DRIVER, Self::Vhost),
+            (VIRTIO_USER, Self::VirtioUser),
+        ];
+        known.into_iter().find(|(driver, _)| *driver == name).map_or(Self::Other, |(_, is)| is)
+    }
+}
+
 /// An attached port that has an owner. Dropping it closes the port, and detaches it if it was
 /// hotplugged here.
 #[derive(Debug)]
 pub(crate) struct Attached {
     pub(crate) id: u16,
     pub(crate) started: bool,
-    /// The driver may unmap the rings at any time.
-    pub(crate) unmaps_on_disconnect: bool,
+    pub(crate) driver: Driver,
     /// Bus and name of the device to remove once the port is closed; `None` if the port was not
     /// hotplugged here.
     hotplugged: Option<(&'static CStr, CString)>,
@@ -38,9 +64,10 @@ impl Attached {
     /// `id` is a port that the caller has marked as its own ([`own`]).
     pub(crate) fn new(id: u16, hotplugged: Option<(&'static CStr, CString)>) -> Self {
         let mut port =
-            Self { id, started: false, unmaps_on_disconnect: false, hotplugged, kept: Vec::new() };
-        port.unmaps_on_disconnect =
-            port.raw_info().is_ok_and(|info| driver_name(&info) == memif_disconnect::DRIVER);
+            Self { id, started: false, driver: Driver::Other, hotplugged, kept: Vec::new() };
+        if let Ok(info) = port.raw_info() {
+            port.driver = Driver::named(driver_name(&info));
+        }
         port
     }
 
@@ -64,7 +91,11 @@ impl Drop for Attached {
             return;
         }
         let _control = control_lock();
-        if self.unmaps_on_disconnect {
+        if self.driver == Driver::Vhost {
+            vhost_state::unwatch(self.id);
+        }
+        if matches!(self.driver, Driver::Memif | Driver::VirtioUser) {
+            // An alarm that was set before has run by then.
             if !memif_disconnect::close(self.id, self.started) {
                 return;
             }

@@ -132,7 +132,11 @@ impl EalConfig {
             arguments.push(format!("--lcores=0@{}", first_allowed_cpu()));
         }
         match memory {
-            Memory::Hugepages => arguments.push("--in-memory".to_owned()),
+            Memory::Hugepages => {
+                arguments.push("--in-memory".to_owned());
+                // One file for all pages of a size: a vhost peer maps at most 8.
+                arguments.push("--single-file-segments".to_owned());
+            }
             Memory::Ordinary => {
                 arguments.push("--no-huge".to_owned());
                 arguments.push("--no-shconf".to_owned());
@@ -232,6 +236,16 @@ impl Eal {
     #[must_use]
     pub fn is_external(self) -> bool {
         matches!(STATE.get(), Some(Ok(State { external: true, .. })))
+    }
+
+    /// Returns the number of files that hold EAL's memory, at most `max` and 64; `None` if some of
+    /// it is in none, so that no other process can map it. Walks all pages: some milliseconds
+    /// without hugepages.
+    #[must_use]
+    pub fn memory_files(self, max: u32) -> Option<u32> {
+        // SAFETY: EAL runs (`self`), and the walk locks what it reads.
+        let count = unsafe { sys::fw_memory_files(max) };
+        u32::try_from(count).ok()
     }
 
     /// Returns the kind of memory EAL uses.

@@ -14,8 +14,10 @@
 //! [`Eal::register_current_thread`]): otherwise it has no mempool caches.
 
 mod attached;
+mod burst_lock;
 pub mod eal;
 pub mod error;
+pub mod fd;
 pub mod fork;
 mod intr_sources;
 pub mod mbuf;
@@ -31,6 +33,7 @@ pub mod queue;
 pub mod rss;
 pub mod sys;
 pub mod thread;
+mod vhost_state;
 
 pub use eal::{Eal, EalConfig, Hugepages, LogLevel, Memory};
 pub use error::{Errno, Error};

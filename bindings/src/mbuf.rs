@@ -227,6 +227,12 @@ impl RetainedMbuf {
     pub fn bytes(&self) -> &[u8] {
         segment(self.0)
     }
+
+    /// True if this is the only reference: the port has sent the frame and freed it.
+    #[must_use]
+    pub fn is_last(&self) -> bool {
+        refcount(self.0).load(Ordering::Acquire) == 1
+    }
 }
 
 impl Clone for RetainedMbuf {

@@ -67,6 +67,7 @@ impl SilentServer {
         let config = PortConfig {
             rx_descriptors: 0,
             tx_descriptors: 0,
+            tx_free_thresh: None,
             pools: vec![Mempool::new(eal, &pool).unwrap()],
             wired: u16::MAX,
             mtu: None,

@@ -28,19 +28,15 @@
 //! without /proc, or if a source stays ready: after [`BUSY_POLLS`] the port is closed all the same.
 
 use core::ffi::{CStr, c_void};
-use core::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
 use std::time::Duration;
 
+use crate::burst_lock::{BurstLock, InFlight, QUIESCE_POLLS, RingState};
 use crate::error::{Errno, Error};
-use crate::memif_ring::{Ring, RingState};
+use crate::memif_ring::Ring;
 use crate::{intr_sources, sys};
-
-/// Number of polls for the end of the bursts, and sleep between them: 80 ms in all at least, and
-/// several times that with most timers. A burst takes microseconds, or some milliseconds if it is
-/// preempted. Polls are counted instead of time, because a stopped process makes no progress.
-const QUIESCE_POLLS: (u32, Duration) = (4000, Duration::from_micros(20));
 
 /// Timeout for closing a port in the interrupt thread, which does nothing that takes long.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(10);
@@ -61,85 +57,12 @@ pub(crate) const DRIVER: &CStr = c"net_memif";
 struct Bursts {
     /// No burst may begin.
     quiesced: AtomicBool,
-    queues: Mutex<Vec<Weak<InFlight>>>,
+    queues: Mutex<Vec<(Weak<InFlight>, Ring)>>,
 }
 
-/// State of one receive or transmit queue. On a cache line of its own, written by the queue's
-/// owner, and by the interrupt thread when a connection begins or ends.
-#[derive(Debug)]
-#[repr(align(64))]
-struct InFlight {
-    /// A burst is in flight.
-    is_set: AtomicBool,
-    /// [`RingState`], as after the last event.
-    ring_state: AtomicU8,
-    ring: Ring,
-}
-
-impl InFlight {
-    fn new(ring: Ring) -> Self {
-        let state = match ring {
-            Ring::Unconditional => RingState::Present,
-            Ring::Unconfigured => RingState::Absent,
-            Ring::Queue(_) => RingState::LinkDown,
-        };
-        Self { is_set: AtomicBool::new(false), ring_state: AtomicU8::new(state as u8), ring }
-    }
-}
-
-/// Lock that each burst of one receive or transmit queue holds. The bursts are the readers, and
-/// the driver's unmapping is the writer.
-#[derive(Debug)]
-pub(crate) struct BurstLock {
-    bursts: &'static Bursts,
-    in_flight: Arc<InFlight>,
-}
-
-/// A burst in flight.
-#[derive(Debug)]
-pub(crate) struct BurstGuard<'a>(&'a InFlight);
-
-impl BurstLock {
-    pub(crate) fn new(ring: Ring) -> Self {
-        BURSTS.register_queue(ring)
-    }
-
-    /// True if the peer is connected, with a ring for this queue.
-    #[inline]
-    pub(crate) fn has_ring(&self) -> bool {
-        // Written while bursts are quiesced, which `try_lock` orders.
-        self.in_flight.ring_state.load(Ordering::Relaxed) == RingState::Present as u8
-    }
-
-    /// True if it is known whether the queue has a ring, in this connection, and of the queues
-    /// that were registered after it as well.
-    pub(crate) fn is_ring_known(&self) -> bool {
-        self.in_flight.ring_state.load(Ordering::Acquire) != RingState::LinkDown as u8
-    }
-
-    /// True if the queue has no ring although the peer is connected, or was configured without.
-    pub(crate) fn is_ring_absent(&self) -> bool {
-        self.in_flight.ring_state.load(Ordering::Relaxed) == RingState::Absent as u8
-    }
-
-    /// Begins a burst; `None` while the driver may unmap the rings, or if the queue has none. About
-    /// 10 ns.
-    #[inline]
-    pub(crate) fn try_lock(&mut self) -> Option<BurstGuard<'_>> {
-        // Sequentially consistent, as in `Bursts::quiesce`: either this thread sees `quiesced`, or
-        // the driver's thread sees `in_flight`.
-        self.in_flight.is_set.store(true, Ordering::SeqCst);
-        let guard = BurstGuard(&self.in_flight);
-        let is_quiesced = self.bursts.quiesced.load(Ordering::SeqCst);
-        (!is_quiesced && self.has_ring()).then_some(guard)
-    }
-}
-
-impl Drop for BurstGuard<'_> {
-    #[inline]
-    fn drop(&mut self) {
-        self.0.is_set.store(false, Ordering::Release);
-    }
+/// Returns the lock of a queue with this ring.
+pub(crate) fn burst_lock(ring: Ring) -> BurstLock {
+    BURSTS.register_queue(ring)
 }
 
 impl Bursts {
@@ -148,24 +71,24 @@ impl Bursts {
     }
 
     fn register_queue(&'static self, ring: Ring) -> BurstLock {
-        let in_flight = Arc::new(InFlight::new(ring));
+        let in_flight = InFlight::new(match ring {
+            Ring::Unconditional => RingState::Present,
+            Ring::Unconfigured => RingState::Absent,
+            Ring::Queue(_) => RingState::LinkDown,
+        });
         let mut queues = self.queues.lock().unwrap_or_else(PoisonError::into_inner);
-        queues.retain(|queue| queue.strong_count() != 0);
-        queues.push(Arc::downgrade(&in_flight));
-        BurstLock { bursts: self, in_flight }
+        queues.retain(|(queue, _)| queue.strong_count() != 0);
+        queues.push((Arc::downgrade(&in_flight), ring));
+        BurstLock::new(&self.quiesced, in_flight)
     }
 
     /// Forbids new bursts and waits until none is in flight, at most [`QUIESCE_POLLS`].
     fn quiesce(&self) {
         self.quiesced.store(true, Ordering::SeqCst);
         let queues = self.queues.lock().unwrap_or_else(PoisonError::into_inner);
-        let (mut polls, interval) = QUIESCE_POLLS;
-        for queue in queues.iter().filter_map(Weak::upgrade) {
-            while queue.is_set.load(Ordering::SeqCst) && polls > 0 {
-                // A preempted burst may be waiting for this core.
-                std::thread::sleep(interval);
-                polls -= 1;
-            }
+        let (mut polls, _) = QUIESCE_POLLS;
+        for queue in queues.iter().filter_map(|(queue, _)| queue.upgrade()) {
+            queue.wait(&mut polls);
         }
     }
 
@@ -174,8 +97,10 @@ impl Bursts {
         let queues = self.queues.lock().unwrap_or_else(PoisonError::into_inner);
         // A port's first receive queue was registered first, and comes last: once its state is
         // known, so is that of the others.
-        for queue in queues.iter().rev().filter_map(Weak::upgrade) {
-            queue.ring_state.store(queue.ring.state() as u8, Ordering::Release);
+        for (queue, ring) in queues.iter().rev() {
+            if let Some(queue) = queue.upgrade() {
+                queue.set_ring_state(ring.state());
+            }
         }
         self.quiesced.store(false, Ordering::SeqCst);
     }

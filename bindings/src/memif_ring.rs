@@ -13,20 +13,9 @@
 
 use core::ptr::NonNull;
 
+use crate::burst_lock::RingState;
 use crate::mempool::Mempool;
 use crate::sys;
-
-/// State of the ring of one receive or transmit queue.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[repr(u8)]
-pub(crate) enum RingState {
-    /// There is no connection.
-    LinkDown,
-    /// The peer has connected without it.
-    Absent,
-    /// Connected.
-    Present,
-}
 
 /// The evidence for a queue's ring.
 #[derive(Debug)]

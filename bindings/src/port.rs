@@ -3,13 +3,13 @@
 use std::ffi::{CStr, CString};
 use std::sync::Arc;
 
-use crate::attached::{Attached, driver_name, own};
+use crate::attached::{Attached, Driver, driver_name, own};
 use crate::eal::{Eal, control_lock};
 use crate::error::{Errno, Error, check};
 use crate::memif_disconnect;
 use crate::mempool::Mempool;
 use crate::queue::{self, RxQueue, TxQueue};
-use crate::{rss, sys};
+use crate::{rss, sys, vhost_state};
 
 /// Bus of a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -57,6 +57,9 @@ pub struct PortConfig {
     pub rx_descriptors: u16,
     /// Transmit descriptors per queue; the port may round.
     pub tx_descriptors: u16,
+    /// Descriptors of a transmit queue that must be free, or else sent frames are freed; `None`:
+    /// the driver's default.
+    pub tx_free_thresh: Option<u16>,
     /// Mempool of each receive queue; their number is the number of queue pairs.
     pub pools: Vec<Mempool>,
     /// Number of queue pairs to configure, if fewer: the last ones then have no wire
@@ -73,6 +76,13 @@ pub struct PortConfig {
     /// RSS over IP addresses and TCP ports, as far as the port has it ([`PortInfo::rss`]); the key
     /// and the redirection table are the driver's ([`RxQueue::rss_config`]).
     pub rss: bool,
+}
+
+impl PortConfig {
+    /// Returns the number of queue pairs to configure.
+    fn wired(&self) -> u16 {
+        self.wired.min(u16::try_from(self.pools.len()).unwrap_or(u16::MAX))
+    }
 }
 
 /// A port that is attached but not configured. Dropping it detaches it.
@@ -217,8 +227,12 @@ impl Port {
         }
         {
             let _control = control_lock();
+            if port.driver == Driver::Vhost {
+                // Peers can connect from when it is configured.
+                vhost_state::watch(port.id, config.wired())?;
+            }
             configure(&port, config)?;
-            if port.unmaps_on_disconnect {
+            if port.driver == Driver::Memif {
                 memif_disconnect::hook_log()?;
             }
             // SAFETY: the port is configured and all its queues are set up.
@@ -239,7 +253,7 @@ impl Port {
             }
         });
         let queues = queues.collect();
-        if port.unmaps_on_disconnect {
+        if port.driver == Driver::Memif {
             memif_disconnect::note_rings()?;
         }
         Ok(queues)
@@ -270,7 +284,7 @@ fn configure(port: &Attached, config: &PortConfig) -> Result<(), Error> {
         // Delivers the hash with each frame, where the port can.
         wanted.rxmode.offloads |= sys::FW_RX_OFFLOAD_RSS_HASH & info.rx_offload_capa;
     }
-    let queues = config.wired.min(u16::try_from(config.pools.len()).unwrap_or(u16::MAX));
+    let queues = config.wired();
     // SAFETY: an attached, stopped port and a complete configuration, which is copied.
     let status = unsafe { sys::rte_eth_dev_configure(port.id, queues, queues, &raw const wanted) };
     check(status, Error::PortConfigure)?;
@@ -290,9 +304,12 @@ fn configure(port: &Attached, config: &PortConfig) -> Result<(), Error> {
         let status =
             unsafe { sys::rte_eth_rx_queue_setup(port.id, queue, rx, socket, none, pool.raw()) };
         check(status, Error::RxQueue)?;
-        let none = core::ptr::null();
+        let set_up = config
+            .tx_free_thresh
+            .map(|tx_free_thresh| sys::rte_eth_txconf { tx_free_thresh, ..info.default_txconf });
+        let set_up = set_up.as_ref().map_or(core::ptr::null(), core::ptr::from_ref);
         // SAFETY: as above.
-        let status = unsafe { sys::rte_eth_tx_queue_setup(port.id, queue, tx, socket, none) };
+        let status = unsafe { sys::rte_eth_tx_queue_setup(port.id, queue, tx, socket, set_up) };
         check(status, Error::TxQueue)?;
     }
     Ok(())

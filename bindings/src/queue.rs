@@ -4,14 +4,15 @@
 use core::ptr::NonNull;
 use std::sync::Arc;
 
-use crate::attached::Attached;
+use crate::attached::{Attached, Driver};
+use crate::burst_lock::{BurstLock, InFlight, RingState};
 use crate::eal::control_lock;
 use crate::mbuf::{Mbuf, TxMbuf};
-use crate::memif_disconnect::BurstLock;
-use crate::memif_ring::{self, Ring};
+use crate::memif_disconnect;
+use crate::memif_ring;
 use crate::mempool::Mempool;
 use crate::rss::{self, RssConfig};
-use crate::sys;
+use crate::{sys, vhost_state};
 
 /// Largest burst, in frames.
 pub const BURST: u16 = 32;
@@ -31,23 +32,26 @@ pub struct PortLosses {
 
 /// Returns a queue pair of a started port; `pool` is the mempool of the receive queue.
 pub(crate) fn rx_tx_queues(port: &Arc<Attached>, queue: u16, pool: &Mempool) -> (RxQueue, TxQueue) {
-    let rings = port.unmaps_on_disconnect.then(|| memif_ring::rings(port.id, queue, pool));
-    let (rx, tx) = rings.unzip();
-    pair(port, queue, rx.map(BurstLock::new), tx.map(BurstLock::new))
+    let locks = match port.driver {
+        Driver::Memif => {
+            let (rx, tx) = memif_ring::rings(port.id, queue, pool);
+            Some([rx, tx].map(memif_disconnect::burst_lock))
+        }
+        Driver::Vhost => vhost_state::burst_locks(port.id),
+        Driver::VirtioUser | Driver::Other => None,
+    };
+    pair(port, queue, locks)
 }
 
 /// Returns a queue pair that never touches the port, which was configured without it.
 pub(crate) fn without_wire(port: &Arc<Attached>, queue: u16) -> (RxQueue, TxQueue) {
-    let burst_lock = || Some(BurstLock::new(Ring::Unconfigured));
-    pair(port, queue, burst_lock(), burst_lock())
+    let lock = |_| BurstLock::by_ring_state(InFlight::new(RingState::Absent));
+    pair(port, queue, Some([(), ()].map(lock)))
 }
 
-fn pair(
-    port: &Arc<Attached>,
-    queue: u16,
-    rx: Option<BurstLock>,
-    tx: Option<BurstLock>,
-) -> (RxQueue, TxQueue) {
+/// `locks`: of the receive and the transmit queue.
+fn pair(port: &Arc<Attached>, queue: u16, locks: Option<[BurstLock; 2]>) -> (RxQueue, TxQueue) {
+    let (rx, tx) = locks.map(|[rx, tx]| (rx, tx)).unzip();
     let rx = RxQueue { burst_lock: rx, port: Arc::clone(port), queue };
     (rx, TxQueue { burst_lock: tx, port: Arc::clone(port), queue })
 }
@@ -92,9 +96,9 @@ impl RxQueue {
         usize::from(count)
     }
 
-    /// True if frames can arrive: always, except over memif, where the peer has to be connected,
-    /// with a ring for this queue. Final for a connection as soon as [`RxQueue::link_is_up`]. One
-    /// load.
+    /// True if frames can arrive: always, except over memif and vhost, where the peer has to be
+    /// connected, with a ring for this queue. Final for a connection as soon as
+    /// [`RxQueue::link_is_up`]. One load.
     #[must_use]
     pub fn has_wire(&self) -> bool {
         self.burst_lock.as_ref().is_none_or(BurstLock::has_ring)

@@ -27,8 +27,8 @@ const FRAMES_DEFAULT_RANGE: (u64, u64) = (4096, 65_536);
 #[derive(Debug, Parser)]
 #[command(name = "iwlink", version, max_term_width = 100, after_help = EXAMPLE)]
 pub struct Options {
-    /// One device: tap:NAME, memif:SOCKET[,server|client], af_packet:IFACE, af_xdp:IFACE, pci:BDF
-    /// or eal:ARGS.
+    /// One device: tap:NAME, memif:SOCKET[,server|client], vhost:SOCKET, virtio-user:SOCKET,
+    /// af_packet:IFACE, af_xdp:IFACE, pci:BDF or eal:ARGS.
     #[arg(long, value_name = "DEVICE")]
     pub left: DeviceSpec,
     /// The other device.

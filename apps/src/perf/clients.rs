@@ -91,8 +91,8 @@ fn lock(merger: &Mutex<Merger>) -> MutexGuard<'_, Merger> {
     merger.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Returns the shards that have a link, once one has: a peer may have fewer queues (memif), and
-/// nothing is received on the others. All of them if none has one after `timeout`.
+/// Returns the shards that have a link, once one has: a peer may have fewer queues (memif, vhost),
+/// and nothing is received on the others. All of them if none has one after `timeout`.
 fn shards_with_link(context: &Context, timeout: Duration) -> Vec<usize> {
     let all = || (0..context.shard_count()).filter_map(|index| context.shard(index));
     let start = Instant::now();

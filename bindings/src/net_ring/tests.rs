@@ -67,6 +67,7 @@ fn pair(eal: Eal) -> [Endpoint; 2] {
         let config = PortConfig {
             rx_descriptors: 64,
             tx_descriptors: 64,
+            tx_free_thresh: None,
             pools: vec![pool.clone()],
             wired: u16::MAX,
             mtu: None,

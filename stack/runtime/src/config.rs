@@ -73,8 +73,8 @@ pub struct Config {
     /// Demands for which the device's pools are sized.
     pub pools: PoolNeeds,
     /// Number of shards: queues of the port, each with connections of its own, and polled by one
-    /// thread at a time. 1 is right for a program of one thread. `ring` and `memif` connect shard
-    /// `i` to the peer's shard `i`.
+    /// thread at a time. 1 is right for a program of one thread. `ring`, `memif` and `vhost` with
+    /// `virtio-user` connect shard `i` to the peer's shard `i`.
     pub shards: usize,
     /// Thread that polls a shard.
     pub drive: DriveMode,

@@ -44,7 +44,7 @@ impl ShardHandle {
         self.index
     }
 
-    /// False while the peer has no queue for this one (`memif`): then nothing is received and
+    /// False while the peer has no queue for this one (`memif`, `vhost`): nothing is received and
     /// nothing sent on it, and it is of no use for connections. A queue pair that belongs to no
     /// shard is connected on one that has a link. Locks the shard.
     #[must_use]

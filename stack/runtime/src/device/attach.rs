@@ -11,6 +11,7 @@ use crate::device::error::DeviceError;
 use crate::device::memif;
 use crate::device::quirks::{DriverQuirks, af_packet_slot};
 use crate::device::spec::{DeviceSpec, MemifRole};
+use crate::device::vhost;
 
 /// Returns a unique name for a virtual device: driver name and serial number.
 fn device_name(driver: &str) -> String {
@@ -22,8 +23,18 @@ fn device_name(driver: &str) -> String {
 #[derive(Debug)]
 pub(super) struct Attachment {
     pub(super) port: Port,
-    /// A memif client, whose server disconnects it if it has more queues than the server.
-    pub(super) is_memif_client: bool,
+    pub(super) queues: PeerQueues,
+}
+
+/// How the number of the link partner's queues is found, which may be fewer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum PeerQueues {
+    /// It needs not be known, or is told by events.
+    NotAsked,
+    /// A memif server disconnects a client with more.
+    Refused,
+    /// A vhost back end does not poll the others.
+    Polled,
 }
 
 /// Attaches the port of a device that is no pair.
@@ -36,7 +47,7 @@ pub(super) fn attach(
     let driver = spec.driver().unwrap_or_default();
     let quirks = DriverQuirks::of(driver);
     quirks.check_queues(spec, config.queues, None)?;
-    let plug = |arguments: &str, capability: &'static Capability| {
+    let plug = |arguments: &str, capability: Option<&'static Capability>| {
         eal.hotplug_add(Bus::Virtual, &device_name(driver), arguments)
             .map_err(|error| map_plug_error(spec, driver, capability, error))
     };
@@ -47,17 +58,29 @@ pub(super) fn attach(
             let plug =
                 |arguments: &str| eal.hotplug_add(Bus::Virtual, &device_name(driver), arguments);
             return memif::attach(spec, socket, *role, frame_capacity, driver, plug).map(
-                |(port, role)| Attachment { port, is_memif_client: role == MemifRole::Client },
+                |(port, role)| {
+                    let is_client = role == MemifRole::Client;
+                    let queues = if is_client { PeerQueues::Refused } else { PeerQueues::NotAsked };
+                    Attachment { port, queues }
+                },
             );
+        }
+        DeviceSpec::Vhost { socket } => {
+            vhost::attach_back_end(spec, socket, config.queues, |rest| plug(rest, None))
+        }
+        DeviceSpec::VirtioUser { socket } => {
+            let plug = |rest: &str| plug(rest, None);
+            return vhost::attach_virtio(eal, spec, socket, config.queues, plug)
+                .map(|port| Attachment { port, queues: PeerQueues::Polled });
         }
         DeviceSpec::Tap { name } => {
             check_tap(spec, name)?;
-            plug(&format!("iface={name}"), &NET_ADMIN)
+            plug(&format!("iface={name}"), Some(&NET_ADMIN))
         }
         DeviceSpec::AfPacket { interface } => {
             check_interface(spec, interface, config.mtu.min(quirks.mtu_max))?;
             quirks.check_mtu(spec, config.mtu)?;
-            plug(&af_packet_arguments(interface, config), &NET_RAW)
+            plug(&af_packet_arguments(interface, config), Some(&NET_RAW))
         }
         DeviceSpec::AfXdp { interface } => {
             check_interface(spec, interface, config.mtu)?;
@@ -65,7 +88,7 @@ pub(super) fn attach(
             // The driver takes an interface that does not tell for one with a single queue.
             let max = netif::max_queue_pairs(interface).unwrap_or(1);
             quirks.check_queues(spec, config.queues, u16::try_from(max).ok())?;
-            plug(&format!("iface={interface},queue_count={}", config.queues), &NET_RAW)
+            plug(&format!("iface={interface},queue_count={}", config.queues), Some(&NET_RAW))
         }
         DeviceSpec::Pci { address } => {
             let pci_device = Path::new("/sys/bus/pci/devices").join(address);
@@ -88,7 +111,7 @@ pub(super) fn attach(
             _ => eal.next_port().map_err(|_| DeviceError::NoPort { device: device() }),
         },
     };
-    port.map(|port| Attachment { port, is_memif_client: false })
+    port.map(|port| Attachment { port, queues: PeerQueues::NotAsked })
 }
 
 fn check_tap(spec: &DeviceSpec, name: &str) -> Result<(), DeviceError> {
@@ -158,15 +181,15 @@ impl Capability {
 fn map_plug_error(
     spec: &DeviceSpec,
     driver: &'static str,
-    capability: &Capability,
+    capability: Option<&Capability>,
     error: dpdk_sys::Error,
 ) -> DeviceError {
     let device = spec.to_string();
-    match error {
-        dpdk_sys::Error::NoDriver => DeviceError::no_driver(device, driver),
-        _ if !capability.is_effective() => {
+    match (error, capability) {
+        (dpdk_sys::Error::NoDriver, _) => DeviceError::no_driver(device, driver),
+        (_, Some(capability)) if !capability.is_effective() => {
             DeviceError::NoPermission { device, capability: capability.name }
         }
-        source => DeviceError::Port { device, source },
+        (source, _) => DeviceError::Port { device, source },
     }
 }

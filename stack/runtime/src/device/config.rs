@@ -14,8 +14,8 @@ pub struct OpenConfig {
     /// and is an error if the port does not support it.
     pub checksum: Option<ChecksumMode>,
     /// Queue pairs to open, each as a device of its own; at least 1. They spread the frames that
-    /// the port receives as [`DpdkDevice::steering`] says. Over memif the peer may have fewer
-    /// ([`DpdkDevice::has_wire`]).
+    /// the port receives as [`DpdkDevice::steering`] says. Over memif and vhost the peer
+    /// may have fewer ([`DpdkDevice::has_wire`]).
     ///
     /// [`DpdkDevice::steering`]: crate::device::DpdkDevice::steering
     /// [`DpdkDevice::has_wire`]: crate::device::DpdkDevice::has_wire

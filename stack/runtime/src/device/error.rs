@@ -9,7 +9,8 @@ pub enum DeviceError {
     /// The text is no valid device name.
     #[error(
         "`{text}` is not a device: {reason} (devices: ring, memif:SOCKET[,server|client], \
-         tap:NAME, af_packet:IFACE, af_xdp:IFACE, pci:BDF, eal:ARGS)"
+         vhost:SOCKET, virtio-user:SOCKET, tap:NAME, af_packet:IFACE, af_xdp:IFACE, pci:BDF, \
+         eal:ARGS)"
     )]
     BadSpec {
         /// The text as given.
@@ -162,6 +163,32 @@ pub enum DeviceError {
         /// The device as named.
         device: String,
     },
+    /// Another process is connected to the socket, whose server has one client at a time.
+    #[error(
+        "{device}: another process is connected to this socket already (end it, or choose another)"
+    )]
+    ClientPresent {
+        /// The device as named.
+        device: String,
+    },
+    /// This process serves the socket itself, which needs memory that does not grow.
+    #[error(
+        "{device}: this process serves the socket itself, which works without hugepages only (use \
+         ring, or another process)"
+    )]
+    ServedHere {
+        /// The device as named.
+        device: String,
+    },
+    /// The link partner cannot map the memory of EAL.
+    #[error(
+        "{device}: DPDK's memory lies in no files, or in too many, for the back end to map (start \
+         EAL with --single-file-segments, and without --huge-unlink or --legacy-mem)"
+    )]
+    MemoryNotShareable {
+        /// The device as named.
+        device: String,
+    },
     /// The driver requires hugepages, and EAL runs without.
     #[error("{device}: it needs hugepages (set /proc/sys/vm/nr_hugepages, 128 or more)")]
     NeedsHugepages {
@@ -175,7 +202,7 @@ pub enum DeviceError {
         device: String,
     },
     /// Omitting checksums was requested for a link whose peer verifies them.
-    #[error("{device}: checksums can be left out on ring and memif only")]
+    #[error("{device}: checksums can be left out on ring, memif, vhost and virtio-user only")]
     ChecksumNeeded {
         /// The device as named.
         device: String,

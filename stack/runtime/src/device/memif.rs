@@ -1,11 +1,4 @@
-//! State of the memif control socket before the port is attached, and the role that follows. The
-//! driver returns -1 for every failure and never removes the socket of a killed server.
-
-use std::io;
-use std::os::linux::net::SocketAddrExt;
-use std::os::unix::fs::FileTypeExt;
-use std::os::unix::net::{SocketAddr, UnixStream};
-use std::path::Path;
+//! Attaches memif ports: the role that follows from the state of the control socket.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -14,37 +7,11 @@ use dpdk_sys::{Port, ring_refusal_count};
 
 use crate::device::error::DeviceError;
 use crate::device::port::DpdkDevice;
+use crate::device::socket::{SocketState, SocketType, check_folder, probe, remove_stale};
 use crate::device::spec::{DeviceSpec, MemifRole};
 
 /// Base 2 logarithm of the ring size, in frames per direction.
 const RING_LOG2: u32 = 9;
-
-/// State of a control socket.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum SocketState {
-    Absent,
-    /// A socket file without a server.
-    Stale,
-    Listening,
-}
-
-fn probe_socket(socket: &str) -> io::Result<SocketState> {
-    // The driver's sockets are SOCK_SEQPACKET: connecting a stream socket fails with EPROTOTYPE,
-    // and the server never has to accept it.
-    let result = match socket.strip_prefix('@') {
-        Some(name) => UnixStream::connect_addr(&SocketAddr::from_abstract_name(name.as_bytes())?),
-        None => UnixStream::connect(socket),
-    };
-    match result {
-        Ok(_) => Ok(SocketState::Listening),
-        Err(error) if error.raw_os_error() == Some(libc::EPROTOTYPE) => Ok(SocketState::Listening),
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(SocketState::Absent),
-        Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => {
-            Ok(if socket.starts_with('@') { SocketState::Absent } else { SocketState::Stale })
-        }
-        Err(error) => Err(error),
-    }
-}
 
 /// How long a client waits for its server to accept or refuse its queues. A server that answers
 /// takes less than 10 ms.
@@ -90,16 +57,9 @@ pub(super) fn attach(
     plug: impl Fn(&str) -> Result<Port, dpdk_sys::Error>,
 ) -> Result<(Port, MemifRole), DeviceError> {
     let device = || spec.to_string();
-    let is_file = !socket.starts_with('@');
-    let folder = Path::new(socket).parent().filter(|folder| *folder != Path::new(""));
-    if is_file
-        && let Some(folder) = folder
-        && !folder.is_dir()
-    {
-        return Err(DeviceError::NoFolder { device: device(), folder: folder.to_owned() });
-    }
-    let found =
-        probe_socket(socket).map_err(|source| DeviceError::Socket { device: device(), source })?;
+    check_folder(spec, socket)?;
+    let found = probe(socket, SocketType::SeqPacket)
+        .map_err(|source| DeviceError::Socket { device: device(), source })?;
     let role = match (role, found) {
         (MemifRole::Server, SocketState::Listening) => {
             return Err(DeviceError::SocketInUse { device: device() });
@@ -127,13 +87,4 @@ pub(super) fn attach(
         dpdk_sys::Error::NoDriver => DeviceError::no_driver(device(), driver),
         source => DeviceError::Port { device: device(), source },
     })
-}
-
-/// Removes a socket file without a server. A file of any other type stays and is an error.
-fn remove_stale(path: &str) -> io::Result<()> {
-    if std::fs::symlink_metadata(path)?.file_type().is_socket() {
-        std::fs::remove_file(path)
-    } else {
-        Err(io::Error::from_raw_os_error(libc::EEXIST))
-    }
 }

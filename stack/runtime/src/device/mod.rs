@@ -21,9 +21,11 @@ mod pools;
 mod port;
 mod quirks;
 mod raw;
+mod socket;
 mod spec;
 mod steering;
 mod thread;
+mod vhost;
 
 pub use config::OpenConfig;
 pub use dpdk_sys::{Hugepages, LogLevel};

@@ -6,7 +6,7 @@ use std::sync::{Arc, Once};
 use dpdk_sys::{Eal, EalConfig, Memory, Port, PortConfig, netif, ring_pair};
 use ferrowarp_proto::device::{Capabilities, ChecksumMode};
 
-use crate::device::attach::{Attachment, attach};
+use crate::device::attach::{Attachment, PeerQueues, attach};
 use crate::device::config::OpenConfig;
 use crate::device::error::DeviceError;
 use crate::device::mac::stack_mac;
@@ -16,8 +16,10 @@ use crate::device::pools::{MTU_MAX, MTU_MIN};
 use crate::device::port::{DpdkDevice, PortFacts};
 use crate::device::quirks::{DriverQuirks, MtuBy, SteeringBy};
 use crate::device::raw::RawPort;
+use crate::device::socket::close_server_on_exec;
 use crate::device::spec::DeviceSpec;
 use crate::device::steering::Steering;
+use crate::device::vhost;
 
 /// Minimum length of a frame's first segment, in bytes: all headers lie in it.
 const FIRST_SEGMENT_LEN_MIN: u16 = 128;
@@ -63,7 +65,8 @@ fn only(devices: Vec<DpdkDevice>) -> Option<DpdkDevice> {
 ///
 /// A client of memif waits for its server, at most 1 s, if it has several queues: a server with
 /// fewer disconnects it, so it then offers one less, until the server accepts; the last devices
-/// are without a wire ([`DpdkDevice::has_wire`]).
+/// are without a wire ([`DpdkDevice::has_wire`]). So are those of `virtio-user` whose queues the
+/// back end does not poll; with several it takes up to 3 s to find out.
 ///
 /// Takes up to 0.3 s the first time. Interfaces are looked up in the network namespace of the
 /// calling thread. Everything created here is removed when the last device of its port is
@@ -91,21 +94,34 @@ pub fn open(spec: &DeviceSpec, config: &OpenConfig) -> Result<Opened, DeviceErro
         return Ok(Opened::Pair(first, start(second, "ring:1", config.queues)?));
     }
     let name = spec.to_string();
+    DriverQuirks::of(spec.driver().unwrap_or_default()).check_queues(spec, config.queues, None)?;
     let may_be_refused = matches!(spec, DeviceSpec::Memif { .. });
     let mut wired = config.queues;
     loop {
         let attempt = (may_be_refused && wired > 1).then(memif::Attempt::begin);
-        let Attachment { port, is_memif_client } = attach(eal, spec, config)?;
-        let devices = start(port, &name, wired)?;
-        let is_refused = is_memif_client
-            && attempt
-                .zip(devices.first())
-                .is_some_and(|(attempt, first)| attempt.is_refused(first));
-        if !is_refused {
+        let Attachment { port, queues } =
+            attach(eal, spec, &OpenConfig { queues: wired, ..config.clone() })?;
+        let mut devices = start(port, &name, wired)?;
+        let accepted = match queues {
+            PeerQueues::Refused => {
+                let is_refused = attempt
+                    .zip(devices.first())
+                    .is_some_and(|(attempt, first)| attempt.is_refused(first));
+                wired - u16::from(is_refused)
+            }
+            PeerQueues::Polled if wired > 1 => {
+                vhost::polled_queues(&mut devices[..usize::from(wired)])
+            }
+            PeerQueues::Polled | PeerQueues::NotAsked => wired,
+        };
+        if let DeviceSpec::Vhost { socket } = spec {
+            close_server_on_exec(socket);
+        }
+        if accepted == wired {
             return Ok(Opened::One(devices));
         }
-        wired -= 1;
-        tracing::info!("{spec}: the server has fewer than {} queues", wired + 1);
+        tracing::info!("{spec}: the link partner has fewer than {wired} queues");
+        wired = accepted;
     }
 }
 
@@ -174,7 +190,7 @@ fn start_port(
     let quirks = DriverQuirks::of(&info.driver);
     quirks.check_memory(spec, eal.memory())?;
     quirks.check_mtu(spec, config.mtu)?;
-    quirks.check_queues(spec, config.queues, Some(info.max_queues))?;
+    quirks.check_queues(spec, wired, Some(info.max_queues))?;
     let checksum = checksum_mode(spec, config, quirks, info.tx_checksum && info.rx_checksum)?;
     let (rx_descriptors, tx_descriptors) = quirks.descriptors(config.rx_buf_size.is_some());
     let sizes = if quirks.rx_shares_sender_mbufs {
@@ -188,7 +204,9 @@ fn start_port(
     let pools = (0..config.queues).map(|_| create_pools(eal, &sizes, rx_buf_size));
     let (pools, receive): (Vec<_>, Vec<_>) =
         pools.collect::<Result<Vec<_>, _>>().map_err(error)?.into_iter().unzip();
+    quirks.check_memory_files(spec, eal)?;
     let port_config = PortConfig {
+        tx_free_thresh: quirks.tx_free_thresh,
         rx_descriptors: rx_descriptors.max(8),
         tx_descriptors: tx_descriptors.max(8),
         pools: receive,

@@ -24,7 +24,7 @@ pub struct DeviceCounters {
     pub tx_dropped: u64,
     /// Dropped because they are longer than the port sends.
     pub tx_too_long: u64,
-    /// Dropped because the link partner has no queue for this one (memif).
+    /// Dropped because the link partner has no queue for this one (memif, vhost).
     pub tx_no_wire: u64,
     /// Flushes that left frames queued because the port accepted no more.
     pub tx_deferred: u64,
@@ -138,17 +138,19 @@ impl DpdkDevice {
         self.counters
     }
 
-    /// True if the link is up; over memif, if the peer is connected. A control-path call, not
-    /// for every poll.
+    /// True if the link is up; over memif and vhost, if the peer is connected. A control-path
+    /// call, not for every poll.
     #[must_use]
     pub fn link_is_up(&self) -> bool {
         self.rx.link_is_up()
     }
 
-    /// True if the queue pair has a counterpart at the link partner. Always, except over memif,
-    /// where the peer has to be connected, with as many queues at least. Without one, nothing is
-    /// received and nothing sent, and the port's other queues are not touched. The answer holds
-    /// for a connection from when the link is up; a peer may connect anew with other queues.
+    /// True if the queue pair has a counterpart at the link partner. Always, except over memif
+    /// and `vhost`, where the peer has to be connected, with as many queues at least, and on
+    /// `virtio-user`, where the back end has to have polled it when the port was opened. Without
+    /// one, nothing is received and nothing sent, and the port's other queues are not touched. The
+    /// answer holds for a connection from when the link is up; a peer may connect anew with other
+    /// queues.
     #[must_use]
     pub fn has_wire(&self) -> bool {
         self.rx.has_wire() && self.tx.has_wire()

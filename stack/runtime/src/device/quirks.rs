@@ -6,7 +6,7 @@
 //! permissions, is with [`DeviceSpec`] in `attach.rs`; that net_memif unmaps its rings is in the
 //! bindings, whose soundness depends on it.
 
-use dpdk_sys::{HEADROOM, Memory};
+use dpdk_sys::{Eal, HEADROOM, Memory};
 
 use crate::device::error::DeviceError;
 use crate::device::spec::DeviceSpec;
@@ -46,6 +46,11 @@ pub(super) struct DriverQuirks {
     queues_max: u16,
     /// Bandwidth-delay product to provide buffers for, in bytes; 0 if the peer shares memory.
     pub(super) path_bytes: u32,
+    /// Free transmit descriptors below which sent frames are freed; `None`: the driver's default.
+    pub(super) tx_free_thresh: Option<u16>,
+    /// Most files of memory that the link partner maps, if it does; with more the port opens, and
+    /// carries no frames.
+    memory_files_max: Option<u32>,
     /// Transmit errors count attempts to send a frame that stays queued, not lost frames.
     pub(super) tx_errors_are_retries: bool,
 }
@@ -86,6 +91,9 @@ pub(super) enum SteeringBy {
     Other,
 }
 
+/// Descriptors of a vring of `net_virtio_user`: its default.
+pub(super) const VRING_LEN: u16 = 256;
+
 /// In flight on a path of unknown length: 1 Gb/s over 64 ms, or 10 Gb/s over 6 ms.
 const PATH_BYTES: u32 = 8 << 20;
 
@@ -108,6 +116,8 @@ const NIC: DriverQuirks = DriverQuirks {
     steering: SteeringBy::Port,
     queues_max: u16::MAX,
     path_bytes: PATH_BYTES,
+    tx_free_thresh: None,
+    memory_files_max: None,
     tx_errors_are_retries: false,
 };
 
@@ -115,7 +125,7 @@ const NIC: DriverQuirks = DriverQuirks {
 const VIRTUAL: DriverQuirks = DriverQuirks { mtu_by: MtuBy::Buffers, rx_buf_size_step: 1, ..NIC };
 
 /// See the module's text.
-static TABLE: [(&str, DriverQuirks); 5] = [
+static TABLE: [(&str, DriverQuirks); 7] = [
     // Rings of mbuf pointers within the process. The port has no MAC address; received mbufs are
     // the sender's. A build of DPDK has at most 16 rings per port (RTE_PMD_RING_MAX_RX_RINGS;
     // drivers/net/ring/rte_eth_ring.c, and `ring_carries_frames_both_ways_in_order`).
@@ -144,6 +154,59 @@ static TABLE: [(&str, DriverQuirks); 5] = [
             checksum_optional: true,
             steering: SteeringBy::Peer,
             path_bytes: 0,
+            ..VIRTUAL
+        },
+    ),
+    // Back end of vhost-user. Frames are copied to and from buffers in the peer's memory. All ports
+    // have nearly the same MAC address, in each process again: it ends with the port's number. A
+    // frame is received with whatever checksum it has, and checked here. Queues that the peer has
+    // not enabled are told by events, and the library's end of a connection needs the bursts to be
+    // locked: both are in the bindings. A second virtio driver that connects takes the port from
+    // the first, so it looks for the first one before it does. Sockets are inherited by programs
+    // that are executed, so the one that listens is marked after it is opened (both:
+    // `device/socket.rs`). The library allocates when the peer's memory grows: if that is of the
+    // same process, both wait for each other, so that is refused (drivers/net/vhost/rte_eth_vhost.c
+    // and lib/vhost/vhost_user.c, `vhost_user_set_mem_table`;
+    // `vhost_queue_reaches_the_peers_queue_of_the_same_number`,
+    // `vhost_frame_arrives_with_its_checksum`, `vhost_ends_that_are_killed_are_replaced`,
+    // `both_ends_in_a_process_with_hugepages_are_refused`, and, of the whole stack,
+    // `second_virtio_driver_is_refused_until_the_first_is_gone`).
+    (
+        "net_vhost",
+        DriverQuirks {
+            descriptors: (0, 0),
+            rx_descriptors_segmented: 0,
+            mac: MacFrom::Local,
+            checksum_optional: true,
+            steering: SteeringBy::Peer,
+            queues_max: 128,
+            path_bytes: 0,
+            ..VIRTUAL
+        },
+    ),
+    // Virtio driver in a process. The back end maps all of EAL's memory, of which it accepts 8
+    // files: with more the driver fails to start the device, reports success and an open link, and
+    // no frame crosses (drivers/net/virtio/virtio_user/vhost_user.c, `update_memory_region`;
+    // `virtio_user_needs_memory_in_few_files`). Received frames lie in mbufs of the ring. Sent ones
+    // stay there until it is almost full, 224 of 256, and with this threshold only until five are
+    // used (drivers/net/virtio/virtio_rxtx.c, `virtio_xmit_pkts_inorder`, and
+    // `virtio_user_returns_what_is_sent`). It does not connect again when the back end is gone
+    // (`virtio_user_drops_frames_without_its_back_end`). At most 8 queues
+    // (VIRTIO_MAX_VIRTQUEUE_PAIRS), and the back end does not tell how many it polls
+    // (`virtio_user_uses_queues_that_are_polled`). The largest frame has 9728 bytes
+    // (VIRTIO_MAX_RX_PKTLEN). It offers checksums of TCP, and not of IPv4, so none are left to it.
+    (
+        "net_virtio_user",
+        DriverQuirks {
+            descriptors: (VRING_LEN, VRING_LEN),
+            rx_descriptors_segmented: VRING_LEN,
+            mtu_by: MtuBy::Ethdev,
+            checksum_optional: true,
+            steering: SteeringBy::Peer,
+            queues_max: 8,
+            path_bytes: 0,
+            tx_free_thresh: Some(VRING_LEN - 4),
+            memory_files_max: Some(8),
             ..VIRTUAL
         },
     ),
@@ -278,6 +341,19 @@ impl DriverQuirks {
         }
         Ok(())
     }
+
+    /// Fails if the link partner cannot map EAL's memory.
+    pub(super) fn check_memory_files(
+        &self,
+        spec: &DeviceSpec,
+        eal: Eal,
+    ) -> Result<(), DeviceError> {
+        let Some(max) = self.memory_files_max else { return Ok(()) };
+        if eal.memory_files(max + 1).is_some_and(|count| count <= max) {
+            return Ok(());
+        }
+        Err(DeviceError::MemoryNotShareable { device: spec.to_string() })
+    }
 }
 
 #[cfg(test)]
@@ -308,6 +384,25 @@ mod tests {
         assert_eq!(memif.rx_buf_size(9000, 9088, Some(2048)), 2048);
         assert_eq!(memif.rx_buf_size(9000, 9088, None), 9088);
         assert_eq!(memif.steering, SteeringBy::Peer);
+    }
+
+    #[test]
+    fn net_vhost_keeps_no_mbufs_and_gets_a_mac_of_its_own() {
+        let vhost = DriverQuirks::of("net_vhost");
+        assert!(vhost.checksum_optional && vhost.memory_files_max.is_none());
+        assert_eq!((vhost.mac, vhost.mtu_by), (MacFrom::Local, MtuBy::Buffers));
+        assert_eq!((vhost.descriptors(true), vhost.path_bytes), ((0, 0), 0));
+        assert_eq!((vhost.steering, vhost.queues_max), (SteeringBy::Peer, 128));
+    }
+
+    #[test]
+    fn net_virtio_user_keeps_a_ring_of_mbufs_and_shares_8_files() {
+        let virtio = DriverQuirks::of("net_virtio_user");
+        assert!(virtio.checksum_optional);
+        assert_eq!((virtio.mac, virtio.mtu_by), (MacFrom::Port, MtuBy::Ethdev));
+        assert_eq!((virtio.descriptors(false), virtio.path_bytes), ((256, 256), 0));
+        assert_eq!((virtio.steering, virtio.queues_max), (SteeringBy::Peer, 8));
+        assert_eq!((virtio.memory_files_max, virtio.tx_free_thresh), (Some(8), Some(252)));
     }
 
     #[test]
@@ -367,7 +462,8 @@ mod tests {
 
     #[test]
     fn each_device_with_a_driver_of_its_own_has_a_line() {
-        let specs = ["ring", "memif:/a", "tap:a", "af_packet:a", "af_xdp:a"];
+        let specs =
+            ["ring", "memif:/a", "vhost:/a", "virtio-user:/a", "tap:a", "af_packet:a", "af_xdp:a"];
         let drivers = specs.map(|spec| spec.parse::<DeviceSpec>().unwrap().driver().unwrap());
         assert_eq!(drivers, TABLE.each_ref().map(|(name, _)| *name));
         for spec in ["pci:00:01.0", "port:a", "eal:--vdev=net_tap0"] {

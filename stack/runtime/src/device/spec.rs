@@ -27,8 +27,9 @@ pub enum MemifRole {
 
 /// A device by name.
 ///
-/// The text forms are `ring`, `memif:SOCKET[,server|client]`, `tap:NAME`, `af_packet:IFACE`,
-/// `af_xdp:IFACE`, `pci:BDF`, `port:NAME` and `eal:ARGS`; `Display` prints them.
+/// The text forms are `ring`, `memif:SOCKET[,server|client]`, `vhost:SOCKET`, `virtio-user:SOCKET`,
+/// `tap:NAME`, `af_packet:IFACE`, `af_xdp:IFACE`, `pci:BDF`, `port:NAME` and `eal:ARGS`; `Display`
+/// prints them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum DeviceSpec {
@@ -40,6 +41,18 @@ pub enum DeviceSpec {
         socket: String,
         /// Role of this process.
         role: MemifRole,
+    },
+    /// Back end of a vhost-user socket, which it creates: for one virtio driver at a time, in
+    /// another process or a virtual machine.
+    Vhost {
+        /// Path of the control socket.
+        socket: String,
+    },
+    /// Virtio driver, without a virtual machine, of the vhost-user back end that serves a socket.
+    /// The back end maps the memory of this process.
+    VirtioUser {
+        /// Path of the control socket.
+        socket: String,
     },
     /// A new tap interface, whose link partner is the kernel. Needs CAP_NET_ADMIN.
     Tap {
@@ -88,6 +101,8 @@ impl DeviceSpec {
         match self {
             Self::Ring => Some("net_ring"),
             Self::Memif { .. } => Some("net_memif"),
+            Self::Vhost { .. } => Some("net_vhost"),
+            Self::VirtioUser { .. } => Some("net_virtio_user"),
             Self::Tap { .. } => Some("net_tap"),
             Self::AfPacket { .. } => Some("net_af_packet"),
             Self::AfXdp { .. } => Some("net_af_xdp"),
@@ -138,16 +153,31 @@ fn parse_memif(rest: &str) -> Result<DeviceSpec, &'static str> {
         Some((socket, "client")) => (socket, MemifRole::Client),
         Some(_) => return Err("give `server` or `client` after the socket"),
     };
-    if socket.is_empty() || socket == "@" {
+    Ok(DeviceSpec::Memif { socket: parse_socket(socket)?, role })
+}
+
+fn parse_socket(path: &str) -> Result<String, &'static str> {
+    if path.is_empty() || path == "@" {
         return Err("the socket's path is missing");
     }
-    if socket.len() > SOCKET_PATH_MAX {
+    if path.len() > SOCKET_PATH_MAX {
         return Err("a socket's path has at most 107 bytes");
     }
-    if socket.contains(['\0', '=', '[', ']', '"']) {
+    if path.contains(['\0', '=', '[', ']', '"']) {
         return Err("a socket's path has no equals sign, bracket or quotation mark here");
     }
-    Ok(DeviceSpec::Memif { socket: socket.to_owned(), role })
+    Ok(path.to_owned())
+}
+
+/// Parses the path of a vhost-user socket.
+fn parse_vhost_socket(path: &str) -> Result<String, &'static str> {
+    if path.starts_with('@') {
+        return Err("the socket is a file: its path does not begin with @");
+    }
+    if path.contains(',') {
+        return Err("the socket's path has no comma, and nothing follows it");
+    }
+    parse_socket(path)
 }
 
 /// Parses `0000:01:00.0` or `01:00.0` and returns the former, in lower case.
@@ -179,6 +209,10 @@ impl FromStr for DeviceSpec {
             None => Err("unknown kind, or its argument is missing"),
             Some(("ring", _)) => Err("`ring` takes no argument"),
             Some(("memif", rest)) => parse_memif(rest),
+            Some(("vhost", rest)) => parse_vhost_socket(rest).map(|socket| Self::Vhost { socket }),
+            Some(("virtio-user", rest)) => {
+                parse_vhost_socket(rest).map(|socket| Self::VirtioUser { socket })
+            }
             Some(("tap", rest)) => parse_interface(rest).map(|name| Self::Tap { name }),
             Some(("af_packet", rest)) => {
                 parse_interface(rest).map(|interface| Self::AfPacket { interface })
@@ -204,6 +238,8 @@ impl fmt::Display for DeviceSpec {
             Self::Memif { socket, role: MemifRole::Auto } => write!(f, "memif:{socket}"),
             Self::Memif { socket, role: MemifRole::Server } => write!(f, "memif:{socket},server"),
             Self::Memif { socket, role: MemifRole::Client } => write!(f, "memif:{socket},client"),
+            Self::Vhost { socket } => write!(f, "vhost:{socket}"),
+            Self::VirtioUser { socket } => write!(f, "virtio-user:{socket}"),
             Self::Tap { name } => write!(f, "tap:{name}"),
             Self::AfPacket { interface } => write!(f, "af_packet:{interface}"),
             Self::AfXdp { interface } => write!(f, "af_xdp:{interface}"),
@@ -227,6 +263,8 @@ mod tests {
             ("memif:/run/a.sock,server", memif(MemifRole::Server)),
             ("memif:/run/a.sock,client", memif(MemifRole::Client)),
             ("memif:@x", DeviceSpec::Memif { socket: "@x".into(), role: MemifRole::Auto }),
+            ("vhost:/run/v.sock", DeviceSpec::Vhost { socket: "/run/v.sock".into() }),
+            ("virtio-user:v.sock", DeviceSpec::VirtioUser { socket: "v.sock".into() }),
             ("tap:iw0", DeviceSpec::Tap { name: "iw0".into() }),
             ("af_packet:veth1", DeviceSpec::AfPacket { interface: "veth1".into() }),
             ("af_xdp:veth1", DeviceSpec::AfXdp { interface: "veth1".into() }),
@@ -263,6 +301,12 @@ mod tests {
             ("memif:/a,master", "`server` or `client`"),
             ("memif:/a=b", "equals sign"),
             (long.as_str(), "at most 107"),
+            ("vhost", "argument is missing"),
+            ("vhost:", "path is missing"),
+            ("vhost:/a,client", "no comma"),
+            ("virtio-user:@a", "begin with @"),
+            ("virtio-user:/a=b", "equals sign"),
+            ("virtio:/a", "unknown kind"),
             ("pci:1:0.0", "0000:01:00.0"),
             ("pci:00.00:00:0", "0000:01:00.0"),
             ("pci:eth0", "0000:01:00.0"),

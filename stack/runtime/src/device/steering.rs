@@ -13,7 +13,7 @@ pub enum Steering {
     /// RSS (receive side scaling): the queue follows from the Toeplitz hash of the four-tuple, with
     /// the key and the redirection table that the port was asked for after it was started.
     Predicted(RssConfig),
-    /// Queue i is connected to queue i of the link partner (`ring`, memif).
+    /// Queue i is connected to queue i of the link partner (`ring`, memif, vhost).
     Mirrored,
     /// The kernel returns a flow to the queue on which it was sent last, and otherwise hashes as it
     /// likes (`tap`).

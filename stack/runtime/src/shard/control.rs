@@ -35,7 +35,7 @@ pub(crate) trait ShardControl: Send {
 
     /// Executes a request of another shard.
     fn execute(&mut self, request: ShardRequest);
-    /// True if the queue of the port has a link: over memif, if the peer has one as well.
+    /// True if the queue of the port has a link: over memif and vhost, if the peer has one as well.
     fn has_wire(&self) -> bool;
 
     fn add_cq(&mut self, id: CqId, producer: CqProducer);

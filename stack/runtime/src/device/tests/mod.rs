@@ -1,5 +1,5 @@
-//! Devices that need only memory (`ring` and `memif`), those whose link partner is the kernel, and
-//! the errors of the others.
+//! Devices that need only memory (`ring`, `memif` and vhost), those whose link partner is the
+//! kernel, and the errors of the others.
 
 use std::io::Write as _;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -17,6 +17,9 @@ mod opening;
 mod queues;
 mod raw;
 mod ring;
+mod vhost;
+mod vhost_memory;
+mod vhost_queues;
 
 /// Serializes the tests that count free mbufs.
 fn lock_pools() -> MutexGuard<'static, ()> {

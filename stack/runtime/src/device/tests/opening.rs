@@ -87,6 +87,8 @@ fn each_open_error_is_one_line() {
     let table = [
         ("memif:/no/such/folder/x".to_owned(), "no folder /no/such/folder"),
         (format!("memif:{path},client"), "start the server first"),
+        ("vhost:/no/such/folder/x".to_owned(), "no folder /no/such/folder"),
+        (format!("virtio-user:{path}"), "start the server first"),
         ("af_packet:no-such-if".to_owned(), "no network interface `no-such-if`"),
         ("af_xdp:no-such-if".to_owned(), "no network interface `no-such-if`"),
         ("tap:lo".to_owned(), "exists already"),

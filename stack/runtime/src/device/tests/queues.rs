@@ -74,6 +74,8 @@ fn more_queues_than_the_device_has_is_an_error() {
     let (_folder, path) = socket_path();
     for (spec, queues, max) in [
         (format!("memif:{path}"), 256, 255),
+        (format!("vhost:{path}"), 129, 128),
+        (format!("virtio-user:{path}"), 9, 8),
         ("eal:--vdev=net_null_queues".to_owned(), u16::MAX, 1024),
     ] {
         let error = open_queues(&spec, queues).unwrap_err();
