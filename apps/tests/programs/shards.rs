@@ -130,6 +130,14 @@ fn wrong_numbers_of_shards_are_rejected_in_one_line() {
             format!("server --dev {memif} --ip 198.18.0.1/24 --shards 17 --cores {core}"),
             "--cores names 1 core for 17 shards",
         ),
+        (
+            format!(
+                "server --dev virtio-user:{} --ip 198.18.0.1/24 --shards 9 --cores {}",
+                path.display(),
+                [core.as_str(); 9].join(",")
+            ),
+            "9 queues were requested, the device has at most 8",
+        ),
     ] {
         if line.ends_with("64") && core_affinity::get_core_ids().unwrap().len() >= 64 {
             continue;
@@ -185,7 +193,23 @@ impl Drop for ServerProcess {
 
 /// As many shards as both ends have are used, whatever their numbers.
 #[test]
-fn client_and_server_have_any_number_of_shards() {
+fn client_and_server_have_any_number_of_shards_over_memif() {
+    assert_any_number_of_shards(
+        |socket| format!("memif:{socket},server"),
+        |socket| format!("memif:{socket},client"),
+    );
+}
+
+#[test]
+fn client_and_server_have_any_number_of_shards_over_vhost() {
+    assert_any_number_of_shards(
+        |socket| format!("vhost:{socket}"),
+        |socket| format!("virtio-user:{socket}"),
+    );
+}
+
+/// `server` and `client` return the devices of a socket.
+fn assert_any_number_of_shards(server: fn(&str) -> String, client: fn(&str) -> String) {
     let fx = Fixture::new();
     let two = two_cores();
     let (one, other) = two.split_once(',').unwrap();
@@ -195,18 +219,20 @@ fn client_and_server_have_any_number_of_shards() {
             let what = format!("{test}, {client_shards} shards to {server_shards}");
             let socket = fx.path("fw.sock");
             let _ = std::fs::remove_file(&socket);
-            let socket = socket.display();
+            let socket = socket.display().to_string();
             let mut server = ServerProcess::start(&format!(
-                "server --once --dev memif:{socket},server --ip 198.18.0.1/24 --timeout 60 \
+                "server --once --dev {} --ip 198.18.0.1/24 --timeout 60 \
                  --shards {server_shards} --cores {}",
+                server(&socket),
                 cores(one, server_shards)
             ));
-            let report = fx.path("memif.json");
+            let report = fx.path("report.json");
             let (name, options) = test.split_once(' ').unwrap();
             let line = format!(
-                "{name} 198.18.0.1 {options} --dev memif:{socket},client --ip 198.18.0.2/24 \
+                "{name} 198.18.0.1 {options} --dev {} --ip 198.18.0.2/24 \
                  --shards {client_shards} --cores {} -n 100 -s 3000 -t 16 --verify --timeout 60 \
                  --json {}",
+                client(&socket),
                 cores(other, client_shards),
                 report.display()
             );

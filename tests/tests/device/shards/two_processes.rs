@@ -1,5 +1,5 @@
-//! Several shards over `memif`, between two processes: shard `i` is connected to the peer's shard
-//! `i`, and shards beyond those of the peer to nothing.
+//! Several shards over `memif` and over vhost, between two processes: shard `i` is connected to the
+//! peer's shard `i`, and shards beyond those of the peer to nothing.
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::Path;
@@ -10,28 +10,41 @@ use ferrowarp_tests::process::{self, Running};
 use ferrowarp_tests::test_name;
 
 use super::*;
+use crate::two_processes::Link;
 
 const PORT: u16 = 4791;
 /// Connections in each direction.
 const CONNECTIONS: usize = 8;
-/// Environment of the other process: the socket, its number of shards, and that of connected ones.
-const SOCKET: &str = "FERROWARP_TEST_SHARDS_SOCKET";
+/// Environment of the other process: its device, its number of shards, and that of connected ones.
+const DEVICE: &str = "FERROWARP_TEST_SHARDS_DEVICE";
 const SHARDS: &str = "FERROWARP_TEST_SHARDS";
 const LINKED: &str = "FERROWARP_TEST_SHARDS_LINKED";
 
 #[test]
-fn two_processes_with_equal_and_unequal_numbers_of_shards() {
-    if let Ok(socket) = std::env::var(SOCKET) {
+fn memif_with_equal_and_unequal_numbers_of_shards() {
+    equal_and_unequal_numbers_of_shards(Link::Memif, test_name!());
+}
+
+#[test]
+fn vhost_with_equal_and_unequal_numbers_of_shards() {
+    equal_and_unequal_numbers_of_shards(Link::Vhost, test_name!());
+}
+
+fn equal_and_unequal_numbers_of_shards(link: Link, name: &str) {
+    if let Ok(device) = std::env::var(DEVICE) {
         let [shards, linked] = [SHARDS, LINKED].map(|name| std::env::var(name).unwrap());
-        return client(&socket, shards.parse().unwrap(), linked.parse().unwrap());
+        return client(&device, shards.parse().unwrap(), linked.parse().unwrap());
     }
     for (ours, theirs) in [(2, &[2, 1, 2][..]), (1, &[2])] {
         let dir = process::temp_dir().unwrap();
         let socket = dir.path().join("fw.sock");
-        let device = format!("memif:{},server", socket.display());
+        let device = link.server(&socket);
         let stack = Stack::on_device_with(&device, STACK, |config| config.shards = ours);
         for (number, &theirs) in theirs.iter().enumerate() {
-            meet(&stack, test_name!(), &socket, theirs, number);
+            let log = dir.path().join(format!("client-{number}.log"));
+            let mut command = Command::new(std::env::current_exe().unwrap());
+            command.args(["--exact", name, "--nocapture"]).env(DEVICE, link.client(&socket));
+            meet(&stack, command, &log, theirs);
         }
         stack.context.clone().close();
         drop(stack);
@@ -39,16 +52,13 @@ fn two_processes_with_equal_and_unequal_numbers_of_shards() {
     }
 }
 
-/// Starts the other process, and exchanges messages with it until both are done.
-fn meet(stack: &Stack, name: &str, socket: &Path, theirs: usize, number: usize) {
+/// Starts the other process by `command`, and exchanges messages with it until both are done.
+fn meet(stack: &Stack, mut command: Command, log: &Path, theirs: usize) {
     let linked = stack.context.shard_count().min(theirs);
     let before = counters(stack);
     let listener = stack.context.listen(PORT, CONNECTIONS).unwrap();
-    let mut command = Command::new(std::env::current_exe().unwrap());
-    command.args(["--exact", name, "--nocapture"]).env(SOCKET, socket);
     command.env(SHARDS, theirs.to_string()).env(LINKED, linked.to_string());
-    let log = socket.with_file_name(format!("client-{number}.log"));
-    let other = Running::start(&mut command, log).unwrap();
+    let other = Running::start(&mut command, log.to_owned()).unwrap();
     // It listens before it connects.
     let passive = with_own_queue(stack);
     let served = accept(&passive, &listener, linked);
@@ -64,9 +74,8 @@ fn meet(stack: &Stack, name: &str, socket: &Path, theirs: usize, number: usize) 
 }
 
 /// The other process.
-fn client(socket: &str, shards: usize, linked: usize) {
-    let device = format!("memif:{socket},client");
-    let stack = Stack::on_device_with(&device, KERNEL, |config| config.shards = shards);
+fn client(device: &str, shards: usize, linked: usize) {
+    let stack = Stack::on_device_with(device, KERNEL, |config| config.shards = shards);
     let listener = stack.context.listen(PORT, CONNECTIONS).unwrap();
     std::thread::scope(|scope| {
         let passive = with_own_queue(&stack);

@@ -1,6 +1,7 @@
-//! Two processes connected by a memif socket and shared memory.
+//! Two processes connected by a socket and shared memory: memif, or vhost and virtio-user.
 
 use std::net::SocketAddr;
+use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
@@ -15,10 +16,34 @@ use ferrowarp_tests::test_name;
 
 const PROCESS_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// The socket to which the other process of [`rdma_between_two_processes`] connects.
-const SOCKET: &str = "FERROWARP_TEST_SOCKET";
+/// The device of the other process of [`rdma_between_two_processes`].
+const DEVICE: &str = "FERROWARP_TEST_DEVICE";
 const PORT: u16 = 4791;
 const LEN: usize = 3_000_000;
+
+/// Kind of link between two processes.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Link {
+    Memif,
+    /// The server is the back end, the client the virtio driver.
+    Vhost,
+}
+
+impl Link {
+    pub(crate) fn server(self, socket: &Path) -> String {
+        match self {
+            Self::Memif => format!("memif:{},server", socket.display()),
+            Self::Vhost => format!("vhost:{}", socket.display()),
+        }
+    }
+
+    pub(crate) fn client(self, socket: &Path) -> String {
+        match self {
+            Self::Memif => format!("memif:{},client", socket.display()),
+            Self::Vhost => format!("virtio-user:{}", socket.display()),
+        }
+    }
+}
 
 /// Inline payload of a Send.
 fn inline(bytes: &[u8]) -> Payload {
@@ -26,17 +51,26 @@ fn inline(bytes: &[u8]) -> Payload {
 }
 
 #[test]
-fn rdma_between_two_processes() {
-    if let Ok(socket) = std::env::var(SOCKET) {
-        return client(&socket);
+fn rdma_over_memif() {
+    rdma_between_two_processes(Link::Memif, test_name!());
+}
+
+#[test]
+fn rdma_over_vhost() {
+    rdma_between_two_processes(Link::Vhost, test_name!());
+}
+
+fn rdma_between_two_processes(link: Link, name: &str) {
+    if let Ok(device) = std::env::var(DEVICE) {
+        return client(&device);
     }
     let dir = process::temp_dir().unwrap();
     let socket = dir.path().join("fw.sock");
-    let stack = Stack::on_device(&format!("memif:{},server", socket.display()), STACK);
+    let stack = Stack::on_device(&link.server(&socket), STACK);
     let listener = stack.context.listen(PORT, 1).unwrap();
     let mut command = Command::new(std::env::current_exe().unwrap());
-    command.args(["--exact", test_name!(), "--nocapture"]);
-    command.env(SOCKET, &socket);
+    command.args(["--exact", name, "--nocapture"]);
+    command.env(DEVICE, link.client(&socket));
     let other = Running::start(&mut command, dir.path().join("client.log")).unwrap();
 
     let qp = stack.create_qp();
@@ -68,8 +102,8 @@ fn rdma_between_two_processes() {
     assert!(!socket.exists(), "the socket is left behind");
 }
 
-fn client(socket: &str) {
-    let stack = Stack::on_device(&format!("memif:{socket},client"), KERNEL);
+fn client(device: &str) {
+    let stack = Stack::on_device(device, KERNEL);
     let recv_mr = stack.alloc_mr(100, Access::LOCAL_WRITE);
     let mine = stack.alloc_mr(LEN, Access::LOCAL_WRITE);
     let qp = stack.create_qp();
@@ -103,26 +137,29 @@ fn client(socket: &str) {
 
 /// `iwperf` at both ends of a socket.
 struct IwperfPair {
+    link: Link,
     dir: TempDir,
     iwperf: std::path::PathBuf,
 }
 
 impl IwperfPair {
-    fn new() -> Option<Self> {
+    fn new(link: Link) -> Option<Self> {
         let Some(iwperf) = process::program("iwperf") else {
             skip("no iwperf; cargo build --profile test --bins");
             return None;
         };
-        Some(Self { dir: process::temp_dir().unwrap(), iwperf })
+        Some(Self { link, dir: process::temp_dir().unwrap(), iwperf })
     }
 
-    fn device(&self, role: &str) -> String {
-        format!("memif:{},{role}", self.dir.path().join("fw.sock").display())
+    fn server_command(&self) -> Command {
+        let device = self.link.server(&self.dir.path().join("fw.sock"));
+        let mut command = Command::new(&self.iwperf);
+        command.args(["server", "--ip", "198.18.0.1/24", "--dev", &device]);
+        command
     }
 
     fn server(&self) -> Running {
-        let mut command = Command::new(&self.iwperf);
-        command.args(["server", "--ip", "198.18.0.1/24", "--dev", &self.device("server")]);
+        let mut command = self.server_command();
         let mut server = Running::start(&mut command, self.dir.path().join("server.log")).unwrap();
         // It prints this line once a client can connect.
         server.wait_for("waiting for clients", PROCESS_TIMEOUT).unwrap();
@@ -130,8 +167,9 @@ impl IwperfPair {
     }
 
     fn client(&self, arguments: &[&str]) -> Command {
+        let device = self.link.client(&self.dir.path().join("fw.sock"));
         let mut command = Command::new(&self.iwperf);
-        command.args(arguments).args(["--ip", "198.18.0.2/24", "--dev", &self.device("client")]);
+        command.args(arguments).args(["--ip", "198.18.0.2/24", "--dev", &device]);
         command
     }
 
@@ -147,8 +185,17 @@ impl IwperfPair {
 }
 
 #[test]
-fn every_iwperf_test_between_two_processes() {
-    let Some(ends) = IwperfPair::new() else { return };
+fn every_iwperf_test_over_memif() {
+    every_iwperf_test(Link::Memif);
+}
+
+#[test]
+fn every_iwperf_test_over_vhost() {
+    every_iwperf_test(Link::Vhost);
+}
+
+fn every_iwperf_test(link: Link) {
+    let Some(ends) = IwperfPair::new(link) else { return };
     for test in ["write-bw", "read-bw", "send-bw", "write-lat", "read-lat", "send-lat"] {
         let server = ends.server();
         let mut command = ends.client(&[test, "198.18.0.1", "-s", "3000", "-n", "500", "--verify"]);
@@ -167,8 +214,18 @@ fn every_iwperf_test_between_two_processes() {
 /// are in use. Without the protection against that, the other end crashed (SIGSEGV) in one of
 /// twenty-five kills when both processors were busy.
 #[test]
-fn server_survives_killed_clients() {
-    let Some(ends) = IwperfPair::new() else { return };
+fn memif_server_survives_killed_clients() {
+    server_survives_killed_clients(Link::Memif);
+}
+
+/// The vhost library unmaps the peer's memory in a thread of its own.
+#[test]
+fn vhost_survives_killed_virtio_drivers() {
+    server_survives_killed_clients(Link::Vhost);
+}
+
+fn server_survives_killed_clients(link: Link) {
+    let Some(ends) = IwperfPair::new(link) else { return };
     for _ in 0..10 {
         let server = ends.server();
         let client = ends.busy_client();
@@ -181,8 +238,17 @@ fn server_survives_killed_clients() {
 }
 
 #[test]
-fn client_fails_when_the_server_is_killed() {
-    let Some(ends) = IwperfPair::new() else { return };
+fn memif_client_fails_when_the_server_is_killed() {
+    client_fails_when_the_server_is_killed(Link::Memif);
+}
+
+#[test]
+fn virtio_driver_fails_when_its_back_end_is_killed() {
+    client_fails_when_the_server_is_killed(Link::Vhost);
+}
+
+fn client_fails_when_the_server_is_killed(link: Link) {
+    let Some(ends) = IwperfPair::new(link) else { return };
     let server = ends.server();
     let client = ends.busy_client();
     drop(server);
@@ -193,14 +259,41 @@ fn client_fails_when_the_server_is_killed() {
 }
 
 #[test]
-fn socket_in_use_is_refused() {
-    let Some(ends) = IwperfPair::new() else { return };
+fn memif_socket_in_use_is_refused() {
+    socket_in_use_is_refused(Link::Memif);
+}
+
+#[test]
+fn vhost_socket_in_use_is_refused() {
+    socket_in_use_is_refused(Link::Vhost);
+}
+
+fn socket_in_use_is_refused(link: Link) {
+    let Some(ends) = IwperfPair::new(link) else { return };
     let first = ends.server();
-    let mut command = Command::new(&ends.iwperf);
-    command.args(["server", "--ip", "198.18.0.1/24", "--dev", &ends.device("server")]);
-    let second = process::run(&mut command, PROCESS_TIMEOUT).unwrap();
+    let second = process::run(&mut ends.server_command(), PROCESS_TIMEOUT).unwrap();
     let code = second.status.and_then(|status| status.code());
     assert!(code.is_some_and(|code| code != 0 && code != 101), "{code:?}: {}", second.output);
     assert_eq!(second.output.lines().count(), 1, "{}", second.output);
     drop(first);
+}
+
+/// A back end serves one driver at a time. One whose driver was killed serves the next.
+#[test]
+fn second_virtio_driver_is_refused_until_the_first_is_gone() {
+    let Some(ends) = IwperfPair::new(Link::Vhost) else { return };
+    let server = ends.server();
+    let first = ends.busy_client();
+    let arguments = ["write-bw", "198.18.0.1", "-s", "3000", "-n", "100", "--verify"];
+    let refused = process::run(&mut ends.client(&arguments), PROCESS_TIMEOUT).unwrap();
+    assert!(refused.output.contains("is connected to this socket already"), "{}", refused.output);
+    assert_eq!(refused.output.lines().count(), 1, "{}", refused.output);
+    drop(first);
+    // The frames of the second one arrive: its answer is that of a server that still has the
+    // connection of the first, until that is lost.
+    let second = process::run(&mut ends.client(&arguments), PROCESS_TIMEOUT).unwrap();
+    let expected = "refused by the peer: busy with another client";
+    assert!(second.output.contains(expected), "{:?}: {}", second.status, second.output);
+    server.interrupt().unwrap();
+    assert!(server.finish(PROCESS_TIMEOUT).unwrap().status.is_some());
 }
