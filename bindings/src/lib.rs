@@ -17,7 +17,7 @@ mod attached;
 mod burst_lock;
 pub mod eal;
 pub mod error;
-pub mod fd;
+mod fd;
 pub mod fork;
 mod intr_sources;
 pub mod mbuf;

@@ -68,6 +68,7 @@ impl SilentServer {
             rx_descriptors: 0,
             tx_descriptors: 0,
             tx_free_thresh: None,
+            socket: None,
             pools: vec![Mempool::new(eal, &pool).unwrap()],
             wired: u16::MAX,
             mtu: None,

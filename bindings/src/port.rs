@@ -1,6 +1,7 @@
 //! Ports: attached, configured, started, and closed after their last queue is dropped.
 
 use std::ffi::{CStr, CString};
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use crate::attached::{Attached, Driver, driver_name, own};
@@ -9,7 +10,7 @@ use crate::error::{Errno, Error, check};
 use crate::memif_disconnect;
 use crate::mempool::Mempool;
 use crate::queue::{self, RxQueue, TxQueue};
-use crate::{rss, sys, vhost_state};
+use crate::{fd, rss, sys, vhost_state};
 
 /// Bus of a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -73,6 +74,9 @@ pub struct PortConfig {
     pub promiscuous: bool,
     /// Checksum offload, transmit and receive.
     pub checksum: bool,
+    /// Socket that the port serves: not inherited by programs that the process executes, nor are
+    /// its connections.
+    pub socket: Option<PathBuf>,
     /// RSS over IP addresses and TCP ports, as far as the port has it ([`PortInfo::rss`]); the key
     /// and the redirection table are the driver's ([`RxQueue::rss_config`]).
     pub rss: bool,
@@ -229,9 +233,13 @@ impl Port {
             let _control = control_lock();
             if port.driver == Driver::Vhost {
                 // Peers can connect from when it is configured.
-                vhost_state::watch(port.id, config.wired())?;
+                vhost_state::watch(port.id, config.wired(), config.socket.clone())?;
             }
             configure(&port, config)?;
+            if let Some(socket) = &config.socket {
+                // An executed program would keep it alive after its server.
+                fd::close_sockets_on_exec(socket);
+            }
             if port.driver == Driver::Memif {
                 memif_disconnect::hook_log()?;
             }

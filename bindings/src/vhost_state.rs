@@ -14,12 +14,13 @@
 
 use core::ffi::{CStr, c_int, c_void};
 use core::sync::atomic::{AtomicUsize, Ordering};
+use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::time::Duration;
 
 use crate::burst_lock::{BurstLock, InFlight, QUIESCE_POLLS, RingState};
 use crate::error::{Errno, Error, check};
-use crate::sys;
+use crate::{fd, sys};
 
 /// Name of the driver, as in `rte_eth_dev_info`.
 pub(crate) const DRIVER: &CStr = c"net_vhost";
@@ -44,6 +45,8 @@ struct Watched {
     port: u16,
     /// Number of its queue pairs.
     wired: u16,
+    /// Path of its socket, if that is known.
+    socket: Option<PathBuf>,
     is_up: bool,
     /// The peer has had its time for enabling queues.
     is_settled: bool,
@@ -56,10 +59,11 @@ struct Watched {
 }
 
 impl Watched {
-    const fn new(port: u16, wired: u16) -> Self {
+    const fn new(port: u16, wired: u16, socket: Option<PathBuf>) -> Self {
         Self {
             port,
             wired,
+            socket,
             is_up: false,
             is_settled: false,
             connection: 0,
@@ -178,8 +182,8 @@ fn ports() -> MutexGuard<'static, Vec<Watched>> {
 ///
 /// # Errors
 /// [`Error::PortConfigure`] if there is no memory for it.
-pub(crate) fn watch(port: u16, wired: u16) -> Result<(), Error> {
-    ports().push(Watched::new(port, wired));
+pub(crate) fn watch(port: u16, wired: u16, socket: Option<PathBuf>) -> Result<(), Error> {
+    ports().push(Watched::new(port, wired, socket));
     EVENTS.into_iter().try_for_each(|event| {
         let none = core::ptr::null_mut();
         // SAFETY: an attached port, and a function that accepts any argument and lives as long as
@@ -231,6 +235,10 @@ unsafe extern "C" fn on_event(
         // SAFETY: an attached port and a structure to fill.
         let status = unsafe { sys::rte_eth_link_get_nowait(port, &raw mut link) };
         watched.on_link(status == 0 && link.link_status() != 0);
+    }
+    if event == sys::RTE_ETH_EVENT_INTR_LSC && watched.is_up {
+        // An executed program would keep the connection open after its end here.
+        watched.socket.as_deref().map(fd::close_sockets_on_exec);
     }
     match get_queue_event() {
         Some(next) => {

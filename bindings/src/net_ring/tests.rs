@@ -68,6 +68,7 @@ fn pair(eal: Eal) -> [Endpoint; 2] {
             rx_descriptors: 64,
             tx_descriptors: 64,
             tx_free_thresh: None,
+            socket: None,
             pools: vec![pool.clone()],
             wired: u16::MAX,
             mtu: None,

@@ -16,7 +16,7 @@ fn states(watched: &Watched) -> Vec<RingState> {
 #[test]
 fn queue_has_a_ring_while_both_of_its_vrings_are_enabled() {
     use RingState::{Absent, LinkDown, Present};
-    let mut watched = Watched::new(0, 2);
+    let mut watched = Watched::new(0, 2, None);
     let [mut rx, _tx] = watched.register_queue();
     // The first pair is enabled before the link is up.
     enable(&mut watched, 0, false, true);
@@ -51,7 +51,7 @@ fn queue_has_a_ring_while_both_of_its_vrings_are_enabled() {
 
 #[test]
 fn end_of_a_connection_waits_for_the_burst_in_flight() {
-    let mut watched = Watched::new(0, 1);
+    let mut watched = Watched::new(0, 1, None);
     let [mut rx, mut tx] = watched.register_queue();
     enable(&mut watched, 0, false, true);
     enable(&mut watched, 0, true, true);

@@ -16,7 +16,6 @@ use crate::device::pools::{MTU_MAX, MTU_MIN};
 use crate::device::port::{DpdkDevice, PortFacts};
 use crate::device::quirks::{DriverQuirks, MtuBy, SteeringBy};
 use crate::device::raw::RawPort;
-use crate::device::socket::close_server_on_exec;
 use crate::device::spec::DeviceSpec;
 use crate::device::steering::Steering;
 use crate::device::vhost;
@@ -114,9 +113,6 @@ pub fn open(spec: &DeviceSpec, config: &OpenConfig) -> Result<Opened, DeviceErro
             }
             PeerQueues::Polled | PeerQueues::NotAsked => wired,
         };
-        if let DeviceSpec::Vhost { socket } = spec {
-            close_server_on_exec(socket);
-        }
         if accepted == wired {
             return Ok(Opened::One(devices));
         }
@@ -207,6 +203,10 @@ fn start_port(
     quirks.check_memory_files(spec, eal)?;
     let port_config = PortConfig {
         tx_free_thresh: quirks.tx_free_thresh,
+        socket: match spec {
+            DeviceSpec::Vhost { socket } => Some(socket.into()),
+            _ => None,
+        },
         rx_descriptors: rx_descriptors.max(8),
         tx_descriptors: tx_descriptors.max(8),
         pools: receive,

@@ -162,12 +162,11 @@ static TABLE: [(&str, DriverQuirks); 7] = [
     // frame is received with whatever checksum it has, and checked here. Queues that the peer has
     // not enabled are told by events, and the library's end of a connection needs the bursts to be
     // locked: both are in the bindings. A second virtio driver that connects takes the port from
-    // the first, so it looks for the first one before it does. Sockets are inherited by programs
-    // that are executed, so the one that listens is marked after it is opened (both:
-    // `device/socket.rs`). The library allocates when the peer's memory grows: if that is of the
-    // same process, both wait for each other, so that is refused (drivers/net/vhost/rte_eth_vhost.c
-    // and lib/vhost/vhost_user.c, `vhost_user_set_mem_table`;
-    // `vhost_queue_reaches_the_peers_queue_of_the_same_number`,
+    // the first, so it looks for the first one before it does (`device/socket.rs`). Its sockets
+    // would be inherited by programs that are executed, and are marked in the bindings. The library
+    // allocates when the peer's memory grows: if that is of the same process, both wait for each
+    // other, so that is refused (drivers/net/vhost/rte_eth_vhost.c and lib/vhost/vhost_user.c,
+    // `vhost_user_set_mem_table`; `vhost_queue_reaches_the_peers_queue_of_the_same_number`,
     // `vhost_frame_arrives_with_its_checksum`, `vhost_ends_that_are_killed_are_replaced`,
     // `both_ends_in_a_process_with_hugepages_are_refused`, and, of the whole stack,
     // `second_virtio_driver_is_refused_until_the_first_is_gone`).

@@ -2,7 +2,6 @@
 //! failure, and never remove the socket of a killed server.
 
 use std::io;
-use std::os::fd::RawFd;
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::fs::FileTypeExt;
 use std::os::unix::net::{SocketAddr, UnixDatagram, UnixStream};
@@ -114,33 +113,17 @@ fn unix_sockets() -> String {
     std::fs::read_to_string("/proc/thread-self/net/unix").unwrap_or_default()
 }
 
-/// Returns the descriptors by which this process has the server's socket, as far as /proc tells.
-fn servers_here(path: &str) -> Vec<RawFd> {
+/// True if this process serves the socket itself, as far as /proc tells.
+pub(super) fn is_served_here(path: &str) -> bool {
     let table = unix_sockets();
     let servers: Vec<_> = bound(&table, Path::new(path))
         .filter(|socket| socket.is_listening)
         .map(|socket| format!("socket:[{}]", socket.inode))
         .collect();
-    let Ok(open) = std::fs::read_dir("/proc/self/fd") else { return Vec::new() };
+    let Ok(open) = std::fs::read_dir("/proc/self/fd") else { return false };
     let is_server = |target: &Path| servers.iter().any(|server| target == Path::new(server));
     open.flatten()
-        .filter(|entry| std::fs::read_link(entry.path()).is_ok_and(|target| is_server(&target)))
-        .filter_map(|entry| entry.file_name().to_str()?.parse().ok())
-        .collect()
-}
-
-/// True if this process serves the socket itself, as far as /proc tells.
-pub(super) fn is_served_here(path: &str) -> bool {
-    !servers_here(path).is_empty()
-}
-
-/// Has the server's socket closed in programs that this process executes: they would keep it alive
-/// after its server.
-pub(super) fn close_server_on_exec(path: &str) {
-    for fd in servers_here(path) {
-        // It may just have been closed, which is as well.
-        let _ = dpdk_sys::fd::set_close_on_exec(fd);
-    }
+        .any(|entry| std::fs::read_link(entry.path()).is_ok_and(|target| is_server(&target)))
 }
 
 /// Waits until nobody is connected to the server, at most `timeout`: a server may not have noticed
