@@ -240,8 +240,8 @@ impl VerbsPair {
         self.progress[index][0] += count;
     }
 
-    /// Returns the CRC32C of the bytes that the first queue pair has written to the sink so far, and
-    /// whether they equal those of the source.
+    /// Returns the CRC32C of the bytes that the first queue pair has written to the sink so far,
+    /// and whether they equal those of the source.
     #[must_use]
     pub fn digest(&self) -> (u32, bool) {
         let slots = self.progress[0][1].min(self.slot_count);

@@ -1,5 +1,5 @@
-//! Hints to load cache lines ahead of their use (`rte_prefetch0`, `rte_prefetch0_write`), so that the
-//! misses of several overlap.
+//! Hints to load cache lines ahead of their use (`rte_prefetch0`, `rte_prefetch0_write`), so that
+//! the misses of several overlap.
 
 #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
 use core::arch::asm;

@@ -17,8 +17,8 @@ pub struct Case {
     pub has_core: bool,
     /// Counted from post to completion: the runtime has the settings as well.
     pub has_verbs: bool,
-    /// Outstanding messages of each of many queue pairs, which take turns; the lines of a single one
-    /// are counted per turn.
+    /// Outstanding messages of each of many queue pairs, which take turns; the lines of a single
+    /// one are counted per turn.
     pub turn: Option<u64>,
     /// Messages before and during a memory trace of it, which takes a second for a few hundred
     /// segments; `None`: not traced.

@@ -122,8 +122,9 @@ pub fn markdown(results: &[RowResult], seconds: f64) -> String {
          another. The CRC is, for each length, the faster of the crates crc-fast and crc32c. The \
          *best bound* may use one pass on transmit where it is faster. The *bare ping-pong* passes \
          the same bytes back and forth over DPDK's `ring`, the port of the run, with the passes of \
-         the frozen bound; its latency is half a round trip. *Shards*: a bound, or a shard of both ends, on each core; \
-         compared is what it gains over one on the first core alone.\n\n\
+         the frozen bound; its latency is half a round trip. *Shards*: a bound, or a \
+         shard of both ends, on each core; compared is what it gains over one on the first core \
+         alone.\n\n\
          In each pair all are measured one after another for {seconds} s each, in reverse order in \
          every other pair. Of the ratios (or differences) of the pairs the median is given, and \
          its interval by order statistics: from the k-th lowest to the k-th highest, with the \
@@ -175,8 +176,8 @@ pub fn table(results: &[RowResult]) -> String {
             line(
                 &mut text,
                 &format!(
-                    "| {} | {gains}{} {subject:.2} {} | {gains}{} {reference:.2} | {median:.3}{unit} | {low:.3} \
-                     to {high:.3} ({:.1} %) | {wanted} | {} | {} |",
+                    "| {} | {gains}{} {subject:.2} {} | {gains}{} {reference:.2} | \
+                     {median:.3}{unit} | {low:.3} to {high:.3} ({:.1} %) | {wanted} | {} | {} |",
                     result.row.name,
                     comparison.subject.name(),
                     comparison.figure.unit(),

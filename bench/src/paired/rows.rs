@@ -94,8 +94,8 @@ pub enum Kind {
     Ratio,
     /// Subject less reference.
     Difference,
-    /// What the subject gains from all cores over the first one alone, divided by what the reference
-    /// gains.
+    /// What the subject gains from all cores over the first one alone, divided by what the
+    /// reference gains.
     Gain,
 }
 

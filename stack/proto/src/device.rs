@@ -145,8 +145,8 @@ pub trait Device {
     /// Sent frame kept for retransmission; dropping it releases the reference.
     type Retained: Retained;
 
-    /// Loads the cache lines of a value while the engine goes on: a hint, for the state that it uses
-    /// soon. Nothing by default.
+    /// Loads the cache lines of a value while the engine goes on: a hint, for the state that it
+    /// uses soon. Nothing by default.
     #[inline(always)]
     fn prefetch<T: ?Sized>(_value: &T) {}
 

@@ -15,8 +15,7 @@
 //! [`rdmap::send_queue`]: crate::rdmap::send_queue
 //! [`ddp::recv_queue`]: crate::ddp::recv_queue
 
-use crate::device::Device;
-use slots::Slots;
+use slots::{Slot, Slots};
 
 #[cfg(not(loom))]
 use core::sync::atomic::{AtomicU64, Ordering};
@@ -161,11 +160,11 @@ impl Consumer {
         self.shared.tail.0.load(Ordering::Acquire) - self.taken
     }
 
-    /// Has the port load the first of the `count` slots taken last.
-    pub(crate) fn prefetch_last<D: Device>(&self, count: u64) {
+    /// Calls `prefetch` for the first of the `count` slots taken last.
+    pub(crate) fn prefetch_last(&self, count: u64, prefetch: impl Fn(&Slot)) {
         let first = self.taken.saturating_sub(count);
         for number in first..self.taken.min(first + PREFETCHED_SLOT_COUNT) {
-            D::prefetch(self.shared.slots.get(number));
+            prefetch(self.shared.slots.get(number));
         }
     }
 

@@ -256,8 +256,8 @@ fn connection_sends_sixteen_segments_per_pass() {
     assert_eq!(drive_with_slots(&mut world, 0, TX_QUEUE_LEN).len(), 16);
 }
 
-/// A pass sends a burst of segments, as large as the peer's passes receive, in place of something for
-/// all connections. Those that it did not visit come first in the next one.
+/// A pass sends a burst of segments, as large as the peer's passes receive, in place of something
+/// for all connections. Those that it did not visit come first in the next one.
 #[test]
 fn pass_sends_no_more_than_a_burst() {
     const COUNT: usize = 20;

@@ -1,9 +1,9 @@
-//! Loads of the state of connections ahead of their turn. With many of them each turn begins with
-//! state that no cache has, some 40 lines at the Data Source and 20 at the Data Sink, and would wait
-//! for one after another.
+//! Loads of the state of connections before their turn. With many of them each turn begins with
+//! state that no cache has, some 40 lines at the Data Source and 20 at the Data Sink, and would
+//! wait for one after another.
 //!
-//! What a line says of the next one, such as the queue pair of a connection, is read one turn later:
-//! the connections on the ready list pass through stages.
+//! What a line says of the next one, such as the queue pair of a connection, is read one turn
+//! later: the connections on the ready list pass through stages.
 
 use arrayvec::ArrayVec;
 

@@ -16,10 +16,10 @@ use crate::verbs::wc::Completions;
 /// Segments that a connection sends per pass, at most.
 const TX_QUANTUM_SEGMENTS: usize = 16;
 
-/// With more segments than this sent, pure ACKs aside, a pass ends; the other ready connections come
-/// first in the next one. So a pass sends a burst at most, as many as the peer's passes receive. If
-/// it sent for all connections it would fill the transmit queue: ACKs would be late, and the frames
-/// in use far more than the caches hold.
+/// With more segments than this sent, pure ACKs aside, a pass ends; the other ready connections
+/// come first in the next one. So a pass sends a burst at most, as many as the peer's passes
+/// receive. If it sent for all connections it would fill the transmit queue: ACKs would be late,
+/// and the frames in use far more than the caches hold.
 const TX_BURST_BEGUN: u64 = (BURST_LEN - TX_QUANTUM_SEGMENTS) as u64;
 
 /// Result of [`Connection::send_new_data`].

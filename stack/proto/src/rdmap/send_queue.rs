@@ -60,7 +60,7 @@ impl SqConsumer {
 
     /// Has the port load the slots of the last requests taken, of one slot each: at most `count`.
     pub(in crate::rdmap) fn prefetch_last<D: Device>(&self, count: u64) {
-        self.0.prefetch_last::<D>(count);
+        self.0.prefetch_last(count, D::prefetch);
     }
 
     /// True if a published request was not taken.

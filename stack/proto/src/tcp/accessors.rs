@@ -22,7 +22,8 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
         self.state == State::Closed && !self.pending.reset
     }
 
-    /// Has the port load the records of unacknowledged segments, as far as they are outside the TCB.
+    /// Has the port load the records of unacknowledged segments, as far as they are outside the
+    /// TCB.
     pub(crate) fn prefetch_scoreboard<D: Device>(&self) {
         self.scoreboard.prefetch::<D>();
     }
