@@ -67,9 +67,14 @@ fn connect(world: &mut World) -> Pair {
 
 /// Posts a Write of `len` bytes.
 fn post_write(world: &mut World, pair: &Pair, wr_id: u64, len: u32) {
+    post_write_to(world, pair, wr_id, len, 0);
+}
+
+/// Posts a Write of `len` bytes to offset `remote`.
+fn post_write_to(world: &mut World, pair: &Pair, wr_id: u64, len: u32, remote: u64) {
     let gather = Sge { addr: 0, len, lkey: pair.stags[0] };
     let payload = Payload::Gather([gather].into_iter().collect());
-    let operation = Operation::Write { payload, rkey: pair.stags[1], remote: 0 };
+    let operation = Operation::Write { payload, rkey: pair.stags[1], remote };
     let wr = SendWr { wr_id, operation, signaled: true, fence: false };
     world.ends[0].engine.post_send(pair.qps[0], wr).unwrap();
 }
@@ -309,6 +314,75 @@ fn state_of_many_connections_is_loaded_ahead() {
     // At least connection and queue pair, at both ends, but for the first ones on the list.
     let bytes = loaded(&mut world, &mut pairs, 100);
     assert!(bytes > 2 * 90 * 1024, "{bytes}");
+}
+
+/// Returns a world with few data frames at the source, and connections of queue pairs of depth 1
+/// that each have posted a Write of `len` bytes, to an offset that is its number.
+fn posted_with_few_frames(data: usize, count: usize, len: u32) -> (World, Vec<Pair>) {
+    let mut options = WorldOptions::new(12);
+    options.arena_len = ARENA_LEN as usize;
+    options.tcp[0].pacing = false;
+    options.pools.data = data;
+    let mut world = World::new(&options);
+    let stags = connect(&mut world).stags;
+    let connect =
+        |_| Pair { qps: connect_new(&mut world, qp_init(1, 1), &Default::default()), stags };
+    let pairs: Vec<_> = (0..count).map(connect).collect();
+    pairs::settle(&mut world);
+    for (number, pair) in (0..).zip(&pairs) {
+        post_write_to(&mut world, pair, 0, len, number);
+    }
+    (world, pairs)
+}
+
+/// Connections that find no frame wait in order, and are not visited in vain. Each then gets one
+/// frame in its turn.
+#[test]
+fn connections_await_frames_in_order() {
+    const COUNT: usize = 100;
+    let (mut world, _pairs) = posted_with_few_frames(40, COUNT, 1000);
+    let mut turns: Vec<u64> = Vec::new();
+    let shortages = |world: &World| world.ends[0].engine.counters().frame_shortages;
+    while turns.len() < COUNT {
+        let before = turns.len();
+        let mut to_peer = Vec::new();
+        for _ in 0..10 {
+            to_peer.extend(drive_with_slots(&mut world, 0, TX_QUEUE_LEN));
+        }
+        let vain = shortages(&world);
+        assert!(drive_with_slots(&mut world, 0, TX_QUEUE_LEN).is_empty());
+        let vain = shortages(&world) - vain;
+        assert!(vain <= 1, "only the first was visited: {vain}");
+        // Tagged Offset, after the headers of Ethernet, IPv4 and TCP with timestamps, the length of
+        // the FPDU, DDP's control field and the STag.
+        let offset_of = |frame: &Vec<u8>| u64::from_be_bytes(frame[74..82].try_into().unwrap());
+        turns.extend(to_peer.iter().map(offset_of));
+        assert!(turns.len() > before, "those that wait get the frames that are acknowledged");
+        let [peer, us] = [1, 0].map(|end: usize| world.ends[end].engine.device().inbound.clone());
+        peer.borrow_mut().extend(to_peer);
+        // The peer delays its ACKs.
+        for _ in 0..3 {
+            let acks = drive_with_slots(&mut world, 1, TX_QUEUE_LEN);
+            us.borrow_mut().extend(acks);
+            world.now = world.now + 50 * MILLISECOND;
+        }
+    }
+    assert_eq!(turns, (0..COUNT as u64).collect::<Vec<_>>());
+}
+
+/// Short segments are copied where frames are short, so that many connections can each have one
+/// outstanding.
+#[test]
+fn short_segments_hold_no_scarce_frames() {
+    const COUNT: usize = 1000;
+    let (mut world, _pairs) = posted_with_few_frames(200, COUNT, 64);
+    let mut sent = 0;
+    for _ in 0..COUNT {
+        sent += drive_with_slots(&mut world, 0, TX_QUEUE_LEN).len();
+    }
+    let counters = world.ends[0].engine.counters();
+    assert_eq!((sent, counters.frame_shortages), (COUNT, 0));
+    assert!(counters.frames_copied_out >= COUNT as u64 - 200, "{}", counters.frames_copied_out);
 }
 
 /// Many connections that have only ACKs to send all do so in the pass that received their data.

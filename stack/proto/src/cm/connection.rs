@@ -148,6 +148,8 @@ pub(crate) struct Connection<E: Env> {
     pub(crate) half_close: bool,
     /// True if it is in the list of connections to be served in this pass or the next.
     in_ready_list: bool,
+    /// True if it is in the list of connections that await a frame for new data.
+    awaits_frame: bool,
 }
 
 impl<E: Env> Connection<E> {
@@ -175,6 +177,7 @@ impl<E: Env> Connection<E> {
             tcp_established: false,
             half_close: false,
             in_ready_list: false,
+            awaits_frame: false,
         }
     }
 
@@ -208,6 +211,20 @@ impl<E: Env> Connection<E> {
     #[inline]
     pub(crate) const fn on_served(&mut self) {
         self.in_ready_list = false;
+    }
+
+    /// Puts the connection at the end of those that await a frame for new data.
+    #[cold]
+    pub(crate) fn await_frame(&mut self, schedule: &mut Schedule) {
+        if !self.awaits_frame {
+            self.awaits_frame = true;
+            schedule.awaiting_frame.push_back(self.id);
+        }
+    }
+
+    /// Records that the connection was taken off that list.
+    pub(crate) const fn on_frame_awaited(&mut self) {
+        self.awaits_frame = false;
     }
 
     /// Arms a timer if the next timeout is earlier than what is armed.

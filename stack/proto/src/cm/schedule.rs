@@ -17,6 +17,9 @@ pub(crate) struct Schedule {
     /// Connections to be served, in round-robin order, each at most once; stale entries are
     /// skipped.
     pub(crate) ready: VecDeque<ConnId>,
+    /// Connections that found no frame for new data, in the order in which they get one, each at
+    /// most once; stale entries are skipped.
+    pub(crate) awaiting_frame: VecDeque<ConnId>,
     /// Connections with contiguous data that earlier passes had no budget to deliver, each at most
     /// once; stale entries are skipped.
     pub(crate) ooo_backlog: VecDeque<ConnId>,
@@ -37,6 +40,7 @@ impl Schedule {
         Self {
             wheel: Wheel::new(),
             ready: VecDeque::new(),
+            awaiting_frame: VecDeque::new(),
             ooo_backlog: VecDeque::new(),
             ooo_budget: 0,
             unresolved: VecDeque::new(),

@@ -10,6 +10,8 @@
 //! - Copy-out: when a connection finds no frame, frames that have waited for their acknowledgment
 //!   longer than a round trip on most paths are replaced by copies, as far as memory for copies
 //!   allows. This costs their connections only the copy.
+//!   Short frames are copied as they are sent, below the low-water mark: of many connections each
+//!   may have one outstanding, and the peer delay its ACK.
 //! - Reset: when that memory is exhausted as well, the connection without progress for the longest
 //!   time, and for some seconds at least, is reset. This is done one at a time, and only in favor
 //!   of a connection that has nothing outstanding itself. TCP must not do so by itself, but a
@@ -27,6 +29,8 @@ pub(crate) const LOW_WATER_FRAMES: usize = 128;
 /// Frames are copied out when the oldest record has waited, or nothing was acknowledged, for this
 /// long.
 const COPY_OUT_AFTER_NS: u64 = 10 * MILLISECOND;
+/// Frames of at most so many bytes are copied as they are sent.
+const SHORT_FRAME_LEN: usize = 256;
 /// Time without progress after which a connection may be reset.
 const STALL_NS: u64 = 5 * SECOND;
 /// Minimum interval of scans; connections visited and frames copied in one, at most.
@@ -106,6 +110,17 @@ impl TxReclaim {
         if self.longest_stalled.is_none_or(|(longest, _)| progress_at < longest) {
             self.longest_stalled = Some((progress_at, id));
         }
+    }
+
+    /// Copies out a short frame that was sent while frames are short; to be called after each.
+    #[cold]
+    pub(crate) fn on_sent<R: RxFrame, T: Retained>(
+        &self,
+        tcb: &mut Tcb<R, T>,
+        counters: &mut Counters,
+    ) {
+        counters.frames_copied_out +=
+            u64::from(tcb.copy_out_short(&self.copy_pool, SHORT_FRAME_LEN));
     }
 
     /// Ends a round over all connections. Returns the connection to reset, if there was nothing to

@@ -1,13 +1,14 @@
 //! The engine: TCP connections and queue pairs of one port queue, driven by polling.
 //!
 //! A pass ([`Engine::drive`]) processes one burst of received frames to completion (TCP, placement,
-//! completions), then expired timers. Then each connection with something to send transmits, and
-//! the frames are flushed to the port. A pass never waits to fill a burst, and every step is
-//! bounded. Commands (post, connect, ...) send nothing themselves; the next pass does. Events are
-//! polled with [`Engine::next_event`], completions are pushed to the completion queues.
+//! completions), then expired timers. Then connections with something to send transmit in turn, a
+//! burst in all, and the frames are flushed to the port. A pass never waits to fill a burst, and
+//! every step is bounded. Commands (post, connect, ...) send nothing themselves; the next pass
+//! does. Events are polled with [`Engine::next_event`], completions are pushed to the completion
+//! queues.
 //!
 //! Connections are `cm::connection::Connection`. Their methods for data are here (`rx`, `rx_ooo`,
-//! `tx`, `timers`, `next_hop`), those for their lifetime in `cm`.
+//! `tx`, `tx_turns`, `timers`, `next_hop`), those for their lifetime in `cm`.
 
 mod api;
 mod connections;
@@ -29,6 +30,7 @@ mod tx;
 mod tx_pack;
 mod tx_reclaim;
 mod tx_train;
+mod tx_turns;
 mod tx_visits;
 mod usage;
 
@@ -239,6 +241,7 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
     pub fn deadline(&self) -> Option<Instant> {
         let Context { schedule, verbs, net, .. } = &self.cx;
         if !schedule.ready.is_empty()
+            || !schedule.awaiting_frame.is_empty()
             || verbs.has_overrun_cqs()
             || schedule.unresolved_due > 0
             || !schedule.ooo_backlog.is_empty()

@@ -1,26 +1,17 @@
-//! Transmit path: ready connections in round-robin order, retransmissions before new FPDUs. FPDUs
-//! are built only when the window admits them.
+//! What a connection transmits in its turn: retransmissions before new FPDUs. FPDUs are built only
+//! when the window admits them.
 
 use crate::cm::connection::Connection;
 use crate::cm::context::Context;
 use crate::cm::env::Env;
 use crate::cm::tx_reclaim::{LOW_WATER_FRAMES, exceeds_share};
-use crate::ddp::memory::Memory;
 use crate::device::{ChecksumMode, Device, Retained, RxFrame, TxClass, TxFrame};
-use crate::engine::{BURST_LEN, Engine};
-use crate::tcp::{self, Tcb, Transmit, TxDemand};
+use crate::tcp::{Tcb, Transmit, TxDemand};
 use crate::time::Instant;
 use crate::verbs::queue_pair::Qp;
-use crate::verbs::wc::Completions;
 
 /// Segments that a connection sends per pass, at most.
-const TX_QUANTUM_SEGMENTS: usize = 16;
-
-/// With more segments than this sent, pure ACKs aside, a pass ends; the other ready connections
-/// come first in the next one. So a pass sends a burst at most, as many as the peer's passes
-/// receive. If it sent for all connections it would fill the transmit queue: ACKs would be late,
-/// and the frames in use far more than the caches hold.
-const TX_BURST_BEGUN: u64 = (BURST_LEN - TX_QUANTUM_SEGMENTS) as u64;
+pub(super) const TX_QUANTUM_SEGMENTS: usize = 16;
 
 /// Result of [`Connection::send_new_data`].
 #[derive(Clone, Copy)]
@@ -34,96 +25,43 @@ enum NewDataResult {
 
 /// Result of a connection's transmit quantum.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum TxResult {
+pub(super) enum TxResult {
     /// Nothing more to send now.
     Done { sent: bool },
-    /// The quantum was used up, or no frame could be allocated: `starved` if no segment with stream
-    /// bytes was sent for lack of a frame.
+    /// The quantum was used up, or no frame for a retransmission or an ACK could be allocated:
+    /// `starved` if no segment with stream bytes was sent for lack of it.
     Again { sent: bool, starved: bool },
+    /// There is new data to send, and no frame for it.
+    AwaitFrame { sent: bool },
 }
 
 impl TxResult {
+    /// True if a frame was sent.
+    pub(super) const fn has_sent(self) -> bool {
+        let (Self::Done { sent } | Self::Again { sent, .. } | Self::AwaitFrame { sent }) = self;
+        sent
+    }
+
     /// The result if a segment was sent before.
     const fn after_sending(self) -> Self {
         match self {
             Self::Done { .. } => Self::Done { sent: true },
             Self::Again { .. } => Self::Again { sent: true, starved: false },
+            Self::AwaitFrame { .. } => Self::AwaitFrame { sent: true },
         }
-    }
-}
-
-impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
-    /// Lets each connection on the ready list transmit one quantum. Once the transmit queue is full
-    /// a visit would be in vain: the others come first in the next pass. Otherwise, if frames ran
-    /// out, it begins with the first connection that was starved.
-    #[inline(always)]
-    pub(super) fn transmit_ready(&mut self, now: Instant) -> bool {
-        !self.cx.schedule.ready.is_empty() && self.serve_ready(now)
-    }
-
-    #[inline(never)]
-    fn serve_ready(&mut self, now: Instant) -> bool {
-        let mut worked = false;
-        let mut starved = None;
-        let mut visits_all = None;
-        self.tx_visits.on_pass(now);
-        let prefetches = self.prefetches();
-        let sent_max = self.cx.stream_segments_out() + TX_BURST_BEGUN;
-        for _ in 0..self.cx.schedule.ready.len() {
-            if self.cx.stream_segments_out() > sent_max {
-                break;
-            }
-            if self.cx.device.tx_free_count() == 0
-                && !*visits_all.get_or_insert_with(|| self.tx_visits.begin_if_due(now))
-            {
-                // Those not visited are at the front already, and go before one that was starved.
-                starved = None;
-                break;
-            }
-            if prefetches {
-                self.prefetch_ready();
-            }
-            let Some(id) = self.cx.schedule.ready.pop_front() else { break };
-            let Some((conn, cx)) = self.by_id(id) else { continue };
-            conn.on_served();
-            if !conn.next_hop.is_resolved() && conn.tcb.state() != tcp::State::Closed {
-                conn.arm_timer(&mut cx.schedule);
-                continue;
-            }
-            if conn.next_hop.needs_refresh(now, cx.net.neighbor_epoch()) {
-                conn.refresh_next_hop(cx, now);
-            }
-            match conn.transmit(cx, now) {
-                TxResult::Done { sent } => worked |= sent,
-                TxResult::Again { sent, starved: is_starved } => {
-                    worked |= sent;
-                    if is_starved {
-                        starved.get_or_insert(id);
-                    }
-                    conn.make_ready(&mut cx.schedule);
-                }
-            }
-            if conn.tcb.has_events() || !cx.deferred.is_empty() {
-                self.handle_tcp_events_and_arm(now, id.index);
-            } else {
-                conn.arm_timer(&mut cx.schedule);
-            }
-        }
-        self.reclaim_if_needed(now);
-        let ready = &mut self.cx.schedule.ready;
-        if let Some(first) = starved
-            && let Some(at) = ready.iter().position(|&id| id == first)
-        {
-            ready.rotate_left(at);
-        }
-        worked
     }
 }
 
 impl<E: Env> Connection<E> {
-    /// Sends at most [`TX_QUANTUM_SEGMENTS`] segments.
+    /// Sends at most [`TX_QUANTUM_SEGMENTS`] segments. `has_turn`: no other connection is to get a
+    /// frame for new data before.
     #[inline(always)]
-    fn transmit(&mut self, cx: &mut Context<E>, now: Instant) -> TxResult {
+    pub(super) fn transmit(
+        &mut self,
+        cx: &mut Context<E>,
+        now: Instant,
+        has_turn: bool,
+    ) -> TxResult {
         let mut demand = self.tx_demand(self.qp_of(cx));
         if demand == TxDemand::Nothing && self.closing.is_none() {
             if self.tcb.has_nothing_to_send() {
@@ -141,12 +79,13 @@ impl<E: Env> Connection<E> {
                     return TxResult::Done { sent: true };
                 }
                 let rest = TX_QUANTUM_SEGMENTS - 1;
-                return self.transmit_quantum(cx, now, next_demand, rest).after_sending();
+                let first = (next_demand, has_turn);
+                return self.transmit_quantum(cx, now, first, rest).after_sending();
             }
             // The attempt may have ended the stream.
             demand = self.tx_demand(self.qp_of(cx));
         }
-        self.transmit_quantum(cx, now, demand, TX_QUANTUM_SEGMENTS)
+        self.transmit_quantum(cx, now, (demand, has_turn), TX_QUANTUM_SEGMENTS)
     }
 
     /// Sends one segment that begins with a record of `len` bytes, which it takes whole, and
@@ -188,13 +127,14 @@ impl<E: Env> Connection<E> {
         true
     }
 
-    /// Sends at most `quantum` segments; `demand` is that of the connection.
+    /// Sends at most `quantum` segments; `demand` is that of the connection, `has_turn` as in
+    /// [`Connection::transmit`].
     #[inline(never)]
     fn transmit_quantum(
         &mut self,
         cx: &mut Context<E>,
         now: Instant,
-        demand: TxDemand,
+        (demand, has_turn): (TxDemand, bool),
         mut quantum: usize,
     ) -> TxResult {
         let (mut sent, mut starved) = (false, true);
@@ -221,12 +161,13 @@ impl<E: Env> Connection<E> {
                 })
             {
                 held_back |= exceeds_share(device.data_avail_count(), self.tcb.records());
+                drained |= !has_turn && !held_back;
             }
             if drained || held_back {
                 demand = TxDemand::Nothing;
             }
             let (class, capacity) = match self.tcb.next_transmit(now, demand) {
-                Transmit::Idle if drained => return TxResult::Again { sent, starved },
+                Transmit::Idle if drained => return TxResult::AwaitFrame { sent },
                 Transmit::Idle => return TxResult::Done { sent },
                 Transmit::Control => (TxClass::Control, 0),
                 Transmit::Retransmit { .. } => (TxClass::Retransmit, 0),
@@ -256,7 +197,7 @@ impl<E: Env> Connection<E> {
                 if device.tx_free_count() > 0 && class != TxClass::Control {
                     pools.tx_reclaim.on_alloc_failed(self.tcb.records());
                 }
-                if class == TxClass::Data && !drained {
+                if class == TxClass::Data && device.tx_free_count() > 0 {
                     drained = true;
                     continue;
                 }
@@ -268,6 +209,10 @@ impl<E: Env> Connection<E> {
                         NewDataResult::Nothing => {}
                         NewDataResult::Sent { next_demand: next } => {
                             (sent, starved, next_demand) = (true, false, next);
+                            if is_scarce == Some(true) {
+                                let Context { verbs, pools, .. } = &mut *cx;
+                                pools.tx_reclaim.on_sent(&mut self.tcb, &mut verbs.counters);
+                            }
                             if next == Some(TxDemand::Nothing) && self.is_quiet() {
                                 return TxResult::Done { sent };
                             }

@@ -304,6 +304,19 @@ impl<T: Retained> Scoreboard<T> {
         count
     }
 
+    /// Replaces the first frame by a copy if it has at most `len_max` bytes and `pool` admits it;
+    /// true if so. The copies are then those of the first records, as of [`Scoreboard::copy_out`].
+    pub(in crate::tcp) fn copy_out_short(&mut self, pool: &CopyPool, len_max: usize) -> bool {
+        let copied = self.records.partition_point(|record| record.frame.is_copy());
+        match self.records.get_mut(copied) {
+            Some(first) if first.frame.bytes().len() <= len_max && pool.admits(copied) => {
+                first.frame.copy_out(pool);
+                true
+            }
+            _ => false,
+        }
+    }
+
     /// Returns the time when the first record was last sent, or written if it was never sent.
     pub(in crate::tcp) fn front_sent_at(&self) -> Option<Instant> {
         self.records.front().map(|record| record.sent_at)

@@ -17,48 +17,59 @@ use crate::device::Retained;
 /// Limit on the copies of sent frames, for all connections of an engine.
 #[derive(Debug)]
 pub struct CopyPool {
-    in_use: Arc<AtomicUsize>,
-    count_max: usize,
+    in_use: Arc<CopiesInUse>,
+    bytes_max: usize,
+    /// Bytes of the longest frame.
+    frame_len: usize,
 }
 
-/// Copy of a sent frame. Its slot in the [`CopyPool`] is free again once the last record that
+#[derive(Debug, Default)]
+struct CopiesInUse {
+    count: AtomicUsize,
+    bytes: AtomicUsize,
+}
+
+/// Copy of a sent frame. Its bytes are free again for the [`CopyPool`] once the last record that
 /// shares it is dropped.
 #[derive(Debug)]
 pub(in crate::tcp) struct SentCopy {
     bytes: Box<[u8]>,
-    in_use: Arc<AtomicUsize>,
+    in_use: Arc<CopiesInUse>,
 }
 
 impl Drop for SentCopy {
     fn drop(&mut self) {
-        self.in_use.fetch_sub(1, Ordering::Relaxed);
+        self.in_use.count.fetch_sub(1, Ordering::Relaxed);
+        self.in_use.bytes.fetch_sub(self.bytes.len(), Ordering::Relaxed);
     }
 }
 
 impl CopyPool {
-    /// Creates a pool for as many copies of frames of `frame_len` bytes as fit into `bytes_max`
-    /// bytes. Nothing is allocated yet.
+    /// Creates a pool for copies of frames of at most `frame_len` bytes, `bytes_max` bytes in all.
+    /// Nothing is allocated yet.
     #[must_use]
     pub fn new(bytes_max: usize, frame_len: usize) -> Self {
-        Self { in_use: Arc::default(), count_max: bytes_max / frame_len.max(1) }
+        Self { in_use: Arc::default(), bytes_max, frame_len: frame_len.max(1) }
     }
 
     /// Number of copies in use.
     #[must_use]
     pub fn count(&self) -> usize {
-        self.in_use.load(Ordering::Relaxed)
+        self.in_use.count.load(Ordering::Relaxed)
     }
 
-    /// True if a connection with `share` copies may have one more: at most twice what it leaves
-    /// free, as with [`crate::tcp::OooPool`].
+    /// True if a connection with `share` copies may have one more: at most twice as many as it
+    /// leaves to others, of the longest frames, as with [`crate::tcp::OooPool`].
     pub(in crate::tcp) fn admits(&self, share: usize) -> bool {
-        let left = self.count_max.checked_sub(self.count() + 1);
-        left.is_some_and(|left| share <= 2 * left)
+        let in_use = self.in_use.bytes.load(Ordering::Relaxed);
+        let left = self.bytes_max.checked_sub(in_use + self.frame_len);
+        left.is_some_and(|left| share <= 2 * (left / self.frame_len))
     }
 
     /// Copies the bytes of a frame. To be called only if [`CopyPool::admits`] returned true.
     fn copy(&self, bytes: &[u8]) -> SentCopy {
-        self.in_use.fetch_add(1, Ordering::Relaxed);
+        self.in_use.count.fetch_add(1, Ordering::Relaxed);
+        self.in_use.bytes.fetch_add(bytes.len(), Ordering::Relaxed);
         SentCopy { bytes: bytes.into(), in_use: Arc::clone(&self.in_use) }
     }
 }

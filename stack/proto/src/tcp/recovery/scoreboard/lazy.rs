@@ -186,4 +186,9 @@ impl<T: Retained> LazyScoreboard<T> {
     pub(in crate::tcp) fn copy_out(&mut self, pool: &CopyPool, count_max: usize) -> usize {
         self.inner.as_mut().map_or(0, |scoreboard| scoreboard.copy_out(pool, count_max))
     }
+
+    /// See [`Scoreboard::copy_out_short`].
+    pub(in crate::tcp) fn copy_out_short(&mut self, pool: &CopyPool, len_max: usize) -> bool {
+        self.inner.as_mut().is_some_and(|scoreboard| scoreboard.copy_out_short(pool, len_max))
+    }
 }

@@ -18,4 +18,9 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
     pub fn copy_out(&mut self, pool: &CopyPool, count_max: usize) -> usize {
         self.scoreboard.copy_out(pool, count_max)
     }
+
+    /// As [`Tcb::copy_out`] for one frame of at most `len_max` bytes; true if there is one.
+    pub fn copy_out_short(&mut self, pool: &CopyPool, len_max: usize) -> bool {
+        self.scoreboard.copy_out_short(pool, len_max)
+    }
 }

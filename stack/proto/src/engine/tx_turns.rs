@@ -1,0 +1,148 @@
+//! Turns of the connections to transmit: those that await a frame, then the ready ones, in
+//! round-robin order.
+
+use super::BURST_LEN;
+use super::tx::{TX_QUANTUM_SEGMENTS, TxResult};
+use crate::cm::connection::Connection;
+use crate::cm::schedule::ConnId;
+use crate::ddp::memory::Memory;
+use crate::device::Device;
+use crate::engine::{Engine, Types};
+use crate::tcp;
+use crate::time::Instant;
+use crate::verbs::wc::Completions;
+
+/// With more segments than this sent, pure ACKs aside, a pass ends; the other ready connections
+/// come first in the next one. So a pass sends a burst at most, as many as the peer's passes
+/// receive. If it sent for all connections it would fill the transmit queue: ACKs would be late,
+/// and the frames in use far more than the caches hold.
+const TX_BURST_BEGUN: u64 = (BURST_LEN - TX_QUANTUM_SEGMENTS) as u64;
+
+impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
+    /// Lets connections transmit one quantum each, until a burst is sent. Once the transmit queue
+    /// is full a visit would be in vain: the others come first in the next pass.
+    #[inline(always)]
+    pub(super) fn transmit_ready(&mut self, now: Instant) -> bool {
+        let schedule = &self.cx.schedule;
+        (!schedule.ready.is_empty() || !schedule.awaiting_frame.is_empty()) && self.serve_all(now)
+    }
+
+    #[inline(never)]
+    fn serve_all(&mut self, now: Instant) -> bool {
+        self.tx_visits.on_pass(now);
+        let sent_max = self.cx.stream_segments_out() + TX_BURST_BEGUN;
+        let mut worked = false;
+        if !self.cx.schedule.awaiting_frame.is_empty() {
+            worked |= self.serve_awaiting(now, sent_max);
+        }
+        worked |= self.serve_ready(now, sent_max);
+        self.reclaim_if_needed(now);
+        worked
+    }
+
+    /// Serves the connections that await a frame, as long as there are frames: in order, since one
+    /// that finds none ends the pass of all of them. The first is always visited, so that frames
+    /// are reclaimed for it.
+    #[cold]
+    fn serve_awaiting(&mut self, now: Instant, sent_max: u64) -> bool {
+        let mut worked = false;
+        let count_max = 2 * self.connections.len() + TX_QUANTUM_SEGMENTS;
+        if self.cx.schedule.awaiting_frame.len() > count_max {
+            // While there are no frames connections may end, and others come.
+            let Self { connections, cx, .. } = self;
+            cx.schedule.awaiting_frame.retain(|&id| connections.index(id).is_some());
+        }
+        while self.cx.device.tx_free_count() > 0
+            && self.cx.stream_segments_out() <= sent_max
+            && let Some(id) = self.cx.schedule.awaiting_frame.pop_front()
+        {
+            let Some(result) = self.visit(now, id, Connection::on_frame_awaited, true) else {
+                continue;
+            };
+            worked |= result.has_sent();
+            if let TxResult::AwaitFrame { .. } = result {
+                // It is the first again.
+                let awaiting = &mut self.cx.schedule.awaiting_frame;
+                if let Some(id) = awaiting.pop_back() {
+                    awaiting.push_front(id);
+                }
+                break;
+            }
+        }
+        worked
+    }
+
+    /// Serves the ready connections. If frames for retransmissions or ACKs ran out, the next pass
+    /// begins with the first connection that was starved.
+    #[inline(always)]
+    fn serve_ready(&mut self, now: Instant, sent_max: u64) -> bool {
+        let mut worked = false;
+        let mut starved = None;
+        let mut visits_all = None;
+        let prefetches = self.prefetches();
+        for _ in 0..self.cx.schedule.ready.len() {
+            if self.cx.stream_segments_out() > sent_max {
+                break;
+            }
+            if self.cx.device.tx_free_count() == 0
+                && !*visits_all.get_or_insert_with(|| self.tx_visits.begin_if_due(now))
+            {
+                // Those not visited are at the front already, and go before one that was starved.
+                starved = None;
+                break;
+            }
+            if prefetches {
+                self.prefetch_ready();
+            }
+            let Some(id) = self.cx.schedule.ready.pop_front() else { break };
+            let has_turn = self.cx.schedule.awaiting_frame.is_empty();
+            let Some(result) = self.visit(now, id, Connection::on_served, has_turn) else {
+                continue;
+            };
+            worked |= result.has_sent();
+            if let TxResult::Again { starved: true, .. } = result {
+                starved.get_or_insert(id);
+            }
+        }
+        let ready = &mut self.cx.schedule.ready;
+        if let Some(first) = starved
+            && let Some(at) = ready.iter().position(|&id| id == first)
+        {
+            ready.rotate_left(at);
+        }
+        worked
+    }
+
+    /// Lets a connection transmit, unless it is gone. It was taken off a list, which `on_taken`
+    /// records; `has_turn` is as in [`Connection::transmit`].
+    #[inline(always)]
+    fn visit(
+        &mut self,
+        now: Instant,
+        id: ConnId,
+        on_taken: impl FnOnce(&mut Connection<Types<D, M, C>>),
+        has_turn: bool,
+    ) -> Option<TxResult> {
+        let (conn, cx) = self.by_id(id)?;
+        on_taken(conn);
+        if !conn.next_hop.is_resolved() && conn.tcb.state() != tcp::State::Closed {
+            conn.arm_timer(&mut cx.schedule);
+            return Some(TxResult::Done { sent: false });
+        }
+        if conn.next_hop.needs_refresh(now, cx.net.neighbor_epoch()) {
+            conn.refresh_next_hop(cx, now);
+        }
+        let result = conn.transmit(cx, now, has_turn);
+        match result {
+            TxResult::Done { .. } => {}
+            TxResult::Again { .. } => conn.make_ready(&mut cx.schedule),
+            TxResult::AwaitFrame { .. } => conn.await_frame(&mut cx.schedule),
+        }
+        if conn.tcb.has_events() || !cx.deferred.is_empty() {
+            self.handle_tcp_events_and_arm(now, id.index);
+        } else {
+            conn.arm_timer(&mut cx.schedule);
+        }
+        Some(result)
+    }
+}
