@@ -50,6 +50,9 @@ impl Completions for CompletionQueues {
     }
 }
 
+/// Connections with which they are visited after each pass.
+const VISITED_MAX: usize = 64;
+
 /// Engine type of the simulation.
 pub type SimEngine = Engine<HeapDevice, Rc<VecMemory>, CompletionQueues>;
 
@@ -135,6 +138,19 @@ impl End {
     /// The engine of a shard.
     pub fn shard_mut(&mut self, shard: usize) -> &mut SimEngine {
         if shard == 0 { &mut self.engine } else { &mut self.others[shard - 1] }
+    }
+
+    /// Checks the count of connections not in TIME-WAIT, which the engine keeps, by visiting them.
+    /// Not with many, whose visit would take longer than the pass.
+    ///
+    /// # Panics
+    /// If the count is wrong.
+    pub fn check_unfinished_count(&self, shard: usize) {
+        let engine = self.shard(shard);
+        if engine.connection_count() <= VISITED_MAX {
+            let usage = engine.usage();
+            assert_eq!(engine.unfinished_count(), usage.connections - usage.time_waits);
+        }
     }
 
     /// The engines of all shards, those that have died included.

@@ -402,6 +402,7 @@ impl World {
                         continue;
                     }
                     worked |= self.ends[index].shard_mut(shard).drive(self.now);
+                    self.ends[index].check_unfinished_count(shard);
                     self.transmit_departures(index, shard);
                 }
             }

@@ -205,6 +205,7 @@ impl<E: Env> Connection<E> {
         if std::mem::replace(&mut self.in_time_wait, true) {
             return;
         }
+        cx.schedule.time_wait_count += 1;
         cx.schedule.time_waits.push_back(self.id);
         if cx.schedule.time_waits.len() > cx.config.time_wait_max {
             cx.deferred.push(Deferred::RecycleTimeWait);
@@ -217,6 +218,7 @@ impl<E: Env> Connection<E> {
         self.end_stream(&mut cx.pools.fpdu);
         self.tcb.release_all_ooo(&mut cx.pools.ooo);
         cx.pools.window_growth -= u64::from(self.window_growth);
+        cx.schedule.time_wait_count -= usize::from(self.in_time_wait);
         if let Some(qp) = self.qp.and_then(|qp| cx.qps.get_mut(qp)) {
             qp.conn = None;
         }

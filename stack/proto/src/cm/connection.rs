@@ -133,7 +133,7 @@ pub(crate) struct Connection<E: Env> {
     pub(super) quirks: Quirks,
     /// Port of the listener, until the application has decided.
     pub(crate) listener: Option<u16>,
-    /// True if it is in the list of connections in TIME-WAIT.
+    /// True if it is counted, and in the list, of connections in TIME-WAIT.
     pub(crate) in_time_wait: bool,
     /// FPDUs may be sent: at a responder only once the initiator's first FPDU was validated (RFC
     /// 5044 section 7.1.2).

@@ -33,6 +33,8 @@ pub(crate) struct Schedule {
     pub(crate) time_waits: VecDeque<ConnId>,
     /// Frames without stream bytes that connections have sent.
     pub(crate) control_frames_out: u64,
+    /// Number of connections in TIME-WAIT.
+    pub(crate) time_wait_count: usize,
 }
 
 impl Schedule {
@@ -47,6 +49,7 @@ impl Schedule {
             unresolved_due: 0,
             time_waits: VecDeque::new(),
             control_frames_out: 0,
+            time_wait_count: 0,
         }
     }
 }

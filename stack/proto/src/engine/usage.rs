@@ -23,6 +23,8 @@ pub struct Usage {
     pub awaiting_request: usize,
     /// Connections whose request the application has not accepted or rejected yet.
     pub awaiting_decision: usize,
+    /// Connections in TIME-WAIT.
+    pub time_waits: usize,
     /// Entries of the four-tuple table.
     pub tuples: usize,
     /// Received frames held out of order.
@@ -55,6 +57,7 @@ impl AddAssign for Usage {
             half_open,
             awaiting_request,
             awaiting_decision,
+            time_waits,
             tuples,
             ooo_frames,
             ooo_bytes,
@@ -71,6 +74,7 @@ impl AddAssign for Usage {
         self.half_open += half_open;
         self.awaiting_request += awaiting_request;
         self.awaiting_decision += awaiting_decision;
+        self.time_waits += time_waits;
         self.tuples += tuples;
         self.ooo_frames += ooo_frames;
         self.ooo_bytes += ooo_bytes;
@@ -107,6 +111,7 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
         };
         for conn in self.connections.iter() {
             usage.awaiting_decision += usize::from(matches!(conn.phase, Phase::AwaitDecision(_)));
+            usage.time_waits += usize::from(conn.tcb.state() == tcp::State::TimeWait);
             let retained = conn.tcb.records();
             usage.retained_segments += retained;
             usage.retained_segments_max = usage.retained_segments_max.max(retained);
@@ -121,12 +126,11 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
     }
 
     /// Returns the number of connections other than those in TIME-WAIT, which only wait for stray
-    /// segments: those where one end or both do not know yet that everything arrived. Cost: visits
-    /// each connection.
+    /// segments: those where one end or both do not know yet that everything arrived. Cost:
+    /// constant.
     #[must_use]
     pub fn unfinished_count(&self) -> usize {
-        let connections = self.connections.iter();
-        connections.filter(|conn| conn.tcb.state() != tcp::State::TimeWait).count()
+        self.connections.len() - self.cx.schedule.time_wait_count
     }
 
     /// Returns the memory held for out-of-order segments of all connections: received frames, and
