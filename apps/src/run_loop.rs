@@ -1,6 +1,6 @@
 //! Cooperative tasks: one thread runs client and server, or two threads run one each.
 
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use core_affinity::CoreId;
@@ -21,6 +21,11 @@ pub trait Task {
     /// # Errors
     /// If the task has failed; one line that names a remedy.
     fn step(&mut self) -> anyhow::Result<Step>;
+
+    /// Called repeatedly once the task is finished, while others of the same program run: polls the
+    /// device, so that their connections hear of the end. A device that is not polled keeps the
+    /// FINs that did not fit into its transmit queue.
+    fn linger(&mut self) {}
 }
 
 /// Cores that client and server run on.
@@ -201,10 +206,10 @@ where
     match placement {
         CorePlacement::OneCore(core) => run_on_cores(&mut [Pair::new(a, b)], &[core]),
         CorePlacement::TwoCores(a_core, b_core) => {
-            let stop = AtomicBool::new(false);
+            let group = Group::new(2);
             std::thread::scope(|scope| {
-                let b_thread = scope.spawn(|| run_pinned(b, b_core, &stop));
-                let a_thread = scope.spawn(|| run_pinned(a, a_core, &stop));
+                let b_thread = scope.spawn(|| run_pinned(b, b_core, &group));
+                let a_thread = scope.spawn(|| run_pinned(a, a_core, &group));
                 let results = [join(a_thread), join(b_thread)];
                 results.into_iter().collect()
             })
@@ -220,12 +225,12 @@ where
 /// Errors of the tasks, and interruption.
 pub fn run_on_cores<T: Task + Send>(tasks: &mut [T], cores: &[usize]) -> anyhow::Result<()> {
     assert_eq!(tasks.len(), cores.len(), "a core for each task");
-    let stop = &AtomicBool::new(false);
+    let group = &Group::new(tasks.len());
     std::thread::scope(|scope| {
         let threads: Vec<_> = tasks
             .iter_mut()
             .zip(cores)
-            .map(|(task, &core)| scope.spawn(move || run_pinned(task, core, stop)))
+            .map(|(task, &core)| scope.spawn(move || run_pinned(task, core, group)))
             .collect();
         let results: Vec<_> = threads.into_iter().map(join).collect();
         results.into_iter().collect()
@@ -261,14 +266,21 @@ impl<A, B> Pair<A, B> {
 impl<A: Task, B: Task> Task for Pair<A, B> {
     #[inline]
     fn step(&mut self) -> anyhow::Result<Step> {
-        if self.a_step == Step::Running {
-            self.a_step = self.a.step()?;
+        match self.a_step {
+            Step::Running => self.a_step = self.a.step()?,
+            Step::Finished => self.a.linger(),
         }
-        if self.b_step == Step::Running {
-            self.b_step = self.b.step()?;
+        match self.b_step {
+            Step::Running => self.b_step = self.b.step()?,
+            Step::Finished => self.b.linger(),
         }
         let both = self.a_step == Step::Finished && self.b_step == Step::Finished;
         Ok(if both { Step::Finished } else { Step::Running })
+    }
+
+    fn linger(&mut self) {
+        self.a.linger();
+        self.b.linger();
     }
 }
 
@@ -277,17 +289,48 @@ impl<T: Task> Task for &mut T {
     fn step(&mut self) -> anyhow::Result<Step> {
         (**self).step()
     }
+
+    fn linger(&mut self) {
+        (**self).linger();
+    }
 }
 
-/// Runs one task until it is finished or another one has failed.
-fn run_pinned(task: &mut impl Task, core: usize, stop: &AtomicBool) -> anyhow::Result<()> {
+/// Tasks on threads of their own.
+struct Group {
+    /// Number of tasks that are not finished.
+    running: AtomicUsize,
+    /// One has failed.
+    stop: AtomicBool,
+}
+
+impl Group {
+    const fn new(tasks: usize) -> Self {
+        Self { running: AtomicUsize::new(tasks), stop: AtomicBool::new(false) }
+    }
+}
+
+/// Runs one task until all of its group are finished or another one has failed.
+fn run_pinned(task: &mut impl Task, core: usize, group: &Group) -> anyhow::Result<()> {
     pin(core);
-    while !stop.load(Ordering::Relaxed) {
-        match task.step().and_then(|step| check_signals().map(|()| step)) {
+    let mut is_finished = false;
+    while !group.stop.load(Ordering::Relaxed) {
+        let outcome = if is_finished {
+            if group.running.load(Ordering::Relaxed) == 0 {
+                return Ok(());
+            }
+            task.linger();
+            Ok(Step::Running)
+        } else {
+            task.step()
+        };
+        match outcome.and_then(|step| check_signals().map(|()| step)) {
             Ok(Step::Running) => {}
-            Ok(Step::Finished) => return Ok(()),
+            Ok(Step::Finished) => {
+                is_finished = true;
+                group.running.fetch_sub(1, Ordering::Relaxed);
+            }
             Err(error) => {
-                stop.store(true, Ordering::Relaxed);
+                group.stop.store(true, Ordering::Relaxed);
                 return Err(error);
             }
         }
@@ -306,6 +349,28 @@ mod tests {
     struct Counter {
         left: u32,
         fails: bool,
+    }
+
+    /// Is finished at once, and counts how often it lingers; the other waits for that.
+    struct Awaited<'a>(&'a AtomicUsize);
+    struct Awaiting<'a>(&'a AtomicUsize);
+
+    impl Task for Awaited<'_> {
+        fn step(&mut self) -> anyhow::Result<Step> {
+            Ok(Step::Finished)
+        }
+
+        fn linger(&mut self) {
+            self.0.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    impl Task for Awaiting<'_> {
+        fn step(&mut self) -> anyhow::Result<Step> {
+            std::thread::yield_now();
+            let is_over = self.0.load(Ordering::Relaxed) >= 3;
+            Ok(if is_over { Step::Finished } else { Step::Running })
+        }
     }
 
     impl Task for Counter {
@@ -354,6 +419,15 @@ mod tests {
             let mut b = Counter { left: 10, fails: false };
             run_both(&mut a, &mut b, placement).unwrap();
             assert_eq!((a.left, b.left), (0, 0));
+        }
+    }
+
+    #[test]
+    fn finished_task_lingers_while_the_other_runs() {
+        for placement in placements() {
+            let count = AtomicUsize::new(0);
+            run_both(&mut Awaited(&count), &mut Awaiting(&count), placement).unwrap();
+            assert!(count.load(Ordering::Relaxed) >= 3);
         }
     }
 

@@ -132,6 +132,8 @@ impl Client {
                 initiator: true,
                 run_number: 0,
                 next_checked: 0,
+                down_count: 0,
+                is_disconnected: false,
                 last_alive_sent: now,
             },
             worker,
@@ -476,6 +478,10 @@ impl Task for Client {
             self.tick()?;
         }
         Ok(Step::Running)
+    }
+
+    fn linger(&mut self) {
+        self.session.end.drive();
     }
 }
 

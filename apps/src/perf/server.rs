@@ -182,6 +182,10 @@ impl Task for Server {
         }
         Ok(Step::Running)
     }
+
+    fn linger(&mut self) {
+        self.shard.drive();
+    }
 }
 
 #[cfg(test)]

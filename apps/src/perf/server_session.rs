@@ -147,6 +147,8 @@ impl ServerSession {
             initiator: false,
             run_number: 0,
             next_checked: 0,
+            down_count: 0,
+            is_disconnected: false,
             last_alive_sent: Instant::now(),
         };
         Ok(Self {

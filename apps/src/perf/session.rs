@@ -40,6 +40,10 @@ pub struct Session {
     pub data: Vec<Qp>,
     /// The data connection that [`Session::next_end_reason`] looks at next.
     pub next_checked: usize,
+    /// Number of data connections, from the first on, that are known to be down.
+    pub down_count: usize,
+    /// All connections were disconnected.
+    pub is_disconnected: bool,
     /// Region in which messages are built, and from which the peer's RDMA Reads fetch them.
     pub tx: Mr,
     /// Region in which messages arrive.
@@ -403,18 +407,23 @@ impl Session {
         reason
     }
 
-    /// Closes all connections gracefully: posted requests are sent first.
-    pub fn disconnect(&self) {
+    /// Ends all connections: requests that have not completed are flushed. Further calls have no
+    /// effect.
+    pub fn disconnect(&mut self) {
+        if core::mem::replace(&mut self.is_disconnected, true) {
+            return;
+        }
         for qp in self.data.iter().chain(core::iter::once(&self.control.qp)) {
             // A connection that is down already is no error here.
             let _ = qp.disconnect();
         }
     }
 
-    /// True if all connections are down.
-    #[must_use]
-    pub fn is_down(&self) -> bool {
-        let down = |qp: &Qp| qp.state() == ferrowarp::QpState::Error;
-        down(&self.control.qp) && self.data.iter().all(down)
+    /// True if all connections are down. Over all calls, each that is down is looked at once.
+    pub fn is_down(&mut self) -> bool {
+        let is_down = |qp: &Qp| qp.state() == ferrowarp::QpState::Error;
+        let more = self.data[self.down_count..].iter().take_while(|qp| is_down(qp));
+        self.down_count += more.count();
+        self.down_count == self.data.len() && is_down(&self.control.qp)
     }
 }
