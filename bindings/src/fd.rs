@@ -11,8 +11,8 @@ pub(crate) fn close_sockets_on_exec(path: &Path) {
     let numbers = open.flatten().filter_map(|entry| entry.file_name().to_str()?.parse().ok());
     for fd in numbers.collect::<Vec<RawFd>>() {
         if is_bound_to(fd, path) {
-            // SAFETY: sets a flag of a descriptor, or fails if it was just closed; touches no
-            // memory.
+            // SAFETY: sets a flag of a descriptor; touches no memory. If another thread has just
+            // closed it, this fails, or marks the file that has taken its number.
             unsafe { libc::fcntl(fd, libc::F_SETFD, libc::FD_CLOEXEC) };
         }
     }

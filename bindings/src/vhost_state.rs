@@ -18,7 +18,7 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::time::Duration;
 
-use crate::burst_lock::{BurstLock, InFlight, QUIESCE_POLLS, RingState};
+use crate::burst_lock::{BurstLock, InFlight, RingState};
 use crate::error::{Errno, Error, check};
 use crate::{fd, sys};
 
@@ -128,7 +128,8 @@ impl Watched {
             locks(pair).iter().flatten().for_each(|lock| lock.set_ring_state(state));
         }
         if !self.is_up {
-            let (mut polls, _) = QUIESCE_POLLS;
+            // Without a limit that matters, as the driver's own wait: the memory is unmapped next.
+            let mut polls = u32::MAX;
             self.queues.iter().flat_map(locks).flatten().for_each(|lock| lock.wait(&mut polls));
         }
     }

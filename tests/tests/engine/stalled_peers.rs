@@ -170,6 +170,44 @@ fn zero_window_peers_pin_no_tx_frames() {
     assert_eq!(fx.engine.counters().stalled_resets, 0);
 }
 
+/// A connection with data and a closed window goes on probing it while others await frames, with
+/// intervals that grow: it does not await one itself.
+#[test]
+fn closed_window_is_probed_while_others_await_frames() {
+    let mut fx = Fixture::new(|config: &mut EngineConfig| config.sent_copies_bytes_max = 0);
+    let lkey = fx.arena.register(0, u64::from(LEN), Access::ALL, PD);
+    let (mut closed, qp) = open(&mut fx, 5000);
+    closed.settle(&mut fx);
+    closed.tcp.rcv_wnd = 0;
+    closed.send_segment(&fx, Flags::ACK, closed.tcp.snd_nxt, &[]);
+    fx.poll();
+    write(&mut fx, qp, lkey);
+    let waiting = open(&mut fx, 20_000);
+    let mut stalled = Vec::new();
+    while fx.engine.device().frames_in_use() < POOL {
+        let (peer, qp) = open(&mut fx, 5001 + u16::try_from(stalled.len()).unwrap());
+        write(&mut fx, qp, lkey);
+        fx.poll();
+        fx.engine.device().outbound.borrow_mut().clear();
+        stalled.push(peer);
+    }
+    write(&mut fx, waiting.1, lkey);
+    // Before the first stalled peer is reset.
+    let (began, mut probes) = (fx.now, Vec::new());
+    while fx.now.since(began) < 4 * SECOND {
+        fx.now = fx.now + 10 * MILLISECOND;
+        fx.engine.drive(fx.now);
+        let sent = fx.take_segments();
+        if sent.iter().any(|(segment, _)| segment.tuple == closed.tcp.tuple) {
+            probes.push(fx.now.since(began) / MILLISECOND);
+            closed.send_segment(&fx, Flags::ACK, closed.tcp.snd_nxt, &[]);
+        }
+    }
+    let gaps: Vec<u64> = probes.windows(2).map(|pair| pair[1] - pair[0]).collect();
+    assert!(gaps.len() >= 2 && gaps.windows(2).all(|pair| pair[1] > pair[0]), "{probes:?}");
+    assert_eq!(fx.engine.counters().stalled_resets, 0);
+}
+
 /// Without memory for copies the connections without progress for the longest time are reset, and
 /// only in favor of connections with nothing outstanding.
 #[test]

@@ -11,7 +11,8 @@
 //!   longer than a round trip on most paths are replaced by copies, as far as memory for copies
 //!   allows. This costs their connections only the copy.
 //!   Short frames are copied as they are sent, below the low-water mark: of many connections each
-//!   may have one outstanding, and the peer delay its ACK.
+//!   may have one outstanding, and the peer delay its ACK. Each copy is allocated, which costs less
+//!   than the wait for a frame.
 //! - Reset: when that memory is exhausted as well, the connection without progress for the longest
 //!   time, and for some seconds at least, is reset. This is done one at a time, and only in favor
 //!   of a connection that has nothing outstanding itself. TCP must not do so by itself, but a

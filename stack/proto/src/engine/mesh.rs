@@ -169,14 +169,21 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
         let FourTuple { local, remote } = segment.tuple;
         let Self { connections, cx, .. } = self;
         let is_taken = |tuple: &_| connections.find_by_hash(tuple).is_some();
-        let opened = cx.open_from_free_port(now, local.ip(), remote, is_taken);
-        let Some(conn) = connections.get_mut(index) else { return false };
-        let (Ok(tcb), Some(qp), Some(rst)) = (opened, conn.qp, rst_reply(segment)) else {
-            conn.keep_port();
+        let Some(conn) = connections.get(index) else { return false };
+        let opened = match (conn.qp, rst_reply(segment)) {
+            // Reserves the four-tuple: nothing may fail after it.
+            (Some(qp), Some(rst)) => cx
+                .open_from_free_port(now, local.ip(), remote, is_taken)
+                .ok()
+                .map(|tcb| (tcb, qp, rst)),
+            _ => None,
+        };
+        let Some((tcb, qp, rst)) = opened else {
+            connections.get_mut(index).expect("found above").keep_port();
             return false;
         };
+        let conn = connections.remove(index).expect("found above");
         let remote_mac = conn.tcb.remote_mac();
-        let Some(conn) = connections.remove(index) else { return false };
         // If there is no frame for it, it answers the next SYN-ACK.
         cx.send_stateless(remote_mac, segment.tuple, &rst);
         cx.release(&segment.tuple);

@@ -161,7 +161,6 @@ impl<E: Env> Connection<E> {
                 })
             {
                 held_back |= exceeds_share(device.data_avail_count(), self.tcb.records());
-                drained |= !has_turn && !held_back;
             }
             if drained || held_back {
                 demand = TxDemand::Nothing;
@@ -171,6 +170,11 @@ impl<E: Env> Connection<E> {
                 Transmit::Idle => return TxResult::Done { sent },
                 Transmit::Control => (TxClass::Control, 0),
                 Transmit::Retransmit { .. } => (TxClass::Retransmit, 0),
+                // The windows admit it, but others wait for frames, and come first.
+                Transmit::NewData { .. } if !has_turn && is_scarce == Some(true) => {
+                    drained = true;
+                    continue;
+                }
                 // A minimal FPDU is built whole even if TCP has to cut it; no FPDU packed behind
                 // another is.
                 Transmit::NewData { capacity } => match demand {

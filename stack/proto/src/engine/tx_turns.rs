@@ -81,11 +81,9 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
         let mut visits_all = None;
         let prefetches = self.prefetches();
         for _ in 0..self.cx.schedule.ready.len() {
-            if self.cx.stream_segments_out() > sent_max {
-                break;
-            }
-            if self.cx.device.tx_free_count() == 0
-                && !*visits_all.get_or_insert_with(|| self.tx_visits.begin_if_due(now))
+            if self.cx.stream_segments_out() > sent_max
+                || self.cx.device.tx_free_count() == 0
+                    && !*visits_all.get_or_insert_with(|| self.tx_visits.begin_if_due(now))
             {
                 // Those not visited are at the front already, and go before one that was starved.
                 starved = None;

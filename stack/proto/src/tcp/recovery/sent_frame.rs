@@ -19,8 +19,8 @@ use crate::device::Retained;
 pub struct CopyPool {
     in_use: Arc<CopiesInUse>,
     bytes_max: usize,
-    /// Bytes of the longest frame.
-    frame_len: usize,
+    /// Bytes that a copy of the longest frame takes.
+    copy_len_max: usize,
 }
 
 #[derive(Debug, Default)]
@@ -37,19 +37,22 @@ pub(in crate::tcp) struct SentCopy {
     in_use: Arc<CopiesInUse>,
 }
 
+/// Bytes that a copy takes beside those of the frame, with the allocator's own.
+pub(super) const COPY_OVERHEAD: usize = 96;
+
 impl Drop for SentCopy {
     fn drop(&mut self) {
         self.in_use.count.fetch_sub(1, Ordering::Relaxed);
-        self.in_use.bytes.fetch_sub(self.bytes.len(), Ordering::Relaxed);
+        self.in_use.bytes.fetch_sub(self.bytes.len() + COPY_OVERHEAD, Ordering::Relaxed);
     }
 }
 
 impl CopyPool {
-    /// Creates a pool for copies of frames of at most `frame_len` bytes, `bytes_max` bytes in all.
-    /// Nothing is allocated yet.
+    /// Creates a pool for copies of frames of at most `frame_len` bytes, which take `bytes_max`
+    /// bytes in all. Nothing is allocated yet.
     #[must_use]
     pub fn new(bytes_max: usize, frame_len: usize) -> Self {
-        Self { in_use: Arc::default(), bytes_max, frame_len: frame_len.max(1) }
+        Self { in_use: Arc::default(), bytes_max, copy_len_max: frame_len + COPY_OVERHEAD }
     }
 
     /// Number of copies in use.
@@ -62,14 +65,14 @@ impl CopyPool {
     /// leaves to others, of the longest frames, as with [`crate::tcp::OooPool`].
     pub(in crate::tcp) fn admits(&self, share: usize) -> bool {
         let in_use = self.in_use.bytes.load(Ordering::Relaxed);
-        let left = self.bytes_max.checked_sub(in_use + self.frame_len);
-        left.is_some_and(|left| share <= 2 * (left / self.frame_len))
+        let left = self.bytes_max.checked_sub(in_use + self.copy_len_max);
+        left.is_some_and(|left| share <= 2 * (left / self.copy_len_max))
     }
 
     /// Copies the bytes of a frame. To be called only if [`CopyPool::admits`] returned true.
     fn copy(&self, bytes: &[u8]) -> SentCopy {
         self.in_use.count.fetch_add(1, Ordering::Relaxed);
-        self.in_use.bytes.fetch_add(bytes.len(), Ordering::Relaxed);
+        self.in_use.bytes.fetch_add(bytes.len() + COPY_OVERHEAD, Ordering::Relaxed);
         SentCopy { bytes: bytes.into(), in_use: Arc::clone(&self.in_use) }
     }
 }
@@ -108,12 +111,12 @@ impl<T: Retained> SentFrame<T> {
 
 #[cfg(test)]
 mod tests {
-    use super::{CopyPool, SentFrame};
+    use super::{COPY_OVERHEAD, CopyPool, SentFrame};
     use crate::tcp::tests::HeapFrame;
 
     #[test]
     fn dropped_copy_frees_its_place_in_the_pool() {
-        let pool = CopyPool::new(3 * 1500 + 1, 1500);
+        let pool = CopyPool::new(3 * (1500 + COPY_OVERHEAD) + 1, 1500);
         let mut frame = SentFrame::Frame(HeapFrame::new(&[1, 2, 3]));
         frame.copy_out(&pool);
         frame.copy_out(&pool);
@@ -128,7 +131,7 @@ mod tests {
 
     #[test]
     fn one_connection_gets_two_thirds_of_the_copies() {
-        let pool = CopyPool::new(90, 1);
+        let pool = CopyPool::new(90 * (1 + COPY_OVERHEAD), 1);
         let mut all = Vec::new();
         while pool.admits(all.len()) {
             let mut frame = SentFrame::Frame(HeapFrame::new(&[0]));

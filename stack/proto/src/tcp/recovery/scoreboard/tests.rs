@@ -4,7 +4,7 @@ use proptest::prelude::*;
 
 use super::{AckInfo, LazyScoreboard};
 use crate::tcp::recovery::rack::{Rack, SampleGuard};
-use crate::tcp::recovery::sent_frame::CopyPool;
+use crate::tcp::recovery::sent_frame::{COPY_OVERHEAD, CopyPool};
 use crate::tcp::tests::HeapFrame;
 use crate::time::Instant;
 use crate::wire::seq::Seq;
@@ -303,7 +303,7 @@ fn copy_out_copies_the_oldest_frames() {
         let bytes: Vec<u8> = (0..100).map(|byte| byte + 100 * u8::from(at % 2 == 1)).collect();
         scoreboard.push(now, START + at * 100, 100, 0, HeapFrame::new(&bytes), true);
     }
-    let pool = CopyPool::new(500, 100);
+    let pool = CopyPool::new(5 * (100 + COPY_OVERHEAD), 100);
     assert_eq!((scoreboard.copy_out(&pool, 1), scoreboard.copy_out(&pool, 1)), (1, 1));
     // Both parts of a split record share its copy; an acknowledgment releases it.
     scoreboard.split(1, 40);
