@@ -7,21 +7,24 @@
 //! alone, measured on the same cores (`bound`, `paired`, `baseline`), from our TCP and the kernel's
 //! over the same emulated links (`tcp_vs_kernel`), from `iwperf` beside other stacks (`peers`) and
 //! beside DPDK's own generator (`testpmd`), and from two ends over `ring` (`ring_end`): the time of
-//! each by itself (`one_end`), and latency beside other traffic (`fairness`).
+//! each by itself (`one_end`), latency beside other traffic (`fairness`), and what many connections
+//! cost (`connections`).
 //!
 //! Programs: `core-cost` (the two engines), `verbs-cost` (the two contexts), `instructions` (runs
 //! both under valgrind), `bound` (`iwperf` as a share of the bound, written to `BOUND.md`),
 //! `baseline` (all of these, written to `BASELINE.md`); `crc` (CRC32C by message length);
 //! `tcp-vs-kernel` (both TCPs, written to `TCP-VS-KERNEL.md`) and `tcp-end` (one end of a
 //! connection for it); `bench-peers` (other stacks, written to `RESULTS.md`) and `smoltcp-loop`
-//! (smoltcp over `ring` for it); `testpmd`, `one-end` and `fairness`, written to `TESTPMD.md`,
-//! `ONE-END.md` and `FAIRNESS.md`.
+//! (smoltcp over `ring` for it); `testpmd`, `one-end`, `fairness` and `connections`, written to
+//! `TESTPMD.md`, `ONE-END.md`, `FAIRNESS.md` and `CONNECTIONS.md`.
 
 #[cfg(feature = "device")]
 pub mod baseline;
 #[cfg(feature = "device")]
 pub mod bound;
 pub mod callgrind;
+#[cfg(feature = "device")]
+pub mod connections;
 #[cfg(feature = "core")]
 pub mod engine_pair;
 #[cfg(feature = "device")]

@@ -174,6 +174,60 @@ fn fairness_reports_latency_beside_traffic_and_its_bound() {
 }
 
 #[test]
+fn connections_reports_every_part() {
+    let args = "--rounds 1 --run-seconds 0.05 --idle 40 --many 300 --messages 2 --set-ups 40 \
+                --shards 2 --calls 20 --seconds 2";
+    let args: Vec<&str> = args.split_whitespace().collect();
+    let folder = ferrowarp_tests::process::temp_dir().expect("a folder");
+    let out = folder.path().join("results.md");
+    let program = env!("CARGO_BIN_EXE_connections");
+    let output = Command::new(program).args(args).arg("--out").arg(&out).output();
+    let output = output.expect("the program starts");
+    let json = fs::read_to_string(out.with_extension("json")).expect("the samples");
+    let json: serde_json::Value = serde_json::from_str(&json).expect("JSON");
+    // In two seconds memory grows to what the traffic needs; nothing else may fail.
+    let failures = json["failures"].as_array().expect("a list");
+    let is_growth =
+        |it: &serde_json::Value| it.as_str().is_some_and(|it| it.starts_with("soak: resident"));
+    assert!(failures.iter().all(is_growth), "{json}");
+    assert_eq!(output.status.success(), failures.is_empty());
+
+    let report = fs::read_to_string(&out).expect("the report");
+    assert!(report.contains(std::str::from_utf8(&output.stdout).expect("text")), "{report}");
+    for name in ["64 KiB", "64 bytes"] {
+        let pair = &json["idle-beside-busy"]["ns_per_write"][name]["pairs"][0];
+        assert!(pair[0].as_f64() > Some(0.0) && pair[1].as_f64() > Some(0.0), "{pair}");
+    }
+    for row in json["memory"]["rows"].as_array().expect("a list") {
+        // Both ends allocate a queue pair and a connection, beside the slots.
+        for end in 0..2 {
+            assert!(row["created"][end]["bytes"].as_f64() > Some(256.0), "{row}");
+            assert!(row["connected"][end]["bytes"].as_f64() > Some(500.0), "{row}");
+        }
+    }
+    let slots = json["memory"]["slots_bytes"].as_f64().expect("a number");
+    assert!(slots >= 128.0 && slots % 64.0 == 0.0, "a slot or more in each queue: {slots}");
+    let phases: Vec<&str> = json["many"]["phases"]
+        .as_array()
+        .expect("a list")
+        .iter()
+        .filter_map(|phase| phase["phase"].as_str())
+        .collect();
+    let expected = ["set up", "message 1 of each", "message 2 of each", "ended", "TIME-WAIT"];
+    assert_eq!(phases, expected);
+    let rates = &json["setup-rate"]["set_ups_per_second"]["pairs"][0];
+    assert!(rates[0].as_f64() > Some(0.0) && rates[1].as_f64() > Some(0.0), "{rates}");
+    for kind in json["control-latency"]["rounds"][0].as_array().expect("a pair") {
+        assert_eq!(kind["connect"]["count"], 20, "{kind}");
+        assert!(kind["deregister"]["p50_us"].as_f64() > Some(0.0), "{kind}");
+    }
+    let last = json["soak"]["lines"].as_array().and_then(|lines| lines.last()).expect("a line");
+    let count = |name: &str| last[name].as_u64().expect("a number");
+    assert_eq!(count("made"), count("ended") + count("broken"), "{last}");
+    assert!(count("verified_bytes") > 0 && count("connections") == 0, "{last}");
+}
+
+#[test]
 fn testpmd_is_compared_over_memif_and_tap() {
     let Some(iwperf) = ferrowarp_tests::process::program("iwperf") else {
         return skip("no iwperf");
