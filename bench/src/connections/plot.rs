@@ -10,12 +10,15 @@ use super::soak::Soak;
 /// Fewest samples that are worth a plot.
 const SAMPLES_MIN: usize = 10;
 
-/// Plots resident memory by time; returns false, with nothing drawn, if there are few samples.
+/// Plots resident memory by time after the warm-up; returns false, with nothing drawn, if there are
+/// few samples.
 ///
 /// # Errors
 /// If the file cannot be written.
 pub fn draw(path: &Path, soak: &Soak) -> Result<bool> {
-    let (count, seconds) = (soak.resident.len(), soak.lines.last().map_or(0.0, |it| it.seconds));
+    let count = soak.resident.len();
+    let whole = soak.lines.last().map_or(0.0, |line| line.seconds);
+    let first = soak.warm_up.as_secs_f64();
     if count < SAMPLES_MIN {
         return Ok(false);
     }
@@ -30,10 +33,10 @@ pub fn draw(path: &Path, soak: &Soak) -> Result<bool> {
         .margin(12)
         .x_label_area_size(42)
         .y_label_area_size(52)
-        .build_cartesian_2d(0.0..seconds, 0.0..highest * 1.1)
+        .build_cartesian_2d(first..whole, 0.0..highest * 1.1)
         .map_err(|error| draw_error(&error))?;
     chart.configure_mesh().x_desc("s").y_desc("MiB").draw().map_err(|error| draw_error(&error))?;
-    let at = |index: usize| seconds * index as f64 / count as f64;
+    let at = |index: usize| first + (whole - first) * index as f64 / count as f64;
     let points = soak.resident.iter().enumerate().map(|(index, &bytes)| (at(index), mib(bytes)));
     let line = LineSeries::new(points, Palette99::pick(0).to_rgba().stroke_width(2));
     chart.draw_series(line).map_err(|error| draw_error(&error))?;

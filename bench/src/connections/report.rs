@@ -107,9 +107,11 @@ fn memory_table(memory: &Memory) -> String {
          Each of {count} connections more, beside as many that are open already. *Resident*: \
          difference of the anonymous resident memory of the process, by both ends. *Allocated*: \
          what calls and polls of each end have allocated and not freed, as asked for, and the \
-         handle, which the application holds. The slots of a request in both work queues are \
+         handle, which the application holds; not the places in tables that were reserved at \
+         opening, such as that of the connections, whose pages are resident as they are used. The \
+         slots of a request in both work queues are \
          {slots:.0} bytes: the difference between queues of 1 and of 64 requests. Tables that \
-         double are in it as they happen to grow. The limit: {BYTES_LIMIT} bytes beside the \
+         double, and what the allocator adds, are in it. The limit: {BYTES_LIMIT} bytes beside the \
          slots.\n\n\
          | requests per queue | resident | beside the slots | kept | allocated left | beside the \
          slots | kept | allocated right | beside the slots | kept |\n\
@@ -260,14 +262,15 @@ fn soak_table(soak: &Soak) -> String {
          region that does not exist. Attempts are rejected or abandoned (*refused*), and contexts \
          disappear while their peers write (*lost*). Each request completes once. In the end \
          nothing may be left, as many queue pairs and regions as at the start have to fit, and \
-         resident memory may not have grown by more than {:.0} % or {} MiB from the second to the \
-         last tenth of the time.\n\n\
+         resident memory may not have grown by more than {:.0} % or {} MiB, whichever is more, \
+         from the second to the last tenth of the time after a warm-up of {} s.\n\n\
          | s | made | ended | broken | refused | lost | verified, MiB | resident, MiB | \
          connections | frames free | frames dropped | CRC errors | out of order, dropped | \
          shortages | overruns |\n\
          |---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|\n",
         100.0 * share,
-        bytes >> 20
+        bytes >> 20,
+        soak.warm_up.as_secs()
     );
     for line in &soak.lines {
         let Line { seconds, counts, verified, resident, connections, frames_free, losses } = line;
@@ -299,6 +302,8 @@ fn mib(bytes: u64) -> f64 {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
     use crate::connections::memory::Row;
 
@@ -344,12 +349,12 @@ mod tests {
             // The first tenth does not count.
             resident[..10].fill(1 << 20);
             resident.extend([last; 10]);
-            Soak { lines: Vec::new(), resident, failures: Vec::new() }
+            Soak { warm_up: Duration::ZERO, lines: vec![], resident, failures: vec![] }
         };
         assert_eq!(soak(52 << 20).is_flat(), Some(true));
         assert_eq!(soak(53 << 20).is_flat(), Some(false));
         assert!(soak_table(&soak(53 << 20)).contains("flat: no"));
-        let few = Soak { lines: Vec::new(), resident: vec![1; 9], failures: Vec::new() };
+        let few = Soak { resident: vec![1; 9], ..soak(1) };
         assert_eq!(few.is_flat(), None);
     }
 }

@@ -31,6 +31,8 @@ const OBJECTS_MAX: usize = 1024;
 const LOST_PEER_INTERVAL: Duration = Duration::from_secs(10);
 /// Time until nothing is left at the end.
 const END_TIMEOUT: Duration = Duration::from_secs(60);
+/// Time in which memory grows to what the traffic needs: half of the whole, if that is less.
+const WARM_UP_MAX: Duration = Duration::from_secs(30);
 /// Resident memory is flat if it grows by no more than the larger of these: share, bytes.
 pub const GROWTH_MAX: (f64, u64) = (0.02, 2 << 20);
 
@@ -43,6 +45,14 @@ pub struct Setup {
     pub shards: usize,
     /// Threads that make connections.
     pub workers: usize,
+}
+
+impl Setup {
+    /// Returns the time after which memory is compared.
+    #[must_use]
+    pub fn warm_up(&self) -> Duration {
+        WARM_UP_MAX.min(self.duration / 2)
+    }
 }
 
 /// State of a soak at one time.
@@ -68,17 +78,19 @@ pub struct Line {
 /// Results.
 #[derive(Clone, Debug)]
 pub struct Soak {
+    /// Time after which memory is compared.
+    pub warm_up: Duration,
     /// A line for each minute.
     pub lines: Vec<Line>,
-    /// Resident bytes, each second.
+    /// Resident bytes, each second after the warm-up.
     pub resident: Vec<u64>,
     /// What went wrong.
     pub failures: Vec<String>,
 }
 
 impl Soak {
-    /// Returns the medians of resident memory in the second and in the last tenth of the time;
-    /// `None` if there are too few samples.
+    /// Returns the medians of resident memory in the second and in the last tenth of the time after
+    /// the warm-up; `None` if there are too few samples.
     #[must_use]
     pub fn residents(&self) -> Option<(f64, f64)> {
         let tenth = self.resident.len() / 10;
@@ -133,7 +145,8 @@ pub fn run(setup: &Setup, mut progress: impl FnMut(&str)) -> Result<Soak> {
     let (left, right) = Context::ring_pair(with_shards(1), with_shards(2))?;
     let ends = [left, right];
     let capacities = [capacity(&ends[0])?, capacity(&ends[1])?];
-    let mut soak = Soak { lines: Vec::new(), resident: Vec::new(), failures: Vec::new() };
+    let warm_up = setup.warm_up();
+    let mut soak = Soak { warm_up, lines: vec![], resident: vec![], failures: vec![] };
     let tallies = Arc::new(Tallies::default());
     let (workers_stop, drivers_stop) = (AtomicBool::new(false), AtomicBool::new(false));
     let mut frames_before = None;
@@ -200,7 +213,7 @@ fn watch(
     let start = Instant::now();
     let interval = Duration::from_secs(60).min(setup.duration / 6);
     let (mut next_sample, mut next_line, mut next_lost) =
-        (Duration::ZERO, interval, LOST_PEER_INTERVAL.min(setup.duration / 4));
+        (setup.warm_up(), interval, LOST_PEER_INTERVAL.min(setup.duration / 4));
     let sample_interval = Duration::from_secs(1).min(setup.duration / 100);
     while start.elapsed() < setup.duration && !is_over() {
         let elapsed = start.elapsed();
