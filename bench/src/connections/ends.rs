@@ -262,6 +262,19 @@ impl Ends {
         }
     }
 
+    /// Polls both ends for so long.
+    ///
+    /// # Errors
+    /// If there is a completion other than a flushed one.
+    pub fn poll_for(&mut self, duration: Duration) -> Result<()> {
+        let start = Instant::now();
+        while start.elapsed() < duration {
+            self.at_left(|end| end.poll(flushed))?;
+            self.at_right(|end| end.poll(flushed))?;
+        }
+        Ok(())
+    }
+
     /// Polls both ends until at most `count` connections are left at each, TIME-WAIT included.
     ///
     /// # Errors

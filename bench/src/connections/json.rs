@@ -39,7 +39,7 @@ pub fn json(results: &Results) -> Value {
                 "allocated_beside_slots": beside })
         });
         value["memory"] = json!({ "connections": memory.count, "limit_bytes": BYTES_LIMIT,
-            "slots_bytes": memory.slots_len(), "rows": rows.collect::<Vec<_>>() });
+            "slots_bytes": memory.slots_len, "rows": rows.collect::<Vec<_>>() });
     }
     if let Some(many) = &results.many {
         let phases = many.phases.iter().map(|(name, seconds, resident)| {

@@ -1,5 +1,7 @@
 //! Memory of an idle connected queue pair.
 
+use std::time::Duration;
+
 use anyhow::{Result, ensure};
 use ferrowarp::Qp;
 
@@ -9,7 +11,12 @@ use super::ends::{Depths, Ends};
 /// Requests of the two kinds of queue pairs: both of their queues.
 pub const DEPTHS: [usize; 2] = [1, 64];
 /// Bytes of a slot of a work queue.
-const SLOT_LEN: u64 = 64;
+const SLOT_LEN: i64 = 64;
+/// Queue pairs of each kind of which the least allocation counts: a table may grow for one.
+const PROBES: usize = 4;
+
+/// Time after which a connection has freed what it needed for its set-up, by timers.
+const IDLE_TIME: Duration = Duration::from_millis(1500);
 
 /// Memory of a queue pair at one end: mean of many.
 #[derive(Clone, Copy, Debug, Default)]
@@ -55,32 +62,23 @@ impl Row {
 pub struct Memory {
     /// Connections of each step.
     pub count: usize,
+    /// Bytes of a request's slots in both queues together.
+    pub slots_len: f64,
     /// One for each of [`DEPTHS`].
     pub rows: Vec<Row>,
 }
 
 impl Memory {
-    /// Returns the bytes of a request's slots in both queues together: measured, by the difference
-    /// of the two kinds.
-    #[must_use]
-    pub fn slots_len(&self) -> Option<f64> {
-        let [small, large] = self.rows.first_chunk()?;
-        let requests = (large.depth - small.depth) as f64;
-        // Whole slots: what allocators and tables add is not theirs.
-        let bytes = (large.created[0].bytes - small.created[0].bytes) / requests;
-        Some((bytes / SLOT_LEN as f64).round() * SLOT_LEN as f64)
-    }
-
     /// Returns the resident bytes of a row beside the slots of its queues.
     #[must_use]
-    pub fn beside_slots(&self, row: &Row) -> Option<f64> {
-        Some(row.resident - self.slots_len()? * row.depth as f64)
+    pub fn beside_slots(&self, row: &Row) -> f64 {
+        row.resident - self.slots_len * row.depth as f64
     }
 
     /// Returns the bytes that an end (0 left, 1 right) has allocated, beside the slots.
     #[must_use]
-    pub fn allocated_beside_slots(&self, row: &Row, end: usize) -> Option<f64> {
-        Some(row.allocated(end) - self.slots_len()? * row.depth as f64)
+    pub fn allocated_beside_slots(&self, row: &Row, end: usize) -> f64 {
+        row.allocated(end) - self.slots_len * row.depth as f64
     }
 }
 
@@ -96,15 +94,18 @@ pub fn run(
 ) -> Result<Memory> {
     ensure!(count > 0, "memory: no connections to measure");
     let mut ends = Ends::open(2 * DEPTHS.len() * count, count_allocations)?;
+    let slots_len = slots_len(&mut ends)?;
     let mut all = Vec::with_capacity(2 * DEPTHS.len() * count);
     let mut rows = Vec::new();
     for depth in DEPTHS {
         let depths = Depths { send: depth, recv: depth };
         all.extend(ends.set_up(count, depths)?);
+        ends.poll_for(IDLE_TIME)?;
         let (before, resident_before) = (ends.allocated(), resident()?);
         let connections = ends.create(count, depths)?;
         let created = ends.allocated();
         ends.connect(&connections)?;
+        ends.poll_for(IDLE_TIME)?;
         let (connected, resident_after) = (ends.allocated(), resident()?);
         all.extend(connections);
         let share = |after: [Allocated; 2], before: [Allocated; 2]| {
@@ -128,5 +129,24 @@ pub fn run(
         ));
         rows.push(row);
     }
-    Ok(Memory { count, rows })
+    Ok(Memory { count, slots_len, rows })
+}
+
+/// Returns the bytes of a request's slots in both queues together, by what queue pairs of the two
+/// kinds allocate; what is not whole slots belongs to the stack's tables of requests.
+fn slots_len(ends: &mut Ends) -> Result<f64> {
+    let [small, large] = DEPTHS;
+    let mut least = |depth| {
+        let mut least = i64::MAX;
+        for _ in 0..PROBES {
+            let before = ends.allocated()[0];
+            let probe = ends.create(1, Depths { send: depth, recv: depth })?;
+            least = least.min((ends.allocated()[0] - before).bytes);
+            drop(probe);
+        }
+        Ok::<_, anyhow::Error>(least)
+    };
+    let bytes = least(large)? - least(small)?;
+    let requests = i64::try_from(large - small)?;
+    Ok((bytes / requests / SLOT_LEN * SLOT_LEN) as f64)
 }

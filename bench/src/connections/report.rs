@@ -100,17 +100,17 @@ fn paired_cells(pairs: &Paired, decimals: usize, of_ratio: usize, limit: Wanted)
 }
 
 fn memory_table(memory: &Memory) -> String {
-    let Memory { count, rows } = memory;
-    let slots = memory.slots_len().unwrap_or(f64::NAN);
+    let Memory { count, rows, .. } = memory;
+    let slots = memory.slots_len;
     let mut text = format!(
         "\n## Memory of an idle queue pair\n\n\
-         Each of {count} connections more, beside as many that are open already. *Resident*: \
-         difference of the anonymous resident memory of the process, by both ends. *Allocated*: \
-         what calls and polls of each end have allocated and not freed, as asked for, and the \
-         handle, which the application holds; not the places in tables that were reserved at \
-         opening, such as that of the connections, whose pages are resident as they are used. The \
-         slots of a request in both work queues are \
-         {slots:.0} bytes: the difference between queues of 1 and of 64 requests. Tables that \
+         Each of {count} connections more, beside as many that are open already, when they have \
+         been idle for 1.5 s. *Resident*: difference of the anonymous resident memory of the \
+         process, by both ends. *Allocated*: what calls and polls of each end have allocated and \
+         not freed, as asked for, and the handle, which the application holds; not the places in \
+         tables that were reserved at opening, such as that of the connections, whose pages are \
+         resident as they are used. The slots of a request in both work queues are {slots:.0} \
+         bytes: the difference between queues of 1 and of 64 requests, in whole slots. Tables that \
          double, and what the allocator adds, are in it. The limit: {BYTES_LIMIT} bytes beside the \
          slots.\n\n\
          | requests per queue | resident | beside the slots | kept | allocated left | beside the \
@@ -119,14 +119,13 @@ fn memory_table(memory: &Memory) -> String {
     );
     for row in rows {
         let _ = write!(text, "| {} | {:.0}", row.depth, row.resident);
-        let mut cells = |bytes: Option<f64>| {
-            let bytes = bytes.unwrap_or(f64::NAN);
+        let mut cells = |bytes: f64| {
             let _ = write!(text, " | {bytes:.0} | {}", yes_no(bytes <= BYTES_LIMIT));
         };
         cells(memory.beside_slots(row));
         for end in 0..2 {
             let _ = write!(text, " | {:.0}", row.allocated(end));
-            let bytes = memory.allocated_beside_slots(row, end).unwrap_or(f64::NAN);
+            let bytes = memory.allocated_beside_slots(row, end);
             let _ = write!(text, " | {bytes:.0} | {}", yes_no(bytes <= BYTES_LIMIT));
         }
         text.push_str(" |\n");
@@ -334,7 +333,7 @@ mod tests {
             resident,
         };
         let rows = vec![row(1, 192.0, 2000.0), row(64, 64.0 * 192.0, 14_500.0)];
-        let text = memory_table(&Memory { count: 10, rows });
+        let text = memory_table(&Memory { count: 10, slots_len: 192.0, rows });
         let first = "| 1 | 2000 | 1808 | yes | 1792 | 1600 | yes | 2340 | 2148 | no |";
         assert!(text.contains(first), "{text}");
         let second = "| 64 | 14500 | 2212 | no | 13888 | 1600 | yes |";
