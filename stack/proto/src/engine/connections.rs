@@ -24,8 +24,8 @@ struct Recent {
 const RECENT_BITS_MIN: u32 = 8;
 /// The same, at most: 256 KiB.
 const RECENT_BITS_MAX: u32 = 16;
-/// Entries per connection: of the segments that alternate between all connections a fifth then has
-/// an entry that another has taken.
+/// Entries per connection, as far as the table grows: of the segments that alternate between all
+/// connections a fifth then has an entry that another has taken; with 65,536 two thirds.
 const RECENT_PER_CONNECTION: usize = 4;
 
 impl Recent {

@@ -308,13 +308,9 @@ impl<T: Retained> Scoreboard<T> {
     /// true if so. The copies are then those of the first records, as of [`Scoreboard::copy_out`].
     pub(in crate::tcp) fn copy_out_short(&mut self, pool: &CopyPool, len_max: usize) -> bool {
         let copied = self.records.partition_point(|record| record.frame.is_copy());
-        match self.records.get_mut(copied) {
-            Some(first) if first.frame.bytes().len() <= len_max && pool.admits(copied) => {
-                first.frame.copy_out(pool);
-                true
-            }
-            _ => false,
-        }
+        let first = self.records.get(copied);
+        first.is_some_and(|first| first.frame.bytes().len() <= len_max)
+            && self.copy_out(pool, 1) == 1
     }
 
     /// Returns the time when the first record was last sent, or written if it was never sent.

@@ -80,30 +80,6 @@ impl Ends {
     }
 }
 
-/// Sends a frame on each device; its contents name the queue.
-fn send_on_each(devices: &mut [DpdkDevice], seed: usize) {
-    for (queue, device) in devices.iter_mut().enumerate() {
-        send(device, &pattern(seed + queue, 60));
-        device.flush();
-    }
-}
-
-/// Polls each device once, the last first, and returns what it received.
-fn poll(devices: &mut [DpdkDevice]) -> Vec<Vec<Vec<u8>>> {
-    let mut got: Vec<_> = devices
-        .iter_mut()
-        .rev()
-        .map(|device| {
-            device.flush();
-            let mut burst = Vec::new();
-            device.receive(&mut burst, 32);
-            burst.iter().map(contents).collect()
-        })
-        .collect();
-    got.reverse();
-    got
-}
-
 #[test]
 fn vhost_queue_reaches_the_peers_queue_of_the_same_number() {
     if in_ordinary_memory("vhost_queues::vhost_queue_reaches_the_peers_queue_of_the_same_number") {
