@@ -388,7 +388,7 @@ impl Client {
             if let (Some(progress), Some(run), Some(work)) =
                 (&mut self.progress, self.runs.front(), &self.test_run)
             {
-                progress.show(now, run, work.progress());
+                progress.show(now, run, || work.progress());
             }
         }
         if !matches!(self.state, State::ConnectingControl | State::Closing(_) | State::Closed) {

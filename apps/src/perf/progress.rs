@@ -29,17 +29,19 @@ impl Progress {
         Self { is_terminal, bar: None, started: now, last_drawn: now }
     }
 
-    /// Shows the progress: `messages` of each data connection so far. Cheap if it was drawn less
-    /// than 200 ms ago.
-    pub fn show(&mut self, now: Instant, run: &Run, messages: u64) {
+    /// Shows the progress: `messages` of each data connection so far, which is asked for, and
+    /// drawn, only every 200 ms.
+    pub fn show(&mut self, now: Instant, run: &Run, messages: impl FnOnce() -> u64) {
         let elapsed = now - self.started;
         if !self.is_terminal || elapsed < SHOW_AFTER || now - self.last_drawn < REDRAW_INTERVAL {
             return;
         }
         self.last_drawn = now;
-        self.bar
-            .get_or_insert_with(|| bar(run.size))
-            .set_position(bar_position(run, elapsed, messages));
+        self.bar.get_or_insert_with(|| bar(run.size)).set_position(bar_position(
+            run,
+            elapsed,
+            messages(),
+        ));
     }
 }
 
