@@ -77,7 +77,13 @@ impl<E: Env> Connections<E> {
     /// other: the caller compares the headers.
     #[inline(always)]
     pub(super) fn recent(&self, head: &[u8]) -> Option<u32> {
-        Some(self.recent.get(self.recent.slot(plain_ports(head)?)))
+        Some(*self.recent_entry(head)?)
+    }
+
+    /// As [`Connections::recent`], without reading which connection it is.
+    #[inline(always)]
+    pub(super) fn recent_entry(&self, head: &[u8]) -> Option<&u32> {
+        Some(&self.recent.indices[self.recent.slot(plain_ports(head)?)])
     }
 
     /// Finds the connection of a segment. Segments come in trains: a connection that received

@@ -45,15 +45,20 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
         }
     }
 
-    /// Loads the state of the connections of a burst, as far as they are known by their ports, and
-    /// then of their queue pairs.
+    /// Loads the state of the connections of a burst, as far as they are known by their ports:
+    /// first who they are, then themselves, then their queue pairs.
     #[inline(never)]
     pub(super) fn prefetch_burst(&self) {
+        let mut entries = ArrayVec::<&u32, BURST_LEN>::new();
+        for frame in self.burst.iter().take(BURST_LEN) {
+            if let Some(entry) = self.connections.recent_entry(frame.head()) {
+                D::prefetch(entry);
+                entries.push(entry);
+            }
+        }
         let mut found = ArrayVec::<u32, BURST_LEN>::new();
-        for frame in &self.burst {
-            let Some(index) = self.connections.recent(frame.head()) else { continue };
+        for &index in entries {
             if found.last() != Some(&index)
-                && !found.is_full()
                 && let Some(slot) = self.connections.slot(index)
             {
                 D::prefetch(slot);

@@ -80,6 +80,9 @@ impl Entry {
     }
 }
 
+/// Entries that are loaded ahead: two cache lines, as a rule.
+const PREFETCHED_COUNT: usize = 4;
+
 /// Entries of the requests in the queue. A request is identified by its number, counted from the
 /// first ever posted: `oldest..next_to_build` are built or refused, `next_to_build..end` are not.
 #[derive(Debug)]
@@ -99,9 +102,12 @@ impl Entries {
         Self { entries, oldest: 0, next_to_build: 0, end: 0 }
     }
 
-    /// Has the port load the entry of the next request to build; returns how many are not built.
+    /// Has the port load the entries of the next requests to build, as far as they lie together;
+    /// returns how many are not built.
     pub(super) fn prefetch_next<D: Device>(&self) -> u64 {
-        D::prefetch(&self.entries[self.index(self.next_to_build)]);
+        let first = self.index(self.next_to_build);
+        let end = (first + PREFETCHED_COUNT).min(self.entries.len());
+        D::prefetch(&self.entries[first..end]);
         self.end - self.next_to_build
     }
 
