@@ -15,69 +15,58 @@
 //! [`rdmap::send_queue`]: crate::rdmap::send_queue
 //! [`ddp::recv_queue`]: crate::ddp::recv_queue
 
-use slots::{Slot, Slots};
+use core::marker::PhantomData;
+#[cfg(not(loom))]
+use core::sync::atomic::Ordering;
+#[cfg(loom)]
+use loom::sync::atomic::Ordering;
 
-#[cfg(not(loom))]
-use core::sync::atomic::{AtomicU64, Ordering};
-#[cfg(loom)]
-use loom::sync::Arc;
-#[cfg(loom)]
-use loom::sync::atomic::{AtomicU64, Ordering};
-#[cfg(not(loom))]
-use std::sync::Arc;
+use slots::{Lines, Slot, Slots};
 
 pub(crate) mod slots;
 
 /// Slots that are loaded ahead, at most; processors load the rest of a longer sequence themselves.
 const PREFETCHED_SLOT_COUNT: u64 = 4;
 
-/// Counter alone in its pair of cache lines, which processors fetch together.
-#[derive(Debug)]
-#[repr(align(128))]
-struct Padded(AtomicU64);
-
-#[derive(Debug)]
-struct Shared {
-    slots: Slots,
-    /// Maximum number of requests.
-    count_max: u64,
-    /// Slots published since creation; written by the producer.
-    tail: Padded,
-    /// Requests retired since creation; written by the consumer.
-    retired: Padded,
-}
-
 /// Application's side.
 #[derive(Debug)]
 pub(crate) struct Producer {
-    shared: Arc<Shared>,
+    slots: Slots,
+    /// Number of the queue in its memory.
+    queue: u32,
+    /// Requests that surely find room, as far as is known of those that are retired.
+    room: u32,
     /// Slots filled since creation.
     tail: u64,
-    /// The tail as last published.
-    published: u64,
+    /// Requests posted since creation, less the maximum number.
     posted: u64,
-    cached_retired: u64,
 }
 
-/// Number of slots published to a work queue since creation, for a thread that waits for more.
-#[derive(Debug)]
-pub struct Tail {
-    shared: Arc<Shared>,
+/// Numbers of slots published to the `N` work queues of one memory since creation, for a thread
+/// that waits for more.
+#[derive(Clone, Debug)]
+pub struct Tails<const N: usize> {
+    lines: Lines,
+    _count: PhantomData<[u64; N]>,
 }
 
-impl Tail {
-    /// Loads the number, with acquire.
+impl<const N: usize> Tails<N> {
+    /// Loads the numbers, in the order of the queues, with acquire. They are in one cache line.
     #[inline(always)]
     #[must_use]
-    pub fn load(&self) -> u64 {
-        self.shared.tail.0.load(Ordering::Acquire)
+    pub fn load(&self) -> [u64; N] {
+        core::array::from_fn(|queue| self.lines.tail(queue).load(Ordering::Acquire))
     }
 }
 
 /// Stack's side.
 #[derive(Debug)]
 pub(crate) struct Consumer {
-    shared: Arc<Shared>,
+    slots: Slots,
+    /// Number of the queue in its memory.
+    queue: u32,
+    /// Maximum number of requests.
+    count_max: u32,
     /// Slots taken since creation.
     taken: u64,
     cached_tail: u64,
@@ -85,48 +74,61 @@ pub(crate) struct Consumer {
     retired: u64,
 }
 
-/// Creates a work queue for at most `count_max` requests, of at most `slot_count_max` slots each.
-pub(crate) fn work_queue(count_max: usize, slot_count_max: usize) -> (Producer, Consumer) {
-    let shared = Arc::new(Shared {
-        slots: Slots::new(count_max * slot_count_max),
-        count_max: count_max as u64,
-        tail: Padded(AtomicU64::new(0)),
-        retired: Padded(AtomicU64::new(0)),
+/// Maximum number of requests of a queue, and of slots of each of them.
+pub(crate) type Shape = (usize, usize);
+
+/// Creates work queues of the given shapes in one memory. That is for queues of one owner: the
+/// tails share a cache line, and so do the numbers of retired requests.
+///
+/// # Panics
+/// If a queue has 2^32 slots or more.
+pub(crate) fn work_queues<const N: usize>(
+    shapes: [Shape; N],
+) -> ([(Producer, Consumer); N], Tails<N>) {
+    let rings = Slots::rings(shapes.map(|(count_max, slot_count_max)| count_max * slot_count_max));
+    let lines = rings[0].lines.clone();
+    let mut shapes = (0..).zip(shapes);
+    let queues = rings.map(|slots| {
+        let (queue, (count_max, _)) = shapes.next().expect("a ring for each shape");
+        let count_max = u32::try_from(count_max).expect("no more requests than slots");
+        let posted = u64::from(count_max).wrapping_neg();
+        let producer = Producer { slots: slots.clone(), queue, room: count_max, tail: 0, posted };
+        let consumer = Consumer { slots, queue, count_max, taken: 0, cached_tail: 0, retired: 0 };
+        (producer, consumer)
     });
-    let consumer = Consumer { shared: Arc::clone(&shared), taken: 0, cached_tail: 0, retired: 0 };
-    (Producer { shared, tail: 0, published: 0, posted: 0, cached_retired: 0 }, consumer)
+    (queues, Tails { lines, _count: PhantomData })
 }
 
 impl Producer {
-    /// Returns a view of the tail.
-    pub(crate) fn tail(&self) -> Tail {
-        Tail { shared: Arc::clone(&self.shared) }
-    }
-
     /// Has `emit` encode a request, which [`Producer::publish`] passes to the stack, in the slots
     /// from the given number on; it returns how many it has filled. `false`, with nothing done, if
     /// the queue is full.
     #[inline(always)]
     pub(crate) fn post(&mut self, emit: impl FnOnce(&Slots, u64) -> u64) -> bool {
-        if self.posted - self.cached_retired >= self.shared.count_max {
-            self.cached_retired = self.shared.retired.0.load(Ordering::Acquire);
-            if self.posted - self.cached_retired >= self.shared.count_max {
+        if self.room == 0 {
+            let retired = self.slots.lines.retired(self.queue as usize).load(Ordering::Acquire);
+            #[expect(clippy::cast_possible_truncation, reason = "at most the maximum number")]
+            let room = retired.wrapping_sub(self.posted) as u32;
+            self.room = room;
+            if room == 0 {
                 return false;
             }
         }
         // The slots of retired requests are free, and there are enough for those that remain.
-        self.tail += emit(&self.shared.slots, self.tail);
-        self.posted += 1;
+        self.tail += emit(&self.slots, self.tail);
+        self.room -= 1;
+        self.posted = self.posted.wrapping_add(1);
         true
     }
 
     /// Makes the requests posted so far visible to the stack. A plain store with release.
     #[inline]
     pub(crate) fn publish(&mut self) {
-        // Stored only when changed: a full queue is posted to in vain again and again.
-        if self.published != self.tail {
-            self.published = self.tail;
-            self.shared.tail.0.store(self.tail, Ordering::Release);
+        let tail = self.slots.lines.tail(self.queue as usize);
+        // Stored only when changed: a full queue is posted to in vain again and again. Only this
+        // side stores it.
+        if tail.load(Ordering::Relaxed) != self.tail {
+            tail.store(self.tail, Ordering::Release);
         }
     }
 }
@@ -150,33 +152,38 @@ impl Consumer {
     /// True if a published request was not taken. Loads the tail.
     #[inline]
     pub(crate) fn has_published(&mut self) -> bool {
-        self.cached_tail = self.shared.tail.0.load(Ordering::Acquire);
+        self.cached_tail = self.load_tail();
         self.taken != self.cached_tail
     }
 
     /// Returns the number of published slots that were not taken. Loads the tail.
     #[inline]
     pub(crate) fn published_slots(&self) -> u64 {
-        self.shared.tail.0.load(Ordering::Acquire) - self.taken
+        self.load_tail() - self.taken
+    }
+
+    #[inline(always)]
+    fn load_tail(&self) -> u64 {
+        self.slots.lines.tail(self.queue as usize).load(Ordering::Acquire)
     }
 
     /// Calls `prefetch` for the first of the `count` slots taken last.
     pub(crate) fn prefetch_last(&self, count: u64, prefetch: impl Fn(&Slot)) {
         let first = self.taken.saturating_sub(count);
         for number in first..self.taken.min(first + PREFETCHED_SLOT_COUNT) {
-            prefetch(self.shared.slots.get(number));
+            prefetch(self.slots.get(number));
         }
     }
 
     /// Returns the slots.
     #[inline(always)]
     pub(crate) fn slots(&self) -> &Slots {
-        &self.shared.slots
+        &self.slots
     }
 
     /// Returns the maximum number of requests.
-    pub(crate) fn count_max(&self) -> usize {
-        usize::try_from(self.shared.count_max).unwrap_or(usize::MAX)
+    pub(crate) const fn count_max(&self) -> usize {
+        self.count_max as usize
     }
 
     /// Gives back the slots of the first `count` requests ever taken.
@@ -185,7 +192,7 @@ impl Consumer {
         // Stored only when changed, to leave the cache line with the application's core otherwise.
         if self.retired != count {
             self.retired = count;
-            self.shared.retired.0.store(count, Ordering::Release);
+            self.slots.lines.retired(self.queue as usize).store(count, Ordering::Release);
         }
     }
 }

@@ -10,17 +10,17 @@
 //! its doorbell, or the shard finds the request. Nearly always the queue pair is bound, and posting
 //! pays the fence only while it is not.
 
-use crate::sync::{AtomicU32, Ordering, fence};
+use crate::sync::{AtomicU16, Ordering, fence};
 
-const UNBOUND: u32 = u32::MAX;
+const UNBOUND: u16 = u16::MAX;
 
 /// Shard of a queue pair, once it has one.
 #[derive(Debug)]
-pub(crate) struct Binding(AtomicU32);
+pub(crate) struct Binding(AtomicU16);
 
 impl Binding {
     pub(crate) fn new() -> Self {
-        Self(AtomicU32::new(UNBOUND))
+        Self(AtomicU16::new(UNBOUND))
     }
 
     /// Returns the shard, if the queue pair is bound. One load.
@@ -46,7 +46,7 @@ impl Binding {
     /// Binds to a shard that has the queues already, once. The caller then has the shard look at
     /// the queues.
     pub(crate) fn bind(&self, shard: usize) {
-        let shard = u32::try_from(shard).expect("shards are few");
+        let shard = u16::try_from(shard).expect("shards are few");
         debug_assert!(shard != UNBOUND && self.get().is_none(), "bound once");
         self.0.store(shard, Ordering::Release);
         fence(Ordering::SeqCst);
@@ -62,16 +62,16 @@ mod proofs {
 
     /// A queue, as its tail.
     struct Model {
-        tail: AtomicU32,
-        rung: AtomicU32,
+        tail: AtomicU16,
+        rung: AtomicU16,
         binding: Binding,
     }
 
     fn model(bind: fn(&Binding)) {
         loom::model(move || {
             let model = Arc::new(Model {
-                tail: AtomicU32::new(0),
-                rung: AtomicU32::new(0),
+                tail: AtomicU16::new(0),
+                rung: AtomicU16::new(0),
                 binding: Binding::new(),
             });
             let posting = Arc::clone(&model);

@@ -5,6 +5,7 @@ mod resize;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, Weak};
 
+use crossbeam::utils::CachePadded;
 use ferrowarp_proto::verbs::notify::Notify;
 use ferrowarp_proto::verbs::wc::{CqId, Wc};
 
@@ -91,13 +92,13 @@ struct Accounted {
 
 /// Ring of the completions of one shard.
 struct CqRing {
-    ring: SpinLock<Consumer<Wc>>,
+    ring: CachePadded<SpinLock<Consumer<Wc>>>,
     peek: Peek,
 }
 
 impl CqRing {
     fn new(consumer: Consumer<Wc>) -> Self {
-        Self { peek: consumer.peek(), ring: SpinLock::new(consumer) }
+        Self { peek: consumer.peek(), ring: CachePadded::new(SpinLock::new(consumer)) }
     }
 
     // Not inlined: the caller keeps no registers for it while the ring is empty.

@@ -4,15 +4,16 @@ use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use ferrowarp_proto::ddp::regions::AccessScope;
+use ferrowarp_proto::ddp::regions::{AccessScope, StreamId};
 use ferrowarp_proto::ddp::untagged::BufferQueue;
 use ferrowarp_proto::rdmap::requester::Requester;
 use ferrowarp_proto::time::Instant;
 use ferrowarp_proto::verbs::cm::{Abort, CmError, ConnInfo, ConnParam, ConnectError, Event};
 use ferrowarp_proto::verbs::qp::{QpInit, QpState};
 use ferrowarp_proto::verbs::wc::QpId;
+use ferrowarp_proto::verbs::work_queues::WorkQueues;
 use ferrowarp_proto::verbs::wr::{PostError, RecvWr, SendWr};
-use ferrowarp_proto::work_queue::Tail;
+use ferrowarp_proto::work_queue::Tails;
 
 use crate::context::ContextInner;
 use crate::cq::Cq;
@@ -35,15 +36,14 @@ use crate::tcp::TcpStats;
 /// that of the request it accepts, or one that [`Qp::connect`] chooses.
 pub struct Qp {
     shared: Arc<QpShared>,
+    pd: Pd,
     id: QpId,
-    scope: AccessScope,
-    /// Its queues, until it belongs to a shard.
-    unbound: Mutex<Option<UnboundQueues>>,
-    context: Arc<ContextInner>,
+    srq: Option<Srq>,
     send_cq: Cq,
     recv_cq: Cq,
-    pd: Pd,
-    srq: Option<Srq>,
+    stream: StreamId,
+    /// Its queues, until it belongs to a shard.
+    unbound: Mutex<Option<Box<UnboundQueues>>>,
     _permit: Permit,
 }
 
@@ -53,7 +53,7 @@ struct UnboundQueues {
     requester: Requester,
     recv_queue: BufferQueue,
     /// Of the send and of the receive queue.
-    tails: [Tail; 2],
+    tails: Tails<2>,
 }
 
 impl Pd {
@@ -87,9 +87,8 @@ impl Qp {
         let entries = max_send_wr.saturating_add(max_recv_wr);
         let permit = context.limits.acquire(Resource::QueueEntries, entries)?;
         // The memory of the queues is zeroed before a shard is locked.
-        let (requester, sends) = Requester::with_producer(max_send_wr);
-        let (recv_queue, recvs) = BufferQueue::with_producer(max_recv_wr);
-        let tails = [sends.tail(), recvs.tail()];
+        let WorkQueues { requester, recv_queue, sends, recvs, tails } =
+            WorkQueues::new(max_send_wr, max_recv_wr);
         let init = QpInit {
             pd: pd.id(),
             send_cq: send_cq.id(),
@@ -113,9 +112,8 @@ impl Qp {
         let qp = Self {
             shared,
             id,
-            scope: AccessScope { pd: pd.id(), stream: context.regions.new_stream_id() },
-            unbound: Mutex::new(Some(queues)),
-            context: Arc::clone(context),
+            stream: context.regions.new_stream_id(),
+            unbound: Mutex::new(Some(Box::new(queues))),
             send_cq,
             recv_cq,
             pd: pd.clone(),
@@ -139,10 +137,10 @@ impl Qp {
             Some(_) => return Err(CmError::WrongShard),
             None => {}
         }
-        let (id, stream) = (self.id, self.scope.stream);
-        let bound = self.context.shards.get(shard).control(|engine, now| {
+        let (id, stream) = (self.id, self.stream);
+        let bound = self.context().shards.get(shard).control(|engine, now| {
             let queues = unbound.take().ok_or(CmError::Gone)?;
-            let UnboundQueues { init, requester, recv_queue, tails } = queues;
+            let UnboundQueues { init, requester, recv_queue, tails } = *queues;
             engine.create_qp(id, stream, init, requester, recv_queue)?;
             if let Some(srq) = &self.srq {
                 let attached = srq.in_engine(shard).map(|srq| engine.attach_srq(id, srq));
@@ -157,23 +155,29 @@ impl Qp {
             Ok(())
         });
         bound.unwrap_or(Err(CmError::Gone))?;
-        self.context.unbound.remove(id);
+        self.context().unbound.remove(id);
         // Receives may have been posted.
-        self.context.shards.get(shard).ring_doorbell(id);
+        self.context().shards.get(shard).ring_doorbell(id);
         Ok(())
+    }
+
+    #[inline]
+    const fn context(&self) -> &Arc<ContextInner> {
+        self.pd.context()
     }
 
     /// Shard of the queue pair, if it belongs to one.
     #[inline]
     fn bound_shard(&self) -> Option<&Arc<Shard>> {
-        self.shared.binding().get().map(|shard| self.context.shards.get(shard))
+        self.shared.binding().get().map(|shard| self.context().shards.get(shard))
     }
 
     /// Returns its access scope, if it belongs to this domain and its context is open.
     pub(crate) fn access_scope_in(&self, pd: &Pd) -> Option<AccessScope> {
         // req: DDP-213, DDP-215
-        let is_in_domain = pd.belongs_to(&self.context) && pd.id() == self.pd.id();
-        (is_in_domain && !self.context.shards.have_ended()).then_some(self.scope)
+        let is_in_domain = pd.belongs_to(self.context()) && pd.id() == self.pd.id();
+        let scope = AccessScope { pd: pd.id(), stream: self.stream };
+        (is_in_domain && !self.context().shards.have_ended()).then_some(scope)
     }
 
     /// Number of its shard ([`Context::shard`](crate::Context::shard)); `None` while it belongs to
@@ -305,7 +309,7 @@ impl Qp {
         if (!self.shared.hot().is_hot() || has_failed)
             && let Some(shard) = self.shared.binding().after_post()
         {
-            self.context.shards.get(shard).ring_doorbell(self.id);
+            self.context().shards.get(shard).ring_doorbell(self.id);
         }
     }
 
@@ -321,7 +325,7 @@ impl Qp {
     /// [`CmError`]; nothing was sent.
     pub fn connect(&self, remote: SocketAddr, param: ConnParam) -> Result<(), CmError> {
         if self.shared.binding().get().is_none() {
-            let shard = self.context.shards.select().ok_or(CmError::Gone)?;
+            let shard = self.context().shards.select().ok_or(CmError::Gone)?;
             match self.bind(shard) {
                 // Another thread was faster.
                 Ok(()) | Err(CmError::WrongShard) => {}
@@ -416,7 +420,7 @@ impl Qp {
     }
 
     pub(crate) fn belongs_to(&self, context: &Arc<ContextInner>) -> bool {
-        Arc::ptr_eq(&self.context, context)
+        Arc::ptr_eq(self.context(), context)
     }
 
     /// Executes a control call for this queue pair, then polls the shard.
@@ -447,7 +451,7 @@ impl Qp {
     /// [`Context::ring_pair`]: crate::Context::ring_pair
     /// [`DriveMode::Inline`]: crate::DriveMode::Inline
     pub fn wait_established(&self, timeout: Duration) -> Result<ConnInfo, ConnectError> {
-        self.context
+        self.context()
             .wait_for(self.shared.source(), timeout, || match self.next_event()? {
                 Event::Established { info, .. } => Some(Ok(*info)),
                 Event::ConnectFailed { error, .. } => Some(Err(error)),
@@ -460,13 +464,13 @@ impl Qp {
     /// Waits for the next event, as [`Qp::wait_established`] does.
     #[must_use]
     pub fn wait_event(&self, timeout: Duration) -> Option<Event> {
-        self.context.wait_for(self.shared.source(), timeout, || self.next_event())
+        self.context().wait_for(self.shared.source(), timeout, || self.next_event())
     }
 }
 
 impl Drop for Qp {
     fn drop(&mut self) {
-        if self.context.is_in_child() {
+        if self.context().is_in_child() {
             // The connection is the parent's.
             return;
         }
@@ -475,13 +479,13 @@ impl Drop for Qp {
         if let Some(shard) = shard {
             shard.control(|engine, now| engine.destroy_qp(now, id));
         } else {
-            self.context.unbound.remove(id);
+            self.context().unbound.remove(id);
         }
-        self.context.events.remove(self.shared.source());
+        self.context().events.remove(self.shared.source());
         if let Some(shard) = shard {
             shard.drive();
         }
         // After the shard has forgotten it.
-        self.context.qp_numbers.release(id.index);
+        self.context().qp_numbers.release(id.index);
     }
 }

@@ -6,30 +6,30 @@
 use std::marker::PhantomData;
 use std::ops::{Deref, DerefMut};
 
-use crossbeam::utils::CachePadded;
-
-use crate::sync::{AtomicU32, Cell, Ordering, relax};
+use crate::sync::{AtomicBool, AtomicU8, AtomicU16, Cell, Ordering, relax};
 
 /// Consecutive attempts that [`SpinLock::try_lock`] gives up in favor of waiters. A thread that
 /// only polls comes back every few nanoseconds, so this is most of a microsecond: several times
 /// what a running waiter needs to see the lock free, and little compared with the poll that
 /// follows.
 #[cfg(not(loom))]
-const DEFER_COUNT_MAX: u32 = 128;
+const DEFER_COUNT_MAX: u8 = 128;
 /// Loom explores every interleaving, so the bound is as small as possible.
 #[cfg(loom)]
-const DEFER_COUNT_MAX: u32 = 1;
+const DEFER_COUNT_MAX: u8 = 1;
 
-/// Value with mutual exclusion between threads.
+/// Value with mutual exclusion between threads. Takes 4 bytes, in the cache line of the value's
+/// first bytes as a rule: a lock that other threads poll is to be padded ([`CachePadded`]).
+///
+/// [`CachePadded`]: crossbeam::utils::CachePadded
 #[derive(Debug)]
 pub(crate) struct SpinLock<T> {
-    /// 1 while the lock is held.
-    locked: CachePadded<AtomicU32>,
-    /// Callers waiting in [`SpinLock::lock`]; [`SpinLock::try_lock`] defers to them up to
-    /// [`DEFER_COUNT_MAX`] times.
-    waiter_count: AtomicU32,
+    locked: AtomicBool,
     /// Consecutive calls of [`SpinLock::try_lock`] that deferred to waiters.
-    defer_count: AtomicU32,
+    defer_count: AtomicU8,
+    /// Callers waiting in [`SpinLock::lock`]; [`SpinLock::try_lock`] defers to them up to
+    /// [`DEFER_COUNT_MAX`] times. It wraps, which lets no one in that should stay out.
+    waiter_count: AtomicU16,
     value: Cell<T>,
 }
 
@@ -47,9 +47,9 @@ pub(crate) struct LockGuard<'a, T> {
 impl<T> SpinLock<T> {
     pub(crate) fn new(value: T) -> Self {
         Self {
-            locked: CachePadded::new(AtomicU32::new(0)),
-            waiter_count: AtomicU32::new(0),
-            defer_count: AtomicU32::new(0),
+            locked: AtomicBool::new(false),
+            defer_count: AtomicU8::new(0),
+            waiter_count: AtomicU16::new(0),
             value: Cell::new(value),
         }
     }
@@ -102,8 +102,11 @@ impl<T> SpinLock<T> {
     #[inline]
     fn try_acquire(&self) -> Option<LockGuard<'_, T>> {
         // Load before the exchange: while the lock is held, the cache line stays shared.
-        let free = self.locked.load(Ordering::Relaxed) == 0
-            && self.locked.compare_exchange(0, 1, Ordering::Acquire, Ordering::Relaxed).is_ok();
+        let free = !self.locked.load(Ordering::Relaxed)
+            && self
+                .locked
+                .compare_exchange(false, true, Ordering::Acquire, Ordering::Relaxed)
+                .is_ok();
         free.then(|| LockGuard { lock: self, _value: PhantomData })
     }
 }
@@ -130,7 +133,7 @@ impl<T> DerefMut for LockGuard<'_, T> {
 impl<T> Drop for LockGuard<'_, T> {
     #[inline]
     fn drop(&mut self) {
-        self.lock.locked.store(0, Ordering::Release);
+        self.lock.locked.store(false, Ordering::Release);
     }
 }
 
@@ -180,7 +183,7 @@ mod proofs {
     use loom::thread;
 
     use super::*;
-    use crate::sync::Arc;
+    use crate::sync::{Arc, AtomicU32};
 
     #[test]
     fn lock_is_exclusive() {

@@ -2,10 +2,12 @@
 
 use std::sync::Arc;
 
+use crossbeam::utils::CachePadded;
 use ferrowarp_proto::ddp::recv_queue::{RqProducer, recv_queue};
 use ferrowarp_proto::verbs::qp::{SrqError, SrqId};
 use ferrowarp_proto::verbs::srq::SrqBuffers;
 use ferrowarp_proto::verbs::wr::{PostError, RecvWr};
+use ferrowarp_proto::work_queue::Tails;
 
 use crate::context::ContextInner;
 use crate::error::CreateError;
@@ -35,7 +37,7 @@ struct SrqInner {
     /// The only shard that has it.
     shard: Option<usize>,
     pd: u32,
-    producer: SpinLock<RqProducer>,
+    producer: CachePadded<SpinLock<RqProducer>>,
     shared: Arc<SrqShared>,
     context: Arc<ContextInner>,
     _permit: Permit,
@@ -70,7 +72,7 @@ impl Pd {
         let max_wr = max_wr.max(1);
         let permit = context.limits.acquire(Resource::QueueEntries, max_wr)?;
         // The memory of the queue is zeroed before a shard is locked.
-        let (producer, rq) = recv_queue(max_wr);
+        let (producer, rq, tails) = recv_queue(max_wr);
         let (index, generation) = context.srq_numbers.allocate().ok_or(SrqError::TooMany)?;
         let id = SrqId { index, generation };
         let shared = Arc::new(SrqShared::new());
@@ -80,13 +82,13 @@ impl Pd {
             in_engines: vec![None; count].into(),
             shard,
             pd: self.id(),
-            producer: SpinLock::new(producer),
+            producer: CachePadded::new(SpinLock::new(producer)),
             shared,
             context,
             _permit: permit,
         };
         let engines = if shard.is_some() { 1 } else { count };
-        inner.create_in_engines(&Arc::new(SrqBuffers::new(rq, engines)))?;
+        inner.create_in_engines(&Arc::new(SrqBuffers::new(rq, engines)), &tails)?;
         Ok(Srq { inner: Arc::new(inner) })
     }
 }
@@ -167,11 +169,15 @@ impl Srq {
 
 impl SrqInner {
     /// Creates the queue in the engine of each shard that is to have it.
-    fn create_in_engines(&mut self, buffers: &Arc<SrqBuffers>) -> Result<(), CreateError> {
+    fn create_in_engines(
+        &mut self,
+        buffers: &Arc<SrqBuffers>,
+        tails: &Tails<1>,
+    ) -> Result<(), CreateError> {
         let shards = self.shard.map_or(0..self.in_engines.len(), |shard| shard..shard + 1);
         for (number, shard) in shards.enumerate() {
-            let tail = self.producer.lock().tail();
             let (buffers, shared) = (Arc::clone(buffers), Arc::clone(&self.shared));
+            let tail = tails.clone();
             let pd = self.pd;
             let created = self
                 .context

@@ -44,7 +44,12 @@ impl UnboundQps {
 
     /// Removes one that belongs to a shard now, or is gone.
     pub(crate) fn remove(&self, id: QpId) {
-        self.lock().qps.remove(&id.index);
+        let qps = &mut self.lock().qps;
+        qps.remove(&id.index);
+        // After an application has created many before it connects them.
+        if qps.is_empty() {
+            *qps = HashMap::new();
+        }
     }
 
     /// Ends all: nothing can be posted any more, and waiting threads wake.

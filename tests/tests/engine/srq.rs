@@ -193,7 +193,7 @@ fn srq_cap_terminates_only_the_qp_above_it() {
 #[test]
 fn buffers_that_the_application_posts_itself_are_counted_before_they_are_taken() {
     let mut world = World::new(&WorldOptions::new(1));
-    let (mut producer, rq) = recv_queue(2);
+    let (mut producer, rq, _) = recv_queue(2);
     let srq =
         world.ends[1].engine.create_srq_with(PD, Arc::new(SrqBuffers::new(rq, 1)), 0).unwrap();
     let region = register(&world, 1, 0, 1 << 20);

@@ -16,7 +16,7 @@
 use crate::ddp::regions::Stag;
 use crate::ddp::sgl::{SGE_COUNT_MAX, SgList, Sge};
 use crate::work_queue::slots::{SLOT_WORDS, Slot, Slots};
-use crate::work_queue::{Consumer, Producer, Tail, work_queue};
+use crate::work_queue::{Consumer, Producer, Shape, Tails, work_queues};
 
 /// Word of the work request ID.
 const WR_ID: usize = 0;
@@ -39,21 +39,26 @@ pub struct RqConsumer {
     taken: u64,
 }
 
-/// Creates a receive queue for at most `count_max` requests. Zeroes 128 to 256 bytes for each: the
-/// ring is a power of two.
+/// Creates a receive queue for at most `count_max` requests, which shares its memory with no other.
+/// Zeroes 128 to 256 bytes for each: the ring is a power of two.
 #[must_use]
-pub fn recv_queue(count_max: usize) -> (RqProducer, RqConsumer) {
-    let (producer, ring) = work_queue(count_max, SLOT_COUNT);
+pub fn recv_queue(count_max: usize) -> (RqProducer, RqConsumer, Tails<1>) {
+    let ([queue], tails) = work_queues([shape(count_max)]);
+    let (producer, consumer) = from_work_queue(queue);
+    (producer, consumer, tails)
+}
+
+/// Shape of a receive queue for at most `count_max` requests.
+pub(crate) const fn shape(count_max: usize) -> Shape {
+    (count_max, SLOT_COUNT)
+}
+
+/// Returns the two sides of a receive queue, of a work queue of its [`shape`].
+pub(crate) fn from_work_queue((producer, ring): (Producer, Consumer)) -> (RqProducer, RqConsumer) {
     (RqProducer(producer), RqConsumer { ring, taken: 0 })
 }
 
 impl RqProducer {
-    /// Returns a view of the tail.
-    #[must_use]
-    pub fn tail(&self) -> Tail {
-        self.0.tail()
-    }
-
     /// Encodes a request, which [`RqProducer::publish`] passes to the stack; `false`, with nothing
     /// done, if the queue is full.
     #[inline(always)]
@@ -124,7 +129,7 @@ impl RqConsumer {
     }
 
     /// Returns the maximum number of requests.
-    pub(crate) fn count_max(&self) -> usize {
+    pub(crate) const fn count_max(&self) -> usize {
         self.ring.count_max()
     }
 

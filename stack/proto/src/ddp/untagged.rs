@@ -62,7 +62,7 @@ pub enum UntaggedFault {
 pub struct BufferQueue {
     rq: RqConsumer,
     /// For [`BufferQueue::post`], unless the application posts itself.
-    producer: Option<RqProducer>,
+    producer: Option<Box<RqProducer>>,
     msn: Seq,
     next_mo: u32,
 }
@@ -73,16 +73,21 @@ impl BufferQueue {
     #[must_use]
     pub fn new(count_max: usize) -> Self {
         let (queue, producer) = Self::with_producer(count_max);
-        Self { producer: Some(producer), ..queue }
+        Self { producer: Some(Box::new(producer)), ..queue }
     }
 
     /// As [`BufferQueue::new`], for buffers that the application posts with the returned producer,
     /// on any thread. Zeroes 128 to 256 bytes per buffer: the ring is a power of two.
     #[must_use]
     pub fn with_producer(count_max: usize) -> (Self, RqProducer) {
-        let (producer, rq) = recv_queue(count_max);
+        let (producer, rq, _) = recv_queue(count_max);
+        (Self::of(rq), producer)
+    }
+
+    /// Creates the queue of the buffers that are posted to a receive queue.
+    pub(crate) const fn of(rq: RqConsumer) -> Self {
         // req: DDP-082
-        (Self { rq, producer: None, msn: Seq(1), next_mo: 0 }, producer)
+        Self { rq, producer: None, msn: Seq(1), next_mo: 0 }
     }
 
     /// Returns the number of buffers that [`BufferQueue::post`] accepts now.

@@ -189,7 +189,7 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
     /// # Errors
     /// [`SrqError::TooMany`].
     pub fn create_srq(&mut self, pd: u32, count_max: usize) -> Result<SrqId, SrqError> {
-        let (producer, rq) = recv_queue(count_max);
+        let (producer, rq, _) = recv_queue(count_max);
         let buffers = Arc::new(SrqBuffers::with_producer(rq, Some(producer), 1));
         self.cx.verbs.create_srq(pd, buffers, 0)
     }

@@ -16,13 +16,14 @@ use crate::ddp::sgl;
 use crate::device::Device;
 use crate::rdmap::segment::{self, SegmentBuilder};
 use crate::rdmap::send_queue::wqe::{Wqe, WqeFlags, WqeOpcode};
-use crate::rdmap::send_queue::{SqConsumer, SqProducer, send_queue};
+use crate::rdmap::send_queue::{self, SqConsumer, SqProducer};
 use crate::rdmap::stream::TxSource;
 use crate::rdmap::train::{SegmentTrain, TrainShape};
 use crate::wire::atomic::{ATOMIC_REQUEST_LEN, AtomicRequest, IMMEDIATE_LEN};
 use crate::wire::ddp::{TAGGED_LEN, UNTAGGED_LEN, Version};
 use crate::wire::rdmap::READ_REQUEST_LEN;
 use crate::wire::seq::Seq;
+use crate::work_queue::work_queues;
 
 mod atomic;
 mod completion;
@@ -44,17 +45,18 @@ pub use posted::Admission;
 pub struct Requester {
     sq: SqConsumer,
     /// Posts to the queue, unless the application does.
-    producer: Option<SqProducer>,
+    producer: Option<Box<SqProducer>>,
     entries: Entries,
     /// Bytes of the request to build next that are in built segments.
     offset: u64,
-    /// Outstanding Reads and atomic operations, oldest first, each by its number.
+    /// Outstanding Reads and atomic operations, oldest first, each by its number; at most ORD.
+    /// Allocated with the first: many streams never have one.
     outstanding: VecDeque<u64>,
     /// Bytes of the response to the oldest outstanding Read that have been placed.
     response_placed: u32,
     /// Requests not built that [`Requester::execute_local_ops`] handles: local operations, and
     /// those rejected.
-    local_count: usize,
+    local_count: u32,
     /// Requests that are done without a message: local operations, and those rejected.
     unsent_count: u64,
     ord: u16,
@@ -80,7 +82,7 @@ impl Requester {
     #[must_use]
     pub fn new(count_max: usize) -> Self {
         let (requester, producer) = Self::with_producer(count_max);
-        Self { producer: Some(producer), ..requester }
+        Self { producer: Some(Box::new(producer)), ..requester }
     }
 
     /// Creates a send queue for at most `count_max` requests, which the application posts with the
@@ -88,8 +90,14 @@ impl Requester {
     /// of two.
     #[must_use]
     pub fn with_producer(count_max: usize) -> (Self, SqProducer) {
-        let (producer, sq) = send_queue(count_max);
-        let requester = Self {
+        let ([queue], _) = work_queues([send_queue::shape(count_max)]);
+        let (producer, sq) = send_queue::from_work_queue(queue);
+        (Self::of(sq, count_max), producer)
+    }
+
+    /// Creates the requester of a send queue for at most `count_max` requests.
+    pub(crate) fn of(sq: SqConsumer, count_max: usize) -> Self {
+        Self {
             sq,
             producer: None,
             entries: Entries::new(count_max),
@@ -105,15 +113,13 @@ impl Requester {
             // req: DDP-082
             read_msn: Seq(1),
             response_msn: Seq(1),
-        };
-        (requester, producer)
+        }
     }
 
     /// Sets ORD, the number of Reads and atomic operations outstanding at a time. Called once, when
     /// the stream starts.
-    pub fn set_ord(&mut self, ord: u16) {
+    pub const fn set_ord(&mut self, ord: u16) {
         self.ord = ord;
-        self.outstanding.reserve(usize::from(ord));
     }
 
     /// Returns the number of outstanding Reads and atomic operations.

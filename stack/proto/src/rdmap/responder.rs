@@ -48,6 +48,7 @@ pub struct ResponseFault {
 /// IRD queue: the requests to be served, at most IRD.
 #[derive(Debug)]
 pub struct Responder {
+    /// Allocated with the first request: most streams never see one.
     pending: VecDeque<PendingResponse>,
     ird: u16,
     /// MSN of the next Read Request or Atomic Request.
@@ -77,9 +78,8 @@ impl Responder {
     }
 
     /// Sets IRD, the number of requests served at a time. Called once, when the stream starts.
-    pub fn set_ird(&mut self, ird: u16) {
+    pub const fn set_ird(&mut self, ird: u16) {
         self.ird = ird;
-        self.pending.reserve(usize::from(ird));
     }
 
     /// Queues a Read Request, after checking remote read access to its source.

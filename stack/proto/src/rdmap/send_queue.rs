@@ -5,7 +5,7 @@
 
 use crate::device::Device;
 use crate::rdmap::operation::{MESSAGE_LEN_MAX, SendWr};
-use crate::work_queue::{Consumer, Producer, Tail, work_queue};
+use crate::work_queue::{Consumer, Producer, Shape};
 use wqe::{Control, Wqe};
 
 mod emit;
@@ -17,21 +17,21 @@ pub struct SqProducer(Producer);
 
 /// Stack's side of a send queue.
 #[derive(Debug)]
-pub(in crate::rdmap) struct SqConsumer(Consumer);
+pub(crate) struct SqConsumer(Consumer);
 
-/// Creates a send queue for at most `count_max` requests.
-pub(in crate::rdmap) fn send_queue(count_max: usize) -> (SqProducer, SqConsumer) {
-    let (producer, consumer) = work_queue(count_max, wqe::SLOT_COUNT_MAX);
+/// Shape of a send queue for at most `count_max` requests.
+pub(crate) const fn shape(count_max: usize) -> Shape {
+    (count_max, wqe::SLOT_COUNT_MAX)
+}
+
+/// Returns the two sides of a send queue, of a work queue of its [`shape`].
+pub(crate) fn from_work_queue(
+    (producer, consumer): (Producer, Consumer),
+) -> (SqProducer, SqConsumer) {
     (SqProducer(producer), SqConsumer(consumer))
 }
 
 impl SqProducer {
-    /// Returns a view of the tail.
-    #[must_use]
-    pub fn tail(&self) -> Tail {
-        self.0.tail()
-    }
-
     /// Encodes a request, which [`SqProducer::publish`] passes to the stack; `false`, with nothing
     /// done, if the queue is full. The caller has checked the request ([`SendWr::check`]).
     #[inline(always)]

@@ -10,4 +10,5 @@ pub(crate) mod queue_pairs;
 pub(crate) mod receive;
 pub mod srq;
 pub mod wc;
+pub mod work_queues;
 pub mod wr;

@@ -16,8 +16,19 @@ use crate::verbs::srq::SrqUsage;
 use crate::verbs::wc::{Completed, Completions, QpId, Wc, WcOpcode, WcStatus};
 use crate::verbs::wr::{PostError, RecvWr, SendRights, SendWr};
 
-/// A queue pair.
+/// State that few queue pairs have.
+#[derive(Debug, Default)]
+struct Rare {
+    /// Receive completions that found the completion queue full, and those after them; oldest
+    /// first.
+    pending_wc: VecDeque<Wc>,
+    /// Number of the request that the peer's Terminate refers to, and its completion status.
+    terminated_request: Option<(u64, WcStatus)>,
+}
+
+/// A queue pair. Of many each cache line is a miss, and counts in their memory.
 #[derive(Debug)]
+#[repr(align(64))]
 pub(crate) struct Qp {
     pub(crate) stream: Stream,
     pub(crate) id: QpId,
@@ -27,11 +38,8 @@ pub(crate) struct Qp {
     pub(crate) init: QpInit,
     /// Connection of the queue pair.
     pub(crate) conn: Option<u32>,
-    /// Receive completions that found the completion queue full, and those after them; oldest
-    /// first.
-    pending_wc: VecDeque<Wc>,
-    /// Number of the request that the peer's Terminate refers to, and its completion status.
-    terminated_request: Option<(u64, WcStatus)>,
+    /// What few queue pairs have, and most of those at their end.
+    rare: Option<Box<Rare>>,
     /// It is on the list of queue pairs with work to flush.
     pub(super) flushing: bool,
     /// A request completed in error: those after it are flushed, even if they succeeded.
@@ -43,6 +51,8 @@ pub(crate) struct Qp {
     /// Use of a shared receive queue, if attached to one.
     pub(super) srq: Option<SrqUsage>,
 }
+
+const _: () = assert!(size_of::<Option<Qp>>() == 448, "seven cache lines");
 
 impl Qp {
     pub(super) fn new(
@@ -60,14 +70,18 @@ impl Qp {
             state: QpState::Idle,
             init,
             conn: None,
-            pending_wc: VecDeque::new(),
-            terminated_request: None,
+            rare: None,
             flushing: false,
             flush_following: false,
             ooo_placement: false,
             tx_closed: false,
             srq: None,
         }
+    }
+
+    #[cold]
+    fn rare_mut(&mut self) -> &mut Rare {
+        self.rare.get_or_insert_default()
     }
 
     /// Posts a request to the send queue. In the error state it is accepted, and flushed.
@@ -242,10 +256,11 @@ impl Qp {
     #[inline]
     fn push_recv_wc<M, C: Completions>(&mut self, verbs: &mut Verbs<M, C>, wc: Wc) {
         // The completion queue may get free slots during the pass; pending completions go first.
-        if self.pending_wc.is_empty() && verbs.completions.push(self.init.recv_cq, wc) {
+        let are_pending = self.rare.as_ref().is_some_and(|rare| !rare.pending_wc.is_empty());
+        if !are_pending && verbs.completions.push(self.init.recv_cq, wc) {
             verbs.counters.completions += 1;
         } else {
-            self.pending_wc.push_back(wc);
+            self.rare_mut().pending_wc.push_back(wc);
             verbs.on_cq_overrun(self.init.recv_cq);
         }
     }
@@ -264,8 +279,8 @@ impl Qp {
                 (0 | 1, 1) => WcStatus::RemoteAccess,
                 _ => WcStatus::RemoteOperation,
             };
-            self.terminated_request =
-                self.stream.terminated_request(&terminate).map(|number| (number, status));
+            let request = self.stream.terminated_request(&terminate);
+            self.rare_mut().terminated_request = request.map(|number| (number, status));
         }
         if was_connected {
             if reason != EndReason::Local && reason != EndReason::PeerClosed {
@@ -281,7 +296,8 @@ impl Qp {
     pub(super) fn fail_recv(&mut self, wr_id: u64, status: WcStatus) {
         if self.stream.recv_queue.front().is_some_and(|buffer| buffer.wr_id() == wr_id) {
             self.stream.recv_queue.pop_front();
-            self.pending_wc.push_back(recv_wc(self.id, wr_id, status));
+            let wc = recv_wc(self.id, wr_id, status);
+            self.rare_mut().pending_wc.push_back(wc);
         }
     }
 
@@ -327,12 +343,14 @@ impl Qp {
         if self.state != QpState::Error {
             return self.complete_rejected(verbs, reported);
         }
-        while let Some(&wc) = self.pending_wc.front() {
-            if !verbs.completions.push(self.init.recv_cq, wc) {
-                return false;
+        if let Some(rare) = &mut self.rare {
+            while let Some(&wc) = rare.pending_wc.front() {
+                if !verbs.completions.push(self.init.recv_cq, wc) {
+                    return false;
+                }
+                rare.pending_wc.pop_front();
+                *reported = true;
             }
-            self.pending_wc.pop_front();
-            *reported = true;
         }
         while let Some((request, mut outcome)) = self.stream.requester.flushed() {
             if self.flush_following && outcome == RequestOutcome::Success {
@@ -340,7 +358,8 @@ impl Qp {
             }
             if request.signaled || outcome != RequestOutcome::Success {
                 let oldest = self.stream.requester.oldest_number();
-                let refused = self.terminated_request.filter(|(number, _)| *number == oldest);
+                let refused = self.rare.as_ref().and_then(|rare| rare.terminated_request);
+                let refused = refused.filter(|(number, _)| *number == oldest);
                 let refused = refused.map(|(_, status)| status);
                 let wc = send_wc(self.id, &request, outcome, refused);
                 if !verbs.completions.push(self.init.send_cq, wc) {

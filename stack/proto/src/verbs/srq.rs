@@ -223,7 +223,7 @@ mod tests {
     #[test]
     fn buffer_in_hand_at_the_end_of_an_engine_frees_its_slot() {
         const COUNT: usize = 64;
-        let (producer, rq) = recv_queue(COUNT);
+        let (producer, rq, _) = recv_queue(COUNT);
         let buffers = Arc::new(SrqBuffers::with_producer(rq, Some(producer), 2));
         let [mut ended, mut other] = [0, 1].map(|shard| Srq::new(0, Arc::clone(&buffers), shard));
         let post = |srq: &Srq, wr_id| srq.post(&RecvWr { wr_id, sg_list: SgList::default() });

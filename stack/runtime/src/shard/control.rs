@@ -11,7 +11,7 @@ use ferrowarp_proto::verbs::cm::{Abort, CmError, ConnParam, ReadDepths, RequestI
 use ferrowarp_proto::verbs::qp::{QpInit, SrqError, SrqId};
 use ferrowarp_proto::verbs::srq::SrqBuffers;
 use ferrowarp_proto::verbs::wc::{CqId, QpId, Wc};
-use ferrowarp_proto::work_queue::Tail;
+use ferrowarp_proto::work_queue::Tails;
 
 use crate::counters::{Counters, Usage};
 use crate::doorbell::Doorbells;
@@ -70,7 +70,7 @@ pub(crate) trait ShardControl: Send {
         pd: u32,
         buffers: Arc<SrqBuffers>,
         number: usize,
-        tail: Tail,
+        tail: Tails<1>,
         shared: Arc<SrqShared>,
     ) -> Result<SrqId, SrqError>;
     fn attach_srq(&mut self, qp: QpId, srq: SrqId) -> Result<(), SrqError>;

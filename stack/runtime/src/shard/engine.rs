@@ -16,7 +16,7 @@ use ferrowarp_proto::verbs::cm::{Abort, CmError, ConnParam, Event, ReadDepths, R
 use ferrowarp_proto::verbs::qp::{QpInit, SrqError, SrqId};
 use ferrowarp_proto::verbs::srq::SrqBuffers;
 use ferrowarp_proto::verbs::wc::{CqId, QpId, Wc};
-use ferrowarp_proto::work_queue::Tail;
+use ferrowarp_proto::work_queue::Tails;
 
 use crate::counters::{Counters, Port, Usage};
 use crate::doorbell::Doorbells;
@@ -306,7 +306,7 @@ where
         pd: u32,
         buffers: Arc<SrqBuffers>,
         number: usize,
-        tail: Tail,
+        tail: Tails<1>,
         shared: Arc<SrqShared>,
     ) -> Result<SrqId, SrqError> {
         let id = self.engine.create_srq_with(pd, buffers, number)?;

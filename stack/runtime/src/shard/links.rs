@@ -203,9 +203,8 @@ impl Links {
 mod tests {
     use std::sync::Arc;
 
-    use ferrowarp_proto::ddp::untagged::BufferQueue;
-    use ferrowarp_proto::rdmap::requester::Requester;
     use ferrowarp_proto::verbs::wc::CqId;
+    use ferrowarp_proto::verbs::work_queues::WorkQueues;
     use ferrowarp_proto::verbs::wr::RecvWr;
 
     use super::*;
@@ -254,9 +253,7 @@ mod tests {
             };
             for index in 0..COUNT {
                 let id = QpId { index: u32::try_from(index).unwrap(), generation: 0 };
-                let (_, sends) = Requester::with_producer(1);
-                let (_, recvs) = BufferQueue::with_producer(4);
-                let tails = [sends.tail(), recvs.tail()];
+                let WorkQueues { sends, recvs, tails, .. } = WorkQueues::new(1, 4);
                 let qp = Arc::new(QpShared::new(sends, recvs));
                 fixture.links.insert(Link::new(id, Arc::clone(&qp), [CqId(0); 2], tails));
                 fixture.qps.push(qp);

@@ -22,6 +22,7 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
 
 use crossbeam::atomic::AtomicCell;
+use crossbeam::utils::CachePadded;
 use dpdk_sys::is_child;
 use ferrowarp_proto::steering::mesh::MeshMonitor;
 use ferrowarp_proto::steering::owners::ShardId;
@@ -56,7 +57,7 @@ pub(crate) use work_queue::Link;
 /// rings. Everything else is a control call: it waits for the lock, for one poll of another thread
 /// at most, and calls the engine directly.
 pub(crate) struct Shard {
-    engine: SpinLock<Option<Box<dyn ShardControl>>>,
+    engine: CachePadded<SpinLock<Option<Box<dyn ShardControl>>>>,
     epoch: QsbrEpoch,
     doorbells: Doorbells,
     clock: Clock,
@@ -97,7 +98,7 @@ impl Shard {
         siblings: Siblings,
     ) -> Self {
         Self {
-            engine: SpinLock::new(Some(engine)),
+            engine: CachePadded::new(SpinLock::new(Some(engine))),
             epoch: QsbrEpoch::new(),
             mailbox: Mailbox::default(),
             doorbells: Doorbells::new(qps_max),

@@ -1,11 +1,11 @@
 //! State shared by the application's and the shard's sides of a queue pair: the producers of the
 //! work queues, QP state, events.
 
-use std::sync::Arc;
+use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicU16, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crossbeam::atomic::AtomicCell;
-use crossbeam::queue::ArrayQueue;
 use ferrowarp_proto::ddp::recv_queue::RqProducer;
 use ferrowarp_proto::rdmap::send_queue::SqProducer;
 use ferrowarp_proto::verbs::cm::Event;
@@ -22,34 +22,48 @@ use crate::spin_lock::SpinLock;
 const EVENT_COUNT_MAX: usize = 8;
 
 /// State shared by the application's and the shard's sides of a queue pair.
+///
+/// `repr(C)`: what posting a send reads and writes are the first 64 bytes, then come those of
+/// posting a receive; of many queue pairs each cache line is a miss. Not aligned to lines, which
+/// would add one to each queue pair.
+#[repr(C)]
 pub(crate) struct QpShared {
     state: AtomicCell<QpState>,
-    binding: Binding,
     hot: HotFlag,
+    binding: Binding,
     /// Negotiated ORD: RDMA Reads and atomic operations in flight at a time.
     ord: AtomicU16,
     /// The connection supports the operations of RFC 7306.
     extensions: AtomicBool,
     closed: AtomicBool,
     sends: SpinLock<SqProducer>,
+
     recvs: SpinLock<RqProducer>,
-    events: ArrayQueue<Event>,
     source: Arc<EventSource>,
+
+    /// There are events in the queue.
+    has_events: AtomicBool,
+    /// Has memory only while it holds events, which are rare: a shard that finds it locked waits
+    /// for a copy of one event.
+    events: Mutex<VecDeque<Event>>,
 }
+
+const _: () = assert!(core::mem::offset_of!(QpShared, recvs) == 64, "a line of the sends");
 
 impl QpShared {
     pub(crate) fn new(sends: SqProducer, recvs: RqProducer) -> Self {
         Self {
             state: AtomicCell::new(QpState::Idle),
-            binding: Binding::new(),
             hot: HotFlag::default(),
+            binding: Binding::new(),
             ord: AtomicU16::new(0),
             extensions: AtomicBool::new(false),
             closed: AtomicBool::new(false),
             sends: SpinLock::new(sends),
             recvs: SpinLock::new(recvs),
-            events: ArrayQueue::new(EVENT_COUNT_MAX),
             source: EventSource::new(),
+            has_events: AtomicBool::new(false),
+            events: Mutex::default(),
         }
     }
 
@@ -95,12 +109,29 @@ impl QpShared {
 
     /// Queues an event; dropped if eight are pending.
     pub(crate) fn push_event(&self, event: Event) {
-        let _ = self.events.push(event);
+        let mut events = self.lock_events();
+        if events.len() < EVENT_COUNT_MAX {
+            events.push_back(event);
+            self.has_events.store(true, Ordering::Release);
+        }
     }
 
-    /// Removes and returns the oldest event.
+    /// Removes and returns the oldest event. One load if there is none.
     pub(crate) fn next_event(&self) -> Option<Event> {
-        self.events.pop()
+        if !self.has_events.load(Ordering::Acquire) {
+            return None;
+        }
+        let mut events = self.lock_events();
+        let event = events.pop_front();
+        if events.is_empty() {
+            *events = VecDeque::new();
+            self.has_events.store(false, Ordering::Relaxed);
+        }
+        event
+    }
+
+    fn lock_events(&self) -> MutexGuard<'_, VecDeque<Event>> {
+        self.events.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Posts a send request.

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use crossbeam::queue::ArrayQueue;
 use ferrowarp_proto::verbs::qp::SrqId;
 use ferrowarp_proto::verbs::wc::QpId;
-use ferrowarp_proto::work_queue::Tail;
+use ferrowarp_proto::work_queue::Tails;
 
 use crate::events::EventSource;
 
@@ -50,20 +50,20 @@ pub(crate) struct SrqLink {
     /// Handle of the queue in the engine.
     pub(crate) id: SrqId,
     shared: Arc<SrqShared>,
-    tail: Tail,
+    tail: Tails<1>,
     /// Tail of which the engine knows.
     seen: u64,
 }
 
 impl SrqLink {
-    pub(crate) const fn new(id: SrqId, shared: Arc<SrqShared>, tail: Tail) -> Self {
+    pub(crate) const fn new(id: SrqId, shared: Arc<SrqShared>, tail: Tails<1>) -> Self {
         Self { id, shared, tail, seen: 0 }
     }
 
     /// True if buffers were posted since the call before.
     #[inline]
     pub(crate) fn take_posted(&mut self) -> bool {
-        let tail = self.tail.load();
+        let [tail] = self.tail.load();
         tail != std::mem::replace(&mut self.seen, tail)
     }
 

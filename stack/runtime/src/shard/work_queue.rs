@@ -5,7 +5,7 @@ use std::sync::Arc;
 use ferrowarp_proto::device::Device;
 use ferrowarp_proto::engine::Engine;
 use ferrowarp_proto::verbs::wc::{CqId, QpId};
-use ferrowarp_proto::work_queue::Tail;
+use ferrowarp_proto::work_queue::Tails;
 
 use crate::memory::HostMemory;
 use crate::shard::cq_rings::CqRings;
@@ -45,8 +45,8 @@ pub(crate) struct Link {
     pub(crate) id: QpId,
     pub(crate) qp: Arc<QpShared>,
     cqs: [CqId; 2],
-    sq_tail: Tail,
-    rq_tail: Tail,
+    /// Of the send queue and of the receive queue.
+    tails: Tails<2>,
     /// Tail of the send queue up to which everything was taken.
     sq_taken: u64,
     /// Tail of the receive queue of which the engine knows.
@@ -58,30 +58,15 @@ pub(crate) struct Link {
 }
 
 impl Link {
-    /// `cqs` and `tails`: of sends, of receives.
-    pub(crate) fn new(
-        id: QpId,
-        qp: Arc<QpShared>,
-        cqs: [CqId; 2],
-        [sq_tail, rq_tail]: [Tail; 2],
-    ) -> Self {
-        Self {
-            id,
-            qp,
-            cqs,
-            sq_tail,
-            rq_tail,
-            sq_taken: 0,
-            rq_seen: 0,
-            is_hot: false,
-            is_used: false,
-        }
+    /// `cqs`: of sends, of receives.
+    pub(crate) fn new(id: QpId, qp: Arc<QpShared>, cqs: [CqId; 2], tails: Tails<2>) -> Self {
+        Self { id, qp, cqs, tails, sq_taken: 0, rq_seen: 0, is_hot: false, is_used: false }
     }
 
     /// True if there are requests of which the engine does not know.
     #[inline(always)]
     pub(crate) fn has_posted(&self) -> bool {
-        self.sq_tail.load() != self.sq_taken || self.rq_tail.load() != self.rq_seen
+        self.tails.load() != [self.sq_taken, self.rq_seen]
     }
 
     /// True if send or receive completions go to `cq`.
@@ -92,7 +77,7 @@ impl Link {
     /// Tells the engine of posted requests, and has it take sends. Returns two flags: there were
     /// any; the next poll has to try again.
     pub(crate) fn serve<E: EngineQueues>(&mut self, engine: &mut E) -> (bool, bool) {
-        let (sq_tail, rq_tail) = (self.sq_tail.load(), self.rq_tail.load());
+        let [sq_tail, rq_tail] = self.tails.load();
         let any_recv = self.rq_seen != rq_tail;
         if any_recv {
             self.rq_seen = rq_tail;
@@ -111,8 +96,7 @@ impl Link {
 
 #[cfg(test)]
 mod tests {
-    use ferrowarp_proto::ddp::untagged::BufferQueue;
-    use ferrowarp_proto::rdmap::requester::Requester;
+    use ferrowarp_proto::verbs::work_queues::WorkQueues;
     use ferrowarp_proto::verbs::wr::{PostError, RecvWr};
 
     use super::*;
@@ -145,9 +129,7 @@ mod tests {
     fn set_up(max: usize) -> (Fake, Link, Arc<QpShared>) {
         let mut rings = CqRings::new(1);
         rings.add(CQ, CqProducer::new(4, Arc::default(), None).0);
-        let (_, sends) = Requester::with_producer(1);
-        let (_, recvs) = BufferQueue::with_producer(max);
-        let tails = [sends.tail(), recvs.tail()];
+        let WorkQueues { sends, recvs, tails, .. } = WorkQueues::new(1, max);
         let qp = Arc::new(QpShared::new(sends, recvs));
         let link = Link::new(ID, Arc::clone(&qp), [CQ, CQ], tails);
         (Fake { recvs_posted: 0, sends_left: false, rings }, link, qp)

@@ -18,7 +18,7 @@ proptest! {
         lists in prop::collection::vec(any_list(), 1..40),
         count_max in 1_usize..6,
     ) {
-        let (mut producer, mut rq) = recv_queue(count_max);
+        let (mut producer, mut rq, _) = recv_queue(count_max);
         let mut posted = VecDeque::new();
         for (wr_id, list) in (u64::MAX - 50..).zip(&lists) {
             prop_assert!(producer.post(wr_id, list));
@@ -40,7 +40,7 @@ proptest! {
 
 #[test]
 fn queue_holds_its_number_of_requests_until_they_are_retired() {
-    let (mut producer, mut rq) = recv_queue(3);
+    let (mut producer, mut rq, _) = recv_queue(3);
     let list = SgList::default();
     for wr_id in 0..3 {
         assert!(producer.post(wr_id, &list));

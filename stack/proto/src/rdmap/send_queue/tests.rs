@@ -8,6 +8,12 @@ use crate::ddp::memory::Access;
 use crate::rdmap::operation::{
     AtomicOp, Bind, INLINE_LEN_MAX, Operation, Payload, SGE_COUNT_MAX, Sge,
 };
+use crate::work_queue::work_queues;
+
+fn send_queue_of(count_max: usize) -> (SqProducer, SqConsumer) {
+    let ([queue], _) = work_queues([shape(count_max)]);
+    from_work_queue(queue)
+}
 
 fn any_payload() -> impl Strategy<Value = Payload> {
     let sge = (any::<u64>(), 0..u32::MAX / 8, any::<u32>());
@@ -116,7 +122,7 @@ proptest! {
         requests in prop::collection::vec(any_request(), 1..40),
         count_max in 1_usize..6,
     ) {
-        let (mut producer, mut sq) = send_queue(count_max);
+        let (mut producer, mut sq) = send_queue_of(count_max);
         let (mut retired, mut waiting) = (0, std::collections::VecDeque::new());
         for wr in &requests {
             prop_assert!(producer.post(wr));
@@ -149,7 +155,7 @@ fn invalidate(wr_id: u64) -> SendWr {
 
 #[test]
 fn queue_holds_its_number_of_requests_until_they_are_retired() {
-    let (mut producer, mut sq) = send_queue(3);
+    let (mut producer, mut sq) = send_queue_of(3);
     for wr_id in 0..3 {
         assert!(producer.post(&invalidate(wr_id)));
     }
@@ -172,7 +178,7 @@ fn queue_holds_its_number_of_requests_until_they_are_retired() {
 #[test]
 fn requests_arrive_in_order_and_whole_between_two_threads() {
     const COUNT: u64 = 100_000;
-    let (mut producer, mut sq) = send_queue(16);
+    let (mut producer, mut sq) = send_queue_of(16);
     let request = |wr_id: u64| {
         // One or two slots.
         let count = 1 + wr_id as usize % SGE_COUNT_MAX;

@@ -197,6 +197,10 @@ impl<T: Clone> Scoreboard<T> {
     ) {
         debug_assert!(!self.unsent, "an unsent record goes out before another is written");
         let frame = SentFrame::Frame(frame);
+        if self.records.capacity() == 0 {
+            // One frame sets up a connection; of many connections most then send no more.
+            self.records.reserve_exact(1);
+        }
         self.records.push_back(Record {
             seq,
             len,

@@ -254,7 +254,7 @@ mod tests {
 
     /// A queue with `count` buffers, for two engines.
     fn queue(count: usize) -> SrqBuffers {
-        let (producer, rq) = recv_queue(64);
+        let (producer, rq, _) = recv_queue(64);
         let queue = SrqBuffers::with_producer(rq, Some(producer), 2);
         (0..count as u64).for_each(|wr_id| assert!(post(&queue, wr_id)));
         queue

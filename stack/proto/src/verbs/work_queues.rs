@@ -1,0 +1,39 @@
+//! The two work queues of a queue pair in one memory.
+
+use crate::ddp::recv_queue::{self, RqProducer};
+use crate::ddp::untagged::BufferQueue;
+use crate::rdmap::requester::Requester;
+use crate::rdmap::send_queue::{self, SqProducer};
+use crate::work_queue::{Tails, work_queues};
+
+/// The two sides of a queue pair's work queues.
+#[derive(Debug)]
+pub struct WorkQueues {
+    /// Engine's side of the send queue.
+    pub requester: Requester,
+    /// Engine's side of the receive queue.
+    pub recv_queue: BufferQueue,
+    /// Application's side of the send queue.
+    pub sends: SqProducer,
+    /// Application's side of the receive queue.
+    pub recvs: RqProducer,
+    /// Tails of the send queue and of the receive queue.
+    pub tails: Tails<2>,
+}
+
+impl WorkQueues {
+    /// Creates queues for at most so many send and receive requests. Zeroes 160 to 288 bytes per
+    /// send and 128 to 256 per receive request: the rings are powers of two.
+    ///
+    /// # Panics
+    /// If a ring would have 2^32 slots of 64 bytes or more.
+    #[must_use]
+    pub fn new(max_send_wr: usize, max_recv_wr: usize) -> Self {
+        let shapes = [send_queue::shape(max_send_wr), recv_queue::shape(max_recv_wr)];
+        let ([sq, rq], tails) = work_queues(shapes);
+        let (sends, sq) = send_queue::from_work_queue(sq);
+        let (recvs, rq) = recv_queue::from_work_queue(rq);
+        let requester = Requester::of(sq, max_send_wr);
+        Self { requester, recv_queue: BufferQueue::of(rq), sends, recvs, tails }
+    }
+}
