@@ -285,11 +285,17 @@ const SPIN_BEFORE_SLEEP: Duration = Duration::from_micros(50);
 /// retransmission timeout.
 const CLOSE_GRACE: Duration = Duration::from_millis(10);
 
-/// Spins, then yields, after polls without work.
+/// Consecutive polls without work after which a waiting call yields between two of them.
+const IDLE_POLLS_BEFORE_YIELD: u32 = 64;
+
+/// Spins, then yields, after polls without work: what it waits for may be up to another thread.
 fn backoff(busy: bool, idle: &mut u32) {
     if busy {
         *idle = 0;
+    } else if *idle < IDLE_POLLS_BEFORE_YIELD {
+        *idle += 1;
+        std::hint::spin_loop();
     } else {
-        crate::sync::relax(idle);
+        std::thread::yield_now();
     }
 }

@@ -8,7 +8,7 @@
 
 use ferrowarp_proto::ddp::regions::{RegionTable, Stag, WindowKeys};
 
-use crate::sync::relax;
+use crate::sync::Backoff;
 
 /// Invalidates a region and every window bound to it. When it returns, no poll uses the memory and
 /// none will, so it can be freed.
@@ -24,9 +24,9 @@ pub(crate) fn revoke_region(regions: &RegionTable, region: Stag, mut wait: impl 
     }
     // The thread that unbound a window may not have decremented the count yet, and the slot may
     // soon count the windows of another region.
-    let mut attempts = 0;
+    let mut backoff = Backoff::default();
     while regions.window_count(region) > 0 {
-        relax(&mut attempts);
+        backoff.wait();
     }
 }
 

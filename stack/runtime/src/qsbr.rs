@@ -17,7 +17,7 @@
 
 use crossbeam::utils::CachePadded;
 
-use crate::sync::{AtomicU64, Ordering, relax};
+use crate::sync::{AtomicU64, Backoff, Ordering};
 
 /// Epoch of one shard.
 #[derive(Debug)]
@@ -73,9 +73,9 @@ pub(crate) fn synchronize<'a, P: QsbrReader + 'a>(shards: impl Iterator<Item = &
         let epoch = shard.epoch();
         // This request, or a later one of another thread.
         let wanted = epoch.requested.load(Ordering::Relaxed);
-        let mut attempts = 0;
+        let mut backoff = Backoff::default();
         while epoch.observed.load(Ordering::Acquire) < wanted && !shard.report_quiescent_if_idle() {
-            relax(&mut attempts);
+            backoff.wait();
         }
     }
 }

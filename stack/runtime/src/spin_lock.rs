@@ -6,7 +6,7 @@
 use std::marker::PhantomData;
 use std::ops::{Deref, DerefMut};
 
-use crate::sync::{AtomicBool, AtomicU8, AtomicU16, Cell, Ordering, relax};
+use crate::sync::{AtomicBool, AtomicU8, AtomicU16, Backoff, Cell, Ordering};
 
 /// Consecutive attempts that [`SpinLock::try_lock`] gives up in favor of waiters. A thread that
 /// only polls comes back every few nanoseconds, so this is most of a microsecond: several times
@@ -88,11 +88,11 @@ impl<T> SpinLock<T> {
     #[cold]
     fn lock_slow(&self) -> LockGuard<'_, T> {
         self.waiter_count.fetch_add(1, Ordering::Relaxed);
-        let mut attempts = 0;
+        let mut backoff = Backoff::default();
         let guard = loop {
             match self.try_acquire() {
                 Some(guard) => break guard,
-                None => relax(&mut attempts),
+                None => backoff.wait(),
             }
         };
         self.waiter_count.fetch_sub(1, Ordering::Relaxed);

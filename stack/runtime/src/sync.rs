@@ -99,22 +99,76 @@ impl<T> Cell<T> {
     }
 }
 
-/// Backs off once while waiting for another thread: spins for the first 64 attempts, then yields,
-/// because that thread may be preempted.
-#[inline]
-pub(crate) fn relax(attempt: &mut u32) {
-    #[cfg(loom)]
-    {
-        let _ = attempt;
+/// Time for which [`Backoff`] spins before it yields: longer than a poll with a burst of received
+/// frames and one of sent ones, which holds a shard's lock.
+#[cfg(not(loom))]
+const SPIN_MAX: std::time::Duration = std::time::Duration::from_micros(50);
+
+/// Backs off while waiting for what another thread does without waiting itself: for a lock that it
+/// holds, or the end of its poll. Spins for [`SPIN_MAX`], then yields, because that thread may be
+/// preempted.
+///
+/// Not sooner: beside a thread that computes on this core, a yield costs time slices of the
+/// scheduler, milliseconds in place of the microseconds for which the other thread still runs.
+#[derive(Debug, Default)]
+pub(crate) struct Backoff {
+    #[cfg(not(loom))]
+    count: u32,
+    /// When it first looked at the clock.
+    #[cfg(not(loom))]
+    start: Option<std::time::Instant>,
+}
+
+#[cfg(not(loom))]
+impl Backoff {
+    /// Attempts between two looks at the clock, which most waits end before.
+    const COUNT_PER_CHECK: u32 = 64;
+
+    /// Waits a little, once after each attempt that has failed.
+    #[inline]
+    pub(crate) fn wait(&mut self) {
+        if self.is_yield_due() {
+            std::thread::yield_now();
+        } else {
+            std::hint::spin_loop();
+        }
+    }
+
+    #[inline]
+    fn is_yield_due(&mut self) -> bool {
+        if self.count < Self::COUNT_PER_CHECK {
+            self.count += 1;
+            return false;
+        }
+        let start = *self.start.get_or_insert_with(std::time::Instant::now);
+        let is_due = start.elapsed() >= SPIN_MAX;
+        if !is_due {
+            self.count = 0;
+        }
+        is_due
+    }
+}
+
+#[cfg(loom)]
+impl Backoff {
+    pub(crate) fn wait(&mut self) {
         loom::thread::yield_now();
     }
-    #[cfg(not(loom))]
-    {
-        if *attempt < 64 {
-            *attempt += 1;
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn backoff_spins_for_longer_than_a_poll_and_then_yields() {
+        let start = std::time::Instant::now();
+        let mut backoff = Backoff::default();
+        while !backoff.is_yield_due() {
             std::hint::spin_loop();
-        } else {
-            std::thread::yield_now();
         }
+        // Longer still, if this thread was preempted.
+        assert!(start.elapsed() >= SPIN_MAX);
+        assert!(backoff.is_yield_due(), "the thread waited for does not run");
     }
 }

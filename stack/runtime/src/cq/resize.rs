@@ -19,7 +19,7 @@ use super::{Accounted, Cq, CqInner, CqRing};
 use crate::error::ResizeError;
 use crate::shard::Shard;
 use crate::spsc::Slots;
-use crate::sync::relax;
+use crate::sync::Backoff;
 
 impl Cq {
     /// Changes the capacity to at least `entries` completions of each shard that feeds the queue
@@ -137,7 +137,7 @@ impl CqRing {
     fn resize(&self, shard: &Shard, cq: CqId, entries: usize) -> Result<bool, usize> {
         // Made and freed without a lock.
         let mut slots = Slots::new(entries);
-        let mut attempts = 0;
+        let mut backoff = Backoff::default();
         loop {
             let resized = shard.control(|engine, _| {
                 let mut consumer = self.ring.try_lock()?;
@@ -145,7 +145,7 @@ impl CqRing {
             });
             match resized {
                 None => return Ok(false),
-                Some(None) => relax(&mut attempts),
+                Some(None) => backoff.wait(),
                 Some(Some(result)) => return result.map(|()| true),
             }
         }
