@@ -220,6 +220,7 @@ fn connections_reports_every_part() {
     for kind in json["control-latency"]["rounds"][0].as_array().expect("a pair") {
         assert_eq!(kind["connect"]["count"], 20, "{kind}");
         assert!(kind["deregister"]["p50_us"].as_f64() > Some(0.0), "{kind}");
+        assert!(kind["drive_round_us"].as_f64() > Some(0.0), "{kind}");
     }
     let last = json["soak"]["lines"].as_array().and_then(|lines| lines.last()).expect("a line");
     let count = |name: &str| last[name].as_u64().expect("a number");

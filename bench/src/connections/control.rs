@@ -58,6 +58,12 @@ pub struct Latencies {
     pub deregister: Histogram<u64>,
     /// Writes of the load that have completed on each shard meanwhile.
     pub load: Vec<u64>,
+    /// Mean time in which a thread drives each of its shards once, in nanoseconds: the longest of
+    /// these threads. The handshake of `connect` takes at least two.
+    pub drive_round: f64,
+    /// Time for which threads were ready to run and had no core, in nanoseconds: the one that
+    /// calls, and those that drive the shards together. `None` if the kernel does not count it.
+    pub core_waits: Option<[u64; 2]>,
 }
 
 /// Measures on threads of their own.
@@ -86,9 +92,9 @@ fn measure(setup: &Setup) -> Result<Latencies> {
     for (index, load) in loads.into_iter().enumerate() {
         of_drivers[index % setup.driver_count()].push((load, &counts[index]));
     }
-    let control = Control::new(&left, &right)?;
-    let stops = AtomicBool::new(false);
     let shares_core = setup.cores.len() == 1;
+    let control = Control::new(&left, &right, shares_core)?;
+    let stops = AtomicBool::new(false);
     thread::scope(|scope| {
         let mut drivers = Vec::new();
         for (number, loads) in of_drivers.into_iter().enumerate() {
@@ -104,17 +110,28 @@ fn measure(setup: &Setup) -> Result<Latencies> {
                 thread::yield_now();
             }
             let before: Vec<u64> = counts.iter().map(|it| it.load(Ordering::Relaxed)).collect();
+            let waited_before = core_wait();
             let mut latencies = control.measure(setup.samples)?;
+            let waited = core_wait().zip(waited_before).map(|(after, before)| after - before);
+            latencies.core_waits = waited.map(|waited| [waited, 0]);
             let load = |(count, before): (&AtomicU64, &u64)| count.load(Ordering::Relaxed) - before;
             latencies.load = counts.iter().zip(&before).map(load).collect();
             ensure!(latencies.load.iter().all(|&count| count > 0), "{:?}", latencies.load);
             Ok(latencies)
         })();
         stops.store(true, Ordering::Relaxed);
+        let mut latencies = result;
         for driver in drivers {
-            driver.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))?;
+            let driven = driver.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))?;
+            if let Ok(latencies) = &mut latencies {
+                latencies.drive_round = latencies.drive_round.max(driven.round);
+                latencies.core_waits = latencies
+                    .core_waits
+                    .zip(driven.core_wait)
+                    .map(|([calling, driving], more)| [calling, driving + more]);
+            }
         }
-        result
+        latencies
     })
 }
 
@@ -183,24 +200,43 @@ impl Load {
     }
 }
 
+/// Time for which this thread was ready to run and had no core since its start, in nanoseconds.
+fn core_wait() -> Option<u64> {
+    // Time on a core, time waiting for one, time slices (linux Documentation/scheduler/
+    // sched-stats.rst).
+    let text = std::fs::read_to_string("/proc/thread-self/schedstat").ok()?;
+    text.split_whitespace().nth(1)?.parse().ok()
+}
+
+/// What a thread that drives shards reports.
+struct Driven {
+    /// Mean time for each of its shards once, in nanoseconds.
+    round: f64,
+    /// See [`core_wait`].
+    core_wait: Option<u64>,
+}
+
 /// Drives some shards of both ends, until it is told to stop.
 fn drive(
     mut loads: Vec<(Load, &AtomicU64)>,
     core: usize,
     shares_core: bool,
     stops: &AtomicBool,
-) -> Result<()> {
+) -> Result<Driven> {
     pin(core)?;
     register_current_thread();
+    let (start, mut rounds) = (Instant::now(), 0_u64);
     while !stops.load(Ordering::Relaxed) {
         for (load, count) in &mut loads {
             count.fetch_add(load.step()?, Ordering::Relaxed);
         }
+        rounds += 1;
         if shares_core {
             thread::yield_now();
         }
     }
-    Ok(())
+    let round = start.elapsed().as_nanos() as f64 / rounds.max(1) as f64;
+    Ok(Driven { round, core_wait: core_wait() })
 }
 
 /// The thread that makes control calls, and drives no shard in between.
@@ -211,15 +247,17 @@ struct Control<'a> {
     left: &'a Context,
     pds: [Pd; 2],
     cqs: [Cq; 2],
+    /// The shards are driven on the core of this thread.
+    shares_core: bool,
 }
 
 impl<'a> Control<'a> {
-    fn new(left: &'a Context, right: &'a Context) -> Result<Self> {
+    fn new(left: &'a Context, right: &'a Context, shares_core: bool) -> Result<Self> {
         let listener = right.listen(PORTS[1], 4)?;
         let requests = right.event_channel()?;
         let pds = [left, right].map(Context::alloc_pd);
         let cqs = [left.create_cq(64)?, right.create_cq(64)?];
-        Ok(Self { listener, requests, left, pds, cqs })
+        Ok(Self { listener, requests, left, pds, cqs, shares_core })
     }
 
     fn measure(&self, samples: usize) -> Result<Latencies> {
@@ -233,7 +271,8 @@ impl<'a> Control<'a> {
             deregister.record(nanos(start.elapsed()))?;
             buffer = returned.context("the region has a buffer")?;
         }
-        Ok(Latencies { connect, deregister, load: Vec::new() })
+        let (load, drive_round, core_waits) = (Vec::new(), 0.0, None);
+        Ok(Latencies { connect, deregister, load, drive_round, core_waits })
     }
 
     /// Connects, and ends the connection; returns the time until it was established.
@@ -246,7 +285,7 @@ impl<'a> Control<'a> {
         let start = Instant::now();
         active.connect(([198, 18, 0, 2], PORTS[1]).into(), ConnParam::default())?;
         let mut request = None;
-        await_event(|| {
+        self.await_event(|| {
             while let Some(event) = self.requests.next_event() {
                 if event == (AsyncEvent::ConnectRequest { port: PORTS[1] }) {
                     request = self.listener.poll();
@@ -254,30 +293,34 @@ impl<'a> Control<'a> {
             }
             request.take().map(|request| request.accept(&passive, ConnParam::default()))
         })??;
-        let event = await_event(|| active.next_event())?;
+        let event = self.await_event(|| active.next_event())?;
         let elapsed = start.elapsed();
         ensure!(matches!(event, Event::Established { .. }), "{event:?}");
-        let event = await_event(|| passive.next_event())?;
+        let event = self.await_event(|| passive.next_event())?;
         ensure!(matches!(event, Event::Established { .. }), "{event:?}");
         active.close()?;
         for qp in [&active, &passive] {
-            let event = await_event(|| qp.next_event())?;
+            let event = self.await_event(|| qp.next_event())?;
             ensure!(matches!(event, Event::Disconnected { .. }), "{event:?}");
         }
         Ok(elapsed)
     }
-}
 
-/// Calls `ready` until it returns something, without driving a shard.
-fn await_event<T>(mut ready: impl FnMut() -> Option<T>) -> Result<T> {
-    let start = Instant::now();
-    loop {
-        if let Some(value) = ready() {
-            return Ok(value);
+    /// Calls `ready` until it returns something, without driving a shard.
+    fn await_event<T>(&self, mut ready: impl FnMut() -> Option<T>) -> Result<T> {
+        let start = Instant::now();
+        loop {
+            if let Some(value) = ready() {
+                return Ok(value);
+            }
+            ensure!(start.elapsed() < TIMEOUT, "no event in {TIMEOUT:?}");
+            if self.shares_core {
+                thread::yield_now();
+            } else {
+                // Not a yield, which beside other tasks would cost time slices.
+                std::hint::spin_loop();
+            }
         }
-        ensure!(start.elapsed() < TIMEOUT, "no event in {TIMEOUT:?}");
-        // Where there is one core, a driver needs it.
-        thread::yield_now();
     }
 }
 

@@ -61,7 +61,8 @@ pub fn json(results: &Results) -> Value {
         };
         let kind = |it: &Latencies| {
             json!({ "connect": latencies(&it.connect), "deregister": latencies(&it.deregister),
-                "load_writes": it.load })
+                "load_writes": it.load, "drive_round_us": it.drive_round / 1e3,
+                "core_waits_ms": it.core_waits.map(|of| of.map(|ns| ns as f64 / 1e6)) })
         };
         let rounds = control.rounds.iter().map(|round| round.each_ref().map(kind));
         value["control-latency"] = json!({ "shards": control.shards, "drivers": control.drivers,

@@ -222,6 +222,9 @@ fn control_table(control: &Control) -> String {
             );
         }
     }
+    for which in 0..2 {
+        text.push_str(&core_line(shards[which], rounds.iter().map(|round| &round[which])));
+    }
     let _ = write!(
         text,
         "\n| call | p50 with {} shards by that with {} | p99 |\n|---|---|---|\n",
@@ -240,6 +243,29 @@ fn control_table(control: &Control) -> String {
 }
 
 /// A call, and where its latencies are.
+/// What the threads of `control-latency` had of their cores.
+fn core_line<'a>(shards: usize, rounds: impl Iterator<Item = &'a Latencies> + Clone) -> String {
+    let drive_round = MedianInterval::of(rounds.clone().map(|it| it.drive_round / 1e3).collect());
+    let drive_round = drive_round.map_or_else(|| "failed".to_owned(), |it| it.describe(1));
+    let waits = rounds.map(|it| it.core_waits).collect::<Option<Vec<_>>>().map(|waits| {
+        [0, 1].map(|of| waits.iter().map(|waits| waits[of]).sum::<u64>() as f64 / 1e6)
+    });
+    let waits = waits.map_or_else(
+        || "The kernel does not count how long threads waited for a core.".to_owned(),
+        |[calling, driving]| {
+            format!(
+                "The calling thread waited {calling:.1} ms in all for its core, the others \
+                 {driving:.1} ms: each wait is a time slice of another task, and shows as a \
+                 latency of milliseconds."
+            )
+        },
+    );
+    format!(
+        "\nShards: {shards}. A thread drives each of its own once in {drive_round} us; connecting \
+         takes at least two of these rounds. {waits}\n"
+    )
+}
+
 type Call = (&'static str, fn(&Latencies) -> &Histogram<u64>);
 const CALLS: [Call; 2] = [("connect", |it| &it.connect), ("deregister", |it| &it.deregister)];
 
