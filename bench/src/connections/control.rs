@@ -8,8 +8,8 @@ use anyhow::{Context as _, Result, bail, ensure};
 use core_affinity::CoreId;
 use ferrowarp::device::register_current_thread;
 use ferrowarp::{
-    Access, AsyncEvent, ConnParam, Context, Cq, CqOptions, Event, EventChannel, Listener, Mr,
-    Operation, Payload, Pd, Qp, QpOptions, SendWr, ShardHandle, Wc, WcStatus,
+    Access, ConnParam, Context, Cq, CqOptions, Event, Listener, Mr, Operation, Payload, Pd, Qp,
+    QpOptions, SendWr, ShardHandle, Wc, WcStatus,
 };
 use hdrhistogram::Histogram;
 
@@ -242,8 +242,6 @@ fn drive(
 /// The thread that makes control calls, and drives no shard in between.
 struct Control<'a> {
     listener: Listener,
-    /// Requests of the listener, which would poll the shards itself.
-    requests: EventChannel,
     left: &'a Context,
     pds: [Pd; 2],
     cqs: [Cq; 2],
@@ -254,10 +252,9 @@ struct Control<'a> {
 impl<'a> Control<'a> {
     fn new(left: &'a Context, right: &'a Context, shares_core: bool) -> Result<Self> {
         let listener = right.listen(PORTS[1], 4)?;
-        let requests = right.event_channel()?;
         let pds = [left, right].map(Context::alloc_pd);
         let cqs = [left.create_cq(64)?, right.create_cq(64)?];
-        Ok(Self { listener, requests, left, pds, cqs, shares_core })
+        Ok(Self { listener, left, pds, cqs, shares_core })
     }
 
     fn measure(&self, samples: usize) -> Result<Latencies> {
@@ -284,14 +281,9 @@ impl<'a> Control<'a> {
         let (active, passive) = (qp(0)?, qp(1)?);
         let start = Instant::now();
         active.connect(([198, 18, 0, 2], PORTS[1]).into(), ConnParam::default())?;
-        let mut request = None;
         self.await_event(|| {
-            while let Some(event) = self.requests.next_event() {
-                if event == (AsyncEvent::ConnectRequest { port: PORTS[1] }) {
-                    request = self.listener.poll();
-                }
-            }
-            request.take().map(|request| request.accept(&passive, ConnParam::default()))
+            let request = self.listener.next_request()?;
+            Some(request.accept(&passive, ConnParam::default()))
         })??;
         let event = self.await_event(|| active.next_event())?;
         let elapsed = start.elapsed();

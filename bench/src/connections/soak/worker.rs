@@ -179,7 +179,7 @@ impl Worker {
         let rejected = self.connect(REJECTED)?;
         let mut is_rejected = false;
         self.poll_until("set-up", |worker| {
-            while let Some(request) = worker.listener.poll() {
+            while let Some(request) = worker.listener.next_request() {
                 let number = request.offer().private_data.first_chunk().copied();
                 match number.map(u32::from_be_bytes) {
                     Some(ABANDONED) => drop(request),

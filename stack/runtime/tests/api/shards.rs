@@ -109,6 +109,33 @@ fn connections_are_spread_over_shards_with_helpers() {
     connections_are_spread(DriveMode::Helper, 2);
 }
 
+/// A thread that takes requests leaves the shards to the threads that drive them.
+#[test]
+fn next_request_polls_no_shard() {
+    let (left, right) = sharded(2, DriveMode::Inline);
+    let listener = right.context.listen(PORT, 1).unwrap();
+    let (a, b) = (left.qp(), right.qp());
+    a.connect(server(), param(b"")).unwrap();
+    let received = || right.context.counters().engine.frames_in;
+    let shard = a.shard().unwrap();
+    let drive = |end: &Endpoint| end.context.shard(shard).unwrap().drive();
+    let start = std::time::Instant::now();
+    let request = loop {
+        let before = received();
+        drive(&left);
+        let found = listener.next_request();
+        assert_eq!(received(), before, "the SYN and the MPA request wait in the port's queue");
+        if let Some(request) = found {
+            break request;
+        }
+        drive(&right);
+        assert!(start.elapsed() < TIMEOUT, "no request");
+    };
+    assert_eq!(request.shard(), shard);
+    request.accept(&b, param(b"")).unwrap();
+    a.wait_established(TIMEOUT).unwrap();
+}
+
 /// Helpers are not pinned: there may be more than cores.
 #[test]
 fn each_shard_has_a_helper_whatever_the_number_of_cores() {
@@ -167,7 +194,7 @@ fn threads_drive_one_shard_each() {
                 let mut accepted = false;
                 while !done.load(Ordering::Acquire) {
                     handle.drive();
-                    if let Some(request) = listener.poll().filter(|_| !accepted) {
+                    if let Some(request) = listener.next_request().filter(|_| !accepted) {
                         request.accept(&qp, param(b"")).unwrap();
                         accepted = true;
                     }

@@ -165,7 +165,7 @@ impl<'a> Server<'a> {
     ) {
         let handle = self.stack.context.shard(self.shard).unwrap();
         let mut is_busy = handle.drive();
-        if let Some(request) = listener.poll() {
+        if let Some(request) = listener.next_request() {
             others[request.shard()].send(request).unwrap();
         }
         while let Ok(request) = own.try_recv() {
