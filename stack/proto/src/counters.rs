@@ -131,7 +131,7 @@ counters! {
         pub frame_shortages: u64,
         /// Work completions pushed, without those of the flush.
         pub completions: u64,
-        /// Completion queue overruns.
+        /// Completion queues that have overrun, each once.
         pub cq_overruns: u64,
     }
 }

@@ -9,7 +9,7 @@ use crate::slab::Slab;
 use crate::verbs::cm::Event;
 use crate::verbs::qp::{SrqError, SrqId};
 use crate::verbs::srq::{LimitEvent, Srq, SrqBuffers};
-use crate::verbs::wc::CqId;
+use crate::verbs::wc::{Completions, CqId};
 
 /// See the [module's documentation](self). Separate from the queue pairs, so that a queue pair
 /// changes it while it is borrowed itself.
@@ -28,6 +28,21 @@ pub(crate) struct Verbs<M, C> {
     overrun_cqs: Vec<CqId>,
     /// Shared receive queues of which buffers were taken in this pass, each once.
     used_srqs: Vec<u32>,
+}
+
+impl<M, C: Completions> Verbs<M, C> {
+    /// Takes a completion queue that overran, and reports it to the application.
+    pub(crate) fn take_overrun_cq(&mut self) -> Option<CqId> {
+        let cq = self.overrun_cqs.pop()?;
+        if self.completions.claim_overrun(cq) {
+            self.counters.cq_overruns += 1;
+        }
+        let event = Event::CqOverrun { cq };
+        if !self.events.contains(&event) {
+            self.events.push_back(event);
+        }
+        Some(cq)
+    }
 }
 
 impl<M, C> Verbs<M, C> {
@@ -55,17 +70,6 @@ impl<M, C> Verbs<M, C> {
     /// True if a completion queue overran whose queue pairs were not ended yet.
     pub(crate) const fn has_overrun_cqs(&self) -> bool {
         !self.overrun_cqs.is_empty()
-    }
-
-    /// Takes a completion queue that overran, and reports it to the application.
-    pub(crate) fn take_overrun_cq(&mut self) -> Option<CqId> {
-        let cq = self.overrun_cqs.pop()?;
-        self.counters.cq_overruns += 1;
-        let event = Event::CqOverrun { cq };
-        if !self.events.contains(&event) {
-            self.events.push_back(event);
-        }
-        Some(cq)
     }
 
     pub(super) fn srq(&mut self, srq: SrqId) -> Result<&mut Srq, SrqError> {

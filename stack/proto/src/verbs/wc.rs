@@ -154,6 +154,12 @@ pub trait Completions {
     fn push_all(&mut self, cq: CqId, completed: impl Completed) -> bool {
         completed.drain(|wc| self.push(cq, wc))
     }
+
+    /// Called when the engine finds that a queue has overrun. True if no other engine that feeds
+    /// the queue has found it before, nor this one: the overrun is counted then.
+    fn claim_overrun(&mut self, _cq: CqId) -> bool {
+        true
+    }
 }
 
 /// Completions of one queue pair, not yet appended to its completion queue.

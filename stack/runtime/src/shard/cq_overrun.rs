@@ -16,13 +16,15 @@ pub(crate) trait OverrunSink: Send + Sync {
 #[derive(Default)]
 pub(crate) struct CqOverrun {
     has_overrun: AtomicBool,
+    /// A shard has counted it.
+    is_counted: AtomicBool,
     /// All these shards: each ends its own queue pairs.
     shards: Box<[Weak<dyn OverrunSink>]>,
 }
 
 impl CqOverrun {
     pub(crate) fn new(shards: Box<[Weak<dyn OverrunSink>]>) -> Self {
-        Self { has_overrun: AtomicBool::new(false), shards }
+        Self { shards, ..Self::default() }
     }
 
     /// True if several shards feed the queue.
@@ -33,6 +35,11 @@ impl CqOverrun {
     /// True once a completion found the queue full, in any shard.
     pub(crate) fn has_overrun(&self) -> bool {
         self.has_overrun.load(Ordering::Acquire)
+    }
+
+    /// True for the first call: the shard that makes it counts the overrun.
+    pub(super) fn claim(&self) -> bool {
+        !self.is_counted.swap(true, Ordering::Relaxed)
     }
 
     /// Records an overrun; the first one has every shard end its queue pairs. True if this was it.

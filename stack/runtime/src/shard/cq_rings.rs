@@ -317,6 +317,11 @@ impl Completions for CqRings {
         self.mark_dirty(qp);
         all_fit
     }
+
+    fn claim_overrun(&mut self, cq: CqId) -> bool {
+        let producer = self.producers.get(cq.index()).and_then(Option::as_ref);
+        producer.is_some_and(|producer| producer.overrun.claim())
+    }
 }
 
 /// A single completion.

@@ -26,6 +26,7 @@ fn overrun_in_one_shard_ends_the_queue_pairs_of_all() {
         pairs.iter().all(|(a, _)| a.state() == QpState::Error)
     });
     assert!(small.overrun());
+    assert_eq!(left.context.counters().engine.cq_overruns, 1, "of one queue, at two shards");
     assert_eq!(unrelated.0.state(), QpState::Rts);
     // What the queue holds can be polled, of both shards.
     let mut found = Vec::new();
