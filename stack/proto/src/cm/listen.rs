@@ -141,7 +141,7 @@ impl<E: Env> Context<E> {
 impl<E: Env> Connection<E> {
     /// Accounts for a half-open passive connection, now in the table.
     pub(crate) fn enter_half_open(&self, cx: &mut Context<E>) {
-        cx.listeners.add_half_open(self.listener);
+        cx.listeners.add_half_open(self.listener, self.id.index);
     }
 
     /// True if the connection came by a listener for connections without startup frames.
@@ -236,6 +236,7 @@ impl<E: Env> Connection<E> {
     /// Removes the connection from the accounting of its listener: it was decided on, or ends.
     pub(super) fn leave_backlog(&mut self, cx: &mut Context<E>) {
         let Some(port) = self.listener.take() else { return };
+        cx.listeners.end_setup(port, self.id.index);
         if let Some(order) = self.arrival_order.take() {
             let remote = self.tcb.tuple().remote.ip();
             let awaiting_request = &mut cx.listeners.awaiting_request;

@@ -18,7 +18,7 @@
 //!
 //! [`awaiting_request`]: crate::cm::awaiting_request
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 
 use crate::cm::awaiting_request::AwaitingRequest;
@@ -84,6 +84,8 @@ pub(crate) struct Listeners {
     backlogs: Arc<Backlogs>,
     /// Passive connections of this engine whose handshake is not complete.
     half_open: usize,
+    /// Passive connections that the application has not decided on, in any of the stages, by port.
+    in_setup: BTreeSet<(u16, u32)>,
     /// Passive connections whose MPA Request Frame is incomplete or waits for the backlog.
     pub(crate) awaiting_request: AwaitingRequest,
     pub(super) cookies: SynCookies,
@@ -107,6 +109,7 @@ impl Listeners {
             backlogs,
             by_port: HashMap::with_hasher(hash),
             half_open: 0,
+            in_setup: BTreeSet::new(),
             awaiting_request: AwaitingRequest::new(hash),
             cookies: SynCookies::new(seed),
             cookie_limit,
@@ -155,13 +158,26 @@ impl Listeners {
         self.half_open
     }
 
-    /// Accounts for a half-open connection of the listener on `port`.
-    pub(super) fn add_half_open(&mut self, port: Option<u16>) {
+    /// Accounts for a half-open connection of the listener on `port`. Logarithmic in the number of
+    /// connections in setup, as is its end.
+    pub(super) fn add_half_open(&mut self, port: Option<u16>, index: u32) {
         self.half_open += 1;
         self.backlogs.half_open.increment(self.shard);
-        if let Some(listener) = port.and_then(|port| self.get(port)) {
+        let Some(port) = port else { return };
+        self.in_setup.insert((port, index));
+        if let Some(listener) = self.get(port) {
             listener.counts.half_open.increment(self.shard);
         }
+    }
+
+    /// Accounts for the end of a connection's setup: it was decided on, or ends.
+    pub(super) fn end_setup(&mut self, port: u16, index: u32) {
+        self.in_setup.remove(&(port, index));
+    }
+
+    /// Returns the connections to `port` that the application has not decided on.
+    pub(crate) fn in_setup(&self, port: u16) -> Vec<u32> {
+        self.in_setup.range((port, 0)..=(port, u32::MAX)).map(|&(_, index)| index).collect()
     }
 
     /// Accounts for the end of one, or of its handshake.

@@ -19,21 +19,26 @@ impl Completions for NoCompletions {
     }
 }
 
+/// Segment of a peer's port to a local one.
+fn segment(from: u16, to: u16, flags: Flags) -> HeapFrame {
+    let tuple = FourTuple {
+        local: SocketAddr::from(([198, 18, 0, 2], from)),
+        remote: SocketAddr::from(([198, 18, 0, 1], to)),
+    };
+    let template = HeaderTemplate::new([2, 0, 0, 0, 0, 2], test_device::MAC, tuple);
+    let fields = Fields { flags, ..Fields::default() };
+    let mut buf = [0; MAX_HEADER_LEN];
+    let len = template.emit(&mut buf, &fields, 0, ChecksumMode::Software);
+    HeapFrame::new(&buf[..len])
+}
+
 /// Segments of no connection are answered with RST, in the order in which the burst is processed.
 #[test]
 fn burst_is_processed_flow_by_flow() {
     let config = EngineConfig::new("198.18.0.1".parse().unwrap(), 24, 7);
     let mut engine = Engine::new(config, TestDevice::new(), VecMemory::new(64), NoCompletions);
     for port in [1, 2, 1, 3, 2] {
-        let tuple = FourTuple {
-            local: SocketAddr::from(([198, 18, 0, 2], port)),
-            remote: SocketAddr::from(([198, 18, 0, 1], 4420)),
-        };
-        let template = HeaderTemplate::new([2, 0, 0, 0, 0, 2], test_device::MAC, tuple);
-        let fields = Fields { flags: Flags::ACK, ..Fields::default() };
-        let mut buf = [0; MAX_HEADER_LEN];
-        let len = template.emit(&mut buf, &fields, 0, ChecksumMode::Software);
-        engine.burst.push(HeapFrame::new(&buf[..len]));
+        engine.burst.push(segment(port, 4420, Flags::ACK));
     }
     engine.drive(Instant::from_nanos(1));
     let parse =
@@ -89,4 +94,29 @@ fn full_transmit_queue_keeps_no_entries_of_ended_connections() {
     }
     let count = engine.cx.schedule.ready.len();
     assert!(count <= 10, "{count}");
+}
+
+/// A listener that ends concerns its connections in setup alone, and these are those that it lists.
+#[test]
+fn ended_listener_resets_the_connections_in_its_setup() {
+    const PORTS: [u16; 2] = [4420, 4421];
+    let config = EngineConfig::new("198.18.0.1".parse().unwrap(), 24, 7);
+    let mut engine = Engine::new(config, TestDevice::new(), VecMemory::new(64), NoCompletions);
+    for port in PORTS {
+        engine.listen(port, 8).unwrap();
+    }
+    for (from, to) in [(1, 0), (2, 1), (3, 0), (4, 1), (5, 0)] {
+        engine.burst.push(segment(from, PORTS[to], Flags::SYN));
+    }
+    engine.drive(Instant::from_nanos(1));
+    let in_setup = |engine: &Engine<_, _, _>| PORTS.map(|port| engine.cx.listeners.in_setup(port));
+    let listed = in_setup(&engine);
+    assert_eq!(listed.each_ref().map(Vec::len), [3, 2]);
+    engine.remove_connection(listed[0][1]);
+    assert_eq!(in_setup(&engine), [vec![listed[0][0], listed[0][2]], listed[1].clone()]);
+    engine.unlisten(PORTS[0]);
+    assert_eq!(in_setup(&engine), [vec![], listed[1].clone()]);
+    engine.drive(Instant::from_nanos(2));
+    let left: Vec<u32> = engine.connections.iter().map(|conn| conn.id.index).collect();
+    assert_eq!(left, listed[1]);
 }

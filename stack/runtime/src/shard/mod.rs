@@ -44,6 +44,7 @@ pub(crate) use control::ShardControl;
 pub(crate) use cq_overrun::{CqOverrun, OverrunSink};
 pub(crate) use cq_rings::{CqNotify, CqProducer, CqRings};
 pub(crate) use end_observer::EndObserver;
+use end_observer::EndObservers;
 pub(crate) use engine::ShardEngine;
 use mailbox::{Mailbox, ShardRequest};
 pub(crate) use qp::QpShared;
@@ -69,7 +70,7 @@ pub(crate) struct Shard {
     mailbox: Mailbox,
     siblings: Siblings,
     state: AtomicCell<ShardState>,
-    end_observers: Mutex<Vec<Weak<dyn EndObserver>>>,
+    end_observers: Mutex<EndObservers>,
     /// An engine that panicked. It is not used again, only dropped when the shard is closed.
     failed_engine: Mutex<Option<Box<dyn ShardControl>>>,
 }
@@ -220,17 +221,14 @@ impl Shard {
 
     /// Registers `observer` to be notified when the shard ends; at once if it has ended already.
     pub(crate) fn observe_end(&self, observer: Weak<dyn EndObserver>) {
-        let mut observers = self.end_observers.lock().unwrap_or_else(PoisonError::into_inner);
-        observers.retain(|observer| observer.strong_count() > 0);
-        observers.push(observer);
-        drop(observers);
+        self.end_observers.lock().unwrap_or_else(PoisonError::into_inner).add(observer);
         if self.has_ended() {
             self.notify_end_observers();
         }
     }
 
     fn notify_end_observers(&self) {
-        let observers = self.end_observers.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let observers = self.end_observers.lock().unwrap_or_else(PoisonError::into_inner).all();
         for observer in observers.iter().filter_map(Weak::upgrade) {
             observer.on_shard_end();
         }

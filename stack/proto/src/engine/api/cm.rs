@@ -33,17 +33,11 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
         self.cx.listeners.add(port, backlog, true)
     }
 
-    /// Stops listening on `port`. Connections not decided on are reset.
+    /// Stops listening on `port`. Connections not decided on are reset; no others are visited.
     pub fn unlisten(&mut self, port: u16) {
         // No other request is offered when one of these leaves the backlog.
         self.cx.listeners.close(port);
-        let pending: Vec<u32> = self
-            .connections
-            .iter()
-            .filter(|conn| conn.listener == Some(port))
-            .map(|conn| conn.id.index)
-            .collect();
-        for index in pending {
+        for index in self.cx.listeners.in_setup(port) {
             if let Some((conn, cx)) = self.at(index) {
                 conn.abort(cx);
             }
