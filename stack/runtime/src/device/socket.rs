@@ -3,9 +3,9 @@
 
 use std::io;
 use std::os::linux::net::SocketAddrExt;
-use std::os::unix::fs::FileTypeExt;
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::os::unix::net::{SocketAddr, UnixDatagram, UnixStream};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use crate::device::error::DeviceError;
@@ -84,11 +84,31 @@ struct Bound {
 
 /// Returns the sockets in `table`, the text of /proc/net/unix, that are bound to `path`: that of
 /// the server, and its ends of connections.
-fn bound<'a>(table: &'a str, path: &Path) -> impl Iterator<Item = Bound> + 'a {
+///
+/// The table has paths as they were bound. A relative one is resolved in the working directory of
+/// the processes that have the socket, which `cwds_of` returns for its inode: another file of the
+/// same name is not taken for this one. If they cannot be found the socket is not returned.
+fn bound<'a>(
+    table: &'a str,
+    path: &Path,
+    cwds_of: impl Fn(u64) -> Vec<PathBuf> + 'a,
+) -> impl Iterator<Item = Bound> + 'a {
     /// `__SO_ACCEPTCON` (linux include/linux/net.h).
     const LISTENING: u32 = 1 << 16;
-    let canonical = path.canonicalize().ok();
+    let file = file_id(path);
     let path = path.to_owned();
+    let is_it = move |found: &Path, inode| {
+        if is_abstract(&path) || found == path && found.is_absolute() {
+            return found == path;
+        }
+        let is_file = |candidate: &Path| file.is_some() && file_id(candidate) == file;
+        found.file_name() == path.file_name()
+            && if found.is_absolute() {
+                is_file(found)
+            } else {
+                cwds_of(inode).iter().any(|cwd| is_file(&cwd.join(found)))
+            }
+    };
     let lines = table.lines().filter_map(|line| {
         // Num, RefCount, Protocol, Flags, Type, St, Inode, and the path, which may have blanks.
         let mut rest = line;
@@ -100,13 +120,39 @@ fn bound<'a>(table: &'a str, path: &Path) -> impl Iterator<Item = Bound> + 'a {
         let inode = fields[6].parse().ok()?;
         Some((Path::new(rest), Bound { inode, is_listening: flags & LISTENING != 0 }))
     });
-    lines.filter_map(move |(found, socket)| {
-        let is_same = found == path
-            || found.file_name() == path.file_name()
-                && canonical.is_some()
-                && found.canonicalize().ok() == canonical;
-        is_same.then_some(socket)
-    })
+    lines.filter_map(move |(found, socket)| is_it(found, socket.inode).then_some(socket))
+}
+
+fn is_abstract(path: &Path) -> bool {
+    path.to_str().is_some_and(|path| path.starts_with('@'))
+}
+
+/// Returns the device and the inode of a file; `None` if it cannot be found.
+fn file_id(path: &Path) -> Option<(u64, u64)> {
+    std::fs::metadata(path).ok().map(|file| (file.dev(), file.ino()))
+}
+
+/// Returns the working directories of the processes that have a socket open, as far as this one may
+/// see that. Visits the descriptors of all processes.
+fn cwds_of(inode: u64) -> Vec<PathBuf> {
+    let Ok(processes) = std::fs::read_dir("/proc") else { return Vec::new() };
+    let is_process = |folder: &PathBuf| {
+        let name = folder.file_name().and_then(|name| name.to_str());
+        name.is_some_and(|name| name.parse::<u32>().is_ok())
+    };
+    let processes = processes.flatten().map(|entry| entry.path()).filter(is_process);
+    let owners = processes.filter(|folder| has_socket(&folder.join("fd"), &[inode]));
+    // A link that leads there also where the process sees other file systems.
+    owners.map(|folder| folder.join("cwd")).collect()
+}
+
+/// True if one of these sockets is among the descriptors that a folder of /proc lists.
+fn has_socket(descriptors: &Path, inodes: &[u64]) -> bool {
+    let targets: Vec<_> = inodes.iter().map(|inode| format!("socket:[{inode}]")).collect();
+    let Ok(open) = std::fs::read_dir(descriptors) else { return false };
+    let is_socket = |target: &Path| targets.iter().any(|socket| target == Path::new(socket));
+    open.flatten()
+        .any(|entry| std::fs::read_link(entry.path()).is_ok_and(|target| is_socket(&target)))
 }
 
 fn unix_sockets() -> String {
@@ -116,14 +162,11 @@ fn unix_sockets() -> String {
 /// True if this process serves the socket itself, as far as /proc tells.
 pub(super) fn is_served_here(path: &str) -> bool {
     let table = unix_sockets();
-    let servers: Vec<_> = bound(&table, Path::new(path))
+    let servers: Vec<_> = bound(&table, Path::new(path), cwds_of)
         .filter(|socket| socket.is_listening)
-        .map(|socket| format!("socket:[{}]", socket.inode))
+        .map(|socket| socket.inode)
         .collect();
-    let Ok(open) = std::fs::read_dir("/proc/self/fd") else { return false };
-    let is_server = |target: &Path| servers.iter().any(|server| target == Path::new(server));
-    open.flatten()
-        .any(|entry| std::fs::read_link(entry.path()).is_ok_and(|target| is_server(&target)))
+    has_socket(Path::new("/proc/self/fd"), &servers)
 }
 
 /// Waits until nobody is connected to the server, at most `timeout`: a server may not have noticed
@@ -132,7 +175,7 @@ pub(super) fn wait_for_no_client(path: &str, timeout: Duration) -> bool {
     let deadline = Instant::now() + timeout;
     loop {
         let table = unix_sockets();
-        if bound(&table, Path::new(path)).all(|socket| socket.is_listening) {
+        if bound(&table, Path::new(path), cwds_of).all(|socket| socket.is_listening) {
             return true;
         }
         if Instant::now() > deadline {
@@ -189,5 +232,48 @@ mod tests {
         assert!(wait_for_no_client(text, BRIEF));
         drop(server);
         assert!(!is_served_here(text));
+    }
+
+    /// A server of another process in another directory, bound by a relative path.
+    #[test]
+    fn relative_path_is_that_of_the_process_that_bound_it() {
+        let [ours, other] = [(); 2].map(|()| tempfile::tempdir().unwrap());
+        for folder in [&ours, &other] {
+            std::fs::write(folder.path().join("a b.sock"), "").unwrap();
+        }
+        let path = ours.path().join("a b.sock");
+        let line = |inode: u32, name: &str| {
+            format!("0000000000000000: 00000002 00000000 00010000 0005 01 {inode} {name}\n")
+        };
+        let table = "Num RefCount Protocol Flags Type St Inode Path\n".to_owned()
+            + &line(71, "a b.sock")
+            + &line(72, "./a b.sock")
+            + &line(73, "a b.sock")
+            + &line(74, "b.sock")
+            + &line(75, path.to_str().unwrap())
+            + &line(76, "@a b.sock");
+        let cwds_of = |inode| match inode {
+            71 => vec![other.path().to_owned()],
+            72 => vec![other.path().to_owned(), ours.path().to_owned()],
+            // Of a process of which this one sees nothing.
+            _ => Vec::new(),
+        };
+        let inodes = |path: &Path| {
+            bound(&table, path, cwds_of).map(|socket| socket.inode).collect::<Vec<_>>()
+        };
+        assert_eq!(inodes(&path), [72, 75]);
+        assert_eq!(inodes(Path::new("@a b.sock")), [76]);
+        assert_eq!(inodes(Path::new("a b.sock")), [0; 0], "no such file here");
+    }
+
+    #[test]
+    fn working_directory_of_a_sockets_owner_is_found() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("a.sock");
+        let _server = UnixListener::bind(&path).unwrap();
+        let table = unix_sockets();
+        let socket = bound(&table, &path, cwds_of).next().unwrap();
+        let here = file_id(&std::env::current_dir().unwrap());
+        assert!(here.is_some() && cwds_of(socket.inode).iter().any(|cwd| file_id(cwd) == here));
     }
 }
