@@ -217,9 +217,9 @@ impl Cq {
         self.inner.shard.as_ref().map(|&(shard, _)| shard)
     }
 
-    /// True once a completion found the queue full. The queue pairs that use it are then in error;
-    /// the completions that it holds can still be polled. An armed queue is notified of an overrun,
-    /// whatever it was armed for.
+    /// True once a completion found the queue full. The queue pairs that use it are then in error,
+    /// connected or not, and so are those created later with it; the completions that it holds can
+    /// still be polled. An armed queue is notified of an overrun, whatever it was armed for.
     #[must_use]
     pub fn overrun(&self) -> bool {
         self.inner.overrun.has_overrun()

@@ -148,7 +148,8 @@ impl ConnRequest {
     ///
     /// # Errors
     /// [`CmError`]: `Gone` if the initiator has given up in the meantime or the queue pair is of
-    /// another context; `WrongShard` if the queue pair belongs to another shard than the request.
+    /// another context; `WrongShard` if the queue pair belongs to another shard than the request;
+    /// `CqOverrun` if one of its completion queues has overrun.
     /// On error the request is rejected.
     pub fn accept(mut self, qp: &Qp, param: ConnParam) -> Result<(), CmError> {
         if !qp.belongs_to(&self.context) {

@@ -1,19 +1,18 @@
 //! Queue pairs.
 
+mod bind;
+
 use std::net::SocketAddr;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use ferrowarp_proto::ddp::regions::{AccessScope, StreamId};
-use ferrowarp_proto::ddp::untagged::BufferQueue;
-use ferrowarp_proto::rdmap::requester::Requester;
 use ferrowarp_proto::time::Instant;
 use ferrowarp_proto::verbs::cm::{Abort, CmError, ConnInfo, ConnParam, ConnectError, Event};
 use ferrowarp_proto::verbs::qp::{QpInit, QpState};
 use ferrowarp_proto::verbs::wc::QpId;
 use ferrowarp_proto::verbs::work_queues::WorkQueues;
 use ferrowarp_proto::verbs::wr::{PostError, RecvWr, SendWr};
-use ferrowarp_proto::work_queue::Tails;
 
 use crate::context::ContextInner;
 use crate::cq::Cq;
@@ -22,7 +21,7 @@ use crate::events::AsyncEvent;
 use crate::limits::{Permit, Resource};
 use crate::pd::Pd;
 use crate::qp_options::QpOptions;
-use crate::shard::{Link, QpShared, Shard, ShardControl};
+use crate::shard::{QpShared, Shard, ShardControl, UnboundQueues};
 use crate::srq::Srq;
 use crate::tcp::TcpStats;
 
@@ -42,18 +41,9 @@ pub struct Qp {
     send_cq: Cq,
     recv_cq: Cq,
     stream: StreamId,
-    /// Its queues, until it belongs to a shard.
-    unbound: Mutex<Option<Box<UnboundQueues>>>,
+    /// Held by the thread that gives it to a shard.
+    binding: Mutex<()>,
     _permit: Permit,
-}
-
-/// Engine's side of the queues of a queue pair that belongs to no shard yet.
-struct UnboundQueues {
-    init: QpInit,
-    requester: Requester,
-    recv_queue: BufferQueue,
-    /// Of the send and of the receive queue.
-    tails: Tails<2>,
 }
 
 impl Pd {
@@ -107,58 +97,29 @@ impl Qp {
         let id = QpId { index, generation };
         let shared = Arc::new(QpShared::new(sends, recvs));
         shared.source().set_event(AsyncEvent::Connection { qp: id });
-        context.unbound.add(id, &shared);
-        let queues = UnboundQueues { init, requester, recv_queue, tails };
+        let stream = context.regions.new_stream_id();
+        let queues = UnboundQueues { init, stream, requester, recv_queue, tails };
+        context.unbound.add(id, &shared, queues);
         let qp = Self {
             shared,
             id,
-            stream: context.regions.new_stream_id(),
-            unbound: Mutex::new(Some(Box::new(queues))),
+            stream,
+            binding: Mutex::default(),
             send_cq,
             recv_cq,
             pd: pd.clone(),
             srq: srq.cloned(),
             _permit: permit,
         };
-        if let Some(shard) = shard {
-            qp.bind(shard).map_err(|_| CreateError::Gone)?;
+        // Only a shard can flush what is posted to a queue pair that begins in the error state.
+        let ends = || qp.overrun_cq().and_then(|_| context.shards.select());
+        if let Some(shard) = shard.or_else(ends) {
+            match qp.bind(shard) {
+                Ok(()) | Err(CmError::CqOverrun) => {}
+                Err(_) => return Err(CreateError::Gone),
+            }
         }
         Ok(qp)
-    }
-
-    /// Gives the queue pair to a shard, unless it belongs to that one already.
-    ///
-    /// # Errors
-    /// `WrongShard` if it belongs to another one; `Gone` if the shard has ended.
-    pub(crate) fn bind(&self, shard: usize) -> Result<(), CmError> {
-        let mut unbound = self.unbound.lock().unwrap_or_else(PoisonError::into_inner);
-        match self.shared.binding().get() {
-            Some(bound) if bound == shard => return Ok(()),
-            Some(_) => return Err(CmError::WrongShard),
-            None => {}
-        }
-        let (id, stream) = (self.id, self.stream);
-        let bound = self.context().shards.get(shard).control(|engine, now| {
-            let queues = unbound.take().ok_or(CmError::Gone)?;
-            let UnboundQueues { init, requester, recv_queue, tails } = *queues;
-            engine.create_qp(id, stream, init, requester, recv_queue)?;
-            if let Some(srq) = &self.srq {
-                let attached = srq.in_engine(shard).map(|srq| engine.attach_srq(id, srq));
-                if !matches!(attached, Some(Ok(()))) {
-                    engine.destroy_qp(now, id);
-                    return Err(CmError::Gone);
-                }
-            }
-            let cqs = [init.send_cq, init.recv_cq];
-            engine.attach(Link::new(id, Arc::clone(&self.shared), cqs, tails));
-            self.shared.binding().bind(shard);
-            Ok(())
-        });
-        bound.unwrap_or(Err(CmError::Gone))?;
-        self.context().unbound.remove(id);
-        // Receives may have been posted.
-        self.context().shards.get(shard).ring_doorbell(id);
-        Ok(())
     }
 
     #[inline]
@@ -322,8 +283,11 @@ impl Qp {
     /// reset; its application does not see them.
     ///
     /// # Errors
-    /// [`CmError`]; nothing was sent.
+    /// [`CmError`]; nothing was sent. `CqOverrun` if one of its completion queues has overrun.
     pub fn connect(&self, remote: SocketAddr, param: ConnParam) -> Result<(), CmError> {
+        if self.overrun_cq().is_some() {
+            return Err(CmError::CqOverrun);
+        }
         if self.shared.binding().get().is_none() {
             let shard = self.context().shards.select().ok_or(CmError::Gone)?;
             match self.bind(shard) {
@@ -475,11 +439,13 @@ impl Drop for Qp {
             return;
         }
         let id = self.id;
+        if self.shared.binding().get().is_none() {
+            self.context().unbound.remove(id);
+        }
+        // A shard may have taken it meanwhile, to end it.
         let shard = self.bound_shard();
         if let Some(shard) = shard {
             shard.control(|engine, now| engine.destroy_qp(now, id));
-        } else {
-            self.context().unbound.remove(id);
         }
         self.context().events.remove(self.shared.source());
         if let Some(shard) = shard {

@@ -4,9 +4,9 @@ use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
-use ferrowarp_proto::verbs::wc::QpId;
+use ferrowarp_proto::verbs::wc::{CqId, QpId};
 
-use crate::shard::{EndObserver, QpShared};
+use crate::shard::{EndObserver, QpShared, UnboundQp, UnboundQpTable, UnboundQueues};
 
 /// Queue pairs of a context that belong to no shard yet.
 pub(crate) struct UnboundQps {
@@ -18,9 +18,15 @@ pub(crate) struct UnboundQps {
 #[derive(Default)]
 struct State {
     /// By index of their numbers.
-    qps: HashMap<u32, Weak<QpShared>>,
+    qps: HashMap<u32, Entry>,
     /// The context is closed, or has failed.
     has_ended: bool,
+}
+
+struct Entry {
+    id: QpId,
+    shared: Weak<QpShared>,
+    queues: UnboundQueues,
 }
 
 impl UnboundQps {
@@ -33,23 +39,24 @@ impl UnboundQps {
     }
 
     /// Adds a queue pair; ends it if the context has ended.
-    pub(crate) fn add(&self, id: QpId, qp: &Arc<QpShared>) {
+    pub(crate) fn add(&self, id: QpId, qp: &Arc<QpShared>, queues: UnboundQueues) {
         let mut state = self.lock();
-        state.qps.insert(id.index, Arc::downgrade(qp));
+        state.qps.insert(id.index, Entry { id, shared: Arc::downgrade(qp), queues });
         if state.has_ended {
             drop(state);
             self.end();
         }
     }
 
-    /// Removes one that belongs to a shard now, or is gone.
-    pub(crate) fn remove(&self, id: QpId) {
+    /// Removes one that is to belong to a shard, or is gone. `None` if another thread has.
+    pub(crate) fn remove(&self, id: QpId) -> Option<UnboundQueues> {
         let qps = &mut self.lock().qps;
-        qps.remove(&id.index);
-        // After an application has created many before it connects them.
+        let entry = qps.remove(&id.index);
         if qps.is_empty() {
+            // An application may have created thousands before it connected them.
             *qps = HashMap::new();
         }
+        entry.map(|entry| entry.queues)
     }
 
     /// Ends all: nothing can be posted any more, and waiting threads wake.
@@ -58,7 +65,7 @@ impl UnboundQps {
         state.has_ended = true;
         let qps = std::mem::take(&mut state.qps);
         drop(state);
-        for qp in qps.into_values().filter_map(|qp| qp.upgrade()) {
+        for qp in qps.into_values().filter_map(|entry| entry.shared.upgrade()) {
             qp.close();
             qp.source().end();
         }
@@ -70,6 +77,21 @@ impl EndObserver for UnboundQps {
     fn on_shard_end(&self) {
         if self.running.load(Ordering::Acquire) == 0 {
             self.end();
+        }
+    }
+}
+
+impl UnboundQpTable for UnboundQps {
+    fn adopt_of_cq(&self, cq: CqId, adopt: &mut dyn FnMut(UnboundQp)) {
+        // Held meanwhile: a thread that destroys a queue pair finds it here, or at its shard.
+        let mut state = self.lock();
+        let uses_it = |_: &u32, entry: &mut Entry| {
+            [entry.queues.init.send_cq, entry.queues.init.recv_cq].contains(&cq)
+        };
+        for (_, Entry { id, shared, queues }) in state.qps.extract_if(uses_it) {
+            if let Some(shared) = shared.upgrade() {
+                adopt(UnboundQp { id, shared, queues });
+            }
         }
     }
 }

@@ -376,6 +376,12 @@ fn cq_overrun_ends_only_its_own_qps() {
             }
             qp
         });
+    // One whose request is not decided on, and one that is not connected.
+    let [connecting, idle] =
+        [(); 2].map(|()| world.ends[0].engine.create_qp(qp_init(16, 16)).unwrap());
+    let (now, remote) = (world.now, world.socket(1, PORT));
+    world.ends[0].engine.connect(now, connecting, remote, &ConnParam::default()).unwrap();
+    let _undecided = request(&mut world);
     for wr_id in 0..5 {
         let nothing = Operation::Write { payload: Payload::empty(), rkey: 0, remote: 0 };
         let wr = SendWr { wr_id, operation: nothing, signaled: true, fence: false };
@@ -386,6 +392,14 @@ fn cq_overrun_ends_only_its_own_qps() {
         let Event::Disconnected { qp, reason } = event(&mut world, 0) else { panic!() };
         assert_eq!((qp, reason), (ended, EndReason::LocalError));
     }
+    let Event::ConnectFailed { qp, error, .. } = event(&mut world, 0) else { panic!() };
+    assert_eq!((qp, error), (connecting, ConnectError::NoResources));
+    for qp in [connecting, idle] {
+        assert_eq!(world.ends[0].engine.qp_state(qp), QpState::Error);
+    }
+    let (now, remote) = (world.now, world.socket(1, PORT));
+    let again = world.ends[0].engine.connect(now, idle, remote, &ConnParam::default());
+    assert_eq!(again, Err(CmError::WrongState));
     // Every request is reported once, in order, as space appears.
     let ids: Vec<_> = completions(&mut world, 0, 5).iter().map(|wc| wc.wr_id).collect();
     assert_eq!(ids, [0, 1, 2, 3, 4]);

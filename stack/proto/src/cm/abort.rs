@@ -167,6 +167,17 @@ impl<E: Env> Connection<E> {
         self.fail_with(cx, now, Fault::LocalCatastrophic, EndReason::LocalError);
     }
 
+    /// Ends the connection, or the attempt to set it up, because a completion queue of its queue
+    /// pair has overrun.
+    pub(crate) fn end_with_cq(&mut self, cx: &mut Context<E>, now: Instant) {
+        let qp = self.qp.and_then(|qp| cx.qps.get(qp));
+        if qp.is_some_and(|qp| qp.state == QpState::Connecting) {
+            self.disconnect(cx, now);
+        } else {
+            self.fail_locally(cx, now);
+        }
+    }
+
     /// Ends the connection over a fault that no segment of the peer caused. The peer is notified by
     /// a Terminate, or by a reset where nothing may be sent yet (RFC 5044 section 7.1.2).
     // req: RDMAP-240, RDMAP-243

@@ -12,7 +12,7 @@ use crate::device::Device;
 use crate::engine::Engine;
 use crate::rdmap::requester::Requester;
 use crate::time::Instant;
-use crate::verbs::cm::CmError;
+use crate::verbs::cm::{CmError, EndReason};
 use crate::verbs::qp::{QpInit, QpState, SrqError, SrqId};
 use crate::verbs::srq::SrqBuffers;
 use crate::verbs::wc::{Completions, CqId, QpId};
@@ -83,6 +83,16 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
     /// [`Event::CqOverrun`]: crate::verbs::cm::Event::CqOverrun
     pub fn on_cq_overrun(&mut self, cq: CqId) {
         self.cx.verbs.on_cq_overrun(cq);
+    }
+
+    /// Moves a queue pair without a connection to the error state, because a completion queue that
+    /// it uses overran before the engine had it. Its requests are flushed; no event reports it.
+    pub fn end_idle_qp(&mut self, qp: QpId) {
+        if let Some(qp) = self.cx.qps.by_id_mut(qp)
+            && qp.conn.is_none()
+        {
+            qp.enter_error(&mut self.cx.verbs, EndReason::LocalError);
+        }
     }
 
     /// Ends a queue pair of an engine that will not be driven again, for example after a panic.

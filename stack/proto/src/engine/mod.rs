@@ -61,6 +61,7 @@ use crate::steering::mesh::MeshPort;
 use crate::steering::owners::{ReserveError, ShardId};
 use crate::tcp::{self, CopyPool, OooPool};
 use crate::time::Instant;
+use crate::verbs::cm::EndReason;
 use crate::verbs::context::Verbs;
 use crate::verbs::queue_pairs::QueuePairs;
 use crate::verbs::wc::Completions;
@@ -362,10 +363,14 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
     #[cold]
     fn end_overrun_qps(&mut self, now: Instant) {
         while let Some(cq) = self.cx.verbs.take_overrun_cq() {
-            for qp in self.cx.qps.connected_to_cq(cq) {
-                let conn = self.cx.qps.get(qp).and_then(|qp| qp.conn);
-                if let Some((conn, cx)) = conn.and_then(|conn| self.at(conn)) {
-                    conn.fail_locally(cx, now);
+            for slot in self.cx.qps.to_end_with_cq(cq) {
+                let Some(qp) = self.cx.qps.get_mut(slot) else { continue };
+                match qp.conn {
+                    None => qp.enter_error(&mut self.cx.verbs, EndReason::LocalError),
+                    Some(conn) => {
+                        let Some((conn, cx)) = self.at(conn) else { continue };
+                        conn.end_with_cq(cx, now);
+                    }
                 }
             }
         }

@@ -216,6 +216,13 @@ pub enum CmError {
          the request's shard, or one whose queues are of no single shard"
     )]
     WrongShard,
+    /// A completion queue of the queue pair has overrun, so that the queue pair is in the error
+    /// state.
+    #[error(
+        "a completion queue of the queue pair has overrun: create a larger one, and a queue pair \
+         that uses it"
+    )]
+    CqOverrun,
 }
 
 /// Reason why a connection ended.
@@ -338,7 +345,8 @@ pub enum Event {
         /// The queue pair that took the most buffers since the limit was armed, and their number.
         most: Option<(QpId, u64)>,
     },
-    /// A completion queue overran; its queue pairs are in the error state (`IBV_EVENT_CQ_ERR`).
+    /// A completion queue overran; its queue pairs, connected or not, are in the error state
+    /// (`IBV_EVENT_CQ_ERR`).
     CqOverrun {
         /// The completion queue.
         cq: CqId,

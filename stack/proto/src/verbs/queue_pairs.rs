@@ -115,12 +115,13 @@ impl QueuePairs {
         self.qps.indices().filter_map(|index| self.qps.get(index))
     }
 
-    /// Returns the connected queue pairs of a completion queue that overran: they are to be ended,
-    /// others are not affected.
-    pub(crate) fn connected_to_cq(&self, cq: CqId) -> Vec<u32> {
+    /// Returns the queue pairs of a completion queue that overran, connected or not, that are not
+    /// in the error state yet: they are to be ended, others are not affected.
+    pub(crate) fn to_end_with_cq(&self, cq: CqId) -> Vec<u32> {
         // req: RDMAP-286
-        let uses_it =
-            |qp: &&Qp| qp.state.is_connected() && (qp.init.send_cq == cq || qp.init.recv_cq == cq);
+        let uses_it = |qp: &&Qp| {
+            qp.state != QpState::Error && (qp.init.send_cq == cq || qp.init.recv_cq == cq)
+        };
         self.iter().filter(uses_it).map(|qp| qp.slot).collect()
     }
 

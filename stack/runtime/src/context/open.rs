@@ -140,8 +140,9 @@ impl Context {
             Some(step) => Clock::virtual_time(nanos(step)),
         };
         let running = Arc::new(AtomicUsize::new(queues.len()));
-        let shards = open_shards(queues, &config, seeds[1], &regions, &events, &clock, &running);
-        let unbound = Arc::new(UnboundQps::new(running));
+        let unbound = Arc::new(UnboundQps::new(Arc::clone(&running)));
+        let shared = SharedByShards { regions: &regions, events: &events, unbound: &unbound };
+        let shards = open_shards(queues, &config, seeds[1], &shared, &clock, &running);
         for shard in &shards {
             let observer: Weak<UnboundQps> = Arc::downgrade(&unbound);
             shard.observe_end(observer);
@@ -175,13 +176,19 @@ impl Context {
     }
 }
 
+/// State of a context that its shards use.
+struct SharedByShards<'a> {
+    regions: &'a Arc<RegionTable>,
+    events: &'a Arc<AsyncEventQueue>,
+    unbound: &'a Arc<UnboundQps>,
+}
+
 /// Opens the shards over the queues of one port.
 fn open_shards<D>(
     queues: Vec<D>,
     config: &Config,
     seed: u64,
-    regions: &Arc<RegionTable>,
-    events: &Arc<AsyncEventQueue>,
+    shared: &SharedByShards<'_>,
     clock: &Clock,
     running: &Arc<AtomicUsize>,
 ) -> Vec<Arc<Shard>>
@@ -208,14 +215,15 @@ where
     let mut mesh_ports = meshed.into_iter();
     let open = |(index, device): (usize, D)| {
         let (config_of, rings) = (engine_config(&device), CqRings::new(qps_max));
-        let memory = HostMemory::new(Arc::clone(regions));
+        let memory = HostMemory::new(Arc::clone(shared.regions));
         let port = mesh_ports.next();
         let monitor = port.as_ref().map(|port| (port.id(), port.monitor()));
         let engine = match port {
             Some(port) => Engine::in_mesh(config_of, device, memory, rings, port),
             None => Engine::new(config_of, device, memory, rings),
         };
-        let engine = Box::new(ShardEngine::new(index, engine, Arc::clone(events)));
+        let unbound: Arc<UnboundQps> = Arc::clone(shared.unbound);
+        let engine = Box::new(ShardEngine::new(index, engine, Arc::clone(shared.events), unbound));
         let siblings = Siblings { running: Arc::clone(running), monitor };
         Arc::new(Shard::new(engine, *clock, config.drive, qps_max, siblings))
     };

@@ -60,6 +60,8 @@ pub(crate) trait ShardControl: Send {
     /// Connects the work queues to a queue pair just created.
     fn attach(&mut self, link: Link);
     fn destroy_qp(&mut self, now: Instant, qp: QpId);
+    /// Ends a queue pair just attached, because a completion queue that it uses has overrun before.
+    fn end_idle_qp(&mut self, qp: QpId, cq: CqId);
     fn tcp_stats(&self, qp: QpId) -> Option<TcpStats>;
 
     /// Creates a shared receive queue; `tail` and `shared` are of its application's side, and

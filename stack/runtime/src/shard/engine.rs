@@ -1,6 +1,7 @@
 //! State under a shard's lock: the engine, and the shard's side of all queues.
 
 mod abandon;
+mod cq_overrun;
 
 use std::collections::HashMap;
 use std::net::SocketAddr;
@@ -20,7 +21,7 @@ use ferrowarp_proto::work_queue::Tails;
 
 use crate::counters::{Counters, Port, Usage};
 use crate::doorbell::Doorbells;
-use crate::events::{AsyncEvent, AsyncEventQueue, EventPublisher};
+use crate::events::{AsyncEventQueue, EventPublisher};
 use crate::memory::HostMemory;
 use crate::shard::backlog::{Backlog, PendingRequest};
 use crate::shard::control::ShardControl;
@@ -28,6 +29,7 @@ use crate::shard::cq_rings::{CqProducer, CqRings};
 use crate::shard::links::Links;
 use crate::shard::mailbox::ShardRequest;
 use crate::shard::srq::{SrqLimit, SrqLink, SrqShared};
+use crate::shard::unbound_qp::UnboundQpTable;
 use crate::shard::work_queue::Link;
 use crate::spsc::{Consumer, Slots};
 use crate::tcp::TcpStats;
@@ -44,6 +46,8 @@ pub(crate) struct ShardEngine<D: Device> {
     srqs: Vec<SrqLink>,
     listeners: HashMap<u16, Arc<Backlog>>,
     publisher: EventPublisher,
+    /// Queue pairs of the context that belong to no shard yet.
+    unbound: Arc<dyn UnboundQpTable>,
     /// Latest time passed to the engine.
     now: Instant,
 }
@@ -53,6 +57,7 @@ impl<D: Device> ShardEngine<D> {
         index: usize,
         engine: Engine<D, HostMemory, CqRings>,
         events: Arc<AsyncEventQueue>,
+        unbound: Arc<dyn UnboundQpTable>,
     ) -> Self {
         Self {
             index,
@@ -61,6 +66,7 @@ impl<D: Device> ShardEngine<D> {
             srqs: Vec::new(),
             listeners: HashMap::new(),
             publisher: EventPublisher::new(events),
+            unbound,
             now: Instant::ZERO,
         }
     }
@@ -151,17 +157,7 @@ impl<D: Device> ShardEngine<D> {
                     self.publisher.publish(link.source());
                 }
             }
-            Event::CqOverrun { cq } => {
-                for link in self.links.iter().filter(|link| link.uses(cq)) {
-                    link.qp.set_state(self.engine.qp_state(link.id));
-                    link.qp.push_event(event.clone());
-                    self.publisher.publish(link.qp.source());
-                }
-                // Last: a thread that it wakes finds the states and events.
-                if self.engine.completions_mut().mark_overrun(cq) {
-                    self.publisher.publish_error(AsyncEvent::CqOverrun { cq });
-                }
-            }
+            Event::CqOverrun { cq } => self.on_cq_overrun(cq),
             event => debug_assert!(false, "{event:?} has no destination"),
         }
     }
@@ -295,6 +291,10 @@ where
         let now = self.advance(now);
         self.links.remove(qp);
         self.engine.destroy_qp(now, qp);
+    }
+
+    fn end_idle_qp(&mut self, qp: QpId, cq: CqId) {
+        self.end_idle(qp, cq);
     }
 
     fn tcp_stats(&self, qp: QpId) -> Option<TcpStats> {

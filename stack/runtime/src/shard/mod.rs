@@ -14,6 +14,7 @@ mod links;
 mod mailbox;
 mod qp;
 mod srq;
+mod unbound_qp;
 mod work_queue;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -50,6 +51,7 @@ use mailbox::{Mailbox, ShardRequest};
 pub(crate) use qp::QpShared;
 pub use srq::SrqLimit;
 pub(crate) use srq::SrqShared;
+pub(crate) use unbound_qp::{UnboundQp, UnboundQpTable, UnboundQueues};
 pub(crate) use work_queue::Link;
 
 /// One engine with its port queue, polled by the thread that holds its lock.

@@ -2,7 +2,10 @@
 
 use std::time::{Duration, Instant};
 
-use ferrowarp::{Access, Cq, DriveMode, Mr, Qp, QpOptions, QpState, WcStatus};
+use ferrowarp::{
+    Access, CmError, ConnectError, Cq, DriveMode, Event, Mr, PostError, Qp, QpOptions, QpState,
+    WcStatus,
+};
 
 use crate::shards::sharded;
 use crate::support::rx_hook::{Hooks, hooked_shards};
@@ -36,6 +39,114 @@ fn overrun_in_one_shard_ends_the_queue_pairs_of_all() {
     });
     let order: Vec<_> = found.iter().map(|wc| wc.wr_id).collect();
     assert_eq!(order, (0..16).collect::<Vec<_>>(), "each once, in order");
+}
+
+/// Overruns `small`, with the sends of `a`, which is connected.
+fn overrun(left: &Endpoint, right: &Endpoint, small: &Cq, a: &Qp) {
+    for wr_id in 0..16 {
+        let _ = a.post_send(send(wr_id, inline(b"")));
+    }
+    drive_until(&left.context, &right.context, || small.overrun() && a.state() == QpState::Error);
+}
+
+/// Queue pairs that are not connected when a completion queue of theirs overruns: one with a shard,
+/// one without, and one that is created later.
+fn overrun_ends_idle_queue_pairs(shards: usize) {
+    let (left, right) = sharded(shards, DriveMode::Inline);
+    let small = left.context.create_cq(4).unwrap();
+    let recv_mr = left.mr(64, Access::LOCAL_WRITE);
+    let options = QpOptions::new(&small).recv_cq(&left.cq);
+    let create = |options: &QpOptions<'_>| left.pd.create_qp(options).unwrap();
+    let bound = create(&options.shard(shards - 1));
+    let free = create(&options);
+    let idle = [&bound, &free];
+    for (qp, first) in idle.into_iter().zip([100, 200]) {
+        (first..first + 3).for_each(|wr_id| qp.post_recv(recv(wr_id, recv_mr.sge(0, 64))).unwrap());
+    }
+    let unrelated = left.qp();
+    let active = create(&QpOptions::new(&small).shard(0));
+    let (active, _passive) = connect_qps(&right, active, right.qp()).0;
+    overrun(&left, &right, &small, &active);
+    drive_until(&left.context, &right.context, || {
+        idle.iter().all(|qp| qp.state() == QpState::Error)
+    });
+    assert_eq!(unrelated.state(), QpState::Idle);
+    assert!(bound.shard() == Some(shards - 1) && free.shard().is_some());
+    let event = Event::CqOverrun { cq: small.id() };
+    for qp in idle {
+        assert_eq!((qp.next_event(), qp.next_event()), (Some(event.clone()), None));
+        assert_eq!(qp.post_recv(recv(9, recv_mr.sge(0, 64))), Err(PostError::WrongState));
+        assert_eq!(qp.connect(server(), param(b"")), Err(CmError::CqOverrun));
+    }
+    // Their receives complete in the other queue, each once.
+    let mut found = Vec::with_capacity(16);
+    drive_until(&left.context, &right.context, || {
+        left.cq.poll(&mut found);
+        found.len() >= 6
+    });
+    for (qp, first) in idle.into_iter().zip([100, 200]) {
+        let of_one = found.iter().filter(|wc| wc.qp == qp.id());
+        let ids: Vec<_> = of_one.map(|wc| (wc.wr_id, wc.status)).collect();
+        assert_eq!(ids, [0, 1, 2].map(|number| (first + number, WcStatus::Flushed)));
+    }
+    // Accepting fails as well, and rejects.
+    let listener = left.context.listen(PORT, 1).unwrap();
+    let peer = right.qp();
+    let address = std::net::SocketAddr::from(([198, 18, 0, 1], PORT));
+    peer.connect(address, param(b"")).unwrap();
+    let request = listener.accept_timeout(TIMEOUT).expect("a request");
+    assert_eq!(request.accept(&free, param(b"")), Err(CmError::CqOverrun));
+    assert_eq!(peer.wait_established(TIMEOUT).unwrap_err(), ConnectError::Rejected);
+    // A queue pair on that queue is in error from the beginning.
+    let late = create(&options);
+    assert_eq!((late.state(), late.next_event()), (QpState::Error, Some(event)));
+    assert_eq!(late.connect(server(), param(b"")), Err(CmError::CqOverrun));
+    let numbers = [bound.id(), free.id(), late.id()].map(|id| id.index);
+    drop((bound, free, late));
+    // They can be destroyed, and their numbers be used again.
+    let again = [(); 3].map(|()| left.qp());
+    assert!(again.iter().all(|qp| numbers.contains(&qp.id().index)), "{numbers:?}");
+}
+
+#[test]
+fn overrun_ends_idle_queue_pairs_of_one_shard() {
+    overrun_ends_idle_queue_pairs(1);
+}
+
+#[test]
+fn overrun_ends_queue_pairs_that_belong_to_no_shard() {
+    overrun_ends_idle_queue_pairs(2);
+}
+
+/// A queue pair is created, or connects, while the queue overruns: it ends, whichever comes first.
+#[test]
+fn queue_pair_that_binds_during_an_overrun_ends() {
+    for _ in 0..50 {
+        let (left, right) = sharded(2, DriveMode::Inline);
+        let small = left.context.create_cq(4).unwrap();
+        let active = left.pd.create_qp(&QpOptions::new(&small).shard(0)).unwrap();
+        let (active, _passive) = connect_qps(&right, active, right.qp()).0;
+        let stop = std::sync::atomic::AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            let binding = scope.spawn(|| {
+                let mut qps = Vec::new();
+                while !stop.load(std::sync::atomic::Ordering::Relaxed) && qps.len() < 16 {
+                    let qp = left.pd.create_qp(&QpOptions::new(&small)).unwrap();
+                    match qp.connect(server(), param(b"")) {
+                        Ok(()) | Err(CmError::CqOverrun) => qps.push(qp),
+                        Err(error) => panic!("{error}"),
+                    }
+                }
+                qps
+            });
+            overrun(&left, &right, &small, &active);
+            stop.store(true, std::sync::atomic::Ordering::Relaxed);
+            let qps = binding.join().unwrap();
+            drive_until(&left.context, &right.context, || {
+                qps.iter().all(|qp| qp.state() == QpState::Error)
+            });
+        });
+    }
 }
 
 /// Connections over each of two shards whose right ends have a receive completion queue with four

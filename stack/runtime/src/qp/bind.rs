@@ -1,0 +1,64 @@
+//! Binding of queue pairs to shards, and those whose completion queues have overrun.
+
+use std::sync::{Arc, PoisonError};
+
+use ferrowarp_proto::verbs::cm::CmError;
+
+use super::Qp;
+use crate::cq::Cq;
+use crate::shard::{Link, UnboundQueues};
+
+impl Qp {
+    /// Returns a completion queue that it uses and that has overrun.
+    pub(super) fn overrun_cq(&self) -> Option<&Cq> {
+        [&self.send_cq, &self.recv_cq].into_iter().find(|cq| cq.overrun())
+    }
+
+    /// Gives the queue pair to a shard, unless it belongs to that one already. If one of its
+    /// completion queues has overrun it ends there.
+    ///
+    /// # Errors
+    /// `CqOverrun`; `WrongShard` if it belongs to another shard; `Gone` if the shard has ended.
+    pub(crate) fn bind(&self, shard: usize) -> Result<(), CmError> {
+        let _binding = self.binding.lock().unwrap_or_else(PoisonError::into_inner);
+        match self.shared.binding().get() {
+            Some(_) if self.overrun_cq().is_some() => return Err(CmError::CqOverrun),
+            Some(bound) if bound == shard => return Ok(()),
+            Some(_) => return Err(CmError::WrongShard),
+            None => {}
+        }
+        let id = self.id;
+        let queues = self.context().unbound.remove(id).ok_or_else(|| {
+            // A shard in which one of its queues overran has just taken it, or the context ended.
+            if self.overrun_cq().is_some() { CmError::CqOverrun } else { CmError::Gone }
+        })?;
+        let bound = self.context().shards.get(shard).control(|engine, now| {
+            let UnboundQueues { init, stream, requester, recv_queue, tails } = queues;
+            engine.create_qp(id, stream, init, requester, recv_queue)?;
+            if let Some(srq) = &self.srq {
+                let attached = srq.in_engine(shard).map(|srq| engine.attach_srq(id, srq));
+                if !matches!(attached, Some(Ok(()))) {
+                    engine.destroy_qp(now, id);
+                    return Err(CmError::Gone);
+                }
+            }
+            let cqs = [init.send_cq, init.recv_cq];
+            engine.attach(Link::new(id, Arc::clone(&self.shared), cqs, tails));
+            self.shared.binding().bind(shard);
+            // If one overruns from here on, this shard finds the queue pair, or is notified.
+            match self.overrun_cq() {
+                Some(cq) => {
+                    engine.end_idle_qp(id, cq.id());
+                    Err(CmError::CqOverrun)
+                }
+                None => Ok(()),
+            }
+        });
+        let bound = bound.unwrap_or(Err(CmError::Gone));
+        if matches!(bound, Ok(()) | Err(CmError::CqOverrun)) {
+            // Receives may have been posted.
+            self.context().shards.get(shard).ring_doorbell(id);
+        }
+        bound
+    }
+}
