@@ -74,22 +74,35 @@ pub(crate) struct Consumer {
     retired: u64,
 }
 
-/// Maximum number of requests of a queue, and of slots of each of them.
-pub(crate) type Shape = (usize, usize);
+/// Requests that a queue may have, at most: the slots of all queues of a memory are fewer than
+/// 2^32.
+pub const WORK_REQUESTS_MAX: usize = 1 << 26;
+
+/// Size of a work queue.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Shape {
+    /// Maximum number of requests, no more than [`WORK_REQUESTS_MAX`].
+    pub(crate) count_max: usize,
+    /// Maximum number of slots of a request.
+    pub(crate) slot_count_max: usize,
+}
 
 /// Creates work queues of the given shapes in one memory. That is for queues of one owner: the
 /// tails share a cache line, and so do the numbers of retired requests.
 ///
 /// # Panics
-/// If a queue has 2^32 slots or more.
+/// If one is to have more than [`WORK_REQUESTS_MAX`] requests.
 pub(crate) fn work_queues<const N: usize>(
     shapes: [Shape; N],
 ) -> ([(Producer, Consumer); N], Tails<N>) {
-    let rings = Slots::rings(shapes.map(|(count_max, slot_count_max)| count_max * slot_count_max));
+    for Shape { count_max, .. } in shapes {
+        assert!(count_max <= WORK_REQUESTS_MAX, "{count_max} requests in a queue");
+    }
+    let rings = Slots::rings(shapes.map(|shape| shape.count_max * shape.slot_count_max));
     let lines = rings[0].lines.clone();
     let mut shapes = (0..).zip(shapes);
     let queues = rings.map(|slots| {
-        let (queue, (count_max, _)) = shapes.next().expect("a ring for each shape");
+        let (queue, Shape { count_max, .. }) = shapes.next().expect("a ring for each shape");
         let count_max = u32::try_from(count_max).expect("no more requests than slots");
         let posted = u64::from(count_max).wrapping_neg();
         let producer = Producer { slots: slots.clone(), queue, room: count_max, tail: 0, posted };
@@ -193,6 +206,55 @@ impl Consumer {
         if self.retired != count {
             self.retired = count;
             self.slots.lines.retired(self.queue as usize).store(count, Ordering::Release);
+        }
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    /// Requests of two slots in one queue and of three in the other, through several rounds of both
+    /// rings: each is read as it was written, and the counts are each queue's own.
+    #[test]
+    fn queues_of_one_memory_do_not_overlap() {
+        const SLOTS: [u64; 2] = [2, 3];
+        let shapes = [(3, SLOTS[0]), (2, SLOTS[1])].map(|(count_max, slot_count)| Shape {
+            count_max,
+            slot_count_max: usize::try_from(slot_count).unwrap(),
+        });
+        let (queues, tails) = work_queues(shapes);
+        let mut queues = queues.into_iter().zip(SLOTS).zip([3_u64, 2]).collect::<Vec<_>>();
+        let word = |queue: usize, slot: u64, word: usize| slot << 8 | (queue << 4 | word) as u64;
+        for round in 1..=5 {
+            for (index, (((producer, _), slot_count), count_max)) in queues.iter_mut().enumerate() {
+                let emit = |slots: &Slots, number: u64| {
+                    for slot in number..number + *slot_count {
+                        (0..slots::SLOT_WORDS)
+                            .for_each(|at| slots.get(slot).store(at, word(index, slot, at)));
+                    }
+                    *slot_count
+                };
+                (0..*count_max).for_each(|_| assert!(producer.post(emit)));
+                assert!(!producer.post(emit), "full");
+                producer.publish();
+            }
+            let published = [0, 1].map(|at| round * queues[at].1 * queues[at].0.1);
+            assert_eq!(tails.load(), published);
+            for (index, (((_, consumer), slot_count), count_max)) in queues.iter_mut().enumerate() {
+                for _ in 0..*count_max {
+                    let number = consumer.next().unwrap();
+                    for slot in number..number + *slot_count {
+                        for at in 0..slots::SLOT_WORDS {
+                            let found = consumer.slots().get(slot).load(at);
+                            assert_eq!(found, word(index, slot, at), "queue {index}, slot {slot}");
+                        }
+                    }
+                    consumer.take(*slot_count);
+                }
+                assert_eq!(consumer.next(), None);
+                consumer.retire(round * *count_max);
+            }
         }
     }
 }

@@ -117,6 +117,14 @@ pub enum CreateError {
         "a queue, a channel or a domain is of another context or domain, or the context is closed"
     )]
     Gone,
+    /// A work queue is to have more requests than one can.
+    #[error("a queue of {wanted} requests is too long: ask for {limit} or fewer")]
+    QueueTooLong {
+        /// Number of requests asked for.
+        wanted: usize,
+        /// The most that a queue can have.
+        limit: usize,
+    },
     /// The context has no shard of that number.
     #[error(
         "there is no shard {shard}: the context has {count}, numbered from 0; raise `shards` of \

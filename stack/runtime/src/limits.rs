@@ -7,7 +7,9 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use crate::error::LimitError;
+use ferrowarp_proto::work_queue::WORK_REQUESTS_MAX;
+
+use crate::error::{CreateError, LimitError};
 
 /// Resource limits of one context, beside [`Config::regions_max`](crate::Config::regions_max) and
 /// [`Config::qps_max`](crate::Config::qps_max). The defaults suit a program that has the machine to
@@ -121,6 +123,14 @@ impl ResourceLimits {
     fn used(&self, what: Resource) -> u64 {
         self.in_use[what as usize].load(Ordering::Relaxed)
     }
+}
+
+/// Fails if a work queue is to have more requests than one can.
+pub(crate) const fn check_queue_len(wanted: usize) -> Result<(), CreateError> {
+    if wanted > WORK_REQUESTS_MAX {
+        return Err(CreateError::QueueTooLong { wanted, limit: WORK_REQUESTS_MAX });
+    }
+    Ok(())
 }
 
 /// Acquired resources; released when dropped.

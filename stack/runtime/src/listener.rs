@@ -163,6 +163,7 @@ impl ConnRequest {
         }
         qp.bind(self.shard)?;
         let result = qp.control(|engine, now, qp| engine.accept(now, request, qp, &param));
+        let result = result.map_err(|error| qp.name_overrun(error));
         // On failure the drop rejects it.
         self.answered = result.is_ok();
         result

@@ -18,7 +18,7 @@ use crate::context::ContextInner;
 use crate::cq::Cq;
 use crate::error::{CreateError, LimitError};
 use crate::events::AsyncEvent;
-use crate::limits::{Permit, Resource};
+use crate::limits::{Permit, Resource, check_queue_len};
 use crate::pd::Pd;
 use crate::qp_options::QpOptions;
 use crate::shard::{QpShared, Shard, ShardControl, UnboundQueues};
@@ -42,7 +42,7 @@ pub struct Qp {
     recv_cq: Cq,
     stream: StreamId,
     /// Held by the thread that gives it to a shard.
-    binding: Mutex<()>,
+    bind_lock: Mutex<()>,
     _permit: Permit,
 }
 
@@ -75,6 +75,8 @@ impl Qp {
         let max_send_wr = options.max_send_wr.max(1);
         let max_recv_wr = if srq.is_some() { 1 } else { options.max_recv_wr.max(1) };
         let entries = max_send_wr.saturating_add(max_recv_wr);
+        check_queue_len(max_send_wr)?;
+        check_queue_len(max_recv_wr)?;
         let permit = context.limits.acquire(Resource::QueueEntries, entries)?;
         // The memory of the queues is zeroed before a shard is locked.
         let WorkQueues { requester, recv_queue, sends, recvs, tails } =
@@ -104,7 +106,7 @@ impl Qp {
             shared,
             id,
             stream,
-            binding: Mutex::default(),
+            bind_lock: Mutex::default(),
             send_cq,
             recv_cq,
             pd: pd.clone(),
@@ -288,6 +290,9 @@ impl Qp {
         if self.overrun_cq().is_some() {
             return Err(CmError::CqOverrun);
         }
+        if self.context().is_in_child() {
+            return Err(CmError::Gone);
+        }
         if self.shared.binding().get().is_none() {
             let shard = self.context().shards.select().ok_or(CmError::Gone)?;
             match self.bind(shard) {
@@ -296,7 +301,8 @@ impl Qp {
                 Err(error) => return Err(error),
             }
         }
-        self.control(|engine, now, qp| engine.connect(now, qp, remote, &param))
+        let connected = self.control(|engine, now, qp| engine.connect(now, qp, remote, &param));
+        connected.map_err(|error| self.name_overrun(error))
     }
 
     /// Closes the connection gracefully: requests posted before are executed and complete, after
@@ -401,7 +407,9 @@ impl Qp {
     /// Removes and returns the oldest event. Does not poll the shard.
     #[must_use]
     pub fn next_event(&self) -> Option<Event> {
-        self.shared.next_event()
+        // In a child of `fork` another thread may have held the lock.
+        let has_events = self.shared.has_events() && !self.context().is_in_child();
+        has_events.then(|| self.shared.next_event()).flatten()
     }
 
     /// Waits until the connection is established, and takes the event. Sleeps, unless only the

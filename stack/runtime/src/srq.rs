@@ -12,7 +12,7 @@ use ferrowarp_proto::work_queue::Tails;
 use crate::context::ContextInner;
 use crate::error::CreateError;
 use crate::events::AsyncEvent;
-use crate::limits::{Permit, Resource};
+use crate::limits::{Permit, Resource, check_queue_len};
 use crate::pd::Pd;
 use crate::shard::{Shard, ShardControl, SrqLimit, SrqShared};
 use crate::spin_lock::SpinLock;
@@ -70,6 +70,7 @@ impl Pd {
         }
         let shard = if count == 1 { Some(0) } else { shard };
         let max_wr = max_wr.max(1);
+        check_queue_len(max_wr)?;
         let permit = context.limits.acquire(Resource::QueueEntries, max_wr)?;
         // The memory of the queue is zeroed before a shard is locked.
         let (producer, rq, tails) = recv_queue(max_wr);

@@ -8,6 +8,9 @@ use ferrowarp_proto::verbs::wc::{CqId, QpId};
 
 use crate::shard::{EndObserver, QpShared, UnboundQp, UnboundQpTable, UnboundQueues};
 
+/// Number of entries up to which the memory of an empty table is kept.
+const KEPT_CAPACITY: usize = 64;
+
 /// Queue pairs of a context that belong to no shard yet.
 pub(crate) struct UnboundQps {
     state: Mutex<State>,
@@ -50,12 +53,13 @@ impl UnboundQps {
 
     /// Removes one that is to belong to a shard, or is gone. `None` if another thread has.
     pub(crate) fn remove(&self, id: QpId) -> Option<UnboundQueues> {
-        let qps = &mut self.lock().qps;
-        let entry = qps.remove(&id.index);
-        if qps.is_empty() {
-            // An application may have created thousands before it connected them.
-            *qps = HashMap::new();
-        }
+        let mut state = self.lock();
+        let entry = state.qps.remove(&id.index);
+        // An application may have created thousands before it connected them.
+        let is_oversized = state.qps.is_empty() && state.qps.capacity() > KEPT_CAPACITY;
+        let freed = is_oversized.then(|| std::mem::take(&mut state.qps));
+        drop(state);
+        drop(freed);
         entry.map(|entry| entry.queues)
     }
 

@@ -1,10 +1,10 @@
 //! Every interleaving of a thread that posts to a work queue and of the stack that takes, completes
 //! and retires the requests: each is seen once, in order and whole.
 
-use ferrowarp_proto::ddp::untagged::BufferQueue;
 use ferrowarp_proto::rdmap::operation::{Operation, SendWr, SgList, Sge};
-use ferrowarp_proto::rdmap::requester::{Admission, Rejection, Requester};
+use ferrowarp_proto::rdmap::requester::{Admission, Rejection};
 use ferrowarp_proto::rdmap::send_queue::wqe::OpcodeSet;
+use ferrowarp_proto::verbs::work_queues::WorkQueues;
 use ferrowarp_proto::verbs::wr::Payload;
 use loom::thread;
 
@@ -24,7 +24,7 @@ fn request(wr_id: u64) -> SendWr {
 fn sends_arrive_once_in_order_whole() {
     const COUNT: u64 = 2;
     loom::model(|| {
-        let (mut requester, mut producer) = Requester::with_producer(1);
+        let WorkQueues { mut requester, sends: mut producer, .. } = WorkQueues::new(1, 1);
         let application = thread::spawn(move || {
             for wr_id in 1..=COUNT {
                 while !producer.post(&request(wr_id)) {
@@ -55,7 +55,7 @@ fn sends_arrive_once_in_order_whole() {
 fn receives_arrive_once_in_order_whole() {
     const COUNT: u64 = 2;
     loom::model(|| {
-        let (mut queue, mut producer) = BufferQueue::with_producer(1);
+        let WorkQueues { recv_queue: mut queue, recvs: mut producer, .. } = WorkQueues::new(1, 1);
         let application = thread::spawn(move || {
             for wr_id in 1..=COUNT {
                 while !producer.post(wr_id, &list(wr_id)) {

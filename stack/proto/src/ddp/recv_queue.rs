@@ -50,7 +50,7 @@ pub fn recv_queue(count_max: usize) -> (RqProducer, RqConsumer, Tails<1>) {
 
 /// Shape of a receive queue for at most `count_max` requests.
 pub(crate) const fn shape(count_max: usize) -> Shape {
-    (count_max, SLOT_COUNT)
+    Shape { count_max, slot_count_max: SLOT_COUNT }
 }
 
 /// Returns the two sides of a receive queue, of a work queue of its [`shape`].

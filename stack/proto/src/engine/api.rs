@@ -29,9 +29,9 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
     }
 
     /// As [`Engine::create_qp`], with work queues made before: a requester for `init.max_send_wr`
-    /// requests, and a receive queue for `init.max_recv_wr`. If they were made by
-    /// [`Requester::with_producer`] and [`BufferQueue::with_producer`] the producers post to them,
-    /// in place of [`Engine::post_send`] and [`Engine::post_recv`]; [`Engine::take_sends`] and
+    /// requests, and a receive queue for `init.max_recv_wr`. If they are those of
+    /// [`WorkQueues`](crate::verbs::work_queues::WorkQueues) the producers post to them, in place
+    /// of [`Engine::post_send`] and [`Engine::post_recv`]; [`Engine::take_sends`] and
     /// [`Engine::on_recvs_posted`] tell the engine. The memory of a long queue takes a while to
     /// zero: where the engine is behind a lock, the queues are made before it is taken.
     ///

@@ -24,7 +24,7 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
     }
 
     /// Loads state of the first connections on the ready list but one: of the fourth itself, of the
-    /// third its queue pair, of the second the requests that it sends next.
+    /// third its queue pair and scoreboard, of the second the requests that it sends next.
     #[inline(always)]
     pub(super) fn prefetch_ready(&self) {
         let Self { connections, cx, .. } = self;

@@ -21,7 +21,7 @@ pub(crate) struct SqConsumer(Consumer);
 
 /// Shape of a send queue for at most `count_max` requests.
 pub(crate) const fn shape(count_max: usize) -> Shape {
-    (count_max, wqe::SLOT_COUNT_MAX)
+    Shape { count_max, slot_count_max: wqe::SLOT_COUNT_MAX }
 }
 
 /// Returns the two sides of a send queue, of a work queue of its [`shape`].

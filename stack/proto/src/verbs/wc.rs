@@ -155,8 +155,8 @@ pub trait Completions {
         completed.drain(|wc| self.push(cq, wc))
     }
 
-    /// Called when the engine finds that a queue has overrun. True if no other engine that feeds
-    /// the queue has found it before, nor this one: the overrun is counted then.
+    /// Called when the engine finds that a queue has overrun. True if the overrun is to be counted:
+    /// where several engines feed the queue, each may find it. The default is for a queue of one.
     fn claim_overrun(&mut self, _cq: CqId) -> bool {
         true
     }

@@ -26,7 +26,8 @@ impl WorkQueues {
     /// send and 128 to 256 per receive request: the rings are powers of two.
     ///
     /// # Panics
-    /// If a ring would have 2^32 slots of 64 bytes or more.
+    /// If one is to have more than [`WORK_REQUESTS_MAX`](crate::work_queue::WORK_REQUESTS_MAX)
+    /// requests.
     #[must_use]
     pub fn new(max_send_wr: usize, max_recv_wr: usize) -> Self {
         let shapes = [send_queue::shape(max_send_wr), recv_queue::shape(max_recv_wr)];

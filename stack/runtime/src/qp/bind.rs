@@ -14,13 +14,22 @@ impl Qp {
         [&self.send_cq, &self.recv_cq].into_iter().find(|cq| cq.overrun())
     }
 
+    /// Returns the error of a call for a connection: that of an overrun, if the state was wrong
+    /// because one has ended the queue pair meanwhile.
+    pub(crate) fn name_overrun(&self, error: CmError) -> CmError {
+        match error {
+            CmError::WrongState if self.overrun_cq().is_some() => CmError::CqOverrun,
+            error => error,
+        }
+    }
+
     /// Gives the queue pair to a shard, unless it belongs to that one already. If one of its
     /// completion queues has overrun it ends there.
     ///
     /// # Errors
     /// `CqOverrun`; `WrongShard` if it belongs to another shard; `Gone` if the shard has ended.
     pub(crate) fn bind(&self, shard: usize) -> Result<(), CmError> {
-        let _binding = self.binding.lock().unwrap_or_else(PoisonError::into_inner);
+        let _binding = self.bind_lock.lock().unwrap_or_else(PoisonError::into_inner);
         match self.shared.binding().get() {
             Some(_) if self.overrun_cq().is_some() => return Err(CmError::CqOverrun),
             Some(bound) if bound == shard => return Ok(()),
@@ -32,7 +41,9 @@ impl Qp {
             // A shard in which one of its queues overran has just taken it, or the context ended.
             if self.overrun_cq().is_some() { CmError::CqOverrun } else { CmError::Gone }
         })?;
+        let mut queues = Some(queues);
         let bound = self.context().shards.get(shard).control(|engine, now| {
+            let queues = queues.take().ok_or(CmError::Gone)?;
             let UnboundQueues { init, stream, requester, recv_queue, tails } = queues;
             engine.create_qp(id, stream, init, requester, recv_queue)?;
             if let Some(srq) = &self.srq {
@@ -58,6 +69,13 @@ impl Qp {
         if matches!(bound, Ok(()) | Err(CmError::CqOverrun)) {
             // Receives may have been posted.
             self.context().shards.get(shard).ring_doorbell(id);
+        } else if let Some(queues) = queues {
+            // The shard has ended: another may take it, or it ends with the context.
+            self.context().unbound.add(id, &self.shared, queues);
+        } else {
+            // No shard has its queues, and nobody else will end it.
+            self.shared.close();
+            self.shared.source().end();
         }
         bound
     }

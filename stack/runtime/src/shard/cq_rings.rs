@@ -244,21 +244,23 @@ impl CqRings {
         }
     }
 
-    /// Marks a queue as overrun, and notifies any pending request: its queue pairs have failed, and
-    /// further completions may never come.
-    ///
-    /// True if no shard had before: the overrun is one for the application.
+    /// Marks a queue as overrun. True if no shard had before: the overrun is one for the
+    /// application. [`CqRings::notify_of_overrun`] is to follow.
     pub(crate) fn mark_overrun(&mut self, cq: CqId) -> bool {
-        let mut is_first = false;
-        if let Some(Some(producer)) = self.producers.get_mut(cq.index()) {
-            producer.is_overrun_reported = true;
-            producer.others_overrun = None;
-            is_first = CqOverrun::set(&producer.overrun, cq);
-            if let Some(notify) = &producer.notify {
-                notify.target.on_published(CompEvent::ANY);
-            }
+        let Some(Some(producer)) = self.producers.get_mut(cq.index()) else { return false };
+        producer.is_overrun_reported = true;
+        producer.others_overrun = None;
+        CqOverrun::set(&producer.overrun, cq)
+    }
+
+    /// Notifies any pending request of a queue that has overrun: its queue pairs have failed, and
+    /// further completions may never come.
+    pub(crate) fn notify_of_overrun(&self, cq: CqId) {
+        if let Some(Some(producer)) = self.producers.get(cq.index())
+            && let Some(notify) = &producer.notify
+        {
+            notify.target.on_published(CompEvent::ANY);
         }
-        is_first
     }
 
     /// The shard has failed: its queue pairs are ended, whatever overran, and then flushed.

@@ -13,6 +13,7 @@ mod engine;
 mod links;
 mod mailbox;
 mod qp;
+mod qp_events;
 mod srq;
 mod unbound_qp;
 mod work_queue;

@@ -1,9 +1,8 @@
 //! State shared by the application's and the shard's sides of a queue pair: the producers of the
 //! work queues, QP state, events.
 
-use std::collections::VecDeque;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU16, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crossbeam::atomic::AtomicCell;
 use ferrowarp_proto::ddp::recv_queue::RqProducer;
@@ -15,18 +14,14 @@ use ferrowarp_proto::verbs::wr::{PostError, RecvWr, SendRights, SendWr};
 use crate::binding::Binding;
 use crate::doorbell::hot::HotFlag;
 use crate::events::EventSource;
+use crate::shard::qp_events::QpEvents;
 use crate::spin_lock::SpinLock;
-
-/// Maximum number of pending events of a queue pair: set-up, end, and an overrun of each completion
-/// queue.
-const EVENT_COUNT_MAX: usize = 8;
 
 /// State shared by the application's and the shard's sides of a queue pair.
 ///
-/// `repr(C)`: what posting a send reads and writes are the first 64 bytes, then come those of
-/// posting a receive; of many queue pairs each cache line is a miss. Not aligned to lines, which
-/// would add one to each queue pair.
-#[repr(C)]
+/// `repr(C)`: the first cache line is what posting a send reads and writes, the second what posting
+/// a receive does; of many queue pairs each line is a miss.
+#[repr(C, align(64))]
 pub(crate) struct QpShared {
     state: AtomicCell<QpState>,
     hot: HotFlag,
@@ -41,14 +36,13 @@ pub(crate) struct QpShared {
     recvs: SpinLock<RqProducer>,
     source: Arc<EventSource>,
 
-    /// There are events in the queue.
-    has_events: AtomicBool,
-    /// Has memory only while it holds events, which are rare: a shard that finds it locked waits
-    /// for a copy of one event.
-    events: Mutex<VecDeque<Event>>,
+    events: QpEvents,
 }
 
-const _: () = assert!(core::mem::offset_of!(QpShared, recvs) == 64, "a line of the sends");
+const _: () = assert!(
+    core::mem::offset_of!(QpShared, recvs) == 64 && core::mem::offset_of!(QpShared, events) == 128,
+    "a line of the sends, and one of the receives"
+);
 
 impl QpShared {
     pub(crate) fn new(sends: SqProducer, recvs: RqProducer) -> Self {
@@ -62,8 +56,7 @@ impl QpShared {
             sends: SpinLock::new(sends),
             recvs: SpinLock::new(recvs),
             source: EventSource::new(),
-            has_events: AtomicBool::new(false),
-            events: Mutex::default(),
+            events: QpEvents::default(),
         }
     }
 
@@ -107,31 +100,20 @@ impl QpShared {
         &self.source
     }
 
-    /// Queues an event; dropped if eight are pending.
+    /// Queues an event; dropped if eight are pending. Called by the holder of the shard's lock.
     pub(crate) fn push_event(&self, event: Event) {
-        let mut events = self.lock_events();
-        if events.len() < EVENT_COUNT_MAX {
-            events.push_back(event);
-            self.has_events.store(true, Ordering::Release);
-        }
+        self.events.push(event);
     }
 
-    /// Removes and returns the oldest event. One load if there is none.
+    /// True if there are events. One load.
+    #[inline]
+    pub(crate) fn has_events(&self) -> bool {
+        self.events.any()
+    }
+
+    /// Removes and returns the oldest event.
     pub(crate) fn next_event(&self) -> Option<Event> {
-        if !self.has_events.load(Ordering::Acquire) {
-            return None;
-        }
-        let mut events = self.lock_events();
-        let event = events.pop_front();
-        if events.is_empty() {
-            *events = VecDeque::new();
-            self.has_events.store(false, Ordering::Relaxed);
-        }
-        event
-    }
-
-    fn lock_events(&self) -> MutexGuard<'_, VecDeque<Event>> {
-        self.events.lock().unwrap_or_else(PoisonError::into_inner)
+        self.events.pop()
     }
 
     /// Posts a send request.

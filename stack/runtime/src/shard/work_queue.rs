@@ -55,12 +55,24 @@ pub(crate) struct Link {
     pub(crate) is_hot: bool,
     /// There were requests since this was last cleared.
     pub(crate) is_used: bool,
+    /// Overruns of the completion queue of sends, and of receives, of which there was an event.
+    overruns_noted: [bool; 2],
 }
 
 impl Link {
     /// `cqs`: of sends, of receives.
     pub(crate) fn new(id: QpId, qp: Arc<QpShared>, cqs: [CqId; 2], tails: Tails<2>) -> Self {
-        Self { id, qp, cqs, tails, sq_taken: 0, rq_seen: 0, is_hot: false, is_used: false }
+        Self {
+            id,
+            qp,
+            cqs,
+            tails,
+            sq_taken: 0,
+            rq_seen: 0,
+            is_hot: false,
+            is_used: false,
+            overruns_noted: [false; 2],
+        }
     }
 
     /// True if there are requests of which the engine does not know.
@@ -72,6 +84,15 @@ impl Link {
     /// True if send or receive completions go to `cq`.
     pub(crate) fn uses(&self, cq: CqId) -> bool {
         self.cqs.contains(&cq)
+    }
+
+    /// Notes that `cq`, which it uses, has overrun; false if that was noted before.
+    pub(crate) fn has_news_of_overrun(&mut self, cq: CqId) -> bool {
+        let mut is_news = false;
+        for (noted, _) in self.overruns_noted.iter_mut().zip(self.cqs).filter(|it| it.1 == cq) {
+            is_news |= !std::mem::replace(noted, true);
+        }
+        is_news
     }
 
     /// Tells the engine of posted requests, and has it take sends. Returns two flags: there were

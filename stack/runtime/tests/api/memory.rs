@@ -320,6 +320,22 @@ fn assert_names_setting(message: impl std::fmt::Display, setting: &str) {
     assert!(message.contains(setting) && message.contains("raise"), "{message}");
 }
 
+#[test]
+fn queue_that_is_too_long_is_refused() {
+    let mut large = config(1, DriveMode::Inline);
+    large.limits.queue_entries_max = u64::MAX;
+    let (left, _right) = ring_pair(large, config(2, DriveMode::Inline)).unwrap();
+    let (pd, cq) = (left.alloc_pd(), left.create_cq(4).unwrap());
+    for wanted in [(1 << 26) + 1, usize::MAX] {
+        let error = CreateError::QueueTooLong { wanted, limit: 1 << 26 };
+        let options = QpOptions::new(&cq);
+        assert_eq!(pd.create_qp(&options.max_send_wr(wanted)).err(), Some(error));
+        assert_eq!(pd.create_qp(&options.max_recv_wr(wanted)).err(), Some(error));
+        assert_eq!(pd.create_srq(wanted).err(), Some(error));
+        assert!(error.to_string().contains("67108864 or fewer"), "{error}");
+    }
+}
+
 // req-test: DDP-214, DDP-217, RDMAP-291, RDMAP-294, RDMAP-295
 #[test]
 fn exhausted_limit_is_named_and_released_entries_are_reusable() {

@@ -6,22 +6,32 @@ use super::*;
 
 const PEER: &str = "FERROWARP_TEST_VHOST_PEER";
 
+/// Process that ends with the test, also if that fails.
+struct Peer(Child);
+
+impl Drop for Peer {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
 /// Starts the test `name` of this module in another process, as the peer of the socket `path`.
-fn start_peer(name: &str, path: &str) -> Child {
-    Command::new(std::env::current_exe().unwrap())
+fn start_peer(name: &str, path: &str) -> Peer {
+    let child = Command::new(std::env::current_exe().unwrap())
         .args(["--exact", &format!("device::tests::vhost_memory::{name}"), "--nocapture"])
         .env(PEER, path)
         .stdout(Stdio::piped())
-        .spawn()
-        .unwrap()
+        .spawn();
+    Peer(child.unwrap())
 }
 
 /// Echoes frames until the other process ends.
-fn echo(device: &mut DpdkDevice, peer: &mut Child) -> usize {
+fn echo(device: &mut DpdkDevice, peer: &mut Peer) -> usize {
     let mut echoed = 0;
     let mut burst = Vec::new();
     let deadline = Instant::now() + Duration::from_secs(30);
-    while peer.try_wait().unwrap().is_none() {
+    while peer.0.try_wait().unwrap().is_none() {
         assert!(Instant::now() < deadline, "the other process ends");
         device.receive(&mut burst, 32);
         for frame in burst.drain(..) {
@@ -30,7 +40,7 @@ fn echo(device: &mut DpdkDevice, peer: &mut Child) -> usize {
         }
         device.flush();
     }
-    assert!(peer.wait().unwrap().success());
+    assert!(peer.0.wait().unwrap().success());
     echoed
 }
 
@@ -158,7 +168,7 @@ fn vhost_ends_that_are_killed_are_replaced() {
                 (client.unwrap(), peer)
             };
             assert!(receive(&mut device, 1000).len() >= 1000);
-            peer.kill().unwrap();
+            peer.0.kill().unwrap();
             let mut burst = Vec::new();
             wait_until("the link goes down", || {
                 burst.clear();
@@ -166,7 +176,7 @@ fn vhost_ends_that_are_killed_are_replaced() {
                 device.flush();
                 !device.link_is_up()
             });
-            peer.wait().unwrap();
+            drop(peer);
             if own == "vhost" {
                 assert!(!device.has_wire());
                 server = Some(device);

@@ -16,14 +16,20 @@ impl<D: Device> ShardEngine<D> {
     /// in another: reports that.
     #[cold]
     pub(super) fn on_cq_overrun(&mut self, cq: CqId) {
-        for link in self.links.iter().filter(|link| link.uses(cq)) {
+        for link in self.links.iter_mut().filter(|link| link.uses(cq)) {
             link.qp.set_state(self.engine.qp_state(link.id));
-            link.qp.push_event(Event::CqOverrun { cq });
-            self.publisher.publish(link.qp.source());
+            if link.has_news_of_overrun(cq) {
+                link.qp.push_event(Event::CqOverrun { cq });
+                self.publisher.publish(link.qp.source());
+            }
         }
-        // Last: a thread that it wakes finds the states and events.
-        if self.engine.completions_mut().mark_overrun(cq) {
+        let is_first = self.engine.completions_mut().mark_overrun(cq);
+        if is_first {
             self.end_unbound(cq);
+        }
+        // Last: a thread that is woken finds the states and events.
+        self.engine.completions_mut().notify_of_overrun(cq);
+        if is_first {
             self.publisher.publish_error(AsyncEvent::CqOverrun { cq });
         }
     }
@@ -35,19 +41,31 @@ impl<D: Device> ShardEngine<D> {
         let table = Arc::clone(&self.unbound);
         table.adopt_of_cq(cq, &mut |UnboundQp { id, shared, queues }| {
             let UnboundQueues { init, stream, requester, recv_queue, tails } = queues;
-            // There is a slot for each queue pair of the context.
-            if self.engine.create_qp_as(id, stream, init, requester, recv_queue).is_ok() {
-                let cqs = [init.send_cq, init.recv_cq];
-                self.links.insert(Link::new(id, Arc::clone(&shared), cqs, tails));
-                shared.binding().bind(self.index);
-                self.end_idle(id, cq);
+            if let Err(error) = self.engine.create_qp_as(id, stream, init, requester, recv_queue) {
+                // There is a slot for each queue pair of the context.
+                debug_assert!(false, "{error}");
+                shared.push_event(Event::CqOverrun { cq });
+                self.publisher.publish(shared.source());
+                shared.close();
+                shared.source().end();
+                return;
             }
+            let cqs = [init.send_cq, init.recv_cq];
+            self.links.insert(Link::new(id, Arc::clone(&shared), cqs, tails));
+            shared.binding().bind(self.index);
+            self.end_idle(id, cq);
         });
     }
 
     /// Ends a queue pair without a connection, because the queue has overrun before.
     pub(super) fn end_idle(&mut self, qp: QpId, cq: CqId) {
         self.engine.end_idle_qp(qp);
-        self.inform(qp, Event::CqOverrun { cq });
+        self.publish_state(qp);
+        if let Some(link) = self.links.get_mut(qp)
+            && link.has_news_of_overrun(cq)
+        {
+            link.qp.push_event(Event::CqOverrun { cq });
+            self.publisher.publish(link.qp.source());
+        }
     }
 }
