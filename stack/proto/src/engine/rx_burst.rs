@@ -15,6 +15,13 @@ pub(super) fn may_alternate<R: RxFrame>(frame: &R, burst: &[R]) -> bool {
         && burst.last().is_some_and(|next| plain_ports(next.head()) != plain_ports(frame.head()))
 }
 
+/// True if the frames of a burst are of several flows, as far as its first and its last one show.
+/// Beside any number of idle connections a busy one has whole bursts.
+#[inline(always)]
+pub(super) fn is_of_several<R: RxFrame>(burst: &[R]) -> bool {
+    matches!(burst, [first, .., last] if plain_ports(first.head()) != plain_ports(last.head()))
+}
+
 /// Moves the frames of each flow together, to where its first one is; each flow keeps its order.
 /// The first frame of the burst is the last here. Flows are told apart by their ports: those of
 /// equal ports are one group, in which a train ends at the next of the other. A segment with IP
@@ -85,6 +92,19 @@ mod tests {
             let mut frames = burst(ports);
             let first = frames.pop().unwrap();
             assert_eq!(may_alternate(&first, &frames), expected, "{ports:?}");
+        }
+    }
+
+    #[test]
+    fn burst_is_of_several_flows_if_its_ends_are() {
+        for (ports, expected) in [
+            (&[1, 1, 2][..], true),
+            (&[1, 2], true),
+            (&[1, 1, 1], false),
+            (&[1], false),
+            (&[], false),
+        ] {
+            assert_eq!(is_of_several(&burst(ports)), expected, "{ports:?}");
         }
     }
 }

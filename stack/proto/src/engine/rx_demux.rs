@@ -5,7 +5,7 @@ use crate::cm::context::Context;
 use crate::ddp::memory::Memory;
 use crate::device::{Device, RxFrame};
 use crate::engine::Engine;
-use crate::engine::rx_burst::{group_by_flow, may_alternate};
+use crate::engine::rx_burst::{group_by_flow, is_of_several, may_alternate};
 use crate::engine::segment_frame::PortFrame;
 use crate::net::interface::Received;
 use crate::time::Instant;
@@ -51,7 +51,7 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
 
     #[inline(never)]
     pub(super) fn process_burst(&mut self, now: Instant) {
-        if self.prefetches() {
+        if self.prefetches() && is_of_several(&self.burst) {
             self.prefetch_burst();
         }
         // The first frame is taken from the end.

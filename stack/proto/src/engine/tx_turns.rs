@@ -79,7 +79,7 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
         let mut worked = false;
         let mut starved = None;
         let mut visits_all = None;
-        let prefetches = self.prefetches();
+        let prefetches = self.prefetches() && self.cx.schedule.ready.len() > 1;
         for _ in 0..self.cx.schedule.ready.len() {
             if self.cx.stream_segments_out() > sent_max
                 || self.cx.device.tx_free_count() == 0
