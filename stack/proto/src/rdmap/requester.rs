@@ -5,7 +5,7 @@
 //! `completed | built, or outstanding | being built | queued | posted and not taken`.
 //! Segments are built front to back. A request completes when it and all requests before it are
 //! done, in whatever order they became so. The requests lie in the slots of the send queue
-//! ([`send_queue`](super::send_queue)) until then; their progress is in `entries`.
+//! ([`send_queue`]) until then; their progress is in `entries`.
 
 use std::collections::VecDeque;
 
