@@ -199,8 +199,8 @@ fn connections_reports_every_part() {
         assert!(pair[0].as_f64() > Some(0.0) && pair[1].as_f64() > Some(0.0), "{pair}");
     }
     for row in json["memory"]["rows"].as_array().expect("a list") {
-        // Both ends allocate a queue pair with its slots. A connection has its place in a table that
-        // is there already.
+        // Both ends allocate a queue pair with its slots. A connection has its place in a table
+        // that is there already.
         for end in 0..2 {
             assert!(row["created"][end]["bytes"].as_f64() > Some(512.0), "{row}");
             assert!(row["connected"][end]["bytes"].is_number(), "{row}");
