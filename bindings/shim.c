@@ -29,6 +29,11 @@ uint16_t fw_tx_burst(uint16_t port, uint16_t queue, struct rte_mbuf **frames, ui
 	return rte_eth_tx_burst(port, queue, frames, count);
 }
 
+uint16_t fw_tx_prepare(uint16_t port, uint16_t queue, struct rte_mbuf **frames, uint16_t count)
+{
+	return rte_eth_tx_prepare(port, queue, frames, count);
+}
+
 const struct fw_memif_queue *fw_memif_rx_queue(uint16_t port, uint16_t queue)
 {
 	return rte_eth_fp_ops[port].rxq.data[queue];
@@ -47,6 +52,11 @@ int fw_mbuf_alloc_bulk(struct rte_mempool *pool, struct rte_mbuf **frames, unsig
 void fw_mbuf_free(struct rte_mbuf *frame)
 {
 	rte_pktmbuf_free(frame);
+}
+
+void fw_mbuf_free_segment(struct rte_mbuf *segment)
+{
+	rte_pktmbuf_free_seg(segment);
 }
 
 unsigned int fw_ring_dequeue(struct rte_ring *ring, void **objects, unsigned int count)
@@ -179,7 +189,7 @@ uint64_t fw_layout_value(enum fw_layout which)
 	return UINT64_MAX;
 }
 
-uint64_t fw_tx_offload_word(uint16_t l2_len, uint16_t l3_len, uint16_t l4_len)
+uint64_t fw_tx_offload_word(uint16_t l2_len, uint16_t l3_len, uint16_t l4_len, uint16_t segment)
 {
 	struct rte_mbuf frame;
 
@@ -187,6 +197,7 @@ uint64_t fw_tx_offload_word(uint16_t l2_len, uint16_t l3_len, uint16_t l4_len)
 	frame.l2_len = l2_len;
 	frame.l3_len = l3_len;
 	frame.l4_len = l4_len;
+	frame.tso_segsz = segment;
 	return frame.tx_offload;
 }
 
@@ -197,9 +208,10 @@ uint64_t fw_constant(unsigned int which)
 		RTE_MBUF_F_RX_IP_CKSUM_BAD, RTE_MBUF_F_RX_IP_CKSUM_GOOD,
 		RTE_MBUF_F_RX_L4_CKSUM_BAD, RTE_MBUF_F_RX_L4_CKSUM_GOOD,
 		RTE_MBUF_F_TX_IPV4, RTE_MBUF_F_TX_IPV6,
-		RTE_MBUF_F_TX_IP_CKSUM, RTE_MBUF_F_TX_TCP_CKSUM,
+		RTE_MBUF_F_TX_IP_CKSUM, RTE_MBUF_F_TX_TCP_CKSUM, RTE_MBUF_F_TX_TCP_SEG,
 		RTE_PKTMBUF_HEADROOM,
 		RTE_ETH_TX_OFFLOAD_IPV4_CKSUM, RTE_ETH_TX_OFFLOAD_TCP_CKSUM,
+		RTE_ETH_TX_OFFLOAD_TCP_TSO, RTE_ETH_TX_OFFLOAD_MULTI_SEGS,
 		RTE_ETH_RX_OFFLOAD_IPV4_CKSUM, RTE_ETH_RX_OFFLOAD_TCP_CKSUM,
 		RTE_ETH_RX_OFFLOAD_SCATTER, RTE_ETH_RX_OFFLOAD_RSS_HASH,
 		RTE_ETH_RSS_IPV4 | RTE_ETH_RSS_FRAG_IPV4 | RTE_ETH_RSS_IPV6 | RTE_ETH_RSS_FRAG_IPV6,

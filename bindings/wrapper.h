@@ -20,6 +20,8 @@
 /* These expand function-like macros (RTE_BIT64). */
 static const uint64_t FW_TX_OFFLOAD_IPV4_CKSUM = RTE_ETH_TX_OFFLOAD_IPV4_CKSUM;
 static const uint64_t FW_TX_OFFLOAD_TCP_CKSUM = RTE_ETH_TX_OFFLOAD_TCP_CKSUM;
+static const uint64_t FW_TX_OFFLOAD_TCP_TSO = RTE_ETH_TX_OFFLOAD_TCP_TSO;
+static const uint64_t FW_TX_OFFLOAD_MULTI_SEGS = RTE_ETH_TX_OFFLOAD_MULTI_SEGS;
 static const uint64_t FW_RX_OFFLOAD_IPV4_CKSUM = RTE_ETH_RX_OFFLOAD_IPV4_CKSUM;
 static const uint64_t FW_RX_OFFLOAD_TCP_CKSUM = RTE_ETH_RX_OFFLOAD_TCP_CKSUM;
 static const uint64_t FW_RX_OFFLOAD_SCATTER = RTE_ETH_RX_OFFLOAD_SCATTER;
@@ -31,9 +33,11 @@ static const uint64_t FW_RSS_TCP_IPV6 = RTE_ETH_RSS_NONFRAG_IPV6_TCP;
 
 /* Inline burst and bulk functions, compiled in shim.c. */
 uint16_t fw_rx_burst(uint16_t port, uint16_t queue, struct rte_mbuf **frames, uint16_t count);
+uint16_t fw_tx_prepare(uint16_t port, uint16_t queue, struct rte_mbuf **frames, uint16_t count);
 uint16_t fw_tx_burst(uint16_t port, uint16_t queue, struct rte_mbuf **frames, uint16_t count);
 int fw_mbuf_alloc_bulk(struct rte_mempool *pool, struct rte_mbuf **frames, unsigned int count);
 void fw_mbuf_free(struct rte_mbuf *frame);
+void fw_mbuf_free_segment(struct rte_mbuf *segment);
 unsigned int fw_ring_dequeue(struct rte_ring *ring, void **objects, unsigned int count);
 void fw_mempool_flush_own_cache(struct rte_mempool *pool);
 unsigned int fw_mempool_ops_get_count(const struct rte_mempool *pool);
@@ -103,7 +107,7 @@ enum fw_layout {
 	FW_LAYOUT_COUNT
 };
 uint64_t fw_layout_value(enum fw_layout which);
-uint64_t fw_tx_offload_word(uint16_t l2_len, uint16_t l3_len, uint16_t l4_len);
+uint64_t fw_tx_offload_word(uint16_t l2_len, uint16_t l3_len, uint16_t l4_len, uint16_t segment);
 uint64_t fw_constant(unsigned int which);
 void *fw_mtod(struct rte_mbuf *frame);
 uint16_t fw_tailroom(struct rte_mbuf *frame);

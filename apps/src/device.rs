@@ -4,7 +4,7 @@ use std::net::IpAddr;
 use std::ops::RangeInclusive;
 
 use anyhow::{Context as _, anyhow, bail};
-use clap::Args;
+use clap::{Args, ValueEnum};
 use ferrowarp::device::{ChecksumMode, DeviceSpec};
 use ferrowarp::{Config, Context, DriveMode, InterfaceAddress};
 
@@ -43,9 +43,15 @@ pub struct DeviceArgs {
     /// 1500.
     #[arg(long, default_value_t = 1500, value_parser = clap::value_parser!(u16).range(576..=9000))]
     pub mtu: u16,
-    /// Computes TCP and IP checksums even where the device needs none (ring).
+    /// Who computes TCP and IP checksums: the stack (software), the NIC as far as it can (offload),
+    /// or nobody (none), where the link is memory. By default nobody on ring, the NIC on pci, the
+    /// stack elsewhere. Without a mode: software.
+    #[arg(long, value_enum, value_name = "MODE", num_args = 0..=1, require_equals = true,
+          default_missing_value = "software")]
+    pub checksum: Option<Checksum>,
+    /// Cuts messages into TCP segments in the stack, although the NIC would (TSO).
     #[arg(long)]
-    pub checksum: bool,
+    pub no_tso: bool,
     /// TCP settings.
     #[command(flatten)]
     pub tcp: TcpArgs,
@@ -53,6 +59,39 @@ pub struct DeviceArgs {
     /// one core for each shard, which both ends share in a loop.
     #[arg(long, value_delimiter = ',', value_name = "A,B")]
     pub cores: Vec<usize>,
+}
+
+/// Who computes TCP and IP checksums.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Checksum {
+    /// The stack.
+    Software,
+    /// The NIC, as far as it can.
+    Offload,
+    /// Nobody.
+    None,
+}
+
+impl Checksum {
+    const fn mode(self) -> ChecksumMode {
+        match self {
+            Self::Software => ChecksumMode::Software,
+            Self::Offload => ChecksumMode::Offload,
+            Self::None => ChecksumMode::NotNeeded,
+        }
+    }
+}
+
+/// Returns how the checksums of a context are computed, for reports: `none`, `software`,
+/// `offload`, or `offload (TCP)` where the stack computes those of IPv4 headers.
+#[must_use]
+pub fn checksum_kind(context: &Context) -> &'static str {
+    match context.capabilities().checksum {
+        ChecksumMode::NotNeeded => "none",
+        ChecksumMode::Software => "software",
+        ChecksumMode::OffloadTcp => "offload (TCP)",
+        ChecksumMode::Offload => "offload",
+    }
 }
 
 /// What a context is opened for.
@@ -88,7 +127,8 @@ impl DeviceArgs {
         config.routes = self.network.routes()?;
         config.vlan = self.network.vlan;
         config.mtu = self.mtu;
-        config.checksum = self.checksum.then_some(ChecksumMode::Software);
+        config.checksum = self.checksum.map(Checksum::mode);
+        config.tso = !self.no_tso;
         config.tcp = self.tcp.settings();
         config.drive = DriveMode::Inline;
         // The programs exit by dropping their contexts.
@@ -109,13 +149,6 @@ impl DeviceArgs {
         limits.cq_entries_max = limits.cq_entries_max.max(QUEUE_ENTRIES_MAX);
         limits.queue_entries_max = limits.queue_entries_max.max(QUEUE_ENTRIES_MAX);
         Ok(config)
-    }
-
-    /// Returns how TCP and IP checksums are computed: `none` on `ring`, which is memory, else
-    /// `software`.
-    #[must_use]
-    pub fn checksum_kind(&self) -> &'static str {
-        if self.dev == "ring" && !self.checksum { "none" } else { "software" }
     }
 
     /// Opens a context on the device.

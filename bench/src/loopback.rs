@@ -12,8 +12,8 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use ferrowarp_proto::device::{
-    Capabilities, ChecksumMode, ChecksumState, Device, Retained, RxFrame, TxClass, TxFrame,
-    frame_capacity,
+    Capabilities, ChecksumMode, ChecksumRequest, ChecksumState, Device, Retained, RxFrame, TxClass,
+    TxFrame, frame_capacity,
 };
 
 use crate::memory_marks::{range_of, range_of_arc, range_of_vec};
@@ -136,7 +136,7 @@ impl TxFrame for LoopTx {
         LoopRetained(self.0.clone())
     }
 
-    fn request_checksum(&mut self, _l2_len: usize, _l3_len: usize, _l4_len: usize) {
+    fn request_checksum(&mut self, _: &ChecksumRequest) {
         unreachable!("the port offers no offload");
     }
 }
@@ -183,7 +183,13 @@ pub fn pair(mtu: u16, checksum: ChecksumMode) -> [LoopDevice; 2] {
     let queue = || Arc::new(Mutex::new(VecDeque::with_capacity(QUEUE_LEN)));
     let (to_second, to_first) = (queue(), queue());
     let device = |host: u8, inbound: &FrameQueue, outbound: &FrameQueue| LoopDevice {
-        capabilities: Capabilities { mac: [2, 0, 0, 0, 0, host], mtu, send_mtu: mtu, checksum },
+        capabilities: Capabilities {
+            mac: [2, 0, 0, 0, 0, host],
+            mtu,
+            send_mtu: mtu,
+            checksum,
+            tso_segments_max: 0,
+        },
         data: free_list(DATA_COUNT, mtu),
         control: free_list(CONTROL_COUNT, mtu),
         rx_queue: Arc::clone(inbound),

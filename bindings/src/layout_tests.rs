@@ -58,9 +58,12 @@ fn constants_agree_with_c() {
         sys::RTE_MBUF_F_TX_IPV6,
         sys::RTE_MBUF_F_TX_IP_CKSUM,
         sys::RTE_MBUF_F_TX_TCP_CKSUM,
+        sys::RTE_MBUF_F_TX_TCP_SEG,
         u64::from(sys::RTE_PKTMBUF_HEADROOM),
         sys::FW_TX_OFFLOAD_IPV4_CKSUM,
         sys::FW_TX_OFFLOAD_TCP_CKSUM,
+        sys::FW_TX_OFFLOAD_TCP_TSO,
+        sys::FW_TX_OFFLOAD_MULTI_SEGS,
         sys::FW_RX_OFFLOAD_IPV4_CKSUM,
         sys::FW_RX_OFFLOAD_TCP_CKSUM,
         sys::FW_RX_OFFLOAD_SCATTER,
@@ -97,25 +100,31 @@ fn field_access_agrees_with_c() {
     frame.set_len(60);
     // SAFETY: as above.
     assert_eq!(unsafe { sys::fw_tailroom(raw) }, 440);
-    frame.request_checksum(14, 20, 32);
-    // SAFETY: every variant of the union is plain integers.
-    let word = unsafe { frame.exclusive().__bindgen_anon_3.tx_offload };
-    // SAFETY: a pure function of its arguments.
-    assert_eq!(word, unsafe { sys::fw_tx_offload_word(14, 20, 32) });
+    frame.request_checksum(14, 20, 32, true);
+    for segment in [0, 1448] {
+        if segment != 0 {
+            frame.request_segmentation(segment.into());
+        }
+        // SAFETY: every variant of the union is plain integers.
+        let word = unsafe { frame.exclusive().__bindgen_anon_3.tx_offload };
+        // SAFETY: a pure function of its arguments.
+        assert_eq!(word, unsafe { sys::fw_tx_offload_word(14, 20, 32, segment) });
+    }
 }
 
 #[test]
-fn ip_checksum_is_requested_for_ipv4_only() {
+fn ip_checksum_is_requested_for_ipv4_only_where_the_port_has_it() {
     let eal = crate::Eal::init(&crate::EalConfig::default()).unwrap();
     let config = crate::MempoolConfig { count: 15, cache: 0, frame_capacity: 500 };
     let pool = crate::Mempool::new(eal, &config).unwrap();
     let (v4, v6) = (sys::RTE_MBUF_F_TX_IPV4, sys::RTE_MBUF_F_TX_IPV6);
     let (ip, tcp) = (sys::RTE_MBUF_F_TX_IP_CKSUM, sys::RTE_MBUF_F_TX_TCP_CKSUM);
-    for (l2, version, l3, wanted) in [
-        (14, 0x45, 20, v4 | ip | tcp),
-        (18, 0x45, 20, v4 | ip | tcp),
-        (14, 0x60, 40, v6 | tcp),
-        (18, 0x60, 40, v6 | tcp),
+    for (l2, version, l3, ipv4, wanted) in [
+        (14, 0x45, 20, true, v4 | ip | tcp),
+        (18, 0x45, 20, true, v4 | ip | tcp),
+        (14, 0x45, 20, false, v4 | tcp),
+        (14, 0x60, 40, true, v6 | tcp),
+        (18, 0x60, 40, false, v6 | tcp),
     ] {
         let mut frames = Vec::new();
         assert!(pool.allocate(&mut frames, 1));
@@ -123,7 +132,34 @@ fn ip_checksum_is_requested_for_ipv4_only() {
         frame.buf_mut()[..200].fill(0);
         frame.buf_mut()[l2] = version;
         frame.set_len(l2 + l3 + 20);
-        frame.request_checksum(l2, l3, 20);
+        frame.request_checksum(l2, l3, 20, ipv4);
         assert_eq!(frame.exclusive().ol_flags & (v4 | v6 | ip | tcp), wanted, "{l2} {l3}");
+    }
+}
+
+#[test]
+fn checksum_flags_are_read_piece_by_piece() {
+    use crate::mbuf::RxChecksum::{self, Bad, Good, TransportGood, Unknown};
+    let [ip_bad, ip_good, l4_bad, l4_good] = [
+        sys::RTE_MBUF_F_RX_IP_CKSUM_BAD,
+        sys::RTE_MBUF_F_RX_IP_CKSUM_GOOD,
+        sys::RTE_MBUF_F_RX_L4_CKSUM_BAD,
+        sys::RTE_MBUF_F_RX_L4_CKSUM_GOOD,
+    ]
+    .map(u64::from);
+    for (flags, state) in [
+        (0, Unknown),
+        (ip_good, Unknown),
+        (l4_good, TransportGood),
+        (ip_good | l4_good, Good),
+        (ip_bad | l4_good, Bad),
+        (ip_good | l4_bad, Bad),
+        (l4_bad, Bad),
+        (ip_bad, Bad),
+        // Intact, and the field never filled in.
+        (l4_bad | l4_good, TransportGood),
+        (ip_bad | ip_good | l4_bad | l4_good, Good),
+    ] {
+        assert_eq!(RxChecksum::from_flags(flags), state, "{flags:#x}");
     }
 }

@@ -102,8 +102,11 @@ pub struct TxMbuf(Raw);
 unsafe impl Send for TxMbuf {}
 
 impl TxMbuf {
-    /// Panics if another reference to the mbuf exists, whose owner might be reading it.
-    fn exclusive(&mut self) -> &mut sys::rte_mbuf {
+    /// Returns the mbuf.
+    ///
+    /// # Panics
+    /// If another reference to it exists, whose owner might be reading it.
+    pub(crate) fn exclusive(&mut self) -> &mut sys::rte_mbuf {
         let count = refcount(self.0).load(Ordering::Acquire);
         assert!(count == 1, "a retained frame never changes");
         // SAFETY: the only reference that exists, borrowed mutably; it was not sent, because
@@ -141,25 +144,71 @@ impl TxMbuf {
         mbuf.pkt_len = u32::from(len);
     }
 
-    /// Requests checksum offload: the port fills in the TCP checksum and, over IPv4, that of the IP
-    /// header. The frame's headers are complete, and the TCP checksum field holds the sum of the
-    /// pseudo-header. Lengths are in bytes.
+    /// Requests checksum offload: the port fills in the TCP checksum and, with `ipv4`, that of an
+    /// IPv4 header. The frame's headers are complete, and the TCP checksum field holds the sum of
+    /// the pseudo-header. Lengths are in bytes.
     ///
     /// # Panics
     /// While a retained reference exists, or if a length does not fit its field (7, 9, 8 bits).
-    pub fn request_checksum(&mut self, l2_len: usize, l3_len: usize, l4_len: usize) {
+    pub fn request_checksum(&mut self, l2_len: usize, l3_len: usize, l4_len: usize, ipv4: bool) {
         assert!(l2_len < 128 && l3_len < 512 && l4_len < 256, "header lengths fit their fields");
-        // An IPv6 header has no checksum, and some drivers reject a request for one.
+        // An IPv6 header has no checksum. Some drivers reject requests for what they do not offer.
         let is_v4 = self.bytes().get(l2_len).is_some_and(|byte| byte >> 4 == 4);
-        let ip_flags = if is_v4 {
-            sys::RTE_MBUF_F_TX_IPV4 | sys::RTE_MBUF_F_TX_IP_CKSUM
-        } else {
-            sys::RTE_MBUF_F_TX_IPV6
+        let ip_flags = match (is_v4, ipv4) {
+            (true, true) => sys::RTE_MBUF_F_TX_IPV4 | sys::RTE_MBUF_F_TX_IP_CKSUM,
+            (true, false) => sys::RTE_MBUF_F_TX_IPV4,
+            (false, _) => sys::RTE_MBUF_F_TX_IPV6,
         };
         let mbuf = self.exclusive();
         mbuf.__bindgen_anon_3.tx_offload =
             l2_len as u64 | (l3_len as u64) << 7 | (l4_len as u64) << 16;
         mbuf.ol_flags |= ip_flags | sys::RTE_MBUF_F_TX_TCP_CKSUM;
+    }
+
+    /// Requests TCP segmentation with `payload_len` bytes of payload per segment, in addition to
+    /// [`TxMbuf::request_checksum`]. The sum in the TCP checksum field lacks the length.
+    /// [`TxQueue::prepare`](crate::TxQueue::prepare) must follow.
+    ///
+    /// # Panics
+    /// While a retained reference exists, or if the length does not fit 16 bits.
+    pub fn request_segmentation(&mut self, payload_len: usize) {
+        let payload_len = u16::try_from(payload_len).expect("a payload fits 16 bits");
+        let mbuf = self.exclusive();
+        // SAFETY: every variant of the union is plain integers.
+        let lengths = unsafe { mbuf.__bindgen_anon_3.tx_offload };
+        mbuf.__bindgen_anon_3.tx_offload = lengths | u64::from(payload_len) << 24;
+        mbuf.ol_flags |= sys::RTE_MBUF_F_TX_TCP_SEG;
+    }
+
+    /// Continues the frame with others, each of one segment, in order.
+    ///
+    /// References retained before, to this mbuf or to the others, remain valid: they refer to the
+    /// bytes of their own segment.
+    ///
+    /// # Panics
+    /// If one of the frames has several segments, or the frame becomes longer than 4 GiB, or has
+    /// more than 65,535 segments.
+    pub fn append(&mut self, frames: impl Iterator<Item = Self>) {
+        assert_eq!(field!(self.0, nb_segs), 1, "a frame of one segment");
+        let mut last = self.0;
+        let (mut count, mut len) = (1_u16, field!(self.0, pkt_len));
+        for frame in frames {
+            let next = frame.0;
+            assert_eq!(field!(next, nb_segs), 1, "a frame of one segment");
+            count = count.checked_add(1).expect("a chain of at most 65,535 segments");
+            len = len.checked_add(field!(next, pkt_len)).expect("a frame below 4 GiB");
+            core::mem::forget(frame);
+            // SAFETY: the last segment is live, as the chain owns a reference to it; references
+            // retained in addition never access this field. The chain takes over the reference of
+            // the frame.
+            unsafe { (*last.as_ptr()).next = next.as_ptr() };
+            last = next;
+            // SAFETY: as above; the field describes the whole chain, and only its owner reads it.
+            // Written for each segment, so that a panic leaves a complete chain.
+            unsafe { (*self.0.as_ptr()).nb_segs = count };
+            // SAFETY: as above.
+            unsafe { (*self.0.as_ptr()).pkt_len = len };
+        }
     }
 
     /// Prefetches the first `len` bytes of the buffer for writing. If another core read them last,
@@ -207,6 +256,7 @@ impl TxMbuf {
 }
 
 impl Drop for TxMbuf {
+    /// Releases a reference to each segment.
     fn drop(&mut self) {
         free(self.0);
     }
@@ -245,20 +295,50 @@ impl Clone for RetainedMbuf {
 }
 
 impl Drop for RetainedMbuf {
+    /// Releases a reference to this segment alone: the others of its chain, if it is part of one,
+    /// have retained references of their own.
     fn drop(&mut self) {
-        free(self.0);
+        if !release_shared(self.0) {
+            // SAFETY: releases one reference that this value owned and never uses again.
+            unsafe { sys::fw_mbuf_free_segment(self.0.as_ptr()) };
+        }
     }
 }
 
 /// Result of the port's checksum verification of a received frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RxChecksum {
-    /// The port did not verify both checksums.
+    /// The port did not verify the transport checksum.
     Unknown,
+    /// The transport checksum is correct; the IPv4 header checksum was not verified.
+    TransportGood,
     /// The IPv4 header checksum and the transport checksum are correct.
     Good,
     /// At least one is incorrect.
     Bad,
+}
+
+impl RxChecksum {
+    /// Reads the flags of a received mbuf.
+    ///
+    /// Both flags of a checksum together (`RTE_MBUF_F_RX_L4_CKSUM_NONE`) mean that the bytes are
+    /// intact, but that its field was never filled in, as in frames that a virtual machine sends
+    /// to another one: correct.
+    #[inline]
+    pub(crate) const fn from_flags(flags: u64) -> Self {
+        const IP_BAD: u64 = sys::RTE_MBUF_F_RX_IP_CKSUM_BAD as u64;
+        const IP_GOOD: u64 = sys::RTE_MBUF_F_RX_IP_CKSUM_GOOD as u64;
+        const L4_BAD: u64 = sys::RTE_MBUF_F_RX_L4_CKSUM_BAD as u64;
+        const L4_GOOD: u64 = sys::RTE_MBUF_F_RX_L4_CKSUM_GOOD as u64;
+        if flags & (IP_BAD | IP_GOOD) == IP_BAD || flags & (L4_BAD | L4_GOOD) == L4_BAD {
+            return Self::Bad;
+        }
+        match (flags & IP_GOOD != 0, flags & L4_GOOD != 0) {
+            (_, false) => Self::Unknown,
+            (false, true) => Self::TransportGood,
+            (true, true) => Self::Good,
+        }
+    }
 }
 
 /// A received frame: one or more segments, read only.
@@ -350,17 +430,7 @@ impl Mbuf {
     #[inline]
     #[must_use]
     pub fn checksum(&self) -> RxChecksum {
-        const IP: u64 = sys::RTE_MBUF_F_RX_IP_CKSUM_MASK as u64;
-        const L4: u64 = sys::RTE_MBUF_F_RX_L4_CKSUM_MASK as u64;
-        let flags = field!(self.0, ol_flags);
-        if flags & IP == u64::from(sys::RTE_MBUF_F_RX_IP_CKSUM_BAD)
-            || flags & L4 == u64::from(sys::RTE_MBUF_F_RX_L4_CKSUM_BAD)
-        {
-            return RxChecksum::Bad;
-        }
-        let good = u64::from(sys::RTE_MBUF_F_RX_IP_CKSUM_GOOD)
-            | u64::from(sys::RTE_MBUF_F_RX_L4_CKSUM_GOOD);
-        if flags & (IP | L4) == good { RxChecksum::Good } else { RxChecksum::Unknown }
+        RxChecksum::from_flags(field!(self.0, ol_flags))
     }
 }
 
@@ -396,3 +466,7 @@ impl Drop for Mbuf {
 #[cfg(test)]
 #[path = "layout_tests.rs"]
 mod layout_tests;
+
+#[cfg(test)]
+#[path = "chain_tests.rs"]
+mod chain_tests;

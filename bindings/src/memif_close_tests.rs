@@ -72,9 +72,8 @@ impl SilentServer {
             pools: vec![Mempool::new(eal, &pool).unwrap()],
             wired: u16::MAX,
             mtu: None,
-            scatter: false,
             promiscuous: false,
-            checksum: false,
+            offloads: crate::Offloads::NONE,
             rss: false,
         };
         self.attach_client(eal).start(&config).unwrap()

@@ -82,14 +82,16 @@ impl Bursts {
         BurstLock::new(&self.quiesced, in_flight)
     }
 
-    /// Forbids new bursts and waits until none is in flight, at most [`QUIESCE_POLLS`].
-    fn quiesce(&self) {
+    /// Forbids new bursts and waits until none is in flight, at most [`QUIESCE_POLLS`]. False if
+    /// one may still be.
+    fn quiesce(&self) -> bool {
         self.quiesced.store(true, Ordering::SeqCst);
         let queues = self.queues.lock().unwrap_or_else(PoisonError::into_inner);
         let (mut polls, _) = QUIESCE_POLLS;
         for queue in queues.iter().filter_map(|(queue, _)| queue.upgrade()) {
             queue.wait(&mut polls);
         }
+        polls != 0
     }
 
     /// Notes which queues have a ring now, and lets bursts begin again. In the interrupt thread.

@@ -9,6 +9,7 @@ use crate::eal::{Eal, control_lock};
 use crate::error::{Errno, Error, check};
 use crate::memif_disconnect;
 use crate::mempool::Mempool;
+use crate::offload::Offloads;
 use crate::queue::{self, RxQueue, TxQueue};
 use crate::{fd, rss, sys, vhost_state};
 
@@ -31,7 +32,7 @@ impl Bus {
 }
 
 /// Properties of a port.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct PortInfo {
     /// Name of its driver.
     pub driver: String,
@@ -39,12 +40,12 @@ pub struct PortInfo {
     pub mac: [u8; 6],
     /// Largest settable MTU, in bytes of IP packet.
     pub max_mtu: u16,
-    /// Transmit offload of IPv4 and TCP checksums.
-    pub tx_checksum: bool,
-    /// Receive offload of IPv4 and TCP checksums.
-    pub rx_checksum: bool,
+    /// Offloads that it offers.
+    pub offloads: Offloads,
     /// Largest number of queue pairs.
     pub max_queues: u16,
+    /// Most mbufs in the chain of a frame that it sends.
+    pub tx_segments_max: u16,
     /// RSS over TCP's four-tuple, of IPv4 at least, with a redirection table.
     pub rss: bool,
     /// Index of the kernel's network interface behind the port; 0 if there is none.
@@ -68,12 +69,10 @@ pub struct PortConfig {
     pub wired: u16,
     /// MTU to set, in bytes; `None` for ports whose MTU cannot be set.
     pub mtu: Option<u16>,
-    /// Scattered receive: a frame larger than a buffer arrives as a chain of segments.
-    pub scatter: bool,
     /// Promiscuous mode: receive frames for any MAC address.
     pub promiscuous: bool,
-    /// Checksum offload, transmit and receive.
-    pub checksum: bool,
+    /// Offloads, all of which the port offers, or [`Error::PortConfigure`].
+    pub offloads: Offloads,
     /// Socket that the port serves: not inherited by programs that the process executes, nor are
     /// its connections.
     pub socket: Option<PathBuf>,
@@ -203,14 +202,15 @@ impl Port {
         if status != 0 {
             return Err(Error::PortInfo(Errno::from_return(status)));
         }
-        let tx = sys::FW_TX_OFFLOAD_IPV4_CKSUM | sys::FW_TX_OFFLOAD_TCP_CKSUM;
-        let rx = sys::FW_RX_OFFLOAD_IPV4_CKSUM | sys::FW_RX_OFFLOAD_TCP_CKSUM;
         Ok(PortInfo {
             driver: driver_name(&raw).to_string_lossy().into_owned(),
             mac: mac.addr_bytes,
             max_mtu: raw.max_mtu,
-            tx_checksum: raw.tx_offload_capa & tx == tx,
-            rx_checksum: raw.rx_offload_capa & rx == rx,
+            offloads: Offloads::offered(&raw),
+            tx_segments_max: match raw.tx_desc_lim.nb_seg_max {
+                0 => u16::MAX,
+                max => max,
+            },
             max_queues: raw.max_rx_queues.min(raw.max_tx_queues),
             rss: raw.flow_type_rss_offloads & sys::FW_RSS_TCP_IPV4 != 0 && raw.reta_size != 0,
             if_index: raw.if_index,
@@ -278,19 +278,10 @@ fn configure(port: &Attached, config: &PortConfig) -> Result<(), Error> {
         }
         wanted.rxmode.mtu = u32::from(mtu);
     }
-    if config.scatter {
-        // Some virtual devices scatter without advertising the offload.
-        wanted.rxmode.offloads |= sys::FW_RX_OFFLOAD_SCATTER & info.rx_offload_capa;
-    }
-    if config.checksum {
-        wanted.rxmode.offloads |= sys::FW_RX_OFFLOAD_IPV4_CKSUM | sys::FW_RX_OFFLOAD_TCP_CKSUM;
-        wanted.txmode.offloads |= sys::FW_TX_OFFLOAD_IPV4_CKSUM | sys::FW_TX_OFFLOAD_TCP_CKSUM;
-    }
+    (wanted.rxmode.offloads, wanted.txmode.offloads) = config.offloads.bits();
     if config.rss {
         wanted.rxmode.mq_mode = sys::RTE_ETH_MQ_RX_RSS;
         wanted.rx_adv_conf.rss_conf.rss_hf = rss::HASHED & info.flow_type_rss_offloads;
-        // Delivers the hash with each frame, where the port can.
-        wanted.rxmode.offloads |= sys::FW_RX_OFFLOAD_RSS_HASH & info.rx_offload_capa;
     }
     let queues = config.wired();
     // SAFETY: an attached, stopped port and a complete configuration, which is copied.

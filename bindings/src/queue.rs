@@ -168,6 +168,19 @@ impl TxQueue {
         self.burst_lock.as_ref().is_some_and(BurstLock::is_ring_absent)
     }
 
+    /// Has the driver complete the headers of a frame for the offloads that it requests
+    /// (`rte_eth_tx_prepare`). False if it refuses the frame, which must not be sent. One call into
+    /// the driver, some 10 ns.
+    ///
+    /// # Panics
+    /// While a retained reference exists: the headers are written.
+    pub fn prepare(&mut self, frame: &mut TxMbuf) -> bool {
+        let mut raw = core::ptr::from_mut(frame.exclusive());
+        // SAFETY: a started port (kept by the `Arc`), a queue with one owner that is borrowed
+        // mutably, and one live mbuf to which no other reference exists.
+        unsafe { sys::fw_tx_prepare(self.port.id, self.queue, &raw mut raw, 1) == 1 }
+    }
+
     /// Sends `frames` from the front until the port accepts no more; the rest stays, in order.
     /// Returns how many were sent. Never blocks; about 10 ns per call and 1 ns per frame.
     #[inline]

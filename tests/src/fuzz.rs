@@ -38,10 +38,11 @@ use crate::sim::world::WorldOptions;
 /// If the parser does, or the payload it reports lies outside the frame.
 pub fn segment(data: &[u8]) {
     let Some((&[choice, head], bytes)) = data.split_first_chunk() else { return };
-    let (mode, checksum) = match choice % 4 {
+    let (mode, checksum) = match choice % 5 {
         0 => (ChecksumMode::NotNeeded, ChecksumState::Unknown),
         1 => (ChecksumMode::Software, ChecksumState::Unknown),
         2 => (ChecksumMode::Offload, ChecksumState::Good),
+        3 => (ChecksumMode::OffloadTcp, ChecksumState::TransportGood),
         _ => (ChecksumMode::Offload, ChecksumState::Bad),
     };
     let whole = Frame::new(bytes).with_checksum(checksum);

@@ -8,7 +8,7 @@ use std::time::SystemTime;
 use anyhow::Context as _;
 use ferrowarp::Context;
 
-use crate::device::{Demand, DeviceArgs};
+use crate::device::{Demand, DeviceArgs, checksum_kind};
 use crate::environment::Environment;
 use crate::perf::clients::Clients;
 use crate::perf::hdr;
@@ -104,7 +104,7 @@ fn run_and_report(
         }
     } else if results.iter().all(|result| result.errors == 0) {
         // No run has failed so far: record the failure with the test's name and size.
-        let setting = TestParams::new(test, device, args);
+        let setting = TestParams::new(test, device, args, "unknown");
         let size = args.sizes(test).get(results.len()).copied().unwrap_or_default();
         results.push(Measurement { errors: 1, ..Measurement::new(&setting, size) });
     }
@@ -139,7 +139,7 @@ fn measure(
         Server::workers(other, remote.port(), true, args.timeout, args.peer_ird_ord(), quiet)
     });
     let mut servers = server.transpose()?.unwrap_or_default();
-    let setting = TestParams::new(test, device, args);
+    let setting = TestParams::new(test, device, args, checksum_kind(context));
     let on_result = Box::new(|setting: &TestParams, result: Option<&Measurement>| match result {
         None => print_ignoring_errors(&format!("{}\n", setting.heading())),
         Some(result) => {

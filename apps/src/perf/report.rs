@@ -34,7 +34,8 @@ pub struct TestParams {
     pub crc: bool,
     /// MPA markers negotiated, in at least one direction.
     pub markers: bool,
-    /// Computation of TCP and IP checksums: `none` or `software`.
+    /// Computation of TCP and IP checksums: `none`, `software`, `offload`, or `offload (TCP)` if
+    /// only that of TCP is left to the NIC.
     pub checksum: String,
     /// Both sides are active.
     pub bidirectional: bool,
@@ -60,7 +61,8 @@ pub struct Measurement {
     pub mtu: u16,
     /// MPA CRC negotiated.
     pub crc: bool,
-    /// Computation of TCP and IP checksums: `none` or `software`.
+    /// Computation of TCP and IP checksums: `none`, `software`, `offload`, or `offload (TCP)` if
+    /// only that of TCP is left to the NIC.
     pub checksum: String,
     /// MPA markers negotiated, in at least one direction.
     pub markers: bool,
@@ -158,9 +160,10 @@ impl Measurement {
 }
 
 impl TestParams {
-    /// Returns the parameters of `test` with these options.
+    /// Returns the parameters of `test` with these options. `checksum`: how checksums are computed
+    /// ([`checksum_kind`](crate::device::checksum_kind)), if that is known yet.
     #[must_use]
-    pub fn new(test: Test, device: &DeviceArgs, args: &TestArgs) -> Self {
+    pub fn new(test: Test, device: &DeviceArgs, args: &TestArgs, checksum: &str) -> Self {
         Self {
             test,
             device: device.dev.clone(),
@@ -169,7 +172,7 @@ impl TestParams {
             mtu: device.mtu,
             crc: !args.no_crc,
             markers: args.markers,
-            checksum: device.checksum_kind().to_owned(),
+            checksum: checksum.to_owned(),
             bidirectional: args.bidirectional,
             verify: args.verify,
         }

@@ -29,7 +29,7 @@ fn session(provide: AllocateRegions) -> anyhow::Result<u64> {
     let reads = IrdOrdArgs::default();
     let mut server = Server::workers(&right, PORT, false, TIMEOUT, reads, quiet)?.remove(0);
     server.allocate_regions = provide;
-    let setting = TestParams::new(test, &device, &test_args);
+    let setting = TestParams::new(test, &device, &test_args, "none");
     let on_result = Box::new(|_: &TestParams, _: Option<&Measurement>| {});
     let mut client = Client::new(&left, remote, &test_args, setting, on_result)?;
     let start = Instant::now();
@@ -56,7 +56,7 @@ fn data_connections_may_arrive_at_any_shard() {
         let remote = (device.loop_server(), PORT).into();
         let (reads, quiet) = (IrdOrdArgs::default(), Box::new(|_: &str| {}));
         let mut workers = Server::workers(&right, PORT, true, TIMEOUT, reads, quiet).unwrap();
-        let setting = TestParams::new(test, &device, &test_args);
+        let setting = TestParams::new(test, &device, &test_args, "none");
         let on_result = Box::new(|_: &TestParams, _: Option<&Measurement>| {});
         let mut client = Client::new(&left, remote, &test_args, setting, on_result).unwrap();
         for index in 0..usize::try_from(qps).unwrap() {

@@ -168,6 +168,18 @@ fn duration_bounds_run_and_options_are_in_json() {
 }
 
 #[test]
+fn checksum_modes_are_reported_and_refused_where_nobody_offers_them() {
+    let fx = Fixture::new();
+    for (option, kind) in [("", "none"), ("--checksum=none", "none"), ("--checksum", "software")] {
+        let result = &fx.results(&format!("write-bw -n 10 {option}"))[0];
+        assert_eq!(result["checksum"], kind, "{option}");
+    }
+    let (output, _) = fx.iwperf("write-bw -n 10 --checksum=offload");
+    let error = error_line(&output);
+    assert!(error.contains("ring: the port does not compute TCP checksums"), "{error}");
+}
+
+#[test]
 fn hdr_option_writes_histogram_log() {
     let fx = Fixture::new();
     let log = fx.path("latency.hlog");

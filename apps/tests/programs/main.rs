@@ -37,7 +37,7 @@ fn perf_options(line: &str) -> PerfOptions {
 
 fn perf_client(context: &Context, remote: SocketAddr, options: &PerfOptions) -> Client {
     let (test, device, args) = options;
-    let setting = TestParams::new(*test, device, args);
+    let setting = TestParams::new(*test, device, args, "none");
     let quiet = Box::new(|_: &TestParams, _: Option<&Measurement>| {});
     Client::new(context, remote, args, setting, quiet).unwrap()
 }

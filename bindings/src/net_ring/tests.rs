@@ -72,9 +72,8 @@ fn pair(eal: Eal) -> [Endpoint; 2] {
             pools: vec![pool.clone()],
             wired: u16::MAX,
             mtu: None,
-            scatter: false,
             promiscuous: true,
-            checksum: false,
+            offloads: crate::Offloads::NONE,
             rss: false,
         };
         let (rx, tx) = port.start(&config).unwrap().remove(0);

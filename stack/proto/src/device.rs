@@ -10,9 +10,43 @@ pub enum ChecksumMode {
     NotNeeded,
     /// In the stack.
     Software,
-    /// In the port: it fills them in on transmit (see [`TxFrame::request_checksum`]) and reports
-    /// the verification of received frames ([`RxFrame::checksum`]).
+    /// That of TCP in the port, which fills it in on transmit (see [`TxFrame::request_checksum`]);
+    /// that of the IPv4 header in the stack. For received frames the port may report either
+    /// ([`RxFrame::checksum`]), and the stack verifies what it does not.
+    OffloadTcp,
+    /// As `OffloadTcp`, with that of the IPv4 header in the port too.
     Offload,
+}
+
+impl ChecksumMode {
+    /// True if the port computes the TCP checksum.
+    #[must_use]
+    pub const fn is_offloaded(self) -> bool {
+        matches!(self, Self::OffloadTcp | Self::Offload)
+    }
+}
+
+/// Request that the port fills in the checksums of a frame. Lengths are in bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ChecksumRequest {
+    /// Length of the link header.
+    pub l2_len: usize,
+    /// Length of the network header.
+    pub l3_len: usize,
+    /// Length of the TCP header.
+    pub l4_len: usize,
+    /// The checksum of the IPv4 header too, if the packet is one of IPv4.
+    pub ipv4: bool,
+}
+
+/// Request that the port cuts a frame into TCP segments with payloads of equal length, and fills in
+/// their checksums.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SegmentationRequest {
+    /// Header lengths, and whether the port fills in the checksum of the IPv4 header.
+    pub checksum: ChecksumRequest,
+    /// Bytes of payload in each segment.
+    pub payload_len: usize,
 }
 
 /// Result of the port's checksum verification of a received frame.
@@ -20,6 +54,8 @@ pub enum ChecksumMode {
 pub enum ChecksumState {
     /// Not verified.
     Unknown,
+    /// That of the transport header is correct; that of the IPv4 header was not verified.
+    TransportGood,
     /// All checksums are correct.
     Good,
     /// At least one checksum is wrong.
@@ -37,6 +73,10 @@ pub struct Capabilities {
     pub send_mtu: u16,
     /// Where checksums are computed and verified.
     pub checksum: ChecksumMode,
+    /// Most segments into which the port cuts a frame (TCP segmentation offload, see
+    /// [`Device::request_segmentation`]); 0 if it does not. Requires that it computes the TCP
+    /// checksum.
+    pub tso_segments_max: u16,
 }
 
 /// Least MTU of a port, in bytes of IP packet. Smaller ones work if frames have [`frame_capacity`]
@@ -91,7 +131,8 @@ pub trait RxFrame {
 ///
 /// The bytes are immutable: the port may still be transmitting them, or the peer refer to them.
 pub trait Retained: Clone + 'static {
-    /// The bytes of the frame, with the headers of the first transmission.
+    /// The bytes of the frame, with the headers of the first transmission if it has any
+    /// ([`TxFrame::append`]).
     fn bytes(&self) -> &[u8];
 }
 
@@ -129,11 +170,20 @@ pub trait TxFrame: Sized {
     /// Takes a second reference for retransmission; the frame is immutable from then on.
     fn retain(&mut self) -> Self::Retained;
 
-    /// Requests that the port fills in the TCP checksum and, over IPv4, that of the IP header (mode
-    /// `Offload` only). The TCP checksum field already holds the folded pseudo-header sum. Called
-    /// for every TCP frame, after [`TxFrame::set_len`] and before [`TxFrame::retain`]: no other
-    /// code computes them.
-    fn request_checksum(&mut self, l2_len: usize, l3_len: usize, l4_len: usize);
+    /// Requests that the port fills in checksums (modes `OffloadTcp` and `Offload` only). The TCP
+    /// checksum field already holds the folded pseudo-header sum. Called for every TCP frame, after
+    /// [`TxFrame::set_len`] and before [`TxFrame::retain`]: no other code computes them.
+    fn request_checksum(&mut self, request: &ChecksumRequest);
+
+    /// Continues the frame with the bytes of others, which have payload alone, in order. The port
+    /// cuts it ([`Device::request_segmentation`]). References to any of them that were retained
+    /// before remain valid, and refer to the bytes of that one.
+    ///
+    /// # Panics
+    /// If the port does not cut frames.
+    fn append(&mut self, _payloads: impl Iterator<Item = Self>) {
+        unreachable!("the port cuts no frames");
+    }
 }
 
 /// Port queue that receives and transmits bursts. It has one owner and is never shared.
@@ -170,6 +220,20 @@ pub trait Device {
 
     /// Number of frames that [`Device::transmit`] accepts before the next [`Device::flush`].
     fn tx_free_count(&self) -> usize;
+
+    /// Requests that the port cuts a frame (TCP segmentation offload): called if
+    /// [`Capabilities::tso_segments_max`] is not 0, after [`TxFrame::set_len`] and before
+    /// [`TxFrame::retain`], instead of [`TxFrame::request_checksum`]. The frame has the headers and
+    /// the payload of the first segment; [`TxFrame::append`] is to add the others. Its headers are
+    /// those of one packet of the whole length, with the sum of a pseudo-header without length in
+    /// the TCP checksum field; the port counts sequence numbers and identifications on, and leaves
+    /// FIN and PSH to the last segment.
+    ///
+    /// # Panics
+    /// If the port does not cut frames.
+    fn request_segmentation(&mut self, _frame: &mut Self::Tx, _request: &SegmentationRequest) {
+        unreachable!("the port cuts no frames");
+    }
 
     /// Queues a frame for the next flush. Frames are sent in the order queued. If the queue is full
     /// the frame is dropped and counted, as on a wire.

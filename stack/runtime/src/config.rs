@@ -63,9 +63,13 @@ pub struct Config {
     /// [`MTU_MAX`]: crate::device::MTU_MAX
     pub mtu: u16,
     /// Computation and check of TCP and IPv4 checksums. `None`: disabled on `ring`, whose peer is
-    /// in the same memory, and in software elsewhere. `Offload` leaves it to the NIC, and is an
-    /// error where the port does not support it.
+    /// in the same memory; left to a NIC as far as it offers that; in software elsewhere.
+    /// `Offload` leaves to the port what it offers, of TCP at least, and is an error where that is
+    /// nothing.
     pub checksum: Option<ChecksumMode>,
+    /// TCP segmentation offload (TSO), where checksums are left to the port: the segments of a
+    /// message, each with one FPDU, are passed to it as one frame if it cuts frames. On by default.
+    pub tso: bool,
     /// Use of hugepages for frames. The first device of the process decides, unless the program
     /// has started the EAL itself.
     pub hugepages: Hugepages,
@@ -123,7 +127,7 @@ impl Config {
     #[must_use]
     pub fn new(device: DeviceSpec, address: IpAddr, prefix_len: u8) -> Self {
         let pools = PoolNeeds::of(&device);
-        let OpenConfig { mtu, checksum, hugepages, ring_slots, .. } = OpenConfig::default();
+        let OpenConfig { mtu, checksum, tso, hugepages, ring_slots, .. } = OpenConfig::default();
         Self {
             device,
             addresses: vec![InterfaceAddress { ip: address, prefix_len }],
@@ -131,6 +135,7 @@ impl Config {
             vlan: None,
             mtu,
             checksum,
+            tso,
             hugepages,
             ring_slots,
             tcp: TcpSettings::default(),
@@ -211,6 +216,7 @@ impl Config {
         OpenConfig {
             mtu: self.mtu,
             checksum: self.checksum,
+            tso: self.tso,
             pools: self.pools,
             ring_slots: self.ring_slots,
             hugepages: self.hugepages,

@@ -7,6 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
 use ferrowarp_proto::ddp::regions::RegionTable;
+use ferrowarp_proto::device::Capabilities;
 
 use crate::arena::{Arena, Buffer};
 use crate::config::{Config, DriveMode};
@@ -58,6 +59,7 @@ pub(crate) struct ContextInner {
     /// Shards of the other context of a pair in this process: one thread may have to poll both.
     paired: OnceLock<(Vec<Weak<Shard>>, DriveMode)>,
     config: Config,
+    capabilities: Capabilities,
 }
 
 impl Context {
@@ -69,6 +71,13 @@ impl Context {
     #[must_use]
     pub fn config(&self) -> &Config {
         &self.inner.config
+    }
+
+    /// Capabilities of the device in use: its MAC address and MTU, and where checksums are computed
+    /// and messages are cut into TCP segments.
+    #[must_use]
+    pub fn capabilities(&self) -> Capabilities {
+        self.inner.capabilities
     }
 
     /// Allocates a zeroed buffer to register, in hugepages if available.

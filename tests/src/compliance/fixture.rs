@@ -20,7 +20,7 @@ use crate::ip;
 use crate::peer::{Header, Terminate, fpdu, marked_fpdu, opcode};
 pub use crate::raw::PORT;
 use crate::raw::{CQ, PD};
-use crate::sim::frames::{HeapDevice, PoolSizes};
+use crate::sim::frames::{HeapDevice, PoolSizes, PortOffload};
 use crate::sim::world::{CompletionQueues, address};
 use crate::tcp_peer::{MACS, TcpPeer};
 
@@ -88,8 +88,15 @@ impl Fixture {
     /// If it cannot listen.
     #[must_use]
     pub fn with_config(mtu: u16, change: impl FnOnce(&mut EngineConfig)) -> Self {
+        Self::with_device(Self::device(mtu), change)
+    }
+
+    fn device(mtu: u16) -> HeapDevice {
         let pools = PoolSizes { data: 256, reserve: 16, control: 64 };
-        let device = HeapDevice::new(MACS[1], mtu, pools, usize::MAX);
+        HeapDevice::new(MACS[1], mtu, pools, usize::MAX)
+    }
+
+    fn with_device(device: HeapDevice, change: impl FnOnce(&mut EngineConfig)) -> Self {
         let arena = Rc::new(VecMemory::new(ARENA_LEN));
         let local = arena.register(0, ARENA_LEN as u64, Access::ALL, PD);
         let queues = CompletionQueues::new(2, 64);
@@ -235,7 +242,18 @@ impl Fixture {
     /// If the stack does not accept.
     #[must_use]
     pub fn connected(mss: u16, ird: u8, ord: u8) -> Self {
-        let mut fx = Self::new();
+        Self::connected_with_offload(mss, ird, ord, PortOffload::None)
+    }
+
+    /// As [`Self::connected`], over a port with offloads.
+    ///
+    /// # Panics
+    /// If the stack does not accept.
+    #[must_use]
+    pub fn connected_with_offload(mss: u16, ird: u8, ord: u8, offload: PortOffload) -> Self {
+        let mut device = Self::device(1500);
+        device.set_offload(offload);
+        let mut fx = Self::with_device(device, |_| {});
         fx.mss = mss;
         fx.connect(ird, ord);
         fx

@@ -5,7 +5,8 @@ use std::collections::VecDeque;
 use std::rc::Rc;
 
 use ferrowarp_proto::device::{
-    Capabilities, ChecksumMode, Device, MTU_MIN, Retained, TxClass, TxFrame, frame_capacity,
+    Capabilities, ChecksumMode, ChecksumRequest, Device, MTU_MIN, Retained, SegmentationRequest,
+    TxClass, TxFrame, frame_capacity,
 };
 
 use crate::frame::Frame;
@@ -39,9 +40,13 @@ impl Retained for HeapRetained {
 /// A frame to be sent.
 pub struct HeapTx {
     buffer: Rc<Buffer>,
-    /// Lengths of the link, network and transport headers, if checksums are to be filled in.
-    requested: Option<(usize, usize, usize)>,
-    can_offload: bool,
+    /// Checksums to be filled in.
+    requested: Option<ChecksumRequest>,
+    /// Bytes of payload in each of the segments into which the frame is to be cut.
+    cut_to: Option<usize>,
+    /// Frames that continue this one.
+    appended: Vec<HeapTx>,
+    mode: ChecksumMode,
 }
 
 impl TxFrame for HeapTx {
@@ -59,10 +64,46 @@ impl TxFrame for HeapTx {
         HeapRetained(Rc::clone(&self.buffer))
     }
 
-    fn request_checksum(&mut self, l2_len: usize, l3_len: usize, l4_len: usize) {
-        assert!(self.can_offload, "the port offers no offload");
+    fn request_checksum(&mut self, request: &ChecksumRequest) {
+        assert!(self.mode.is_offloaded(), "the port offers no offload");
+        assert_eq!(request.ipv4, self.mode == ChecksumMode::Offload, "what the port offers");
         assert_eq!(Rc::strong_count(&self.buffer), 1, "a retained frame never changes");
-        self.requested = Some((l2_len, l3_len, l4_len));
+        self.requested = Some(*request);
+    }
+
+    fn append(&mut self, payloads: impl Iterator<Item = Self>) {
+        assert!(self.cut_to.is_some(), "the port is to cut the frame");
+        self.appended.extend(payloads);
+    }
+}
+
+/// Segments into which [`PortOffload::Segmentation`] cuts a frame, at most.
+const TSO_SEGMENTS_MAX: u16 = 7;
+
+/// What a port does with the frames it sends.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum PortOffload {
+    /// Nothing.
+    #[default]
+    None,
+    /// It fills in TCP checksums.
+    Tcp,
+    /// It fills in TCP and IPv4 checksums.
+    TcpIpv4,
+    /// It fills in TCP checksums, and cuts frames into TCP segments, up to seven.
+    Segmentation,
+}
+
+impl PortOffload {
+    /// Returns one of them, by the number of a seed.
+    #[must_use]
+    pub const fn of_seed(seed: u64) -> Self {
+        match seed % 4 {
+            0 => Self::None,
+            1 => Self::Tcp,
+            2 => Self::TcpIpv4,
+            _ => Self::Segmentation,
+        }
     }
 }
 
@@ -95,6 +136,8 @@ pub struct HeapDevice {
     is_uncounted: Cell<bool>,
     /// Length of the contiguous head of received frames.
     head_len: usize,
+    /// Frames that were cut into segments.
+    pub frames_cut: usize,
     /// Frames from the link.
     pub inbound: FrameQueue,
     /// Frames to the link.
@@ -111,6 +154,7 @@ impl HeapDevice {
                 mtu,
                 send_mtu: mtu,
                 checksum: ChecksumMode::Software,
+                tso_segments_max: 0,
             },
             sizes,
             data_in_use: InUse::default(),
@@ -118,6 +162,7 @@ impl HeapDevice {
             exhausted: Cell::default(),
             is_uncounted: Cell::default(),
             head_len,
+            frames_cut: 0,
             inbound: FrameQueue::default(),
             outbound: FrameQueue::default(),
         }
@@ -133,9 +178,15 @@ impl HeapDevice {
         self.capabilities.checksum = ChecksumMode::NotNeeded;
     }
 
-    /// Enables TX checksum offload: the port computes checksums only on request.
-    pub const fn offload_checksums(&mut self) {
-        self.capabilities.checksum = ChecksumMode::Offload;
+    /// Enables offloads: the port does only what is requested for a frame.
+    pub const fn set_offload(&mut self, offload: PortOffload) {
+        self.capabilities.checksum = match offload {
+            PortOffload::None => ChecksumMode::Software,
+            PortOffload::Tcp | PortOffload::Segmentation => ChecksumMode::OffloadTcp,
+            PortOffload::TcpIpv4 => ChecksumMode::Offload,
+        };
+        let cuts = matches!(offload, PortOffload::Segmentation);
+        self.capabilities.tso_segments_max = if cuts { TSO_SEGMENTS_MAX } else { 0 };
     }
 
     /// Makes allocation from the data pool and the control pool fail, as if all buffers were in
@@ -156,9 +207,10 @@ impl HeapDevice {
     }
 }
 
-/// Computes checksums as a NIC does: that of the IPv4 header, and that of the segment, whose
-/// checksum field holds the sum of the pseudo-header.
-fn fill_in_checksums(frame: &mut [u8], (l2, l3, l4): (usize, usize, usize)) {
+/// Computes checksums as a NIC does: that of the IPv4 header, if requested, and that of the
+/// segment, whose checksum field holds the sum of the pseudo-header.
+fn fill_in_checksums(frame: &mut [u8], request: &ChecksumRequest) {
+    let &ChecksumRequest { l2_len: l2, l3_len: l3, l4_len: l4, ipv4 } = request;
     let is_v4 = frame[l2] >> 4 == 4;
     assert_eq!(l3, if is_v4 { usize::from(frame[l2] & 15) * 4 } else { 40 });
     assert_eq!(l4, usize::from(frame[l2 + l3 + 12] >> 4) * 4, "the length of the TCP header");
@@ -169,12 +221,60 @@ fn fill_in_checksums(frame: &mut [u8], (l2, l3, l4): (usize, usize, usize)) {
         } else {
             l3 + usize::from(u16::from_be_bytes([frame[l2 + 4], frame[l2 + 5]]))
         };
-    if is_v4 {
+    if is_v4 && ipv4 {
         ip::set_checksum(&mut frame[l2..l2 + l3], 10);
     }
     let tcp = l2 + l3;
     let sum = ip::checksum(&frame[tcp..end]);
     frame[tcp + 16..tcp + 18].copy_from_slice(&sum);
+}
+
+/// Cuts a frame into segments as a NIC does.
+fn cut(frame: &HeapTx, request: &ChecksumRequest, payload_len: usize) -> Vec<Vec<u8>> {
+    let &ChecksumRequest { l2_len: l2, l3_len: l3, l4_len: l4, .. } = request;
+    let (headers, first) = frame.buffer.bytes.split_at(l2 + l3 + l4);
+    let payloads: Vec<&[u8]> = core::iter::once(first)
+        .chain(frame.appended.iter().map(|next| {
+            assert_eq!((next.requested, next.cut_to), (None, None), "payload alone");
+            &next.buffer.bytes[..]
+        }))
+        .collect();
+    assert!(payloads.len() <= usize::from(TSO_SEGMENTS_MAX), "as many as the port cuts");
+    assert!(payloads.iter().all(|payload| payload.len() == payload_len), "equal payloads");
+    let is_v4 = headers[l2] >> 4 == 4;
+    let read = |at: usize| u16::from_be_bytes([headers[at], headers[at + 1]]);
+    let l4_total = l4 + payloads.len() * payload_len;
+    let counted = if is_v4 { l3 + l4_total } else { l4_total };
+    let len_at = l2 + if is_v4 { 2 } else { 4 };
+    assert_eq!(usize::from(read(len_at)), counted, "the length of the whole packet");
+    let seq_at = l2 + l3 + 4;
+    let seq = u32::from_be_bytes(headers[seq_at..seq_at + 4].try_into().expect("four bytes"));
+    let cut_one = |(index, payload): (usize, &&[u8])| {
+        let mut bytes = [headers, payload].concat();
+        let number = u16::try_from(index).expect("few segments");
+        let len = counted - (payloads.len() - 1) * payload_len;
+        let len = u16::try_from(len).expect("a packet");
+        bytes[len_at..len_at + 2].copy_from_slice(&len.to_be_bytes());
+        if is_v4 {
+            let id = read(l2 + 4).wrapping_add(number);
+            bytes[l2 + 4..l2 + 6].copy_from_slice(&id.to_be_bytes());
+            bytes[l2 + 10..l2 + 12].fill(0);
+        }
+        let offset = u32::from(number) * u32::try_from(payload_len).expect("a payload");
+        bytes[seq_at..seq_at + 4].copy_from_slice(&seq.wrapping_add(offset).to_be_bytes());
+        if index + 1 < payloads.len() {
+            const FIN_PSH: u8 = 0x09;
+            bytes[l2 + l3 + 13] &= !FIN_PSH;
+        }
+        // The sum of the pseudo-header lacks the length.
+        let sum_at = l2 + l3 + 16;
+        let sum = u32::from(read(sum_at)) + u32::try_from(l4 + payload_len).expect("a segment");
+        let sum = u16::try_from((sum & 0xffff) + (sum >> 16)).expect("one carry");
+        bytes[sum_at..sum_at + 2].copy_from_slice(&sum.to_be_bytes());
+        fill_in_checksums(&mut bytes, &ChecksumRequest { ipv4: true, ..*request });
+        bytes
+    };
+    payloads.iter().enumerate().map(cut_one).collect()
 }
 
 thread_local! {
@@ -220,9 +320,14 @@ impl Device for HeapDevice {
         }
         in_use.set(in_use.get() + 1);
         let bytes = vec![0xa5; frame_capacity(self.capabilities.mtu)];
-        let can_offload = self.capabilities.checksum == ChecksumMode::Offload;
         let buffer = Rc::new(Buffer { bytes, in_use: Rc::clone(in_use) });
-        Some(HeapTx { buffer, requested: None, can_offload })
+        Some(HeapTx {
+            buffer,
+            requested: None,
+            cut_to: None,
+            appended: Vec::new(),
+            mode: self.capabilities.checksum,
+        })
     }
 
     fn data_avail_count(&self) -> usize {
@@ -242,11 +347,24 @@ impl Device for HeapDevice {
         // alone.
         let frame_max = usize::from(self.capabilities.send_mtu.max(MTU_MIN)) + 18;
         assert!(frame.buffer.bytes.len() <= frame_max, "a port is given what it sends");
-        let mut bytes = frame.buffer.bytes.clone();
-        if let Some(lens) = frame.requested {
-            fill_in_checksums(&mut bytes, lens);
+        let mut outbound = self.outbound.borrow_mut();
+        if let (Some(request), Some(payload_len)) = (&frame.requested, frame.cut_to) {
+            self.frames_cut += 1;
+            outbound.extend(cut(&frame, request, payload_len));
+            return;
         }
-        self.outbound.borrow_mut().push_back(bytes);
+        assert!(frame.appended.is_empty(), "only frames to be cut are continued");
+        let mut bytes = frame.buffer.bytes.clone();
+        if let Some(request) = &frame.requested {
+            fill_in_checksums(&mut bytes, request);
+        }
+        outbound.push_back(bytes);
+    }
+
+    fn request_segmentation(&mut self, frame: &mut HeapTx, request: &SegmentationRequest) {
+        assert!(self.capabilities.tso_segments_max > 1, "the port cuts no frames");
+        frame.request_checksum(&request.checksum);
+        frame.cut_to = Some(request.payload_len);
     }
 
     fn flush(&mut self) {}

@@ -19,7 +19,7 @@ use rand::rngs::SmallRng;
 pub use super::end::{CompletionQueues, End, SimEngine};
 use super::fault_schedule::{FaultSchedule, ScheduledFault};
 use super::fragmenter::fragment;
-use super::frames::{HeapDevice, PoolSizes};
+use super::frames::{HeapDevice, PoolSizes, PortOffload};
 use super::link::{Faults, LinkEmulator};
 use super::router::Router;
 use super::segment_mutator::SegmentMutator;
@@ -108,8 +108,8 @@ pub struct WorldOptions {
     pub router: Option<Router>,
     /// TCP checksums are not verified, as if a router had recomputed them after the corruption.
     pub repair_checksums: bool,
-    /// The ports compute checksums on request (TX offload); received checksums are verified.
-    pub offload: bool,
+    /// What the ports do with sent frames on request; received checksums are verified.
+    pub offload: PortOffload,
     /// RDMA Writes are placed out of order where markers locate their FPDUs.
     pub ooo_placement: bool,
     /// MPA revision of every connection; 0 selects the protocol versions of the RDMA Consortium.
@@ -147,7 +147,7 @@ impl WorldOptions {
             fragment_mtu: None,
             router: None,
             repair_checksums: false,
-            offload: false,
+            offload: PortOffload::None,
             ooo_placement: false,
             revision: 2,
             half_open_max: 1024,
@@ -162,8 +162,8 @@ fn make_device(options: &WorldOptions, host: u8) -> HeapDevice {
     device.set_send_mtu(options.send_mtu);
     if options.repair_checksums {
         device.skip_checksums();
-    } else if options.offload {
-        device.offload_checksums();
+    } else {
+        device.set_offload(options.offload);
     }
     device
 }

@@ -13,6 +13,7 @@ use ferrowarp_proto::wire::seq::Seq;
 use ferrowarp_proto::wire::tcp::{Fields, Flags, FourTuple, Options, Segment};
 use ferrowarp_tests::frame::Frame;
 use ferrowarp_tests::raw::{Fixture, PORT, device, mpa_request};
+use ferrowarp_tests::sim::frames::PortOffload;
 use ferrowarp_tests::sim::pairs::qp_init;
 use ferrowarp_tests::sim::world::{World, WorldOptions, address, address_v6};
 use ferrowarp_tests::tcp_peer::{MACS, TcpPeer};
@@ -29,9 +30,10 @@ struct OffloadFixture {
 }
 
 impl OffloadFixture {
-    fn new(ipv6: bool, vlan: Option<u16>, change: impl FnOnce(&mut EngineConfig)) -> Self {
+    fn new(case: Case, change: impl FnOnce(&mut EngineConfig)) -> Self {
+        let Case { ipv6, vlan, offload } = case;
         let mut device = device(64);
-        device.offload_checksums();
+        device.set_offload(offload);
         let ip = |index| if ipv6 { address_v6(index) } else { address(index) };
         let mut config = EngineConfig::new(ip(1), if ipv6 { 64 } else { 24 }, 7);
         config.vlan = vlan;
@@ -80,18 +82,28 @@ impl OffloadFixture {
     }
 }
 
-fn for_each_family_and_vlan(mut run: impl FnMut(bool, Option<u16>)) {
+/// Kind of the packets, and what the port does with them.
+#[derive(Clone, Copy, Debug)]
+struct Case {
+    ipv6: bool,
+    vlan: Option<u16>,
+    offload: PortOffload,
+}
+
+fn for_each_case(mut run: impl FnMut(Case)) {
     for ipv6 in [false, true] {
         for vlan in [None, Some(7)] {
-            run(ipv6, vlan);
+            for offload in [PortOffload::Tcp, PortOffload::TcpIpv4] {
+                run(Case { ipv6, vlan, offload });
+            }
         }
     }
 }
 
 #[test]
 fn rst_without_connection_has_a_valid_checksum() {
-    for_each_family_and_vlan(|ipv6, vlan| {
-        let mut fx = OffloadFixture::new(ipv6, vlan, |_| {});
+    for_each_case(|case| {
+        let mut fx = OffloadFixture::new(case, |_| {});
         fx.send_segment(&Fields { seq: Seq(9), flags: Flags::ACK, ..Fields::default() }, b"stray");
         assert_eq!(fx.last.expect("an answer").flags, Flags::RST);
     });
@@ -99,8 +111,8 @@ fn rst_without_connection_has_a_valid_checksum() {
 
 #[test]
 fn cookie_syn_ack_has_a_valid_checksum() {
-    for_each_family_and_vlan(|ipv6, vlan| {
-        let mut fx = OffloadFixture::new(ipv6, vlan, |config| config.half_open_max = 0);
+    for_each_case(|case| {
+        let mut fx = OffloadFixture::new(case, |config| config.half_open_max = 0);
         assert_eq!(fx.syn().flags, Flags::SYN | Flags::ACK);
         assert_eq!(fx.base.engine.counters().cookies_sent, 1);
     });
@@ -108,8 +120,8 @@ fn cookie_syn_ack_has_a_valid_checksum() {
 
 #[test]
 fn all_frames_of_a_connection_have_valid_checksums() {
-    for_each_family_and_vlan(|ipv6, vlan| {
-        let mut fx = OffloadFixture::new(ipv6, vlan, |_| {});
+    for_each_case(|case| {
+        let mut fx = OffloadFixture::new(case, |_| {});
         let answer = fx.syn();
         let ts = answer.options.ts.expect("negotiated");
         fx.peer.snd_nxt += 1;
@@ -139,8 +151,9 @@ fn all_frames_of_a_connection_have_valid_checksums() {
 
 #[test]
 fn connect_with_offload_is_refused_without_listener() {
-    for ipv6 in [false, true] {
-        let mut world = World::new(&WorldOptions { offload: true, ipv6, ..WorldOptions::new(5) });
+    for_each_case(|Case { ipv6, vlan, offload }| {
+        let options = WorldOptions { offload, vlan, ipv6, ..WorldOptions::new(5) };
+        let mut world = World::new(&options);
         let (now, remote) = (world.now, world.socket(1, PORT));
         let qp = world.ends[0].engine.create_qp(qp_init(16, 16)).unwrap();
         world.ends[0].engine.connect(now, qp, remote, &ConnParam::default()).unwrap();
@@ -151,5 +164,5 @@ fn connect_with_offload_is_refused_without_listener() {
         });
         assert!(done, "the SYN and the RST were right");
         assert!(matches!(event, Some(Event::ConnectFailed { .. })), "{event:?}");
-    }
+    });
 }

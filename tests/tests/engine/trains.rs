@@ -2,7 +2,7 @@
 
 use ferrowarp_proto::ddp::memory::Access;
 use ferrowarp_proto::device::ChecksumMode;
-use ferrowarp_proto::time::MICROSECOND;
+use ferrowarp_proto::time::{MICROSECOND, MILLISECOND};
 use ferrowarp_proto::verbs::cm::EndReason;
 use ferrowarp_proto::verbs::wr::{Operation, Payload, Sge};
 use ferrowarp_proto::wire::tcp::Segment;
@@ -12,6 +12,7 @@ use ferrowarp_tests::compliance::messages::{
 };
 use ferrowarp_tests::frame::Frame;
 use ferrowarp_tests::peer::fpdu;
+use ferrowarp_tests::sim::frames::PortOffload;
 
 /// MSS of the peer.
 const MSS: u16 = 300;
@@ -77,6 +78,53 @@ fn message_is_segmented_alike_from_one_element_and_from_several() {
     assert!(ulpdus.len() > 4 * 6, "{}", ulpdus.len());
     assert_eq!(sent[0], sent[1]);
     assert_eq!(sent[0].1.len(), 4);
+}
+
+/// The port cuts seven segments at most, and a train of six is one frame for it.
+#[test]
+fn train_that_the_port_cuts_leaves_as_segments_built_one_by_one() {
+    let sent = [PortOffload::Tcp, PortOffload::Segmentation].map(|offload| {
+        let mut fx = Fixture::connected_with_offload(MSS, 4, 4, offload);
+        let bytes: Vec<u8> = (0..LEN).map(|at| (at * 31 % 251) as u8).collect();
+        fx.arena.write(0, &bytes);
+        let before = fx.segments.len();
+        let payload = elements(&fx, LEN);
+        for (wr_id, operation) in (1..).zip(operations(&payload)) {
+            fx.post_op(wr_id, operation);
+        }
+        fx.inject_ulpdu(&read_request(1, fx.mem_stag, 0, LEN, 0));
+        fx.sent_ulpdus();
+        let counters = fx.engine.counters();
+        let counts = (counters.frames_out, counters.fpdus_out);
+        (fx.engine.device().frames_cut, (fx.segments.split_off(before), fx.poll_cq(), counts))
+    });
+    let [(uncut, alone), (cut, together)] = sent;
+    assert!(uncut == 0 && cut >= 5, "one for each message: {cut}");
+    assert!(together.0.iter().all(|segment| parse_fpdus(segment).1.is_empty()), "whole FPDUs");
+    assert_eq!(alone, together);
+}
+
+#[test]
+fn segments_of_a_cut_frame_are_retransmitted_one_by_one() {
+    let mut fx = Fixture::connected_with_offload(MSS, 4, 4, PortOffload::Segmentation);
+    let bytes: Vec<u8> = (0..LEN).map(|at| (at * 31 % 251) as u8).collect();
+    fx.arena.write(0, &bytes);
+    fx.drop_tx = true;
+    let payload = elements(&fx, LEN);
+    fx.post_op(1, Operation::Write { payload, rkey: PEER_STAG, remote: 0 });
+    fx.take_sent();
+    assert_eq!(fx.engine.device().frames_cut, 1);
+    fx.drop_tx = false;
+    let mut stream = Vec::new();
+    for _ in 0..200 {
+        fx.now = fx.now + 10 * MILLISECOND;
+        stream.extend(fx.take_sent());
+    }
+    let payloads: Vec<u8> =
+        parse_fpdus(&stream).0.iter().flat_map(|ulpdu| &ulpdu[14..]).copied().collect();
+    assert_eq!(payloads, bytes);
+    assert_eq!(fx.poll_cq().len(), 1);
+    assert_eq!(fx.engine.device().frames_in_use(), 0);
 }
 
 #[test]

@@ -6,6 +6,7 @@ use std::sync::Mutex;
 use ferrowarp_proto::steering::mesh::source_ports_max;
 use ferrowarp_proto::time::{Instant, MICROSECOND, MILLISECOND, SECOND};
 use ferrowarp_tests::sim::fault_schedule::ScheduledFault;
+use ferrowarp_tests::sim::frames::PortOffload;
 use ferrowarp_tests::sim::link::Faults;
 use ferrowarp_tests::sim::router::{IcmpReply, Router};
 use ferrowarp_tests::sim::seeds;
@@ -57,7 +58,7 @@ fn some_options(
     let mut options = WorldOptions { arena_len: arena_len(conns), ..WorldOptions::new(seed) };
     options.ipv6 = rng.random_bool(0.5);
     options.vlan = rng.random_bool(0.25).then(|| rng.random_range(1..4095));
-    options.offload = rng.random_bool(0.5);
+    options.offload = PortOffload::of_seed(rng.random());
     options.mtu = some_mtu(rng);
     options.tcp = [some_end(rng), some_end(rng)];
     options.faults.loss = rng.random_range(0.0..0.03);
@@ -198,7 +199,7 @@ fn data_survives_wrong_steering() {
     assert!(totals.forwarded > 1000 && totals.received > 1000, "{totals:?}");
     assert!(totals.reassembled > 0 && totals.icmp_errors > 0, "{totals:?}");
     assert!(totals.cookies > 0, "{totals:?}");
-    assert!(totals.abandoned > 1000, "{totals:?}");
+    assert!(totals.abandoned > 100, "{totals:?}");
 }
 
 /// The port steers by a hash of its own: an active open finds a source port whose replies arrive at

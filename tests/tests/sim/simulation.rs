@@ -7,7 +7,7 @@ use std::sync::Mutex;
 use ferrowarp_proto::engine::Counters;
 use ferrowarp_proto::tcp::{Algorithm, EcnMode};
 use ferrowarp_proto::time::{MICROSECOND, MILLISECOND, SECOND};
-use ferrowarp_tests::sim::frames::PoolSizes;
+use ferrowarp_tests::sim::frames::{PoolSizes, PortOffload};
 use ferrowarp_tests::sim::link::{Faults, GilbertElliott};
 use ferrowarp_tests::sim::router::{IcmpReply, Router};
 use ferrowarp_tests::sim::seeds;
@@ -37,7 +37,7 @@ fn over_seeds(
         options.ipv6 = rng.random_bool(0.5);
         options.vlan = rng.random_bool(0.25).then(|| rng.random_range(1..4095));
         // Without drawing a random number, so that everything else of a seed stays the same.
-        options.offload = seed % 2 == 0;
+        options.offload = PortOffload::of_seed(seed);
         draw(&mut rng, &mut options);
         options.revision = [2, 0][usize::from(rng.random_bool(0.25))];
         let mut world = World::new(&options);

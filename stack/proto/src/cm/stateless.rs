@@ -2,7 +2,7 @@
 
 use crate::cm::context::Context;
 use crate::cm::env::Env;
-use crate::device::{ChecksumMode, Device, TxClass, TxFrame};
+use crate::device::{Device, TxClass, TxFrame};
 use crate::wire::tcp::{Fields, FourTuple};
 
 impl<E: Env> Context<E> {
@@ -24,9 +24,8 @@ impl<E: Env> Context<E> {
         let mode = self.capabilities.checksum;
         let len = template.emit(frame.buf_mut(), fields, 0, mode);
         frame.set_len(len);
-        if mode == ChecksumMode::Offload {
-            let (l2, l3) = template.l2_l3_len();
-            frame.request_checksum(l2, l3, len - l2 - l3);
+        if mode.is_offloaded() {
+            frame.request_checksum(&template.checksum_request(len, mode));
         }
         self.device.transmit(frame);
         self.verbs.counters.frames_out += 1;

@@ -3,8 +3,8 @@
 use std::rc::Rc;
 
 use super::{
-    Capabilities, ChecksumMode, ChecksumState, Device, Retained, RxFrame, TxClass, TxFrame,
-    frame_capacity,
+    Capabilities, ChecksumMode, ChecksumRequest, ChecksumState, Device, Retained, RxFrame, TxClass,
+    TxFrame, frame_capacity,
 };
 
 /// Hardware address of the device.
@@ -73,7 +73,13 @@ impl Device for TestDevice {
     type Retained = HeapFrame;
 
     fn capabilities(&self) -> Capabilities {
-        Capabilities { mac: MAC, mtu: MTU, send_mtu: MTU, checksum: ChecksumMode::Software }
+        Capabilities {
+            mac: MAC,
+            mtu: MTU,
+            send_mtu: MTU,
+            checksum: ChecksumMode::Software,
+            tso_segments_max: 0,
+        }
     }
 
     fn receive(&mut self, _: &mut Vec<HeapFrame>, _: usize) -> usize {
@@ -115,5 +121,5 @@ impl TxFrame for TestTx {
         HeapFrame::new(&self.0)
     }
 
-    fn request_checksum(&mut self, _: usize, _: usize, _: usize) {}
+    fn request_checksum(&mut self, _: &ChecksumRequest) {}
 }

@@ -30,6 +30,7 @@ mod tx;
 mod tx_pack;
 mod tx_reclaim;
 mod tx_train;
+mod tx_tso;
 mod tx_turns;
 mod tx_visits;
 mod usage;

@@ -5,7 +5,7 @@ use crate::cm::connection::Connection;
 use crate::cm::context::Context;
 use crate::cm::env::Env;
 use crate::cm::tx_reclaim::{LOW_WATER_FRAMES, exceeds_share};
-use crate::device::{ChecksumMode, Device, Retained, RxFrame, TxClass, TxFrame};
+use crate::device::{Device, Retained, RxFrame, TxClass, TxFrame};
 use crate::tcp::{Tcb, Transmit, TxDemand};
 use crate::time::Instant;
 use crate::verbs::queue_pair::Qp;
@@ -306,7 +306,7 @@ pub(super) struct ChecksumOffload {
 
 impl ChecksumOffload {
     fn of<E: Env>(cx: &Context<E>) -> Self {
-        Self { is_on: cx.capabilities.checksum == ChecksumMode::Offload }
+        Self { is_on: cx.capabilities.checksum.is_offloaded() }
     }
 
     pub(super) fn request<R: RxFrame, T: Retained>(
@@ -316,8 +316,7 @@ impl ChecksumOffload {
         header_len: usize,
     ) {
         if self.is_on {
-            let (l2, l3) = tcb.l2_l3_len();
-            frame.request_checksum(l2, l3, header_len - l2 - l3);
+            frame.request_checksum(&tcb.checksum_request(header_len));
         }
     }
 }

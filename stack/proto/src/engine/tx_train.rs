@@ -2,12 +2,14 @@
 //! one short loop. What they have in common is done once: source range, headers, windows, timers.
 
 use super::tx::ChecksumOffload;
+use super::tx_tso::TsoTrain;
 use crate::cm::connection::Connection;
 use crate::cm::context::Context;
 use crate::cm::env::Env;
 use crate::device::{Device, TxClass, TxFrame};
 use crate::mpa::fpdu::{LENGTH_LEN, fpdu_len, mulpdu};
 use crate::time::Instant;
+use crate::verbs::context::Verbs;
 use crate::wire::ddp::UNTAGGED_LEN;
 use crate::wire::tcp::MAX_HEADER_LEN;
 
@@ -31,7 +33,7 @@ impl<E: Env> Connection<E> {
         count_max: usize,
         offload: ChecksumOffload,
     ) -> usize {
-        let Context { qps, verbs, device, .. } = cx;
+        let Context { qps, verbs, device, capabilities, .. } = cx;
         let emss = self.tcb.emss();
         let ulpdu_len = mulpdu(emss);
         let fpdu_len = fpdu_len(ulpdu_len);
@@ -48,6 +50,16 @@ impl<E: Env> Connection<E> {
         else {
             return 0;
         };
+        if capabilities.tso_segments_max > 1 {
+            let Verbs { memory, counters, .. } = verbs;
+            let tcb = &mut self.tcb;
+            let tso = TsoTrain { tcb, framing: self.framing, memory, device, ulpdu_len };
+            let sent = tso.send(now, &mut segments, capabilities.tso_segments_max.into());
+            qp.stream.end_train(&segments);
+            counters.frames_out += sent as u64;
+            counters.fpdus_out += sent as u64;
+            return sent;
+        }
         // Before the headers are made: they count as sent with all that they acknowledge.
         let mut next = device.allocate(TxClass::Data);
         if next.is_none() {
@@ -71,7 +83,7 @@ impl<E: Env> Connection<E> {
             self.tcb.emit_in_train(&train, buf);
             frame.set_len(header_len + fpdu_len);
             offload.request(&self.tcb, &mut frame, header_len);
-            self.tcb.on_sent_in_train(now, &mut train, frame.retain());
+            self.tcb.on_sent_in_train(now, &mut train, frame.retain(), header_len);
             device.transmit(frame);
             let is_last = segments.remaining() == 0;
             next = if is_last { None } else { device.allocate(TxClass::Data) };

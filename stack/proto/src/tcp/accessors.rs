@@ -4,7 +4,7 @@ use super::config::Stats;
 use super::state::State;
 use super::tcb::{SegmentCounts, Tcb};
 use super::tx::send::Fin;
-use crate::device::{Device, Retained, RxFrame};
+use crate::device::{ChecksumRequest, Device, Retained, RxFrame};
 use crate::time::Instant;
 use crate::wire::seq::Seq;
 use crate::wire::tcp::{FourTuple, TIMESTAMPS_LEN};
@@ -86,12 +86,11 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
         self.template.base_len() + if self.ts_on { TIMESTAMPS_LEN.into() } else { 0 }
     }
 
-    /// Lengths of the link and the network header of every frame, for
-    /// [`crate::device::TxFrame::request_checksum`]. The TCP header of a data frame takes the rest
-    /// of [`Tcb::header_len`].
+    /// Returns the request of checksums for a frame with headers of `header_len` bytes: that of a
+    /// data frame is [`Tcb::header_len`].
     #[must_use]
-    pub fn l2_l3_len(&self) -> (usize, usize) {
-        self.template.l2_l3_len()
+    pub fn checksum_request(&self, header_len: usize) -> ChecksumRequest {
+        self.template.checksum_request(header_len, self.cfg.checksum)
     }
 
     /// True while there are records written and not acknowledged, sent or not.

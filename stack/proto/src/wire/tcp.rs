@@ -168,8 +168,8 @@ impl Segment {
     /// Parses a frame without VLAN tag. All headers must lie in [`RxFrame::head`]; the payload may
     /// extend beyond it.
     ///
-    /// In modes `Software` and `Offload` checksums are verified here if the port has not done so
-    /// ([`ChecksumState::Unknown`]). Cost: about 25 ns, and one pass over the bytes if checksums
+    /// Except in mode `NotNeeded`, checksums are verified here if the port has not done so
+    /// ([`RxFrame::checksum`]). Cost: about 25 ns, and one pass over the bytes if checksums
     /// are verified.
     ///
     /// # Errors
@@ -196,7 +196,7 @@ impl Segment {
     ) -> Result<Self, ParseError> {
         let head = frame.head();
         let verify = unverified(frame, mode)?;
-        let ip = IpHeader::parse::<L3>(head, verify)?;
+        let ip = IpHeader::parse::<L3>(head, verify.ip)?;
         if ip.end > frame.len() {
             return Err(ParseError::Truncated);
         }
@@ -208,7 +208,7 @@ impl Segment {
         }
         let options = Options::parse(tcp.get(TCP_LEN..header_len).ok_or(ParseError::Truncated)?)?;
         // req: MPA-024
-        if verify && tcp_sum(frame, ip.address_sum, ip.l4..ip.end) != 0xffff {
+        if verify.tcp && tcp_sum(frame, ip.address_sum, ip.l4..ip.end) != 0xffff {
             return Err(ParseError::BadTcpChecksum);
         }
         let (remote_port, local_port) = (be16(fixed, 0), be16(fixed, 2));
@@ -231,18 +231,25 @@ impl Segment {
     }
 }
 
-/// True if the checksums are to be verified here: they are needed, and the port has not verified
-/// them.
+/// Checksums of a received frame that are to be verified here: `tcp` implies `ip`.
+struct Unverified {
+    ip: bool,
+    tcp: bool,
+}
+
+/// Returns the checksums to be verified here: they are needed, and the port has not verified them.
 ///
 /// # Errors
 /// [`ParseError::BadTcpChecksum`] if the port found one of them wrong.
 #[inline]
-fn unverified(frame: &impl RxFrame, mode: ChecksumMode) -> Result<bool, ParseError> {
-    match (mode, frame.checksum()) {
-        (ChecksumMode::NotNeeded, _) | (_, ChecksumState::Good) => Ok(false),
-        (_, ChecksumState::Bad) => Err(ParseError::BadTcpChecksum),
-        (_, ChecksumState::Unknown) => Ok(true),
-    }
+fn unverified(frame: &impl RxFrame, mode: ChecksumMode) -> Result<Unverified, ParseError> {
+    let (ip, tcp) = match (mode, frame.checksum()) {
+        (ChecksumMode::NotNeeded, _) | (_, ChecksumState::Good) => (false, false),
+        (_, ChecksumState::Bad) => return Err(ParseError::BadTcpChecksum),
+        (_, ChecksumState::TransportGood) => (true, false),
+        (_, ChecksumState::Unknown) => (true, true),
+    };
+    Ok(Unverified { ip, tcp })
 }
 
 /// Returns the sum over pseudo-header and `segment`, the position of TCP header and payload: 0xffff

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, OnceLock, Weak};
 use ferrowarp_proto::ddp::regions::RegionTable;
 use ferrowarp_proto::device::Capabilities;
 use ferrowarp_proto::engine::{Engine, EngineConfig};
-use ferrowarp_proto::steering::mesh::{MeshConfig, mesh};
+use ferrowarp_proto::steering::mesh::{MeshConfig, SHARD_COUNT_MAX, mesh};
 use rand::TryRngCore;
 
 use super::{Context, ContextInner};
@@ -128,6 +128,8 @@ impl Context {
     {
         config.shards = queues.len();
         config.validate()?;
+        let none = OpenError::Shards { shards: 0, max: SHARD_COUNT_MAX };
+        let capabilities = queues.first().map(D::capabilities).ok_or(none)?;
         dpdk_sys::fork::install_atfork();
         let seeds = match config.seed {
             Some(seed) => [seed, seed.rotate_left(32) ^ 0x5bd1_e995],
@@ -171,6 +173,7 @@ impl Context {
             drive_threads: Mutex::new(drive_threads),
             paired: OnceLock::new(),
             config,
+            capabilities,
         };
         Ok(Self { inner: Arc::new(inner) })
     }

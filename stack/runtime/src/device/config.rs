@@ -10,9 +10,13 @@ use crate::device::pools::PoolNeeds;
 pub struct OpenConfig {
     /// Largest IP packet, bytes.
     pub mtu: u16,
-    /// Checksum mode. `None`: no checksums on `ring`, software elsewhere. `Offload` is for NICs
-    /// and is an error if the port does not support it.
+    /// Checksum mode. `None`: no checksums on `ring`; on NICs by the port, as far as it computes
+    /// them; in software elsewhere. `Offload` leaves to the port what it offers, of TCP at least,
+    /// or else is an error.
     pub checksum: Option<ChecksumMode>,
+    /// TCP segmentation offload (TSO), where checksums are left to the port and it cuts frames: a
+    /// train of segments is passed to it as one frame.
+    pub tso: bool,
     /// Queue pairs to open, each as a device of its own; at least 1. They spread the frames that
     /// the port receives as [`DpdkDevice::steering`] says. Over memif and vhost the peer
     /// may have fewer ([`DpdkDevice::has_wire`]).
@@ -41,6 +45,7 @@ impl Default for OpenConfig {
         Self {
             mtu: 1500,
             checksum: None,
+            tso: true,
             queues: 1,
             pools: PoolNeeds::default(),
             ring_slots: 512,

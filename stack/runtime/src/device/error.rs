@@ -196,7 +196,7 @@ pub enum DeviceError {
         device: String,
     },
     /// Checksum offload was requested, but the port has none.
-    #[error("{device}: the port does not compute TCP and IPv4 checksums (leave that to the stack)")]
+    #[error("{device}: the port does not compute TCP checksums (leave that to the stack)")]
     NoChecksumOffload {
         /// The device as named.
         device: String,

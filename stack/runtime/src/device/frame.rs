@@ -1,7 +1,7 @@
 //! The protocol core's frame traits, implemented by the mbuf types of [`dpdk_sys::mbuf`].
 
 use dpdk_sys::{Mbuf, RetainedMbuf, RxChecksum, TxMbuf};
-use ferrowarp_proto::device::{ChecksumState, Retained, RxFrame, TxFrame};
+use ferrowarp_proto::device::{ChecksumRequest, ChecksumState, Retained, RxFrame, TxFrame};
 
 /// A received frame. Over `ring` it is the sender's own mbuf, and immutable.
 #[derive(Debug)]
@@ -27,6 +27,7 @@ impl RxFrame for DpdkRx {
     fn checksum(&self) -> ChecksumState {
         match self.0.checksum() {
             RxChecksum::Unknown => ChecksumState::Unknown,
+            RxChecksum::TransportGood => ChecksumState::TransportGood,
             RxChecksum::Good => ChecksumState::Good,
             RxChecksum::Bad => ChecksumState::Bad,
         }
@@ -58,8 +59,13 @@ impl TxFrame for DpdkTx {
         DpdkRetained(self.0.retain())
     }
 
-    fn request_checksum(&mut self, l2_len: usize, l3_len: usize, l4_len: usize) {
-        self.0.request_checksum(l2_len, l3_len, l4_len);
+    fn request_checksum(&mut self, request: &ChecksumRequest) {
+        let &ChecksumRequest { l2_len, l3_len, l4_len, ipv4 } = request;
+        self.0.request_checksum(l2_len, l3_len, l4_len, ipv4);
+    }
+
+    fn append(&mut self, payloads: impl Iterator<Item = Self>) {
+        self.0.append(payloads.map(|payload| payload.0));
     }
 }
 

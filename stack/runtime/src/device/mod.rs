@@ -16,6 +16,7 @@ mod frame;
 mod mac;
 mod mbuf_cache;
 mod memif;
+mod offload;
 mod open;
 mod pools;
 mod port;
@@ -31,7 +32,8 @@ pub use config::OpenConfig;
 pub use dpdk_sys::{Hugepages, LogLevel};
 pub use error::DeviceError;
 pub use ferrowarp_proto::device::{
-    Capabilities, ChecksumMode, ChecksumState, Device, Retained, RxFrame, TxClass, TxFrame,
+    Capabilities, ChecksumMode, ChecksumRequest, ChecksumState, Device, Retained, RxFrame,
+    SegmentationRequest, TxClass, TxFrame,
 };
 pub use frame::{DpdkRetained, DpdkRx, DpdkTx};
 pub use open::{Opened, open, open_raw};

@@ -4,7 +4,7 @@
 use std::sync::{Arc, Once};
 
 use dpdk_sys::{Eal, EalConfig, Memory, Port, PortConfig, netif, ring_pair};
-use ferrowarp_proto::device::{Capabilities, ChecksumMode};
+use ferrowarp_proto::device::Capabilities;
 
 use crate::device::attach::{Attachment, PeerQueues, attach};
 use crate::device::config::OpenConfig;
@@ -12,6 +12,7 @@ use crate::device::error::DeviceError;
 use crate::device::mac::stack_mac;
 use crate::device::mbuf_cache::create_pools;
 use crate::device::memif;
+use crate::device::offload::PortOffloads;
 use crate::device::pools::{MTU_MAX, MTU_MIN};
 use crate::device::port::{DpdkDevice, PortFacts};
 use crate::device::quirks::{DriverQuirks, MtuBy, SteeringBy};
@@ -187,7 +188,6 @@ fn start_port(
     quirks.check_memory(spec, eal.memory())?;
     quirks.check_mtu(spec, config.mtu)?;
     quirks.check_queues(spec, wired, Some(info.max_queues))?;
-    let checksum = checksum_mode(spec, config, quirks, info.tx_checksum && info.rx_checksum)?;
     let (rx_descriptors, tx_descriptors) = quirks.descriptors(config.rx_buf_size.is_some());
     let sizes = if quirks.rx_shares_sender_mbufs {
         config.pools.ring_sizes(config.mtu)
@@ -201,6 +201,9 @@ fn start_port(
     let (pools, receive): (Vec<_>, Vec<_>) =
         pools.collect::<Result<Vec<_>, _>>().map_err(error)?.into_iter().unzip();
     quirks.check_memory_files(spec, eal)?;
+    let has_rss = config.queues > 1 && info.rss && quirks.steering == SteeringBy::Port;
+    let is_scattered = rx_buf_size < sizes.frame_capacity;
+    let offloads = PortOffloads::select(spec, config, quirks, &info, (is_scattered, has_rss))?;
     let port_config = PortConfig {
         tx_free_thresh: quirks.tx_free_thresh,
         socket: match spec {
@@ -212,10 +215,9 @@ fn start_port(
         pools: receive,
         wired,
         mtu: (quirks.mtu_by == MtuBy::Ethdev).then_some(config.mtu),
-        scatter: rx_buf_size < sizes.frame_capacity,
         promiscuous: true,
-        checksum: checksum == ChecksumMode::Offload,
-        rss: config.queues > 1 && info.rss && quirks.steering == SteeringBy::Port,
+        offloads: offloads.wanted,
+        rss: has_rss,
     };
     let queues = port.start(&port_config).map_err(error)?;
     let Some((rx, _)) = queues.first() else {
@@ -235,31 +237,17 @@ fn start_port(
             config.mtu
         );
     }
-    let capabilities = Capabilities { mac, mtu: config.mtu, send_mtu, checksum };
+    let capabilities = Capabilities {
+        mac,
+        mtu: config.mtu,
+        send_mtu,
+        checksum: offloads.checksum,
+        tso_segments_max: offloads.tso_segments_max,
+    };
     let tx_queue = config.pools.tx_queue as usize;
     let port = PortFacts { capabilities, quirks, steering, name: name.to_owned() };
     let devices = queues.into_iter().zip(pools);
     Ok(devices
         .map(|(queue, pools)| DpdkDevice::new(queue, pools, tx_queue, port.clone()))
         .collect())
-}
-
-/// Returns the checksum mode to use, if the port and its link support the requested one.
-fn checksum_mode(
-    spec: &DeviceSpec,
-    config: &OpenConfig,
-    quirks: &DriverQuirks,
-    is_offered: bool,
-) -> Result<ChecksumMode, DeviceError> {
-    match config.checksum {
-        None if spec.is_pair() => Ok(ChecksumMode::NotNeeded),
-        None => Ok(ChecksumMode::Software),
-        Some(ChecksumMode::NotNeeded) if !quirks.checksum_optional => {
-            Err(DeviceError::ChecksumNeeded { device: spec.to_string() })
-        }
-        Some(ChecksumMode::Offload) if !is_offered || quirks.checksum_in_software => {
-            Err(DeviceError::NoChecksumOffload { device: spec.to_string() })
-        }
-        Some(mode) => Ok(mode),
-    }
 }

@@ -4,7 +4,7 @@ use std::ops::AddAssign;
 use std::sync::Arc;
 
 use dpdk_sys::{BURST, RxQueue, TxMbuf, TxQueue};
-use ferrowarp_proto::device::{Capabilities, Device, TxClass};
+use ferrowarp_proto::device::{Capabilities, Device, SegmentationRequest, TxClass, TxFrame};
 
 use crate::device::frame::{DpdkRetained, DpdkRx, DpdkTx};
 use crate::device::mbuf_cache::{MbufCache, TxPools};
@@ -26,6 +26,10 @@ pub struct DeviceCounters {
     pub tx_too_long: u64,
     /// Dropped because the link partner has no queue for this one (memif, vhost).
     pub tx_no_wire: u64,
+    /// Frames that the port cut into TCP segments; each counts once in `tx_frames`.
+    pub tx_tso_frames: u64,
+    /// Dropped because the driver refused what they request of the port.
+    pub tx_refused: u64,
     /// Flushes that left frames queued because the port accepted no more.
     pub tx_deferred: u64,
     /// Failed allocations: the data pool was empty.
@@ -43,6 +47,8 @@ impl AddAssign for DeviceCounters {
         self.tx_frames += other.tx_frames;
         self.tx_dropped += other.tx_dropped;
         self.tx_too_long += other.tx_too_long;
+        self.tx_tso_frames += other.tx_tso_frames;
+        self.tx_refused += other.tx_refused;
         self.tx_deferred += other.tx_deferred;
         self.data_drained += other.data_drained;
         self.retransmit_drained += other.retransmit_drained;
@@ -73,6 +79,8 @@ pub struct DpdkDevice {
     pools: TxPools,
     /// Length of the last data frame in bytes, the likely length of the next.
     likely_len: usize,
+    /// The driver refuses the frame that is transmitted next.
+    refuses_next: bool,
     counters: DeviceCounters,
     port: PortFacts,
 }
@@ -100,6 +108,7 @@ impl DpdkDevice {
             queue_max,
             pools,
             likely_len: 0,
+            refuses_next: false,
             counters: DeviceCounters::default(),
             port,
         }
@@ -239,12 +248,21 @@ impl Device for DpdkDevice {
         self.queue_max - self.queue.len()
     }
 
+    fn request_segmentation(&mut self, frame: &mut DpdkTx, request: &SegmentationRequest) {
+        frame.request_checksum(&request.checksum);
+        frame.0.request_segmentation(request.payload_len);
+        self.counters.tx_tso_frames += 1;
+        self.refuses_next = !self.tx.prepare(&mut frame.0);
+    }
+
     #[inline]
     fn transmit(&mut self, frame: DpdkTx) {
         let len = frame.0.bytes().len();
         if len > frame_len_max(self.port.capabilities.send_mtu) {
             // The port would never accept it, and it would block the queue.
             self.counters.tx_too_long += 1;
+        } else if core::mem::take(&mut self.refuses_next) {
+            self.counters.tx_refused += 1;
         } else if self.queue.len() < self.queue_max {
             if len > HEADERS_LEN_MAX {
                 self.likely_len = len;

@@ -34,6 +34,8 @@ pub(super) struct DriverQuirks {
     pub(super) mac: MacFrom,
     /// The checksum offload that the port offers is computed in software, after a copy: not used.
     pub(super) checksum_in_software: bool,
+    /// Checksums are left to the port, as far as it computes them, if nothing else is requested.
+    pub(super) offload_by_default: bool,
     /// The link is memory, so checksums may be omitted.
     pub(super) checksum_optional: bool,
     /// Without hugepages the port opens, but carries no frames.
@@ -110,6 +112,7 @@ const NIC: DriverQuirks = DriverQuirks {
     mtu_by: MtuBy::Ethdev,
     mac: MacFrom::Port,
     checksum_in_software: false,
+    offload_by_default: true,
     checksum_optional: false,
     needs_hugepages: false,
     rx_shares_sender_mbufs: false,
@@ -121,8 +124,10 @@ const NIC: DriverQuirks = DriverQuirks {
     tx_errors_are_retries: false,
 };
 
-/// Virtual devices: their drivers configure no hardware, and need no MTU.
-const VIRTUAL: DriverQuirks = DriverQuirks { mtu_by: MtuBy::Buffers, rx_buf_size_step: 1, ..NIC };
+/// Virtual devices: their drivers configure no hardware, and need no MTU. Nobody fills in the
+/// checksums of frames left to the link partner, unless it offers that for its own peers.
+const VIRTUAL: DriverQuirks =
+    DriverQuirks { mtu_by: MtuBy::Buffers, rx_buf_size_step: 1, offload_by_default: false, ..NIC };
 
 /// See the module's text.
 static TABLE: [(&str, DriverQuirks); 7] = [
@@ -159,15 +164,19 @@ static TABLE: [(&str, DriverQuirks); 7] = [
     ),
     // Back end of vhost-user. Frames are copied to and from buffers in the peer's memory. All ports
     // have nearly the same MAC address, in each process again: it ends with the port's number. A
-    // frame is received with whatever checksum it has, and checked here. Queues that the peer has
-    // not enabled are told by events, and the library's end of a connection needs the bursts to be
-    // locked: both are in the bindings. A second virtio driver that connects takes the port from
-    // the first, so it looks for the first one before it does (`device/socket.rs`). Its sockets
-    // would be inherited by programs that are executed, and are marked in the bindings. The library
-    // allocates when the peer's memory grows: if that is of the same process, both wait for each
-    // other, so that is refused (drivers/net/vhost/rte_eth_vhost.c and lib/vhost/vhost_user.c,
-    // `vhost_user_set_mem_table`; `vhost_queue_reaches_the_peers_queue_of_the_same_number`,
-    // `vhost_frame_arrives_with_its_checksum`, `vhost_ends_that_are_killed_are_replaced`,
+    // frame is received with whatever checksum it has, and checked here; with offload it has none,
+    // and is marked as correct, or its driver fills it in towards an end that computes checksums
+    // itself. Queues that the peer has not enabled are told by events, and the library's end of a
+    // connection needs the bursts to be locked: both are in the bindings. A second virtio driver
+    // that connects takes the port from the first, so it looks for the first one before it does
+    // (`device/socket.rs`). Its sockets would be inherited by programs that are executed, and are
+    // marked in the bindings. The library allocates when the peer's memory grows: if that is of the
+    // same process, both wait for each other, so that is refused (drivers/net/vhost/rte_eth_vhost.c
+    // and lib/vhost/vhost_user.c, `vhost_user_set_mem_table`;
+    // `vhost_queue_reaches_the_peers_queue_of_the_same_number`,
+    // `vhost_frame_arrives_with_its_checksum`,
+    // `vhost_frames_with_offload_arrive_marked_or_with_a_checksum`,
+    // `vhost_ends_that_are_killed_are_replaced`,
     // `both_ends_in_a_process_with_hugepages_are_refused`, and, of the whole stack,
     // `second_virtio_driver_is_refused_until_the_first_is_gone`).
     (
@@ -193,7 +202,7 @@ static TABLE: [(&str, DriverQuirks); 7] = [
     // (`virtio_user_drops_frames_without_its_back_end`). At most 8 queues
     // (VIRTIO_MAX_VIRTQUEUE_PAIRS), and the back end does not tell how many it polls
     // (`virtio_user_uses_queues_that_are_polled`). The largest frame has 9728 bytes
-    // (VIRTIO_MAX_RX_PKTLEN). It offers checksums of TCP, and not of IPv4, so none are left to it.
+    // (VIRTIO_MAX_RX_PKTLEN). It offers checksums of TCP, and not of IPv4.
     (
         "net_virtio_user",
         DriverQuirks {
@@ -456,7 +465,7 @@ mod tests {
         assert_eq!((nic.descriptors(true), nic.mtu_by), ((512, 512), MtuBy::Ethdev));
         assert_eq!((nic.mac, nic.path_bytes), (MacFrom::Port, PATH_BYTES));
         assert_eq!((nic.steering, nic.queues_max), (SteeringBy::Port, u16::MAX));
-        assert!(!nic.checksum_in_software && !nic.checksum_optional);
+        assert!(!nic.checksum_in_software && !nic.checksum_optional && nic.offload_by_default);
     }
 
     #[test]

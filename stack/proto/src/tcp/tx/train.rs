@@ -56,12 +56,41 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
     ///
     /// # Panics
     /// If `buf` is shorter than the headers.
-    #[expect(clippy::cast_possible_truncation, reason = "a payload is below 64 KiB")]
     pub fn begin_train(&mut self, now: Instant, buf: &mut [u8], payload_len: usize) -> DataTrain {
+        self.begin_train_of(now, buf, payload_len, 1)
+    }
+
+    /// As [`Tcb::begin_train`], of exactly `count` segments that the port cuts from one frame,
+    /// whose headers it writes to `buf`. [`Tcb::emit_in_train`] is not to be called.
+    ///
+    /// # Panics
+    /// If `buf` is shorter than the headers, or the IP packet longer than 65,535 bytes.
+    pub fn begin_tso_train(
+        &mut self,
+        now: Instant,
+        buf: &mut [u8],
+        payload_len: usize,
+        count: usize,
+    ) -> DataTrain {
+        let train = self.begin_train_of(now, buf, payload_len, count);
+        self.template.emit_segmentation_sum(&mut buf[train.l4..]);
+        train
+    }
+
+    /// Writes the headers of a packet with `count` payloads.
+    #[inline(always)]
+    #[expect(clippy::cast_possible_truncation, reason = "a payload is below 64 KiB")]
+    fn begin_train_of(
+        &mut self,
+        now: Instant,
+        buf: &mut [u8],
+        payload_len: usize,
+        count: usize,
+    ) -> DataTrain {
         debug_assert!(0 < payload_len && payload_len <= self.emss());
         let header = self.fast_path_header(now, false);
         let mode = self.cfg.checksum;
-        let header_len = self.template.emit_plain_headers(buf, &header, payload_len, mode);
+        let header_len = self.template.emit_plain_headers(buf, &header, count * payload_len, mode);
         let (l2, l3) = self.template.l2_l3_len();
         let payload_len = payload_len as u32;
         DataTrain { seq: self.snd.nxt, payload_len, header_len, l4: l2 + l3, sent: 0 }
@@ -78,11 +107,18 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
         }
     }
 
-    /// Adds the segment to the scoreboard: `retained` is its frame.
+    /// Adds the segment to the scoreboard: `retained` is its frame, with the payload at
+    /// `header_len`.
     #[inline]
-    pub fn on_sent_in_train(&mut self, now: Instant, train: &mut DataTrain, retained: T) {
+    pub fn on_sent_in_train(
+        &mut self,
+        now: Instant,
+        train: &mut DataTrain,
+        retained: T,
+        header_len: usize,
+    ) {
         #[expect(clippy::cast_possible_truncation, reason = "headers are shorter than 256 bytes")]
-        let offset = train.header_len as u32;
+        let offset = header_len as u32;
         self.scoreboard.push(now, train.seq, train.payload_len, offset, retained, true);
         train.seq += train.payload_len;
         train.sent += 1;

@@ -6,7 +6,7 @@ use super::{
     ETHERNET_LEN, Ecn, Flags, FourTuple, IPV4_LEN, IPV6_LEN, Options, PlainHeader, Segment,
     TCP_LEN, VLAN_ETHERNET_LEN, pseudo_sum,
 };
-use crate::device::ChecksumMode;
+use crate::device::{ChecksumMode, ChecksumRequest};
 use crate::wire::bytes::{array_at, be16, be32};
 use crate::wire::checksum;
 use crate::wire::ethernet::EthernetLink;
@@ -188,8 +188,16 @@ impl HeaderTemplate {
         l2 + l3
     }
 
-    /// Returns the lengths of the link and network headers, for
-    /// [`crate::device::TxFrame::request_checksum`].
+    /// Returns the request of checksums for a frame with headers of `header_len` bytes, in a mode
+    /// in which the port computes them.
+    #[must_use]
+    pub fn checksum_request(&self, header_len: usize, mode: ChecksumMode) -> ChecksumRequest {
+        let (l2_len, l3_len) = self.l2_l3_len();
+        let l4_len = header_len - l2_len - l3_len;
+        ChecksumRequest { l2_len, l3_len, l4_len, ipv4: mode == ChecksumMode::Offload }
+    }
+
+    /// Returns the lengths of the link and network headers.
     #[inline]
     #[must_use]
     pub const fn l2_l3_len(&self) -> (usize, usize) {
@@ -206,7 +214,7 @@ impl HeaderTemplate {
     /// `payload_len` bytes of payload must already follow them in `buf`.
     ///
     /// Cost: about 10 ns, and in mode `Software` one pass over the payload. The TCP checksum field
-    /// holds the folded pseudo-header sum in mode `Offload`, zero in mode `NotNeeded`.
+    /// holds the folded pseudo-header sum if the port computes it, zero in mode `NotNeeded`.
     ///
     /// # Panics
     /// If `buf` is shorter than headers and payload, or the IP packet longer than 65,535 bytes.
@@ -247,16 +255,22 @@ impl HeaderTemplate {
     }
 
     /// Writes the checksum of `segment`, TCP header and payload, in mode `Software`; the folded
-    /// pseudo-header sum in mode `Offload`. The field was zero.
+    /// pseudo-header sum if the port computes it. The field was zero.
     #[inline]
     pub fn emit_checksum(&self, segment: &mut [u8], mode: ChecksumMode) {
         let pseudo = pseudo_sum(self.address_sum, segment.len());
         let sum = match mode {
             ChecksumMode::NotNeeded => return,
-            ChecksumMode::Offload => pseudo,
+            ChecksumMode::OffloadTcp | ChecksumMode::Offload => pseudo,
             ChecksumMode::Software => !checksum::add(pseudo, checksum::sum(segment)),
         };
         segment[16..18].copy_from_slice(&sum.to_be_bytes());
+    }
+
+    /// Writes the folded sum of the pseudo-header without length to the TCP header at the start of
+    /// `segment`: the port adds the length of each segment that it cuts.
+    pub fn emit_segmentation_sum(&self, segment: &mut [u8]) {
+        segment[16..18].copy_from_slice(&pseudo_sum(self.address_sum, 0).to_be_bytes());
     }
 }
 

@@ -140,11 +140,11 @@ impl HeaderTemplate {
         if end < start || end > head.len() {
             return None;
         }
-        if mode != ChecksumMode::NotNeeded
-            && unverified(frame, mode).ok()?
-            && !self.has_correct_checksums(frame, L3, end)
-        {
-            return None;
+        if mode != ChecksumMode::NotNeeded {
+            let verify = unverified(frame, mode).ok()?;
+            if verify.ip && !self.has_correct_checksums(frame, L3, end, verify.tcp) {
+                return None;
+            }
         }
         let header = PlainHeader {
             seq: Seq(be32(tcp, 4)),
@@ -187,13 +187,19 @@ impl HeaderTemplate {
         is_match.then_some((Ecn::from_traffic_class(fixed[L3 + 1] >> 4), end))
     }
 
-    /// Verifies the checksums of TCP and IPv4. The packet is at `l3..end`, in the first part of the
-    /// frame.
+    /// Verifies the checksums of IPv4 and, with `tcp`, of TCP. The packet is at `l3..end`, in the
+    /// first part of the frame.
     // req: MPA-024
-    fn has_correct_checksums(&self, frame: &impl RxFrame, l3: usize, end: usize) -> bool {
+    fn has_correct_checksums(
+        &self,
+        frame: &impl RxFrame,
+        l3: usize,
+        end: usize,
+        tcp: bool,
+    ) -> bool {
         let ip_len = if self.is_v6() { IPV6_LEN } else { IPV4_LEN };
         (self.is_v6() || checksum::sum(&frame.head()[l3..l3 + ip_len]) == 0xffff)
-            && tcp_sum(frame, self.address_sum, l3 + ip_len..end) == 0xffff
+            && (!tcp || tcp_sum(frame, self.address_sum, l3 + ip_len..end) == 0xffff)
     }
 
     /// Writes plain headers to the start of `buf`, as [`HeaderTemplate::emit`] does, and returns
@@ -336,7 +342,7 @@ impl HeaderTemplate {
         ip[..8].copy_from_slice(&start.to_be_bytes());
         ip[8..12].copy_from_slice(&[TTL, PROTOCOL_TCP, 0, 0]);
         ip[12..20].copy_from_slice(&self.addresses[..8]);
-        if mode == ChecksumMode::Software {
+        if matches!(mode, ChecksumMode::Software | ChecksumMode::OffloadTcp) {
             let varying = u32::from(ip_len) + ecn as u32;
             let sum = !checksum::fold(IPV4_SUM + u32::from(self.address_sum) + varying);
             ip[10..12].copy_from_slice(&sum.to_be_bytes());

@@ -216,16 +216,18 @@ fn checksum_field_holds_pseudo_header_sum_under_offload() {
         let l4 = if v6 { 54 } else { 34 };
         let bytes = frame(v6, &data(), 100, ChecksumMode::NotNeeded);
         assert_eq!(bytes[l4 + 16..l4 + 18], [0, 0]);
-        let mut bytes = frame(v6, &data(), 100, ChecksumMode::Offload);
-        // The port sums TCP header and payload, the pseudo-header sum in the field included.
-        let sum = !checksum::sum(&bytes[l4..]);
-        bytes[l4 + 16..l4 + 18].copy_from_slice(&sum.to_be_bytes());
-        if !v6 {
-            assert_eq!(bytes[24..26], [0, 0]);
-            let sum = !checksum::sum(&bytes[14..34]);
-            bytes[24..26].copy_from_slice(&sum.to_be_bytes());
+        for mode in [ChecksumMode::OffloadTcp, ChecksumMode::Offload] {
+            let mut bytes = frame(v6, &data(), 100, mode);
+            // The port sums TCP header and payload, the pseudo-header sum in the field included.
+            let sum = !checksum::sum(&bytes[l4..]);
+            bytes[l4 + 16..l4 + 18].copy_from_slice(&sum.to_be_bytes());
+            if !v6 && mode == ChecksumMode::Offload {
+                assert_eq!(bytes[24..26], [0, 0]);
+                let sum = !checksum::sum(&bytes[14..34]);
+                bytes[24..26].copy_from_slice(&sum.to_be_bytes());
+            }
+            assert!(parse(&bytes).is_ok());
         }
-        assert!(parse(&bytes).is_ok());
     }
 }
 
@@ -238,10 +240,30 @@ fn rx_checksum_state_decides_under_offload() {
     };
     let bad = Some(ParseError::BadTcpChecksum);
     assert_eq!(check(ChecksumMode::Offload, ChecksumState::Good), None);
+    assert_eq!(check(ChecksumMode::OffloadTcp, ChecksumState::TransportGood), None);
     assert_eq!(check(ChecksumMode::Offload, ChecksumState::Unknown), bad);
     assert_eq!(check(ChecksumMode::Offload, ChecksumState::Bad), bad);
     assert_eq!(check(ChecksumMode::Software, ChecksumState::Unknown), bad);
     assert_eq!(check(ChecksumMode::NotNeeded, ChecksumState::Unknown), None);
+}
+
+#[test]
+fn ipv4_header_is_verified_unless_the_port_has_done_so() {
+    let mut bytes = frame(false, &data(), 100, ChecksumMode::Software);
+    // Identification, which nothing else covers.
+    bytes[18] ^= 1;
+    let check = |checksum| {
+        let rx = Frame { bytes: &bytes, head: bytes.len(), checksum };
+        let template = HeaderTemplate::new(MACS.1, MACS.0, reversed(tuple(false)));
+        let is_plain = template.parse_plain(&rx, ChecksumMode::OffloadTcp).is_some();
+        let parsed = Segment::parse(&rx, ChecksumMode::OffloadTcp);
+        assert_eq!(is_plain, parsed.is_ok(), "{checksum:?}");
+        parsed.err()
+    };
+    assert_eq!(check(ChecksumState::Good), None);
+    for checksum in [ChecksumState::TransportGood, ChecksumState::Unknown] {
+        assert_eq!(check(checksum), Some(ParseError::BadIpChecksum), "{checksum:?}");
+    }
 }
 
 #[test]

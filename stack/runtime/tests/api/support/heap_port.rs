@@ -8,8 +8,8 @@ use std::sync::{Arc, Mutex};
 
 use ferrowarp::{Config, Context, Port};
 use ferrowarp_proto::device::{
-    Capabilities, ChecksumMode, ChecksumState, Device, Retained, RxFrame, TxClass, TxFrame,
-    frame_capacity,
+    Capabilities, ChecksumMode, ChecksumRequest, ChecksumState, Device, Retained, RxFrame, TxClass,
+    TxFrame, frame_capacity,
 };
 
 use super::reserve_pair;
@@ -80,7 +80,7 @@ impl TxFrame for HeapFrame {
         self.clone()
     }
 
-    fn request_checksum(&mut self, _: usize, _: usize, _: usize) {}
+    fn request_checksum(&mut self, _: &ChecksumRequest) {}
 }
 
 type Queue = Arc<Mutex<VecDeque<HeapFrame>>>;
@@ -105,7 +105,7 @@ impl Device for HeapPort {
 
     fn capabilities(&self) -> Capabilities {
         let checksum = ChecksumMode::NotNeeded;
-        Capabilities { mac: self.mac, mtu: MTU, send_mtu: MTU, checksum }
+        Capabilities { mac: self.mac, mtu: MTU, send_mtu: MTU, checksum, tso_segments_max: 0 }
     }
 
     fn receive(&mut self, burst: &mut Vec<HeapFrame>, max: usize) -> usize {

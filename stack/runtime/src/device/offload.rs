@@ -1,0 +1,178 @@
+//! Selection of the offloads that a port is asked for: each by itself, as far as it offers them.
+
+use dpdk_sys::{Offload, Offloads, PortInfo};
+use ferrowarp_proto::device::ChecksumMode;
+
+use crate::device::config::OpenConfig;
+use crate::device::error::DeviceError;
+use crate::device::quirks::DriverQuirks;
+use crate::device::spec::DeviceSpec;
+
+/// Offloads of a port in use.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct PortOffloads {
+    /// Where checksums are computed.
+    pub(super) checksum: ChecksumMode,
+    /// What the port is asked for.
+    pub(super) wanted: Offloads,
+    /// Most segments into which the port cuts a frame; 0 if it does not.
+    pub(super) tso_segments_max: u16,
+}
+
+impl PortOffloads {
+    /// Selects what to ask of a port. `is_scattered`: a frame may be longer than a receive buffer;
+    /// `has_rss`: RSS is on.
+    ///
+    /// # Errors
+    /// [`DeviceError::NoChecksumOffload`] and [`DeviceError::ChecksumNeeded`] if the requested mode
+    /// is not possible.
+    pub(super) fn select(
+        spec: &DeviceSpec,
+        config: &OpenConfig,
+        quirks: &DriverQuirks,
+        info: &PortInfo,
+        (is_scattered, has_rss): (bool, bool),
+    ) -> Result<Self, DeviceError> {
+        let checksum = checksum_mode(spec, config, quirks, info.offloads)?;
+        let mut asked = Vec::new();
+        if checksum.is_offloaded() {
+            asked.extend([Offload::TxTcpChecksum, Offload::RxTcpChecksum, Offload::RxIpv4Checksum]);
+        }
+        if checksum == ChecksumMode::Offload {
+            asked.push(Offload::TxIpv4Checksum);
+        }
+        let cuts = checksum.is_offloaded()
+            && config.tso
+            && info.tx_segments_max > 1
+            && info.offloads.has(Offload::TxTcpSegmentation);
+        if cuts {
+            asked.push(Offload::TxTcpSegmentation);
+        }
+        if is_scattered {
+            // Some virtual devices scatter without offering it.
+            asked.push(Offload::RxScatter);
+        }
+        if has_rss {
+            asked.push(Offload::RxRssHash);
+        }
+        let offered = asked.into_iter().filter(|&offload| info.offloads.has(offload));
+        let wanted = offered.fold(Offloads::NONE, Offloads::with);
+        let tso_segments_max = if cuts { info.tx_segments_max } else { 0 };
+        Ok(Self { checksum, wanted, tso_segments_max })
+    }
+}
+
+/// Returns the checksum mode to use, if the port and its link support the requested one.
+fn checksum_mode(
+    spec: &DeviceSpec,
+    config: &OpenConfig,
+    quirks: &DriverQuirks,
+    offered: Offloads,
+) -> Result<ChecksumMode, DeviceError> {
+    let offload = match (
+        offered.has(Offload::TxTcpChecksum) && !quirks.checksum_in_software,
+        offered.has(Offload::TxIpv4Checksum),
+    ) {
+        (false, _) => None,
+        (true, false) => Some(ChecksumMode::OffloadTcp),
+        (true, true) => Some(ChecksumMode::Offload),
+    };
+    match config.checksum {
+        None if spec.is_pair() => Ok(ChecksumMode::NotNeeded),
+        None => {
+            let by_default = offload.filter(|_| quirks.offload_by_default);
+            Ok(by_default.unwrap_or(ChecksumMode::Software))
+        }
+        Some(ChecksumMode::NotNeeded) if !quirks.checksum_optional => {
+            Err(DeviceError::ChecksumNeeded { device: spec.to_string() })
+        }
+        Some(ChecksumMode::Offload) => {
+            offload.ok_or_else(|| DeviceError::NoChecksumOffload { device: spec.to_string() })
+        }
+        Some(ChecksumMode::OffloadTcp) => offload
+            .map(|_| ChecksumMode::OffloadTcp)
+            .ok_or_else(|| DeviceError::NoChecksumOffload { device: spec.to_string() }),
+        Some(mode) => Ok(mode),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn select(
+        device: &str,
+        driver: &str,
+        offered: &[Offload],
+        checksum: Option<ChecksumMode>,
+    ) -> Result<PortOffloads, DeviceError> {
+        let info = PortInfo {
+            driver: driver.to_owned(),
+            offloads: offered.iter().copied().fold(Offloads::NONE, Offloads::with),
+            ..PortInfo::default()
+        };
+        let config = OpenConfig { checksum, ..OpenConfig::default() };
+        let quirks = DriverQuirks::of(driver);
+        PortOffloads::select(&device.parse().unwrap(), &config, quirks, &info, (true, true))
+    }
+
+    const TCP: [Offload; 2] = [Offload::TxTcpChecksum, Offload::RxTcpChecksum];
+    const IPV4: [Offload; 2] = [Offload::TxIpv4Checksum, Offload::RxIpv4Checksum];
+
+    #[test]
+    fn checksums_are_asked_for_piece_by_piece() {
+        let both = [TCP, IPV4].concat();
+        for (offered, mode) in [
+            (&both[..], ChecksumMode::Offload),
+            (&TCP, ChecksumMode::OffloadTcp),
+            (&TCP[..1], ChecksumMode::OffloadTcp),
+            (&IPV4, ChecksumMode::Software),
+            (&[], ChecksumMode::Software),
+        ] {
+            let selected = select("pci:00:01.0", "net_nic", offered, None).unwrap();
+            assert_eq!(selected.checksum, mode, "{offered:?}");
+            let wanted = offered.iter().filter(|_| mode.is_offloaded()).copied();
+            assert_eq!(selected.wanted, wanted.fold(Offloads::NONE, Offloads::with), "{offered:?}");
+        }
+    }
+
+    #[test]
+    fn requested_mode_is_used_or_refused() {
+        let both = [TCP, IPV4].concat();
+        let nic = |offered: &[Offload], mode| select("pci:00:01.0", "net_nic", offered, Some(mode));
+        let mode = |offered: &[Offload], mode| nic(offered, mode).map(|found| found.checksum).ok();
+        assert_eq!(mode(&both, ChecksumMode::Software), Some(ChecksumMode::Software));
+        assert_eq!(nic(&both, ChecksumMode::Software).unwrap().wanted, Offloads::NONE);
+        assert_eq!(mode(&both, ChecksumMode::OffloadTcp), Some(ChecksumMode::OffloadTcp));
+        assert_eq!(
+            mode(&TCP, ChecksumMode::Offload),
+            Some(ChecksumMode::OffloadTcp),
+            "the stack does the rest"
+        );
+        for offered in [&IPV4[..], &[]] {
+            let refused = nic(offered, ChecksumMode::Offload).unwrap_err();
+            assert!(matches!(refused, DeviceError::NoChecksumOffload { .. }), "{refused}");
+        }
+        assert!(matches!(
+            nic(&both, ChecksumMode::NotNeeded),
+            Err(DeviceError::ChecksumNeeded { .. })
+        ));
+        // What the driver itself would compute, after a copy, is not used.
+        assert!(select("tap:a", "net_tap", &both, Some(ChecksumMode::Offload)).is_err());
+        let memory = select("virtio-user:/a", "net_virtio_user", &TCP, None).unwrap();
+        assert_eq!(
+            memory.checksum,
+            ChecksumMode::Software,
+            "only on request where the link is memory"
+        );
+    }
+
+    #[test]
+    fn scattered_receive_and_rss_hash_are_asked_for_where_they_are_offered() {
+        let offered = [Offload::RxScatter, Offload::RxRssHash];
+        let wanted = select("pci:00:01.0", "net_nic", &offered, None).unwrap().wanted;
+        assert!(offered.iter().all(|&offload| wanted.has(offload)));
+        let wanted = select("pci:00:01.0", "net_nic", &[], None).unwrap().wanted;
+        assert_eq!(wanted, Offloads::NONE);
+    }
+}
