@@ -410,13 +410,10 @@ impl Mbuf {
         let mut skip = offset;
         let mut rest = out;
         for piece in self.segments() {
-            let piece = piece.get(skip..).unwrap_or_else(|| {
+            let Some(piece) = piece.get(skip..).filter(|piece| !piece.is_empty()) else {
                 skip -= piece.len();
-                &[]
-            });
-            if piece.is_empty() {
                 continue;
-            }
+            };
             skip = 0;
             let count = piece.len().min(rest.len());
             let (now, later) = rest.split_at_mut(count);

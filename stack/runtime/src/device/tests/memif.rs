@@ -72,6 +72,12 @@ fn memif_carries_jumbo_frames_whole_or_in_segments() {
     let mut middle = [0; 5000];
     frame.copy_out(2040, &mut middle);
     assert_eq!(middle, pattern(1 + 2040, 5000).as_slice());
+    // From each offset, the first of a segment among them.
+    for (offset, expected) in pattern(1, 9014).into_iter().enumerate() {
+        let mut byte = [0];
+        frame.copy_out(offset, &mut byte);
+        assert_eq!(byte, [expected], "offset {offset}");
+    }
 }
 
 const PEER: &str = "FERROWARP_TEST_MEMIF_PEER";
