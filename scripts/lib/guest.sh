@@ -40,7 +40,8 @@
 #
 # and responds on standard output:
 #
-#   ready KEY=VALUE ...   the guest is up: namespace, interface, qemu (its process), kernel
+#   ready KEY=VALUE ...   the guest is up: namespace, interface (of eth0, on the host),
+#                         qemu (its process), kernel
 #   ID | TEXT             a line of the command's output
 #   ID exit CODE          the command has exited
 #   gone                  the guest has ended
@@ -258,7 +259,7 @@ start_guest() {
     [ -z "$from_guest" ] || exec {from_guest}<&- {to_guest}>&- {to_monitor}>&-
     exec {from_guest}<"$pipe.out" {to_guest}<>"$pipe.in" {to_monitor}<>"$monitor_pipe.in" {both}>&-
     cat "$monitor_pipe.out" >"$scratch/monitor-$boots" &
-    ready="$line accel=$accel namespace=$ns interface=${guest_interfaces[0]} qemu=$qemu"
+    ready="$line accel=$accel namespace=$ns interface=$siw_interface qemu=$qemu"
 }
 
 cleanup_guest() {

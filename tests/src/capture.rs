@@ -36,7 +36,8 @@ impl Capture {
     }
 
     /// Starts to capture all TCP on `interface` of the network namespace `namespace`, at most
-    /// `packets_max` packets.
+    /// `packets_max` packets. On `any`, all interfaces, it captures packets that the host sends or
+    /// forwards, each once.
     ///
     /// # Errors
     /// If tcpdump cannot be started or does not start capturing.
@@ -47,7 +48,8 @@ impl Capture {
         file: PathBuf,
     ) -> io::Result<Self> {
         let mut command = Command::new("ip");
-        command.args(["netns", "exec", namespace, "tcpdump", "tcp"]);
+        command.args(["netns", "exec", namespace, "tcpdump"]);
+        command.arg(if interface == "any" { "tcp and outbound" } else { "tcp" });
         command.args(["-c", &packets_max.to_string()]);
         // Above the MTU there; with a smaller snapshot length the buffer holds more packets.
         Self::spawn(command, interface, 9216, file)

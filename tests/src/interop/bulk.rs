@@ -165,7 +165,7 @@ fn by_siw(testbed: &mut Testbed, run: &Bulk) -> io::Result<String> {
 }
 
 /// Returns the value of `key=` in the line `result: ...`.
-fn value(output: &str, key: &str) -> io::Result<u64> {
+pub(super) fn value(output: &str, key: &str) -> io::Result<u64> {
     let line = output.lines().find(|line| line.starts_with("result: "));
     let mut pairs = line.unwrap_or_default().split(' ').filter_map(|word| word.split_once('='));
     let found = pairs.find(|(name, _)| *name == key).and_then(|(_, value)| value.parse().ok());

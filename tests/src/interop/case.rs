@@ -2,6 +2,7 @@
 
 use std::io;
 
+use crate::interop::guest::GuestKind;
 use crate::interop::route::Route;
 use crate::interop::testbed::Testbed;
 
@@ -14,6 +15,8 @@ pub struct Case {
     pub name: String,
     /// Part of the quick matrix too.
     pub is_quick: bool,
+    /// Guest of the case.
+    pub guest: GuestKind,
     /// Path of the case.
     pub route: Route,
     /// Flags of Wireshark's TCP analysis that this case may cause for our segments: the last parts
@@ -39,6 +42,7 @@ impl Case {
         Self {
             name: name.into(),
             is_quick: false,
+            guest: GuestKind::Siw,
             route,
             expected_analysis: Vec::new(),
             packets_max: 8000,
@@ -51,6 +55,12 @@ impl Case {
     #[must_use]
     pub fn quick(self, quick: bool) -> Self {
         Self { is_quick: quick, ..self }
+    }
+
+    /// Needs a guest with these cards for the stack.
+    #[must_use]
+    pub fn with_cards(self, cards: &'static [&'static str]) -> Self {
+        Self { guest: GuestKind::Cards(cards), ..self }
     }
 
     /// Adds analysis flags that the case may cause for our segments.

@@ -1,4 +1,5 @@
-//! The guest: a Linux with siw, behind `scripts/siw-guest --serve`.
+//! The guest: a Linux with siw, behind `scripts/siw-guest --serve`, or one with network cards for
+//! the stack too, behind `scripts/nic-guest --serve`.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -11,9 +12,19 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use crate::interop::operation::{CASE_TIMEOUT, failure};
+use crate::process::program;
 
 /// Timeout of a boot.
 const BOOT_TIMEOUT: Duration = Duration::from_secs(90);
+
+/// Hardware of a guest.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum GuestKind {
+    /// One card, for siw.
+    Siw,
+    /// Further cards for the stack, as `scripts/nic-guest --card` takes them.
+    Cards(&'static [&'static str]),
+}
 
 /// A guest and its network; both are removed on drop.
 pub struct Guest {
@@ -132,17 +143,29 @@ impl Guest {
     ///
     /// # Errors
     /// If the guest does not boot in time.
-    pub fn boot(log: &Path) -> io::Result<Self> {
-        Self::boot_with(log, &[])
+    pub fn boot(log: &Path, kind: GuestKind) -> io::Result<Self> {
+        let GuestKind::Cards(cards) = kind else { return Self::boot_with(log, &[]) };
+        let mut command = Command::new(crate::workspace::root().join("scripts/nic-guest"));
+        let iwping = program("iwping").ok_or_else(|| failure("iwping was not built"))?;
+        command.env("FERROWARP_BIN", iwping.parent().unwrap_or(&iwping)).arg("--siw");
+        for card in cards {
+            command.args(["--card", card]);
+        }
+        Self::serve(command, log)
     }
 
-    /// As [`Guest::boot`], with these options of `scripts/siw-guest`.
+    /// As [`Guest::boot`] with siw alone, with these options of `scripts/siw-guest`.
     ///
     /// # Errors
     /// If the guest does not boot in time.
     pub fn boot_with(log: &Path, options: &[&str]) -> io::Result<Self> {
         let mut command = Command::new(crate::workspace::root().join("scripts/siw-guest"));
-        command.args(options).arg("--serve").stdin(Stdio::piped()).stdout(Stdio::piped());
+        command.args(options);
+        Self::serve(command, log)
+    }
+
+    fn serve(mut command: Command, log: &Path) -> io::Result<Self> {
+        command.arg("--serve").stdin(Stdio::piped()).stdout(Stdio::piped());
         let mut script = command.stderr(File::create(log)?).spawn()?;
         let (commands_in, output) = (script.stdin.take(), script.stdout.take());
         let output = output.ok_or_else(|| failure("no pipe"))?;
@@ -168,13 +191,12 @@ impl Guest {
         };
         match self.shared.wait(BOOT_TIMEOUT, up) {
             Some(true) => Ok(()),
-            Some(false) => Err(failure("scripts/siw-guest has ended")),
+            Some(false) => Err(failure("the guest's script has ended")),
             None => Err(failure("the guest did not boot in time")),
         }
     }
 
-    /// Returns a property: `namespace`, `interface` (its tap interface on the host), `qemu` (the
-    /// PID), `kernel`, `accel`; empty for any other key, and while the guest is down.
+    /// Returns a property: `namespace`, `interface` (that of siw, on the host), `qemu` (the PID), `kernel`, `accel`; empty for any other key, and while the guest is down.
     #[must_use]
     pub fn property(&self, key: &str) -> String {
         let state = self.shared.lock_state();
@@ -185,6 +207,14 @@ impl Guest {
     #[must_use]
     pub fn is_up(&self) -> bool {
         self.shared.lock_state().ready.is_some()
+    }
+
+    /// Runs a command of QEMU's monitor, such as `set_link card0 off`.
+    ///
+    /// # Errors
+    /// If the guest has ended.
+    pub fn monitor(&self, command: &str) -> io::Result<()> {
+        self.shared.send_command(&format!("monitor {command}"))
     }
 
     /// Kills the guest without a shutdown, and waits for its end. The network stays.

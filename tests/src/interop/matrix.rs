@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use crate::interop::case::Case;
-use crate::interop::{bulk, faults, peer_failure, ping, startup};
+use crate::interop::{bulk, cards, faults, peer_failure, ping, startup};
 
 /// Returns all cases in the order in which they run.
 ///
@@ -11,8 +11,14 @@ use crate::interop::{bulk, faults, peer_failure, ping, startup};
 /// If two have the same name.
 #[must_use]
 pub fn all() -> Vec<Case> {
-    let groups =
-        [ping::cases(), startup::cases(), bulk::cases(), faults::cases(), peer_failure::cases()];
+    let groups = [
+        ping::cases(),
+        startup::cases(),
+        bulk::cases(),
+        faults::cases(),
+        peer_failure::cases(),
+        cards::cases(),
+    ];
     let cases: Vec<_> = groups.into_iter().flatten().collect();
     let names: BTreeSet<_> = cases.iter().map(|case| &case.name).collect();
     assert_eq!(names.len(), cases.len(), "names of cases are unique");

@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 
 use crate::capture::{self, Capture};
 use crate::interop::case::Case;
+use crate::interop::guest::GuestKind;
 use crate::interop::operation::failure;
 use crate::interop::tcp_analysis::{self, LostSegments};
 use crate::interop::testbed::Testbed;
@@ -26,40 +27,46 @@ pub struct Row {
     pub elapsed: Duration,
 }
 
-/// Runs `cases` with one guest; each has its logs and capture in a folder of its own below
+/// Runs `cases`, with one guest for consecutive ones of the same kind; each has its logs and capture in a folder of its own below
 /// `folder`. Prints a line for each as it ends.
 ///
 /// # Errors
 /// If the guest does not boot, or printing fails.
 pub fn run(cases: &[Case], folder: &Path) -> io::Result<Vec<Row>> {
-    let mut testbed = Testbed::open(folder)?;
-    println!(
-        "siw of Linux {} ({})",
-        testbed.guest.property("kernel"),
-        testbed.guest.property("accel")
-    );
+    let mut opened: Option<Testbed> = None;
     let width = cases.iter().map(|case| case.name.len()).max().unwrap_or_default();
     let mut rows = Vec::new();
     for (index, case) in cases.iter().enumerate() {
         let own = folder.join(case.name.replace('/', "."));
         fs::create_dir_all(&own)?;
+        let testbed = match opened.take() {
+            Some(testbed) if testbed.kind() == case.guest => opened.insert(testbed),
+            // The previous guest is removed before the next boots.
+            previous => {
+                drop(previous);
+                opened.insert(open(folder, case.guest)?)
+            }
+        };
         let began = Instant::now();
-        let mut outcome = run_case(case, &mut testbed, &own);
+        let mut outcome = run_case(case, testbed, &own);
         if outcome.as_ref().is_err_and(|error| error.kind() == capture::DROPPED_PACKETS) {
             // The capture is incomplete then.
-            outcome = run_case(case, &mut testbed, &own);
+            outcome = run_case(case, testbed, &own);
         }
         if let Err(error) = &outcome
             && LostSegments::is_reason_of(error)
         {
             let first = error.to_string();
-            outcome = run_case(case, &mut testbed, &own)
+            outcome = run_case(case, testbed, &own)
                 .map(|detail| format!("{detail}; run again: {first}"))
                 .map_err(|again| failure(format!("{again}; and before: {first}")));
         }
-        if outcome.is_err() && has_wrong_crc(&own.join(CAPTURE_FILE), testbed.guest_addr()) {
+        if case.guest == GuestKind::Siw
+            && outcome.is_err()
+            && has_wrong_crc(&own.join(CAPTURE_FILE), testbed.guest_addr())
+        {
             // The connection cannot continue then.
-            outcome = run_case(case, &mut testbed, &own).map(|detail| {
+            outcome = run_case(case, testbed, &own).map(|detail| {
                 format!("{detail}; run again: siw had sent an FPDU with a wrong CRC")
             });
         }
@@ -77,6 +84,16 @@ pub fn run(cases: &[Case], folder: &Path) -> io::Result<Vec<Row>> {
     Ok(rows)
 }
 
+fn open(folder: &Path, kind: GuestKind) -> io::Result<Testbed> {
+    let testbed = Testbed::open(folder, kind)?;
+    let (kernel, accel) = (testbed.guest.property("kernel"), testbed.guest.property("accel"));
+    match kind {
+        GuestKind::Siw => println!("siw of Linux {kernel} ({accel})"),
+        GuestKind::Cards(cards) => println!("{} in Linux {kernel} ({accel})", cards.join(", ")),
+    }
+    Ok(testbed)
+}
+
 /// True if tshark finds an FPDU of `sender` with a wrong CRC.
 fn has_wrong_crc(file: &Path, sender: IpAddr) -> bool {
     capture::dissect(file, sender, false).is_ok_and(|analysis| analysis.bad_crc > 0)
@@ -85,12 +102,12 @@ fn has_wrong_crc(file: &Path, sender: IpAddr) -> bool {
 fn run_case(case: &Case, testbed: &mut Testbed, folder: &Path) -> io::Result<String> {
     testbed.configure_route(case.route, folder)?;
     let file = folder.join(CAPTURE_FILE);
-    let (namespace, interface) = (testbed.namespace(), testbed.guest.property("interface"));
+    let (namespace, (sender, interface)) = (testbed.namespace(), testbed.captured());
     let capture = Capture::start_in_namespace(&namespace, &interface, case.packets_max, file)?;
     let detail = (case.body)(testbed);
     let file = capture.stop()?;
     let detail = detail?;
-    let packets = tcp_analysis::check_capture(case, &file, testbed.stack_addr())?;
+    let packets = tcp_analysis::check_capture(case, &file, sender)?;
     Ok(format!("{detail}; {packets}"))
 }
 

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use crate::interop::guest::Guest;
+use crate::interop::guest::{Guest, GuestKind};
 use crate::interop::operation::{CASE_TIMEOUT, failure};
 use crate::interop::route::{Route, Version};
 use crate::netns;
@@ -17,11 +17,16 @@ const STACK: Ipv4Addr = Ipv4Addr::new(198, 18, 0, 1);
 const STACK_V6: Ipv6Addr = Ipv6Addr::new(0x2001, 2, 0, 0, 0, 0, 0, 1);
 const GUEST: Ipv4Addr = Ipv4Addr::new(198, 18, 0, 2);
 const GUEST_V6: Ipv6Addr = Ipv6Addr::new(0x2001, 2, 0, 0, 0, 0, 0, 2);
+const CARD: Ipv4Addr = Ipv4Addr::new(198, 18, 0, 3);
+const CARD_V6: Ipv6Addr = Ipv6Addr::new(0x2001, 2, 0, 0, 0, 0, 0, 3);
+/// PCI address of the first card.
+const CARD_BDF: &str = "0000:01:00.0";
 
 /// Resources of a case.
 pub struct Testbed {
     /// The guest that runs siw.
     pub guest: Guest,
+    kind: GuestKind,
     route: Route,
     folder: PathBuf,
     /// Number of programs started so far: each has an interface and a log of its own.
@@ -33,9 +38,9 @@ impl Testbed {
     ///
     /// # Errors
     /// If the guest does not boot.
-    pub fn open(folder: &Path) -> io::Result<Self> {
-        let guest = Guest::boot(&folder.join("guest.log"))?;
-        Ok(Self { guest, route: Route::PLAIN, folder: folder.to_path_buf(), count: 0 })
+    pub fn open(folder: &Path, kind: GuestKind) -> io::Result<Self> {
+        let guest = Guest::boot(&folder.join("guest.log"), kind)?;
+        Ok(Self { guest, kind, route: Route::PLAIN, folder: folder.to_path_buf(), count: 0 })
     }
 
     /// Configures the path between both ends as `route`, with logs in `folder` from now on. Reboots
@@ -50,6 +55,9 @@ impl Testbed {
             self.guest.reboot()?;
         }
         self.set_link(true)?;
+        if self.has_cards() {
+            self.set_card_link(true)?;
+        }
         // Removes the previous qdisc; the command fails if there is none.
         self.guest.run("tc qdisc del dev eth0 root", CASE_TIMEOUT)?;
         self.guest.run_ok(&format!("mtu {}", route.mtu))?;
@@ -83,6 +91,60 @@ impl Testbed {
         }
     }
 
+    /// Returns the kind of the guest.
+    #[must_use]
+    pub fn kind(&self) -> GuestKind {
+        self.kind
+    }
+
+    fn has_cards(&self) -> bool {
+        matches!(self.kind, GuestKind::Cards(_))
+    }
+
+    /// Returns the address of the stack over a card in the guest.
+    #[must_use]
+    pub fn card_addr(&self) -> IpAddr {
+        match self.route.version {
+            Version::V4 => CARD.into(),
+            Version::V6 => CARD_V6.into(),
+        }
+    }
+
+    /// Returns the address of the stack whose packets are checked, and the interface to capture
+    /// them on.
+    ///
+    /// With a card these are all interfaces: the host may compute the checksums of its packets, and
+    /// they have them as they leave the bridge.
+    #[must_use]
+    pub fn captured(&self) -> (IpAddr, String) {
+        if self.has_cards() {
+            return (self.card_addr(), "any".into());
+        }
+        (self.stack_addr(), self.guest.property("interface"))
+    }
+
+    /// Returns the command line, for the guest, of a program of the stack over its first card.
+    #[must_use]
+    pub fn card_command(&self, name: &str, arguments: &str) -> String {
+        let (address, mtu) = (self.card_addr(), self.route.mtu);
+        let prefix_len = self.prefix_len();
+        format!(
+            "{name} {arguments} --dev pci:{CARD_BDF} --mtu {mtu} --address {address}/{prefix_len}"
+        )
+    }
+
+    fn prefix_len(&self) -> u8 {
+        if self.route.version == Version::V4 { 24 } else { 64 }
+    }
+
+    /// Sets the link of the guest's first card up or down.
+    ///
+    /// # Errors
+    /// If the guest has ended.
+    pub fn set_card_link(&self, up: bool) -> io::Result<()> {
+        self.guest.monitor(&format!("set_link card0 {}", if up { "on" } else { "off" }))
+    }
+
     /// Returns the network namespace of the bridge.
     #[must_use]
     pub fn namespace(&self) -> String {
@@ -104,12 +166,11 @@ impl Testbed {
         let path = program(name).ok_or_else(|| failure(format!("{name} was not built")))?;
         let interface = format!("fw{}", self.count);
         self.count += 1;
-        let prefix_len = if self.route.version == Version::V4 { 24 } else { 64 };
         let mut command = Command::new("ip");
         command.args(["netns", "exec", &self.namespace()]).arg(path);
         command.args(arguments.split_whitespace());
         command.args(["--dev", &format!("tap:{interface}"), "--mtu", &self.route.mtu.to_string()]);
-        command.args(["--address", &format!("{}/{prefix_len}", self.stack_addr())]);
+        command.args(["--address", &format!("{}/{}", self.stack_addr(), self.prefix_len())]);
         Ok((command, interface))
     }
 

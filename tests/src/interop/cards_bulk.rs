@@ -1,0 +1,164 @@
+//! Bulk transfers over emulated cards by iwperf, in both directions, verified at the sink; and the
+//! flows of several shards, each of which a queue of the card receives.
+
+use std::io;
+
+use crate::interop::bulk::value;
+use crate::interop::cards::{CARD_TIMEOUT, Card, PATIENT, PEERS, Peer, family_option, other_route};
+use crate::interop::case::Case;
+use crate::interop::operation::{CASE_TIMEOUT, failure};
+use crate::interop::ping::expect_exit_ok;
+use crate::interop::route::Route;
+use crate::interop::testbed::{Testbed, program_error};
+
+/// Port of iwperf.
+const PORT: u16 = 18515;
+/// Bytes of a message: many segments, with an odd rest.
+const SIZE: u64 = 100_001;
+/// Queue pairs, and messages of each.
+const QPS: u64 = 2;
+const MESSAGES: u64 = 20;
+/// Queue pairs of two shards.
+const QPS_OF_SHARDS: u64 = 8;
+/// File of the results in the guest.
+const RESULTS: &str = "/tmp/results.json";
+
+/// Returns the bulk cases of a card.
+pub(super) fn cases(card: Card) -> Vec<Case> {
+    let mut cases = Vec::new();
+    for (test, route) in
+        [("write-bw", Route::PLAIN), ("read-bw", other_route(card)), ("send-bw", Route::PLAIN.v6())]
+    {
+        for (peer, name) in PEERS {
+            let client = move |testbed: &mut Testbed| card_connects(testbed, peer, test);
+            let server = move |testbed: &mut Testbed| card_listens(testbed, peer, test);
+            let quick = test == "read-bw" && peer == Peer::Tap;
+            cases.push(card.case(&format!("bulk/{test}/to-{name}"), route, client).quick(quick));
+            cases.push(card.case(&format!("bulk/{test}/from-{name}"), route, server));
+        }
+    }
+    if card.name == "virtio-2-queues" {
+        for (path, route) in [("ipv4", Route::PLAIN), ("ipv6", Route::PLAIN.v6())] {
+            let case = card.case(&format!("shards/{path}"), route, flows_stay_on_their_shards);
+            cases.push(case.quick(true));
+        }
+    }
+    cases
+}
+
+/// Returns the options of iwperf's client: both ends send.
+fn client_options(qps: u64) -> String {
+    format!("--verify -b -s {SIZE} -n {MESSAGES} -q {qps} -t 8 {PATIENT}")
+}
+
+/// `iwperf TEST` over the card; its results are printed as JSON.
+fn card_connects(testbed: &mut Testbed, peer: Peer, test: &str) -> io::Result<String> {
+    let addr = match peer {
+        Peer::Tap => testbed.stack_addr(),
+        Peer::Siw => testbed.guest_addr(),
+    };
+    let line = format!("{test} {addr} {} --json {RESULTS}", client_options(QPS));
+    let line = format!("{} && cat {RESULTS}", testbed.card_command("iwperf", &line));
+    let output = match peer {
+        Peer::Tap => {
+            let server = format!("server --once {PATIENT}");
+            let server = testbed.serve("iwperf", &server, "waiting for clients")?;
+            let client = testbed.guest.run(&line, CARD_TIMEOUT)?;
+            expect_exit_ok("iwperf", &client)?;
+            let server = server.finish(CASE_TIMEOUT)?;
+            if !server.success() {
+                return Err(program_error("iwperf on the host", &server));
+            }
+            client.output
+        }
+        Peer::Siw => {
+            let family = family_option(testbed);
+            let server =
+                testbed.guest.start(&format!("siw_peer perf-server --sessions 1 {family}"))?;
+            testbed.guest.run_ok(&format!("listening {PORT}"))?;
+            let client = testbed.guest.run(&line, CARD_TIMEOUT)?;
+            expect_exit_ok("iwperf", &client)?;
+            let server = server.finish(CASE_TIMEOUT);
+            expect_exit_ok("siw_peer", &server)?;
+            expect_bytes("siw_peer", value(&server.output, "verified")?, QPS)?;
+            client.output
+        }
+    };
+    expect_bytes("iwperf", json_number(&output, "bytes_verified")?, QPS)
+}
+
+/// `iwperf server` over the card.
+fn card_listens(testbed: &mut Testbed, peer: Peer, test: &str) -> io::Result<String> {
+    let line = testbed.card_command("iwperf", &format!("server --once {PATIENT}"));
+    let server = testbed.guest.start(&line)?;
+    server.wait_for("waiting for clients", CASE_TIMEOUT)?;
+    let addr = testbed.card_addr();
+    let (name, outcome) = match peer {
+        Peer::Tap => {
+            let line = format!("{test} {addr} {}", client_options(QPS));
+            ("iwperf", testbed.run_ok("iwperf", &line, CARD_TIMEOUT).map(|_| None))
+        }
+        Peer::Siw => {
+            let mut line = format!("siw_peer perf-client {addr} {test} --verify --bidirectional");
+            line += &format!(" --size {SIZE} --iters {MESSAGES} --qps {QPS} --tx-depth 8");
+            let client = testbed.guest.run(&line, CARD_TIMEOUT)?;
+            let verified = expect_exit_ok("siw_peer", &client)
+                .and_then(|()| value(&client.output, "verified"));
+            ("siw_peer", verified.map(Some))
+        }
+    };
+    // If iwperf failed, its output explains more.
+    expect_exit_ok("iwperf", &server.finish(CASE_TIMEOUT))?;
+    match outcome? {
+        Some(verified) => expect_bytes(name, verified, QPS),
+        // Its exit status says that it has verified what it received, as that of the server does.
+        None => Ok(summary(QPS)),
+    }
+}
+
+/// Checks that an end has verified what both have sent, and returns a summary.
+fn expect_bytes(name: &str, verified: u64, qps: u64) -> io::Result<String> {
+    let expected = 2 * SIZE * MESSAGES * qps;
+    if verified != expected {
+        return Err(failure(format!("{name} verified {verified} bytes, not {expected}")));
+    }
+    Ok(summary(qps))
+}
+
+fn summary(qps: u64) -> String {
+    format!("{} bytes over {qps} queue pairs verified", 2 * SIZE * MESSAGES * qps)
+}
+
+/// Two shards: the frames of each connection arrive at the queue of its shard, as the key and the
+/// redirection table of the card predict, so that none is forwarded.
+fn flows_stay_on_their_shards(testbed: &mut Testbed) -> io::Result<String> {
+    let server = format!("server --once {PATIENT}");
+    let server = testbed.serve("iwperf", &server, "waiting for clients")?;
+    let options = client_options(QPS_OF_SHARDS);
+    let line = format!("write-bw {} {options} --shards 2 --json {RESULTS}", testbed.stack_addr());
+    let line = format!("{} && cat {RESULTS}", testbed.card_command("iwperf", &line));
+    let client = testbed.guest.run(&line, CARD_TIMEOUT)?;
+    expect_exit_ok("iwperf", &client)?;
+    let server = server.finish(CASE_TIMEOUT)?;
+    if !server.success() {
+        return Err(program_error("iwperf on the host", &server));
+    }
+    let forwarded = json_numbers(&client.output, "frames_forwarded");
+    if forwarded != [0, 0] {
+        return Err(failure(format!("frames were forwarded: {forwarded:?} by each shard")));
+    }
+    let bytes = json_number(&client.output, "bytes_verified")?;
+    Ok(format!("{}, nothing forwarded", expect_bytes("iwperf", bytes, QPS_OF_SHARDS)?))
+}
+
+/// Returns the values of the lines `"key": VALUE` of indented JSON.
+fn json_numbers(text: &str, key: &str) -> Vec<u64> {
+    let start = format!("\"{key}\": ");
+    let values = text.lines().filter_map(|line| line.trim().strip_prefix(&start));
+    values.filter_map(|value| value.trim_end_matches(',').parse().ok()).collect()
+}
+
+fn json_number(text: &str, key: &str) -> io::Result<u64> {
+    let first = json_numbers(text, key).first().copied();
+    first.ok_or_else(|| failure(format!("iwperf did not print {key}")))
+}
