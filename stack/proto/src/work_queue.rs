@@ -69,9 +69,10 @@ pub(crate) struct Consumer {
     count_max: u32,
     /// Slots taken since creation.
     taken: u64,
-    cached_tail: u64,
-    /// Retired requests as last published.
-    retired: u64,
+    /// Tail as last loaded, modulo 2^32: a queue has fewer slots.
+    cached_tail: u32,
+    /// Retired requests as last published, modulo 2^32: a queue has fewer.
+    retired: u32,
 }
 
 /// Requests that a queue may have, at most: the slots of all queues of a memory are fewer than
@@ -150,10 +151,16 @@ impl Consumer {
     /// Returns the number of the first slot of the next published request, if there is one.
     #[inline(always)]
     pub(crate) fn next(&mut self) -> Option<u64> {
-        if self.taken == self.cached_tail && !self.has_published() {
+        if low_bits(self.taken) == self.cached_tail && !self.has_published() {
             return None;
         }
         Some(self.taken)
+    }
+
+    /// Returns the number of slots taken since creation.
+    #[inline(always)]
+    pub(crate) const fn taken(&self) -> u64 {
+        self.taken
     }
 
     /// Takes the next request, which has so many slots.
@@ -165,8 +172,9 @@ impl Consumer {
     /// True if a published request was not taken. Loads the tail.
     #[inline]
     pub(crate) fn has_published(&mut self) -> bool {
-        self.cached_tail = self.load_tail();
-        self.taken != self.cached_tail
+        let tail = self.load_tail();
+        self.cached_tail = low_bits(tail);
+        self.taken != tail
     }
 
     /// Returns the number of published slots that were not taken. Loads the tail.
@@ -203,11 +211,17 @@ impl Consumer {
     #[inline]
     pub(crate) fn retire(&mut self, count: u64) {
         // Stored only when changed, to leave the cache line with the application's core otherwise.
-        if self.retired != count {
-            self.retired = count;
+        if self.retired != low_bits(count) {
+            self.retired = low_bits(count);
             self.slots.lines.retired(self.queue as usize).store(count, Ordering::Release);
         }
     }
+}
+
+#[expect(clippy::cast_possible_truncation, reason = "for comparison of numbers that are close")]
+#[inline(always)]
+const fn low_bits(count: u64) -> u32 {
+    count as u32
 }
 
 #[cfg(all(test, not(loom)))]

@@ -113,24 +113,24 @@ pub(crate) struct Connection<E: Env> {
     /// Deadline of the startup exchange, of a workaround for the peer, or of lingering after the
     /// close; [`NEVER`] if none is set.
     pub(crate) deadline: Instant,
+    /// State of the close, once nothing more can be posted: FIN follows the last byte.
+    pub(crate) closing: Option<Box<Closing>>,
     /// Next hop of its frames.
     pub(crate) next_hop: NextHop,
     /// Handle of this connection.
     pub(crate) id: ConnId,
     /// Queue pair of the connection, if it has one.
     pub(crate) qp: Option<u32>,
+    /// Position among the connections that await a request.
+    pub(crate) arrival_order: Option<ArrivalOrder>,
     /// Timers armed in the wheel.
     pub(crate) armed_timers: ArmedTimers,
+    /// State of the workarounds for the peer.
+    pub(super) quirks: Quirks,
     /// Received bytes buffered until startup is complete; TCP counts them as unconsumed.
     pub(crate) buffered_len: u32,
     /// Bytes by which the receive window has grown.
     pub(crate) window_growth: u32,
-    /// Position among the connections that await a request.
-    pub(crate) arrival_order: Option<ArrivalOrder>,
-    /// State of the close, once nothing more can be posted: FIN follows the last byte.
-    pub(crate) closing: Option<Box<Closing>>,
-    /// State of the workarounds for the peer.
-    pub(super) quirks: Quirks,
     /// Port of the listener, until the application has decided.
     pub(crate) listener: Option<u16>,
     /// True if it is counted, and in the list, of connections in TIME-WAIT.

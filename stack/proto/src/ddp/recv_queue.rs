@@ -35,8 +35,6 @@ pub struct RqProducer(Producer);
 #[derive(Debug)]
 pub struct RqConsumer {
     ring: Consumer,
-    /// Requests that have left the queue since creation.
-    taken: u64,
 }
 
 /// Creates a receive queue for at most `count_max` requests, which shares its memory with no other.
@@ -55,7 +53,7 @@ pub(crate) const fn shape(count_max: usize) -> Shape {
 
 /// Returns the two sides of a receive queue, of a work queue of its [`shape`].
 pub(crate) fn from_work_queue((producer, ring): (Producer, Consumer)) -> (RqProducer, RqConsumer) {
-    (RqProducer(producer), RqConsumer { ring, taken: 0 })
+    (RqProducer(producer), RqConsumer { ring })
 }
 
 impl RqProducer {
@@ -115,12 +113,12 @@ impl RqConsumer {
     #[inline]
     pub(crate) const fn pop_front(&mut self) {
         self.ring.take(SLOT_COUNT as u64);
-        self.taken += 1;
     }
 
     /// Returns the number of requests that have left the queue since creation.
+    #[inline]
     pub(crate) const fn taken(&self) -> u64 {
-        self.taken
+        self.ring.taken() / SLOT_COUNT as u64
     }
 
     /// Returns the number of requests. Loads the tail.
@@ -137,7 +135,7 @@ impl RqConsumer {
     /// many.
     #[inline]
     pub(crate) fn publish_retired(&mut self, kept: usize) {
-        self.ring.retire(self.taken - kept as u64);
+        self.ring.retire(self.taken() - kept as u64);
     }
 }
 

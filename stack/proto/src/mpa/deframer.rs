@@ -12,7 +12,7 @@ use crate::mpa::fpdu::{self, FpduError, LENGTH_LEN, fpdu_len};
 use crate::mpa::fpdu_pool::{FpduPool, SMALL_LEN};
 use crate::mpa::markers::{self, Markers};
 use crate::mpa::stream_bytes::StreamBytes;
-use crate::time::Instant;
+use crate::time::{Instant, NEVER};
 use crate::wire::seq::Seq;
 
 /// Marker state of a receiver that requested markers.
@@ -43,9 +43,15 @@ pub enum OooPlacement {
 #[derive(Debug)]
 struct PartialFpdu {
     bytes: Vec<u8>,
+    /// Time of its first bytes; [`NEVER`] once it is complete, and its ULPDU was returned by the
+    /// last [`Deframer::next`].
     started_at: Instant,
-    /// Complete, and its ULPDU was returned by the last [`Deframer::next`].
-    is_delivered: bool,
+}
+
+impl PartialFpdu {
+    fn is_delivered(&self) -> bool {
+        self.started_at == NEVER
+    }
 }
 
 /// Received ULPDU of a verified FPDU.
@@ -121,14 +127,14 @@ impl Deframer {
     /// True if an incomplete FPDU is held.
     #[must_use]
     pub fn has_partial(&self) -> bool {
-        self.partial.as_ref().is_some_and(|partial| !partial.is_delivered)
+        self.partial.as_ref().is_some_and(|partial| !partial.is_delivered())
     }
 
     /// Returns the start time of the partial FPDU if its buffer is longer than [`SMALL_LEN`], the
     /// length that every stream may hold.
     #[must_use]
     pub fn large_partial_since(&self) -> Option<Instant> {
-        let partial = self.partial.as_ref().filter(|partial| !partial.is_delivered)?;
+        let partial = self.partial.as_ref().filter(|partial| !partial.is_delivered())?;
         (partial.bytes.capacity() > SMALL_LEN).then_some(partial.started_at)
     }
 
@@ -177,7 +183,7 @@ impl Deframer {
         pool: &'a mut FpduPool,
         memory: PartialMemory,
     ) -> Result<Option<Ulpdu<'a>>, DeframeError> {
-        if self.partial.as_ref().is_some_and(|partial| partial.is_delivered) {
+        if self.partial.as_ref().is_some_and(PartialFpdu::is_delivered) {
             self.reset(pool);
         }
         while !bytes.is_empty() {
@@ -196,7 +202,7 @@ impl Deframer {
                 }
                 // req: MPA-135, MPA-137
                 let bytes = Vec::new();
-                self.partial = Some(PartialFpdu { bytes, started_at: now, is_delivered: false });
+                self.partial = Some(PartialFpdu { bytes, started_at: now });
             }
             if !self.extend(bytes, pool, memory) {
                 return Err(DeframeError::NoMemory);
@@ -204,7 +210,7 @@ impl Deframer {
             let Some(partial) = &mut self.partial else { break };
             let found = locate(&mut self.marker_state, &partial.bytes, crc, &mut pool.scratch)?;
             if let Some((ulpdu_len, _)) = found {
-                partial.is_delivered = true;
+                partial.started_at = NEVER;
                 return Ok(self.reassembled(pool, ulpdu_len));
             }
         }

@@ -1,24 +1,42 @@
-//! Counters of rare events, in memory allocated at the first such event.
+//! Counters of rare events, and the last tail loss probe, in memory allocated at the first such
+//! event.
 //!
 //! Most connections never see a loss, a reordering or a probe, and do not allocate these hundred
 //! bytes.
 
 use super::config::Stats;
+use super::recovery::tlp::SentTlp;
 
 /// Counters of [`Stats`] that count events; bytes and segments are counted elsewhere.
 #[derive(Debug, Default)]
-pub(super) struct RareCounts(Option<Box<Stats>>);
+pub(super) struct RareCounts(Option<Box<Rare>>);
+
+#[derive(Debug, Default)]
+struct Rare {
+    stats: Stats,
+    tlp: SentTlp,
+}
 
 impl RareCounts {
     /// Returns the counters for an update. Allocates once in the life of a connection.
     #[inline]
     pub(super) fn record(&mut self) -> &mut Stats {
-        self.0.get_or_insert_default()
+        &mut self.0.get_or_insert_default().stats
+    }
+
+    /// Returns the last tail loss probe, for an update; allocates as [`RareCounts::record`].
+    pub(super) fn tlp_mut(&mut self) -> &mut SentTlp {
+        &mut self.0.get_or_insert_default().tlp
+    }
+
+    /// Returns the last tail loss probe.
+    pub(super) fn tlp(&self) -> SentTlp {
+        self.0.as_ref().map_or_else(SentTlp::default, |rare| rare.tlp)
     }
 
     /// Returns the counters.
     pub(super) fn get(&self) -> Stats {
-        self.0.as_deref().copied().unwrap_or_default()
+        self.0.as_ref().map_or_else(Stats::default, |rare| rare.stats)
     }
 }
 

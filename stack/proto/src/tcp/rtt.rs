@@ -8,6 +8,8 @@ use crate::wire::seq::Seq;
 
 /// Samples after which the floor of the RTO follows the measurements.
 const TRUSTED_SAMPLES: u8 = 8;
+/// Mark in the number of samples: the floor never follows them.
+const KEEPS_FLOOR: u8 = 0x80;
 /// Length of each of the two windows over which the maximum ACK delay is kept.
 const DELAY_WINDOW_NS: u64 = 4 * SECOND;
 /// Delay windows after which the minimum RTT is measured anew.
@@ -63,16 +65,18 @@ pub(super) struct Rtt {
     ack_delay: RecentMax,
     /// The same for the newest of several records: delay of the ACK at the end of a flight.
     burst_ack_delay: RecentMax,
+    /// Number of samples, [`TRUSTED_SAMPLES`] at most; with [`KEEPS_FLOOR`] if the peer has neither
+    /// SACK nor timestamps. Then no ACK of a retransmitted segment is a sample (Karn), and nothing
+    /// shows that a retransmission was spurious: an RTO shorter than the peer's ACK delay would
+    /// never be corrected. The floor stays at the initial RTO.
     samples: u8,
     backoff: u8,
     windows: u8,
     /// Weight of recent spurious probes.
     spurious_weight: u8,
-    /// The peer has neither SACK nor timestamps. Then no ACK of a retransmitted segment is a sample
-    /// (Karn), and nothing shows that a retransmission was spurious: an RTO shorter than the peer's
-    /// ACK delay would never be corrected. The floor stays at the initial RTO.
-    keeps_floor: bool,
 }
+
+const _: () = assert!(size_of::<Rtt>() == 48, "every connection has one");
 
 /// Values that the fast path needs of the estimator, recomputed whenever that changes.
 ///
@@ -144,7 +148,7 @@ impl Rtt {
         timing.rto_us = micros(self.rto(cfg));
         timing.pto_us = [false, true].map(|is_single| micros(self.pto(is_single)));
         // Every ACK is a sample until there are enough, and while recent probes were spurious.
-        let is_settled = self.samples >= TRUSTED_SAMPLES && self.spurious_weight == 0;
+        let is_settled = self.sample_count() == TRUSTED_SAMPLES && self.spurious_weight == 0;
         let most = |delay: RecentMax| self.min.saturating_add(delay.max().saturating_mul(1000));
         timing.redundant_min = if is_settled { self.min_next } else { u32::MAX };
         (timing.redundant_max, timing.burst_redundant_max) =
@@ -171,13 +175,17 @@ impl Rtt {
             backoff: 0,
             windows: 0,
             spurious_weight: 0,
-            keeps_floor: false,
         }
     }
 
     /// Notes that the peer has neither SACK nor timestamps.
     pub(super) const fn keep_rto_floor(&mut self) {
-        self.keeps_floor = true;
+        self.samples |= KEEPS_FLOOR;
+    }
+
+    #[inline]
+    const fn sample_count(&self) -> u8 {
+        self.samples & !KEEPS_FLOOR
     }
 
     /// Updates the estimator with a sample (RFC 6298 section 2), in integers. `rtt`: time since the
@@ -188,15 +196,17 @@ impl Rtt {
         let bounded = |ns: u64| u32::try_from(ns).unwrap_or(u32::MAX);
         let deviation = bounded(u64::from(self.srtt).abs_diff(rtt));
         let (rtt, newest) = (bounded(rtt), newest.map(bounded));
-        if self.samples == 0 {
+        let is_first = self.sample_count() == 0;
+        if is_first {
             self.srtt = rtt;
             self.rttvar = rtt / 2;
         } else {
             self.rttvar = self.rttvar - self.rttvar / 4 + deviation / 4;
             self.srtt = self.srtt - self.srtt / 8 + rtt / 8;
         }
-        let is_first = self.samples == 0;
-        self.samples = self.samples.saturating_add(1);
+        if self.sample_count() < TRUSTED_SAMPLES {
+            self.samples += 1;
+        }
         if is_first || self.delay_window_start.age(now) >= DELAY_WINDOW_NS {
             self.rotate_windows(now);
         }
@@ -216,7 +226,7 @@ impl Rtt {
     fn update_base_rto(&mut self, cfg: &Config) {
         // The peer may delay any ACK by as much as it has before, however steady the last samples
         // were.
-        let floor = if self.samples < TRUSTED_SAMPLES || self.keeps_floor {
+        let floor = if self.samples != TRUSTED_SAMPLES {
             cfg.rto_initial_ns.max(cfg.rto_min_ns)
         } else {
             let delay = u64::from(self.ack_delay.max()) * MICROSECOND;
@@ -285,7 +295,7 @@ impl Rtt {
     #[inline]
     pub(super) fn pto(&self, is_single: bool) -> u64 {
         let delay = if is_single { self.ack_delay.max() } else { self.burst_ack_delay.max() };
-        if self.samples == 0 {
+        if self.sample_count() == 0 {
             return SECOND;
         }
         2 * self.srtt() + u64::from(delay.max(PROBE_SLACK_US)) * MICROSECOND

@@ -13,7 +13,7 @@ use crate::verbs::cm::{EndReason, Event};
 use crate::verbs::context::Verbs;
 use crate::verbs::qp::{QpInit, QpState};
 use crate::verbs::srq::SrqUsage;
-use crate::verbs::wc::{Completed, Completions, QpId, Wc, WcOpcode, WcStatus};
+use crate::verbs::wc::{Completed, Completions, CqId, QpId, Wc, WcOpcode, WcStatus};
 use crate::verbs::wr::{PostError, RecvWr, SendRights, SendWr};
 
 /// State that few queue pairs have.
@@ -35,7 +35,10 @@ pub(crate) struct Qp {
     /// Index in the table of queue pairs.
     pub(super) slot: u32,
     pub(crate) state: QpState,
-    pub(crate) init: QpInit,
+    /// Completion queue of sends.
+    pub(crate) send_cq: CqId,
+    /// Completion queue of receives.
+    pub(crate) recv_cq: CqId,
     /// Connection of the queue pair.
     pub(crate) conn: Option<u32>,
     /// What few queue pairs have, and most of those at their end.
@@ -52,13 +55,13 @@ pub(crate) struct Qp {
     pub(super) srq: Option<SrqUsage>,
 }
 
-const _: () = assert!(size_of::<Option<Qp>>() == 448, "seven cache lines");
+const _: () = assert!(size_of::<Option<Qp>>() == 384, "six cache lines");
 
 impl Qp {
     pub(super) fn new(
         id: QpId,
         slot: u32,
-        init: QpInit,
+        init: &QpInit,
         scope: AccessScope,
         requester: Requester,
         recv_queue: BufferQueue,
@@ -68,7 +71,8 @@ impl Qp {
             id,
             slot,
             state: QpState::Idle,
-            init,
+            send_cq: init.send_cq,
+            recv_cq: init.recv_cq,
             conn: None,
             rare: None,
             flushing: false,
@@ -182,7 +186,7 @@ impl Qp {
     /// posted it unsignaled, without a place for its completion. Any other overruns the queue.
     #[inline]
     pub(crate) fn complete_sends<M, C: Completions>(&mut self, verbs: &mut Verbs<M, C>) {
-        let (cq, mut count) = (self.init.send_cq, 0);
+        let (cq, mut count) = (self.send_cq, 0);
         let requester = &mut self.stream.requester;
         let succeeded = SucceededRequests { qp: self.id, requester, count: &mut count };
         // req: RDMAP-031, RDMAP-035
@@ -202,11 +206,11 @@ impl Qp {
             // req: RDMAP-031, RDMAP-035
             if request.signaled || outcome != RequestOutcome::Success {
                 let wc = send_wc(self.id, &request, outcome, None);
-                if !verbs.completions.push(self.init.send_cq, wc) {
+                if !verbs.completions.push(self.send_cq, wc) {
                     if let RequestOutcome::Rejected(_) = outcome {
                         self.start_flush(verbs);
                     } else {
-                        verbs.on_cq_overrun(self.init.send_cq);
+                        verbs.on_cq_overrun(self.send_cq);
                     }
                     return;
                 }
@@ -257,11 +261,11 @@ impl Qp {
     fn push_recv_wc<M, C: Completions>(&mut self, verbs: &mut Verbs<M, C>, wc: Wc) {
         // The completion queue may get free slots during the pass; pending completions go first.
         let are_pending = self.rare.as_ref().is_some_and(|rare| !rare.pending_wc.is_empty());
-        if !are_pending && verbs.completions.push(self.init.recv_cq, wc) {
+        if !are_pending && verbs.completions.push(self.recv_cq, wc) {
             verbs.counters.completions += 1;
         } else {
             self.rare_mut().pending_wc.push_back(wc);
-            verbs.on_cq_overrun(self.init.recv_cq);
+            verbs.on_cq_overrun(self.recv_cq);
         }
     }
 
@@ -345,7 +349,7 @@ impl Qp {
         }
         if let Some(rare) = &mut self.rare {
             while let Some(&wc) = rare.pending_wc.front() {
-                if !verbs.completions.push(self.init.recv_cq, wc) {
+                if !verbs.completions.push(self.recv_cq, wc) {
                     return false;
                 }
                 rare.pending_wc.pop_front();
@@ -362,7 +366,7 @@ impl Qp {
                 let refused = refused.filter(|(number, _)| *number == oldest);
                 let refused = refused.map(|(_, status)| status);
                 let wc = send_wc(self.id, &request, outcome, refused);
-                if !verbs.completions.push(self.init.send_cq, wc) {
+                if !verbs.completions.push(self.send_cq, wc) {
                     return false;
                 }
                 *reported = true;
@@ -372,7 +376,7 @@ impl Qp {
         }
         while let Some(buffer) = self.stream.recv_queue.front() {
             let wc = recv_wc(self.id, buffer.wr_id(), WcStatus::Flushed);
-            if !verbs.completions.push(self.init.recv_cq, wc) {
+            if !verbs.completions.push(self.recv_cq, wc) {
                 return false;
             }
             self.stream.recv_queue.pop_front();

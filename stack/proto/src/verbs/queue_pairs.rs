@@ -47,7 +47,7 @@ impl QueuePairs {
         }
         let make = |index, generation| {
             let id = id.unwrap_or(QpId { index, generation });
-            Qp::new(id, index, init, scope, requester, recv_queue)
+            Qp::new(id, index, &init, scope, requester, recv_queue)
         };
         let slot = self.qps.insert_with(make).ok_or(CmError::NoResources)?;
         let id = self.qps.get(slot).ok_or(CmError::NoResources)?.id;
@@ -65,10 +65,10 @@ impl QueuePairs {
         self.slots[qp.slot()] = NO_SLOT;
         verbs.flushing.retain(|&flushing| flushing != index);
         let usage = self.qps.remove(index).and_then(|qp| qp.srq);
-        if let Some(SrqUsage { index: srq, .. }) = usage
+        if let Some(srq) = usage.map(|usage| usage.index())
             && let Some(queue) = verbs.srqs.get_mut(srq)
         {
-            let uses_it = |qp: &Qp| Some((qp.id, qp.srq.filter(|usage| usage.index == srq)?));
+            let uses_it = |qp: &Qp| Some((qp.id, qp.srq.filter(|usage| usage.index() == srq)?));
             queue.detach(qp, self.iter().filter_map(uses_it));
         }
     }
@@ -119,9 +119,8 @@ impl QueuePairs {
     /// in the error state yet: they are to be ended, others are not affected.
     pub(crate) fn to_end_with_cq(&self, cq: CqId) -> Vec<u32> {
         // req: RDMAP-286
-        let uses_it = |qp: &&Qp| {
-            qp.state != QpState::Error && (qp.init.send_cq == cq || qp.init.recv_cq == cq)
-        };
+        let uses_it =
+            |qp: &&Qp| qp.state != QpState::Error && (qp.send_cq == cq || qp.recv_cq == cq);
         self.iter().filter(uses_it).map(|qp| qp.slot).collect()
     }
 
@@ -160,7 +159,7 @@ impl QueuePairs {
         if qp.state != QpState::Idle || qp.srq.is_some() {
             return Err(SrqError::NotIdle);
         }
-        if qp.init.pd != queue.pd {
+        if qp.stream.access_scope().pd != queue.pd {
             return Err(SrqError::OtherDomain);
         }
         // For the buffer of the message that is arriving.
@@ -201,14 +200,14 @@ impl QueuePairs {
 
     /// Returns the number of buffers of its shared receive queue that a queue pair holds.
     pub(crate) fn srq_outstanding(&self, qp: QpId) -> usize {
-        self.by_id(qp).and_then(|qp| qp.srq).map_or(0, |usage| usage.outstanding)
+        self.by_id(qp).and_then(|qp| qp.srq).map_or(0, |usage| usage.outstanding as usize)
     }
 
     /// Returns the number of buffers that a queue pair has taken from its shared receive queue
     /// since the limit was armed.
     pub(crate) fn srq_taken<M, C>(&self, verbs: &Verbs<M, C>, qp: QpId) -> u64 {
         let Some(usage) = self.by_id(qp).and_then(|qp| qp.srq) else { return 0 };
-        verbs.srqs.get(usage.index).map_or(0, |srq| usage.taken_since_arm(srq))
+        verbs.srqs.get(usage.index()).map_or(0, |srq| usage.taken_since_arm(srq))
     }
 }
 

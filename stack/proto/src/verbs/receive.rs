@@ -8,7 +8,6 @@ use crate::rdmap::terminate::Fault;
 use crate::verbs::cm::{EndReason, Event};
 use crate::verbs::context::Verbs;
 use crate::verbs::queue_pair::Qp;
-use crate::verbs::srq::SrqUsage;
 use crate::verbs::wc::{Completions, WcStatus};
 use crate::wire::terminate::Terminate;
 
@@ -229,20 +228,20 @@ impl Qp {
         if self.stream.recv_queue.front().is_some() {
             return false;
         }
-        let Some(srq) = verbs.srqs.get_mut(usage.index) else { return false };
+        let Some(srq) = verbs.srqs.get_mut(usage.index()) else { return false };
         if srq.is_capped(self.id, usage) {
             verbs.counters.srq_caps_reached += 1;
             return false;
         }
         let taken = srq.pop().is_some_and(|buffer| self.stream.recv_queue.post(&buffer));
-        verbs.on_srq_used(usage.index);
+        verbs.on_srq_used(usage.index());
         taken
     }
 
     /// Returns the shared receive buffer of a message that was refused, unless the buffer completed
     /// in error.
     fn return_srq_buffer<M, C>(&mut self, verbs: &mut Verbs<M, C>) {
-        let Some(SrqUsage { index, .. }) = self.srq else { return };
+        let Some(index) = self.srq.map(|usage| usage.index()) else { return };
         match self.stream.recv_queue.pop_front() {
             Some(buffer) => {
                 if let Some(srq) = verbs.srqs.get_mut(index) {
@@ -256,7 +255,7 @@ impl Qp {
     /// Accounts for a shared receive buffer that a message has begun to fill, or has used up.
     fn commit_srq_buffer<M, C>(&mut self, verbs: &mut Verbs<M, C>) {
         let Some(usage) = &mut self.srq else { return };
-        let Some(srq) = verbs.srqs.get_mut(usage.index) else { return };
+        let Some(srq) = verbs.srqs.get_mut(usage.index()) else { return };
         srq.commit(self.id, usage);
     }
 }

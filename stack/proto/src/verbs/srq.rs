@@ -16,6 +16,7 @@
 
 mod buffers;
 
+use core::num::NonZeroU32;
 use std::collections::VecDeque;
 use std::sync::Arc;
 
@@ -51,18 +52,27 @@ pub(super) struct Srq {
 /// Use of a shared receive queue by a queue pair.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct SrqUsage {
-    /// Slot index of the queue.
-    pub(super) index: u32,
+    /// Slot index of the queue, plus one: so `Option` of this takes no more memory.
+    number: NonZeroU32,
+    /// Buffers taken and not replaced.
+    pub(super) outstanding: u32,
     /// Buffers taken since the limit was armed for the `arm_count`-th time.
     taken: u64,
     arm_count: u64,
-    /// Buffers taken and not replaced.
-    pub(super) outstanding: usize,
 }
+
+const _: () = assert!(size_of::<Option<SrqUsage>>() == 24, "each queue pair has one");
 
 impl SrqUsage {
     pub(super) const fn new(index: u32) -> Self {
-        Self { index, taken: 0, arm_count: 0, outstanding: 0 }
+        let number = NonZeroU32::MIN.saturating_add(index);
+        Self { number, taken: 0, arm_count: 0, outstanding: 0 }
+    }
+
+    /// Slot index of the queue.
+    #[inline]
+    pub(super) const fn index(&self) -> u32 {
+        self.number.get() - 1
     }
 
     /// Returns the number of buffers taken since the limit was armed.
@@ -108,12 +118,13 @@ impl Srq {
     /// True if a queue pair holds as many buffers as it may.
     pub(super) fn is_capped(&self, qp: QpId, usage: &mut SrqUsage) -> bool {
         let cap = self.buffers.cap();
-        if cap == 0 || usage.outstanding < cap {
+        if cap == 0 || (usage.outstanding as usize) < cap {
             return false;
         }
         // Another engine may have seen the buffers that were posted in their place.
-        usage.outstanding -= self.buffers.lock().take_credits_of(self.shard, qp);
-        usage.outstanding >= cap
+        let credits = self.buffers.lock().take_credits_of(self.shard, qp);
+        usage.outstanding -= u32::try_from(credits).expect("as many as are outstanding at most");
+        usage.outstanding as usize >= cap
     }
 
     /// Removes and returns the oldest buffer.

@@ -9,7 +9,7 @@ use crate::slab::Slab;
 use crate::verbs::wc::{Completions, CqId, Wc};
 
 /// Bytes of an idle connection, its queue pair not included.
-const BUDGET: usize = 1024;
+const BUDGET: usize = 928;
 /// An entry of the four-tuple table, with one byte of control, at the minimum load.
 const TABLE_ENTRY: usize = (size_of::<u32>() + 1) * 16 / 7;
 /// An entry of the ready list, which does not shrink.
@@ -33,7 +33,7 @@ impl Completions for NullCq {
 }
 
 #[test]
-fn idle_connection_fits_one_kib() {
+fn idle_connection_fits_its_budget() {
     // It has no timer and no other memory: records, out-of-order segments and startup state are
     // freed.
     let slot = Slab::<Connection<TestEnv>>::SLOT_LEN;
@@ -46,5 +46,5 @@ fn idle_connection_fits_one_kib() {
 fn tcb_is_cache_line_aligned() {
     type Conn = Connection<TestEnv>;
     assert_eq!((align_of::<Conn>(), core::mem::offset_of!(Conn, tcb)), (64, 0));
-    assert_eq!(size_of::<Option<Conn>>(), size_of::<Conn>(), "no byte says that it is there");
+    assert_eq!(size_of::<Option<Conn>>(), 896, "14 lines, and no byte says that it is there");
 }

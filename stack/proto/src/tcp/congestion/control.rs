@@ -36,6 +36,8 @@ pub(super) enum AlgorithmState {
     Dctcp(Dctcp),
 }
 
+const _: () = assert!(size_of::<AlgorithmState>() == 40, "that of the largest");
+
 impl Congestion {
     /// Creates the state for segments of `mss` bytes.
     pub(in crate::tcp) fn new(algorithm: Algorithm, mss: u32) -> Self {

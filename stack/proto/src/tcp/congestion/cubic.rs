@@ -4,7 +4,7 @@
 //! Windows are in bytes, times in units of 2^-14 s.
 
 use super::ack_sample::AckSample;
-use crate::time::{Instant, NEVER};
+use crate::time::Instant;
 
 /// Fraction bits of a second in a [`Cubic`] unit of time.
 const TIME_BITS: u32 = 14;
@@ -18,8 +18,7 @@ const EST_BITS: u32 = 8;
 /// CUBIC state besides the window.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Cubic {
-    /// Start of the epoch of congestion avoidance, moved forward by idle times; `NEVER` before its
-    /// first ACK.
+    /// Start of the epoch of congestion avoidance, moved forward by idle times, if `in_epoch`.
     epoch_start: Instant,
     /// Time of the last ACK processed.
     updated: Instant,
@@ -31,17 +30,27 @@ pub(super) struct Cubic {
     k: u32,
     /// Window before it was last reduced (`cwnd_prior`).
     cwnd_prior: u32,
+    /// There was an ACK in the epoch. Its unused values hold the choice of the algorithm.
+    in_epoch: bool,
 }
 
 impl Cubic {
     pub(super) const fn new() -> Self {
-        Self { epoch_start: NEVER, updated: Instant::ZERO, w_est: 0, w_max: 0, k: 0, cwnd_prior: 0 }
+        Self {
+            epoch_start: Instant::ZERO,
+            updated: Instant::ZERO,
+            w_est: 0,
+            w_max: 0,
+            k: 0,
+            cwnd_prior: 0,
+            in_epoch: false,
+        }
     }
 
     /// Returns the window after an ACK in congestion avoidance. Cost: a few divisions.
     pub(super) fn on_ack(&mut self, cwnd: u32, ack: &AckSample) -> u32 {
         let acked = u64::from(ack.bytes);
-        if self.epoch_start == NEVER {
+        if !self.in_epoch {
             self.start_epoch(cwnd, ack);
         }
         // The window was not in use: time in which it could not have grown does not count
@@ -72,6 +81,7 @@ impl Cubic {
     /// Begins an epoch of congestion avoidance with this ACK.
     #[cold]
     fn start_epoch(&mut self, cwnd: u32, ack: &AckSample) {
+        self.in_epoch = true;
         self.epoch_start = ack.now;
         self.updated = ack.now;
         self.w_est = u64::from(cwnd) << EST_BITS;
@@ -118,7 +128,7 @@ impl Cubic {
 
     /// Ends the epoch; the next ACK in congestion avoidance begins one.
     pub(super) const fn restart(&mut self) {
-        self.epoch_start = NEVER;
+        self.in_epoch = false;
     }
 }
 

@@ -16,18 +16,23 @@ pub(in crate::tcp) enum TlpProbe {
     Retransmit,
 }
 
-/// Tail loss probe state.
+/// Tail loss probe state. What few connections need is in [`SentTlp`].
 #[derive(Debug)]
 pub(in crate::tcp) struct Tlp {
     pub(in crate::tcp) probe: TlpProbe,
     /// `TLP.end_seq`: everything sent before or with the probe lies below.
     pub(in crate::tcp) end_seq: Seq,
+    /// The probe was the only record in the network.
+    pub(in crate::tcp) is_single: bool,
+}
+
+/// Last tail loss probe that was sent.
+#[derive(Clone, Copy, Debug, Default)]
+pub(in crate::tcp) struct SentTlp {
     /// Start of the retransmitted record. Kept after the probe was acknowledged, for a late D-SACK.
     pub(in crate::tcp) retrans_seq: Option<Seq>,
     /// TSval of the probe.
     pub(in crate::tcp) ts: u32,
-    /// The probe was the only record in the network.
-    pub(in crate::tcp) is_single: bool,
     /// Flight that the retransmitted record was part of, and the congestion window at that time. A
     /// loss repaired by the probe is detected later, perhaps after an idle time.
     pub(in crate::tcp) flight: u32,
@@ -36,15 +41,7 @@ pub(in crate::tcp) struct Tlp {
 
 impl Tlp {
     pub(in crate::tcp) const fn new() -> Self {
-        Self {
-            probe: TlpProbe::None,
-            end_seq: Seq(0),
-            retrans_seq: None,
-            ts: 0,
-            is_single: false,
-            flight: 0,
-            cwnd: 0,
-        }
+        Self { probe: TlpProbe::None, end_seq: Seq(0), is_single: false }
     }
 
     /// True if a probe is outstanding and its outcome unknown.

@@ -1,4 +1,4 @@
-use super::{Config, Rtt};
+use super::{Config, Rtt, RttCache, TRUSTED_SAMPLES};
 use crate::time::{Instant, MICROSECOND, MILLISECOND, SECOND};
 
 #[test]
@@ -23,6 +23,23 @@ fn rto_floor_follows_measured_ack_delay() {
         rtt.sample(Instant::from_nanos(s * 5 * SECOND), 20 * MICROSECOND, None, &cfg);
     }
     assert_eq!(rtt.rto(&cfg), 5 * MILLISECOND);
+}
+
+/// Of a peer without SACK and timestamps: the floor stays, and the first samples are taken as ever.
+#[test]
+fn kept_rto_floor_leaves_the_samples_as_they_are() {
+    let cfg = Config::default();
+    let mut rtt = Rtt::new(&cfg);
+    rtt.keep_rto_floor();
+    assert_eq!(rtt.pto(true), SECOND, "there is no sample yet");
+    let mut cache = RttCache::UNKNOWN;
+    for count in 1..300 {
+        rtt.sample(Instant::ZERO, 20 * MICROSECOND, None, &cfg);
+        assert_eq!((rtt.srtt(), rtt.rto(&cfg)), (20 * MICROSECOND, 200 * MILLISECOND));
+        rtt.fill_cache(&mut cache, &cfg);
+        let is_settled = cache.redundant_min != u32::MAX;
+        assert_eq!(is_settled, count >= TRUSTED_SAMPLES.into(), "{count}");
+    }
 }
 
 #[test]

@@ -1,6 +1,6 @@
 //! Tail loss probes of a connection: PTO, choice of the segment, and processing of the ACK.
 
-use super::{Tlp, TlpProbe};
+use super::{SentTlp, TlpProbe};
 use crate::device::{Retained, RxFrame};
 use crate::tcp::events::{Transmit, TxDemand};
 use crate::tcp::recovery::state::CaState;
@@ -120,11 +120,10 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
         self.timers.pto = NEVER;
         self.tlp.probe = probe;
         self.tlp.end_seq = self.snd.nxt;
-        self.tlp.retrans_seq = start;
         let first = start.unwrap_or(self.snd.una);
-        self.tlp.flight = self.loss_flight(first, self.snd.flight());
-        self.tlp.cwnd = self.cc.cwnd();
-        self.tlp.ts = self.ts.tsval(now);
+        let flight = self.loss_flight(first, self.snd.flight());
+        let (cwnd, ts) = (self.cc.cwnd(), self.ts.tsval(now));
+        *self.stats.tlp_mut() = SentTlp { retrans_seq: start, ts, flight, cwnd };
         self.tlp.is_single = self.scoreboard.sent_count() <= 1;
         self.timers.rto = now + self.rtt.rto(&self.cfg);
     }
@@ -141,8 +140,8 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
         if self.tlp.probe == TlpProbe::None {
             return;
         }
-        let is_reported =
-            self.tlp.retrans_seq.is_some_and(|start| dsack.is_some_and(|b| b.0 == start));
+        let sent = self.stats.tlp();
+        let is_reported = sent.retrans_seq.is_some_and(|start| dsack.is_some_and(|b| b.0 == start));
         if self.tlp.probe == TlpProbe::Retransmit && is_reported {
             // The original was received, too.
             self.on_spurious_tlp();
@@ -150,7 +149,7 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
             // Not acknowledged yet.
         } else if self.tlp.probe == TlpProbe::NewData {
             self.tlp.probe = TlpProbe::None;
-        } else if self.tlp.retrans_seq == Some(una) && self.echo_precedes_tlp(seg) {
+        } else if sent.retrans_seq == Some(una) && self.echo_precedes_tlp(seg) {
             // TSecr is of the original: it was received, and its ACK late or lost.
             self.on_spurious_tlp();
         } else if seg.ack > self.tlp.end_seq {
@@ -159,7 +158,7 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
             if self.recovery.ca_state == CaState::Open {
                 self.stats.record().tlp_repairs += 1;
                 if !self.ecn.covers(una) {
-                    let Tlp { flight, cwnd: window, .. } = self.tlp;
+                    let SentTlp { flight, cwnd: window, .. } = sent;
                     self.cc.on_late_loss(window, flight, u32::from(self.emss));
                 }
                 self.ecn.on_loss(self.snd.nxt);
@@ -180,6 +179,6 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
     /// probe.
     fn echo_precedes_tlp(&self, seg: &Segment) -> bool {
         let echo = seg.options.ts.filter(|_| self.ts_on).map(|ts| ts.1);
-        echo.is_some_and(|echo| echo.wrapping_sub(self.tlp.ts).cast_signed() < 0)
+        echo.is_some_and(|echo| echo.wrapping_sub(self.stats.tlp().ts).cast_signed() < 0)
     }
 }

@@ -66,9 +66,9 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
     /// Processes a D-SACK. It widens the reordering window; once the peer has reported every
     /// retransmission of the episode as a duplicate, the episode is spurious (RFC 3708 section 3).
     pub(in crate::tcp) fn process_dsack(&mut self, (start, _): SackBlock) {
-        if self.tlp.retrans_seq == Some(start) {
+        if self.stats.tlp().retrans_seq == Some(start) {
             // A tail loss probe is sent before a loss is detected, so no detection was wrong.
-            self.tlp.retrans_seq = None;
+            self.stats.tlp_mut().retrans_seq = None;
             return;
         }
         self.rack.on_dsack(self.stats.get().retransmits, self.snd.una, self.snd.nxt);
