@@ -13,10 +13,10 @@ use crate::arena::{Arena, Buffer};
 use crate::config::{Config, DriveMode};
 use crate::counters::{Counters, Usage};
 use crate::error::MemoryError;
-use crate::events::{AsyncEventQueue, EventSource};
+use crate::events::{AsyncEvent, AsyncEventQueue, EventSource};
 use crate::limits::ResourceLimits;
 use crate::numbers::Numbers;
-use crate::shard::{Shard, ShardControl};
+use crate::shard::{Shard, ShardControl, TakenEvents};
 use crate::shards::Shards;
 use crate::thread::DriveThread;
 use crate::unbound::UnboundQps;
@@ -53,6 +53,7 @@ pub(crate) struct ContextInner {
     pub(crate) regions: Arc<RegionTable>,
     pub(crate) limits: Arc<ResourceLimits>,
     pub(crate) events: Arc<AsyncEventQueue>,
+    pub(crate) taken_events: TakenEvents,
     arena: Arena,
     pd_next: AtomicU32,
     drive_threads: Mutex<Vec<DriveThread>>,
@@ -182,10 +183,12 @@ impl ContextInner {
         }
     }
 
-    /// Waits until `ready` returns a value, for `timeout` at most; `source` signals its events.
+    /// Waits until `ready` returns a value, for `timeout` at most; `source`, which `event` names,
+    /// signals its events.
     /// Sleeps if it may, otherwise polls the shard while it waits.
     pub(crate) fn wait_for<T>(
         &self,
+        event: AsyncEvent,
         source: &EventSource,
         timeout: Duration,
         mut ready: impl FnMut() -> Option<T>,
@@ -203,7 +206,7 @@ impl ContextInner {
             }
             // The thread that polls instead of this one polls often for a while.
             let _awaiting = self.shards.add_waiters();
-            source.wait(timeout - spin, ready)
+            self.events.wait_for(event, source, timeout - spin, ready)
         })
     }
 

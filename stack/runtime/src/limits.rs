@@ -115,7 +115,8 @@ impl ResourceLimits {
         })
     }
 
-    fn remove(&self, what: Resource, count: u64) {
+    /// Releases what a permit gave out with [`Permit::into_count`].
+    pub(crate) fn release(&self, what: Resource, count: u64) {
         self.in_use[what as usize].fetch_sub(count, Ordering::Relaxed);
     }
 
@@ -149,17 +150,22 @@ impl Permit {
         Ok(())
     }
 
+    /// Returns what it holds, for the caller to release: of many objects each keeps only the count.
+    pub(crate) fn into_count(mut self) -> u64 {
+        core::mem::take(&mut self.count)
+    }
+
     /// Releases all but `count`.
     pub(crate) fn shrink_to(&mut self, count: usize) {
         let excess = self.count.saturating_sub(count as u64);
-        self.limits.remove(self.what, excess);
+        self.limits.release(self.what, excess);
         self.count -= excess;
     }
 }
 
 impl Drop for Permit {
     fn drop(&mut self) {
-        self.limits.remove(self.what, self.count);
+        self.limits.release(self.what, self.count);
     }
 }
 
@@ -194,7 +200,9 @@ mod tests {
         permit.shrink_to(3);
         let three = permit;
         assert_eq!(limits.used(Resource::CqEntries), 3);
-        drop(three);
+        let count = three.into_count();
+        assert_eq!((count, limits.used(Resource::CqEntries)), (3, 3));
+        limits.release(Resource::CqEntries, count);
         assert_eq!(limits.used(Resource::CqEntries), 0);
     }
 }

@@ -96,7 +96,8 @@ impl Listener {
     /// [`Context::ring_pair`]: crate::Context::ring_pair
     #[must_use]
     pub fn accept_timeout(&self, timeout: Duration) -> Option<ConnRequest> {
-        self.context.wait_for(self.backlog.source(), timeout, || self.pop())
+        let Self { context, backlog, .. } = self;
+        context.wait_for(backlog.event(), backlog.source(), timeout, || self.pop())
     }
 
     fn pop(&self) -> Option<ConnRequest> {
@@ -117,7 +118,7 @@ impl Drop for Listener {
         drop(listening);
         // Each rejects its request when it is dropped.
         while self.pop().is_some() {}
-        self.context.events.remove(self.backlog.source());
+        self.context.events.remove(self.backlog.event());
     }
 }
 

@@ -3,7 +3,7 @@
 mod bind;
 
 use std::net::SocketAddr;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::Duration;
 
 use ferrowarp_proto::ddp::regions::{AccessScope, StreamId};
@@ -18,7 +18,7 @@ use crate::context::ContextInner;
 use crate::cq::Cq;
 use crate::error::{CreateError, LimitError};
 use crate::events::AsyncEvent;
-use crate::limits::{Permit, Resource, check_queue_len};
+use crate::limits::{Resource, check_queue_len};
 use crate::pd::Pd;
 use crate::qp_options::QpOptions;
 use crate::shard::{QpShared, Shard, ShardControl, UnboundQueues};
@@ -41,10 +41,12 @@ pub struct Qp {
     send_cq: Cq,
     recv_cq: Cq,
     stream: StreamId,
-    /// Held by the thread that gives it to a shard.
-    bind_lock: Mutex<()>,
-    _permit: Permit,
+    /// Requests that its queues may have.
+    entries: u32,
 }
+
+#[cfg(target_pointer_width = "64")]
+const _: () = assert!(size_of::<Qp>() == 72, "the application has one for each queue pair");
 
 impl Pd {
     /// Creates a queue pair that can access the regions of this domain.
@@ -98,7 +100,6 @@ impl Qp {
         })?;
         let id = QpId { index, generation };
         let shared = Arc::new(QpShared::new(sends, recvs));
-        shared.source().set_event(AsyncEvent::Connection { qp: id });
         let stream = context.regions.new_stream_id();
         let queues = UnboundQueues { init, stream, requester, recv_queue, tails };
         context.unbound.add(id, &shared, queues);
@@ -106,12 +107,11 @@ impl Qp {
             shared,
             id,
             stream,
-            bind_lock: Mutex::default(),
             send_cq,
             recv_cq,
             pd: pd.clone(),
             srq: srq.cloned(),
-            _permit: permit,
+            entries: u32::try_from(permit.into_count()).expect("two queues of at most 2^26"),
         };
         // Only a shard can flush what is posted to a queue pair that begins in the error state.
         let ends = || qp.overrun_cq().and_then(|_| context.shards.select());
@@ -409,7 +409,21 @@ impl Qp {
     pub fn next_event(&self) -> Option<Event> {
         // In a child of `fork` another thread may have held the lock.
         let has_events = self.shared.has_events() && !self.context().is_in_child();
-        has_events.then(|| self.shared.next_event()).flatten()
+        if !has_events {
+            return None;
+        }
+        let context = self.context();
+        let event = self.shared.next_event(self.id, &context.taken_events)?;
+        if !self.shared.has_events() {
+            let is_empty = || !self.shared.has_events();
+            context.events.remove_if_unseen(self.event(), is_empty);
+        }
+        Some(event)
+    }
+
+    /// Event that names the queue pair.
+    const fn event(&self) -> AsyncEvent {
+        AsyncEvent::Connection { qp: self.id }
     }
 
     /// Waits until the connection is established, and takes the event. Sleeps, unless only the
@@ -424,7 +438,7 @@ impl Qp {
     /// [`DriveMode::Inline`]: crate::DriveMode::Inline
     pub fn wait_established(&self, timeout: Duration) -> Result<ConnInfo, ConnectError> {
         self.context()
-            .wait_for(self.shared.source(), timeout, || match self.next_event()? {
+            .wait_for(self.event(), self.shared.source(), timeout, || match self.next_event()? {
                 Event::Established { info, .. } => Some(Ok(*info)),
                 Event::ConnectFailed { error, .. } => Some(Err(error)),
                 Event::Disconnected { .. } => Some(Err(ConnectError::Reset)),
@@ -436,7 +450,8 @@ impl Qp {
     /// Waits for the next event, as [`Qp::wait_established`] does.
     #[must_use]
     pub fn wait_event(&self, timeout: Duration) -> Option<Event> {
-        self.context().wait_for(self.shared.source(), timeout, || self.next_event())
+        let source = self.shared.source();
+        self.context().wait_for(self.event(), source, timeout, || self.next_event())
     }
 }
 
@@ -455,11 +470,13 @@ impl Drop for Qp {
         if let Some(shard) = shard {
             shard.control(|engine, now| engine.destroy_qp(now, id));
         }
-        self.context().events.remove(self.shared.source());
+        self.context().events.remove(self.event());
+        self.context().taken_events.remove(id);
         if let Some(shard) = shard {
             shard.drive();
         }
         // After the shard has forgotten it.
         self.context().qp_numbers.release(id.index);
+        self.context().limits.release(Resource::QueueEntries, self.entries.into());
     }
 }

@@ -11,7 +11,6 @@ use ferrowarp_proto::work_queue::Tails;
 
 use crate::context::ContextInner;
 use crate::error::CreateError;
-use crate::events::AsyncEvent;
 use crate::limits::{Permit, Resource, check_queue_len};
 use crate::pd::Pd;
 use crate::shard::{Shard, ShardControl, SrqLimit, SrqShared};
@@ -76,8 +75,7 @@ impl Pd {
         let (producer, rq, tails) = recv_queue(max_wr);
         let (index, generation) = context.srq_numbers.allocate().ok_or(SrqError::TooMany)?;
         let id = SrqId { index, generation };
-        let shared = Arc::new(SrqShared::new());
-        shared.source().set_event(AsyncEvent::SrqLimit { srq: id });
+        let shared = Arc::new(SrqShared::new(id));
         let mut inner = SrqInner {
             id,
             in_engines: vec![None; count].into(),
@@ -224,7 +222,7 @@ impl Drop for SrqInner {
         for (shard, id) in self.engines() {
             shard.control(|engine, _| engine.destroy_srq(id));
         }
-        self.context.events.remove(self.shared.source());
+        self.context.events.remove(self.shared.event());
         self.context.srq_numbers.release(self.id.index);
     }
 }

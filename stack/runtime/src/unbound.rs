@@ -6,16 +6,22 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use ferrowarp_proto::verbs::wc::{CqId, QpId};
 
+use crate::events::{AsyncEvent, AsyncEventQueue};
 use crate::shard::{EndObserver, QpShared, UnboundQp, UnboundQpTable, UnboundQueues};
 
 /// Number of entries up to which the memory of an empty table is kept.
 const KEPT_CAPACITY: usize = 64;
+/// Queue pairs of which as many are given to shards at a time.
+const BIND_LOCK_COUNT: usize = 16;
 
 /// Queue pairs of a context that belong to no shard yet.
 pub(crate) struct UnboundQps {
     state: Mutex<State>,
     /// Number of shards that have not failed.
     running: Arc<AtomicUsize>,
+    events: Arc<AsyncEventQueue>,
+    /// Each for a part of the queue pairs.
+    bind_locks: [Mutex<()>; BIND_LOCK_COUNT],
 }
 
 #[derive(Default)]
@@ -33,8 +39,14 @@ struct Entry {
 }
 
 impl UnboundQps {
-    pub(crate) fn new(running: Arc<AtomicUsize>) -> Self {
-        Self { state: Mutex::default(), running }
+    pub(crate) fn new(running: Arc<AtomicUsize>, events: Arc<AsyncEventQueue>) -> Self {
+        Self { state: Mutex::default(), running, events, bind_locks: Default::default() }
+    }
+
+    /// Returns the lock of the thread that gives this queue pair to a shard. Others may have the
+    /// same one: a lock of its own would be in the memory of every queue pair for its whole life.
+    pub(crate) fn bind_lock(&self, qp: QpId) -> &Mutex<()> {
+        &self.bind_locks[qp.slot() % BIND_LOCK_COUNT]
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -69,9 +81,11 @@ impl UnboundQps {
         state.has_ended = true;
         let qps = std::mem::take(&mut state.qps);
         drop(state);
-        for qp in qps.into_values().filter_map(|entry| entry.shared.upgrade()) {
-            qp.close();
-            qp.source().end();
+        for Entry { id, shared, .. } in qps.into_values() {
+            if let Some(qp) = shared.upgrade() {
+                qp.close();
+                self.events.end_source(AsyncEvent::Connection { qp: id }, qp.source());
+            }
         }
     }
 }

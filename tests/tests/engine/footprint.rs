@@ -12,7 +12,7 @@ const CONNECTIONS: usize = 10_000;
 /// Connections set up at a time.
 const BATCH: usize = 50;
 /// Maximum bytes of an idle connection, besides what its queue pair requested.
-const BUDGET: usize = 1024;
+const BUDGET: usize = 960;
 /// Time after which a connection is idle.
 const IDLE_NS: u64 = 2 * SECOND;
 const PORT: u16 = 4420;
@@ -55,7 +55,7 @@ fn connect<'a>(world: &mut World, active: &[QpId], passive: &mut impl Iterator<I
 }
 
 #[test]
-fn idle_connection_uses_at_most_1_kib() {
+fn idle_connection_uses_at_most_960_bytes() {
     if !process::isolated(test_name!()) {
         return;
     }

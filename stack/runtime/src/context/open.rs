@@ -20,7 +20,7 @@ use crate::events::AsyncEventQueue;
 use crate::limits::{Limits, ResourceLimits};
 use crate::memory::HostMemory;
 use crate::numbers::Numbers;
-use crate::shard::{CqRings, Shard, ShardEngine, Siblings};
+use crate::shard::{CqRings, Shard, ShardEngine, Siblings, TakenEvents};
 use crate::shards::Shards;
 use crate::thread::DriveThread;
 use crate::unbound::UnboundQps;
@@ -142,7 +142,7 @@ impl Context {
             Some(step) => Clock::virtual_time(nanos(step)),
         };
         let running = Arc::new(AtomicUsize::new(queues.len()));
-        let unbound = Arc::new(UnboundQps::new(Arc::clone(&running)));
+        let unbound = Arc::new(UnboundQps::new(Arc::clone(&running), Arc::clone(&events)));
         let shared = SharedByShards { regions: &regions, events: &events, unbound: &unbound };
         let shards = open_shards(queues, &config, seeds[1], &shared, &clock, &running);
         for shard in &shards {
@@ -168,6 +168,7 @@ impl Context {
             regions,
             limits: ResourceLimits::new(config.limits),
             events,
+            taken_events: TakenEvents::default(),
             arena: Arena::default(),
             pd_next: AtomicU32::new(1),
             drive_threads: Mutex::new(drive_threads),

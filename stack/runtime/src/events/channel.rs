@@ -14,7 +14,8 @@ use crate::events::notify_fd::NotifyFd;
 /// An event names its source; the details are taken from the source, until it has no more. Events
 /// of one source that are not yet taken are reported once. If the source was emptied in another way
 /// in the meantime (for example by [`Qp::wait_event`]), no detail is left there. Opening the
-/// channel late loses nothing: earlier events are reported as well.
+/// channel late loses nothing: earlier events are reported as well, but for those of queue pairs
+/// that have none left.
 ///
 /// The file descriptor ([`AsFd`]) is readable while events are pending. It is for `poll` and the
 /// like only: [`EventChannel::next_event`] takes the events. In mode [`DriveMode::Helper`], the

@@ -1,23 +1,26 @@
 //! Queue of the sources of a context that have events, and the shard's publisher.
 //!
 //! A source (a queue pair, a listener, a shared receive queue) keeps its own events; the queue only
-//! holds the sources that have some. Each source is queued at most once, so the length of the queue
-//! is bounded by the number of sources. A CQ overrun and the failure of the context are queued
-//! without a source, at most once each.
+//! holds the events that name the sources which have some, each at most once. So the length of the
+//! queue is bounded by the number of sources; an application that takes the events of its queue
+//! pairs directly, and never looks at the queue, leaves none of them in it. A CQ overrun and the
+//! failure of the context have no source, and are queued at most once each as well.
 //!
 //! The shard never blocks here: it takes a lock only if that is free, and otherwise retries in its
 //! next poll ([`EventPublisher`]).
 
-use std::collections::BTreeMap;
-use std::sync::atomic::Ordering;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::collections::{BTreeMap, HashMap};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, TryLockError};
+use std::thread::Thread;
 use std::time::{Duration, Instant};
 
 use crate::events::event::AsyncEvent;
 use crate::events::notify_fd::NotifyFd;
-use crate::events::source::{EventSource, NOT_QUEUED, REMOVED, time_left, try_lock};
 
-/// Queue of the sources of a context that have events.
+/// Number of entries up to which the memory of an empty table is kept.
+const KEPT_CAPACITY: usize = 64;
+
+/// Queue of the sources of a context that have events, and the threads that sleep on them.
 pub(crate) struct AsyncEventQueue {
     state: Mutex<QueueState>,
     wake: Condvar,
@@ -25,60 +28,66 @@ pub(crate) struct AsyncEventQueue {
 
 #[derive(Default)]
 pub(super) struct QueueState {
-    /// By ticket, and so in the order of their events.
-    pending: BTreeMap<u64, (AsyncEvent, Option<Arc<EventSource>>)>,
+    /// By ticket, and so in their order.
+    pending: BTreeMap<u64, AsyncEvent>,
+    /// Tickets of the pending events.
+    tickets: HashMap<AsyncEvent, u64>,
     last_ticket: u64,
+    /// Threads that sleep until a source has events, by the event that names it.
+    pub(super) sleepers: Vec<(AsyncEvent, Thread)>,
     fd: Option<Arc<NotifyFd>>,
     closed: bool,
 }
 
 impl QueueState {
-    /// Queues a source, unless it is queued or removed.
-    fn push_source(&mut self, event: AsyncEvent, source: &Arc<EventSource>) -> bool {
-        if source.ticket.load(Ordering::Relaxed) != NOT_QUEUED {
+    /// Queues an event, unless it is queued.
+    fn push(&mut self, event: AsyncEvent) -> bool {
+        if self.tickets.contains_key(&event) {
             return false;
         }
-        let ticket = self.push(event, Some(Arc::clone(source)));
-        source.ticket.store(ticket, Ordering::Relaxed);
-        true
-    }
-
-    /// Queues an event without a source, unless it is queued.
-    fn push_error(&mut self, event: AsyncEvent) -> bool {
-        let is_new = self.pending.values().all(|(waiting, _)| *waiting != event);
-        if is_new {
-            self.push(event, None);
-        }
-        is_new
-    }
-
-    fn push(&mut self, event: AsyncEvent, source: Option<Arc<EventSource>>) -> u64 {
         if self.pending.is_empty()
             && let Some(fd) = &self.fd
         {
             fd.set();
         }
         self.last_ticket += 1;
-        self.pending.insert(self.last_ticket, (event, source));
-        self.last_ticket
+        self.pending.insert(self.last_ticket, event);
+        self.tickets.insert(event, self.last_ticket);
+        true
     }
 
+    /// Removes and returns the oldest event. Before the application reads the source: a later event
+    /// is reported again.
     pub(super) fn pop(&mut self) -> Option<AsyncEvent> {
-        let (_, (event, source)) = self.pending.pop_first()?;
-        // Before the application reads the source: a later event is reported again.
-        if let Some(source) = source {
-            source.ticket.store(NOT_QUEUED, Ordering::Relaxed);
-        }
-        self.clear_fd_if_empty();
+        let (_, event) = self.pending.pop_first()?;
+        self.tickets.remove(&event);
+        self.tidy_if_empty();
         Some(event)
     }
 
-    fn clear_fd_if_empty(&self) {
-        if self.pending.is_empty()
-            && let Some(fd) = &self.fd
-        {
+    fn remove(&mut self, event: AsyncEvent) {
+        if let Some(ticket) = self.tickets.remove(&event) {
+            self.pending.remove(&ticket);
+            self.tidy_if_empty();
+        }
+    }
+
+    fn tidy_if_empty(&mut self) {
+        if !self.pending.is_empty() {
+            return;
+        }
+        if let Some(fd) = &self.fd {
             fd.clear();
         }
+        if self.tickets.capacity() > KEPT_CAPACITY {
+            self.tickets = HashMap::new();
+        }
+    }
+
+    /// Wakes the threads that sleep on the source named by `event`.
+    pub(super) fn wake(&self, event: AsyncEvent) {
+        let its = self.sleepers.iter().filter(|(of, _)| *of == event);
+        its.for_each(|(_, thread)| thread.unpark());
     }
 }
 
@@ -131,16 +140,22 @@ impl AsyncEventQueue {
         self.wake.notify_all();
     }
 
-    /// Removes a source that is destroyed, with its pending event.
-    pub(crate) fn remove(&self, source: &EventSource) {
+    /// Removes the pending event of a source that is destroyed. The shards publish it no more.
+    pub(crate) fn remove(&self, event: AsyncEvent) {
         if dpdk_sys::is_child() {
             // No event occurs in the child, and the lock may have been held at the fork.
             return;
         }
+        self.lock().remove(event);
+    }
+
+    /// Removes the pending event of a source, if nobody has ever looked at the queue, and if
+    /// `is_empty` returns true: the source has no events. One that it gets later is published after
+    /// it is stored, and so is queued again.
+    pub(crate) fn remove_if_unseen(&self, event: AsyncEvent, is_empty: impl FnOnce() -> bool) {
         let mut ready = self.lock();
-        let ticket = source.ticket.swap(REMOVED, Ordering::Relaxed);
-        if ready.pending.remove(&ticket).is_some() {
-            ready.clear_fd_if_empty();
+        if ready.fd.is_none() && is_empty() {
+            ready.remove(event);
         }
     }
 }
@@ -148,58 +163,55 @@ impl AsyncEventQueue {
 /// Shard's publisher of events; never blocks.
 pub(crate) struct EventPublisher {
     events: Arc<AsyncEventQueue>,
-    /// Sources for which a lock was held, each once.
-    deferred: Vec<Arc<EventSource>>,
-    /// Errors for which the lock was held, each once.
-    deferred_errors: Vec<AsyncEvent>,
+    /// Events for which the lock was held, each once.
+    deferred: Vec<AsyncEvent>,
 }
 
 impl EventPublisher {
     pub(crate) const fn new(events: Arc<AsyncEventQueue>) -> Self {
-        Self { events, deferred: Vec::new(), deferred_errors: Vec::new() }
+        Self { events, deferred: Vec::new() }
     }
 
-    /// Publishes an event of a source, after the event is stored where the application finds it.
+    /// The queue that it publishes to.
+    pub(crate) const fn queue(&self) -> &Arc<AsyncEventQueue> {
+        &self.events
+    }
+
+    /// Publishes an event. If it names a source, after that has stored its own where the
+    /// application finds it; the threads that sleep on the source are woken.
     #[cold]
-    pub(crate) fn publish(&mut self, source: &Arc<EventSource>) {
-        if !self.try_publish(source) && !source.deferred.swap(true, Ordering::Relaxed) {
-            self.deferred.push(Arc::clone(source));
+    pub(crate) fn publish(&mut self, event: AsyncEvent) {
+        if !self.try_publish(event) && !self.deferred.contains(&event) {
+            self.deferred.push(event);
         }
     }
 
-    /// Publishes an event without a source.
-    #[cold]
-    pub(crate) fn publish_error(&mut self, event: AsyncEvent) {
-        if !self.try_publish_error(event) && !self.deferred_errors.contains(&event) {
-            self.deferred_errors.push(event);
-        }
+    /// Forgets a source that is about to be destroyed.
+    pub(crate) fn forget(&mut self, event: AsyncEvent) {
+        self.deferred.retain(|deferred| *deferred != event);
     }
 
     /// True if nothing is deferred; [`EventPublisher::retry_deferred`] retries what is.
     #[inline]
     pub(crate) const fn is_drained(&self) -> bool {
-        self.deferred.is_empty() && self.deferred_errors.is_empty()
+        self.deferred.is_empty()
     }
 
     /// Retries the deferred events.
     #[cold]
     pub(crate) fn retry_deferred(&mut self) {
-        for source in std::mem::take(&mut self.deferred) {
-            source.deferred.store(false, Ordering::Relaxed);
-            self.publish(&source);
-        }
-        for event in std::mem::take(&mut self.deferred_errors) {
-            self.publish_error(event);
+        for event in std::mem::take(&mut self.deferred) {
+            self.publish(event);
         }
     }
 
     /// Publishes the deferred events and the failure of the shard. If it is the last one of the
-    /// context, that has failed, and the queue is closed. Waits for the locks, because no further
+    /// context, that has failed, and the queue is closed. Waits for the lock, because no further
     /// poll follows.
     #[cold]
     pub(crate) fn publish_failure(&mut self, shard: usize, is_last: bool) {
         let event = if is_last { AsyncEvent::Failed } else { AsyncEvent::ShardFailed { shard } };
-        self.publish_error(event);
+        self.publish(event);
         while !self.is_drained() {
             std::thread::yield_now();
             self.retry_deferred();
@@ -209,23 +221,25 @@ impl EventPublisher {
         }
     }
 
-    fn try_publish(&self, source: &Arc<EventSource>) -> bool {
-        let Some(&event) = source.event.get() else { return true };
-        if !source.wake() {
-            return false;
-        }
+    fn try_publish(&self, event: AsyncEvent) -> bool {
         let Some(mut ready) = try_lock(&self.events.state) else { return false };
-        if ready.push_source(event, source) {
+        ready.wake(event);
+        if ready.push(event) {
             self.events.wake.notify_one();
         }
         true
     }
+}
 
-    fn try_publish_error(&self, event: AsyncEvent) -> bool {
-        let Some(mut ready) = try_lock(&self.events.state) else { return false };
-        if ready.push_error(event) {
-            self.events.wake.notify_one();
-        }
-        true
+fn try_lock<T>(mutex: &Mutex<T>) -> Option<MutexGuard<'_, T>> {
+    match mutex.try_lock() {
+        Ok(guard) => Some(guard),
+        Err(TryLockError::Poisoned(error)) => Some(error.into_inner()),
+        Err(TryLockError::WouldBlock) => None,
     }
+}
+
+/// Time left until `end`; `None`: there is no end.
+pub(super) fn time_left(end: Option<Instant>) -> Option<Duration> {
+    end.map(|end| end.saturating_duration_since(Instant::now()))
 }

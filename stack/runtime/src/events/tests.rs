@@ -3,6 +3,7 @@ use std::io::Read;
 use std::net::Ipv4Addr;
 use std::os::fd::AsFd;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use ferrowarp_proto::verbs::wc::CqId;
@@ -11,10 +12,9 @@ use super::*;
 use crate::device::DeviceSpec;
 use crate::{Config, Context, DriveMode, QpOptions};
 
-fn source(port: u16) -> (Arc<EventSource>, AsyncEvent) {
-    let (source, event) = (EventSource::new(), AsyncEvent::ConnectRequest { port });
-    source.set_event(event);
-    (source, event)
+/// Event that names a source.
+const fn event(port: u16) -> AsyncEvent {
+    AsyncEvent::ConnectRequest { port }
 }
 
 fn drain(events: &AsyncEventQueue) -> Vec<AsyncEvent> {
@@ -25,42 +25,98 @@ fn drain(events: &AsyncEventQueue) -> Vec<AsyncEvent> {
 fn source_is_queued_once_and_in_order() {
     let events = AsyncEventQueue::new();
     let mut publisher = EventPublisher::new(Arc::clone(&events));
-    let ((a, event_a), (b, event_b)) = (source(1), source(2));
+    let (a, b) = (event(1), event(2));
     let overrun = AsyncEvent::CqOverrun { cq: CqId(3) };
     for _ in 0..1000 {
-        publisher.publish(&a);
-        publisher.publish_error(overrun);
-        publisher.publish(&b);
+        publisher.publish(a);
+        publisher.publish(overrun);
+        publisher.publish(b);
     }
-    assert_eq!(drain(&events), [event_a, overrun, event_b]);
+    assert_eq!(drain(&events), [a, overrun, b]);
     // An event after one was taken is reported again.
-    publisher.publish(&b);
-    assert_eq!(drain(&events), [event_b]);
+    publisher.publish(b);
+    assert_eq!(drain(&events), [b]);
 }
 
 #[test]
 fn removed_source_yields_no_event() {
     let events = AsyncEventQueue::new();
     let mut publisher = EventPublisher::new(Arc::clone(&events));
-    let ((a, event_a), (b, _)) = (source(1), source(2));
-    publisher.publish(&a);
-    publisher.publish(&b);
-    events.remove(&b);
-    publisher.publish(&b);
-    assert_eq!(drain(&events), [event_a]);
+    let (a, b) = (event(1), event(2));
+    publisher.publish(a);
+    publisher.publish(b);
+    // Held by this very thread: what is published is deferred.
+    let ready = events.lock();
+    publisher.publish(b);
+    drop(ready);
+    publisher.forget(b);
+    events.remove(b);
+    publisher.retry_deferred();
+    assert_eq!(drain(&events), [a]);
+}
+
+/// The event of a source is withdrawn when the source was emptied in another way, and only then;
+/// not from an application that looks at the queue.
+#[test]
+fn event_of_an_empty_source_is_withdrawn() {
+    let events = AsyncEventQueue::new();
+    let mut publisher = EventPublisher::new(Arc::clone(&events));
+    let (a, b) = (event(1), event(2));
+    publisher.publish(a);
+    publisher.publish(b);
+    events.remove_if_unseen(a, || false);
+    events.remove_if_unseen(b, || true);
+    assert_eq!(drain(&events), [a]);
+    publisher.publish(b);
+    assert_eq!(drain(&events), [b], "it is queued again");
+    let _fd = events.fd().unwrap();
+    publisher.publish(a);
+    events.remove_if_unseen(a, || true);
+    assert_eq!(drain(&events), [a]);
+}
+
+/// A publication that finds the lock held wakes the sleeping thread when it is retried.
+#[test]
+fn sleeping_thread_wakes_for_its_source_alone() {
+    let events = AsyncEventQueue::new();
+    let mut publisher = EventPublisher::new(Arc::clone(&events));
+    let (source, has_event) = (EventSource::default(), AtomicBool::new(false));
+    std::thread::scope(|scope| {
+        let sleeper = scope.spawn(|| {
+            let ready = || has_event.load(Ordering::Acquire).then_some(());
+            events.wait_for(event(1), &source, Duration::MAX, ready)
+        });
+        while events.lock().sleepers.is_empty() {
+            std::thread::yield_now();
+        }
+        publisher.publish(event(2));
+        assert!(!sleeper.is_finished());
+        let ready = events.lock();
+        has_event.store(true, Ordering::Release);
+        publisher.publish(event(1));
+        assert!(!publisher.is_drained());
+        drop(ready);
+        publisher.retry_deferred();
+        assert_eq!(sleeper.join().unwrap(), Some(()));
+    });
+    assert!(events.lock().sleepers.is_empty());
+    // One that has ended gives what it has, and nothing later.
+    events.end_source(event(1), &source);
+    assert_eq!(events.wait_for(event(1), &source, Duration::MAX, || Some(())), Some(()));
+    assert_eq!(events.wait_for(event(1), &source, Duration::MAX, || None::<()>), None);
 }
 
 #[test]
 fn publish_under_contention_is_deferred() {
     let events = AsyncEventQueue::new();
     let mut publisher = EventPublisher::new(Arc::clone(&events));
-    let (source, event) = source(1);
+    let event = event(1);
     let overrun = AsyncEvent::CqOverrun { cq: CqId(3) };
     // Held by this very thread: a publisher that blocked would deadlock.
     let ready = events.lock();
     for _ in 0..1000 {
-        publisher.publish(&source);
-        publisher.publish_error(overrun);
+        publisher.publish(event);
+        publisher.publish(overrun);
     }
     publisher.retry_deferred();
     assert!(!publisher.is_drained());
@@ -68,23 +124,15 @@ fn publish_under_contention_is_deferred() {
     publisher.retry_deferred();
     assert!(publisher.is_drained());
     assert_eq!(drain(&events), [event, overrun]);
-
-    let sleepers = source.lock_sleepers();
-    publisher.publish(&source);
-    assert!(!publisher.is_drained());
-    drop(sleepers);
-    publisher.retry_deferred();
-    assert!(publisher.is_drained());
-    assert_eq!(drain(&events), [event]);
 }
 
 #[test]
 fn fd_is_readable_while_events_are_pending() {
     let events = AsyncEventQueue::new();
     let mut publisher = EventPublisher::new(Arc::clone(&events));
-    let ((a, _), (b, _)) = (source(1), source(2));
+    let (a, b) = (event(1), event(2));
     // Created late, it is readable for an earlier event.
-    publisher.publish(&a);
+    publisher.publish(a);
     let fd = events.fd().unwrap();
     let file = File::from(fd.as_fd().try_clone_to_owned().unwrap());
     // Counts the readable bytes and writes them back.
@@ -94,17 +142,17 @@ fn fd_is_readable_while_events_are_pending() {
         count
     };
     assert_eq!(readable(), 1);
-    publisher.publish(&b);
+    publisher.publish(b);
     assert_eq!(readable(), 1);
     events.lock().pop();
     assert_eq!(readable(), 1);
     events.lock().pop();
     assert_eq!(readable(), 0);
-    publisher.publish(&a);
-    events.remove(&a);
+    publisher.publish(a);
+    events.remove(a);
     assert_eq!(readable(), 0);
     // Even if the application reads the bytes itself, no event is lost.
-    publisher.publish(&b);
+    publisher.publish(b);
     let _ = (&file).read(&mut [0; 2]);
     assert_eq!(drain(&events).len(), 1);
 }

@@ -29,7 +29,8 @@ impl Qp {
     /// # Errors
     /// `CqOverrun`; `WrongShard` if it belongs to another shard; `Gone` if the shard has ended.
     pub(crate) fn bind(&self, shard: usize) -> Result<(), CmError> {
-        let _binding = self.bind_lock.lock().unwrap_or_else(PoisonError::into_inner);
+        let bind_lock = self.context().unbound.bind_lock(self.id);
+        let _binding = bind_lock.lock().unwrap_or_else(PoisonError::into_inner);
         match self.shared.binding().get() {
             Some(_) if self.overrun_cq().is_some() => return Err(CmError::CqOverrun),
             Some(bound) if bound == shard => return Ok(()),
@@ -75,7 +76,7 @@ impl Qp {
         } else {
             // No shard has its queues, and nobody else will end it.
             self.shared.close();
-            self.shared.source().end();
+            self.context().events.end_source(self.event(), self.shared.source());
         }
         bound
     }

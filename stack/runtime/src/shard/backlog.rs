@@ -1,7 +1,7 @@
 //! Pending connection requests of a listener.
 
 use std::collections::VecDeque;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use ferrowarp_proto::verbs::cm::{ConnInfo, RequestId};
 
@@ -18,18 +18,23 @@ pub(crate) struct PendingRequest {
 pub(crate) struct Backlog {
     queue: Mutex<VecDeque<PendingRequest>>,
     capacity: usize,
-    source: Arc<EventSource>,
+    port: u16,
+    source: EventSource,
 }
 
 impl Backlog {
     pub(crate) fn new(port: u16, capacity: usize) -> Self {
-        let source = EventSource::new();
-        source.set_event(AsyncEvent::ConnectRequest { port });
-        Self { queue: Mutex::default(), capacity: capacity.max(1), source }
+        let source = EventSource::default();
+        Self { queue: Mutex::default(), capacity: capacity.max(1), port, source }
     }
 
-    pub(crate) const fn source(&self) -> &Arc<EventSource> {
+    pub(crate) const fn source(&self) -> &EventSource {
         &self.source
+    }
+
+    /// Event that names the listener.
+    pub(crate) const fn event(&self) -> AsyncEvent {
+        AsyncEvent::ConnectRequest { port: self.port }
     }
 
     pub(crate) const fn capacity(&self) -> usize {

@@ -21,7 +21,7 @@ use ferrowarp_proto::work_queue::Tails;
 
 use crate::counters::{Counters, Port, Usage};
 use crate::doorbell::Doorbells;
-use crate::events::{AsyncEventQueue, EventPublisher};
+use crate::events::{AsyncEvent, AsyncEventQueue, EventPublisher};
 use crate::memory::HostMemory;
 use crate::shard::backlog::{Backlog, PendingRequest};
 use crate::shard::control::ShardControl;
@@ -127,7 +127,7 @@ impl<D: Device> ShardEngine<D> {
                 let is_alive = |request| self.engine.is_request_pending(request);
                 match self.listeners.get(&port) {
                     Some(backlog) if backlog.push(pending, is_alive) => {
-                        self.publisher.publish(backlog.source());
+                        self.publisher.publish(backlog.event());
                     }
                     // The listener has ended.
                     _ => drop(self.engine.reject(now, request, ReadDepths::default(), &[])),
@@ -154,7 +154,7 @@ impl<D: Device> ShardEngine<D> {
             Event::SrqLimit { srq, left, most } => {
                 if let Some(link) = self.srqs.iter().find(|link| link.id == srq) {
                     link.push_limit_event(SrqLimit { left, most });
-                    self.publisher.publish(link.source());
+                    self.publisher.publish(link.event());
                 }
             }
             Event::CqOverrun { cq } => self.on_cq_overrun(cq),
@@ -167,7 +167,7 @@ impl<D: Device> ShardEngine<D> {
         self.publish_state(qp);
         if let Some(link) = self.links.get(qp) {
             link.qp.push_event(event);
-            self.publisher.publish(link.qp.source());
+            self.publisher.publish(AsyncEvent::Connection { qp });
         }
     }
 
@@ -290,6 +290,7 @@ where
     fn destroy_qp(&mut self, now: Instant, qp: QpId) {
         let now = self.advance(now);
         self.links.remove(qp);
+        self.publisher.forget(AsyncEvent::Connection { qp });
         self.engine.destroy_qp(now, qp);
     }
 
@@ -332,7 +333,9 @@ where
     fn destroy_srq(&mut self, srq: SrqId) {
         // Fails while a queue pair uses it; those keep the handle.
         if self.engine.destroy_srq(srq).is_ok() {
-            self.srqs.retain(|link| link.id != srq);
+            for link in self.srqs.extract_if(.., |link| link.id == srq) {
+                self.publisher.forget(link.event());
+            }
         }
     }
 
@@ -348,6 +351,7 @@ where
 
     fn unlisten(&mut self, port: u16) {
         self.listeners.remove(&port);
+        self.publisher.forget(AsyncEvent::ConnectRequest { port });
         self.engine.unlisten(port);
     }
 
@@ -441,7 +445,7 @@ where
         let now = self.advance(now);
         for (port, backlog) in std::mem::take(&mut self.listeners) {
             self.engine.unlisten(port);
-            backlog.source().end();
+            self.publisher.queue().end_source(backlog.event(), backlog.source());
         }
         for link in self.links.iter() {
             // Fails for queue pairs that are not connected.
@@ -475,6 +479,9 @@ where
 impl<D: Device> Drop for ShardEngine<D> {
     fn drop(&mut self) {
         // The context is closed.
-        self.links.iter().for_each(|link| link.qp.source().end());
+        for link in self.links.iter() {
+            let event = AsyncEvent::Connection { qp: link.id };
+            self.publisher.queue().end_source(event, link.qp.source());
+        }
     }
 }

@@ -50,6 +50,7 @@ use end_observer::EndObservers;
 pub(crate) use engine::ShardEngine;
 use mailbox::{Mailbox, ShardRequest};
 pub(crate) use qp::QpShared;
+pub(crate) use qp_events::TakenEvents;
 pub use srq::SrqLimit;
 pub(crate) use srq::SrqShared;
 pub(crate) use unbound_qp::{UnboundQp, UnboundQpTable, UnboundQueues};

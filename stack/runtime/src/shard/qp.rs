@@ -1,20 +1,20 @@
 //! State shared by the application's and the shard's sides of a queue pair: the producers of the
 //! work queues, QP state, events.
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU16, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 
 use crossbeam::atomic::AtomicCell;
 use ferrowarp_proto::ddp::recv_queue::RqProducer;
 use ferrowarp_proto::rdmap::send_queue::SqProducer;
 use ferrowarp_proto::verbs::cm::Event;
 use ferrowarp_proto::verbs::qp::QpState;
+use ferrowarp_proto::verbs::wc::QpId;
 use ferrowarp_proto::verbs::wr::{PostError, RecvWr, SendRights, SendWr};
 
 use crate::binding::Binding;
 use crate::doorbell::hot::HotFlag;
 use crate::events::EventSource;
-use crate::shard::qp_events::QpEvents;
+use crate::shard::qp_events::{EventCount, QpEvents, TakenEvents};
 use crate::spin_lock::SpinLock;
 
 /// State shared by the application's and the shard's sides of a queue pair.
@@ -26,21 +26,24 @@ pub(crate) struct QpShared {
     state: AtomicCell<QpState>,
     hot: HotFlag,
     binding: Binding,
-    /// Negotiated ORD: RDMA Reads and atomic operations in flight at a time.
-    ord: AtomicU16,
-    /// The connection supports the operations of RFC 7306.
-    extensions: AtomicBool,
+    /// What the connection allows: [`READS`], [`EXTENSIONS`].
+    rights: AtomicU8,
     closed: AtomicBool,
+    source: EventSource,
+    event_count: EventCount,
     sends: SpinLock<SqProducer>,
 
     recvs: SpinLock<RqProducer>,
-    source: Arc<EventSource>,
-
     events: QpEvents,
 }
 
+/// RDMA Reads and atomic operations: the negotiated ORD is not zero.
+const READS: u8 = 1;
+/// The operations of RFC 7306.
+const EXTENSIONS: u8 = 2;
+
 const _: () = assert!(
-    core::mem::offset_of!(QpShared, recvs) == 64 && core::mem::offset_of!(QpShared, events) == 128,
+    core::mem::offset_of!(QpShared, recvs) == 64 && size_of::<QpShared>() == 128,
     "a line of the sends, and one of the receives"
 );
 
@@ -50,12 +53,12 @@ impl QpShared {
             state: AtomicCell::new(QpState::Idle),
             hot: HotFlag::default(),
             binding: Binding::new(),
-            ord: AtomicU16::new(0),
-            extensions: AtomicBool::new(false),
+            rights: AtomicU8::new(0),
             closed: AtomicBool::new(false),
+            source: EventSource::default(),
+            event_count: EventCount::default(),
             sends: SpinLock::new(sends),
             recvs: SpinLock::new(recvs),
-            source: EventSource::new(),
             events: QpEvents::default(),
         }
     }
@@ -68,13 +71,14 @@ impl QpShared {
 
     /// Sets the ORD and the RFC 7306 support negotiated for the connection.
     pub(crate) fn set_negotiated(&self, ord: u16, extensions: bool) {
-        self.extensions.store(extensions, Ordering::Release);
-        self.ord.store(ord, Ordering::Release);
+        let reads = if ord > 0 { READS } else { 0 };
+        let extensions = if extensions { EXTENSIONS } else { 0 };
+        self.rights.store(reads | extensions, Ordering::Release);
     }
 
     /// The peer sends no more responses, so Reads and atomic operations fail when posted.
     pub(crate) fn disable_reads(&self) {
-        self.ord.store(0, Ordering::Release);
+        self.rights.fetch_and(!READS, Ordering::Release);
     }
 
     /// The context closes: no more requests can be posted.
@@ -96,24 +100,24 @@ impl QpShared {
     }
 
     /// Source of the queue pair's events.
-    pub(crate) const fn source(&self) -> &Arc<EventSource> {
+    pub(crate) const fn source(&self) -> &EventSource {
         &self.source
     }
 
     /// Queues an event; dropped if eight are pending. Called by the holder of the shard's lock.
     pub(crate) fn push_event(&self, event: Event) {
-        self.events.push(event);
+        self.events.push(&self.event_count, event);
     }
 
     /// True if there are events. One load.
     #[inline]
     pub(crate) fn has_events(&self) -> bool {
-        self.events.any()
+        self.event_count.any()
     }
 
-    /// Removes and returns the oldest event.
-    pub(crate) fn next_event(&self) -> Option<Event> {
-        self.events.pop()
+    /// Removes and returns the oldest event. `qp`: the queue pair; `taken`: of its context.
+    pub(crate) fn next_event(&self, qp: QpId, taken: &TakenEvents) -> Option<Event> {
+        self.events.pop(&self.event_count, qp, taken)
     }
 
     /// Posts a send request.
@@ -147,10 +151,8 @@ impl QpShared {
     /// What the connection allows.
     #[inline]
     fn rights(&self) -> SendRights {
-        SendRights {
-            reads: self.ord.load(Ordering::Relaxed) > 0,
-            extensions: self.extensions.load(Ordering::Relaxed),
-        }
+        let rights = self.rights.load(Ordering::Relaxed);
+        SendRights { reads: rights & READS != 0, extensions: rights & EXTENSIONS != 0 }
     }
 
     /// Posts a receive request.

@@ -1,26 +1,47 @@
 //! Events of a queue pair, from its shard to the application.
 
-use std::collections::VecDeque;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::collections::{HashMap, VecDeque};
+use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::{Mutex, PoisonError};
 
 use crossbeam::atomic::AtomicCell;
 use ferrowarp_proto::verbs::cm::Event;
+use ferrowarp_proto::verbs::wc::QpId;
 
 /// Maximum number of pending events of a queue pair: set-up, end, and an overrun of each completion
 /// queue.
-const EVENT_COUNT_MAX: usize = 8;
+const EVENT_COUNT_MAX: u8 = 8;
+
+/// Number of a queue pair's events, those in both places: [`QpEvents`] and [`TakenEvents`].
+#[derive(Default)]
+pub(super) struct EventCount(AtomicU8);
+
+impl EventCount {
+    /// True if there are events. One load.
+    #[inline]
+    pub(super) fn any(&self) -> bool {
+        self.0.load(Ordering::Acquire) > 0
+    }
+}
 
 /// Queue of events. They are rare, and there are many queues: it has memory only while it holds
 /// any. The shard never waits for a thread of the application, which may be preempted at any point.
 #[derive(Default)]
 pub(super) struct QpEvents {
-    /// Number of events, those in both places.
-    count: AtomicUsize,
     /// Those that the shard has pushed since they were taken last.
     pushed: AtomicCell<Option<Box<Pushed>>>,
-    /// Those taken from there, oldest first.
-    taken: Mutex<VecDeque<Event>>,
+}
+
+/// Events of a context's queue pairs that were taken from [`QpEvents`], oldest first, while there
+/// were several of one. Its lock orders the threads that take them.
+#[derive(Default)]
+pub(crate) struct TakenEvents(Mutex<HashMap<QpId, VecDeque<Event>>>);
+
+impl TakenEvents {
+    /// Drops those of a queue pair that is destroyed.
+    pub(crate) fn remove(&self, qp: QpId) {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).remove(&qp);
+    }
 }
 
 /// List of events, newest first.
@@ -32,40 +53,33 @@ struct Pushed {
 impl QpEvents {
     /// Appends an event; dropped if eight are pending. Called by the holder of the shard's lock
     /// alone, and wait-free.
-    pub(super) fn push(&self, event: Event) {
-        if self.count.load(Ordering::Relaxed) < EVENT_COUNT_MAX {
+    pub(super) fn push(&self, count: &EventCount, event: Event) {
+        if count.0.load(Ordering::Relaxed) < EVENT_COUNT_MAX {
             // Until the list is put back a thread of the application finds none: it is woken after
             // this call.
             let older = self.pushed.take();
             self.pushed.store(Some(Box::new(Pushed { event, older })));
-            self.count.fetch_add(1, Ordering::Release);
+            count.0.fetch_add(1, Ordering::Release);
         }
     }
 
-    /// True if there are events. One load.
-    #[inline]
-    pub(super) fn any(&self) -> bool {
-        self.count.load(Ordering::Acquire) > 0
-    }
-
-    /// Removes and returns the oldest event.
-    pub(super) fn pop(&self) -> Option<Event> {
-        let mut taken = self.taken.lock().unwrap_or_else(PoisonError::into_inner);
-        if taken.is_empty() {
+    /// Removes and returns the oldest event of the queue pair, which is `qp`.
+    pub(super) fn pop(&self, count: &EventCount, qp: QpId, taken: &TakenEvents) -> Option<Event> {
+        let mut taken = taken.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut events = taken.remove(&qp).unwrap_or_default();
+        if events.is_empty() {
             let mut next = self.pushed.take();
             while let Some(pushed) = next {
-                taken.push_front(pushed.event);
+                events.push_front(pushed.event);
                 next = pushed.older;
             }
         }
-        let event = taken.pop_front();
-        if event.is_some() {
-            self.count.fetch_sub(1, Ordering::Relaxed);
+        let event = events.pop_front()?;
+        count.0.fetch_sub(1, Ordering::Relaxed);
+        if !events.is_empty() {
+            taken.insert(qp, events);
         }
-        if taken.is_empty() {
-            *taken = VecDeque::new();
-        }
-        event
+        Some(event)
     }
 }
 
@@ -78,52 +92,79 @@ mod tests {
 
     use super::*;
 
-    fn event(number: u32) -> Event {
-        Event::CqOverrun { cq: CqId(number) }
+    const QP: QpId = QpId { index: 3, generation: 1 };
+
+    /// A queue pair's events with all that they need.
+    #[derive(Default)]
+    struct Fixture {
+        count: EventCount,
+        events: QpEvents,
+        taken: TakenEvents,
     }
 
-    fn number(event: &Event) -> u32 {
-        match event {
-            Event::CqOverrun { cq } => cq.0,
-            event => panic!("{event:?}"),
+    impl Fixture {
+        fn push(&self, number: u32) {
+            self.events.push(&self.count, Event::CqOverrun { cq: CqId(number) });
+        }
+
+        fn pop(&self) -> Option<u32> {
+            self.events.pop(&self.count, QP, &self.taken).map(|event| match event {
+                Event::CqOverrun { cq } => cq.0,
+                event => panic!("{event:?}"),
+            })
         }
     }
 
     #[test]
     fn events_are_taken_in_order_also_those_pushed_meanwhile() {
-        let events = QpEvents::default();
-        assert!(!events.any() && events.pop().is_none());
-        (0..3).for_each(|number| events.push(event(number)));
-        assert_eq!(events.pop().as_ref().map(number), Some(0));
-        events.push(event(3));
+        let qp = Fixture::default();
+        assert!(!qp.count.any() && qp.pop().is_none());
+        (0..3).for_each(|number| qp.push(number));
+        assert_eq!(qp.pop(), Some(0));
+        qp.push(3);
         for expected in 1..4 {
-            assert!(events.any());
-            assert_eq!(events.pop().as_ref().map(number), Some(expected));
+            assert!(qp.count.any());
+            assert_eq!(qp.pop(), Some(expected));
         }
-        assert!(!events.any() && events.pop().is_none());
-        assert_eq!(events.taken.lock().unwrap().capacity(), 0, "no memory while there are none");
+        assert!(!qp.count.any() && qp.pop().is_none());
+        assert!(qp.taken.0.lock().unwrap().is_empty(), "no memory while there are none");
+    }
+
+    #[test]
+    fn queue_pairs_of_a_context_keep_their_events_apart() {
+        let (qp, other) = (Fixture::default(), Fixture::default());
+        let other_id = QpId { index: QP.index, generation: QP.generation + 1 };
+        (0..2).for_each(|number| qp.push(number));
+        assert_eq!(qp.pop(), Some(0));
+        assert!(other.events.pop(&other.count, other_id, &qp.taken).is_none());
+        qp.taken.remove(other_id);
+        assert_eq!(qp.pop(), Some(1));
+        (2..4).for_each(|number| qp.push(number));
+        assert_eq!(qp.pop(), Some(2));
+        qp.taken.remove(QP);
+        assert_eq!(qp.pop(), None, "destroyed");
     }
 
     #[test]
     fn more_than_eight_are_dropped() {
-        let events = QpEvents::default();
-        (0..10).for_each(|number| events.push(event(number)));
-        let taken: Vec<u32> = core::iter::from_fn(|| events.pop().as_ref().map(number)).collect();
+        let qp = Fixture::default();
+        (0..10).for_each(|number| qp.push(number));
+        let taken: Vec<u32> = core::iter::from_fn(|| qp.pop()).collect();
         assert_eq!(taken, [0, 1, 2, 3, 4, 5, 6, 7]);
-        events.push(event(8));
-        assert_eq!(events.pop().as_ref().map(number), Some(8));
+        qp.push(8);
+        assert_eq!(qp.pop(), Some(8));
     }
 
     #[test]
     fn threads_take_each_event_once_in_order() {
         const COUNT: u32 = 20_000;
-        let events = QpEvents::default();
+        let qp = Fixture::default();
         std::thread::scope(|scope| {
             let taking = || {
                 let mut taken = Vec::new();
                 while taken.last() != Some(&u32::MAX) {
-                    match events.pop() {
-                        Some(event) => taken.push(number(&event)),
+                    match qp.pop() {
+                        Some(number) => taken.push(number),
                         None => std::thread::yield_now(),
                     }
                 }
@@ -131,10 +172,10 @@ mod tests {
             };
             let threads = [scope.spawn(taking), scope.spawn(taking)];
             let push = |number| {
-                while events.count.load(Ordering::Relaxed) == EVENT_COUNT_MAX {
+                while qp.count.0.load(Ordering::Relaxed) == EVENT_COUNT_MAX {
                     std::thread::yield_now();
                 }
-                events.push(event(number));
+                qp.push(number);
             };
             (0..COUNT).for_each(push);
             // One for each thread.

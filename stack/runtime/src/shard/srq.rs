@@ -7,7 +7,7 @@ use ferrowarp_proto::verbs::qp::SrqId;
 use ferrowarp_proto::verbs::wc::QpId;
 use ferrowarp_proto::work_queue::Tails;
 
-use crate::events::EventSource;
+use crate::events::AsyncEvent;
 
 /// Maximum number of pending limit events; further ones are dropped.
 const LIMIT_EVENT_COUNT_MAX: usize = 8;
@@ -26,17 +26,19 @@ pub struct SrqLimit {
 /// State shared by the application's and the shard's sides.
 pub(crate) struct SrqShared {
     limit_events: ArrayQueue<SrqLimit>,
-    source: Arc<EventSource>,
+    event: AsyncEvent,
 }
 
 impl SrqShared {
-    pub(crate) fn new() -> Self {
-        Self { limit_events: ArrayQueue::new(LIMIT_EVENT_COUNT_MAX), source: EventSource::new() }
+    /// `srq`: the queue's handle in the context.
+    pub(crate) fn new(srq: SrqId) -> Self {
+        let event = AsyncEvent::SrqLimit { srq };
+        Self { limit_events: ArrayQueue::new(LIMIT_EVENT_COUNT_MAX), event }
     }
 
-    /// Source of the queue's events.
-    pub(crate) const fn source(&self) -> &Arc<EventSource> {
-        &self.source
+    /// Event that names the queue.
+    pub(crate) const fn event(&self) -> AsyncEvent {
+        self.event
     }
 
     /// Removes and returns the oldest limit event.
@@ -67,8 +69,9 @@ impl SrqLink {
         tail != std::mem::replace(&mut self.seen, tail)
     }
 
-    pub(crate) fn source(&self) -> &Arc<EventSource> {
-        &self.shared.source
+    /// Event that names the queue.
+    pub(crate) fn event(&self) -> AsyncEvent {
+        self.shared.event
     }
 
     pub(crate) fn push_limit_event(&self, limit: SrqLimit) {

@@ -47,16 +47,23 @@ pub(crate) struct Link {
     cqs: [CqId; 2],
     /// Of the send queue and of the receive queue.
     tails: Tails<2>,
-    /// Tail of the send queue up to which everything was taken.
-    sq_taken: u64,
-    /// Tail of the receive queue of which the engine knows.
-    rq_seen: u64,
+    /// Low halves of the tail of the send queue up to which everything was taken, and of that of
+    /// the receive queue of which the engine knows: the queues have fewer slots than 2^32.
+    seen: [u32; 2],
     /// The shard polls the tails.
     pub(crate) is_hot: bool,
     /// There were requests since this was last cleared.
     pub(crate) is_used: bool,
     /// Overruns of the completion queue of sends, and of receives, of which there was an event.
     overruns_noted: [bool; 2],
+}
+
+const _: () = assert!(size_of::<Option<Link>>() == 56, "each queue pair has one");
+
+#[expect(clippy::cast_possible_truncation, reason = "for comparison of numbers that are close")]
+#[inline(always)]
+const fn low_half(tail: u64) -> u32 {
+    tail as u32
 }
 
 impl Link {
@@ -67,8 +74,7 @@ impl Link {
             qp,
             cqs,
             tails,
-            sq_taken: 0,
-            rq_seen: 0,
+            seen: [0; 2],
             is_hot: false,
             is_used: false,
             overruns_noted: [false; 2],
@@ -78,7 +84,7 @@ impl Link {
     /// True if there are requests of which the engine does not know.
     #[inline(always)]
     pub(crate) fn has_posted(&self) -> bool {
-        self.tails.load() != [self.sq_taken, self.rq_seen]
+        self.tails.load().map(low_half) != self.seen
     }
 
     /// True if send or receive completions go to `cq`.
@@ -98,16 +104,16 @@ impl Link {
     /// Tells the engine of posted requests, and has it take sends. Returns two flags: there were
     /// any; the next poll has to try again.
     pub(crate) fn serve<E: EngineQueues>(&mut self, engine: &mut E) -> (bool, bool) {
-        let [sq_tail, rq_tail] = self.tails.load();
-        let any_recv = self.rq_seen != rq_tail;
+        let [sq_tail, rq_tail] = self.tails.load().map(low_half);
+        let any_recv = self.seen[1] != rq_tail;
         if any_recv {
-            self.rq_seen = rq_tail;
+            self.seen[1] = rq_tail;
             engine.on_recvs_posted(self.id);
         }
         let (sends, sends_left) = engine.take_sends(self.id, TAKE_COUNT_MAX);
         if !sends_left {
             // Or more: those that were posted meanwhile cost one call that takes nothing.
-            self.sq_taken = sq_tail;
+            self.seen[0] = sq_tail;
         }
         self.is_used = true;
         engine.rings().mark_dirty(self.id);

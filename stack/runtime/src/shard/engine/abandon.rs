@@ -7,6 +7,7 @@ use ferrowarp_proto::verbs::cm::{EndReason, Event};
 use ferrowarp_proto::verbs::qp::QpState;
 
 use super::ShardEngine;
+use crate::events::AsyncEvent;
 use crate::shard::srq::SrqLimit;
 
 impl<D: Device> ShardEngine<D> {
@@ -17,6 +18,7 @@ impl<D: Device> ShardEngine<D> {
         engine.completions_mut().accept_flushed();
         for link in links.iter_mut() {
             let was = link.qp.state();
+            let its_event = AsyncEvent::Connection { qp: link.id };
             // No more requests can be posted.
             link.qp.close();
             // Caught for each queue pair separately: the defect may be in the state of one of them.
@@ -33,9 +35,9 @@ impl<D: Device> ShardEngine<D> {
             if !matches!(was, QpState::Idle | QpState::Error) {
                 let reason = EndReason::LocalError;
                 link.qp.push_event(Event::Disconnected { qp: link.id, reason });
-                publisher.publish(link.qp.source());
+                publisher.publish(its_event);
             }
-            link.qp.source().end();
+            publisher.queue().end_source(its_event, link.qp.source());
         }
         if catch_unwind(AssertUnwindSafe(|| engine.abandon_srqs())).is_err() {
             tracing::error!("buffers of a shared receive queue are lost");
@@ -47,12 +49,13 @@ impl<D: Device> ShardEngine<D> {
                 && let Some(link) = srqs.iter().find(|link| link.id == srq)
             {
                 link.push_limit_event(SrqLimit { left, most });
-                publisher.publish(link.source());
+                publisher.publish(link.event());
             }
         }
         if is_last {
-            srqs.iter().for_each(|link| link.source().end());
-            listeners.values().for_each(|backlog| backlog.source().end());
+            for backlog in listeners.values() {
+                publisher.queue().end_source(backlog.event(), backlog.source());
+            }
         }
         publisher.publish_failure(*index, is_last);
     }

@@ -20,7 +20,7 @@ impl<D: Device> ShardEngine<D> {
             link.qp.set_state(self.engine.qp_state(link.id));
             if link.has_news_of_overrun(cq) {
                 link.qp.push_event(Event::CqOverrun { cq });
-                self.publisher.publish(link.qp.source());
+                self.publisher.publish(AsyncEvent::Connection { qp: link.id });
             }
         }
         let is_first = self.engine.completions_mut().mark_overrun(cq);
@@ -30,7 +30,7 @@ impl<D: Device> ShardEngine<D> {
         // Last: a thread that is woken finds the states and events.
         self.engine.completions_mut().notify_of_overrun(cq);
         if is_first {
-            self.publisher.publish_error(AsyncEvent::CqOverrun { cq });
+            self.publisher.publish(AsyncEvent::CqOverrun { cq });
         }
     }
 
@@ -45,9 +45,10 @@ impl<D: Device> ShardEngine<D> {
                 // There is a slot for each queue pair of the context.
                 debug_assert!(false, "{error}");
                 shared.push_event(Event::CqOverrun { cq });
-                self.publisher.publish(shared.source());
+                let event = AsyncEvent::Connection { qp: id };
+                self.publisher.publish(event);
                 shared.close();
-                shared.source().end();
+                self.publisher.queue().end_source(event, shared.source());
                 return;
             }
             let cqs = [init.send_cq, init.recv_cq];
@@ -65,7 +66,7 @@ impl<D: Device> ShardEngine<D> {
             && link.has_news_of_overrun(cq)
         {
             link.qp.push_event(Event::CqOverrun { cq });
-            self.publisher.publish(link.qp.source());
+            self.publisher.publish(AsyncEvent::Connection { qp });
         }
     }
 }
