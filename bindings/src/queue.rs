@@ -168,8 +168,8 @@ impl TxQueue {
         self.burst_lock.as_ref().is_some_and(BurstLock::is_ring_absent)
     }
 
-    /// Has the driver complete the headers of a frame for the offloads that it requests
-    /// (`rte_eth_tx_prepare`). False if it refuses the frame, which must not be sent. One call into
+    /// Has the driver complete the headers of a frame for the offloads that it requests, from its
+    /// headers and its whole length (`rte_eth_tx_prepare`). False if it refuses the frame, which must not be sent. One call into
     /// the driver, some 10 ns.
     ///
     /// # Panics
@@ -177,7 +177,8 @@ impl TxQueue {
     pub fn prepare(&mut self, frame: &mut TxMbuf) -> bool {
         let mut raw = core::ptr::from_mut(frame.exclusive());
         // SAFETY: a started port (kept by the `Arc`), a queue with one owner that is borrowed
-        // mutably, and one live mbuf to which no other reference exists.
+        // mutably, and a live mbuf to which no other reference exists. The headers, which alone are
+        // written, lie in it, and not in those that continue it.
         unsafe { sys::fw_tx_prepare(self.port.id, self.queue, &raw mut raw, 1) == 1 }
     }
 

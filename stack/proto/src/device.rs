@@ -176,8 +176,8 @@ pub trait TxFrame: Sized {
     fn request_checksum(&mut self, request: &ChecksumRequest);
 
     /// Continues the frame with the bytes of others, which have payload alone, in order. The port
-    /// cuts it ([`Device::request_segmentation`]). References to any of them that were retained
-    /// before remain valid, and refer to the bytes of that one.
+    /// is to cut it ([`Device::request_segmentation`] follows). References to any of them that were
+    /// retained before remain valid, and refer to the bytes of that one.
     ///
     /// # Panics
     /// If the port does not cut frames.
@@ -222,12 +222,12 @@ pub trait Device {
     fn tx_free_count(&self) -> usize;
 
     /// Requests that the port cuts a frame (TCP segmentation offload): called if
-    /// [`Capabilities::tso_segments_max`] is not 0, after [`TxFrame::set_len`] and before
+    /// [`Capabilities::tso_segments_max`] is not 0, after [`TxFrame::append`] and before
     /// [`TxFrame::retain`], instead of [`TxFrame::request_checksum`]. The frame has the headers and
-    /// the payload of the first segment; [`TxFrame::append`] is to add the others. Its headers are
-    /// those of one packet of the whole length, with the sum of a pseudo-header without length in
-    /// the TCP checksum field; the port counts sequence numbers and identifications on, and leaves
-    /// FIN and PSH to the last segment.
+    /// the payload of the first segment, and those appended to it the payloads of the others. The
+    /// headers are those of one packet of the whole length, with the sum of a pseudo-header without
+    /// length in the TCP checksum field; the port counts sequence numbers and identifications on,
+    /// and leaves FIN and PSH to the last segment.
     ///
     /// # Panics
     /// If the port does not cut frames.

@@ -72,7 +72,6 @@ impl TxFrame for HeapTx {
     }
 
     fn append(&mut self, payloads: impl Iterator<Item = Self>) {
-        assert!(self.cut_to.is_some(), "the port is to cut the frame");
         self.appended.extend(payloads);
     }
 }
@@ -364,6 +363,7 @@ impl Device for HeapDevice {
     fn request_segmentation(&mut self, frame: &mut HeapTx, request: &SegmentationRequest) {
         assert!(self.capabilities.tso_segments_max > 1, "the port cuts no frames");
         frame.request_checksum(&request.checksum);
+        assert!(!frame.appended.is_empty(), "the frame is complete");
         frame.cut_to = Some(request.payload_len);
     }
 

@@ -53,6 +53,7 @@ impl<R: RxFrame, D: Device, M: Memory> TsoTrain<'_, R, D, M> {
         let mut ddp_header = [0; UNTAGGED_LEN];
         let ddp_header = &mut ddp_header[..segments.header().len()];
         ddp_header.copy_from_slice(segments.header());
+        let mut retained = [const { None }; TX_QUANTUM_SEGMENTS];
         for (index, frame) in frames.iter_mut().flatten().enumerate() {
             let at = if index == 0 { header_len } else { 0 };
             let buf = &mut frame.buf_mut()[..at + fpdu_len];
@@ -65,17 +66,21 @@ impl<R: RxFrame, D: Device, M: Memory> TsoTrain<'_, R, D, M> {
             segments.emit_next(memory, ulpdu);
             framing.write_crc(fpdu);
             frame.set_len(at + fpdu_len);
-            if index == 0 {
-                device.request_segmentation(frame, &request);
+            if index > 0 {
+                retained[index] = Some(frame.retain());
             }
-            tcb.on_sent_in_train(now, &mut train, frame.retain(), at);
         }
-        tcb.end_train(now, &train);
         let mut frames = frames.into_iter().flatten();
         if let Some(mut first) = frames.next() {
             first.append(frames);
+            device.request_segmentation(&mut first, &request);
+            tcb.on_sent_in_train(now, &mut train, first.retain(), header_len);
+            for payload in retained.into_iter().flatten() {
+                tcb.on_sent_in_train(now, &mut train, payload, 0);
+            }
             device.transmit(first);
         }
+        tcb.end_train(now, &train);
         count
     }
 }
