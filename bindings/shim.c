@@ -79,6 +79,85 @@ unsigned int fw_mempool_ops_get_count(const struct rte_mempool *pool)
 	return rte_mempool_get_ops(pool->ops_index)->get_count(pool);
 }
 
+int fw_pktmbuf_pool_shape(struct rte_mempool *pool, struct fw_pool_shape *shape)
+{
+	const struct rte_pktmbuf_pool_private *private;
+
+	if (pool->private_data_size < sizeof(*private))
+		return -EINVAL;
+	private = rte_mempool_get_priv(pool);
+	if (private->mbuf_data_room_size < RTE_PKTMBUF_HEADROOM ||
+	    pool->elt_size < sizeof(struct rte_mbuf) + private->mbuf_priv_size)
+		return -EINVAL;
+	/* The buffers are in the objects, unless they are of memory outside. */
+	if (!(private->flags & RTE_PKTMBUF_POOL_F_PINNED_EXT_BUF) &&
+	    pool->elt_size < sizeof(struct rte_mbuf) + private->mbuf_priv_size +
+			     private->mbuf_data_room_size)
+		return -EINVAL;
+	shape->count = pool->size;
+	shape->cache = pool->cache_size;
+	shape->data_room = private->mbuf_data_room_size;
+	return 0;
+}
+
+struct address {
+	const void *wanted;
+	int found;
+};
+
+static void compare_address(struct rte_mempool *pool, void *arg)
+{
+	struct address *address = arg;
+
+	if (pool == address->wanted)
+		address->found = 1;
+}
+
+int fw_is_mempool(const void *wanted)
+{
+	struct address address = { .wanted = wanted };
+
+	rte_mempool_walk(compare_address, &address);
+	return address.found;
+}
+
+/*
+ * No function tells whether a port is started. Until it is, and from when it is stopped, its burst
+ * functions are those of a slot without a port, which only complain. Without such a slot the port
+ * is taken for started.
+ */
+int fw_port_is_started(uint16_t port)
+{
+	uint16_t slot;
+
+	for (slot = RTE_MAX_ETHPORTS; slot-- > 0;)
+		if (!rte_eth_dev_is_valid_port(slot))
+			return rte_eth_fp_ops[port].rx_pkt_burst !=
+			       rte_eth_fp_ops[slot].rx_pkt_burst;
+	return 1;
+}
+
+int fw_queue_setup(uint16_t port, uint16_t queue, struct fw_queue_setup *setup)
+{
+	struct rte_eth_rxq_info rx;
+	struct rte_eth_txq_info tx;
+
+	memset(setup, 0, sizeof(*setup));
+	if (rte_eth_fp_ops[port].rxq.data[queue] == NULL ||
+	    rte_eth_fp_ops[port].txq.data[queue] == NULL)
+		return -ENOENT;
+	if (rte_eth_rx_queue_info_get(port, queue, &rx) == 0) {
+		setup->rx_offloads = rx.conf.offloads;
+		setup->rx_pool = rx.mp;
+		setup->rx_descriptors = rx.nb_desc;
+	}
+	if (rte_eth_tx_queue_info_get(port, queue, &tx) == 0) {
+		setup->tx_offloads = tx.conf.offloads;
+		setup->tx_descriptors = tx.nb_desc;
+	}
+	return 0;
+}
+
 unsigned int fw_lcore_id(void)
 {
 	return rte_lcore_id();

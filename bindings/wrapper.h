@@ -26,6 +26,9 @@ static const uint64_t FW_RX_OFFLOAD_IPV4_CKSUM = RTE_ETH_RX_OFFLOAD_IPV4_CKSUM;
 static const uint64_t FW_RX_OFFLOAD_TCP_CKSUM = RTE_ETH_RX_OFFLOAD_TCP_CKSUM;
 static const uint64_t FW_RX_OFFLOAD_SCATTER = RTE_ETH_RX_OFFLOAD_SCATTER;
 static const uint64_t FW_RX_OFFLOAD_RSS_HASH = RTE_ETH_RX_OFFLOAD_RSS_HASH;
+static const uint64_t FW_RX_OFFLOAD_TCP_LRO = RTE_ETH_RX_OFFLOAD_TCP_LRO;
+static const uint64_t FW_RX_OFFLOAD_BUFFER_SPLIT = RTE_ETH_RX_OFFLOAD_BUFFER_SPLIT;
+static const uint64_t FW_TX_OFFLOAD_MBUF_FAST_FREE = RTE_ETH_TX_OFFLOAD_MBUF_FAST_FREE;
 static const uint64_t FW_RSS_IP = RTE_ETH_RSS_IPV4 | RTE_ETH_RSS_FRAG_IPV4 |
 				  RTE_ETH_RSS_IPV6 | RTE_ETH_RSS_FRAG_IPV6;
 static const uint64_t FW_RSS_TCP_IPV4 = RTE_ETH_RSS_NONFRAG_IPV4_TCP;
@@ -43,6 +46,32 @@ void fw_mempool_flush_own_cache(struct rte_mempool *pool);
 unsigned int fw_mempool_ops_get_count(const struct rte_mempool *pool);
 unsigned int fw_lcore_id(void);
 int fw_errno(void);
+
+/* Numbers with which a pool of mbufs was created. */
+struct fw_pool_shape {
+	uint32_t count;
+	uint32_t cache;
+	uint16_t data_room;
+};
+
+/* Fills shape; returns less than 0 if the objects of the pool are not mbufs. */
+int fw_pktmbuf_pool_shape(struct rte_mempool *pool, struct fw_pool_shape *shape);
+/* True if there is a mempool at this address. */
+int fw_is_mempool(const void *address);
+
+/* How a queue pair was set up, as far as its driver tells: 0 otherwise. */
+struct fw_queue_setup {
+	uint64_t rx_offloads;
+	uint64_t tx_offloads;
+	const struct rte_mempool *rx_pool;
+	uint16_t rx_descriptors;
+	uint16_t tx_descriptors;
+};
+
+/* True if an attached port is started. */
+int fw_port_is_started(uint16_t port);
+/* Fills setup; returns less than 0 if the queue of a started port was not set up. */
+int fw_queue_setup(uint16_t port, uint16_t queue, struct fw_queue_setup *setup);
 
 /*
  * Number of files that hold the memory of EAL; less than 0 if some of it is in none, so that no

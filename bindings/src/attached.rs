@@ -2,6 +2,7 @@
 
 use core::ffi::CStr;
 use core::fmt::Debug;
+use core::ops::Range;
 use std::ffi::CString;
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -9,14 +10,68 @@ use crate::eal::control_lock;
 use crate::error::{Error, check};
 use crate::{fork, memif_disconnect, sys, vhost_state};
 
-/// Ports that have an owner, by port ID.
-static OWNED: Mutex<[bool; sys::RTE_MAX_ETHPORTS as usize]> =
-    Mutex::new([false; sys::RTE_MAX_ETHPORTS as usize]);
+/// What of each port is in use here, by port ID.
+static IN_USE: Mutex<[InUse; sys::RTE_MAX_ETHPORTS as usize]> =
+    Mutex::new([const { InUse::Nothing }; sys::RTE_MAX_ETHPORTS as usize]);
 
-/// Marks a port as owned; false if it was owned already.
+/// What of a port is in use here.
+#[derive(Debug)]
+enum InUse {
+    Nothing,
+    /// All: the port is owned.
+    Port,
+    /// These queue pairs of a port that the host program owns; at least one.
+    Queues(Vec<u16>),
+}
+
+/// Marks a port as owned; false if it, or one of its queues, is in use already.
 pub(crate) fn own(id: u16) -> bool {
-    let mut owned = OWNED.lock().unwrap_or_else(PoisonError::into_inner);
-    owned.get_mut(usize::from(id)).is_some_and(|slot| !core::mem::replace(slot, true))
+    let mut ports = IN_USE.lock().unwrap_or_else(PoisonError::into_inner);
+    let Some(slot @ InUse::Nothing) = ports.get_mut(usize::from(id)) else { return false };
+    *slot = InUse::Port;
+    true
+}
+
+/// Queue pairs of a port that the host program owns, in use here until the value is dropped.
+#[derive(Debug)]
+pub(crate) struct BorrowedQueues {
+    port: u16,
+    queues: Range<u16>,
+}
+
+impl BorrowedQueues {
+    /// Marks the queues as in use.
+    ///
+    /// # Errors
+    /// [`Error::PortInUse`] if the port is owned here as a whole, or [`Error::QueueInUse`].
+    pub(crate) fn new(port: u16, queues: Range<u16>) -> Result<Self, Error> {
+        let mut ports = IN_USE.lock().unwrap_or_else(PoisonError::into_inner);
+        let slot = ports.get_mut(usize::from(port)).ok_or(Error::NoPort)?;
+        match slot {
+            InUse::Nothing => *slot = InUse::Queues(queues.clone().collect()),
+            InUse::Port => return Err(Error::PortInUse),
+            InUse::Queues(taken) => {
+                if let Some(queue) = queues.clone().find(|queue| taken.contains(queue)) {
+                    return Err(Error::QueueInUse { queue });
+                }
+                taken.extend(queues.clone());
+            }
+        }
+        Ok(Self { port, queues })
+    }
+}
+
+impl Drop for BorrowedQueues {
+    fn drop(&mut self) {
+        let mut ports = IN_USE.lock().unwrap_or_else(PoisonError::into_inner);
+        let Some(slot) = ports.get_mut(usize::from(self.port)) else { return };
+        if let InUse::Queues(taken) = slot {
+            taken.retain(|queue| !self.queues.contains(queue));
+            if taken.is_empty() {
+                *slot = InUse::Nothing;
+            }
+        }
+    }
 }
 
 /// Name of the driver of virtio ports without a virtual machine, as in `rte_eth_dev_info`.
@@ -46,8 +101,8 @@ impl Driver {
     }
 }
 
-/// An attached port that has an owner. Dropping it closes the port, and detaches it if it was
-/// hotplugged here.
+/// An attached port. Dropping it closes the port, and detaches it if it was hotplugged here, unless
+/// the host program owns it.
 #[derive(Debug)]
 pub(crate) struct Attached {
     pub(crate) id: u16,
@@ -56,6 +111,8 @@ pub(crate) struct Attached {
     /// Bus and name of the device to remove once the port is closed; `None` if the port was not
     /// hotplugged here.
     hotplugged: Option<(&'static CStr, CString)>,
+    /// Queues in use here of a port that the host program owns; `None` if it is owned here.
+    borrowed: Option<BorrowedQueues>,
     /// Resources the port refers to, released after it is closed.
     kept: Vec<Arc<dyn Debug + Send + Sync>>,
 }
@@ -63,12 +120,23 @@ pub(crate) struct Attached {
 impl Attached {
     /// `id` is a port that the caller has marked as its own ([`own`]).
     pub(crate) fn new(id: u16, hotplugged: Option<(&'static CStr, CString)>) -> Self {
-        let mut port =
-            Self { id, started: false, driver: Driver::Other, hotplugged, kept: Vec::new() };
-        if let Ok(info) = port.raw_info() {
-            port.driver = Driver::named(driver_name(&info));
-        }
+        Self::with_driver(id, hotplugged, None)
+    }
+
+    /// `borrowed` are queues of a started port that the host program owns.
+    pub(crate) fn borrowed(borrowed: BorrowedQueues) -> Self {
+        let mut port = Self::with_driver(borrowed.port, None, Some(borrowed));
+        port.started = true;
         port
+    }
+
+    fn with_driver(
+        id: u16,
+        hotplugged: Option<(&'static CStr, CString)>,
+        borrowed: Option<BorrowedQueues>,
+    ) -> Self {
+        let driver = raw_info(id).map_or(Driver::Other, |info| Driver::named(driver_name(&info)));
+        Self { id, started: false, driver, hotplugged, borrowed, kept: Vec::new() }
     }
 
     /// Keeps a resource that the port refers to until the port is closed.
@@ -77,17 +145,28 @@ impl Attached {
     }
 
     pub(crate) fn raw_info(&self) -> Result<sys::rte_eth_dev_info, Error> {
-        let mut info = sys::rte_eth_dev_info::default();
-        // SAFETY: an attached port (this value owns it) and a structure to fill.
-        let status = unsafe { sys::rte_eth_dev_info_get(self.id, &raw mut info) };
-        check(status, Error::PortInfo)?;
-        Ok(info)
+        raw_info(self.id)
     }
+}
+
+/// Returns the information of a port; an error if there is none of this number.
+fn raw_info(id: u16) -> Result<sys::rte_eth_dev_info, Error> {
+    let mut info = sys::rte_eth_dev_info::default();
+    // SAFETY: accepts any number; a structure to fill.
+    let status = unsafe { sys::rte_eth_dev_info_get(id, &raw mut info) };
+    check(status, Error::PortInfo)?;
+    Ok(info)
 }
 
 impl Drop for Attached {
     fn drop(&mut self) {
         if fork::is_child() {
+            return;
+        }
+        if self.borrowed.is_some() {
+            if self.driver == Driver::Memif {
+                memif_disconnect::forget_dropped_queues();
+            }
             return;
         }
         let _control = control_lock();
@@ -107,9 +186,9 @@ impl Drop for Attached {
             // SAFETY: the name it was hotplugged with; its port is closed.
             unsafe { sys::rte_eal_hotplug_remove(bus.as_ptr(), name.as_ptr()) };
         }
-        let mut owned = OWNED.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(slot) = owned.get_mut(usize::from(self.id)) {
-            *slot = false;
+        let mut ports = IN_USE.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(slot) = ports.get_mut(usize::from(self.id)) {
+            *slot = InUse::Nothing;
         }
     }
 }

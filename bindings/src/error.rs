@@ -55,6 +55,26 @@ pub enum Error {
     Hotplug(Errno),
     /// The device was attached but has no port, the port has an owner, or there is no port left.
     NoPort,
+    /// The port, or one of its queues, is in use here already.
+    PortInUse,
+    /// The port is not started.
+    PortNotStarted,
+    /// The port was configured with fewer queues, or this one was not set up.
+    NoQueue {
+        /// The queue's number, from 0.
+        queue: u16,
+        /// Number of queue pairs with which the port was configured.
+        count: u16,
+    },
+    /// The queue is in use here already.
+    QueueInUse {
+        /// The queue's number, from 0.
+        queue: u16,
+    },
+    /// There is no mempool of this name.
+    NoPool,
+    /// The objects of the mempool are not mbufs.
+    NotMbufs,
     /// Port information could not be read.
     PortInfo(Errno),
     /// The port rejected its configuration.
@@ -115,6 +135,21 @@ impl fmt::Display for Error {
                 f,
                 "no unused port was found (at most {} can be open: close some)",
                 crate::sys::RTE_MAX_ETHPORTS
+            ),
+            Self::PortInUse => write!(f, "the port is open already (close the other device)"),
+            Self::PortNotStarted => write!(f, "the port is not started (start it first)"),
+            Self::NoQueue { queue, count } => write!(
+                f,
+                "the port has no queue {queue}: it was set up with {count} queue pairs (name \
+                 others, or configure more)"
+            ),
+            Self::QueueInUse { queue } => {
+                write!(f, "queue {queue} is open already (close the other device)")
+            }
+            Self::NoPool => write!(f, "there is no mempool of this name (create it first)"),
+            Self::NotMbufs => write!(
+                f,
+                "the objects of the mempool are not mbufs (create it with rte_pktmbuf_pool_create)"
             ),
             Self::Log(errno) => write!(f, "the log of DPDK cannot be redirected: {errno}"),
             Self::PortInfo(errno) => {

@@ -4,7 +4,8 @@
 //! over it. DPDK's rules become types: an [`Eal`] proves that EAL runs; a queue has one owner and
 //! may move between threads, but is not shared; a frame under construction ([`TxMbuf`]) can be
 //! written only while it has one reference, and a sent or received one ([`RetainedMbuf`],
-//! [`Mbuf`]) not at all; a mempool outlives its mbufs; a port is closed after its last queue.
+//! [`Mbuf`]) not at all; a mempool outlives its mbufs; a port is closed after its last queue. Of
+//! what the host program has made ([`HostPort`], [`Mempool::of_host`]), the last two are its part.
 //!
 //! Linking: by default DPDK's shared libraries, whose plug-in directory EAL loads itself. The
 //! feature `static` links the archives instead, with the drivers net_ring, net_memif, net_tap and
@@ -19,6 +20,7 @@ pub mod eal;
 pub mod error;
 mod fd;
 pub mod fork;
+pub mod host_port;
 mod intr_sources;
 pub mod mbuf;
 pub mod membarrier;
@@ -39,6 +41,7 @@ mod vhost_state;
 pub use eal::{Eal, EalConfig, Hugepages, LogLevel, Memory};
 pub use error::{Errno, Error};
 pub use fork::is_child;
+pub use host_port::{HostPort, HostPortSetup, HostRxPool};
 pub use mbuf::{Mbuf, RetainedMbuf, RxChecksum, TxMbuf};
 pub use memif_disconnect::ring_refusal_count;
 pub use mempool::{HEADROOM, Mempool, MempoolConfig};

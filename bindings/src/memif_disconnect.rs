@@ -65,6 +65,12 @@ pub(crate) fn burst_lock(ring: Ring) -> BurstLock {
     BURSTS.register_queue(ring)
 }
 
+/// Returns when the interrupt thread looks at no ring of the queues that were dropped before, and
+/// will not: their port may be closed by another.
+pub(crate) fn forget_dropped_queues() {
+    BURSTS.forget_dropped();
+}
+
 impl Bursts {
     const fn new() -> Self {
         Self { quiesced: AtomicBool::new(false), queues: Mutex::new(Vec::new()) }
@@ -80,6 +86,13 @@ impl Bursts {
         queues.retain(|(queue, _)| queue.strong_count() != 0);
         queues.push((Arc::downgrade(&in_flight), ring));
         BurstLock::new(&self.quiesced, in_flight)
+    }
+
+    /// Waits until no ring of a queue that was dropped is looked at.
+    fn forget_dropped(&self) {
+        // `resume` holds the lock while it looks.
+        let mut queues = self.queues.lock().unwrap_or_else(PoisonError::into_inner);
+        queues.retain(|(queue, _)| queue.strong_count() != 0);
     }
 
     /// Forbids new bursts and waits until none is in flight, at most [`QUIESCE_POLLS`]. False if

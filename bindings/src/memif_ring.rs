@@ -14,7 +14,7 @@
 use core::ptr::NonNull;
 
 use crate::burst_lock::RingState;
-use crate::mempool::Mempool;
+use crate::mempool::RxPool;
 use crate::sys;
 
 /// The evidence for a queue's ring.
@@ -42,7 +42,7 @@ unsafe impl Sync for MemifQueue {}
 
 /// Returns the evidence for the rings of a receive and a transmit queue of a started `net_memif`
 /// port; `pool` is the mempool of the former.
-pub(crate) fn rings(port: u16, queue: u16, pool: &Mempool) -> (Ring, Ring) {
+pub(crate) fn rings(port: u16, queue: u16, pool: RxPool<'_>) -> (Ring, Ring) {
     // SAFETY: a started port and one of its queues.
     let rx = unsafe { sys::fw_memif_rx_queue(port, queue) };
     // SAFETY: as above.
@@ -59,14 +59,14 @@ pub(crate) fn rings(port: u16, queue: u16, pool: &Mempool) -> (Ring, Ring) {
 
 impl MemifQueue {
     /// True if the fields of a receive queue that are known have their values.
-    fn has_known_layout(&self, pool: &Mempool) -> bool {
+    fn has_known_layout(&self, pool: RxPool<'_>) -> bool {
         let queue = self.queue.as_ptr();
         // SAFETY: a live allocation of the driver, of at least one cache line; fields that are
         // constant since the queue was set up.
         let (mempool, port) = (unsafe { (*queue).mempool }, unsafe { (*queue).in_port });
         // SAFETY: as above; the driver's structure is longer.
         let handle = unsafe { (*queue).intr_handle };
-        core::ptr::eq(mempool, pool.raw()) && port == self.port && !handle.is_null()
+        pool.may_be(mempool) && port == self.port && !handle.is_null()
     }
 }
 

@@ -3,8 +3,12 @@
 //! A mempool is never freed while the process runs. When its last handle is dropped it is no
 //! longer in use, and it is reused by the next request of the same configuration once all its
 //! mbufs are returned. So no mbuf, wherever a peer or a driver holds it, can outlive its memory.
+//!
+//! A mempool of the host program ([`Mempool::of_host`]) is the program's to free: not before its
+//! handles, and all mbufs allocated through them, are dropped.
 
 use core::ptr::NonNull;
+use core::sync::atomic::{AtomicU32, Ordering};
 use std::ffi::CString;
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -13,11 +17,15 @@ use crate::error::{Errno, Error};
 use crate::mbuf::TxMbuf;
 use crate::sys;
 
+/// Number of mempools created here.
+static CREATED: AtomicU32 = AtomicU32::new(0);
+
 /// Headroom of each mbuf: bytes in front of the frame.
 #[expect(clippy::cast_possible_truncation, reason = "128 in every build")]
 pub const HEADROOM: u16 = sys::RTE_PKTMBUF_HEADROOM as u16;
 
-/// All mempools of this process.
+/// All mempools that were created here, and those of the host program that are in use here, once
+/// for each use.
 static POOLS: Mutex<Vec<Entry>> = Mutex::new(Vec::new());
 
 /// Shape of a mempool.
@@ -36,9 +44,11 @@ struct Entry {
     pool: NonNull<sys::rte_mempool>,
     config: MempoolConfig,
     in_use: bool,
+    /// The host program created it. The entry is removed when it is not in use.
+    is_of_host: bool,
 }
 
-// SAFETY: the pointer is to a pool that lives as long as the process, and every function that is
+// SAFETY: the pointer is to a pool that lives as long as the entry, and every function that is
 // called with it is thread-safe.
 unsafe impl Send for Entry {}
 
@@ -50,6 +60,27 @@ pub struct Mempool(Arc<PoolRef>);
 struct PoolRef {
     pool: NonNull<sys::rte_mempool>,
     config: MempoolConfig,
+    is_of_host: bool,
+}
+
+/// The mempool of a receive queue.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum RxPool<'a> {
+    /// This one.
+    Own(&'a Mempool),
+    /// One of the host program, which is not known here.
+    OfHost,
+}
+
+impl RxPool<'_> {
+    /// True if this is the address of the pool, or may be.
+    pub(crate) fn may_be(self, address: *const sys::rte_mempool) -> bool {
+        match self {
+            Self::Own(pool) => core::ptr::eq(address, pool.raw()),
+            // SAFETY: EAL runs, because there are queues; the address is compared only.
+            Self::OfHost => unsafe { sys::fw_is_mempool(address.cast()) != 0 },
+        }
+    }
 }
 
 // SAFETY: see `Entry`; the config is plain data.
@@ -66,13 +97,15 @@ impl Mempool {
     pub fn new(_eal: Eal, config: &MempoolConfig) -> Result<Self, Error> {
         let mut pools = POOLS.lock().unwrap_or_else(PoisonError::into_inner);
         let retired = pools.iter_mut().find(|entry| {
-            !entry.in_use && entry.config == *config && available(entry.pool) == config.count
+            let is_free = !entry.in_use && !entry.is_of_host;
+            is_free && entry.config == *config && available(entry.pool) == config.count
         });
         if let Some(entry) = retired {
             entry.in_use = true;
-            return Ok(Self(Arc::new(PoolRef { pool: entry.pool, config: *config })));
+            return Ok(Self::handle(entry.pool, *config, false));
         }
-        let name = CString::new(format!("fw_pool_{}", pools.len())).map_err(|_| Error::BadName)?;
+        let number = CREATED.fetch_add(1, Ordering::Relaxed);
+        let name = CString::new(format!("fw_pool_{number}")).map_err(|_| Error::BadName)?;
         let data_room = config
             .frame_capacity
             .checked_add(HEADROOM)
@@ -90,8 +123,41 @@ impl Mempool {
             )
         };
         let pool = NonNull::new(pool).ok_or_else(|| Error::PoolCreate(Errno::last()))?;
-        pools.push(Entry { pool, config: *config, in_use: true });
-        Ok(Self(Arc::new(PoolRef { pool, config: *config })))
+        pools.push(Entry { pool, config: *config, in_use: true, is_of_host: false });
+        Ok(Self::handle(pool, *config, false))
+    }
+
+    /// Uses the mempool of this name, which the host program has created. It keeps the pool until
+    /// all handles, and all mbufs that were allocated through them, are dropped.
+    ///
+    /// # Errors
+    /// [`Error::NoPool`] if there is none of this name, or [`Error::NotMbufs`].
+    pub fn of_host(_eal: Eal, name: &str) -> Result<Self, Error> {
+        let name = CString::new(name).map_err(|_| Error::BadName)?;
+        let _control = control_lock();
+        // SAFETY: EAL runs (`_eal`), and a string that lives through the call.
+        let pool = unsafe { sys::rte_mempool_lookup(name.as_ptr()) };
+        let pool = NonNull::new(pool).ok_or(Error::NoPool)?;
+        let config = Self::shape(pool.as_ptr()).ok_or(Error::NotMbufs)?;
+        let entry = Entry { pool, config, in_use: true, is_of_host: true };
+        POOLS.lock().unwrap_or_else(PoisonError::into_inner).push(entry);
+        Ok(Self::handle(pool, config, true))
+    }
+
+    /// Returns the shape of a mempool of the host program; `None` without one, or if its objects
+    /// are not mbufs.
+    pub(crate) fn shape(pool: *mut sys::rte_mempool) -> Option<MempoolConfig> {
+        let pool = NonNull::new(pool)?;
+        let mut shape = sys::fw_pool_shape::default();
+        // SAFETY: callers have it from DPDK, and the program keeps it; a structure to fill.
+        let status = unsafe { sys::fw_pktmbuf_pool_shape(pool.as_ptr(), &raw mut shape) };
+        let sys::fw_pool_shape { count, cache, data_room } = shape;
+        let frame_capacity = data_room.checked_sub(HEADROOM).filter(|_| status == 0)?;
+        Some(MempoolConfig { count, cache, frame_capacity })
+    }
+
+    fn handle(pool: NonNull<sys::rte_mempool>, config: MempoolConfig, is_of_host: bool) -> Self {
+        Self(Arc::new(PoolRef { pool, config, is_of_host }))
     }
 
     /// Returns the configuration the pool was created with.
@@ -112,7 +178,7 @@ impl Mempool {
     #[inline]
     #[must_use]
     pub fn common_pool_count(&self) -> u32 {
-        // SAFETY: the pool lives as long as the process.
+        // SAFETY: the pool lives as long as its handle.
         unsafe { sys::fw_mempool_ops_get_count(self.raw()) }
     }
 
@@ -143,16 +209,26 @@ impl Mempool {
 }
 
 fn available(pool: NonNull<sys::rte_mempool>) -> u32 {
-    // SAFETY: pools live as long as the process.
+    // SAFETY: pools live as long as their entry and their handles.
     unsafe { sys::rte_mempool_avail_count(pool.as_ptr()) }
 }
 
 impl Drop for PoolRef {
     fn drop(&mut self) {
         let mut pools = POOLS.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(entry) = pools.iter_mut().find(|entry| entry.pool == self.pool) {
-            entry.in_use = false;
+        let Some(index) = pools.iter().position(|entry| entry.pool == self.pool) else { return };
+        if !self.is_of_host {
+            pools[index].in_use = false;
+            return;
         }
+        if crate::fork::is_child() {
+            return;
+        }
+        // The program may free it from now on: what this thread has cached goes back to all.
+        // SAFETY: the pool lives until this handle is dropped, and the shim flushes the calling
+        // thread's cache only.
+        unsafe { sys::fw_mempool_flush_own_cache(self.pool.as_ptr()) };
+        pools.swap_remove(index);
     }
 }
 

@@ -38,6 +38,14 @@ impl Offloads {
         Self { rx: info.rx_offload_capa, tx: info.tx_offload_capa }
     }
 
+    /// Returns those that are in all of these pairs of a receive and a transmit mode.
+    pub(crate) fn common(modes: impl Iterator<Item = (u64, u64)>) -> Self {
+        modes
+            .map(|(rx, tx)| Self { rx, tx })
+            .reduce(|all, mode| Self { rx: all.rx & mode.rx, tx: all.tx & mode.tx })
+            .unwrap_or_default()
+    }
+
     const fn of(offload: Offload) -> Self {
         const MULTI_SEGS: u64 = sys::FW_TX_OFFLOAD_MULTI_SEGS;
         let (rx, tx) = match offload {

@@ -8,7 +8,7 @@ use crate::attached::{Attached, Driver, driver_name, own};
 use crate::eal::{Eal, control_lock};
 use crate::error::{Errno, Error, check};
 use crate::memif_disconnect;
-use crate::mempool::Mempool;
+use crate::mempool::{Mempool, RxPool};
 use crate::offload::Offloads;
 use crate::queue::{self, RxQueue, TxQueue};
 use crate::{fd, rss, sys, vhost_state};
@@ -171,7 +171,7 @@ impl Eal {
 }
 
 /// Returns the ID of the port of this name.
-fn port_id_by_name(name: &CStr) -> Option<u16> {
+pub(crate) fn port_id_by_name(name: &CStr) -> Option<u16> {
     let mut id = 0;
     // SAFETY: a string and a number to write.
     let status = unsafe { sys::rte_eth_dev_get_port_by_name(name.as_ptr(), &raw mut id) };
@@ -255,7 +255,7 @@ impl Port {
         let port = Arc::new(port);
         let queues = (0..).zip(&config.pools).map(|(number, pool)| {
             if number < config.wired {
-                queue::rx_tx_queues(&port, number, pool)
+                queue::rx_tx_queues(&port, number, RxPool::Own(pool))
             } else {
                 queue::without_wire(&port, number)
             }

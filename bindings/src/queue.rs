@@ -10,7 +10,7 @@ use crate::eal::control_lock;
 use crate::mbuf::{Mbuf, TxMbuf};
 use crate::memif_disconnect;
 use crate::memif_ring;
-use crate::mempool::Mempool;
+use crate::mempool::RxPool;
 use crate::rss::{self, RssConfig};
 use crate::{sys, vhost_state};
 
@@ -31,7 +31,11 @@ pub struct PortLosses {
 }
 
 /// Returns a queue pair of a started port; `pool` is the mempool of the receive queue.
-pub(crate) fn rx_tx_queues(port: &Arc<Attached>, queue: u16, pool: &Mempool) -> (RxQueue, TxQueue) {
+pub(crate) fn rx_tx_queues(
+    port: &Arc<Attached>,
+    queue: u16,
+    pool: RxPool<'_>,
+) -> (RxQueue, TxQueue) {
     let locks = match port.driver {
         Driver::Memif => {
             let (rx, tx) = memif_ring::rings(port.id, queue, pool);

@@ -82,7 +82,8 @@ pub struct Config {
     pub pools: PoolNeeds,
     /// Number of shards: queues of the port, each with connections of its own, and polled by one
     /// thread at a time. 1 is right for a program of one thread. `ring`, `memif` and `vhost` with
-    /// `virtio-user` connect shard `i` to the peer's shard `i`.
+    /// `virtio-user` connect shard `i` to the peer's shard `i`. Of a port of the host program, as
+    /// many as there are queues lent ([`Config::new`] sets that).
     pub shards: usize,
     /// Thread that polls a shard.
     pub drive: DriveMode,
@@ -127,6 +128,7 @@ impl Config {
     #[must_use]
     pub fn new(device: DeviceSpec, address: IpAddr, prefix_len: u8) -> Self {
         let pools = PoolNeeds::of(&device);
+        let shards = device.lent_queues().unwrap_or(1);
         let OpenConfig { mtu, checksum, tso, hugepages, ring_slots, .. } = OpenConfig::default();
         Self {
             device,
@@ -140,7 +142,7 @@ impl Config {
             ring_slots,
             tcp: TcpSettings::default(),
             pools,
-            shards: 1,
+            shards,
             drive: DriveMode::Inline,
             cores: Vec::new(),
             regions_max: 1 << 14,

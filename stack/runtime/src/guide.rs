@@ -289,8 +289,85 @@
 //! # Ok(())
 //! # }
 //! ```
+//!
+//! # Host programs
+//!
+//! A program that uses DPDK itself, as SPDK does, keeps its EAL and its port, and lends the stack
+//! some queue pairs of the port and a mempool ([`HostPort`]). Before that it has called
+//! `rte_eal_init`, created the mempool, and attached, configured and started the port. Port and
+//! mempool are given by name, so the program may be in any language; in text the device is
+//! `port:NAME,queues=FIRST-LAST,mempool=NAME`, with the port's name or its number.
+//!
+//! ```no_run
+//! use ferrowarp::device::{DeviceSpec, HostPort};
+//! use ferrowarp::*;
+//!
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! // Queue pairs 2 and 3 are the stack's, and nothing else is.
+//! let (port, mempool) = ("0000:01:00.0".to_owned(), "iwarp_tx".to_owned());
+//! let device = DeviceSpec::HostPort(HostPort { port, queues: 2..4, mempool });
+//! let mut config = Config::new(device, "198.18.0.1".parse()?, 24);
+//! assert_eq!(config.shards, 2);
+//! // In flight at once, of all connections of a shard: what the mempools have to hold.
+//! config.pools.path_bytes = 1 << 20;
+//! let context = Context::open(config)?;
+//! // An lcore of the program drives the shards beside what else it does.
+//! while context.drive() {}
+//! context.close();
+//! // The queues are the program's again.
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! The stack configures, starts, stops and closes nothing, uses no other queue, and frees no
+//! mempool. What it needs is checked when the context is opened, and each refusal names its remedy:
+//!
+//! - The port is started, and has these queues. Two contexts, or others of the process, may not
+//!   have the same queue. There are as many shards as queues.
+//! - The mempool's mbufs hold a frame of the MTU: [`Config::mtu`] plus 18 bytes, plus
+//!   `RTE_PKTMBUF_HEADROOM`. It has as many as [`Config::pools`] asks for: frames in flight,
+//!   transmit descriptors, control packets, and what the threads cache (1.5 times the cache size of
+//!   the mempool, each). The message says how many that are. For a smaller one lower
+//!   [`PoolNeeds::path_bytes`] and [`PoolNeeds::windows`]: less is in flight then. Of what is free
+//!   the last mbufs are left to retransmissions and control packets. The stack takes all others
+//!   when it can, so give it a mempool that serves nothing else.
+//! - The mempools of the receive queues hold, beside the receive descriptors, the frames that the
+//!   stack keeps for out-of-order data: [`PoolNeeds::in_flight`] for each queue. Few drivers of
+//!   virtual devices tell their mempools; there it is not checked.
+//! - The port's MTU is not below [`Config::mtu`], where the driver has one.
+//! - The offloads MBUF_FAST_FREE (sent frames are kept until they are acknowledged), TCP_LRO and
+//!   BUFFER_SPLIT are off. With VLAN_STRIP a context without [`Config::vlan`] would take frames of
+//!   any VLAN for its own: leave that off as well.
+//!
+//! Checksums are left to the port if the program has configured that, of IPv4 and TCP for
+//! transmission; else they are computed here. RSS key and redirection table are read from the port.
+//! If the table has queues that are not lent, it is not known which of them a flow reaches, and
+//! between several shards frames are passed on.
+//!
+//! **Steering is the program's part.** A port has one MAC address, which its contexts share, and
+//! RSS knows nothing of contexts. So what belongs to a context has to be brought to its queues by
+//! flow rules, on its IP address or on its TCP ports, ARP and neighbor discovery included (for
+//! which a context answers only if it receives the request). Over `net_ring`, memif and
+//! `net_virtio_user` queue `i` receives what the peer sends on its queue `i`, so each context needs
+//! a peer there. For IPv6 the port has to receive multicast (`rte_eth_allmulticast_enable`, or
+//! promiscuous mode). Over `net_tap` the stack uses another MAC address than the port's, which the
+//! kernel's end has.
+//!
+//! **Threads.** A thread of the program that drives or waits is registered with EAL until it ends
+//! (`rte_thread_register`), unless it is an lcore; six of them are, the others do without mempool
+//! caches. Threads keep mbufs in their caches, as any lcore does: `rte_mempool_avail_count` counts
+//! them as free.
+//!
+//! **Rules for the program**, on which memory safety rests: while the context is open it does not
+//! use the queues, stop or reconfigure the port, or free the mempools. Of memif it leaves DPDK's
+//! log stream and log levels alone (the driver's log tells when it unmaps memory). It opens and
+//! closes contexts while it makes no other control calls of ethdev. It closes the context
+//! ([`Context::close`]), and has threads end that have used it, before it closes the port, frees
+//! the mempools or calls `rte_eal_cleanup`. When the context is closed, frames that the port has
+//! not sent yet are still in its transmit queue, and return to the program's mempool in time. Ports
+//! of `net_vhost` cannot be lent.
 
 #[allow(unused_imports, reason = "as above")]
-use crate::device::DeviceSpec;
+use crate::device::{DeviceSpec, HostPort, PoolNeeds};
 #[allow(unused_imports, reason = "for the links of the documentation")]
 use crate::*;

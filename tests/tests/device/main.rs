@@ -1,6 +1,7 @@
 //! The stack over tap, memif and vhost, against the kernel, misbehaving peers, and the programs.
 
 mod attacks;
+mod host_program;
 mod iwlink;
 mod kernel_tcp;
 mod programs;

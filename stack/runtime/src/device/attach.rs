@@ -52,7 +52,8 @@ pub(super) fn attach(
             .map_err(|error| map_plug_error(spec, driver, capability, error))
     };
     let port = match spec {
-        DeviceSpec::Ring => Err(DeviceError::NoPort { device: device() }),
+        // Not opened by attaching a port.
+        DeviceSpec::Ring | DeviceSpec::HostPort(_) => Err(DeviceError::NoPort { device: device() }),
         DeviceSpec::Memif { socket, role } => {
             let frame_capacity = config.pools.sizes(config.mtu, 0, 0).frame_capacity;
             let plug =

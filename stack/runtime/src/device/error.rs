@@ -213,6 +213,122 @@ pub enum DeviceError {
         /// The device as named.
         device: String,
     },
+    /// The program has lent queues of its port, and another number of them is to be opened.
+    #[error(
+        "{device}: {count} queues are lent, and {queues} are to be opened (have as many shards as \
+         queues)"
+    )]
+    QueuesDiffer {
+        /// The device as named.
+        device: String,
+        /// Requested number of queue pairs.
+        queues: u16,
+        /// Number of queue pairs that are lent.
+        count: u16,
+    },
+    /// The program has not started EAL.
+    #[error(
+        "{device}: the program has not started DPDK's environment (call rte_eal_init before, or \
+         name another device)"
+    )]
+    NoHostEal {
+        /// The device as named.
+        device: String,
+    },
+    /// The driver's ports have to be opened by the stack.
+    #[error("{device}: ports of {driver} have to be opened by the stack (name vhost:SOCKET)")]
+    HostDriver {
+        /// The device as named.
+        device: String,
+        /// The driver's name.
+        driver: String,
+    },
+    /// The program has configured its port with an offload with which the stack does not work.
+    #[error("{device}: the stack does not work with {offload} (configure the port without it)")]
+    HostOffload {
+        /// The device as named.
+        device: String,
+        /// Name of the offload.
+        offload: &'static str,
+    },
+    /// Checksum offload was requested, and the program has not configured it.
+    #[error(
+        "{device}: the port is not set up to compute checksums (configure it with \
+         RTE_ETH_TX_OFFLOAD_TCP_CKSUM, or leave that to the stack)"
+    )]
+    HostChecksum {
+        /// The device as named.
+        device: String,
+    },
+    /// The receive buffers of the program's port are too small for headers.
+    #[error(
+        "{device}: receive buffers of {size} bytes do not hold all headers (set the queues up \
+         with a mempool whose mbufs hold {min} or more)"
+    )]
+    HostRxBuffer {
+        /// The device as named.
+        device: String,
+        /// Bytes of frame that a receive buffer holds.
+        size: u16,
+        /// Least number of them.
+        min: u16,
+    },
+    /// The mempool of the program's receive queues has too few mbufs.
+    #[error(
+        "{device}: the mempool of its receive queues has {count} mbufs, {needed} are needed (set \
+         the queues up with a larger one, or expect less in flight: PoolNeeds)"
+    )]
+    HostRxPool {
+        /// The device as named.
+        device: String,
+        /// Number of mbufs.
+        count: u32,
+        /// Number needed.
+        needed: u32,
+    },
+    /// The program's mempool cannot be used.
+    #[error("{device}: mempool {mempool}: {source}")]
+    HostPool {
+        /// The device as named.
+        device: String,
+        /// Name of the mempool.
+        mempool: String,
+        /// What is wrong with it.
+        source: dpdk_sys::Error,
+    },
+    /// The mbufs of the program's mempool are too small for the MTU.
+    #[error(
+        "{device}: an mbuf of mempool {mempool} holds {room} bytes of frame, an MTU of {mtu} needs \
+         {needed} (create it with a data room of {needed} + RTE_PKTMBUF_HEADROOM or more, or \
+         choose a smaller MTU)"
+    )]
+    HostPoolRoom {
+        /// The device as named.
+        device: String,
+        /// Name of the mempool.
+        mempool: String,
+        /// Bytes of frame that an mbuf holds.
+        room: u16,
+        /// Bytes needed.
+        needed: u16,
+        /// Requested MTU, bytes.
+        mtu: u16,
+    },
+    /// The program's mempool has too few mbufs.
+    #[error(
+        "{device}: mempool {mempool} has {count} mbufs, {needed} are needed (create it with as \
+         many, or with a smaller cache, or expect less in flight: PoolNeeds)"
+    )]
+    HostPoolCount {
+        /// The device as named.
+        device: String,
+        /// Name of the mempool.
+        mempool: String,
+        /// Its number of mbufs.
+        count: u32,
+        /// Number needed.
+        needed: u32,
+    },
     /// The EAL arguments created no port.
     #[error(
         "{device}: no unused port was found: the arguments name no device, or its driver is \

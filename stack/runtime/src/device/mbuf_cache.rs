@@ -2,7 +2,7 @@
 
 use dpdk_sys::{Eal, Mempool, MempoolConfig, TxMbuf};
 
-use crate::device::pools::{MEMPOOL_CACHE_SIZE, PoolSizes};
+use crate::device::pools::{MEMPOOL_CACHE_SIZE, OnePool, PoolSizes};
 
 /// Mbufs allocated from a pool at a time. Few, so that a short burst is built in buffers that are
 /// still in the L1 cache: with 32, bursts of four full frames took twice as long.
@@ -14,16 +14,24 @@ const PREFETCH_BYTES_MAX: usize = 2048;
 /// Empty mbufs allocated from a pool in bulk and returned one by one.
 #[derive(Debug)]
 pub(super) struct MbufCache {
-    pool: Mempool,
     /// Next mbuf of `alloc_prefetched`, already being prefetched into this core's caches.
     next: Option<TxMbuf>,
     frames: Vec<TxMbuf>,
     refill: usize,
+    /// Mbufs of the pool that are left to other uses of it.
+    left: u32,
+    /// Dropped last: the host program may free its pool as soon as nothing refers to it.
+    pool: Mempool,
 }
 
 impl MbufCache {
     fn new(pool: Mempool, refill: usize) -> Self {
-        Self { pool, next: None, frames: Vec::with_capacity(refill), refill }
+        Self::leaving(0, pool, refill)
+    }
+
+    /// Allocates while more than `left` mbufs of the pool are free, about.
+    fn leaving(left: u32, pool: Mempool, refill: usize) -> Self {
+        Self { next: None, frames: Vec::with_capacity(refill), refill, left, pool }
     }
 
     #[inline]
@@ -58,16 +66,20 @@ impl MbufCache {
     /// Returns the number of free mbufs, not counting `next` and the threads' mempool caches.
     #[inline]
     pub(super) fn avail_count(&self) -> usize {
-        self.frames.len() + self.pool.common_pool_count() as usize
+        self.frames.len() + self.pool.common_pool_count().saturating_sub(self.left) as usize
     }
 
     /// As `avail_count`, with `next` and the threads' mempool caches, which it walks.
     pub(super) fn avail_count_slow(&self) -> u32 {
         let cached = u32::try_from(self.frames.len()).unwrap_or(u32::MAX);
-        self.pool.available() + cached + u32::from(self.next.is_some())
+        let free = self.pool.available().saturating_sub(self.left);
+        free + cached + u32::from(self.next.is_some())
     }
 
     fn refill_and_alloc(&mut self) -> Option<TxMbuf> {
+        if self.left != 0 && self.pool.common_pool_count() <= self.left {
+            return None;
+        }
         // A bulk allocation is all or nothing: near exhaustion take the last mbufs singly.
         if !self.pool.allocate(&mut self.frames, self.refill) {
             self.pool.allocate(&mut self.frames, 1);
@@ -82,6 +94,19 @@ pub(super) struct TxPools {
     pub(super) data: MbufCache,
     pub(super) control: MbufCache,
     pub(super) reserve: MbufCache,
+}
+
+impl TxPools {
+    /// All from one mempool. What is for retransmission at SND.UNA, and for control packets, is
+    /// left there by the other uses.
+    pub(super) fn of_one(pool: &Mempool, needs: &OnePool) -> Self {
+        let cache = |left, refill| MbufCache::leaving(left, pool.clone(), refill);
+        Self {
+            data: cache(needs.left_by_data, MBUF_CACHE_LEN),
+            control: cache(needs.left_by_control, MBUF_CACHE_LEN),
+            reserve: cache(0, 1),
+        }
+    }
 }
 
 /// Creates the mempools of one device: data, control and reserve for transmission, and one for

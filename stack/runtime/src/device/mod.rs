@@ -6,6 +6,8 @@
 //! frame arrives. The thread that polls it calls [`register_current_thread`]
 //! first, so that it allocates and frees through mempool caches of its own. Dropping the last
 //! device of a port closes the port and removes whatever opening it created; frames may outlive it.
+//! Over queues that the host program lends ([`HostPort`]) it removes nothing, and no frame may
+//! outlive the program's mempools.
 //!
 //! [`open`]: open()
 
@@ -13,6 +15,8 @@ mod attach;
 mod config;
 mod error;
 mod frame;
+mod host_port;
+mod host_spec;
 mod mac;
 mod mbuf_cache;
 mod memif;
@@ -36,6 +40,7 @@ pub use ferrowarp_proto::device::{
     SegmentationRequest, TxClass, TxFrame,
 };
 pub use frame::{DpdkRetained, DpdkRx, DpdkTx};
+pub use host_spec::HostPort;
 pub use open::{Opened, open, open_raw};
 pub use pools::{MTU_MAX, MTU_MIN, PoolNeeds, PoolSizes};
 pub use port::{DeviceCounters, DpdkDevice};

@@ -41,11 +41,8 @@ impl PortOffloads {
         if checksum == ChecksumMode::Offload {
             asked.push(Offload::TxIpv4Checksum);
         }
-        let cuts = checksum.is_offloaded()
-            && config.tso
-            && info.tx_segments_max > 1
-            && info.offloads.has(Offload::TxTcpSegmentation);
-        if cuts {
+        let tso_segments_max = tso_segments_max(config, checksum, info.offloads, info);
+        if tso_segments_max != 0 {
             asked.push(Offload::TxTcpSegmentation);
         }
         if is_scattered {
@@ -57,9 +54,17 @@ impl PortOffloads {
         }
         let offered = asked.into_iter().filter(|&offload| info.offloads.has(offload));
         let wanted = offered.fold(Offloads::NONE, Offloads::with);
-        let tso_segments_max = if cuts { info.tx_segments_max } else { 0 };
         Ok(Self { checksum, wanted, tso_segments_max })
     }
+}
+
+/// Reason for which a checksum mode is not possible.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Refused {
+    /// The port does not compute the TCP checksum.
+    NoOffload,
+    /// The peer verifies checksums.
+    Needed,
 }
 
 /// Returns the checksum mode to use, if the port and its link support the requested one.
@@ -69,31 +74,63 @@ fn checksum_mode(
     quirks: &DriverQuirks,
     offered: Offloads,
 ) -> Result<ChecksumMode, DeviceError> {
-    let offload = match (
-        offered.has(Offload::TxTcpChecksum) && !quirks.checksum_in_software,
-        offered.has(Offload::TxIpv4Checksum),
-    ) {
-        (false, _) => None,
-        (true, false) => Some(ChecksumMode::OffloadTcp),
-        (true, true) => Some(ChecksumMode::Offload),
-    };
+    let offload = best_checksum_offload(quirks, offered);
     match config.checksum {
         None if spec.is_pair() => Ok(ChecksumMode::NotNeeded),
         None => {
             let by_default = offload.filter(|_| quirks.offload_by_default);
             Ok(by_default.unwrap_or(ChecksumMode::Software))
         }
-        Some(ChecksumMode::NotNeeded) if !quirks.checksum_optional => {
-            Err(DeviceError::ChecksumNeeded { device: spec.to_string() })
-        }
-        Some(ChecksumMode::Offload) => {
-            offload.ok_or_else(|| DeviceError::NoChecksumOffload { device: spec.to_string() })
-        }
-        Some(ChecksumMode::OffloadTcp) => offload
-            .map(|_| ChecksumMode::OffloadTcp)
-            .ok_or_else(|| DeviceError::NoChecksumOffload { device: spec.to_string() }),
-        Some(mode) => Ok(mode),
+        Some(mode) => requested_checksum_mode(mode, quirks, offload).map_err(|refused| {
+            let device = spec.to_string();
+            match refused {
+                Refused::NoOffload => DeviceError::NoChecksumOffload { device },
+                Refused::Needed => DeviceError::ChecksumNeeded { device },
+            }
+        }),
     }
+}
+
+/// Returns the mode that leaves as much to a port with these offloads as it computes; `None` if it
+/// does not compute the TCP checksum.
+pub(super) fn best_checksum_offload(
+    quirks: &DriverQuirks,
+    offloads: Offloads,
+) -> Option<ChecksumMode> {
+    if !offloads.has(Offload::TxTcpChecksum) || quirks.checksum_in_software {
+        return None;
+    }
+    let has_ipv4 = offloads.has(Offload::TxIpv4Checksum);
+    Some(if has_ipv4 { ChecksumMode::Offload } else { ChecksumMode::OffloadTcp })
+}
+
+/// Returns the mode to use for a requested one; `offered` is that of [`best_checksum_offload`].
+///
+/// # Errors
+/// [`Refused`].
+pub(super) fn requested_checksum_mode(
+    mode: ChecksumMode,
+    quirks: &DriverQuirks,
+    offered: Option<ChecksumMode>,
+) -> Result<ChecksumMode, Refused> {
+    match mode {
+        ChecksumMode::NotNeeded if !quirks.checksum_optional => Err(Refused::Needed),
+        ChecksumMode::Offload => offered.ok_or(Refused::NoOffload),
+        ChecksumMode::OffloadTcp if offered.is_none() => Err(Refused::NoOffload),
+        mode => Ok(mode),
+    }
+}
+
+/// Returns the most segments into which a port with these offloads cuts a frame; 0 if it does not,
+/// or is not to.
+pub(super) fn tso_segments_max(
+    config: &OpenConfig,
+    checksum: ChecksumMode,
+    offloads: Offloads,
+    info: &PortInfo,
+) -> u16 {
+    let is_on = config.tso && checksum.is_offloaded() && offloads.has(Offload::TxTcpSegmentation);
+    if is_on && info.tx_segments_max > 1 { info.tx_segments_max } else { 0 }
 }
 
 #[cfg(test)]

@@ -9,22 +9,18 @@ use ferrowarp_proto::device::Capabilities;
 use crate::device::attach::{Attachment, PeerQueues, attach};
 use crate::device::config::OpenConfig;
 use crate::device::error::DeviceError;
+use crate::device::host_port;
 use crate::device::mac::stack_mac;
 use crate::device::mbuf_cache::create_pools;
 use crate::device::memif;
 use crate::device::offload::PortOffloads;
-use crate::device::pools::{MTU_MAX, MTU_MIN};
+use crate::device::pools::{FIRST_SEGMENT_LEN_MIN, MTU_MAX, MTU_MIN};
 use crate::device::port::{DpdkDevice, PortFacts};
 use crate::device::quirks::{DriverQuirks, MtuBy, SteeringBy};
 use crate::device::raw::RawPort;
 use crate::device::spec::DeviceSpec;
 use crate::device::steering::Steering;
 use crate::device::vhost;
-
-/// Minimum length of a frame's first segment, in bytes: all headers lie in it.
-const FIRST_SEGMENT_LEN_MIN: u16 = 128;
-
-const _: () = assert!(FIRST_SEGMENT_LEN_MIN as usize >= ferrowarp_proto::wire::tcp::MAX_HEADER_LEN);
 
 /// Result of [`open`]: the queue pairs of each port, in order.
 #[derive(Debug)]
@@ -83,6 +79,9 @@ pub fn open(spec: &DeviceSpec, config: &OpenConfig) -> Result<Opened, DeviceErro
         pools: config.pools.of_queue(config.queues, spec.is_pair()),
         ..config.clone()
     };
+    if let DeviceSpec::HostPort(host) = spec {
+        return host_port::open(host, spec, config).map(Opened::One);
+    }
     let eal = start_eal(spec, config)?;
     let start = |port, name, wired| start_port(eal, port, spec, config, name, wired);
     if spec.is_pair() {

@@ -1,7 +1,7 @@
 //! Mempool sizes: each count is a sum of named components.
 
 use dpdk_sys::BURST;
-use ferrowarp_proto::device::PACKET_CAPACITY_MIN;
+use ferrowarp_proto::device::{PACKET_CAPACITY_MIN, frame_capacity};
 
 use crate::device::quirks::DriverQuirks;
 use crate::device::spec::DeviceSpec;
@@ -22,6 +22,11 @@ pub const MTU_MIN: u16 = ferrowarp_proto::device::MTU_MIN;
 
 /// Largest MTU: an mbuf's buffer length, headroom included, has 16 bits.
 pub const MTU_MAX: u16 = 65_280;
+
+/// Minimum length of a frame's first segment, in bytes: all headers lie in it.
+pub(super) const FIRST_SEGMENT_LEN_MIN: u16 = 128;
+
+const _: () = assert!(FIRST_SEGMENT_LEN_MIN as usize >= ferrowarp_proto::wire::tcp::MAX_HEADER_LEN);
 
 /// Mempool cache size: mbufs that a registered thread caches per pool. The cache is flushed at 1.5
 /// times the size. Twice the size gave the same throughput, half the size 5 % less.
@@ -96,14 +101,58 @@ pub struct PoolSizes {
     pub reserve: u32,
 }
 
+/// Size of one mempool for all frames that several queue pairs send.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct OnePool {
+    /// Bytes of frame in each buffer, at least.
+    pub(super) frame_capacity: u16,
+    /// Number of mbufs, at least.
+    pub(super) count: u32,
+    /// Mbufs that data segments leave in the pool, for all other frames.
+    pub(super) left_by_data: u32,
+    /// Mbufs that control packets leave in the pool, for retransmissions at SND.UNA.
+    pub(super) left_by_control: u32,
+}
+
 impl PoolNeeds {
+    /// Returns the size of one mempool for `queues` queue pairs, of which each thread caches
+    /// `cache` mbufs; `is_shared`: received mbufs are the sender's, as over `ring`. The threads are
+    /// those of all queue pairs ([`PoolNeeds::of_queue`]).
+    pub(super) fn one_pool(
+        &self,
+        mtu: u16,
+        tx_descriptors: u16,
+        queues: u16,
+        cache: u32,
+        is_shared: bool,
+    ) -> OnePool {
+        let queues = u32::from(queues);
+        let held_by_peer = if is_shared { self.held_by_peer(mtu) } else { 0 };
+        let in_flight = self.in_flight(mtu).saturating_add(u32::from(BURST));
+        let data = in_flight.saturating_add(held_by_peer);
+        // A cache is flushed at 1.5 times its size.
+        let cached = self.threads.saturating_mul(cache.saturating_add(cache / 2));
+        let control = queues.saturating_mul(CONTROL_FRAME_COUNT.saturating_add(self.tx_queue));
+        let reserve = queues.saturating_mul(RESERVE_FRAME_COUNT);
+        let held = queues.saturating_mul(data.saturating_add(u32::from(tx_descriptors)));
+        OnePool {
+            frame_capacity: u16::try_from(frame_capacity(mtu)).unwrap_or(u16::MAX),
+            count: held.saturating_add(control).saturating_add(reserve).saturating_add(cached),
+            left_by_data: control.saturating_add(reserve),
+            left_by_control: reserve,
+        }
+    }
+
     /// Returns the sizes for `ring`, where each side holds mbufs of the other's pools.
     #[must_use]
     pub fn ring_sizes(&self, mtu: u16) -> PoolSizes {
         let sizes = self.sizes(mtu, 0, 0);
-        // Acknowledged, but held by the peer until the FPDU is complete.
-        let held = self.windows.saturating_mul(FPDU_BYTES_MAX.div_ceil(segment_len(mtu)));
-        PoolSizes { receive: 0, data: sizes.data + held, ..sizes }
+        PoolSizes { receive: 0, data: sizes.data + self.held_by_peer(mtu), ..sizes }
+    }
+
+    /// Frames that are acknowledged, but held by the peer until the FPDU is complete.
+    fn held_by_peer(&self, mtu: u16) -> u32 {
+        self.windows.saturating_mul(FPDU_BYTES_MAX.div_ceil(segment_len(mtu)))
     }
 
     /// Returns the demands of each of `queues` queue pairs: the threads that poll the others may
@@ -212,6 +261,27 @@ mod tests {
         assert_eq!(four.control, two.control + 4 * cache);
         let sixteen = PoolNeeds::of(&"tap:a".parse().unwrap()).of_queue(16, false);
         assert!(sixteen.sizes(1500, 8, 8).memory_bytes() < 32 << 20);
+    }
+
+    #[test]
+    fn one_pool_has_room_for_each_kind_of_frame_and_for_the_caches() {
+        let needs = PoolNeeds::default();
+        let one = needs.one_pool(1500, 64, 1, 0, false);
+        let sizes = PoolNeeds { threads: 0, ..needs }.sizes(1500, 0, 0);
+        assert_eq!(one.count, sizes.data + 64 + sizes.control + sizes.reserve);
+        assert_eq!(one.left_by_data, sizes.control + sizes.reserve);
+        assert_eq!(one.left_by_control, sizes.reserve);
+        assert_eq!(one.frame_capacity, 1518);
+        let cached = needs.one_pool(1500, 64, 1, 250, false);
+        assert_eq!(cached.count - one.count, needs.threads * 375);
+        let two = needs.one_pool(1500, 64, 2, 250, false);
+        assert_eq!(two.count - cached.count, one.count, "the caches are the threads'");
+        // Over `ring` the peer holds frames as well.
+        assert!(
+            needs.one_pool(1500, 0, 1, 0, true).count > needs.one_pool(1500, 0, 1, 0, false).count
+        );
+        let all = PoolNeeds { windows: u32::MAX, threads: u32::MAX, ..needs };
+        assert_eq!(all.one_pool(1500, 512, 64, 512, false).count, u32::MAX);
     }
 
     #[test]

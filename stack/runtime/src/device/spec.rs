@@ -6,6 +6,7 @@ use core::str::FromStr;
 use dpdk_sys::Bus;
 
 use crate::device::error::DeviceError;
+use crate::device::host_spec::HostPort;
 
 /// Longest interface name in bytes: the kernel's `IFNAMSIZ` without the NUL.
 const INTERFACE_NAME_MAX: usize = 15;
@@ -28,8 +29,8 @@ pub enum MemifRole {
 /// A device by name.
 ///
 /// The text forms are `ring`, `memif:SOCKET[,server|client]`, `vhost:SOCKET`, `virtio-user:SOCKET`,
-/// `tap:NAME`, `af_packet:IFACE`, `af_xdp:IFACE`, `pci:BDF`, `port:NAME` and `eal:ARGS`; `Display`
-/// prints them.
+/// `tap:NAME`, `af_packet:IFACE`, `af_xdp:IFACE`, `pci:BDF`, `port:NAME`,
+/// `port:NAME,queues=FIRST-LAST,mempool=NAME` and `eal:ARGS`; `Display` prints them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum DeviceSpec {
@@ -74,12 +75,16 @@ pub enum DeviceSpec {
         /// PCI address in full form, `0000:01:00.0`.
         address: String,
     },
-    /// A port that the program has attached itself, in an EAL that it started. The program must
-    /// neither configure the port nor use its queues.
+    /// A port that the program has attached itself, in an EAL that it started, and leaves to the
+    /// stack, which configures and closes it. The program must neither configure the port nor use
+    /// its queues.
     Port {
         /// The port's name, as `rte_eth_dev_get_name_by_port` gives it.
         name: String,
     },
+    /// Some queues of a port that the program has also configured and started itself, and keeps:
+    /// see [the guide](crate::guide#host-programs).
+    HostPort(HostPort),
     /// The port that these EAL arguments create. If EAL already runs with other arguments, they
     /// must name a single device (`--vdev=NAME,..` or `-a ADDRESS`), which is then hotplugged.
     Eal {
@@ -95,6 +100,14 @@ impl DeviceSpec {
         *self == Self::Ring
     }
 
+    /// Number of queues that the host program lends, if it does.
+    pub(crate) fn lent_queues(&self) -> Option<usize> {
+        match self {
+            Self::HostPort(host) => Some(host.queues.len()),
+            _ => None,
+        }
+    }
+
     /// Name of the driver, as `rte_eth_dev_info` gives it; `None` if any driver may serve the
     /// device.
     pub(super) const fn driver(&self) -> Option<&'static str> {
@@ -106,7 +119,7 @@ impl DeviceSpec {
             Self::Tap { .. } => Some("net_tap"),
             Self::AfPacket { .. } => Some("net_af_packet"),
             Self::AfXdp { .. } => Some("net_af_xdp"),
-            Self::Pci { .. } | Self::Port { .. } | Self::Eal { .. } => None,
+            Self::Pci { .. } | Self::Port { .. } | Self::HostPort(_) | Self::Eal { .. } => None,
         }
     }
 
@@ -222,6 +235,7 @@ impl FromStr for DeviceSpec {
             }
             Some(("pci", rest)) => parse_pci(rest).map(|address| Self::Pci { address }),
             Some(("port", "")) => Err("the port's name is missing"),
+            Some(("port", rest)) if rest.contains(',') => HostPort::parse(rest).map(Self::HostPort),
             Some(("port", name)) => Ok(Self::Port { name: name.to_owned() }),
             Some(("eal", rest)) if rest.trim().is_empty() => Err("the arguments are missing"),
             Some(("eal", rest)) => Ok(Self::Eal { arguments: rest.trim().to_owned() }),
@@ -245,6 +259,7 @@ impl fmt::Display for DeviceSpec {
             Self::AfXdp { interface } => write!(f, "af_xdp:{interface}"),
             Self::Pci { address } => write!(f, "pci:{address}"),
             Self::Port { name } => write!(f, "port:{name}"),
+            Self::HostPort(host) => write!(f, "{host}"),
             Self::Eal { arguments } => write!(f, "eal:{arguments}"),
         }
     }
@@ -257,6 +272,9 @@ mod tests {
     #[test]
     fn each_kind_parses_and_displays_back() {
         let memif = |role| DeviceSpec::Memif { socket: "/run/a.sock".into(), role };
+        let host = |port: &str, queues| {
+            DeviceSpec::HostPort(HostPort { port: port.into(), queues, mempool: "tx".into() })
+        };
         let table = [
             ("ring", DeviceSpec::Ring),
             ("memif:/run/a.sock", memif(MemifRole::Auto)),
@@ -270,6 +288,9 @@ mod tests {
             ("af_xdp:veth1", DeviceSpec::AfXdp { interface: "veth1".into() }),
             ("pci:0000:01:00.0", DeviceSpec::Pci { address: "0000:01:00.0".into() }),
             ("port:0000:01:00.0", DeviceSpec::Port { name: "0000:01:00.0".into() }),
+            ("port:0000:01:00.0,queues=2-3,mempool=tx", host("0000:01:00.0", 2..4)),
+            ("port:net_ring0,queues=0,mempool=tx", host("net_ring0", 0..1)),
+            ("port:7,queues=65534,mempool=tx", host("7", 65_534..65_535)),
             (
                 "eal:--vdev=net_null0 -l 1",
                 DeviceSpec::Eal { arguments: "--vdev=net_null0 -l 1".into() },
@@ -311,6 +332,16 @@ mod tests {
             ("pci:00.00:00:0", "0000:01:00.0"),
             ("pci:eth0", "0000:01:00.0"),
             ("port:", "name is missing"),
+            ("port:,queues=1,mempool=a", "name is missing"),
+            ("port:a,queues=1", "give a mempool"),
+            ("port:a,mempool=b", "give the queues"),
+            ("port:a,queues=1,mempool=", "mempool's name is missing"),
+            ("port:a,queues=1,mempool=b,queues=2", "after the port, once"),
+            ("port:a,queues=1,mempool=b,rss", "after the port, once"),
+            ("port:a,queues=3-2,mempool=b", "look like 2-3"),
+            ("port:a,queues=-1,mempool=b", "look like 2-3"),
+            ("port:a,queues=1-65535,mempool=b", "look like 2-3"),
+            ("port:a,queues=x,mempool=b", "look like 2-3"),
             ("eal:  ", "arguments are missing"),
         ];
         for (text, reason) in table {

@@ -13,6 +13,7 @@ mod during_poll;
 mod end_to_end;
 mod extensions;
 mod fork;
+mod host_port;
 mod idle_threads;
 mod memory;
 mod misdelivery;

@@ -1,6 +1,7 @@
 //! Two connected contexts in one process, and the calls on them that many tests need.
 
 pub(crate) mod heap_port;
+pub(crate) mod host_program;
 mod reserve;
 pub(crate) mod rx_hook;
 

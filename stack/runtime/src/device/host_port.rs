@@ -1,0 +1,264 @@
+//! Devices over queues of a port that the host program owns.
+//!
+//! The host program has started EAL, created a mempool, attached, configured and started a port,
+//! and lends some of its queue pairs. The port is used as it is: nothing is configured, started,
+//! stopped or closed. So what other devices are given as the stack needs it is checked here, or
+//! read from the port: number of queues, checksum offload, RSS, MTU, and the size of the mempool.
+
+use std::sync::Arc;
+
+use dpdk_sys::{BURST, Eal, HostPortSetup, Mempool, MempoolConfig};
+use ferrowarp_proto::device::{Capabilities, ChecksumMode};
+
+use crate::device::config::OpenConfig;
+use crate::device::error::DeviceError;
+use crate::device::host_spec::HostPort;
+use crate::device::mac::stack_mac;
+use crate::device::mbuf_cache::TxPools;
+use crate::device::offload::{self, Refused};
+use crate::device::pools::{FIRST_SEGMENT_LEN_MIN, OnePool};
+use crate::device::port::{DpdkDevice, PortFacts};
+use crate::device::quirks::{DriverQuirks, MtuBy};
+use crate::device::spec::DeviceSpec;
+use crate::device::steering::Steering;
+
+/// Opens a device for each of the queue pairs. EAL has to run.
+pub(super) fn open(
+    host: &HostPort,
+    spec: &DeviceSpec,
+    config: &OpenConfig,
+) -> Result<Vec<DpdkDevice>, DeviceError> {
+    let device = || spec.to_string();
+    let error = |source| DeviceError::Port { device: device(), source };
+    let count = u16::try_from(host.queues.len()).unwrap_or(u16::MAX);
+    if count != config.queues {
+        let queues = config.queues;
+        return Err(DeviceError::QueuesDiffer { device: device(), queues, count });
+    }
+    let eal = Eal::attach().map_err(DeviceError::Environment)?;
+    let eal = eal.ok_or_else(|| DeviceError::NoHostEal { device: device() })?;
+    let port =
+        eal.borrow_queues(&host.port, host.queues.clone()).map_err(|source| match source {
+            dpdk_sys::Error::NoPort => DeviceError::NoHostPort { device: device() },
+            source => error(source),
+        })?;
+    let info = port.info().map_err(error)?;
+    let setup = port.setup().map_err(error)?;
+    let quirks = DriverQuirks::of(&info.driver);
+    if !port.is_supported() {
+        return Err(DeviceError::HostDriver { device: device(), driver: info.driver });
+    }
+    check_setup(spec, &setup)?;
+    quirks.check_mtu(spec, config.mtu)?;
+    if quirks.mtu_by == MtuBy::Ethdev && config.mtu > setup.mtu {
+        let max = u32::from(setup.mtu);
+        return Err(DeviceError::MtuTooLarge { device: device(), mtu: config.mtu, max });
+    }
+    let checksum = checksum_mode(spec, config, quirks, &setup)?;
+    let tso_segments_max = offload::tso_segments_max(config, checksum, setup.offloads, &info);
+    let pool = Mempool::of_host(eal, &host.mempool).map_err(|source| DeviceError::HostPool {
+        device: device(),
+        mempool: host.mempool.clone(),
+        source,
+    })?;
+    let needs = needs_of(config, quirks, &setup, &pool);
+    check_pool(spec, host, config, &pool, &needs)?;
+    for rx_pool in &setup.rx_pools {
+        let shared = if rx_pool.is(&pool) { needs.count } else { 0 };
+        let posted = rx_pool_len(config, rx_pool.queue_count, rx_pool.descriptors);
+        check_rx_pool(spec, &rx_pool.config, posted.saturating_add(shared))?;
+    }
+
+    let queues = port.into_queues(&pool).map_err(error)?;
+    let Some((rx, _)) = queues.first() else {
+        return Err(DeviceError::NoHostPort { device: device() });
+    };
+    let steering = Arc::new(Steering::of_borrowed(quirks, rx, &host.queues));
+    let mac = stack_mac(info.mac, quirks.mac);
+    let send_mtu = config.mtu.min(quirks.send_mtu_max);
+    let capabilities = Capabilities { mac, mtu: config.mtu, send_mtu, checksum, tso_segments_max };
+    let facts = PortFacts { capabilities, quirks, steering, name: device() };
+    let tx_queue = config.pools.tx_queue as usize;
+    let device =
+        |queue| DpdkDevice::new(queue, TxPools::of_one(&pool, &needs), tx_queue, facts.clone());
+    Ok(queues.into_iter().map(device).collect())
+}
+
+/// Checks for offloads with which the stack does not work.
+fn check_setup(spec: &DeviceSpec, setup: &HostPortSetup) -> Result<(), DeviceError> {
+    let unusable = [
+        // Sent frames are retained until they are acknowledged: the driver would free them first.
+        (setup.tx_fast_free, "RTE_ETH_TX_OFFLOAD_MBUF_FAST_FREE"),
+        // A merged segment is longer than what the buffers of the stack are sized for.
+        (setup.rx_lro, "RTE_ETH_RX_OFFLOAD_TCP_LRO"),
+        // All headers have to lie in the first segment.
+        (setup.rx_split, "RTE_ETH_RX_OFFLOAD_BUFFER_SPLIT"),
+    ];
+    match unusable.into_iter().find(|(is_on, _)| *is_on) {
+        Some((_, offload)) => Err(DeviceError::HostOffload { device: spec.to_string(), offload }),
+        None => Ok(()),
+    }
+}
+
+/// Returns the checksum mode: offload if the host program has configured that, unless the driver
+/// computes it in software.
+fn checksum_mode(
+    spec: &DeviceSpec,
+    config: &OpenConfig,
+    quirks: &DriverQuirks,
+    setup: &HostPortSetup,
+) -> Result<ChecksumMode, DeviceError> {
+    let device = || spec.to_string();
+    // What the port has not verified on receipt, the stack does.
+    let offered = offload::best_checksum_offload(quirks, setup.offloads);
+    match config.checksum {
+        None => Ok(offered.unwrap_or(ChecksumMode::Software)),
+        Some(mode) => {
+            offload::requested_checksum_mode(mode, quirks, offered).map_err(|refused| match refused
+            {
+                Refused::NoOffload => DeviceError::HostChecksum { device: device() },
+                Refused::Needed => DeviceError::ChecksumNeeded { device: device() },
+            })
+        }
+    }
+}
+
+/// Returns what the stack needs of the mempool.
+fn needs_of(
+    config: &OpenConfig,
+    quirks: &DriverQuirks,
+    setup: &HostPortSetup,
+    pool: &Mempool,
+) -> OnePool {
+    let (_, tx_descriptors) = quirks.descriptors(false);
+    let tx_descriptors = setup.tx_descriptors.unwrap_or(tx_descriptors);
+    let (queues, cache) = (config.queues, pool.config().cache);
+    let is_shared = quirks.rx_shares_sender_mbufs;
+    config.pools.one_pool(config.mtu, tx_descriptors, queues, cache, is_shared)
+}
+
+/// Checks that the mempool has mbufs that are large enough, and enough of them.
+fn check_pool(
+    spec: &DeviceSpec,
+    host: &HostPort,
+    config: &OpenConfig,
+    pool: &Mempool,
+    needs: &OnePool,
+) -> Result<(), DeviceError> {
+    let (device, mempool) = (spec.to_string(), host.mempool.clone());
+    let room = pool.config().frame_capacity;
+    if room < needs.frame_capacity {
+        let (mtu, needed) = (config.mtu, needs.frame_capacity);
+        return Err(DeviceError::HostPoolRoom { device, mempool, room, needed, mtu });
+    }
+    let count = pool.config().count;
+    if count < needs.count {
+        let needed = needs.count;
+        return Err(DeviceError::HostPoolCount { device, mempool, count, needed });
+    }
+    Ok(())
+}
+
+/// Returns how many mbufs a mempool of receive queues has to have: those posted to the port, and
+/// what the stack holds. If all were held out of order, the missing segment could not be received.
+fn rx_pool_len(config: &OpenConfig, queues: u32, descriptors: u32) -> u32 {
+    let of_queue = config.pools.in_flight(config.mtu).saturating_add(u32::from(BURST));
+    queues.saturating_mul(of_queue).saturating_add(descriptors)
+}
+
+/// Checks that a mempool of receive queues has mbufs in which all headers fit, and `needed` of
+/// them.
+fn check_rx_pool(spec: &DeviceSpec, pool: &MempoolConfig, needed: u32) -> Result<(), DeviceError> {
+    let device = || spec.to_string();
+    let MempoolConfig { count, frame_capacity: size, .. } = *pool;
+    if size < FIRST_SEGMENT_LEN_MIN {
+        let min = FIRST_SEGMENT_LEN_MIN;
+        return Err(DeviceError::HostRxBuffer { device: device(), size, min });
+    }
+    if count < needed {
+        return Err(DeviceError::HostRxPool { device: device(), count, needed });
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use dpdk_sys::{Offload, Offloads};
+
+    use super::*;
+
+    const SETUP: HostPortSetup = HostPortSetup {
+        queue_count: 4,
+        mtu: 1500,
+        offloads: Offloads::NONE,
+        tx_fast_free: false,
+        rx_lro: false,
+        rx_split: false,
+        tx_descriptors: Some(512),
+        rx_pools: Vec::new(),
+    };
+
+    fn spec() -> DeviceSpec {
+        "port:0000:01:00.0,queues=2-3,mempool=tx".parse().unwrap()
+    }
+
+    /// Returns the message, which is one line and begins with the device.
+    fn text<T: core::fmt::Debug>(refused: Result<T, DeviceError>) -> String {
+        let text = refused.unwrap_err().to_string();
+        assert!(text.starts_with("port:0000:01:00.0,") && !text.contains('\n'), "{text}");
+        text
+    }
+
+    #[test]
+    fn offloads_that_break_the_stack_are_refused() {
+        assert!(check_setup(&spec(), &SETUP).is_ok());
+        let table = [
+            (HostPortSetup { tx_fast_free: true, ..SETUP }, "RTE_ETH_TX_OFFLOAD_MBUF_FAST_FREE"),
+            (HostPortSetup { rx_lro: true, ..SETUP }, "RTE_ETH_RX_OFFLOAD_TCP_LRO"),
+            (HostPortSetup { rx_split: true, ..SETUP }, "RTE_ETH_RX_OFFLOAD_BUFFER_SPLIT"),
+        ];
+        for (setup, offload) in table {
+            let text = text(check_setup(&spec(), &setup));
+            assert!(
+                text.contains(offload) && text.contains("configure the port without"),
+                "{text}"
+            );
+        }
+    }
+
+    #[test]
+    fn checksums_are_computed_where_the_program_has_configured_it() {
+        let both = [Offload::TxTcpChecksum, Offload::TxIpv4Checksum];
+        let offloads = both.into_iter().fold(Offloads::NONE, Offloads::with);
+        let mode = |driver: &str, is_on, wanted| {
+            let offloads = if is_on { offloads } else { Offloads::NONE };
+            let setup = HostPortSetup { offloads, ..SETUP };
+            let config = OpenConfig { checksum: wanted, ..OpenConfig::default() };
+            checksum_mode(&spec(), &config, DriverQuirks::of(driver), &setup)
+        };
+        let (offload, software) = (ChecksumMode::Offload, ChecksumMode::Software);
+        assert_eq!(mode("net_ixgbe", true, None).unwrap(), offload);
+        assert_eq!(mode("net_ixgbe", false, None).unwrap(), software);
+        assert_eq!(mode("net_ixgbe", true, Some(software)).unwrap(), software);
+        assert_eq!(mode("net_tap", true, None).unwrap(), software, "computed after a copy");
+        let absent = text(mode("net_ixgbe", false, Some(offload)));
+        assert!(absent.contains("configure it with RTE_ETH_TX_OFFLOAD_TCP_CKSUM"), "{absent}");
+        let none = Some(ChecksumMode::NotNeeded);
+        assert!(mode("net_memif", false, none).is_ok());
+        assert!(text(mode("net_ixgbe", true, none)).contains("can be left out on ring"));
+    }
+
+    #[test]
+    fn receive_pool_holds_what_is_posted_and_what_the_stack_holds() {
+        let config = OpenConfig::default();
+        let of_queue = config.pools.in_flight(1500) + 32;
+        assert_eq!(rx_pool_len(&config, 2, 1024), 2 * of_queue + 1024);
+        let pool = MempoolConfig { count: 100, cache: 0, frame_capacity: 128 };
+        assert!(check_rx_pool(&spec(), &pool, 100).is_ok());
+        let few = text(check_rx_pool(&spec(), &pool, 101));
+        assert!(few.contains("receive queues has 100 mbufs, 101 are needed"), "{few}");
+        let pool = MempoolConfig { frame_capacity: 127, ..pool };
+        let small = text(check_rx_pool(&spec(), &pool, 100));
+        assert!(small.contains("127 bytes do not hold all headers"), "{small}");
+    }
+}
