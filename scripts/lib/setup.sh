@@ -182,6 +182,23 @@ install_packages() {
     fi
 }
 
+# Unpacks Open vSwitch with DPDK into the folder "$1", unless it is installed, and exports where it
+# is. Installed it would start a service. Without it one test is skipped.
+unpack_ovs() {
+    local folder=$1 archive
+    command -v apt-get >/dev/null && ! has_package openvswitch-switch-dpdk || return 0
+    mkdir -p "$folder"
+    if ! (cd "$folder" && apt-get -q download openvswitch-{common,switch,switch-dpdk}) \
+        >"$folder.log" 2>&1; then
+        note "Open vSwitch cannot be fetched (no network?)"
+        return 0
+    fi
+    for archive in "$folder"/*.deb; do
+        dpkg-deb -x "$archive" "$folder/root"
+    done
+    export FERROWARP_OVS=$folder/root
+}
+
 # shellcheck disable=SC2034  # used by those who source this file
 build_packages=(libdpdk-dev libclang-dev pkg-config gcc libc6-dev ca-certificates)
 

@@ -4,6 +4,7 @@ mod attacks;
 mod host_program;
 mod iwlink;
 mod kernel_tcp;
+mod open_vswitch;
 mod programs;
 mod shards;
 mod tap;
