@@ -97,8 +97,7 @@ impl Mempool {
     pub fn new(_eal: Eal, config: &MempoolConfig) -> Result<Self, Error> {
         let mut pools = POOLS.lock().unwrap_or_else(PoisonError::into_inner);
         let retired = pools.iter_mut().find(|entry| {
-            let is_free = !entry.in_use && !entry.is_of_host;
-            is_free && entry.config == *config && available(entry.pool) == config.count
+            !entry.in_use && entry.config == *config && available(entry.pool) == config.count
         });
         if let Some(entry) = retired {
             entry.in_use = true;
@@ -216,7 +215,8 @@ fn available(pool: NonNull<sys::rte_mempool>) -> u32 {
 impl Drop for PoolRef {
     fn drop(&mut self) {
         let mut pools = POOLS.lock().unwrap_or_else(PoisonError::into_inner);
-        let Some(index) = pools.iter().position(|entry| entry.pool == self.pool) else { return };
+        let is_own = |entry: &Entry| (entry.pool, entry.is_of_host) == (self.pool, self.is_of_host);
+        let Some(index) = pools.iter().position(is_own) else { return };
         if !self.is_of_host {
             pools[index].in_use = false;
             return;

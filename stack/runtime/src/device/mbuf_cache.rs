@@ -135,3 +135,34 @@ pub(super) fn create_pools(
     };
     Ok((tx, receive))
 }
+
+#[cfg(test)]
+mod tests {
+    use dpdk_sys::EalConfig;
+
+    use super::*;
+
+    /// However many data segments are in flight, control packets and retransmissions have mbufs.
+    #[test]
+    fn uses_of_one_pool_leave_mbufs_to_each_other() {
+        let eal = Eal::init(&EalConfig::default()).unwrap();
+        let config = MempoolConfig { count: 127, cache: 0, frame_capacity: 256 };
+        let pool = Mempool::new(eal, &config).unwrap();
+        let (left_by_data, left_by_control) = (60, 20);
+        let needs = OnePool { frame_capacity: 256, count: 127, left_by_data, left_by_control };
+        let mut pools = TxPools::of_one(&pool, &needs);
+        let drain =
+            |cache: &mut MbufCache| std::iter::from_fn(|| cache.alloc()).collect::<Vec<_>>();
+        let refill = u32::try_from(MBUF_CACHE_LEN).unwrap();
+        let data = drain(&mut pools.data);
+        assert_eq!(pools.data.avail_count(), 0);
+        assert!(pool.available() <= left_by_data && pool.available() > left_by_data - refill);
+        let control = drain(&mut pools.control);
+        assert!(control.len() >= 40 - MBUF_CACHE_LEN);
+        assert!(pool.available() > left_by_control - refill);
+        let reserve = drain(&mut pools.reserve);
+        assert!(reserve.len() > 20 - MBUF_CACHE_LEN && pool.available() == 0);
+        drop((data, control, reserve, pools));
+        assert_eq!(pool.available(), 127);
+    }
+}
