@@ -246,6 +246,7 @@ uint64_t fw_layout_value(enum fw_layout which)
 	case FW_OFFSETOF_MBUF_PKT_LEN: return offsetof(struct rte_mbuf, pkt_len);
 	case FW_OFFSETOF_MBUF_DATA_LEN: return offsetof(struct rte_mbuf, data_len);
 	case FW_OFFSETOF_MBUF_BUF_LEN: return offsetof(struct rte_mbuf, buf_len);
+	case FW_OFFSETOF_MBUF_HASH_RSS: return offsetof(struct rte_mbuf, hash.rss);
 	case FW_OFFSETOF_MBUF_POOL: return offsetof(struct rte_mbuf, pool);
 	case FW_OFFSETOF_MBUF_NEXT: return offsetof(struct rte_mbuf, next);
 	case FW_OFFSETOF_MBUF_TX_OFFLOAD: return offsetof(struct rte_mbuf, tx_offload);

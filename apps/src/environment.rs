@@ -5,6 +5,8 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use serde::Serialize;
 
+use crate::port_figures::PortFigures;
+
 /// Environment recorded with results. Unknown values are empty or zero.
 #[derive(Clone, Debug, Serialize)]
 pub struct Environment {
@@ -30,6 +32,8 @@ pub struct Environment {
     pub cores: Vec<usize>,
     /// Seconds since 1970, at the start.
     pub time_unix_s: u64,
+    /// Port of the client; `null` if it was not opened.
+    pub port: Option<PortFigures>,
 }
 
 impl Environment {
@@ -57,6 +61,7 @@ impl Environment {
             command: std::env::args().collect(),
             cores: Vec::new(),
             time_unix_s: SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_secs()),
+            port: None,
         }
     }
 }

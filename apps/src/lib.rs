@@ -16,6 +16,7 @@ pub mod options;
 pub mod pattern;
 pub mod perf;
 pub mod ping;
+pub mod port_figures;
 pub mod run_loop;
 pub mod shard_options;
 pub mod tcp_options;

@@ -23,6 +23,7 @@ fn sizes_and_offsets_agree_with_c() {
         (FW_OFFSETOF_MBUF_PKT_LEN, offset_of!(rte_mbuf, pkt_len)),
         (FW_OFFSETOF_MBUF_DATA_LEN, offset_of!(rte_mbuf, data_len)),
         (FW_OFFSETOF_MBUF_BUF_LEN, offset_of!(rte_mbuf, buf_len)),
+        (FW_OFFSETOF_MBUF_HASH_RSS, offset_of!(rte_mbuf, __bindgen_anon_2)),
         (FW_OFFSETOF_MBUF_POOL, offset_of!(rte_mbuf, pool)),
         (FW_OFFSETOF_MBUF_NEXT, offset_of!(rte_mbuf, next)),
         (FW_OFFSETOF_MBUF_TX_OFFLOAD, offset_of!(rte_mbuf, __bindgen_anon_3)),

@@ -423,6 +423,17 @@ impl Mbuf {
         assert!(rest.is_empty(), "the range lies in the frame");
     }
 
+    /// Returns the RSS hash, if the port has delivered it.
+    #[must_use]
+    pub fn rss_hash(&self) -> Option<u32> {
+        let is_set = field!(self.0, ol_flags) & u64::from(sys::RTE_MBUF_F_RX_RSS_HASH) != 0;
+        let union = field!(self.0, __bindgen_anon_2);
+        // SAFETY: every variant of the union is plain integers.
+        let hash = unsafe { union.hash };
+        // SAFETY: as above.
+        is_set.then_some(unsafe { hash.rss })
+    }
+
     /// Returns the result of the port's checksum verification.
     #[inline]
     #[must_use]

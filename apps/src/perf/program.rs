@@ -17,6 +17,7 @@ use crate::perf::limits::QPS_MAX;
 use crate::perf::options::{ClientArgs, Command, Options, PORT, TestArgs};
 use crate::perf::report::{Measurement, Report, TestParams};
 use crate::perf::server::Server;
+use crate::port_figures::PortFigures;
 use crate::run_loop::{Pair, run_both, run_on_cores, run_workers, was_interrupted};
 
 /// Data connections with full windows for which each shard of a server is sized.
@@ -33,7 +34,9 @@ pub fn program(options: &Options) -> anyhow::Result<()> {
             let (context, cores) = args.device.open_end(args.test_args.shards, demand_of(args))?;
             environment.cores.clone_from(&cores);
             let remote = args.host.socket(args.port);
-            measure(&context, None, remote, args, test, &cores, results)
+            let outcome = measure(&context, None, remote, args, test, &cores, results);
+            environment.port = Some(PortFigures::of(&context));
+            outcome
         })
     };
     match &options.command {
@@ -54,7 +57,9 @@ pub fn program(options: &Options) -> anyhow::Result<()> {
                     test_args: test_args.clone(),
                 };
                 let (left, right) = device.open_pair(demand_of(&args))?;
-                measure(&left, Some(&right), remote, &args, *test, &cores, results)
+                let outcome = measure(&left, Some(&right), remote, &args, *test, &cores, results);
+                environment.port = Some(PortFigures::of(&left));
+                outcome
             })
         }
         Command::Server { device, shards, reads, port, once, timeout } => {

@@ -81,7 +81,7 @@ pub(super) fn open(
     let tx_queue = config.pools.tx_queue as usize;
     let device =
         |queue| DpdkDevice::new(queue, TxPools::of_one(&pool, &needs), tx_queue, facts.clone());
-    Ok(queues.into_iter().map(device).collect())
+    Ok((0..).zip(queues).map(device).collect())
 }
 
 /// Checks for offloads with which the stack does not work.

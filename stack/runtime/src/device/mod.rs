@@ -26,6 +26,7 @@ mod pools;
 mod port;
 mod quirks;
 mod raw;
+mod rss_check;
 mod socket;
 mod spec;
 mod steering;

@@ -245,7 +245,7 @@ fn start_port(
     };
     let tx_queue = config.pools.tx_queue as usize;
     let port = PortFacts { capabilities, quirks, steering, name: name.to_owned() };
-    let devices = queues.into_iter().zip(pools);
+    let devices = (0..).zip(queues).zip(pools);
     Ok(devices
         .map(|(queue, pools)| DpdkDevice::new(queue, pools, tx_queue, port.clone()))
         .collect())

@@ -10,6 +10,7 @@ use crate::device::frame::{DpdkRetained, DpdkRx, DpdkTx};
 use crate::device::mbuf_cache::{MbufCache, TxPools};
 use crate::device::quirks::DriverQuirks;
 use crate::device::raw::RawPort;
+use crate::device::rss_check::{Checked, RssCheck};
 use crate::device::steering::Steering;
 
 /// Counters of a device, in frames unless stated otherwise.
@@ -30,6 +31,10 @@ pub struct DeviceCounters {
     pub tx_tso_frames: u64,
     /// Dropped because the driver refused what they request of the port.
     pub tx_refused: u64,
+    /// First segments received that were compared with what the port's RSS key and table predict.
+    pub rss_checked: u64,
+    /// Of these, segments with another hash, or on another queue.
+    pub rss_mismatches: u64,
     /// Flushes that left frames queued because the port accepted no more.
     pub tx_deferred: u64,
     /// Failed allocations: the data pool was empty.
@@ -49,6 +54,8 @@ impl AddAssign for DeviceCounters {
         self.tx_too_long += other.tx_too_long;
         self.tx_tso_frames += other.tx_tso_frames;
         self.tx_refused += other.tx_refused;
+        self.rss_checked += other.rss_checked;
+        self.rss_mismatches += other.rss_mismatches;
         self.tx_deferred += other.tx_deferred;
         self.data_drained += other.data_drained;
         self.retransmit_drained += other.retransmit_drained;
@@ -81,6 +88,8 @@ pub struct DpdkDevice {
     likely_len: usize,
     /// The driver refuses the frame that is transmitted next.
     refuses_next: bool,
+    /// While the first segments are compared with the port's RSS hash.
+    rss_check: Option<Box<RssCheck>>,
     counters: DeviceCounters,
     port: PortFacts,
 }
@@ -95,12 +104,17 @@ pub(super) struct PortFacts {
 }
 
 impl DpdkDevice {
+    /// `number`: of the queue pair among those of the device.
     pub(super) fn new(
-        (rx, tx): (RxQueue, TxQueue),
+        (number, (rx, tx)): (u16, (RxQueue, TxQueue)),
         pools: TxPools,
         queue_max: usize,
         port: PortFacts,
     ) -> Self {
+        let rss_check = match &*port.steering {
+            Steering::Predicted(rss) => RssCheck::new(rss, number).map(Box::new),
+            _ => None,
+        };
         Self {
             rx,
             tx,
@@ -109,6 +123,7 @@ impl DpdkDevice {
             pools,
             likely_len: 0,
             refuses_next: false,
+            rss_check,
             counters: DeviceCounters::default(),
             port,
         }
@@ -176,6 +191,26 @@ impl DpdkDevice {
         }
     }
 
+    /// Compares received segments with the port's RSS hash, until enough of them were.
+    #[cold]
+    fn check_rss(&mut self, frames: &[DpdkRx]) {
+        let Some(check) = &mut self.rss_check else { return };
+        let Checked { segments, mismatches } = check.check(frames);
+        if mismatches != 0 && self.counters.rss_mismatches == 0 {
+            tracing::warn!(
+                "{}: queue {} receives segments that its RSS key and table do not send there: \
+                 connections may be served more slowly, by way of another shard",
+                self.port.name,
+                self.rx.index()
+            );
+        }
+        self.counters.rss_checked += u64::from(segments);
+        self.counters.rss_mismatches += u64::from(mismatches);
+        if check.is_done() {
+            self.rss_check = None;
+        }
+    }
+
     /// Returns the number of frames queued and not yet accepted by the port.
     #[must_use]
     pub fn transmit_backlog(&self) -> usize {
@@ -217,6 +252,9 @@ impl Device for DpdkDevice {
             }
         }
         self.counters.rx_frames += received as u64;
+        if self.rss_check.is_some() && received != 0 {
+            self.check_rss(&burst[burst.len() - received..]);
+        }
         received
     }
 
