@@ -4,7 +4,7 @@
 use std::borrow::Cow;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context as _, bail};
+use anyhow::{Context as _, bail, ensure};
 use ferrowarp::{
     Access, Buffer, ConnInfo, ConnParam, ConnectError, Context, Cq, CqOptions, EndReason, Event,
     Mr, Payload, Pd, Qp, QpOptions, QpState, SgList, Sge, ShardHandle, Wc, WcStatus,
@@ -106,6 +106,14 @@ impl Endpoint {
             other_cqs: Vec::new(),
             requests,
         })
+    }
+
+    /// Checks that the shard still works: a server without connections learns of it only here.
+    ///
+    /// # Errors
+    /// If the shard has failed.
+    pub fn check_shard(&self) -> anyhow::Result<()> {
+        check_shard(&self.shard)
     }
 
     /// The shard of the endpoint.
@@ -245,13 +253,13 @@ fn printable(bytes: &[u8]) -> String {
 /// Returns the reason why a connection ended or could not be set up, if it did.
 #[must_use]
 pub fn end_reason(qp: &Qp) -> Option<Cow<'static, str>> {
-    while let Some(event) = qp.next_event() {
-        if let Some(reason) = event_end_reason(event) {
-            return Some(reason);
-        }
+    let next = || std::iter::from_fn(|| qp.next_event()).find_map(event_end_reason);
+    if let Some(reason) = next() {
+        return Some(reason);
     }
     match qp.state() {
-        QpState::Error => Some(Cow::Borrowed("the connection has ended")),
+        // Another thread may have reported the reason meanwhile.
+        QpState::Error => next().or(Some(Cow::Borrowed("the connection has ended"))),
         // This program does not close early, so the peer has closed.
         QpState::Closing => Some(Cow::Borrowed(end_reason_text(EndReason::PeerClosed))),
         _ => None,
@@ -294,6 +302,18 @@ const fn is_terminate(reason: EndReason) -> bool {
 /// Error text for a peer that no longer responds.
 pub const PEER_TIMED_OUT: &str = "the peer stopped answering: is it still running?";
 
+/// Checks that a shard still works.
+///
+/// # Errors
+/// If it has failed.
+pub fn check_shard(shard: &ShardHandle) -> anyhow::Result<()> {
+    ensure!(!shard.has_failed(), "{DEVICE_REMOVED}, or a defect ended the stack");
+    Ok(())
+}
+
+/// Error text for a device that the kernel has taken back.
+const DEVICE_REMOVED: &str = "the device was removed";
+
 const fn end_reason_text(reason: EndReason) -> &'static str {
     match reason {
         EndReason::Local => "the connection was closed locally",
@@ -306,6 +326,7 @@ const fn end_reason_text(reason: EndReason) -> &'static str {
         EndReason::BadTerminate => "the peer sent a Terminate that cannot be read",
         EndReason::DataAfterFin => "the peer sent data after its FIN",
         EndReason::LocalError => "a request failed locally",
+        EndReason::DeviceRemoved => DEVICE_REMOVED,
         _ => "the connection ended",
     }
 }

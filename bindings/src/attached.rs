@@ -8,6 +8,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use crate::eal::control_lock;
 use crate::error::{Error, check};
+use crate::removal::Watch;
 use crate::{fork, memif_disconnect, sys, vhost_state};
 
 /// What of each port is in use here, by port ID.
@@ -113,6 +114,8 @@ pub(crate) struct Attached {
     hotplugged: Option<(&'static CStr, CString)>,
     /// Queues in use here of a port that the host program owns; `None` if it is owned here.
     borrowed: Option<BorrowedQueues>,
+    /// Whether the kernel asks for the device; `None` if it cannot be known.
+    watch: Option<Watch>,
     /// Resources the port refers to, released after it is closed.
     kept: Vec<Arc<dyn Debug + Send + Sync>>,
 }
@@ -135,8 +138,11 @@ impl Attached {
         hotplugged: Option<(&'static CStr, CString)>,
         borrowed: Option<BorrowedQueues>,
     ) -> Self {
-        let driver = raw_info(id).map_or(Driver::Other, |info| Driver::named(driver_name(&info)));
-        Self { id, started: false, driver, hotplugged, borrowed, kept: Vec::new() }
+        let info = raw_info(id).ok();
+        let driver = info.map_or(Driver::Other, |info| Driver::named(driver_name(&info)));
+        // A device that is to be removed is the host program's affair where the port is.
+        let watch = info.filter(|_| borrowed.is_none()).and_then(|info| Watch::new(id, &info));
+        Self { id, started: false, driver, hotplugged, borrowed, watch, kept: Vec::new() }
     }
 
     /// Keeps a resource that the port refers to until the port is closed.
@@ -170,6 +176,7 @@ impl Drop for Attached {
             return;
         }
         let _control = control_lock();
+        self.watch = None;
         if self.driver == Driver::Vhost {
             vhost_state::unwatch(self.id);
         }

@@ -31,7 +31,6 @@ pub struct HostPort {
 
 /// How the host program has set up its port, and the queue pairs of a [`HostPort`].
 #[derive(Clone, Debug, PartialEq, Eq)]
-#[expect(clippy::struct_excessive_bools, reason = "independent offloads")]
 pub struct HostPortSetup {
     /// Number of queue pairs.
     pub queue_count: u16,

@@ -33,6 +33,7 @@ pub mod offload;
 pub mod port;
 mod prefetch;
 pub mod queue;
+mod removal;
 pub mod rss;
 pub mod sys;
 pub mod thread;

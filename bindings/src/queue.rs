@@ -12,7 +12,7 @@ use crate::memif_disconnect;
 use crate::memif_ring;
 use crate::mempool::RxPool;
 use crate::rss::{self, RssConfig};
-use crate::{sys, vhost_state};
+use crate::{removal, sys, vhost_state};
 
 /// Largest burst, in frames.
 pub const BURST: u16 = 32;
@@ -120,6 +120,14 @@ impl RxQueue {
         let status = unsafe { sys::rte_eth_link_get_nowait(self.port.id, &raw mut link) };
         let is_noted = self.burst_lock.as_ref().is_none_or(BurstLock::is_ring_known);
         status == 0 && link.link_status() != 0 && is_noted
+    }
+
+    /// Has `observer` called, once, when the kernel asks for the port's device: it is to be
+    /// unplugged, or unbound from vfio-pci. The device stays usable until the port is closed, for
+    /// which the kernel waits. `observer` runs in EAL's interrupt thread and must not wait; it is
+    /// called at once if the kernel has asked already, and never for devices without vfio.
+    pub fn observe_removal(&self, observer: impl FnOnce() + Send + 'static) {
+        removal::observe(self.port.id, Box::new(observer));
     }
 
     /// Returns the port's RSS key and redirection table; `None` if it hashes nothing, or its driver

@@ -6,6 +6,7 @@ use std::time::Duration;
 use ferrowarp::{ConnRequest, Context, ShardHandle};
 
 use crate::acceptor::Acceptor;
+use crate::endpoint::check_shard;
 use crate::mpa_options::IrdOrdArgs;
 use crate::perf::message::Message;
 use crate::perf::private_data::{ConnRole, Group};
@@ -163,6 +164,7 @@ impl Task for Server {
                 return Ok(Step::Finished);
             }
             let busy = self.shard.drive();
+            check_shard(&self.shard)?;
             self.poll_listener();
             self.idle.step(busy || !self.current.is_empty());
             return Ok(Step::Running);

@@ -256,6 +256,9 @@ impl Task for Server {
             return Ok(Step::Finished);
         }
         self.idle.step(busy || self.client_count > 0);
+        if !busy {
+            self.end.check_shard()?;
+        }
         if self.poll_completions()? == Step::Finished {
             return Ok(Step::Finished);
         }

@@ -27,6 +27,12 @@ pub trait Port: Device {
         PortSteering::Mirrored
     }
 
+    /// Has `observer` called, once, when the device is to be removed. It does not wait. The default
+    /// is for devices that stay.
+    fn observe_removal(&self, observer: Box<dyn FnOnce() + Send>) {
+        drop(observer);
+    }
+
     /// Free frames of its transmit pools, or `None` if the device cannot count them. For reports:
     /// it may take microseconds.
     fn frames_free(&self) -> Option<FramesFree> {
@@ -93,6 +99,10 @@ impl Port for DpdkDevice {
             Steering::Mirrored => PortSteering::Mirrored,
             Steering::Predicted(_) | Steering::Learned | Steering::Unknown => PortSteering::Unknown,
         }
+    }
+
+    fn observe_removal(&self, observer: Box<dyn FnOnce() + Send>) {
+        Self::observe_removal(self, observer);
     }
 
     fn frames_free(&self) -> Option<FramesFree> {

@@ -78,7 +78,7 @@ impl ShardHandle {
         self.shard().control(|engine, _| engine.connection_count()).unwrap_or_default()
     }
 
-    /// True once a panic inside the stack has ended the shard: see
+    /// True once a panic inside the stack, or the removal of the device, has ended the shard: see
     /// [`Context::has_failed`](crate::Context::has_failed).
     #[must_use]
     pub fn has_failed(&self) -> bool {

@@ -254,6 +254,8 @@ pub enum EndReason {
     /// Local error (memory of a request not registered, completion queue overrun). The peer was
     /// notified by a Terminate, if possible.
     LocalError,
+    /// The device was removed. The peer was not notified.
+    DeviceRemoved,
 }
 
 impl EndReason {
@@ -268,7 +270,7 @@ impl EndReason {
             | Self::TerminateUnsent(terminate)
             | Self::TerminateReceived(terminate) => Some(terminate.cause()),
             Self::Reset | Self::TimedOut | Self::DataAfterFin => Some((LAYER_MPA, 0, 1)),
-            Self::LocalError => Some((LAYER_RDMAP, 0, 0)),
+            Self::LocalError | Self::DeviceRemoved => Some((LAYER_RDMAP, 0, 0)),
             Self::Local | Self::PeerClosed | Self::BadTerminate => None,
         }
     }

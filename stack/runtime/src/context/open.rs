@@ -229,7 +229,9 @@ where
         let unbound: Arc<UnboundQps> = Arc::clone(shared.unbound);
         let engine = Box::new(ShardEngine::new(index, engine, Arc::clone(shared.events), unbound));
         let siblings = Siblings { running: Arc::clone(running), monitor };
-        Arc::new(Shard::new(engine, *clock, config.drive, qps_max, siblings))
+        let shard = Arc::new(Shard::new(engine, *clock, config.drive, qps_max, siblings));
+        shard.watch_device();
+        shard
     };
     queues.into_iter().enumerate().map(open).collect()
 }

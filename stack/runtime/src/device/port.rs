@@ -169,6 +169,12 @@ impl DpdkDevice {
         self.rx.link_is_up()
     }
 
+    /// Has `observer` called, once, when the kernel asks for the port's device: see
+    /// [`RxQueue::observe_removal`].
+    pub fn observe_removal(&self, observer: impl FnOnce() + Send + 'static) {
+        self.rx.observe_removal(observer);
+    }
+
     /// True if the queue pair has a counterpart at the link partner. Always, except over memif
     /// and `vhost`, where the peer has to be connected, with as many queues at least, and on
     /// `virtio-user`, where the back end has to have polled it when the port was opened. Without

@@ -7,7 +7,7 @@ use ferrowarp_proto::ddp::regions::StreamId;
 use ferrowarp_proto::ddp::untagged::BufferQueue;
 use ferrowarp_proto::rdmap::requester::Requester;
 use ferrowarp_proto::time::Instant;
-use ferrowarp_proto::verbs::cm::{Abort, CmError, ConnParam, ReadDepths, RequestId};
+use ferrowarp_proto::verbs::cm::{Abort, CmError, ConnParam, EndReason, ReadDepths, RequestId};
 use ferrowarp_proto::verbs::qp::{QpInit, SrqError, SrqId};
 use ferrowarp_proto::verbs::srq::SrqBuffers;
 use ferrowarp_proto::verbs::wc::{CqId, QpId, Wc};
@@ -37,6 +37,8 @@ pub(crate) trait ShardControl: Send {
     fn execute(&mut self, request: ShardRequest);
     /// True if the queue of the port has a link: over memif and vhost, if the peer has one as well.
     fn has_wire(&self) -> bool;
+    /// See [`Port::observe_removal`](crate::Port::observe_removal).
+    fn observe_removal(&self, observer: Box<dyn FnOnce() + Send>);
 
     fn add_cq(&mut self, id: CqId, producer: CqProducer);
     fn remove_cq(&mut self, cq: CqId);
@@ -117,10 +119,11 @@ pub(crate) trait ShardControl: Send {
     /// Disconnects every queue pair and ends every listener.
     fn disconnect_all(&mut self, now: Instant);
 
-    /// Called once after a panic, before the engine is dropped: ends every queue pair with an event
-    /// and flushes its requests, without sending anything. `is_last`: no other shard of the context
-    /// runs, so that its listeners end, and its event channel.
-    fn abandon(&mut self, is_last: bool);
+    /// Called once after a panic, or for a device to be removed, before the engine is dropped: ends
+    /// every queue pair with an event, for `reason`, and flushes its requests, without sending
+    /// anything. `is_last`: no other shard of the context runs, so that its listeners end, and its
+    /// event channel.
+    fn abandon(&mut self, is_last: bool, reason: EndReason);
 
     fn connection_count(&self) -> usize;
     /// Connections not closed in both directions: all but those in TIME-WAIT.

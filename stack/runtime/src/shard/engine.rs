@@ -13,7 +13,9 @@ use ferrowarp_proto::device::Device;
 use ferrowarp_proto::engine::Engine;
 use ferrowarp_proto::rdmap::requester::Requester;
 use ferrowarp_proto::time::Instant;
-use ferrowarp_proto::verbs::cm::{Abort, CmError, ConnParam, Event, ReadDepths, RequestId};
+use ferrowarp_proto::verbs::cm::{
+    Abort, CmError, ConnParam, EndReason, Event, ReadDepths, RequestId,
+};
 use ferrowarp_proto::verbs::qp::{QpInit, SrqError, SrqId};
 use ferrowarp_proto::verbs::srq::SrqBuffers;
 use ferrowarp_proto::verbs::wc::{CqId, QpId, Wc};
@@ -255,6 +257,10 @@ where
         self.engine.device().has_wire()
     }
 
+    fn observe_removal(&self, observer: Box<dyn FnOnce() + Send>) {
+        self.engine.device().observe_removal(observer);
+    }
+
     fn add_cq(&mut self, id: CqId, producer: CqProducer) {
         self.engine.completions_mut().add(id, producer);
     }
@@ -454,8 +460,8 @@ where
         }
     }
 
-    fn abandon(&mut self, is_last: bool) {
-        self.abandon_all(is_last);
+    fn abandon(&mut self, is_last: bool, reason: EndReason) {
+        self.abandon_all(is_last, reason);
     }
 
     fn connection_count(&self) -> usize {

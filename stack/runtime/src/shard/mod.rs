@@ -29,6 +29,7 @@ use dpdk_sys::is_child;
 use ferrowarp_proto::steering::mesh::MeshMonitor;
 use ferrowarp_proto::steering::owners::ShardId;
 use ferrowarp_proto::time::Instant;
+use ferrowarp_proto::verbs::cm::EndReason;
 use ferrowarp_proto::verbs::wc::{CqId, QpId};
 
 use crate::clock::Clock;
@@ -75,7 +76,8 @@ pub(crate) struct Shard {
     siblings: Siblings,
     state: AtomicCell<ShardState>,
     end_observers: Mutex<EndObservers>,
-    /// An engine that panicked. It is not used again, only dropped when the shard is closed.
+    /// An engine that panicked, or whose device is to be removed. It is not used again, only
+    /// dropped when the shard is closed.
     failed_engine: Mutex<Option<Box<dyn ShardControl>>>,
 }
 
@@ -166,7 +168,7 @@ impl Shard {
         match catch_unwind(AssertUnwindSafe(poll)) {
             Ok(busy) => busy,
             Err(_) => {
-                self.fail(engine);
+                self.on_panic(engine);
                 true
             }
         }
@@ -191,20 +193,50 @@ impl Shard {
             running.publish();
             result
         }));
-        done.map_err(|_| self.fail(engine)).ok()
+        done.map_err(|_| self.on_panic(engine)).ok()
     }
 
-    /// The engine has panicked: ends its queue pairs as far as possible and keeps it from being
-    /// polled again.
+    /// The engine has panicked.
     #[cold]
-    fn fail(&self, mut engine: LockGuard<'_, Option<Box<dyn ShardControl>>>) {
+    fn on_panic(&self, engine: LockGuard<'_, Option<Box<dyn ShardControl>>>) {
         tracing::error!("a panic ended a shard and all its connections");
+        self.fail(engine, EndReason::LocalError);
+    }
+
+    /// Has the shard fail when the port's device is to be removed.
+    pub(crate) fn watch_device(self: &Arc<Self>) {
+        let shard = Arc::downgrade(self);
+        let on_removal = Box::new(move || {
+            let fail = move || shard.upgrade().iter().for_each(|shard| shard.on_removal());
+            // The caller must not wait for the lock.
+            let thread = std::thread::Builder::new().name("device-removal".to_owned());
+            if let Err(error) = thread.spawn(fail) {
+                tracing::error!(
+                    "the device is to be removed, and there is no thread for that: {error}"
+                );
+            }
+        });
+        self.control(|engine, _| engine.observe_removal(on_removal));
+    }
+
+    fn on_removal(&self) {
+        register_application_thread();
+        let engine = self.engine.lock();
+        if engine.is_some() {
+            tracing::info!("the device is to be removed, which ends all connections of a shard");
+            self.fail(engine, EndReason::DeviceRemoved);
+        }
+    }
+
+    /// Ends the queue pairs of the engine as far as possible and keeps it from being polled again.
+    #[cold]
+    fn fail(&self, mut engine: LockGuard<'_, Option<Box<dyn ShardControl>>>, reason: EndReason) {
         let is_last = self.siblings.running.fetch_sub(1, Ordering::AcqRel) == 1;
         if let Some((id, monitor)) = &self.siblings.monitor {
             monitor.on_shard_death(*id);
         }
         if let Some(mut failed) = engine.take() {
-            if catch_unwind(AssertUnwindSafe(|| failed.abandon(is_last))).is_err() {
+            if catch_unwind(AssertUnwindSafe(|| failed.abandon(is_last, reason))).is_err() {
                 tracing::error!("not all queue pairs of the failed shard could be ended");
             }
             *self.failed_engine.lock().unwrap_or_else(PoisonError::into_inner) = Some(failed);

@@ -8,6 +8,7 @@ mod close;
 mod comp_channel;
 mod control_calls;
 mod cq_resize;
+mod device_removal;
 mod drive_modes;
 mod during_poll;
 mod end_to_end;

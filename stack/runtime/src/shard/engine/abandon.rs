@@ -1,4 +1,4 @@
-//! End of a shard whose engine has panicked.
+//! End of a shard whose engine has panicked, or whose device is to be removed.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
@@ -13,12 +13,16 @@ use crate::shard::srq::SrqLimit;
 impl<D: Device> ShardEngine<D> {
     /// Ends every queue pair with an event and flushes its requests, without sending anything; see
     /// [`ShardControl::abandon`](crate::shard::ShardControl::abandon).
-    pub(super) fn abandon_all(&mut self, is_last: bool) {
+    pub(super) fn abandon_all(&mut self, is_last: bool, reason: EndReason) {
         let Self { index, engine, links, srqs, listeners, publisher, .. } = self;
         engine.completions_mut().accept_flushed();
         for link in links.iter_mut() {
-            let was = link.qp.state();
             let its_event = AsyncEvent::Connection { qp: link.id };
+            // Before the state, in which a thread that sees it looks for the reason.
+            if !matches!(link.qp.state(), QpState::Idle | QpState::Error) {
+                link.qp.push_event(Event::Disconnected { qp: link.id, reason });
+                publisher.publish(its_event);
+            }
             // No more requests can be posted.
             link.qp.close();
             // Caught for each queue pair separately: the defect may be in the state of one of them.
@@ -31,11 +35,6 @@ impl<D: Device> ShardEngine<D> {
             }));
             if ended.is_err() {
                 tracing::error!(qp = link.id.index, "the requests of a queue pair are lost");
-            }
-            if !matches!(was, QpState::Idle | QpState::Error) {
-                let reason = EndReason::LocalError;
-                link.qp.push_event(Event::Disconnected { qp: link.id, reason });
-                publisher.publish(its_event);
             }
             publisher.queue().end_source(its_event, link.qp.source());
         }

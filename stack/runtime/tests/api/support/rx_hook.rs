@@ -20,6 +20,8 @@ pub(crate) struct Hooks {
     pub(crate) rx: Hook,
     /// Runs just before the transmit burst.
     pub(crate) tx: Hook,
+    /// What the shard wants to be called when the device is removed.
+    pub(crate) removal: Hook,
 }
 
 /// A port that runs its hooks before each burst.
@@ -28,14 +30,19 @@ struct HookedPort {
     hooks: Hooks,
 }
 
-fn run(hook: &Hook) {
+/// Runs the function of a hook, if there is one.
+pub(crate) fn run(hook: &Hook) {
     let hook = hook.lock().unwrap().take();
     if let Some(hook) = hook {
         hook();
     }
 }
 
-impl Port for HookedPort {}
+impl Port for HookedPort {
+    fn observe_removal(&self, observer: Box<dyn FnOnce() + Send>) {
+        *self.hooks.removal.lock().unwrap() = Some(observer);
+    }
+}
 
 impl Device for HookedPort {
     type Rx = DpdkRx;
