@@ -8,7 +8,8 @@
 #   test     unit and integration tests of every package, with overflow checks; devices and the
 #            programs among them (root for all of it)
 #   doc      documentation, warnings denied
-#   interop  the stack against Linux's siw in a guest, the small matrix (root and QEMU)
+#   interop  the stack against Linux's siw in a guest, and over emulated cards: the small matrix
+#            (root and QEMU)
 #   counts   instructions and lines of state against bench/instructions.tsv (valgrind; without
 #            libdpdk the protocol core alone)
 #   loom     the lock-free rings under loom

@@ -12,7 +12,7 @@ guest_programs=(dash ip tc rdma rping ucmatose rdma_server rdma_client ibv_devic
     ib_write_bw ib_read_bw ib_send_bw ib_write_lat ib_read_lat ib_send_lat)
 
 guest_packages=(qemu-system-x86 busybox-static cpio gzip util-linux iproute2 tcpdump rdmacm-utils
-    ibverbs-utils ibverbs-providers perftest gcc libc6-dev libibverbs-dev librdmacm-dev)
+    ibverbs-utils ibverbs-providers perftest gcc binutils libc6-dev libibverbs-dev librdmacm-dev)
 guest_kernel_packages=(linux-source-6.12 xz-utils make gcc libc6-dev bc bison flex libelf-dev)
 
 # Exit status if a package is absent and could not be installed: a skip, not a failure.

@@ -145,11 +145,18 @@ pub fn dissect(file: &Path, sender: IpAddr, checksums: bool) -> io::Result<Disse
 fn parse_dissection(text: &str) -> Dissection {
     let mut dissection = Dissection::default();
     let mut frame = "";
+    // All ones, which is zero too in one's complement (RFC 1624): not wrong, though tshark says so.
+    // Linux writes it for TCP when it computes a checksum for a device (CSUM_MANGLED_0).
+    let mut is_other_zero = false;
     for line in text.lines() {
         if line.starts_with("Frame ") {
             frame = line.split(':').next().unwrap_or_default();
         } else if line.contains("(Good CRC32)") {
             dissection.good_crc += 1;
+        } else if line.contains("Checksum: 0xffff [should be 0x0000") {
+            is_other_zero = true;
+        } else if line.contains("Checksum Status: Bad]") && std::mem::take(&mut is_other_zero) {
+            // It is not wrong.
         } else if line.contains("(Bad CRC32") {
             dissection.bad_crc += 1;
         } else if line.contains("ID Req frame:") || line.contains("ID Rep frame:") {
@@ -174,4 +181,20 @@ pub fn missing_prerequisite() -> Option<&'static str> {
         return Some("no `tcpdump` program");
     }
     (!process::is_installed("tshark")).then_some("no `tshark` program")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn either_zero_is_a_good_checksum() {
+        let problems = |line: &str| {
+            let text = format!("Frame 7: 60 bytes\n    {line}\n    [Checksum Status: Bad]\n");
+            parse_dissection(&text).problems.len()
+        };
+        assert_eq!(problems("Checksum: 0xffff [should be 0x0000 (see RFC 1624)]"), 0);
+        assert_eq!(problems("Checksum: 0xffff incorrect, should be 0x1234"), 1);
+        assert_eq!(problems("Checksum: 0x0001 incorrect, should be 0x0000"), 1);
+    }
 }

@@ -151,6 +151,11 @@ impl Guest {
         for card in cards {
             command.args(["--card", card]);
         }
+        if cards.len() > 1 {
+            let both = program("examples/two_devices");
+            let both = both.ok_or_else(|| failure("examples/two_devices was not built"))?;
+            command.arg("--with").arg(both);
+        }
         Self::serve(command, log)
     }
 
@@ -196,7 +201,8 @@ impl Guest {
         }
     }
 
-    /// Returns a property: `namespace`, `interface` (that of siw, on the host), `qemu` (the PID), `kernel`, `accel`; empty for any other key, and while the guest is down.
+    /// Returns a property: `namespace`, `interface` (that of siw, on the host), `qemu` (the PID),
+    /// `kernel`, `accel`; empty for any other key, and while the guest is down.
     #[must_use]
     pub fn property(&self, key: &str) -> String {
         let state = self.shared.lock_state();

@@ -1,5 +1,5 @@
-//! Interoperability tests of the stack against Linux's siw in a guest, and of the stack over emulated
-//! cards in a guest, run by `scripts/interop`.
+//! Interoperability tests of the stack against Linux's siw in a guest, and of the stack over
+//! emulated cards in a guest, run by `scripts/interop`.
 //!
 //! - [`case`]: the definition of a case.
 //! - [`route`]: the path between both ends.
@@ -7,11 +7,12 @@
 //! - [`guest`]: the guest, and commands in it.
 //! - [`testbed`]: the guest, our programs and the network between them.
 //! - [`tcp_analysis`]: checks a case's packets with Wireshark's dissectors.
-//! - [`cards`], `cards_bulk`: the stack over cards; they need another guest.
+//! - [`cards`], `cards_bulk`: the stack over cards, those of `card`; they need another guest.
 //! - [`matrix`]: all cases, by group in the other modules.
 //! - [`run`]: runs cases.
 
 pub mod bulk;
+mod card;
 pub mod cards;
 mod cards_bulk;
 pub mod case;

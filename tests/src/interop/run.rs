@@ -27,8 +27,8 @@ pub struct Row {
     pub elapsed: Duration,
 }
 
-/// Runs `cases`, with one guest for consecutive ones of the same kind; each has its logs and capture in a folder of its own below
-/// `folder`. Prints a line for each as it ends.
+/// Runs `cases`, with one guest for consecutive ones of the same kind; each has its logs and
+/// capture in a folder of its own below `folder`. Prints a line for each as it ends.
 ///
 /// # Errors
 /// If the guest does not boot, or printing fails.

@@ -19,8 +19,11 @@ const GUEST: Ipv4Addr = Ipv4Addr::new(198, 18, 0, 2);
 const GUEST_V6: Ipv6Addr = Ipv6Addr::new(0x2001, 2, 0, 0, 0, 0, 0, 2);
 const CARD: Ipv4Addr = Ipv4Addr::new(198, 18, 0, 3);
 const CARD_V6: Ipv6Addr = Ipv6Addr::new(0x2001, 2, 0, 0, 0, 0, 0, 3);
-/// PCI address of the first card.
-const CARD_BDF: &str = "0000:01:00.0";
+const SECOND_CARD: Ipv4Addr = Ipv4Addr::new(198, 18, 0, 4);
+const SECOND_CARD_V6: Ipv6Addr = Ipv6Addr::new(0x2001, 2, 0, 0, 0, 0, 0, 4);
+/// PCI addresses of the first and the second card.
+pub(super) const CARD_BDF: &str = "0000:01:00.0";
+pub(super) const SECOND_CARD_BDF: &str = "0000:02:00.0";
 
 /// Resources of a case.
 pub struct Testbed {
@@ -104,9 +107,15 @@ impl Testbed {
     /// Returns the address of the stack over a card in the guest.
     #[must_use]
     pub fn card_addr(&self) -> IpAddr {
+        self.card_addrs()[0]
+    }
+
+    /// Returns the addresses of the stack over two cards in the guest.
+    #[must_use]
+    pub fn card_addrs(&self) -> [IpAddr; 2] {
         match self.route.version {
-            Version::V4 => CARD.into(),
-            Version::V6 => CARD_V6.into(),
+            Version::V4 => [CARD.into(), SECOND_CARD.into()],
+            Version::V6 => [CARD_V6.into(), SECOND_CARD_V6.into()],
         }
     }
 

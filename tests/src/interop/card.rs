@@ -1,0 +1,87 @@
+//! Emulated cards: the configurations that the matrix has, and what their cases share.
+
+use std::io;
+use std::time::Duration;
+
+use crate::interop::case::Case;
+use crate::interop::faults::RECOVERING;
+use crate::interop::route::{Route, Version};
+use crate::interop::testbed::Testbed;
+
+/// Timeout of a workload on a busy machine: the guest is emulated, and polls.
+pub(super) const CARD_TIMEOUT: Duration = Duration::from_secs(240);
+/// Option of the programs: an end may be descheduled for seconds.
+pub(super) const PATIENT: &str = "--timeout 60";
+
+/// A configuration of a guest's cards.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Card {
+    /// Name in cases.
+    pub name: &'static str,
+    /// `--card` of `scripts/nic-guest`.
+    pub options: &'static [&'static str],
+    /// Packets above 1500 bytes can be received: QEMU's vmxnet3 drops them.
+    pub has_jumbo: bool,
+}
+
+/// A guest is booted once for each.
+pub(super) const CARDS: [Card; 4] = [
+    Card { name: "virtio", options: &["virtio"], has_jumbo: true },
+    Card { name: "virtio-2-queues", options: &["virtio:queues=2"], has_jumbo: true },
+    Card { name: "e1000e", options: &["e1000e"], has_jumbo: true },
+    Card { name: "vmxnet3", options: &["vmxnet3"], has_jumbo: false },
+];
+
+/// Cases of the quick matrix: each card and kind of case once, in two minutes.
+pub(super) const QUICK: [&str; 11] = [
+    "cards/virtio/ping/ipv4-1500/to-tap",
+    "cards/virtio/ping/ipv6-9000/from-siw",
+    "cards/virtio/unplug",
+    "cards/virtio-2-queues/bulk/write-bw/to-tap",
+    "cards/virtio-2-queues/shards/ipv6",
+    "cards/e1000e/ping/ipv6-9000/from-siw",
+    "cards/e1000e/checksums-offloaded/ipv4",
+    "cards/e1000e/link-for-2s",
+    "cards/vmxnet3/markers",
+    "cards/vmxnet3/bulk/send-bw/to-siw",
+    "cards/two-cards/one-process/ipv4",
+];
+
+impl Card {
+    /// Returns a case with this card. The queues of the interfaces between both ends may overflow.
+    pub(super) fn case(
+        &self,
+        what: &str,
+        route: Route,
+        body: impl Fn(&mut Testbed) -> io::Result<String> + 'static,
+    ) -> Case {
+        let name = format!("cards/{}/{what}", self.name);
+        let is_quick = QUICK.contains(&name.as_str());
+        Case::new(name, route, body)
+            .quick(is_quick)
+            .with_cards(self.options)
+            .expects_analysis(&RECOVERING)
+            .expects_analysis(&["window_full"])
+    }
+}
+
+/// The other end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Peer {
+    /// The stack over `tap` on the host.
+    Tap,
+    /// siw in the same guest.
+    Siw,
+}
+
+pub(super) const PEERS: [(Peer, &str); 2] = [(Peer::Tap, "tap"), (Peer::Siw, "siw")];
+
+/// The path that differs most from the plain one.
+pub(super) fn other_route(card: Card) -> Route {
+    if card.has_jumbo { Route::PLAIN.v6().mtu(9000) } else { Route::PLAIN.v6() }
+}
+
+/// Returns the option of siw_peer for the IP version of the path.
+pub(super) fn family_option(testbed: &Testbed) -> &'static str {
+    if testbed.route().version == Version::V6 { "--ipv6" } else { "" }
+}
