@@ -49,6 +49,12 @@ impl MessageChannel {
         let offset = u64::from(slot) * u64::from(self.slot_len);
         sg_list.push(sge_at(&self.recv_mr, offset, self.slot_len));
         let posted = self.qp.post_recv(RecvWr { wr_id: id.pack(), sg_list });
+        // The connection may have ended since the completion that freed the slot.
+        if posted.is_err()
+            && let Some(reason) = end_reason(&self.qp)
+        {
+            bail!("{reason}");
+        }
         posted.context("cannot post a receive for a message")
     }
 
