@@ -166,8 +166,9 @@ impl TxMbuf {
     }
 
     /// Requests TCP segmentation with `payload_len` bytes of payload per segment, in addition to
-    /// [`TxMbuf::request_checksum`], of a frame that is complete ([`TxMbuf::append`]). The sum in the TCP checksum field lacks the length.
-    /// [`TxQueue::prepare`](crate::TxQueue::prepare) must follow.
+    /// [`TxMbuf::request_checksum`], of a frame that is complete ([`TxMbuf::append`]). The sum in
+    /// the TCP checksum field lacks the length. [`TxQueue::prepare`](crate::TxQueue::prepare) must
+    /// follow.
     ///
     /// # Panics
     /// While a retained reference exists, or if the length does not fit 16 bits.

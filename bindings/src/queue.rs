@@ -181,8 +181,8 @@ impl TxQueue {
     }
 
     /// Has the driver complete the headers of a frame for the offloads that it requests, from its
-    /// headers and its whole length (`rte_eth_tx_prepare`). False if it refuses the frame, which must not be sent. One call into
-    /// the driver, some 10 ns.
+    /// headers and its whole length (`rte_eth_tx_prepare`). False if it refuses the frame, which
+    /// must not be sent. One call into the driver, some 10 ns.
     ///
     /// # Panics
     /// While a retained reference exists: the headers are written.

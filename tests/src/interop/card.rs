@@ -22,25 +22,45 @@ pub(super) struct Card {
     pub options: &'static [&'static str],
     /// Packets above 1500 bytes can be received: QEMU's vmxnet3 drops them.
     pub has_jumbo: bool,
+    /// How iwperf names the checksums that the card computes.
+    pub checksum: &'static str,
+    /// The card cuts frames into TCP segments.
+    pub has_tso: bool,
 }
+
+/// The checksum of TCP, and not that of the IPv4 header.
+const TCP: &str = "offload (TCP)";
 
 /// A guest is booted once for each.
 pub(super) const CARDS: [Card; 4] = [
-    Card { name: "virtio", options: &["virtio"], has_jumbo: true },
-    Card { name: "virtio-2-queues", options: &["virtio:queues=2"], has_jumbo: true },
-    Card { name: "e1000e", options: &["e1000e"], has_jumbo: true },
-    Card { name: "vmxnet3", options: &["vmxnet3"], has_jumbo: false },
+    Card { name: "virtio", options: &["virtio"], has_jumbo: true, checksum: TCP, has_tso: true },
+    Card {
+        name: "virtio-2-queues",
+        options: &["virtio:queues=2"],
+        has_jumbo: true,
+        checksum: TCP,
+        has_tso: true,
+    },
+    Card {
+        name: "e1000e",
+        options: &["e1000e"],
+        has_jumbo: true,
+        checksum: "offload",
+        has_tso: false,
+    },
+    Card { name: "vmxnet3", options: &["vmxnet3"], has_jumbo: false, checksum: TCP, has_tso: true },
 ];
 
 /// Cases of the quick matrix: each card and kind of case once, in two minutes.
-pub(super) const QUICK: [&str; 11] = [
+pub(super) const QUICK: [&str; 12] = [
     "cards/virtio/ping/ipv4-1500/to-tap",
     "cards/virtio/ping/ipv6-9000/from-siw",
+    "cards/virtio/checksums/offloaded/ipv4",
     "cards/virtio/unplug",
     "cards/virtio-2-queues/bulk/write-bw/to-tap",
     "cards/virtio-2-queues/shards/ipv6",
     "cards/e1000e/ping/ipv6-9000/from-siw",
-    "cards/e1000e/checksums-offloaded/ipv4",
+    "cards/e1000e/checksums/offloaded/ipv4",
     "cards/e1000e/link-for-2s",
     "cards/vmxnet3/markers",
     "cards/vmxnet3/bulk/send-bw/to-siw",

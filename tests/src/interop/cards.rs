@@ -38,21 +38,13 @@ pub fn cases() -> Vec<Case> {
         }
         let markers = |testbed: &mut Testbed| card_connects(testbed, Peer::Tap, "--markers");
         cases.push(card.case("markers", Route::PLAIN, markers));
-        if card.name == "e1000e" {
-            // QEMU's other cards do not offer the checksum of IPv4's header.
-            for (path, route) in [("ipv4", Route::PLAIN), ("ipv6", Route::PLAIN.v6())] {
-                let offload = "--checksum=offload";
-                let body = move |testbed: &mut Testbed| card_connects(testbed, Peer::Tap, offload);
-                cases.push(card.case(&format!("checksums-offloaded/{path}"), route, body));
-            }
-        }
         cases.extend(cards_bulk::cases(card));
         let outage = card.case("link-for-2s", Route::PLAIN, link_outage);
         cases.push(outage.expects_analysis(&["lost_segment", "keep_alive"]));
         let unplug = card.case("unplug", Route::PLAIN, unplug);
         cases.push(unplug.expects_analysis(&["lost_segment"]));
     }
-    let both = Card { name: "two-cards", options: &["virtio", "e1000e"], has_jumbo: true };
+    let both = Card { name: "two-cards", options: &["virtio", "e1000e"], ..CARDS[0] };
     for (path, route) in [("ipv4", Route::PLAIN), ("ipv6", Route::PLAIN.v6())] {
         cases.push(both.case(&format!("one-process/{path}"), route, two_cards));
     }

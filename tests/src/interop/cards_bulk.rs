@@ -36,6 +36,14 @@ pub(super) fn cases(card: Card) -> Vec<Case> {
             cases.push(card.case(&format!("bulk/{test}/from-{name}"), route, server));
         }
     }
+    for (path, route) in [("ipv4", Route::PLAIN), ("ipv6", Route::PLAIN.v6())] {
+        let offloaded =
+            move |testbed: &mut Testbed| checksums(testbed, "", card.checksum, card.has_tso);
+        cases.push(card.case(&format!("checksums/offloaded/{path}"), route, offloaded));
+        let option = "--checksum=software";
+        let software = move |testbed: &mut Testbed| checksums(testbed, option, "software", false);
+        cases.push(card.case(&format!("checksums/software/{path}"), route, software));
+    }
     if card.name == "virtio-2-queues" {
         for (path, route) in [("ipv4", Route::PLAIN), ("ipv6", Route::PLAIN.v6())] {
             cases.push(card.case(&format!("shards/{path}"), route, flows_stay_on_their_shards));
@@ -51,13 +59,34 @@ fn client_options(qps: u64) -> String {
 
 /// `iwperf TEST` over the card; its results are printed as JSON.
 fn card_connects(testbed: &mut Testbed, peer: Peer, test: &str) -> io::Result<String> {
+    let output = transfer(testbed, peer, test)?;
+    expect_bytes("iwperf", json_number(&output, "bytes_verified")?, QPS)
+}
+
+/// A transfer with the checksums in this mode, which iwperf has to report; where the card cuts
+/// frames, it has to have cut some. The capture shows whether all checksums are right.
+fn checksums(testbed: &mut Testbed, option: &str, mode: &str, has_tso: bool) -> io::Result<String> {
+    let output = transfer(testbed, Peer::Tap, &format!("write-bw {option}"))?;
+    if !output.contains(&format!("\"checksum\": \"{mode}\"")) {
+        return Err(failure(format!("iwperf does not report checksums by {mode}")));
+    }
+    let cut = json_number(&output, "tx_tso_frames")?;
+    if (cut > 0) != has_tso {
+        return Err(failure(format!("{cut} frames were cut by the card")));
+    }
+    let bytes = expect_bytes("iwperf", json_number(&output, "bytes_verified")?, QPS)?;
+    Ok(format!("{bytes}, {cut} frames cut by the card"))
+}
+
+/// Runs `iwperf TEST` over the card, and returns its results.
+fn transfer(testbed: &mut Testbed, peer: Peer, test: &str) -> io::Result<String> {
     let addr = match peer {
         Peer::Tap => testbed.stack_addr(),
         Peer::Siw => testbed.guest_addr(),
     };
-    let line = format!("{test} {addr} {} --json {RESULTS}", client_options(QPS));
+    let line = format!("{test} {} --json {RESULTS} {addr}", client_options(QPS));
     let line = format!("{} && cat {RESULTS}", testbed.card_command("iwperf", &line));
-    let output = match peer {
+    match peer {
         Peer::Tap => {
             let server = format!("server --once {PATIENT}");
             let server = testbed.serve("iwperf", &server, "waiting for clients")?;
@@ -67,7 +96,7 @@ fn card_connects(testbed: &mut Testbed, peer: Peer, test: &str) -> io::Result<St
             if !server.success() {
                 return Err(program_error("iwperf on the host", &server));
             }
-            client.output
+            Ok(client.output)
         }
         Peer::Siw => {
             let family = family_option(testbed);
@@ -80,10 +109,9 @@ fn card_connects(testbed: &mut Testbed, peer: Peer, test: &str) -> io::Result<St
             expect_exit_ok("siw_peer", &server)?;
             // What it received; a client counts both directions.
             expect_bytes("siw_peer", 2 * value(&server.output, "verified")?, QPS)?;
-            client.output
+            Ok(client.output)
         }
-    };
-    expect_bytes("iwperf", json_number(&output, "bytes_verified")?, QPS)
+    }
 }
 
 /// `iwperf server` over the card.
@@ -143,11 +171,18 @@ fn flows_stay_on_their_shards(testbed: &mut Testbed) -> io::Result<String> {
         return Err(program_error("iwperf on the host", &server));
     }
     let forwarded = json_numbers(&client.output, "frames_forwarded");
-    if forwarded != [0, 0] {
+    // Of each shard, and of the context.
+    if forwarded != [0; 3] {
         return Err(failure(format!("frames were forwarded: {forwarded:?} by each shard")));
     }
+    let checked = json_number(&client.output, "rss_checked")?;
+    let mismatches = json_number(&client.output, "rss_mismatches")?;
+    if checked == 0 || mismatches != 0 {
+        return Err(failure(format!("{mismatches} of {checked} segments on another queue")));
+    }
     let bytes = json_number(&client.output, "bytes_verified")?;
-    Ok(format!("{}, nothing forwarded", expect_bytes("iwperf", bytes, QPS_OF_SHARDS)?))
+    let bytes = expect_bytes("iwperf", bytes, QPS_OF_SHARDS)?;
+    Ok(format!("{bytes}, nothing forwarded, {checked} segments as the card's RSS predicts"))
 }
 
 /// Returns the values of the lines `"key": VALUE` of indented JSON.
