@@ -150,6 +150,11 @@ impl Attached {
         self.kept.push(resource);
     }
 
+    /// True if the host program owns the port.
+    pub(crate) const fn is_borrowed(&self) -> bool {
+        self.borrowed.is_some()
+    }
+
     pub(crate) fn raw_info(&self) -> Result<sys::rte_eth_dev_info, Error> {
         raw_info(self.id)
     }
@@ -169,7 +174,7 @@ impl Drop for Attached {
         if fork::is_child() {
             return;
         }
-        if self.borrowed.is_some() {
+        if self.is_borrowed() {
             if self.driver == Driver::Memif {
                 memif_disconnect::forget_dropped_queues();
             }

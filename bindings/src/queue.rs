@@ -7,6 +7,7 @@ use std::sync::Arc;
 use crate::attached::{Attached, Driver};
 use crate::burst_lock::{BurstLock, InFlight, RingState};
 use crate::eal::control_lock;
+use crate::link::{self, PortLink};
 use crate::mbuf::{Mbuf, TxMbuf};
 use crate::memif_disconnect;
 use crate::memif_ring;
@@ -113,13 +114,15 @@ impl RxQueue {
     /// not for every poll: waits for other control calls of the process, which may take 0.1 s.
     #[must_use]
     pub fn link_is_up(&self) -> bool {
-        // Drivers change link state and statistics while ports are configured and closed.
-        let _control = control_lock();
-        let mut link = sys::rte_eth_link::default();
-        // SAFETY: a started port and a structure to fill.
-        let status = unsafe { sys::rte_eth_link_get_nowait(self.port.id, &raw mut link) };
-        let is_noted = self.burst_lock.as_ref().is_none_or(BurstLock::is_ring_known);
-        status == 0 && link.link_status() != 0 && is_noted
+        let is_noted = || self.burst_lock.as_ref().is_none_or(BurstLock::is_ring_known);
+        link::is_up(&self.port) && is_noted()
+    }
+
+    /// Returns a handle by which any thread reads the state of the port's link; `None` if the host
+    /// program owns the port, and so its control calls.
+    #[must_use]
+    pub fn port_link(&self) -> Option<PortLink> {
+        PortLink::of(&self.port)
     }
 
     /// Has `observer` called, once, when the kernel asks for the port's device: it is to be

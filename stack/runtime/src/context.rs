@@ -15,10 +15,11 @@ use crate::counters::{Counters, Usage};
 use crate::error::MemoryError;
 use crate::events::{AsyncEvent, AsyncEventQueue, EventSource};
 use crate::limits::ResourceLimits;
+use crate::link_monitor::LinkState;
 use crate::numbers::Numbers;
 use crate::shard::{Shard, ShardControl, TakenEvents};
 use crate::shards::Shards;
-use crate::thread::DriveThread;
+use crate::thread::ContextThread;
 use crate::unbound::UnboundQps;
 
 /// Open device with its addresses; all other objects are created from it. Clones refer to the same
@@ -56,7 +57,9 @@ pub(crate) struct ContextInner {
     pub(crate) taken_events: TakenEvents,
     arena: Arena,
     pd_next: AtomicU32,
-    drive_threads: Mutex<Vec<DriveThread>>,
+    /// Those that poll the shards, and the one that watches the link.
+    threads: Mutex<Vec<ContextThread>>,
+    link: LinkState,
     /// Shards of the other context of a pair in this process: one thread may have to poll both.
     paired: OnceLock<(Vec<Weak<Shard>>, DriveMode)>,
     config: Config,
@@ -125,6 +128,20 @@ impl Context {
     #[must_use]
     pub fn connection_count(&self) -> usize {
         self.inner.shards.control(|engine, _| engine.connection_count()).into_iter().sum()
+    }
+
+    /// True if the link of the port is up (verbs: the port is active), as it was at most 0.1 s ago;
+    /// events report its changes ([`AsyncEvent::PortError`], [`AsyncEvent::PortActive`]). Over
+    /// `memif` and `vhost`: if a peer is connected. Always true where the link is memory of the
+    /// process (`ring`), where DPDK does not tell (`af_packet`, `af_xdp`), and over queues of a
+    /// port that a host program owns, which watches it itself. False after closing, and once the
+    /// context has failed. Some loads.
+    ///
+    /// [`AsyncEvent::PortError`]: crate::AsyncEvent::PortError
+    /// [`AsyncEvent::PortActive`]: crate::AsyncEvent::PortActive
+    #[must_use]
+    pub fn link_is_up(&self) -> bool {
+        self.inner.link.is_up() && !self.inner.shards.have_ended()
     }
 
     /// True once a panic inside the stack, or the removal of the device, has ended the context. Its
@@ -270,7 +287,7 @@ impl ContextInner {
         }
         // From here on this thread polls, whatever the mode.
         let threads =
-            std::mem::take(&mut *self.drive_threads.lock().unwrap_or_else(PoisonError::into_inner));
+            std::mem::take(&mut *self.threads.lock().unwrap_or_else(PoisonError::into_inner));
         drop(threads);
         self.unbound.end();
         self.shards.control(|engine, now| engine.disconnect_all(now));

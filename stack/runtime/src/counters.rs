@@ -7,7 +7,7 @@ use ferrowarp_proto::engine;
 use ferrowarp_proto::steering::mesh::PortSteering;
 use ferrowarp_proto::steering::toeplitz::RssTable;
 
-use crate::device::{DeviceCounters, DpdkDevice, Steering};
+use crate::device::{DeviceCounters, DpdkDevice, DpdkLink, Steering};
 
 /// Device as a context uses it.
 pub trait Port: Device {
@@ -19,6 +19,12 @@ pub trait Port: Device {
     /// True if the queue has a link: a peer's queue gets what it sends.
     fn has_wire(&self) -> bool {
         true
+    }
+
+    /// Link of its port, if the state of that may change. Called once, of the first queue, when a
+    /// context is opened; a thread of the context reads it from then on.
+    fn link(&self) -> Option<Box<dyn PortLink>> {
+        None
     }
 
     /// How its port chooses the queue of a segment. The default is for ports that connect queue `i`
@@ -38,6 +44,17 @@ pub trait Port: Device {
     fn frames_free(&self) -> Option<FramesFree> {
         None
     }
+}
+
+/// Link of a port, whose state a thread of the context watches: one that polls no shard. It is
+/// dropped before the port.
+pub trait PortLink: Send {
+    /// Reads the state, ten times per second. It may block, for as long as a change may stay
+    /// unknown.
+    fn is_up(&mut self) -> bool;
+
+    /// Called when the state has changed, for logs.
+    fn on_change(&mut self, _is_up: bool) {}
 }
 
 /// Free frames of a device's transmit pools.
@@ -89,6 +106,10 @@ impl Port for DpdkDevice {
         Self::has_wire(self)
     }
 
+    fn link(&self) -> Option<Box<dyn PortLink>> {
+        Some(Box::new(Self::link(self)?))
+    }
+
     fn port_steering(&self) -> PortSteering {
         match self.steering() {
             // Without a hash over ports, connections are not spread as the table says.
@@ -108,6 +129,16 @@ impl Port for DpdkDevice {
     fn frames_free(&self) -> Option<FramesFree> {
         let [data, control, reserve] = self.available();
         Some(FramesFree { data, control, reserve })
+    }
+}
+
+impl PortLink for DpdkLink {
+    fn is_up(&mut self) -> bool {
+        Self::is_up(self)
+    }
+
+    fn on_change(&mut self, is_up: bool) {
+        self.log_change(is_up);
     }
 }
 

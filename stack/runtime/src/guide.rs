@@ -158,7 +158,9 @@
 //! poll until it is empty, arm, poll once more, then wait. The channel's descriptor (`AsFd`)
 //! becomes readable, for `poll(2)`, `epoll` or the reactor of an asynchronous runtime, which then
 //! calls [`CompChannel::next_event`] until there is none. [`EventChannel`] does the same for
-//! everything else. Somebody has to drive while the application sleeps: a helper
+//! everything else: connections, requests, and the port, whose link may go down and come up
+//! ([`AsyncEvent::PortError`], [`AsyncEvent::PortActive`]; [`Context::link_is_up`] is its state).
+//! Somebody has to drive while the application sleeps: a helper
 //! ([`DriveMode::Helper`]) or a dedicated thread.
 //!
 //! ```

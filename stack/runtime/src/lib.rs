@@ -227,6 +227,8 @@ mod helper_schedule;
 #[cfg(not(loom))]
 mod limits;
 #[cfg(not(loom))]
+mod link_monitor;
+#[cfg(not(loom))]
 mod listener;
 #[cfg(not(loom))]
 mod memory;
@@ -271,7 +273,7 @@ pub use self::{
     comp_channel::CompChannel,
     config::{Config, DriveMode},
     context::Context,
-    counters::{Counters, FramesFree, Port, Usage},
+    counters::{Counters, FramesFree, Port, PortLink, Usage},
     cq::{Cq, CqOptions},
     error::{
         CreateError, LimitError, MemoryError, OpenError, RegisterRefused, ReqNotifyError,

@@ -1,4 +1,4 @@
-//! Threads that poll shards.
+//! Threads of a context: those that poll shards, and what ends any of them.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -13,43 +13,53 @@ use crate::helper_schedule::{HelperSchedule, Step};
 use crate::shard::Shard;
 use crate::timer_slack;
 
-/// Running polling thread; stops it when dropped.
-pub(crate) struct DriveThread {
+/// Running thread of a context; stops it when dropped.
+pub(crate) struct ContextThread {
     stop: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
 }
 
-impl DriveThread {
-    /// Starts the thread that `mode` requires, if any; `core`: of a dedicated one.
+impl ContextThread {
+    /// Starts a thread. `run` returns once its argument is true, and what it has captured is
+    /// dropped then; the thread is unparked when that is set.
     pub(crate) fn start(
+        name: String,
+        run: impl FnOnce(&AtomicBool) + Send + 'static,
+    ) -> std::io::Result<Self> {
+        let stop = Arc::new(AtomicBool::new(false));
+        let seen = Arc::clone(&stop);
+        let thread = std::thread::Builder::new().name(name).spawn(move || run(&seen))?;
+        Ok(Self { stop, thread: Some(thread) })
+    }
+
+    /// Starts the thread that `mode` requires to poll a shard, if any; `core`: of a dedicated one.
+    pub(crate) fn drive(
         shard: &Arc<Shard>,
         mode: DriveMode,
         core: usize,
     ) -> std::io::Result<Option<Self>> {
-        let stop = Arc::new(AtomicBool::new(false));
-        let (shard, seen) = (Arc::clone(shard), Arc::clone(&stop));
-        let builder = std::thread::Builder::new();
+        let shard = Arc::clone(shard);
         let thread = match mode {
             DriveMode::Inline => return Ok(None),
-            DriveMode::Dedicated => builder.name(format!("ferrowarp-{core}")).spawn(move || {
+            DriveMode::Dedicated => Self::start(format!("ferrowarp-{core}"), move |stop| {
                 register_current_thread();
                 if !cores::pin(core) {
                     tracing::warn!(core, "could not pin the driving thread to its core");
                 }
-                while !seen.load(Ordering::Relaxed) && !shard.has_ended() {
+                while !stop.load(Ordering::Relaxed) && !shard.has_ended() {
                     shard.poll();
                 }
             })?,
-            DriveMode::Helper => builder.name("ferrowarp-helper".into()).spawn(move || {
+            DriveMode::Helper => Self::start("ferrowarp-helper".into(), move |stop| {
                 register_current_thread();
-                run_helper(&shard, &seen);
+                run_helper(&shard, stop);
             })?,
         };
-        Ok(Some(Self { stop, thread: Some(thread) }))
+        Ok(Some(thread))
     }
 }
 
-impl Drop for DriveThread {
+impl Drop for ContextThread {
     fn drop(&mut self) {
         self.stop.store(true, Ordering::Relaxed);
         if let Some(thread) = self.thread.take() {

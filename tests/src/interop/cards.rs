@@ -121,7 +121,8 @@ fn expect_rounds(report: &str, rounds: u32) -> io::Result<String> {
     Ok(format!("{rounds} rounds of {SIZE}, median {} usec", median.unwrap_or("?")))
 }
 
-/// The card's link is down for a while in a transfer, which continues afterwards.
+/// The card's link is down for a while in a transfer, which continues afterwards; both changes are
+/// reported.
 fn link_outage(testbed: &mut Testbed) -> io::Result<String> {
     let line = format!("server -v {PATIENT} --user-timeout 60");
     let mut server = testbed.serve("iwping", &line, "waiting for clients")?;
@@ -142,6 +143,11 @@ fn link_outage(testbed: &mut Testbed) -> io::Result<String> {
     }
     let client = client.finish(CARD_TIMEOUT);
     expect_exit_ok("iwping", &client)?;
+    for state in ["the link is down", "the link is up"] {
+        if !client.output.contains(state) {
+            return Err(failure(format!("iwping does not report that {state}")));
+        }
+    }
     let report = expect_rounds(&client.output, ROUNDS_OF_OUTAGE)?;
     Ok(format!("{report}, in spite of an outage after {served}"))
 }

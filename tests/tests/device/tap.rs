@@ -7,7 +7,7 @@ use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use ferrowarp::{Access, ConnParam, ConnectError, EndReason, Event, Payload, WcStatus};
+use ferrowarp::{Access, AsyncEvent, ConnParam, ConnectError, EndReason, Event, Payload, WcStatus};
 use ferrowarp_tests::capture::{self, Capture};
 use ferrowarp_tests::connection::{MEMORY_LEN, TestConnection};
 use ferrowarp_tests::pattern;
@@ -79,6 +79,39 @@ fn stack_accepts_the_kernel_peer() {
             };
         }
     }
+}
+
+/// The interface is set down and up: the application is told, and a connection goes on.
+#[test]
+fn link_that_fails_is_reported_and_ends_no_connection() {
+    if !ready(test_name!()) {
+        return;
+    }
+    let stack = Stack::on_tap(INTERFACE);
+    let channel = stack.context.event_channel().unwrap();
+    let listener = stack.context.listen(PORT, 4).unwrap();
+    let (param, startup) = variants().remove(0);
+    let mut link = TestConnection::accepted(&stack, &listener, &param, &startup);
+    link.check_peer_transfers(1429);
+    // Until the next event of the link; there are those of the connection, too.
+    let next_state = || loop {
+        let event = channel.wait(TIMEOUT).expect("a change of the link is reported");
+        if matches!(event, AsyncEvent::PortError | AsyncEvent::PortActive) {
+            return event;
+        }
+    };
+    // Of the start, if the carrier came up after that.
+    while !stack.context.link_is_up() {
+        assert_eq!(next_state(), AsyncEvent::PortActive);
+    }
+    for (state, event) in [("down", AsyncEvent::PortError), ("up", AsyncEvent::PortActive)] {
+        netns::ip(&["link", "set", INTERFACE, state]).unwrap();
+        assert_eq!(next_state(), event);
+        assert_eq!(stack.context.link_is_up(), state == "up");
+    }
+    link.check_peer_transfers(20_000);
+    link.check_stack_transfers(20_000);
+    link.close_from_peer();
 }
 
 #[test]

@@ -18,11 +18,12 @@ use crate::device::{self, DeviceSpec, Opened};
 use crate::error::OpenError;
 use crate::events::AsyncEventQueue;
 use crate::limits::{Limits, ResourceLimits};
+use crate::link_monitor;
 use crate::memory::HostMemory;
 use crate::numbers::Numbers;
 use crate::shard::{CqRings, Shard, ShardEngine, Siblings, TakenEvents};
 use crate::shards::Shards;
-use crate::thread::DriveThread;
+use crate::thread::ContextThread;
 use crate::unbound::UnboundQps;
 
 /// Messages that the rings from one shard to all others hold, about: they are frames of the pool of
@@ -130,6 +131,7 @@ impl Context {
         config.validate()?;
         let none = OpenError::Shards { shards: 0, max: SHARD_COUNT_MAX };
         let capabilities = queues.first().map(D::capabilities).ok_or(none)?;
+        let link = queues.first().and_then(D::link);
         dpdk_sys::fork::install_atfork();
         let seeds = match config.seed {
             Some(seed) => [seed, seed.rotate_left(32) ^ 0x5bd1_e995],
@@ -149,14 +151,16 @@ impl Context {
             let observer: Weak<UnboundQps> = Arc::downgrade(&unbound);
             shard.observe_end(observer);
         }
-        let mut drive_threads = Vec::new();
+        let mut threads = Vec::new();
         let cores = config.shard_cores();
         for (index, shard) in shards.iter().enumerate() {
             // Only dedicated threads are pinned, and there is a core for each: see `validate`.
             let core = cores.get(index).copied().unwrap_or_default();
-            let thread = DriveThread::start(shard, config.drive, core);
-            drive_threads.extend(thread.map_err(OpenError::Thread)?);
+            let thread = ContextThread::drive(shard, config.drive, core);
+            threads.extend(thread.map_err(OpenError::Thread)?);
         }
+        let (link, thread) = link_monitor::start(link, &events).map_err(OpenError::Thread)?;
+        threads.extend(thread);
         let qps_max = config.qps_max.max(1);
         let inner = ContextInner {
             shards: Shards::new(shards),
@@ -171,7 +175,8 @@ impl Context {
             taken_events: TakenEvents::default(),
             arena: Arena::default(),
             pd_next: AtomicU32::new(1),
-            drive_threads: Mutex::new(drive_threads),
+            threads: Mutex::new(threads),
+            link,
             paired: OnceLock::new(),
             config,
             capabilities,

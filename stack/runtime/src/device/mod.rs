@@ -17,6 +17,7 @@ mod error;
 mod frame;
 mod host_port;
 mod host_spec;
+mod link;
 mod mac;
 mod mbuf_cache;
 mod memif;
@@ -42,6 +43,7 @@ pub use ferrowarp_proto::device::{
 };
 pub use frame::{DpdkRetained, DpdkRx, DpdkTx};
 pub use host_spec::HostPort;
+pub use link::DpdkLink;
 pub use open::{Opened, open, open_raw};
 pub use pools::{MTU_MAX, MTU_MIN, PoolNeeds, PoolSizes};
 pub use port::{DeviceCounters, DpdkDevice};

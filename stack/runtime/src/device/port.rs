@@ -7,6 +7,7 @@ use dpdk_sys::{BURST, RxQueue, TxMbuf, TxQueue};
 use ferrowarp_proto::device::{Capabilities, Device, SegmentationRequest, TxClass, TxFrame};
 
 use crate::device::frame::{DpdkRetained, DpdkRx, DpdkTx};
+use crate::device::link::DpdkLink;
 use crate::device::mbuf_cache::{MbufCache, TxPools};
 use crate::device::quirks::DriverQuirks;
 use crate::device::raw::RawPort;
@@ -173,6 +174,14 @@ impl DpdkDevice {
     /// [`RxQueue::observe_removal`].
     pub fn observe_removal(&self, observer: impl FnOnce() + Send + 'static) {
         self.rx.observe_removal(observer);
+    }
+
+    /// Returns the link of the port, to be read from any thread; `None` if its state does not
+    /// change, the driver does not tell it, or the host program owns the port. The port is not
+    /// closed before it is dropped.
+    #[must_use]
+    pub fn link(&self) -> Option<DpdkLink> {
+        DpdkLink::new(self.rx.port_link()?, self.port.quirks.link, self.name())
     }
 
     /// True if the queue pair has a counterpart at the link partner. Always, except over memif

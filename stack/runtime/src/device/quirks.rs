@@ -9,6 +9,7 @@
 use dpdk_sys::{Eal, HEADROOM, Memory};
 
 use crate::device::error::DeviceError;
+use crate::device::link::LinkKind;
 use crate::device::spec::DeviceSpec;
 
 /// Deviations of a driver from the stack's assumptions about a port.
@@ -55,6 +56,8 @@ pub(super) struct DriverQuirks {
     memory_files_max: Option<u32>,
     /// Transmit errors count attempts to send a frame that stays queued, not lost frames.
     pub(super) tx_errors_are_retries: bool,
+    /// What the link consists of.
+    pub(super) link: LinkKind,
 }
 
 /// Sizes of receive buffers that a port counts.
@@ -145,6 +148,7 @@ const NIC: DriverQuirks = DriverQuirks {
     tx_free_thresh: None,
     memory_files_max: None,
     tx_errors_are_retries: false,
+    link: LinkKind::Line,
 };
 
 /// Virtual devices: their drivers configure no hardware, and need no MTU. Nobody fills in the
@@ -153,6 +157,7 @@ const VIRTUAL: DriverQuirks = DriverQuirks {
     mtu_by: MtuBy::Buffers,
     rx_buf_sizes: BufSizes::MultiplesOf(1),
     offload_by_default: false,
+    link: LinkKind::Constant,
     ..NIC
 };
 
@@ -186,6 +191,7 @@ static TABLE: [(&str, DriverQuirks); 8] = [
             checksum_optional: true,
             steering: SteeringBy::Peer,
             path_bytes: 0,
+            link: LinkKind::Connection,
             ..VIRTUAL
         },
     ),
@@ -216,6 +222,7 @@ static TABLE: [(&str, DriverQuirks); 8] = [
             steering: SteeringBy::Peer,
             queues_max: 128,
             path_bytes: 0,
+            link: LinkKind::Connection,
             ..VIRTUAL
         },
     ),
@@ -242,6 +249,7 @@ static TABLE: [(&str, DriverQuirks); 8] = [
             path_bytes: 0,
             tx_free_thresh: Some(VRING_LEN - 4),
             memory_files_max: Some(8),
+            link: LinkKind::OnlyConnection,
             ..VIRTUAL
         },
     ),
@@ -266,6 +274,7 @@ static TABLE: [(&str, DriverQuirks); 8] = [
             steering: SteeringBy::Kernel,
             queues_max: 4,
             tx_errors_are_retries: true,
+            link: LinkKind::Line,
             ..VIRTUAL
         },
     ),

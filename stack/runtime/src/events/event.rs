@@ -33,6 +33,18 @@ pub enum AsyncEvent {
         /// The queue ([`Cq::id`](crate::Cq::id)).
         cq: CqId,
     },
+    /// The link of the port is down (`IBV_EVENT_PORT_ERR`). It ends no connection: TCP retransmits,
+    /// and gives up when its timeouts say so ([`TcpSettings`](crate::TcpSettings)).
+    ///
+    /// Noticed within 0.1 s, but not if the link comes up again before. The latest of the two
+    /// events of the link is its present state, [`Context::link_is_up`], if both were not taken;
+    /// several of the same count as one, the latest.
+    ///
+    /// [`Context::link_is_up`]: crate::Context::link_is_up
+    PortError,
+    /// The link of the port is up, after it was down (`IBV_EVENT_PORT_ACTIVE`): a NIC needs some
+    /// seconds from its start, `memif` and `vhost` have no link without a peer.
+    PortActive,
     /// One of several shards has failed: its queue pairs are in error, the others go on.
     ShardFailed {
         /// The shard.

@@ -3,8 +3,9 @@
 //! A source (a queue pair, a listener, a shared receive queue) keeps its own events; the queue only
 //! holds the events that name the sources which have some, each at most once. So the length of the
 //! queue is bounded by the number of sources; an application that takes the events of its queue
-//! pairs directly, and never looks at the queue, leaves none of them in it. A CQ overrun and the
-//! failure of the context have no source, and are queued at most once each as well.
+//! pairs directly, and never looks at the queue, leaves none of them in it. A CQ overrun, the failure
+//! of the context and the states of the port have no source, and are queued at most once each as
+//! well.
 //!
 //! The shard never blocks here: it takes a lock only if that is free, and otherwise retries in its
 //! next poll ([`EventPublisher`]).
@@ -138,6 +139,20 @@ impl AsyncEventQueue {
     pub(crate) fn close(&self) {
         self.lock().closed = true;
         self.wake.notify_all();
+    }
+
+    /// Publishes the state that something has entered, from a thread that may wait for the lock.
+    /// Behind all other events, also if it is pending: the last one of its states that is pending
+    /// is the present one. False if no further event occurs.
+    pub(crate) fn publish_state(&self, event: AsyncEvent) -> bool {
+        let mut ready = self.lock();
+        if ready.closed {
+            return false;
+        }
+        ready.remove(event);
+        ready.push(event);
+        self.wake.notify_one();
+        true
     }
 
     /// Removes the pending event of a source that is destroyed. The shards publish it no more.

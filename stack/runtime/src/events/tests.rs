@@ -38,6 +38,25 @@ fn source_is_queued_once_and_in_order() {
     assert_eq!(drain(&events), [b]);
 }
 
+/// The last of the states that are pending is the present one.
+#[test]
+fn state_that_is_entered_again_is_queued_last() {
+    let events = AsyncEventQueue::new();
+    let mut publisher = EventPublisher::new(Arc::clone(&events));
+    let (error, active) = (AsyncEvent::PortError, AsyncEvent::PortActive);
+    for state in [error, active, error] {
+        assert!(events.publish_state(state));
+    }
+    publisher.publish(event(1));
+    assert_eq!(drain(&events), [active, error, event(1)]);
+    for state in [active, error, active] {
+        assert!(events.publish_state(state));
+    }
+    events.close();
+    assert!(!events.publish_state(error), "nothing is reported after the end");
+    assert_eq!(drain(&events), [error, active]);
+}
+
 #[test]
 fn removed_source_yields_no_event() {
     let events = AsyncEventQueue::new();

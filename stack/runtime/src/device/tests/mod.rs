@@ -11,6 +11,7 @@ use tempfile::TempDir;
 use super::*;
 
 mod kernel;
+mod link;
 mod memif;
 mod memif_queues;
 mod opening;

@@ -6,7 +6,7 @@
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex};
 
-use ferrowarp::{Config, Context, Port};
+use ferrowarp::{Config, Context, Port, PortLink};
 use ferrowarp_proto::device::{
     Capabilities, ChecksumMode, ChecksumRequest, ChecksumState, Device, Retained, RxFrame, TxClass,
     TxFrame, frame_capacity,
@@ -94,9 +94,56 @@ pub(crate) struct HeapPort {
     /// All queues of the peer.
     peer: Vec<Queue>,
     tx: Vec<HeapFrame>,
+    link: Option<TestLink>,
 }
 
-impl Port for HeapPort {}
+impl Port for HeapPort {
+    fn link(&self) -> Option<Box<dyn PortLink>> {
+        self.link.clone().map(|link| Box::new(HeapLink(link)) as Box<dyn PortLink>)
+    }
+}
+
+impl Drop for HeapPort {
+    fn drop(&mut self) {
+        if let Some(link) = &self.link {
+            link.dropped.lock().unwrap().push("port");
+        }
+    }
+}
+
+/// The test's end of a port's link.
+#[derive(Clone)]
+pub(crate) struct TestLink {
+    /// State. While it is locked, reading it takes as long.
+    pub(crate) is_up: Arc<Mutex<bool>>,
+    /// What was dropped: the port and the context's end of the link.
+    pub(crate) dropped: Arc<Mutex<Vec<&'static str>>>,
+}
+
+impl TestLink {
+    pub(crate) fn new(is_up: bool) -> Self {
+        Self { is_up: Arc::new(Mutex::new(is_up)), dropped: Arc::default() }
+    }
+
+    pub(crate) fn set(&self, is_up: bool) {
+        *self.is_up.lock().unwrap() = is_up;
+    }
+}
+
+/// The context's end of a port's link.
+struct HeapLink(TestLink);
+
+impl PortLink for HeapLink {
+    fn is_up(&mut self) -> bool {
+        *self.0.is_up.lock().unwrap()
+    }
+}
+
+impl Drop for HeapLink {
+    fn drop(&mut self) {
+        self.0.dropped.lock().unwrap().push("link");
+    }
+}
 
 impl Device for HeapPort {
     type Rx = HeapFrame;
@@ -140,6 +187,15 @@ impl Device for HeapPort {
 
 /// Opens two contexts over connected ports; the number of shards is that of `left`.
 pub(crate) fn heap_contexts(left: Config, right: Config, steer: Steer) -> (Context, Context) {
+    open(left, right, steer, None)
+}
+
+/// As [`heap_contexts`], with a link of the right port.
+pub(crate) fn linked_contexts(left: Config, right: Config, link: &TestLink) -> (Context, Context) {
+    open(left, right, mirrored, Some(link))
+}
+
+fn open(left: Config, right: Config, steer: Steer, link: Option<&TestLink>) -> (Context, Context) {
     reserve_pair([left.drive, right.drive]);
     let count = left.shards;
     let queues = [(); 2].map(|()| (0..count).map(|_| Queue::default()).collect::<Vec<_>>());
@@ -152,6 +208,7 @@ pub(crate) fn heap_contexts(left: Config, right: Config, steer: Steer) -> (Conte
             rx: Arc::clone(rx),
             peer: peer.clone(),
             tx: Vec::new(),
+            link: link.filter(|_| host == 1).cloned(),
         };
         own.iter().enumerate().map(queue).collect::<Vec<_>>()
     };

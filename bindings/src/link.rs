@@ -1,0 +1,39 @@
+//! State of a port's link.
+
+use std::sync::Arc;
+
+use crate::attached::Attached;
+use crate::eal::control_lock;
+use crate::sys;
+
+/// Link of a port, for a thread that has none of its queues. The port is not closed before this is
+/// dropped.
+#[derive(Debug)]
+pub struct PortLink {
+    port: Arc<Attached>,
+}
+
+impl PortLink {
+    /// `None` if the host program owns the port.
+    pub(crate) fn of(port: &Arc<Attached>) -> Option<Self> {
+        (!port.is_borrowed()).then(|| Self { port: Arc::clone(port) })
+    }
+
+    /// True if the link is up; does not wait for it to settle. The driver reads the hardware, or
+    /// asks the kernel: some microseconds, over PCI up to a millisecond. A control-path call: waits
+    /// for others of the process, which may take 0.1 s.
+    #[must_use]
+    pub fn is_up(&self) -> bool {
+        is_up(&self.port)
+    }
+}
+
+/// See [`PortLink::is_up`].
+pub(crate) fn is_up(port: &Attached) -> bool {
+    // Drivers change link state and statistics while ports are configured and closed.
+    let _control = control_lock();
+    let mut link = sys::rte_eth_link::default();
+    // SAFETY: a started port and a structure to fill.
+    let status = unsafe { sys::rte_eth_link_get_nowait(port.id, &raw mut link) };
+    status == 0 && link.link_status() != 0
+}

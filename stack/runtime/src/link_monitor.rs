@@ -1,0 +1,65 @@
+//! Watches the link of a context's port, and reports when it goes down or comes up.
+//!
+//! Few drivers can be relied on to announce a change: some never do, others only with one kind of
+//! interrupt, and an announcement would come in a thread of DPDK's. So the state is read at an
+//! interval, which every driver supports. That may take a millisecond, and waits for control calls
+//! of the process, so a thread of its own does it: polling a shard costs nothing for it.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use crate::counters::PortLink;
+use crate::events::{AsyncEvent, AsyncEventQueue};
+use crate::thread::ContextThread;
+
+/// Interval between two readings: the usual one of link monitors in bonds of interfaces (`miimon`).
+/// Ten wake-ups per second are few beside those of a helper, which sleeps for 1 ms at most.
+const INTERVAL: Duration = Duration::from_millis(100);
+
+/// State of the link as it was read last.
+#[derive(Clone, Debug)]
+pub(crate) struct LinkState(Arc<AtomicBool>);
+
+impl LinkState {
+    /// One load.
+    pub(crate) fn is_up(&self) -> bool {
+        self.0.load(Ordering::Acquire)
+    }
+}
+
+/// Reads the state of the link, and starts the thread that watches it, which drops it at its end. A
+/// context without a link to watch has no such thread, and its link is up.
+pub(crate) fn start(
+    link: Option<Box<dyn PortLink>>,
+    events: &Arc<AsyncEventQueue>,
+) -> std::io::Result<(LinkState, Option<ContextThread>)> {
+    let state = LinkState(Arc::new(AtomicBool::new(true)));
+    let Some(mut link) = link else { return Ok((state, None)) };
+    state.0.store(link.is_up(), Ordering::Release);
+    let (events, seen) = (Arc::clone(events), state.clone());
+    let thread = ContextThread::start("ferrowarp-link".into(), move |stop| {
+        watch(&mut *link, &seen, &events, stop);
+    })?;
+    Ok((state, Some(thread)))
+}
+
+fn watch(link: &mut dyn PortLink, state: &LinkState, events: &AsyncEventQueue, stop: &AtomicBool) {
+    loop {
+        std::thread::park_timeout(INTERVAL);
+        if stop.load(Ordering::Relaxed) {
+            return;
+        }
+        let is_up = link.is_up();
+        if is_up == state.is_up() {
+            continue;
+        }
+        link.on_change(is_up);
+        // Before the event: who takes that finds the state.
+        state.0.store(is_up, Ordering::Release);
+        let event = if is_up { AsyncEvent::PortActive } else { AsyncEvent::PortError };
+        if !events.publish_state(event) {
+            return;
+        }
+    }
+}

@@ -1,0 +1,118 @@
+//! The state of a port's link, and the events that report its changes.
+
+use std::time::{Duration, Instant};
+
+use ferrowarp::{Access, AsyncEvent, Context, DriveMode, EventChannel};
+
+use crate::support::heap_port::{TestLink, linked_contexts};
+use crate::support::*;
+
+/// Opens two contexts, the right one with this link.
+fn open(drive: DriveMode, link: &TestLink) -> (Context, Context) {
+    linked_contexts(config(1, drive), config(2, drive), link)
+}
+
+fn drain(channel: &EventChannel) -> Vec<AsyncEvent> {
+    std::iter::from_fn(|| channel.next_event()).collect()
+}
+
+/// Sets the state of the link, and waits until the context has noticed.
+fn change(link: &TestLink, context: &Context, is_up: bool) {
+    link.set(is_up);
+    let start = Instant::now();
+    while context.link_is_up() != is_up {
+        assert!(start.elapsed() < TIMEOUT, "a change is noticed");
+        std::thread::yield_now();
+    }
+}
+
+fn changes_are_reported(drive: DriveMode) {
+    let link = TestLink::new(true);
+    let (left, right) = open(drive, &link);
+    let [left_channel, channel] = [&left, &right].map(|end| end.event_channel().unwrap());
+    assert!(left.link_is_up() && right.link_is_up());
+    for (is_up, event) in [(false, AsyncEvent::PortError), (true, AsyncEvent::PortActive)] {
+        link.set(is_up);
+        assert_eq!(channel.wait(TIMEOUT), Some(event));
+        assert_eq!(right.link_is_up(), is_up);
+    }
+    assert_eq!(drain(&channel), []);
+    assert!(left.link_is_up() && drain(&left_channel).is_empty(), "the other port's link");
+}
+
+#[test]
+fn changes_of_the_link_are_reported_inline() {
+    changes_are_reported(DriveMode::Inline);
+}
+
+#[test]
+fn changes_of_the_link_are_reported_with_a_dedicated_thread() {
+    changes_are_reported(DriveMode::Dedicated);
+}
+
+#[test]
+fn changes_of_the_link_are_reported_with_a_helper() {
+    changes_are_reported(DriveMode::Helper);
+}
+
+/// As a NIC's for some seconds after its start.
+#[test]
+fn link_that_is_down_at_first_is_no_error() {
+    let link = TestLink::new(false);
+    let (_left, right) = open(DriveMode::Inline, &link);
+    assert!(!right.link_is_up());
+    change(&link, &right, true);
+    let channel = right.event_channel().unwrap();
+    assert_eq!(channel.wait(TIMEOUT), Some(AsyncEvent::PortActive));
+    assert_eq!(drain(&channel), []);
+}
+
+/// However often the link has changed before the application looks, the last event is its state.
+#[test]
+fn last_event_is_the_state_of_the_link() {
+    let link = TestLink::new(true);
+    let (_left, right) = open(DriveMode::Inline, &link);
+    let channel = right.event_channel().unwrap();
+    for is_up in [false, true, false, true, false] {
+        change(&link, &right, is_up);
+    }
+    let mut events = Vec::new();
+    while events.len() < 2 {
+        events.push(channel.wait(TIMEOUT).expect("two events"));
+    }
+    // The last one is published just after the state is.
+    events.extend(channel.wait(Duration::from_millis(500)));
+    assert_eq!(events.last(), Some(&AsyncEvent::PortError), "{events:?}");
+    assert_eq!(events[events.len() - 2], AsyncEvent::PortActive, "{events:?}");
+}
+
+/// A link that is down ends no connection, and a driver that takes long to read it delays none.
+#[test]
+fn connection_lives_while_the_link_is_down_or_read() {
+    let link = TestLink::new(true);
+    let (left, right) = open(DriveMode::Inline, &link);
+    let (left, right) = (Endpoint::new(left), Endpoint::new(right));
+    let (a, _b) = connect(&left, &right);
+    let source = left.mr(64, Access::LOCAL_READ);
+    let remote = right.mr(64, Access::REMOTE_WRITE);
+    change(&link, &right.context, false);
+    let is_read = link.is_up.lock().unwrap();
+    for wr_id in 0..4 {
+        a.post_send(write(wr_id, source.sge(0, 64), &remote, 0)).unwrap();
+        assert_eq!(left.completions(&right, 1)[0].wr_id, wr_id);
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    drop(is_read);
+    assert!(!right.context.link_is_up());
+}
+
+#[test]
+fn closing_drops_the_link_before_the_port() {
+    let link = TestLink::new(true);
+    let (left, right) = open(DriveMode::Inline, &link);
+    let again = right.clone();
+    right.close();
+    assert!(!again.link_is_up());
+    assert_eq!(*link.dropped.lock().unwrap(), ["link", "port"]);
+    drop(left);
+}
