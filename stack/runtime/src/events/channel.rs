@@ -33,8 +33,8 @@ pub struct EventChannel {
 
 impl Context {
     /// Returns the channel for all events but completions: connection events, connection requests,
-    /// limit events of shared receive queues, changes of the link and asynchronous errors. A context
-    /// has one.
+    /// limit events of shared receive queues, changes of the link and asynchronous errors. A
+    /// context has one.
     ///
     /// # Errors
     /// If the operating system has no file descriptor left.

@@ -3,9 +3,9 @@
 //! A source (a queue pair, a listener, a shared receive queue) keeps its own events; the queue only
 //! holds the events that name the sources which have some, each at most once. So the length of the
 //! queue is bounded by the number of sources; an application that takes the events of its queue
-//! pairs directly, and never looks at the queue, leaves none of them in it. A CQ overrun, the failure
-//! of the context and the states of the port have no source, and are queued at most once each as
-//! well.
+//! pairs directly, and never looks at the queue, leaves none of them in it. A CQ overrun, the
+//! failure of the context and the states of the port have no source, and are queued at most once
+//! each as well.
 //!
 //! The shard never blocks here: it takes a lock only if that is free, and otherwise retries in its
 //! next poll ([`EventPublisher`]).
