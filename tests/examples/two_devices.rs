@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, ensure};
 use clap::Parser;
+use ferrowarp::device::ChecksumMode;
 use ferrowarp::{
     Access, Config, ConnParam, Context, Cq, DriveMode, Operation, Payload, QpOptions, SendWr,
     SgList, WcStatus,
@@ -40,6 +41,8 @@ fn open(options: &Options, index: usize) -> anyhow::Result<Context> {
     let prefix_len = if address.is_ipv4() { 24 } else { 64 };
     let device = options.devices[index].parse().map_err(anyhow::Error::msg)?;
     let mut config = Config::new(device, address, prefix_len);
+    // Frames that QEMU passes from card to card would be captured without their checksums.
+    config.checksum = Some(ChecksumMode::Software);
     config.drive = DriveMode::Helper;
     Ok(Context::open(config)?)
 }

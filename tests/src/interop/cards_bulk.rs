@@ -13,15 +13,52 @@ use crate::interop::testbed::{Testbed, program_error};
 
 /// Port of iwperf.
 const PORT: u16 = 18515;
-/// Bytes of a message: many segments, with an odd rest.
-const SIZE: u64 = 100_001;
-/// Queue pairs, and messages of each.
-const QPS: u64 = 2;
-const MESSAGES: u64 = 20;
-/// Queue pairs of two shards.
-const QPS_OF_SHARDS: u64 = 8;
+/// Transfers of the other cases: messages of many segments, with an odd rest.
+const BULK: Transfer = Transfer { size: 100_001, messages: 20, qps: 2, depth: 8 };
+/// Transfers of two shards: what is outstanding fits one receive queue of the card. QEMU keeps a
+/// frame for a queue without buffers on the tap queue on which it came, and looks at that again only
+/// when the other queue is given buffers.
+const SHARDS: Transfer = Transfer { size: 10_001, messages: 100, qps: 8, depth: 2 };
 /// File of the results in the guest.
 const RESULTS: &str = "/tmp/results.json";
+
+/// What iwperf transfers, both ways.
+#[derive(Clone, Copy, Debug)]
+struct Transfer {
+    /// Bytes of a message.
+    size: u64,
+    /// Messages of each queue pair.
+    messages: u64,
+    /// Queue pairs.
+    qps: u64,
+    /// Messages outstanding.
+    depth: u64,
+}
+
+impl Transfer {
+    /// Returns the options of iwperf's client: both ends send.
+    fn options(self) -> String {
+        let Self { size, messages, qps, depth } = self;
+        format!("--verify -b -s {size} -n {messages} -q {qps} -t {depth} {PATIENT}")
+    }
+
+    const fn bytes(self) -> u64 {
+        2 * self.size * self.messages * self.qps
+    }
+
+    fn summary(self) -> String {
+        format!("{} bytes over {} queue pairs verified", self.bytes(), self.qps)
+    }
+
+    /// Checks that an end has verified what both have sent, and returns a summary.
+    fn expect_bytes(self, name: &str, verified: u64) -> io::Result<String> {
+        if verified != self.bytes() {
+            let expected = self.bytes();
+            return Err(failure(format!("{name} verified {verified} bytes, not {expected}")));
+        }
+        Ok(self.summary())
+    }
+}
 
 /// Returns the bulk cases of a card.
 pub(super) fn cases(card: Card) -> Vec<Case> {
@@ -52,15 +89,10 @@ pub(super) fn cases(card: Card) -> Vec<Case> {
     cases
 }
 
-/// Returns the options of iwperf's client: both ends send.
-fn client_options(qps: u64) -> String {
-    format!("--verify -b -s {SIZE} -n {MESSAGES} -q {qps} -t 8 {PATIENT}")
-}
-
 /// `iwperf TEST` over the card; its results are printed as JSON.
 fn card_connects(testbed: &mut Testbed, peer: Peer, test: &str) -> io::Result<String> {
     let output = transfer(testbed, peer, test)?;
-    expect_bytes("iwperf", json_number(&output, "bytes_verified")?, QPS)
+    BULK.expect_bytes("iwperf", json_number(&output, "bytes_verified")?)
 }
 
 /// A transfer with the checksums in this mode, which iwperf has to report; where the card cuts
@@ -74,7 +106,7 @@ fn checksums(testbed: &mut Testbed, option: &str, mode: &str, has_tso: bool) -> 
     if (cut > 0) != has_tso {
         return Err(failure(format!("{cut} frames were cut by the card")));
     }
-    let bytes = expect_bytes("iwperf", json_number(&output, "bytes_verified")?, QPS)?;
+    let bytes = BULK.expect_bytes("iwperf", json_number(&output, "bytes_verified")?)?;
     Ok(format!("{bytes}, {cut} frames cut by the card"))
 }
 
@@ -84,7 +116,7 @@ fn transfer(testbed: &mut Testbed, peer: Peer, test: &str) -> io::Result<String>
         Peer::Tap => testbed.stack_addr(),
         Peer::Siw => testbed.guest_addr(),
     };
-    let line = format!("{test} {} --json {RESULTS} {addr}", client_options(QPS));
+    let line = format!("{test} {} --json {RESULTS} {addr}", BULK.options());
     let line = format!("{} && cat {RESULTS}", testbed.card_command("iwperf", &line));
     match peer {
         Peer::Tap => {
@@ -108,7 +140,7 @@ fn transfer(testbed: &mut Testbed, peer: Peer, test: &str) -> io::Result<String>
             let server = server.finish(CASE_TIMEOUT);
             expect_exit_ok("siw_peer", &server)?;
             // What it received; a client counts both directions.
-            expect_bytes("siw_peer", 2 * value(&server.output, "verified")?, QPS)?;
+            BULK.expect_bytes("siw_peer", 2 * value(&server.output, "verified")?)?;
             Ok(client.output)
         }
     }
@@ -122,12 +154,13 @@ fn card_listens(testbed: &mut Testbed, peer: Peer, test: &str) -> io::Result<Str
     let addr = testbed.card_addr();
     let (name, outcome) = match peer {
         Peer::Tap => {
-            let line = format!("{test} {addr} {}", client_options(QPS));
+            let line = format!("{test} {addr} {}", BULK.options());
             ("iwperf", testbed.run_ok("iwperf", &line, CARD_TIMEOUT).map(|_| None))
         }
         Peer::Siw => {
             let mut line = format!("siw_peer perf-client {addr} {test} --verify --bidirectional");
-            line += &format!(" --size {SIZE} --iters {MESSAGES} --qps {QPS} --tx-depth 8");
+            let Transfer { size, messages, qps, depth } = BULK;
+            line += &format!(" --size {size} --iters {messages} --qps {qps} --tx-depth {depth}");
             let client = testbed.guest.run(&line, CARD_TIMEOUT)?;
             let verified = expect_exit_ok("siw_peer", &client)
                 .and_then(|()| value(&client.output, "verified"));
@@ -137,23 +170,10 @@ fn card_listens(testbed: &mut Testbed, peer: Peer, test: &str) -> io::Result<Str
     // If iwperf failed, its output explains more.
     expect_exit_ok("iwperf", &server.finish(CASE_TIMEOUT))?;
     match outcome? {
-        Some(verified) => expect_bytes(name, verified, QPS),
+        Some(verified) => BULK.expect_bytes(name, verified),
         // Its exit status says that it has verified what it received, as that of the server does.
-        None => Ok(summary(QPS)),
+        None => Ok(BULK.summary()),
     }
-}
-
-/// Checks that an end has verified what both have sent, and returns a summary.
-fn expect_bytes(name: &str, verified: u64, qps: u64) -> io::Result<String> {
-    let expected = 2 * SIZE * MESSAGES * qps;
-    if verified != expected {
-        return Err(failure(format!("{name} verified {verified} bytes, not {expected}")));
-    }
-    Ok(summary(qps))
-}
-
-fn summary(qps: u64) -> String {
-    format!("{} bytes over {qps} queue pairs verified", 2 * SIZE * MESSAGES * qps)
 }
 
 /// Two shards: the frames of each connection arrive at the queue of its shard, as the key and the
@@ -161,7 +181,7 @@ fn summary(qps: u64) -> String {
 fn flows_stay_on_their_shards(testbed: &mut Testbed) -> io::Result<String> {
     let server = format!("server --once {PATIENT}");
     let server = testbed.serve("iwperf", &server, "waiting for clients")?;
-    let options = client_options(QPS_OF_SHARDS);
+    let options = SHARDS.options();
     let line = format!("write-bw {} {options} --shards 2 --json {RESULTS}", testbed.stack_addr());
     let line = format!("{} && cat {RESULTS}", testbed.card_command("iwperf", &line));
     let client = testbed.guest.run(&line, CARD_TIMEOUT)?;
@@ -181,7 +201,7 @@ fn flows_stay_on_their_shards(testbed: &mut Testbed) -> io::Result<String> {
         return Err(failure(format!("{mismatches} of {checked} segments on another queue")));
     }
     let bytes = json_number(&client.output, "bytes_verified")?;
-    let bytes = expect_bytes("iwperf", bytes, QPS_OF_SHARDS)?;
+    let bytes = SHARDS.expect_bytes("iwperf", bytes)?;
     Ok(format!("{bytes}, nothing forwarded, {checked} segments as the card's RSS predicts"))
 }
 
