@@ -1,11 +1,11 @@
 //! Attaches the port that a [`DeviceSpec`] names: the checks before it has a driver, and the
 //! driver's arguments.
 
-use std::path::Path;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use dpdk_sys::{Bus, Eal, Port, netif};
 
+use crate::device::capability::{Capability, NET_ADMIN, NET_RAW};
 use crate::device::config::OpenConfig;
 use crate::device::error::DeviceError;
 use crate::device::memif;
@@ -91,17 +91,10 @@ pub(super) fn attach(
             quirks.check_queues(spec, config.queues, u16::try_from(max).ok())?;
             plug(&format!("iface={interface},queue_count={}", config.queues), Some(&NET_RAW))
         }
-        DeviceSpec::Pci { address } => {
-            let pci_device = Path::new("/sys/bus/pci/devices").join(address);
-            if !pci_device.exists() {
-                return Err(DeviceError::NoPciDevice { device: device() });
-            }
-            if !pci_device.join("driver").exists() {
-                return Err(DeviceError::UnboundPciDevice { device: device() });
-            }
-            eal.hotplug_add(Bus::Pci, address, "")
-                .map_err(|source| DeviceError::Port { device: device(), source })
-        }
+        // What can be known before is checked before EAL starts (`pci.rs`).
+        DeviceSpec::Pci { address } => eal
+            .hotplug_add(Bus::Pci, address, "")
+            .map_err(|source| DeviceError::Port { device: device(), source }),
         DeviceSpec::Port { name } => {
             eal.own_port(name).map_err(|_| DeviceError::NoHostPort { device: device() })
         }
@@ -124,7 +117,7 @@ fn check_tap(spec: &DeviceSpec, name: &str) -> Result<(), DeviceError> {
     if netif::exists(name) {
         return Err(DeviceError::InterfaceExists { device: device(), name: name.to_owned() });
     }
-    NET_ADMIN.check(&device())
+    if NET_ADMIN.is_effective() { Ok(()) } else { Err(NET_ADMIN.missing(device())) }
 }
 
 fn check_interface(spec: &DeviceSpec, name: &str, mtu: u16) -> Result<(), DeviceError> {
@@ -132,7 +125,9 @@ fn check_interface(spec: &DeviceSpec, name: &str, mtu: u16) -> Result<(), Device
     if !netif::exists(name) {
         return Err(DeviceError::NoInterface { device: device(), name: name.to_owned() });
     }
-    NET_RAW.check(&device())?;
+    if !NET_RAW.is_effective() {
+        return Err(NET_RAW.missing(device()));
+    }
     let max = netif::mtu(name).unwrap_or(0);
     if u32::from(mtu) > max {
         return Err(DeviceError::MtuTooLarge { device: device(), mtu, max });
@@ -151,33 +146,6 @@ fn af_packet_arguments(interface: &str, config: &OpenConfig) -> String {
     format!("iface={interface},qpairs={queues},blocksz={block},framesz={slot},framecnt={count}")
 }
 
-/// A Linux capability and its bit in the sets of /proc.
-struct Capability {
-    name: &'static str,
-    bit: u32,
-}
-
-const NET_ADMIN: Capability = Capability { name: "CAP_NET_ADMIN", bit: 12 };
-const NET_RAW: Capability = Capability { name: "CAP_NET_RAW", bit: 13 };
-
-impl Capability {
-    /// True if the capability is effective in the calling thread, or if /proc cannot be read: the
-    /// driver then reports the failure.
-    fn is_effective(&self) -> bool {
-        let Ok(status) = std::fs::read_to_string("/proc/thread-self/status") else { return true };
-        let set = status.lines().find_map(|line| line.strip_prefix("CapEff:"));
-        set.and_then(|hex| u64::from_str_radix(hex.trim(), 16).ok())
-            .is_none_or(|set| set & (1 << self.bit) != 0)
-    }
-
-    fn check(&self, device: &str) -> Result<(), DeviceError> {
-        if self.is_effective() {
-            return Ok(());
-        }
-        Err(DeviceError::NoPermission { device: device.to_owned(), capability: self.name })
-    }
-}
-
 /// Maps a driver's failure to its most likely cause: drivers return a bare -1 for all of them.
 fn map_plug_error(
     spec: &DeviceSpec,
@@ -188,9 +156,7 @@ fn map_plug_error(
     let device = spec.to_string();
     match (error, capability) {
         (dpdk_sys::Error::NoDriver, _) => DeviceError::no_driver(device, driver),
-        (_, Some(capability)) if !capability.is_effective() => {
-            DeviceError::NoPermission { device, capability: capability.name }
-        }
+        (_, Some(capability)) if !capability.is_effective() => capability.missing(device),
         (source, _) => DeviceError::Port { device, source },
     }
 }

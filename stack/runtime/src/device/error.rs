@@ -2,6 +2,8 @@
 
 use std::path::PathBuf;
 
+use crate::device::pci::PciError;
+
 /// Opening a device failed.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -118,20 +120,13 @@ pub enum DeviceError {
         /// Error of the system call.
         source: std::io::Error,
     },
-    /// No PCI device has this address.
-    #[error("{device}: no PCI device has this address (`lspci -D` lists them)")]
-    NoPciDevice {
+    /// The PCI device cannot be used.
+    #[error("{device}: {source}")]
+    Pci {
         /// The device as named.
         device: String,
-    },
-    /// The PCI device is bound to no kernel driver; DPDK does not find such devices.
-    #[error(
-        "{device}: the PCI device has no kernel driver (bind it to vfio-pci, or to the driver \
-         that DPDK's own works with)"
-    )]
-    UnboundPciDevice {
-        /// The device as named.
-        device: String,
+        /// The step that is missing.
+        source: PciError,
     },
     /// The directory of the socket does not exist.
     #[error("{device}: there is no folder {} (make it, or choose another)", folder.display())]

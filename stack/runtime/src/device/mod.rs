@@ -12,6 +12,7 @@
 //! [`open`]: open()
 
 mod attach;
+mod capability;
 mod config;
 mod error;
 mod frame;
@@ -23,6 +24,7 @@ mod mbuf_cache;
 mod memif;
 mod offload;
 mod open;
+mod pci;
 mod pools;
 mod port;
 mod quirks;
@@ -45,6 +47,7 @@ pub use frame::{DpdkRetained, DpdkRx, DpdkTx};
 pub use host_spec::HostPort;
 pub use link::DpdkLink;
 pub use open::{Opened, open, open_raw};
+pub use pci::PciError;
 pub use pools::{MTU_MAX, MTU_MIN, PoolNeeds, PoolSizes};
 pub use port::{DeviceCounters, DpdkDevice};
 pub use raw::{PortLosses, RawCounters, RawFrame, RawPort};

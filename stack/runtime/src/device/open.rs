@@ -14,6 +14,7 @@ use crate::device::mac::stack_mac;
 use crate::device::mbuf_cache::create_pools;
 use crate::device::memif;
 use crate::device::offload::PortOffloads;
+use crate::device::pci;
 use crate::device::pools::{FIRST_SEGMENT_LEN_MIN, MTU_MAX, MTU_MIN};
 use crate::device::port::{DpdkDevice, PortFacts};
 use crate::device::quirks::{DriverQuirks, MtuBy, SteeringBy};
@@ -82,6 +83,13 @@ pub fn open(spec: &DeviceSpec, config: &OpenConfig) -> Result<Opened, DeviceErro
     if let DeviceSpec::HostPort(host) = spec {
         return host_port::open(host, spec, config).map(Opened::One);
     }
+    let DeviceSpec::Pci { address } = spec else { return open_port(spec, config) };
+    let probe = pci::Probe::begin(spec, address, config.hugepages)?;
+    open_port(spec, config).map_err(|error| probe.explain(error))
+}
+
+/// Starts EAL, and opens a port in it.
+fn open_port(spec: &DeviceSpec, config: &OpenConfig) -> Result<Opened, DeviceError> {
     let eal = start_eal(spec, config)?;
     let start = |port, name, wired| start_port(eal, port, spec, config, name, wired);
     if spec.is_pair() {

@@ -74,6 +74,9 @@ fn pci_hotplug_probes_the_bus() {
         return skip("no PCI device other than NICs is bound to a kernel driver");
     };
     let error = open_single(&format!("pci:{other}"), &config).unwrap_err().to_string();
+    assert!(error.contains("not a network card"), "{error}");
+    // Without the checks of `pci:`.
+    let error = open_single(&format!("eal:-a {other}"), &config).unwrap_err().to_string();
     // The error is neither that the device does not exist nor that EAL was started without it.
     assert!(error.contains("could not be attached"), "{error}");
     assert!(!error.contains("No such device"), "{error}");
