@@ -51,8 +51,8 @@ pub(super) const CARDS: [Card; 4] = [
     Card { name: "vmxnet3", options: &["vmxnet3"], has_jumbo: false, checksum: TCP, has_tso: true },
 ];
 
-/// Cases of the quick matrix: each card and kind of case once, in two minutes.
-pub(super) const QUICK: [&str; 12] = [
+/// Cases of the quick matrix: each card and kind of case once, in three minutes.
+pub(super) const QUICK: [&str; 13] = [
     "cards/virtio/ping/ipv4-1500/to-tap",
     "cards/virtio/ping/ipv6-9000/from-siw",
     "cards/virtio/checksums/offloaded/ipv4",
@@ -65,6 +65,7 @@ pub(super) const QUICK: [&str; 12] = [
     "cards/vmxnet3/markers",
     "cards/vmxnet3/bulk/send-bw/to-siw",
     "cards/two-cards/one-process/ipv4",
+    "cards/two-cards/refused",
 ];
 
 impl Card {

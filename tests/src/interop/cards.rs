@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use crate::interop::card::{CARD_TIMEOUT, CARDS, Card, PATIENT, PEERS, Peer};
 use crate::interop::cards_bulk;
+use crate::interop::cards_refused::refuse_cards;
 use crate::interop::case::Case;
 use crate::interop::operation::{CASE_TIMEOUT, failure};
 use crate::interop::ping::expect_exit_ok;
@@ -48,6 +49,11 @@ pub fn cases() -> Vec<Case> {
     for (path, route) in [("ipv4", Route::PLAIN), ("ipv6", Route::PLAIN.v6())] {
         cases.push(both.case(&format!("one-process/{path}"), route, two_cards));
     }
+    let refused = |testbed: &mut Testbed| {
+        refuse_cards(testbed)?;
+        card_connects(testbed, Peer::Tap, "")
+    };
+    cases.push(both.case("refused", Route::PLAIN, refused));
     cases
 }
 
