@@ -16,8 +16,8 @@ const PORT: u16 = 18515;
 /// Transfers of the other cases: messages of many segments, with an odd rest.
 const BULK: Transfer = Transfer { size: 100_001, messages: 20, qps: 2, depth: 8 };
 /// Transfers of two shards: what is outstanding fits one receive queue of the card. QEMU keeps a
-/// frame for a queue without buffers on the tap queue on which it came, and looks at that again only
-/// when the other queue is given buffers.
+/// frame for a queue without buffers on the tap queue on which it came, and looks at that again
+/// only when the other queue is given buffers.
 const SHARDS: Transfer = Transfer { size: 10_001, messages: 100, qps: 8, depth: 2 };
 /// File of the results in the guest.
 const RESULTS: &str = "/tmp/results.json";
