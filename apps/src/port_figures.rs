@@ -21,7 +21,7 @@ pub struct PortFigures {
     pub rx_frames: u64,
     /// Frames sent; one that the port cuts counts once.
     pub tx_frames: u64,
-    /// Frames sent that the port cut into TCP segments.
+    /// Frames passed to the port to be cut into TCP segments.
     pub tx_tso_frames: u64,
     /// Frames not sent: too long, refused by the driver, or without a place in the queue.
     pub tx_dropped: u64,

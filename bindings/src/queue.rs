@@ -110,8 +110,8 @@ impl RxQueue {
     }
 
     /// True if the port's link is up, and it is known whether this queue has a wire; does not wait
-    /// for the link to settle. A control-path call,
-    /// not for every poll: waits for other control calls of the process, which may take 0.1 s.
+    /// for the link to settle. A control-path call, not for every poll: waits for other control
+    /// calls of the process, which may take 0.1 s.
     #[must_use]
     pub fn link_is_up(&self) -> bool {
         let is_noted = || self.burst_lock.as_ref().is_none_or(BurstLock::is_ring_known);

@@ -229,9 +229,16 @@ pub trait Device {
     /// length in the TCP checksum field; the port counts sequence numbers and identifications on,
     /// and leaves FIN and PSH to the last segment.
     ///
+    /// False if the driver refuses the frame: it must not be transmitted, and no other is to be
+    /// cut.
+    ///
     /// # Panics
     /// If the port does not cut frames.
-    fn request_segmentation(&mut self, _frame: &mut Self::Tx, _request: &SegmentationRequest) {
+    fn request_segmentation(
+        &mut self,
+        _frame: &mut Self::Tx,
+        _request: &SegmentationRequest,
+    ) -> bool {
         unreachable!("the port cuts no frames");
     }
 

@@ -341,8 +341,9 @@
 //!   BUFFER_SPLIT are off. With VLAN_STRIP a context without [`Config::vlan`] would take frames of
 //!   any VLAN for its own: leave that off as well.
 //!
-//! Checksums are left to the port if the program has configured that, of IPv4 and TCP for
-//! transmission; else they are computed here. RSS key and redirection table are read from the port.
+//! The TCP checksum is left to the port if the program has configured that, and that of the IPv4
+//! header likewise; else they are computed here. If it has configured TCP_TSO and MULTI_SEGS, and
+//! [`Config::tso`] is on, the segments of a message are one frame of up to 16 mbufs. RSS key and redirection table are read from the port.
 //! If the table has queues that are not lent, it is not known which of them a flow reaches, and
 //! between several shards frames are passed on.
 //!

@@ -251,8 +251,22 @@ impl Fixture {
     /// If the stack does not accept.
     #[must_use]
     pub fn connected_with_offload(mss: u16, ird: u8, ord: u8, offload: PortOffload) -> Self {
+        Self::connected_over(mss, ird, ord, |device| device.set_offload(offload))
+    }
+
+    /// As [`Self::connected`], over a port that was changed.
+    ///
+    /// # Panics
+    /// If the stack does not accept.
+    #[must_use]
+    pub fn connected_over(
+        mss: u16,
+        ird: u8,
+        ord: u8,
+        change: impl FnOnce(&mut HeapDevice),
+    ) -> Self {
         let mut device = Self::device(1500);
-        device.set_offload(offload);
+        change(&mut device);
         let mut fx = Self::with_device(device, |_| {});
         fx.mss = mss;
         fx.connect(ird, ord);

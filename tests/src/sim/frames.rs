@@ -137,6 +137,8 @@ pub struct HeapDevice {
     head_len: usize,
     /// Frames that were cut into segments.
     pub frames_cut: usize,
+    /// The driver refuses frames that are to be cut.
+    refuses_to_cut: bool,
     /// Frames from the link.
     pub inbound: FrameQueue,
     /// Frames to the link.
@@ -162,6 +164,7 @@ impl HeapDevice {
             is_uncounted: Cell::default(),
             head_len,
             frames_cut: 0,
+            refuses_to_cut: false,
             inbound: FrameQueue::default(),
             outbound: FrameQueue::default(),
         }
@@ -186,6 +189,11 @@ impl HeapDevice {
         };
         let cuts = matches!(offload, PortOffload::Segmentation);
         self.capabilities.tso_segments_max = if cuts { TSO_SEGMENTS_MAX } else { 0 };
+    }
+
+    /// Behaves like a driver that refuses what it offered.
+    pub const fn refuse_to_cut(&mut self) {
+        self.refuses_to_cut = true;
     }
 
     /// Makes allocation from the data pool and the control pool fail, as if all buffers were in
@@ -360,11 +368,12 @@ impl Device for HeapDevice {
         outbound.push_back(bytes);
     }
 
-    fn request_segmentation(&mut self, frame: &mut HeapTx, request: &SegmentationRequest) {
+    fn request_segmentation(&mut self, frame: &mut HeapTx, request: &SegmentationRequest) -> bool {
         assert!(self.capabilities.tso_segments_max > 1, "the port cuts no frames");
         frame.request_checksum(&request.checksum);
         assert!(!frame.appended.is_empty(), "the frame is complete");
         frame.cut_to = Some(request.payload_len);
+        !self.refuses_to_cut
     }
 
     fn flush(&mut self) {}

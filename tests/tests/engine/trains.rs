@@ -104,6 +104,27 @@ fn train_that_the_port_cuts_leaves_as_segments_built_one_by_one() {
     assert_eq!(alone, together);
 }
 
+/// A driver may refuse what its port offers: the stack cuts the train then, and those that follow.
+#[test]
+fn train_that_the_driver_refuses_is_cut_by_the_stack() {
+    let mut fx = Fixture::connected_over(MSS, 4, 4, |device| {
+        device.set_offload(PortOffload::Segmentation);
+        device.refuse_to_cut();
+    });
+    let bytes: Vec<u8> = (0..LEN).map(|at| (at * 31 % 251) as u8).collect();
+    fx.arena.write(0, &bytes);
+    for wr_id in 1..=2 {
+        let payload = elements(&fx, LEN);
+        fx.post_op(wr_id, Operation::Write { payload, rkey: PEER_STAG, remote: 0 });
+        let payloads: Vec<u8> =
+            fx.sent_ulpdus().iter().flat_map(|ulpdu| &ulpdu[14..]).copied().collect();
+        assert_eq!(payloads, bytes, "Write {wr_id}");
+        assert_eq!(fx.poll_cq().len(), 1);
+    }
+    assert_eq!(fx.engine.device().frames_cut, 0);
+    assert_eq!(fx.engine.device().frames_in_use(), 0);
+}
+
 #[test]
 fn segments_of_a_cut_frame_are_retransmitted_one_by_one() {
     let mut fx = Fixture::connected_with_offload(MSS, 4, 4, PortOffload::Segmentation);

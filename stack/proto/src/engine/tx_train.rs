@@ -2,7 +2,7 @@
 //! one short loop. What they have in common is done once: source range, headers, windows, timers.
 
 use super::tx::ChecksumOffload;
-use super::tx_tso::TsoTrain;
+use super::tx_tso::{self, TsoTrain};
 use crate::cm::connection::Connection;
 use crate::cm::context::Context;
 use crate::cm::env::Env;
@@ -50,11 +50,16 @@ impl<E: Env> Connection<E> {
         else {
             return 0;
         };
-        if capabilities.tso_segments_max > 1 {
+        let cut_max = tx_tso::segments_max(capabilities.tso_segments_max, fpdu_len);
+        if cut_max > 1 {
             let Verbs { memory, counters, .. } = verbs;
             let tcb = &mut self.tcb;
             let tso = TsoTrain { tcb, framing: self.framing, memory, device, ulpdu_len };
-            let sent = tso.send(now, &mut segments, capabilities.tso_segments_max.into());
+            let Ok(sent) = tso.send(now, &mut segments, cut_max) else {
+                // The segments are built again, each with headers of its own.
+                capabilities.tso_segments_max = 0;
+                return 0;
+            };
             qp.stream.end_train(&segments);
             counters.frames_out += sent as u64;
             counters.fpdus_out += sent as u64;

@@ -19,6 +19,15 @@ use crate::wire::tcp::MAX_HEADER_LEN;
 /// Most bytes of payload in one IP packet (RFC 791 section 3.1).
 const PAYLOAD_LEN_MAX: usize = u16::MAX as usize - MAX_HEADER_LEN;
 
+/// The driver has refused the frame: the port is to cut no other.
+pub(super) struct Refused;
+
+/// Returns the most segments with FPDUs of this length that one packet carries to a port that cuts
+/// it into `segments_max` at most; less than 2 if the port is not to cut frames.
+pub(super) fn segments_max(segments_max: u16, fpdu_len: usize) -> usize {
+    usize::from(segments_max).min(PAYLOAD_LEN_MAX / fpdu_len).min(TX_QUANTUM_SEGMENTS)
+}
+
 /// What sends a train in one packet.
 pub(super) struct TsoTrain<'a, R: RxFrame, D: Device, M: Memory> {
     pub(super) tcb: &'a mut Tcb<R, D::Retained>,
@@ -29,12 +38,20 @@ pub(super) struct TsoTrain<'a, R: RxFrame, D: Device, M: Memory> {
 }
 
 impl<R: RxFrame, D: Device, M: Memory> TsoTrain<'_, R, D, M> {
-    /// Sends the segments, at most `count_max`. Returns their number: 0 if there are no frames for
-    /// two.
-    pub(super) fn send(self, now: Instant, segments: &mut SegmentTrain, count_max: usize) -> usize {
+    /// Sends the segments, at most `count_max` ([`segments_max`]). Returns their number: 0 if there
+    /// are no frames for two.
+    ///
+    /// # Errors
+    /// [`Refused`], with nothing sent.
+    pub(super) fn send(
+        self,
+        now: Instant,
+        segments: &mut SegmentTrain,
+        count_max: usize,
+    ) -> Result<usize, Refused> {
         let Self { tcb, framing, memory, device, ulpdu_len } = self;
         let fpdu_len = fpdu_len(ulpdu_len);
-        let wanted = segments.remaining().min(count_max).min(PAYLOAD_LEN_MAX / fpdu_len);
+        let wanted = segments.remaining().min(count_max);
         // The headers of the first have the length of all, so all are allocated first.
         let mut frames = [const { None::<D::Tx> }; TX_QUANTUM_SEGMENTS];
         let allocated = frames.iter_mut().take(wanted).map_while(|frame| {
@@ -43,7 +60,7 @@ impl<R: RxFrame, D: Device, M: Memory> TsoTrain<'_, R, D, M> {
         });
         let count = allocated.count();
         if count < 2 {
-            return 0;
+            return Ok(0);
         }
         let mut headers = [0; MAX_HEADER_LEN];
         let mut train = tcb.begin_tso_train(now, &mut headers, fpdu_len, count);
@@ -73,7 +90,9 @@ impl<R: RxFrame, D: Device, M: Memory> TsoTrain<'_, R, D, M> {
         let mut frames = frames.into_iter().flatten();
         if let Some(mut first) = frames.next() {
             first.append(frames);
-            device.request_segmentation(&mut first, &request);
+            if !device.request_segmentation(&mut first, &request) {
+                return Err(Refused);
+            }
             tcb.on_sent_in_train(now, &mut train, first.retain(), header_len);
             for payload in retained.into_iter().flatten() {
                 tcb.on_sent_in_train(now, &mut train, payload, 0);
@@ -81,6 +100,6 @@ impl<R: RxFrame, D: Device, M: Memory> TsoTrain<'_, R, D, M> {
             device.transmit(first);
         }
         tcb.end_train(now, &train);
-        count
+        Ok(count)
     }
 }

@@ -222,6 +222,7 @@ where
         });
     }
     let mut mesh_ports = meshed.into_iter();
+    let failing = Arc::new(Mutex::default());
     let open = |(index, device): (usize, D)| {
         let (config_of, rings) = (engine_config(&device), CqRings::new(qps_max));
         let memory = HostMemory::new(Arc::clone(shared.regions));
@@ -233,7 +234,8 @@ where
         };
         let unbound: Arc<UnboundQps> = Arc::clone(shared.unbound);
         let engine = Box::new(ShardEngine::new(index, engine, Arc::clone(shared.events), unbound));
-        let siblings = Siblings { running: Arc::clone(running), monitor };
+        let (running, failing) = (Arc::clone(running), Arc::clone(&failing));
+        let siblings = Siblings { running, failing, monitor };
         let shard = Arc::new(Shard::new(engine, *clock, config.drive, qps_max, siblings));
         shard.watch_device();
         shard

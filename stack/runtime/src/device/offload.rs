@@ -122,14 +122,20 @@ pub(super) fn requested_checksum_mode(
 }
 
 /// Returns the most segments into which a port with these offloads cuts a frame; 0 if it does not,
-/// or is not to.
+/// or is not to. A port that computes checksums of IPv4 headers has to do so for the segments that
+/// it cuts; one that offers none of these corrects the headers by itself.
 pub(super) fn tso_segments_max(
     config: &OpenConfig,
     checksum: ChecksumMode,
     offloads: Offloads,
     info: &PortInfo,
 ) -> u16 {
-    let is_on = config.tso && checksum.is_offloaded() && offloads.has(Offload::TxTcpSegmentation);
+    let has_headers = match checksum {
+        ChecksumMode::Offload => true,
+        ChecksumMode::OffloadTcp => !info.offloads.has(Offload::TxIpv4Checksum),
+        ChecksumMode::Software | ChecksumMode::NotNeeded => false,
+    };
+    let is_on = config.tso && has_headers && offloads.has(Offload::TxTcpSegmentation);
     if is_on && info.tx_segments_max > 1 { info.tx_segments_max } else { 0 }
 }
 
@@ -146,6 +152,7 @@ mod tests {
         let info = PortInfo {
             driver: driver.to_owned(),
             offloads: offered.iter().copied().fold(Offloads::NONE, Offloads::with),
+            tx_segments_max: 40,
             ..PortInfo::default()
         };
         let config = OpenConfig { checksum, ..OpenConfig::default() };
@@ -202,6 +209,25 @@ mod tests {
             ChecksumMode::Software,
             "only on request where the link is memory"
         );
+    }
+
+    #[test]
+    fn port_cuts_frames_where_it_completes_all_their_headers() {
+        let cuts = |offered: &[Offload], checksum| {
+            let selected = select("pci:00:01.0", "net_nic", offered, checksum).unwrap();
+            assert_eq!(
+                selected.tso_segments_max > 0,
+                selected.wanted.has(Offload::TxTcpSegmentation)
+            );
+            selected.tso_segments_max
+        };
+        let tso = [Offload::TxTcpSegmentation];
+        let tcp = [&TCP[..], &tso].concat();
+        let both = [&tcp[..], &IPV4].concat();
+        assert_eq!([cuts(&tcp, None), cuts(&both, None)], [40, 40]);
+        assert_eq!(cuts(&both, Some(ChecksumMode::OffloadTcp)), 0, "headers would be wrong");
+        assert_eq!(cuts(&both, Some(ChecksumMode::Software)), 0);
+        assert_eq!(cuts(&[TCP, IPV4].concat(), None), 0);
     }
 
     #[test]

@@ -28,9 +28,10 @@ pub struct DeviceCounters {
     pub tx_too_long: u64,
     /// Dropped because the link partner has no queue for this one (memif, vhost).
     pub tx_no_wire: u64,
-    /// Frames that the port cut into TCP segments; each counts once in `tx_frames`.
+    /// Passed to the transmit queue to be cut into TCP segments; each counts once in `tx_frames`.
     pub tx_tso_frames: u64,
-    /// Dropped because the driver refused what they request of the port.
+    /// Dropped because the driver refused to cut them; the queue pair's segments are then cut by the
+    /// stack.
     pub tx_refused: u64,
     /// First segments received that were compared with what the port's RSS key and table predict.
     pub rss_checked: u64,
@@ -87,8 +88,6 @@ pub struct DpdkDevice {
     pools: TxPools,
     /// Length of the last data frame in bytes, the likely length of the next.
     likely_len: usize,
-    /// The driver refuses the frame that is transmitted next.
-    refuses_next: bool,
     /// While the first segments are compared with the port's RSS hash.
     rss_check: Option<Box<RssCheck>>,
     counters: DeviceCounters,
@@ -123,7 +122,6 @@ impl DpdkDevice {
             queue_max,
             pools,
             likely_len: 0,
-            refuses_next: false,
             rss_check,
             counters: DeviceCounters::default(),
             port,
@@ -301,11 +299,21 @@ impl Device for DpdkDevice {
         self.queue_max - self.queue.len()
     }
 
-    fn request_segmentation(&mut self, frame: &mut DpdkTx, request: &SegmentationRequest) {
+    fn request_segmentation(&mut self, frame: &mut DpdkTx, request: &SegmentationRequest) -> bool {
         frame.request_checksum(&request.checksum);
         frame.0.request_segmentation(request.payload_len);
-        self.counters.tx_tso_frames += 1;
-        self.refuses_next = !self.tx.prepare(&mut frame.0);
+        let is_prepared = self.tx.prepare(&mut frame.0);
+        if is_prepared {
+            self.counters.tx_tso_frames += 1;
+        } else {
+            self.counters.tx_refused += 1;
+            tracing::warn!(
+                "{}: the driver refuses to cut a frame into segments of {} bytes, so the stack does",
+                self.port.name,
+                request.payload_len
+            );
+        }
+        is_prepared
     }
 
     #[inline]
@@ -314,8 +322,6 @@ impl Device for DpdkDevice {
         if len > frame_len_max(self.port.capabilities.send_mtu) {
             // The port would never accept it, and it would block the queue.
             self.counters.tx_too_long += 1;
-        } else if core::mem::take(&mut self.refuses_next) {
-            self.counters.tx_refused += 1;
         } else if self.queue.len() < self.queue_max {
             if len > HEADERS_LEN_MAX {
                 self.likely_len = len;

@@ -3,7 +3,7 @@
 //! A source (a queue pair, a listener, a shared receive queue) keeps its own events; the queue only
 //! holds the events that name the sources which have some, each at most once. So the length of the
 //! queue is bounded by the number of sources; an application that takes the events of its queue
-//! pairs directly, and never looks at the queue, leaves none of them in it. A CQ overrun, the
+//! pairs directly, and never looks at the queue, leaves hardly any of them in it. A CQ overrun, the
 //! failure of the context and the states of the port have no source, and are queued at most once
 //! each as well.
 //!
@@ -225,15 +225,15 @@ impl EventPublisher {
     /// poll follows.
     #[cold]
     pub(crate) fn publish_failure(&mut self, shard: usize, is_last: bool) {
-        let event = if is_last { AsyncEvent::Failed } else { AsyncEvent::ShardFailed { shard } };
-        self.publish(event);
         while !self.is_drained() {
-            std::thread::yield_now();
             self.retry_deferred();
+            std::thread::yield_now();
         }
-        if is_last {
-            self.events.close();
-        }
+        let mut ready = self.events.lock();
+        ready.push(if is_last { AsyncEvent::Failed } else { AsyncEvent::ShardFailed { shard } });
+        ready.closed |= is_last;
+        drop(ready);
+        self.events.wake.notify_all();
     }
 
     fn try_publish(&self, event: AsyncEvent) -> bool {

@@ -85,6 +85,8 @@ pub(crate) struct Shard {
 pub(crate) struct Siblings {
     /// Number of shards that have not failed.
     pub(crate) running: Arc<AtomicUsize>,
+    /// Held while one fails, so that the last one to fail is the last to publish events.
+    pub(crate) failing: Arc<Mutex<()>>,
     /// By which they learn of a death; `None`: there are no others.
     pub(crate) monitor: Option<(ShardId, MeshMonitor)>,
 }
@@ -231,6 +233,7 @@ impl Shard {
     /// Ends the queue pairs of the engine as far as possible and keeps it from being polled again.
     #[cold]
     fn fail(&self, mut engine: LockGuard<'_, Option<Box<dyn ShardControl>>>, reason: EndReason) {
+        let failing = self.siblings.failing.lock().unwrap_or_else(PoisonError::into_inner);
         let is_last = self.siblings.running.fetch_sub(1, Ordering::AcqRel) == 1;
         if let Some((id, monitor)) = &self.siblings.monitor {
             monitor.on_shard_death(*id);
@@ -241,6 +244,7 @@ impl Shard {
             }
             *self.failed_engine.lock().unwrap_or_else(PoisonError::into_inner) = Some(failed);
         }
+        drop(failing);
         drop(engine);
         self.end(ShardState::Failed);
     }

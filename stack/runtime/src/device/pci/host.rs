@@ -119,13 +119,15 @@ impl Host {
         group: &IommuGroup,
         address: &str,
     ) -> Option<(String, String)> {
-        const ALLOWED: [&str; 3] = ["vfio-pci", "pci-stub", "pcieport"];
+        // VFIO has drivers for some families of cards besides vfio-pci (mlx5_vfio_pci).
+        let allows =
+            |driver: &str| driver.contains("vfio") || matches!(driver, "pci-stub" | "pcieport");
         let devices = self.file("/sys/kernel/iommu_groups").join(&group.number).join("devices");
         let mut others = names(&devices);
         others.sort();
         others.into_iter().filter(|other| other != address).find_map(|other| {
             let driver = self.driver(&other)?;
-            (!ALLOWED.contains(&driver.as_str())).then_some((other, driver))
+            (!allows(&driver)).then_some((other, driver))
         })
     }
 
