@@ -343,9 +343,9 @@
 //!
 //! The TCP checksum is left to the port if the program has configured that, and that of the IPv4
 //! header likewise; else they are computed here. If it has configured TCP_TSO and MULTI_SEGS, and
-//! [`Config::tso`] is on, the segments of a message are one frame of up to 16 mbufs. RSS key and redirection table are read from the port.
-//! If the table has queues that are not lent, it is not known which of them a flow reaches, and
-//! between several shards frames are passed on.
+//! [`Config::tso`] is on, the segments of a message are one frame of up to 16 mbufs. RSS key and
+//! redirection table are read from the port. If the table has queues that are not lent, it is not
+//! known which of them a flow reaches, and between several shards frames are passed on.
 //!
 //! **Steering is the program's part.** A port has one MAC address, which its contexts share, and
 //! RSS knows nothing of contexts. So what belongs to a context has to be brought to its queues by

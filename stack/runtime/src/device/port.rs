@@ -30,8 +30,8 @@ pub struct DeviceCounters {
     pub tx_no_wire: u64,
     /// Passed to the transmit queue to be cut into TCP segments; each counts once in `tx_frames`.
     pub tx_tso_frames: u64,
-    /// Dropped because the driver refused to cut them; the queue pair's segments are then cut by the
-    /// stack.
+    /// Dropped because the driver refused to cut them; the queue pair's segments are then cut by
+    /// the stack.
     pub tx_refused: u64,
     /// First segments received that were compared with what the port's RSS key and table predict.
     pub rss_checked: u64,
@@ -308,7 +308,7 @@ impl Device for DpdkDevice {
         } else {
             self.counters.tx_refused += 1;
             tracing::warn!(
-                "{}: the driver refuses to cut a frame into segments of {} bytes, so the stack does",
+                "{}: the driver refuses to cut frames into segments of {} bytes: the stack does",
                 self.port.name,
                 request.payload_len
             );
