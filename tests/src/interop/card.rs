@@ -51,21 +51,16 @@ pub(super) const CARDS: [Card; 4] = [
     Card { name: "vmxnet3", options: &["vmxnet3"], has_jumbo: false, checksum: TCP, has_tso: true },
 ];
 
-/// Cases of the quick matrix: each card and kind of case once, in three minutes.
-pub(super) const QUICK: [&str; 13] = [
+/// Cases of the quick matrix: each card, and most kinds of case, once, in two minutes.
+pub(super) const QUICK: [&str; 8] = [
     "cards/virtio/ping/ipv4-1500/to-tap",
-    "cards/virtio/ping/ipv6-9000/from-siw",
     "cards/virtio/checksums/offloaded/ipv4",
     "cards/virtio/unplug",
-    "cards/virtio-2-queues/bulk/write-bw/to-tap",
     "cards/virtio-2-queues/shards/ipv6",
     "cards/e1000e/ping/ipv6-9000/from-siw",
-    "cards/e1000e/checksums/offloaded/ipv4",
     "cards/e1000e/link-for-2s",
     "cards/vmxnet3/markers",
-    "cards/vmxnet3/bulk/send-bw/to-siw",
     "cards/two-cards/one-process/ipv4",
-    "cards/two-cards/refused",
 ];
 
 impl Card {
