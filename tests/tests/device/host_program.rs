@@ -50,8 +50,17 @@ fn compile(library: &Path, program: &Path) {
     assert!(built.success(), "{gcc:?}\n{}", built.output);
 }
 
+/// The program, without arguments. Its EAL keeps its runtime folder below `folder`: whoever starts
+/// an EAL has to remove that, which DPDK does not.
+fn command(folder: &Path) -> Option<Command> {
+    let mut command = Command::new(host_program()?);
+    command.env("RUNTIME_DIRECTORY", folder);
+    Some(command)
+}
+
 fn run(arguments: &[&str]) -> Option<String> {
-    let ended = process::run(Command::new(host_program()?).args(arguments), TIMEOUT).unwrap();
+    let folder = process::temp_dir().unwrap();
+    let ended = process::run(command(folder.path())?.args(arguments), TIMEOUT).unwrap();
     assert!(ended.success(), "{:?}: {}", ended.status, ended.output);
     assert!(ended.output.ends_with("host: done\n"), "{}", ended.output);
     Some(ended.output)
@@ -88,7 +97,7 @@ fn redirection_table_of_the_program_is_read() {
 
 /// An end of a memif link that is a program, with `iwperf` on its last queue pair.
 fn end(role: &str, socket: &Path, queues: u16, arguments: &[&str]) -> Option<Command> {
-    let mut command = Command::new(host_program()?);
+    let mut command = command(socket.parent()?)?;
     let device = format!("port:net_memif0,queues={},mempool=stack", queues - 1);
     command.args(["memif", role]).arg(socket).args([&queues.to_string(), "--", "iwperf"]);
     command.args(arguments).args(["--dev", &device]);

@@ -20,15 +20,15 @@ struct Switch {
     programs: Vec<Running>,
 }
 
-/// Prefix of the EAL of Open vSwitch, and name of its folder in /var/run/dpdk.
+/// Prefix of the EAL of Open vSwitch.
 fn file_prefix() -> String {
     format!("fw-test-ovs-{}", std::process::id())
 }
 
 impl Drop for Switch {
+    /// Ends its programs before their folder is removed.
     fn drop(&mut self) {
         self.programs.clear();
-        let _ = std::fs::remove_dir_all(Path::new("/var/run/dpdk").join(file_prefix()));
     }
 }
 
@@ -63,6 +63,8 @@ impl Switch {
         let extra = format!("other_config:dpdk-extra={eal:?}");
         run(switch.vsctl_command("--no-wait set Open_vSwitch .").arg(extra));
         let mut daemon = switch.command(DAEMON);
+        // DPDK does not remove its runtime folder.
+        daemon.env("RUNTIME_DIRECTORY", switch.folder.path());
         daemon.arg(format!("unix:{}", switch.path("db.sock").display()));
         switch.run_in_background(&mut daemon, "vswitchd");
         switch.vsctl("add-br br0 -- set bridge br0 datapath_type=netdev");
