@@ -45,6 +45,9 @@ pub fn measure(folder: &Path, mtu: u16, cores: [usize; 2], seconds: f64) -> Resu
     let before = sink.received()?;
     sleep(Duration::from_secs_f64(seconds));
     let after = sink.received()?;
+    // Both before one ends: its driver would unmap the rings that the other still polls.
+    source.stop()?;
+    sink.stop()?;
     source.quit()?;
     sink.quit()?;
     ensure!(after.bytes > before.bytes, "frames of {} bytes no longer arrive", mtu + 14);

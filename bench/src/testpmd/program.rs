@@ -137,12 +137,21 @@ impl Testpmd {
         Ok(())
     }
 
-    /// Ends the process.
+    /// Stops forwarding, and waits for that.
+    ///
+    /// # Errors
+    /// If that fails.
+    pub fn stop(&mut self) -> Result<()> {
+        self.command("stop")?;
+        // The last line of its statistics.
+        self.wait_for("\nDone.\n", 1)
+    }
+
+    /// Ends the process, which has to be stopped.
     ///
     /// # Errors
     /// If that fails.
     pub fn quit(mut self) -> Result<()> {
-        self.command("stop")?;
         self.command("quit")?;
         let deadline = Instant::now() + TIMEOUT;
         while self.child.try_wait()?.is_none() {

@@ -102,6 +102,8 @@ pub fn measure_testpmd(folder: &Path, cores: [usize; 2], seconds: f64) -> Result
     sink.command("start")?;
     source.command("start")?;
     let rates = measure_flow(sink.id(), seconds)?;
+    source.stop()?;
+    sink.stop()?;
     source.quit()?;
     sink.quit()?;
     Ok(rates)
