@@ -1,7 +1,7 @@
 //! A host program in Rust: it starts EAL, creates mempools, and owns two `net_ring` ports that are
 //! connected to each other, with traffic of its own on the first queue pair. It calls DPDK itself.
 
-use std::ffi::{CString, c_char};
+use std::ffi::{CStr, CString, c_char};
 use std::ptr::{null, null_mut};
 
 use dpdk_sys::sys;
@@ -32,8 +32,10 @@ pub(crate) fn start_eal() {
     // SAFETY: `count` strings and NULL, leaked; called once in a process of the test's own.
     let status = unsafe { sys::rte_eal_init(count, Vec::leak(arguments).as_mut_ptr()) };
     assert!(status >= 0, "the program starts EAL");
-    let folder = format!("/var/run/dpdk/host-{}", std::process::id());
-    let _ = std::fs::remove_dir(folder);
+    // SAFETY: EAL runs, and keeps the string.
+    let folder = unsafe { CStr::from_ptr(sys::rte_eal_get_runtime_dir()) };
+    // DPDK does not remove it. It is empty without shared configuration.
+    let _ = std::fs::remove_dir(folder.to_str().unwrap());
 }
 
 /// A mempool of the program. It is never freed.
