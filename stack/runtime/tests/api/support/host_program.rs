@@ -32,8 +32,10 @@ pub(crate) fn start_eal() {
     // SAFETY: `count` strings and NULL, leaked; called once in a process of the test's own.
     let status = unsafe { sys::rte_eal_init(count, Vec::leak(arguments).as_mut_ptr()) };
     assert!(status >= 0, "the program starts EAL");
-    // SAFETY: EAL runs, and keeps the string.
-    let folder = unsafe { CStr::from_ptr(sys::rte_eal_get_runtime_dir()) };
+    // SAFETY: EAL runs.
+    let folder = unsafe { sys::rte_eal_get_runtime_dir() };
+    // SAFETY: a string that EAL keeps.
+    let folder = unsafe { CStr::from_ptr(folder) };
     // DPDK does not remove it. It is empty without shared configuration.
     let _ = std::fs::remove_dir(folder.to_str().unwrap());
 }
