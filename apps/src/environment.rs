@@ -28,11 +28,11 @@ pub struct Environment {
     pub system: String,
     /// Command line.
     pub command: Vec<String>,
-    /// Cores that client and server were pinned to.
+    /// Cores that this end was pinned to, in a loop both.
     pub cores: Vec<usize>,
     /// Seconds since 1970, at the start.
     pub time_unix_s: u64,
-    /// Port of the client; `null` if it was not opened.
+    /// Port of this end, in a loop of the client; `null` if it was not opened.
     pub port: Option<PortFigures>,
 }
 

@@ -6,7 +6,7 @@ use serde::Serialize;
 
 use crate::device::checksum_kind;
 
-/// Port of the client, at the end of its runs; frames are those since it was opened.
+/// Port of a context at the end of its use; frames are those since it was opened.
 #[derive(Clone, Debug, Serialize)]
 pub struct PortFigures {
     /// MAC address.

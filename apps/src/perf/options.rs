@@ -54,26 +54,7 @@ pub enum Command {
         test_args: TestArgs,
     },
     /// Serves clients one after another until interrupted.
-    Server {
-        /// Device and network.
-        #[command(flatten)]
-        device: DeviceArgs,
-        /// Shards.
-        #[command(flatten)]
-        shards: ShardArgs,
-        /// IRD and ORD.
-        #[command(flatten)]
-        reads: IrdOrdArgs,
-        /// TCP port to listen on, and on the next one for clients with more than 32,768 -q.
-        #[arg(short, long, default_value_t = PORT)]
-        port: u16,
-        /// Exits after one client, with its result as exit status.
-        #[arg(long)]
-        once: bool,
-        /// Aborts a session after so many seconds without progress.
-        #[arg(long, value_name = "SECONDS", default_value = "10", value_parser = seconds)]
-        timeout: Duration,
-    },
+    Server(ServerArgs),
     /// Bandwidth of RDMA Writes to HOST.
     WriteBw(ClientArgs),
     /// Bandwidth of RDMA Reads from HOST.
@@ -90,6 +71,33 @@ pub enum Command {
     AtomicBw(ClientArgs),
     /// Latency of atomic operations on memory of HOST.
     AtomicLat(ClientArgs),
+}
+
+/// Options of the server.
+#[derive(Clone, Debug, Args)]
+pub struct ServerArgs {
+    /// Device and network.
+    #[command(flatten)]
+    pub device: DeviceArgs,
+    /// Shards.
+    #[command(flatten)]
+    pub shards: ShardArgs,
+    /// IRD and ORD.
+    #[command(flatten)]
+    pub reads: IrdOrdArgs,
+    /// TCP port to listen on, and on the next one for clients with more than 32,768 -q.
+    #[arg(short, long, default_value_t = PORT)]
+    pub port: u16,
+    /// Exits after one client, with its result as exit status.
+    #[arg(long)]
+    pub once: bool,
+    /// Aborts a session after so many seconds without progress.
+    #[arg(long, value_name = "SECONDS", default_value = "10", value_parser = seconds)]
+    pub timeout: Duration,
+    /// Writes the environment and the port's counters at the end to this file, as JSON; the results
+    /// are with the client.
+    #[arg(long, value_name = "FILE")]
+    pub json: Option<PathBuf>,
 }
 
 /// Options of a client.

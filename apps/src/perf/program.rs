@@ -3,6 +3,7 @@
 use std::fs::OpenOptions;
 use std::io::Write as _;
 use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
 use anyhow::Context as _;
@@ -14,7 +15,7 @@ use crate::perf::clients::Clients;
 use crate::perf::hdr;
 use crate::perf::kind::Test;
 use crate::perf::limits::QPS_MAX;
-use crate::perf::options::{ClientArgs, Command, Options, PORT, TestArgs};
+use crate::perf::options::{ClientArgs, Command, Options, PORT, ServerArgs, TestArgs};
 use crate::perf::report::{Measurement, Report, TestParams};
 use crate::perf::server::Server;
 use crate::port_figures::PortFigures;
@@ -62,16 +63,11 @@ pub fn program(options: &Options) -> anyhow::Result<()> {
                 outcome
             })
         }
-        Command::Server { device, shards, reads, port, once, timeout } => {
-            let busy = BUSY_QPS * u32::try_from(shards.shards)?;
-            let demand = Demand { connections: QPS_MAX, busy, shards: shards.shards };
-            let (context, cores) = device.open_end(*shards, demand)?;
-            let on_session = Box::new(|line: &str| print_ignoring_errors(&format!("{line}\n")));
-            let mut workers =
-                Server::workers(&context, *port, *once, *timeout, *reads, on_session)?;
-            print_ignoring_errors(&format!("waiting for clients on port {port}\n"));
-            let outcome = run_workers(&mut workers, &cores);
-            if !*once && was_interrupted() { Ok(()) } else { outcome }
+        Command::Server(args) => {
+            check_writable(args.json.as_slice())?;
+            let mut environment = Environment::collect(&args.device.dev);
+            let outcome = serve(args, &mut environment);
+            report(args.json.as_deref(), &[], &environment, outcome)
         }
         Command::WriteBw(args) => client(Test::WriteBw, args),
         Command::ReadBw(args) => client(Test::ReadBw, args),
@@ -92,13 +88,8 @@ fn run_and_report(
     args: &TestArgs,
     work: impl FnOnce(&mut Environment, &mut Vec<Measurement>) -> anyhow::Result<()>,
 ) -> anyhow::Result<()> {
-    // An unwritable file is detected before the run, not after it.
-    for path in [&args.json, &args.hdr].into_iter().flatten() {
-        OpenOptions::new()
-            .append(true)
-            .create(true)
-            .open(path)
-            .with_context(|| format!("cannot write {}: choose another place", path.display()))?;
+    for path in [&args.json, &args.hdr] {
+        check_writable(path.as_slice())?;
     }
     let mut results = Vec::new();
     let mut outcome = args.check(test).and_then(|()| work(&mut environment, &mut results));
@@ -113,12 +104,47 @@ fn run_and_report(
         let size = args.sizes(test).get(results.len()).copied().unwrap_or_default();
         results.push(Measurement { errors: 1, ..Measurement::new(&setting, size) });
     }
-    if let Some(path) = &args.json {
-        let failure = outcome.as_ref().err().map(|error| format!("{error:#}"));
-        let written = Report { results: &results, environment: &environment, failure }.write(path);
-        outcome = outcome.and(written);
+    report(args.json.as_deref(), &results, &environment, outcome)
+}
+
+/// Detects an unwritable file before the run, not after it.
+fn check_writable(paths: &[PathBuf]) -> anyhow::Result<()> {
+    for path in paths {
+        OpenOptions::new()
+            .append(true)
+            .create(true)
+            .open(path)
+            .with_context(|| format!("cannot write {}: choose another place", path.display()))?;
     }
-    outcome
+    Ok(())
+}
+
+/// Writes the file of `--json`, also after a failure; returns the first error.
+fn report(
+    path: Option<&Path>,
+    results: &[Measurement],
+    environment: &Environment,
+    outcome: anyhow::Result<()>,
+) -> anyhow::Result<()> {
+    let Some(path) = path else { return outcome };
+    let failure = outcome.as_ref().err().map(|error| format!("{error:#}"));
+    let written = Report { results, environment, failure }.write(path);
+    outcome.and(written)
+}
+
+/// Serves clients; the state of the port at the end goes to `environment`.
+fn serve(args: &ServerArgs, environment: &mut Environment) -> anyhow::Result<()> {
+    let ServerArgs { device, shards, reads, port, once, timeout, json: _ } = args;
+    let busy = BUSY_QPS * u32::try_from(shards.shards)?;
+    let demand = Demand { connections: QPS_MAX, busy, shards: shards.shards };
+    let (context, cores) = device.open_end(*shards, demand)?;
+    environment.cores.clone_from(&cores);
+    let on_session = Box::new(|line: &str| print_ignoring_errors(&format!("{line}\n")));
+    let mut workers = Server::workers(&context, *port, *once, *timeout, *reads, on_session)?;
+    print_ignoring_errors(&format!("waiting for clients on port {port}\n"));
+    let outcome = run_workers(&mut workers, &cores);
+    environment.port = Some(PortFigures::of(&context));
+    if !*once && was_interrupted() { Ok(()) } else { outcome }
 }
 
 /// Returns what the context of a client is opened for.

@@ -220,13 +220,14 @@ fn assert_any_number_of_shards(server: fn(&str) -> String, client: fn(&str) -> S
             let socket = fx.path("fw.sock");
             let _ = std::fs::remove_file(&socket);
             let socket = socket.display().to_string();
+            let [server_report, report] = ["server.json", "report.json"].map(|name| fx.path(name));
             let mut server = ServerProcess::start(&format!(
                 "server --once --dev {} --ip 198.18.0.1/24 --timeout 60 \
-                 --shards {server_shards} --cores {}",
+                 --shards {server_shards} --cores {} --json {}",
                 server(&socket),
-                cores(one, server_shards)
+                cores(one, server_shards),
+                server_report.display()
             ));
-            let report = fx.path("report.json");
             let (name, options) = test.split_once(' ').unwrap();
             let line = format!(
                 "{name} 198.18.0.1 {options} --dev {} --ip 198.18.0.2/24 \
@@ -245,8 +246,12 @@ fn assert_any_number_of_shards(server: fn(&str) -> String, client: fn(&str) -> S
             let errors = String::from_utf8(output.stderr).unwrap();
             let has_fewer = errors.contains("the peer has fewer queues: 1 of 2 shards are used");
             assert_eq!(has_fewer, server_shards < client_shards, "{what}: {errors}");
-            let report: Value =
-                serde_json::from_str(&std::fs::read_to_string(&report).unwrap()).unwrap();
+            let [server_report, report] = [server_report, report].map(|path| -> Value {
+                serde_json::from_str(&std::fs::read_to_string(path).unwrap()).unwrap()
+            });
+            let port = &server_report["environment"]["port"];
+            assert!(port["rx_frames"].as_u64().unwrap() > 100, "{what}: {server_report}");
+            assert_eq!(server_report["results"], Value::Array(Vec::new()), "{what}");
             let result = &report["results"][0];
             let messages = if options.ends_with("-b") { 800 } else { 400 };
             assert_eq!((&result["iterations"], &result["errors"]), (&messages.into(), &0.into()));
