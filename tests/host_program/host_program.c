@@ -7,179 +7,24 @@
  */
 #include <inttypes.h>
 #include <pthread.h>
-#include <stdbool.h>
-#include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
-#include <rte_cycles.h>
-#include <rte_eal.h>
 #include <rte_eth_ring.h>
-#include <rte_ethdev.h>
-#include <rte_lcore.h>
 #include <rte_mbuf.h>
 
+#include "host_port.h"
 #include "host_stack.h"
+#include "iwperf_port.h"
 
 static const char usage[] =
 	"usage: host_program rings\n"
 	"       host_program rss\n"
-	"       host_program memif server|client SOCKET QUEUES -- ARGUMENTS\n";
-
-enum {
-	DESCRIPTORS = 64,
-	FRAME_LEN = 60,
-	OWN_COUNT = 1023,
-	/* Enough for 64 windows of 256 KiB, of a server of iwperf. */
-	STACK_COUNT = 16383,
-	CACHE = 32,
-	PATIENCE_S = 60,
-	/* Ethertype for local experiments (IEEE 802). */
-	OWN_ETHERTYPE = 0x88b5,
-};
-
-#define CHECK(condition)                                                                  \
-	do {                                                                              \
-		if (!(condition)) {                                                       \
-			fprintf(stderr, "%s:%d: %s\n", __FILE__, __LINE__, #condition);   \
-			exit(1);                                                          \
-		}                                                                         \
-	} while (0)
-
-static void start_eal(const char *vdev)
-{
-	static char prefix[32];
-	char *arguments[] = {
-		"host", "--no-huge", "-m", "256", "--no-shconf", "--no-telemetry", "--no-pci",
-		"--iova-mode=va", "--log-level=critical", "--lcores=0@0", prefix, (char *)vdev,
-	};
-	int count = RTE_DIM(arguments) - (vdev == NULL);
-
-	snprintf(prefix, sizeof(prefix), "--file-prefix=host-%d", getpid());
-	CHECK(rte_eal_init(count, arguments) >= 0);
-}
-
-/* Removes the folder that the EAL has made. */
-static void remove_folder(void)
-{
-	char folder[64];
-
-	snprintf(folder, sizeof(folder), "/var/run/dpdk/host-%d", getpid());
-	rmdir(folder);
-}
-
-static void end_eal(void)
-{
-	CHECK(rte_eal_cleanup() == 0);
-	remove_folder();
-}
-
-static struct rte_mempool *create_pool(const char *name, unsigned int count)
-{
-	struct rte_mempool *pool = rte_pktmbuf_pool_create(name, count, CACHE, 0,
-		RTE_MBUF_DEFAULT_BUF_SIZE, SOCKET_ID_ANY);
-
-	CHECK(pool != NULL);
-	return pool;
-}
-
-/* Checks that all mbufs are in the pool, and frees it. */
-static void free_complete_pool(struct rte_mempool *pool)
-{
-	unsigned int available = rte_mempool_avail_count(pool);
-
-	if (available != pool->size) {
-		fprintf(stderr, "%s: %u of %u mbufs are back\n", pool->name, available, pool->size);
-		exit(1);
-	}
-	rte_mempool_free(pool);
-}
-
-static void set_up(uint16_t port, uint16_t queues, const struct rte_eth_conf *conf,
-		   struct rte_mempool *rx_pool)
-{
-	uint16_t queue;
-
-	CHECK(rte_eth_dev_configure(port, queues, queues, conf) == 0);
-	for (queue = 0; queue < queues; queue++) {
-		CHECK(rte_eth_rx_queue_setup(port, queue, DESCRIPTORS, 0, NULL, rx_pool) == 0);
-		CHECK(rte_eth_tx_queue_setup(port, queue, DESCRIPTORS, 0, NULL) == 0);
-	}
-}
-
-/* A port that runs cannot be configured; nor does one that the stack has closed return this. */
-static bool is_running(uint16_t port)
-{
-	static const struct rte_eth_conf conf;
-
-	return rte_eth_dev_is_valid_port(port) &&
-	       rte_eth_dev_configure(port, 1, 1, &conf) == -EBUSY;
-}
-
-static void close_port(uint16_t port)
-{
-	CHECK(is_running(port));
-	CHECK(rte_eth_dev_stop(port) == 0);
-	CHECK(rte_eth_dev_close(port) == 0);
-}
-
-/* Traffic of the program's own, on the first queue pair of a port. */
-struct own_traffic {
-	uint16_t port;
-	struct rte_mempool *pool;
-	uint32_t sent;
-	uint32_t received;
-	/* Number of the last frame received. */
-	uint32_t last;
-};
-
-struct own_frame {
-	struct rte_ether_hdr ether;
-	uint32_t number;
-};
-
-/* Sends a numbered frame; false if the port does not take it now. */
-static bool send_own(struct own_traffic *own)
-{
-	struct rte_mbuf *mbuf = rte_pktmbuf_alloc(own->pool);
-	struct own_frame *frame;
-
-	CHECK(mbuf != NULL);
-	frame = (struct own_frame *)rte_pktmbuf_append(mbuf, FRAME_LEN);
-	CHECK(frame != NULL);
-	memset(frame, 0, FRAME_LEN);
-	memset(&frame->ether.dst_addr, 0xff, sizeof(frame->ether.dst_addr));
-	frame->ether.ether_type = rte_cpu_to_be_16(OWN_ETHERTYPE);
-	frame->number = own->sent + 1;
-	if (rte_eth_tx_burst(own->port, 0, &mbuf, 1) != 1) {
-		rte_pktmbuf_free(mbuf);
-		return false;
-	}
-	own->sent++;
-	return true;
-}
-
-/* Receives frames, of which all are of the program's own, and in order. */
-static void receive_own(struct own_traffic *own)
-{
-	struct rte_mbuf *mbufs[32];
-	uint16_t count = rte_eth_rx_burst(own->port, 0, mbufs, RTE_DIM(mbufs)), i;
-
-	for (i = 0; i < count; i++) {
-		const struct own_frame *frame = rte_pktmbuf_mtod(mbufs[i], const struct own_frame *);
-
-		CHECK(frame->ether.ether_type == rte_cpu_to_be_16(OWN_ETHERTYPE));
-		CHECK(frame->number > own->last);
-		own->last = frame->number;
-		own->received++;
-		rte_pktmbuf_free(mbufs[i]);
-	}
-}
+	"       host_program memif server|client SOCKET QUEUES -- ARGUMENTS\n"
+	"       host_program card BDF MTU -- ARGUMENTS\n";
 
 /* --- Two ports, connected to each other by rings. --- */
 
-enum { RING_QUEUES = 3 };
+enum { RING_QUEUES = 3, DESCRIPTORS = 64 };
 
 struct job {
 	const struct host_stack *from;
@@ -218,7 +63,7 @@ static void create_ring_ports(uint16_t *ports, struct rte_mempool *pool)
 
 		CHECK(port >= 0);
 		ports[way] = port;
-		set_up(port, RING_QUEUES, &conf, pool);
+		set_up(port, RING_QUEUES, DESCRIPTORS, &conf, pool);
 	}
 }
 
@@ -257,9 +102,9 @@ static void run_rings(void)
 
 	CHECK(host_stack_open("port:0,queues=1,mempool=left", "198.18.0.1", true) == NULL);
 	start_eal(NULL);
-	own_pool = create_pool("own", OWN_COUNT);
-	left = create_pool("left", STACK_COUNT);
-	right = create_pool("right", STACK_COUNT);
+	own_pool = create_pool("own", OWN_COUNT, RTE_MBUF_DEFAULT_DATAROOM);
+	left = create_pool("left", STACK_COUNT, RTE_MBUF_DEFAULT_DATAROOM);
+	right = create_pool("right", STACK_COUNT, RTE_MBUF_DEFAULT_DATAROOM);
 	no_mbufs = rte_mempool_create("no_mbufs", STACK_COUNT, 2304, 0, 0, NULL, NULL, NULL, NULL,
 				      SOCKET_ID_ANY, 0);
 	CHECK(no_mbufs != NULL);
@@ -347,11 +192,11 @@ static void run_rss(void)
 	struct rte_mempool *own, *pool;
 
 	start_eal("--vdev=net_null0");
-	own = create_pool("own", OWN_COUNT);
-	pool = create_pool("stack", STACK_COUNT);
+	own = create_pool("own", OWN_COUNT, RTE_MBUF_DEFAULT_DATAROOM);
+	pool = create_pool("stack", STACK_COUNT, RTE_MBUF_DEFAULT_DATAROOM);
 	CHECK(rte_eth_dev_info_get(0, &info) == 0);
 	conf.rx_adv_conf.rss_conf.rss_hf = info.flow_type_rss_offloads;
-	set_up(0, 4, &conf, own);
+	set_up(0, 4, DESCRIPTORS, &conf, own);
 	CHECK(rte_eth_dev_start(0) == 0);
 	set_table(0, info.reta_size, 2, 2);
 	host_stack_print_steering("port:net_null0,queues=2-3,mempool=stack");
@@ -363,72 +208,6 @@ static void run_rss(void)
 	end_eal();
 }
 
-/* --- A memif port, whose peer is another process. --- */
-
-struct iwperf_job {
-	int count;
-	const char *const *arguments;
-	int status;
-	volatile bool done;
-};
-
-static void *run_iwperf(void *arg)
-{
-	struct iwperf_job *job = arg;
-
-	job->status = host_stack_iwperf(job->count, job->arguments);
-	job->done = true;
-	return NULL;
-}
-
-static void run_memif(const char *role, const char *socket, uint16_t queues, int count,
-		      const char *const *arguments)
-{
-	static const struct rte_eth_conf conf;
-	struct iwperf_job job = { .count = count, .arguments = arguments };
-	struct own_traffic traffic;
-	struct rte_mempool *own, *pool;
-	uint64_t deadline, next = 0;
-	pthread_t thread;
-	char vdev[256];
-
-	snprintf(vdev, sizeof(vdev), "--vdev=net_memif0,role=%s,socket=%s,socket-abstract=no", role,
-		 socket);
-	start_eal(vdev);
-	own = create_pool("own", OWN_COUNT);
-	pool = create_pool("stack", STACK_COUNT);
-	traffic = (struct own_traffic){ .port = 0, .pool = own };
-	set_up(0, queues, &conf, own);
-	CHECK(rte_eth_dev_start(0) == 0);
-	CHECK(pthread_create(&thread, NULL, run_iwperf, &job) == 0);
-	deadline = rte_get_timer_cycles() + PATIENCE_S * rte_get_timer_hz();
-	while (!job.done) {
-		CHECK(rte_get_timer_cycles() < deadline);
-		/* With one queue pair, it is lent. */
-		if (queues > 1) {
-			receive_own(&traffic);
-			if (rte_get_timer_cycles() > next) {
-				send_own(&traffic);
-				next = rte_get_timer_cycles() + rte_get_timer_hz() / 1000;
-			}
-		}
-		usleep(50);
-	}
-	CHECK(pthread_join(thread, NULL) == 0);
-	printf("host: %" PRIu32 " frames of its own\n", traffic.received);
-	CHECK(job.status == 0);
-	CHECK(queues == 1 || traffic.received > 0);
-	close_port(0);
-	free_complete_pool(own);
-	free_complete_pool(pool);
-	/*
-	 * No rte_eal_cleanup(): in DPDK 22.11 net_memif leaves the handler of its listening socket
-	 * registered when its port is closed, and the interrupt thread reads the handle, in memory
-	 * that rte_eal_cleanup() unmaps.
-	 */
-	remove_folder();
-}
-
 int main(int argc, char **argv)
 {
 	if (argc == 2 && strcmp(argv[1], "rings") == 0) {
@@ -438,6 +217,8 @@ int main(int argc, char **argv)
 	} else if (argc > 6 && strcmp(argv[1], "memif") == 0 && strcmp(argv[5], "--") == 0) {
 		run_memif(argv[2], argv[3], atoi(argv[4]), argc - 6,
 			  (const char *const *)argv + 6);
+	} else if (argc > 5 && strcmp(argv[1], "card") == 0 && strcmp(argv[4], "--") == 0) {
+		run_card(argv[2], atoi(argv[3]), argc - 5, (const char *const *)argv + 5);
 	} else {
 		fputs(usage, stderr);
 		return 2;

@@ -25,6 +25,7 @@ pub mod compliance;
 pub mod connection;
 pub mod frame;
 pub mod fuzz;
+pub mod host_program;
 pub mod interop;
 pub mod ip;
 pub mod netns;

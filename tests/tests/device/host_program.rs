@@ -1,53 +1,25 @@
 //! The stack on queues that a program in C lends, which owns the EAL and the port
-//! (`tests/host_program/host_program.c`).
+//! (`tests/host_program`).
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::OnceLock;
 use std::time::Duration;
 
+use ferrowarp_tests::host_program::BUILD_HINT;
 use ferrowarp_tests::process::{self, Running};
 use ferrowarp_tests::skip;
-use ferrowarp_tests::workspace::root;
 
 const TIMEOUT: Duration = Duration::from_secs(120);
-
-/// What Rust's standard library needs of the system, as `--print native-static-libs` says.
-const RUST_LIBRARIES: [&str; 6] = ["-lgcc_s", "-lutil", "-lrt", "-lpthread", "-lm", "-ldl"];
 
 /// The compiled program; `None` without the library that it links.
 fn host_program() -> Option<&'static Path> {
     static BUILT: OnceLock<Option<PathBuf>> = OnceLock::new();
-    let built = BUILT.get_or_init(|| {
-        let library = process::program("examples/libhost_stack.a")?;
-        // Beside the library; renamed, as another process may run the one that is there.
-        let program = library.with_file_name("host_program");
-        let new = program.with_extension(std::process::id().to_string());
-        compile(&library, &new);
-        std::fs::rename(&new, &program).unwrap();
-        Some(program)
-    });
+    let built = BUILT.get_or_init(|| ferrowarp_tests::host_program::build().unwrap());
     if built.is_none() {
-        let build = "cargo build --profile test -p ferrowarp-tests --features device";
-        skip(&format!("no libhost_stack.a; {build} --example host_stack"));
+        skip(BUILD_HINT);
     }
     built.as_deref()
-}
-
-fn compile(library: &Path, program: &Path) {
-    let flags =
-        Command::new("pkg-config").args(["--cflags", "--libs", "libdpdk"]).output().unwrap();
-    let flags = String::from_utf8(flags.stdout).unwrap();
-    // net_ring is a plug-in, and has a function that the program calls.
-    let (compiling, linking): (Vec<_>, Vec<_>) =
-        flags.split_whitespace().partition(|flag| !flag.starts_with("-l"));
-    let folder = root().join("tests/host_program");
-    let mut gcc = Command::new("gcc");
-    gcc.args(["-O2", "-g", "-Wall", "-Wextra", "-Werror"]).args(compiling).arg("-I").arg(&folder);
-    gcc.arg(folder.join("host_program.c")).arg(library).args(linking).arg("-lrte_net_ring");
-    gcc.args(RUST_LIBRARIES).arg("-o").arg(program);
-    let built = process::run(&mut gcc, TIMEOUT).unwrap();
-    assert!(built.success(), "{gcc:?}\n{}", built.output);
 }
 
 /// The program, without arguments. Its EAL keeps its runtime folder below `folder`: whoever starts
