@@ -5,13 +5,20 @@ use std::time::Duration;
 
 use crate::interop::case::Case;
 use crate::interop::faults::RECOVERING;
+use crate::interop::guest::GuestCommand;
+use crate::interop::operation::failure;
 use crate::interop::route::{Route, Version};
-use crate::interop::testbed::Testbed;
+use crate::interop::testbed::{Testbed, last_line};
 
 /// Timeout of a workload on a busy machine: the guest is emulated, and polls.
 pub(super) const CARD_TIMEOUT: Duration = Duration::from_secs(240);
 /// Option of the programs: an end may be descheduled for seconds.
 pub(super) const PATIENT: &str = "--timeout 60";
+
+/// Bytes of a round of iwping: several segments with each MTU.
+pub(super) const SIZE: u32 = 20_000;
+/// Port of rping.
+const RPING_PORT: u16 = 7174;
 
 /// A configuration of a guest's cards.
 #[derive(Clone, Copy, Debug)]
@@ -52,15 +59,16 @@ pub(super) const CARDS: [Card; 4] = [
 ];
 
 /// Cases of the quick matrix: each card, and most kinds of case, once, in two minutes.
-pub(super) const QUICK: [&str; 8] = [
+pub(super) const QUICK: [&str; 9] = [
     "cards/virtio/ping/ipv4-1500/to-tap",
     "cards/virtio/checksums/offloaded/ipv4",
-    "cards/virtio/unplug",
-    "cards/virtio-2-queues/shards/ipv6",
+    "cards/virtio/unplug/to-tap",
+    "cards/virtio-2-queues/shards/ipv6/to-tap",
     "cards/e1000e/ping/ipv6-9000/from-siw",
-    "cards/e1000e/link-for-2s",
+    "cards/e1000e/link-for-2s/to-tap",
     "cards/vmxnet3/markers",
     "cards/two-cards/one-process/ipv4",
+    "cards/two-cards/host-program",
 ];
 
 impl Card {
@@ -100,4 +108,21 @@ pub(super) fn other_route(card: Card) -> Route {
 /// Returns the option of siw_peer for the IP version of the path.
 pub(super) fn family_option(testbed: &Testbed) -> &'static str {
     if testbed.route().version == Version::V6 { "--ipv6" } else { "" }
+}
+
+/// Starts rping's server on siw.
+pub(super) fn serve_rping(testbed: &Testbed) -> io::Result<GuestCommand> {
+    let addr = testbed.guest_addr();
+    let rping = testbed.guest.start(&format!("rping -s -a {addr} -S {SIZE}"))?;
+    testbed.guest.run_ok(&format!("listening {RPING_PORT}"))?;
+    Ok(rping)
+}
+
+/// Checks that iwping reports these rounds, and returns a summary.
+pub(super) fn expect_rounds(report: &str, rounds: u32) -> io::Result<String> {
+    if !report.contains(&format!("{rounds} rounds of {SIZE} bytes, every byte verified")) {
+        return Err(failure(format!("iwping: {}", last_line(report))));
+    }
+    let median = report.split("median ").nth(1).and_then(|rest| rest.split(' ').next());
+    Ok(format!("{rounds} rounds of {SIZE}, median {} usec", median.unwrap_or("?")))
 }

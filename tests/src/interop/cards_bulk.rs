@@ -6,10 +6,11 @@ use std::io;
 use crate::interop::bulk::value;
 use crate::interop::card::{CARD_TIMEOUT, Card, PATIENT, PEERS, Peer, family_option, other_route};
 use crate::interop::case::Case;
+use crate::interop::guest::GuestCommand;
 use crate::interop::operation::{CASE_TIMEOUT, failure};
 use crate::interop::ping::expect_exit_ok;
 use crate::interop::route::Route;
-use crate::interop::testbed::{Testbed, program_error};
+use crate::interop::testbed::{SECOND_CARD_BDF, Testbed, program_error};
 
 /// Port of iwperf.
 const PORT: u16 = 18515;
@@ -83,7 +84,8 @@ pub(super) fn cases(card: Card) -> Vec<Case> {
     }
     if card.name == "virtio-2-queues" {
         for (path, route) in [("ipv4", Route::PLAIN), ("ipv6", Route::PLAIN.v6())] {
-            cases.push(card.case(&format!("shards/{path}"), route, flows_stay_on_their_shards));
+            cases.push(card.case(&format!("shards/{path}/to-tap"), route, shards_connect));
+            cases.push(card.case(&format!("shards/{path}/from-tap"), route, shards_listen));
         }
     }
     cases
@@ -150,6 +152,32 @@ fn transfer(testbed: &mut Testbed, peer: Peer, test: &str) -> io::Result<String>
 fn card_listens(testbed: &mut Testbed, peer: Peer, test: &str) -> io::Result<String> {
     let line = testbed.card_command("iwperf", &format!("server --once {PATIENT}"));
     let server = testbed.guest.start(&line)?;
+    let (summary, _) = serve(testbed, server, peer, test)?;
+    Ok(summary)
+}
+
+/// A program in C owns the EAL and the second card, whose buffers hold 2 KiB of a frame, and lends
+/// its queue to `iwperf server`: longer frames arrive in several buffers, of which the program
+/// counts some, and each of which it has back in the end.
+pub(super) fn host_program_listens(testbed: &mut Testbed) -> io::Result<String> {
+    let mtu = testbed.route().mtu;
+    let device = format!("port:{SECOND_CARD_BDF},queues=0,mempool=stack");
+    let line = format!("server --once {PATIENT} --dev {device}");
+    let line = format!("iwperf {line} --mtu {mtu} --address {}/24", testbed.card_addr());
+    let line = format!("host_program card {SECOND_CARD_BDF} {mtu} -- {line}");
+    let server = testbed.guest.start(&line)?;
+    let (summary, output) = serve(testbed, server, Peer::Siw, "write-bw")?;
+    let scattered = output.lines().find_map(|line| line.strip_prefix("host: "));
+    Ok(format!("{summary}; {}", scattered.unwrap_or_default()))
+}
+
+/// Runs a client of `iwperf server` to its end. Returns a summary, and what the server printed.
+fn serve(
+    testbed: &mut Testbed,
+    server: GuestCommand,
+    peer: Peer,
+    test: &str,
+) -> io::Result<(String, String)> {
     server.wait_for("waiting for clients", CASE_TIMEOUT)?;
     let addr = testbed.card_addr();
     let (name, outcome) = match peer {
@@ -168,17 +196,18 @@ fn card_listens(testbed: &mut Testbed, peer: Peer, test: &str) -> io::Result<Str
         }
     };
     // If iwperf failed, its output explains more.
-    expect_exit_ok("iwperf", &server.finish(CASE_TIMEOUT))?;
-    match outcome? {
-        Some(verified) => BULK.expect_bytes(name, verified),
+    let server = server.finish(CASE_TIMEOUT);
+    expect_exit_ok("iwperf", &server)?;
+    let summary = match outcome? {
+        Some(verified) => BULK.expect_bytes(name, verified)?,
         // Its exit status says that it has verified what it received, as that of the server does.
-        None => Ok(BULK.summary()),
-    }
+        None => BULK.summary(),
+    };
+    Ok((summary, server.output))
 }
 
-/// Two shards: the frames of each connection arrive at the queue of its shard, as the key and the
-/// redirection table of the card predict, so that none is forwarded.
-fn flows_stay_on_their_shards(testbed: &mut Testbed) -> io::Result<String> {
+/// Two shards connect: the frames of each connection arrive at the queue of its shard.
+fn shards_connect(testbed: &mut Testbed) -> io::Result<String> {
     let server = format!("server --once {PATIENT}");
     let server = testbed.serve("iwperf", &server, "waiting for clients")?;
     let options = SHARDS.options();
@@ -190,19 +219,38 @@ fn flows_stay_on_their_shards(testbed: &mut Testbed) -> io::Result<String> {
     if !server.success() {
         return Err(program_error("iwperf on the host", &server));
     }
-    let forwarded = json_numbers(&client.output, "frames_forwarded");
+    let bytes = json_number(&client.output, "bytes_verified")?;
+    let bytes = SHARDS.expect_bytes("iwperf", bytes)?;
     // Of each shard, and of the context.
-    if forwarded != [0; 3] {
-        return Err(failure(format!("frames were forwarded: {forwarded:?} by each shard")));
+    Ok(format!("{bytes}, {}", flows_on_their_shards(&client.output, 3)?))
+}
+
+/// Two shards are connected to: as [`shards_connect`].
+fn shards_listen(testbed: &mut Testbed) -> io::Result<String> {
+    let line = format!("server --once {PATIENT} --shards 2 --json {RESULTS}");
+    let line = format!("{} && cat {RESULTS}", testbed.card_command("iwperf", &line));
+    let server = testbed.guest.start(&line)?;
+    server.wait_for("waiting for clients", CASE_TIMEOUT)?;
+    let line = format!("write-bw {} {}", testbed.card_addr(), SHARDS.options());
+    testbed.run_ok("iwperf", &line, CARD_TIMEOUT)?;
+    let server = server.finish(CASE_TIMEOUT);
+    expect_exit_ok("iwperf", &server)?;
+    Ok(format!("{}, {}", SHARDS.summary(), flows_on_their_shards(&server.output, 1)?))
+}
+
+/// Checks that the key and the redirection table of the card have predicted the queue of each
+/// segment that was looked at, and that none was forwarded to another shard, by so many counters.
+fn flows_on_their_shards(output: &str, counters: usize) -> io::Result<String> {
+    let forwarded = json_numbers(output, "frames_forwarded");
+    if forwarded != vec![0; counters] {
+        return Err(failure(format!("frames were forwarded: {forwarded:?}")));
     }
-    let checked = json_number(&client.output, "rss_checked")?;
-    let mismatches = json_number(&client.output, "rss_mismatches")?;
+    let checked = json_number(output, "rss_checked")?;
+    let mismatches = json_number(output, "rss_mismatches")?;
     if checked == 0 || mismatches != 0 {
         return Err(failure(format!("{mismatches} of {checked} segments on another queue")));
     }
-    let bytes = json_number(&client.output, "bytes_verified")?;
-    let bytes = SHARDS.expect_bytes("iwperf", bytes)?;
-    Ok(format!("{bytes}, nothing forwarded, {checked} segments as the card's RSS predicts"))
+    Ok(format!("nothing forwarded, {checked} segments as the card's RSS predicts"))
 }
 
 /// Returns the values of the lines `"key": VALUE` of indented JSON.

@@ -7,8 +7,8 @@
 //! - [`guest`]: the guest, and commands in it.
 //! - [`testbed`]: the guest, our programs and the network between them.
 //! - [`tcp_analysis`]: checks a case's packets with Wireshark's dissectors.
-//! - [`cards`], `cards_bulk`, `cards_refused`: the stack over cards, those of `card`; they need
-//!   another guest.
+//! - [`cards`], `cards_bulk`, `cards_failure`, `cards_refused`: the stack over cards, those of
+//!   `card`; they need another guest.
 //! - [`matrix`]: all cases, by group in the other modules.
 //! - [`run`]: runs cases.
 
@@ -16,6 +16,7 @@ pub mod bulk;
 mod card;
 pub mod cards;
 mod cards_bulk;
+mod cards_failure;
 mod cards_refused;
 pub mod case;
 pub mod faults;

@@ -154,6 +154,19 @@ impl Testbed {
         self.guest.monitor(&format!("set_link card0 {}", if up { "on" } else { "off" }))
     }
 
+    /// Returns how many bytes of frames the first card has sent since the network was made.
+    ///
+    /// # Errors
+    /// If there is no such card.
+    pub fn bytes_of_card(&self) -> io::Result<u64> {
+        let mut command = Command::new("ip");
+        command.args(["netns", "exec", &self.namespace(), "cat"]);
+        command.arg("/sys/class/net/card0/statistics/rx_bytes");
+        let output = command.output()?;
+        let text = String::from_utf8_lossy(&output.stdout);
+        text.trim().parse().map_err(|_| failure("no interface of the first card"))
+    }
+
     /// Returns the network namespace of the bridge.
     #[must_use]
     pub fn namespace(&self) -> String {
