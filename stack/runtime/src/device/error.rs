@@ -346,7 +346,25 @@ pub enum DeviceError {
 impl DeviceError {
     /// The driver of `device` is not loaded.
     pub(super) fn no_driver(device: String, driver: &'static str) -> Self {
-        // Distributions' package names have no underscore.
-        Self::NoDriver { device, driver, package: driver.replace('_', "-") }
+        // Distributions' package names have no underscore. One plug-in has both drivers of virtio.
+        let package = driver.strip_suffix("_user").unwrap_or(driver).replace('_', "-");
+        Self::NoDriver { device, driver, package }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn absent_driver_is_reported_with_the_package_that_has_it() {
+        for (driver, package) in [
+            ("net_af_packet", "librte-net-af-packet23;"),
+            ("net_vhost", "librte-net-vhost23;"),
+            ("net_virtio_user", "librte-net-virtio23;"),
+        ] {
+            let text = DeviceError::no_driver("a device".into(), driver).to_string();
+            assert!(text.contains(driver) && text.contains(package), "{text}");
+        }
     }
 }
