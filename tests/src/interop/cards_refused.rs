@@ -10,9 +10,42 @@ use crate::interop::testbed::{CARD_BDF, SECOND_CARD_BDF, Testbed};
 /// error says of it.
 struct Step {
     bdf: &'static str,
+    expected: &'static [&'static str],
     take: String,
     give: String,
-    expected: &'static [&'static str],
+    /// Options of the program.
+    options: &'static str,
+    /// Returns the command line that runs this one.
+    run: fn(&str) -> String,
+}
+
+impl Step {
+    /// The card of this address is refused with an error that has these parts.
+    fn refuses(bdf: &'static str, expected: &'static [&str]) -> Self {
+        let nothing = || "true".to_owned();
+        let (take, give) = (nothing(), nothing());
+        Self { bdf, expected, take, give, options: "", run: str::to_owned }
+    }
+
+    /// Takes the step away before, and gives it back.
+    fn between(self, take: impl Into<String>, give: impl Into<String>) -> Self {
+        Self { take: take.into(), give: give.into(), ..self }
+    }
+}
+
+/// Lets a user of the guest have the groups of VFIO, or takes them back.
+fn own_vfio(user: &str) -> String {
+    format!("chown {user} /dev/vfio/[0-9]*")
+}
+
+/// A command line that runs this one as a user without rights.
+fn as_user(command: &str) -> String {
+    format!("su -s /bin/sh user -c '{command}'")
+}
+
+/// As [`as_user`], with little memory that can be locked.
+fn as_user_with_little_memory(command: &str) -> String {
+    format!("ulimit -l 64; {}", as_user(command))
 }
 
 /// Returns the steps that are taken away, of a virtio card and another, both bound to vfio-pci.
@@ -26,59 +59,65 @@ fn steps() -> Vec<Step> {
     let plug_in = "$(find / -xdev -name 'librte_net_e1000.so*' | grep pmds)";
     let moved = |from: &str, to: &str| format!("mv /dev/vfio/{from} /dev/vfio/{to}");
     vec![
-        Step {
-            bdf: other,
-            take: unbind(other),
-            give: bind(other),
-            expected: &["bound to no kernel driver", "driverctl set-override"],
-        },
-        Step {
-            bdf: virtio,
-            take: [driver_override(virtio, ""), unbind(virtio), bind(virtio)].join("; "),
-            give: [driver_override(virtio, "vfio-pci"), unbind(virtio), bind(virtio)].join("; "),
-            expected: &["the kernel's driver virtio-pci", "loses the interface eth"],
-        },
-        Step {
-            bdf: other,
-            take: moved("vfio", "away"),
-            give: moved("away", "vfio"),
-            expected: &["there is no /dev/vfio/vfio"],
-        },
-        Step {
-            bdf: other,
-            take: "cp /proc/sys/vm/nr_hugepages /tmp; echo 0 >/proc/sys/vm/nr_hugepages".into(),
-            give: "cat /tmp/nr_hugepages >/proc/sys/vm/nr_hugepages".into(),
-            expected: &["without hugepages", "sysctl vm.nr_hugepages="],
-        },
-        Step {
-            bdf: other,
-            take: format!(
+        Step::refuses(other, &["bound to no kernel driver", "driverctl set-override"])
+            .between(unbind(other), bind(other)),
+        Step::refuses(virtio, &["the kernel's driver virtio-pci", "loses the interface eth"])
+            .between(
+                [driver_override(virtio, ""), unbind(virtio), bind(virtio)].join("; "),
+                [driver_override(virtio, "vfio-pci"), unbind(virtio), bind(virtio)].join("; "),
+            ),
+        Step::refuses(other, &["there is no /dev/vfio/vfio"])
+            .between(moved("vfio", "away"), moved("away", "vfio")),
+        Step::refuses(other, &["without hugepages", "sysctl vm.nr_hugepages="]).between(
+            "cp /proc/sys/vm/nr_hugepages /tmp; echo 0 >/proc/sys/vm/nr_hugepages",
+            "cat /tmp/nr_hugepages >/proc/sys/vm/nr_hugepages",
+        ),
+        Step::refuses(other, &["no poll-mode driver", "librte-net-e1000-23"]).between(
+            format!(
                 "mkdir /tmp/away; for i in {plug_in}; do dirname $i >/tmp/where; \
                  mv $i /tmp/away; done"
             ),
-            give: "mv /tmp/away/* $(cat /tmp/where)/; rmdir /tmp/away".into(),
-            expected: &["no poll-mode driver", "librte-net-e1000-23"],
+            "mv /tmp/away/* $(cat /tmp/where)/; rmdir /tmp/away",
+        ),
+        Step {
+            run: as_user,
+            ..Step::refuses(other, &["opened: Permission denied", "chown USER /dev/vfio/"])
+        },
+        Step {
+            run: as_user_with_little_memory,
+            ..Step::refuses(other, &["may lock 64 KiB of memory", "ulimit -l unlimited"])
+        }
+        .between(own_vfio("user"), own_vfio("0")),
+        Step {
+            options: "--shards 2",
+            ..Step::refuses(virtio, &["2 queues were requested, the device has at most 1"])
         },
     ]
 }
 
 /// Takes each step away, and expects the card to be refused for it; then while another process uses
-/// the card.
+/// the card, one of a user who has no right but to the card's group.
 ///
 /// # Errors
 /// A card that was opened, another error, or more than a line.
 pub(super) fn refuse_cards(testbed: &Testbed) -> io::Result<()> {
+    testbed
+        .guest
+        .run_ok("echo user:x:1000:1000::/:/bin/sh >/etc/passwd; echo user:x:1000: >/etc/group")?;
     for step in steps() {
         testbed.guest.run_ok(&step.take)?;
-        let outcome = expect_refusal(testbed, step.bdf, step.expected);
+        let outcome = expect_refusal(testbed, &step);
         testbed.guest.run_ok(&step.give)?;
         outcome?;
     }
-    let user = testbed.guest.start(&server(testbed, SECOND_CARD_BDF))?;
+    testbed.guest.run_ok(&own_vfio("user"))?;
+    let user = testbed.guest.start(&as_user(&server(testbed, SECOND_CARD_BDF)))?;
     user.wait_for("waiting for clients", CASE_TIMEOUT)?;
-    let outcome = expect_refusal(testbed, SECOND_CARD_BDF, &["in use by process", "(iwping)"]);
+    let in_use = Step::refuses(SECOND_CARD_BDF, &["in use by process", "(iwping)"]);
+    let outcome = expect_refusal(testbed, &in_use);
     user.kill()?;
     let _ = user.finish(CASE_TIMEOUT);
+    testbed.guest.run_ok(&own_vfio("0"))?;
     outcome
 }
 
@@ -87,20 +126,22 @@ fn server(testbed: &Testbed, bdf: &str) -> String {
     format!("iwping server --dev pci:{bdf} --ip {}/24", testbed.card_addr())
 }
 
-fn expect_refusal(testbed: &Testbed, bdf: &str, parts: &[&str]) -> io::Result<()> {
+fn expect_refusal(testbed: &Testbed, step: &Step) -> io::Result<()> {
+    let Step { bdf, expected, options, run, .. } = step;
     let driver = format!("readlink /sys/bus/pci/devices/{bdf}/driver || true");
     let before = testbed.guest.run_ok(&driver)?;
-    let result = testbed.guest.run(&server(testbed, bdf), CASE_TIMEOUT)?;
+    let command = format!("{} {options}", server(testbed, bdf));
+    let result = testbed.guest.run(&run(&command), CASE_TIMEOUT)?;
     let output = result.output.trim();
     let is_right = result.code == Some(1)
         && output.lines().count() == 1
         && output.starts_with(&format!("iwping: pci:{bdf}: "))
-        && parts.iter().all(|part| output.contains(part));
+        && expected.iter().all(|part| output.contains(part));
     if !is_right {
-        return Err(failure(format!("{parts:?} expected: {:?}: {output}", result.code)));
+        return Err(failure(format!("{expected:?} expected: {:?}: {output}", result.code)));
     }
     if testbed.guest.run_ok(&driver)? != before {
-        return Err(failure(format!("{parts:?}: the card's binding has changed")));
+        return Err(failure(format!("{expected:?}: the card's binding has changed")));
     }
     Ok(())
 }
