@@ -8,8 +8,9 @@ use crate::interop::card::{
 };
 use crate::interop::cards_bulk;
 use crate::interop::cards_failure;
-use crate::interop::cards_refused::refuse_cards;
+use crate::interop::cards_refused::{refuse_cards, refuse_without_iommu};
 use crate::interop::case::Case;
+use crate::interop::guest::NO_IOMMU;
 use crate::interop::operation::CASE_TIMEOUT;
 use crate::interop::ping::expect_exit_ok;
 use crate::interop::route::Route;
@@ -43,6 +44,8 @@ pub fn cases() -> Vec<Case> {
     }
     let host_program = |testbed: &mut Testbed| cards_bulk::host_program_listens(testbed);
     cases.push(both.case("host-program", Route::PLAIN.mtu(9000), host_program));
+    let alone = Card { name: "no-iommu", options: &["e1000e", NO_IOMMU], ..CARDS[0] };
+    cases.push(alone.case("refused", Route::PLAIN, refuse_without_iommu).without_fpdus());
     let refused = |testbed: &mut Testbed| {
         refuse_cards(testbed)?;
         card_connects(testbed, Peer::Tap, "")

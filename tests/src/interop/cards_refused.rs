@@ -121,6 +121,16 @@ pub(super) fn refuse_cards(testbed: &Testbed) -> io::Result<()> {
     outcome
 }
 
+/// Expects a card to be refused in a guest whose IOMMU is off, where vfio-pci does not take it.
+///
+/// # Errors
+/// As [`refuse_cards`].
+pub(super) fn refuse_without_iommu(testbed: &mut Testbed) -> io::Result<String> {
+    let parts = &["bound to no kernel driver", "turn the IOMMU on, which is off"];
+    expect_refusal(testbed, &Step::refuses(CARD_BDF, parts))?;
+    Ok("refused".into())
+}
+
 /// The command line of a server over a card.
 fn server(testbed: &Testbed, bdf: &str) -> String {
     format!("iwping server --dev pci:{bdf} --ip {}/24", testbed.card_addr())

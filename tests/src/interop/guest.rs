@@ -18,12 +18,15 @@ use crate::process::program;
 /// Timeout of a boot.
 const BOOT_TIMEOUT: Duration = Duration::from_secs(90);
 
+/// Option of `scripts/nic-guest`, beside cards: the IOMMU is off.
+pub const NO_IOMMU: &str = "--no-iommu";
+
 /// Hardware of a guest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum GuestKind {
     /// One card, for siw.
     Siw,
-    /// Further cards for the stack, as `scripts/nic-guest --card` takes them.
+    /// Further cards for the stack, as `scripts/nic-guest --card` takes them, and [`NO_IOMMU`].
     Cards(&'static [&'static str]),
 }
 
@@ -150,7 +153,10 @@ impl Guest {
         let iwping = program("iwping").ok_or_else(|| failure("iwping was not built"))?;
         command.env("FERROWARP_BIN", iwping.parent().unwrap_or(&iwping)).arg("--siw");
         for card in cards {
-            command.args(["--card", card]);
+            match *card {
+                NO_IOMMU => command.arg(card),
+                card => command.args(["--card", card]),
+            };
         }
         if cards.len() > 1 {
             let both = program("examples/two_devices");
