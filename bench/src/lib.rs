@@ -41,6 +41,8 @@ pub mod paired;
 #[cfg(feature = "device")]
 pub mod peers;
 #[cfg(feature = "device")]
+pub mod program;
+#[cfg(feature = "device")]
 pub mod ring_end;
 pub mod state_lines;
 #[cfg(feature = "device")]

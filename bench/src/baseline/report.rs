@@ -4,6 +4,8 @@ use std::fmt::Write as _;
 use std::fs::read_to_string;
 use std::process::Command;
 
+use serde_json::Value;
+
 use super::measure::BOUND_MESSAGE_LEN;
 use super::plan::Plan;
 use super::result::{CellResult, Table, Target};
@@ -41,6 +43,22 @@ pub fn host_info() -> Vec<(&'static str, String)> {
         ("Rust", output("rustc", &["--version"])),
         ("Stack", format!("ferrowarp {}", env!("CARGO_PKG_VERSION"))),
     ]
+}
+
+/// Formats [`host_info`] as a table.
+#[must_use]
+pub fn host_table() -> String {
+    let mut text = "| machine | |\n|---|---|\n".to_owned();
+    for (name, value) in host_info() {
+        line(&mut text, &format!("| {name} | {value} |"));
+    }
+    text
+}
+
+/// Returns [`host_info`] as a JSON object.
+#[must_use]
+pub fn host_json() -> Value {
+    host_info().into_iter().map(|(name, value)| (name, Value::from(value))).collect()
 }
 
 fn first_words(text: &std::io::Result<String>, count: usize) -> String {
@@ -184,6 +202,13 @@ pub fn size_name(size: u64) -> String {
         1024..1_048_576 => format!("{} KiB", size / 1024),
         _ => format!("{} MiB", size / 1_048_576),
     }
+}
+
+/// Returns the name of a row for options and tables: `write-bw-64K-1500`.
+#[must_use]
+pub fn row_name(test: &str, size: u64, mtu: u16) -> String {
+    let size = size_name(size).replace(" KiB", "K").replace(" MiB", "M");
+    format!("{test}-{size}-{mtu}")
 }
 
 #[cfg(test)]

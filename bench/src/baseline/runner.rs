@@ -8,11 +8,11 @@ use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use super::plan::Topology;
 
-/// Addresses of two processes connected over `memif`.
+/// Addresses of two processes.
 const SERVER: &str = "198.18.0.1";
 const CLIENT: &str = "198.18.0.2";
 /// Time allowed for a run beyond its measured time: start and exit of both ends.
@@ -33,6 +33,15 @@ pub struct Sample {
     pub checksum: String,
 }
 
+impl Sample {
+    /// Returns the figures as a JSON object.
+    #[must_use]
+    pub fn figures(&self) -> Value {
+        let Self { gbit_s, rate_mops, p50_us, p99_us, .. } = self;
+        json!({ "gbit_s": gbit_s, "rate_mops": rate_mops, "p50_us": p50_us, "p99_us": p99_us })
+    }
+}
+
 /// The program `iwperf`, and a folder for its files.
 #[derive(Clone, Debug)]
 pub struct Iwperf {
@@ -43,6 +52,19 @@ pub struct Iwperf {
 }
 
 impl Iwperf {
+    /// Returns the program given, or else the one beside this program.
+    ///
+    /// # Errors
+    /// If it is absent.
+    pub fn new(program: Option<&Path>, scratch: &Path) -> Result<Self> {
+        let program = match program {
+            Some(program) => program.to_owned(),
+            None => std::env::current_exe()?.with_file_name("iwperf"),
+        };
+        ensure!(program.exists(), "{} is absent: build ferrowarp-apps first", program.display());
+        Ok(Self { program, scratch: scratch.to_owned() })
+    }
+
     /// Runs one test with further options.
     ///
     /// # Errors
@@ -192,8 +214,6 @@ fn sample(report: &Value) -> Result<Sample> {
 
 #[cfg(test)]
 mod tests {
-    use serde_json::json;
-
     use super::*;
 
     #[test]

@@ -54,14 +54,11 @@ struct Options {
 
 fn main() -> Result<ExitCode> {
     let options = Options::parse();
-    let own = std::env::current_exe()?;
-    let program = options.iwperf.clone().unwrap_or_else(|| own.with_file_name("iwperf"));
-    ensure!(program.exists(), "{} is absent: build ferrowarp-apps first", program.display());
     let plan = plan(&options)?;
     let scratch = std::env::temp_dir().join(format!("ferrowarp-baseline-{}", std::process::id()));
+    let iwperf = Iwperf::new(options.iwperf.as_deref(), &scratch)?;
     fs::create_dir_all(&scratch).with_context(|| format!("cannot make {}", scratch.display()))?;
     let mut failures = Vec::new();
-    let iwperf = Iwperf { program, scratch: scratch.clone() };
     let mut measured_targets = measurable_targets(&plan);
     measure_targets(&mut measured_targets, &plan, options.promise_seconds, &iwperf, &mut failures);
     let measured = run(&plan, &iwperf, &mut failures);
@@ -79,7 +76,8 @@ fn main() -> Result<ExitCode> {
     }
     text.push_str(&report::tables(&plan, &tables));
     if !options.no_instructions {
-        text.push_str(&instructions(&own.with_file_name("instructions"), &mut failures)?);
+        let program = std::env::current_exe()?.with_file_name("instructions");
+        text.push_str(&instructions(&program, &mut failures)?);
     }
     fs::write(&options.out, text)
         .with_context(|| format!("cannot write {}", options.out.display()))?;
@@ -158,10 +156,7 @@ fn header(options: &Options, plan: &Plan) -> Result<String> {
     text.push_str(
         "To repeat: `bench/baseline`; part of it: `bench/baseline --places one --rounds 5`.\n\n",
     );
-    text.push_str("| machine | |\n|---|---|\n");
-    for (name, value) in report::host_info() {
-        let _ = writeln!(text, "| {name} | {value} |");
-    }
+    text.push_str(&report::host_table());
     if let Some((Topology::TwoCores(cores) | Topology::Memif(cores), _)) =
         plan.tables.iter().find(|table| !matches!(table.0, Topology::OneCore(_)))
     {

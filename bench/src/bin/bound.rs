@@ -1,7 +1,7 @@
 //! Compares `iwperf` with the bound of this machine, pair by pair, and writes `BOUND.md`.
 
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::ExitCode;
 
 use anyhow::{Context, Result, ensure};
@@ -10,6 +10,7 @@ use ferrowarp_bench::baseline::runner::Iwperf;
 use ferrowarp_bench::paired::measure::{Setup, run};
 use ferrowarp_bench::paired::report;
 use ferrowarp_bench::paired::rows::{self, Row};
+use ferrowarp_bench::program::{check_pairs, finish, write, write_json};
 
 /// Compares iwperf with the bound of this machine, pair by pair.
 ///
@@ -68,18 +69,11 @@ fn main() -> Result<ExitCode> {
         rows.iter().for_each(|row| println!("{}", row.name));
         return Ok(ExitCode::SUCCESS);
     }
-    ensure!(options.pairs > 0, "--pairs 0 measures nothing: 9 give an interval of 96 %");
-    ensure!(
-        options.seconds.is_finite() && options.seconds > 0.0,
-        "--seconds {}: give a positive number",
-        options.seconds
-    );
-    let own = std::env::current_exe()?;
-    let program = options.iwperf.clone().unwrap_or_else(|| own.with_file_name("iwperf"));
+    check_pairs(options.pairs, options.seconds)?;
     let scratch = std::env::temp_dir().join(format!("ferrowarp-bound-{}", std::process::id()));
     let setup = Setup {
-        iwperf: iwperf(&program, &scratch)?,
-        before: options.before.as_ref().map(|path| iwperf(path, &scratch)).transpose()?,
+        iwperf: Iwperf::new(options.iwperf.as_deref(), &scratch)?,
+        before: options.before.as_ref().map(|it| Iwperf::new(Some(it), &scratch)).transpose()?,
         pairs: options.pairs,
         seconds: options.seconds,
     };
@@ -89,22 +83,9 @@ fn main() -> Result<ExitCode> {
     fs::remove_dir_all(&scratch)?;
     print!("{}", report::table(&results));
     let json = options.json.clone().unwrap_or_else(|| options.out.with_extension("json"));
-    let report_json = report::json(&results, options.seconds, &failures);
-    write(&json, &format!("{}\n", serde_json::to_string_pretty(&report_json)?))?;
+    write_json(&json, &report::json(&results, options.seconds, &failures))?;
     write(&options.out, &report::markdown(&results, options.seconds))?;
-    for failure in &failures {
-        eprintln!("failed: {failure}");
-    }
-    Ok(if failures.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
-}
-
-fn iwperf(program: &Path, scratch: &Path) -> Result<Iwperf> {
-    ensure!(program.exists(), "{} is absent: build ferrowarp-apps first", program.display());
-    Ok(Iwperf { program: program.to_owned(), scratch: scratch.to_owned() })
-}
-
-fn write(path: &Path, text: &str) -> Result<()> {
-    fs::write(path, text).with_context(|| format!("cannot write {}", path.display()))
+    Ok(finish(&failures))
 }
 
 fn selected_rows(options: &Options) -> Result<Vec<Row>> {

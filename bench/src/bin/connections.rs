@@ -1,7 +1,6 @@
 //! Measures what many connections cost, and writes `CONNECTIONS.md`.
 
-use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -14,6 +13,7 @@ use ferrowarp_bench::connections::results::{Control, Results};
 use ferrowarp_bench::connections::{
     control, idle, json, many, memory, plot, report, setup_rate, soak,
 };
+use ferrowarp_bench::program::{write, write_json};
 
 /// Measures what many connections cost: to a busy one beside them, in memory, in set-up and end, to
 /// control calls, and over hours.
@@ -123,8 +123,7 @@ fn main() -> Result<ExitCode> {
         }
     }
     print!("{}", report::tables(&results));
-    let json = serde_json::to_string_pretty(&json::json(&results))? + "\n";
-    write(&options.out.with_extension("json"), &json)?;
+    write_json(&options.out.with_extension("json"), &json::json(&results))?;
     let plot = options.out.with_extension("svg");
     let is_drawn = match &results.soak {
         Some(soak) => plot::draw(&plot, soak)?,
@@ -214,8 +213,4 @@ fn duration(seconds: f64, option: &str) -> Result<Duration> {
 fn count_allocations(act: &mut dyn FnMut()) -> Allocated {
     let info = allocation_counter::measure(act);
     Allocated { bytes: info.bytes_current, count: info.count_current }
-}
-
-fn write(path: &Path, text: &str) -> Result<()> {
-    fs::write(path, text).with_context(|| format!("cannot write {}", path.display()))
 }

@@ -1,14 +1,14 @@
 //! Measures the latency of short Writes beside other traffic, and writes `FAIRNESS.md`.
 
-use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::ExitCode;
 
-use anyhow::{Context as _, Result, ensure};
+use anyhow::{Result, ensure};
 use clap::Parser;
 use ferrowarp_bench::fairness::cases::{self, Case};
 use ferrowarp_bench::fairness::measure::{Setup, run};
 use ferrowarp_bench::fairness::report::{self, Row};
+use ferrowarp_bench::program::{finish, select, write, write_json};
 use ferrowarp_bench::ring_end::cores_of_ends;
 
 /// Measures the latency of 64-byte RDMA Writes beside other traffic, and compares it with what the
@@ -88,30 +88,16 @@ fn main() -> Result<ExitCode> {
     }
     print!("{}\n{}", report::segment_table(&rows)?, report::table(&rows)?);
     let json = report::json(&rows, seconds, &failures);
-    let json_path = options.out.with_extension("json");
-    write(&json_path, &(serde_json::to_string_pretty(&json)? + "\n"))?;
+    write_json(&options.out.with_extension("json"), &json)?;
     write(&options.out, &report::markdown(&rows, seconds)?)?;
-    for failure in &failures {
-        eprintln!("failed: {failure}");
-    }
-    Ok(if failures.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    Ok(finish(&failures))
 }
 
 fn selected_cases(options: &Options) -> Result<Vec<Case>> {
     let mut cases = cases::all();
-    for wanted in &options.cases {
-        let is_known = cases.iter().any(|case| case.name.starts_with(wanted));
-        ensure!(is_known, "--cases {wanted}: no such case; --list prints their names");
-    }
-    if !options.cases.is_empty() {
-        cases.retain(|case| options.cases.iter().any(|wanted| case.name.starts_with(wanted)));
-    }
+    select(&mut cases, "--cases", &options.cases, |case| case.name)?;
     for case in &mut cases {
         case.qps = options.qps.map_or(case.qps, usize::from);
     }
     Ok(cases)
-}
-
-fn write(path: &Path, text: &str) -> Result<()> {
-    fs::write(path, text).with_context(|| format!("cannot write {}", path.display()))
 }

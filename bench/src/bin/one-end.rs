@@ -1,7 +1,6 @@
 //! Measures what each end of a transfer takes by itself, and writes `ONE-END.md`.
 
-use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -9,6 +8,7 @@ use anyhow::{Context as _, Result, ensure};
 use clap::Parser;
 use ferrowarp_bench::one_end::measure::{Pair, Run, Setup, clock_ns};
 use ferrowarp_bench::one_end::report::{self, Row};
+use ferrowarp_bench::program::{finish, write, write_json};
 use ferrowarp_bench::ring_end::cores_of_ends;
 
 /// Measures the time per segment of source and sink of RDMA Writes, each by itself, over ring.
@@ -75,13 +75,9 @@ fn main() -> Result<ExitCode> {
     }
     print!("{}", report::table(&rows));
     let json = report::json(&rows, seconds, clock_ns, &failures);
-    let json_path = options.out.with_extension("json");
-    write(&json_path, &(serde_json::to_string_pretty(&json)? + "\n"))?;
+    write_json(&options.out.with_extension("json"), &json)?;
     write(&options.out, &report::markdown(&rows, seconds, clock_ns))?;
-    for failure in &failures {
-        eprintln!("failed: {failure}");
-    }
-    Ok(if failures.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    Ok(finish(&failures))
 }
 
 /// Measures on a thread of its own, so that this one keeps its affinity.
@@ -90,8 +86,4 @@ fn measure(setup: &Setup, duration: Duration, clock_ns: f64) -> Result<Run> {
         let thread = scope.spawn(|| Pair::connect(setup)?.run(duration, clock_ns));
         thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
     })
-}
-
-fn write(path: &Path, text: &str) -> Result<()> {
-    fs::write(path, text).with_context(|| format!("cannot write {}", path.display()))
 }

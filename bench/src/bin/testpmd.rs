@@ -1,13 +1,14 @@
 //! Measures the stack beside testpmd over `memif` and `tap`, and writes `TESTPMD.md`.
 
-use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use anyhow::{Context as _, Result, ensure};
+use anyhow::{Context as _, Result};
 use clap::Parser;
 use ferrowarp_bench::baseline::plan::Topology;
 use ferrowarp_bench::baseline::runner::Iwperf;
+use ferrowarp_bench::paired::pairs::{both, run_pairs};
+use ferrowarp_bench::program::{check_pairs, finish, select, write, write_json};
 use ferrowarp_bench::ring_end::cores_of_ends;
 use ferrowarp_bench::testpmd::report::{self, Pair, Row, rows};
 use ferrowarp_bench::testpmd::{memif, program, tap};
@@ -15,6 +16,8 @@ use ferrowarp_tests::{netns, process};
 
 /// Bytes per RDMA Write.
 const SIZE: u64 = 65_536;
+/// Names of the two in errors.
+const CONTENDERS: [&str; 2] = ["the stack", "testpmd"];
 
 /// Compares iwperf with DPDK's testpmd over the same device, pair by pair.
 ///
@@ -49,51 +52,36 @@ struct Options {
 fn main() -> Result<ExitCode> {
     let options = Options::parse();
     let (pairs, seconds) = if options.quick { (3, 0.5) } else { (options.pairs, options.seconds) };
-    ensure!(pairs > 0, "--pairs 0 measures nothing: 9 give an interval of 96 %");
-    ensure!(seconds.is_finite() && seconds > 0.0, "--seconds {seconds}: give a positive number");
+    check_pairs(pairs, seconds)?;
     let mut rows = selected_rows(&options)?;
     let cores = cores_of_ends(&options.cores)?;
     let cores = [cores[0], *cores.last().context("a core at least")?];
-    let own = std::env::current_exe()?;
-    let program = options.iwperf.clone().unwrap_or_else(|| own.with_file_name("iwperf"));
-    ensure!(program.exists(), "{} is absent: build ferrowarp-apps first", program.display());
     let scratch = process::temp_dir()?;
-    let iwperf = Iwperf { program, scratch: scratch.path().to_owned() };
+    let iwperf = Iwperf::new(options.iwperf.as_deref(), scratch.path())?;
     let missing = program::missing_prerequisite();
-    let mut failures = Vec::new();
-    if missing.is_none() {
-        for number in 0..pairs {
-            for row in &mut rows {
-                let ours_first = number % 2 == 0;
-                match measure(row, &iwperf, cores, seconds, ours_first) {
-                    Ok(pair) => {
-                        let [ours, testpmd] = pair.figures();
-                        eprintln!(
-                            "pair {} of {pairs}, {}: stack {ours:.3}, testpmd {testpmd:.3} {}",
-                            number + 1,
-                            row.name,
-                            row.unit
-                        );
-                        row.pairs.push(pair);
-                    }
-                    Err(error) => failures.push(format!("{}: {error:#}", row.name)),
-                }
-            }
-        }
-    }
+    let failures = if missing.is_some() {
+        Vec::new()
+    } else {
+        run_pairs(
+            &mut rows,
+            pairs,
+            |row| row.name,
+            |row, ours_first| {
+                let pair = measure(row, &iwperf, cores, seconds, ours_first)?;
+                row.pairs.push(pair);
+                let [ours, testpmd] = pair.figures();
+                Ok(format!("stack {ours:.3}, testpmd {testpmd:.3} {}", row.unit))
+            },
+        )
+    };
     print!("{}", report::table(&rows));
-    let json = report::json(&rows, seconds, &failures);
-    let json_path = options.out.with_extension("json");
-    write(&json_path, &(serde_json::to_string_pretty(&json)? + "\n"))?;
+    write_json(&options.out.with_extension("json"), &report::json(&rows, seconds, &failures))?;
     write(&options.out, &report::markdown(&rows, seconds, missing.as_deref()))?;
     if let Some(reason) = missing {
         eprintln!("not measured: {reason}");
         return Ok(ExitCode::FAILURE);
     }
-    for failure in &failures {
-        eprintln!("failed: {failure}");
-    }
-    Ok(if failures.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    Ok(finish(&failures))
 }
 
 fn measure(
@@ -107,40 +95,18 @@ fn measure(
     if row.name.starts_with("tap") {
         let ours = || tap::measure_iwperf(&iwperf.program, folder, cores, seconds);
         let theirs = || tap::measure_testpmd(folder, cores, seconds);
-        let ((ours, payload_gbit_s), testpmd) = both(ours_first, ours, theirs)?;
+        let ((ours, payload_gbit_s), testpmd) = both(ours_first, CONTENDERS, ours, theirs)?;
         return Ok(Pair::Tap { ours, payload_gbit_s, testpmd });
     }
     let ours = || iwperf.run("write-bw", &Topology::Memif(cores), row.mtu, SIZE, seconds, &[]);
     let theirs = || memif::measure(folder, row.mtu, cores, seconds);
-    let (ours, testpmd) = both(ours_first, ours, theirs)?;
+    let (ours, testpmd) = both(ours_first, CONTENDERS, ours, theirs)?;
     Ok(Pair::Memif { ours: ours.gbit_s, testpmd })
-}
-
-/// Measures both, in either order.
-fn both<A, B>(
-    ours_first: bool,
-    ours: impl FnOnce() -> Result<A>,
-    testpmd: impl FnOnce() -> Result<B>,
-) -> Result<(A, B)> {
-    let ours = || ours().context("the stack");
-    let testpmd = || testpmd().context("testpmd");
-    if ours_first {
-        let ours = ours()?;
-        return Ok((ours, testpmd()?));
-    }
-    let testpmd = testpmd()?;
-    Ok((ours()?, testpmd))
 }
 
 fn selected_rows(options: &Options) -> Result<Vec<Row>> {
     let mut rows = rows();
-    for wanted in &options.rows {
-        let is_known = rows.iter().any(|row| row.name.starts_with(wanted));
-        ensure!(is_known, "--rows {wanted}: choose from memif-1500, memif-9000, tap-1500");
-    }
-    if !options.rows.is_empty() {
-        rows.retain(|row| options.rows.iter().any(|wanted| row.name.starts_with(wanted)));
-    }
+    select(&mut rows, "--rows", &options.rows, |row| row.name)?;
     let lacks_tap = netns::missing_prerequisite();
     let lacks_tap = lacks_tap.or((!Path::new("/dev/net/tun").exists()).then_some("no tap devices"));
     if let Some(reason) = lacks_tap {
@@ -148,8 +114,4 @@ fn selected_rows(options: &Options) -> Result<Vec<Row>> {
         rows.retain(|row| !row.name.starts_with("tap"));
     }
     Ok(rows)
-}
-
-fn write(path: &Path, text: &str) -> Result<()> {
-    fs::write(path, text).with_context(|| format!("cannot write {}", path.display()))
 }

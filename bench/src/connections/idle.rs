@@ -7,7 +7,7 @@ use anyhow::Result;
 use super::allocations;
 use super::busy::Busy;
 use super::ends::{Depths, Ends};
-use super::setup_rate::Paired;
+use crate::paired::pairs::Paired;
 
 /// Writes that are measured: name, bytes, outstanding at a time.
 pub const WRITES: [(&str, u32, usize); 2] = [("64 KiB", 65_536, 16), ("64 bytes", 64, 64)];

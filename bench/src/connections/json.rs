@@ -6,14 +6,12 @@ use serde_json::{Map, Value, json};
 use super::control::Latencies;
 use super::memory::Share;
 use super::results::{BYTES_LIMIT, IDLE_LIMIT, RATE_LIMIT, Results, kept, us};
-use super::setup_rate::Paired;
-use crate::baseline::report::host_info;
+use crate::baseline::report::host_json;
+use crate::paired::pairs::Paired;
 
 /// Returns all samples as JSON.
 #[must_use]
 pub fn json(results: &Results) -> Value {
-    let machine: Map<String, Value> =
-        host_info().into_iter().map(|(name, value)| (name.to_owned(), value.into())).collect();
     let paired = |pairs: &Paired, limit| {
         let ratio = pairs.ratio().map(|it| {
             json!({ "median": it.median, "interval": [it.low, it.high], "coverage": it.coverage,
@@ -21,7 +19,7 @@ pub fn json(results: &Results) -> Value {
         });
         json!({ "pairs": pairs.pairs, "ratio": ratio })
     };
-    let mut value = json!({ "machine": machine, "failures": results.failures });
+    let mut value = json!({ "machine": host_json(), "failures": results.failures });
     if let Some((count, rows)) = &results.idle {
         let rows: Map<String, Value> = rows
             .iter()

@@ -8,10 +8,11 @@ use super::control::{self, Latencies};
 use super::many::Many;
 use super::memory::{Memory, Share};
 use super::results::{BYTES_LIMIT, Control, IDLE_LIMIT, RATE_LIMIT, Results, kept, us};
-use super::setup_rate::{Paired, Rates};
+use super::setup_rate::Rates;
 use super::soak::{GROWTH_MAX, Line, Soak};
-use crate::baseline::report::host_info;
+use crate::baseline::report::host_table;
 use crate::paired::interval::MedianInterval;
+use crate::paired::pairs::Paired;
 use crate::paired::rows::Wanted;
 
 const fn yes_no(is_kept: bool) -> &'static str {
@@ -32,11 +33,9 @@ pub fn markdown(results: &Results, plot: Option<&str>) -> String {
     let mut text = METHOD.to_owned();
     text.push_str(
         "\nTo repeat: `bench/connections`; in some minutes: `bench/connections --quick`; one part: \
-         `bench/connections --only memory`.\n\n| machine | |\n|---|---|\n",
+         `bench/connections --only memory`.\n\n",
     );
-    for (name, value) in host_info() {
-        let _ = writeln!(text, "| {name} | {value} |");
-    }
+    text.push_str(&host_table());
     text.push_str(&tables(results));
     if let Some(plot) = plot {
         let _ = writeln!(text, "\n![Resident memory during the soak]({plot})");

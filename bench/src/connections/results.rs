@@ -5,9 +5,10 @@ use hdrhistogram::Histogram;
 use super::control::Latencies;
 use super::many::Many;
 use super::memory::Memory;
-use super::setup_rate::{Paired, Rates};
+use super::setup_rate::Rates;
 use super::soak::Soak;
 use crate::paired::interval::{COVERAGE_MIN, MedianInterval};
+use crate::paired::pairs::Paired;
 use crate::paired::rows::Wanted;
 
 /// Time of a Write beside idle connections, as a multiple of that alone.

@@ -6,35 +6,9 @@ use anyhow::Result;
 
 use super::allocations;
 use super::ends::{Depths, Ends};
-use crate::paired::interval::MedianInterval;
+use crate::paired::pairs::Paired;
 
-/// Figures without and with other connections, in pairs.
-#[derive(Clone, Debug, Default)]
-pub struct Paired {
-    /// Without, with.
-    pub pairs: Vec<[f64; 2]>,
-}
-
-impl Paired {
-    /// Appends a pair.
-    pub fn push(&mut self, pair: [f64; 2]) {
-        self.pairs.push(pair);
-    }
-
-    /// Returns the figures with other connections divided by those without; `None` without pairs.
-    #[must_use]
-    pub fn ratio(&self) -> Option<MedianInterval> {
-        MedianInterval::of(self.pairs.iter().map(|[without, with]| with / without).collect())
-    }
-
-    /// Returns the figures without (0) or with (1) other connections.
-    #[must_use]
-    pub fn figure(&self, which: usize) -> Option<MedianInterval> {
-        MedianInterval::of(self.pairs.iter().map(|pair| pair[which]).collect())
-    }
-}
-
-/// Set-ups and ends per second.
+/// Set-ups and ends per second: without other connections, and as subject with them.
 #[derive(Clone, Debug, Default)]
 pub struct Rates {
     /// Set-ups: queue pairs created at both ends, and connected.

@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use super::cases::QUANTUM_SEGMENTS;
 use super::load::PORT_QUEUE_LEN;
 use super::measure::{QUANTILE, Round, Setup};
-use crate::baseline::report::host_info;
+use crate::baseline::report::{host_json, host_table};
 use crate::paired::interval::{COVERAGE_MIN, MedianInterval};
 
 /// The rounds of a setup.
@@ -114,12 +114,9 @@ pub fn markdown(rows: &[Row], seconds: f64) -> Result<String> {
          the bound is p99 of each round by the bound of the same round: median, and interval by \
          order statistics (95 % from 6 rounds on). The bound is kept (yes) or not (no) if the \
          whole interval says so.\n\n\
-         To repeat: `bench/fairness`; in less than a minute: `bench/fairness --quick`.\n\n\
-         | machine | |\n|---|---|\n"
+         To repeat: `bench/fairness`; in less than a minute: `bench/fairness --quick`.\n\n"
     );
-    for (name, value) in host_info() {
-        let _ = writeln!(text, "| {name} | {value} |");
-    }
+    text.push_str(&host_table());
     text.push('\n');
     text.push_str(&segment_table(rows)?);
     text.push('\n');
@@ -218,8 +215,6 @@ fn percentiles(latencies: &Histogram<u64>) -> String {
 /// Returns all rounds as JSON.
 #[must_use]
 pub fn json(rows: &[Row], seconds: f64, failures: &[String]) -> Value {
-    let machine: serde_json::Map<String, Value> =
-        host_info().into_iter().map(|(name, value)| (name.to_owned(), value.into())).collect();
     let latency = |latencies: &Histogram<u64>| {
         let us = QUANTILES.map(|it| latencies.value_at_quantile(it) as f64 / 1e3);
         json!({ "p50_us": us[0], "p99_us": us[1], "p999_us": us[2],
@@ -242,7 +237,7 @@ pub fn json(rows: &[Row], seconds: f64, failures: &[String]) -> Value {
             "size_bytes": case.size, "depth": case.depth, "p99_of_bound": share,
             "rounds": row.rounds.iter().map(round).collect::<Vec<_>>() })
     };
-    json!({ "machine": machine, "seconds": seconds,
+    json!({ "machine": host_json(), "seconds": seconds,
         "rows": rows.iter().map(row).collect::<Vec<_>>(), "failures": failures })
 }
 

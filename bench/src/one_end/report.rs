@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use serde_json::{Value, json};
 
 use super::measure::{Run, Setup};
-use crate::baseline::report::host_info;
+use crate::baseline::report::{host_json, host_table};
 use crate::paired::interval::MedianInterval;
 
 /// The runs of a setup.
@@ -43,11 +43,9 @@ pub fn markdown(rows: &[Row], seconds: f64, clock_ns: f64) -> String {
         "\nEach run takes {seconds} s; the rows are measured in turn, several times. Given are \
          the median and its interval by order statistics (95 % from 6 runs on). A reading of the \
          clock took {clock_ns:.1} ns.\n\nTo repeat: `bench/one-end`; in less than a minute: \
-         `bench/one-end --quick`.\n\n| machine | |\n|---|---|\n"
+         `bench/one-end --quick`.\n\n"
     );
-    for (name, value) in host_info() {
-        let _ = writeln!(text, "| {name} | {value} |");
-    }
+    text.push_str(&host_table());
     text.push('\n');
     text.push_str(&table(rows));
     text
@@ -83,8 +81,6 @@ pub fn table(rows: &[Row]) -> String {
 /// Returns all runs as JSON.
 #[must_use]
 pub fn json(rows: &[Row], seconds: f64, clock_ns: f64, failures: &[String]) -> Value {
-    let machine: serde_json::Map<String, Value> =
-        host_info().into_iter().map(|(name, value)| (name.to_owned(), value.into())).collect();
     let run = |run: &Run| {
         let end = |end: usize| {
             json!({ "ns_per_segment": run.ns_per_segment(end), "gbit_s": run.gbit_s_alone(end),
@@ -97,7 +93,7 @@ pub fn json(rows: &[Row], seconds: f64, clock_ns: f64, failures: &[String]) -> V
         json!({ "mtu": setup.mtu, "size_bytes": setup.size, "cores": setup.cores,
             "runs": runs.iter().map(run).collect::<Vec<_>>() })
     };
-    json!({ "machine": machine, "seconds": seconds, "clock_ns": clock_ns,
+    json!({ "machine": host_json(), "seconds": seconds, "clock_ns": clock_ns,
         "rows": rows.iter().map(row).collect::<Vec<_>>(), "failures": failures })
 }
 

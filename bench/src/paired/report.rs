@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use super::interval::{COVERAGE_MIN, MedianInterval};
 use super::measure::RowResult;
 use super::rows::{Comparison, Contender, Kind, Row, Wanted};
-use crate::baseline::report::host_info;
+use crate::baseline::report::{host_json, host_table};
 use crate::baseline::runner::Sample;
 use crate::median::median;
 
@@ -130,12 +130,9 @@ pub fn markdown(results: &[RowResult], seconds: f64) -> String {
          its interval by order statistics: from the k-th lowest to the k-th highest, with the \
          coverage that the binomial distribution gives. A limit is kept (yes) or not (no) if the \
          whole interval says so; otherwise, or with a coverage below 95 %, the answer is open.\n\n\
-         To repeat: `bench/bound`; part of it: `bench/bound --rows write-bw-64K`.\n\n\
-         | machine | |\n|---|---|\n"
+         To repeat: `bench/bound`; part of it: `bench/bound --rows write-bw-64K`.\n\n"
     );
-    for (name, value) in host_info() {
-        line(&mut text, &format!("| {name} | {value} |"));
-    }
+    text.push_str(&host_table());
     text.push('\n');
     text.push_str(&table(results));
     let kernels = results.iter().filter_map(|result| Some((result, result.kernels.as_ref()?)));
@@ -199,10 +196,8 @@ fn line(text: &mut String, line: &str) {
 /// Returns the results with all samples as JSON.
 #[must_use]
 pub fn json(results: &[RowResult], seconds: f64, failures: &[String]) -> Value {
-    let machine: serde_json::Map<String, Value> =
-        host_info().into_iter().map(|(name, value)| (name.to_owned(), value.into())).collect();
     json!({
-        "machine": machine,
+        "machine": host_json(),
         "seconds": seconds,
         "rows": results.iter().map(row_json).collect::<Vec<_>>(),
         "failures": failures,
@@ -212,12 +207,8 @@ pub fn json(results: &[RowResult], seconds: f64, failures: &[String]) -> Value {
 fn row_json(result: &RowResult) -> Value {
     let Row { name, topology, mtu, size, load, contenders, .. } = &result.row;
     let pair = |samples: &Vec<Sample>| {
-        let of_contender = |(contender, sample): (&Contender, &Sample)| {
-            let Sample { gbit_s, rate_mops, p50_us, p99_us, .. } = sample;
-            let figures = json!({ "gbit_s": gbit_s, "rate_mops": rate_mops,
-                "p50_us": p50_us, "p99_us": p99_us });
-            (contender.name(), figures)
-        };
+        let of_contender =
+            |(contender, sample): (&Contender, &Sample)| (contender.name(), sample.figures());
         Value::Object(contenders.iter().zip(samples).map(of_contender).collect())
     };
     json!({

@@ -1,7 +1,7 @@
 //! What is compared with what, and the shares that are wanted.
 
 use crate::baseline::plan::Topology;
-use crate::baseline::report::size_name;
+use crate::baseline::report::row_name;
 use crate::baseline::runner::Sample;
 use crate::bound::transfer::WorkingSet;
 
@@ -186,9 +186,8 @@ impl Row {
             _ if topology.cores().len() > 1 => "two",
             _ => "one",
         };
-        let name = format!("{test}-{}-{mtu}-{place}", size_name(size).replace(" KiB", "K"));
         Self {
-            name: name.replace(" MiB", "M"),
+            name: format!("{}-{place}", row_name(test, size, mtu)),
             topology: topology.clone(),
             mtu,
             size,

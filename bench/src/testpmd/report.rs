@@ -5,8 +5,9 @@ use std::fmt::Write as _;
 use serde_json::{Value, json};
 
 use super::tap::Rates;
-use crate::baseline::report::host_info;
+use crate::baseline::report::{host_json, host_table};
 use crate::paired::interval::{COVERAGE_MIN, MedianInterval};
+use crate::paired::pairs::Paired;
 
 /// A pair of runs.
 #[derive(Clone, Copy, Debug)]
@@ -70,16 +71,16 @@ impl Row {
     /// Returns the stack's share of testpmd's figure, with its interval over the pairs.
     #[must_use]
     pub fn share(&self) -> Option<MedianInterval> {
-        let share = |pair: &Pair| {
-            let [ours, testpmd] = pair.figures();
-            ours / testpmd
-        };
-        MedianInterval::of(self.pairs.iter().map(share).collect())
+        self.figures().ratio()
     }
 
-    fn figure(&self, index: usize) -> f64 {
-        let figures = self.pairs.iter().map(|pair| pair.figures()[index]).collect();
-        MedianInterval::of(figures).map_or(f64::NAN, |it| it.median)
+    /// Returns testpmd's figures and the stack's.
+    fn figures(&self) -> Paired {
+        let pair = |pair: &Pair| {
+            let [ours, testpmd] = pair.figures();
+            [testpmd, ours]
+        };
+        self.pairs.iter().map(pair).collect()
     }
 
     fn kept(&self, share: &MedianInterval) -> &'static str {
@@ -120,12 +121,9 @@ pub fn markdown(rows: &[Row], seconds: f64, missing: Option<&str>) -> String {
         "\nIn each pair both are measured one after the other for {seconds} s, in reverse order in \
          every other pair. Given are medians; the share has its interval by order statistics (95 \
          % from 6 pairs on). A limit is kept (yes) or not (no) if the whole interval says so.\n\n\
-         To repeat: `bench/testpmd`; in less than a minute: `bench/testpmd --quick`.\n\n\
-         | machine | |\n|---|---|\n"
+         To repeat: `bench/testpmd`; in less than a minute: `bench/testpmd --quick`.\n\n"
     );
-    for (name, value) in host_info() {
-        let _ = writeln!(text, "| {name} | {value} |");
-    }
+    text.push_str(&host_table());
     if let Some(reason) = missing {
         let _ = write!(text, "\nNot measured: {reason}.\n");
     }
@@ -142,15 +140,18 @@ pub fn table(rows: &[Row]) -> String {
         .to_owned();
     for row in rows {
         let Row { name, unit, wanted, pairs, .. } = row;
-        let Some(share) = row.share() else {
+        let figures = row.figures();
+        let (Some(share), Some(stack), Some(testpmd)) =
+            (figures.ratio(), figures.figure(1), figures.figure(0))
+        else {
             let _ = writeln!(text, "| {name} | {unit} | | | failed | at least {wanted} | | 0 |");
             continue;
         };
         let _ = writeln!(
             text,
             "| {name} | {unit} | {:.3} | {:.3} | {} | at least {wanted} | {} | {} |",
-            row.figure(0),
-            row.figure(1),
+            stack.median,
+            testpmd.median,
             share.describe(3),
             row.kept(&share),
             pairs.len()
@@ -183,8 +184,6 @@ pub fn table(rows: &[Row]) -> String {
 /// Returns all pairs as JSON.
 #[must_use]
 pub fn json(rows: &[Row], seconds: f64, failures: &[String]) -> Value {
-    let machine: serde_json::Map<String, Value> =
-        host_info().into_iter().map(|(name, value)| (name.to_owned(), value.into())).collect();
     let rates = |rates: &Rates| {
         json!({ "mpps": rates.mpps, "to_receiver_mpps": rates.to_receiver_mpps,
             "gbit_s": rates.gbit_s })
@@ -206,7 +205,7 @@ pub fn json(rows: &[Row], seconds: f64, failures: &[String]) -> Value {
         json!({ "row": row.name, "mtu": row.mtu, "unit": row.unit, "wanted": row.wanted,
             "share": share, "pairs": row.pairs.iter().map(pair).collect::<Vec<_>>() })
     };
-    json!({ "machine": machine, "seconds": seconds,
+    json!({ "machine": host_json(), "seconds": seconds,
         "rows": rows.iter().map(row).collect::<Vec<_>>(), "failures": failures })
 }
 
