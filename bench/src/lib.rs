@@ -6,17 +6,18 @@
 //! cost of a change. *Wall time* comes from `iwperf` beside the frozen bound, the copies and CRCs
 //! alone, measured on the same cores (`bound`, `paired`, `baseline`), from our TCP and the kernel's
 //! over the same emulated links (`tcp_vs_kernel`), from `iwperf` beside other stacks (`peers`) and
-//! beside DPDK's own generator (`testpmd`), and from two ends over `ring` (`ring_end`): the time of
-//! each by itself (`one_end`), latency beside other traffic (`fairness`), and what many connections
-//! cost (`connections`).
+//! beside DPDK's own generator (`testpmd`), over vhost-user beside `memif` (`vhost`), and from two
+//! ends over `ring` (`ring_end`): the time of each by itself (`one_end`), latency beside other
+//! traffic (`fairness`), and what many connections cost (`connections`).
 //!
 //! Programs: `core-cost` (the two engines), `verbs-cost` (the two contexts), `instructions` (runs
 //! both under valgrind), `bound` (`iwperf` as a share of the bound, written to `BOUND.md`),
 //! `baseline` (all of these, written to `BASELINE.md`); `crc` (CRC32C by message length);
 //! `tcp-vs-kernel` (both TCPs, written to `TCP-VS-KERNEL.md`) and `tcp-end` (one end of a
 //! connection for it); `bench-peers` (other stacks, written to `RESULTS.md`) and `smoltcp-loop`
-//! (smoltcp over `ring` for it); `testpmd`, `one-end`, `fairness` and `connections`, written to
-//! `TESTPMD.md`, `ONE-END.md`, `FAIRNESS.md` and `CONNECTIONS.md`.
+//! (smoltcp over `ring` for it); `testpmd`, `vhost`, `one-end`, `fairness` and `connections`,
+//! written to `TESTPMD.md`, `VHOST.md`, `ONE-END.md`, `FAIRNESS.md` and `CONNECTIONS.md`. What they
+//! have in common is in `program`.
 
 #[cfg(feature = "device")]
 pub mod baseline;
@@ -51,4 +52,6 @@ pub mod tcp_vs_kernel;
 pub mod testpmd;
 #[cfg(feature = "runtime")]
 pub mod verbs_pair;
+#[cfg(feature = "device")]
+pub mod vhost;
 pub mod workload;

@@ -255,6 +255,31 @@ fn testpmd_is_compared_over_memif_and_tap() {
 }
 
 #[test]
+fn vhost_is_compared_with_memif() {
+    let Some(iwperf) = ferrowarp_tests::process::program("iwperf") else {
+        return skip("no iwperf");
+    };
+    let iwperf = iwperf.to_str().expect("UTF-8");
+    let args = ["--pairs", "2", "--seconds", "0.1", "--iwperf", iwperf, "--rows"];
+    let program = env!("CARGO_BIN_EXE_vhost");
+    let rows = [&args[..], &["write-bw-64K-9,read-lat"]].concat();
+    let (printed, report, json) = run_report(program, &rows);
+    assert!(report.ends_with(&printed), "{report}");
+    for row in ["| write-bw-64K-9000 | Gb/s | ", "| read-lat-64-1500 | us, p50 | "] {
+        assert!(printed.contains(row), "{printed}");
+    }
+    let rows = json["rows"].as_array().expect("a list");
+    assert_eq!(rows.len(), 2, "{json}");
+    for row in rows {
+        assert_eq!(row["pairs"].as_array().map(Vec::len), Some(2), "{row}");
+        assert!(row["ratio"]["median"].as_f64() > Some(0.0), "{row}");
+    }
+    let refused = run(program, &[&args[..], &["send-bw"]].concat());
+    let errors = String::from_utf8_lossy(&refused.stderr);
+    assert!(errors.contains("choose from write-bw-64K-1500, write-bw-64K-9000"), "{errors}");
+}
+
+#[test]
 fn crc_prints_a_line_for_each_implementation() {
     let out = stdout_of(&run(env!("CARGO_BIN_EXE_crc"), &["--samples", "1"]));
     for name in ["dispatched", "portable", "crate crc-fast", "crate crc32c", "digest"] {

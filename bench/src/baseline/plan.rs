@@ -15,6 +15,9 @@ pub enum Topology {
     Shards(Vec<usize>),
     /// Two processes over `memif`, an end on each core; both on one if there is only one.
     Memif([usize; 2]),
+    /// Two processes over vhost-user, the server as back end and the client as virtio driver, on
+    /// cores as with `memif`.
+    Vhost([usize; 2]),
 }
 
 impl Topology {
@@ -26,6 +29,7 @@ impl Topology {
             Self::TwoCores(_) => "`ring`, two cores",
             Self::Shards(_) => "`ring`, a shard of both ends on each core",
             Self::Memif(_) => "`memif`, two processes on two cores",
+            Self::Vhost(_) => "`vhost` and `virtio-user`, two processes on two cores",
         }
     }
 
@@ -34,8 +38,10 @@ impl Topology {
     pub fn cores(&self) -> Vec<usize> {
         match self {
             Self::OneCore(core) => vec![*core],
-            Self::TwoCores([a, b]) | Self::Memif([a, b]) if a == b => vec![*a],
-            Self::TwoCores(cores) | Self::Memif(cores) => cores.to_vec(),
+            Self::TwoCores(cores) | Self::Memif(cores) | Self::Vhost(cores) => match cores {
+                [a, b] if a == b => vec![*a],
+                _ => cores.to_vec(),
+            },
             Self::Shards(cores) => cores.clone(),
         }
     }

@@ -1,6 +1,6 @@
 //! Runs `iwperf` and parses its JSON.
 
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -110,12 +110,12 @@ impl Iwperf {
                 client.args(["loop", test, "--shards", &cores.len().to_string()]);
                 client.args(["--cores", &names.join(",")])
             }
-            Topology::Memif([a, b]) => {
-                let socket = self.scratch.join("memif.sock");
-                server = Some(self.start_server(&socket, mtu, *a)?);
+            Topology::Memif([a, b]) | Topology::Vhost([a, b]) => {
+                let socket = self.scratch.join("iwperf.sock");
+                let [at_server, at_client] = devices(topology, &socket);
+                server = Some(self.start_server(&at_server, &socket, mtu, *a)?);
                 client.args([test, SERVER, "--ip", &format!("{CLIENT}/24")]);
-                client.arg("--dev").arg(device(&socket, "client"));
-                client.args(["--cores", &b.to_string()])
+                client.arg("--dev").arg(at_client).args(["--cores", &b.to_string()])
             }
         };
         client.args(["--mtu", &mtu.to_string(), "--size", &size.to_string()]);
@@ -129,12 +129,18 @@ impl Iwperf {
         fs::read_to_string(&json).context("no results were written")
     }
 
-    /// Starts a server for one client, and waits for its socket.
-    fn start_server(&self, socket: &Path, mtu: u16, core: usize) -> Result<ChildProcess> {
+    /// Starts a server for one client, and waits for the socket of its device.
+    fn start_server(
+        &self,
+        device: &OsStr,
+        socket: &Path,
+        mtu: u16,
+        core: usize,
+    ) -> Result<ChildProcess> {
         let _ = fs::remove_file(socket);
         let mut server = Command::new(&self.program);
         server.args(["server", "--once", "--ip", &format!("{SERVER}/24")]);
-        server.arg("--dev").arg(device(socket, "server"));
+        server.arg("--dev").arg(device);
         server.args(["--mtu", &mtu.to_string(), "--cores", &core.to_string()]);
         let mut server = spawn(&mut server)?;
         let limit = Instant::now() + STARTUP_TIMEOUT;
@@ -147,12 +153,18 @@ impl Iwperf {
     }
 }
 
-fn device(socket: &Path, role: &str) -> OsString {
-    let mut device = OsString::from("memif:");
-    device.push(socket);
-    device.push(",");
-    device.push(role);
-    device
+/// Returns the devices of server and client, two processes that meet at a socket.
+fn devices(topology: &Topology, socket: &Path) -> [OsString; 2] {
+    let around = match topology {
+        Topology::Vhost(_) => [("vhost:", ""), ("virtio-user:", "")],
+        _ => [("memif:", ",server"), ("memif:", ",client")],
+    };
+    around.map(|(before, after)| {
+        let mut device = OsString::from(before);
+        device.push(socket);
+        device.push(after);
+        device
+    })
 }
 
 /// A child process, killed on drop.
@@ -228,6 +240,13 @@ mod tests {
         assert!(sample(&json!({ "results": [&result, &result] })).is_err());
         assert!(sample(&json!({ "results": [{ "errors": 1 }] })).is_err());
         assert!(sample(&json!({ "failure": "no device" })).is_err());
+    }
+
+    #[test]
+    fn ends_of_two_processes_meet_at_a_socket() {
+        let of = |topology| devices(&topology, Path::new("/x.sock"));
+        assert_eq!(of(Topology::Memif([0, 1])), ["memif:/x.sock,server", "memif:/x.sock,client"]);
+        assert_eq!(of(Topology::Vhost([0, 1])), ["vhost:/x.sock", "virtio-user:/x.sock"]);
     }
 
     #[test]
