@@ -292,7 +292,7 @@ fn data_survives_tiny_mesh_rings() {
 #[test]
 fn connections_of_other_shards_outlive_a_shard() {
     let failed = Mutex::new(0);
-    for_each_world("shard-death", 250, 0xdead, wrong_or_predicted(0.5), |drawn| {
+    for_each_world("shard-death", 100, 0xdead, wrong_or_predicted(0.5), |drawn| {
         let Drawn { mut rng, options, conns, mut world } = drawn;
         let plan = Plan { ends: EndPlan::MayFail, ..Plan::new(conns, 40) };
         let mut work = Workload::new(&mut world, plan);
