@@ -122,12 +122,8 @@ pub(super) const VRING_LEN: u16 = 256;
 const PATH_BYTES: u32 = 8 << 20;
 
 /// A driver without a line of its own in [`TABLE`]: taken for a NIC's. What it offers is asked of
-/// the port: `net_virtio` and `net_vmxnet3` compute TCP checksums, not those of IPv4 headers, and
-/// `net_vmxnet3` refuses frames that ask for the latter; `net_virtio` takes the length of a frame
-/// to be cut from its chain of mbufs, so that is complete before the driver prepares it (the
-/// interop cases `cards/virtio` and `cards/vmxnet3`). Descriptors are enough for 10 Gb/s; igb,
-/// ixgbe and their relatives count receive buffers in KiB (SRRCTL.BSIZEPACKET of their data
-/// sheets).
+/// the port. Descriptors are enough for 10 Gb/s; igb, ixgbe and their relatives count receive
+/// buffers in KiB (SRRCTL.BSIZEPACKET of their data sheets).
 const NIC: DriverQuirks = DriverQuirks {
     descriptors: (512, 512),
     rx_descriptors_segmented: 512,
@@ -162,7 +158,7 @@ const VIRTUAL: DriverQuirks = DriverQuirks {
 };
 
 /// See the module's text.
-static TABLE: [(&str, DriverQuirks); 8] = [
+static TABLE: [(&str, DriverQuirks); 10] = [
     // Rings of mbuf pointers within the process. The port has no MAC address; received mbufs are
     // the sender's. A build of DPDK has at most 16 rings per port (RTE_PMD_RING_MAX_RX_RINGS;
     // drivers/net/ring/rte_eth_ring.c, and `ring_carries_frames_both_ways_in_order`).
@@ -309,13 +305,24 @@ static TABLE: [(&str, DriverQuirks); 8] = [
             ..VIRTUAL
         },
     ),
+    // Computes checksums of TCP, not of IPv4 headers, and reports no wrong ones of received frames,
+    // so unmarked ones are checked here. It takes the length of a frame to be cut from its chain of
+    // mbufs, so that is complete before the driver prepares it (drivers/net/virtio/virtio_rxtx.c,
+    // `virtio_tso_fix_cksum`; the interop cases `cards/virtio/checksums`, and for several queues
+    // `cards/virtio-2-queues/shards`).
+    ("net_virtio", NIC),
+    // Computes checksums of TCP, and refuses frames that ask for that of the IPv4 header
+    // (drivers/net/vmxnet3/vmxnet3_rxtx.c, `vmxnet3_prep_pkts`; the interop cases
+    // `cards/vmxnet3/checksums`).
+    ("net_vmxnet3", NIC),
     // Intel's 8254x to 82583 (e1000, e1000e). Buffers have 256 bytes to 16 KiB, in powers of two
     // (RCTL.BSIZE and BSEX of their data sheets), so that a frame of 9,018 bytes would arrive in
     // two of 8 KiB. The driver gives the largest 16-bit number as largest MTU; the cards take
     // frames of 9,234 bytes, of which the VLAN tag and the frame check sequence are part, or more.
     // Link changes are told only with legacy interrupts, so the link is polled. No RSS to speak of:
     // two queues, and everything arrives on the first (drivers/net/e1000/em_ethdev.c and
-    // em_rxtx.c; the interop cases `cards/e1000e`).
+    // em_rxtx.c; the interop cases `cards/e1000e`, `link-for-2s` and MTU 9000 among them, and
+    // `cards/two-cards/host-program` for frames in several buffers).
     ("net_e1000_em", DriverQuirks { rx_buf_sizes: BufSizes::PowersOfTwo, mtu_max: 9_212, ..NIC }),
 ];
 

@@ -97,6 +97,17 @@ fn net_e1000_em_has_buffers_of_powers_of_two_and_a_largest_frame() {
 }
 
 #[test]
+fn net_virtio_and_net_vmxnet3_leave_everything_to_the_port() {
+    for name in ["net_virtio", "net_vmxnet3"] {
+        assert!(TABLE.iter().any(|(line, _)| *line == name), "{name}");
+        let nic = DriverQuirks::of(name);
+        assert_eq!((nic.link, nic.steering), (LinkKind::Line, SteeringBy::Port), "{name}");
+        assert_eq!((nic.mtu_max, nic.send_mtu_max, nic.queues_max), (u16::MAX, u16::MAX, u16::MAX));
+        assert!(nic.offload_by_default && !nic.checksum_in_software, "{name}");
+    }
+}
+
+#[test]
 fn nic_buffer_in_steps_of_1024_holds_a_full_frame() {
     let nic = DriverQuirks::of("net_ixgbe");
     for mtu in (MTU_MIN..=MTU_MAX).step_by(61).chain([1500, 9000]) {
