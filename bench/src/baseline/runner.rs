@@ -101,23 +101,24 @@ impl Iwperf {
         let mut client = Command::new(&self.program);
         let mut server = None;
         match topology {
-            Topology::OneCore(core) => client.args(["loop", test, "--cores", &core.to_string()]),
+            Topology::OneCore(core) => {
+                client.args(["loop", test, "--cores", &core.to_string()]);
+            }
             Topology::TwoCores([a, b]) => {
-                client.args(["loop", test, "--cores", &format!("{a},{b}")])
+                client.args(["loop", test, "--cores", &format!("{a},{b}")]);
             }
             Topology::Shards(cores) => {
                 let names: Vec<String> = cores.iter().map(usize::to_string).collect();
                 client.args(["loop", test, "--shards", &cores.len().to_string()]);
-                client.args(["--cores", &names.join(",")])
+                client.args(["--cores", &names.join(",")]);
             }
-            Topology::Memif([a, b]) | Topology::Vhost([a, b]) => {
-                let socket = self.scratch.join("iwperf.sock");
-                let [at_server, at_client] = devices(topology, &socket);
-                server = Some(self.start_server(&at_server, &socket, mtu, *a)?);
-                client.args([test, SERVER, "--ip", &format!("{CLIENT}/24")]);
-                client.arg("--dev").arg(at_client).args(["--cores", &b.to_string()])
+            Topology::Memif(cores) => {
+                server = Some(self.meet_at_socket(MEMIF, *cores, mtu, client.arg(test))?);
             }
-        };
+            Topology::Vhost(cores) => {
+                server = Some(self.meet_at_socket(VHOST, *cores, mtu, client.arg(test))?);
+            }
+        }
         client.args(["--mtu", &mtu.to_string(), "--size", &size.to_string()]);
         client.args(["--duration", &seconds.to_string()]).arg("--json").arg(&json);
         client.args(options);
@@ -127,6 +128,22 @@ impl Iwperf {
             server.wait_success(STARTUP_TIMEOUT)?;
         }
         fs::read_to_string(&json).context("no results were written")
+    }
+
+    /// Starts a server for one client, and gives `client`, whose test is set, what it needs to
+    /// reach that.
+    fn meet_at_socket(
+        &self,
+        ends: Ends,
+        [at_server, at_client]: [usize; 2],
+        mtu: u16,
+        client: &mut Command,
+    ) -> Result<ChildProcess> {
+        let socket = self.scratch.join("iwperf.sock");
+        let [server, device] = devices(ends, &socket);
+        client.args([SERVER, "--ip", &format!("{CLIENT}/24")]);
+        client.arg("--dev").arg(device).args(["--cores", &at_client.to_string()]);
+        self.start_server(&server, &socket, mtu, at_server)
     }
 
     /// Starts a server for one client, and waits for the socket of its device.
@@ -153,13 +170,13 @@ impl Iwperf {
     }
 }
 
-/// Returns the devices of server and client, two processes that meet at a socket.
-fn devices(topology: &Topology, socket: &Path) -> [OsString; 2] {
-    let around = match topology {
-        Topology::Vhost(_) => [("vhost:", ""), ("virtio-user:", "")],
-        _ => [("memif:", ",server"), ("memif:", ",client")],
-    };
-    around.map(|(before, after)| {
+/// Devices of server and client, before and after the path of the socket at which they meet.
+type Ends = [(&'static str, &'static str); 2];
+const MEMIF: Ends = [("memif:", ",server"), ("memif:", ",client")];
+const VHOST: Ends = [("vhost:", ""), ("virtio-user:", "")];
+
+fn devices(ends: Ends, socket: &Path) -> [OsString; 2] {
+    ends.map(|(before, after)| {
         let mut device = OsString::from(before);
         device.push(socket);
         device.push(after);
@@ -244,9 +261,9 @@ mod tests {
 
     #[test]
     fn ends_of_two_processes_meet_at_a_socket() {
-        let of = |topology| devices(&topology, Path::new("/x.sock"));
-        assert_eq!(of(Topology::Memif([0, 1])), ["memif:/x.sock,server", "memif:/x.sock,client"]);
-        assert_eq!(of(Topology::Vhost([0, 1])), ["vhost:/x.sock", "virtio-user:/x.sock"]);
+        let of = |ends| devices(ends, Path::new("/x.sock"));
+        assert_eq!(of(MEMIF), ["memif:/x.sock,server", "memif:/x.sock,client"]);
+        assert_eq!(of(VHOST), ["vhost:/x.sock", "virtio-user:/x.sock"]);
     }
 
     #[test]
