@@ -29,16 +29,20 @@ impl Fixture {
 
     /// Runs `iwperf loop` and returns what it printed and the parsed report.
     pub(crate) fn iwperf(&self, line: &str) -> (Output, Value) {
+        self.iwperf_command(&format!("loop {line}"))
+    }
+
+    /// As [`Fixture::iwperf`], with any subcommand.
+    fn iwperf_command(&self, line: &str) -> (Output, Value) {
         let report = self.path("report.json");
         let output = Command::new(env!("CARGO_BIN_EXE_iwperf"))
-            .arg("loop")
             .args(line.split_whitespace())
             .arg("--json")
             .arg(&report)
             .output()
             .unwrap();
         let text = std::fs::read_to_string(&report)
-            .unwrap_or_else(|_| panic!("iwperf loop {line} wrote no report: {output:?}"));
+            .unwrap_or_else(|_| panic!("iwperf {line} wrote no report: {output:?}"));
         (output, serde_json::from_str(&text).unwrap())
     }
 
@@ -197,6 +201,26 @@ fn failure_prints_one_line_and_writes_json() {
     assert!(line.starts_with("iwperf: core 99999 cannot be used"), "{line}");
     assert_eq!(report["results"][0]["errors"], 1);
     assert!(report["failure"].as_str().unwrap().contains("core 99999"));
+}
+
+#[test]
+fn server_writes_json_after_a_failure() {
+    let fx = Fixture::new();
+    let absent = fx.path("absent/fw.sock");
+    let line = format!("server --dev memif:{},server --ip 198.18.0.1/24", absent.display());
+    let (output, report) = fx.iwperf_command(&line);
+    assert_eq!(output.status.code(), Some(1));
+    let failure = report["failure"].as_str().unwrap();
+    assert!(error_line(&output).ends_with(failure), "{failure}");
+    assert_eq!(report["environment"]["port"], Value::Null);
+    let unwritable = fx.path("absent/report.json");
+    let output = Command::new(env!("CARGO_BIN_EXE_iwperf"))
+        .args(line.split_whitespace())
+        .arg("--json")
+        .arg(&unwritable)
+        .output()
+        .unwrap();
+    assert!(error_line(&output).contains("absent/report.json: choose another place"));
 }
 
 #[test]
