@@ -7,7 +7,7 @@ use std::process::ExitCode;
 
 use clap::Parser;
 use ferrowarp_tests::interop::{matrix, run};
-use ferrowarp_tests::{capture, netns, process};
+use ferrowarp_tests::{capture, host_program, netns, process};
 
 #[derive(Parser)]
 struct Options {
@@ -59,6 +59,13 @@ fn interop(options: &Options) -> io::Result<bool> {
         if process::program(program).is_none() {
             return Err(io::Error::other(format!("{program} was not built; see FERROWARP_BIN")));
         }
+    }
+    // Of the guest with two cards, which is booted late.
+    if cases.iter().any(|case| case.name.starts_with("cards/two-cards/")) {
+        if process::program("examples/two_devices").is_none() {
+            return Err(io::Error::other("examples/two_devices was not built"));
+        }
+        host_program::build()?.ok_or_else(|| io::Error::other(host_program::BUILD_HINT))?;
     }
     let temporary = process::temp_dir()?;
     let folder = options.keep.clone().unwrap_or_else(|| temporary.path().to_path_buf());

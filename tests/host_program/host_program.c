@@ -1,12 +1,14 @@
 /*
- * A host program, in the manner of SPDK: it owns the EAL, its mempools and its ports, has traffic
- * of its own on the first queue pair, and lends the others to the stack. In the end it checks that
- * its ports still run and that all mbufs are back, and only then closes all of it.
+ * A host program, in the manner of SPDK: it owns the EAL, its mempools and its ports, and lends
+ * queue pairs to the stack. On a port with several it has traffic of its own on the first. In the
+ * end it checks that its ports still run and that all mbufs are back, and only then closes all of
+ * it.
  *
  * It prints "host: done" and exits with status 0 if everything was as it should be.
  */
 #include <inttypes.h>
 #include <pthread.h>
+#include <stdatomic.h>
 #include <string.h>
 
 #include <rte_eth_ring.h>
@@ -30,7 +32,7 @@ struct job {
 	const struct host_stack *from;
 	const struct host_stack *to;
 	const char *address;
-	volatile bool done;
+	atomic_bool done;
 };
 
 static void *run_job(void *arg)

@@ -11,8 +11,8 @@
 void run_memif(const char *role, const char *socket, uint16_t queues, int count,
 	       const char *const *arguments);
 /*
- * On the only queue pair of a card, with this MTU. Received frames lie in buffers of the usual 2 KiB,
- * so that a long one takes several: there has to be one.
+ * On the only queue pair of a card, with this MTU. Received frames lie in buffers of the usual
+ * 2 KiB, so that a long one takes several: there has to be one.
  */
 void run_card(const char *bdf, uint16_t mtu, int count, const char *const *arguments);
 

@@ -10,7 +10,7 @@ use crate::workspace::root;
 
 const TIMEOUT: Duration = Duration::from_secs(120);
 
-/// The library that it links.
+/// What is missing if [`build`] finds no library, and how to build it.
 pub const BUILD_HINT: &str = "no libhost_stack.a; cargo build --profile test -p ferrowarp-tests \
                               --features device --example host_stack";
 

@@ -8,6 +8,7 @@
 //! - [`frame`]: a received frame in memory.
 //! - [`compliance`]: the rules of the specifications, and the tests tagged with them.
 //! - [`fuzz`]: bodies of the fuzz targets.
+//! - [`host_program`]: a program in C that owns the EAL and lends queues to the stack.
 //! - [`tcp_peer`]: a TCP endpoint whose segments a test makes by hand.
 //! - [`raw`]: one engine and a peer that sends hand-made segments.
 //! - [`sim`]: two engines in virtual time, deterministic from a seed.

@@ -1,14 +1,17 @@
 //! Emulated cards: the configurations that the matrix has, and what their cases share.
 
 use std::io;
+use std::net::IpAddr;
 use std::time::Duration;
 
 use crate::interop::case::Case;
 use crate::interop::faults::RECOVERING;
 use crate::interop::guest::GuestCommand;
-use crate::interop::operation::failure;
+use crate::interop::operation::{CASE_TIMEOUT, failure};
+use crate::interop::ping::expect_exit_ok;
 use crate::interop::route::{Route, Version};
-use crate::interop::testbed::{Testbed, last_line};
+use crate::interop::testbed::{Testbed, last_line, program_error};
+use crate::process::Running;
 
 /// Timeout of a workload on a busy machine: the guest is emulated, and polls.
 pub(super) const CARD_TIMEOUT: Duration = Duration::from_secs(240);
@@ -110,12 +113,51 @@ pub(super) fn family_option(testbed: &Testbed) -> &'static str {
     if testbed.route().version == Version::V6 { "--ipv6" } else { "" }
 }
 
-/// Starts rping's server on siw.
-pub(super) fn serve_rping(testbed: &Testbed) -> io::Result<GuestCommand> {
-    let addr = testbed.guest_addr();
-    let rping = testbed.guest.start(&format!("rping -s -a {addr} -S {SIZE}"))?;
-    testbed.guest.run_ok(&format!("listening {RPING_PORT}"))?;
-    Ok(rping)
+/// The other end of rounds that `iwping client` makes over the card.
+pub(super) enum PingServer {
+    /// `iwping server` on the host, at this address.
+    Host(IpAddr, Running),
+    /// rping on siw, at this address.
+    Siw(IpAddr, GuestCommand),
+}
+
+impl PingServer {
+    /// Starts it; `options` are those of `iwping server`.
+    pub(super) fn start(testbed: &mut Testbed, peer: Peer, options: &str) -> io::Result<Self> {
+        match peer {
+            Peer::Tap => {
+                let line = format!("server {options}");
+                let server = testbed.serve("iwping", &line, "waiting for clients")?;
+                Ok(Self::Host(testbed.stack_addr(), server))
+            }
+            Peer::Siw => {
+                let addr = testbed.guest_addr();
+                let rping = testbed.guest.start(&format!("rping -s -a {addr} -S {SIZE}"))?;
+                testbed.guest.run_ok(&format!("listening {RPING_PORT}"))?;
+                Ok(Self::Siw(addr, rping))
+            }
+        }
+    }
+
+    pub(super) fn addr(&self) -> IpAddr {
+        match self {
+            Self::Host(addr, _) | Self::Siw(addr, _) => *addr,
+        }
+    }
+
+    /// Expects it to end with success.
+    pub(super) fn finish(self) -> io::Result<()> {
+        match self {
+            Self::Host(_, server) => {
+                let server = server.finish(CASE_TIMEOUT)?;
+                if server.success() {
+                    return Ok(());
+                }
+                Err(program_error("iwping on the host", &server))
+            }
+            Self::Siw(_, rping) => expect_exit_ok("rping", &rping.finish(CASE_TIMEOUT)),
+        }
+    }
 }
 
 /// Checks that iwping reports these rounds, and returns a summary.

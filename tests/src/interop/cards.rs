@@ -4,17 +4,16 @@
 use std::io;
 
 use crate::interop::card::{
-    CARD_TIMEOUT, CARDS, Card, PATIENT, PEERS, Peer, SIZE, expect_rounds, serve_rping,
+    CARD_TIMEOUT, CARDS, Card, PATIENT, PEERS, Peer, PingServer, SIZE, expect_rounds,
 };
 use crate::interop::cards_bulk;
 use crate::interop::cards_failure;
 use crate::interop::cards_refused::{refuse_cards, refuse_without_iommu};
 use crate::interop::case::Case;
-use crate::interop::guest::NO_IOMMU;
 use crate::interop::operation::CASE_TIMEOUT;
 use crate::interop::ping::expect_exit_ok;
 use crate::interop::route::Route;
-use crate::interop::testbed::{CARD_BDF, SECOND_CARD_BDF, Testbed, last_line, program_error};
+use crate::interop::testbed::{CARD_BDF, SECOND_CARD_BDF, Testbed, last_line};
 
 /// Rounds of a case.
 const ROUNDS: u32 = 200;
@@ -44,13 +43,14 @@ pub fn cases() -> Vec<Case> {
     }
     let host_program = |testbed: &mut Testbed| cards_bulk::host_program_listens(testbed);
     cases.push(both.case("host-program", Route::PLAIN.mtu(9000), host_program));
-    let alone = Card { name: "no-iommu", options: &["e1000e", NO_IOMMU], ..CARDS[0] };
-    cases.push(alone.case("refused", Route::PLAIN, refuse_without_iommu).without_fpdus());
     let refused = |testbed: &mut Testbed| {
         refuse_cards(testbed)?;
         card_connects(testbed, Peer::Tap, "")
     };
     cases.push(both.case("refused", Route::PLAIN, refused));
+    let unusable = Card { name: "no-iommu", options: &["e1000e"], ..CARDS[0] };
+    let refused = unusable.case("refused", Route::PLAIN, refuse_without_iommu);
+    cases.push(refused.without_iommu().without_fpdus());
     cases
 }
 
@@ -65,26 +65,12 @@ fn routes(card: Card) -> Vec<Route> {
 
 /// Runs verified rounds of `iwping client` over the card.
 fn card_connects(testbed: &mut Testbed, peer: Peer, options: &str) -> io::Result<String> {
-    let (server, rping, addr) = match peer {
-        Peer::Tap => {
-            let line = format!("server {PATIENT}");
-            let server = testbed.serve("iwping", &line, "waiting for clients")?;
-            (Some(server), None, testbed.stack_addr())
-        }
-        Peer::Siw => (None, Some(serve_rping(testbed)?), testbed.guest_addr()),
-    };
+    let server = PingServer::start(testbed, peer, PATIENT)?;
+    let addr = server.addr();
     let line = format!("client {addr} -V -S {SIZE} -C {ROUNDS} {PATIENT} {options}");
     let client = testbed.guest.run(&testbed.card_command("iwping", &line), CARD_TIMEOUT)?;
     expect_exit_ok("iwping", &client)?;
-    if let Some(server) = server {
-        let server = server.finish(CASE_TIMEOUT)?;
-        if !server.success() {
-            return Err(program_error("iwping on the host", &server));
-        }
-    }
-    if let Some(rping) = rping {
-        expect_exit_ok("rping", &rping.finish(CASE_TIMEOUT))?;
-    }
+    server.finish()?;
     expect_rounds(&client.output, ROUNDS)
 }
 

@@ -1,5 +1,6 @@
-//! Bulk transfers over emulated cards by iwperf, in both directions, verified at the sink; and the
-//! flows of several shards, each of which a queue of the card receives.
+//! Bulk transfers over emulated cards by iwperf, in both directions, verified at the sink; the
+//! flows of several shards, each of which a queue of the card receives; and a card of a host
+//! program.
 
 use std::io;
 
@@ -152,7 +153,7 @@ fn transfer(testbed: &mut Testbed, peer: Peer, test: &str) -> io::Result<String>
 fn card_listens(testbed: &mut Testbed, peer: Peer, test: &str) -> io::Result<String> {
     let line = testbed.card_command("iwperf", &format!("server --once {PATIENT}"));
     let server = testbed.guest.start(&line)?;
-    let (summary, _) = serve(testbed, server, peer, test)?;
+    let (summary, _) = run_client_of(testbed, server, peer, test)?;
     Ok(summary)
 }
 
@@ -166,13 +167,13 @@ pub(super) fn host_program_listens(testbed: &mut Testbed) -> io::Result<String> 
     let line = format!("iwperf {line} --mtu {mtu} --address {}/24", testbed.card_addr());
     let line = format!("host_program card {SECOND_CARD_BDF} {mtu} -- {line}");
     let server = testbed.guest.start(&line)?;
-    let (summary, output) = serve(testbed, server, Peer::Siw, "write-bw")?;
+    let (summary, output) = run_client_of(testbed, server, Peer::Siw, "write-bw")?;
     let scattered = output.lines().find_map(|line| line.strip_prefix("host: "));
     Ok(format!("{summary}; {}", scattered.unwrap_or_default()))
 }
 
-/// Runs a client of `iwperf server` to its end. Returns a summary, and what the server printed.
-fn serve(
+/// Runs a client of this `iwperf server` to its end. Returns a summary, and the server's output.
+fn run_client_of(
     testbed: &mut Testbed,
     server: GuestCommand,
     peer: Peer,

@@ -111,13 +111,20 @@ pub(super) fn refuse_cards(testbed: &Testbed) -> io::Result<()> {
         outcome?;
     }
     testbed.guest.run_ok(&own_vfio("user"))?;
+    let outcome = refuse_card_in_use(testbed);
+    // By its number: the only name that the guest has is that of the user.
+    testbed.guest.run_ok(&own_vfio("0"))?;
+    outcome
+}
+
+/// Expects a card to be refused while a user without rights serves clients over it.
+fn refuse_card_in_use(testbed: &Testbed) -> io::Result<()> {
     let user = testbed.guest.start(&as_user(&server(testbed, SECOND_CARD_BDF)))?;
     user.wait_for("waiting for clients", CASE_TIMEOUT)?;
     let in_use = Step::refuses(SECOND_CARD_BDF, &["in use by process", "(iwping)"]);
     let outcome = expect_refusal(testbed, &in_use);
     user.kill()?;
     let _ = user.finish(CASE_TIMEOUT);
-    testbed.guest.run_ok(&own_vfio("0"))?;
     outcome
 }
 

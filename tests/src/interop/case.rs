@@ -60,7 +60,14 @@ impl Case {
     /// Needs a guest with these cards for the stack.
     #[must_use]
     pub fn with_cards(self, cards: &'static [&'static str]) -> Self {
-        Self { guest: GuestKind::Cards(cards), ..self }
+        Self { guest: GuestKind::Cards { cards, has_iommu: true }, ..self }
+    }
+
+    /// The guest's IOMMU is off, so that none of its cards can be used.
+    #[must_use]
+    pub fn without_iommu(self) -> Self {
+        let GuestKind::Cards { cards, .. } = self.guest else { return self };
+        Self { guest: GuestKind::Cards { cards, has_iommu: false }, ..self }
     }
 
     /// Adds analysis flags that the case may cause for our segments.

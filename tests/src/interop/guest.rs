@@ -18,16 +18,18 @@ use crate::process::program;
 /// Timeout of a boot.
 const BOOT_TIMEOUT: Duration = Duration::from_secs(90);
 
-/// Option of `scripts/nic-guest`, beside cards: the IOMMU is off.
-pub const NO_IOMMU: &str = "--no-iommu";
-
 /// Hardware of a guest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum GuestKind {
     /// One card, for siw.
     Siw,
-    /// Further cards for the stack, as `scripts/nic-guest --card` takes them, and [`NO_IOMMU`].
-    Cards(&'static [&'static str]),
+    /// Further cards for the stack.
+    Cards {
+        /// As `scripts/nic-guest --card` takes them.
+        cards: &'static [&'static str],
+        /// The IOMMU is on.
+        has_iommu: bool,
+    },
 }
 
 /// A guest and its network; both are removed on drop.
@@ -148,15 +150,17 @@ impl Guest {
     /// # Errors
     /// If the guest does not boot in time.
     pub fn boot(log: &Path, kind: GuestKind) -> io::Result<Self> {
-        let GuestKind::Cards(cards) = kind else { return Self::boot_with(log, &[]) };
+        let GuestKind::Cards { cards, has_iommu } = kind else {
+            return Self::boot_with(log, &[]);
+        };
         let mut command = Command::new(crate::workspace::root().join("scripts/nic-guest"));
         let iwping = program("iwping").ok_or_else(|| failure("iwping was not built"))?;
         command.env("FERROWARP_BIN", iwping.parent().unwrap_or(&iwping)).arg("--siw");
         for card in cards {
-            match *card {
-                NO_IOMMU => command.arg(card),
-                card => command.args(["--card", card]),
-            };
+            command.args(["--card", card]);
+        }
+        if !has_iommu {
+            command.arg("--no-iommu");
         }
         if cards.len() > 1 {
             let both = program("examples/two_devices");
@@ -304,6 +308,12 @@ impl GuestCommand {
     #[must_use]
     pub fn output(&self) -> String {
         self.output_now().text
+    }
+
+    /// True once it has exited, or the guest has ended.
+    #[must_use]
+    pub fn has_ended(&self) -> bool {
+        self.output_now().code.is_some() || self.shared.lock_state().ready.is_none()
     }
 
     /// Waits until the output contains `text`.

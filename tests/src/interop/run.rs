@@ -89,7 +89,11 @@ fn open(folder: &Path, kind: GuestKind) -> io::Result<Testbed> {
     let (kernel, accel) = (testbed.guest.property("kernel"), testbed.guest.property("accel"));
     match kind {
         GuestKind::Siw => println!("siw of Linux {kernel} ({accel})"),
-        GuestKind::Cards(cards) => println!("{} in Linux {kernel} ({accel})", cards.join(", ")),
+        GuestKind::Cards { cards, has_iommu } => {
+            let cards = cards.join(", ");
+            let without = if has_iommu { "" } else { ", its IOMMU off" };
+            println!("{cards} in Linux {kernel} ({accel}){without}");
+        }
     }
     Ok(testbed)
 }

@@ -101,7 +101,7 @@ impl Testbed {
     }
 
     fn has_cards(&self) -> bool {
-        matches!(self.kind, GuestKind::Cards(_))
+        matches!(self.kind, GuestKind::Cards { .. })
     }
 
     /// Returns the address of the stack over a card in the guest.
