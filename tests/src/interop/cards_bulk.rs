@@ -94,14 +94,14 @@ pub(super) fn cases(card: Card) -> Vec<Case> {
 
 /// `iwperf TEST` over the card; its results are printed as JSON.
 fn card_connects(testbed: &mut Testbed, peer: Peer, test: &str) -> io::Result<String> {
-    let output = transfer(testbed, peer, test)?;
+    let output = transfer(testbed, peer, BULK, test)?;
     BULK.expect_bytes("iwperf", json_number(&output, "bytes_verified")?)
 }
 
 /// A transfer with the checksums in this mode, which iwperf has to report; where the card cuts
 /// frames, it has to have cut some. The capture shows whether all checksums are right.
 fn checksums(testbed: &mut Testbed, option: &str, mode: &str, has_tso: bool) -> io::Result<String> {
-    let output = transfer(testbed, Peer::Tap, &format!("write-bw {option}"))?;
+    let output = transfer(testbed, Peer::Tap, BULK, &format!("write-bw {option}"))?;
     if !output.contains(&format!("\"checksum\": \"{mode}\"")) {
         return Err(failure(format!("iwperf does not report checksums by {mode}")));
     }
@@ -114,12 +114,17 @@ fn checksums(testbed: &mut Testbed, option: &str, mode: &str, has_tso: bool) -> 
 }
 
 /// Runs `iwperf TEST` over the card, and returns its results.
-fn transfer(testbed: &mut Testbed, peer: Peer, test: &str) -> io::Result<String> {
+fn transfer(
+    testbed: &mut Testbed,
+    peer: Peer,
+    transfer: Transfer,
+    test: &str,
+) -> io::Result<String> {
     let addr = match peer {
         Peer::Tap => testbed.stack_addr(),
         Peer::Siw => testbed.guest_addr(),
     };
-    let line = format!("{test} {} --json {RESULTS} {addr}", BULK.options());
+    let line = format!("{test} {} --json {RESULTS} {addr}", transfer.options());
     let line = format!("{} && cat {RESULTS}", testbed.card_command("iwperf", &line));
     match peer {
         Peer::Tap => {
@@ -143,7 +148,7 @@ fn transfer(testbed: &mut Testbed, peer: Peer, test: &str) -> io::Result<String>
             let server = server.finish(CASE_TIMEOUT);
             expect_exit_ok("siw_peer", &server)?;
             // What it received; a client counts both directions.
-            BULK.expect_bytes("siw_peer", 2 * value(&server.output, "verified")?)?;
+            transfer.expect_bytes("siw_peer", 2 * value(&server.output, "verified")?)?;
             Ok(client.output)
         }
     }
@@ -158,8 +163,8 @@ fn card_listens(testbed: &mut Testbed, peer: Peer, test: &str) -> io::Result<Str
 }
 
 /// A program in C owns the EAL and the second card, whose buffers hold 2 KiB of a frame, and lends
-/// its queue to `iwperf server`: longer frames arrive in several buffers, of which the program
-/// counts some, and each of which it has back in the end.
+/// its queue to `iwperf server`: longer frames arrive in several buffers. The program requires that
+/// there are such frames, and that all buffers are back in the end.
 pub(super) fn host_program_listens(testbed: &mut Testbed) -> io::Result<String> {
     let mtu = testbed.route().mtu;
     let device = format!("port:{SECOND_CARD_BDF},queues=0,mempool=stack");
@@ -209,21 +214,10 @@ fn run_client_of(
 
 /// Two shards connect: the frames of each connection arrive at the queue of its shard.
 fn shards_connect(testbed: &mut Testbed) -> io::Result<String> {
-    let server = format!("server --once {PATIENT}");
-    let server = testbed.serve("iwperf", &server, "waiting for clients")?;
-    let options = SHARDS.options();
-    let line = format!("write-bw {} {options} --shards 2 --json {RESULTS}", testbed.stack_addr());
-    let line = format!("{} && cat {RESULTS}", testbed.card_command("iwperf", &line));
-    let client = testbed.guest.run(&line, CARD_TIMEOUT)?;
-    expect_exit_ok("iwperf", &client)?;
-    let server = server.finish(CASE_TIMEOUT)?;
-    if !server.success() {
-        return Err(program_error("iwperf on the host", &server));
-    }
-    let bytes = json_number(&client.output, "bytes_verified")?;
-    let bytes = SHARDS.expect_bytes("iwperf", bytes)?;
+    let output = transfer(testbed, Peer::Tap, SHARDS, "write-bw --shards 2")?;
+    let bytes = SHARDS.expect_bytes("iwperf", json_number(&output, "bytes_verified")?)?;
     // Of each shard, and of the context.
-    Ok(format!("{bytes}, {}", flows_on_their_shards(&client.output, 3)?))
+    Ok(format!("{bytes}, {}", flows_on_their_shards(&output, 3)?))
 }
 
 /// Two shards are connected to: as [`shards_connect`].
