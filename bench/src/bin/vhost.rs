@@ -26,10 +26,10 @@ struct Options {
     #[arg(long, value_name = "PATH")]
     iwperf: Option<PathBuf>,
     /// Pairs for each row; fewer than six give an interval of less than 95 %
-    #[arg(long, default_value_t = 9)]
+    #[arg(long, default_value_t = 21)]
     pairs: usize,
     /// Seconds of each measurement
-    #[arg(long, default_value_t = 1.0)]
+    #[arg(long, default_value_t = 0.8)]
     seconds: f64,
     /// Three short pairs, less than a minute in all
     #[arg(long, conflicts_with_all = ["seconds", "pairs"])]
