@@ -13,6 +13,7 @@
 //! - [`raw`]: one engine and a peer that sends hand-made segments.
 //! - [`sim`]: two engines in virtual time, deterministic from a seed.
 //! - [`interop`]: the stack against Linux's siw in a guest.
+//! - [`longest_poll`]: meter of the longest poll of a test.
 //! - [`process`]: temporary folders and child processes with timeouts.
 //! - [`ip`]: ARP replies and ICMP errors.
 //! - [`workspace`]: the files of the workspace.
@@ -29,6 +30,7 @@ pub mod fuzz;
 pub mod host_program;
 pub mod interop;
 pub mod ip;
+pub mod longest_poll;
 pub mod netns;
 pub mod peer;
 pub mod process;
