@@ -36,6 +36,11 @@ pub struct TcpSettings {
     /// User timeout: time without an acknowledgment of outstanding data before a connection fails,
     /// 120 s (RFC 9293 section 3.8.3 requires at least 100 s).
     pub user_timeout: Duration,
+    /// Time for which a peer may take nothing while data waits for it, before the connection fails:
+    /// its window is closed, or it acknowledges less than a segment, although it answers probes.
+    /// `None`, the default: for ever (RFC 9293 section 3.8.6.1, RFC 6429). Set it in a server of
+    /// peers that you do not trust: such a peer holds a queue pair and buffers.
+    pub stall_timeout: Option<Duration>,
 }
 
 impl Default for TcpSettings {
@@ -50,6 +55,7 @@ impl Default for TcpSettings {
             keepalive: None,
             keepalive_interval: Duration::from_secs(75),
             user_timeout: Duration::from_secs(120),
+            stall_timeout: None,
         }
     }
 }
@@ -66,6 +72,7 @@ impl TcpSettings {
         tcp.keepalive_ns = self.keepalive.map(nanos);
         tcp.keepalive_interval_ns = nanos(self.keepalive_interval);
         tcp.user_timeout_ns = nanos(self.user_timeout);
+        tcp.stall_timeout_ns = self.stall_timeout.map(nanos);
     }
 }
 
@@ -95,6 +102,7 @@ mod tests {
             keepalive: Some(Duration::from_nanos(5)),
             keepalive_interval: Duration::from_nanos(6),
             user_timeout: Duration::MAX,
+            stall_timeout: Some(Duration::from_nanos(7)),
         };
         let mut config = EngineConfig::new(Ipv4Addr::new(198, 18, 0, 1).into(), 24, 0);
         settings.apply(&mut config);
@@ -104,6 +112,6 @@ mod tests {
         assert!(!tcp.pacing);
         assert_eq!((tcp.recv_window, tcp.recv_window_max), (1, 2));
         assert_eq!((tcp.keepalive_ns, tcp.keepalive_interval_ns), (Some(5), 6));
-        assert_eq!(tcp.user_timeout_ns, u64::MAX);
+        assert_eq!((tcp.user_timeout_ns, tcp.stall_timeout_ns), (u64::MAX, Some(7)));
     }
 }

@@ -111,6 +111,7 @@ impl Settings {
             "syn-retries" => tcp.syn_retries = parse_int(value)?,
             "data-retries" => tcp.data_retries = parse_int(value)?,
             "user-timeout" => tcp.user_timeout_ns = duration(value)?,
+            "stall-timeout" => tcp.stall_timeout_ns = Some(duration(value)?),
             "delayed-ack" => tcp.delayed_ack_ns = duration(value)?,
             "time-wait" => tcp.time_wait_ns = duration(value)?,
             "fin-wait" => tcp.fin_wait_ns = duration(value)?,

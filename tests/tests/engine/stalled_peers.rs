@@ -5,6 +5,7 @@ use ferrowarp_proto::ddp::memory::Access;
 use ferrowarp_proto::engine::EngineConfig;
 use ferrowarp_proto::mpa::fpdu;
 use ferrowarp_proto::time::{Instant, MILLISECOND, SECOND};
+use ferrowarp_proto::verbs::cm::{EndReason, Event};
 use ferrowarp_proto::verbs::wc::{QpId, WcStatus};
 use ferrowarp_proto::verbs::wr::{Operation, Payload, SendWr, Sge};
 use ferrowarp_proto::wire::tcp::Flags;
@@ -168,6 +169,55 @@ fn zero_window_peers_pin_no_tx_frames() {
     assert_eq!(fx.engine.connection_count(), COUNT.into(), "they answer");
     expect_next_client_served(&mut fx, 20_000, lkey);
     assert_eq!(fx.engine.counters().stalled_resets, 0);
+}
+
+/// Peers that take nothing and answer each segment hold their queue pairs for as long as the
+/// setting permits, whether they closed the window before the data was sent or after.
+#[test]
+fn peers_that_only_answer_are_given_up() {
+    const COUNT: u16 = 40;
+    const LIMIT_NS: u64 = 4 * SECOND;
+    let mut fx = Fixture::new(|config: &mut EngineConfig| {
+        config.tcp.stall_timeout_ns = Some(LIMIT_NS);
+    });
+    let lkey = fx.arena.register(0, u64::from(LEN), Access::ALL, PD);
+    let (mut idle, idle_qp) = open(&mut fx, 20_000);
+    idle.settle(&mut fx);
+    let mut stalled = Vec::new();
+    for index in 0..COUNT {
+        let (mut peer, qp) = open(&mut fx, 5000 + index);
+        peer.tcp.rcv_wnd = 0;
+        if index % 2 == 0 {
+            peer.settle(&mut fx);
+            peer.send_segment(&fx, Flags::ACK, peer.tcp.snd_nxt, &[]);
+            fx.poll();
+        }
+        write(&mut fx, qp, lkey);
+        fx.poll();
+        stalled.push(peer);
+    }
+    let began = fx.now;
+    fx.engine.device().outbound.borrow_mut().clear();
+    while fx.now.since(began) < LIMIT_NS + SECOND {
+        if fx.now.since(began) < LIMIT_NS - SECOND {
+            assert_eq!(fx.engine.connection_count(), usize::from(COUNT) + 1);
+        }
+        fx.now = fx.now + 10 * MILLISECOND;
+        fx.engine.drive(fx.now);
+        for (segment, _) in fx.take_segments() {
+            if let Some(peer) = stalled.iter().find(|peer| peer.tcp.tuple == segment.tuple) {
+                peer.send_segment(&fx, Flags::ACK, peer.tcp.snd_nxt, &[]);
+            }
+        }
+    }
+    assert_eq!(fx.engine.connection_count(), 1, "only the idle one is left");
+    let ended = std::iter::from_fn(|| fx.engine.next_event())
+        .filter(|event| matches!(event, Event::Disconnected { reason: EndReason::TimedOut, .. }));
+    assert_eq!(ended.count(), usize::from(COUNT));
+    write(&mut fx, idle_qp, lkey);
+    while written(&idle.received) < LEN as usize {
+        idle.settle(&mut fx);
+    }
 }
 
 /// A connection with data and a closed window goes on probing it while others await frames, with

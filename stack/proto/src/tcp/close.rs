@@ -116,9 +116,9 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
         self.scoreboard.release_memory();
         self.recovery.release_memory();
         self.dsack_queue.release_memory();
-        let time_wait = now + self.cfg.time_wait_ns;
+        let wait_end = now + self.cfg.time_wait_ns;
         // A pending delayed ACK is still sent.
         self.timers = Timers { delayed_ack: self.timers.delayed_ack, ..Timers::OFF };
-        (self.rare, self.paced) = (RareTimers { time_wait, ..RareTimers::OFF }, false);
+        (self.rare, self.paced) = (RareTimers { wait_end, ..RareTimers::OFF }, false);
     }
 }

@@ -73,6 +73,11 @@ pub struct Config {
     /// before the connection fails (RFC 5482, and R2 of RFC 9293 section 3.8.3, which recommends at
     /// least 100 seconds).
     pub user_timeout_ns: u64,
+    /// Time for which the peer may take nothing while data waits for it, unsent or unacknowledged,
+    /// before the connection fails, even if it answers each probe (RFC 6429). Less than a full
+    /// segment is nothing, unless no more waits. `None`: for ever, as RFC 9293 section 3.8.6.1
+    /// permits.
+    pub stall_timeout_ns: Option<u64>,
     /// Longest delay of an ACK for less than two full segments.
     pub delayed_ack_ns: u64,
     /// Duration of TIME-WAIT. The 4 minutes of RFC 9293 guard against old segments of the Internet
@@ -133,6 +138,7 @@ impl Default for Config {
             syn_ack_retries: 6,
             data_retries: 15,
             user_timeout_ns: 120 * SECOND,
+            stall_timeout_ns: None,
             delayed_ack_ns: 50 * MICROSECOND,
             time_wait_ns: SECOND,
             fin_wait_ns: 150 * SECOND,

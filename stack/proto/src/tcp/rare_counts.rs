@@ -1,11 +1,12 @@
-//! Counters of rare events, and the last tail loss probe, in memory allocated at the first such
-//! event.
+//! Counters of rare events, the last tail loss probe, and the state of the stall timer, in memory
+//! allocated at the first such event.
 //!
 //! Most connections never see a loss, a reordering or a probe, and do not allocate these hundred
 //! bytes.
 
 use super::config::Stats;
 use super::recovery::tlp::SentTlp;
+use crate::wire::seq::Seq;
 
 /// Counters of [`Stats`] that count events; bytes and segments are counted elsewhere.
 #[derive(Debug, Default)]
@@ -15,6 +16,16 @@ pub(super) struct RareCounts(Option<Box<Rare>>);
 struct Rare {
     stats: Stats,
     tlp: SentTlp,
+    stall: Stall,
+}
+
+/// State of the timer for a peer that takes nothing.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Stall {
+    /// The peer has to acknowledge the bytes below before the timer expires.
+    pub(super) until: Seq,
+    /// The timer was restarted because of its overrun; the next expiry fires whatever the overrun.
+    pub(super) rearmed: bool,
 }
 
 impl RareCounts {
@@ -32,6 +43,11 @@ impl RareCounts {
     /// Returns the last tail loss probe.
     pub(super) fn tlp(&self) -> SentTlp {
         self.0.as_ref().map_or_else(SentTlp::default, |rare| rare.tlp)
+    }
+
+    /// Returns the state of the stall timer; allocates as [`RareCounts::record`].
+    pub(super) fn stall_mut(&mut self) -> &mut Stall {
+        &mut self.0.get_or_insert_default().stall
     }
 
     /// Returns the counters.

@@ -2,6 +2,7 @@
 //! keepalive.
 
 use super::events::Event;
+use super::rare_counts::Stall;
 use super::recovery::state::CaState;
 use super::recovery::tlp::TlpProbe;
 use super::recovery::undo::Frto;
@@ -35,8 +36,8 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
             self.timers.delayed_ack = NEVER;
             self.rcv.ack_now = true;
         }
-        if now >= self.rare.time_wait {
-            self.time_wait_expired(now);
+        if now >= self.rare.wait_end {
+            self.wait_expired(now);
         }
         if now >= self.rare.reorder {
             self.reorder_expired(now);
@@ -73,6 +74,10 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
 
     /// RFC 6298 section 5, steps 5.4 to 5.7; RFC 8985 section 6.3.
     fn rto_expired(&mut self, now: Instant) {
+        let progress = self.progress_at.instant(now);
+        if self.state.is_synchronized() {
+            self.arm_stall(progress, 0);
+        }
         if self.timer_overrun(now, self.timers.rto) {
             return;
         }
@@ -86,7 +91,6 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
             _ if closed => (self.unanswered, self.cfg.data_retries),
             _ => (self.retries, self.cfg.data_retries),
         };
-        let progress = self.progress_at.instant(now);
         let last_activity = if closed { progress.max(self.last_rx_at) } else { progress };
         let end = last_activity + self.cfg.user_timeout_ns;
         let timed = self.state.is_synchronized() && (!closed || self.unanswered > 1);
@@ -134,25 +138,62 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
         }
     }
 
-    /// Handles the end of TIME-WAIT, or of the wait for the peer's FIN in FIN-WAIT-2. That wait is
-    /// extended while the peer still sends; a peer that crashed must not hold the connection
-    /// forever.
-    fn time_wait_expired(&mut self, now: Instant) {
-        self.rare.time_wait = NEVER;
+    /// Handles the end of TIME-WAIT, of the wait for the peer's FIN in FIN-WAIT-2, or of the wait
+    /// for a peer that takes nothing. That for a FIN is extended while the peer still sends; a peer
+    /// that crashed must not hold the connection forever.
+    fn wait_expired(&mut self, now: Instant) {
+        let expired = core::mem::replace(&mut self.rare.wait_end, NEVER);
         if self.transition(StateEvent::TimeWaitOver) {
             self.on_closed();
         } else if self.state == State::FinWait2 {
             if now.since(self.last_rx_at) < self.cfg.fin_wait_ns {
-                self.rare.time_wait = self.last_rx_at + self.cfg.fin_wait_ns;
+                self.rare.wait_end = self.last_rx_at + self.cfg.fin_wait_ns;
             } else {
                 self.give_up();
             }
+        } else {
+            self.stall_expired(now, expired);
+        }
+    }
+
+    /// Starts the timer for a peer that takes nothing (RFC 6429), if it is in use and off: bytes in
+    /// flight were not acknowledged in time, or `waiting` others wait for the window.
+    pub(super) fn arm_stall(&mut self, since: Instant, waiting: u32) {
+        let Some(limit) = self.cfg.stall_timeout_ns else { return };
+        if self.rare.wait_end == NEVER {
+            self.rare.wait_end = since + limit;
+            // A peer that takes a byte now and then does not restart it; one that has taken all
+            // that waited does.
+            let awaited = self.snd.flight().saturating_add(waiting).min(self.emss.into());
+            let until = self.snd.una + awaited;
+            *self.stats.stall_mut() = Stall { until, rearmed: false };
+        }
+    }
+
+    /// Handles expiry of the timer for a peer that takes nothing; `expired`: its time.
+    fn stall_expired(&mut self, now: Instant, expired: Instant) {
+        let is_waiting = self.snd.flight() > 0 || self.rare.persist != NEVER;
+        if !is_waiting {
+            return;
+        }
+        let stall = self.stats.stall_mut();
+        if self.snd.una >= stall.until {
+            // Data that waits for the window starts it again at the next attempt to send.
+            if self.snd.flight() > 0 {
+                self.arm_stall(self.progress_at.instant(now), 0);
+            }
+        } else if !stall.rearmed && now.since(expired) > self.cfg.timer_overrun_ns {
+            // The process was suspended: what the peer has sent meanwhile is processed first.
+            stall.rearmed = true;
+            self.rare.wait_end = now + self.rtt.base_rto(&self.cfg);
+        } else {
+            self.give_up();
         }
     }
 
     /// Starts the timer of FIN-WAIT-2.
     pub(super) fn on_fin_wait_2(&mut self, now: Instant) {
-        self.rare.time_wait = now + self.cfg.fin_wait_ns;
+        self.rare.wait_end = now + self.cfg.fin_wait_ns;
     }
 
     /// Handles expiry of the persist timer. Window closed: sends a zero-window probe (RFC 9293
@@ -186,9 +227,10 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
         (self.rtt.rto(&self.cfg) << self.persist_backoff).min(self.cfg.rto_max_ns)
     }
 
-    /// Starts the persist timer: the window does not admit pending data, and no ACK that could open
-    /// it is outstanding.
-    pub(super) fn arm_persist(&mut self, now: Instant) {
+    /// Notes that the window does not admit `waiting` bytes of pending data. Starts the persist
+    /// timer if no ACK that could open it is outstanding.
+    pub(super) fn arm_persist(&mut self, now: Instant, waiting: u32) {
+        self.arm_stall(now, waiting);
         if self.rare.persist == NEVER && self.snd.flight() == 0 {
             self.persist_backoff = 0;
             self.progress_at = CoarseInstant::of(now);

@@ -35,8 +35,9 @@ pub(super) struct RareTimers {
     pub(super) reorder: Instant,
     /// Zero-window probe and SWS override (RFC 9293 sections 3.8.6.1 and 3.8.6.2.1).
     pub(super) persist: Instant,
-    /// End of TIME-WAIT, or of the wait for a FIN in FIN-WAIT-2.
-    pub(super) time_wait: Instant,
+    /// End of TIME-WAIT, or of the wait for a FIN in FIN-WAIT-2. In earlier states the stall timer:
+    /// end of the wait for a peer that takes nothing.
+    pub(super) wait_end: Instant,
     /// Keepalive.
     pub(super) keepalive: Instant,
     /// Start of the next paced burst; runs as a timer only while the burst waits for it.
@@ -48,7 +49,7 @@ impl RareTimers {
     pub(super) const OFF: Self = Self {
         reorder: NEVER,
         persist: NEVER,
-        time_wait: NEVER,
+        wait_end: NEVER,
         keepalive: NEVER,
         pacing: Instant::ZERO,
     };
@@ -56,7 +57,7 @@ impl RareTimers {
     /// Returns the earliest, or [`NEVER`]. `paced`: a burst waits for its time.
     pub(super) fn earliest(&self, paced: bool) -> Instant {
         let burst = if paced { self.pacing } else { NEVER };
-        self.reorder.min(self.persist).min(self.time_wait).min(self.keepalive).min(burst)
+        self.reorder.min(self.persist).min(self.wait_end).min(self.keepalive).min(burst)
     }
 }
 

@@ -106,6 +106,104 @@ fn answered_zero_window_probes_never_end_connection() {
     assert!(elapsed_s(&script) > 20 * 60 && script.end.events.is_empty());
 }
 
+/// Fires timers and answers each segment, until the connection is closed; returns when.
+fn answer_until_closed(script: &mut Script, mut answer: impl FnMut(&mut Script)) -> u64 {
+    for _ in 0..2000 {
+        if script.end.tcb.deadline().is_none() {
+            return elapsed_s(script);
+        }
+        script.fire();
+        if !script.end.tcb.is_closed() {
+            answer(script);
+        }
+    }
+    panic!("the connection lasts");
+}
+
+fn stalled(in_flight: bool, bytes: u64) -> Script {
+    let cfg =
+        Config { stall_timeout_ns: Some(30 * SECOND), rto_max_ns: SECOND, ..Config::default() };
+    let mut script = Script::established(&cfg, Script::full_options());
+    // Idle time before does not count.
+    script.now = script.now + 50 * SECOND;
+    if in_flight {
+        script.write(bytes);
+        script.now = script.now + SECOND / 10;
+    }
+    script.window = 0;
+    script.send(script.fields());
+    if !in_flight {
+        script.write(bytes);
+    }
+    script
+}
+
+#[test]
+fn peer_that_takes_nothing_is_given_up_though_it_answers() {
+    for in_flight in [false, true] {
+        let mut script = stalled(in_flight, 4000);
+        let end_s = answer_until_closed(&mut script, |script| drop(script.send(script.fields())));
+        assert!((79..=81).contains(&end_s), "in flight {in_flight}: {end_s}");
+        let events = script.end.events.iter().filter(|event| **event != Event::R1Exceeded);
+        assert!(events.eq(&[Event::TimedOut, Event::Closed]), "{:?}", script.end.events);
+    }
+}
+
+#[test]
+fn peer_that_takes_a_byte_now_and_then_is_given_up() {
+    for in_flight in [false, true] {
+        let mut script = stalled(in_flight, 4000);
+        let end_s = answer_until_closed(&mut script, |script| {
+            script.now = script.now + SECOND;
+            // One byte of what is in flight, or a window of one byte.
+            if script.ack < script.end.tcb.snd.nxt {
+                script.ack += 1;
+            }
+            script.window = u16::from(!in_flight);
+            script.end.tcb.snd.wscale = 0;
+            script.send(script.fields());
+        });
+        assert!((79..=81).contains(&end_s), "in flight {in_flight}: {end_s}");
+    }
+}
+
+#[test]
+fn peer_that_takes_a_segment_now_and_then_is_kept() {
+    let mut script = stalled(false, 1_000_000);
+    let start_s = elapsed_s(&script);
+    let mut took = 0;
+    while elapsed_s(&script) < start_s + 300 {
+        script.fire();
+        if elapsed_s(&script) / 25 > took {
+            // It opens the window for a moment.
+            took = elapsed_s(&script) / 25;
+            script.window = 100;
+            let sent: u32 = script.send(script.fields()).iter().map(|seg| seg.seq_len()).sum();
+            assert!(sent > 1448, "{sent}");
+            script.ack += sent;
+            script.window = 0;
+        }
+        script.send(script.fields());
+        assert!(!script.end.tcb.is_closed(), "at {}", elapsed_s(&script));
+    }
+}
+
+/// The timer was started for data that was taken; it does not end a connection that sends the next
+/// when it expires.
+#[test]
+fn taken_data_stops_the_stall_timer() {
+    let mut script = stalled(false, 10);
+    script.window = 1;
+    assert_eq!(script.send(script.fields()).len(), 1);
+    script.ack += 10;
+    script.window = 0;
+    script.send(script.fields());
+    script.now = script.now + 29 * SECOND;
+    script.write(10);
+    let end_s = answer_until_closed(&mut script, |script| drop(script.send(script.fields())));
+    assert!((108..=111).contains(&end_s), "{end_s}");
+}
+
 #[test]
 fn r1_is_exceeded_after_three_retransmits_and_r2_after_two_minutes() {
     let mut script = Script::established(&Config::default(), Script::full_options());

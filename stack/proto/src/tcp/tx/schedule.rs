@@ -99,7 +99,7 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
     /// window, and all our ACKs after it, as their sequence number is beyond.
     fn can_send_fin(&mut self, now: Instant) -> bool {
         if self.local.fin_seq.is_none() && self.snd.usable() == 0 {
-            self.arm_persist(now);
+            self.arm_persist(now, 1);
             return false;
         }
         self.rare.persist = NEVER;
@@ -170,14 +170,14 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
         index: usize,
     ) -> Option<Retransmit> {
         // req: MPA-040, MPA-120
-        let len = self.scoreboard.get(index)?.len.min(u32::from(self.emss));
+        let whole = self.scoreboard.get(index)?.len.min(u32::from(self.emss));
         let usable = self.snd.usable();
-        let len = if len <= usable {
-            len
+        let len = if whole <= usable {
+            whole
         } else if self.sws_admits(usable) {
             usable
         } else {
-            self.arm_persist(now);
+            self.arm_persist(now, whole);
             return None;
         };
         self.cwnd_admits(now, len).then(|| Retransmit::new(index, len, RetransmitReason::Unsent))
@@ -206,7 +206,7 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
         }
         let usable = self.snd.usable();
         if usable < len.min(u32::from(self.emss)) && !self.sws_admits(usable) {
-            self.arm_persist(now);
+            self.arm_persist(now, len);
             return None;
         }
         // Retransmissions count: the time until a probe has repaired a lost tail is not idle.

@@ -42,6 +42,7 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
             self.ecn.release_memory();
             return;
         }
+        self.arm_stall(self.progress_at.instant(now), 0);
         if self.timer_overrun(now, self.timers.pto) {
             self.arm_pto(now);
             return;
