@@ -102,7 +102,7 @@ impl Qp {
         let shared = Arc::new(QpShared::new(sends, recvs));
         let stream = context.regions.new_stream_id();
         let queues = UnboundQueues { init, stream, requester, recv_queue, tails };
-        context.unbound.add(id, &shared, queues);
+        let is_added = context.unbound.add(id, &shared, queues);
         let qp = Self {
             shared,
             id,
@@ -113,6 +113,9 @@ impl Qp {
             srq: srq.cloned(),
             entries: u32::try_from(permit.into_count()).expect("two queues of at most 2^26"),
         };
+        if !is_added {
+            return Err(CreateError::Gone);
+        }
         // Only a shard can flush what is posted to a queue pair that begins in the error state.
         let ends = || qp.overrun_cq().and_then(|_| context.shards.select());
         if let Some(shard) = shard.or_else(ends) {

@@ -53,14 +53,16 @@ impl UnboundQps {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Adds a queue pair; ends it if the context has ended.
-    pub(crate) fn add(&self, id: QpId, qp: &Arc<QpShared>, queues: UnboundQueues) {
+    /// Adds a queue pair. False if the context has ended: it has ended the queue pair as well.
+    pub(crate) fn add(&self, id: QpId, qp: &Arc<QpShared>, queues: UnboundQueues) -> bool {
         let mut state = self.lock();
         state.qps.insert(id.index, Entry { id, shared: Arc::downgrade(qp), queues });
-        if state.has_ended {
-            drop(state);
+        let has_ended = state.has_ended;
+        drop(state);
+        if has_ended {
             self.end();
         }
+        !has_ended
     }
 
     /// Removes one that is to belong to a shard, or is gone. `None` if another thread has.

@@ -85,6 +85,17 @@ impl QueueState {
         }
     }
 
+    /// No further event occurs: wakes the threads that sleep on a source.
+    fn close(&mut self) {
+        self.closed = true;
+        self.sleepers.iter().for_each(|(_, thread)| thread.unpark());
+    }
+
+    /// True if no further event occurs.
+    pub(super) const fn is_closed(&self) -> bool {
+        self.closed
+    }
+
     /// Wakes the threads that sleep on the source named by `event`.
     pub(super) fn wake(&self, event: AsyncEvent) {
         let its = self.sleepers.iter().filter(|(of, _)| *of == event);
@@ -135,9 +146,9 @@ impl AsyncEventQueue {
         }
     }
 
-    /// No further event occurs: waiting threads return.
+    /// No further event occurs: all waiting threads return, also those that begin to wait later.
     pub(crate) fn close(&self) {
-        self.lock().closed = true;
+        self.lock().close();
         self.wake.notify_all();
     }
 
@@ -231,7 +242,9 @@ impl EventPublisher {
         }
         let mut ready = self.events.lock();
         ready.push(if is_last { AsyncEvent::Failed } else { AsyncEvent::ShardFailed { shard } });
-        ready.closed |= is_last;
+        if is_last {
+            ready.close();
+        }
         drop(ready);
         self.events.wake.notify_all();
     }

@@ -16,12 +16,13 @@ pub(crate) struct EventSource {
 }
 
 impl AsyncEventQueue {
-    /// Sleeps until `ready` returns a value, the source named by `event` ends, or `timeout` has
-    /// passed.
+    /// Sleeps until `ready` returns a value, the source named by `event` ends, the queue is closed,
+    /// or `timeout` has passed.
     ///
     /// No wake-up is lost: an event is stored where `ready` finds it before the publisher takes the
     /// lock. If that was before this thread was listed, `ready` is called after that; otherwise the
-    /// thread is found in the list and unparked, and its next park returns immediately.
+    /// thread is found in the list and unparked, and its next park returns immediately. The same
+    /// holds for the end of the queue, which wakes all threads in the list.
     pub(crate) fn wait_for<T>(
         &self,
         event: AsyncEvent,
@@ -32,7 +33,7 @@ impl AsyncEventQueue {
         let end = Instant::now().checked_add(timeout);
         let _listed = SleeperGuard::new(self, event);
         loop {
-            let ended = source.ended.load(Ordering::Acquire);
+            let ended = source.ended.load(Ordering::Acquire) || self.lock().is_closed();
             if let Some(value) = ready() {
                 return Some(value);
             }

@@ -218,3 +218,20 @@ fn wait_of_zero_does_not_hand_over_to_the_helper() {
     assert_eq!(qp.wait_event(shortest), None);
     assert_eq!(wait_seq(), before + 3);
 }
+
+/// Also those whose source has not ended, and those that come too late.
+#[test]
+fn closed_queue_wakes_all_sleepers() {
+    let (events, source) = (AsyncEventQueue::new(), EventSource::default());
+    let sleep = |port| events.wait_for(event(port), &source, Duration::MAX, || None::<()>);
+    std::thread::scope(|scope| {
+        for port in 0..4 {
+            scope.spawn(move || assert_eq!(sleep(port), None));
+        }
+        while events.lock().sleepers.len() < 4 {
+            std::thread::yield_now();
+        }
+        events.close();
+    });
+    assert_eq!(sleep(4), None);
+}

@@ -52,6 +52,8 @@ pub(crate) struct ShardEngine<D: Device> {
     unbound: Arc<dyn UnboundQpTable>,
     /// Latest time passed to the engine.
     now: Instant,
+    /// The context closes: nothing new begins, because nobody would end it.
+    is_closing: bool,
 }
 
 impl<D: Device> ShardEngine<D> {
@@ -70,6 +72,7 @@ impl<D: Device> ShardEngine<D> {
             publisher: EventPublisher::new(events),
             unbound,
             now: Instant::ZERO,
+            is_closing: false,
         }
     }
 
@@ -78,6 +81,11 @@ impl<D: Device> ShardEngine<D> {
     fn advance(&mut self, now: Instant) -> Instant {
         self.now = self.now.max(now);
         self.now
+    }
+
+    /// Fails once the context closes.
+    const fn check_open(&self) -> Result<(), CmError> {
+        if self.is_closing { Err(CmError::Gone) } else { Ok(()) }
     }
 
     /// Publishes the engine's state of the queue pair to the application.
@@ -286,6 +294,7 @@ where
         requester: Requester,
         recv_queue: BufferQueue,
     ) -> Result<(), CmError> {
+        self.check_open()?;
         self.engine.create_qp_as(id, stream, init, requester, recv_queue)
     }
 
@@ -346,6 +355,7 @@ where
     }
 
     fn listen(&mut self, port: u16, backlog: Arc<Backlog>, unframed: bool) -> Result<(), CmError> {
+        self.check_open()?;
         if unframed {
             self.engine.listen_unframed(port, backlog.capacity())?;
         } else {
@@ -368,6 +378,7 @@ where
         remote: SocketAddr,
         param: &ConnParam,
     ) -> Result<(), CmError> {
+        self.check_open()?;
         let now = self.advance(now);
         let result = self.engine.connect(now, qp, remote, param);
         self.publish_state(qp);
@@ -448,15 +459,20 @@ where
     }
 
     fn disconnect_all(&mut self, now: Instant) {
+        self.is_closing = true;
         let now = self.advance(now);
         for (port, backlog) in std::mem::take(&mut self.listeners) {
             self.engine.unlisten(port);
             self.publisher.queue().end_source(backlog.event(), backlog.source());
         }
         for link in self.links.iter() {
-            // Fails for queue pairs that are not connected.
-            let _ = self.engine.disconnect(now, link.id);
+            let is_connected = self.engine.disconnect(now, link.id).is_ok();
             link.qp.close();
+            if !is_connected {
+                // No event follows.
+                let event = AsyncEvent::Connection { qp: link.id };
+                self.publisher.queue().end_source(event, link.qp.source());
+            }
         }
     }
 
@@ -484,10 +500,8 @@ where
 
 impl<D: Device> Drop for ShardEngine<D> {
     fn drop(&mut self) {
-        // The context is closed.
-        for link in self.links.iter() {
-            let event = AsyncEvent::Connection { qp: link.id };
-            self.publisher.queue().end_source(event, link.qp.source());
-        }
+        // Nobody takes what is posted any more. Threads that wait are woken when the event queue is
+        // closed, after this.
+        self.links.iter().for_each(|link| link.qp.close());
     }
 }

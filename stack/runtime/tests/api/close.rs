@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use ferrowarp::device::{self, DeviceSpec, OpenConfig};
 use ferrowarp::{
-    Access, ConnParam, Context, DriveMode, EndReason, Event, PostError, Qp, QpState, WcOpcode,
+    Access, ConnParam, Context, DriveMode, EndReason, Event, Mr, PostError, Qp, QpState, WcOpcode,
     WcStatus,
 };
 
@@ -80,38 +80,54 @@ fn half_close_leaves_the_other_direction_open() {
     assert_eq!(right.completions(&left, 1)[0].status, WcStatus::Success);
 }
 
-/// Measures `act`, which closes a context with a completed Write that is not acknowledged, as the
-/// peer is not driven any more.
-fn close_unacknowledged(linger: Duration, act: impl FnOnce(Context)) -> Duration {
-    reserve_pair([DriveMode::Inline; 2]);
-    let opened = device::open(&DeviceSpec::Ring, &OpenConfig::default()).unwrap();
-    let (here, there) = opened.into_pair().expect("ring is a pair");
-    let mut left_config = config(1, DriveMode::Inline);
-    left_config.linger = linger;
-    let left = Context::over(here, left_config).unwrap();
-    let right = Context::over(there, config(2, DriveMode::Inline)).unwrap();
-    let (left, right) = (Endpoint::new(left), Endpoint::new(right));
-    let listener = right.context.listen(PORT, 1).unwrap();
-    let (a, b) = (left.qp(), right.qp());
-    a.connect(server(), ConnParam::default()).unwrap();
-    let mut request = None;
-    drive_until(&left.context, &right.context, || {
-        request = listener.poll();
-        request.is_some()
-    });
-    request.unwrap().accept(&b, ConnParam::default()).unwrap();
-    drive_until(&left.context, &right.context, || {
-        a.state() == QpState::Rts && b.state() == QpState::Rts
-    });
-    let source = left.mr(64, Access::LOCAL_READ);
-    let sink = right.mr(64, Access::REMOTE_WRITE);
-    a.post_send(write(1, source.sge(0, 64), &sink, 0)).unwrap();
-    let mut wcs = Vec::new();
-    let start = Instant::now();
-    while left.cq.poll(&mut wcs) == 0 {
-        assert!(start.elapsed() < TIMEOUT, "a Write completes without the peer");
+/// A context with a completed Write that is not acknowledged, as the peer is not driven any more:
+/// closing it takes the whole linger time.
+pub(crate) struct Unacknowledged {
+    pub(crate) left: Endpoint,
+    pub(crate) right: Endpoint,
+    pub(crate) qps: (Qp, Qp),
+    _regions: (Mr, Mr),
+}
+
+impl Unacknowledged {
+    pub(crate) fn new(drive: DriveMode, linger: Duration) -> Self {
+        reserve_pair([drive, DriveMode::Inline]);
+        let opened = device::open(&DeviceSpec::Ring, &OpenConfig::default()).unwrap();
+        let (here, there) = opened.into_pair().expect("ring is a pair");
+        let mut left_config = config(1, drive);
+        left_config.linger = linger;
+        let left = Context::over(here, left_config).unwrap();
+        let right = Context::over(there, config(2, DriveMode::Inline)).unwrap();
+        let (left, right) = (Endpoint::new(left), Endpoint::new(right));
+        let listener = right.context.listen(PORT, 1).unwrap();
+        let (a, b) = (left.qp(), right.qp());
+        a.connect(server(), ConnParam::default()).unwrap();
+        let mut request = None;
+        drive_until(&left.context, &right.context, || {
+            request = listener.poll();
+            request.is_some()
+        });
+        request.unwrap().accept(&b, ConnParam::default()).unwrap();
+        drive_until(&left.context, &right.context, || {
+            a.state() == QpState::Rts && b.state() == QpState::Rts
+        });
+        let source = left.mr(64, Access::LOCAL_READ);
+        let sink = right.mr(64, Access::REMOTE_WRITE);
+        a.post_send(write(1, source.sge(0, 64), &sink, 0)).unwrap();
+        let mut wcs = Vec::new();
+        let start = Instant::now();
+        while left.cq.poll(&mut wcs) == 0 {
+            assert!(start.elapsed() < TIMEOUT, "a Write completes without the peer");
+        }
+        assert_eq!(wcs[0].status, WcStatus::Success);
+        Self { left, right, qps: (a, b), _regions: (source, sink) }
     }
-    assert_eq!(wcs[0].status, WcStatus::Success);
+}
+
+/// Measures `act`, which closes such a context.
+fn close_unacknowledged(linger: Duration, act: impl FnOnce(Context)) -> Duration {
+    let Unacknowledged { left, right: _right, qps: (a, _b), _regions: (source, _sink) } =
+        Unacknowledged::new(DriveMode::Inline, linger);
     let Endpoint { context, pd, cq } = left;
     drop((a, source, pd, cq));
     let start = Instant::now();

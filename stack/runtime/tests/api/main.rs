@@ -16,6 +16,7 @@ mod extensions;
 mod fork;
 mod host_port;
 mod idle_threads;
+mod lifecycle;
 mod link_state;
 mod memory;
 mod misdelivery;

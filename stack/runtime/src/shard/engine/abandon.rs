@@ -14,7 +14,7 @@ impl<D: Device> ShardEngine<D> {
     /// Ends every queue pair with an event and flushes its requests, without sending anything; see
     /// [`ShardControl::abandon`](crate::shard::ShardControl::abandon).
     pub(super) fn abandon_all(&mut self, is_last: bool, reason: EndReason) {
-        let Self { index, engine, links, srqs, listeners, publisher, .. } = self;
+        let Self { index, engine, links, srqs, publisher, .. } = self;
         engine.completions_mut().accept_flushed();
         for link in links.iter_mut() {
             let its_event = AsyncEvent::Connection { qp: link.id };
@@ -49,11 +49,6 @@ impl<D: Device> ShardEngine<D> {
             {
                 link.push_limit_event(SrqLimit { left, most });
                 publisher.publish(link.event());
-            }
-        }
-        if is_last {
-            for backlog in listeners.values() {
-                publisher.queue().end_source(backlog.event(), backlog.source());
             }
         }
         publisher.publish_failure(*index, is_last);

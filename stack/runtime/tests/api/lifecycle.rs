@@ -1,0 +1,108 @@
+//! Objects that are made, and waited for, while their context closes; and objects that get the
+//! number of one that is gone.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use ferrowarp::{CmError, ConnParam, CreateError, DriveMode, PostError, QpOptions, QpState};
+
+use crate::close::Unacknowledged;
+use crate::support::*;
+
+/// Runs `act` while a context waits for its peer in `close`, for a second.
+fn while_closing(drive: DriveMode, act: impl FnOnce(&Endpoint)) {
+    let fixture = Unacknowledged::new(drive, Duration::from_secs(1));
+    let (left, a) = (&fixture.left, &fixture.qps.0);
+    let start = Instant::now();
+    std::thread::scope(|scope| {
+        let closing = left.context.clone();
+        scope.spawn(move || closing.close());
+        while a.state() != QpState::Error {
+            std::thread::yield_now();
+        }
+        act(left);
+    });
+    assert!(start.elapsed() < TIMEOUT);
+}
+
+/// Whatever was made before, or is made while it closes, no call waits for ever.
+fn calls_return_when_closed(drive: DriveMode) {
+    while_closing(drive, |left| {
+        // Refused, all of them; where one is not, it has to wake.
+        if let Ok(listener) = left.context.listen(PORT, 1) {
+            assert!(listener.accept_timeout(Duration::MAX).is_none());
+        }
+        if let Ok(channel) = left.context.event_channel() {
+            while channel.wait(Duration::MAX).is_some() {}
+        }
+        if let Ok(channel) = left.context.create_comp_channel() {
+            assert_eq!(channel.wait(Duration::MAX), None);
+        }
+        if let Ok(qp) = left.pd.create_qp(&QpOptions::new(&left.cq)) {
+            while qp.wait_event(Duration::MAX).is_some() {}
+            assert!(qp.wait_established(Duration::MAX).is_err());
+            assert_eq!(qp.state(), QpState::Error);
+        }
+        let shard = QpOptions::new(&left.cq).shard(0);
+        if let Ok(qp) = left.pd.create_qp(&shard) {
+            let connected = qp.connect(server(), ConnParam::default());
+            while qp.wait_event(Duration::MAX).is_some() {}
+            assert_eq!((connected, qp.state()), (Err(CmError::Gone), QpState::Error));
+        }
+    });
+}
+
+#[test]
+fn calls_return_when_closed_with_a_helper() {
+    calls_return_when_closed(DriveMode::Helper);
+}
+
+#[test]
+fn calls_return_when_closed_with_a_dedicated_thread() {
+    calls_return_when_closed(DriveMode::Dedicated);
+}
+
+#[test]
+fn calls_return_when_closed_inline() {
+    calls_return_when_closed(DriveMode::Inline);
+}
+
+#[test]
+fn closing_context_takes_no_listener_queue_pair_or_connection() {
+    while_closing(DriveMode::Helper, |left| {
+        assert_eq!(left.context.listen(PORT, 1).err(), Some(CmError::Gone));
+        assert_eq!(left.context.listen_unframed(PORT, 1).err(), Some(CmError::Gone));
+        let options = QpOptions::new(&left.cq);
+        assert_eq!(left.pd.create_qp(&options.shard(0)).err(), Some(CreateError::Gone));
+        assert_eq!(left.pd.create_qp(&options).err(), Some(CreateError::Gone));
+    });
+}
+
+/// A queue pair that has no connection ends when closing begins, not when it is over.
+#[test]
+fn idle_queue_pairs_end_when_closing_begins() {
+    let fixture = Unacknowledged::new(DriveMode::Helper, TIMEOUT);
+    let left = &fixture.left;
+    let bound = left.pd.create_qp(&QpOptions::new(&left.cq).shard(0)).unwrap();
+    let free = left.pd.create_qp(&QpOptions::new(&left.cq)).unwrap();
+    let has_closed = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let closing = left.context.clone();
+        scope.spawn(|| {
+            closing.close();
+            has_closed.store(true, Ordering::Relaxed);
+        });
+        let start = Instant::now();
+        for qp in [&bound, &free] {
+            assert_eq!(qp.wait_event(TIMEOUT / 2), None);
+            assert_eq!(qp.connect(server(), ConnParam::default()), Err(CmError::Gone));
+            let posted = qp.post_send(send(1, inline(b"")));
+            assert_eq!((qp.state(), posted), (QpState::Error, Err(PostError::WrongState)));
+        }
+        assert!(start.elapsed() < TIMEOUT / 2, "they wake");
+        // The peer acknowledges, so that it does not take a minute.
+        while !has_closed.load(Ordering::Relaxed) {
+            fixture.right.context.drive();
+        }
+    });
+}
