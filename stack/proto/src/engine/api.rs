@@ -14,9 +14,10 @@ use crate::rdmap::requester::Requester;
 use crate::time::Instant;
 use crate::verbs::cm::{CmError, EndReason};
 use crate::verbs::qp::{QpInit, QpState, SrqError, SrqId};
+use crate::verbs::queue_pair::Qp;
 use crate::verbs::srq::SrqBuffers;
 use crate::verbs::wc::{Completions, CqId, QpId};
-use crate::verbs::wr::{PostError, RecvWr, SendWr};
+use crate::verbs::wr::{PostError, RecvWr, SendRights, SendWr};
 
 impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
     /// Creates a queue pair.
@@ -115,6 +116,12 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
     #[must_use]
     pub fn qp_state(&self, qp: QpId) -> QpState {
         self.cx.qps.by_id(qp).map_or(QpState::Error, |qp| qp.state)
+    }
+
+    /// Returns what the connection of a queue pair allows to be posted; nothing if there is none.
+    #[must_use]
+    pub fn qp_send_rights(&self, qp: QpId) -> SendRights {
+        self.cx.qps.by_id(qp).map_or(SendRights::NONE, Qp::send_rights)
     }
 
     /// Returns the access scope of a queue pair: its protection domain and the ID of its stream,

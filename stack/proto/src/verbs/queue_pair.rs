@@ -112,7 +112,7 @@ impl Qp {
         Ok(())
     }
 
-    const fn send_rights(&self) -> SendRights {
+    pub(crate) const fn send_rights(&self) -> SendRights {
         SendRights {
             reads: self.stream.requester.ord() > 0,
             extensions: self.stream.has_extensions(),

@@ -58,6 +58,11 @@ pub struct SendRights {
     pub extensions: bool,
 }
 
+impl SendRights {
+    /// Neither.
+    pub const NONE: Self = Self { reads: false, extensions: false };
+}
+
 impl SendWr {
     /// Checks a request before it is posted. Costs a few instructions.
     ///

@@ -91,7 +91,7 @@ impl<D: Device> ShardEngine<D> {
     /// Publishes the engine's state of the queue pair to the application.
     fn publish_state(&self, qp: QpId) {
         if let Some(link) = self.links.get(qp) {
-            link.qp.set_state(self.engine.qp_state(qp));
+            publish_state(&self.engine, link);
         }
     }
 
@@ -143,19 +143,9 @@ impl<D: Device> ShardEngine<D> {
                     _ => drop(self.engine.reject(now, request, ReadDepths::default(), &[])),
                 }
             }
-            Event::Established { qp, ref info } => {
-                if let Some(link) = self.links.get(qp) {
-                    link.qp.set_negotiated(info.ord, info.extensions);
-                }
-                self.inform(qp, event);
-            }
-            Event::PeerFinished { qp } => {
-                if let Some(link) = self.links.get(qp) {
-                    link.qp.disable_reads();
-                }
-                self.inform(qp, event);
-            }
-            Event::Streaming { qp }
+            Event::Established { qp, .. }
+            | Event::PeerFinished { qp }
+            | Event::Streaming { qp }
             | Event::ConnectFailed { qp, .. }
             | Event::Disconnected { qp, .. }
             | Event::TerminateReceived { qp, .. } => {
@@ -192,6 +182,11 @@ impl<D: Device> ShardEngine<D> {
         }
         any
     }
+}
+
+/// Publishes the engine's state of a queue pair to the application, with what it may post.
+fn publish_state<D: Device>(engine: &Engine<D, HostMemory, CqRings>, link: &Link) {
+    link.qp.set_state(engine.qp_state(link.id), engine.qp_send_rights(link.id));
 }
 
 /// Publishes the free slots of queues, then completions. Before the end of a poll (`is_last`) the
@@ -395,9 +390,6 @@ where
         let now = self.advance(now);
         self.take_posted(qp);
         let result = self.engine.accept(now, request, qp, param);
-        // The queue pair may be usable immediately: publish the state only after the negotiated
-        // parameters.
-        self.route_events(now);
         self.publish_state(qp);
         result
     }
@@ -429,7 +421,6 @@ where
         let now = self.advance(now);
         self.take_posted(qp);
         let result = self.engine.start_fpdus(now, qp, param);
-        self.route_events(now);
         self.publish_state(qp);
         result
     }

@@ -63,22 +63,14 @@ impl QpShared {
         }
     }
 
-    pub(crate) fn set_state(&self, state: QpState) {
+    pub(crate) fn set_state(&self, state: QpState, rights: SendRights) {
+        let reads = if rights.reads { READS } else { 0 };
+        let extensions = if rights.extensions { EXTENSIONS } else { 0 };
+        // First: a thread that finds the queue pair connected finds what it may post.
+        self.rights.store(reads | extensions, Ordering::Release);
         if !self.closed.load(Ordering::Relaxed) {
             self.state.store(state);
         }
-    }
-
-    /// Sets the ORD and the RFC 7306 support negotiated for the connection.
-    pub(crate) fn set_negotiated(&self, ord: u16, extensions: bool) {
-        let reads = if ord > 0 { READS } else { 0 };
-        let extensions = if extensions { EXTENSIONS } else { 0 };
-        self.rights.store(reads | extensions, Ordering::Release);
-    }
-
-    /// The peer sends no more responses, so Reads and atomic operations fail when posted.
-    pub(crate) fn disable_reads(&self) {
-        self.rights.fetch_and(!READS, Ordering::Release);
     }
 
     /// The context closes: no more requests can be posted.

@@ -4,7 +4,9 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use ferrowarp::{CmError, ConnParam, CreateError, DriveMode, PostError, QpOptions, QpState};
+use ferrowarp::{
+    Access, CmError, ConnParam, CreateError, DriveMode, PostError, QpOptions, QpState,
+};
 
 use crate::close::Unacknowledged;
 use crate::support::*;
@@ -105,4 +107,40 @@ fn idle_queue_pairs_end_when_closing_begins() {
             fixture.right.context.drive();
         }
     });
+}
+
+/// An application that finds a queue pair connected finds what was negotiated, however many events
+/// of others come first.
+#[test]
+fn rights_are_published_with_the_state() {
+    const COUNT: usize = 300;
+    let (left, right) = endpoints(DriveMode::Inline);
+    let small = right.context.create_cq(1).unwrap();
+    let listener = right.context.listen(PORT, 4).unwrap();
+    let recv_mr = right.mr(64, Access::LOCAL_WRITE);
+    let source = left.mr(64, Access::ALL);
+    let options = QpOptions::new(&right.cq).recv_cq(&small).max_send_wr(1).max_recv_wr(2);
+    let pairs: Vec<_> = (0..COUNT)
+        .map(|_| {
+            let (a, b) = (left.qp_with(4, 1), right.pd.create_qp(&options).unwrap());
+            a.connect(server(), ConnParam::default()).unwrap();
+            listener.accept_timeout(TIMEOUT).unwrap().accept(&b, ConnParam::default()).unwrap();
+            a.wait_established(TIMEOUT).unwrap();
+            b.wait_established(TIMEOUT).unwrap();
+            (a, b)
+        })
+        .collect();
+    let (a, b) = (left.qp(), right.qp());
+    a.connect(server(), ConnParam::default()).unwrap();
+    let request = listener.accept_timeout(TIMEOUT).unwrap();
+    // A completion queue overruns, which ends all its queue pairs in one poll.
+    let (first, its_peer) = &pairs[0];
+    (0..2).for_each(|wr_id| its_peer.post_recv(recv(wr_id, recv_mr.sge(0, 64))).unwrap());
+    (0..2).for_each(|wr_id| first.post_send(send(wr_id, inline(b"x"))).unwrap());
+    drive_until(&left.context, &right.context, || small.overrun());
+    request.accept(&b, ConnParam::default()).unwrap();
+    if b.state() == QpState::Rts {
+        b.post_send(read(1, recv_mr.sge(0, 4), &source, 0)).unwrap();
+    }
+    assert_eq!(b.state(), QpState::Rts);
 }

@@ -6,7 +6,7 @@ use ferrowarp_proto::device::Device;
 use ferrowarp_proto::verbs::cm::Event;
 use ferrowarp_proto::verbs::wc::{CqId, QpId};
 
-use super::ShardEngine;
+use super::{ShardEngine, publish_state};
 use crate::events::AsyncEvent;
 use crate::shard::unbound_qp::{UnboundQp, UnboundQueues};
 use crate::shard::work_queue::Link;
@@ -17,7 +17,7 @@ impl<D: Device> ShardEngine<D> {
     #[cold]
     pub(super) fn on_cq_overrun(&mut self, cq: CqId) {
         for link in self.links.iter_mut().filter(|link| link.uses(cq)) {
-            link.qp.set_state(self.engine.qp_state(link.id));
+            publish_state(&self.engine, link);
             if link.has_news_of_overrun(cq) {
                 link.qp.push_event(Event::CqOverrun { cq });
                 self.publisher.publish(AsyncEvent::Connection { qp: link.id });
