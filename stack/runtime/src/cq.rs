@@ -12,6 +12,7 @@ use ferrowarp_proto::verbs::wc::{CqId, Wc};
 use crate::comp_channel::CompChannel;
 use crate::context::{Context, ContextInner};
 use crate::error::{CreateError, ReqNotifyError};
+use crate::events::AsyncEvent;
 use crate::limits::{Permit, Resource};
 use crate::shard::{CqNotify, CqOverrun, CqProducer, OverrunSink, Shard};
 use crate::spin_lock::SpinLock;
@@ -306,6 +307,7 @@ impl Drop for CqInner {
         let id = self.id;
         self.context.shards.control(|engine, _| engine.remove_cq(id));
         // Before the ID of this queue can be reused.
+        self.context.events.remove(AsyncEvent::CqOverrun { cq: id });
         if let Some(notify) = &self.notify {
             notify.on_cq_destroyed();
         }

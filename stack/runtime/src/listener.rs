@@ -115,10 +115,11 @@ impl Drop for Listener {
         let port = self.port;
         let listening = self.context.lock_listeners();
         self.context.shards.control(|engine, _| engine.unlisten(port));
+        // Before another listener can have the port, whose event would be the same.
+        self.context.events.remove(self.backlog.event());
         drop(listening);
         // Each rejects its request when it is dropped.
         while self.pop().is_some() {}
-        self.context.events.remove(self.backlog.event());
     }
 }
 

@@ -118,6 +118,12 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
         self.cx.qps.by_id(qp).map_or(QpState::Error, |qp| qp.state)
     }
 
+    /// Forgets a completion queue that is destroyed: events that are not taken yet do not name it,
+    /// so that its ID can be used for another.
+    pub fn forget_cq(&mut self, cq: CqId) {
+        self.cx.verbs.forget_cq(cq);
+    }
+
     /// Returns what the connection of a queue pair allows to be posted; nothing if there is none.
     #[must_use]
     pub fn qp_send_rights(&self, qp: QpId) -> SendRights {

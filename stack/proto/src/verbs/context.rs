@@ -67,6 +67,12 @@ impl<M, C> Verbs<M, C> {
         }
     }
 
+    /// Forgets the overruns of a completion queue that is destroyed: the next one may have its ID.
+    pub(crate) fn forget_cq(&mut self, cq: CqId) {
+        self.overrun_cqs.retain(|&overrun| overrun != cq);
+        self.events.retain(|event| *event != Event::CqOverrun { cq });
+    }
+
     /// True if a completion queue overran whose queue pairs were not ended yet.
     pub(crate) const fn has_overrun_cqs(&self) -> bool {
         !self.overrun_cqs.is_empty()

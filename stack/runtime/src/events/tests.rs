@@ -235,3 +235,28 @@ fn closed_queue_wakes_all_sleepers() {
     });
     assert_eq!(sleep(4), None);
 }
+
+/// The next listener on the port has the same event, which must not be withdrawn with the last.
+#[test]
+fn port_is_free_once_the_event_of_its_listener_is_withdrawn() {
+    let (context, _peer) = helped();
+    let listener = context.listen(4791, 1).unwrap();
+    let withdrawing = context.inner().events.lock();
+    std::thread::scope(|scope| {
+        scope.spawn(move || drop(listener));
+        let (listening, listens) = std::sync::mpsc::channel();
+        scope.spawn({
+            let context = &context;
+            move || {
+                // Until the first one has ended.
+                let successor =
+                    std::iter::repeat_with(|| context.listen(4791, 1)).find_map(Result::ok);
+                let _ = listening.send(successor);
+            }
+        });
+        let early = listens.recv_timeout(Duration::from_millis(200));
+        drop(withdrawing);
+        assert!(early.is_err(), "the event may be the successor's");
+        assert!(listens.recv().unwrap().is_some());
+    });
+}

@@ -270,6 +270,8 @@ where
 
     fn remove_cq(&mut self, cq: CqId) {
         self.engine.completions_mut().remove(cq);
+        self.engine.forget_cq(cq);
+        self.publisher.forget(AsyncEvent::CqOverrun { cq });
     }
 
     fn resize_cq(

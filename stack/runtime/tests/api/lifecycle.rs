@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use ferrowarp::{
-    Access, CmError, ConnParam, CreateError, DriveMode, PostError, QpOptions, QpState,
+    Access, AsyncEvent, CmError, ConnParam, CreateError, DriveMode, PostError, QpOptions, QpState,
 };
 
 use crate::close::Unacknowledged;
@@ -143,4 +143,27 @@ fn rights_are_published_with_the_state() {
         b.post_send(read(1, recv_mr.sge(0, 4), &source, 0)).unwrap();
     }
     assert_eq!(b.state(), QpState::Rts);
+}
+
+/// An overrun names the queue that has overrun, and no later one of the same number.
+#[test]
+fn overrun_of_a_destroyed_queue_names_no_other() {
+    let (left, right) = endpoints(DriveMode::Inline);
+    let channel = right.context.event_channel().unwrap();
+    let recv_mr = right.mr(64, Access::LOCAL_WRITE);
+    let small = right.context.create_cq(1).unwrap();
+    let number = small.id();
+    let options = QpOptions::new(&right.cq).recv_cq(&small);
+    let ((a, b), _) = connect_qps(&right, left.qp(), right.pd.create_qp(&options).unwrap());
+    (0..2).for_each(|wr_id| b.post_recv(recv(wr_id, recv_mr.sge(0, 64))).unwrap());
+    (0..2).for_each(|wr_id| a.post_send(send(wr_id, inline(b"x"))).unwrap());
+    drive_until(&left.context, &right.context, || small.overrun());
+    drop((b, small));
+    let next = right.context.create_cq(64).unwrap();
+    assert_eq!(next.id(), number, "the number is used again");
+    drive_for(&left.context, &right.context, Duration::from_millis(5));
+    while let Some(event) = channel.next_event() {
+        assert_ne!(event, AsyncEvent::CqOverrun { cq: next.id() });
+    }
+    assert!(!next.overrun());
 }
