@@ -42,3 +42,4 @@ mod terminate;
 mod trace_runner;
 mod trains;
 mod transmit;
+mod undecided_peers;

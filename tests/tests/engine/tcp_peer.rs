@@ -140,18 +140,6 @@ fn ooo_frames_are_copied_when_scarce() {
 }
 
 #[test]
-fn connection_before_startup_buffers_little_ooo() {
-    let mut fx = Fixture::new(|_| {});
-    let peer = Peer::connect(&mut fx, 5000, 1460);
-    for at in (1..200).step_by(2) {
-        peer.send_segment(&fx, Flags::ACK, peer.tcp.snd_nxt + at, &[0]);
-    }
-    fx.settle();
-    assert_eq!(fx.engine.ooo_usage(), (0, 16 * 256));
-    assert_eq!(fx.engine.counters().ooo_dropped, 84);
-}
-
-#[test]
 fn ooo_data_after_an_error_is_not_buffered() {
     let mut fx = Fixture::new(|_| {});
     let mut peer = Peer::connect(&mut fx, 5000, 1460);

@@ -23,8 +23,8 @@ use crate::verbs::receive::UlpduOutcome;
 use crate::verbs::wc::Completions;
 use crate::wire::seq::Seq;
 
-/// Out-of-order segments buffered per connection during startup, at most: a startup frame takes two
-/// segments at most, and its sender is not trusted yet.
+/// Out-of-order segments buffered per connection during startup and in streaming mode, at most: the
+/// receive window is small then.
 const STARTUP_OOO_MAX: usize = 16;
 /// Entries per connection for out-of-order bytes that are only discarded, at most.
 const DISCARDED_OOO_MAX: usize = 64;
@@ -44,6 +44,11 @@ impl<E: Env> Connection<E> {
         seq: Seq,
         bytes: Range<usize>,
     ) {
+        if self.awaits_application() {
+            // The peer retransmits its few bytes: it gets no memory that others share.
+            self.drop_ooo(cx);
+            return;
+        }
         // Memory first: TCP must not drop bytes that MPA has processed, unless they are corrupt.
         // req: MPA-023
         let (ooo, len) = (&cx.pools.ooo, bytes.len());
@@ -68,8 +73,7 @@ impl<E: Env> Connection<E> {
             // then handled in order.
             // req: MPA-156
             OooPlacement::Corrupt => {
-                self.tcb.drop_ooo();
-                cx.verbs.counters.ooo_dropped += 1;
+                self.drop_ooo(cx);
                 return;
             }
         }
@@ -84,8 +88,7 @@ impl<E: Env> Connection<E> {
             _ => segments < STARTUP_OOO_MAX,
         };
         if !is_kept {
-            self.tcb.drop_ooo();
-            cx.verbs.counters.ooo_dropped += 1;
+            self.drop_ooo(cx);
             return;
         }
         let is_buffered = match frame.into_port_frame() {
@@ -95,6 +98,12 @@ impl<E: Env> Connection<E> {
         if !is_buffered {
             cx.verbs.counters.ooo_pool_exhausted += 1;
         }
+    }
+
+    /// Drops out-of-order data: it counts as lost.
+    fn drop_ooo(&mut self, cx: &mut Context<E>) {
+        self.tcb.drop_ooo();
+        cx.verbs.counters.ooo_dropped += 1;
     }
 
     /// Places the RDMA Writes of out-of-order data.

@@ -1,0 +1,107 @@
+//! Peers on whose connections no application has decided: they hold nothing that established
+//! streams need.
+
+use std::time::Duration;
+
+use ferrowarp_proto::verbs::cm::{ConnParam, Event};
+use ferrowarp_proto::verbs::wc::WcStatus;
+use ferrowarp_proto::wire::rdmap::Opcode;
+use ferrowarp_proto::wire::tcp::Flags;
+use ferrowarp_tests::longest_poll::LongestPoll;
+use ferrowarp_tests::raw::{
+    CQ, Fixture, PORT, Peer, empty_write_fpdu, mpa_request, recv_wr, untagged_fpdu,
+};
+
+/// Enough peers to fill the pools of out-of-order data with 15 segments each.
+const COUNT: u16 = 800;
+/// Payload of the messages of an established stream, one segment each.
+const MESSAGE_LEN: usize = 1400;
+/// Messages received out of order.
+const MESSAGES: u32 = 15;
+
+/// Sends segments of `len` bytes out of order on each connection, beyond a gap of 100 bytes.
+fn flood(fx: &mut Fixture, polls: &mut LongestPoll, peers: &[Peer], len: usize) {
+    for peer in peers {
+        for at in 0..15 {
+            let seq = peer.tcp.snd_nxt + 100 + at * (u32::try_from(len).unwrap() + 1);
+            peer.send_segment(fx, Flags::ACK, seq, &vec![0; len]);
+        }
+        polls.time(|| fx.poll());
+        fx.take_sent();
+    }
+}
+
+/// The first of several messages is lost: the others are all kept, and delivered once it arrives.
+fn expect_losses_repaired(fx: &mut Fixture, port: u16) {
+    let mut peer = Peer::connect(fx, port, 1460);
+    peer.send(fx, &mpa_request());
+    let request = std::iter::from_fn(|| fx.engine.next_event()).find_map(|event| match event {
+        Event::ConnectRequest { request, offer, .. } => {
+            (offer.peer.port() == port).then_some(request)
+        }
+        _ => None,
+    });
+    let qp = fx.create_qp();
+    fx.engine.accept(fx.now, request.expect("is offered"), qp, &ConnParam::default()).unwrap();
+    peer.settle(fx);
+    peer.send(fx, &empty_write_fpdu());
+    let dropped = fx.engine.counters().ooo_dropped;
+    let send = Opcode::Send { invalidate: false, solicited: false };
+    let message = |msn: u32| untagged_fpdu(send, 0, msn, &[msn.to_le_bytes()[0]; MESSAGE_LEN]);
+    let len = u32::try_from(message(1).len()).unwrap();
+    for msn in 1..=MESSAGES {
+        fx.engine.post_recv(qp, recv_wr(fx, u64::from(msn))).unwrap();
+    }
+    for msn in 2..=MESSAGES {
+        let seq = peer.tcp.snd_nxt + (msn - 1) * len;
+        peer.send_segment(fx, Flags::ACK, seq, &message(msn));
+    }
+    fx.settle();
+    let counters = fx.engine.counters();
+    assert_eq!((counters.ooo_dropped, counters.ooo_pool_exhausted), (dropped, 0));
+    peer.send(fx, &message(1));
+    fx.settle();
+    let completed = std::iter::from_fn(|| fx.queues.poll(CQ)).map(|wc| (wc.wr_id, wc.status));
+    let expected = (1..=u64::from(MESSAGES)).map(|wr_id| (wr_id, WcStatus::Success));
+    assert!(completed.eq(expected));
+}
+
+/// Lengths for copies of the smallest size, for copies of the largest one, and for frames.
+#[test]
+fn undecided_peers_hold_no_out_of_order_memory() {
+    for len in [1, 1025, 1090] {
+        for has_request in [false, true] {
+            let mut fx = Fixture::new(|_| {});
+            fx.engine.unlisten(PORT);
+            fx.engine.listen(PORT, usize::from(COUNT) + 10).unwrap();
+            let mut peers: Vec<_> =
+                (0..COUNT).map(|at| Peer::connect(&mut fx, 10_000 + at, 1460)).collect();
+            if has_request {
+                peers.iter_mut().for_each(|peer| peer.send(&mut fx, &mpa_request()));
+            }
+            let mut polls = LongestPoll::default();
+            flood(&mut fx, &mut polls, &peers, len);
+            let usage = fx.engine.usage();
+            let waiting =
+                if has_request { usage.awaiting_decision } else { usage.awaiting_request };
+            assert_eq!(waiting, usize::from(COUNT));
+            assert_eq!((usage.ooo_frames, usage.ooo_bytes), (0, 0));
+            expect_losses_repaired(&mut fx, 5000);
+            polls.assert_below("out-of-order data of undecided peers", Duration::from_millis(50));
+        }
+    }
+}
+
+/// The pieces of a request may arrive in any order, if the later ones are sent again.
+#[test]
+fn request_is_complete_once_its_start_and_then_its_end_arrive() {
+    let mut fx = Fixture::new(|_| {});
+    let mut peer = Peer::connect(&mut fx, 5000, 1460);
+    let request = mpa_request();
+    peer.send_segment(&fx, Flags::ACK, peer.tcp.snd_nxt + 10, &request[10..]);
+    peer.send(&mut fx, &request[..10]);
+    fx.poll();
+    assert_eq!((fx.engine.usage().awaiting_request, fx.engine.counters().ooo_dropped), (1, 1));
+    peer.send(&mut fx, &request[10..]);
+    fx.connect_request();
+}
