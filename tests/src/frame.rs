@@ -1,9 +1,20 @@
 //! A received frame in memory.
 
+use std::cell::Cell;
 use std::ops::Deref;
 use std::rc::Rc;
 
 use ferrowarp_proto::device::{ChecksumState, Retained, RxFrame};
+
+thread_local! {
+    static PARSES: Cell<u64> = const { Cell::new(0) };
+}
+
+/// Number of times that frames were parsed in this thread: each time their checksums are verified.
+#[must_use]
+pub fn parses() -> u64 {
+    PARSES.get()
+}
 
 /// A received frame: the first `head_len` bytes are contiguous, the rest is only copied out. A
 /// clone of one made by `Frame::from` shares its bytes.
@@ -55,6 +66,7 @@ impl<B: Deref<Target = [u8]>> RxFrame for Frame<B> {
     }
 
     fn checksum(&self) -> ChecksumState {
+        PARSES.set(PARSES.get() + 1);
         self.checksum
     }
 }

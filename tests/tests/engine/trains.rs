@@ -3,14 +3,14 @@
 use ferrowarp_proto::ddp::memory::Access;
 use ferrowarp_proto::device::ChecksumMode;
 use ferrowarp_proto::time::{MICROSECOND, MILLISECOND};
-use ferrowarp_proto::verbs::cm::EndReason;
+use ferrowarp_proto::verbs::cm::{ConnParam, EndReason};
 use ferrowarp_proto::verbs::wr::{Operation, Payload, Sge};
-use ferrowarp_proto::wire::tcp::Segment;
+use ferrowarp_proto::wire::tcp::{Ecn, Fields, Flags, Segment};
 use ferrowarp_tests::compliance::fixture::{Fixture, parse_fpdus};
 use ferrowarp_tests::compliance::messages::{
     PEER_STAG, connected, read_request, send, send_as, write,
 };
-use ferrowarp_tests::frame::Frame;
+use ferrowarp_tests::frame::{Frame, parses};
 use ferrowarp_tests::peer::fpdu;
 use ferrowarp_tests::sim::frames::PortOffload;
 
@@ -308,4 +308,73 @@ fn segments_received_together_act_as_one_by_one() {
         let [together, alone] = effects(payloads);
         assert_eq!(together, alone, "{name}");
     }
+}
+
+/// Change of the segment with this number.
+type Change = dyn Fn(&mut Fields, u32);
+
+/// A burst that the fast path does not take, or not as one train, costs a few parses for each
+/// frame.
+#[test]
+fn burst_is_not_parsed_again_for_each_frame() {
+    const BURST: u32 = 32;
+    const FAR: u32 = 1 << 30;
+    let cases: [(&str, &Change); 10] = [
+        ("a train", &|_, _| ()),
+        ("URG", &|fields, _| fields.flags = Flags::ACK | Flags::URG),
+        ("ECE", &|fields, _| fields.flags = Flags::ACK | Flags::ECE),
+        ("CWR", &|fields, _| fields.flags = Flags::ACK | Flags::CWR),
+        ("CE", &|fields, _| fields.ecn = Ecn::Ce),
+        ("an old ACK", &|fields, _| fields.ack = fields.ack - 1),
+        ("an ACK of unsent data", &|fields, _| fields.ack += FAR),
+        ("beyond the window", &|fields, _| fields.seq += FAR),
+        ("windows that differ", &|fields, at| fields.window ^= u16::from(at % 2 == 0)),
+        ("PSH and URG in turn", &|fields, at| {
+            fields.flags = Flags::ACK | if at % 2 == 0 { Flags::PSH } else { Flags::URG };
+        }),
+    ];
+    for (name, change) in cases {
+        let mut fx = connected();
+        fx.inject_ulpdu(&write(fx.mem_stag, 0, b"first"));
+        let payload = fpdu(&write(fx.mem_stag, 100, &[7; 1000]), true);
+        let len = u32::try_from(payload.len()).unwrap();
+        for at in 0..BURST {
+            let frame = fx.build_frame(
+                |fields| {
+                    fields.seq += at * len;
+                    change(fields, at);
+                },
+                &payload,
+            );
+            fx.engine.device().inbound.borrow_mut().push_back(frame);
+        }
+        let before = parses();
+        fx.engine.drive(fx.now);
+        let count = parses() - before;
+        println!("{name}: {count} parses of {BURST} frames");
+        assert!(count <= 3 * u64::from(BURST), "{name}: {count}");
+        assert!(fx.engine.device().inbound.borrow().is_empty());
+    }
+}
+
+/// A train ends where the window does.
+#[test]
+fn train_beyond_the_window_is_taken_up_to_it() {
+    const WINDOW: u32 = 20_000;
+    let mut fx = Fixture::with_config(1500, |config| {
+        (config.tcp.recv_window, config.tcp.recv_window_max) = (WINDOW, WINDOW);
+    });
+    fx.inject(b"MPA ID Req Frame\x40\x01\0\0");
+    fx.accept(&ConnParam::default());
+    fx.inject_ulpdu(&write(0, 0, b""));
+    let payload = fpdu(&write(fx.mem_stag, 100, &[7; 1000]), true);
+    let len = u32::try_from(payload.len()).unwrap();
+    let before = (parses(), fx.engine.counters().fpdus_in);
+    for at in 0..32 {
+        let frame = fx.build_frame(|fields| fields.seq += at * len, &payload);
+        fx.engine.device().inbound.borrow_mut().push_back(frame);
+    }
+    fx.engine.drive(fx.now);
+    assert_eq!(fx.engine.counters().fpdus_in - before.1, u64::from(WINDOW / len));
+    assert!(parses() - before.0 <= 3 * 32, "{}", parses() - before.0);
 }

@@ -9,14 +9,14 @@ use arrayvec::ArrayVec;
 use super::BURST_LEN;
 use crate::cm::connection::{Connection, Phase};
 use crate::cm::context::Context;
-use crate::cm::env::{Env, Rx};
+use crate::cm::env::{Env, Retained, Rx};
 use crate::ddp::memory::Memory;
 use crate::device::{Device, RxFrame};
-use crate::engine::Engine;
+use crate::engine::{Engine, Types};
 use crate::mpa::fpdu;
 use crate::mpa::stream_bytes::StreamBytes;
 use crate::rdmap::stream::LastSinks;
-use crate::tcp::TrainPayload;
+use crate::tcp::{Tcb, TrainPayload};
 use crate::time::Instant;
 use crate::verbs::receive::UlpduOutcome;
 use crate::verbs::wc::Completions;
@@ -40,10 +40,12 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
         let Some(segment) = conn.tcb.parse_plain(&frame) else { return Err(frame) };
         let (mut payload, mut ends) =
             (TrainPayload::single(segment.payload_len()), Ends::new_const());
-        if !burst.is_empty() {
-            conn.find_train(&segment, burst, &mut payload, &mut ends);
-        }
-        if !conn.tcb.handle_plain(now, &segment.header, &payload) {
+        let find_train = |tcb: &_, payload: &mut _, len_max| {
+            if !burst.is_empty() {
+                find_train::<Types<D, M, C>>(tcb, &segment, burst, payload, len_max, &mut ends);
+            }
+        };
+        if !conn.tcb.handle_plain(now, &segment.header, &mut payload, find_train) {
             return Err(frame);
         }
         if payload.len > 0 {
@@ -60,32 +62,36 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
     }
 }
 
-impl<E: Env> Connection<E> {
-    /// Adds the segments that continue a train with `first`; the next frame is the last of `burst`.
-    #[inline(always)]
-    fn find_train(
-        &self,
-        first: &PlainSegment,
-        burst: &[Rx<E>],
-        payload: &mut TrainPayload,
-        ends: &mut Ends,
-    ) {
-        if payload.len == 0 || !self.tcb.may_start_train(&first.header) {
-            return;
+/// Adds the segments that continue a train with `first`, `len_max` bytes in all at most; the next
+/// frame is the last of `burst`. Whatever follows is refused by prediction alone: a frame is parsed
+/// at most once here, and once as the first of its own train.
+#[inline(always)]
+fn find_train<E: Env>(
+    tcb: &Tcb<Rx<E>, Retained<E>>,
+    first: &PlainSegment,
+    burst: &[Rx<E>],
+    payload: &mut TrainPayload,
+    len_max: u32,
+    ends: &mut Ends,
+) {
+    let mut seq = first.header.seq + payload.len;
+    for frame in burst.iter().rev() {
+        let Some(next) = tcb.parse_plain(frame) else { break };
+        let len = next.payload_len();
+        if len == 0
+            || len > len_max - payload.len
+            || !next.header.continues(&first.header, seq)
+            || ends.is_full()
+        {
+            break;
         }
-        let mut seq = first.header.seq + payload.len;
-        for frame in burst.iter().rev() {
-            let Some(next) = self.tcb.parse_plain(frame) else { break };
-            let len = next.payload_len();
-            if len == 0 || !next.header.continues(&first.header, seq) || ends.is_full() {
-                break;
-            }
-            ends.push(next.payload_end);
-            payload.push(len);
-            seq += len;
-        }
+        ends.push(next.payload_end);
+        payload.push(len);
+        seq += len;
     }
+}
 
+impl<E: Env> Connection<E> {
     /// Delivers the `payload` of a train: that of `first` in `frame`, and that of the next frames,
     /// from the end of `burst`, up to the `ends` there.
     #[inline(never)]

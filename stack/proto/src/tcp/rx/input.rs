@@ -34,7 +34,10 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
     pub fn handle_segment<F>(&mut self, now: Instant, seg: &Segment, frame: F) -> Delivered<F> {
         self.segment_counts.segments_in = self.segment_counts.segments_in.wrapping_add(1);
         let payload = TrainPayload::single(seg.payload_len());
-        if seg.plain_header().is_some_and(|header| self.try_fast_path(now, &header, &payload)) {
+        if let Some(header) = seg.plain_header()
+            && let Some(predicted) = self.predict(now, &header, payload.len)
+        {
+            self.receive_predicted(now, &header, &payload, &predicted);
             if seg.payload.is_empty() {
                 return Delivered::Nothing;
             }

@@ -55,26 +55,34 @@ pub(super) struct FollowUp {
     pub(super) ends_round: bool,
 }
 
+/// Segment that header prediction accepts.
+#[derive(Clone, Copy, Debug)]
+pub(in crate::tcp) struct Predicted {
+    /// Bytes that it acknowledges.
+    acked: u32,
+    /// Send window that it advertises.
+    window: u32,
+    /// Clock of the round that it belongs to: the echo of our timestamp, or our clock.
+    clock: u32,
+    /// Bytes of a train that begins with it, at most.
+    pub(in crate::tcp) train_len_max: u32,
+}
+
 impl<T: Retained> HotState<'_, T> {
-    /// Header prediction (RFC 7323 section 5.6): processes a segment with in-order data, an ACK of
-    /// new data, both, or a window update. Returns `None`, and changes nothing, if it is any other.
-    /// `seg` is its header, or that of the first segment of a train; `payload` is that of both.
+    /// Header prediction (RFC 7323 section 5.6): accepts a segment with in-order data, an ACK of
+    /// new data, both, or a window update, and any train that begins with it. `len` is the length
+    /// of its payload. Changes nothing.
     #[inline(always)]
-    pub(super) fn try_receive(
-        &mut self,
-        now: Instant,
-        seg: &PlainHeader,
-        payload: &TrainPayload,
-    ) -> Option<FollowUp> {
-        let len = payload.len;
-        let bytes = seg.ack - self.snd.una;
+    pub(super) fn predict(&self, now: Instant, seg: &PlainHeader, len: u32) -> Option<Predicted> {
+        let acked = seg.ack - self.snd.una;
         let window = u32::from(seg.window) << self.snd.wscale;
         let flight = self.snd.flight();
-        let is_duplicate = len == 0 && bytes == 0 && flight > 0 && window == self.snd.wnd;
+        let train_len_max = self.rcv.window();
+        let is_duplicate = len == 0 && acked == 0 && flight > 0 && window == self.snd.wnd;
         if seg.flags.0 & !Flags::PSH.0 != Flags::ACK.0
             || seg.seq != self.rcv.nxt
-            || len > self.rcv.window()
-            || bytes > flight
+            || len > train_len_max
+            || acked > flight
             || is_duplicate
             || seg.ecn == Ecn::Ce
             || now.since(*self.last_rx_at) > TS_IDLE_MAX_NS
@@ -88,24 +96,41 @@ impl<T: Retained> HotState<'_, T> {
             if val.wrapping_sub(self.ts.recent).cast_signed() < 0 {
                 return None;
             }
-            if seg.seq <= self.rcv.last_ack_sent {
-                self.ts.recent = val;
-                self.ts.recent_stamp = Timestamps::coarse(now);
-            }
             clock = echo;
         }
-        *self.last_rx_at = now;
-        self.snd.update_window(payload.last_seq(seg.seq), bytes > 0, window);
-        let mut follow_up = FollowUp::default();
-        if bytes > 0 {
-            follow_up = self.ack_new_data(now, seg.ack, bytes);
+        Some(Predicted { acked, window, clock, train_len_max })
+    }
+
+    /// Processes a segment that was predicted. `seg` is its header, or that of the first segment of
+    /// a train; `payload` is that of both.
+    #[inline(always)]
+    pub(super) fn receive(
+        &mut self,
+        now: Instant,
+        seg: &PlainHeader,
+        payload: &TrainPayload,
+        predicted: &Predicted,
+    ) -> FollowUp {
+        let &Predicted { acked, window, clock, .. } = predicted;
+        if self.ts_on
+            && let Some((val, _)) = seg.ts
+            && seg.seq <= self.rcv.last_ack_sent
+        {
+            self.ts.recent = val;
+            self.ts.recent_stamp = Timestamps::coarse(now);
         }
-        if len > 0 {
-            self.rcv.nxt += len;
+        *self.last_rx_at = now;
+        self.snd.update_window(payload.last_seq(seg.seq), acked > 0, window);
+        let mut follow_up = FollowUp::default();
+        if acked > 0 {
+            follow_up = self.ack_new_data(now, seg.ack, acked);
+        }
+        if payload.len > 0 {
+            self.rcv.nxt += payload.len;
             self.rcv.on_in_order(now, self.timers, payload, self.cfg.delayed_ack_ns);
             follow_up.ends_round = self.rcv_round_end.is_reached(clock);
         }
-        Some(follow_up)
+        follow_up
     }
 
     /// Processes the acknowledgment of `bytes` bytes, up to `ack`.

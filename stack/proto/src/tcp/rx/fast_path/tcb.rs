@@ -1,7 +1,7 @@
 //! Fast path of a connection: what is eligible, and its calls.
 
 use super::FastPath;
-use super::hot_state::{FollowUp, HotState};
+use super::hot_state::{FollowUp, HotState, Predicted};
 use crate::device::{Retained, RxFrame};
 use crate::tcp::events::{Transmit, TxDemand};
 use crate::tcp::recovery::tlp::TlpProbe;
@@ -38,26 +38,38 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
         }
     }
 
-    /// Processes a received segment by header prediction; false if it has to take the slow path.
-    /// `seg` is its header, or that of the first segment of a train; `payload` is that of both.
+    /// Predicts a received segment with this header and `len` bytes of payload; `None` if it has to
+    /// take the slow path. Changes nothing.
     #[inline(always)]
-    pub(in crate::tcp) fn try_fast_path(
+    pub(in crate::tcp) fn predict(
+        &mut self,
+        now: Instant,
+        seg: &PlainHeader,
+        len: u32,
+    ) -> Option<Predicted> {
+        debug_assert_eq!(self.fast_path, self.fast_path_eligibility());
+        if !self.fast_path.is_rx_eligible() {
+            return None;
+        }
+        self.hot().predict(now, seg, len)
+    }
+
+    /// Processes a predicted segment. `seg` is its header, or that of the first segment of a train;
+    /// `payload` is that of both.
+    #[inline(always)]
+    pub(in crate::tcp) fn receive_predicted(
         &mut self,
         now: Instant,
         seg: &PlainHeader,
         payload: &TrainPayload,
-    ) -> bool {
-        debug_assert_eq!(self.fast_path, self.fast_path_eligibility());
-        if !self.fast_path.is_rx_eligible() {
-            return false;
-        }
-        let Some(follow_up) = self.hot().try_receive(now, seg, payload) else { return false };
+        predicted: &Predicted,
+    ) {
+        let follow_up = self.hot().receive(now, seg, payload, predicted);
         if follow_up.is_rtt_sample || follow_up.grows_cwnd || follow_up.ends_round {
             self.finish_fast_path(now, seg, &follow_up);
         }
         #[cfg(test)]
         super::tests::Counts::received();
-        true
     }
 
     /// Does the work that few segments need; see [`FollowUp`].

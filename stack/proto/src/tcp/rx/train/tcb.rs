@@ -15,19 +15,13 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
         self.template.parse_plain(frame, self.cfg.checksum)
     }
 
-    /// True if a train may start with a segment that has payload and this header: it is the next in
-    /// order, and eligible for the fast path.
-    #[inline]
-    #[must_use]
-    pub fn may_start_train(&self, header: &PlainHeader) -> bool {
-        self.fast_path.is_rx_eligible() && header.seq == self.rcv.nxt
-    }
-
     /// Processes a plain segment with this header, or the train that begins with it, on the fast
-    /// path. If it returns true, the whole payload is delivered: the caller consumes it in order,
-    /// as of [`Delivered::InOrder`](crate::tcp::Delivered::InOrder), and nothing buffered follows.
+    /// path. `payload` is that of the segment; `find_train` adds the segments that continue it, up
+    /// to a total length, and is called only if they are processed as well. If it returns true, the
+    /// whole payload is delivered: the caller consumes it in order, as of
+    /// [`Delivered::InOrder`](crate::tcp::Delivered::InOrder), and nothing buffered follows.
     ///
-    /// If it returns false nothing was processed: each segment is to be passed to
+    /// If it returns false nothing was processed: the segment is to be passed to
     /// [`Tcb::handle_segment`].
     #[inline(never)]
     #[must_use]
@@ -35,13 +29,16 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
         &mut self,
         now: Instant,
         header: &PlainHeader,
-        payload: &TrainPayload,
+        payload: &mut TrainPayload,
+        find_train: impl FnOnce(&Self, &mut TrainPayload, u32),
     ) -> bool {
-        let is_processed = self.try_fast_path(now, header, payload);
-        if is_processed {
-            let counts = &mut self.segment_counts;
-            counts.segments_in = counts.segments_in.wrapping_add(payload.segments);
+        let Some(predicted) = self.predict(now, header, payload.len) else { return false };
+        if payload.len > 0 {
+            find_train(self, payload, predicted.train_len_max);
         }
-        is_processed
+        self.receive_predicted(now, header, payload, &predicted);
+        let counts = &mut self.segment_counts;
+        counts.segments_in = counts.segments_in.wrapping_add(payload.segments);
+        true
     }
 }

@@ -4,8 +4,7 @@ use super::TrainPayload;
 use crate::device::RxFrame;
 use crate::tcp::tests::{HeapFrame, Script};
 use crate::tcp::{Config, Delivered};
-use crate::wire::seq::Seq;
-use crate::wire::tcp::{Flags, Options, PlainHeader, Segment};
+use crate::wire::tcp::{Ecn, Flags, Options, PlainHeader, Segment};
 
 /// Returns the next segments of the peer, with these payload lengths; the last has PSH.
 fn segments(script: &Script, lens: &[u32]) -> Vec<Segment> {
@@ -40,6 +39,25 @@ fn train(segments: &[Segment]) -> TrainPayload {
     payload
 }
 
+/// Receives a train; true if it was processed. Its segments after the first are looked for only
+/// then, and must fit the window.
+fn receive_train(script: &mut Script, segments: &[Segment]) -> bool {
+    let mut payload = TrainPayload::single(segments[0].payload_len());
+    let mut is_found = false;
+    let is_processed = script.end.tcb.handle_plain(
+        script.now,
+        &header(&segments[0]),
+        &mut payload,
+        |tcb, payload, len_max| {
+            assert_eq!(len_max, tcb.rcv.window());
+            is_found = true;
+            *payload = train(segments);
+        },
+    );
+    assert_eq!(is_found, is_processed && segments[0].payload_len() > 0);
+    is_processed
+}
+
 /// An established connection that has sent `in_flight` bytes, and whose peer acknowledges half.
 fn established(options: &Options, in_flight: u64) -> Script {
     let mut script = Script::established(&Config::default(), options.clone());
@@ -64,10 +82,9 @@ fn train_has_the_effect_of_its_segments() {
                     let found = one.end.tcb.handle_segment(one.now, segment, ());
                     assert!(matches!(found, Delivered::InOrder { .. }));
                 }
-                let (tcb, end) = (&mut other.end.tcb, other.seq + sum);
-                assert!(tcb.may_start_train(&header(&segments[0])));
-                assert!(tcb.handle_plain(other.now, &header(&segments[0]), &train(&segments)));
-                assert_eq!(tcb.rcv.nxt, end);
+                let end = other.seq + sum;
+                assert!(receive_train(&mut other, &segments));
+                assert_eq!(other.end.tcb.rcv.nxt, end);
                 // The ACK cancels the timer of the delayed ACK.
                 assert_eq!(one.output(), other.output());
                 let states = [one, other].map(|mut script| {
@@ -81,37 +98,42 @@ fn train_has_the_effect_of_its_segments() {
 }
 
 #[test]
-fn train_that_is_not_processed_changes_nothing() {
+fn train_that_is_not_processed_is_not_looked_for_and_changes_nothing() {
     let mut script = established(&Script::full_options(), 0);
     let good = segments(&script, &[1000, 1000]);
-    let window = script.end.tcb.rcv.window();
     let state = format!("{:?}", script.end.tcb);
-    let mut refuse = |first: &Segment, payload: &TrainPayload| {
-        assert!(!script.end.tcb.handle_plain(script.now, &header(first), payload));
+    let mut refuse = |first: Segment| {
+        let with_first = [first, good[1].clone()];
+        assert!(!receive_train(&mut script, &with_first));
         assert_eq!(format!("{:?}", script.end.tcb), state);
     };
-    refuse(&good[0], &TrainPayload { len: window + 1, ..train(&good) });
-    refuse(&Segment { seq: Seq(4999), ..good[0].clone() }, &train(&good));
-    let ack = good[0].ack + 1;
-    refuse(&Segment { ack, ..good[0].clone() }, &train(&good));
-    let flags = Flags::ACK | Flags::FIN;
-    refuse(&Segment { flags, ..good[0].clone() }, &train(&good));
-    assert!(script.end.tcb.handle_plain(script.now, &header(&good[0]), &train(&good)));
+    let first = good[0].clone();
+    refuse(Segment { seq: first.seq - 1, ..first.clone() });
+    refuse(Segment { seq: first.seq + 1, ..first.clone() });
+    refuse(Segment { ack: first.ack + 1, ..first.clone() });
+    refuse(Segment { ack: first.ack - 1, ..first.clone() });
+    for flag in [Flags::FIN, Flags::URG, Flags::ECE, Flags::CWR, Flags::SYN, Flags::RST] {
+        refuse(Segment { flags: Flags::ACK | flag, ..first.clone() });
+    }
+    refuse(Segment { flags: Flags::PSH, ..first.clone() });
+    refuse(Segment { ecn: Ecn::Ce, ..first.clone() });
+    let mut aged = first.clone();
+    aged.options.ts = first.options.ts.map(|(val, echo)| (val.wrapping_sub(1 << 30), echo));
+    refuse(aged);
+    let mut bare = first;
+    bare.options.ts = None;
+    refuse(bare);
+    assert!(receive_train(&mut script, &good));
 }
 
 #[test]
-fn train_starts_with_the_next_data_in_order() {
+fn no_train_begins_beyond_a_gap() {
     let mut script = established(&Script::full_options(), 0);
-    let good = segments(&script, &[1000])[0].clone();
-    let tcb = &script.end.tcb;
-    assert!(tcb.may_start_train(&header(&good)));
-    let later = PlainHeader { seq: good.seq + 1, ..header(&good) };
-    assert!(!tcb.may_start_train(&later));
-    // A gap ends the fast path.
-    let ahead = Segment { seq: good.seq + 2000, ..good.clone() };
+    let good = segments(&script, &[1000]);
+    let ahead = Segment { seq: good[0].seq + 2000, ..good[0].clone() };
     let frame = HeapFrame::new(&[0; 66 + 1000]);
     assert!(frame.len() >= ahead.payload.end);
     let _ = script.end.tcb.handle_segment(script.now, &ahead, frame);
     script.end.tcb.drop_ooo();
-    assert!(!script.end.tcb.may_start_train(&header(&good)));
+    assert!(!receive_train(&mut script, &good));
 }
