@@ -10,6 +10,10 @@ use crate::net::routing::{InterfaceAddress, Route};
 use crate::tcp;
 use crate::time::{MILLISECOND, SECOND};
 
+/// Least limit on partial FPDUs that makes sense, in bytes: a buffer for the FPDUs of jumbo frames,
+/// and the short one that it grows from.
+pub const PARTIAL_BYTES_MIN: usize = 18 * 1024;
+
 /// Settings of an engine, fixed for its lifetime.
 #[derive(Clone, Debug)]
 pub struct EngineConfig {
@@ -68,9 +72,10 @@ pub struct EngineConfig {
     /// Bytes by which receive windows may grow beyond `tcp.recv_window`, over all connections. This
     /// is advertised window, not memory: data over the limits above is dropped.
     pub window_growth_max: u64,
-    /// Bytes of memory for partial FPDUs, over all connections; allocated on demand. Beyond this
-    /// limit each connection can still keep 2 KiB, enough for the FPDUs of a link with an MTU of
-    /// 1500; bytes of longer FPDUs count as not received, and the peer retransmits them.
+    /// Bytes of memory for partial FPDUs of more than 2 KiB, over all connections; allocated on
+    /// demand. Beyond this limit bytes of such FPDUs count as not received, and the peer
+    /// retransmits them; one is admitted in any case. Shorter ones, those of a link with an MTU of
+    /// 1500, do not count: each connection may keep one. At least [`PARTIAL_BYTES_MIN`].
     pub partial_bytes_max: usize,
     /// Maximum age in nanoseconds of a partial FPDU of more than 2 KiB while that limit is reached;
     /// then its connection ends. Its bytes were acknowledged, so the peer will not retransmit them,

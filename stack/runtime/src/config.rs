@@ -5,6 +5,7 @@ use std::ops::RangeInclusive;
 use std::time::Duration;
 
 use ferrowarp_proto::device::ChecksumMode;
+use ferrowarp_proto::engine::PARTIAL_BYTES_MIN;
 use ferrowarp_proto::net::routing::{self, InterfaceAddress, Route, RoutingTable};
 use ferrowarp_proto::steering::mesh::SHARD_COUNT_MAX;
 use ferrowarp_proto::wire::ethernet::VLAN_MAX;
@@ -159,9 +160,14 @@ impl Config {
 }
 
 impl Config {
-    /// Checks the shards, addresses, routes and VLAN.
+    /// Checks the shards, limits, addresses, routes and VLAN.
     pub(crate) fn validate(&self) -> Result<(), OpenError> {
         self.validate_shards()?;
+        let (limit, shards) = (self.limits.partial_bytes_max, self.shards);
+        let min = PARTIAL_BYTES_MIN * shards;
+        if limit < min {
+            return Err(OpenError::PartialBytes { limit, shards, min });
+        }
         if self.addresses.is_empty() {
             return Err(OpenError::NoAddress);
         }
@@ -247,6 +253,25 @@ mod tests {
         assert_eq!((opening.mtu, opening.checksum), (9000, Some(ChecksumMode::Offload)));
         assert_eq!((opening.hugepages, opening.ring_slots), (Hugepages::Never, 64));
         assert_eq!((opening.pools.windows, opening.queues), (7, 3));
+    }
+
+    #[test]
+    fn memory_for_incomplete_fpdus_has_a_minimum_for_each_shard() {
+        let mut config = Config::new(DeviceSpec::Ring, [198, 18, 0, 1].into(), 24);
+        for shards in [1, 2, 64] {
+            config.shards = shards;
+            config.limits.partial_bytes_max = shards * 18 * 1024;
+            assert!(config.validate().is_ok(), "{shards} shards");
+            config.limits.partial_bytes_max -= 1;
+            let error = config.validate().expect_err("too little").to_string();
+            let given = config.limits.partial_bytes_max;
+            let expected = format!(
+                "`limits.partial_bytes_max` of {given} bytes is too small for {shards} shards: \
+                 give {} or more",
+                given + 1
+            );
+            assert_eq!(error, expected);
+        }
     }
 
     #[test]

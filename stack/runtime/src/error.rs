@@ -77,6 +77,19 @@ pub enum OpenError {
         /// Number of cores given, or that the process may use.
         cores: usize,
     },
+    /// The limit on incomplete FPDUs is too small for the FPDUs of jumbo frames.
+    #[error(
+        "`limits.partial_bytes_max` of {limit} bytes is too small for {shards} shards: give {min} \
+         or more"
+    )]
+    PartialBytes {
+        /// The limit given, in bytes.
+        limit: usize,
+        /// Number of shards.
+        shards: usize,
+        /// Lowest limit for this many shards, in bytes.
+        min: usize,
+    },
     /// The operating system returned no random seed.
     #[error("the operating system gave no random numbers: {0}")]
     Seed(#[source] io::Error),

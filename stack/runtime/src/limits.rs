@@ -31,8 +31,11 @@ pub struct Limits {
     /// Connections whose peers have completed the TCP handshake and not sent a whole MPA request,
     /// over all listeners: 4,096. Beyond it one of the peer address with the most of them is reset.
     pub awaiting_request_max: usize,
-    /// Bytes of memory for incomplete FPDUs, over all connections; allocated as needed: 128 MiB.
-    /// Beyond it each connection still buffers one of up to 2 KiB; longer ones wait.
+    /// Bytes of memory for incomplete FPDUs of more than 2 KiB, over all connections; allocated as
+    /// needed: 128 MiB. Beyond it such FPDUs wait. Each connection may keep a shorter one in any
+    /// case. At least 18 KiB for each shard: [`OpenError::PartialBytes`].
+    ///
+    /// [`OpenError::PartialBytes`]: crate::OpenError::PartialBytes
     pub partial_bytes_max: usize,
     /// Bytes of memory for copies of out-of-order segments, over all connections, in addition to
     /// half of the port's spare frames; allocated as needed, and kept: 16 MiB. Beyond it such

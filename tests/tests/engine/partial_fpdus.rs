@@ -1,6 +1,7 @@
 //! Incomplete FPDUs: they occupy memory, but block no other stream.
 
 use ferrowarp_proto::ddp::memory::Access;
+use ferrowarp_proto::engine::PARTIAL_BYTES_MIN;
 use ferrowarp_proto::time::{MILLISECOND, SECOND};
 use ferrowarp_proto::verbs::cm::{ConnParam, EndReason, Event};
 use ferrowarp_proto::verbs::qp::QpState;
@@ -197,4 +198,67 @@ fn fin_after_unbuffered_data_ends_the_stream() {
     fx.settle();
     assert_eq!(fx.engine.qp_state(second.qp), QpState::Error);
     assert_eq!(fx.engine.usage().partial_fpdus, 1, "the first one's");
+}
+
+/// Short partial FPDUs, which are never evicted, leave the limit to long ones.
+#[test]
+fn short_partial_fpdus_do_not_block_long_ones() {
+    for limit in [PARTIAL_BYTES_MIN, 128 << 10] {
+        let mut fx = Fixture::new(|config| config.partial_bytes_max = limit);
+        for at in 0..100 {
+            let (mut peer, _) = connect(&mut fx, 10_000 + at);
+            peer.send(&mut fx, &message(0)[..500]);
+            peer.receive(&fx);
+        }
+        assert_eq!(fx.engine.usage().partial_fpdus, 100);
+        let stag = fx.arena.register(SHARED, SHARED_LEN, Access::ALL, PD);
+        let mut writer = Writer::new(&mut fx, 6000, stag, SHARED + 100_000, 1, 60_000);
+        let end = writer.stream.len();
+        writer.send_to(&mut fx, end);
+        assert_eq!((writer.sent, fx.engine.counters().assembly_exhausted), (end, 0), "{limit}");
+        assert!(fx.arena.read(108_192, 60_000).iter().all(|&byte| byte == 1));
+    }
+}
+
+/// With the least memory, FPDUs of any length are received, one after the other.
+#[test]
+fn long_fpdus_take_turns_in_the_least_memory() {
+    let mut fx = Fixture::new(|config| config.partial_bytes_max = PARTIAL_BYTES_MIN);
+    let mut rivals = competing_writers(&mut fx);
+    assert!(rivals[1].sent <= usize::from(MSS));
+    for (writer, fill) in rivals.iter_mut().zip([1, 2]) {
+        let end = writer.stream.len();
+        writer.send_to(&mut fx, end);
+        assert_eq!(writer.sent, end);
+        expect_written(&fx, fill);
+    }
+}
+
+/// A stream that has ended at this end, and awaits the peer's Terminate, is evicted as well.
+#[test]
+fn partial_fpdu_of_an_ended_stream_is_evicted() {
+    let mut fx = Fixture::new(|config| {
+        config.partial_bytes_max = 140_000;
+        config.linger_ns = 60 * SECOND;
+    });
+    let stag = fx.arena.register(SHARED, SHARED_LEN, Access::ALL, PD);
+    let mut writers = [1u8, 2, 3].map(|at| {
+        let to = SHARED + u64::from(at) * 100_000;
+        Writer::new(&mut fx, 6000 + u16::from(at), stag, to, at, 40_000)
+    });
+    writers[0].send_to(&mut fx, 30_000);
+    fx.engine.disconnect(fx.now, writers[0].qp).unwrap();
+    fx.advance(9 * SECOND);
+    writers[1].send_to(&mut fx, 30_000);
+    writers[2].send_to(&mut fx, 30_000);
+    assert_eq!((writers[0].sent, writers[1].sent), (30_000, 30_000));
+    assert!(writers[2].sent < 3000);
+    fx.advance(2 * SECOND);
+    for _ in 0..2 {
+        let end = writers[2].stream.len();
+        writers[2].send_to(&mut fx, end);
+    }
+    assert_eq!(fx.engine.counters().partials_evicted, 1);
+    expect_written(&fx, 3);
+    assert_eq!(fx.engine.qp_state(writers[1].qp), QpState::Rts);
 }

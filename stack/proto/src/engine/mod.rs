@@ -40,7 +40,7 @@ use std::sync::Arc;
 
 pub use usage::Usage;
 
-pub use crate::config::EngineConfig;
+pub use crate::config::{EngineConfig, PARTIAL_BYTES_MIN};
 pub use crate::counters::Counters;
 
 use crate::cm::connection::Connection;

@@ -19,6 +19,7 @@ const EVICTED_MAX: usize = 8;
 impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
     /// Evicts partial FPDUs after bytes found no memory: ends the connections, oldest partial FPDU
     /// first, that have kept more than the guaranteed minimum for longer than `partial_timeout_ns`.
+    /// A connection that only awaits the peer's Terminate does not await it any longer.
     ///
     /// Cost: visits each connection, at most ten times per second.
     #[cold]
@@ -30,8 +31,12 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
         let timeout_ns = self.cx.config.partial_timeout_ns;
         let mut old: Vec<(Instant, u32)> = Vec::new();
         for conn in self.connections.iter() {
-            if let (Phase::Rdma { deframer }, Some(_)) = (&conn.phase, conn.qp)
-                && let Some(begun) = deframer.large_partial_since()
+            let deframer = match &conn.phase {
+                Phase::Rdma { deframer } => deframer,
+                Phase::DrainTerminate { deframer } => deframer,
+                _ => continue,
+            };
+            if let Some(begun) = deframer.large_partial_since()
                 && now.since(begun) >= timeout_ns
             {
                 old.push((begun, conn.id.index));
@@ -41,7 +46,10 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
         for &(_, index) in old.iter().take(EVICTED_MAX) {
             let Some((conn, cx)) = self.at(index) else { continue };
             cx.verbs.counters.partials_evicted += 1;
-            conn.fail_locally(cx, now);
+            if matches!(conn.phase, Phase::Rdma { .. }) {
+                conn.fail_locally(cx, now);
+            }
+            conn.end_stream(&mut cx.pools.fpdu);
         }
     }
 }

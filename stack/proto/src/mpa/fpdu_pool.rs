@@ -9,8 +9,10 @@
 //!
 //! At the limit larger buffers are refused; the bytes then count as not received by TCP, and are
 //! retransmitted. A buffer of the smallest class is never refused: it holds the FPDUs of an
-//! ordinary MTU, so those streams make progress whatever partial FPDUs others leave. The total of
-//! these buffers is limited by the number of connections.
+//! ordinary MTU, so those streams make progress whatever partial FPDUs others leave. Nor does it
+//! count against the limit of the larger ones, which could never be had otherwise: connections may
+//! keep the smallest for ever. The total of these buffers is limited by the number of connections.
+//! While no larger buffer is in use, one of any length is admitted, so that each FPDU has its turn.
 
 use crate::mpa::fpdu;
 use crate::mpa::markers;
@@ -30,6 +32,8 @@ pub struct FpduPool {
     free_bytes: usize,
     buffers_in_use: usize,
     bytes_in_use: usize,
+    /// Those of buffers beyond the smallest class, which the limit counts.
+    large_bytes_in_use: usize,
     bytes_max: usize,
     /// FPDU being parsed, without its markers.
     pub(super) scratch: Vec<u8>,
@@ -46,6 +50,7 @@ impl FpduPool {
             free_bytes: 0,
             buffers_in_use: 0,
             bytes_in_use: 0,
+            large_bytes_in_use: 0,
             bytes_max,
             scratch: Vec::new(),
         }
@@ -90,11 +95,13 @@ impl FpduPool {
             return true;
         }
         let (least, ample) = (class_for(len), class_for(fpdu_len.max(len)));
+        let own = class_of(buffer).map_or(0, large_len);
+        let others = self.large_bytes_in_use - own;
         let admits = |kind: usize| {
-            self.bytes_in_use + SIZE_CLASSES[kind] <= self.bytes_max + buffer.capacity()
+            kind == 0 || others == 0 || others + SIZE_CLASSES[kind] <= self.bytes_max
         };
         let kind = if self.is_under_pressure() || !admits(ample) { least } else { ample };
-        if !force && kind > 0 && !admits(kind) {
+        if !force && !admits(kind) {
             return false;
         }
         let mut larger = self.alloc_class(kind);
@@ -111,6 +118,7 @@ impl FpduPool {
         }
         self.buffers_in_use += 1;
         self.bytes_in_use += len;
+        self.large_bytes_in_use += large_len(kind);
         // Free buffers of other classes count too.
         for kind in (0..SIZE_CLASSES.len()).rev() {
             while self.bytes_in_use + self.free_bytes > self.bytes_max
@@ -124,12 +132,11 @@ impl FpduPool {
 
     /// Returns a buffer to the pool.
     pub fn release(&mut self, mut buffer: Vec<u8>) {
-        let Some(kind) = SIZE_CLASSES.iter().rposition(|&len| len <= buffer.capacity()) else {
-            return;
-        };
+        let Some(kind) = class_of(&buffer) else { return };
         buffer.clear();
         self.buffers_in_use -= 1;
         self.bytes_in_use -= SIZE_CLASSES[kind];
+        self.large_bytes_in_use -= large_len(kind);
         // One of each class is kept in any case: a single stream then reuses its buffers.
         if self.free[kind].is_empty()
             || self.bytes_in_use + self.free_bytes + SIZE_CLASSES[kind] <= self.bytes_max
@@ -147,6 +154,16 @@ const fn class_for(len: usize) -> usize {
         kind += 1;
     }
     kind
+}
+
+/// Returns the size class of a buffer of the pool; `None` if it has none yet.
+fn class_of(buffer: &Vec<u8>) -> Option<usize> {
+    SIZE_CLASSES.iter().rposition(|&len| len <= buffer.capacity())
+}
+
+/// Returns the bytes of a buffer that count against the limit.
+const fn large_len(kind: usize) -> usize {
+    if kind == 0 { 0 } else { SIZE_CLASSES[kind] }
 }
 
 #[cfg(test)]
@@ -193,8 +210,31 @@ mod tests {
         );
         short.into_iter().chain([first, passing]).for_each(|buffer| pool.release(buffer));
         assert_eq!((pool.buffers_in_use(), pool.bytes_in_use()), (0, 0));
+        assert_eq!(pool.large_bytes_in_use, 0);
         let one_of_each: usize = SIZE_CLASSES.iter().sum();
         assert!(pool.free_bytes <= one_of_each, "{}", pool.free_bytes);
         assert!(alloc(&mut pool, 30_000, 60_000).is_some());
+    }
+
+    #[test]
+    fn small_buffers_leave_the_limit_to_large_ones() {
+        let mut pool = FpduPool::new(2 * SIZE_CLASSES[1]);
+        let mut small: Vec<_> = (0..100).map(|_| alloc(&mut pool, 2, 1000).unwrap()).collect();
+        let large = [(); 2].map(|()| alloc(&mut pool, 3000, 3000).unwrap());
+        assert!(!pool.try_reserve(&mut small[0], 3000, 3000, false));
+        large.into_iter().for_each(|buffer| pool.release(buffer));
+        assert!(pool.try_reserve(&mut small[0], 3000, 3000, false));
+    }
+
+    #[test]
+    fn one_fpdu_of_any_length_is_admitted_at_a_time() {
+        let mut pool = FpduPool::new(SMALL_LEN);
+        let mut buffers = [(); 2].map(|()| alloc(&mut pool, 1000, 60_000).unwrap());
+        for len in [3000, 60_000] {
+            assert!(pool.try_reserve(&mut buffers[0], len, 60_000, false));
+            assert!(!pool.try_reserve(&mut buffers[1], 3000, 60_000, false));
+        }
+        pool.release(core::mem::take(&mut buffers[0]));
+        assert!(pool.try_reserve(&mut buffers[1], 60_000, 60_000, false));
     }
 }

@@ -54,6 +54,7 @@ fn bytes_are_refused_without_memory_and_accepted_later() {
     fpdu::finalize(&mut fpdu, 20_000, true);
     let (head, tail) = fpdu.split_at(15_000);
     let mut pool = FpduPool::new(1);
+    let other = pool.alloc(20_000);
     let mut deframer = Deframer::new(None);
     let mut next = |bytes: &[u8], memory| {
         let mut bytes = StreamBytes::from(bytes);
@@ -70,6 +71,7 @@ fn bytes_are_refused_without_memory_and_accepted_later() {
     // The last bytes of the FPDU need no memory that outlasts its processing.
     assert_eq!(next(tail, PartialMemory::Bounded), (Ok(Some(20_000)), 0, None));
     assert_eq!(next(&[], PartialMemory::Bounded), (none, 0, None));
+    pool.release(other);
     assert_eq!(pool.bytes_in_use(), 0);
 }
 
