@@ -9,6 +9,7 @@ use ferrowarp_proto::verbs::wc::{QpId, WcStatus};
 use ferrowarp_proto::verbs::wr::RecvWr;
 use ferrowarp_proto::wire::ddp::{Tagged, Version};
 use ferrowarp_proto::wire::rdmap::Opcode;
+use ferrowarp_proto::wire::seq::Seq;
 use ferrowarp_proto::wire::tcp::Flags;
 use ferrowarp_tests::raw::{
     CQ, Fixture, PD, Peer, build_fpdu, empty_write_fpdu, mpa_request, recv_wr, untagged_fpdu,
@@ -231,6 +232,88 @@ fn long_fpdus_take_turns_in_the_least_memory() {
         writer.send_to(&mut fx, end);
         assert_eq!(writer.sent, end);
         expect_written(&fx, fill);
+    }
+}
+
+/// Sends the stream's segments from the second on, then the first, and checks that what was once
+/// acknowledged selectively is acknowledged in every later segment.
+fn send_first_segment_last(fx: &mut Fixture, writer: &mut Writer, count: u32) {
+    let (first, mss) = (writer.peer.tcp.snd_nxt, u32::from(MSS));
+    let mut sacked_to = first;
+    for at in (1..count).chain([0]) {
+        let from = (at * mss) as usize;
+        let piece = writer.stream[from..from + usize::from(MSS)].to_vec();
+        writer.peer.send_segment(fx, Flags::ACK, first + at * mss, &piece);
+        fx.poll();
+        for _ in 0..3 {
+            sacked_to = expect_not_reneged(fx, writer, first, sacked_to);
+            fx.poll();
+        }
+    }
+    assert_eq!(sacked_to, first + count * mss);
+}
+
+/// Checks the acknowledgments of a stream whose first segment arrives last; the end of its SACK
+/// block is `sacked_to`. Returns it.
+fn expect_not_reneged(fx: &Fixture, writer: &mut Writer, first: Seq, mut sacked_to: Seq) -> Seq {
+    for (segment, _) in fx.take_segments() {
+        if segment.tuple != writer.peer.tcp.tuple {
+            continue;
+        }
+        let block = segment.options.sack.iter().find(|block| block.0 <= first + u32::from(MSS));
+        let end = block.map_or(segment.ack, |block| block.1);
+        assert!(end >= sacked_to, "ack {:?} sack {:?}", segment.ack, segment.options.sack);
+        (sacked_to, writer.peer.snd_una) = (end.max(sacked_to), segment.ack);
+    }
+    sacked_to
+}
+
+/// Out-of-order data that was reported as received, and for which MPA has no memory once it is
+/// contiguous, is kept until there is some: nobody sends it again.
+#[test]
+fn sacked_data_is_kept_while_there_is_no_memory_for_its_fpdu() {
+    const COUNT: u32 = 20;
+    for is_evicted in [false, true] {
+        let mut fx = Fixture::new(|config| config.partial_bytes_max = PARTIAL_BYTES_MIN);
+        let stag = fx.arena.register(SHARED, SHARED_LEN, Access::ALL, PD);
+        let mut writers = [1u8, 2, 3].map(|at| {
+            let to = SHARED + u64::from(at) * 100_000;
+            Writer::new(&mut fx, 6000 + u16::from(at), stag, to, at, 40_000)
+        });
+        let [first, held @ ..] = &mut writers;
+        first.send_to(&mut fx, 30_000);
+        let begins = held.each_ref().map(|writer| writer.peer.tcp.snd_nxt);
+        for writer in held.iter_mut() {
+            send_first_segment_last(&mut fx, writer, COUNT);
+            let begin = writer.peer.tcp.snd_nxt;
+            assert_eq!(writer.peer.snd_una, begin + u32::from(MSS), "an FPDU in a short buffer");
+        }
+        // Nothing is polled in vain.
+        assert!(fx.engine.deadline().is_some_and(|at| at > fx.now));
+        if is_evicted {
+            fx.advance(11 * SECOND);
+            assert_eq!(fx.engine.counters().partials_evicted, 1);
+        } else {
+            let end = first.stream.len();
+            first.send_to(&mut fx, end);
+            expect_written(&fx, 1);
+        }
+        for (writer, begin) in held.iter_mut().zip(begins) {
+            // The first of them has the memory now, and the other one after it.
+            let (from, sent) = (begin + COUNT * u32::from(MSS), (COUNT * u32::from(MSS)) as usize);
+            writer.peer.tcp.snd_nxt = from;
+            let end = writer.stream.len();
+            writer.sent = sent;
+            writer.send_to(&mut fx, end);
+            // After ten seconds the stack no longer knows the peer's hardware address.
+            assert!(writer.sent == end || is_evicted);
+        }
+        for fill in [2, 3] {
+            expect_written(&fx, fill);
+        }
+        fx.settle();
+        let usage = fx.engine.usage();
+        assert_eq!((usage.ooo_frames, usage.ooo_bytes, usage.partial_bytes), (0, 0, 0));
     }
 }
 

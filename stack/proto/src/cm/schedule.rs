@@ -25,6 +25,9 @@ pub(crate) struct Schedule {
     pub(crate) ooo_backlog: VecDeque<ConnId>,
     /// Out-of-order segments that this pass may still deliver.
     pub(crate) ooo_budget: usize,
+    /// Connections with contiguous data that waits for memory of partial FPDUs; stale entries are
+    /// skipped.
+    pub(crate) awaiting_partial_memory: VecDeque<ConnId>,
     /// Connections that wait for a hardware address; stale entries are skipped.
     pub(crate) unresolved: VecDeque<ConnId>,
     /// How many of them, from the front, are to be checked.
@@ -45,6 +48,7 @@ impl Schedule {
             awaiting_frame: VecDeque::new(),
             ooo_backlog: VecDeque::new(),
             ooo_budget: 0,
+            awaiting_partial_memory: VecDeque::new(),
             unresolved: VecDeque::new(),
             unresolved_due: 0,
             time_waits: VecDeque::new(),

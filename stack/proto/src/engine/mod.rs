@@ -222,6 +222,9 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
             net.poll_transmit(now, device, &mut verbs.counters);
         }
         self.resume_contiguous(now);
+        if !self.cx.schedule.awaiting_partial_memory.is_empty() {
+            self.resume_held(now);
+        }
         let mut worked = self.process_rx(now);
         on_received(self);
         self.fire_timers(now);
@@ -252,7 +255,9 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
             return Some(Instant::ZERO);
         }
         let resolve = (!schedule.unresolved.is_empty()).then_some(self.resolve_at);
-        [schedule.wheel.next_deadline(), net.poll_timeout(self.is_lead()), resolve]
+        let evict =
+            (!schedule.awaiting_partial_memory.is_empty()).then_some(self.evict_partials_at);
+        [schedule.wheel.next_deadline(), net.poll_timeout(self.is_lead()), resolve, evict]
             .into_iter()
             .flatten()
             .min()

@@ -2,7 +2,8 @@
 //!
 //! Bytes that TCP has acknowledged are not retransmitted, so a stream in the middle of an FPDU
 //! keeps its memory or ends. Other streams wait: bytes for which they have no memory count as not
-//! received. Without eviction, peers that leave long FPDUs unfinished could block them forever.
+//! received, or stay in the out-of-order queue if they were reported as received. Without eviction,
+//! peers that leave long FPDUs unfinished could block them forever.
 
 use crate::cm::connection::Phase;
 use crate::ddp::memory::Memory;
@@ -17,6 +18,35 @@ const SCAN_INTERVAL_NS: u64 = 100 * MILLISECOND;
 const EVICTED_MAX: usize = 8;
 
 impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
+    /// Continues with contiguous data for which MPA had no memory: the next connection when memory
+    /// was released, and all of them once per scan, of which some may have ended meanwhile.
+    #[cold]
+    pub(super) fn resume_held(&mut self, now: Instant) {
+        let is_scan = now >= self.evict_partials_at;
+        if is_scan {
+            self.evict_partial_fpdus(now);
+        }
+        if !self.cx.pools.fpdu.take_released() && !is_scan {
+            return;
+        }
+        for _ in 0..self.cx.schedule.awaiting_partial_memory.len() {
+            let schedule = &mut self.cx.schedule;
+            if schedule.ooo_budget == 0 {
+                break;
+            }
+            let Some(id) = schedule.awaiting_partial_memory.pop_front() else { break };
+            schedule.ooo_budget -= 1;
+            let Some((conn, cx)) = self.by_id(id) else { continue };
+            conn.deliver_contiguous(cx, now);
+            conn.make_ready(&mut cx.schedule);
+            let is_held = cx.schedule.awaiting_partial_memory.back() == Some(&id);
+            self.handle_tcp_events_and_arm(now, id.index);
+            if is_held && !is_scan {
+                break;
+            }
+        }
+    }
+
     /// Evicts partial FPDUs after bytes found no memory: ends the connections, oldest partial FPDU
     /// first, that have kept more than the guaranteed minimum for longer than `partial_timeout_ns`.
     /// A connection that only awaits the peer's Terminate does not await it any longer.

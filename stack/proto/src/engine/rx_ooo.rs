@@ -166,6 +166,8 @@ impl<E: Env> Connection<E> {
     }
 
     /// Delivers buffered data that is now contiguous, as far as the budget of this pass allows.
+    /// What MPA has no memory for is held again: it was reported as received, and the peer does
+    /// not send it again.
     #[inline]
     pub(super) fn deliver_contiguous(&mut self, cx: &mut Context<E>, now: Instant) {
         loop {
@@ -175,7 +177,13 @@ impl<E: Env> Connection<E> {
                     break;
                 }
                 Some(Contiguous::Buffered { segment, bytes }) => {
-                    self.on_stream_bytes(cx, now, &segment, bytes, 0);
+                    let (end, rcv_nxt) = (bytes.end, self.tcb.rcv_nxt());
+                    if !self.on_stream_bytes(cx, now, &segment, bytes, 0) {
+                        let declined = (rcv_nxt - self.tcb.rcv_nxt()) as usize;
+                        self.tcb.hold_contiguous(&mut cx.pools.ooo, segment, end - declined..end);
+                        cx.schedule.awaiting_partial_memory.push_back(self.id);
+                        break;
+                    }
                     cx.pools.ooo.release(segment);
                 }
                 Some(Contiguous::Consumed { len, .. }) => self.on_placed_in_order(cx, now, len),

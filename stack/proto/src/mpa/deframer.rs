@@ -43,8 +43,8 @@ pub enum OooPlacement {
 #[derive(Debug)]
 struct PartialFpdu {
     bytes: Vec<u8>,
-    /// Time of its first bytes; [`NEVER`] once it is complete, and its ULPDU was returned by the
-    /// last [`Deframer::next`].
+    /// Time from which on its buffer is longer than [`SMALL_LEN`], or of its last bytes before;
+    /// [`NEVER`] once it is complete, and its ULPDU was returned by the last [`Deframer::next`].
     started_at: Instant,
 }
 
@@ -130,8 +130,8 @@ impl Deframer {
         self.partial.as_ref().is_some_and(|partial| !partial.is_delivered())
     }
 
-    /// Returns the start time of the partial FPDU if its buffer is longer than [`SMALL_LEN`], the
-    /// length that every stream may hold.
+    /// Returns the time since when the buffer of the partial FPDU has been longer than
+    /// [`SMALL_LEN`], the length that every stream may hold. The wait for it does not count.
     #[must_use]
     pub fn large_partial_since(&self) -> Option<Instant> {
         let partial = self.partial.as_ref().filter(|partial| !partial.is_delivered())?;
@@ -204,7 +204,7 @@ impl Deframer {
                 let bytes = Vec::new();
                 self.partial = Some(PartialFpdu { bytes, started_at: now });
             }
-            if !self.extend(bytes, pool, memory) {
+            if !self.extend(now, bytes, pool, memory) {
                 return Err(DeframeError::NoMemory);
             }
             let Some(partial) = &mut self.partial else { break };
@@ -231,6 +231,7 @@ impl Deframer {
     /// moved, if the FPDU would stay incomplete and there is no memory for it.
     fn extend(
         &mut self,
+        now: Instant,
         from: &mut StreamBytes<'_>,
         pool: &mut FpduPool,
         memory: PartialMemory,
@@ -240,6 +241,7 @@ impl Deframer {
         let bytes = &mut partial.bytes;
         let len = needed.min(from.len());
         let (start, end) = (bytes.len(), bytes.len() + len);
+        let was_long = bytes.capacity() > SMALL_LEN;
         // With its last bytes the FPDU is processed and its buffer released at once.
         let force = memory == PartialMemory::Forced || len == needed;
         // req: MPA-132, MPA-136
@@ -251,6 +253,9 @@ impl Deframer {
         }
         bytes.resize(end, 0);
         from.copy_to(&mut bytes[start..]);
+        if !was_long {
+            partial.started_at = now;
+        }
         from.advance(len);
         true
     }

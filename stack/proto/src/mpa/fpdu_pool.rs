@@ -34,6 +34,8 @@ pub struct FpduPool {
     bytes_in_use: usize,
     /// Those of buffers beyond the smallest class, which the limit counts.
     large_bytes_in_use: usize,
+    /// Some of these were released since [`FpduPool::take_released`].
+    has_released: bool,
     bytes_max: usize,
     /// FPDU being parsed, without its markers.
     pub(super) scratch: Vec<u8>,
@@ -51,6 +53,7 @@ impl FpduPool {
             buffers_in_use: 0,
             bytes_in_use: 0,
             large_bytes_in_use: 0,
+            has_released: false,
             bytes_max,
             scratch: Vec::new(),
         }
@@ -72,6 +75,11 @@ impl FpduPool {
     #[must_use]
     pub const fn is_under_pressure(&self) -> bool {
         self.bytes_in_use >= self.bytes_max / 2
+    }
+
+    /// True if memory that counts against the limit was released since the last call.
+    pub const fn take_released(&mut self) -> bool {
+        core::mem::replace(&mut self.has_released, false)
     }
 
     /// Allocates a temporary buffer of at least `len` bytes; never refused.
@@ -97,9 +105,8 @@ impl FpduPool {
         let (least, ample) = (class_for(len), class_for(fpdu_len.max(len)));
         let own = class_of(buffer).map_or(0, large_len);
         let others = self.large_bytes_in_use - own;
-        let admits = |kind: usize| {
-            kind == 0 || others == 0 || others + SIZE_CLASSES[kind] <= self.bytes_max
-        };
+        let admits =
+            |kind: usize| kind == 0 || others == 0 || others + SIZE_CLASSES[kind] <= self.bytes_max;
         let kind = if self.is_under_pressure() || !admits(ample) { least } else { ample };
         if !force && !admits(kind) {
             return false;
@@ -137,6 +144,7 @@ impl FpduPool {
         self.buffers_in_use -= 1;
         self.bytes_in_use -= SIZE_CLASSES[kind];
         self.large_bytes_in_use -= large_len(kind);
+        self.has_released |= kind > 0;
         // One of each class is kept in any case: a single stream then reuses its buffers.
         if self.free[kind].is_empty()
             || self.bytes_in_use + self.free_bytes + SIZE_CLASSES[kind] <= self.bytes_max

@@ -134,13 +134,29 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
         }
     }
 
-    /// Takes back the last `len` bytes delivered in order, by [`Delivered::InOrder`] or
-    /// [`Tcb::next_contiguous`], for which the upper layer has no memory: they count as not
-    /// received, and the peer retransmits them. Only where [`Tcb::can_decline`].
+    /// Takes back the last `len` bytes delivered in order, for which the upper layer has no memory.
+    /// Only where [`Tcb::can_decline`]. Those of [`Delivered::InOrder`] count as not received, and
+    /// the peer retransmits them. Those of [`Tcb::next_contiguous`] were reported as received, and
+    /// go to [`Tcb::hold_contiguous`].
     #[cold]
     pub fn decline(&mut self, len: u32) {
         debug_assert!(self.can_decline(len));
         self.rcv.decline(len);
+    }
+
+    /// Holds `bytes` again, the last ones of a segment of [`Tcb::next_contiguous`], which the upper
+    /// layer has declined. [`Tcb::next_contiguous`] will return them.
+    #[cold]
+    pub fn hold_contiguous(
+        &mut self,
+        pool: &mut OooPool<R>,
+        segment: OooSegment<R>,
+        bytes: Range<usize>,
+    ) {
+        let (start, len) = (self.rcv.nxt, u32::try_from(bytes.len()).unwrap_or(0));
+        let offset = u32::try_from(bytes.start).unwrap_or(0);
+        self.assembler.insert(pool, (start, start + len), Some(segment), offset);
+        self.update_fast_path();
     }
 
     /// True if the last `len` bytes received in order are not acknowledged yet, and the peer's FIN

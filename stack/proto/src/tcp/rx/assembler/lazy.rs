@@ -103,15 +103,13 @@ impl<R> LazyAssembler<R> {
     ///
     /// One ACK answers a whole burst, so several ranges may have been extended since the last.
     /// Those beyond the newest three would never be reported; so the oldest unreported ranges are
-    /// sent first, until all are reported. A range that begins at `next`, which the ACK is about to
-    /// cover, is not reported.
+    /// sent first, until all are reported.
     pub(in crate::tcp) fn fill_sack_blocks(
         &mut self,
-        next: Seq,
         blocks: &mut ArrayVec<SackBlock, 4>,
         max: usize,
     ) -> bool {
-        self.inner.as_mut().is_some_and(|assembler| assembler.fill_sack_blocks(next, blocks, max))
+        self.inner.as_mut().is_some_and(|assembler| assembler.fill_sack_blocks(blocks, max))
     }
 
     /// Returns the range that contains `seq`.
