@@ -74,7 +74,10 @@ impl Latencies {
         if self.histogram.is_empty() {
             return None;
         }
-        let at = |quantile| usec(self.histogram.value_at_quantile(quantile));
+        // The histogram returns the upper edge of a bucket, which may be above the maximum.
+        let at = |quantile| {
+            usec(self.histogram.value_at_quantile(quantile).clamp(self.min_ns, self.max_ns))
+        };
         Some(Summary {
             min: usec(self.min_ns),
             p50: at(0.5),
@@ -122,6 +125,17 @@ mod tests {
         }
         assert!((summary.mean - 500.5).abs() < 1.0);
         assert!((summary.stdev - 288.7).abs() < 1.0);
+    }
+
+    #[test]
+    fn percentiles_lie_between_minimum_and_maximum() {
+        for values in [&[0][..], &[10_097_360], &[8_191, 10_097_361], &[u64::MAX / 2, 70]] {
+            let mut latencies = Latencies::new();
+            values.iter().for_each(|&ns| latencies.record(ns));
+            let Summary { min, p50, p90, p99, p999, max, .. } = latencies.summary().unwrap();
+            let ascending = [min, p50, p90, p99, p999, max];
+            assert!(ascending.is_sorted(), "{values:?}: {ascending:?}");
+        }
     }
 
     #[test]
