@@ -1,8 +1,8 @@
-//! Common parts of the programs on top of verbs: an endpoint with its completion queue, a channel
-//! of small control messages, and a watchdog.
+//! Common parts of the programs on top of verbs: an endpoint with its completion queue, and the
+//! reasons for which connections end.
 
 use std::borrow::Cow;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use anyhow::{Context as _, bail, ensure};
 use ferrowarp::{
@@ -346,39 +346,6 @@ pub fn check_wc(wc: &Wc, qp: &Qp) -> anyhow::Result<()> {
     }
 }
 
-/// Detects that there has been no progress for too long.
-#[derive(Debug)]
-pub struct Watchdog {
-    timeout: Duration,
-    last_progress: Instant,
-}
-
-impl Watchdog {
-    /// Starts the timeout of `limit`.
-    #[must_use]
-    pub fn new(limit: Duration) -> Self {
-        Self { timeout: limit, last_progress: Instant::now() }
-    }
-
-    /// Records progress.
-    pub const fn progress(&mut self, now: Instant) {
-        self.last_progress = now;
-    }
-
-    /// Checks the timeout while the program waits for `what`.
-    ///
-    /// # Errors
-    /// If there was no progress for longer than the timeout.
-    pub fn check(&self, now: Instant, what: &str) -> anyhow::Result<()> {
-        anyhow::ensure!(
-            now - self.last_progress <= self.timeout,
-            "nothing from the peer for {} s while waiting for {what}: is it still running?",
-            self.timeout.as_secs_f64()
-        );
-        Ok(())
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -391,16 +358,6 @@ mod tests {
         ] {
             assert_eq!(WrId::unpack(id.pack()), id);
         }
-    }
-
-    #[test]
-    fn watchdog_fails_after_timeout() {
-        let mut watch = Watchdog::new(Duration::from_secs(1));
-        let start = watch.last_progress;
-        assert!(watch.check(start + Duration::from_millis(900), "x").is_ok());
-        assert!(watch.check(start + Duration::from_millis(1100), "x").is_err());
-        watch.progress(start + Duration::from_millis(500));
-        assert!(watch.check(start + Duration::from_millis(1100), "x").is_ok());
     }
 
     #[test]

@@ -20,6 +20,7 @@ pub mod port_figures;
 pub mod run_loop;
 pub mod shard_options;
 pub mod tcp_options;
+pub mod watchdog;
 
 use std::process::ExitCode;
 

@@ -1,7 +1,6 @@
 //! Channel of small control messages.
 
 use std::collections::VecDeque;
-use std::time::Instant;
 
 use anyhow::{Context as _, bail};
 use ferrowarp::{
@@ -9,7 +8,7 @@ use ferrowarp::{
     Wc,
 };
 
-use crate::endpoint::{CLOSE_TIMEOUT, Endpoint, WrId, check_wc, end_reason, sge_at};
+use crate::endpoint::{Endpoint, WrId, check_wc, end_reason, sge_at};
 
 /// Most messages waiting for a free slot in a send queue; more means that the peer is stuck.
 const TX_BACKLOG_MAX: usize = 4096;
@@ -104,10 +103,10 @@ impl MessageChannel {
         self.tx_backlog.is_empty() && self.sends_outstanding == 0
     }
 
-    /// True if the connection is down, or [`CLOSE_TIMEOUT`] has passed since it was closed locally.
+    /// True if the connection is down.
     #[must_use]
-    pub fn is_closed(&self, closed: Instant) -> bool {
-        self.qp.state() == QpState::Error || closed.elapsed() > CLOSE_TIMEOUT
+    pub fn is_down(&self) -> bool {
+        self.qp.state() == QpState::Error
     }
 
     /// Handles a completion of this channel. Returns the message if it is a receive.

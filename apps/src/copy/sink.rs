@@ -13,9 +13,10 @@ use sha2::{Digest as _, Sha256};
 use crate::copy::source::post;
 use crate::copy::wire::{LEN_MAX, Message, RdmaOp, SlotRegion};
 use crate::copy::{CHANNEL_SLOTS, CHUNK_LEN, Digest, IRD_ORD, KIND_RDMA, SLOT_LEN, SLOTS};
-use crate::endpoint::{Endpoint, Watchdog, WrId, check_wc, conn_param, end_reason, sge_at};
+use crate::endpoint::{Endpoint, WrId, check_wc, conn_param, end_reason, sge_at};
 use crate::message_channel::MessageChannel;
 use crate::run_loop::{IdleBackoff, Step, Task};
+use crate::watchdog::Watchdog;
 
 /// Listen backlog: connection requests.
 const BACKLOG: usize = 8;

@@ -13,10 +13,11 @@ use sha2::{Digest as _, Sha256};
 use crate::copy::wire::{LEN_MAX, Message, RdmaOp, SlotRegion};
 use crate::copy::{CHANNEL_SLOTS, CHUNK_LEN, Digest, IRD_ORD, KIND_RDMA, SLOT_LEN, SLOTS};
 use crate::endpoint::{
-    Endpoint, Watchdog, WrId, check_wc, conn_param, end_reason, gather, poll_established, sge_at,
+    CLOSE_TIMEOUT, Endpoint, WrId, check_wc, conn_param, end_reason, gather, poll_established, sge_at,
 };
 use crate::message_channel::MessageChannel;
 use crate::run_loop::{Step, Task};
+use crate::watchdog::Watchdog;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
@@ -24,7 +25,7 @@ enum State {
     Opening,
     Sending,
     Ending,
-    Closing(Instant),
+    Closing,
 }
 
 /// Result of a copy.
@@ -179,7 +180,8 @@ impl Source {
                 let (len, sent, arrived) = (self.len, self.digest, digest);
                 self.outcome =
                     Some(Outcome { len, elapsed, source_digest: sent, sink_digest: arrived });
-                self.state = State::Closing(Instant::now());
+                self.state = State::Closing;
+                self.watchdog = Watchdog::new(CLOSE_TIMEOUT);
                 self.channel.qp.disconnect()?;
                 Ok(())
             }
@@ -192,8 +194,8 @@ impl Task for Source {
     fn step(&mut self) -> anyhow::Result<Step> {
         self.batch.clear();
         self.end.poll(&mut self.batch);
-        if let State::Closing(since) = self.state {
-            let is_over = self.channel.is_closed(since);
+        if self.state == State::Closing {
+            let is_over = self.channel.is_down() || self.watchdog.has_expired(Instant::now());
             return Ok(if is_over { Step::Finished } else { Step::Running });
         }
         let mut batch = core::mem::take(&mut self.batch);
@@ -204,7 +206,7 @@ impl Task for Source {
                 check_wc(wc, &self.channel.qp)?;
             } else if let Some(bytes) = self.channel.on_completion(id, wc)? {
                 self.on_message(&bytes)?;
-                if matches!(self.state, State::Closing(_)) {
+                if self.state == State::Closing {
                     return Ok(Step::Running);
                 }
             }

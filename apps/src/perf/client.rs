@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use anyhow::{bail, ensure};
 use ferrowarp::{Access, Context};
 
-use crate::endpoint::{Endpoint, Watchdog, poll_established};
+use crate::endpoint::{CLOSE_TIMEOUT, Endpoint, poll_established};
 use crate::perf::client_params::{connect_param, data_remote, hello};
 use crate::perf::hdr::Interval;
 use crate::perf::message::{Hello, Message, Region, Run, Tally, Welcome};
@@ -19,6 +19,7 @@ use crate::perf::session::{Session, advertise, completions_max, region_lens};
 use crate::perf::test_run::{SessionPoller, TestRun};
 use crate::perf::worker::{BarrierPhase, Worker};
 use crate::run_loop::{Step, Task};
+use crate::watchdog::Watchdog;
 
 /// Data connections that are set up concurrently.
 const CONNECT_WINDOW: usize = 16;
@@ -41,8 +42,8 @@ enum State {
     Running,
     /// The run is finished; those of other workers are not.
     RunFinished,
-    /// All runs are finished; the connections are being closed since this time.
-    Closing(Instant),
+    /// All runs are finished; the connections are being closed.
+    Closing,
     /// All connections are closed; not yet those of other workers, which may need this shard.
     AllClosed,
     /// Finished.
@@ -180,7 +181,7 @@ impl Client {
             State::Preparing => "its preparations",
             State::Prepared => "other shards' preparations",
             State::Running | State::RunFinished => "the run",
-            State::Closing(_) | State::AllClosed | State::Closed => "its end",
+            State::Closing | State::AllClosed | State::Closed => "its end",
         }
     }
 
@@ -266,7 +267,8 @@ impl Client {
     fn prepare(&mut self) -> anyhow::Result<()> {
         let Some(run) = self.runs.front() else {
             self.session.send_control(Message::Bye)?;
-            self.state = State::Closing(self.poller.now());
+            self.state = State::Closing;
+            self.watchdog = Watchdog::new(CLOSE_TIMEOUT);
             return Ok(());
         };
         self.test_run = Some(TestRun::prepare(&mut self.session, *run, self.poller.now())?);
@@ -391,7 +393,7 @@ impl Client {
                 progress.show(now, run, || work.progress());
             }
         }
-        if !matches!(self.state, State::ConnectingControl | State::Closing(_) | State::Closed) {
+        if !matches!(self.state, State::ConnectingControl | State::Closing | State::Closed) {
             self.session.send_alive_if_due(now)?;
         }
         match self.state {
@@ -413,10 +415,10 @@ impl Client {
 
     /// Disconnects once the responder has replied with Bye, and waits until all connections are
     /// down.
-    fn close(&mut self, since: Instant) {
+    fn close(&mut self) {
         // Flushed receives complete with an error now, as expected.
         let polled = self.poller.poll(&mut self.session, None);
-        let overdue = self.poller.now() - since > crate::endpoint::CLOSE_TIMEOUT;
+        let overdue = self.watchdog.has_expired(self.poller.now());
         let frame = self.poller.next_frame();
         let answered = matches!(&frame, Ok(Some(frame)) if frame.message == Message::Bye);
         if answered || overdue || polled.is_err() || frame.is_err() {
@@ -443,8 +445,8 @@ impl Task for Client {
     #[inline]
     fn step(&mut self) -> anyhow::Result<Step> {
         let is_tick = self.poller.tick();
-        if let State::Closing(since) = self.state {
-            self.close(since);
+        if self.state == State::Closing {
+            self.close();
         }
         match self.state {
             State::Idle => self.connect_control()?,
@@ -454,7 +456,7 @@ impl Task for Client {
         if self.state == State::Closed {
             return Ok(Step::Finished);
         }
-        if matches!(self.state, State::Closing(_) | State::AllClosed) {
+        if matches!(self.state, State::Closing | State::AllClosed) {
             return Ok(Step::Running);
         }
         self.poller.poll(&mut self.session, self.test_run.as_mut())?;

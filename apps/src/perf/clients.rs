@@ -13,6 +13,7 @@ use crate::perf::options::TestArgs;
 use crate::perf::report::{Measurement, OnResult, TestParams};
 use crate::perf::shard_report::{Merger, merge, merge_intervals};
 use crate::perf::worker::Worker;
+use crate::watchdog::Watchdog;
 
 /// Polling interval while the link of a device is not up.
 const LINK_POLL_INTERVAL: Duration = Duration::from_millis(1);
@@ -95,14 +96,14 @@ fn lock(merger: &Mutex<Merger>) -> MutexGuard<'_, Merger> {
 /// and nothing is received on the others. All of them if none has one after `timeout`.
 fn shards_with_link(context: &Context, timeout: Duration) -> Vec<usize> {
     let all = || (0..context.shard_count()).filter_map(|index| context.shard(index));
-    let start = Instant::now();
+    let mut watchdog = Watchdog::new(timeout);
     loop {
         let linked: Vec<_> =
             all().filter(|shard| shard.has_link()).map(|shard| shard.index()).collect();
         if !linked.is_empty() {
             return linked;
         }
-        if start.elapsed() > timeout || crate::run_loop::was_interrupted() {
+        if watchdog.has_expired(Instant::now()) || crate::run_loop::was_interrupted() {
             return all().map(|shard| shard.index()).collect();
         }
         std::thread::sleep(LINK_POLL_INTERVAL);

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, bail, ensure};
 use ferrowarp::{Access, Buffer, ConnInfo, ConnParam, ConnRequest, Context};
 
-use crate::endpoint::{Endpoint, Watchdog, allocate, conn_param};
+use crate::endpoint::{CLOSE_TIMEOUT, Endpoint, allocate, conn_param};
 use crate::mpa_options::IrdOrdArgs;
 use crate::perf::kind::Test;
 use crate::perf::limits::{QPS_MAX, REGION_LEN_MAX, check_run};
@@ -14,6 +14,7 @@ use crate::perf::message::{FLAG_CRC, Hello, Message, Region, Run, Welcome};
 use crate::perf::session::{Session, advertise, completions_max, region_lens};
 use crate::perf::test_run::{SessionPoller, TestRun};
 use crate::run_loop::Step;
+use crate::watchdog::Watchdog;
 
 /// Most outstanding requests, or receives, of a data connection.
 const DEPTH_MAX: u32 = 16384;
@@ -36,8 +37,8 @@ enum State {
     Prepared,
     /// A run is in progress.
     Running,
-    /// Bye was received at this time; awaiting the initiator's disconnection.
-    Closing(Instant),
+    /// Bye was received; awaiting the initiator's disconnection.
+    Closing,
 }
 
 /// A session.
@@ -190,10 +191,10 @@ impl ServerSession {
 
     pub(super) fn step(&mut self) -> anyhow::Result<Step> {
         let is_tick = self.poller.tick();
-        if let State::Closing(since) = self.state {
+        if self.state == State::Closing {
             // Flushed receives complete with an error now, as expected.
             let _ = self.poller.poll(&mut self.session, None);
-            let overdue = self.poller.now() - since > crate::endpoint::CLOSE_TIMEOUT;
+            let overdue = self.watchdog.has_expired(self.poller.now());
             if overdue {
                 self.session.disconnect();
             }
@@ -215,7 +216,7 @@ impl ServerSession {
                 self.state = State::Idle;
             }
         }
-        if is_tick && !matches!(self.state, State::Closing(_)) {
+        if is_tick && self.state != State::Closing {
             self.tick()?;
         }
         Ok(Step::Running)
@@ -272,7 +273,8 @@ impl ServerSession {
             }
             (State::Idle, Message::Bye) => {
                 // The initiator disconnects when it has received the reply.
-                self.state = State::Closing(self.poller.now());
+                self.state = State::Closing;
+                self.watchdog = Watchdog::new(CLOSE_TIMEOUT);
                 self.session.send_control(Message::Bye)
             }
             (State::Running, message) => match &mut self.test_run {

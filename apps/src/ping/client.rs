@@ -6,7 +6,7 @@ use std::time::Instant;
 use anyhow::{bail, ensure};
 use ferrowarp::{Access, Context, Mr, Wc};
 
-use crate::endpoint::{Endpoint, Watchdog, WrId, conn_param, poll_established};
+use crate::endpoint::{CLOSE_TIMEOUT, Endpoint, WrId, conn_param, poll_established};
 use crate::message_channel::MessageChannel;
 use crate::mpa_options::{negotiated_line, start_mode};
 use crate::perf::latency_stats::Latencies;
@@ -14,6 +14,7 @@ use crate::ping::options::{CommonArgs, PingArgs};
 use crate::ping::wire::{ADVERT_LEN, Advert, ping_data, printable_text};
 use crate::ping::{CHANNEL_SLOTS, IRD_ORD};
 use crate::run_loop::{Step, Task};
+use crate::watchdog::Watchdog;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
@@ -22,7 +23,7 @@ enum State {
     Reading,
     /// The sink buffer is advertised; the server writes it.
     Writing,
-    Closing(Instant),
+    Closing,
 }
 
 /// The client: sends pings.
@@ -113,7 +114,8 @@ impl Client {
         self.round_start = Instant::now();
         self.watchdog.progress(self.round_start);
         if self.number == self.count {
-            self.state = State::Closing(self.round_start);
+            self.state = State::Closing;
+            self.watchdog = Watchdog::new(CLOSE_TIMEOUT);
             self.channel.qp.disconnect()?;
             return Ok(());
         }
@@ -147,7 +149,7 @@ impl Client {
         match self.state {
             State::Reading => self.advertise(false),
             State::Writing => self.end_round(),
-            State::Connecting | State::Closing(_) => bail!("unexpected message from the peer"),
+            State::Connecting | State::Closing => bail!("unexpected message from the peer"),
         }
     }
 }
@@ -169,8 +171,8 @@ impl Client {
     fn advance(&mut self) -> anyhow::Result<Step> {
         self.batch.clear();
         self.end.poll(&mut self.batch);
-        if let State::Closing(since) = self.state {
-            let is_over = self.channel.is_closed(since);
+        if self.state == State::Closing {
+            let is_over = self.channel.is_down() || self.watchdog.has_expired(Instant::now());
             return Ok(if is_over { Step::Finished } else { Step::Running });
         }
         for wc in core::mem::take(&mut self.batch) {
@@ -187,7 +189,7 @@ impl Client {
             self.begin_round()?;
         }
         if let Some(reason) = crate::endpoint::end_reason(&self.channel.qp)
-            && !matches!(self.state, State::Closing(_))
+            && self.state != State::Closing
         {
             bail!("{reason}");
         }

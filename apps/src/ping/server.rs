@@ -9,7 +9,7 @@ use anyhow::{Context as _, bail, ensure};
 use ferrowarp::{Access, ConnRequest, Context, Mr, Operation, Qp, SendWr, Wc, WcStatus};
 
 use crate::acceptor::Acceptor;
-use crate::endpoint::{Endpoint, PEER_TIMED_OUT, Watchdog, WrId};
+use crate::endpoint::{Endpoint, PEER_TIMED_OUT, WrId};
 use crate::endpoint::{check_wc, conn_param, end_reason, gather, poll_established, sge_at};
 use crate::message_channel::MessageChannel;
 use crate::mpa_options::{IrdOrdArgs, negotiated_line, start_mode};
@@ -17,6 +17,7 @@ use crate::ping::options::CommonArgs;
 use crate::ping::wire::{ADVERT_LEN, Advert, SIZE_MAX, printable_text};
 use crate::ping::{CHANNEL_SLOTS, IRD_ORD, KIND_READ, KIND_WRITE};
 use crate::run_loop::{IdleBackoff, Step, Task};
+use crate::watchdog::Watchdog;
 
 /// Listen backlog: connection requests.
 const BACKLOG: usize = 1024;
