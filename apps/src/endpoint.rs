@@ -6,9 +6,12 @@ use std::time::Duration;
 
 use anyhow::{Context as _, bail, ensure};
 use ferrowarp::{
-    Access, Buffer, ConnInfo, ConnParam, ConnectError, Context, Cq, CqOptions, EndReason, Event,
-    Mr, Payload, Pd, Qp, QpOptions, QpState, SgList, Sge, ShardHandle, Wc, WcStatus,
+    Access, Buffer, ConnInfo, ConnParam, ConnRequest, ConnectError, Context, Cq, CqOptions,
+    EndReason, Event, Mr, Payload, Pd, Qp, QpOptions, QpState, SgList, Sge, ShardHandle, Wc,
+    WcStatus,
 };
+
+use crate::peer_text::{bounded, shown_reason};
 
 /// Timeout for the peer to close.
 pub const CLOSE_TIMEOUT: Duration = Duration::from_secs(2);
@@ -215,6 +218,12 @@ pub fn conn_param(
     Ok(ConnParam { crc, markers, ird: reads, ord: reads, private_data, ..ConnParam::default() })
 }
 
+/// Rejects a connection request; the peer prints the reason, or its beginning.
+pub fn reject(request: ConnRequest, reason: &str) {
+    // The peer may have disconnected meanwhile, which is no error here.
+    let _ = request.reject(bounded(reason, PRIVATE_LEN_MAX).as_bytes());
+}
+
 /// Returns the scatter/gather element of `len` bytes at `offset` of `mr`.
 #[must_use]
 pub fn sge_at(mr: &Mr, offset: u64, len: u32) -> Sge {
@@ -245,11 +254,6 @@ pub fn poll_established(qp: &Qp) -> anyhow::Result<Option<ConnInfo>> {
     Ok(None)
 }
 
-/// Returns a peer's text without control characters, for a terminal.
-fn printable(bytes: &[u8]) -> String {
-    String::from_utf8_lossy(bytes).chars().filter(|c| !c.is_control()).collect()
-}
-
 /// Returns the reason why a connection ended or could not be set up, if it did.
 #[must_use]
 pub fn end_reason(qp: &Qp) -> Option<Cow<'static, str>> {
@@ -278,7 +282,7 @@ fn event_end_reason(event: Event) -> Option<Cow<'static, str>> {
         }),
         Event::CqOverrun { .. } => Some(Cow::Borrowed("the completion queue overran")),
         Event::ConnectFailed { error, private_data, .. } => {
-            let reason = printable(&private_data);
+            let reason = shown_reason(&private_data);
             Some(Cow::Owned(if error == ConnectError::Rejected && !reason.is_empty() {
                 format!("refused by the peer: {reason}")
             } else {
@@ -358,10 +362,5 @@ mod tests {
         ] {
             assert_eq!(WrId::unpack(id.pack()), id);
         }
-    }
-
-    #[test]
-    fn peer_text_loses_control_characters() {
-        assert_eq!(printable(b"busy\x1b[2J\n\xff"), "busy[2J\u{fffd}");
     }
 }

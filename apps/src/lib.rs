@@ -14,6 +14,7 @@ pub mod mpa_options;
 pub mod network;
 pub mod options;
 pub mod pattern;
+pub mod peer_text;
 pub mod perf;
 pub mod ping;
 pub mod port_figures;

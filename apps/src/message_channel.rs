@@ -1,17 +1,22 @@
 //! Channel of small control messages.
 
 use std::collections::VecDeque;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, bail};
 use ferrowarp::{
     Access, INLINE_LEN_MAX, Mr, Operation, Payload, PostError, Qp, QpState, RecvWr, SendWr, SgList,
-    Wc,
+    Wc, WcStatus,
 };
 
 use crate::endpoint::{Endpoint, WrId, check_wc, end_reason, sge_at};
 
 /// Most messages waiting for a free slot in a send queue; more means that the peer is stuck.
 const TX_BACKLOG_MAX: usize = 4096;
+/// Longest wait for the last message to leave.
+pub(crate) const LAST_MESSAGE_TIMEOUT: Duration = Duration::from_millis(50);
+/// Error text for a receive that was refused.
+const NO_RECEIVE: &str = "cannot post a receive for a message";
 
 /// Channel of small messages in both directions over a connection of its own. Receives are reposted
 /// immediately; Sends are queued in order while the send queue is full.
@@ -37,24 +42,17 @@ impl MessageChannel {
         let channel =
             Self { qp, recv_mr, slot_len, tx_backlog: VecDeque::new(), sends_outstanding: 0 };
         for slot in 0..slots {
-            channel.post_recv(slot)?;
+            channel.post_recv(slot).context(NO_RECEIVE)?;
         }
         Ok(channel)
     }
 
-    fn post_recv(&self, slot: u32) -> anyhow::Result<()> {
+    fn post_recv(&self, slot: u32) -> Result<(), PostError> {
         let id = WrId { kind: WrId::CHANNEL_RECV, run: 0, index: 0, number: slot };
         let mut sg_list = SgList::new();
         let offset = u64::from(slot) * u64::from(self.slot_len);
         sg_list.push(sge_at(&self.recv_mr, offset, self.slot_len));
-        let posted = self.qp.post_recv(RecvWr { wr_id: id.pack(), sg_list });
-        // The connection may have ended since the completion that freed the slot.
-        if posted.is_err()
-            && let Some(reason) = end_reason(&self.qp)
-        {
-            bail!("{reason}");
-        }
-        posted.context("cannot post a receive for a message")
+        self.qp.post_recv(RecvWr { wr_id: id.pack(), sg_list })
     }
 
     /// Sends a message of at most [`INLINE_LEN_MAX`] bytes, or queues it if the send queue is full.
@@ -97,6 +95,55 @@ impl MessageChannel {
         Ok(())
     }
 
+    /// Sends a last message, waits briefly until it has left, and disconnects. Requests that are
+    /// still posted then are flushed.
+    pub fn close_with(&mut self, end: &Endpoint, bytes: &[u8]) {
+        let deadline = Instant::now() + LAST_MESSAGE_TIMEOUT;
+        let mut outcome = self.send(bytes);
+        while outcome.is_ok() && !self.is_idle() && Instant::now() < deadline {
+            outcome = self.advance_sends(end);
+        }
+        let _ = self.qp.disconnect();
+    }
+
+    /// Polls for the completions of messages sent; drops all other completions of `end`.
+    ///
+    /// # Errors
+    /// If the connection is down.
+    pub fn advance_sends(&mut self, end: &Endpoint) -> anyhow::Result<()> {
+        end.drive();
+        let mut batch = Vec::with_capacity(64);
+        end.poll(&mut batch);
+        batch.iter().try_for_each(|wc| {
+            let id = WrId::unpack(wc.wr_id);
+            let is_own = wc.qp == self.qp.id() && id.kind < WrId::FIRST_APP_KIND;
+            if is_own { self.on_completion(id, wc).map(drop) } else { Ok(()) }
+        })
+    }
+
+    /// Returns the messages that have arrived and were not polled yet, after a failure: the peer's
+    /// reason may be among them.
+    pub fn take_messages(&self, end: &Endpoint) -> Vec<Vec<u8>> {
+        let mut batch = Vec::with_capacity(256);
+        end.poll(&mut batch);
+        batch.iter().filter_map(|wc| self.message(wc)).collect()
+    }
+
+    /// Returns the message of a completion, if it has one.
+    #[must_use]
+    pub fn message(&self, wc: &Wc) -> Option<Vec<u8>> {
+        let id = WrId::unpack(wc.wr_id);
+        let is_message = wc.qp == self.qp.id() && id.kind == WrId::CHANNEL_RECV;
+        (is_message && wc.status == WcStatus::Success).then(|| self.read(id, wc))
+    }
+
+    fn read(&self, id: WrId, wc: &Wc) -> Vec<u8> {
+        let index = |number: u32| usize::try_from(number).unwrap_or(usize::MAX);
+        let mut bytes = vec![0; index(wc.byte_len.min(self.slot_len))];
+        self.recv_mr.read(index(id.number) * index(self.slot_len), &mut bytes);
+        bytes
+    }
+
     /// True if every message has been posted and completed.
     #[must_use]
     pub fn is_idle(&self) -> bool {
@@ -120,12 +167,11 @@ impl MessageChannel {
             self.flush()?;
             return Ok(None);
         }
-        let mut bytes = vec![0; usize::try_from(wc.byte_len.min(self.slot_len))?];
-        let offset = usize::try_from(id.number)? * usize::try_from(self.slot_len)?;
-        self.recv_mr.read(offset, &mut bytes);
-        // The peer may close after its last message; then there is nothing more to receive.
-        if self.qp.state() != QpState::Error {
-            self.post_recv(id.number)?;
+        let bytes = self.read(id, wc);
+        let posted = self.post_recv(id.number);
+        // The peer may close after its last message, which is delivered nevertheless.
+        if self.qp.state() == QpState::Rts {
+            posted.context(NO_RECEIVE)?;
         }
         Ok(Some(bytes))
     }

@@ -4,6 +4,7 @@
 //! The file passes through slots of registered memory: the source fills a slot and announces it;
 //! the sink consumes the bytes (with RDMA Read it fetches them first) and returns a slot credit.
 
+mod failure;
 pub mod options;
 pub mod program;
 pub mod sink;

@@ -10,10 +10,11 @@ use anyhow::{Context as _, bail, ensure};
 use ferrowarp::{Access, ConnRequest, Context, Listener, Mr, Operation, SendWr, Wc, WcStatus};
 use sha2::{Digest as _, Sha256};
 
+use crate::copy::failure::{Failing, cause_for_peer, peer_error};
 use crate::copy::source::post;
 use crate::copy::wire::{LEN_MAX, Message, RdmaOp, SlotRegion};
 use crate::copy::{CHANNEL_SLOTS, CHUNK_LEN, Digest, IRD_ORD, KIND_RDMA, SLOT_LEN, SLOTS};
-use crate::endpoint::{Endpoint, WrId, check_wc, conn_param, end_reason, sge_at};
+use crate::endpoint::{Endpoint, WrId, check_wc, conn_param, end_reason, reject, sge_at};
 use crate::message_channel::MessageChannel;
 use crate::run_loop::{IdleBackoff, Step, Task};
 use crate::watchdog::Watchdog;
@@ -50,6 +51,7 @@ struct IncomingFile {
     hash: Sha256,
     source_digest: Option<Digest>,
     digest: Option<Digest>,
+    failing: Option<Failing>,
     watchdog: Watchdog,
     batch: Vec<Wc>,
     scratch: Vec<u8>,
@@ -93,29 +95,37 @@ impl Sink {
     }
 
     fn accept(&mut self, request: ConnRequest) -> anyhow::Result<()> {
-        if self.incoming.is_some() {
-            // The peer may have disconnected meanwhile, which is no error here.
-            let _ = request.reject(b"busy with another file");
-            return Ok(());
+        match self.prepare() {
+            Ok(incoming) => {
+                let offer = request.offer();
+                let param = conn_param(offer.crc, offer.markers_out, IRD_ORD, &[])?;
+                request.accept(&incoming.channel.qp, param)?;
+                self.incoming = Some(incoming);
+                Ok(())
+            }
+            Err(error) => {
+                reject(request, &cause_for_peer(&error));
+                Err(error)
+            }
         }
+    }
+
+    /// Creates the output file and what a connection needs.
+    fn prepare(&self) -> anyhow::Result<IncomingFile> {
         let out = self.out.as_ref().map(|path| {
             let error_text = || format!("cannot write {}: choose another place", path.display());
             let file = File::create_new(path).with_context(error_text)?;
             anyhow::Ok(PartialFile { file, path: path.clone(), complete: false })
         });
         let end = Endpoint::new(&self.context, 4 * usize::from(CHANNEL_SLOTS))?;
-        let channel = MessageChannel::new(&end, CHANNEL_SLOTS.into(), LEN_MAX)?;
+        let channel = MessageChannel::new(&end, CHANNEL_SLOTS.into(), u32::try_from(LEN_MAX)?)?;
         let access = Access::REMOTE_WRITE | Access::LOCAL_WRITE;
         let slots = end.alloc_mr(usize::try_from(SLOTS * SLOT_LEN)?, access)?;
-        let offer = request.offer();
-        let param = conn_param(offer.crc, offer.markers_out, IRD_ORD, &[])?;
-        let out = out.transpose()?;
-        request.accept(&channel.qp, param)?;
-        self.incoming = Some(IncomingFile {
+        Ok(IncomingFile {
             end,
             channel,
             slots,
-            out,
+            out: out.transpose()?,
             source: None,
             len: 0,
             received: 0,
@@ -125,11 +135,11 @@ impl Sink {
             hash: Sha256::new(),
             source_digest: None,
             digest: None,
+            failing: None,
             watchdog: Watchdog::new(self.timeout),
             batch: Vec::with_capacity(32),
             scratch: vec![0; CHUNK_LEN],
-        });
-        Ok(())
+        })
     }
 }
 
@@ -143,6 +153,9 @@ impl Task for Sink {
             self.idle.step(busy);
             return Ok(Step::Running);
         };
+        while let Some(request) = self.listener.next_request() {
+            reject(request, "busy with another file: try again later");
+        }
         let step = incoming.step()?;
         if step == Step::Finished {
             self.outcome = incoming.digest.map(|digest| (incoming.received, digest));
@@ -153,24 +166,22 @@ impl Task for Sink {
 
 impl IncomingFile {
     fn step(&mut self) -> anyhow::Result<Step> {
+        if let Some(failing) = &mut self.failing {
+            return failing.step(&self.end, &mut self.channel);
+        }
+        self.advance().or_else(|error| {
+            self.failing = Some(Failing::begin(&self.end, &mut self.channel, &self.batch, error));
+            Ok(Step::Running)
+        })
+    }
+
+    fn advance(&mut self) -> anyhow::Result<Step> {
         self.batch.clear();
         self.end.poll(&mut self.batch);
         let batch = core::mem::take(&mut self.batch);
-        for wc in &batch {
-            if self.digest.is_some() && wc.status == WcStatus::Flushed {
-                continue;
-            }
-            self.watchdog.progress(Instant::now());
-            let id = WrId::unpack(wc.wr_id);
-            if id.kind == KIND_RDMA {
-                check_wc(wc, &self.channel.qp)?;
-                let len = self.reads_in_flight.pop_front().context("a Read completed twice")?;
-                self.consume_slot(len)?;
-            } else if let Some(bytes) = self.channel.on_completion(id, wc)? {
-                self.on_message(&bytes)?;
-            }
-        }
+        let handled = batch.iter().try_for_each(|wc| self.on_completion(wc));
         self.batch = batch;
+        handled?;
         match (end_reason(&self.channel.qp), &self.digest) {
             (Some(_), Some(_)) => return Ok(Step::Finished),
             (Some(reason), None) => bail!("{reason}"),
@@ -178,6 +189,23 @@ impl IncomingFile {
         }
         self.watchdog.check(Instant::now(), "the source")?;
         Ok(Step::Running)
+    }
+
+    fn on_completion(&mut self, wc: &Wc) -> anyhow::Result<()> {
+        if self.digest.is_some() && wc.status == WcStatus::Flushed {
+            return Ok(());
+        }
+        self.watchdog.progress(Instant::now());
+        let id = WrId::unpack(wc.wr_id);
+        if id.kind == KIND_RDMA {
+            check_wc(wc, &self.channel.qp)?;
+            let len = self.reads_in_flight.pop_front().context("a Read completed twice")?;
+            self.consume_slot(len)
+        } else if let Some(bytes) = self.channel.on_completion(id, wc)? {
+            self.on_message(&bytes)
+        } else {
+            Ok(())
+        }
     }
 
     fn on_message(&mut self, bytes: &[u8]) -> anyhow::Result<()> {
@@ -213,6 +241,7 @@ impl IncomingFile {
                 self.source_digest = Some(digest);
                 self.finish_if_complete()
             }
+            (_, Message::Failure { reason }) => Err(peer_error(&reason)),
             (_, message) => bail!("unexpected message {message:?} from the peer"),
         }
     }

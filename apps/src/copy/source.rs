@@ -10,10 +10,12 @@ use anyhow::{Context as _, bail, ensure};
 use ferrowarp::{Access, Context, Mr, Operation, PostError, SendWr, Wc};
 use sha2::{Digest as _, Sha256};
 
+use crate::copy::failure::{Failing, peer_error};
 use crate::copy::wire::{LEN_MAX, Message, RdmaOp, SlotRegion};
 use crate::copy::{CHANNEL_SLOTS, CHUNK_LEN, Digest, IRD_ORD, KIND_RDMA, SLOT_LEN, SLOTS};
 use crate::endpoint::{
-    CLOSE_TIMEOUT, Endpoint, WrId, check_wc, conn_param, end_reason, gather, poll_established, sge_at,
+    CLOSE_TIMEOUT, Endpoint, WrId, check_wc, conn_param, end_reason, gather, poll_established,
+    sge_at,
 };
 use crate::message_channel::MessageChannel;
 use crate::run_loop::{Step, Task};
@@ -58,6 +60,7 @@ pub struct Source {
     hash: Sha256,
     digest: Digest,
     started: Instant,
+    failing: Option<Failing>,
     watchdog: Watchdog,
     batch: Vec<Wc>,
     scratch: Vec<u8>,
@@ -82,7 +85,7 @@ impl Source {
         let meta = file.metadata().with_context(error_text)?;
         ensure!(meta.is_file(), "{} is not a regular file", path.display());
         let end = Endpoint::new(context, 4 * usize::from(CHANNEL_SLOTS))?;
-        let channel = MessageChannel::new(&end, CHANNEL_SLOTS.into(), LEN_MAX)?;
+        let channel = MessageChannel::new(&end, CHANNEL_SLOTS.into(), u32::try_from(LEN_MAX)?)?;
         let slots = end.alloc_mr(usize::try_from(SLOTS * SLOT_LEN)?, Access::REMOTE_READ)?;
         channel.qp.connect(remote, conn_param(true, false, IRD_ORD, &[])?)?;
         Ok(Self {
@@ -101,6 +104,7 @@ impl Source {
             hash: Sha256::new(),
             digest: Digest::default(),
             started: Instant::now(),
+            failing: None,
             watchdog: Watchdog::new(timeout),
             batch: Vec::with_capacity(32),
             scratch: vec![0; CHUNK_LEN],
@@ -185,6 +189,7 @@ impl Source {
                 self.channel.qp.disconnect()?;
                 Ok(())
             }
+            (_, Message::Failure { reason }) => Err(peer_error(&reason)),
             (state, message) => bail!("unexpected message {message:?} in state {state:?}"),
         }
     }
@@ -192,27 +197,43 @@ impl Source {
 
 impl Task for Source {
     fn step(&mut self) -> anyhow::Result<Step> {
+        if let Some(failing) = &mut self.failing {
+            return failing.step(&self.end, &mut self.channel);
+        }
+        self.advance().or_else(|error| {
+            self.failing = Some(Failing::begin(&self.end, &mut self.channel, &self.batch, error));
+            Ok(Step::Running)
+        })
+    }
+}
+
+impl Source {
+    fn on_completion(&mut self, wc: &Wc) -> anyhow::Result<()> {
+        if self.state == State::Closing {
+            return Ok(());
+        }
+        self.watchdog.progress(Instant::now());
+        let id = WrId::unpack(wc.wr_id);
+        if id.kind == KIND_RDMA {
+            check_wc(wc, &self.channel.qp)
+        } else if let Some(bytes) = self.channel.on_completion(id, wc)? {
+            self.on_message(&bytes)
+        } else {
+            Ok(())
+        }
+    }
+
+    fn advance(&mut self) -> anyhow::Result<Step> {
         self.batch.clear();
         self.end.poll(&mut self.batch);
         if self.state == State::Closing {
             let is_over = self.channel.is_down() || self.watchdog.has_expired(Instant::now());
             return Ok(if is_over { Step::Finished } else { Step::Running });
         }
-        let mut batch = core::mem::take(&mut self.batch);
-        for wc in &batch {
-            self.watchdog.progress(Instant::now());
-            let id = WrId::unpack(wc.wr_id);
-            if id.kind == KIND_RDMA {
-                check_wc(wc, &self.channel.qp)?;
-            } else if let Some(bytes) = self.channel.on_completion(id, wc)? {
-                self.on_message(&bytes)?;
-                if self.state == State::Closing {
-                    return Ok(Step::Running);
-                }
-            }
-        }
-        batch.clear();
+        let batch = core::mem::take(&mut self.batch);
+        let handled = batch.iter().try_for_each(|wc| self.on_completion(wc));
         self.batch = batch;
+        handled?;
         match self.state {
             State::Connecting => {
                 if poll_established(&self.channel.qp)?.is_some() {
@@ -223,6 +244,7 @@ impl Task for Source {
                     self.channel.send(&open.emit())?;
                 }
             }
+            State::Closing => return Ok(Step::Running),
             State::Sending if self.filled - self.consumed < u64::from(SLOTS) => self.fill_slot()?,
             _ => {
                 if let Some(reason) = end_reason(&self.channel.qp) {

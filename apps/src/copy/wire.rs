@@ -2,9 +2,10 @@
 //! file. Big-endian; the first byte is the message type.
 
 use crate::copy::Digest;
+use crate::peer_text::{bounded, shown_reason};
 
-/// Length of the longest message in bytes.
-pub const LEN_MAX: u32 = 64;
+/// Length of the longest message in bytes; it fits inline into a request.
+pub const LEN_MAX: usize = 96;
 const MAGIC: u32 = 0x4657_4350;
 const VERSION: u16 = 1;
 
@@ -31,7 +32,7 @@ pub struct SlotRegion {
 }
 
 /// A message.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Message {
     /// 1, source: announces the file.
     Open {
@@ -66,6 +67,11 @@ pub enum Message {
     Done {
         /// Digest of the file as received.
         digest: Digest,
+    },
+    /// 7, either: the copy failed; the connection is closed next.
+    Failure {
+        /// Reason, in UTF-8; cut to what fits.
+        reason: String,
     },
 }
 
@@ -103,6 +109,10 @@ impl Message {
                 out.push(6);
                 out.extend_from_slice(digest);
             }
+            Self::Failure { reason } => {
+                out.push(7);
+                out.extend_from_slice(bounded(reason, LEN_MAX - 1).as_bytes());
+            }
         }
         out
     }
@@ -132,6 +142,7 @@ impl Message {
             4 => Some(Self::Consumed { count: u64::from_be_bytes(rest.try_into().ok()?) }),
             5 => Some(Self::End { digest: rest.try_into().ok()? }),
             6 => Some(Self::Done { digest: rest.try_into().ok()? }),
+            7 => Some(Self::Failure { reason: shown_reason(rest) }),
             _ => None,
         }
     }
@@ -161,6 +172,17 @@ mod tests {
     use super::*;
 
     #[test]
+    fn reason_is_cut_to_the_message_and_escaped() {
+        let sent = |reason: &str| Message::Failure { reason: reason.to_owned() }.emit();
+        let parsed = |reason: &str| Message::parse(&sent(reason));
+        let failure = |reason: &str| Some(Message::Failure { reason: reason.to_owned() });
+        assert_eq!(parsed("File exists"), failure("File exists"));
+        assert_eq!(parsed("a\x1b[2J\n"), failure("a\\u{1b}[2J\\n"));
+        assert_eq!(sent(&"ü".repeat(300)).len(), LEN_MAX - 1);
+        assert_eq!(Message::parse(&[7, 0xff]), failure("\u{fffd}"));
+    }
+
+    #[test]
     fn messages_round_trip_and_garbage_is_rejected() {
         let slots = SlotRegion { addr: 1 << 40, rkey: 0xA0B0_C0D0, count: 8, len: 1 << 20 };
         for message in [
@@ -173,7 +195,7 @@ mod tests {
             Message::Done { digest: [9; 32] },
         ] {
             let bytes = message.emit();
-            assert!(bytes.len() <= usize::try_from(LEN_MAX).unwrap());
+            assert!(bytes.len() <= LEN_MAX);
             assert_eq!(Message::parse(&bytes), Some(message));
             for len in 0..bytes.len() {
                 assert_eq!(Message::parse(&bytes[..len]), None);

@@ -444,6 +444,17 @@ impl Client {
 impl Task for Client {
     #[inline]
     fn step(&mut self) -> anyhow::Result<Step> {
+        self.advance().map_err(|error| self.poller.explain(&mut self.session, error))
+    }
+
+    fn linger(&mut self) {
+        self.session.end.drive();
+    }
+}
+
+impl Client {
+    #[inline]
+    fn advance(&mut self) -> anyhow::Result<Step> {
         let is_tick = self.poller.tick();
         if self.state == State::Closing {
             self.close();
@@ -481,20 +492,13 @@ impl Task for Client {
         }
         Ok(Step::Running)
     }
-
-    fn linger(&mut self) {
-        self.session.end.drive();
-    }
 }
 
 impl Drop for Client {
     fn drop(&mut self) {
         // After a failure, so that the server does not have to wait for its timeout.
         if !matches!(self.state, State::Idle | State::AllClosed | State::Closed) {
-            let _ = self
-                .session
-                .send_control(Message::Failure("the client aborted the session".to_owned()));
-            self.session.disconnect();
+            self.session.fail("the client aborted the session");
         }
     }
 }

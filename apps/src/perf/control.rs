@@ -4,6 +4,7 @@
 //! language can be the peer. `CONTROL.md` beside this package describes the exchange; this file is
 //! only its codec.
 
+use crate::peer_text::{bounded, shown_reason};
 use crate::perf::codec::{Reader, Writer};
 use crate::perf::kind::Test;
 use crate::perf::message::{ControlError, Hello, MAGIC, Message, Run, VERSION, Welcome};
@@ -55,12 +56,9 @@ impl ControlFrame {
                 out.u64(tally.errors).u64(tally.duration_ns);
             }
             Message::Failure(text) => {
-                let mut end = text.len().min(TEXT_LEN_MAX);
-                while !text.is_char_boundary(end) {
-                    end -= 1;
-                }
-                out.u32(u32::try_from(end).expect("at most TEXT_LEN_MAX"));
-                out.0.extend_from_slice(&text.as_bytes()[..end]);
+                let text = bounded(text, TEXT_LEN_MAX);
+                out.u32(u32::try_from(text.len()).expect("at most TEXT_LEN_MAX"));
+                out.0.extend_from_slice(text.as_bytes());
             }
             Message::Ready | Message::Go | Message::Bye | Message::Alive => {}
         }
@@ -113,12 +111,7 @@ impl ControlFrame {
             11 => {
                 let len = usize::try_from(rest.u32()?).map_err(|_| ControlError::Truncated)?;
                 let text = rest.0.get(..len).ok_or(ControlError::Truncated)?;
-                // Shown on a terminal: control characters are replaced.
-                let printable = String::from_utf8_lossy(text)
-                    .chars()
-                    .map(|c| if c.is_control() { ' ' } else { c })
-                    .collect();
-                Message::Failure(printable)
+                Message::Failure(shown_reason(text))
             }
             12 => {
                 let (qp, count) = rest.credit()?;

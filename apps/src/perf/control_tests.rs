@@ -121,7 +121,7 @@ fn failure_text_is_truncated_at_char_and_sanitized() {
     let unprintable =
         ControlFrame { run: 0, message: Message::Failure("a\x1b[31m\nb".into()) }.emit();
     let parsed = ControlFrame::parse(&unprintable).unwrap();
-    assert_eq!(parsed.message, Message::Failure("a [31m b".into()));
+    assert_eq!(parsed.message, Message::Failure("a\\u{1b}[31m\\nb".into()));
 }
 
 #[test]

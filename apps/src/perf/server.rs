@@ -6,9 +6,8 @@ use std::time::Duration;
 use ferrowarp::{ConnRequest, Context, ShardHandle};
 
 use crate::acceptor::Acceptor;
-use crate::endpoint::check_shard;
+use crate::endpoint::{check_shard, reject};
 use crate::mpa_options::IrdOrdArgs;
-use crate::perf::message::Message;
 use crate::perf::private_data::{ConnRole, Group};
 use crate::perf::server_session::{
     AllocateRegions, Rejected, ServerSession, SessionRequest, allocate_regions,
@@ -100,8 +99,7 @@ impl Server {
                 Err(error) => Err((request, error.to_string())),
             };
             if let Err((request, reason)) = refused {
-                // The peer may have disconnected meanwhile, which is no error here.
-                let _ = request.reject(reason.as_bytes());
+                reject(request, &reason);
             }
         }
     }
@@ -140,10 +138,7 @@ impl Server {
         }
         let mut serving = self.current.swap_remove(index);
         let outcome = outcome.map(|_| serving.session.test()).inspect_err(|error| {
-            let _ = serving.session.send_control(Message::Failure(format!("{error:#}")));
-            // One poll sends it; requests still posted at the disconnect would be flushed.
-            serving.session.end.drive();
-            serving.session.disconnect();
+            serving.session.fail(&format!("{error:#}"));
         });
         let token = serving.session.hello.token;
         // Its queue pairs are gone before another client is admitted.

@@ -190,6 +190,10 @@ impl ServerSession {
     }
 
     pub(super) fn step(&mut self) -> anyhow::Result<Step> {
+        self.advance().map_err(|error| self.poller.explain(&mut self.session, error))
+    }
+
+    fn advance(&mut self) -> anyhow::Result<Step> {
         let is_tick = self.poller.tick();
         if self.state == State::Closing {
             // Flushed receives complete with an error now, as expected.

@@ -407,6 +407,15 @@ impl Session {
         reason
     }
 
+    /// Ends a session that failed: tells the peer why, and disconnects.
+    #[cold]
+    pub fn fail(&mut self, reason: &str) {
+        let message = Message::Failure(reason.to_owned());
+        let frame = ControlFrame { run: self.run_number, message };
+        self.control.close_with(&self.end, &frame.emit());
+        self.disconnect();
+    }
+
     /// Ends all connections: requests that have not completed are flushed. Further calls have no
     /// effect.
     pub fn disconnect(&mut self) {

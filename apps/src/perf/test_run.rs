@@ -4,10 +4,11 @@
 use std::collections::VecDeque;
 use std::time::Instant;
 
-use anyhow::{Context as _, anyhow, bail, ensure};
-use ferrowarp::Wc;
+use anyhow::{Context as _, Error, anyhow, bail, ensure};
+use ferrowarp::{QpState, Wc};
 
 use crate::endpoint::WrId;
+use crate::message_channel::LAST_MESSAGE_TIMEOUT;
 use crate::perf::active::Active;
 use crate::perf::control::ControlFrame;
 use crate::perf::latency::{Pinger, Ponger};
@@ -15,6 +16,7 @@ use crate::perf::latency_stats::Latencies;
 use crate::perf::message::{FLAG_BIDIRECTIONAL, Message, Run, Tally};
 use crate::perf::passive::Passive;
 use crate::perf::session::{KIND_RECV, Session};
+use crate::watchdog::Watchdog;
 
 /// Steps between two clock reads.
 const STEPS_PER_CLOCK_READ: u32 = 16;
@@ -288,21 +290,6 @@ impl SessionPoller {
         session: &mut Session,
         work: Option<&mut TestRun>,
     ) -> anyhow::Result<()> {
-        let Err(error) = self.poll_completions(session, work) else { return Ok(()) };
-        // The peer's reason, if it sent Failure before it closed.
-        let failure = self.rx_frames.drain(..).find_map(|frame| match frame.message {
-            Message::Failure(text) => Some(text),
-            _ => None,
-        });
-        Err(failure.map_or(error, |text| anyhow!("the peer failed: {text}")))
-    }
-
-    #[inline]
-    fn poll_completions(
-        &mut self,
-        session: &mut Session,
-        work: Option<&mut TestRun>,
-    ) -> anyhow::Result<()> {
         self.batch.clear();
         session.end.poll(&mut self.batch);
         if self.batch.is_empty() {
@@ -326,6 +313,36 @@ impl SessionPoller {
             }
         }
         Ok(())
+    }
+
+    /// Returns the peer's reason for a failure of the session, if it sent one before it closed;
+    /// otherwise `error`.
+    #[cold]
+    pub fn explain(&mut self, session: &mut Session, error: Error) -> Error {
+        // An error of a data connection may be noticed before the message on the control connection.
+        let polled: Vec<_> =
+            self.batch.iter().filter_map(|wc| session.control.message(wc)).collect();
+        let frames = polled.iter().filter_map(|bytes| ControlFrame::parse(bytes).ok());
+        self.rx_frames.extend(frames);
+        let mut watchdog = Watchdog::new(LAST_MESSAGE_TIMEOUT);
+        loop {
+            let failure = self.rx_frames.drain(..).find_map(|frame| match frame.message {
+                Message::Failure(text) => Some(text),
+                _ => None,
+            });
+            if let Some(text) = failure {
+                return anyhow!("the peer failed: {text}");
+            }
+            let is_up = session.control.qp.state() == QpState::Rts;
+            session.end.drive();
+            let unread = session.control.take_messages(&session.end);
+            let frames = unread.iter().filter_map(|bytes| ControlFrame::parse(bytes).ok());
+            self.rx_frames.extend(frames);
+            let is_over = !is_up || watchdog.has_expired(Instant::now());
+            if self.rx_frames.is_empty() && is_over {
+                return error;
+            }
+        }
     }
 
     /// Returns the next control message.

@@ -10,7 +10,7 @@ use ferrowarp::{Access, ConnRequest, Context, Mr, Operation, Qp, SendWr, Wc, WcS
 
 use crate::acceptor::Acceptor;
 use crate::endpoint::{Endpoint, PEER_TIMED_OUT, WrId};
-use crate::endpoint::{check_wc, conn_param, end_reason, gather, poll_established, sge_at};
+use crate::endpoint::{check_wc, conn_param, end_reason, gather, poll_established, reject, sge_at};
 use crate::message_channel::MessageChannel;
 use crate::mpa_options::{IrdOrdArgs, negotiated_line, start_mode};
 use crate::ping::options::CommonArgs;
@@ -140,8 +140,7 @@ impl Server {
             // Counted before it is accepted: others accept at the same time.
             if shared.client_count.fetch_add(1, Ordering::Relaxed) >= self.clients_max {
                 shared.client_count.fetch_sub(1, Ordering::Relaxed);
-                // The peer may have disconnected meanwhile, which is no error here.
-                let _ = request.reject(b"busy with other clients: try again later");
+                reject(request, "busy with other clients: try again later");
                 continue;
             }
             if let Err(error) = self.accept(request) {
@@ -156,7 +155,7 @@ impl Server {
         let channel = match MessageChannel::new(&self.end, CHANNEL_SLOTS.into(), slot_len) {
             Ok(channel) => channel,
             Err(error) => {
-                let _ = request.reject(b"no capacity for another client");
+                reject(request, "no capacity for another client");
                 return Err(error);
             }
         };

@@ -1,5 +1,7 @@
 //! Message format and ping data of rping.
 
+use crate::peer_text::escaped;
+
 /// Length of a message in bytes.
 pub const ADVERT_LEN: usize = 16;
 /// Largest ping in bytes, as in rping.
@@ -62,11 +64,11 @@ pub fn ping_data(number: u64, size: u32) -> Vec<u8> {
     out
 }
 
-/// Returns the text of a ping up to its NUL, without control characters, for a terminal.
+/// Returns the text of a ping up to its NUL, escaped for a terminal.
 #[must_use]
 pub fn printable_text(bytes: &[u8]) -> String {
     let text = bytes.split(|&byte| byte == 0).next().unwrap_or_default();
-    String::from_utf8_lossy(text).chars().filter(|c| !c.is_control()).collect()
+    escaped(&String::from_utf8_lossy(text))
 }
 
 #[cfg(test)]

@@ -314,6 +314,22 @@ fn iwcopy_preserves_file() {
     assert!(error_line(&missing).contains("cannot read"));
 }
 
+#[test]
+fn iwcopy_names_the_cause_in_each_run() {
+    let fx = Fixture::new();
+    let (file, there) = (fx.path("file"), fx.path("there"));
+    std::fs::write(&file, [7; 1000]).unwrap();
+    std::fs::write(&there, "old").unwrap();
+    for run in 0..6 {
+        let cores = two_cores();
+        let cores = if run % 2 == 0 { &cores } else { cores.split(',').next().unwrap() };
+        let output = iwcopy(&file, &["--out", there.to_str().unwrap(), "--cores", cores]);
+        assert_eq!(output.status.code(), Some(1));
+        assert!(error_line(&output).contains("File exists"), "{output:?}");
+    }
+    assert_eq!(std::fs::read(there).unwrap(), b"old");
+}
+
 fn iwcopy(file: &Path, more: &[&str]) -> Output {
     Command::new(env!("CARGO_BIN_EXE_iwcopy")).arg("loop").arg(file).args(more).output().unwrap()
 }

@@ -7,6 +7,9 @@ use std::time::{Duration, Instant};
 
 use ferrowarp::device::DeviceSpec;
 use ferrowarp::{Config, Context};
+use ferrowarp_apps::copy::sink::Sink;
+use ferrowarp_apps::copy::source::Source;
+use ferrowarp_apps::copy::wire::RdmaOp;
 use ferrowarp_apps::endpoint::{Endpoint, WrId, conn_param, poll_established};
 use ferrowarp_apps::message_channel::MessageChannel;
 use ferrowarp_apps::mpa_options::IrdOrdArgs;
@@ -229,4 +232,94 @@ fn silent_server_times_out() {
     };
     assert!(error.contains("nothing from the peer for 0.3 s"), "{error}");
     assert_eq!(client.unfinished().unwrap().errors, 1);
+}
+
+/// Steps source and sink of a copy until both have failed; returns their errors.
+fn copy_errors(source: &mut Source, sink: &mut Sink, before: impl Fn(u32)) -> [String; 2] {
+    let start = Instant::now();
+    let mut errors = [None, None];
+    let mut steps = 0;
+    while errors.iter().any(Option::is_none) {
+        assert!(start.elapsed() < TIMEOUT, "a copy hangs: {errors:?}");
+        before(steps);
+        steps += 1;
+        let tasks: [&mut dyn Task; 2] = [source, sink];
+        for (task, error) in tasks.into_iter().zip(&mut errors) {
+            match task.step() {
+                Err(failed) if error.is_none() => *error = Some(format!("{failed:#}")),
+                _ => {}
+            }
+        }
+    }
+    errors.map(Option::unwrap)
+}
+
+#[test]
+fn source_learns_why_the_sink_refuses_the_file() {
+    let folder = tempfile::tempdir().unwrap();
+    let (file, there) = (folder.path().join("file"), folder.path().join("there"));
+    std::fs::write(&file, [7; 1000]).unwrap();
+    std::fs::write(&there, "old").unwrap();
+    let absent = folder.path().join("absent/file");
+    let cases = [(&there, "File exists"), (&absent, "No such file or directory")];
+    for (out, cause) in cases {
+        let pair = pair();
+        let mut sink = Sink::new(&pair.server, 18516, Some(out), TIMEOUT).unwrap();
+        let remote = remote(18516);
+        let mut source = Source::new(&pair.client, remote, &file, RdmaOp::Write, TIMEOUT).unwrap();
+        let [at_source, at_sink] = copy_errors(&mut source, &mut sink, |_| {});
+        assert!(at_sink.contains(cause) && at_sink.contains("cannot write"), "{at_sink}");
+        assert!(at_source.starts_with("refused by the peer: its file cannot"), "{at_source}");
+        assert!(at_source.contains(cause), "{at_source}");
+    }
+    assert_eq!(std::fs::read(&there).unwrap(), b"old");
+}
+
+#[test]
+fn sink_learns_why_the_source_ends_early() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("file");
+    let copy = folder.path().join("copy");
+    for by in [RdmaOp::Write, RdmaOp::Read] {
+        std::fs::write(&file, vec![7; 20 << 20]).unwrap();
+        let pair = pair();
+        let mut sink = Sink::new(&pair.server, 18516, Some(&copy), TIMEOUT).unwrap();
+        let mut source = Source::new(&pair.client, remote(18516), &file, by, TIMEOUT).unwrap();
+        let truncate = |step| {
+            if step == 5 {
+                std::fs::File::options().write(true).open(&file).unwrap().set_len(2 << 20).unwrap();
+            }
+        };
+        let [at_source, at_sink] = copy_errors(&mut source, &mut sink, truncate);
+        assert!(at_source.contains("did it change?"), "{at_source}");
+        let expected = "the peer failed: its file cannot be read or written: ";
+        assert!(at_sink.starts_with(expected), "{at_sink}");
+        drop(sink);
+        assert!(!copy.exists(), "an incomplete copy stays");
+    }
+}
+
+#[test]
+fn second_source_learns_that_the_sink_is_busy() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("file");
+    std::fs::write(&file, vec![7; 9 << 20]).unwrap();
+    let pair = pair();
+    let mut sink = Sink::new(&pair.server, 18516, None, TIMEOUT).unwrap();
+    let source =
+        || Source::new(&pair.client, remote(18516), &file, RdmaOp::Write, TIMEOUT).unwrap();
+    let mut first = source();
+    for _ in 0..20 {
+        let _ = first.step().unwrap();
+        let _ = sink.step().unwrap();
+    }
+    let mut second = source();
+    let error = loop {
+        let _ = first.step().unwrap();
+        let _ = sink.step().unwrap();
+        if let Err(error) = second.step() {
+            break error.to_string();
+        }
+    };
+    assert_eq!(error, "refused by the peer: busy with another file: try again later");
 }
