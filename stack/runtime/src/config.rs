@@ -160,8 +160,12 @@ impl Config {
 }
 
 impl Config {
-    /// Checks the shards, limits, addresses, routes and VLAN.
-    pub(crate) fn validate(&self) -> Result<(), OpenError> {
+    /// Checks the shards, limits, addresses, routes and VLAN, as opening a context does before anything
+    /// else.
+    ///
+    /// # Errors
+    /// [`OpenError`] for values that cannot work together.
+    pub fn validate(&self) -> Result<(), OpenError> {
         self.validate_shards()?;
         let (limit, shards) = (self.limits.partial_bytes_max, self.shards);
         let min = PARTIAL_BYTES_MIN * shards;
@@ -179,6 +183,9 @@ impl Config {
             if !fits(ip, prefix_len) {
                 return Err(OpenError::Prefix { address: ip, prefix_len });
             }
+            if !(InterfaceAddress { ip, prefix_len }).is_host() {
+                return Err(OpenError::LinkAddress { address: ip, prefix_len });
+            }
             if ip.is_ipv6() && self.mtu < MTU_MIN_V6 {
                 return Err(OpenError::MtuV6 { mtu: self.mtu, address: ip });
             }
@@ -188,6 +195,9 @@ impl Config {
             if !fits(destination, prefix_len) {
                 return Err(OpenError::Prefix { address: destination, prefix_len });
             }
+            if destination.is_multicast() || destination.is_loopback() {
+                return Err(OpenError::Address { address: destination });
+            }
             if destination.is_ipv4() != via.is_ipv4() || routing.next_hop(via).is_none() {
                 return Err(OpenError::Router { via });
             }
@@ -196,6 +206,15 @@ impl Config {
             Some(vlan) if !(1..=VLAN_MAX).contains(&vlan) => Err(OpenError::Vlan { vlan }),
             _ => Ok(()),
         }
+    }
+
+    /// True if connections to a peer are possible: it is another host, on a link of one of the
+    /// addresses or behind a router.
+    #[must_use]
+    pub fn reaches(&self, peer: IpAddr) -> bool {
+        let routing = RoutingTable::new(&self.addresses, &self.routes);
+        let hop = routing.next_hop(peer);
+        hop.is_some_and(|hop| routing.select_source(peer, hop).is_some())
     }
 
     fn validate_shards(&self) -> Result<(), OpenError> {
@@ -271,6 +290,50 @@ mod tests {
                 given + 1
             );
             assert_eq!(error, expected);
+        }
+    }
+
+    #[test]
+    fn addresses_that_no_host_has_are_refused() {
+        let config = |text: &str| {
+            let (ip, len) = text.split_once('/').unwrap();
+            Config::new(DeviceSpec::Ring, ip.parse().unwrap(), len.parse().unwrap())
+        };
+        let error = |text| config(text).validate().err().map(|error| error.to_string());
+        for right in ["198.18.0.1/24", "198.18.0.0/31", "198.18.0.255/32", "2001:2::1/64"] {
+            assert_eq!(error(right), None, "{right}");
+        }
+        let link = ["198.18.0.255/24", "198.18.0.0/24", "198.18.255.255/16", "2001:2::/64"];
+        for wrong in link {
+            assert!(error(wrong).unwrap().starts_with(&format!("{wrong} is the address of")));
+        }
+        let no_host = ["0.0.0.0/24", "127.0.0.1/8", "224.0.0.1/4", "255.255.255.255/32"];
+        let no_host_v6 = ["::/0", "::1/128", "ff02::1/64", "::ffff:198.18.0.1/96"];
+        for wrong in no_host.into_iter().chain(no_host_v6) {
+            assert!(error(wrong).unwrap().starts_with("no host has the address"), "{wrong}");
+        }
+        let mut routed = config("198.18.0.1/24");
+        for via in ["198.18.1.1", "198.18.0.255", "198.18.0.1", "2001:2::1", "127.0.0.1"] {
+            routed.routes = vec![Route::default_via(via.parse().unwrap())];
+            assert!(matches!(routed.validate(), Err(OpenError::Router { .. })), "{via}");
+        }
+        let via = [198, 18, 0, 254].into();
+        routed.routes = vec![Route { destination: [224, 0, 0, 0].into(), prefix_len: 4, via }];
+        assert!(matches!(routed.validate(), Err(OpenError::Address { .. })));
+    }
+
+    #[test]
+    fn peers_are_other_hosts_with_a_route() {
+        let mut config = Config::new(DeviceSpec::Ring, [198, 18, 0, 1].into(), 24);
+        let reaches = |config: &Config, peer: &str| config.reaches(peer.parse().unwrap());
+        assert!(reaches(&config, "198.18.0.2"));
+        for wrong in ["198.18.0.1", "198.18.0.255", "198.18.0.0", "198.18.1.1", "2001:2::1"] {
+            assert!(!reaches(&config, wrong), "{wrong}");
+        }
+        config.routes = vec![Route::default_via([198, 18, 0, 254].into())];
+        assert!(reaches(&config, "198.18.1.1"));
+        for wrong in ["2001:2::1", "127.0.0.1", "0.0.0.0", "255.255.255.255", "224.0.0.1"] {
+            assert!(!reaches(&config, wrong), "{wrong}");
         }
     }
 

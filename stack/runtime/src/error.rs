@@ -29,11 +29,24 @@ pub enum OpenError {
     /// The configuration has no address.
     #[error("no address is given: one at least is needed")]
     NoAddress,
-    /// The address is not a unicast host address.
-    #[error("{address} is not a unicast address")]
+    /// No host can have the address: it is unspecified, loopback, multicast, reserved, or an IPv4
+    /// address in IPv6 form.
+    #[error("no host has the address {address}: give a unicast address, IPv4 ones as 198.18.0.1")]
     Address {
         /// The address.
         address: std::net::IpAddr,
+    },
+    /// The address is the network or broadcast address of its own IPv4 link, or the Subnet-Router
+    /// anycast address of its IPv6 link.
+    #[error(
+        "{address}/{prefix_len} is the address of a whole link, not of a host on it: give another \
+         address or prefix length"
+    )]
+    LinkAddress {
+        /// The address.
+        address: std::net::IpAddr,
+        /// Prefix length of the link.
+        prefix_len: u8,
     },
     /// The MTU is below the minimum of IPv6.
     #[error("an MTU of {mtu} is too small for the IPv6 address {address}: IPv6 requires 1280")]
@@ -45,8 +58,8 @@ pub enum OpenError {
     },
     /// The router of a route is not on-link, or is of another family than the destination.
     #[error(
-        "the router {via} is not on the link of any address (give an address whose prefix \
-             covers it)"
+        "the router {via} is not another host on the link of any address (give an address whose \
+         prefix covers it)"
     )]
     Router {
         /// The router.

@@ -11,6 +11,32 @@ pub struct InterfaceAddress {
     pub prefix_len: u8,
 }
 
+impl InterfaceAddress {
+    /// True if a host can have the address: it is unicast, and neither network nor broadcast address
+    /// of an IPv4 link, nor the Subnet-Router anycast address of an IPv6 link (RFC 4291 section
+    /// 2.6.1). Links of two addresses have none of these (RFC 3021, RFC 6164).
+    #[must_use]
+    pub const fn is_host(&self) -> bool {
+        let is_network = match (self.ip, self.prefix_len) {
+            (IpAddr::V6(ip), len @ 0..=126) => ip.to_bits() & (u128::MAX >> len) == 0,
+            _ => false,
+        };
+        is_unicast_host(self.ip) && !self.is_broadcast(self.ip) && !is_network
+    }
+
+    /// True if `ip` is the directed broadcast address of the IPv4 link, or its network address.
+    const fn is_broadcast(&self, ip: IpAddr) -> bool {
+        let (IpAddr::V4(ours), IpAddr::V4(ip), len @ 0..=30) = (self.ip, ip, self.prefix_len)
+        else {
+            return false;
+        };
+        let host = u32::MAX >> len;
+        let differing = (ours.to_bits() ^ ip.to_bits()) & !host;
+        let bits = ip.to_bits() & host;
+        differing == 0 && (bits == host || bits == 0)
+    }
+}
+
 /// Route to destinations that are not on the link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Route {
@@ -87,7 +113,8 @@ impl RoutingTable {
     /// of another host.
     #[must_use]
     pub fn next_hop(&self, remote: IpAddr) -> Option<IpAddr> {
-        if !is_unicast_host(remote) || self.is_local(remote) || self.is_directed_broadcast(remote) {
+        let is_broadcast = self.addresses.iter().any(|address| address.is_broadcast(remote));
+        if !is_unicast_host(remote) || self.is_local(remote) || is_broadcast {
             return None;
         }
         let row = self.rows.iter().find(|row| row.covers(remote))?;
@@ -112,19 +139,6 @@ impl RoutingTable {
         let best = candidates.filter(|address| address.ip.is_ipv4() == remote.is_ipv4());
         best.max_by_key(|address| rank(address)).map(|address| address.ip)
     }
-
-    /// True for the directed broadcast address of an IPv4 link, or its network address.
-    fn is_directed_broadcast(&self, ip: IpAddr) -> bool {
-        let IpAddr::V4(ip) = ip else { return false };
-        self.addresses.iter().any(|address| {
-            let (IpAddr::V4(ours), len @ 0..=30) = (address.ip, address.prefix_len) else {
-                return false;
-            };
-            let host = u32::MAX >> len;
-            let differing = (u32::from(ours) ^ u32::from(ip)) & !host;
-            differing == 0 && matches!(u32::from(ip) & host, bits if bits == host || bits == 0)
-        })
-    }
 }
 
 impl Row {
@@ -140,7 +154,11 @@ pub const fn is_unicast_host(ip: IpAddr) -> bool {
     match ip {
         // Network 0, loopback, classes D and E, limited broadcast.
         IpAddr::V4(ip) => !matches!(ip.octets()[0], 0 | 127 | 224..),
-        IpAddr::V6(ip) => !(ip.is_multicast() || ip.is_unspecified() || ip.is_loopback()),
+        // IPv4-mapped addresses do not occur on the wire (RFC 4291 section 2.5.5.2).
+        IpAddr::V6(ip) => {
+            let is_mapped = ip.to_ipv4_mapped().is_some();
+            !(ip.is_multicast() || ip.is_unspecified() || ip.is_loopback() || is_mapped)
+        }
     }
 }
 
@@ -239,6 +257,7 @@ mod tests {
             "ff02::1",
             "::",
             "::1",
+            "::ffff:198.18.0.2",
         ] {
             assert_eq!(table.next_hop(ip(none)), None, "{none}");
         }
@@ -246,6 +265,26 @@ mod tests {
         assert_eq!(table.next_hop(ip("198.18.8.1")), Some(ip("198.18.8.1")));
         assert_eq!(routing(&["198.18.0.1/24"], &[]).next_hop(ip("198.18.1.1")), None);
         assert_eq!(routing(&["198.18.0.1/0"], &[]).next_hop(ip("2001:2::1")), None);
+    }
+
+    #[test]
+    fn hosts_have_neither_network_nor_broadcast_address() {
+        let is_host = |text| {
+            let (ip, prefix_len) = net(text);
+            InterfaceAddress { ip, prefix_len }.is_host()
+        };
+        for host in ["198.18.0.1/24", "198.18.0.0/31", "198.18.0.255/32", "198.18.0.255/16"] {
+            assert!(is_host(host), "{host}");
+        }
+        for host in ["2001:2::1/64", "2001:2::/127", "2001:2::/128", "fe80::1/0"] {
+            assert!(is_host(host), "{host}");
+        }
+        for other in ["198.18.0.0/24", "198.18.0.255/24", "198.18.0.3/30", "224.0.0.1/24"] {
+            assert!(!is_host(other), "{other}");
+        }
+        for other in ["2001:2::/64", "ff02::1/64", "::ffff:198.18.0.1/96", "::/128", "::1/128"] {
+            assert!(!is_host(other), "{other}");
+        }
     }
 
     #[test]

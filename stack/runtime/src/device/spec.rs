@@ -152,8 +152,15 @@ fn parse_interface(name: &str) -> Result<String, &'static str> {
         Err("the interface's name is missing")
     } else if name.len() > INTERFACE_NAME_MAX {
         Err("an interface's name has at most 15 bytes")
-    } else if name.contains(|c: char| c.is_whitespace() || "/,:=\0".contains(c)) {
-        Err("an interface's name has no blank, slash, comma, colon or equals sign")
+    } else if [".", ".."].contains(&name) {
+        Err("`.` and `..` are no names of interfaces")
+    } else if name.contains('%') {
+        // The kernel replaces %d by a number: the interface would have another name.
+        Err("an interface's name has no percent sign: give the whole name")
+    } else if name.contains(|c: char| c.is_whitespace() || c.is_control() || "/,:=[]\"".contains(c))
+    {
+        Err("an interface's name has no blank, slash, comma, colon, bracket, quotation mark or \
+             equals sign")
     } else {
         Ok(name.to_owned())
     }
