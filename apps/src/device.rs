@@ -3,7 +3,7 @@
 use std::net::IpAddr;
 use std::ops::RangeInclusive;
 
-use anyhow::{Context as _, anyhow, bail};
+use anyhow::{Context as _, anyhow, bail, ensure};
 use clap::{Args, ValueEnum};
 use ferrowarp::device::{ChecksumMode, DeviceSpec};
 use ferrowarp::{Config, Context, DriveMode, InterfaceAddress};
@@ -151,14 +151,47 @@ impl DeviceArgs {
         Ok(config)
     }
 
+    /// Checks the options of a client, which connects to `peer`, or of a server.
+    ///
+    /// # Errors
+    /// If the device or the addresses are missing or cannot work.
+    pub fn check_end(&self, peer: Option<IpAddr>) -> anyhow::Result<()> {
+        ensure!(
+            self.dev != "ring",
+            "ring joins two ends of one process: use loop, or --dev memif:/tmp/iwarp.sock"
+        );
+        let config = self.config(self.network.addresses()?, Demand::connections(1))?;
+        config.validate().map_err(|error| anyhow!("{error}"))?;
+        let Some(peer) = peer else { return Ok(()) };
+        let own = self.network.addresses.iter().find(|own| own.address == peer);
+        ensure!(own.is_none(), "{peer} is the address of this end: give that of the server");
+        ensure!(
+            config.reaches(peer),
+            "{peer} cannot be reached: give an --address whose prefix covers it and of which it is \
+             a host, or a --gateway"
+        );
+        Ok(())
+    }
+
+    /// Checks the options of both ends in one process.
+    ///
+    /// # Errors
+    /// If the device is not `ring`, or the network cannot work.
+    pub fn check_pair(&self) -> anyhow::Result<()> {
+        ensure!(
+            self.dev == "ring",
+            "loop runs over ring: omit --dev, or start a server and a client"
+        );
+        let address = self.network.loop_address(0);
+        let config = self.config(vec![address], Demand::connections(1))?;
+        config.validate().map_err(|error| anyhow!("{error}"))
+    }
+
     /// Opens a context on the device.
     ///
     /// # Errors
     /// If the device or the addresses are missing or unusable.
     pub fn open(&self, demand: Demand) -> anyhow::Result<Context> {
-        if self.dev == "ring" {
-            bail!("ring joins two ends of one process: use loop, or --dev memif:/tmp/iwarp.sock");
-        }
         let config = self.config(self.network.addresses()?, demand)?;
         // The error names the device and a remedy; its causes would repeat that.
         Context::open(config).map_err(|error| anyhow!("{error}"))
@@ -183,11 +216,8 @@ impl DeviceArgs {
     /// server.
     ///
     /// # Errors
-    /// If the device is not `ring`.
+    /// If there is no memory.
     pub fn open_pair(&self, demand: Demand) -> anyhow::Result<(Context, Context)> {
-        if self.dev != "ring" {
-            bail!("loop runs over ring: omit --dev, or start a server and a client");
-        }
         let config = |end| self.config(vec![self.network.loop_address(end)], demand);
         Context::ring_pair(config(0)?, config(1)?).map_err(|error| anyhow!("{error}"))
     }

@@ -30,10 +30,10 @@ use tracing_subscriber::filter::{LevelFilter, Targets};
 use tracing_subscriber::layer::SubscriberExt as _;
 use tracing_subscriber::util::SubscriberInitExt as _;
 
-/// Parses the command line; on an error prints one line and exits with status 2.
+/// Parses and checks the command line; on an error prints one line and exits with status 2.
 #[must_use]
-pub fn parse<T: clap::Parser>() -> T {
-    T::try_parse().unwrap_or_else(|error| {
+pub fn parse<T: options::Checked>() -> T {
+    let options = T::try_parse().unwrap_or_else(|error| {
         let text = error.render().to_string();
         // Help and version are not errors; a missing subcommand is one, although clap prints the
         // whole help for it.
@@ -44,10 +44,17 @@ pub fn parse<T: clap::Parser>() -> T {
         let missing = clap::error::ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand;
         let about = if error.kind() == missing { "no command given" } else { about };
         let about: Vec<_> = about.split_whitespace().collect();
-        let name = T::command().get_name().to_owned();
-        eprintln!("{name}: {} (see --help)", about.join(" "));
-        std::process::exit(2)
-    })
+        exit_with_usage::<T>(&about.join(" "))
+    });
+    if let Err(error) = options.check() {
+        exit_with_usage::<T>(&format!("{error:#}").replace('\n', " "));
+    }
+    options
+}
+
+fn exit_with_usage<T: clap::Parser>(about: &str) -> ! {
+    eprintln!("{}: {about} (see --help)", T::command().get_name());
+    std::process::exit(2)
 }
 
 /// Runs a program and returns its exit status. Installs logging (warnings of the stack go to

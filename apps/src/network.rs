@@ -4,7 +4,7 @@ use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::str::FromStr;
 
-use anyhow::{Context as _, ensure};
+use anyhow::{anyhow, ensure};
 use clap::Args;
 use ferrowarp::{InterfaceAddress, Route};
 
@@ -22,11 +22,11 @@ pub struct NetworkArgs {
         long = "address",
         visible_alias = "ip",
         value_name = "ADDRESS/LEN",
-        value_parser = parse_cidr
+        value_parser = parse_local
     )]
     pub addresses: Vec<Cidr>,
     /// Default gateway; one for each address family.
-    #[arg(long = "gateway", value_name = "ADDRESS")]
+    #[arg(long = "gateway", value_name = "ADDRESS", value_parser = parse_router)]
     pub gateways: Vec<IpAddr>,
     /// Static route: --route 203.0.113.0/24 via 198.18.0.254; may be given several times, the
     /// longest prefix match counts.
@@ -49,14 +49,67 @@ pub struct Cidr {
     pub len: u8,
 }
 
+/// Parses an address and a prefix length.
 fn parse_cidr(text: &str) -> Result<Cidr, String> {
-    let parse = || {
-        let (address, len) = text.split_once('/')?;
-        let (address, len): (IpAddr, u8) = (address.parse().ok()?, len.parse().ok()?);
-        let most = if address.is_ipv4() { 32 } else { 128 };
-        (len <= most).then_some(Cidr { address, len })
+    let example = || "give an address and a prefix length, such as 198.18.0.1/24".to_owned();
+    let (address, len) = text.split_once('/').ok_or_else(example)?;
+    let address = parse_ip(address)?.ok_or_else(example)?;
+    let most = if address.is_ipv4() { 32 } else { 128 };
+    if len.is_empty() || !len.bytes().all(|byte| byte.is_ascii_digit()) {
+        return Err(example());
+    }
+    match len.parse() {
+        Ok(len) if len <= most => Ok(Cidr { address, len }),
+        _ => Err(format!("the prefix is too long: give 0 to {most} bits")),
+    }
+}
+
+/// Parses a local address and its prefix length.
+fn parse_local(text: &str) -> Result<Cidr, String> {
+    let cidr = parse_cidr(text)?;
+    check_host(cidr.address)?;
+    let address = InterfaceAddress { ip: cidr.address, prefix_len: cidr.len };
+    if !address.is_host() {
+        return Err("it is the address of the whole link: give one of a host on it".to_owned());
+    }
+    Ok(cidr)
+}
+
+/// Parses the address of a router.
+fn parse_router(text: &str) -> Result<IpAddr, String> {
+    let ip = parse_ip(text)?.ok_or("give an address, such as 198.18.0.254")?;
+    check_host(ip).map(|()| ip)
+}
+
+/// Parses an address; `None` if it is none.
+fn parse_ip(text: &str) -> Result<Option<IpAddr>, String> {
+    if let Some((address, zone)) = text.split_once('%')
+        && address.parse::<Ipv6Addr>().is_ok()
+    {
+        return Err(format!("write {address} without %{zone}: --dev names the link"));
+    }
+    Ok(text.parse().ok())
+}
+
+/// Refuses an address that no other host can have.
+fn check_host(ip: IpAddr) -> Result<(), String> {
+    if let IpAddr::V6(v6) = ip
+        && let Some(v4) = v6.to_ipv4_mapped()
+    {
+        return Err(format!("write the IPv4 address as {v4}"));
+    }
+    let kind = if ip.is_unspecified() {
+        "unspecified"
+    } else if ip.is_loopback() {
+        "loopback"
+    } else if ip.is_multicast() {
+        "multicast"
+    } else if !(InterfaceAddress { ip, prefix_len: 128 }).is_host() {
+        "reserved"
+    } else {
+        return Ok(());
     };
-    parse().ok_or_else(|| "give an address and a prefix length, such as 198.18.0.1/24".to_owned())
+    Err(format!("no host on a link has this {kind} address: give a unicast one"))
 }
 
 impl NetworkArgs {
@@ -88,9 +141,8 @@ impl NetworkArgs {
         let mut routes: Vec<Route> =
             self.gateways.iter().map(|&via| Route::default_via(via)).collect();
         for words in self.routes.chunks(3) {
-            let route = parse_route(words).with_context(|| {
-                format!("--route {}: give DEST/LEN via HOP, both of one family", words.join(" "))
-            })?;
+            let route = parse_route(words)
+                .map_err(|error| anyhow!("--route {}: {error}", words.join(" ")))?;
             routes.push(route);
         }
         Ok(routes)
@@ -98,15 +150,17 @@ impl NetworkArgs {
 }
 
 /// Parses `DEST/LEN`, `via`, `HOP`.
-fn parse_route(words: &[String]) -> Option<Route> {
-    let [destination, via, gateway] = words else { return None };
-    let destination = parse_cidr(destination).ok()?;
-    let gateway: IpAddr = gateway.parse().ok().filter(|_| via == "via")?;
-    (destination.address.is_ipv4() == gateway.is_ipv4()).then_some(Route {
-        destination: destination.address,
-        prefix_len: destination.len,
-        via: gateway,
-    })
+fn parse_route(words: &[String]) -> Result<Route, String> {
+    let form = || "give DEST/LEN via HOP, both of one family".to_owned();
+    let [destination, via, gateway] = words else { return Err(form()) };
+    if via != "via" {
+        return Err(form());
+    }
+    let (destination, gateway) = (parse_cidr(destination)?, parse_router(gateway)?);
+    if destination.address.is_ipv4() != gateway.is_ipv4() {
+        return Err(form());
+    }
+    Ok(Route { destination: destination.address, prefix_len: destination.len, via: gateway })
 }
 
 /// A peer: an address, `198.18.0.1` or `2001:2::1`, or with a port, `198.18.0.1:4420` or
@@ -138,13 +192,21 @@ impl FromStr for Host {
 
     fn from_str(text: &str) -> Result<Self, String> {
         let bare = text.strip_prefix('[').and_then(|text| text.strip_suffix(']')).unwrap_or(text);
-        if let Ok(ip) = bare.parse() {
-            return Ok(Self { ip, port: None });
+        let host = match parse_ip(bare)? {
+            Some(ip) => Self { ip, port: None },
+            None => text.parse::<SocketAddr>().map(Self::from).map_err(|_| {
+                match text.split_once('%') {
+                    Some((address, _)) if address.starts_with('[') => {
+                        format!("write {address}] without a zone: --dev names the link")
+                    }
+                    _ => "give an address, such as 198.18.0.1 or [2001:2::1]:4420".to_owned(),
+                }
+            })?,
+        };
+        if host.port == Some(0) {
+            return Err("no server listens on port 0: give 1 to 65535".to_owned());
         }
-        match text.parse::<SocketAddr>() {
-            Ok(socket) if socket.port() != 0 => Ok(socket.into()),
-            _ => Err("give an address, such as 198.18.0.1 or [2001:2::1]:4420".to_owned()),
-        }
+        check_host(host.ip).map(|()| host)
     }
 }
 
@@ -179,9 +241,46 @@ mod tests {
         let parsed = parse_cidr("198.18.0.1/24").unwrap();
         assert_eq!((parsed.address.to_string().as_str(), parsed.len), ("198.18.0.1", 24));
         assert!(parse_cidr("2001:2::1/64").is_ok());
-        for wrong in ["", "198.18.0.1", "198.18.0.1/33", "2001:2::1/129", "x/24", "1.2.3.4/", "/8"]
+        for wrong in ["", "198.18.0.1", "x/24", "1.2.3.4/", "/8", "1.2.3.4/+8", "1.2.3.4/-1"] {
+            assert!(parse_cidr(wrong).unwrap_err().starts_with("give an address and"), "{wrong}");
+        }
+        for (wrong, most) in
+            [("198.18.0.1/33", 32), ("198.18.0.1/99999999999", 32), ("2001:2::1/129", 128)]
         {
-            assert!(parse_cidr(wrong).is_err(), "{wrong}");
+            let expected = format!("the prefix is too long: give 0 to {most} bits");
+            assert_eq!(parse_cidr(wrong).unwrap_err(), expected, "{wrong}");
+        }
+    }
+
+    #[test]
+    fn addresses_that_no_host_has_are_rejected() {
+        for (text, reason) in [
+            ("::ffff:198.18.0.1", "write the IPv4 address as 198.18.0.1"),
+            ("fe80::1%eth0", "write fe80::1 without %eth0"),
+            ("0.0.0.0", "unspecified"),
+            ("::", "unspecified"),
+            ("127.0.0.1", "loopback"),
+            ("::1", "loopback"),
+            ("224.0.0.1", "multicast"),
+            ("ff02::1", "multicast"),
+            ("255.255.255.255", "reserved"),
+            ("0.1.2.3", "reserved"),
+        ] {
+            for error in [
+                text.parse::<Host>().unwrap_err(),
+                parse_router(text).unwrap_err(),
+                parse_local(&format!("{text}/32")).unwrap_err(),
+            ] {
+                assert!(error.contains(reason), "{text}: {error}");
+            }
+        }
+        let zone = "[fe80::1%eth0]:4420".parse::<Host>().unwrap_err();
+        assert_eq!(zone, "write [fe80::1] without a zone: --dev names the link");
+        for link in ["198.18.0.255/24", "198.18.0.0/24", "2001:2::/64"] {
+            assert!(parse_local(link).unwrap_err().contains("whole link"), "{link}");
+        }
+        for host in ["198.18.0.255/16", "198.18.0.0/31", "198.18.0.1/32", "fe80::1/64"] {
+            assert!(parse_local(host).is_ok(), "{host}");
         }
     }
 
@@ -232,7 +331,7 @@ mod tests {
             assert_eq!(socket(text).as_deref(), Ok(expected));
             assert_eq!(text.parse::<Host>().unwrap().socket(7).to_string(), expected);
         }
-        for wrong in ["", "host.name", "198.18.0.1:0", "[2001:2::1", "198.18.0.1:x", "::1:x"] {
+        for wrong in ["", "host.name", "198.18.0.1:0", "[2001:2::1", "198.18.0.1:x", "2::1:x"] {
             assert!(socket(wrong).is_err(), "{wrong}");
         }
     }

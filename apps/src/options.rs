@@ -1,6 +1,29 @@
-//! Parsers of option values common to several programs.
+//! Parsers of option values common to several programs, and checks of several values together.
 
 use std::time::Duration;
+
+/// A command line whose values are checked together after they were parsed, before anything else.
+pub trait Checked: clap::Parser {
+    /// Finds values that cannot work together.
+    ///
+    /// # Errors
+    /// One line that names a remedy.
+    fn check(&self) -> anyhow::Result<()> {
+        Ok(())
+    }
+}
+
+/// Parses a count: a number from 1.
+///
+/// # Errors
+/// A sentence that states the expected value.
+pub fn count(text: &str) -> Result<u64, String> {
+    match text.parse() {
+        Ok(0) => Err("give 1 or more".to_owned()),
+        Ok(count) => Ok(count),
+        Err(_) => Err(format!("give a whole number, 1 to {}", u64::MAX)),
+    }
+}
 
 /// Parses a number of bytes with optional suffix K or M, from 1 to `most`.
 ///
@@ -12,7 +35,12 @@ pub fn bytes(text: &str, most: u64) -> Result<u64, String> {
         Some(b'm' | b'M') => (&text[..text.len() - 1], 1 << 20),
         _ => (text, 1),
     };
-    let number: u64 = digits.parse().map_err(|_| "give a number, such as 64, 4K or 1M")?;
+    let is_number = !digits.is_empty() && digits.bytes().all(|byte| byte.is_ascii_digit());
+    if !is_number {
+        return Err("give a number, such as 64, 4K or 1M".to_owned());
+    }
+    // Too many digits are too many bytes.
+    let number: u64 = digits.parse().unwrap_or(u64::MAX);
     match number.checked_mul(unit) {
         Some(bytes) if (1..=most).contains(&bytes) => Ok(bytes),
         _ => Err(format!("give 1 to {most} bytes")),
@@ -46,6 +74,18 @@ mod tests {
         let large = ["1025M", "99999999999999999999", "18446744073709551615K"];
         for wrong in ["", "K", "0", "-1", "1G", "µ"].into_iter().chain(large) {
             assert!(size(wrong).is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn errors_state_the_expected_value() {
+        let size = |text| bytes(text, 1024).unwrap_err();
+        assert_eq!(size("99999999999999999999"), "give 1 to 1024 bytes");
+        assert_eq!(size("4G"), "give a number, such as 64, 4K or 1M");
+        assert_eq!(count("1"), Ok(1));
+        assert_eq!(count("0").unwrap_err(), "give 1 or more");
+        for wrong in ["", "-1", "1.5", "18446744073709551616"] {
+            assert!(count(wrong).unwrap_err().starts_with("give a whole number"), "{wrong}");
         }
     }
 

@@ -31,6 +31,8 @@ struct Options {
     size: usize,
 }
 
+impl ferrowarp_apps::options::Checked for Options {}
+
 fn main() -> std::process::ExitCode {
     let options: Options = ferrowarp_apps::parse();
     ferrowarp_apps::run_program("two_devices", || run(&options))

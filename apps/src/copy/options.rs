@@ -8,6 +8,7 @@ use clap::{Args, Parser, Subcommand};
 use crate::copy::wire::RdmaOp;
 use crate::device::DeviceArgs;
 use crate::network::Host;
+use crate::options::{Checked, seconds};
 
 /// TCP port of the sink.
 pub const PORT: u16 = 18516;
@@ -62,6 +63,16 @@ pub enum Command {
     },
 }
 
+impl Checked for Options {
+    fn check(&self) -> anyhow::Result<()> {
+        match &self.command {
+            Command::Loop { common, .. } => common.device.check_pair(),
+            Command::Server { common, .. } => common.device.check_end(None),
+            Command::Client { host, common, .. } => common.device.check_end(Some(host.ip)),
+        }
+    }
+}
+
 /// Options of client and server.
 #[derive(Clone, Debug, Args)]
 pub struct CommonArgs {
@@ -70,10 +81,10 @@ pub struct CommonArgs {
     pub device: DeviceArgs,
     /// TCP port of the server.
     #[arg(short, long, default_value_t = PORT)]
+    #[arg(value_parser = clap::value_parser!(u16).range(1..))]
     pub port: u16,
     /// Aborts after so many seconds without progress of the peer.
-    #[arg(long, value_name = "SECONDS", default_value = "10")]
-    #[arg(value_parser = crate::options::seconds)]
+    #[arg(long, value_name = "SECONDS", default_value = "10", value_parser = seconds)]
     pub timeout: Duration,
 }
 

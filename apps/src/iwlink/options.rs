@@ -9,7 +9,7 @@ use ferrowarp::device::DeviceSpec;
 use ferrowarp_link::{Faults, wire_bytes};
 
 use crate::iwlink::link_option::{LinkOption, LinkOptions, parse_time_ns};
-use crate::options::seconds;
+use crate::options::{Checked, seconds};
 
 /// Default queue limit of a link with a rate, in bytes.
 const QUEUE_DEFAULT: u64 = 256 << 10;
@@ -128,6 +128,20 @@ pub struct Options {
     /// Core to pin the program to.
     #[arg(long)]
     pub core: Option<usize>,
+}
+
+impl Checked for Options {
+    fn check(&self) -> anyhow::Result<()> {
+        for (name, device) in [("--left", &self.left), ("--right", &self.right)] {
+            ensure!(
+                !device.is_pair(),
+                "{name} ring: ring is inside one process, and the link has other programs at its \
+                 ends: give memif:SOCKET, tap:NAME or another device"
+            );
+        }
+        ensure!(self.left != self.right, "--left and --right are one device: give two");
+        self.faults().map(drop)
+    }
 }
 
 const EXAMPLE: &str = "\
@@ -253,7 +267,11 @@ mod tests {
         use clap::CommandFactory;
         Options::command().debug_assert();
         for line in ["--queue 10k", "--mark 10k", "--burst 3", "--to-right queue=10k"] {
-            assert!(options(line).faults().is_err(), "{line}");
+            assert!(options(line).check().is_err(), "{line}");
+        }
+        for (left, right) in [("ring", "tap:a"), ("tap:a", "ring"), ("tap:a", "tap:a")] {
+            let line = ["iwlink", "--left", left, "--right", right];
+            assert!(Options::try_parse_from(line).unwrap().check().is_err(), "{left} {right}");
         }
         let line = ["iwlink", "--left", "tap:a"];
         assert!(Options::try_parse_from(line).is_err());

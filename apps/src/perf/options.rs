@@ -8,7 +8,7 @@ use clap::{Args, Parser, Subcommand};
 use crate::device::{DeviceArgs, QUEUE_ENTRIES_MAX};
 use crate::mpa_options::{IrdOrdArgs, MpaArgs};
 use crate::network::Host;
-use crate::options::{bytes, seconds};
+use crate::options::{Checked, bytes, count, seconds};
 use crate::perf::kind::{AtomicType, Test, Transfer};
 use crate::perf::limits::{ATOMIC_LEN, QPS_MAX, REGION_LEN_MAX, SIZE_MAX};
 use crate::perf::message::{
@@ -73,6 +73,30 @@ pub enum Command {
     AtomicLat(ClientArgs),
 }
 
+impl Checked for Options {
+    fn check(&self) -> anyhow::Result<()> {
+        let client = |test, args: &ClientArgs| {
+            args.test_args.check(test)?;
+            args.device.check_end(Some(args.host.ip))
+        };
+        match &self.command {
+            Command::Loop { test, device, test_args } => {
+                test_args.check(*test)?;
+                device.check_pair()
+            }
+            Command::Server(args) => args.device.check_end(None),
+            Command::WriteBw(args) => client(Test::WriteBw, args),
+            Command::ReadBw(args) => client(Test::ReadBw, args),
+            Command::SendBw(args) => client(Test::SendBw, args),
+            Command::WriteLat(args) => client(Test::WriteLat, args),
+            Command::ReadLat(args) => client(Test::ReadLat, args),
+            Command::SendLat(args) => client(Test::SendLat, args),
+            Command::AtomicBw(args) => client(Test::AtomicBw, args),
+            Command::AtomicLat(args) => client(Test::AtomicLat, args),
+        }
+    }
+}
+
 /// Options of the server.
 #[derive(Clone, Debug, Args)]
 pub struct ServerArgs {
@@ -87,6 +111,7 @@ pub struct ServerArgs {
     pub reads: IrdOrdArgs,
     /// TCP port to listen on, and on the next one for clients with more than 32,768 -q.
     #[arg(short, long, default_value_t = PORT)]
+    #[arg(value_parser = clap::value_parser!(u16).range(1..))]
     pub port: u16,
     /// Exits after one client, with its result as exit status.
     #[arg(long)]
@@ -107,6 +132,7 @@ pub struct ClientArgs {
     pub host: Host,
     /// TCP port of the server.
     #[arg(short, long, default_value_t = PORT)]
+    #[arg(value_parser = clap::value_parser!(u16).range(1..))]
     pub port: u16,
     /// Device and network.
     #[command(flatten)]
@@ -127,7 +153,7 @@ pub struct TestArgs {
     #[arg(short, long)]
     pub all: bool,
     /// Messages per queue pair [default: 5000 for write-bw, 1000 otherwise].
-    #[arg(short = 'n', long, value_parser = clap::value_parser!(u64).range(1..))]
+    #[arg(short = 'n', long, value_parser = count)]
     pub iters: Option<u64>,
     /// Seconds to run for each size, instead of a number of messages.
     #[arg(short = 'D', long, value_name = "SECONDS", value_parser = seconds)]

@@ -92,7 +92,7 @@ fn run_and_report(
         check_writable(path.as_slice())?;
     }
     let mut results = Vec::new();
-    let mut outcome = args.check(test).and_then(|()| work(&mut environment, &mut results));
+    let mut outcome = work(&mut environment, &mut results);
     if outcome.is_ok() {
         let errors: u64 = results.iter().map(|result| result.errors).sum();
         if errors > 0 {

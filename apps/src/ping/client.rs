@@ -78,7 +78,6 @@ impl Client {
         let len = usize::try_from(rounds.size)?;
         let source = end.alloc_mr(len, Access::REMOTE_READ)?;
         let sink = end.alloc_mr(len, Access::REMOTE_WRITE)?;
-        rounds.mpa.check(!rounds.no_crc, common.immediate)?;
         let mut param = conn_param(!rounds.no_crc, rounds.markers, IRD_ORD, &[])?;
         rounds.mpa.apply_to(&mut param);
         common.reads.apply_to(&mut param);

@@ -7,6 +7,7 @@ use clap::{Args, Parser, Subcommand};
 use crate::device::DeviceArgs;
 use crate::mpa_options::{IrdOrdArgs, MpaArgs};
 use crate::network::Host;
+use crate::options::{Checked, count, seconds};
 use crate::ping::wire::{SIZE_MAX, SIZE_MIN};
 use crate::shard_options::ShardArgs;
 
@@ -69,6 +70,25 @@ pub enum Command {
     },
 }
 
+impl Checked for Options {
+    fn check(&self) -> anyhow::Result<()> {
+        let rounds = |common: &CommonArgs, rounds: &PingArgs| {
+            rounds.mpa.check(!rounds.no_crc, common.immediate)
+        };
+        match &self.command {
+            Command::Server { common, .. } => common.device.check_end(None),
+            Command::Client { host, common, rounds: args } => {
+                rounds(common, args)?;
+                common.device.check_end(Some(host.ip))
+            }
+            Command::Loop { common, rounds: args } => {
+                rounds(common, args)?;
+                common.device.check_pair()
+            }
+        }
+    }
+}
+
 /// Options of client and server.
 #[derive(Clone, Debug, Args)]
 pub struct CommonArgs {
@@ -77,6 +97,7 @@ pub struct CommonArgs {
     pub device: DeviceArgs,
     /// TCP port of the server.
     #[arg(short, long, default_value_t = PORT)]
+    #[arg(value_parser = clap::value_parser!(u16).range(1..))]
     pub port: u16,
     /// Prints the negotiated MPA parameters and the ping data.
     #[arg(short, long)]
@@ -89,8 +110,7 @@ pub struct CommonArgs {
     #[command(flatten)]
     pub reads: IrdOrdArgs,
     /// Aborts after so many seconds without progress of the peer.
-    #[arg(long, value_name = "SECONDS", default_value = "10")]
-    #[arg(value_parser = crate::options::seconds)]
+    #[arg(long, value_name = "SECONDS", default_value = "10", value_parser = seconds)]
     pub timeout: Duration,
 }
 
@@ -98,7 +118,7 @@ pub struct CommonArgs {
 #[derive(Clone, Debug, Args)]
 pub struct PingArgs {
     /// Number of rounds [default: 10 for loop, unlimited for client].
-    #[arg(short = 'C', long, value_parser = clap::value_parser!(u64).range(1..))]
+    #[arg(short = 'C', long, value_parser = count)]
     pub count: Option<u64>,
     /// Bytes per ping.
     #[arg(short = 'S', long, default_value_t = 64)]

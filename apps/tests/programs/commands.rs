@@ -275,6 +275,78 @@ fn iwping_mpa_options_are_negotiated_and_printed() {
     }
 }
 
+/// None of these starts EAL: each ends with one line and status 2.
+#[test]
+fn values_that_cannot_work_are_refused_at_the_start() {
+    let iwping = "iwping server --dev tap:x0 --ip 198.18.0.1/24";
+    let client = "iwping client --dev tap:x0 --ip 198.18.0.1/24";
+    let addresses = [
+        ("198.18.0.255/24", "whole link"),
+        ("198.18.0.0/24", "whole link"),
+        ("::ffff:198.18.0.1/96", "write the IPv4 address as 198.18.0.1"),
+        ("127.0.0.1/8", "loopback"),
+        ("224.0.0.1/24", "multicast"),
+        ("0.0.0.0/0", "unspecified"),
+        ("198.18.0.1/33", "too long"),
+        ("fe80::1%eth0/64", "without %eth0"),
+    ];
+    let peers = [
+        ("198.18.0.1", "address of this end"),
+        ("198.18.0.255", "cannot be reached"),
+        ("198.18.1.1", "cannot be reached"),
+        ("2001:2::1", "cannot be reached"),
+        ("fe80::1%eth0", "without %eth0"),
+        ("198.18.0.2:0", "port 0"),
+    ];
+    let mut lines = vec![
+        (format!("{iwping} -p 0"), "1..=65535"),
+        ("iwping loop -p 0".to_owned(), "1..=65535"),
+        ("iwping loop -C 0".to_owned(), "give 1 or more"),
+        ("iwping loop --immediate --mpa-revision 1".to_owned(), "omit --mpa-revision"),
+        ("iwping loop --dev tap:x0".to_owned(), "omit --dev"),
+        (format!("{iwping} --gateway 198.18.1.1"), "198.18.1.1 is not another host"),
+        (format!("{iwping} --gateway 198.18.0.255"), "is not another host"),
+        (format!("{iwping} --gateway 127.0.0.1"), "loopback"),
+        (format!("{iwping} --route 224.0.0.0/4 via 198.18.0.2"), "224.0.0.0"),
+        (format!("{iwping} --route 198.19.0.0/16 via ff02::1"), "multicast"),
+        ("iwperf server --dev ring --ip 198.18.0.1/24".to_owned(), "use loop"),
+        ("iwperf server --dev tap:x0".to_owned(), "--address"),
+        ("iwperf server --dev tap:x0 --ip 198.18.0.1/24 -p 0".to_owned(), "1..=65535"),
+        ("iwperf server --dev tap:x0 --ip 2001:2::1/64 --mtu 1000".to_owned(), "IPv6 requires"),
+        ("iwperf loop write-lat -q 2".to_owned(), "omit -q"),
+        ("iwperf loop write-bw -n 0".to_owned(), "give 1 or more"),
+        ("iwperf loop write-bw -D 0".to_owned(), "give seconds"),
+        ("iwperf loop write-bw -s 99999999999999999999".to_owned(), "give 1 to"),
+        ("iwperf loop write-bw -q 65536 -t 8192".to_owned(), "use fewer -q"),
+        ("iwcopy server --dev tap:x0 --ip 198.18.0.1/24 -p 0".to_owned(), "1..=65535"),
+        ("iwlink --left ring --right tap:x0".to_owned(), "--left ring"),
+        ("iwlink --left tap:x0 --right tap:x0".to_owned(), "are one device"),
+        ("iwlink --left tap:%d --right tap:x0".to_owned(), "percent sign"),
+    ];
+    let devices = ["tap:%d", "tap:a/b", "tap:abcdefghijklmnop", "af_packet:..", "tap:", "nonsense"];
+    let with = |device: &&str| {
+        let [args, dev] = ["iwcopy server --ip 198.18.0.1/24", "--dev:"];
+        (format!("{args} --dev {device}"), dev)
+    };
+    lines.extend(devices.iter().map(with));
+    let server = |(own, reason)| (format!("iwping server --dev tap:x0 --ip {own}"), reason);
+    lines.extend(addresses.map(server));
+    lines.extend(peers.map(|(peer, reason)| (format!("{client} {peer}"), reason)));
+    for (line, reason) in lines {
+        let (program, args) = line.split_once(' ').unwrap();
+        let path = match program {
+            "iwperf" => env!("CARGO_BIN_EXE_iwperf"),
+            "iwping" => env!("CARGO_BIN_EXE_iwping"),
+            "iwcopy" => env!("CARGO_BIN_EXE_iwcopy"),
+            _ => env!("CARGO_BIN_EXE_iwlink"),
+        };
+        let output = Command::new(path).args(args.split(' ')).output().unwrap();
+        assert_eq!(output.status.code(), Some(2), "{line}: {output:?}");
+        let text = error_line(&output);
+        assert!(text.starts_with(program) && text.contains(reason), "{line}: {text}");
+    }
+}
+
 #[test]
 fn iwperf_mpa_options_are_negotiated() {
     let fx = Fixture::new();

@@ -87,6 +87,8 @@ struct Options {
     fault_by: Role,
 }
 
+impl ferrowarp_apps::options::Checked for Options {}
+
 /// Frame that private data belong to; determines their first byte.
 #[derive(Clone, Copy)]
 enum Private {
