@@ -2,6 +2,7 @@
 
 use std::net::IpAddr;
 use std::ops::RangeInclusive;
+use std::time::Duration;
 
 use anyhow::{Context as _, anyhow, bail, ensure};
 use clap::{Args, ValueEnum};
@@ -103,13 +104,21 @@ pub struct Demand {
     pub busy: u32,
     /// Shards.
     pub shards: usize,
+    /// Time within which the clients of a server have to make progress; `None`: no server.
+    pub serves: Option<Duration>,
 }
 
 impl Demand {
     /// `connections` busy connections on one shard.
     #[must_use]
     pub const fn connections(connections: u32) -> Self {
-        Self { connections, busy: connections, shards: 1 }
+        Self { connections, busy: connections, shards: 1, serves: None }
+    }
+
+    /// The same of a server with this timeout.
+    #[must_use]
+    pub const fn serving(self, timeout: Duration) -> Self {
+        Self { serves: Some(timeout), ..self }
     }
 
     /// Connections to one port of the peer.
@@ -129,7 +138,10 @@ impl DeviceArgs {
         config.mtu = self.mtu;
         config.checksum = self.checksum.map(Checksum::mode);
         config.tso = !self.no_tso;
-        config.tcp = self.tcp.settings();
+        config.tcp = match demand.serves {
+            Some(timeout) => self.tcp.server_settings(timeout),
+            None => self.tcp.settings(),
+        };
         config.drive = DriveMode::Inline;
         // The programs exit by dropping their contexts.
         config.drop_linger = config.linger;

@@ -10,6 +10,11 @@ use crate::options::{bytes, seconds};
 /// Largest window that TCP can advertise (RFC 7323).
 const WINDOW_MAX: u64 = 1 << 30;
 
+/// Keepalive of a server: a killed client sends nothing, and an idle connection would stay.
+const SERVER_KEEPALIVE: Duration = Duration::from_secs(10);
+const SERVER_PROBE_INTERVAL: Duration = Duration::from_secs(2);
+const SERVER_PROBES: u8 = 3;
+
 /// Settings of the local TCP.
 #[derive(Clone, Debug, Default, Args)]
 pub struct TcpArgs {
@@ -28,14 +33,24 @@ pub struct TcpArgs {
     /// Limit of receive window auto-tuning in bytes [default: 6M, or --recv-window if larger].
     #[arg(long, value_name = "BYTES", value_parser = window, help_heading = "TCP")]
     pub recv_window_max: Option<u32>,
-    /// Idle seconds before the first keepalive probe and between probes, at most 75 between. The
-    /// connection is aborted after nine unanswered probes [default: off].
-    #[arg(long, value_name = "SECONDS", value_parser = seconds, help_heading = "TCP")]
-    pub keepalive: Option<Duration>,
+    /// Idle seconds before the first keepalive probe and between probes, at most 75 between, or
+    /// off. The connection is aborted after nine unanswered probes [default: off; at a server 10
+    /// seconds, then three probes, 2 seconds apart].
+    #[arg(long, value_name = "SECONDS", value_parser = keepalive, help_heading = "TCP")]
+    pub keepalive: Option<Keepalive>,
     /// Seconds without acknowledgment of outstanding data before the connection is aborted
     /// (RFC 5482) [default: 120].
     #[arg(long, value_name = "SECONDS", value_parser = seconds, help_heading = "TCP")]
     pub user_timeout: Option<Duration>,
+}
+
+/// Keepalive of `--keepalive`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Keepalive {
+    /// None.
+    Off,
+    /// Idle time before the first probe.
+    After(Duration),
 }
 
 /// Congestion control by name.
@@ -61,6 +76,13 @@ pub enum Ecn {
     Request,
 }
 
+fn keepalive(text: &str) -> Result<Keepalive, String> {
+    if text == "off" {
+        return Ok(Keepalive::Off);
+    }
+    seconds(text).map(Keepalive::After).map_err(|error| format!("{error}, or off"))
+}
+
 fn window(text: &str) -> Result<u32, String> {
     let bytes = bytes(text, WINDOW_MAX)?;
     u32::try_from(bytes).map_err(|_| format!("give 1 to {WINDOW_MAX} bytes"))
@@ -71,6 +93,10 @@ impl TcpArgs {
     #[must_use]
     pub fn settings(&self) -> TcpSettings {
         let default = TcpSettings::default();
+        let keepalive = match self.keepalive {
+            Some(Keepalive::After(idle)) => Some(idle),
+            Some(Keepalive::Off) | None => None,
+        };
         let congestion = self.congestion.unwrap_or(Congestion::Cubic);
         let usual = if congestion == Congestion::Dctcp { Ecn::Request } else { Ecn::Accept };
         let recv_window = self.recv_window.unwrap_or(default.recv_window);
@@ -89,13 +115,26 @@ impl TcpArgs {
             pacing: !self.no_pacing,
             recv_window,
             recv_window_max: recv_window_max.max(recv_window),
-            keepalive: self.keepalive,
-            keepalive_interval: default
-                .keepalive_interval
-                .min(self.keepalive.unwrap_or(default.keepalive_interval)),
+            keepalive,
+            keepalive_interval: keepalive
+                .map_or(default.keepalive_interval, |idle| idle.min(default.keepalive_interval)),
             user_timeout: self.user_timeout.unwrap_or(default.user_timeout),
             ..default
         }
+    }
+
+    /// Returns the settings of a server whose clients have to make progress within `timeout`: it
+    /// notices clients that were killed, and those that take nothing.
+    #[must_use]
+    pub fn server_settings(&self, timeout: Duration) -> TcpSettings {
+        let mut settings = self.settings();
+        settings.stall_timeout = Some(timeout);
+        if self.keepalive.is_none() {
+            settings.keepalive = Some(SERVER_KEEPALIVE);
+            settings.keepalive_interval = SERVER_PROBE_INTERVAL;
+            settings.keepalive_probes = SERVER_PROBES;
+        }
+        settings
     }
 }
 
@@ -122,6 +161,24 @@ mod tests {
     }
 
     #[test]
+    fn server_notices_dead_and_stalled_clients() {
+        let of_server = |line: &str| {
+            let words = ["x"].into_iter().chain(line.split_whitespace());
+            Line::try_parse_from(words).unwrap().tcp.server_settings(Duration::from_secs(4))
+        };
+        let keepalive = |settings: TcpSettings| {
+            (settings.keepalive, settings.keepalive_interval, settings.keepalive_probes)
+        };
+        let seconds = Duration::from_secs;
+        assert_eq!(of_server("").stall_timeout, Some(seconds(4)));
+        assert_eq!(keepalive(of_server("")), (Some(seconds(10)), seconds(2), 3));
+        let given = (Some(seconds(20)), seconds(20), 9);
+        assert_eq!(keepalive(of_server("--keepalive 20")), given);
+        assert_eq!(of_server("--keepalive off").keepalive, None);
+        assert_eq!(settings("--keepalive off").unwrap(), TcpSettings::default());
+    }
+
+    #[test]
     fn options_map_to_tcp_settings() {
         let line = "--congestion newreno --ecn off --no-pacing --recv-window 8M --keepalive 2.5 \
                     --user-timeout 5";
@@ -142,7 +199,13 @@ mod tests {
         assert_eq!(dctcp.recv_window_max, 1 << 20);
         let accepts = settings("--congestion dctcp --ecn accept").unwrap();
         assert_eq!(accepts.ecn, EcnMode::Accept);
-        for wrong in ["--congestion reno", "--ecn on", "--recv-window 0", "--recv-window 2000M"] {
+        for wrong in [
+            "--keepalive on",
+            "--congestion reno",
+            "--ecn on",
+            "--recv-window 0",
+            "--recv-window 2000M",
+        ] {
             assert!(settings(wrong).is_err(), "{wrong}");
         }
     }

@@ -29,7 +29,7 @@ pub fn program(options: &Options) -> anyhow::Result<()> {
         }
         Command::Server { out, common } => {
             common.device.pin_single()?;
-            let context = common.device.open(Demand::connections(1))?;
+            let context = common.device.open(Demand::connections(1).serving(common.timeout))?;
             let mut sink = Sink::new(&context, common.port, out.as_deref(), common.timeout)?;
             println!("waiting for a file on port {}", common.port);
             run(&mut sink)?;

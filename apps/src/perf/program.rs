@@ -136,7 +136,8 @@ fn report(
 fn serve(args: &ServerArgs, environment: &mut Environment) -> anyhow::Result<()> {
     let ServerArgs { device, shards, reads, port, once, timeout, json: _ } = args;
     let busy = BUSY_QPS * u32::try_from(shards.shards)?;
-    let demand = Demand { connections: QPS_MAX, busy, shards: shards.shards };
+    let serves = Some(*timeout);
+    let demand = Demand { connections: QPS_MAX, busy, shards: shards.shards, serves };
     let (context, cores) = device.open_end(*shards, demand)?;
     environment.cores.clone_from(&cores);
     let on_session = Box::new(|line: &str| print_ignoring_errors(&format!("{line}\n")));
@@ -150,7 +151,7 @@ fn serve(args: &ServerArgs, environment: &mut Environment) -> anyhow::Result<()>
 /// Returns what the context of a client is opened for.
 fn demand_of(args: &ClientArgs) -> Demand {
     let connections = args.test_args.qps();
-    Demand { connections, busy: connections, shards: args.test_args.shards.shards }
+    Demand { shards: args.test_args.shards.shards, ..Demand::connections(connections) }
 }
 
 /// Runs the client, and also the server if `other` is its context in this process.

@@ -24,7 +24,8 @@ pub fn program(options: &Options) -> anyhow::Result<()> {
             let clients = persistent.then_some(*clients);
             let busy = BUSY_CLIENTS * u32::try_from(shards.shards)?;
             let connections = clients.unwrap_or(1).into();
-            let demand = Demand { connections, busy, shards: shards.shards };
+            let serves = Some(common.timeout);
+            let demand = Demand { connections, busy, shards: shards.shards, serves };
             let (context, cores) = common.device.open_end(*shards, demand)?;
             let mut workers = server(&context, common, clients)?;
             println!("waiting for clients on port {}", common.port);

@@ -294,10 +294,15 @@ impl Client {
     /// Checks connection state and timeout, also without completions.
     fn poll(&mut self, now: Instant, verbose: bool) -> anyhow::Result<Step> {
         self.check_established(verbose)?;
-        if !self.is_between_rounds() {
-            self.watchdog.check(now, "a client")?;
-        } else if let Some(reason) = end_reason(&self.channel.qp) {
+        if self.is_between_rounds()
+            && let Some(reason) = end_reason(&self.channel.qp)
+        {
             return self.on_client_left(Some(reason));
+        }
+        if self.may_be_idle() {
+            self.watchdog.progress(now);
+        } else {
+            self.watchdog.check(now, "a client")?;
         }
         Ok(Step::Running)
     }
@@ -327,10 +332,15 @@ impl Client {
         Ok(Step::Finished)
     }
 
-    /// True between rounds: a client may then disconnect or be idle without timeout; `--keepalive`
-    /// detects dead clients.
+    /// True between rounds: a client may then disconnect.
     fn is_between_rounds(&self) -> bool {
         self.state == State::AwaitSource
+    }
+
+    /// True if a client may be idle without timeout: it has begun to ping, and has taken all that
+    /// was sent to it. Keepalive detects dead clients then.
+    fn may_be_idle(&self) -> bool {
+        self.is_between_rounds() && self.rounds > 0 && self.channel.is_idle()
     }
 
     fn on_advert(&mut self, end: &Endpoint, bytes: &[u8]) -> anyhow::Result<()> {

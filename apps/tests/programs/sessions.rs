@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
 use ferrowarp::device::DeviceSpec;
-use ferrowarp::{Config, Context};
+use ferrowarp::{Access, Config, Context};
 use ferrowarp_apps::copy::sink::Sink;
 use ferrowarp_apps::copy::source::Source;
 use ferrowarp_apps::copy::wire::RdmaOp;
@@ -15,6 +15,7 @@ use ferrowarp_apps::message_channel::MessageChannel;
 use ferrowarp_apps::mpa_options::IrdOrdArgs;
 use ferrowarp_apps::perf;
 use ferrowarp_apps::ping;
+use ferrowarp_apps::ping::wire::{Advert, SIZE_MAX};
 use ferrowarp_apps::run_loop::{Step, Task};
 
 use crate::{one_at_a_time, perf_options, ping_options};
@@ -322,4 +323,44 @@ fn second_source_learns_that_the_sink_is_busy() {
         }
     };
     assert_eq!(error, "refused by the peer: busy with another file: try again later");
+}
+
+/// The client answers nothing once it has asked for the last Write of a round.
+#[test]
+fn ping_client_that_takes_nothing_is_given_up() {
+    let pair = pair();
+    let failures = CapturedLines::default();
+    let (common, _) = ping_options("--timeout 0.5");
+    let workers = ping::server::Server::workers(&pair.server, &common, Some(8), failures.hook());
+    let mut server = workers.unwrap().remove(0);
+    let end = Endpoint::new(&pair.client, 64).unwrap();
+    let mut channel = MessageChannel::new(&end, 8, 16).unwrap();
+    channel.qp.connect(remote(common.port), conn_param(true, false, 4, &[]).unwrap()).unwrap();
+    let memory = end.alloc_mr(SIZE_MAX as usize, Access::ALL).unwrap();
+    let advert = Advert { addr: memory.addr(), rkey: memory.rkey(), size: SIZE_MAX };
+    let start = Instant::now();
+    let mut batch = Vec::with_capacity(64);
+    let mut adverts = 0;
+    while adverts < 2 {
+        assert!(start.elapsed() < TIMEOUT, "the round hangs");
+        let _ = server.step().unwrap();
+        batch.clear();
+        end.poll(&mut batch);
+        let is_up = adverts == 0 && poll_established(&channel.qp).unwrap().is_some();
+        let answers = batch
+            .iter()
+            .filter(|wc| channel.on_completion(WrId::unpack(wc.wr_id), wc).unwrap().is_some());
+        if is_up || answers.count() > 0 {
+            channel.send(&advert.emit()).unwrap();
+            adverts += 1;
+        }
+    }
+    end.drive();
+    while failures.all().is_empty() {
+        assert!(start.elapsed() < TIMEOUT, "the client is served for ever");
+        let _ = server.step().unwrap();
+    }
+    let expected = "a client failed: nothing from the peer for 0.5 s while waiting for a client: \
+                    is it still running?";
+    assert_eq!(failures.all(), [expected]);
 }

@@ -31,8 +31,10 @@ pub struct TcpSettings {
     /// Idle time before the first keepalive probe; `None`, the default: no keepalives (RFC 9293
     /// section 3.8.4, which requires at least two hours if on by default).
     pub keepalive: Option<Duration>,
-    /// Interval of keepalive probes: 75 s. After nine unanswered ones the connection fails.
+    /// Interval of keepalive probes: 75 s.
     pub keepalive_interval: Duration,
+    /// Unanswered keepalive probes after which the connection fails: 9.
+    pub keepalive_probes: u8,
     /// User timeout: time without an acknowledgment of outstanding data before a connection fails,
     /// 120 s (RFC 9293 section 3.8.3 requires at least 100 s).
     pub user_timeout: Duration,
@@ -54,6 +56,7 @@ impl Default for TcpSettings {
             window_growth_max: 1 << 30,
             keepalive: None,
             keepalive_interval: Duration::from_secs(75),
+            keepalive_probes: 9,
             user_timeout: Duration::from_secs(120),
             stall_timeout: None,
         }
@@ -71,6 +74,7 @@ impl TcpSettings {
         tcp.recv_window_max = self.recv_window_max;
         tcp.keepalive_ns = self.keepalive.map(nanos);
         tcp.keepalive_interval_ns = nanos(self.keepalive_interval);
+        tcp.keepalive_count = self.keepalive_probes;
         tcp.user_timeout_ns = nanos(self.user_timeout);
         tcp.stall_timeout_ns = self.stall_timeout.map(nanos);
     }
@@ -101,6 +105,7 @@ mod tests {
             window_growth_max: 3,
             keepalive: Some(Duration::from_nanos(5)),
             keepalive_interval: Duration::from_nanos(6),
+            keepalive_probes: 8,
             user_timeout: Duration::MAX,
             stall_timeout: Some(Duration::from_nanos(7)),
         };
@@ -112,6 +117,7 @@ mod tests {
         assert!(!tcp.pacing);
         assert_eq!((tcp.recv_window, tcp.recv_window_max), (1, 2));
         assert_eq!((tcp.keepalive_ns, tcp.keepalive_interval_ns), (Some(5), 6));
+        assert_eq!(tcp.keepalive_count, 8);
         assert_eq!((tcp.user_timeout_ns, tcp.stall_timeout_ns), (u64::MAX, Some(7)));
     }
 }
