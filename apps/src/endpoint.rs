@@ -119,6 +119,18 @@ impl Endpoint {
         check_shard(&self.shard)
     }
 
+    /// Checks that the process at the other end of the link has not ended.
+    ///
+    /// # Errors
+    /// If it has: TCP would wait for it.
+    pub fn check_peer(&self) -> anyhow::Result<()> {
+        ensure!(
+            !self.context.peer_is_gone(),
+            "the peer has left the link: has the program at the other end of --dev ended?"
+        );
+        Ok(())
+    }
+
     /// The shard of the endpoint.
     #[must_use]
     pub const fn shard(&self) -> &ShardHandle {

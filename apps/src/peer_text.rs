@@ -1,4 +1,4 @@
-//! Texts that cross the network: a peer's reason for a failure, bounded, and escaped for a terminal.
+//! Reasons of a peer for a failure: bounded, and escaped for a terminal.
 
 /// Longest reason of a peer that is shown, in characters.
 const SHOWN_MAX: usize = 200;

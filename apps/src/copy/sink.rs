@@ -187,6 +187,7 @@ impl IncomingFile {
             (Some(reason), None) => bail!("{reason}"),
             (None, _) => {}
         }
+        self.end.check_peer()?;
         self.watchdog.check(Instant::now(), "the source")?;
         Ok(Step::Running)
     }

@@ -252,6 +252,7 @@ impl Source {
                 }
             }
         }
+        self.end.check_peer()?;
         self.watchdog.check(Instant::now(), "the sink")?;
         Ok(Step::Running)
     }

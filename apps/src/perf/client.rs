@@ -387,6 +387,7 @@ impl Client {
             if let Some(reason) = self.session.next_end_reason() {
                 bail!("{reason}");
             }
+            self.session.end.check_peer()?;
             if let (Some(progress), Some(run), Some(work)) =
                 (&mut self.progress, self.runs.front(), &self.test_run)
             {

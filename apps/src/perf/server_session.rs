@@ -239,6 +239,7 @@ impl ServerSession {
         if let Some(reason) = self.session.next_end_reason() {
             bail!("{reason}");
         }
+        self.session.end.check_peer()?;
         if self.state != State::AwaitingHello {
             self.session.send_alive_if_due(now)?;
         }

@@ -319,7 +319,7 @@ impl SessionPoller {
     /// otherwise `error`.
     #[cold]
     pub fn explain(&mut self, session: &mut Session, error: Error) -> Error {
-        // An error of a data connection may be noticed before the message on the control connection.
+        // An error of a data connection may be noticed before the message on the control one.
         let polled: Vec<_> =
             self.batch.iter().filter_map(|wc| session.control.message(wc)).collect();
         let frames = polled.iter().filter_map(|bytes| ControlFrame::parse(bytes).ok());

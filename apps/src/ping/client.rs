@@ -192,6 +192,7 @@ impl Client {
         {
             bail!("{reason}");
         }
+        self.end.check_peer()?;
         self.watchdog.check(Instant::now(), "an answer")?;
         Ok(Step::Running)
     }

@@ -232,7 +232,7 @@ impl Server {
             let index = self.next_client % self.clients.len();
             self.next_client = index + 1;
             let Some(client) = &mut self.clients[index] else { continue };
-            let outcome = client.poll(now, self.verbose);
+            let outcome = self.end.check_peer().and_then(|()| client.poll(now, self.verbose));
             if self.finish_client(index, outcome)? == Step::Finished {
                 return Ok(Step::Finished);
             }

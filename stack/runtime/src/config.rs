@@ -160,8 +160,8 @@ impl Config {
 }
 
 impl Config {
-    /// Checks the shards, limits, addresses, routes and VLAN, as opening a context does before anything
-    /// else.
+    /// Checks the shards, limits, addresses, routes and VLAN, as opening a context does before
+    /// anything else.
     ///
     /// # Errors
     /// [`OpenError`] for values that cannot work together.

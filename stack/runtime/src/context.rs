@@ -59,7 +59,7 @@ pub(crate) struct ContextInner {
     pd_next: AtomicU32,
     /// Those that poll the shards, and the one that watches the link.
     threads: Mutex<Vec<ContextThread>>,
-    link: LinkState,
+    pub(crate) link: LinkState,
     /// Shards of the other context of a pair in this process: one thread may have to poll both.
     paired: OnceLock<(Vec<Weak<Shard>>, DriveMode)>,
     config: Config,
@@ -142,6 +142,14 @@ impl Context {
     #[must_use]
     pub fn link_is_up(&self) -> bool {
         self.inner.link.is_up() && !self.inner.shards.have_ended()
+    }
+
+    /// True if the process at the other end of the link has gone (`memif`, `vhost`, `virtio-user`):
+    /// one was connected, and none is now. Its connections are lost with it, although TCP may wait
+    /// for it. Always false on other devices, whose link may fail and work again. Some loads.
+    #[must_use]
+    pub fn peer_is_gone(&self) -> bool {
+        self.inner.link.peer_is_gone()
     }
 
     /// True once a panic inside the stack, or the removal of the device, has ended the context. Its

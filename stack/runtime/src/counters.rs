@@ -53,6 +53,11 @@ pub trait PortLink: Send {
     /// unknown.
     fn is_up(&mut self) -> bool;
 
+    /// True if the link is a connection to one other process, and down once that has ended.
+    fn is_to_process(&self) -> bool {
+        false
+    }
+
     /// Called when the state has changed, for logs.
     fn on_change(&mut self, _is_up: bool) {}
 }
@@ -135,6 +140,10 @@ impl Port for DpdkDevice {
 impl PortLink for DpdkLink {
     fn is_up(&mut self) -> bool {
         Self::is_up(self)
+    }
+
+    fn is_to_process(&self) -> bool {
+        Self::is_to_process(self)
     }
 
     fn on_change(&mut self, is_up: bool) {

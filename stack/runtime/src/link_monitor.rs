@@ -19,12 +19,31 @@ const INTERVAL: Duration = Duration::from_millis(100);
 
 /// State of the link as it was read last.
 #[derive(Clone, Debug)]
-pub(crate) struct LinkState(Arc<AtomicBool>);
+pub(crate) struct LinkState(Arc<Seen>);
+
+#[derive(Debug)]
+struct Seen {
+    is_up: AtomicBool,
+    /// A process was connected at some time.
+    had_process: AtomicBool,
+}
 
 impl LinkState {
     /// One load.
     pub(crate) fn is_up(&self) -> bool {
-        self.0.load(Ordering::Acquire)
+        self.0.is_up.load(Ordering::Acquire)
+    }
+
+    /// True if a process was connected, and none is now.
+    pub(crate) fn peer_is_gone(&self) -> bool {
+        !self.is_up() && self.0.had_process.load(Ordering::Acquire)
+    }
+
+    fn set(&self, link: &dyn PortLink, is_up: bool) {
+        if is_up && link.is_to_process() {
+            self.0.had_process.store(true, Ordering::Release);
+        }
+        self.0.is_up.store(is_up, Ordering::Release);
     }
 }
 
@@ -34,9 +53,11 @@ pub(crate) fn start(
     link: Option<Box<dyn PortLink>>,
     events: &Arc<AsyncEventQueue>,
 ) -> std::io::Result<(LinkState, Option<ContextThread>)> {
-    let state = LinkState(Arc::new(AtomicBool::new(true)));
+    let seen = Seen { is_up: AtomicBool::new(true), had_process: AtomicBool::new(false) };
+    let state = LinkState(Arc::new(seen));
     let Some(mut link) = link else { return Ok((state, None)) };
-    state.0.store(link.is_up(), Ordering::Release);
+    let is_up = link.is_up();
+    state.set(&*link, is_up);
     let (events, seen) = (Arc::clone(events), state.clone());
     let thread = ContextThread::start("ferrowarp-link".into(), move |stop| {
         watch(&mut *link, &seen, &events, stop);
@@ -56,7 +77,7 @@ fn watch(link: &mut dyn PortLink, state: &LinkState, events: &AsyncEventQueue, s
         }
         link.on_change(is_up);
         // Before the event: who takes that finds the state.
-        state.0.store(is_up, Ordering::Release);
+        state.set(link, is_up);
         let event = if is_up { AsyncEvent::PortActive } else { AsyncEvent::PortError };
         if !events.publish_state(event) {
             return;

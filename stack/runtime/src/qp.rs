@@ -421,7 +421,21 @@ impl Qp {
             let is_empty = || !self.shared.has_events();
             context.events.remove_if_unseen(self.event(), is_empty);
         }
-        Some(event)
+        Some(match event {
+            Event::ConnectFailed { qp, error, private_data, reads } => {
+                Event::ConnectFailed { qp, error: self.with_link(error), private_data, reads }
+            }
+            event => event,
+        })
+    }
+
+    /// Names the link as the cause if nothing was received before a timeout because it is down.
+    #[cold]
+    fn with_link(&self, error: ConnectError) -> ConnectError {
+        match error {
+            ConnectError::TimedOut if !self.context().link.is_up() => ConnectError::LinkDown,
+            error => error,
+        }
     }
 
     /// Event that names the queue pair.
@@ -435,7 +449,7 @@ impl Qp {
     ///
     /// # Errors
     /// Reason of the failure; `TimedOut` if the outcome is not known after `timeout`, or once the
-    /// context is closed.
+    /// context is closed; `LinkDown` if the link is down then.
     ///
     /// [`Context::ring_pair`]: crate::Context::ring_pair
     /// [`DriveMode::Inline`]: crate::DriveMode::Inline
@@ -447,7 +461,7 @@ impl Qp {
                 Event::Disconnected { .. } => Some(Err(ConnectError::Reset)),
                 _ => None,
             })
-            .unwrap_or(Err(ConnectError::TimedOut))
+            .unwrap_or_else(|| Err(self.with_link(ConnectError::TimedOut)))
     }
 
     /// Waits for the next event, as [`Qp::wait_established`] does.

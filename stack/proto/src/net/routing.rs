@@ -12,9 +12,9 @@ pub struct InterfaceAddress {
 }
 
 impl InterfaceAddress {
-    /// True if a host can have the address: it is unicast, and neither network nor broadcast address
-    /// of an IPv4 link, nor the Subnet-Router anycast address of an IPv6 link (RFC 4291 section
-    /// 2.6.1). Links of two addresses have none of these (RFC 3021, RFC 6164).
+    /// True if a host can have the address: it is unicast, and neither network nor broadcast
+    /// address of an IPv4 link, nor the Subnet-Router anycast address of an IPv6 link (RFC 4291
+    /// section 2.6.1). Links of two addresses have none of these (RFC 3021, RFC 6164).
     #[must_use]
     pub const fn is_host(&self) -> bool {
         let is_network = match (self.ip, self.prefix_len) {

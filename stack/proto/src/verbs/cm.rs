@@ -151,6 +151,9 @@ pub enum ConnectError {
     /// No response until the timeout.
     #[error("no response: check the address and that both devices are on the same link")]
     TimedOut,
+    /// No response until the timeout, and the link of the device is down.
+    #[error("the link is down: start the peer, and check that no other program is connected to it")]
+    LinkDown,
     /// An ICMP error of a router or the peer's host: no listener on the port, no TCP, no route, or
     /// a filter.
     #[error("ICMP unreachable from a router or the host: check address, routes and filters")]

@@ -46,6 +46,12 @@ impl DpdkLink {
         !self.is_down
     }
 
+    /// True if the link is a connection to one other process.
+    #[must_use]
+    pub const fn is_to_process(&self) -> bool {
+        matches!(self.kind, LinkKind::Connection | LinkKind::OnlyConnection)
+    }
+
     /// Logs a change of the state.
     pub fn log_change(&mut self, is_up: bool) {
         let (name, state) = (&self.name, if is_up { "up" } else { "down" });

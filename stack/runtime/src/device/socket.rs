@@ -59,10 +59,18 @@ pub(super) fn probe(path: &str, kind: SocketType) -> io::Result<SocketState> {
         Err(error) if error.raw_os_error() == Some(libc::EPROTOTYPE) => Ok(SocketState::Listening),
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(SocketState::Absent),
         Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => {
+            if abstract_name.is_none() && !is_socket(path) {
+                return Err(io::Error::other("the file is no socket: give another path"));
+            }
             Ok(if abstract_name.is_some() { SocketState::Absent } else { SocketState::Stale })
         }
         Err(error) => Err(error),
     }
+}
+
+/// True for a socket, and for what cannot be examined.
+fn is_socket(path: &str) -> bool {
+    std::fs::metadata(path).map_or(true, |file| file.file_type().is_socket())
 }
 
 /// Removes a socket file without a server. A file of any other type stays and is an error.
@@ -207,7 +215,8 @@ mod tests {
         remove_stale(text).unwrap();
         assert_eq!(state(), SocketState::Absent);
         std::fs::write(&path, "").unwrap();
-        assert_eq!(state(), SocketState::Stale);
+        let error = probe(text, SocketType::Stream).unwrap_err();
+        assert_eq!(error.to_string(), "the file is no socket: give another path");
         let refused = remove_stale(text).unwrap_err();
         assert_eq!(refused.raw_os_error(), Some(libc::EEXIST));
     }

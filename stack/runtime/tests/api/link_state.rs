@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use ferrowarp::{Access, AsyncEvent, Context, DriveMode, EventChannel};
+use ferrowarp::{Access, AsyncEvent, ConnParam, ConnectError, Context, DriveMode, EventChannel};
 
 use crate::support::heap_port::{TestLink, linked_contexts};
 use crate::support::*;
@@ -102,6 +102,36 @@ fn connection_lives_while_the_link_is_down_or_read() {
     }
     drop(is_read);
     assert!(!right.context.link_is_up());
+}
+
+/// As of the second client of a `memif` server, which serves one.
+#[test]
+fn connect_names_a_link_that_is_down() {
+    let link = TestLink::new(false);
+    let (left, right) = open(DriveMode::Inline, &link);
+    let (left, right) = (Endpoint::new(left), Endpoint::new(right));
+    let failure = |from: &Endpoint, to| {
+        let qp = from.qp();
+        qp.connect(std::net::SocketAddr::new(to, 7), ConnParam::default()).unwrap();
+        qp.wait_established(Duration::from_millis(100)).unwrap_err()
+    };
+    assert_eq!(failure(&right, address(9)), ConnectError::LinkDown);
+    change(&link, &right.context, true);
+    assert_eq!(failure(&right, address(9)), ConnectError::TimedOut);
+    drop(left);
+}
+
+#[test]
+fn process_that_left_the_link_is_gone() {
+    let link = TestLink::new(false);
+    let (_left, right) = open(DriveMode::Inline, &link);
+    assert!(!right.peer_is_gone(), "it has not come yet");
+    change(&link, &right, true);
+    assert!(!right.peer_is_gone());
+    change(&link, &right, false);
+    assert!(right.peer_is_gone());
+    change(&link, &right, true);
+    assert!(!right.peer_is_gone(), "another one has come");
 }
 
 #[test]

@@ -137,6 +137,10 @@ impl PortLink for HeapLink {
     fn is_up(&mut self) -> bool {
         *self.0.is_up.lock().unwrap()
     }
+
+    fn is_to_process(&self) -> bool {
+        true
+    }
 }
 
 impl Drop for HeapLink {
