@@ -21,9 +21,13 @@ fn no_event(world: &mut World, end: usize) {
 }
 
 fn completions(world: &mut World, end: usize, count: usize) -> Vec<Wc> {
+    completions_of(world, end, CQ, count)
+}
+
+fn completions_of(world: &mut World, end: usize, cq: CqId, count: usize) -> Vec<Wc> {
     let mut found = Vec::new();
     world.run_until(30 * SECOND, |world| {
-        found.extend(std::iter::from_fn(|| world.ends[end].queues.poll(CQ)));
+        found.extend(std::iter::from_fn(|| world.ends[end].queues.poll(cq)));
         found.len() >= count
     });
     assert_eq!(found.len(), count, "{found:?}");
@@ -360,7 +364,7 @@ fn cq_overrun_ends_only_its_own_qps() {
     let mut world = World::new(&options);
     let [active, _] = connected(&mut world);
     // Queue pairs with completions of one kind on that queue, and with none.
-    let [sends, receives, other] =
+    let [(sends, _), (receives, _), (other, peer_of_other)] =
         [(CQ, CqId(1)), (CqId(1), CQ), (CqId(1), CqId(1))].map(|(send_cq, recv_cq)| {
             let now = world.now;
             let init = QpInit { send_cq, recv_cq, ..qp_init(16, 16) };
@@ -374,7 +378,7 @@ fn cq_overrun_ends_only_its_own_qps() {
             for end in [0, 1] {
                 assert!(matches!(event(&mut world, end), Event::Established { .. }));
             }
-            qp
+            (qp, passive)
         });
     // One whose request is not decided on, and one that is not connected.
     let [connecting, idle] =
@@ -382,6 +386,21 @@ fn cq_overrun_ends_only_its_own_qps() {
     let (now, remote) = (world.now, world.socket(1, PORT));
     world.ends[0].engine.connect(now, connecting, remote, &ConnParam::default()).unwrap();
     let _undecided = request(&mut world);
+    // A request of the unaffected queue pair is under way meanwhile.
+    let stags = [0, 1].map(|end| register(&world, end, Access::ALL));
+    world.ends[0].arena.write(0, &[0x5a; 4096]);
+    let under_way = |wr_id, at: u64| SendWr {
+        wr_id,
+        operation: Operation::Write {
+            payload: Payload::Gather([sge(stags[0], at, 2048)].into_iter().collect()),
+            rkey: stags[1],
+            remote: at,
+        },
+        signaled: true,
+        fence: false,
+    };
+    world.ends[0].engine.post_recv(other, receive(11, stags[0], 5)).unwrap();
+    world.ends[0].engine.post_send(other, under_way(10, 0)).unwrap();
     for wr_id in 0..5 {
         let nothing = Operation::Write { payload: Payload::empty(), rkey: 0, remote: 0 };
         let wr = SendWr { wr_id, operation: nothing, signaled: true, fence: false };
@@ -403,7 +422,22 @@ fn cq_overrun_ends_only_its_own_qps() {
     // Every request is reported once, in order, as space appears.
     let ids: Vec<_> = completions(&mut world, 0, 5).iter().map(|wc| wc.wr_id).collect();
     assert_eq!(ids, [0, 1, 2, 3, 4]);
+    // The queue pair that uses the other completion queue goes on, in both directions.
+    world.ends[0].engine.post_send(other, under_way(12, 2048)).unwrap();
+    let done = completions_of(&mut world, 0, CqId(1), 2);
+    let done: Vec<_> = done.iter().map(|wc| (wc.wr_id, wc.status)).collect();
+    assert_eq!(done, [10, 12].map(|wr_id| (wr_id, WcStatus::Success)));
+    world.ends[1].engine.post_send(peer_of_other, send(1, b"hello", None)).unwrap();
+    let received = completions_of(&mut world, 0, CqId(1), 1)[0];
+    let expected = (11, WcOpcode::Recv, WcStatus::Success, 5);
+    assert_eq!((received.wr_id, received.opcode, received.status, received.byte_len), expected);
+    assert_eq!(world.ends[0].arena.read(0, 5), b"hello");
+    let placed = world.run_until(30 * SECOND, |world| {
+        world.ends[1].arena.read(0, 4096).iter().all(|&byte| byte == 0x5a)
+    });
+    assert!(placed);
     assert_eq!(world.ends[0].engine.qp_state(other), QpState::Rts);
+    assert_eq!(world.ends[1].engine.qp_state(peer_of_other), QpState::Rts);
 }
 
 #[test]

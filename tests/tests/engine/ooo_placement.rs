@@ -122,6 +122,23 @@ fn ooo_messages_are_delivered_in_order_once_gaps_are_filled() {
 
 /// Beyond a gap only the Write is placed: a Send and a Read Response are buffered, though the
 /// response could be placed.
+// req-test: RDMAP-264
+#[test]
+fn ooo_write_of_another_version_is_not_placed() {
+    for version in [0, 0x80, 0xc0] {
+        let mut marked = OooFixture::new(true);
+        let gap = marked.write(0, &[1; 1000]);
+        let mut bad = Header::write(marked.stag, 2000, true).encode(&[2; 1000]);
+        bad[1] = bad[1] & 0x3f | version;
+        let early = marked.drop_ulpdu(&bad);
+        marked.fx.retransmit(&early);
+        marked.fx.retransmit(&gap);
+        assert_eq!(marked.fx.sent_terminate().cause(), (0, 2, 5), "RV {version:#x}");
+        assert_eq!(marked.fx.arena.read(0, 1000), [1; 1000]);
+        assert_eq!(marked.fx.arena.read(2000, 1000), [0; 1000]);
+    }
+}
+
 // req-test: DDP-024, DDP-114, DDP-116, RDMAP-210
 #[test]
 fn nothing_completes_beyond_a_gap() {

@@ -208,24 +208,58 @@ fn read_response_must_match_its_request() {
 // req-test: RDMAP-105, RDMAP-264, RDMAP-269, RDMAP-055, RDMAP-130
 #[test]
 fn wrong_rdmap_version_is_refused() {
-    for version in [0u8, 0x80, 0xc0] {
-        let stag = 5;
-        for ulpdu in [write(stag, 0, b"x"), send(1, b"x"), read_request(1, stag, 0, 1, 0)] {
-            let mut fx = connected();
-            fx.post_recv(1, 0, 64);
-            let mut bad = ulpdu;
-            bad[1] = bad[1] & 0x3f | version;
-            fx.inject_ulpdu(&bad);
-            let terminate = fx.sent_terminate();
-            assert_eq!(terminate.cause(), (0, 2, 5));
-            let len = if bad[0] & 0x80 == 0 { 18 } else { 14 };
-            // A whole Read Request has its RDMA header copied (section 7.1, item 3).
-            let request = if bad.len() == 46 { 28 } else { 0 };
-            assert_eq!(
-                (&terminate.ddp_header[..], terminate.rdma_header.len()),
-                (&bad[..len], request)
-            );
-            assert_eq!(wc_statuses(&mut fx), [(1, WcStatus::Flushed)]);
+    // Each valid but for its version, alone or as the second segment of a message.
+    let messages = |fx: &mut Fixture| {
+        let stag = fx.register_for_stream(1000, 64, Access::ALL);
+        let sink = fx.mem_stag;
+        let segment_of_send = |mo, last| Header::send(1, mo, last).encode(b"xy");
+        let terminate =
+            Header::Untagged { opcode: 7, last: true, invalidate: 0, qn: 2, msn: 1, mo: 0 };
+        let mut messages = vec![
+            (None, write(stag, 1000, b"xyzw")),
+            (Some(Header::write(stag, 1000, false).encode(b"xy")), write(stag, 1002, b"zw")),
+            (Some(segment_of_send(0, false)), segment_of_send(2, false)),
+            (Some(segment_of_send(0, false)), segment_of_send(2, true)),
+            (None, read_request(1, stag, 1000, 1, 0)),
+            (None, read_response(sink, 100, false, b"xy")),
+            (None, read_response(sink, 100, true, b"xyzw")),
+            (Some(read_response(sink, 100, false, b"xy")), read_response(sink, 102, false, b"z")),
+            (Some(read_response(sink, 100, false, b"xy")), read_response(sink, 102, true, b"zw")),
+            (None, terminate.encode(&[0x11, 0, 0, 0])),
+        ];
+        messages.extend([3, 5].map(|opcode| (None, send_as(opcode, 1, 0, b"xy"))));
+        messages.extend([4, 6].map(|opcode| (None, send_as(opcode, 1, stag, b"xy"))));
+        messages.extend([8, 9].map(|opcode| (None, send_as(opcode, 1, 0, b"immediat"))));
+        messages
+    };
+    let count = messages(&mut connected()).len();
+    for (version, index) in
+        [0u8, 0x80, 0xc0].into_iter().flat_map(|v| (0..count).map(move |i| (v, i)))
+    {
+        let mut fx = connected();
+        fx.post_recv(1, 0, 64);
+        fx.post_read(2, 100, 4, PEER_STAG, 0);
+        fx.take_sent();
+        let (first, good) = messages(&mut fx).swap_remove(index);
+        let mut bad = good;
+        bad[1] = bad[1] & 0x3f | version;
+        // Both in one TCP segment, so that the second is in the run of the first.
+        let segments = [first.as_deref(), Some(&bad[..])].into_iter().flatten();
+        fx.inject(&segments.flat_map(|ulpdu| fpdu(ulpdu, true)).collect::<Vec<_>>());
+        let terminate = fx.sent_terminate();
+        assert_eq!(terminate.cause(), (0, 2, 5), "message {index}");
+        let len = if bad[0] & 0x80 == 0 { 18 } else { 14 };
+        // A whole Read Request has its RDMA header copied (section 7.1, item 3).
+        let request = if bad.len() == 46 { 28 } else { 0 };
+        assert_eq!(
+            (&terminate.ddp_header[..], terminate.rdma_header.len()),
+            (&bad[..len], request)
+        );
+        let flushed = [(2, WcStatus::Flushed), (1, WcStatus::Flushed)];
+        assert_eq!(wc_statuses(&mut fx), flushed, "message {index}");
+        let placed = if first.is_some() { 2 } else { 0 };
+        for at in [0, 100, 1000] {
+            assert_eq!(fx.arena.read(at + placed, 4), [0; 4], "message {index}");
         }
     }
 }

@@ -299,6 +299,7 @@ impl Deframer {
     ) -> OooPlacement {
         let Some(marked) = &mut self.marker_state else { return OooPlacement::Deferred };
         let phase = marked.markers.phase(seq);
+        // req: MPA-126
         let start = match marked.ooo_fpdu_start {
             Some(end) if end == seq => 0,
             _ => match markers::find_fpdu_start(run, phase) {

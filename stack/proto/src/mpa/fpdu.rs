@@ -182,6 +182,25 @@ mod tests {
         }
     }
 
+    // req-test: MPA-045, MPA-046
+    #[test]
+    fn fpdus_begin_with_ulpdus_of_up_to_64768_bytes() {
+        let mut space = vec![0xff; 1 << 17];
+        for len in [0, 1, 2, 127, 128, 64_767, 64_768] {
+            let mut free = &mut space[..];
+            let before = free.len();
+            assert_eq!(begin_fpdu(&mut free, len).map(|ulpdu| ulpdu.len()), Some(len));
+            assert_eq!(before - free.len(), fpdu_len(len), "{len} bytes");
+            let length = u16::try_from(len).unwrap().to_be_bytes();
+            assert_eq!(space[..LENGTH_LEN], length, "{len} bytes");
+        }
+        for len in [64_769, 65_535, 65_536, 1 << 17] {
+            let mut free = &mut space[..];
+            assert_eq!(begin_fpdu(&mut free, len), None, "{len} bytes");
+            assert!(free.is_empty(), "{len} bytes");
+        }
+    }
+
     // req-test: MPA-044
     #[test]
     fn mulpdu_follows_emss_within_bounds() {

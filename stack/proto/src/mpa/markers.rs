@@ -223,7 +223,7 @@ pub fn find_fpdu_start(run: &[u8], phase: usize) -> Option<usize> {
         |(at, &[_, _, high, low])| {
             let start = at.checked_sub(usize::from(u16::from_be_bytes([high, low]) & !3))?;
             // Directly after a marker: that is the leading marker of the FPDU.
-            if start != at && advance_phase(phase, start) == MARKER_LEN {
+            if advance_phase(phase, start) == MARKER_LEN {
                 start.checked_sub(MARKER_LEN)
             } else {
                 Some(start)

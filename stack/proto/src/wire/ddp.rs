@@ -136,8 +136,9 @@ impl Tagged {
     pub(crate) fn parse_expected(ulpdu: &[u8], version: Version, rsvd_ulp: u8) -> Option<Self> {
         let (wire, _) = TaggedWire::ref_from_prefix(ulpdu).ok()?;
         let last = wire.control & CONTROL_LAST != 0;
-        let is_expected = wire.control & !CONTROL_LAST == CONTROL_TAGGED | version.dv()
-            && wire.rsvd_ulp == rsvd_ulp;
+        let is_version = wire.control & !CONTROL_LAST == CONTROL_TAGGED | version.dv();
+        // req: RDMAP-264
+        let is_expected = is_version && wire.rsvd_ulp == rsvd_ulp;
         let (stag, to) = (wire.stag.get(), wire.to.get());
         is_expected.then_some(Self { last, rsvd_ulp, stag, to })
     }
@@ -150,7 +151,9 @@ impl Untagged {
     pub(crate) fn parse_expected(ulpdu: &[u8], version: Version, rsvd_ulp: u8) -> Option<Self> {
         let (wire, _) = UntaggedWire::ref_from_prefix(ulpdu).ok()?;
         let last = wire.control & CONTROL_LAST != 0;
-        let is_expected = wire.control & !CONTROL_LAST == version.dv() && wire.rsvd_ulp == rsvd_ulp;
+        let is_version = wire.control & !CONTROL_LAST == version.dv();
+        // req: RDMAP-264
+        let is_expected = is_version && wire.rsvd_ulp == rsvd_ulp;
         is_expected.then(|| Self::from_wire(wire, last))
     }
 

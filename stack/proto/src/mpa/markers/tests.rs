@@ -401,6 +401,32 @@ fn segments_without_marker_are_located_by_preceding_lengths() {
     }
 }
 
+/// An FPDU at the start of a segment is not located by that alone: neither before any other was
+/// located, nor behind a gap after those that were.
+// req-test: MPA-126
+#[test]
+fn alignment_alone_locates_no_fpdu() {
+    let (_, starts, stream) = stream_of(&[600, 100, 60, 60, 60]);
+    let [second, third, fourth, fifth] = starts[1..] else { panic!() };
+    assert_eq!(second / 512, stream.len() / 512, "no marker behind the first FPDU");
+    let mut pool = FpduPool::new(1);
+    let mut ahead = |receiver: &mut Deframer, from: usize, to: usize| {
+        let (seq, mut placed) = (Seq(u32::try_from(from).unwrap()), 0);
+        receiver.place_ooo(seq, &stream[from..to], true, &mut pool, |_| {
+            placed += 1;
+            true
+        });
+        placed
+    };
+    let mut receiver = Deframer::new(Some(Markers::starting_at(Seq(0))));
+    assert_eq!(ahead(&mut receiver, third, fourth), 0);
+    // The first contains a marker, and the second follows it.
+    assert_eq!(ahead(&mut receiver, 0, third), 2);
+    assert_eq!(ahead(&mut receiver, fourth, fifth), 0);
+    assert_eq!(ahead(&mut receiver, second, third), 0);
+    assert_eq!(ahead(&mut receiver, third, fourth), 1);
+}
+
 /// The end of out-of-order FPDUs is discarded once it is in order: 2^32 bytes later the same
 /// sequence number is another position.
 #[test]

@@ -70,8 +70,8 @@ impl Requester {
 /// True for an RDMA Write whose payload is inline or empty, and that does not wait for its fence.
 fn is_inline_or_empty(entry: &Entry, is_fenced: bool) -> bool {
     let flags = entry.flags();
-    // req: RDMAP-217, RDMAP-237
     let waits = is_fenced && flags.contains(WqeFlags::FENCE);
     let has_no_memory = flags.contains(WqeFlags::INLINE) || entry.len == 0;
+    // req: RDMAP-217
     entry.opcode() == WqeOpcode::Write && has_no_memory && !waits
 }

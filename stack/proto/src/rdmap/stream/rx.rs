@@ -53,7 +53,7 @@ impl Stream {
             return false;
         }
         let Ok(Header::Tagged(header)) = Header::parse(ulpdu, self.version) else { return false };
-        // req: DDP-114, RDMAP-210
+        // req: DDP-114, RDMAP-210, RDMAP-264
         let is_write = Opcode::parse(header.rsvd_ulp, self.version) == Ok(Opcode::Write);
         let payload = &ulpdu[TAGGED_LEN..];
         is_write && self.place_write(memory, &header, payload).is_ok()
