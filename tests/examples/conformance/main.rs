@@ -4,6 +4,7 @@
 mod mutant_tree;
 mod mutation_run;
 mod pool;
+mod results;
 
 use std::io;
 use std::path::PathBuf;
@@ -12,16 +13,17 @@ use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand};
 use ferrowarp_tests::compliance::cargo;
-use ferrowarp_tests::compliance::mutate::Mutant;
 use ferrowarp_tests::compliance::report::TraceReport;
+use ferrowarp_tests::compliance::survivors::Survivors;
 use ferrowarp_tests::process;
 use ferrowarp_tests::workspace::root;
 use indicatif::{ProgressBar, ProgressStyle};
 use rand::SeedableRng;
 use rand::rngs::SmallRng;
 
-use crate::mutation_run::{MutationRun, Outcome, RuleResult};
+use crate::mutation_run::{MutantResult, MutationRun, Outcome};
 use crate::pool::Pool;
+use crate::results::Results;
 
 /// Timeout of the tests of a target.
 const TEST_TIMEOUT: Duration = Duration::from_secs(600);
@@ -50,6 +52,9 @@ enum What {
 struct Mutate {
     /// Seed of the selection of rules and mutants; without it, every mutant of every rule is run.
     seed: Option<u64>,
+    /// File of the results of all mutants: rules in it are not run again.
+    #[arg(long)]
+    results: Option<PathBuf>,
     /// Number of rules to draw.
     #[arg(long, default_value_t = 60)]
     count: usize,
@@ -123,21 +128,33 @@ fn test(device: bool) -> io::Result<bool> {
 
 fn mutate(what: &Mutate) -> io::Result<bool> {
     let report = TraceReport::read(root())?;
+    let survivors = Survivors::read(root())?;
     let (seed, all) = (what.seed.unwrap_or(0), what.seed.is_none());
     let count = if all { usize::MAX } else { what.count };
+    let mut results = what.results.as_deref().filter(|_| all).map(Results::open).transpose()?;
     let mut rng = SmallRng::seed_from_u64(seed);
     let pool = Pool { report: &report, dpdk: what.dpdk };
     let drawn = pool.draw(count, &what.only, &mut rng);
-    let mut run = MutationRun::new(pool, &what.folder)?;
-    let cases =
-        drawn.iter().map(|id| run.case(id, all, &mut rng)).collect::<io::Result<Vec<_>>>()?;
+    let mut tally = Tally::default();
+    let mut cases = Vec::new();
+    let mut run = MutationRun::new(pool, &survivors, &what.folder)?;
+    for id in &drawn {
+        match results.as_ref().and_then(|results| results.of(id)) {
+            Some(known) => tally.record(id, known),
+            None => cases.push(run.case(id, all, &mut rng)?),
+        }
+    }
     let bar = progress(cases.len());
     bar.enable_steady_tick(Duration::from_secs(1));
-    run.prepare(&cases, &bar)?;
-    let mut tally = Tally::default();
+    if !cases.is_empty() {
+        run.prepare(&cases, &bar)?;
+    }
     for case in &cases {
         bar.set_message(case.id.to_owned());
         let result = run.run_mutants(case, all)?;
+        if let Some(results) = &mut results {
+            results.add(case.id, &result)?;
+        }
         bar.suspend(|| tally.record(case.id, &result));
         bar.inc(1);
     }
@@ -168,28 +185,26 @@ struct Tally {
 }
 
 impl Tally {
-    fn record(&mut self, id: &str, result: &RuleResult<'_>) {
+    fn record(&mut self, id: &str, results: &[MutantResult]) {
         let with = |wanted| {
-            result.outcomes.iter().filter(move |(outcome, _)| *outcome == wanted).map(|(_, m)| m)
+            results.iter().filter(move |result| result.outcome == wanted).map(|result| &result.name)
         };
-        self.mutants += result.outcomes.len();
-        let describe =
-            |mutant: &Mutant| format!("line {}: {}", mutant.start + 1, mutant.description);
-        for mutant in with(Outcome::Survived) {
-            println!("SURVIVED  {id}  {}", describe(mutant));
+        self.mutants += results.len();
+        for name in with(Outcome::Survived) {
+            println!("SURVIVED  {id}  {name}");
         }
         if with(Outcome::Survived).next().is_some() {
             self.survived += 1;
-        } else if let Some(mutant) = with(Outcome::Caught).next() {
+        } else if let Some(name) = with(Outcome::Caught).next() {
             self.caught += 1;
             let more = match with(Outcome::Caught).count() {
                 1 => String::new(),
                 count => format!(" (one of {count})"),
             };
-            println!("caught    {id}  {}{more}", describe(mutant));
-        } else if let Some(mutant) = with(Outcome::Coarse).next() {
+            println!("caught    {id}  {name}{more}");
+        } else if let Some(name) = with(Outcome::Coarse).next() {
             self.coarse += 1;
-            println!("coarsely  {id}  {}", describe(mutant));
+            println!("coarsely  {id}  {name}");
         } else {
             self.none += 1;
             println!("-         {id}  no mutant compiled");

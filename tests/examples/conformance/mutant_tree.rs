@@ -31,6 +31,20 @@ pub(crate) struct CompileError {
     pub(crate) text: String,
 }
 
+/// Result of some tests of a target.
+pub(crate) enum TestResult {
+    /// All of them passed.
+    Passed,
+    /// The tests that failed; none where the program ended early, or at the timeout.
+    Failed(Vec<String>),
+}
+
+impl TestResult {
+    pub(crate) fn passed(&self) -> bool {
+        matches!(self, Self::Passed)
+    }
+}
+
 /// The test binaries of some targets, or the errors of the build.
 pub(crate) type Built = Result<BTreeMap<Target, PathBuf>, Vec<CompileError>>;
 
@@ -101,7 +115,7 @@ impl MutantTree {
         Ok(Err(errors))
     }
 
-    /// Runs the named tests of `program` with one mutant active (0: none); true if all passed.
+    /// Runs the named tests of `program` with one mutant active (0: none).
     pub(crate) fn run(
         &self,
         target: &Target,
@@ -109,7 +123,7 @@ impl MutantTree {
         names: &BTreeSet<String>,
         mutant: u32,
         timeout: Duration,
-    ) -> io::Result<bool> {
+    ) -> io::Result<TestResult> {
         // DPDK reserves hundreds of GiB of address space without using it.
         let limit = if target.device { "unlimited".to_owned() } else { MEMORY_MAX_KIB.to_string() };
         let mut command = Command::new("sh");
@@ -122,7 +136,13 @@ impl MutantTree {
             .env("LIMIT", limit)
             .env(ACTIVE_MUTANT_ENV, mutant.to_string());
         let result = process::run(&mut command, timeout)?;
-        Ok(result.success() && cargo::passed(&result.output) >= names.len())
+        if result.success() && cargo::passed(&result.output) >= names.len() {
+            return Ok(TestResult::Passed);
+        }
+        let failed = result.output.lines().filter_map(|line| {
+            Some(line.strip_prefix("test ")?.strip_suffix(" ... FAILED")?.to_owned())
+        });
+        Ok(TestResult::Failed(failed.collect()))
     }
 }
 

@@ -13,14 +13,14 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use ferrowarp_tests::compliance::cargo::{self, Target};
-use ferrowarp_tests::compliance::mutate::{self, Mutant};
 use ferrowarp_tests::compliance::schemata::{self, MetaMutant};
+use ferrowarp_tests::compliance::survivors::{self, NamedMutant, Survivors};
 use ferrowarp_tests::workspace::{self, root};
 use indicatif::ProgressBar;
 use rand::rngs::SmallRng;
 use rand::seq::SliceRandom;
 
-use crate::mutant_tree::{CompileError, Guards, MutantTree};
+use crate::mutant_tree::{BUILD_TIMEOUT, CompileError, Guards, MutantTree, TestResult};
 use crate::pool::Pool;
 
 /// Maximum number of mutants of a rule that are tried until one compiles and is not coarse.
@@ -47,6 +47,22 @@ pub(crate) enum Outcome {
     Survived,
 }
 
+impl Outcome {
+    /// Returns its name in a file of results.
+    pub(crate) const fn name(self) -> &'static str {
+        match self {
+            Self::Caught => "caught",
+            Self::Coarse => "coarse",
+            Self::Survived => "survived",
+        }
+    }
+
+    /// Returns the outcome of this name.
+    pub(crate) fn parse(name: &str) -> Option<Self> {
+        [Self::Caught, Self::Coarse, Self::Survived].into_iter().find(|found| found.name() == name)
+    }
+}
+
 /// A rule, and the mutants of the lines tagged with it.
 pub(crate) struct Case<'a> {
     /// The rule.
@@ -55,23 +71,23 @@ pub(crate) struct Case<'a> {
     numbers: Vec<u32>,
 }
 
-/// Result of a rule.
-pub(crate) struct RuleResult<'a> {
-    /// Outcomes of the mutants that were run.
-    pub(crate) outcomes: Vec<(Outcome, &'a Mutant)>,
-}
-
-/// A mutant and its file.
-struct Site {
-    file: String,
-    mutant: Mutant,
+/// Result of a mutant for a rule.
+#[derive(Clone, Debug)]
+pub(crate) struct MutantResult {
+    /// Its outcome.
+    pub(crate) outcome: Outcome,
+    /// Name of the mutant.
+    pub(crate) name: String,
+    /// Tests of the rule that failed; none of those that did not end.
+    pub(crate) failed: Vec<String>,
 }
 
 /// State of a mutation run.
 pub(crate) struct MutationRun<'a> {
     pool: Pool<'a>,
+    survivors: &'a Survivors,
     /// Mutants by number, which counts from 1.
-    sites: Vec<Site>,
+    sites: Vec<NamedMutant>,
     schemata_tree: MutantTree,
     standalone_tree: MutantTree,
     /// Mutants compiled into `programs`.
@@ -86,11 +102,12 @@ pub(crate) struct MutationRun<'a> {
 
 impl<'a> MutationRun<'a> {
     /// Creates a run without building anything.
-    pub(crate) fn new(pool: Pool<'a>, folder: &Path) -> io::Result<Self> {
+    pub(crate) fn new(pool: Pool<'a>, survivors: &'a Survivors, folder: &Path) -> io::Result<Self> {
         let sanity = Target::of(root(), SANITY_FILE)
             .ok_or_else(|| io::Error::other("there are no sanity tests"))?;
         Ok(Self {
             pool,
+            survivors,
             sites: Vec::new(),
             schemata_tree: MutantTree::new(folder, "asleep")?,
             standalone_tree: MutantTree::new(folder, "alone")?,
@@ -103,7 +120,7 @@ impl<'a> MutationRun<'a> {
         })
     }
 
-    /// Generates the mutants of a rule: all of them, or a few at random.
+    /// Generates the mutants of a rule that its tests can notice: all of them, or a few at random.
     pub(crate) fn case(
         &mut self,
         id: &'a str,
@@ -114,16 +131,13 @@ impl<'a> MutationRun<'a> {
         tags.shuffle(rng);
         let (mut numbers, mut fallback) = (Vec::new(), Vec::new());
         for tag in tags {
-            let text = fs::read_to_string(root().join(&tag.file))?;
-            let mut mutants = mutate::mutants(&text, tag.line);
+            let mut mutants = survivors::named_mutants(root(), tag)?;
+            mutants.retain(|mutant| !self.survivors.is_equivalent(id, &mutant.name));
             mutants.shuffle(rng);
             for mutant in mutants {
-                let existing = self
-                    .sites
-                    .iter()
-                    .position(|site| site.file == tag.file && site.mutant == mutant);
+                let existing = self.sites.iter().position(|site| *site == mutant);
                 let index = existing.unwrap_or_else(|| {
-                    self.sites.push(Site { file: tag.file.clone(), mutant });
+                    self.sites.push(mutant);
                     self.sites.len() - 1
                 });
                 let number = u32::try_from(index + 1).expect("there are not that many");
@@ -139,7 +153,7 @@ impl<'a> MutationRun<'a> {
         Ok(Case { id, numbers })
     }
 
-    fn site(&self, number: u32) -> &Site {
+    fn site(&self, number: u32) -> &NamedMutant {
         &self.sites[number as usize - 1]
     }
 
@@ -230,7 +244,7 @@ impl<'a> MutationRun<'a> {
         }
         let start = Instant::now();
         let program = &self.programs[target];
-        if !self.schemata_tree.run(target, program, names, 0, crate::mutant_tree::BUILD_TIMEOUT)? {
+        if !self.schemata_tree.run(target, program, names, 0, BUILD_TIMEOUT)?.passed() {
             let what = format!("{} {} {names:?} fails as it is", target.package, target.name);
             return Err(io::Error::other(what));
         }
@@ -239,10 +253,10 @@ impl<'a> MutationRun<'a> {
     }
 
     /// Runs the mutants of a rule: all, or until one is not coarse.
-    pub(crate) fn run_mutants(&self, case: &Case<'a>, all: bool) -> io::Result<RuleResult<'_>> {
+    pub(crate) fn run_mutants(&self, case: &Case<'a>, all: bool) -> io::Result<Vec<MutantResult>> {
         let guards = self.guards(case.id);
-        let decides = |(outcome, _): &(Outcome, u32)| *outcome != Outcome::Coarse;
-        let mut found: Vec<(Outcome, u32)> = Vec::new();
+        let decides = |result: &MutantResult| result.outcome != Outcome::Coarse;
+        let mut found: Vec<MutantResult> = Vec::new();
         // Fallbacks only after all others, and in each group those built alone last.
         for (fallback, alone) in [(false, false), (false, true), (true, false), (true, true)] {
             if found.iter().any(decides) || (fallback && !found.is_empty()) {
@@ -253,13 +267,14 @@ impl<'a> MutationRun<'a> {
                 group.contains(&number) && self.site(number).mutant.is_fallback == fallback
             };
             for number in case.numbers.iter().copied().filter(is_next) {
-                let outcome = if alone {
+                let result = if alone {
                     self.run_standalone(&guards, number)?
                 } else {
                     Some(self.run_in_schemata(&guards, number)?)
                 };
-                let Some(outcome) = outcome else { continue };
-                found.push((outcome, number));
+                let Some((outcome, failed)) = result else { continue };
+                let name = self.site(number).name.clone();
+                found.push(MutantResult { outcome, name, failed });
                 if !all && outcome != Outcome::Coarse {
                     break;
                 }
@@ -268,33 +283,33 @@ impl<'a> MutationRun<'a> {
         if !all && found.iter().any(decides) {
             found.retain(decides);
         }
-        let outcomes = found
-            .into_iter()
-            .map(|(outcome, number)| (outcome, &self.site(number).mutant))
-            .collect();
-        Ok(RuleResult { outcomes })
+        Ok(found)
     }
 
-    fn run_in_schemata(&self, guards: &Guards, number: u32) -> io::Result<Outcome> {
-        Ok(match self.is_caught(guards, number)? {
-            false => Outcome::Survived,
-            true if self.is_coarse(number)? => Outcome::Coarse,
-            true => Outcome::Caught,
+    /// Returns the outcome, and the tests that failed.
+    fn run_in_schemata(&self, guards: &Guards, number: u32) -> io::Result<(Outcome, Vec<String>)> {
+        Ok(match self.failed_guards(guards, number)? {
+            None => (Outcome::Survived, Vec::new()),
+            Some(failed) if self.is_coarse(number)? => (Outcome::Coarse, failed),
+            Some(failed) => (Outcome::Caught, failed),
         })
     }
 
-    fn is_caught(&self, guards: &Guards, number: u32) -> io::Result<bool> {
+    /// Returns the tests that failed in the first target with such; `None` if all passed.
+    fn failed_guards(&self, guards: &Guards, number: u32) -> io::Result<Option<Vec<String>>> {
         let mut guards: Vec<_> = guards
             .iter()
             .map(|(target, names)| (self.timeout[&(target.clone(), key(names))], target, names))
             .collect();
         guards.sort_unstable();
         for (timeout, target, names) in guards {
-            if !self.schemata_tree.run(target, &self.programs[target], names, number, timeout)? {
-                return Ok(true);
+            let program = &self.programs[target];
+            let result = self.schemata_tree.run(target, program, names, number, timeout)?;
+            if let TestResult::Failed(failed) = result {
+                return Ok(Some(failed));
             }
         }
-        Ok(false)
+        Ok(None)
     }
 
     fn is_coarse(&self, number: u32) -> io::Result<bool> {
@@ -304,14 +319,19 @@ impl<'a> MutationRun<'a> {
         let names = sanity_names();
         let timeout = self.timeout[&(self.sanity.clone(), key(&names))];
         let program = &self.programs[&self.sanity];
-        let is_coarse = !self.schemata_tree.run(&self.sanity, program, &names, number, timeout)?;
+        let result = self.schemata_tree.run(&self.sanity, program, &names, number, timeout)?;
+        let is_coarse = !result.passed();
         self.is_coarse.borrow_mut().insert(number, is_coarse);
         Ok(is_coarse)
     }
 
     /// Runs a mutant in a build of its own; `None` if it does not compile.
-    fn run_standalone(&self, guards: &Guards, number: u32) -> io::Result<Option<Outcome>> {
-        let Site { file, mutant } = self.site(number);
+    fn run_standalone(
+        &self,
+        guards: &Guards,
+        number: u32,
+    ) -> io::Result<Option<(Outcome, Vec<String>)>> {
+        let NamedMutant { file, mutant, .. } = self.site(number);
         let text = fs::read_to_string(root().join(file))?;
         self.standalone_tree.write_if_changed(file, mutant.text(&text).as_bytes())?;
         let outcome = self.standalone_outcome(guards);
@@ -319,8 +339,8 @@ impl<'a> MutationRun<'a> {
         outcome
     }
 
-    fn standalone_outcome(&self, guards: &Guards) -> io::Result<Option<Outcome>> {
-        let passes = |target: &Target, names: &BTreeSet<String>| {
+    fn standalone_outcome(&self, guards: &Guards) -> io::Result<Option<(Outcome, Vec<String>)>> {
+        let run = |target: &Target, names: &BTreeSet<String>| {
             let Ok(programs) = self.standalone_tree.build(&BTreeSet::from([target.clone()]))?
             else {
                 return Ok::<_, io::Error>(None);
@@ -329,16 +349,18 @@ impl<'a> MutationRun<'a> {
             self.standalone_tree.run(target, &programs[target], names, 0, timeout).map(Some)
         };
         for (target, names) in guards {
-            match passes(target, names)? {
+            match run(target, names)? {
                 None => return Ok(None),
-                Some(true) => {}
-                Some(false) => {
-                    let is_sane = passes(&self.sanity, &sanity_names())? == Some(true);
-                    return Ok(Some(if is_sane { Outcome::Caught } else { Outcome::Coarse }));
+                Some(TestResult::Passed) => {}
+                Some(TestResult::Failed(failed)) => {
+                    let sanity = run(&self.sanity, &sanity_names())?;
+                    let is_sane = sanity.is_some_and(|result| result.passed());
+                    let outcome = if is_sane { Outcome::Caught } else { Outcome::Coarse };
+                    return Ok(Some((outcome, failed)));
                 }
             }
         }
-        Ok(Some(Outcome::Survived))
+        Ok(Some((Outcome::Survived, Vec::new())))
     }
 }
 

@@ -11,6 +11,7 @@
 //! - [`report`]: coverage report of rules, tags, exceptions and open rows.
 //! - [`scan`]: tags in the sources.
 //! - [`schemata`]: many mutants in one build.
+//! - [`survivors`]: mutants by name, and those that no test of their rule noticed.
 
 pub mod cargo;
 pub mod catalogue;
@@ -22,3 +23,4 @@ pub mod replay;
 pub mod report;
 pub mod scan;
 pub mod schemata;
+pub mod survivors;

@@ -255,7 +255,7 @@ impl TraceReport {
 }
 
 /// Reads a table without its titles.
-fn read_table(root: &Path, file: &str, titles: &str) -> io::Result<Vec<String>> {
+pub(super) fn read_table(root: &Path, file: &str, titles: &str) -> io::Result<Vec<String>> {
     let text = fs::read_to_string(root.join(file))?;
     let mut lines = text.lines();
     if lines.next() != Some(titles) {

@@ -3,6 +3,7 @@
 use std::sync::LazyLock;
 
 use ferrowarp_tests::compliance::report::{RuleStatus, TraceReport};
+use ferrowarp_tests::compliance::survivors::Survivors;
 use ferrowarp_tests::workspace::root;
 
 /// True if the generated tables are to be rewritten.
@@ -22,6 +23,16 @@ static REPORT: LazyLock<TraceReport> = LazyLock::new(|| {
 #[test]
 fn every_rule_is_accounted_for() {
     let complaints = REPORT.errors();
+    assert!(complaints.is_empty(), "\n{}\n", complaints.join("\n"));
+}
+
+#[test]
+fn survivors_are_mutants_of_their_rule() {
+    let mut survivors = Survivors::read(root()).unwrap();
+    if updates() {
+        survivors.update(root(), &REPORT).unwrap();
+    }
+    let complaints = survivors.errors(root(), &REPORT).unwrap();
     assert!(complaints.is_empty(), "\n{}\n", complaints.join("\n"));
 }
 
