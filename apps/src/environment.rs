@@ -3,6 +3,7 @@
 use std::fs::read_to_string;
 use std::time::{SystemTime, UNIX_EPOCH};
 
+use ferrowarp::Context;
 use serde::Serialize;
 
 use crate::port_figures::PortFigures;
@@ -32,6 +33,8 @@ pub struct Environment {
     pub cores: Vec<usize>,
     /// Seconds since 1970, at the start.
     pub time_unix_s: u64,
+    /// Clock of this end, and the cost of a reading; empty if no port was opened.
+    pub clock: String,
     /// Port of this end, in a loop of the client; `null` if it was not opened.
     pub port: Option<PortFigures>,
 }
@@ -61,8 +64,15 @@ impl Environment {
             command: std::env::args().collect(),
             cores: Vec::new(),
             time_unix_s: SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_secs()),
+            clock: String::new(),
             port: None,
         }
+    }
+
+    /// Adds the state of the context at the end of its use.
+    pub fn add_context(&mut self, context: &Context) {
+        self.clock = context.clock().to_string();
+        self.port = Some(PortFigures::of(context));
     }
 }
 

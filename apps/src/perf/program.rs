@@ -18,7 +18,6 @@ use crate::perf::limits::QPS_MAX;
 use crate::perf::options::{ClientArgs, Command, Options, PORT, ServerArgs, TestArgs};
 use crate::perf::report::{Measurement, Report, TestParams};
 use crate::perf::server::Server;
-use crate::port_figures::PortFigures;
 use crate::run_loop::{Pair, run_both, run_on_cores, run_workers, was_interrupted};
 
 /// Data connections with full windows for which each shard of a server is sized.
@@ -36,7 +35,7 @@ pub fn program(options: &Options) -> anyhow::Result<()> {
             environment.cores.clone_from(&cores);
             let remote = args.host.socket(args.port);
             let outcome = measure(&context, None, remote, args, test, &cores, results);
-            environment.port = Some(PortFigures::of(&context));
+            environment.add_context(&context);
             outcome
         })
     };
@@ -59,7 +58,7 @@ pub fn program(options: &Options) -> anyhow::Result<()> {
                 };
                 let (left, right) = device.open_pair(demand_of(&args))?;
                 let outcome = measure(&left, Some(&right), remote, &args, *test, &cores, results);
-                environment.port = Some(PortFigures::of(&left));
+                environment.add_context(&left);
                 outcome
             })
         }
@@ -144,7 +143,7 @@ fn serve(args: &ServerArgs, environment: &mut Environment) -> anyhow::Result<()>
     let mut workers = Server::workers(&context, *port, *once, *timeout, *reads, on_session)?;
     print_ignoring_errors(&format!("waiting for clients on port {port}\n"));
     let outcome = run_workers(&mut workers, &cores);
-    environment.port = Some(PortFigures::of(&context));
+    environment.add_context(&context);
     if !*once && was_interrupted() { Ok(()) } else { outcome }
 }
 
@@ -171,7 +170,8 @@ fn measure(
         Server::workers(other, remote.port(), true, args.timeout, args.peer_ird_ord(), quiet)
     });
     let mut servers = server.transpose()?.unwrap_or_default();
-    let setting = TestParams::new(test, device, args, checksum_kind(context));
+    let mut setting = TestParams::new(test, device, args, checksum_kind(context));
+    setting.clock = context.clock().to_string();
     let on_result = Box::new(|setting: &TestParams, result: Option<&Measurement>| match result {
         None => print_ignoring_errors(&format!("{}\n", setting.heading())),
         Some(result) => {

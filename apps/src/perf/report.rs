@@ -37,6 +37,8 @@ pub struct TestParams {
     /// Computation of TCP and IP checksums: `none`, `software`, `offload`, or `offload (TCP)` if
     /// only that of TCP is left to the NIC.
     pub checksum: String,
+    /// Clock of this end, and the cost of a reading.
+    pub clock: String,
     /// Both sides are active.
     pub bidirectional: bool,
     /// Every byte is verified.
@@ -173,6 +175,7 @@ impl TestParams {
             crc: !args.no_crc,
             markers: args.markers,
             checksum: checksum.to_owned(),
+            clock: "unknown".to_owned(),
             bidirectional: args.bidirectional,
             verify: args.verify,
         }
@@ -208,6 +211,7 @@ impl TestParams {
         for (left, value, right, other) in settings {
             text += &format!(" {left:<15} : {value:<18} {right:<14} : {other}\n");
         }
+        text += &format!(" {:<15} : {}\n", "Clock", self.clock);
         text + " Data ex. method : Sends of a control connection\n" + RULE + "\n" + columns
     }
 

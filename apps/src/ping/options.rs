@@ -99,7 +99,7 @@ pub struct CommonArgs {
     #[arg(short, long, default_value_t = PORT)]
     #[arg(value_parser = clap::value_parser!(u16).range(1..))]
     pub port: u16,
-    /// Prints the negotiated MPA parameters and the ping data.
+    /// Prints the clock in use, the negotiated MPA parameters, and the ping data.
     #[arg(short, long)]
     pub verbose: bool,
     /// Starts without MPA request and reply frames (draft-02): markers and CRC always on, version 0

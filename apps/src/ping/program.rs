@@ -27,6 +27,7 @@ pub fn program(options: &Options) -> anyhow::Result<()> {
             let serves = Some(common.timeout);
             let demand = Demand { connections, busy, shards: shards.shards, serves };
             let (context, cores) = common.device.open_end(*shards, demand)?;
+            print_clock(&context, common);
             let mut workers = server(&context, common, clients)?;
             println!("waiting for clients on port {}", common.port);
             let outcome = run_workers(&mut workers, &cores);
@@ -36,6 +37,7 @@ pub fn program(options: &Options) -> anyhow::Result<()> {
             common.device.pin_single()?;
             let context = common.device.open(Demand::connections(1))?;
             let count = rounds.count.unwrap_or(u64::MAX);
+            print_clock(&context, common);
             let mut client = client(&context, *host, common, rounds, count)?;
             let outcome = run(&mut client);
             summarize(&client, rounds);
@@ -44,6 +46,7 @@ pub fn program(options: &Options) -> anyhow::Result<()> {
         Command::Loop { common, rounds } => {
             let placement = common.device.placement()?;
             let (left, right) = common.device.open_pair(Demand::connections(1))?;
+            print_clock(&left, common);
             let mut server = server(&right, common, None)?.remove(0);
             let count = rounds.count.unwrap_or(LOOP_COUNT);
             let host = Host { ip: common.device.loop_server(), port: None };
@@ -73,6 +76,13 @@ fn client(
 ) -> anyhow::Result<Client> {
     let remote = host.socket(common.port);
     Client::new(context, remote, common, rounds, count)
+}
+
+/// Prints the clock with `--verbose`.
+fn print_clock(context: &Context, common: &CommonArgs) {
+    if common.verbose {
+        println!("clock: {}", context.clock());
+    }
 }
 
 fn summarize(client: &Client, rounds: &PingArgs) {

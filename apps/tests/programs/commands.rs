@@ -2,8 +2,9 @@
 //! pages nor a network are needed.
 
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
+use std::process::{Command, Output, Stdio};
 use std::sync::MutexGuard;
+use std::time::Duration;
 
 use serde_json::Value;
 use tempfile::TempDir;
@@ -234,6 +235,34 @@ fn iwping_loop_verifies_rounds() {
     let text = String::from_utf8(output.stdout).unwrap();
     assert_eq!(text.lines().filter(|line| line.starts_with("ping data: rdma-ping-")).count(), 20);
     assert!(text.contains("20 rounds of 4321 bytes"), "{text}");
+    let clock = text.lines().next().unwrap();
+    assert!(clock.starts_with("clock: ") && clock.contains(" ns per reading"), "{text}");
+}
+
+#[test]
+fn iwping_goes_on_after_it_was_stopped_for_ten_seconds() {
+    let _fx = Fixture::new();
+    let mut child = Command::new(env!("CARGO_BIN_EXE_iwping"))
+        .args(["loop", "-C", "4000000000", "-V", "--timeout", "60"])
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let pid = child.id().to_string();
+    let signal = |name: &str| {
+        let status = Command::new("kill").args([name, pid.as_str()]).status();
+        assert!(status.unwrap().success());
+    };
+    std::thread::sleep(Duration::from_secs(1));
+    signal("-STOP");
+    std::thread::sleep(Duration::from_secs(10));
+    assert!(child.try_wait().unwrap().is_none(), "ended before it was stopped");
+    signal("-CONT");
+    std::thread::sleep(Duration::from_secs(2));
+    assert!(child.try_wait().unwrap().is_none(), "ended by its own pause");
+    signal("-INT");
+    let output = child.wait_with_output().unwrap();
+    let text = String::from_utf8(output.stdout).unwrap();
+    assert!(text.contains(" rounds of 64 bytes, every byte verified"), "{text}");
 }
 
 #[test]

@@ -10,6 +10,7 @@ use ferrowarp_proto::ddp::regions::RegionTable;
 use ferrowarp_proto::device::Capabilities;
 
 use crate::arena::{Arena, Buffer};
+use crate::clock::{Clock, ClockInfo};
 use crate::config::{Config, DriveMode};
 use crate::counters::{Counters, Usage};
 use crate::error::MemoryError;
@@ -56,6 +57,7 @@ pub(crate) struct ContextInner {
     pub(crate) events: Arc<AsyncEventQueue>,
     pub(crate) taken_events: TakenEvents,
     arena: Arena,
+    clock: Clock,
     pd_next: AtomicU32,
     /// Those that poll the shards, and the one that watches the link.
     threads: Mutex<Vec<ContextThread>>,
@@ -82,6 +84,14 @@ impl Context {
     #[must_use]
     pub fn capabilities(&self) -> Capabilities {
         self.inner.capabilities
+    }
+
+    /// The clock that the shards read, and what a reading of it costs now: for reports, as it takes
+    /// some microseconds. It is the TSC where the kernel's clocksource is; elsewhere, and after the
+    /// TSC has jumped again and again, it is `CLOCK_MONOTONIC`.
+    #[must_use]
+    pub fn clock(&self) -> ClockInfo {
+        self.inner.clock.info()
     }
 
     /// Allocates a zeroed buffer to register, in hugepages if available.

@@ -270,6 +270,7 @@ mod unbound;
 #[cfg(not(loom))]
 pub use self::{
     arena::Buffer,
+    clock::ClockInfo,
     comp_channel::CompChannel,
     config::{Config, DriveMode},
     context::Context,

@@ -174,6 +174,7 @@ impl Context {
             events,
             taken_events: TakenEvents::default(),
             arena: Arena::default(),
+            clock,
             pd_next: AtomicU32::new(1),
             threads: Mutex::new(threads),
             link,
@@ -236,7 +237,7 @@ where
         let engine = Box::new(ShardEngine::new(index, engine, Arc::clone(shared.events), unbound));
         let (running, failing) = (Arc::clone(running), Arc::clone(&failing));
         let siblings = Siblings { running, failing, monitor };
-        let shard = Arc::new(Shard::new(engine, *clock, config.drive, qps_max, siblings));
+        let shard = Arc::new(Shard::new(engine, clock.clone(), config.drive, qps_max, siblings));
         shard.watch_device();
         shard
     };
