@@ -294,7 +294,7 @@ impl PathMtu {
         let Some(smaller) = smaller else { return false };
         self.plpmtu = self.plpmtu.min(smaller);
         // The next size gets one try, as each costs a timeout.
-        self.head_retrans -= 1;
+        self.head_retrans = BLACK_HOLE_RETRANS - 1;
         // The cause may have been another: the size used before is probed first.
         self.schedule_probe(now, cfg);
         true

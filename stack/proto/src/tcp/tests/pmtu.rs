@@ -1,7 +1,7 @@
 //! Path MTU discovery: Packet Too Big, black hole detection, probes.
 
 use super::sim::{Faults, Router, Sim};
-use super::{Config, Event, Fields, Options, Script, at_us};
+use super::{Config, Event, Fields, Options, Script, TxDemand, at_us};
 use crate::tcp::pmtu::PathMtu;
 use crate::tcp::{PathMtuConfig, Probing, TooBig};
 use crate::time::{MILLISECOND, SECOND};
@@ -146,6 +146,27 @@ fn black_hole_lowers_path_mtu_step_by_step() {
         (script.end.tcb.emss(), script.end.events.as_slice()),
         (1448, &[Event::EmssChanged][..])
     );
+}
+
+/// While no frame is free, the same retransmission is planned again and again.
+#[test]
+fn each_retransmission_lowers_path_mtu_by_one_step() {
+    let mut script = script(PathMtuConfig::default());
+    script.write(1448);
+    // Retransmissions into a closed window say nothing of the path.
+    script.window = 0;
+    script.send(script.fields());
+    for _ in 0..8 {
+        script.fire();
+    }
+    script.window = 60_000;
+    script.send(script.fields());
+    script.now = script.end.tcb.deadline().expect("the RTO");
+    script.end.timeout(script.now);
+    for _ in 0..5 {
+        let _ = script.end.tcb.next_transmit(script.now, TxDemand::Nothing);
+        assert_eq!(script.end.tcb.emss(), 1228);
+    }
 }
 
 #[test]
