@@ -58,6 +58,11 @@ impl<T> Record<T> {
         self.marks & marks != 0
     }
 
+    /// True if it is lost with no retransmission in the network.
+    fn awaits_retransmit(&self) -> bool {
+        self.marks & (LOST | RETRANS_IN_FLIGHT) == LOST
+    }
+
     /// True if the last transmission was a retransmission and is outstanding: neither delivered nor
     /// lost.
     fn is_retrans_outstanding(&self) -> bool {
@@ -88,15 +93,20 @@ pub(in crate::tcp) struct Scoreboard<T> {
     retrans_out: u32,
     /// Number of records reported by SACK.
     sacked_count: u32,
+    /// Length of the longest record reported by SACK since none was.
+    longest_sacked: u32,
     /// End of the highest byte acknowledged or reported by SACK (`RACK.fack`).
     fack: Seq,
     /// All records below are SACKed, lost or retransmitted.
     loss_cursor: Seq,
-    /// No record below waits for retransmission.
+    /// No record below waits for retransmission, except those in `lost_again`.
     retransmit_cursor: Seq,
-    /// Records examined for SACK blocks.
+    /// Starts of records below the cursor that were marked lost, in order. Those that no longer
+    /// wait for retransmission stay until they reach the front.
+    lost_again: VecDeque<Seq>,
+    /// Records examined for SACK blocks and for losses.
     #[cfg(test)]
-    sack_steps: usize,
+    steps: usize,
 }
 
 impl<T: Clone + 'static> Scoreboard<T> {
@@ -115,11 +125,13 @@ impl<T: Clone> Scoreboard<T> {
             lost: 0,
             retrans_out: 0,
             sacked_count: 0,
+            longest_sacked: 0,
             fack: seq,
             loss_cursor: seq,
             retransmit_cursor: seq,
+            lost_again: VecDeque::new(),
             #[cfg(test)]
-            sack_steps: 0,
+            steps: 0,
         }
     }
 
@@ -171,6 +183,12 @@ impl<T: Clone> Scoreboard<T> {
     /// Number of records reported by SACK.
     pub(in crate::tcp) fn sacked_count(&self) -> u32 {
         self.sacked_count
+    }
+
+    /// Returns the length of the longest record reported by SACK since none was, or since the last
+    /// retransmission timeout; 0 if none is now.
+    pub(in crate::tcp) fn longest_sacked(&self) -> u32 {
+        if self.sacked > 0 { self.longest_sacked } else { 0 }
     }
 
     /// Returns how many bytes of `flight` are considered to be in the network (RFC 6675 `pipe`).
@@ -225,19 +243,53 @@ impl<T: Clone> Scoreboard<T> {
     }
 
     /// Returns the index of the first record that is lost with no retransmission in the network.
+    /// Cost: O(records passed), each once per episode, and a search.
     pub(in crate::tcp) fn next_lost(&mut self) -> Option<usize> {
         if !self.needs_retransmit() {
             return None;
         }
+        while let Some(&seq) = self.lost_again.front() {
+            let index = self.index_of(seq);
+            self.note_step();
+            if self.records.get(index).is_some_and(Record::awaits_retransmit) {
+                return Some(index);
+            }
+            self.lost_again.pop_front();
+        }
         let mut index = self.index_of(self.retransmit_cursor);
         while let Some(record) = self.records.get(index) {
-            if record.marks & (LOST | RETRANS_IN_FLIGHT) == LOST {
+            if record.awaits_retransmit() {
                 self.retransmit_cursor = record.seq;
                 return Some(index);
             }
             index += 1;
+            self.note_step();
         }
         None
+    }
+
+    /// Notes that the record at `seq` awaits retransmission.
+    fn note_lost(&mut self, seq: Seq) {
+        if seq >= self.retransmit_cursor {
+            return;
+        }
+        // Mostly at the end: losses are detected in the order of transmission.
+        let at = match self.lost_again.back() {
+            Some(&last) if seq <= last => self.lost_again.partition_point(|&other| other < seq),
+            _ => self.lost_again.len(),
+        };
+        if self.lost_again.get(at) != Some(&seq) {
+            self.lost_again.insert(at, seq);
+        }
+    }
+
+    /// Counts steps, for tests of the cost.
+    #[cfg_attr(not(test), expect(clippy::unused_self, reason = "tests count"))]
+    const fn note_step(&mut self) {
+        #[cfg(test)]
+        {
+            self.steps += 1;
+        }
     }
 
     /// Returns the index of the record that was written and not sent.
@@ -263,6 +315,9 @@ impl<T: Clone> Scoreboard<T> {
         // req: MPA-106
         record.len = len;
         debug_assert_eq!(record.sacked_run, 0, "SACKed data is not retransmitted");
+        if rest.awaits_retransmit() {
+            self.note_lost(rest.seq);
+        }
         self.records.insert(index + 1, rest);
     }
 
@@ -275,7 +330,7 @@ impl<T: Clone> Scoreboard<T> {
         let record = &mut self.records[index];
         record.marks |= RETRANSMITTED;
         record.sent_at = now;
-        if record.marks & (LOST | RETRANS_IN_FLIGHT) == LOST {
+        if record.awaits_retransmit() {
             record.marks |= RETRANS_IN_FLIGHT;
             self.retrans_out += record.len;
         }

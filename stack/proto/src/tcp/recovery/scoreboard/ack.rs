@@ -154,6 +154,13 @@ impl<T: Clone> Scoreboard<T> {
         self.fack = self.fack.max(ack);
         self.loss_cursor = self.loss_cursor.max(ack);
         self.retransmit_cursor = self.retransmit_cursor.max(ack);
+        while self.lost_again.front().is_some_and(|&seq| seq < ack) {
+            self.lost_again.pop_front();
+        }
+        if let Some(front) = self.records.front().filter(|front| front.awaits_retransmit()) {
+            // Acknowledged in part, it starts later.
+            self.note_lost(front.seq);
+        }
     }
 
     /// Deducts `bytes` of a record with these marks from the counters; `fully_acked`: all of it,
@@ -207,13 +214,15 @@ impl<T: Clone> Scoreboard<T> {
                     record.marks = (marks | SACKED) & !(LOST | RETRANS_IN_FLIGHT);
                     info.delivered += len;
                     info.on_delivered(marks, record.sent_at, record_end, fack, Some(&guard));
+                    let before = if self.sacked > 0 { self.longest_sacked } else { 0 };
+                    self.longest_sacked = before.max(len);
                     self.fack = self.fack.max(record_end);
                     self.deduct(marks, len, true);
                     self.sacked += len;
                     self.sacked_count += 1;
                 }
                 index += run;
-                self.note_sack_step();
+                self.note_step();
             }
             self.note_sacked_run(first, index);
         }
@@ -225,15 +234,6 @@ impl<T: Clone> Scoreboard<T> {
             let run = usize::from(record.sacked_run).max(1);
             record.sacked_run = u16::try_from(to - from).unwrap_or(u16::MAX);
             from += run;
-        }
-    }
-
-    /// Counts steps, for a test of the cost.
-    #[cfg_attr(not(test), expect(clippy::unused_self, reason = "tests count"))]
-    const fn note_sack_step(&mut self) {
-        #[cfg(test)]
-        {
-            self.sack_steps += 1;
         }
     }
 }

@@ -38,6 +38,7 @@ impl<T: Clone> Scoreboard<T> {
         let sent = self.sent_count();
         let mut index = self.index_of(self.loss_cursor);
         while index < sent {
+            self.note_step();
             let record = &self.records[index];
             let end = record.end();
             if !record.is(SACKED | LOST | RETRANSMITTED) {
@@ -55,6 +56,7 @@ impl<T: Clone> Scoreboard<T> {
             index += 1;
         }
         while let Some(&entry) = self.retransmissions.front() {
+            self.note_step();
             if let Some(index) = self.record_of(entry) {
                 if !rack.delivered_after(entry.sent_at, self.records[index].end()) {
                     break;
@@ -99,7 +101,8 @@ impl<T: Clone> Scoreboard<T> {
             self.lost += len;
         }
         record.marks = (record.marks | LOST) & !RETRANS_IN_FLIGHT;
-        self.retransmit_cursor = self.retransmit_cursor.min(record.seq);
+        let seq = record.seq;
+        self.note_lost(seq);
         len
     }
 
@@ -121,12 +124,6 @@ impl<T: Clone> Scoreboard<T> {
         }
     }
 
-    /// Returns the length of the longest SACKed record; 0 if there is none.
-    pub(in crate::tcp) fn longest_sacked(&self) -> u32 {
-        let sacked = self.records.iter().filter(|record| record.is(SACKED));
-        sacked.map(|record| record.len).max().unwrap_or(0)
-    }
-
     /// Returns the bytes marked lost of the records in `from..to`.
     pub(in crate::tcp) fn lost_in_range(&self, from: Seq, to: Seq) -> u32 {
         let records = self.records.iter().skip(self.index_of(from));
@@ -142,6 +139,7 @@ impl<T: Clone> Scoreboard<T> {
         let reneged = self.records.front().is_some_and(|first| first.is(SACKED));
         let sent = self.sent_count();
         (self.sacked, self.lost, self.retrans_out, self.sacked_count) = (0, 0, 0, 0);
+        self.longest_sacked = 0;
         for (index, record) in self.records.iter_mut().take(sent).enumerate() {
             if reneged {
                 record.marks &= !SACKED;
@@ -150,6 +148,7 @@ impl<T: Clone> Scoreboard<T> {
             if record.is(SACKED) {
                 self.sacked += record.len;
                 self.sacked_count += 1;
+                self.longest_sacked = self.longest_sacked.max(record.len);
                 continue;
             }
             if index == 0 || record.sent_at + rack_timeout_ns <= now {
@@ -160,6 +159,7 @@ impl<T: Clone> Scoreboard<T> {
         }
         if let Some(first) = self.records.front() {
             self.retransmit_cursor = first.seq;
+            self.lost_again.clear();
             self.loss_cursor = first.seq;
             if reneged {
                 self.fack = first.seq;
@@ -175,6 +175,7 @@ impl<T: Clone> Scoreboard<T> {
             record.marks &= !(LOST | RETRANS_IN_FLIGHT);
         }
         (self.lost, self.retrans_out) = (0, 0);
+        self.lost_again.clear();
         if let Some(first) = self.records.front() {
             self.loss_cursor = first.seq;
         }
@@ -222,9 +223,11 @@ impl<T: Clone> Scoreboard<T> {
         assert!(below.all(|r| r.is(SACKED | LOST | RETRANSMITTED)), "passed over by the cursor");
         let mut below = self.records.iter().take_while(|r| r.end() <= self.retransmit_cursor);
         assert!(
-            below.all(|r| r.marks & (LOST | RETRANS_IN_FLIGHT) != LOST),
+            below.all(|r| !r.awaits_retransmit() || self.lost_again.contains(&r.seq)),
             "lost and passed over"
         );
+        assert!(self.lost_again.iter().zip(self.lost_again.iter().skip(1)).all(|(a, b)| a < b));
+        assert!(self.lost_again.len() <= self.records.len());
         let times = self.retransmissions.iter().zip(self.retransmissions.iter().skip(1));
         assert!(times.into_iter().all(|(a, b)| a.sent_at <= b.sent_at));
         if by_rack {

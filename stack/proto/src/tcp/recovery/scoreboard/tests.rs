@@ -34,6 +34,7 @@ enum Op {
     Rto { timeout_ns: u64 },
     ClearLost,
     Split,
+    Longer { len: u32 },
     Wait { ns: u64 },
 }
 
@@ -48,6 +49,7 @@ fn op() -> impl Strategy<Value = Op> {
         1 => (0u64..3000).prop_map(|timeout_ns| Op::Rto { timeout_ns }),
         1 => Just(Op::ClearLost),
         1 => Just(Op::Split),
+        1 => (1u32..2000).prop_map(|len| Op::Longer { len }),
         6 => (1u64..2000).prop_map(|ns| Op::Wait { ns }),
     ]
 }
@@ -179,6 +181,14 @@ impl Checked {
                     self.model.insert(index + 1, rest);
                 }
             }
+            Op::Longer { len } => {
+                self.scoreboard.mark_longer_lost(len);
+                for plain in self.model.iter_mut().filter(|plain| plain.len > len) {
+                    if !plain.sacked {
+                        (plain.lost, plain.to_retransmit) = (true, true);
+                    }
+                }
+            }
             Op::Wait { ns } => self.now = self.now + ns,
         }
     }
@@ -218,6 +228,8 @@ impl Checked {
             self.scoreboard.needs_retransmit(),
             self.model.iter().any(|plain| plain.to_retransmit)
         );
+        let longest = self.model.iter().filter(|plain| plain.sacked).map(|plain| plain.len).max();
+        assert!(self.scoreboard.longest_sacked() >= longest.unwrap_or(0));
         let gone = sum(|plain| plain.sacked || plain.to_retransmit);
         assert_eq!(self.scoreboard.pipe(self.nxt - self.una), self.nxt - self.una - gone);
         assert!(self.scoreboard.retransmissions.len() <= 2 * self.model.len() + 64);
@@ -237,6 +249,43 @@ proptest! {
     }
 }
 
+/// Scoreboard of `count` records, of which the last is SACKed and all others but one are lost and
+/// retransmitted.
+fn with_one_lost(count: usize) -> Checked {
+    let mut both = Checked::new();
+    both.run(Op::Push { lens: vec![100; count] });
+    both.run(Op::Wait { ns: 1000 });
+    both.run(Op::Sack { first: count - 1, count: 1 });
+    both.run(Op::DetectLost { timeout_ns: 0 });
+    both.run(Op::Retransmit { count: count - 2 });
+    both
+}
+
+/// A peer that reports every other retransmission, one at a time, has those before retransmitted
+/// again. A loss at the end waits meanwhile: the windows do not admit it.
+#[test]
+fn cost_of_lost_retransmissions_is_independent_of_record_count() {
+    const ACKS: usize = 20;
+    let steps_per_ack = |count: usize| {
+        let mut both = with_one_lost(count);
+        let before = both.scoreboard.steps;
+        for ack in 0..ACKS {
+            both.run(Op::Wait { ns: 1000 });
+            both.run(Op::Sack { first: 2 * ack + 1, count: 1 });
+            both.run(Op::DetectLost { timeout_ns: 0 });
+            both.run(Op::Retransmit { count: 1 });
+            for _ in 0..16 {
+                assert_eq!(both.scoreboard.next_lost(), Some(count - 2));
+            }
+        }
+        both.check();
+        (both.scoreboard.steps - before) / ACKS
+    };
+    let (few, many) = (steps_per_ack(64), steps_per_ack(4096));
+    println!("steps per ACK: {few} of 64 records, {many} of 4096");
+    assert!(few <= 32 && many <= 32, "{few} {many}");
+}
+
 /// A peer may repeat SACK blocks in any order, each from another start: records known to be SACKed
 /// are not examined one by one again.
 #[test]
@@ -252,7 +301,7 @@ fn cost_of_repeated_sacks_is_independent_of_sacked_count() {
         let block = |from: u32, to: u32| (START + from * 100, START + to * 100);
         let mut apply = |block| {
             scoreboard.apply_sack(&[block], START, end, &guard, &mut AckInfo::default());
-            scoreboard.sack_steps
+            scoreboard.steps
         };
         let first = apply(block(1, count));
         assert_eq!(first, count as usize - 1, "each is new");
