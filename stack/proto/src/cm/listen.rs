@@ -4,9 +4,9 @@ use crate::cm::connection::{Connection, Phase};
 use crate::cm::context::{Context, Deferred};
 use crate::cm::cookie::VerifiedCookie;
 use crate::cm::env::{Env, Retained, Rx};
-use crate::cm::listeners::Listener;
+use crate::cm::listeners::{Listener, Recycled};
 use crate::net::next_hop::NextHop;
-use crate::tcp::{IssAndTsOffset, Tcb};
+use crate::tcp::{IssAndTsOffset, State, Tcb};
 use crate::time::Instant;
 use crate::wire::tcp::{Flags, Segment};
 
@@ -76,13 +76,15 @@ impl<E: Env> Context<E> {
             return ListenerAction::Done;
         }
         let mut iss_ts = self.secrets.iss_and_ts_offset(now, &syn.tuple);
-        if let Some((tuple, seq)) = self.listeners.recycled.take()
-            && tuple == syn.tuple
-        {
-            iss_ts.iss = iss_ts.iss.max(seq);
+        let recycled = self.listeners.recycled.take().filter(|old| old.tuple == syn.tuple);
+        if let Some(old) = &recycled {
+            iss_ts.iss = iss_ts.iss.max(old.iss_min);
         }
         let template = self.net.header_template(remote_mac, syn.tuple);
-        let tcb = Tcb::accept(now, self.tcp_config(&syn.tuple), template, syn, iss_ts);
+        let mut tcb = Tcb::accept(now, self.tcp_config(&syn.tuple), template, syn, iss_ts);
+        if let Some(limit) = recycled.and_then(|old| old.limit) {
+            tcb.inherit_limit(limit);
+        }
         ListenerAction::Open(self.passive_connection(now, tcb))
     }
 
@@ -158,7 +160,7 @@ impl<E: Env> Connection<E> {
     /// backlog is full.
     #[cold]
     pub(crate) fn admit_segment(
-        &self,
+        &mut self,
         cx: &mut Context<E>,
         now: Instant,
         segment: &Segment,
@@ -171,7 +173,16 @@ impl<E: Env> Connection<E> {
                 cx.verbs.counters.backlog_overflows += 1;
                 return Admission::Drop;
             }
-            cx.listeners.recycled = Some((segment.tuple, self.tcb.successor_seq()));
+            let limit = if self.tcb.state() == State::SynReceived {
+                let Some(limit) = self.tcb.limit_of_replacement(now) else {
+                    return Admission::Drop;
+                };
+                Some(limit)
+            } else {
+                None
+            };
+            let (tuple, iss_min) = (segment.tuple, self.tcb.successor_seq());
+            cx.listeners.recycled = Some(Recycled { tuple, iss_min, limit });
             return Admission::Replace;
         }
         if self.wants_other_port(cx, segment) {

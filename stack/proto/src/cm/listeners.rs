@@ -28,6 +28,7 @@ use crate::net::jittered_rate_limit::JitteredRateLimit;
 use crate::net::siphash_keys::SipBuildHasher;
 use crate::steering::backlog::{Backlogs, ListenerCounts};
 use crate::steering::owners::ShardId;
+use crate::tcp::AckRateLimit;
 use crate::time::Instant;
 use crate::verbs::cm::CmError;
 use crate::wire::seq::Seq;
@@ -90,9 +91,16 @@ pub(crate) struct Listeners {
     pub(crate) awaiting_request: AwaitingRequest,
     pub(super) cookies: SynCookies,
     pub(super) cookie_limit: JitteredRateLimit,
-    /// Four-tuple of the connection just removed in favor of a new one between the same ends, and
-    /// the lower bound of the new ISS.
-    pub(super) recycled: Option<(FourTuple, Seq)>,
+    pub(super) recycled: Option<Recycled>,
+}
+
+/// Connection just removed in favor of a new one between the same ends.
+pub(super) struct Recycled {
+    pub(super) tuple: FourTuple,
+    /// Lower bound of the new ISS.
+    pub(super) iss_min: Seq,
+    /// Limit on replies of a half-open connection, which the new one takes over.
+    pub(super) limit: Option<AckRateLimit>,
 }
 
 impl Listeners {

@@ -1,4 +1,4 @@
-//! Rate limit of the ACKs sent for unacceptable segments (RFC 5961 section 7).
+//! Rate limit of the replies to segments that may be forged or repeated (RFC 5961 section 7).
 //!
 //! The limit is per connection. One counter shared by all connections, as RFC 5961 proposes, is a
 //! side channel: an attacker with a connection of its own sees from the replies to its own segments
@@ -6,49 +6,50 @@
 //! sequence numbers of that connection (CVE-2016-5696; randomizing the counter only makes it take
 //! longer). So the engine's limit is divided among its connections beforehand: each gets the same,
 //! [`super::Config::challenge_acks`], and what one uses does not affect another.
+//!
+//! An attacker who knows only the ports can use up that share. So segments whose number it cannot
+//! know have one of their own: zero-window and keepalive probes, at RCV.NXT - 1, by whose answers
+//! the peer sees that the connection lives, and repeated SYNs, at IRS.
 
 mod tcb;
 
 use super::timer::CoarseInstant;
 use super::timestamps::Timestamps;
 use crate::time::{Instant, MILLISECOND};
-use crate::wire::tcp::Segment;
 
 /// Period of the limits.
 const PERIOD_NS: u64 = 100 * MILLISECOND;
-/// ACKs per period for unacceptable segments that a legitimate peer also sends: zero-window and
-/// keepalive probes, retransmitted data and FIN.
-const DUP_ACK_BUDGET: u8 = 8;
 
-/// Burst limit of replies to segments that occupy no sequence space, and replies added per second.
-/// The peer may answer such a reply in turn: an ACK loop if the ends disagree about sequence
-/// numbers.
-const EMPTY_MAX: u8 = 8;
-const EMPTY_PER_SECOND: u8 = 2;
+/// Burst limit, and replies added per second, of two kinds: replies to segments that occupy no
+/// sequence space, and to repeated ones. The peer may answer the former in turn: an ACK loop if the
+/// ends disagree about sequence numbers.
+const BURST_MAX: u8 = 8;
+const BURST_PER_SECOND: u8 = 2;
 
-/// Counts of the ACKs sent in the current period.
-#[derive(Debug)]
-pub(super) struct AckRateLimit {
+/// Counts of the replies sent.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct AckRateLimit {
     /// Start of the period.
     period_start: CoarseInstant,
+    /// Replies in the period to segments that may be forged.
     challenges: u8,
-    dup_acks: u8,
-    /// Replies to segments that occupy no sequence space, less those replenished since; and the
-    /// time of the last replenishment, the low 8 bits of [`Timestamps::coarse`].
+    /// Those of them to segments that occupy no sequence space, and replies to probes and repeated
+    /// SYNs, less those replenished since.
     empty: u8,
-    empty_at: u8,
+    repeats: u8,
+    /// Time of the last replenishment: the low 8 bits of [`Timestamps::coarse`].
+    replenished_at: u8,
 }
 
 impl AckRateLimit {
     /// Starts the first period.
     pub(super) const fn new(now: Instant) -> Self {
-        let empty_at = Self::coarse(now);
         Self {
             period_start: CoarseInstant::of(now),
             challenges: 0,
-            dup_acks: 0,
             empty: 0,
-            empty_at,
+            repeats: 0,
+            replenished_at: Self::coarse(now),
         }
     }
 
@@ -59,24 +60,34 @@ impl AckRateLimit {
         Timestamps::coarse(now) as u8
     }
 
-    fn new_period(&mut self, now: Instant) {
+    /// Starts a new period, and replenishes, as is due.
+    fn update(&mut self, now: Instant) {
         if self.period_start.age(now) >= PERIOD_NS {
             self.period_start = CoarseInstant::of(now);
-            (self.challenges, self.dup_acks) = (0, 0);
-        }
-    }
-
-    /// True if a reply to `seg` stays within the limit on ACK loops; counts it.
-    fn admits_reply(&mut self, now: Instant, seg: &Segment) -> bool {
-        if seg.seq_len() > 0 {
-            return true;
+            self.challenges = 0;
         }
         let at = Self::coarse(now);
-        let due = at.wrapping_sub(self.empty_at).saturating_mul(EMPTY_PER_SECOND);
+        let due = at.wrapping_sub(self.replenished_at).saturating_mul(BURST_PER_SECOND);
         self.empty = self.empty.saturating_sub(due);
-        self.empty_at = at;
-        let admits = self.empty < EMPTY_MAX;
-        self.empty += u8::from(admits);
+        self.repeats = self.repeats.saturating_sub(due);
+        self.replenished_at = at;
+    }
+
+    /// True if a reply to a segment that may be forged stays within the limit of `per_period`;
+    /// counts it. `may_loop`: the peer may answer the reply in turn.
+    fn admits_challenge(&mut self, now: Instant, per_period: u8, may_loop: bool) -> bool {
+        self.update(now);
+        let admits = self.challenges < per_period && (!may_loop || self.empty < BURST_MAX);
+        self.challenges += u8::from(admits);
+        self.empty += u8::from(admits && may_loop);
+        admits
+    }
+
+    /// True if a reply to a probe or a repeated SYN stays within the limit; counts it.
+    fn admits_repeat(&mut self, now: Instant) -> bool {
+        self.update(now);
+        let admits = self.repeats < BURST_MAX;
+        self.repeats += u8::from(admits);
         admits
     }
 }

@@ -74,6 +74,7 @@ mod tx;
 #[cfg(test)]
 mod tests;
 
+pub(crate) use challenge::AckRateLimit;
 pub use config::{Algorithm, Config, EcnMode, Stats};
 pub use events::{Delivered, Event, IssAndTsOffset, Transmit, TxDemand};
 pub(crate) use open::default_mss;

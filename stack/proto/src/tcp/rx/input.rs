@@ -92,7 +92,7 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
         let acks = seg.flags.has(Flags::ACK);
         if acks && (seg.ack <= self.local.iss || seg.ack > self.snd.nxt) {
             if !seg.flags.has(Flags::RST) {
-                self.pending.stray_reset = Some(seg.ack);
+                self.send_stray_reset(now, seg);
             }
             return;
         }
@@ -122,7 +122,7 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
     /// 3.10.7.4 then requires a RST.
     fn process_syn_acked(&mut self, now: Instant, seg: &Segment) -> bool {
         if seg.ack != self.snd.nxt || seg.ack == self.local.iss {
-            self.pending.stray_reset = Some(seg.ack);
+            self.send_stray_reset(now, seg);
             return false;
         }
         self.transition(StateEvent::SynAcked);
@@ -192,12 +192,12 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
     fn on_paws_drop(&mut self, now: Instant, seg: &Segment) {
         self.stats.record().paws_drops += 1;
         let end = seg.seq + seg.seq_len();
-        if !seg.payload.is_empty() && end <= self.rcv.nxt {
+        if !seg.payload.is_empty() && end <= self.rcv.nxt && self.acks_what_was_sent(seg) {
             // Its retransmission was faster. D-SACK shows the sender that it was spurious.
             self.stats.record().duplicates_in += 1;
             self.on_out_of_order(Some((seg.seq, end)));
         } else if seg.seq_len() > 0 || seg.ack > self.snd.una {
-            self.send_limited_ack(now, seg);
+            self.send_challenge_ack(now, seg);
         }
         // A pure ACK of old data carries nothing new; the answer would count as a duplicate ACK.
     }
@@ -265,7 +265,7 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
             if !seg.flags.has(Flags::ACK) {
                 // The peer's SYN was retransmitted: our SYN-ACK was lost.
                 self.ecn.on_repeated_syn(seg.flags);
-                self.pending.syn = true;
+                self.repeat_syn_ack(now);
             } else if self.process_syn_acked(now, seg) {
                 // Simultaneous open (figure 8 of section 3.5): the sequence number is that of the
                 // SYN already received, which the acceptability test does not provide for.
@@ -274,24 +274,31 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
             }
             return;
         }
-        if self.is_window_probe(seg) {
+        let is_probe = self.is_window_probe(seg);
+        if is_probe {
             self.advance_ts_clock(now);
             self.last_rx_at = now;
             self.unanswered = 0;
         }
         if !seg.payload.is_empty() && end <= self.rcv.nxt {
             self.stats.record().duplicates_in += 1;
-            self.on_out_of_order(Some((seg.seq, end)));
+            // Half of all sequence numbers lie below the window: the acknowledgment shows that it
+            // is the peer's. Each of those is answered, by its D-SACK.
+            if self.acks_what_was_sent(seg) {
+                self.on_out_of_order(Some((seg.seq, end)));
+            } else {
+                self.send_challenge_ack(now, seg);
+            }
             return;
         }
         self.stats.record().out_of_window += 1;
         if self.state == State::TimeWait && seg.flags.has(Flags::FIN) {
             self.enter_time_wait(now);
         }
-        if seg.flags.has(Flags::SYN) {
-            self.send_challenge_ack(now, seg);
+        if is_probe {
+            self.send_probe_ack(now);
         } else {
-            self.send_limited_ack(now, seg);
+            self.send_challenge_ack(now, seg);
         }
     }
 
@@ -306,9 +313,17 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
     /// True for a zero-window or keepalive probe: a segment just below the window. An off-path
     /// attacker who only guesses does not hit its sequence number.
     fn is_window_probe(&self, seg: &Segment) -> bool {
-        let acks = seg.ack <= self.snd.nxt && seg.ack >= self.snd.una - self.snd.max_wnd;
-        let is_plain = seg.flags.has(Flags::ACK) && !seg.flags.has(Flags::SYN);
-        is_plain && acks && seg.seq == self.rcv.nxt - 1 && seg.seq_len() <= 1
+        self.acks_what_was_sent(seg)
+            && !seg.flags.has(Flags::SYN)
+            && seg.seq == self.rcv.nxt - 1
+            && seg.seq_len() <= 1
+    }
+
+    /// True if the acknowledgment is acceptable (RFC 5961 section 5.2).
+    fn acks_what_was_sent(&self, seg: &Segment) -> bool {
+        seg.flags.has(Flags::ACK)
+            && seg.ack <= self.snd.nxt
+            && seg.ack >= self.snd.una - self.snd.max_wnd
     }
 
     /// Processes RST and SYN in the window (RFC 5961 sections 3.2 and 4.2); segments without ACK.
