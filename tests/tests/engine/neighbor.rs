@@ -1,6 +1,7 @@
 //! ARP and Neighbor Discovery (ND) of one engine, frame by frame.
 
 mod reachability;
+mod sources;
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 

@@ -23,7 +23,7 @@ use crate::net::neighbor::{Advert, CacheUpdate, Lookup, NeighborCache, NeighborC
 use crate::net::next_hop::{NextHop, Traffic};
 use crate::net::recent_solicits::RecentSolicits;
 use crate::net::reply_limits::ReplyLimits;
-use crate::net::routing::{self, InterfaceAddress, Route, RoutingTable};
+use crate::net::routing::{InterfaceAddress, Route, RoutingTable};
 use crate::net::siphash_keys::{KeyPurpose, Secret, SipBuildHasher};
 use crate::time::Instant;
 use crate::wire::ethernet::{
@@ -143,10 +143,7 @@ impl Interface {
     /// True if a segment of no connection is for this host and its source may get a reply.
     #[must_use]
     pub(crate) fn may_answer(&self, tuple: &FourTuple) -> bool {
-        let (local, remote) = (tuple.local.ip(), tuple.remote.ip());
-        self.routing.is_local(local)
-            && routing::is_unicast_host(remote)
-            && !self.routing.is_local(remote)
+        self.routing.is_local(tuple.local.ip()) && self.routing.is_other_host(tuple.remote.ip())
     }
 
     /// Builds the header template for segments between the ends of `tuple`. Over IPv6 all of them,

@@ -108,13 +108,24 @@ impl RoutingTable {
         self.addresses().any(|ours| ours == ip)
     }
 
+    /// True for a unicast address that another host can have, on one of our links or elsewhere.
+    #[must_use]
+    pub fn is_other_host(&self, ip: IpAddr) -> bool {
+        is_unicast_host(ip)
+            && self.addresses.iter().all(|ours| {
+                let prefix_len = ours.prefix_len;
+                let is_on_link = ours.ip.is_ipv4() == ip.is_ipv4()
+                    && common_prefix_len(ours.ip, ip) >= prefix_len.into();
+                ours.ip != ip && (!is_on_link || InterfaceAddress { ip, prefix_len }.is_host())
+            })
+    }
+
     /// Returns the next hop for `remote`: `remote` itself if it is on the link, else the router of
     /// the longest matching prefix. `None` without a route, or if `remote` is not a unicast address
     /// of another host.
     #[must_use]
     pub fn next_hop(&self, remote: IpAddr) -> Option<IpAddr> {
-        let is_broadcast = self.addresses.iter().any(|address| address.is_broadcast(remote));
-        if !is_unicast_host(remote) || self.is_local(remote) || is_broadcast {
+        if !self.is_other_host(remote) {
             return None;
         }
         let row = self.rows.iter().find(|row| row.covers(remote))?;
@@ -148,16 +159,16 @@ impl Row {
     }
 }
 
-/// True for a unicast address that a remote host can have.
+/// True for a unicast address that a host can have, on whatever link.
 #[must_use]
 pub const fn is_unicast_host(ip: IpAddr) -> bool {
     match ip {
         // Network 0, loopback, classes D and E, limited broadcast.
         IpAddr::V4(ip) => !matches!(ip.octets()[0], 0 | 127 | 224..),
-        // IPv4-mapped addresses do not occur on the wire (RFC 4291 section 2.5.5.2).
+        // The first 96 bits of loopback, unspecified, IPv4-compatible and IPv4-mapped addresses
+        // (RFC 4291 sections 2.5.2 to 2.5.5): none of them is on a link.
         IpAddr::V6(ip) => {
-            let is_mapped = ip.to_ipv4_mapped().is_some();
-            !(ip.is_multicast() || ip.is_unspecified() || ip.is_loopback() || is_mapped)
+            !(ip.is_multicast() || matches!(ip.segments(), [0, 0, 0, 0, 0, 0 | 0xffff, ..]))
         }
     }
 }
@@ -257,7 +268,9 @@ mod tests {
             "ff02::1",
             "::",
             "::1",
-            "::ffff:198.18.0.2",
+            "2001:2::",
+            "::198.18.0.9",
+            "::ffff:198.18.0.9",
         ] {
             assert_eq!(table.next_hop(ip(none)), None, "{none}");
         }

@@ -7,7 +7,7 @@ use crate::counters::Counters;
 use crate::device::{ChecksumMode, Device, RxFrame, TxClass, TxFrame};
 use crate::net::fragments::{FragmentOutcome, Reassembled, ReassemblyFailure};
 use crate::net::icmp_error::{self, IcmpError};
-use crate::net::{icmp_echo, icmp_tx, routing};
+use crate::net::{icmp_echo, icmp_tx};
 use crate::time::Instant;
 use crate::wire::ethernet::VLAN_ETHERNET_LEN;
 use crate::wire::ip::{self, Fragment, PROTOCOL_ICMP, PROTOCOL_ICMPV6, PROTOCOL_TCP, Packet};
@@ -49,11 +49,11 @@ impl Interface {
         }
     }
 
-    /// True for a unicast packet to this host from an address that can be a host.
+    /// True for a unicast packet to this host from an address that another host can have.
     fn is_answerable(&self, head: &[u8], packet: &Packet) -> bool {
         head.first_chunk() == Some(&self.link.mac)
             && self.routing.is_local(packet.dst)
-            && routing::is_unicast_host(packet.src)
+            && self.routing.is_other_host(packet.src)
     }
 
     /// Processes an IP fragment; the last missing one completes the packet. Fragments of protocols

@@ -33,6 +33,9 @@ impl Interface {
                 is_ours && !packet.is_request && self.routing.is_local(packet.target.into());
             let (ip, mac) = (sender.into(), Some(mac));
             self.on_neighbor_advert(now, &Advert { ip, mac, solicited, overrides: true }, port)?;
+            if !self.routing.is_other_host(ip) {
+                return None;
+            }
         }
         if is_for_local_address && self.limits.neighbor_replies.admits(now) {
             let link = self.link;
@@ -80,6 +83,10 @@ impl Interface {
                     let ip = source.into();
                     let advert = Advert { ip, mac, solicited: false, overrides: true };
                     self.on_neighbor_advert(now, &advert, port)?;
+                }
+                // Without a source it is a probe for an address conflict (RFC 4862).
+                if source.is_some_and(|ip| !self.routing.is_other_host(ip.into())) {
+                    return None;
                 }
                 if self.routing.is_local(target.into()) && self.limits.neighbor_replies.admits(now)
                 {
