@@ -14,6 +14,12 @@ const LEVEL_COUNT: usize = 3;
 /// Maximum distance of an armed timer, nearly five hours: the owner of a later one re-arms it then.
 const HORIZON_MAX: u64 = 1 << 30;
 const SLOT_MASK: u64 = SLOT_COUNT as u64 - 1;
+/// Timers that one call moves to inner levels, at most: of many connections those of a whole second
+/// may lie in one slot. Moving costs a fraction of what a timer that fires does.
+const CASCADED_MAX: usize = 4096;
+/// Revolutions of the first level that one call visits, at most: those with timers, and one a
+/// second. A clock that jumps ahead by more than an hour is followed over several calls.
+const TURNS_MAX: usize = 4096;
 /// Timers preallocated, so that a small number of connections never causes an allocation.
 const PREALLOCATED: usize = 1024;
 /// No entry.
@@ -75,7 +81,7 @@ const fn is_at_or_before(a: u32, b: u32) -> bool {
 #[derive(Debug)]
 struct Entry {
     timer: Timer,
-    /// The entry armed before it in the slot, or the next free entry.
+    /// The entry armed after it in the slot; of the last one the first. Or the next free entry.
     next: u32,
 }
 
@@ -91,7 +97,8 @@ pub(crate) struct Wheel {
     /// Everything before this tick has fired.
     current: u64,
     count: usize,
-    scratch: Vec<Timer>,
+    /// The last [`Wheel::advance`] ended before its time.
+    lags: bool,
 }
 
 /// Returns the first tick that begins after `deadline`.
@@ -108,7 +115,7 @@ impl Wheel {
             occupied: [[0; SLOT_COUNT / 64]; LEVEL_COUNT],
             current: 0,
             count: 0,
-            scratch: Vec::new(),
+            lags: false,
         }
     }
 
@@ -137,16 +144,21 @@ impl Wheel {
             (2, at.min(self.current + (1 << (3 * SLOT_BITS)) - 1))
         };
         let slot = slot_of(level, at);
-        let head = &mut self.slots[level * SLOT_COUNT + slot];
-        let entry = Entry { timer, next: *head };
-        if self.free == NONE {
-            *head = u32::try_from(self.entries.len()).expect("four timers for each connection");
-            self.entries.push(entry);
+        let index = if self.free == NONE {
+            let index = u32::try_from(self.entries.len()).expect("four timers for each connection");
+            self.entries.push(Entry { timer, next: index });
+            index
         } else {
-            *head = self.free;
-            let place = &mut self.entries[self.free as usize];
-            self.free = place.next;
-            *place = entry;
+            let index = self.free;
+            let entry = &mut self.entries[index as usize];
+            self.free = entry.next;
+            *entry = Entry { timer, next: index };
+            index
+        };
+        let last = std::mem::replace(&mut self.slots[level * SLOT_COUNT + slot], index);
+        if let Some(last) = self.entries.get_mut(last as usize) {
+            let first = std::mem::replace(&mut last.next, index);
+            self.entries[index as usize].next = first;
         }
         self.occupied[level][slot / 64] |= 1 << (slot % 64);
     }
@@ -157,29 +169,39 @@ impl Wheel {
         self.current <= now.as_nanos() >> TICK_SHIFT
     }
 
-    /// Advances to `now` and appends every timer that is due to `fired`.
-    pub(crate) fn advance(&mut self, now: Instant, fired: &mut Vec<Timer>) {
+    /// Advances to `now`, or until `count_max` timers are due, and appends these to `fired`. With
+    /// that or another bound reached, the next call goes on: timers are late then, not lost.
+    pub(crate) fn advance(&mut self, now: Instant, count_max: usize, fired: &mut Vec<Timer>) {
         let target = now.as_nanos() >> TICK_SHIFT;
+        let (mut left, mut cascades_left, mut turns_left) = (count_max, CASCADED_MAX, TURNS_MAX);
         while self.current <= target {
             if self.count == 0 {
                 self.current = target + 1;
-                return;
+                break;
             }
             if self.current & SLOT_MASK == 0 {
-                self.cascade();
+                if turns_left == 0 || !self.cascade(&mut cascades_left) {
+                    break;
+                }
+                turns_left -= 1;
             }
             let slot = slot_of(0, self.current);
-            if self.occupied[0][slot / 64] & (1 << (slot % 64)) != 0 {
-                self.drain_slot(0, slot);
-                fired.append(&mut self.scratch);
-            } else if self.occupied[0] == [0; SLOT_COUNT / 64] {
-                // Nothing before the next revolution of this level.
-                let next = (self.current | SLOT_MASK) + 1;
-                self.current = next.min(target + 1);
-                continue;
+            while left > 0
+                && let Some(timer) = self.pop(0, slot)
+            {
+                fired.push(timer);
+                left -= 1;
             }
-            self.current += 1;
+            if self.is_occupied(0, slot) {
+                break;
+            }
+            let mut next = self.next_occupied(0, self.current + 1);
+            if next & SLOT_MASK == 0 && self.occupied[0] == [0; SLOT_COUNT / 64] {
+                next = self.next_occupied(1, next >> SLOT_BITS) << SLOT_BITS;
+            }
+            self.current = next.min(target + 1);
         }
+        self.lags = self.current <= target;
     }
 
     /// Returns the time at which [`Wheel::advance`] is to be called next, at the latest: a lower
@@ -188,46 +210,70 @@ impl Wheel {
         if self.count == 0 {
             return None;
         }
-        let turn_ends = (self.current | SLOT_MASK) + 1;
-        let tick = (self.current..turn_ends)
-            .find(|&tick| {
-                let slot = slot_of(0, tick);
-                self.occupied[0][slot / 64] & (1 << (slot % 64)) != 0
-            })
-            .unwrap_or(turn_ends);
+        // At the start of a revolution its timers are still in the outer levels.
+        let is_now = self.lags
+            || self.current & SLOT_MASK == 0
+            || self.is_occupied(0, slot_of(0, self.current));
+        let tick = if is_now { self.current } else { self.next_occupied(0, self.current + 1) };
         Some(Instant::from_nanos(tick << TICK_SHIFT))
     }
 
-    /// Cascades the slots of the outer levels that are reached into the inner levels.
-    fn cascade(&mut self) {
+    /// Returns the first unit of a level, from `from` on, that has entries, or the end of the
+    /// revolution that the unit before belongs to. A unit is the time of a slot.
+    fn next_occupied(&self, level: usize, from: u64) -> u64 {
+        let mut unit = from;
+        while unit & SLOT_MASK != 0 {
+            let slot = slot_of(0, unit);
+            let rest = self.occupied[level][slot / 64] >> (slot % 64);
+            if rest != 0 {
+                return unit + u64::from(rest.trailing_zeros());
+            }
+            unit = (unit | 63) + 1;
+        }
+        unit
+    }
+
+    /// Cascades the slots of the outer levels that are reached into the inner levels. False if
+    /// `left`, the timers that may be moved, ran out: some are left.
+    fn cascade(&mut self, left: &mut usize) -> bool {
         for level in (1..LEVEL_COUNT).rev() {
             let below = SLOT_BITS * u32::try_from(level).expect("three levels");
             if self.current & ((1 << below) - 1) != 0 {
                 continue;
             }
             let slot = slot_of(level, self.current);
-            self.drain_slot(level, slot);
-            let mut moving = std::mem::take(&mut self.scratch);
-            for timer in moving.drain(..) {
-                self.arm(timer);
+            while self.is_occupied(level, slot) {
+                if *left == 0 {
+                    return false;
+                }
+                *left -= 1;
+                if let Some(timer) = self.pop(level, slot) {
+                    self.arm(timer);
+                }
             }
-            self.scratch = moving;
         }
+        true
     }
 
-    /// Moves the entries of a slot to `scratch`.
-    fn drain_slot(&mut self, level: usize, slot: usize) {
-        self.occupied[level][slot / 64] &= !(1 << (slot % 64));
-        let mut at = std::mem::replace(&mut self.slots[level * SLOT_COUNT + slot], NONE);
-        while let Some(entry) = self.entries.get_mut(at as usize) {
-            self.scratch.push(entry.timer);
-            let next = std::mem::replace(&mut entry.next, self.free);
-            self.free = at;
-            at = next;
+    const fn is_occupied(&self, level: usize, slot: usize) -> bool {
+        self.occupied[level][slot / 64] & (1 << (slot % 64)) != 0
+    }
+
+    /// Removes the first timer of a slot, in the order in which they were armed.
+    fn pop(&mut self, level: usize, slot: usize) -> Option<Timer> {
+        let last = self.slots[level * SLOT_COUNT + slot];
+        let first = self.entries.get(last as usize)?.next;
+        let entry = &mut self.entries[first as usize];
+        let (timer, second) = (entry.timer, entry.next);
+        entry.next = std::mem::replace(&mut self.free, first);
+        if first == last {
+            self.slots[level * SLOT_COUNT + slot] = NONE;
+            self.occupied[level][slot / 64] &= !(1 << (slot % 64));
+        } else {
+            self.entries[last as usize].next = second;
         }
-        // In the order in which they were armed.
-        self.scratch.reverse();
-        self.count -= self.scratch.len();
+        self.count -= 1;
+        Some(timer)
     }
 }
 
@@ -259,7 +305,7 @@ mod tests {
             for step in steps.into_iter().cycle().take(2000) {
                 let before = now;
                 now += step;
-                wheel.advance(Instant::from_nanos(now), &mut fired);
+                wheel.advance(Instant::from_nanos(now), usize::MAX, &mut fired);
                 for timer in fired.drain(..) {
                     if timer.tick > now >> TICK_SHIFT {
                         // Re-armed from beyond the last level.
@@ -294,7 +340,7 @@ mod tests {
             assert!(wheel.count <= 8, "{} entries at {now:?}", wheel.count);
             let due = now + 50_000;
             now = now + 150_000;
-            wheel.advance(now, &mut fired);
+            wheel.advance(now, usize::MAX, &mut fired);
             let in_time = fired.drain(..).filter(|timer| armed.disarm(timer.tick)).count() > 0;
             assert!(in_time, "nothing fired for {due:?} by {now:?}");
             served += 1;
@@ -313,10 +359,97 @@ mod tests {
         while fired.is_empty() {
             let next = wheel.next_deadline().unwrap();
             assert!(next <= deadline + (1 << TICK_SHIFT));
-            wheel.advance(next, &mut fired);
+            wheel.advance(next, usize::MAX, &mut fired);
             hops += 1;
         }
         assert!(hops < 2000);
         assert_eq!(fired.len(), 1);
+    }
+
+    #[test]
+    fn next_deadline_is_not_late_at_the_start_of_a_revolution() {
+        let mut wheel = Wheel::new();
+        let (tick, before) = (260, Instant::from_nanos(255 << TICK_SHIFT));
+        wheel.arm(Timer { owner: 0, generation: 0, tick });
+        wheel.advance(before, usize::MAX, &mut Vec::new());
+        let next = wheel.next_deadline().unwrap();
+        assert!(before < next && next <= Instant::from_nanos(tick << TICK_SHIFT), "{next:?}");
+    }
+
+    /// Advances until the wheel is not behind. Returns what fired in each call.
+    fn catch_up(wheel: &mut Wheel, now: Instant, count_max: usize) -> Vec<Vec<Timer>> {
+        let mut calls = Vec::new();
+        loop {
+            let mut fired = Vec::new();
+            wheel.advance(now, count_max, &mut fired);
+            assert!(fired.len() <= count_max);
+            calls.push(fired);
+            if !wheel.is_due(now) {
+                return calls;
+            }
+            assert!(wheel.next_deadline().is_some_and(|next| next <= now), "asleep while behind");
+        }
+    }
+
+    #[test]
+    fn call_fires_a_bounded_number_of_timers_in_their_order() {
+        for deadline in [1_000_000, 500_000_000, 100_000_000_000] {
+            let (mut wheel, now) = (Wheel::new(), Instant::from_nanos(deadline + 1_000_000));
+            for owner in 0..10_000 {
+                let tick = tick_of(Instant::from_nanos(deadline));
+                wheel.arm(Timer { owner, generation: 0, tick });
+            }
+            let calls = catch_up(&mut wheel, now, 256);
+            let owners = calls.iter().flatten().map(|timer| timer.owner);
+            assert!(owners.eq(0..10_000), "in the order armed");
+            assert!((40..60).contains(&calls.len()), "{}", calls.len());
+            assert!(wheel.len() == 0 && wheel.next_deadline().is_none());
+        }
+    }
+
+    #[test]
+    fn jump_of_the_clock_is_followed_in_bounded_steps() {
+        let mut wheel = Wheel::new();
+        let day = Instant::from_nanos(86_400_000_000_000);
+        for owner in 0..10 {
+            let tick = wheel.tick_for(Instant::from_nanos(u64::from(owner) * 1_000_000_000_000));
+            wheel.arm(Timer { owner, generation: 0, tick });
+        }
+        let calls = catch_up(&mut wheel, day, 256);
+        assert!((2..20).contains(&calls.len()), "{}", calls.len());
+        let owners = calls.iter().flatten().map(|timer| timer.owner);
+        assert!(owners.eq(0..10));
+    }
+
+    proptest! {
+        /// A wheel with a small bound fires the same timers as one without.
+        #[test]
+        fn bound_delays_and_loses_nothing(
+            deadlines in proptest::collection::vec(0u64..400_000_000_000, 1..80),
+            steps in proptest::collection::vec(1u64..3_000_000_000, 1..40),
+            count_max in 1usize..5,
+        ) {
+            let (mut free, mut bounded) = (Wheel::new(), Wheel::new());
+            let (mut now, mut expected, mut found) = (0, Vec::new(), Vec::new());
+            let mut deadlines = deadlines.into_iter().enumerate();
+            for step in steps.into_iter().cycle().take(600) {
+                if let Some((owner, ns)) = deadlines.next() {
+                    let tick = tick_of(Instant::from_nanos(now + ns));
+                    free.arm(Timer { owner: owner as u32, generation: 0, tick });
+                    bounded.arm(Timer { owner: owner as u32, generation: 0, tick });
+                }
+                now += step;
+                free.advance(Instant::from_nanos(now), usize::MAX, &mut expected);
+                bounded.advance(Instant::from_nanos(now), count_max, &mut found);
+            }
+            let end = Instant::from_nanos(now);
+            expected.extend(catch_up(&mut free, end, usize::MAX).into_iter().flatten());
+            found.extend(catch_up(&mut bounded, end, count_max).into_iter().flatten());
+            prop_assert_eq!(free.len(), bounded.len());
+            let sort = |timers: &mut Vec<Timer>| timers.sort_by_key(|timer| timer.owner);
+            sort(&mut expected);
+            sort(&mut found);
+            prop_assert_eq!(expected, found);
+        }
     }
 }

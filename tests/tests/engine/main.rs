@@ -39,6 +39,7 @@ mod stalled_peers;
 mod streams;
 mod tcp_peer;
 mod terminate;
+mod timers;
 mod trace_runner;
 mod trains;
 mod transmit;

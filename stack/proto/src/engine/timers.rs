@@ -12,8 +12,12 @@ use crate::time::{Instant, NEVER};
 use crate::verbs::cm::EndReason;
 use crate::verbs::wc::Completions;
 
+/// Timers that fire in one pass, at most; the others are late by a pass. Many connections may have
+/// begun to wait at the same time.
+const TIMERS_PER_PASS: usize = 256;
+
 impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
-    /// Handles expired timers.
+    /// Handles expired timers, within the budget of a pass.
     #[inline(always)]
     pub(super) fn fire_timers(&mut self, now: Instant) {
         if self.cx.schedule.wheel.is_due(now) {
@@ -24,7 +28,7 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
     #[inline(never)]
     fn fire_due_timers(&mut self, now: Instant) {
         let mut fired = std::mem::take(&mut self.fired);
-        self.cx.schedule.wheel.advance(now, &mut fired);
+        self.cx.schedule.wheel.advance(now, TIMERS_PER_PASS, &mut fired);
         for timer in fired.drain(..) {
             let id = ConnId { index: timer.owner, generation: timer.generation };
             let Some((conn, cx)) = self.by_id(id) else { continue };
