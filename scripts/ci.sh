@@ -13,6 +13,8 @@
 #   counts   instructions and lines of state against bench/instructions.tsv (valgrind; without
 #            libdpdk the protocol core alone)
 #   loom     the lock-free rings under loom
+#   sanitize AddressSanitizer over the runtime's tests over `ring`, ThreadSanitizer over a part of the
+#            simulation, over misdelivered flows and the lock-free modules
 #   fuzz     the fuzz targets, FERROWARP_FUZZ_SECONDS (5) each
 #
 # And two for daily work, parts of `test`:
@@ -110,6 +112,11 @@ counts)
 loom)
     RUSTFLAGS="--cfg loom" CARGO_TARGET_DIR=${CARGO_TARGET_DIR:-target}/loom \
         cargo test "${cargo_flags[@]}" -p ferrowarp --lib
+    ;;
+sanitize)
+    for kind in address thread; do
+        scripts/sanitize "$kind" --short
+    done
     ;;
 fuzz)
     command -v c++ >/dev/null || skip "no C++ compiler; apt-get install g++"

@@ -69,6 +69,19 @@ fn only_listed_skips_are_allowed() {
 }
 
 #[test]
+fn sanitize_names_what_it_lacks() {
+    let (_, said) = bash(
+        "mkdir $scratch/bin; printf '#!/bin/sh\ncase $1 in --print) echo /nonexistent ;; -vV) echo \
+         host: none ;; *) echo rustc 1.91 ;; esac\n' >$scratch/bin/rustc; printf '#!/bin/sh\necho \
+         cargo 99.0.0\n' >$scratch/bin/cargo; chmod +x $scratch/bin/*; \
+         CARGO_HOME=$scratch scripts/sanitize thread || echo status $?",
+    );
+    let lacks = ["rustc 1.91 has no runtime of the thread sanitizer for none", "no libdpdk"];
+    assert!(lacks.iter().any(|lack| said.contains(&format!("skipped: {lack}"))), "{said}");
+    assert!(said.contains("status 77"), "{said}");
+}
+
+#[test]
 fn mktemp_uses_the_scratch_folder() {
     let (works, output) = bash("case $(mktemp -u) in $scratch/*) ;; *) exit 1 ;; esac");
     assert!(works, "{output}");
