@@ -106,6 +106,26 @@ fn fix_lengths_and_checksums(frame: &mut [u8], at: Parts) {
     frame[at.tcp + 16..at.tcp + 18].copy_from_slice(&sum);
 }
 
+/// Cuts a TCP segment into several of at most `max` bytes of payload. Others, and those with SYN or
+/// FIN, stay as they are.
+#[must_use]
+pub fn cut_payload(frame: Vec<u8>, max: usize) -> Vec<Vec<u8>> {
+    let Some(at) = parts(&frame).filter(|at| frame[at.tcp + 13] & 3 == 0) else {
+        return vec![frame];
+    };
+    if frame.len() - at.payload <= max {
+        return vec![frame];
+    }
+    let (header, payload) = frame.split_at(at.payload);
+    let piece = |(index, bytes): (usize, &[u8])| {
+        let mut piece = [header, bytes].concat();
+        add32(&mut piece, at.tcp + 4, u32::try_from(index * max).expect("short"));
+        fix_lengths_and_checksums(&mut piece, at);
+        piece
+    };
+    payload.chunks(max).enumerate().map(piece).collect()
+}
+
 impl SegmentMutator {
     /// Takes decisions from a generator with this seed.
     #[must_use]

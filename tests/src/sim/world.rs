@@ -22,7 +22,7 @@ use super::fragmenter::fragment;
 use super::frames::{HeapDevice, PoolSizes, PortOffload};
 use super::link::{Faults, LinkEmulator};
 use super::router::Router;
-use super::segment_mutator::SegmentMutator;
+use super::segment_mutator::{SegmentMutator, cut_payload};
 use super::steering::ShardOptions;
 use super::wire_invariants::WireChecker;
 
@@ -78,6 +78,8 @@ pub struct WorldOptions {
     pub head_len: usize,
     /// Frames, and bytes of copies, that an end may buffer out of order.
     pub ooo_limits: (usize, usize),
+    /// Bytes of memory for partial FPDUs of more than 2 KiB at each end.
+    pub partial_bytes_max: usize,
     /// Bytes by which all receive windows of an end together may grow.
     pub window_growth_max: u64,
     /// Bytes of registered memory at each end.
@@ -104,6 +106,9 @@ pub struct WorldOptions {
     pub priority_tags: bool,
     /// The link fragments packets to this many bytes.
     pub fragment_mtu: Option<usize>,
+    /// The link cuts TCP segments to this many bytes of payload, as a host in between may do that
+    /// offloads reception and transmission.
+    pub cut_to: Option<usize>,
     /// A router whose MTU is smaller than that of the ports, and changes.
     pub router: Option<Router>,
     /// TCP checksums are not verified, as if a router had recomputed them after the corruption.
@@ -133,6 +138,7 @@ impl WorldOptions {
             pools: PoolSizes { data: 1024, reserve: 16, control: 64 },
             head_len: usize::MAX,
             ooo_limits: (512, 16 << 20),
+            partial_bytes_max: 128 << 20,
             window_growth_max: 1 << 30,
             arena_len: 4 << 20,
             cq_len: 4096,
@@ -145,6 +151,7 @@ impl WorldOptions {
             vlan: None,
             priority_tags: false,
             fragment_mtu: None,
+            cut_to: None,
             router: None,
             repair_checksums: false,
             offload: PortOffload::None,
@@ -176,6 +183,7 @@ fn make_end(options: &WorldOptions, index: usize, life: u64) -> End {
     let mut config = EngineConfig::new(ip, prefix_len, seed);
     config.vlan = options.vlan;
     (config.ooo_frames_max, config.ooo_bytes_max) = options.ooo_limits;
+    config.partial_bytes_max = options.partial_bytes_max;
     config.window_growth_max = options.window_growth_max;
     config.half_open_max = options.half_open_max;
     // A loss burst may drop every SYN of the first ten seconds.
@@ -389,8 +397,10 @@ impl World {
     /// # Panics
     /// If a segment violates an invariant.
     pub fn step(&mut self) -> bool {
-        for _ in 0..64 {
+        let mut polled_at = self.now;
+        for pass in 0.. {
             let mut worked = false;
+            polled_at = self.now;
             for index in 0..2 {
                 self.apply_pool_faults(index);
                 self.deliver_arrivals(index);
@@ -411,25 +421,29 @@ impl World {
             if !worked {
                 break;
             }
+            if pass == 63 {
+                // The caller has its turn; there is more to do at the present time.
+                return true;
+            }
         }
+        // An end whose pass was due and did nothing waits for a free frame in an empty pool: it
+        // polls again soon, or when anything else happens.
+        let soon = polled_at + 20 * MICROSECOND;
+        let poll = |at: Instant| if at <= polled_at { soon } else { at };
         let next = self
             .links
             .iter()
             .map(|link| link.next_arrival_ns().map(Instant::from_nanos))
-            .chain((0..2).map(|index| self.next_pass(index)))
+            .chain((0..2).map(|index| self.next_pass(index).map(poll)))
             .chain([self.schedule.next_change(self.now)])
             .chain(self.app_wakeups)
             .flatten()
             .min();
-        match next {
-            Some(next) => {
-                // An end that waits for a free frame in an empty pool polls again soon.
-                let soon = self.now + 20 * MICROSECOND;
-                self.now = if next <= self.now { soon } else { next };
-                true
-            }
-            None => false,
+        if let Some(next) = next {
+            // What has become due during the passes is due now.
+            self.now = self.now.max(next);
         }
+        next.is_some()
     }
 
     /// True if a shard is not driven at present, or has died.
@@ -528,7 +542,11 @@ impl World {
                 }
                 (None, None) => vec![frame],
             };
-            for part in parts {
+            let cut = |part: Vec<u8>| match self.options.cut_to {
+                Some(len) => cut_payload(part, len),
+                None => vec![part],
+            };
+            for part in parts.into_iter().flat_map(cut) {
                 self.links[index].send(self.now.as_nanos(), part, |part| Some(part.clone()));
             }
         }

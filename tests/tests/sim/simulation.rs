@@ -4,7 +4,7 @@
 
 use std::sync::Mutex;
 
-use ferrowarp_proto::engine::Counters;
+use ferrowarp_proto::engine::{Counters, PARTIAL_BYTES_MIN};
 use ferrowarp_proto::tcp::{Algorithm, EcnMode};
 use ferrowarp_proto::time::{MICROSECOND, MILLISECOND, SECOND};
 use ferrowarp_tests::sim::frames::{PoolSizes, PortOffload};
@@ -38,6 +38,11 @@ fn over_seeds(
         options.vlan = rng.random_bool(0.25).then(|| rng.random_range(1..4095));
         // Without drawing a random number, so that everything else of a seed stays the same.
         options.offload = PortOffload::of_seed(seed);
+        options.partial_bytes_max = match seed % 3 {
+            0 => PARTIAL_BYTES_MIN,
+            1 => 128 << 10,
+            _ => 128 << 20,
+        };
         draw(&mut rng, &mut options);
         options.revision = [2, 0][usize::from(rng.random_bool(0.25))];
         let mut world = World::new(&options);
@@ -54,6 +59,8 @@ fn over_seeds(
             path.icmp_errors_in += counters.icmp_errors_in;
             path.icmp_errors_ignored += counters.icmp_errors_ignored;
             path.fpdus_placed_ooo += counters.fpdus_placed_ooo;
+            path.assembly_exhausted += counters.assembly_exhausted;
+            path.partials_evicted += counters.partials_evicted;
             path.crc_errors += counters.crc_errors;
             path.marker_errors += counters.marker_errors;
         }
@@ -310,6 +317,24 @@ fn data_survives_small_ooo_buffers() {
         options.head_len = rng.random_range(120..2000);
         options.tcp = [some_end(rng), some_end(rng)];
     });
+}
+
+/// Long FPDUs in short segments, and hardly any memory for those that are incomplete: MPA declines
+/// what TCP delivers, in order and after gaps were filled.
+#[test]
+fn data_survives_little_memory_for_partial_fpdus() {
+    let path = over_seeds("little-partial-memory", 200, 40, |rng, options| {
+        options.mtu = [4000, 9000][rng.random_range(0..2)];
+        options.cut_to = Some(rng.random_range(300..3000));
+        options.partial_bytes_max = rng.random_range(PARTIAL_BYTES_MIN..100_000);
+        options.faults.loss = rng.random_range(0.0..0.05);
+        options.faults.reorder = rng.random_range(0.0..0.1);
+        options.faults.delay_ns = rng.random_range(0..300_000);
+        options.ooo_placement = rng.random_bool(0.3);
+        options.tcp = [some_end(rng), some_end(rng)];
+    });
+    println!("{} declined, {} evicted", path.assembly_exhausted, path.partials_evicted);
+    assert!(path.assembly_exhausted > 50, "{path:?}");
 }
 
 #[test]
