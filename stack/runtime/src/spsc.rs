@@ -175,6 +175,12 @@ impl<T> Producer<T> {
         Batch { indices, slots: &slots.0, next: *tail, limit, tail, cached_head }
     }
 
+    /// True if there is no free slot: one load of the consumer's index.
+    pub(crate) fn is_full(&self) -> bool {
+        let head = self.indices.head.load(Ordering::Relaxed);
+        self.tail.wrapping_sub(head) >= self.slots.count()
+    }
+
     /// Makes the pushed values visible to the consumer. A plain store with release.
     #[inline]
     pub(crate) fn publish(&mut self) {

@@ -9,6 +9,7 @@ mod crossing_terminate;
 mod ddp;
 mod fairness;
 mod flow_label;
+mod flush_turns;
 mod footprint;
 mod fuzz_targets;
 mod golden;

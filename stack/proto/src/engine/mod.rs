@@ -248,6 +248,7 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
         if !schedule.ready.is_empty()
             || !schedule.awaiting_frame.is_empty()
             || verbs.has_overrun_cqs()
+            || verbs.has_due_flushes()
             || schedule.unresolved_due > 0
             || !schedule.ooo_backlog.is_empty()
             || self.has_messages()

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use crate::counters::Counters;
 use crate::slab::Slab;
 use crate::verbs::cm::Event;
+use crate::verbs::flush_lists::FlushLists;
 use crate::verbs::qp::{SrqError, SrqId};
 use crate::verbs::srq::{LimitEvent, Srq, SrqBuffers};
 use crate::verbs::wc::{Completions, CqId};
@@ -22,8 +23,8 @@ pub(crate) struct Verbs<M, C> {
     pub(crate) events: VecDeque<Event>,
     pub(crate) counters: Counters,
     pub(super) srqs: Slab<Srq>,
-    /// Queue pairs with work to flush, each once.
-    pub(super) flushing: Vec<u32>,
+    /// Queue pairs with work to flush.
+    pub(super) flushes: FlushLists,
     /// Completion queues that overran in this pass, each once.
     overrun_cqs: Vec<CqId>,
     /// Shared receive queues of which buffers were taken in this pass, each once.
@@ -53,7 +54,7 @@ impl<M, C> Verbs<M, C> {
             events: VecDeque::new(),
             counters: Counters::default(),
             srqs: Slab::new(srqs_max),
-            flushing: Vec::new(),
+            flushes: FlushLists::new(),
             overrun_cqs: Vec::new(),
             used_srqs: Vec::new(),
         }
@@ -76,6 +77,11 @@ impl<M, C> Verbs<M, C> {
     /// True if a completion queue overran whose queue pairs were not ended yet.
     pub(crate) const fn has_overrun_cqs(&self) -> bool {
         !self.overrun_cqs.is_empty()
+    }
+
+    /// True if a pass has left requests to flush that wait for no free slot.
+    pub(crate) fn has_due_flushes(&self) -> bool {
+        self.flushes.is_due()
     }
 
     pub(super) fn srq(&mut self, srq: SrqId) -> Result<&mut Srq, SrqError> {

@@ -3,6 +3,7 @@
 
 pub mod cm;
 pub(crate) mod context;
+mod flush_lists;
 pub mod notify;
 pub mod qp;
 pub(crate) mod queue_pair;

@@ -16,6 +16,21 @@ use crate::verbs::srq::SrqUsage;
 use crate::verbs::wc::{Completed, Completions, CqId, QpId, Wc, WcOpcode, WcStatus};
 use crate::verbs::wr::{PostError, RecvWr, SendRights, SendWr};
 
+/// Requests from one that did not succeed on which are reported at once, at most: the rest is
+/// flushed in turn with other queue pairs.
+const COMPLETED_MAX: usize = 64;
+
+/// Result of [`Qp::flush`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum FlushResult {
+    /// Nothing is left to report.
+    Done,
+    /// The rest waits for free slots of this completion queue.
+    CqFull(CqId),
+    /// The budget was used up.
+    Again,
+}
+
 /// State that few queue pairs have.
 #[derive(Debug, Default)]
 struct Rare {
@@ -43,8 +58,6 @@ pub(crate) struct Qp {
     pub(crate) conn: Option<u32>,
     /// What few queue pairs have, and most of those at their end.
     rare: Option<Box<Rare>>,
-    /// It is on the list of queue pairs with work to flush.
-    pub(super) flushing: bool,
     /// A request completed in error: those after it are flushed, even if they succeeded.
     flush_following: bool,
     /// RDMA Writes are placed out of order.
@@ -75,7 +88,6 @@ impl Qp {
             recv_cq: init.recv_cq,
             conn: None,
             rare: None,
-            flushing: false,
             flush_following: false,
             ooo_placement: false,
             tx_closed: false,
@@ -195,30 +207,47 @@ impl Qp {
         if !all_fit {
             verbs.on_cq_overrun(cq);
         } else if self.stream.requester.completed().is_some() {
-            self.complete_others(verbs);
+            self.complete_rest(verbs);
         }
     }
 
     /// [`Qp::complete_sends`] from a request on that did not succeed.
     #[cold]
-    fn complete_others<M, C: Completions>(&mut self, verbs: &mut Verbs<M, C>) {
+    fn complete_rest<M, C: Completions>(&mut self, verbs: &mut Verbs<M, C>) {
+        let mut budget = COMPLETED_MAX;
+        if self.complete_others(verbs, &mut budget) != FlushResult::Done {
+            self.start_flush(verbs);
+        }
+    }
+
+    /// Reports completed requests of any outcome, at most `budget`.
+    #[cold]
+    fn complete_others<M, C: Completions>(
+        &mut self,
+        verbs: &mut Verbs<M, C>,
+        budget: &mut usize,
+    ) -> FlushResult {
         while let Some((request, outcome)) = self.stream.requester.completed() {
+            if *budget == 0 {
+                return FlushResult::Again;
+            }
+            *budget -= 1;
             // req: RDMAP-031, RDMAP-035
             if request.signaled || outcome != RequestOutcome::Success {
                 let wc = send_wc(self.id, &request, outcome, None);
                 if !verbs.completions.push(self.send_cq, wc) {
                     if let RequestOutcome::Rejected(_) = outcome {
-                        self.start_flush(verbs);
-                    } else {
-                        verbs.on_cq_overrun(self.send_cq);
+                        return FlushResult::CqFull(self.send_cq);
                     }
-                    return;
+                    verbs.on_cq_overrun(self.send_cq);
+                    break;
                 }
                 verbs.counters.completions += 1;
                 self.flush_following |= is_failure(outcome);
             }
             self.stream.requester.pop();
         }
+        FlushResult::Done
     }
 
     /// Reports a delivered Send. If the completion queue overran the completion is kept.
@@ -310,53 +339,46 @@ impl Qp {
     pub(crate) fn abandon<M, C: Completions>(&mut self, verbs: &mut Verbs<M, C>) {
         self.stream.stop();
         self.enter_error(verbs, EndReason::LocalError);
-        self.flush(verbs, &mut false);
+        let mut budget = usize::MAX;
+        self.flush(verbs, &mut budget);
     }
 
     fn start_flush<M, C>(&mut self, verbs: &mut Verbs<M, C>) {
-        if !self.flushing {
-            self.flushing = true;
-            verbs.flushing.push(self.slot);
-        }
-    }
-
-    /// Reports rejected requests that found the completion queue full, and those completed after
-    /// them. True if no rejected one is left to report; `reported` is set if anything was.
-    fn complete_rejected<M, C: Completions>(
-        &mut self,
-        verbs: &mut Verbs<M, C>,
-        reported: &mut bool,
-    ) -> bool {
-        let oldest = self.stream.requester.oldest_number();
-        self.complete_sends(verbs);
-        *reported |= self.stream.requester.oldest_number() != oldest;
-        let left = self.stream.requester.completed();
-        !matches!(left, Some((_, RequestOutcome::Rejected(_))))
+        verbs.flushes.add(self.slot);
     }
 
     /// Reports flushed requests as far as the completion queues have free slots: each once, in
     /// posting order, those completed before the end with success. But after a request that ended
     /// in error nothing is reported with success: an application that relies on the order of
-    /// requests must not take a Write for completed whose preceding Read was not. True if nothing
-    /// is left to report; `reported` is set if anything was.
+    /// requests must not take a Write for completed whose preceding Read was not. At most `budget`
+    /// requests, which is reduced by their number.
+    ///
+    /// Before the error state there are rejected requests alone, and those completed after them.
     pub(super) fn flush<M, C: Completions>(
         &mut self,
         verbs: &mut Verbs<M, C>,
-        reported: &mut bool,
-    ) -> bool {
+        budget: &mut usize,
+    ) -> FlushResult {
         if self.state != QpState::Error {
-            return self.complete_rejected(verbs, reported);
+            return self.complete_others(verbs, budget);
         }
         if let Some(rare) = &mut self.rare {
             while let Some(&wc) = rare.pending_wc.front() {
+                if *budget == 0 {
+                    return FlushResult::Again;
+                }
+                *budget -= 1;
                 if !verbs.completions.push(self.recv_cq, wc) {
-                    return false;
+                    return FlushResult::CqFull(self.recv_cq);
                 }
                 rare.pending_wc.pop_front();
-                *reported = true;
             }
         }
         while let Some((request, mut outcome)) = self.stream.requester.flushed() {
+            if *budget == 0 {
+                return FlushResult::Again;
+            }
+            *budget -= 1;
             if self.flush_following && outcome == RequestOutcome::Success {
                 outcome = RequestOutcome::Flushed;
             }
@@ -367,22 +389,24 @@ impl Qp {
                 let refused = refused.map(|(_, status)| status);
                 let wc = send_wc(self.id, &request, outcome, refused);
                 if !verbs.completions.push(self.send_cq, wc) {
-                    return false;
+                    return FlushResult::CqFull(self.send_cq);
                 }
-                *reported = true;
                 self.flush_following |= is_failure(outcome);
             }
             self.stream.requester.pop();
         }
         while let Some(buffer) = self.stream.recv_queue.front() {
+            if *budget == 0 {
+                return FlushResult::Again;
+            }
+            *budget -= 1;
             let wc = recv_wc(self.id, buffer.wr_id(), WcStatus::Flushed);
             if !verbs.completions.push(self.recv_cq, wc) {
-                return false;
+                return FlushResult::CqFull(self.recv_cq);
             }
             self.stream.recv_queue.pop_front();
-            *reported = true;
         }
-        true
+        FlushResult::Done
     }
 }
 

@@ -9,10 +9,18 @@ use crate::slab::Slab;
 use crate::verbs::cm::CmError;
 use crate::verbs::context::Verbs;
 use crate::verbs::qp::{QpInit, QpState, SrqError, SrqId};
-use crate::verbs::queue_pair::Qp;
+use crate::verbs::queue_pair::{FlushResult, Qp};
 use crate::verbs::srq::SrqUsage;
 use crate::verbs::wc::{Completions, CqId, QpId};
 use crate::verbs::wr::{PostError, RecvWr};
+
+/// Requests flushed in a pass, at most; visits of queue pairs count as well. Half of them are left
+/// to queue pairs that have waited.
+const FLUSHES_PER_PASS: usize = 256;
+/// Requests flushed in the turn of a completion queue.
+const FLUSHES_PER_TURN: usize = 32;
+/// Full completion queues looked at in a pass.
+const FULL_CQS_PER_PASS: usize = 2;
 
 /// Table of queue pairs, by slot index. The handle of a queue pair is its number: that of its slot,
 /// or one that was chosen for it, because several engines have the queue pairs of one application.
@@ -63,7 +71,7 @@ impl QueuePairs {
     pub(crate) fn destroy<M, C>(&mut self, verbs: &mut Verbs<M, C>, qp: QpId) {
         let Some(index) = self.slot(qp) else { return };
         self.slots[qp.slot()] = NO_SLOT;
-        verbs.flushing.retain(|&flushing| flushing != index);
+        verbs.flushes.remove(index);
         let usage = self.qps.remove(index).and_then(|qp| qp.srq);
         if let Some(srq) = usage.map(|usage| usage.index())
             && let Some(queue) = verbs.srqs.get_mut(srq)
@@ -124,23 +132,37 @@ impl QueuePairs {
         self.iter().filter(uses_it).map(|qp| qp.slot).collect()
     }
 
-    /// Reports flushed requests of all queue pairs as far as the completion queues have free slots.
-    /// True if anything was reported.
+    /// Reports flushed requests as far as the completion queues have free slots, a bounded number
+    /// of them: queue pairs take turns, and completion queues. True if there was anything to do.
+    #[inline(always)]
     pub(crate) fn flush<M: Memory, C: Completions>(&mut self, verbs: &mut Verbs<M, C>) -> bool {
-        let mut reported = false;
-        let mut at = 0;
-        while let Some(&index) = verbs.flushing.get(at) {
-            let mut qp = self.qps.get_mut(index);
-            if qp.as_mut().is_none_or(|qp| qp.flush(verbs, &mut reported)) {
-                verbs.flushing.swap_remove(at);
-                if let Some(qp) = qp {
-                    qp.flushing = false;
-                }
-            } else {
-                at += 1;
+        !verbs.flushes.is_empty() && self.flush_in_turn(verbs)
+    }
+
+    #[inline(never)]
+    fn flush_in_turn<M: Memory, C: Completions>(&mut self, verbs: &mut Verbs<M, C>) -> bool {
+        let Verbs { flushes, completions, .. } = verbs;
+        flushes.look_at_full(FULL_CQS_PER_PASS, |cq| completions.is_full(cq));
+        let mut budget = FLUSHES_PER_PASS;
+        while budget > FLUSHES_PER_PASS / 2
+            && let Some(slot) = verbs.flushes.first_new()
+        {
+            self.flush_one(verbs, slot, &mut budget);
+        }
+        while budget > 0
+            && let Some(cq) = verbs.flushes.next_turn()
+        {
+            let mut left = FLUSHES_PER_TURN.min(budget);
+            budget -= left;
+            let mut is_full = false;
+            while left > 0
+                && !is_full
+                && let Some(slot) = verbs.flushes.first_of(cq)
+            {
+                is_full = self.flush_one(verbs, slot, &mut left) == FlushResult::CqFull(cq);
             }
         }
-        reported
+        result
     }
 
     /// Attaches a queue pair that is not connected to a shared receive queue for good; buffers

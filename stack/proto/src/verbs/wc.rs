@@ -155,6 +155,12 @@ pub trait Completions {
         completed.drain(|wc| self.push(cq, wc))
     }
 
+    /// True if a queue has no free slot: what waits for one need not be tried. The default leaves
+    /// that to [`Completions::push`].
+    fn is_full(&self, _cq: CqId) -> bool {
+        false
+    }
+
     /// Called when the engine finds that a queue has overrun. True if the overrun is to be counted:
     /// where several engines feed the queue, each may find it. The default is for a queue of one.
     fn claim_overrun(&mut self, _cq: CqId) -> bool {

@@ -125,6 +125,12 @@ impl CqProducer {
         };
         (producer, consumer)
     }
+
+    /// True if another shard has found an overrun, and this one has not ended its queue pairs yet.
+    #[inline(always)]
+    fn refuses_all(&self) -> bool {
+        self.others_overrun.as_ref().is_some_and(|overrun| overrun.has_overrun())
+    }
 }
 
 /// All completion queues of a shard, as the engine sees them.
@@ -290,9 +296,7 @@ impl Completions for CqRings {
         let Some(Some(producer)) = self.producers.get_mut(cq.index()) else {
             return completed.drain(|_| false);
         };
-        if let Some(overrun) = &producer.others_overrun
-            && overrun.has_overrun()
-        {
+        if producer.refuses_all() {
             return completed.drain(|_| false);
         }
         let (mut last_qp, mut is_solicited) = (None, false);
@@ -318,6 +322,11 @@ impl Completions for CqRings {
         }
         self.mark_dirty(qp);
         all_fit
+    }
+
+    fn is_full(&self, cq: CqId) -> bool {
+        let producer = self.producers.get(cq.index()).and_then(Option::as_ref);
+        producer.is_none_or(|producer| producer.refuses_all() || producer.ring.is_full())
     }
 
     fn claim_overrun(&mut self, cq: CqId) -> bool {
