@@ -7,7 +7,6 @@ use ferrowarp_proto::ddp::recv_queue::{RqProducer, recv_queue};
 use ferrowarp_proto::verbs::qp::{SrqError, SrqId};
 use ferrowarp_proto::verbs::srq::SrqBuffers;
 use ferrowarp_proto::verbs::wr::{PostError, RecvWr};
-use ferrowarp_proto::work_queue::Tails;
 
 use crate::context::ContextInner;
 use crate::error::CreateError;
@@ -72,7 +71,7 @@ impl Pd {
         check_queue_len(max_wr)?;
         let permit = context.limits.acquire(Resource::QueueEntries, max_wr)?;
         // The memory of the queue is zeroed before a shard is locked.
-        let (producer, rq, tails) = recv_queue(max_wr);
+        let (producer, rq, _) = recv_queue(max_wr);
         let (index, generation) = context.srq_numbers.allocate().ok_or(SrqError::TooMany)?;
         let id = SrqId { index, generation };
         let shared = Arc::new(SrqShared::new(id));
@@ -87,7 +86,7 @@ impl Pd {
             _permit: permit,
         };
         let engines = if shard.is_some() { 1 } else { count };
-        inner.create_in_engines(&Arc::new(SrqBuffers::new(rq, engines)), &tails)?;
+        inner.create_in_engines(&Arc::new(SrqBuffers::new(rq, engines)))?;
         Ok(Srq { inner: Arc::new(inner) })
     }
 }
@@ -168,21 +167,16 @@ impl Srq {
 
 impl SrqInner {
     /// Creates the queue in the engine of each shard that is to have it.
-    fn create_in_engines(
-        &mut self,
-        buffers: &Arc<SrqBuffers>,
-        tails: &Tails<1>,
-    ) -> Result<(), CreateError> {
+    fn create_in_engines(&mut self, buffers: &Arc<SrqBuffers>) -> Result<(), CreateError> {
         let shards = self.shard.map_or(0..self.in_engines.len(), |shard| shard..shard + 1);
         for (number, shard) in shards.enumerate() {
             let (buffers, shared) = (Arc::clone(buffers), Arc::clone(&self.shared));
-            let tail = tails.clone();
             let pd = self.pd;
             let created = self
                 .context
                 .shards
                 .get(shard)
-                .control(|engine, _| engine.create_srq(pd, buffers, number, tail, shared));
+                .control(|engine, _| engine.create_srq(pd, buffers, number, shared));
             // A shard that has failed gets none.
             self.in_engines[shard] = created.transpose()?;
         }

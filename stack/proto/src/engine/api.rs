@@ -217,9 +217,9 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
         self.cx.verbs.create_srq(pd, buffers, 0)
     }
 
-    /// As [`Engine::create_srq`], with buffers to whose producer the application posts, in place of
-    /// [`Engine::post_srq_recv`]; [`Engine::on_srq_recvs_posted`] tells the engine. Several engines
-    /// may share them: `number` is that of this one among them.
+    /// As [`Engine::create_srq`], with buffers to whose producer the application posts, instead of
+    /// [`Engine::post_srq_recv`]: the engine finds them there. Several engines may share them:
+    /// `number` is that of this one among them.
     ///
     /// # Errors
     /// [`SrqError::TooMany`].
@@ -249,18 +249,18 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
         self.cx.qps.attach_srq(&mut self.cx.verbs, qp, srq)
     }
 
-    /// To be called after the application has posted to a shared receive queue itself: queue pairs
-    /// are credited with the buffers that replace those they took.
-    pub fn on_srq_recvs_posted(&mut self, srq: SrqId) {
-        self.cx.qps.on_srq_recvs_posted(&mut self.cx.verbs, srq);
-    }
-
     /// Lets the application post as many buffers to its shared receive queues as messages have
     /// used: at the end of a pass, or of a call in which received data was processed. A pass does
     /// it itself, but after it has transmitted.
     #[inline]
     pub fn publish_retired_srqs(&mut self) {
-        self.cx.verbs.end_srq_pass();
+        self.cx.qps.end_srq_pass(&mut self.cx.verbs);
+    }
+
+    /// True if [`Engine::publish_retired_srqs`] has anything to publish.
+    #[inline]
+    pub const fn has_retired_srqs(&self) -> bool {
+        self.cx.verbs.has_used_srqs()
     }
 
     /// Posts a buffer to a shared receive queue.
@@ -296,13 +296,14 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
     ///
     /// [`Event::SrqLimit`]: crate::verbs::cm::Event::SrqLimit
     pub fn arm_srq(&mut self, srq: SrqId, limit: usize) -> Result<(), SrqError> {
+        self.publish_retired_srqs();
         self.cx.verbs.arm_srq(srq, limit)
     }
 
     /// Returns the number of buffers of its shared receive queue that a queue pair holds.
     #[must_use]
     pub fn srq_outstanding(&self, qp: QpId) -> usize {
-        self.cx.qps.srq_outstanding(qp)
+        self.cx.qps.srq_outstanding(&self.cx.verbs, qp)
     }
 
     /// Returns the number of buffers that a queue pair has taken from its shared receive queue

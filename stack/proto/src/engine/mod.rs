@@ -232,7 +232,7 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
         if self.cx.verbs.has_overrun_cqs() {
             self.end_overrun_qps(now);
         }
-        self.cx.verbs.end_srq_pass();
+        self.cx.qps.end_srq_pass(&mut self.cx.verbs);
         worked |= self.transmit_ready(now);
         debug_assert!(self.cx.deferred.is_empty(), "run after the call that caused it");
         worked |= self.cx.qps.flush(&mut self.cx.verbs);

@@ -132,30 +132,29 @@ impl<M, C> Verbs<M, C> {
     /// # Errors
     /// `NoSuchSrq`.
     pub(crate) fn arm_srq(&mut self, srq: SrqId, limit: usize) -> Result<(), SrqError> {
-        self.end_srq_pass();
+        debug_assert!(!self.has_used_srqs(), "what a pass has used is accounted for at its end");
         let due = self.srq(srq)?.arm(limit);
         self.raise_limit_event(srq, due);
         Ok(())
     }
 
-    /// At the end of a pass, or of a call that has processed received data: accounts for the shared
-    /// receive buffers used, and lets the application post as many.
-    #[inline]
-    pub(crate) fn end_srq_pass(&mut self) {
-        if !self.used_srqs.is_empty() {
-            self.end_pass_of_srqs();
-        }
+    /// True if buffers of shared receive queues were taken since the last end of a pass.
+    #[inline(always)]
+    pub(crate) const fn has_used_srqs(&self) -> bool {
+        !self.used_srqs.is_empty()
     }
 
-    #[cold]
-    fn end_pass_of_srqs(&mut self) {
-        while let Some(index) = self.used_srqs.pop() {
-            self.end_pass_of_srq(index);
-        }
+    /// Ends the pass for one of the shared receive queues of which buffers were taken, and returns
+    /// it; `None` once that is done for all.
+    pub(super) fn end_pass_of_srq(&mut self) -> Option<&Srq> {
+        let index = self.used_srqs.pop()?;
+        let due = self.srqs.get_mut(index).and_then(Srq::end_pass);
+        self.raise_limit_event(SrqId { index, generation: self.srqs.generation(index) }, due);
+        self.srqs.get(index)
     }
 
-    /// As [`Verbs::end_srq_pass`], for an engine that ended in the middle of a pass and will not be
-    /// driven again.
+    /// As [`Verbs::end_pass_of_srq`] for all, for an engine that ended in the middle of a pass and
+    /// will not be driven again.
     pub(crate) fn abandon_srqs(&mut self) {
         self.used_srqs.clear();
         let indices: Vec<u32> = self.srqs.indices().collect();
@@ -170,11 +169,6 @@ impl<M, C> Verbs<M, C> {
         if !self.used_srqs.contains(&index) {
             self.used_srqs.push(index);
         }
-    }
-
-    fn end_pass_of_srq(&mut self, index: u32) {
-        let due = self.srqs.get_mut(index).and_then(Srq::end_pass);
-        self.raise_limit_event(SrqId { index, generation: self.srqs.generation(index) }, due);
     }
 
     fn raise_limit_event(&mut self, srq: SrqId, due: Option<LimitEvent>) {

@@ -161,6 +161,31 @@ impl QueuePairs {
             {
                 is_full = self.flush_one(verbs, slot, &mut left) == FlushResult::CqFull(cq);
             }
+            budget += left;
+            verbs.flushes.end_turn(cq, is_full);
+        }
+        budget < FLUSHES_PER_PASS
+    }
+
+    /// Flushes one queue pair, the first of its list; the visit is charged as a request.
+    fn flush_one<M: Memory, C: Completions>(
+        &mut self,
+        verbs: &mut Verbs<M, C>,
+        slot: u32,
+        budget: &mut usize,
+    ) -> FlushResult {
+        let Some(qp) = self.qps.get_mut(slot) else {
+            debug_assert!(false, "a queue pair leaves its list when it is destroyed");
+            verbs.flushes.remove(slot);
+            return FlushResult::Done;
+        };
+        let result = qp.flush(verbs, budget);
+        *budget = budget.saturating_sub(1);
+        match result {
+            FlushResult::Done => verbs.flushes.remove(slot),
+            // It stays the first, unless it waited for another queue so far.
+            FlushResult::CqFull(cq) => verbs.flushes.wait_for(slot, cq),
+            FlushResult::Again => verbs.flushes.move_last(slot),
         }
         result
     }
@@ -196,33 +221,40 @@ impl QueuePairs {
     /// # Errors
     /// [`PostError`]; nothing was posted.
     pub(crate) fn post_srq_recv<M, C>(
-        &mut self,
+        &self,
         verbs: &mut Verbs<M, C>,
         srq: SrqId,
         wr: RecvWr,
     ) -> Result<(), PostError> {
         let queue = verbs.srq(srq).map_err(|_| PostError::NoSuchSrq)?;
-        if !queue.post(&wr) {
-            return Err(PostError::QueueFull);
-        }
-        self.on_srq_recvs_posted(verbs, srq);
-        Ok(())
+        if queue.post(&wr) { Ok(()) } else { Err(PostError::QueueFull) }
     }
 
-    /// Credits queue pairs with the buffers posted to a shared receive queue, which replace those
-    /// taken first.
-    pub(crate) fn on_srq_recvs_posted<M, C>(&mut self, verbs: &mut Verbs<M, C>, srq: SrqId) {
-        let Ok(queue) = verbs.srq(srq) else { return };
-        queue.take_credits(|holder| {
-            if let Some(usage) = self.by_id_mut(holder).and_then(|qp| qp.srq.as_mut()) {
-                usage.outstanding -= 1;
-            }
-        });
+    /// At the end of a pass, or of a call that has processed received data: accounts for the shared
+    /// receive buffers used, lets the application post as many, and credits queue pairs with those
+    /// posted.
+    #[inline]
+    pub(crate) fn end_srq_pass<M, C>(&mut self, verbs: &mut Verbs<M, C>) {
+        if verbs.has_used_srqs() {
+            self.end_pass_of_srqs(verbs);
+        }
+    }
+
+    #[cold]
+    fn end_pass_of_srqs<M, C>(&mut self, verbs: &mut Verbs<M, C>) {
+        while let Some(queue) = verbs.end_pass_of_srq() {
+            queue.take_credits(|holder| {
+                if let Some(usage) = self.by_id_mut(holder).and_then(|qp| qp.srq.as_mut()) {
+                    usage.outstanding -= 1;
+                }
+            });
+        }
     }
 
     /// Returns the number of buffers of its shared receive queue that a queue pair holds.
-    pub(crate) fn srq_outstanding(&self, qp: QpId) -> usize {
-        self.by_id(qp).and_then(|qp| qp.srq).map_or(0, |usage| usage.outstanding as usize)
+    pub(crate) fn srq_outstanding<M, C>(&self, verbs: &Verbs<M, C>, qp: QpId) -> usize {
+        let Some(usage) = self.by_id(qp).and_then(|qp| qp.srq) else { return 0 };
+        verbs.srqs.get(usage.index()).map_or(0, |srq| srq.outstanding(qp, usage))
     }
 
     /// Returns the number of buffers that a queue pair has taken from its shared receive queue

@@ -7,6 +7,8 @@
 //! A dequeued buffer counts as held by the queue pair until another is posted in its place; posts
 //! replace the oldest dequeued buffer first. So a cap on what each queue pair may hold acts like a
 //! receive queue of its own of that length, and its peer cannot empty the queue for others.
+//! Queue pairs are credited with the buffers posted when one is at its cap, and at the end of a
+//! pass that took buffers: a queue without traffic costs a pass nothing.
 //!
 //! The queue pairs may be those of several engines (shards). The buffers are then common to them
 //! (`buffers`, behind a lock); an engine takes a batch of them when a message needs one, and at the
@@ -104,10 +106,15 @@ impl Srq {
         self.buffers.lock().post(wr)
     }
 
-    /// Credits the queue pairs whose buffers are replaced by those posted since the call before,
-    /// and passes those of this engine to `credit`.
+    /// Passes the queue pairs of this engine whose buffers were replaced since the call before to
+    /// `credit`, once for each buffer.
     pub(super) fn take_credits(&self, credit: impl FnMut(QpId)) {
-        self.buffers.lock().take_credits(self.shard).into_iter().for_each(credit);
+        self.buffers.lock().take_credits(self.shard, credit);
+    }
+
+    /// Returns the number of buffers that a queue pair has taken and that were not replaced.
+    pub(super) fn outstanding(&self, qp: QpId, usage: SrqUsage) -> usize {
+        usage.outstanding as usize - self.buffers.lock().credits_of(self.shard, qp)
     }
 
     /// Limits each queue pair to `cap` buffers at a time; 0: no cap.

@@ -11,7 +11,6 @@ use ferrowarp_proto::verbs::cm::{Abort, CmError, ConnParam, EndReason, ReadDepth
 use ferrowarp_proto::verbs::qp::{QpInit, SrqError, SrqId};
 use ferrowarp_proto::verbs::srq::SrqBuffers;
 use ferrowarp_proto::verbs::wc::{CqId, QpId, Wc};
-use ferrowarp_proto::work_queue::Tails;
 
 use crate::counters::{Counters, Usage};
 use crate::doorbell::Doorbells;
@@ -66,15 +65,13 @@ pub(crate) trait ShardControl: Send {
     fn end_idle_qp(&mut self, qp: QpId, cq: CqId);
     fn tcp_stats(&self, qp: QpId) -> Option<TcpStats>;
 
-    /// Creates a shared receive queue; `tail` and `shared` are of its application's side, and
-    /// `number` is that of this shard among those that share the buffers. Returns the handle in the
-    /// engine.
+    /// Creates a shared receive queue; `shared` is of its application's side, and `number` is that
+    /// of this shard among those that share the buffers. Returns the handle in the engine.
     fn create_srq(
         &mut self,
         pd: u32,
         buffers: Arc<SrqBuffers>,
         number: usize,
-        tail: Tails<1>,
         shared: Arc<SrqShared>,
     ) -> Result<SrqId, SrqError>;
     fn attach_srq(&mut self, qp: QpId, srq: SrqId) -> Result<(), SrqError>;

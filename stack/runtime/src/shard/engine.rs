@@ -19,7 +19,6 @@ use ferrowarp_proto::verbs::cm::{
 use ferrowarp_proto::verbs::qp::{QpInit, SrqError, SrqId};
 use ferrowarp_proto::verbs::srq::SrqBuffers;
 use ferrowarp_proto::verbs::wc::{CqId, QpId, Wc};
-use ferrowarp_proto::work_queue::Tails;
 
 use crate::counters::{Counters, Port, Usage};
 use crate::doorbell::Doorbells;
@@ -30,7 +29,7 @@ use crate::shard::control::ShardControl;
 use crate::shard::cq_rings::{CqProducer, CqRings};
 use crate::shard::links::Links;
 use crate::shard::mailbox::ShardRequest;
-use crate::shard::srq::{SrqLimit, SrqLink, SrqShared};
+use crate::shard::srq::{SrqLimit, SrqShared};
 use crate::shard::unbound_qp::UnboundQpTable;
 use crate::shard::work_queue::Link;
 use crate::spsc::{Consumer, Slots};
@@ -45,7 +44,7 @@ pub(crate) struct ShardEngine<D: Device> {
     index: usize,
     engine: Engine<D, HostMemory, CqRings>,
     links: Links,
-    srqs: Vec<SrqLink>,
+    srqs: HashMap<SrqId, Arc<SrqShared>>,
     listeners: HashMap<u16, Arc<Backlog>>,
     publisher: EventPublisher,
     /// Queue pairs of the context that belong to no shard yet.
@@ -67,7 +66,7 @@ impl<D: Device> ShardEngine<D> {
             index,
             engine,
             links: Links::new(),
-            srqs: Vec::new(),
+            srqs: HashMap::new(),
             listeners: HashMap::new(),
             publisher: EventPublisher::new(events),
             unbound,
@@ -108,26 +107,12 @@ impl<D: Device> ShardEngine<D> {
         })
     }
 
-    /// Takes the requests posted to a queue pair, and counts those posted to shared receive queues:
-    /// before FPDUs start on a connection, because the first may already have arrived and need a
-    /// shared receive, and before a graceful close. What is left is taken by the next poll. True if
-    /// the queue pair had any.
+    /// Takes the requests posted to a queue pair: before FPDUs start on a connection, because the
+    /// first may already have arrived, and before a graceful close. What is left is taken by the
+    /// next poll. True if the queue pair had any.
     fn take_posted(&mut self, qp: QpId) -> bool {
-        self.serve_shared();
-        self.links.get_mut(qp).is_some_and(|link| link.serve(&mut self.engine).0)
-    }
-
-    /// Tells the engine of the buffers posted to shared receive queues. True if there were any.
-    fn serve_shared(&mut self) -> bool {
-        let Self { engine, srqs, .. } = self;
-        let mut any = false;
-        for link in srqs {
-            if link.take_posted() {
-                engine.on_srq_recvs_posted(link.id);
-                any = true;
-            }
-        }
-        any
+        let link = self.links.get_mut(qp);
+        link.is_some_and(|link| link.serve(&mut self.engine).0)
     }
 
     fn route(&mut self, now: Instant, event: Event) {
@@ -152,9 +137,9 @@ impl<D: Device> ShardEngine<D> {
                 self.inform(qp, event);
             }
             Event::SrqLimit { srq, left, most } => {
-                if let Some(link) = self.srqs.iter().find(|link| link.id == srq) {
-                    link.push_limit_event(SrqLimit { left, most });
-                    self.publisher.publish(link.event());
+                if let Some(shared) = self.srqs.get(&srq) {
+                    shared.push_limit_event(SrqLimit { left, most });
+                    self.publisher.publish(shared.event());
                 }
             }
             Event::CqOverrun { cq } => self.on_cq_overrun(cq),
@@ -212,11 +197,10 @@ where
     #[inline]
     fn poll(&mut self, now: Instant, doorbells: &Doorbells) -> bool {
         let now = self.advance(now);
-        // Before the doorbells: a receive that is posted to a shared queue before the peer is
-        // triggered to send is counted in time, and may be taken.
+        // Before the doorbells: what a thread posts before the peer is triggered to send is taken
+        // in time.
         self.engine.rx_burst();
-        let mut busy = !self.srqs.is_empty() && self.serve_shared();
-        busy |= self.links.serve_hot(&mut self.engine);
+        let mut busy = self.links.serve_hot(&mut self.engine);
         if doorbells.is_pending() {
             busy |= self.links.serve_rung(&mut self.engine, now, doorbells);
         }
@@ -241,7 +225,7 @@ where
 
     #[inline]
     fn publish(&mut self) {
-        if self.engine.completions_mut().has_unpublished() || !self.srqs.is_empty() {
+        if self.engine.completions_mut().has_unpublished() || self.engine.has_retired_srqs() {
             publish_queues(&mut self.engine, true);
         }
     }
@@ -319,11 +303,10 @@ where
         pd: u32,
         buffers: Arc<SrqBuffers>,
         number: usize,
-        tail: Tails<1>,
         shared: Arc<SrqShared>,
     ) -> Result<SrqId, SrqError> {
         let id = self.engine.create_srq_with(pd, buffers, number)?;
-        self.srqs.push(SrqLink::new(id, shared, tail));
+        self.srqs.insert(id, shared);
         Ok(id)
     }
 
@@ -332,7 +315,6 @@ where
     }
 
     fn arm_srq(&mut self, srq: SrqId, limit: usize) -> Result<(), SrqError> {
-        self.serve_shared();
         let armed = self.engine.arm_srq(srq, limit);
         self.route_events(self.now);
         armed
@@ -345,8 +327,8 @@ where
     fn destroy_srq(&mut self, srq: SrqId) {
         // Fails while a queue pair uses it; those keep the handle.
         if self.engine.destroy_srq(srq).is_ok() {
-            for link in self.srqs.extract_if(.., |link| link.id == srq) {
-                self.publisher.forget(link.event());
+            if let Some(shared) = self.srqs.remove(&srq) {
+                self.publisher.forget(shared.event());
             }
         }
     }

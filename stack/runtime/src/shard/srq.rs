@@ -1,11 +1,8 @@
-//! Shard's side of shared receive queues.
+//! Limit events of shared receive queues, from the shards to the application.
 
-use std::sync::Arc;
-
-use crossbeam::queue::ArrayQueue;
+use crossbeam::queue::SegQueue;
 use ferrowarp_proto::verbs::qp::SrqId;
 use ferrowarp_proto::verbs::wc::QpId;
-use ferrowarp_proto::work_queue::Tails;
 
 use crate::events::AsyncEvent;
 
@@ -25,7 +22,7 @@ pub struct SrqLimit {
 
 /// State shared by the application's and the shard's sides.
 pub(crate) struct SrqShared {
-    limit_events: ArrayQueue<SrqLimit>,
+    limit_events: SegQueue<SrqLimit>,
     event: AsyncEvent,
 }
 
@@ -33,7 +30,7 @@ impl SrqShared {
     /// `srq`: the queue's handle in the context.
     pub(crate) fn new(srq: SrqId) -> Self {
         let event = AsyncEvent::SrqLimit { srq };
-        Self { limit_events: ArrayQueue::new(LIMIT_EVENT_COUNT_MAX), event }
+        Self { limit_events: SegQueue::new(), event }
     }
 
     /// Event that names the queue.
@@ -41,40 +38,16 @@ impl SrqShared {
         self.event
     }
 
+    /// Adds a limit event; dropped if eight are pending.
+    pub(super) fn push_limit_event(&self, limit: SrqLimit) {
+        // Not an `ArrayQueue`: there a push waits for a pop that was preempted.
+        if self.limit_events.len() < LIMIT_EVENT_COUNT_MAX {
+            self.limit_events.push(limit);
+        }
+    }
+
     /// Removes and returns the oldest limit event.
     pub(crate) fn pop_limit_event(&self) -> Option<SrqLimit> {
         self.limit_events.pop()
-    }
-}
-
-/// Shard's side of a shared receive queue, which the engine reads itself.
-pub(crate) struct SrqLink {
-    /// Handle of the queue in the engine.
-    pub(crate) id: SrqId,
-    shared: Arc<SrqShared>,
-    tail: Tails<1>,
-    /// Tail of which the engine knows.
-    seen: u64,
-}
-
-impl SrqLink {
-    pub(crate) const fn new(id: SrqId, shared: Arc<SrqShared>, tail: Tails<1>) -> Self {
-        Self { id, shared, tail, seen: 0 }
-    }
-
-    /// True if buffers were posted since the call before.
-    #[inline]
-    pub(crate) fn take_posted(&mut self) -> bool {
-        let [tail] = self.tail.load();
-        tail != std::mem::replace(&mut self.seen, tail)
-    }
-
-    /// Event that names the queue.
-    pub(crate) fn event(&self) -> AsyncEvent {
-        self.shared.event
-    }
-
-    pub(crate) fn push_limit_event(&self, limit: SrqLimit) {
-        let _ = self.shared.limit_events.push(limit);
     }
 }

@@ -128,7 +128,8 @@ impl State {
         usize::try_from(self.posted - self.rq.taken()).unwrap_or(usize::MAX)
     }
 
-    pub(super) fn free_slots(&self) -> usize {
+    pub(super) fn free_slots(&mut self) -> usize {
+        self.credit_posted();
         self.rq.count_max() - self.len()
     }
 
@@ -156,10 +157,16 @@ impl State {
         }
     }
 
-    /// Returns the queue pairs of an engine that were credited, one entry for each buffer.
-    pub(super) fn take_credits(&mut self, engine: usize) -> Vec<QpId> {
+    /// Passes the queue pairs of an engine that were credited to `credit`, once for each buffer.
+    pub(super) fn take_credits(&mut self, engine: usize, credit: impl FnMut(QpId)) {
         self.credit_posted();
-        std::mem::take(&mut self.engines[engine].credits)
+        self.engines[engine].credits.drain(..).for_each(credit);
+    }
+
+    /// Returns the number of credits of one queue pair, which it keeps.
+    pub(super) fn credits_of(&mut self, engine: usize, qp: QpId) -> usize {
+        self.credit_posted();
+        self.engines[engine].credits.iter().filter(|&&credited| credited == qp).count()
     }
 
     /// Removes the credits of one queue pair; returns their number.
@@ -252,6 +259,12 @@ mod tests {
 
     const QP: [QpId; 2] = [QpId { index: 1, generation: 0 }, QpId { index: 2, generation: 0 }];
 
+    fn credits(state: &mut State, engine: usize) -> Vec<QpId> {
+        let mut credits = Vec::new();
+        state.take_credits(engine, |qp| credits.push(qp));
+        credits
+    }
+
     /// A queue with `count` buffers, for two engines.
     fn queue(count: usize) -> SrqBuffers {
         let (producer, rq, _) = recv_queue(64);
@@ -325,10 +338,10 @@ mod tests {
         }
         (12..15).for_each(|wr_id| assert!(post(&queue, wr_id)));
         let mut state = queue.lock();
-        assert_eq!(state.take_credits(0), [QP[0]]);
+        assert_eq!(credits(&mut state, 0), [QP[0]]);
         assert_eq!(state.take_credits_of(1, QP[0]), 0);
         assert_eq!(state.take_credits_of(1, QP[1]), 2);
-        assert_eq!(state.take_credits(1), []);
+        assert_eq!(credits(&mut state, 1), []);
         assert_eq!(state.holders, [(1, QP[1])]);
     }
 

@@ -45,10 +45,10 @@ impl<D: Device> ShardEngine<D> {
         // Limit events of shared receive queues that other shards go on to use.
         while let Some(event) = engine.next_event() {
             if let Event::SrqLimit { srq, left, most } = event
-                && let Some(link) = srqs.iter().find(|link| link.id == srq)
+                && let Some(shared) = srqs.get(&srq)
             {
-                link.push_limit_event(SrqLimit { left, most });
-                publisher.publish(link.event());
+                shared.push_limit_event(SrqLimit { left, most });
+                publisher.publish(shared.event());
             }
         }
         publisher.publish_failure(*index, is_last);
