@@ -7,6 +7,8 @@
 
 pub(crate) mod hot;
 
+use std::ops::{ControlFlow, Range};
+
 use crate::sync::{AtomicBool, AtomicU32, AtomicU64, Ordering, fence};
 
 const WORD_BITS: usize = 64;
@@ -95,43 +97,112 @@ impl Doorbells {
         self.summary.iter().any(|summary| summary.load(Ordering::Relaxed) != 0)
     }
 
-    /// Clears each doorbell that is set, then calls `serve` with its index, once. Returns true if
-    /// any was set. One caller at a time.
+    /// Clears doorbells that are set, and calls `serve` with the index of each, once: those from
+    /// `from` on, then those below. One caller at a time.
+    ///
+    /// Once `serve` breaks, the rest stays set, and the index to go on from is returned: so all
+    /// have their turn, however often some are rung.
     #[inline]
-    pub(crate) fn drain(&self, mut serve: impl FnMut(usize)) -> bool {
-        let mut any = false;
-        for (group, summary) in self.summary.iter().enumerate() {
-            // The load may miss a concurrent `ring`; the next poll sees it.
-            if summary.load(Ordering::Relaxed) == 0 {
-                continue;
-            }
-            for word in set_bits(summary.swap(0, Ordering::AcqRel)) {
-                let at = group * WORD_BITS + word;
-                for bit in set_bits(self.words[at].swap(0, Ordering::AcqRel)) {
-                    any = true;
-                    serve(at * WORD_BITS + bit);
-                }
-            }
+    pub(crate) fn drain(
+        &self,
+        from: usize,
+        mut serve: impl FnMut(usize) -> ControlFlow<()>,
+    ) -> Option<usize> {
+        let (first, below) = (from / WORD_BITS, !(u64::MAX << (from % WORD_BITS)));
+        let stopped = self.drain_words(first..self.words.len(), !below, &mut serve);
+        if stopped.is_some() || from == 0 {
+            return stopped;
         }
+        let stopped = self.drain_words(0..first, u64::MAX, &mut serve);
+        stopped.or_else(|| self.drain_words(first..first + 1, below, &mut serve))
+    }
+
+    /// [`Doorbells::drain`] to the end. True if any was set.
+    #[cfg(test)]
+    pub(crate) fn drain_all(&self, mut serve: impl FnMut(usize)) -> bool {
+        let mut any = false;
+        self.drain(0, |index| {
+            any = true;
+            serve(index);
+            ControlFlow::Continue(())
+        });
         any
     }
-}
 
-/// Positions of the set bits, lowest first.
-fn set_bits(mut word: u64) -> impl Iterator<Item = usize> {
-    std::iter::from_fn(move || {
-        if word == 0 {
-            return None;
+    /// [`Doorbells::drain`] for some words, and of the first of them only for these bits.
+    #[inline]
+    fn drain_words(
+        &self,
+        words: Range<usize>,
+        mut bits_of_first: u64,
+        serve: &mut impl FnMut(usize) -> ControlFlow<()>,
+    ) -> Option<usize> {
+        let mut at = words.start;
+        while at < words.end.min(self.words.len()) {
+            // The load may miss a concurrent `ring`; the next poll sees it.
+            let marks = self.summary[at / WORD_BITS].load(Ordering::Relaxed) >> (at % WORD_BITS);
+            if marks == 0 {
+                at = (at / WORD_BITS + 1) * WORD_BITS;
+                bits_of_first = u64::MAX;
+                continue;
+            }
+            if marks & 1 == 0 {
+                at += marks.trailing_zeros() as usize;
+                bits_of_first = u64::MAX;
+                continue;
+            }
+            let stopped = self.drain_word(at, bits_of_first, serve);
+            if stopped.is_some() {
+                return stopped;
+            }
+            at += 1;
+            bits_of_first = u64::MAX;
         }
-        let position = word.trailing_zeros() as usize;
-        word &= word - 1;
-        Some(position)
-    })
+        None
+    }
+
+    #[inline]
+    fn drain_word(
+        &self,
+        at: usize,
+        bits: u64,
+        serve: &mut impl FnMut(usize) -> ControlFlow<()>,
+    ) -> Option<usize> {
+        // The mark before the bits, as `ring` sets them after them.
+        self.summary[at / WORD_BITS].fetch_and(!(1 << (at % WORD_BITS)), Ordering::AcqRel);
+        let rung = self.words[at].swap(0, Ordering::AcqRel);
+        let mut left = rung & bits;
+        let mut stopped = None;
+        while left != 0 && stopped.is_none() {
+            let index = at * WORD_BITS + left.trailing_zeros() as usize;
+            left &= left - 1;
+            if serve(index).is_break() {
+                stopped = Some(index + 1);
+            }
+        }
+        let kept = left | rung & !bits;
+        if kept != 0 {
+            self.words[at].fetch_or(kept, Ordering::AcqRel);
+            self.summary[at / WORD_BITS].fetch_or(1 << (at % WORD_BITS), Ordering::AcqRel);
+        }
+        stopped
+    }
 }
 
 #[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
+
+    /// Serves `count` doorbells at most, from an index on; returns them, and the index to go on
+    /// from.
+    fn drain(doorbells: &Doorbells, from: usize, count: usize) -> (Vec<usize>, Option<usize>) {
+        let mut drained = Vec::new();
+        let next = doorbells.drain(from, |index| {
+            drained.push(index);
+            if drained.len() < count { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
+        });
+        (drained, next)
+    }
 
     #[test]
     fn each_ring_is_drained_once() {
@@ -140,10 +211,37 @@ mod tests {
             doorbells.ring(index);
         }
         doorbells.ring(1 << 30);
-        let mut drained = Vec::new();
-        assert!(doorbells.drain(|index| drained.push(index)));
-        assert_eq!(drained, [0, 63, 64, 4_095, 4_096, 4_999]);
-        assert!(!doorbells.drain(|_| panic!("already drained")));
+        let all = [0, 63, 64, 4_095, 4_096, 4_999];
+        assert_eq!(drain(&doorbells, 0, 9), (all.to_vec(), None));
+        assert_eq!(drain(&doorbells, 0, 9), (vec![], None), "already drained");
+        all.iter().for_each(|&index| doorbells.ring(index));
+        assert_eq!(drain(&doorbells, 64, 9).0, [64, 4_095, 4_096, 4_999, 0, 63]);
+        assert!(!doorbells.is_pending());
+    }
+
+    #[test]
+    fn rest_of_a_drain_stays_set_and_has_its_turn() {
+        let doorbells = Doorbells::new(5_000);
+        let all = [0, 1, 40, 64, 70, 4_999];
+        all.iter().for_each(|&index| doorbells.ring(index));
+        let (mut seen, mut from) = (Vec::new(), 0);
+        for _ in 0..3 {
+            let (drained, next) = drain(&doorbells, from, 2);
+            // Those served are rung again at once.
+            drained.iter().for_each(|&index| doorbells.ring(index));
+            seen.extend(drained);
+            from = next.unwrap();
+        }
+        assert_eq!(seen, all);
+        assert_eq!(drain(&doorbells, from, 4), (vec![0, 1, 40, 64], Some(65)));
+        assert_eq!(drain(&doorbells, 65, 9), (vec![70, 4_999], None));
+        assert!(!doorbells.is_pending());
+        // In the middle of a word, whose lower half is rung again and again.
+        [10, 20, 30, 100].iter().for_each(|&index| doorbells.ring(index));
+        assert_eq!(drain(&doorbells, 15, 2), (vec![20, 30], Some(31)));
+        [20, 30].iter().for_each(|&index| doorbells.ring(index));
+        assert_eq!(drain(&doorbells, 31, 1), (vec![100], Some(101)));
+        assert_eq!(drain(&doorbells, 101, 9), (vec![10, 20, 30], None));
     }
 
     #[test]
@@ -152,17 +250,15 @@ mod tests {
         // State left by another thread that is preempted inside `ring`.
         doorbells.words[0].fetch_or(1 << 5, Ordering::AcqRel);
         doorbells.ring(7);
-        let mut drained = Vec::new();
-        doorbells.drain(|index| drained.push(index));
-        assert_eq!(drained, [5, 7]);
+        assert_eq!(drain(&doorbells, 0, 9), (vec![5, 7], None));
     }
 
     #[test]
     fn ring_during_drain_is_seen_by_the_next_drain() {
         let doorbells = Doorbells::new(64);
         doorbells.ring(3);
-        doorbells.drain(|index| doorbells.ring(index));
-        assert!(doorbells.drain(|index| assert_eq!(index, 3)));
+        doorbells.drain_all(|index| doorbells.ring(index));
+        assert_eq!(drain(&doorbells, 0, 9), (vec![3], None));
     }
 }
 
@@ -194,10 +290,41 @@ mod proofs {
             let mut seen = [0, 0];
             let mut serve =
                 |index: usize| seen[index / 64] = posted[index / 64].load(Ordering::Acquire);
-            doorbells.drain(&mut serve);
+            doorbells.drain_all(&mut serve);
             application.join().unwrap();
-            doorbells.drain(&mut serve);
+            doorbells.drain_all(&mut serve);
             assert_eq!(seen, [2, 1]);
+        });
+    }
+
+    /// Nor where a drain stops, and leaves the rest of a word to the next one: what it sets again
+    /// may be rung meanwhile.
+    #[test]
+    fn no_ring_is_lost_where_a_drain_stops() {
+        loom::model(|| {
+            let doorbells = Arc::new(Doorbells::new(64));
+            doorbells.ring(0);
+            doorbells.ring(1);
+            let posted = Arc::new(AtomicU64::new(0));
+            let application = {
+                let (doorbells, posted) = (Arc::clone(&doorbells), Arc::clone(&posted));
+                thread::spawn(move || {
+                    posted.store(1, Ordering::Release);
+                    doorbells.ring(1);
+                    doorbells.ring(2);
+                })
+            };
+            let mut seen = [false; 3];
+            let mut serve = |index: usize, is_last: bool| {
+                seen[index] = index == 0 || posted.load(Ordering::Acquire) == 1;
+                if is_last { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+            };
+            let next = doorbells.drain(0, |index| serve(index, true));
+            assert_eq!(next, Some(1));
+            application.join().unwrap();
+            doorbells.drain(1, |index| serve(index, false));
+            assert_eq!(seen, [true; 3]);
+            assert!(!doorbells.is_pending());
         });
     }
 
@@ -213,12 +340,12 @@ mod proofs {
             };
             let (first, second) = (ring(0), ring(1));
             let mut drained = [0; 2];
-            doorbells.drain(|index| drained[index] += 1);
+            doorbells.drain_all(|index| drained[index] += 1);
             second.join().unwrap();
-            doorbells.drain(|index| drained[index] += 1);
+            doorbells.drain_all(|index| drained[index] += 1);
             assert_eq!(drained[1], 1);
             first.join().unwrap();
-            doorbells.drain(|index| drained[index] += 1);
+            doorbells.drain_all(|index| drained[index] += 1);
             assert_eq!(drained, [1, 1]);
         });
     }

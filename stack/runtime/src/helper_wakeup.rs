@@ -251,7 +251,7 @@ mod proofs {
             let helper = {
                 let doorbells = Arc::clone(&doorbells);
                 helper(&wakeup, move |wakeup| {
-                    while !doorbells.drain(|index| assert_eq!(index, 3)) {
+                    while !doorbells.drain_all(|index| assert_eq!(index, 3)) {
                         wakeup.sleep(HelperState::ShortSleep, Duration::MAX, || {
                             doorbells.is_pending()
                         });
@@ -289,7 +289,7 @@ mod proofs {
                     Arc::clone(&shard_lock),
                 );
                 helper(&wakeup, move |wakeup| {
-                    while !doorbells.drain(|_| assert_eq!(tail.load(Ordering::Acquire), 1)) {
+                    while !doorbells.drain_all(|_| assert_eq!(tail.load(Ordering::Acquire), 1)) {
                         let lock = shard_lock.lock();
                         if doorbells.has_hot() {
                             assert!(demote([&*hot].into_iter()));

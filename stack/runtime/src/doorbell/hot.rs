@@ -133,9 +133,9 @@ mod proofs {
             doorbells.ring(0);
         }
         let mut serve = |_| seen = tail.load(Ordering::Acquire);
-        doorbells.drain(&mut serve);
+        doorbells.drain_all(&mut serve);
         application.join().unwrap();
-        doorbells.drain(&mut serve);
+        doorbells.drain_all(&mut serve);
         assert_eq!(seen, 2, "a request is lost");
     }
 
@@ -182,7 +182,7 @@ mod proofs {
             let mut polled = false;
             let mut seen = 0;
             let mut poll = || {
-                doorbells.drain(|_| {
+                doorbells.drain_all(|_| {
                     seen = tail.load(Ordering::Acquire);
                     hot.promote();
                     polled = true;

@@ -31,7 +31,7 @@ use crate::shard::links::Links;
 use crate::shard::mailbox::ShardRequest;
 use crate::shard::srq::{SrqLimit, SrqShared};
 use crate::shard::unbound_qp::UnboundQpTable;
-use crate::shard::work_queue::Link;
+use crate::shard::work_queue::{Link, TAKE_COUNT_MAX};
 use crate::spsc::{Consumer, Slots};
 use crate::tcp::TcpStats;
 
@@ -112,7 +112,7 @@ impl<D: Device> ShardEngine<D> {
     /// next poll. True if the queue pair had any.
     fn take_posted(&mut self, qp: QpId) -> bool {
         let link = self.links.get_mut(qp);
-        link.is_some_and(|link| link.serve(&mut self.engine).0)
+        link.is_some_and(|link| link.serve(&mut self.engine, TAKE_COUNT_MAX).any)
     }
 
     fn route(&mut self, now: Instant, event: Event) {

@@ -1,11 +1,13 @@
 //! Work queues of all queue pairs of a shard, and which of them are hot ([`crate::doorbell::hot`]).
 
+use std::ops::ControlFlow;
+
 use ferrowarp_proto::time::{Instant, MILLISECOND};
 use ferrowarp_proto::verbs::wc::QpId;
 
 use crate::doorbell::Doorbells;
 use crate::doorbell::hot;
-use crate::shard::work_queue::{EngineQueues, Link};
+use crate::shard::work_queue::{EngineQueues, Link, TAKE_COUNT_MAX};
 
 /// Hot queue pairs that stay so although they are idle: loading so few tails costs less than the
 /// barrier.
@@ -13,6 +15,12 @@ const IDLE_COUNT_MAX: usize = 4;
 /// Time after which a queue pair without requests counts as idle, and interval between the barriers
 /// of a shard.
 const IDLE_NS: u64 = MILLISECOND;
+/// Send requests taken from hot queue pairs in a poll, and from those that were rung. A pass sends
+/// 32 segments, which take less than half as many short requests: more would only be work before
+/// the port is looked at again.
+const REQUESTS_PER_POLL: usize = 512;
+/// Doorbells served in a poll.
+const DOORBELLS_PER_POLL: usize = 64;
 const NO_SLOT: u32 = u32::MAX;
 const NEVER: Instant = Instant::from_nanos(u64::MAX);
 
@@ -28,6 +36,8 @@ pub(crate) struct Links {
     hot_count_max: usize,
     /// When idle queue pairs are demoted; never while few are hot.
     demote_at: Instant,
+    /// Number of the queue pair at which the next poll begins with the doorbells.
+    next_rung: usize,
 }
 
 impl Links {
@@ -40,6 +50,7 @@ impl Links {
             hot: Vec::with_capacity(hot_count_max),
             hot_count_max,
             demote_at: NEVER,
+            next_rung: 0,
         }
     }
 
@@ -92,23 +103,32 @@ impl Links {
         }
     }
 
-    /// Takes the requests posted to hot queue pairs. True if there were any.
+    /// Takes the requests posted to hot queue pairs, as many as one poll may. True if there were
+    /// any.
     #[inline]
     pub(crate) fn serve_hot<E: EngineQueues>(&mut self, engine: &mut E) -> bool {
         let Self { slots, hot, .. } = self;
-        let mut any = false;
-        for &index in &*hot {
-            if let Some(Some(link)) = slots.get_mut(index)
+        let (mut any, mut budget) = (false, REQUESTS_PER_POLL);
+        for at in 0..hot.len() {
+            if let Some(Some(link)) = slots.get_mut(hot[at])
                 && link.has_posted()
             {
-                any |= link.serve(engine).0;
+                let served = link.serve(engine, budget.min(TAKE_COUNT_MAX));
+                any |= served.any;
+                budget -= served.sends;
+                if budget == 0 {
+                    // The next poll begins with those behind it.
+                    hot.rotate_left(at + 1);
+                    break;
+                }
             }
         }
         any
     }
 
-    /// Takes the requests posted to the queue pairs whose doorbells are set, which become hot as
-    /// far as there are places. True if there were any.
+    /// Takes the requests posted to queue pairs whose doorbells are set, as many as one poll may;
+    /// the next one goes on where this one stops. They become hot as far as there are places. True
+    /// if there were any.
     #[inline(never)]
     pub(crate) fn serve_rung<E: EngineQueues>(
         &mut self,
@@ -118,21 +138,27 @@ impl Links {
     ) -> bool {
         let Self { slots, hot, by_number, .. } = self;
         let (mut any, hot_before) = (false, hot.len());
-        doorbells.drain(|number| {
+        let (mut requests, mut rings) = (REQUESTS_PER_POLL, DOORBELLS_PER_POLL);
+        let stopped = doorbells.drain(self.next_rung, |number| {
+            rings -= 1;
+            let go_on = if rings > 0 { ControlFlow::Continue(()) } else { ControlFlow::Break(()) };
             let slot = by_number.get(number).map_or(usize::MAX, |&slot| slot as usize);
-            let Some(Some(link)) = slots.get_mut(slot) else { return };
-            let (taken, again) = link.serve(engine);
-            any |= taken;
+            let Some(Some(link)) = slots.get_mut(slot) else { return go_on };
+            let served = link.serve(engine, requests.min(TAKE_COUNT_MAX));
+            any |= served.any;
+            requests -= served.sends;
             if !link.is_hot && hot.len() < self.hot_count_max {
                 link.is_hot = true;
                 link.qp.hot().promote();
                 hot.push(slot);
             }
             // The next poll looks at a hot one anyway.
-            if again && !link.is_hot {
+            if served.sends_left && !link.is_hot {
                 doorbells.ring(number);
             }
+            if requests == 0 { ControlFlow::Break(()) } else { go_on }
         });
+        self.next_rung = stopped.unwrap_or(0);
         if hot.len() > hot_before {
             // A request that was posted after the tail was loaded is found by the next poll.
             doorbells.set_hot_count(hot.len());

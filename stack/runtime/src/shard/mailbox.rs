@@ -8,6 +8,9 @@ use ferrowarp_proto::verbs::wc::CqId;
 use crate::doorbell::Doorbells;
 use crate::shard::cq_overrun::CqOverrun;
 
+/// Requests executed in a poll.
+const REQUESTS_PER_POLL: usize = 16;
+
 /// Request from another shard.
 #[derive(Clone, Debug)]
 pub(crate) enum ShardRequest {
@@ -33,13 +36,16 @@ impl Mailbox {
         doorbells.announce_request();
     }
 
-    /// Passes all requests to `execute`.
+    /// Passes requests to `execute`, oldest first; what is left by [`REQUESTS_PER_POLL`] is
+    /// announced again.
     #[cold]
     pub(crate) fn drain(&self, doorbells: &Doorbells, mut execute: impl FnMut(ShardRequest)) {
         doorbells.clear_requests();
-        while let Some(request) = self.0.pop() {
+        for _ in 0..REQUESTS_PER_POLL {
+            let Some(request) = self.0.pop() else { return };
             execute(request);
         }
+        doorbells.announce_request();
     }
 }
 
@@ -60,5 +66,21 @@ mod tests {
         assert_eq!(executed, [CqId(3), CqId(1)]);
         assert!(!doorbells.has_requests());
         mailbox.drain(&doorbells, |request| panic!("{request:?} once more"));
+    }
+
+    #[test]
+    fn rest_is_left_to_the_next_polls() {
+        let (doorbells, mailbox) = (Doorbells::new(1), Mailbox::default());
+        let count = u32::try_from(2 * REQUESTS_PER_POLL + 1).unwrap();
+        for cq in (0..count).map(CqId) {
+            mailbox.push(&doorbells, ShardRequest::EndCq { cq, overrun: Arc::default() });
+        }
+        let mut polls = Vec::new();
+        while doorbells.has_requests() {
+            let mut executed = 0;
+            mailbox.drain(&doorbells, |_| executed += 1);
+            polls.push(executed);
+        }
+        assert_eq!(polls, [REQUESTS_PER_POLL, REQUESTS_PER_POLL, 1]);
     }
 }

@@ -12,7 +12,7 @@ use crate::shard::cq_rings::CqRings;
 use crate::shard::qp::QpShared;
 
 /// Send requests taken from one queue per poll.
-const TAKE_COUNT_MAX: usize = 256;
+pub(crate) const TAKE_COUNT_MAX: usize = 256;
 
 /// The engine's side of posting.
 pub(crate) trait EngineQueues {
@@ -60,6 +60,17 @@ pub(crate) struct Link {
 
 const _: () = assert!(size_of::<Option<Link>>() == 56, "each queue pair has one");
 
+/// Result of [`Link::serve`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Served {
+    /// There were requests.
+    pub(crate) any: bool,
+    /// Number of sends taken.
+    pub(crate) sends: usize,
+    /// There are more: the next poll has to try again.
+    pub(crate) sends_left: bool,
+}
+
 #[expect(clippy::cast_possible_truncation, reason = "for comparison of numbers that are close")]
 #[inline(always)]
 const fn low_half(tail: u64) -> u32 {
@@ -101,23 +112,22 @@ impl Link {
         is_news
     }
 
-    /// Tells the engine of posted requests, and has it take sends. Returns two flags: there were
-    /// any; the next poll has to try again.
-    pub(crate) fn serve<E: EngineQueues>(&mut self, engine: &mut E) -> (bool, bool) {
+    /// Tells the engine of posted requests, and has it take `max` sends at most.
+    pub(crate) fn serve<E: EngineQueues>(&mut self, engine: &mut E, max: usize) -> Served {
         let [sq_tail, rq_tail] = self.tails.load().map(low_half);
         let any_recv = self.seen[1] != rq_tail;
         if any_recv {
             self.seen[1] = rq_tail;
             engine.on_recvs_posted(self.id);
         }
-        let (sends, sends_left) = engine.take_sends(self.id, TAKE_COUNT_MAX);
+        let (sends, sends_left) = engine.take_sends(self.id, max);
         if !sends_left {
             // Or more: those that were posted meanwhile cost one call that takes nothing.
             self.seen[0] = sq_tail;
         }
         self.is_used = true;
         engine.rings().mark_dirty(self.id);
-        (any_recv || sends > 0, sends_left)
+        Served { any: any_recv || sends > 0, sends, sends_left }
     }
 }
 
@@ -172,11 +182,11 @@ mod tests {
         let (mut fake, mut link, qp) = set_up(4);
         (0..3).for_each(|wr_id| post(&qp, wr_id));
         assert!(link.has_posted());
-        assert_eq!(link.serve(&mut fake), (true, false));
+        assert!(link.serve(&mut fake, 1).any);
         assert!(!link.has_posted());
-        assert_eq!(link.serve(&mut fake), (false, false));
+        assert!(!link.serve(&mut fake, 1).any);
         post(&qp, 3);
-        assert_eq!(link.serve(&mut fake), (true, false));
+        assert!(link.serve(&mut fake, 1).any);
         assert_eq!(fake.recvs_posted, 2);
     }
 
@@ -196,8 +206,9 @@ mod tests {
     #[test]
     fn sends_that_are_left_are_taken_by_the_next_poll() {
         let (mut fake, mut link, _qp) = set_up(1);
-        assert_eq!(link.serve(&mut fake), (false, false));
+        let served = Served { any: false, sends: 0, sends_left: false };
+        assert_eq!(link.serve(&mut fake, 1), served);
         fake.sends_left = true;
-        assert_eq!(link.serve(&mut fake), (true, true));
+        assert_eq!(link.serve(&mut fake, 1), Served { any: true, sends: 1, sends_left: true });
     }
 }

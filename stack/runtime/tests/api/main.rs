@@ -20,6 +20,7 @@ mod lifecycle;
 mod link_state;
 mod memory;
 mod misdelivery;
+mod poll_cost;
 mod poll_panic;
 mod shard_overrun;
 mod shard_panic;

@@ -9,6 +9,7 @@ use ferrowarp_proto::verbs::qp::QpState;
 use super::ShardEngine;
 use crate::events::AsyncEvent;
 use crate::shard::srq::SrqLimit;
+use crate::shard::work_queue::TAKE_COUNT_MAX;
 
 impl<D: Device> ShardEngine<D> {
     /// Ends every queue pair with an event and flushes its requests, without sending anything; see
@@ -29,7 +30,7 @@ impl<D: Device> ShardEngine<D> {
             let ended = catch_unwind(AssertUnwindSafe(|| {
                 engine.abandon_qp(link.id);
                 // Requests posted and not taken are flushed after those.
-                while link.serve(engine).0 {
+                while link.serve(engine, TAKE_COUNT_MAX).any {
                     engine.abandon_qp(link.id);
                 }
             }));

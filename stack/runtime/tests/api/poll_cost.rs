@@ -1,0 +1,151 @@
+//! Cost of a poll: it does not grow with what is idle or waits, and one application that posts
+//! whatever it can leaves the others their turn.
+
+use std::time::{Duration, Instant};
+
+use ferrowarp::{
+    Access, Config, Context, Cq, DriveMode, Qp, QpOptions, QpState, RecvWr, SgList, Srq, WcStatus,
+};
+
+use crate::support::*;
+
+/// Polls of which the fastest batch counts: others are those in which the thread was preempted.
+const BATCHES: usize = 200;
+const BATCH_LEN: u32 = 100;
+
+/// Time of a poll that finds nothing to do.
+fn idle_poll_ns(context: &Context) -> f64 {
+    // Queue pairs that were rung just now are polled for some milliseconds.
+    let begin = Instant::now();
+    while begin.elapsed() < Duration::from_millis(20) {
+        context.drive();
+    }
+    (0..BATCHES)
+        .map(|_| {
+            let begin = Instant::now();
+            for _ in 0..BATCH_LEN {
+                context.drive();
+            }
+            begin.elapsed().as_secs_f64() * 1e9 / f64::from(BATCH_LEN)
+        })
+        .fold(f64::INFINITY, f64::min)
+}
+
+/// Time of a call.
+fn time<R>(longest: &mut Duration, call: impl FnOnce() -> R) -> R {
+    let begin = Instant::now();
+    let result = call();
+    *longest = (*longest).max(begin.elapsed());
+    result
+}
+
+fn roomy(host: u8, qps: usize) -> Config {
+    let mut config = config(host, DriveMode::Inline);
+    config.qps_max = qps + 64;
+    config.limits.connections_max = 2 * qps + 64;
+    config
+}
+
+/// Queue pairs in the error state, each with requests to flush to `full`, which has no free slots.
+fn blocked(left: &Endpoint, right: &Endpoint, full: &Cq, count: usize) -> Vec<Qp> {
+    let options = QpOptions::new(full).max_send_wr(16).max_recv_wr(2);
+    let create = || left.pd.create_qp(&options).unwrap();
+    let idle: Vec<_> = (0..count).map(|_| create()).collect();
+    for qp in &idle {
+        qp.post_recv(RecvWr { wr_id: 7, sg_list: SgList::default() }).unwrap();
+    }
+    // One that fills the queue ends them all.
+    let (active, _passive) = connect_qps(right, create(), right.qp()).0;
+    while active.post_send(send(0, inline(b""))).is_ok() {}
+    drive_until(&left.context, &right.context, || {
+        idle.iter().all(|qp| qp.state() == QpState::Error)
+    });
+    drive_until(&left.context, &right.context, || !left.context.drive());
+    idle
+}
+
+#[test]
+fn poll_costs_the_same_with_many_idle_and_blocked_queues() {
+    const IDLE: usize = 10_000;
+    const SRQS: usize = 1000;
+    let (left, right) = ring_pair(roomy(1, 2 * IDLE), config(2, DriveMode::Inline)).unwrap();
+    let (left, right) = (Endpoint::new(left), Endpoint::new(right));
+    let empty = idle_poll_ns(&left.context);
+    let _srqs: Vec<Srq> = (0..SRQS).map(|_| left.pd.create_srq(4).unwrap()).collect();
+    let with_srqs = idle_poll_ns(&left.context);
+    let options = QpOptions::new(&left.cq).max_send_wr(1).max_recv_wr(1).shard(0);
+    let _idle: Vec<Qp> = (0..IDLE).map(|_| left.pd.create_qp(&options).unwrap()).collect();
+    let with_idle = idle_poll_ns(&left.context);
+    let full = left.context.create_cq(4).unwrap();
+    let waiting = blocked(&left, &right, &full, IDLE);
+    let with_blocked = idle_poll_ns(&left.context);
+    println!(
+        "ns per idle poll: {empty:.0}, with {SRQS} SRQs {with_srqs:.0}, and {IDLE} idle queue \
+         pairs {with_idle:.0}, and {IDLE} that wait to flush {with_blocked:.0}"
+    );
+    // 1.5 times an empty one, and as much again on a busy machine. It was a hundred times.
+    for cost in [with_srqs, with_idle, with_blocked] {
+        assert!(cost < 2.0 * empty + 100.0, "{cost} ns, {empty} without");
+    }
+    // All are flushed as the application polls.
+    let (mut found, mut flushed) = (Vec::with_capacity(64), 0);
+    drive_until(&left.context, &right.context, || {
+        found.clear();
+        full.poll(&mut found);
+        flushed +=
+            found.iter().filter(|wc| wc.status == WcStatus::Flushed && wc.wr_id == 7).count();
+        flushed == waiting.len()
+    });
+    let begin = Instant::now();
+    drop(waiting);
+    println!("destroying {IDLE} queue pairs: {:?}", begin.elapsed());
+}
+
+#[test]
+fn flood_of_one_application_leaves_the_others_their_turn() {
+    const FLOODING: usize = 1000;
+    const REQUESTS: usize = 128;
+    let (left, right) = ring_pair(roomy(1, FLOODING), roomy(2, FLOODING)).unwrap();
+    let (left, right) = (Endpoint::new(left), Endpoint::new(right));
+    let flooding: Vec<_> = (0..FLOODING)
+        .map(|_| connect_qps(&right, left.qp_with(REQUESTS, 1), right.qp_with(1, 1)).0)
+        .collect();
+    // Created last: it has the highest number.
+    let small = left.context.create_cq(16).unwrap();
+    let options = QpOptions::new(&small).max_send_wr(4).max_recv_wr(4);
+    let qp = left.pd.create_qp(&options).unwrap();
+    let (modest, peer) = connect_qps(&right, qp, right.qp()).0;
+    let (source, sink) = (left.mr(64, Access::ALL), right.mr(64, Access::ALL));
+    let flood = || {
+        for (qp, _) in &flooding {
+            let unsignaled = |wr_id| {
+                let mut wr = write(wr_id, source.sge(0, 8), &sink, 0);
+                wr.signaled = false;
+                wr
+            };
+            let _ = qp.post_sends((0..REQUESTS as u64).map(unsignaled));
+        }
+    };
+    let (mut longest, mut rounds, mut most) = (Duration::ZERO, 0, 0);
+    let mut found = Vec::with_capacity(16);
+    let begin = Instant::now();
+    while rounds < 20 {
+        flood();
+        modest.post_send(write(rounds, source.sge(0, 8), &sink, 8)).unwrap();
+        let mut polls = 0;
+        while small.poll(&mut found) == 0 {
+            time(&mut longest, || left.context.drive());
+            right.context.drive();
+            polls += 1;
+            assert!(begin.elapsed() < TIMEOUT, "round {rounds}: nothing completes");
+        }
+        // Control calls and the other direction, meanwhile.
+        assert!(modest.tcp_stats().is_some() && peer.tcp_stats().is_some());
+        found.clear();
+        (rounds, most) = (rounds + 1, most.max(polls));
+    }
+    println!("longest poll of the flood: {longest:?}; {most} polls at most until a completion");
+    // A turn takes a poll for each 64 doorbells and each burst of segments.
+    assert!(most <= 4 * FLOODING, "{most} polls");
+    assert!(longest < Duration::from_millis(50), "{longest:?}");
+}
