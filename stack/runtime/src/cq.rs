@@ -13,7 +13,7 @@ use crate::comp_channel::CompChannel;
 use crate::context::{Context, ContextInner};
 use crate::error::{CreateError, ReqNotifyError};
 use crate::events::AsyncEvent;
-use crate::limits::{Permit, Resource};
+use crate::limits::{Permit, Resource, check_queue_len};
 use crate::shard::{CqNotify, CqOverrun, CqProducer, OverrunSink, Shard};
 use crate::spin_lock::SpinLock;
 use crate::spsc::{Consumer, Peek};
@@ -25,7 +25,9 @@ const POLL_BATCH: usize = 32;
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
 pub struct CqOptions<'a> {
-    /// Completions that it holds at least, of each shard that feeds it. [`Cq::resize`] changes it.
+    /// Completions that it holds at least, of each shard that feeds it: at most 2^26.
+    /// [`Cq::resize`] changes it. The memory is for the next power of two, so for up to twice as
+    /// many; [`Limits::cq_entries_max`](crate::Limits::cq_entries_max) counts those asked for.
     pub capacity: usize,
     /// Channel on which it reports completions when it was armed ([`Cq::req_notify`]).
     pub channel: Option<&'a CompChannel>,
@@ -133,7 +135,7 @@ impl Context {
     /// As [`Context::create_cq`], with options.
     ///
     /// # Errors
-    /// As [`Context::create_cq_on`]; `NoShard`.
+    /// As [`Context::create_cq_on`]; `NoShard`; `QueueTooLong`.
     pub fn create_cq_with(&self, options: &CqOptions<'_>) -> Result<Cq, CreateError> {
         Cq::new(self.inner(), options)
     }
@@ -154,6 +156,7 @@ impl Cq {
             Some(shard) => vec![context.shards.get(shard)],
             None => context.shards.iter().collect(),
         };
+        check_queue_len(capacity)?;
         let entries = capacity.saturating_mul(shards.len());
         let permit = context.limits.acquire(Resource::CqEntries, entries)?;
         let (index, _) = context.cq_numbers.allocate().ok_or(CreateError::Gone)?;
@@ -305,7 +308,11 @@ impl Drop for CqInner {
             return;
         }
         let id = self.id;
-        self.context.shards.control(|engine, _| engine.remove_cq(id));
+        // Only where it was added.
+        match &self.shard {
+            Some((_, shard)) => drop(shard.control(|engine, _| engine.remove_cq(id))),
+            None => drop(self.context.shards.control(|engine, _| engine.remove_cq(id))),
+        }
         // Before the ID of this queue can be reused.
         self.context.events.remove(AsyncEvent::CqOverrun { cq: id });
         if let Some(notify) = &self.notify {

@@ -143,10 +143,10 @@ pub enum CreateError {
         "a queue, a channel or a domain is of another context or domain, or the context is closed"
     )]
     Gone,
-    /// A work queue is to have more requests than one can.
-    #[error("a queue of {wanted} requests is too long: ask for {limit} or fewer")]
+    /// A queue is to have more requests or completions than one can.
+    #[error("a queue of {wanted} entries is too long: ask for {limit} or fewer")]
     QueueTooLong {
-        /// Number of requests asked for.
+        /// Number of requests or completions asked for.
         wanted: usize,
         /// The most that a queue can have.
         limit: usize,
@@ -192,6 +192,14 @@ pub enum ResizeError {
         held: usize,
         /// Entries asked for.
         entries: usize,
+    },
+    /// The queue is to have more entries than one can.
+    #[error("a completion queue of {wanted} entries is too long: ask for {limit} or fewer")]
+    TooLong {
+        /// Entries asked for.
+        wanted: usize,
+        /// The most that a queue can have.
+        limit: usize,
     },
     /// The context is closed, or the shards that feed the queue have failed.
     #[error("the context is closed, or the shards of the completion queue have failed")]

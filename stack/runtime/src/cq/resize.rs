@@ -14,6 +14,7 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError};
 
 use ferrowarp_proto::verbs::wc::{CqId, Wc};
+use ferrowarp_proto::work_queue::WORK_REQUESTS_MAX;
 
 use super::{Accounted, Cq, CqInner, CqRing};
 use crate::error::ResizeError;
@@ -38,7 +39,7 @@ impl Cq {
     /// neither the shard nor a poll changes them. If the ring of a shard is found too full after
     /// those of others were shrunk, these get their former capacity back; a ring that overran
     /// meanwhile has overrun. `Limit` as for [`Context::create_cq`](crate::Context::create_cq),
-    /// where the additional entries count alone; `Gone`.
+    /// where the additional entries count alone; `TooLong`; `Gone`.
     pub fn resize(&self, entries: usize) -> Result<(), ResizeError> {
         self.inner.resize(entries)
     }
@@ -56,6 +57,9 @@ impl CqInner {
         // In a child the locks may have been held at the fork.
         if self.context.is_in_child() || self.has_ended() {
             return Err(ResizeError::Gone);
+        }
+        if entries > WORK_REQUESTS_MAX {
+            return Err(ResizeError::TooLong { wanted: entries, limit: WORK_REQUESTS_MAX });
         }
         let mut accounted = self.accounted.lock().unwrap_or_else(PoisonError::into_inner);
         let Accounted { of_rings, permit } = &mut *accounted;

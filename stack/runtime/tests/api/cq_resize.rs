@@ -4,8 +4,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use ferrowarp::{
-    Access, Cq, CqOptions, DriveMode, LimitError, Notify, Operation, Qp, QpOptions, QpState,
-    ResizeError, SendWr, WcStatus,
+    Access, Cq, CqOptions, CreateError, DriveMode, LimitError, Notify, Operation, Qp, QpOptions,
+    QpState, ResizeError, SendWr, WcStatus,
 };
 
 use crate::shards::sharded;
@@ -325,4 +325,17 @@ fn resize_leaves_the_ring_of_a_dead_shard() {
     assert_eq!((right.cq.resize(128), right.cq.capacity()), (Err(ResizeError::Gone), 64));
     left.context.clone().close();
     assert_eq!(left.cq.resize(128), Err(ResizeError::Gone));
+}
+
+#[test]
+fn absurd_capacities_are_refused() {
+    let mut left = config(1, DriveMode::Inline);
+    left.limits.cq_entries_max = u64::MAX;
+    let (left, _right) = ring_pair(left, config(2, DriveMode::Inline)).unwrap();
+    let cq = left.create_cq(4).unwrap();
+    for wanted in [(1 << 26) + 1, (1 << 63) + 1, usize::MAX] {
+        let created = left.create_cq(wanted).err();
+        assert_eq!(created, Some(CreateError::QueueTooLong { wanted, limit: 1 << 26 }));
+        assert_eq!(cq.resize(wanted), Err(ResizeError::TooLong { wanted, limit: 1 << 26 }));
+    }
 }
