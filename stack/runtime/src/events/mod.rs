@@ -5,12 +5,14 @@ mod event;
 mod notify_fd;
 mod queue;
 mod source;
+mod ticket_queue;
 
 pub use channel::EventChannel;
 pub use event::AsyncEvent;
 pub(crate) use notify_fd::NotifyFd;
 pub(crate) use queue::{AsyncEventQueue, EventPublisher};
 pub(crate) use source::EventSource;
+pub(crate) use ticket_queue::TicketQueue;
 
 #[cfg(test)]
 mod tests;

@@ -10,16 +10,16 @@
 //! The shard never blocks here: it takes a lock only if that is free, and otherwise retries in its
 //! next poll ([`EventPublisher`]).
 
-use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, TryLockError};
 use std::thread::Thread;
 use std::time::{Duration, Instant};
 
 use crate::events::event::AsyncEvent;
 use crate::events::notify_fd::NotifyFd;
+use crate::events::ticket_queue::TicketQueue;
 
-/// Number of entries up to which the memory of an empty table is kept.
-const KEPT_CAPACITY: usize = 64;
+/// Deferred events that a poll publishes, at most.
+const RETRIED_PER_POLL: usize = 64;
 
 /// Queue of the sources of a context that have events, and the threads that sleep on them.
 pub(crate) struct AsyncEventQueue {
@@ -29,11 +29,7 @@ pub(crate) struct AsyncEventQueue {
 
 #[derive(Default)]
 pub(super) struct QueueState {
-    /// By ticket, and so in their order.
-    pending: BTreeMap<u64, AsyncEvent>,
-    /// Tickets of the pending events.
-    tickets: HashMap<AsyncEvent, u64>,
-    last_ticket: u64,
+    pending: TicketQueue<AsyncEvent>,
     /// Threads that sleep until a source has events, by the event that names it.
     pub(super) sleepers: Vec<(AsyncEvent, Thread)>,
     fd: Option<Arc<NotifyFd>>,
@@ -43,45 +39,33 @@ pub(super) struct QueueState {
 impl QueueState {
     /// Queues an event, unless it is queued.
     fn push(&mut self, event: AsyncEvent) -> bool {
-        if self.tickets.contains_key(&event) {
-            return false;
-        }
         if self.pending.is_empty()
             && let Some(fd) = &self.fd
         {
             fd.set();
         }
-        self.last_ticket += 1;
-        self.pending.insert(self.last_ticket, event);
-        self.tickets.insert(event, self.last_ticket);
-        true
+        self.pending.push(event)
     }
 
     /// Removes and returns the oldest event. Before the application reads the source: a later event
     /// is reported again.
     pub(super) fn pop(&mut self) -> Option<AsyncEvent> {
-        let (_, event) = self.pending.pop_first()?;
-        self.tickets.remove(&event);
-        self.tidy_if_empty();
+        let event = self.pending.pop()?;
+        self.clear_fd_if_empty();
         Some(event)
     }
 
     fn remove(&mut self, event: AsyncEvent) {
-        if let Some(ticket) = self.tickets.remove(&event) {
-            self.pending.remove(&ticket);
-            self.tidy_if_empty();
+        if self.pending.remove(event) {
+            self.clear_fd_if_empty();
         }
     }
 
-    fn tidy_if_empty(&mut self) {
-        if !self.pending.is_empty() {
-            return;
-        }
-        if let Some(fd) = &self.fd {
+    fn clear_fd_if_empty(&self) {
+        if self.pending.is_empty()
+            && let Some(fd) = &self.fd
+        {
             fd.clear();
-        }
-        if self.tickets.capacity() > KEPT_CAPACITY {
-            self.tickets = HashMap::new();
         }
     }
 
@@ -146,6 +130,14 @@ impl AsyncEventQueue {
         }
     }
 
+    /// Queues an event, and wakes the threads that sleep on its source. `ready` is the state.
+    fn publish(&self, ready: &mut QueueState, event: AsyncEvent) {
+        ready.wake(event);
+        if ready.push(event) {
+            self.wake.notify_one();
+        }
+    }
+
     /// No further event occurs: all waiting threads return, also those that begin to wait later.
     pub(crate) fn close(&self) {
         self.lock().close();
@@ -189,13 +181,13 @@ impl AsyncEventQueue {
 /// Shard's publisher of events; never blocks.
 pub(crate) struct EventPublisher {
     events: Arc<AsyncEventQueue>,
-    /// Events for which the lock was held, each once.
-    deferred: Vec<AsyncEvent>,
+    /// Events for which the lock was held.
+    deferred: TicketQueue<AsyncEvent>,
 }
 
 impl EventPublisher {
-    pub(crate) const fn new(events: Arc<AsyncEventQueue>) -> Self {
-        Self { events, deferred: Vec::new() }
+    pub(crate) fn new(events: Arc<AsyncEventQueue>) -> Self {
+        Self { events, deferred: TicketQueue::default() }
     }
 
     /// The queue that it publishes to.
@@ -207,27 +199,32 @@ impl EventPublisher {
     /// application finds it; the threads that sleep on the source are woken.
     #[cold]
     pub(crate) fn publish(&mut self, event: AsyncEvent) {
-        if !self.try_publish(event) && !self.deferred.contains(&event) {
-            self.deferred.push(event);
+        match try_lock(&self.events.state) {
+            Some(mut ready) => self.events.publish(&mut ready, event),
+            None => {
+                self.deferred.push(event);
+            }
         }
     }
 
     /// Forgets a source that is about to be destroyed.
     pub(crate) fn forget(&mut self, event: AsyncEvent) {
-        self.deferred.retain(|deferred| *deferred != event);
+        self.deferred.remove(event);
     }
 
     /// True if nothing is deferred; [`EventPublisher::retry_deferred`] retries what is.
     #[inline]
-    pub(crate) const fn is_drained(&self) -> bool {
+    pub(crate) fn is_drained(&self) -> bool {
         self.deferred.is_empty()
     }
 
-    /// Retries the deferred events.
+    /// Publishes deferred events, if the lock is free now.
     #[cold]
     pub(crate) fn retry_deferred(&mut self) {
-        for event in std::mem::take(&mut self.deferred) {
-            self.publish(event);
+        let Some(mut ready) = try_lock(&self.events.state) else { return };
+        for _ in 0..RETRIED_PER_POLL {
+            let Some(event) = self.deferred.pop() else { break };
+            self.events.publish(&mut ready, event);
         }
     }
 
@@ -247,15 +244,6 @@ impl EventPublisher {
         }
         drop(ready);
         self.events.wake.notify_all();
-    }
-
-    fn try_publish(&self, event: AsyncEvent) -> bool {
-        let Some(mut ready) = try_lock(&self.events.state) else { return false };
-        ready.wake(event);
-        if ready.push(event) {
-            self.events.wake.notify_one();
-        }
-        true
     }
 }
 

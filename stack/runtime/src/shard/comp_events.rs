@@ -1,13 +1,12 @@
 //! Completion events of a channel: the queue of completion queues that raised one.
 
-use std::collections::VecDeque;
 use std::os::fd::{AsFd, BorrowedFd};
-use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError, TryLockError};
 use std::time::{Duration, Instant};
 
 use ferrowarp_proto::verbs::wc::CqId;
 
-use crate::events::NotifyFd;
+use crate::events::{NotifyFd, TicketQueue};
 use crate::shard::end_observer::EndObserver;
 
 /// Queue of the completion events of a channel, filled by the shard.
@@ -21,8 +20,8 @@ pub(crate) struct CompEventQueue {
 /// Pending events.
 #[derive(Default)]
 struct PendingEvents {
-    /// Queues with an event, each once, oldest first.
-    cqs: VecDeque<CqId>,
+    /// Queues with an event.
+    cqs: TicketQueue<CqId>,
     /// The application has the descriptor, and may sleep on it. Otherwise two system calls per
     /// event are saved.
     fd_exported: bool,
@@ -38,15 +37,31 @@ impl CompEventQueue {
     }
 
     /// Queues an event of a completion queue. One lock and at most one byte written, only for
-    /// queues that were armed.
+    /// queues that were armed. Waits for the lock: not for a poll.
     #[cold]
     pub(crate) fn push(&self, cq: CqId) {
-        let mut pending = self.lock();
-        if pending.cqs.contains(&cq) {
+        self.push_locked(self.lock(), cq);
+    }
+
+    /// As [`CompEventQueue::push`], for a poll: false, and nothing is queued, while another thread
+    /// holds the lock. That thread may have been preempted, and the shard does not wait for it.
+    #[cold]
+    pub(crate) fn try_push(&self, cq: CqId) -> bool {
+        let pending = match self.pending.try_lock() {
+            Ok(pending) => pending,
+            Err(TryLockError::Poisoned(error)) => error.into_inner(),
+            Err(TryLockError::WouldBlock) => return false,
+        };
+        self.push_locked(pending, cq);
+        true
+    }
+
+    fn push_locked(&self, mut pending: MutexGuard<'_, PendingEvents>, cq: CqId) {
+        let is_first = pending.cqs.is_empty();
+        if !pending.cqs.push(cq) {
             return;
         }
-        pending.cqs.push_back(cq);
-        if pending.cqs.len() == 1 && pending.fd_exported {
+        if is_first && pending.fd_exported {
             self.fd.set();
         }
         // The woken thread takes the lock immediately.
@@ -60,7 +75,7 @@ impl CompEventQueue {
     }
 
     fn pop_locked(&self, pending: &mut PendingEvents) -> Option<CqId> {
-        let cq = pending.cqs.pop_front()?;
+        let cq = pending.cqs.pop()?;
         self.clear_fd_if_empty(pending);
         Some(cq)
     }
@@ -112,8 +127,7 @@ impl CompEventQueue {
     /// Removes the event of a completion queue that is destroyed.
     pub(crate) fn remove(&self, cq: CqId) {
         let mut pending = self.lock();
-        if let Some(at) = pending.cqs.iter().position(|&queued| queued == cq) {
-            pending.cqs.remove(at);
+        if pending.cqs.remove(cq) {
             self.clear_fd_if_empty(&pending);
         }
     }
@@ -123,5 +137,23 @@ impl CompEventQueue {
 impl EndObserver for CompEventQueue {
     fn on_shard_end(&self) {
         self.wake_all();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn poll_does_not_wait_for_a_thread_that_holds_the_lock() {
+        let events = CompEventQueue::new().unwrap();
+        let preempted = events.lock();
+        assert!(!events.try_push(CqId(1)));
+        drop(preempted);
+        assert!(events.try_push(CqId(1)) && events.try_push(CqId(2)) && events.try_push(CqId(1)));
+        assert_eq!(
+            [events.pop(), events.pop(), events.pop()],
+            [Some(CqId(1)), Some(CqId(2)), None]
+        );
     }
 }

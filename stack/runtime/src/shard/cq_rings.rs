@@ -43,18 +43,22 @@ impl CqNotify {
     }
 
     /// A shard has published completions: raises an event if one was requested. See
-    /// [`ArmWord::claim`].
+    /// [`ArmWord::claim`]. False if the event has to be raised later ([`CqNotify::try_raise`]):
+    /// another thread holds the lock of the channel.
     #[inline]
-    pub(crate) fn on_published(&self, covers: CompEvent) {
-        if self.word.claim(covers) {
-            self.raise_event();
-        }
+    pub(crate) fn on_published(&self, covers: CompEvent) -> bool {
+        !self.word.claim(covers) || self.raise_event()
     }
 
     #[cold]
-    fn raise_event(&self) {
+    fn raise_event(&self) -> bool {
         self.remove_waiters();
-        self.events.push(self.id);
+        self.try_raise()
+    }
+
+    /// Raises an event that was requested. False as for [`CqNotify::on_published`].
+    fn try_raise(&self) -> bool {
+        self.events.try_push(self.id)
     }
 
     fn remove_waiters(&self) {
@@ -73,7 +77,9 @@ impl CqNotify {
 /// Last event: an application that has armed the queue finds the flushed completions.
 impl EndObserver for CqNotify {
     fn on_shard_end(&self) {
-        self.on_published(CompEvent::ANY);
+        if !self.on_published(CompEvent::ANY) {
+            self.events.push(self.id);
+        }
     }
 }
 
@@ -147,6 +153,8 @@ pub(crate) struct CqRings {
     dirty_qps: Vec<QpId>,
     /// Indexed by queue pair: true if it is in `dirty_qps`.
     is_dirty: Vec<bool>,
+    /// Queues whose event is to be raised: another thread held the lock of their channel.
+    deferred_events: Vec<Arc<CqNotify>>,
 }
 
 impl CqRings {
@@ -170,6 +178,7 @@ impl CqRings {
 
     pub(crate) fn remove(&mut self, cq: CqId) {
         self.unpublished.retain(|&listed| listed != cq);
+        self.deferred_events.retain(|notify| notify.id != cq);
         if let Some(producer) = self.producers.get_mut(cq.index()) {
             *producer = None;
         }
@@ -228,25 +237,49 @@ impl CqRings {
         !self.unpublished.is_empty()
     }
 
-    /// True if completions or free slots wait to be published.
+    /// True if completions, free slots or events wait to be published.
     #[inline]
     pub(crate) const fn has_unpublished(&self) -> bool {
-        !self.dirty_qps.is_empty() || !self.unpublished.is_empty()
+        !self.dirty_qps.is_empty() || !self.unpublished.is_empty() || self.has_deferred_events()
+    }
+
+    /// True if events could not be raised: the next poll tries again.
+    #[inline]
+    pub(crate) const fn has_deferred_events(&self) -> bool {
+        !self.deferred_events.is_empty()
+    }
+
+    /// Raises the events that could not be raised before.
+    #[cold]
+    fn raise_deferred(&mut self) {
+        self.deferred_events.retain(|notify| !notify.try_raise());
     }
 
     /// Publishes the completions.
     #[inline]
     pub(crate) fn publish(&mut self) {
+        if self.has_deferred_events() {
+            self.raise_deferred();
+        }
         while let Some(cq) = self.unpublished.pop() {
             if let Some(Some(producer)) = self.producers.get_mut(cq.index()) {
                 producer.is_listed = false;
                 producer.ring.publish();
                 if let Some(notify) = &mut producer.notify
                     && let Some(covers) = notify.covers.take()
+                    && !notify.target.on_published(covers)
                 {
-                    notify.target.on_published(covers);
+                    self.deferred_events.push(Arc::clone(&notify.target));
                 }
             }
+        }
+    }
+
+    /// As [`CqRings::publish`], after the last poll: waits for the lock of a channel.
+    pub(crate) fn publish_last(&mut self) {
+        self.publish();
+        for notify in self.deferred_events.drain(..) {
+            notify.events.push(notify.id);
         }
     }
 
@@ -261,11 +294,12 @@ impl CqRings {
 
     /// Notifies any pending request of a queue that has overrun: its queue pairs have failed, and
     /// further completions may never come.
-    pub(crate) fn notify_of_overrun(&self, cq: CqId) {
+    pub(crate) fn notify_of_overrun(&mut self, cq: CqId) {
         if let Some(Some(producer)) = self.producers.get(cq.index())
             && let Some(notify) = &producer.notify
+            && !notify.target.on_published(CompEvent::ANY)
         {
-            notify.target.on_published(CompEvent::ANY);
+            self.deferred_events.push(Arc::clone(&notify.target));
         }
     }
 

@@ -2,8 +2,9 @@
 
 mod abandon;
 mod cq_overrun;
+mod requests;
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::net::SocketAddr;
 use std::sync::Arc;
 
@@ -46,6 +47,8 @@ pub(crate) struct ShardEngine<D: Device> {
     links: Links,
     srqs: HashMap<SrqId, Arc<SrqShared>>,
     listeners: HashMap<u16, Arc<Backlog>>,
+    /// Connection requests for which the lock of the backlog was held.
+    deferred_requests: VecDeque<(u16, PendingRequest)>,
     publisher: EventPublisher,
     /// Queue pairs of the context that belong to no shard yet.
     unbound: Arc<dyn UnboundQpTable>,
@@ -68,6 +71,7 @@ impl<D: Device> ShardEngine<D> {
             links: Links::new(),
             srqs: HashMap::new(),
             listeners: HashMap::new(),
+            deferred_requests: VecDeque::new(),
             publisher: EventPublisher::new(events),
             unbound,
             now: Instant::ZERO,
@@ -119,14 +123,7 @@ impl<D: Device> ShardEngine<D> {
         match event {
             Event::ConnectRequest { port, request, offer } => {
                 let pending = PendingRequest { shard: self.index, id: request, offer };
-                let is_alive = |request| self.engine.is_request_pending(request);
-                match self.listeners.get(&port) {
-                    Some(backlog) if backlog.push(pending, is_alive) => {
-                        self.publisher.publish(backlog.event());
-                    }
-                    // The listener has ended.
-                    _ => drop(self.engine.reject(now, request, ReadDepths::default(), &[])),
-                }
+                self.route_request(now, port, pending);
             }
             Event::Established { qp, .. }
             | Event::PeerFinished { qp }
@@ -211,12 +208,16 @@ where
         if self.engine.event_count() > 0 {
             busy |= self.route_events(now);
         }
+        if !self.deferred_requests.is_empty() {
+            self.retry_deferred_requests(now);
+            busy = true;
+        }
         if !self.publisher.is_drained() {
             self.publisher.retry_deferred();
             busy = true;
         }
         self.publish();
-        busy
+        busy || self.engine.completions_mut().has_deferred_events()
     }
 
     fn demote_all(&mut self, doorbells: &Doorbells) {
@@ -326,10 +327,10 @@ where
 
     fn destroy_srq(&mut self, srq: SrqId) {
         // Fails while a queue pair uses it; those keep the handle.
-        if self.engine.destroy_srq(srq).is_ok() {
-            if let Some(shared) = self.srqs.remove(&srq) {
-                self.publisher.forget(shared.event());
-            }
+        if self.engine.destroy_srq(srq).is_ok()
+            && let Some(shared) = self.srqs.remove(&srq)
+        {
+            self.publisher.forget(shared.event());
         }
     }
 
@@ -347,6 +348,7 @@ where
     fn unlisten(&mut self, port: u16) {
         self.listeners.remove(&port);
         self.publisher.forget(AsyncEvent::ConnectRequest { port });
+        self.deferred_requests.retain(|&(of, _)| of != port);
         self.engine.unlisten(port);
     }
 
