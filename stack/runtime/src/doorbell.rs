@@ -22,6 +22,8 @@ pub(crate) struct Doorbells {
     hot_count: AtomicU32,
     /// Other shards have requests for this one. Here, because a poll loads this cache line anyway.
     has_requests: AtomicBool,
+    /// The shard has failed: no poll serves doorbells any more.
+    is_closed: AtomicBool,
 }
 
 impl Doorbells {
@@ -35,6 +37,7 @@ impl Doorbells {
             summary,
             hot_count: AtomicU32::new(0),
             has_requests: AtomicBool::new(false),
+            is_closed: AtomicBool::new(false),
         }
     }
 
@@ -73,6 +76,24 @@ impl Doorbells {
         if summary.load(Ordering::Relaxed) & mark == 0 {
             summary.fetch_or(mark, Ordering::AcqRel);
         }
+    }
+
+    /// Ends the service of the doorbells. Afterwards the caller sees all that was posted before a
+    /// ring whose thread does not find [`Doorbells::is_closed`]: on each word either the exchange
+    /// here comes later, and acquires the ring, or the ring acquires the exchange.
+    #[cold]
+    pub(crate) fn close(&self) {
+        self.is_closed.store(true, Ordering::Relaxed);
+        for word in &self.words {
+            word.swap(0, Ordering::AcqRel);
+        }
+    }
+
+    /// To be called after [`Doorbells::ring`]: true if no poll will serve it, or may have served it
+    /// without the caller's request.
+    #[inline]
+    pub(crate) fn is_closed(&self) -> bool {
+        self.is_closed.load(Ordering::Relaxed)
     }
 
     /// Sets the number of hot queue pairs, when it has changed. A thread whose poll promotes one

@@ -159,6 +159,35 @@ mod proofs {
         loom::model(|| posts_are_seen(|| (), barrier::heavy));
     }
 
+    /// A shard fails while a thread posts to a hot queue pair: what it posted is flushed by the
+    /// shard, or the thread learns that it has to do that itself.
+    #[test]
+    fn no_post_is_lost_across_the_end_of_a_shard() {
+        loom::model(|| {
+            let hot = Arc::new(HotFlag::default());
+            hot.promote();
+            let tail = Arc::new(AtomicU64::new(0));
+            let doorbells = Arc::new(Doorbells::new(1));
+            let application = {
+                let (hot, tail, doorbells) =
+                    (Arc::clone(&hot), Arc::clone(&tail), Arc::clone(&doorbells));
+                thread::spawn(move || {
+                    tail.store(1, Ordering::Release);
+                    if hot.is_hot() {
+                        return false;
+                    }
+                    doorbells.ring(0);
+                    doorbells.is_closed()
+                })
+            };
+            assert!(demote([&*hot].into_iter()));
+            doorbells.close();
+            let is_flushed = tail.load(Ordering::Acquire) == 1;
+            let is_told = application.join().unwrap();
+            assert!(is_flushed || is_told, "a request is lost");
+        });
+    }
+
     /// A queue pair that becomes hot while a thread posts to it: its tail is polled afterwards, or
     /// its doorbell is set.
     #[test]

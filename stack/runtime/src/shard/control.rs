@@ -121,6 +121,8 @@ pub(crate) trait ShardControl: Send {
     /// anything. `is_last`: no other shard of the context runs, so that its listeners end, and its
     /// event channel.
     fn abandon(&mut self, is_last: bool, reason: EndReason);
+    /// After [`ShardControl::abandon`]: flushes what was posted to a queue pair meanwhile.
+    fn flush_posted(&mut self, qp: QpId);
 
     fn connection_count(&self) -> usize;
     /// Connections not closed in both directions: all but those in TIME-WAIT.

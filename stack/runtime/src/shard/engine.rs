@@ -457,6 +457,10 @@ where
         self.abandon_all(is_last, reason);
     }
 
+    fn flush_posted(&mut self, qp: QpId) {
+        self.flush_abandoned(qp);
+    }
+
     fn connection_count(&self) -> usize {
         self.engine.connection_count()
     }

@@ -239,7 +239,13 @@ impl Shard {
             monitor.on_shard_death(*id);
         }
         if let Some(mut failed) = engine.take() {
-            if catch_unwind(AssertUnwindSafe(|| failed.abandon(is_last, reason))).is_err() {
+            let abandon = || {
+                // From now on a thread that posts rings a doorbell, and learns of the end.
+                failed.demote_all(&self.doorbells);
+                self.doorbells.close();
+                failed.abandon(is_last, reason);
+            };
+            if catch_unwind(AssertUnwindSafe(abandon)).is_err() {
                 tracing::error!("not all queue pairs of the failed shard could be ended");
             }
             *self.failed_engine.lock().unwrap_or_else(PoisonError::into_inner) = Some(failed);
@@ -279,6 +285,26 @@ impl Shard {
     pub(crate) fn ring_doorbell(&self, qp: QpId) {
         self.doorbells.ring(qp.slot());
         self.helper_wakeup.on_post();
+        if self.doorbells.is_closed() {
+            self.flush_late(qp);
+        }
+    }
+
+    /// Flushes what a thread has posted to a queue pair while the shard failed: the thread had
+    /// found the queue pair in order before, and was maybe preempted.
+    #[cold]
+    fn flush_late(&self, qp: QpId) {
+        if is_child() {
+            return;
+        }
+        // Held while the shard fails.
+        drop(self.engine.lock());
+        let mut failed = self.failed_engine.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(engine) = failed.as_mut()
+            && catch_unwind(AssertUnwindSafe(|| engine.flush_posted(qp))).is_err()
+        {
+            tracing::error!(qp = qp.index, "the requests of a queue pair are lost");
+        }
     }
 
     /// Hand-over between the application and the helper.

@@ -1,5 +1,6 @@
 //! A panic during a poll ends the context, with events, flushed requests and errors.
 
+use std::iter::once_with;
 use std::time::{Duration, Instant};
 
 use ferrowarp::{
@@ -98,4 +99,38 @@ fn panic_in_a_dedicated_thread_ends_the_context() {
 #[test]
 fn panic_in_a_helper_ends_the_context() {
     panic_ends_the_context(DriveMode::Helper);
+}
+
+/// A thread finds the queue pair in order, and the shard fails before it has posted.
+#[test]
+fn request_posted_across_the_end_of_a_shard_is_flushed() {
+    let drive = DriveMode::Inline;
+    for is_hot in [false, true] {
+        let mut left = config(1, drive);
+        left.linger = Duration::from_millis(50);
+        let (left, right, hooks) = hooked_contexts(left, config(2, drive));
+        let (left, right) = (Endpoint::new(left), Endpoint::new(right));
+        let (_a, b) = connect(&left, &right);
+        let recv_mr = right.mr(64, Access::LOCAL_WRITE);
+        if is_hot {
+            b.post_recv(recv(1, recv_mr.sge(0, 64))).unwrap();
+            right.context.drive();
+        }
+        *hooks.rx.lock().unwrap() = Some(Box::new(|| panic!("deliberate panic of this test")));
+        let fail = || {
+            while !right.context.has_failed() {
+                right.context.drive();
+            }
+        };
+        let sent = b.post_sends(once_with(|| {
+            fail();
+            send(2, inline(b"late"))
+        }));
+        assert_eq!(sent, (1, None));
+        let mut found = Vec::new();
+        right.cq.poll(&mut found);
+        let ids: Vec<_> = found.iter().map(|wc| wc.wr_id).collect();
+        assert!(found.iter().all(|wc| wc.status == WcStatus::Flushed));
+        assert_eq!(ids, if is_hot { vec![1, 2] } else { vec![2] });
+    }
 }

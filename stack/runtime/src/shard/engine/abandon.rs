@@ -3,13 +3,17 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use ferrowarp_proto::device::Device;
+use ferrowarp_proto::engine::Engine;
 use ferrowarp_proto::verbs::cm::{EndReason, Event};
 use ferrowarp_proto::verbs::qp::QpState;
+use ferrowarp_proto::verbs::wc::QpId;
 
 use super::ShardEngine;
 use crate::events::AsyncEvent;
+use crate::memory::HostMemory;
+use crate::shard::cq_rings::CqRings;
 use crate::shard::srq::SrqLimit;
-use crate::shard::work_queue::TAKE_COUNT_MAX;
+use crate::shard::work_queue::{Link, TAKE_COUNT_MAX};
 
 impl<D: Device> ShardEngine<D> {
     /// Ends every queue pair with an event and flushes its requests, without sending anything; see
@@ -27,13 +31,7 @@ impl<D: Device> ShardEngine<D> {
             // No more requests can be posted.
             link.qp.close();
             // Caught for each queue pair separately: the defect may be in the state of one of them.
-            let ended = catch_unwind(AssertUnwindSafe(|| {
-                engine.abandon_qp(link.id);
-                // Requests posted and not taken are flushed after those.
-                while link.serve(engine, TAKE_COUNT_MAX).any {
-                    engine.abandon_qp(link.id);
-                }
-            }));
+            let ended = catch_unwind(AssertUnwindSafe(|| flush(engine, link)));
             if ended.is_err() {
                 tracing::error!(qp = link.id.index, "the requests of a queue pair are lost");
             }
@@ -42,7 +40,7 @@ impl<D: Device> ShardEngine<D> {
         if catch_unwind(AssertUnwindSafe(|| engine.abandon_srqs())).is_err() {
             tracing::error!("buffers of a shared receive queue are lost");
         }
-        engine.completions_mut().publish();
+        engine.completions_mut().publish_last();
         // Limit events of shared receive queues that other shards go on to use.
         while let Some(event) = engine.next_event() {
             if let Event::SrqLimit { srq, left, most } = event
@@ -53,5 +51,22 @@ impl<D: Device> ShardEngine<D> {
             }
         }
         publisher.publish_failure(*index, is_last);
+    }
+
+    /// Flushes what was posted to a queue pair after [`Self::abandon_all`] had flushed it.
+    pub(super) fn flush_abandoned(&mut self, qp: QpId) {
+        let Self { engine, links, .. } = self;
+        if let Some(link) = links.get_mut(qp) {
+            flush(engine, link);
+        }
+        engine.completions_mut().publish_last();
+    }
+}
+
+/// Ends a queue pair, and flushes its requests, those posted and not taken after the others.
+fn flush<D: Device>(engine: &mut Engine<D, HostMemory, CqRings>, link: &mut Link) {
+    engine.abandon_qp(link.id);
+    while link.serve(engine, TAKE_COUNT_MAX).any {
+        engine.abandon_qp(link.id);
     }
 }
