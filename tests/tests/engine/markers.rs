@@ -157,6 +157,33 @@ fn ooo_fpdu_located_by_marker_is_placed_and_delivered_in_order() {
     assert_eq!(fx.end_reason(), None);
 }
 
+/// Each gap between FPDUs that were placed takes memory of the pool for out-of-order data, until it
+/// is filled.
+#[test]
+fn gaps_between_placed_fpdus_are_bounded_by_the_pool() {
+    const COUNT: usize = 240;
+    let fx = Fixture::with_config(1500, |config| {
+        (config.ooo_frames_max, config.ooo_bytes_max) = (0, 8192);
+    });
+    let mut end = MarkedConnection { fx: fx.connect_with_markers(1460), sent: 24 };
+    let stag = end.fx.register(4096, 8192, Access::ALL, false);
+    let mut placed = 0;
+    for round in 1..=2 {
+        let fpdus: Vec<_> = (0..COUNT)
+            .map(|_| end.fpdu(&Header::write(stag, 4096, true).encode(&pattern(0, 500))))
+            .collect();
+        let lost: Vec<_> = fpdus.iter().map(|fpdu| end.fx.drop_segment(fpdu)).collect();
+        lost.iter().skip(1).step_by(2).for_each(|early| end.fx.retransmit(early));
+        let count = end.fx.engine.counters().fpdus_placed_ooo - placed;
+        // 64 bytes each; a connection gets twice what it leaves.
+        assert!((50..=80).contains(&count), "round {round}: {count}");
+        placed += count;
+        lost.iter().for_each(|lost| end.fx.retransmit(lost));
+        assert_eq!(end.fx.engine.counters().fpdus_in, 1 + (COUNT * round) as u64);
+    }
+    assert_eq!(end.fx.end_reason(), None);
+}
+
 #[test]
 fn nothing_is_placed_ooo_without_markers() {
     let mut fx = Fixture::connected(1460, 4, 4);

@@ -286,12 +286,6 @@ impl<E: Env> Connection<E> {
         u32::try_from(len).unwrap_or(u32::MAX)
     }
 
-    /// True while no application has decided on the connection: anybody who completes a handshake
-    /// has one.
-    pub(crate) const fn awaits_application(&self) -> bool {
-        matches!(self.phase, Phase::AwaitRequest { .. } | Phase::AwaitDecision(_))
-    }
-
     /// Ends the stream: received data is discarded from now on.
     pub(crate) fn end_stream(&mut self, fpdu_pool: &mut FpduPool) {
         match &mut self.phase {

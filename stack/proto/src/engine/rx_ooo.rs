@@ -44,8 +44,9 @@ impl<E: Env> Connection<E> {
         seq: Seq,
         bytes: Range<usize>,
     ) {
-        if self.awaits_application() {
-            // The peer retransmits its few bytes: it gets no memory that others share.
+        if self.qp.is_none() {
+            // No application has accepted it, and anybody can have such a connection: it gets no
+            // memory that others share. The peer sends its few bytes again.
             self.drop_ooo(cx);
             return;
         }
@@ -57,7 +58,8 @@ impl<E: Env> Connection<E> {
         } else {
             self.tcb.can_copy_ooo(ooo, len)
         };
-        let placement = if has_memory {
+        let can_consume = self.tcb.can_consume_ooo(ooo);
+        let placement = if has_memory && can_consume {
             self.try_place_ooo(cx, &frame, seq, bytes.clone())
         } else {
             OooPlacement::Deferred
@@ -80,10 +82,11 @@ impl<E: Env> Connection<E> {
         let segments = self.tcb.ooo_segments();
         let is_kept = match self.phase {
             // Discarded now rather than once it is contiguous.
-            Phase::Rejected { .. } | Phase::Closed if segments < DISCARDED_OOO_MAX => {
+            Phase::Closed if segments < DISCARDED_OOO_MAX && can_consume => {
                 self.tcb.consumed_ooo(&mut cx.pools.ooo);
                 return;
             }
+            Phase::Closed => false,
             Phase::Rdma { .. } | Phase::DrainTerminate { .. } => true,
             _ => segments < STARTUP_OOO_MAX,
         };

@@ -12,7 +12,7 @@ use std::collections::VecDeque;
 use arrayvec::ArrayVec;
 
 use super::contiguous::Contiguous;
-use super::ooo_segment::{OooSegment, Quota};
+use super::ooo_segment::{CONSUMED_LEN, OooSegment, Quota};
 use crate::wire::seq::Seq;
 use crate::wire::tcp::SackBlock;
 
@@ -75,6 +75,9 @@ pub(in crate::tcp) struct Assembler<R> {
     /// Stamp up to which ranges were reported.
     reported: u64,
     segment_count: usize,
+    /// Entries of consumed bytes: all, and those that the pool was charged for.
+    consumed_count: usize,
+    consumed_charged: usize,
     quota: Quota,
     /// Ranges examined or moved.
     #[cfg(test)]
@@ -91,6 +94,8 @@ impl<R> Default for Assembler<R> {
             stamp: 0,
             reported: 0,
             segment_count: 0,
+            consumed_count: 0,
+            consumed_charged: 0,
             quota: Quota::default(),
             #[cfg(test)]
             steps: 0,
@@ -164,8 +169,12 @@ impl<R> Assembler<R> {
 
     fn new_entry(&mut self, entry: Entry<R>) -> u32 {
         self.segment_count += 1;
-        if let Some(segment) = &entry.segment {
-            self.quota.add(segment);
+        match &entry.segment {
+            Some(segment) => self.quota.add(segment),
+            None => {
+                self.consumed_count += 1;
+                self.quota.bytes += CONSUMED_LEN;
+            }
         }
         if self.free == NONE {
             let index = u32::try_from(self.entries.len()).unwrap_or(NONE);
@@ -282,7 +291,11 @@ impl<R> Assembler<R> {
                 self.quota.remove(&segment);
                 Contiguous::Buffered { segment, bytes: start..start + len as usize }
             }
-            None => Contiguous::Consumed { seq, len },
+            None => {
+                self.consumed_count -= 1;
+                self.quota.bytes -= CONSUMED_LEN;
+                Contiguous::Consumed { seq, len }
+            }
         })
     }
 

@@ -82,6 +82,12 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
         pool.admits_copy(len, self.assembler.quota())
     }
 
+    /// True if [`Tcb::consumed_ooo`] has memory for one more range.
+    #[must_use]
+    pub fn can_consume_ooo(&self, pool: &OooPool<R>) -> bool {
+        pool.admits_consumed(self.assembler.quota())
+    }
+
     /// Out-of-order segment whose disposition is pending.
     const fn offered_ooo(&self) -> Option<OfferedOoo> {
         if let Plan::OooOffered(offered) = self.plan { Some(offered) } else { None }

@@ -9,7 +9,7 @@
 use core::ops::Range;
 
 use super::assembler::Assembler;
-use super::ooo_segment::{OooCopy, OooSegment, Quota};
+use super::ooo_segment::{CONSUMED_LEN, OooCopy, OooSegment, Quota};
 use crate::device::RxFrame;
 
 /// Payload length below which a segment is copied at once: half of the usual receive buffer.
@@ -33,6 +33,8 @@ pub struct OooPool<R> {
     allocated: usize,
     /// Bytes of the blocks in use.
     in_use: usize,
+    /// Bytes charged for ranges of consumed bytes.
+    consumed: usize,
     bytes_max: usize,
     /// Block sizes, ascending.
     sizes: [usize; 4],
@@ -54,6 +56,7 @@ impl<R> OooPool<R> {
             frames_max,
             allocated: 0,
             in_use: 0,
+            consumed: 0,
             bytes_max,
             // Even where segments may be long, those of most peers are not.
             sizes: [BLOCK_SMALL, SMALL_LEN, full.min(BLOCK_LARGE), full],
@@ -104,8 +107,23 @@ impl<R> OooPool<R> {
     /// with usage `share`.
     fn size_class(&self, len: usize, share: Quota) -> Option<usize> {
         let class = self.sizes.iter().position(|size| len <= *size)?;
-        let left = self.bytes_max.checked_sub(self.in_use + self.sizes[class])?;
-        (share.bytes <= 2 * left).then_some(class)
+        self.admits_bytes(self.sizes[class], share).then_some(class)
+    }
+
+    fn admits_bytes(&self, len: usize, share: Quota) -> bool {
+        let left = self.bytes_max.checked_sub(self.in_use + self.consumed + len);
+        left.is_some_and(|left| share.bytes <= 2 * left)
+    }
+
+    /// True if a connection with usage `share` may have one more range of consumed bytes.
+    pub(in crate::tcp) fn admits_consumed(&self, share: Quota) -> bool {
+        self.admits_bytes(CONSUMED_LEN, share)
+    }
+
+    /// Charges a connection for `count` ranges of consumed bytes, instead of `charged`.
+    pub(super) fn charge_consumed(&mut self, charged: &mut usize, count: usize) {
+        self.consumed = self.consumed + CONSUMED_LEN * count - CONSUMED_LEN * *charged;
+        *charged = count;
     }
 
     /// True if [`OooPool::copy`] has memory for `len` bytes.
@@ -127,7 +145,7 @@ impl<R> OooPool<R> {
             Some(block) => block,
             None => {
                 // Free blocks of other sizes are deallocated to stay within the limit.
-                while self.allocated + size > self.bytes_max {
+                while self.allocated + self.consumed + size > self.bytes_max {
                     let other = self.free.iter_mut().find_map(Vec::pop)?;
                     self.allocated -= other.len();
                 }

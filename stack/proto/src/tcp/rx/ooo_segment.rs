@@ -2,6 +2,9 @@
 
 use crate::device::{ChecksumState, RxFrame};
 
+/// Bytes charged for a range of consumed bytes: its places in the tables of its connection.
+pub(super) const CONSUMED_LEN: usize = 64;
+
 /// Copy of bytes of a frame.
 #[derive(Debug)]
 pub struct OooCopy {
@@ -56,7 +59,7 @@ impl<R: RxFrame> RxFrame for OooSegment<R> {
 pub(in crate::tcp) struct Quota {
     /// Frames.
     pub(in crate::tcp) frames: usize,
-    /// Bytes of the blocks that hold copies.
+    /// Bytes of the blocks that hold copies, and those charged for consumed bytes.
     pub(in crate::tcp) bytes: usize,
 }
 

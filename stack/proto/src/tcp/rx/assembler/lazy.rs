@@ -75,7 +75,9 @@ impl<R> LazyAssembler<R> {
         segment: Option<OooSegment<R>>,
         offset: u32,
     ) {
-        self.inner.get_or_insert_with(|| pool.take_assembler()).insert(block, segment, offset);
+        let assembler = self.inner.get_or_insert_with(|| pool.take_assembler());
+        assembler.insert(block, segment, offset);
+        pool.charge_consumed(&mut assembler.consumed_charged, assembler.consumed_count);
     }
 
     /// Removes and returns the segment that starts at `seq`, if there is one.
@@ -94,6 +96,7 @@ impl<R> LazyAssembler<R> {
                 pool.release(segment);
             }
         }
+        pool.charge_consumed(&mut assembler.consumed_charged, 0);
         pool.put_assembler(assembler);
     }
 
