@@ -61,7 +61,7 @@ impl Environment {
             hugepages_free: number("HugePages_Free"),
             kernel: kernel.trim().to_owned(),
             system: system.unwrap_or_default().trim_matches('"').to_owned(),
-            command: std::env::args().collect(),
+            command: std::env::args_os().map(|word| word.to_string_lossy().into_owned()).collect(),
             cores: Vec::new(),
             time_unix_s: SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_secs()),
             clock: String::new(),

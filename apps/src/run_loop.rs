@@ -5,6 +5,8 @@ use std::time::Duration;
 
 use core_affinity::CoreId;
 
+use crate::stop;
+
 /// Result of a step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Step {
@@ -153,42 +155,13 @@ impl IdleBackoff {
     }
 }
 
-/// Set by the first SIGINT, SIGTERM or SIGHUP.
-static INTERRUPTED: AtomicBool = AtomicBool::new(false);
-
-/// Installs a handler of SIGINT, SIGTERM and SIGHUP: a signal ends the tasks with an error, so that
-/// devices are closed, peers are notified and reports are written. A second one exits immediately.
-pub fn install_signal_handler() {
-    let handler = || {
-        if INTERRUPTED.swap(true, Ordering::Relaxed) {
-            std::process::exit(130);
-        }
-    };
-    // Without a handler, signals have their default action.
-    let _ = ctrlc::set_handler(handler);
-}
-
-/// True after one of these signals.
-#[must_use]
-pub fn was_interrupted() -> bool {
-    INTERRUPTED.load(Ordering::Relaxed)
-}
-
-#[inline]
-fn check_signals() -> anyhow::Result<()> {
-    if was_interrupted() {
-        anyhow::bail!("interrupted");
-    }
-    Ok(())
-}
-
 /// Runs one task until it is finished.
 ///
 /// # Errors
 /// Errors of the task, and interruption.
 pub fn run(task: &mut impl Task) -> anyhow::Result<()> {
     while task.step()? == Step::Running {
-        check_signals()?;
+        stop::check()?;
     }
     Ok(())
 }
@@ -312,6 +285,7 @@ impl Group {
 /// Runs one task until all of its group are finished or another one has failed.
 fn run_pinned(task: &mut impl Task, core: usize, group: &Group) -> anyhow::Result<()> {
     pin(core);
+    let _guard = StopOnPanic(group);
     let mut is_finished = false;
     while !group.stop.load(Ordering::Relaxed) {
         let outcome = if is_finished {
@@ -323,7 +297,7 @@ fn run_pinned(task: &mut impl Task, core: usize, group: &Group) -> anyhow::Resul
         } else {
             task.step()
         };
-        match outcome.and_then(|step| check_signals().map(|()| step)) {
+        match outcome.and_then(|step| Ok(stop::check().map(|()| step)?)) {
             Ok(Step::Running) => {}
             Ok(Step::Finished) => {
                 is_finished = true;
@@ -336,6 +310,17 @@ fn run_pinned(task: &mut impl Task, core: usize, group: &Group) -> anyhow::Resul
         }
     }
     Ok(())
+}
+
+/// Stops the group if its task panics: the others would wait for it for ever.
+struct StopOnPanic<'a>(&'a Group);
+
+impl Drop for StopOnPanic<'_> {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            self.0.stop.store(true, Ordering::Relaxed);
+        }
+    }
 }
 
 fn join(thread: std::thread::ScopedJoinHandle<'_, anyhow::Result<()>>) -> anyhow::Result<()> {
@@ -439,6 +424,20 @@ mod tests {
             let error = run_both(&mut a, &mut b, placement).unwrap_err();
             assert_eq!(error.to_string(), "failed");
         }
+    }
+
+    #[test]
+    #[should_panic = "a defect"]
+    fn run_both_stops_when_one_task_panics() {
+        struct Panics;
+        impl Task for Panics {
+            fn step(&mut self) -> anyhow::Result<Step> {
+                panic!("a defect");
+            }
+        }
+        let cores = available_cores();
+        let placement = CorePlacement::TwoCores(cores[0], cores[0]);
+        let _ = run_both(&mut Counter { left: u32::MAX, fails: false }, &mut Panics, placement);
     }
 
     #[test]

@@ -32,7 +32,8 @@ pub enum Command {
         /// RDMA operation that transfers the file.
         #[arg(long, value_enum, default_value = "write")]
         by: RdmaOp,
-        /// Output file; without it only the SHA-256 is computed.
+        /// Output file, which appears when it is complete; - is standard output. Without it only
+        /// the SHA-256 is computed.
         #[arg(long, value_name = "FILE")]
         out: Option<PathBuf>,
         /// Common options.
@@ -41,7 +42,8 @@ pub enum Command {
     },
     /// Receives one file.
     Server {
-        /// Output file; without it only the SHA-256 is computed.
+        /// Output file, which appears when it is complete; - is standard output. Without it only
+        /// the SHA-256 is computed.
         #[arg(long, value_name = "FILE")]
         out: Option<PathBuf>,
         /// Common options.

@@ -1,6 +1,7 @@
 //! Main program of iwcopy.
 
 use std::net::SocketAddr;
+use std::path::Path;
 
 use anyhow::{Context as _, ensure};
 
@@ -10,6 +11,7 @@ use crate::copy::sink::Sink;
 use crate::copy::source::Source;
 use crate::copy::wire::RdmaOp;
 use crate::device::Demand;
+use crate::output;
 use crate::run_loop::{run, run_both};
 
 /// Runs the subcommand.
@@ -31,10 +33,13 @@ pub fn program(options: &Options) -> anyhow::Result<()> {
             common.device.pin_single()?;
             let context = common.device.open(Demand::connections(1).serving(common.timeout))?;
             let mut sink = Sink::new(&context, common.port, out.as_deref(), common.timeout)?;
-            println!("waiting for a file on port {}", common.port);
+            if out.as_deref() == Some(Path::new("-")) {
+                output::take_stdout();
+            }
+            output::announce(&format!("waiting for a file on port {}", common.port))?;
             run(&mut sink)?;
             let (len, digest) = sink.outcome.context("no file was received")?;
-            println!("received {len} bytes\nsha256 sink   {}", hex(&digest));
+            output::print(&format!("received {len} bytes\nsha256 sink   {}", hex(&digest)));
             Ok(())
         }
         Command::Client { host, file, by, common } => {
@@ -53,14 +58,14 @@ fn print_result(source: &Source, by: RdmaOp) -> anyhow::Result<()> {
     #[expect(clippy::cast_precision_loss, reason = "figures are shown with few digits")]
     let gigabits = outcome.len as f64 * 8.0 / 1e9;
     let seconds = outcome.elapsed.as_secs_f64();
-    println!(
+    output::print(&format!(
         "copied {} bytes by RDMA {by:?} in {seconds:.3} s: {:.2} Gb/s, \
          SHA-256 at both ends included",
         outcome.len,
         gigabits / seconds.max(1e-9)
-    );
-    println!("sha256 source {}", hex(&outcome.source_digest));
-    println!("sha256 sink   {}", hex(&outcome.sink_digest));
+    ));
+    output::print(&format!("sha256 source {}", hex(&outcome.source_digest)));
+    output::print(&format!("sha256 sink   {}", hex(&outcome.sink_digest)));
     ensure!(outcome.source_digest == outcome.sink_digest, "the copy differs from the file");
     Ok(())
 }

@@ -1,8 +1,6 @@
 //! The sink: receives the file.
 
 use std::collections::VecDeque;
-use std::fs::File;
-use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -16,6 +14,7 @@ use crate::copy::wire::{LEN_MAX, Message, RdmaOp, SlotRegion};
 use crate::copy::{CHANNEL_SLOTS, CHUNK_LEN, Digest, IRD_ORD, KIND_RDMA, SLOT_LEN, SLOTS};
 use crate::endpoint::{Endpoint, WrId, check_wc, conn_param, end_reason, reject, sge_at};
 use crate::message_channel::MessageChannel;
+use crate::output_file::OutputFile;
 use crate::run_loop::{IdleBackoff, Step, Task};
 use crate::watchdog::Watchdog;
 
@@ -39,7 +38,7 @@ struct IncomingFile {
     end: Endpoint,
     channel: MessageChannel,
     slots: Mr,
-    out: Option<PartialFile>,
+    out: Option<OutputFile>,
     /// Operation and slots of the source, once its Open has been received.
     source: Option<(RdmaOp, SlotRegion)>,
     len: u64,
@@ -55,21 +54,6 @@ struct IncomingFile {
     watchdog: Watchdog,
     batch: Vec<Wc>,
     scratch: Vec<u8>,
-}
-
-/// Output file, which is removed on drop unless it is complete.
-struct PartialFile {
-    file: File,
-    path: PathBuf,
-    complete: bool,
-}
-
-impl Drop for PartialFile {
-    fn drop(&mut self) {
-        if !self.complete {
-            let _ = std::fs::remove_file(&self.path);
-        }
-    }
 }
 
 impl Sink {
@@ -112,11 +96,7 @@ impl Sink {
 
     /// Creates the output file and what a connection needs.
     fn prepare(&self) -> anyhow::Result<IncomingFile> {
-        let out = self.out.as_ref().map(|path| {
-            let error_text = || format!("cannot write {}: choose another place", path.display());
-            let file = File::create_new(path).with_context(error_text)?;
-            anyhow::Ok(PartialFile { file, path: path.clone(), complete: false })
-        });
+        let out = self.out.as_deref().map(OutputFile::create_new).transpose()?;
         let end = Endpoint::new(&self.context, 4 * usize::from(CHANNEL_SLOTS))?;
         let channel = MessageChannel::new(&end, CHANNEL_SLOTS.into(), u32::try_from(LEN_MAX)?)?;
         let access = Access::REMOTE_WRITE | Access::LOCAL_WRITE;
@@ -125,7 +105,7 @@ impl Sink {
             end,
             channel,
             slots,
-            out: out.transpose()?,
+            out,
             source: None,
             len: 0,
             received: 0,
@@ -272,9 +252,7 @@ impl IncomingFile {
             self.slots.read(offset + start, chunk);
             self.hash.update(&chunk);
             if let Some(out) = &mut self.out {
-                let error_text =
-                    || format!("cannot write {}: is the disk full?", out.path.display());
-                out.file.write_all(chunk).with_context(error_text)?;
+                out.write_all(chunk)?;
             }
             self.end.context.drive();
         }
@@ -296,8 +274,10 @@ impl IncomingFile {
             self.received
         );
         let digest: Digest = self.hash.finalize_reset().into();
-        if let Some(out) = &mut self.out {
-            out.complete = self.source_digest == Some(digest);
+        if let Some(out) = self.out.take()
+            && self.source_digest == Some(digest)
+        {
+            out.complete()?;
         }
         self.digest = Some(digest);
         self.channel.send(&Message::Done { digest }.emit())

@@ -1,7 +1,7 @@
 //! The source: sends the file.
 
 use std::fs::File;
-use std::io::Read as _;
+use std::io::{Cursor, Read};
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -20,6 +20,12 @@ use crate::endpoint::{
 use crate::message_channel::MessageChannel;
 use crate::run_loop::{Step, Task};
 use crate::watchdog::Watchdog;
+
+/// Files up to this length are read at once: those of `/proc` and `/sys` have another length than
+/// they claim.
+const SMALL_LEN: u64 = 64 << 10;
+/// Longest file that claims to be a small one.
+const LIAR_LEN_MAX: u64 = 64 << 20;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
@@ -48,7 +54,7 @@ pub struct Source {
     end: Endpoint,
     channel: MessageChannel,
     slots: Mr,
-    file: File,
+    file: Box<dyn Read + Send>,
     path: PathBuf,
     by: RdmaOp,
     state: State,
@@ -80,10 +86,7 @@ impl Source {
         by: RdmaOp,
         timeout: Duration,
     ) -> anyhow::Result<Self> {
-        let error_text = || format!("cannot read {}", path.display());
-        let file = File::open(path).with_context(error_text)?;
-        let meta = file.metadata().with_context(error_text)?;
-        ensure!(meta.is_file(), "{} is not a regular file", path.display());
+        let (file, len) = open_file(path)?;
         let end = Endpoint::new(context, 4 * usize::from(CHANNEL_SLOTS))?;
         let channel = MessageChannel::new(&end, CHANNEL_SLOTS.into(), u32::try_from(LEN_MAX)?)?;
         let slots = end.alloc_mr(usize::try_from(SLOTS * SLOT_LEN)?, Access::REMOTE_READ)?;
@@ -97,8 +100,8 @@ impl Source {
             by,
             state: State::Connecting,
             sink: SlotRegion::default(),
-            len: meta.len(),
-            remaining: meta.len(),
+            len,
+            remaining: len,
             filled: 0,
             consumed: 0,
             hash: Sha256::new(),
@@ -256,6 +259,26 @@ impl Source {
         self.watchdog.check(Instant::now(), "the sink")?;
         Ok(Step::Running)
     }
+}
+
+/// Opens the file to copy. Returns its contents, and their length.
+fn open_file(path: &Path) -> anyhow::Result<(Box<dyn Read + Send>, u64)> {
+    let error_text = || format!("cannot read {}", path.display());
+    // Before it is opened, which waits for the writer of a named pipe.
+    let len = path.metadata().and_then(|meta| {
+        let is_file = meta.is_file();
+        is_file.then_some(meta.len()).ok_or_else(|| std::io::Error::other("not a regular file"))
+    });
+    let len = len.with_context(error_text)?;
+    let mut file = File::open(path).with_context(error_text)?;
+    if len > SMALL_LEN {
+        return Ok((Box::new(file), len));
+    }
+    let mut bytes = Vec::new();
+    file.by_ref().take(LIAR_LEN_MAX + 1).read_to_end(&mut bytes).with_context(error_text)?;
+    let len = bytes.len() as u64;
+    ensure!(len <= LIAR_LEN_MAX, "{} does not tell its length: copy it first", path.display());
+    Ok((Box::new(Cursor::new(bytes)), len))
 }
 
 /// Posts an RDMA Write or Read. The send queue is never full: it holds more requests than there are

@@ -108,7 +108,7 @@ pub struct Options {
     /// Prints statistics every so many seconds: traffic forwarded and lost.
     #[arg(long, value_name = "SECONDS", value_parser = seconds)]
     pub report: Option<Duration>,
-    /// Writes the counters as JSON on exit.
+    /// Writes the counters as JSON on exit; - is standard output, and text goes to standard error.
     #[arg(long, value_name = "FILE")]
     pub json: Option<PathBuf>,
     /// Frame buffers per direction [default: bandwidth-delay product and queue].

@@ -1,6 +1,5 @@
 //! Main program of iwlink.
 
-use std::io::Write as _;
 use std::time::Duration;
 
 use anyhow::{Context as _, anyhow};
@@ -10,7 +9,10 @@ use crate::iwlink::forward::{Clock, Forwarder};
 use crate::iwlink::idle::IdleStrategy;
 use crate::iwlink::options::Options;
 use crate::iwlink::report;
-use crate::run_loop::{pin, was_interrupted};
+use crate::output;
+use crate::output_file::OutputFile;
+use crate::run_loop::pin;
+use crate::stop::was_interrupted;
 
 /// Transmit queue length per port, in frames.
 const PORT_TX_QUEUE_LEN: u32 = 1024;
@@ -25,6 +27,7 @@ const PASSES_PER_CLOCK_READ: u32 = 64;
 pub fn program(options: &Options) -> anyhow::Result<()> {
     let link_faults = options.faults()?;
     let frames = options.frames(&link_faults);
+    let json = options.json.as_deref().map(OutputFile::open).transpose()?;
     if let Some(core) = options.core {
         pin(core);
     }
@@ -40,19 +43,14 @@ pub fn program(options: &Options) -> anyhow::Result<()> {
     let faults = [link_faults.to_right, link_faults.to_left];
     let frames = usize::try_from(frames).unwrap_or(usize::MAX);
     let mut forwarder = Forwarder::new(ports, faults, options.seed, frames, options.late);
-    print_ignoring_errors(&format!(
-        "{} <-> {}: seed {}\n",
-        options.left, options.right, options.seed
-    ));
+    let line = format!("{} <-> {}: seed {}", options.left, options.right, options.seed);
+    output::announce(&line)?;
     run(options, &mut forwarder);
     let ways = report::collect(&forwarder);
-    print_ignoring_errors(&report::table(&ways, options.late));
-    if let Some(path) = &options.json {
-        let text = serde_json::to_string_pretty(&ways).context("the counters")?;
-        std::fs::write(path, text)
-            .with_context(|| format!("cannot write {}: choose another place", path.display()))?;
-    }
-    Ok(())
+    output::print(report::table(&ways, options.late).trim_end());
+    let Some(json) = json else { return Ok(()) };
+    let text = serde_json::to_string_pretty(&ways).context("the counters")?;
+    json.replace((text + "\n").as_bytes())
 }
 
 fn run(options: &Options, forwarder: &mut Forwarder) {
@@ -91,7 +89,7 @@ struct PeriodicReport {
 
 impl PeriodicReport {
     fn new(every: Duration, forwarder: &Forwarder) -> Self {
-        print_ignoring_errors(&format!("{}\n", report::HEADING));
+        output::print(report::HEADING);
         Self { every_ns: nanoseconds(every), last_ns: 0, before: report::collect(forwarder) }
     }
 
@@ -102,7 +100,7 @@ impl PeriodicReport {
         }
         let now = report::collect(forwarder);
         let line = report::line(now_ns as f64 * 1e-9, since_ns as f64 * 1e-9, &self.before, &now);
-        print_ignoring_errors(&format!("{line}\n"));
+        output::print(&line);
         self.before = now;
         self.last_ns = now_ns;
     }
@@ -110,10 +108,4 @@ impl PeriodicReport {
 
 fn nanoseconds(duration: Duration) -> u64 {
     u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
-}
-
-/// Prints to standard output; a closed pipe (`| head`) is no error.
-fn print_ignoring_errors(text: &str) {
-    let mut out = std::io::stdout();
-    let _ = out.write_all(text.as_bytes()).and_then(|()| out.flush());
 }

@@ -338,6 +338,12 @@ impl Active {
         }
     }
 
+    /// Returns the messages that have completed, and their bytes.
+    #[must_use]
+    pub const fn completed(&self) -> (u64, u64) {
+        (self.completed, self.completed * self.run.size)
+    }
+
     /// Returns the peak rate of the run, in gigabits per second.
     #[must_use]
     pub const fn peak_gbit_s(&self) -> f64 {

@@ -10,6 +10,7 @@ use ferrowarp::{Access, Context};
 use crate::endpoint::{CLOSE_TIMEOUT, Endpoint, poll_established};
 use crate::perf::client_params::{connect_param, data_remote, hello};
 use crate::perf::hdr::Interval;
+use crate::perf::latency_stats::Latencies;
 use crate::perf::message::{Hello, Message, Region, Run, Tally, Welcome};
 use crate::perf::options::TestArgs;
 use crate::perf::private_data::{ConnRole, Group};
@@ -165,10 +166,13 @@ impl Client {
         let run = self.runs.front()?;
         let mut result = self.measurement(run.size);
         if let Some(work) = &self.test_run {
-            let tally = work.tally();
-            result.set_rates(tally.messages, 0, tally.duration_ns);
+            let tally = work.completed();
+            result.set_rates(tally.messages, tally.bytes, tally.duration_ns);
             result.bytes_verified = tally.verified;
             result.errors = tally.errors;
+            result.peak_gbit_s = work.peak_gbit_s().max(result.bw_gbit_s);
+            result.latencies = work.latencies().cloned();
+            result.lat_us = result.latencies.as_ref().and_then(Latencies::summary);
         }
         result.errors += 1;
         Some(result)

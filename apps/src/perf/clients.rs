@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 
 use ferrowarp::Context;
 
+use crate::output;
 use crate::perf::client::Client;
 use crate::perf::client_params::random_token;
 use crate::perf::hdr::Interval;
@@ -47,10 +48,10 @@ impl Clients {
         }
         let shards = shards_with_link(context, args.timeout);
         if shards.len() < count {
-            eprintln!(
-                "iwperf: the peer has fewer queues: {} of {count} shards are used",
+            output::complain(&format!(
+                "the peer has fewer queues: {} of {count} shards are used",
                 shards.len()
-            );
+            ));
         }
         let merger = Arc::new(Mutex::new(Merger::new(shards.len(), on_result)));
         let create = |worker: Worker| {
@@ -103,7 +104,7 @@ fn shards_with_link(context: &Context, timeout: Duration) -> Vec<usize> {
         if !linked.is_empty() {
             return linked;
         }
-        if watchdog.has_expired(Instant::now()) || crate::run_loop::was_interrupted() {
+        if watchdog.has_expired(Instant::now()) || crate::stop::was_interrupted() {
             return all().map(|shard| shard.index()).collect();
         }
         std::thread::sleep(LINK_POLL_INTERVAL);

@@ -1,16 +1,15 @@
 //! Main program of iwperf.
 
-use std::fs::OpenOptions;
-use std::io::Write as _;
 use std::net::SocketAddr;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::SystemTime;
 
-use anyhow::Context as _;
 use ferrowarp::Context;
 
 use crate::device::{Demand, DeviceArgs, checksum_kind};
 use crate::environment::Environment;
+use crate::output;
+use crate::output_file::OutputFile;
 use crate::perf::clients::Clients;
 use crate::perf::hdr;
 use crate::perf::kind::Test;
@@ -18,7 +17,8 @@ use crate::perf::limits::QPS_MAX;
 use crate::perf::options::{ClientArgs, Command, Options, PORT, ServerArgs, TestArgs};
 use crate::perf::report::{Measurement, Report, TestParams};
 use crate::perf::server::Server;
-use crate::run_loop::{Pair, run_both, run_on_cores, run_workers, was_interrupted};
+use crate::run_loop::{Pair, run_both, run_on_cores, run_workers};
+use crate::stop::was_interrupted;
 
 /// Data connections with full windows for which each shard of a server is sized.
 const BUSY_QPS: u32 = 16;
@@ -30,11 +30,11 @@ const BUSY_QPS: u32 = 16;
 pub fn program(options: &Options) -> anyhow::Result<()> {
     let client = |test, args: &ClientArgs| {
         let environment = Environment::collect(&args.device.dev);
-        run_and_report(environment, test, &args.device, &args.test_args, |environment, results| {
+        run_and_report(environment, test, &args.device, &args.test_args, |environment, figures| {
             let (context, cores) = args.device.open_end(args.test_args.shards, demand_of(args))?;
             environment.cores.clone_from(&cores);
             let remote = args.host.socket(args.port);
-            let outcome = measure(&context, None, remote, args, test, &cores, results);
+            let outcome = measure(&context, None, remote, args, test, &cores, figures);
             environment.add_context(&context);
             outcome
         })
@@ -42,7 +42,7 @@ pub fn program(options: &Options) -> anyhow::Result<()> {
     match &options.command {
         Command::Loop { test, device, test_args } => {
             let environment = Environment::collect(&device.dev);
-            run_and_report(environment, *test, device, test_args, |environment, results| {
+            run_and_report(environment, *test, device, test_args, |environment, figures| {
                 let shards = test_args.shards.shards;
                 let cores = match shards {
                     1 => device.placement()?.cores(),
@@ -57,16 +57,16 @@ pub fn program(options: &Options) -> anyhow::Result<()> {
                     test_args: test_args.clone(),
                 };
                 let (left, right) = device.open_pair(demand_of(&args))?;
-                let outcome = measure(&left, Some(&right), remote, &args, *test, &cores, results);
+                let outcome = measure(&left, Some(&right), remote, &args, *test, &cores, figures);
                 environment.add_context(&left);
                 outcome
             })
         }
         Command::Server(args) => {
-            check_writable(args.json.as_slice())?;
+            let json = open_output(args.json.as_deref())?;
             let mut environment = Environment::collect(&args.device.dev);
             let outcome = serve(args, &mut environment);
-            report(args.json.as_deref(), &[], &environment, outcome)
+            report(json, &[], &environment, outcome)
         }
         Command::WriteBw(args) => client(Test::WriteBw, args),
         Command::ReadBw(args) => client(Test::ReadBw, args),
@@ -79,19 +79,31 @@ pub fn program(options: &Options) -> anyhow::Result<()> {
     }
 }
 
+/// Figures of a measurement.
+#[derive(Default)]
+struct Figures {
+    results: Vec<Measurement>,
+    /// Contents of the file of `--hdr`.
+    log: Option<Vec<u8>>,
+}
+
 /// Runs the measurement `work` and writes the requested files, also if it fails.
 fn run_and_report(
     mut environment: Environment,
     test: Test,
     device: &DeviceArgs,
     args: &TestArgs,
-    work: impl FnOnce(&mut Environment, &mut Vec<Measurement>) -> anyhow::Result<()>,
+    work: impl FnOnce(&mut Environment, &mut Figures) -> anyhow::Result<()>,
 ) -> anyhow::Result<()> {
-    for path in [&args.json, &args.hdr] {
-        check_writable(path.as_slice())?;
+    let json = open_output(args.json.as_deref())?;
+    let hdr = open_output(args.hdr.as_deref())?;
+    let mut figures = Figures::default();
+    let mut outcome = work(&mut environment, &mut figures);
+    let mut results = figures.results;
+    if let (Some(file), Some(log)) = (hdr, figures.log) {
+        let written = file.replace(&log);
+        outcome = outcome.and(written);
     }
-    let mut results = Vec::new();
-    let mut outcome = work(&mut environment, &mut results);
     if outcome.is_ok() {
         let errors: u64 = results.iter().map(|result| result.errors).sum();
         if errors > 0 {
@@ -103,31 +115,24 @@ fn run_and_report(
         let size = args.sizes(test).get(results.len()).copied().unwrap_or_default();
         results.push(Measurement { errors: 1, ..Measurement::new(&setting, size) });
     }
-    report(args.json.as_deref(), &results, &environment, outcome)
+    report(json, &results, &environment, outcome)
 }
 
-/// Detects an unwritable file before the run, not after it.
-fn check_writable(paths: &[PathBuf]) -> anyhow::Result<()> {
-    for path in paths {
-        OpenOptions::new()
-            .append(true)
-            .create(true)
-            .open(path)
-            .with_context(|| format!("cannot write {}: choose another place", path.display()))?;
-    }
-    Ok(())
+/// Opens a file before the run: one that cannot be written is noticed there.
+fn open_output(path: Option<&Path>) -> anyhow::Result<Option<OutputFile>> {
+    path.map(OutputFile::open).transpose()
 }
 
 /// Writes the file of `--json`, also after a failure; returns the first error.
 fn report(
-    path: Option<&Path>,
+    file: Option<OutputFile>,
     results: &[Measurement],
     environment: &Environment,
     outcome: anyhow::Result<()>,
 ) -> anyhow::Result<()> {
-    let Some(path) = path else { return outcome };
+    let Some(file) = file else { return outcome };
     let failure = outcome.as_ref().err().map(|error| format!("{error:#}"));
-    let written = Report { results, environment, failure }.write(path);
+    let written = Report { results, environment, failure }.write(file);
     outcome.and(written)
 }
 
@@ -139,9 +144,9 @@ fn serve(args: &ServerArgs, environment: &mut Environment) -> anyhow::Result<()>
     let demand = Demand { connections: QPS_MAX, busy, shards: shards.shards, serves };
     let (context, cores) = device.open_end(*shards, demand)?;
     environment.cores.clone_from(&cores);
-    let on_session = Box::new(|line: &str| print_ignoring_errors(&format!("{line}\n")));
+    let on_session = Box::new(output::print);
     let mut workers = Server::workers(&context, *port, *once, *timeout, *reads, on_session)?;
-    print_ignoring_errors(&format!("waiting for clients on port {port}\n"));
+    output::announce(&format!("waiting for clients on port {port}"))?;
     let outcome = run_workers(&mut workers, &cores);
     environment.add_context(&context);
     if !*once && was_interrupted() { Ok(()) } else { outcome }
@@ -161,7 +166,7 @@ fn measure(
     args: &ClientArgs,
     test: Test,
     cores: &[usize],
-    results: &mut Vec<Measurement>,
+    figures: &mut Figures,
 ) -> anyhow::Result<()> {
     let (device, args) = (&args.device, &args.test_args);
     let origin = SystemTime::now();
@@ -173,11 +178,11 @@ fn measure(
     let mut setting = TestParams::new(test, device, args, checksum_kind(context));
     setting.clock = context.clock().to_string();
     let on_result = Box::new(|setting: &TestParams, result: Option<&Measurement>| match result {
-        None => print_ignoring_errors(&format!("{}\n", setting.heading())),
+        None => output::print(&setting.heading()),
         Some(result) => {
             let shards = result.shards.iter().map(|figures| figures.line());
             let lines: Vec<_> = core::iter::once(result.line()).chain(shards).collect();
-            print_ignoring_errors(&format!("{}\n", lines.join("\n")));
+            output::print(&lines.join("\n"));
         }
     });
     let mut clients = Clients::new(context, remote, args, setting, on_result)?;
@@ -193,20 +198,17 @@ fn measure(
         }
     };
     let (mut finished, unfinished, intervals) = clients.into_results(outcome.is_err());
-    results.append(&mut finished);
-    if !results.is_empty() {
-        print_ignoring_errors(&format!("{}\n", TestParams::footer()));
+    // What an interrupted run has is printed too.
+    if let Some(partial) = unfinished.as_ref().filter(|result| result.iterations > 0) {
+        output::print(&partial.line());
     }
-    results.extend(unfinished);
-    let logged = match &args.hdr {
-        Some(path) => hdr::write(path, origin, &intervals),
-        None => Ok(()),
-    };
-    outcome.and(logged)
-}
-
-/// Prints to standard output; a closed pipe (`| head`) is no error.
-fn print_ignoring_errors(text: &str) {
-    let mut out = std::io::stdout();
-    let _ = out.write_all(text.as_bytes()).and_then(|()| out.flush());
+    finished.extend(unfinished);
+    if finished.iter().any(|result| result.iterations > 0) {
+        output::print(TestParams::footer());
+    }
+    figures.results = finished;
+    if args.hdr.is_some() {
+        figures.log = Some(hdr::log(origin, &intervals)?);
+    }
+    outcome
 }

@@ -1,14 +1,11 @@
 //! Results: a table with perftest's columns, and JSON.
 
-use std::fs::File;
-use std::io::Write;
-use std::path::Path;
-
 use anyhow::Context as _;
 use serde::Serialize;
 
 use crate::device::DeviceArgs;
 use crate::environment::Environment;
+use crate::output_file::OutputFile;
 use crate::perf::kind::{Test, Transfer};
 use crate::perf::latency_stats::{Latencies, Summary};
 use crate::perf::options::TestArgs;
@@ -234,37 +231,14 @@ pub struct Report<'a> {
 }
 
 impl Report<'_> {
-    /// Writes the file atomically: to a temporary file, which is then renamed. Special files are
-    /// written in place.
+    /// Writes the file.
     ///
     /// # Errors
     /// If the file cannot be written.
-    pub fn write(&self, path: &Path) -> anyhow::Result<()> {
+    pub fn write(&self, file: OutputFile) -> anyhow::Result<()> {
         let text = serde_json::to_string_pretty(self).context("the results are no JSON")?;
-        write_atomically(path, &(text + "\n"))
+        file.replace((text + "\n").as_bytes())
     }
-}
-
-/// True for special files, which are written in place: a pipe, `/dev/stdout`.
-fn is_special(path: &Path) -> bool {
-    std::fs::metadata(path).is_ok_and(|meta| !meta.is_file())
-}
-
-fn write_atomically(path: &Path, text: &str) -> anyhow::Result<()> {
-    let error_text = || format!("cannot write {}: choose another place", path.display());
-    if is_special(path) {
-        return File::create(path)
-            .and_then(|mut f| f.write_all(text.as_bytes()))
-            .with_context(error_text);
-    }
-    let mut partial = path.as_os_str().to_owned();
-    partial.push(format!(".{}", std::process::id()));
-    let partial = Path::new(&partial);
-    let written = std::fs::write(partial, text).and_then(|()| std::fs::rename(partial, path));
-    if written.is_err() {
-        let _ = std::fs::remove_file(partial);
-    }
-    written.with_context(error_text)
 }
 
 #[cfg(test)]

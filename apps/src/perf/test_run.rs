@@ -206,6 +206,20 @@ impl TestRun {
         }
     }
 
+    /// As [`TestRun::tally`], of the messages that have completed so far: those of an unfinished
+    /// run.
+    #[must_use]
+    pub fn completed(&self) -> Tally {
+        let tally = self.tally();
+        match self {
+            Self::Bandwidth { active: Some(active), .. } => {
+                let (messages, bytes) = active.completed();
+                Tally { messages, bytes, ..tally }
+            }
+            _ => tally,
+        }
+    }
+
     /// Returns the messages completed on the slowest connection.
     #[must_use]
     pub fn progress(&self) -> u64 {

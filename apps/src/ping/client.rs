@@ -9,6 +9,7 @@ use ferrowarp::{Access, Context, Mr, Wc};
 use crate::endpoint::{CLOSE_TIMEOUT, Endpoint, WrId, conn_param, poll_established};
 use crate::message_channel::MessageChannel;
 use crate::mpa_options::{negotiated_line, start_mode};
+use crate::output;
 use crate::perf::latency_stats::Latencies;
 use crate::ping::options::{CommonArgs, PingArgs};
 use crate::ping::wire::{ADVERT_LEN, Advert, ping_data, printable_text};
@@ -133,7 +134,7 @@ impl Client {
             let mut received = vec![0; usize::try_from(self.size)?];
             self.sink.read(0, &mut received);
             if self.verbose {
-                println!("ping data: {}", printable_text(&received));
+                output::print(&format!("ping data: {}", printable_text(&received)));
             }
             let sent = ping_data(self.number, self.size);
             let wrong = received.iter().zip(&sent).filter(|(a, b)| a != b).count();
@@ -183,7 +184,7 @@ impl Client {
             && let Some(info) = poll_established(&self.channel.qp)?
         {
             if self.verbose {
-                println!("{}", negotiated_line(&info));
+                output::print(&negotiated_line(&info));
             }
             self.begin_round()?;
         }

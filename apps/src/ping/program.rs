@@ -4,10 +4,12 @@ use ferrowarp::Context;
 
 use crate::device::Demand;
 use crate::network::Host;
+use crate::output;
 use crate::ping::client::Client;
 use crate::ping::options::{Command, CommonArgs, Options, PingArgs};
 use crate::ping::server::Server;
-use crate::run_loop::{run, run_both, run_workers, was_interrupted};
+use crate::run_loop::{run, run_both, run_workers};
+use crate::stop::was_interrupted;
 
 /// Clients with full windows for which each shard of a server is sized.
 const BUSY_CLIENTS: u32 = 16;
@@ -29,7 +31,7 @@ pub fn program(options: &Options) -> anyhow::Result<()> {
             let (context, cores) = common.device.open_end(*shards, demand)?;
             print_clock(&context, common);
             let mut workers = server(&context, common, clients)?;
-            println!("waiting for clients on port {}", common.port);
+            output::announce(&format!("waiting for clients on port {}", common.port))?;
             let outcome = run_workers(&mut workers, &cores);
             if *persistent && was_interrupted() { Ok(()) } else { outcome }
         }
@@ -63,7 +65,7 @@ fn server(
     common: &CommonArgs,
     clients: Option<u16>,
 ) -> anyhow::Result<Vec<Server>> {
-    let on_failure = Box::new(|line: &str| eprintln!("iwping: {line}"));
+    let on_failure = Box::new(|line: &str| output::complain(line));
     Server::workers(context, common, clients, on_failure)
 }
 
@@ -88,7 +90,7 @@ fn print_clock(context: &Context, common: &CommonArgs) {
 fn summarize(client: &Client, rounds: &PingArgs) {
     let Some(summary) = client.latencies.summary() else { return };
     let verified = if rounds.verify { ", every byte verified" } else { "" };
-    println!(
+    output::print(&format!(
         "{} rounds of {} bytes{verified}, usec per round: \
          min {:.2} median {:.2} 99% {:.2} max {:.2}",
         client.latencies.histogram().len(),
@@ -97,5 +99,5 @@ fn summarize(client: &Client, rounds: &PingArgs) {
         summary.p50,
         summary.p99,
         summary.max,
-    );
+    ));
 }

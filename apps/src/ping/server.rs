@@ -13,6 +13,7 @@ use crate::endpoint::{Endpoint, PEER_TIMED_OUT, WrId};
 use crate::endpoint::{check_wc, conn_param, end_reason, gather, poll_established, reject, sge_at};
 use crate::message_channel::MessageChannel;
 use crate::mpa_options::{IrdOrdArgs, negotiated_line, start_mode};
+use crate::output;
 use crate::ping::options::CommonArgs;
 use crate::ping::wire::{ADVERT_LEN, Advert, SIZE_MAX, printable_text};
 use crate::ping::{CHANNEL_SLOTS, IRD_ORD, KIND_READ, KIND_WRITE};
@@ -313,7 +314,7 @@ impl Client {
         {
             self.is_up = true;
             if verbose {
-                println!("server {}", negotiated_line(&info));
+                output::print(&format!("server {}", negotiated_line(&info)));
             }
         }
         Ok(())
@@ -384,7 +385,7 @@ impl Client {
         if verbose {
             let mut bytes = vec![0; usize::try_from(self.size)?];
             self.buffer()?.read(0, &mut bytes);
-            println!("server ping data: {}", printable_text(&bytes));
+            output::print(&format!("server ping data: {}", printable_text(&bytes)));
         }
         self.state = State::AwaitSink;
         self.send_go_ahead()
