@@ -19,6 +19,11 @@ use crate::tcp::TcpSettings;
 /// Minimum link MTU for IPv6 (RFC 8200 section 5).
 const MTU_MIN_V6: u16 = 1280;
 
+/// Memory regions and windows of a context, at most.
+const REGIONS_MAX: usize = 1 << 20;
+/// Queue pairs of a context, at most.
+const QPS_MAX: usize = 1 << 20;
+
 /// Thread that polls a shard.
 ///
 /// Give each such thread a core: control calls, and the deregistration of memory, wait for a poll
@@ -74,8 +79,8 @@ pub struct Config {
     /// Use of hugepages for frames. The first device of the process decides, unless the program
     /// has started the EAL itself.
     pub hugepages: Hugepages,
-    /// Slots in each direction of `ring`, a power of two; one of them stays empty. Those of the
-    /// left context are used.
+    /// Slots in each direction of `ring`, a power of two from 2 to 1,048,576; one of them stays
+    /// empty. Those of the left context are used.
     pub ring_slots: u32,
     /// Settings of TCP.
     pub tcp: TcpSettings,
@@ -91,12 +96,13 @@ pub struct Config {
     /// Cores of the threads of [`DriveMode::Dedicated`], as numbered by the operating system: one
     /// for each shard. Empty: the first ones that the process may use.
     pub cores: Vec<usize>,
-    /// Memory regions and windows at a time (rounded up to a power of two).
+    /// Memory regions and windows at a time (rounded up to a power of two): at most 1,048,576.
     pub regions_max: usize,
-    /// Queue pairs at a time.
+    /// Queue pairs at a time: 1 to 1,048,576.
     pub qps_max: usize,
     /// Ports from which connections are opened: 49152 to 65534 by default (RFC 6335 section 6).
-    /// There are as many connections to one port of a peer, from one address, at most.
+    /// There are as many connections to one port of a peer, from one address, at most. A listener
+    /// on port 0 gets one of them as well.
     pub source_ports: RangeInclusive<u16>,
     /// Atomic operations and immediate data (RFC 7306). On by default: it changes nothing on the
     /// wire until it is used. A peer without them, such as `siw`, ends the connection when it
@@ -117,9 +123,9 @@ pub struct Config {
     /// right for all but tests, because STags must be hard to guess.
     pub seed: Option<u64>,
     /// Virtual time: each poll of the shard and each control call advances the stack's clock by
-    /// this much, and nothing else does. `None`, the default, is real time. For counts that have to
-    /// be reproducible, such as under an emulator. All such contexts of a process share the clock;
-    /// timeouts of blocking calls are in real time.
+    /// this much, 1 ns to 1 s, and nothing else does. `None`, the default, is real time. For counts
+    /// that have to be reproducible, such as under an emulator. All such contexts of a process
+    /// share the clock; timeouts of blocking calls are in real time.
     pub virtual_time: Option<Duration>,
 }
 
@@ -160,13 +166,14 @@ impl Config {
 }
 
 impl Config {
-    /// Checks the shards, limits, addresses, routes and VLAN, as opening a context does before
+    /// Checks the shards, numbers, addresses, routes and VLAN, as opening a context does before
     /// anything else.
     ///
     /// # Errors
     /// [`OpenError`] for values that cannot work together.
     pub fn validate(&self) -> Result<(), OpenError> {
         self.validate_shards()?;
+        self.validate_numbers()?;
         let (limit, shards) = (self.limits.partial_bytes_max, self.shards);
         let min = PARTIAL_BYTES_MIN * shards;
         if limit < min {
@@ -215,6 +222,26 @@ impl Config {
         let routing = RoutingTable::new(&self.addresses, &self.routes);
         let hop = routing.next_hop(peer);
         hop.is_some_and(|hop| routing.select_source(peer, hop).is_some())
+    }
+
+    fn validate_numbers(&self) -> Result<(), OpenError> {
+        for (setting, value, min, max) in [
+            ("regions_max", self.regions_max, 0, REGIONS_MAX),
+            ("qps_max", self.qps_max, 1, QPS_MAX),
+        ] {
+            if !(min..=max).contains(&value) {
+                return Err(OpenError::OutOfRange { setting, value, min, max });
+            }
+        }
+        let (first, last) = (*self.source_ports.start(), *self.source_ports.end());
+        if first == 0 || first > last {
+            return Err(OpenError::SourcePorts { first, last });
+        }
+        let is_step = |step: Duration| !step.is_zero() && step <= Duration::from_secs(1);
+        if self.virtual_time.is_some_and(|step| !is_step(step)) {
+            return Err(OpenError::VirtualTime);
+        }
+        Ok(())
     }
 
     fn validate_shards(&self) -> Result<(), OpenError> {
@@ -335,6 +362,42 @@ mod tests {
         for wrong in ["2001:2::1", "127.0.0.1", "0.0.0.0", "255.255.255.255", "224.0.0.1"] {
             assert!(!reaches(&config, wrong), "{wrong}");
         }
+    }
+
+    #[test]
+    fn numbers_out_of_range_are_refused_with_it() {
+        type Set = fn(&mut Config);
+        let error = |set: Set| {
+            let mut config = Config::new(DeviceSpec::Ring, [198, 18, 0, 1].into(), 24);
+            set(&mut config);
+            config.validate().err().map(|error| error.to_string())
+        };
+        let refused: [(Set, &str); 5] = [
+            (|c| c.qps_max = 0, "qps_max of 0 is not possible: give 1 to 1048576"),
+            (
+                |c| c.regions_max = (1 << 20) + 1,
+                "regions_max of 1048577 is not possible: give 0 to 1048576",
+            ),
+            (
+                |c| c.source_ports = 0..=9,
+                "source_ports 0 to 9 are not possible: give a range in 1 to 65535",
+            ),
+            (
+                |c| c.source_ports = RangeInclusive::new(9, 8),
+                "source_ports 9 to 8 are not possible: give a range in 1 to 65535",
+            ),
+            (|c| c.virtual_time = Some(Duration::ZERO), "virtual_time is a step of 1 ns to 1 s"),
+        ];
+        for (set, message) in refused {
+            assert_eq!(error(set).as_deref(), Some(message));
+        }
+        let works: [Set; 4] = [
+            |c| c.qps_max = 1 << 20,
+            |c| c.regions_max = 0,
+            |c| c.source_ports = 1..=u16::MAX,
+            |c| c.source_ports = 7..=7,
+        ];
+        assert!(works.into_iter().all(|set| error(set).is_none()));
     }
 
     #[test]

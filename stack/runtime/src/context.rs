@@ -50,8 +50,8 @@ pub(crate) struct ContextInner {
     pub(crate) srq_numbers: Numbers,
     /// Queue pairs that belong to no shard yet.
     pub(crate) unbound: Arc<UnboundQps>,
-    /// Held while listeners are opened and closed.
-    listeners: Mutex<()>,
+    /// Held while listeners are opened and closed: the port that was chosen last for one.
+    listeners: Mutex<u16>,
     pub(crate) regions: Arc<RegionTable>,
     pub(crate) limits: Arc<ResourceLimits>,
     pub(crate) events: Arc<AsyncEventQueue>,
@@ -279,8 +279,12 @@ impl ContextInner {
         dpdk_sys::is_child()
     }
 
-    /// Locks the set of listeners.
-    pub(crate) fn lock_listeners(&self) -> MutexGuard<'_, ()> {
+    pub(crate) const fn config(&self) -> &Config {
+        &self.config
+    }
+
+    /// Locks the set of listeners; returns the port that was chosen last for one.
+    pub(crate) fn lock_listeners(&self) -> MutexGuard<'_, u16> {
         self.listeners.lock().unwrap_or_else(PoisonError::into_inner)
     }
 

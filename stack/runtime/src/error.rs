@@ -103,6 +103,29 @@ pub enum OpenError {
         /// Lowest limit for this many shards, in bytes.
         min: usize,
     },
+    /// A number of the configuration is outside the range that works.
+    #[error("{setting} of {value} is not possible: give {min} to {max}")]
+    OutOfRange {
+        /// The setting.
+        setting: &'static str,
+        /// The value given.
+        value: usize,
+        /// Smallest value.
+        min: usize,
+        /// Largest value.
+        max: usize,
+    },
+    /// The range of ports to connect from is empty, or begins with 0.
+    #[error("source_ports {first} to {last} are not possible: give a range in 1 to 65535")]
+    SourcePorts {
+        /// First port.
+        first: u16,
+        /// Last port.
+        last: u16,
+    },
+    /// Virtual time that does not advance, or by too much at a time.
+    #[error("virtual_time is a step of 1 ns to 1 s")]
+    VirtualTime,
     /// The operating system returned no random seed.
     #[error("the operating system gave no random numbers: {0}")]
     Seed(#[source] io::Error),

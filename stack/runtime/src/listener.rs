@@ -17,10 +17,13 @@ pub struct Listener {
 }
 
 impl Context {
-    /// Listens on a port; at most `backlog` requests are pending at a time.
+    /// Listens on a port; at most `backlog` requests are pending at a time (0 counts as 1). Port 0
+    /// stands for a free one of [`Config::source_ports`]: [`Listener::port`] returns it.
+    ///
+    /// [`Config::source_ports`]: crate::Config::source_ports
     ///
     /// # Errors
-    /// `PortInUse`; `Gone` after closing.
+    /// `PortInUse`; `NoResources` if no port is free; `Gone` after closing.
     pub fn listen(&self, port: u16, backlog: usize) -> Result<Listener, CmError> {
         Listener::open(self.inner(), port, backlog, false)
     }
@@ -46,9 +49,34 @@ impl Listener {
         backlog: usize,
         unframed: bool,
     ) -> Result<Self, CmError> {
-        let backlog = Arc::new(Backlog::new(port, backlog));
         // All shards listen on the same ports, so that all of them agree.
-        let _listening = context.lock_listeners();
+        let mut last_chosen = context.lock_listeners();
+        if port != 0 {
+            return Self::open_locked(context, port, backlog, unframed);
+        }
+        // The one after the port that was chosen last: one that was just given up is not reused.
+        let ports = context.config().source_ports.clone();
+        let after_last = ports.clone().skip_while(|&port| port <= *last_chosen);
+        for port in after_last.chain(ports) {
+            match Self::open_locked(context, port, backlog, unframed) {
+                Err(CmError::PortInUse(_)) => {}
+                opened => {
+                    *last_chosen = port;
+                    return opened;
+                }
+            }
+        }
+        Err(CmError::NoResources)
+    }
+
+    /// As [`Listener::open`], on this port; the listeners are locked.
+    fn open_locked(
+        context: &Arc<ContextInner>,
+        port: u16,
+        backlog: usize,
+        unframed: bool,
+    ) -> Result<Self, CmError> {
+        let backlog = Arc::new(Backlog::new(port, backlog));
         let results =
             context.shards.control(|engine, _| engine.listen(port, Arc::clone(&backlog), unframed));
         // Closed, failed, or a child made by `fork`.
@@ -60,7 +88,7 @@ impl Listener {
         }
     }
 
-    /// TCP port.
+    /// TCP port, also where the stack has chosen it.
     #[must_use]
     pub const fn port(&self) -> u16 {
         self.port

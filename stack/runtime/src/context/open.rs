@@ -161,7 +161,7 @@ impl Context {
         }
         let (link, thread) = link_monitor::start(link, &events).map_err(OpenError::Thread)?;
         threads.extend(thread);
-        let qps_max = config.qps_max.max(1);
+        let qps_max = config.qps_max;
         let inner = ContextInner {
             shards: Shards::new(shards),
             qp_numbers: Numbers::new(qps_max),
@@ -208,7 +208,7 @@ where
     D::Retained: Send,
 {
     let count = queues.len();
-    let qps_max = config.qps_max.max(1);
+    let qps_max = config.qps_max;
     let engine_config = |device: &D| engine_config(config, seed, count, &device.capabilities());
     let mut meshed = Vec::new();
     if let Some(first) = queues.first().filter(|_| count > 1) {
@@ -263,7 +263,7 @@ fn engine_config(
     // Receive frames beyond the port's descriptors; each queue has pools of its own.
     let held = config.pools.in_flight(capabilities.mtu);
     engine.ooo_frames_max = usize::try_from(held).unwrap_or(usize::MAX);
-    engine.qps_max = config.qps_max.max(1);
+    engine.qps_max = config.qps_max;
     engine.source_ports = config.source_ports.clone();
     let Limits { connections_max, half_open_max, .. } = config.limits;
     (engine.connections_max, engine.half_open_max) = (connections_max, half_open_max);

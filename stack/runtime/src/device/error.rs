@@ -30,6 +30,37 @@ pub enum DeviceError {
         /// Largest MTU, bytes.
         max: u16,
     },
+    /// A number of the configuration is outside the range that works.
+    #[error("{setting} of {value} is not possible: give {min} to {max}")]
+    OutOfRange {
+        /// The setting.
+        setting: &'static str,
+        /// The value given.
+        value: u64,
+        /// Smallest value.
+        min: u64,
+        /// Largest value.
+        max: u64,
+    },
+    /// The number of slots of `ring` is no power of two.
+    #[error("ring_slots of {slots} is not possible: give a power of two, 2 to {max}")]
+    RingSlots {
+        /// The number given.
+        slots: u32,
+        /// Largest number.
+        max: u32,
+    },
+    /// The pools are to hold more frames than a pool can.
+    #[error(
+        "pools for {frames} frames in flight are too large: lower window_bytes, windows or \
+         path_bytes of the pools to {max} frames"
+    )]
+    PoolsTooLarge {
+        /// Frames in flight of one queue pair.
+        frames: u32,
+        /// Largest number.
+        max: u32,
+    },
     /// The device cannot carry packets of the MTU.
     #[error("{device}: an MTU of {mtu} was requested, the device supports at most {max}")]
     MtuTooLarge {

@@ -23,6 +23,9 @@ use crate::device::spec::DeviceSpec;
 use crate::device::steering::Steering;
 use crate::device::vhost;
 
+/// Slots of `ring`, at most: 8 MiB for each direction.
+const RING_SLOTS_MAX: u32 = 1 << 20;
+
 /// Result of [`open`]: the queue pairs of each port, in order.
 #[derive(Debug)]
 pub enum Opened {
@@ -75,6 +78,7 @@ pub fn open(spec: &DeviceSpec, config: &OpenConfig) -> Result<Opened, DeviceErro
     if !(MTU_MIN..=MTU_MAX).contains(&config.mtu) {
         return Err(DeviceError::BadMtu { mtu: config.mtu, min: MTU_MIN, max: MTU_MAX });
     }
+    config.pools.check(config.mtu)?;
     let config = &OpenConfig {
         queues: config.queues.max(1),
         pools: config.pools.of_queue(config.queues, spec.is_pair()),
@@ -95,6 +99,10 @@ fn open_port(spec: &DeviceSpec, config: &OpenConfig) -> Result<Opened, DeviceErr
     if spec.is_pair() {
         let driver = spec.driver().unwrap_or_default();
         DriverQuirks::of(driver).check_queues(spec, config.queues, None)?;
+        let slots = config.ring_slots;
+        if !(slots.is_power_of_two() && (2..=RING_SLOTS_MAX).contains(&slots)) {
+            return Err(DeviceError::RingSlots { slots, max: RING_SLOTS_MAX });
+        }
         let (first, second) = ring_pair(eal, config.queues, config.ring_slots)
             .map_err(|source| DeviceError::Port { device: spec.to_string(), source })?;
         let first = start(first, "ring:0", config.queues)?;

@@ -3,6 +3,7 @@
 use dpdk_sys::BURST;
 use ferrowarp_proto::device::{PACKET_CAPACITY_MIN, frame_capacity};
 
+use crate::device::error::DeviceError;
 use crate::device::quirks::DriverQuirks;
 use crate::device::spec::DeviceSpec;
 
@@ -46,17 +47,18 @@ const RESERVE_FRAME_COUNT: u32 = 64;
 /// device with a real path behind it needs more: see [`PoolNeeds::of`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PoolNeeds {
-    /// Bytes one connection may have in flight, in each direction.
+    /// Bytes one connection may have in flight, in each direction. The frames of all windows, and
+    /// those of `path_bytes`, are 4,194,304 at most.
     pub window_bytes: u32,
-    /// Connections that may have a full window in flight at the same time.
+    /// Connections that may have a full window in flight at the same time, at most 65,536.
     pub windows: u32,
     /// Bandwidth-delay product of the path in bytes, per direction, over all connections. 0 if
     /// the peer shares memory.
     pub path_bytes: u32,
     /// Threads that may hold mbufs in their mempool caches, at once or one after another: the
-    /// polling threads and up to six others of the application.
+    /// polling threads and up to six others of the application. At most 1,024.
     pub threads: u32,
-    /// Capacity of the transmit queue: frames waiting for one flush.
+    /// Capacity of the transmit queue: frames waiting for one flush, 1 to 65,536.
     pub tx_queue: u32,
 }
 
@@ -115,6 +117,33 @@ pub(super) struct OnePool {
 }
 
 impl PoolNeeds {
+    /// Frames in flight, at most: 8 GiB of buffers at an MTU of 1,500.
+    const IN_FLIGHT_MAX: u32 = 1 << 22;
+    /// Largest value of each other demand.
+    const WINDOWS_MAX: u32 = 1 << 16;
+    const THREADS_MAX: u32 = 1024;
+    const TX_QUEUE_MAX: u32 = 1 << 16;
+
+    /// Fails if a demand is outside its range, or if there are too many frames in all.
+    pub(super) fn check(&self, mtu: u16) -> Result<(), DeviceError> {
+        for (setting, value, min, max) in [
+            ("pools.windows", self.windows, 0, Self::WINDOWS_MAX),
+            ("pools.threads", self.threads, 0, Self::THREADS_MAX),
+            // With none nothing could be sent.
+            ("pools.tx_queue", self.tx_queue, 1, Self::TX_QUEUE_MAX),
+        ] {
+            if !(min..=max).contains(&value) {
+                let [value, min, max] = [value, min, max].map(u64::from);
+                return Err(DeviceError::OutOfRange { setting, value, min, max });
+            }
+        }
+        let frames = self.in_flight(mtu);
+        if frames > Self::IN_FLIGHT_MAX {
+            return Err(DeviceError::PoolsTooLarge { frames, max: Self::IN_FLIGHT_MAX });
+        }
+        Ok(())
+    }
+
     /// Returns the size of one mempool for `queues` queue pairs, of which each thread caches
     /// `cache` mbufs; `is_shared`: received mbufs are the sender's, as over `ring`. The threads are
     /// those of all queue pairs ([`PoolNeeds::of_queue`]).
@@ -147,7 +176,7 @@ impl PoolNeeds {
     #[must_use]
     pub fn ring_sizes(&self, mtu: u16) -> PoolSizes {
         let sizes = self.sizes(mtu, 0, 0);
-        PoolSizes { receive: 0, data: sizes.data + self.held_by_peer(mtu), ..sizes }
+        PoolSizes { receive: 0, data: sizes.data.saturating_add(self.held_by_peer(mtu)), ..sizes }
     }
 
     /// Frames that are acknowledged, but held by the peer until the FPDU is complete.
@@ -178,6 +207,8 @@ impl PoolNeeds {
         // A cache is flushed at 1.5 times its size.
         let cached = self.threads.saturating_mul(MEMPOOL_CACHE_SIZE + MEMPOOL_CACHE_SIZE / 2);
         let burst = u32::from(BURST);
+        // More than a port can have is refused when it is opened.
+        let sum = |counts: [u32; 4]| counts.into_iter().fold(0, u32::saturating_add);
         let descriptors = u32::from(rx_descriptors);
         PoolSizes {
             frame_capacity: mtu
@@ -186,11 +217,11 @@ impl PoolNeeds {
                 .next_multiple_of(64),
             // Posted to the port; held out of order or for an incomplete FPDU; the current burst;
             // cached.
-            receive: descriptors + in_flight + burst + cached,
+            receive: sum([descriptors, in_flight, burst, cached]),
             // In flight; acknowledged but still held by the port; allocated in advance; cached.
-            data: in_flight + u32::from(tx_descriptors) + burst + cached,
+            data: sum([in_flight, tx_descriptors.into(), burst, cached]),
             // New control packets; queued behind data; held by the port; cached.
-            control: CONTROL_FRAME_COUNT + self.tx_queue + u32::from(tx_descriptors) + cached,
+            control: sum([CONTROL_FRAME_COUNT, self.tx_queue, tx_descriptors.into(), cached]),
             reserve: RESERVE_FRAME_COUNT,
         }
     }
@@ -261,6 +292,50 @@ mod tests {
         assert_eq!(four.control, two.control + 4 * cache);
         let sixteen = PoolNeeds::of(&"tap:a".parse().unwrap()).of_queue(16, false);
         assert!(sixteen.sizes(1500, 8, 8).memory_bytes() < 32 << 20);
+    }
+
+    #[test]
+    fn demands_beyond_their_range_are_refused_with_it() {
+        let refused = |needs: PoolNeeds| needs.check(1500).map_err(|error| error.to_string());
+        let ok = PoolNeeds::default();
+        assert_eq!(refused(ok), Ok(()));
+        for (needs, message) in [
+            (
+                PoolNeeds { tx_queue: 0, ..ok },
+                "pools.tx_queue of 0 is not possible: give 1 to 65536",
+            ),
+            (
+                PoolNeeds { threads: u32::MAX, ..ok },
+                "pools.threads of 4294967295 is not possible: give 0 to 1024",
+            ),
+            (
+                PoolNeeds { windows: 65_537, ..ok },
+                "pools.windows of 65537 is not possible: give 0 to 65536",
+            ),
+            (
+                PoolNeeds { window_bytes: u32::MAX, ..ok },
+                "pools for 11767036 frames in flight are too large: lower window_bytes, windows or \
+                 path_bytes of the pools to 4194304 frames",
+            ),
+        ] {
+            assert_eq!(refused(needs), Err(message.to_owned()));
+        }
+        // The sums do not wrap, whatever the demands.
+        let all = PoolNeeds {
+            window_bytes: u32::MAX,
+            windows: u32::MAX,
+            path_bytes: u32::MAX,
+            threads: u32::MAX,
+            tx_queue: u32::MAX,
+        };
+        let (sizes, ring) = (all.sizes(256, u16::MAX, u16::MAX), all.ring_sizes(256));
+        assert_eq!([sizes.receive, sizes.data, sizes.control, ring.data], [u32::MAX; 4]);
+        for needs in [
+            PoolNeeds { window_bytes: 0, windows: 0, path_bytes: 0, threads: 0, tx_queue: 1 },
+            PoolNeeds { tx_queue: 65_536, threads: 1024, windows: 65_536, window_bytes: 1, ..ok },
+        ] {
+            assert_eq!(refused(needs), Ok(()));
+        }
     }
 
     #[test]

@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 
 use ferrowarp::{
     Access, AsyncEvent, CmError, ConnParam, CreateError, DriveMode, PostError, QpOptions, QpState,
+    ResizeError,
 };
 
 use crate::close::Unacknowledged;
@@ -166,4 +167,48 @@ fn overrun_of_a_destroyed_queue_names_no_other() {
         assert_ne!(event, AsyncEvent::CqOverrun { cq: next.id() });
     }
     assert!(!next.overrun());
+}
+
+/// Port 0 stands for a free port, as with sockets.
+#[test]
+fn listener_on_port_0_gets_a_free_port() {
+    let mut right_config = config(2, DriveMode::Inline);
+    right_config.source_ports = 50_000..=50_002;
+    let (left, right) = ring_pair(config(1, DriveMode::Inline), right_config).unwrap();
+    let (left, right) = (Endpoint::new(left), Endpoint::new(right));
+    let taken = right.context.listen(50_001, 1).unwrap();
+    let (first, second) =
+        (right.context.listen(0, 1).unwrap(), right.context.listen_unframed(0, 1).unwrap());
+    assert_eq!([taken.port(), first.port(), second.port()], [50_001, 50_000, 50_002]);
+    assert_eq!(right.context.listen(0, 1).err(), Some(CmError::NoResources));
+    let (a, b) = (left.qp(), right.qp());
+    a.connect((address(2), first.port()).into(), ConnParam::default()).unwrap();
+    first.accept_timeout(TIMEOUT).unwrap().accept(&b, ConnParam::default()).unwrap();
+    a.wait_established(TIMEOUT).unwrap();
+    drop((first, second));
+    // Not the port that was chosen last.
+    assert_eq!(right.context.listen(0, 1).unwrap().port(), 50_000);
+}
+
+/// A queue of any length works, or is refused, whatever the limit on all of them.
+#[test]
+fn queue_that_is_too_long_is_refused() {
+    let mut unlimited = config(1, DriveMode::Inline);
+    (unlimited.limits.cq_entries_max, unlimited.limits.queue_entries_max) = (u64::MAX, u64::MAX);
+    let (left, _right) = ring_pair(unlimited, config(2, DriveMode::Inline)).unwrap();
+    let left = Endpoint::new(left);
+    for wanted in [usize::MAX, (1 << 63) + 1, (1 << 26) + 1] {
+        let error = Some(CreateError::QueueTooLong { wanted, limit: 1 << 26 });
+        assert_eq!(left.context.create_cq(wanted).err(), error);
+        assert_eq!(left.pd.create_srq(wanted).err(), error);
+        let options = QpOptions::new(&left.cq);
+        assert_eq!(left.pd.create_qp(&options.max_send_wr(wanted)).err(), error);
+        assert_eq!(left.pd.create_qp(&options.max_recv_wr(wanted)).err(), error);
+        let error = ResizeError::TooLong { wanted, limit: 1 << 26 };
+        assert_eq!(left.cq.resize(wanted), Err(error));
+    }
+    let none = left.context.create_cq(0).unwrap();
+    let options = QpOptions::new(&none).max_send_wr(0).max_recv_wr(0);
+    assert!(left.pd.create_qp(&options).is_ok() && left.pd.create_srq(0).is_ok());
+    assert_eq!(none.resize(0), Ok(()));
 }
