@@ -64,24 +64,28 @@ impl Arena {
     pub(crate) fn allocate(&self, len: usize) -> io::Result<Buffer> {
         let size =
             len.max(1).checked_next_multiple_of(PAGE_LEN).ok_or(io::ErrorKind::OutOfMemory)?;
-        let mut state = lock(&self.state);
+        // The lock is not held while memory is mapped, which takes a second for some GiB.
         if size >= HUGE_PAGE_LEN {
             let mapping = Arc::new(Mapping::map(size)?);
             return Ok(Buffer::alloc_from(mapping, size, len).expect("the mapping is large enough"));
         }
+        let mut state = lock(&self.state);
         state.mappings.retain(|mapping| mapping.strong_count() > 0);
         let found = state
             .mappings
             .iter()
             .filter_map(Weak::upgrade)
             .find_map(|mapping| Buffer::alloc_from(mapping, size, len));
+        drop(state);
         if let Some(buffer) = found {
             buffer.span().fill(0);
             return Ok(buffer);
         }
         let mapping = Arc::new(Mapping::map(HUGE_PAGE_LEN)?);
-        state.mappings.push(Arc::downgrade(&mapping));
-        Ok(Buffer::alloc_from(mapping, size, len).expect("the mapping is large enough"))
+        let shared = Arc::downgrade(&mapping);
+        let buffer = Buffer::alloc_from(mapping, size, len).expect("the mapping is large enough");
+        lock(&self.state).mappings.push(shared);
+        Ok(buffer)
     }
 }
 
@@ -243,6 +247,14 @@ mod tests {
         assert!(!Arc::ptr_eq(&small.mapping, &large.mapping));
         assert_eq!((large.len(), large.mapping.span.len()), (HUGE_PAGE_LEN + 1, 2 * HUGE_PAGE_LEN));
         assert_eq!(large.span().addr() % PAGE_LEN as u64, 0);
+    }
+
+    #[test]
+    fn large_buffer_waits_for_no_other_thread() {
+        let arena = Arena::default();
+        // As while another thread maps memory; this would deadlock.
+        let _mapping = lock(&arena.state);
+        assert!(arena.allocate(HUGE_PAGE_LEN).is_ok());
     }
 
     #[test]
