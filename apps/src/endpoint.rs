@@ -277,7 +277,7 @@ pub fn end_reason(qp: &Qp) -> Option<Cow<'static, str>> {
         // Another thread may have reported the reason meanwhile.
         QpState::Error => next().or(Some(Cow::Borrowed("the connection has ended"))),
         // This program does not close early, so the peer has closed.
-        QpState::Closing => Some(Cow::Borrowed(end_reason_text(EndReason::PeerClosed))),
+        QpState::Closing => Some(Cow::Owned(EndReason::PeerClosed.to_string())),
         _ => None,
     }
 }
@@ -285,13 +285,7 @@ pub fn end_reason(qp: &Qp) -> Option<Cow<'static, str>> {
 /// Returns the reason for the end of the connection that an event reports, if it does.
 fn event_end_reason(event: Event) -> Option<Cow<'static, str>> {
     match event {
-        Event::Disconnected { reason, .. } => Some(match reason.error() {
-            Some((layer, kind, code)) if is_terminate(reason) => Cow::Owned(format!(
-                "{} (layer {layer}, type {kind}, code {code:#04x})",
-                end_reason_text(reason)
-            )),
-            _ => Cow::Borrowed(end_reason_text(reason)),
-        }),
+        Event::Disconnected { reason, .. } => Some(Cow::Owned(reason.to_string())),
         Event::CqOverrun { .. } => Some(Cow::Borrowed("the completion queue overran")),
         Event::ConnectFailed { error, private_data, .. } => {
             let reason = shown_reason(&private_data);
@@ -303,16 +297,6 @@ fn event_end_reason(event: Event) -> Option<Cow<'static, str>> {
         }
         _ => None,
     }
-}
-
-/// True if the reason is a Terminate message, which carries layer, type and code.
-const fn is_terminate(reason: EndReason) -> bool {
-    matches!(
-        reason,
-        EndReason::TerminateSent(_)
-            | EndReason::TerminateUnsent(_)
-            | EndReason::TerminateReceived(_)
-    )
 }
 
 /// Error text for a peer that no longer responds.
@@ -329,23 +313,6 @@ pub fn check_shard(shard: &ShardHandle) -> anyhow::Result<()> {
 
 /// Error text for a device that the kernel has taken back.
 const DEVICE_REMOVED: &str = "the device was removed";
-
-const fn end_reason_text(reason: EndReason) -> &'static str {
-    match reason {
-        EndReason::Local => "the connection was closed locally",
-        EndReason::PeerClosed => "the peer closed the connection",
-        EndReason::Reset => "the peer reset the connection: was it killed?",
-        EndReason::TimedOut => PEER_TIMED_OUT,
-        EndReason::TerminateSent(_) => "the peer violated the protocol; a Terminate was sent",
-        EndReason::TerminateUnsent(_) => "the peer violated the protocol; no Terminate was sent",
-        EndReason::TerminateReceived(_) => "the peer sent a Terminate; see its output",
-        EndReason::BadTerminate => "the peer sent a Terminate that cannot be read",
-        EndReason::DataAfterFin => "the peer sent data after its FIN",
-        EndReason::LocalError => "a request failed locally",
-        EndReason::DeviceRemoved => DEVICE_REMOVED,
-        _ => "the connection ended",
-    }
-}
 
 /// Checks a completion's status.
 ///

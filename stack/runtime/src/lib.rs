@@ -300,8 +300,8 @@ pub use ferrowarp_proto::{
     engine::Counters as EngineCounters,
     net::routing::{InterfaceAddress, Route},
     rdmap::operation::{
-        AtomicOp, INLINE_LEN_MAX, ImmediateData, MESSAGE_LEN_MAX, Operation, Payload,
-        SGE_COUNT_MAX, SgList, Sge,
+        AtomicOp, INLINE_LEN_MAX, ImmediateData, LengthError, MESSAGE_LEN_MAX, Operation, Payload,
+        SGE_COUNT_MAX, SgList, Sge, sg_list,
     },
     verbs::cm::{
         Abort, CmError, ConnInfo, ConnParam, ConnectError, EndReason, Event, PRIVATE_DATA_LEN_MAX,

@@ -16,11 +16,57 @@ pub const MESSAGE_LEN_MAX: u32 = u32::MAX;
 pub enum Payload {
     /// Gathered from registered memory when its segments are built.
     Gather(SgList),
-    /// Copied into the request when it was posted (verbs: `IBV_SEND_INLINE`).
+    /// Copied into the request when it was posted (verbs: `IBV_SEND_INLINE`); [`Payload::inline`]
+    /// checks the length.
     Inline(ArrayVec<u8, INLINE_LEN_MAX>),
 }
 
+/// More than a request or a startup frame can have.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{len} {what} are too many: give {max} or fewer")]
+#[non_exhaustive]
+pub struct LengthError {
+    /// Name of what is too long.
+    pub what: &'static str,
+    /// The number given.
+    pub len: usize,
+    /// Largest number.
+    pub max: usize,
+}
+
+/// Copies `from`, if it fits.
+pub(crate) fn bounded<T: Copy, const MAX: usize>(
+    from: &[T],
+    what: &'static str,
+) -> Result<ArrayVec<T, MAX>, LengthError> {
+    ArrayVec::try_from(from).map_err(|_| LengthError { what, len: from.len(), max: MAX })
+}
+
+/// Returns a scatter/gather list of these elements.
+///
+/// # Errors
+/// [`LengthError`]: more than [`SGE_COUNT_MAX`].
+pub fn sg_list(elements: &[Sge]) -> Result<SgList, LengthError> {
+    bounded(elements, "scatter/gather elements")
+}
+
 impl Payload {
+    /// A payload that is copied into the request.
+    ///
+    /// # Errors
+    /// [`LengthError`]: more than [`INLINE_LEN_MAX`] bytes.
+    pub fn inline(bytes: &[u8]) -> Result<Self, LengthError> {
+        bounded(bytes, "inline bytes").map(Self::Inline)
+    }
+
+    /// A payload of registered memory.
+    ///
+    /// # Errors
+    /// [`LengthError`]: more than [`SGE_COUNT_MAX`] elements.
+    pub fn gather(elements: &[Sge]) -> Result<Self, LengthError> {
+        sg_list(elements).map(Self::Gather)
+    }
+
     /// Creates an empty payload.
     #[must_use]
     pub const fn empty() -> Self {

@@ -1,13 +1,16 @@
 //! Connection management: parameters, negotiated result, errors and events of connections.
 
+use core::fmt;
 use core::net::{IpAddr, SocketAddr};
 
 use arrayvec::ArrayVec;
 
 use crate::verbs::qp::SrqId;
 use crate::verbs::wc::{CqId, QpId};
+use crate::wire::describe_terminate;
 use crate::wire::terminate::{LAYER_MPA, LAYER_RDMAP};
 
+use crate::rdmap::operation::{LengthError, bounded};
 pub use crate::rdmap::terminate::Abort;
 pub use crate::wire::ddp::Version;
 pub use crate::wire::mpa::PRIVATE_DATA_LEN_MAX;
@@ -15,7 +18,7 @@ use crate::wire::rtr::READ_DEPTH_MAX;
 pub use crate::wire::rtr::{ReadDepths, Rtr, RtrKinds};
 pub use crate::wire::terminate::Terminate;
 
-/// Private data of an MPA startup frame.
+/// Private data of an MPA startup frame; [`ConnParam::with_private_data`] makes it of a slice.
 pub type PrivateData = ArrayVec<u8, PRIVATE_DATA_LEN_MAX>;
 
 /// Transition of a connection to full operation (FPDUs).
@@ -82,6 +85,17 @@ pub struct ConnParam {
     pub private_data: PrivateData,
     /// Local address to connect from; `None`: selected by the route.
     pub local_address: Option<IpAddr>,
+}
+
+impl ConnParam {
+    /// Sets the private data, at most 512 bytes.
+    ///
+    /// # Errors
+    /// [`LengthError`].
+    pub fn with_private_data(mut self, bytes: &[u8]) -> Result<Self, LengthError> {
+        self.private_data = bounded(bytes, "bytes of private data")?;
+        Ok(self)
+    }
 }
 
 impl Default for ConnParam {
@@ -212,6 +226,9 @@ pub enum CmError {
     /// The address to connect from is not a local address.
     #[error("the local address is not one of this device")]
     NotLocal,
+    /// The queue pair is of another context than the connection request.
+    #[error("the queue pair is of another context than the connection request: create one there")]
+    OtherContext,
     /// The queue pair belongs to another shard than the connection request: it is bound by its
     /// options, its completion queue or its shared receive queue, or was bound before.
     #[error(
@@ -276,6 +293,37 @@ impl EndReason {
             Self::LocalError | Self::DeviceRemoved => Some((LAYER_RDMAP, 0, 0)),
             Self::Local | Self::PeerClosed | Self::BadTerminate => None,
         }
+    }
+}
+
+/// What happened, in one line: [`EndReason::error`] has the code.
+impl fmt::Display for EndReason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let text = match self {
+            Self::Local => "the connection was closed locally",
+            Self::PeerClosed => "the peer closed the connection",
+            Self::Reset => "the peer reset the connection: was it killed?",
+            Self::TimedOut => "the peer stopped answering: is it still running?",
+            Self::TerminateSent(terminate) => {
+                return describe_terminate(terminate, "the peer's", f);
+            }
+            Self::TerminateUnsent(terminate) => {
+                describe_terminate(terminate, "the peer's", f)?;
+                "; the peer was not told"
+            }
+            Self::TerminateReceived(terminate) => {
+                f.write_str("the peer reports: ")?;
+                return describe_terminate(terminate, "this end's", f);
+            }
+            Self::BadTerminate => "the peer sent a Terminate that cannot be read",
+            Self::DataAfterFin => "the peer sent data after its FIN",
+            Self::LocalError => {
+                "a request failed locally: its memory is not registered so, or a completion queue \
+                 overran"
+            }
+            Self::DeviceRemoved => "the device was removed",
+        };
+        f.write_str(text)
     }
 }
 
@@ -361,6 +409,21 @@ pub enum Event {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn end_reason_names_the_end_at_fault() {
+        let terminate = Terminate::new(1, 2, 2);
+        let text = |reason: EndReason| reason.to_string();
+        let words = "no receive was posted for the peer's Send (DDP untagged, 2)";
+        assert_eq!(text(EndReason::TerminateSent(terminate)), words);
+        let unsent = format!("{words}; the peer was not told");
+        assert_eq!(text(EndReason::TerminateUnsent(terminate)), unsent);
+        assert_eq!(
+            text(EndReason::TerminateReceived(terminate)),
+            "the peer reports: no receive was posted for this end's Send (DDP untagged, 2)"
+        );
+        assert_eq!(text(EndReason::PeerClosed), "the peer closed the connection");
+    }
 
     // req-test: DDP-168
     #[test]

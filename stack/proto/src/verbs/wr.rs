@@ -1,8 +1,8 @@
 //! Work requests.
 
 pub use crate::rdmap::operation::{
-    AtomicOp, Bind, INLINE_LEN_MAX, ImmediateData, MESSAGE_LEN_MAX, Operation, Payload,
-    SGE_COUNT_MAX, SendWr, SgList, Sge,
+    AtomicOp, Bind, INLINE_LEN_MAX, ImmediateData, LengthError, MESSAGE_LEN_MAX, Operation,
+    Payload, SGE_COUNT_MAX, SendWr, SgList, Sge, sg_list,
 };
 
 /// Receive request (verbs: `ibv_recv_wr`): a buffer for one incoming Send or Immediate Data.
@@ -12,6 +12,16 @@ pub struct RecvWr {
     pub wr_id: u64,
     /// Scatter/gather list, filled front to back.
     pub sg_list: SgList,
+}
+
+impl RecvWr {
+    /// A buffer of these elements.
+    ///
+    /// # Errors
+    /// [`LengthError`]: more than [`SGE_COUNT_MAX`] elements.
+    pub fn new(wr_id: u64, elements: &[Sge]) -> Result<Self, LengthError> {
+        Ok(Self { wr_id, sg_list: sg_list(elements)? })
+    }
 }
 
 /// Reason why a request was refused (verbs: the error of `ibv_post_send`, `ibv_post_recv` and

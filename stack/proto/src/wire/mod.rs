@@ -14,3 +14,5 @@ pub mod rtr;
 pub mod seq;
 pub mod tcp;
 pub mod terminate;
+mod terminate_text;
+pub(crate) use terminate_text::describe as describe_terminate;
