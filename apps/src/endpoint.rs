@@ -2,13 +2,14 @@
 //! reasons for which connections end.
 
 use std::borrow::Cow;
+use std::cell::RefCell;
 use std::time::Duration;
 
 use anyhow::{Context as _, bail, ensure};
 use ferrowarp::{
     Access, Buffer, ConnInfo, ConnParam, ConnRequest, ConnectError, Context, Cq, CqOptions,
-    EndReason, Event, Mr, Payload, Pd, Qp, QpOptions, QpState, SgList, Sge, ShardHandle, Wc,
-    WcStatus,
+    EndReason, Event, Mr, Payload, Pd, Qp, QpOptions, QpState, SgList, Sge, ShardHandle, Spinner,
+    Wc, WcStatus,
 };
 
 use crate::peer_text::{bounded, shown_reason};
@@ -72,6 +73,7 @@ pub struct Endpoint {
     /// Of other shards at which connections arrived ([`Endpoint::create_qp_on`]).
     other_cqs: Vec<Cq>,
     requests: usize,
+    spinner: RefCell<Spinner>,
 }
 
 fn out_of_memory(len: usize) -> String {
@@ -108,6 +110,7 @@ impl Endpoint {
             context: context.clone(),
             other_cqs: Vec::new(),
             requests,
+            spinner: RefCell::default(),
         })
     }
 
@@ -137,12 +140,14 @@ impl Endpoint {
         &self.shard
     }
 
-    /// Appends completions to `batch`; polls the shard if there are none.
+    /// Appends completions to `batch`; polls the shard if there are none. Leaves the core to others
+    /// that need it if there was nothing to do for long.
     #[inline]
     pub fn poll(&self, batch: &mut Vec<Wc>) {
-        self.cq.poll(batch);
+        let spinner = &mut *self.spinner.borrow_mut();
+        self.cq.poll_with(batch, spinner);
         for cq in &self.other_cqs {
-            cq.poll(batch);
+            cq.poll_with(batch, spinner);
         }
     }
 

@@ -268,7 +268,7 @@ impl ContextInner {
     }
 
     /// Polls the other context of a pair, as far as that is left to the application.
-    fn drive_paired(&self) -> bool {
+    pub(crate) fn drive_paired(&self) -> bool {
         let Some((shards, _)) = self.paired.get() else { return false };
         shards.iter().filter_map(Weak::upgrade).fold(false, |busy, shard| busy | shard.drive())
     }

@@ -4,6 +4,7 @@ mod resize;
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, Weak};
+use std::time::{Duration, Instant};
 
 use crossbeam::utils::CachePadded;
 use ferrowarp_proto::verbs::notify::Notify;
@@ -15,6 +16,7 @@ use crate::error::{CreateError, ReqNotifyError};
 use crate::events::AsyncEvent;
 use crate::limits::{Permit, Resource, check_queue_len};
 use crate::shard::{CqNotify, CqOverrun, CqProducer, OverrunSink, Shard};
+use crate::spin::{PollBackoff, Spinner};
 use crate::spin_lock::SpinLock;
 use crate::spsc::{Consumer, Peek};
 
@@ -213,6 +215,48 @@ impl Cq {
             return self.inner.pop_into(out, max);
         }
         found
+    }
+
+    /// As [`Cq::poll`], for a thread that spins on a core which it may share: leaves the core to
+    /// others after many polls that found neither completions nor anything to do for the shard.
+    #[inline]
+    pub fn poll_with(&self, out: &mut Vec<Wc>, spinner: &mut Spinner) -> usize {
+        let spare = out.capacity() - out.len();
+        let max = if spare == 0 { POLL_BATCH } else { spare };
+        let found = self.inner.pop_into(out, max);
+        let is_busy = found > 0 || self.inner.drive();
+        spinner.on_poll(is_busy);
+        if found == 0 && is_busy { self.inner.pop_into(out, max) } else { found }
+    }
+
+    /// Polls until there are completions, for `timeout` at most; returns their number, as
+    /// [`Cq::poll`]. 0 also once the context is closed or has failed and nothing is left.
+    ///
+    /// For a thread that has nothing else to do and must not take a core from others: it spins for
+    /// 2 ms without work and leaves its core to others meanwhile ([`Spinner`]), then it sleeps
+    /// 50 us between polls, and 1 ms after 20 ms without work. A [`CompChannel`] wakes its thread
+    /// without such a delay, where other threads poll the shard. If the application polls it
+    /// ([`DriveMode::Inline`]), also the other context of a pair made by [`Context::ring_pair`] is
+    /// polled, and the sleeps delay what the stack answers.
+    ///
+    /// [`DriveMode::Inline`]: crate::DriveMode::Inline
+    pub fn wait(&self, out: &mut Vec<Wc>, timeout: Duration) -> usize {
+        let deadline = Instant::now().checked_add(timeout);
+        let mut backoff = PollBackoff::new();
+        let context = &self.inner.context;
+        loop {
+            let has_ended = context.is_in_child() || context.shards.have_ended();
+            let found = self.poll(out);
+            let now = Instant::now();
+            if found > 0 || has_ended || deadline.is_some_and(|deadline| now >= deadline) {
+                return found;
+            }
+            if self.inner.drive() | context.drive_paired() {
+                backoff.on_busy();
+            } else {
+                backoff.on_idle(now, deadline);
+            }
+        }
     }
 
     /// The only shard whose queue pairs use it; `None` if those of all shards may.

@@ -253,6 +253,8 @@ mod shard_handle;
 #[cfg(not(loom))]
 mod shards;
 #[cfg(not(loom))]
+mod spin;
+#[cfg(not(loom))]
 mod srq;
 #[cfg(not(loom))]
 mod tcp;
@@ -290,6 +292,7 @@ pub use self::{
     qp_options::QpOptions,
     shard::SrqLimit,
     shard_handle::ShardHandle,
+    spin::Spinner,
     srq::Srq,
     tcp::{CongestionControl, EcnMode, TcpSettings, TcpStats},
 };

@@ -252,3 +252,35 @@ fn last_byte_of_a_write_is_visible_last() {
         }
     });
 }
+
+/// CPU time of this thread, if the kernel tells it.
+fn thread_cpu_time() -> Option<Duration> {
+    let text = std::fs::read_to_string("/proc/thread-self/schedstat").ok()?;
+    Some(Duration::from_nanos(text.split(' ').next()?.parse().ok()?))
+}
+
+#[test]
+fn cq_wait_returns_completions_and_sleeps_when_there_are_none() {
+    for drive in [DriveMode::Dedicated, DriveMode::Helper, DriveMode::Inline] {
+        let (left, right) = endpoints(drive);
+        let (a, b) = connect(&left, &right);
+        let recv_mr = right.mr(64, Access::LOCAL_WRITE);
+        let mut wcs = Vec::with_capacity(4);
+        for wr_id in 0..3 {
+            b.post_recv(recv(wr_id, recv_mr.sge(0, 64))).unwrap();
+            a.post_send(send(wr_id, inline(b"hello"))).unwrap();
+            wcs.clear();
+            assert_eq!(right.cq.wait(&mut wcs, TIMEOUT), 1, "{drive:?}");
+            assert_eq!((wcs[0].wr_id, wcs[0].status), (wr_id, WcStatus::Success));
+        }
+        let idle = Duration::from_millis(400);
+        let (start, used) = (Instant::now(), thread_cpu_time());
+        assert_eq!(right.cq.wait(&mut wcs, idle), 0);
+        assert!(start.elapsed() >= idle);
+        if let (Some(before), Some(after)) = (used, thread_cpu_time()) {
+            assert!(after - before < idle / 2, "{drive:?}: {:?}", after - before);
+        }
+        right.context.close();
+        assert_eq!(right.cq.wait(&mut wcs, TIMEOUT), 0, "a closed context keeps nobody waiting");
+    }
+}

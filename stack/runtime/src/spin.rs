@@ -1,0 +1,200 @@
+//! Spinning that leaves its core to others: threads that poll without sleeping, on a core that is
+//! shared with others, would take turns with them by time slices of the scheduler.
+
+use std::time::{Duration, Instant};
+
+/// Consecutive polls without work before the clock is read.
+const IDLE_POLLS: u32 = 64;
+
+/// A shorter yield found no other thread that wants to run on this core.
+const SWITCH_MIN: Duration = Duration::from_micros(1);
+
+/// Interval of yields while the core seems to be this thread's own.
+const PROBE_INTERVAL: Duration = Duration::from_micros(200);
+
+/// A longer yield went to a thread that computes. Next to such a thread each yield would cost a
+/// time slice, while a wake-up from a sleep costs next to nothing.
+const YIELD_MAX: Duration = Duration::from_micros(500);
+
+/// Time for which the thread sleeps instead of yielding after that.
+const SLEEP_PERIOD: Duration = Duration::from_millis(20);
+
+/// Length of these sleeps.
+const SLEEP: Duration = Duration::from_micros(50);
+
+/// Adaptive wait between two polls of a thread that would otherwise spin; see [`Cq::poll_with`].
+///
+/// [`Cq::poll_with`]: crate::Cq::poll_with
+///
+/// On a core of its own the thread spins. Next to other threads that poll with a `Spinner`, or that
+/// sleep often, it yields between polls without work. Next to a thread that computes it sleeps.
+///
+/// ```
+/// use ferrowarp::Spinner;
+///
+/// let mut spinner = Spinner::new();
+/// for found in [true, false, false] {
+///     // `found`: a poll returned completions.
+///     spinner.on_poll(found);
+/// }
+/// ```
+#[derive(Clone, Debug)]
+pub struct Spinner {
+    idle_polls: u32,
+    yield_at: Option<Instant>,
+    sleep_until: Option<Instant>,
+}
+
+/// Way to leave the core.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Leave {
+    Yield,
+    Sleep,
+}
+
+impl Spinner {
+    /// A spinner that takes the core for its thread's own.
+    #[must_use]
+    pub const fn new() -> Self {
+        Self { idle_polls: 0, yield_at: None, sleep_until: None }
+    }
+
+    /// To be called after each poll; `busy`: it found work. Returns at once, unless 64 polls in
+    /// succession found none.
+    #[inline]
+    pub fn on_poll(&mut self, busy: bool) {
+        if busy {
+            self.idle_polls = 0;
+            return;
+        }
+        self.idle_polls += 1;
+        if self.idle_polls >= IDLE_POLLS {
+            self.leave_if_due();
+        }
+    }
+
+    #[cold]
+    fn leave_if_due(&mut self) {
+        self.idle_polls = 0;
+        let start = Instant::now();
+        match self.due(start) {
+            Some(Leave::Yield) => {
+                std::thread::yield_now();
+                self.on_yield(start, Instant::now());
+            }
+            Some(Leave::Sleep) => std::thread::sleep(SLEEP),
+            None => {}
+        }
+    }
+
+    fn due(&self, now: Instant) -> Option<Leave> {
+        if self.sleep_until.is_some_and(|until| now < until) {
+            return Some(Leave::Sleep);
+        }
+        self.yield_at.is_none_or(|at| now >= at).then_some(Leave::Yield)
+    }
+
+    /// Decides how to go on after a yield.
+    fn on_yield(&mut self, start: Instant, end: Instant) {
+        let took = end.saturating_duration_since(start);
+        self.yield_at = (took < SWITCH_MIN).then(|| end + PROBE_INTERVAL);
+        self.sleep_until = (took > YIELD_MAX).then(|| end + SLEEP_PERIOD);
+    }
+}
+
+impl Default for Spinner {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+/// Waits of a thread that may also sleep: it spins, then yields, then sleeps, longer after a while.
+#[derive(Debug)]
+pub(crate) struct PollBackoff {
+    spinner: Spinner,
+    idle_since: Option<Instant>,
+}
+
+/// Time without work after which a waiting thread sleeps, and after which it sleeps for longer.
+const SLEEP_AFTER: [Duration; 2] = [Duration::from_millis(2), Duration::from_millis(20)];
+
+/// Length of the longer sleeps.
+const LONG_SLEEP: Duration = Duration::from_millis(1);
+
+impl PollBackoff {
+    pub(crate) const fn new() -> Self {
+        Self { spinner: Spinner::new(), idle_since: None }
+    }
+
+    /// To be called after a poll that found work.
+    pub(crate) const fn on_busy(&mut self) {
+        self.idle_since = None;
+    }
+
+    /// To be called at `now` after a poll without work. Does not wait beyond `deadline`.
+    pub(crate) fn on_idle(&mut self, now: Instant, deadline: Option<Instant>) {
+        let idle = now.saturating_duration_since(*self.idle_since.get_or_insert(now));
+        let Some(sleep) = sleep_after(idle) else { return self.spinner.on_poll(false) };
+        let left = deadline.map_or(sleep, |deadline| deadline.saturating_duration_since(now));
+        std::thread::sleep(sleep.min(left));
+    }
+}
+
+fn sleep_after(idle: Duration) -> Option<Duration> {
+    let [short, long] = SLEEP_AFTER;
+    match idle {
+        idle if idle < short => None,
+        idle if idle < long => Some(SLEEP),
+        _ => Some(LONG_SLEEP),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A spinner after a yield that took so long, and the time of its end.
+    fn after_yield(took: Duration) -> (Spinner, Instant) {
+        let start = Instant::now();
+        let mut spinner = Spinner::new();
+        assert_eq!(spinner.due(start), Some(Leave::Yield));
+        spinner.on_yield(start, start + took);
+        (spinner, start + took)
+    }
+
+    #[test]
+    fn thread_on_a_core_of_its_own_spins() {
+        let (spinner, now) = after_yield(Duration::from_nanos(300));
+        assert_eq!(spinner.due(now), None);
+        assert_eq!(spinner.due(now + PROBE_INTERVAL), Some(Leave::Yield));
+    }
+
+    #[test]
+    fn thread_beside_others_that_poll_yields() {
+        let (spinner, now) = after_yield(Duration::from_micros(30));
+        assert_eq!(spinner.due(now), Some(Leave::Yield));
+    }
+
+    #[test]
+    fn thread_beside_one_that_computes_sleeps_for_a_while() {
+        let (spinner, now) = after_yield(Duration::from_millis(3));
+        assert_eq!(spinner.due(now), Some(Leave::Sleep));
+        assert_eq!(spinner.due(now + SLEEP_PERIOD), Some(Leave::Yield));
+    }
+
+    #[test]
+    fn waiting_thread_sleeps_for_longer_and_longer() {
+        let after = |ms| sleep_after(Duration::from_millis(ms));
+        assert_eq!([after(1), after(2), after(19)], [None, Some(SLEEP), Some(SLEEP)]);
+        assert_eq!([after(20), after(60_000)], [Some(LONG_SLEEP); 2]);
+    }
+
+    #[test]
+    fn busy_polls_never_leave_the_core() {
+        let mut spinner = Spinner::new();
+        for poll in 0..10_000 {
+            spinner.on_poll(poll % IDLE_POLLS == IDLE_POLLS - 1);
+        }
+        assert!(spinner.yield_at.is_none() && spinner.sleep_until.is_none());
+    }
+}
