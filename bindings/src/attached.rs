@@ -4,16 +4,17 @@ use core::ffi::CStr;
 use core::fmt::Debug;
 use core::ops::Range;
 use std::ffi::CString;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use crate::eal::control_lock;
 use crate::error::{Error, check};
+use crate::lock_order::{Rank, RankedMutex};
 use crate::removal::Watch;
 use crate::{fork, memif_disconnect, sys, vhost_state};
 
 /// What of each port is in use here, by port ID.
-static IN_USE: Mutex<[InUse; sys::RTE_MAX_ETHPORTS as usize]> =
-    Mutex::new([const { InUse::Nothing }; sys::RTE_MAX_ETHPORTS as usize]);
+static IN_USE: RankedMutex<[InUse; sys::RTE_MAX_ETHPORTS as usize]> =
+    RankedMutex::new(Rank::List, [const { InUse::Nothing }; sys::RTE_MAX_ETHPORTS as usize]);
 
 /// What of a port is in use here.
 #[derive(Debug)]
@@ -27,7 +28,7 @@ enum InUse {
 
 /// Marks a port as owned; false if it, or one of its queues, is in use already.
 pub(crate) fn own(id: u16) -> bool {
-    let mut ports = IN_USE.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut ports = IN_USE.lock();
     let Some(slot @ InUse::Nothing) = ports.get_mut(usize::from(id)) else { return false };
     *slot = InUse::Port;
     true
@@ -46,7 +47,7 @@ impl BorrowedQueues {
     /// # Errors
     /// [`Error::PortInUse`] if the port is owned here as a whole, or [`Error::QueueInUse`].
     pub(crate) fn new(port: u16, queues: Range<u16>) -> Result<Self, Error> {
-        let mut ports = IN_USE.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut ports = IN_USE.lock();
         let slot = ports.get_mut(usize::from(port)).ok_or(Error::NoPort)?;
         match slot {
             InUse::Nothing => *slot = InUse::Queues(queues.clone().collect()),
@@ -64,7 +65,7 @@ impl BorrowedQueues {
 
 impl Drop for BorrowedQueues {
     fn drop(&mut self) {
-        let mut ports = IN_USE.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut ports = IN_USE.lock();
         let Some(slot) = ports.get_mut(usize::from(self.port)) else { return };
         if let InUse::Queues(taken) = slot {
             taken.retain(|queue| !self.queues.contains(queue));
@@ -198,7 +199,7 @@ impl Drop for Attached {
             // SAFETY: the name it was hotplugged with; its port is closed.
             unsafe { sys::rte_eal_hotplug_remove(bus.as_ptr(), name.as_ptr()) };
         }
-        let mut ports = IN_USE.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut ports = IN_USE.lock();
         if let Some(slot) = ports.get_mut(usize::from(self.id)) {
             *slot = InUse::Nothing;
         }

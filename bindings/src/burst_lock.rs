@@ -4,10 +4,13 @@ use core::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Number of polls for the end of the bursts, and sleep between them: 80 ms in all at least, and
-/// several times that with most timers. A burst takes microseconds, or some milliseconds if it is
-/// preempted. Polls are counted instead of time, because a stopped process makes no progress.
-pub(crate) const QUIESCE_POLLS: (u32, Duration) = (4000, Duration::from_micros(20));
+/// Polls for the end of a burst before it is taken for stuck, and the sleep between them: 20 ms in
+/// all at least, and several times that with most timers. A burst takes microseconds, or some
+/// milliseconds if it is preempted.
+pub(crate) const QUIESCE_POLLS: (u32, Duration) = (1000, Duration::from_micros(20));
+
+/// Longest sleep between polls for a stuck burst.
+const STUCK_SLEEP_MAX: Duration = Duration::from_millis(2);
 
 /// For queues whose port is never quiesced as a whole.
 static NEVER: AtomicBool = AtomicBool::new(false);
@@ -47,11 +50,26 @@ impl InFlight {
     }
 
     /// Waits until no burst is in flight, at most `polls` polls, of which it takes those used.
-    pub(crate) fn wait(&self, polls: &mut u32) {
-        while self.is_set.load(Ordering::SeqCst) && *polls > 0 {
+    /// False if one still is.
+    pub(crate) fn wait_briefly(&self, polls: &mut u32) -> bool {
+        while self.is_set.load(Ordering::SeqCst) {
+            if *polls == 0 {
+                return false;
+            }
             // A preempted burst may be waiting for this core.
             std::thread::sleep(QUIESCE_POLLS.1);
             *polls -= 1;
+        }
+        true
+    }
+
+    /// Waits until no burst is in flight, however long that takes: the thread may be stopped by a
+    /// debugger. New bursts are forbidden.
+    pub(crate) fn wait(&self) {
+        let mut sleep = QUIESCE_POLLS.1;
+        while self.is_set.load(Ordering::SeqCst) {
+            std::thread::sleep(sleep);
+            sleep = (sleep * 2).min(STUCK_SLEEP_MAX);
         }
     }
 }

@@ -1,13 +1,14 @@
 //! Startup of EAL (environment abstraction layer): once per process, on a thread of its own.
 
 use std::ffi::{CStr, CString};
-use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::OnceLock;
 
 use crate::error::{Errno, Error};
+use crate::lock_order::{Rank, RankedGuard, RankedMutex};
 use crate::{fork, sys};
 
 /// Serializes the control path: DPDK's hotplug and port configuration are not thread-safe.
-static CONTROL_LOCK: Mutex<()> = Mutex::new(());
+static CONTROL_LOCK: RankedMutex<()> = RankedMutex::new(Rank::Control, ());
 
 /// Result of `rte_eal_init`, which is called at most once in this process.
 static STATE: OnceLock<Result<State, Error>> = OnceLock::new();
@@ -15,8 +16,8 @@ static STATE: OnceLock<Result<State, Error>> = OnceLock::new();
 /// Address space, in MiB, of EAL's heap without hugepages. Only touched pages use memory.
 const NO_HUGE_HEAP_MIB: u32 = 1024;
 
-pub(crate) fn control_lock() -> MutexGuard<'static, ()> {
-    CONTROL_LOCK.lock().unwrap_or_else(PoisonError::into_inner)
+pub(crate) fn control_lock() -> RankedGuard<'static, ()> {
+    CONTROL_LOCK.lock()
 }
 
 struct State {

@@ -23,6 +23,7 @@ pub mod fork;
 pub mod host_port;
 mod intr_sources;
 pub mod link;
+mod lock_order;
 pub mod mbuf;
 pub mod membarrier;
 mod memif_disconnect;

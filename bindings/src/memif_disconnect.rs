@@ -5,10 +5,12 @@
 //! neither a lock nor an event for this. But for each event of its control socket, disconnection
 //! included, the driver writes a log line first, in the thread that handles the event. So DPDK's
 //! log is hooked, at every level. On a line of the driver in the interrupt thread, bursts are
-//! quiesced: no new burst may begin, and the thread waits in the hook until none is in flight, at
-//! most [`QUIESCE_POLLS`]. An EAL alarm, which runs in that same thread and so after the driver has
-//! handled the event, lets bursts begin again. Whether the link comes up again (reconnect) is the
-//! driver's affair. Ports are closed in that thread as well.
+//! quiesced: no new burst may begin, and the thread waits in the hook until none is in flight,
+//! however long that takes, as the rings are unmapped next. A burst that is stuck, because its
+//! thread is preempted or stopped, stops no other port: until it ends, other bursts go on. An EAL
+//! alarm, which runs in that same thread and so after the driver has handled the event, lets bursts
+//! begin again. Whether the link comes up again (reconnect) is the driver's affair. Ports are
+//! closed in that thread as well.
 //!
 //! A port is closed only while no interrupt source is ready. The interrupt thread handles the
 //! events of one `epoll_wait` in sequence, and finds the callback of each by the number of its
@@ -30,11 +32,12 @@
 use core::ffi::{CStr, c_void};
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{Sender, channel};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
+use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 
 use crate::burst_lock::{BurstLock, InFlight, QUIESCE_POLLS, RingState};
 use crate::error::{Errno, Error};
+use crate::lock_order::{Rank, RankedMutex};
 use crate::memif_ring::Ring;
 use crate::{intr_sources, sys};
 
@@ -57,7 +60,7 @@ pub(crate) const DRIVER: &CStr = c"net_memif";
 struct Bursts {
     /// No burst may begin.
     quiesced: AtomicBool,
-    queues: Mutex<Vec<(Weak<InFlight>, Ring)>>,
+    queues: RankedMutex<Vec<(Weak<InFlight>, Ring)>>,
 }
 
 /// Returns the lock of a queue with this ring.
@@ -73,7 +76,7 @@ pub(crate) fn forget_dropped_queues() {
 
 impl Bursts {
     const fn new() -> Self {
-        Self { quiesced: AtomicBool::new(false), queues: Mutex::new(Vec::new()) }
+        Self { quiesced: AtomicBool::new(false), queues: RankedMutex::new(Rank::List, Vec::new()) }
     }
 
     fn register_queue(&'static self, ring: Ring) -> BurstLock {
@@ -82,7 +85,7 @@ impl Bursts {
             Ring::Unconfigured => RingState::Absent,
             Ring::Queue(_) => RingState::LinkDown,
         });
-        let mut queues = self.queues.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut queues = self.queues.lock();
         queues.retain(|(queue, _)| queue.strong_count() != 0);
         queues.push((Arc::downgrade(&in_flight), ring));
         BurstLock::new(&self.quiesced, in_flight)
@@ -91,25 +94,31 @@ impl Bursts {
     /// Waits until no ring of a queue that was dropped is looked at.
     fn forget_dropped(&self) {
         // `resume` holds the lock while it looks.
-        let mut queues = self.queues.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut queues = self.queues.lock();
         queues.retain(|(queue, _)| queue.strong_count() != 0);
     }
 
-    /// Forbids new bursts and waits until none is in flight, at most [`QUIESCE_POLLS`]. False if
-    /// one may still be.
-    fn quiesce(&self) -> bool {
-        self.quiesced.store(true, Ordering::SeqCst);
-        let queues = self.queues.lock().unwrap_or_else(PoisonError::into_inner);
-        let (mut polls, _) = QUIESCE_POLLS;
-        for queue in queues.iter().filter_map(|(queue, _)| queue.upgrade()) {
-            queue.wait(&mut polls);
+    /// Forbids new bursts and waits until none is in flight.
+    fn quiesce(&self) {
+        loop {
+            self.quiesced.store(true, Ordering::SeqCst);
+            // A queue that is registered later begins no burst. Its port waits for no burst either.
+            let queues: Vec<_> =
+                self.queues.lock().iter().filter_map(|(queue, _)| queue.upgrade()).collect();
+            let (mut polls, _) = QUIESCE_POLLS;
+            let Some(stuck) = queues.iter().find(|queue| !queue.wait_briefly(&mut polls)) else {
+                return;
+            };
+            // The rings are mapped while this thread waits, so other bursts may go on.
+            stuck.set_ring_state(RingState::LinkDown);
+            self.quiesced.store(false, Ordering::SeqCst);
+            stuck.wait();
         }
-        polls != 0
     }
 
     /// Notes which queues have a ring now, and lets bursts begin again. In the interrupt thread.
     fn resume(&self) {
-        let queues = self.queues.lock().unwrap_or_else(PoisonError::into_inner);
+        let queues = self.queues.lock();
         // A port's first receive queue was registered first, and comes last: once its state is
         // known, so is that of the others.
         for (queue, ring) in queues.iter().rev() {

@@ -10,10 +10,11 @@
 use core::ptr::NonNull;
 use core::sync::atomic::{AtomicU32, Ordering};
 use std::ffi::CString;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use crate::eal::{Eal, control_lock};
 use crate::error::{Errno, Error};
+use crate::lock_order::{Rank, RankedMutex};
 use crate::mbuf::TxMbuf;
 use crate::sys;
 
@@ -26,7 +27,7 @@ pub const HEADROOM: u16 = sys::RTE_PKTMBUF_HEADROOM as u16;
 
 /// All mempools that were created here, and those of the host program that are in use here, once
 /// for each use.
-static POOLS: Mutex<Vec<Entry>> = Mutex::new(Vec::new());
+static POOLS: RankedMutex<Vec<Entry>> = RankedMutex::new(Rank::Pools, Vec::new());
 
 /// Shape of a mempool.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -95,7 +96,8 @@ impl Mempool {
     /// # Errors
     /// [`Error::PoolCreate`] if EAL has too little memory.
     pub fn new(_eal: Eal, config: &MempoolConfig) -> Result<Self, Error> {
-        let mut pools = POOLS.lock().unwrap_or_else(PoisonError::into_inner);
+        let _control = control_lock();
+        let mut pools = POOLS.lock();
         let retired = pools.iter_mut().find(|entry| {
             !entry.in_use && entry.config == *config && available(entry.pool) == config.count
         });
@@ -109,7 +111,6 @@ impl Mempool {
             .frame_capacity
             .checked_add(HEADROOM)
             .ok_or(Error::PoolCreate(Errno(libc::EINVAL)))?;
-        let _control = control_lock();
         // SAFETY: EAL runs (`_eal`); the name is copied; DPDK checks the numbers.
         let pool = unsafe {
             sys::rte_pktmbuf_pool_create(
@@ -139,7 +140,7 @@ impl Mempool {
         let pool = NonNull::new(pool).ok_or(Error::NoPool)?;
         let config = Self::shape(pool.as_ptr()).ok_or(Error::NotMbufs)?;
         let entry = Entry { pool, config, in_use: true, is_of_host: true };
-        POOLS.lock().unwrap_or_else(PoisonError::into_inner).push(entry);
+        POOLS.lock().push(entry);
         Ok(Self::handle(pool, config, true))
     }
 
@@ -214,7 +215,7 @@ fn available(pool: NonNull<sys::rte_mempool>) -> u32 {
 
 impl Drop for PoolRef {
     fn drop(&mut self) {
-        let mut pools = POOLS.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut pools = POOLS.lock();
         let is_own = |entry: &Entry| (entry.pool, entry.is_of_host) == (self.pool, self.is_of_host);
         let Some(index) = pools.iter().position(is_own) else { return };
         if !self.is_of_host {
@@ -234,7 +235,7 @@ impl Drop for PoolRef {
 
 /// Flushes the calling thread's caches into the pools.
 pub(crate) fn flush_own_caches() {
-    let pools = POOLS.lock().unwrap_or_else(PoisonError::into_inner);
+    let pools = POOLS.lock();
     for entry in pools.iter() {
         // SAFETY: the pool lives, and the shim flushes the calling thread's cache only.
         unsafe { sys::fw_mempool_flush_own_cache(entry.pool.as_ptr()) };

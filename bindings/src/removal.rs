@@ -7,8 +7,8 @@
 use core::ffi::{CStr, c_void};
 use std::collections::BTreeMap;
 use std::fmt;
-use std::sync::{Mutex, MutexGuard, PoisonError};
 
+use crate::lock_order::{Rank, RankedGuard, RankedMutex};
 use crate::{fork, sys};
 
 /// Function to be called once.
@@ -24,10 +24,10 @@ enum Watched {
 
 /// Ports that are watched, by port ID. Numbers in place of pointers: an event that is late finds
 /// nothing.
-static PORTS: Mutex<BTreeMap<u16, Watched>> = Mutex::new(BTreeMap::new());
+static PORTS: RankedMutex<BTreeMap<u16, Watched>> = RankedMutex::new(Rank::List, BTreeMap::new());
 
-fn ports() -> MutexGuard<'static, BTreeMap<u16, Watched>> {
-    PORTS.lock().unwrap_or_else(PoisonError::into_inner)
+fn ports() -> RankedGuard<'static, BTreeMap<u16, Watched>> {
+    PORTS.lock()
 }
 
 /// The device of a port, watched until this is dropped.

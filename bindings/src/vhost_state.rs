@@ -15,11 +15,12 @@
 use core::ffi::{CStr, c_int, c_void};
 use core::sync::atomic::{AtomicUsize, Ordering};
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
+use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 
 use crate::burst_lock::{BurstLock, InFlight, RingState};
 use crate::error::{Errno, Error, check};
+use crate::lock_order::{Rank, RankedGuard, RankedMutex};
 use crate::{fd, sys};
 
 /// Name of the driver, as in `rte_eth_dev_info`.
@@ -37,7 +38,7 @@ const SETTLE_US: u64 = 500_000;
 const UNREGISTER_POLLS: (u32, Duration) = (1000, Duration::from_millis(5));
 
 /// Ports of this driver that are watched.
-static PORTS: Mutex<Vec<Watched>> = Mutex::new(Vec::new());
+static PORTS: RankedMutex<Vec<Watched>> = RankedMutex::new(Rank::List, Vec::new());
 
 /// A port that is watched.
 #[derive(Debug)]
@@ -119,19 +120,18 @@ impl Watched {
         self.is_settled = status < 0;
     }
 
-    /// Has all queues know their state; once the link is down, waits until no burst is in flight.
-    fn publish(&self) {
+    /// Has all queues know their state. Returns those to wait for, without the lock of the ports,
+    /// before the memory is unmapped: all, once the link is down.
+    #[must_use]
+    fn publish(&self) -> Vec<Arc<InFlight>> {
         let locks = |pair: &[Weak<InFlight>; 2]| pair.each_ref().map(Weak::upgrade);
         // The first one last: once its state is known, so is that of the others.
         for (queue, pair) in self.queues.iter().enumerate().rev() {
             let state = self.ring_state(queue);
             locks(pair).iter().flatten().for_each(|lock| lock.set_ring_state(state));
         }
-        if !self.is_up {
-            // Without a limit that matters, as the driver's own wait: the memory is unmapped next.
-            let mut polls = u32::MAX;
-            self.queues.iter().flat_map(locks).flatten().for_each(|lock| lock.wait(&mut polls));
-        }
+        let pairs = self.queues.iter().filter(|_| !self.is_up);
+        pairs.flat_map(locks).flatten().collect()
     }
 
     /// Returns the locks of the next queue pair: receive, transmit.
@@ -174,8 +174,8 @@ fn get_queue_event() -> Option<GetQueueEvent> {
     })
 }
 
-fn ports() -> MutexGuard<'static, Vec<Watched>> {
-    PORTS.lock().unwrap_or_else(PoisonError::into_inner)
+fn ports() -> RankedGuard<'static, Vec<Watched>> {
+    PORTS.lock()
 }
 
 /// Begins to watch a port that is attached, and not yet configured; `wired` is the number of its
@@ -256,7 +256,9 @@ unsafe extern "C" fn on_event(
         watched.set_alarm();
     }
     if event == sys::RTE_ETH_EVENT_INTR_LSC || watched.is_up {
-        watched.publish();
+        let quiesced = watched.publish();
+        drop(ports);
+        quiesced.iter().for_each(|queue| queue.wait());
     }
     0
 }
@@ -271,7 +273,8 @@ extern "C" fn on_settled(argument: *mut c_void) {
         && watched.is_up
     {
         watched.is_settled = true;
-        watched.publish();
+        // Of a link that is up: there is nothing to wait for.
+        let _ = watched.publish();
     }
 }
 

@@ -6,7 +6,7 @@ use super::*;
 
 fn enable(watched: &mut Watched, queue: u16, is_rx: bool, is_enabled: bool) {
     watched.on_vring(QueueEvent { queue, is_rx, is_enabled });
-    watched.publish();
+    watched.publish().iter().for_each(|queue| queue.wait());
 }
 
 fn states(watched: &Watched) -> Vec<RingState> {
@@ -23,7 +23,7 @@ fn queue_has_a_ring_while_both_of_its_vrings_are_enabled() {
     enable(&mut watched, 0, true, true);
     assert!(!rx.has_ring());
     watched.on_link(true);
-    watched.publish();
+    watched.publish().iter().for_each(|queue| queue.wait());
     assert_eq!(states(&watched), [LinkDown; 2], "others may follow");
     enable(&mut watched, 1, false, true);
     assert_eq!(states(&watched), [LinkDown; 2]);
@@ -34,7 +34,7 @@ fn queue_has_a_ring_while_both_of_its_vrings_are_enabled() {
     enable(&mut watched, 7, true, true);
     assert_eq!(states(&watched), [Present; 2]);
     watched.on_link(false);
-    watched.publish();
+    watched.publish().iter().for_each(|queue| queue.wait());
     assert!(rx.try_lock().is_none() && !rx.is_ring_known());
 
     watched.on_link(true);
@@ -56,13 +56,13 @@ fn end_of_a_connection_waits_for_the_burst_in_flight() {
     enable(&mut watched, 0, false, true);
     enable(&mut watched, 0, true, true);
     watched.on_link(true);
-    watched.publish();
+    watched.publish().iter().for_each(|queue| queue.wait());
     assert!(tx.try_lock().is_some());
     let burst = rx.try_lock().expect("a burst begins");
     let ended = std::thread::scope(|scope| {
         let ending = scope.spawn(|| {
             watched.on_link(false);
-            watched.publish();
+            watched.publish().iter().for_each(|queue| queue.wait());
             Instant::now()
         });
         while tx.has_ring() {
@@ -79,9 +79,9 @@ fn end_of_a_connection_waits_for_the_burst_in_flight() {
     assert!(rx.try_lock().is_none());
     // It does not wait for a queue that is gone, nor for ever.
     watched.on_link(true);
-    watched.publish();
+    watched.publish().iter().for_each(|queue| queue.wait());
     drop((rx, tx));
     watched.on_link(false);
-    watched.publish();
+    watched.publish().iter().for_each(|queue| queue.wait());
     assert!(ended.elapsed() < Duration::from_secs(10));
 }
