@@ -163,6 +163,26 @@ unsigned int fw_lcore_id(void)
 	return rte_lcore_id();
 }
 
+/*
+ * rte_eal_init, with what it prints to the streams of C in `text`: of some failures it prints all of
+ * its options. The stream is not closed: another thread may be printing to it.
+ */
+int fw_eal_init(int argc, char **argv, char **text, size_t *len)
+{
+	FILE *out = stdout, *err = stderr, *memory = open_memstream(text, len);
+	int parsed;
+
+	if (memory == NULL)
+		return rte_eal_init(argc, argv);
+	stdout = memory;
+	stderr = memory;
+	parsed = rte_eal_init(argc, argv);
+	stdout = out;
+	stderr = err;
+	fflush(memory);
+	return parsed;
+}
+
 int fw_errno(void)
 {
 	return rte_errno;

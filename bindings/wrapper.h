@@ -46,6 +46,7 @@ void fw_mempool_flush_own_cache(struct rte_mempool *pool);
 unsigned int fw_mempool_ops_get_count(const struct rte_mempool *pool);
 unsigned int fw_lcore_id(void);
 int fw_errno(void);
+int fw_eal_init(int argc, char **argv, char **text, size_t *len);
 
 /* Numbers with which a pool of mbufs was created. */
 struct fw_pool_shape {

@@ -3,7 +3,8 @@
 use std::ffi::{CStr, CString};
 use std::sync::OnceLock;
 
-use crate::error::{Errno, Error};
+use crate::eal_needs;
+use crate::error::{EAL_REASON, Errno, Error};
 use crate::lock_order::{Rank, RankedGuard, RankedMutex};
 use crate::{fork, sys};
 
@@ -72,7 +73,7 @@ pub struct EalConfig {
 }
 
 /// Log levels of DPDK; each includes those before it.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub enum LogLevel {
     /// Critical messages only. Errors are returned to the caller, so this is the default.
     #[default]
@@ -197,9 +198,9 @@ impl Eal {
     /// to 0.2 s, most of it for loading driver plug-ins. Leaves no files.
     ///
     /// # Errors
-    /// [`Error::EalInit`] and [`Error::NoHugepages`] are permanent: DPDK cannot be initialized
-    /// twice. [`Error::EalArgumentsDiffer`] if EAL runs and `config` has other extra arguments.
-    /// [`Error::Forked`] in a child of the process in which EAL runs.
+    /// [`Error::EalInit`], [`Error::EalNeeds`] and [`Error::NoHugepages`] are permanent: DPDK
+    /// cannot be initialized twice. [`Error::EalArgumentsDiffer`] if EAL runs and `config` has
+    /// other extra arguments. [`Error::Forked`] in a child of the process in which EAL runs.
     pub fn init(config: &EalConfig) -> Result<Self, Error> {
         if fork::is_child() {
             return Err(Error::Forked);
@@ -265,6 +266,7 @@ fn start(config: EalConfig) -> Result<State, Error> {
     if unsafe { sys::rte_lcore_count() } != 0 {
         return Ok(attach_running());
     }
+    eal_needs::check(first_allowed_cpu()).map_err(Error::EalNeeds)?;
     let memory = choose_memory(&config)?;
     let arguments = config
         .arguments(memory)
@@ -277,13 +279,40 @@ fn start(config: EalConfig) -> Result<State, Error> {
     pointers.push(core::ptr::null_mut());
     // EAL keeps pointers into its arguments, so they live as long as the process.
     let vector = Vec::leak(pointers);
-    // SAFETY: `count` valid strings followed by NULL, leaked above; called once per process,
-    // because only `STATE`'s initializer calls this function.
-    let parsed = unsafe { sys::rte_eal_init(count, vector.as_mut_ptr()) };
+    let mut text = core::ptr::null_mut();
+    let mut len = 0;
+    // SAFETY: `count` valid strings followed by NULL, leaked above, and two places to write to;
+    // called once per process, because only `STATE`'s initializer calls this function.
+    let parsed =
+        unsafe { sys::fw_eal_init(count, vector.as_mut_ptr(), &raw mut text, &raw mut len) };
     let outcome = if parsed < 0 { Err(Error::EalInit(Errno::last())) } else { Ok(()) };
+    if !text.is_null() {
+        // SAFETY: the shim's, which it leaves to this process.
+        let printed = unsafe { core::slice::from_raw_parts(text.cast::<u8>(), len) };
+        report_output(&String::from_utf8_lossy(printed), outcome.is_ok(), &config);
+    }
     remove_runtime_folder();
     outcome?;
     Ok(State { memory, extra: config.extra, external: false })
+}
+
+/// Handles what EAL printed: of a failure the reason becomes part of the error, so that it is one
+/// line and not all of EAL's options. What a higher log level asks for is printed.
+fn report_output(printed: &str, has_started: bool, config: &EalConfig) {
+    let is_verbose = config.log_level > LogLevel::Critical || config.has_argument(&["--log-level"]);
+    if has_started || is_verbose {
+        eprint!("{printed}");
+    }
+    if !has_started && let Some(reason) = failure_reason(printed) {
+        let _ = EAL_REASON.set(reason);
+    }
+}
+
+/// Finds the reason of a failure: the last line that EAL marks as fatal, or else its last error.
+fn failure_reason(printed: &str) -> Option<String> {
+    let last = |mark: &str| printed.lines().rev().find_map(|line| Some(line.split_once(mark)?.1));
+    let reason = last("FATAL: ").or_else(|| last("EAL: "))?.trim();
+    (!reason.is_empty()).then(|| reason.to_owned())
 }
 
 /// Returns the state of the EAL that the program started. Its runtime directory is left alone.
@@ -333,9 +362,10 @@ fn choose_memory(config: &EalConfig) -> Result<Memory, Error> {
     }
 }
 
-/// True if `mib` MiB of hugepages are available. Reserves them, touches one and unmaps them: this
-/// also detects limits and permissions that the counters in /sys do not show. Under a cgroup limit
-/// of 0 hugepages can be reserved, but the first access raises SIGBUS.
+/// True if `mib` MiB of hugepages are available. Reserves them, touches all and unmaps them, which
+/// takes some 20 ms: this also detects limits and permissions that the counters in /sys do not
+/// show. Under the limit of a control group hugepages can be reserved, but access to more than it
+/// grants raises SIGBUS.
 fn can_map_hugepages(mib: u32) -> bool {
     const PAGE_LOG2: [u32; 2] = [21, 30];
     PAGE_LOG2.into_iter().any(|log2| {
@@ -350,8 +380,8 @@ fn can_map_hugepages(mib: u32) -> bool {
         if at == libc::MAP_FAILED {
             return false;
         }
-        // SAFETY: the first page of the mapping made above, which holds no data.
-        let touched = unsafe { libc::madvise(at, page, libc::MADV_POPULATE_WRITE) } == 0;
+        // SAFETY: the mapping made above, which holds no data.
+        let touched = unsafe { libc::madvise(at, len, libc::MADV_POPULATE_WRITE) } == 0;
         // Kernels before 5.14 do not support MADV_POPULATE_WRITE.
         let touched =
             touched || std::io::Error::last_os_error().raw_os_error() == Some(libc::EINVAL);
@@ -381,6 +411,16 @@ fn first_allowed_cpu() -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn reason_of_a_failure_is_one_line() {
+        let usage = "\nUsage: x [options]\n\nEAL common options:\n  -c COREMASK\n";
+        let printed = format!("{usage}EAL: FATAL: Invalid 'command line' arguments.\n");
+        let printed = format!("{printed}EAL: Invalid 'command line' arguments.\n");
+        assert_eq!(failure_reason(&printed).unwrap(), "Invalid 'command line' arguments.");
+        assert_eq!(failure_reason("EAL: Cannot init\n").unwrap(), "Cannot init");
+        assert_eq!(failure_reason("x: invalid option\n"), None);
+    }
 
     #[test]
     fn extra_arguments_override_defaults() {

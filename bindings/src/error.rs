@@ -1,6 +1,9 @@
 //! Errors of the control path. The data path has none: it accepts or returns fewer frames.
 
 use core::fmt;
+use std::sync::OnceLock;
+
+pub use crate::eal_needs::EalNeed;
 
 /// Error number of the operating system, positive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -35,6 +38,8 @@ impl fmt::Display for Errno {
 pub enum Error {
     /// `rte_eal_init` failed. It cannot be retried in this process.
     EalInit(Errno),
+    /// The system lacks something that EAL needs. It cannot be retried in this process.
+    EalNeeds(EalNeed),
     /// EAL already runs with other extra arguments.
     EalArgumentsDiffer,
     /// This process was forked from one in which EAL runs.
@@ -96,18 +101,29 @@ pub enum Error {
     BadName,
 }
 
+/// The reason that EAL gave for [`Error::EalInit`].
+pub(crate) static EAL_REASON: OnceLock<String> = OnceLock::new();
+
 /// Remedy when DPDK's heap is exhausted.
 const NO_MEMORY_HINT: &str =
-    "(raise /proc/sys/vm/nr_hugepages, or use a smaller MTU or fewer devices)";
+    "(raise /proc/sys/vm/nr_hugepages or the control group's limit, or use a smaller MTU)";
 
 impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::EalInit(errno) => write!(
-                f,
-                "DPDK's environment did not start: {errno} (EAL's argument --log-level=debug makes \
-                 it say why; it starts once in a process)"
-            ),
+            Self::EalInit(errno) => {
+                write!(f, "DPDK's environment did not start: ")?;
+                match EAL_REASON.get() {
+                    Some(reason) => write!(f, "{reason}")?,
+                    None => write!(f, "{errno}")?,
+                }
+                write!(
+                    f,
+                    " (EAL's argument --log-level=debug makes it say more; it starts once in a \
+                     process)"
+                )
+            }
+            Self::EalNeeds(need) => write!(f, "DPDK's environment cannot start: {need}"),
             Self::EalArgumentsDiffer => write!(
                 f,
                 "DPDK's environment already runs with other arguments (open this device first, or \

@@ -17,6 +17,7 @@
 mod attached;
 mod burst_lock;
 pub mod eal;
+mod eal_needs;
 pub mod error;
 mod fd;
 pub mod fork;

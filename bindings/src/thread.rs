@@ -24,6 +24,11 @@ pub struct ThreadRegistration {
 impl Eal {
     /// Registers the calling thread. If it is registered already, the returned value has no effect.
     ///
+    /// DPDK's multi-process support and registered threads exclude each other: the first
+    /// registration turns the support off for good (`rte_mp_disable`), in a host program too. Where
+    /// a secondary process has used it already, registration is refused, and threads use mempools
+    /// without a cache.
+    ///
     /// # Errors
     /// [`Error::ThreadRegister`] if all lcore slots (128 in Debian's build) are in use.
     pub fn register_thread(self) -> Result<ThreadRegistration, Error> {

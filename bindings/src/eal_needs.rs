@@ -1,0 +1,119 @@
+//! What EAL needs of the system before it is started. Without it `rte_eal_init` prints all of its
+//! options, or aborts the process.
+
+use core::fmt;
+use std::ffi::CString;
+use std::fs::File;
+use std::os::unix::ffi::OsStringExt;
+use std::path::{Path, PathBuf};
+
+/// A need of EAL that the system does not meet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum EalNeed {
+    /// EAL finds processors in `/sys/devices/system/cpu`.
+    Sysfs,
+    /// EAL reads its own mappings and flags in `/proc/self`.
+    Procfs,
+    /// EAL creates a folder for its files, even if there are none: below `/var/run` as root, else
+    /// below `$XDG_RUNTIME_DIR` or `/tmp`.
+    RuntimeFolder,
+    /// EAL opens files, sockets and event descriptors.
+    Descriptors,
+}
+
+impl fmt::Display for EalNeed {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Sysfs => write!(
+                f,
+                "/sys/devices/system/cpu does not describe this processor (mount sysfs at /sys)"
+            ),
+            Self::Procfs => write!(f, "/proc/self cannot be read (mount proc at /proc)"),
+            Self::RuntimeFolder => write!(
+                f,
+                "no folder can be created in {} (set RUNTIME_DIRECTORY to a folder that can be \
+                 written)",
+                runtime_parent().display()
+            ),
+            Self::Descriptors => write!(
+                f,
+                "the process may open fewer than {DESCRIPTORS_MIN} more files (raise it with \
+                 ulimit -n)"
+            ),
+        }
+    }
+}
+
+/// Descriptors that EAL and the first port open, about.
+const DESCRIPTORS_MIN: usize = 24;
+
+/// Checks the needs of EAL, started on this processor.
+pub(crate) fn check(cpu: usize) -> Result<(), EalNeed> {
+    // The thread's own: some systems hide the processes, and let it see itself.
+    if File::open("/proc/self/auxv").is_err() || File::open("/proc/self/maps").is_err() {
+        // The files are absent too if no descriptor is left.
+        return Err(if can_open() { EalNeed::Procfs } else { EalNeed::Descriptors });
+    }
+    if !can_open() {
+        return Err(EalNeed::Descriptors);
+    }
+    let core = format!("/sys/devices/system/cpu/cpu{cpu}/topology/core_id");
+    if !Path::new(&core).exists() {
+        return Err(EalNeed::Sysfs);
+    }
+    if can_create_in(&runtime_parent()) { Ok(()) } else { Err(EalNeed::RuntimeFolder) }
+}
+
+/// True if as many descriptors are left as EAL needs.
+fn can_open() -> bool {
+    let opened = (0..DESCRIPTORS_MIN).map_while(|_| File::open("/").ok());
+    opened.collect::<Vec<_>>().len() == DESCRIPTORS_MIN
+}
+
+/// Folder in which EAL creates its own, as `eal_create_runtime_dir` chooses it.
+fn runtime_parent() -> PathBuf {
+    // SAFETY: returns a number.
+    let is_root = unsafe { libc::getuid() } == 0;
+    let named = |name| std::env::var_os(name).filter(|text| !text.is_empty()).map(PathBuf::from);
+    let chosen = match named("RUNTIME_DIRECTORY") {
+        Some(folder) => Some(folder),
+        None if is_root => Some("/var/run".into()),
+        None => named("XDG_RUNTIME_DIR"),
+    };
+    let parent = chosen.unwrap_or_else(|| "/tmp".into());
+    let own = parent.join("dpdk");
+    if own.is_dir() { own } else { parent }
+}
+
+/// True if this process may create files in a folder.
+fn can_create_in(folder: &Path) -> bool {
+    let Ok(path) = CString::new(folder.as_os_str().to_owned().into_vec()) else { return false };
+    // SAFETY: a string.
+    unsafe { libc::access(path.as_ptr(), libc::W_OK | libc::X_OK) == 0 }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn folder_that_is_absent_or_read_only_is_refused() {
+        assert!(can_create_in(Path::new("/tmp")));
+        assert!(!can_create_in(Path::new("/proc/self/absent")));
+        assert!(!can_create_in(Path::new("/sys/devices/absent")));
+    }
+
+    #[test]
+    fn processor_without_an_entry_is_refused() {
+        assert_eq!(check(1 << 20), Err(EalNeed::Sysfs));
+    }
+
+    #[test]
+    fn needs_are_named_on_one_line_with_a_remedy() {
+        let needs = [EalNeed::Sysfs, EalNeed::Procfs, EalNeed::RuntimeFolder, EalNeed::Descriptors];
+        for need in needs {
+            let text = need.to_string();
+            assert!(text.ends_with(')') && text.contains(" (") && !text.contains('\n'), "{text}");
+        }
+    }
+}
