@@ -2,7 +2,6 @@
 
 mod open;
 
-use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
@@ -48,6 +47,8 @@ pub(crate) struct ContextInner {
     pub(crate) qp_numbers: Numbers,
     pub(crate) cq_numbers: Numbers,
     pub(crate) srq_numbers: Numbers,
+    /// Those of protection domains.
+    pub(crate) pd_numbers: Numbers,
     /// Queue pairs that belong to no shard yet.
     pub(crate) unbound: Arc<UnboundQps>,
     /// Held while listeners are opened and closed: the port that was chosen last for one.
@@ -58,7 +59,6 @@ pub(crate) struct ContextInner {
     pub(crate) taken_events: TakenEvents,
     arena: Arena,
     clock: Clock,
-    pd_next: AtomicU32,
     /// Those that poll the shards, and the one that watches the link.
     threads: Mutex<Vec<ContextThread>>,
     pub(crate) link: LinkState,
@@ -246,11 +246,6 @@ impl ContextInner {
             let _awaiting = self.shards.add_waiters();
             self.events.wait_for(event, source, timeout - spin, ready)
         })
-    }
-
-    /// Returns the ID of a new protection domain.
-    pub(crate) fn next_pd(&self) -> u32 {
-        self.pd_next.fetch_add(1, Ordering::Relaxed)
     }
 
     pub(crate) const fn drive_mode(&self) -> DriveMode {

@@ -129,7 +129,7 @@ impl Context {
     /// completions on `channel`, a channel of this context.
     ///
     /// # Errors
-    /// As [`Context::create_cq`]; `Gone` also if the channel is of another context.
+    /// As [`Context::create_cq`]; `OtherContext` if the channel is of another context.
     pub fn create_cq_on(&self, channel: &CompChannel, capacity: usize) -> Result<Cq, CreateError> {
         self.create_cq_with(&CqOptions::new(capacity).channel(channel))
     }
@@ -147,7 +147,7 @@ impl Cq {
     fn new(context: &Arc<ContextInner>, options: &CqOptions<'_>) -> Result<Self, CreateError> {
         let &CqOptions { capacity, channel, shard } = options;
         if channel.is_some_and(|channel| !channel.belongs_to(context)) {
-            return Err(CreateError::Gone);
+            return Err(CreateError::OtherContext);
         }
         let count = context.shards.len();
         if let Some(shard) = shard.filter(|&shard| shard >= count) {

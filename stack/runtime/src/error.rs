@@ -161,10 +161,14 @@ pub enum CreateError {
     /// A limit is reached.
     #[error(transparent)]
     Limit(#[from] LimitError),
-    /// An argument belongs to another context or protection domain, or the context is closed.
-    #[error(
-        "a queue, a channel or a domain is of another context or domain, or the context is closed"
-    )]
+    /// A queue or a channel belongs to another context.
+    #[error("a queue or a channel is of another context: create it in the same")]
+    OtherContext,
+    /// The shared receive queue belongs to another protection domain.
+    #[error("the shared receive queue is of another protection domain: create it in the same")]
+    OtherDomain,
+    /// The context closes or has failed, or this is a child made by `fork`.
+    #[error("the context is closed, has failed, or belongs to the parent process: open another")]
     Gone,
     /// A queue is to have more requests or completions than one can.
     #[error("a queue of {wanted} entries is too long: ask for {limit} or fewer")]
@@ -254,9 +258,12 @@ pub enum MemoryError {
     /// A limit is reached.
     #[error(transparent)]
     Limit(#[from] LimitError),
-    /// The queue pair is of another protection domain or context, or the context is closed.
-    #[error("the queue pair is of another protection domain or context, or the context is closed")]
+    /// The queue pair is of another protection domain or context.
+    #[error("the queue pair is of another protection domain or context: use one of the same")]
     Foreign,
+    /// The context of the queue pair is closed, or has failed.
+    #[error("the context is closed, or has failed: open another")]
+    Gone,
 }
 
 /// Error of registering a buffer; returns the buffer.

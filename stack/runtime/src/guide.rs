@@ -68,6 +68,22 @@
 //! # }
 //! ```
 //!
+//! Four things surprise programs that come from other queues:
+//!
+//! - *An overrun ends all.* One completion too many ends every queue pair of the completion queue,
+//!   as with RNICs. Count the sends and receives that can be outstanding on all of them, or give
+//!   a queue pair that must not suffer from others a completion queue of its own. [`Cq::overrun`]
+//!   says if it happened, [`Cq::resize`] makes room in time.
+//! - *Unsignaled requests free their slots late.* A full queue of them stays full until the shard
+//!   is polled: after [`PostError::QueueFull`] call [`Cq::poll`] or [`Context::drive`], although no
+//!   completion is due. Signal one in every half queue, and its completion says that those before
+//!   it are done.
+//! - *A queue pair serves one connection.* There is no way back from the error state: create
+//!   another, which costs some microseconds, and connect that.
+//! - *Nobody watches an idle connection.* A peer that lost power is noticed when something is sent,
+//!   after [`TcpSettings::user_timeout`]; with nothing outstanding it is never noticed. Servers set
+//!   [`TcpSettings::keepalive`], for example to a minute.
+//!
 //! # Connection
 //!
 //! The responder listens; the initiator connects. Private data goes each way, to advertise memory.

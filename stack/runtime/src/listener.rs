@@ -177,13 +177,13 @@ impl ConnRequest {
     /// queue pair: see [`Qp::wait_established`].
     ///
     /// # Errors
-    /// [`CmError`]: `Gone` if the initiator has given up in the meantime or the queue pair is of
-    /// another context; `WrongShard` if the queue pair belongs to another shard than the request;
-    /// `CqOverrun` if one of its completion queues has overrun.
+    /// [`CmError`]: `Gone` if the initiator has given up in the meantime; `OtherContext` if the
+    /// queue pair is of another context; `WrongShard` if it belongs to another shard than the
+    /// request; `CqOverrun` if one of its completion queues has overrun.
     /// On error the request is rejected.
     pub fn accept(mut self, qp: &Qp, param: ConnParam) -> Result<(), CmError> {
         if !qp.belongs_to(&self.context) {
-            return Err(CmError::Gone);
+            return Err(CmError::OtherContext);
         }
         let request = self.id;
         let shard = self.context.shards.get(self.shard);

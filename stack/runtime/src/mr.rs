@@ -1,7 +1,6 @@
 //! Memory regions.
 
 use std::fmt;
-use std::sync::Arc;
 
 use ferrowarp_proto::ddp::atomic::{ATOMIC_LEN, AtomicOp};
 use ferrowarp_proto::ddp::memory::Access;
@@ -35,7 +34,7 @@ const UNALIGNED: &str = "a word's address is a multiple of eight";
 /// that.
 // req: RDMAP-011, DDP-008
 pub struct Mr {
-    context: Arc<ContextInner>,
+    pd: Pd,
     stag: Stag,
     span: Span,
     /// `None` for memory of the caller.
@@ -68,8 +67,8 @@ impl Pd {
         access: Access,
     ) -> Result<Mr, RegisterRefused> {
         match qp.access_scope_in(self) {
-            Some(scope) => self.register_buffer(scope, buffer, access),
-            None => Err(RegisterRefused { error: MemoryError::Foreign, buffer }),
+            Ok(scope) => self.register_buffer(scope, buffer, access),
+            Err(error) => Err(RegisterRefused { error, buffer }),
         }
     }
 
@@ -79,7 +78,7 @@ impl Pd {
         buffer: Buffer,
         access: Access,
     ) -> Result<Mr, RegisterRefused> {
-        match Mr::register(self.context(), scope, buffer.span(), access) {
+        match Mr::register(self, scope, buffer.span(), access) {
             Ok(mr) => Ok(mr.with_buffer(buffer)),
             Err(error) => Err(RegisterRefused { error, buffer }),
         }
@@ -104,17 +103,18 @@ impl Pd {
     ) -> Result<Mr, MemoryError> {
         // SAFETY: the caller guarantees what `Span::new` requires.
         let span = unsafe { Span::new(start, len) };
-        Mr::register(self.context(), self.id().into(), span, access)
+        Mr::register(self, self.id().into(), span, access)
     }
 }
 
 impl Mr {
     fn register(
-        context: &Arc<ContextInner>,
+        pd: &Pd,
         scope: AccessScope,
         span: Span,
         access: Access,
     ) -> Result<Self, MemoryError> {
+        let context = pd.context();
         let permit = context.limits.acquire(Resource::RegisteredBytes, span.len())?;
         let stag = context.regions.register(&Registration {
             pd: scope.pd,
@@ -124,7 +124,7 @@ impl Mr {
             access: access | Access::LOCAL_READ,
             backing: span.addr(),
         })?;
-        Ok(Self { context: Arc::clone(context), stag, span, buffer: None, _permit: permit })
+        Ok(Self { pd: pd.clone(), stag, span, buffer: None, _permit: permit })
     }
 
     /// Stores the buffer that was registered in the region.
@@ -253,7 +253,7 @@ impl Mr {
     /// that name the region fail, and a peer's request that names it ends the connection.
     // req: DDP-210, RDMAP-043, RDMAP-281
     pub fn revoke(&mut self) {
-        let ContextInner { regions, shards, .. } = &*self.context;
+        let ContextInner { regions, shards, .. } = &**self.pd.context();
         invalidation::revoke_region(regions, self.stag, || shards.synchronize());
     }
 
@@ -266,7 +266,7 @@ impl Mr {
     // req: RDMAP-007, RDMAP-280
     pub fn enable(&mut self, access: Access) -> Stag {
         self.revoke();
-        let enabled = self.context.regions.enable(self.stag, access | Access::LOCAL_READ);
+        let enabled = self.pd.context().regions.enable(self.stag, access | Access::LOCAL_READ);
         self.stag = enabled.expect("the slot is a region until it is released");
         self.stag
     }
@@ -274,7 +274,7 @@ impl Mr {
     /// Number of memory windows bound to the region now.
     #[must_use]
     pub fn window_count(&self) -> u32 {
-        self.context.regions.window_count(self.stag)
+        self.pd.context().regions.window_count(self.stag)
     }
 
     /// Deregisters and returns the buffer; `None` if the memory is the caller's.
@@ -288,7 +288,7 @@ impl Mr {
     fn release(&mut self) {
         if self.stag != 0 {
             self.revoke();
-            self.context.regions.release(self.stag);
+            self.pd.context().regions.release(self.stag);
             self.stag = 0;
         }
     }

@@ -1,7 +1,6 @@
 //! Memory windows.
 
 use std::fmt;
-use std::sync::Arc;
 
 use ferrowarp_proto::ddp::memory::Access;
 use ferrowarp_proto::ddp::regions::{Bind, Stag, WindowKeys};
@@ -23,7 +22,7 @@ use crate::pd::Pd;
 ///
 /// It does not keep memory alive: its region may be dropped at any time.
 pub struct Mw {
-    context: Arc<ContextInner>,
+    pd: Pd,
     /// STag of the latest bind request.
     stag: Stag,
     /// STag whose tag the next bind request keeps.
@@ -37,10 +36,10 @@ impl Pd {
     /// # Errors
     /// [`MemoryError::Register`] if the region table is full.
     pub fn allocate_window(&self) -> Result<Mw, MemoryError> {
-        let context = Arc::clone(self.context());
+        let context = self.context();
         let stag = context.regions.allocate_window(self.id())?;
         let keys = context.regions.window_keys();
-        Ok(Mw { context, stag, tag: stag, keys })
+        Ok(Mw { pd: self.clone(), stag, tag: stag, keys })
     }
 }
 
@@ -74,7 +73,7 @@ impl Mw {
         zero_based: bool,
     ) -> Operation {
         let addr = region.addr_of(offset, len);
-        self.stag = self.keys.next(&self.context.regions, self.tag);
+        self.stag = self.keys.next(&self.pd.context().regions, self.tag);
         self.tag = self.stag;
         let (rkey, lkey) = (self.stag, region.lkey());
         Operation::Bind(Bind { rkey, lkey, addr, len: len as u64, access, zero_based })
@@ -84,7 +83,7 @@ impl Mw {
     /// it, and queued requests to bind it fail. Waits until no poll uses it any more. True if it
     /// was bound.
     pub fn revoke(&mut self) -> bool {
-        let ContextInner { regions, shards, .. } = &*self.context;
+        let ContextInner { regions, shards, .. } = &**self.pd.context();
         let wait = || shards.synchronize();
         let (tag, was_bound) = invalidation::revoke_window(regions, &mut self.keys, self.tag, wait);
         self.tag = tag;
@@ -101,7 +100,7 @@ impl fmt::Debug for Mw {
 
 impl Drop for Mw {
     fn drop(&mut self) {
-        let ContextInner { regions, shards, .. } = &*self.context;
+        let ContextInner { regions, shards, .. } = &**self.pd.context();
         invalidation::dealloc_window(regions, self.tag, || shards.synchronize());
     }
 }

@@ -16,7 +16,7 @@ use ferrowarp_proto::verbs::wr::{PostError, RecvWr, SendWr};
 
 use crate::context::ContextInner;
 use crate::cq::Cq;
-use crate::error::{CreateError, LimitError};
+use crate::error::{CreateError, LimitError, MemoryError};
 use crate::events::AsyncEvent;
 use crate::limits::{Resource, check_queue_len};
 use crate::pd::Pd;
@@ -46,7 +46,7 @@ pub struct Qp {
 }
 
 #[cfg(target_pointer_width = "64")]
-const _: () = assert!(size_of::<Qp>() == 72, "the application has one for each queue pair");
+const _: () = assert!(size_of::<Qp>() == 64, "the application has one for each queue pair");
 
 impl Pd {
     /// Creates a queue pair that can access the regions of this domain.
@@ -64,12 +64,10 @@ impl Qp {
         let (send_cq, recv_cq) = (options.send_cq.clone(), options.recv_cq.clone());
         // req: DDP-213, DDP-215, RDMAP-285, RDMAP-292
         if !send_cq.belongs_to(context) || !recv_cq.belongs_to(context) {
-            return Err(CreateError::Gone);
+            return Err(CreateError::OtherContext);
         }
         let srq = options.srq;
-        if srq.is_some_and(|srq| !srq.belongs_to(context, pd.id())) {
-            return Err(CreateError::Gone);
-        }
+        srq.map_or(Ok(()), |srq| srq.check_domain(pd))?;
         if context.shards.have_ended() || context.is_in_child() {
             return Err(CreateError::Gone);
         }
@@ -128,7 +126,7 @@ impl Qp {
     }
 
     #[inline]
-    const fn context(&self) -> &Arc<ContextInner> {
+    fn context(&self) -> &Arc<ContextInner> {
         self.pd.context()
     }
 
@@ -139,11 +137,15 @@ impl Qp {
     }
 
     /// Returns its access scope, if it belongs to this domain and its context is open.
-    pub(crate) fn access_scope_in(&self, pd: &Pd) -> Option<AccessScope> {
+    pub(crate) fn access_scope_in(&self, pd: &Pd) -> Result<AccessScope, MemoryError> {
         // req: DDP-213, DDP-215
-        let is_in_domain = pd.belongs_to(self.context()) && pd.id() == self.pd.id();
-        let scope = AccessScope { pd: pd.id(), stream: self.stream };
-        (is_in_domain && !self.context().shards.have_ended()).then_some(scope)
+        if !pd.belongs_to(self.context()) || pd.id() != self.pd.id() {
+            return Err(MemoryError::Foreign);
+        }
+        if self.context().shards.have_ended() {
+            return Err(MemoryError::Gone);
+        }
+        Ok(AccessScope { pd: pd.id(), stream: self.stream })
     }
 
     /// Number of its shard ([`Context::shard`](crate::Context::shard)); `None` while it belongs to
@@ -418,8 +420,7 @@ impl Qp {
         let context = self.context();
         let event = self.shared.next_event(self.id, &context.taken_events)?;
         if !self.shared.has_events() {
-            let is_empty = || !self.shared.has_events();
-            context.events.remove_if_unseen(self.event(), is_empty);
+            context.events.remove_if_unseen(self.event(), || !self.shared.has_events());
         }
         Some(match event {
             Event::ConnectFailed { qp, error, private_data, reads } => {

@@ -34,7 +34,7 @@ struct SrqInner {
     in_engines: Box<[Option<SrqId>]>,
     /// The only shard that has it.
     shard: Option<usize>,
-    pd: u32,
+    pd: Pd,
     producer: CachePadded<SpinLock<RqProducer>>,
     shared: Arc<SrqShared>,
     context: Arc<ContextInner>,
@@ -79,7 +79,7 @@ impl Pd {
             id,
             in_engines: vec![None; count].into(),
             shard,
-            pd: self.id(),
+            pd: self.clone(),
             producer: CachePadded::new(SpinLock::new(producer)),
             shared,
             context,
@@ -159,9 +159,15 @@ impl Srq {
         self.inner.in_engines[shard]
     }
 
-    /// True if it belongs to this context and domain.
-    pub(crate) fn belongs_to(&self, context: &Arc<ContextInner>, pd: u32) -> bool {
-        Arc::ptr_eq(&self.inner.context, context) && self.inner.pd == pd
+    /// Fails unless it belongs to this domain.
+    pub(crate) fn check_domain(&self, pd: &Pd) -> Result<(), CreateError> {
+        if !pd.belongs_to(&self.inner.context) {
+            return Err(CreateError::OtherContext);
+        }
+        if self.inner.pd.id() != pd.id() {
+            return Err(CreateError::OtherDomain);
+        }
+        Ok(())
     }
 }
 
@@ -171,7 +177,7 @@ impl SrqInner {
         let shards = self.shard.map_or(0..self.in_engines.len(), |shard| shard..shard + 1);
         for (number, shard) in shards.enumerate() {
             let (buffers, shared) = (Arc::clone(buffers), Arc::clone(&self.shared));
-            let pd = self.pd;
+            let pd = self.pd.id();
             let created = self
                 .context
                 .shards

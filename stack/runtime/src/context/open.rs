@@ -1,6 +1,6 @@
 //! Opening of contexts: devices, engines, shards and their threads.
 
-use std::sync::atomic::{AtomicU32, AtomicUsize};
+use std::sync::atomic::AtomicUsize;
 use std::sync::{Arc, Mutex, OnceLock, Weak};
 
 use ferrowarp_proto::ddp::regions::RegionTable;
@@ -167,6 +167,7 @@ impl Context {
             qp_numbers: Numbers::new(qps_max),
             cq_numbers: Numbers::new(u32::MAX as usize),
             srq_numbers: Numbers::new(u32::MAX as usize),
+            pd_numbers: Numbers::new(u32::MAX as usize),
             unbound,
             listeners: Mutex::default(),
             regions,
@@ -175,7 +176,6 @@ impl Context {
             taken_events: TakenEvents::default(),
             arena: Arena::default(),
             clock,
-            pd_next: AtomicU32::new(1),
             threads: Mutex::new(threads),
             link,
             paired: OnceLock::new(),

@@ -157,7 +157,7 @@ fn req_notify_without_a_channel_is_refused() {
     assert_eq!(left.create_cq(4).unwrap().req_notify(Notify::Next), Err(ReqNotifyError::NoChannel));
     assert_eq!(
         left.create_cq_on(&channel, 4).err(),
-        Some(CreateError::Gone),
+        Some(CreateError::OtherContext),
         "channel of another context"
     );
     let cq = right.create_cq_on(&channel, 4).unwrap();

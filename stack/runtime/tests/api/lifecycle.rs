@@ -212,3 +212,25 @@ fn queue_that_is_too_long_is_refused() {
     assert!(left.pd.create_qp(&options).is_ok() && left.pd.create_srq(0).is_ok());
     assert_eq!(none.resize(0), Ok(()));
 }
+
+/// What is too long for a request is an error, not a panic.
+#[test]
+fn lengths_are_checked_where_a_request_is_built() {
+    use ferrowarp::{Payload, RecvWr, Sge, sg_list};
+    assert_eq!(Payload::inline(&[7; 96]).unwrap().len(), 96);
+    assert_eq!(
+        Payload::inline(&[7; 97]).unwrap_err().to_string(),
+        "97 inline bytes are too many: give 96 or fewer"
+    );
+    let elements = [Sge::default(); 7];
+    assert!(sg_list(&elements[..6]).is_ok() && Payload::gather(&elements[..6]).is_ok());
+    let error = RecvWr::new(1, &elements).unwrap_err();
+    assert_eq!(error.to_string(), "7 scatter/gather elements are too many: give 6 or fewer");
+    assert_eq!(Payload::gather(&elements), Err(error));
+    let param = |len| ConnParam::default().with_private_data(&vec![1; len]);
+    assert_eq!(param(512).unwrap().private_data.len(), 512);
+    assert_eq!(
+        param(513).unwrap_err().to_string(),
+        "513 bytes of private data are too many: give 512 or fewer"
+    );
+}

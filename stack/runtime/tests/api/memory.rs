@@ -269,14 +269,17 @@ fn objects_of_another_context_are_refused() {
         pd.create_qp(&options).err()
     };
     assert_eq!(create(&left.pd, &left, &left), None);
-    assert_eq!(create(&left.pd, &right, &left), Some(CreateError::Gone));
-    assert_eq!(create(&left.pd, &left, &right), Some(CreateError::Gone));
-    assert_eq!(create(&left.pd, &right, &right), Some(CreateError::Gone));
+    assert_eq!(create(&left.pd, &right, &left), Some(CreateError::OtherContext));
+    assert_eq!(create(&left.pd, &left, &right), Some(CreateError::OtherContext));
+    assert_eq!(create(&left.pd, &right, &right), Some(CreateError::OtherContext));
     let srq = right.pd.create_srq(1).unwrap();
     let (send_cq, recv_cq) = (&left.cq, &left.cq);
     let options = QpOptions::new(send_cq).recv_cq(recv_cq).max_send_wr(1).max_recv_wr(1);
     let sharing = left.pd.create_qp(&options.srq(&srq));
-    assert_eq!(sharing.err(), Some(CreateError::Gone));
+    assert_eq!(sharing.err(), Some(CreateError::OtherContext));
+    let srq = left.context.alloc_pd().create_srq(1).unwrap();
+    let sharing = left.pd.create_qp(&options.srq(&srq));
+    assert_eq!(sharing.err(), Some(CreateError::OtherDomain));
     // An STag of the other context is invalid here.
     let (a, _b) = connect(&left, &right);
     let foreign = right.mr(64, Access::ALL);
