@@ -47,7 +47,7 @@ pub fn parse<T: options::Checked>() -> T {
         // whole help for it.
         if !error.use_stderr() {
             output::note(error.print());
-            std::process::exit(i32::from(!output::conclude()));
+            std::process::exit(i32::from(!output::is_written()));
         }
         let about = text.trim_start_matches("error: ").split("\n\n").next().unwrap_or_default();
         let missing = clap::error::ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand;
@@ -81,10 +81,10 @@ pub fn run_program(name: &'static str, program: impl FnOnce() -> anyhow::Result<
     tracing_subscriber::registry().with(layer.with_filter(filter)).init();
     signals::install();
     let Err(error) = program() else {
-        return if output::conclude() { ExitCode::SUCCESS } else { ExitCode::FAILURE };
+        return if output::is_written() { ExitCode::SUCCESS } else { ExitCode::FAILURE };
     };
     match stop::of_error(&error) {
-        Some(Stop::Output) => drop(output::conclude()),
+        Some(Stop::Output) => drop(output::is_written()),
         stopped => {
             output::complain(&format!("{error:#}"));
             if let Some(Stop::Signal(signal)) = stopped {

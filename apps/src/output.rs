@@ -84,10 +84,10 @@ pub fn complain(message: &str) {
     output().complain(message);
 }
 
-/// Reports a failure that has not been reported. False if standard output failed, and the program
-/// with it.
+/// True unless standard output failed, and the program with it. Reports a failure that has not been
+/// reported.
 #[must_use]
-pub fn conclude() -> bool {
+pub fn is_written() -> bool {
     let output = output();
     let Some(error) = &output.failure else { return true };
     let is_pipe = error.kind() == io::ErrorKind::BrokenPipe;

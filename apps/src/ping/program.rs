@@ -29,9 +29,9 @@ pub fn program(options: &Options) -> anyhow::Result<()> {
             let serves = Some(common.timeout);
             let demand = Demand { connections, busy, shards: shards.shards, serves };
             let (context, cores) = common.device.open_end(*shards, demand)?;
-            print_clock(&context, common);
             let mut workers = server(&context, common, clients)?;
             output::announce(&format!("waiting for clients on port {}", common.port))?;
+            print_clock(&context, common);
             let outcome = run_workers(&mut workers, &cores);
             if *persistent && was_interrupted() { Ok(()) } else { outcome }
         }
@@ -83,7 +83,7 @@ fn client(
 /// Prints the clock with `--verbose`.
 fn print_clock(context: &Context, common: &CommonArgs) {
     if common.verbose {
-        println!("clock: {}", context.clock());
+        output::print(&format!("clock: {}", context.clock()));
     }
 }
 

@@ -77,7 +77,8 @@ const PROGRAMS: [Program; 10] = [
         server: PING_SERVER,
         short: "iwping client 198.18.0.1 -C 3 -v --timeout 60 --dev memif:$PWD/sock,client \
                 --ip 198.18.0.2/24",
-        long: "iwping client 198.18.0.1 --timeout 60 --dev memif:$PWD/sock,client --ip 198.18.0.2/24",
+        long: "iwping client 198.18.0.1 --timeout 60 --dev memif:$PWD/sock,client \
+               --ip 198.18.0.2/24",
         serves: false,
     },
     Program {
