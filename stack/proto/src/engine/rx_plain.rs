@@ -38,16 +38,13 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
             return Err(frame);
         }
         let Some(segment) = conn.tcb.parse_plain(&frame) else { return Err(frame) };
-        let (mut payload, mut ends) =
-            (TrainPayload::single(segment.payload_len()), Ends::new_const());
-        let find_train = |tcb: &_, payload: &mut _, len_max| {
-            if !burst.is_empty() {
-                find_train::<Types<D, M, C>>(tcb, &segment, burst, payload, len_max, &mut ends);
-            }
+        let mut ends = Ends::new_const();
+        let find_train = |tcb: &_, len_max| {
+            find_train::<Types<D, M, C>>(tcb, &segment, burst, len_max, &mut ends)
         };
-        if !conn.tcb.handle_plain(now, &segment.header, &mut payload, find_train) {
-            return Err(frame);
-        }
+        let payload =
+            conn.tcb.handle_plain(now, &segment.header, segment.payload_len(), find_train);
+        let Some(payload) = payload else { return Err(frame) };
         if payload.len > 0 {
             conn.deliver_train(cx, now, &segment, &payload, &ends, frame, burst);
         }
@@ -62,7 +59,7 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
     }
 }
 
-/// Adds the segments that continue a train with `first`, `len_max` bytes in all at most; the next
+/// Returns the payload of the train that begins with `first`, `len_max` bytes at most; the next
 /// frame is the last of `burst`. Whatever follows is refused by prediction alone: a frame is parsed
 /// at most once here, and once as the first of its own train.
 #[inline(always)]
@@ -70,10 +67,10 @@ fn find_train<E: Env>(
     tcb: &Tcb<Rx<E>, Retained<E>>,
     first: &PlainSegment,
     burst: &[Rx<E>],
-    payload: &mut TrainPayload,
     len_max: u32,
     ends: &mut Ends,
-) {
+) -> TrainPayload {
+    let mut payload = TrainPayload::single(first.payload_len());
     let mut seq = first.header.seq + payload.len;
     for frame in burst.iter().rev() {
         let Some(next) = tcb.parse_plain(frame) else { break };
@@ -89,6 +86,7 @@ fn find_train<E: Env>(
         payload.push(len);
         seq += len;
     }
+    payload
 }
 
 impl<E: Env> Connection<E> {

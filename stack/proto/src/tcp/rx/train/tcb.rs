@@ -2,6 +2,7 @@
 
 use super::TrainPayload;
 use crate::device::{Retained, RxFrame};
+use crate::tcp::rx::fast_path::Predicted;
 use crate::tcp::tcb::Tcb;
 use crate::time::Instant;
 use crate::wire::tcp::{PlainHeader, PlainSegment};
@@ -15,30 +16,43 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
         self.template.parse_plain(frame, self.cfg.checksum)
     }
 
-    /// Processes a plain segment with this header, or the train that begins with it, on the fast
-    /// path. `payload` is that of the segment; `find_train` adds the segments that continue it, up
-    /// to a total length, and is called only if they are processed as well. If it returns true, the
-    /// whole payload is delivered: the caller consumes it in order, as of
+    /// Processes a plain segment with this header and `len` bytes of payload, or the train that
+    /// begins with it, on the fast path. `find_train` returns the payload together with that of the
+    /// segments that continue it, up to a total length, and is called only if they are processed as
+    /// well. The whole payload returned is delivered: the caller consumes it in order, as of
     /// [`Delivered::InOrder`](crate::tcp::Delivered::InOrder), and nothing buffered follows.
     ///
-    /// If it returns false nothing was processed: the segment is to be passed to
+    /// If it returns `None` nothing was processed: the segment is to be passed to
     /// [`Tcb::handle_segment`].
-    #[inline(never)]
+    #[inline(always)]
     #[must_use]
     pub fn handle_plain(
         &mut self,
         now: Instant,
         header: &PlainHeader,
-        payload: &mut TrainPayload,
-        find_train: impl FnOnce(&Self, &mut TrainPayload, u32),
-    ) -> bool {
-        let Some(predicted) = self.predict(now, header, payload.len) else { return false };
-        if payload.len > 0 {
-            find_train(self, payload, predicted.train_len_max);
-        }
+        len: u32,
+        find_train: impl FnOnce(&Self, u32) -> TrainPayload,
+    ) -> Option<TrainPayload> {
+        let predicted = self.predict(now, header, len)?;
+        let payload = if len > 0 {
+            find_train(self, predicted.train_len_max)
+        } else {
+            TrainPayload::single(0)
+        };
+        self.receive_plain(now, header, &payload, predicted);
+        Some(payload)
+    }
+
+    #[inline(never)]
+    fn receive_plain(
+        &mut self,
+        now: Instant,
+        header: &PlainHeader,
+        payload: &TrainPayload,
+        predicted: Predicted,
+    ) {
         self.receive_predicted(now, header, payload, &predicted);
         let counts = &mut self.segment_counts;
         counts.segments_in = counts.segments_in.wrapping_add(payload.segments);
-        true
     }
 }

@@ -42,20 +42,16 @@ fn train(segments: &[Segment]) -> TrainPayload {
 /// Receives a train; true if it was processed. Its segments after the first are looked for only
 /// then, and must fit the window.
 fn receive_train(script: &mut Script, segments: &[Segment]) -> bool {
-    let mut payload = TrainPayload::single(segments[0].payload_len());
     let mut is_found = false;
-    let is_processed = script.end.tcb.handle_plain(
-        script.now,
-        &header(&segments[0]),
-        &mut payload,
-        |tcb, payload, len_max| {
-            assert_eq!(len_max, tcb.rcv.window());
-            is_found = true;
-            *payload = train(segments);
-        },
-    );
-    assert_eq!(is_found, is_processed && segments[0].payload_len() > 0);
-    is_processed
+    let len = segments[0].payload_len();
+    let header = header(&segments[0]);
+    let received = script.end.tcb.handle_plain(script.now, &header, len, |tcb, len_max| {
+        assert_eq!(len_max, tcb.rcv.window());
+        is_found = true;
+        train(segments)
+    });
+    assert_eq!(is_found, received.is_some());
+    received.is_some()
 }
 
 /// An established connection that has sent `in_flight` bytes, and whose peer acknowledges half.
