@@ -2,8 +2,8 @@
 //! reasons for which connections end.
 
 use std::borrow::Cow;
-use std::cell::RefCell;
-use std::time::Duration;
+use std::cell::{Cell, RefCell};
+use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, bail, ensure};
 use ferrowarp::{
@@ -74,7 +74,13 @@ pub struct Endpoint {
     other_cqs: Vec<Cq>,
     requests: usize,
     spinner: RefCell<Spinner>,
+    /// Since when the link has been seen without its peer.
+    gone_since: Cell<Option<Instant>>,
 }
+
+/// Time for which the link has to be without its peer. The link is read ten times a second, so that
+/// one whose next peer has just come may still be taken for empty.
+const GONE: Duration = Duration::from_millis(300);
 
 fn out_of_memory(len: usize) -> String {
     format!("no {len} bytes of memory: use a smaller size or fewer slots")
@@ -111,6 +117,7 @@ impl Endpoint {
             other_cqs: Vec::new(),
             requests,
             spinner: RefCell::default(),
+            gone_since: Cell::default(),
         })
     }
 
@@ -127,11 +134,22 @@ impl Endpoint {
     /// # Errors
     /// If it has: TCP would wait for it.
     pub fn check_peer(&self) -> anyhow::Result<()> {
+        if !self.context.peer_is_gone() {
+            self.gone_since.set(None);
+            return Ok(());
+        }
+        let since = self.gone_since.get().unwrap_or_else(Instant::now);
+        self.gone_since.set(Some(since));
         ensure!(
-            !self.context.peer_is_gone(),
+            since.elapsed() < GONE,
             "the peer has left the link: has the program at the other end of --dev ended?"
         );
         Ok(())
+    }
+
+    /// Notes that a connection has come up: the link has a peer, whatever was seen before.
+    pub fn on_peer(&self) {
+        self.gone_since.set(None);
     }
 
     /// The shard of the endpoint.

@@ -164,6 +164,7 @@ impl Server {
         let mut param = conn_param(offer.crc, offer.markers_out, IRD_ORD, &[])?;
         self.reads.apply_to(&mut param);
         param.start = start_mode(self.immediate);
+        self.end.on_peer();
         request.accept(&channel.qp, param)?;
         let index = usize::try_from(channel.qp.id().index)?;
         let client = Client {
