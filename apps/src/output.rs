@@ -74,7 +74,7 @@ pub fn announce(line: &str) -> Result<(), Stop> {
     }
 }
 
-/// Records the outcome of a write to standard output that was not [`print`]'s.
+/// Records the outcome of a write to standard output that was not [`print()`]'s.
 pub fn note(written: io::Result<()>) {
     output().note(written);
 }
