@@ -77,14 +77,22 @@ impl RcvVars {
         (self.nxt + self.available.max(0).cast_unsigned()).distance(self.adv)
     }
 
-    /// Returns the window field of a segment to be sent. Moves the right edge, and notes the
-    /// acknowledgment number.
+    /// Returns the window field of a segment to be sent, and notes that it is.
+    #[inline]
+    pub(in crate::tcp) fn select_window(&mut self) -> u16 {
+        let field = self.next_window();
+        self.on_window_sent(field);
+        field
+    }
+
+    /// Returns the window field of the next segment. [`RcvVars::on_window_sent`] follows once the
+    /// segment is sent.
     ///
     /// The edge moves by at least a segment or half the window. The field is rounded up, so that
     /// scaling does not retract the window, but never to more than one unit beyond the limit: a
     /// peer that sends single bytes could otherwise push the edge on forever.
     #[inline]
-    pub(in crate::tcp) fn select_window(&mut self) -> u16 {
+    pub(in crate::tcp) fn next_window(&self) -> u16 {
         let span = if self.adv_growth() >= i32::from(self.update_min) {
             self.available.max(0).cast_unsigned()
         } else {
@@ -96,10 +104,15 @@ impl RcvVars {
         if field << self.wscale < span && rounded <= i64::from(self.available) + i64::from(unit) {
             field += 1;
         }
-        let field = field.min(0xffff);
-        self.adv = self.adv.max(self.nxt + (field << self.wscale));
+        field.min(0xffff) as u16
+    }
+
+    /// Notes that a segment was sent with this window field: moves the right edge, and notes the
+    /// acknowledgment number.
+    #[inline]
+    pub(in crate::tcp) fn on_window_sent(&mut self, field: u16) {
+        self.adv = self.adv.max(self.nxt + (u32::from(field) << self.wscale));
         self.last_ack_sent = self.nxt;
-        field as u16
     }
 
     /// Notes a segment received out of order, or with duplicate bytes.

@@ -6,7 +6,7 @@ use super::{Config, Fields, Script};
 use crate::tcp::rx::fast_path::tests::Counts;
 use crate::tcp::{Algorithm, EcnMode, PathMtuConfig, TooBig};
 use crate::time::{MICROSECOND, MILLISECOND};
-use crate::wire::tcp::{Ecn, Flags};
+use crate::wire::tcp::{Ecn, Flags, MAX_HEADER_LEN};
 
 const ALGORITHMS: [Algorithm; 3] = [Algorithm::Cubic, Algorithm::NewReno, Algorithm::Dctcp];
 
@@ -78,6 +78,26 @@ fn receive(script: &mut Script, ecn: Ecn, flags: Flags) -> bool {
     script.send_data(Fields { ecn, flags: fields.flags | flags, ..fields }, 100);
     script.seq += 100;
     (Counts::now() - before).received > 0
+}
+
+/// A port may refuse the frame whose headers were made: what they acknowledge is due as before.
+#[test]
+fn train_of_which_nothing_is_sent_acknowledges_nothing() {
+    let mut script = Script::established(&Config::default(), Script::full_options());
+    script.end.tcb.open_window();
+    script.output();
+    for _ in 0..3 {
+        script.deliver(&script.fields(), 1000);
+        script.seq += 1000;
+    }
+    script.wait_us(10);
+    let before = format!("{:?}", script.end.tcb);
+    let mut headers = [0; MAX_HEADER_LEN];
+    let train = script.end.tcb.begin_tso_train(script.now, &mut headers, 1000, 2);
+    script.end.tcb.end_train(script.now, &train);
+    assert_eq!(format!("{:?}", script.end.tcb), before);
+    let out = script.output();
+    assert_eq!((out.len(), out[0].ack), (1, script.seq), "the ACK is still due");
 }
 
 #[test]

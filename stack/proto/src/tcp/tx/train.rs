@@ -12,6 +12,8 @@ pub struct DataTrain {
     /// Sequence number of the next segment.
     seq: Seq,
     payload_len: u32,
+    /// Window field of all segments.
+    window: u16,
     header_len: usize,
     /// Offset of the TCP header.
     l4: usize,
@@ -88,12 +90,13 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
         count: usize,
     ) -> DataTrain {
         debug_assert!(0 < payload_len && payload_len <= self.emss());
-        let header = self.fast_path_header(now, false);
+        let header = self.train_header(now);
         let mode = self.cfg.checksum;
         let header_len = self.template.emit_plain_headers(buf, &header, count * payload_len, mode);
         let (l2, l3) = self.template.l2_l3_len();
         let payload_len = payload_len as u32;
-        DataTrain { seq: self.snd.nxt, payload_len, header_len, l4: l2 + l3, sent: 0 }
+        let window = header.window;
+        DataTrain { seq: self.snd.nxt, payload_len, window, header_len, l4: l2 + l3, sent: 0 }
     }
 
     /// Completes the headers of the next segment in `frame`, which has those of the first, and the
@@ -124,10 +127,11 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
         train.sent += 1;
     }
 
-    /// Ends a train: commits the segments sent.
+    /// Ends a train: commits the segments sent, and all that they acknowledge. A train of which
+    /// nothing was sent has no effect.
     pub fn end_train(&mut self, now: Instant, train: &DataTrain) {
         if train.sent > 0 {
-            self.on_train_sent_fast(now, train.sent * train.payload_len);
+            self.on_train_sent_fast(now, train.sent * train.payload_len, train.window);
             let counts = &mut self.segment_counts;
             counts.segments_out = counts.segments_out.wrapping_add(train.sent);
         }

@@ -195,28 +195,37 @@ impl<T: Retained> HotState<'_, T> {
         Some(if self.rcv.ack_now { Transmit::Control } else { Transmit::Idle })
     }
 
-    /// Returns the header of new data.
+    /// Returns the header of new data. Changes nothing: [`HotState::on_data_header_sent`] follows
+    /// once it is sent.
     #[inline(always)]
-    pub(super) fn data_header(&mut self, now: Instant, push: bool) -> PlainHeader {
-        self.rcv.on_data_sent(self.timers);
+    pub(super) fn data_header(&self, now: Instant, push: bool) -> PlainHeader {
         let flags = if push { Flags::ACK | Flags::PSH } else { Flags::ACK };
         self.header(now, flags, self.fast_path.codepoint())
+    }
+
+    /// Notes that new data was sent, with this window field and all that is to be acknowledged.
+    #[inline(always)]
+    pub(super) fn on_data_header_sent(&mut self, window: u16) {
+        self.rcv.on_data_sent(self.timers);
+        self.rcv.on_window_sent(window);
     }
 
     /// Returns the header of an ACK without SACK blocks and ECN flags.
     #[inline(always)]
     pub(super) fn ack_header(&mut self, now: Instant, sack: bool) -> PlainHeader {
         self.rcv.on_pure_ack_sent(self.timers, sack, false);
-        self.header(now, Flags::ACK, Ecn::NotEct)
+        let header = self.header(now, Flags::ACK, Ecn::NotEct);
+        self.rcv.on_window_sent(header.window);
+        header
     }
 
     #[inline(always)]
-    fn header(&mut self, now: Instant, flags: Flags, ecn: Ecn) -> PlainHeader {
+    fn header(&self, now: Instant, flags: Flags, ecn: Ecn) -> PlainHeader {
         PlainHeader {
             seq: self.snd.nxt,
             ack: self.rcv.nxt,
             flags,
-            window: self.rcv.select_window(),
+            window: self.rcv.next_window(),
             ecn,
             ts: if self.ts_on { Some((self.ts.tsval(now), self.ts.recent)) } else { None },
         }

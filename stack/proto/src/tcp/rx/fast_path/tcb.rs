@@ -157,7 +157,17 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
     /// Returns the header of new data.
     #[inline(always)]
     pub(in crate::tcp) fn fast_path_header(&mut self, now: Instant, push: bool) -> PlainHeader {
-        self.hot().data_header(now, push)
+        let mut hot = self.hot();
+        let header = hot.data_header(now, push);
+        hot.on_data_header_sent(header.window);
+        header
+    }
+
+    /// Returns the header of a train of new data. [`Tcb::on_train_sent_fast`] follows, if anything
+    /// of the train is sent.
+    #[inline(always)]
+    pub(in crate::tcp) fn train_header(&mut self, now: Instant) -> PlainHeader {
+        self.hot().data_header(now, false)
     }
 
     /// Records that a record was sent on the fast path.
@@ -174,11 +184,13 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
         super::tests::Counts::sent();
     }
 
-    /// Records that `len` bytes of new data were sent in a train, whose records are on the
-    /// scoreboard.
+    /// Records that `len` bytes of new data were sent in a train, with this window field. Their
+    /// records are on the scoreboard.
     #[inline]
-    pub(in crate::tcp) fn on_train_sent_fast(&mut self, now: Instant, len: u32) {
-        self.hot().on_new_data(now, len);
+    pub(in crate::tcp) fn on_train_sent_fast(&mut self, now: Instant, len: u32, window: u16) {
+        let mut hot = self.hot();
+        hot.on_data_header_sent(window);
+        hot.on_new_data(now, len);
         #[cfg(test)]
         super::tests::Counts::sent();
     }
