@@ -341,6 +341,7 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
     fn check_rcv_round(&mut self, now: Instant, seg: &Segment) {
         let clock = match seg.options.ts {
             Some((_, echo)) if self.ts_on => echo,
+            None if self.ts_on => self.ts.tsval(now).wrapping_sub(self.rcv_round_wait()),
             _ => self.ts.tsval(now),
         };
         if self.rcv_round_end.is_reached(clock) {
@@ -366,11 +367,16 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
     /// Begins a round of receive window autotuning. It ends with the echo of a TSval sent from
     /// `now` on; without timestamps, after two smoothed round-trip times.
     pub(in crate::tcp) fn begin_rcv_round(&mut self, now: Instant) {
-        let wait = if self.ts_on { 0 } else { 2 * (self.rtt.srtt() / MICROSECOND) + 1 };
-        let wait = u32::try_from(wait).unwrap_or(RcvRound::WAIT_MAX_US).min(RcvRound::WAIT_MAX_US);
+        let wait = if self.ts_on { 0 } else { self.rcv_round_wait() };
         let end = self.assembler.end().unwrap_or(self.rcv.nxt);
         self.rcv_round.start(now, end);
         self.rcv_round_end = RoundEnd(self.ts.tsval(now).wrapping_add(wait));
+    }
+
+    /// Returns the duration of a round without timestamps, microseconds.
+    fn rcv_round_wait(&self) -> u32 {
+        let wait = 2 * (self.rtt.srtt() / MICROSECOND) + 1;
+        u32::try_from(wait).unwrap_or(RcvRound::WAIT_MAX_US).min(RcvRound::WAIT_MAX_US)
     }
 
     /// After [`Event::RcvWndLimited`]: receive window, in bytes, that would not limit the peer.

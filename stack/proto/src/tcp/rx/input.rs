@@ -158,24 +158,20 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
         }
     }
 
-    /// Performs PAWS (RFC 7323 section 5.3, R1 to R3). A segment without timestamps on a connection
-    /// with timestamps is dropped, unless it is a RST (section 3.2). A SYN of this kind comes from
-    /// a peer that restarted; the challenge ACK shows it that this connection still exists (RFC
-    /// 5961 section 4). A probe below the window is answered as well: some stacks send keepalives
-    /// without options, nothing of them is used, and without an answer the peer would abort.
+    /// Performs PAWS (RFC 7323 section 5.3, R1 to R3), on segments with timestamps. One without is
+    /// accepted, although section 3.2 recommends to drop it: some middleboxes and stacks leave the
+    /// option out, and the connection would hang in silence. It is processed as without timestamps,
+    /// and leaves TS.Recent as it is, so that the check of others stays as strict as before.
     #[inline]
     fn passes_paws(&mut self, now: Instant, seg: &Segment) -> bool {
         if !self.ts_on || seg.flags.has(Flags::RST) {
             return true;
         }
         let Some((val, _)) = seg.options.ts else {
-            self.stats.record().paws_drops += 1;
-            if seg.flags.has(Flags::SYN) {
-                self.send_challenge_ack(now, seg);
-            } else if self.is_window_probe(seg) {
-                self.process_unacceptable(now, seg);
+            if !self.sack {
+                self.rtt.keep_rto_floor();
             }
-            return false;
+            return true;
         };
         let old = val.wrapping_sub(self.ts.recent).cast_signed() < 0;
         if old && Timestamps::coarse(now).wrapping_sub(self.ts.recent_stamp) < TS_RECENT_LIFE {
