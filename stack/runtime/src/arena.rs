@@ -9,6 +9,7 @@ use std::sync::{Arc, Mutex, MutexGuard, Once, PoisonError, Weak};
 
 use memmap2::{Advice, MmapMut, MmapOptions};
 
+use crate::fork::is_child;
 use crate::memory::Span;
 
 /// Size of a hugepage, and of the mappings for small buffers.
@@ -212,6 +213,11 @@ impl DerefMut for Buffer {
 
 impl Drop for Buffer {
     fn drop(&mut self) {
+        if is_child() {
+            // The lock may have been held at the fork, and the list be in any state.
+            std::mem::forget(Arc::clone(&self.mapping));
+            return;
+        }
         let size = self.len.max(1).next_multiple_of(PAGE_LEN);
         lock(&self.mapping.free).free(self.offset, size);
     }

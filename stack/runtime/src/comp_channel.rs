@@ -8,6 +8,7 @@ use ferrowarp_proto::verbs::wc::CqId;
 
 use crate::config::DriveMode;
 use crate::context::{Context, ContextInner};
+use crate::fork::{ForkArc, check_process, is_child};
 use crate::shard::{CompEventQueue, CqNotify, Shard};
 
 /// Completion channel: receives the completion events of queues created with
@@ -26,19 +27,20 @@ use crate::shard::{CompEventQueue, CqNotify, Shard};
 /// [`Cq::req_notify`]: crate::Cq::req_notify
 #[derive(Clone)]
 pub struct CompChannel {
-    events: Arc<CompEventQueue>,
-    context: Arc<ContextInner>,
+    events: ForkArc<CompEventQueue>,
+    context: ForkArc<ContextInner>,
 }
 
 impl Context {
     /// Creates a channel for the completion events of completion queues.
     ///
     /// # Errors
-    /// If the operating system has no file descriptor left.
+    /// If the operating system has no file descriptor left, and in a child made by `fork`.
     pub fn create_comp_channel(&self) -> std::io::Result<CompChannel> {
-        let context = Arc::clone(self.inner());
-        let events = Arc::new(CompEventQueue::new()?);
-        let observer: Weak<CompEventQueue> = Arc::downgrade(&events);
+        check_process()?;
+        let context = self.inner().clone();
+        let events = ForkArc::new(CompEventQueue::new()?);
+        let observer: Weak<CompEventQueue> = Arc::downgrade(events.as_arc());
         for shard in context.shards.iter() {
             shard.observe_end(observer.clone());
         }
@@ -54,17 +56,18 @@ impl CompChannel {
         shards: impl Iterator<Item = &'a Arc<Shard>>,
     ) -> CqNotify {
         let helpers = shards.map(|shard| Arc::clone(shard.helper_wakeup())).collect();
-        CqNotify::new(id, Arc::clone(&self.events), helpers)
+        CqNotify::new(id, Arc::clone(self.events.as_arc()), helpers)
     }
 
-    pub(crate) fn belongs_to(&self, context: &Arc<ContextInner>) -> bool {
-        Arc::ptr_eq(&self.context, context)
+    pub(crate) fn belongs_to(&self, context: &ForkArc<ContextInner>) -> bool {
+        self.context.ptr_eq(context)
     }
 
     /// Removes the oldest event and returns its queue. Does not wait and does not poll the shard.
     #[must_use]
     pub fn next_event(&self) -> Option<CqId> {
-        self.events.pop()
+        // In a child of `fork` another thread may have held the lock.
+        if is_child() { None } else { self.events.pop() }
     }
 
     /// Waits for an event, for `timeout` at most ([`Duration::MAX`]: forever), and removes it.
@@ -73,7 +76,7 @@ impl CompChannel {
     /// ([`Context::has_failed`](crate::Context::has_failed)).
     #[must_use]
     pub fn wait(&self, timeout: Duration) -> Option<CqId> {
-        if self.context.drive_mode() == DriveMode::Inline {
+        if self.context.drive_mode() == DriveMode::Inline || is_child() {
             return self.context.wait(timeout, || self.next_event());
         }
         // `None`: the deadline is beyond the range of the clock.

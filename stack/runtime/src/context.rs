@@ -14,6 +14,7 @@ use crate::config::{Config, DriveMode};
 use crate::counters::{Counters, Usage};
 use crate::error::MemoryError;
 use crate::events::{AsyncEvent, AsyncEventQueue, EventSource};
+use crate::fork::{ForkArc, is_child};
 use crate::limits::ResourceLimits;
 use crate::link_monitor::LinkState;
 use crate::numbers::Numbers;
@@ -31,13 +32,20 @@ use crate::unbound::UnboundQps;
 ///
 /// # Fork
 ///
-/// A context belongs to the process that opened it. In a child made by `fork` it does not work:
-/// calls fail as after closing, nothing is received or sent, and dropping the handles leaves the
-/// parent's device and connections alone. Registered memory is a copy. A child opens devices of its
-/// own after `exec`, or if its parent had opened none.
+/// A context belongs to the process that opened it. A child made by `fork` should do nothing with
+/// the stack but call `exec` or `_exit`. If it does call something, that returns at once, whatever
+/// locks other threads held at the fork: with an error as after closing, or with nothing (no
+/// completion, event or request). Nothing is sent or received, and the parent's device, connections
+/// and event descriptors stay as they are. Handles can be dropped; their memory is not freed.
+/// Registered memory, which [`Mr::read`](crate::Mr::read) and the like still access, is a copy as
+/// of the fork: peers write to the parent's. A child opens contexts of its own after `exec`, or if
+/// its parent had opened none.
+///
+/// The child is recognized by a handler of `pthread_atfork`: `_Fork` and a bare system call do not
+/// run it.
 #[derive(Clone)]
 pub struct Context {
-    inner: Arc<ContextInner>,
+    inner: ForkArc<ContextInner>,
 }
 
 /// State shared by all handles.
@@ -69,7 +77,7 @@ pub(crate) struct ContextInner {
 }
 
 impl Context {
-    pub(crate) const fn inner(&self) -> &Arc<ContextInner> {
+    pub(crate) const fn inner(&self) -> &ForkArc<ContextInner> {
         &self.inner
     }
 
@@ -97,8 +105,11 @@ impl Context {
     /// Allocates a zeroed buffer to register, in hugepages if available.
     ///
     /// # Errors
-    /// [`MemoryError::Map`].
+    /// [`MemoryError::Map`]; `Gone` in a child made by `fork`.
     pub fn allocate(&self, len: usize) -> Result<Buffer, MemoryError> {
+        if is_child() {
+            return Err(MemoryError::Gone);
+        }
         Ok(self.inner.arena.allocate(len)?)
     }
 
@@ -206,9 +217,6 @@ impl ContextInner {
             if let Some(value) = ready() {
                 return Some(value);
             }
-            if dpdk_sys::is_child() {
-                return None;
-            }
             if self.shards.have_ended() {
                 // Results from just before the end.
                 return ready();
@@ -231,7 +239,7 @@ impl ContextInner {
         timeout: Duration,
         mut ready: impl FnMut() -> Option<T>,
     ) -> Option<T> {
-        if !self.can_sleep() || dpdk_sys::is_child() {
+        if !self.can_sleep() || is_child() {
             return self.wait(timeout, ready);
         }
         let spin = timeout.min(SPIN_BEFORE_SLEEP);
@@ -268,12 +276,6 @@ impl ContextInner {
         shards.iter().filter_map(Weak::upgrade).fold(false, |busy, shard| busy | shard.drive())
     }
 
-    /// True in a child made by `fork`: the context is its parent's, and locks may have been held at
-    /// the fork.
-    pub(crate) fn is_in_child(&self) -> bool {
-        dpdk_sys::is_child()
-    }
-
     pub(crate) const fn config(&self) -> &Config {
         &self.config
     }
@@ -295,11 +297,7 @@ impl ContextInner {
 
     /// Implements [`Context::close`] with `linger` as its limit. A second call has no effect.
     fn close_within(&self, linger: Duration) {
-        if dpdk_sys::is_child() {
-            // The device belongs to the parent: it must not be closed with the last handle here.
-            for shard in self.shards.iter() {
-                std::mem::forget(Arc::clone(shard));
-            }
+        if is_child() {
             return;
         }
         // From here on this thread polls, whatever the mode.

@@ -14,6 +14,7 @@ use crate::comp_channel::CompChannel;
 use crate::context::{Context, ContextInner};
 use crate::error::{CreateError, ReqNotifyError};
 use crate::events::AsyncEvent;
+use crate::fork::{ForkArc, is_child};
 use crate::limits::{Permit, Resource, check_queue_len};
 use crate::shard::{CqNotify, CqOverrun, CqProducer, OverrunSink, Shard};
 use crate::spin::{PollBackoff, Spinner};
@@ -66,7 +67,7 @@ impl<'a> CqOptions<'a> {
 /// for each shard, or for the one of its options, and polling takes from them in turn.
 #[derive(Clone)]
 pub struct Cq {
-    inner: Arc<CqInner>,
+    inner: ForkArc<CqInner>,
 }
 
 struct CqInner {
@@ -84,7 +85,7 @@ struct CqInner {
     /// Capacity, as asked for last, in completions of each shard.
     capacity: AtomicUsize,
     accounted: Mutex<Accounted>,
-    context: Arc<ContextInner>,
+    context: ForkArc<ContextInner>,
 }
 
 /// Accounting of a completion queue; locked by a thread that resizes it.
@@ -109,7 +110,8 @@ impl CqRing {
     // Not inlined: the caller keeps no registers for it while the ring is empty.
     #[inline(never)]
     fn pop_into(&self, out: &mut Vec<Wc>, max: usize) -> usize {
-        self.ring.lock().pop_into(out, max)
+        // In a child of `fork` another thread may have held the lock.
+        if is_child() { 0 } else { self.ring.lock().pop_into(out, max) }
     }
 }
 
@@ -144,10 +146,13 @@ impl Context {
 }
 
 impl Cq {
-    fn new(context: &Arc<ContextInner>, options: &CqOptions<'_>) -> Result<Self, CreateError> {
+    fn new(context: &ForkArc<ContextInner>, options: &CqOptions<'_>) -> Result<Self, CreateError> {
         let &CqOptions { capacity, channel, shard } = options;
         if channel.is_some_and(|channel| !channel.belongs_to(context)) {
             return Err(CreateError::OtherContext);
+        }
+        if context.shards.have_ended() {
+            return Err(CreateError::Gone);
         }
         let count = context.shards.len();
         if let Some(shard) = shard.filter(|&shard| shard >= count) {
@@ -194,9 +199,9 @@ impl Cq {
             shard: shard.map(|shard| (shard, Arc::clone(context.shards.get(shard)))),
             capacity: AtomicUsize::new(capacity),
             accounted: Mutex::new(Accounted { of_rings, permit }),
-            context: Arc::clone(context),
+            context: context.clone(),
         };
-        if is_added { Ok(Self { inner: Arc::new(inner) }) } else { Err(CreateError::Gone) }
+        if is_added { Ok(Self { inner: ForkArc::new(inner) }) } else { Err(CreateError::Gone) }
     }
 
     /// Appends completions to `out`, oldest first, and returns their number: at most the spare
@@ -245,7 +250,7 @@ impl Cq {
         let mut backoff = PollBackoff::new();
         let context = &self.inner.context;
         loop {
-            let has_ended = context.is_in_child() || context.shards.have_ended();
+            let has_ended = context.shards.have_ended();
             let found = self.poll(out);
             let now = Instant::now();
             if found > 0 || has_ended || deadline.is_some_and(|deadline| now >= deadline) {
@@ -296,8 +301,8 @@ impl Cq {
         if self.inner.has_ended() { Err(ReqNotifyError::Gone) } else { Ok(()) }
     }
 
-    pub(crate) fn belongs_to(&self, context: &Arc<ContextInner>) -> bool {
-        Arc::ptr_eq(&self.inner.context, context)
+    pub(crate) fn belongs_to(&self, context: &ForkArc<ContextInner>) -> bool {
+        self.inner.context.ptr_eq(context)
     }
 }
 
@@ -348,9 +353,6 @@ impl CqInner {
 
 impl Drop for CqInner {
     fn drop(&mut self) {
-        if self.context.is_in_child() {
-            return;
-        }
         let id = self.id;
         // Only where it was added.
         match &self.shard {

@@ -228,8 +228,12 @@ pub enum ResizeError {
         /// The most that a queue can have.
         limit: usize,
     },
-    /// The context is closed, or the shards that feed the queue have failed.
-    #[error("the context is closed, or the shards of the completion queue have failed")]
+    /// The context is closed, the shards that feed the queue have failed, or this is a child made
+    /// by `fork`.
+    #[error(
+        "the context is closed, belongs to the parent process, or the shards of the completion \
+         queue have failed"
+    )]
     Gone,
 }
 
@@ -240,8 +244,8 @@ pub enum ReqNotifyError {
     /// The queue was created without a completion channel.
     #[error("the completion queue has no channel: make it with `create_cq_on`")]
     NoChannel,
-    /// The context is closed, or has failed.
-    #[error("the context is closed")]
+    /// The context is closed, has failed, or this is a child made by `fork`.
+    #[error("the context is closed, has failed, or belongs to the parent process")]
     Gone,
 }
 
@@ -261,8 +265,8 @@ pub enum MemoryError {
     /// The queue pair is of another protection domain or context.
     #[error("the queue pair is of another protection domain or context: use one of the same")]
     Foreign,
-    /// The context of the queue pair is closed, or has failed.
-    #[error("the context is closed, or has failed: open another")]
+    /// The context of the queue pair is closed or has failed, or this is a child made by `fork`.
+    #[error("the context is closed, has failed, or belongs to the parent process: open another")]
     Gone,
 }
 

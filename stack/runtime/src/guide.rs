@@ -255,6 +255,13 @@
 //! # }
 //! ```
 //!
+//! # Child processes
+//!
+//! After `fork` the contexts are still the parent's. The child calls `exec` or `_exit`, and nothing
+//! of the stack in between: there each call fails at once, nothing it does reaches the parent or
+//! its peers, and its registered memory is a copy ([`Context`], *Fork*). A server that starts
+//! workers forks before it opens its first context, or starts them by `exec`.
+//!
 //! # Threads and shards
 //!
 //! All handles may be used from several threads. For more than one core's worth of traffic a

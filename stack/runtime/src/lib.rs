@@ -221,6 +221,8 @@ mod error;
 #[cfg(not(loom))]
 mod events;
 #[cfg(not(loom))]
+mod fork;
+#[cfg(not(loom))]
 pub mod guide;
 #[cfg(not(loom))]
 mod helper_schedule;

@@ -6,12 +6,13 @@ use std::time::Duration;
 use ferrowarp_proto::verbs::cm::{CmError, ConnInfo, ConnParam, ReadDepths, RequestId};
 
 use crate::context::{Context, ContextInner};
+use crate::fork::{ForkArc, is_child};
 use crate::qp::Qp;
 use crate::shard::{Backlog, PendingRequest};
 
 /// Listener for connection requests on a port, until it is dropped.
 pub struct Listener {
-    context: Arc<ContextInner>,
+    context: ForkArc<ContextInner>,
     port: u16,
     backlog: Arc<Backlog>,
 }
@@ -44,11 +45,14 @@ impl Context {
 
 impl Listener {
     fn open(
-        context: &Arc<ContextInner>,
+        context: &ForkArc<ContextInner>,
         port: u16,
         backlog: usize,
         unframed: bool,
     ) -> Result<Self, CmError> {
+        if context.shards.have_ended() {
+            return Err(CmError::Gone);
+        }
         // All shards listen on the same ports, so that all of them agree.
         let mut last_chosen = context.lock_listeners();
         if port != 0 {
@@ -71,7 +75,7 @@ impl Listener {
 
     /// As [`Listener::open`], on this port; the listeners are locked.
     fn open_locked(
-        context: &Arc<ContextInner>,
+        context: &ForkArc<ContextInner>,
         port: u16,
         backlog: usize,
         unframed: bool,
@@ -79,12 +83,12 @@ impl Listener {
         let backlog = Arc::new(Backlog::new(port, backlog));
         let results =
             context.shards.control(|engine, _| engine.listen(port, Arc::clone(&backlog), unframed));
-        // Closed, failed, or a child made by `fork`.
+        // Closed or failed meanwhile.
         let is_empty = results.is_empty();
         match results.into_iter().find_map(Result::err) {
             Some(error) => Err(error),
             None if is_empty => Err(CmError::Gone),
-            None => Ok(Self { context: Arc::clone(context), port, backlog }),
+            None => Ok(Self { context: context.clone(), port, backlog }),
         }
     }
 
@@ -129,14 +133,16 @@ impl Listener {
     }
 
     fn pop(&self) -> Option<ConnRequest> {
-        let PendingRequest { shard, id, offer } = self.backlog.pop()?;
-        Some(ConnRequest { context: Arc::clone(&self.context), shard, id, offer, answered: false })
+        // In a child of `fork` another thread may have held the lock.
+        let popped = if is_child() { None } else { self.backlog.pop() };
+        let PendingRequest { shard, id, offer } = popped?;
+        Some(ConnRequest { context: self.context.clone(), shard, id, offer, answered: false })
     }
 }
 
 impl Drop for Listener {
     fn drop(&mut self) {
-        if self.context.is_in_child() {
+        if is_child() {
             // The connections are the parent's.
             return;
         }
@@ -153,7 +159,7 @@ impl Drop for Listener {
 
 /// Connection request of an initiator. Dropping it unanswered rejects it.
 pub struct ConnRequest {
-    context: Arc<ContextInner>,
+    context: ForkArc<ContextInner>,
     shard: usize,
     id: RequestId,
     offer: Box<ConnInfo>,

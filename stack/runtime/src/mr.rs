@@ -10,6 +10,7 @@ use ferrowarp_proto::verbs::wr::Sge;
 use crate::arena::Buffer;
 use crate::context::ContextInner;
 use crate::error::{MemoryError, RegisterRefused};
+use crate::fork::is_child;
 use crate::invalidation;
 use crate::limits::{Permit, Resource};
 use crate::memory::Span;
@@ -114,6 +115,10 @@ impl Mr {
         span: Span,
         access: Access,
     ) -> Result<Self, MemoryError> {
+        // In a child the lock of the table may have been held at the fork.
+        if is_child() {
+            return Err(MemoryError::Gone);
+        }
         let context = pd.context();
         let permit = context.limits.acquire(Resource::RegisteredBytes, span.len())?;
         let stag = context.regions.register(&Registration {
@@ -253,8 +258,10 @@ impl Mr {
     /// that name the region fail, and a peer's request that names it ends the connection.
     // req: DDP-210, RDMAP-043, RDMAP-281
     pub fn revoke(&mut self) {
-        let ContextInner { regions, shards, .. } = &**self.pd.context();
-        invalidation::revoke_region(regions, self.stag, || shards.synchronize());
+        if !is_child() {
+            let ContextInner { regions, shards, .. } = &**self.pd.context();
+            invalidation::revoke_region(regions, self.stag, || shards.synchronize());
+        }
     }
 
     /// Assigns the region a new STag, not predictable from the old one, after the old one was
@@ -265,6 +272,9 @@ impl Mr {
     /// Never: a region can be enabled as long as it exists.
     // req: RDMAP-007, RDMAP-280
     pub fn enable(&mut self, access: Access) -> Stag {
+        if is_child() {
+            return self.stag;
+        }
         self.revoke();
         let enabled = self.pd.context().regions.enable(self.stag, access | Access::LOCAL_READ);
         self.stag = enabled.expect("the slot is a region until it is released");
@@ -286,7 +296,8 @@ impl Mr {
 
     /// After this the memory is inaccessible. The peer may have invalidated the STag already.
     fn release(&mut self) {
-        if self.stag != 0 {
+        // The region is the parent's in a child.
+        if self.stag != 0 && !is_child() {
             self.revoke();
             self.pd.context().regions.release(self.stag);
             self.stag = 0;

@@ -8,6 +8,7 @@ use ferrowarp_proto::verbs::wr::Operation;
 
 use crate::context::ContextInner;
 use crate::error::MemoryError;
+use crate::fork::is_child;
 use crate::invalidation;
 use crate::mr::Mr;
 use crate::pd::Pd;
@@ -34,8 +35,12 @@ impl Pd {
     /// Allocates a memory window, not bound.
     ///
     /// # Errors
-    /// [`MemoryError::Register`] if the region table is full.
+    /// [`MemoryError::Register`] if the region table is full; `Gone` in a child made by `fork`.
     pub fn allocate_window(&self) -> Result<Mw, MemoryError> {
+        // In a child the lock of the table may have been held at the fork.
+        if is_child() {
+            return Err(MemoryError::Gone);
+        }
         let context = self.context();
         let stag = context.regions.allocate_window(self.id())?;
         let keys = context.regions.window_keys();
@@ -73,8 +78,10 @@ impl Mw {
         zero_based: bool,
     ) -> Operation {
         let addr = region.addr_of(offset, len);
-        self.stag = self.keys.next(&self.pd.context().regions, self.tag);
-        self.tag = self.stag;
+        if !is_child() {
+            self.stag = self.keys.next(&self.pd.context().regions, self.tag);
+            self.tag = self.stag;
+        }
         let (rkey, lkey) = (self.stag, region.lkey());
         Operation::Bind(Bind { rkey, lkey, addr, len: len as u64, access, zero_based })
     }
@@ -83,6 +90,9 @@ impl Mw {
     /// it, and queued requests to bind it fail. Waits until no poll uses it any more. True if it
     /// was bound.
     pub fn revoke(&mut self) -> bool {
+        if is_child() {
+            return false;
+        }
         let ContextInner { regions, shards, .. } = &**self.pd.context();
         let wait = || shards.synchronize();
         let (tag, was_bound) = invalidation::revoke_window(regions, &mut self.keys, self.tag, wait);
@@ -100,6 +110,10 @@ impl fmt::Debug for Mw {
 
 impl Drop for Mw {
     fn drop(&mut self) {
+        if is_child() {
+            // The window is the parent's.
+            return;
+        }
         let ContextInner { regions, shards, .. } = &**self.pd.context();
         invalidation::dealloc_window(regions, self.tag, || shards.synchronize());
     }

@@ -1,21 +1,21 @@
 //! Protection domains.
 
 use std::fmt;
-use std::sync::Arc;
 
 use crate::context::{Context, ContextInner};
+use crate::fork::{ForkArc, is_child};
 
 /// Protection domain: its queue pairs can access only its own regions. Clones refer to the same
 /// one.
 #[derive(Clone)]
 pub struct Pd {
-    inner: Arc<PdInner>,
+    inner: ForkArc<PdInner>,
 }
 
 /// Its number is used again once the last handle, region, window and queue of it are gone: those
 /// keep it.
 struct PdInner {
-    context: Arc<ContextInner>,
+    context: ForkArc<ContextInner>,
     id: u32,
 }
 
@@ -32,14 +32,16 @@ impl Context {
     /// With 2^32 of them in use.
     #[must_use]
     pub fn alloc_pd(&self) -> Pd {
-        let context = Arc::clone(self.inner());
-        let (id, _) = context.pd_numbers.allocate().expect("memory ends before the numbers do");
-        Pd { inner: Arc::new(PdInner { context, id }) }
+        let context = self.inner().clone();
+        // Calls on it fail in a child, where the lock may have been held at the fork.
+        let number = if is_child() { Some((u32::MAX, 0)) } else { context.pd_numbers.allocate() };
+        let (id, _) = number.expect("memory ends before the numbers do");
+        Pd { inner: ForkArc::new(PdInner { context, id }) }
     }
 }
 
 impl Pd {
-    pub(crate) fn context(&self) -> &Arc<ContextInner> {
+    pub(crate) fn context(&self) -> &ForkArc<ContextInner> {
         &self.inner.context
     }
 
@@ -47,16 +49,14 @@ impl Pd {
         self.inner.id
     }
 
-    pub(crate) fn belongs_to(&self, context: &Arc<ContextInner>) -> bool {
-        Arc::ptr_eq(self.context(), context)
+    pub(crate) fn belongs_to(&self, context: &ForkArc<ContextInner>) -> bool {
+        self.context().ptr_eq(context)
     }
 }
 
 impl Drop for PdInner {
     fn drop(&mut self) {
-        if !self.context.is_in_child() {
-            self.context.pd_numbers.release(self.id);
-        }
+        self.context.pd_numbers.release(self.id);
     }
 }
 

@@ -18,6 +18,7 @@ use crate::context::ContextInner;
 use crate::cq::Cq;
 use crate::error::{CreateError, LimitError, MemoryError};
 use crate::events::AsyncEvent;
+use crate::fork::{ForkArc, is_child};
 use crate::limits::{Resource, check_queue_len};
 use crate::pd::Pd;
 use crate::qp_options::QpOptions;
@@ -68,7 +69,7 @@ impl Qp {
         }
         let srq = options.srq;
         srq.map_or(Ok(()), |srq| srq.check_domain(pd))?;
-        if context.shards.have_ended() || context.is_in_child() {
+        if context.shards.have_ended() {
             return Err(CreateError::Gone);
         }
         let shard = options.shard_of(context.shards.len())?;
@@ -126,7 +127,7 @@ impl Qp {
     }
 
     #[inline]
-    fn context(&self) -> &Arc<ContextInner> {
+    fn context(&self) -> &ForkArc<ContextInner> {
         self.pd.context()
     }
 
@@ -207,7 +208,7 @@ impl Qp {
     /// once more if requests were posted unsignaled.
     #[inline]
     pub fn post_send(&self, wr: SendWr) -> Result<(), PostError> {
-        if self.state() != QpState::Rts {
+        if self.state() != QpState::Rts || is_child() {
             return Err(PostError::WrongState);
         }
         // Not by way of an iterator: it would copy the request, which waits for the stores that
@@ -224,7 +225,7 @@ impl Qp {
     /// which would deadlock.
     #[inline]
     pub fn post_sends(&self, wrs: impl IntoIterator<Item = SendWr>) -> (usize, Option<PostError>) {
-        if self.state() != QpState::Rts {
+        if self.state() != QpState::Rts || is_child() {
             return (0, Some(PostError::WrongState));
         }
         let result = self.shared.post_sends(wrs);
@@ -264,7 +265,7 @@ impl Qp {
         if self.srq.is_some() {
             return Err(PostError::SharedReceives);
         }
-        if self.state() == QpState::Error {
+        if self.state() == QpState::Error || is_child() {
             return Err(PostError::WrongState);
         }
         Ok(())
@@ -294,9 +295,6 @@ impl Qp {
     pub fn connect(&self, remote: SocketAddr, param: ConnParam) -> Result<(), CmError> {
         if self.overrun_cq().is_some() {
             return Err(CmError::CqOverrun);
-        }
-        if self.context().is_in_child() {
-            return Err(CmError::Gone);
         }
         if self.shared.binding().get().is_none() {
             let shard = self.context().shards.select().ok_or(CmError::Gone)?;
@@ -394,8 +392,8 @@ impl Qp {
         done.unwrap_or(Err(CmError::Gone))
     }
 
-    pub(crate) fn belongs_to(&self, context: &Arc<ContextInner>) -> bool {
-        Arc::ptr_eq(self.context(), context)
+    pub(crate) fn belongs_to(&self, context: &ForkArc<ContextInner>) -> bool {
+        self.context().ptr_eq(context)
     }
 
     /// Executes a control call for this queue pair, then polls the shard.
@@ -413,7 +411,7 @@ impl Qp {
     #[must_use]
     pub fn next_event(&self) -> Option<Event> {
         // In a child of `fork` another thread may have held the lock.
-        let has_events = self.shared.has_events() && !self.context().is_in_child();
+        let has_events = self.shared.has_events() && !is_child();
         if !has_events {
             return None;
         }
@@ -475,7 +473,7 @@ impl Qp {
 
 impl Drop for Qp {
     fn drop(&mut self) {
-        if self.context().is_in_child() {
+        if is_child() {
             // The connection is the parent's.
             return;
         }

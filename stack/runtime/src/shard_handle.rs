@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use crate::context::{Context, ContextInner};
 use crate::counters::{Counters, Usage};
+use crate::fork::ForkArc;
 use crate::shard::Shard;
 
 /// A shard of a context: a queue of its port, with connections of its own. Clones refer to the same
@@ -20,7 +21,7 @@ use crate::shard::Shard;
 /// [`CqOptions::shard`]: crate::CqOptions::shard
 #[derive(Clone)]
 pub struct ShardHandle {
-    context: Arc<ContextInner>,
+    context: ForkArc<ContextInner>,
     index: usize,
 }
 
@@ -29,7 +30,7 @@ impl Context {
     #[must_use]
     pub fn shard(&self, index: usize) -> Option<ShardHandle> {
         let exists = index < self.shard_count();
-        exists.then(|| ShardHandle { context: Arc::clone(self.inner()), index })
+        exists.then(|| ShardHandle { context: self.inner().clone(), index })
     }
 }
 

@@ -59,10 +59,7 @@ impl Shards {
     /// shards are waited for at the same time, and none is locked for it; one that has ended counts
     /// as passed.
     pub(crate) fn synchronize(&self) {
-        if !dpdk_sys::is_child() {
-            // No poll runs in a child, and locks may have been held at the fork.
-            qsbr::synchronize(self.all.iter().map(|shard| &**shard));
-        }
+        qsbr::synchronize(self.all.iter().map(|shard| &**shard));
     }
 
     /// Returns the shard for a new connection: the next one in turn that runs and has a link.
@@ -80,7 +77,8 @@ impl Shards {
         running.find(has_wire).or(fallback)
     }
 
-    /// True once no shard is polled any more: the context was closed, or all have failed.
+    /// True once no shard is polled any more: the context was closed, all have failed, or they are
+    /// those of the parent process.
     pub(crate) fn have_ended(&self) -> bool {
         self.all.iter().all(|shard| shard.has_ended())
     }

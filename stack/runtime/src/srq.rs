@@ -10,6 +10,7 @@ use ferrowarp_proto::verbs::wr::{PostError, RecvWr};
 
 use crate::context::ContextInner;
 use crate::error::CreateError;
+use crate::fork::{ForkArc, is_child};
 use crate::limits::{Permit, Resource, check_queue_len};
 use crate::pd::Pd;
 use crate::shard::{Shard, ShardControl, SrqLimit, SrqShared};
@@ -24,7 +25,7 @@ use crate::spin_lock::SpinLock;
 /// consumption; [`Srq::cap`] limits how many each queue pair may hold.
 #[derive(Clone)]
 pub struct Srq {
-    inner: Arc<SrqInner>,
+    inner: ForkArc<SrqInner>,
 }
 
 struct SrqInner {
@@ -37,7 +38,7 @@ struct SrqInner {
     pd: Pd,
     producer: CachePadded<SpinLock<RqProducer>>,
     shared: Arc<SrqShared>,
-    context: Arc<ContextInner>,
+    context: ForkArc<ContextInner>,
     _permit: Permit,
 }
 
@@ -61,7 +62,10 @@ impl Pd {
     }
 
     fn new_srq(&self, shard: Option<usize>, max_wr: usize) -> Result<Srq, CreateError> {
-        let context = Arc::clone(self.context());
+        let context = self.context().clone();
+        if context.shards.have_ended() {
+            return Err(CreateError::Gone);
+        }
         let count = context.shards.len();
         if let Some(shard) = shard.filter(|&shard| shard >= count) {
             return Err(CreateError::NoShard { shard, count });
@@ -87,7 +91,7 @@ impl Pd {
         };
         let engines = if shard.is_some() { 1 } else { count };
         inner.create_in_engines(&Arc::new(SrqBuffers::new(rq, engines)))?;
-        Ok(Srq { inner: Arc::new(inner) })
+        Ok(Srq { inner: ForkArc::new(inner) })
     }
 }
 
@@ -137,7 +141,8 @@ impl Srq {
     /// Removes and returns the oldest limit event. Does not poll the shard.
     #[must_use]
     pub fn next_limit(&self) -> Option<SrqLimit> {
-        self.inner.shared.pop_limit_event()
+        // In a child of `fork` another thread may have been adding one, which this would wait for.
+        if is_child() { None } else { self.inner.shared.pop_limit_event() }
     }
 
     /// ID of the queue in events of the context ([`AsyncEvent::SrqLimit`]).
@@ -215,9 +220,6 @@ impl SrqInner {
 
 impl Drop for SrqInner {
     fn drop(&mut self) {
-        if self.context.is_in_child() {
-            return;
-        }
         // Its queue pairs keep it alive, so none is left.
         for (shard, id) in self.engines() {
             shard.control(|engine, _| engine.destroy_srq(id));

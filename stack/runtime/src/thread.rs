@@ -63,11 +63,6 @@ impl Drop for ContextThread {
     fn drop(&mut self) {
         self.stop.store(true, Ordering::Relaxed);
         if let Some(thread) = self.thread.take() {
-            if dpdk_sys::is_child() {
-                // The thread exists only in the parent.
-                std::mem::forget(thread);
-                return;
-            }
             thread.thread().unpark();
             // A panic of a poll is caught there, and after any other there is nothing to undo.
             let _ = thread.join();

@@ -14,9 +14,10 @@ use crate::arena::Arena;
 use crate::clock::{Clock, nanos};
 use crate::config::Config;
 use crate::counters::Port;
-use crate::device::{self, DeviceSpec, Opened};
+use crate::device::{self, DeviceError, DeviceSpec, Opened};
 use crate::error::OpenError;
 use crate::events::AsyncEventQueue;
+use crate::fork::{self, ForkArc};
 use crate::limits::{Limits, ResourceLimits};
 use crate::link_monitor;
 use crate::memory::HostMemory;
@@ -38,6 +39,7 @@ impl Context {
     /// # Errors
     /// [`OpenError`]; `Pair` for `ring`, whose two contexts are opened with [`Context::ring_pair`].
     pub fn open(config: Config) -> Result<Self, OpenError> {
+        check_process()?;
         config.validate()?;
         if config.device.is_pair() {
             return Err(OpenError::Pair);
@@ -54,6 +56,7 @@ impl Context {
     /// # Errors
     /// [`OpenError`].
     pub fn ring_pair(left: Config, right: Config) -> Result<(Self, Self), OpenError> {
+        check_process()?;
         left.validate()?;
         right.validate()?;
         let Opened::Pair(left_queues, right_queues) =
@@ -127,6 +130,7 @@ impl Context {
         D::Rx: Send,
         D::Retained: Send,
     {
+        check_process()?;
         config.shards = queues.len();
         config.validate()?;
         let none = OpenError::Shards { shards: 0, max: SHARD_COUNT_MAX };
@@ -182,8 +186,14 @@ impl Context {
             config,
             capabilities,
         };
-        Ok(Self { inner: Arc::new(inner) })
+        Ok(Self { inner: ForkArc::new(inner) })
     }
+}
+
+/// Fails in a child of a process that has opened a context.
+fn check_process() -> Result<(), OpenError> {
+    let forked = || DeviceError::Environment(dpdk_sys::Error::Forked);
+    fork::check_process().map_err(|_| forked().into())
 }
 
 /// State of a context that its shards use.

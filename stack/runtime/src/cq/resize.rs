@@ -54,8 +54,7 @@ impl Cq {
 
 impl CqInner {
     fn resize(&self, entries: usize) -> Result<(), ResizeError> {
-        // In a child the locks may have been held at the fork.
-        if self.context.is_in_child() || self.has_ended() {
+        if self.has_ended() {
             return Err(ResizeError::Gone);
         }
         if entries > WORK_REQUESTS_MAX {

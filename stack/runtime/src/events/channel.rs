@@ -7,6 +7,7 @@ use std::time::Duration;
 use crate::context::{Context, ContextInner};
 use crate::events::event::AsyncEvent;
 use crate::events::notify_fd::NotifyFd;
+use crate::fork::{ForkArc, check_process, is_child};
 
 /// Event channel: reports the events of a context that are not completions. Each context has one;
 /// clones refer to it.
@@ -27,7 +28,7 @@ use crate::events::notify_fd::NotifyFd;
 /// [`DriveMode::Inline`]: crate::DriveMode::Inline
 #[derive(Clone)]
 pub struct EventChannel {
-    context: Arc<ContextInner>,
+    context: ForkArc<ContextInner>,
     fd: Arc<NotifyFd>,
 }
 
@@ -37,9 +38,10 @@ impl Context {
     /// context has one.
     ///
     /// # Errors
-    /// If the operating system has no file descriptor left.
+    /// If the operating system has no file descriptor left, and in a child made by `fork`.
     pub fn event_channel(&self) -> std::io::Result<EventChannel> {
-        let context = Arc::clone(self.inner());
+        check_process()?;
+        let context = self.inner().clone();
         let fd = context.events.fd()?;
         Ok(EventChannel { context, fd })
     }
@@ -49,7 +51,8 @@ impl EventChannel {
     /// Removes and returns the oldest event. Does not wait and does not poll the shard.
     #[must_use]
     pub fn next_event(&self) -> Option<AsyncEvent> {
-        self.context.events.lock().pop()
+        // In a child of `fork` another thread may have held the lock.
+        if is_child() { None } else { self.context.events.lock().pop() }
     }
 
     /// Waits for an event, for `timeout` at most, and removes it. Sleeps, unless only the
@@ -59,7 +62,7 @@ impl EventChannel {
     /// [`DriveMode::Inline`]: crate::DriveMode::Inline
     #[must_use]
     pub fn wait(&self, timeout: Duration) -> Option<AsyncEvent> {
-        if !self.context.can_sleep() || dpdk_sys::is_child() {
+        if !self.context.can_sleep() || is_child() {
             return self.context.wait(timeout, || self.next_event());
         }
         if let Some(event) = self.next_event() {

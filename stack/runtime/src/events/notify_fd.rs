@@ -7,8 +7,8 @@ use std::os::unix::net::UnixStream;
 /// Socket pair that holds one byte while events are pending.
 ///
 /// A socket, because it can be made non-blocking: whatever the application does with the
-/// descriptor, the shard is not blocked. A child made by `fork` shares it with its parent, and
-/// neither writes nor reads.
+/// descriptor, the shard is not blocked. A child made by `fork` shares it with its parent: no
+/// call of the child gets here.
 pub(crate) struct NotifyFd {
     reader: UnixStream,
     writer: UnixStream,
@@ -24,18 +24,14 @@ impl NotifyFd {
 
     /// Makes the descriptor readable: events are pending, and none were before. One system call.
     pub(crate) fn set(&self) {
-        if !dpdk_sys::is_child() {
-            // The buffer is empty, so one byte fits.
-            let _ = (&self.writer).write(&[0]);
-        }
+        // The buffer is empty, so one byte fits.
+        let _ = (&self.writer).write(&[0]);
     }
 
     /// Makes the descriptor unreadable: the last event was taken. One system call.
     pub(crate) fn clear(&self) {
-        if !dpdk_sys::is_child() {
-            // Finds nothing only if the application took the byte itself.
-            let _ = (&self.reader).read(&mut [0]);
-        }
+        // Finds nothing only if the application took the byte itself.
+        let _ = (&self.reader).read(&mut [0]);
     }
 }
 

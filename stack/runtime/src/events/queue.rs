@@ -160,10 +160,6 @@ impl AsyncEventQueue {
 
     /// Removes the pending event of a source that is destroyed. The shards publish it no more.
     pub(crate) fn remove(&self, event: AsyncEvent) {
-        if dpdk_sys::is_child() {
-            // No event occurs in the child, and the lock may have been held at the fork.
-            return;
-        }
         self.lock().remove(event);
     }
 

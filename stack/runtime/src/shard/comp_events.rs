@@ -107,6 +107,10 @@ impl CompEventQueue {
 
     /// Returns the descriptor; from now on it is readable while events are pending.
     pub(crate) fn export_fd(&self) -> BorrowedFd<'_> {
+        if crate::fork::is_child() {
+            // The lock may have been held at the fork, and nothing is pending here.
+            return self.fd.as_fd();
+        }
         let mut pending = self.lock();
         if !pending.fd_exported {
             pending.fd_exported = true;

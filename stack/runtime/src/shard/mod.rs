@@ -25,7 +25,6 @@ use std::time::Duration;
 
 use crossbeam::atomic::AtomicCell;
 use crossbeam::utils::CachePadded;
-use dpdk_sys::is_child;
 use ferrowarp_proto::steering::mesh::MeshMonitor;
 use ferrowarp_proto::steering::owners::ShardId;
 use ferrowarp_proto::time::Instant;
@@ -36,6 +35,7 @@ use crate::clock::Clock;
 use crate::config::DriveMode;
 use crate::device::register_application_thread;
 use crate::doorbell::Doorbells;
+use crate::fork::is_child;
 use crate::helper_schedule::{HelperSchedule, Step};
 use crate::helper_wakeup::{HelperState, HelperWakeup, TAKEOVER_NS};
 use crate::qsbr::{QsbrEpoch, QsbrReader};
@@ -369,10 +369,10 @@ impl Shard {
         }
     }
 
-    /// True once the shard is no longer polled: it was closed, or it failed.
+    /// True once the shard is no longer polled: it was closed, it failed, or it is the parent's.
     #[inline]
     pub(crate) fn has_ended(&self) -> bool {
-        self.state.load() != ShardState::Running
+        self.state.load() != ShardState::Running || is_child()
     }
 
     /// True once the shard has failed.

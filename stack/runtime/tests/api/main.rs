@@ -14,6 +14,7 @@ mod during_poll;
 mod end_to_end;
 mod extensions;
 mod fork;
+mod fork_calls;
 mod host_port;
 mod idle_threads;
 mod lifecycle;
