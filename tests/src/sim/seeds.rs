@@ -47,7 +47,8 @@ pub fn parallel_map<T: Sync, R: Send>(items: &[T], run: impl Fn(&T) -> R + Sync)
 
 /// Calls `run` with each of `default_count` seeds from 1 on, unless `FERROWARP_SEEDS` (count) and
 /// `FERROWARP_SEED` (first) are set. The first seed that fails runs once more with the path of a
-/// capture file in `folder`.
+/// capture file in `folder`. Returns whether the seeds are at least `default_count`: fewer may not
+/// bring about all that a test expects of them together.
 ///
 /// # Panics
 /// If a seed fails: names it, its reason and the capture.
@@ -56,7 +57,7 @@ pub fn for_each_seed(
     folder: &str,
     default_count: u64,
     run: impl Fn(u64, Option<PathBuf>) + Sync,
-) {
+) -> bool {
     let first = env_u64("FERROWARP_SEED", 1);
     let count = env_u64("FERROWARP_SEEDS", default_count);
     let seeds: Vec<u64> = (first..first + count).collect();
@@ -70,7 +71,7 @@ pub fn for_each_seed(
         outcome.inspect_err(|_| has_failed.store(true, Ordering::Relaxed))
     });
     let mut failed = seeds.iter().zip(outcomes).filter_map(|(seed, it)| Some((seed, it.err()?)));
-    let Some((seed, cause)) = failed.next() else { return };
+    let Some((seed, cause)) = failed.next() else { return count >= default_count };
     let file = PathBuf::from(folder).join(format!("{name}-{seed}.pcap"));
     let _ = catch_unwind(AssertUnwindSafe(|| run(*seed, Some(file.clone()))));
     // Not every run has frames to capture.

@@ -66,7 +66,7 @@ pub const PEER_GONE_NS: u64 = KEEPALIVE_NS + 10 * 75 * SECOND;
 /// Options for connections that may end at any time: keepalives detect dead peers.
 #[must_use]
 pub const fn may_fail_options(seed: u64) -> WorldOptions {
-    let mut options = WorldOptions::new(seed);
+    let mut options = WorldOptions::of_seed(seed);
     options.arena_len = arena_len(1);
     options.keepalive_ns = Some(KEEPALIVE_NS);
     options

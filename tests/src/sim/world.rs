@@ -7,7 +7,7 @@ use std::path::Path;
 use std::rc::Rc;
 use std::time::Duration;
 
-use ferrowarp_proto::engine::EngineConfig;
+use ferrowarp_proto::engine::{EngineConfig, PARTIAL_BYTES_MIN};
 use ferrowarp_proto::tcp::{Algorithm, EcnMode};
 use ferrowarp_proto::time::{Instant, MICROSECOND, SECOND};
 use ferrowarp_proto::verbs::cm::ConnParam;
@@ -160,6 +160,14 @@ impl WorldOptions {
             half_open_max: 1024,
             shards: None,
         }
+    }
+
+    /// As [`WorldOptions::new`], with memory for partial FPDUs and offloads of the ports that
+    /// differ from seed to seed.
+    #[must_use]
+    pub const fn of_seed(seed: u64) -> Self {
+        let partial_bytes_max = [PARTIAL_BYTES_MIN, 128 << 10, 128 << 20][(seed % 3) as usize];
+        Self { partial_bytes_max, offload: PortOffload::of_seed(seed), ..Self::new(seed) }
     }
 }
 
