@@ -9,8 +9,15 @@
 //! A window wider than the path's bandwidth-delay product does not carry more: the excess waits in
 //! queues, and the longer round trips must not make the window grow further. So the shortest round
 //! bounds the growth.
+//!
+//! The path may become longer. A queue that our window fills and a longer path both make rounds
+//! longer, but differ in the rate: a full link carries as much as before, while over a longer path
+//! the same window carries less. So rounds that the window would explain only at a lower rate than
+//! before, for some seconds, show a longer path. A minimum over recent rounds alone (as in BBR)
+//! would forget the true round trip while a long transfer keeps the queue filled, and smoothed
+//! rounds (as in Linux) grow the window with it.
 
-use crate::time::Instant;
+use crate::time::{Instant, SECOND};
 use crate::wire::seq::Seq;
 
 /// Largest distance at which TSecr counts as older than the end of the round, microseconds. At a
@@ -18,9 +25,11 @@ use crate::wire::seq::Seq;
 const ECHO_AGE_MAX: u32 = 1 << 30;
 /// Bound of the window, as a multiple of the bandwidth-delay product without queues.
 const BDP_GAIN: u64 = 4;
-/// Age after which the shortest round may have been measured on an earlier path, milliseconds: its
-/// duration is then doubled.
-const RTT_MIN_AGE_MS: u32 = 60_000;
+/// Time in which rounds that are longer than explained reduce the rate that would explain them by
+/// two thirds.
+const RATE_DECAY_NS: u64 = 2 * SECOND;
+/// A rate is the number of bytes in 2 to this power nanoseconds, about a millisecond.
+const RATE_SHIFT: u32 = 20;
 
 /// End of a round: the value of our timestamp clock, as the peer echoes it.
 #[derive(Clone, Copy, Debug)]
@@ -39,10 +48,10 @@ pub(in crate::tcp) struct RcvRound {
     /// End of the bytes received before it.
     start_seq: Seq,
     started_at: Instant,
-    /// Duration of the shortest round, nanoseconds (limited to four seconds), and the time it was
-    /// measured, in milliseconds of a clock that wraps.
+    /// Duration of the shortest round, nanoseconds (limited to four seconds).
     rtt_min_ns: u32,
-    rtt_min_at_ms: u32,
+    /// Rate at which earlier rounds received, smoothed; see [`RATE_SHIFT`].
+    rate: u32,
     /// Most bytes received in a round so far.
     most_received: u32,
 }
@@ -57,7 +66,7 @@ impl RcvRound {
             start_seq: Seq(0),
             started_at: Instant::ZERO,
             rtt_min_ns: u32::MAX,
-            rtt_min_at_ms: 0,
+            rate: 0,
             most_received: 0,
         }
     }
@@ -92,25 +101,39 @@ impl RcvRound {
     /// bandwidth-delay product by the shortest round, times [`BDP_GAIN`].
     fn bdp_limit(&mut self, now: Instant, bytes: u32) -> u32 {
         let round_ns = now.since(self.started_at).max(1);
-        let now_ms = millis(now);
-        if now_ms.wrapping_sub(self.rtt_min_at_ms) > RTT_MIN_AGE_MS {
-            self.rtt_min_ns = self.rtt_min_ns.saturating_mul(2);
-            self.rtt_min_at_ms = now_ms;
-        }
         let bounded_ns = u32::try_from(round_ns).unwrap_or(u32::MAX);
-        if bounded_ns <= self.rtt_min_ns {
-            self.rtt_min_ns = bounded_ns;
-            self.rtt_min_at_ms = now_ms;
+        self.rtt_min_ns = self.rtt_min_ns.min(bounded_ns);
+        if bytes > 0 {
+            self.detect_longer_path(bytes, bounded_ns);
         }
         let shortest_ns = u64::from(self.rtt_min_ns).min(round_ns);
         let scaled = u128::from(bytes) * u128::from(BDP_GAIN * shortest_ns);
         u32::try_from(scaled / u128::from(round_ns)).unwrap_or(u32::MAX)
     }
-}
 
-#[expect(clippy::cast_possible_truncation, reason = "the clock wraps")]
-const fn millis(now: Instant) -> u32 {
-    (now.as_micros() / 1000) as u32
+    /// Compares this round of `round_ns` with those before. If such have come for a while that
+    /// neither the shortest round nor the rate explains, the path has become longer.
+    fn detect_longer_path(&mut self, bytes: u32, round_ns: u32) {
+        let bounded = |value: u64| u32::try_from(value).unwrap_or(u32::MAX);
+        let transfer = u64::from(bytes) << RATE_SHIFT;
+        let rate = bounded(transfer / u64::from(round_ns)).max(1);
+        let is_explained = |rate: u32, rtt_min_ns: u32| {
+            let explained_ns = (transfer / u64::from(rate.max(1))).max(rtt_min_ns.into());
+            u64::from(round_ns) <= explained_ns + explained_ns / 2
+        };
+        if self.rate == 0 {
+            self.rate = rate;
+        } else if is_explained(self.rate, self.rtt_min_ns) {
+            self.rate = bounded((7 * u64::from(self.rate) + u64::from(rate)).div_ceil(8));
+        } else {
+            let decay = u64::from(self.rate) * u64::from(round_ns) / RATE_DECAY_NS;
+            self.rate -= bounded(decay).clamp(1, self.rate / 2 + 1);
+            if is_explained(self.rate, self.rtt_min_ns) {
+                self.rtt_min_ns = round_ns;
+                self.rate = rate;
+            }
+        }
+    }
 }
 
 #[cfg(test)]
@@ -172,20 +195,86 @@ mod tests {
         rounds.window_needed(10_000, 5 * MICROSECOND);
         let mut window = 256 * 1024;
         for _ in 0..1000 {
-            let need = rounds.window_needed(window, u64::from(window) * 2 / 5);
+            let need = rounds.window_needed(window, window_ns(window));
             assert!(need < window, "{need}");
             window = window.max(need);
         }
-        // The path has really become longer: that shows within minutes.
-        for _ in 0..400 {
-            window = window.max(rounds.window_needed(window, SECOND));
+        // A link that is full for a minute, at a rate that varies by a fifth.
+        for _ in 0..60 * SECOND / window_ns(window) {
+            let vary = 80 + rounds.now.as_micros() % 40;
+            let need = rounds.window_needed(window, window_ns(window) * vary / 100);
+            assert!(need < window, "{need}");
         }
-        assert_eq!(window, 256 * 1024, "from 5 us to a second takes longer");
+    }
+
+    /// Duration of a round with a window of so many bytes, at 20 Gb/s.
+    fn window_ns(window: u32) -> u64 {
+        u64::from(window) * 2 / 5
+    }
+
+    /// Returns the time until the window has grown from `window` to 6 MiB, or a minute.
+    fn time_to_grow(rounds: &mut RcvRounds, mut window: u32, round_ns: u64) -> u64 {
+        let start = rounds.now;
+        while window < 6 << 20 && rounds.now.since(start) < 60 * SECOND {
+            window = window.max(rounds.window_needed(window, round_ns));
+        }
+        rounds.now.since(start)
+    }
+
+    #[test]
+    fn window_follows_a_longer_path() {
+        let window = 256 * 1024;
+        for (before_ns, after_ns) in
+            [(MILLISECOND, 20 * MILLISECOND), (MILLISECOND, SECOND / 10), (500_000, 3_000_000)]
+        {
+            // Whether the window filled the link before or not.
+            for full in [false, true] {
+                let mut rounds = RcvRounds::new();
+                rounds.window_needed(10_000, before_ns);
+                let duration = if full { before_ns.max(window_ns(window)) } else { before_ns };
+                for _ in 0..1000 {
+                    rounds.window_needed(window, duration);
+                }
+                let time = time_to_grow(&mut rounds, window, after_ns);
+                assert!(time < 10 * SECOND, "{before_ns} {after_ns} {full}: {time}");
+            }
+        }
+        // Rounds of a second, 200,000 times as long.
         let mut rounds = RcvRounds::new();
-        rounds.window_needed(10_000, MILLISECOND);
-        for _ in 0..30_000 {
-            window = window.max(rounds.window_needed(window, 20 * MILLISECOND));
+        rounds.window_needed(10_000, 5 * MICROSECOND);
+        let time = time_to_grow(&mut rounds, window, SECOND);
+        assert!(time < 30 * SECOND, "{time}");
+    }
+
+    #[test]
+    fn slower_link_grows_the_window_once_at_most() {
+        let mut rounds = RcvRounds::new();
+        rounds.window_needed(10_000, 100 * MICROSECOND);
+        let mut window: u32 = 256 * 1024;
+        for _ in 0..1000 {
+            rounds.window_needed(window, window_ns(window));
         }
-        assert_eq!(window, 6 << 20);
+        // A tenth of the rate, and a queue that grows with the window.
+        let start = rounds.now;
+        while rounds.now.since(start) < 60 * SECOND {
+            window = window.max(rounds.window_needed(window, 10 * window_ns(window)));
+        }
+        assert!(window <= 1 << 20, "{window}");
+    }
+
+    #[test]
+    fn idle_rounds_do_not_hide_the_shortest_for_long() {
+        let mut rounds = RcvRounds::new();
+        rounds.window_needed(10_000, 100 * MICROSECOND);
+        // A message each 100 ms, and then a transfer that fills the link.
+        for _ in 0..100 {
+            rounds.window_needed(10_000, SECOND / 10);
+        }
+        rounds.window_needed(10_000, 100 * MICROSECOND);
+        let mut window: u32 = 256 * 1024;
+        for _ in 0..10_000 {
+            window = window.max(rounds.window_needed(window, window_ns(window).max(100_000)));
+        }
+        assert!(window <= 1 << 20, "four times 250,000 bytes: {window}");
     }
 }

@@ -306,3 +306,22 @@ fn short_paths_are_not_paced() {
     assert!(link.run(50 * MILLISECOND) > 0.5);
     assert_eq!(link.end(0).tcb.stats().paced, 0);
 }
+
+/// The path becomes a hundred times as long: by its queue at first, which the window filled.
+#[test]
+fn receive_window_follows_a_longer_path_and_not_its_queue() {
+    let cfg = Config { max_records: 8192, ..Config::default() };
+    let mut link = Bottleneck::new([cfg.clone(), cfg]);
+    link.bits_per_second = 200_000_000;
+    link.delay_ns = MILLISECOND / 2;
+    link.connect();
+    link.run(5 * SECOND);
+    assert_eq!(link.end(1).tcb.window_limit(), 256 * 1024, "ten times what the path holds");
+    link.delay_ns = 50 * MILLISECOND;
+    let before = link.run(SECOND);
+    link.run(5 * SECOND);
+    let after = link.run(SECOND);
+    assert!(before < 0.11 && after > 0.2, "{before:.3} {after:.3}");
+    let (window, cwnd) = (link.end(1).tcb.window_limit(), link.end(0).tcb.cwnd());
+    assert!(window > 2 * cwnd, "the peer's cwnd is the limit: {window} {cwnd}");
+}
