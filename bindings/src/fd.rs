@@ -1,6 +1,6 @@
-//! File descriptors that drivers open.
+//! File descriptors: those that drivers open, and sockets that never block.
 
-use std::os::fd::RawFd;
+use std::os::fd::{AsRawFd as _, BorrowedFd, RawFd};
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::Path;
 
@@ -16,6 +16,22 @@ pub(crate) fn close_sockets_on_exec(path: &Path) {
             unsafe { libc::fcntl(fd, libc::F_SETFD, libc::FD_CLOEXEC) };
         }
     }
+}
+
+/// Sends a byte on a socket if there is space for it. Never waits, whatever the flags of the
+/// descriptor, and raises no signal.
+pub fn send_byte(socket: BorrowedFd<'_>) {
+    let (byte, flags) = (0_u8, libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL);
+    // SAFETY: a descriptor that is open meanwhile, and one byte to read.
+    unsafe { libc::send(socket.as_raw_fd(), (&raw const byte).cast(), 1, flags) };
+}
+
+/// Receives a byte from a socket if there is one. Never waits, whatever the flags of the
+/// descriptor.
+pub fn receive_byte(socket: BorrowedFd<'_>) {
+    let mut byte = 0_u8;
+    // SAFETY: a descriptor that is open meanwhile, and one byte to write.
+    unsafe { libc::recv(socket.as_raw_fd(), (&raw mut byte).cast(), 1, libc::MSG_DONTWAIT) };
 }
 
 fn is_bound_to(fd: RawFd, path: &Path) -> bool {

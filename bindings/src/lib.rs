@@ -19,7 +19,7 @@ mod burst_lock;
 pub mod eal;
 mod eal_needs;
 pub mod error;
-mod fd;
+pub mod fd;
 pub mod fork;
 pub mod host_port;
 mod intr_sources;

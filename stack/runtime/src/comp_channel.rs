@@ -1,6 +1,6 @@
 //! Completion channels: completion events for applications that sleep.
 
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
@@ -18,10 +18,12 @@ use crate::shard::{CompEventQueue, CqNotify, Shard};
 /// more, and only then wait. One wait returns one event; several queues may use one channel, and
 /// each event names its queue.
 ///
-/// The file descriptor ([`AsFd`]) is readable while events are pending. It is for `poll` and the
-/// like only: [`CompChannel::next_event`] takes the events. Where only the application polls
-/// ([`DriveMode::Inline`]) the shard makes no progress while it sleeps on the descriptor, which
-/// then never becomes readable: [`CompChannel::wait`] polls the shard while it waits.
+/// The file descriptor ([`AsFd`]) is readable while events are pending, and at its end (`POLLHUP`)
+/// for ever once the context is closed or has failed. It is for `poll` and the like only, blocking
+/// or not as the application sets it: [`CompChannel::next_event`] takes the events. Where only the
+/// application polls ([`DriveMode::Inline`]) the shard makes no progress while it sleeps on the
+/// descriptor, which then never becomes readable: [`CompChannel::wait`] polls the shard while it
+/// waits.
 ///
 /// [`Context::create_cq_on`]: crate::Context::create_cq_on
 /// [`Cq::req_notify`]: crate::Cq::req_notify
@@ -98,5 +100,12 @@ impl CompChannel {
 impl AsFd for CompChannel {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.events.export_fd()
+    }
+}
+
+/// As [`AsFd`].
+impl AsRawFd for CompChannel {
+    fn as_raw_fd(&self) -> RawFd {
+        self.as_fd().as_raw_fd()
     }
 }

@@ -171,9 +171,11 @@
 //! # Sleeping
 //!
 //! A completion queue made on a channel ([`CompChannel`]) is armed for one event. To lose none:
-//! poll until it is empty, arm, poll once more, then wait. The channel's descriptor (`AsFd`)
-//! becomes readable, for `poll(2)`, `epoll` or the reactor of an asynchronous runtime, which then
-//! calls [`CompChannel::next_event`] until there is none. [`EventChannel`] does the same for
+//! poll until it is empty, arm, poll once more, then wait. The channel's descriptor (`AsFd`,
+//! `AsRawFd`) becomes readable, for `poll(2)`, `epoll` or the reactor of an asynchronous runtime,
+//! which then calls [`CompChannel::next_event`] until there is none. Once the context has ended the
+//! descriptor hangs up (`POLLHUP`). With the feature `tokio` there are futures for all of this, in
+//! the module `asynchronous`. [`EventChannel`] does the same for
 //! everything else: connections, requests, and the port, whose link may go down and come up
 //! ([`AsyncEvent::PortError`], [`AsyncEvent::PortActive`]; [`Context::link_is_up`] is its state).
 //! Somebody has to drive while the application sleeps: a helper

@@ -198,6 +198,8 @@ mod work_queue_proofs;
 
 #[cfg(not(loom))]
 mod arena;
+#[cfg(all(not(loom), feature = "tokio"))]
+pub mod asynchronous;
 #[cfg(not(loom))]
 mod clock;
 #[cfg(not(loom))]

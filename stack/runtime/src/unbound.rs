@@ -94,7 +94,7 @@ impl UnboundQps {
 
 /// The last shard that fails ends them.
 impl EndObserver for UnboundQps {
-    fn on_shard_end(&self) {
+    fn on_shard_end(&self, _: bool) {
         if self.running.load(Ordering::Acquire) == 0 {
             self.end();
         }

@@ -233,7 +233,7 @@ where
         });
     }
     let mut mesh_ports = meshed.into_iter();
-    let failing = Arc::new(Mutex::default());
+    let (failing, polled) = (Arc::new(Mutex::default()), Arc::new(AtomicUsize::new(count)));
     let open = |(index, device): (usize, D)| {
         let (config_of, rings) = (engine_config(&device), CqRings::new(qps_max));
         let memory = HostMemory::new(Arc::clone(shared.regions));
@@ -246,7 +246,7 @@ where
         let unbound: Arc<UnboundQps> = Arc::clone(shared.unbound);
         let engine = Box::new(ShardEngine::new(index, engine, Arc::clone(shared.events), unbound));
         let (running, failing) = (Arc::clone(running), Arc::clone(&failing));
-        let siblings = Siblings { running, failing, monitor };
+        let siblings = Siblings { running, polled: Arc::clone(&polled), failing, monitor };
         let shard = Arc::new(Shard::new(engine, clock.clone(), config.drive, qps_max, siblings));
         shard.watch_device();
         shard

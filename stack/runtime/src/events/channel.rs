@@ -1,6 +1,6 @@
 //! Event channel of a context: all events but completions, with one file descriptor.
 
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -18,10 +18,12 @@ use crate::fork::{ForkArc, check_process, is_child};
 /// channel late loses nothing: earlier events are reported as well, but for those of queue pairs
 /// that have none left.
 ///
-/// The file descriptor ([`AsFd`]) is readable while events are pending. It is for `poll` and the
-/// like only: [`EventChannel::next_event`] takes the events. In mode [`DriveMode::Helper`], the
-/// application counts as waiting from the time it requests the descriptor. In mode
-/// [`DriveMode::Inline`] the shard makes no progress while the application sleeps on it.
+/// The file descriptor ([`AsFd`]) is readable while events are pending, and at its end (`POLLHUP`)
+/// for ever once the context is closed or has failed. It is for `poll` and the like only, blocking
+/// or not as the application sets it: [`EventChannel::next_event`] takes the events. In mode
+/// [`DriveMode::Helper`], the application counts as waiting from the time it requests the
+/// descriptor. In mode [`DriveMode::Inline`] the shard makes no progress while the application
+/// sleeps on it.
 ///
 /// [`Qp::wait_event`]: crate::Qp::wait_event
 /// [`DriveMode::Helper`]: crate::DriveMode::Helper
@@ -48,6 +50,12 @@ impl Context {
 }
 
 impl EventChannel {
+    /// True if no further event occurs.
+    #[cfg(feature = "tokio")]
+    pub(crate) fn has_ended(&self) -> bool {
+        is_child() || self.context.events.lock().is_closed()
+    }
+
     /// Removes and returns the oldest event. Does not wait and does not poll the shard.
     #[must_use]
     pub fn next_event(&self) -> Option<AsyncEvent> {
@@ -83,5 +91,12 @@ impl AsFd for EventChannel {
             shard.helper_wakeup().on_fd_exported();
         }
         self.fd.as_fd()
+    }
+}
+
+/// As [`AsFd`].
+impl AsRawFd for EventChannel {
+    fn as_raw_fd(&self) -> RawFd {
+        self.as_fd().as_raw_fd()
     }
 }

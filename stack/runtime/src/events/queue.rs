@@ -69,9 +69,10 @@ impl QueueState {
         }
     }
 
-    /// No further event occurs: wakes the threads that sleep on a source.
+    /// No further event occurs: wakes the threads that sleep on a source, or on the descriptor.
     fn close(&mut self) {
         self.closed = true;
+        self.fd.iter().for_each(|fd| fd.hang_up());
         self.sleepers.iter().for_each(|(_, thread)| thread.unpark());
     }
 
@@ -105,6 +106,9 @@ impl AsyncEventQueue {
         let fd = Arc::new(NotifyFd::new()?);
         if !ready.pending.is_empty() {
             fd.set();
+        }
+        if ready.closed {
+            fd.hang_up();
         }
         ready.fd = Some(Arc::clone(&fd));
         Ok(fd)

@@ -137,10 +137,14 @@ impl CompEventQueue {
     }
 }
 
-/// Wakes waiting threads, so that none waits forever on a shard that has ended.
+/// Wakes waiting threads, so that none waits forever on a shard that has ended. Those that sleep on
+/// the descriptor are woken by the last shard, for good.
 impl EndObserver for CompEventQueue {
-    fn on_shard_end(&self) {
+    fn on_shard_end(&self, is_last: bool) {
         self.wake_all();
+        if is_last {
+            self.fd.hang_up();
+        }
     }
 }
 

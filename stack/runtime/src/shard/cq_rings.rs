@@ -76,7 +76,7 @@ impl CqNotify {
 
 /// Last event: an application that has armed the queue finds the flushed completions.
 impl EndObserver for CqNotify {
-    fn on_shard_end(&self) {
+    fn on_shard_end(&self, _: bool) {
         if !self.on_published(CompEvent::ANY) {
             self.events.push(self.id);
         }

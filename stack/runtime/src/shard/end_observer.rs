@@ -6,8 +6,8 @@ use std::sync::Weak;
 pub(crate) trait EndObserver: Send + Sync {
     /// The shard is no longer polled: it was closed, or it failed. The effects on its queue pairs
     /// are done and published. Called without the shard's lock, by the thread that ended the shard,
-    /// more than once.
-    fn on_shard_end(&self);
+    /// more than once; `is_last`: no shard of the context is polled any more.
+    fn on_shard_end(&self, is_last: bool);
 }
 
 /// Observers of a shard, as many as there are completion queues with a channel.
@@ -56,7 +56,7 @@ mod tests {
     struct Nothing;
 
     impl EndObserver for Nothing {
-        fn on_shard_end(&self) {}
+        fn on_shard_end(&self, _: bool) {}
     }
 
     #[test]

@@ -85,6 +85,8 @@ pub(crate) struct Shard {
 pub(crate) struct Siblings {
     /// Number of shards that have not failed.
     pub(crate) running: Arc<AtomicUsize>,
+    /// Number of shards that are polled.
+    pub(crate) polled: Arc<AtomicUsize>,
     /// Held while one fails, so that the last one to fail is the last to publish events.
     pub(crate) failing: Arc<Mutex<()>>,
     /// By which they learn of a death; `None`: there are no others.
@@ -259,24 +261,32 @@ impl Shard {
     /// the shard ended finds the last events, and one that armed a queue just before is notified,
     /// too.
     fn end(&self, state: ShardState) {
-        self.notify_end_observers();
+        self.notify_end_observers(false);
         // Release. Between this and the load of an arm word lies the fence of `ArmWord::claim`.
-        self.state.store(state);
-        self.notify_end_observers();
+        let is_end = self.state.swap(state) == ShardState::Running;
+        if is_end {
+            self.siblings.polled.fetch_sub(1, Ordering::AcqRel);
+        }
+        self.notify_end_observers(self.is_last_ended());
     }
 
     /// Registers `observer` to be notified when the shard ends; at once if it has ended already.
     pub(crate) fn observe_end(&self, observer: Weak<dyn EndObserver>) {
         self.end_observers.lock().unwrap_or_else(PoisonError::into_inner).add(observer);
         if self.has_ended() {
-            self.notify_end_observers();
+            self.notify_end_observers(self.is_last_ended());
         }
     }
 
-    fn notify_end_observers(&self) {
+    /// True once no shard of the context is polled any more.
+    fn is_last_ended(&self) -> bool {
+        self.siblings.polled.load(Ordering::Acquire) == 0
+    }
+
+    fn notify_end_observers(&self, is_last: bool) {
         let observers = self.end_observers.lock().unwrap_or_else(PoisonError::into_inner).all();
         for observer in observers.iter().filter_map(Weak::upgrade) {
-            observer.on_shard_end();
+            observer.on_shard_end(is_last);
         }
     }
 

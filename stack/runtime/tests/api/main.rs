@@ -3,11 +3,14 @@
 mod support;
 
 mod async_events;
+#[cfg(feature = "tokio")]
+mod asynchronous;
 mod backlog;
 mod close;
 mod comp_channel;
 mod control_calls;
 mod cq_resize;
+mod descriptors;
 mod device_removal;
 mod drive_modes;
 mod during_poll;

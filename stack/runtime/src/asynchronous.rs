@@ -1,0 +1,260 @@
+//! Tasks of tokio that wait for completions, connection requests and connection events (feature
+//! `tokio`).
+//!
+//! Each waits on the descriptor of a channel, in the reactor of the runtime: the shards wake no
+//! task themselves, so that a poll never runs code of an executor. While tasks sleep somebody else
+//! has to poll the shards: [`DriveMode::Helper`] or [`DriveMode::Dedicated`].
+//!
+//! All futures can be dropped at any time, and nothing is lost.
+//!
+//! ```
+//! # use std::time::Duration;
+//! use ferrowarp::asynchronous::{AsyncCq, AsyncEvents};
+//! use ferrowarp::*;
+//!
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! let config = |host: &str| -> Result<Config, Box<dyn std::error::Error>> {
+//!     let mut config = Config::new("ring".parse()?, host.parse()?, 24);
+//!     config.drive = DriveMode::Helper;
+//!     Ok(config)
+//! };
+//! let (left, right) = Context::ring_pair(config("198.18.0.1")?, config("198.18.0.2")?)?;
+//! let runtime = tokio::runtime::Builder::new_current_thread().enable_io().build()?;
+//! runtime.block_on(async {
+//!     let (events_l, events_r) = (AsyncEvents::new(&left)?, AsyncEvents::new(&right)?);
+//!     let (mut cq_l, mut cq_r) = (AsyncCq::new(&left, 64)?, AsyncCq::new(&right, 64)?);
+//!     let qp_l = left.alloc_pd().create_qp(&QpOptions::new(cq_l.cq()))?;
+//!     let qp_r = right.alloc_pd().create_qp(&QpOptions::new(cq_r.cq()))?;
+//!     qp_r.post_recv(RecvWr { wr_id: 9, sg_list: SgList::new() })?;
+//!
+//!     let listener = right.listen(4791, 1)?;
+//!     qp_l.connect("198.18.0.2:4791".parse()?, ConnParam::default())?;
+//!     let request = events_r.accept(&listener).await.ok_or("the context has ended")?;
+//!     request.accept(&qp_r, ConnParam::default())?;
+//!     events_l.established(&qp_l).await?;
+//!
+//!     let payload = Payload::Inline(Default::default());
+//!     let operation = Operation::Send { payload, solicited: false, invalidate: None };
+//!     qp_l.post_send(SendWr { wr_id: 1, operation, signaled: true, fence: false })?;
+//!     let (mut here, mut there) = (Vec::new(), Vec::new());
+//!     assert_eq!((cq_l.wait(&mut here).await, cq_r.wait(&mut there).await), (1, 1));
+//!     assert_eq!((here[0].wr_id, there[0].wr_id), (1, 9));
+//!     Ok(())
+//! })
+//! # }
+//! ```
+
+use std::collections::VecDeque;
+use std::future::{Future, poll_fn};
+use std::io;
+use std::os::fd::AsFd;
+use std::pin::pin;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::task::Poll;
+
+use ferrowarp_proto::verbs::cm::{ConnInfo, ConnectError, Event};
+use ferrowarp_proto::verbs::notify::Notify;
+use ferrowarp_proto::verbs::wc::Wc;
+use tokio::io::Interest;
+use tokio::net::UnixStream;
+use tokio::sync::Notify as Woken;
+
+use crate::comp_channel::CompChannel;
+use crate::config::DriveMode;
+use crate::context::Context;
+use crate::cq::Cq;
+use crate::error::CreateError;
+use crate::events::{AsyncEvent, EventChannel};
+use crate::listener::{ConnRequest, Listener};
+use crate::qp::Qp;
+
+/// Error of creating an [`AsyncCq`] or [`AsyncEvents`].
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum AsyncError {
+    /// Nobody would poll the shards while tasks sleep.
+    #[error("only the application polls this context: open it with DriveMode::Helper or Dedicated")]
+    Inline,
+    /// The operating system has no descriptor left, or the runtime has no reactor.
+    #[error("a channel cannot be watched: {0}")]
+    Io(#[from] io::Error),
+    /// Error of the completion queue.
+    #[error(transparent)]
+    Create(#[from] CreateError),
+}
+
+fn check_mode(context: &Context) -> Result<(), AsyncError> {
+    match context.config().drive {
+        DriveMode::Inline => Err(AsyncError::Inline),
+        DriveMode::Dedicated | DriveMode::Helper => Ok(()),
+    }
+}
+
+/// Registers the descriptor of a channel with the reactor of the runtime.
+fn watch(channel: &impl AsFd) -> io::Result<UnixStream> {
+    let socket = channel.as_fd().try_clone_to_owned()?;
+    let socket = std::os::unix::net::UnixStream::from(socket);
+    socket.set_nonblocking(true)?;
+    UnixStream::from_std(socket)
+}
+
+/// Calls `take`, which takes all events of a channel that was readable. Later ones make it readable
+/// once more.
+fn take_all(watched: &UnixStream, take: impl FnOnce()) {
+    let _ = watched.try_io(Interest::READABLE, || {
+        take();
+        Err::<(), _>(io::ErrorKind::WouldBlock.into())
+    });
+}
+
+/// Completion queue with a channel of its own, for one task.
+#[derive(Debug)]
+pub struct AsyncCq {
+    cq: Cq,
+    channel: CompChannel,
+    watched: UnixStream,
+}
+
+impl AsyncCq {
+    /// Creates a completion queue for at least `capacity` completions
+    /// ([`Context::create_cq`](crate::Context::create_cq)).
+    ///
+    /// # Errors
+    /// [`AsyncError`].
+    ///
+    /// # Panics
+    /// Outside of a runtime of tokio with I/O enabled.
+    pub fn new(context: &Context, capacity: usize) -> Result<Self, AsyncError> {
+        check_mode(context)?;
+        let channel = context.create_comp_channel()?;
+        let cq = context.create_cq_on(&channel, capacity)?;
+        let watched = watch(&channel)?;
+        Ok(Self { cq, channel, watched })
+    }
+
+    /// The queue, for queue pairs ([`QpOptions`](crate::QpOptions)).
+    #[must_use]
+    pub const fn cq(&self) -> &Cq {
+        &self.cq
+    }
+
+    /// Waits until there are completions, appends them to `out`, and returns their number, as
+    /// [`Cq::poll`]. 0 once the context is closed or has failed and nothing is left.
+    pub async fn wait(&mut self, out: &mut Vec<Wc>) -> usize {
+        loop {
+            let found = self.cq.poll(out);
+            if found > 0 {
+                return found;
+            }
+            // What was published before is found by the next poll, what comes later by the event.
+            let is_armed = self.cq.req_notify(Notify::Next).is_ok();
+            let found = self.cq.poll(out);
+            if found > 0 || !is_armed {
+                return found;
+            }
+            if self.watched.readable().await.is_err() {
+                return 0;
+            }
+            take_all(&self.watched, || while self.channel.next_event().is_some() {});
+        }
+    }
+}
+
+/// Events of a context, for any number of tasks. It takes all events of the context's
+/// [`EventChannel`]: a context has one of either.
+#[derive(Debug)]
+pub struct AsyncEvents {
+    channel: EventChannel,
+    watched: UnixStream,
+    /// Events were taken from the channel: the tasks look at their sources.
+    taken: Woken,
+    /// Events that name no queue pair and no listener, each once.
+    others: Mutex<VecDeque<AsyncEvent>>,
+}
+
+impl AsyncEvents {
+    /// Watches the events of a context.
+    ///
+    /// # Errors
+    /// [`AsyncError`].
+    ///
+    /// # Panics
+    /// Outside of a runtime of tokio with I/O enabled.
+    pub fn new(context: &Context) -> Result<Self, AsyncError> {
+        check_mode(context)?;
+        let channel = context.event_channel()?;
+        let watched = watch(&channel)?;
+        Ok(Self { channel, watched, taken: Woken::new(), others: Mutex::default() })
+    }
+
+    /// Waits for a connection request of a listener. `None` once the context is closed or has
+    /// failed.
+    pub async fn accept(&self, listener: &Listener) -> Option<ConnRequest> {
+        self.when(|| listener.next_request()).await
+    }
+
+    /// Waits until the connection is established, as
+    /// [`Qp::wait_established`](crate::Qp::wait_established).
+    ///
+    /// # Errors
+    /// Reason of the failure; `TimedOut` once the context is closed.
+    pub async fn established(&self, qp: &Qp) -> Result<ConnInfo, ConnectError> {
+        self.when(|| qp.next_outcome()).await.unwrap_or(Err(ConnectError::TimedOut))
+    }
+
+    /// Waits for the next event of a queue pair. `None` once the context is closed or has failed
+    /// and none is left.
+    pub async fn next_of(&self, qp: &Qp) -> Option<Event> {
+        self.when(|| qp.next_event()).await
+    }
+
+    /// Waits for the next event that names neither a queue pair nor a listener. `None` once the
+    /// context is closed or has failed and none is left.
+    pub async fn next_other(&self) -> Option<AsyncEvent> {
+        self.when(|| self.others().pop_front()).await
+    }
+
+    fn others(&self) -> MutexGuard<'_, VecDeque<AsyncEvent>> {
+        self.others.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Waits until `ready` returns a value, which it may after any event.
+    async fn when<T>(&self, ready: impl Fn() -> Option<T>) -> Option<T> {
+        loop {
+            // Before `ready`: events that another task takes after this wake this one.
+            let mut taken = pin!(self.taken.notified());
+            taken.as_mut().enable();
+            let has_ended = self.channel.has_ended();
+            if let Some(value) = ready() {
+                return Some(value);
+            }
+            if has_ended {
+                return None;
+            }
+            let mut readable = pin!(self.watched.readable());
+            let is_readable = poll_fn(|cx| match taken.as_mut().poll(cx) {
+                Poll::Ready(()) => Poll::Ready(None),
+                Poll::Pending => readable.as_mut().poll(cx).map(Some),
+            });
+            match is_readable.await {
+                None => {}
+                Some(Err(_)) => return None,
+                Some(Ok(())) => take_all(&self.watched, || self.take_events()),
+            }
+        }
+    }
+
+    /// Takes the events from the channel, and has all tasks look at their sources.
+    fn take_events(&self) {
+        while let Some(event) = self.channel.next_event() {
+            if let AsyncEvent::Connection { .. } | AsyncEvent::ConnectRequest { .. } = event {
+                continue;
+            }
+            let mut others = self.others();
+            if !others.contains(&event) {
+                others.push_back(event);
+            }
+        }
+        self.taken.notify_waiters();
+    }
+}

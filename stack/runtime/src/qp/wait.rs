@@ -1,0 +1,73 @@
+//! Events of a queue pair, and waits for them.
+
+use std::time::Duration;
+
+use ferrowarp_proto::verbs::cm::{ConnInfo, ConnectError, Event};
+
+use super::Qp;
+use crate::fork::is_child;
+
+impl Qp {
+    /// Removes and returns the oldest event. Does not poll the shard.
+    #[must_use]
+    pub fn next_event(&self) -> Option<Event> {
+        // In a child of `fork` another thread may have held the lock.
+        let has_events = self.shared.has_events() && !is_child();
+        if !has_events {
+            return None;
+        }
+        let context = self.context();
+        let event = self.shared.next_event(self.id, &context.taken_events)?;
+        if !self.shared.has_events() {
+            context.events.remove_if_unseen(self.event(), || !self.shared.has_events());
+        }
+        Some(match event {
+            Event::ConnectFailed { qp, error, private_data, reads } => {
+                Event::ConnectFailed { qp, error: self.with_link(error), private_data, reads }
+            }
+            event => event,
+        })
+    }
+
+    /// Names the link as the cause if nothing was received before a timeout because it is down.
+    #[cold]
+    fn with_link(&self, error: ConnectError) -> ConnectError {
+        match error {
+            ConnectError::TimedOut if !self.context().link.is_up() => ConnectError::LinkDown,
+            error => error,
+        }
+    }
+
+    /// Waits until the connection is established, and takes the event. Sleeps, unless only the
+    /// application polls the shard ([`DriveMode::Inline`]): then it polls while it waits, and the
+    /// other context of a pair made by [`Context::ring_pair`] as well.
+    ///
+    /// # Errors
+    /// Reason of the failure; `TimedOut` if the outcome is not known after `timeout`, or once the
+    /// context is closed; `LinkDown` if the link is down then.
+    ///
+    /// [`Context::ring_pair`]: crate::Context::ring_pair
+    /// [`DriveMode::Inline`]: crate::DriveMode::Inline
+    pub fn wait_established(&self, timeout: Duration) -> Result<ConnInfo, ConnectError> {
+        self.context()
+            .wait_for(self.event(), self.shared.source(), timeout, || self.next_outcome())
+            .unwrap_or_else(|| Err(self.with_link(ConnectError::TimedOut)))
+    }
+
+    /// Takes the next event, if it is the outcome of connecting or accepting.
+    pub(crate) fn next_outcome(&self) -> Option<Result<ConnInfo, ConnectError>> {
+        match self.next_event()? {
+            Event::Established { info, .. } => Some(Ok(*info)),
+            Event::ConnectFailed { error, .. } => Some(Err(error)),
+            Event::Disconnected { .. } => Some(Err(ConnectError::Reset)),
+            _ => None,
+        }
+    }
+
+    /// Waits for the next event, as [`Qp::wait_established`] does.
+    #[must_use]
+    pub fn wait_event(&self, timeout: Duration) -> Option<Event> {
+        let source = self.shared.source();
+        self.context().wait_for(self.event(), source, timeout, || self.next_event())
+    }
+}
