@@ -47,12 +47,18 @@ fn tiny_mss_is_respected() {
     }
 }
 
-/// Five peers send every second byte of an FPDU, so that nothing is contiguous; then the first one
+/// Returns a connected peer on the host of this number.
+fn connect_from(fx: &mut Fixture, host: usize) -> Peer {
+    let mut peer = Peer::at(address(host), 5000);
+    peer.handshake(fx, 1460);
+    peer
+}
+
+/// Five hosts send every second byte of an FPDU, so that nothing is contiguous; then the first one
 /// disconnects and the others send the rest.
 fn fill_ooo_limits(change: impl FnOnce(&mut EngineConfig), brim: (usize, usize)) {
     let mut fx = Fixture::new(change);
-    let mut peers: Vec<_> =
-        (0..5).map(|index| Peer::connect(&mut fx, 5000 + index, 1460)).collect();
+    let mut peers: Vec<_> = (0..5).map(|index| connect_from(&mut fx, 10 + index)).collect();
     let qps: Vec<_> = peers.iter_mut().map(|peer| peer.start_mpa(&mut fx)).collect();
     let fpdu = untagged_fpdu(Opcode::Send { invalidate: false, solicited: false }, 0, 1, &[7; 138]);
     let mut before = (0, 0);

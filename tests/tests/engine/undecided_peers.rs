@@ -1,5 +1,5 @@
-//! Peers on whose connections no application has decided: they hold nothing that established
-//! streams need.
+//! Memory for out-of-order data: peers on whose connections no application has decided hold none of
+//! it, and an accepted one leaves a part to others, however many connections it has.
 
 use std::time::Duration;
 
@@ -11,6 +11,7 @@ use ferrowarp_tests::longest_poll::LongestPoll;
 use ferrowarp_tests::raw::{
     CQ, Fixture, PORT, Peer, empty_write_fpdu, mpa_request, recv_wr, untagged_fpdu,
 };
+use ferrowarp_tests::sim::world::address;
 
 /// Enough peers to fill the pools of out-of-order data with 15 segments each.
 const COUNT: u16 = 800;
@@ -32,8 +33,9 @@ fn flood(fx: &mut Fixture, polls: &mut LongestPoll, peers: &[Peer], len: usize) 
 }
 
 /// The first of several messages is lost: the others are all kept, and delivered once it arrives.
-fn expect_losses_repaired(fx: &mut Fixture, port: u16) {
-    let mut peer = Peer::connect(fx, port, 1460);
+fn expect_losses_repaired(fx: &mut Fixture, mut peer: Peer) {
+    let port = peer.tcp.tuple.local.port();
+    peer.handshake(fx, 1460);
     peer.send(fx, &mpa_request());
     let request = std::iter::from_fn(|| fx.engine.next_event()).find_map(|event| match event {
         Event::ConnectRequest { request, offer, .. } => {
@@ -45,7 +47,8 @@ fn expect_losses_repaired(fx: &mut Fixture, port: u16) {
     fx.engine.accept(fx.now, request.expect("is offered"), qp, &ConnParam::default()).unwrap();
     peer.settle(fx);
     peer.send(fx, &empty_write_fpdu());
-    let dropped = fx.engine.counters().ooo_dropped;
+    let counters = fx.engine.counters();
+    let dropped = (counters.ooo_dropped, counters.ooo_pool_exhausted);
     let send = Opcode::Send { invalidate: false, solicited: false };
     let message = |msn: u32| untagged_fpdu(send, 0, msn, &[msn.to_le_bytes()[0]; MESSAGE_LEN]);
     let len = u32::try_from(message(1).len()).unwrap();
@@ -58,7 +61,7 @@ fn expect_losses_repaired(fx: &mut Fixture, port: u16) {
     }
     fx.settle();
     let counters = fx.engine.counters();
-    assert_eq!((counters.ooo_dropped, counters.ooo_pool_exhausted), (dropped, 0));
+    assert_eq!((counters.ooo_dropped, counters.ooo_pool_exhausted), dropped);
     peer.send(fx, &message(1));
     fx.settle();
     let completed = std::iter::from_fn(|| fx.queues.poll(CQ)).map(|wc| (wc.wr_id, wc.status));
@@ -86,9 +89,40 @@ fn undecided_peers_hold_no_out_of_order_memory() {
                 if has_request { usage.awaiting_decision } else { usage.awaiting_request };
             assert_eq!(waiting, usize::from(COUNT));
             assert_eq!((usage.ooo_frames, usage.ooo_bytes), (0, 0));
-            expect_losses_repaired(&mut fx, 5000);
+            expect_losses_repaired(&mut fx, Peer::unconnected(5000));
             polls.assert_below("out-of-order data of undecided peers", Duration::from_millis(50));
         }
+    }
+}
+
+/// Its gaps are never filled. Lengths for copies of the smallest size, for copies of full size, and
+/// for frames.
+#[test]
+fn accepted_peer_leaves_out_of_order_memory_to_others() {
+    for (len, bytes_max) in [(1, 1 << 20), (1090, 1 << 20), (1090, 0)] {
+        let mut fx = Fixture::new(|config| {
+            config.ooo_bytes_max = bytes_max;
+            config.ooo_frames_max = 256;
+        });
+        let mut peers: Vec<_> =
+            (0..60).map(|at| Peer::connect(&mut fx, 10_000 + at, 1460)).collect();
+        for peer in &mut peers {
+            peer.start_mpa(&mut fx);
+            peer.send(&mut fx, &empty_write_fpdu());
+        }
+        let mut polls = LongestPoll::default();
+        let step = 15 * (u32::try_from(len).unwrap() + 1);
+        for _ in 0..20 {
+            flood(&mut fx, &mut polls, &peers, len);
+            peers.iter_mut().for_each(|peer| peer.tcp.snd_nxt += step);
+        }
+        assert!(fx.engine.counters().ooo_pool_exhausted > 0, "{len} {bytes_max}");
+        let usage = fx.engine.usage();
+        let held = (usage.ooo_frames, usage.ooo_bytes);
+        assert!(held.0 <= 256 * 5 / 6 && held.1 <= bytes_max * 5 / 6, "{held:?}");
+        fx.engine.device().outbound.borrow_mut().clear();
+        expect_losses_repaired(&mut fx, Peer::at(address(9), 5000));
+        polls.assert_below("out-of-order data of one peer", Duration::from_millis(50));
     }
 }
 

@@ -8,7 +8,6 @@
 //! IPv6 peer is hashed by its /64. So the counts take no memory per address, and a peer cannot
 //! choose its bucket.
 
-use core::hash::{BuildHasher, Hash, Hasher};
 use core::net::IpAddr;
 use core::num::NonZeroU64;
 use std::collections::BTreeSet;
@@ -16,7 +15,7 @@ use std::collections::BTreeSet;
 use crate::net::siphash_keys::SipBuildHasher;
 
 /// Number of hash buckets of peer addresses.
-const BUCKETS: usize = 256;
+const BUCKETS: usize = 1 << u8::BITS;
 
 /// Position of a connection in order of arrival; later ones are larger.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -62,7 +61,7 @@ impl AwaitingRequest {
     /// Adds a connection whose handshake is complete.
     pub(crate) fn insert(&mut self, remote: IpAddr, index: u32) -> Option<ArrivalOrder> {
         self.last_order = ArrivalOrder(self.last_order.0.saturating_add(1));
-        let group = self.bucket_of(remote);
+        let group = self.hash.address_group(remote);
         self.incomplete.insert((group, self.last_order, index));
         self.counts[usize::from(group)] += 1;
         Some(self.last_order)
@@ -116,20 +115,10 @@ impl AwaitingRequest {
     }
 
     fn remove_incomplete(&mut self, order: ArrivalOrder, remote: IpAddr, index: u32) -> bool {
-        let group = self.bucket_of(remote);
+        let group = self.hash.address_group(remote);
         let was_there = self.incomplete.remove(&(group, order, index));
         self.counts[usize::from(group)] -= u32::from(was_there);
         was_there
-    }
-
-    #[expect(clippy::cast_possible_truncation, reason = "part of a hash")]
-    fn bucket_of(&self, remote: IpAddr) -> u8 {
-        let mut hasher = self.hash.build_hasher();
-        match remote {
-            IpAddr::V4(remote) => remote.hash(&mut hasher),
-            IpAddr::V6(remote) => (remote.to_bits() >> 64).hash(&mut hasher),
-        }
-        hasher.finish() as u8
     }
 }
 

@@ -112,6 +112,7 @@ impl<E: Env> Connections<E> {
     /// Inserts a connection, which is given its handle; `None` if the table is full.
     pub(super) fn insert(&mut self, mut conn: Connection<E>) -> Option<&mut Connection<E>> {
         let tuple = conn.tcb.tuple();
+        conn.tcb.set_peer_group(self.hash.address_group(tuple.remote.ip()));
         let index = self.slots.insert_with(|index, generation| {
             conn.id = ConnId { index, generation };
             conn

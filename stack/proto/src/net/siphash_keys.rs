@@ -4,7 +4,8 @@
 //! is reproducible. For values that appear on the wire and must not be guessed: initial sequence
 //! numbers, timestamp offsets, SYN cookies.
 
-use core::hash::{BuildHasher, Hasher};
+use core::hash::{BuildHasher, Hash, Hasher};
+use core::net::IpAddr;
 
 use siphasher::sip::{SipHasher13, SipHasher24};
 
@@ -19,6 +20,18 @@ impl SipBuildHasher {
     #[must_use]
     pub const fn new(seed: u64) -> Self {
         Self { key: (seed, seed.rotate_left(32) ^ 0x9e37_79b9_7f4a_7c15) }
+    }
+
+    /// Returns the group of an address. An IPv6 peer has its whole /64: all of it is one group.
+    #[expect(clippy::cast_possible_truncation, reason = "part of a hash")]
+    #[must_use]
+    pub fn address_group(&self, address: IpAddr) -> u8 {
+        let mut hasher = self.build_hasher();
+        match address {
+            IpAddr::V4(address) => address.hash(&mut hasher),
+            IpAddr::V6(address) => (address.to_bits() >> 64).hash(&mut hasher),
+        }
+        hasher.finish() as u8
     }
 }
 

@@ -137,6 +137,7 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
             paced: false,
             close_pending: false,
             receive_shut: false,
+            peer_group: 0,
             local: Local { iss, fin_seq: None },
             peer: Peer { irs: Seq(0), fin_seq: None, fin_received: false, syn_in_time_wait: false },
             rcv_limits: RcvLimits::new(cfg),

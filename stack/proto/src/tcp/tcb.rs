@@ -127,6 +127,8 @@ pub struct Tcb<R: RxFrame, T: Retained> {
     pub(super) close_pending: bool,
     /// The upper layer takes no more data.
     pub(super) receive_shut: bool,
+    /// Group of the peer, for its share of out-of-order memory.
+    pub(super) peer_group: u8,
     pub(super) local: Local,
     pub(super) peer: Peer,
     pub(super) rcv_limits: RcvLimits,
@@ -161,6 +163,12 @@ pub const HOT_LEN: usize = 192;
 
 impl<R: RxFrame, T: Retained> Tcb<R, T> {
     // Commands.
+
+    /// Notes the group of its peer, by a hash of the address: its connections share a part of the
+    /// memory for out-of-order data. To be called before anything is received.
+    pub const fn set_peer_group(&mut self, group: u8) {
+        self.peer_group = group;
+    }
 
     /// Notes that the upper layer keeps `bytes` of the delivered data. The receive window offered
     /// shrinks by them; the right edge already advertised is not retracted.

@@ -12,7 +12,7 @@ use std::collections::VecDeque;
 use arrayvec::ArrayVec;
 
 use super::contiguous::Contiguous;
-use super::ooo_segment::{CONSUMED_LEN, OooSegment, Quota};
+use super::ooo_segment::{CONSUMED_LEN, Charge, OooSegment, Quota};
 use crate::wire::seq::Seq;
 use crate::wire::tcp::SackBlock;
 
@@ -75,10 +75,11 @@ pub(in crate::tcp) struct Assembler<R> {
     /// Stamp up to which ranges were reported.
     reported: u64,
     segment_count: usize,
-    /// Entries of consumed bytes: all, and those that the pool was charged for.
+    /// Entries of consumed bytes.
     consumed_count: usize,
-    consumed_charged: usize,
     quota: Quota,
+    /// What the pool was charged for.
+    charge: Charge,
     /// Ranges examined or moved.
     #[cfg(test)]
     steps: usize,
@@ -95,8 +96,8 @@ impl<R> Default for Assembler<R> {
             reported: 0,
             segment_count: 0,
             consumed_count: 0,
-            consumed_charged: 0,
             quota: Quota::default(),
+            charge: Charge::default(),
             #[cfg(test)]
             steps: 0,
         }

@@ -59,33 +59,33 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
     /// `frame` and `bytes` are those delivered.
     pub fn buffer_ooo(&mut self, pool: &mut OooPool<R>, frame: R, bytes: Range<usize>) -> bool {
         debug_assert!(self.offered_ooo().is_none_or(|offered| offered.len() == bytes.len()));
-        let kept = pool.buffer(frame, bytes, self.assembler.quota());
+        let kept = pool.buffer(frame, bytes, self.assembler.share(pool, self.peer_group));
         self.insert_ooo(pool, kept)
     }
 
     /// As [`Tcb::buffer_ooo`] without a frame to keep: the bytes are copied.
     pub fn copy_ooo(&mut self, pool: &mut OooPool<R>, bytes: &[u8]) -> bool {
         debug_assert!(self.offered_ooo().is_none_or(|offered| offered.len() == bytes.len()));
-        let kept = pool.copy(bytes, self.assembler.quota());
+        let kept = pool.copy(bytes, self.assembler.share(pool, self.peer_group));
         self.insert_ooo(pool, kept.map(|segment| (segment, 0)))
     }
 
     /// True if [`Tcb::buffer_ooo`] has memory for `len` bytes.
     #[must_use]
     pub fn can_buffer_ooo(&self, pool: &OooPool<R>, len: usize) -> bool {
-        pool.admits(len, self.assembler.quota())
+        pool.admits(len, self.assembler.share(pool, self.peer_group))
     }
 
     /// True if [`Tcb::copy_ooo`] has memory for `len` bytes.
     #[must_use]
     pub fn can_copy_ooo(&self, pool: &OooPool<R>, len: usize) -> bool {
-        pool.admits_copy(len, self.assembler.quota())
+        pool.admits_copy(len, self.assembler.share(pool, self.peer_group))
     }
 
     /// True if [`Tcb::consumed_ooo`] has memory for one more range.
     #[must_use]
     pub fn can_consume_ooo(&self, pool: &OooPool<R>) -> bool {
-        pool.admits_consumed(self.assembler.quota())
+        pool.admits_consumed(self.assembler.share(pool, self.peer_group))
     }
 
     /// Out-of-order segment whose disposition is pending.
@@ -115,7 +115,7 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
         // An offset into a frame is below 64 KiB.
         let offset = u32::try_from(offset).unwrap_or(0);
         // req: MPA-023
-        self.assembler.insert(pool, offered.block, Some(segment), offset);
+        self.assembler.insert((pool, self.peer_group), offered.block, Some(segment), offset);
         self.note_fin_seq(offered.fin);
         self.update_fast_path();
         true
@@ -126,7 +126,7 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
     pub fn consumed_ooo(&mut self, pool: &mut OooPool<R>) {
         let Some(offered) = self.take_offered_ooo() else { return };
         self.stats.record().ooo_consumed += 1;
-        self.assembler.insert(pool, offered.block, None, 0);
+        self.assembler.insert((pool, self.peer_group), offered.block, None, 0);
         self.note_fin_seq(offered.fin);
         self.update_fast_path();
     }
@@ -161,7 +161,7 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
     ) {
         let (start, len) = (self.rcv.nxt, u32::try_from(bytes.len()).unwrap_or(0));
         let offset = u32::try_from(bytes.start).unwrap_or(0);
-        self.assembler.insert(pool, (start, start + len), Some(segment), offset);
+        self.assembler.insert((pool, self.peer_group), (start, start + len), Some(segment), offset);
         self.update_fast_path();
     }
 
@@ -182,6 +182,8 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
         }
         if self.assembler.is_empty() || self.peer.fin_received || self.state == State::Closed {
             self.release_all_ooo(pool);
+        } else {
+            self.assembler.charge(pool);
         }
     }
 

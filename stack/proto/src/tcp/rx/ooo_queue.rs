@@ -9,7 +9,7 @@
 use core::ops::Range;
 
 use super::assembler::Assembler;
-use super::ooo_segment::{CONSUMED_LEN, OooCopy, OooSegment, Quota};
+use super::ooo_segment::{CONSUMED_LEN, Charge, OooCopy, OooSegment, Quota, Share};
 use crate::device::RxFrame;
 
 /// Payload length below which a segment is copied at once: half of the usual receive buffer.
@@ -17,6 +17,8 @@ const SMALL_LEN: usize = 1024;
 /// Block sizes besides those for small and for full segments.
 const BLOCK_SMALL: usize = 256;
 const BLOCK_LARGE: usize = 2048;
+/// Number of groups of peers, by a hash of the address.
+const PEER_GROUPS: usize = 1 << u8::BITS;
 /// Empty assemblers kept for connections that next receive out-of-order data.
 const SPARE_ASSEMBLERS: usize = 16;
 
@@ -24,7 +26,9 @@ const SPARE_ASSEMBLERS: usize = 16;
 ///
 /// Blocks are allocated as needed, kept and reused: nothing is allocated per packet once the
 /// working size is reached. A connection gets at most twice what it leaves free, so that one
-/// connection that holds much does not block those that hold little.
+/// connection that holds much does not block those that hold little. All connections of one peer
+/// get four times that: however many it has, a fifth of the pool is left to others. Peers are told
+/// apart by a keyed hash of their address, which the caller gives.
 #[derive(Debug)]
 pub struct OooPool<R> {
     frames: usize,
@@ -36,6 +40,8 @@ pub struct OooPool<R> {
     /// Bytes charged for ranges of consumed bytes.
     consumed: usize,
     bytes_max: usize,
+    /// Usage by group of peers.
+    by_peer: Box<[Quota; PEER_GROUPS]>,
     /// Block sizes, ascending.
     sizes: [usize; 4],
     free: [Vec<Box<[u8]>>; 4],
@@ -58,6 +64,7 @@ impl<R> OooPool<R> {
             in_use: 0,
             consumed: 0,
             bytes_max,
+            by_peer: Box::new([Quota::default(); PEER_GROUPS]),
             // Even where segments may be long, those of most peers are not.
             sizes: [BLOCK_SMALL, SMALL_LEN, full.min(BLOCK_LARGE), full],
             free: [const { Vec::new() }; 4],
@@ -105,40 +112,48 @@ impl<R> OooPool<R> {
 
     /// Returns the size class of a block for `len` bytes, if the limits admit one for a connection
     /// with usage `share`.
-    fn size_class(&self, len: usize, share: Quota) -> Option<usize> {
+    fn size_class(&self, len: usize, share: Share) -> Option<usize> {
         let class = self.sizes.iter().position(|size| len <= *size)?;
         self.admits_bytes(self.sizes[class], share).then_some(class)
     }
 
-    fn admits_bytes(&self, len: usize, share: Quota) -> bool {
+    fn admits_bytes(&self, len: usize, share: Share) -> bool {
         let left = self.bytes_max.checked_sub(self.in_use + self.consumed + len);
-        left.is_some_and(|left| share.bytes <= 2 * left)
+        left.is_some_and(|left| share.is_admitted(left, |usage| usage.bytes))
     }
 
     /// True if a connection with usage `share` may have one more range of consumed bytes.
-    pub(in crate::tcp) fn admits_consumed(&self, share: Quota) -> bool {
+    pub(in crate::tcp) fn admits_consumed(&self, share: Share) -> bool {
         self.admits_bytes(CONSUMED_LEN, share)
     }
 
-    /// Charges a connection for `count` ranges of consumed bytes, instead of `charged`.
-    pub(super) fn charge_consumed(&mut self, charged: &mut usize, count: usize) {
-        self.consumed = self.consumed + CONSUMED_LEN * count - CONSUMED_LEN * *charged;
-        *charged = count;
+    /// Charges a connection for what it holds now, instead of what it was charged for.
+    pub(super) fn charge(&mut self, charge: &mut Charge, holds: Quota, consumed: usize) {
+        self.consumed = self.consumed + CONSUMED_LEN * consumed - CONSUMED_LEN * charge.consumed;
+        let peer = &mut self.by_peer[usize::from(charge.peer)];
+        *peer = peer.exchange(charge.quota, holds);
+        (charge.quota, charge.consumed) = (holds, consumed);
+    }
+
+    /// Returns the usage by a connection that holds `holds`, with that of its peer.
+    pub(super) fn share(&self, charge: Charge, holds: Quota) -> Share {
+        let peer = self.by_peer[usize::from(charge.peer)].exchange(charge.quota, holds);
+        Share { connection: holds, peer }
     }
 
     /// True if [`OooPool::copy`] has memory for `len` bytes.
-    pub(in crate::tcp) fn admits_copy(&self, len: usize, share: Quota) -> bool {
+    pub(in crate::tcp) fn admits_copy(&self, len: usize, share: Share) -> bool {
         self.size_class(len, share).is_some()
     }
 
     /// True if [`OooPool::buffer`] has memory for `len` bytes.
-    pub(in crate::tcp) fn admits(&self, len: usize, share: Quota) -> bool {
+    pub(in crate::tcp) fn admits(&self, len: usize, share: Share) -> bool {
         self.admits_frame(share) || self.admits_copy(len, share)
     }
 
     /// Allocates a block for `len` bytes, if the limits admit one for a connection with usage
     /// `share`.
-    fn alloc_block(&mut self, len: usize, share: Quota) -> Option<Box<[u8]>> {
+    fn alloc_block(&mut self, len: usize, share: Share) -> Option<Box<[u8]>> {
         let class = self.size_class(len, share)?;
         let size = self.sizes[class];
         let block = match self.free[class].pop() {
@@ -157,16 +172,16 @@ impl<R> OooPool<R> {
         Some(block)
     }
 
-    fn admits_frame(&self, share: Quota) -> bool {
+    fn admits_frame(&self, share: Share) -> bool {
         let left = self.frames_max.checked_sub(self.frames + 1);
-        left.is_some_and(|left| share.frames <= 2 * left)
+        left.is_some_and(|left| share.is_admitted(left, |usage| usage.frames))
     }
 }
 
 impl<R> OooPool<R> {
     /// Holds a copy of `bytes` for a connection with usage `share`. Returns `None` if there is no
     /// memory.
-    pub(in crate::tcp) fn copy(&mut self, bytes: &[u8], share: Quota) -> Option<OooSegment<R>> {
+    pub(in crate::tcp) fn copy(&mut self, bytes: &[u8], share: Share) -> Option<OooSegment<R>> {
         let mut block = self.alloc_block(bytes.len(), share)?;
         block[..bytes.len()].copy_from_slice(bytes);
         Some(OooSegment::Copy(OooCopy { block, len: bytes.len() }))
@@ -180,7 +195,7 @@ impl<R: RxFrame> OooPool<R> {
         &mut self,
         frame: R,
         bytes: Range<usize>,
-        share: Quota,
+        share: Share,
     ) -> Option<(OooSegment<R>, usize)> {
         let len = bytes.len();
         let copies = len < SMALL_LEN || self.frames >= self.frames_max / 2;

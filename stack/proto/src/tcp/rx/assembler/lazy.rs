@@ -5,7 +5,7 @@ use arrayvec::ArrayVec;
 use super::{Assembler, Overlap};
 use crate::tcp::rx::contiguous::Contiguous;
 use crate::tcp::rx::ooo_queue::OooPool;
-use crate::tcp::rx::ooo_segment::{OooSegment, Quota};
+use crate::tcp::rx::ooo_segment::{Charge, OooSegment, Quota, Share};
 use crate::wire::seq::Seq;
 use crate::wire::tcp::SackBlock;
 
@@ -39,9 +39,12 @@ impl<R> LazyAssembler<R> {
         self.inner.as_ref().map_or(0, |assembler| assembler.segment_count)
     }
 
-    /// Usage of the pool by this connection.
-    pub(in crate::tcp) fn quota(&self) -> Quota {
-        self.inner.as_ref().map_or_else(Quota::default, |assembler| assembler.quota)
+    /// Usage of the pool by this connection, and by its peer of group `peer`.
+    pub(in crate::tcp) fn share(&self, pool: &OooPool<R>, peer: u8) -> Share {
+        match &self.inner {
+            Some(assembler) => pool.share(assembler.charge, assembler.quota),
+            None => pool.share(Charge::none(peer), Quota::default()),
+        }
     }
 
     /// Returns the end of the last range.
@@ -67,17 +70,25 @@ impl<R> LazyAssembler<R> {
     }
 
     /// Accepts `block`, which is new and admitted: buffered in `segment` from `offset` on, or
-    /// consumed if `None`.
+    /// consumed if `None`. The peer is of group `peer`.
     pub(in crate::tcp) fn insert(
         &mut self,
-        pool: &mut OooPool<R>,
+        (pool, peer): (&mut OooPool<R>, u8),
         block: SackBlock,
         segment: Option<OooSegment<R>>,
         offset: u32,
     ) {
         let assembler = self.inner.get_or_insert_with(|| pool.take_assembler());
+        assembler.charge.peer = peer;
         assembler.insert(block, segment, offset);
-        pool.charge_consumed(&mut assembler.consumed_charged, assembler.consumed_count);
+        self.charge(pool);
+    }
+
+    /// Charges the pool for what is held now.
+    pub(in crate::tcp) fn charge(&mut self, pool: &mut OooPool<R>) {
+        if let Some(assembler) = &mut self.inner {
+            pool.charge(&mut assembler.charge, assembler.quota, assembler.consumed_count);
+        }
     }
 
     /// Removes and returns the segment that starts at `seq`, if there is one.
@@ -96,7 +107,7 @@ impl<R> LazyAssembler<R> {
                 pool.release(segment);
             }
         }
-        pool.charge_consumed(&mut assembler.consumed_charged, 0);
+        pool.charge(&mut assembler.charge, Quota::default(), 0);
         pool.put_assembler(assembler);
     }
 

@@ -19,8 +19,8 @@ fn insert(
     let frame = HeapFrame::new(&vec![id; len as usize + 60]);
     let from = (block.0 - seq) as usize + 60;
     let bytes = from..from + (block.1 - block.0) as usize;
-    let (segment, offset) = pool.buffer(frame, bytes, all.quota()).unwrap();
-    all.insert(pool, block, Some(segment), u32::try_from(offset).unwrap());
+    let (segment, offset) = pool.buffer(frame, bytes, all.share(pool, 0)).unwrap();
+    all.insert((pool, 0), block, Some(segment), u32::try_from(offset).unwrap());
     Some(block)
 }
 
@@ -116,7 +116,7 @@ fn segment_over_several_gaps_fills_the_first() {
 fn consumed_ranges_share_one_entry() {
     let (mut all, mut pool) = (LazyAssembler::<HeapFrame>::new(), ooo_pool());
     let take = |all: &mut LazyAssembler<HeapFrame>, pool: &mut _, from, to| {
-        all.insert(pool, (Seq(from), Seq(to)), None, 0);
+        all.insert((pool, 0), (Seq(from), Seq(to)), None, 0);
     };
     take(&mut all, &mut pool, 100, 200);
     take(&mut all, &mut pool, 200, 300);

@@ -1,4 +1,4 @@
-use super::{OooPool, OooSegment, Quota};
+use super::{Charge, OooPool, OooSegment, Quota, Share};
 use crate::device::RxFrame;
 use crate::tcp::tests::HeapFrame;
 
@@ -16,7 +16,7 @@ fn bytes(segment: &OooSegment<HeapFrame>, offset: usize, len: usize) -> Vec<u8> 
 /// Holds segments of `len` bytes until there is no memory.
 fn fill(pool: &mut OooPool<HeapFrame>, len: usize) -> Vec<OooSegment<HeapFrame>> {
     let mut all = Vec::new();
-    while let Some((segment, offset)) = pool.buffer(frame(len + 54), 54..54 + len, Quota::default())
+    while let Some((segment, offset)) = pool.buffer(frame(len + 54), 54..54 + len, Share::default())
     {
         assert_eq!(bytes(&segment, offset, len), frame(len + 54).bytes[54..]);
         all.push(segment);
@@ -77,13 +77,33 @@ fn free_blocks_of_other_sizes_are_reclaimed() {
 #[test]
 fn one_connection_gets_two_thirds_of_the_pool() {
     let mut pool = OooPool::new(30, 90 * 256, 1460);
-    let (mut share, mut count) = (Quota::default(), 0);
+    let (mut share, mut count) = (Share::default(), 0);
     while let Some((segment, _)) = pool.buffer(frame(100), 54..100, share) {
-        share.add(&segment);
+        share.connection.add(&segment);
         count += 1;
     }
-    assert_eq!((count, share.bytes, share.frames), (60 + 20, 60 * 256, 20));
-    let next = pool.buffer(frame(100), 54..100, Quota::default());
+    assert_eq!((count, share.connection.bytes, share.connection.frames), (60 + 20, 60 * 256, 20));
+    let next = pool.buffer(frame(100), 54..100, Share::default());
+    assert!(matches!(next, Some((OooSegment::Copy(_), 0))));
+}
+
+#[test]
+fn connections_of_one_peer_leave_a_fifth_of_the_pool() {
+    let mut pool = OooPool::new(50, 100 * 256, 1460);
+    let mut held = Vec::new();
+    // Each connection gets what it can, one after the other.
+    for _ in 0..20 {
+        let mut charge = Charge::none(7);
+        let mut holds = Quota::default();
+        while let Some((segment, _)) = pool.buffer(frame(100), 54..100, pool.share(charge, holds)) {
+            holds.add(&segment);
+            pool.charge(&mut charge, holds, 0);
+            held.push(segment);
+        }
+    }
+    assert_eq!((pool.bytes(), pool.frames()), (80 * 256, 40));
+    let other = pool.share(Charge::none(8), Quota::default());
+    let next = pool.buffer(frame(100), 54..100, other);
     assert!(matches!(next, Some((OooSegment::Copy(_), 0))));
 }
 
