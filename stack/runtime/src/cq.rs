@@ -166,8 +166,9 @@ impl Cq {
         check_queue_len(capacity)?;
         let entries = capacity.saturating_mul(shards.len());
         let permit = context.limits.acquire(Resource::CqEntries, entries)?;
-        let (index, _) = context.cq_numbers.allocate().ok_or(CreateError::Gone)?;
-        let id = CqId(index);
+        let number = context.cq_numbers.allocate();
+        let (index, generation) = number.ok_or(CreateError::TooManyCqs(CqId::COUNT_MAX))?;
+        let id = CqId::new(index, generation);
         let notify = channel.map(|channel| Arc::new(channel.notify(id, shards.iter().copied())));
         let sinks = shards.iter().map(|shard| {
             let shard: Weak<Shard> = Arc::downgrade(shard);
@@ -278,8 +279,8 @@ impl Cq {
         self.inner.overrun.has_overrun()
     }
 
-    /// ID of the queue in the events of its channel. It may be reused once this queue and its
-    /// pending events are gone.
+    /// ID of the queue in the events of its channel. Once the queue is destroyed, none of the next
+    /// four million that are created has it.
     #[must_use]
     pub fn id(&self) -> CqId {
         self.inner.id
@@ -364,6 +365,6 @@ impl Drop for CqInner {
         if let Some(notify) = &self.notify {
             notify.on_cq_destroyed();
         }
-        self.context.cq_numbers.release(id.0);
+        self.context.cq_numbers.release(u32::try_from(id.index()).expect("20 bits"));
     }
 }

@@ -170,6 +170,9 @@ pub enum CreateError {
     /// The context closes or has failed, or this is a child made by `fork`.
     #[error("the context is closed, has failed, or belongs to the parent process: open another")]
     Gone,
+    /// A context has as many completion queues as it can.
+    #[error("a context has at most {0} completion queues at a time: drop some first")]
+    TooManyCqs(usize),
     /// A queue is to have more requests or completions than one can.
     #[error("a queue of {wanted} entries is too long: ask for {limit} or fewer")]
     QueueTooLong {

@@ -4,16 +4,29 @@ use crate::ddp::regions::Stag;
 use crate::rdmap::send_queue::wqe::WqeOpcode;
 use crate::wire::atomic::ImmediateData;
 
-/// Handle of a completion queue (verbs: `ibv_cq`).
+/// Handle of a completion queue (verbs: `ibv_cq`): its index, and above that a generation, so that
+/// a stale handle does not name the next queue of the index.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct CqId(pub u32);
 
 impl CqId {
+    /// Number of completion queues at a time: indices are below it.
+    pub const COUNT_MAX: usize = 1 << Self::INDEX_BITS;
+    const INDEX_BITS: u32 = 20;
+
+    /// Returns the handle of an index below [`CqId::COUNT_MAX`], in a generation, of which the low
+    /// bits count.
+    #[must_use]
+    pub const fn new(index: u32, generation: u32) -> Self {
+        debug_assert!((index as usize) < Self::COUNT_MAX, "an index within the range");
+        Self(index | generation << Self::INDEX_BITS)
+    }
+
     /// Index of the queue.
     #[inline]
     #[must_use]
     pub const fn index(self) -> usize {
-        self.0 as usize
+        self.0 as usize & (Self::COUNT_MAX - 1)
     }
 }
 

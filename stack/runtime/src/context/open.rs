@@ -7,6 +7,7 @@ use ferrowarp_proto::ddp::regions::RegionTable;
 use ferrowarp_proto::device::Capabilities;
 use ferrowarp_proto::engine::{Engine, EngineConfig};
 use ferrowarp_proto::steering::mesh::{MeshConfig, SHARD_COUNT_MAX, mesh};
+use ferrowarp_proto::verbs::wc::CqId;
 use rand::TryRngCore;
 
 use super::{Context, ContextInner};
@@ -32,6 +33,10 @@ use crate::unbound::UnboundQps;
 const MESH_MESSAGES_MAX: usize = 256;
 /// Messages that one of these rings holds, at least.
 const MESH_RING_LEN_MIN: usize = 16;
+
+/// Numbers of completion queues that are used by turns: with a generation of 12 bits an ID is used
+/// again after four million other queues, as long as few exist at a time.
+const CQ_NUMBERS_KEPT: usize = 1024;
 
 impl Context {
     /// Opens the device of the configuration.
@@ -169,7 +174,7 @@ impl Context {
         let inner = ContextInner {
             shards: Shards::new(shards),
             qp_numbers: Numbers::new(qps_max),
-            cq_numbers: Numbers::new(u32::MAX as usize),
+            cq_numbers: Numbers::by_turns(CqId::COUNT_MAX, CQ_NUMBERS_KEPT),
             srq_numbers: Numbers::new(u32::MAX as usize),
             pd_numbers: Numbers::new(u32::MAX as usize),
             unbound,
