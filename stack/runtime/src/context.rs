@@ -304,6 +304,10 @@ impl ContextInner {
         let threads =
             std::mem::take(&mut *self.threads.lock().unwrap_or_else(PoisonError::into_inner));
         drop(threads);
+        self.unbound.refuse_new();
+        // One shard flushes what was posted to queue pairs that belong to none.
+        let _ =
+            self.shards.iter().find_map(|shard| shard.control(|engine, _| engine.adopt_unbound()));
         self.unbound.end();
         self.shards.control(|engine, now| engine.disconnect_all(now));
         let count = |what: fn(&mut dyn ShardControl) -> usize| {

@@ -208,7 +208,7 @@ impl Qp {
     /// once more if requests were posted unsignaled.
     #[inline]
     pub fn post_send(&self, wr: SendWr) -> Result<(), PostError> {
-        if self.state() != QpState::Rts || is_child() {
+        if is_child() {
             return Err(PostError::WrongState);
         }
         // Not by way of an iterator: it would copy the request, which waits for the stores that
@@ -222,10 +222,11 @@ impl Qp {
     /// one failed. Rings the doorbell at most once for all.
     ///
     /// The send queue is locked until `wrs` ends: `wrs` must not post to the same queue itself,
-    /// which would deadlock.
+    /// which would deadlock. `Context::close` waits for it, for a second at most; then nothing was
+    /// posted.
     #[inline]
     pub fn post_sends(&self, wrs: impl IntoIterator<Item = SendWr>) -> (usize, Option<PostError>) {
-        if self.state() != QpState::Rts || is_child() {
+        if is_child() {
             return (0, Some(PostError::WrongState));
         }
         let result = self.shared.post_sends(wrs);
@@ -265,7 +266,7 @@ impl Qp {
         if self.srq.is_some() {
             return Err(PostError::SharedReceives);
         }
-        if self.state() == QpState::Error || is_child() {
+        if is_child() {
             return Err(PostError::WrongState);
         }
         Ok(())

@@ -77,6 +77,11 @@ impl UnboundQps {
         entry.map(|entry| entry.queues)
     }
 
+    /// The context closes: no more can be added.
+    pub(crate) fn refuse_new(&self) {
+        self.lock().has_ended = true;
+    }
+
     /// Ends all: nothing can be posted any more, and waiting threads wake.
     pub(crate) fn end(&self) {
         let mut state = self.lock();
@@ -102,11 +107,12 @@ impl EndObserver for UnboundQps {
 }
 
 impl UnboundQpTable for UnboundQps {
-    fn adopt_of_cq(&self, cq: CqId, adopt: &mut dyn FnMut(UnboundQp)) {
+    fn adopt(&self, of: Option<CqId>, adopt: &mut dyn FnMut(UnboundQp)) {
         // Held meanwhile: a thread that destroys a queue pair finds it here, or at its shard.
         let mut state = self.lock();
         let uses_it = |_: &u32, entry: &mut Entry| {
-            [entry.queues.init.send_cq, entry.queues.init.recv_cq].contains(&cq)
+            let cqs = [entry.queues.init.send_cq, entry.queues.init.recv_cq];
+            of.is_none_or(|cq| cqs.contains(&cq))
         };
         for (_, Entry { id, shared, queues }) in state.qps.extract_if(uses_it) {
             if let Some(shared) = shared.upgrade() {

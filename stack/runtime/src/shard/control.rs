@@ -113,6 +113,11 @@ pub(crate) trait ShardControl: Send {
     fn stream_send(&mut self, qp: QpId, bytes: &[u8]) -> Result<usize, CmError>;
     fn stream_receive(&mut self, qp: QpId, out: &mut [u8]) -> Result<usize, CmError>;
     fn start_fpdus(&mut self, now: Instant, qp: QpId, param: &ConnParam) -> Result<(), CmError>;
+    /// Takes the queue pairs that belong to no shard, because the context closes.
+    fn adopt_unbound(&mut self);
+    /// Called once after the last poll: flushes what was posted since, and waits a second at most
+    /// for threads that are posting. Nothing can be posted after it.
+    fn close_queues(&mut self);
     /// Disconnects every queue pair and ends every listener.
     fn disconnect_all(&mut self, now: Instant);
 

@@ -435,6 +435,14 @@ where
         result
     }
 
+    fn adopt_unbound(&mut self) {
+        self.adopt_all();
+    }
+
+    fn close_queues(&mut self) {
+        self.flush_last();
+    }
+
     fn disconnect_all(&mut self, now: Instant) {
         self.is_closing = true;
         let now = self.advance(now);

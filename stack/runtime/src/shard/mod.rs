@@ -368,7 +368,13 @@ impl Shard {
 
     /// Drops the engine, which closes the device with it. The shard is not polled after this.
     pub(crate) fn stop(&self) {
-        let engine = self.engine.lock().take();
+        // Not with the lock held, for which a thread that is posting may wait.
+        let mut engine = self.engine.lock().take();
+        if let Some(engine) = &mut engine
+            && catch_unwind(AssertUnwindSafe(|| engine.close_queues())).is_err()
+        {
+            tracing::error!("the last requests of the shard are lost");
+        }
         if !self.has_ended() {
             self.end(ShardState::Closed);
         }

@@ -2,6 +2,7 @@
 //! work queues, QP state, events.
 
 use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
+use std::time::Instant;
 
 use crossbeam::atomic::AtomicCell;
 use ferrowarp_proto::ddp::recv_queue::RqProducer;
@@ -16,6 +17,7 @@ use crate::doorbell::hot::HotFlag;
 use crate::events::EventSource;
 use crate::shard::qp_events::{EventCount, QpEvents, TakenEvents};
 use crate::spin_lock::SpinLock;
+use crate::sync::Backoff;
 
 /// State shared by the application's and the shard's sides of a queue pair.
 ///
@@ -26,7 +28,7 @@ pub(crate) struct QpShared {
     state: AtomicCell<QpState>,
     hot: HotFlag,
     binding: Binding,
-    /// What the connection allows: [`READS`], [`EXTENSIONS`].
+    /// What the connection allows: [`READS`], [`EXTENSIONS`]; [`ABANDONED`].
     rights: AtomicU8,
     closed: AtomicBool,
     source: EventSource,
@@ -41,6 +43,8 @@ pub(crate) struct QpShared {
 const READS: u8 = 1;
 /// The operations of RFC 7306.
 const EXTENSIONS: u8 = 2;
+/// Nothing, not even what a thread is posting now: nobody will take it.
+const ABANDONED: u8 = 4;
 
 const _: () = assert!(
     core::mem::offset_of!(QpShared, recvs) == 64 && size_of::<QpShared>() == 128,
@@ -79,6 +83,22 @@ impl QpShared {
         self.state.store(QpState::Error);
     }
 
+    /// After [`QpShared::close`]: waits until `deadline` for threads that had found the queue pair
+    /// in order and are posting. True if nothing more will be posted; otherwise such a thread finds
+    /// out at its end that nothing was.
+    pub(crate) fn wait_for_posting(&self, deadline: Instant) -> bool {
+        let mut backoff = Backoff::default();
+        // Whoever locks after this sees the state.
+        while self.sends.try_lock().is_none() || self.recvs.try_lock().is_none() {
+            if Instant::now() >= deadline {
+                self.rights.fetch_or(ABANDONED, Ordering::Relaxed);
+                return false;
+            }
+            backoff.wait();
+        }
+        true
+    }
+
     /// Shard of the queue pair.
     #[inline]
     pub(crate) const fn binding(&self) -> &Binding {
@@ -115,8 +135,12 @@ impl QpShared {
     /// Posts a send request.
     #[inline]
     pub(crate) fn post_send(&self, wr: &SendWr) -> Result<(), PostError> {
-        wr.check(self.rights())?;
         let mut producer = self.sends.lock();
+        // With the lock, so that closing can wait for those that found it open.
+        if self.state() != QpState::Rts {
+            return Err(PostError::WrongState);
+        }
+        wr.check(self.rights())?;
         let is_posted = producer.post(wr);
         // If it was full, too: an iterator that panicked left requests unpublished.
         producer.publish();
@@ -130,14 +154,18 @@ impl QpShared {
         &self,
         wrs: impl IntoIterator<Item = SendWr>,
     ) -> (usize, Option<PostError>) {
-        let rights = self.rights();
         let mut producer = self.sends.lock();
+        // As in `post_send`.
+        if self.state() != QpState::Rts {
+            return (0, Some(PostError::WrongState));
+        }
+        let rights = self.rights();
         let posted = post_until_error(wrs, |wr| {
             wr.check(rights)?;
             if producer.post(&wr) { Ok(()) } else { Err(PostError::QueueFull) }
         });
         producer.publish();
-        posted
+        self.unless_abandoned(posted)
     }
 
     /// What the connection allows.
@@ -151,6 +179,9 @@ impl QpShared {
     #[inline]
     pub(crate) fn post_recv(&self, wr: &RecvWr) -> Result<(), PostError> {
         let mut producer = self.recvs.lock();
+        if self.state() == QpState::Error {
+            return Err(PostError::WrongState);
+        }
         let is_posted = producer.post(wr.wr_id, &wr.sg_list);
         producer.publish();
         if is_posted { Ok(()) } else { Err(PostError::QueueFull) }
@@ -164,11 +195,21 @@ impl QpShared {
         wrs: impl IntoIterator<Item = RecvWr>,
     ) -> (usize, Option<PostError>) {
         let mut producer = self.recvs.lock();
+        if self.state() == QpState::Error {
+            return (0, Some(PostError::WrongState));
+        }
         let posted = post_until_error(wrs, |wr| {
             if producer.post(wr.wr_id, &wr.sg_list) { Ok(()) } else { Err(PostError::QueueFull) }
         });
         producer.publish();
-        posted
+        self.unless_abandoned(posted)
+    }
+
+    /// Returns the result of posting several requests, which may have taken long.
+    #[inline]
+    fn unless_abandoned(&self, posted: (usize, Option<PostError>)) -> (usize, Option<PostError>) {
+        let is_abandoned = self.rights.load(Ordering::Relaxed) & ABANDONED != 0;
+        if is_abandoned { (0, Some(PostError::WrongState)) } else { posted }
     }
 
     #[inline]

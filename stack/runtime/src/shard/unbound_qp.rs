@@ -30,7 +30,7 @@ pub(crate) struct UnboundQueues {
 
 /// All queue pairs of a context that belong to no shard yet.
 pub(crate) trait UnboundQpTable: Send + Sync {
-    /// Removes those that use a completion queue and passes each to `adopt`, by which it belongs to
-    /// the calling shard. A queue pair is not destroyed meanwhile.
-    fn adopt_of_cq(&self, cq: CqId, adopt: &mut dyn FnMut(UnboundQp));
+    /// Removes those that use a completion queue, or all, and passes each to `adopt`, by which it
+    /// belongs to the calling shard. A queue pair is not destroyed meanwhile.
+    fn adopt(&self, of: Option<CqId>, adopt: &mut dyn FnMut(UnboundQp));
 }

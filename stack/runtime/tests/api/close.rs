@@ -1,5 +1,6 @@
 //! Graceful close, half-close and lingering.
 
+use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
 use ferrowarp::device::{self, DeviceSpec, OpenConfig};
@@ -147,4 +148,91 @@ fn close_lingers_for_the_configured_time() {
     const LINGER: Duration = Duration::from_millis(1_500);
     let took = close_unacknowledged(LINGER, Context::close);
     assert!(took >= LINGER * 9 / 10, "{took:?}");
+}
+
+/// Posts from an iterator that begins before the context is closed and goes on after `limit`, or
+/// once it is closed. Returns the result, and the completions of the queue pair.
+fn post_across_close(limit: Duration) -> ((usize, Option<PostError>), Vec<WcStatus>, Duration) {
+    let (left, right) = endpoints(DriveMode::Inline);
+    let (a, b) = connect(&left, &right);
+    let Endpoint { context, cq, .. } = left;
+    let (begun, begins) = mpsc::channel();
+    let (posted, took) = std::thread::scope(|scope| {
+        let posting = scope.spawn(|| {
+            let mut found = false;
+            a.post_sends(std::iter::from_fn(|| {
+                if std::mem::replace(&mut found, true) {
+                    return None;
+                }
+                begun.send(()).unwrap();
+                std::thread::sleep(limit);
+                Some(send(7, inline(b"late")))
+            }))
+        });
+        begins.recv().unwrap();
+        drop((b, right));
+        let start = Instant::now();
+        context.close();
+        let took = start.elapsed();
+        (posting.join().unwrap(), took)
+    });
+    let mut found = Vec::with_capacity(16);
+    cq.poll(&mut found);
+    (posted, found.iter().map(|wc| wc.status).collect(), took)
+}
+
+#[test]
+fn request_posted_across_close_is_flushed() {
+    let (posted, found, _) = post_across_close(Duration::from_millis(300));
+    assert_eq!((posted, found), ((1, None), vec![WcStatus::Flushed]));
+}
+
+#[test]
+fn posting_that_outlasts_close_is_refused() {
+    let (posted, found, took) = post_across_close(Duration::from_secs(3));
+    assert_eq!((posted, found), ((0, Some(PostError::WrongState)), Vec::new()));
+    assert!(took < Duration::from_millis(2900), "{took:?}: closing waits for a second");
+}
+
+/// Posts until that is refused; returns the number of requests accepted.
+fn accepted(post: impl Fn() -> Result<(), PostError>) -> usize {
+    let mut count = 0;
+    loop {
+        match post() {
+            Ok(()) => count += 1,
+            Err(PostError::QueueFull) => std::thread::yield_now(),
+            Err(_) => return count,
+        }
+    }
+}
+
+/// Each request is accounted for: threads post until they are refused, to connected queue pairs and
+/// to one that no shard has.
+#[test]
+fn all_that_is_posted_until_close_completes() {
+    for round in 0..8 {
+        let (mut left, mut right) = (config(1, DriveMode::Inline), config(2, DriveMode::Inline));
+        (left.shards, right.shards) = (2, 2);
+        let (left, right) = ring_pair(left, right).unwrap();
+        let (left, right) = (Endpoint::new(left), Endpoint::new(right));
+        let (a, b) = connect(&left, &right);
+        let unbound = left.qp_with(1, 64);
+        assert_eq!(unbound.shard(), None);
+        let buffer = left.mr(64, Access::LOCAL_WRITE);
+        let Endpoint { context, cq, .. } = &left;
+        let mut found = Vec::with_capacity(4096);
+        let counts = std::thread::scope(|scope| {
+            let sends = scope.spawn(|| accepted(|| a.post_send(send(1, inline(b"x")))));
+            let recvs = scope.spawn(|| accepted(|| a.post_recv(recv(2, buffer.sge(0, 64)))));
+            let idle = scope.spawn(|| accepted(|| unbound.post_recv(recv(3, buffer.sge(0, 64)))));
+            std::thread::sleep(Duration::from_millis(round));
+            drop((b, right));
+            context.clone().close();
+            [sends, recvs, idle].map(|thread| thread.join().unwrap())
+        });
+        while cq.poll(&mut found) > 0 {}
+        let of = |id| found.iter().filter(|wc| wc.wr_id == id).count();
+        assert_eq!([of(1), of(2), of(3)], counts, "round {round}");
+        assert!(!cq.overrun());
+    }
 }

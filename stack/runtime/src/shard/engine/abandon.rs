@@ -1,6 +1,7 @@
 //! End of a shard whose engine has panicked, or whose device is to be removed.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::time::{Duration, Instant};
 
 use ferrowarp_proto::device::Device;
 use ferrowarp_proto::engine::Engine;
@@ -15,10 +16,17 @@ use crate::shard::cq_rings::CqRings;
 use crate::shard::srq::SrqLimit;
 use crate::shard::work_queue::{Link, TAKE_COUNT_MAX};
 
+/// Time for which closing waits for threads that are posting: one may have been preempted, or its
+/// iterator may never end.
+const POSTING_MAX: Duration = Duration::from_secs(1);
+
 impl<D: Device> ShardEngine<D> {
     /// Ends every queue pair with an event and flushes its requests, without sending anything; see
     /// [`ShardControl::abandon`](crate::shard::ShardControl::abandon).
     pub(super) fn abandon_all(&mut self, is_last: bool, reason: EndReason) {
+        if is_last {
+            self.adopt_all();
+        }
         let Self { index, engine, links, srqs, publisher, .. } = self;
         engine.completions_mut().accept_flushed();
         for link in links.iter_mut() {
@@ -51,6 +59,23 @@ impl<D: Device> ShardEngine<D> {
             }
         }
         publisher.publish_failure(*index, is_last);
+    }
+
+    /// Flushes the queue pairs of a shard that is not polled any more, after waiting for threads
+    /// that are posting.
+    pub(super) fn flush_last(&mut self) {
+        let Self { engine, links, .. } = self;
+        engine.completions_mut().accept_flushed();
+        links.iter().for_each(|link| link.qp.close());
+        let deadline = Instant::now() + POSTING_MAX;
+        for link in links.iter_mut() {
+            if link.qp.wait_for_posting(deadline) {
+                flush(engine, link);
+            } else {
+                tracing::warn!(qp = link.id.index, "a thread was posting for too long at the end");
+            }
+        }
+        engine.completions_mut().publish_last();
     }
 
     /// Flushes what was posted to a queue pair after [`Self::abandon_all`] had flushed it.

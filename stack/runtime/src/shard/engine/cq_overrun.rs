@@ -39,23 +39,41 @@ impl<D: Device> ShardEngine<D> {
     /// is not found here is ended by the thread that gives it to a shard.
     fn end_unbound(&mut self, cq: CqId) {
         let table = Arc::clone(&self.unbound);
-        table.adopt_of_cq(cq, &mut |UnboundQp { id, shared, queues }| {
-            let UnboundQueues { init, stream, requester, recv_queue, tails } = queues;
-            if let Err(error) = self.engine.create_qp_as(id, stream, init, requester, recv_queue) {
-                // There is a slot for each queue pair of the context.
-                debug_assert!(false, "{error}");
-                shared.push_event(Event::CqOverrun { cq });
-                let event = AsyncEvent::Connection { qp: id };
-                self.publisher.publish(event);
-                shared.close();
-                self.publisher.queue().end_source(event, shared.source());
+        table.adopt(Some(cq), &mut |unbound| {
+            let (id, shared) = (unbound.id, Arc::clone(&unbound.shared));
+            if self.adopt(unbound) {
+                self.end_idle(id, cq);
                 return;
             }
-            let cqs = [init.send_cq, init.recv_cq];
-            self.links.insert(Link::new(id, Arc::clone(&shared), cqs, tails));
-            shared.binding().bind(self.index);
-            self.end_idle(id, cq);
+            shared.push_event(Event::CqOverrun { cq });
+            let event = AsyncEvent::Connection { qp: id };
+            self.publisher.publish(event);
+            shared.close();
+            self.publisher.queue().end_source(event, shared.source());
         });
+    }
+
+    /// Takes all queue pairs that belong to no shard, to end and flush them.
+    pub(super) fn adopt_all(&mut self) {
+        let table = Arc::clone(&self.unbound);
+        table.adopt(None, &mut |unbound| {
+            self.adopt(unbound);
+        });
+    }
+
+    /// Takes a queue pair that belongs to no shard. False if it cannot.
+    fn adopt(&mut self, unbound: UnboundQp) -> bool {
+        let UnboundQp { id, shared, queues } = unbound;
+        let UnboundQueues { init, stream, requester, recv_queue, tails } = queues;
+        if let Err(error) = self.engine.create_qp_as(id, stream, init, requester, recv_queue) {
+            // There is a slot for each queue pair of the context.
+            debug_assert!(false, "{error}");
+            return false;
+        }
+        let cqs = [init.send_cq, init.recv_cq];
+        self.links.insert(Link::new(id, Arc::clone(&shared), cqs, tails));
+        shared.binding().bind(self.index);
+        true
     }
 
     /// Ends a queue pair without a connection, because the queue has overrun before.
