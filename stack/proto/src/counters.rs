@@ -80,6 +80,9 @@ counters! {
         pub cookies_invalid: u64,
         /// Connections removed in TIME-WAIT because too many connections were in it, or at all.
         pub time_waits_recycled: u64,
+        /// Connections removed although their peer had not closed yet, because there were too many:
+        /// they had been rejected, or had ended.
+        pub lingering_evicted: u64,
         /// Connections that entered full operation.
         pub connections_established: u64,
         /// Connections that ended neither by a local call nor by a close of the peer.

@@ -1,12 +1,14 @@
 //! A listener under load: half-open connections, SYN cookies, backlog, TIME-WAIT.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::time::Duration;
 
 use ferrowarp_proto::engine::EngineConfig;
 use ferrowarp_proto::time::{MICROSECOND, MILLISECOND, SECOND};
 use ferrowarp_proto::verbs::cm::{ConnParam, Event, ReadDepths};
 use ferrowarp_proto::wire::seq::Seq;
 use ferrowarp_proto::wire::tcp::{Fields, Flags, FourTuple, Options, Segment};
+use ferrowarp_tests::longest_poll::LongestPoll;
 use ferrowarp_tests::raw::{Fixture, PORT, device, mpa_request};
 use ferrowarp_tests::sim::pairs::qp_init;
 use ferrowarp_tests::sim::world::{World, WorldOptions, address};
@@ -490,6 +492,64 @@ fn full_connection_table_recycles_time_wait() {
     peer.send_segment(&fx, &peer.tcp.fields(Flags::SYN, peer.syn_options()), &[]);
     fx.process();
     assert!(peer.take_segments(&fx).is_empty());
+}
+
+/// A peer is rejected and never closes; so are others, until the table is full. Each new connection
+/// removes one of them.
+#[test]
+fn rejected_connections_make_room_in_a_full_table() {
+    for delay_ns in [0, 100 * MILLISECOND] {
+        let mut fx = new_fixture(|config| {
+            config.connections_max = 8;
+            config.siw_reject_fin_delay_ns = delay_ns;
+        });
+        let mut polls = LongestPoll::default();
+        let mut first = Peer::well_behaved(4000);
+        first.connect(&mut fx);
+        for port in 5000..5020 {
+            let mut peer = Peer::well_behaved(port);
+            polls.time(|| peer.syn(&mut fx));
+            peer.send(&mut fx, Flags::default(), &mpa_request());
+            let request = fx.connect_request();
+            fx.engine.reject(fx.now, request, ReadDepths::default(), b"").unwrap();
+            fx.process();
+        }
+        assert_eq!(fx.engine.connection_count(), 8);
+        assert_eq!(fx.engine.counters().lingering_evicted, 13);
+        Peer::well_behaved(6000).connect(&mut fx);
+        let answer = first.send(&mut fx, Flags::FIN, &[]);
+        assert!(!answer.is_empty() && !answer[0].flags.has(Flags::RST), "the first is still there");
+        polls.assert_below("a full table", Duration::from_millis(50));
+    }
+}
+
+/// SYNs from forged sources, each followed by a RST that frees its place.
+#[test]
+fn syn_acks_to_sources_that_reset_are_limited() {
+    const COOKIES_PER_SECOND: u32 = 2000;
+    let mut fx = new_fixture(|config| config.cookies_per_second = COOKIES_PER_SECOND);
+    let mut replies = 0;
+    let mut polls = LongestPoll::default();
+    for at in 0..20_000 {
+        let source = Ipv4Addr::from_bits(0x0a00_0000 + at);
+        let mut peer = Peer::at(source.into(), 1024, at);
+        peer.send_segment(&fx, &peer.tcp.fields(Flags::SYN, peer.syn_options()), &[]);
+        polls.time(|| fx.process());
+        replies += peer.take_segments(&fx).len();
+        peer.tcp.snd_nxt += 1;
+        peer.send_segment(&fx, &peer.tcp.fields(Flags::RST, Options::default()), &[]);
+        polls.time(|| fx.process());
+        if at % 20 == 0 {
+            fx.now = fx.now + MILLISECOND;
+        }
+    }
+    // A second: the cookies, and what is admitted before in each tenth of it.
+    assert!(replies <= 2000 + 10 * 160, "{replies}");
+    // A client sends its SYN again if it is not answered.
+    let mut peer = Peer::well_behaved(5000);
+    fx.now = fx.now + SECOND;
+    peer.connect(&mut fx);
+    polls.assert_below("SYNs and RSTs", Duration::from_millis(50));
 }
 
 #[test]

@@ -125,6 +125,14 @@ impl<E: Env> Connection<E> {
         self.make_ready(&mut cx.schedule);
     }
 
+    /// True if the connection was rejected or has ended, and only waits for the peer.
+    pub(crate) fn is_lingering(&self, cx: &Context<E>) -> bool {
+        match self.qp.and_then(|qp| cx.qps.get(qp)) {
+            None => self.listener.is_none(),
+            Some(qp) => qp.state == QpState::Error,
+        }
+    }
+
     /// Resets the connection.
     pub(crate) fn abort(&mut self, cx: &mut Context<E>) {
         self.leave_backlog(cx);

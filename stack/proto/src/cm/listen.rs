@@ -64,6 +64,7 @@ impl<E: Env> Context<E> {
     }
 
     fn on_syn(&mut self, now: Instant, syn: &Segment, remote_mac: [u8; 6]) -> ListenerAction<E> {
+        let is_failing_fast = self.listeners.is_failing_fast(now);
         let Some(listener) = self.listeners.get(syn.tuple.local.port()) else {
             return ListenerAction::Done;
         };
@@ -71,7 +72,7 @@ impl<E: Env> Context<E> {
             self.verbs.counters.backlog_overflows += 1;
             return ListenerAction::Done;
         }
-        if !self.listeners.may_be_half_open(listener, &self.config) {
+        if is_failing_fast || !self.listeners.may_be_half_open(listener, &self.config) {
             self.send_syn_cookie(now, syn, remote_mac);
             return ListenerAction::Done;
         }
@@ -255,7 +256,7 @@ impl<E: Env> Connection<E> {
             return;
         }
         if !self.tcp_established {
-            cx.listeners.remove_half_open(port);
+            cx.listeners.on_half_open_failed(port);
             return;
         }
         let Some(listener) = cx.listeners.get(port) else { return };

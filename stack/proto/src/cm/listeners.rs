@@ -6,6 +6,7 @@
 //! |--------------------------------|-----------------------------------|-----------------------|
 //! | SYN                            | `cookies_per_second`              | dropped               |
 //! | half open                      | `half_open_max`, and per listener | SYN cookies           |
+//! | ended while half open          | 128 in 100 ms                     | SYN cookies           |
 //! | request incomplete             | `awaiting_request_max`            | one of them is reset  |
 //! | request complete, not decided  | `backlog` of the listener         | see below             |
 //!
@@ -29,10 +30,15 @@ use crate::net::siphash_keys::SipBuildHasher;
 use crate::steering::backlog::{Backlogs, ListenerCounts};
 use crate::steering::owners::ShardId;
 use crate::tcp::AckRateLimit;
-use crate::time::Instant;
+use crate::time::{Instant, MILLISECOND};
 use crate::verbs::cm::CmError;
 use crate::wire::seq::Seq;
 use crate::wire::tcp::FourTuple;
+
+/// Half-open connections that may end in this time without a handshake. Beyond that number SYNs are
+/// answered with SYN cookies, which are limited.
+const FAILED_MAX: u32 = 128;
+const FAILED_PERIOD_NS: u64 = 100 * MILLISECOND;
 
 /// Listening port.
 #[derive(Clone, Debug)]
@@ -85,6 +91,9 @@ pub(crate) struct Listeners {
     backlogs: Arc<Backlogs>,
     /// Passive connections of this engine whose handshake is not complete.
     half_open: usize,
+    /// The current period, and how many of them have ended in it.
+    failed_period: u64,
+    failed: u32,
     /// Passive connections that the application has not decided on, in any of the stages, by port.
     in_setup: BTreeSet<(u16, u32)>,
     /// Passive connections whose MPA Request Frame is incomplete or waits for the backlog.
@@ -117,6 +126,8 @@ impl Listeners {
             backlogs,
             by_port: HashMap::with_hasher(hash),
             half_open: 0,
+            failed_period: 0,
+            failed: 0,
             in_setup: BTreeSet::new(),
             awaiting_request: AwaitingRequest::new(hash),
             cookies: SynCookies::new(seed),
@@ -195,6 +206,23 @@ impl Listeners {
         if let Some(listener) = self.get(port) {
             listener.counts.half_open.decrement(self.shard);
         }
+    }
+
+    /// Notes that a half-open connection ended before its handshake was complete.
+    pub(super) fn on_half_open_failed(&mut self, port: u16) {
+        self.remove_half_open(port);
+        self.failed = self.failed.saturating_add(1);
+    }
+
+    /// True if half-open connections fail too fast for their SYN-ACKs not to be limited. A RST
+    /// frees the place of a half-open connection: whoever sends one after each SYN, both from a
+    /// forged source, would otherwise have as many SYN-ACKs sent as it likes.
+    pub(super) fn is_failing_fast(&mut self, now: Instant) -> bool {
+        let period = now.as_nanos() / FAILED_PERIOD_NS;
+        if period != self.failed_period {
+            (self.failed_period, self.failed) = (period, 0);
+        }
+        self.failed > FAILED_MAX
     }
 
     /// True if one more connection to this listener may be half open.

@@ -72,6 +72,9 @@ use crate::wire::tcp::{IPV4_LEN, IPV6_LEN, TCP_LEN};
 /// Frames received in one pass, at most.
 const BURST_LEN: usize = 32;
 
+/// Connections visited to find one that lingers.
+const LINGERING_SCAN_LEN: u32 = 256;
+
 /// The types of an engine.
 struct Types<D, M, C>(PhantomData<(D, M, C)>);
 
@@ -93,6 +96,8 @@ pub struct Engine<D: Device, M: Memory, C: Completions> {
     /// Earliest time of the next scan for windows to shrink, and where it starts.
     window_reclaim_at: Instant,
     window_reclaim_cursor: u32,
+    /// Where the next search for a lingering connection starts.
+    lingering_cursor: u32,
     /// Earliest time of the next scan for partial FPDUs to evict.
     evict_partials_at: Instant,
     /// Time of the next check of unresolved next hops, at the latest, and epoch of the neighbor
@@ -179,6 +184,7 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
             limits: limits.clone(),
             window_reclaim_at: Instant::ZERO,
             window_reclaim_cursor: 0,
+            lingering_cursor: 0,
             evict_partials_at: Instant::ZERO,
             resolve_at: Instant::ZERO,
             resolve_epoch: 0,
@@ -278,11 +284,11 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
     }
 
     /// Inserts a connection, whose four-tuple is reserved among the shards first. If there are too
-    /// many, the oldest one in TIME-WAIT is removed.
+    /// many, the oldest one in TIME-WAIT is removed, or one that only lingers.
     fn insert_connection(&mut self, conn: Connection<Types<D, M, C>>) -> Option<u32> {
         let tuple = conn.tcb.tuple();
-        if self.connections.len() >= self.cx.config.connections_max {
-            self.recycle_time_wait();
+        if self.connections.len() >= self.cx.config.connections_max && !self.recycle_time_wait() {
+            self.evict_lingering();
         }
         let mut reserved = self.cx.reserve(&tuple);
         if reserved == Err(ReserveError::Full) && self.recycle_any_time_wait() {
@@ -304,6 +310,30 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
             }
         }
         false
+    }
+
+    /// Removes a connection that was rejected or has ended, and whose peer has not closed: the one
+    /// among the next few whose time ends first. Its peer receives a RST if it sends anything.
+    ///
+    /// Cost: visits [`LINGERING_SCAN_LEN`] connections.
+    #[cold]
+    fn evict_lingering(&mut self) {
+        let slots = u32::try_from(self.connections.slot_count()).unwrap_or(u32::MAX);
+        let mut victim: Option<(Instant, u32)> = None;
+        for _ in 0..LINGERING_SCAN_LEN.min(slots) {
+            let index = self.lingering_cursor % slots;
+            self.lingering_cursor = index + 1;
+            let Some(conn) = self.connections.get(index) else { continue };
+            if conn.is_lingering(&self.cx)
+                && victim.is_none_or(|(deadline, _)| conn.deadline < deadline)
+            {
+                victim = Some((conn.deadline, index));
+            }
+        }
+        if let Some((_, index)) = victim {
+            self.cx.verbs.counters.lingering_evicted += 1;
+            self.remove_connection(index);
+        }
     }
 
     /// Inserts a half-open passive connection.
