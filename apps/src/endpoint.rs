@@ -76,6 +76,8 @@ pub struct Endpoint {
     spinner: RefCell<Spinner>,
     /// Since when the link has been seen without its peer.
     gone_since: Cell<Option<Instant>>,
+    /// The link had a peer at some time.
+    had_peer: Cell<bool>,
 }
 
 /// Time for which the link has to be without its peer. The link is read ten times a second, so that
@@ -118,6 +120,7 @@ impl Endpoint {
             requests,
             spinner: RefCell::default(),
             gone_since: Cell::default(),
+            had_peer: Cell::default(),
         })
     }
 
@@ -132,14 +135,18 @@ impl Endpoint {
     /// Checks that the process at the other end of the link has not ended.
     ///
     /// # Errors
-    /// If it has: TCP would wait for it.
+    /// If it has, or does not serve this end: TCP would wait for it.
     pub fn check_peer(&self) -> anyhow::Result<()> {
         if !self.context.peer_is_gone() {
             self.gone_since.set(None);
+            self.had_peer.set(self.had_peer.get() || self.context.link_is_up());
             return Ok(());
         }
         let since = self.gone_since.get().unwrap_or_else(Instant::now);
         self.gone_since.set(Some(since));
+        if since.elapsed() >= GONE && !self.had_peer.get() {
+            bail!("cannot connect: {}", ConnectError::LinkDown);
+        }
         ensure!(
             since.elapsed() < GONE,
             "the peer has left the link: has the program at the other end of --dev ended?"

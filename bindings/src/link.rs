@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use crate::attached::Attached;
 use crate::eal::control_lock;
-use crate::sys;
+use crate::{removal, sys};
 
 /// Link of a port, for a thread that has none of its queues. The port is not closed before this is
 /// dropped.
@@ -25,6 +25,14 @@ impl PortLink {
     #[must_use]
     pub fn is_up(&self) -> bool {
         is_up(&self.port)
+    }
+
+    /// Reports that the port's device is gone, if no kernel does: the observers of
+    /// [`RxQueue::observe_removal`] are called, in this thread.
+    ///
+    /// [`RxQueue::observe_removal`]: crate::RxQueue::observe_removal
+    pub fn report_removal(&self) {
+        removal::report(self.port.id);
     }
 }
 

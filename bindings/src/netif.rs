@@ -1,9 +1,11 @@
-//! Kernel network interfaces: existence and MTU, in the network namespace of the calling thread.
+//! Kernel network interfaces: existence and MTU, in the network namespace of the calling thread,
+//! and the state of the one below a port.
 
 use core::mem::MaybeUninit;
 use std::ffi::CString;
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::path::{Path, PathBuf};
 
 fn os_result(value: i32) -> io::Result<i32> {
     if value < 0 { Err(io::Error::last_os_error()) } else { Ok(value) }
@@ -106,6 +108,95 @@ pub fn max_queue_pairs(name: &str) -> io::Result<u32> {
     // layout for this command.
     os_result(unsafe { libc::ioctl(socket.as_raw_fd(), SIOCETHTOOL, &raw mut request) })?;
     Ok(channels.max_combined.max(1))
+}
+
+/// State of a kernel interface.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum InterfaceState {
+    /// It is set up, and has a carrier.
+    Up,
+    /// It is set down, or has no carrier.
+    Down,
+    /// It is in another network namespace, and a tap's: frames still cross it.
+    Elsewhere,
+    /// It was deleted, or is in another network namespace: nothing crosses it ever again.
+    Gone,
+}
+
+/// Kernel interface below a port. Any thread may read its state, also in another network namespace.
+///
+/// It is found by its index. A name may change, and may belong to another interface later.
+#[derive(Debug)]
+pub struct Interface {
+    index: i32,
+    /// Requests go to the namespace in which this was opened.
+    socket: OwnedFd,
+    /// What the kernel tells of the descriptors of a tap.
+    taps: Vec<PathBuf>,
+}
+
+impl Interface {
+    /// Opens the interface with this index in the network namespace of the calling thread; its
+    /// driver has opened it already.
+    ///
+    /// # Errors
+    /// If there is no such interface, or no descriptor for it.
+    pub fn open(index: u32) -> io::Result<Self> {
+        let name = name(index)?;
+        let index = i32::try_from(index).map_err(io::Error::other)?;
+        Ok(Self { index, socket: ioctl_socket()?, taps: taps_named(&name) })
+    }
+
+    /// Returns its state now: two system calls, which wait for nothing.
+    ///
+    /// # Errors
+    /// If the kernel does not tell.
+    pub fn state(&self) -> io::Result<InterfaceState> {
+        /// It may be renamed between the two calls, so often.
+        const RENAMES_MAX: usize = 4;
+        let fd = self.socket.as_raw_fd();
+        let mut result = Err(io::Error::other("it is renamed all the time"));
+        for _ in 0..RENAMES_MAX {
+            // SAFETY: all-zero is a valid request: integers, and an empty name.
+            let mut request: libc::ifreq = unsafe { MaybeUninit::zeroed().assume_init() };
+            request.ifr_ifru.ifru_ifindex = self.index;
+            // SAFETY: SIOCGIFNAME reads the union and writes the name, both inside `request`.
+            match os_result(unsafe { libc::ioctl(fd, libc::SIOCGIFNAME, &raw mut request) }) {
+                Err(error) if error.raw_os_error() == Some(libc::ENODEV) => {
+                    let is_there = self.taps.iter().any(|tap| tap_name(tap).is_some());
+                    let elsewhere = InterfaceState::Elsewhere;
+                    return Ok(if is_there { elsewhere } else { InterfaceState::Gone });
+                }
+                found => found?,
+            };
+            // SAFETY: SIOCGIFFLAGS reads the name and writes the union, both inside `request`.
+            result = os_result(unsafe { libc::ioctl(fd, libc::SIOCGIFFLAGS, &raw mut request) });
+            if result.is_ok() {
+                const WANTED: i32 = libc::IFF_UP | libc::IFF_RUNNING;
+                // SAFETY: the call above filled this member.
+                let flags = i32::from(unsafe { request.ifr_ifru.ifru_flags });
+                let is_up = flags & WANTED == WANTED;
+                return Ok(if is_up { InterfaceState::Up } else { InterfaceState::Down });
+            }
+        }
+        result.map(|_| InterfaceState::Down)
+    }
+}
+
+/// Returns the files that describe the descriptors of this process that have the tap of this name
+/// open; none without /proc.
+fn taps_named(name: &str) -> Vec<PathBuf> {
+    let Ok(files) = std::fs::read_dir("/proc/self/fdinfo") else { return Vec::new() };
+    let files = files.filter_map(|file| Some(file.ok()?.path()));
+    files.filter(|file| tap_name(file).as_deref() == Some(name)).collect()
+}
+
+/// Returns the name of the tap that a descriptor has open, in whatever namespace; `None` if its
+/// interface was deleted, or it is no tap's.
+fn tap_name(descriptor: &Path) -> Option<String> {
+    let text = std::fs::read_to_string(descriptor).ok()?;
+    let name = text.lines().find_map(|line| line.strip_prefix("iff:"))?.trim();
+    (!name.is_empty()).then(|| name.to_owned())
 }
 
 /// Moves the calling thread to a new, empty network namespace, which exists until its last thread,

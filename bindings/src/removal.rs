@@ -100,6 +100,11 @@ extern "C" fn on_event(
         return;
     }
     let Ok(port) = u16::try_from(port.addr()) else { return };
+    report(port);
+}
+
+/// Calls the observers of a port's removal, once.
+pub(crate) fn report(port: u16) {
     let was = ports().get_mut(&port).map(|watched| core::mem::replace(watched, Watched::Requested));
     if let Some(Watched::Present(observers)) = was {
         observers.into_iter().for_each(|observer| observer());

@@ -12,7 +12,9 @@ use crate::copy::failure::{Failing, cause_for_peer, peer_error};
 use crate::copy::source::post;
 use crate::copy::wire::{LEN_MAX, Message, RdmaOp, SlotRegion};
 use crate::copy::{CHANNEL_SLOTS, CHUNK_LEN, Digest, IRD_ORD, KIND_RDMA, SLOT_LEN, SLOTS};
-use crate::endpoint::{Endpoint, WrId, check_wc, conn_param, end_reason, reject, sge_at};
+use crate::endpoint::{
+    Endpoint, WrId, check_shard, check_wc, conn_param, end_reason, reject, sge_at,
+};
 use crate::message_channel::MessageChannel;
 use crate::output_file::OutputFile;
 use crate::run_loop::{IdleBackoff, Step, Task};
@@ -131,6 +133,9 @@ impl Task for Sink {
                 self.accept(request)?;
             }
             self.idle.step(busy);
+            if !busy && let Some(shard) = self.context.shard(0) {
+                check_shard(&shard)?;
+            }
             return Ok(Step::Running);
         };
         while let Some(request) = self.listener.next_request() {

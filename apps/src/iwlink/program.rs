@@ -7,6 +7,7 @@ use ferrowarp::device::{OpenConfig, PoolNeeds, RawPort, open_raw, register_curre
 
 use crate::iwlink::forward::{Clock, Forwarder};
 use crate::iwlink::idle::IdleStrategy;
+use crate::iwlink::links::{LinkWatch, SIDES};
 use crate::iwlink::options::Options;
 use crate::iwlink::report;
 use crate::output;
@@ -20,7 +21,8 @@ const PORT_TX_QUEUE_LEN: u32 = 1024;
 /// Polls between two clock reads for `--duration` and `--report`, while frames flow.
 const PASSES_PER_CLOCK_READ: u32 = 64;
 
-/// Runs the emulator until `--duration` is over or a signal arrives, which is no error.
+/// Runs the emulator until `--duration` is over or a signal arrives, which is no error, or a device
+/// is removed.
 ///
 /// # Errors
 /// One line that names a remedy.
@@ -38,28 +40,32 @@ pub fn program(options: &Options) -> anyhow::Result<()> {
         let config = OpenConfig { mtu: options.mtu, pools, ..OpenConfig::default() };
         open_raw(spec, &config).map_err(|error| anyhow!("{name}: {error}"))
     };
-    let ports = [open("--left", &options.left)?, open("--right", &options.right)?];
+    let [left, right] = SIDES;
+    let ports = [open(left, &options.left)?, open(right, &options.right)?];
     register_current_thread();
     let faults = [link_faults.to_right, link_faults.to_left];
     let frames = usize::try_from(frames).unwrap_or(usize::MAX);
     let mut forwarder = Forwarder::new(ports, faults, options.seed, frames, options.late);
+    let links = LinkWatch::start(forwarder.ports())?;
     let line = format!("{} <-> {}: seed {}", options.left, options.right, options.seed);
     output::announce(&line)?;
-    run(options, &mut forwarder);
+    run(options, &mut forwarder, &links);
     let ways = report::collect(&forwarder);
     output::print(report::table(&ways, options.late).trim_end());
-    let Some(json) = json else { return Ok(()) };
-    let text = serde_json::to_string_pretty(&ways).context("the counters")?;
-    json.replace((text + "\n").as_bytes())
+    if let Some(json) = json {
+        let text = serde_json::to_string_pretty(&ways).context("the counters")?;
+        json.replace((text + "\n").as_bytes())?;
+    }
+    links.check()
 }
 
-fn run(options: &Options, forwarder: &mut Forwarder) {
+fn run(options: &Options, forwarder: &mut Forwarder, links: &LinkWatch) {
     let clock = Clock::start();
     let mut pace = IdleStrategy::new(options.poll, options.spin);
     let mut intervals = options.report.map(|every| PeriodicReport::new(every, forwarder));
     let end_ns = options.duration.map_or(u64::MAX, nanoseconds);
     let mut passes = 0;
-    while !was_interrupted() {
+    while !was_interrupted() && !links.has_ended() {
         let is_busy = forwarder.poll(clock);
         passes += 1;
         if is_busy && passes < PASSES_PER_CLOCK_READ {

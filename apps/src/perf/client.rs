@@ -391,12 +391,14 @@ impl Client {
             if let Some(reason) = self.session.next_end_reason() {
                 bail!("{reason}");
             }
-            self.session.end.check_peer()?;
             if let (Some(progress), Some(run), Some(work)) =
                 (&mut self.progress, self.runs.front(), &self.test_run)
             {
                 progress.show(now, run, || work.progress());
             }
+        }
+        if !matches!(self.state, State::Closing | State::Closed) {
+            self.session.end.check_peer()?;
         }
         if !matches!(self.state, State::ConnectingControl | State::Closing | State::Closed) {
             self.session.send_alive_if_due(now)?;

@@ -153,9 +153,10 @@ impl Context {
 
     /// True if the link of the port is up (verbs: the port is active), as it was at most 0.1 s ago;
     /// events report its changes ([`AsyncEvent::PortError`], [`AsyncEvent::PortActive`]). Over
-    /// `memif` and `vhost`: if a peer is connected. Always true where the link is memory of the
-    /// process (`ring`), where DPDK does not tell (`af_packet`, `af_xdp`), and over queues of a
-    /// port that a host program owns, which watches it itself. False after closing, and once the
+    /// `memif` and `vhost`: if a peer is connected. Over `tap`, `af_packet` and `af_xdp`: if the
+    /// kernel's interface is set up and has a carrier, whatever its name is now. Always true where
+    /// the link is memory of the process (`ring`), and over queues of a port that a host program
+    /// owns, which watches it itself. False after closing, and once the
     /// context has failed. Some loads.
     ///
     /// [`AsyncEvent::PortError`]: crate::AsyncEvent::PortError
@@ -166,14 +167,16 @@ impl Context {
     }
 
     /// True if the process at the other end of the link has gone (`memif`, `vhost`, `virtio-user`):
-    /// one was connected, and none is now. Its connections are lost with it, although TCP may wait
+    /// one was connected, and none is now. Also if it has not served this end for a second: a
+    /// second client of a `memif` server. Its connections are lost with it, although TCP may wait
     /// for it. Always false on other devices, whose link may fail and work again. Some loads.
     #[must_use]
     pub fn peer_is_gone(&self) -> bool {
         self.inner.link.peer_is_gone()
     }
 
-    /// True once a panic inside the stack, or the removal of the device, has ended the context. Its
+    /// True once a panic inside the stack, or the removal of the device, has ended the context. A
+    /// device is removed when the kernel asks for the card, or its interface is deleted. Its
     /// queue pairs are in error, those that had a connection report [`Event::Disconnected`] with
     /// [`EndReason::LocalError`] or [`EndReason::DeviceRemoved`], outstanding requests are flushed
     /// as far as their completion queues have space, and waiting threads are woken. Calls that need

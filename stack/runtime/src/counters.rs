@@ -58,6 +58,20 @@ pub trait PortLink: Send {
         false
     }
 
+    /// True if the last reading found that nothing will ever cross the link again.
+    fn is_gone(&self) -> bool {
+        false
+    }
+
+    /// Called once if the link is gone: the device is to be removed.
+    fn on_gone(&mut self) {}
+
+    /// True if the process at the other end was there before this one: a link that stays down is
+    /// one that it does not serve.
+    fn joins_process(&self) -> bool {
+        false
+    }
+
     /// Called when the state has changed, for logs.
     fn on_change(&mut self, _is_up: bool) {}
 }
@@ -144,6 +158,18 @@ impl PortLink for DpdkLink {
 
     fn is_to_process(&self) -> bool {
         Self::is_to_process(self)
+    }
+
+    fn is_gone(&self) -> bool {
+        Self::is_gone(self)
+    }
+
+    fn on_gone(&mut self) {
+        self.report_removal();
+    }
+
+    fn joins_process(&self) -> bool {
+        Self::joins_process(self)
     }
 
     fn on_change(&mut self, is_up: bool) {

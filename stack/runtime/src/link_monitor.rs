@@ -17,6 +17,10 @@ use crate::thread::ContextThread;
 /// Ten wake-ups per second are few beside those of a helper, which sleeps for 1 ms at most.
 const INTERVAL: Duration = Duration::from_millis(100);
 
+/// Readings for which the process at the other end may take to serve this one. It takes a few
+/// milliseconds; a second client of a `memif` server is never served.
+const UNSERVED_MAX: u32 = 10;
+
 /// State of the link as it was read last.
 #[derive(Clone, Debug)]
 pub(crate) struct LinkState(Arc<Seen>);
@@ -24,7 +28,7 @@ pub(crate) struct LinkState(Arc<Seen>);
 #[derive(Debug)]
 struct Seen {
     is_up: AtomicBool,
-    /// A process was connected at some time.
+    /// A process was connected at some time, or has not served this one for long.
     had_process: AtomicBool,
 }
 
@@ -34,7 +38,7 @@ impl LinkState {
         self.0.is_up.load(Ordering::Acquire)
     }
 
-    /// True if a process was connected, and none is now.
+    /// True if a process was connected, or did not serve this one, and none is connected now.
     pub(crate) fn peer_is_gone(&self) -> bool {
         !self.is_up() && self.0.had_process.load(Ordering::Acquire)
     }
@@ -66,21 +70,29 @@ pub(crate) fn start(
 }
 
 fn watch(link: &mut dyn PortLink, state: &LinkState, events: &AsyncEventQueue, stop: &AtomicBool) {
+    let mut unserved: u32 = 0;
     loop {
         std::thread::park_timeout(INTERVAL);
         if stop.load(Ordering::Relaxed) {
             return;
         }
         let is_up = link.is_up();
-        if is_up == state.is_up() {
-            continue;
+        unserved = if is_up { 0 } else { unserved.saturating_add(1) };
+        if unserved == UNSERVED_MAX && link.joins_process() {
+            state.0.had_process.store(true, Ordering::Release);
         }
-        link.on_change(is_up);
-        // Before the event: who takes that finds the state.
-        state.set(link, is_up);
-        let event = if is_up { AsyncEvent::PortActive } else { AsyncEvent::PortError };
-        if !events.publish_state(event) {
-            return;
+        if is_up != state.is_up() {
+            link.on_change(is_up);
+            // Before the event: who takes that finds the state.
+            state.set(link, is_up);
+            let event = if is_up { AsyncEvent::PortActive } else { AsyncEvent::PortError };
+            if !events.publish_state(event) {
+                return;
+            }
+        }
+        if link.is_gone() {
+            // The last events: of the connections that end, and of the failure.
+            return link.on_gone();
         }
     }
 }

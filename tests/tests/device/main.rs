@@ -2,6 +2,7 @@
 
 mod attacks;
 mod host_program;
+mod interface_gone;
 mod iwlink;
 mod kernel_tcp;
 mod open_vswitch;

@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 use std::path::Path;
 use std::process::Command;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use ferrowarp::{Access, ConnParam, Event, Payload};
 use ferrowarp_tests::pattern;
@@ -276,6 +276,23 @@ fn socket_in_use_is_refused(link: Link) {
     assert!(code.is_some_and(|code| code != 0 && code != 101), "{code:?}: {}", second.output);
     assert_eq!(second.output.lines().count(), 1, "{}", second.output);
     drop(first);
+}
+
+/// A memif server serves one client at a time. The second one reports that soon.
+#[test]
+fn second_memif_client_ends_soon() {
+    let Some(ends) = IwperfPair::new(Link::Memif) else { return };
+    let server = ends.server();
+    let first = ends.busy_client();
+    let start = Instant::now();
+    let second = process::run(&mut ends.client(&["write-bw", "198.18.0.1"]), PROCESS_TIMEOUT);
+    let (second, took) = (second.unwrap(), start.elapsed());
+    let code = second.status.and_then(|status| status.code());
+    assert_eq!(code, Some(1), "{}", second.output);
+    assert!(second.output.contains("no other program is connected"), "{}", second.output);
+    // Most of it to start and to close on a busy machine; 5 s more before.
+    assert!(took < Duration::from_secs(5), "{took:?}");
+    drop((first, server));
 }
 
 /// A back end serves one driver at a time. One whose driver was killed serves the next.

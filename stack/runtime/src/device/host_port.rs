@@ -12,12 +12,13 @@ use ferrowarp_proto::device::{Capabilities, ChecksumMode};
 
 use crate::device::config::OpenConfig;
 use crate::device::error::DeviceError;
+use crate::device::facts::PortFacts;
 use crate::device::host_spec::HostPort;
 use crate::device::mac::stack_mac;
 use crate::device::mbuf_cache::TxPools;
 use crate::device::offload::{self, Refused};
 use crate::device::pools::{FIRST_SEGMENT_LEN_MIN, OnePool};
-use crate::device::port::{DpdkDevice, PortFacts};
+use crate::device::port::DpdkDevice;
 use crate::device::quirks::{DriverQuirks, MtuBy};
 use crate::device::spec::DeviceSpec;
 use crate::device::steering::Steering;
@@ -77,7 +78,14 @@ pub(super) fn open(
     let mac = stack_mac(info.mac, quirks.mac);
     let send_mtu = config.mtu.min(quirks.send_mtu_max);
     let capabilities = Capabilities { mac, mtu: config.mtu, send_mtu, checksum, tso_segments_max };
-    let facts = PortFacts { capabilities, quirks, steering, name: device() };
+    let facts = PortFacts {
+        capabilities,
+        quirks,
+        steering,
+        name: device(),
+        interface: None,
+        joins_process: false,
+    };
     let tx_queue = config.pools.tx_queue as usize;
     let device =
         |queue| DpdkDevice::new(queue, TxPools::of_one(&pool, &needs), tx_queue, facts.clone());

@@ -1,14 +1,20 @@
 //! Link of a port: whether its state can change, and what to log when it does.
 
+use std::sync::Arc;
+
 use dpdk_sys::PortLink;
+use dpdk_sys::netif::{Interface, InterfaceState};
 
 /// What a port's link consists of, by its driver.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum LinkKind {
     /// Memory of this process, or something whose state the driver does not tell: always up.
     Constant,
-    /// A cable, or an interface of the kernel. Its end is a fault, and is logged as a warning.
+    /// A cable. Its end is a fault, and is logged as a warning.
     Line,
+    /// As `Line`, an interface of the kernel, which tells its state. Drivers do not, or ask for an
+    /// interface by a name that another one may have by now.
+    Interface,
     /// A connection to another process, which may end, and be followed by another one.
     Connection,
     /// As `Connection`, but the only one. It is not read again once it has ended: at each reading
@@ -16,24 +22,58 @@ pub(super) enum LinkKind {
     OnlyConnection,
 }
 
+/// Opens the kernel interface below a port, if its link is one, in the network namespace of the
+/// calling thread: that in which the port was attached.
+pub(super) fn interface_of(kind: LinkKind, index: u32, device: &str) -> Option<Arc<Interface>> {
+    let opened = (kind == LinkKind::Interface).then(|| Interface::open(index))?;
+    let report = |error| tracing::warn!("{device}: the link cannot be watched: {error}");
+    opened.map_err(report).ok().map(Arc::new)
+}
+
 /// Link of a port that may go down and come up.
 #[derive(Debug)]
 pub struct DpdkLink {
     port: PortLink,
     kind: LinkKind,
+    interface: Option<Arc<Interface>>,
     name: String,
+    joins_process: bool,
     /// The link was down at the last reading.
     is_down: bool,
+    /// The interface was gone.
+    is_gone: bool,
     /// A warning says that the link is down.
     has_warned: bool,
 }
 
 impl DpdkLink {
-    /// `None` if its state does not change. `name` is the port's, for reports.
-    pub(super) fn new(port: PortLink, kind: LinkKind, name: &str) -> Option<Self> {
-        let name = name.to_owned();
-        let link = Self { port, kind, name, is_down: false, has_warned: false };
-        (kind != LinkKind::Constant).then_some(link)
+    /// `None` if its state does not change.
+    pub(super) fn new(
+        port: PortLink,
+        kind: LinkKind,
+        interface: Option<&Arc<Interface>>,
+        name: &str,
+    ) -> Option<Self> {
+        let is_told = match kind {
+            LinkKind::Constant => false,
+            LinkKind::Interface => interface.is_some(),
+            LinkKind::Line | LinkKind::Connection | LinkKind::OnlyConnection => true,
+        };
+        is_told.then(|| Self {
+            port,
+            kind,
+            interface: interface.cloned(),
+            name: name.to_owned(),
+            joins_process: false,
+            is_down: false,
+            is_gone: false,
+            has_warned: false,
+        })
+    }
+
+    /// The same with a process at the other end that was there before this one, or without.
+    pub(super) fn joining(self, joins_process: bool) -> Self {
+        Self { joins_process, ..self }
     }
 
     /// Reads the state. May take 0.1 s, as [`DpdkDevice::link_is_up`].
@@ -41,9 +81,30 @@ impl DpdkLink {
     /// [`DpdkDevice::link_is_up`]: crate::device::DpdkDevice::link_is_up
     #[must_use]
     pub fn is_up(&mut self) -> bool {
-        let is_over = self.is_down && self.kind == LinkKind::OnlyConnection;
-        self.is_down = is_over || !self.port.is_up();
+        let is_over = self.is_down && self.kind == LinkKind::OnlyConnection || self.is_gone;
+        self.is_down = is_over || !self.read();
         !self.is_down
+    }
+
+    fn read(&mut self) -> bool {
+        let Some(interface) = &self.interface else { return self.port.is_up() };
+        match interface.state() {
+            Ok(InterfaceState::Up | InterfaceState::Elsewhere) => true,
+            Ok(InterfaceState::Down) => false,
+            Ok(InterfaceState::Gone) => {
+                self.is_gone = true;
+                false
+            }
+            // As before.
+            Err(_) => !self.is_down,
+        }
+    }
+
+    /// True if the interface below the port was gone at the last reading: nothing will cross the
+    /// link again.
+    #[must_use]
+    pub const fn is_gone(&self) -> bool {
+        self.is_gone
     }
 
     /// True if the link is a connection to one other process.
@@ -52,10 +113,28 @@ impl DpdkLink {
         matches!(self.kind, LinkKind::Connection | LinkKind::OnlyConnection)
     }
 
-    /// Logs a change of the state.
+    /// True if the process at the other end was there before this one.
+    #[must_use]
+    pub const fn joins_process(&self) -> bool {
+        self.joins_process
+    }
+
+    /// Reports that the interface below the port is gone, which is the removal of the device: see
+    /// [`DpdkDevice::observe_removal`].
+    ///
+    /// [`DpdkDevice::observe_removal`]: crate::device::DpdkDevice::observe_removal
+    pub fn report_removal(&self) {
+        tracing::info!("{}: its interface is gone", self.name);
+        self.port.report_removal();
+    }
+
+    /// Logs a change of the state, except the end of the interface.
     pub fn log_change(&mut self, is_up: bool) {
         let (name, state) = (&self.name, if is_up { "up" } else { "down" });
-        if self.kind == LinkKind::Line && (!is_up || self.has_warned) {
+        let is_line = matches!(self.kind, LinkKind::Line | LinkKind::Interface);
+        if self.is_gone {
+            // Not to be taken for a failure that passes.
+        } else if is_line && (!is_up || self.has_warned) {
             tracing::warn!("{name}: the link is {state}");
             self.has_warned = !is_up;
         } else {

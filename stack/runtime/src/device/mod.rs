@@ -15,6 +15,7 @@ mod attach;
 mod capability;
 mod config;
 mod error;
+mod facts;
 mod frame;
 mod host_port;
 mod host_spec;

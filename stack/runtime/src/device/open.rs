@@ -9,14 +9,16 @@ use ferrowarp_proto::device::Capabilities;
 use crate::device::attach::{Attachment, PeerQueues, attach};
 use crate::device::config::OpenConfig;
 use crate::device::error::DeviceError;
+use crate::device::facts::PortFacts;
 use crate::device::host_port;
+use crate::device::link::interface_of;
 use crate::device::mac::stack_mac;
 use crate::device::mbuf_cache::create_pools;
 use crate::device::memif;
 use crate::device::offload::PortOffloads;
 use crate::device::pci;
 use crate::device::pools::{FIRST_SEGMENT_LEN_MIN, MTU_MAX, MTU_MIN};
-use crate::device::port::{DpdkDevice, PortFacts};
+use crate::device::port::DpdkDevice;
 use crate::device::quirks::{DriverQuirks, MtuBy, SteeringBy};
 use crate::device::raw::RawPort;
 use crate::device::spec::DeviceSpec;
@@ -95,7 +97,8 @@ pub fn open(spec: &DeviceSpec, config: &OpenConfig) -> Result<Opened, DeviceErro
 /// Starts EAL, and opens a port in it.
 fn open_port(spec: &DeviceSpec, config: &OpenConfig) -> Result<Opened, DeviceError> {
     let eal = start_eal(spec, config)?;
-    let start = |port, name, wired| start_port(eal, port, spec, config, name, wired);
+    let start =
+        |port, name, (wired, joins)| start_port(eal, port, spec, config, name, (wired, joins));
     if spec.is_pair() {
         let driver = spec.driver().unwrap_or_default();
         DriverQuirks::of(driver).check_queues(spec, config.queues, None)?;
@@ -105,8 +108,8 @@ fn open_port(spec: &DeviceSpec, config: &OpenConfig) -> Result<Opened, DeviceErr
         }
         let (first, second) = ring_pair(eal, config.queues, config.ring_slots)
             .map_err(|source| DeviceError::Port { device: spec.to_string(), source })?;
-        let first = start(first, "ring:0", config.queues)?;
-        return Ok(Opened::Pair(first, start(second, "ring:1", config.queues)?));
+        let first = start(first, "ring:0", (config.queues, false))?;
+        return Ok(Opened::Pair(first, start(second, "ring:1", (config.queues, false))?));
     }
     let name = spec.to_string();
     DriverQuirks::of(spec.driver().unwrap_or_default()).check_queues(spec, config.queues, None)?;
@@ -116,7 +119,7 @@ fn open_port(spec: &DeviceSpec, config: &OpenConfig) -> Result<Opened, DeviceErr
         let attempt = (may_be_refused && wired > 1).then(memif::Attempt::begin);
         let Attachment { port, queues } =
             attach(eal, spec, &OpenConfig { queues: wired, ..config.clone() })?;
-        let mut devices = start(port, &name, wired)?;
+        let mut devices = start(port, &name, (wired, queues != PeerQueues::NotAsked))?;
         let accepted = match queues {
             PeerQueues::Refused => {
                 let is_refused = attempt
@@ -182,14 +185,15 @@ fn start_eal(spec: &DeviceSpec, config: &OpenConfig) -> Result<Eal, DeviceError>
 }
 
 /// Configures an attached port as its driver requires, starts it, and returns its queue pairs in
-/// order. Those from the number `wired` on are not configured.
+/// order. Those from the number `wired` on are not configured. `joins_process`: a process at the
+/// other end was there before.
 fn start_port(
     eal: Eal,
     port: Port,
     spec: &DeviceSpec,
     config: &OpenConfig,
     name: &str,
-    wired: u16,
+    (wired, joins_process): (u16, bool),
 ) -> Result<Vec<DpdkDevice>, DeviceError> {
     let error = |source| match source {
         dpdk_sys::Error::MtuTooLarge { max } => {
@@ -260,7 +264,15 @@ fn start_port(
         tso_segments_max: offloads.tso_segments_max,
     };
     let tx_queue = config.pools.tx_queue as usize;
-    let port = PortFacts { capabilities, quirks, steering, name: name.to_owned() };
+    let interface = interface_of(quirks.link, info.if_index, name);
+    let port = PortFacts {
+        capabilities,
+        quirks,
+        steering,
+        name: name.to_owned(),
+        interface,
+        joins_process,
+    };
     let devices = (0..).zip(queues).zip(pools);
     Ok(devices
         .map(|(queue, pools)| DpdkDevice::new(queue, pools, tx_queue, port.clone()))

@@ -1,15 +1,14 @@
 //! One queue pair of a DPDK port as the stack's device.
 
 use std::ops::AddAssign;
-use std::sync::Arc;
 
 use dpdk_sys::{BURST, RxQueue, TxMbuf, TxQueue};
 use ferrowarp_proto::device::{Capabilities, Device, SegmentationRequest, TxClass, TxFrame};
 
+use crate::device::facts::{PortFacts, frame_len_max};
 use crate::device::frame::{DpdkRetained, DpdkRx, DpdkTx};
 use crate::device::link::DpdkLink;
 use crate::device::mbuf_cache::{MbufCache, TxPools};
-use crate::device::quirks::DriverQuirks;
 use crate::device::raw::RawPort;
 use crate::device::rss_check::{Checked, RssCheck};
 use crate::device::steering::Steering;
@@ -69,12 +68,6 @@ impl AddAssign for DeviceCounters {
 /// Longest frame, in bytes, that counts as headers only: Ethernet, IPv6, TCP with all options.
 const HEADERS_LEN_MAX: usize = 14 + 40 + 60;
 
-/// Returns the longest frame, in bytes, with an IP packet of `mtu` bytes: Ethernet header and one
-/// VLAN tag.
-pub(super) fn frame_len_max(mtu: u16) -> usize {
-    usize::from(mtu) + 14 + 4
-}
-
 /// Queue pair of a DPDK port, with one owner; it may be moved to the thread that polls it.
 ///
 /// Dropping the last one of a port closes the port. Frames may outlive it.
@@ -92,15 +85,6 @@ pub struct DpdkDevice {
     rss_check: Option<Box<RssCheck>>,
     counters: DeviceCounters,
     port: PortFacts,
-}
-
-/// Facts of a port, shared by the devices of its queue pairs.
-#[derive(Clone, Debug)]
-pub(super) struct PortFacts {
-    pub(super) capabilities: Capabilities,
-    pub(super) quirks: &'static DriverQuirks,
-    pub(super) steering: Arc<Steering>,
-    pub(super) name: String,
 }
 
 impl DpdkDevice {
@@ -132,9 +116,7 @@ impl DpdkDevice {
     #[must_use]
     pub fn into_raw(self) -> RawPort {
         let Self { rx, tx, pools, queue_max, port, .. } = self;
-        let PortFacts { capabilities, quirks, name, .. } = port;
-        let frame_max = frame_len_max(capabilities.send_mtu);
-        RawPort::new((rx, tx), pools.data, queue_max, frame_max, quirks, name)
+        RawPort::new((rx, tx), pools.data, queue_max, port)
     }
 
     /// Returns the port's name, for reports.
@@ -165,11 +147,12 @@ impl DpdkDevice {
     /// call, not for every poll.
     #[must_use]
     pub fn link_is_up(&self) -> bool {
-        self.rx.link_is_up()
+        self.port.link_is_up(&self.rx)
     }
 
     /// Has `observer` called, once, when the kernel asks for the port's device: see
-    /// [`RxQueue::observe_removal`].
+    /// [`RxQueue::observe_removal`]. Also when its link reports that the kernel interface below the
+    /// port is gone ([`DpdkLink::report_removal`]).
     pub fn observe_removal(&self, observer: impl FnOnce() + Send + 'static) {
         self.rx.observe_removal(observer);
     }
@@ -179,7 +162,7 @@ impl DpdkDevice {
     /// closed before it is dropped.
     #[must_use]
     pub fn link(&self) -> Option<DpdkLink> {
-        DpdkLink::new(self.rx.port_link()?, self.port.quirks.link, self.name())
+        self.port.link(&self.rx)
     }
 
     /// True if the queue pair has a counterpart at the link partner. Always, except over memif

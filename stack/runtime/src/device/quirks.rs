@@ -270,7 +270,7 @@ static TABLE: [(&str, DriverQuirks); 10] = [
             steering: SteeringBy::Kernel,
             queues_max: 4,
             tx_errors_are_retries: true,
-            link: LinkKind::Line,
+            link: LinkKind::Interface,
             ..VIRTUAL
         },
     ),
@@ -287,6 +287,7 @@ static TABLE: [(&str, DriverQuirks); 10] = [
             rx_buf_size_min: af_packet_slot,
             mtu_max: 32_000,
             steering: SteeringBy::Other,
+            link: LinkKind::Interface,
             ..VIRTUAL
         },
     ),
@@ -302,6 +303,7 @@ static TABLE: [(&str, DriverQuirks); 10] = [
             mtu_by: MtuBy::Ethdev,
             needs_hugepages: true,
             steering: SteeringBy::Other,
+            link: LinkKind::Interface,
             ..VIRTUAL
         },
     ),

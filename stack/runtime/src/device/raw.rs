@@ -2,8 +2,9 @@
 
 use dpdk_sys::{BURST, RxQueue, TxMbuf, TxQueue};
 
+use crate::device::facts::{PortFacts, frame_len_max};
+use crate::device::link::DpdkLink;
 use crate::device::mbuf_cache::MbufCache;
-use crate::device::quirks::DriverQuirks;
 
 pub use dpdk_sys::PortLosses;
 
@@ -51,9 +52,8 @@ pub struct RawPort {
     tx_queue_max: usize,
     /// Longest frame the port sends, in bytes.
     frame_len_max: usize,
-    quirks: &'static DriverQuirks,
     counters: RawCounters,
-    name: String,
+    port: PortFacts,
 }
 
 impl RawPort {
@@ -61,9 +61,7 @@ impl RawPort {
         (rx, tx): (RxQueue, TxQueue),
         spare: MbufCache,
         waiting_max: usize,
-        frame_max: usize,
-        quirks: &'static DriverQuirks,
-        name: String,
+        port: PortFacts,
     ) -> Self {
         let waiting = Vec::with_capacity(waiting_max);
         let counters = RawCounters::default();
@@ -73,17 +71,16 @@ impl RawPort {
             tx_cache: spare,
             tx_queue: waiting,
             tx_queue_max: waiting_max,
-            frame_len_max: frame_max,
-            quirks,
+            frame_len_max: frame_len_max(port.capabilities.send_mtu),
             counters,
-            name,
+            port,
         }
     }
 
     /// Returns the device's name.
     #[must_use]
     pub fn name(&self) -> &str {
-        &self.name
+        &self.port.name
     }
 
     /// Returns the counters.
@@ -97,14 +94,22 @@ impl RawPort {
     #[must_use]
     pub fn losses(&self) -> PortLosses {
         let losses = self.rx.losses();
-        let tx_errors = if self.quirks.tx_errors_are_retries { 0 } else { losses.tx_errors };
+        let tx_errors = if self.port.quirks.tx_errors_are_retries { 0 } else { losses.tx_errors };
         PortLosses { tx_errors, ..losses }
     }
 
     /// True if the link is up. A control-path call, not for every poll.
     #[must_use]
     pub fn link_is_up(&self) -> bool {
-        self.rx.link_is_up()
+        self.port.link_is_up(&self.rx)
+    }
+
+    /// Returns the link of the port: see [`DpdkDevice::link`].
+    ///
+    /// [`DpdkDevice::link`]: crate::device::DpdkDevice::link
+    #[must_use]
+    pub fn link(&self) -> Option<DpdkLink> {
+        self.port.link(&self.rx)
     }
 
     /// Receives at most `max` frames, and at most [`BURST`], and passes them to `take` in order.

@@ -134,6 +134,21 @@ fn process_that_left_the_link_is_gone() {
     assert!(!right.peer_is_gone(), "another one has come");
 }
 
+/// Of two clients of one server the second is not served, and the first is at once.
+#[test]
+fn process_that_does_not_serve_this_one_is_gone_after_a_second() {
+    let link = TestLink { joins: true, ..TestLink::new(false) };
+    let (_left, right) = open(DriveMode::Inline, &link);
+    let start = Instant::now();
+    while !right.peer_is_gone() {
+        assert!(start.elapsed() < TIMEOUT, "it is noticed");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    assert!(start.elapsed() >= Duration::from_millis(900), "it may take a little to be served");
+    change(&link, &right, true);
+    assert!(!right.peer_is_gone(), "it is served after all");
+}
+
 #[test]
 fn closing_drops_the_link_before_the_port() {
     let link = TestLink::new(true);

@@ -1,5 +1,7 @@
 //! Links of ports, as threads without a queue of the port read them.
 
+use std::process::Command;
+
 use dpdk_sys::netif;
 
 use super::kernel::{in_namespace, ip};
@@ -33,14 +35,135 @@ fn link_of_tap_is_that_of_its_interface() {
     });
 }
 
-/// DPDK's driver does not look at the interface.
+/// A device on the interface `fwk0`, and how to make that first.
+struct OnInterface {
+    device: &'static str,
+    make: &'static [&'static str],
+    no_carrier: &'static str,
+    carrier: &'static str,
+}
+
+const VETH: &[&str] =
+    &["link add fwk0 type veth peer name fwk1", "link set fwk1 up", "link set fwk0 up"];
+
+const ON_INTERFACES: [OnInterface; 3] = [
+    OnInterface {
+        device: "tap:fwk0",
+        make: &[],
+        no_carrier: "link set fwk0 carrier off",
+        carrier: "link set fwk0 carrier on",
+    },
+    OnInterface {
+        device: "af_packet:fwk0",
+        make: VETH,
+        no_carrier: "link set fwk1 down",
+        carrier: "link set fwk1 up",
+    },
+    OnInterface {
+        device: "af_xdp:fwk0",
+        make: VETH,
+        no_carrier: "link set fwk1 down",
+        carrier: "link set fwk1 up",
+    },
+];
+
+/// Runs `test` with each device that has an interface of the kernel, in namespaces of their own.
+fn on_interfaces(test: fn(&OnInterface, DpdkDevice)) {
+    for on in ON_INTERFACES {
+        in_namespace(move || {
+            on.make.iter().for_each(|command| ip(command));
+            match open_single(on.device, &OpenConfig::default()) {
+                Ok(device) => {
+                    ip("link set fwk0 up");
+                    test(&on, device);
+                }
+                Err(error @ DeviceError::NeedsHugepages { .. }) => skip(&error.to_string()),
+                Err(error) => panic!("{error}"),
+            }
+        });
+    }
+}
+
+/// It is read in the namespace of the device, by the interface's index.
 #[test]
-fn link_of_af_packet_is_not_told() {
-    in_namespace(|| {
-        ip("link add fwv8 type veth peer name fwv9");
-        ip("link set fwv8 up");
-        let device = open_single("af_packet:fwv8", &OpenConfig::default()).unwrap();
-        assert!(device.link().is_none());
+fn link_is_that_of_the_interface_whatever_its_name() {
+    on_interfaces(|on, device| {
+        let mut link = link_of(&device);
+        let mut expect = |command: &str, is_up: bool| {
+            ip(command);
+            let what = format!("{}: {command}", on.device);
+            // The kernel changes the carrier a little later.
+            wait_until(&what, || link.is_up() == is_up && device.link_is_up() == is_up);
+        };
+        expect("link set fwk0 up", true);
+        expect("link set fwk0 down", false);
+        expect("link set fwk0 up", true);
+        expect(on.no_carrier, false);
+        expect(on.carrier, true);
+        expect("link set fwk0 down", false);
+        expect("link set fwk0 name fwk2", false);
+        // Another one has the name now.
+        expect("link add fwk0 type veth peer name fwk3", false);
+        expect("link set fwk3 up", false);
+        expect("link set fwk0 up", false);
+        expect("link set fwk2 up", true);
+        expect("link set fwk0 down", true);
+        expect("link delete fwk0", true);
+        std::thread::scope(|scope| {
+            let elsewhere = scope.spawn(|| {
+                netif::enter_new_namespace().unwrap();
+                assert!(link.is_up(), "{}: read from another namespace", on.device);
+                link
+            });
+            drop(elsewhere.join().unwrap());
+        });
+    });
+}
+
+#[test]
+fn deleted_interface_is_the_removal_of_the_device() {
+    on_interfaces(|on, device| {
+        let (removed, asked) = std::sync::mpsc::channel();
+        let mut link = link_of(&device);
+        device.observe_removal(move || removed.send(()).unwrap());
+        wait_until("the link comes up", || link.is_up());
+        ip("link set fwk0 name fwk2");
+        assert!(link.is_up());
+        ip("link delete fwk2");
+        // As a manager of networks does that finds it missing.
+        ip("link add fwk0 type veth peer name fwk3");
+        ip("link set fwk0 up");
+        assert!(!link.is_up(), "{}", on.device);
+        assert!(asked.try_recv().is_err(), "nobody was told yet");
+        link.report_removal();
+        asked.try_recv().unwrap_or_else(|_| panic!("{}: no removal", on.device));
+        assert!(!link.is_up());
+        link.report_removal();
+        drop((device, link));
+        assert!(netif::exists("fwk0"), "another one's");
+    });
+}
+
+/// A tap keeps its interface, wherever that is; other devices lose it.
+#[test]
+fn interface_in_another_namespace_is_the_removal_of_all_devices_but_a_tap() {
+    on_interfaces(|on, device| {
+        let mut link = link_of(&device);
+        wait_until("the link comes up", || link.is_up());
+        let elsewhere = Command::new("unshare").args(["-n", "sleep", "60"]).spawn();
+        let mut elsewhere = elsewhere.unwrap();
+        let of = |pid: u32| std::fs::read_link(format!("/proc/{pid}/ns/net")).ok();
+        wait_until("its namespace", || of(elsewhere.id()) != of(std::process::id()));
+        ip(&format!("link set fwk0 netns {}", elsewhere.id()));
+        let is_tap = on.device.starts_with("tap");
+        assert_eq!(link.is_up(), is_tap, "{}", on.device);
+        if is_tap {
+            let inside = format!("-t {} -n ip link delete fwk0", elsewhere.id());
+            let status = Command::new("nsenter").args(inside.split(' ')).status().unwrap();
+            assert!(status.success() && !link.is_up());
+        }
+        elsewhere.kill().unwrap();
+        elsewhere.wait().unwrap();
     });
 }
 

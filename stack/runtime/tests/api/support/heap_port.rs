@@ -118,13 +118,15 @@ impl Drop for HeapPort {
 pub(crate) struct TestLink {
     /// State. While it is locked, reading it takes as long.
     pub(crate) is_up: Arc<Mutex<bool>>,
+    /// The process at its other end was there first.
+    pub(crate) joins: bool,
     /// What was dropped: the port and the context's end of the link.
     pub(crate) dropped: Arc<Mutex<Vec<&'static str>>>,
 }
 
 impl TestLink {
     pub(crate) fn new(is_up: bool) -> Self {
-        Self { is_up: Arc::new(Mutex::new(is_up)), dropped: Arc::default() }
+        Self { is_up: Arc::new(Mutex::new(is_up)), joins: false, dropped: Arc::default() }
     }
 
     pub(crate) fn set(&self, is_up: bool) {
@@ -142,6 +144,10 @@ impl PortLink for HeapLink {
 
     fn is_to_process(&self) -> bool {
         true
+    }
+
+    fn joins_process(&self) -> bool {
+        self.0.joins
     }
 }
 
