@@ -84,6 +84,8 @@ struct Client {
     size: u32,
     rounds: u64,
     watchdog: Watchdog,
+    /// Expires while the client is idle for as long.
+    idle: Watchdog,
 }
 
 impl Server {
@@ -175,6 +177,7 @@ impl Server {
             size: 0,
             rounds: 0,
             watchdog: Watchdog::new(self.timeout),
+            idle: Watchdog::new(self.timeout),
         };
         if index >= self.clients.len() {
             self.clients.resize_with(index + 1, || None);
@@ -233,8 +236,11 @@ impl Server {
         for _ in 0..CLIENTS_PER_STEP.min(self.clients.len()) {
             let index = self.next_client % self.clients.len();
             self.next_client = index + 1;
+            let taken = self.shared.client_count.load(Ordering::Relaxed);
+            let is_full = self.persistent && taken >= self.clients_max;
             let Some(client) = &mut self.clients[index] else { continue };
-            let outcome = self.end.check_peer().and_then(|()| client.poll(now, self.verbose));
+            let outcome =
+                self.end.check_peer().and_then(|()| client.poll(now, self.verbose, is_full));
             if self.finish_client(index, outcome)? == Step::Finished {
                 return Ok(Step::Finished);
             }
@@ -293,8 +299,9 @@ impl Client {
         Ok(Step::Running)
     }
 
-    /// Checks connection state and timeout, also without completions.
-    fn poll(&mut self, now: Instant, verbose: bool) -> anyhow::Result<Step> {
+    /// Checks connection state and timeout, also without completions. `is_full`: the next client
+    /// would get no place.
+    fn poll(&mut self, now: Instant, verbose: bool, is_full: bool) -> anyhow::Result<Step> {
         self.check_established(verbose)?;
         if self.is_between_rounds()
             && let Some(reason) = end_reason(&self.channel.qp)
@@ -303,6 +310,10 @@ impl Client {
         }
         if self.may_be_idle() {
             self.watchdog.progress(now);
+            if self.idle.has_expired(now) && is_full {
+                let _ = self.channel.qp.disconnect();
+                bail!("it was idle, and its place is the last one");
+            }
         } else {
             self.watchdog.check(now, "a client")?;
         }
@@ -339,8 +350,9 @@ impl Client {
         self.state == State::AwaitSource
     }
 
-    /// True if a client may be idle without timeout: it has begun to ping, and has taken all that
-    /// was sent to it. Keepalive detects dead clients then.
+    /// True if a client may be idle: it has begun to ping, and has taken all that was sent to it.
+    /// Keepalive detects dead clients then. After the timeout it loses its place if there is no
+    /// other for the next client.
     fn may_be_idle(&self) -> bool {
         self.is_between_rounds() && self.rounds > 0 && self.channel.is_idle()
     }
@@ -352,7 +364,9 @@ impl Client {
             "the client pings with {} bytes: at most {SIZE_MAX} are served",
             advert.size
         );
-        self.watchdog.progress(Instant::now());
+        let now = Instant::now();
+        self.watchdog.progress(now);
+        self.idle.progress(now);
         match self.state {
             State::AwaitSource => {
                 self.size = advert.size;

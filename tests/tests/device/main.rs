@@ -8,6 +8,7 @@ mod kernel_tcp;
 mod open_vswitch;
 mod programs;
 mod shards;
+mod stalled_clients;
 mod tap;
 mod two_processes;
 mod violations;
