@@ -4,6 +4,7 @@ use std::net::SocketAddr;
 use std::path::Path;
 
 use anyhow::{Context as _, ensure};
+use ferrowarp::Context;
 
 use crate::copy::hex;
 use crate::copy::options::{Command, Options};
@@ -27,7 +28,7 @@ pub fn program(options: &Options) -> anyhow::Result<()> {
             let remote = SocketAddr::new(common.device.loop_server(), common.port);
             let mut source = Source::new(&left, remote, file, *by, common.timeout)?;
             run_both(&mut source, &mut sink, placement)?;
-            print_result(&source, *by)
+            print_result(&left, &source, *by)
         }
         Command::Server { out, common } => {
             common.device.pin_single()?;
@@ -39,7 +40,8 @@ pub fn program(options: &Options) -> anyhow::Result<()> {
             output::announce(&format!("waiting for a file on port {}", common.port))?;
             run(&mut sink)?;
             let (len, digest) = sink.outcome.context("no file was received")?;
-            output::print(&format!("received {len} bytes\nsha256 sink   {}", hex(&digest)));
+            let (digest, clock) = (hex(&digest), context.clock());
+            output::print(&format!("received {len} bytes\nclock: {clock}\nsha256 sink   {digest}"));
             Ok(())
         }
         Command::Client { host, file, by, common } => {
@@ -48,12 +50,12 @@ pub fn program(options: &Options) -> anyhow::Result<()> {
             let remote = host.socket(common.port);
             let mut source = Source::new(&context, remote, file, *by, common.timeout)?;
             run(&mut source)?;
-            print_result(&source, *by)
+            print_result(&context, &source, *by)
         }
     }
 }
 
-fn print_result(source: &Source, by: RdmaOp) -> anyhow::Result<()> {
+fn print_result(context: &Context, source: &Source, by: RdmaOp) -> anyhow::Result<()> {
     let outcome = source.outcome.context("the copy did not end")?;
     #[expect(clippy::cast_precision_loss, reason = "figures are shown with few digits")]
     let gigabits = outcome.len as f64 * 8.0 / 1e9;
@@ -64,6 +66,7 @@ fn print_result(source: &Source, by: RdmaOp) -> anyhow::Result<()> {
         outcome.len,
         gigabits / seconds.max(1e-9)
     ));
+    output::print(&format!("clock: {}", context.clock()));
     output::print(&format!("sha256 source {}", hex(&outcome.source_digest)));
     output::print(&format!("sha256 sink   {}", hex(&outcome.sink_digest)));
     ensure!(outcome.source_digest == outcome.sink_digest, "the copy differs from the file");
