@@ -55,6 +55,14 @@ pub enum Command {
     },
     /// Serves clients one after another until interrupted.
     Server(ServerArgs),
+    /// Runs a test with a server.
+    #[command(flatten)]
+    Client(ClientCommand),
+}
+
+/// Tests with a server.
+#[derive(Debug, Subcommand)]
+pub enum ClientCommand {
     /// Bandwidth of RDMA Writes to HOST.
     WriteBw(ClientArgs),
     /// Bandwidth of RDMA Reads from HOST.
@@ -73,26 +81,36 @@ pub enum Command {
     AtomicLat(ClientArgs),
 }
 
+impl ClientCommand {
+    /// Returns the test and its options.
+    #[must_use]
+    pub const fn test(&self) -> (Test, &ClientArgs) {
+        match self {
+            Self::WriteBw(args) => (Test::WriteBw, args),
+            Self::ReadBw(args) => (Test::ReadBw, args),
+            Self::SendBw(args) => (Test::SendBw, args),
+            Self::WriteLat(args) => (Test::WriteLat, args),
+            Self::ReadLat(args) => (Test::ReadLat, args),
+            Self::SendLat(args) => (Test::SendLat, args),
+            Self::AtomicBw(args) => (Test::AtomicBw, args),
+            Self::AtomicLat(args) => (Test::AtomicLat, args),
+        }
+    }
+}
+
 impl Checked for Options {
     fn check(&self) -> anyhow::Result<()> {
-        let client = |test, args: &ClientArgs| {
-            args.test_args.check(test)?;
-            args.device.check_end(Some(args.host.ip))
-        };
         match &self.command {
             Command::Loop { test, device, test_args } => {
                 test_args.check(*test)?;
                 device.check_pair()
             }
             Command::Server(args) => args.device.check_end(None),
-            Command::WriteBw(args) => client(Test::WriteBw, args),
-            Command::ReadBw(args) => client(Test::ReadBw, args),
-            Command::SendBw(args) => client(Test::SendBw, args),
-            Command::WriteLat(args) => client(Test::WriteLat, args),
-            Command::ReadLat(args) => client(Test::ReadLat, args),
-            Command::SendLat(args) => client(Test::SendLat, args),
-            Command::AtomicBw(args) => client(Test::AtomicBw, args),
-            Command::AtomicLat(args) => client(Test::AtomicLat, args),
+            Command::Client(command) => {
+                let (test, args) = command.test();
+                args.test_args.check(test)?;
+                args.device.check_end(Some(args.host.ip))
+            }
         }
     }
 }

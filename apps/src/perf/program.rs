@@ -28,17 +28,6 @@ const BUSY_QPS: u32 = 16;
 /// # Errors
 /// One line that names a remedy.
 pub fn program(options: &Options) -> anyhow::Result<()> {
-    let client = |test, args: &ClientArgs| {
-        let environment = Environment::collect(&args.device.dev);
-        run_and_report(environment, test, &args.device, &args.test_args, |environment, figures| {
-            let (context, cores) = args.device.open_end(args.test_args.shards, demand_of(args))?;
-            environment.cores.clone_from(&cores);
-            let remote = args.host.socket(args.port);
-            let outcome = measure(&context, None, remote, args, test, &cores, figures);
-            environment.add_context(&context);
-            outcome
-        })
-    };
     match &options.command {
         Command::Loop { test, device, test_args } => {
             let environment = Environment::collect(&device.dev);
@@ -68,15 +57,24 @@ pub fn program(options: &Options) -> anyhow::Result<()> {
             let outcome = serve(args, &mut environment);
             report(json, &[], &environment, outcome)
         }
-        Command::WriteBw(args) => client(Test::WriteBw, args),
-        Command::ReadBw(args) => client(Test::ReadBw, args),
-        Command::SendBw(args) => client(Test::SendBw, args),
-        Command::WriteLat(args) => client(Test::WriteLat, args),
-        Command::ReadLat(args) => client(Test::ReadLat, args),
-        Command::SendLat(args) => client(Test::SendLat, args),
-        Command::AtomicBw(args) => client(Test::AtomicBw, args),
-        Command::AtomicLat(args) => client(Test::AtomicLat, args),
+        Command::Client(command) => {
+            let (test, args) = command.test();
+            run_client(test, args)
+        }
     }
+}
+
+/// Runs a test with a server.
+fn run_client(test: Test, args: &ClientArgs) -> anyhow::Result<()> {
+    let environment = Environment::collect(&args.device.dev);
+    run_and_report(environment, test, &args.device, &args.test_args, |environment, figures| {
+        let (context, cores) = args.device.open_end(args.test_args.shards, demand_of(args))?;
+        environment.cores.clone_from(&cores);
+        let remote = args.host.socket(args.port);
+        let outcome = measure(&context, None, remote, args, test, &cores, figures);
+        environment.add_context(&context);
+        outcome
+    })
 }
 
 /// Figures of a measurement.
