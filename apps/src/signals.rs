@@ -2,8 +2,9 @@
 //!
 //! They are blocked in all threads, and one thread waits for them. The first one ends the tasks, so
 //! that devices are closed, peers are notified and reports are written; then the program dies of
-//! that signal. All other signals keep their disposition, and so do those of the three that the
-//! caller has set to be ignored or has blocked: `nohup`, and a shell for its background jobs.
+//! that signal. SIGXFSZ is blocked. All other signals keep their disposition, and so do those of
+//! the three that the caller has set to be ignored or has blocked: `nohup`, and a shell for its
+//! background jobs.
 
 use std::fs::read_to_string;
 use std::time::Duration;
@@ -20,6 +21,8 @@ const GRACE: Duration = Duration::from_secs(15);
 
 /// Starts to wait for the signals. To be called while the program has one thread.
 pub fn install() {
+    // A file that reaches the limit on file sizes is an error of the write, and a line.
+    let _ = core::iter::once(Signal::SIGXFSZ).collect::<SigSet>().thread_block();
     let taken = taken_set(ignored_set(), SigSet::thread_get_mask().ok());
     // Without the thread, signals have their default action.
     if taken.thread_block().is_ok()

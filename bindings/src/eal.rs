@@ -354,7 +354,9 @@ fn choose_memory(config: &EalConfig) -> Result<Memory, Error> {
     }
     match config.hugepages {
         Hugepages::Never => Ok(Memory::Ordinary),
-        Hugepages::Auto | Hugepages::Always if can_map_hugepages(config.memory_mib) => {
+        Hugepages::Auto | Hugepages::Always
+            if eal_needs::has_hugepage_sizes() && can_map_hugepages(config.memory_mib) =>
+        {
             Ok(Memory::Hugepages)
         }
         Hugepages::Auto => Ok(Memory::Ordinary),

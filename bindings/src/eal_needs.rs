@@ -14,6 +14,8 @@ pub enum EalNeed {
     Sysfs,
     /// EAL reads its own mappings and flags in `/proc/self`.
     Procfs,
+    /// EAL reads the size of hugepages in `/proc/meminfo`, also where it uses none.
+    Meminfo,
     /// EAL creates a folder for its files, even if there are none: below `/var/run` as root, else
     /// below `$XDG_RUNTIME_DIR` or `/tmp`.
     RuntimeFolder,
@@ -29,6 +31,10 @@ impl fmt::Display for EalNeed {
                 "/sys/devices/system/cpu does not describe this processor (mount sysfs at /sys)"
             ),
             Self::Procfs => write!(f, "/proc/self cannot be read (mount proc at /proc)"),
+            Self::Meminfo => write!(
+                f,
+                "/proc/meminfo tells no size of hugepages (mount proc at /proc without subset=pid)"
+            ),
             Self::RuntimeFolder => write!(
                 f,
                 "no folder can be created in {} (set RUNTIME_DIRECTORY to a folder that can be \
@@ -57,6 +63,9 @@ pub(crate) fn check(cpu: usize) -> Result<(), EalNeed> {
     if !can_open() {
         return Err(EalNeed::Descriptors);
     }
+    if !tells_hugepage_size(&std::fs::read_to_string("/proc/meminfo").unwrap_or_default()) {
+        return Err(EalNeed::Meminfo);
+    }
     let core = format!("/sys/devices/system/cpu/cpu{cpu}/topology/core_id");
     if !Path::new(&core).exists() {
         return Err(EalNeed::Sysfs);
@@ -68,6 +77,19 @@ pub(crate) fn check(cpu: usize) -> Result<(), EalNeed> {
 fn can_open() -> bool {
     let opened = (0..DESCRIPTORS_MIN).map_while(|_| File::open("/").ok());
     opened.collect::<Vec<_>>().len() == DESCRIPTORS_MIN
+}
+
+/// True if EAL finds a size in this text of `/proc/meminfo`; it aborts otherwise.
+fn tells_hugepage_size(meminfo: &str) -> bool {
+    let size = meminfo.lines().find_map(|line| line.strip_prefix("Hugepagesize:"));
+    let digits = size.and_then(|size| size.split_whitespace().next());
+    digits.and_then(|digits| digits.parse::<u64>().ok()).is_some_and(|size| size != 0)
+}
+
+/// True if the kernel lists sizes of hugepages, with which EAL starts if it is to use them.
+pub(crate) fn has_hugepage_sizes() -> bool {
+    let sizes = std::fs::read_dir("/sys/kernel/mm/hugepages");
+    sizes.is_ok_and(|mut sizes| sizes.next().is_some())
 }
 
 /// Folder in which EAL creates its own, as `eal_create_runtime_dir` chooses it.
@@ -104,14 +126,27 @@ mod tests {
     }
 
     #[test]
+    fn size_of_hugepages_is_found_in_meminfo() {
+        assert!(tells_hugepage_size("MemTotal: 1 kB\nHugepagesize:       2048 kB\n"));
+        for text in ["", "MemTotal: 1 kB\n", "Hugepagesize: 0 kB\n", "Hugepagesize:\n"] {
+            assert!(!tells_hugepage_size(text), "{text}");
+        }
+    }
+
+    #[test]
     fn processor_without_an_entry_is_refused() {
         assert_eq!(check(1 << 20), Err(EalNeed::Sysfs));
     }
 
     #[test]
     fn needs_are_named_on_one_line_with_a_remedy() {
-        let needs = [EalNeed::Sysfs, EalNeed::Procfs, EalNeed::RuntimeFolder, EalNeed::Descriptors];
-        for need in needs {
+        for need in [
+            EalNeed::Sysfs,
+            EalNeed::Procfs,
+            EalNeed::Meminfo,
+            EalNeed::RuntimeFolder,
+            EalNeed::Descriptors,
+        ] {
             let text = need.to_string();
             assert!(text.ends_with(')') && text.contains(" (") && !text.contains('\n'), "{text}");
         }

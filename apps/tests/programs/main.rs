@@ -15,6 +15,7 @@ mod commands;
 mod many_sessions;
 mod sessions;
 mod shards;
+mod surroundings;
 mod under_a_shell;
 
 /// Held by each test while it runs: each keeps one or two cores busy and bounds the time in which

@@ -1,0 +1,176 @@
+//! The programs where the system lacks what they are used to: file systems, folders, limits,
+//! hugepages under a control group. They work, or end with one line that names the lack.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+use nix::unistd::geteuid;
+
+use crate::one_at_a_time;
+
+const RING: &str = "iwping loop -C 2 --timeout 60";
+const LARGE: &str = "iwperf loop write-bw -n 20 -s 1M --verify --timeout 60";
+
+/// Shell commands before the program, and part of its only line of error, if it fails.
+type Row = (&'static str, Option<&'static str>);
+
+const ROWS: [Row; 38] = [
+    // File systems that are not mounted, or hide what EAL looks for.
+    ("umount -l /sys", Some("(mount sysfs at /sys)")),
+    ("mount -t tmpfs none /sys/devices/system/cpu", Some("(mount sysfs at /sys)")),
+    ("mount -t tmpfs none /sys/devices/system/node", None),
+    ("mount -t tmpfs none /sys/kernel/mm/hugepages", None),
+    ("mount -t tmpfs none /sys/kernel/mm", None),
+    ("mount -t tmpfs none /sys/bus", None),
+    ("mount -t tmpfs none /proc", Some("(mount proc at /proc)")),
+    ("mount -t proc -o subset=pid proc /proc", Some("/proc/meminfo tells no size of hugepages")),
+    ("mount --bind /dev/null /proc/meminfo", Some("/proc/meminfo tells no size of hugepages")),
+    ("mount --bind /dev/null /proc/cpuinfo", None),
+    ("mount -t proc -o hidepid=2 proc /proc", None),
+    ("mount -t tmpfs none /dev", None),
+    ("mount -t tmpfs none /dev/shm", None),
+    ("mount -t tmpfs -o ro none /dev/shm", None),
+    // Folders.
+    ("mount -t tmpfs -o ro none /tmp", None),
+    ("mount -t tmpfs -o ro none /var/run/", Some("no folder can be created in /var/run (set")),
+    ("mount -t tmpfs none /var/run/ && mkdir /var/run/dpdk && chmod 0 /var/run/dpdk", None),
+    ("mount -t tmpfs -o nr_inodes=1 none /var/run/", None),
+    ("mount -t tmpfs none /var/run/ && echo > /var/run/dpdk", None),
+    ("export RUNTIME_DIRECTORY=/absent", Some("no folder can be created in /absent (set")),
+    ("mount -t tmpfs -o ro none /var/run/ && export RUNTIME_DIRECTORY=/tmp", None),
+    ("unset HOME", None),
+    ("export HOME=", None),
+    ("export HOME=/absent", None),
+    ("mount -t tmpfs -o ro none /mnt && export HOME=/mnt", None),
+    ("exec env -i PATH=$PATH", None),
+    ("mkdir gone && cd gone && rmdir ../gone", None),
+    // Limits and rights.
+    ("ulimit -n 20", Some("(raise it with ulimit -n)")),
+    ("ulimit -n 48", None),
+    ("ulimit -v 500000", Some("DPDK's environment did not start")),
+    ("ulimit -d 10000", Some("DPDK's environment did not start")),
+    ("ulimit -f 0", Some("DPDK's environment did not start")),
+    ("ulimit -l 0", None),
+    ("ulimit -s 128", None),
+    ("taskset -p -c 0 $$ > /dev/null", None),
+    ("exec setpriv --bounding-set=-all --inh-caps=-all", None),
+    ("exec setpriv --no-new-privs --reuid 65534 --regid 65534 --clear-groups", None),
+    ("exec unshare -U", None),
+];
+
+/// Runs a program after `before`, in a mount namespace of its own.
+fn run(before: &str, program: &str) -> Output {
+    let folder = tempfile::tempdir().unwrap();
+    let programs = Path::new(env!("CARGO_BIN_EXE_iwperf")).parent().unwrap();
+    // A command that takes the program as its arguments, or one before it.
+    let joint = if before.starts_with("exec") { " " } else { " && exec " };
+    Command::new("unshare")
+        .args(["-m", "bash", "-c", &format!("{before}{joint}{program}")])
+        .current_dir(folder.path())
+        .env("PATH", format!("{}:{}", programs.display(), std::env::var("PATH").unwrap()))
+        .output()
+        .unwrap()
+}
+
+/// Returns a complaint if the program did not end as it should.
+fn complaint(before: &str, program: &str, error: Option<&str>) -> Option<String> {
+    let output = run(before, program);
+    let stderr = String::from_utf8_lossy(&output.stderr).into_owned();
+    let lines: Vec<_> = stderr.lines().filter(|line| !line.starts_with(" WARN")).collect();
+    let code = output.status.code();
+    let is_right = match (error, &lines[..]) {
+        (None, []) => code == Some(0),
+        (Some(expected), [line]) => code == Some(1) && line.contains(expected),
+        _ => false,
+    };
+    (!is_right).then(|| format!("{before}: {program}: {:?}: {lines:?}", output.status))
+}
+
+fn is_root() -> bool {
+    if !geteuid().is_root() {
+        println!("skipped: not root, which mounts and control groups need");
+    }
+    geteuid().is_root()
+}
+
+#[test]
+fn programs_work_or_name_what_the_system_lacks() {
+    if !is_root() {
+        return;
+    }
+    let _lock = one_at_a_time();
+    let complaints = ROWS.iter().filter_map(|(before, error)| complaint(before, RING, *error));
+    let complaints: Vec<_> = complaints.collect();
+    assert!(complaints.is_empty(), "{} rows:\n{}", complaints.len(), complaints.join("\n"));
+}
+
+/// A control group with limits on hugepages, removed on drop.
+struct ControlGroup {
+    folder: PathBuf,
+    /// The root's file, if the controller was passed on for this group.
+    passed_on: Option<PathBuf>,
+}
+
+impl ControlGroup {
+    /// `None` if the kernel has no such controller.
+    fn new() -> Option<Self> {
+        let roots = ["/sys/fs/cgroup/unified", "/sys/fs/cgroup"].map(Path::new);
+        let has = |file: &str, root: &Path| {
+            let text = fs::read_to_string(root.join(file)).unwrap_or_default();
+            text.split_whitespace().any(|word| word == "hugetlb")
+        };
+        let root = roots.into_iter().find(|root| has("cgroup.controllers", root))?;
+        let control = root.join("cgroup.subtree_control");
+        let was_passed_on = has("cgroup.subtree_control", root);
+        fs::write(&control, "+hugetlb").ok()?;
+        let folder = root.join(format!("fw-test-{}", std::process::id()));
+        fs::create_dir(&folder).unwrap();
+        Some(Self { folder, passed_on: (!was_passed_on).then_some(control) })
+    }
+}
+
+impl Drop for ControlGroup {
+    fn drop(&mut self) {
+        // The kernel lets go of the last process a little later.
+        for _ in 0..100 {
+            if fs::remove_dir(&self.folder).is_ok() {
+                break;
+            }
+            std::thread::sleep(std::time::Duration::from_millis(20));
+        }
+        if let Some(control) = &self.passed_on {
+            let _ = fs::write(control, "-hugetlb");
+        }
+    }
+}
+
+/// Hugepages are free on the machine, but the control group grants few of them: ordinary pages
+/// serve, and no access beyond the limit raises SIGBUS.
+#[test]
+fn programs_work_under_a_limit_on_hugepages() {
+    if !is_root() {
+        return;
+    }
+    let _lock = one_at_a_time();
+    let Some(group) = ControlGroup::new() else {
+        println!("skipped: no hugetlb controller of control groups");
+        return;
+    };
+    let enter = format!("echo $$ > {}/cgroup.procs", group.folder.display());
+    let mut complaints = Vec::new();
+    for file in ["hugetlb.2MB.max", "hugetlb.2MB.rsvd.max"].map(|file| group.folder.join(file)) {
+        if !file.exists() {
+            continue;
+        }
+        for limit in ["0", "2097152", "4194304", "67108864", "max"] {
+            fs::write(&file, limit).unwrap();
+            for program in [RING, LARGE] {
+                let found = complaint(&enter, program, None);
+                complaints.extend(found.map(|text| format!("{limit} {}: {text}", file.display())));
+            }
+        }
+    }
+    drop(group);
+    assert!(complaints.is_empty(), "{}", complaints.join("\n"));
+}
