@@ -4,7 +4,6 @@
 mod mutant_tree;
 mod mutation_run;
 mod pool;
-mod results;
 
 use std::io;
 use std::path::PathBuf;
@@ -13,6 +12,7 @@ use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand};
 use ferrowarp_tests::compliance::cargo;
+use ferrowarp_tests::compliance::mutation_results::{MutantResult, Outcome, Results};
 use ferrowarp_tests::compliance::report::TraceReport;
 use ferrowarp_tests::compliance::survivors::Survivors;
 use ferrowarp_tests::process;
@@ -21,9 +21,8 @@ use indicatif::{ProgressBar, ProgressStyle};
 use rand::SeedableRng;
 use rand::rngs::SmallRng;
 
-use crate::mutation_run::{MutantResult, MutationRun, Outcome};
+use crate::mutation_run::MutationRun;
 use crate::pool::Pool;
-use crate::results::Results;
 
 /// Timeout of the tests of a target.
 const TEST_TIMEOUT: Duration = Duration::from_secs(600);

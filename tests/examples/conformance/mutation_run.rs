@@ -13,6 +13,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use ferrowarp_tests::compliance::cargo::{self, Target};
+use ferrowarp_tests::compliance::mutation_results::{MutantResult, Outcome};
 use ferrowarp_tests::compliance::schemata::{self, MetaMutant};
 use ferrowarp_tests::compliance::survivors::{self, NamedMutant, Survivors};
 use ferrowarp_tests::workspace::{self, root};
@@ -36,50 +37,12 @@ const SANITY_FILE: &str = "tests/tests/engine/sanity.rs";
 /// Path of the sanity test in its target.
 const SANITY: &str = "sanity::send_is_delivered_each_way";
 
-/// Outcome of a mutant.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Outcome {
-    /// A test of the rule failed; the sanity test passed.
-    Caught,
-    /// A test of the rule and the sanity test failed.
-    Coarse,
-    /// All tests of the rule passed.
-    Survived,
-}
-
-impl Outcome {
-    /// Returns its name in a file of results.
-    pub(crate) const fn name(self) -> &'static str {
-        match self {
-            Self::Caught => "caught",
-            Self::Coarse => "coarse",
-            Self::Survived => "survived",
-        }
-    }
-
-    /// Returns the outcome of this name.
-    pub(crate) fn parse(name: &str) -> Option<Self> {
-        [Self::Caught, Self::Coarse, Self::Survived].into_iter().find(|found| found.name() == name)
-    }
-}
-
 /// A rule, and the mutants of the lines tagged with it.
 pub(crate) struct Case<'a> {
     /// The rule.
     pub(crate) id: &'a str,
     /// Numbers of mutants, in the order in which they are tried.
     numbers: Vec<u32>,
-}
-
-/// Result of a mutant for a rule.
-#[derive(Clone, Debug)]
-pub(crate) struct MutantResult {
-    /// Its outcome.
-    pub(crate) outcome: Outcome,
-    /// Name of the mutant.
-    pub(crate) name: String,
-    /// Tests of the rule that failed; none of those that did not end.
-    pub(crate) failed: Vec<String>,
 }
 
 /// State of a mutation run.
@@ -332,7 +295,8 @@ impl<'a> MutationRun<'a> {
         number: u32,
     ) -> io::Result<Option<(Outcome, Vec<String>)>> {
         let NamedMutant { file, mutant, .. } = self.site(number);
-        let text = fs::read_to_string(root().join(file))?;
+        // Of the copy: the sources may have changed since.
+        let text = fs::read_to_string(self.standalone_tree.tree.join(file))?;
         self.standalone_tree.write_if_changed(file, mutant.text(&text).as_bytes())?;
         let outcome = self.standalone_outcome(guards);
         self.standalone_tree.write_if_changed(file, text.as_bytes())?;

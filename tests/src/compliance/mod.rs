@@ -7,6 +7,7 @@
 //! - [`golden`]: headers and exchanges written down byte by byte.
 //! - [`messages`]: hand-made messages of the peer.
 //! - [`mutate`]: mutants of a tagged line.
+//! - [`mutation_results`]: results of mutants, in a file that a later run continues.
 //! - [`replay`]: the stack against such an exchange.
 //! - [`report`]: coverage report of rules, tags, exceptions and open rows.
 //! - [`scan`]: tags in the sources.
@@ -19,6 +20,7 @@ pub mod fixture;
 pub mod golden;
 pub mod messages;
 pub mod mutate;
+pub mod mutation_results;
 pub mod replay;
 pub mod report;
 pub mod scan;
