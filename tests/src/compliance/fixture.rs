@@ -49,6 +49,9 @@ pub struct Fixture {
     acks_stopped: bool,
     /// Segments sent by the stack are lost.
     pub drop_tx: bool,
+    /// The peer sets a reserved bit in each ULPDU: it has the same effect, but the fast path of
+    /// reception leaves it to the general one.
+    pub sets_reserved_bit: bool,
     pub(super) qp: Option<QpId>,
     pub(super) request: Option<RequestId>,
     peer: Option<TcpPeer>,
@@ -115,6 +118,7 @@ impl Fixture {
             peer_port: PEER_PORT,
             acks_stopped: false,
             drop_tx: false,
+            sets_reserved_bit: false,
             qp: None,
             request: None,
             peer: None,
@@ -355,7 +359,17 @@ impl Fixture {
 
     /// The peer sends an FPDU.
     pub fn inject_ulpdu(&mut self, ulpdu: &[u8]) {
-        self.inject(&fpdu(ulpdu, true));
+        self.inject(&self.fpdu(ulpdu));
+    }
+
+    /// Builds the peer's FPDU for a ULPDU.
+    #[must_use]
+    pub fn fpdu(&self, ulpdu: &[u8]) -> Vec<u8> {
+        let mut ulpdu = ulpdu.to_vec();
+        if let Some(control) = ulpdu.first_mut() {
+            *control |= u8::from(self.sets_reserved_bit) << 2;
+        }
+        fpdu(&ulpdu, true)
     }
 
     /// The peer sends bytes in a segment that is lost; its next segment follows them.
@@ -435,7 +449,12 @@ impl Fixture {
 
     /// The peer sends a segment without payload.
     pub fn inject_flags(&mut self, flags: Flags) {
-        self.inject_segment(flags, &[]);
+        self.inject_with_flags(flags, &[]);
+    }
+
+    /// The peer sends a segment with these flags.
+    pub fn inject_with_flags(&mut self, flags: Flags, payload: &[u8]) {
+        self.inject_segment(flags, payload);
         if let Some(peer) = self.peer.as_mut().filter(|_| flags.has(Flags::FIN)) {
             peer.snd_nxt += 1;
         }

@@ -12,6 +12,15 @@ pub fn connected() -> Fixture {
     Fixture::connected(1460, 4, 4)
 }
 
+/// Two engines as of [`connected`], one for each path of reception: the fast one takes the ULPDUs
+/// injected into the first, the general one those into the second.
+#[must_use]
+pub fn connected_for_each_path() -> [Fixture; 2] {
+    let [fast, mut general] = [(); 2].map(|()| connected());
+    general.sets_reserved_bit = true;
+    [fast, general]
+}
+
 /// A Send in one segment.
 #[must_use]
 pub fn send(msn: u32, payload: &[u8]) -> Vec<u8> {

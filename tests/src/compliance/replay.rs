@@ -10,7 +10,8 @@
 //! - `fill AT BYTES`: write to memory.
 //! - `recv ID AT LEN`
 //! - `send ID BYTES [se] [inv=STAG]`, `sendfrom ID AT LEN`
-//! - `write ID STAG TO BYTES`, `read ID STAG TO LEN SINK AT`
+//! - `write ID STAG TO BYTES`, `writefrom ID STAG TO AT LEN AT LEN`: from two places in memory.
+//! - `read ID STAG TO LEN SINK AT`
 //! - `atomic ID STAG TO SINK AT add WORD` or `... cmpswap WORD WORD`
 //! - `immediate ID BYTES [se]`, `writeimm ID STAG TO BYTES BYTES`
 //! - `close`
@@ -134,6 +135,13 @@ impl Fixture {
             ["write", id, stag, to, word] => {
                 let (rkey, remote) = (number(stag), u64::from(number(to)));
                 let payload = if word == "-" { Payload::empty() } else { inline(word) };
+                self.post_wr(place, number(id), Operation::Write { payload, rkey, remote });
+            }
+            ["writefrom", id, stag, to, at, len, other_at, other_len] => {
+                let (rkey, remote) = (number(stag), u64::from(number(to)));
+                let places = [(at, len), (other_at, other_len)];
+                let elements = places.map(|(at, len)| self.sge(number(at), number(len)));
+                let payload = Payload::Gather(elements.into_iter().collect());
                 self.post_wr(place, number(id), Operation::Write { payload, rkey, remote });
             }
             ["read", id, stag, to, len, sink, at] => {

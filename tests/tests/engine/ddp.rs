@@ -1,14 +1,16 @@
 //! DDP rules checked on the wire: segments sent, and the effects of segments received.
 
 use ferrowarp_proto::ddp::memory::Access;
-use ferrowarp_proto::verbs::cm::{CmError, ConnParam, EndReason, Event};
+use ferrowarp_proto::verbs::cm::{ConnParam, EndReason, Event};
 use ferrowarp_proto::verbs::wc::{WcOpcode, WcStatus};
 use ferrowarp_proto::verbs::wr::{Operation, Payload, PostError, SendWr, Sge};
 use ferrowarp_proto::wire::tcp::Flags;
 use ferrowarp_tests::compliance::fixture::Fixture;
-use ferrowarp_tests::compliance::messages::{PEER_STAG, connected, read_request};
+use ferrowarp_tests::compliance::messages::{
+    PEER_STAG, connected, connected_for_each_path, read_request,
+};
 use ferrowarp_tests::pattern;
-use ferrowarp_tests::peer::{Header, fpdu, opcode};
+use ferrowarp_tests::peer::{Header, fpdu, marked_fpdu, opcode};
 
 /// Bytes of a tagged and of an untagged DDP header.
 const HEADER_LENS: (usize, usize) = (14, 18);
@@ -18,10 +20,11 @@ fn mulpdu(emss: usize) -> usize {
     (emss - 6 - emss % 4).max(128)
 }
 
-/// Message lengths around the capacity of one segment and of two.
-fn message_lens(emss: usize) -> [usize; 8] {
-    let capacity = mulpdu(emss) - HEADER_LENS.1;
-    [0, 1, capacity - 1, capacity, capacity + 1, 2 * capacity, 2 * capacity + 3, 20_000]
+/// Message lengths around the capacity of one segment and of two, untagged and tagged.
+fn message_lens(emss: usize) -> Vec<usize> {
+    let around = |capacity| [capacity - 1, capacity, capacity + 1, 2 * capacity, 2 * capacity + 3];
+    let capacities = [HEADER_LENS.1, HEADER_LENS.0].map(|header_len| mulpdu(emss) - header_len);
+    [&[0, 1, 20_000][..], &capacities.map(around).concat()].concat()
 }
 
 fn send_of(list: Vec<Sge>) -> Operation {
@@ -42,11 +45,20 @@ fn write_segment(stag: u32, to: u64, last: bool, payload: &[u8]) -> Vec<u8> {
     Header::write(stag, to, last).encode(payload)
 }
 
+/// The first `len` bytes of memory, in one element or in two halves: a segment across both takes
+/// the general path of sending.
+fn elements(fx: &Fixture, len: usize, halved: bool) -> Vec<Sge> {
+    let len = u32::try_from(len).unwrap();
+    let first = if halved { len / 2 } else { len };
+    let sge = |at, len| Sge { addr: u64::from(at), len, lkey: fx.mem_stag };
+    if halved { vec![sge(0, first), sge(first, len - first)] } else { vec![sge(0, first)] }
+}
+
 /// Segments of a Send of `len` bytes: L bit, queue number, MSN, MO and payload of each.
-fn segments_of_send(emss: u16, len: usize) -> Vec<(bool, u32, u32, u32, Vec<u8>)> {
+fn segments_of_send(emss: u16, len: usize, halved: bool) -> Vec<(bool, u32, u32, u32, Vec<u8>)> {
     let mut fx = Fixture::connected(emss, 4, 4);
     fx.arena.write(0, &pattern(0, len));
-    fx.post_send(1, 0, u32::try_from(len).unwrap());
+    fx.post_op(1, send_of(elements(&fx, len, halved)));
     fx.sent_messages()
         .into_iter()
         .map(|(header, payload)| match header {
@@ -62,9 +74,10 @@ fn segments_of_send(emss: u16, len: usize) -> Vec<(bool, u32, u32, u32, Vec<u8>)
 #[test]
 fn send_segments_cover_the_message_once_in_order() {
     for emss in [200u16, 537, 1460] {
-        for len in message_lens(emss.into()) {
+        let lens = message_lens(emss.into()).into_iter();
+        for (len, halved) in lens.flat_map(|len| [(len, false), (len, true)]) {
             let mut bytes = Vec::new();
-            let segments = segments_of_send(emss, len);
+            let segments = segments_of_send(emss, len, halved);
             let capacity = mulpdu(emss.into()) - HEADER_LENS.1;
             assert_eq!(segments.len(), len.div_ceil(capacity).max(1), "EMSS {emss}, {len} bytes");
             for (_, _, _, mo, payload) in segments {
@@ -74,13 +87,24 @@ fn send_segments_cover_the_message_once_in_order() {
             assert!(bytes == pattern(0, len), "EMSS {emss}, {len} bytes");
         }
     }
+    // Offsets of more than 16 bits: segments in one element, and one that crosses both.
+    let mut fx = connected();
+    let half = Sge { addr: 0, len: 50_000, lkey: fx.mem_stag };
+    fx.post_op(1, send_of(vec![half; 2]));
+    let mut next = 0;
+    for (header, payload) in fx.sent_messages() {
+        assert!(matches!(header, Header::Untagged { mo, .. } if mo == next), "{header:?}: {next}");
+        next += u32::try_from(payload.len()).unwrap();
+    }
+    assert_eq!(next, 100_000);
 }
 
 // req-test: DDP-038, DDP-039, DDP-040, DDP-041, DDP-043
 #[test]
 fn only_the_final_segment_has_the_l_bit() {
-    for len in message_lens(300) {
-        let segments = segments_of_send(300, len);
+    let lens = message_lens(300).into_iter();
+    for (len, halved) in lens.flat_map(|len| [(len, false), (len, true)]) {
+        let segments = segments_of_send(300, len, halved);
         let (last, others) = segments.split_last().unwrap();
         assert!(last.0 && others.iter().all(|segment| !segment.0), "{len} bytes");
         assert!(others.iter().all(|segment| segment.3 < last.3), "{len} bytes");
@@ -88,7 +112,7 @@ fn only_the_final_segment_has_the_l_bit() {
         // The same for a Write, and for a response to the peer's Read.
         let mut fx = Fixture::connected(300, 4, 4);
         let len_32 = u32::try_from(len).unwrap();
-        fx.post_write(1, 0, len_32, PEER_STAG, 0);
+        fx.post_op(1, write_of(elements(&fx, len, halved)));
         fx.inject_ulpdu(&read_request(1, fx.mem_stag, 0, len_32, 0));
         let messages = fx.sent_messages();
         for kind in [opcode::WRITE, opcode::READ_RESPONSE] {
@@ -107,13 +131,14 @@ fn only_the_final_segment_has_the_l_bit() {
         }
     }
     // On receipt, only the last segment delivers the message.
-    let mut fx = connected();
-    fx.post_recv(1, 0, 64);
-    fx.inject_ulpdu(&send_segment(1, 0, false, b"abc"));
-    fx.inject_ulpdu(&send_segment(1, 3, false, b"def"));
-    assert_eq!(fx.poll_cq(), []);
-    fx.inject_ulpdu(&send_segment(1, 6, true, b""));
-    assert_eq!(fx.poll_cq()[0].byte_len, 6);
+    for mut fx in connected_for_each_path() {
+        fx.post_recv(1, 0, 64);
+        fx.inject_ulpdu(&send_segment(1, 0, false, b"abc"));
+        fx.inject_ulpdu(&send_segment(1, 3, false, b"def"));
+        assert_eq!(fx.poll_cq(), []);
+        fx.inject_ulpdu(&send_segment(1, 6, true, b""));
+        assert_eq!(fx.poll_cq()[0].byte_len, 6);
+    }
 }
 
 // req-test: DDP-077, DDP-078, DDP-084, DDP-085, DDP-079
@@ -163,11 +188,18 @@ fn segments_of_a_message_share_rsvd_ulp() {
 // req-test: DDP-060, DDP-062, DDP-063, DDP-064, DDP-101
 #[test]
 fn segments_of_a_write_share_the_stag_and_advance_to() {
-    for (stag, to) in [(PEER_STAG, 0u64), (0xf1c0_ffee, 16_384), (PEER_STAG, 0xffff_ffff_ffff_0000)]
-    {
+    for (stag, to, halved) in [
+        (PEER_STAG, 0u64, false),
+        (0xf1c0_ffee, 16_384, false),
+        (PEER_STAG, 0xffff_ffff_ffff_0000, false),
+        // With a carry into the upper half.
+        (PEER_STAG, 0x0001_ffff_fe00, false),
+        (PEER_STAG, 0x0001_ffff_fa00, true),
+    ] {
         let mut fx = Fixture::connected(537, 4, 4);
         fx.arena.write(0, &pattern(0, 2048));
-        fx.post_write(1, 0, 2048, stag, to);
+        let payload = Payload::Gather(elements(&fx, 2048, halved).into_iter().collect());
+        fx.post_op(1, Operation::Write { payload, rkey: stag, remote: to });
         let mut bytes = Vec::new();
         for (header, payload) in fx.sent_messages() {
             let last = bytes.len() + payload.len() == 2048;
@@ -182,10 +214,11 @@ fn segments_of_a_write_share_the_stag_and_advance_to() {
 // req-test: DDP-015, DDP-094, MPA-041, MPA-043, MPA-117
 #[test]
 fn segments_fill_mulpdu() {
-    for emss in [200usize, 536, 537, 1448, 1460] {
+    let sizes = [200usize, 536, 537, 1448, 1460].into_iter();
+    for (emss, halved) in sizes.flat_map(|emss| [(emss, false), (emss, true)]) {
         let mut fx = Fixture::connected(u16::try_from(emss).unwrap(), 4, 4);
-        fx.post_send(1, 0, 20_000);
-        fx.post_write(2, 0, 20_000, PEER_STAG, 0);
+        fx.post_op(1, send_of(elements(&fx, 20_000, halved)));
+        fx.post_op(2, write_of(elements(&fx, 20_000, halved)));
         for header_len in [HEADER_LENS.1, HEADER_LENS.0] {
             let capacity = mulpdu(emss) - header_len;
             let ulpdus = fx.sent_ulpdus_of(20_000, header_len);
@@ -265,26 +298,28 @@ fn msn_counts_per_queue() {
 // req-test: DDP-002, DDP-003, DDP-005, DDP-117, DDP-118
 #[test]
 fn messages_consume_receives_in_posting_order() {
-    let mut fx = connected();
     let long = pattern(0, 5000);
-    for (wr_id, at) in [(7, 20_000), (5, 0), (9, 10_000)] {
-        fx.post_recv(wr_id, at, 5000);
+    for mut fx in connected_for_each_path() {
+        for (wr_id, at) in [(7, 20_000), (5, 0), (9, 10_000)] {
+            fx.post_recv(wr_id, at, 5000);
+        }
+        fx.inject_ulpdu(&send_segment(1, 0, true, b"a"));
+        for (index, piece) in long.chunks(1000).enumerate() {
+            let mo = u32::try_from(index * 1000).unwrap();
+            fx.inject_ulpdu(&send_segment(2, mo, index == 4, piece));
+        }
+        fx.inject_ulpdu(&send_segment(3, 0, true, &long[..17]));
+        let done: Vec<_> =
+            fx.poll_cq().iter().map(|wc| (wc.wr_id, wc.opcode, wc.byte_len)).collect();
+        let recv = WcOpcode::Recv;
+        assert_eq!(done, [(7, recv, 1), (5, recv, 5000), (9, recv, 17)]);
+        assert_eq!(fx.arena.read(20_000, 2), b"a\0");
+        assert!(fx.arena.read(0, 5000) == long);
+        assert_eq!(fx.arena.read(10_000, 17), long[..17]);
+        // No receive buffer is left.
+        fx.inject_ulpdu(&send_segment(4, 0, true, b"a"));
+        assert_eq!(fx.sent_terminate().cause(), (1, 2, 2));
     }
-    fx.inject_ulpdu(&send_segment(1, 0, true, b"a"));
-    for (index, piece) in long.chunks(1000).enumerate() {
-        let mo = u32::try_from(index * 1000).unwrap();
-        fx.inject_ulpdu(&send_segment(2, mo, index == 4, piece));
-    }
-    fx.inject_ulpdu(&send_segment(3, 0, true, &long[..17]));
-    let done: Vec<_> = fx.poll_cq().iter().map(|wc| (wc.wr_id, wc.opcode, wc.byte_len)).collect();
-    let recv = WcOpcode::Recv;
-    assert_eq!(done, [(7, recv, 1), (5, recv, 5000), (9, recv, 17)]);
-    assert_eq!(fx.arena.read(20_000, 2), b"a\0");
-    assert!(fx.arena.read(0, 5000) == long);
-    assert_eq!(fx.arena.read(10_000, 17), long[..17]);
-    // No receive buffer is left.
-    fx.inject_ulpdu(&send_segment(4, 0, true, b"a"));
-    assert_eq!(fx.sent_terminate().cause(), (1, 2, 2));
 }
 
 // req-test: DDP-004, DDP-147, DDP-181, RDMAP-172, RDMAP-033
@@ -305,60 +340,70 @@ fn message_longer_than_its_buffer_is_refused() {
         assert_eq!(fx.sent_terminate().cause(), (1, 2, 5));
         assert!(matches!(fx.end_reason(), Some(EndReason::TerminateSent(_))));
     }
-    let mut fx = connected();
-    fx.post_recv(1, 0, 64);
-    fx.inject_ulpdu(&send_segment(1, 0, true, &[0xff; 64]));
-    assert_eq!(fx.poll_cq()[0].status, WcStatus::Success, "one that just fits");
+    for mut fx in connected_for_each_path() {
+        fx.post_recv(1, 0, 64);
+        fx.inject_ulpdu(&send_segment(1, 0, true, &[0xff; 64]));
+        assert_eq!(fx.poll_cq()[0].status, WcStatus::Success, "one that just fits");
+    }
 }
 
 // req-test: DDP-036, DDP-037, DDP-051, DDP-069, DDP-086
 #[test]
 fn t_bit_selects_tagged_or_untagged_placement() {
-    let mut fx = connected();
-    fx.post_recv(1, 0, 64);
-    let stag = fx.register(128, 64, Access::REMOTE_WRITE, false);
-    fx.inject_ulpdu(&write_segment(stag, 130, true, b"tagged"));
-    assert_eq!(fx.poll_cq(), []);
-    fx.inject_ulpdu(&send_segment(1, 0, false, b"un"));
-    fx.inject_ulpdu(&send_segment(1, 2, true, b"tagged"));
-    assert_eq!(fx.poll_cq()[0].byte_len, 8);
-    assert_eq!(fx.arena.read(0, 9), b"untagged\0");
-    assert_eq!(fx.arena.read(127, 10), b"\0\0\0tagged\0");
+    for mut fx in connected_for_each_path() {
+        fx.post_recv(1, 0, 64);
+        let stag = fx.register(128, 64, Access::REMOTE_WRITE, false);
+        fx.inject_ulpdu(&write_segment(stag, 130, true, b"tagged"));
+        assert_eq!(fx.poll_cq(), []);
+        fx.inject_ulpdu(&send_segment(1, 0, false, b"un"));
+        fx.inject_ulpdu(&send_segment(1, 2, true, b"tagged"));
+        assert_eq!(fx.poll_cq()[0].byte_len, 8);
+        assert_eq!(fx.arena.read(0, 9), b"untagged\0");
+        assert_eq!(fx.arena.read(127, 10), b"\0\0\0tagged\0");
+    }
 }
 
 // req-test: DDP-006, DDP-007, DDP-065, DDP-066, DDP-090
 #[test]
 fn tagged_buffer_takes_any_number_of_writes_at_any_to() {
-    let mut fx = connected();
-    let stag = fx.register(1000, 100, Access::REMOTE_WRITE, false);
-    let mut expected = vec![0; 102];
-    for (to, bytes) in
-        [(1000u64, &b"first"[..]), (1001, b"odd"), (1099, b"!"), (1000, b"again"), (1050, b"mid")]
-    {
-        fx.inject_ulpdu(&write_segment(stag, to, true, bytes));
-        let at = usize::try_from(to).unwrap() - 999;
-        expected[at..at + bytes.len()].copy_from_slice(bytes);
+    for mut fx in connected_for_each_path() {
+        let stag = fx.register(1000, 100, Access::REMOTE_WRITE, false);
+        let mut expected = vec![0; 102];
+        for (to, bytes) in [
+            (1000u64, &b"first"[..]),
+            (1001, b"odd"),
+            (1099, b"!"),
+            (1000, b"again"),
+            (1050, b"mid"),
+        ] {
+            fx.inject_ulpdu(&write_segment(stag, to, true, bytes));
+            let at = usize::try_from(to).unwrap() - 999;
+            expected[at..at + bytes.len()].copy_from_slice(bytes);
+        }
+        assert_eq!(fx.arena.read(999, 102), expected);
+        assert_eq!(fx.end_reason(), None);
+        fx.post_write(1, 0, 3, PEER_STAG, 0xdead_beef_0000_0001);
+        let (header, _) = fx.sent_messages().remove(0);
+        assert_eq!(header, Header::write(PEER_STAG, 0xdead_beef_0000_0001, true));
     }
-    assert_eq!(fx.arena.read(999, 102), expected);
-    assert_eq!(fx.end_reason(), None);
-    fx.post_write(1, 0, 3, PEER_STAG, 0xdead_beef_0000_0001);
-    let (header, _) = fx.sent_messages().remove(0);
-    assert_eq!(header, Header::write(PEER_STAG, 0xdead_beef_0000_0001, true));
 }
 
 // req-test: DDP-097, DDP-022, DDP-026, RDMAP-016
 #[test]
 fn message_is_reassembled_from_any_segmentation() {
-    for (len, step) in [(1usize, 1usize), (5000, 13), (5000, 1000), (12_000, 1442)] {
-        let mut fx = connected();
+    let cuts = [(1usize, 1usize), (5000, 13), (5000, 1000), (12_000, 1442)];
+    let each = || connected_for_each_path();
+    for ((len, step), mut fx) in cuts.into_iter().flat_map(|cut| each().map(|fx| (cut, fx))) {
         let bytes = pattern(0, len);
         let stag = fx.register(20_000, 20_000, Access::REMOTE_WRITE, false);
         fx.post_recv(1, 0, 20_000);
         for (index, piece) in bytes.chunks(step).enumerate() {
             let (at, last) = (index * step, index * step + piece.len() == len);
             let mo = u32::try_from(at).unwrap();
-            fx.inject_ulpdu(&send_segment(1, mo, last, piece));
-            fx.inject_ulpdu(&write_segment(stag, 20_000 + at as u64, last, piece));
+            let send = send_segment(1, mo, last, piece);
+            let write = write_segment(stag, 20_000 + at as u64, last, piece);
+            fx.inject_ulpdu(&send);
+            fx.inject_ulpdu(&write);
         }
         assert_eq!(fx.poll_cq()[0].byte_len as usize, len);
         assert!(fx.arena.read(0, len) == bytes && fx.arena.read(20_000, len) == bytes);
@@ -369,20 +414,21 @@ fn message_is_reassembled_from_any_segmentation() {
 // req-test: DDP-089, DDP-105, DDP-106, DDP-160, RDMAP-142
 #[test]
 fn zero_length_write_ignores_stag_and_to() {
-    let mut fx = connected();
-    fx.inject_ulpdu(&write_segment(0xdead_beef, u64::MAX, true, b""));
-    fx.post_recv(1, 0, 0);
-    fx.inject_ulpdu(&send_segment(1, 0, true, b""));
-    assert_eq!(fx.poll_cq()[0].byte_len, 0);
-    assert_eq!(fx.end_reason(), None);
-    let payload = Payload::empty();
-    fx.post_op(2, Operation::Write { payload, rkey: 0xdead_beef, remote: u64::MAX });
-    assert_eq!(fx.sent_ulpdus(), [write_segment(0xdead_beef, u64::MAX, true, b"")]);
-    let done: Vec<_> = fx.poll_cq().iter().map(|wc| (wc.wr_id, wc.status)).collect();
-    assert_eq!(done, [(2, WcStatus::Success)]);
-    // With one byte of payload the STag is checked.
-    fx.inject_ulpdu(&write_segment(0xdead_beef, 0, true, b"x"));
-    assert_eq!(fx.sent_terminate().cause(), (1, 1, 0));
+    for mut fx in connected_for_each_path() {
+        fx.inject_ulpdu(&write_segment(0xdead_beef, u64::MAX, true, b""));
+        fx.post_recv(1, 0, 0);
+        fx.inject_ulpdu(&send_segment(1, 0, true, b""));
+        assert_eq!(fx.poll_cq()[0].byte_len, 0);
+        assert_eq!(fx.end_reason(), None);
+        let payload = Payload::empty();
+        fx.post_op(2, Operation::Write { payload, rkey: 0xdead_beef, remote: u64::MAX });
+        assert_eq!(fx.sent_ulpdus(), [write_segment(0xdead_beef, u64::MAX, true, b"")]);
+        let done: Vec<_> = fx.poll_cq().iter().map(|wc| (wc.wr_id, wc.status)).collect();
+        assert_eq!(done, [(2, WcStatus::Success)]);
+        // With one byte of payload the STag is checked.
+        fx.inject_ulpdu(&write_segment(0xdead_beef, 0, true, b"x"));
+        assert_eq!(fx.sent_terminate().cause(), (1, 1, 0));
+    }
     // DDP version and RDMAP control byte are checked even without payload.
     let nothing = write_segment(0xdead_beef, u64::MAX, true, b"");
     for (at, byte, cause) in [(0, nothing[0] ^ 1, (1, 1, 4)), (1, 0x43, (0, 2, 6))] {
@@ -436,25 +482,26 @@ fn message_of_4_gib_is_refused() {
 // req-test: DDP-042, DDP-114, DDP-116, RDMAP-220, MPA-034
 #[test]
 fn delivery_waits_for_all_earlier_segments() {
-    let mut fx = connected();
-    for wr_id in 1..=3 {
-        fx.post_recv(wr_id, 64 * wr_id, 64);
+    for mut fx in connected_for_each_path() {
+        for wr_id in 1..=3 {
+            fx.post_recv(wr_id, 64 * wr_id, 64);
+        }
+        let stag = fx.register(1024, 64, Access::REMOTE_WRITE, false);
+        fx.inject_ulpdu(&send_segment(1, 0, false, b"one "));
+        let lost = fx.drop_segment(&fx.fpdu(&send_segment(1, 4, true, b"message")));
+        fx.inject_ulpdu(&send_segment(2, 0, true, b"two"));
+        let lost_write = fx.drop_segment(&fx.fpdu(&write_segment(stag, 1024, true, b"written")));
+        fx.inject_ulpdu(&send_segment(3, 0, true, b"three"));
+        assert_eq!(fx.poll_cq(), []);
+        fx.retransmit(&lost);
+        let seen: Vec<_> = fx.poll_cq().iter().map(|wc| (wc.wr_id, wc.byte_len)).collect();
+        assert_eq!(seen, [(1, 11), (2, 3)]);
+        assert_eq!(fx.arena.read(64, 11), b"one message");
+        fx.retransmit(&lost_write);
+        let seen: Vec<_> = fx.poll_cq().iter().map(|wc| (wc.wr_id, wc.byte_len)).collect();
+        assert_eq!(seen, [(3, 5)]);
+        assert_eq!(fx.arena.read(1024, 7), b"written");
     }
-    let stag = fx.register(1024, 64, Access::REMOTE_WRITE, false);
-    fx.inject_ulpdu(&send_segment(1, 0, false, b"one "));
-    let lost = fx.drop_segment(&fpdu(&send_segment(1, 4, true, b"message"), true));
-    fx.inject_ulpdu(&send_segment(2, 0, true, b"two"));
-    let lost_write = fx.drop_segment(&fpdu(&write_segment(stag, 1024, true, b"written"), true));
-    fx.inject_ulpdu(&send_segment(3, 0, true, b"three"));
-    assert_eq!(fx.poll_cq(), []);
-    fx.retransmit(&lost);
-    let seen: Vec<_> = fx.poll_cq().iter().map(|wc| (wc.wr_id, wc.byte_len)).collect();
-    assert_eq!(seen, [(1, 11), (2, 3)]);
-    assert_eq!(fx.arena.read(64, 11), b"one message");
-    fx.retransmit(&lost_write);
-    let seen: Vec<_> = fx.poll_cq().iter().map(|wc| (wc.wr_id, wc.byte_len)).collect();
-    assert_eq!(seen, [(3, 5)]);
-    assert_eq!(fx.arena.read(1024, 7), b"written");
 }
 
 // req-test: DDP-113, DDP-033, MPA-026, MPA-029, MPA-031
@@ -511,27 +558,31 @@ fn segment_shorter_than_its_header_terminates() {
 // req-test: DDP-162, DDP-164, DDP-165, DDP-028
 #[test]
 fn only_the_first_error_is_reported_and_nothing_is_placed_after_it() {
-    let mut fx = connected();
-    for wr_id in 1..=6 {
-        fx.post_recv(wr_id, 0, 64);
+    // In one segment, and after a part of the bad FPDU.
+    for cut in [0, 20] {
+        let mut fx = connected();
+        for wr_id in 1..=6 {
+            fx.post_recv(wr_id, 0, 64);
+        }
+        let stag = fx.register(1024, 64, Access::REMOTE_WRITE, false);
+        let bad = write_segment(stag, 1080, true, b"too far out");
+        let mut bytes = fpdu(&bad, true);
+        for msn in 1..=3 {
+            bytes.extend(fpdu(&send_segment(msn, 0, true, b"late"), true));
+            bytes.extend(fpdu(&write_segment(stag, 1024, true, b"late"), true));
+            bytes.extend(fpdu(&write_segment(0, 0, true, b"worse"), true));
+        }
+        fx.inject(&bytes[..cut]);
+        fx.inject(&bytes[cut..]);
+        fx.inject_ulpdu(&send_segment(4, 0, true, b"later still"));
+        assert_eq!(fx.arena.read(0, 2048), [0; 2048]);
+        let terminate = fx.sent_terminate();
+        assert_eq!(terminate.cause(), (1, 1, 1));
+        assert_eq!(terminate.ddp_header, bad[..14]);
+        let done: Vec<_> = fx.poll_cq().iter().map(|wc| (wc.wr_id, wc.status)).collect();
+        assert_eq!(done, (1..=6).map(|wr_id| (wr_id, WcStatus::Flushed)).collect::<Vec<_>>());
+        assert!(matches!(fx.end_reason(), Some(EndReason::TerminateSent(_))));
     }
-    let stag = fx.register(1024, 64, Access::REMOTE_WRITE, false);
-    let bad = write_segment(stag, 1080, true, b"too far out");
-    let mut bytes = fpdu(&bad, true);
-    for msn in 1..=3 {
-        bytes.extend(fpdu(&send_segment(msn, 0, true, b"late"), true));
-        bytes.extend(fpdu(&write_segment(stag, 1024, true, b"late"), true));
-        bytes.extend(fpdu(&write_segment(0, 0, true, b"worse"), true));
-    }
-    fx.inject(&bytes);
-    fx.inject_ulpdu(&send_segment(4, 0, true, b"later still"));
-    assert_eq!(fx.arena.read(0, 2048), [0; 2048]);
-    let terminate = fx.sent_terminate();
-    assert_eq!(terminate.cause(), (1, 1, 1));
-    assert_eq!(terminate.ddp_header, bad[..14]);
-    let done: Vec<_> = fx.poll_cq().iter().map(|wc| (wc.wr_id, wc.status)).collect();
-    assert_eq!(done, (1..=6).map(|wr_id| (wr_id, WcStatus::Flushed)).collect::<Vec<_>>());
-    assert!(matches!(fx.end_reason(), Some(EndReason::TerminateSent(_))));
 }
 
 // req-test: DDP-134, DDP-139, RDMAP-244, RDMAP-247, MPA-148
@@ -606,36 +657,35 @@ fn graceful_close_is_reported_after_earlier_data() {
     let done: Vec<_> = fx.poll_cq().iter().map(|wc| (wc.wr_id, wc.status)).collect();
     assert_eq!(done, [(1, WcStatus::Success), (2, WcStatus::Flushed)]);
     assert!(fx.fin_sent && !fx.rst_sent);
+    // In the segment of the last data.
+    let mut fx = connected();
+    fx.post_recv(1, 0, 64);
+    let last = fx.fpdu(&send_segment(1, 0, true, b"the last"));
+    fx.inject_with_flags(Flags::ACK | Flags::FIN, &last);
+    assert_eq!(fx.end_reason(), Some(EndReason::PeerClosed));
+    assert_eq!(fx.poll_cq()[0].status, WcStatus::Success);
 }
 
 // req-test: DDP-025, DDP-135, MPA-093, MPA-149, MPA-125
 #[test]
 fn fpdu_with_bad_crc_is_not_placed_and_terminates() {
-    for bit in [0, 13, 100, 8 * 19, 8 * 31] {
-        let mut fx = connected();
-        let stag = fx.register(0, 64, Access::REMOTE_WRITE, false);
-        let mut bytes = fpdu(&write_segment(stag, 0, true, b"guarded bytes!"), true);
-        bytes[2 + bit / 8] ^= 1 << (bit % 8);
-        fx.inject(&bytes);
-        assert_eq!(fx.arena.read(0, 64), [0; 64]);
-        assert_eq!(fx.sent_terminate().cause(), (2, 0, 2), "bit {bit}");
-        assert!(matches!(fx.end_reason(), Some(EndReason::TerminateSent(_))));
+    // The last two are of the CRC itself.
+    for bit in [0, 13, 100, 8 * 19, 8 * 31, 8 * 33] {
+        for has_markers in [false, true] {
+            let mut fx =
+                if has_markers { Fixture::connected_with_markers(1460) } else { connected() };
+            let stag = fx.register(0, 64, Access::REMOTE_WRITE, false);
+            let write = write_segment(stag, 0, true, b"guarded bytes!");
+            // 24 bytes were sent, and no marker is due.
+            let mut bytes =
+                if has_markers { marked_fpdu(&write, true, 24) } else { fpdu(&write, true) };
+            assert_eq!(bytes.len(), 36);
+            bytes[2 + bit / 8] ^= 1 << (bit % 8);
+            fx.inject(&bytes);
+            assert_eq!(fx.arena.read(0, 64), [0; 64]);
+            let reason = fx.end_reason();
+            let Some(EndReason::TerminateSent(sent)) = reason else { panic!("{reason:?}") };
+            assert_eq!(sent.cause(), (2, 0, 2), "bit {bit}, markers: {has_markers}");
+        }
     }
-}
-
-// req-test: DDP-012, DDP-127
-#[test]
-fn qp_serves_one_connection() {
-    let mut fx = connected();
-    let (qp, now, param) = (fx.qp(), fx.now, ConnParam::default());
-    let remote = (ferrowarp_tests::sim::world::address(0), 9).into();
-    assert_eq!(fx.engine.connect(now, qp, remote, &param), Err(CmError::WrongState));
-    fx.engine.disconnect(now, qp).unwrap();
-    assert_eq!(fx.end_reason(), Some(EndReason::Local));
-    fx.post_send(1, 0, 4);
-    let done: Vec<_> = fx.poll_cq().iter().map(|wc| (wc.wr_id, wc.status)).collect();
-    assert_eq!(done, [(1, WcStatus::Flushed)]);
-    assert_eq!(fx.sent_ulpdus().len(), 0);
-    assert!(fx.fin_sent);
-    assert_eq!(fx.engine.connect(now, qp, remote, &param), Err(CmError::WrongState));
 }

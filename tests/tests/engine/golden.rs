@@ -39,7 +39,7 @@ fn tagged_headers() {
     assert_eq!(Header::parse(&out, Version::Ietf), Ok(Header::Tagged(more)));
 }
 
-// req-test: DDP-047, DDP-048, RDMAP-054
+// req-test: DDP-034, DDP-047, DDP-048, RDMAP-054
 #[test]
 fn rdmac_headers() {
     let mut out = [0xff; 14];

@@ -360,12 +360,20 @@ fn unregistered_memory_fails_the_request_and_terminates() {
 // req-test: RDMAP-286
 #[test]
 fn cq_overrun_ends_only_its_own_qps() {
+    for [full, other_cq] in [[CQ, CqId(1)], [CqId(1), CQ], [CqId(1), CqId(2)]] {
+        overrun_cq(full, other_cq);
+    }
+}
+
+/// Overruns a completion queue, while queue pairs use another, or both.
+fn overrun_cq(full: CqId, other_cq: CqId) {
     let options = WorldOptions { cq_len: 2, ..WorldOptions::new(11) };
     let mut world = World::new(&options);
-    let [active, _] = connected(&mut world);
+    let init = QpInit { send_cq: full, recv_cq: full, ..qp_init(16, 16) };
+    let [active, _] = connect_new(&mut world, init, &[(); 2].map(|()| ConnParam::default()));
     // Queue pairs with completions of one kind on that queue, and with none.
     let [(sends, _), (receives, _), (other, peer_of_other)] =
-        [(CQ, CqId(1)), (CqId(1), CQ), (CqId(1), CqId(1))].map(|(send_cq, recv_cq)| {
+        [(full, other_cq), (other_cq, full), (other_cq, other_cq)].map(|(send_cq, recv_cq)| {
             let now = world.now;
             let init = QpInit { send_cq, recv_cq, ..qp_init(16, 16) };
             let remote = world.socket(1, PORT);
@@ -381,8 +389,7 @@ fn cq_overrun_ends_only_its_own_qps() {
             (qp, passive)
         });
     // One whose request is not decided on, and one that is not connected.
-    let [connecting, idle] =
-        [(); 2].map(|()| world.ends[0].engine.create_qp(qp_init(16, 16)).unwrap());
+    let [connecting, idle] = [(); 2].map(|()| world.ends[0].engine.create_qp(init).unwrap());
     let (now, remote) = (world.now, world.socket(1, PORT));
     world.ends[0].engine.connect(now, connecting, remote, &ConnParam::default()).unwrap();
     let _undecided = request(&mut world);
@@ -406,7 +413,7 @@ fn cq_overrun_ends_only_its_own_qps() {
         let wr = SendWr { wr_id, operation: nothing, signaled: true, fence: false };
         world.ends[0].engine.post_send(active, wr).unwrap();
     }
-    assert_eq!(event(&mut world, 0), Event::CqOverrun { cq: CQ });
+    assert_eq!(event(&mut world, 0), Event::CqOverrun { cq: full });
     for ended in [active, sends, receives] {
         let Event::Disconnected { qp, reason } = event(&mut world, 0) else { panic!() };
         assert_eq!((qp, reason), (ended, EndReason::LocalError));
@@ -420,15 +427,15 @@ fn cq_overrun_ends_only_its_own_qps() {
     let again = world.ends[0].engine.connect(now, idle, remote, &ConnParam::default());
     assert_eq!(again, Err(CmError::WrongState));
     // Every request is reported once, in order, as space appears.
-    let ids: Vec<_> = completions(&mut world, 0, 5).iter().map(|wc| wc.wr_id).collect();
+    let ids: Vec<_> = completions_of(&mut world, 0, full, 5).iter().map(|wc| wc.wr_id).collect();
     assert_eq!(ids, [0, 1, 2, 3, 4]);
     // The queue pair that uses the other completion queue goes on, in both directions.
     world.ends[0].engine.post_send(other, under_way(12, 2048)).unwrap();
-    let done = completions_of(&mut world, 0, CqId(1), 2);
+    let done = completions_of(&mut world, 0, other_cq, 2);
     let done: Vec<_> = done.iter().map(|wc| (wc.wr_id, wc.status)).collect();
     assert_eq!(done, [10, 12].map(|wr_id| (wr_id, WcStatus::Success)));
     world.ends[1].engine.post_send(peer_of_other, send(1, b"hello", None)).unwrap();
-    let received = completions_of(&mut world, 0, CqId(1), 1)[0];
+    let received = completions_of(&mut world, 0, other_cq, 1)[0];
     let expected = (11, WcOpcode::Recv, WcStatus::Success, 5);
     assert_eq!((received.wr_id, received.opcode, received.status, received.byte_len), expected);
     assert_eq!(world.ends[0].arena.read(0, 5), b"hello");

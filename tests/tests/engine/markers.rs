@@ -157,6 +157,28 @@ fn ooo_fpdu_located_by_marker_is_placed_and_delivered_in_order() {
     assert_eq!(fx.end_reason(), None);
 }
 
+// req-test: DDP-033, DDP-113, MPA-026
+#[test]
+fn old_fpdu_before_new_data_is_not_placed_by_its_marker() {
+    let mut end = MarkedConnection::new(1460);
+    let stag = end.fx.register(4096, 8192, Access::ALL, false);
+    let write = |to: u64, bytes: &[u8]| Header::write(stag, to, true).encode(bytes);
+    let sent = end.sent;
+    let first = end.fpdu(&write(4096, &[1; 600]));
+    let next = end.fpdu(&write(6000, &[2; 600]));
+    let fx = &mut end.fx;
+    let first = fx.drop_segment(&first);
+    fx.retransmit(&first);
+    // Other bytes with a valid CRC, and a marker within: the first copy stays.
+    let other = marked_fpdu(&write(4096, &[3; 600]), true, sent);
+    fx.drop_segment(&next);
+    fx.retransmit(&first.shifted_back(0, &[other, next].concat()));
+    assert_eq!(fx.arena.read(4096, 600), [1; 600]);
+    assert_eq!(fx.arena.read(6000, 600), [2; 600]);
+    assert_eq!((fx.engine.counters().fpdus_in, fx.engine.counters().fpdus_placed_ooo), (3, 0));
+    assert_eq!(fx.end_reason(), None);
+}
+
 /// Each gap between FPDUs that were placed takes memory of the pool for out-of-order data, until it
 /// is filled.
 #[test]
@@ -202,18 +224,21 @@ fn nothing_is_placed_ooo_without_markers() {
 // req-test: MPA-150
 #[test]
 fn wrong_fpduptr_terminates() {
-    let mut end = MarkedConnection::new(1460);
-    let stag = end.fx.register(4096, 4096, Access::ALL, false);
-    let start = usize::try_from(end.sent).unwrap();
-    let mut wrong = end.fpdu(&Header::write(stag, 4096, true).encode(&pattern(0, 1000)));
-    let at = 512 - start;
-    assert_eq!(wrong[at..at + 4], [0, 0, 1, 0xe8], "488 bytes back");
-    set_fpduptr(&mut wrong, at, 492);
-    end.fx.inject(&wrong);
-    assert_eq!(end.sent_cause(), (2, 0, 3));
-    assert!(matches!(end.fx.end_reason(), Some(EndReason::TerminateSent(_))));
-    assert_eq!(end.fx.arena.read(4096, 1000), [0; 1000], "nothing of it was placed");
-    assert_eq!(end.fx.engine.counters().marker_errors, 1);
+    // The first marker of the FPDU, and its last.
+    for (index, back) in [(0, [1, 0xe8]), (1, [3, 0xe8])] {
+        let mut end = MarkedConnection::new(1460);
+        let stag = end.fx.register(4096, 4096, Access::ALL, false);
+        let start = usize::try_from(end.sent).unwrap();
+        let mut wrong = end.fpdu(&Header::write(stag, 4096, true).encode(&pattern(0, 1000)));
+        let at = 512 * (index + 1) - start;
+        assert_eq!(wrong[at..at + 4], [0, 0, back[0], back[1]], "488 or 1000 bytes back");
+        set_fpduptr(&mut wrong, at, u16::from_be_bytes(back) + 4);
+        end.fx.inject(&wrong);
+        assert_eq!(end.sent_cause(), (2, 0, 3));
+        assert!(matches!(end.fx.end_reason(), Some(EndReason::TerminateSent(_))));
+        assert_eq!(end.fx.arena.read(4096, 1000), [0; 1000], "nothing of it was placed");
+        assert_eq!(end.fx.engine.counters().marker_errors, 1);
+    }
 }
 
 // req-test: MPA-153, MPA-154

@@ -50,6 +50,15 @@ fn write_to_unknown_stag_is_refused() {
         let (mut fx, [own, ..]) = connected_with_regions();
         let stag = if change == u32::MAX { 0 } else { own ^ change };
         expect_refused(&mut fx, &write_segment(stag, 4096, true, b"x"), (1, 1, 0));
+        // After a Write to the right STag in the same segment.
+        let (mut fx, [own, ..]) = connected_with_regions();
+        let stag = if change == u32::MAX { 0 } else { own ^ change };
+        let writes = [(own, b"y"), (stag, b"x")];
+        fx.inject(
+            &writes.map(|(stag, byte)| fx.fpdu(&write_segment(stag, 4096, true, byte))).concat(),
+        );
+        assert_eq!(fx.arena.read(4096, 1), b"y");
+        assert_eq!(fx.sent_terminate().cause(), (1, 1, 0));
     }
 }
 
@@ -168,11 +177,14 @@ fn write_one_byte_beyond_bounds_is_refused() {
         let (mut fx, [own, ..]) = connected_with_regions();
         expect_refused(&mut fx, &write_segment(own, to, true, bytes), (1, 1, 1));
     }
-    let (mut fx, [own, ..]) = connected_with_regions();
-    fx.inject_ulpdu(&write_segment(own, 4158, true, b"yz"));
-    fx.inject_ulpdu(&write_segment(own, 4096, true, b"a"));
-    assert_eq!(fx.arena.read(4158, 3), b"yz\0");
-    assert_eq!((fx.arena.read(4095, 2), fx.end_reason()), (b"\0a".to_vec(), None));
+    for sets_reserved_bit in [false, true] {
+        let (mut fx, [own, ..]) = connected_with_regions();
+        fx.sets_reserved_bit = sets_reserved_bit;
+        fx.inject_ulpdu(&write_segment(own, 4158, true, b"yz"));
+        fx.inject_ulpdu(&write_segment(own, 4096, true, b"a"));
+        assert_eq!(fx.arena.read(4158, 3), b"yz\0");
+        assert_eq!((fx.arena.read(4095, 2), fx.end_reason()), (b"\0a".to_vec(), None));
+    }
 }
 
 // req-test: DDP-159, DDP-174, DDP-185
@@ -222,6 +234,13 @@ fn invalid_qn_or_empty_queue_is_refused() {
     fx.inject_ulpdu(&send_segment(1, 0, true, b""));
     assert_eq!(fx.poll_cq().len(), 1);
     expect_refused(&mut fx, &send_segment(3, 0, true, b"x"), (1, 2, 2));
+    // One that was delivered lacks no buffer.
+    let mut fx = self::connected();
+    fx.post_recv(1, 0, 64);
+    fx.post_recv(2, 0, 64);
+    fx.inject_ulpdu(&send_segment(1, 0, true, b""));
+    assert_eq!(fx.poll_cq().len(), 1);
+    expect_refused(&mut fx, &send_segment(1, 0, true, b"x"), (1, 2, 3));
 }
 
 // req-test: DDP-146, DDP-148, DDP-149, DDP-179, DDP-180

@@ -3,13 +3,13 @@
 use ferrowarp_proto::ddp::memory::{Access, Memory as _};
 use ferrowarp_proto::verbs::cm::EndReason;
 use ferrowarp_proto::verbs::wc::{WcOpcode, WcStatus};
-use ferrowarp_proto::verbs::wr::{Operation, Payload, PostError, SendWr, Sge};
+use ferrowarp_proto::verbs::wr::{AtomicOp, Operation, Payload, PostError, SendWr, Sge};
 use ferrowarp_tests::compliance::fixture::Fixture;
 use ferrowarp_tests::compliance::messages::{
-    PEER_STAG, connected, read_request, read_response, send, send_as, sent_opcodes, wc_statuses,
-    write,
+    PEER_STAG, connected, connected_for_each_path, read_request, read_response, send, sent_opcodes,
+    wc_statuses, write,
 };
-use ferrowarp_tests::peer::{Header, ReadRequest, fpdu, opcode};
+use ferrowarp_tests::peer::{AtomicResponse, Header, ReadRequest, fpdu, opcode};
 
 fn inline(bytes: &[u8]) -> Payload {
     Payload::Inline(bytes.iter().copied().collect())
@@ -126,22 +126,23 @@ fn messages_are_sent_in_posting_order() {
 // req-test: RDMAP-219, RDMAP-223, RDMAP-039, RDMAP-162, RDMAP-226
 #[test]
 fn requests_after_a_read_complete_after_it() {
-    let mut fx = connected();
-    fx.post_read(1, 100, 4, PEER_STAG, 0);
-    fx.post_send(2, 0, 4);
-    fx.post_read(3, 200, 2, PEER_STAG, 0);
-    fx.post_write(4, 0, 4, PEER_STAG, 0);
-    assert_eq!(sent_opcodes(&mut fx), [1, 3, 1, 0]);
-    assert_eq!(fx.poll_cq(), []);
-    fx.inject_ulpdu(&read_response(fx.mem_stag, 100, false, b"ab"));
-    assert_eq!(fx.poll_cq(), []);
-    fx.inject_ulpdu(&read_response(fx.mem_stag, 102, true, b"cd"));
-    let success = WcStatus::Success;
-    assert_eq!(wc_statuses(&mut fx), [(1, success), (2, success)]);
-    fx.inject_ulpdu(&read_response(fx.mem_stag, 200, true, b"ef"));
-    assert_eq!(wc_statuses(&mut fx), [(3, success), (4, success)]);
-    assert_eq!(fx.arena.read(100, 4), b"abcd");
-    assert_eq!(fx.arena.read(200, 2), b"ef");
+    for mut fx in connected_for_each_path() {
+        fx.post_read(1, 100, 4, PEER_STAG, 0);
+        fx.post_send(2, 0, 4);
+        fx.post_read(3, 200, 2, PEER_STAG, 0);
+        fx.post_write(4, 0, 4, PEER_STAG, 0);
+        assert_eq!(sent_opcodes(&mut fx), [1, 3, 1, 0]);
+        assert_eq!(fx.poll_cq(), []);
+        fx.inject_ulpdu(&read_response(fx.mem_stag, 100, false, b"ab"));
+        assert_eq!(fx.poll_cq(), []);
+        fx.inject_ulpdu(&read_response(fx.mem_stag, 102, true, b"cd"));
+        let success = WcStatus::Success;
+        assert_eq!(wc_statuses(&mut fx), [(1, success), (2, success)]);
+        fx.inject_ulpdu(&read_response(fx.mem_stag, 200, true, b"ef"));
+        assert_eq!(wc_statuses(&mut fx), [(3, success), (4, success)]);
+        assert_eq!(fx.arena.read(100, 4), b"abcd");
+        assert_eq!(fx.arena.read(200, 2), b"ef");
+    }
 }
 
 // req-test: RDMAP-031, RDMAP-035, RDMAP-218
@@ -175,7 +176,7 @@ fn read_is_one_request_and_a_segmented_response() {
     let bytes: Vec<u8> = (0..1000u32).map(|at| (at % 251).to_le_bytes()[0]).collect();
     fx.arena.write(2000, &bytes);
     let (source_stag, source_to) = (fx.mem_stag, 2000);
-    let (sink_stag, sink_to) = (0xf1c0_ffee, 0xffff_0000_0000_0123);
+    let (sink_stag, sink_to) = (0xf1c0_ffee, 0xffff_0000_ffff_fe23);
     let request = ReadRequest { sink_stag, sink_to, len: 1000, source_stag, source_to };
     fx.inject_ulpdu(&Header::read(1).encode(&request.encode()));
     let mut found = Vec::new();
@@ -222,23 +223,24 @@ fn remote_reads_bypass_the_application() {
 // req-test: RDMAP-036, RDMAP-134, RDMAP-136, RDMAP-137, RDMAP-008
 #[test]
 fn remote_writes_bypass_the_application() {
-    let mut fx = connected();
-    fx.post_recv(1, 0, 64);
-    let stag = fx.register(1000, 10, Access::REMOTE_WRITE | Access::REMOTE_READ, false);
-    for msn in 1..=100u32 {
-        let at = u64::from(msn % 10);
-        fx.inject_ulpdu(&write(stag, 1000 + at, &[msn.to_le_bytes()[0]]));
-        fx.inject_ulpdu(&read_request(msn, stag, 1000, 10, 0));
+    for mut fx in connected_for_each_path() {
+        fx.post_recv(1, 0, 64);
+        let stag = fx.register(1000, 10, Access::REMOTE_WRITE | Access::REMOTE_READ, false);
+        for msn in 1..=100u32 {
+            let at = u64::from(msn % 10);
+            fx.inject_ulpdu(&write(stag, 1000 + at, &[msn.to_le_bytes()[0]]));
+            fx.inject_ulpdu(&read_request(msn, stag, 1000, 10, 0));
+        }
+        let all: Vec<u8> = [100u8].into_iter().chain(91..=99).collect();
+        assert_eq!(fx.arena.read(1000, 10), all);
+        fx.inject_ulpdu(&write(stag, 1000, b"0123456789"));
+        assert_eq!(fx.arena.read(999, 12), b"\x000123456789\0");
+        assert_eq!(sent_opcodes(&mut fx), [2; 100]);
+        assert_eq!((fx.poll_cq(), fx.end_reason()), (vec![], None));
+        assert!(fx.arena.regions().invalidate(stag));
+        fx.inject_ulpdu(&write(stag, 1000, b"0"));
+        assert_eq!(fx.sent_terminate().cause(), (1, 1, 0));
     }
-    let all: Vec<u8> = [100u8].into_iter().chain(91..=99).collect();
-    assert_eq!(fx.arena.read(1000, 10), all);
-    fx.inject_ulpdu(&write(stag, 1000, b"0123456789"));
-    assert_eq!(fx.arena.read(999, 12), b"\x000123456789\0");
-    assert_eq!(sent_opcodes(&mut fx), [2; 100]);
-    assert_eq!((fx.poll_cq(), fx.end_reason()), (vec![], None));
-    assert!(fx.arena.regions().invalidate(stag));
-    fx.inject_ulpdu(&write(stag, 1000, b"0"));
-    assert_eq!(fx.sent_terminate().cause(), (1, 1, 0));
 }
 
 // req-test: RDMAP-155, RDMAP-157, RDMAP-158, RDMAP-159
@@ -379,6 +381,29 @@ fn outstanding_reads_never_exceed_ord() {
         }
         assert_eq!(fx.poll_cq().len(), 10);
     }
+    // Atomic operations take the same credit.
+    let mut fx = Fixture::connected(1460, 16, 1);
+    let sink = Sge { addr: 0, len: 8, lkey: fx.mem_stag };
+    let atomic = || {
+        let op = AtomicOp::fetch_add(1);
+        Operation::Atomic { op, sink, rkey: PEER_STAG, remote: 0 }
+    };
+    fx.post_op(1, atomic());
+    fx.post_read(2, 0, 1, PEER_STAG, 0);
+    fx.post_op(3, atomic());
+    assert_eq!(sent_opcodes(&mut fx), [opcode::ATOMIC_REQUEST]);
+    let header = Header::Untagged {
+        opcode: opcode::ATOMIC_RESPONSE,
+        last: true,
+        invalidate: 0,
+        qn: 3,
+        msn: 1,
+        mo: 0,
+    };
+    fx.inject_ulpdu(&header.encode(&AtomicResponse { id: 1, original: 0 }.encode()));
+    assert_eq!(sent_opcodes(&mut fx), [opcode::READ_REQUEST]);
+    fx.inject_ulpdu(&read_response(fx.mem_stag, 0, true, b"x"));
+    assert_eq!(sent_opcodes(&mut fx), [opcode::ATOMIC_REQUEST]);
     let mut fx = Fixture::connected(1460, 4, 0);
     let operation = Operation::Read { sink: Sge::default(), rkey: 1, remote: 0 };
     let wr = SendWr { wr_id: 1, operation, signaled: true, fence: false };
@@ -395,7 +420,11 @@ fn send_with_invalidate_invalidates_before_completion() {
             let mut fx = connected();
             fx.post_recv(1, 0, 64);
             let stag = fx.register_for_stream(1000, 64, access);
-            fx.inject_ulpdu(&send_as(opcode, 1, stag, b"bye"));
+            let header =
+                |last, mo| Header::Untagged { opcode, last, invalidate: stag, qn: 0, msn: 1, mo };
+            fx.inject_ulpdu(&header(false, 0).encode(b"by"));
+            assert!(fx.arena.regions().pd_of(stag).is_some(), "valid to the end of the message");
+            fx.inject_ulpdu(&header(true, 2).encode(b"e"));
             let done = fx.poll_cq();
             assert_eq!(done[0].invalidated, Some(stag));
             assert_eq!((done[0].byte_len, done[0].solicited), (3, opcode == 6));

@@ -330,6 +330,8 @@ fn read_request_must_be_28_bytes_in_one_segment() {
     not_last[0] &= !0x40;
     let mut further = good.clone();
     further[17] = 1;
+    let mut far = good.clone();
+    far[14] = 1;
     let mut skipped = good.clone();
     skipped[13] = 2;
     let mut before_the_first = good.clone();
@@ -340,6 +342,7 @@ fn read_request_must_be_28_bytes_in_one_segment() {
         (&too_long, (1, 2, 5)),
         (&not_last, (1, 2, 5)),
         (&further, (1, 2, 4)),
+        (&far, (1, 2, 4)),
         (&skipped, (1, 2, 3)),
         (&before_the_first, (1, 2, 3)),
     ] {

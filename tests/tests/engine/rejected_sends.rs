@@ -140,6 +140,25 @@ fn rejected_requests_are_reported_as_the_completion_queue_is_polled() {
     assert_eq!((engine.counters().cq_overruns, engine.qp_state(pair.qps[0])), (0, QpState::Rts));
 }
 
+// req-test: RDMAP-031, RDMAP-035
+#[test]
+fn only_signaled_successes_among_rejected_requests_are_reported() {
+    let mut pair = Pair::new(64);
+    pair.connect(ConnParam { ord: 0, ird: 0, ..ConnParam::default() });
+    let read = |wr_id| {
+        let operation = Operation::Read { sink: Sge::default(), rkey: 1, remote: 0 };
+        SendWr { wr_id, operation, signaled: false, fence: false }
+    };
+    pair.post([read(1), pair.write(2, true), pair.write(3, false), read(4), pair.write(5, true)]);
+    let expected = [
+        (1, WcStatus::RemoteOperation),
+        (2, WcStatus::Success),
+        (4, WcStatus::RemoteOperation),
+        (5, WcStatus::Success),
+    ];
+    assert_eq!(pair.completions(4), expected);
+}
+
 #[test]
 fn requests_before_the_connection_are_reported_at_once() {
     let mut pair = Pair::new(64);

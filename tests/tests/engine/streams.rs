@@ -2,7 +2,7 @@
 
 use ferrowarp_proto::ddp::memory::{Access, Memory as _};
 use ferrowarp_proto::ddp::regions::StreamId;
-use ferrowarp_proto::verbs::cm::{ConnParam, EndReason, Event};
+use ferrowarp_proto::verbs::cm::{CmError, ConnParam, EndReason, Event};
 use ferrowarp_proto::verbs::qp::QpState;
 use ferrowarp_proto::verbs::wc::WcStatus;
 use ferrowarp_proto::verbs::wr::{Operation, Payload, Sge};
@@ -78,21 +78,31 @@ fn equal_msns_on_two_queues_do_not_mix() {
 // req-test: DDP-115, RDMAP-218
 #[test]
 fn completion_allows_the_buffer_to_be_reused() {
-    let mut fx = connected();
-    fx.stop_acks(2);
-    fx.post_send(1, 0, 60_000);
-    fx.post_send(2, 0, 4);
-    // The window allows only a part to be sent.
-    assert_eq!(fx.poll_cq(), []);
-    fx.arena.write(0, &[1; 60_000]);
-    fx.resume_acks(0xffff);
-    let done: Vec<_> = fx.poll_cq().iter().map(|wc| (wc.wr_id, wc.status)).collect();
-    assert_eq!(done, [(1, WcStatus::Success), (2, WcStatus::Success)]);
-    // After the completion, changes to the buffer have no effect.
-    fx.arena.write(0, &[2; 60_000]);
-    let bytes: Vec<_> = fx.sent_messages().into_iter().flat_map(|(_, payload)| payload).collect();
-    assert_eq!(bytes.len(), 60_004);
-    assert!(bytes.iter().all(|&byte| byte < 2));
+    // From one element of memory and, which takes the general path, from two.
+    for cuts in [&[60_000][..], &[29_999, 30_001]] {
+        let mut fx = connected();
+        fx.stop_acks(2);
+        let sges = cuts.iter().scan(0, |at, &len| {
+            let sge = Sge { addr: *at, len, lkey: fx.mem_stag };
+            *at += u64::from(len);
+            Some(sge)
+        });
+        let payload = Payload::Gather(sges.collect());
+        fx.post_op(1, Operation::Send { payload, solicited: false, invalidate: None });
+        fx.post_send(2, 0, 4);
+        // The window allows only a part to be sent.
+        assert_eq!(fx.poll_cq(), []);
+        fx.arena.write(0, &[1; 60_000]);
+        fx.resume_acks(0xffff);
+        let done: Vec<_> = fx.poll_cq().iter().map(|wc| (wc.wr_id, wc.status)).collect();
+        assert_eq!(done, [(1, WcStatus::Success), (2, WcStatus::Success)]);
+        // After the completion, changes to the buffer have no effect.
+        fx.arena.write(0, &[2; 60_000]);
+        let bytes: Vec<_> =
+            fx.sent_messages().into_iter().flat_map(|(_, payload)| payload).collect();
+        assert_eq!(bytes.len(), 60_004);
+        assert!(bytes.iter().all(|&byte| byte < 2));
+    }
 }
 
 // req-test: DDP-027, DDP-123, DDP-151, RDMAP-252
@@ -238,4 +248,21 @@ fn stag_scope_is_a_pd_or_one_stream_of_it() {
             }
         }
     }
+}
+
+// req-test: DDP-012, DDP-127
+#[test]
+fn qp_serves_one_connection() {
+    let mut fx = connected();
+    let (qp, now, param) = (fx.qp(), fx.now, ConnParam::default());
+    let remote = (ferrowarp_tests::sim::world::address(0), 9).into();
+    assert_eq!(fx.engine.connect(now, qp, remote, &param), Err(CmError::WrongState));
+    fx.engine.disconnect(now, qp).unwrap();
+    assert_eq!(fx.end_reason(), Some(EndReason::Local));
+    fx.post_send(1, 0, 4);
+    let done: Vec<_> = fx.poll_cq().iter().map(|wc| (wc.wr_id, wc.status)).collect();
+    assert_eq!(done, [(1, WcStatus::Flushed)]);
+    assert_eq!(fx.sent_ulpdus().len(), 0);
+    assert!(fx.fin_sent);
+    assert_eq!(fx.engine.connect(now, qp, remote, &param), Err(CmError::WrongState));
 }

@@ -8,7 +8,7 @@ use ferrowarp_tests::compliance::fixture::{Fixture, parse_fpdus};
 use ferrowarp_tests::compliance::messages::{
     PEER_STAG, connected, read_request, read_response, sent_opcodes, wc_statuses, write,
 };
-use ferrowarp_tests::peer::{Header, fpdu};
+use ferrowarp_tests::peer::Header;
 
 /// T bit of the DDP control byte.
 const TAGGED: u8 = 0x80;
@@ -28,11 +28,14 @@ fn queue_of(ulpdu: &[u8]) -> [u8; 4] {
     ulpdu[6..10].try_into().unwrap()
 }
 
-/// One message of each kind, in segments of 300 bytes: a Write, the four kinds of Send, a Read
-/// Request, a Read Response and, at last, a Terminate.
+/// One message of each kind, in segments of 300 bytes: a Write, one from two elements of memory,
+/// the four kinds of Send, a Read Request, a Read Response and, at last, a Terminate.
 fn one_of_each() -> Vec<Vec<u8>> {
     let mut fx = Fixture::connected(300, 4, 4);
     fx.post_write(1, 0, 1000, PEER_STAG, 0);
+    let halves = [0, 500].map(|addr| Sge { addr, len: 500, lkey: fx.mem_stag });
+    let payload = Payload::Gather(halves.into_iter().collect());
+    fx.post_op(7, Operation::Write { payload, rkey: PEER_STAG, remote: 0 });
     for (wr_id, (solicited, invalidate)) in
         (2..).zip([(false, None), (false, Some(9)), (true, None), (true, Some(9))])
     {
@@ -60,7 +63,7 @@ fn each_message_uses_its_buffer_model() {
         assert_eq!(is_tagged(&ulpdu), matches!(opcode, 0 | 2), "{ulpdu:02x?}");
     }
     let [writes, requests, responses, sends @ .., terminates] = counts;
-    assert!(writes >= 4 && responses >= 3, "in several segments each: {counts:?}");
+    assert!(writes >= 8 && responses >= 3, "in several segments each: {counts:?}");
     assert!(sends.iter().all(|count| *count >= 3), "{counts:?}");
     assert_eq!((requests, terminates), (1, 1));
 }
@@ -95,33 +98,37 @@ fn each_untagged_message_uses_its_queue() {
 // req-test: RDMAP-210
 #[test]
 fn reads_complete_in_order_on_whole_responses() {
-    let mut fx = Fixture::connected(1460, 4, 8);
-    for wr_id in 1..=8 {
-        fx.post_read(wr_id, 100 * wr_id, 6, PEER_STAG, 0);
+    for sets_reserved_bit in [false, true] {
+        let mut fx = Fixture::connected(1460, 4, 8);
+        fx.sets_reserved_bit = sets_reserved_bit;
+        for wr_id in 1..=8 {
+            fx.post_read(wr_id, 100 * wr_id, 6, PEER_STAG, 0);
+        }
+        assert_eq!(sent_opcodes(&mut fx), [1; 8]);
+        let segment = |fx: &Fixture, wr_id: u32, at: u64, last, bytes: &[u8]| {
+            let to = u64::from(100 * wr_id) + at;
+            fx.fpdu(&read_response(fx.mem_stag, to, last, bytes))
+        };
+        for wr_id in (1..=8).step_by(2) {
+            // The head of one response is lost; the data after it, up to the end of the next
+            // response, has arrived and is not delivered.
+            let bytes = segment(&fx, wr_id, 0, false, b"abc");
+            let head = fx.drop_segment(&bytes);
+            let bytes = segment(&fx, wr_id, 3, true, b"def");
+            let tail = fx.drop_segment(&bytes);
+            let bytes = segment(&fx, wr_id + 1, 0, true, b"ghijkl");
+            fx.inject(&bytes);
+            assert_eq!(fx.poll_cq(), [], "Read {wr_id}");
+            fx.retransmit(&head);
+            assert_eq!(fx.poll_cq(), [], "Read {wr_id} has half of its response");
+            fx.retransmit(&tail);
+            let success = |wr_id: u32| (u64::from(wr_id), WcStatus::Success);
+            assert_eq!(wc_statuses(&mut fx), [success(wr_id), success(wr_id + 1)]);
+            assert_eq!(fx.arena.read(100 * wr_id as usize, 6), b"abcdef");
+            assert_eq!(fx.arena.read(100 * (wr_id as usize + 1), 6), b"ghijkl");
+        }
+        assert_eq!(fx.end_reason(), None);
     }
-    assert_eq!(sent_opcodes(&mut fx), [1; 8]);
-    let segment = |fx: &Fixture, wr_id: u32, at: u64, last, bytes: &[u8]| {
-        fpdu(&read_response(fx.mem_stag, u64::from(100 * wr_id) + at, last, bytes), true)
-    };
-    for wr_id in (1..=8).step_by(2) {
-        // The head of one response is lost; the data after it, up to the end of the next response,
-        // has arrived and is not delivered.
-        let bytes = segment(&fx, wr_id, 0, false, b"abc");
-        let head = fx.drop_segment(&bytes);
-        let bytes = segment(&fx, wr_id, 3, true, b"def");
-        let tail = fx.drop_segment(&bytes);
-        let bytes = segment(&fx, wr_id + 1, 0, true, b"ghijkl");
-        fx.inject(&bytes);
-        assert_eq!(fx.poll_cq(), [], "Read {wr_id}");
-        fx.retransmit(&head);
-        assert_eq!(fx.poll_cq(), [], "Read {wr_id} has half of its response");
-        fx.retransmit(&tail);
-        let success = |wr_id: u32| (u64::from(wr_id), WcStatus::Success);
-        assert_eq!(wc_statuses(&mut fx), [success(wr_id), success(wr_id + 1)]);
-        assert_eq!(fx.arena.read(100 * wr_id as usize, 6), b"abcdef");
-        assert_eq!(fx.arena.read(100 * (wr_id as usize + 1), 6), b"ghijkl");
-    }
-    assert_eq!(fx.end_reason(), None);
 }
 
 // req-test: DDP-131, DDP-132

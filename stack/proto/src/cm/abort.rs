@@ -75,9 +75,9 @@ impl<E: Env> Connection<E> {
     }
 
     /// Handles data after the peer's FIN: the stream did not close gracefully then.
-    // req: DDP-128
     pub(crate) fn on_data_after_fin(&mut self, cx: &mut Context<E>) {
         if matches!(self.phase, Phase::Rdma { .. }) {
+            // req: DDP-128
             self.on_tcp_lost(cx, EndReason::DataAfterFin);
             self.abort(cx);
         }

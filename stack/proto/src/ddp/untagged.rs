@@ -139,7 +139,7 @@ impl BufferQueue {
         let is_old = Seq(header.msn) < self.msn;
         // req: DDP-148, DDP-149, DDP-179
         if ahead != 0 {
-            // req: DDP-010, DDP-145, DDP-154, DDP-178
+            // req: DDP-145, DDP-154, DDP-178
             let lacks_buffer = !is_old && ahead as usize >= self.rq.len();
             return Err(if lacks_buffer {
                 UntaggedFault::NoBuffer

@@ -107,9 +107,9 @@ impl Qp {
         wr: &SendWr,
     ) -> Result<(), PostError> {
         match self.state {
-            // req: DDP-127
             QpState::Idle | QpState::Connecting | QpState::Closing => {
                 wr.check(SendRights { reads: true, extensions: true })?;
+                // req: DDP-127
                 return Err(PostError::WrongState);
             }
             QpState::Rts => wr.check(self.send_rights())?,

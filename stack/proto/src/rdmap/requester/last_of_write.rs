@@ -27,11 +27,13 @@ impl Requester {
         }
         let mut source = LastRegion::NONE;
         let (mut count, mut offset) = (0, self.offset);
-        // req: DDP-103, DDP-104, RDMAP-019, RDMAP-133
         let mut begin = |wqe: &Wqe<'_>, offset: u64, len: usize| {
-            let (header, body) = buffer(TAGGED_LEN + len)?.split_first_chunk_mut::<TAGGED_LEN>()?;
-            let header_of = segment::write_header(version, offset, wqe.stag(), wqe.remote());
-            Tagged { last: true, ..header_of }.emit(version, header);
+            let (out, body) = buffer(TAGGED_LEN + len)?.split_first_chunk_mut::<TAGGED_LEN>()?;
+            let header = segment::write_header(version, offset, wqe.stag(), wqe.remote());
+            // req: DDP-103
+            let header = Tagged { last: true, ..header };
+            // req: RDMAP-019, RDMAP-133
+            header.emit(version, out);
             Some(body)
         };
         while let Some(entry) = self.entries.unbuilt_after_mut(count) {

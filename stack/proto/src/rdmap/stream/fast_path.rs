@@ -55,6 +55,7 @@ impl Stream {
             return false;
         };
         let payload = &ulpdu[TAGGED_LEN..];
+        // req: DDP-104, DDP-106, DDP-160, DDP-089, DDP-105, RDMAP-142
         if payload.is_empty() {
             return true;
         }
@@ -67,7 +68,6 @@ impl Stream {
             header.to,
             len,
         );
-        // req: DDP-104, DDP-106, DDP-160, DDP-089, DDP-105, RDMAP-142
         range.map(|range| memory.place(range, payload)).is_some()
     }
 

@@ -73,6 +73,19 @@ impl Fixture {
         out
     }
 
+    /// Builds the ULPDU of a Send the short way.
+    fn build_last_of_sends(&mut self) -> Vec<u8> {
+        let (mut bytes, mut len) = (vec![0xee; 1000], 0);
+        let mut buffer = Some(&mut bytes[..]);
+        let count = self.stream.build_last_segments(LastOf::Sends, &self.arena, |ulpdu_len| {
+            len = ulpdu_len;
+            buffer.take()?.get_mut(..ulpdu_len)
+        });
+        assert_eq!(count, 1);
+        bytes.truncate(len);
+        bytes
+    }
+
     fn try_build(&mut self, out: &mut [u8]) -> Result<usize, BuildError> {
         try_build(&mut self.stream, &self.arena, out)
     }
@@ -129,28 +142,37 @@ fn write_is_placed_whole_for_any_mulpdu() {
 // req-test: DDP-083
 #[test]
 fn msn_wraps_to_zero() {
-    let (mut left, mut right) = (fixture(), fixture());
-    left.stream.requester.set_next_send_msn(u32::MAX - 1);
-    right.stream.recv_queue.set_next_msn(u32::MAX - 1);
-    left.stream.requester.set_next_read_msn(u32::MAX - 1);
-    right.stream.responder.set_next_msn(u32::MAX - 1);
-    for (wr_id, msn) in [(1u16, u32::MAX - 1), (2, u32::MAX), (3, 0), (4, 1)] {
-        let at = 64 * wr_id;
-        right.post_receive(wr_id.into(), at.into(), 64);
-        left.arena.write(0, &[msn.to_le_bytes()[0]; 20]);
-        let payload = gather(left.stag, 0, 20);
-        left.post(wr_id.into(), Operation::Send { payload, solicited: false, invalidate: None });
-        let ulpdu = left.build(1000);
-        assert_eq!(ulpdu[10..14], msn.to_be_bytes());
-        assert!(right.on_ulpdu(&ulpdu).is_ok(), "{msn:#x}");
-        assert_eq!(right.arena.read(at.into(), 20), [msn.to_le_bytes()[0]; 20]);
-        // The same on the Read Request queue.
-        left.post(u64::from(wr_id) + 4, left.read(&right, at.into(), 3000, 20));
-        let ulpdu = left.build(1000);
-        assert_eq!(ulpdu[6..14], [&[0, 0, 0, 1], &msn.to_be_bytes()[..]].concat());
-        assert_eq!(right.on_ulpdu(&ulpdu), Ok(Indication::ReadRequested), "{msn:#x}");
-        assert_eq!(left.on_ulpdu(&right.build(1000)), Ok(Indication::ReadCompleted));
-        assert_eq!(left.arena.read(3000, 20), [msn.to_le_bytes()[0]; 20]);
+    for is_short_way in [false, true] {
+        let (mut left, mut right) = (fixture(), fixture());
+        left.stream.requester.set_next_send_msn(u32::MAX - 1);
+        right.stream.recv_queue.set_next_msn(u32::MAX - 1);
+        left.stream.requester.set_next_read_msn(u32::MAX - 1);
+        right.stream.responder.set_next_msn(u32::MAX - 1);
+        for (wr_id, msn) in [(1u16, u32::MAX - 1), (2, u32::MAX), (3, 0), (4, 1)] {
+            let at = 64 * wr_id;
+            right.post_receive(wr_id.into(), at.into(), 64);
+            left.arena.write(0, &[msn.to_le_bytes()[0]; 20]);
+            let payload = gather(left.stag, 0, 20);
+            let send = Operation::Send { payload, solicited: false, invalidate: None };
+            left.post(wr_id.into(), send);
+            let ulpdu = if is_short_way { left.build_last_of_sends() } else { left.build(1000) };
+            assert_eq!(ulpdu[10..14], msn.to_be_bytes());
+            if is_short_way {
+                let mut sinks = LastSinks::NONE;
+                let placed = fast_path::place_fast(&mut right, &ulpdu, &mut sinks);
+                assert!(placed.is_some(), "{msn:#x}");
+            } else {
+                assert!(right.on_ulpdu(&ulpdu).is_ok(), "{msn:#x}");
+            }
+            assert_eq!(right.arena.read(at.into(), 20), [msn.to_le_bytes()[0]; 20]);
+            // The same on the Read Request queue.
+            left.post(u64::from(wr_id) + 4, left.read(&right, at.into(), 3000, 20));
+            let ulpdu = left.build(1000);
+            assert_eq!(ulpdu[6..14], [&[0, 0, 0, 1], &msn.to_be_bytes()[..]].concat());
+            assert_eq!(right.on_ulpdu(&ulpdu), Ok(Indication::ReadRequested), "{msn:#x}");
+            assert_eq!(left.on_ulpdu(&right.build(1000)), Ok(Indication::ReadCompleted));
+            assert_eq!(left.arena.read(3000, 20), [msn.to_le_bytes()[0]; 20]);
+        }
     }
 }
 
@@ -169,6 +191,20 @@ fn read_is_placed_and_completes_in_posting_order() {
     assert_eq!(left.on_ulpdu(&right.build(1000)), Ok(Indication::ReadCompleted));
     assert_eq!(left.arena.read(3000, 24), b"what the peer has to say");
     assert_eq!(left.completions(), [(1, RequestOutcome::Success), (2, RequestOutcome::Success)]);
+}
+
+// req-test: RDMAP-237
+#[test]
+fn rtr_read_takes_the_credit_of_a_read() {
+    let (mut left, right) = (fixture(), fixture());
+    left.stream.requester.start_rtr_read();
+    for wr_id in 1..=2 {
+        left.post(wr_id, left.read(&right, 10, 3000, 24));
+    }
+    left.build(1000);
+    assert!(!left.stream.can_build(), "ORD is 2");
+    assert!(left.stream.requester.on_rtr_read_response(true));
+    left.build(1000);
 }
 
 #[test]

@@ -52,7 +52,11 @@ fn message(opcode: Opcode, stag: u32) -> Vec<Vec<u8>> {
 }
 
 /// Processes a ULPDU if the fast path takes it.
-fn place_fast(receiver: &mut Fixture, ulpdu: &[u8], sinks: &mut LastSinks) -> Option<Indication> {
+pub(super) fn place_fast(
+    receiver: &mut Fixture,
+    ulpdu: &[u8],
+    sinks: &mut LastSinks,
+) -> Option<Indication> {
     let Fixture { stream, arena, .. } = receiver;
     if stream.place_if_write(arena, ulpdu, sinks) {
         return Some(Indication::Placed);
