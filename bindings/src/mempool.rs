@@ -215,14 +215,15 @@ fn available(pool: NonNull<sys::rte_mempool>) -> u32 {
 
 impl Drop for PoolRef {
     fn drop(&mut self) {
+        if crate::fork::is_child() {
+            // The lock may have been held at the fork.
+            return;
+        }
         let mut pools = POOLS.lock();
         let is_own = |entry: &Entry| (entry.pool, entry.is_of_host) == (self.pool, self.is_of_host);
         let Some(index) = pools.iter().position(is_own) else { return };
         if !self.is_of_host {
             pools[index].in_use = false;
-            return;
-        }
-        if crate::fork::is_child() {
             return;
         }
         // The program may free it from now on: what this thread has cached goes back to all.
@@ -239,5 +240,37 @@ pub(crate) fn flush_own_caches() {
     for entry in pools.iter() {
         // SAFETY: the pool lives, and the shim flushes the calling thread's cache only.
         unsafe { sys::fw_mempool_flush_own_cache(entry.pool.as_ptr()) };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc;
+    use std::time::Duration;
+
+    use super::*;
+    use crate::EalConfig;
+
+    /// Both take the lock of DPDK's control path and that of the list of mempools. A pool of this
+    /// crate stands for one of the program.
+    #[test]
+    fn pools_are_created_and_found_by_two_threads_at_a_time() {
+        const ROUNDS: usize = 20_000;
+        let eal = Eal::init(&EalConfig::default()).unwrap();
+        let config = MempoolConfig { count: 64, cache: 0, frame_capacity: 256 };
+        let _kept = Mempool::new(eal, &config).unwrap();
+        let (done, ends) = mpsc::channel();
+        let creates = done.clone();
+        std::thread::spawn(move || {
+            (0..ROUNDS).for_each(|_| drop(Mempool::new(eal, &config).unwrap()));
+            creates.send(()).unwrap();
+        });
+        std::thread::spawn(move || {
+            (0..ROUNDS).for_each(|_| drop(Mempool::of_host(eal, "fw_pool_0").unwrap()));
+            done.send(()).unwrap();
+        });
+        for _ in 0..2 {
+            ends.recv_timeout(Duration::from_secs(60)).expect("two threads wait for each other");
+        }
     }
 }
