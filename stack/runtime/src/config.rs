@@ -24,6 +24,13 @@ const REGIONS_MAX: usize = 1 << 20;
 /// Queue pairs of a context, at most.
 const QPS_MAX: usize = 1 << 20;
 
+/// Connections of a context, at most.
+const CONNECTIONS_MAX: usize = 1 << 20;
+/// Largest receive window (RFC 7323 section 2.3).
+const WINDOW_MAX: usize = 1 << 30;
+/// Shortest interval and timeout of connections: a poll may take as long.
+const TIME_MIN: Duration = Duration::from_millis(1);
+
 /// Thread that polls a shard.
 ///
 /// Give each such thread a core: control calls, and the deregistration of memory, wait for a poll
@@ -228,9 +235,27 @@ impl Config {
         for (setting, value, min, max) in [
             ("regions_max", self.regions_max, 0, REGIONS_MAX),
             ("qps_max", self.qps_max, 1, QPS_MAX),
+            ("limits.connections_max", self.limits.connections_max, 1, CONNECTIONS_MAX),
+            // With none a connection would end before its request was complete.
+            ("limits.awaiting_request_max", self.limits.awaiting_request_max, 1, usize::MAX),
+            ("tcp.recv_window", self.tcp.recv_window as usize, 0, WINDOW_MAX),
+            ("tcp.recv_window_max", self.tcp.recv_window_max as usize, 0, WINDOW_MAX),
+            ("tcp.keepalive_probes", self.tcp.keepalive_probes.into(), 1, u8::MAX.into()),
         ] {
             if !(min..=max).contains(&value) {
                 return Err(OpenError::OutOfRange { setting, value, min, max });
+            }
+        }
+        let TcpSettings { keepalive, keepalive_interval, user_timeout, stall_timeout, .. } =
+            self.tcp;
+        for (setting, time) in [
+            ("tcp.keepalive", keepalive),
+            ("tcp.keepalive_interval", Some(keepalive_interval)),
+            ("tcp.user_timeout", Some(user_timeout)),
+            ("tcp.stall_timeout", stall_timeout),
+        ] {
+            if let Some(value) = time.filter(|&time| time < TIME_MIN) {
+                return Err(OpenError::TooShort { setting, value, min: TIME_MIN });
             }
         }
         let (first, last) = (*self.source_ports.start(), *self.source_ports.end());

@@ -1,6 +1,7 @@
 //! Errors of calls outside the data path.
 
 use std::io;
+use std::time::Duration;
 
 use ferrowarp_proto::ddp::regions::RegisterError;
 use ferrowarp_proto::verbs::qp::SrqError;
@@ -114,6 +115,16 @@ pub enum OpenError {
         min: usize,
         /// Largest value.
         max: usize,
+    },
+    /// A time of the configuration is too short to work.
+    #[error("{setting} of {value:?} is not possible: give {min:?} or more")]
+    TooShort {
+        /// The setting.
+        setting: &'static str,
+        /// The value given.
+        value: Duration,
+        /// Smallest value.
+        min: Duration,
     },
     /// The range of ports to connect from is empty, or begins with 0.
     #[error("source_ports {first} to {last} are not possible: give a range in 1 to 65535")]

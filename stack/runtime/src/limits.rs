@@ -23,13 +23,14 @@ pub struct Limits {
     pub cq_entries_max: u64,
     /// Sum of the capacities of all send, receive and shared receive queues, in requests.
     pub queue_entries_max: u64,
-    /// Connections at a time, including those that linger after their end.
+    /// Connections at a time, including those that linger after their end: 1 to 1,048,576.
     pub connections_max: usize,
     /// Connections at a time in SYN-RECEIVED; beyond it the stack answers SYNs without keeping
     /// state.
     pub half_open_max: usize,
     /// Connections whose peers have completed the TCP handshake and not sent a whole MPA request,
-    /// over all listeners: 4,096. Beyond it one of the peer address with the most of them is reset.
+    /// over all listeners: 4,096, at least 1. Beyond it one of the peer address with the most of
+    /// them is reset.
     pub awaiting_request_max: usize,
     /// Bytes of memory for incomplete FPDUs of more than 2 KiB, over all connections; allocated as
     /// needed: 128 MiB. Beyond it such FPDUs wait. Each connection may keep a shorter one in any

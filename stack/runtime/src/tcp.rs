@@ -17,8 +17,8 @@ pub struct TcpSettings {
     pub ecn: EcnMode,
     /// Pacing of segments where the round-trip time is 2 ms or more: on by default.
     pub pacing: bool,
-    /// Initial receive window: 256 KiB. Values below 16 KiB, the window during MPA startup, count
-    /// as 16 KiB.
+    /// Initial receive window: 256 KiB, at most 1 GiB. Values below 16 KiB, the window during MPA
+    /// startup, count as 16 KiB.
     pub recv_window: u32,
     /// Upper limit of receive-window autotuning, at most 1 GiB: 6 MiB, which is 1 Gb/s over 48 ms.
     pub recv_window_max: u32,
@@ -28,18 +28,19 @@ pub struct TcpSettings {
     ///
     /// [`Limits::ooo_bytes_max`]: crate::Limits::ooo_bytes_max
     pub window_growth_max: u64,
-    /// Idle time before the first keepalive probe; `None`, the default: no keepalives (RFC 9293
-    /// section 3.8.4, which requires at least two hours if on by default).
+    /// Idle time before the first keepalive probe, at least 1 ms; `None`, the default: no
+    /// keepalives (RFC 9293 section 3.8.4, which requires at least two hours if on by default).
     pub keepalive: Option<Duration>,
-    /// Interval of keepalive probes: 75 s.
+    /// Interval of keepalive probes: 75 s, at least 1 ms.
     pub keepalive_interval: Duration,
-    /// Unanswered keepalive probes after which the connection fails: 9.
+    /// Unanswered keepalive probes after which the connection fails: 9, at least 1.
     pub keepalive_probes: u8,
     /// User timeout: time without an acknowledgment of outstanding data before a connection fails,
-    /// 120 s (RFC 9293 section 3.8.3 requires at least 100 s).
+    /// 120 s, at least 1 ms (RFC 9293 section 3.8.3 requires at least 100 s).
     pub user_timeout: Duration,
     /// Time for which a peer may take nothing while data waits for it, before the connection fails:
-    /// its window is closed, or it acknowledges less than a segment, although it answers probes.
+    /// its window is closed, or it acknowledges less than a segment, although it answers probes; at
+    /// least 1 ms.
     /// `None`, the default: for ever (RFC 9293 section 3.8.6.1, RFC 6429). Set it in a server of
     /// peers that you do not trust: such a peer holds a queue pair and buffers.
     pub stall_timeout: Option<Duration>,

@@ -39,7 +39,8 @@ impl<E: Env> Context<E> {
         param: &ConnParam,
         is_taken: impl Fn(&FourTuple) -> bool,
     ) -> Result<Connection<E>, CmError> {
-        let revision = if param.start == Start::Frames { param.revision.min(2) } else { 0 };
+        param.check()?;
+        let revision = if param.start == Start::Frames { param.revision } else { 0 };
         check_private_data(&param.private_data, param.start == Start::Frames, revision >= 2)?;
         // As in received segments: without scope ID, and IPv4-mapped addresses as IPv4.
         let remote = SocketAddr::new(remote.ip().to_canonical(), remote.port());
@@ -109,6 +110,7 @@ impl<E: Env> Connection<E> {
         param: &ConnParam,
     ) -> Result<Accepted, CmError> {
         let Phase::AwaitDecision(decision) = &mut self.phase else { return Err(CmError::Gone) };
+        param.check()?;
         let AwaitDecision { request, buffered } = &mut **decision;
         let is_enhanced = request.as_ref().is_some_and(|request| request.enhanced.is_some());
         check_private_data(&param.private_data, request.is_some(), is_enhanced)?;
@@ -155,7 +157,7 @@ impl<E: Env> Connection<E> {
     /// the local read depths.
     ///
     /// # Errors
-    /// [`CmError::Gone`], [`CmError::PrivateDataTooLong`].
+    /// [`CmError::Gone`], [`CmError::OutOfRange`], [`CmError::PrivateDataTooLong`].
     pub(crate) fn reject(
         &mut self,
         cx: &mut Context<E>,
@@ -164,6 +166,7 @@ impl<E: Env> Connection<E> {
         private_data: &[u8],
     ) -> Result<(), CmError> {
         let Phase::AwaitDecision(decision) = &self.phase else { return Err(CmError::Gone) };
+        reads.check()?;
         let request = decision.request.as_ref();
         let is_enhanced = request.is_some_and(|request| request.enhanced.is_some());
         check_private_data(private_data, request.is_some(), is_enhanced)?;

@@ -226,6 +226,7 @@ impl<E: Env> Connection<E> {
         let Phase::Streaming { stream_rx } = &mut self.phase else {
             return Err(CmError::WrongState);
         };
+        param.check()?;
         let buffered = std::mem::take(stream_rx);
         self.half_close = param.half_close;
         let params =

@@ -37,16 +37,19 @@ pub enum Start {
     Streaming,
 }
 
+/// Latest MPA revision.
+const REVISION_MAX: u16 = 2;
+
 /// Local parameters of the connection setup (compare `rdma_conn_param` of librdmacm).
 #[derive(Clone, Debug)]
 pub struct ConnParam {
-    /// IRD: RDMA Reads and atomic operations of the peer that are served at a time. 0: none,
-    /// whatever the peer's ORD.
+    /// IRD: RDMA Reads and atomic operations of the peer that are served at a time, at most 128. 0:
+    /// none, whatever the peer's ORD.
     pub ird: u16,
     /// Limit up to which `ird` is raised to the peer's ORD (revision 2, RFC 6581 section 9.1), at
     /// most 128. A value up to `ird` never raises it.
     pub ird_max: u16,
-    /// ORD: local RDMA Reads and atomic operations outstanding at a time.
+    /// ORD: local RDMA Reads and atomic operations outstanding at a time, at most 128.
     pub ord: u16,
     /// Requests CRCs. A request by either end enables them in both directions.
     pub crc: bool,
@@ -87,7 +90,34 @@ pub struct ConnParam {
     pub local_address: Option<IpAddr>,
 }
 
+impl ReadDepths {
+    /// Fails if one of them is outside its range.
+    pub(crate) fn check(self) -> Result<(), CmError> {
+        check_ranges([("ird", self.ird, READ_DEPTH_MAX), ("ord", self.ord, READ_DEPTH_MAX)])
+    }
+}
+
+/// Fails if one of these numbers, each with its name and its largest value, is above that.
+fn check_ranges(
+    numbers: impl IntoIterator<Item = (&'static str, u16, u16)>,
+) -> Result<(), CmError> {
+    let mut above = numbers.into_iter().filter(|&(_, value, max)| value > max);
+    above
+        .next()
+        .map_or(Ok(()), |(setting, value, max)| Err(CmError::OutOfRange { setting, value, max }))
+}
+
 impl ConnParam {
+    /// Fails if a number is outside its range.
+    pub(crate) fn check(&self) -> Result<(), CmError> {
+        check_ranges([
+            ("ird", self.ird, READ_DEPTH_MAX),
+            ("ird_max", self.ird_max, READ_DEPTH_MAX),
+            ("ord", self.ord, READ_DEPTH_MAX),
+            ("revision", self.revision.into(), REVISION_MAX),
+        ])
+    }
+
     /// Sets the private data, at most 512 bytes.
     ///
     /// # Errors
@@ -207,6 +237,16 @@ pub enum CmError {
     /// The queue pair is already in use.
     #[error("the queue pair is already connected or in error")]
     WrongState,
+    /// A number of the parameters is outside the range that works.
+    #[error("{setting} of {value} is not possible: give 0 to {max}")]
+    OutOfRange {
+        /// The parameter.
+        setting: &'static str,
+        /// The value given.
+        value: u16,
+        /// Largest value.
+        max: u16,
+    },
     /// The private data does not fit into the startup frame.
     #[error("private data is too long for the MPA startup frame")]
     PrivateDataTooLong,

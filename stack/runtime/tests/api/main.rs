@@ -26,6 +26,7 @@ mod memory;
 mod misdelivery;
 mod poll_cost;
 mod poll_panic;
+mod settings;
 mod shard_overrun;
 mod shard_panic;
 mod shard_srq;
