@@ -324,7 +324,7 @@ impl Qp {
     /// [`EndReason::Local`]: crate::EndReason::Local
     /// [`Config::linger`]: crate::Config::linger
     pub fn close(&self) -> Result<(), CmError> {
-        self.control(|engine, now, qp| engine.close(now, qp, false))
+        self.close_with(false)
     }
 
     /// Half-close: as [`Qp::close`] for the local direction only. Data from the peer is received
@@ -334,7 +334,16 @@ impl Qp {
     /// # Errors
     /// `WrongState` if it is not connected; `Gone`.
     pub fn half_close(&self) -> Result<(), CmError> {
-        self.control(|engine, now, qp| engine.close(now, qp, true))
+        self.close_with(true)
+    }
+
+    fn close_with(&self, half: bool) -> Result<(), CmError> {
+        let shard = self.bound_shard().ok_or(CmError::Gone)?;
+        // The shard goes on between the calls: the queue may be long. What was posted before is
+        // taken after as many calls as it has requests, whatever other threads post meanwhile.
+        let takes = || shard.control(|engine, _| engine.take_posted(self.id)) == Some(true);
+        let _ = (0..self.entries).find(|_| !takes());
+        self.control(|engine, now, qp| engine.close(now, qp, half))
     }
 
     /// Disconnects immediately: what completed successfully still reaches the peer, outstanding

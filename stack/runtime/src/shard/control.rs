@@ -106,8 +106,10 @@ pub(crate) trait ShardControl: Send {
         data: &[u8],
     ) -> Result<(), CmError>;
     fn disconnect(&mut self, now: Instant, qp: QpId) -> Result<(), CmError>;
-    /// Closes gracefully: posted requests are taken first. `half`: closes only the local direction;
-    /// the peer may send for as long as it wants.
+    /// Takes posted requests of a queue pair, a few hundred at most. True if there were any.
+    fn take_posted(&mut self, qp: QpId) -> bool;
+    /// Closes gracefully, after all posted requests have been taken. `half`: closes only the local
+    /// direction; the peer may send for as long as it wants.
     fn close(&mut self, now: Instant, qp: QpId, half: bool) -> Result<(), CmError>;
     fn terminate(&mut self, now: Instant, qp: QpId, cause: Abort) -> Result<(), CmError>;
     fn stream_send(&mut self, qp: QpId, bytes: &[u8]) -> Result<usize, CmError>;

@@ -418,10 +418,12 @@ where
         result
     }
 
+    fn take_posted(&mut self, qp: QpId) -> bool {
+        Self::take_posted(self, qp)
+    }
+
     fn close(&mut self, now: Instant, qp: QpId, half: bool) -> Result<(), CmError> {
         let now = self.advance(now);
-        // The engine has space for everything that was posted.
-        while self.take_posted(qp) {}
         let result =
             if half { self.engine.half_close(now, qp) } else { self.engine.close(now, qp) };
         self.publish_state(qp);

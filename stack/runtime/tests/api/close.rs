@@ -5,8 +5,8 @@ use std::time::{Duration, Instant};
 
 use ferrowarp::device::{self, DeviceSpec, OpenConfig};
 use ferrowarp::{
-    Access, ConnParam, Context, DriveMode, EndReason, Event, Mr, PostError, Qp, QpState, WcOpcode,
-    WcStatus,
+    Access, ConnParam, Context, DriveMode, EndReason, Event, Mr, PostError, Qp, QpOptions, QpState,
+    WcOpcode, WcStatus,
 };
 
 use crate::support::*;
@@ -55,6 +55,28 @@ fn work_posted_before_close_completes() {
         ));
         assert_eq!((a.state(), b.state()), (QpState::Error, QpState::Error));
     }
+}
+
+/// It is taken in parts, between which other calls get their turn.
+#[test]
+fn close_executes_a_long_queue() {
+    const COUNT: usize = 1 << 16;
+    let (left, right) = endpoints(DriveMode::Inline);
+    let cq = left.context.create_cq(COUNT).unwrap();
+    let options = QpOptions::new(&cq).max_send_wr(COUNT);
+    let (a, b) = connect_qps(&right, left.pd.create_qp(&options).unwrap(), right.qp()).0;
+    let remote = right.mr(64, Access::REMOTE_WRITE);
+    let source = left.mr(64, Access::LOCAL_READ);
+    let posts = (0..COUNT as u64).map(|wr_id| write(wr_id, source.sge(0, 8), &remote, 0));
+    assert_eq!(a.post_sends(posts), (COUNT, None));
+    a.close().unwrap();
+    let mut found = Vec::with_capacity(COUNT);
+    drive_until(&left.context, &right.context, || {
+        cq.poll(&mut found);
+        found.len() == COUNT
+    });
+    assert!(found.iter().all(|wc| wc.status == WcStatus::Success));
+    drop(b);
 }
 
 #[test]
