@@ -1,6 +1,7 @@
 //! Fair sharing of resources between connections: work per poll, and receive window growth.
 
 use std::net::{IpAddr, Ipv4Addr};
+use std::time::Duration;
 
 use ferrowarp_proto::device::ChecksumMode;
 use ferrowarp_proto::net::arp;
@@ -12,6 +13,7 @@ use ferrowarp_proto::wire::ethernet::EthernetLink;
 use ferrowarp_proto::wire::rdmap::Opcode;
 use ferrowarp_proto::wire::tcp::{Flags, Segment};
 use ferrowarp_tests::frame::Frame;
+use ferrowarp_tests::longest_poll::LongestPoll;
 use ferrowarp_tests::raw::{Fixture, Peer, recv_wr, untagged_fpdu};
 use ferrowarp_tests::sim::frames::{PoolSizes, TX_QUEUE_LEN, prefetched_bytes};
 use ferrowarp_tests::sim::link::Faults;
@@ -229,6 +231,39 @@ fn full_transmit_queue_is_shared_in_turn() {
     ports.sort_unstable();
     ports.dedup();
     assert_eq!(ports.len(), COUNT, "each has had a turn");
+}
+
+/// While the transmit queue is full, connections that are ready are visited now and then, but not
+/// all of them in one pass.
+#[test]
+fn full_transmit_queue_bounds_the_visits_of_a_pass() {
+    const COUNT: usize = 2000;
+    let mut world = World::new(&WorldOptions::new(1));
+    let (now, remote) = (world.now, world.socket(1, PORT));
+    let end = &mut world.ends[0];
+    for _ in 0..COUNT {
+        let qp = end.engine.create_qp(qp_init(16, 16)).unwrap();
+        end.engine.connect(now, qp, remote, &ConnParam::default()).unwrap();
+    }
+    end.engine.drive(now);
+    let mut reply = vec![0; 60];
+    let link = EthernetLink::without_vlan([2, 0, 0, 0, 0, 2]);
+    let (them, us) = (Ipv4Addr::new(198, 18, 0, 2), Ipv4Addr::new(198, 18, 0, 1));
+    arp::write_reply(link, them, (us, [2, 0, 0, 0, 0, 1]), &mut reply);
+    end.engine.device().inbound.borrow_mut().push_back(reply);
+    let mut polls = LongestPoll::default();
+    let shortages = |world: &World| world.ends[0].engine.counters().frame_shortages;
+    let mut visits = Vec::new();
+    for _ in 0..100 {
+        let before = shortages(&world);
+        world.now = world.now + 2 * MILLISECOND;
+        polls.time(|| drive_with_slots(&mut world, 0, 0));
+        visits.push(shortages(&world) - before);
+    }
+    let most = visits.iter().max().unwrap();
+    assert!(*most > 64 && *most <= 512, "{visits:?}");
+    assert!(visits.iter().sum::<u64>() > 2 * COUNT as u64, "all are visited again and again");
+    polls.assert_below("ready connections", Duration::from_millis(50));
 }
 
 /// Parses a frame as its receiver does.

@@ -1,5 +1,7 @@
 //! Incomplete FPDUs: they occupy memory, but block no other stream.
 
+use std::time::Duration;
+
 use ferrowarp_proto::ddp::memory::Access;
 use ferrowarp_proto::engine::PARTIAL_BYTES_MIN;
 use ferrowarp_proto::time::{MILLISECOND, SECOND};
@@ -11,6 +13,7 @@ use ferrowarp_proto::wire::ddp::{Tagged, Version};
 use ferrowarp_proto::wire::rdmap::Opcode;
 use ferrowarp_proto::wire::seq::Seq;
 use ferrowarp_proto::wire::tcp::Flags;
+use ferrowarp_tests::longest_poll::LongestPoll;
 use ferrowarp_tests::raw::{
     CQ, Fixture, PD, Peer, build_fpdu, empty_write_fpdu, mpa_request, recv_wr, untagged_fpdu,
 };
@@ -188,6 +191,28 @@ fn stalled_partial_fpdu_is_evicted() {
     assert_eq!(second.sent, end);
     expect_written(&fx, 2);
     assert_eq!(fx.engine.qp_state(second.qp), QpState::Rts);
+}
+
+/// The holder is found among more connections than a pass visits.
+#[test]
+fn stalled_partial_fpdu_is_found_among_many_connections() {
+    let mut fx = Fixture::new(|config| config.partial_bytes_max = 70_000);
+    for at in 0..1500 {
+        connect(&mut fx, 10_000 + at);
+    }
+    let [first, mut second] = competing_writers(&mut fx);
+    fx.now = fx.now + 11 * SECOND;
+    let mut polls = LongestPoll::default();
+    let end = second.stream.len();
+    second.send_to(&mut fx, end);
+    for _ in 0..3 {
+        polls.time(|| fx.poll());
+    }
+    assert_eq!(fx.engine.counters().partials_evicted, 1);
+    assert_eq!(fx.engine.qp_state(first.qp), QpState::Error);
+    second.send_to(&mut fx, end);
+    assert_eq!(second.sent, end);
+    polls.assert_below("a scan for stalled FPDUs", Duration::from_millis(50));
 }
 
 #[test]

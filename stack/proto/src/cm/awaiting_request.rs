@@ -114,6 +114,12 @@ impl AwaitingRequest {
         (of == port).then_some(index)
     }
 
+    /// Returns the next port from `from` on with a complete request that waits for the backlog.
+    pub(crate) fn next_port(&self, from: u16) -> Option<u16> {
+        let first = (from, ArrivalOrder(NonZeroU64::MIN), 0);
+        self.complete.range(first..).next().map(|&(port, ..)| port)
+    }
+
     fn remove_incomplete(&mut self, order: ArrivalOrder, remote: IpAddr, index: u32) -> bool {
         let group = self.hash.address_group(remote);
         let was_there = self.incomplete.remove(&(group, order, index));

@@ -22,6 +22,8 @@
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 
+use arrayvec::ArrayVec;
+
 use crate::cm::awaiting_request::AwaitingRequest;
 use crate::cm::cookie::{self, SynCookies};
 use crate::config::EngineConfig;
@@ -35,6 +37,8 @@ use crate::verbs::cm::CmError;
 use crate::wire::seq::Seq;
 use crate::wire::tcp::FourTuple;
 
+/// Ports whose backlogs are looked at in a pass, at most.
+pub(crate) const WAITING_PORTS_MAX: usize = 16;
 /// Half-open connections that may end in this time without a handshake. Beyond that number SYNs are
 /// answered with SYN cookies, which are limited.
 const FAILED_MAX: u32 = 128;
@@ -98,6 +102,8 @@ pub(crate) struct Listeners {
     in_setup: BTreeSet<(u16, u32)>,
     /// Passive connections whose MPA Request Frame is incomplete or waits for the backlog.
     pub(crate) awaiting_request: AwaitingRequest,
+    /// Port from which the next pass looks for requests that wait for a backlog.
+    waiting_from: u16,
     pub(super) cookies: SynCookies,
     pub(super) cookie_limit: JitteredRateLimit,
     pub(super) recycled: Option<Recycled>,
@@ -130,6 +136,7 @@ impl Listeners {
             failed: 0,
             in_setup: BTreeSet::new(),
             awaiting_request: AwaitingRequest::new(hash),
+            waiting_from: 0,
             cookies: SynCookies::new(seed),
             cookie_limit,
             recycled: None,
@@ -237,10 +244,19 @@ impl Listeners {
         self.awaiting_request.incomplete_count() < self.awaiting_request.len()
     }
 
-    /// Returns the ports with such requests.
-    pub(crate) fn waiting_ports(&self) -> Vec<u16> {
-        let ports = self.by_port.keys().copied();
-        ports.filter(|&port| self.awaiting_request.next_complete(port).is_some()).collect()
+    /// Returns ports with such requests, in turn: those whose turn it is in this pass.
+    pub(crate) fn waiting_ports(&mut self) -> ArrayVec<u16, WAITING_PORTS_MAX> {
+        let mut ports = ArrayVec::new();
+        while !ports.is_full() {
+            let next = self.awaiting_request.next_port(self.waiting_from);
+            let Some(port) = next.or_else(|| self.awaiting_request.next_port(0)) else { break };
+            if ports.contains(&port) {
+                break;
+            }
+            ports.push(port);
+            self.waiting_from = port.wrapping_add(1);
+        }
+        ports
     }
 
     /// Returns the connection to `port` whose complete request is to be offered next, if the
@@ -248,5 +264,30 @@ impl Listeners {
     pub(crate) fn next_pending(&self, port: u16) -> Option<u32> {
         let has_free_slot = self.get(port).is_some_and(|listener| !listener.is_full());
         if has_free_slot { self.awaiting_request.next_complete(port) } else { None }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use core::net::{IpAddr, Ipv4Addr};
+
+    use super::*;
+    use crate::net::reply_limits::ReplyLimits;
+
+    #[test]
+    fn ports_with_waiting_requests_are_looked_at_in_turn() {
+        const PORTS: u16 = 40;
+        let limit = ReplyLimits::new(1, 1000).cookies;
+        let mut listeners = Listeners::new(1, limit, ShardId(0), Arc::new(Backlogs::new(1)));
+        assert!(listeners.waiting_ports().is_empty());
+        let peer: IpAddr = Ipv4Addr::new(198, 18, 0, 9).into();
+        for port in (0..PORTS).rev() {
+            let order = listeners.awaiting_request.insert(peer, port.into());
+            listeners.awaiting_request.mark_complete(order, peer, port, port.into());
+        }
+        let mut seen: Vec<u16> = (0..5).flat_map(|_| listeners.waiting_ports()).collect();
+        assert_eq!(seen.len(), 5 * WAITING_PORTS_MAX);
+        seen.truncate(2 * usize::from(PORTS));
+        assert!(seen.iter().copied().eq((0..PORTS).chain(0..PORTS)));
     }
 }

@@ -3,8 +3,8 @@
 //! The application may poll events slowly, and peers must not be able to fill memory meanwhile. A
 //! queue pair has a small number of events in its life, and a listener no more requests than its
 //! backlog. But requests whose peers are gone, and queue pairs that were destroyed, leave stale
-//! events. These are never returned; they are removed once the queue has doubled since the last
-//! sweep.
+//! events. These are never returned. They are removed, some in each pass, once the queue has
+//! doubled since the last sweep ([`EventSweep`](super::event_sweep::EventSweep)).
 
 use crate::cm::connection::Phase;
 use crate::cm::env::Env;
@@ -17,15 +17,12 @@ use crate::verbs::cm::{Event, RequestId};
 use crate::verbs::queue_pairs::QueuePairs;
 use crate::verbs::wc::Completions;
 
-/// Queue length below which stale events are not removed.
-const SWEEP_MIN: usize = 256;
-
 impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
     /// Returns the oldest event. Connection requests whose peer is gone, and events of destroyed
     /// queue pairs, are skipped.
     pub fn next_event(&mut self) -> Option<Event> {
         loop {
-            let event = self.cx.verbs.events.pop_front()?;
+            let event = self.event_sweep.pop(&mut self.cx.verbs.events)?;
             if is_current(&self.cx.qps, &self.connections, &event) {
                 return Some(event);
             }
@@ -35,7 +32,7 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
     /// Returns the number of queued events, stale ones included.
     #[must_use]
     pub fn event_count(&self) -> usize {
-        self.cx.verbs.events.len()
+        self.event_sweep.len() + self.cx.verbs.events.len()
     }
 
     /// True if a request can still be accepted or rejected: its connection is not gone.
@@ -44,19 +41,14 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
         awaits_decision(&self.connections, request)
     }
 
-    /// Removes stale events if the queue is long. Cost: constant, amortized.
+    /// Removes stale events if the queue is long. Cost: bounded, and constant per event, amortized.
     #[inline(always)]
     pub(super) fn sweep_events(&mut self) {
-        if self.cx.verbs.events.len() >= self.sweep_events_at {
-            self.remove_stale_events();
+        if self.event_sweep.is_due(&self.cx.verbs.events) {
+            let Self { connections, cx, event_sweep, .. } = self;
+            let is_current = |event: &Event| is_current(&cx.qps, connections, event);
+            event_sweep.step(&mut cx.verbs.events, is_current);
         }
-    }
-
-    #[cold]
-    fn remove_stale_events(&mut self) {
-        let Self { connections, cx, sweep_events_at, .. } = self;
-        cx.verbs.events.retain(|event| is_current(&cx.qps, connections, event));
-        *sweep_events_at = (2 * cx.verbs.events.len()).max(SWEEP_MIN);
     }
 }
 

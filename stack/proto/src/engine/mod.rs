@@ -12,6 +12,7 @@
 
 mod api;
 mod connections;
+mod event_sweep;
 mod events;
 mod icmp_error;
 mod mesh;
@@ -53,6 +54,7 @@ use crate::cm::tx_reclaim::TxReclaim;
 use crate::ddp::memory::Memory;
 use crate::device::{Device, frame_capacity};
 use crate::engine::connections::Connections;
+use crate::engine::event_sweep::EventSweep;
 use crate::engine::tx_visits::TxVisits;
 use crate::mpa::fpdu_pool::FpduPool;
 use crate::net::interface::Interface;
@@ -100,14 +102,16 @@ pub struct Engine<D: Device, M: Memory, C: Completions> {
     lingering_cursor: u32,
     /// Earliest time of the next scan for partial FPDUs to evict.
     evict_partials_at: Instant,
+    /// Slot from which the scan in progress continues; 0 if none is.
+    evict_partials_from: usize,
     /// Time of the next check of unresolved next hops, at the latest, and epoch of the neighbor
     /// cache at the last one.
     resolve_at: Instant,
     resolve_epoch: u32,
     /// Visits of all ready connections while the transmit queue is full.
     tx_visits: TxVisits,
-    /// Length of the event queue at which stale events are removed.
-    sweep_events_at: usize,
+    /// Removal of stale events.
+    event_sweep: EventSweep,
     /// Received frames, the first of them last while they are processed.
     burst: Vec<D::Rx>,
     /// The burst of this pass was fetched, even if it was empty.
@@ -186,10 +190,11 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
             window_reclaim_cursor: 0,
             lingering_cursor: 0,
             evict_partials_at: Instant::ZERO,
+            evict_partials_from: 0,
             resolve_at: Instant::ZERO,
             resolve_epoch: 0,
             tx_visits: TxVisits::new(),
-            sweep_events_at: 0,
+            event_sweep: EventSweep::new(),
             burst: Vec::with_capacity(BURST_LEN),
             rx_burst_done: false,
             fired: Vec::new(),

@@ -14,7 +14,9 @@ use crate::verbs::wc::Completions;
 
 /// Minimum interval of scans over all connections.
 const SCAN_INTERVAL_NS: u64 = 100 * MILLISECOND;
-/// Connections ended per scan, at most: enough for the longest FPDU out of buffers of any length.
+/// Connections that a pass visits in a scan: the rest follows in the next passes.
+const SCAN_STEP: usize = 1024;
+/// Connections ended per step, at most: enough for the longest FPDU out of buffers of any length.
 const EVICTED_MAX: usize = 8;
 
 impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
@@ -22,9 +24,10 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
     /// was released, and all of them once per scan, of which some may have ended meanwhile.
     #[cold]
     pub(super) fn resume_held(&mut self, now: Instant) {
-        let is_scan = now >= self.evict_partials_at;
+        let mut is_scan = now >= self.evict_partials_at;
         if is_scan {
             self.evict_partial_fpdus(now);
+            is_scan = self.evict_partials_from == 0;
         }
         if !self.cx.pools.fpdu.take_released() && !is_scan {
             return;
@@ -51,16 +54,22 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
     /// first, that have kept more than the guaranteed minimum for longer than `partial_timeout_ns`.
     /// A connection that only awaits the peer's Terminate does not await it any longer.
     ///
-    /// Cost: visits each connection, at most ten times per second.
+    /// Cost: visits [`SCAN_STEP`] connections, and each at most ten times per second.
     #[cold]
     pub(super) fn evict_partial_fpdus(&mut self, now: Instant) {
         if now < self.evict_partials_at {
             return;
         }
-        self.evict_partials_at = now + SCAN_INTERVAL_NS;
         let timeout_ns = self.cx.config.partial_timeout_ns;
         let mut old: Vec<(Instant, u32)> = Vec::new();
-        for conn in self.connections.iter() {
+        let (from, slots) = (self.evict_partials_from, self.connections.slot_count());
+        let end = slots.min(from + SCAN_STEP);
+        let is_last = end == slots;
+        self.evict_partials_from = if is_last { 0 } else { end };
+        self.evict_partials_at = if is_last { now + SCAN_INTERVAL_NS } else { now };
+        for index in from..end {
+            let conn = u32::try_from(index).ok().and_then(|index| self.connections.get(index));
+            let Some(conn) = conn else { continue };
             let deframer = match &conn.phase {
                 Phase::Rdma { deframer } => deframer,
                 Phase::DrainTerminate { deframer } => deframer,

@@ -17,6 +17,9 @@ use crate::verbs::wc::Completions;
 /// receive. If it sent for all connections it would fill the transmit queue: ACKs would be late,
 /// and the frames in use far more than the caches hold.
 const TX_BURST_BEGUN: u64 = (BURST_LEN - TX_QUANTUM_SEGMENTS) as u64;
+/// Connections of a list that a pass visits, at most, whether they send or not; the others come
+/// first in the next one. Those that only acknowledge, or find no frame, do not count as a burst.
+const VISITS_MAX: usize = 512;
 
 impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
     /// Lets connections transmit one quantum each, until a burst is sent. Once the transmit queue
@@ -52,10 +55,13 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
             let Self { connections, cx, .. } = self;
             cx.schedule.awaiting_frame.retain(|&id| connections.index(id).is_some());
         }
-        while self.cx.device.tx_free_count() > 0
+        let mut visits = 0;
+        while visits < VISITS_MAX
+            && self.cx.device.tx_free_count() > 0
             && self.cx.stream_segments_out() <= sent_max
             && let Some(id) = self.cx.schedule.awaiting_frame.pop_front()
         {
+            visits += 1;
             let Some(result) = self.visit(now, id, Connection::on_frame_awaited, true) else {
                 continue;
             };
@@ -80,7 +86,8 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
         let mut starved = None;
         let mut visits_all = None;
         let prefetches = self.prefetches() && self.cx.schedule.ready.len() > 1;
-        for _ in 0..self.cx.schedule.ready.len() {
+        let count = self.cx.schedule.ready.len();
+        for _ in 0..count.min(VISITS_MAX) {
             if self.cx.stream_segments_out() > sent_max
                 || self.cx.device.tx_free_count() == 0
                     && !*visits_all.get_or_insert_with(|| self.tx_visits.begin_if_due(now))
@@ -103,7 +110,7 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
             }
         }
         let ready = &mut self.cx.schedule.ready;
-        if let Some(first) = starved
+        if let Some(first) = starved.filter(|_| count <= VISITS_MAX)
             && let Some(at) = ready.iter().position(|&id| id == first)
         {
             ready.rotate_left(at);

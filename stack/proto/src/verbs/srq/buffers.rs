@@ -10,6 +10,9 @@ use crate::ddp::untagged::UntaggedBuffer;
 use crate::verbs::wc::QpId;
 use crate::verbs::wr::RecvWr;
 
+/// Buffers credited in a pass, at most: an application may post a whole queue at once.
+const CREDITS_PER_PASS: usize = 1024;
+
 /// Limit event: the number of buffers left, and the queue pair that took most, with their number.
 pub(crate) type LimitEvent = (usize, Option<(QpId, u64)>);
 
@@ -53,7 +56,7 @@ struct EngineAccount {
     /// Buffers that it has taken and not accounted for.
     stashed: usize,
     /// Queue pairs for whose buffers others were posted; one entry for each.
-    credits: Vec<QpId>,
+    credits: VecDeque<QpId>,
     /// Queue pair that took most buffers since the limit was armed, and their number.
     top_taker: Option<(QpId, u64)>,
 }
@@ -114,7 +117,7 @@ impl SrqBuffers {
 impl State {
     /// Returns the number of buffers left.
     fn len(&self) -> usize {
-        self.taken_len() + self.credited_len()
+        self.taken_len() + self.rq.len()
     }
 
     /// Returns the number of buffers left that are not in the ring: engines have them, or gave them
@@ -129,7 +132,6 @@ impl State {
     }
 
     pub(super) fn free_slots(&mut self) -> usize {
-        self.credit_posted();
         self.rq.count_max() - self.len()
     }
 
@@ -147,31 +149,40 @@ impl State {
         self.rq.publish_retired(self.taken_len());
     }
 
-    /// Credits queue pairs with the buffers posted since the call before, which replace those taken
-    /// first. A buffer that replaces none adds to the queue.
-    fn credit_posted(&mut self) {
+    /// Credits queue pairs with buffers posted and not credited yet, at most `max`: each replaces
+    /// the one that was taken first. A buffer that replaces none adds to the queue.
+    fn credit_posted(&mut self, max: usize) {
         let posted = self.rq.taken() + self.rq.len() as u64;
-        for _ in std::mem::replace(&mut self.posted, posted)..posted {
-            let Some((engine, holder)) = self.holders.pop_front() else { break };
-            self.engines[engine].credits.push(holder);
+        for _ in 0..max {
+            if self.posted == posted {
+                break;
+            }
+            let Some((engine, holder)) = self.holders.pop_front() else {
+                self.posted = posted;
+                break;
+            };
+            self.posted += 1;
+            self.engines[engine].credits.push_back(holder);
         }
     }
 
-    /// Passes the queue pairs of an engine that were credited to `credit`, once for each buffer.
+    /// Passes queue pairs of an engine that were credited to `credit`, once for each buffer, as
+    /// many as a pass may. The others keep their credits.
     pub(super) fn take_credits(&mut self, engine: usize, credit: impl FnMut(QpId)) {
-        self.credit_posted();
-        self.engines[engine].credits.drain(..).for_each(credit);
+        self.credit_posted(CREDITS_PER_PASS);
+        let credits = &mut self.engines[engine].credits;
+        credits.drain(..credits.len().min(CREDITS_PER_PASS)).for_each(credit);
     }
 
     /// Returns the number of credits of one queue pair, which it keeps.
     pub(super) fn credits_of(&mut self, engine: usize, qp: QpId) -> usize {
-        self.credit_posted();
+        self.credit_posted(usize::MAX);
         self.engines[engine].credits.iter().filter(|&&credited| credited == qp).count()
     }
 
     /// Removes the credits of one queue pair; returns their number.
     pub(super) fn take_credits_of(&mut self, engine: usize, qp: QpId) -> usize {
-        self.credit_posted();
+        self.credit_posted(usize::MAX);
         let credits = &mut self.engines[engine].credits;
         let before = credits.len();
         credits.retain(|&credited| credited != qp);
@@ -186,7 +197,7 @@ impl State {
         max: usize,
         out: &mut VecDeque<UntaggedBuffer>,
     ) {
-        self.credit_posted();
+        self.credit_posted(CREDITS_PER_PASS);
         let available = self.returned.len() + self.credited_len();
         let is_scarce = self.engines.len() > 1 && available < max * self.engines.len();
         let count = available.min(if is_scarce { 1 } else { max });
@@ -240,7 +251,6 @@ impl State {
         if self.limit == 0 {
             return None;
         }
-        self.credit_posted();
         let left = self.len();
         if left >= self.limit {
             return None;
@@ -343,6 +353,35 @@ mod tests {
         assert_eq!(state.take_credits_of(1, QP[1]), 2);
         assert_eq!(credits(&mut state, 1), []);
         assert_eq!(state.holders, [(1, QP[1])]);
+    }
+
+    #[test]
+    fn whole_queue_posted_at_once_is_credited_over_several_passes() {
+        const COUNT: usize = 8192;
+        let (producer, rq, _) = recv_queue(COUNT);
+        let queue = SrqBuffers::with_producer(rq, Some(producer), 1);
+        let mut state = queue.lock();
+        let post_all = |state: &mut State| {
+            for wr_id in 0..COUNT as u64 {
+                assert!(state.post(&RecvWr { wr_id, sg_list: SgList::default() }));
+            }
+        };
+        post_all(&mut state);
+        for at in 0..COUNT {
+            let mut taken = VecDeque::new();
+            state.take_batch(0, 1, &mut taken);
+            assert_eq!(taken.len(), 1);
+            state.account(0, [QP[at % 2]].into_iter(), 0, None);
+        }
+        state.publish_retired();
+        post_all(&mut state);
+        assert_eq!((state.len(), state.free_slots()), (COUNT, 0));
+        assert_eq!(credits(&mut state, 0).len(), CREDITS_PER_PASS);
+        // One that holds as many as it may counts with all of its credits at once.
+        assert_eq!(state.credits_of(0, QP[0]), (COUNT - CREDITS_PER_PASS) / 2);
+        assert_eq!(state.take_credits_of(0, QP[0]), (COUNT - CREDITS_PER_PASS) / 2);
+        let rest: Vec<_> = (0..4).map(|_| credits(&mut state, 0).len()).collect();
+        assert_eq!(rest, [1024, 1024, 1024, 512]);
     }
 
     #[test]

@@ -1,0 +1,117 @@
+//! Sweep of the event queue: stale events are removed, some in each pass.
+
+use std::collections::VecDeque;
+
+use crate::verbs::cm::Event;
+
+/// Queue length below which stale events are not removed.
+const SWEEP_MIN: usize = 256;
+/// Events examined in a pass, at most.
+const SWEEP_STEP: usize = 256;
+
+/// Sweep of stale events. The queue has three parts: events that the current sweep has examined,
+/// those that the one before has and this one has not, and newer ones, which [`Verbs`] has.
+///
+/// [`Verbs`]: crate::verbs::context::Verbs
+pub(super) struct EventSweep {
+    examined: VecDeque<Event>,
+    to_examine: VecDeque<Event>,
+    /// Events that the current sweep has to examine; 0: there is none.
+    left: usize,
+    /// Number of newer events at which a sweep begins, or 0 during one.
+    due_at: usize,
+}
+
+impl EventSweep {
+    pub(super) const fn new() -> Self {
+        Self { examined: VecDeque::new(), to_examine: VecDeque::new(), left: 0, due_at: SWEEP_MIN }
+    }
+
+    /// Returns the number of events, without the newer ones.
+    pub(super) fn len(&self) -> usize {
+        self.examined.len() + self.to_examine.len()
+    }
+
+    /// True if [`EventSweep::step`] is to be called in this pass.
+    #[inline(always)]
+    pub(super) fn is_due(&self, newer: &VecDeque<Event>) -> bool {
+        newer.len() >= self.due_at
+    }
+
+    /// Removes and returns the oldest event, `newer` being the third part of the queue.
+    pub(super) fn pop(&mut self, newer: &mut VecDeque<Event>) -> Option<Event> {
+        let oldest = self.examined.pop_front();
+        oldest.or_else(|| self.to_examine.pop_front()).or_else(|| newer.pop_front())
+    }
+
+    /// Examines some events, and drops those that are not current.
+    #[cold]
+    pub(super) fn step(
+        &mut self,
+        newer: &mut VecDeque<Event>,
+        is_current: impl Fn(&Event) -> bool,
+    ) {
+        if self.left == 0 {
+            std::mem::swap(&mut self.examined, &mut self.to_examine);
+            self.left = self.to_examine.len() + newer.len();
+            self.due_at = 0;
+        }
+        for _ in 0..SWEEP_STEP.min(self.left) {
+            let event = self.to_examine.pop_front().or_else(|| newer.pop_front());
+            self.left = if event.is_some() { self.left - 1 } else { 0 };
+            self.examined.extend(event.filter(&is_current));
+        }
+        if self.left == 0 {
+            self.due_at = self.examined.len().max(SWEEP_MIN);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use core::cell::Cell;
+
+    use super::*;
+    use crate::verbs::wc::QpId;
+
+    fn event(index: u32) -> Event {
+        Event::Streaming { qp: QpId { index, generation: 0 } }
+    }
+
+    fn index_of(event: &Event) -> u32 {
+        let Event::Streaming { qp } = event else { unreachable!("only these are queued") };
+        qp.index
+    }
+
+    /// Stale are all but each tenth.
+    #[test]
+    fn sweep_examines_some_events_in_a_pass_and_keeps_the_order() {
+        const COUNT: u32 = 10_000;
+        let (mut sweep, mut newer) = (EventSweep::new(), VecDeque::new());
+        let mut found = Vec::new();
+        for round in 0..3 {
+            newer.extend((round * COUNT..(round + 1) * COUNT).map(event));
+            for _ in 0..200 {
+                let examined = Cell::new(0);
+                if sweep.is_due(&newer) {
+                    sweep.step(&mut newer, |event| {
+                        examined.set(examined.get() + 1);
+                        index_of(event).is_multiple_of(10)
+                    });
+                }
+                assert!(examined.get() <= SWEEP_STEP);
+                // The application polls meanwhile.
+                if examined.get() > 0 {
+                    found.extend(sweep.pop(&mut newer));
+                }
+            }
+            assert!(sweep.left == 0 && !sweep.is_due(&newer));
+        }
+        let left = sweep.len() + newer.len();
+        assert!(left < 4000, "{left}");
+        found.extend(std::iter::from_fn(|| sweep.pop(&mut newer)));
+        assert!(found.is_sorted_by_key(index_of));
+        let current = found.iter().filter(|event| index_of(event).is_multiple_of(10));
+        assert_eq!(current.count(), 3000);
+    }
+}
