@@ -85,6 +85,24 @@ fn segmented_send_keeps_its_srq_buffer() {
     assert_eq!(taken, [0, 1]);
 }
 
+/// Also while another has taken a buffer since, but fewer.
+#[test]
+fn srq_limit_event_names_the_next_after_the_top_consumer_was_destroyed() {
+    let (mut world, qps, srq, _) = connected_with_srq(3, 12);
+    world.ends[1].engine.arm_srq(srq, 4).unwrap();
+    for (number, count) in [4, 3, 1].into_iter().enumerate() {
+        for wr_id in 0..count {
+            post(&mut world, 0, qps[number][0], send(wr_id, b"some", None));
+        }
+    }
+    settle(&mut world);
+    let now = world.now;
+    world.ends[1].engine.destroy_qp(now, qps[0][1]);
+    post(&mut world, 0, qps[2][0], send(1, b"one more", None));
+    let limit = Event::SrqLimit { srq, left: 3, most: Some((qps[1][1], 3)) };
+    assert_eq!(event(&mut world, 1), limit);
+}
+
 // req-test: DDP-218, RDMAP-297
 #[test]
 fn srq_limit_event_fires_once_and_names_the_top_consumer() {

@@ -144,6 +144,11 @@ impl<M, C> Verbs<M, C> {
         !self.used_srqs.is_empty()
     }
 
+    /// Index of the shared receive queue for which the pass is ended next.
+    pub(super) fn last_used_srq(&self) -> Option<u32> {
+        self.used_srqs.last().copied()
+    }
+
     /// Ends the pass for one of the shared receive queues of which buffers were taken, and returns
     /// it; `None` once that is done for all.
     pub(super) fn end_pass_of_srq(&mut self) -> Option<&Srq> {

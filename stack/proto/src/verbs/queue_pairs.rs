@@ -66,8 +66,7 @@ impl QueuePairs {
         Ok(id)
     }
 
-    /// Destroys a queue pair; completions not reported yet are dropped. Cost: visits each queue
-    /// pair if this one took most buffers of a shared receive queue.
+    /// Destroys a queue pair; completions not reported yet are dropped. Visits no other.
     pub(crate) fn destroy<M, C>(&mut self, verbs: &mut Verbs<M, C>, qp: QpId) {
         let Some(index) = self.slot(qp) else { return };
         self.slots[qp.slot()] = NO_SLOT;
@@ -76,8 +75,7 @@ impl QueuePairs {
         if let Some(srq) = usage.map(|usage| usage.index())
             && let Some(queue) = verbs.srqs.get_mut(srq)
         {
-            let uses_it = |qp: &Qp| Some((qp.id, qp.srq.filter(|usage| usage.index() == srq)?));
-            queue.detach(qp, self.iter().filter_map(uses_it));
+            queue.detach(qp);
         }
     }
 
@@ -242,7 +240,14 @@ impl QueuePairs {
 
     #[cold]
     fn end_pass_of_srqs<M, C>(&mut self, verbs: &mut Verbs<M, C>) {
-        while let Some(queue) = verbs.end_pass_of_srq() {
+        while let Some(srq) = verbs.last_used_srq() {
+            if let Some(queue) = verbs.srqs.get_mut(srq)
+                && queue.has_lost_top_taker()
+            {
+                let uses_it = |qp: &Qp| Some((qp.id, qp.srq.filter(|usage| usage.index() == srq)?));
+                queue.find_top_taker(self.iter().filter_map(uses_it));
+            }
+            let Some(queue) = verbs.end_pass_of_srq() else { continue };
             queue.take_credits(|holder| {
                 if let Some(usage) = self.by_id_mut(holder).and_then(|qp| qp.srq.as_mut()) {
                     usage.outstanding -= 1;

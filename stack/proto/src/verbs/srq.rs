@@ -47,6 +47,9 @@ pub(super) struct Srq {
     /// number; and how often the limit had been armed then.
     top_taker: Option<(QpId, u64)>,
     top_arm_count: u64,
+    /// That queue pair was destroyed. The next one is looked for when a buffer is taken: visiting
+    /// all at each destruction would make the end of many quadratic.
+    has_lost_top_taker: bool,
     /// Number of queue pairs attached.
     pub(super) qp_count: usize,
 }
@@ -92,6 +95,7 @@ impl Srq {
             stash: VecDeque::with_capacity(BATCH_LEN),
             used: Vec::new(),
             top_taker: None,
+            has_lost_top_taker: false,
             top_arm_count: 0,
             qp_count: 0,
         }
@@ -207,18 +211,29 @@ impl Srq {
         buffers.take_limit_event()
     }
 
-    /// Detaches a queue pair that was destroyed. If it took most buffers, the one of `others` that
-    /// did is recorded.
-    pub(super) fn detach(&mut self, qp: QpId, others: impl Iterator<Item = (QpId, SrqUsage)>) {
+    /// Detaches a queue pair that was destroyed.
+    pub(super) fn detach(&mut self, qp: QpId) {
         self.qp_count -= 1;
         if self.top_taker.is_some_and(|(taker, _)| taker == qp) {
-            self.top_taker = others
-                .map(|(qp, usage)| (qp, usage.taken_since_arm(self)))
-                .filter(|&(_, taken)| taken > 0)
-                .max_by_key(|&(_, taken)| taken);
+            self.top_taker = None;
+            self.has_lost_top_taker = true;
             let mut buffers = self.buffers.lock();
-            buffers.account(self.shard, [].into_iter(), self.top_arm_count, self.top_taker);
+            buffers.account(self.shard, [].into_iter(), self.top_arm_count, None);
         }
+    }
+
+    /// True if [`Srq::find_top_taker`] is to be called before the end of the pass.
+    pub(super) const fn has_lost_top_taker(&self) -> bool {
+        self.has_lost_top_taker
+    }
+
+    /// Finds the queue pair that took most buffers, among `all` that use the queue.
+    pub(super) fn find_top_taker(&mut self, all: impl Iterator<Item = (QpId, SrqUsage)>) {
+        self.has_lost_top_taker = false;
+        self.top_taker = all
+            .map(|(qp, usage)| (qp, usage.taken_since_arm(self)))
+            .filter(|&(_, taken)| taken > 0)
+            .max_by_key(|&(_, taken)| taken);
     }
 }
 
