@@ -186,14 +186,16 @@ impl Wheel {
                 turns_left -= 1;
             }
             let slot = slot_of(0, self.current);
-            while left > 0
-                && let Some(timer) = self.pop(0, slot)
-            {
-                fired.push(timer);
-                left -= 1;
-            }
             if self.is_occupied(0, slot) {
-                break;
+                while left > 0
+                    && let Some(timer) = self.pop(0, slot)
+                {
+                    fired.push(timer);
+                    left -= 1;
+                }
+                if self.is_occupied(0, slot) {
+                    break;
+                }
             }
             let mut next = self.next_occupied(0, self.current + 1);
             if next & SLOT_MASK == 0 && self.occupied[0] == [0; SLOT_COUNT / 64] {

@@ -108,22 +108,32 @@ impl Links {
     #[inline]
     pub(crate) fn serve_hot<E: EngineQueues>(&mut self, engine: &mut E) -> bool {
         let Self { slots, hot, .. } = self;
-        let (mut any, mut budget) = (false, REQUESTS_PER_POLL);
-        for at in 0..hot.len() {
-            if let Some(Some(link)) = slots.get_mut(hot[at])
+        let (mut any, mut budget, mut last) = (false, REQUESTS_PER_POLL, None);
+        for &slot in &*hot {
+            if let Some(Some(link)) = slots.get_mut(slot)
                 && link.has_posted()
             {
                 let served = link.serve(engine, budget.min(TAKE_COUNT_MAX));
                 any |= served.any;
                 budget -= served.sends;
                 if budget == 0 {
-                    // The next poll begins with those behind it.
-                    hot.rotate_left(at + 1);
+                    last = Some(slot);
                     break;
                 }
             }
         }
+        if let Some(last) = last {
+            self.begin_behind(last);
+        }
         any
+    }
+
+    /// The next poll begins with the hot queue pairs behind this one.
+    #[cold]
+    fn begin_behind(&mut self, last: usize) {
+        if let Some(at) = self.hot.iter().position(|&slot| slot == last) {
+            self.hot.rotate_left(at + 1);
+        }
     }
 
     /// Takes the requests posted to queue pairs whose doorbells are set, as many as one poll may;

@@ -57,9 +57,10 @@ const _: () = assert!(size_of::<Entry>() == 32, "two entries share a cache line"
 impl Entry {
     /// Returns the entry of the request `wqe`, which begins in `slot`.
     #[inline(always)]
-    pub(super) fn new(slot: u64, wqe: &Wqe<'_>, progress: Progress) -> Self {
+    pub(super) fn new(slot: u64, wqe: &Wqe<'_>) -> Self {
         #[expect(clippy::cast_possible_truncation, reason = "a queue has fewer slots")]
         let slot = slot as u32;
+        let progress = Progress::Queued;
         Self { control: wqe.control(), wr_id: wqe.wr_id(), slot, len: wqe.len(), progress }
     }
 

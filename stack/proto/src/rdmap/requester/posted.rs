@@ -3,7 +3,7 @@
 use super::entries::{Entry, Progress};
 use super::{Rejection, Requester};
 use crate::rdmap::operation::SendWr;
-use crate::rdmap::send_queue::wqe::OpcodeSet;
+use crate::rdmap::send_queue::wqe::{Control, OpcodeSet};
 
 /// What is rejected of the requests that are taken from the send queue: the connection may have
 /// changed after they were posted.
@@ -38,22 +38,31 @@ impl Requester {
     #[inline]
     pub fn take_posted(&mut self, admission: Admission, max: usize) -> usize {
         let unsent = OpcodeSet::LOCAL.union(admission.rejected);
-        let mut count = 0;
-        while count < max
+        // Counted down: the loop has no register to spare for the maximum.
+        let mut left = max;
+        while left > 0
             && let Some((slot, wqe)) = self.sq.take()
         {
-            let mut progress = Progress::Queued;
-            if unsent.contains_of(wqe.control()) {
-                self.local_count += 1;
-                if admission.rejected.contains_of(wqe.control()) {
-                    progress = Progress::Rejected(admission.reason);
-                }
-            }
+            let control = wqe.control();
             // req: DDP-109, RDMAP-003, RDMAP-139, RDMAP-178
-            self.entries.push(Entry::new(slot, &wqe, progress));
-            count += 1;
+            self.entries.push(Entry::new(slot, &wqe));
+            if unsent.contains_of(control) {
+                self.note_unsent(control, admission);
+            }
+            left -= 1;
         }
-        count
+        max - left
+    }
+
+    /// The request taken last is not sent.
+    #[cold]
+    fn note_unsent(&mut self, control: Control, admission: Admission) {
+        self.local_count += 1;
+        if admission.rejected.contains_of(control)
+            && let Some(entry) = self.entries.get_mut(self.entries.end - 1)
+        {
+            entry.progress = Progress::Rejected(admission.reason);
+        }
     }
 
     /// True if a posted request was not taken.

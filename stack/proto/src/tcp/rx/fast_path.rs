@@ -14,8 +14,6 @@
 mod hot_state;
 mod tcb;
 
-pub(in crate::tcp) use hot_state::Predicted;
-
 use crate::wire::tcp::Ecn;
 
 /// Eligibility of segments for the fast path, and other state that it tests; one bit each.

@@ -35,9 +35,9 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
         self.segment_counts.segments_in = self.segment_counts.segments_in.wrapping_add(1);
         let payload = TrainPayload::single(seg.payload_len());
         if let Some(header) = seg.plain_header()
-            && let Some(predicted) = self.predict(now, &header, payload.len)
+            && self.predict(now, &header, payload.len).is_some()
         {
-            self.receive_predicted(now, &header, &payload, &predicted);
+            self.receive_predicted(now, &header, &payload);
             if seg.payload.is_empty() {
                 return Delivered::Nothing;
             }

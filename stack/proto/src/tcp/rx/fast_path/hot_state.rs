@@ -55,25 +55,12 @@ pub(super) struct FollowUp {
     pub(super) ends_round: bool,
 }
 
-/// Segment that header prediction accepts.
-#[derive(Clone, Copy, Debug)]
-pub(in crate::tcp) struct Predicted {
-    /// Bytes that it acknowledges.
-    acked: u32,
-    /// Send window that it advertises.
-    window: u32,
-    /// Clock of the round that it belongs to: the echo of our timestamp, or our clock.
-    clock: u32,
-    /// Bytes of a train that begins with it, at most.
-    pub(in crate::tcp) train_len_max: u32,
-}
-
 impl<T: Retained> HotState<'_, T> {
     /// Header prediction (RFC 7323 section 5.6): accepts a segment with in-order data, an ACK of
     /// new data, both, or a window update, and any train that begins with it. `len` is the length
-    /// of its payload. Changes nothing.
+    /// of its payload. Changes nothing. Returns the maximum length of the train.
     #[inline(always)]
-    pub(super) fn predict(&self, now: Instant, seg: &PlainHeader, len: u32) -> Option<Predicted> {
+    pub(super) fn predict(&self, now: Instant, seg: &PlainHeader, len: u32) -> Option<u32> {
         let acked = seg.ack - self.snd.una;
         let window = u32::from(seg.window) << self.snd.wscale;
         let flight = self.snd.flight();
@@ -89,29 +76,27 @@ impl<T: Retained> HotState<'_, T> {
         {
             return None;
         }
-        let mut clock = self.ts.tsval(now);
         if self.ts_on {
-            let (val, echo) = seg.ts?;
+            let (val, _) = seg.ts?;
             // PAWS.
             if val.wrapping_sub(self.ts.recent).cast_signed() < 0 {
                 return None;
             }
-            clock = echo;
         }
-        Some(Predicted { acked, window, clock, train_len_max })
+        Some(train_len_max)
     }
 
     /// Processes a segment that was predicted. `seg` is its header, or that of the first segment of
-    /// a train; `payload` is that of both.
+    /// a train; `payload` is that of both. Computes some values again: passing them costs more.
     #[inline(always)]
     pub(super) fn receive(
         &mut self,
         now: Instant,
         seg: &PlainHeader,
         payload: &TrainPayload,
-        predicted: &Predicted,
     ) -> FollowUp {
-        let &Predicted { acked, window, clock, .. } = predicted;
+        let acked = seg.ack - self.snd.una;
+        let window = u32::from(seg.window) << self.snd.wscale;
         if self.ts_on
             && let Some((val, _)) = seg.ts
             && seg.seq <= self.rcv.last_ack_sent
@@ -128,6 +113,9 @@ impl<T: Retained> HotState<'_, T> {
         if payload.len > 0 {
             self.rcv.nxt += payload.len;
             self.rcv.on_in_order(now, self.timers, payload, self.cfg.delayed_ack_ns);
+            // Clock of the round that it belongs to: the echo of our timestamp, or our clock.
+            let echo = seg.ts.filter(|_| self.ts_on).map(|(_, echo)| echo);
+            let clock = echo.unwrap_or_else(|| self.ts.tsval(now));
             follow_up.ends_round = self.rcv_round_end.is_reached(clock);
         }
         follow_up

@@ -1,7 +1,7 @@
 //! Fast path of a connection: what is eligible, and its calls.
 
 use super::FastPath;
-use super::hot_state::{FollowUp, HotState, Predicted};
+use super::hot_state::{FollowUp, HotState};
 use crate::device::{Retained, RxFrame};
 use crate::tcp::events::{Transmit, TxDemand};
 use crate::tcp::recovery::tlp::TlpProbe;
@@ -39,14 +39,15 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
     }
 
     /// Predicts a received segment with this header and `len` bytes of payload; `None` if it has to
-    /// take the slow path. Changes nothing.
+    /// take the slow path. Changes nothing. Returns the maximum length of a train that begins with
+    /// it.
     #[inline(always)]
     pub(in crate::tcp) fn predict(
         &mut self,
         now: Instant,
         seg: &PlainHeader,
         len: u32,
-    ) -> Option<Predicted> {
+    ) -> Option<u32> {
         debug_assert_eq!(self.fast_path, self.fast_path_eligibility());
         if !self.fast_path.is_rx_eligible() {
             return None;
@@ -62,9 +63,8 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
         now: Instant,
         seg: &PlainHeader,
         payload: &TrainPayload,
-        predicted: &Predicted,
     ) {
-        let follow_up = self.hot().receive(now, seg, payload, predicted);
+        let follow_up = self.hot().receive(now, seg, payload);
         if follow_up.is_rtt_sample || follow_up.grows_cwnd || follow_up.ends_round {
             self.finish_fast_path(now, seg, &follow_up);
         }

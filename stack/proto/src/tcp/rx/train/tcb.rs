@@ -2,7 +2,6 @@
 
 use super::TrainPayload;
 use crate::device::{Retained, RxFrame};
-use crate::tcp::rx::fast_path::Predicted;
 use crate::tcp::tcb::Tcb;
 use crate::time::Instant;
 use crate::wire::tcp::{PlainHeader, PlainSegment};
@@ -33,25 +32,15 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
         len: u32,
         find_train: impl FnOnce(&Self, u32) -> TrainPayload,
     ) -> Option<TrainPayload> {
-        let predicted = self.predict(now, header, len)?;
-        let payload = if len > 0 {
-            find_train(self, predicted.train_len_max)
-        } else {
-            TrainPayload::single(0)
-        };
-        self.receive_plain(now, header, &payload, predicted);
+        let len_max = self.predict(now, header, len)?;
+        let payload = if len > 0 { find_train(self, len_max) } else { TrainPayload::single(0) };
+        self.receive_plain(now, header, &payload);
         Some(payload)
     }
 
     #[inline(never)]
-    fn receive_plain(
-        &mut self,
-        now: Instant,
-        header: &PlainHeader,
-        payload: &TrainPayload,
-        predicted: Predicted,
-    ) {
-        self.receive_predicted(now, header, payload, &predicted);
+    fn receive_plain(&mut self, now: Instant, header: &PlainHeader, payload: &TrainPayload) {
+        self.receive_predicted(now, header, payload);
         let counts = &mut self.segment_counts;
         counts.segments_in = counts.segments_in.wrapping_add(payload.segments);
     }
