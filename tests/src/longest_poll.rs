@@ -4,11 +4,15 @@ use std::time::Duration;
 
 use nix::time::{ClockId, clock_gettime};
 
+/// Longest poll of a test of one engine. Most take a thousandth of it, but tests are not optimized,
+/// and machines are busy.
+pub const LIMIT: Duration = Duration::from_millis(50);
+
 /// Meter of the longest poll of a test, in CPU time of the polling thread.
 ///
 /// One poll serves every connection, queue pair and application of its shard: a test that fills a
 /// shared resource passes each poll through [`Self::time`] and ends with [`Self::assert_below`].
-/// CPU time leaves out other programs that take the core meanwhile.
+/// Fixtures do both. CPU time leaves out other programs that take the core meanwhile.
 #[derive(Debug, Default)]
 pub struct LongestPoll {
     longest: Duration,
@@ -29,6 +33,15 @@ impl LongestPoll {
     #[must_use]
     pub fn longest(&self) -> Duration {
         self.longest
+    }
+
+    /// For the end of a fixture: as [`Self::assert_below`] with [`LIMIT`], in the name of the test,
+    /// unless that has failed or polled nothing.
+    pub fn end(&self) {
+        let thread = std::thread::current();
+        if self.polls > 0 && !std::thread::panicking() {
+            self.assert_below(thread.name().unwrap_or("a test"), LIMIT);
+        }
     }
 
     /// Prints the longest poll of the test `name`.

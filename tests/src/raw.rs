@@ -22,6 +22,7 @@ use ferrowarp_proto::wire::seq::Seq;
 use ferrowarp_proto::wire::tcp::{Fields, Flags, FourTuple, Options, Segment};
 
 use crate::frame::Frame;
+use crate::longest_poll::LongestPoll;
 use crate::sim::frames::{HeapDevice, PoolSizes};
 pub use crate::sim::pairs::{CQ, PD, PORT};
 use crate::sim::world::{CompletionQueues, address};
@@ -60,6 +61,14 @@ pub struct Fixture {
     pub queues: CompletionQueues,
     /// Virtual time.
     pub now: Instant,
+    /// Printed and bounded at the end of the test.
+    polls: LongestPoll,
+}
+
+impl Drop for Fixture {
+    fn drop(&mut self) {
+        self.polls.end();
+    }
 }
 
 impl Fixture {
@@ -86,7 +95,8 @@ impl Fixture {
         let cq = FaultyCq { queues: queues.clone(), push_results: Rc::clone(&push_results) };
         let mut engine = Engine::new(config, device, Rc::clone(&arena), cq);
         engine.listen(PORT, 64).expect("works");
-        Self { engine, push_results, arena, queues, now: Instant::from_nanos(1000) }
+        let (now, polls) = (Instant::from_nanos(1000), LongestPoll::default());
+        Self { engine, push_results, arena, queues, now, polls }
     }
 
     /// Puts a frame on the wire to the engine.
@@ -108,14 +118,20 @@ impl Fixture {
         self.take_sent().into_iter().filter_map(parse).collect()
     }
 
+    /// Drives the engine once. True if it had anything to do.
+    pub fn drive(&mut self) -> bool {
+        let Self { engine, polls, now, .. } = self;
+        polls.time(|| engine.drive(*now))
+    }
+
     /// Passes until all injected frames are processed.
     pub fn process(&mut self) {
         while {
-            self.engine.drive(self.now);
+            self.drive();
             self.now = self.now + MICROSECOND;
             !self.engine.device().inbound.borrow().is_empty()
         } {}
-        self.engine.drive(self.now);
+        self.drive();
     }
 
     /// Advances time, firing timers; what the engine sends is lost.
@@ -124,14 +140,14 @@ impl Fixture {
         while self.now < end {
             let next = self.engine.deadline().unwrap_or(end).max(self.now + MICROSECOND);
             self.now = next.min(end);
-            self.engine.drive(self.now);
+            self.drive();
             self.take_sent();
         }
     }
 
     /// Drives the engine once, and advances the time.
     pub fn poll(&mut self) {
-        self.engine.drive(self.now);
+        self.drive();
         self.now = self.now + 10 * MICROSECOND;
     }
 

@@ -17,6 +17,7 @@ use ferrowarp_proto::wire::tcp::{Fields, Flags, FourTuple, Options, Segment};
 
 use crate::frame::Frame;
 use crate::ip;
+use crate::longest_poll::LongestPoll;
 use crate::peer::{Header, Terminate, fpdu, marked_fpdu, opcode};
 pub use crate::raw::PORT;
 use crate::raw::{CQ, PD};
@@ -64,6 +65,14 @@ pub struct Fixture {
     pub rst_sent: bool,
     /// All TCP frames, in the order in which they were sent.
     pub frames: Vec<Vec<u8>>,
+    /// Printed and bounded at the end of the test.
+    polls: LongestPoll,
+}
+
+impl Drop for Fixture {
+    fn drop(&mut self) {
+        self.polls.end();
+    }
 }
 
 impl Fixture {
@@ -127,6 +136,7 @@ impl Fixture {
             fin_sent: false,
             rst_sent: false,
             frames: Vec::new(),
+            polls: LongestPoll::default(),
         }
     }
 
@@ -178,10 +188,16 @@ impl Fixture {
         self.engine.device().inbound.borrow_mut().push_back(frame);
     }
 
+    /// Drives the engine once. True if it had anything to do.
+    pub fn drive(&mut self) -> bool {
+        let Self { engine, polls, now, .. } = self;
+        polls.time(|| engine.drive(*now))
+    }
+
     /// Runs the engine and acknowledges what it sends, until it is idle.
     pub(super) fn settle(&mut self) {
         for _ in 0..200 {
-            self.engine.drive(self.now);
+            self.drive();
             self.now = self.now + 10 * MICROSECOND;
             let frames: Vec<_> = self.engine.device().outbound.borrow_mut().drain(..).collect();
             for frame in frames {

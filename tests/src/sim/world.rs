@@ -25,6 +25,7 @@ use super::router::Router;
 use super::segment_mutator::{SegmentMutator, cut_payload};
 use super::steering::ShardOptions;
 use super::wire_invariants::WireChecker;
+use crate::longest_poll::LongestPoll;
 
 /// Frames that a port's receive ring holds; further arrivals are dropped.
 const RING_LEN: usize = 1024;
@@ -248,9 +249,17 @@ pub struct World {
     drops_tail: bool,
     /// Time at which that segment was dropped.
     pub tail_dropped_at: Option<Instant>,
+    /// Longest poll of an end, if set: printed and bounded at the end of the test.
+    pub polls: Option<LongestPoll>,
     /// Engines created by [`World::restart_end`] so far.
     engines: u64,
     capture: Option<PcapWriter<File>>,
+}
+
+impl Drop for World {
+    fn drop(&mut self) {
+        self.polls.iter().for_each(LongestPoll::end);
+    }
 }
 
 /// IPv4 address of an end.
@@ -293,6 +302,7 @@ impl World {
             mutator: None,
             options: *options,
             drops_tail: false,
+            polls: None,
             tail_dropped_at: None,
             engines: 0,
             capture: None,
@@ -419,7 +429,7 @@ impl World {
                     if self.is_stalled(index, shard) {
                         continue;
                     }
-                    worked |= self.ends[index].shard_mut(shard).drive(self.now);
+                    worked |= self.drive(index, shard);
                     self.ends[index].check_unfinished_count(shard);
                     self.transmit_departures(index, shard);
                 }
@@ -452,6 +462,16 @@ impl World {
             self.now = self.now.max(next);
         }
         next.is_some()
+    }
+
+    /// Drives a shard once. True if it had anything to do.
+    pub fn drive(&mut self, end: usize, shard: usize) -> bool {
+        let Self { ends, polls, now, .. } = self;
+        let mut drive = || ends[end].shard_mut(shard).drive(*now);
+        match polls {
+            Some(polls) => polls.time(drive),
+            None => drive(),
+        }
     }
 
     /// True if a shard is not driven at present, or has died.

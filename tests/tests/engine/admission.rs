@@ -32,7 +32,7 @@ fn advance(fx: &mut Fixture, ns: u64) {
     let end = fx.now + ns;
     while fx.now < end {
         fx.now = (fx.now + 10 * MILLISECOND).min(end);
-        fx.engine.drive(fx.now);
+        fx.drive();
         fx.engine.device().outbound.borrow_mut().clear();
     }
 }

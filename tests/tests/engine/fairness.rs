@@ -110,6 +110,7 @@ fn window_growth_of_idle_connections_is_reclaimed() {
     let rate = Some(125_000_000);
     options.faults = Faults { rate, delay_ns: 10 * MILLISECOND, ..Faults::NONE };
     let mut world = World::new(&options);
+    world.polls = Some(LongestPoll::default());
     world.check_invariants();
     let first = connect(&mut world);
     write(&mut world, &first, 16);
@@ -190,10 +191,10 @@ fn filled_gap_is_delivered_over_several_polls() {
 
 /// Lets one end run a pass whose transmit queue has this many free slots, and returns what it sent.
 fn drive_with_slots(world: &mut World, end: usize, slots: usize) -> Vec<Vec<u8>> {
-    let (now, engine) = (world.now, &mut world.ends[end].engine);
-    let queue = engine.device().outbound.clone();
+    let queue = world.ends[end].engine.device().outbound.clone();
     *queue.borrow_mut() = vec![Vec::new(); TX_QUEUE_LEN - slots].into();
-    engine.drive(now);
+    world.polls.get_or_insert_default();
+    world.drive(end, 0);
     let mut queue = queue.borrow_mut();
     queue.drain(..).skip(TX_QUEUE_LEN - slots).collect()
 }

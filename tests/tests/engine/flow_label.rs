@@ -23,7 +23,7 @@ fn labels(half_open_max: usize, port: u16, segments: &[(Flags, &[u8])]) -> BTree
         fx.inject(peer.build_frame(&peer.fields(flags, Options::default()), payload));
         peer.snd_nxt += u32::try_from(payload.len()).unwrap() + u32::from(flags.has(Flags::SYN));
         for _ in 0..4 {
-            fx.engine.drive(fx.now);
+            fx.drive();
             fx.now = fx.now + MILLISECOND;
         }
         for (segment, frame) in fx.take_segments() {

@@ -316,7 +316,7 @@ fn tshark_accepts_all_exchanges() {
         let mut fx = Fixture::new();
         fx.peer_port = port;
         fx.run(name, steps);
-        for frame in fx.frames {
+        for frame in std::mem::take(&mut fx.frames) {
             at += Duration::from_millis(1);
             let len = u32::try_from(frame.len()).unwrap();
             writer.write_packet(&PcapPacket::new(at, len, &frame)).unwrap();

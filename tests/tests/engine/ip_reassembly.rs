@@ -27,7 +27,7 @@ fn fragment(fx: &Fixture, id: u16, is_first: bool) -> Vec<u8> {
 /// Injects a fragment; returns the ICMP errors sent.
 fn errors(fx: &mut Fixture, frame: Vec<u8>) -> Vec<IcmpError> {
     fx.engine.device().inbound.borrow_mut().push_back(frame);
-    fx.engine.drive(fx.now);
+    fx.drive();
     let sent: Vec<Vec<u8>> = fx.engine.device().outbound.borrow_mut().drain(..).collect();
     sent.iter().filter_map(|frame| IcmpError::parse(&frame[14..]).ok()).collect()
 }

@@ -11,6 +11,7 @@ use ferrowarp_proto::verbs::cm::{
 use ferrowarp_proto::verbs::qp::{QpInit, QpState};
 use ferrowarp_proto::verbs::wc::{CqId, QpId, Wc, WcOpcode, WcStatus};
 use ferrowarp_proto::verbs::wr::{AtomicOp, Operation, Payload, PostError, RecvWr, SendWr, Sge};
+use ferrowarp_tests::longest_poll::LongestPoll;
 use ferrowarp_tests::sim::link::Faults;
 use ferrowarp_tests::sim::pairs::{self, CQ, PD, PORT, connect_new, event, qp_init, send};
 use ferrowarp_tests::sim::world::{World, WorldOptions};
@@ -369,6 +370,7 @@ fn cq_overrun_ends_only_its_own_qps() {
 fn overrun_cq(full: CqId, other_cq: CqId) {
     let options = WorldOptions { cq_len: 2, ..WorldOptions::new(11) };
     let mut world = World::new(&options);
+    world.polls = Some(LongestPoll::default());
     let init = QpInit { send_cq: full, recv_cq: full, ..qp_init(16, 16) };
     let [active, _] = connect_new(&mut world, init, &[(); 2].map(|()| ConnParam::default()));
     // Queue pairs with completions of one kind on that queue, and with none.

@@ -193,6 +193,7 @@ fn connect_succeeds_during_a_syn_flood() {
 
 fn connect_during_a_syn_flood(ipv6: bool) {
     let mut world = World::new(&WorldOptions { ipv6, ..WorldOptions::new(9) });
+    world.polls = Some(LongestPoll::default());
     world.ends[1].engine.listen(PORT, 8).unwrap();
     let mut flood = 0;
     let mut next = world.now;
@@ -412,12 +413,12 @@ fn stray_rsts_do_not_consume_the_rst_limit() {
                 &[],
             );
         }
-        fx.engine.drive(fx.now);
-        fx.engine.drive(fx.now);
+        fx.drive();
+        fx.drive();
     }
     assert!(stray.take_segments(&fx).is_empty(), "a RST is not answered");
     stray.send_segment(&fx, &stray.tcp.fields(Flags::ACK, Options::default()), &[]);
-    fx.engine.drive(fx.now);
+    fx.drive();
     let sent = stray.take_segments(&fx);
     assert_eq!((sent.len(), sent[0].flags), (1, Flags::RST), "within the same tenth of a second");
 }

@@ -26,7 +26,7 @@ fn new_fixture(change: impl FnOnce(&mut EngineConfig)) -> Fixture {
 fn reports_within(fx: &mut Fixture, ns: u64) -> Vec<(Instant, Vec<u8>)> {
     let (end, mut reports) = (fx.now + ns, Vec::new());
     while fx.now < end {
-        fx.engine.drive(fx.now);
+        fx.drive();
         for frame in fx.take_sent() {
             if is_membership_report(&frame) {
                 reports.push((fx.now, frame));

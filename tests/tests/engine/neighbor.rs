@@ -87,7 +87,7 @@ impl NeighborFixture {
 
     /// Drives the engine once; returns what it sent.
     fn sent(&mut self) -> Vec<Sent> {
-        self.base.engine.drive(self.base.now);
+        self.base.drive();
         let others = self.base.take_sent().into_iter().filter(|bytes| !is_membership_report(bytes));
         others.map(|bytes| self.read(bytes)).collect()
     }
@@ -485,7 +485,7 @@ fn corrupted_frames_are_survived() {
             }
             fx.base.inject(frame);
             if round % 16 == 0 {
-                fx.base.engine.drive(fx.base.now);
+                fx.base.drive();
                 fx.base.engine.device().outbound.borrow_mut().clear();
                 fx.advance(rng.random_range(0..20) * MILLISECOND);
                 while fx.base.engine.next_event().is_some() {}

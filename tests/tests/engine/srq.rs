@@ -9,6 +9,7 @@ use ferrowarp_proto::verbs::srq::SrqBuffers;
 use ferrowarp_proto::verbs::wc::{CqId, QpId, WcStatus};
 use ferrowarp_proto::verbs::wr::{Operation, Payload, PostError, RecvWr, Sge};
 use ferrowarp_proto::wire::rdmap::Opcode;
+use ferrowarp_tests::longest_poll::LongestPoll;
 use ferrowarp_tests::raw::{self, Fixture, Peer};
 use ferrowarp_tests::sim::pairs::*;
 use ferrowarp_tests::sim::world::{World, WorldOptions};
@@ -151,6 +152,7 @@ fn empty_srq_terminates_only_the_stream_in_need() {
 #[test]
 fn srq_cap_terminates_only_the_qp_above_it() {
     let (mut world, qps, srq, region) = connected_with_srq(2, 8);
+    world.polls = Some(LongestPoll::default());
     world.ends[1].engine.cap_srq(srq, 3).unwrap();
     let flood = |world: &mut World, count: u64| {
         for wr_id in 0..count {

@@ -61,7 +61,7 @@ fn expect_next_client_served(fx: &mut Fixture, port: u16, lkey: u32) {
 fn advance_to(fx: &mut Fixture, until: Instant) {
     while fx.now < until {
         fx.now = (fx.now + 50 * MILLISECOND).min(until);
-        fx.engine.drive(fx.now);
+        fx.drive();
         fx.engine.device().outbound.borrow_mut().clear();
     }
 }
@@ -203,7 +203,7 @@ fn peers_that_only_answer_are_given_up() {
             assert_eq!(fx.engine.connection_count(), usize::from(COUNT) + 1);
         }
         fx.now = fx.now + 10 * MILLISECOND;
-        fx.engine.drive(fx.now);
+        fx.drive();
         for (segment, _) in fx.take_segments() {
             if let Some(peer) = stalled.iter().find(|peer| peer.tcp.tuple == segment.tuple) {
                 peer.send_segment(&fx, Flags::ACK, peer.tcp.snd_nxt, &[]);
@@ -246,7 +246,7 @@ fn closed_window_is_probed_while_others_await_frames() {
     let (began, mut probes) = (fx.now, Vec::new());
     while fx.now.since(began) < 4 * SECOND {
         fx.now = fx.now + 10 * MILLISECOND;
-        fx.engine.drive(fx.now);
+        fx.drive();
         let sent = fx.take_segments();
         if sent.iter().any(|(segment, _)| segment.tuple == closed.tcp.tuple) {
             probes.push(fx.now.since(began) / MILLISECOND);

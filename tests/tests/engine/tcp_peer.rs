@@ -281,10 +281,10 @@ fn frames_after_a_fetch_wait_for_the_next_poll() {
     let peer = Peer::unconnected(5000);
     fx.engine.rx_burst();
     peer.send_segment(&fx, Flags::SYN, peer.tcp.snd_nxt, &[]);
-    fx.engine.drive(fx.now);
+    fx.drive();
     assert_eq!(fx.engine.usage().half_open, 0);
     fx.engine.rx_burst();
-    fx.engine.drive(fx.now);
+    fx.drive();
     assert_eq!(fx.engine.usage().half_open, 1);
 }
 

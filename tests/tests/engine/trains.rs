@@ -200,7 +200,7 @@ fn ack_is_sent_although_no_frame_is_left_for_a_train() {
     drop(fx.build_frame(|fields| end = Some(fields.seq + len), &[]));
     fx.engine.device().outbound.borrow_mut().clear();
     inject_segments(&mut fx, &payloads, true);
-    fx.engine.drive(fx.now);
+    fx.drive();
     let sent: Vec<_> =
         fx.engine.device().outbound.borrow_mut().drain(..).map(Frame::from).collect();
     let parse = |frame| Segment::parse(frame, ChecksumMode::Software).unwrap();
@@ -217,7 +217,7 @@ fn inject_segments(fx: &mut Fixture, payloads: &[Vec<u8>], at_once: bool) {
         fx.engine.device().inbound.borrow_mut().push_back(frame);
         offset += u32::try_from(payload.len()).unwrap();
         if !at_once {
-            fx.engine.drive(fx.now);
+            fx.drive();
             fx.now = fx.now + MICROSECOND;
         }
     }
@@ -349,7 +349,7 @@ fn burst_is_not_parsed_again_for_each_frame() {
             fx.engine.device().inbound.borrow_mut().push_back(frame);
         }
         let before = parses();
-        fx.engine.drive(fx.now);
+        fx.drive();
         let count = parses() - before;
         println!("{name}: {count} parses of {BURST} frames");
         assert!(count <= 3 * u64::from(BURST), "{name}: {count}");
@@ -374,7 +374,7 @@ fn train_beyond_the_window_is_taken_up_to_it() {
         let frame = fx.build_frame(|fields| fields.seq += at * len, &payload);
         fx.engine.device().inbound.borrow_mut().push_back(frame);
     }
-    fx.engine.drive(fx.now);
+    fx.drive();
     assert_eq!(fx.engine.counters().fpdus_in - before.1, u64::from(WINDOW / len));
     assert!(parses() - before.0 <= 3 * 32, "{}", parses() - before.0);
 }
