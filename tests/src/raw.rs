@@ -40,6 +40,14 @@ impl Completions for FaultyCq {
     fn push(&mut self, cq: CqId, wc: Wc) -> bool {
         self.push_results.borrow_mut().pop_front().unwrap_or(true) && self.queues.push(cq, wc)
     }
+
+    fn claim_overrun(&mut self, cq: CqId) -> bool {
+        self.queues.claim_overrun(cq)
+    }
+
+    fn on_qps_ended(&mut self, cq: CqId) {
+        self.queues.on_qps_ended(cq);
+    }
 }
 
 /// The engine's port, with this many control buffers.

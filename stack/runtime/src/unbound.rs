@@ -1,6 +1,6 @@
 //! Queue pairs that belong to no shard yet: they end with the context, or with its last shard.
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
@@ -9,8 +9,6 @@ use ferrowarp_proto::verbs::wc::{CqId, QpId};
 use crate::events::{AsyncEvent, AsyncEventQueue};
 use crate::shard::{EndObserver, QpShared, UnboundQp, UnboundQpTable, UnboundQueues};
 
-/// Number of entries up to which the memory of an empty table is kept.
-const KEPT_CAPACITY: usize = 64;
 /// Queue pairs of which as many are given to shards at a time.
 const BIND_LOCK_COUNT: usize = 16;
 
@@ -26,8 +24,8 @@ pub(crate) struct UnboundQps {
 
 #[derive(Default)]
 struct State {
-    /// By index of their numbers.
-    qps: HashMap<u32, Entry>,
+    /// By index of their numbers. Ordered: a shard that looks at all of them does so in parts.
+    qps: BTreeMap<u32, Entry>,
     /// The context is closed, or has failed.
     has_ended: bool,
 }
@@ -67,13 +65,7 @@ impl UnboundQps {
 
     /// Removes one that is to belong to a shard, or is gone. `None` if another thread has.
     pub(crate) fn remove(&self, id: QpId) -> Option<UnboundQueues> {
-        let mut state = self.lock();
-        let entry = state.qps.remove(&id.index);
-        // An application may have created thousands before it connected them.
-        let is_oversized = state.qps.is_empty() && state.qps.capacity() > KEPT_CAPACITY;
-        let freed = is_oversized.then(|| std::mem::take(&mut state.qps));
-        drop(state);
-        drop(freed);
+        let entry = self.lock().qps.remove(&id.index);
         entry.map(|entry| entry.queues)
     }
 
@@ -107,17 +99,32 @@ impl EndObserver for UnboundQps {
 }
 
 impl UnboundQpTable for UnboundQps {
-    fn adopt(&self, of: Option<CqId>, adopt: &mut dyn FnMut(UnboundQp)) {
+    fn adopt(
+        &self,
+        of: Option<CqId>,
+        from: u32,
+        count: usize,
+        adopt: &mut dyn FnMut(UnboundQp),
+    ) -> Option<u32> {
         // Held meanwhile: a thread that destroys a queue pair finds it here, or at its shard.
         let mut state = self.lock();
-        let uses_it = |_: &u32, entry: &mut Entry| {
+        let is_wanted = |entry: &Entry| {
             let cqs = [entry.queues.init.send_cq, entry.queues.init.recv_cq];
             of.is_none_or(|cq| cqs.contains(&cq))
         };
-        for (_, Entry { id, shared, queues }) in state.qps.extract_if(uses_it) {
-            if let Some(shared) = shared.upgrade() {
+        let part: Vec<(u32, bool)> = state
+            .qps
+            .range(from..)
+            .map(|(&number, entry)| (number, is_wanted(entry)))
+            .take(count)
+            .collect();
+        for &(number, _) in part.iter().filter(|(_, is_wanted)| *is_wanted) {
+            if let Some(Entry { id, shared, queues }) = state.qps.remove(&number)
+                && let Some(shared) = shared.upgrade()
+            {
                 adopt(UnboundQp { id, shared, queues });
             }
         }
+        (part.len() == count).then(|| part[count - 1].0 + 1)
     }
 }

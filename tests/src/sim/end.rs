@@ -22,31 +22,47 @@ use super::steering::{ShardOptions, SimPort};
 /// Completion queues of bounded length.
 #[derive(Clone)]
 pub struct CompletionQueues {
-    queues: Rc<RefCell<Vec<VecDeque<Wc>>>>,
+    queues: Rc<RefCell<Vec<CompletionQueue>>>,
     len_max: usize,
+}
+
+#[derive(Clone, Default)]
+struct CompletionQueue {
+    completions: VecDeque<Wc>,
+    /// It has overrun, and its queue pairs are being ended.
+    is_ending: bool,
 }
 
 impl CompletionQueues {
     /// `count` queues of `len_max` completions each.
     #[must_use]
     pub fn new(count: usize, len_max: usize) -> Self {
-        Self { queues: Rc::new(RefCell::new(vec![VecDeque::new(); count])), len_max }
+        Self { queues: Rc::new(RefCell::new(vec![Default::default(); count])), len_max }
     }
 
     /// Removes and returns the oldest completion of a queue.
     pub fn poll(&self, cq: CqId) -> Option<Wc> {
-        self.queues.borrow_mut()[cq.0 as usize].pop_front()
+        self.queues.borrow_mut()[cq.0 as usize].completions.pop_front()
     }
 }
 
 impl Completions for CompletionQueues {
     fn push(&mut self, cq: CqId, wc: Wc) -> bool {
         let queue = &mut self.queues.borrow_mut()[cq.0 as usize];
-        let fits = queue.len() < self.len_max;
+        let fits = !queue.is_ending && queue.completions.len() < self.len_max;
         if fits {
-            queue.push_back(wc);
+            queue.completions.push_back(wc);
         }
         fits
+    }
+
+    fn claim_overrun(&mut self, cq: CqId) -> bool {
+        self.queues.borrow_mut()[cq.0 as usize].is_ending = true;
+        true
+    }
+
+    fn on_qps_ended(&mut self, cq: CqId) {
+        self.queues.borrow_mut()[cq.0 as usize].is_ending = false;
     }
 }
 

@@ -5,6 +5,7 @@ mod admission;
 mod checksum_offload;
 mod close;
 mod connection_scale;
+mod cq_overrun;
 mod crossing_terminate;
 mod ddp;
 mod fairness;

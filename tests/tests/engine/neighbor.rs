@@ -186,6 +186,42 @@ fn solicited(sent: &[Sent]) -> Vec<IpAddr> {
     sent.iter().filter_map(ip).collect()
 }
 
+/// Many connections wait for one hardware address: a pass looks at a part of them, and those of
+/// other neighbors have their turn.
+#[test]
+fn connections_that_await_an_address_are_resolved_in_turn() {
+    const COUNT: usize = 1000;
+    const PASS_MAX: usize = 64;
+    let mut fx = NeighborFixture::announced(|config| {
+        (config.qps_max, config.connections_max) = (COUNT + 8, COUNT + 8);
+    });
+    fx.connect(near(false, 3));
+    fx.sent();
+    fx.advertise(near(false, 3), ROUTER, true);
+    assert!(syn_of(&fx.sent()).is_some());
+    for _ in 0..COUNT {
+        fx.connect(near(false, 2));
+    }
+    fx.sent();
+    fx.advertise(near(false, 2), PEER, true);
+    let (mut opened, mut passes) = (0, 0);
+    while opened < COUNT {
+        let is_syn = |sent: &&Sent| syn_of(std::slice::from_ref(*sent)).is_some();
+        let sent = fx.sent();
+        let (of_others, syns): (Vec<_>, Vec<_>) =
+            sent.iter().filter(is_syn).partition(|sent| matches!(sent, Sent::Tcp(_, ROUTER)));
+        assert!(syns.len() <= PASS_MAX, "{} in a pass", syns.len());
+        assert!(passes != 1 || of_others.len() == 1, "a resolved neighbor waits for the others");
+        if passes == 0 {
+            fx.connect(near(false, 3));
+        }
+        opened += syns.len();
+        passes += 1;
+        assert!(passes < COUNT, "{opened} are opened");
+    }
+    assert!(passes >= COUNT / PASS_MAX, "{passes}");
+}
+
 #[test]
 fn addresses_are_announced_at_startup() {
     let mut fx = NeighborFixture::new(|config| config.vlan = Some(5));

@@ -65,7 +65,8 @@ use crate::steering::owners::{ReserveError, ShardId};
 use crate::tcp::{self, CopyPool, OooPool};
 use crate::time::Instant;
 use crate::verbs::cm::EndReason;
-use crate::verbs::context::Verbs;
+use crate::verbs::context::{OverrunCq, Verbs};
+use crate::verbs::qp::QpState;
 use crate::verbs::queue_pairs::QueuePairs;
 use crate::verbs::wc::Completions;
 use crate::wheel::Timer;
@@ -76,6 +77,10 @@ const BURST_LEN: usize = 32;
 
 /// Connections visited to find one that lingers.
 const LINGERING_SCAN_LEN: u32 = 256;
+/// What a pass may do to end the queue pairs of completion queues that overran: a look at a slot
+/// counts 1, to end the queue pair in it [`OVERRUN_COST_OF_END`] more. So it ends 64 of many.
+const OVERRUN_BUDGET: usize = 64 * (1 + OVERRUN_COST_OF_END);
+const OVERRUN_COST_OF_END: usize = 8;
 
 /// The types of an engine.
 struct Types<D, M, C>(PhantomData<(D, M, C)>);
@@ -242,6 +247,7 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
         self.resolve_next_hops(now);
         if self.cx.verbs.has_overrun_cqs() {
             self.end_overrun_qps(now);
+            worked = true;
         }
         self.cx.qps.end_srq_pass(&mut self.cx.verbs);
         worked |= self.transmit_ready(now);
@@ -401,18 +407,42 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
         }
     }
 
-    /// Ends the queue pairs of completion queues that overran.
+    /// Ends the queue pairs of completion queues that overran, connected or not, as many as one
+    /// pass may; others are not affected.
+    // req: RDMAP-286
     #[cold]
     fn end_overrun_qps(&mut self, now: Instant) {
-        while let Some(cq) = self.cx.verbs.take_overrun_cq() {
-            for slot in self.cx.qps.to_end_with_cq(cq) {
-                let Some(qp) = self.cx.qps.get_mut(slot) else { continue };
-                match qp.conn {
-                    None => qp.enter_error(&mut self.cx.verbs, EndReason::LocalError),
-                    Some(conn) => {
-                        let Some((conn, cx)) = self.at(conn) else { continue };
-                        conn.end_with_cq(cx, now);
-                    }
+        self.cx.verbs.report_overruns();
+        let mut budget = OVERRUN_BUDGET;
+        while let Some(OverrunCq { cq, next, .. }) = self.cx.verbs.overrun_cq() {
+            let (cq, slot) = (*cq, *next);
+            if slot as usize >= self.cx.qps.slot_count() {
+                self.cx.verbs.end_overrun();
+                continue;
+            }
+            let Some(left) = budget.checked_sub(1) else { return };
+            budget = left;
+            *next += 1;
+            if let Some(qp) = self.cx.qps.get(slot)
+                && qp.uses_cq(cq)
+            {
+                budget = budget.saturating_sub(OVERRUN_COST_OF_END);
+                self.cx.verbs.completions.on_qp_overrun(cq, qp.id);
+                self.end_with_cq(now, slot);
+            }
+        }
+    }
+
+    /// Ends a queue pair, unless it is in the error state.
+    fn end_with_cq(&mut self, now: Instant, slot: u32) {
+        let Some(qp) = self.cx.qps.get_mut(slot).filter(|qp| qp.state != QpState::Error) else {
+            return;
+        };
+        match qp.conn {
+            None => qp.enter_error(&mut self.cx.verbs, EndReason::LocalError),
+            Some(conn) => {
+                if let Some((conn, cx)) = self.at(conn) {
+                    conn.end_with_cq(cx, now);
                 }
             }
         }

@@ -12,6 +12,16 @@ use crate::verbs::qp::{SrqError, SrqId};
 use crate::verbs::srq::{LimitEvent, Srq, SrqBuffers};
 use crate::verbs::wc::{Completions, CqId};
 
+/// Completion queue that overran, whose queue pairs are being ended.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct OverrunCq {
+    pub(crate) cq: CqId,
+    /// Slot of the queue pair at which the next pass goes on.
+    pub(crate) next: u32,
+    /// It was reported to the application.
+    is_reported: bool,
+}
+
 /// See the [module's documentation](self). Separate from the queue pairs, so that a queue pair
 /// changes it while it is borrowed itself.
 pub(crate) struct Verbs<M, C> {
@@ -25,24 +35,40 @@ pub(crate) struct Verbs<M, C> {
     pub(super) srqs: Slab<Srq>,
     /// Queue pairs with work to flush.
     pub(super) flushes: FlushLists,
-    /// Completion queues that overran in this pass, each once.
-    overrun_cqs: Vec<CqId>,
+    /// Completion queues that overran, each once: the queue pairs of the first are being ended.
+    overrun_cqs: VecDeque<OverrunCq>,
     /// Shared receive queues of which buffers were taken in this pass, each once.
     used_srqs: Vec<u32>,
 }
 
 impl<M, C: Completions> Verbs<M, C> {
-    /// Takes a completion queue that overran, and reports it to the application.
-    pub(crate) fn take_overrun_cq(&mut self) -> Option<CqId> {
-        let cq = self.overrun_cqs.pop()?;
-        if self.completions.claim_overrun(cq) {
-            self.counters.cq_overruns += 1;
+    /// Reports the completion queues that overran in this pass to the application. From now on they
+    /// accept nothing until their queue pairs are ended.
+    pub(crate) fn report_overruns(&mut self) {
+        let Self { overrun_cqs, completions, counters, events, .. } = self;
+        let reported = overrun_cqs.iter().rposition(|overrun| overrun.is_reported);
+        for overrun in overrun_cqs.iter_mut().skip(reported.map_or(0, |last| last + 1)) {
+            overrun.is_reported = true;
+            if completions.claim_overrun(overrun.cq) {
+                counters.cq_overruns += 1;
+            }
+            let event = Event::CqOverrun { cq: overrun.cq };
+            if !events.contains(&event) {
+                events.push_back(event);
+            }
         }
-        let event = Event::CqOverrun { cq };
-        if !self.events.contains(&event) {
-            self.events.push_back(event);
+    }
+
+    /// Returns the completion queue whose queue pairs are being ended.
+    pub(crate) fn overrun_cq(&mut self) -> Option<&mut OverrunCq> {
+        self.overrun_cqs.front_mut()
+    }
+
+    /// The queue pairs of that completion queue are ended.
+    pub(crate) fn end_overrun(&mut self) {
+        if let Some(OverrunCq { cq, .. }) = self.overrun_cqs.pop_front() {
+            self.completions.on_qps_ended(cq);
         }
-        Some(cq)
     }
 }
 
@@ -55,27 +81,31 @@ impl<M, C> Verbs<M, C> {
             counters: Counters::default(),
             srqs: Slab::new(srqs_max),
             flushes: FlushLists::new(),
-            overrun_cqs: Vec::new(),
+            overrun_cqs: VecDeque::new(),
             used_srqs: Vec::new(),
         }
     }
 
-    /// Records that a completion queue overran: its queue pairs end later in the pass.
+    /// Records that a completion queue overran: its queue pairs end from this pass on, a bounded
+    /// number in each. True if an earlier pass has found that: what completes now is not reported
+    /// with success any more.
     #[cold]
-    pub(crate) fn on_cq_overrun(&mut self, cq: CqId) {
-        if !self.overrun_cqs.contains(&cq) {
-            self.overrun_cqs.push(cq);
+    pub(crate) fn on_cq_overrun(&mut self, cq: CqId) -> bool {
+        if let Some(overrun) = self.overrun_cqs.iter().find(|overrun| overrun.cq == cq) {
+            return overrun.is_reported;
         }
+        self.overrun_cqs.push_back(OverrunCq { cq, next: 0, is_reported: false });
+        false
     }
 
     /// Forgets the overruns of a completion queue that is destroyed: the next one may have its ID.
     pub(crate) fn forget_cq(&mut self, cq: CqId) {
-        self.overrun_cqs.retain(|&overrun| overrun != cq);
+        self.overrun_cqs.retain(|overrun| overrun.cq != cq);
         self.events.retain(|event| *event != Event::CqOverrun { cq });
     }
 
     /// True if a completion queue overran whose queue pairs were not ended yet.
-    pub(crate) const fn has_overrun_cqs(&self) -> bool {
+    pub(crate) fn has_overrun_cqs(&self) -> bool {
         !self.overrun_cqs.is_empty()
     }
 

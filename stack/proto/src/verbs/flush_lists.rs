@@ -152,13 +152,19 @@ impl FlushLists {
     /// more get their turn.
     pub(super) fn look_at_full(&mut self, count: usize, is_full: impl Fn(CqId) -> bool) {
         for _ in 0..count.min(self.full.len()) {
-            let Some(cq) = self.full.pop_front() else { break };
-            if self.cqs[cq.index()].ends.first == NONE {
-                self.cqs[cq.index()].in_line = false;
-            } else if is_full(cq) {
-                self.full.push_back(cq);
-            } else {
+            let Some(&cq) = self.full.front() else { break };
+            let is_awaited = self.cqs[cq.index()].ends.first != NONE;
+            if is_awaited && is_full(cq) {
+                if self.full.len() > 1 {
+                    self.full.rotate_left(1);
+                }
+                continue;
+            }
+            self.full.pop_front();
+            if is_awaited {
                 self.ready.push_back(cq);
+            } else {
+                self.cqs[cq.index()].in_line = false;
             }
         }
     }

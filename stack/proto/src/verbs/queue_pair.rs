@@ -58,7 +58,8 @@ pub(crate) struct Qp {
     pub(crate) conn: Option<u32>,
     /// What few queue pairs have, and most of those at their end.
     rare: Option<Box<Rare>>,
-    /// A request completed in error: those after it are flushed, even if they succeeded.
+    /// A request completed in error, or after an overrun was reported: those after it are flushed,
+    /// even if they succeeded.
     flush_following: bool,
     /// RDMA Writes are placed out of order.
     pub(crate) ooo_placement: bool,
@@ -122,6 +123,11 @@ impl Qp {
             self.start_flush(verbs);
         }
         Ok(())
+    }
+
+    /// True if it reports completions to `cq`.
+    pub(crate) fn uses_cq(&self, cq: CqId) -> bool {
+        self.send_cq == cq || self.recv_cq == cq
     }
 
     pub(crate) const fn send_rights(&self) -> SendRights {
@@ -205,7 +211,7 @@ impl Qp {
         let all_fit = verbs.completions.push_all(cq, succeeded);
         verbs.counters.completions += count;
         if !all_fit {
-            verbs.on_cq_overrun(cq);
+            self.flush_following |= verbs.on_cq_overrun(cq);
         } else if self.stream.requester.completed().is_some() {
             self.complete_rest(verbs);
         }
@@ -239,7 +245,7 @@ impl Qp {
                     if let RequestOutcome::Rejected(_) = outcome {
                         return FlushResult::CqFull(self.send_cq);
                     }
-                    verbs.on_cq_overrun(self.send_cq);
+                    self.flush_following |= verbs.on_cq_overrun(self.send_cq);
                     break;
                 }
                 verbs.counters.completions += 1;
@@ -293,9 +299,16 @@ impl Qp {
         if !are_pending && verbs.completions.push(self.recv_cq, wc) {
             verbs.counters.completions += 1;
         } else {
-            self.rare_mut().pending_wc.push_back(wc);
-            verbs.on_cq_overrun(self.recv_cq);
+            self.keep_recv_wc(verbs, wc);
         }
+    }
+
+    #[cold]
+    fn keep_recv_wc<M, C>(&mut self, verbs: &mut Verbs<M, C>, mut wc: Wc) {
+        if verbs.on_cq_overrun(self.recv_cq) {
+            wc = recv_wc(self.id, wc.wr_id, WcStatus::Flushed);
+        }
+        self.rare_mut().pending_wc.push_back(wc);
     }
 
     /// Moves the queue pair to the error state: reports `reason` once and starts the flush.

@@ -11,7 +11,7 @@ use crate::verbs::context::Verbs;
 use crate::verbs::qp::{QpInit, QpState, SrqError, SrqId};
 use crate::verbs::queue_pair::{FlushResult, Qp};
 use crate::verbs::srq::SrqUsage;
-use crate::verbs::wc::{Completions, CqId, QpId};
+use crate::verbs::wc::{Completions, QpId};
 use crate::verbs::wr::{PostError, RecvWr};
 
 /// Requests flushed in a pass, at most; visits of queue pairs count as well. Half of them are left
@@ -121,13 +121,9 @@ impl QueuePairs {
         self.qps.indices().filter_map(|index| self.qps.get(index))
     }
 
-    /// Returns the queue pairs of a completion queue that overran, connected or not, that are not
-    /// in the error state yet: they are to be ended, others are not affected.
-    pub(crate) fn to_end_with_cq(&self, cq: CqId) -> Vec<u32> {
-        // req: RDMAP-286
-        let uses_it =
-            |qp: &&Qp| qp.state != QpState::Error && (qp.send_cq == cq || qp.recv_cq == cq);
-        self.iter().filter(uses_it).map(|qp| qp.slot).collect()
+    /// Returns the number of slots ever used: all are below it.
+    pub(crate) fn slot_count(&self) -> usize {
+        self.qps.slot_count()
     }
 
     /// Reports flushed requests as far as the completion queues have free slots, a bounded number
@@ -141,6 +137,11 @@ impl QueuePairs {
     fn flush_in_turn<M: Memory, C: Completions>(&mut self, verbs: &mut Verbs<M, C>) -> bool {
         let Verbs { flushes, completions, .. } = verbs;
         flushes.look_at_full(FULL_CQS_PER_PASS, |cq| completions.is_full(cq));
+        flushes.is_due() && self.flush_due(verbs)
+    }
+
+    #[inline(never)]
+    fn flush_due<M: Memory, C: Completions>(&mut self, verbs: &mut Verbs<M, C>) -> bool {
         let mut budget = FLUSHES_PER_PASS;
         while budget > FLUSHES_PER_PASS / 2
             && let Some(slot) = verbs.flushes.first_new()

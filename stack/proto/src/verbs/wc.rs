@@ -174,11 +174,19 @@ pub trait Completions {
         false
     }
 
-    /// Called when the engine finds that a queue has overrun. True if the overrun is to be counted:
-    /// where several engines feed the queue, each may find it. The default is for a queue of one.
+    /// Called when the engine finds that a queue has overrun. The queue accepts nothing until
+    /// [`Completions::on_qps_ended`]. True if the overrun is to be counted: where several engines
+    /// feed the queue, each may find it. The default is for a queue of one.
     fn claim_overrun(&mut self, _cq: CqId) -> bool {
         true
     }
+
+    /// Called for each queue pair of a queue that has overrun, before the engine ends it.
+    fn on_qp_overrun(&mut self, _cq: CqId, _qp: QpId) {}
+
+    /// Called once the engine has ended all queue pairs of a queue that has overrun: it accepts
+    /// what they flush.
+    fn on_qps_ended(&mut self, _cq: CqId) {}
 }
 
 /// Completions of one queue pair, not yet appended to its completion queue.

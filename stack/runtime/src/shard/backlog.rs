@@ -119,3 +119,80 @@ impl Backlog {
         Pushed::Done
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::cell::Cell;
+    use std::net::{Ipv4Addr, SocketAddr};
+    use std::sync::LazyLock;
+    use std::time::Duration;
+
+    use super::*;
+    use crate::config::Config;
+    use crate::context::Context;
+    use crate::device::DeviceSpec;
+    use crate::qp_options::QpOptions;
+
+    /// What a peer offers, from a connection of its own.
+    static OFFER: LazyLock<ConnInfo> = LazyLock::new(|| {
+        let address = |host| Ipv4Addr::new(198, 18, 0, host).into();
+        let config = |host| Config::new(DeviceSpec::Ring, address(host), 24);
+        let (context, peer) = Context::ring_pair(config(1), config(2)).unwrap();
+        let listener = peer.listen(18515, 1).unwrap();
+        let cq = context.create_cq(1).unwrap();
+        let qp = context.alloc_pd().create_qp(&QpOptions::new(&cq)).unwrap();
+        qp.connect(SocketAddr::new(address(2), 18515), Default::default()).unwrap();
+        let request = listener.accept_timeout(Duration::from_secs(60)).unwrap();
+        request.offer().clone()
+    });
+
+    fn request(shard: usize, index: u32) -> PendingRequest {
+        let offer = Box::new(OFFER.clone());
+        PendingRequest { shard, id: RequestId { index, generation: 0 }, offer }
+    }
+
+    #[test]
+    fn dead_requests_keep_nobody_out_and_are_looked_at_seldom() {
+        const ROUNDS: u32 = 10_000;
+        let (backlog, looks) = (Backlog::new(1, 100_000), Cell::new(0));
+        for index in 0..ROUNDS {
+            let is_alive = |id: RequestId| {
+                looks.set(looks.get() + 1);
+                id.index >= index - index % 500
+            };
+            assert!(matches!(backlog.try_push(request(0, index), is_alive), Pushed::Done));
+            let held = backlog.lock().requests.len();
+            assert!(held <= 2 * 500, "{held} of 500 that are alive");
+        }
+        let looks = looks.get();
+        println!("{looks} looks at requests for {ROUNDS} new ones");
+        assert!(looks <= 4 * ROUNDS, "{looks}");
+    }
+
+    #[test]
+    fn full_backlog_drops_dead_requests_of_its_shard_alone() {
+        let backlog = Backlog::new(1, 2);
+        let push = |shard, index| backlog.try_push(request(shard, index), |id| id.index != 1);
+        for (shard, index) in [(0, 1), (0, 2), (1, 1), (1, 3)] {
+            assert!(matches!(push(shard, index), Pushed::Done));
+        }
+        assert!(matches!(push(0, 4), Pushed::Done), "instead of the dead one");
+        assert!(matches!(push(0, 5), Pushed::Full));
+        let left = std::iter::from_fn(|| backlog.pop()).map(|found| (found.shard, found.id.index));
+        assert_eq!(left.collect::<Vec<_>>(), [(0, 2), (1, 1), (1, 3), (0, 4)]);
+    }
+
+    /// A thread of the application that holds the lock may have been preempted.
+    #[test]
+    fn shard_does_not_wait_for_the_lock() {
+        let backlog = Backlog::new(1, 2);
+        let held = backlog.lock();
+        let Pushed::Busy(returned) = backlog.try_push(request(0, 7), |_| true) else {
+            panic!("pushed under the lock of another")
+        };
+        assert_eq!(returned.id.index, 7);
+        drop(held);
+        assert!(matches!(backlog.try_push(returned, |_| true), Pushed::Done));
+        assert_eq!(backlog.pop().map(|found| found.id.index), Some(7));
+    }
+}

@@ -36,6 +36,12 @@ impl CompEventQueue {
         self.pending.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Holds the lock, as a thread of the application that is preempted there.
+    #[cfg(test)]
+    pub(crate) fn hold(&self) -> impl Drop {
+        self.lock()
+    }
+
     /// Queues an event of a completion queue. One lock and at most one byte written, only for
     /// queues that were armed. Waits for the lock: not for a poll.
     #[cold]

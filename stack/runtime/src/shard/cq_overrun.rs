@@ -16,8 +16,6 @@ pub(crate) trait OverrunSink: Send + Sync {
 #[derive(Default)]
 pub(crate) struct CqOverrun {
     has_overrun: AtomicBool,
-    /// A shard has counted it.
-    is_counted: AtomicBool,
     /// All these shards: each ends its own queue pairs.
     shards: Box<[Weak<dyn OverrunSink>]>,
 }
@@ -37,12 +35,8 @@ impl CqOverrun {
         self.has_overrun.load(Ordering::Acquire)
     }
 
-    /// True for the first call: the shard that makes it counts the overrun.
-    pub(super) fn claim(&self) -> bool {
-        !self.is_counted.swap(true, Ordering::Relaxed)
-    }
-
-    /// Records an overrun; the first one has every shard end its queue pairs. True if this was it.
+    /// Records an overrun; the first one has every shard end its queue pairs. True if this was it:
+    /// the shard that finds it counts and reports it.
     pub(super) fn set(this: &Arc<Self>, cq: CqId) -> bool {
         let is_first = !this.has_overrun.swap(true, Ordering::AcqRel);
         if is_first && this.is_shared() {

@@ -4,6 +4,7 @@
 //! channel pays one test per completion, one with a channel a fence per poll that completes
 //! something.
 
+use std::collections::VecDeque;
 use std::sync::Arc;
 
 use ferrowarp_proto::verbs::notify::Notify;
@@ -87,11 +88,13 @@ impl EndObserver for CqNotify {
 pub(crate) struct CqProducer {
     ring: Producer<Wc>,
     overrun: Arc<CqOverrun>,
-    /// The same, for a queue that other shards feed, too, while this one has not ended its queue
-    /// pairs: no completion is accepted once it is set.
-    others_overrun: Option<Arc<CqOverrun>>,
-    /// The overrun was reported by this shard.
-    is_overrun_reported: bool,
+    /// The same, while no completion is accepted once it is set: until this shard has ended its
+    /// queue pairs. `None` as long as only this shard can set it.
+    refuses_after: Option<Arc<CqOverrun>>,
+    /// This shard ends its queue pairs, or has done so.
+    is_overrun_known: bool,
+    /// This shard was the first to find the overrun, and reports it once they are ended.
+    is_overrun_unreported: bool,
     /// Listed in [`CqRings::unpublished`].
     is_listed: bool,
     /// For queues that can be armed.
@@ -123,20 +126,36 @@ impl CqProducer {
         let notify = notify.map(ProducerNotify::new);
         let producer = Self {
             ring,
-            others_overrun: overrun.is_shared().then(|| Arc::clone(&overrun)),
+            refuses_after: overrun.is_shared().then(|| Arc::clone(&overrun)),
             overrun,
-            is_overrun_reported: false,
+            is_overrun_known: false,
+            is_overrun_unreported: false,
             is_listed: false,
             notify,
         };
         (producer, consumer)
     }
 
-    /// True if another shard has found an overrun, and this one has not ended its queue pairs yet.
+    /// True if the queue has overrun, here or in another shard, and this one has not ended its
+    /// queue pairs yet.
     #[inline(always)]
     fn refuses_all(&self) -> bool {
-        self.others_overrun.as_ref().is_some_and(|overrun| overrun.has_overrun())
+        self.refuses_after.as_ref().is_some_and(|overrun| overrun.has_overrun())
     }
+}
+
+/// Events that could not be raised, of which the next try is made in a poll.
+const RAISED_PER_POLL: usize = 64;
+
+/// Completion queue that has overrun, and of which the engine has no queue pairs to end any more.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct EndedCq {
+    pub(crate) cq: CqId,
+    /// This shard ends the queue pairs that belong to none: the number at which it goes on, if it
+    /// has not finished.
+    pub(crate) next_unbound: Option<u32>,
+    /// This shard reports the overrun to the application.
+    pub(crate) is_reporter: bool,
 }
 
 /// All completion queues of a shard, as the engine sees them.
@@ -154,7 +173,13 @@ pub(crate) struct CqRings {
     /// Indexed by queue pair: true if it is in `dirty_qps`.
     is_dirty: Vec<bool>,
     /// Queues whose event is to be raised: another thread held the lock of their channel.
-    deferred_events: Vec<Arc<CqNotify>>,
+    deferred_events: VecDeque<Arc<CqNotify>>,
+    /// Queue pairs of queues that have overrun, as the engine ends them.
+    ended_qps: Vec<(QpId, CqId)>,
+    /// Queues that have overrun, of which the application is to be told.
+    ended_cqs: VecDeque<EndedCq>,
+    /// One of these three is not empty.
+    has_deferred: bool,
 }
 
 impl CqRings {
@@ -179,6 +204,7 @@ impl CqRings {
     pub(crate) fn remove(&mut self, cq: CqId) {
         self.unpublished.retain(|&listed| listed != cq);
         self.deferred_events.retain(|notify| notify.id != cq);
+        self.ended_cqs.retain(|ended| ended.cq != cq);
         if let Some(producer) = self.producers.get_mut(cq.index()) {
             *producer = None;
         }
@@ -240,25 +266,67 @@ impl CqRings {
     /// True if completions, free slots or events wait to be published.
     #[inline]
     pub(crate) const fn has_unpublished(&self) -> bool {
-        !self.dirty_qps.is_empty() || !self.unpublished.is_empty() || self.has_deferred_events()
+        !self.dirty_qps.is_empty() || !self.unpublished.is_empty() || self.has_deferred
     }
 
-    /// True if events could not be raised: the next poll tries again.
+    /// True if events could not be raised, or an overrun is to be reported: the next poll goes on.
     #[inline]
-    pub(crate) const fn has_deferred_events(&self) -> bool {
-        !self.deferred_events.is_empty()
+    pub(crate) const fn has_deferred(&self) -> bool {
+        self.has_deferred
     }
 
-    /// Raises the events that could not be raised before.
+    fn note_deferred(&mut self) {
+        let Self { deferred_events, ended_qps, ended_cqs, .. } = self;
+        self.has_deferred =
+            !(deferred_events.is_empty() && ended_qps.is_empty() && ended_cqs.is_empty());
+    }
+
+    /// Raises events that could not be raised before, in turn.
     #[cold]
     fn raise_deferred(&mut self) {
-        self.deferred_events.retain(|notify| !notify.try_raise());
+        for _ in 0..self.deferred_events.len().min(RAISED_PER_POLL) {
+            let Some(notify) = self.deferred_events.pop_front() else { break };
+            if !notify.try_raise() {
+                self.deferred_events.push_back(notify);
+            }
+        }
+        self.note_deferred();
+    }
+
+    #[cold]
+    fn defer_event(&mut self, notify: Arc<CqNotify>) {
+        self.deferred_events.push_back(notify);
+        self.has_deferred = true;
+    }
+
+    /// Takes the queue pairs that the engine has ended over an overrun, each with the queue.
+    pub(crate) fn take_ended_qps(&mut self) -> Vec<(QpId, CqId)> {
+        let ended = std::mem::take(&mut self.ended_qps);
+        self.note_deferred();
+        ended
+    }
+
+    /// Takes a queue of which the application is to be told. From now on it accepts what its queue
+    /// pairs flush: their states are published.
+    pub(crate) fn take_ended_cq(&mut self) -> Option<EndedCq> {
+        let ended = self.ended_cqs.pop_front()?;
+        if let Some(Some(producer)) = self.producers.get_mut(ended.cq.index()) {
+            producer.refuses_after = None;
+        }
+        self.note_deferred();
+        Some(ended)
+    }
+
+    /// Leaves the rest of a queue's end to the next poll.
+    pub(crate) fn go_on_with(&mut self, ended: EndedCq) {
+        self.ended_cqs.push_front(ended);
+        self.has_deferred = true;
     }
 
     /// Publishes the completions.
     #[inline]
     pub(crate) fn publish(&mut self) {
-        if self.has_deferred_events() {
+        if self.has_deferred {
             self.raise_deferred();
         }
         while let Some(cq) = self.unpublished.pop() {
@@ -269,7 +337,8 @@ impl CqRings {
                     && let Some(covers) = notify.covers.take()
                     && !notify.target.on_published(covers)
                 {
-                    self.deferred_events.push(Arc::clone(&notify.target));
+                    let target = Arc::clone(&notify.target);
+                    self.defer_event(target);
                 }
             }
         }
@@ -283,15 +352,6 @@ impl CqRings {
         }
     }
 
-    /// Marks a queue as overrun. True if no shard had before: the overrun is one for the
-    /// application. [`CqRings::notify_of_overrun`] is to follow.
-    pub(crate) fn mark_overrun(&mut self, cq: CqId) -> bool {
-        let Some(Some(producer)) = self.producers.get_mut(cq.index()) else { return false };
-        producer.is_overrun_reported = true;
-        producer.others_overrun = None;
-        CqOverrun::set(&producer.overrun, cq)
-    }
-
     /// Notifies any pending request of a queue that has overrun: its queue pairs have failed, and
     /// further completions may never come.
     pub(crate) fn notify_of_overrun(&mut self, cq: CqId) {
@@ -299,13 +359,14 @@ impl CqRings {
             && let Some(notify) = &producer.notify
             && !notify.target.on_published(CompEvent::ANY)
         {
-            self.deferred_events.push(Arc::clone(&notify.target));
+            let target = Arc::clone(&notify.target);
+            self.defer_event(target);
         }
     }
 
     /// The shard has failed: its queue pairs are ended, whatever overran, and then flushed.
     pub(crate) fn accept_flushed(&mut self) {
-        self.producers.iter_mut().flatten().for_each(|producer| producer.others_overrun = None);
+        self.producers.iter_mut().flatten().for_each(|producer| producer.refuses_after = None);
     }
 
     /// True if this shard still has to end the queue pairs of a queue that overran in another one:
@@ -313,7 +374,7 @@ impl CqRings {
     pub(crate) fn is_overrun_news(&self, cq: CqId, overrun: &Arc<CqOverrun>) -> bool {
         let producer = self.producers.get(cq.index()).and_then(Option::as_ref);
         producer.is_some_and(|producer| {
-            Arc::ptr_eq(&producer.overrun, overrun) && !producer.is_overrun_reported
+            Arc::ptr_eq(&producer.overrun, overrun) && !producer.is_overrun_known
         })
     }
 }
@@ -363,9 +424,32 @@ impl Completions for CqRings {
         producer.is_none_or(|producer| producer.refuses_all() || producer.ring.is_full())
     }
 
+    #[cold]
     fn claim_overrun(&mut self, cq: CqId) -> bool {
-        let producer = self.producers.get(cq.index()).and_then(Option::as_ref);
-        producer.is_some_and(|producer| producer.overrun.claim())
+        let Some(Some(producer)) = self.producers.get_mut(cq.index()) else { return false };
+        producer.is_overrun_known = true;
+        producer.refuses_after = Some(Arc::clone(&producer.overrun));
+        let is_first = CqOverrun::set(&producer.overrun, cq);
+        producer.is_overrun_unreported |= is_first;
+        is_first
+    }
+
+    #[cold]
+    fn on_qp_overrun(&mut self, cq: CqId, qp: QpId) {
+        self.ended_qps.push((qp, cq));
+        self.has_deferred = true;
+    }
+
+    #[cold]
+    fn on_qps_ended(&mut self, cq: CqId) {
+        let Some(Some(producer)) = self.producers.get_mut(cq.index()) else { return };
+        let is_reporter = std::mem::take(&mut producer.is_overrun_unreported);
+        self.ended_cqs.push_back(EndedCq {
+            cq,
+            next_unbound: is_reporter.then_some(0),
+            is_reporter,
+        });
+        self.has_deferred = true;
     }
 }
 

@@ -2,6 +2,7 @@
 
 mod abandon;
 mod cq_overrun;
+mod publish;
 mod requests;
 
 use std::collections::{HashMap, VecDeque};
@@ -21,6 +22,7 @@ use ferrowarp_proto::verbs::qp::{QpInit, SrqError, SrqId};
 use ferrowarp_proto::verbs::srq::SrqBuffers;
 use ferrowarp_proto::verbs::wc::{CqId, QpId, Wc};
 
+use self::publish::{publish_queues, publish_state};
 use crate::counters::{Counters, Port, Usage};
 use crate::doorbell::Doorbells;
 use crate::events::{AsyncEvent, AsyncEventQueue, EventPublisher};
@@ -139,7 +141,8 @@ impl<D: Device> ShardEngine<D> {
                     self.publisher.publish(shared.event());
                 }
             }
-            Event::CqOverrun { cq } => self.on_cq_overrun(cq),
+            // Reported once its queue pairs are ended.
+            Event::CqOverrun { .. } => {}
             event => debug_assert!(false, "{event:?} has no destination"),
         }
     }
@@ -154,6 +157,10 @@ impl<D: Device> ShardEngine<D> {
     }
 
     fn route_events(&mut self, now: Instant) -> bool {
+        // Before the events of queue pairs that have ended: the overrun is the reason.
+        if self.engine.completions_mut().has_deferred() {
+            self.report_overruns();
+        }
         let mut any = false;
         for _ in 0..EVENT_COUNT_MAX {
             let Some(event) = self.engine.next_event() else {
@@ -164,27 +171,6 @@ impl<D: Device> ShardEngine<D> {
         }
         any
     }
-}
-
-/// Publishes the engine's state of a queue pair to the application, with what it may post.
-fn publish_state<D: Device>(engine: &Engine<D, HostMemory, CqRings>, link: &Link) {
-    link.qp.set_state(engine.qp_state(link.id), engine.qp_send_rights(link.id));
-}
-
-/// Publishes the free slots of queues, then completions. Before the end of a poll (`is_last`) the
-/// queue pairs stay listed: requests that are taken and complete without a signal free more slots.
-#[inline(never)]
-fn publish_queues<D: Device>(engine: &mut Engine<D, HostMemory, CqRings>, is_last: bool) {
-    engine.publish_retired_srqs();
-    let mut index = 0;
-    while let Some(qp) = engine.completions_mut().dirty(index) {
-        engine.publish_retired(qp);
-        index += 1;
-    }
-    if is_last {
-        engine.completions_mut().clear_dirty();
-    }
-    engine.completions_mut().publish();
 }
 
 impl<D: Port + Send> ShardControl for ShardEngine<D>
@@ -217,7 +203,7 @@ where
             busy = true;
         }
         self.publish();
-        busy || self.engine.completions_mut().has_deferred_events()
+        busy || self.engine.completions_mut().has_deferred()
     }
 
     fn demote_all(&mut self, doorbells: &Doorbells) {
@@ -227,6 +213,9 @@ where
     #[inline]
     fn publish(&mut self) {
         if self.engine.completions_mut().has_unpublished() || self.engine.has_retired_srqs() {
+            if self.engine.completions_mut().has_deferred() {
+                self.report_overruns();
+            }
             publish_queues(&mut self.engine, true);
         }
     }

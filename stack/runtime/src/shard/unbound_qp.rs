@@ -30,7 +30,14 @@ pub(crate) struct UnboundQueues {
 
 /// All queue pairs of a context that belong to no shard yet.
 pub(crate) trait UnboundQpTable: Send + Sync {
-    /// Removes those that use a completion queue, or all, and passes each to `adopt`, by which it
-    /// belongs to the calling shard. A queue pair is not destroyed meanwhile.
-    fn adopt(&self, of: Option<CqId>, adopt: &mut dyn FnMut(UnboundQp));
+    /// Looks at `count` queue pairs, from the number `from` on. Removes those that use a completion
+    /// queue, or all, and passes each to `adopt`, by which it belongs to the calling shard. A queue
+    /// pair is not destroyed meanwhile. Returns the number to go on from, if there are more.
+    fn adopt(
+        &self,
+        of: Option<CqId>,
+        from: u32,
+        count: usize,
+        adopt: &mut dyn FnMut(UnboundQp),
+    ) -> Option<u32>;
 }

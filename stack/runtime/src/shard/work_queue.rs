@@ -98,11 +98,6 @@ impl Link {
         self.tails.load().map(low_half) != self.seen
     }
 
-    /// True if send or receive completions go to `cq`.
-    pub(crate) fn uses(&self, cq: CqId) -> bool {
-        self.cqs.contains(&cq)
-    }
-
     /// Notes that `cq`, which it uses, has overrun; false if that was noted before.
     pub(crate) fn has_news_of_overrun(&mut self, cq: CqId) -> bool {
         let mut is_news = false;

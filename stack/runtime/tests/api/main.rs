@@ -1,5 +1,8 @@
 //! The API of the stack over `ring`: two contexts in one process.
 
+#[path = "../../../../tests/src/longest_poll.rs"]
+#[expect(unreachable_pub, reason = "the file is of a library")]
+mod longest_poll;
 mod support;
 
 mod async_events;

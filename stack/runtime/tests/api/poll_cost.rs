@@ -4,9 +4,11 @@
 use std::time::{Duration, Instant};
 
 use ferrowarp::{
-    Access, Config, Context, Cq, DriveMode, Qp, QpOptions, QpState, RecvWr, SgList, Srq, WcStatus,
+    Access, AsyncEvent, Config, Context, Cq, DriveMode, Event, Qp, QpOptions, QpState, RecvWr,
+    SgList, Srq, WcStatus,
 };
 
+use crate::longest_poll::LongestPoll;
 use crate::support::*;
 
 /// Polls of which the fastest batch counts: others are those in which the thread was preempted.
@@ -31,13 +33,9 @@ fn idle_poll_ns(context: &Context) -> f64 {
         .fold(f64::INFINITY, f64::min)
 }
 
-/// Time of a call.
-fn time<R>(longest: &mut Duration, call: impl FnOnce() -> R) -> R {
-    let begin = Instant::now();
-    let result = call();
-    *longest = (*longest).max(begin.elapsed());
-    result
-}
+/// Queue pairs of a completion queue that overran which a poll ends, at most: of those that belong
+/// to a shard, and as many that belong to none, at the end of the poll and in its middle.
+const ENDED_PER_POLL: usize = 192;
 
 fn roomy(host: u8, qps: usize) -> Config {
     let mut config = config(host, DriveMode::Inline);
@@ -46,8 +44,15 @@ fn roomy(host: u8, qps: usize) -> Config {
     config
 }
 
-/// Queue pairs in the error state, each with requests to flush to `full`, which has no free slots.
-fn blocked(left: &Endpoint, right: &Endpoint, full: &Cq, count: usize) -> Vec<Qp> {
+/// Queue pairs in the error state, each with requests to flush to `full`, which has no free slots:
+/// it has overrun.
+fn blocked(
+    left: &Endpoint,
+    right: &Endpoint,
+    full: &Cq,
+    count: usize,
+    polls: &mut LongestPoll,
+) -> Vec<Qp> {
     let options = QpOptions::new(full).max_send_wr(16).max_recv_wr(2);
     let create = || left.pd.create_qp(&options).unwrap();
     let idle: Vec<_> = (0..count).map(|_| create()).collect();
@@ -57,10 +62,18 @@ fn blocked(left: &Endpoint, right: &Endpoint, full: &Cq, count: usize) -> Vec<Qp
     // One that fills the queue ends them all.
     let (active, _passive) = connect_qps(right, create(), right.qp()).0;
     while active.post_send(send(0, inline(b""))).is_ok() {}
-    drive_until(&left.context, &right.context, || {
-        idle.iter().all(|qp| qp.state() == QpState::Error)
-    });
-    drive_until(&left.context, &right.context, || !left.context.drive());
+    // Each poll ends a bounded number.
+    let ended = || idle.iter().filter(|qp| qp.state() == QpState::Error).count();
+    let (mut before, begin) = (0, Instant::now());
+    while before < count {
+        polls.time(|| left.context.drive());
+        right.context.drive();
+        let now = ended();
+        assert!(now - before <= ENDED_PER_POLL, "{} in a poll", now - before);
+        assert!(begin.elapsed() < TIMEOUT, "{now} have ended");
+        before = now;
+    }
+    drive_until(&left.context, &right.context, || !polls.time(|| left.context.drive()));
     idle
 }
 
@@ -77,7 +90,9 @@ fn poll_costs_the_same_with_many_idle_and_blocked_queues() {
     let _idle: Vec<Qp> = (0..IDLE).map(|_| left.pd.create_qp(&options).unwrap()).collect();
     let with_idle = idle_poll_ns(&left.context);
     let full = left.context.create_cq(4).unwrap();
-    let waiting = blocked(&left, &right, &full, IDLE);
+    let mut polls = LongestPoll::default();
+    let waiting = blocked(&left, &right, &full, IDLE, &mut polls);
+    polls.end();
     let with_blocked = idle_poll_ns(&left.context);
     println!(
         "ns per idle poll: {empty:.0}, with {SRQS} SRQs {with_srqs:.0}, and {IDLE} idle queue \
@@ -126,15 +141,16 @@ fn flood_of_one_application_leaves_the_others_their_turn() {
             let _ = qp.post_sends((0..REQUESTS as u64).map(unsignaled));
         }
     };
-    let (mut longest, mut rounds, mut most) = (Duration::ZERO, 0, 0);
+    let (mut longest, mut rounds, mut most) = (LongestPoll::default(), 0, 0);
     let mut found = Vec::with_capacity(16);
     let begin = Instant::now();
     while rounds < 20 {
         flood();
         modest.post_send(write(rounds, source.sge(0, 8), &sink, 8)).unwrap();
         let mut polls = 0;
-        while small.poll(&mut found) == 0 {
-            time(&mut longest, || left.context.drive());
+        // It polls the shard.
+        while longest.time(|| small.poll(&mut found)) == 0 {
+            longest.time(|| left.context.drive());
             right.context.drive();
             polls += 1;
             assert!(begin.elapsed() < TIMEOUT, "round {rounds}: nothing completes");
@@ -144,8 +160,85 @@ fn flood_of_one_application_leaves_the_others_their_turn() {
         found.clear();
         (rounds, most) = (rounds + 1, most.max(polls));
     }
-    println!("longest poll of the flood: {longest:?}; {most} polls at most until a completion");
+    println!("{most} polls at most until a completion");
     // A turn takes a poll for each 64 doorbells and each burst of segments.
     assert!(most <= 4 * FLOODING, "{most} polls");
-    assert!(longest < Duration::from_millis(50), "{longest:?}");
+    longest.end();
+}
+
+/// An application that leaves its completion queue full, takes one completion at a time, and goes
+/// on to overrun further queues, leaves the others their turn.
+#[test]
+fn full_queues_of_one_application_leave_the_others_their_turn() {
+    const WAITING: usize = 2000;
+    const ROUNDS: usize = 20;
+    let (left, right) = ring_pair(roomy(1, WAITING + 64), config(2, DriveMode::Inline)).unwrap();
+    let (left, right) = (Endpoint::new(left), Endpoint::new(right));
+    let (modest, _peer) = connect(&left, &right);
+    let (source, sink) = (left.mr(64, Access::ALL), right.mr(64, Access::ALL));
+    let mut polls = LongestPoll::default();
+    let full = left.context.create_cq(4).unwrap();
+    let waiting = blocked(&left, &right, &full, WAITING, &mut polls);
+    let (mut found, mut taken, mut most, mut more) = (Vec::with_capacity(16), 0, 0, Vec::new());
+    let mut one = Vec::with_capacity(1);
+    for round in 0..ROUNDS {
+        one.clear();
+        taken += full.poll(&mut one);
+        if round % 4 == 0 {
+            let full = left.context.create_cq(1).unwrap();
+            let options = QpOptions::new(&full).max_send_wr(16);
+            let qp = left.pd.create_qp(&options).unwrap();
+            let (qp, peer) = connect_qps(&right, qp, right.qp()).0;
+            while qp.post_send(send(0, inline(b""))).is_ok() {}
+            more.push((qp, peer, full));
+        }
+        modest.post_send(write(round as u64, source.sge(0, 8), &sink, 8)).unwrap();
+        let mut count = 0;
+        while count == 0 || polls.time(|| left.cq.poll(&mut found)) == 0 {
+            polls.time(|| left.context.drive());
+            right.context.drive();
+            count += 1;
+            assert!(count < 1000, "round {round}: nothing completes");
+        }
+        assert_eq!((found[0].wr_id, found[0].status), (round as u64, WcStatus::Success));
+        found.clear();
+        most = most.max(count);
+    }
+    println!("{most} polls at most until a completion");
+    assert!(most <= 32 && taken >= ROUNDS / 2, "{most} polls, {taken} taken");
+    drive_until(&left.context, &right.context, || {
+        more.iter().all(|(qp, ..)| qp.state() == QpState::Error)
+    });
+    assert!(waiting.iter().all(|qp| qp.state() == QpState::Error));
+    polls.end();
+}
+
+/// Queue pairs that belong to no shard when their completion queue overruns: each poll ends a
+/// bounded number of them, and the application is told once all have ended.
+#[test]
+fn overrun_ends_many_unbound_queue_pairs_in_turn() {
+    const UNBOUND: usize = 2000;
+    let mut configs = [roomy(1, UNBOUND), roomy(2, 16)];
+    for config in &mut configs {
+        config.shards = 2;
+    }
+    let [left, right] = configs;
+    let (left, right) = ring_pair(left, right).unwrap();
+    let (left, right) = (Endpoint::new(left), Endpoint::new(right));
+    let channel = left.context.event_channel().unwrap();
+    let full = left.context.create_cq(4).unwrap();
+    let mut polls = LongestPoll::default();
+    let waiting = blocked(&left, &right, &full, UNBOUND, &mut polls);
+    let overrun = AsyncEvent::CqOverrun { cq: full.id() };
+    let reported = std::iter::from_fn(|| channel.next_event());
+    let last = reported.enumerate().filter(|(_, event)| *event == overrun).map(|(at, _)| at);
+    let last: Vec<_> = last.collect();
+    assert!(
+        last.len() == 1 && last[0] >= UNBOUND,
+        "after those of {UNBOUND} queue pairs: {last:?}"
+    );
+    for qp in &waiting {
+        assert_eq!(qp.next_event(), Some(Event::CqOverrun { cq: full.id() }));
+    }
+    polls.end();
 }

@@ -84,8 +84,8 @@ fn overrun_of_another_shard_is_news_once_and_for_the_same_queue() {
     let mut rings = CqRings::new(4);
     rings.add(CqId(1), CqProducer::new(2, Arc::clone(&overrun), None).0);
     assert!(rings.is_overrun_news(CqId(1), &overrun));
-    assert!(rings.mark_overrun(CqId(1)), "the first");
-    assert!(!rings.mark_overrun(CqId(1)));
+    assert!(rings.claim_overrun(CqId(1)), "the first");
+    assert!(!rings.claim_overrun(CqId(1)));
     assert!(!rings.is_overrun_news(CqId(1), &overrun), "reported");
     rings.remove(CqId(1));
     rings.add(CqId(1), CqProducer::new(2, Arc::default(), None).0);
@@ -116,7 +116,7 @@ fn overrun_of_another_shard_is_tested_by_each_push() {
     let cq = CqId(1);
     let [(mut first, _), (mut second, mut consumer)] = two_shards();
     assert!(second.push(cq, wc(1)));
-    first.mark_overrun(cq);
+    first.claim_overrun(cq);
     assert!(!second.push(cq, wc(2)), "there are three places, but the queue has overrun");
     let mut several = vec![2, 3];
     assert!(!second.push_all(cq, Several(&mut several)));
@@ -126,7 +126,14 @@ fn overrun_of_another_shard_is_tested_by_each_push() {
     assert_eq!(consumer.pop().map(|wc| wc.wr_id), Some(1), "what was before stays");
     assert!(consumer.pop().is_none());
     // Its queue pairs are ended: what they had outstanding is flushed, as in the first shard.
-    assert!(!second.mark_overrun(cq), "the first was the other");
+    assert!(!second.claim_overrun(cq), "the first was the other");
+    for rings in [&mut first, &mut second] {
+        assert!(!rings.push(cq, wc(4)), "not ended yet");
+        rings.on_qps_ended(cq);
+    }
+    let reporters =
+        [&mut first, &mut second].map(|rings| rings.take_ended_cq().unwrap().is_reporter);
+    assert_eq!(reporters, [true, false]);
     assert!(first.push(cq, wc(4)) && second.push_all(cq, Several(&mut several)));
     second.publish();
     assert_eq!([(); 3].map(|()| consumer.pop().map(|wc| wc.wr_id)), [Some(2), Some(3), None]);
@@ -136,7 +143,7 @@ fn overrun_of_another_shard_is_tested_by_each_push() {
 fn failed_shard_flushes_whatever_overran() {
     let cq = CqId(1);
     let [(mut first, _), (mut second, _consumer)] = two_shards();
-    first.mark_overrun(cq);
+    first.claim_overrun(cq);
     assert!(!second.push(cq, wc(1)));
     second.accept_flushed();
     assert!(second.push(cq, wc(1)));
@@ -173,4 +180,43 @@ fn removed_cq_refuses_completions_and_its_id_is_reused() {
     rings.add(first, CqProducer::new(2, Arc::default(), None).0);
     assert!(rings.push(first, wc(3)));
     assert!(!rings.push(CqId(7), wc(1)));
+}
+
+/// The lock of a channel is held by a thread that is preempted: polls try again in turn, a bounded
+/// number of queues each, and raise each event once.
+#[test]
+fn events_under_a_held_lock_are_raised_in_turn() {
+    let count = u32::try_from(3 * RAISED_PER_POLL + 1).unwrap();
+    let [held, free] = [(); 2].map(|()| Arc::new(CompEventQueue::new().unwrap()));
+    let mut rings = CqRings::new(4);
+    let mut consumers = Vec::new();
+    for number in 0..count {
+        let events = if number + 1 == count { &free } else { &held };
+        let notify = Arc::new(CqNotify::new(CqId(number), Arc::clone(events), Box::default()));
+        notify.req_notify(Notify::Next);
+        let (producer, consumer) = CqProducer::new(2, Arc::default(), Some(notify));
+        rings.add(CqId(number), producer);
+        consumers.push(consumer);
+    }
+    let preempted = held.hold();
+    for number in (0..count).rev() {
+        assert!(rings.push(CqId(number), wc(1)));
+    }
+    rings.publish();
+    assert!(rings.has_deferred() && consumers.iter_mut().all(|consumer| consumer.pop().is_some()));
+    assert_eq!(free.pop(), Some(CqId(count - 1)), "another channel does not wait");
+    rings.publish();
+    drop(preempted);
+    let mut polls = 0;
+    let mut raised = Vec::new();
+    while rings.has_deferred() {
+        rings.publish();
+        let before = raised.len();
+        raised.extend(std::iter::from_fn(|| held.pop()));
+        assert!(raised.len() - before <= RAISED_PER_POLL);
+        polls += 1;
+    }
+    assert_eq!((raised.len(), polls), (count as usize - 1, 3));
+    raised.sort_unstable_by_key(|cq| cq.0);
+    assert!(raised.into_iter().eq((0..count - 1).map(CqId)));
 }

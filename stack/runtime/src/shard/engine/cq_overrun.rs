@@ -6,40 +6,55 @@ use ferrowarp_proto::device::Device;
 use ferrowarp_proto::verbs::cm::Event;
 use ferrowarp_proto::verbs::wc::{CqId, QpId};
 
-use super::{ShardEngine, publish_state};
+use super::ShardEngine;
 use crate::events::AsyncEvent;
+use crate::shard::cq_rings::EndedCq;
 use crate::shard::unbound_qp::{UnboundQp, UnboundQueues};
 use crate::shard::work_queue::Link;
 
+/// Queue pairs without a shard at which a call looks.
+const UNBOUND_PER_CALL: usize = 64;
+
 impl<D: Device> ShardEngine<D> {
-    /// The engine has ended the queue pairs that it has of a queue, which overran in this shard or
-    /// in another: reports that.
+    /// Reports the queue pairs that the engine has ended, in this poll, over queues that overran in
+    /// this shard or in another. Of a queue of which it has ended all, the shard that found the
+    /// overrun ends those that belong to none, and reports it: a bounded number in a call.
     #[cold]
-    pub(super) fn on_cq_overrun(&mut self, cq: CqId) {
-        for link in self.links.iter_mut().filter(|link| link.uses(cq)) {
-            publish_state(&self.engine, link);
-            if link.has_news_of_overrun(cq) {
-                link.qp.push_event(Event::CqOverrun { cq });
-                self.publisher.publish(AsyncEvent::Connection { qp: link.id });
-            }
+    pub(super) fn report_overruns(&mut self) {
+        for (qp, cq) in self.engine.completions_mut().take_ended_qps() {
+            self.report_end(qp, cq);
         }
-        let is_first = self.engine.completions_mut().mark_overrun(cq);
-        if is_first {
-            self.end_unbound(cq);
+        let Some(mut ended) = self.engine.completions_mut().take_ended_cq() else { return };
+        let EndedCq { cq, is_reporter, .. } = ended;
+        ended.next_unbound = ended.next_unbound.and_then(|from| self.end_unbound(cq, from));
+        if ended.next_unbound.is_some() {
+            return self.engine.completions_mut().go_on_with(ended);
         }
         // Last: a thread that is woken finds the states and events.
         self.engine.completions_mut().notify_of_overrun(cq);
-        if is_first {
+        if is_reporter {
             self.publisher.publish(AsyncEvent::CqOverrun { cq });
         }
     }
 
-    /// Ends the queue pairs of the queue that belong to no shard yet: they belong to this one then,
-    /// which flushes what was posted to them. After the queue was marked, so that a queue pair that
-    /// is not found here is ended by the thread that gives it to a shard.
-    fn end_unbound(&mut self, cq: CqId) {
+    /// Reports that a queue pair has ended over an overrun of this queue.
+    fn report_end(&mut self, qp: QpId, cq: CqId) {
+        self.publish_state(qp);
+        if let Some(link) = self.links.get_mut(qp)
+            && link.has_news_of_overrun(cq)
+        {
+            link.qp.push_event(Event::CqOverrun { cq });
+            self.publisher.publish(AsyncEvent::Connection { qp });
+        }
+    }
+
+    /// Ends queue pairs of the queue that belong to no shard yet: they belong to this one then,
+    /// which flushes what was posted to them. The queue is marked before, so that a queue pair that
+    /// is not found here is ended by the thread that gives it to a shard. Looks at a bounded number
+    /// from the number `from` on; returns the one to go on from, if there are more.
+    fn end_unbound(&mut self, cq: CqId, from: u32) -> Option<u32> {
         let table = Arc::clone(&self.unbound);
-        table.adopt(Some(cq), &mut |unbound| {
+        table.adopt(Some(cq), from, UNBOUND_PER_CALL, &mut |unbound| {
             let (id, shared) = (unbound.id, Arc::clone(&unbound.shared));
             if self.adopt(unbound) {
                 self.end_idle(id, cq);
@@ -50,13 +65,13 @@ impl<D: Device> ShardEngine<D> {
             self.publisher.publish(event);
             shared.close();
             self.publisher.queue().end_source(event, shared.source());
-        });
+        })
     }
 
     /// Takes all queue pairs that belong to no shard, to end and flush them.
     pub(super) fn adopt_all(&mut self) {
         let table = Arc::clone(&self.unbound);
-        table.adopt(None, &mut |unbound| {
+        table.adopt(None, 0, usize::MAX, &mut |unbound| {
             self.adopt(unbound);
         });
     }
@@ -79,12 +94,6 @@ impl<D: Device> ShardEngine<D> {
     /// Ends a queue pair without a connection, because the queue has overrun before.
     pub(super) fn end_idle(&mut self, qp: QpId, cq: CqId) {
         self.engine.end_idle_qp(qp);
-        self.publish_state(qp);
-        if let Some(link) = self.links.get_mut(qp)
-            && link.has_news_of_overrun(cq)
-        {
-            link.qp.push_event(Event::CqOverrun { cq });
-            self.publisher.publish(AsyncEvent::Connection { qp });
-        }
+        self.report_end(qp, cq);
     }
 }
