@@ -4,6 +4,8 @@
 //! The application does as `iwperf`: it polls its completion queue, which drives the shard whenever
 //! the queue is empty, and posts a request for each that has completed, with one doorbell for all.
 
+pub mod crowd;
+
 use std::net::SocketAddr;
 use std::ops::Range;
 use std::sync::Arc;
@@ -26,6 +28,10 @@ const PORT: u16 = 18515;
 const ARENA_LEN: u32 = 1 << 17;
 /// Virtual time per poll.
 const POLL_TIME: Duration = Duration::from_micros(1);
+/// Queue pairs of a context that has space for a [`Crowd`](crowd::Crowd).
+const CROWD_QPS_MAX: usize = 32_768;
+/// Time after which the source polls no queue pair any more that was posted to.
+const IDLE_AFTER: Duration = Duration::from_millis(20);
 /// Limit of the establishment, which is immediate on an idle machine.
 const TIMEOUT: Duration = Duration::from_secs(60);
 /// Passes without a completion, some seconds, before the transfer is given up.
@@ -64,11 +70,12 @@ pub struct VerbsPair {
 }
 
 impl VerbsPair {
-    /// Opens two contexts in virtual time, and connects them.
+    /// Opens two contexts in virtual time, and connects them. `is_roomy`: with space for a
+    /// [`Crowd`](crowd::Crowd).
     ///
     /// # Errors
     /// If the runtime has no setting for what the workload asks for, or the connection fails.
-    pub fn connect(workload: Workload) -> Result<Self> {
+    pub fn connect(workload: Workload, is_roomy: bool) -> Result<Self> {
         ensure!(workload.timestamps, "the runtime has no setting for TCP timestamps");
         let qps = u32::try_from(workload.qps)?;
         let arena_len = ARENA_LEN.max(workload.size.checked_mul(qps).context("too many bytes")?);
@@ -76,7 +83,13 @@ impl VerbsPair {
         let frames = devices.each_ref().map(LoopDevice::frame_counts);
         let memory = devices.each_ref().map(LoopDevice::memory);
         let [left, right] = devices;
-        let config = |host| config(&workload, host);
+        let config = |host| {
+            let mut config = config(&workload, host);
+            if is_roomy {
+                config.qps_max = CROWD_QPS_MAX;
+            }
+            config
+        };
         let contexts = Context::joined((left, config(1)), (right, config(2)))?;
         let ([left_frames, right_frames], [left, right]) = (frames, memory);
         let source = Endpoint::new(contexts.0, left_frames, left, &workload, arena_len)?;
@@ -122,6 +135,18 @@ impl VerbsPair {
             messages: self.completed - before.0,
             segments: self.source.frames.sent() - before.1,
             acks: self.sink.frames.sent() - before.2,
+        }
+    }
+
+    /// Polls the source `count` times while there is nothing to do.
+    pub fn poll_idle(&mut self, count: u64) {
+        let settled = IDLE_AFTER.as_nanos() / POLL_TIME.as_nanos();
+        for _ in 0..settled {
+            self.source.context.drive();
+            self.sink.context.drive();
+        }
+        for _ in 0..count {
+            self.poll_source(self.posted);
         }
     }
 

@@ -5,7 +5,8 @@
 use anyhow::{Result, ensure};
 use clap::Parser;
 use ferrowarp_bench::verbs_pair::VerbsPair;
-use ferrowarp_bench::workload::Workload;
+use ferrowarp_bench::verbs_pair::crowd::Crowd;
+use ferrowarp_bench::workload::{TransferCounts, Workload};
 
 #[derive(Parser)]
 #[command(about = "RDMA Writes between two contexts on one thread, over heap ports")]
@@ -15,6 +16,13 @@ struct Options {
     count: u64,
     #[command(flatten)]
     workload: Workload,
+    /// Polls of the source that find nothing to do, in place of Writes
+    #[arg(long)]
+    idle: bool,
+    /// Before, other queues of the source: 10,000 idle queue pairs, 1,000 shared receive queues,
+    /// and 10,000 queue pairs whose requests wait for a full completion queue
+    #[arg(long, requires = "idle")]
+    crowded: bool,
     /// Further RDMA Writes, with marks for a memory trace
     #[arg(long, value_name = "COUNT")]
     marked: Option<u64>,
@@ -24,8 +32,14 @@ fn main() -> Result<()> {
     let options = Options::parse();
     let workload = options.workload;
     ensure!(workload.depth > 0 && workload.qps > 0, "--depth and --qps are at least 1");
-    let mut pair = VerbsPair::connect(workload)?;
-    let counts = pair.write(options.count);
+    let mut pair = VerbsPair::connect(workload, options.idle)?;
+    let crowd = options.crowded.then(|| Crowd::add(&mut pair)).transpose()?;
+    let counts = if options.idle {
+        pair.poll_idle(options.count);
+        TransferCounts::default()
+    } else {
+        pair.write(options.count)
+    };
     if let Some(count) = options.marked {
         let (counts, trains) = pair.write_marked(count)?;
         println!(
@@ -41,6 +55,6 @@ fn main() -> Result<()> {
         counts.messages, workload.size, counts.segments, counts.acks
     );
     // Closing would take time, and much of a short trace.
-    std::mem::forget(pair);
+    std::mem::forget((pair, crowd));
     Ok(())
 }

@@ -9,7 +9,7 @@ pub struct Case {
     pub options: Vec<&'static str>,
     /// Messages of the shorter run; the longer has three times as many.
     pub count: u64,
-    /// The cost is per message; otherwise per segment of the source.
+    /// The cost is per message, or per poll; otherwise per segment of the source.
     pub per_write: bool,
     /// The case of which this one is a variant with something more to do.
     pub plain: Option<&'static str>,
@@ -28,8 +28,12 @@ pub struct Case {
 impl Case {
     /// Returns what the cost is of.
     #[must_use]
-    pub const fn unit(&self) -> &'static str {
-        if self.per_write { "Write" } else { "segment" }
+    pub fn unit(&self) -> &'static str {
+        match (self.per_write, self.options.contains(&"--idle")) {
+            (_, true) => "poll",
+            (true, false) => "Write",
+            (false, false) => "segment",
+        }
     }
 }
 
@@ -86,6 +90,18 @@ pub fn all() -> Vec<Case> {
         traced: Some([1024, 1024]),
         ..bulk.clone()
     });
+    cases.extend([(IDLE_POLL, &["--idle"][..]), (CROWDED_POLL, &["--idle", "--crowded"])].map(
+        |(name, options)| Case {
+            name: name.to_owned(),
+            options: options.to_vec(),
+            count: 1000,
+            per_write: true,
+            plain: (name != IDLE_POLL).then_some(IDLE_POLL),
+            has_core: false,
+            traced: None,
+            ..bulk.clone()
+        },
+    ));
     cases.extend(transfers);
     cases.extend(links);
     for (plain, case) in &mains {
@@ -105,6 +121,12 @@ pub fn all() -> Vec<Case> {
 /// trains.
 const QPS: &str = "64";
 
+/// Name of the case of polls that find nothing to do.
+pub const IDLE_POLL: &str = "poll without work";
+
+/// Name of the same with many queues that are idle or wait for a full completion queue.
+pub const CROWDED_POLL: &str = "poll without work, 21,000 queues";
+
 /// Names of the cases that have variants.
 const PLAIN: [&str; 3] =
     ["64 KiB, MTU 1500", "64 bytes, 128 outstanding", "64 bytes, one at a time"];
@@ -120,7 +142,7 @@ mod tests {
         let cases = all();
         let names: HashSet<&str> = cases.iter().map(|case| case.name.as_str()).collect();
         assert_eq!(names.len(), cases.len());
-        assert_eq!(cases.iter().filter(|case| case.plain.is_some()).count(), 9);
+        assert_eq!(cases.iter().filter(|case| case.plain.is_some()).count(), 10);
         for plain in cases.iter().filter_map(|case| case.plain) {
             assert!(names.contains(plain), "{plain}");
         }

@@ -2,6 +2,7 @@
 
 use anyhow::{Context, Result};
 
+use crate::instructions::cases::{CROWDED_POLL, IDLE_POLL};
 use crate::instructions::measure::{Measured, Program};
 
 /// A count of the table.
@@ -82,8 +83,11 @@ pub fn format(figures: &[Figure]) -> String {
     head.to_owned() + &figures.iter().map(Figure::line).collect::<String>()
 }
 
+/// Cost of a poll without work with many queues, at most, as a multiple of the cost without them.
+const CROWDED_RATIO_MAX: f64 = 1.5;
+
 /// Returns a line for each figure that exceeds that in `table` by more than `percent`, lines of
-/// state by more than `MIN_LINES_RISE` at least.
+/// state by more than `MIN_LINES_RISE` at least; and one if many queues make polls longer.
 ///
 /// # Errors
 /// If the table lacks a figure.
@@ -96,6 +100,14 @@ pub fn rises(table: &str, figures: &[Figure], percent: f64) -> Result<Vec<String
             let Figure { measure, case, value } = figure;
             found.push(format!("{measure}: {case}: {value:.1}, recorded {recorded}"));
         }
+    }
+    let value = |name| figures.iter().find(|figure| figure.case == name).map(|found| found.value);
+    if let (Some(idle), Some(crowded)) = (value(IDLE_POLL), value(CROWDED_POLL))
+        && crowded > CROWDED_RATIO_MAX * idle
+    {
+        found.push(format!(
+            "{CROWDED_POLL}: {crowded:.1}, more than {CROWDED_RATIO_MAX} times {idle:.1}"
+        ));
     }
     Ok(found)
 }
@@ -141,6 +153,17 @@ mod tests {
         assert_eq!(found, ["core: bulk, ECN: 104.0, recorded 100"]);
         let unknown = [figure("post to completion", "bulk", 1.0)];
         assert!(rises(&recorded, &unknown, 3.0).is_err());
+    }
+
+    #[test]
+    fn polls_that_grow_with_the_queues_are_found() {
+        let figures = |crowded| {
+            [figure("core", IDLE_POLL, 100.0), figure("core", CROWDED_POLL, crowded)].to_vec()
+        };
+        for (crowded, count) in [(149.0, 0), (151.0, 1)] {
+            let figures = figures(crowded);
+            assert_eq!(rises(&format(&figures), &figures, 3.0).unwrap().len(), count);
+        }
     }
 
     #[test]

@@ -57,7 +57,7 @@ fn writes_verify_through_the_verbs() {
         for ipv6 in [false, true] {
             let workload =
                 Workload { ipv6, ecn: true, software_checksums: true, size, depth, ..LARGE };
-            let mut pair = VerbsPair::connect(workload).expect("a connection");
+            let mut pair = VerbsPair::connect(workload, false).expect("a connection");
             assert_eq!(pair.write(40).messages, 40);
             pair.drain();
             assert!(pair.digest().1, "bytes differ: {workload:?}");
