@@ -8,7 +8,7 @@ use ferrowarp_proto::time::{MICROSECOND, MILLISECOND, SECOND};
 use ferrowarp_proto::verbs::cm::{CmError, ConnParam, EndReason, Event, ReadDepths};
 use ferrowarp_proto::verbs::qp::{QpInit, QpState};
 use ferrowarp_proto::verbs::wc::{QpId, WcStatus};
-use ferrowarp_proto::verbs::wr::{Operation, Payload, SendWr, Sge};
+use ferrowarp_proto::verbs::wr::{Operation, Payload, RecvWr, SendWr, Sge};
 use ferrowarp_proto::wire::ddp::{Tagged, Untagged, Version};
 use ferrowarp_proto::wire::rdmap::Opcode;
 use ferrowarp_proto::wire::tcp::Flags;
@@ -52,6 +52,41 @@ fn connect_from(fx: &mut Fixture, host: usize) -> Peer {
     let mut peer = Peer::at(address(host), 5000);
     peer.handshake(fx, 1460);
     peer
+}
+
+/// Connections that last received are looked up by their ports alone, and then compared: hosts that
+/// use the same ports, and forged segments of others, change nothing for each other.
+#[test]
+fn hosts_with_equal_ports_are_told_apart() {
+    const COUNT: u32 = 50;
+    let mut fx = Fixture::new(|_| {});
+    let mut peers = [10, 11].map(|host| connect_from(&mut fx, host));
+    let qps = [0, 1].map(|at| {
+        let qp = peers[at].start_mpa(&mut fx);
+        peers[at].send(&mut fx, &empty_write_fpdu());
+        qp
+    });
+    let send = Opcode::Send { invalidate: false, solicited: false };
+    let receive = recv_wr(&fx, 0);
+    for msn in 1..=COUNT {
+        for (at, len) in [(0, 100), (1, 200)] {
+            let wr_id = u64::from(msn);
+            fx.engine.post_recv(qps[at], RecvWr { wr_id, ..receive.clone() }).unwrap();
+            let fpdu = untagged_fpdu(send, 0, msn, &vec![msn.to_le_bytes()[0]; len]);
+            let forger = Peer::at(address(12), 5000);
+            let seq = peers[at].tcp.snd_nxt;
+            forger.send_segment(&fx, Flags::ACK, seq, &fpdu);
+            peers[at].send(&mut fx, &fpdu);
+            let wc = fx.queues.poll(CQ).expect("a completion");
+            assert_eq!((wc.qp, wc.wr_id, wc.status), (qps[at], wr_id, WcStatus::Success));
+            assert_eq!(wc.byte_len as usize, len);
+        }
+    }
+    assert_eq!(fx.engine.counters().segments_unmatched, u64::from(2 * COUNT));
+    for qp in qps {
+        let stats = fx.engine.tcp_stats(qp).expect("is connected");
+        assert_eq!((stats.out_of_window, stats.duplicates_in), (0, 0));
+    }
 }
 
 /// Five hosts send every second byte of an FPDU, so that nothing is contiguous; then the first one
