@@ -1,4 +1,5 @@
 //! Failures of a card during a transfer: its link goes down and comes up again, or it is unplugged.
+//! Or the whole guest is stopped for a while.
 
 use std::io;
 use std::time::{Duration, Instant};
@@ -16,6 +17,10 @@ use crate::interop::testbed::{CARD_BDF, Testbed, last_line};
 /// Duration of an outage.
 const OUTAGE: Duration = Duration::from_secs(2);
 
+/// Time for which the guest is stopped, and timeout of a program in it, which is shorter.
+const PAUSE: Duration = Duration::from_secs(5);
+const IMPATIENT: &str = "--timeout 3";
+
 /// Returns the cases of a card, those after which the guest has to be booted last.
 pub(super) fn cases(card: Card) -> Vec<Case> {
     let mut cases = Vec::new();
@@ -23,6 +28,9 @@ pub(super) fn cases(card: Card) -> Vec<Case> {
         let outage = move |testbed: &mut Testbed| link_outage(testbed, peer);
         let outage = card.case(&format!("link-for-2s/to-{name}"), Route::PLAIN, outage);
         cases.push(outage.expects_analysis(&["lost_segment", "keep_alive"]));
+    }
+    if card.name == "virtio" {
+        cases.push(card.case("stopped-for-5s/to-tap", Route::PLAIN, stopped_guest));
     }
     for (peer, name) in PEERS {
         let unplug = move |testbed: &mut Testbed| {
@@ -65,6 +73,28 @@ fn link_outage(testbed: &mut Testbed, peer: Peer) -> io::Result<String> {
     server.finish()?;
     let report = expect_rounds(&client.output, rounds)?;
     Ok(format!("{report}, in spite of an outage after {} bytes", passed - before))
+}
+
+/// The guest is stopped in a transfer, for longer than its program waits for a peer, and resumed:
+/// the transfer goes on.
+fn stopped_guest(testbed: &mut Testbed) -> io::Result<String> {
+    let server = PingServer::start(testbed, Peer::Tap, PATIENT)?;
+    let before = testbed.bytes_of_card()?;
+    let rounds = 1500;
+    let line = format!("client {} -V -S {SIZE} -C {rounds} {IMPATIENT}", server.addr());
+    let client = testbed.guest.start(&testbed.card_command("iwping", &line))?;
+    wait_for_bytes(testbed, &client, before + u64::from(SIZE * rounds / 3))?;
+    testbed.guest.monitor("stop")?;
+    std::thread::sleep(PAUSE);
+    let passed = testbed.bytes_of_card()? - before;
+    testbed.guest.monitor("cont")?;
+    let client = client.finish(CARD_TIMEOUT);
+    expect_exit_ok("iwping", &client)?;
+    server.finish()?;
+    if passed >= 2 * u64::from(SIZE * rounds) {
+        return Err(failure("the transfer had ended before the guest was stopped"));
+    }
+    expect_rounds(&client.output, rounds)
 }
 
 /// Waits until the card has sent so many bytes since the network was made.
