@@ -149,14 +149,17 @@ fn only_signaled_successes_among_rejected_requests_are_reported() {
         let operation = Operation::Read { sink: Sge::default(), rkey: 1, remote: 0 };
         SendWr { wr_id, operation, signaled: false, fence: false }
     };
-    pair.post([read(1), pair.write(2, true), pair.write(3, false), read(4), pair.write(5, true)]);
+    let writes = [(2, true), (3, false), (5, true), (6, false), (7, true)];
+    let [a, b, c, d, e] = writes.map(|(wr_id, signaled)| pair.write(wr_id, signaled));
+    pair.post([read(1), a, b, read(4), c, d, e]);
     let expected = [
         (1, WcStatus::RemoteOperation),
         (2, WcStatus::Success),
         (4, WcStatus::RemoteOperation),
         (5, WcStatus::Success),
+        (7, WcStatus::Success),
     ];
-    assert_eq!(pair.completions(4), expected);
+    assert_eq!(pair.completions(5), expected);
 }
 
 #[test]
