@@ -108,34 +108,60 @@ mod proofs {
     use crate::doorbell::Doorbells;
     use crate::sync::{Arc, AtomicU64};
 
-    /// The shard demotes a hot queue pair while a thread posts to it twice, and serves doorbells
-    /// later: true if it has seen all that was posted. The barriers are arguments.
-    fn posts_are_seen(light: fn(), heavy: fn() -> bool) {
-        let hot = Arc::new(HotFlag::default());
-        hot.promote();
-        let tail = Arc::new(AtomicU64::new(0));
-        let doorbells = Arc::new(Doorbells::new(1));
-        let application = {
-            let (hot, tail, doorbells) =
-                (Arc::clone(&hot), Arc::clone(&tail), Arc::clone(&doorbells));
+    /// A queue pair, hot or cold: its flag, the tail of its requests, and the doorbells.
+    #[derive(Clone)]
+    struct Shared {
+        hot: Arc<HotFlag>,
+        tail: Arc<AtomicU64>,
+        doorbells: Arc<Doorbells>,
+    }
+
+    impl Shared {
+        fn new(is_hot: bool) -> Self {
+            let hot = Arc::new(HotFlag::default());
+            if is_hot {
+                hot.promote();
+            }
+            let (tail, doorbells) = (Arc::new(AtomicU64::new(0)), Arc::new(Doorbells::new(1)));
+            Self { hot, tail, doorbells }
+        }
+
+        fn seen(&self) -> u64 {
+            self.tail.load(Ordering::Acquire)
+        }
+
+        /// A thread that posts `count` requests. Its result: the shard has failed, and does not
+        /// take the last of them.
+        fn post(&self, count: u64, light: fn()) -> thread::JoinHandle<bool> {
+            let Self { hot, tail, doorbells } = self.clone();
             thread::spawn(move || {
-                for posted in 1..=2 {
+                let mut is_late = false;
+                for posted in 1..=count {
                     tail.store(posted, Ordering::Release);
                     if !hot.is_hot_after(light) {
                         doorbells.ring(0);
+                        is_late = doorbells.is_closed();
                     }
                 }
+                is_late
             })
-        };
-        let mut seen = tail.load(Ordering::Acquire);
-        assert!(demote_before([&*hot].into_iter(), heavy));
-        if tail.load(Ordering::Acquire) != seen {
-            doorbells.ring(0);
         }
-        let mut serve = |_| seen = tail.load(Ordering::Acquire);
-        doorbells.drain_all(&mut serve);
+    }
+
+    /// The shard demotes a hot queue pair while a thread posts to it twice, and serves doorbells
+    /// later: true if it has seen all that was posted. The barriers are arguments.
+    fn posts_are_seen(light: fn(), heavy: fn() -> bool) {
+        let shared = Shared::new(true);
+        let application = shared.post(2, light);
+        let mut seen = shared.seen();
+        assert!(demote_before([&*shared.hot].into_iter(), heavy));
+        if shared.seen() != seen {
+            shared.doorbells.ring(0);
+        }
+        let mut serve = |_| seen = shared.seen();
+        shared.doorbells.drain_all(&mut serve);
         application.join().unwrap();
-        doorbells.drain_all(&mut serve);
+        shared.doorbells.drain_all(&mut serve);
         assert_eq!(seen, 2, "a request is lost");
     }
 
@@ -164,27 +190,13 @@ mod proofs {
     #[test]
     fn no_post_is_lost_across_the_end_of_a_shard() {
         loom::model(|| {
-            let hot = Arc::new(HotFlag::default());
-            hot.promote();
-            let tail = Arc::new(AtomicU64::new(0));
-            let doorbells = Arc::new(Doorbells::new(1));
-            let application = {
-                let (hot, tail, doorbells) =
-                    (Arc::clone(&hot), Arc::clone(&tail), Arc::clone(&doorbells));
-                thread::spawn(move || {
-                    tail.store(1, Ordering::Release);
-                    if hot.is_hot() {
-                        return false;
-                    }
-                    doorbells.ring(0);
-                    doorbells.is_closed()
-                })
-            };
-            assert!(demote([&*hot].into_iter()));
-            doorbells.close();
-            let is_flushed = tail.load(Ordering::Acquire) == 1;
-            let is_told = application.join().unwrap();
-            assert!(is_flushed || is_told, "a request is lost");
+            let shared = Shared::new(true);
+            let application = shared.post(1, barrier::light);
+            assert!(demote([&*shared.hot].into_iter()));
+            shared.doorbells.close();
+            let is_flushed = shared.seen() == 1;
+            let is_late = application.join().unwrap();
+            assert!(is_flushed || is_late, "a request is lost");
         });
     }
 
@@ -193,31 +205,18 @@ mod proofs {
     #[test]
     fn no_post_is_lost_by_a_promotion() {
         loom::model(|| {
-            let hot = Arc::new(HotFlag::default());
-            let tail = Arc::new(AtomicU64::new(0));
-            let doorbells = Arc::new(Doorbells::new(1));
-            let application = {
-                let (hot, tail, doorbells) =
-                    (Arc::clone(&hot), Arc::clone(&tail), Arc::clone(&doorbells));
-                thread::spawn(move || {
-                    for posted in 1..=2 {
-                        tail.store(posted, Ordering::Release);
-                        if !hot.is_hot() {
-                            doorbells.ring(0);
-                        }
-                    }
-                })
-            };
+            let shared = Shared::new(false);
+            let application = shared.post(2, barrier::light);
             let mut polled = false;
             let mut seen = 0;
             let mut poll = || {
-                doorbells.drain_all(|_| {
-                    seen = tail.load(Ordering::Acquire);
-                    hot.promote();
+                shared.doorbells.drain_all(|_| {
+                    seen = shared.seen();
+                    shared.hot.promote();
                     polled = true;
                 });
                 if polled {
-                    seen = tail.load(Ordering::Acquire);
+                    seen = shared.seen();
                 }
                 seen
             };
