@@ -69,6 +69,8 @@ fn run(before: &str, program: &str) -> Output {
         .args(["-m", "bash", "-c", &format!("{before}{joint}{program}")])
         .current_dir(folder.path())
         .env("PATH", format!("{}:{}", programs.display(), std::env::var("PATH").unwrap()))
+        .env_remove("RUNTIME_DIRECTORY")
+        .env_remove("TMPDIR")
         .output()
         .unwrap()
 }

@@ -152,8 +152,10 @@ fn interface_in_another_namespace_is_the_removal_of_all_devices_but_a_tap() {
         wait_until("the link comes up", || link.is_up());
         let elsewhere = Command::new("unshare").args(["-n", "sleep", "60"]).spawn();
         let mut elsewhere = elsewhere.unwrap();
-        let of = |pid: u32| std::fs::read_link(format!("/proc/{pid}/ns/net")).ok();
-        wait_until("its namespace", || of(elsewhere.id()) != of(std::process::id()));
+        let of = |process: &str| std::fs::read_link(format!("/proc/{process}/ns/net")).ok();
+        // The namespace of this test is its thread's.
+        let (here, process) = (of("thread-self"), elsewhere.id().to_string());
+        wait_until("its namespace", || of(&process) != here);
         ip(&format!("link set fwk0 netns {}", elsewhere.id()));
         let is_tap = on.device.starts_with("tap");
         assert_eq!(link.is_up(), is_tap, "{}", on.device);
