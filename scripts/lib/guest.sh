@@ -33,8 +33,10 @@
 # --serve reads requests from standard input, one per line, and exits at the end of its input:
 #
 #   run ID COMMAND LINE   runs it concurrently with the others; ID is a word
-#   kill ID [SIGNAL]      sends it and all its children a signal (KILL)
-#   monitor COMMAND       a command of QEMU's monitor, such as `set_link card0 off`
+#   kill ID [SIGNAL]      sends it and all its children a signal (KILL); its shell has started it
+#                         with INT and QUIT ignored
+#   monitor COMMAND       a command of QEMU's monitor, such as `set_link card0 off`, or
+#                         `savevm NAME` and `loadvm NAME` for a snapshot
 #   cut                   kills the guest without a shutdown
 #   boot                  boots a new guest in the same network
 #
@@ -231,7 +233,8 @@ start_guest() {
     append+=$(printf ' guest.address=%s' "${addresses[@]}")
     append+=" ${kernel_words[*]-}"
     mkfifo "$pipe.in" "$pipe.out" "$monitor_pipe.in" "$monitor_pipe.out"
-    # QEMU ends with this script, even if the script is killed.
+    # QEMU ends with this script, even if the script is killed. Snapshots need a drive that can hold
+    # them: a temporary image that QEMU makes over an empty one.
     ip netns exec "$ns" setpriv --pdeathsig KILL qemu-system-x86_64 \
         -accel "$accel" -cpu max -smp "$cpus" -m "$memory" "${machine[@]}" \
         -nodefaults -no-user-config -display none -no-reboot \
@@ -239,6 +242,7 @@ start_guest() {
         -chardev "file,id=console,path=$log" -serial chardev:console \
         -chardev "pipe,id=orders,path=$pipe" -serial chardev:orders \
         -chardev "pipe,id=monitor,path=$monitor_pipe" -mon chardev=monitor \
+        -drive if=none,id=snapshots,file=null-co://,format=raw,snapshot=on \
         "${cards[@]}" -device virtio-rng-pci </dev/null >"$log.qemu" 2>&1 &
     qemu=$!
     # Opened for reading and writing: opening then does not wait for QEMU, which may fail to start.

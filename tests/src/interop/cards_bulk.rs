@@ -16,40 +16,49 @@ use crate::interop::testbed::{SECOND_CARD_BDF, Testbed, program_error};
 /// Port of iwperf.
 const PORT: u16 = 18515;
 /// Transfers of the other cases: messages of many segments, with an odd rest.
-const BULK: Transfer = Transfer { size: 100_001, messages: 20, qps: 2, depth: 8 };
+const BULK: Transfer = Transfer { size: 100_001, messages: 20, qps: 2, depth: 8, timeout: PATIENT };
 /// Transfers of two shards: what is outstanding fits one receive queue of the card. QEMU keeps a
 /// frame for a queue without buffers on the tap queue on which it came, and looks at that again
 /// only when the other queue is given buffers.
-const SHARDS: Transfer = Transfer { size: 10_001, messages: 100, qps: 8, depth: 2 };
+const SHARDS: Transfer =
+    Transfer { size: 10_001, messages: 100, qps: 8, depth: 2, timeout: PATIENT };
 /// File of the results in the guest.
 const RESULTS: &str = "/tmp/results.json";
 
 /// What iwperf transfers, both ways.
 #[derive(Clone, Copy, Debug)]
-struct Transfer {
+pub(super) struct Transfer {
     /// Bytes of a message.
-    size: u64,
+    pub size: u64,
     /// Messages of each queue pair.
-    messages: u64,
+    pub messages: u64,
     /// Queue pairs.
-    qps: u64,
+    pub qps: u64,
     /// Messages outstanding.
-    depth: u64,
+    pub depth: u64,
+    /// Option `--timeout` of the client.
+    pub timeout: &'static str,
 }
 
 impl Transfer {
     /// Returns the options of iwperf's client: both ends send.
     fn options(self) -> String {
-        let Self { size, messages, qps, depth } = self;
-        format!("--verify -b -s {size} -n {messages} -q {qps} -t {depth} {PATIENT}")
+        let Self { size, messages, qps, depth, timeout } = self;
+        format!("--verify -b -s {size} -n {messages} -q {qps} -t {depth} {timeout}")
     }
 
-    const fn bytes(self) -> u64 {
+    /// Bytes in both directions.
+    pub(super) const fn bytes(self) -> u64 {
         2 * self.size * self.messages * self.qps
     }
 
     fn summary(self) -> String {
         format!("{} bytes over {} queue pairs verified", self.bytes(), self.qps)
+    }
+
+    /// Checks that the results of iwperf's client show all bytes verified, and returns a summary.
+    pub(super) fn expect_verified(self, results: &str) -> io::Result<String> {
+        self.expect_bytes("iwperf", json_number(results, "bytes_verified")?)
     }
 
     /// Checks that an end has verified what both have sent, and returns a summary.
@@ -94,8 +103,7 @@ pub(super) fn cases(card: Card) -> Vec<Case> {
 
 /// `iwperf TEST` over the card; its results are printed as JSON.
 fn card_connects(testbed: &mut Testbed, peer: Peer, test: &str) -> io::Result<String> {
-    let output = transfer(testbed, peer, BULK, test)?;
-    BULK.expect_bytes("iwperf", json_number(&output, "bytes_verified")?)
+    BULK.expect_verified(&transfer(testbed, peer, BULK, test)?)
 }
 
 /// A transfer with the checksums in this mode, which iwperf has to report; where the card cuts
@@ -109,7 +117,7 @@ fn checksums(testbed: &mut Testbed, option: &str, mode: &str, has_tso: bool) -> 
     if (cut > 0) != has_tso {
         return Err(failure(format!("{cut} frames were cut by the card")));
     }
-    let bytes = BULK.expect_bytes("iwperf", json_number(&output, "bytes_verified")?)?;
+    let bytes = BULK.expect_verified(&output)?;
     Ok(format!("{bytes}, {cut} frames cut by the card"))
 }
 
@@ -119,6 +127,17 @@ fn transfer(
     peer: Peer,
     transfer: Transfer,
     test: &str,
+) -> io::Result<String> {
+    transfer_during(testbed, peer, transfer, test, |_, _| Ok(()))
+}
+
+/// As [`transfer`], with a disturbance once the client has started.
+pub(super) fn transfer_during(
+    testbed: &mut Testbed,
+    peer: Peer,
+    transfer: Transfer,
+    test: &str,
+    disturb: impl FnOnce(&mut Testbed, &GuestCommand) -> io::Result<()>,
 ) -> io::Result<String> {
     let addr = match peer {
         Peer::Tap => testbed.stack_addr(),
@@ -130,28 +149,39 @@ fn transfer(
         Peer::Tap => {
             let server = format!("server --once {PATIENT}");
             let server = testbed.serve("iwperf", &server, "waiting for clients")?;
-            let client = testbed.guest.run(&line, CARD_TIMEOUT)?;
-            expect_exit_ok("iwperf", &client)?;
+            let client = run_disturbed(testbed, &line, disturb)?;
             let server = server.finish(CASE_TIMEOUT)?;
             if !server.success() {
                 return Err(program_error("iwperf on the host", &server));
             }
-            Ok(client.output)
+            Ok(client)
         }
         Peer::Siw => {
             let family = family_option(testbed);
             let server =
                 testbed.guest.start(&format!("siw_peer perf-server --sessions 1 {family}"))?;
             testbed.guest.run_ok(&format!("listening {PORT}"))?;
-            let client = testbed.guest.run(&line, CARD_TIMEOUT)?;
-            expect_exit_ok("iwperf", &client)?;
+            let client = run_disturbed(testbed, &line, disturb)?;
             let server = server.finish(CASE_TIMEOUT);
             expect_exit_ok("siw_peer", &server)?;
             // What it received; a client counts both directions.
             transfer.expect_bytes("siw_peer", 2 * value(&server.output, "verified")?)?;
-            Ok(client.output)
+            Ok(client)
         }
     }
+}
+
+/// Runs a command of the guest that must succeed, with a disturbance. Returns its output.
+fn run_disturbed(
+    testbed: &mut Testbed,
+    line: &str,
+    disturb: impl FnOnce(&mut Testbed, &GuestCommand) -> io::Result<()>,
+) -> io::Result<String> {
+    let client = testbed.guest.start(line)?;
+    disturb(testbed, &client)?;
+    let client = client.finish(CARD_TIMEOUT);
+    expect_exit_ok("iwperf", &client)?;
+    Ok(client.output)
 }
 
 /// `iwperf server` over the card.
@@ -193,7 +223,7 @@ fn run_client_of(
         }
         Peer::Siw => {
             let mut line = format!("siw_peer perf-client {addr} {test} --verify --bidirectional");
-            let Transfer { size, messages, qps, depth } = BULK;
+            let Transfer { size, messages, qps, depth, .. } = BULK;
             line += &format!(" --size {size} --iters {messages} --qps {qps} --tx-depth {depth}");
             let client = testbed.guest.run(&line, CARD_TIMEOUT)?;
             let verified = expect_exit_ok("siw_peer", &client)
@@ -215,7 +245,7 @@ fn run_client_of(
 /// Two shards connect: the frames of each connection arrive at the queue of its shard.
 fn shards_connect(testbed: &mut Testbed) -> io::Result<String> {
     let output = transfer(testbed, Peer::Tap, SHARDS, "write-bw --shards 2")?;
-    let bytes = SHARDS.expect_bytes("iwperf", json_number(&output, "bytes_verified")?)?;
+    let bytes = SHARDS.expect_verified(&output)?;
     // Of each shard, and of the context.
     Ok(format!("{bytes}, {}", flows_on_their_shards(&output, 3)?))
 }

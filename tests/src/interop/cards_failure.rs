@@ -1,5 +1,5 @@
 //! Failures of a card during a transfer: its link goes down and comes up again, or it is unplugged.
-//! Or the whole guest is stopped for a while.
+//! And pauses of the whole guest: it is stopped and resumed, or restored from a snapshot.
 
 use std::io;
 use std::time::{Duration, Instant};
@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use crate::interop::card::{
     CARD_TIMEOUT, Card, PATIENT, PEERS, Peer, PingServer, SIZE, expect_rounds,
 };
+use crate::interop::cards_bulk::{Transfer, transfer_during};
 use crate::interop::case::Case;
 use crate::interop::guest::GuestCommand;
 use crate::interop::operation::{CASE_TIMEOUT, failure};
@@ -17,9 +18,13 @@ use crate::interop::testbed::{CARD_BDF, Testbed, last_line};
 /// Duration of an outage.
 const OUTAGE: Duration = Duration::from_secs(2);
 
-/// Time for which the guest is stopped, and timeout of a program in it, which is shorter.
+/// Time for which the guest is stopped.
 const PAUSE: Duration = Duration::from_secs(5);
-const IMPATIENT: &str = "--timeout 3";
+/// Time for the monitor to restore the guest.
+const RESTORE: Duration = Duration::from_secs(5);
+/// Transfer with a pause in it. Its program waits for less time than the pause lasts.
+const LONG: Transfer =
+    Transfer { size: 100_001, messages: 100, qps: 2, depth: 8, timeout: "--timeout 3" };
 
 /// Returns the cases of a card, those after which the guest has to be booted last.
 pub(super) fn cases(card: Card) -> Vec<Case> {
@@ -31,6 +36,13 @@ pub(super) fn cases(card: Card) -> Vec<Case> {
     }
     if card.name == "virtio" {
         cases.push(card.case("stopped-for-5s/to-tap", Route::PLAIN, stopped_guest));
+        let restored = |testbed: &mut Testbed| {
+            let outcome = restored_guest(testbed);
+            // The host has seen commands that the guest does not know of.
+            testbed.guest.power_off()?;
+            outcome
+        };
+        cases.push(card.case("restored/to-siw", Route::PLAIN, restored));
     }
     for (peer, name) in PEERS {
         let unplug = move |testbed: &mut Testbed| {
@@ -78,30 +90,62 @@ fn link_outage(testbed: &mut Testbed, peer: Peer) -> io::Result<String> {
 /// The guest is stopped in a transfer, for longer than its program waits for a peer, and resumed:
 /// the transfer goes on.
 fn stopped_guest(testbed: &mut Testbed) -> io::Result<String> {
-    let server = PingServer::start(testbed, Peer::Tap, PATIENT)?;
-    let before = testbed.bytes_of_card()?;
-    let rounds = 1500;
-    let line = format!("client {} -V -S {SIZE} -C {rounds} {IMPATIENT}", server.addr());
-    let client = testbed.guest.start(&testbed.card_command("iwping", &line))?;
-    wait_for_bytes(testbed, &client, before + u64::from(SIZE * rounds / 3))?;
-    testbed.guest.monitor("stop")?;
-    std::thread::sleep(PAUSE);
-    let passed = testbed.bytes_of_card()? - before;
-    testbed.guest.monitor("cont")?;
-    let client = client.finish(CARD_TIMEOUT);
-    expect_exit_ok("iwping", &client)?;
-    server.finish()?;
-    if passed >= 2 * u64::from(SIZE * rounds) {
-        return Err(failure("the transfer had ended before the guest was stopped"));
+    transfer_in_pauses(testbed, Peer::Tap, |testbed, client| {
+        testbed.guest.monitor("stop")?;
+        std::thread::sleep(PAUSE);
+        expect_running(client)?;
+        testbed.guest.monitor("cont")
+    })
+}
+
+/// The guest is restored from a snapshot in a transfer between its cards: both ends go on from
+/// there, and frames of the time that no longer counts do no harm. The guest's clock jumps ahead by
+/// that time: QEMU's emulated TSC never goes back.
+fn restored_guest(testbed: &mut Testbed) -> io::Result<String> {
+    transfer_in_pauses(testbed, Peer::Siw, |testbed, client| {
+        testbed.guest.monitor("savevm running")?;
+        let saved_at = testbed.bytes_of_card()?;
+        wait_for_bytes(testbed, client, saved_at + LONG.bytes() / 8)?;
+        testbed.guest.run_ok("touch /forgotten")?;
+        expect_running(client)?;
+        testbed.guest.monitor("loadvm running")?;
+        std::thread::sleep(RESTORE);
+        testbed.guest.run_ok("[ ! -e /forgotten ]").map(|_| ())
+    })
+}
+
+/// Checks that a transfer has not ended before it was disturbed.
+fn expect_running(client: &GuestCommand) -> io::Result<()> {
+    if client.has_ended() {
+        return Err(failure(format!("the transfer has ended: {}", client.output().trim())));
     }
-    expect_rounds(&client.output, rounds)
+    Ok(())
+}
+
+/// Runs a transfer over the card, with a pause of the guest in it. Returns a summary, with the
+/// clock that the program in the guest has read.
+fn transfer_in_pauses(
+    testbed: &mut Testbed,
+    peer: Peer,
+    pause: impl FnOnce(&mut Testbed, &GuestCommand) -> io::Result<()>,
+) -> io::Result<String> {
+    let before = testbed.bytes_of_card()?;
+    let results = transfer_during(testbed, peer, LONG, "write-bw", |testbed, client| {
+        // The card sends half of all.
+        wait_for_bytes(testbed, client, before + LONG.bytes() / 4)?;
+        pause(testbed, client)
+    })?;
+    let clock = results.lines().find_map(|line| line.trim().strip_prefix("\"clock\": \""));
+    let clock = clock.ok_or_else(|| failure("iwperf does not name its clock"))?;
+    Ok(format!("{}; {}", LONG.expect_verified(&results)?, clock.trim_end_matches(['"', ','])))
 }
 
 /// Waits until the card has sent so many bytes since the network was made.
 fn wait_for_bytes(testbed: &Testbed, client: &GuestCommand, count: u64) -> io::Result<()> {
     let deadline = Instant::now() + CARD_TIMEOUT;
     while testbed.bytes_of_card()? < count {
-        if client.has_ended() || Instant::now() > deadline {
+        expect_running(client)?;
+        if Instant::now() > deadline {
             let output = client.output();
             return Err(failure(format!("the transfer does not proceed: {}", output.trim())));
         }
