@@ -223,6 +223,8 @@ int fw_memory_files(unsigned int max)
 
 /* DPDK's log stream before the hook was installed. */
 static FILE *log_stream_before;
+/* The hook's stream. */
+static FILE *log_stream;
 
 static ssize_t log_write(void *line, const char *text, size_t len)
 {
@@ -245,7 +247,22 @@ int fw_log_set_handler(fw_log_handler *line)
 	/* With a buffer, one thread's lines could be flushed by another. */
 	setvbuf(stream, NULL, _IONBF, 0);
 	log_stream_before = rte_log_get_stream();
+	log_stream = stream;
 	return rte_openlog_stream(stream);
+}
+
+/*
+ * The function that prints a line holds the lock of the stream. Without a buffer there is nothing
+ * left to protect when it calls the handler, so other threads may print meanwhile.
+ */
+void fw_log_unlock(void)
+{
+	funlockfile(log_stream);
+}
+
+void fw_log_lock(void)
+{
+	flockfile(log_stream);
 }
 
 void fw_log_forward(const char *text, size_t len)

@@ -106,6 +106,9 @@ const struct fw_memif_queue *fw_memif_tx_queue(uint16_t port, uint16_t queue);
 /* Handler of a line of DPDK's log: text that is not NUL-terminated, log level and log type. */
 typedef void fw_log_handler(const char *text, size_t len, uint32_t level, uint32_t type);
 int fw_log_set_handler(fw_log_handler *line);
+/* For a handler that waits: lets other threads print meanwhile. Only in pairs, and in a handler. */
+void fw_log_unlock(void);
+void fw_log_lock(void);
 void fw_log_forward(const char *text, size_t len);
 
 /* Layout values as C computes them, for the tests in Rust. */

@@ -6,11 +6,16 @@
 //! included, the driver writes a log line first, in the thread that handles the event. So DPDK's
 //! log is hooked, at every level. On a line of the driver in the interrupt thread, bursts are
 //! quiesced: no new burst may begin, and the thread waits in the hook until none is in flight,
-//! however long that takes, as the rings are unmapped next. A burst that is stuck, because its
-//! thread is preempted or stopped, stops no other port: until it ends, other bursts go on. An EAL
-//! alarm, which runs in that same thread and so after the driver has handled the event, lets bursts
-//! begin again. Whether the link comes up again (reconnect) is the driver's affair. Ports are
-//! closed in that thread as well.
+//! however long that takes, as the rings are unmapped next. The log's lock is free meanwhile: the
+//! driver also logs in bursts. An EAL alarm, which runs in that same thread and so after the driver
+//! has handled the event, lets bursts begin again. Whether the link comes up again (reconnect) is
+//! the driver's affair. Ports are closed in that thread as well.
+//!
+//! A burst may be stuck: its thread is preempted or stopped, or the peer passed a descriptor for
+//! interrupts to which a write blocks. Other bursts go on, and all threads may log. But until it
+//! ends the interrupt thread does nothing else: no memif or virtio-user port of the process
+//! connects or disconnects, no alarm runs, and closing such a port fails after [`CLOSE_TIMEOUT`],
+//! in which no other port is opened or closed.
 //!
 //! A port is closed only while no interrupt source is ready. The interrupt thread handles the
 //! events of one `epoll_wait` in sequence, and finds the callback of each by the number of its
@@ -303,7 +308,12 @@ unsafe extern "C" fn on_log_line(text: *const libc::c_char, len: usize, level: u
         if is_ring_refusal(line) {
             RING_REFUSALS.fetch_add(1, Ordering::Relaxed);
         }
+        // A burst in flight may be printing a line itself.
+        // SAFETY: this thread prints the line, and so holds the lock.
+        unsafe { sys::fw_log_unlock() };
         BURSTS.quiesce();
+        // SAFETY: unlocked above.
+        unsafe { sys::fw_log_lock() };
         if schedule_resume() < 0 {
             BURSTS.resume();
         }

@@ -4,6 +4,20 @@ use core::sync::atomic::AtomicU32;
 use std::time::Instant;
 
 use super::*;
+use crate::{Eal, EalConfig};
+
+const LOG_WARNING: u32 = 5;
+
+unsafe extern "C" {
+    fn rte_log(level: u32, logtype: u32, format: *const libc::c_char, ...) -> libc::c_int;
+}
+
+/// Logs a line of the driver, as the driver does.
+fn log_as_driver(level: u32) {
+    let Some(Ok(hook)) = LOG_HOOK.get() else { panic!("the log is not hooked") };
+    // SAFETY: EAL runs, the type is registered, and the format takes no arguments.
+    unsafe { rte_log(level, hook.logtype, c"line\n".as_ptr()) };
+}
 
 #[test]
 fn disconnection_because_of_rings_is_recognized() {
@@ -96,4 +110,47 @@ fn quiesce_waits_for_a_stuck_burst_and_others_go_on() {
     TESTED.quiesce();
     let (polls, interval) = QUIESCE_POLLS;
     assert!(began.elapsed() < polls * interval, "a removed queue delays no burst");
+}
+
+/// The driver also logs in bursts (`Failed to send interrupt`), while its interrupt thread is in
+/// the hook for a line of its own, and waits for the burst.
+#[test]
+fn burst_that_logs_does_not_wait_for_the_interrupt_thread() {
+    static HANDLED: AtomicBool = AtomicBool::new(false);
+    extern "C" fn on_event(_: *mut c_void) {
+        log_as_driver(sys::RTE_LOG_DEBUG);
+        HANDLED.store(true, Ordering::SeqCst);
+    }
+    Eal::init(&EalConfig::default()).unwrap();
+    hook_log().unwrap();
+    let mut queue = burst_lock(Ring::Unconditional);
+    let observer = BurstLock::by_ring_state(Arc::clone(&queue.in_flight));
+    let began = Instant::now();
+    let burst = loop {
+        if let Some(burst) = queue.try_lock() {
+            break burst;
+        }
+        assert!(began.elapsed() < Duration::from_secs(10), "bursts are forbidden");
+        std::thread::yield_now();
+    };
+    // SAFETY: EAL runs, and the function ignores its argument.
+    let status = unsafe { sys::rte_eal_alarm_set(1, Some(on_event), core::ptr::null_mut()) };
+    assert_eq!(status, 0);
+    // The interrupt thread waits for this burst alone from then on.
+    while observer.has_ring() {
+        std::thread::yield_now();
+    }
+    let (logged, has_logged) = channel();
+    std::thread::spawn(move || {
+        log_as_driver(LOG_WARNING);
+        logged.send(())
+    });
+    let outcome = has_logged.recv_timeout(Duration::from_secs(2));
+    let handled_under_the_burst = HANDLED.load(Ordering::SeqCst);
+    drop(burst);
+    while !HANDLED.load(Ordering::SeqCst) {
+        std::thread::yield_now();
+    }
+    assert!(!handled_under_the_burst, "the rings would be unmapped under the burst");
+    outcome.expect("the log's lock is free while the interrupt thread waits");
 }
