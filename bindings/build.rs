@@ -89,7 +89,7 @@ fn generate(flags: &[String]) {
         .allowlist_function(
             "rte_eal_(init|get_runtime_dir|has_hugepages|hotplug_add|hotplug_remove)",
         )
-        .allowlist_function("rte_(dev_remove|dev_name|devargs_parse|devargs_reset)")
+        .allowlist_function("rte_(dev_remove|dev_name|dev_devargs|devargs_parse|devargs_reset)")
         .allowlist_function("rte_dev_event_callback_(register|unregister)")
         .allowlist_function("rte_thread_(register|unregister)|rte_lcore_count")
         .allowlist_function("rte_log_(register|[gs]et_level|[gs]et_global_level)")

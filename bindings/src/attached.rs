@@ -9,6 +9,7 @@ use std::sync::Arc;
 use crate::eal::control_lock;
 use crate::error::{Error, check};
 use crate::lock_order::{Rank, RankedMutex};
+use crate::net_admin::without_net_admin;
 use crate::removal::Watch;
 use crate::{fork, memif_disconnect, sys, vhost_state};
 
@@ -79,6 +80,9 @@ impl Drop for BorrowedQueues {
 /// Name of the driver of virtio ports without a virtual machine, as in `rte_eth_dev_info`.
 const VIRTIO_USER: &CStr = c"net_virtio_user";
 
+/// Name of the driver of kernel interfaces that it makes itself.
+const TAP: &CStr = c"net_tap";
+
 /// A port's driver, if its ports are treated in a way of their own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Driver {
@@ -88,18 +92,27 @@ pub(crate) enum Driver {
     Vhost,
     /// Has an alarm set, with a pointer to the port, whenever the link is found down.
     VirtioUser,
+    /// Sets the interface of its name down when it is closed, although that may be another one by
+    /// now. Its own disappears with the last descriptor.
+    Tap,
     /// Any other.
     Other,
 }
 
 impl Driver {
-    fn named(name: &CStr) -> Self {
+    fn of(info: &sys::rte_eth_dev_info) -> Self {
         let known = [
             (memif_disconnect::DRIVER, Self::Memif),
             (vhost_state::DRIVER, Self::Vhost),
             (VIRTIO_USER, Self::VirtioUser),
+            (TAP, Self::Tap),
         ];
-        known.into_iter().find(|(driver, _)| *driver == name).map_or(Self::Other, |(_, is)| is)
+        let name = driver_name(info);
+        match known.into_iter().find(|(driver, _)| *driver == name) {
+            // It restores the flags of an interface that it mirrors.
+            Some((_, Self::Tap)) if arguments(info).contains("remote=") => Self::Other,
+            found => found.map_or(Self::Other, |(_, is)| is),
+        }
     }
 }
 
@@ -140,7 +153,7 @@ impl Attached {
         borrowed: Option<BorrowedQueues>,
     ) -> Self {
         let info = raw_info(id).ok();
-        let driver = info.map_or(Driver::Other, |info| Driver::named(driver_name(&info)));
+        let driver = info.map_or(Driver::Other, |info| Driver::of(&info));
         // A device that is to be removed is the host program's affair where the port is.
         let watch = info.filter(|_| borrowed.is_none()).and_then(|info| Watch::new(id, &info));
         Self { id, started: false, driver, hotplugged, borrowed, watch, kept: Vec::new() }
@@ -193,7 +206,8 @@ impl Drop for Attached {
             }
         } else {
             // SAFETY: this value owns the port; the queues that used it are dropped.
-            unsafe { memif_disconnect::stop_and_close(self.id, self.started) };
+            let close = || unsafe { memif_disconnect::stop_and_close(self.id, self.started) };
+            if self.driver == Driver::Tap { without_net_admin(close) } else { close() }
         }
         if let Some((bus, name)) = &self.hotplugged {
             // SAFETY: the name it was hotplugged with; its port is closed.
@@ -213,4 +227,22 @@ pub(crate) fn driver_name(info: &sys::rte_eth_dev_info) -> &'static CStr {
     }
     // SAFETY: a static string of the driver, and drivers stay loaded.
     unsafe { CStr::from_ptr(info.driver_name) }
+}
+
+/// Returns the arguments that a port's driver was given; empty if there are none.
+fn arguments(info: &sys::rte_eth_dev_info) -> String {
+    if info.device.is_null() {
+        return String::new();
+    }
+    // SAFETY: the device of an attached port.
+    let devargs = unsafe { sys::rte_dev_devargs(info.device) };
+    // SAFETY: null, or arguments that live as long as the device.
+    let Some(devargs) = (unsafe { devargs.as_ref() }) else { return String::new() };
+    // SAFETY: both members of the union are this pointer.
+    let text = unsafe { devargs.__bindgen_anon_1.args };
+    if text.is_null() {
+        return String::new();
+    }
+    // SAFETY: a string that lives as long.
+    unsafe { CStr::from_ptr(text) }.to_string_lossy().into_owned()
 }

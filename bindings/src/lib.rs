@@ -30,6 +30,7 @@ pub mod membarrier;
 mod memif_disconnect;
 mod memif_ring;
 pub mod mempool;
+mod net_admin;
 pub mod net_ring;
 pub mod netif;
 pub mod offload;

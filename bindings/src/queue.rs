@@ -43,7 +43,7 @@ pub(crate) fn rx_tx_queues(
             Some([rx, tx].map(memif_disconnect::burst_lock))
         }
         Driver::Vhost => vhost_state::burst_locks(port.id),
-        Driver::VirtioUser | Driver::Other => None,
+        Driver::VirtioUser | Driver::Tap | Driver::Other => None,
     };
     pair(port, queue, locks)
 }

@@ -73,6 +73,12 @@ impl Case {
     }
 }
 
+/// True if the kernel's interface of this name is set up.
+fn is_up(interface: &str) -> bool {
+    let shown = Command::new("ip").args(["-o", "link", "show", interface, "up"]).output().unwrap();
+    !shown.stdout.is_empty()
+}
+
 /// Connects the peer to the stack; returns the queue pairs of both.
 fn connect(stack: &Stack, peer: &Stack) -> (Qp, Qp) {
     let listener = stack.context.listen(PORT, 4).unwrap();
@@ -162,6 +168,7 @@ fn connections_survive_a_failure_and_end_with_their_interface() {
         let start = Instant::now();
         stack.context.close();
         assert!(start.elapsed() < TIMEOUT, "{}", case.device);
+        assert!(is_up(case.interface), "{}: closing sets another interface down", case.device);
         case.set("link delete IF");
     }
 }
