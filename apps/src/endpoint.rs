@@ -8,8 +8,8 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, bail, ensure};
 use ferrowarp::{
     Access, Buffer, ConnInfo, ConnParam, ConnRequest, ConnectError, Context, Cq, CqOptions,
-    EndReason, Event, Mr, Payload, Pd, Qp, QpOptions, QpState, SgList, Sge, ShardHandle, Spinner,
-    Wc, WcStatus,
+    EndReason, Event, Mr, Payload, Pd, Qp, QpOptions, QpState, Sge, ShardHandle, Spinner, Wc,
+    WcStatus,
 };
 
 use crate::peer_text::{bounded, shown_reason};
@@ -256,7 +256,7 @@ pub fn conn_param(
     private: &[u8],
 ) -> anyhow::Result<ConnParam> {
     anyhow::ensure!(private.len() <= PRIVATE_LEN_MAX, "the private data are too long");
-    let private_data = private.iter().copied().collect();
+    let private_data = private.try_into()?;
     Ok(ConnParam { crc, markers, ird: reads, ord: reads, private_data, ..ConnParam::default() })
 }
 
@@ -275,9 +275,7 @@ pub fn sge_at(mr: &Mr, offset: u64, len: u32) -> Sge {
 /// Returns a payload of one scatter/gather element.
 #[must_use]
 pub fn gather(sge: Sge) -> Payload {
-    let mut list = SgList::new();
-    list.push(sge);
-    Payload::Gather(list)
+    Payload::Gather([sge].into())
 }
 
 /// Polls a connection that is being set up. Returns its parameters once it is established.

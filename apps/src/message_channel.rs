@@ -5,8 +5,8 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, bail};
 use ferrowarp::{
-    Access, INLINE_LEN_MAX, Mr, Operation, Payload, PostError, Qp, QpState, RecvWr, SendWr, SgList,
-    Wc, WcStatus,
+    Access, INLINE_LEN_MAX, Mr, Operation, Payload, PostError, Qp, QpState, RecvWr, SendWr, Wc,
+    WcStatus,
 };
 
 use crate::endpoint::{Endpoint, WrId, check_wc, end_reason, sge_at};
@@ -49,9 +49,8 @@ impl MessageChannel {
 
     fn post_recv(&self, slot: u32) -> Result<(), PostError> {
         let id = WrId { kind: WrId::CHANNEL_RECV, run: 0, index: 0, number: slot };
-        let mut sg_list = SgList::new();
         let offset = u64::from(slot) * u64::from(self.slot_len);
-        sg_list.push(sge_at(&self.recv_mr, offset, self.slot_len));
+        let sg_list = [sge_at(&self.recv_mr, offset, self.slot_len)].into();
         self.qp.post_recv(RecvWr { wr_id: id.pack(), sg_list })
     }
 
@@ -72,7 +71,7 @@ impl MessageChannel {
     /// If the connection is down.
     pub fn flush(&mut self) -> anyhow::Result<()> {
         while let Some(bytes) = self.tx_backlog.front() {
-            let payload = Payload::Inline(bytes.iter().copied().collect());
+            let payload = Payload::inline(bytes)?;
             let id = WrId { kind: WrId::CHANNEL_SEND, run: 0, index: 0, number: 0 };
             let request = SendWr {
                 wr_id: id.pack(),

@@ -236,14 +236,14 @@ impl EnginePair {
         let addr = u64::from(slot * size);
         let [from, to] =
             [&self.source, &self.sink].map(|end| Sge { addr, len: size, lkey: end.stag });
-        let payload = Payload::Gather([from].into_iter().collect());
+        let payload = Payload::Gather([from].into());
         let (sq, operation) = match self.transfer {
             Transfer::Write => {
                 let operation = Operation::Write { payload, rkey: to.lkey, remote: to.addr };
                 (&mut self.source.sq, operation)
             }
             Transfer::Send => {
-                let sg_list = [to].into_iter().collect();
+                let sg_list = [to].into();
                 assert!(self.sink.rq.post(self.posted, &sg_list), "fewer outstanding than slots");
                 self.sink.rq.publish();
                 let operation = Operation::Send { payload, solicited: false, invalidate: None };

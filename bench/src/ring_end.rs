@@ -127,8 +127,7 @@ impl End {
     #[inline]
     pub fn write(&self, index: usize, (wr_id, count): (u64, usize), write: &Write) -> Result<()> {
         let wrs = (0..count).map(|_| {
-            let payload =
-                Payload::Gather([self.mr.sge(write.offset, write.len)].into_iter().collect());
+            let payload = Payload::Gather([self.mr.sge(write.offset, write.len)].into());
             let remote = write.remote.addr + write.offset as u64;
             let operation = Operation::Write { payload, rkey: write.remote.rkey, remote };
             SendWr { wr_id, operation, signaled: true, fence: false }

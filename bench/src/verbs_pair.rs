@@ -254,7 +254,7 @@ impl VerbsPair {
             let slot = first_slot + number % self.slot_count;
             let slot = usize::try_from(slot).expect("below the arena's length");
             let offset = slot * size as usize;
-            let payload = Payload::Gather([source.sge(offset, size)].into_iter().collect());
+            let payload = Payload::Gather([source.sge(offset, size)].into());
             let remote = sink.addr() + offset as u64;
             let operation = Operation::Write { payload, rkey: sink.rkey(), remote };
             SendWr { wr_id, operation, signaled: true, fence: false }

@@ -143,7 +143,7 @@ fn transfer(ends: [&HostStack; 2], address: IpAddr, len: usize) {
     mine.write(0, &bytes);
     let (rkey, remote) = (theirs.rkey(), theirs.addr());
     let length = u32::try_from(len).expect("the header's type");
-    let payload = Payload::Gather(SgList::from_iter([mine.sge(0, length)]));
+    let payload = Payload::Gather(SgList::from([mine.sge(0, length)]));
     execute(ends, &a, Operation::Write { payload, rkey, remote });
     mine.fill(0, len, 0);
     execute(ends, &a, Operation::Read { sink: mine.sge(0, length), rkey, remote });

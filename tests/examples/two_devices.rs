@@ -84,7 +84,7 @@ fn transfer(options: &Options, first: &Context, second: &Context, round: u8) -> 
     peer_qp.wait_established(TIMEOUT)?;
 
     let (rkey, remote) = (target.rkey(), target.addr());
-    let payload = Payload::Gather(SgList::from_iter([source.sge(0, len)]));
+    let payload = Payload::Gather(SgList::from([source.sge(0, len)]));
     let write = Operation::Write { payload, rkey, remote };
     let read = Operation::Read { sink: sink.sge(0, len), rkey, remote };
     for (wr_id, operation) in [(1, write), (2, read)] {

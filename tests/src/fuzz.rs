@@ -79,7 +79,7 @@ pub fn startup(data: &[u8]) {
         let offer = Offer { ird: 8, ord: 8, ..Offer::default() };
         if kind == FrameKind::Request {
             let is_acceptable = startup::check_request(&frame).is_ok();
-            let (reply, negotiated) = startup::accept(&frame, offer, b"data");
+            let (reply, negotiated) = startup::accept(&frame, offer, (*b"data").into());
             assert!(negotiated.ird <= READ_DEPTH_MAX && negotiated.ord <= READ_DEPTH_MAX);
             assert!(
                 !is_acceptable
@@ -87,7 +87,7 @@ pub fn startup(data: &[u8]) {
             );
             let mut out = vec![0; reply.wire_len()];
             reply.emit(&mut out);
-            startup::reject(&frame, ReadDepths::default(), b"no").emit(&mut [0; 64]);
+            startup::reject(&frame, ReadDepths::default(), (*b"no").into()).emit(&mut [0; 64]);
         } else {
             for revision in [0, 1, 2] {
                 if let Ok(negotiated) = startup::process_reply(&frame, offer, revision) {
@@ -236,9 +236,7 @@ pub fn stream(data: &[u8]) {
     stream.start(Version::Ietf, 2, 2);
     for wr_id in 0..4 {
         let sge = Sge { addr: 1024 + wr_id * 256, len: 200, lkey: receive };
-        assert!(
-            stream.recv_queue.post(&UntaggedBuffer { wr_id, sg_list: [sge].into_iter().collect() })
-        );
+        assert!(stream.recv_queue.post(&UntaggedBuffer { wr_id, sg_list: [sge].into() }));
     }
     let mut received = 0;
     let mut out = [0; 1442];

@@ -328,8 +328,11 @@ impl Peer {
 /// Returns an MPA Request Frame.
 #[must_use]
 pub fn mpa_request() -> Vec<u8> {
-    let request =
-        startup::build_request(Offer { ird: 4, ord: 4, crc: true, ..Offer::default() }, 2, b"");
+    let request = startup::build_request(
+        Offer { ird: 4, ord: 4, crc: true, ..Offer::default() },
+        2,
+        [].into(),
+    );
     let mut bytes = vec![0; request.wire_len()];
     request.emit(&mut bytes);
     bytes
@@ -338,8 +341,8 @@ pub fn mpa_request() -> Vec<u8> {
 /// Returns an MPA Reply Frame that accepts the request of an initiator with default parameters.
 #[must_use]
 pub fn mpa_reply() -> Vec<u8> {
-    let request = startup::build_request(Offer { crc: true, ..Offer::default() }, 2, b"");
-    let (reply, _) = startup::accept(&request, Offer { crc: true, ..Offer::default() }, b"");
+    let request = startup::build_request(Offer { crc: true, ..Offer::default() }, 2, [].into());
+    let (reply, _) = startup::accept(&request, Offer { crc: true, ..Offer::default() }, [].into());
     let mut bytes = vec![0; reply.wire_len()];
     reply.emit(&mut bytes);
     bytes
@@ -379,5 +382,5 @@ pub fn empty_write_fpdu() -> Vec<u8> {
 #[must_use]
 pub fn recv_wr(fx: &Fixture, wr_id: u64) -> RecvWr {
     let lkey = fx.arena.register(0, 4096, Access::ALL, PD);
-    RecvWr { wr_id, sg_list: [Sge { addr: 0, len: 4096, lkey }].into_iter().collect() }
+    RecvWr { wr_id, sg_list: [Sge { addr: 0, len: 4096, lkey }].into() }
 }

@@ -197,7 +197,7 @@ pub const fn prefix_len(address: IpAddr) -> u8 {
 /// Returns a payload of one scatter/gather element.
 #[must_use]
 pub fn gather(sge: Sge) -> Payload {
-    Payload::Gather([sge].into_iter().collect())
+    Payload::Gather([sge].into())
 }
 
 /// Posts a signaled request.
@@ -237,5 +237,5 @@ pub fn post_read(qp: &Qp, wr_id: u64, sink: Sge, rkey: Stag, remote: u64) {
 /// # Panics
 /// If the post fails.
 pub fn post_recv(qp: &Qp, wr_id: u64, sge: Sge) {
-    qp.post_recv(RecvWr { wr_id, sg_list: [sge].into_iter().collect() }).expect("posted");
+    qp.post_recv(RecvWr { wr_id, sg_list: [sge].into() }).expect("posted");
 }

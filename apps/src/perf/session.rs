@@ -295,7 +295,7 @@ impl Session {
         let mut sg_list = SgList::new();
         if self.test().transfer() == Transfer::Send {
             let size = u32::try_from(run.size).context("messages are below 4 GiB")?;
-            sg_list.push(sge_at(&self.rx, self.offset(run, qp, number), size));
+            sg_list = [sge_at(&self.rx, self.offset(run, qp, number), size)].into();
         }
         let wr_id = self.wr_id(KIND_RECV, qp, number);
         let posted = self.data[usize::from(qp)].post_recv(RecvWr { wr_id, sg_list });

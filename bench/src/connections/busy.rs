@@ -82,7 +82,7 @@ impl Busy {
             return Ok(());
         }
         let wrs = (0..count).map(|_| {
-            let payload = Payload::Gather([self.source.sge(0, self.size)].into_iter().collect());
+            let payload = Payload::Gather([self.source.sge(0, self.size)].into());
             let (rkey, remote) = (self.sink.rkey(), self.sink.addr());
             let operation = Operation::Write { payload, rkey, remote };
             SendWr { wr_id: 0, operation, signaled: true, fence: false }

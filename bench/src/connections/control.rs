@@ -183,7 +183,7 @@ impl Load {
         let (len, depth) = LOAD;
         let (rkey, remote) = (self.sink.rkey(), self.sink.addr());
         let wrs = (self.outstanding..depth).map(|_| {
-            let payload = Payload::Gather([self.source.sge(0, len)].into_iter().collect());
+            let payload = Payload::Gather([self.source.sge(0, len)].into());
             let operation = Operation::Write { payload, rkey, remote };
             SendWr { wr_id: 0, operation, signaled: true, fence: false }
         });

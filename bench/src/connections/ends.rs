@@ -185,7 +185,7 @@ impl Ends {
             while started < connections.len() && pending.len() < WINDOW {
                 let port = PORT + u16::try_from(started % self.listeners.len())?;
                 let mut param = ConnParam::default();
-                param.private_data.try_extend_from_slice(&(started as u64).to_be_bytes())?;
+                param.private_data.extend_from_slice(&(started as u64).to_be_bytes())?;
                 let active = &connections[started].active;
                 self.at_left(|_| active.connect(([198, 18, 0, 2], port).into(), param))?;
                 pending.push_back((started, [false; 2]));

@@ -132,9 +132,9 @@ impl Messages {
 
     fn post(&self, connection: &Connection, index: usize, round: u64) -> Result<()> {
         let place = self.region.sge(index * MESSAGE_LEN, u32::try_from(MESSAGE_LEN)?);
-        let sg_list = SgList::from_iter([place]);
+        let sg_list = SgList::from([place]);
         connection.passive.post_recv(RecvWr { wr_id: index as u64, sg_list })?;
-        let payload = Payload::Inline(message(index as u64, round).into_iter().collect());
+        let payload = Payload::Inline(message(index as u64, round).into());
         let operation = Operation::Send { payload, solicited: false, invalidate: None };
         let wr = SendWr { wr_id: index as u64, operation, signaled: true, fence: false };
         Ok(connection.active.post_send(wr)?)

@@ -162,6 +162,7 @@
     expect(clippy::cast_possible_truncation, reason = "test data is made of small numbers")
 )]
 
+pub mod bounded_vec;
 pub(crate) mod cm;
 pub(crate) mod config;
 pub(crate) mod counters;

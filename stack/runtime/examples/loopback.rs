@@ -35,7 +35,7 @@ impl Endpoint {
     }
 
     fn write(&self, offset: usize, len: u32, peer: (u32, u64), signaled: bool) -> SendWr {
-        let payload = Payload::Gather(SgList::from_iter([self.mr.sge(offset, len)]));
+        let payload = Payload::Gather(SgList::from([self.mr.sge(offset, len)]));
         let operation = Operation::Write { payload, rkey: peer.0, remote: peer.1 };
         SendWr { wr_id: 0, operation, signaled, fence: false }
     }

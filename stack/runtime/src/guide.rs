@@ -61,7 +61,7 @@
 //! assert!(qps.iter().all(|qp| qp.state() == QpState::Idle));
 //! let region = pd.register(left.allocate(4096)?, Access::LOCAL_WRITE)?;
 //! for wr_id in 0..32 {
-//!     let sg_list = SgList::from_iter([region.sge(128 * wr_id, 128)]);
+//!     let sg_list = SgList::from([region.sge(128 * wr_id, 128)]);
 //!     srq.post_recv(RecvWr { wr_id: wr_id as u64, sg_list })?;
 //! }
 //! # Ok(())
@@ -105,13 +105,13 @@
 //! # let qp_r = pd_r.create_qp(&QpOptions::new(&cq_r))?;
 //! let listener = right.listen(4791, 1)?;
 //! let mut param = ConnParam::default();
-//! param.private_data.extend(*b"who are you?");
+//! param.private_data.extend_from_slice(b"who are you?")?;
 //! qp_l.connect("198.18.0.2:4791".parse()?, param)?;
 //!
 //! let request = listener.accept_timeout(timeout).ok_or("no request")?;
 //! assert_eq!(request.offer().private_data.as_slice(), b"who are you?");
 //! let mut param = ConnParam::default();
-//! param.private_data.extend(*b"the right one");
+//! param.private_data.extend_from_slice(b"the right one")?;
 //! request.accept(&qp_r, param)?;
 //!
 //! let info = qp_l.wait_established(timeout)?;
@@ -152,7 +152,7 @@
 //! let source = pd_l.register(left.allocate(64)?, Access::LOCAL_READ)?;
 //! source.write(0, b"first");
 //! for wr_id in 0..8 {
-//!     let payload = Payload::Gather(SgList::from_iter([source.sge(0, 5)]));
+//!     let payload = Payload::Gather(SgList::from([source.sge(0, 5)]));
 //!     let (rkey, remote) = (target.rkey(), target.addr());
 //!     let operation = Operation::Write { payload, rkey, remote };
 //!     let signaled = wr_id == 7;

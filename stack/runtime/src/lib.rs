@@ -36,15 +36,15 @@
 //!     let mr_r = pd_r.register(right.allocate(4096)?, Access::ALL)?;
 //!     let qp_l = pd_l.create_qp(&QpOptions::new(&cq_l))?;
 //!     let qp_r = pd_r.create_qp(&QpOptions::new(&cq_r).max_recv_wr(16))?;
-//!     qp_r.post_recv(RecvWr { wr_id: 9, sg_list: SgList::from_iter([mr_r.sge(2048, 64)]) })?;
+//!     qp_r.post_recv(RecvWr { wr_id: 9, sg_list: SgList::from([mr_r.sge(2048, 64)]) })?;
 //!
 //!     // The responder advertises its memory in private data.
 //!     let listener = right.listen(4791, 1)?;
 //!     qp_l.connect("198.18.0.2:4791".parse()?, ConnParam::default())?;
 //!     let request = listener.accept_timeout(timeout).ok_or("no connect request")?;
 //!     let mut param = ConnParam::default();
-//!     param.private_data.extend(mr_r.addr().to_be_bytes());
-//!     param.private_data.extend(mr_r.rkey().to_be_bytes());
+//!     param.private_data.extend_from_slice(&mr_r.addr().to_be_bytes())?;
+//!     param.private_data.extend_from_slice(&mr_r.rkey().to_be_bytes())?;
 //!     request.accept(&qp_r, param)?;
 //!     let info = qp_l.wait_established(timeout)?;
 //!     let (addr, rkey) = info.private_data.split_at(8);
@@ -53,8 +53,8 @@
 //!
 //!     // Write, read back to another offset, and send.
 //!     mr_l.write(0, b"hello");
-//!     let payload = Payload::Gather(SgList::from_iter([mr_l.sge(0, 5)]));
-//!     let inline = Payload::Inline(b"done".iter().copied().collect());
+//!     let payload = Payload::Gather(SgList::from([mr_l.sge(0, 5)]));
+//!     let inline = Payload::inline(b"done")?;
 //!     let operations = [
 //!         Operation::Write { payload, rkey, remote },
 //!         Operation::Read { sink: mr_l.sge(100, 5), rkey, remote },
@@ -302,12 +302,13 @@ pub use self::{
 };
 #[cfg(not(loom))]
 pub use ferrowarp_proto::{
+    bounded_vec::{BoundedVec, LengthError},
     ddp::memory::Access,
     ddp::regions::{RegisterError, Stag},
     engine::Counters as EngineCounters,
     net::routing::{InterfaceAddress, Route},
     rdmap::operation::{
-        AtomicOp, INLINE_LEN_MAX, ImmediateData, LengthError, MESSAGE_LEN_MAX, Operation, Payload,
+        AtomicOp, INLINE_LEN_MAX, ImmediateData, MESSAGE_LEN_MAX, Operation, Payload,
         SGE_COUNT_MAX, SgList, Sge, sg_list,
     },
     verbs::cm::{

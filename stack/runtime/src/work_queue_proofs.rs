@@ -10,7 +10,7 @@ use loom::thread;
 
 /// A list that ends in the second slot of a request and names it.
 fn list(wr_id: u64) -> SgList {
-    (0..4).map(|_| Sge { addr: 0, len: wr_id as u32, lkey: 0 }).collect()
+    SgList::from([Sge { addr: 0, len: wr_id as u32, lkey: 0 }; 4])
 }
 
 /// A request of two slots whose first and last words name it.

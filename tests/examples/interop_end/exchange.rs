@@ -211,7 +211,7 @@ impl<'a> Exchange<'a> {
     fn receive(&self, kind: usize, mr: &Mr, offset: usize, len: usize) -> anyhow::Result<()> {
         let sge = sge_at(mr, offset as u64, u32::try_from(len)?);
         let wr_id = kind as u64;
-        self.qp.post_recv(RecvWr { wr_id, sg_list: [sge].into_iter().collect() })?;
+        self.qp.post_recv(RecvWr { wr_id, sg_list: [sge].into() })?;
         Ok(())
     }
 
@@ -243,7 +243,7 @@ impl<'a> Exchange<'a> {
     }
 
     fn send_note(&mut self, note: &Note) -> anyhow::Result<()> {
-        let payload = Payload::Inline(note.emit().into_iter().collect());
+        let payload = Payload::Inline(note.emit().into());
         self.post(SENT, Operation::Send { payload, solicited: false, invalidate: None })
     }
 

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use anyhow::{Context as _, bail, ensure};
 use clap::{Parser, ValueEnum};
-use ferrowarp::{ConnInfo, ConnParam, ConnRequest, ConnectError, Context, Event, Qp};
+use ferrowarp::{ConnInfo, ConnParam, ConnRequest, ConnectError, Context, Event, PrivateData, Qp};
 use ferrowarp_apps::device::{Demand, DeviceArgs};
 use ferrowarp_apps::mpa_options::{IrdOrdArgs, MpaArgs, negotiated_line};
 use ferrowarp_apps::network::Host;
@@ -118,16 +118,16 @@ impl Private {
 }
 
 impl Options {
-    fn param(&self, private: Private) -> ConnParam {
+    fn param(&self, private: Private) -> anyhow::Result<ConnParam> {
         let mut param = ConnParam {
             crc: !self.no_crc,
             markers: self.markers,
-            private_data: private.bytes(self.private).collect(),
+            private_data: PrivateData::try_from_iter(private.bytes(self.private))?,
             ..ConnParam::default()
         };
         self.mpa.apply_to(&mut param);
         self.reads.apply_to(&mut param);
-        param
+        Ok(param)
     }
 }
 
@@ -144,7 +144,7 @@ fn main() -> ExitCode {
 
 fn connect(options: &Options, context: &Context, remote: SocketAddr) -> anyhow::Result<()> {
     let mut exchange = Exchange::new(context, options, true)?;
-    exchange.qp.connect(remote, options.param(Private::Request))?;
+    exchange.qp.connect(remote, options.param(Private::Request)?)?;
     match wait_established(&exchange.qp)? {
         Ok(info) => {
             ensure!(!options.reject, "the connection was not rejected");
@@ -183,7 +183,7 @@ fn listen(options: &Options, context: &Context) -> anyhow::Result<()> {
 
 fn accept(options: &Options, context: &Context, request: ConnRequest) -> anyhow::Result<()> {
     let mut exchange = Exchange::new(context, options, false)?;
-    request.accept(&exchange.qp, options.param(Private::Reply))?;
+    request.accept(&exchange.qp, options.param(Private::Reply)?)?;
     match wait_established(&exchange.qp)? {
         Ok(info) => exchange.run(info.ord),
         Err((error, _)) => bail!("the connection failed: {error}"),

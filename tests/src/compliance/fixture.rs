@@ -550,13 +550,13 @@ impl Fixture {
 
     /// Posts a Send of `len` bytes at `at`.
     pub fn post_send(&mut self, wr_id: u32, at: u32, len: u32) {
-        let payload = Payload::Gather([self.sge(at, len)].into_iter().collect());
+        let payload = Payload::Gather([self.sge(at, len)].into());
         self.post_op(wr_id, Operation::Send { payload, solicited: false, invalidate: None });
     }
 
     /// Posts a Write of `len` bytes at `at`.
     pub fn post_write(&mut self, wr_id: u32, at: u32, len: u32, rkey: u32, remote: u64) {
-        let payload = Payload::Gather([self.sge(at, len)].into_iter().collect());
+        let payload = Payload::Gather([self.sge(at, len)].into());
         self.post_op(wr_id, Operation::Write { payload, rkey, remote });
     }
 
@@ -571,7 +571,7 @@ impl Fixture {
     /// # Panics
     /// If it is refused.
     pub fn post_recv(&mut self, wr_id: u32, at: u32, len: u32) {
-        let sg_list = [self.sge(at, len)].into_iter().collect();
+        let sg_list = [self.sge(at, len)].into();
         let wr = RecvWr { wr_id: u64::from(wr_id), sg_list };
         let qp = self.qp.expect("somebody is connected");
         self.engine.post_recv(qp, wr).expect("a free slot of the receive queue");

@@ -27,7 +27,9 @@ use std::net::SocketAddr;
 
 use ferrowarp_proto::ddp::memory::Access;
 use ferrowarp_proto::verbs::cm::{ConnParam, EndReason, Event};
-use ferrowarp_proto::verbs::wr::{AtomicOp, ImmediateData, Operation, Payload, RecvWr, Sge};
+use ferrowarp_proto::verbs::wr::{
+    AtomicOp, ImmediateData, Operation, Payload, RecvWr, SgList, Sge,
+};
 
 use super::fixture::{Fixture, PORT};
 use super::golden::{Step, parse_hex_word};
@@ -71,7 +73,7 @@ impl Fixture {
             value.unwrap_or_else(|_| panic!("{place}: {word} is no number"))
         };
         let bytes = |word: &str| parse_hex_word(word).expect(place);
-        let inline = |word: &str| Payload::Inline(bytes(word).into_iter().collect());
+        let inline = |word: &str| Payload::inline(&bytes(word)).unwrap();
         match *words {
             ["mss", mss] => self.mss = u16::try_from(number(mss)).expect(place),
             ["unframed"] => {
@@ -115,7 +117,7 @@ impl Fixture {
                 assert_eq!(found, expected, "{place}");
             }
             ["recv", id, at, len] => {
-                let sg_list = [self.sge(number(at), number(len))].into_iter().collect();
+                let sg_list = [self.sge(number(at), number(len))].into();
                 let wr = RecvWr { wr_id: u64::from(number(id)), sg_list };
                 self.engine.post_recv(self.qp.expect(place), wr).expect(place);
             }
@@ -127,7 +129,7 @@ impl Fixture {
                 self.post_wr(place, number(id), Operation::Send { payload, solicited, invalidate });
             }
             ["sendfrom", id, at, len] => {
-                let list = [self.sge(number(at), number(len))].into_iter().collect();
+                let list = [self.sge(number(at), number(len))].into();
                 let payload = Payload::Gather(list);
                 let operation = Operation::Send { payload, solicited: false, invalidate: None };
                 self.post_wr(place, number(id), operation);
@@ -141,7 +143,7 @@ impl Fixture {
                 let (rkey, remote) = (number(stag), u64::from(number(to)));
                 let places = [(at, len), (other_at, other_len)];
                 let elements = places.map(|(at, len)| self.sge(number(at), number(len)));
-                let payload = Payload::Gather(elements.into_iter().collect());
+                let payload = Payload::Gather(SgList::try_from_iter(elements).unwrap());
                 self.post_wr(place, number(id), Operation::Write { payload, rkey, remote });
             }
             ["read", id, stag, to, len, sink, at] => {
@@ -245,7 +247,8 @@ fn conn_param(place: &str, options: &[&str]) -> ConnParam {
             "markers" => param.markers = value == "on",
             "rdmap" => param.rdmap_draft00 = value == "draft00",
             "data" => {
-                param.private_data = parse_hex_word(value).expect(place).into_iter().collect()
+                param.private_data =
+                    parse_hex_word(value).expect(place).as_slice().try_into().unwrap()
             }
             _ => panic!("{place}: {name} is no option"),
         }

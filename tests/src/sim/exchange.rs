@@ -133,13 +133,13 @@ fn exchange(pair: &mut Connected, case: &Case) -> u64 {
 }
 
 fn post_recv(pair: &mut Connected, end: usize, len: u32) {
-    let sg_list = [pair.sge(end, len)].into_iter().collect();
+    let sg_list = [pair.sge(end, len)].into();
     let engine = &mut pair.world.ends[end].engine;
     engine.post_recv(pair.qps[end], RecvWr { wr_id: 0, sg_list }).expect("a free slot");
 }
 
 fn send(pair: &mut Connected, end: usize, len: u32) {
-    let payload = Payload::Gather([pair.sge(end, len)].into_iter().collect());
+    let payload = Payload::Gather([pair.sge(end, len)].into());
     let operation = Operation::Send { payload, solicited: false, invalidate: None };
     let wr = SendWr { wr_id: 0, operation, signaled: true, fence: false };
     pair.world.ends[end].engine.post_send(pair.qps[end], wr).expect("a free slot");

@@ -117,7 +117,7 @@ impl Connected {
     /// # Panics
     /// If it is refused.
     pub fn write(&mut self, end: usize, wr_id: u64, len: u32, remote: u64, signaled: bool) {
-        let payload = Payload::Gather([self.sge(end, len)].into_iter().collect());
+        let payload = Payload::Gather([self.sge(end, len)].into());
         let operation = Operation::Write { payload, rkey: self.stags[1 - end], remote };
         let wr = SendWr { wr_id, operation, signaled, fence: false };
         post(&mut self.world, end, self.qps[end], wr);
@@ -200,21 +200,21 @@ pub const fn signaled_wr(wr_id: u64, operation: Operation) -> SendWr {
 /// A Send of `bytes`.
 #[must_use]
 pub fn send(wr_id: u64, bytes: &[u8], invalidate: Option<u32>) -> SendWr {
-    let payload = Payload::Inline(bytes.iter().copied().collect());
+    let payload = Payload::inline(bytes).unwrap();
     signaled_wr(wr_id, Operation::Send { payload, solicited: false, invalidate })
 }
 
 /// A Write of `bytes`.
 #[must_use]
 pub fn write(wr_id: u64, bytes: &[u8], rkey: u32, remote: u64) -> SendWr {
-    let payload = Payload::Inline(bytes.iter().copied().collect());
+    let payload = Payload::inline(bytes).unwrap();
     signaled_wr(wr_id, Operation::Write { payload, rkey, remote })
 }
 
 /// A receive request with one SGE.
 #[must_use]
 pub fn receive(wr_id: u64, lkey: u32, addr: u64, len: u32) -> RecvWr {
-    RecvWr { wr_id, sg_list: [Sge { addr, len, lkey }].into_iter().collect() }
+    RecvWr { wr_id, sg_list: [Sge { addr, len, lkey }].into() }
 }
 
 /// Registers a range of the arena of an end for all queue pairs; returns the STag.

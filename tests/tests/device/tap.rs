@@ -47,7 +47,7 @@ fn variants() -> Vec<(ConnParam, Startup)> {
             revision,
             crc,
             markers: ours,
-            private_data: private_data.iter().copied().collect(),
+            private_data: private_data.as_slice().try_into().unwrap(),
             ..ConnParam::default()
         };
         let startup =
@@ -416,7 +416,7 @@ fn peer_rst_flushes_receives() {
         post_recv(&link.qp, wr_id, link.recv_mr.sge(0, 10));
     }
     // Data that the peer never reads: closing its socket then resets the connection.
-    post_send(&link.qp, 9, Payload::Inline(b"unread".iter().copied().collect()));
+    post_send(&link.qp, 9, Payload::inline(b"unread").unwrap());
     assert_eq!(stack.expect_success().wr_id, 9);
     std::thread::sleep(Duration::from_millis(200));
     let TestConnection { qp, peer, .. } = link;

@@ -47,7 +47,7 @@ impl Link {
 
 /// Inline payload of a Send.
 fn inline(bytes: &[u8]) -> Payload {
-    Payload::Inline(bytes.iter().copied().collect())
+    Payload::inline(bytes).unwrap()
 }
 
 #[test]

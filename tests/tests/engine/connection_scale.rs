@@ -73,7 +73,7 @@ impl ManyConnections {
         let (frames, start) = (self.world.frames, busy_ns().unwrap_or(0));
         for number in 0..WRITES {
             let gather = Sge { addr: 0, len: WRITE_LEN, lkey: self.stags[0] };
-            let payload = Payload::Gather([gather].into_iter().collect());
+            let payload = Payload::Gather([gather].into());
             let operation = Operation::Write { payload, rkey: self.stags[1], remote: 0 };
             let wr = SendWr { wr_id: number, operation, signaled: true, fence: false };
             self.world.ends[0].engine.post_send(qp, wr).expect("a free slot");

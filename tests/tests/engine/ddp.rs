@@ -28,12 +28,12 @@ fn message_lens(emss: usize) -> Vec<usize> {
 }
 
 fn send_of(list: Vec<Sge>) -> Operation {
-    let payload = Payload::Gather(list.into_iter().collect());
+    let payload = Payload::gather(&list).unwrap();
     Operation::Send { payload, solicited: false, invalidate: None }
 }
 
 fn write_of(list: Vec<Sge>) -> Operation {
-    let payload = Payload::Gather(list.into_iter().collect());
+    let payload = Payload::gather(&list).unwrap();
     Operation::Write { payload, rkey: PEER_STAG, remote: 0 }
 }
 
@@ -166,8 +166,7 @@ fn segments_of_a_send_share_qn_and_msn() {
 #[test]
 fn segments_of_a_message_share_rsvd_ulp() {
     let mut fx = Fixture::connected(300, 4, 4);
-    let payload =
-        Payload::Gather([Sge { addr: 0, len: 900, lkey: fx.mem_stag }].into_iter().collect());
+    let payload = Payload::Gather([Sge { addr: 0, len: 900, lkey: fx.mem_stag }].into());
     fx.post_op(1, Operation::Send { payload, solicited: true, invalidate: Some(0xa1b2_c3d4) });
     fx.post_write(2, 0, 900, PEER_STAG, 5);
     let ulpdus = fx.sent_ulpdus();
@@ -198,7 +197,7 @@ fn segments_of_a_write_share_the_stag_and_advance_to() {
     ] {
         let mut fx = Fixture::connected(537, 4, 4);
         fx.arena.write(0, &pattern(0, 2048));
-        let payload = Payload::Gather(elements(&fx, 2048, halved).into_iter().collect());
+        let payload = Payload::gather(&elements(&fx, 2048, halved)).unwrap();
         fx.post_op(1, Operation::Write { payload, rkey: stag, remote: to });
         let mut bytes = Vec::new();
         for (header, payload) in fx.sent_messages() {

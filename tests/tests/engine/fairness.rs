@@ -75,7 +75,7 @@ fn post_write(world: &mut World, pair: &Pair, wr_id: u64, len: u32) {
 /// Posts a Write of `len` bytes to offset `remote`.
 fn post_write_to(world: &mut World, pair: &Pair, wr_id: u64, len: u32, remote: u64) {
     let gather = Sge { addr: 0, len, lkey: pair.stags[0] };
-    let payload = Payload::Gather([gather].into_iter().collect());
+    let payload = Payload::Gather([gather].into());
     let operation = Operation::Write { payload, rkey: pair.stags[1], remote };
     let wr = SendWr { wr_id, operation, signaled: true, fence: false };
     world.ends[0].engine.post_send(pair.qps[0], wr).unwrap();

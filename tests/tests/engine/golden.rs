@@ -176,7 +176,7 @@ fn mpa_startup_frames() {
         reject: false,
         revision,
         enhanced,
-        private_data: data.iter().copied().collect(),
+        private_data: data.try_into().unwrap(),
     };
     let block = Enhanced {
         peer_to_peer: true,

@@ -90,7 +90,7 @@ impl Fixture {
             (0..len).map(|at| u8::try_from((at * 7 + len) % 251).unwrap()).collect();
         self.world.ends[0].arena.write(0, &bytes);
         let source = Sge { addr: 0, len: u32::try_from(len).unwrap(), lkey: left };
-        let payload = Payload::Gather([source].into_iter().collect());
+        let payload = Payload::Gather([source].into());
         let operation = Operation::Write { payload, rkey: right, remote: 0 };
         let wr = SendWr { wr_id: 1, operation, signaled: true, fence: false };
         self.world.ends[0].engine.post_send(self.qp, wr).unwrap();

@@ -71,7 +71,7 @@ fn write(wr_id: u64, rkey: u32, remote: u64) -> SendWr {
 }
 
 fn receive(wr_id: u64, lkey: u32, len: u32) -> RecvWr {
-    RecvWr { wr_id, sg_list: [sge(lkey, 0, len)].into_iter().collect() }
+    RecvWr { wr_id, sg_list: [sge(lkey, 0, len)].into() }
 }
 
 #[test]
@@ -79,22 +79,13 @@ fn private_data_and_ird_ord_are_exchanged() {
     let mut world = World::new(&WorldOptions::new(1));
     world.ends[1].engine.listen(PORT, 8).unwrap();
     assert_eq!(world.ends[1].engine.listen(PORT, 8), Err(CmError::PortInUse(PORT)));
-    let ours = ConnParam {
-        ird: 3,
-        ord: 9,
-        private_data: [7; 508].into_iter().collect(),
-        ..ConnParam::default()
-    };
+    let ours = ConnParam { ird: 3, ord: 9, private_data: [7; 508].into(), ..ConnParam::default() };
     connect_with(&mut world, &ours);
     let (request, offer) = request(&mut world);
     assert_eq!((offer.ird, offer.ord), (9, 3));
     assert_eq!(offer.private_data[..], [7; 508]);
-    let theirs = ConnParam {
-        ird: 4,
-        ord: 5,
-        private_data: b"welcome".iter().copied().collect(),
-        ..ConnParam::default()
-    };
+    let theirs =
+        ConnParam { ird: 4, ord: 5, private_data: (*b"welcome").into(), ..ConnParam::default() };
     let now = world.now;
     let passive = world.ends[1].engine.create_qp(qp_init(16, 16)).unwrap();
     world.ends[1].engine.accept(now, request, passive, &theirs).unwrap();
@@ -289,7 +280,7 @@ fn linger_lasts_while_the_peer_acknowledges() {
         world.set_faults(Faults { rate: Some(8 * 1024), delay_ns: 1000, ..Faults::NONE });
         let mut accepted = 0;
         for wr_id in 0..8 {
-            let payload = Payload::Gather([sge(ours, 0, LEN)].into_iter().collect());
+            let payload = Payload::Gather([sge(ours, 0, LEN)].into());
             let remote = wr_id * u64::from(LEN);
             let operation = Operation::Write { payload, rkey: stag, remote };
             let wr = SendWr { wr_id, operation, signaled: true, fence: false };
@@ -346,7 +337,7 @@ fn send_without_or_beyond_a_receive_buffer_terminates() {
 fn unregistered_memory_fails_the_request_and_terminates() {
     let mut world = World::new(&WorldOptions::new(10));
     let [active, _] = connected(&mut world);
-    let payload = Payload::Gather([sge(0x5555_5500, 0, 8)].into_iter().collect());
+    let payload = Payload::Gather([sge(0x5555_5500, 0, 8)].into());
     let operation = Operation::Send { payload, solicited: false, invalidate: None };
     let bad = SendWr { wr_id: 1, operation, signaled: false, fence: false };
     world.ends[0].engine.post_send(active, bad).unwrap();
@@ -401,7 +392,7 @@ fn overrun_cq(full: CqId, other_cq: CqId) {
     let under_way = |wr_id, at: u64| SendWr {
         wr_id,
         operation: Operation::Write {
-            payload: Payload::Gather([sge(stags[0], at, 2048)].into_iter().collect()),
+            payload: Payload::Gather([sge(stags[0], at, 2048)].into()),
             rkey: stags[1],
             remote: at,
         },
@@ -511,7 +502,7 @@ fn corruption_missed_by_tcp_is_caught_by_the_mpa_crc() {
         world.ends[0].arena.write(0, &[0x5a; 1 << 18]);
         world.set_faults(faults);
         for wr_id in 0..8 {
-            let payload = Payload::Gather([sge(ours, 0, 1 << 15)].into_iter().collect());
+            let payload = Payload::Gather([sge(ours, 0, 1 << 15)].into());
             let remote = wr_id << 15;
             let operation = Operation::Write { payload, rkey: stag, remote };
             let wr = SendWr { wr_id, operation, signaled: true, fence: false };

@@ -210,7 +210,7 @@ fn nothing_is_placed_after_invalidation_completes() {
         let whole = |number: u64| {
             let len = u32::try_from(LEN).unwrap();
             let sge = Sge { addr: number * 8, len, lkey: source };
-            let payload = Payload::Gather([sge].into_iter().collect());
+            let payload = Payload::Gather([sge].into());
             signaled_wr(number, Operation::Write { payload, rkey, remote: 0 })
         };
         let bytes: Vec<u8> = (0..4096).map(|at: u32| (at / 8).to_le_bytes()[0]).collect();

@@ -46,12 +46,12 @@ fn connect_and_accept(world: &mut World, ours: &ConnParam, theirs: &ConnParam) -
 
 fn post_receive(world: &mut World, end: usize, qp: QpId, wr_id: u64) {
     let lkey = world.ends[end].arena.register(0, 4096, Access::ALL, PD);
-    let sg_list = [Sge { addr: 0, len: 4096, lkey }].into_iter().collect();
+    let sg_list = [Sge { addr: 0, len: 4096, lkey }].into();
     world.ends[end].engine.post_recv(qp, RecvWr { wr_id, sg_list }).unwrap();
 }
 
 fn post_send(world: &mut World, end: usize, qp: QpId, bytes: &[u8]) {
-    let payload = Payload::Inline(bytes.iter().copied().collect());
+    let payload = Payload::inline(bytes).unwrap();
     let operation = Operation::Send { payload, solicited: false, invalidate: None };
     let wr = SendWr { wr_id: 99, operation, signaled: false, fence: false };
     world.ends[end].engine.post_send(qp, wr).unwrap();
@@ -179,7 +179,7 @@ fn immediate_start() {
     expect_send(&mut world, 1, qps, 0, b"first from the passive end");
     expect_send(&mut world, 0, qps, 0, b"and the active one");
     expect_send(&mut world, 0, qps, 1, &[7; 90]);
-    let data = ConnParam { private_data: [1].into_iter().collect(), ..param };
+    let data = ConnParam { private_data: [1].into(), ..param };
     let (now, remote) = (world.now, world.socket(1, PORT));
     let qp = queue_pair(&mut world, 0);
     let refused = world.ends[0].engine.connect(now, qp, remote, &data);

@@ -274,7 +274,7 @@ fn nothing_is_placed_after_a_faulty_sge() {
     let (mut fx, _) = connected_with_regions();
     let sge = |addr, lkey| Sge { addr, len: 4, lkey };
     let pieces = [sge(0, fx.mem_stag), sge(4, fx.mem_stag ^ 1), sge(8, fx.mem_stag)];
-    let wr = RecvWr { wr_id: 1, sg_list: pieces.into_iter().collect() };
+    let wr = RecvWr { wr_id: 1, sg_list: pieces.into() };
     let qp = fx.qp();
     fx.engine.post_recv(qp, wr).unwrap();
     fx.inject_ulpdu(&send_segment(1, 0, true, b"goodbad!rest"));
@@ -310,7 +310,7 @@ fn msn_starts_at_1() {
 fn receive_without_local_write_access_fails() {
     let (mut fx, [_, readable, foreign]) = connected_with_regions();
     for (wr_id, lkey) in [(1, readable), (2, foreign)] {
-        let sg_list = [Sge { addr: 4160, len: 8, lkey }].into_iter().collect();
+        let sg_list = [Sge { addr: 4160, len: 8, lkey }].into();
         let qp = fx.qp();
         fx.engine.post_recv(qp, RecvWr { wr_id, sg_list }).unwrap();
     }

@@ -12,7 +12,7 @@ use ferrowarp_tests::compliance::messages::{
 use ferrowarp_tests::peer::{AtomicResponse, Header, ReadRequest, fpdu, opcode};
 
 fn inline(bytes: &[u8]) -> Payload {
-    Payload::Inline(bytes.iter().copied().collect())
+    Payload::inline(bytes).unwrap()
 }
 
 fn send_op(solicited: bool, invalidate: Option<u32>) -> Operation {

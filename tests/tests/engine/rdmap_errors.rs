@@ -514,7 +514,7 @@ fn terminate_for_mpa_error_has_no_headers() {
 #[test]
 fn terminate_for_local_error_has_no_headers() {
     let nowhere = Sge { addr: 0, len: 8, lkey: 0x77 };
-    let payload = || Payload::Gather([nowhere].into_iter().collect());
+    let payload = || Payload::Gather([nowhere].into());
     for operation in [
         Operation::Write { payload: payload(), rkey: PEER_STAG, remote: 0 },
         Operation::Send { payload: payload(), solicited: false, invalidate: None },

@@ -68,7 +68,7 @@ impl Pair {
         let source = self.world.ends[0].arena.register(0, ARENA_LEN as u64, Access::ALL, PD);
         self.world.ends[0].arena.write(0, &[7; LONG_LEN as usize]);
         let sge = Sge { addr: 0, len: LONG_LEN, lkey: source };
-        let payload = Payload::Gather([sge].into_iter().collect());
+        let payload = Payload::Gather([sge].into());
         let operation = Operation::Write { payload, rkey: self.rkey, remote: 0 };
         self.post([SendWr { wr_id: 0, operation, signaled: true, fence: false }]);
         let now = self.world.now;

@@ -30,7 +30,7 @@ impl Pair {
             for slot in 0..u64::from(COUNT) {
                 let addr = RECEIVED as u64 + slot * u64::from(LEN);
                 let sge = Sge { addr, len: LEN, lkey: stags[end] };
-                let wr = RecvWr { wr_id: 1000 + slot, sg_list: [sge].into_iter().collect() };
+                let wr = RecvWr { wr_id: 1000 + slot, sg_list: [sge].into() };
                 world.ends[end].engine.post_recv(qps[end], wr).unwrap();
             }
         }
@@ -45,7 +45,7 @@ impl Pair {
         let mut sends = 0;
         for wr_id in 0..COUNT {
             let gathered = Sge { addr: 0, len: LEN, lkey };
-            let payload = Payload::Gather([gathered].into_iter().collect());
+            let payload = Payload::Gather([gathered].into());
             let offset = u64::from(wr_id) * u64::from(LEN);
             let sink = Sge { addr: READ as u64 + offset, len: LEN, lkey };
             let operation = match wr_id % 5 {
@@ -171,7 +171,7 @@ fn passive_closer_completes_its_writes() {
     let mut pair = Pair::new(5, Faults::NONE);
     let (qp, lkey, rkey) = (pair.0.qps[1], pair.0.stags[1], pair.0.stags[0]);
     for wr_id in 0..COUNT {
-        let payload = Payload::Gather([Sge { addr: 0, len: LEN, lkey }].into_iter().collect());
+        let payload = Payload::Gather([Sge { addr: 0, len: LEN, lkey }].into());
         let remote = WRITTEN as u64 + u64::from(wr_id) * u64::from(LEN);
         let operation = Operation::Write { payload, rkey, remote };
         let wr = SendWr { wr_id: u64::from(wr_id), operation, signaled: true, fence: false };

@@ -13,7 +13,7 @@ const WHY: &[u8] = b"not today";
 fn rejected(hold_ms: u64) -> (Fixture, Peer) {
     let mut fx = Fixture::new(|config| config.siw_reject_fin_delay_ns = hold_ms * MILLISECOND);
     let mut peer = Peer::connect(&mut fx, 5000, 1460);
-    let request = startup::build_request(Offer { crc: true, ..Offer::default() }, 2, b"");
+    let request = startup::build_request(Offer { crc: true, ..Offer::default() }, 2, [].into());
     let mut bytes = vec![0; request.wire_len()];
     request.emit(&mut bytes);
     peer.send(&mut fx, &bytes);
@@ -22,7 +22,7 @@ fn rejected(hold_ms: u64) -> (Fixture, Peer) {
     fx.poll();
     peer.receive(&fx);
     let (reply, _) = Startup::parse(&peer.received, FrameKind::Reply).unwrap().expect("the reply");
-    assert!(reply.reject && reply.private_data == *WHY);
+    assert!(reply.reject && reply.private_data[..] == *WHY);
     (fx, peer)
 }
 

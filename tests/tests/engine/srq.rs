@@ -38,7 +38,7 @@ fn refill(world: &mut World, srq: SrqId, region: u32, wr_id: u64) {
 
 /// A Send of `len` bytes of a region of end 0.
 fn long_send(wr_id: u64, lkey: u32, len: u32) -> ferrowarp_proto::verbs::wr::SendWr {
-    let payload = Payload::Gather([Sge { addr: 0, len, lkey }].into_iter().collect());
+    let payload = Payload::Gather([Sge { addr: 0, len, lkey }].into());
     signaled_wr(wr_id, Operation::Send { payload, solicited: false, invalidate: None })
 }
 
@@ -259,7 +259,7 @@ fn srq_buffer_in_use_is_completed_by_its_own_stream() {
     assert_eq!(world.ends[1].engine.free_srq_slots(srq), 62);
     // Interrupted in the middle of a message: the buffer is flushed to the queue pair that took it.
     let half = |lkey| Sge { addr: 0, len: BUFFER_LEN / 2, lkey };
-    let payload = Payload::Gather([half(source), half(source ^ 0x100)].into_iter().collect());
+    let payload = Payload::Gather([half(source), half(source ^ 0x100)].into());
     let operation = Operation::Send { payload, solicited: false, invalidate: None };
     post(&mut world, 0, qps[1][0], signaled_wr(1, operation));
     assert_eq!(disconnect_cause(&mut world, 1), (qps[1][1], Some((0, 0, 0))));
@@ -308,7 +308,7 @@ fn srq_buffer_unusable_after_our_fin_is_returned() {
     peer.settle(&mut fx);
     // The lkey names no region.
     let sge = Sge { addr: 0, len: 4096, lkey: 0x1234_5600 };
-    let buffer = RecvWr { wr_id: 1, sg_list: [sge].into_iter().collect() };
+    let buffer = RecvWr { wr_id: 1, sg_list: [sge].into() };
     fx.engine.post_srq_recv(srq, buffer).unwrap();
     peer.send(&mut fx, &raw::empty_write_fpdu());
     fx.engine.close(fx.now, qp).unwrap();

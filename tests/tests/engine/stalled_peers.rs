@@ -19,7 +19,7 @@ const LEN: u32 = 64 * 1024;
 /// Posts a Write of [`LEN`] bytes.
 fn write(fx: &mut Fixture, qp: QpId, lkey: u32) {
     let sge = Sge { addr: 0, len: LEN, lkey };
-    let payload = Payload::Gather([sge].into_iter().collect());
+    let payload = Payload::Gather([sge].into());
     let operation = Operation::Write { payload, rkey: 1, remote: 0 };
     let wr = SendWr { wr_id: 1, operation, signaled: true, fence: false };
     fx.engine.post_send(qp, wr).unwrap();

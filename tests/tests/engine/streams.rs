@@ -5,7 +5,7 @@ use ferrowarp_proto::ddp::regions::StreamId;
 use ferrowarp_proto::verbs::cm::{CmError, ConnParam, EndReason, Event};
 use ferrowarp_proto::verbs::qp::QpState;
 use ferrowarp_proto::verbs::wc::WcStatus;
-use ferrowarp_proto::verbs::wr::{Operation, Payload, Sge};
+use ferrowarp_proto::verbs::wr::{Operation, Payload, SgList, Sge};
 use ferrowarp_proto::wire::tcp::Flags;
 use ferrowarp_tests::compliance::fixture::Fixture;
 use ferrowarp_tests::compliance::messages::{PEER_STAG, connected, read_request, send_as, write};
@@ -87,7 +87,7 @@ fn completion_allows_the_buffer_to_be_reused() {
             *at += u64::from(len);
             Some(sge)
         });
-        let payload = Payload::Gather(sges.collect());
+        let payload = Payload::Gather(SgList::try_from_iter(sges).unwrap());
         fx.post_op(1, Operation::Send { payload, solicited: false, invalidate: None });
         fx.post_send(2, 0, 4);
         // The window allows only a part to be sent.
@@ -138,7 +138,7 @@ fn every_disconnect_reports_its_reason() {
         (
             |fx| {
                 let nowhere = Sge { addr: 0, len: 4, lkey: 9 };
-                let payload = Payload::Gather([nowhere].into_iter().collect());
+                let payload = Payload::Gather([nowhere].into());
                 fx.post_op(1, Operation::Write { payload, rkey: 0, remote: 0 });
             },
             "LocalError",

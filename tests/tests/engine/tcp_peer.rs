@@ -27,7 +27,7 @@ fn tiny_mss_is_respected() {
         peer.send(&mut fx, &empty_write_fpdu());
         let lkey = fx.arena.register(0, 4096, Access::ALL, PD);
         let sge = Sge { addr: 0, len: 3000, lkey };
-        let payload = Payload::Gather([sge].into_iter().collect());
+        let payload = Payload::Gather([sge].into());
         let operation = Operation::Write { payload, rkey: 1, remote: 0 };
         let wr = SendWr { wr_id: 1, operation, signaled: true, fence: false };
         fx.engine.post_send(qp, wr).unwrap();
@@ -240,7 +240,7 @@ fn transmit_capacity_is_shared_fairly() {
     let mut peers: Vec<_> =
         (0..8).map(|index| Peer::connect(&mut fx, 5000 + index, 1460)).collect();
     let lkey = fx.arena.register(0, 1 << 20, Access::ALL, PD);
-    let sg_list = [Sge { addr: 0, len: 1 << 20, lkey }].into_iter().collect();
+    let sg_list = [Sge { addr: 0, len: 1 << 20, lkey }].into();
     let operation = Operation::Write { payload: Payload::Gather(sg_list), rkey: 1, remote: 0 };
     let qps: Vec<_> = peers.iter_mut().map(|peer| peer.start_mpa(&mut fx)).collect();
     for peer in &mut peers {
@@ -477,7 +477,7 @@ fn small_window_is_filled_with_whole_fpdus() {
     peer.tcp.rcv_wnd = 100;
     peer.send(&mut fx, &empty_write_fpdu());
     for wr_id in 0..5 {
-        let payload = Payload::Inline([7; 20].into_iter().collect());
+        let payload = Payload::Inline([7; 20].into());
         let operation = Operation::Send { payload, solicited: false, invalidate: None };
         let wr = SendWr { wr_id, operation, signaled: true, fence: false };
         fx.engine.post_send(qp, wr).unwrap();
@@ -491,8 +491,11 @@ fn small_window_is_filled_with_whole_fpdus() {
 fn data_of_a_rejected_peer_is_discarded_until_fin() {
     let mut fx = Fixture::new(|_| {});
     let mut peer = Peer::connect(&mut fx, 5000, 1460);
-    let request =
-        startup::build_request(Offer { ird: 4, ord: 4, crc: true, ..Offer::default() }, 2, b"");
+    let request = startup::build_request(
+        Offer { ird: 4, ord: 4, crc: true, ..Offer::default() },
+        2,
+        [].into(),
+    );
     let mut bytes = vec![0; request.wire_len()];
     request.emit(&mut bytes);
     peer.send(&mut fx, &bytes);

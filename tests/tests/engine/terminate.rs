@@ -108,7 +108,7 @@ impl Connection {
         }
         let sink = Sge { addr: SHARED, len: 64, lkey: live.stag };
         let read = Operation::Read { sink, rkey: 1, remote: 0 };
-        let payload = Payload::Inline(b"written".iter().copied().collect());
+        let payload = Payload::inline(b"written").unwrap();
         live.post(4, read.clone());
         live.post(5, read);
         live.post(6, Operation::Write { payload, rkey: 1, remote: 0 });
@@ -521,7 +521,7 @@ fn forced_terminate_sends_only_its_cause() {
         let mut live = Connection::with_work();
         let before = live.sent_ulpdus().len();
         let sge = Sge { addr: SHARED, len: 4000, lkey: live.stag };
-        let payload = Payload::Gather([sge].into_iter().collect());
+        let payload = Payload::Gather([sge].into());
         live.post(7, Operation::Send { payload, solicited: false, invalidate: None });
         live.fx.engine.terminate(live.fx.now, live.qp, cause).unwrap();
         let (layer, error_type, code) = expected;

@@ -4,7 +4,7 @@ use ferrowarp_proto::ddp::memory::Access;
 use ferrowarp_proto::device::ChecksumMode;
 use ferrowarp_proto::time::{MICROSECOND, MILLISECOND};
 use ferrowarp_proto::verbs::cm::{ConnParam, EndReason};
-use ferrowarp_proto::verbs::wr::{Operation, Payload, Sge};
+use ferrowarp_proto::verbs::wr::{Operation, Payload, SgList, Sge};
 use ferrowarp_proto::wire::tcp::{Ecn, Fields, Flags, Segment};
 use ferrowarp_tests::compliance::fixture::{Fixture, parse_fpdus};
 use ferrowarp_tests::compliance::messages::{
@@ -27,7 +27,7 @@ fn elements(fx: &Fixture, part: u32) -> Payload {
         let len = if addr == 0 { first } else { part };
         Sge { addr: u64::from(addr), len, lkey: fx.mem_stag }
     };
-    Payload::Gather(starts.map(sge).collect())
+    Payload::Gather(SgList::try_from_iter(starts.map(sge)).unwrap())
 }
 
 /// A connection whose memory holds a pattern.
@@ -172,7 +172,7 @@ fn message_whose_memory_ends_early_is_sent_up_to_there() {
     for len in [LEN, 700] {
         let mut fx = with_pattern();
         let lkey = fx.register(0, 700, Access::ALL, false);
-        let payload = Payload::Gather([Sge { addr: 0, len, lkey }].into_iter().collect());
+        let payload = Payload::Gather([Sge { addr: 0, len, lkey }].into());
         fx.post_op(1, Operation::Write { payload, rkey: PEER_STAG, remote: 0 });
         let ulpdus = fx.sent_ulpdus();
         let payloads = ulpdus.iter().filter(|ulpdu| ulpdu[1] & 0x0f == 0);

@@ -34,13 +34,12 @@ fn one_of_each() -> Vec<Vec<u8>> {
     let mut fx = Fixture::connected(300, 4, 4);
     fx.post_write(1, 0, 1000, PEER_STAG, 0);
     let halves = [0, 500].map(|addr| Sge { addr, len: 500, lkey: fx.mem_stag });
-    let payload = Payload::Gather(halves.into_iter().collect());
+    let payload = Payload::Gather(halves.into());
     fx.post_op(7, Operation::Write { payload, rkey: PEER_STAG, remote: 0 });
     for (wr_id, (solicited, invalidate)) in
         (2..).zip([(false, None), (false, Some(9)), (true, None), (true, Some(9))])
     {
-        let payload =
-            Payload::Gather([Sge { addr: 0, len: 700, lkey: fx.mem_stag }].into_iter().collect());
+        let payload = Payload::Gather([Sge { addr: 0, len: 700, lkey: fx.mem_stag }].into());
         fx.post_op(wr_id, Operation::Send { payload, solicited, invalidate });
     }
     fx.post_read(6, 0, 64, PEER_STAG, 0);

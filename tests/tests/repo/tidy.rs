@@ -46,7 +46,8 @@ const PRIVATE_PATHS: [(&str, &str); 4] =
     [("/ho", "me/"), ("/wo", "rk/"), ("/ro", "ot/"), ("/Us", "ers/")];
 
 /// The layers of the protocol crate; each may use itself and those with a smaller rank.
-const LAYERS: [(&str, u8); 17] = [
+const LAYERS: [(&str, u8); 18] = [
+    ("bounded_vec", 0),
     ("counters", 0),
     ("slab", 0),
     ("time", 0),

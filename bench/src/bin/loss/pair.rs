@@ -70,7 +70,7 @@ impl Pair {
         self.outstanding -= count;
         let (mr, remote) = (&self.source.mr, &self.sink.mr);
         let wrs = (self.outstanding..DEPTH).map(|wr_id| {
-            let payload = Payload::Gather([mr.sge(0, self.size)].into_iter().collect());
+            let payload = Payload::Gather([mr.sge(0, self.size)].into());
             let operation =
                 Operation::Write { payload, rkey: remote.rkey(), remote: remote.addr() };
             SendWr { wr_id: wr_id as u64, operation, signaled: true, fence: false }

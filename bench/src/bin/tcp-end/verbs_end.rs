@@ -51,13 +51,13 @@ fn open(dev: &str, ip: Ipv4Addr) -> Result<Endpoint> {
 
 impl Endpoint {
     fn post_send(&self) -> Result<()> {
-        let payload = Payload::Gather([self.message()].into_iter().collect());
+        let payload = Payload::Gather([self.message()].into());
         let operation = Operation::Send { payload, solicited: false, invalidate: None };
         Ok(self.qp.post_send(SendWr { wr_id: 0, operation, signaled: true, fence: false })?)
     }
 
     fn post_recv(&self) -> Result<()> {
-        let sg_list = [self.message()].into_iter().collect();
+        let sg_list = [self.message()].into();
         Ok(self.qp.post_recv(RecvWr { wr_id: 0, sg_list })?)
     }
 

@@ -145,7 +145,7 @@ impl Life {
         let mut message = [0; MESSAGE_LEN];
         message[..4].copy_from_slice(&self.seed.to_be_bytes());
         message[4..].copy_from_slice(&u32::try_from(self.len)?.to_be_bytes());
-        let payload = Payload::Inline(message.into_iter().collect());
+        let payload = Payload::Inline(message.into());
         let operation = Operation::Send { payload, solicited: false, invalidate: None };
         self.send(end, operation, Expected::Success, requests)
     }
@@ -154,7 +154,7 @@ impl Life {
         let qp = self.qp(end)?;
         let wr_id = requests.add(qp.id(), Expected::Success);
         let place = region.sge(self.place + 2 * WRITE_MAX, u32::try_from(MESSAGE_LEN)?);
-        qp.post_recv(RecvWr { wr_id, sg_list: SgList::from_iter([place]) })?;
+        qp.post_recv(RecvWr { wr_id, sg_list: SgList::from([place]) })?;
         self.wr_ids[end].push(wr_id);
         Ok(wr_id)
     }
@@ -177,7 +177,7 @@ impl Life {
     ) -> Result<u64> {
         let [left, right] = regions;
         let payload =
-            Payload::Gather(SgList::from_iter([left.sge(self.place, u32::try_from(self.len)?)]));
+            Payload::Gather(SgList::from([left.sge(self.place, u32::try_from(self.len)?)]));
         let (rkey, remote) = (right.rkey(), right.addr() + self.place as u64);
         self.send(0, Operation::Write { payload, rkey, remote }, expected, requests)
     }
@@ -267,7 +267,7 @@ impl Life {
             Ending::Disconnect(end) => self.qp(end)?.disconnect()?,
             Ending::Terminate(end) => self.qp(end)?.terminate(Abort::Operation)?,
             Ending::Violation => {
-                let payload = Payload::Inline([1].into_iter().collect());
+                let payload = Payload::Inline([1].into());
                 let (rkey, remote) = (regions[1].rkey() ^ 0x5500, regions[1].addr());
                 let operation = Operation::Write { payload, rkey, remote };
                 self.send(0, operation, Expected::Any, requests)?;

@@ -55,7 +55,7 @@ pub fn run(tallies: &Tallies) -> Result<()> {
     }
     for active in &actives {
         let wrs = (0..WRITES.0).map(|_| {
-            let payload = Payload::Gather(SgList::from_iter([source.sge(0, WRITES.1)]));
+            let payload = Payload::Gather(SgList::from([source.sge(0, WRITES.1)]));
             let (rkey, remote) = (sink.rkey(), sink.addr());
             let operation = Operation::Write { payload, rkey, remote };
             SendWr { wr_id: 0, operation, signaled: true, fence: false }

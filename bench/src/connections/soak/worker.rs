@@ -163,7 +163,7 @@ impl Worker {
         let shard = (shard < self.left.context.shard_count()).then_some(shard);
         let qp = self.left.create_qp(0, shard)?;
         let mut param = ConnParam::default();
-        param.private_data.try_extend_from_slice(&number.to_be_bytes())?;
+        param.private_data.extend_from_slice(&number.to_be_bytes())?;
         qp.connect(([198, 18, 0, 2], self.listener.port()).into(), param)?;
         Ok(qp)
     }

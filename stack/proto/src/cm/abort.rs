@@ -23,7 +23,7 @@ impl<E: Env> Connection<E> {
         self.phase = Phase::Closed;
         let Some(qp) = self.qp.and_then(|qp| cx.qps.get_mut(qp)) else { return };
         qp.enter_error(&mut cx.verbs, EndReason::Local);
-        let private_data = reply.map(|reply| reply.private_data.iter().copied().collect());
+        let private_data = reply.map(|reply| reply.private_data.clone());
         let enhanced = reply.and_then(|reply| reply.enhanced);
         cx.verbs.events.push_back(Event::ConnectFailed {
             qp: qp.id,

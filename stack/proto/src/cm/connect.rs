@@ -64,7 +64,7 @@ impl<E: Env> Context<E> {
         }));
         let mut conn = Connection::new(tcb, phase, now + self.config.startup_timeout_ns);
         if param.start == Start::Frames {
-            let request = startup::build_request(offer, revision, &param.private_data);
+            let request = startup::build_request(offer, revision, param.private_data.clone());
             conn.startup_tx = Some(StartupTx::new(&request));
         }
         conn.half_close = param.half_close;
@@ -117,12 +117,13 @@ impl<E: Env> Connection<E> {
         let offer = mpa_offer(param);
         let params = match request {
             Some(request) => {
-                let (reply, negotiated) = startup::accept(request, offer, &param.private_data);
+                let (reply, negotiated) =
+                    startup::accept(request, offer, param.private_data.clone());
                 self.startup_tx = Some(StartupTx::new(&reply));
                 StartParams {
                     negotiated,
                     revision: request.revision,
-                    private_data: request.private_data.iter().copied().collect(),
+                    private_data: request.private_data.clone(),
                     ooo_placement: param.ooo_placement,
                     tx_allowed: false,
                 }
@@ -170,6 +171,7 @@ impl<E: Env> Connection<E> {
         let request = decision.request.as_ref();
         let is_enhanced = request.is_some_and(|request| request.enhanced.is_some());
         check_private_data(private_data, request.is_some(), is_enhanced)?;
+        let private_data = private_data.try_into().map_err(|_| CmError::PrivateDataTooLong)?;
         // Without startup frames only the end of the connection reports the reject.
         self.startup_tx =
             request.map(|request| StartupTx::new(&startup::reject(request, reads, private_data)));
@@ -245,7 +247,7 @@ impl<E: Env> Connection<E> {
             markers_out: request.markers,
             revision: request.revision,
             extensions: cx.config.extensions && request.revision > 0,
-            private_data: request.private_data.iter().copied().collect(),
+            private_data: request.private_data.clone(),
         };
         self.offer(cx, Some(request), buffered, offer);
     }
@@ -269,7 +271,7 @@ impl<E: Env> Connection<E> {
                 let params = StartParams {
                     negotiated,
                     revision: reply.revision,
-                    private_data: reply.private_data.iter().copied().collect(),
+                    private_data: reply.private_data.clone(),
                     ooo_placement,
                     tx_allowed: true,
                 };

@@ -19,7 +19,7 @@ pub(super) struct StartParams {
 impl StartParams {
     /// Parameters without startup frames: each direction starts independently.
     pub(super) const fn unframed(negotiated: Negotiated, ooo_placement: bool) -> Self {
-        let private_data = PrivateData::new_const();
+        let private_data = PrivateData::new();
         Self { negotiated, revision: 0, private_data, ooo_placement, tx_allowed: true }
     }
 }

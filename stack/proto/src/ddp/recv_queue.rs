@@ -167,7 +167,7 @@ impl RecvWqe<'_> {
     #[must_use]
     pub fn sg_list(&self) -> SgList {
         let count = usize::from(self.first.load(COUNT) as u8);
-        (0..count).map(|index| self.sge(index)).collect()
+        SgList::first_of((0..count).map(|index| self.sge(index)))
     }
 
     #[inline(always)]

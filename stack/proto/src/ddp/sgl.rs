@@ -1,7 +1,6 @@
 //! Scatter/gather lists: copies message bytes from and to several ranges of registered memory.
 
-use arrayvec::ArrayVec;
-
+use crate::bounded_vec::BoundedVec;
 use crate::ddp::memory::{Access, Memory, MemoryFault, MemoryRange};
 use crate::ddp::regions::{AccessScope, Stag};
 
@@ -22,7 +21,7 @@ pub struct Sge {
 }
 
 /// Scatter/gather list.
-pub type SgList = ArrayVec<Sge, SGE_COUNT_MAX>;
+pub type SgList = BoundedVec<Sge, SGE_COUNT_MAX>;
 
 /// Returns the total length of the list in bytes.
 #[inline]

@@ -247,7 +247,7 @@ mod tests {
         let mut queue = BufferQueue::new(lens.len());
         for (index, &len) in lens.iter().enumerate() {
             let sge = Sge { addr: index as u64 * 16, len, lkey: stag };
-            let sg_list = [sge].into_iter().collect();
+            let sg_list = [sge].into();
             assert!(queue.post(&UntaggedBuffer { wr_id: index as u64, sg_list }));
         }
         queue

@@ -1,7 +1,7 @@
 //! Negotiation by startup frames: offers, results, and the errors.
 
 use crate::wire::ddp::Version;
-use crate::wire::mpa::{Enhanced, FrameKind, NOT_NEGOTIATED, Startup};
+use crate::wire::mpa::{Enhanced, FrameKind, NOT_NEGOTIATED, PrivateData, Startup};
 use crate::wire::rtr::{READ_DEPTH_MAX, ReadDepths, Rtr, RtrKinds};
 
 /// Offer of the local peer for the negotiation.
@@ -100,7 +100,7 @@ pub enum NegotiationError {
 /// Builds the request of an initiator. `revision` 2 carries IRD and ORD; revision 0 is for peers of
 /// the RDMA Consortium, which always use markers and CRCs.
 #[must_use]
-pub fn build_request(offer: Offer, revision: u8, private_data: &[u8]) -> Startup {
+pub fn build_request(offer: Offer, revision: u8, private_data: PrivateData) -> Startup {
     let enhanced = (revision >= 2).then(|| {
         let (ird, ord) = (offer.ird.min(READ_DEPTH_MAX), offer.ord.min(READ_DEPTH_MAX));
         let mut block = Enhanced { ird, ord, ..Enhanced::default() };
@@ -120,7 +120,7 @@ pub fn build_request(offer: Offer, revision: u8, private_data: &[u8]) -> Startup
         reject: false,
         revision,
         enhanced,
-        private_data: private_data.iter().copied().collect(),
+        private_data,
     }
 }
 
@@ -142,7 +142,7 @@ pub const fn check_request(request: &Startup) -> Result<(), NegotiationError> {
 /// The responder lowers its ORD to the initiator's IRD and raises its IRD to the initiator's ORD
 /// (RFC 6581 section 9.1), but not above [`Offer::ird_max`] and [`READ_DEPTH_MAX`], nor from 0.
 #[must_use]
-pub fn accept(request: &Startup, offer: Offer, private_data: &[u8]) -> (Startup, Negotiated) {
+pub fn accept(request: &Startup, offer: Offer, private_data: PrivateData) -> (Startup, Negotiated) {
     let mut negotiated = Negotiated {
         crc: request.crc || offer.crc,
         markers_in: offer.markers,
@@ -184,7 +184,7 @@ pub fn accept(request: &Startup, offer: Offer, private_data: &[u8]) -> (Startup,
         reject: false,
         revision: request.revision,
         enhanced,
-        private_data: private_data.iter().copied().collect(),
+        private_data,
     };
     (reply, negotiated)
 }
@@ -193,7 +193,7 @@ pub fn accept(request: &Startup, offer: Offer, private_data: &[u8]) -> (Startup,
 /// they are the reason (RFC 6581 section 9.1). Revision 1 informs a peer of the RDMA Consortium
 /// that this one is not (RFC 5044 appendix C).
 #[must_use]
-pub fn reject(request: &Startup, reads: ReadDepths, private_data: &[u8]) -> Startup {
+pub fn reject(request: &Startup, reads: ReadDepths, private_data: PrivateData) -> Startup {
     let ReadDepths { ird, ord } = reads;
     let (ird, ord) = (ird.min(READ_DEPTH_MAX), ord.min(READ_DEPTH_MAX));
     Startup {
@@ -203,7 +203,7 @@ pub fn reject(request: &Startup, reads: ReadDepths, private_data: &[u8]) -> Star
         reject: true,
         revision: request.revision.clamp(1, 2),
         enhanced: request.enhanced.map(|_| Enhanced { ird, ord, ..Enhanced::default() }),
-        private_data: private_data.iter().copied().collect(),
+        private_data,
     }
 }
 

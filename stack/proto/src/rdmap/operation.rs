@@ -1,7 +1,6 @@
 //! Operations that the ULP can post to a stream.
 
-use arrayvec::ArrayVec;
-
+use crate::bounded_vec::{BoundedVec, LengthError};
 use crate::ddp::atomic::ATOMIC_LEN;
 pub use crate::ddp::regions::Bind;
 use crate::ddp::regions::Stag;
@@ -18,28 +17,7 @@ pub enum Payload {
     Gather(SgList),
     /// Copied into the request when it was posted (verbs: `IBV_SEND_INLINE`); [`Payload::inline`]
     /// checks the length.
-    Inline(ArrayVec<u8, INLINE_LEN_MAX>),
-}
-
-/// More than a request or a startup frame can have.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{len} {what} are too many: give {max} or fewer")]
-#[non_exhaustive]
-pub struct LengthError {
-    /// Name of what is too long.
-    pub what: &'static str,
-    /// The number given.
-    pub len: usize,
-    /// Largest number.
-    pub max: usize,
-}
-
-/// Copies `from`, if it fits.
-pub(crate) fn bounded<T: Copy, const MAX: usize>(
-    from: &[T],
-    what: &'static str,
-) -> Result<ArrayVec<T, MAX>, LengthError> {
-    ArrayVec::try_from(from).map_err(|_| LengthError { what, len: from.len(), max: MAX })
+    Inline(BoundedVec<u8, INLINE_LEN_MAX>),
 }
 
 /// Returns a scatter/gather list of these elements.
@@ -47,7 +25,7 @@ pub(crate) fn bounded<T: Copy, const MAX: usize>(
 /// # Errors
 /// [`LengthError`]: more than [`SGE_COUNT_MAX`].
 pub fn sg_list(elements: &[Sge]) -> Result<SgList, LengthError> {
-    bounded(elements, "scatter/gather elements")
+    SgList::named(elements, "scatter/gather elements")
 }
 
 impl Payload {
@@ -56,7 +34,7 @@ impl Payload {
     /// # Errors
     /// [`LengthError`]: more than [`INLINE_LEN_MAX`] bytes.
     pub fn inline(bytes: &[u8]) -> Result<Self, LengthError> {
-        bounded(bytes, "inline bytes").map(Self::Inline)
+        BoundedVec::named(bytes, "inline bytes").map(Self::Inline)
     }
 
     /// A payload of registered memory.
@@ -70,7 +48,7 @@ impl Payload {
     /// Creates an empty payload.
     #[must_use]
     pub const fn empty() -> Self {
-        Self::Inline(ArrayVec::new_const())
+        Self::Inline(BoundedVec::new())
     }
 
     /// Returns the length in bytes; more than [`MESSAGE_LEN_MAX`] is refused when posted.

@@ -3,23 +3,18 @@
 use core::fmt;
 use core::net::{IpAddr, SocketAddr};
 
-use arrayvec::ArrayVec;
-
+use crate::bounded_vec::LengthError;
 use crate::verbs::qp::SrqId;
 use crate::verbs::wc::{CqId, QpId};
 use crate::wire::describe_terminate;
 use crate::wire::terminate::{LAYER_MPA, LAYER_RDMAP};
 
-use crate::rdmap::operation::{LengthError, bounded};
 pub use crate::rdmap::terminate::Abort;
 pub use crate::wire::ddp::Version;
-pub use crate::wire::mpa::PRIVATE_DATA_LEN_MAX;
+pub use crate::wire::mpa::{PRIVATE_DATA_LEN_MAX, PrivateData};
 use crate::wire::rtr::READ_DEPTH_MAX;
 pub use crate::wire::rtr::{ReadDepths, Rtr, RtrKinds};
 pub use crate::wire::terminate::Terminate;
-
-/// Private data of an MPA startup frame; [`ConnParam::with_private_data`] makes it of a slice.
-pub type PrivateData = ArrayVec<u8, PRIVATE_DATA_LEN_MAX>;
 
 /// Transition of a connection to full operation (FPDUs).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -123,7 +118,7 @@ impl ConnParam {
     /// # Errors
     /// [`LengthError`].
     pub fn with_private_data(mut self, bytes: &[u8]) -> Result<Self, LengthError> {
-        self.private_data = bounded(bytes, "bytes of private data")?;
+        self.private_data = PrivateData::named(bytes, "bytes of private data")?;
         Ok(self)
     }
 }

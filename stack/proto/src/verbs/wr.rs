@@ -1,8 +1,9 @@
 //! Work requests.
 
+use crate::bounded_vec::LengthError;
 pub use crate::rdmap::operation::{
-    AtomicOp, Bind, INLINE_LEN_MAX, ImmediateData, LengthError, MESSAGE_LEN_MAX, Operation,
-    Payload, SGE_COUNT_MAX, SendWr, SgList, Sge, sg_list,
+    AtomicOp, Bind, INLINE_LEN_MAX, ImmediateData, MESSAGE_LEN_MAX, Operation, Payload,
+    SGE_COUNT_MAX, SendWr, SgList, Sge, sg_list,
 };
 
 /// Receive request (verbs: `ibv_recv_wr`): a buffer for one incoming Send or Immediate Data.

@@ -1,11 +1,13 @@
 //! MPA Request and Reply Frames (RFC 5044 section 7.1, RFC 6581 section 9).
 
-use arrayvec::ArrayVec;
+use crate::bounded_vec::BoundedVec;
 
 /// Length of a startup frame before its private data, in bytes.
 pub const STARTUP_HEADER_LEN: usize = 20;
 /// Maximum value of `PD_Length`: private data, with the enhanced connection establishment data.
 pub const PRIVATE_DATA_LEN_MAX: usize = 512;
+/// Private data of a startup frame.
+pub type PrivateData = BoundedVec<u8, PRIVATE_DATA_LEN_MAX>;
 /// Length of the enhanced connection establishment data, which precedes the private data.
 pub const ENHANCED_LEN: usize = 4;
 /// IRD or ORD value for "no automatic negotiation"; also the mask of both fields (RFC 6581 section
@@ -62,7 +64,7 @@ pub struct Startup {
     /// Enhanced connection establishment data, present if S is set.
     pub enhanced: Option<Enhanced>,
     /// Private data of the ULP, without the enhanced connection establishment data.
-    pub private_data: ArrayVec<u8, PRIVATE_DATA_LEN_MAX>,
+    pub private_data: PrivateData,
 }
 
 /// Reason why received bytes are not a valid startup frame. The connection is closed (RFC 5044
@@ -115,8 +117,8 @@ impl Startup {
             enhanced = Some(Enhanced::parse([block[0], block[1], block[2], block[3]]));
             data = own;
         }
-        let mut private_data = ArrayVec::new();
-        private_data.extend(data.iter().copied());
+        let private_data =
+            PrivateData::try_from(data).map_err(|_| StartupError::PrivateDataTooLong)?;
         let frame = Self {
             kind,
             markers: flags & FLAG_MARKERS != 0,
@@ -207,7 +209,7 @@ mod tests {
             reject: false,
             revision: 1,
             enhanced: None,
-            private_data: ArrayVec::new(),
+            private_data: PrivateData::new(),
         }
     }
 
@@ -266,7 +268,7 @@ mod tests {
                 markers, crc, reject,
                 revision: if with_block { 2 } else { 1 },
                 enhanced,
-                private_data: data.iter().copied().collect(),
+                private_data: PrivateData::try_from(&data[..]).unwrap(),
             };
             let mut out = [0xff; 600];
             let len = frame.emit(&mut out);

@@ -54,13 +54,13 @@ impl Workload {
         };
         let bytes = side.message(number, len);
         let payload = if len <= 64 && kind != Kind::SgWrite && world.rng.random_bool(0.5) {
-            Payload::Inline(bytes.iter().copied().collect())
+            Payload::inline(&bytes).unwrap()
         } else {
             let source = addr_of(conn, Area::Source, number);
             world.ends[end].arena.write(source, &bytes);
             let cut = len / 3;
             let sg_list = [side.sge(source, cut), side.sge(source + cut, len - cut)];
-            Payload::Gather(sg_list.into_iter().collect())
+            Payload::gather(&sg_list).unwrap()
         };
         if kind.writes() {
             side.writes[slot] = Some((number, len));
@@ -94,7 +94,7 @@ impl Workload {
                     WordAccess::Read => Operation::Read { sink: sink(8), rkey, remote },
                     WordAccess::Write(word) => {
                         fence = true;
-                        let payload = Payload::Inline(word.to_ne_bytes().into_iter().collect());
+                        let payload = Payload::Inline(word.to_ne_bytes().into());
                         Operation::Write { payload, rkey, remote }
                     }
                 }

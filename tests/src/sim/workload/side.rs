@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use ferrowarp_proto::ddp::memory::{Access, Memory};
 use ferrowarp_proto::verbs::qp::QpInit;
 use ferrowarp_proto::verbs::wc::{CqId, QpId, WcOpcode};
-use ferrowarp_proto::verbs::wr::{ImmediateData, RecvWr, Sge};
+use ferrowarp_proto::verbs::wr::{ImmediateData, RecvWr, SgList, Sge};
 use rand::Rng;
 
 use super::plan::Plan;
@@ -238,7 +238,8 @@ pub(super) fn post_receive(world: &mut World, side: &mut Side, end: usize, conn:
     // Two SGEs, to exercise scattering.
     let cut = world.rng.random_range(0..=SLOT_LEN);
     let sg_list = [side.sge(start, cut), side.sge(start + cut, SLOT_LEN - cut)];
-    let wr = RecvWr { wr_id: side.receives as u64, sg_list: sg_list.into_iter().collect() };
+    let wr =
+        RecvWr { wr_id: side.receives as u64, sg_list: SgList::try_from(&sg_list[..]).unwrap() };
     let is_posted = side.engine(world, end).post_recv(side.qp, wr).is_ok();
     side.receives += usize::from(is_posted);
     is_posted

@@ -117,7 +117,7 @@ impl Server {
         let options = QpOptions::new(&self.cq).max_send_wr(2).max_recv_wr(1);
         let qp = self.stack.pd.create_qp(&options).expect("a queue pair");
         self.post_recv(&qp, slot);
-        let private_data = self.private_data.iter().copied().collect();
+        let private_data = self.private_data.as_slice().try_into().unwrap();
         let param = ConnParam { private_data, ..ConnParam::default() };
         match request.accept(&qp, param) {
             Ok(()) => self.qps[slot] = Some(qp),
@@ -129,7 +129,7 @@ impl Server {
     fn post_recv(&self, qp: &Qp, slot: usize) {
         let len = u32::try_from(SLOT_LEN).expect("a small buffer");
         let sge = self.recv_mr.sge(slot * SLOT_LEN, len);
-        let wr = RecvWr { wr_id: slot as u64, sg_list: [sge].into_iter().collect() };
+        let wr = RecvWr { wr_id: slot as u64, sg_list: [sge].into() };
         // A queue pair in Error refuses it.
         let _ = qp.post_recv(wr);
     }

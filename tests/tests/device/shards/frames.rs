@@ -75,7 +75,7 @@ fn segments_in_fragments_and_errors_reach_their_shard() {
                 assert!(found == pattern(u64::from(msn), 100));
             }
             // The answer is longer than a link on the way allows, says a router.
-            post_send(&qp, 9, Payload::Inline(pattern(9, 60).into_iter().collect()));
+            post_send(&qp, 9, Payload::inline(&pattern(9, 60)).unwrap());
             post_send(&qp, 10, gather(region.sge(0, 1400)));
             let is_long = |segment: &Segment| segment.payload.len() > 1000;
             let (_, frame) = station.segment(local, is_long);

@@ -195,7 +195,7 @@ impl<'a> Server<'a> {
             post_send(qp, slot | ECHO, gather(buffer(mr, slot, wc.byte_len)));
             self.echoed += 1;
         } else {
-            let sg_list = [buffer(mr, slot, MESSAGE_LEN)].into_iter().collect();
+            let sg_list = [buffer(mr, slot, MESSAGE_LEN)].into();
             // The peer may have closed after its last message.
             let _ = qp.post_recv(RecvWr { wr_id: slot, sg_list });
         }

@@ -116,7 +116,7 @@ fn accept(stack: &Stack, listener: &Listener, linked: usize) -> Vec<Served> {
         let recv_mr = stack.alloc_mr(LEN, Access::LOCAL_WRITE);
         post_recv(&qp, number, recv_mr.sge(0, LEN_U32));
         let region = [&shared.rkey().to_be_bytes()[..], &shared.addr().to_be_bytes()].concat();
-        let private_data = region.into_iter().collect();
+        let private_data = region.as_slice().try_into().unwrap();
         request.accept(&qp, ConnParam { private_data, ..ConnParam::default() }).unwrap();
         qp.wait_established(TIMEOUT).unwrap();
         (qp, shared, recv_mr)

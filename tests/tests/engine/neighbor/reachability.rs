@@ -26,7 +26,7 @@ impl Peer {
         let frame = startup::build_request(
             Offer { ird: 1, ord: 1, crc: true, ..Offer::default() },
             1,
-            &[7; 500],
+            [7; 500].into(),
         );
         let mut startup = vec![0; frame.wire_len()];
         frame.emit(&mut startup);

@@ -144,7 +144,7 @@ fn packet_too_big_on_another_shard_lowers_the_mss() {
     peers[0].send(&mut fx, 1, Flags::default(), &empty_write_fpdu());
     let stag = fx.end.arena.register(0, 4096, Access::ALL, PD);
     let sge = Sge { addr: 0, len: 4096, lkey: stag };
-    let payload = Payload::Gather([sge].into_iter().collect());
+    let payload = Payload::Gather([sge].into());
     let operation = Operation::Write { payload, rkey: 0, remote: 0 };
     let wr = SendWr { wr_id: 1, operation, signaled: true, fence: false };
     let engine = fx.end.shard_mut(1);
@@ -170,7 +170,7 @@ fn spread_fragments_are_reassembled_and_delivered() {
         let qp = peer.connect(&mut fx, 1, 1);
         peer.send(&mut fx, 1, Flags::default(), &empty_write_fpdu());
         let lkey = fx.end.arena.register(0, 4096, Access::ALL, PD);
-        let sg_list = [Sge { addr: 0, len: 4096, lkey }].into_iter().collect();
+        let sg_list = [Sge { addr: 0, len: 4096, lkey }].into();
         fx.end.shard_mut(1).post_recv(qp, RecvWr { wr_id: 5, sg_list }).unwrap();
         let bytes = ferrowarp_tests::pattern(3, 1200);
         let fpdu =

@@ -9,7 +9,8 @@ use super::*;
 fn any_list() -> impl Strategy<Value = SgList> {
     let sge = (any::<u64>(), any::<u32>(), any::<u32>());
     let sge = sge.prop_map(|(addr, len, lkey)| Sge { addr, len, lkey });
-    prop::collection::vec(sge, 0..=SGE_COUNT_MAX).prop_map(|list| list.into_iter().collect())
+    prop::collection::vec(sge, 0..=SGE_COUNT_MAX)
+        .prop_map(|list| SgList::try_from(&list[..]).unwrap())
 }
 
 proptest! {

@@ -10,7 +10,7 @@ use crate::rdmap::send_queue::wqe::OpcodeSet;
 const NOTHING: Admission = Admission { rejected: OpcodeSet::ALL, reason: Rejection::WrongState };
 
 fn write(wr_id: u64) -> SendWr {
-    let payload = Payload::Inline([7; 4].into_iter().collect());
+    let payload = Payload::Inline([7; 4].into());
     let operation = Operation::Write { payload, rkey: 1, remote: 0 };
     SendWr { wr_id, operation, signaled: true, fence: false }
 }
@@ -102,12 +102,12 @@ fn short_ways_build_what_the_general_one_builds() {
     arena.write(0, &(0..4096u32).map(|at| (at * 7) as u8).collect::<Vec<_>>());
     let (scope, version) = (AccessScope::from(1), Version::Ietf);
     let lkey = arena.register(0, 4096, Access::LOCAL_READ, 1);
-    let gather = |addr, len| Payload::Gather([Sge { addr, len, lkey }].into_iter().collect());
+    let gather = |addr, len| Payload::Gather([Sge { addr, len, lkey }].into());
     let send = |wr_id: u64, len: u32, is_inline: bool| SendWr {
         wr_id,
         operation: Operation::Send {
             payload: if is_inline {
-                Payload::Inline([7; 4].into_iter().collect())
+                Payload::Inline([7; 4].into())
             } else {
                 gather(wr_id * 300, len)
             },

@@ -5,6 +5,7 @@ use proptest::prelude::*;
 use super::wqe::{OpcodeSet, WqeFlags, WqeOpcode};
 use super::*;
 use crate::ddp::memory::Access;
+use crate::rdmap::operation::SgList;
 use crate::rdmap::operation::{
     AtomicOp, Bind, INLINE_LEN_MAX, Operation, Payload, SGE_COUNT_MAX, Sge,
 };
@@ -20,9 +21,9 @@ fn any_payload() -> impl Strategy<Value = Payload> {
     let sge = sge.prop_map(|(addr, len, lkey)| Sge { addr, len, lkey });
     prop_oneof![
         prop::collection::vec(sge, 0..=SGE_COUNT_MAX)
-            .prop_map(|list| Payload::Gather(list.into_iter().collect())),
+            .prop_map(|list| Payload::gather(&list).unwrap()),
         prop::collection::vec(any::<u8>(), 0..=INLINE_LEN_MAX)
-            .prop_map(|bytes| Payload::Inline(bytes.into_iter().collect())),
+            .prop_map(|bytes| Payload::inline(&bytes).unwrap()),
     ]
 }
 
@@ -89,7 +90,7 @@ fn decode(sq: &SqConsumer, slot: u64) -> SendWr {
         let (left, right) = bytes.split_at_mut(wqe.payload_count() / 3);
         wqe.copy_inline(0, left);
         wqe.copy_inline(left.len(), right);
-        Payload::Inline(bytes.into_iter().collect())
+        Payload::inline(&bytes).unwrap()
     };
     let operation = match wqe.opcode() {
         WqeOpcode::Send => {
@@ -183,8 +184,11 @@ fn requests_arrive_in_order_and_whole_between_two_threads() {
         // One or two slots.
         let count = 1 + wr_id as usize % SGE_COUNT_MAX;
         let list = (0..count).map(|_| Sge { addr: wr_id, len: 1, lkey: wr_id as u32 });
-        let operation =
-            Operation::Write { payload: Payload::Gather(list.collect()), rkey: 1, remote: wr_id };
+        let operation = Operation::Write {
+            payload: Payload::Gather(SgList::try_from_iter(list).unwrap()),
+            rkey: 1,
+            remote: wr_id,
+        };
         SendWr { wr_id, operation, signaled: true, fence: false }
     };
     std::thread::scope(|scope| {

@@ -375,7 +375,7 @@ impl<'a> Wqe<'a> {
 
     /// All SGEs.
     pub(in crate::rdmap) fn sg_list(&self) -> SgList {
-        (0..self.payload_count()).map(|index| self.sge(index)).collect()
+        SgList::first_of((0..self.payload_count()).map(|index| self.sge(index)))
     }
 
     /// Copies inline bytes from `offset` on to `out`.

@@ -36,7 +36,7 @@ fn fixture() -> Fixture {
 }
 
 fn gather(stag: u32, addr: u64, len: u32) -> Payload {
-    Payload::Gather([Sge { addr, len, lkey: stag }].into_iter().collect())
+    Payload::Gather([Sge { addr, len, lkey: stag }].into())
 }
 
 fn request(wr_id: u64, operation: Operation) -> SendWr {
@@ -49,7 +49,7 @@ impl Fixture {
     }
 
     fn post_receive(&mut self, wr_id: u64, addr: u64, len: u32) {
-        let sg_list = [Sge { addr, len, lkey: self.stag }].into_iter().collect();
+        let sg_list = [Sge { addr, len, lkey: self.stag }].into();
         assert!(self.stream.recv_queue.post(&UntaggedBuffer { wr_id, sg_list }));
     }
 
@@ -244,7 +244,7 @@ fn send_with_invalidate_invalidates_before_delivery() {
     let window = right.arena.register_for(0, 16, Access::REMOTE_WRITE, PD, STREAM);
     right.post_receive(7, 1000, 64);
     let send = |solicited, invalidate| Operation::Send {
-        payload: Payload::Inline(b"hello".iter().copied().collect()),
+        payload: Payload::inline(b"hello").unwrap(),
         solicited,
         invalidate,
     };

@@ -120,7 +120,7 @@ pub(crate) fn drive_for(left: &Context, right: &Context, time: Duration) {
 }
 
 pub(crate) fn param(private_data: &[u8]) -> ConnParam {
-    ConnParam { private_data: private_data.iter().copied().collect(), ..ConnParam::default() }
+    ConnParam::default().with_private_data(private_data).unwrap()
 }
 
 /// Connects new queue pairs of `left` and `right`; listens on [`PORT`] meanwhile.
@@ -145,7 +145,7 @@ pub(crate) fn expect_event(qp: &Qp) -> Event {
 }
 
 pub(crate) fn gather(sge: Sge) -> Payload {
-    Payload::Gather(SgList::from_iter([sge]))
+    Payload::Gather(SgList::from([sge]))
 }
 
 pub(crate) fn request(wr_id: u64, operation: Operation) -> SendWr {
@@ -157,7 +157,7 @@ pub(crate) fn send(wr_id: u64, payload: Payload) -> SendWr {
 }
 
 pub(crate) fn inline(bytes: &[u8]) -> Payload {
-    Payload::Inline(bytes.iter().copied().collect())
+    Payload::inline(bytes).unwrap()
 }
 
 pub(crate) fn write(wr_id: u64, source: Sge, sink: &Mr, offset: u64) -> SendWr {
@@ -170,7 +170,7 @@ pub(crate) fn read(wr_id: u64, sink: Sge, source: &Mr, offset: u64) -> SendWr {
 }
 
 pub(crate) fn recv(wr_id: u64, sge: Sge) -> RecvWr {
-    RecvWr { wr_id, sg_list: SgList::from_iter([sge]) }
+    RecvWr { wr_id, sg_list: SgList::from([sge]) }
 }
 
 /// Bytes that differ by offset and by seed.

@@ -349,7 +349,7 @@ fn immediate_data_consumes_receive_and_leaves_its_buffer() {
 }
 
 fn send_of(bytes: &[u8]) -> Operation {
-    let payload = Payload::Inline(bytes.iter().copied().collect());
+    let payload = Payload::inline(bytes).unwrap();
     Operation::Send { payload, solicited: false, invalidate: None }
 }
 

@@ -5,6 +5,7 @@ use std::slice;
 use proptest::prelude::*;
 
 use super::*;
+use crate::rdmap::operation::SgList;
 use crate::wire::rdmap::QN_SEND;
 
 const LEN: u32 = 300;
@@ -25,7 +26,7 @@ fn receiver(sge_count: u64) -> Fixture {
     receiver.build(MULPDU);
     let len = LEN / sge_count as u32;
     let sge = |index| Sge { addr: 2000 + index * 500, len, lkey: receiver.stag };
-    let sg_list = (0..sge_count).map(sge).collect();
+    let sg_list = SgList::try_from_iter((0..sge_count).map(sge)).unwrap();
     assert!(receiver.stream.recv_queue.post(&UntaggedBuffer { wr_id: 2, sg_list }));
     receiver
 }

@@ -60,7 +60,7 @@ fn fixture(version: Version) -> Fixture {
     for (wr_id, addr, len, lkey) in
         [(1, 0x400, 4, recv_region), (2, 0x440, 64, recv_region), (3, 0x300, 8, gone)]
     {
-        let sg_list = [Sge { addr, len, lkey }].into_iter().collect();
+        let sg_list = [Sge { addr, len, lkey }].into();
         assert!(stream.recv_queue.post(&UntaggedBuffer { wr_id, sg_list }));
     }
     let sink = Sge { addr: 0x180, len: 8, lkey: open };

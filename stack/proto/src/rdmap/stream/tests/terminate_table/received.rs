@@ -93,7 +93,7 @@ fn terminate_is_sent_next_and_last() {
     let (_, open) = fixture.stags[0];
     let sge = Sge { addr: 0x100, len: 0x100, lkey: open };
     for wr_id in 5..8 {
-        let payload = crate::rdmap::operation::Payload::Gather([sge].into_iter().collect());
+        let payload = crate::rdmap::operation::Payload::Gather([sge].into());
         let operation = Operation::Write { payload, rkey: 9, remote: 0 };
         let write = SendWr { wr_id, operation, signaled: true, fence: false };
         assert!(fixture.stream.requester.post(&write));
@@ -116,7 +116,7 @@ fn each_version_has_its_dv_and_rv() {
     {
         let mut fixture = fixture(version);
         let (_, open) = fixture.stags[0];
-        let payload = || crate::rdmap::operation::Payload::Inline([7; 3].into_iter().collect());
+        let payload = || crate::rdmap::operation::Payload::Inline([7; 3].into());
         let sink = Sge { addr: 0x100, len: 8, lkey: open };
         for (wr_id, operation) in [
             (5, Operation::Write { payload: payload(), rkey: 1, remote: 2 }),
