@@ -8,13 +8,13 @@
 use std::fs::{File, Metadata, OpenOptions};
 use std::io::{self, Write as _};
 use std::os::fd::{AsFd as _, AsRawFd as _, BorrowedFd};
-use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _, OpenOptionsExt as _};
+use std::os::unix::fs::{FileExt as _, FileTypeExt as _, MetadataExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::Context as _;
 use nix::errno::Errno;
-use nix::fcntl::{AT_FDCWD, AtFlags, FcntlArg, OFlag, fcntl, posix_fallocate};
+use nix::fcntl::{AT_FDCWD, AtFlags, FallocateFlags, FcntlArg, OFlag, fallocate, fcntl};
 use nix::unistd::linkat;
 
 use crate::{output, stop};
@@ -147,7 +147,7 @@ impl OutputFile {
             }
             return self.complete();
         }
-        let written = replace(&mut self.file, bytes);
+        let written = replace(&self.file, bytes);
         self.check(written)
     }
 
@@ -229,18 +229,36 @@ fn create(path: &Path) -> anyhow::Result<OutputFile> {
     Ok(new(file, Kind::Named(name)))
 }
 
-/// Writes the whole contents of an existing file.
-fn replace(file: &mut File, bytes: &[u8]) -> io::Result<()> {
+/// Writes the whole contents of an existing file. If that fails for want of space, the file is as
+/// it was.
+fn replace(file: &File, bytes: &[u8]) -> io::Result<()> {
     let old_len = file.metadata()?.len();
     let len = bytes.len() as u64;
-    // Space first: on a full disk the file is left as it was.
-    let allocated = posix_fallocate(&*file, 0, i64::try_from(len.max(1)).unwrap_or(i64::MAX));
-    if let Err(error) = allocated {
+    let kept = bytes.len().min(usize::try_from(old_len).unwrap_or(usize::MAX));
+    // Space first. Where it cannot be reserved, the bytes beyond the old end are written first:
+    // only these need more of it.
+    let extended = reserve(file, len).and_then(|()| file.write_all_at(&bytes[kept..], kept as u64));
+    if let Err(error) = extended {
         file.set_len(old_len)?;
-        return Err(error.into());
+        return Err(error);
     }
-    file.write_all(bytes)?;
+    file.write_all_at(&bytes[..kept], 0)?;
     file.set_len(len)
+}
+
+/// Reserves space for so many bytes, if the file system can.
+///
+/// The C library's `posix_fallocate` reads the file instead if it cannot, and ours is for writing.
+fn reserve(file: &File, len: u64) -> io::Result<()> {
+    let len = i64::try_from(len.max(1)).unwrap_or(i64::MAX);
+    loop {
+        match fallocate(file, FallocateFlags::empty(), 0, len) {
+            // A program that was stopped and continued.
+            Err(Errno::EINTR) => {}
+            Ok(()) | Err(Errno::EOPNOTSUPP | Errno::ENOSYS) => return Ok(()),
+            Err(error) => return Err(error.into()),
+        }
+    }
 }
 
 #[cfg(test)]

@@ -244,17 +244,20 @@ fn rows_of_cut_runs() -> Vec<Row> {
 /// Rows with a file system of their own. The folder is a mount that the script's end removes, so
 /// the script itself checks what is left.
 fn rows_of_file_systems() -> Vec<Row> {
-    let row = |prepare: &str, command: &str, check: &str, error| Row {
+    let on = |mount: &str, prepare: &str, command: &str, check: &str| Row {
         script: format!(
-            "exec unshare -m sh -c 'mount -t tmpfs -o size=16k none folder; \
-             echo before > folder/old; {prepare}; {command}; code=$?; {check} || exit 99; \
-             exit $code'"
+            "exec unshare -m sh -c '{mount} || exit 98; echo before > folder/old; {prepare}; \
+             {command}; code=$?; {check} || exit 99; exit $code'"
         ),
-        code: 1,
-        error: Some(error),
         ..Row::default()
     };
-    let fill = "cat /dev/zero > folder/filler 2>/dev/null";
+    let tmpfs = "mount -t tmpfs -o size=16k none folder";
+    let row = |prepare: &str, command: &str, check: &str, error| Row {
+        code: 1,
+        error: Some(error),
+        ..on(tmpfs, prepare, command, check)
+    };
+    let fill = "dd if=/dev/zero of=folder/filler bs=1k count=1000 2>/dev/null";
     let is_old = "test \"$(ls folder)\" = old && test \"$(cat folder/old)\" = before";
     let is_full = "rm folder/filler && test \"$(cat folder/old)\" = before && test ! -e folder/new";
     let read_only = "mount -o remount,ro none folder";
@@ -263,12 +266,25 @@ fn rows_of_file_systems() -> Vec<Row> {
     let full = "No space left on device";
     let ro = "Read-only file system";
     let a_lot = "head -c 100000 /dev/zero > long";
+    // Without fallocate: one without limit, and one of 100 KiB.
+    let ramfs = "mount -t ramfs none folder";
+    let ext2 = "mkfs.ext2 -qF -b 1024 -N 16 disk 100 >/dev/null 2>&1 && mount -o loop disk folder";
+    let longer = "head -c 100000 /dev/zero > folder/old";
+    let is_report = "tail -c 3 folder/old | grep -q ^}$";
     vec![
         row(fill, &format!("{perf} folder/new"), is_full, full),
         row(fill, &format!("{perf} folder/old"), is_full, full),
         Row {
             changes: vec!["long"],
             ..row(a_lot, "iwcopy loop long --out folder/new", is_old, full)
+        },
+        on(ramfs, "true", &format!("{perf} folder/old"), is_report),
+        on(ramfs, longer, &format!("{perf} folder/old"), is_report),
+        Row {
+            code: 1,
+            error: Some(full),
+            changes: vec!["disk"],
+            ..on(ext2, fill, &format!("{perf} folder/old"), is_full)
         },
         row(read_only, &format!("{perf} folder/new"), is_old, ro),
         row(read_only, &format!("{perf} folder/old"), is_old, ro),
@@ -442,6 +458,9 @@ fn check(row: &Row) -> Result<(), String> {
         program.send(signal);
         if Some(&signal) != row.signals.last() {
             thread::sleep(SURVIVAL);
+        } else if let Some(pause) = row.again {
+            thread::sleep(pause);
+            program.send(signal);
         }
     }
     let code = program.code()?;
