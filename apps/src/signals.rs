@@ -2,12 +2,14 @@
 //!
 //! They are blocked in all threads, and one thread waits for them. The first one ends the tasks, so
 //! that devices are closed, peers are notified and reports are written; then the program dies of
-//! that signal. SIGXFSZ is blocked. All other signals keep their disposition, and so do those of
-//! the three that the caller has set to be ignored or has blocked: `nohup`, and a shell for its
-//! background jobs.
+//! that signal. Those of the next second are the same request: `timeout` signals its child and then
+//! its group, a closing terminal and its shell send SIGHUP each, systemd adds SIGHUP to SIGTERM. A
+//! later one ends the program at once. SIGXFSZ is blocked. All other signals keep their
+//! disposition, and so do those of the three that the caller has set to be ignored or has blocked:
+//! `nohup`, and a shell for its background jobs.
 
 use std::fs::read_to_string;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use nix::sys::signal::{SigSet, Signal, raise};
 
@@ -18,6 +20,9 @@ const ENDING: [Signal; 3] = [Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP];
 /// Time after which a program that was asked to end dies in any case. It may be stuck in a write to
 /// a pipe that nobody reads. Closing connections and devices takes less.
 const GRACE: Duration = Duration::from_secs(15);
+
+/// Time from the first signal in which others are the same request.
+const REPEAT_TIME: Duration = Duration::from_secs(1);
 
 /// Starts to wait for the signals. To be called while the program has one thread.
 pub fn install() {
@@ -48,14 +53,17 @@ fn ignored_set() -> u64 {
 
 fn serve(taken: SigSet) {
     let Ok(first) = taken.wait() else { return };
+    let since = Instant::now();
     stop::request(Stop::Signal(first));
     let late = move || {
         std::thread::sleep(GRACE);
         die_of(first)
     };
     let _ = std::thread::Builder::new().name("grace".into()).spawn(late);
-    if let Ok(second) = taken.wait() {
-        die_of(second);
+    while let Ok(next) = taken.wait() {
+        if since.elapsed() > REPEAT_TIME {
+            die_of(next);
+        }
     }
 }
 

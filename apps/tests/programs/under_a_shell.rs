@@ -105,6 +105,8 @@ struct Row {
     is_closed: bool,
     /// Signals to send once the program runs; it has to survive all but the last.
     signals: Vec<Signal>,
+    /// The last one is sent once more, after this time.
+    again: Option<Duration>,
     /// Status; of a signal, as a shell tells it.
     code: i32,
     /// Part of the only line of standard error, if there has to be one.
@@ -142,8 +144,10 @@ fn rows_of(program: &Program) -> Vec<Row> {
             if program.serves { (0, None) } else { (code_of(last), Some("interrupted")) };
         Row { script, signals: signals.to_vec(), code, error, ..base.clone() }
     };
-    for signal in [SIGHUP, SIGINT, SIGTERM] {
-        rows.push(end(&[signal], format!("exec {long}")));
+    // A closing terminal and timeout(1) send theirs twice.
+    let millisecond = Some(Duration::from_millis(1));
+    for (signal, again) in [(SIGHUP, millisecond), (SIGINT, None), (SIGTERM, millisecond)] {
+        rows.push(Row { again, ..end(&[signal], format!("exec {long}")) });
     }
     let ignored = "trap '' HUP INT; exec";
     let many = [SIGHUP, SIGINT, SIGPIPE, SIGSTOP, SIGCONT, SIGTERM];
@@ -227,7 +231,11 @@ fn rows_of_cut_runs() -> Vec<Row> {
         ..Row::default()
     };
     let not_text = |script| Row { script, code: 2, error: Some("invalid UTF-8"), ..Row::default() };
+    // Once its output is stuck, only a second request ends it.
+    let fill = "exec 3<>fifo; dd if=/dev/zero bs=1k count=64 >&3 2>/dev/null";
+    let stuck = Row { script: format!("{fill}; exec {LINK} >&3"), ..row("", SIGTERM) };
     vec![
+        Row { again: Some(Duration::from_millis(1500)), error: None, ..stuck },
         Row { changes: vec!["new"], ..row(&format!("{perf} --json new"), SIGINT) },
         Row { changes: vec!["new"], ..row(&format!("{lat} --json new"), SIGTERM) },
         row(&format!("{perf} --json new"), SIGKILL),
