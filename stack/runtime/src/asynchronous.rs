@@ -44,12 +44,10 @@
 //! # }
 //! ```
 
-use std::collections::VecDeque;
 use std::future::{Future, poll_fn};
 use std::io;
 use std::os::fd::AsFd;
 use std::pin::pin;
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::task::Poll;
 
 use ferrowarp_proto::verbs::cm::{ConnInfo, ConnectError, Event};
@@ -168,8 +166,6 @@ pub struct AsyncEvents {
     watched: UnixStream,
     /// Events were taken from the channel: the tasks look at their sources.
     taken: Woken,
-    /// Events that name no queue pair and no listener, each once.
-    others: Mutex<VecDeque<AsyncEvent>>,
 }
 
 impl AsyncEvents {
@@ -184,7 +180,7 @@ impl AsyncEvents {
         check_mode(context)?;
         let channel = context.event_channel()?;
         let watched = watch(&channel)?;
-        Ok(Self { channel, watched, taken: Woken::new(), others: Mutex::default() })
+        Ok(Self { channel, watched, taken: Woken::new() })
     }
 
     /// Waits for a connection request of a listener. `None` once the context is closed or has
@@ -211,11 +207,7 @@ impl AsyncEvents {
     /// Waits for the next event that names neither a queue pair nor a listener. `None` once the
     /// context is closed or has failed and none is left.
     pub async fn next_other(&self) -> Option<AsyncEvent> {
-        self.when(|| self.others().pop_front()).await
-    }
-
-    fn others(&self) -> MutexGuard<'_, VecDeque<AsyncEvent>> {
-        self.others.lock().unwrap_or_else(PoisonError::into_inner)
+        self.when(|| self.channel.next_kept()).await
     }
 
     /// Waits until `ready` returns a value, which it may after any event.
@@ -225,6 +217,10 @@ impl AsyncEvents {
             let mut taken = pin!(self.taken.notified());
             taken.as_mut().enable();
             let has_ended = self.channel.has_ended();
+            if has_ended {
+                // The last ones, which nobody else may have taken.
+                self.take_events();
+            }
             if let Some(value) = ready() {
                 return Some(value);
             }
@@ -246,15 +242,7 @@ impl AsyncEvents {
 
     /// Takes the events from the channel, and has all tasks look at their sources.
     fn take_events(&self) {
-        while let Some(event) = self.channel.next_event() {
-            if let AsyncEvent::Connection { .. } | AsyncEvent::ConnectRequest { .. } = event {
-                continue;
-            }
-            let mut others = self.others();
-            if !others.contains(&event) {
-                others.push_back(event);
-            }
-        }
+        while self.channel.keep_next() {}
         self.taken.notify_waiters();
     }
 }

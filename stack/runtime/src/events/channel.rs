@@ -56,6 +56,19 @@ impl EventChannel {
         is_child() || self.context.events.lock().is_closed()
     }
 
+    /// Removes the oldest event, and keeps it for [`EventChannel::next_kept`] unless it names a
+    /// queue pair or a listener. False if there is none.
+    #[cfg(feature = "tokio")]
+    pub(crate) fn keep_next(&self) -> bool {
+        !is_child() && self.context.events.lock().keep_next()
+    }
+
+    /// Removes and returns the oldest event that was kept.
+    #[cfg(feature = "tokio")]
+    pub(crate) fn next_kept(&self) -> Option<AsyncEvent> {
+        if is_child() { None } else { self.context.events.lock().next_kept() }
+    }
+
     /// Removes and returns the oldest event. Does not wait and does not poll the shard.
     #[must_use]
     pub fn next_event(&self) -> Option<AsyncEvent> {

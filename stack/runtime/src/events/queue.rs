@@ -30,6 +30,9 @@ pub(crate) struct AsyncEventQueue {
 #[derive(Default)]
 pub(super) struct QueueState {
     pending: TicketQueue<AsyncEvent>,
+    /// Events that a task has taken for others, which may come later.
+    #[cfg(feature = "tokio")]
+    kept: TicketQueue<AsyncEvent>,
     /// Threads that sleep until a source has events, by the event that names it.
     pub(super) sleepers: Vec<(AsyncEvent, Thread)>,
     fd: Option<Arc<NotifyFd>>,
@@ -55,7 +58,26 @@ impl QueueState {
         Some(event)
     }
 
+    /// Removes the oldest event, and keeps it unless it names a queue pair or a listener: the tasks
+    /// look at these themselves. False if there is none.
+    #[cfg(feature = "tokio")]
+    pub(super) fn keep_next(&mut self) -> bool {
+        let Some(event) = self.pop() else { return false };
+        if !matches!(event, AsyncEvent::Connection { .. } | AsyncEvent::ConnectRequest { .. }) {
+            self.kept.push(event);
+        }
+        true
+    }
+
+    /// Removes and returns the oldest event that was kept.
+    #[cfg(feature = "tokio")]
+    pub(super) fn next_kept(&mut self) -> Option<AsyncEvent> {
+        self.kept.pop()
+    }
+
     fn remove(&mut self, event: AsyncEvent) {
+        #[cfg(feature = "tokio")]
+        self.kept.remove(event);
         if self.pending.remove(event) {
             self.clear_fd_if_empty();
         }

@@ -3,6 +3,7 @@
 use std::future::Future;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 use ferrowarp::asynchronous::{AsyncCq, AsyncError, AsyncEvents};
 use ferrowarp::{
@@ -10,6 +11,7 @@ use ferrowarp::{
     WcOpcode, WcStatus,
 };
 
+use crate::support::rx_hook::hooked_contexts;
 use crate::support::*;
 
 /// Messages of a connection.
@@ -134,7 +136,7 @@ fn waiting_tasks_end_with_the_context() {
         let of = Arc::clone(&events);
         tasks.push(tokio::spawn(async move { of.established(&idle).await.is_err() }));
         tasks.push(tokio::spawn(async move { events.next_other().await.is_none() }));
-        tokio::time::sleep(std::time::Duration::from_millis(20)).await;
+        tokio::time::sleep(Duration::from_millis(20)).await;
         let closing = [left, right].map(|context| tokio::task::spawn_blocking(|| context.close()));
         for task in tasks {
             assert!(task.await.unwrap(), "nothing comes any more");
@@ -163,6 +165,55 @@ fn event_without_a_task_of_its_own_is_kept_for_next_other() {
         let srq = pd.create_srq(4).unwrap();
         srq.arm(2).unwrap();
         assert_eq!(events.next_other().await, Some(AsyncEvent::SrqLimit { srq: srq.id() }));
+    });
+    drop(left);
+}
+
+/// The task that asks for the failure may come after it.
+#[test]
+fn failure_before_the_first_call_is_reported() {
+    let modes = [config(1, DriveMode::Helper), config(2, DriveMode::Helper)];
+    let [left, right] = modes;
+    let (left, right, hooks) = hooked_contexts(left, right);
+    run(async {
+        let events = AsyncEvents::new(&right).unwrap();
+        *hooks.rx.lock().unwrap() = Some(Box::new(|| panic!("deliberate panic of this test")));
+        while !right.has_failed() {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+        assert_eq!(events.next_other().await, Some(AsyncEvent::Failed));
+        assert_eq!(events.next_other().await, None);
+    });
+    drop(left);
+}
+
+/// Events that nobody asks for are held while their source is there.
+#[test]
+fn event_of_a_destroyed_source_is_not_kept() {
+    let (left, right) = contexts(DriveMode::Helper);
+    run(async {
+        let events = AsyncEvents::new(&right).unwrap();
+        let listener = right.listen(PORT, 1).unwrap();
+        let pd = right.alloc_pd();
+        let arm_one = || {
+            let srq = pd.create_srq(4).unwrap();
+            srq.arm(2).unwrap();
+            srq
+        };
+        let look_at_events = async || {
+            let waiting = tokio::time::timeout(Duration::from_millis(20), events.accept(&listener));
+            assert!(waiting.await.is_err(), "nobody connects");
+        };
+        for _ in 0..5 {
+            let srq = arm_one();
+            look_at_events().await;
+            drop(srq);
+        }
+        let (first, second) = (arm_one(), arm_one());
+        look_at_events().await;
+        for srq in [&first, &second] {
+            assert_eq!(events.next_other().await, Some(AsyncEvent::SrqLimit { srq: srq.id() }));
+        }
     });
     drop(left);
 }
