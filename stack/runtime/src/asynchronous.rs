@@ -44,6 +44,7 @@
 //! # }
 //! ```
 
+use std::fmt;
 use std::future::{Future, poll_fn};
 use std::io;
 use std::os::fd::AsFd;
@@ -63,6 +64,7 @@ use crate::context::Context;
 use crate::cq::Cq;
 use crate::error::CreateError;
 use crate::events::{AsyncEvent, EventChannel};
+use crate::fork::ForkArc;
 use crate::listener::{ConnRequest, Listener};
 use crate::qp::Qp;
 
@@ -88,18 +90,28 @@ fn check_mode(context: &Context) -> Result<(), AsyncError> {
     }
 }
 
+/// Descriptor of a channel in the reactor of the runtime. A child made by `fork` shares the
+/// reactor's `epoll` instance with its parent, and must not remove the descriptor from it.
+struct Watched(ForkArc<UnixStream>);
+
+impl fmt::Debug for Watched {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        (*self.0).fmt(f)
+    }
+}
+
 /// Registers the descriptor of a channel with the reactor of the runtime.
-fn watch(channel: &impl AsFd) -> io::Result<UnixStream> {
+fn watch(channel: &impl AsFd) -> io::Result<Watched> {
     let socket = channel.as_fd().try_clone_to_owned()?;
     let socket = std::os::unix::net::UnixStream::from(socket);
     socket.set_nonblocking(true)?;
-    UnixStream::from_std(socket)
+    UnixStream::from_std(socket).map(|socket| Watched(ForkArc::new(socket)))
 }
 
 /// Calls `take`, which takes all events of a channel that was readable. Later ones make it readable
 /// once more.
-fn take_all(watched: &UnixStream, take: impl FnOnce()) {
-    let _ = watched.try_io(Interest::READABLE, || {
+fn take_all(watched: &Watched, take: impl FnOnce()) {
+    let _ = watched.0.try_io(Interest::READABLE, || {
         take();
         Err::<(), _>(io::ErrorKind::WouldBlock.into())
     });
@@ -110,7 +122,7 @@ fn take_all(watched: &UnixStream, take: impl FnOnce()) {
 pub struct AsyncCq {
     cq: Cq,
     channel: CompChannel,
-    watched: UnixStream,
+    watched: Watched,
 }
 
 impl AsyncCq {
@@ -150,7 +162,7 @@ impl AsyncCq {
             if found > 0 || !is_armed {
                 return found;
             }
-            if self.watched.readable().await.is_err() {
+            if self.watched.0.readable().await.is_err() {
                 return 0;
             }
             take_all(&self.watched, || while self.channel.next_event().is_some() {});
@@ -163,7 +175,7 @@ impl AsyncCq {
 #[derive(Debug)]
 pub struct AsyncEvents {
     channel: EventChannel,
-    watched: UnixStream,
+    watched: Watched,
     /// Events were taken from the channel: the tasks look at their sources.
     taken: Woken,
 }
@@ -227,7 +239,7 @@ impl AsyncEvents {
             if has_ended {
                 return None;
             }
-            let mut readable = pin!(self.watched.readable());
+            let mut readable = pin!(self.watched.0.readable());
             let is_readable = poll_fn(|cx| match taken.as_mut().poll(cx) {
                 Poll::Ready(()) => Poll::Ready(None),
                 Poll::Pending => readable.as_mut().poll(cx).map(Some),

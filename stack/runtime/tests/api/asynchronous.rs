@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use dpdk_sys::fork::run_in_child;
 use ferrowarp::asynchronous::{AsyncCq, AsyncError, AsyncEvents};
 use ferrowarp::{
     Access, AsyncEvent, ConnParam, Context, DriveMode, EndReason, Event, Mr, Pd, Qp, QpOptions,
@@ -216,4 +217,31 @@ fn event_of_a_destroyed_source_is_not_kept() {
         }
     });
     drop(left);
+}
+
+/// The child's copies refer to the parent's reactor.
+#[test]
+fn dropping_copies_in_a_forked_child_disturbs_no_task() {
+    isolate!();
+    let (left, right) = contexts(DriveMode::Helper);
+    run(async {
+        let mut end = End::new(&right, &right.alloc_pd());
+        let mut parts =
+            Some((End::new(&left, &left.alloc_pd()), AsyncEvents::new(&right).unwrap()));
+        let listener = right.listen(PORT, 1).unwrap();
+        let passed = run_in_child(|| {
+            drop(parts.take());
+            true
+        });
+        assert!(passed.unwrap(), "the child fails or hangs");
+        let (mut other, events) = parts.take().unwrap();
+        other.qp.connect(server(), ConnParam::default()).unwrap();
+        let request = events.accept(&listener).await.unwrap();
+        request.accept(&end.qp, ConnParam::default()).unwrap();
+        events.established(&end.qp).await.unwrap();
+        other.qp.wait_established(TIMEOUT).unwrap();
+        other.qp.post_send(send(1, inline(b"x"))).unwrap();
+        assert_eq!(other.cq.wait(&mut Vec::new()).await, 1);
+        assert_eq!(end.cq.wait(&mut Vec::new()).await, 1);
+    });
 }
