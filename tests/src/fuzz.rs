@@ -154,7 +154,7 @@ fn deframe(
             loop {
                 let left = bytes.len();
                 let memory = PartialMemory::Forced;
-                let next = deframer.next(Instant::ZERO, &mut bytes, crc, pool, memory)?;
+                let next = deframer.next(Instant::ZERO, &mut bytes, crc, pool, memory, || 0)?;
                 let Some(ulpdu) = next else { break };
                 let (plain, used) = (fpdu_len(ulpdu.bytes.len()), left - bytes.len());
                 let is_right = used == plain || (markers.is_some() && used > plain);
@@ -165,7 +165,7 @@ fn deframe(
         }
         Ok(())
     })();
-    deframer.reset(pool);
+    deframer.reset(pool, 0);
     (found, result)
 }
 

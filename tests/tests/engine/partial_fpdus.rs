@@ -17,6 +17,7 @@ use ferrowarp_tests::longest_poll::LongestPoll;
 use ferrowarp_tests::raw::{
     CQ, Fixture, PD, Peer, build_fpdu, empty_write_fpdu, mpa_request, recv_wr, untagged_fpdu,
 };
+use ferrowarp_tests::sim::world::address;
 
 const MSS: u16 = 1460;
 const SEND: Opcode = Opcode::Send { invalidate: false, solicited: false };
@@ -26,7 +27,12 @@ const SHARED_LEN: u64 = 1 << 19;
 
 /// A connection in RTS that may send. Shorter than [`Peer::start_mpa`].
 fn connect(fx: &mut Fixture, port: u16) -> (Peer, QpId) {
-    let mut peer = Peer::connect(fx, port, MSS);
+    start(fx, Peer::unconnected(port))
+}
+
+/// As [`connect`], from a peer at any address.
+fn start(fx: &mut Fixture, mut peer: Peer) -> (Peer, QpId) {
+    peer.handshake(fx, MSS);
     peer.send(fx, &mpa_request());
     let asked = fx.connect_request();
     let qp = fx.create_qp();
@@ -96,7 +102,12 @@ struct Writer {
 impl Writer {
     /// Creates a peer that writes `len` bytes of `fill` to `to` with one FPDU.
     fn new(fx: &mut Fixture, port: u16, stag: u32, to: u64, fill: u8, len: usize) -> Self {
-        let (peer, qp) = connect(fx, port);
+        Self::at(fx, Peer::unconnected(port), (stag, to), fill, len)
+    }
+
+    /// As [`Writer::new`], for a peer at any address.
+    fn at(fx: &mut Fixture, peer: Peer, (stag, to): (u32, u64), fill: u8, len: usize) -> Self {
+        let (peer, qp) = start(fx, peer);
         let rsvd_ulp = Opcode::Write.control(Version::Ietf);
         let header = Tagged { last: true, rsvd_ulp, stag, to };
         let stream = build_fpdu(14, |out| header.emit(Version::Ietf, out), &vec![fill; len]);
@@ -246,6 +257,32 @@ fn short_partial_fpdus_do_not_block_long_ones() {
     }
 }
 
+/// However many long FPDUs a peer begins and does not complete, FPDUs of other peers are received
+/// at once, and none of its own connections ends for it.
+#[test]
+fn peer_with_many_connections_leaves_memory_to_long_fpdus_of_others() {
+    const LIMIT: usize = 1 << 20;
+    let mut fx = Fixture::new(|config| config.partial_bytes_max = LIMIT);
+    let stag = fx.arena.register(SHARED, SHARED_LEN, Access::ALL, PD);
+    let mut holders: Vec<_> =
+        (0..60).map(|at| Writer::new(&mut fx, 6000 + at, stag, SHARED, 2, 60_000)).collect();
+    for holder in &mut holders {
+        holder.send_to(&mut fx, 50_000);
+    }
+    assert!(fx.engine.counters().assembly_exhausted > 0, "it takes what it gets");
+    let at = (stag, SHARED + 100_000);
+    let mut other = Writer::at(&mut fx, Peer::at(address(9), 5000), at, 1, 60_000);
+    let mut polls = LongestPoll::default();
+    let end = other.stream.len();
+    polls.time(|| other.send_to(&mut fx, end));
+    assert_eq!(other.sent, end);
+    assert!(fx.arena.read(108_192, 60_000).iter().all(|&byte| byte == 1));
+    assert!(fx.engine.usage().partial_bytes <= LIMIT + 60 * 2048);
+    let is_up = |writer: &Writer| fx.engine.qp_state(writer.qp) == QpState::Rts;
+    assert!(holders.iter().chain([&other]).all(is_up));
+    polls.assert_below("a long FPDU while a peer holds many", Duration::from_millis(50));
+}
+
 /// With the least memory, FPDUs of any length are received, one after the other.
 #[test]
 fn long_fpdus_take_turns_in_the_least_memory() {
@@ -352,7 +389,9 @@ fn partial_fpdu_of_an_ended_stream_is_evicted() {
     let stag = fx.arena.register(SHARED, SHARED_LEN, Access::ALL, PD);
     let mut writers = [1u8, 2, 3].map(|at| {
         let to = SHARED + u64::from(at) * 100_000;
-        Writer::new(&mut fx, 6000 + u16::from(at), stag, to, at, 40_000)
+        // One peer would not get the memory for two.
+        let peer = Peer::at(address(10 + usize::from(at)), 6000);
+        Writer::at(&mut fx, peer, (stag, to), at, 40_000)
     });
     writers[0].send_to(&mut fx, 30_000);
     fx.engine.disconnect(fx.now, writers[0].qp).unwrap();

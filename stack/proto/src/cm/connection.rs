@@ -289,8 +289,8 @@ impl<E: Env> Connection<E> {
     /// Ends the stream: received data is discarded from now on.
     pub(crate) fn end_stream(&mut self, fpdu_pool: &mut FpduPool) {
         match &mut self.phase {
-            Phase::Rdma { deframer } => deframer.reset(fpdu_pool),
-            Phase::DrainTerminate { deframer } => deframer.reset(fpdu_pool),
+            Phase::Rdma { deframer } => deframer.reset(fpdu_pool, self.tcb.peer_group()),
+            Phase::DrainTerminate { deframer } => deframer.reset(fpdu_pool, self.tcb.peer_group()),
             _ => {}
         }
         self.phase = Phase::Closed;

@@ -50,7 +50,8 @@ impl<E: Env> Connection<E> {
         let mut qp = self.qp.and_then(|qp| cx.qps.get_mut(qp));
         let is_open = loop {
             let Some(qp) = &mut qp else { break false };
-            match deframer.next(now, &mut bytes, crc, fpdu_pool, PartialMemory::Scarce) {
+            let memory = PartialMemory::Scarce;
+            match deframer.next(now, &mut bytes, crc, fpdu_pool, memory, || self.tcb.peer_group()) {
                 Ok(None) => break true,
                 Ok(Some(ulpdu)) if qp.drain_ulpdu(&mut cx.verbs, ulpdu.bytes) => break false,
                 Ok(Some(_)) => {}

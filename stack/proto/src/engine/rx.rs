@@ -211,7 +211,8 @@ impl<E: Env> Connection<E> {
         let crc = self.framing.has_crc();
         let mut memory = PartialMemory::Bounded;
         let outcome = loop {
-            let outcome = match deframer.next(now, &mut bytes, crc, &mut pools.fpdu, memory) {
+            let peer = || self.tcb.peer_group();
+            let outcome = match deframer.next(now, &mut bytes, crc, &mut pools.fpdu, memory, peer) {
                 Ok(None) => return true,
                 Ok(Some(ulpdu)) => {
                     if ulpdu.is_reassembled {

@@ -131,11 +131,12 @@ impl<E: Env> Connection<E> {
         if let Some(contiguous) = frame.head().get(bytes.clone()) {
             return deframer.place_ooo(seq, contiguous, crc, fpdu_pool, place);
         }
-        let mut copy = fpdu_pool.alloc(bytes.len());
+        let peer = self.tcb.peer_group();
+        let mut copy = fpdu_pool.alloc(peer, bytes.len());
         copy.resize(bytes.len(), 0);
         frame.copy_out(bytes.start, &mut copy);
         let placement = deframer.place_ooo(seq, &copy, crc, fpdu_pool, place);
-        fpdu_pool.release(copy);
+        fpdu_pool.release(peer, copy);
         placement
     }
 

@@ -142,7 +142,8 @@ impl Deframer {
     /// `bytes` are consumed; a partial FPDU may be held then. The CRC is verified if `crc`.
     ///
     /// Call it until it returns `Ok(None)` or an error, or call [`Deframer::reset`]: the buffer of
-    /// a reassembled FPDU is released by the call after the one that returned its ULPDU.
+    /// a reassembled FPDU is released by the call after the one that returned its ULPDU. `peer`
+    /// returns the group of the peer that the buffer is charged to, always the same.
     /// Cost: the CRC pass; one copy for an FPDU in several parts, and one more with markers.
     ///
     /// # Errors
@@ -156,6 +157,7 @@ impl Deframer {
         crc: bool,
         pool: &'a mut FpduPool,
         memory: PartialMemory,
+        peer: impl FnOnce() -> u8,
     ) -> Result<Option<Ulpdu<'a>>, DeframeError> {
         if self.is_at_unmarked_fpdu() {
             if let Some((ulpdu, used)) = fpdu::parse(bytes.run(), crc)? {
@@ -168,7 +170,7 @@ impl Deframer {
         }
         // A copy, so that the caller's bytes stay in registers.
         let mut rest = *bytes;
-        let found = self.next_slow(now, &mut rest, crc, pool, memory);
+        let found = self.next_slow(now, &mut rest, crc, pool, (memory, peer()));
         *bytes = rest;
         found
     }
@@ -181,10 +183,10 @@ impl Deframer {
         bytes: &mut StreamBytes<'f>,
         crc: bool,
         pool: &'a mut FpduPool,
-        memory: PartialMemory,
+        (memory, peer): (PartialMemory, u8),
     ) -> Result<Option<Ulpdu<'a>>, DeframeError> {
         if self.partial.as_ref().is_some_and(PartialFpdu::is_delivered) {
-            self.reset(pool);
+            self.reset(pool, peer);
         }
         while !bytes.is_empty() {
             if self.partial.is_none() {
@@ -204,7 +206,7 @@ impl Deframer {
                 let bytes = Vec::new();
                 self.partial = Some(PartialFpdu { bytes, started_at: now });
             }
-            if !self.extend(now, bytes, pool, memory) {
+            if !self.extend(now, bytes, pool, (memory, peer)) {
                 return Err(DeframeError::NoMemory);
             }
             let Some(partial) = &mut self.partial else { break };
@@ -234,7 +236,7 @@ impl Deframer {
         now: Instant,
         from: &mut StreamBytes<'_>,
         pool: &mut FpduPool,
-        memory: PartialMemory,
+        (memory, peer): (PartialMemory, u8),
     ) -> bool {
         let needed = self.needed();
         let Some(partial) = &mut self.partial else { return false };
@@ -245,7 +247,7 @@ impl Deframer {
         // With its last bytes the FPDU is processed and its buffer released at once.
         let force = memory == PartialMemory::Forced || len == needed;
         // req: MPA-132, MPA-136
-        if !pool.try_reserve(bytes, end, start + needed, force) {
+        if !pool.try_reserve(peer, bytes, end, start + needed, force) {
             if start == 0 {
                 self.partial = None;
             }
@@ -274,10 +276,11 @@ impl Deframer {
         wanted - partial.len()
     }
 
-    /// Discards the partial FPDU and releases its buffer to the pool.
-    pub fn reset(&mut self, pool: &mut FpduPool) {
+    /// Discards the partial FPDU and releases its buffer to the pool; `peer` is the group of the
+    /// peer.
+    pub fn reset(&mut self, pool: &mut FpduPool, peer: u8) {
         if let Some(partial) = self.partial.take() {
-            pool.release(partial.bytes);
+            pool.release(peer, partial.bytes);
         }
     }
 

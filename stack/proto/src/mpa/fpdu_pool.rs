@@ -13,6 +13,9 @@
 //! count against the limit of the larger ones, which could never be had otherwise: connections may
 //! keep the smallest for ever. The total of these buffers is limited by the number of connections.
 //! While no larger buffer is in use, one of any length is admitted, so that each FPDU has its turn.
+//! All connections of a peer, but for the first buffer, get at most four times what they leave of
+//! the limit: however many long FPDUs it leaves incomplete, there is a fifth for others. Peers are
+//! told apart by a keyed hash of their address, which the caller gives.
 
 use crate::mpa::fpdu;
 use crate::mpa::markers;
@@ -24,6 +27,9 @@ const SIZE_CLASSES: [usize; 3] = [2048, 16 * 1024, LEN_MAX];
 /// Size of the smallest class, which is never refused.
 pub const SMALL_LEN: usize = SIZE_CLASSES[0];
 
+/// Most that all connections of a peer hold, as a multiple of what they leave.
+const PEER_FACTOR: usize = 4;
+
 /// Buffers for partial FPDUs, limited per shard.
 #[derive(Debug)]
 pub struct FpduPool {
@@ -34,6 +40,8 @@ pub struct FpduPool {
     bytes_in_use: usize,
     /// Those of buffers beyond the smallest class, which the limit counts.
     large_bytes_in_use: usize,
+    /// These by group of peers.
+    large_bytes_by_peer: Box<[usize; 1 << u8::BITS]>,
     /// Some of these were released since [`FpduPool::take_released`].
     has_released: bool,
     bytes_max: usize,
@@ -45,7 +53,7 @@ impl FpduPool {
     /// Creates a pool that limits its buffers to `bytes_max` bytes in use; the smallest class is
     /// never refused. Buffers are allocated on demand, and free ones are kept within that limit.
     #[must_use]
-    pub const fn new(bytes_max: usize) -> Self {
+    pub fn new(bytes_max: usize) -> Self {
         let free = [const { Vec::new() }; SIZE_CLASSES.len()];
         Self {
             free,
@@ -53,6 +61,7 @@ impl FpduPool {
             buffers_in_use: 0,
             bytes_in_use: 0,
             large_bytes_in_use: 0,
+            large_bytes_by_peer: Box::new([0; 1 << u8::BITS]),
             has_released: false,
             bytes_max,
             scratch: Vec::new(),
@@ -82,18 +91,21 @@ impl FpduPool {
         core::mem::replace(&mut self.has_released, false)
     }
 
-    /// Allocates a temporary buffer of at least `len` bytes; never refused.
+    /// Allocates a temporary buffer of at least `len` bytes for a connection of this group of
+    /// peers; never refused.
     #[must_use]
-    pub fn alloc(&mut self, len: usize) -> Vec<u8> {
+    pub fn alloc(&mut self, peer: u8, len: usize) -> Vec<u8> {
         let mut buffer = Vec::new();
-        self.try_reserve(&mut buffer, len, len, true);
+        self.try_reserve(peer, &mut buffer, len, len, true);
         buffer
     }
 
     /// Ensures that `buffer` has a capacity of `len` bytes, present content included, for an FPDU
-    /// of `fpdu_len` bytes as far as is known. Returns false if refused; with `force` it never is.
+    /// of `fpdu_len` bytes as far as is known, of a connection of this group of peers. Returns
+    /// false if refused; with `force` it never is.
     pub(super) fn try_reserve(
         &mut self,
+        peer: u8,
         buffer: &mut Vec<u8>,
         len: usize,
         fpdu_len: usize,
@@ -105,19 +117,25 @@ impl FpduPool {
         let (least, ample) = (class_for(len), class_for(fpdu_len.max(len)));
         let own = class_of(buffer).map_or(0, large_len);
         let others = self.large_bytes_in_use - own;
-        let admits =
-            |kind: usize| kind == 0 || others == 0 || others + SIZE_CLASSES[kind] <= self.bytes_max;
+        let of_peer = self.large_bytes_by_peer[usize::from(peer)] - own;
+        let admits = |kind: usize| {
+            let left = self.bytes_max.checked_sub(others + SIZE_CLASSES[kind]);
+            let is_within_share = |left| {
+                of_peer == 0 || of_peer + SIZE_CLASSES[kind] <= PEER_FACTOR.saturating_mul(left)
+            };
+            kind == 0 || others == 0 || left.is_some_and(is_within_share)
+        };
         let kind = if self.is_under_pressure() || !admits(ample) { least } else { ample };
         if !force && !admits(kind) {
             return false;
         }
-        let mut larger = self.alloc_class(kind);
+        let mut larger = self.alloc_class(peer, kind);
         larger.extend_from_slice(buffer);
-        self.release(std::mem::replace(buffer, larger));
+        self.release(peer, std::mem::replace(buffer, larger));
         true
     }
 
-    fn alloc_class(&mut self, kind: usize) -> Vec<u8> {
+    fn alloc_class(&mut self, peer: u8, kind: usize) -> Vec<u8> {
         let len = SIZE_CLASSES[kind];
         let buffer = self.free[kind].pop();
         if buffer.is_some() {
@@ -126,6 +144,7 @@ impl FpduPool {
         self.buffers_in_use += 1;
         self.bytes_in_use += len;
         self.large_bytes_in_use += large_len(kind);
+        self.large_bytes_by_peer[usize::from(peer)] += large_len(kind);
         // Free buffers of other classes count too.
         for kind in (0..SIZE_CLASSES.len()).rev() {
             while self.bytes_in_use + self.free_bytes > self.bytes_max
@@ -137,13 +156,14 @@ impl FpduPool {
         buffer.unwrap_or_else(|| Vec::with_capacity(len))
     }
 
-    /// Returns a buffer to the pool.
-    pub fn release(&mut self, mut buffer: Vec<u8>) {
+    /// Returns a buffer to the pool, from a connection of this group of peers.
+    pub fn release(&mut self, peer: u8, mut buffer: Vec<u8>) {
         let Some(kind) = class_of(&buffer) else { return };
         buffer.clear();
         self.buffers_in_use -= 1;
         self.bytes_in_use -= SIZE_CLASSES[kind];
         self.large_bytes_in_use -= large_len(kind);
+        self.large_bytes_by_peer[usize::from(peer)] -= large_len(kind);
         self.has_released |= kind > 0;
         // One of each class is kept in any case: a single stream then reuses its buffers.
         if self.free[kind].is_empty()
@@ -180,8 +200,13 @@ mod tests {
 
     /// Allocates a buffer for the first `len` bytes of an FPDU of `fpdu_len`.
     fn alloc(pool: &mut FpduPool, len: usize, fpdu_len: usize) -> Option<Vec<u8>> {
+        alloc_for(pool, 0, len, fpdu_len)
+    }
+
+    /// The same for a peer of this group.
+    fn alloc_for(pool: &mut FpduPool, peer: u8, len: usize, fpdu_len: usize) -> Option<Vec<u8>> {
         let mut buffer = Vec::new();
-        pool.try_reserve(&mut buffer, len, fpdu_len, false).then_some(buffer)
+        pool.try_reserve(peer, &mut buffer, len, fpdu_len, false).then_some(buffer)
     }
 
     #[test]
@@ -195,7 +220,7 @@ mod tests {
         let mut buffer = alloc(&mut pool, 2, 60_000).unwrap();
         assert_eq!(buffer.capacity(), SMALL_LEN, "sized for the bytes received so far");
         buffer.extend_from_slice(&[7; 2000]);
-        assert!(pool.try_reserve(&mut buffer, 3000, 60_000, false));
+        assert!(pool.try_reserve(0, &mut buffer, 3000, 60_000, false));
         assert_eq!((buffer.capacity(), &buffer[..]), (SIZE_CLASSES[1], &[7; 2000][..]));
         assert_eq!(
             (pool.buffers_in_use(), pool.bytes_in_use()),
@@ -210,13 +235,13 @@ mod tests {
         assert!(alloc(&mut pool, 3000, 3000).is_none());
         let short: Vec<_> = (0..100).map(|_| alloc(&mut pool, 1500, 60_000).unwrap()).collect();
         assert!(short.iter().all(|buffer| buffer.capacity() == SMALL_LEN));
-        let passing = pool.alloc(9000);
+        let passing = pool.alloc(0, 9000);
         assert_eq!(
             passing.capacity(),
             SIZE_CLASSES[1],
             "a buffer returned at once can be taken again"
         );
-        short.into_iter().chain([first, passing]).for_each(|buffer| pool.release(buffer));
+        short.into_iter().chain([first, passing]).for_each(|buffer| pool.release(0, buffer));
         assert_eq!((pool.buffers_in_use(), pool.bytes_in_use()), (0, 0));
         assert_eq!(pool.large_bytes_in_use, 0);
         let one_of_each: usize = SIZE_CLASSES.iter().sum();
@@ -228,10 +253,10 @@ mod tests {
     fn small_buffers_leave_the_limit_to_large_ones() {
         let mut pool = FpduPool::new(2 * SIZE_CLASSES[1]);
         let mut small: Vec<_> = (0..100).map(|_| alloc(&mut pool, 2, 1000).unwrap()).collect();
-        let large = [(); 2].map(|()| alloc(&mut pool, 3000, 3000).unwrap());
-        assert!(!pool.try_reserve(&mut small[0], 3000, 3000, false));
-        large.into_iter().for_each(|buffer| pool.release(buffer));
-        assert!(pool.try_reserve(&mut small[0], 3000, 3000, false));
+        let large = [1, 2].map(|peer| (peer, alloc_for(&mut pool, peer, 3000, 3000).unwrap()));
+        assert!(!pool.try_reserve(0, &mut small[0], 3000, 3000, false));
+        large.into_iter().for_each(|(peer, buffer)| pool.release(peer, buffer));
+        assert!(pool.try_reserve(0, &mut small[0], 3000, 3000, false));
     }
 
     #[test]
@@ -239,10 +264,22 @@ mod tests {
         let mut pool = FpduPool::new(SMALL_LEN);
         let mut buffers = [(); 2].map(|()| alloc(&mut pool, 1000, 60_000).unwrap());
         for len in [3000, 60_000] {
-            assert!(pool.try_reserve(&mut buffers[0], len, 60_000, false));
-            assert!(!pool.try_reserve(&mut buffers[1], 3000, 60_000, false));
+            assert!(pool.try_reserve(0, &mut buffers[0], len, 60_000, false));
+            assert!(!pool.try_reserve(0, &mut buffers[1], 3000, 60_000, false));
         }
-        pool.release(core::mem::take(&mut buffers[0]));
-        assert!(pool.try_reserve(&mut buffers[1], 60_000, 60_000, false));
+        pool.release(0, core::mem::take(&mut buffers[0]));
+        assert!(pool.try_reserve(0, &mut buffers[1], 60_000, 60_000, false));
+    }
+
+    #[test]
+    fn peer_leaves_a_fifth_to_others() {
+        let mut pool = FpduPool::new(10 * LEN_MAX);
+        let held: Vec<_> =
+            core::iter::from_fn(|| alloc_for(&mut pool, 7, 60_000, 60_000)).collect();
+        assert_eq!(held.len(), 8);
+        let other = alloc_for(&mut pool, 1, 60_000, 60_000).unwrap();
+        pool.release(1, other);
+        held.into_iter().for_each(|buffer| pool.release(7, buffer));
+        assert_eq!((pool.large_bytes_in_use, *pool.large_bytes_by_peer), (0, [0; 256]));
     }
 }

@@ -127,7 +127,7 @@ pub struct Tcb<R: RxFrame, T: Retained> {
     pub(super) close_pending: bool,
     /// The upper layer takes no more data.
     pub(super) receive_shut: bool,
-    /// Group of the peer, for its share of out-of-order memory.
+    /// Group of the peer, for its share of memory.
     pub(super) peer_group: u8,
     pub(super) local: Local,
     pub(super) peer: Peer,
@@ -165,9 +165,15 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
     // Commands.
 
     /// Notes the group of its peer, by a hash of the address: its connections share a part of the
-    /// memory for out-of-order data. To be called before anything is received.
+    /// memory for out-of-order data and partial FPDUs. To be called before anything is received.
     pub const fn set_peer_group(&mut self, group: u8) {
         self.peer_group = group;
+    }
+
+    /// Returns the group of its peer.
+    #[must_use]
+    pub const fn peer_group(&self) -> u8 {
+        self.peer_group
     }
 
     /// Notes that the upper layer keeps `bytes` of the delivered data. The receive window offered

@@ -12,7 +12,7 @@ fn receive(stream: &[u8], cuts: &[usize], pool: &mut FpduPool) -> Vec<Vec<u8>> {
         start = cut.max(start);
         let mut next = || {
             let memory = PartialMemory::Forced;
-            let ulpdu = deframer.next(Instant::ZERO, &mut bytes, true, pool, memory).unwrap();
+            let ulpdu = deframer.next(Instant::ZERO, &mut bytes, true, pool, memory, || 0).unwrap();
             ulpdu.map(|ulpdu| ulpdu.bytes.to_vec())
         };
         ulpdus.extend(std::iter::from_fn(&mut next));
@@ -54,11 +54,11 @@ fn bytes_are_refused_without_memory_and_accepted_later() {
     fpdu::finalize(&mut fpdu, 20_000, true);
     let (head, tail) = fpdu.split_at(15_000);
     let mut pool = FpduPool::new(1);
-    let other = pool.alloc(20_000);
+    let other = pool.alloc(0, 20_000);
     let mut deframer = Deframer::new(None);
     let mut next = |bytes: &[u8], memory| {
         let mut bytes = StreamBytes::from(bytes);
-        let found = deframer.next(Instant::ZERO, &mut bytes, true, &mut pool, memory);
+        let found = deframer.next(Instant::ZERO, &mut bytes, true, &mut pool, memory, || 0);
         let ulpdu_len = found.map(|ulpdu| ulpdu.map(|ulpdu| ulpdu.bytes.len()));
         (ulpdu_len, bytes.len(), deframer.large_partial_since())
     };
@@ -71,22 +71,22 @@ fn bytes_are_refused_without_memory_and_accepted_later() {
     // The last bytes of the FPDU need no memory that outlasts its processing.
     assert_eq!(next(tail, PartialMemory::Bounded), (Ok(Some(20_000)), 0, None));
     assert_eq!(next(&[], PartialMemory::Bounded), (none, 0, None));
-    pool.release(other);
+    pool.release(0, other);
     assert_eq!(pool.bytes_in_use(), 0);
 }
 
 #[test]
 fn no_partial_fpdu_is_started_under_pressure_where_memory_is_scarce() {
     let mut pool = FpduPool::new(1);
-    let buffer = pool.alloc(2000);
+    let buffer = pool.alloc(0, 2000);
     assert!(pool.is_under_pressure());
     let mut deframer = Deframer::new(None);
     let mut next = |memory| {
         let mut bytes = StreamBytes::from(&[0, 100, 1, 2][..]);
-        deframer.next(Instant::ZERO, &mut bytes, true, &mut pool, memory).is_ok()
+        deframer.next(Instant::ZERO, &mut bytes, true, &mut pool, memory, || 0).is_ok()
     };
     assert!(!next(PartialMemory::Scarce));
     assert!(next(PartialMemory::Bounded), "the smallest buffers are never refused");
     assert!(deframer.has_partial());
-    pool.release(buffer);
+    pool.release(0, buffer);
 }

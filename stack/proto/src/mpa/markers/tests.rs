@@ -281,7 +281,8 @@ fn receive(stream: &[u8], cuts: &[usize]) -> Vec<Vec<u8>> {
         start = cut.max(start);
         let mut next = || {
             let memory = PartialMemory::Forced;
-            let ulpdu = deframer.next(Instant::ZERO, &mut bytes, true, &mut pool, memory).unwrap();
+            let ulpdu =
+                deframer.next(Instant::ZERO, &mut bytes, true, &mut pool, memory, || 0).unwrap();
             ulpdu.map(|ulpdu| ulpdu.bytes.to_vec())
         };
         found.extend(std::iter::from_fn(&mut next));
@@ -488,12 +489,12 @@ fn placed_bytes_inside_partial_fpdu_are_an_error() {
     let mut deframer = Deframer::new(Some(Markers::starting_at(Seq(0))));
     let mut has_ulpdu = |deframer: &mut Deframer, bytes: &[u8]| {
         let (mut bytes, memory) = (StreamBytes::from(bytes), PartialMemory::Bounded);
-        deframer.next(Instant::ZERO, &mut bytes, true, &mut pool, memory).unwrap().is_some()
+        deframer.next(Instant::ZERO, &mut bytes, true, &mut pool, memory, || 0).unwrap().is_some()
     };
     assert!(has_ulpdu(&mut deframer, &stream[..starts[1]]));
     assert_eq!(deframer.skip_placed((starts[2] - starts[1]) as u32), Ok(()));
     assert!(has_ulpdu(&mut deframer, &stream[starts[2]..]));
     assert!(!has_ulpdu(&mut deframer, &[0]));
     assert_eq!(deframer.skip_placed(4), Err(FpduError::Marker));
-    deframer.reset(&mut pool);
+    deframer.reset(&mut pool, 0);
 }
