@@ -104,6 +104,8 @@ pub(crate) struct Listeners {
     pub(crate) awaiting_request: AwaitingRequest,
     /// Port from which the next pass looks for requests that wait for a backlog.
     waiting_from: u16,
+    /// The last pass offered as many requests as it may, for slots that other shards freed.
+    pub(crate) has_more_to_offer: bool,
     pub(super) cookies: SynCookies,
     pub(super) cookie_limit: JitteredRateLimit,
     pub(super) recycled: Option<Recycled>,
@@ -137,6 +139,7 @@ impl Listeners {
             in_setup: BTreeSet::new(),
             awaiting_request: AwaitingRequest::new(hash),
             waiting_from: 0,
+            has_more_to_offer: false,
             cookies: SynCookies::new(seed),
             cookie_limit,
             recycled: None,

@@ -22,6 +22,9 @@ use crate::time::Instant;
 use crate::verbs::wc::Completions;
 use crate::wire::tcp::{FourTuple, Segment, rst_reply};
 
+/// Requests offered in a pass for slots that other shards freed, at most.
+const OFFERED_MAX: usize = 64;
+
 impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
     /// True if this engine is the one that announces the addresses of the port, and answers and
     /// asks neighbors.
@@ -30,10 +33,11 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
         self.cx.mesh.as_ref().is_none_or(|mesh| mesh.is_lead())
     }
 
-    /// True if messages of other shards may have arrived.
+    /// True if messages of other shards may have arrived, or more slots that they freed are left.
     #[inline]
     pub(super) fn has_messages(&self) -> bool {
-        self.cx.mesh.as_ref().is_some_and(|mesh| mesh.has_messages())
+        let Context { mesh, listeners, .. } = &self.cx;
+        mesh.as_ref().is_some_and(|mesh| mesh.has_messages() || listeners.has_more_to_offer)
     }
 
     /// Receives messages of other shards, to be processed after the burst.
@@ -58,9 +62,11 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
             mesh.forwarding.misdelivered = None;
         }
         if self.cx.listeners.has_waiting_requests() {
+            let mut left = OFFERED_MAX;
             for port in self.cx.listeners.waiting_ports() {
-                self.offer_pending_requests(port);
+                left -= self.offer_pending_requests(port, left);
             }
+            self.cx.listeners.has_more_to_offer = left == 0;
         }
         has_messages
     }

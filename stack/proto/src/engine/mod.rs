@@ -383,7 +383,10 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
                         conn.abort(cx);
                     }
                 }
-                Deferred::OfferPendingRequests(port) => self.offer_pending_requests(port),
+                // There is one of these for each slot.
+                Deferred::OfferPendingRequests(port) => {
+                    self.offer_pending_requests(port, 1);
+                }
                 Deferred::EvictPartialFpdus => self.evict_partial_fpdus(now),
                 Deferred::RecycleTimeWait => {
                     self.recycle_oldest_time_wait();
@@ -393,18 +396,20 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
     }
 
     /// Offers the complete requests to `port` that waited for the backlog, as far as it has free
-    /// slots.
+    /// slots, and `max` at most. Returns their number.
     #[cold]
-    fn offer_pending_requests(&mut self, port: u16) {
-        while let Some(index) = self.cx.listeners.next_pending(port) {
-            let Some((conn, cx)) = self.at(index) else { break };
+    fn offer_pending_requests(&mut self, port: u16, max: usize) -> usize {
+        for count in 0..max {
+            let Some(index) = self.cx.listeners.next_pending(port) else { return count };
+            let Some((conn, cx)) = self.at(index) else { return count };
             conn.process_mpa_request(cx);
             // It was offered or refused, and does not wait any longer; or another shard took the
             // slot.
             if cx.listeners.next_pending(port) == Some(index) {
-                break;
+                return count;
             }
         }
+        max
     }
 
     /// Ends the queue pairs of completion queues that overran, connected or not, as many as one

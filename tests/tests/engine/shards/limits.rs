@@ -1,9 +1,11 @@
 //! Limits of the host, whatever its number of shards.
 
 use std::net::Ipv4Addr;
+use std::time::Duration;
 
 use ferrowarp_proto::verbs::cm::{CmError, ConnParam, ReadDepths};
 use ferrowarp_proto::wire::tcp::Flags;
+use ferrowarp_tests::longest_poll::LongestPoll;
 use ferrowarp_tests::raw::mpa_request;
 use ferrowarp_tests::sim::pairs::{PORT, qp_init};
 use ferrowarp_tests::sim::world::address;
@@ -193,4 +195,46 @@ fn unlisten_of_one_shard_frees_its_slots() {
     fx.end.shard_mut(1).unlisten(PORT);
     fx.process();
     Peer::new(5001).connect(&mut fx, 2, 3);
+}
+
+/// A shard that stops to listen frees many slots at once. The requests that wait in another are
+/// offered in several passes.
+#[test]
+fn requests_for_freed_slots_are_offered_over_several_passes() {
+    const BACKLOG: u16 = 300;
+    const PASS_MAX: usize = 64;
+    let mut fx = Fixture::with(2, |_, _| {});
+    for shard in 0..2 {
+        fx.end.shard_mut(shard).unlisten(PORT);
+    }
+    fx.end.listen(PORT, usize::from(BACKLOG));
+    let mut waiting: Vec<_> = (0..BACKLOG).map(|at| Peer::new(6000 + at)).collect();
+    for peer in &mut waiting {
+        peer.syn(&mut fx, 1);
+        peer.send(&mut fx, 1, Flags::default(), &[]);
+    }
+    for at in 0..BACKLOG {
+        let mut peer = Peer::new(5000 + at);
+        peer.syn(&mut fx, 0);
+        peer.send(&mut fx, 0, Flags::default(), &mpa_request());
+        assert_eq!(fx.connect_request().0, 0);
+    }
+    for peer in &mut waiting {
+        peer.send(&mut fx, 1, Flags::default(), &mpa_request());
+    }
+    assert!(fx.end.next_event().is_none(), "the backlog is full");
+    fx.end.shard_mut(0).unlisten(PORT);
+    while fx.end.shard_mut(0).drive(fx.now) {}
+    let (mut offered, mut passes, mut polls) = (0, 0, LongestPoll::default());
+    while offered < usize::from(BACKLOG) {
+        let before = offered;
+        polls.time(|| fx.end.shard_mut(1).drive(fx.now));
+        offered += std::iter::from_fn(|| fx.end.shard_mut(1).next_event()).count();
+        assert!((1..=PASS_MAX).contains(&(offered - before)), "{}", offered - before);
+        let has_more = fx.end.shard(1).deadline().is_some_and(|at| at <= fx.now);
+        assert!(has_more || offered == usize::from(BACKLOG));
+        passes += 1;
+    }
+    assert_eq!(passes, usize::from(BACKLOG).div_ceil(PASS_MAX));
+    polls.assert_below("requests for freed slots", Duration::from_millis(50));
 }
