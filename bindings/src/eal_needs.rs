@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 pub enum EalNeed {
     /// EAL finds processors in `/sys/devices/system/cpu`.
     Sysfs,
-    /// EAL reads its own mappings and flags in `/proc/self`.
+    /// EAL reads its own mappings in `/proc/self`.
     Procfs,
     /// EAL reads the size of hugepages in `/proc/meminfo`, also where it uses none.
     Meminfo,
@@ -55,8 +55,7 @@ const DESCRIPTORS_MIN: usize = 24;
 
 /// Checks the needs of EAL, started on this processor.
 pub(crate) fn check(cpu: usize) -> Result<(), EalNeed> {
-    // The thread's own: some systems hide the processes, and let it see itself.
-    if File::open("/proc/self/auxv").is_err() || File::open("/proc/self/maps").is_err() {
+    if File::open("/proc/self/maps").is_err() {
         // The files are absent too if no descriptor is left.
         return Err(if can_open() { EalNeed::Procfs } else { EalNeed::Descriptors });
     }
@@ -131,6 +130,19 @@ mod tests {
         for text in ["", "MemTotal: 1 kB\n", "Hugepagesize: 0 kB\n", "Hugepagesize:\n"] {
             assert!(!tells_hugepage_size(text), "{text}");
         }
+    }
+
+    /// The kernel gives some files of /proc to root then, as for a program with file capabilities.
+    #[test]
+    fn process_that_is_not_dumpable_has_its_proc() {
+        let passed = crate::fork::run_in_child(|| {
+            // SAFETY: sets the user of the child, which has one thread. Fails unless root calls it.
+            unsafe { libc::setuid(65534) };
+            // SAFETY: sets an attribute of the child.
+            unsafe { libc::prctl(libc::PR_SET_DUMPABLE, 0) };
+            check(0) != Err(EalNeed::Procfs)
+        });
+        assert!(passed.unwrap(), "/proc is mounted");
     }
 
     #[test]
