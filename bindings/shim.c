@@ -163,23 +163,62 @@ unsigned int fw_lcore_id(void)
 	return rte_lcore_id();
 }
 
+/* Output of the thread that starts EAL, while it does. */
+static FILE *eal_text;
+static char **eal_copy;
+static size_t *eal_copy_len;
+static _Thread_local int starts_eal;
+
+/* Passes output of other threads on to the stream of the program. */
+static ssize_t eal_write(void *stream, const char *text, size_t len)
+{
+	static const char panic[] = "PANIC in ";
+
+	if (starts_eal && len >= sizeof(panic) - 1 &&
+	    memcmp(text, panic, sizeof(panic) - 1) == 0) {
+		/* EAL aborts the process next. */
+		starts_eal = 0;
+		fflush(eal_text);
+		fwrite(*eal_copy, 1, *eal_copy_len, stream);
+	}
+	fwrite(text, 1, len, starts_eal ? eal_text : stream);
+	return (ssize_t)len;
+}
+
+static FILE *eal_stream(FILE *stream)
+{
+	static const cookie_io_functions_t functions = { .write = eal_write };
+	FILE *own = fopencookie(stream, "w", functions);
+
+	/* With a buffer, one thread's text could be written by another. */
+	if (own != NULL)
+		setvbuf(own, NULL, _IONBF, 0);
+	return own;
+}
+
 /*
  * rte_eal_init, with what it prints to the streams of C in `text`: of some failures it prints all of
- * its options. The stream is not closed: another thread may be printing to it.
+ * its options. The streams are not closed: another thread may be printing to them.
  */
 int fw_eal_init(int argc, char **argv, char **text, size_t *len)
 {
-	FILE *out = stdout, *err = stderr, *memory = open_memstream(text, len);
+	FILE *out = stdout, *err = stderr;
+	FILE *own_out = eal_stream(out), *own_err = eal_stream(err);
 	int parsed;
 
-	if (memory == NULL)
+	eal_copy = text;
+	eal_copy_len = len;
+	eal_text = open_memstream(text, len);
+	if (own_out == NULL || own_err == NULL || eal_text == NULL)
 		return rte_eal_init(argc, argv);
-	stdout = memory;
-	stderr = memory;
+	starts_eal = 1;
+	stdout = own_out;
+	stderr = own_err;
 	parsed = rte_eal_init(argc, argv);
 	stdout = out;
 	stderr = err;
-	fflush(memory);
+	starts_eal = 0;
+	fclose(eal_text);
 	return parsed;
 }
 

@@ -1,6 +1,7 @@
 //! Startup of EAL (environment abstraction layer): once per process, on a thread of its own.
 
 use std::ffi::{CStr, CString};
+use std::io::Write as _;
 use std::sync::OnceLock;
 
 use crate::eal_needs;
@@ -197,6 +198,10 @@ impl Eal {
     /// Runs on a thread of its own, because `rte_eal_init` pins its caller to one CPU. Takes 0.1
     /// to 0.2 s, most of it for loading driver plug-ins. Leaves no files.
     ///
+    /// Meanwhile C's `stdout` and `stderr` are streams of this function's, because EAL prints its
+    /// options to them when it fails. They pass on what other threads print, and have no
+    /// descriptor (`fileno`).
+    ///
     /// # Errors
     /// [`Error::EalInit`], [`Error::EalNeeds`] and [`Error::NoHugepages`] are permanent: DPDK
     /// cannot be initialized twice. [`Error::EalArgumentsDiffer`] if EAL runs and `config` has
@@ -301,7 +306,8 @@ fn start(config: EalConfig) -> Result<State, Error> {
 fn report_output(printed: &str, has_started: bool, config: &EalConfig) {
     let is_verbose = config.log_level > LogLevel::Critical || config.has_argument(&["--log-level"]);
     if has_started || is_verbose {
-        eprint!("{printed}");
+        // A standard error without a reader is no failure of EAL.
+        let _ = std::io::stderr().write_all(printed.as_bytes());
     }
     if !has_started && let Some(reason) = failure_reason(printed) {
         let _ = EAL_REASON.set(reason);
@@ -509,3 +515,7 @@ mod tests {
         drop(host);
     }
 }
+
+#[cfg(test)]
+#[path = "eal_output_tests.rs"]
+mod output_tests;
