@@ -66,6 +66,10 @@ impl BorrowedQueues {
 
 impl Drop for BorrowedQueues {
     fn drop(&mut self) {
+        if fork::is_child() {
+            // The lock may have been held at the fork.
+            return;
+        }
         let mut ports = IN_USE.lock();
         let Some(slot) = ports.get_mut(usize::from(self.port)) else { return };
         if let InUse::Queues(taken) = slot {
@@ -245,4 +249,25 @@ fn arguments(info: &sys::rte_eth_dev_info) -> String {
     }
     // SAFETY: a string that lives as long.
     unsafe { CStr::from_ptr(text) }.to_string_lossy().into_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn forked_child_drops_borrowed_queues_without_the_lock() {
+        fork::install_atfork();
+        let port = u16::try_from(sys::RTE_MAX_ETHPORTS - 1).unwrap();
+        let mut queues = Some(BorrowedQueues::new(port, 0..1).unwrap());
+        let held = IN_USE.lock();
+        let passed = fork::run_in_child(|| {
+            drop(queues.take());
+            true
+        });
+        drop(held);
+        assert!(passed.unwrap(), "the child waits for a thread of its parent");
+        drop(queues);
+        BorrowedQueues::new(port, 0..1).unwrap();
+    }
 }
