@@ -6,6 +6,7 @@
 #![deny(clippy::print_stdout, clippy::print_stderr)]
 
 pub mod acceptor;
+pub mod background_file;
 pub mod copy;
 pub mod device;
 pub mod endpoint;

@@ -151,7 +151,13 @@ impl OutputFile {
         self.check(written)
     }
 
-    fn check(&self, written: io::Result<()>) -> anyhow::Result<()> {
+    /// Returns what writes the file in another thread; its errors are for [`Self::check`].
+    pub(crate) fn writer(&self) -> anyhow::Result<File> {
+        self.file.try_clone().with_context(|| cannot_write(&self.path))
+    }
+
+    /// Returns the outcome of a write; one line names the file.
+    pub(crate) fn check<T>(&self, written: io::Result<T>) -> anyhow::Result<T> {
         match (written, &self.kind) {
             (Err(error), Kind::Stdout) => {
                 output::note(Err(error));

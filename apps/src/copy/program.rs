@@ -1,14 +1,13 @@
 //! Main program of iwcopy.
 
 use std::net::SocketAddr;
-use std::path::Path;
 
 use anyhow::{Context as _, ensure};
 use ferrowarp::Context;
 
 use crate::copy::hex;
 use crate::copy::options::{Command, Options};
-use crate::copy::sink::Sink;
+use crate::copy::sink::{Sink, open_output};
 use crate::copy::source::Source;
 use crate::copy::wire::RdmaOp;
 use crate::device::Demand;
@@ -23,20 +22,19 @@ pub fn program(options: &Options) -> anyhow::Result<()> {
     match &options.command {
         Command::Loop { file, by, out, common } => {
             let placement = common.device.placement()?;
+            let out = open_output(out.as_deref())?;
             let (left, right) = common.device.open_pair(Demand::connections(1))?;
-            let mut sink = Sink::new(&right, common.port, out.as_deref(), common.timeout)?;
+            let mut sink = Sink::new(&right, common.port, out, common.timeout)?;
             let remote = SocketAddr::new(common.device.loop_server(), common.port);
             let mut source = Source::new(&left, remote, file, *by, common.timeout)?;
             run_both(&mut source, &mut sink, placement)?;
             print_result(&left, &source, *by)
         }
         Command::Server { out, common } => {
+            let out = open_output(out.as_deref())?;
             common.device.pin_single()?;
             let context = common.device.open(Demand::connections(1).serving(common.timeout))?;
-            let mut sink = Sink::new(&context, common.port, out.as_deref(), common.timeout)?;
-            if out.as_deref() == Some(Path::new("-")) {
-                output::take_stdout();
-            }
+            let mut sink = Sink::new(&context, common.port, out, common.timeout)?;
             output::announce(&format!("waiting for a file on port {}", common.port))?;
             run(&mut sink)?;
             let (len, digest) = sink.outcome.context("no file was received")?;

@@ -1,13 +1,14 @@
 //! The sink: receives the file.
 
 use std::collections::VecDeque;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, bail, ensure};
 use ferrowarp::{Access, ConnRequest, Context, Listener, Mr, Operation, SendWr, Wc, WcStatus};
 use sha2::{Digest as _, Sha256};
 
+use crate::background_file::BackgroundFile;
 use crate::copy::failure::{Failing, cause_for_peer, peer_error};
 use crate::copy::source::post;
 use crate::copy::wire::{LEN_MAX, Message, RdmaOp, SlotRegion};
@@ -16,18 +17,30 @@ use crate::endpoint::{
     Endpoint, WrId, check_shard, check_wc, conn_param, end_reason, reject, sge_at,
 };
 use crate::message_channel::MessageChannel;
-use crate::output_file::OutputFile;
 use crate::run_loop::{IdleBackoff, Step, Task};
 use crate::watchdog::Watchdog;
 
 /// Listen backlog: connection requests.
 const BACKLOG: usize = 8;
+/// Buffers of the output file: a slot of chunks.
+const BUFFERS: usize = SLOT_LEN as usize / CHUNK_LEN;
+/// Interval of repeated credits while the reader of the output pauses. Without them the source
+/// would give up.
+const ALIVE_INTERVAL: Duration = Duration::from_millis(100);
+
+/// Opens the output file, which may wait for the reader of a named pipe.
+///
+/// # Errors
+/// If there is a file already, or it cannot be written.
+pub fn open_output(out: Option<&Path>) -> anyhow::Result<Option<BackgroundFile>> {
+    out.map(|path| BackgroundFile::create_new(path, BUFFERS)).transpose()
+}
 
 /// The sink of one file.
 pub struct Sink {
     context: Context,
     listener: Listener,
-    out: Option<PathBuf>,
+    out: Option<BackgroundFile>,
     timeout: Duration,
     incoming: Option<IncomingFile>,
     idle: IdleBackoff,
@@ -40,7 +53,7 @@ struct IncomingFile {
     end: Endpoint,
     channel: MessageChannel,
     slots: Mr,
-    out: Option<OutputFile>,
+    out: Option<BackgroundFile>,
     /// Operation and slots of the source, once its Open has been received.
     source: Option<(RdmaOp, SlotRegion)>,
     len: u64,
@@ -48,7 +61,13 @@ struct IncomingFile {
     /// Lengths of the outstanding RDMA Reads, oldest first.
     reads_in_flight: VecDeque<u32>,
     requested: u64,
+    /// Lengths of the filled slots, oldest first.
+    filled: VecDeque<u32>,
+    /// Bytes of the oldest filled slot that the output has.
+    taken: usize,
     consumed: u64,
+    /// Time of the last credit.
+    credited: Instant,
     hash: Sha256,
     source_digest: Option<Digest>,
     digest: Option<Digest>,
@@ -66,13 +85,13 @@ impl Sink {
     pub fn new(
         context: &Context,
         port: u16,
-        out: Option<&Path>,
+        out: Option<BackgroundFile>,
         timeout: Duration,
     ) -> anyhow::Result<Self> {
         Ok(Self {
             context: context.clone(),
             listener: context.listen(port, BACKLOG)?,
-            out: out.map(Path::to_owned),
+            out,
             timeout,
             incoming: None,
             idle: IdleBackoff::default(),
@@ -96,9 +115,8 @@ impl Sink {
         }
     }
 
-    /// Creates the output file and what a connection needs.
-    fn prepare(&self) -> anyhow::Result<IncomingFile> {
-        let out = self.out.as_deref().map(OutputFile::create_new).transpose()?;
+    /// Creates what a connection needs.
+    fn prepare(&mut self) -> anyhow::Result<IncomingFile> {
         let end = Endpoint::new(&self.context, 4 * usize::from(CHANNEL_SLOTS))?;
         let channel = MessageChannel::new(&end, CHANNEL_SLOTS.into(), u32::try_from(LEN_MAX)?)?;
         let access = Access::REMOTE_WRITE | Access::LOCAL_WRITE;
@@ -107,13 +125,16 @@ impl Sink {
             end,
             channel,
             slots,
-            out,
+            out: self.out.take(),
             source: None,
             len: 0,
             received: 0,
             reads_in_flight: VecDeque::new(),
             requested: 0,
+            filled: VecDeque::new(),
+            taken: 0,
             consumed: 0,
+            credited: Instant::now(),
             hash: Sha256::new(),
             source_digest: None,
             digest: None,
@@ -167,6 +188,7 @@ impl IncomingFile {
         let handled = batch.iter().try_for_each(|wc| self.on_completion(wc));
         self.batch = batch;
         handled?;
+        self.consume()?;
         match (end_reason(&self.channel.qp), &self.digest) {
             (Some(_), Some(_)) => return Ok(Step::Finished),
             (Some(reason), None) => bail!("{reason}"),
@@ -186,7 +208,8 @@ impl IncomingFile {
         if id.kind == KIND_RDMA {
             check_wc(wc, &self.channel.qp)?;
             let len = self.reads_in_flight.pop_front().context("a Read completed twice")?;
-            self.consume_slot(len)
+            self.filled.push_back(len);
+            Ok(())
         } else if let Some(bytes) = self.channel.on_completion(id, wc)? {
             self.on_message(&bytes)
         } else {
@@ -218,14 +241,15 @@ impl IncomingFile {
                 match by {
                     RdmaOp::Write => {
                         self.requested += 1;
-                        self.consume_slot(len)
+                        self.filled.push_back(len);
+                        Ok(())
                     }
                     RdmaOp::Read => self.post_read(len, &slots),
                 }
             }
             (Some(_), Message::End { digest }) => {
                 self.source_digest = Some(digest);
-                self.finish_if_complete()
+                Ok(())
             }
             (_, Message::Failure { reason }) => Err(peer_error(&reason)),
             (_, message) => bail!("unexpected message {message:?} from the peer"),
@@ -247,27 +271,50 @@ impl IncomingFile {
         post(&self.channel, request)
     }
 
-    /// Consumes the oldest slot and returns a credit for it.
-    fn consume_slot(&mut self, len: u32) -> anyhow::Result<()> {
-        let slot = usize::try_from(self.consumed % u64::from(SLOTS))?;
-        let offset = slot * usize::try_from(SLOT_LEN)?;
-        let len = usize::try_from(len)?;
-        for start in (0..len).step_by(CHUNK_LEN) {
-            let chunk = &mut self.scratch[..CHUNK_LEN.min(len - start)];
-            self.slots.read(offset + start, chunk);
-            self.hash.update(&chunk);
-            if let Some(out) = &mut self.out {
-                out.write_all(chunk)?;
+    /// Consumes filled slots as far as the output takes their bytes, and returns a credit for each.
+    fn consume(&mut self) -> anyhow::Result<()> {
+        while let Some(&len) = self.filled.front() {
+            let slot = usize::try_from(self.consumed % u64::from(SLOTS))?;
+            let offset = slot * usize::try_from(SLOT_LEN)?;
+            let len = usize::try_from(len)?;
+            while self.taken < len {
+                let mut chunk = match &mut self.out {
+                    Some(out) => match out.take_buffer()? {
+                        Some(buffer) => buffer,
+                        None => return self.keep_alive(),
+                    },
+                    None => core::mem::take(&mut self.scratch),
+                };
+                chunk.resize(CHUNK_LEN.min(len - self.taken), 0);
+                self.slots.read(offset + self.taken, &mut chunk);
+                self.hash.update(&chunk);
+                self.taken += chunk.len();
+                match &mut self.out {
+                    Some(out) => out.write(chunk),
+                    None => self.scratch = chunk,
+                }
+                self.end.context.drive();
             }
-            self.end.context.drive();
+            self.filled.pop_front();
+            self.taken = 0;
+            self.received += len as u64;
+            self.consumed += 1;
+            self.credit()?;
         }
-        self.received += len as u64;
-        self.consumed += 1;
-        self.channel.send(&Message::Consumed { count: self.consumed }.emit())?;
         self.finish_if_complete()
     }
 
-    /// Sends the digest once the whole file has been received.
+    fn credit(&mut self) -> anyhow::Result<()> {
+        self.credited = Instant::now();
+        self.channel.send(&Message::Consumed { count: self.consumed }.emit())
+    }
+
+    /// Tells the source, while the output takes nothing, that this end is still there.
+    fn keep_alive(&mut self) -> anyhow::Result<()> {
+        if self.credited.elapsed() < ALIVE_INTERVAL { Ok(()) } else { self.credit() }
+    }
+
+    /// Sends the digest once the whole file has been received and written.
     fn finish_if_complete(&mut self) -> anyhow::Result<()> {
         if self.source_digest.is_none() || self.consumed < self.requested || self.digest.is_some() {
             return Ok(());
@@ -278,6 +325,11 @@ impl IncomingFile {
             self.len,
             self.received
         );
+        if let Some(out) = &mut self.out
+            && !out.is_written()?
+        {
+            return self.keep_alive();
+        }
         let digest: Digest = self.hash.finalize_reset().into();
         if let Some(out) = self.out.take()
             && self.source_digest == Some(digest)

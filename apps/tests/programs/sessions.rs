@@ -2,12 +2,13 @@
 //! one thread steps all of them.
 
 use std::net::{Ipv4Addr, SocketAddr};
+use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
 use ferrowarp::device::DeviceSpec;
 use ferrowarp::{Access, Config, Context};
-use ferrowarp_apps::copy::sink::Sink;
+use ferrowarp_apps::copy::sink::{Sink, open_output};
 use ferrowarp_apps::copy::source::Source;
 use ferrowarp_apps::copy::wire::RdmaOp;
 use ferrowarp_apps::endpoint::{Endpoint, WrId, conn_param, poll_established};
@@ -262,17 +263,21 @@ fn source_learns_why_the_sink_refuses_the_file() {
     std::fs::write(&file, [7; 1000]).unwrap();
     std::fs::write(&there, "old").unwrap();
     let absent = folder.path().join("absent/file");
-    let cases = [(&there, "File exists"), (&absent, "No such file or directory")];
-    for (out, cause) in cases {
-        let pair = pair();
-        let mut sink = Sink::new(&pair.server, 18516, Some(out), TIMEOUT).unwrap();
-        let remote = remote(18516);
-        let mut source = Source::new(&pair.client, remote, &file, RdmaOp::Write, TIMEOUT).unwrap();
-        let [at_source, at_sink] = copy_errors(&mut source, &mut sink, |_| {});
-        assert!(at_sink.contains(cause) && at_sink.contains("cannot write"), "{at_sink}");
-        assert!(at_source.starts_with("refused by the peer: its file cannot"), "{at_source}");
-        assert!(at_source.contains(cause), "{at_source}");
+    for (out, cause) in [(&there, "File exists"), (&absent, "No such file or directory")] {
+        // Before anybody can connect.
+        let error = format!("{:#}", open_output(Some(out)).unwrap_err());
+        assert!(error.starts_with("cannot write ") && error.contains(cause), "{error}");
     }
+    let pair = pair();
+    let out = open_output(Some(Path::new("/dev/full"))).unwrap();
+    let mut sink = Sink::new(&pair.server, 18516, out, TIMEOUT).unwrap();
+    let mut source =
+        Source::new(&pair.client, remote(18516), &file, RdmaOp::Write, TIMEOUT).unwrap();
+    let [at_source, at_sink] = copy_errors(&mut source, &mut sink, |_| {});
+    let cause = "No space left on device";
+    assert!(at_sink.contains(cause) && at_sink.contains("cannot write"), "{at_sink}");
+    let expected = "the peer failed: its file cannot be read or written: ";
+    assert!(at_source.starts_with(expected) && at_source.contains(cause), "{at_source}");
     assert_eq!(std::fs::read(&there).unwrap(), b"old");
 }
 
@@ -284,7 +289,8 @@ fn sink_learns_why_the_source_ends_early() {
     for by in [RdmaOp::Write, RdmaOp::Read] {
         std::fs::write(&file, vec![7; 20 << 20]).unwrap();
         let pair = pair();
-        let mut sink = Sink::new(&pair.server, 18516, Some(&copy), TIMEOUT).unwrap();
+        let mut sink =
+            Sink::new(&pair.server, 18516, open_output(Some(&copy)).unwrap(), TIMEOUT).unwrap();
         let mut source = Source::new(&pair.client, remote(18516), &file, by, TIMEOUT).unwrap();
         let truncate = |step| {
             if step == 5 {

@@ -219,6 +219,35 @@ fn rows_of_copy() -> Vec<Row> {
     ]
 }
 
+/// Rows of output of iwcopy that takes its time.
+fn rows_of_slow_copies() -> Vec<Row> {
+    let row = |script: String| Row { script, ..Row::default() };
+    let late =
+        format!("{{ sleep 10; exec cat fifo > read; }} & {COPY_SERVER} --out fifo >/dev/null &");
+    let client = "while test ! -S sock; do sleep 0.1; done; exec iwcopy client 198.18.0.1 small \
+                  --timeout 2 --dev memif:$PWD/sock,client --ip 198.18.0.2/24";
+    let pausing = "head -c 20000000 /dev/zero > long; { sleep 8; cmp - long; } < fifo & \
+                   iwcopy loop long --timeout 3 --out fifo; code=$?; wait $! || code=99; \
+                   rm long; exit $code";
+    let interrupted = row("exec 3<>fifo; exec iwcopy loop large --out fifo".to_owned());
+    vec![
+        // Its file is opened before a client is waited for.
+        Row {
+            code: 1,
+            error: Some("cannot write absent/new"),
+            ..row(format!("exec {COPY_SERVER} --out absent/new"))
+        },
+        Row { changes: vec!["read"], ..row(format!("{late} {client}")) },
+        row(pausing.to_owned()),
+        Row {
+            signals: vec![SIGTERM],
+            code: code_of(SIGTERM),
+            error: Some("interrupted"),
+            ..interrupted
+        },
+    ]
+}
+
 /// Rows of runs that are cut short, with files.
 fn rows_of_cut_runs() -> Vec<Row> {
     let perf = PROGRAMS[0].long;
@@ -310,6 +339,7 @@ fn programs_end_as_a_shell_expects() {
     rows.extend(rows_of_report(&format!("{PERF_SERVER} --json"), &end));
     rows.extend(rows_of_report(&format!("{LINK} --json"), &end));
     rows.extend(rows_of_copy());
+    rows.extend(rows_of_slow_copies());
     rows.extend(rows_of_cut_runs());
     if geteuid().is_root() {
         rows.extend(rows_of_file_systems());
