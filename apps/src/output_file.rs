@@ -19,6 +19,9 @@ use nix::unistd::linkat;
 
 use crate::{output, stop};
 
+/// Links that the kernel follows at most.
+const LINKS_MAX: usize = 40;
+
 /// Interval between two looks at a named pipe without a reader.
 const FIFO_POLL_INTERVAL: Duration = Duration::from_millis(10);
 
@@ -39,8 +42,8 @@ enum Kind {
     Stream,
     /// A regular file that existed.
     Existing,
-    /// A new file without a name.
-    Unnamed,
+    /// A new file without a name, which will be this one.
+    Unnamed(PathBuf),
     /// A new file of this name, to be removed unless it is complete, where the file system needs a
     /// name.
     Named(PathBuf),
@@ -54,7 +57,12 @@ impl OutputFile {
     /// # Errors
     /// If it cannot be written; one line that names it.
     pub fn open(path: &Path) -> anyhow::Result<Self> {
-        Self::open_any(path).with_context(|| cannot_write(path))
+        let opened = match Self::open_any(path, false) {
+            // Created in this moment.
+            Err(error) if is_there(&error) => Self::open_any(path, false),
+            opened => opened,
+        };
+        opened.with_context(|| cannot_write(path))
     }
 
     /// Opens a file that may exist only as a pipe or a device.
@@ -62,30 +70,21 @@ impl OutputFile {
     /// # Errors
     /// As [`OutputFile::open`], and if there is a file already.
     pub fn create_new(path: &Path) -> anyhow::Result<Self> {
-        let file = match path.symlink_metadata() {
-            Ok(_) => match path.metadata() {
-                Ok(meta) if !meta.is_file() || is_stdio(&meta, io::stdout().as_fd()) => {
-                    Self::open(path)?
-                }
-                _ if path == Path::new("-") => Self::open(path)?,
-                _ => {
-                    let error = io::Error::from(Errno::EEXIST);
-                    return Err(error).with_context(|| cannot_write(path));
-                }
-            },
-            Err(_) => Self::open(path)?,
-        };
-        Ok(file)
+        Self::open_any(path, true).with_context(|| cannot_write(path))
     }
 
-    fn open_any(path: &Path) -> anyhow::Result<Self> {
+    fn open_any(path: &Path, is_new: bool) -> anyhow::Result<Self> {
         let new = |file, kind| Self { path: path.to_owned(), file, kind };
         if path == Path::new("-") {
             return Ok(new(duplicate(io::stdout().as_fd())?, Kind::Stdout).taking_stdout());
         }
         let meta = match path.metadata() {
             Ok(meta) => meta,
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return create(path),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                ensure_new(!is_new || !path.is_symlink())?;
+                let (file, kind) = create(target_of(path))?;
+                return Ok(new(file, kind));
+            }
             Err(error) => return Err(error.into()),
         };
         // Through its own descriptor: another one would have an offset of its own, and a socket
@@ -99,8 +98,11 @@ impl OutputFile {
         if meta.file_type().is_fifo() {
             return Ok(new(open_fifo(path)?, Kind::Stream));
         }
+        ensure_new(!is_new || !meta.is_file())?;
         let file = options().open(path)?;
-        Ok(new(file, if meta.is_file() { Kind::Existing } else { Kind::Stream }))
+        let is_file = file.metadata()?.is_file();
+        ensure_new(!is_new || !is_file)?;
+        Ok(new(file, if is_file { Kind::Existing } else { Kind::Stream }))
     }
 
     fn taking_stdout(self) -> Self {
@@ -122,13 +124,16 @@ impl OutputFile {
     /// # Errors
     /// If there is a file of this name by now.
     pub fn complete(mut self) -> anyhow::Result<()> {
-        if matches!(self.kind, Kind::Unnamed) {
+        self.give_name().with_context(|| cannot_write(&self.path))
+    }
+
+    fn give_name(&mut self) -> nix::Result<()> {
+        if let Kind::Unnamed(name) = &self.kind {
             let number = format!("/proc/self/fd/{}", self.file.as_raw_fd());
             let flags = AtFlags::AT_SYMLINK_FOLLOW;
-            linkat(AT_FDCWD, Path::new(&number), AT_FDCWD, &self.path, flags)
-                .with_context(|| cannot_write(&self.path))?;
+            linkat(AT_FDCWD, Path::new(&number), AT_FDCWD, name, flags)?;
         }
-        if matches!(self.kind, Kind::Unnamed | Kind::Named(_)) {
+        if matches!(self.kind, Kind::Unnamed(_) | Kind::Named(_)) {
             self.kind = Kind::Complete;
         }
         Ok(())
@@ -139,16 +144,16 @@ impl OutputFile {
     /// # Errors
     /// If they cannot be written; an existing file then keeps its contents.
     pub fn replace(mut self, bytes: &[u8]) -> anyhow::Result<()> {
-        if !matches!(self.kind, Kind::Existing) {
-            self.write_all(bytes)?;
-            if matches!(self.kind, Kind::Unnamed) && self.path.exists() {
-                // Created since: the name was free.
-                return Self::open(&self.path)?.replace(bytes);
-            }
-            return self.complete();
+        if matches!(self.kind, Kind::Existing) {
+            let written = replace(&self.file, bytes);
+            return self.check(written);
         }
-        let written = replace(&self.file, bytes);
-        self.check(written)
+        self.write_all(bytes)?;
+        match self.give_name() {
+            // Created since: the name was free.
+            Err(Errno::EEXIST) => Self::open(&self.path)?.replace(bytes),
+            named => named.with_context(|| cannot_write(&self.path)),
+        }
     }
 
     /// Returns what writes the file in another thread; its errors are for [`Self::check`].
@@ -170,8 +175,8 @@ impl OutputFile {
 
 impl Drop for OutputFile {
     fn drop(&mut self) {
-        if let Kind::Named(path) = &self.kind {
-            let _ = std::fs::remove_file(path);
+        if let Kind::Named(name) = &self.kind {
+            let _ = std::fs::remove_file(name);
         }
     }
 }
@@ -216,23 +221,42 @@ fn open_fifo(path: &Path) -> anyhow::Result<File> {
     }
 }
 
-/// Creates a new file.
-fn create(path: &Path) -> anyhow::Result<OutputFile> {
-    let new = |file, kind| OutputFile { path: path.to_owned(), file, kind };
-    // The target of a link is created under its name.
-    if path.symlink_metadata().is_err() {
-        let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
-        let mut unnamed = OpenOptions::new();
-        unnamed.write(true).custom_flags(OFlag::O_TMPFILE.bits());
-        if let Ok(file) = unnamed.open(folder.unwrap_or(Path::new(".")))
-            && Path::new("/proc/self/fd").exists()
-        {
-            return Ok(new(file, Kind::Unnamed));
-        }
+/// Fails unless no file is in the way of a new one.
+fn ensure_new(is_new: bool) -> io::Result<()> {
+    if is_new { Ok(()) } else { Err(Errno::EEXIST.into()) }
+}
+
+fn is_there(error: &anyhow::Error) -> bool {
+    let error = error.downcast_ref::<io::Error>();
+    error.is_some_and(|error| error.kind() == io::ErrorKind::AlreadyExists)
+}
+
+/// Follows a link to a file that does not exist.
+fn target_of(path: &Path) -> PathBuf {
+    let mut name = path.to_owned();
+    // Each one is relative to its own folder.
+    for _ in 0..LINKS_MAX {
+        let Ok(target) = name.read_link() else { break };
+        name = name.parent().unwrap_or(Path::new("")).join(target);
     }
-    let file = options().create(true).open(path)?;
-    let name = path.canonicalize()?;
-    Ok(new(file, Kind::Named(name)))
+    name
+}
+
+/// Creates a new file; it never opens one that exists.
+fn create(name: PathBuf) -> io::Result<(File, Kind)> {
+    let folder = name.parent().filter(|folder| !folder.as_os_str().is_empty());
+    let mut unnamed = OpenOptions::new();
+    unnamed.write(true).custom_flags(OFlag::O_TMPFILE.bits());
+    match unnamed.open(folder.unwrap_or(Path::new("."))) {
+        Ok(file) if Path::new("/proc/self/fd").exists() => Ok((file, Kind::Unnamed(name))),
+        _ => create_named(name),
+    }
+}
+
+/// Creates a new file under its name.
+fn create_named(name: PathBuf) -> io::Result<(File, Kind)> {
+    let file = options().create_new(true).open(&name)?;
+    Ok((file, Kind::Named(name)))
 }
 
 /// Writes the whole contents of an existing file. If that fails for want of space, the file is as
@@ -329,6 +353,39 @@ mod tests {
         fs::write(&other, "old").unwrap();
         late.replace(b"new").unwrap();
         assert_eq!(fs::read_to_string(&other).unwrap(), "new");
+    }
+
+    #[test]
+    fn file_that_appears_meanwhile_is_kept_where_a_new_one_needs_its_name() {
+        let folder = tempfile::tempdir().unwrap();
+        let name = folder.path().join("file");
+        let named = |name: &Path| {
+            let (file, kind) = create_named(name.to_owned())?;
+            io::Result::Ok(OutputFile { path: name.to_owned(), file, kind })
+        };
+        drop(named(&name).unwrap());
+        assert!(!name.exists(), "an incomplete file stays");
+        fs::write(&name, "of somebody else").unwrap();
+        assert_eq!(named(&name).unwrap_err().kind(), io::ErrorKind::AlreadyExists);
+        assert_eq!(fs::read_to_string(&name).unwrap(), "of somebody else");
+        fs::remove_file(&name).unwrap();
+        named(&name).unwrap().replace(b"new").unwrap();
+        assert_eq!(fs::read_to_string(&name).unwrap(), "new");
+    }
+
+    #[test]
+    fn links_to_a_new_file_are_relative_to_their_folder() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = |name: &str| folder.path().join(name);
+        fs::create_dir(path("inner")).unwrap();
+        symlink("inner/second", path("first")).unwrap();
+        symlink("../target", path("inner/second")).unwrap();
+        let mut file = OutputFile::open(&path("first")).unwrap();
+        file.write_all(b"half").unwrap();
+        assert!(!path("target").exists(), "an incomplete file has a name");
+        file.replace(b"").unwrap();
+        assert_eq!(fs::read_to_string(path("target")).unwrap(), "half");
+        assert!(path("first").is_symlink() && path("inner/second").is_symlink());
     }
 
     #[test]
