@@ -52,11 +52,11 @@ pub fn program(options: &Options) -> anyhow::Result<()> {
     run(options, &mut forwarder, &links);
     let ways = report::collect(&forwarder);
     output::print(report::table(&ways, options.late).trim_end());
-    if let Some(json) = json {
+    let written = json.map_or(Ok(()), |json| {
         let text = serde_json::to_string_pretty(&ways).context("the counters")?;
-        json.replace((text + "\n").as_bytes())?;
-    }
-    links.check()
+        json.replace((text + "\n").as_bytes())
+    });
+    links.check().and(written)
 }
 
 fn run(options: &Options, forwarder: &mut Forwarder, links: &LinkWatch) {

@@ -81,8 +81,8 @@ fn run_client(test: Test, args: &ClientArgs) -> anyhow::Result<()> {
 #[derive(Default)]
 struct Figures {
     results: Vec<Measurement>,
-    /// Contents of the file of `--hdr`.
-    log: Option<Vec<u8>>,
+    /// Contents of the file of `--hdr`, or why there are none.
+    log: Option<anyhow::Result<Vec<u8>>>,
 }
 
 /// Runs the measurement `work` and writes the requested files, also if it fails.
@@ -99,7 +99,7 @@ fn run_and_report(
     let mut outcome = work(&mut environment, &mut figures);
     let mut results = figures.results;
     if let (Some(file), Some(log)) = (hdr, figures.log) {
-        let written = file.replace(&log);
+        let written = log.and_then(|log| file.replace(&log));
         outcome = outcome.and(written);
     }
     if outcome.is_ok() {
@@ -206,7 +206,7 @@ fn measure(
     }
     figures.results = finished;
     if args.hdr.is_some() {
-        figures.log = Some(hdr::log(origin, &intervals)?);
+        figures.log = Some(hdr::log(origin, &intervals));
     }
     outcome
 }
