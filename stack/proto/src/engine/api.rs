@@ -12,7 +12,7 @@ use crate::device::Device;
 use crate::engine::Engine;
 use crate::rdmap::requester::Requester;
 use crate::time::Instant;
-use crate::verbs::cm::{CmError, EndReason};
+use crate::verbs::cm::{CmError, EndReason, Event};
 use crate::verbs::qp::{QpInit, QpState, SrqError, SrqId};
 use crate::verbs::queue_pair::Qp;
 use crate::verbs::srq::SrqBuffers;
@@ -122,6 +122,7 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
     /// so that its ID can be used for another.
     pub fn forget_cq(&mut self, cq: CqId) {
         self.cx.verbs.forget_cq(cq);
+        self.event_sweep.retain(|event| *event != Event::CqOverrun { cq });
     }
 
     /// Returns what the connection of a queue pair allows to be posted; nothing if there is none.

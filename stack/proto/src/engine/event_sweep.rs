@@ -16,6 +16,8 @@ const SWEEP_STEP: usize = 256;
 pub(super) struct EventSweep {
     examined: VecDeque<Event>,
     to_examine: VecDeque<Event>,
+    /// Number of events in these two: the only one that a poll without events reads.
+    older: usize,
     /// Events that the current sweep has to examine; 0: there is none.
     left: usize,
     /// Number of newer events at which a sweep begins, or 0 during one.
@@ -24,12 +26,23 @@ pub(super) struct EventSweep {
 
 impl EventSweep {
     pub(super) const fn new() -> Self {
-        Self { examined: VecDeque::new(), to_examine: VecDeque::new(), left: 0, due_at: SWEEP_MIN }
+        Self {
+            examined: VecDeque::new(),
+            to_examine: VecDeque::new(),
+            older: 0,
+            left: 0,
+            due_at: SWEEP_MIN,
+        }
     }
 
     /// Returns the number of events, without the newer ones.
-    pub(super) fn len(&self) -> usize {
-        self.examined.len() + self.to_examine.len()
+    #[inline]
+    pub(super) const fn len(&self) -> usize {
+        self.older
+    }
+
+    fn count(&mut self) {
+        self.older = self.examined.len() + self.to_examine.len();
     }
 
     /// True if [`EventSweep::step`] is to be called in this pass.
@@ -40,8 +53,9 @@ impl EventSweep {
 
     /// Removes and returns the oldest event, `newer` being the third part of the queue.
     pub(super) fn pop(&mut self, newer: &mut VecDeque<Event>) -> Option<Event> {
-        let oldest = self.examined.pop_front();
-        oldest.or_else(|| self.to_examine.pop_front()).or_else(|| newer.pop_front())
+        let oldest = self.examined.pop_front().or_else(|| self.to_examine.pop_front());
+        self.count();
+        oldest.or_else(|| newer.pop_front())
     }
 
     /// Examines some events, and drops those that are not current.
@@ -64,6 +78,14 @@ impl EventSweep {
         if self.left == 0 {
             self.due_at = self.examined.len().max(SWEEP_MIN);
         }
+        self.count();
+    }
+
+    /// Drops events that are not current any more.
+    pub(super) fn retain(&mut self, is_current: impl Fn(&Event) -> bool) {
+        self.examined.retain(&is_current);
+        self.to_examine.retain(&is_current);
+        self.count();
     }
 }
 
@@ -113,5 +135,17 @@ mod tests {
         assert!(found.is_sorted_by_key(index_of));
         let current = found.iter().filter(|event| index_of(event).is_multiple_of(10));
         assert_eq!(current.count(), 3000);
+    }
+
+    #[test]
+    fn retain_drops_examined_events_too() {
+        let (mut sweep, mut newer) = (EventSweep::new(), VecDeque::new());
+        newer.extend((0..1000).map(event));
+        sweep.step(&mut newer, |_| true);
+        assert_eq!((sweep.len(), newer.len()), (SWEEP_STEP, 1000 - SWEEP_STEP));
+        sweep.retain(|event| index_of(event) > 1);
+        let left: Vec<_> = std::iter::from_fn(|| sweep.pop(&mut newer)).collect();
+        assert!(left.iter().map(index_of).eq(2..1000));
+        assert_eq!(sweep.len(), 0);
     }
 }
