@@ -201,6 +201,10 @@ impl Context {
     /// (at most [`Config::linger`]), then closes the device. All objects made from the context are
     /// inert from then on. If a process exits without closing or dropping, completed work may not
     /// reach the peer.
+    ///
+    /// A request that is posted meanwhile is flushed or refused. Closing waits a second for a
+    /// thread that is posting. Only a thread that the system stops for longer within a call that
+    /// posts may post a request that never completes.
     pub fn close(self) {
         self.inner.close_within(self.inner.config.linger);
     }
