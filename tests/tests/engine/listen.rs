@@ -9,7 +9,7 @@ use ferrowarp_proto::verbs::cm::{ConnParam, Event, ReadDepths};
 use ferrowarp_proto::wire::seq::Seq;
 use ferrowarp_proto::wire::tcp::{Fields, Flags, FourTuple, Options, Segment};
 use ferrowarp_tests::longest_poll::LongestPoll;
-use ferrowarp_tests::raw::{Fixture, PORT, device, mpa_request};
+use ferrowarp_tests::raw::{Fixture, PORT, device, empty_write_fpdu, mpa_request};
 use ferrowarp_tests::sim::pairs::qp_init;
 use ferrowarp_tests::sim::world::{World, WorldOptions, address};
 use ferrowarp_tests::tcp_peer::TcpPeer;
@@ -394,6 +394,9 @@ fn full_backlog_defers_the_handshake() {
     third.send_segment(&fx, &third.tcp.fields(Flags::SYN, third.syn_options()), &[]);
     fx.process();
     assert!(third.take_segments(&fx).is_empty(), "nor are new ones begun");
+    // Another listener has a backlog of its own.
+    fx.engine.listen(PORT + 1, 1).unwrap();
+    Peer::to((address(1), PORT + 1).into(), address(0), 5003, 1).connect(&mut fx);
     // Once there is space, the peer's retransmission completes the handshake.
     fx.engine.reject(fx.now, first, ReadDepths::default(), b"").unwrap();
     peers[1].tcp.snd_nxt = peers[1].tcp.snd_nxt - u32::try_from(mpa_request().len()).unwrap();
@@ -485,14 +488,21 @@ fn full_connection_table_recycles_time_wait() {
     for port in 0..4 {
         to_time_wait(&mut fx, 5000 + port);
     }
-    for port in 0..4 {
-        Peer::well_behaved(6000 + port).connect(&mut fx);
+    let mut running = [6000, 6001, 6002, 6003].map(Peer::well_behaved);
+    for peer in &mut running {
+        peer.connect(&mut fx);
     }
     assert_eq!(fx.engine.connection_count(), 4);
     let peer = Peer::well_behaved(7000);
     peer.send_segment(&fx, &peer.tcp.fields(Flags::SYN, peer.syn_options()), &[]);
     fx.process();
     assert!(peer.take_segments(&fx).is_empty());
+    // Those that run are not ended for it.
+    for peer in &mut running {
+        peer.send(&mut fx, Flags::default(), &empty_write_fpdu());
+    }
+    fx.advance(SECOND);
+    assert_eq!((fx.engine.connection_count(), fx.engine.counters().fpdus_in), (4, 4));
 }
 
 /// A peer is rejected and never closes; so are others, until the table is full. Each new connection
