@@ -319,3 +319,41 @@ fn srq_buffer_unusable_after_our_fin_is_returned() {
     assert_eq!(fx.engine.qp_state(qp), QpState::Error);
     assert_eq!((fx.engine.free_srq_slots(srq), fx.engine.srq_outstanding(qp)), (7, 0));
 }
+
+/// A burst that asks for one buffer more than the full queue has.
+#[test]
+fn queue_emptied_within_a_pass_takes_buffers_again_and_reports_its_limit() {
+    const SEND: Opcode = Opcode::Send { invalidate: false, solicited: false };
+    // More than one batch, and less; the queue pair at fault is one of two.
+    for count in [1, 5, 32] {
+        let mut fx = Fixture::new(|_| {});
+        let srq = fx.engine.create_srq(raw::PD, count).unwrap();
+        let buffer = raw::recv_wr(&fx, 0);
+        let [(mut greedy, its_qp), (mut other, other_qp)] = [5000, 5001].map(|port| {
+            let mut peer = Peer::connect(&mut fx, port, 1460);
+            peer.send(&mut fx, &raw::mpa_request());
+            let (asked, qp) = (fx.connect_request(), fx.create_qp());
+            fx.engine.attach_srq(qp, srq).unwrap();
+            fx.engine.accept(fx.now, asked, qp, &ConnParam::default()).unwrap();
+            assert!(matches!(fx.engine.next_event(), Some(Event::Established { .. })));
+            peer.settle(&mut fx);
+            (peer, qp)
+        });
+        let fill = |fx: &mut Fixture| {
+            (0..).map_while(|_| fx.engine.post_srq_recv(srq, buffer.clone()).ok()).count()
+        };
+        assert_eq!(fill(&mut fx), count);
+        fx.engine.arm_srq(srq, 1).unwrap();
+        let burst: Vec<u8> = (1..=u32::try_from(count).unwrap() + 1)
+            .flat_map(|msn| raw::untagged_fpdu(SEND, 0, msn, b"x"))
+            .collect();
+        greedy.send(&mut fx, &burst);
+        let most = Some((its_qp, count as u64));
+        let mut events = std::iter::from_fn(|| fx.engine.next_event());
+        assert!(events.any(|event| event == Event::SrqLimit { srq, left: 0, most }));
+        assert_eq!(fx.engine.qp_state(its_qp), QpState::Error, "one message had no buffer");
+        assert_eq!(fill(&mut fx), count, "all slots are free");
+        other.send(&mut fx, &raw::untagged_fpdu(SEND, 0, 1, b"x"));
+        assert_eq!((fx.engine.qp_state(other_qp), fill(&mut fx)), (QpState::Rts, 1));
+    }
+}

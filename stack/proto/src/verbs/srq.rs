@@ -167,13 +167,10 @@ impl Srq {
         self.used.push(qp);
     }
 
-    /// At the end of a pass: accounts for the buffers used, lets the application post as many, and
-    /// returns the others to the queue. Returns the limit event, if one is due. If there are none
-    /// of either it takes no lock.
+    /// At the end of a pass that took buffers, or found none: accounts for those used, lets the
+    /// application post as many, and returns the others to the queue. Returns the limit event, if
+    /// one is due.
     pub(super) fn end_pass(&mut self) -> Option<LimitEvent> {
-        if self.stash.is_empty() && self.used.is_empty() {
-            return None;
-        }
         let mut buffers = self.buffers.lock();
         let used = self.used.drain(..);
         buffers.account(self.shard, used, self.top_arm_count, self.top_taker);
@@ -202,10 +199,9 @@ impl Srq {
     }
 
     /// Arms the limit, and resets the count of buffers that each queue pair took. 0 disarms it.
-    /// Returns the event if it is due at once.
-    pub(super) fn arm(&mut self, limit: usize) -> Option<LimitEvent> {
-        let due = self.end_pass();
-        debug_assert!(due.is_none(), "what a pass has used is accounted for at its end");
+    /// Returns the event if it is due at once. Not within a pass that has taken buffers.
+    pub(super) fn arm(&self, limit: usize) -> Option<LimitEvent> {
+        debug_assert!(self.stash.is_empty() && self.used.is_empty(), "the pass has ended");
         let mut buffers = self.buffers.lock();
         self.buffers.arm(&mut buffers, limit);
         buffers.take_limit_event()
