@@ -179,6 +179,30 @@ fn long_flush_is_bounded_per_pass_and_shared_among_queues() {
     fx.polls.assert_below("long flushes", Duration::from_millis(20));
 }
 
+/// Each of them alone has more to flush than a pass may.
+#[test]
+fn long_flushes_leave_half_of_a_pass_to_queues_that_waited() {
+    let mut fx = Fixture::new(16);
+    let waiting: Vec<_> = (2..6).map(|cq| fx.ended(cq, 8192)).collect();
+    fx.settle();
+    fx.free(0, 100_000);
+    let long: Vec<_> = (0..8).map(|_| fx.ended(0, 8192)).collect();
+    for cq in 2..6 {
+        fx.free(cq, 100_000);
+    }
+    for pass in 1..=32 {
+        assert!(fx.pass() <= ATTEMPTS_MAX);
+        let waited = fx.reported(|qp| waiting.contains(&qp));
+        // Two more of the full queues are seen to have free slots in each pass.
+        let least = if pass == 1 { 2 * 32 } else { pass * ATTEMPTS_MAX / 2 - 64 };
+        assert!(waited >= least, "{waited} after {pass} passes");
+    }
+    let each: Vec<_> = long.iter().map(|&long| fx.reported(|qp| qp == long)).collect();
+    assert!(each.iter().all(|&count| count > 400), "they take turns: {each:?}");
+    assert!(each.iter().max().unwrap() - each.iter().min().unwrap() <= 32, "{each:?}");
+    fx.polls.assert_below("long flushes and queues that waited", Duration::from_millis(20));
+}
+
 #[test]
 fn destroying_queue_pairs_that_wait_to_flush_visits_no_others() {
     const COUNT: usize = 16_000;

@@ -17,7 +17,7 @@ use crate::verbs::wr::{PostError, RecvWr};
 /// Requests flushed in a pass, at most; visits of queue pairs count as well. Half of them are left
 /// to queue pairs that have waited.
 const FLUSHES_PER_PASS: usize = 256;
-/// Requests flushed in the turn of a completion queue.
+/// Requests flushed in the turn of a completion queue, or of a queue pair that was not looked at.
 const FLUSHES_PER_TURN: usize = 32;
 /// Full completion queues looked at in a pass.
 const FULL_CQS_PER_PASS: usize = 2;
@@ -146,7 +146,10 @@ impl QueuePairs {
         while budget > FLUSHES_PER_PASS / 2
             && let Some(slot) = verbs.flushes.first_new()
         {
-            self.flush_one(verbs, slot, &mut budget);
+            let mut left = FLUSHES_PER_TURN.min(budget - FLUSHES_PER_PASS / 2);
+            budget -= left;
+            self.flush_one(verbs, slot, &mut left);
+            budget += left;
         }
         while budget > 0
             && let Some(cq) = verbs.flushes.next_turn()
