@@ -87,6 +87,12 @@ impl Fixture {
         self.queues.pushes.get()
     }
 
+    fn passes(&mut self, count: usize) {
+        for _ in 0..count {
+            self.pass();
+        }
+    }
+
     /// Passes until none is due; returns their number, and the most attempts of one.
     fn settle(&mut self) -> (usize, usize) {
         let (mut passes, mut most) = (0, 0);
@@ -201,6 +207,36 @@ fn long_flushes_leave_half_of_a_pass_to_queues_that_waited() {
     assert!(each.iter().all(|&count| count > 400), "they take turns: {each:?}");
     assert!(each.iter().max().unwrap() - each.iter().min().unwrap() <= 32, "{each:?}");
     fx.polls.assert_below("long flushes and queues that waited", Duration::from_millis(20));
+}
+
+/// The next completion queue has the same place in the table.
+#[test]
+fn destroyed_completion_queue_leaves_nothing_to_its_successor() {
+    for was_ready in [false, true] {
+        let mut fx = Fixture::new(8);
+        let [old, new] = [0, 1].map(|generation| CqId::new(3, generation).0);
+        // Other full queues, before it in line.
+        for cq in 4..7 {
+            fx.ended(cq, 1);
+        }
+        let its = fx.ended(old, 8192);
+        fx.settle();
+        if was_ready {
+            fx.free(old, 100_000);
+            fx.passes(4);
+        }
+        fx.engine.destroy_qp(fx.now, its);
+        fx.engine.forget_cq(CqId(old));
+        // The port of an application looks at the queue that is in the place now.
+        fx.free(old, 1);
+        let waiting = fx.ended(new, 40);
+        fx.settle();
+        assert_eq!(fx.pass(), 0, "attempts at a full queue");
+        fx.free(new, 100);
+        fx.queues.free.borrow_mut().remove(&CqId(old));
+        fx.passes(4);
+        assert_eq!(fx.reported(|qp| qp == waiting), 40);
+    }
 }
 
 #[test]

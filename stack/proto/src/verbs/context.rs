@@ -98,8 +98,10 @@ impl<M, C> Verbs<M, C> {
         false
     }
 
-    /// Forgets the overruns of a completion queue that is destroyed: the next one may have its ID.
+    /// Forgets a completion queue that is destroyed, its overruns as well: the next one may have
+    /// its place in the table, and its ID.
     pub(crate) fn forget_cq(&mut self, cq: CqId) {
+        self.flushes.forget_cq(cq);
         self.overrun_cqs.retain(|overrun| overrun.cq != cq);
         self.events.retain(|event| *event != Event::CqOverrun { cq });
     }

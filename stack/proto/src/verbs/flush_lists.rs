@@ -187,6 +187,17 @@ impl FlushLists {
         }
     }
 
+    /// Forgets a completion queue that is destroyed, which no queue pair uses: the next one may
+    /// have its place. Cost: the lines, if it is in one.
+    pub(super) fn forget_cq(&mut self, cq: CqId) {
+        let Some(list) = self.cqs.get_mut(cq.index()) else { return };
+        debug_assert!(list.ends.first == NONE, "no queue pair uses it");
+        if std::mem::take(&mut list.in_line) {
+            self.full.retain(|&full| full != cq);
+            self.ready.retain(|&ready| ready != cq);
+        }
+    }
+
     fn append(&mut self, slot: u32, list: ListId) {
         let before = std::mem::replace(&mut self.ends(list).last, slot);
         match self.places.get_mut(before as usize) {
@@ -271,5 +282,9 @@ mod tests {
         assert!(!lists.is_due(), "full until it is looked at");
         lists.look_at_full(4, |_| false);
         assert_eq!(lists.ready, [0, 2, 3].map(CqId));
+        lists.remove(2);
+        lists.forget_cq(CqId(2));
+        lists.forget_cq(CqId(9));
+        assert_eq!(lists.ready, [0, 3].map(CqId));
     }
 }
