@@ -81,7 +81,7 @@ counters! {
         /// Connections removed in TIME-WAIT because too many connections were in it, or at all.
         pub time_waits_recycled: u64,
         /// Connections removed although their peer had not closed yet, because there were too many:
-        /// they had been rejected, or had ended.
+        /// they had been rejected, or had ended and the peer had acknowledged everything.
         pub lingering_evicted: u64,
         /// Connections that entered full operation.
         pub connections_established: u64,

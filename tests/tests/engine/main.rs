@@ -12,6 +12,7 @@ mod fairness;
 mod flow_label;
 mod flush_turns;
 mod footprint;
+mod full_table;
 mod fuzz_targets;
 mod golden;
 mod icmp_errors;

@@ -5,10 +5,20 @@ use crate::cm::connection::{Connection, Phase};
 use crate::cm::context::{Context, Deferred};
 use crate::cm::env::Env;
 use crate::rdmap::terminate::Fault;
+use crate::tcp::State;
 use crate::time::{Instant, NEVER};
 use crate::verbs::cm::{Abort, ConnectError, EndReason, Event, ReadDepths};
 use crate::verbs::qp::QpState;
 use crate::wire::mpa::{Enhanced, Startup};
+
+/// Connection that only waits for its peer; the first kind is removed first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Lingering {
+    /// The peer has all data.
+    Acknowledged,
+    /// The application has rejected it: nothing but that may be unknown to the peer.
+    Rejected,
+}
 
 impl<E: Env> Connection<E> {
     /// Reports to the application that its attempt to connect failed, if this was one, with the
@@ -112,25 +122,46 @@ impl<E: Env> Connection<E> {
     /// time.
     pub(crate) fn begin_close(&mut self, cx: &mut Context<E>, now: Instant) {
         self.leave_backlog(cx);
+        let is_rejected = self.is_undecided();
         self.begin_terminate_drain(cx);
         // Buffered bytes are discarded, and so is everything after them.
         self.tcb.consume(std::mem::take(&mut self.buffered_len));
         // A half-close has no deadline.
         if self.closing.is_none() || self.deadline == NEVER {
             // req: DDP-032, RDMAP-248, RDMAP-249, RDMAP-254
-            self.closing.get_or_insert_with(Closing::new);
+            self.closing.get_or_insert_with(Closing::new).is_rejected = is_rejected;
             self.deadline = now + cx.config.linger_ns;
         }
         self.arm_timer(&mut cx.schedule);
         self.make_ready(&mut cx.schedule);
     }
 
-    /// True if the connection was rejected or has ended, and only waits for the peer.
-    pub(crate) fn is_lingering(&self, cx: &Context<E>) -> bool {
-        match self.qp.and_then(|qp| cx.qps.get(qp)) {
+    /// True if the responder's application has not accepted the connection.
+    const fn is_undecided(&self) -> bool {
+        matches!(
+            self.phase,
+            Phase::AwaitRequest { .. } | Phase::AwaitDecision(_) | Phase::Rejected { .. }
+        )
+    }
+
+    /// Returns how well the connection may be removed in favor of another; `None` if it may not be.
+    /// It may if it was rejected, or has ended and the peer has all data: it only waits for the
+    /// peer's FIN.
+    pub(crate) fn lingering(&self, cx: &Context<E>) -> Option<Lingering> {
+        let has_ended = match self.qp.and_then(|qp| cx.qps.get(qp)) {
             None => self.listener.is_none(),
             Some(qp) => qp.state == QpState::Error,
+        };
+        if !has_ended {
+            return None;
         }
+        // Everything is acknowledged, the FIN after the last byte as well.
+        if self.tcb.state() == State::FinWait2 {
+            return Some(Lingering::Acknowledged);
+        }
+        let closing = self.closing.as_ref();
+        let is_rejected = self.is_undecided() || closing.is_some_and(|closing| closing.is_rejected);
+        is_rejected.then_some(Lingering::Rejected)
     }
 
     /// Resets the connection.

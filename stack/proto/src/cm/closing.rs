@@ -13,6 +13,8 @@ const SLOW_MAX: u8 = 12;
 pub(crate) struct Closing {
     /// The application has closed the connection gracefully, not the peer.
     pub(crate) is_local: bool,
+    /// The connection was rejected, or failed before the application decided.
+    pub(crate) is_rejected: bool,
     /// Deadline of the graceful close; [`NEVER`] if it has none.
     pub(crate) deadline: Instant,
     /// RCV.NXT when the graceful close began or its deadline last passed.
@@ -29,6 +31,7 @@ impl Closing {
     pub(crate) fn new() -> Box<Self> {
         Box::new(Self {
             is_local: false,
+            is_rejected: false,
             deadline: NEVER,
             last_rcv_nxt: Seq(0),
             checked_at: Instant::ZERO,

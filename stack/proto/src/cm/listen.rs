@@ -99,8 +99,9 @@ impl<E: Env> Context<E> {
         conn
     }
 
+    /// Answers a SYN with a cookie, as often as that is allowed: nothing is kept for it.
     #[cold]
-    fn send_syn_cookie(&mut self, now: Instant, syn: &Segment, remote_mac: [u8; 6]) {
+    pub(crate) fn send_syn_cookie(&mut self, now: Instant, syn: &Segment, remote_mac: [u8; 6]) {
         if !self.listeners.cookie_limit.admits(now) {
             self.verbs.counters.cookies_rate_limited += 1;
             return;

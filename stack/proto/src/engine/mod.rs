@@ -298,8 +298,11 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
     /// many, the oldest one in TIME-WAIT is removed, or one that only lingers.
     fn insert_connection(&mut self, conn: Connection<Types<D, M, C>>) -> Option<u32> {
         let tuple = conn.tcb.tuple();
-        if self.connections.len() >= self.cx.config.connections_max && !self.recycle_time_wait() {
-            self.evict_lingering();
+        if !self.make_room()
+            && let Some(index) = self.find_lingering()
+        {
+            self.cx.verbs.counters.lingering_evicted += 1;
+            self.remove_connection(index);
         }
         let mut reserved = self.cx.reserve(&tuple);
         if reserved == Err(ReserveError::Full) && self.recycle_any_time_wait() {
@@ -313,6 +316,12 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
         inserted
     }
 
+    /// Makes room for one more connection, if need be by removing the oldest in TIME-WAIT. False if
+    /// the table is full of others.
+    fn make_room(&mut self) -> bool {
+        self.connections.len() < self.cx.config.connections_max || self.recycle_time_wait()
+    }
+
     /// Removes the connection that has been in TIME-WAIT for the longest time. False if none is.
     fn recycle_time_wait(&mut self) -> bool {
         while !self.cx.schedule.time_waits.is_empty() {
@@ -323,28 +332,25 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
         false
     }
 
-    /// Removes a connection that was rejected or has ended, and whose peer has not closed: the one
-    /// among the next few whose time ends first. Its peer receives a RST if it sends anything.
+    /// Finds a connection that was rejected or has ended, and whose peer has not closed: the one
+    /// among the next few that may be removed first, or whose time ends first. Its peer receives a
+    /// RST if it sends anything after that.
     ///
     /// Cost: visits [`LINGERING_SCAN_LEN`] connections.
     #[cold]
-    fn evict_lingering(&mut self) {
+    fn find_lingering(&mut self) -> Option<u32> {
         let slots = u32::try_from(self.connections.slot_count()).unwrap_or(u32::MAX);
-        let mut victim: Option<(Instant, u32)> = None;
-        for _ in 0..LINGERING_SCAN_LEN.min(slots) {
-            let index = self.lingering_cursor % slots;
-            self.lingering_cursor = index + 1;
-            let Some(conn) = self.connections.get(index) else { continue };
-            if conn.is_lingering(&self.cx)
-                && victim.is_none_or(|(deadline, _)| conn.deadline < deadline)
-            {
-                victim = Some((conn.deadline, index));
-            }
+        let indices = (0..LINGERING_SCAN_LEN.min(slots))
+            .map(|at| self.lingering_cursor.wrapping_add(at) % slots);
+        let lingering = indices.filter_map(|index| {
+            let conn = self.connections.get(index)?;
+            Some((conn.lingering(&self.cx)?, conn.deadline, index))
+        });
+        let found = lingering.min();
+        if found.is_none() {
+            self.lingering_cursor = self.lingering_cursor.wrapping_add(LINGERING_SCAN_LEN);
         }
-        if let Some((_, index)) = victim {
-            self.cx.verbs.counters.lingering_evicted += 1;
-            self.remove_connection(index);
-        }
+        found.map(|(.., index)| index)
     }
 
     /// Inserts a half-open passive connection.

@@ -75,6 +75,13 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
         match self.cx.on_listener_segment(now, segment, remote_mac) {
             ListenerAction::Done => {}
             ListenerAction::Open(conn) => {
+                if !self.make_room() {
+                    // None is removed for a SYN alone, whose source may be forged.
+                    if self.find_lingering().is_some() {
+                        self.cx.send_syn_cookie(now, segment, remote_mac);
+                    }
+                    return;
+                }
                 let Some(index) = self.insert_half_open(conn) else { return };
                 let Some((conn, cx)) = self.at(index) else { return };
                 conn.make_ready(&mut cx.schedule);
