@@ -283,9 +283,15 @@ impl PathMtu {
         if seq == self.head_seq { self.head_retrans } else { 0 }
     }
 
-    /// Handles a black hole: a record in a packet of `len` bytes was lost too often. Returns true
-    /// if the PLPMTU is now smaller.
-    fn on_black_hole(&mut self, now: Instant, len: u16, cfg: &PathMtuConfig) -> bool {
+    /// Handles a black hole: a record in a packet of `len` bytes was lost `threshold` times at
+    /// least. Returns true if the PLPMTU is now smaller.
+    fn on_black_hole(
+        &mut self,
+        now: Instant,
+        len: u16,
+        threshold: u8,
+        cfg: &PathMtuConfig,
+    ) -> bool {
         if cfg.probe == Probing::Off {
             return false;
         }
@@ -294,7 +300,7 @@ impl PathMtu {
         let Some(smaller) = smaller else { return false };
         self.plpmtu = self.plpmtu.min(smaller);
         // The next size gets one try, as each costs a timeout.
-        self.head_retrans = BLACK_HOLE_RETRANS - 1;
+        self.head_retrans = threshold - 1;
         // The cause may have been another: the size used before is probed first.
         self.schedule_probe(now, cfg);
         true

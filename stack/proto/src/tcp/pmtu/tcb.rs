@@ -183,11 +183,13 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
             return;
         }
         let len = len.min(u32::from(self.emss));
-        if retransmits < BLACK_HOLE_RETRANS_SACKED && self.scoreboard.longest_sacked() >= len {
+        let is_sacked = self.scoreboard.longest_sacked() >= len;
+        let threshold = if is_sacked { BLACK_HOLE_RETRANS_SACKED } else { BLACK_HOLE_RETRANS };
+        if retransmits < threshold {
             return;
         }
         let len = self.packet_len(len);
-        if self.pmtu.on_black_hole(now, len, &self.cfg.path_mtu) {
+        if self.pmtu.on_black_hole(now, len, threshold, &self.cfg.path_mtu) {
             self.stats.record().black_holes += 1;
             self.on_pmtu_changed();
         }

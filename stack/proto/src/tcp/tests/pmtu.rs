@@ -169,6 +169,24 @@ fn each_retransmission_lowers_path_mtu_by_one_step() {
     }
 }
 
+/// The peer SACKs segments as large as the one that is lost: that takes more losses to be taken for
+/// a black hole, but not for each size again.
+#[test]
+fn black_hole_among_sacked_segments_lowers_path_mtu_at_each_timeout() {
+    let mut script = script(PathMtuConfig::default());
+    let out = script.write(1448 * 4);
+    let start = out[0].seq;
+    let again = sack_all_but_first(&mut script, &out);
+    let mut sizes: Vec<_> =
+        again.iter().filter(|seg| seg.seq == start).map(|seg| seg.payload.len()).collect();
+    for _ in 0..8 {
+        let again = script.fire();
+        sizes.extend(again.iter().filter(|seg| seg.seq == start).map(|seg| seg.payload.len()));
+    }
+    assert_eq!(sizes[..8], [1448, 1448, 1448, 1448, 1228, 972, 524, 524]);
+    assert_eq!((script.end.tcb.path_mtu(), script.end.tcb.stats().black_holes), (576, 3));
+}
+
 #[test]
 fn small_records_and_zero_window_are_not_black_holes() {
     let mut small = script(PathMtuConfig { floor_v4: 600, ..PathMtuConfig::default() });
