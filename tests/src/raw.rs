@@ -25,6 +25,7 @@ use crate::frame::Frame;
 use crate::longest_poll::LongestPoll;
 use crate::sim::frames::{HeapDevice, PoolSizes};
 pub use crate::sim::pairs::{CQ, PD, PORT};
+use crate::sim::wire_invariants::check_sack_blocks;
 use crate::sim::world::{CompletionQueues, address};
 use crate::tcp_peer::{MACS, TcpPeer};
 
@@ -118,10 +119,15 @@ impl Fixture {
     }
 
     /// Removes and returns the segments that the engine has sent, each with its frame.
+    ///
+    /// # Panics
+    /// If a SACK block is not valid.
     pub fn take_segments(&self) -> Vec<(Segment, Frame)> {
         let parse = |bytes: Vec<u8>| {
             let frame = Frame::from(bytes);
-            Some((Segment::parse(&frame, ChecksumMode::Software).ok()?, frame))
+            let segment = Segment::parse(&frame, ChecksumMode::Software).ok()?;
+            check_sack_blocks(&segment);
+            Some((segment, frame))
         };
         self.take_sent().into_iter().filter_map(parse).collect()
     }

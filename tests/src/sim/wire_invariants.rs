@@ -2,6 +2,7 @@
 //!
 //! - The window's right edge, the acknowledgment number and both timestamps never go back.
 //! - Nothing is sent beyond the window that the sender has received.
+//! - The byte before a SACK block was not received.
 //! - Segments start at FPDU boundaries, unless FPDUs had to be split.
 
 use std::collections::{HashMap, VecDeque};
@@ -9,7 +10,7 @@ use std::collections::{HashMap, VecDeque};
 use ferrowarp_proto::device::ChecksumMode;
 use ferrowarp_proto::wire::mpa::{FrameKind, Startup};
 use ferrowarp_proto::wire::seq::Seq;
-use ferrowarp_proto::wire::tcp::{Flags, FourTuple, Segment};
+use ferrowarp_proto::wire::tcp::{Flags, FourTuple, SackBlock, Segment};
 
 use crate::frame::Frame;
 
@@ -25,6 +26,24 @@ fn parse(frame: &[u8], verify: bool) -> Option<Segment> {
 fn startup(bytes: &[u8]) -> Option<(Startup, usize)> {
     let kinds = [FrameKind::Request, FrameKind::Reply];
     kinds.into_iter().find_map(|kind| Startup::parse(bytes, kind).ok().flatten())
+}
+
+/// Checks that each SACK block begins beyond the acknowledgment number (RFC 2018 section 3), except
+/// for a D-SACK block and the range around it (RFC 2883 section 4).
+///
+/// # Panics
+/// If one does not.
+pub fn check_sack_blocks(seg: &Segment) {
+    let blocks = &seg.options.sack;
+    let is_in_next =
+        |first: SackBlock| blocks.get(1).is_some_and(|next| next.0 <= first.0 && first.1 <= next.1);
+    let skipped = match blocks.first() {
+        Some(&first) if is_in_next(first) => 2,
+        Some(&first) if first.0 < seg.ack => 1,
+        _ => 0,
+    };
+    let are_beyond = blocks.iter().skip(skipped).all(|block| block.0 > seg.ack);
+    assert!(are_beyond, "SACK of {blocks:?} with the acknowledgment of {:?}", seg.ack);
 }
 
 /// FPDU boundaries in one direction of the stream. A unit is a startup frame or an FPDU.
@@ -258,6 +277,7 @@ impl Flow {
         }
         assert!(self.ack.is_none_or(|ack| seg.ack >= ack), "the acknowledgment went back: {seg:?}");
         self.ack = Some(seg.ack);
+        check_sack_blocks(seg);
         let shift = self.shift();
         let edge = seg.ack + (u32::from(seg.window) << shift);
         // The window field is in units of 2^shift bytes, rounded down.

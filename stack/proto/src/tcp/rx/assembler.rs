@@ -319,7 +319,12 @@ impl<R> Assembler<R> {
 
     /// See [`LazyAssembler::fill_sack_blocks`]. Cost: a search for each of at most [`RECENT_MAX`]
     /// ranges.
-    fn fill_sack_blocks(&mut self, blocks: &mut ArrayVec<SackBlock, 4>, max: usize) -> bool {
+    fn fill_sack_blocks(
+        &mut self,
+        rcv_nxt: Seq,
+        blocks: &mut ArrayVec<SackBlock, 4>,
+        max: usize,
+    ) -> bool {
         let capacity = max.saturating_sub(blocks.len());
         let search = 1 + self.ranges.len().checked_ilog2().unwrap_or(0) as usize;
         // The newest first, and the oldest of those never reported.
@@ -331,7 +336,8 @@ impl<R> Assembler<R> {
                 break;
             }
             self.note_steps(search);
-            let block = self.range_of(seq).filter(|block| !blocks.contains(block));
+            let block =
+                self.range_of(seq).filter(|block| block.0 != rcv_nxt && !blocks.contains(block));
             let Some(block) = block else { continue };
             if stamp > self.reported {
                 unreported.push((block, stamp));
@@ -352,7 +358,7 @@ impl<R> Assembler<R> {
         self.note_steps(OTHERS_MAX);
         for range in self.ranges.iter().take(OTHERS_MAX) {
             let block = (range.start, range.end);
-            if blocks.len() < max && !blocks.contains(&block) {
+            if blocks.len() < max && block.0 != rcv_nxt && !blocks.contains(&block) {
                 blocks.push(block);
             }
         }

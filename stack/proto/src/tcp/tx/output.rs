@@ -127,7 +127,7 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
             let dsack = self.dsack_queue.pop();
             let around = dsack.and_then(|block| self.assembler.range_of(block.0));
             options.sack.extend(dsack.into_iter().chain(around));
-            more = self.assembler.fill_sack_blocks(&mut options.sack, max);
+            more = self.assembler.fill_sack_blocks(self.rcv.nxt, &mut options.sack, max);
         }
         let more = more || self.dsack_queue.has_pending();
         self.rcv.on_pure_ack_sent(&mut self.timers, self.sack, more);

@@ -118,12 +118,19 @@ impl<R> LazyAssembler<R> {
     /// One ACK answers a whole burst, so several ranges may have been extended since the last.
     /// Those beyond the newest three would never be reported; so the oldest unreported ranges are
     /// sent first, until all are reported.
+    ///
+    /// A range that begins at `rcv_nxt`, the acknowledgment number, is left out: the byte before a
+    /// block was not received (RFC 2018 section 3), and senders such as Linux discard such a block.
+    /// There is one while data in order waits for its turn, or for memory above TCP.
     pub(in crate::tcp) fn fill_sack_blocks(
         &mut self,
+        rcv_nxt: Seq,
         blocks: &mut ArrayVec<SackBlock, 4>,
         max: usize,
     ) -> bool {
-        self.inner.as_mut().is_some_and(|assembler| assembler.fill_sack_blocks(blocks, max))
+        self.inner
+            .as_mut()
+            .is_some_and(|assembler| assembler.fill_sack_blocks(rcv_nxt, blocks, max))
     }
 
     /// Returns the range that contains `seq`.
