@@ -1,12 +1,20 @@
 //! Overrun of a completion queue that many queue pairs use: each pass ends a bounded number of
 //! them, and the others of the shard have their turn meanwhile.
 
+use std::rc::Rc;
+use std::time::Duration;
+
+use ferrowarp_proto::ddp::vec_memory::VecMemory;
+use ferrowarp_proto::engine::{Engine, EngineConfig};
+use ferrowarp_proto::time::Instant;
 use ferrowarp_proto::verbs::cm::{ConnParam, Event};
 use ferrowarp_proto::verbs::qp::{QpInit, QpState};
-use ferrowarp_proto::verbs::wc::{CqId, QpId, Wc, WcStatus};
+use ferrowarp_proto::verbs::wc::{Completions, CqId, QpId, Wc, WcStatus};
 use ferrowarp_proto::verbs::wr::RecvWr;
 use ferrowarp_proto::wire::rdmap::Opcode;
-use ferrowarp_tests::raw::{CQ, Fixture, PD, Peer, mpa_request, recv_wr, untagged_fpdu};
+use ferrowarp_tests::longest_poll::LongestPoll;
+use ferrowarp_tests::raw::{self, CQ, Fixture, PD, Peer, mpa_request, recv_wr, untagged_fpdu};
+use ferrowarp_tests::sim::world::address;
 
 const COUNT: usize = 10_000;
 /// Queue pairs that a pass ends, at most.
@@ -150,4 +158,37 @@ fn overrun_ends_with_its_queue() {
     assert_eq!(fx.fx.engine.qp_state(next), QpState::Idle);
     fx.send(2, 1);
     assert_eq!(fx.completions(CqId(1)).len(), 1);
+}
+
+/// Completion queues that are full.
+struct FullQueues;
+
+impl Completions for FullQueues {
+    fn push(&mut self, _: CqId, _: Wc) -> bool {
+        false
+    }
+}
+
+/// As other shards find them, more than once each.
+#[test]
+fn cost_of_an_overrun_is_independent_of_the_number_of_overrun_queues() {
+    const QUEUES: u32 = 16_000;
+    let mut config = EngineConfig::new(address(1), 24, 7);
+    config.qps_max = 1000;
+    let arena = Rc::new(VecMemory::new(64));
+    let mut engine = Engine::new(config, raw::device(64), arena, FullQueues);
+    for _ in 0..1000 {
+        engine.create_qp(init(CqId(QUEUES))).unwrap();
+    }
+    let (mut now, mut polls) = (Instant::from_nanos(1000), LongestPoll::default());
+    for _ in 0..2 {
+        polls.time(|| (0..QUEUES).for_each(|cq| engine.on_cq_overrun(CqId(cq))));
+        now = now + 1000;
+        polls.time(|| engine.drive(now));
+    }
+    let reported: Vec<_> = std::iter::from_fn(|| engine.next_event()).collect();
+    let expected: Vec<_> = (0..QUEUES).map(|cq| Event::CqOverrun { cq: CqId(cq) }).collect();
+    assert!(reported == expected, "each once and in order");
+    // With a visit of each other queue it takes a second.
+    polls.assert_below("overruns of many queues", Duration::from_millis(100));
 }

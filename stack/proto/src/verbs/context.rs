@@ -1,7 +1,8 @@
 //! State shared by all queue pairs of an engine: memory, completion queues, shared receive queues,
 //! events and counters.
 
-use std::collections::VecDeque;
+use std::collections::btree_map::Entry;
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
 use crate::counters::Counters;
@@ -18,8 +19,6 @@ pub(crate) struct OverrunCq {
     pub(crate) cq: CqId,
     /// Slot of the queue pair at which the next pass goes on.
     pub(crate) next: u32,
-    /// It was reported to the application.
-    is_reported: bool,
 }
 
 /// See the [module's documentation](self). Separate from the queue pairs, so that a queue pair
@@ -35,8 +34,12 @@ pub(crate) struct Verbs<M, C> {
     pub(super) srqs: Slab<Srq>,
     /// Queue pairs with work to flush.
     pub(super) flushes: FlushLists,
-    /// Completion queues that overran, each once: the queue pairs of the first are being ended.
+    /// Completion queues that overran, each once: the queue pairs of the first are being ended. Of
+    /// the last `unreported_overruns` the application does not know.
     overrun_cqs: VecDeque<OverrunCq>,
+    unreported_overruns: usize,
+    /// The same in order of their IDs, each with whether the application knows of it.
+    overruns: BTreeMap<CqId, bool>,
     /// Shared receive queues of which buffers were taken in this pass, each once.
     used_srqs: Vec<u32>,
 }
@@ -45,28 +48,27 @@ impl<M, C: Completions> Verbs<M, C> {
     /// Reports the completion queues that overran in this pass to the application. From now on they
     /// accept nothing until their queue pairs are ended.
     pub(crate) fn report_overruns(&mut self) {
-        let Self { overrun_cqs, completions, counters, events, .. } = self;
-        let reported = overrun_cqs.iter().rposition(|overrun| overrun.is_reported);
-        for overrun in overrun_cqs.iter_mut().skip(reported.map_or(0, |last| last + 1)) {
-            overrun.is_reported = true;
-            if completions.claim_overrun(overrun.cq) {
+        let Self { overrun_cqs, overruns, completions, counters, events, .. } = self;
+        let count = std::mem::take(&mut self.unreported_overruns);
+        for &OverrunCq { cq, .. } in overrun_cqs.range(overrun_cqs.len() - count..) {
+            overruns.insert(cq, true);
+            if completions.claim_overrun(cq) {
                 counters.cq_overruns += 1;
             }
-            let event = Event::CqOverrun { cq: overrun.cq };
-            if !events.contains(&event) {
-                events.push_back(event);
-            }
+            events.push_back(Event::CqOverrun { cq });
         }
     }
 
-    /// Returns the completion queue whose queue pairs are being ended.
+    /// Returns the completion queue whose queue pairs are being ended; it was reported before.
     pub(crate) fn overrun_cq(&mut self) -> Option<&mut OverrunCq> {
-        self.overrun_cqs.front_mut()
+        let is_reported = self.overrun_cqs.len() > self.unreported_overruns;
+        self.overrun_cqs.front_mut().filter(|_| is_reported)
     }
 
     /// The queue pairs of that completion queue are ended.
     pub(crate) fn end_overrun(&mut self) {
         if let Some(OverrunCq { cq, .. }) = self.overrun_cqs.pop_front() {
+            self.overruns.remove(&cq);
             self.completions.on_qps_ended(cq);
         }
     }
@@ -82,6 +84,8 @@ impl<M, C> Verbs<M, C> {
             srqs: Slab::new(srqs_max),
             flushes: FlushLists::new(),
             overrun_cqs: VecDeque::new(),
+            unreported_overruns: 0,
+            overruns: BTreeMap::new(),
             used_srqs: Vec::new(),
         }
     }
@@ -91,10 +95,10 @@ impl<M, C> Verbs<M, C> {
     /// with success any more.
     #[cold]
     pub(crate) fn on_cq_overrun(&mut self, cq: CqId) -> bool {
-        if let Some(overrun) = self.overrun_cqs.iter().find(|overrun| overrun.cq == cq) {
-            return overrun.is_reported;
-        }
-        self.overrun_cqs.push_back(OverrunCq { cq, next: 0, is_reported: false });
+        let Entry::Vacant(new) = self.overruns.entry(cq) else { return self.overruns[&cq] };
+        new.insert(false);
+        self.overrun_cqs.push_back(OverrunCq { cq, next: 0 });
+        self.unreported_overruns += 1;
         false
     }
 
@@ -102,7 +106,10 @@ impl<M, C> Verbs<M, C> {
     /// its place in the table, and its ID.
     pub(crate) fn forget_cq(&mut self, cq: CqId) {
         self.flushes.forget_cq(cq);
-        self.overrun_cqs.retain(|overrun| overrun.cq != cq);
+        if let Some(is_reported) = self.overruns.remove(&cq) {
+            self.unreported_overruns -= usize::from(!is_reported);
+            self.overrun_cqs.retain(|overrun| overrun.cq != cq);
+        }
         self.events.retain(|event| *event != Event::CqOverrun { cq });
     }
 

@@ -6,7 +6,7 @@ use crate::wire::atomic::ImmediateData;
 
 /// Handle of a completion queue (verbs: `ibv_cq`): its index, and above that a generation, so that
 /// a stale handle does not name the next queue of the index.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct CqId(pub u32);
 
 impl CqId {
