@@ -39,8 +39,8 @@ use crate::wire::tcp::FourTuple;
 
 /// Ports whose backlogs are looked at in a pass, at most.
 pub(crate) const WAITING_PORTS_MAX: usize = 16;
-/// Half-open connections that may end in this time without a handshake. Beyond that number SYNs are
-/// answered with SYN cookies, which are limited.
+/// Half-open connections that may end in this time without a handshake: by a RST, a timeout, or in
+/// favor of another. Beyond that number SYNs are answered with SYN cookies, which are limited.
 const FAILED_MAX: u32 = 128;
 const FAILED_PERIOD_NS: u64 = 100 * MILLISECOND;
 
@@ -95,7 +95,8 @@ pub(crate) struct Listeners {
     backlogs: Arc<Backlogs>,
     /// Passive connections of this engine whose handshake is not complete.
     half_open: usize,
-    /// The current period, and how many of them have ended in it.
+    /// Period of the last SYN, and how many of them have ended, less those that the periods before
+    /// it have allowed.
     failed_period: u64,
     failed: u32,
     /// Passive connections that the application has not decided on, in any of the stages, by port.
@@ -229,10 +230,13 @@ impl Listeners {
     /// forged source, would otherwise have as many SYN-ACKs sent as it likes.
     pub(super) fn is_failing_fast(&mut self, now: Instant) -> bool {
         let period = now.as_nanos() / FAILED_PERIOD_NS;
-        if period != self.failed_period {
-            (self.failed_period, self.failed) = (period, 0);
+        let periods = period.saturating_sub(std::mem::replace(&mut self.failed_period, period));
+        if periods > 0 {
+            // Those that end between SYNs count too; but the limit does not outlast many for long.
+            let allowed = u32::try_from(periods).unwrap_or(u32::MAX).saturating_mul(FAILED_MAX);
+            self.failed = self.failed.min(2 * FAILED_MAX).saturating_sub(allowed);
         }
-        self.failed > FAILED_MAX
+        self.failed >= FAILED_MAX
     }
 
     /// True if one more connection to this listener may be half open.
@@ -292,5 +296,31 @@ mod tests {
         assert_eq!(seen.len(), 5 * WAITING_PORTS_MAX);
         seen.truncate(2 * usize::from(PORTS));
         assert!(seen.iter().copied().eq((0..PORTS).chain(0..PORTS)));
+    }
+
+    /// Half-open connections end while no SYN arrives, as when a burst of RSTs follows one of SYNs.
+    #[test]
+    fn half_open_connections_that_end_between_syns_count_against_the_next() {
+        let limit = ReplyLimits::new(1, 1000).cookies;
+        let mut listeners = Listeners::new(1, limit, ShardId(0), Arc::new(Backlogs::new(1)));
+        let at = |period: u64| Instant::from_nanos(period * FAILED_PERIOD_NS + 1);
+        let fail = |listeners: &mut Listeners, count: u32| {
+            (0..count).for_each(|_| listeners.on_half_open_failed(1));
+        };
+        assert!(!listeners.is_failing_fast(at(10)));
+        fail(&mut listeners, FAILED_MAX - 1);
+        assert!(!listeners.is_failing_fast(at(10)));
+        fail(&mut listeners, 1);
+        assert!(listeners.is_failing_fast(at(10)), "no more than the limit");
+        assert!(!listeners.is_failing_fast(at(11)));
+        // In the tenth of a second in which the next SYN arrives.
+        fail(&mut listeners, 2 * FAILED_MAX);
+        assert!(listeners.is_failing_fast(at(12)));
+        // However many they were, that is soon over.
+        fail(&mut listeners, 1_000_000);
+        assert!(listeners.is_failing_fast(at(13)));
+        assert!(!listeners.is_failing_fast(at(15)));
+        fail(&mut listeners, 1);
+        assert!(!listeners.is_failing_fast(at(1000)));
     }
 }
