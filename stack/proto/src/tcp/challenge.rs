@@ -8,8 +8,8 @@
 //! [`super::Config::challenge_acks`], and what one uses does not affect another.
 //!
 //! An attacker who knows only the ports can use up that share. So segments whose number it cannot
-//! know have one of their own: zero-window and keepalive probes, at RCV.NXT - 1, by whose answers
-//! the peer sees that the connection lives, and repeated SYNs, at IRS.
+//! know have a share of their own: zero-window and keepalive probes, at RCV.NXT - 1, and repeated
+//! SYNs, at IRS. The peer sees by the answers to its probes that the connection lives.
 
 mod tcb;
 
@@ -21,8 +21,8 @@ use crate::time::{Instant, MILLISECOND};
 const PERIOD_NS: u64 = 100 * MILLISECOND;
 
 /// Burst limit, and replies added per second, of two kinds: replies to segments that occupy no
-/// sequence space, and to repeated ones. The peer may answer the former in turn: an ACK loop if the
-/// ends disagree about sequence numbers.
+/// sequence space, and replies to repeated segments. The peer may answer a reply of the first kind:
+/// ends that disagree about sequence numbers would send ACKs for ever.
 const BURST_MAX: u8 = 8;
 const BURST_PER_SECOND: u8 = 2;
 
@@ -33,8 +33,8 @@ pub(crate) struct AckRateLimit {
     period_start: CoarseInstant,
     /// Replies in the period to segments that may be forged.
     challenges: u8,
-    /// Those of them to segments that occupy no sequence space, and replies to probes and repeated
-    /// SYNs, less those replenished since.
+    /// Challenges to segments that occupy no sequence space, and replies to probes and repeated
+    /// SYNs. Both counts decrease with time.
     empty: u8,
     repeats: u8,
     /// Time of the last replenishment: the low 8 bits of [`Timestamps::coarse`].
@@ -74,7 +74,7 @@ impl AckRateLimit {
     }
 
     /// True if a reply to a segment that may be forged stays within the limit of `per_period`;
-    /// counts it. `may_loop`: the peer may answer the reply in turn.
+    /// counts it. `may_loop`: the peer may answer the reply.
     fn admits_challenge(&mut self, now: Instant, per_period: u8, may_loop: bool) -> bool {
         self.update(now);
         let admits = self.challenges < per_period && (!may_loop || self.empty < BURST_MAX);

@@ -6,8 +6,8 @@ use core::net::{IpAddr, SocketAddr};
 use crate::bounded_vec::LengthError;
 use crate::verbs::qp::SrqId;
 use crate::verbs::wc::{CqId, QpId};
-use crate::wire::describe_terminate;
 use crate::wire::terminate::{LAYER_MPA, LAYER_RDMAP};
+use crate::wire::{EndNames, describe_terminate};
 
 pub use crate::rdmap::terminate::Abort;
 pub use crate::wire::ddp::Version;
@@ -334,21 +334,23 @@ impl EndReason {
 /// What happened, in one line: [`EndReason::error`] has the code.
 impl fmt::Display for EndReason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        const SENT: EndNames = EndNames { whose: "the peer's", reporter: "this end" };
+        const RECEIVED: EndNames = EndNames { whose: "this end's", reporter: "it" };
         let text = match self {
             Self::Local => "the connection was closed locally",
             Self::PeerClosed => "the peer closed the connection",
             Self::Reset => "the peer reset the connection: was it killed?",
             Self::TimedOut => "the peer stopped answering: is it still running?",
             Self::TerminateSent(terminate) => {
-                return describe_terminate(terminate, "the peer's", f);
+                return describe_terminate(terminate, SENT, f);
             }
             Self::TerminateUnsent(terminate) => {
-                describe_terminate(terminate, "the peer's", f)?;
+                describe_terminate(terminate, SENT, f)?;
                 "; the peer was not told"
             }
             Self::TerminateReceived(terminate) => {
                 f.write_str("the peer reports: ")?;
-                return describe_terminate(terminate, "this end's", f);
+                return describe_terminate(terminate, RECEIVED, f);
             }
             Self::BadTerminate => "the peer sent a Terminate that cannot be read",
             Self::DataAfterFin => "the peer sent data after its FIN",
@@ -458,6 +460,11 @@ mod tests {
             "the peer reports: no receive was posted for this end's Send (DDP untagged, 2)"
         );
         assert_eq!(text(EndReason::PeerClosed), "the peer closed the connection");
+        let failed = "failed in itself: see its log and its completions (RDMAP local, 0)";
+        let local = Terminate::new(0, 0, 0);
+        assert_eq!(text(EndReason::TerminateSent(local)), format!("this end {failed}"));
+        let received = text(EndReason::TerminateReceived(local));
+        assert_eq!(received, format!("the peer reports: it {failed}"));
     }
 
     // req-test: DDP-168

@@ -70,7 +70,7 @@ pub struct SendRights {
 }
 
 impl SendRights {
-    /// Neither.
+    /// Rights without a connection: no RDMA Reads, no atomic operations, no extensions.
     pub const NONE: Self = Self { reads: false, extensions: false };
 }
 

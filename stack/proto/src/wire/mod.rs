@@ -15,4 +15,4 @@ pub mod seq;
 pub mod tcp;
 pub mod terminate;
 mod terminate_text;
-pub(crate) use terminate_text::describe as describe_terminate;
+pub(crate) use terminate_text::{EndNames, describe as describe_terminate};

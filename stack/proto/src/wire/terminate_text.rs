@@ -5,17 +5,27 @@ use core::fmt;
 
 use crate::wire::terminate::{LAYER_DDP, LAYER_MPA, LAYER_RDMAP, Terminate};
 
-/// Writes what happened: `whose` sent the message at fault ("the peer's", for example).
+/// Ends of a connection, in words.
+#[derive(Clone, Copy)]
+pub(crate) struct EndNames {
+    /// Sender of the message at fault, in the genitive ("the peer's", for example).
+    pub(crate) whose: &'static str,
+    /// Sender of the Terminate.
+    pub(crate) reporter: &'static str,
+}
+
+/// Writes what happened.
 pub(crate) fn describe(
     terminate: &Terminate,
-    whose: &str,
+    EndNames { whose, reporter }: EndNames,
     f: &mut fmt::Formatter<'_>,
 ) -> fmt::Result {
     let (layer, error_type, code) = terminate.cause();
-    match text(layer, error_type, code) {
-        Some(("", after)) => f.write_str(after)?,
-        Some((before, after)) => write!(f, "{before}{whose} {after}")?,
-        None => write!(f, "an error of {whose} messages that has no name")?,
+    match (failure_text(layer, error_type, code), text(layer, error_type, code)) {
+        (Some(failed), _) => write!(f, "{reporter} {failed}")?,
+        (_, Some(("", after))) => f.write_str(after)?,
+        (_, Some((before, after))) => write!(f, "{before}{whose} {after}")?,
+        (None, None) => write!(f, "an error of {whose} messages that has no name")?,
     }
     let kind = match (layer, error_type) {
         (LAYER_RDMAP, 0) => "RDMAP local",
@@ -30,14 +40,20 @@ pub(crate) fn describe(
     write!(f, " ({kind}, {code})")
 }
 
-/// Returns the words for an error, before and after the owner of the message at fault; nothing
-/// before: the message has no owner.
+/// Returns the words for an error of the end that reports it, after its name.
+const fn failure_text(layer: u8, error_type: u8, code: u8) -> Option<&'static str> {
+    Some(match (layer, error_type, code) {
+        (LAYER_RDMAP | LAYER_DDP, 0, _) => "failed in itself: see its log and its completions",
+        (LAYER_RDMAP, 2, 0x08) => "has failed: its process, or its device",
+        (LAYER_MPA, 0, 0x05) => "failed in itself at startup",
+        _ => return None,
+    })
+}
+
+/// Returns the words for an error of a message, before and after the owner of the message at fault;
+/// nothing before: the message has no owner.
 const fn text(layer: u8, error_type: u8, code: u8) -> Option<(&'static str, &'static str)> {
     Some(match (layer, error_type, code) {
-        (LAYER_RDMAP | LAYER_DDP, 0, _) => (
-            "",
-            "the end that sent the Terminate failed in itself: see its log and its completions",
-        ),
         (LAYER_RDMAP, 1, 0x00) => (
             "the STag in ",
             "request is not valid: register the memory, and send its rkey, before it is used",
@@ -62,9 +78,6 @@ const fn text(layer: u8, error_type: u8, code: u8) -> Option<(&'static str, &'st
         ),
         (LAYER_RDMAP, 2, 0x07) => {
             ("", "the application ended the stream for an error of its own, or a header was cut")
-        }
-        (LAYER_RDMAP, 2, 0x08) => {
-            ("", "the process or the device that sent the Terminate has failed")
         }
         (LAYER_RDMAP, 2, 0x09) => (
             "the STag that is to be invalidated by ",
@@ -96,7 +109,6 @@ const fn text(layer: u8, error_type: u8, code: u8) -> Option<(&'static str, &'st
         (LAYER_MPA, 0, 0x02) => ("the CRC is wrong in ", "data: something on the path changes it"),
         (LAYER_MPA, 0, 0x03) => ("a marker does not match in ", "data"),
         (LAYER_MPA, 0, 0x04) => ("no startup frame that can be used was in ", "data"),
-        (LAYER_MPA, 0, 0x05) => ("", "the end that sent the Terminate failed in itself at startup"),
         (LAYER_MPA, 0, 0x06) => ("too few Reads can be served at a time for ", "ORD: lower it"),
         (LAYER_MPA, 0, 0x07) => {
             ("no ready-to-receive message is common with ", "request: offer more kinds")
@@ -110,7 +122,9 @@ const fn text(layer: u8, error_type: u8, code: u8) -> Option<(&'static str, &'st
 /// [`EndReason`]: crate::verbs::cm::EndReason
 impl fmt::Display for Terminate {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        describe(self, "the other end's", f)
+        let names =
+            EndNames { whose: "the other end's", reporter: "the end that sent the Terminate" };
+        describe(self, names, f)
     }
 }
 
@@ -147,7 +161,9 @@ mod tests {
         ];
         for (layer, kind, codes) in codes {
             for &code in codes {
-                assert!(super::text(layer, kind, code).is_some(), "{layer}/{kind}/{code}");
+                let of_message = super::text(layer, kind, code).is_some();
+                let of_reporter = failure_text(layer, kind, code).is_some();
+                assert!(of_message != of_reporter, "{layer}/{kind}/{code}");
                 let words = Terminate::new(layer, kind, code).to_string();
                 assert!(!words.contains('\n') && words.len() < 180, "{words}");
             }

@@ -300,7 +300,8 @@ impl<R> Assembler<R> {
         })
     }
 
-    /// Clears everything. Buffered segments must have been released before.
+    /// Clears everything. Buffered segments must have been released before, and what the pool was
+    /// charged for.
     pub(in crate::tcp) fn reset(&mut self) {
         self.entries.clear();
         self.entries.shrink_to(SPARE_ENTRIES);
@@ -308,7 +309,8 @@ impl<R> Assembler<R> {
         self.ranges.clear();
         self.recent.clear();
         (self.stamp, self.reported) = (0, 0);
-        (self.segment_count, self.quota) = (0, Quota::default());
+        (self.segment_count, self.consumed_count) = (0, 0);
+        (self.quota, self.charge) = (Quota::default(), Charge::default());
     }
 
     /// Returns the range that contains `seq`.

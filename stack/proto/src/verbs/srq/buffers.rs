@@ -131,7 +131,7 @@ impl State {
         usize::try_from(self.posted - self.rq.taken()).unwrap_or(usize::MAX)
     }
 
-    pub(super) fn free_slots(&mut self) -> usize {
+    pub(super) fn free_slots(&self) -> usize {
         self.rq.count_max() - self.len()
     }
 
