@@ -1,6 +1,8 @@
 //! Turns of the connections to transmit: those that await a frame, then the ready ones, in
 //! round-robin order.
 
+use std::collections::VecDeque;
+
 use super::BURST_LEN;
 use super::tx::{TX_QUANTUM_SEGMENTS, TxResult};
 use crate::cm::connection::Connection;
@@ -79,7 +81,8 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
     }
 
     /// Serves the ready connections. If frames for retransmissions or ACKs ran out, the next pass
-    /// begins with the first connection that was starved.
+    /// begins with the first connection that was starved; if nothing was sent before it, with those
+    /// that this pass has not visited. Those come first, too, if the pass has ended early.
     #[inline(always)]
     fn serve_ready(&mut self, now: Instant, sent_max: u64) -> bool {
         let mut worked = false;
@@ -106,14 +109,11 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
             };
             worked |= result.has_sent();
             if let TxResult::Again { starved: true, .. } = result {
-                starved.get_or_insert(id);
+                starved.get_or_insert((id, worked));
             }
         }
-        let ready = &mut self.cx.schedule.ready;
-        if let Some(first) = starved.filter(|_| count <= VISITS_MAX)
-            && let Some(at) = ready.iter().position(|&id| id == first)
-        {
-            ready.rotate_left(at);
+        if let Some((first, _)) = starved.filter(|&(_, sent)| sent || count <= VISITS_MAX) {
+            begin_with(&mut self.cx.schedule.ready, first, count.saturating_sub(VISITS_MAX));
         }
         worked
     }
@@ -149,5 +149,40 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
             conn.arm_timer(&mut cx.schedule);
         }
         Some(result)
+    }
+}
+
+/// Begins the next turn of the ready connections with `first`. It was visited: it comes after
+/// `unvisited` others.
+#[cold]
+fn begin_with(ready: &mut VecDeque<ConnId>, first: ConnId, unvisited: usize) {
+    let mut visited = ready.range(unvisited.min(ready.len())..);
+    if let Some(at) = visited.position(|&id| id == first) {
+        ready.rotate_left(unvisited + at);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Each pass visits some of the connections, and has a frame for the first alone.
+    #[test]
+    fn connections_that_find_no_frame_take_turns() {
+        const VISITS: usize = 5;
+        for count in [1, 3, 5, 6, 9, 10, 11, 15, 40] {
+            let all = (0..count).map(|index| ConnId { index, generation: 0 });
+            let mut ready: VecDeque<_> = all.clone().collect();
+            let mut served = Vec::new();
+            for _ in 0..2 * count {
+                let visits = ready.len().min(VISITS);
+                let unvisited = ready.len() - visits;
+                served.push(ready[0]);
+                ready.rotate_left(visits);
+                let starved = ready[(unvisited + 1) % ready.len()];
+                begin_with(&mut ready, starved, unvisited);
+            }
+            assert!(served.iter().copied().eq(all.clone().chain(all)), "{served:?}");
+        }
     }
 }
