@@ -1,8 +1,10 @@
 //! Cooperative tasks: one thread runs client and server, or two threads run one each.
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::thread::{self, Scope, ScopedJoinHandle};
 use std::time::Duration;
 
+use anyhow::Context as _;
 use core_affinity::CoreId;
 
 use crate::stop;
@@ -96,6 +98,16 @@ fn counted(count: usize, noun: &str) -> String {
     format!("{count} {noun}{}", if count == 1 { "" } else { "s" })
 }
 
+/// Pins the calling thread to a core that was asked for.
+///
+/// # Errors
+/// If the core is not available.
+pub fn pin_checked(core: usize) -> anyhow::Result<()> {
+    check_cores(&[core], &available_cores())?;
+    pin(core);
+    Ok(())
+}
+
 fn check_cores(cores: &[usize], available: &[usize]) -> anyhow::Result<()> {
     for core in cores {
         anyhow::ensure!(
@@ -142,7 +154,7 @@ impl IdleBackoff {
             return;
         }
         if let Some(duration) = self.sleep_time() {
-            std::thread::sleep(duration);
+            thread::sleep(duration);
         }
         self.count = self.count.saturating_add(1);
     }
@@ -180,10 +192,10 @@ where
         CorePlacement::OneCore(core) => run_on_cores(&mut [Pair::new(a, b)], &[core]),
         CorePlacement::TwoCores(a_core, b_core) => {
             let group = Group::new(2);
-            std::thread::scope(|scope| {
-                let b_thread = scope.spawn(|| run_pinned(b, b_core, &group));
-                let a_thread = scope.spawn(|| run_pinned(a, a_core, &group));
-                let results = [join(a_thread), join(b_thread)];
+            thread::scope(|scope| {
+                let b_thread = group.spawn(scope, || run_pinned(b, b_core, &group));
+                let a_thread = group.spawn(scope, || run_pinned(a, a_core, &group));
+                let results = [a_thread, b_thread].map(|thread| thread.and_then(join));
                 results.into_iter().collect()
             })
         }
@@ -199,13 +211,13 @@ where
 pub fn run_on_cores<T: Task + Send>(tasks: &mut [T], cores: &[usize]) -> anyhow::Result<()> {
     assert_eq!(tasks.len(), cores.len(), "a core for each task");
     let group = &Group::new(tasks.len());
-    std::thread::scope(|scope| {
+    thread::scope(|scope| {
         let threads: Vec<_> = tasks
             .iter_mut()
             .zip(cores)
-            .map(|(task, &core)| scope.spawn(move || run_pinned(task, core, group)))
+            .map(|(task, &core)| group.spawn(scope, move || run_pinned(task, core, group)))
             .collect();
-        let results: Vec<_> = threads.into_iter().map(join).collect();
+        let results: Vec<_> = threads.into_iter().map(|thread| thread.and_then(join)).collect();
         results.into_iter().collect()
     })
 }
@@ -280,6 +292,20 @@ impl Group {
     const fn new(tasks: usize) -> Self {
         Self { running: AtomicUsize::new(tasks), stop: AtomicBool::new(false) }
     }
+
+    /// Starts the thread of a task. Stops the group if there can be none: the others would wait for
+    /// this task for ever.
+    fn spawn<'scope>(
+        &self,
+        scope: &'scope Scope<'scope, '_>,
+        work: impl FnOnce() -> anyhow::Result<()> + Send + 'scope,
+    ) -> anyhow::Result<ScopedJoinHandle<'scope, anyhow::Result<()>>> {
+        let started = thread::Builder::new().spawn_scoped(scope, work);
+        if started.is_err() {
+            self.stop.store(true, Ordering::Relaxed);
+        }
+        started.context("no thread can be started (raise ulimit -u, or the container's limit)")
+    }
 }
 
 /// Runs one task until all of its group are finished or another one has failed.
@@ -317,13 +343,13 @@ struct StopOnPanic<'a>(&'a Group);
 
 impl Drop for StopOnPanic<'_> {
     fn drop(&mut self) {
-        if std::thread::panicking() {
+        if thread::panicking() {
             self.0.stop.store(true, Ordering::Relaxed);
         }
     }
 }
 
-fn join(thread: std::thread::ScopedJoinHandle<'_, anyhow::Result<()>>) -> anyhow::Result<()> {
+fn join(thread: ScopedJoinHandle<'_, anyhow::Result<()>>) -> anyhow::Result<()> {
     thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
 }
 

@@ -361,7 +361,9 @@ fn choose_memory(config: &EalConfig) -> Result<Memory, Error> {
     match config.hugepages {
         Hugepages::Never => Ok(Memory::Ordinary),
         Hugepages::Auto | Hugepages::Always
-            if eal_needs::has_hugepage_sizes() && can_map_hugepages(config.memory_mib) =>
+            if eal_needs::has_hugepage_sizes()
+                && eal_needs::tells_numa_nodes()
+                && can_map_hugepages(config.memory_mib) =>
         {
             Ok(Memory::Hugepages)
         }

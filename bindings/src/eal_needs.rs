@@ -4,6 +4,7 @@
 use core::fmt;
 use std::ffi::CString;
 use std::fs::File;
+use std::io;
 use std::os::unix::ffi::OsStringExt;
 use std::path::{Path, PathBuf};
 
@@ -21,6 +22,8 @@ pub enum EalNeed {
     RuntimeFolder,
     /// EAL opens files, sockets and event descriptors.
     Descriptors,
+    /// EAL and its drivers allocate memory; the process aborts where there is none.
+    Data,
 }
 
 impl fmt::Display for EalNeed {
@@ -46,12 +49,20 @@ impl fmt::Display for EalNeed {
                 "the process may open fewer than {DESCRIPTORS_MIN} more files (raise it with \
                  ulimit -n)"
             ),
+            Self::Data => write!(
+                f,
+                "the process may have less than {DATA_MIN_MIB} MiB of data (raise it with ulimit \
+                 -d)"
+            ),
         }
     }
 }
 
 /// Descriptors that EAL and the first port open, about.
 const DESCRIPTORS_MIN: usize = 24;
+
+/// MiB of private memory that EAL and the first port need, about.
+const DATA_MIN_MIB: libc::rlim_t = 96;
 
 /// Checks the needs of EAL, started on this processor.
 pub(crate) fn check(cpu: usize) -> Result<(), EalNeed> {
@@ -62,6 +73,9 @@ pub(crate) fn check(cpu: usize) -> Result<(), EalNeed> {
     if !can_open() {
         return Err(EalNeed::Descriptors);
     }
+    if limit(libc::RLIMIT_DATA) < DATA_MIN_MIB << 20 {
+        return Err(EalNeed::Data);
+    }
     if !tells_hugepage_size(&std::fs::read_to_string("/proc/meminfo").unwrap_or_default()) {
         return Err(EalNeed::Meminfo);
     }
@@ -69,7 +83,32 @@ pub(crate) fn check(cpu: usize) -> Result<(), EalNeed> {
     if !Path::new(&core).exists() {
         return Err(EalNeed::Sysfs);
     }
-    if can_create_in(&runtime_parent()) { Ok(()) } else { Err(EalNeed::RuntimeFolder) }
+    check_writable(&runtime_parent()).map_err(|_| EalNeed::RuntimeFolder)
+}
+
+/// Returns a soft limit of this process; `RLIM_INFINITY` if it has none.
+fn limit(resource: libc::__rlimit_resource_t) -> libc::rlim_t {
+    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    // SAFETY: writes to the structure.
+    match unsafe { libc::getrlimit(resource, &raw mut limit) } {
+        0 => limit.rlim_cur,
+        _ => libc::RLIM_INFINITY,
+    }
+}
+
+/// Returns the options of `ulimit` for the limits of this process that may have kept EAL from
+/// starting, each with a blank before it. `of_threads`: it could not start a thread.
+pub(crate) fn limits_in_the_way(of_threads: bool) -> String {
+    let memory = [
+        (libc::RLIMIT_AS, " -v"),
+        (libc::RLIMIT_DATA, " -d"),
+        // Memory is in files that have no name.
+        (libc::RLIMIT_FSIZE, " -f"),
+    ];
+    let threads = [(libc::RLIMIT_NPROC, " -u")];
+    let limits = if of_threads { &threads[..] } else { &memory };
+    let finite = limits.iter().filter(|(resource, _)| limit(*resource) != libc::RLIM_INFINITY);
+    finite.map(|(_, option)| *option).collect()
 }
 
 /// True if as many descriptors are left as EAL needs.
@@ -106,11 +145,33 @@ fn runtime_parent() -> PathBuf {
     if own.is_dir() { own } else { parent }
 }
 
-/// True if this process may create files in a folder.
-fn can_create_in(folder: &Path) -> bool {
-    let Ok(path) = CString::new(folder.as_os_str().to_owned().into_vec()) else { return false };
+/// Checks that this process may create files in a folder.
+///
+/// # Errors
+/// The reason why not.
+pub fn check_writable(folder: &Path) -> io::Result<()> {
+    let path = CString::new(folder.as_os_str().to_owned().into_vec())?;
     // SAFETY: a string.
-    unsafe { libc::access(path.as_ptr(), libc::W_OK | libc::X_OK) == 0 }
+    match unsafe { libc::access(path.as_ptr(), libc::W_OK | libc::X_OK) } {
+        0 => Ok(()),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
+/// True if EAL can learn on which NUMA node a page lies, or need not. A page whose node is not told
+/// is no memory to it, so that none would be left. The filters of system calls of container
+/// runtimes refuse that without CAP_SYS_NICE.
+pub(crate) fn tells_numa_nodes() -> bool {
+    /// `MPOL_F_NODE | MPOL_F_ADDR` (linux/mempolicy.h): the node of an address.
+    const NODE_OF_ADDRESS: libc::c_ulong = 3;
+    let mut node: libc::c_int = 0;
+    let at = core::ptr::from_mut(&mut node);
+    let none = core::ptr::null_mut::<libc::c_ulong>();
+    // SAFETY: the call writes `node`, whose address it looks up, and no mask of nodes.
+    let status =
+        unsafe { libc::syscall(libc::SYS_get_mempolicy, at, none, 0_usize, at, NODE_OF_ADDRESS) };
+    // Without NUMA in the kernel EAL asks for no nodes.
+    status == 0 || io::Error::last_os_error().raw_os_error() == Some(libc::ENOSYS)
 }
 
 #[cfg(test)]
@@ -119,9 +180,10 @@ mod tests {
 
     #[test]
     fn folder_that_is_absent_or_read_only_is_refused() {
-        assert!(can_create_in(Path::new("/tmp")));
-        assert!(!can_create_in(Path::new("/proc/self/absent")));
-        assert!(!can_create_in(Path::new("/sys/devices/absent")));
+        assert!(check_writable(Path::new("/tmp")).is_ok());
+        for folder in ["/proc/self/absent", "/sys/devices/absent"] {
+            assert!(check_writable(Path::new(folder)).is_err(), "{folder}");
+        }
     }
 
     #[test]
@@ -158,6 +220,7 @@ mod tests {
             EalNeed::Meminfo,
             EalNeed::RuntimeFolder,
             EalNeed::Descriptors,
+            EalNeed::Data,
         ] {
             let text = need.to_string();
             assert!(text.ends_with(')') && text.contains(" (") && !text.contains('\n'), "{text}");

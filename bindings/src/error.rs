@@ -3,6 +3,7 @@
 use core::fmt;
 use std::sync::OnceLock;
 
+use crate::eal_needs;
 pub use crate::eal_needs::EalNeed;
 
 /// Error number of the operating system, positive.
@@ -113,15 +114,19 @@ impl fmt::Display for Error {
         match self {
             Self::EalInit(errno) => {
                 write!(f, "DPDK's environment did not start: ")?;
-                match EAL_REASON.get() {
-                    Some(reason) => write!(f, "{reason}")?,
-                    None => write!(f, "{errno}")?,
+                let reason = EAL_REASON.get().map_or("", String::as_str);
+                match reason {
+                    "" => write!(f, "{errno}")?,
+                    reason => write!(f, "{reason}")?,
                 }
-                write!(
-                    f,
-                    " (EAL's argument --log-level=debug makes it say more; it starts once in a \
-                     process)"
-                )
+                match eal_needs::limits_in_the_way(errno.0 == libc::EAGAIN).as_str() {
+                    "" => write!(
+                        f,
+                        " (EAL's argument --log-level=debug makes it say more; it starts once in \
+                         a process)"
+                    ),
+                    limits => write!(f, " (raise the limits: ulimit{limits})"),
+                }
             }
             Self::EalNeeds(need) => write!(f, "DPDK's environment cannot start: {need}"),
             Self::EalArgumentsDiffer => write!(

@@ -44,6 +44,7 @@ pub mod thread;
 mod vhost_state;
 
 pub use eal::{Eal, EalConfig, Hugepages, LogLevel, Memory};
+pub use eal_needs::check_writable;
 pub use error::{Errno, Error};
 pub use fork::is_child;
 pub use host_port::{HostPort, HostPortSetup, HostRxPool};

@@ -147,6 +147,12 @@ impl Interface {
         Ok(Self { index, socket: ioctl_socket()?, taps: taps_named(&name) })
     }
 
+    /// True if this process has it open as a tap.
+    #[must_use]
+    pub const fn is_tap(&self) -> bool {
+        !self.taps.is_empty()
+    }
+
     /// Returns its state now: two system calls, which wait for nothing.
     ///
     /// # Errors

@@ -40,7 +40,9 @@ impl LinkWatch {
         let links = ports.iter().enumerate();
         let links = links.filter_map(|(index, port)| {
             let mut link = port.link()?;
-            Some((index, link.is_up(), link))
+            let is_up = link.is_up();
+            link.log_start(is_up);
+            Some((index, is_up, link))
         });
         let links: Vec<_> = links.collect();
         let state = State { stop: AtomicBool::new(false), gone: AtomicUsize::new(NONE) };

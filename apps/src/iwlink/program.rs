@@ -12,7 +12,7 @@ use crate::iwlink::options::Options;
 use crate::iwlink::report;
 use crate::output;
 use crate::output_file::OutputFile;
-use crate::run_loop::pin;
+use crate::run_loop::pin_checked;
 use crate::stop::was_interrupted;
 
 /// Transmit queue length per port, in frames.
@@ -31,7 +31,7 @@ pub fn program(options: &Options) -> anyhow::Result<()> {
     let frames = options.frames(&link_faults);
     let json = options.json.as_deref().map(OutputFile::open).transpose()?;
     if let Some(core) = options.core {
-        pin(core);
+        pin_checked(core)?;
     }
     let open = |name: &str, spec| -> anyhow::Result<RawPort> {
         // A window of one byte counts as one frame.

@@ -308,7 +308,7 @@ impl ServerSession {
         );
         let lens = region_lens(&hello, false)?;
         let (context, provide) = (self.session.end.context.clone(), self.allocate_regions);
-        let error_text = "no thread for the memory of a session";
+        let error_text = "no thread can be started for the memory (raise ulimit -u)";
         let thread = std::thread::Builder::new().name("iwperf-memory".to_owned());
         self.allocation = Some(thread.spawn(move || provide(&context, lens)).context(error_text)?);
         self.session.hello = hello;

@@ -5,6 +5,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
+use nix::libc;
 use nix::unistd::geteuid;
 
 use crate::one_at_a_time;
@@ -15,7 +16,7 @@ const LARGE: &str = "iwperf loop write-bw -n 20 -s 1M --verify --timeout 60";
 /// Shell commands before the program, and part of its only line of error, if it fails.
 type Row = (&'static str, Option<&'static str>);
 
-const ROWS: [Row; 38] = [
+const ROWS: [Row; 40] = [
     // File systems that are not mounted, or hide what EAL looks for.
     ("umount -l /sys", Some("(mount sysfs at /sys)")),
     ("mount -t tmpfs none /sys/devices/system/cpu", Some("(mount sysfs at /sys)")),
@@ -48,9 +49,11 @@ const ROWS: [Row; 38] = [
     // Limits and rights.
     ("ulimit -n 20", Some("(raise it with ulimit -n)")),
     ("ulimit -n 48", None),
-    ("ulimit -v 500000", Some("DPDK's environment did not start")),
-    ("ulimit -d 10000", Some("DPDK's environment did not start")),
-    ("ulimit -f 0", Some("DPDK's environment did not start")),
+    ("ulimit -v 500000", Some("(raise the limits: ulimit -v)")),
+    ("ulimit -d 10000", Some("MiB of data (raise it with ulimit -d)")),
+    ("ulimit -d 50000", Some("MiB of data (raise it with ulimit -d)")),
+    ("ulimit -v 500000 -f 1000", Some("(raise the limits: ulimit -v -f)")),
+    ("ulimit -f 0", Some("(raise the limits: ulimit -f)")),
     ("ulimit -l 0", None),
     ("ulimit -s 128", None),
     ("taskset -p -c 0 $$ > /dev/null", None),
@@ -105,6 +108,96 @@ fn programs_work_or_name_what_the_system_lacks() {
     let complaints = ROWS.iter().filter_map(|(before, error)| complaint(before, RING, *error));
     let complaints: Vec<_> = complaints.collect();
     assert!(complaints.is_empty(), "{} rows:\n{}", complaints.len(), complaints.join("\n"));
+}
+
+/// Threads are limited for each user, or by a control group: no panic, and no task that waits for
+/// ever for one that was not started.
+#[test]
+fn programs_work_with_few_threads_or_name_the_limit() {
+    /// A user without other processes.
+    const USER: &str = "--reuid 61234 --regid 61234 --clear-groups";
+    if !is_root() {
+        return;
+    }
+    let _lock = one_at_a_time();
+    let mut complaints = Vec::new();
+    for threads in 1..=8 {
+        let before = format!("exec setpriv --no-new-privs {USER} prlimit --nproc={threads}");
+        for program in [RING, LARGE] {
+            if complaint(&before, program, None).is_some() {
+                complaints.extend(complaint(&before, program, Some("ulimit -u")));
+            }
+        }
+    }
+    assert!(complaints.is_empty(), "{}", complaints.join("\n"));
+}
+
+/// Returns the command before a program that may not use these system calls, as under the filter of
+/// a container runtime.
+fn refusing(calls: &[libc::c_long]) -> String {
+    // The number is loaded and compared with each; the last instruction permits the rest.
+    let mut filter = vec![(0x20, 0, 0, 0)];
+    for call in calls {
+        filter.push((0x15, 0, 1, *call));
+        filter.push((0x06, 0, 0, 0x0005_0000 | libc::c_long::from(libc::EPERM)));
+    }
+    filter.push((0x06, 0, 0, 0x7FFF_0000));
+    let words = filter.iter().map(|(code, yes, no, value)| format!("{code},{yes},{no},{value}"));
+    let words = words.collect::<Vec<_>>().join(",");
+    let (prctl, count) = (libc::SYS_prctl, filter.len());
+    format!(
+        "exec perl -e '$filter = pack(\"(SCCL)*\", {words}); \
+         $program = pack(\"Sx6P\", {count}, $filter); \
+         syscall({prctl}, 38, 1, 0, 0, 0); syscall({prctl}, 22, 2, $program) == 0 or die; \
+         exec @ARGV'"
+    )
+}
+
+/// Docker's profile has most of these without CAP_SYS_ADMIN and CAP_SYS_NICE. `get_mempolicy` made
+/// EAL find no memory in hugepages.
+#[test]
+fn programs_work_under_a_filter_of_system_calls() {
+    let calls = [
+        &[libc::SYS_get_mempolicy][..],
+        &[libc::SYS_get_mempolicy, libc::SYS_set_mempolicy],
+        &[libc::SYS_mbind, libc::SYS_move_pages],
+        &[libc::SYS_bpf, libc::SYS_perf_event_open, libc::SYS_userfaultfd, libc::SYS_keyctl],
+        &[libc::SYS_mlock, libc::SYS_mlockall, libc::SYS_sched_setscheduler],
+        &[libc::SYS_membarrier, libc::SYS_ptrace, libc::SYS_io_uring_setup],
+    ];
+    let all = calls.concat();
+    let _lock = one_at_a_time();
+    let rows = calls
+        .into_iter()
+        .chain([&all[..]])
+        .flat_map(|calls| [RING, LARGE].map(|program| complaint(&refusing(calls), program, None)));
+    let complaints: Vec<_> = rows.flatten().collect();
+    assert!(complaints.is_empty(), "{}", complaints.join("\n"));
+}
+
+/// An interface that is down when a program starts: it is named, once, and the program waits.
+#[test]
+fn interface_that_is_down_at_the_start_is_named() {
+    if !is_root() {
+        return;
+    }
+    let _lock = one_at_a_time();
+    for program in [
+        "iwping server -P --dev af_packet:fwv0 --ip 198.18.7.1/24",
+        "iwlink --left memif:$PWD/sock,server --right af_packet:fwv0",
+    ] {
+        let before = "ip link add fwv0 type veth peer name fwv1; trap : TERM";
+        let wait = "for i in $(seq 600); do grep -q down err && break; sleep 0.1; done";
+        let script = format!(
+            "exec unshare -n sh -c '{before}; {program} 2> err & {wait}; sleep 1; kill $!; \
+             wait $!; code=$?; cat err >&2; exit $code'"
+        );
+        let output = run(&script, "");
+        let stderr = String::from_utf8_lossy(&output.stderr).into_owned();
+        let expected = "af_packet:fwv0: the link is down: set up the interface";
+        let is_right = stderr.lines().count() == 1 && stderr.contains(expected);
+        assert!(is_right && output.status.success(), "{program}: {:?}: {stderr}", output.status);
+    }
 }
 
 /// A control group with limits on hugepages, removed on drop.

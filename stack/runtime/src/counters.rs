@@ -72,6 +72,9 @@ pub trait PortLink: Send {
         false
     }
 
+    /// Called with the first state, for logs.
+    fn on_start(&mut self, _is_up: bool) {}
+
     /// Called when the state has changed, for logs.
     fn on_change(&mut self, _is_up: bool) {}
 }
@@ -170,6 +173,10 @@ impl PortLink for DpdkLink {
 
     fn joins_process(&self) -> bool {
         Self::joins_process(self)
+    }
+
+    fn on_start(&mut self, is_up: bool) {
+        self.log_start(is_up);
     }
 
     fn on_change(&mut self, is_up: bool) {

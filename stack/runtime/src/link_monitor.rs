@@ -61,6 +61,7 @@ pub(crate) fn start(
     let state = LinkState(Arc::new(seen));
     let Some(mut link) = link else { return Ok((state, None)) };
     let is_up = link.is_up();
+    link.on_start(is_up);
     state.set(&*link, is_up);
     let (events, seen) = (Arc::clone(events), state.clone());
     let thread = ContextThread::start("ferrowarp-link".into(), move |stop| {

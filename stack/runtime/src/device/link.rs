@@ -128,6 +128,17 @@ impl DpdkLink {
         self.port.report_removal();
     }
 
+    /// Logs the state at the start: an interface that is down then may stay so for ever. A tap has
+    /// just been created, and is set up next.
+    pub fn log_start(&mut self, is_up: bool) {
+        let Some(interface) = &self.interface else { return };
+        if !is_up && !interface.is_tap() {
+            let name = &self.name;
+            tracing::warn!("{name}: the link is down: set up the interface and its other end");
+            self.has_warned = true;
+        }
+    }
+
     /// Logs a change of the state, except the end of the interface.
     pub fn log_change(&mut self, is_up: bool) {
         let (name, state) = (&self.name, if is_up { "up" } else { "down" });

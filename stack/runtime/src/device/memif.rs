@@ -7,7 +7,9 @@ use dpdk_sys::{Port, ring_refusal_count};
 
 use crate::device::error::DeviceError;
 use crate::device::port::DpdkDevice;
-use crate::device::socket::{SocketState, SocketType, check_folder, probe, remove_stale};
+use crate::device::socket::{
+    SocketState, SocketType, check_creatable, check_folder, probe, remove_stale,
+};
 use crate::device::spec::{DeviceSpec, MemifRole};
 
 /// Base 2 logarithm of the ring size, in frames per direction.
@@ -73,6 +75,9 @@ pub(super) fn attach(
     };
     if found == SocketState::Stale {
         remove_stale(socket).map_err(|source| DeviceError::Socket { device: device(), source })?;
+    }
+    if role == MemifRole::Server {
+        check_creatable(spec, socket)?;
     }
     let name = if role == MemifRole::Server { "server" } else { "client" };
     let (path, is_abstract) = match socket.strip_prefix('@') {

@@ -40,6 +40,20 @@ pub(super) fn check_folder(spec: &DeviceSpec, path: &str) -> Result<(), DeviceEr
     }
 }
 
+/// Fails if this process may not create a socket file, of which drivers tell nothing.
+pub(super) fn check_creatable(spec: &DeviceSpec, path: &str) -> Result<(), DeviceError> {
+    if path.starts_with('@') {
+        return Ok(());
+    }
+    let folder = Path::new(path).parent().filter(|folder| *folder != Path::new(""));
+    let folder = folder.unwrap_or(Path::new("."));
+    dpdk_sys::check_writable(folder).map_err(|error| {
+        let text = format!("none can be created in {}: {error}", folder.display());
+        let source = io::Error::new(error.kind(), format!("{text} (choose another folder)"));
+        DeviceError::Socket { device: spec.to_string(), source }
+    })
+}
+
 /// Returns the state of a socket. Its server does not notice: a connection of another type than the
 /// server's is refused by the kernel (EPROTOTYPE), and only if there is a server.
 pub(super) fn probe(path: &str, kind: SocketType) -> io::Result<SocketState> {

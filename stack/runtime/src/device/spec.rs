@@ -132,6 +132,11 @@ impl DeviceSpec {
     }
 }
 
+/// True for the options with which EAL prints its options and exits.
+fn is_help(word: &str) -> bool {
+    word == "-h" || word.len() > 3 && "--help".starts_with(word)
+}
+
 /// Returns bus, name and driver arguments of the device that EAL arguments name, if they name one
 /// device and nothing else.
 fn single_device(arguments: &str) -> Option<(Bus, &str, &str)> {
@@ -245,6 +250,9 @@ impl FromStr for DeviceSpec {
             Some(("port", rest)) if rest.contains(',') => HostPort::parse(rest).map(Self::HostPort),
             Some(("port", name)) => Ok(Self::Port { name: name.to_owned() }),
             Some(("eal", rest)) if rest.trim().is_empty() => Err("the arguments are missing"),
+            Some(("eal", rest)) if rest.split_whitespace().any(is_help) => {
+                Err("EAL's help ends the program: see DPDK's documentation")
+            }
             Some(("eal", rest)) => Ok(Self::Eal { arguments: rest.trim().to_owned() }),
             Some(_) => Err("unknown kind"),
         };
@@ -350,6 +358,8 @@ mod tests {
             ("port:a,queues=1-65535,mempool=b", "look like 2-3"),
             ("port:a,queues=x,mempool=b", "look like 2-3"),
             ("eal:  ", "arguments are missing"),
+            ("eal:-l 1 -h", "help ends the program"),
+            ("eal:--hel", "help ends the program"),
         ];
         for (text, reason) in table {
             let error = text.parse::<DeviceSpec>().unwrap_err().to_string();

@@ -46,6 +46,7 @@ pub(super) fn attach_back_end(
             return Err(DeviceError::SocketInUse { device: spec.to_string() });
         }
     }
+    socket::check_creatable(spec, path)?;
     plug(&format!("iface={path},queues={queues}"))
 }
 
