@@ -131,6 +131,7 @@ impl DeviceArgs {
     fn config(&self, addresses: Vec<InterfaceAddress>, demand: Demand) -> anyhow::Result<Config> {
         let device: DeviceSpec = self.dev.parse().map_err(|error| anyhow!("--dev: {error}"))?;
         let first = addresses.first().context("there is at least one address")?;
+        self.tcp.check()?;
         let mut config = Config::new(device, first.ip, first.prefix_len);
         config.addresses = addresses;
         config.routes = self.network.routes()?;

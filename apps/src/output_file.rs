@@ -110,6 +110,24 @@ impl OutputFile {
         self
     }
 
+    /// True if the bytes of both would end up in one place.
+    ///
+    /// # Errors
+    /// If a file cannot be examined.
+    pub fn is_same(&self, other: &Self) -> io::Result<bool> {
+        match (&self.kind, &other.kind) {
+            (Kind::Stdout, Kind::Stdout) => return Ok(true),
+            // Two files, until they get their names.
+            (Kind::Unnamed(mine), Kind::Unnamed(theirs)) => {
+                return Ok(name_of(mine)? == name_of(theirs)?);
+            }
+            _ => {}
+        }
+        let [mine, theirs] = [self.file.metadata()?, other.file.metadata()?];
+        let is_same = (mine.dev(), mine.ino()) == (theirs.dev(), theirs.ino());
+        Ok(is_same && !mine.file_type().is_char_device())
+    }
+
     /// Appends bytes to a new file.
     ///
     /// # Errors
@@ -124,7 +142,7 @@ impl OutputFile {
     /// # Errors
     /// If there is a file of this name by now.
     pub fn complete(mut self) -> anyhow::Result<()> {
-        self.give_name().with_context(|| cannot_write(&self.path))
+        self.give_name().map_err(io::Error::from).with_context(|| cannot_write(&self.path))
     }
 
     fn give_name(&mut self) -> nix::Result<()> {
@@ -179,6 +197,17 @@ impl Drop for OutputFile {
             let _ = std::fs::remove_file(name);
         }
     }
+}
+
+/// Returns the folder and the name of a file that need not exist.
+fn name_of(path: &Path) -> io::Result<PathBuf> {
+    let name = path.file_name().unwrap_or_default();
+    Ok(folder_of(path).canonicalize()?.join(name))
+}
+
+fn folder_of(path: &Path) -> &Path {
+    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
+    folder.unwrap_or(Path::new("."))
 }
 
 fn cannot_write(path: &Path) -> String {
@@ -244,10 +273,13 @@ fn target_of(path: &Path) -> PathBuf {
 
 /// Creates a new file; it never opens one that exists.
 fn create(name: PathBuf) -> io::Result<(File, Kind)> {
-    let folder = name.parent().filter(|folder| !folder.as_os_str().is_empty());
+    // `Path` does not see the slash, and the file would be refused when it gets its name.
+    if name.as_os_str().as_encoded_bytes().ends_with(b"/") {
+        return Err(Errno::EISDIR.into());
+    }
     let mut unnamed = OpenOptions::new();
     unnamed.write(true).custom_flags(OFlag::O_TMPFILE.bits());
-    match unnamed.open(folder.unwrap_or(Path::new("."))) {
+    match unnamed.open(folder_of(&name)) {
         Ok(file) if Path::new("/proc/self/fd").exists() => Ok((file, Kind::Unnamed(name))),
         _ => create_named(name),
     }

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use anyhow::ensure;
 use clap::{Args, ValueEnum};
 use ferrowarp::{CongestionControl, EcnMode, TcpSettings};
 
@@ -27,7 +28,8 @@ pub struct TcpArgs {
     /// Disables pacing: sends the window in bursts instead of spreading it over the round trip.
     #[arg(long, help_heading = "TCP")]
     pub no_pacing: bool,
-    /// Initial receive window in bytes, suffix K or M [default: 256K, auto-tuned up to 6M].
+    /// Initial receive window in bytes, suffix K or M [default: 256K, or --recv-window-max if
+    /// smaller].
     #[arg(long, value_name = "BYTES", value_parser = window, help_heading = "TCP")]
     pub recv_window: Option<u32>,
     /// Limit of receive window auto-tuning in bytes [default: 6M, or --recv-window if larger].
@@ -89,6 +91,20 @@ fn window(text: &str) -> Result<u32, String> {
 }
 
 impl TcpArgs {
+    /// Finds values that cannot work together.
+    ///
+    /// # Errors
+    /// One line that names a remedy.
+    pub fn check(&self) -> anyhow::Result<()> {
+        if let (Some(initial), Some(limit)) = (self.recv_window, self.recv_window_max) {
+            ensure!(
+                initial <= limit,
+                "--recv-window is above --recv-window-max: give at most as many bytes"
+            );
+        }
+        Ok(())
+    }
+
     /// Returns the TCP settings: the options given, and defaults.
     #[must_use]
     pub fn settings(&self) -> TcpSettings {
@@ -99,8 +115,8 @@ impl TcpArgs {
         };
         let congestion = self.congestion.unwrap_or(Congestion::Cubic);
         let usual = if congestion == Congestion::Dctcp { Ecn::Request } else { Ecn::Accept };
-        let recv_window = self.recv_window.unwrap_or(default.recv_window);
-        let recv_window_max = self.recv_window_max.unwrap_or(default.recv_window_max);
+        let limit = self.recv_window_max.unwrap_or(default.recv_window_max);
+        let recv_window = self.recv_window.unwrap_or(default.recv_window.min(limit));
         TcpSettings {
             congestion: match congestion {
                 Congestion::Cubic => CongestionControl::Cubic,
@@ -114,7 +130,7 @@ impl TcpArgs {
             },
             pacing: !self.no_pacing,
             recv_window,
-            recv_window_max: recv_window_max.max(recv_window),
+            recv_window_max: limit.max(recv_window),
             keepalive,
             keepalive_interval: keepalive
                 .map_or(default.keepalive_interval, |idle| idle.min(default.keepalive_interval)),
@@ -196,9 +212,18 @@ mod tests {
         assert_eq!(settings(line).unwrap(), expected);
         let dctcp = settings("--congestion dctcp --recv-window-max 1M").unwrap();
         assert_eq!((dctcp.congestion, dctcp.ecn), (CongestionControl::Dctcp, EcnMode::Request));
-        assert_eq!(dctcp.recv_window_max, 1 << 20);
+        assert_eq!((dctcp.recv_window, dctcp.recv_window_max), (256 << 10, 1 << 20));
+        let small = settings("--recv-window-max 64K").unwrap();
+        assert_eq!((small.recv_window, small.recv_window_max), (64 << 10, 64 << 10));
         let accepts = settings("--congestion dctcp --ecn accept").unwrap();
         assert_eq!(accepts.ecn, EcnMode::Accept);
+        let check = |line: &str| {
+            let words = ["x"].into_iter().chain(line.split_whitespace());
+            Line::try_parse_from(words).unwrap().tcp.check()
+        };
+        assert!(check("--recv-window 1M --recv-window-max 1M").is_ok());
+        let error = check("--recv-window 2M --recv-window-max 1M").unwrap_err();
+        assert!(error.to_string().contains("above --recv-window-max"), "{error}");
         for wrong in [
             "--keepalive on",
             "--congestion reno",

@@ -1,13 +1,15 @@
 //! The source: sends the file.
 
-use std::fs::File;
+use std::fs::OpenOptions;
 use std::io::{Cursor, Read};
 use std::net::SocketAddr;
+use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, bail, ensure};
 use ferrowarp::{Access, Context, Mr, Operation, PostError, SendWr, Wc};
+use nix::fcntl::OFlag;
 use sha2::{Digest as _, Sha256};
 
 use crate::copy::failure::{Failing, peer_error};
@@ -270,7 +272,10 @@ fn open_file(path: &Path) -> anyhow::Result<(Box<dyn Read + Send>, u64)> {
         is_file.then_some(meta.len()).ok_or_else(|| std::io::Error::other("not a regular file"))
     });
     let len = len.with_context(error_text)?;
-    let mut file = File::open(path).with_context(error_text)?;
+    // Some files of `/proc` are read when they have something to tell, which nobody would await.
+    let flags = OFlag::O_NONBLOCK | OFlag::O_NOCTTY;
+    let opened = OpenOptions::new().read(true).custom_flags(flags.bits()).open(path);
+    let mut file = opened.with_context(error_text)?;
     if len > SMALL_LEN {
         return Ok((Box::new(file), len));
     }

@@ -4,6 +4,7 @@ use std::net::SocketAddr;
 use std::path::Path;
 use std::time::SystemTime;
 
+use anyhow::ensure;
 use ferrowarp::Context;
 
 use crate::device::{Demand, DeviceArgs, checksum_kind};
@@ -95,6 +96,9 @@ fn run_and_report(
 ) -> anyhow::Result<()> {
     let json = open_output(args.json.as_deref())?;
     let hdr = open_output(args.hdr.as_deref())?;
+    if let (Some(json), Some(hdr)) = (&json, &hdr) {
+        ensure!(!json.is_same(hdr)?, "--json and --hdr are one file: give two");
+    }
     let mut figures = Figures::default();
     let mut outcome = work(&mut environment, &mut figures);
     let mut results = figures.results;

@@ -185,6 +185,7 @@ fn rows_of_report(command: &str, signals: &[Signal]) -> Vec<Row> {
         Row { changes: vec!["read"], ..row("cat fifo > read & ", "fifo") },
         fails("folder", "cannot write folder: choose another place: Is a directory"),
         fails("absent/new", "cannot write absent/new: choose another place: No such file"),
+        fails("absent/", "cannot write absent/: choose another place: Is a directory"),
         Row { signals: signals.to_vec(), ..fails("/dev/full", "No space left on device") },
     ]
 }
@@ -211,6 +212,7 @@ fn rows_of_copy() -> Vec<Row> {
         ),
         fails("loop small --out folder", "cannot write folder: choose another place"),
         fails("loop small --out absent/new", "cannot write absent/new: choose another place"),
+        fails("loop small --out absent/", "cannot write absent/: choose another place"),
         fails("loop small --out /dev/full", "cannot write /dev/full: choose another place"),
         fails("loop folder", "cannot read folder: not a regular file"),
         fails("loop fifo", "cannot read fifo: not a regular file"),
@@ -246,6 +248,32 @@ fn rows_of_slow_copies() -> Vec<Row> {
             ..interrupted
         },
     ]
+}
+
+/// Rows of options that contradict each other, or name what is not there.
+fn rows_of_contradictions() -> Vec<Row> {
+    let row = |code, script: &str, error| Row {
+        script: format!("exec {script}"),
+        code,
+        error: Some(error),
+        ..Row::default()
+    };
+    let files =
+        ["new --hdr new", "./new --hdr new", "old --hdr link", "- --hdr -", "hard --hdr old"];
+    let two_files = files.map(|files| {
+        row(1, &format!("iwperf loop write-lat -n 10 --json {files}"), "are one file: give two")
+    });
+    let no_core = "core 9999 cannot be used: choose from ";
+    let windows = "--recv-window is above --recv-window-max";
+    let mut rows = vec![
+        row(1, &format!("{LINK} --core 9999"), no_core),
+        row(1, "iwping loop --cores 9999", no_core),
+        row(2, "iwperf loop write-bw --recv-window 2M --recv-window-max 1M", windows),
+        row(2, "iwping loop --recv-window 2M --recv-window-max 1M", windows),
+        row(2, "iwping server --ip 198.18.0.1/24 --dev eal:--help", "help ends the program"),
+    ];
+    rows.extend(two_files);
+    rows
 }
 
 /// Rows of runs that are cut short, with files.
@@ -340,6 +368,7 @@ fn programs_end_as_a_shell_expects() {
     rows.extend(rows_of_report(&format!("{LINK} --json"), &end));
     rows.extend(rows_of_copy());
     rows.extend(rows_of_slow_copies());
+    rows.extend(rows_of_contradictions());
     rows.extend(rows_of_cut_runs());
     if geteuid().is_root() {
         rows.extend(rows_of_file_systems());
