@@ -81,9 +81,10 @@ impl FpduPool {
     }
 
     /// True if at least half of the limit is in use: the rest is for streams that make progress.
+    /// Buffers of the smallest class do not count.
     #[must_use]
     pub const fn is_under_pressure(&self) -> bool {
-        self.bytes_in_use >= self.bytes_max / 2
+        self.large_bytes_in_use >= self.bytes_max / 2
     }
 
     /// True if memory that counts against the limit was released since the last call.
@@ -253,6 +254,11 @@ mod tests {
     fn small_buffers_leave_the_limit_to_large_ones() {
         let mut pool = FpduPool::new(2 * SIZE_CLASSES[1]);
         let mut small: Vec<_> = (0..100).map(|_| alloc(&mut pool, 2, 1000).unwrap()).collect();
+        assert!(!pool.is_under_pressure());
+        let [first, second] = [1, 2].map(|peer| alloc_for(&mut pool, peer, 2, 3000).unwrap());
+        assert_eq!([first.capacity(), second.capacity()], [SIZE_CLASSES[1], SMALL_LEN]);
+        pool.release(1, first);
+        pool.release(2, second);
         let large = [1, 2].map(|peer| (peer, alloc_for(&mut pool, peer, 3000, 3000).unwrap()));
         assert!(!pool.try_reserve(0, &mut small[0], 3000, 3000, false));
         large.into_iter().for_each(|(peer, buffer)| pool.release(peer, buffer));

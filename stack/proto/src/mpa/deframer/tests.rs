@@ -78,7 +78,7 @@ fn bytes_are_refused_without_memory_and_accepted_later() {
 #[test]
 fn no_partial_fpdu_is_started_under_pressure_where_memory_is_scarce() {
     let mut pool = FpduPool::new(1);
-    let buffer = pool.alloc(0, 2000);
+    let buffer = pool.alloc(0, 20_000);
     assert!(pool.is_under_pressure());
     let mut deframer = Deframer::new(None);
     let mut next = |memory| {
