@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use ferrowarp_proto::ddp::memory::Access;
 use ferrowarp_proto::engine::PARTIAL_BYTES_MIN;
-use ferrowarp_proto::time::{MILLISECOND, SECOND};
+use ferrowarp_proto::time::{Instant, MILLISECOND, SECOND};
 use ferrowarp_proto::verbs::cm::{ConnParam, EndReason, Event};
 use ferrowarp_proto::verbs::qp::QpState;
 use ferrowarp_proto::verbs::wc::{QpId, WcStatus};
@@ -378,6 +378,52 @@ fn sacked_data_is_kept_while_there_is_no_memory_for_its_fpdu() {
         fx.settle();
         let usage = fx.engine.usage();
         assert_eq!((usage.ooo_frames, usage.ooo_bytes, usage.partial_bytes), (0, 0, 0));
+    }
+}
+
+/// Memory that is released in the middle of a pass is used in the next one, which is due at once.
+/// The release is not forgotten while other data takes the budget of several passes.
+#[test]
+fn released_memory_is_used_at_once() {
+    for is_budget_used_up in [false, true] {
+        let mut fx = Fixture::new(|config| config.partial_bytes_max = PARTIAL_BYTES_MIN);
+        let pieces = message(7);
+        let (sender, qp) = connect(&mut fx, 5000);
+        let receive = recv_wr(&fx, 7);
+        fx.engine.post_recv(qp, receive).unwrap();
+        for at in (1..pieces.len()).filter(|_| is_budget_used_up) {
+            let seq = sender.tcp.snd_nxt + u32::try_from(at).unwrap();
+            sender.send_segment(&fx, Flags::ACK, seq, &pieces[at..=at]);
+            if at % 32 == 0 {
+                fx.poll();
+            }
+        }
+        let stag = fx.arena.register(SHARED, SHARED_LEN, Access::ALL, PD);
+        let [mut first, mut held] = [1u8, 2].map(|at| {
+            let to = SHARED + u64::from(at) * 100_000;
+            Writer::new(&mut fx, 6000 + u16::from(at), stag, to, at, 40_000)
+        });
+        let end = first.stream.len();
+        first.send_to(&mut fx, end - 1);
+        assert_eq!(first.sent, end - 1);
+        send_first_segment_last(&mut fx, &mut held, 20);
+        assert!(fx.engine.usage().ooo_frames > 0);
+        fx.settle();
+        assert!(fx.engine.deadline().is_some_and(|at| at > fx.now));
+        // The first FPDU is complete, and in the same pass a thousand segments are contiguous.
+        if is_budget_used_up {
+            sender.send_segment(&fx, Flags::ACK, sender.tcp.snd_nxt, &pieces[..1]);
+        }
+        first.peer.send(&mut fx, &first.stream[end - 1..]);
+        expect_written(&fx, 1);
+        for _ in 0..6 {
+            let is_due = fx.engine.deadline() == Some(Instant::ZERO);
+            assert!(is_due || fx.engine.usage().ooo_frames == 0, "{is_budget_used_up}");
+            fx.poll();
+        }
+        let usage = fx.engine.usage();
+        assert_eq!((usage.ooo_frames, usage.ooo_bytes), (0, 0), "{is_budget_used_up}");
+        assert_eq!(fx.queues.poll(CQ).is_some(), is_budget_used_up);
     }
 }
 

@@ -261,7 +261,7 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
     /// `None` if no timer runs.
     #[must_use]
     pub fn deadline(&self) -> Option<Instant> {
-        let Context { schedule, verbs, net, .. } = &self.cx;
+        let Context { schedule, verbs, net, pools, .. } = &self.cx;
         if !schedule.ready.is_empty()
             || !schedule.awaiting_frame.is_empty()
             || verbs.has_overrun_cqs()
@@ -273,8 +273,9 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
             return Some(Instant::ZERO);
         }
         let resolve = (!schedule.unresolved.is_empty()).then_some(self.resolve_at);
-        let evict =
-            (!schedule.awaiting_partial_memory.is_empty()).then_some(self.evict_partials_at);
+        let evict = (!schedule.awaiting_partial_memory.is_empty()).then(|| {
+            if pools.fpdu.has_released() { Instant::ZERO } else { self.evict_partials_at }
+        });
         [schedule.wheel.next_deadline(), net.poll_timeout(self.is_lead()), resolve, evict]
             .into_iter()
             .flatten()

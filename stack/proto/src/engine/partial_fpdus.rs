@@ -35,6 +35,8 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
         for _ in 0..self.cx.schedule.awaiting_partial_memory.len() {
             let schedule = &mut self.cx.schedule;
             if schedule.ooo_budget == 0 {
+                // The next pass goes on.
+                self.cx.pools.fpdu.keep_released();
                 break;
             }
             let Some(id) = schedule.awaiting_partial_memory.pop_front() else { break };

@@ -87,9 +87,20 @@ impl FpduPool {
         self.large_bytes_in_use >= self.bytes_max / 2
     }
 
-    /// True if memory that counts against the limit was released since the last call.
+    /// True if memory that counts against the limit was released since
+    /// [`FpduPool::take_released`].
+    pub const fn has_released(&self) -> bool {
+        self.has_released
+    }
+
+    /// As [`FpduPool::has_released`], and forgets it.
     pub const fn take_released(&mut self) -> bool {
         core::mem::replace(&mut self.has_released, false)
+    }
+
+    /// Remembers that released memory is left.
+    pub const fn keep_released(&mut self) {
+        self.has_released = true;
     }
 
     /// Allocates a temporary buffer of at least `len` bytes for a connection of this group of
