@@ -52,9 +52,10 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
         }
     }
 
-    /// Evicts partial FPDUs after bytes found no memory: ends the connections, oldest partial FPDU
-    /// first, that have kept more than the guaranteed minimum for longer than `partial_timeout_ns`.
-    /// A connection that only awaits the peer's Terminate does not await it any longer.
+    /// Evicts partial FPDUs after bytes found no memory: ends connections that have kept more than
+    /// the guaranteed minimum for longer than `partial_timeout_ns`. Of those that a step of the
+    /// scan finds, the ones with the oldest partial FPDU go first. A connection that only awaits
+    /// the peer's Terminate does not await it any longer.
     ///
     /// Cost: visits [`SCAN_STEP`] connections, and each at most ten times per second.
     #[cold]
