@@ -129,10 +129,29 @@ impl<R> OooPool<R> {
 
     /// Charges a connection for what it holds now, instead of what it was charged for.
     pub(super) fn charge(&mut self, charge: &mut Charge, holds: Quota, consumed: usize) {
-        self.consumed = self.consumed + CONSUMED_LEN * consumed - CONSUMED_LEN * charge.consumed;
+        if consumed != charge.consumed {
+            self.charge_consumed(charge.consumed, consumed);
+        }
         let peer = &mut self.by_peer[usize::from(charge.peer)];
         *peer = peer.exchange(charge.quota, holds);
         (charge.quota, charge.consumed) = (holds, consumed);
+    }
+
+    /// Charges `after` ranges of consumed bytes instead of `before`.
+    #[cold]
+    fn charge_consumed(&mut self, before: usize, after: usize) {
+        self.consumed = self.consumed + CONSUMED_LEN * after - CONSUMED_LEN * before;
+        self.fit_free_blocks(0);
+    }
+
+    /// Deallocates free blocks until there is room for `size` more bytes. False if there is not
+    /// enough of them.
+    fn fit_free_blocks(&mut self, size: usize) -> bool {
+        while self.allocated + self.consumed + size > self.bytes_max {
+            let Some(block) = self.free.iter_mut().find_map(Vec::pop) else { return false };
+            self.allocated -= block.len();
+        }
+        true
     }
 
     /// Returns the usage by a connection that holds `holds`, with that of its peer.
@@ -159,10 +178,9 @@ impl<R> OooPool<R> {
         let block = match self.free[class].pop() {
             Some(block) => block,
             None => {
-                // Free blocks of other sizes are deallocated to stay within the limit.
-                while self.allocated + self.consumed + size > self.bytes_max {
-                    let other = self.free.iter_mut().find_map(Vec::pop)?;
-                    self.allocated -= other.len();
+                // Of other sizes: there are none of this one.
+                if !self.fit_free_blocks(size) {
+                    return None;
                 }
                 self.allocated += size;
                 vec![0; size].into_boxed_slice()

@@ -107,6 +107,23 @@ fn connections_of_one_peer_leave_a_fifth_of_the_pool() {
     assert!(matches!(next, Some((OooSegment::Copy(_), 0))));
 }
 
+/// Free blocks, too, count against the limit for ranges of consumed bytes.
+#[test]
+fn free_blocks_make_room_for_consumed_ranges() {
+    let mut pool = OooPool::new(0, 64 * 1024, 1460);
+    fill(&mut pool, 200).into_iter().for_each(|segment| pool.release(segment));
+    let mut charge = Charge::none(7);
+    let mut count = 0;
+    while pool.admits_consumed(pool.share(charge, Quota { bytes: 64 * count, frames: 0 })) {
+        count += 1;
+        pool.charge(&mut charge, Quota { bytes: 64 * count, frames: 0 }, count);
+        assert!(pool.allocated + pool.consumed <= 64 * 1024, "{} {count}", pool.allocated);
+    }
+    assert!(count > 600, "{count}");
+    pool.charge(&mut charge, Quota::default(), 0);
+    assert_eq!(fill(&mut pool, 200).len(), 256);
+}
+
 #[test]
 fn segment_larger_than_any_block_keeps_its_frame() {
     let mut pool = OooPool::new(2, 1 << 20, 1460);
