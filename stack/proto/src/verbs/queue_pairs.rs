@@ -21,6 +21,8 @@ const FLUSHES_PER_PASS: usize = 256;
 const FLUSHES_PER_TURN: usize = 32;
 /// Full completion queues looked at in a pass.
 const FULL_CQS_PER_PASS: usize = 2;
+/// Slots visited in a pass, in search of the queue pairs that took most shared receive buffers.
+const TOP_TAKERS_PER_PASS: usize = 1024;
 
 /// Table of queue pairs, by slot index. The handle of a queue pair is its number: that of its slot,
 /// or one that was chosen for it, because several engines have the queue pairs of one application.
@@ -115,10 +117,6 @@ impl QueuePairs {
     pub(crate) fn by_id_mut(&mut self, qp: QpId) -> Option<&mut Qp> {
         let slot = self.slot(qp)?;
         self.qps.get_mut(slot)
-    }
-
-    pub(super) fn iter(&self) -> impl Iterator<Item = &Qp> {
-        self.qps.indices().filter_map(|index| self.qps.get(index))
     }
 
     /// Returns the number of slots ever used: all are below it.
@@ -244,12 +242,16 @@ impl QueuePairs {
 
     #[cold]
     fn end_pass_of_srqs<M, C>(&mut self, verbs: &mut Verbs<M, C>) {
+        let mut searched = TOP_TAKERS_PER_PASS;
         while let Some(srq) = verbs.last_used_srq() {
             if let Some(queue) = verbs.srqs.get_mut(srq)
                 && queue.has_lost_top_taker()
             {
-                let uses_it = |qp: &Qp| Some((qp.id, qp.srq.filter(|usage| usage.index() == srq)?));
-                queue.find_top_taker(self.iter().filter_map(uses_it));
+                let usage = |slot| {
+                    let qp = self.qps.get(u32::try_from(slot).ok()?)?;
+                    Some((qp.id, qp.srq.filter(|usage| usage.index() == srq)?))
+                };
+                queue.search_top_taker(self.qps.slot_count(), &mut searched, usage);
             }
             let Some(queue) = verbs.end_pass_of_srq() else { continue };
             queue.take_credits(|holder| {
@@ -277,10 +279,15 @@ impl QueuePairs {
 #[cfg(test)]
 mod tests {
     use std::rc::Rc;
+    use std::sync::Arc;
 
     use super::*;
     use crate::ddp::memory::{Access, MemoryFault};
+    use crate::ddp::recv_queue::recv_queue;
+    use crate::ddp::sgl::SgList;
     use crate::ddp::vec_memory::VecMemory;
+    use crate::verbs::cm::Event;
+    use crate::verbs::srq::SrqBuffers;
     use crate::verbs::wc::{CqId, Wc};
 
     struct NullCq;
@@ -289,6 +296,57 @@ mod tests {
         fn push(&mut self, _: CqId, _: Wc) -> bool {
             true
         }
+    }
+
+    /// The queue pair that took most buffers was destroyed: the next one is looked for over several
+    /// passes.
+    #[test]
+    fn next_top_taker_is_found_in_steps() {
+        const COUNT: u32 = 3000;
+        let arena = Rc::new(VecMemory::new(64));
+        let cq = CqId(0);
+        let init = QpInit { pd: 1, send_cq: cq, recv_cq: cq, max_send_wr: 1, max_recv_wr: 1 };
+        let mut verbs = Verbs::new(Rc::clone(&arena), NullCq, 4);
+        let mut engine = QueuePairs::new(COUNT as usize);
+        let (producer, rq, _) = recv_queue(64);
+        let buffers = Arc::new(SrqBuffers::with_producer(rq, Some(producer), 1));
+        let srq = verbs.create_srq(1, buffers, 0).unwrap();
+        let qps: Vec<_> = (0..COUNT)
+            .map(|_| {
+                let stream = arena.regions().new_stream_id();
+                let (requester, recv_queue) = (Requester::new(1), BufferQueue::new(1));
+                let qp = engine.create(None, stream, init, requester, recv_queue).unwrap();
+                engine.attach_srq(&mut verbs, qp, srq).unwrap();
+                qp
+            })
+            .collect();
+        for wr_id in 0..64 {
+            let wr = RecvWr { wr_id, sg_list: SgList::default() };
+            engine.post_srq_recv(&mut verbs, srq, wr).unwrap();
+        }
+        let take = |engine: &mut QueuePairs, verbs: &mut Verbs<_, _>, qp, count| {
+            for _ in 0..count {
+                let usage = engine.by_id_mut(qp).and_then(|qp| qp.srq.as_mut()).unwrap();
+                let queue = verbs.srq(srq).unwrap();
+                queue.pop().unwrap();
+                queue.commit(qp, usage);
+                verbs.on_srq_used(srq.index);
+            }
+            engine.end_srq_pass(verbs);
+            verbs.srq(srq).unwrap().has_lost_top_taker()
+        };
+        // Without a limit nothing is looked for.
+        take(&mut engine, &mut verbs, qps[1], 3);
+        engine.destroy(&mut verbs, qps[1]);
+        assert!(!verbs.srq(srq).unwrap().has_lost_top_taker());
+        verbs.arm_srq(srq, 49).unwrap();
+        take(&mut engine, &mut verbs, qps[0], 6);
+        take(&mut engine, &mut verbs, qps[2500], 4);
+        engine.destroy(&mut verbs, qps[0]);
+        let is_left = [(); 3].map(|()| take(&mut engine, &mut verbs, qps[2], 1));
+        assert_eq!(is_left, [true, true, false]);
+        let most = Some((qps[2500], 4));
+        assert_eq!(verbs.events.pop_front(), Some(Event::SrqLimit { srq, left: 48, most }));
     }
 
     // req-test: RDMAP-277

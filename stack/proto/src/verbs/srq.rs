@@ -47,9 +47,10 @@ pub(super) struct Srq {
     /// number; and how often the limit had been armed then.
     top_taker: Option<(QpId, u64)>,
     top_arm_count: u64,
-    /// That queue pair was destroyed. The next one is looked for when a buffer is taken: visiting
-    /// all at each destruction would make the end of many quadratic.
-    has_lost_top_taker: bool,
+    /// That queue pair was destroyed while the limit was armed: slot from which the search for the
+    /// next one continues at the end of a pass that took buffers. Visiting all at each destruction
+    /// would make the end of many quadratic.
+    search_from: Option<usize>,
     /// Number of queue pairs attached.
     pub(super) qp_count: usize,
 }
@@ -95,7 +96,7 @@ impl Srq {
             stash: VecDeque::with_capacity(BATCH_LEN),
             used: Vec::new(),
             top_taker: None,
-            has_lost_top_taker: false,
+            search_from: None,
             top_arm_count: 0,
             qp_count: 0,
         }
@@ -212,24 +213,35 @@ impl Srq {
         self.qp_count -= 1;
         if self.top_taker.is_some_and(|(taker, _)| taker == qp) {
             self.top_taker = None;
-            self.has_lost_top_taker = true;
             let mut buffers = self.buffers.lock();
+            self.search_from = buffers.is_armed().then_some(0);
             buffers.account(self.shard, [].into_iter(), self.top_arm_count, None);
         }
     }
 
-    /// True if [`Srq::find_top_taker`] is to be called before the end of the pass.
+    /// True if [`Srq::search_top_taker`] is to be called before the end of the pass.
     pub(super) const fn has_lost_top_taker(&self) -> bool {
-        self.has_lost_top_taker
+        self.search_from.is_some()
     }
 
-    /// Finds the queue pair that took most buffers, among `all` that use the queue.
-    pub(super) fn find_top_taker(&mut self, all: impl Iterator<Item = (QpId, SrqUsage)>) {
-        self.has_lost_top_taker = false;
-        self.top_taker = all
-            .map(|(qp, usage)| (qp, usage.taken_since_arm(self)))
-            .filter(|&(_, taken)| taken > 0)
-            .max_by_key(|&(_, taken)| taken);
+    /// Continues the search for the queue pair that took most buffers, among `slots` slots, each
+    /// with its `usage`. Visits at most `budget` slots, and takes them off it.
+    pub(super) fn search_top_taker(
+        &mut self,
+        slots: usize,
+        budget: &mut usize,
+        usage: impl Fn(usize) -> Option<(QpId, SrqUsage)>,
+    ) {
+        let Some(from) = self.search_from else { return };
+        let end = slots.min(from + *budget);
+        for (qp, usage) in (from..end).filter_map(usage) {
+            let taken = usage.taken_since_arm(self);
+            if taken > self.top_taker.map_or(0, |(_, most)| most) {
+                self.top_taker = Some((qp, taken));
+            }
+        }
+        *budget -= end.saturating_sub(from);
+        self.search_from = (end < slots).then_some(end);
     }
 }
 

@@ -135,6 +135,11 @@ impl State {
         self.rq.count_max() - self.len()
     }
 
+    /// True if a limit event may come.
+    pub(super) const fn is_armed(&self) -> bool {
+        self.limit > 0
+    }
+
     /// Adds a buffer; `false` if the queue is full, or the application posts itself.
     pub(super) fn post(&mut self, wr: &RecvWr) -> bool {
         self.publish_retired();
