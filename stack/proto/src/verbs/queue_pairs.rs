@@ -254,9 +254,9 @@ impl QueuePairs {
                 queue.search_top_taker(self.qps.slot_count(), &mut searched, usage);
             }
             let Some(queue) = verbs.end_pass_of_srq() else { continue };
-            queue.take_credits(|holder| {
+            queue.take_credits(|holder, count| {
                 if let Some(usage) = self.by_id_mut(holder).and_then(|qp| qp.srq.as_mut()) {
-                    usage.outstanding -= 1;
+                    usage.outstanding -= count;
                 }
             });
         }

@@ -112,14 +112,14 @@ impl Srq {
     }
 
     /// Passes the queue pairs of this engine whose buffers were replaced since the call before to
-    /// `credit`, once for each buffer.
-    pub(super) fn take_credits(&self, credit: impl FnMut(QpId)) {
+    /// `credit`, with the number of buffers.
+    pub(super) fn take_credits(&self, credit: impl FnMut(QpId, u32)) {
         self.buffers.lock().take_credits(self.shard, credit);
     }
 
     /// Returns the number of buffers that a queue pair has taken and that were not replaced.
     pub(super) fn outstanding(&self, qp: QpId, usage: SrqUsage) -> usize {
-        usage.outstanding as usize - self.buffers.lock().credits_of(self.shard, qp)
+        (usage.outstanding - self.buffers.lock().credits_of(self.shard, qp)) as usize
     }
 
     /// Limits each queue pair to `cap` buffers at a time; 0: no cap.
@@ -134,8 +134,9 @@ impl Srq {
             return false;
         }
         // Another engine may have seen the buffers that were posted in their place.
-        let credits = self.buffers.lock().take_credits_of(self.shard, qp);
-        usage.outstanding -= u32::try_from(credits).expect("as many as are outstanding at most");
+        let excess = u32::try_from(usage.outstanding as usize - cap).unwrap_or(u32::MAX);
+        let wanted = excess.saturating_add(1);
+        usage.outstanding -= self.buffers.lock().take_credits_of(self.shard, qp, wanted);
         usage.outstanding as usize >= cap
     }
 

@@ -32,7 +32,7 @@ impl CqId {
 
 /// Handle of a queue pair of an engine (verbs: `ibv_qp`). It is not reused for another queue pair
 /// within 2^32 creations in its slot.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct QpId {
     /// Slot index.
     pub index: u32,

@@ -2,7 +2,7 @@
 //! have the queue.
 
 use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use crate::ddp::recv_queue::{RqConsumer, RqProducer};
@@ -57,6 +57,8 @@ struct EngineAccount {
     stashed: usize,
     /// Queue pairs for whose buffers others were posted; one entry for each.
     credits: VecDeque<QpId>,
+    /// Older ones, by queue pair: they were counted to find those of another.
+    counted: BTreeMap<QpId, u32>,
     /// Queue pair that took most buffers since the limit was armed, and their number.
     top_taker: Option<(QpId, u64)>,
 }
@@ -154,11 +156,12 @@ impl State {
         self.rq.publish_retired(self.taken_len());
     }
 
-    /// Credits queue pairs with buffers posted and not credited yet, at most `max`: each replaces
-    /// the one that was taken first. A buffer that replaces none adds to the queue.
-    fn credit_posted(&mut self, max: usize) {
+    /// Credits queue pairs with buffers posted and not credited yet, at most
+    /// [`CREDITS_PER_PASS`]: each replaces the one that was taken first. A buffer that replaces
+    /// none adds to the queue.
+    fn credit_posted(&mut self) {
         let posted = self.rq.taken() + self.rq.len() as u64;
-        for _ in 0..max {
+        for _ in 0..CREDITS_PER_PASS {
             if self.posted == posted {
                 break;
             }
@@ -171,27 +174,52 @@ impl State {
         }
     }
 
-    /// Passes queue pairs of an engine that were credited to `credit`, once for each buffer, as
-    /// many as a pass may. The others keep their credits.
-    pub(super) fn take_credits(&mut self, engine: usize, credit: impl FnMut(QpId)) {
-        self.credit_posted(CREDITS_PER_PASS);
-        let credits = &mut self.engines[engine].credits;
-        credits.drain(..credits.len().min(CREDITS_PER_PASS)).for_each(credit);
+    /// Passes queue pairs of an engine that were credited to `credit`, with the number of buffers,
+    /// as many as a pass may. The others keep their credits.
+    pub(super) fn take_credits(&mut self, engine: usize, mut credit: impl FnMut(QpId, u32)) {
+        self.credit_posted();
+        let EngineAccount { credits, counted, .. } = &mut self.engines[engine];
+        let mut left = CREDITS_PER_PASS;
+        while left > 0
+            && let Some((qp, count)) = counted.pop_first()
+        {
+            credit(qp, count);
+            left -= 1;
+        }
+        credits.drain(..credits.len().min(left)).for_each(|qp| credit(qp, 1));
     }
 
     /// Returns the number of credits of one queue pair, which it keeps.
-    pub(super) fn credits_of(&mut self, engine: usize, qp: QpId) -> usize {
-        self.credit_posted(usize::MAX);
-        self.engines[engine].credits.iter().filter(|&&credited| credited == qp).count()
+    pub(super) fn credits_of(&mut self, engine: usize, qp: QpId) -> u32 {
+        let count = self.take_credits_of(engine, qp, u32::MAX);
+        if count > 0 {
+            self.engines[engine].counted.insert(qp, count);
+        }
+        count
     }
 
-    /// Removes the credits of one queue pair; returns their number.
-    pub(super) fn take_credits_of(&mut self, engine: usize, qp: QpId) -> usize {
-        self.credit_posted(usize::MAX);
-        let credits = &mut self.engines[engine].credits;
-        let before = credits.len();
-        credits.retain(|&credited| credited != qp);
-        before - credits.len()
+    /// Removes credits of one queue pair, all or at least `wanted`; returns their number.
+    ///
+    /// Cost: visits credits of others on the way, but each only once however often this is called:
+    /// they are counted by queue pair.
+    pub(super) fn take_credits_of(&mut self, engine: usize, qp: QpId, wanted: u32) -> u32 {
+        let mut count = self.engines[engine].counted.remove(&qp).unwrap_or(0);
+        while count < wanted {
+            let posted = self.posted;
+            self.credit_posted();
+            let EngineAccount { credits, counted, .. } = &mut self.engines[engine];
+            if credits.is_empty() && self.posted == posted {
+                break;
+            }
+            for credited in credits.drain(..credits.len().min(CREDITS_PER_PASS)) {
+                if credited == qp {
+                    count += 1;
+                } else {
+                    *counted.entry(credited).or_insert(0) += 1;
+                }
+            }
+        }
+        count
     }
 
     /// Moves up to `max` buffers to `out`, for an engine, oldest first: one alone if there are
@@ -202,7 +230,7 @@ impl State {
         max: usize,
         out: &mut VecDeque<UntaggedBuffer>,
     ) {
-        self.credit_posted(CREDITS_PER_PASS);
+        self.credit_posted();
         let available = self.returned.len() + self.credited_len();
         let is_scarce = self.engines.len() > 1 && available < max * self.engines.len();
         let count = available.min(if is_scarce { 1 } else { max });
@@ -276,7 +304,7 @@ mod tests {
 
     fn credits(state: &mut State, engine: usize) -> Vec<QpId> {
         let mut credits = Vec::new();
-        state.take_credits(engine, |qp| credits.push(qp));
+        state.take_credits(engine, |qp, count| credits.extend((0..count).map(|_| qp)));
         credits
     }
 
@@ -354,8 +382,8 @@ mod tests {
         (12..15).for_each(|wr_id| assert!(post(&queue, wr_id)));
         let mut state = queue.lock();
         assert_eq!(credits(&mut state, 0), [QP[0]]);
-        assert_eq!(state.take_credits_of(1, QP[0]), 0);
-        assert_eq!(state.take_credits_of(1, QP[1]), 2);
+        assert_eq!(state.take_credits_of(1, QP[0], 1), 0);
+        assert_eq!(state.take_credits_of(1, QP[1], 1), 2);
         assert_eq!(credits(&mut state, 1), []);
         assert_eq!(state.holders, [(1, QP[1])]);
     }
@@ -382,11 +410,34 @@ mod tests {
         post_all(&mut state);
         assert_eq!((state.len(), state.free_slots()), (COUNT, 0));
         assert_eq!(credits(&mut state, 0).len(), CREDITS_PER_PASS);
-        // One that holds as many as it may counts with all of its credits at once.
-        assert_eq!(state.credits_of(0, QP[0]), (COUNT - CREDITS_PER_PASS) / 2);
-        assert_eq!(state.take_credits_of(0, QP[0]), (COUNT - CREDITS_PER_PASS) / 2);
-        let rest: Vec<_> = (0..4).map(|_| credits(&mut state, 0).len()).collect();
-        assert_eq!(rest, [1024, 1024, 1024, 512]);
+        // One that holds as many as it may counts with as many of its credits as it needs.
+        assert_eq!(state.take_credits_of(0, QP[0], 1), 512);
+        assert_eq!(state.take_credits_of(0, QP[0], 513), 1024);
+        assert_eq!(state.credits_of(0, QP[0]), 2048);
+        assert_eq!(state.take_credits_of(0, QP[0], u32::MAX), 2048);
+        // Those of others were counted meanwhile.
+        assert_eq!(credits(&mut state, 0), [QP[1]; 3584]);
+        assert_eq!(credits(&mut state, 0), []);
+    }
+
+    /// A queue pair at its cap has its credits looked for with each message.
+    #[test]
+    fn credits_of_others_are_counted_once() {
+        const COUNT: usize = 8192;
+        let (producer, rq, _) = recv_queue(COUNT);
+        let queue = SrqBuffers::with_producer(rq, Some(producer), 1);
+        let mut state = queue.lock();
+        let post =
+            |state: &mut State, wr_id| state.post(&RecvWr { wr_id, sg_list: SgList::default() });
+        assert!((0..COUNT as u64).all(|wr_id| post(&mut state, wr_id)));
+        let mut taken = VecDeque::new();
+        state.take_batch(0, COUNT, &mut taken);
+        state.account(0, taken.drain(..).map(|_| QP[0]), 0, None);
+        state.publish_retired();
+        assert!((0..COUNT as u64).all(|wr_id| post(&mut state, wr_id)));
+        assert_eq!(state.take_credits_of(0, QP[1], 1), 0);
+        assert!(state.engines[0].credits.is_empty(), "{}", state.engines[0].credits.len());
+        assert_eq!(state.take_credits_of(0, QP[0], 1), COUNT as u32);
     }
 
     #[test]
