@@ -113,8 +113,8 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
         self.stats.record().timeouts += 1;
         let before = self.recovery.ca_state;
         self.recovery.enter(CaState::Loss, self.snd.una, self.snd.nxt, self.cc);
-        // With timestamps Eifel detection decides at the next ACK.
-        if before != CaState::Loss && !self.ts_on {
+        // If the next ACK has a timestamp, Eifel detection decides instead.
+        if before != CaState::Loss {
             self.recovery.frto = Frto::AwaitFirstAck;
         }
         let first = before == CaState::Open && !self.ecn.covers(self.snd.una);

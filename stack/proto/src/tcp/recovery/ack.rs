@@ -128,7 +128,13 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
             self.scoreboard.mark_first_lost();
             self.recovery.force_retransmit = true;
         } else if self.recovery.frto == Frto::AwaitFirstAck && info.records > 0 {
-            self.recovery.frto = Frto::AwaitSecondAck { new_segments: 2 };
+            let is_decided = self.ts_on && seg.options.ts.is_some();
+            self.recovery.frto = if is_decided {
+                Frto::Off
+            } else {
+                // Without timestamps, or the peer leaves them out.
+                Frto::AwaitSecondAck { new_segments: 2 }
+            };
         }
         false
     }
