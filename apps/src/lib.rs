@@ -81,7 +81,9 @@ pub fn run_program(name: &'static str, program: impl FnOnce() -> anyhow::Result<
     let layer = layer.log_internal_errors(false);
     tracing_subscriber::registry().with(layer.with_filter(filter)).init();
     signals::install();
-    let Err(error) = program() else {
+    let outcome = program();
+    output::flush();
+    let Err(error) = outcome else {
         return if output::is_written() { ExitCode::SUCCESS } else { ExitCode::FAILURE };
     };
     match stop::of_error(&error) {

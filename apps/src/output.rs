@@ -2,11 +2,18 @@
 //!
 //! A write that fails never panics. It ends the run of a client; a server goes on, because others
 //! need it. A pipe without a reader (`| head`) is not worth a message, any other failure is.
+//!
+//! A server's lines are written by a thread: nobody waits for a reader who pauses (`| less`).
 
 use std::io::{self, Write as _};
+use std::sync::mpsc::{SyncSender, sync_channel};
 use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
 
 use crate::stop::{self, Stop};
+
+/// Texts of a server that wait to be written, at most. More are dropped.
+const QUEUE_LEN: usize = 1024;
 
 /// Whose output it is.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -27,10 +34,20 @@ struct Output {
     is_taken: bool,
     /// First failure. Nothing is written to standard output after it.
     failure: Option<io::Error>,
+    /// Texts for a server's thread, and the thread.
+    printer: Option<(SyncSender<String>, JoinHandle<()>)>,
+    /// Texts that were dropped.
+    dropped: u64,
 }
 
-static OUTPUT: Mutex<Output> =
-    Mutex::new(Output { name: "", role: Role::Client, is_taken: false, failure: None });
+static OUTPUT: Mutex<Output> = Mutex::new(Output {
+    name: "",
+    role: Role::Client,
+    is_taken: false,
+    failure: None,
+    printer: None,
+    dropped: 0,
+});
 
 fn output() -> MutexGuard<'static, Output> {
     OUTPUT.lock().unwrap_or_else(PoisonError::into_inner)
@@ -46,19 +63,20 @@ pub fn take_stdout() {
     output().is_taken = true;
 }
 
-/// Prints lines to standard output.
+/// Prints lines to standard output. A server drops them while nobody reads those before them.
 pub fn print(lines: &str) {
     let mut output = output();
     if output.failure.is_some() {
         return;
     }
     let text = format!("{lines}\n");
-    if output.is_taken {
-        write_stderr(&text);
-        return;
+    match &output.printer {
+        Some((texts, _)) => output.dropped += u64::from(texts.try_send(text).is_err()),
+        None => {
+            let written = write_text(&text, output.is_taken);
+            output.note(written);
+        }
     }
-    let mut stdout = io::stdout().lock();
-    output.note(stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush()));
 }
 
 /// Prints the first line of a server, which serves whatever happens to its output later.
@@ -68,9 +86,44 @@ pub fn print(lines: &str) {
 pub fn announce(line: &str) -> Result<(), Stop> {
     output().role = Role::Server;
     print(line);
-    match &output().failure {
+    let mut output = output();
+    match &output.failure {
         Some(error) if error.kind() != io::ErrorKind::BrokenPipe => Err(Stop::Output),
-        _ => Ok(()),
+        _ => {
+            // Without a thread this one writes.
+            output.printer = start_printer(output.is_taken).ok();
+            Ok(())
+        }
+    }
+}
+
+/// Starts the thread that writes a server's texts.
+fn start_printer(is_taken: bool) -> io::Result<(SyncSender<String>, JoinHandle<()>)> {
+    let (sender, texts) = sync_channel::<String>(QUEUE_LEN);
+    let write = move || {
+        for text in texts {
+            let written = write_text(&text, is_taken);
+            let has_failed = written.is_err();
+            note(written);
+            if has_failed {
+                return;
+            }
+        }
+    };
+    let thread = std::thread::Builder::new().name("printer".into()).spawn(write)?;
+    Ok((sender, thread))
+}
+
+/// Waits until a server's texts are written. To be called at its end.
+pub fn flush() {
+    let printer = output().printer.take();
+    if let Some((texts, thread)) = printer {
+        drop(texts);
+        let _ = thread.join();
+    }
+    let output = output();
+    if output.dropped > 0 && output.failure.is_none() {
+        output.complain(&format!("{} texts were not printed: nobody read them", output.dropped));
     }
 }
 
@@ -118,6 +171,16 @@ impl Output {
 
 fn failure_text(error: &io::Error) -> String {
     format!("cannot write to standard output: {error}")
+}
+
+/// Writes a text to standard output, or to standard error if the former is taken.
+fn write_text(text: &str, is_taken: bool) -> io::Result<()> {
+    if is_taken {
+        write_stderr(text);
+        return Ok(());
+    }
+    let mut stdout = io::stdout().lock();
+    stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush())
 }
 
 /// Writes all of a message at once. Where standard error fails there is no place to say so.

@@ -221,8 +221,8 @@ fn rows_of_copy() -> Vec<Row> {
     ]
 }
 
-/// Rows of output of iwcopy that takes its time.
-fn rows_of_slow_copies() -> Vec<Row> {
+/// Rows of output whose reader takes its time.
+fn rows_of_slow_readers() -> Vec<Row> {
     let row = |script: String| Row { script, ..Row::default() };
     let late =
         format!("{{ sleep 10; exec cat fifo > read; }} & {COPY_SERVER} --out fifo >/dev/null &");
@@ -232,7 +232,15 @@ fn rows_of_slow_copies() -> Vec<Row> {
                    iwcopy loop long --timeout 3 --out fifo; code=$?; wait $! || code=99; \
                    rm long; exit $code";
     let interrupted = row("exec 3<>fifo; exec iwcopy loop large --out fifo".to_owned());
+    // The pipe has one page for the lines of the server.
+    let stuck_server = format!(
+        "exec 3<>fifo; dd if=/dev/zero bs=4k count=15 >&3 2>/dev/null; {PING_SERVER} >&3 & \
+         while test ! -S sock; do sleep 0.1; done; \
+         iwping client 198.18.0.1 -C 300 --timeout 5 --dev memif:$PWD/sock,client \
+         --ip 198.18.0.2/24; code=$?; kill -9 $!; exit $code"
+    );
     vec![
+        row(stuck_server),
         // Its file is opened before a client is waited for.
         Row {
             code: 1,
@@ -367,7 +375,7 @@ fn programs_end_as_a_shell_expects() {
     rows.extend(rows_of_report(&format!("{PERF_SERVER} --json"), &end));
     rows.extend(rows_of_report(&format!("{LINK} --json"), &end));
     rows.extend(rows_of_copy());
-    rows.extend(rows_of_slow_copies());
+    rows.extend(rows_of_slow_readers());
     rows.extend(rows_of_contradictions());
     rows.extend(rows_of_cut_runs());
     if geteuid().is_root() {
