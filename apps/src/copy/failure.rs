@@ -8,13 +8,17 @@ use ferrowarp::{QpState, Wc};
 
 use crate::copy::wire::Message;
 use crate::endpoint::{CLOSE_TIMEOUT, Endpoint};
-use crate::message_channel::MessageChannel;
+use crate::message_channel::{LAST_MESSAGE_TIMEOUT, MessageChannel};
 use crate::run_loop::Step;
 use crate::watchdog::Watchdog;
 
 /// A copy that has failed here, while the peer is told why.
 pub(super) struct Failing {
     error: Option<Error>,
+    /// The peer has failed first.
+    is_peers: bool,
+    /// Time at which nothing was left to do.
+    ended: Option<Instant>,
     watchdog: Watchdog,
 }
 
@@ -34,15 +38,19 @@ impl Failing {
             let Message::Failure { reason } = Message::parse(&bytes)? else { return None };
             Some(peer_error(&reason))
         });
+        let is_peers = reason.is_some();
         let error = reason.unwrap_or_else(|| {
             // The connection may be down already.
             let _ = channel.send(&Message::Failure { reason: cause_for_peer(&error) }.emit());
             error
         });
-        Self { error: Some(error), watchdog: Watchdog::new(CLOSE_TIMEOUT) }
+        let watchdog = Watchdog::new(CLOSE_TIMEOUT);
+        Self { error: Some(error), is_peers, ended: None, watchdog }
     }
 
-    /// Polls until the message has left, then disconnects.
+    /// Polls until the message has left, then disconnects. After a failure of the peer, lets it
+    /// disconnect and report its own error first: both may be ends of one program, which prints one
+    /// line, and the peer's names the file.
     ///
     /// # Errors
     /// The error of the copy, at the end.
@@ -52,7 +60,13 @@ impl Failing {
         channel: &mut MessageChannel,
     ) -> anyhow::Result<Step> {
         let is_down = channel.advance_sends(end).is_err() || channel.qp.state() != QpState::Rts;
-        if !is_down && !channel.is_idle() && !self.watchdog.has_expired(Instant::now()) {
+        let now = Instant::now();
+        let has_work = self.is_peers || !channel.is_idle();
+        if !is_down && has_work && !self.watchdog.has_expired(now) {
+            return Ok(Step::Running);
+        }
+        let ended = *self.ended.get_or_insert(now);
+        if self.is_peers && now.saturating_duration_since(ended) < LAST_MESSAGE_TIMEOUT {
             return Ok(Step::Running);
         }
         let _ = channel.qp.disconnect();
