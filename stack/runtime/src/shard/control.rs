@@ -125,9 +125,11 @@ pub(crate) trait ShardControl: Send {
 
     /// Called once after a panic, or for a device to be removed, before the engine is dropped: ends
     /// every queue pair with an event, for `reason`, and flushes its requests, without sending
-    /// anything. `is_last`: no other shard of the context runs, so that its listeners end, and its
-    /// event channel.
+    /// anything. `is_last`: no other shard of the context runs.
     fn abandon(&mut self, is_last: bool, reason: EndReason);
+    /// After [`ShardControl::abandon`], even if that has panicked: publishes the failure. If it is
+    /// the last shard, the listeners of the context end, and its event channel.
+    fn publish_failure(&mut self, is_last: bool);
     /// After [`ShardControl::abandon`]: flushes what was posted to a queue pair meanwhile.
     fn flush_posted(&mut self, qp: QpId);
 

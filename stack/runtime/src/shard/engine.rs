@@ -456,6 +456,10 @@ where
         self.abandon_all(is_last, reason);
     }
 
+    fn publish_failure(&mut self, is_last: bool) {
+        self.publisher.publish_failure(self.index, is_last);
+    }
+
     fn flush_posted(&mut self, qp: QpId) {
         self.flush_abandoned(qp);
     }

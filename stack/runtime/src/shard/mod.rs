@@ -241,15 +241,11 @@ impl Shard {
             monitor.on_shard_death(*id);
         }
         if let Some(mut failed) = engine.take() {
-            let abandon = || {
-                // From now on a thread that posts rings a doorbell, and learns of the end.
-                failed.demote_all(&self.doorbells);
-                self.doorbells.close();
-                failed.abandon(is_last, reason);
-            };
-            if catch_unwind(AssertUnwindSafe(abandon)).is_err() {
-                tracing::error!("not all queue pairs of the failed shard could be ended");
-            }
+            // From now on a thread that posts rings a doorbell, and learns of the end.
+            attempt(|| failed.demote_all(&self.doorbells));
+            self.doorbells.close();
+            attempt(|| failed.abandon(is_last, reason));
+            attempt(|| failed.publish_failure(is_last));
             *self.failed_engine.lock().unwrap_or_else(PoisonError::into_inner) = Some(failed);
         }
         drop(failing);
@@ -421,5 +417,12 @@ pub(crate) struct WaiterGuard<'a> {
 impl Drop for WaiterGuard<'_> {
     fn drop(&mut self) {
         self.helper_wakeup.remove_waiter();
+    }
+}
+
+/// Runs a step of the end of an engine that may panic once more.
+fn attempt(step: impl FnOnce()) {
+    if catch_unwind(AssertUnwindSafe(step)).is_err() {
+        tracing::error!("not all queue pairs of the failed shard could be ended");
     }
 }

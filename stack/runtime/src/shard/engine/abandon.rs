@@ -27,7 +27,7 @@ impl<D: Device> ShardEngine<D> {
         if is_last {
             self.adopt_all();
         }
-        let Self { index, engine, links, srqs, publisher, .. } = self;
+        let Self { engine, links, srqs, publisher, .. } = self;
         engine.completions_mut().accept_flushed();
         for link in links.iter_mut() {
             let its_event = AsyncEvent::Connection { qp: link.id };
@@ -58,7 +58,6 @@ impl<D: Device> ShardEngine<D> {
                 publisher.publish(shared.event());
             }
         }
-        publisher.publish_failure(*index, is_last);
     }
 
     /// Flushes the queue pairs of a shard that is not polled any more, after waiting for threads
@@ -93,5 +92,43 @@ fn flush<D: Device>(engine: &mut Engine<D, HostMemory, CqRings>, link: &mut Link
     engine.abandon_qp(link.id);
     while link.serve(engine, TAKE_COUNT_MAX).any {
         engine.abandon_qp(link.id);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use crate::device::DeviceSpec;
+    use crate::{AsyncEvent, Config, Context, QpOptions, QpState};
+
+    /// An engine that has panicked may also fail to take what belongs to no shard.
+    #[test]
+    fn failure_is_reported_although_a_queue_pair_cannot_be_adopted() {
+        let config = |host: &str| {
+            let mut config = Config::new(DeviceSpec::Ring, host.parse().unwrap(), 24);
+            config.shards = 2;
+            config
+        };
+        let (context, _peer) =
+            Context::ring_pair(config("198.18.0.1"), config("198.18.0.2")).unwrap();
+        let cq = context.create_cq(8).unwrap();
+        let [lost, other, last] =
+            [(); 3].map(|()| context.alloc_pd().create_qp(&QpOptions::new(&cq)).unwrap());
+        let events = context.event_channel().unwrap();
+        // The engine that fails last has a queue pair of that number.
+        let (inner, id) = (context.inner(), lost.id());
+        let queues = inner.unbound.remove(other.id()).unwrap();
+        inner.shards.get(1).control(|engine, _| {
+            let (stream, init) = (queues.stream, queues.init);
+            engine.create_qp(id, stream, init, queues.requester, queues.recv_queue).unwrap();
+        });
+        inner.shards.control(|_, _| panic!("deliberate panic of this test"));
+        assert!(context.has_failed());
+        assert_eq!(events.next_event(), Some(AsyncEvent::ShardFailed { shard: 0 }));
+        assert_eq!(events.next_event(), Some(AsyncEvent::Failed));
+        assert_eq!([lost.state(), last.state()], [QpState::Error; 2]);
+        assert_eq!(lost.wait_event(Duration::MAX), None);
+        assert_eq!(events.wait(Duration::MAX), None);
     }
 }

@@ -1,5 +1,6 @@
 //! End of the queue pairs of a completion queue that has overrun.
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
 use ferrowarp_proto::device::Device;
@@ -68,11 +69,19 @@ impl<D: Device> ShardEngine<D> {
         })
     }
 
-    /// Takes all queue pairs that belong to no shard, to end and flush them.
+    /// Takes all queue pairs that belong to no shard, to end and flush them. Ends those that it
+    /// cannot take: the engine may have panicked before.
     pub(super) fn adopt_all(&mut self) {
         let table = Arc::clone(&self.unbound);
         table.adopt(None, 0, usize::MAX, &mut |unbound| {
-            self.adopt(unbound);
+            let (id, shared) = (unbound.id, Arc::clone(&unbound.shared));
+            let adopted = catch_unwind(AssertUnwindSafe(|| self.adopt(unbound)));
+            if !matches!(adopted, Ok(true)) {
+                tracing::error!(qp = id.index, "the requests of a queue pair are lost");
+                shared.close();
+                let event = AsyncEvent::Connection { qp: id };
+                self.publisher.queue().end_source(event, shared.source());
+            }
         });
     }
 
