@@ -200,6 +200,11 @@ impl<C: Clocks> TscClock<C> {
     #[cold]
     #[inline(never)]
     fn compare(&self) -> u64 {
+        // All readings get here once the TSC was given up. It is never used again.
+        let segment = Segment::from_words(self.segment.read());
+        if segment.scale == 0 {
+            return segment.target(self.clocks.monotonic_ns());
+        }
         let history = match self.history.try_lock() {
             Ok(history) => Some(history),
             Err(TryLockError::Poisoned(history)) => Some(history.into_inner()),
