@@ -88,10 +88,10 @@ impl Backlog {
         Some(request)
     }
 
-    /// Adds a request, unless the queue has as many of its shard as its capacity. Those for which
-    /// `is_alive` returns false are removed when it is full, and whenever the queue has doubled:
-    /// requests of peers that have given up neither keep others out nor take memory. The cost is
-    /// constant, amortized. Never waits.
+    /// Adds a request. Those for which `is_alive` returns false are removed whenever the queue has
+    /// doubled: requests of peers that have given up take no memory for long, and the cost is
+    /// constant, amortized. The engine lets no more than the capacity be alive; if as many of its
+    /// shard were left then, the queue would be full. Never waits.
     pub(crate) fn try_push(
         &self,
         request: PendingRequest,
@@ -106,13 +106,11 @@ impl Backlog {
         if shard >= queue.counts.len() {
             queue.counts.resize(shard + 1, 0);
         }
-        if queue.counts[shard] >= self.capacity
-            || queue.requests.len() >= queue.sweep_at.max(SWEEP_AT_MIN)
-        {
+        if queue.requests.len() >= queue.sweep_at.max(SWEEP_AT_MIN) {
             queue.sweep(shard, is_alive);
-        }
-        if queue.counts[shard] >= self.capacity {
-            return Pushed::Full;
+            if queue.counts[shard] >= self.capacity {
+                return Pushed::Full;
+            }
         }
         queue.counts[shard] += 1;
         queue.requests.push_back(request);
@@ -169,17 +167,42 @@ mod tests {
         assert!(looks <= 4 * ROUNDS, "{looks}");
     }
 
+    /// A peer connects and gives up, again and again, while the others wait for the application.
     #[test]
-    fn full_backlog_drops_dead_requests_of_its_shard_alone() {
-        let backlog = Backlog::new(1, 2);
-        let push = |shard, index| backlog.try_push(request(shard, index), |id| id.index != 1);
-        for (shard, index) in [(0, 1), (0, 2), (1, 1), (1, 3)] {
-            assert!(matches!(push(shard, index), Pushed::Done));
+    fn dead_request_beside_many_live_ones_costs_no_look_at_each() {
+        const LIVE: u32 = 1000;
+        const ROUNDS: u32 = 10_000;
+        let (backlog, looks) = (Backlog::new(1, LIVE as usize + 1), Cell::new(0));
+        for index in 0..LIVE + ROUNDS {
+            let is_alive = |id: RequestId| {
+                looks.set(looks.get() + 1);
+                id.index < LIVE
+            };
+            assert!(matches!(backlog.try_push(request(0, index), is_alive), Pushed::Done));
         }
-        assert!(matches!(push(0, 4), Pushed::Done), "instead of the dead one");
-        assert!(matches!(push(0, 5), Pushed::Full));
-        let left = std::iter::from_fn(|| backlog.pop()).map(|found| (found.shard, found.id.index));
-        assert_eq!(left.collect::<Vec<_>>(), [(0, 2), (1, 1), (1, 3), (0, 4)]);
+        let (looks, held) = (looks.get(), backlog.lock().requests.len());
+        println!("{looks} looks at requests for {ROUNDS} new ones");
+        assert!(looks <= 4 * ROUNDS && held <= 2 * (LIVE as usize + 1), "{looks}, {held}");
+    }
+
+    #[test]
+    fn backlog_drops_dead_requests_of_its_shard_alone_and_then_may_be_full() {
+        const COUNT: usize = SWEEP_AT_MIN;
+        let backlog = Backlog::new(1, COUNT);
+        let push = |shard, index| backlog.try_push(request(shard, index), |id| id.index != 1);
+        assert!(matches!(push(1, 1), Pushed::Done));
+        for index in (1..).take(COUNT - 1) {
+            assert!(matches!(push(0, index), Pushed::Done));
+        }
+        assert!(matches!(push(0, 1), Pushed::Done), "instead of the dead one");
+        assert_eq!(backlog.lock().counts, [COUNT - 1, 1]);
+        let sweep_at = backlog.lock().sweep_at;
+        while backlog.lock().requests.len() < sweep_at {
+            assert!(matches!(push(0, 2), Pushed::Done));
+        }
+        assert!(matches!(push(0, 2), Pushed::Full));
+        let left = std::iter::from_fn(|| backlog.pop()).filter(|found| found.id.index == 1);
+        assert_eq!(left.map(|found| found.shard).collect::<Vec<_>>(), [1]);
     }
 
     /// A thread of the application that holds the lock may have been preempted.
