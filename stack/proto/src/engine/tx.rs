@@ -179,18 +179,20 @@ impl<E: Env> Connection<E> {
                 // another is.
                 Transmit::NewData { capacity } => match demand {
                     TxDemand::Record(len) if len as usize <= capacity => (TxClass::Data, capacity),
-                    // Where frames are scarce the share is checked before each segment.
-                    _ if capacity == self.tcb.emss() && is_scarce == Some(false) => {
-                        let count = self.send_train(cx, now, quantum, offload);
-                        if count > 0 {
-                            quantum -= count;
-                            (sent, starved) = (true, false);
-                            continue;
+                    _ => {
+                        // Where frames are scarce the share is checked before each segment.
+                        if capacity == self.tcb.emss() && is_scarce == Some(false) {
+                            let count = self.send_train(cx, now, quantum, offload);
+                            if count > 0 {
+                                quantum -= count;
+                                (sent, starved) = (true, false);
+                                continue;
+                            }
                         }
-                        (TxClass::Data, capacity.max(self.framing.capacity_min()))
+                        // req: MPA-102, MPA-109, MPA-121
+                        let capacity = capacity.max(self.framing.capacity_min());
+                        (TxClass::Data, capacity)
                     }
-                    // req: MPA-102, MPA-109, MPA-121
-                    _ => (TxClass::Data, capacity.max(self.framing.capacity_min())),
                 },
             };
             quantum -= 1;
