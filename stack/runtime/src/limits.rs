@@ -111,8 +111,10 @@ impl ResourceLimits {
     /// Adds `count` to what a permit holds.
     fn add(&self, what: Resource, count: u64) -> Result<(), LimitError> {
         let (cell, limit) = (&self.in_use[what as usize], self.limit(what));
-        // req: DDP-214, DDP-217, RDMAP-291, RDMAP-294, RDMAP-295
-        let fits = |used: u64| used.checked_add(count).filter(|&sum| sum <= limit);
+        let fits = |used: u64| {
+            // req: DDP-214, DDP-217, RDMAP-291, RDMAP-294, RDMAP-295
+            used.checked_add(count).filter(|&sum| sum <= limit)
+        };
         cell.fetch_update(Ordering::Relaxed, Ordering::Relaxed, fits).map(drop).map_err(|used| {
             let (what, setting) = what.names();
             LimitError { what, setting, limit, used, wanted: count }

@@ -256,10 +256,10 @@ impl Mr {
     /// Revokes all access immediately, including that of windows bound to the region. Waits until
     /// no poll uses the memory, so when this returns no peer reads or writes it. Local requests
     /// that name the region fail, and a peer's request that names it ends the connection.
-    // req: DDP-210, RDMAP-043, RDMAP-281
     pub fn revoke(&mut self) {
         if !is_child() {
             let ContextInner { regions, shards, .. } = &**self.pd.context();
+            // req: DDP-210, RDMAP-043, RDMAP-281
             invalidation::revoke_region(regions, self.stag, || shards.synchronize());
         }
     }

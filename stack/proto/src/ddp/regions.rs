@@ -177,7 +177,6 @@ impl RegionTable {
         needed: Access,
     ) -> Result<ResolvedRegion, MemoryFault> {
         let slot = self.slot(stag);
-        // req: DDP-058, DDP-155, DDP-171
         let Some(state) = slot.valid_state(stag) else {
             return Err(MemoryFault::InvalidStag);
         };

@@ -244,6 +244,7 @@ impl<E: Env> Connection<E> {
                 }
                 Err(DeframeError::Fpdu(error)) => qp.on_fpdu_error(verbs, error, self.tx_allowed),
             };
+            // req: DDP-028, DDP-162
             if outcome != UlpduOutcome::Continue {
                 break outcome;
             }

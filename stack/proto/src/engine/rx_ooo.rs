@@ -73,8 +73,8 @@ impl<E: Env> Connection<E> {
             }
             // Treated as lost. If the sender made the error the retransmission has it too, and is
             // then handled in order.
-            // req: MPA-156
             OooPlacement::Corrupt => {
+                // req: MPA-156
                 self.drop_ooo(cx);
                 return;
             }

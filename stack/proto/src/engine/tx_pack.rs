@@ -71,6 +71,7 @@ impl<E: Env> Connection<E> {
         if let Some(startup_tx) = &mut self.startup_tx {
             let len = startup_tx.take(payload);
             if startup_tx.len() == 0 {
+                // req: RDMAP-230
                 self.startup_tx = None;
             }
             return PackedPayload { len, stream_failed, next: None };
@@ -101,6 +102,7 @@ impl<E: Env> Connection<E> {
             let fpdu = &mut payload[len..];
             let ulpdu = &mut fpdu[LENGTH_LEN..LENGTH_LEN + ulpdu_max];
             match qp.stream.build_next(next, &verbs.memory, ulpdu) {
+                // req: MPA-098
                 Ok(ulpdu_len) => len += framing.finalize(fpdu, ulpdu_len, phase),
                 // The Terminate is pending now, and built in the next iteration.
                 Err(BuildError::Request) => {

@@ -202,8 +202,8 @@ impl Deframer {
                 if memory == PartialMemory::Scarce && pool.is_under_pressure() {
                     return Err(DeframeError::NoMemory);
                 }
-                // req: MPA-135, MPA-137
                 let bytes = Vec::new();
+                // req: MPA-135, MPA-137
                 self.partial = Some(PartialFpdu { bytes, started_at: now });
             }
             if !self.extend(now, bytes, pool, (memory, peer)) {
@@ -246,7 +246,6 @@ impl Deframer {
         let was_long = bytes.capacity() > SMALL_LEN;
         // With its last bytes the FPDU is processed and its buffer released at once.
         let force = memory == PartialMemory::Forced || len == needed;
-        // req: MPA-132, MPA-136
         if !pool.try_reserve(peer, bytes, end, start + needed, force) {
             if start == 0 {
                 self.partial = None;
@@ -254,6 +253,7 @@ impl Deframer {
             return false;
         }
         bytes.resize(end, 0);
+        // req: MPA-132, MPA-136
         from.copy_to(&mut bytes[start..]);
         if !was_long {
             partial.started_at = now;

@@ -193,7 +193,7 @@ pub fn parse<'a>(
     let total = wire_len(phase, fpdu_len(ulpdu_len));
     let Some(fpdu) = bytes.get(..total) else { return Ok(None) };
     if crc {
-        // req: MPA-088, MPA-091
+        // req: MPA-088, MPA-091, MPA-123, MPA-125, MPA-149
         verify_crc(fpdu)?;
     }
     scratch.clear();

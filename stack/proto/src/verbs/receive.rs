@@ -154,7 +154,7 @@ impl Qp {
             }
         };
         if tx_allowed {
-            // req: MPA-151, MPA-161, MPA-162
+            // req: MPA-151, MPA-159, MPA-161, MPA-162
             return self.fail_stream(verbs, fault, &[]);
         }
         if let Some(unsent) = self.stream.fail_without_terminate(fault) {

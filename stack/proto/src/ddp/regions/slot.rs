@@ -75,6 +75,7 @@ impl Slot {
     #[inline]
     pub(super) fn valid_state(&self, stag: Stag) -> Option<State> {
         let state = self.state();
+        // req: DDP-058, DDP-155, DDP-171
         (stag != 0 && state.stag() == stag).then_some(state)
     }
 

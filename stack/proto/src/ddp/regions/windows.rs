@@ -103,6 +103,7 @@ impl RegionTable {
             return Err(MemoryFault::NotAssociated);
         }
         let mut needed = Access::WINDOW_BIND;
+        // req: DDP-216
         if bind.access.intersects(Access::REMOTE_MODIFY) {
             needed = needed | Access::LOCAL_WRITE;
         }

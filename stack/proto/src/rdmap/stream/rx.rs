@@ -34,7 +34,7 @@ impl Stream {
                 (QN_SEND, Opcode::Send { invalidate, solicited }) => {
                     self.place_send(memory, &header, payload, invalidate, solicited)
                 }
-                // req: RDMAP-146, RDMAP-154, DDP-091
+                // req: RDMAP-146, RDMAP-147, RDMAP-154, DDP-091
                 (QN_READ_REQUEST, Opcode::ReadRequest) => {
                     self.responder.on_read_request(memory, self.scope, &header, payload)?;
                     Ok(Indication::ReadRequested)

@@ -65,7 +65,6 @@ impl Stream {
         debug_assert_eq!(Some(next), self.next_tx(), "the stream has changed");
         match next.source {
             TxSource::Terminate => {
-                // req: RDMAP-260
                 let terminate = self.terminate.take();
                 Ok(terminate.map_or(0, |terminate| self.build_terminate(&terminate, out)))
             }
@@ -149,6 +148,7 @@ impl Stream {
     /// Selects the source of the next ULPDU, if there is one: the Terminate, then a message built
     /// in part, otherwise requests and responses in turn.
     fn next_source(&self) -> TxSource {
+        // req: RDMAP-260
         if self.terminate.is_some() {
             return TxSource::Terminate;
         }
