@@ -293,7 +293,11 @@ impl Fixture {
         fx
     }
 
-    fn connect(&mut self, ird: u8, ord: u8) {
+    /// Opens a connection as [`Fixture::connected`] does.
+    ///
+    /// # Panics
+    /// If the stack does not accept.
+    pub fn connect(&mut self, ird: u8, ord: u8) {
         let block = [0, ord, 0, ird];
         self.inject(&[b"MPA ID Req Frame", &[0x50, 2, 0, 4][..], &block].concat());
         let (ird, ord) = (u16::from(ird), u16::from(ord));

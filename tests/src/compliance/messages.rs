@@ -1,6 +1,7 @@
 //! Hand-made messages of a peer, and results of the engine under test, for tests of rules.
 
 use ferrowarp_proto::verbs::wc::WcStatus;
+use ferrowarp_proto::verbs::wr::{Operation, Payload, Sge};
 
 use super::fixture::Fixture;
 pub use crate::peer::PEER_STAG;
@@ -50,6 +51,39 @@ pub fn read_response(stag: u32, to: u64, last: bool, payload: &[u8]) -> Vec<u8> 
 pub fn read_request(msn: u32, source_stag: u32, source_to: u64, len: u32, sink_to: u64) -> Vec<u8> {
     let request = ReadRequest { sink_stag: PEER_STAG, sink_to, len, source_stag, source_to };
     Header::read(msn).encode(&request.encode())
+}
+
+/// The first `len` bytes of memory, in one element or in two halves: a segment across both takes
+/// the general path of sending.
+///
+/// # Panics
+/// If they are more than `u32::MAX`.
+#[must_use]
+pub fn elements(fx: &Fixture, len: usize, halved: bool) -> Vec<Sge> {
+    let len = u32::try_from(len).expect("a message");
+    let first = if halved { len / 2 } else { len };
+    let sge = |at, len| Sge { addr: u64::from(at), len, lkey: fx.mem_stag };
+    if halved { vec![sge(0, first), sge(first, len - first)] } else { vec![sge(0, first)] }
+}
+
+/// A Send of these elements.
+///
+/// # Panics
+/// If they are more than a request holds.
+#[must_use]
+pub fn send_of(list: &[Sge]) -> Operation {
+    let payload = Payload::gather(list).expect("as many as fit");
+    Operation::Send { payload, solicited: false, invalidate: None }
+}
+
+/// A Write of these elements.
+///
+/// # Panics
+/// If they are more than a request holds.
+#[must_use]
+pub fn write_of(list: &[Sge]) -> Operation {
+    let payload = Payload::gather(list).expect("as many as fit");
+    Operation::Write { payload, rkey: PEER_STAG, remote: 0 }
 }
 
 /// Returns the opcodes that the engine has sent since the last call.

@@ -7,7 +7,7 @@ use ferrowarp_proto::verbs::wr::{Operation, Payload, PostError, SendWr, Sge};
 use ferrowarp_proto::wire::tcp::Flags;
 use ferrowarp_tests::compliance::fixture::Fixture;
 use ferrowarp_tests::compliance::messages::{
-    PEER_STAG, connected, connected_for_each_path, read_request,
+    PEER_STAG, connected, connected_for_each_path, elements, read_request, send_of, write_of,
 };
 use ferrowarp_tests::pattern;
 use ferrowarp_tests::peer::{Header, fpdu, marked_fpdu, opcode};
@@ -27,16 +27,6 @@ fn message_lens(emss: usize) -> Vec<usize> {
     [&[0, 1, 20_000][..], &capacities.map(around).concat()].concat()
 }
 
-fn send_of(list: Vec<Sge>) -> Operation {
-    let payload = Payload::gather(&list).unwrap();
-    Operation::Send { payload, solicited: false, invalidate: None }
-}
-
-fn write_of(list: Vec<Sge>) -> Operation {
-    let payload = Payload::gather(&list).unwrap();
-    Operation::Write { payload, rkey: PEER_STAG, remote: 0 }
-}
-
 fn send_segment(msn: u32, mo: u32, last: bool, payload: &[u8]) -> Vec<u8> {
     Header::send(msn, mo, last).encode(payload)
 }
@@ -45,20 +35,11 @@ fn write_segment(stag: u32, to: u64, last: bool, payload: &[u8]) -> Vec<u8> {
     Header::write(stag, to, last).encode(payload)
 }
 
-/// The first `len` bytes of memory, in one element or in two halves: a segment across both takes
-/// the general path of sending.
-fn elements(fx: &Fixture, len: usize, halved: bool) -> Vec<Sge> {
-    let len = u32::try_from(len).unwrap();
-    let first = if halved { len / 2 } else { len };
-    let sge = |at, len| Sge { addr: u64::from(at), len, lkey: fx.mem_stag };
-    if halved { vec![sge(0, first), sge(first, len - first)] } else { vec![sge(0, first)] }
-}
-
 /// Segments of a Send of `len` bytes: L bit, queue number, MSN, MO and payload of each.
 fn segments_of_send(emss: u16, len: usize, halved: bool) -> Vec<(bool, u32, u32, u32, Vec<u8>)> {
     let mut fx = Fixture::connected(emss, 4, 4);
     fx.arena.write(0, &pattern(0, len));
-    fx.post_op(1, send_of(elements(&fx, len, halved)));
+    fx.post_op(1, send_of(&elements(&fx, len, halved)));
     fx.sent_messages()
         .into_iter()
         .map(|(header, payload)| match header {
@@ -90,7 +71,7 @@ fn send_segments_cover_the_message_once_in_order() {
     // Offsets of more than 16 bits: segments in one element, and one that crosses both.
     let mut fx = connected();
     let half = Sge { addr: 0, len: 50_000, lkey: fx.mem_stag };
-    fx.post_op(1, send_of(vec![half; 2]));
+    fx.post_op(1, send_of(&[half; 2]));
     let mut next = 0;
     for (header, payload) in fx.sent_messages() {
         assert!(matches!(header, Header::Untagged { mo, .. } if mo == next), "{header:?}: {next}");
@@ -112,7 +93,7 @@ fn only_the_final_segment_has_the_l_bit() {
         // The same for a Write, and for a response to the peer's Read.
         let mut fx = Fixture::connected(300, 4, 4);
         let len_32 = u32::try_from(len).unwrap();
-        fx.post_op(1, write_of(elements(&fx, len, halved)));
+        fx.post_op(1, write_of(&elements(&fx, len, halved)));
         fx.inject_ulpdu(&read_request(1, fx.mem_stag, 0, len_32, 0));
         let messages = fx.sent_messages();
         for kind in [opcode::WRITE, opcode::READ_RESPONSE] {
@@ -216,8 +197,8 @@ fn segments_fill_mulpdu() {
     let sizes = [200usize, 536, 537, 1448, 1460].into_iter();
     for (emss, halved) in sizes.flat_map(|emss| [(emss, false), (emss, true)]) {
         let mut fx = Fixture::connected(u16::try_from(emss).unwrap(), 4, 4);
-        fx.post_op(1, send_of(elements(&fx, 20_000, halved)));
-        fx.post_op(2, write_of(elements(&fx, 20_000, halved)));
+        fx.post_op(1, send_of(&elements(&fx, 20_000, halved)));
+        fx.post_op(2, write_of(&elements(&fx, 20_000, halved)));
         for header_len in [HEADER_LENS.1, HEADER_LENS.0] {
             let capacity = mulpdu(emss) - header_len;
             let ulpdus = fx.sent_ulpdus_of(20_000, header_len);
@@ -466,15 +447,15 @@ fn message_of_4_gib_is_refused() {
         let too_long = [vec![sge(u32::MAX), sge(1)], vec![sge(u32::MAX); 2], vec![sge(1 << 31); 2]];
         let longest = vec![sge(u32::MAX)];
         let qp = fx.qp();
-        let wr = |list| {
+        let wr = |list: &[Sge]| {
             let operation = operation_of(list);
             SendWr { wr_id: 1, operation, signaled: true, fence: false }
         };
         for list in too_long {
-            assert_eq!(fx.engine.post_send(qp, wr(list)), Err(PostError::TooLong));
+            assert_eq!(fx.engine.post_send(qp, wr(&list)), Err(PostError::TooLong));
         }
         assert_eq!(fx.sent_ulpdus().len(), 0);
-        assert_eq!(fx.engine.post_send(qp, wr(longest)), Ok(()));
+        assert_eq!(fx.engine.post_send(qp, wr(&longest)), Ok(()));
     }
 }
 

@@ -1,19 +1,36 @@
 //! MPA rules, and those of an MPA-aware TCP, checked on the wire.
 
 use ferrowarp_proto::ddp::memory::Access;
+use ferrowarp_proto::tcp::Probing;
 use ferrowarp_proto::time::MILLISECOND;
 use ferrowarp_proto::verbs::cm::EndReason;
 use ferrowarp_proto::verbs::wc::WcStatus;
 use ferrowarp_proto::wire::tcp::Flags;
 use ferrowarp_tests::compliance::fixture::{Fixture, parse_fpdus};
-use ferrowarp_tests::compliance::messages::{PEER_STAG, connected};
-use ferrowarp_tests::peer::{Header, fpdu};
+use ferrowarp_tests::compliance::messages::{PEER_STAG, connected, elements, send_of, write_of};
+use ferrowarp_tests::peer::{Header, fpdu, marked_fpdu};
 use rand::rngs::SmallRng;
 use rand::seq::SliceRandom;
 use rand::{Rng, SeedableRng};
 
 fn send(msn: u32, payload: &[u8]) -> Vec<u8> {
     fpdu(&Header::send(msn, 0, true).encode(payload), true)
+}
+
+/// Posts a Send of the first `len` bytes, in one element or in two: [`elements`].
+fn post_send_of(fx: &mut Fixture, wr_id: u32, len: usize, halved: bool) {
+    let operation = send_of(&elements(fx, len, halved));
+    fx.post_op(wr_id, operation);
+}
+
+/// For messages in one element, and in two.
+fn either_way<T: Copy>(of: T) -> [(T, bool); 2] {
+    [(of, false), (of, true)]
+}
+
+/// The lengths of the ULPDUs in each segment.
+fn ulpdu_lens(fx: &mut Fixture) -> Vec<Vec<usize>> {
+    segments(fx).iter().map(|segment| segment.iter().map(Vec::len).collect()).collect()
 }
 
 /// The ULPDUs of each segment; every segment consists of whole FPDUs.
@@ -32,29 +49,37 @@ fn segments(fx: &mut Fixture) -> Vec<Vec<Vec<u8>>> {
 // req-test: MPA-009, MPA-013, MPA-015, MPA-099, MPA-109
 #[test]
 fn fpdus_align_with_segments() {
-    for emss in [536u16, 1448, 1460] {
+    for (emss, halved) in [536u16, 1448, 1460].into_iter().flat_map(either_way) {
         let mut fx = Fixture::connected(emss, 4, 4);
-        fx.post_write(1, 0, 60_000, PEER_STAG, 0);
+        let operation = write_of(&elements(&fx, 60_000, halved));
+        fx.post_op(1, operation);
         fx.sent_ulpdus();
         let lens: Vec<_> = fx.segments.iter().map(Vec::len).collect();
         let (last, others) = lens.split_last().unwrap();
         let full = usize::from(emss - emss % 4);
         assert!(others.iter().all(|&len| len == full) && *last <= full, "{lens:?}");
         assert!(segments(&mut fx).iter().all(|segment| segment.len() == 1));
+        // Messages of other lengths, two of which share a segment where they fit.
+        for (wr_id, len) in (2..).zip([300, 150, 700, 600, 60, 1000]) {
+            post_send_of(&mut fx, wr_id, len, halved);
+        }
+        let lens = ulpdu_lens(&mut fx);
+        assert!(lens.iter().any(|segment| segment.len() > 1), "{lens:?}");
     }
 }
 
 // req-test: MPA-011, MPA-014, MPA-098, MPA-108, MPA-085
 #[test]
 fn small_fpdus_are_packed_whole_into_a_segment() {
-    let mut fx = connected();
-    for wr_id in 0..10 {
-        fx.post_send(wr_id, 0, 20 + wr_id);
+    for halved in [false, true] {
+        let mut fx = connected();
+        for wr_id in 0..10 {
+            post_send_of(&mut fx, wr_id, 20 + wr_id as usize, halved);
+        }
+        let lens = ulpdu_lens(&mut fx);
+        assert!(lens.len() < 10);
+        assert_eq!(lens.concat(), (38..48).collect::<Vec<_>>());
     }
-    let segments = segments(&mut fx);
-    assert!(segments.len() < 10);
-    let lens: Vec<_> = segments.concat().iter().map(Vec::len).collect();
-    assert_eq!(lens, (38..48).collect::<Vec<_>>());
 }
 
 // req-test: MPA-110, MPA-116, MPA-122
@@ -63,26 +88,40 @@ fn final_fpdu_shares_its_segment_with_the_next_message() {
     let mut fx = connected();
     fx.post_send(1, 0, 1436 + 1300);
     fx.post_send(2, 0, 42);
-    let lens: Vec<Vec<_>> =
-        segments(&mut fx).iter().map(|segment| segment.iter().map(Vec::len).collect()).collect();
     // The last FPDU of the first message has 1,324 bytes, which leaves 136; the next leaves 68.
-    assert_eq!(lens, [vec![1454], vec![1318, 60]]);
+    assert_eq!(ulpdu_lens(&mut fx), [vec![1454], vec![1318, 60]]);
 }
 
 // req-test: MPA-121
 #[test]
 fn message_does_not_start_in_a_short_remainder() {
     // The first leaves 136 bytes, an FPDU of the minimum MULPDU; the others leave less.
-    for first in [1300, 1310, 1400] {
+    for (first, halved) in [1300, 1310, 1400].into_iter().flat_map(either_way) {
         let mut fx = connected();
-        fx.post_send(1, 0, first);
-        fx.post_send(2, 0, 5000);
-        let lens: Vec<Vec<_>> = segments(&mut fx)
-            .iter()
-            .map(|segment| segment.iter().map(Vec::len).collect())
-            .collect();
+        post_send_of(&mut fx, 1, first, halved);
+        post_send_of(&mut fx, 2, 5000, halved);
         let whole = vec![1454];
-        assert_eq!(lens[..4], [vec![18 + first as usize], whole.clone(), whole.clone(), whole]);
+        let expected = [vec![18 + first], whole.clone(), whole.clone(), whole];
+        assert_eq!(ulpdu_lens(&mut fx)[..4], expected);
+    }
+}
+
+/// A path MTU probe is filled with a piece of a message, unless less than the minimum MULPDU is
+/// left.
+// req-test: MPA-121
+#[test]
+fn pieces_in_a_path_mtu_probe_have_the_minimum_mulpdu() {
+    // Segments of 1,240 bytes, and a probe of 1,460. Its first FPDU leaves 220 bytes; the rest of
+    // the first message leaves 136 of these, or 132.
+    for (rest, piece) in [(60, Some(130)), (61, None)] {
+        let mut fx = Fixture::with_config(1500, |config| {
+            config.tcp.path_mtu.probe = Probing::Always;
+        });
+        fx.connect(4, 4);
+        fx.post_send(1, 0, 1216 + rest);
+        fx.post_send(2, 0, 5000);
+        let expected: Vec<_> = [1234, 18 + rest as usize].into_iter().chain(piece).collect();
+        assert_eq!(ulpdu_lens(&mut fx)[0], expected);
     }
 }
 
@@ -113,7 +152,9 @@ fn random_script(rng: &mut SmallRng) -> SendScript {
     let mut bytes = Vec::new();
     for (msn, message) in (1..).zip(&messages) {
         let mut mo = 0;
-        for piece in message.chunks(1000).chain(message.is_empty().then_some(&[][..])) {
+        // Also FPDUs that no segment holds.
+        let piece_max = if msn % 2 == 0 { 3000 } else { 1000 };
+        for piece in message.chunks(piece_max).chain(message.is_empty().then_some(&[][..])) {
             let last = mo + piece.len() == message.len();
             let header = Header::send(msn, u32::try_from(mo).unwrap(), last);
             bytes.extend(fpdu(&header.encode(piece), true));
@@ -231,21 +272,32 @@ fn segments_rejected_by_tcp_never_reach_mpa() {
 // req-test: MPA-123, MPA-130, MPA-091, MPA-060
 #[test]
 fn nothing_is_placed_before_the_crc_check() {
-    let mut fx = connected();
-    let stag = fx.register(0, 64, Access::REMOTE_WRITE, false);
-    let bytes = fpdu(&Header::write(stag, 0, true).encode(b"guarded"), true);
-    for byte in &bytes[..bytes.len() - 1] {
-        fx.inject(&[*byte]);
-        assert_eq!(fx.arena.read(0, 8), [0; 8]);
+    // Longer than the distance of markers.
+    const LEN: usize = 600;
+    for marked in [false, true] {
+        let mut fx = if marked { Fixture::connected_with_markers(1460) } else { connected() };
+        let stag = fx.register(0, 2 * LEN as u64, Access::REMOTE_WRITE, false);
+        let mut sent = 24;
+        let mut fpdu = |to: usize| {
+            let ulpdu = Header::write(stag, to as u64, true).encode(&[7; LEN]);
+            let bytes = if marked { marked_fpdu(&ulpdu, true, sent) } else { fpdu(&ulpdu, true) };
+            sent += bytes.len() as u64;
+            bytes
+        };
+        let bytes = fpdu(0);
+        for byte in &bytes[..bytes.len() - 1] {
+            fx.inject(&[*byte]);
+            assert_eq!(fx.arena.read(0, LEN), [0; LEN]);
+        }
+        fx.inject(&bytes[bytes.len() - 1..]);
+        assert_eq!(fx.arena.read(0, LEN), [7; LEN]);
+        // A wrong last byte: nothing is placed.
+        let mut bytes = fpdu(LEN);
+        *bytes.last_mut().unwrap() ^= 0x80;
+        fx.inject(&bytes);
+        assert_eq!(fx.arena.read(LEN, LEN), [0; LEN]);
+        assert_eq!(fx.end_reason().unwrap().error(), Some((2, 0, 2)));
     }
-    fx.inject(&bytes[bytes.len() - 1..]);
-    assert_eq!(fx.arena.read(0, 8), b"guarded\0");
-    // A wrong last byte: nothing is placed.
-    let mut bytes = fpdu(&Header::write(stag, 8, true).encode(b"guarded"), true);
-    *bytes.last_mut().unwrap() ^= 0x80;
-    fx.inject(&bytes);
-    assert_eq!(fx.arena.read(8, 8), [0; 8]);
-    assert_eq!(fx.sent_terminate().cause(), (2, 0, 2));
 }
 
 // req-test: MPA-042
