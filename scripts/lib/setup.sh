@@ -43,7 +43,8 @@ cleanup() {
     trap - EXIT INT TERM HUP
     local pid
     for pid in $(jobs -p); do
-        kill "$pid" 2>/dev/null || true
+        # The whole group of a job that has one.
+        kill -- "-$pid" 2>/dev/null || kill "$pid" 2>/dev/null || true
     done
     wait 2>/dev/null || true
     remove_stale_namespaces

@@ -5,6 +5,7 @@ mod mutant_tree;
 mod mutation_run;
 mod pool;
 
+use std::fs::File;
 use std::io;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -126,6 +127,11 @@ fn test(device: bool) -> io::Result<bool> {
 }
 
 fn mutate(what: &Mutate) -> io::Result<bool> {
+    // Another run would replace the copies of the sources, and lose the results of this one.
+    let lock = File::create(what.folder.join("lock"))?;
+    if lock.try_lock().is_err() {
+        return Err(io::Error::other(format!("another run uses {}", what.folder.display())));
+    }
     let report = TraceReport::read(root())?;
     let survivors = Survivors::read(root())?;
     let (seed, all) = (what.seed.unwrap_or(0), what.seed.is_none());

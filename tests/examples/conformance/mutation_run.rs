@@ -52,6 +52,7 @@ pub(crate) struct MutationRun<'a> {
     /// Mutants by number, which counts from 1.
     sites: Vec<NamedMutant>,
     schemata_tree: MutantTree,
+    /// Also the sources as they were when the run began: a run takes hours.
     standalone_tree: MutantTree,
     /// Mutants compiled into `programs`.
     in_schemata: BTreeSet<u32>,
@@ -94,7 +95,7 @@ impl<'a> MutationRun<'a> {
         tags.shuffle(rng);
         let (mut numbers, mut fallback) = (Vec::new(), Vec::new());
         for tag in tags {
-            let mut mutants = survivors::named_mutants(root(), tag)?;
+            let mut mutants = survivors::named_mutants(&self.standalone_tree.tree, tag)?;
             mutants.retain(|mutant| !self.survivors.is_equivalent(id, &mutant.name));
             mutants.shuffle(rng);
             for mutant in mutants {
@@ -173,11 +174,12 @@ impl<'a> MutationRun<'a> {
             }
         }
         let mut sources = BTreeMap::new();
+        let unchanged = &self.standalone_tree.tree;
         for (folder, library) in libraries {
-            for file in workspace::files(&root().join(folder).join("src"), Some("rs"))? {
+            for file in workspace::files(&unchanged.join(folder).join("src"), Some("rs"))? {
                 let file =
-                    file.strip_prefix(root()).unwrap_or(&file).to_string_lossy().into_owned();
-                let text = fs::read_to_string(root().join(&file))?;
+                    file.strip_prefix(unchanged).unwrap_or(&file).to_string_lossy().into_owned();
+                let text = fs::read_to_string(unchanged.join(&file))?;
                 let text = schemata::without_const(&text, kept_const);
                 let numbers = by_file.remove(&file).unwrap_or_default();
                 let mutants: Vec<_> =
@@ -295,7 +297,6 @@ impl<'a> MutationRun<'a> {
         number: u32,
     ) -> io::Result<Option<(Outcome, Vec<String>)>> {
         let NamedMutant { file, mutant, .. } = self.site(number);
-        // Of the copy: the sources may have changed since.
         let text = fs::read_to_string(self.standalone_tree.tree.join(file))?;
         self.standalone_tree.write_if_changed(file, mutant.text(&text).as_bytes())?;
         let outcome = self.standalone_outcome(guards);

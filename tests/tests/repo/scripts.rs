@@ -81,6 +81,24 @@ fn sanitize_names_what_it_lacks() {
     assert!(said.contains("status 77"), "{said}");
 }
 
+/// A run of all mutants takes hours: a signal ends it at once, and all programs that it started.
+#[test]
+fn signals_end_conformance_and_its_programs() {
+    for (signal, group, status) in [("TERM", "", 143), ("INT", "-", 130)] {
+        let (_, said) = bash(&format!(
+            "mkdir $scratch/bin; printf '#!/bin/sh\ncase $1 in run) sleep 300 & echo $! \
+             >$TMPDIR/../pid; wait ;; --version) echo cargo 99.0.0 ;; esac\n' >$scratch/bin/cargo; \
+             chmod +x $scratch/bin/cargo; export CARGO_HOME=$scratch CARGO_TARGET_DIR=$scratch; \
+             set -m; scripts/conformance --mutate-all & script=$!; set +m; \
+             until [ -s $scratch/pid ]; do sleep 0.1; done; \
+             kill -{signal} -- {group}$script; status=0; wait $script || status=$?; \
+             for _ in $(seq 100); do kill -0 $(cat $scratch/pid) 2>/dev/null || \
+             {{ echo $status; exit; }}; sleep 0.1; done; echo the program goes on"
+        ));
+        assert_eq!(said, format!("{status}\n"), "{signal}");
+    }
+}
+
 #[test]
 fn mktemp_uses_the_scratch_folder() {
     let (works, output) = bash("case $(mktemp -u) in $scratch/*) ;; *) exit 1 ;; esac");
