@@ -381,8 +381,16 @@ fn partial_fpdu_buffers_prefer_live_streams() {
     let mut others: Vec<_> =
         (1..=5).map(|at| Peer::connect(&mut live.fx, 5000 + at, 1460)).collect();
     let qps: Vec<_> = others.iter_mut().map(|peer| peer.start_mpa(&mut live.fx)).collect();
-    // These have ended here and hold an incomplete FPDU: two may have a buffer.
-    for (peer, qp) in others.iter_mut().zip(&qps).take(3) {
+    let mut long = Peer::connect(&mut live.fx, 6000, 1460);
+    long.start_mpa(&mut live.fx);
+    // These have ended here and hold an incomplete FPDU. When a long FPDU begins to arrive at a
+    // live stream, the third has no buffer yet, and gets none.
+    for (number, (peer, qp)) in others.iter_mut().zip(&qps).take(3).enumerate() {
+        if number == 2 {
+            for begun in [&[0xea; 1460], &[0; 1460]] {
+                long.send(&mut live.fx, begun);
+            }
+        }
         peer.send(&mut live.fx, &empty_write_fpdu());
         live.fx.engine.disconnect(live.fx.now, *qp).unwrap();
         peer.send(&mut live.fx, &peer_terminate_fpdu()[..9]);
