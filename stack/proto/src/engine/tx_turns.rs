@@ -22,6 +22,9 @@ const TX_BURST_BEGUN: u64 = (BURST_LEN - TX_QUANTUM_SEGMENTS) as u64;
 /// Connections of a list that a pass visits, at most, whether they send or not; the others come
 /// first in the next one. Those that only acknowledge, or find no frame, do not count as a burst.
 const VISITS_MAX: usize = 512;
+/// No connection has this ID. It is noted if nothing was sent before the first starved connection:
+/// the order is right then, as those not visited are at the front.
+const NOBODY: ConnId = ConnId { index: u32::MAX, generation: u32::MAX };
 
 impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
     /// Lets connections transmit one quantum each, until a burst is sent. Once the transmit queue
@@ -89,8 +92,7 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
         let mut starved = None;
         let mut visits_all = None;
         let prefetches = self.prefetches() && self.cx.schedule.ready.len() > 1;
-        let count = self.cx.schedule.ready.len();
-        for _ in 0..count.min(VISITS_MAX) {
+        for _ in 0..self.cx.schedule.ready.len().min(VISITS_MAX) {
             if self.cx.stream_segments_out() > sent_max
                 || self.cx.device.tx_free_count() == 0
                     && !*visits_all.get_or_insert_with(|| self.tx_visits.begin_if_due(now))
@@ -109,11 +111,11 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
             };
             worked |= result.has_sent();
             if let TxResult::Again { starved: true, .. } = result {
-                starved.get_or_insert((id, worked));
+                starved.get_or_insert(if worked { id } else { NOBODY });
             }
         }
-        if let Some((first, _)) = starved.filter(|&(_, sent)| sent || count <= VISITS_MAX) {
-            begin_with(&mut self.cx.schedule.ready, first, count.saturating_sub(VISITS_MAX));
+        if let Some(first) = starved {
+            begin_with(&mut self.cx.schedule.ready, first);
         }
         worked
     }
@@ -152,13 +154,12 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
     }
 }
 
-/// Begins the next turn of the ready connections with `first`. It was visited: it comes after
-/// `unvisited` others.
+/// Begins the next turn of the ready connections with `first`, if it is among them. It was visited:
+/// those not visited come before it.
 #[cold]
-fn begin_with(ready: &mut VecDeque<ConnId>, first: ConnId, unvisited: usize) {
-    let mut visited = ready.range(unvisited.min(ready.len())..);
-    if let Some(at) = visited.position(|&id| id == first) {
-        ready.rotate_left(unvisited + at);
+fn begin_with(ready: &mut VecDeque<ConnId>, first: ConnId) {
+    if let Some(at) = ready.iter().position(|&id| id == first) {
+        ready.rotate_left(at);
     }
 }
 
@@ -180,7 +181,7 @@ mod tests {
                 served.push(ready[0]);
                 ready.rotate_left(visits);
                 let starved = ready[(unvisited + 1) % ready.len()];
-                begin_with(&mut ready, starved, unvisited);
+                begin_with(&mut ready, starved);
             }
             assert!(served.iter().copied().eq(all.clone().chain(all)), "{served:?}");
         }

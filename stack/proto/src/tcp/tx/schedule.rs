@@ -22,7 +22,8 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
     ///
     /// Order: RST and SYN; ACKs that must be sent alone (SACK, duplicate ACKs); lost records; new
     /// ones, which carry other ACKs; FIN; probes; the ACK.
-    #[inline]
+    // Where it is called, all but the fast plan is behind calls.
+    #[inline(always)]
     pub fn next_transmit(&mut self, now: Instant, ready: TxDemand) -> Transmit {
         match self.plan_fast(now, ready) {
             // A plain ACK needs no plan, and leaves the connection on the fast path.
