@@ -12,15 +12,21 @@ use super::*;
 /// Set in a process that runs one test alone.
 const ALONE: &str = "FERROWARP_EAL_ALONE";
 
-/// Runs a test of this module in a process of its own; `None` in that process.
+/// Runs a test of this module in a process of its own; `None` in that process. Its runtime folder,
+/// which it cannot remove if it aborts, is in one that is removed here.
 fn alone(name: &str, stderr: Stdio) -> Option<Output> {
     if std::env::var_os(ALONE).is_some() {
         return None;
     }
     let module = module_path!().split_once("::").unwrap().1;
+    let folder = std::env::temp_dir().join(format!("ferrowarp-eal-{}-{name}", std::process::id()));
+    std::fs::create_dir(&folder).unwrap();
     let mut command = Command::new(std::env::current_exe().unwrap());
     command.args(["--exact", &format!("{module}::{name}"), "--nocapture"]);
-    Some(command.env(ALONE, "1").stdout(Stdio::piped()).stderr(stderr).output().unwrap())
+    command.env(ALONE, "1").env("RUNTIME_DIRECTORY", &folder);
+    let ended = command.stdout(Stdio::piped()).stderr(stderr).output();
+    std::fs::remove_dir_all(&folder).unwrap();
+    Some(ended.unwrap())
 }
 
 /// Lowers a limit of this process.
