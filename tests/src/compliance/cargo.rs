@@ -12,7 +12,7 @@ const PACKAGES: [(&str, &str); 8] = [
     ("stack/crc32c/", "ferrowarp-crc32c"),
     ("stack/proto/", "ferrowarp-proto"),
     ("stack/runtime/", "ferrowarp"),
-    ("bindings/", "dpdk-sys"),
+    ("bindings/", "ferrowarp-dpdk-sys"),
     ("apps/link/", "ferrowarp-link"),
     ("apps/", "ferrowarp-apps"),
     ("bench/", "ferrowarp-bench"),
