@@ -1,12 +1,27 @@
 //! Generates the bindings, compiles the shim and passes DPDK's libraries to the linker.
+//!
+//! What is amiss is one line with its remedy.
 
+use std::cell::Cell;
 use std::env;
-use std::path::PathBuf;
+use std::panic::{self, AssertUnwindSafe};
+use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::rc::Rc;
+
+/// A release of DPDK: year and month.
+type Release = (u32, u32);
+
+/// Releases between which the tests have run.
+const OLDEST: Release = (22, 11);
+const NEWEST: Release = (25, 11);
 
 /// Libraries that the shared build links to; every other PMD is a plug-in that EAL loads.
 const SHARED: [&str; 6] =
     ["rte_ethdev", "rte_net_ring", "rte_mbuf", "rte_mempool", "rte_ring", "rte_eal"];
+
+/// Libraries that were parts of EAL in older releases.
+const SPLIT_OFF: [&str; 3] = ["rte_log", "rte_argparse", "rte_pmu"];
 
 /// Libraries that the static build links whole: constructors register buses, mempool handlers and
 /// PMDs, and no symbol refers to them.
@@ -39,35 +54,82 @@ const STATIC_PLAIN: [&str; 2] = ["rte_telemetry", "rte_kvargs"];
 const STATIC_SYSTEM: [&str; 4] = ["numa", "bsd", "m", "dl"];
 
 fn main() {
-    println!("cargo:rerun-if-changed=wrapper.h");
-    println!("cargo:rerun-if-changed=shim.c");
-    let probe = pkg_config::Config::new()
-        .cargo_metadata(false)
-        .range_version("22.11".."23")
-        .probe("libdpdk");
-    if let Err(error) = probe {
-        panic!("libdpdk 22.11 is needed (Debian: apt install libdpdk-dev pkg-config): {error}");
+    for file in ["wrapper.h", "shim.c"] {
+        println!("cargo::rerun-if-changed={file}");
     }
-    let flags = pkg_config(&["--cflags"]);
-    compile_shim(&flags);
-    generate(&flags);
-    link();
+    for variable in ["PKG_CONFIG", "PKG_CONFIG_PATH", "PKG_CONFIG_LIBDIR", "LIBCLANG_PATH"] {
+        println!("cargo::rerun-if-env-changed={variable}");
+    }
+    if let Err(reason) = build() {
+        println!("cargo::error={}", reason.replace('\n', " "));
+    }
+}
+
+fn build() -> Result<(), String> {
+    let version = find_libdpdk()?;
+    let flags = pkg_config(&["--cflags"])?;
+    let release = release(&version).ok_or_else(|| format!("no version of DPDK: {version}"))?;
+    let of_headers = generate(&flags)?;
+    if release != of_headers {
+        let (year, month) = of_headers;
+        return Err(format!(
+            "the headers found are those of DPDK {year}.{month:02}, and pkg-config names DPDK \
+             {version} (of two installed, PKG_CONFIG_PATH chooses one)"
+        ));
+    }
+    if release > NEWEST {
+        let (year, month) = NEWEST;
+        println!(
+            "cargo::warning=DPDK {version} is newer than {year}.{month:02}, the newest that is \
+             tested"
+        );
+    }
+    compile_shim(&flags)?;
+    link()
+}
+
+/// Returns the version of DPDK that pkg-config finds, if it is new enough.
+fn find_libdpdk() -> Result<String, String> {
+    let found = pkg_config(&["--modversion"]).map_err(|reason| {
+        format!(
+            "libdpdk is needed (Debian, Ubuntu: apt-get install libdpdk-dev pkg-config; elsewhere: \
+             set PKG_CONFIG_PATH to the folder of libdpdk.pc): {reason}"
+        )
+    })?;
+    let version = found.concat();
+    let (year, month) = OLDEST;
+    match release(&version) {
+        Some(found) if found < OLDEST => Err(format!(
+            "DPDK {version} is too old: {year}.{month} or later is needed (Debian 12 and later \
+             have it; of two installed, PKG_CONFIG_PATH chooses one)"
+        )),
+        _ => Ok(version),
+    }
+}
+
+/// Returns the release of a version such as `24.11.8` or `26.03.0-rc1`.
+fn release(version: &str) -> Option<Release> {
+    let mut numbers = version.split('.').map(str::parse);
+    Some((numbers.next()?.ok()?, numbers.next()?.ok()?))
 }
 
 /// Runs pkg-config itself: the crate drops `-include rte_config.h` and `-march`.
-fn pkg_config(arguments: &[&str]) -> Vec<String> {
+fn pkg_config(arguments: &[&str]) -> Result<Vec<String>, String> {
     let program = env::var("PKG_CONFIG").unwrap_or_else(|_| "pkg-config".to_owned());
     let output = Command::new(&program)
         .args(arguments)
         .arg("libdpdk")
         .output()
-        .unwrap_or_else(|error| panic!("{program} does not run: {error}"));
-    assert!(output.status.success(), "{program} {arguments:?} libdpdk failed");
-    let text = String::from_utf8(output.stdout).expect("pkg-config prints ASCII flags");
-    text.split_whitespace().map(str::to_owned).collect()
+        .map_err(|error| format!("{program} does not run: {error}"))?;
+    if !output.status.success() {
+        let complaint = String::from_utf8_lossy(&output.stderr);
+        return Err(format!("{program} says: {}", complaint.trim()));
+    }
+    let text = String::from_utf8_lossy(&output.stdout);
+    Ok(text.split_whitespace().map(str::to_owned).collect())
 }
 
-fn compile_shim(flags: &[String]) {
+fn compile_shim(flags: &[String]) -> Result<(), String> {
     let mut build = cc::Build::new();
     build.file("shim.c").opt_level(3).flag_if_supported("-Wno-address-of-packed-member");
     // DPDK's headers cause warnings: treat them as system headers.
@@ -77,11 +139,36 @@ fn compile_shim(flags: &[String]) {
             None => build.flag(flag),
         };
     }
-    build.compile("ferrowarp_dpdk_shim");
+    build.try_compile("ferrowarp_dpdk_shim").map_err(|error| {
+        format!("a C compiler is needed (Debian, Ubuntu: apt-get install gcc libc6-dev): {error}")
+    })
 }
 
-fn generate(flags: &[String]) {
-    let bindings = bindgen::Builder::default()
+/// Reads the release from the headers.
+#[derive(Debug, Default)]
+struct HeaderRelease(Rc<Cell<Release>>);
+
+impl bindgen::callbacks::ParseCallbacks for HeaderRelease {
+    fn int_macro(&self, name: &str, value: i64) -> Option<bindgen::callbacks::IntKind> {
+        let (year, month) = self.0.get();
+        let value = u32::try_from(value).unwrap_or(0);
+        match name {
+            "RTE_VER_YEAR" => self.0.set((value, month)),
+            "RTE_VER_MONTH" => self.0.set((year, value)),
+            _ => {}
+        }
+        None
+    }
+}
+
+/// Generates the bindings. Returns the release of the headers.
+fn generate(flags: &[String]) -> Result<Release, String> {
+    const LIBCLANG: &str = "libclang reads the headers of DPDK (Debian, Ubuntu: apt-get install \
+                            libclang-dev; elsewhere: set LIBCLANG_PATH to its folder)";
+    let release = Rc::default();
+    let builder = bindgen::Builder::default()
+        .parse_callbacks(Box::new(bindgen::CargoCallbacks::new()))
+        .parse_callbacks(Box::new(HeaderRelease(Rc::clone(&release))))
         .header("wrapper.h")
         .clang_args(flags)
         .use_core()
@@ -91,7 +178,9 @@ fn generate(flags: &[String]) {
         )
         .allowlist_function("rte_(dev_remove|dev_name|dev_devargs|devargs_parse|devargs_reset)")
         .allowlist_function("rte_dev_event_callback_(register|unregister)")
-        .allowlist_function("rte_thread_(register|unregister)|rte_lcore_count")
+        .allowlist_function(
+            "rte_thread_(register|unregister)|rte_lcore_count|rte_version(_year|_month)?",
+        )
         .allowlist_function("rte_log_(register|[gs]et_level|[gs]et_global_level)")
         .allowlist_function("rte_eal_alarm_set|rte_thread_is_intr")
         .allowlist_function("rte_intr_(instance_(alloc|free)|fd_(get|set))")
@@ -104,12 +193,15 @@ fn generate(flags: &[String]) {
         .allowlist_function("rte_eth_dev_(start|stop|close|adjust_nb_rx_tx_desc)")
         .allowlist_function("rte_eth_dev_(socket_id|rss_hash_conf_get|rss_reta_query)")
         .allowlist_function("rte_eth_(rx_queue_setup|tx_queue_setup|macaddr_get)")
-        .allowlist_function("rte_eth_(promiscuous_enable|link_get_nowait)")
-        .allowlist_function("rte_eth_(find_next|stats_get)")
+        .allowlist_function("rte_eth_(promiscuous_enable|find_next|stats_get)")
         .allowlist_function("rte_eth_dev_(is_valid_port|conf_get|get_mtu)")
         .allowlist_function("rte_eth_dev_callback_(register|unregister)")
-        .allowlist_type("rte_(mbuf|mempool|ring|eth_conf|eth_dev_info|devargs|ether_addr)")
-        .allowlist_var("FW_.*|RTE_LOG_DEBUG|RTE_ETH_EVENT_(INTR_LSC|QUEUE_STATE)")
+        .allowlist_type(
+            "fw_mbuf_offset|rte_(mempool|ring|eth_conf|eth_dev_info|devargs|ether_addr)",
+        )
+        .allowlist_var(
+            "FW_.*|RTE_VER_(YEAR|MONTH)|RTE_LOG_DEBUG|RTE_ETH_EVENT_(INTR_LSC|QUEUE_STATE)",
+        )
         .allowlist_var("RTE_MBUF_F_((RX|TX)_.*|INDIRECT|EXTERNAL)")
         .allowlist_var("RTE_PKTMBUF_HEADROOM|RTE_MAX_ETHPORTS|RTE_MAX_LCORE|LCORE_ID_ANY")
         .allowlist_var("RTE_MEMPOOL_CACHE_MAX_SIZE|RING_F_.*|SOCKET_ID_ANY")
@@ -117,6 +209,8 @@ fn generate(flags: &[String]) {
         .opaque_type("rte_l2tpv2_.*")
         .opaque_type("rte_gtp_psc_.*")
         .opaque_type("rte_arp_.*")
+        // Its fields lie in unions without a stable name: see src/mbuf_field.rs.
+        .opaque_type("rte_mbuf")
         // Internal types whose size is not needed here.
         .opaque_type("rte_mempool_.*|rte_mempool|rte_ring|rte_ring_.*|rte_memzone")
         .blocklist_type("max_align_t|FILE")
@@ -125,31 +219,55 @@ fn generate(flags: &[String]) {
         .layout_tests(true)
         .generate_comments(false)
         .prepend_enum_name(false)
-        .formatter(bindgen::Formatter::None)
-        .generate()
-        .expect("bindgen reads DPDK's headers (is libclang installed?)");
+        .formatter(bindgen::Formatter::None);
+    // Without libclang it panics, with what it looked for.
+    panic::set_hook(Box::new(|_| {}));
+    let bindings = panic::catch_unwind(AssertUnwindSafe(|| builder.generate()));
+    let _ = panic::take_hook();
+    let bindings = bindings
+        .map_err(|_| LIBCLANG.to_owned())?
+        .map_err(|error| format!("{LIBCLANG}: {error}"))?;
     let out = PathBuf::from(env::var_os("OUT_DIR").expect("cargo sets OUT_DIR"));
     bindings.write_to_file(out.join("bindings.rs")).expect("OUT_DIR is writable");
+    Ok(release.get())
 }
 
-fn link() {
-    let folders = pkg_config(&["--variable=libdir"]);
-    for folder in &folders {
-        println!("cargo:rustc-link-search=native={folder}");
-    }
-    if env::var_os("CARGO_FEATURE_STATIC").is_none() {
-        for library in SHARED {
-            println!("cargo:rustc-link-lib=dylib={library}");
+/// Passes the libraries to the linker, if they are there.
+fn link() -> Result<(), String> {
+    let folder = PathBuf::from(pkg_config(&["--variable=libdir"])?.concat());
+    println!("cargo::rustc-link-search=native={}", folder.display());
+    let is_static = env::var_os("CARGO_FEATURE_STATIC").is_some();
+    let file =
+        |library: &str| folder.join(format!("lib{library}.{}", if is_static { "a" } else { "so" }));
+    let split_off = SPLIT_OFF.into_iter().filter(|library| file(library).exists());
+    if !is_static {
+        for library in SHARED.into_iter().chain(split_off) {
+            require(&file(library))?;
+            println!("cargo::rustc-link-lib=dylib={library}");
         }
-        return;
+        return Ok(());
     }
     for library in STATIC_WHOLE {
-        println!("cargo:rustc-link-lib=static:+whole-archive,-bundle={library}");
+        require(&file(library))?;
+        println!("cargo::rustc-link-lib=static:+whole-archive,-bundle={library}");
     }
-    for library in STATIC_PLAIN {
-        println!("cargo:rustc-link-lib=static:-bundle={library}");
+    for library in STATIC_PLAIN.into_iter().chain(split_off) {
+        require(&file(library))?;
+        println!("cargo::rustc-link-lib=static:-bundle={library}");
     }
     for library in STATIC_SYSTEM {
-        println!("cargo:rustc-link-lib=dylib={library}");
+        println!("cargo::rustc-link-lib=dylib={library}");
     }
+    Ok(())
+}
+
+fn require(library: &Path) -> Result<(), String> {
+    if library.exists() {
+        return Ok(());
+    }
+    Err(format!(
+        "{} is absent: this DPDK was built without it (install the whole libdpdk-dev, or build \
+         DPDK with all its libraries, for the feature `static` with -Ddefault_library=both)",
+        library.display()
+    ))
 }

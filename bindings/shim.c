@@ -8,6 +8,21 @@
 
 #include <stdio.h>
 
+/* The types in src/mbuf_field.rs. */
+#define ASSERT_FIELD(field, type) \
+	_Static_assert(sizeof(((struct rte_mbuf *)NULL)->field) == sizeof(type), #field)
+ASSERT_FIELD(buf_addr, void *);
+ASSERT_FIELD(data_off, uint16_t);
+ASSERT_FIELD(refcnt, uint16_t);
+ASSERT_FIELD(nb_segs, uint16_t);
+ASSERT_FIELD(ol_flags, uint64_t);
+ASSERT_FIELD(pkt_len, uint32_t);
+ASSERT_FIELD(data_len, uint16_t);
+ASSERT_FIELD(buf_len, uint16_t);
+ASSERT_FIELD(hash.rss, uint32_t);
+ASSERT_FIELD(next, void *);
+ASSERT_FIELD(tx_offload, uint64_t);
+
 /*
  * Often another core has written the frames. Metadata and headers of all of them are prefetched
  * first, so that the cache misses overlap.
@@ -121,6 +136,14 @@ int fw_is_mempool(const void *wanted)
 	return address.found;
 }
 
+int fw_link_is_up(uint16_t port)
+{
+	struct rte_eth_link link;
+
+	memset(&link, 0, sizeof(link));
+	return rte_eth_link_get_nowait(port, &link) == 0 && link.link_status != 0;
+}
+
 /*
  * No function tells whether a port is started. Until it is, and from when it is stopped, its burst
  * functions are those of a slot without a port, which only complain. Without such a slot the port
@@ -174,8 +197,7 @@ static ssize_t eal_write(void *stream, const char *text, size_t len)
 {
 	static const char panic[] = "PANIC in ";
 
-	if (starts_eal && len >= sizeof(panic) - 1 &&
-	    memcmp(text, panic, sizeof(panic) - 1) == 0) {
+	if (starts_eal && memmem(text, len, panic, sizeof(panic) - 1) != NULL) {
 		/* EAL aborts the process next. */
 		starts_eal = 0;
 		fflush(eal_text);
@@ -313,19 +335,6 @@ void fw_log_forward(const char *text, size_t len)
 uint64_t fw_layout_value(enum fw_layout which)
 {
 	switch (which) {
-	case FW_SIZEOF_MBUF: return sizeof(struct rte_mbuf);
-	case FW_OFFSETOF_MBUF_BUF_ADDR: return offsetof(struct rte_mbuf, buf_addr);
-	case FW_OFFSETOF_MBUF_DATA_OFF: return offsetof(struct rte_mbuf, data_off);
-	case FW_OFFSETOF_MBUF_REFCNT: return offsetof(struct rte_mbuf, refcnt);
-	case FW_OFFSETOF_MBUF_NB_SEGS: return offsetof(struct rte_mbuf, nb_segs);
-	case FW_OFFSETOF_MBUF_OL_FLAGS: return offsetof(struct rte_mbuf, ol_flags);
-	case FW_OFFSETOF_MBUF_PKT_LEN: return offsetof(struct rte_mbuf, pkt_len);
-	case FW_OFFSETOF_MBUF_DATA_LEN: return offsetof(struct rte_mbuf, data_len);
-	case FW_OFFSETOF_MBUF_BUF_LEN: return offsetof(struct rte_mbuf, buf_len);
-	case FW_OFFSETOF_MBUF_HASH_RSS: return offsetof(struct rte_mbuf, hash.rss);
-	case FW_OFFSETOF_MBUF_POOL: return offsetof(struct rte_mbuf, pool);
-	case FW_OFFSETOF_MBUF_NEXT: return offsetof(struct rte_mbuf, next);
-	case FW_OFFSETOF_MBUF_TX_OFFLOAD: return offsetof(struct rte_mbuf, tx_offload);
 	case FW_SIZEOF_ETH_CONF: return sizeof(struct rte_eth_conf);
 	case FW_OFFSETOF_ETH_CONF_RXMODE: return offsetof(struct rte_eth_conf, rxmode);
 	case FW_OFFSETOF_ETH_CONF_TXMODE: return offsetof(struct rte_eth_conf, txmode);
@@ -339,7 +348,6 @@ uint64_t fw_layout_value(enum fw_layout which)
 	case FW_SIZEOF_ETH_TXCONF: return sizeof(struct rte_eth_txconf);
 	case FW_SIZEOF_ETHER_ADDR: return sizeof(struct rte_ether_addr);
 	case FW_SIZEOF_DEVARGS: return sizeof(struct rte_devargs);
-	case FW_SIZEOF_ETH_LINK: return sizeof(struct rte_eth_link);
 	case FW_LAYOUT_COUNT: break;
 	}
 	return UINT64_MAX;

@@ -34,6 +34,21 @@ static const uint64_t FW_RSS_IP = RTE_ETH_RSS_IPV4 | RTE_ETH_RSS_FRAG_IPV4 |
 static const uint64_t FW_RSS_TCP_IPV4 = RTE_ETH_RSS_NONFRAG_IPV4_TCP;
 static const uint64_t FW_RSS_TCP_IPV6 = RTE_ETH_RSS_NONFRAG_IPV6_TCP;
 
+/* Offsets of the fields of an mbuf that Rust accesses, of the types in src/mbuf_field.rs. */
+enum fw_mbuf_offset {
+	FW_MBUF_BUF_ADDR = offsetof(struct rte_mbuf, buf_addr),
+	FW_MBUF_DATA_OFF = offsetof(struct rte_mbuf, data_off),
+	FW_MBUF_REFCNT = offsetof(struct rte_mbuf, refcnt),
+	FW_MBUF_NB_SEGS = offsetof(struct rte_mbuf, nb_segs),
+	FW_MBUF_OL_FLAGS = offsetof(struct rte_mbuf, ol_flags),
+	FW_MBUF_PKT_LEN = offsetof(struct rte_mbuf, pkt_len),
+	FW_MBUF_DATA_LEN = offsetof(struct rte_mbuf, data_len),
+	FW_MBUF_BUF_LEN = offsetof(struct rte_mbuf, buf_len),
+	FW_MBUF_HASH_RSS = offsetof(struct rte_mbuf, hash.rss),
+	FW_MBUF_NEXT = offsetof(struct rte_mbuf, next),
+	FW_MBUF_TX_OFFLOAD = offsetof(struct rte_mbuf, tx_offload),
+};
+
 /* Inline burst and bulk functions, compiled in shim.c. */
 uint16_t fw_rx_burst(uint16_t port, uint16_t queue, struct rte_mbuf **frames, uint16_t count);
 uint16_t fw_tx_prepare(uint16_t port, uint16_t queue, struct rte_mbuf **frames, uint16_t count);
@@ -69,6 +84,8 @@ struct fw_queue_setup {
 	uint16_t tx_descriptors;
 };
 
+/* True if the link of an attached port is up; does not wait for it to settle. */
+int fw_link_is_up(uint16_t port);
 /* True if an attached port is started. */
 int fw_port_is_started(uint16_t port);
 /* Fills setup; returns less than 0 if the queue of a started port was not set up. */
@@ -81,8 +98,8 @@ int fw_queue_setup(uint16_t port, uint16_t queue, struct fw_queue_setup *setup);
 int fw_memory_files(unsigned int max);
 
 /*
- * A queue of net_memif, up to the last field in use. The layout is private to the driver and that
- * of DPDK 22.11 (drivers/net/memif/rte_eth_memif.h, struct memif_queue).
+ * A queue of net_memif, up to the last field in use. The layout is private to the driver: that of
+ * DPDK 22.11, 24.11 and 25.11 (drivers/net/memif/rte_eth_memif.h, struct memif_queue).
  */
 struct fw_memif_queue {
 	const struct rte_mempool *mempool;
@@ -113,19 +130,6 @@ void fw_log_forward(const char *text, size_t len);
 
 /* Layout values as C computes them, for the tests in Rust. */
 enum fw_layout {
-	FW_SIZEOF_MBUF,
-	FW_OFFSETOF_MBUF_BUF_ADDR,
-	FW_OFFSETOF_MBUF_DATA_OFF,
-	FW_OFFSETOF_MBUF_REFCNT,
-	FW_OFFSETOF_MBUF_NB_SEGS,
-	FW_OFFSETOF_MBUF_OL_FLAGS,
-	FW_OFFSETOF_MBUF_PKT_LEN,
-	FW_OFFSETOF_MBUF_DATA_LEN,
-	FW_OFFSETOF_MBUF_BUF_LEN,
-	FW_OFFSETOF_MBUF_HASH_RSS,
-	FW_OFFSETOF_MBUF_POOL,
-	FW_OFFSETOF_MBUF_NEXT,
-	FW_OFFSETOF_MBUF_TX_OFFLOAD,
 	FW_SIZEOF_ETH_CONF,
 	FW_OFFSETOF_ETH_CONF_RXMODE,
 	FW_OFFSETOF_ETH_CONF_TXMODE,
@@ -137,7 +141,6 @@ enum fw_layout {
 	FW_SIZEOF_ETH_TXCONF,
 	FW_SIZEOF_ETHER_ADDR,
 	FW_SIZEOF_DEVARGS,
-	FW_SIZEOF_ETH_LINK,
 	FW_LAYOUT_COUNT
 };
 uint64_t fw_layout_value(enum fw_layout which);

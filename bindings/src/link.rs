@@ -40,8 +40,6 @@ impl PortLink {
 pub(crate) fn is_up(port: &Attached) -> bool {
     // Drivers change link state and statistics while ports are configured and closed.
     let _control = control_lock();
-    let mut link = sys::rte_eth_link::default();
-    // SAFETY: a started port and a structure to fill.
-    let status = unsafe { sys::rte_eth_link_get_nowait(port.id, &raw mut link) };
-    status == 0 && link.link_status() != 0
+    // SAFETY: a started port.
+    unsafe { sys::fw_link_is_up(port.id) != 0 }
 }

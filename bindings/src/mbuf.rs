@@ -6,38 +6,27 @@
 use core::ptr::NonNull;
 use core::sync::atomic::{AtomicU16, Ordering};
 
+use crate::mbuf_field::{
+    BUF_ADDR, BUF_LEN, DATA_LEN, DATA_OFF, HASH_RSS, NB_SEGS, NEXT, OL_FLAGS, PKT_LEN, REFCNT, Raw,
+    TX_OFFLOAD,
+};
 use crate::prefetch::prefetch_write;
 use crate::sys;
-
-type Raw = NonNull<sys::rte_mbuf>;
 
 /// Returns the reference count. C changes it with atomic instructions, so Rust does too.
 #[inline]
 fn refcount<'a>(raw: Raw) -> &'a AtomicU16 {
-    // SAFETY: `raw` is a live mbuf, so its field can be pointed to.
-    let field = unsafe { &raw mut (*raw.as_ptr()).refcnt };
     // SAFETY: an aligned field of a pool that lives as long as the process (see `mempool`), to
     // which no plain access is made once the mbuf is shared.
-    unsafe { AtomicU16::from_ptr(field) }
-}
-
-/// Reads one field of a live mbuf. No reference to the whole mbuf is made, because C may change the
-/// reference count concurrently.
-macro_rules! field {
-    ($raw:expr, $name:ident) => {{
-        let raw: Raw = $raw;
-        // SAFETY: the mbuf is live, because its caller's value holds a reference to it, and its
-        // metadata is not written while anyone but the builder of the frame can see it.
-        unsafe { (*raw.as_ptr()).$name }
-    }};
+    unsafe { AtomicU16::from_ptr(REFCNT.pointer(raw)) }
 }
 
 /// Returns the bytes of one segment.
 #[inline]
 fn segment<'a>(raw: Raw) -> &'a [u8] {
-    let start = field!(raw, buf_addr).cast::<u8>();
-    let offset = usize::from(field!(raw, data_off));
-    let len = usize::from(field!(raw, data_len));
+    let start = BUF_ADDR.get(raw);
+    let offset = usize::from(DATA_OFF.get(raw));
+    let len = usize::from(DATA_LEN.get(raw));
     // SAFETY: DPDK keeps `data_off` within the buffer.
     let start = unsafe { start.add(offset) };
     // SAFETY: `data_len` bytes from there lie in the buffer, which was zeroed or written, and
@@ -68,7 +57,7 @@ fn increment_refcnt(raw: Raw) {
 /// one reference costs no atomic operation.
 #[inline]
 fn free(raw: Raw) {
-    if field!(raw, nb_segs) == 1 && release_shared(raw) {
+    if NB_SEGS.get(raw) == 1 && release_shared(raw) {
         return;
     }
     // SAFETY: releases one reference that the caller's value owned and never uses again.
@@ -102,16 +91,14 @@ pub struct TxMbuf(Raw);
 unsafe impl Send for TxMbuf {}
 
 impl TxMbuf {
-    /// Returns the mbuf.
+    /// Returns the mbuf, for writing: it was not sent, because sending consumes the value.
     ///
     /// # Panics
     /// If another reference to it exists, whose owner might be reading it.
-    pub(crate) fn exclusive(&mut self) -> &mut sys::rte_mbuf {
+    pub(crate) fn exclusive(&mut self) -> Raw {
         let count = refcount(self.0).load(Ordering::Acquire);
         assert!(count == 1, "a retained frame never changes");
-        // SAFETY: the only reference that exists, borrowed mutably; it was not sent, because
-        // sending consumes the value.
-        unsafe { self.0.as_mut() }
+        self.0
     }
 
     /// Returns the writable buffer, from the start of the frame to the end of the mbuf's buffer.
@@ -120,11 +107,11 @@ impl TxMbuf {
     /// While a retained reference exists.
     #[inline]
     pub fn buf_mut(&mut self) -> &mut [u8] {
-        let mbuf = self.exclusive();
-        let offset = usize::from(mbuf.data_off);
-        let len = usize::from(mbuf.buf_len) - offset;
+        let raw = self.exclusive();
+        let offset = usize::from(DATA_OFF.get(raw));
+        let len = usize::from(BUF_LEN.get(raw)) - offset;
         // SAFETY: `data_off` never exceeds `buf_len`.
-        let start = unsafe { mbuf.buf_addr.cast::<u8>().add(offset) };
+        let start = unsafe { BUF_ADDR.get(raw).add(offset) };
         // SAFETY: the rest of the buffer, exclusively ours; pool memory is mapped zeroed, so
         // its bytes are initialized.
         unsafe { core::slice::from_raw_parts_mut(start, len) }
@@ -136,12 +123,12 @@ impl TxMbuf {
     /// If `len` exceeds the buffer, or while a retained reference exists.
     #[inline]
     pub fn set_len(&mut self, len: usize) {
-        let mbuf = self.exclusive();
-        let len_max = mbuf.buf_len - mbuf.data_off;
+        let raw = self.exclusive();
+        let len_max = BUF_LEN.get(raw) - DATA_OFF.get(raw);
         let len = u16::try_from(len).ok().filter(|&len| len <= len_max);
         let len = len.expect("the frame fits its buffer");
-        mbuf.data_len = len;
-        mbuf.pkt_len = u32::from(len);
+        DATA_LEN.set(raw, len);
+        PKT_LEN.set(raw, u32::from(len));
     }
 
     /// Requests checksum offload: the port fills in the TCP checksum and, with `ipv4`, that of an
@@ -159,10 +146,9 @@ impl TxMbuf {
             (true, false) => sys::RTE_MBUF_F_TX_IPV4,
             (false, _) => sys::RTE_MBUF_F_TX_IPV6,
         };
-        let mbuf = self.exclusive();
-        mbuf.__bindgen_anon_3.tx_offload =
-            l2_len as u64 | (l3_len as u64) << 7 | (l4_len as u64) << 16;
-        mbuf.ol_flags |= ip_flags | sys::RTE_MBUF_F_TX_TCP_CKSUM;
+        let raw = self.exclusive();
+        TX_OFFLOAD.set(raw, l2_len as u64 | (l3_len as u64) << 7 | (l4_len as u64) << 16);
+        OL_FLAGS.set(raw, OL_FLAGS.get(raw) | ip_flags | sys::RTE_MBUF_F_TX_TCP_CKSUM);
     }
 
     /// Requests TCP segmentation with `payload_len` bytes of payload per segment, in addition to
@@ -174,11 +160,9 @@ impl TxMbuf {
     /// While a retained reference exists, or if the length does not fit 16 bits.
     pub fn request_segmentation(&mut self, payload_len: usize) {
         let payload_len = u16::try_from(payload_len).expect("a payload fits 16 bits");
-        let mbuf = self.exclusive();
-        // SAFETY: every variant of the union is plain integers.
-        let lengths = unsafe { mbuf.__bindgen_anon_3.tx_offload };
-        mbuf.__bindgen_anon_3.tx_offload = lengths | u64::from(payload_len) << 24;
-        mbuf.ol_flags |= sys::RTE_MBUF_F_TX_TCP_SEG;
+        let raw = self.exclusive();
+        TX_OFFLOAD.set(raw, TX_OFFLOAD.get(raw) | u64::from(payload_len) << 24);
+        OL_FLAGS.set(raw, OL_FLAGS.get(raw) | sys::RTE_MBUF_F_TX_TCP_SEG);
     }
 
     /// Continues the frame with others, each of one segment, in order.
@@ -190,25 +174,23 @@ impl TxMbuf {
     /// If one of the frames has several segments, or the frame becomes longer than 4 GiB, or has
     /// more than 65,535 segments.
     pub fn append(&mut self, frames: impl Iterator<Item = Self>) {
-        assert_eq!(field!(self.0, nb_segs), 1, "a frame of one segment");
+        assert_eq!(NB_SEGS.get(self.0), 1, "a frame of one segment");
         let mut last = self.0;
-        let (mut count, mut len) = (1_u16, field!(self.0, pkt_len));
+        let (mut count, mut len) = (1_u16, PKT_LEN.get(self.0));
         for frame in frames {
             let next = frame.0;
-            assert_eq!(field!(next, nb_segs), 1, "a frame of one segment");
+            assert_eq!(NB_SEGS.get(next), 1, "a frame of one segment");
             count = count.checked_add(1).expect("a chain of at most 65,535 segments");
-            len = len.checked_add(field!(next, pkt_len)).expect("a frame below 4 GiB");
+            len = len.checked_add(PKT_LEN.get(next)).expect("a frame below 4 GiB");
             core::mem::forget(frame);
-            // SAFETY: the last segment is live, as the chain owns a reference to it; references
-            // retained in addition never access this field. The chain takes over the reference of
-            // the frame.
-            unsafe { (*last.as_ptr()).next = next.as_ptr() };
+            // The last segment is live, as the chain owns a reference to it; references retained in
+            // addition never access this field. The chain takes over the reference of the frame.
+            NEXT.set(last, next.as_ptr());
             last = next;
-            // SAFETY: as above; the field describes the whole chain, and only its owner reads it.
-            // Written for each segment, so that a panic leaves a complete chain.
-            unsafe { (*self.0.as_ptr()).nb_segs = count };
-            // SAFETY: as above.
-            unsafe { (*self.0.as_ptr()).pkt_len = len };
+            // These fields describe the whole chain, and only its owner reads them. Written for
+            // each segment, so that a panic leaves a complete chain.
+            NB_SEGS.set(self.0, count);
+            PKT_LEN.set(self.0, len);
         }
     }
 
@@ -217,8 +199,8 @@ impl TxMbuf {
     /// overlap.
     #[inline]
     pub fn prefetch_write(&self, len: usize) {
-        let offset = usize::from(field!(self.0, data_off));
-        let data = field!(self.0, buf_addr).cast::<u8>().wrapping_add(offset);
+        let offset = usize::from(DATA_OFF.get(self.0));
+        let data = BUF_ADDR.get(self.0).wrapping_add(offset);
         prefetch_write(data, len);
     }
 
@@ -371,7 +353,7 @@ impl Mbuf {
     #[inline]
     #[must_use]
     pub fn len(&self) -> usize {
-        field!(self.0, pkt_len) as usize
+        PKT_LEN.get(self.0) as usize
     }
 
     /// True if the frame has no byte.
@@ -382,12 +364,12 @@ impl Mbuf {
 
     /// Returns the segments in order; at most `nb_segs` of them.
     pub fn segments(&self) -> impl Iterator<Item = &[u8]> {
-        let count = field!(self.0, nb_segs);
+        let count = NB_SEGS.get(self.0);
         let mut next = Some(self.0);
         (0..count).map_while(move |_| {
             let raw = next?;
             // Segments of a chain live as long as its first one.
-            next = NonNull::new(field!(raw, next));
+            next = NonNull::new(NEXT.get(raw));
             Some(segment(raw))
         })
     }
@@ -427,19 +409,15 @@ impl Mbuf {
     /// Returns the RSS hash, if the port has delivered it.
     #[must_use]
     pub fn rss_hash(&self) -> Option<u32> {
-        let is_set = field!(self.0, ol_flags) & u64::from(sys::RTE_MBUF_F_RX_RSS_HASH) != 0;
-        let union = field!(self.0, __bindgen_anon_2);
-        // SAFETY: every variant of the union is plain integers.
-        let hash = unsafe { union.hash };
-        // SAFETY: as above.
-        is_set.then_some(unsafe { hash.rss })
+        let is_set = OL_FLAGS.get(self.0) & u64::from(sys::RTE_MBUF_F_RX_RSS_HASH) != 0;
+        is_set.then(|| HASH_RSS.get(self.0))
     }
 
     /// Returns the result of the port's checksum verification.
     #[inline]
     #[must_use]
     pub fn checksum(&self) -> RxChecksum {
-        RxChecksum::from_flags(field!(self.0, ol_flags))
+        RxChecksum::from_flags(OL_FLAGS.get(self.0))
     }
 }
 
@@ -452,16 +430,16 @@ impl TryFrom<Mbuf> for TxMbuf {
         const NOT_DIRECT: u64 = sys::RTE_MBUF_F_INDIRECT | sys::RTE_MBUF_F_EXTERNAL;
         let raw = frame.0;
         let is_sole = refcount(raw).load(Ordering::Acquire) == 1;
-        let is_whole = field!(raw, nb_segs) == 1 && field!(raw, ol_flags) & NOT_DIRECT == 0;
+        let is_whole = NB_SEGS.get(raw) == 1 && OL_FLAGS.get(raw) & NOT_DIRECT == 0;
         if !is_sole || !is_whole {
             return Err(frame);
         }
         core::mem::forget(frame);
         let mut frame = Self(raw);
-        let mbuf = frame.exclusive();
+        let raw = frame.exclusive();
         // The receive flags and lengths would be taken as transmit offload requests.
-        mbuf.ol_flags = 0;
-        mbuf.__bindgen_anon_3.tx_offload = 0;
+        OL_FLAGS.set(raw, 0);
+        TX_OFFLOAD.set(raw, 0);
         Ok(frame)
     }
 }

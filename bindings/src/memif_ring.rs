@@ -78,11 +78,8 @@ impl Ring {
             Self::Unconfigured => return RingState::Absent,
             Self::Queue(queue) => queue,
         };
-        let mut link = sys::rte_eth_link::default();
-        // SAFETY: a started port and a structure to fill. The driver changes the link in this
-        // thread alone.
-        let status = unsafe { sys::rte_eth_link_get_nowait(*port, &raw mut link) };
-        if status != 0 || link.link_status() == 0 {
+        // SAFETY: a started port. The driver changes the link in this thread alone.
+        if unsafe { sys::fw_link_is_up(*port) } == 0 {
             return RingState::LinkDown;
         }
         // SAFETY: the port is not closed, so its queues exist; the field is constant.

@@ -190,7 +190,7 @@ impl TxQueue {
     /// # Panics
     /// While a retained reference exists: the headers are written.
     pub fn prepare(&mut self, frame: &mut TxMbuf) -> bool {
-        let mut raw = core::ptr::from_mut(frame.exclusive());
+        let mut raw = frame.exclusive().as_ptr();
         // SAFETY: a started port (kept by the `Arc`), a queue with one owner that is borrowed
         // mutably, and a live mbuf to which no other reference exists. The headers, which alone are
         // written, lie in it, and not in those that continue it.

@@ -232,10 +232,8 @@ unsafe extern "C" fn on_event(
     let mut ports = ports();
     let Some(watched) = ports.iter_mut().find(|watched| watched.port == port) else { return 0 };
     if event == sys::RTE_ETH_EVENT_INTR_LSC {
-        let mut link = sys::rte_eth_link::default();
-        // SAFETY: an attached port and a structure to fill.
-        let status = unsafe { sys::rte_eth_link_get_nowait(port, &raw mut link) };
-        watched.on_link(status == 0 && link.link_status() != 0);
+        // SAFETY: an attached port.
+        watched.on_link(unsafe { sys::fw_link_is_up(port) } != 0);
     }
     if event == sys::RTE_ETH_EVENT_INTR_LSC && watched.is_up {
         // An executed program would keep the connection open after its end here.
