@@ -12,6 +12,10 @@
 //!
 //! The [guide] goes through all of this, with an example for each step.
 //!
+//! Two features, both off by default: `tokio` adds the module `asynchronous`, with tasks that wait
+//! for completions and events; `static` links DPDK's archives into the program instead of its
+//! shared libraries.
+//!
 //! # Example
 //!
 //! Two contexts connected inside the process; one writes to the other's memory, reads it back and

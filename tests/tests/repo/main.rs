@@ -4,6 +4,7 @@ mod contributing;
 mod coverage;
 mod dependencies;
 mod imports;
+mod packages;
 mod scripts;
 mod test_targets;
 mod tidy;
