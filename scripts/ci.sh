@@ -7,7 +7,8 @@
 #   tidy     style, structure, traceability of rules, licenses of dependencies
 #   test     unit and integration tests of every package, with overflow checks; devices and the
 #            programs among them (root for all of it)
-#   doc      documentation, warnings denied
+#   doc      documentation, warnings denied; that of the libraries also as docs.rs builds it, without
+#            libdpdk
 #   interop  the stack against Linux's siw in a guest, and over emulated cards: the small matrix
 #            (root and QEMU)
 #   counts   instructions and lines of state against bench/instructions.tsv (valgrind; without
@@ -40,6 +41,8 @@ else
     packages=()
     note "libdpdk is absent: only the packages that do not need it are checked"
 fi
+
+host_triple() { rustc -vV | sed -n 's/^host: //p'; }
 
 # Root can make all that the tests need, if these programs are installed: then what is missing fails
 # them.
@@ -82,6 +85,10 @@ test)
     ;;
 doc)
     RUSTDOCFLAGS="-D warnings" cargo doc "${cargo_flags[@]}" "${packages[@]}" --no-deps
+    # As docs.rs does, which lacks these programs and libraries.
+    DOCS_RS=1 PKG_CONFIG=absent CC=absent LIBCLANG_PATH=absent RUSTDOCFLAGS="-D warnings" \
+        cargo doc "${cargo_flags[@]}" -p ferrowarp-dpdk-sys -p ferrowarp --features ferrowarp/tokio \
+        --no-deps --target "$(host_triple)"
     ;;
 device)
     has_dpdk || skip "no libdpdk; apt-get install libdpdk-dev"
@@ -120,7 +127,7 @@ sanitize)
     ;;
 fuzz)
     command -v c++ >/dev/null || skip "no C++ compiler; apt-get install g++"
-    host=$(rustc -vV | sed -n 's/^host: //p')
+    host=$(host_triple)
     # Coverage for libFuzzer as cargo-fuzz asks for it, without the sanitizers that need nightly.
     flags="--cfg fuzzing -Cpasses=sancov-module"
     for flag in level=4 inline-8bit-counters pc-table; do
