@@ -256,8 +256,11 @@ pub fn conn_param(
     private: &[u8],
 ) -> anyhow::Result<ConnParam> {
     anyhow::ensure!(private.len() <= PRIVATE_LEN_MAX, "the private data are too long");
-    let private_data = private.try_into()?;
-    Ok(ConnParam { crc, markers, ird: reads, ord: reads, private_data, ..ConnParam::default() })
+    let mut param = ConnParam::default().with_private_data(private)?;
+    param.crc = crc;
+    param.markers = markers;
+    (param.ird, param.ord) = (reads, reads);
+    Ok(param)
 }
 
 /// Rejects a connection request; the peer prints the reason, or its beginning.

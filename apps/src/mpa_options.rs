@@ -141,7 +141,9 @@ mod tests {
 
     fn param(text: &str) -> ConnParam {
         let line = line(text).unwrap();
-        let mut param = ConnParam { ird: 5, ord: 6, ..ConnParam::default() };
+        let mut param = ConnParam::default();
+        param.ird = 5;
+        param.ord = 6;
         line.mpa.apply_to(&mut param);
         line.reads.apply_to(&mut param);
         param

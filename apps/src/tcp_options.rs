@@ -108,35 +108,34 @@ impl TcpArgs {
     /// Returns the TCP settings: the options given, and defaults.
     #[must_use]
     pub fn settings(&self) -> TcpSettings {
-        let default = TcpSettings::default();
+        let mut settings = TcpSettings::default();
         let keepalive = match self.keepalive {
             Some(Keepalive::After(idle)) => Some(idle),
             Some(Keepalive::Off) | None => None,
         };
         let congestion = self.congestion.unwrap_or(Congestion::Cubic);
         let usual = if congestion == Congestion::Dctcp { Ecn::Request } else { Ecn::Accept };
-        let limit = self.recv_window_max.unwrap_or(default.recv_window_max);
-        let recv_window = self.recv_window.unwrap_or(default.recv_window.min(limit));
-        TcpSettings {
-            congestion: match congestion {
-                Congestion::Cubic => CongestionControl::Cubic,
-                Congestion::NewReno => CongestionControl::NewReno,
-                Congestion::Dctcp => CongestionControl::Dctcp,
-            },
-            ecn: match self.ecn.unwrap_or(usual) {
-                Ecn::Off => EcnMode::Off,
-                Ecn::Accept => EcnMode::Accept,
-                Ecn::Request => EcnMode::Request,
-            },
-            pacing: !self.no_pacing,
-            recv_window,
-            recv_window_max: limit.max(recv_window),
-            keepalive,
-            keepalive_interval: keepalive
-                .map_or(default.keepalive_interval, |idle| idle.min(default.keepalive_interval)),
-            user_timeout: self.user_timeout.unwrap_or(default.user_timeout),
-            ..default
+        let limit = self.recv_window_max.unwrap_or(settings.recv_window_max);
+        let recv_window = self.recv_window.unwrap_or(settings.recv_window.min(limit));
+        settings.congestion = match congestion {
+            Congestion::Cubic => CongestionControl::Cubic,
+            Congestion::NewReno => CongestionControl::NewReno,
+            Congestion::Dctcp => CongestionControl::Dctcp,
+        };
+        settings.ecn = match self.ecn.unwrap_or(usual) {
+            Ecn::Off => EcnMode::Off,
+            Ecn::Accept => EcnMode::Accept,
+            Ecn::Request => EcnMode::Request,
+        };
+        settings.pacing = !self.no_pacing;
+        settings.recv_window = recv_window;
+        settings.recv_window_max = limit.max(recv_window);
+        settings.keepalive = keepalive;
+        if let Some(idle) = keepalive {
+            settings.keepalive_interval = settings.keepalive_interval.min(idle);
         }
+        settings.user_timeout = self.user_timeout.unwrap_or(settings.user_timeout);
+        settings
     }
 
     /// Returns the settings of a server whose clients have to make progress within `timeout`: it
@@ -198,17 +197,15 @@ mod tests {
     fn options_map_to_tcp_settings() {
         let line = "--congestion newreno --ecn off --no-pacing --recv-window 8M --keepalive 2.5 \
                     --user-timeout 5";
-        let expected = TcpSettings {
-            congestion: CongestionControl::NewReno,
-            ecn: EcnMode::Off,
-            pacing: false,
-            recv_window: 8 << 20,
-            recv_window_max: 8 << 20,
-            keepalive: Some(Duration::from_millis(2500)),
-            keepalive_interval: Duration::from_millis(2500),
-            user_timeout: Duration::from_secs(5),
-            ..TcpSettings::default()
-        };
+        let mut expected = TcpSettings::default();
+        expected.congestion = CongestionControl::NewReno;
+        expected.ecn = EcnMode::Off;
+        expected.pacing = false;
+        expected.recv_window = 8 << 20;
+        expected.recv_window_max = 8 << 20;
+        expected.keepalive = Some(Duration::from_millis(2500));
+        expected.keepalive_interval = Duration::from_millis(2500);
+        expected.user_timeout = Duration::from_secs(5);
         assert_eq!(settings(line).unwrap(), expected);
         let dctcp = settings("--congestion dctcp --recv-window-max 1M").unwrap();
         assert_eq!((dctcp.congestion, dctcp.ecn), (CongestionControl::Dctcp, EcnMode::Request));

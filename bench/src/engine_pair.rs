@@ -122,7 +122,8 @@ impl EnginePair {
     }
 
     fn establish(&mut self) {
-        let param = ConnParam { crc: self.workload.crc, ..ConnParam::default() };
+        let mut param = ConnParam::default();
+        param.crc = self.workload.crc;
         let remote = SocketAddr::new(self.workload.address(2), PORT);
         self.sink.engine.listen(PORT, 1).expect("no listener yet");
         self.source

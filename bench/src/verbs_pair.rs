@@ -98,7 +98,8 @@ impl VerbsPair {
             (0..arena_len).map(|at| at.wrapping_mul(0x9e37_79b1).to_be_bytes()[0]).collect();
         source.mr.write(0, &bytes);
 
-        let param = ConnParam { crc: workload.crc, ..ConnParam::default() };
+        let mut param = ConnParam::default();
+        param.crc = workload.crc;
         let listener = sink.context.listen(PORT, 1)?;
         for (active, passive) in source.qps.iter().zip(&sink.qps) {
             active.connect(SocketAddr::new(workload.address(2), PORT), param.clone())?;

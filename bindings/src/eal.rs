@@ -58,6 +58,7 @@ pub enum Memory {
 
 /// Startup configuration of EAL.
 #[derive(Clone, Debug)]
+#[non_exhaustive]
 pub struct EalConfig {
     /// Use of hugepages.
     pub hugepages: Hugepages,

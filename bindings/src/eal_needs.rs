@@ -10,6 +10,7 @@ use std::path::{Path, PathBuf};
 
 /// A need of EAL that the system does not meet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum EalNeed {
     /// EAL finds processors in `/sys/devices/system/cpu`.
     Sysfs,

@@ -30,7 +30,8 @@ pub struct HostPort {
 }
 
 /// How the host program has set up its port, and the queue pairs of a [`HostPort`].
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct HostPortSetup {
     /// Number of queue pairs.
     pub queue_count: u16,
@@ -54,6 +55,7 @@ pub struct HostPortSetup {
 
 /// Mempool of receive queues of a [`HostPort`].
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct HostRxPool {
     address: *const sys::rte_mempool,
     /// Number of its mbufs, and bytes of frame in each.

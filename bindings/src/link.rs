@@ -9,6 +9,7 @@ use crate::{removal, sys};
 /// Link of a port, for a thread that has none of its queues. The port is not closed before this is
 /// dropped.
 #[derive(Debug)]
+#[non_exhaustive]
 pub struct PortLink {
     port: Arc<Attached>,
 }

@@ -4,6 +4,7 @@ use crate::sys;
 
 /// Work on packets that a port may take over.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Offload {
     /// Fills in the checksum of the IPv4 header of sent frames, on request.
     TxIpv4Checksum,
@@ -24,6 +25,7 @@ pub enum Offload {
 
 /// Set of offloads.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Offloads {
     rx: u64,
     tx: u64,

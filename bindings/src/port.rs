@@ -15,6 +15,7 @@ use crate::{fd, rss, sys, vhost_state};
 
 /// Bus of a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Bus {
     /// Virtual devices, implemented in software.
     Virtual,
@@ -33,6 +34,7 @@ impl Bus {
 
 /// Properties of a port.
 #[derive(Clone, Debug, Default)]
+#[non_exhaustive]
 pub struct PortInfo {
     /// Name of its driver.
     pub driver: String,

@@ -20,6 +20,7 @@ pub const BURST: u16 = 32;
 
 /// Frames a port has lost since it was started (`rte_eth_stats`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct PortLosses {
     /// Dropped because the receive queue was full.
     pub missed: u64,

@@ -90,7 +90,8 @@ pub unsafe extern "C" fn host_stack_print_steering(device: *const c_char) {
     // SAFETY: the caller's promise.
     let device = unsafe { string(device) };
     let device: ferrowarp::device::DeviceSpec = device.parse().expect("a device");
-    let config = OpenConfig { queues: 2, ..OpenConfig::default() };
+    let mut config = OpenConfig::default();
+    config.queues = 2;
     match ferrowarp::device::open(&device, &config) {
         Ok(Opened::One(queues)) => {
             let first = queues.first().map(DpdkDevice::steering);

@@ -21,6 +21,8 @@
 
 use std::io::Write as _;
 
+use ferrowarp_proto::verbs::cm::ConnParam;
+
 pub mod capture;
 pub mod compliance;
 #[cfg(feature = "device")]
@@ -51,6 +53,14 @@ pub const REQUIRE_DEVICE: &str = "FERROWARP_REQUIRE_DEVICE";
 pub fn pattern(salt: u64, len: usize) -> Vec<u8> {
     let byte = |at: u64| (salt << 20 | at).wrapping_mul(0x9e37_79b9_7f4a_7c15).to_be_bytes()[0];
     (0..len as u64).map(byte).collect()
+}
+
+/// The default parameters of a connection, with these changes.
+#[must_use]
+pub fn conn_param(change: impl FnOnce(&mut ConnParam)) -> ConnParam {
+    let mut param = ConnParam::default();
+    change(&mut param);
+    param
 }
 
 /// Reports a test as skipped, with the reason.

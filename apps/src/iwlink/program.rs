@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use anyhow::{Context as _, anyhow};
-use ferrowarp::device::{OpenConfig, PoolNeeds, RawPort, open_raw, register_current_thread};
+use ferrowarp::device::{OpenConfig, RawPort, open_raw, register_current_thread};
 
 use crate::iwlink::forward::{Clock, Forwarder};
 use crate::iwlink::idle::IdleStrategy;
@@ -35,9 +35,11 @@ pub fn program(options: &Options) -> anyhow::Result<()> {
     }
     let open = |name: &str, spec| -> anyhow::Result<RawPort> {
         // A window of one byte counts as one frame.
-        let needs = PoolNeeds { window_bytes: 1, windows: frames, ..PoolNeeds::default() };
-        let pools = PoolNeeds { tx_queue: PORT_TX_QUEUE_LEN, ..needs };
-        let config = OpenConfig { mtu: options.mtu, pools, ..OpenConfig::default() };
+        let mut config = OpenConfig::default();
+        config.mtu = options.mtu;
+        config.pools.window_bytes = 1;
+        config.pools.windows = frames;
+        config.pools.tx_queue = PORT_TX_QUEUE_LEN;
         open_raw(spec, &config).map_err(|error| anyhow!("{name}: {error}"))
     };
     let [left, right] = SIDES;

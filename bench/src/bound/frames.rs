@@ -19,7 +19,8 @@ const CACHE_LEN: usize = 8;
 /// # Errors
 /// If DPDK cannot be started.
 pub fn open_ring(mtu: u16) -> Result<[DpdkDevice; 2]> {
-    let config = OpenConfig { mtu, ..OpenConfig::default() };
+    let mut config = OpenConfig::default();
+    config.mtu = mtu;
     let (first, second) =
         open(&DeviceSpec::Ring, &config)?.into_pair().context("a ring has two ends")?;
     Ok([first, second])

@@ -283,7 +283,9 @@ impl Load {
 /// DPDK has 32 ports at most: too few for a ring each.
 fn incast_contexts(count: usize, mtu: u16) -> Result<(Vec<Context>, Context)> {
     let sink_config = config(SINK, mtu, count);
-    let open_config = OpenConfig { mtu, pools: sink_config.pools, ..OpenConfig::default() };
+    let mut open_config = OpenConfig::default();
+    open_config.mtu = mtu;
+    open_config.pools = sink_config.pools;
     let Some((left, right)) = open(&DeviceSpec::Ring, &open_config)?.into_pair() else {
         bail!("a ring has two ends");
     };

@@ -164,7 +164,8 @@ impl Pair {
         pin(setup.cores[0])?;
         // The first device starts DPDK, with which the thread is registered then.
         let (mtu, size) = (setup.mtu, setup.size);
-        let open_config = OpenConfig { mtu, ..OpenConfig::default() };
+        let mut open_config = OpenConfig::default();
+        open_config.mtu = mtu;
         let Some((left, right)) = open(&DeviceSpec::Ring, &open_config)?.into_pair() else {
             bail!("a ring has two ends");
         };

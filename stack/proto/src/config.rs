@@ -16,6 +16,7 @@ pub const PARTIAL_BYTES_MIN: usize = 18 * 1024;
 
 /// Settings of an engine, fixed for its lifetime.
 #[derive(Clone, Debug)]
+#[non_exhaustive]
 pub struct EngineConfig {
     /// Local addresses, of one family or both; listeners accept on all of them.
     pub addresses: Vec<InterfaceAddress>,

@@ -19,6 +19,7 @@ macro_rules! counters {
 counters! {
     /// Counts of events since the engine was created.
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+    #[non_exhaustive]
     pub struct Counters {
         /// Frames received.
         pub frames_in: u64,

@@ -287,6 +287,7 @@ pub enum MemoryError {
 /// Error of registering a buffer; returns the buffer.
 #[derive(Debug, thiserror::Error)]
 #[error("{error}")]
+#[non_exhaustive]
 pub struct RegisterRefused {
     /// The error.
     pub error: MemoryError,

@@ -13,8 +13,9 @@ use crate::error::{CreateError, LimitError};
 
 /// Resource limits of one context, beside [`Config::regions_max`](crate::Config::regions_max) and
 /// [`Config::qps_max`](crate::Config::qps_max). The defaults suit a program that has the machine to
-/// itself; lower them on a shared one.
+/// itself; lower them on a shared one: start from them and change what differs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Limits {
     /// Bytes registered at a time, in all regions together.
     pub registered_bytes_max: u64,

@@ -8,7 +8,9 @@ use crate::clock::nanos;
 pub use ferrowarp_proto::tcp::{Algorithm as CongestionControl, EcnMode, Stats as TcpStats};
 
 /// TCP settings of a context. The defaults suit any path; the peer's may differ. Sizes in bytes.
+/// Start from the defaults and change what differs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct TcpSettings {
     /// Congestion control: CUBIC by default.
     pub congestion: CongestionControl,

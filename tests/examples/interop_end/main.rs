@@ -119,12 +119,10 @@ impl Private {
 
 impl Options {
     fn param(&self, private: Private) -> anyhow::Result<ConnParam> {
-        let mut param = ConnParam {
-            crc: !self.no_crc,
-            markers: self.markers,
-            private_data: PrivateData::try_from_iter(private.bytes(self.private))?,
-            ..ConnParam::default()
-        };
+        let mut param = ConnParam::default();
+        param.crc = !self.no_crc;
+        param.markers = self.markers;
+        param.private_data = PrivateData::try_from_iter(private.bytes(self.private))?;
         self.mpa.apply_to(&mut param);
         self.reads.apply_to(&mut param);
         Ok(param)

@@ -15,6 +15,7 @@ use ferrowarp_proto::verbs::wr::{Operation, Payload, RecvWr, SendWr, Sge};
 use ferrowarp_proto::wire::seq::Seq;
 use ferrowarp_proto::wire::tcp::{Fields, Flags, FourTuple, Options, Segment};
 
+use crate::conn_param;
 use crate::frame::Frame;
 use crate::ip;
 use crate::longest_poll::LongestPoll;
@@ -301,7 +302,10 @@ impl Fixture {
         let block = [0, ord, 0, ird];
         self.inject(&[b"MPA ID Req Frame", &[0x50, 2, 0, 4][..], &block].concat());
         let (ird, ord) = (u16::from(ird), u16::from(ord));
-        self.accept(&ConnParam { ird, ord, ..ConnParam::default() });
+        self.accept(&conn_param(|it| {
+            it.ird = ird;
+            it.ord = ord;
+        }));
         let event = self.engine.next_event();
         assert!(matches!(event, Some(Event::Established { .. })), "{event:?}");
         self.inject_ulpdu(&Header::write(0, 0, true).encode(&[]));
@@ -355,7 +359,9 @@ impl Fixture {
         let mut fx = self;
         fx.mss = mss;
         fx.inject(b"MPA ID Req Frame\xc0\x01\0\0");
-        let param = ConnParam { markers: true, ooo_placement: true, ..ConnParam::default() };
+        let mut param = ConnParam::default();
+        param.markers = true;
+        param.ooo_placement = true;
         fx.accept(&param);
         let event = fx.engine.next_event();
         assert!(matches!(event, Some(Event::Established { .. })), "{event:?}");

@@ -236,7 +236,9 @@ fn immediate_data(place: &str, word: &str) -> ImmediateData {
 
 /// Parses connection parameters.
 fn conn_param(place: &str, options: &[&str]) -> ConnParam {
-    let mut param = ConnParam { ird: 4, ord: 4, ..ConnParam::default() };
+    let mut param = ConnParam::default();
+    param.ird = 4;
+    param.ord = 4;
     for option in options {
         let (name, value) = option.split_once('=').expect(place);
         match name {

@@ -69,7 +69,8 @@ struct Transfer {
 /// Connects queue pairs for a measurement. Data are checked elsewhere; without CRCs it takes less
 /// time.
 pub(super) fn connect(options: &WorldOptions) -> Connected {
-    let param = ConnParam { crc: false, ..ConnParam::default() };
+    let mut param = ConnParam::default();
+    param.crc = false;
     Connected::new(options, qp_init(4 * DEPTH, DEPTH), &[param.clone(), param])
 }
 

@@ -25,6 +25,7 @@ use super::router::Router;
 use super::segment_mutator::{SegmentMutator, cut_payload};
 use super::steering::ShardOptions;
 use super::wire_invariants::WireChecker;
+use crate::conn_param;
 use crate::longest_poll::LongestPoll;
 
 /// Frames that a port's receive ring holds; further arrivals are dropped.
@@ -315,7 +316,11 @@ impl World {
     #[must_use]
     pub fn param(&self, end: usize) -> ConnParam {
         let WorldOptions { tcp, ooo_placement, revision, .. } = self.options;
-        ConnParam { markers: tcp[end].markers, ooo_placement, revision, ..ConnParam::default() }
+        conn_param(|it| {
+            it.markers = tcp[end].markers;
+            it.ooo_placement = ooo_placement;
+            it.revision = revision;
+        })
     }
 
     /// True if RDMA Writes may be placed out of order.

@@ -39,14 +39,12 @@ impl Default for Settings {
     /// Receive windows of 65,535 bytes (so that window fields count bytes); NewReno without pacing,
     /// which is easily predicted; the stack's defaults for all else.
     fn default() -> Self {
-        let tcp = Config {
-            recv_window: 65_535,
-            recv_window_max: 65_535,
-            startup_window: 65_535,
-            congestion: Algorithm::NewReno,
-            pacing: false,
-            ..Config::default()
-        };
+        let mut tcp = Config::default();
+        tcp.recv_window = 65_535;
+        tcp.recv_window_max = 65_535;
+        tcp.startup_window = 65_535;
+        tcp.congestion = Algorithm::NewReno;
+        tcp.pacing = false;
         Self {
             engine: false,
             tcp,

@@ -43,13 +43,11 @@ fn variants() -> Vec<(ConnParam, Startup)> {
     ];
     for (revision, crc, data, [ours, theirs]) in kinds {
         let private_data = pattern(3, data);
-        let param = ConnParam {
-            revision,
-            crc,
-            markers: ours,
-            private_data: private_data.as_slice().try_into().unwrap(),
-            ..ConnParam::default()
-        };
+        let mut param = ConnParam::default();
+        param.revision = revision;
+        param.crc = crc;
+        param.markers = ours;
+        param.private_data = private_data.as_slice().try_into().unwrap();
         let startup =
             Startup { revision, crc, markers: theirs, private_data, ..Startup::default() };
         found.push((param, startup));
@@ -217,7 +215,8 @@ fn any_segmentation_and_ulpdu_length_of_the_peer() {
     ];
     for (chop, ulpdu_len_max, len) in cases {
         for markers in [false, true] {
-            let param = ConnParam { markers, ..ConnParam::default() };
+            let mut param = ConnParam::default();
+            param.markers = markers;
             let startup = Startup { markers, ..Startup::default() };
             let mut link = TestConnection::accepted(&stack, &listener, &param, &startup);
             link.peer.set_segmentation(chop);
@@ -247,7 +246,9 @@ fn tshark_accepts_the_stack() {
     {
         let file = dir.path().join(format!("{stack_accepts}-{markers}-{revision}.pcap"));
         let capture = Capture::start(INTERFACE, PORT, file).unwrap();
-        let param = ConnParam { markers, revision, ..ConnParam::default() };
+        let mut param = ConnParam::default();
+        param.markers = markers;
+        param.revision = revision;
         let startup = Startup { markers, revision, ..Startup::default() };
         let mut link = if stack_accepts {
             let listener = stack.context.listen(PORT, 4).unwrap();

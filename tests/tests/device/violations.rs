@@ -6,9 +6,9 @@ use std::net::TcpStream;
 use std::path::Path;
 
 use ferrowarp::{
-    Abort, Access, Config, ConnParam, EndReason, Event, Listener, Mr, Qp, QpState, Sge, Version,
-    WcStatus,
+    Abort, Access, Config, EndReason, Event, Listener, Mr, Qp, QpState, Sge, Version, WcStatus,
 };
+use ferrowarp_tests::conn_param;
 use ferrowarp_tests::peer::{self, Header, Peer, ReadRequest, Startup, opcode};
 use ferrowarp_tests::stack::{STACK, Stack, TIMEOUT, gather, post_recv, post_send};
 use ferrowarp_tests::{netns, skip, test_name};
@@ -85,7 +85,7 @@ impl Fixture {
         }
         post_recv(&qp, 2, Sge { addr: 0, len: LEN, lkey: self.open.rkey() ^ 1 });
         let request = self.listener.accept_timeout(TIMEOUT).expect("a request");
-        request.accept(&qp, ConnParam { ird: 2, ..ConnParam::default() }).unwrap();
+        request.accept(&qp, conn_param(|it| it.ird = 2)).unwrap();
         qp.wait_established(TIMEOUT).unwrap();
         let mut peer = thread.join().unwrap();
         peer.rdmac = is_old;

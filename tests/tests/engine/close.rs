@@ -2,7 +2,7 @@
 
 use ferrowarp_proto::ddp::memory::Access;
 use ferrowarp_proto::time::SECOND;
-use ferrowarp_proto::verbs::cm::{Abort, CmError, ConnParam, EndReason, Event};
+use ferrowarp_proto::verbs::cm::{Abort, CmError, EndReason, Event};
 use ferrowarp_proto::verbs::qp::QpState;
 use ferrowarp_proto::verbs::wc::WcStatus;
 use ferrowarp_proto::verbs::wr::{Operation, Payload, PostError, SendWr, Sge};
@@ -11,6 +11,7 @@ use ferrowarp_tests::compliance::fixture::{Fixture, PORT};
 use ferrowarp_tests::compliance::messages::{
     PEER_STAG, connected, read_request, read_response, send, sent_opcodes, wc_statuses,
 };
+use ferrowarp_tests::conn_param;
 use ferrowarp_tests::peer::{Header, fpdu, opcode};
 
 const FIN: Flags = Flags(Flags::ACK.0 | Flags::FIN.0);
@@ -19,7 +20,11 @@ const FIN: Flags = Flags(Flags::ACK.0 | Flags::FIN.0);
 fn connected_with_half_close() -> Fixture {
     let mut fx = Fixture::new();
     fx.inject(&[b"MPA ID Req Frame", &[0x50, 2, 0, 4, 0, 4, 0, 4][..]].concat());
-    fx.accept(&ConnParam { ird: 4, ord: 4, half_close: true, ..ConnParam::default() });
+    fx.accept(&conn_param(|it| {
+        it.ird = 4;
+        it.ord = 4;
+        it.half_close = true;
+    }));
     assert!(matches!(fx.engine.next_event(), Some(Event::Established { .. })));
     fx.inject_ulpdu(&Header::write(0, 0, true).encode(&[]));
     fx.take_sent();

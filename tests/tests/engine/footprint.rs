@@ -26,7 +26,9 @@ fn queue_pairs(world: &mut World, end: usize) -> Vec<QpId> {
 fn connect<'a>(world: &mut World, active: &[QpId], passive: &mut impl Iterator<Item = &'a QpId>) {
     let remote = world.socket(1, PORT);
     // The Read queues belong to the queue pair, too, but are allocated when it connects.
-    let param = ConnParam { ird: 0, ord: 0, ..ConnParam::default() };
+    let mut param = ConnParam::default();
+    param.ird = 0;
+    param.ord = 0;
     for batch in active.chunks(BATCH) {
         for &qp in batch {
             let now = world.now;

@@ -11,6 +11,7 @@ use ferrowarp_proto::verbs::cm::{
 use ferrowarp_proto::verbs::qp::{QpInit, QpState};
 use ferrowarp_proto::verbs::wc::{CqId, QpId, Wc, WcOpcode, WcStatus};
 use ferrowarp_proto::verbs::wr::{AtomicOp, Operation, Payload, PostError, RecvWr, SendWr, Sge};
+use ferrowarp_tests::conn_param;
 use ferrowarp_tests::longest_poll::LongestPoll;
 use ferrowarp_tests::sim::link::Faults;
 use ferrowarp_tests::sim::pairs::{self, CQ, PD, PORT, connect_new, event, qp_init, send};
@@ -79,13 +80,19 @@ fn private_data_and_ird_ord_are_exchanged() {
     let mut world = World::new(&WorldOptions::new(1));
     world.ends[1].engine.listen(PORT, 8).unwrap();
     assert_eq!(world.ends[1].engine.listen(PORT, 8), Err(CmError::PortInUse(PORT)));
-    let ours = ConnParam { ird: 3, ord: 9, private_data: [7; 508].into(), ..ConnParam::default() };
+    let mut ours = ConnParam::default();
+    ours.ird = 3;
+    ours.ord = 9;
+    ours.private_data = [7; 508].into();
     connect_with(&mut world, &ours);
     let (request, offer) = request(&mut world);
     assert_eq!((offer.ird, offer.ord), (9, 3));
     assert_eq!(offer.private_data[..], [7; 508]);
-    let theirs =
-        ConnParam { ird: 4, ord: 5, private_data: (*b"welcome").into(), ..ConnParam::default() };
+    let theirs = conn_param(|it| {
+        it.ird = 4;
+        it.ord = 5;
+        it.private_data = (*b"welcome").into();
+    });
     let now = world.now;
     let passive = world.ends[1].engine.create_qp(qp_init(16, 16)).unwrap();
     world.ends[1].engine.accept(now, request, passive, &theirs).unwrap();
@@ -446,7 +453,9 @@ fn posting_needs_a_connection_and_reads_need_ord() {
     let qp = world.ends[0].engine.create_qp(qp_init(16, 16)).unwrap();
     let engine = &mut world.ends[0].engine;
     assert_eq!(engine.post_send(qp, send(1, b"x", None)), Err(PostError::WrongState));
-    let none = ConnParam { ird: 0, ord: 0, ..ConnParam::default() };
+    let mut none = ConnParam::default();
+    none.ird = 0;
+    none.ord = 0;
     let [active, _] = connected_with(&mut world, &none, &none);
     let operation = Operation::Read { sink: Sge::default(), rkey: 1, remote: 0 };
     let read = SendWr { wr_id: 1, operation, signaled: true, fence: false };

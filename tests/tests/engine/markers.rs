@@ -6,6 +6,7 @@ use ferrowarp_proto::verbs::cm::{ConnParam, EndReason, Event, Start};
 use ferrowarp_proto::verbs::wc::WcOpcode;
 use ferrowarp_tests::compliance::fixture::{Fixture, PORT};
 use ferrowarp_tests::compliance::messages::PEER_STAG;
+use ferrowarp_tests::conn_param;
 use ferrowarp_tests::pattern;
 use ferrowarp_tests::peer::{Header, marked_fpdu};
 
@@ -334,7 +335,7 @@ fn accept_unframed(start: Start, first: &[u8]) -> (Fixture, Option<Event>) {
     fx.engine.unlisten(PORT);
     fx.engine.listen_unframed(PORT, 4).unwrap();
     fx.inject(first);
-    fx.accept(&ConnParam { start, ..ConnParam::default() });
+    fx.accept(&conn_param(|it| it.start = start));
     let event = fx.engine.next_event();
     (fx, event)
 }

@@ -9,6 +9,7 @@ use ferrowarp_proto::verbs::cm::{
 };
 use ferrowarp_proto::verbs::wc::{QpId, WcOpcode, WcStatus};
 use ferrowarp_proto::verbs::wr::{Operation, Payload, PostError, RecvWr, SendWr, Sge};
+use ferrowarp_tests::conn_param;
 use ferrowarp_tests::sim::pairs::{CQ, PD, PORT, completions, event, qp_init};
 use ferrowarp_tests::sim::world::{World, WorldOptions};
 
@@ -79,19 +80,14 @@ fn responder_sends_first_with_each_rtr_kind() {
             // No Reads except for the RTR message.
             for reads in [0, 1, 16] {
                 let mut world = World::new(&WorldOptions::new(index as u64));
-                let ours = ConnParam {
-                    peer_to_peer: true,
-                    rtr,
-                    markers,
-                    ird: reads,
-                    ord: reads,
-                    ..ConnParam::default()
-                };
-                let qps = connect_and_accept(
-                    &mut world,
-                    &ours,
-                    &ConnParam { markers, ..ConnParam::default() },
-                );
+                let mut ours = ConnParam::default();
+                ours.peer_to_peer = true;
+                ours.rtr = rtr;
+                ours.markers = markers;
+                ours.ird = reads;
+                ours.ord = reads;
+                let qps =
+                    connect_and_accept(&mut world, &ours, &conn_param(|it| it.markers = markers));
                 for (end, &qp) in qps.iter().enumerate() {
                     assert!(established(&mut world, end).extensions);
                     for wr_id in 0..3 {
@@ -133,8 +129,8 @@ fn no_common_rtr_kind_fails_the_connect() {
     ] {
         for markers in [false, true] {
             let mut world = World::new(&WorldOptions::new(4));
-            let ours = ConnParam { peer_to_peer: true, rtr: ours, ..ConnParam::default() };
-            let theirs = ConnParam { rtr: theirs, markers, ..ConnParam::default() };
+            let ours = conn_param(|it| (it.peer_to_peer, it.rtr) = (true, ours));
+            let theirs = conn_param(|it| (it.rtr, it.markers) = (theirs, markers));
             connect_and_accept(&mut world, &ours, &theirs);
             match event(&mut world, 0) {
                 Event::ConnectFailed { error: ConnectError::NoCommonRtr, .. } => {}
@@ -159,7 +155,8 @@ fn no_common_rtr_kind_fails_the_connect() {
 #[test]
 fn immediate_start() {
     let mut world = World::new(&WorldOptions::new(5));
-    let param = ConnParam { start: Start::Immediate, ..ConnParam::default() };
+    let mut param = ConnParam::default();
+    param.start = Start::Immediate;
     let qps = connect_and_accept(&mut world, &param, &param);
     for (end, &qp) in qps.iter().enumerate() {
         let info = established(&mut world, end);
@@ -179,7 +176,8 @@ fn immediate_start() {
     expect_send(&mut world, 1, qps, 0, b"first from the passive end");
     expect_send(&mut world, 0, qps, 0, b"and the active one");
     expect_send(&mut world, 0, qps, 1, &[7; 90]);
-    let data = ConnParam { private_data: [1].into(), ..param };
+    let mut data = param;
+    data.private_data = [1].into();
     let (now, remote) = (world.now, world.socket(1, PORT));
     let qp = queue_pair(&mut world, 0);
     let refused = world.ends[0].engine.connect(now, qp, remote, &data);
@@ -190,7 +188,8 @@ fn immediate_start() {
 fn streaming_start() {
     for first in 0..2 {
         let mut world = World::new(&WorldOptions::new(6));
-        let param = ConnParam { start: Start::Streaming, ..ConnParam::default() };
+        let mut param = ConnParam::default();
+        param.start = Start::Streaming;
         let qps = connect_and_accept(&mut world, &param, &param);
         for (end, &qp) in qps.iter().enumerate() {
             assert_eq!(event(&mut world, end), Event::Streaming { qp });
@@ -236,7 +235,8 @@ fn streaming_start() {
 fn unframed_request_can_be_rejected() {
     let mut world = World::new(&WorldOptions::new(7));
     world.ends[1].engine.listen_unframed(PORT, 8).unwrap();
-    let param = ConnParam { start: Start::Streaming, ..ConnParam::default() };
+    let mut param = ConnParam::default();
+    param.start = Start::Streaming;
     let qp = queue_pair(&mut world, 0);
     let (now, remote) = (world.now, world.socket(1, PORT));
     world.ends[0].engine.connect(now, qp, remote, &param).unwrap();
@@ -268,7 +268,8 @@ fn wait_half_a_second(world: &mut World) {
 #[test]
 fn silent_initiator_sends_siw_wakeups() {
     let quiet = ConnParam::default();
-    let marked = ConnParam { markers: true, ..ConnParam::default() };
+    let mut marked = ConnParam::default();
+    marked.markers = true;
     for (theirs, wakeups) in [(&quiet, WAKEUPS), (&marked, 0)] {
         let mut world = World::new(&WorldOptions::new(8));
         let qps = connect_and_accept(&mut world, &marked, theirs);
@@ -327,7 +328,8 @@ fn no_siw_wakeup_to_a_peer_that_answers() {
 fn no_siw_wakeup_without_an_early_first_message() {
     for markers in [false, true] {
         let mut world = World::new(&WorldOptions::new(9));
-        let param = ConnParam { markers, ..ConnParam::default() };
+        let mut param = ConnParam::default();
+        param.markers = markers;
         let qps = connect_and_accept(&mut world, &param, &param);
         for (end, &qp) in qps.iter().enumerate() {
             established(&mut world, end);

@@ -343,7 +343,8 @@ fn connect_without_a_route_is_refused() {
     let qp = fx.qp();
     let now = fx.base.now;
     let mut refuse = |remote: IpAddr, local_address| {
-        let param = ConnParam { local_address, ..ConnParam::default() };
+        let mut param = ConnParam::default();
+        param.local_address = local_address;
         fx.base.engine.connect(now, qp, SocketAddr::new(remote, 1), &param).unwrap_err()
     };
     for remote in [far(false, 1), far(true, 1), ours(false), ours(true), near(false, 255)] {
@@ -351,7 +352,8 @@ fn connect_without_a_route_is_refused() {
     }
     assert_eq!(refuse(near(false, 2), Some(near(false, 9))), CmError::NotLocal);
     assert_eq!(refuse(near(false, 2), Some(ours(true))), CmError::Unreachable);
-    let param = ConnParam { local_address: Some(ours(false)), ..ConnParam::default() };
+    let mut param = ConnParam::default();
+    param.local_address = Some(ours(false));
     let mapped = SocketAddr::new("::ffff:198.18.0.2".parse().unwrap(), 1);
     assert_eq!(fx.base.engine.connect(now, qp, mapped, &param), Ok(()));
     assert_eq!(solicited(&fx.sent()), [near(false, 2)]);

@@ -1,9 +1,10 @@
 //! MPA, DDP and RDMAP rules on out-of-order FPDUs, located by their markers.
 
 use ferrowarp_proto::ddp::memory::Access;
-use ferrowarp_proto::verbs::cm::{ConnParam, Event};
+use ferrowarp_proto::verbs::cm::Event;
 use ferrowarp_tests::compliance::fixture::{DroppedSegment, Fixture};
 use ferrowarp_tests::compliance::messages::{PEER_STAG, read_request, read_response, sent_opcodes};
+use ferrowarp_tests::conn_param;
 use ferrowarp_tests::peer::{Header, marked_fpdu};
 
 /// A stack that requested markers and places out of order, and the bytes of FPDUs the peer has
@@ -21,7 +22,10 @@ impl OooFixture {
 
     fn with_fixture(mut fx: Fixture, ooo_placement: bool) -> Self {
         fx.inject(&[b"MPA ID Req Frame", &[0x40, 1, 0, 0][..]].concat());
-        fx.accept(&ConnParam { markers: true, ooo_placement, ..ConnParam::default() });
+        fx.accept(&conn_param(|it| {
+            it.markers = true;
+            it.ooo_placement = ooo_placement;
+        }));
         let event = fx.engine.next_event();
         assert!(matches!(event, Some(Event::Established { .. })), "{event:?}");
         fx.take_sent();

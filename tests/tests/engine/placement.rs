@@ -1,11 +1,12 @@
 //! DDP rules on placement, each violated, with the stack's response.
 
 use ferrowarp_proto::ddp::memory::{Access, Memory as _};
-use ferrowarp_proto::verbs::cm::{ConnParam, EndReason, Event};
+use ferrowarp_proto::verbs::cm::{EndReason, Event};
 use ferrowarp_proto::verbs::wc::WcStatus;
 use ferrowarp_proto::verbs::wr::{Bind, Operation, RecvWr, Sge};
 use ferrowarp_tests::compliance::fixture::Fixture;
 use ferrowarp_tests::compliance::messages::{connected, read_request};
+use ferrowarp_tests::conn_param;
 use ferrowarp_tests::peer::{Header, ReadRequest, marked_fpdu};
 
 /// Bytes of a tagged and of an untagged DDP header.
@@ -94,7 +95,7 @@ fn stag_of_another_stream_is_invalid_in_older_versions() {
         let theirs = fx.register_for_stream(4096, 64, Access::ALL);
         let mut first = fx.park_connection();
         fx.inject(b"MPA ID Req Frame\xc0\0\0\0");
-        fx.accept(&ConnParam { rdmap_draft00, ..ConnParam::default() });
+        fx.accept(&conn_param(|it| it.rdmap_draft00 = rdmap_draft00));
         let event = fx.engine.next_event();
         assert!(matches!(event, Some(Event::Established { .. })), "{event:?}");
         fx.take_sent();

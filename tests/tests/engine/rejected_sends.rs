@@ -10,6 +10,7 @@ use ferrowarp_proto::verbs::cm::{ConnParam, EndReason, Event};
 use ferrowarp_proto::verbs::qp::QpState;
 use ferrowarp_proto::verbs::wc::{QpId, WcOpcode, WcStatus};
 use ferrowarp_proto::verbs::wr::{Operation, Payload, SendWr, Sge};
+use ferrowarp_tests::conn_param;
 use ferrowarp_tests::sim::pairs::{CQ, PD, completions, event, handshake, qp_init, write};
 use ferrowarp_tests::sim::world::{World, WorldOptions};
 
@@ -125,7 +126,10 @@ fn rejected_requests_wait_for_a_full_completion_queue_without_delaying_the_close
 #[test]
 fn rejected_requests_are_reported_as_the_completion_queue_is_polled() {
     let mut pair = Pair::new(1);
-    pair.connect(ConnParam { ord: 0, ird: 0, ..ConnParam::default() });
+    pair.connect(conn_param(|it| {
+        it.ord = 0;
+        it.ird = 0;
+    }));
     let read = |wr_id| {
         let operation = Operation::Read { sink: Sge::default(), rkey: 1, remote: 0 };
         SendWr { wr_id, operation, signaled: false, fence: false }
@@ -144,7 +148,10 @@ fn rejected_requests_are_reported_as_the_completion_queue_is_polled() {
 #[test]
 fn only_signaled_successes_among_rejected_requests_are_reported() {
     let mut pair = Pair::new(64);
-    pair.connect(ConnParam { ord: 0, ird: 0, ..ConnParam::default() });
+    pair.connect(conn_param(|it| {
+        it.ord = 0;
+        it.ird = 0;
+    }));
     let read = |wr_id| {
         let operation = Operation::Read { sink: Sge::default(), rkey: 1, remote: 0 };
         SendWr { wr_id, operation, signaled: false, fence: false }

@@ -370,7 +370,8 @@ fn data_after_fin_is_not_placed() {
 /// A stream that may be half-closed (`ConnParam::half_close`), after the peer's first FPDU.
 fn connect_with_half_close(fx: &mut Fixture) -> (Peer, QpId) {
     let mut peer = Peer::connect(fx, 5000, 1460);
-    let param = ConnParam { half_close: true, ..ConnParam::default() };
+    let mut param = ConnParam::default();
+    param.half_close = true;
     let qp = peer.start_mpa_with(fx, &param);
     peer.send(fx, &empty_write_fpdu());
     (peer, qp)

@@ -1,6 +1,6 @@
 //! Rules for sent messages, checked on the wire: buffer model, queue and order of each message.
 
-use ferrowarp_proto::verbs::cm::{ConnParam, Event};
+use ferrowarp_proto::verbs::cm::Event;
 use ferrowarp_proto::verbs::wc::WcStatus;
 use ferrowarp_proto::verbs::wr::{Operation, Payload, Sge};
 use ferrowarp_proto::wire::tcp::Flags;
@@ -8,6 +8,7 @@ use ferrowarp_tests::compliance::fixture::{Fixture, parse_fpdus};
 use ferrowarp_tests::compliance::messages::{
     PEER_STAG, connected, read_request, read_response, sent_opcodes, wc_statuses, write,
 };
+use ferrowarp_tests::conn_param;
 use ferrowarp_tests::peer::Header;
 
 /// T bit of the DDP control byte.
@@ -135,7 +136,7 @@ fn reads_complete_in_order_on_whole_responses() {
 fn queued_work_is_sent_before_fin_after_peer_fin() {
     let mut fx = Fixture::new();
     fx.inject(b"MPA ID Req Frame\x40\x01\0\0");
-    fx.accept(&ConnParam { half_close: true, ..ConnParam::default() });
+    fx.accept(&conn_param(|it| it.half_close = true));
     let event = fx.engine.next_event();
     assert!(matches!(event, Some(Event::Established { .. })), "{event:?}");
     fx.inject_ulpdu(&write(0, 0, b""));

@@ -325,16 +325,14 @@ impl Run {
             ..Faults::NONE
         };
         let window = [4000, 60_000, 1 << 18][rng.random_range(0..3)];
-        let cfg = Arc::new(Config {
-            recv_window: window,
-            recv_window_max: window * [1, 4][rng.random_range(0..2)],
-            timestamps: rng.random_bool(0.5),
-            sack: rng.random_bool(0.5),
-            ..Config::default()
-        });
+        let mut cfg = Config::default();
+        cfg.recv_window = window;
+        cfg.recv_window_max = window * [1, 4][rng.random_range(0..2)];
+        cfg.timestamps = rng.random_bool(0.5);
+        cfg.sack = rng.random_bool(0.5);
         let ours = Ours {
             tcb: None,
-            cfg,
+            cfg: Arc::new(cfg),
             pool: OooPool::new(40, 1 << 20, 1460),
             to_write: bytes[0],
             written: 0,

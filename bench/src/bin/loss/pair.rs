@@ -37,7 +37,8 @@ pub(crate) struct Pair {
 
 impl Pair {
     pub(crate) fn connect(mtu: u16, size: u32, rate: f64, seed: u64) -> Result<Self> {
-        let open_config = OpenConfig { mtu, ..OpenConfig::default() };
+        let mut open_config = OpenConfig::default();
+        open_config.mtu = mtu;
         let Some((left, right)) = open(&DeviceSpec::Ring, &open_config)?.into_pair() else {
             bail!("a ring has two ends");
         };

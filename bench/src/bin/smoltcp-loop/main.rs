@@ -193,7 +193,8 @@ fn latency(ends: &mut [End; 2], size: usize, seconds: f64) -> Result<serde_json:
 fn main() -> Result<()> {
     let options = Options::parse();
     core_affinity::set_for_current(core_affinity::CoreId { id: options.core });
-    let config = OpenConfig { mtu: options.mtu, ..OpenConfig::default() };
+    let mut config = OpenConfig::default();
+    config.mtu = options.mtu;
     let Some((left, right)) = open(&"ring".parse()?, &config)?.into_pair() else {
         bail!("a ring has two ends");
     };

@@ -99,16 +99,7 @@ mod tests {
     const QP: QpId = QpId { index: 1, generation: 2 };
 
     fn wc(wr_id: u64, status: WcStatus) -> Wc {
-        Wc {
-            wr_id,
-            qp: QP,
-            status,
-            opcode: WcOpcode::Send,
-            byte_len: 0,
-            solicited: false,
-            invalidated: None,
-            immediate: None,
-        }
+        Wc::new(wr_id, QP, status, WcOpcode::Send)
     }
 
     #[test]

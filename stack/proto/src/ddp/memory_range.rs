@@ -4,6 +4,7 @@
 /// section 7.1, arranged so that each cause can occur). The names of the error codes are those of
 /// RFC 5041 section 7.2 and RFC 5040 section 4.8.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
 pub enum MemoryFault {
     /// "Invalid STag": no region or window has this STag, or it was invalidated.
     #[error("the STag is not allocated, or was invalidated")]

@@ -34,6 +34,7 @@ pub struct DeliveredMessage {
 /// Reason why an untagged segment was not placed, in the order of the checks. Names of error codes
 /// are those of RFC 5041 section 7.2.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum UntaggedFault {
     /// "Invalid MSN - MSN range is not valid": the message was already received, or the MSN skips
     /// one.

@@ -13,6 +13,7 @@ use crate::verbs::wc::{Completions, QpId};
 
 /// Resources in use. Without connections all are 0 except `timers`, which become 0 as they fire.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Usage {
     /// Connections, those that linger after their end included.
     pub connections: usize,

@@ -76,6 +76,7 @@ pub enum PartialMemory {
 
 /// Error of [`Deframer::next`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum DeframeError {
     /// The FPDU is invalid. The stream has to be terminated.
     Fpdu(FpduError),

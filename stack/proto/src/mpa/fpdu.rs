@@ -109,6 +109,7 @@ pub(super) fn write_crc(out: &mut [u8], total: usize, crc: bool) {
 
 /// Error of an FPDU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum FpduError {
     /// CRC mismatch (MPA error 2).
     Crc,

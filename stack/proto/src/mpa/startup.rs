@@ -86,6 +86,7 @@ impl Negotiated {
 
 /// Reason why the negotiation fails although the frame is well-formed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum NegotiationError {
     /// The revision is not supported. The connection is closed without a frame.
     UnsupportedRevision,

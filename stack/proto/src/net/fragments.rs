@@ -21,6 +21,7 @@ use crate::wire::ip::{Fragment, Packet};
 
 /// Limits of reassembly.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct ReassemblyConfig {
     /// Reassembly timeout, from the first fragment that arrived. RFC 791 specifies at least 15
     /// seconds; RFC 8200 specifies 60, for paths with a longer packet lifetime.

@@ -22,6 +22,7 @@ const EXTENSION_COUNT_MAX: usize = 8;
 
 /// Kind of an ICMP error.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum IcmpErrorKind {
     /// Fragmentation Needed (RFC 1191) or Packet Too Big (RFC 4443): the packet exceeds the MTU of
     /// a link. `mtu` is the next-hop MTU in bytes; `None` from routers older than RFC 1191, which
@@ -74,6 +75,7 @@ pub struct IcmpError {
 
 /// Reason why a packet is not an ICMP error about a TCP segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, thiserror::Error)]
+#[non_exhaustive]
 pub enum ParseError {
     /// Not ICMP, or not an error message.
     #[error("not an ICMP error")]

@@ -35,6 +35,7 @@ const IN_USE_NS: u64 = 3 * SECOND;
 
 /// Protocol constants of neighbor unreachability detection (RFC 4861 section 10).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct NeighborConfig {
     /// Mean time that a reachability confirmation is valid (REACHABLE_TIME).
     pub reachable_ns: u64,

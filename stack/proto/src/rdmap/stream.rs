@@ -92,6 +92,7 @@ pub struct Stream {
 
 /// Reason why [`Stream::build_next`] built no segment.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum BuildError {
     /// The memory of a local request is not registered as it claims.
     Request,

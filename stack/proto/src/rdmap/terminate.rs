@@ -9,6 +9,7 @@ use crate::wire::terminate::{LAYER_DDP as DDP, LAYER_MPA as MPA, LAYER_RDMAP as 
 
 /// Fault that ends a stream, found in a received segment or while a response is built.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Fault {
     /// The CRC of an FPDU does not match (MPA).
     Crc,
@@ -61,6 +62,7 @@ pub enum Fault {
 
 /// Reason why the ULP aborts a stream, sent to the peer in the Terminate (RFC 5040 Figure 9).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Abort {
     /// Catastrophic error, localized to this stream.
     Stream,

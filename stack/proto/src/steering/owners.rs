@@ -33,6 +33,7 @@ impl ShardId {
 
 /// Reason why a four-tuple was not reserved.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
 pub enum ReserveError {
     /// Another shard has reserved it.
     #[error("another shard owns this four-tuple")]

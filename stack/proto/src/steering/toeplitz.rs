@@ -42,6 +42,7 @@ pub struct RssTable {
 
 /// Reason why hash key and redirection table are refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
 pub enum RssTableError {
     /// The key has fewer than [`KEY_LEN_MIN`] bytes, so that it does not cover IPv6/TCP.
     #[error("hash key of {len} bytes, at least {KEY_LEN_MIN} are needed")]

@@ -34,6 +34,7 @@ pub enum EcnMode {
 
 /// Settings of one connection, fixed when it is created. Times in nanoseconds, sizes in bytes.
 #[derive(Clone, Debug)]
+#[non_exhaustive]
 pub struct Config {
     /// Largest TCP payload that the link carries in a segment without TCP options: link MTU less 40
     /// (IPv4) or 60 (IPv6). Sent in the MSS option.
@@ -174,6 +175,7 @@ impl Config {
 
 /// Event counts of one connection since it was created. Those of 32 bits wrap.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Stats {
     /// Segments received.
     pub segments_in: u32,

@@ -62,6 +62,7 @@ pub enum Probing {
 
 /// Settings of path MTU discovery. Sizes in bytes of IP packet.
 #[derive(Clone, Copy, Debug)]
+#[non_exhaustive]
 pub struct PathMtuConfig {
     /// Accept ICMP Packet Too Big about outstanding segments. If false, only black hole detection
     /// and probes change the size.

@@ -35,8 +35,10 @@ pub enum Start {
 /// Latest MPA revision.
 const REVISION_MAX: u16 = 2;
 
-/// Local parameters of the connection setup (compare `rdma_conn_param` of librdmacm).
+/// Local parameters of the connection setup (compare `rdma_conn_param` of librdmacm). Start from the
+/// defaults and change what differs.
 #[derive(Clone, Debug)]
+#[non_exhaustive]
 pub struct ConnParam {
     /// IRD: RDMA Reads and atomic operations of the peer that are served at a time, at most 128. 0:
     /// none, whatever the peer's ORD.

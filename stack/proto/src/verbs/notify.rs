@@ -26,16 +26,8 @@ mod tests {
     use crate::verbs::wc::{QpId, WcOpcode};
 
     const fn wc(status: WcStatus, solicited: bool) -> Wc {
-        Wc {
-            wr_id: 0,
-            qp: QpId { index: 0, generation: 0 },
-            status,
-            opcode: WcOpcode::Recv,
-            byte_len: 0,
-            solicited,
-            invalidated: None,
-            immediate: None,
-        }
+        let qp = QpId { index: 0, generation: 0 };
+        Wc { solicited, ..Wc::new(0, qp, status, WcOpcode::Recv) }
     }
 
     #[test]

@@ -476,14 +476,5 @@ fn send_wc(
 }
 
 const fn recv_wc(qp: QpId, wr_id: u64, status: WcStatus) -> Wc {
-    Wc {
-        wr_id,
-        qp,
-        status,
-        opcode: WcOpcode::Recv,
-        byte_len: 0,
-        solicited: false,
-        invalidated: None,
-        immediate: None,
-    }
+    Wc::new(wr_id, qp, status, WcOpcode::Recv)
 }

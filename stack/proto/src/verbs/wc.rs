@@ -136,6 +136,7 @@ pub enum WcStatus {
 
 /// Work completion (verbs: `ibv_wc`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Wc {
     /// `wr_id` of the request.
     pub wr_id: u64,
@@ -154,6 +155,16 @@ pub struct Wc {
     /// `RecvImmediate`: the Immediate Data (`imm_data`). RDMA Writes that the sender posted before
     /// are placed.
     pub immediate: Option<ImmediateData>,
+}
+
+impl Wc {
+    /// A completion that says nothing about received data.
+    #[must_use]
+    #[inline]
+    pub const fn new(wr_id: u64, qp: QpId, status: WcStatus, opcode: WcOpcode) -> Self {
+        let (invalidated, immediate) = (None, None);
+        Self { wr_id, qp, status, opcode, byte_len: 0, solicited: false, invalidated, immediate }
+    }
 }
 
 /// Interface to the completion queues. Production implements it over lock-free rings.

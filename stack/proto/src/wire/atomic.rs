@@ -106,6 +106,7 @@ const _: () = assert!(size_of::<AtomicResponseWire>() == ATOMIC_RESPONSE_LEN);
 
 /// Reason why a message is not a valid Atomic Request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum AtomicError {
     /// The header does not have 52 bytes.
     Length,

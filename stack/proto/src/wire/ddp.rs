@@ -120,6 +120,7 @@ pub enum Header {
 
 /// Reason why a ULPDU is not a DDP segment of this stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum HeaderError {
     /// DV of a tagged segment is not the stream's.
     VersionTagged,

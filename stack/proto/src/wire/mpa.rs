@@ -70,6 +70,7 @@ pub struct Startup {
 /// Reason why received bytes are not a valid startup frame. The connection is closed (RFC 5044
 /// section 7.1, MPA error 4).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum StartupError {
     /// The key is not that of the expected kind.
     BadKey,

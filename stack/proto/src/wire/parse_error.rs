@@ -2,6 +2,7 @@
 
 /// Reason why a frame is not a valid TCP segment. The frame is dropped and the reason counted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, thiserror::Error)]
+#[non_exhaustive]
 pub enum ParseError {
     /// The first segment of the frame does not hold all headers, or the frame is shorter than its
     /// IP length.

@@ -47,6 +47,7 @@ pub enum Opcode {
 
 /// Reason why a control byte is rejected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum ControlError {
     /// RV is not the stream's.
     Version,

@@ -7,6 +7,7 @@ use crate::device::pools::PoolNeeds;
 
 /// Device configuration. The defaults suit tests and one or two busy connections.
 #[derive(Clone, Debug)]
+#[non_exhaustive]
 pub struct OpenConfig {
     /// Largest IP packet, bytes.
     pub mtu: u16,

@@ -195,16 +195,15 @@ mod tests {
 
     use super::*;
 
-    const SETUP: HostPortSetup = HostPortSetup {
-        queue_count: 4,
-        mtu: 1500,
-        offloads: Offloads::NONE,
-        tx_fast_free: false,
-        rx_lro: false,
-        rx_split: false,
-        tx_descriptors: Some(512),
-        rx_pools: Vec::new(),
-    };
+    /// A port of four queues, with these changes.
+    fn setup(change: impl FnOnce(&mut HostPortSetup)) -> HostPortSetup {
+        let mut setup = HostPortSetup::default();
+        setup.queue_count = 4;
+        setup.mtu = 1500;
+        setup.tx_descriptors = Some(512);
+        change(&mut setup);
+        setup
+    }
 
     fn spec() -> DeviceSpec {
         "port:0000:01:00.0,queues=2-3,mempool=tx".parse().unwrap()
@@ -219,11 +218,11 @@ mod tests {
 
     #[test]
     fn offloads_that_break_the_stack_are_refused() {
-        assert!(check_setup(&spec(), &SETUP).is_ok());
+        assert!(check_setup(&spec(), &setup(|_| ())).is_ok());
         let table = [
-            (HostPortSetup { tx_fast_free: true, ..SETUP }, "RTE_ETH_TX_OFFLOAD_MBUF_FAST_FREE"),
-            (HostPortSetup { rx_lro: true, ..SETUP }, "RTE_ETH_RX_OFFLOAD_TCP_LRO"),
-            (HostPortSetup { rx_split: true, ..SETUP }, "RTE_ETH_RX_OFFLOAD_BUFFER_SPLIT"),
+            (setup(|it| it.tx_fast_free = true), "RTE_ETH_TX_OFFLOAD_MBUF_FAST_FREE"),
+            (setup(|it| it.rx_lro = true), "RTE_ETH_RX_OFFLOAD_TCP_LRO"),
+            (setup(|it| it.rx_split = true), "RTE_ETH_RX_OFFLOAD_BUFFER_SPLIT"),
         ];
         for (setup, offload) in table {
             let text = text(check_setup(&spec(), &setup));
@@ -240,7 +239,7 @@ mod tests {
         let offloads = both.into_iter().fold(Offloads::NONE, Offloads::with);
         let mode = |driver: &str, is_on, wanted| {
             let offloads = if is_on { offloads } else { Offloads::NONE };
-            let setup = HostPortSetup { offloads, ..SETUP };
+            let setup = setup(|it| it.offloads = offloads);
             let config = OpenConfig { checksum: wanted, ..OpenConfig::default() };
             checksum_mode(&spec(), &config, DriverQuirks::of(driver), &setup)
         };

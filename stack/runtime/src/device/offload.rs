@@ -149,12 +149,10 @@ mod tests {
         offered: &[Offload],
         checksum: Option<ChecksumMode>,
     ) -> Result<PortOffloads, DeviceError> {
-        let info = PortInfo {
-            driver: driver.to_owned(),
-            offloads: offered.iter().copied().fold(Offloads::NONE, Offloads::with),
-            tx_segments_max: 40,
-            ..PortInfo::default()
-        };
+        let mut info = PortInfo::default();
+        info.driver = driver.to_owned();
+        info.offloads = offered.iter().copied().fold(Offloads::NONE, Offloads::with);
+        info.tx_segments_max = 40;
         let config = OpenConfig { checksum, ..OpenConfig::default() };
         let quirks = DriverQuirks::of(driver);
         PortOffloads::select(&device.parse().unwrap(), &config, quirks, &info, (true, true))

@@ -156,11 +156,9 @@ pub fn open_raw(spec: &DeviceSpec, config: &OpenConfig) -> Result<RawPort, Devic
 
 fn start_eal(spec: &DeviceSpec, config: &OpenConfig) -> Result<Eal, DeviceError> {
     static LOGGED: Once = Once::new();
-    let mut eal = EalConfig {
-        hugepages: config.hugepages,
-        log_level: config.log_level,
-        ..EalConfig::default()
-    };
+    let mut eal = EalConfig::default();
+    eal.hugepages = config.hugepages;
+    eal.log_level = config.log_level;
     match spec {
         DeviceSpec::Pci { address } => eal.pci.push(address.clone()),
         DeviceSpec::Eal { arguments } => {

@@ -46,6 +46,7 @@ const RESERVE_FRAME_COUNT: u32 = 64;
 /// that it stays in the last-level cache: pools many times that size halved the throughput. A
 /// device with a real path behind it needs more: see [`PoolNeeds::of`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct PoolNeeds {
     /// Bytes one connection may have in flight, in each direction. The frames of all windows, and
     /// those of `path_bytes`, are 4,194,304 at most.

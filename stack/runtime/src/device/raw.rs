@@ -27,6 +27,7 @@ impl RawFrame {
 
 /// Counters of a raw port, in frames.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct RawCounters {
     /// Received.
     pub received: u64,
@@ -93,9 +94,11 @@ impl RawPort {
     /// queued. A control-path call, not for every poll.
     #[must_use]
     pub fn losses(&self) -> PortLosses {
-        let losses = self.rx.losses();
-        let tx_errors = if self.port.quirks.tx_errors_are_retries { 0 } else { losses.tx_errors };
-        PortLosses { tx_errors, ..losses }
+        let mut losses = self.rx.losses();
+        if self.port.quirks.tx_errors_are_retries {
+            losses.tx_errors = 0;
+        }
+        losses
     }
 
     /// True if the link is up. A control-path call, not for every poll.

@@ -14,9 +14,10 @@ use crate::support::*;
 fn connect_half_close(left: &Endpoint, right: &Endpoint) -> (Qp, Qp) {
     let (a, b) = (left.qp(), right.qp());
     let listener = right.context.listen(PORT, 1).unwrap();
-    let param = || ConnParam { half_close: true, ..ConnParam::default() };
-    a.connect(server(), param()).unwrap();
-    listener.accept_timeout(TIMEOUT).unwrap().accept(&b, param()).unwrap();
+    let mut param = ConnParam::default();
+    param.half_close = true;
+    a.connect(server(), param.clone()).unwrap();
+    listener.accept_timeout(TIMEOUT).unwrap().accept(&b, param).unwrap();
     a.wait_established(TIMEOUT).unwrap();
     b.wait_established(TIMEOUT).unwrap();
     (a, b)

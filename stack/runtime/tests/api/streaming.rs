@@ -15,11 +15,12 @@ fn exchange_stream(drive: DriveMode) {
     let (left, right) = endpoints(drive);
     let (a, b) = (left.qp(), right.qp());
     let listener = right.context.listen_unframed(PORT, 4).unwrap();
-    let param = || ConnParam { start: Start::Streaming, ..ConnParam::default() };
-    a.connect(server(), param()).unwrap();
+    let mut param = ConnParam::default();
+    param.start = Start::Streaming;
+    a.connect(server(), param.clone()).unwrap();
     let request = listener.accept_timeout(TIMEOUT).expect("a request");
     assert_eq!(request.offer().revision, 0);
-    request.accept(&b, param()).unwrap();
+    request.accept(&b, param.clone()).unwrap();
     assert_eq!(expect_event(&a), Event::Streaming { qp: a.id() });
     assert_eq!(expect_event(&b), Event::Streaming { qp: b.id() });
     let hello = pattern(3000, 5);
@@ -32,8 +33,8 @@ fn exchange_stream(drive: DriveMode) {
         received.len() >= 3000
     });
     assert_eq!(received, hello);
-    a.start_fpdus(param()).unwrap();
-    b.start_fpdus(param()).unwrap();
+    a.start_fpdus(param.clone()).unwrap();
+    b.start_fpdus(param).unwrap();
     for qp in [&a, &b] {
         let info = qp.wait_established(TIMEOUT).unwrap();
         assert!(info.markers_in && info.markers_out && info.crc);
@@ -52,8 +53,9 @@ fn recv_posted_before_accept_serves_early_fpdus() {
     let (left, right) = endpoints(DriveMode::Inline);
     let (a, b) = (left.qp(), right.qp());
     let listener = right.context.listen_unframed(PORT, 4).unwrap();
-    let param = || ConnParam { start: Start::Immediate, ..ConnParam::default() };
-    a.connect(server(), param()).unwrap();
+    let mut param = ConnParam::default();
+    param.start = Start::Immediate;
+    a.connect(server(), param.clone()).unwrap();
     let request = listener.accept_timeout(TIMEOUT).expect("a request");
     a.wait_established(TIMEOUT).unwrap();
     a.post_send(send(3, inline(b"early"))).unwrap();
@@ -64,6 +66,6 @@ fn recv_posted_before_accept_serves_early_fpdus() {
     }
     let recv_mr = right.mr(64, Access::LOCAL_WRITE);
     b.post_recv(recv(9, recv_mr.sge(0, 64))).unwrap();
-    request.accept(&b, param()).unwrap();
+    request.accept(&b, param).unwrap();
     assert_eq!(right.completions(&left, 1)[0].byte_len, 5);
 }

@@ -118,7 +118,8 @@ impl Server {
         let qp = self.stack.pd.create_qp(&options).expect("a queue pair");
         self.post_recv(&qp, slot);
         let private_data = self.private_data.as_slice().try_into().unwrap();
-        let param = ConnParam { private_data, ..ConnParam::default() };
+        let mut param = ConnParam::default();
+        param.private_data = private_data;
         match request.accept(&qp, param) {
             Ok(()) => self.qps[slot] = Some(qp),
             // The peer has disconnected meanwhile.

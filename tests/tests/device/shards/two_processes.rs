@@ -6,6 +6,7 @@ use std::path::Path;
 use std::process::Command;
 
 use ferrowarp::{Access, EngineCounters, Event, Mr, Qp};
+use ferrowarp_tests::conn_param;
 use ferrowarp_tests::process::{self, Running};
 use ferrowarp_tests::test_name;
 
@@ -117,7 +118,7 @@ fn accept(stack: &Stack, listener: &Listener, linked: usize) -> Vec<Served> {
         post_recv(&qp, number, recv_mr.sge(0, LEN_U32));
         let region = [&shared.rkey().to_be_bytes()[..], &shared.addr().to_be_bytes()].concat();
         let private_data = region.as_slice().try_into().unwrap();
-        request.accept(&qp, ConnParam { private_data, ..ConnParam::default() }).unwrap();
+        request.accept(&qp, conn_param(|it| it.private_data = private_data)).unwrap();
         qp.wait_established(TIMEOUT).unwrap();
         (qp, shared, recv_mr)
     };

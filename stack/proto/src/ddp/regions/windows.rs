@@ -37,6 +37,7 @@ pub struct Bind {
 
 /// Reason why a peer may not invalidate an STag.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum InvalidateFault {
     /// No region or window has the STag, or it was invalidated already.
     Unknown,

@@ -6,16 +6,7 @@ use super::*;
 use crate::shard::cq_overrun::OverrunSink;
 
 const fn wc(wr_id: u64) -> Wc {
-    Wc {
-        wr_id,
-        qp: QpId { index: 3, generation: 0 },
-        status: WcStatus::Success,
-        opcode: WcOpcode::Send,
-        byte_len: 0,
-        solicited: false,
-        invalidated: None,
-        immediate: None,
-    }
+    Wc::new(wr_id, QpId { index: 3, generation: 0 }, WcStatus::Success, WcOpcode::Send)
 }
 
 #[test]

@@ -86,8 +86,9 @@ pub(crate) fn hooked_contexts(left: Config, right: Config) -> (Context, Context,
 /// right context.
 pub(crate) fn hooked_shards(left: Config, right: Config) -> (Context, Context, Vec<Hooks>) {
     reserve_pair([left.drive, right.drive]);
-    let queues = u16::try_from(left.shards).unwrap();
-    let opened = device::open(&DeviceSpec::Ring, &OpenConfig { queues, ..OpenConfig::default() });
+    let mut config = OpenConfig::default();
+    config.queues = u16::try_from(left.shards).unwrap();
+    let opened = device::open(&DeviceSpec::Ring, &config);
     let Ok(Opened::Pair(left_ports, right_ports)) = opened else { panic!("ring is a pair") };
     let hook = |inner| HookedPort { inner, hooks: Hooks::default() };
     let left_ports: Vec<_> = left_ports.into_iter().map(hook).collect();
