@@ -35,8 +35,8 @@ pub enum Start {
 /// Latest MPA revision.
 const REVISION_MAX: u16 = 2;
 
-/// Local parameters of the connection setup (compare `rdma_conn_param` of librdmacm). Start from the
-/// defaults and change what differs.
+/// Local parameters of the connection setup (compare `rdma_conn_param` of librdmacm). Start from
+/// the defaults and change what differs.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct ConnParam {
