@@ -138,10 +138,11 @@ impl HostRingPort {
         let mut frame = null_mut();
         // SAFETY: a pool of the program, and space for one pointer.
         assert_eq!(unsafe { sys::fw_mbuf_alloc_bulk(self.pool.raw, &raw mut frame, 1) }, 0);
-        // SAFETY: a live mbuf that nobody else refers to.
-        let mbuf = unsafe { &mut *frame };
-        mbuf.data_len = FRAME_LEN;
-        mbuf.pkt_len = u32::from(FRAME_LEN);
+        let field = |offset: u32| frame.wrapping_byte_add(offset as usize);
+        // SAFETY: a field of a live mbuf that nobody else refers to.
+        unsafe { field(sys::FW_MBUF_DATA_LEN).cast::<u16>().write(FRAME_LEN) };
+        // SAFETY: as above.
+        unsafe { field(sys::FW_MBUF_PKT_LEN).cast::<u32>().write(FRAME_LEN.into()) };
         let number = self.sent.to_be_bytes();
         // SAFETY: as above; returns where its data begins.
         let data = unsafe { sys::fw_mtod(frame) }.cast::<[u8; 4]>();
