@@ -7,7 +7,7 @@ use ferrowarp_tests::workspace::root;
 use serde_json::Value;
 
 use crate::cargo_metadata;
-use crate::tidy::report;
+use crate::tidy::{report, text};
 
 /// The packages that users depend on or install; the others are of use in this repository alone.
 const PUBLISHED: [&str; 6] = [
@@ -76,6 +76,18 @@ fn packages_have_what_a_registry_asks_for() {
     }
     report(&complaints);
     assert!(published.iter().eq(PUBLISHED), "{published:?}");
+}
+
+#[test]
+fn readme_names_the_versions() {
+    let readme = text("README.md");
+    for package in workspace_packages() {
+        let rust = package["rust_version"].as_str().unwrap();
+        assert!(readme.contains(&format!("| Rust | {rust} or later |")), "Rust {rust}");
+        let version = package["version"].as_str().unwrap();
+        let (series, _) = version.rsplit_once('.').unwrap();
+        assert!(readme.contains(&format!("on crates.io later: \"{series}\"")), "{version}");
+    }
 }
 
 #[test]
