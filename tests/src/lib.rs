@@ -5,6 +5,7 @@
 //! - `stack`: the stack on a kernel interface (feature `device`).
 //! - `connection`: a connection between the stack and the independent peer (feature `device`).
 //! - [`capture`]: packet captures and their dissection by tshark.
+//! - [`pcap`]: writer of capture files.
 //! - [`frame`]: a received frame in memory.
 //! - [`compliance`]: the rules of the specifications, and the tests tagged with them.
 //! - [`fuzz`]: bodies of the fuzz targets.
@@ -34,6 +35,7 @@ pub mod interop;
 pub mod ip;
 pub mod longest_poll;
 pub mod netns;
+pub mod pcap;
 pub mod peer;
 pub mod process;
 pub mod raw;

@@ -8,7 +8,7 @@ use anyhow::{Result, bail};
 use ferrowarp::Context;
 use ferrowarp::device::{DeviceSpec, OpenConfig, open, register_current_thread};
 use rand::rngs::SmallRng;
-use rand::{Rng as _, SeedableRng as _};
+use rand::{RngExt as _, SeedableRng as _};
 
 use super::cases::Case;
 use super::hub::HubPort;

@@ -2,7 +2,7 @@
 //! Reads, and the fetched values are linearizable.
 
 use ferrowarp_proto::ddp::atomic::{ATOMIC_LEN, AtomicOp, apply};
-use rand::Rng;
+use rand::RngExt;
 
 use super::linearizability::History;
 use super::world::World;
@@ -77,7 +77,7 @@ pub(super) fn load_word(world: &World, end: usize, at: usize) -> u64 {
 }
 
 /// Draws a mask: often all ones, sometimes zero.
-fn mask(rng: &mut impl Rng) -> u64 {
+fn mask(rng: &mut impl RngExt) -> u64 {
     match rng.random_range(0..4) {
         0 => 0,
         1 => rng.random(),
@@ -89,7 +89,7 @@ impl SharedWord {
     /// Draws the next operation of a process on shared word `number`; `None` is a Read.
     ///
     /// Values swapped in are unique, which leaves hardly any choice of order.
-    fn draw(&mut self, rng: &mut impl Rng, number: usize, process: usize) -> Option<AtomicOp> {
+    fn draw(&mut self, rng: &mut impl RngExt, number: usize, process: usize) -> Option<AtomicOp> {
         let kind = if number < 3 { number } else { rng.random_range(0..3) };
         let op = match kind {
             _ if rng.random_bool(0.15) => None,
@@ -182,7 +182,7 @@ impl AtomicOracle {
     /// peer, and expected result.
     pub(super) fn draw_shared(
         &mut self,
-        rng: &mut impl Rng,
+        rng: &mut impl RngExt,
         end: usize,
         conn: usize,
     ) -> (WordAccess, u64, Expected) {
@@ -196,7 +196,7 @@ impl AtomicOracle {
     /// Draws the next access of a connection of `end` to its own word.
     pub(super) fn draw_own(
         &mut self,
-        rng: &mut impl Rng,
+        rng: &mut impl RngExt,
         end: usize,
         conn: usize,
     ) -> (WordAccess, u64, Expected) {

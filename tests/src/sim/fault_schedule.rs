@@ -1,7 +1,7 @@
 //! Scheduled faults: each is active for a limited time.
 
 use ferrowarp_proto::time::{Instant, MICROSECOND, MILLISECOND};
-use rand::Rng;
+use rand::RngExt;
 use rand::rngs::SmallRng;
 
 /// A temporary fault.

@@ -6,7 +6,7 @@
 use std::collections::VecDeque;
 
 use rand::rngs::SmallRng;
-use rand::{Rng, SeedableRng};
+use rand::{RngExt, SeedableRng};
 
 use super::fragmenter::fragment;
 use crate::ip;

@@ -7,7 +7,7 @@ use ferrowarp_proto::steering::toeplitz::{KEY_LEN_MIN, RssTable};
 use ferrowarp_proto::time::Instant;
 use ferrowarp_proto::wire::tcp::FourTuple;
 use rand::rngs::SmallRng;
-use rand::{Rng, RngCore, SeedableRng};
+use rand::{Rng, RngExt, SeedableRng};
 
 /// Maximum number of shards of an end.
 pub const SHARD_COUNT_MAX: usize = 4;

@@ -8,7 +8,7 @@
 use std::path::PathBuf;
 
 use ferrowarp_proto::time::SECOND;
-use rand::Rng;
+use rand::RngExt;
 
 pub use self::plan::{EndPlan, Kind, Plan, any_kind, mostly_shared_words};
 pub use self::side::arena_len;

@@ -1,7 +1,5 @@
 //! The simulated network: both ends, the link between them, and virtual time.
 
-use std::borrow::Cow;
-use std::fs::File;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::Path;
 use std::rc::Rc;
@@ -11,8 +9,6 @@ use ferrowarp_proto::engine::{EngineConfig, PARTIAL_BYTES_MIN};
 use ferrowarp_proto::tcp::{Algorithm, EcnMode};
 use ferrowarp_proto::time::{Instant, MICROSECOND, SECOND};
 use ferrowarp_proto::verbs::cm::ConnParam;
-use pcap_file::DataLink;
-use pcap_file::pcap::{PcapHeader, PcapPacket, PcapWriter};
 use rand::SeedableRng;
 use rand::rngs::SmallRng;
 
@@ -27,6 +23,7 @@ use super::steering::ShardOptions;
 use super::wire_invariants::WireChecker;
 use crate::conn_param;
 use crate::longest_poll::LongestPoll;
+use crate::pcap::PcapWriter;
 
 /// Frames that a port's receive ring holds; further arrivals are dropped.
 const RING_LEN: usize = 1024;
@@ -254,7 +251,7 @@ pub struct World {
     pub polls: Option<LongestPoll>,
     /// Engines created by [`World::restart_end`] so far.
     engines: u64,
-    capture: Option<PcapWriter<File>>,
+    capture: Option<PcapWriter>,
 }
 
 impl Drop for World {
@@ -355,20 +352,14 @@ impl World {
     /// # Panics
     /// If the file cannot be created.
     pub fn capture_to(&mut self, path: impl AsRef<Path>) {
-        let file = File::create(path).expect("the capture file can be made");
-        let header = PcapHeader { datalink: DataLink::ETHERNET, ..PcapHeader::default() };
-        self.capture =
-            Some(PcapWriter::with_header(file, header).expect("the header can be written"));
+        let writer = PcapWriter::create(path.as_ref()).expect("the capture file can be made");
+        self.capture = Some(writer);
     }
 
     fn capture(&mut self, frame: &[u8]) {
         let Some(capture) = &mut self.capture else { return };
-        let packet = PcapPacket {
-            timestamp: Duration::from_nanos(self.now.as_nanos()),
-            orig_len: u32::try_from(frame.len()).expect("a frame is short"),
-            data: Cow::Borrowed(frame),
-        };
-        capture.write_packet(&packet).expect("the capture file takes more");
+        let time = Duration::from_nanos(self.now.as_nanos());
+        capture.write(time, frame).expect("the capture file takes more");
     }
 
     /// Ends all losses in both directions: every frame sent from now on arrives.

@@ -4,7 +4,7 @@
 use ferrowarp_tests::fuzz;
 use ferrowarp_tests::peer::{Header, ReadRequest, Role, Startup, fpdu, marked_fpdu, opcode};
 use rand::rngs::SmallRng;
-use rand::{Rng, SeedableRng};
+use rand::{RngExt, SeedableRng};
 
 const ROUNDS: u64 = 200_000;
 

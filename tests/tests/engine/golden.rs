@@ -1,7 +1,6 @@
 //! Headers and whole exchanges, written by hand from the RFCs, against the stack; tshark checks the
 //! captures of the exchanges.
 
-use std::fs::File;
 use std::time::Duration;
 
 use ferrowarp_proto::mpa::fpdu;
@@ -12,12 +11,11 @@ use ferrowarp_proto::wire::terminate::Terminate;
 use ferrowarp_tests::capture;
 use ferrowarp_tests::compliance::fixture::Fixture;
 use ferrowarp_tests::compliance::golden::{Step, exchanges, headers};
+use ferrowarp_tests::pcap::PcapWriter;
 use ferrowarp_tests::process;
 use ferrowarp_tests::sim::world::address;
 use ferrowarp_tests::skip;
 use ferrowarp_tests::workspace::root;
-use pcap_file::DataLink;
-use pcap_file::pcap::{PcapHeader, PcapPacket, PcapWriter};
 
 fn golden(name: &str) -> Vec<u8> {
     headers(root()).unwrap().remove(name).unwrap_or_else(|| panic!("no header {name}"))
@@ -307,8 +305,7 @@ fn tshark_accepts_all_exchanges() {
     }
     let dir = process::temp_dir().unwrap();
     let file = dir.path().join("exchanges.pcap");
-    let header = PcapHeader { datalink: DataLink::ETHERNET, ..PcapHeader::default() };
-    let mut writer = PcapWriter::with_header(File::create(&file).unwrap(), header).unwrap();
+    let mut writer = PcapWriter::create(&file).unwrap();
     let mut at = Duration::ZERO;
     let exchanges = exchanges(root()).unwrap();
     // Ports that no other dissector claims.
@@ -318,8 +315,7 @@ fn tshark_accepts_all_exchanges() {
         fx.run(name, steps);
         for frame in std::mem::take(&mut fx.frames) {
             at += Duration::from_millis(1);
-            let len = u32::try_from(frame.len()).unwrap();
-            writer.write_packet(&PcapPacket::new(at, len, &frame)).unwrap();
+            writer.write(at, &frame).unwrap();
         }
     }
     drop(writer);

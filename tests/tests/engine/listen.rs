@@ -14,7 +14,7 @@ use ferrowarp_tests::sim::pairs::qp_init;
 use ferrowarp_tests::sim::world::{World, WorldOptions, address};
 use ferrowarp_tests::tcp_peer::TcpPeer;
 use rand::rngs::SmallRng;
-use rand::{Rng, SeedableRng};
+use rand::{RngExt, SeedableRng};
 
 fn new_fixture(change: impl FnOnce(&mut EngineConfig)) -> Fixture {
     let mut config = EngineConfig::new(address(1), 24, 7);

@@ -8,7 +8,7 @@ use ferrowarp_tests::sim::link::Faults;
 use ferrowarp_tests::sim::pairs::*;
 use ferrowarp_tests::sim::seeds;
 use ferrowarp_tests::sim::world::{World, WorldOptions};
-use rand::Rng;
+use rand::RngExt;
 
 /// Offset and length of the window in the region at end 1.
 const AT: u64 = 1024;

@@ -11,7 +11,7 @@ use ferrowarp_tests::compliance::messages::{PEER_STAG, connected, elements, send
 use ferrowarp_tests::peer::{Header, fpdu, marked_fpdu};
 use rand::rngs::SmallRng;
 use rand::seq::SliceRandom;
-use rand::{Rng, SeedableRng};
+use rand::{RngExt, SeedableRng};
 
 fn send(msn: u32, payload: &[u8]) -> Vec<u8> {
     fpdu(&Header::send(msn, 0, true).encode(payload), true)

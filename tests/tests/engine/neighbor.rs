@@ -24,7 +24,7 @@ use ferrowarp_tests::sim::fragmenter::fragment;
 use ferrowarp_tests::sim::pairs::qp_init;
 use ferrowarp_tests::tcp_peer::{MACS, TcpPeer};
 use rand::rngs::SmallRng;
-use rand::{Rng, SeedableRng};
+use rand::{RngExt, SeedableRng};
 
 const PEER: [u8; 6] = MACS[0];
 const MAC: [u8; 6] = MACS[1];

@@ -6,6 +6,7 @@ use serde_json::Value;
 use spdx::Expression;
 
 use crate::cargo_metadata;
+use crate::tidy::text;
 
 /// Licenses that may be linked into a program under `MIT OR Apache-2.0` without further
 /// obligations.
@@ -24,18 +25,12 @@ const LICENSES: [&str; 9] = [
 /// The only allowed source of external packages.
 const SOURCE: &str = "registry+https://github.com/rust-lang/crates.io-index";
 
-/// Packages built in several versions, as their dependents require different ones.
-const DUPLICATES: [&str; 10] = [
-    "bitflags",
-    "cpufeatures",
-    "getrandom",
-    "nom",
-    "rand",
-    "rand_core",
-    "shlex",
-    "syn",
-    "thiserror",
-    "thiserror-impl",
+/// Packages built in two versions, and why.
+const DUPLICATES: [(&str, &str); 4] = [
+    ("bitflags", "smoltcp requires 1"),
+    ("cpufeatures", "sha2 0.10 requires 0.2; sha2 0.11 and crc-fast would double two others"),
+    ("nom", "cexpr, and so bindgen, requires 7"),
+    ("syn", "zerocopy-derive requires 2"),
 ];
 
 /// The packages of the dependency graph for Linux on x86-64 with all features.
@@ -95,6 +90,43 @@ fn packages_are_built_in_one_version() {
         versions.entry(name.unwrap().to_owned()).or_default().insert(version.unwrap().to_owned());
     }
     assert!(versions.len() > 50, "{} packages", versions.len());
-    versions.retain(|name, versions| versions.len() > 1 && !DUPLICATES.contains(&name.as_str()));
-    assert!(versions.is_empty(), "{versions:#?}");
+    versions.retain(|_, versions| versions.len() > 1);
+    let names: Vec<_> = versions.keys().map(String::as_str).collect();
+    assert_eq!(names, DUPLICATES.map(|(name, _)| name), "{versions:#?}");
+}
+
+/// The packages that those of the workspace name, each with the first that applies: a library of
+/// ours needs it, a program, or only checks.
+fn direct_dependencies() -> BTreeMap<String, &'static str> {
+    const FOR: [&str; 3] = ["library", "programs", "checks"];
+    let mut found: BTreeMap<String, usize> = BTreeMap::new();
+    for package in cargo_metadata(&["--no-deps"])["packages"].as_array().unwrap() {
+        let of_package = match package["name"].as_str().unwrap() {
+            "ferrowarp-apps" => 1,
+            "ferrowarp-bench" | "ferrowarp-tests" => 2,
+            _ => 0,
+        };
+        for wanted in package["dependencies"].as_array().unwrap() {
+            if wanted["path"].is_null() {
+                let rank = if wanted["kind"] == "dev" { 2 } else { of_package };
+                let name = wanted["name"].as_str().unwrap().to_owned();
+                found.entry(name).and_modify(|least| *least = rank.min(*least)).or_insert(rank);
+            }
+        }
+    }
+    found.into_iter().map(|(name, rank)| (name, FOR[rank])).collect()
+}
+
+#[test]
+fn each_dependency_has_a_reason() {
+    let document = text("ARCHITECTURE.md");
+    let rows = document.lines().skip_while(|line| *line != "| Package | For | Reason |").skip(2);
+    let mut table = BTreeMap::new();
+    for row in rows.take_while(|line| line.starts_with('|')) {
+        let cells: Vec<_> = row.split('|').map(str::trim).collect();
+        let [_, name, purpose, reason, _] = cells[..] else { panic!("three cells: {row}") };
+        assert!(!reason.is_empty(), "{row}");
+        table.insert(name.trim_matches('`').to_owned(), purpose);
+    }
+    assert_eq!(table, direct_dependencies());
 }

@@ -18,7 +18,7 @@ use ferrowarp_tests::sim::workload::{
 };
 use ferrowarp_tests::sim::world::{World, WorldOptions};
 use rand::rngs::SmallRng;
-use rand::{Rng, SeedableRng};
+use rand::{RngExt, SeedableRng};
 
 use crate::simulation::{some_end, some_mtu};
 

@@ -18,7 +18,7 @@ use ferrowarp_tests::sim::workload::{
 };
 use ferrowarp_tests::sim::world::{EndOptions, World, WorldOptions};
 use rand::rngs::SmallRng;
-use rand::{Rng, SeedableRng};
+use rand::{RngExt, SeedableRng};
 
 /// Runs seeds with options drawn from each by `draw`. Returns the path counters, summed over all
 /// seeds; `None` if the seeds are too few to expect anything of the sums.

@@ -18,7 +18,7 @@ use ferrowarp_tests::ip;
 use ferrowarp_tests::sim::link::{Faults, LinkEmulator};
 use ferrowarp_tests::sim::seeds;
 use rand::rngs::SmallRng;
-use rand::{Rng, SeedableRng};
+use rand::{RngExt, SeedableRng};
 use smoltcp::iface::{Config as InterfaceConfig, Interface, SocketHandle, SocketSet};
 use smoltcp::phy::{self, DeviceCapabilities, Medium};
 use smoltcp::socket::tcp;

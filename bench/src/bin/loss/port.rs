@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use ferrowarp::Port;
 use ferrowarp::device::{Capabilities, Device, DpdkDevice, DpdkRetained, DpdkRx, DpdkTx, TxClass};
 use rand::rngs::SmallRng;
-use rand::{Rng as _, SeedableRng as _};
+use rand::{RngExt as _, SeedableRng as _};
 
 /// How many frames are lost; shared with the thread that measures.
 #[derive(Debug, Default)]

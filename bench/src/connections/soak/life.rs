@@ -2,7 +2,7 @@
 
 use anyhow::{Context as _, Result, bail, ensure};
 use ferrowarp::{Abort, EndReason, Event, Mr, Operation, Payload, Qp, RecvWr, SendWr, SgList};
-use rand::Rng;
+use rand::RngExt;
 use rand::rngs::SmallRng;
 
 use super::requests::{Expected, Requests};

@@ -12,7 +12,7 @@ use ferrowarp::{
     QpOptions, Wc,
 };
 use rand::rngs::SmallRng;
-use rand::{Rng as _, SeedableRng as _};
+use rand::{RngExt as _, SeedableRng as _};
 
 use super::life::{DEPTH, Ending, Life, STRIDE};
 use super::requests::Requests;

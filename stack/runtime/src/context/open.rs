@@ -8,7 +8,7 @@ use ferrowarp_proto::device::Capabilities;
 use ferrowarp_proto::engine::{Engine, EngineConfig};
 use ferrowarp_proto::steering::mesh::{MeshConfig, SHARD_COUNT_MAX, mesh};
 use ferrowarp_proto::verbs::wc::CqId;
-use rand::TryRngCore;
+use rand::TryRng;
 
 use super::{Context, ContextInner};
 use crate::arena::Arena;
@@ -294,5 +294,5 @@ fn engine_config(
 
 /// Returns an unpredictable seed.
 fn random_seed() -> Result<u64, OpenError> {
-    rand::rngs::OsRng.try_next_u64().map_err(|error| OpenError::Seed(std::io::Error::other(error)))
+    rand::rngs::SysRng.try_next_u64().map_err(|error| OpenError::Seed(std::io::Error::other(error)))
 }

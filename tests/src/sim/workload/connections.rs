@@ -6,7 +6,7 @@ use ferrowarp_proto::time::{MILLISECOND, SECOND};
 use ferrowarp_proto::verbs::cm::{Abort, ConnectError, Event, ReadDepths};
 use ferrowarp_proto::verbs::wc::QpId;
 use ferrowarp_proto::verbs::wr::Operation;
-use rand::Rng;
+use rand::RngExt;
 
 use super::Workload;
 use super::plan::EndPlan;

@@ -2,7 +2,7 @@
 
 use ferrowarp_proto::engine::Usage;
 use ferrowarp_proto::time::SECOND;
-use rand::Rng;
+use rand::RngExt;
 
 use super::plan::EndPlan;
 use super::side::{DEPTH, port};

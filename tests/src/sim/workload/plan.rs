@@ -1,6 +1,6 @@
 //! What the connections of a run do, and how they end.
 
-use rand::Rng;
+use rand::RngExt;
 use rand::rngs::SmallRng;
 
 /// How connections end.

@@ -2,7 +2,7 @@
 
 use ferrowarp_proto::verbs::wc::WcOpcode;
 use ferrowarp_proto::verbs::wr::{AtomicOp, Operation, Payload, SendWr};
-use rand::Rng;
+use rand::RngExt;
 
 use super::Workload;
 use super::plan::{EndPlan, Kind};

@@ -6,7 +6,7 @@ use ferrowarp_proto::ddp::memory::{Access, Memory};
 use ferrowarp_proto::verbs::qp::QpInit;
 use ferrowarp_proto::verbs::wc::{CqId, QpId, WcOpcode};
 use ferrowarp_proto::verbs::wr::{ImmediateData, RecvWr, SgList, Sge};
-use rand::Rng;
+use rand::RngExt;
 
 use super::plan::Plan;
 use crate::pattern;

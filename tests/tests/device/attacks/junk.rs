@@ -8,7 +8,7 @@ use ferrowarp_proto::wire::tcp::{Fields, Flags, FourTuple, HeaderTemplate, Optio
 use ferrowarp_tests::ip;
 use ferrowarp_tests::stack::STACK;
 use rand::rngs::SmallRng;
-use rand::{Rng, SeedableRng};
+use rand::{RngExt, SeedableRng};
 
 use super::host::HOST;
 use super::server::PORT;

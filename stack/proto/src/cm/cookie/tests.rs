@@ -3,7 +3,7 @@
 use core::net::SocketAddr;
 
 use rand::rngs::SmallRng;
-use rand::{Rng, SeedableRng};
+use rand::{RngExt, SeedableRng};
 
 use super::{LIFETIME_NS, PERIOD_NS, SynCookies, encode_options};
 use crate::tcp::{Config, EcnMode, IssAndTsOffset};

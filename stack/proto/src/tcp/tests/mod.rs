@@ -29,7 +29,7 @@ use core::ops::Range;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use rand::Rng;
+use rand::RngExt;
 use rand::rngs::SmallRng;
 
 use super::{

@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 
 use rand::rngs::SmallRng;
-use rand::{Rng, SeedableRng};
+use rand::{RngExt, SeedableRng};
 
 use super::{Config, Endpoint, Event, HeapFrame};
 use crate::time::{Instant, SECOND};

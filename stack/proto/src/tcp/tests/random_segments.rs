@@ -2,7 +2,7 @@
 //! panics, queues stay bounded, the window is never retracted, output ends.
 
 use rand::rngs::SmallRng;
-use rand::{Rng, SeedableRng};
+use rand::{RngExt, SeedableRng};
 
 use super::{
     Config, Contiguous, Delivered, Fields, Flags, HeapFrame, OooPolicy, Options, Script, Seq,

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, HashMap};
 
 use rand::rngs::SmallRng;
-use rand::{Rng, SeedableRng};
+use rand::{RngExt, SeedableRng};
 
 use super::{Endpoint, HeapFrame, OooPolicy};
 use crate::tcp::{Algorithm, Config, EcnMode, Event, State, TooBig};

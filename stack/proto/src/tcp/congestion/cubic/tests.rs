@@ -1,7 +1,7 @@
 //! RFC 9438 section by section, and the integers against the formulas in floating point.
 
 use rand::rngs::SmallRng;
-use rand::{Rng, SeedableRng};
+use rand::{RngExt, SeedableRng};
 
 use super::super::{AckSample, Congestion};
 use super::{TIME_BITS, compute_k, cube_root};
