@@ -14,6 +14,7 @@
 //! A polling thread should register itself first ([`Eal::register_thread`] or
 //! [`Eal::register_current_thread`]): otherwise it has no mempool caches.
 
+mod abi;
 mod attached;
 mod burst_lock;
 pub mod eal;
@@ -44,6 +45,7 @@ pub mod sys;
 pub mod thread;
 mod vhost_state;
 
+pub use abi::ABI;
 pub use eal::{Eal, EalConfig, Hugepages, LogLevel, Memory};
 pub use eal_needs::check_writable;
 pub use error::{Errno, Error};

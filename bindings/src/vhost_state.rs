@@ -14,10 +14,12 @@
 
 use core::ffi::{CStr, c_int, c_void};
 use core::sync::atomic::{AtomicUsize, Ordering};
+use std::ffi::CString;
 use std::path::PathBuf;
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 
+use crate::abi::ABI;
 use crate::burst_lock::{BurstLock, InFlight, RingState};
 use crate::error::{Errno, Error, check};
 use crate::lock_order::{Rank, RankedGuard, RankedMutex};
@@ -160,15 +162,16 @@ type GetQueueEvent = unsafe extern "C" fn(u16, *mut QueueEvent) -> c_int;
 fn get_queue_event() -> Option<GetQueueEvent> {
     static FOUND: OnceLock<Option<GetQueueEvent>> = OnceLock::new();
     *FOUND.get_or_init(|| {
-        let library = c"librte_net_vhost.so.23".as_ptr();
+        let library = CString::new(format!("librte_net_vhost.so.{ABI}")).ok()?;
+        let flags = libc::RTLD_NOW | libc::RTLD_NOLOAD;
         // SAFETY: a string. The library is not loaded by this, only found, and drivers stay loaded.
-        let library = unsafe { libc::dlopen(library, libc::RTLD_NOW | libc::RTLD_NOLOAD) };
+        let library = unsafe { libc::dlopen(library.as_ptr(), flags) };
         if library.is_null() {
             return None;
         }
         // SAFETY: an open library and a string.
         let symbol = unsafe { libc::dlsym(library, c"rte_eth_vhost_get_queue_event".as_ptr()) };
-        // SAFETY: the function has this signature in DPDK 22.11 (rte_eth_vhost.h), or the pointer
+        // SAFETY: the function has this signature in DPDK 22.11 to 25.11 (rte_eth_vhost.h), or the pointer
         // is null, which is `None`.
         unsafe { core::mem::transmute::<*mut c_void, Option<GetQueueEvent>>(symbol) }
     })

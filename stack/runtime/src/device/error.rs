@@ -2,6 +2,8 @@
 
 use std::path::PathBuf;
 
+use dpdk_sys::ABI;
+
 use crate::device::pci::PciError;
 
 /// Opening a device failed.
@@ -90,7 +92,7 @@ pub enum DeviceError {
     /// The driver is not loaded.
     #[error(
         "{device}: DPDK's driver {driver} is not loaded (a shared build loads its plug-in, \
-         Debian's package librte-{package}23; a static build has ring, memif, tap and af_packet)"
+         Debian's package librte-{package}{ABI}; a static build has ring, memif, tap and af_packet)"
     )]
     NoDriver {
         /// The device as named.
@@ -390,12 +392,13 @@ mod tests {
     #[test]
     fn absent_driver_is_reported_with_the_package_that_has_it() {
         for (driver, package) in [
-            ("net_af_packet", "librte-net-af-packet23;"),
-            ("net_vhost", "librte-net-vhost23;"),
-            ("net_virtio_user", "librte-net-virtio23;"),
+            ("net_af_packet", "librte-net-af-packet"),
+            ("net_vhost", "librte-net-vhost"),
+            ("net_virtio_user", "librte-net-virtio"),
         ] {
             let text = DeviceError::no_driver("a device".into(), driver).to_string();
-            assert!(text.contains(driver) && text.contains(package), "{text}");
+            let package = format!("{package}{ABI};");
+            assert!(text.contains(driver) && text.contains(&package), "{text}");
         }
     }
 }

@@ -1,6 +1,8 @@
 //! Kernel drivers and poll-mode drivers of cards, as DPDK 22.11 has them: from the PCI IDs and the
 //! kernel modules that its plug-ins declare (`dpdk-pmdinfo.py`).
 
+use dpdk_sys::ABI;
+
 /// A kernel driver that keeps its card while DPDK's own driver uses it, through verbs.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct SharedDriver {
@@ -61,7 +63,7 @@ pub(super) fn packages(vendor: u16) -> String {
     let package = |driver: &&str| {
         // A digit is kept apart from the version.
         let dash = if driver.ends_with(|c: char| c.is_ascii_digit()) { "-" } else { "" };
-        format!("librte-net-{driver}{dash}23")
+        format!("librte-net-{driver}{dash}{ABI}")
     };
     let packages: Vec<String> = drivers.iter().map(package).collect();
     match packages.as_slice() {
@@ -76,11 +78,12 @@ mod tests {
 
     #[test]
     fn packages_are_named_as_the_distribution_spells_them() {
-        let mellanox = "for this vendor Debian's librte-net-mlx5-23, librte-net-mlx4-23";
+        let mellanox =
+            format!("for this vendor Debian's librte-net-mlx5-{ABI}, librte-net-mlx4-{ABI}");
         assert_eq!(packages(0x15b3), mellanox);
-        assert_eq!(packages(0x1af4), "Debian's package librte-net-virtio23");
-        assert!(packages(0x8086).contains("librte-net-i40e23"));
-        assert!(packages(0x8086).contains("librte-net-e1000-23"));
+        assert_eq!(packages(0x1af4), format!("Debian's package librte-net-virtio{ABI}"));
+        assert!(packages(0x8086).contains(&format!("librte-net-i40e{ABI}")));
+        assert!(packages(0x8086).contains(&format!("librte-net-e1000-{ABI}")));
         assert!(packages(0x10ec).contains("none for this vendor"));
         assert!(BY_VENDOR.is_sorted_by_key(|(vendor, _)| *vendor));
     }

@@ -323,7 +323,10 @@ fn uio_card_has_one_user() {
 fn failure_without_a_poll_mode_driver_names_packages() {
     let machine = HostTree::with_vfio();
     let text = machine.explain(&machine.probe(), dpdk_sys::Error::Hotplug(NO_DRIVER));
-    assert_tells(&text, &["8086:1572", "librte-net-i40e23", "static build"]);
+    assert_tells(
+        &text,
+        &["8086:1572", &format!("librte-net-i40e{}", dpdk_sys::ABI), "static build"],
+    );
     let text = machine.explain(&machine.probe(), dpdk_sys::Error::NoPort);
     assert_tells(&text, &["open already"]);
 }
