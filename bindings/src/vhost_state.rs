@@ -171,8 +171,8 @@ fn get_queue_event() -> Option<GetQueueEvent> {
         }
         // SAFETY: an open library and a string.
         let symbol = unsafe { libc::dlsym(library, c"rte_eth_vhost_get_queue_event".as_ptr()) };
-        // SAFETY: the function has this signature in DPDK 22.11 to 25.11 (rte_eth_vhost.h), or the pointer
-        // is null, which is `None`.
+        // SAFETY: the function has this signature in DPDK 22.11 to 25.11 (rte_eth_vhost.h), or the
+        // pointer is null, which is `None`.
         unsafe { core::mem::transmute::<*mut c_void, Option<GetQueueEvent>>(symbol) }
     })
 }
