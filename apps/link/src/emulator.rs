@@ -29,6 +29,7 @@ impl Frame for Vec<u8> {
 
 /// Counters of one direction, in frames unless stated otherwise.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct LinkCounters {
     /// Passed to the emulator.
     pub sent: u64,
