@@ -1,6 +1,7 @@
 //! Environment of a measurement: machine, kernel, versions.
 
 use std::fs::read_to_string;
+use std::sync::OnceLock;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use ferrowarp::Context;
@@ -13,6 +14,8 @@ use crate::port_figures::PortFigures;
 pub struct Environment {
     /// Version of ferrowarp.
     pub version: &'static str,
+    /// Version of DPDK.
+    pub dpdk: &'static str,
     /// Value of `--dev`.
     pub device: String,
     /// Name of the processor.
@@ -54,6 +57,7 @@ impl Environment {
         let kernel = read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
         Self {
             version: env!("CARGO_PKG_VERSION"),
+            dpdk: ferrowarp::dpdk_version(),
             device: device.to_owned(),
             processor: field(&cpuinfo, "model name").unwrap_or_default().to_owned(),
             processors: std::thread::available_parallelism().map_or(0, Into::into),
@@ -74,6 +78,15 @@ impl Environment {
         self.clock = context.clock().to_string();
         self.port = Some(PortFigures::of(context));
     }
+}
+
+/// Returns what `--version` prints after the program's name.
+#[must_use]
+pub fn version() -> &'static str {
+    static VERSION: OnceLock<String> = OnceLock::new();
+    VERSION.get_or_init(|| {
+        format!("{} (DPDK {})", env!("CARGO_PKG_VERSION"), ferrowarp::dpdk_version())
+    })
 }
 
 /// Returns the value of the first line `name : value`.

@@ -7,7 +7,7 @@ use std::sync::OnceLock;
 use crate::eal_needs;
 use crate::error::{EAL_REASON, Errno, Error};
 use crate::lock_order::{Rank, RankedGuard, RankedMutex};
-use crate::{fork, sys};
+use crate::{fork, sys, version};
 
 /// Serializes the control path: DPDK's hotplug and port configuration are not thread-safe.
 static CONTROL_LOCK: RankedMutex<()> = RankedMutex::new(Rank::Control, ());
@@ -204,9 +204,10 @@ impl Eal {
     /// descriptor (`fileno`).
     ///
     /// # Errors
-    /// [`Error::EalInit`], [`Error::EalNeeds`] and [`Error::NoHugepages`] are permanent: DPDK
-    /// cannot be initialized twice. [`Error::EalArgumentsDiffer`] if EAL runs and `config` has
-    /// other extra arguments. [`Error::Forked`] in a child of the process in which EAL runs.
+    /// [`Error::EalInit`], [`Error::EalNeeds`], [`Error::NoHugepages`] and [`Error::OtherRelease`]
+    /// are permanent: DPDK cannot be initialized twice. [`Error::EalArgumentsDiffer`] if EAL runs
+    /// and `config` has other extra arguments. [`Error::Forked`] in a child of the process in which
+    /// EAL runs.
     pub fn init(config: &EalConfig) -> Result<Self, Error> {
         if fork::is_child() {
             return Err(Error::Forked);
@@ -267,6 +268,9 @@ impl Eal {
 }
 
 fn start(config: EalConfig) -> Result<State, Error> {
+    if !version::is_of_headers() {
+        return Err(Error::OtherRelease);
+    }
     // The lcore count is 0 until EAL is initialized.
     // SAFETY: reads a number.
     if unsafe { sys::rte_lcore_count() } != 0 {

@@ -3,8 +3,8 @@
 use core::fmt;
 use std::sync::OnceLock;
 
-use crate::eal_needs;
 pub use crate::eal_needs::EalNeed;
+use crate::{eal_needs, version};
 
 /// Error number of the operating system, positive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -41,6 +41,8 @@ pub enum Error {
     EalInit(Errno),
     /// The system lacks something that EAL needs. It cannot be retried in this process.
     EalNeeds(EalNeed),
+    /// The DPDK that is loaded is of another release than the headers of the build.
+    OtherRelease,
     /// EAL already runs with other extra arguments.
     EalArgumentsDiffer,
     /// This process was forked from one in which EAL runs.
@@ -129,6 +131,13 @@ impl fmt::Display for Error {
                 }
             }
             Self::EalNeeds(need) => write!(f, "DPDK's environment cannot start: {need}"),
+            Self::OtherRelease => write!(
+                f,
+                "this program was built with the headers of DPDK {}, but {} is loaded (build it \
+                 again after cargo clean -p ferrowarp-dpdk-sys; see LD_LIBRARY_PATH)",
+                version::of_headers(),
+                version::version()
+            ),
             Self::EalArgumentsDiffer => write!(
                 f,
                 "DPDK's environment already runs with other arguments (open this device first, or \

@@ -43,6 +43,7 @@ mod removal;
 pub mod rss;
 pub mod sys;
 pub mod thread;
+mod version;
 mod vhost_state;
 
 pub use abi::ABI;
@@ -62,3 +63,4 @@ pub use prefetch::prefetch_read;
 pub use queue::{BURST, PortLosses, RxQueue, TxQueue};
 pub use rss::RssConfig;
 pub use thread::{ThreadRegistration, is_registered};
+pub use version::version;

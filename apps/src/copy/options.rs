@@ -7,6 +7,7 @@ use clap::{Args, Parser, Subcommand};
 
 use crate::copy::wire::RdmaOp;
 use crate::device::DeviceArgs;
+use crate::environment;
 use crate::network::Host;
 use crate::options::{Checked, seconds};
 
@@ -15,7 +16,7 @@ pub const PORT: u16 = 18516;
 
 /// Copies a file by RDMA and compares the SHA-256 digests of source and sink.
 #[derive(Debug, Parser)]
-#[command(name = "iwcopy", version, max_term_width = 100)]
+#[command(name = "iwcopy", version = environment::version(), max_term_width = 100)]
 pub struct Options {
     /// Subcommand.
     #[command(subcommand)]

@@ -8,6 +8,7 @@ use clap::Parser;
 use ferrowarp::device::DeviceSpec;
 use ferrowarp_link::{Faults, wire_bytes};
 
+use crate::environment;
 use crate::iwlink::link_option::{LinkOption, LinkOptions, parse_time_ns};
 use crate::options::{Checked, seconds};
 
@@ -25,7 +26,8 @@ const FRAMES_DEFAULT_RANGE: (u64, u64) = (4096, 65_536);
 /// direction gets the same random faults in each run, whenever it arrives. With a higher loss rate,
 /// the same frames are lost and others.
 #[derive(Debug, Parser)]
-#[command(name = "iwlink", version, max_term_width = 100, after_help = EXAMPLE)]
+#[command(name = "iwlink", version = environment::version())]
+#[command(max_term_width = 100, after_help = EXAMPLE)]
 pub struct Options {
     /// One device: tap:NAME, memif:SOCKET[,server|client], vhost:SOCKET, virtio-user:SOCKET,
     /// af_packet:IFACE, af_xdp:IFACE, pci:BDF or eal:ARGS.

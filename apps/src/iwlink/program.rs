@@ -49,7 +49,13 @@ pub fn program(options: &Options) -> anyhow::Result<()> {
     let frames = usize::try_from(frames).unwrap_or(usize::MAX);
     let mut forwarder = Forwarder::new(ports, faults, options.seed, frames, options.late);
     let links = LinkWatch::start(forwarder.ports())?;
-    let line = format!("{} <-> {}: seed {}", options.left, options.right, options.seed);
+    let line = format!(
+        "{} <-> {}: seed {}, DPDK {}",
+        options.left,
+        options.right,
+        options.seed,
+        ferrowarp::dpdk_version()
+    );
     output::announce(&line)?;
     run(options, &mut forwarder, &links);
     let ways = report::collect(&forwarder);

@@ -6,6 +6,7 @@ use std::time::Duration;
 use clap::{Args, Parser, Subcommand};
 
 use crate::device::{DeviceArgs, QUEUE_ENTRIES_MAX};
+use crate::environment;
 use crate::mpa_options::{IrdOrdArgs, MpaArgs};
 use crate::network::Host;
 use crate::options::{Checked, bytes, count, seconds};
@@ -32,7 +33,7 @@ const STRIDE_ALIGN: u64 = 64;
 /// in which each side reacts to the data placed, and the whole round trip of RDMA Reads and atomic
 /// operations.
 #[derive(Debug, Parser)]
-#[command(name = "iwperf", version, max_term_width = 100)]
+#[command(name = "iwperf", version = environment::version(), max_term_width = 100)]
 pub struct Options {
     /// Subcommand.
     #[command(subcommand)]

@@ -5,6 +5,7 @@ use std::time::Duration;
 use clap::{Args, Parser, Subcommand};
 
 use crate::device::DeviceArgs;
+use crate::environment;
 use crate::mpa_options::{IrdOrdArgs, MpaArgs};
 use crate::network::Host;
 use crate::options::{Checked, count, seconds};
@@ -21,7 +22,7 @@ const CLIENTS_MAX: i64 = 16_384;
 
 /// Pings a peer by Send, RDMA Read and RDMA Write; interoperates with rdma-core's rping.
 #[derive(Debug, Parser)]
-#[command(name = "iwping", version, max_term_width = 100)]
+#[command(name = "iwping", version = environment::version(), max_term_width = 100)]
 pub struct Options {
     /// Subcommand.
     #[command(subcommand)]

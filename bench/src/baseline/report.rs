@@ -39,7 +39,7 @@ pub fn host_info() -> Vec<(&'static str, String)> {
         ("Hugepages of 2 MiB", read_to_string(hugepages).unwrap_or_default().trim().to_owned()),
         ("Load average at the start", first_words(&read_to_string("/proc/loadavg"), 3)),
         ("Scheduling", scheduling().to_owned()),
-        ("DPDK", output("pkg-config", &["--modversion", "libdpdk"])),
+        ("DPDK", ferrowarp::dpdk_version().to_owned()),
         ("Rust", output("rustc", &["--version"])),
         ("Stack", format!("ferrowarp {}", env!("CARGO_PKG_VERSION"))),
     ]

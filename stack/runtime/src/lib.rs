@@ -305,6 +305,8 @@ pub use self::{
     tcp::{CongestionControl, EcnMode, TcpSettings, TcpStats},
 };
 #[cfg(not(loom))]
+pub use dpdk_sys::version as dpdk_version;
+#[cfg(not(loom))]
 pub use ferrowarp_proto::{
     bounded_vec::{BoundedVec, LengthError},
     ddp::memory::Access,

@@ -152,9 +152,10 @@ fn iwcopy_rejects_bad_arguments_in_one_line() {
 
 #[test]
 fn help_and_version_succeed() {
-    for name in ["iwperf", "iwping", "iwcopy"] {
+    for name in ["iwperf", "iwping", "iwcopy", "iwlink"] {
         let Some(path) = program(name) else { return };
-        for (option, expected) in [("--help", "Usage"), ("--version", env!("CARGO_PKG_VERSION"))] {
+        let version = format!("{} (DPDK {})", env!("CARGO_PKG_VERSION"), ferrowarp::dpdk_version());
+        for (option, expected) in [("--help", "Usage"), ("--version", version.as_str())] {
             let ended = run(&path, option);
             assert!(ended.success() && ended.output.contains(expected), "{name} {option}");
         }
