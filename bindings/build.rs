@@ -76,14 +76,14 @@ fn main() {
         println!("cargo::rerun-if-env-changed={variable}");
     }
     if let Err(reason) = build() {
-        println!("cargo::error={}", reason.replace('\n', " "));
+        println!("cargo::error={reason}");
     }
 }
 
 fn build() -> Result<(), String> {
-    let version = find_libdpdk()?;
+    let (version, release) = find_libdpdk()?;
+    link()?;
     let flags = pkg_config(&["--cflags"])?;
-    let release = release(&version).ok_or_else(|| format!("no version of DPDK: {version}"))?;
     let of_headers = generate(&flags)?;
     if release != of_headers {
         let (year, month) = of_headers;
@@ -99,26 +99,23 @@ fn build() -> Result<(), String> {
              tested"
         );
     }
-    compile_shim(&flags)?;
-    link()
+    compile_shim(&flags)
 }
 
-/// Returns the version of DPDK that pkg-config finds, if it is new enough.
-fn find_libdpdk() -> Result<String, String> {
-    let found = pkg_config(&["--modversion"]).map_err(|reason| {
-        format!(
-            "libdpdk is needed (Debian, Ubuntu: apt-get install libdpdk-dev pkg-config; elsewhere: \
-             set PKG_CONFIG_PATH to the folder of libdpdk.pc): {reason}"
-        )
-    })?;
-    let version = found.concat();
+/// Returns the version of DPDK that pkg-config finds, and its release if that is new enough.
+fn find_libdpdk() -> Result<(String, Release), String> {
+    let version = pkg_config(&["--modversion"])?.concat();
     let (year, month) = OLDEST;
     match release(&version) {
-        Some(found) if found < OLDEST => Err(format!(
+        Some(found) if found >= OLDEST => Ok((version, found)),
+        Some(_) => Err(format!(
             "DPDK {version} is too old: {year}.{month} or later is needed (Debian 12 and later \
              have it; of two installed, PKG_CONFIG_PATH chooses one)"
         )),
-        _ => Ok(version),
+        None => Err(format!(
+            "libdpdk.pc has no version of DPDK but {version:?} (set PKG_CONFIG_PATH to the folder \
+             of another)"
+        )),
     }
 }
 
@@ -131,14 +128,20 @@ fn release(version: &str) -> Option<Release> {
 /// Runs pkg-config itself: the crate drops `-include rte_config.h` and `-march`.
 fn pkg_config(arguments: &[&str]) -> Result<Vec<String>, String> {
     let program = env::var("PKG_CONFIG").unwrap_or_else(|_| "pkg-config".to_owned());
-    let output = Command::new(&program)
-        .args(arguments)
-        .arg("libdpdk")
-        .output()
-        .map_err(|error| format!("{program} does not run: {error}"))?;
+    let output =
+        Command::new(&program).args(arguments).arg("libdpdk").output().map_err(|error| {
+            format!(
+                "{program} does not run: {error} (Debian, Ubuntu: apt-get install pkg-config; or \
+                 set PKG_CONFIG to it)"
+            )
+        })?;
     if !output.status.success() {
         let complaint = String::from_utf8_lossy(&output.stderr);
-        return Err(format!("{program} says: {}", complaint.trim()));
+        return Err(format!(
+            "libdpdk is absent or incomplete (Debian, Ubuntu: apt-get install libdpdk-dev; \
+             elsewhere: set PKG_CONFIG_PATH to the folder of libdpdk.pc): {}",
+            complaint.lines().last().unwrap_or_default()
+        ));
     }
     let text = String::from_utf8_lossy(&output.stdout);
     Ok(text.split_whitespace().map(str::to_owned).collect())
@@ -178,8 +181,6 @@ impl bindgen::callbacks::ParseCallbacks for HeaderRelease {
 
 /// Generates the bindings. Returns the release of the headers.
 fn generate(flags: &[String]) -> Result<Release, String> {
-    const LIBCLANG: &str = "libclang reads the headers of DPDK (Debian, Ubuntu: apt-get install \
-                            libclang-dev; elsewhere: set LIBCLANG_PATH to its folder)";
     let release = Rc::default();
     let builder = bindgen::Builder::default()
         .parse_callbacks(Box::new(bindgen::CargoCallbacks::new()))
@@ -239,9 +240,18 @@ fn generate(flags: &[String]) -> Result<Release, String> {
     panic::set_hook(Box::new(|_| {}));
     let bindings = panic::catch_unwind(AssertUnwindSafe(|| builder.generate()));
     let _ = panic::take_hook();
-    let bindings = bindings
-        .map_err(|_| LIBCLANG.to_owned())?
-        .map_err(|error| format!("{LIBCLANG}: {error}"))?;
+    let bindings = bindings.map_err(|_| {
+        "libclang is absent (Debian, Ubuntu: apt-get install libclang-dev; elsewhere: set \
+         LIBCLANG_PATH to its folder)"
+    })?;
+    let bindings = bindings.map_err(|error| {
+        let error = error.to_string();
+        format!(
+            "the headers of DPDK cannot be read (Debian, Ubuntu: apt-get install libdpdk-dev \
+             libclang-dev libc6-dev): {}",
+            error.lines().next().unwrap_or_default()
+        )
+    })?;
     bindings.write_to_file(bindings_file()).expect("OUT_DIR is writable");
     Ok(release.get())
 }

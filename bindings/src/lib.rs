@@ -16,6 +16,8 @@
 
 mod abi;
 mod attached;
+#[cfg(test)]
+mod build_script_tests;
 mod burst_lock;
 pub mod eal;
 mod eal_needs;
