@@ -39,7 +39,7 @@ fn is_bound_to(fd: RawFd, path: &Path) -> bool {
     let mut len = libc::socklen_t::try_from(size_of::<libc::sockaddr_un>()).unwrap_or(0);
     // SAFETY: a number, and a structure of that length to fill.
     let status = unsafe { libc::getsockname(fd, (&raw mut address).cast(), &raw mut len) };
-    let bytes = address.sun_path.iter().map(|&byte| byte.cast_unsigned());
+    let bytes = address.sun_path.iter().map(|byte| u8::from_ne_bytes(byte.to_ne_bytes()));
     status == 0
         && i32::from(address.sun_family) == libc::AF_UNIX
         && bytes.take_while(|&byte| byte != 0).eq(path.as_os_str().as_bytes().iter().copied())

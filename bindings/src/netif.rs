@@ -28,7 +28,7 @@ fn request(name: &str) -> io::Result<libc::ifreq> {
         return Err(io::Error::from_raw_os_error(libc::ENAMETOOLONG));
     }
     for (slot, byte) in request.ifr_name.iter_mut().zip(name.bytes()) {
-        *slot = byte.cast_signed();
+        *slot = libc::c_char::from_ne_bytes([byte]);
     }
     Ok(request)
 }
@@ -50,7 +50,10 @@ pub fn name(index: u32) -> io::Result<String> {
     if unsafe { libc::if_indextoname(index, name.as_mut_ptr()) }.is_null() {
         return Err(io::Error::last_os_error());
     }
-    let bytes = name.iter().take_while(|&&byte| byte != 0).map(|byte| byte.cast_unsigned());
+    let bytes = name
+        .iter()
+        .take_while(|&&byte| byte != 0)
+        .map(|byte| u8::from_ne_bytes(byte.to_ne_bytes()));
     Ok(String::from_utf8_lossy(&bytes.collect::<Vec<_>>()).into_owned())
 }
 
