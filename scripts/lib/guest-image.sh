@@ -70,6 +70,8 @@ guest_build_kernel() {
     flock 9
     # Another run may have built it meanwhile.
     [ ! -s "$out" ] || return 0
+    # A later release has only a later kernel.
+    [ -n "$(package_version "${guest_kernel_packages[0]}")" ] || guest_kernel_packages[0]=linux-source
     install_packages "${guest_kernel_packages[@]}"
     source=$(find /usr/src -maxdepth 1 -name 'linux-source-*.tar.xz' | sort -V | tail -n 1)
     if [ -z "$source" ] || ! guest_has make gcc bc bison flex xz; then

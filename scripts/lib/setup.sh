@@ -117,30 +117,86 @@ only_allowed_skips() {
 
 # --- Rust ---------------------------------------------------------------------------------------
 
+# Makes a current cargo the one in PATH. Where it is absent or too old, root installs the
+# distribution's, if that is new enough; otherwise prints the line that installs one, and exits.
 need_rust() {
     local bin=${CARGO_HOME:-${HOME:-}/.cargo}/bin
     # rustup installs cargo here, and adds it to PATH only for the next login.
     [ ! -d "$bin" ] || export PATH=$bin:$PATH
-    local wanted have rustup_line
-    rustup_line="curl --proto '=https' --tlsv1.2 -sSf https://sh.rustup.rs | sh -s -- -y"
-    command -v curl >/dev/null ||
-        rustup_line="apt-get update && apt-get install -y curl && $rustup_line"
+    local wanted have packages=() line
     wanted=$(sed -n 's/^rust-version = "\(.*\)"/\1/p' Cargo.toml)
-    if ! command -v cargo >/dev/null; then
+    ! has_rust "$wanted" || return 0
+    # Another cargo, such as rustup's, would still come before that of a package.
+    case $(command -v cargo) in
+    "" | /usr/bin/cargo | /bin/cargo) mapfile -t packages < <(rust_packages "$wanted") ;;
+    esac
+    if [ ${#packages[@]} -gt 0 ] && is_root; then
+        install_packages "${packages[@]}"
+        hash -r
+        ! has_rust "$wanted" || return 0
+    fi
+    if [ ${#packages[@]} -gt 0 ]; then
+        line="apt-get install ${packages[*]}"
+    elif command -v rustup >/dev/null; then
+        line="rustup update stable && rustup default stable"
+    else
+        line="curl --proto '=https' --tlsv1.2 -sSf https://sh.rustup.rs | sh -s -- -y"
+        command -v curl >/dev/null || line="apt-get update && apt-get install -y curl && $line"
+    fi
+    if command -v cargo >/dev/null; then
+        have=$(cargo --version 2>/dev/null | awk '{print $2}')
+        say "cargo ${have:-without a toolchain} is older than $wanted; this line installs a current one:"
+    else
         say "cargo is absent; this line installs Rust $wanted or later:"
-        say "  $rustup_line"
-        exit 1
     fi
-    have=$(cargo --version | awk '{print $2}')
-    if [ "$(printf '%s\n' "$wanted" "$have" | sort -V | head -n 1)" != "$wanted" ]; then
-        say "cargo $have is older than $wanted; this line installs a current one:"
-        if command -v rustup >/dev/null; then
-            say "  rustup update stable && rustup default stable"
+    say "  $line"
+    exit 1
+}
+
+# True if cargo is the version "$1" or later.
+has_rust() {
+    local have
+    have=$(cargo --version 2>/dev/null | awk '{print $2}') || return
+    [ "$(printf '%s\n' "$1" "$have" | sort -V | head -n 1)" = "$1" ]
+}
+
+# Prints the packages of the distribution's Rust, if it has the version "$1" or later. Debian's
+# stable releases have a later one for browsers, in packages of their own.
+rust_packages() {
+    local lists suffix version
+    # Not both: rustc-web conflicts with rustup.
+    ! command -v rustup >/dev/null || return 0
+    for lists in known current; do
+        # A fresh system has no lists, or not those of updates.
+        [ "$lists" = known ] || ! is_root || apt-get -q update >/dev/null 2>&1 || true
+        for suffix in "" -web; do
+            version=$(package_version "cargo$suffix")
+            if [ -n "$version" ] && dpkg --compare-versions "$version" ge "$1"; then
+                printf '%s\n' "cargo$suffix" "rustc$suffix"
+                return
+            fi
+        done
+    done
+}
+
+# Installs rustfmt and clippy where they are absent: as packages if cargo is one, else by rustup.
+need_rust_components() {
+    local component owner package
+    for component in rustfmt clippy; do
+        ! cargo "${component/rust/}" --version >/dev/null 2>&1 || continue
+        if owner=$(dpkg-query -S "$(command -v cargo)" 2>/dev/null); then
+            owner=${owner%%:*}
+            package=${component/clippy/rust-clippy}${owner#cargo}
+            if [ -n "$(package_version "$package")" ]; then
+                install_packages "$package"
+            else
+                note "$component is absent: there is no package $package"
+            fi
         else
-            say "  $rustup_line"
+            rustup component add "$component" >/dev/null 2>&1 ||
+                note "$component is absent: rustup component add $component"
         fi
-        exit 1
-    fi
+    done
 }
 
 need_crates() {
@@ -157,6 +213,12 @@ need_crates() {
 # --- Debian packages ----------------------------------------------------------------------------
 
 has_package() { dpkg-query -W -f '${Status}' "$1" 2>/dev/null | grep -q ' installed$'; }
+
+# Prints the version of the named package that apt would install, if it knows one.
+package_version() {
+    ! command -v apt-cache >/dev/null ||
+        apt-cache policy "$1" 2>/dev/null | awk '/^  Candidate:/ && $2 != "(none)" {print $2}'
+}
 
 # Installs those of the named packages that are absent; a failure only prints which.
 install_packages() {
@@ -175,12 +237,14 @@ install_packages() {
     fi
     say "installing ${absent[*]}"
     export DEBIAN_FRONTEND=noninteractive
-    local log=$scratch/apt.log
+    local log
+    log=$(mktemp)
     if ! { apt-get -q update && apt-get -q -y install --no-install-recommends "${absent[@]}"; } \
         >"$log" 2>&1; then
         grep -E '^(E|W):' "$log" >&2 || tail -n 5 "$log" >&2
         note "could not be installed (no network?): ${absent[*]}"
     fi
+    rm -f -- "$log"
 }
 
 # Unpacks Open vSwitch with DPDK into the folder "$1", unless it is installed, and exports where it
