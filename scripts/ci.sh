@@ -18,10 +18,15 @@
 #            simulation, over misdelivered flows and the lock-free modules
 #   fuzz     the fuzz targets, FERROWARP_FUZZ_SECONDS (5) each
 #
-# And two for daily work, parts of `test`:
+# .ci/run runs one more after them:
+#
+#   fresh    `smoke` on a fresh Debian 13: scripts/fresh trixie --quick (root, debootstrap, network)
+#
+# And these are parts of `test`, the first two for daily work:
 #
 #   quick    the tests that need only the protocol crate
 #   device   those of the stack over tap and memif, and of the programs
+#   smoke    those of the runtime and the bindings, over `ring` and memif, and a transfer over tap
 #
 # Exit status: 0 passed, 77 skipped with a reason, anything else failed. Without libdpdk the
 # stages cover the packages that do not need it.
@@ -100,6 +105,33 @@ device)
     # The tests of `programs` that start programs, and those of `engine` that need a namespace.
     cargo test "${cargo_flags[@]}" "${packages[@]}" --test programs -- commands::
     cargo test "${cargo_flags[@]}" "${packages[@]}" --test engine -- reference_peer::
+    ;;
+smoke)
+    has_dpdk || skip "no libdpdk; apt-get install libdpdk-dev"
+    ! is_root || ! command -v ip >/dev/null || export FERROWARP_REQUIRE_DEVICE=1
+    # The same packages each time, so that nothing is built twice.
+    smoke=("${cargo_flags[@]}" --features ferrowarp-tests/device)
+    for package in ferrowarp-dpdk-sys ferrowarp ferrowarp-apps ferrowarp-tests; do
+        smoke+=(-p "$package")
+    done
+    cargo test "${smoke[@]}" --lib --test api --test device --test programs --no-run
+    cargo build "${smoke[@]}" --profile test --example host_stack
+    # A name that matches no test is a mistake here.
+    only_named() {
+        local listed
+        listed=$(cargo test --quiet "${smoke[@]}" --test "$1" -- --list "${@:2}")
+        grep -q ': test$' <<<"$listed" || die "no test of $1 matches ${*:2}"
+        cargo test "${smoke[@]}" --test "$1" -- "${@:2}"
+    }
+    status=0
+    cargo test "${smoke[@]}" --no-fail-fast --lib --test api || status=1
+    only_named device memif || status=1
+    only_named programs memif || status=1
+    only_named device --exact tap::stack_accepts_the_kernel_peer || status=1
+    exit "$status"
+    ;;
+fresh)
+    exec scripts/fresh trixie --quick
     ;;
 interop)
     has_dpdk || skip "no libdpdk; apt-get install libdpdk-dev"

@@ -82,7 +82,8 @@ list_resources() {
     fi
     find "${RUNTIME_DIRECTORY:?make_scratch comes first}" -mindepth 2 -maxdepth 2 \
         -printf 'folder %p\n' 2>/dev/null || true
-    find "${TMPDIR:-/tmp}" -maxdepth 2 \( -name 'fw-test-*' -o -name 'memif*.sock' \) \
+    find "${TMPDIR:-/tmp}" -maxdepth 2 \( -name 'fw-test-*' -o -name 'memif*.sock' -o \
+        -name 'ferrowarp-fresh.*' \) \
         -printf 'file %p\n' 2>/dev/null || true
     for exe in /proc/[0-9]*/exe; do
         case $(readlink "$exe" 2>/dev/null) in
