@@ -59,6 +59,16 @@ const struct fw_memif_queue *fw_memif_tx_queue(uint16_t port, uint16_t queue)
 	return rte_eth_fp_ops[port].txq.data[queue];
 }
 
+struct rte_intr_handle *fw_memif_intr_handle(const struct fw_memif_queue *queue)
+{
+	/* No pointer is as small as the logarithm, or smaller than the first pages. */
+	const uintptr_t pointer_min = 1 << 16;
+	int later = queue->rest[1] >= pointer_min;
+
+	return queue->rest[later] < pointer_min ? NULL :
+						   (struct rte_intr_handle *)queue->rest[later];
+}
+
 int fw_mbuf_alloc_bulk(struct rte_mempool *pool, struct rte_mbuf **frames, unsigned int count)
 {
 	return rte_pktmbuf_alloc_bulk(pool, frames, count);

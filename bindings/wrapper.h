@@ -98,8 +98,9 @@ int fw_queue_setup(uint16_t port, uint16_t queue, struct fw_queue_setup *setup);
 int fw_memory_files(unsigned int max);
 
 /*
- * A queue of net_memif, up to the last field in use. The layout is private to the driver: that of
- * DPDK 22.11, 24.11 and 25.11 (drivers/net/memif/rte_eth_memif.h, struct memif_queue).
+ * A queue of net_memif, up to the last field in use. The layout is private to the driver
+ * (drivers/net/memif/rte_eth_memif.h, struct memif_queue). A mend that the stable releases of each
+ * branch take over from 26.07 puts a count of errors before the interrupt handle.
  */
 struct fw_memif_queue {
 	const struct rte_mempool *mempool;
@@ -113,9 +114,12 @@ struct fw_memif_queue {
 	const void *buffers;
 	uint64_t n_pkts;
 	uint64_t n_bytes;
-	struct rte_intr_handle *intr_handle;
+	/* Handle and binary logarithm of the ring's size, or errors and handle. */
+	uintptr_t rest[2];
 };
 
+/* Returns the interrupt handle of a queue that is set up, or NULL if neither place has one. */
+struct rte_intr_handle *fw_memif_intr_handle(const struct fw_memif_queue *queue);
 /* A queue of a started net_memif port. */
 const struct fw_memif_queue *fw_memif_rx_queue(uint16_t port, uint16_t queue);
 const struct fw_memif_queue *fw_memif_tx_queue(uint16_t port, uint16_t queue);

@@ -9,7 +9,7 @@
 //!
 //! The driver tells the number of rings nowhere. But each ring comes with a descriptor for its
 //! interrupts, which the driver keeps with the queue for as long as the connection lasts. It is
-//! read from the driver's structure, in the interrupt thread alone, which writes it.
+//! read from the queue's interrupt handle, in the interrupt thread alone, which writes it.
 
 use core::ptr::NonNull;
 
@@ -32,10 +32,11 @@ pub(crate) enum Ring {
 #[derive(Debug)]
 pub(crate) struct MemifQueue {
     port: u16,
-    queue: NonNull<sys::fw_memif_queue>,
+    /// Handle of the queue's interrupts, which lives as long as the queue.
+    handle: NonNull<sys::rte_intr_handle>,
 }
 
-// SAFETY: the driver's structure is read in the interrupt thread alone, which writes it, too.
+// SAFETY: the handle is read in the interrupt thread alone, which writes it, too.
 unsafe impl Send for MemifQueue {}
 // SAFETY: as above.
 unsafe impl Sync for MemifQueue {}
@@ -47,33 +48,40 @@ pub(crate) fn rings(port: u16, queue: u16, pool: RxPool<'_>) -> (Ring, Ring) {
     let rx = unsafe { sys::fw_memif_rx_queue(port, queue) };
     // SAFETY: as above.
     let tx = unsafe { sys::fw_memif_tx_queue(port, queue) };
-    let [rx, tx] = [rx, tx]
-        .map(|queue| NonNull::new(queue.cast_mut()).map(|queue| MemifQueue { port, queue }));
+    let is_known = !rx.is_null() && has_known_layout(rx, port, pool);
+    let [rx, tx] = [rx, tx].map(|queue| MemifQueue::new(port, queue));
     match (rx, tx) {
-        (Some(rx), Some(tx)) if rx.has_known_layout(pool) => (Ring::Queue(rx), Ring::Queue(tx)),
+        (Some(rx), Some(tx)) if is_known => (Ring::Queue(rx), Ring::Queue(tx)),
         // Another layout than expected. The first queue has a ring whenever there is a connection.
         _ if queue == 0 => (Ring::Unconditional, Ring::Unconditional),
         _ => (Ring::Unconfigured, Ring::Unconfigured),
     }
 }
 
+/// True if the fields of a receive queue that are known have their values.
+fn has_known_layout(queue: *const sys::fw_memif_queue, port: u16, pool: RxPool<'_>) -> bool {
+    // SAFETY: a live allocation of the driver, which is longer; fields that are constant since the
+    // queue was set up.
+    let (mempool, in_port) = (unsafe { (*queue).mempool }, unsafe { (*queue).in_port });
+    pool.may_be(mempool) && in_port == port
+}
+
 impl MemifQueue {
-    /// True if the fields of a receive queue that are known have their values.
-    fn has_known_layout(&self, pool: RxPool<'_>) -> bool {
-        let queue = self.queue.as_ptr();
-        // SAFETY: a live allocation of the driver, of at least one cache line; fields that are
-        // constant since the queue was set up.
-        let (mempool, port) = (unsafe { (*queue).mempool }, unsafe { (*queue).in_port });
-        // SAFETY: as above; the driver's structure is longer.
-        let handle = unsafe { (*queue).intr_handle };
-        pool.may_be(mempool) && port == self.port && !handle.is_null()
+    /// `None` if there is no queue, or no handle in it.
+    fn new(port: u16, queue: *const sys::fw_memif_queue) -> Option<Self> {
+        if queue.is_null() {
+            return None;
+        }
+        // SAFETY: as in `has_known_layout`.
+        let handle = NonNull::new(unsafe { sys::fw_memif_intr_handle(queue) })?;
+        Some(Self { port, handle })
     }
 }
 
 impl Ring {
     /// Returns the ring's state. For DPDK's interrupt thread, before the port is closed.
     pub(crate) fn state(&self) -> RingState {
-        let MemifQueue { port, queue } = match self {
+        let MemifQueue { port, handle } = match self {
             Self::Unconditional => return RingState::Present,
             Self::Unconfigured => return RingState::Absent,
             Self::Queue(queue) => queue,
@@ -82,10 +90,9 @@ impl Ring {
         if unsafe { sys::fw_link_is_up(*port) } == 0 {
             return RingState::LinkDown;
         }
-        // SAFETY: the port is not closed, so its queues exist; the field is constant.
-        let handle = unsafe { (*queue.as_ptr()).intr_handle };
-        // SAFETY: a handle that lives as long as its queue, and is written in this thread alone.
-        let has_ring = unsafe { sys::rte_intr_fd_get(handle) } >= 0;
+        // SAFETY: the port is not closed, so its queues and their handles exist; written in this
+        // thread alone.
+        let has_ring = unsafe { sys::rte_intr_fd_get(handle.as_ptr()) } >= 0;
         if has_ring { RingState::Present } else { RingState::Absent }
     }
 }
