@@ -188,6 +188,7 @@ fn generate(flags: &[String]) -> Result<Release, String> {
         .header("wrapper.h")
         .clang_args(flags)
         .use_core()
+        .generate_cstr(true)
         .allowlist_function("fw_.*")
         .allowlist_function(
             "rte_eal_(init|get_runtime_dir|has_hugepages|hotplug_add|hotplug_remove)",
@@ -216,7 +217,7 @@ fn generate(flags: &[String]) -> Result<Release, String> {
             "fw_mbuf_offset|rte_(mempool|ring|eth_conf|eth_dev_info|devargs|ether_addr)",
         )
         .allowlist_var(
-            "FW_.*|RTE_VER_(YEAR|MONTH)|RTE_LOG_DEBUG|RTE_ETH_EVENT_(INTR_LSC|QUEUE_STATE)",
+            "FW_.*|RTE_VER_(YEAR|MONTH)|RTE_EAL_PMD_PATH|RTE_LOG_DEBUG|RTE_ETH_EVENT_(INTR_LSC|QUEUE_STATE)",
         )
         .allowlist_var("RTE_MBUF_F_((RX|TX)_.*|INDIRECT|EXTERNAL)")
         .allowlist_var("RTE_PKTMBUF_HEADROOM|RTE_MAX_ETHPORTS|RTE_MAX_LCORE|LCORE_ID_ANY")

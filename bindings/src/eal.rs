@@ -7,7 +7,7 @@ use std::sync::OnceLock;
 use crate::eal_needs;
 use crate::error::{EAL_REASON, Errno, Error};
 use crate::lock_order::{Rank, RankedGuard, RankedMutex};
-use crate::{fork, sys, version};
+use crate::{eal_plugins, fork, sys, version};
 
 /// Serializes the control path: DPDK's hotplug and port configuration are not thread-safe.
 static CONTROL_LOCK: RankedMutex<()> = RankedMutex::new(Rank::Control, ());
@@ -306,6 +306,9 @@ fn start(config: EalConfig) -> Result<State, Error> {
     Ok(State { memory, extra: config.extra, external: false })
 }
 
+/// The reason that EAL gives when it loads no plug-ins.
+const NO_PLUGINS: &str = "Cannot init plugins";
+
 /// Handles what EAL printed: of a failure the reason becomes part of the error, so that it is one
 /// line and not all of EAL's options. What a higher log level asks for is printed.
 fn report_output(printed: &str, has_started: bool, config: &EalConfig) {
@@ -315,7 +318,8 @@ fn report_output(printed: &str, has_started: bool, config: &EalConfig) {
         let _ = std::io::stderr().write_all(printed.as_bytes());
     }
     if !has_started && let Some(reason) = failure_reason(printed) {
-        let _ = EAL_REASON.set(reason);
+        let refused = (reason == NO_PLUGINS).then(|| eal_plugins::refusal(&config.extra)).flatten();
+        let _ = EAL_REASON.set(refused.unwrap_or(reason));
     }
 }
 

@@ -1,6 +1,7 @@
 //! Output of a program while EAL starts.
 
 use std::fs::File;
+use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::ExitStatusExt;
 use std::process::{Command, Output, Stdio, exit};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -75,6 +76,20 @@ fn text_of_other_threads_goes_where_they_print_it() {
     unsafe { libc::fflush(core::ptr::null_mut()) };
     println!("\ntotal {}", LINES.load(Ordering::Relaxed));
     exit(i32::from(has_failed));
+}
+
+#[test]
+fn refused_plugins_are_named() {
+    if let Some(ended) = alone("refused_plugins_are_named", Stdio::piped()) {
+        return assert!(ended.status.success(), "{ended:?}");
+    }
+    // Removed with the folder.
+    let folder = std::env::var("RUNTIME_DIRECTORY").unwrap();
+    std::fs::set_permissions(&folder, PermissionsExt::from_mode(0o777)).unwrap();
+    std::fs::write(format!("{folder}/librte_net_broken.so"), "no library").unwrap();
+    let config = EalConfig { extra: vec!["-d".to_owned(), folder], ..EalConfig::default() };
+    let error = Eal::init(&config).unwrap_err().to_string();
+    assert!(error.contains("everybody may write to ") && error.ends_with(')'), "{error}");
 }
 
 /// EAL aborts the process if it cannot create the pipes of a worker thread.

@@ -119,6 +119,8 @@ impl fmt::Display for Error {
                 let reason = EAL_REASON.get().map_or("", String::as_str);
                 match reason {
                     "" => write!(f, "{errno}")?,
+                    // With its remedy.
+                    reason if reason.ends_with(')') => return write!(f, "{reason}"),
                     reason => write!(f, "{reason}")?,
                 }
                 match eal_needs::limits_in_the_way(errno.0 == libc::EAGAIN).as_str() {

@@ -21,6 +21,7 @@ mod build_script_tests;
 mod burst_lock;
 pub mod eal;
 mod eal_needs;
+mod eal_plugins;
 pub mod error;
 pub mod fd;
 pub mod fork;
