@@ -216,9 +216,8 @@ fn generate(flags: &[String]) -> Result<Release, String> {
         .allowlist_type(
             "fw_mbuf_offset|rte_(mempool|ring|eth_conf|eth_dev_info|devargs|ether_addr)",
         )
-        .allowlist_var(
-            "FW_.*|RTE_VER_(YEAR|MONTH)|RTE_EAL_PMD_PATH|RTE_LOG_DEBUG|RTE_ETH_EVENT_(INTR_LSC|QUEUE_STATE)",
-        )
+        .allowlist_var("FW_.*|RTE_VER_(YEAR|MONTH)|RTE_EAL_PMD_PATH")
+        .allowlist_var("RTE_LOG_DEBUG|RTE_ETH_EVENT_(INTR_LSC|QUEUE_STATE)")
         .allowlist_var("RTE_MBUF_F_((RX|TX)_.*|INDIRECT|EXTERNAL)")
         .allowlist_var("RTE_PKTMBUF_HEADROOM|RTE_MAX_ETHPORTS|RTE_MAX_LCORE|LCORE_ID_ANY")
         .allowlist_var("RTE_MEMPOOL_CACHE_MAX_SIZE|RING_F_.*|SOCKET_ID_ANY")
