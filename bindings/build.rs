@@ -20,8 +20,15 @@ const OLDEST: Release = (22, 11);
 const NEWEST: Release = (25, 11);
 
 /// Libraries that the shared build links to; every other PMD is a plug-in that EAL loads.
-const SHARED: [&str; 6] =
-    ["rte_ethdev", "rte_net_ring", "rte_mbuf", "rte_mempool", "rte_ring", "rte_eal"];
+const SHARED: [&str; 7] = [
+    "rte_ethdev",
+    "rte_net_ring",
+    "rte_bus_vdev",
+    "rte_mbuf",
+    "rte_mempool",
+    "rte_ring",
+    "rte_eal",
+];
 
 /// Libraries that were parts of EAL in older releases.
 const SPLIT_OFF: [&str; 3] = ["rte_log", "rte_argparse", "rte_pmu"];
@@ -194,6 +201,7 @@ fn generate(flags: &[String]) -> Result<Release, String> {
             "rte_eal_(init|get_runtime_dir|has_hugepages|hotplug_add|hotplug_remove)",
         )
         .allowlist_function("rte_(dev_remove|dev_name|dev_devargs|devargs_parse|devargs_reset)")
+        .allowlist_function("rte_vdev_init")
         .allowlist_function("rte_dev_event_callback_(register|unregister)")
         .allowlist_function(
             "rte_thread_(register|unregister)|rte_lcore_count|rte_version(_year|_month)?",

@@ -3,6 +3,7 @@
 #define FERROWARP_DPDK_WRAPPER_H
 
 #include <rte_alarm.h>
+#include <rte_bus_vdev.h>
 #include <rte_dev.h>
 #include <rte_devargs.h>
 #include <rte_eal.h>

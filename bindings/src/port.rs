@@ -118,10 +118,15 @@ impl Eal {
             let port = own(id).then(|| Port(Attached::new(id, None)));
             return port.ok_or(Error::NoPort);
         }
-        // SAFETY: EAL runs (`self`), three strings that live through the call, and no other
-        // control call is in progress.
-        let status = unsafe {
-            sys::rte_eal_hotplug_add(bus.name().as_ptr(), name.as_ptr(), arguments.as_ptr())
+        let (name_c, arguments) = (name.as_ptr(), arguments.as_ptr());
+        // EAL puts its arguments in a message to secondary processes, even if there can be none,
+        // and 24.11 refuses more than 127 bytes: too few for the path of a socket.
+        let status = match bus {
+            // SAFETY: EAL runs (`self`), two strings that live through the call, and no other
+            // control call is in progress.
+            Bus::Virtual => unsafe { sys::rte_vdev_init(name_c, arguments) },
+            // SAFETY: as above, and the name of a bus.
+            Bus::Pci => unsafe { sys::rte_eal_hotplug_add(bus.name().as_ptr(), name_c, arguments) },
         };
         if status != 0 {
             return Err(Error::Hotplug(Errno::from_return(status)));

@@ -36,8 +36,6 @@ pub(crate) fn of_headers() -> String {
 
 #[cfg(test)]
 mod tests {
-    use std::process::Command;
-
     use super::*;
 
     #[test]
@@ -64,10 +62,12 @@ mod tests {
         std::fs::create_dir(&folder).unwrap();
         let (source, library) = (folder.join("other.c"), folder.join("other.so"));
         std::fs::write(&source, "unsigned int rte_version_year(void) { return 19; }\n").unwrap();
-        let compiled =
-            Command::new("cc").args(["-shared", "-o"]).args([&library, &source]).status();
+        let compiled = std::process::Command::new("cc")
+            .args(["-shared", "-o"])
+            .args([&library, &source])
+            .status();
         assert!(compiled.unwrap().success());
-        let mut command = Command::new(std::env::current_exe().unwrap());
+        let mut command = std::process::Command::new(std::env::current_exe().unwrap());
         command.args(["--exact", "version::tests::library_of_another_release_is_refused"]);
         let ended = command.env(ALONE, "1").env("LD_PRELOAD", &library).output();
         std::fs::remove_dir_all(&folder).unwrap();
