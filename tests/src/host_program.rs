@@ -17,6 +17,9 @@ pub const BUILD_HINT: &str = "no libhost_stack.a; cargo build --profile test -p 
 /// What Rust's standard library needs of the system, as `--print native-static-libs` says.
 const RUST_LIBRARIES: [&str; 6] = ["-lgcc_s", "-lutil", "-lrt", "-lpthread", "-lm", "-ldl"];
 
+/// Libraries with functions that the stack calls, which libdpdk.pc leaves out as plug-ins.
+const DRIVERS: [&str; 2] = ["-lrte_net_ring", "-lrte_bus_vdev"];
+
 /// Compiles the program, and returns its path; `None` without the library that it links.
 ///
 /// # Errors
@@ -34,7 +37,6 @@ pub fn build() -> io::Result<Option<PathBuf>> {
 fn compile(library: &Path, program: &Path) -> io::Result<()> {
     let flags = Command::new("pkg-config").args(["--cflags", "--libs", "libdpdk"]).output()?;
     let flags = String::from_utf8_lossy(&flags.stdout).into_owned();
-    // net_ring is a plug-in, and has a function that the program calls.
     let (compiling, linking): (Vec<_>, Vec<_>) =
         flags.split_whitespace().partition(|flag| !flag.starts_with("-l"));
     let mut gcc = Command::new("gcc");
@@ -45,7 +47,7 @@ fn compile(library: &Path, program: &Path) -> io::Result<()> {
             gcc.arg(path);
         }
     }
-    gcc.arg(library).args(linking).arg("-lrte_net_ring").args(RUST_LIBRARIES);
+    gcc.arg(library).args(linking).args(DRIVERS).args(RUST_LIBRARIES);
     let built = process::run(gcc.arg("-o").arg(program), TIMEOUT)?;
     if built.success() {
         return Ok(());
