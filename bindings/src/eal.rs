@@ -138,6 +138,9 @@ impl EalConfig {
         match memory {
             Memory::Hugepages => {
                 arguments.push("--in-memory".to_owned());
+                // Such memory needs no hugetlbfs, but EAL would open and lock a mounted one, and
+                // fail where it may not. None is mounted at this folder.
+                arguments.push("--huge-dir=/".to_owned());
                 // One file for all pages of a size: a vhost peer maps at most 8.
                 arguments.push("--single-file-segments".to_owned());
             }

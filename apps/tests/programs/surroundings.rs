@@ -16,7 +16,7 @@ const LARGE: &str = "iwperf loop write-bw -n 20 -s 1M --verify --timeout 60";
 /// Shell commands before the program, and part of its only line of error, if it fails.
 type Row = (&'static str, Option<&'static str>);
 
-const ROWS: [Row; 40] = [
+const ROWS: [Row; 41] = [
     // File systems that are not mounted, or hide what EAL looks for.
     ("umount -l /sys", Some("(mount sysfs at /sys)")),
     ("mount -t tmpfs none /sys/devices/system/cpu", Some("(mount sysfs at /sys)")),
@@ -30,6 +30,7 @@ const ROWS: [Row; 40] = [
     ("mount --bind /dev/null /proc/cpuinfo", None),
     ("mount -t proc -o hidepid=2 proc /proc", None),
     ("mount -t tmpfs none /dev", None),
+    ("mount -t hugetlbfs -o mode=0 none /mnt && exec setpriv --bounding-set=-all", None),
     ("mount -t tmpfs none /dev/shm", None),
     ("mount -t tmpfs -o ro none /dev/shm", None),
     // Folders.
@@ -67,7 +68,7 @@ fn run(before: &str, program: &str) -> Output {
     let folder = tempfile::tempdir().unwrap();
     let programs = Path::new(env!("CARGO_BIN_EXE_iwperf")).parent().unwrap();
     // A command that takes the program as its arguments, or one before it.
-    let joint = if before.starts_with("exec") { " " } else { " && exec " };
+    let joint = if before.contains("exec ") { " " } else { " && exec " };
     Command::new("unshare")
         .args(["-m", "bash", "-c", &format!("{before}{joint}{program}")])
         .current_dir(folder.path())
