@@ -69,6 +69,7 @@ const RECORDED: &str = "recorded-bindings.txt";
 
 fn main() {
     println!("cargo::rerun-if-env-changed=DOCS_RS");
+    println!("cargo::rerun-if-env-changed=LIBCLANG_PATH");
     if env::var_os("DOCS_RS").is_some() {
         println!("cargo::rerun-if-changed={RECORDED}");
         // No linker finds it, and names it: programs cannot be built so.
@@ -79,8 +80,8 @@ fn main() {
     for file in ["wrapper.h", "shim.c"] {
         println!("cargo::rerun-if-changed={file}");
     }
-    for variable in ["PKG_CONFIG", "PKG_CONFIG_PATH", "PKG_CONFIG_LIBDIR", "LIBCLANG_PATH"] {
-        println!("cargo::rerun-if-env-changed={variable}");
+    for variable in ["", "_PATH", "_LIBDIR", "_SYSROOT_DIR"] {
+        println!("cargo::rerun-if-env-changed=PKG_CONFIG{variable}");
     }
     if let Err(reason) = build() {
         println!("cargo::error={reason}");
@@ -150,8 +151,9 @@ fn pkg_config(arguments: &[&str]) -> Result<Vec<String>, String> {
             complaint.lines().last().unwrap_or_default()
         ));
     }
-    let text = String::from_utf8_lossy(&output.stdout);
-    Ok(text.split_whitespace().map(str::to_owned).collect())
+    // Blanks in names of folders are escaped.
+    shlex::split(&String::from_utf8_lossy(&output.stdout))
+        .ok_or_else(|| format!("{program} {} libdpdk prints no list of words", arguments.join(" ")))
 }
 
 fn compile_shim(flags: &[String]) -> Result<(), String> {

@@ -98,14 +98,15 @@ fn releases_that_do_not_fit_are_refused_and_newer_ones_accepted() {
     let libraries = pkg_config("--variable=libdir");
     let installed = pkg_config("--modversion");
     let case = Case::new("release");
-    let newer = case.root.join("include");
+    let newer = case.root.join("header files");
     fs::create_dir(&newer).unwrap();
     let is_config = |folder: &&str| Path::new(folder).join(CONFIG).exists();
     let folder = flags.split(' ').filter_map(|flag| flag.strip_prefix("-I")).find(is_config);
     let text = fs::read_to_string(Path::new(folder.unwrap()).join(CONFIG)).unwrap();
     let text = text.replace("RTE_VER_YEAR ", "RTE_VER_YEAR 99 // ");
     fs::write(newer.join(CONFIG), text).unwrap();
-    let newer = format!("-I{} {flags}", newer.display());
+    let newer = newer.display().to_string().replace(' ', "\\ ");
+    let newer = format!("-I{newer} {flags}");
     for (version, flags, kind, parts) in [
         ("21.11.3", &flags, "error=", &["21.11.3 is too old", "PKG_CONFIG_PATH"][..]),
         ("later", &flags, "error=", &["\"later\"", "PKG_CONFIG_PATH"]),
