@@ -1,4 +1,4 @@
-//! Peculiarities of the drivers of DPDK 22.11, in one table.
+//! Peculiarities of DPDK's drivers, in one table: as 22.11, 24.11 and 25.11 have them.
 //!
 //! The key is the driver's name as `rte_eth_dev_info` gives it, so a port has the same treatment
 //! however it was named (`tap:x`, or `eal:--vdev=net_tap0,iface=x`). Each line says where its
