@@ -48,6 +48,14 @@ else
     note "libdpdk is absent: only the packages that do not need it are checked"
 fi
 
+need_component() {
+    local line
+    ! cargo "${1/rust/}" --version >/dev/null 2>&1 || return 0
+    line=$(component_line "$1")
+    [ -z "$line" ] || skip "no $1; $line"
+    skip "packaged Rust has no $1; install Rust with rustup"
+}
+
 host_triple() { rustc -vV | sed -n 's/^host: //p'; }
 
 # Root can make all that the tests need, if these programs are installed: then what is missing fails
@@ -65,7 +73,7 @@ require_device() {
 
 case ${1-} in
 fmt)
-    cargo fmt --version >/dev/null 2>&1 || skip "no rustfmt; rustup component add rustfmt"
+    need_component rustfmt
     cargo fmt --all --check
     cargo fmt --manifest-path tests/fuzz/Cargo.toml --check
     ;;
@@ -79,7 +87,7 @@ shell)
     fi
     ;;
 clippy)
-    cargo clippy --version >/dev/null 2>&1 || skip "no clippy; rustup component add clippy"
+    need_component clippy
     cargo clippy "${cargo_flags[@]}" "${packages[@]}" --all-targets -- -D warnings
     ;;
 tidy)

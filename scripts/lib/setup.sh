@@ -180,23 +180,35 @@ rust_packages() {
     done
 }
 
-# Installs rustfmt and clippy where they are absent: as packages if cargo is one, else by rustup.
+# Prints the package that owns cargo, if one of Rust does: Debian's rustup has a cargo too.
+cargo_package() {
+    dpkg-query -S "$(command -v cargo)" 2>/dev/null | sed -n 's/^\(cargo[^:]*\):.*/\1/p'
+}
+
+# Prints the line that installs rustfmt or clippy: a package if cargo is one, else by rustup. Prints
+# nothing if there is no such package.
+component_line() {
+    local owner package
+    owner=$(cargo_package) || true
+    if [ -z "$owner" ]; then
+        say "rustup component add $1"
+        return
+    fi
+    package=${1/clippy/rust-clippy}${owner#cargo}
+    [ -z "$(package_version "$package")" ] || say "apt-get install $package"
+}
+
+# Installs rustfmt and clippy where they are absent.
 need_rust_components() {
-    local component owner package
+    local component line
     for component in rustfmt clippy; do
         ! cargo "${component/rust/}" --version >/dev/null 2>&1 || continue
-        if owner=$(dpkg-query -S "$(command -v cargo)" 2>/dev/null); then
-            owner=${owner%%:*}
-            package=${component/clippy/rust-clippy}${owner#cargo}
-            if [ -n "$(package_version "$package")" ]; then
-                install_packages "$package"
-            else
-                note "$component is absent: there is no package $package"
-            fi
-        else
-            rustup component add "$component" >/dev/null 2>&1 ||
-                note "$component is absent: rustup component add $component"
-        fi
+        line=$(component_line "$component")
+        case $line in
+        apt-get*) install_packages "${line##* }" ;;
+        # What fails is skipped, with this line.
+        rustup*) $line >/dev/null 2>&1 || true ;;
+        esac
     done
 }
 

@@ -1,4 +1,4 @@
-//! Cleanup by the scripts.
+//! What the scripts install, skip and clean up.
 
 use std::process::Command;
 use std::time::Duration;
@@ -60,11 +60,15 @@ fn only_listed_skips_are_allowed() {
         let (passes, said) = check(&format!("{}\\n{skip}\\n", allowed[0]));
         assert!(!passes && said.ends_with("required, but:\nskipped: no QEMU\n"), "{said}");
     }
-    // Tests still print each of them.
+    // Tests and stages still print each of them.
     let sources: String = tidy::rust_files().iter().map(|file| tidy::text(file)).collect();
+    let scripts = ["scripts/ci.sh", "scripts/sanitize"].map(tidy::text).concat();
     for skip in allowed {
         let reason = skip.trim_start_matches("skipped: ").trim_start_matches("this kernel has no ");
-        assert!(sources.contains(reason), "no test prints: {skip}");
+        // A stage may print the rest from a variable.
+        let start = reason.find(" has no ").map_or(reason, |at| &reason[..at + " has no ".len()]);
+        let is_printed = sources.contains(start) || scripts.contains(start);
+        assert!(is_printed, "nothing prints: {skip}");
     }
 }
 
@@ -79,6 +83,23 @@ fn sanitize_names_what_it_lacks() {
     let lacks = ["rustc 1.91 has no runtime of the thread sanitizer for none", "no libdpdk"];
     assert!(lacks.iter().any(|lack| said.contains(&format!("skipped: {lack}"))), "{said}");
     assert!(said.contains("status 77"), "{said}");
+}
+
+#[test]
+fn rustfmt_and_clippy_come_from_where_cargo_does() {
+    for (owner, packages, expected) in [
+        ("", "", "rustup component add clippy\n"),
+        ("rustup", "rust-clippy", "rustup component add clippy\n"),
+        ("cargo", "rust-clippy", "apt-get install rust-clippy\n"),
+        ("cargo-web", "rust-clippy rustfmt-web", ""),
+    ] {
+        let (works, said) = bash(&format!(
+            "dpkg-query() {{ [ -z '{owner}' ] || echo '{owner}: /usr/bin/cargo'; }}; \
+             package_version() {{ [[ ' {packages} ' != *\" $1 \"* ]] || echo 1; }}; \
+             component_line clippy"
+        ));
+        assert!(works && said == expected, "{owner}: {said}");
+    }
 }
 
 /// A run of all mutants takes hours: a signal ends it at once, and all programs that it started.
