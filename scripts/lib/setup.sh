@@ -265,6 +265,8 @@ install_packages() {
 unpack_ovs() {
     local folder=$1 archive
     command -v apt-get >/dev/null && ! has_package openvswitch-switch-dpdk || return 0
+    # What its programs need beside DPDK.
+    install_packages libunbound8
     mkdir -p "$folder"
     if ! (cd "$folder" && apt-get -q download openvswitch-{common,switch,switch-dpdk}) \
         >"$folder.log" 2>&1; then
