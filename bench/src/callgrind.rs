@@ -3,9 +3,10 @@
 //! The optimizer inlines the layers into few functions, so the sums are by source line, not by
 //! function: a line of the protocol crate counts for the layer of its folder. A line of an inlined
 //! library function counts for the layer of the preceding instruction, which is approximate at the
-//! boundaries. Copies, fills and comparisons of the C library count for their caller.
+//! boundaries. Copies, fills and comparisons of the C library count for their caller, also where a
+//! stub of the dynamic linker, which has no name, calls them.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 
 use anyhow::{Context, Result, bail};
 
@@ -131,12 +132,13 @@ impl Cost {
     }
 }
 
-/// Cost of an instruction, or of the calls of a copy function at it.
-struct InstructionCost {
+/// Cost of an instruction, or of the calls at it.
+struct InstructionCost<'a> {
     address: u64,
     /// Layer of its source line, if it has one.
     layer: Option<&'static str>,
     cost: u64,
+    callee: Option<&'a str>,
 }
 
 #[derive(Default)]
@@ -146,7 +148,9 @@ struct Reader<'a> {
     inclusive: Vec<u64>,
     names: HashMap<(char, u32), &'a str>,
     /// By function, in the order of the file.
-    instructions: BTreeMap<&'a str, Vec<InstructionCost>>,
+    instructions: BTreeMap<&'a str, Vec<InstructionCost<'a>>>,
+    /// Functions without a name that call a copy function.
+    stubs: HashSet<&'a str>,
     /// Function and file of the following cost lines.
     function: &'a str,
     file: &'a str,
@@ -191,30 +195,40 @@ impl<'a> Reader<'a> {
         let address = fields.next().and_then(|field| field.strip_prefix("0x"));
         let address = u64::from_str_radix(address.context("no address")?, 16)?;
         let cost: u64 = fields.nth(1).context("no cost")?.parse()?;
-        if std::mem::take(&mut self.in_call) {
+        let callee = std::mem::take(&mut self.in_call).then_some(self.callee);
+        if let Some(callee) = callee {
             for (wanted, sum) in self.functions.iter().zip(&mut self.inclusive) {
-                if self.callee.contains(wanted) {
+                if callee.contains(wanted) {
                     *sum += cost;
                 }
             }
-            if !is_libc_memory_function(self.callee) {
-                return Ok(());
+            if self.function.starts_with("0x") && is_libc_memory_function(callee) {
+                self.stubs.insert(self.function);
             }
         } else {
             self.total += cost;
         }
-        if !is_libc_memory_function(self.function) {
-            let instruction = InstructionCost { address, layer: layer_of(self.file), cost };
-            self.instructions.entry(self.function).or_default().push(instruction);
-        }
+        let instruction = InstructionCost { address, layer: layer_of(self.file), cost, callee };
+        self.instructions.entry(self.function).or_default().push(instruction);
         Ok(())
+    }
+
+    /// True if a function counts for its callers.
+    fn counts_for_callers(&self, function: &str) -> bool {
+        is_libc_memory_function(function) || self.stubs.contains(function)
     }
 
     /// Sums by layer. A line without one counts for that of the instruction at the next lower
     /// address: callgrind does not write the lines of a function in the same order in every run.
-    fn profile(self) -> Profile {
+    fn profile(mut self) -> Profile {
         let mut layers: BTreeMap<String, u64> = BTreeMap::new();
-        for (function, mut instructions) in self.instructions {
+        for (function, mut instructions) in std::mem::take(&mut self.instructions) {
+            if self.counts_for_callers(function) {
+                continue;
+            }
+            instructions.retain(|instruction| {
+                instruction.callee.is_none_or(|f| self.counts_for_callers(f))
+            });
             instructions.sort_by_key(|instruction| instruction.address);
             // All of the harness's memory accesses count as copies, bounds checks included.
             let only = function.contains("::ProfiledMemory").then_some(COPY);
@@ -258,7 +272,11 @@ fe=(1)
 cfi=(4) /x/memmove.S
 cfn=(2) __memcpy_avx
 calls=3 0x500 0
-0x150 11 30
+0x150 11 10
+cfi=(8) ???
+cfn=(7) 0x0000000000000900
+calls=2 0x900 0
+0x154 11 21
 cfi=(5) /x/stack/crc32c/src/sse42.rs
 cfn=(3) ferrowarp_crc32c::sse42::crc32c
 calls=1 0x300 20
@@ -274,6 +292,26 @@ fl=(4)
 fn=(2)
 0x500 5 30
 
+fl=(8)
+fn=(7)
+0x900 0 1
+cfi=(4)
+cfn=(2)
+calls=2 0x500 0
+0x900 0 20
+
+fl=(8)
+fn=(8) 0x0000000000000a00
+0xa00 0 2
+cfi=(3)
+cfn=(9) core::cmp
+calls=1 0xb00 0
+0xa00 0 50
+
+fl=(3)
+fn=(9)
+0xb00 1 50
+
 fl=(7) /x/stack/proto/src/ddp/vec_memory.rs
 fn=(6) <ferrowarp_bench::engine_pair::ProfiledMemory as Memory>::place
 0x600 70 3
@@ -284,24 +322,25 @@ fn=(4) ferrowarp_bench::engine_pair::EnginePair::poll_source
 cfi=(1)
 cfn=(1)
 calls=1 0x110 10
-0x710 41 145
+0x710 41 146
 
 fl=(6)
 fn=(5) main
 0x800 50 1
 cfn=(4)
 calls=1 0x700 40
-0x810 51 154
+0x810 51 155
 
-totals: 158
+totals: 211
 ";
 
     #[test]
     fn costs_are_attributed_by_address_and_libc_copies_to_caller() {
         let profile = Profile::parse(TEXT, &["poll_source", "poll_sink"]).unwrap();
-        assert_eq!(profile.total, 158);
-        assert_eq!(profile.inclusive, [154, 0]);
-        let layers = [(COPY, 3), (CRC, 100), ("engine", 36), (HARNESS, 10), ("tcp", 9)];
+        assert_eq!(profile.total, 211);
+        assert_eq!(profile.inclusive, [155, 0]);
+        let layers =
+            [(COPY, 3), (CRC, 100), ("engine", 37), (HARNESS, 10), ("other", 52), ("tcp", 9)];
         let expected: BTreeMap<_, _> = layers.map(|(name, sum)| (name.to_owned(), sum)).into();
         assert_eq!(profile.layers, expected);
     }
