@@ -238,7 +238,7 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
         if start < self.rcv.nxt {
             // The beginning was received before: the first copy wins.
             let duplicate_end = end.min(self.rcv.nxt);
-            dsack = Some((start, duplicate_end)).filter(|_| start < duplicate_end);
+            dsack = (start < duplicate_end).then_some((start, duplicate_end));
             // req: MPA-026, MPA-029, MPA-031, DDP-033, DDP-113
             start = self.rcv.nxt;
             end = end.max(start);
