@@ -231,7 +231,8 @@ impl<'a> Reader<'a> {
             });
             instructions.sort_by_key(|instruction| instruction.address);
             // All of the harness's memory accesses count as copies, bounds checks included.
-            let only = function.contains("::ProfiledMemory").then_some(COPY);
+            // Functions that are generic over it may have it in their names too.
+            let only = function.contains("::ProfiledMemory as ").then_some(COPY);
             let mut preceding = function.contains("crc32c").then_some(CRC);
             for InstructionCost { layer, cost, .. } in instructions {
                 preceding = layer.or(preceding);
@@ -261,7 +262,7 @@ positions: instr line
 events: Ir
 
 fl=(1) /x/stack/proto/src/engine/mod.rs
-fn=(1) engine::drive
+fn=(1) <engine::Engine<ferrowarp_bench::engine_pair::ProfiledMemory>>::drive
 0x110 10 5
 fi=(3) /rustc/library/core/src/cmp.rs
 0x130 11 2

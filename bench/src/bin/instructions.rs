@@ -25,7 +25,7 @@ struct Options {
     /// Lists the lines of state with the source lines that access them (addr2line)
     #[arg(long)]
     lines: bool,
-    /// Table to compare with; exit status 1 if a count rose by more than --rise
+    /// Table to compare with; exit status 1 if a count rose by more than --rise, or fell by 30 %
     #[arg(long, value_name = "TABLE", conflicts_with = "percent")]
     check: Option<PathBuf>,
     /// Percent by which a count may exceed that of the table (lines of state: at least 10)
@@ -74,13 +74,13 @@ fn main() -> Result<()> {
     if let Some(file) = &options.check {
         let table =
             fs::read_to_string(file).with_context(|| format!("cannot read {}", file.display()))?;
-        table::print_rises(&table, &figures)?;
-        let rises = table::rises(&table, &figures, options.rise)?;
+        table::print_deviations(&table, &figures)?;
+        let deviations = table::deviations(&table, &figures, options.rise)?;
         ensure!(
-            rises.is_empty(),
-            "more than in {}:\n{}\nif that is meant, bench/instructions --write {}",
+            deviations.is_empty(),
+            "not as in {}:\n{}\nif that is meant, bench/instructions --write {}",
             file.display(),
-            rises.join("\n"),
+            deviations.join("\n"),
             file.display()
         );
     }

@@ -86,17 +86,23 @@ pub fn format(figures: &[Figure]) -> String {
 /// Cost of a poll without work with many queues, at most, as a multiple of the cost without them.
 const CROWDED_RATIO_MAX: f64 = 1.5;
 
+/// Percent by which a figure may be below that in the table: one that fell further is to be
+/// recorded, or most of it was not counted.
+const FALL_MAX: f64 = 30.0;
+
 /// Returns a line for each figure that exceeds that in `table` by more than `percent`, lines of
-/// state by more than `MIN_LINES_RISE` at least; and one if many queues make polls longer.
+/// state by more than `MIN_LINES_RISE` at least, or that is below it by more than `FALL_MAX`; and
+/// one if many queues make polls longer.
 ///
 /// # Errors
 /// If the table lacks a figure.
-pub fn rises(table: &str, figures: &[Figure], percent: f64) -> Result<Vec<String>> {
+pub fn deviations(table: &str, figures: &[Figure], percent: f64) -> Result<Vec<String>> {
     let mut found = Vec::new();
     for figure in figures {
         let (recorded, rise) = recorded(table, figure)?;
         let is_lines = figure.measure.starts_with(LINES);
-        if rise > if is_lines { percent.max(MIN_LINES_RISE) } else { percent } {
+        let rise_max = if is_lines { percent.max(MIN_LINES_RISE) } else { percent };
+        if !(-FALL_MAX..=rise_max).contains(&rise) {
             let Figure { measure, case, value } = figure;
             found.push(format!("{measure}: {case}: {value:.1}, recorded {recorded}"));
         }
@@ -115,8 +121,8 @@ pub fn rises(table: &str, figures: &[Figure], percent: f64) -> Result<Vec<String
 /// Prints each figure beside that in `table`.
 ///
 /// # Errors
-/// As [`rises`].
-pub fn print_rises(table: &str, figures: &[Figure]) -> Result<()> {
+/// As [`deviations`].
+pub fn print_deviations(table: &str, figures: &[Figure]) -> Result<()> {
     for figure in figures {
         let (recorded, rise) = recorded(table, figure)?;
         let Figure { measure, case, value } = figure;
@@ -144,15 +150,17 @@ mod tests {
     }
 
     #[test]
-    fn rise_above_the_limit_is_found() {
+    fn rises_and_falls_beyond_the_limits_are_found() {
         let figures =
             |value| vec![figure("core", "bulk", 100.0), figure("core", "bulk, ECN", value)];
         let recorded = format(&figures(100.0));
-        assert!(rises(&recorded, &figures(102.0), 3.0).unwrap().is_empty());
-        let found = rises(&recorded, &figures(104.0), 3.0).unwrap();
+        assert!(deviations(&recorded, &figures(102.0), 3.0).unwrap().is_empty());
+        let found = deviations(&recorded, &figures(104.0), 3.0).unwrap();
         assert_eq!(found, ["core: bulk, ECN: 104.0, recorded 100"]);
         let unknown = [figure("post to completion", "bulk", 1.0)];
-        assert!(rises(&recorded, &unknown, 3.0).is_err());
+        assert!(deviations(&recorded, &unknown, 3.0).is_err());
+        assert!(deviations(&recorded, &figures(71.0), 3.0).unwrap().is_empty());
+        assert!(!deviations(&recorded, &figures(69.0), 3.0).unwrap().is_empty());
     }
 
     #[test]
@@ -162,7 +170,7 @@ mod tests {
         };
         for (crowded, count) in [(149.0, 0), (151.0, 1)] {
             let figures = figures(crowded);
-            assert_eq!(rises(&format(&figures), &figures, 3.0).unwrap().len(), count);
+            assert_eq!(deviations(&format(&figures), &figures, 3.0).unwrap().len(), count);
         }
     }
 
@@ -170,8 +178,8 @@ mod tests {
     fn lines_of_state_may_vary_by_more() {
         let figures = |value| vec![figure("state lines, sink", "bulk", value)];
         let recorded = format(&figures(100.0));
-        assert!(rises(&recorded, &figures(109.0), 3.0).unwrap().is_empty());
-        assert!(!rises(&recorded, &figures(111.0), 3.0).unwrap().is_empty());
+        assert!(deviations(&recorded, &figures(109.0), 3.0).unwrap().is_empty());
+        assert!(!deviations(&recorded, &figures(111.0), 3.0).unwrap().is_empty());
     }
 
     #[test]
