@@ -1,9 +1,8 @@
 //! Checks of the repository: style, traceability of rules, scripts.
 
-mod contributing;
 mod coverage;
 mod dependencies;
-mod imports;
+mod documents;
 mod packages;
 mod scripts;
 mod test_targets;

@@ -1,6 +1,6 @@
 //! Style rules that a program can check.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -294,74 +294,6 @@ fn packages_share_lints_and_version() {
         }
     }
     assert!(packages >= 6, "{packages} packages");
-}
-
-/// Reads a table of words or phrases, each with its replacement.
-fn read_given_up(table: &str) -> BTreeMap<&str, &str> {
-    let row = |line| str::split_once(line, '\t').expect("a word, a tab, and what replaced it");
-    table.lines().filter(|line| !line.starts_with('#')).map(row).collect()
-}
-
-/// `tests/given_up_words.tsv`: identifiers that may not come back, with their replacements.
-#[test]
-fn given_up_words_stay_out() {
-    let table = text("tests/given_up_words.tsv");
-    let given_up = read_given_up(&table);
-    assert!(given_up.len() > 300, "{} words", given_up.len());
-    let mut complaints = Vec::new();
-    for file in rust_files() {
-        for (index, line) in text(&file).lines().enumerate() {
-            for (word, standard) in
-                words(&code(line)).filter_map(|word| given_up.get_key_value(word))
-            {
-                complaints.push(format!("{file}:{}: {word}: say {standard}", index + 1));
-            }
-        }
-    }
-    report(&complaints);
-}
-
-/// The words of a text, each with the number of its line.
-fn numbered_words(text: &str) -> Vec<(usize, &str)> {
-    let numbered = |(index, line)| words(line).map(move |word| (index + 1, word));
-    text.lines().enumerate().flat_map(numbered).collect()
-}
-
-/// The lines at which a phrase begins; it may continue on the next line.
-fn lines_with(text: &[(usize, &str)], phrase: &str) -> Vec<usize> {
-    let phrase: Vec<&str> = words(phrase).collect();
-    let is_phrase = |window: &&[(usize, &str)]| {
-        window.iter().zip(&phrase).all(|((_, word), wanted)| word.eq_ignore_ascii_case(wanted))
-    };
-    text.windows(phrase.len()).filter(is_phrase).map(|window| window[0].0).collect()
-}
-
-/// `tests/given_up_phrases.tsv`: phrases that may not come back, in prose too.
-#[test]
-fn given_up_phrases_stay_out() {
-    let table = text("tests/given_up_phrases.tsv");
-    let given_up = read_given_up(&table);
-    let of_root = files(Some("md")).into_iter().filter(|file| !file.contains('/'));
-    let mut complaints = Vec::new();
-    for file in
-        [rust_files(), files(Some("c")), files(Some("h"))].concat().into_iter().chain(of_root)
-    {
-        let text = text(&file);
-        let words = numbered_words(&text);
-        for (phrase, standard) in &given_up {
-            let found = lines_with(&words, phrase).into_iter();
-            complaints.extend(found.map(|at| format!("{file}:{at}: {phrase}: say {standard}")));
-        }
-    }
-    report(&complaints);
-}
-
-#[test]
-fn phrase_is_found_across_lines_and_marks() {
-    let words = numbered_words("a\n// Not the\n// OPEN (window) of it, and no open windows.\n");
-    assert_eq!(lines_with(&words, "the open window"), [2]);
-    assert_eq!(lines_with(&words, "open window of"), [3]);
-    assert_eq!(lines_with(&words, "window open"), [0; 0]);
 }
 
 #[test]
