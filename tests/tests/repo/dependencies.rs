@@ -119,7 +119,7 @@ fn direct_dependencies() -> BTreeMap<String, &'static str> {
 
 #[test]
 fn each_dependency_has_a_reason() {
-    let document = text("ARCHITECTURE.md");
+    let document = text("docs/dependencies.md");
     let rows = document.lines().skip_while(|line| *line != "| Package | For | Reason |").skip(2);
     let mut table = BTreeMap::new();
     for row in rows.take_while(|line| line.starts_with('|')) {
