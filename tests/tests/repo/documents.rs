@@ -88,3 +88,17 @@ fn modules_of_the_glossary_exist() {
     let missing: Vec<_> = paths.into_iter().filter(|path| !is_module(path)).collect();
     assert!(missing.is_empty(), "{missing:?}");
 }
+
+/// New pages go to `docs/`: readers meet the root first.
+#[test]
+fn root_documents_stay_short() {
+    let root_documents = files(Some("md")).into_iter().filter(|file| !file.contains('/'));
+    let texts: Vec<_> = root_documents.map(|file| (text(&file), file)).collect();
+    let all: usize = texts.iter().map(|(text, _)| text.len()).sum();
+    assert!(all <= 90_000, "{all} bytes in the root: move a part to docs/");
+    let document = |name: &str| &texts.iter().find(|(_, file)| file == name).unwrap().0;
+    let lines = document("CHANGELOG.md").lines().count();
+    assert!(lines <= 60, "CHANGELOG.md has {lines} lines");
+    let len = document("CONTRIBUTING.md").len();
+    assert!(len <= 6_000, "CONTRIBUTING.md has {len} bytes");
+}
