@@ -173,6 +173,8 @@ pub mod mpa;
 pub mod net;
 pub mod rdmap;
 pub(crate) mod slab;
+#[cfg(test)]
+pub(crate) mod state_machine;
 pub mod steering;
 pub mod tcp;
 pub mod time;
