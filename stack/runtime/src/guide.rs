@@ -1,17 +1,19 @@
-//! Guide: from memory to shards, with an example for each step.
+//! Guide: from memory to shards with an example for each step.
 //!
-//! The examples connect two contexts of one process, `left` and `right`, over `ring`. Between two
-//! hosts each opens its own, with [`Context::open`] and a device such as `pci:0000:01:00.1`,
-//! `af_packet:eth1` or `memif:/run/fw.sock` ([`DeviceSpec`]).
+//! The examples connect two contexts of one process over `ring`: `left` and `right`. Between two
+//! hosts each opens its own context with [`Context::open`] and a device such as `pci:0000:01:00.1`
+//! or `af_packet:eth1` or `memif:/run/fw.sock` ([`DeviceSpec`]).
 //!
 //! # Memory
 //!
 //! An operation names memory by STag, address and length. [`Context::allocate`] returns a
-//! [`Buffer`], in hugepages if there are any. It is a slice of bytes until it is registered, and
-//! again after [`Mr::deregister`]. A registered region ([`Mr`]) is never borrowed, because the peer
-//! may write there at any moment: [`Mr::read`] and [`Mr::write`] copy. Its rights ([`Access`]) say
-//! what peers may do; the local stack may always read. Memory of your own is registered with
-//! [`Pd::register_raw`], and part of a region is lent for a while with a memory window ([`Mw`]).
+//! [`Buffer`], in hugepages if there are any. It is a slice of bytes until you register it, and
+//! again after [`Mr::deregister`]. Nobody borrows a registered region ([`Mr`]), because the peer
+//! may write there at any moment: [`Mr::read`] and [`Mr::write`] copy. Its rights ([`Access`])
+//! limit the peers. The local stack may always read.
+//!
+//! You register memory of your own with [`Pd::register_raw`]. A memory window ([`Mw`]) lends a part
+//! of a region for a while.
 //!
 //! ```
 //! # use std::time::Duration;
@@ -38,11 +40,12 @@
 //!
 //! # Queues
 //!
-//! A queue pair ([`Qp`]) has a send and a receive queue. Choose their lengths ([`QpOptions`]) for
-//! the requests that are outstanding at a time, and the completion queue ([`Cq`]) for the sum of
-//! all queue pairs that use it: if it overruns, they end. Creation fails if a limit is exceeded
-//! ([`Limits`]) and says which; posting fails if a queue is full ([`PostError::QueueFull`]).
-//! Buffers that several queue pairs share are posted to a shared receive queue ([`Srq`]).
+//! A queue pair ([`Qp`]) has a send queue and a receive queue. Choose their lengths ([`QpOptions`])
+//! for the requests that are outstanding at a time. Choose the length of the completion queue
+//! ([`Cq`]) for the sum of all queue pairs that use it: if it overruns, they end. Creation fails if
+//! it exceeds a limit ([`Limits`]), and the error names the limit. Posting fails if a queue is full
+//! ([`PostError::QueueFull`]). Queue pairs can share buffers through a shared receive queue
+//! ([`Srq`]).
 //!
 //! ```
 //! # use std::time::Duration;
@@ -71,24 +74,24 @@
 //! Four things surprise programs that come from other queues:
 //!
 //! - *An overrun ends all.* One completion too many ends every queue pair of the completion queue,
-//!   as with RNICs. Count the sends and receives that can be outstanding on all of them, or give
-//!   a queue pair that must not suffer from others a completion queue of its own. [`Cq::overrun`]
-//!   says if it happened, [`Cq::resize`] makes room in time.
-//! - *Unsignaled requests free their slots late.* A full queue of them stays full until the shard
-//!   is polled: after [`PostError::QueueFull`] call [`Cq::poll`] or [`Context::drive`], although no
-//!   completion is due. Signal one in every half queue, and its completion says that those before
-//!   it are done.
-//! - *A queue pair serves one connection.* There is no way back from the error state: create
-//!   another, which costs some microseconds, and connect that.
-//! - *Nobody watches an idle connection.* A peer that lost power is noticed when something is sent,
-//!   after [`TcpSettings::user_timeout`]; with nothing outstanding it is never noticed. Servers set
-//!   [`TcpSettings::keepalive`], for example to a minute.
+//!   as with RNICs. Count the sends and receives that can be outstanding on all of them. Or give a
+//!   queue pair that must not suffer from others its own completion queue. [`Cq::overrun`] reports
+//!   an overrun. [`Cq::resize`] makes room in time.
+//! - *Unsignaled requests free their slots late.* A full queue of them stays full until somebody
+//!   polls the shard. After [`PostError::QueueFull`] call [`Cq::poll`] or [`Context::drive`],
+//!   although no completion is due. Signal one request per half queue: its completion covers all
+//!   requests before it.
+//! - *A queue pair serves one connection.* There is no way back from the error state. Create and
+//!   connect another queue pair, which costs some microseconds.
+//! - *Nobody watches an idle connection.* If a peer loses power, you notice when you send
+//!   something, after [`TcpSettings::user_timeout`]. With nothing outstanding you never notice.
+//!   Servers set [`TcpSettings::keepalive`], for example to a minute.
 //!
 //! # Connection
 //!
-//! The responder listens; the initiator connects. Private data goes each way, to advertise memory.
-//! Receives may be posted before: post those for the first messages before accepting. A request
-//! that is dropped is rejected.
+//! The responder listens and the initiator connects. Each side can send private data, for example
+//! to advertise memory. You may post receives before that: post those for the first messages before
+//! you accept. A request that you drop is rejected.
 //!
 //! ```
 //! # use std::time::Duration;
@@ -123,11 +126,11 @@
 //!
 //! # Completion
 //!
-//! Requests of a queue pair complete in order. A signaled one, and each that fails, has a
-//! completion ([`Wc`]); an unsignaled one frees its place with the next signaled one. A Send or
-//! Write completes when its memory may be changed, and is then delivered unless the peer or the
-//! network fails; that it was placed at the peer is known from a later message, or from an RDMA
-//! Read posted after it.
+//! Requests of a queue pair complete in order. A signaled request has a completion ([`Wc`]), and so
+//! has every request that fails. An unsignaled request frees its place with the next signaled one.
+//! When a Send or Write completes, you may change its memory, and it will be delivered unless the
+//! peer or the network fails. To be sure that it was placed at the peer, wait for a later message,
+//! or post an RDMA Read after it.
 //!
 //! ```
 //! # use std::time::Duration;
@@ -170,15 +173,16 @@
 //!
 //! # Sleeping
 //!
-//! A completion queue made on a channel ([`CompChannel`]) is armed for one event. To lose none:
-//! poll until it is empty, arm, poll once more, then wait. The channel's descriptor (`AsFd`,
-//! `AsRawFd`) becomes readable, for `poll(2)`, `epoll` or the reactor of an asynchronous runtime,
-//! which then calls [`CompChannel::next_event`] until there is none. Once the context has ended the
-//! descriptor hangs up (`POLLHUP`). With the feature `tokio` there are futures for all of this, in
-//! the module `asynchronous`. [`EventChannel`] does the same for
-//! everything else: connections, requests, and the port, whose link may go down and come up
-//! ([`AsyncEvent::PortError`], [`AsyncEvent::PortActive`]; [`Context::link_is_up`] is its state).
-//! Somebody has to drive while the application sleeps: a helper
+//! A completion queue on a channel ([`CompChannel`]) is armed for one event. To lose none: poll
+//! until it is empty, arm it, poll once more, then wait. The channel's descriptor (`AsFd`,
+//! `AsRawFd`) becomes readable for `poll(2)`, `epoll` or the reactor of an asynchronous runtime.
+//! Then call [`CompChannel::next_event`] until it returns none. Once the context has ended the
+//! descriptor hangs up (`POLLHUP`). With the feature `tokio` the module `asynchronous` has futures
+//! for all of this.
+//!
+//! [`EventChannel`] does the same for everything else: connections, requests and the port. The
+//! port's link may go down and come up ([`AsyncEvent::PortError`], [`AsyncEvent::PortActive`]);
+//! [`Context::link_is_up`] returns its state. While you sleep somebody must drive: a helper
 //! ([`DriveMode::Helper`]) or a dedicated thread.
 //!
 //! ```
@@ -221,10 +225,15 @@
 //!
 //! # Ending
 //!
-//! [`Qp::close`] executes what was posted and then closes; [`Qp::disconnect`] flushes it;
-//! [`Qp::terminate`] tells the peer why. Each ends with [`Event::Disconnected`], and outstanding
-//! receives complete as flushed. Dropping handles does the same, in any order, and waits for a
-//! bounded time until the peer has acknowledged what has completed.
+//! | Call | Effect |
+//! |---|---|
+//! | [`Qp::close`] | Executes the posted requests and then closes |
+//! | [`Qp::disconnect`] | Flushes them |
+//! | [`Qp::terminate`] | Sends the reason to the peer |
+//!
+//! Each ends with [`Event::Disconnected`] and outstanding receives complete as flushed. Dropping
+//! handles does the same in any order. It waits for a bounded time until the peer has acknowledged
+//! everything that completed.
 //!
 //! ```
 //! # use std::time::Duration;
@@ -259,20 +268,21 @@
 //!
 //! # Child processes
 //!
-//! After `fork` the contexts are still the parent's. The child calls `exec` or `_exit`, and nothing
-//! of the stack in between: there each call fails at once, nothing it does reaches the parent or
-//! its peers, and its registered memory is a copy ([`Context`], *Fork*). A server that starts
-//! workers forks before it opens its first context, or starts them by `exec`.
+//! After `fork` the contexts still belong to the parent. The child calls `exec` or `_exit` and
+//! nothing of the stack in between. Each call fails there at once: nothing reaches the parent or
+//! its peers, and the child's registered memory is a copy ([`Context`], *Fork*). A server that
+//! starts workers forks before it opens its first context, or starts them by `exec`.
 //!
 //! # Threads and shards
 //!
-//! All handles may be used from several threads. For more than one core's worth of traffic a
-//! context has several shards ([`Config::shards`]): queues of its port, each with connections of
-//! its own. In mode [`DriveMode::Dedicated`] a thread of the stack polls each, on the core that
-//! [`Config::cores`] names. Or each of the application's threads drives one ([`Context::shard`])
-//! and makes its queues for that one: then threads share nothing on the way of the data. A request
-//! names its shard, and a queue pair made for another cannot accept it ([`CmError::WrongShard`]);
-//! one made for none belongs to the shard of its connection from then on.
+//! You may use all handles from several threads. For more traffic than one core can carry a context
+//! has several shards ([`Config::shards`]): queues of its port, each with its own connections. In
+//! mode [`DriveMode::Dedicated`] a thread of the stack polls each shard on the core that
+//! [`Config::cores`] names. Or each of your threads drives one ([`Context::shard`]) and makes its
+//! queues for that shard: then threads share nothing on the data path.
+//!
+//! A request names its shard. A queue pair made for another shard cannot accept it
+//! ([`CmError::WrongShard`]). A queue pair made for no shard joins the shard of its connection.
 //!
 //! ```
 //! # use std::time::Duration;
@@ -319,11 +329,11 @@
 //!
 //! # Host programs
 //!
-//! A program that uses DPDK itself, as SPDK does, keeps its EAL and its port, and lends the stack
+//! A program that uses DPDK itself, as SPDK does, keeps its EAL and its port. It lends the stack
 //! some queue pairs of the port and a mempool ([`HostPort`]). Before that it has called
-//! `rte_eal_init`, created the mempool, and attached, configured and started the port. Port and
-//! mempool are given by name, so the program may be in any language; in text the device is
-//! `port:NAME,queues=FIRST-LAST,mempool=NAME`, with the port's name or its number.
+//! `rte_eal_init`, created the mempool, and attached, configured and started the port. It gives
+//! port and mempool by name, so it may be written in any language. As text the device is
+//! `port:NAME,queues=FIRST-LAST,mempool=NAME` with the port's name or number.
 //!
 //! ```no_run
 //! use ferrowarp::device::{DeviceSpec, HostPort};
@@ -346,54 +356,60 @@
 //! # }
 //! ```
 //!
-//! The stack configures, starts, stops and closes nothing, uses no other queue, and frees no
-//! mempool. What it needs is checked when the context is opened, and each refusal names its remedy:
+//! The stack configures, starts, stops and closes nothing. It uses no other queue and frees no
+//! mempool. Opening the context checks these needs, and each refusal names its remedy:
 //!
-//! - The port is started, and has these queues. Two contexts, or others of the process, may not
-//!   have the same queue. There are as many shards as queues.
+//! - The port is started and has these queues. Two contexts, or others of the process, may not have
+//!   the same queue. There are as many shards as queues.
 //! - The mempool's mbufs hold a frame of the MTU: [`Config::mtu`] plus 18 bytes, plus
-//!   `RTE_PKTMBUF_HEADROOM`. It has as many as [`Config::pools`] asks for: frames in flight,
-//!   transmit descriptors, control packets, and what the threads cache (1.5 times the cache size of
-//!   the mempool, each). The message says how many that are. For a smaller one lower
-//!   [`PoolNeeds::path_bytes`] and [`PoolNeeds::windows`]: less is in flight then. Of what is free
-//!   the last mbufs are left to retransmissions and control packets. The stack takes all others
-//!   when it can, so give it a mempool that serves nothing else.
-//! - The mempools of the receive queues hold, beside the receive descriptors, the frames that the
-//!   stack keeps for out-of-order data: [`PoolNeeds::in_flight`] for each queue. Few drivers of
-//!   virtual devices tell their mempools; there it is not checked.
-//! - The port's MTU is not below [`Config::mtu`], where the driver has one.
-//! - The offloads MBUF_FAST_FREE (sent frames are kept until they are acknowledged), TCP_LRO and
-//!   BUFFER_SPLIT are off. With VLAN_STRIP a context without [`Config::vlan`] would take frames of
-//!   any VLAN for its own: leave that off as well.
+//!   `RTE_PKTMBUF_HEADROOM`. The mempool has as many mbufs as [`Config::pools`] requests: frames in
+//!   flight, transmit descriptors, control packets, and the caches of threads (1.5 times the
+//!   mempool's cache size for each). The error has the number. For a smaller mempool lower
+//!   [`PoolNeeds::path_bytes`] and [`PoolNeeds::windows`]: less is in flight then. The last free
+//!   mbufs are for retransmissions and control packets. The stack takes all others when it can, so
+//!   give it a mempool that serves nothing else.
+//! - The mempools of the receive queues hold the receive descriptors and the frames that the stack
+//!   keeps for out-of-order data: [`PoolNeeds::in_flight`] for each queue. Few drivers of virtual
+//!   devices report their mempools; with the others the stack cannot check this.
+//! - The port's MTU is not below [`Config::mtu`], if the driver has one.
+//! - These offloads are off: MBUF_FAST_FREE (the stack keeps sent frames until they are
+//!   acknowledged), TCP_LRO and BUFFER_SPLIT. Leave VLAN_STRIP off as well: with it a context
+//!   without [`Config::vlan`] would take frames of any VLAN for its own.
 //!
-//! The TCP checksum is left to the port if the program has configured that, and that of the IPv4
-//! header likewise; else they are computed here. If it has configured TCP_TSO and MULTI_SEGS, and
-//! [`Config::tso`] is on, the segments of a message are one frame of up to 16 mbufs. RSS key and
-//! redirection table are read from the port. If the table has queues that are not lent, it is not
-//! known which of them a flow reaches, and between several shards frames are passed on.
+//! If the program has configured the offload of TCP checksums, the port computes them, and likewise
+//! for IPv4 headers. Otherwise the stack computes them. With TCP_TSO and MULTI_SEGS, and
+//! [`Config::tso`] on, the segments of a message are one frame of up to 16 mbufs. The stack reads
+//! RSS key and redirection table from the port. If the table has queues that are not lent, nobody
+//! knows which of the shards a flow reaches, and frames are passed on between them.
 //!
 //! **Steering is the program's part.** A port has one MAC address, which its contexts share, and
-//! RSS knows nothing of contexts. So what belongs to a context has to be brought to its queues by
-//! flow rules, on its IP address or on its TCP ports, ARP and neighbor discovery included (for
-//! which a context answers only if it receives the request). Over `net_ring`, memif and
-//! `net_virtio_user` queue `i` receives what the peer sends on its queue `i`, so each context needs
-//! a peer there. For IPv6 the port has to receive multicast (`rte_eth_allmulticast_enable`, or
-//! promiscuous mode). Over `net_tap` the stack uses another MAC address than the port's, which the
-//! kernel's end has.
+//! RSS has no notion of contexts. So flow rules on IP addresses or TCP ports must bring a context's
+//! packets to its queues. This includes ARP and neighbor discovery: a context answers only requests
+//! that it receives.
+//!
+//! - Over `net_ring` and memif and `net_virtio_user` queue `i` receives from the peer's queue `i`,
+//!   so each context needs a peer there.
+//! - For IPv6 the port must receive multicast (`rte_eth_allmulticast_enable` or promiscuous mode).
+//! - Over `net_tap` the stack uses another MAC address than the port's, which belongs to the
+//!   kernel's end.
+//! - Ports of `net_vhost` cannot be lent.
 //!
 //! **Threads.** A thread of the program that drives or waits is registered with EAL until it ends
-//! (`rte_thread_register`), unless it is an lcore; six of them are, the others do without mempool
-//! caches. Threads keep mbufs in their caches, as any lcore does: `rte_mempool_avail_count` counts
-//! them as free.
+//! (`rte_thread_register`), unless it is an lcore. Six threads are registered; others work without
+//! mempool caches. Threads keep mbufs in their caches, as any lcore does: `rte_mempool_avail_count`
+//! counts them as free.
 //!
-//! **Rules for the program**, on which memory safety rests: while the context is open it does not
-//! use the queues, stop or reconfigure the port, or free the mempools. Of memif it leaves DPDK's
-//! log stream and log levels alone (the driver's log tells when it unmaps memory). It opens and
-//! closes contexts while it makes no other control calls of ethdev. It closes the context
-//! ([`Context::close`]), and has threads end that have used it, before it closes the port, frees
-//! the mempools or calls `rte_eal_cleanup`. When the context is closed, frames that the port has
-//! not sent yet are still in its transmit queue, and return to the program's mempool in time. Ports
-//! of `net_vhost` cannot be lent.
+//! **Rules for the program.** Memory safety depends on them.
+//!
+//! - While the context is open, do not use the queues, stop or reconfigure the port, or free the
+//!   mempools.
+//! - With memif leave DPDK's log stream and log levels alone: the driver's log shows when it unmaps
+//!   memory.
+//! - Open and close contexts while you make no other control calls of ethdev.
+//! - Close the context ([`Context::close`]) and end the threads that have used it before you close
+//!   the port, free the mempools or call `rte_eal_cleanup`.
+//! - When the context is closed, frames that the port has not sent yet are still in its transmit
+//!   queue. They return to your mempool in time.
 
 #[allow(unused_imports, reason = "as above")]
 use crate::device::{DeviceSpec, HostPort, PoolNeeds};

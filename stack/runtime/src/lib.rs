@@ -1,25 +1,29 @@
 //! ferrowarp: iWARP (RDMA over TCP) in user space, on DPDK.
 //!
-//! A [`Context`] is an open device with its addresses. From it come protection domains ([`Pd`]),
-//! completion queues ([`Cq`]), memory regions ([`Mr`]) and memory windows ([`Mw`]), queue pairs
-//! ([`Qp`]), shared receive queues ([`Srq`]) and listeners ([`Listener`]); names and behavior are
-//! those of verbs.
+//! A [`Context`] is an open device with its addresses. You get everything else from it: protection
+//! domains ([`Pd`]), completion queues ([`Cq`]), memory regions ([`Mr`]) and memory windows
+//! ([`Mw`]), queue pairs ([`Qp`]), shared receive queues ([`Srq`]) and listeners ([`Listener`]).
+//! Names and behavior follow verbs.
 //!
-//! Posting writes a request to a ring; polling a completion queue reads completions from one. In
-//! between a thread has to *drive* the shard, that is, poll its engine and port: the application's
-//! own polling calls ([`DriveMode::Inline`]), a thread pinned to a core ([`DriveMode::Dedicated`]),
-//! or a helper thread that takes over while the application does not poll ([`DriveMode::Helper`]).
+//! Posting writes a request to a ring. Polling a completion queue reads completions from another.
+//! In between a thread must *drive* the shard: it polls the shard's engine and port.
 //!
-//! The [guide] goes through all of this, with an example for each step.
+//! | Mode | Who drives |
+//! |---|---|
+//! | [`DriveMode::Inline`] | Your own polling calls |
+//! | [`DriveMode::Dedicated`] | A thread pinned to a core |
+//! | [`DriveMode::Helper`] | A helper thread that takes over while you do not poll |
 //!
-//! Two features, both off by default: `tokio` adds the module `asynchronous`, with tasks that wait
-//! for completions and events; `static` links DPDK's archives into the program instead of its
-//! shared libraries.
+//! The [guide] leads you through all of this with an example for each step.
+//!
+//! Two features are off by default. `tokio` adds the module `asynchronous`: tasks that wait for
+//! completions and events. `static` links DPDK's archives into the program instead of its shared
+//! libraries.
 //!
 //! # Example
 //!
-//! Two contexts connected inside the process; one writes to the other's memory, reads it back and
-//! sends a message at the end.
+//! Two contexts are connected inside the process. One writes to the other's memory, reads it back
+//! and sends a message at the end.
 //!
 //! ```
 //! use std::time::Duration;
@@ -84,15 +88,15 @@
 //! # Atomic operations and immediate data
 //!
 //! [`Operation::Atomic`] changes a word of eight bytes at the peer and returns its previous value.
-//! [`Operation::Immediate`] and [`Operation::WriteImmediate`] consume a receive of the peer, whose
+//! [`Operation::Immediate`] and [`Operation::WriteImmediate`] consume a receive of the peer. Its
 //! completion carries eight bytes ([`Wc::immediate`]) and reports that everything written before is
-//! placed. Both are defined in RFC 7306, which a peer need not support: [`Config::extensions`].
+//! placed. RFC 7306 defines both. A peer need not support it: [`Config::extensions`].
 //!
-//! Atomic operations are executed with the processor's own atomic instructions. No update is lost
-//! between queue pairs, contexts that register the same memory, and local threads, as long as these
-//! use [`Mr::atomic`] or an `AtomicU64` of their own. RDMA Writes and plain copies to the word are
-//! not atomic with respect to them. The word is a number in the byte order of the machine that
-//! holds it; operands and returned value are numbers.
+//! The processor's own atomic instructions execute atomic operations. No update is lost between
+//! queue pairs, contexts that register the same memory, and local threads that use [`Mr::atomic`]
+//! or their own `AtomicU64`. RDMA Writes and plain copies to the word are not atomic with respect
+//! to them. The word is a number in the byte order of the machine that holds it. Operands and
+//! returned value are numbers.
 //!
 //! ```
 //! # use std::time::Duration;
@@ -142,48 +146,48 @@
 //!
 //! # Waiting for completions
 //!
-//! A [`CompChannel`] reports completions on queues that were armed for it ([`Cq::req_notify`]):
-//! any, or only those that are solicited or in error. It has a file descriptor to be polled with
-//! others, and [`CompChannel::wait`].
+//! A [`CompChannel`] reports completions on queues that you armed for it ([`Cq::req_notify`]): any
+//! completion, or only solicited ones and errors. You can wait with [`CompChannel::wait`] or poll
+//! its file descriptor with others.
 //!
 //! # Clean-up
 //!
-//! The order of clean-up does not matter: every handle keeps alive what it needs. Successful
-//! completion promises delivery: closing or dropping lingers, for a bounded time, until the peer
-//! has acknowledged what was completed.
+//! The order of clean-up does not matter: every handle keeps alive the objects that it needs.
+//! Successful completion promises delivery. Closing or dropping lingers for a bounded time until
+//! the peer has acknowledged everything that completed.
 //!
-//! # What the protocol leaves to the application
+//! # Left to your program
 //!
-//! - *Advertising.* No message of the protocol carries an STag, an address or a length to the peer:
-//!   the application does, in private data or in a Send.
-//! - *Flow control.* Nor does the protocol count receive buffers: a Send that finds none ends the
-//!   connection. Post before the peer sends, or agree on credits; [`Srq::arm`] gives an early
+//! - *Advertising.* No message of the protocol carries an STag, an address or a length to the peer.
+//!   Send them in private data or in a Send.
+//! - *Flow control.* The protocol does not count receive buffers: a Send that finds none ends the
+//!   connection. Post before the peer sends, or agree on credits. [`Srq::arm`] gives an early
 //!   warning. Queue pairs that share a receive queue may empty it for each other, unless
 //!   [`Srq::cap`] limits the buffers that each may hold.
-//! - *Defined contents.* A receive buffer is defined from the completion of the receive on, the
-//!   sink of an RDMA Read from the Read's completion on, and the target of an RDMA Write when a
-//!   Send posted after it completes at its receiver. Polling the bytes themselves is no proof,
-//!   except for the last byte of a Write that arrives in order ([`Mr::load_last`]).
-//! - *Completion of a Write at the peer.* Post a Send after it and wait for that at the peer, or
-//!   post an RDMA Read after it and wait for the Read's completion locally.
+//! - *Defined contents.* A receive buffer is defined once its receive completes, and the sink of an
+//!   RDMA Read once the Read completes. The target of an RDMA Write is defined when a Send posted
+//!   after it completes at its receiver. Polling the bytes is no proof, except for the last byte of
+//!   a Write that arrives in order ([`Mr::load_last`]).
+//! - *Completion of a Write at the peer.* Post a Send after it and wait for the Send at the peer.
+//!   Or post an RDMA Read after it and wait for the Read locally.
 //! - *Order of Reads and later requests.* A Send or Write posted after an RDMA Read may take effect
 //!   before the Read does. The fence of [`SendWr`] delays it until all earlier Reads have
 //!   completed.
-//! - *Overlaps.* Where outstanding operations write the same bytes, or the application writes them
-//!   too, the result is that of any of them.
+//! - *Overlaps.* If outstanding operations write the same bytes, or your program writes them too,
+//!   any of the results may remain.
 //! - *IRD and ORD.* [`ConnParam`] sets how many Reads the local peer serves and issues at a time.
-//!   With MPA revision 2 they are negotiated; otherwise the application ensures that neither peer
-//!   issues more than the other serves.
+//!   MPA revision 2 negotiates them. With other revisions make sure that neither peer issues more
+//!   than the other serves.
 //! - *Closing.* [`Qp::close`] at either peer ends the connection when the requests posted there are
-//!   done; only the application knows when the remote peer is done with its own. [`Qp::half_close`]
-//!   and [`ConnParam::half_close`] let each peer finish separately, [`Qp::disconnect`] flushes
+//!   done. Only your program knows when the remote peer is done with its own. [`Qp::half_close`]
+//!   and [`ConnParam::half_close`] let each peer finish separately. [`Qp::disconnect`] flushes
 //!   outstanding requests. If the peer violates the protocol, the stack ends the connection with a
 //!   Terminate.
 //! - *Exposed memory.* Every region and window belongs to a protection domain, or to one queue pair
-//!   of it. Only memory of this process can be registered: a [`Buffer`], or with
-//!   [`Pd::register_raw`] memory that the caller guarantees.
-//! - *Authentication.* The stack does not authenticate the peer: do so by other means before
-//!   granting it access rights.
+//!   of it. You can register only memory of this process: a [`Buffer`], or memory that you
+//!   guarantee ([`Pd::register_raw`]).
+//! - *Authentication.* The stack does not authenticate the peer. Do so by other means before you
+//!   grant it access rights.
 
 #![warn(missing_debug_implementations)]
 #![cfg_attr(loom, allow(dead_code, reason = "loom tests use a part of the lock-free modules"))]
