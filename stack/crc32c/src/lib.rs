@@ -1,23 +1,24 @@
 //! CRC32C (Castagnoli) of messages of tens to thousands of bytes.
 //!
-//! A CRC is the remainder of the message, as a polynomial over GF(2), divided by the polynomial P.
-//! Two instructions of x86-64 help: `crc32` appends 8 bytes to a CRC, one per cycle with a latency
-//! of three (on a Zen 1 every third cycle); `pclmulqdq` multiplies polynomials without reducing
-//! them, with AVX-512 four pairs at a time. Most processors have different execution units for
-//! them, so both can be kept busy.
+//! A CRC is the remainder of a division: the message, as a polynomial over GF(2), by the polynomial
+//! P. Two instructions of x86-64 help. `crc32` appends 8 bytes to a CRC. It starts once per cycle
+//! with a latency of three (on a Zen 1 every third cycle). `pclmulqdq` multiplies polynomials
+//! without reducing them. With AVX-512 it multiplies four pairs at a time. Most processors have
+//! different execution units for the two, so we keep both busy.
 //!
-//! There are five kernels. The best one that the processor has is chosen at the first call:
+//! There are five kernels. A multiplication folds a part of the message while `crc32` reads another
+//! part. The first call chooses the best one for the processor:
 //!
-//! - `avx512` (AVX-512F, VPCLMULQDQ): multiplications fold three quarters of the message, and
-//!   beside them `crc32` reads the fourth (`fold.rs`).
-//! - `avx2` (AVX2, VPCLMULQDQ): the same, with two thirds and a third.
-//! - `avx` (AVX, PCLMULQDQ, ADX, from Broadwell and Zen on): as `avx512`, a pair at a time.
-//! - `sse4.2` (SSE 4.2, PCLMULQDQ): `crc32` reads three parts of the message, interleaved; two
-//!   multiplications combine them (`sse42.rs`).
-//! - `portable`: the crate `crc32c`.
+//! | Kernel | Processor | Method |
+//! |---|---|---|
+//! | `avx512` | AVX-512F, VPCLMULQDQ | Folds three quarters; `crc32` reads the fourth (`fold.rs`) |
+//! | `avx2` | AVX2, VPCLMULQDQ | The same with two thirds and a third |
+//! | `avx` | AVX, PCLMULQDQ, ADX: from Broadwell and Zen on | As `avx512`, one pair at a time |
+//! | `sse4.2` | SSE 4.2, PCLMULQDQ | Three chains of `crc32`, combined (`sse42.rs`) |
+//! | `portable` | all others | The crate `crc32c` |
 //!
-//! The multipliers are computed from P at compile time (`polynomial.rs`). All unsafe code is the
-//! calls of functions for processors that have been detected (`kernel.rs`).
+//! The compiler computes the multipliers from P (`polynomial.rs`). The only unsafe code calls
+//! functions for a processor that was detected (`kernel.rs`).
 
 #[cfg(target_arch = "x86_64")]
 #[macro_use]
