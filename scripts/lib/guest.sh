@@ -6,15 +6,14 @@
 
 # What follows up to END is printed by --help, after the script's own text.
 #
-#   --address A/LEN     of the kernel's interface eth0 in the guest, the one of siw0, repeatable
+#   --address A/LEN     address of the guest's interface eth0, which siw0 uses; repeatable
 #                       (198.18.0.2/24 and 2001:2::2/64)
-#   --mtu N             of that interface (1500); the bridge carries 9000
-#   --beside COMMAND    a command of the host in the guest's network, started first: the stack's
-#                       programs create an interface there with --dev tap:fw0, which is added to the
-#                       bridge
+#   --mtu N             MTU of that interface (1500); the bridge carries 9000
+#   --beside COMMAND    starts a command of the host in the guest's network first. The stack's
+#                       programs create an interface there with --dev tap:fw0, and the bridge gets it
 #   --against COMMAND   the same, started once the command in the guest is ready
-#   --capture FILE      captures the packets, for tshark, as they leave the bridge
-#   --timeout SECONDS   for the command (120); 124 is the exit status when it runs out
+#   --capture FILE      captures the packets for tshark as they leave the bridge
+#   --timeout SECONDS   limit for the command (120); when it runs out the exit status is 124
 #   --memory MIB        of the guest
 #   --cpus N            of the guest
 #   --accel tcg|kvm     accelerator of QEMU (tcg, which works on every host)
@@ -25,10 +24,10 @@
 #                       a package for that is absent and cannot be installed
 #   --serve             runs commands from standard input: see below
 #
-# The kernel is $FERROWARP_GUEST_KERNEL, or one that was built before, or is built now from Debian's
-# linux-source-6.12 with tests/interop/kernel.fragment, once, in 5 to 10 minutes. It is cached in
-# ${XDG_CACHE_HOME:-~/.cache}/ferrowarp/guest, and so is the initramfs, which consists of files of
-# the host's packages.
+# The kernel is $FERROWARP_GUEST_KERNEL or an earlier build. Otherwise the script builds one from
+# Debian's linux-source-6.12 with tests/interop/kernel.fragment, in 5 to 10 minutes. It caches the
+# kernel in ${XDG_CACHE_HOME:-~/.cache}/ferrowarp/guest. The initramfs lies there too; it consists of
+# files of the host's packages.
 #
 # --serve reads requests from standard input, one per line, and exits at the end of its input:
 #
