@@ -59,7 +59,7 @@ impl<E: Env> Connection<E> {
             // A peer that has closed both directions answers data with RST.
             let is_local = self.closing.as_ref().is_some_and(|closing| closing.is_local);
             let reason = match reason {
-                EndReason::Reset if qp.state == QpState::Closing && !is_local => {
+                EndReason::Reset if qp.state() == QpState::Closing && !is_local => {
                     EndReason::PeerClosed
                 }
                 _ => reason,
@@ -150,7 +150,7 @@ impl<E: Env> Connection<E> {
     pub(crate) fn lingering(&self, cx: &Context<E>) -> Option<Lingering> {
         let has_ended = match self.qp.and_then(|qp| cx.qps.get(qp)) {
             None => self.listener.is_none(),
-            Some(qp) => qp.state == QpState::Error,
+            Some(qp) => qp.state() == QpState::Error,
         };
         if !has_ended {
             return None;
@@ -177,7 +177,7 @@ impl<E: Env> Connection<E> {
     /// delivered, outstanding requests are flushed, and FIN follows.
     pub(crate) fn disconnect(&mut self, cx: &mut Context<E>, now: Instant) {
         let Some(qp) = self.qp.and_then(|qp| cx.qps.get_mut(qp)) else { return };
-        match qp.state {
+        match qp.state() {
             QpState::Connecting => {
                 self.fail_connect(cx, ConnectError::NoResources, None);
                 if let Some(qp) = self.qp.and_then(|qp| cx.qps.get_mut(qp)) {
@@ -210,7 +210,7 @@ impl<E: Env> Connection<E> {
     /// pair has overrun.
     pub(crate) fn end_with_cq(&mut self, cx: &mut Context<E>, now: Instant) {
         let qp = self.qp.and_then(|qp| cx.qps.get(qp));
-        if qp.is_some_and(|qp| qp.state == QpState::Connecting) {
+        if qp.is_some_and(|qp| qp.state() == QpState::Connecting) {
             self.disconnect(cx, now);
         } else {
             self.fail_locally(cx, now);

@@ -11,7 +11,7 @@ use crate::mpa::startup::{self, Negotiated, NegotiationError};
 use crate::rdmap::terminate::Fault;
 use crate::time::Instant;
 use crate::verbs::cm::{CmError, ConnInfo, ConnParam, ConnectError, ReadDepths, Start};
-use crate::verbs::qp::QpState;
+use crate::verbs::qp::{QpEvent, QpState};
 use crate::verbs::wc::QpId;
 use crate::wire::mpa::{FrameKind, Startup};
 use crate::wire::tcp::FourTuple;
@@ -77,7 +77,7 @@ impl<E: Env> Context<E> {
     /// [`CmError::Gone`], [`CmError::WrongState`].
     pub(crate) fn idle_qp(&self, qp: QpId) -> Result<u32, CmError> {
         let slot = self.qps.slot(qp).ok_or(CmError::Gone)?;
-        match self.qps.get(slot).map(|qp| qp.state) {
+        match self.qps.get(slot).map(|qp| qp.state()) {
             Some(QpState::Idle) => Ok(slot),
             _ => Err(CmError::WrongState),
         }
@@ -90,7 +90,7 @@ impl<E: Env> Connection<E> {
     pub(crate) fn start_open(&mut self, cx: &mut Context<E>, qp: u32) {
         self.qp = Some(qp);
         if let Some(qp) = cx.qps.get_mut(qp) {
-            qp.state = QpState::Connecting;
+            qp.transition(QpEvent::Setup);
             qp.conn = Some(self.id.index);
         }
         cx.schedule.unresolved.push_front(self.id);

@@ -24,7 +24,7 @@ use crate::cm::env::Env;
 use crate::tcp::{self, TxDemand};
 use crate::time::Instant;
 use crate::verbs::cm::{EndReason, Event};
-use crate::verbs::qp::QpState;
+use crate::verbs::qp::{QpEvent, QpState};
 
 impl<E: Env> Connection<E> {
     /// Closes the connection gracefully on behalf of the application; without progress it ends at
@@ -36,14 +36,14 @@ impl<E: Env> Connection<E> {
         deadline: Instant,
     ) {
         let Some(qp) = self.qp.and_then(|qp| cx.qps.get(qp)) else { return };
-        self.closing.get_or_insert_with(Closing::new).is_local |= qp.state == QpState::Rts;
+        self.closing.get_or_insert_with(Closing::new).is_local |= qp.state() == QpState::Rts;
         self.begin_graceful_close(cx, now, deadline);
     }
 
     fn begin_graceful_close(&mut self, cx: &mut Context<E>, now: Instant, deadline: Instant) {
         let linger = now + cx.config.linger_ns;
         let Some(qp) = self.qp.and_then(|qp| cx.qps.get_mut(qp)) else { return };
-        qp.state = QpState::Closing;
+        qp.transition(QpEvent::Close);
         let closing = self.closing.get_or_insert_with(Closing::new);
         // A peer that has sent FIN only has to acknowledge.
         let deadline = if self.tcb.peer_finished() { linger } else { deadline };
@@ -66,9 +66,9 @@ impl<E: Env> Connection<E> {
             return false;
         }
         let qp = self.qp.and_then(|qp| cx.qps.get_mut(qp));
-        let Some(qp) = qp.filter(|qp| qp.state.is_connected()) else { return false };
+        let Some(qp) = qp.filter(|qp| qp.state().is_connected()) else { return false };
         let has_unanswered = qp.stream.on_rx_closed();
-        if qp.state == QpState::Rts && self.half_close && !has_unanswered {
+        if qp.state() == QpState::Rts && self.half_close && !has_unanswered {
             cx.verbs.events.push_back(Event::PeerFinished { qp: qp.id });
         } else {
             let deadline = now + cx.config.linger_ns;

@@ -14,7 +14,7 @@ use crate::time::{Instant, NEVER};
 use crate::verbs::cm::{
     CmError, ConnInfo, ConnParam, ConnectError, Event, PrivateData, RequestId, Start,
 };
-use crate::verbs::qp::QpState;
+use crate::verbs::qp::QpEvent;
 use crate::wire::mpa::Startup;
 
 /// Streaming-mode bytes queued to be sent, at most.
@@ -52,7 +52,7 @@ impl<E: Env> Connection<E> {
             qp.stream.expect_rtr_send();
         }
         qp.ooo_placement = ooo_placement;
-        qp.state = QpState::Rts;
+        qp.transition(QpEvent::Start);
         qp.conn = Some(self.id.index);
         if let Some(rtr) = negotiated.rtr {
             let fpdu = build_rtr_fpdu(&mut qp.stream, rtr, self.framing);
@@ -165,7 +165,7 @@ impl<E: Env> Connection<E> {
         self.phase = Phase::Streaming { stream_rx };
         self.deadline = NEVER;
         let Some(qp) = self.qp.and_then(|qp| cx.qps.get_mut(qp)) else { return };
-        qp.state = QpState::Connecting;
+        qp.transition(QpEvent::Setup);
         qp.conn = Some(self.id.index);
         cx.verbs.events.push_back(Event::Streaming { qp: qp.id });
     }

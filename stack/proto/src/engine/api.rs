@@ -115,7 +115,7 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
     /// Returns the state of a queue pair; `Error` if there is none.
     #[must_use]
     pub fn qp_state(&self, qp: QpId) -> QpState {
-        self.cx.qps.by_id(qp).map_or(QpState::Error, |qp| qp.state)
+        self.cx.qps.by_id(qp).map_or(QpState::Error, |qp| qp.state())
     }
 
     /// Forgets a completion queue that is destroyed: events that are not taken yet do not name it,

@@ -447,7 +447,7 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
 
     /// Ends a queue pair, unless it is in the error state.
     fn end_with_cq(&mut self, now: Instant, slot: u32) {
-        let Some(qp) = self.cx.qps.get_mut(slot).filter(|qp| qp.state != QpState::Error) else {
+        let Some(qp) = self.cx.qps.get_mut(slot).filter(|qp| qp.state() != QpState::Error) else {
             return;
         };
         match qp.conn {

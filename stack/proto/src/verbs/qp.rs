@@ -33,7 +33,36 @@ pub enum QpState {
     Error,
 }
 
+/// Event that may change the state.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum QpEvent {
+    /// Setup of a connection begins: an active open, or streaming mode.
+    Setup,
+    /// FPDUs may be exchanged from now on (RFC 5044 section 7.1).
+    Start,
+    /// Graceful close, by a call or the peer's FIN (RFC 5041 section 6.2.1).
+    Close,
+    /// The connection or its setup has ended, for any reason.
+    End,
+}
+
 impl QpState {
+    /// Returns the state after `event`, or `None` if the event does not apply.
+    pub(super) const fn after(self, event: QpEvent) -> Option<Self> {
+        use QpState::*;
+        Some(match (self, event) {
+            (Error, _) => return None,
+            (_, QpEvent::End) => Error,
+            // Streaming mode may follow an active open.
+            (Idle | Connecting, QpEvent::Setup) => Connecting,
+            // An accepted connection starts at once.
+            (Idle | Connecting, QpEvent::Start) => Rts,
+            // The second close sets another deadline.
+            (Rts | Closing, QpEvent::Close) => Closing,
+            _ => return None,
+        })
+    }
+
     /// True if requests are executed.
     #[must_use]
     pub const fn is_connected(self) -> bool {
@@ -72,4 +101,28 @@ pub enum SrqError {
     /// The maximum number of shared receive queues is reached.
     #[error("the limit of shared receive queues is reached: destroy some")]
     TooMany,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{QpEvent, QpState};
+    use crate::state_machine::Machine;
+
+    #[test]
+    fn transition_table_is_as_listed() {
+        Machine {
+            title: "Queue pair",
+            initial: &[QpState::Idle],
+            states: &[
+                QpState::Idle,
+                QpState::Connecting,
+                QpState::Rts,
+                QpState::Closing,
+                QpState::Error,
+            ],
+            events: &[QpEvent::Setup, QpEvent::Start, QpEvent::Close, QpEvent::End],
+            after: QpState::after,
+        }
+        .check();
+    }
 }

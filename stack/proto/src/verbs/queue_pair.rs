@@ -11,7 +11,7 @@ use crate::rdmap::send_queue::wqe::OpcodeSet;
 use crate::rdmap::stream::Stream;
 use crate::verbs::cm::{EndReason, Event};
 use crate::verbs::context::Verbs;
-use crate::verbs::qp::{QpInit, QpState};
+use crate::verbs::qp::{QpEvent, QpInit, QpState};
 use crate::verbs::srq::SrqUsage;
 use crate::verbs::wc::{Completed, Completions, CqId, QpId, Wc, WcOpcode, WcStatus};
 use crate::verbs::wr::{PostError, RecvWr, SendRights, SendWr};
@@ -49,7 +49,7 @@ pub(crate) struct Qp {
     pub(crate) id: QpId,
     /// Index in the table of queue pairs.
     pub(super) slot: u32,
-    pub(crate) state: QpState,
+    state: QpState,
     /// Completion queue of sends.
     pub(crate) send_cq: CqId,
     /// Completion queue of receives.
@@ -99,6 +99,20 @@ impl Qp {
     #[cold]
     fn rare_mut(&mut self) -> &mut Rare {
         self.rare.get_or_insert_default()
+    }
+
+    /// Returns the state.
+    #[inline]
+    pub(crate) const fn state(&self) -> QpState {
+        self.state
+    }
+
+    /// Changes the state by the transition table. Returns false if the table has no entry for
+    /// `event`.
+    pub(crate) fn transition(&mut self, event: QpEvent) -> bool {
+        let Some(next) = self.state.after(event) else { return false };
+        self.state = next;
+        true
     }
 
     /// Posts a request to the send queue. In the error state it is accepted, and flushed.
@@ -313,13 +327,12 @@ impl Qp {
 
     /// Moves the queue pair to the error state: reports `reason` once and starts the flush.
     pub(crate) fn enter_error<M, C>(&mut self, verbs: &mut Verbs<M, C>, reason: EndReason) {
-        if self.state == QpState::Error {
-            return;
-        }
         // req: RDMAP-256
         let was_connected = self.state.is_connected();
         // req: DDP-027, DDP-123, RDMAP-252
-        self.state = QpState::Error;
+        if !self.transition(QpEvent::End) {
+            return;
+        }
         if let EndReason::TerminateReceived(terminate) = reason {
             let status = match (terminate.layer, terminate.error_type) {
                 (0 | 1, 1) => WcStatus::RemoteAccess,

@@ -203,7 +203,7 @@ impl QueuePairs {
     ) -> Result<(), SrqError> {
         let queue = verbs.srq(srq)?;
         let qp = self.by_id_mut(qp).ok_or(SrqError::NoSuchQp)?;
-        if qp.state != QpState::Idle || qp.srq.is_some() {
+        if qp.state() != QpState::Idle || qp.srq.is_some() {
             return Err(SrqError::NotIdle);
         }
         if qp.stream.access_scope().pd != queue.pd {

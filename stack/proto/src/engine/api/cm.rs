@@ -154,7 +154,7 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
     /// [`CmError::Gone`]; [`CmError::WrongState`] if the connection does not carry FPDUs.
     // req: DDP-133
     pub fn half_close(&mut self, now: Instant, qp: QpId) -> Result<(), CmError> {
-        let state = self.cx.qps.by_id(qp).ok_or(CmError::Gone)?.state;
+        let state = self.cx.qps.by_id(qp).ok_or(CmError::Gone)?.state();
         if !state.is_connected() {
             return Err(CmError::WrongState);
         }
