@@ -4,7 +4,7 @@
 
 guest_cache=${XDG_CACHE_HOME:-${HOME:-$scratch}/.cache}/ferrowarp/guest
 guest_fragment=$root_dir/tests/interop/kernel.fragment
-# A kernel beside the checkout that was built before.
+# An earlier build of the kernel, next to the checkout.
 guest_shared=$root_dir/../shared/nic-guest/bzImage
 
 # Programs of the guest, from the host's packages. Its basic tools are busybox.

@@ -166,8 +166,8 @@ is_joined() {
     return 1
 }
 
-# Captures the packets that leave the bridge. Those of a card whose checksums the host would compute
-# have them only then.
+# Captures the packets that leave the bridge. If the host computes a card's checksums, only these
+# packets have them.
 start_capture() {
     command -v tcpdump >/dev/null || die "no tcpdump; apt-get install tcpdump"
     ip netns exec "$ns" tcpdump -i any -n -s 0 -B 65536 -U --immediate-mode -Z root -w "$capture" \
@@ -395,7 +395,7 @@ serve() {
 
 # --- Main ----------------------------------------------------------------------------------------
 
-# Programs that the script needs on the host, besides those of every guest.
+# Programs that the script needs on the host in addition to those that every guest needs.
 host_programs=()
 
 # Sets `kernel` and `initramfs`.

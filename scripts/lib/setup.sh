@@ -25,7 +25,7 @@ make_scratch() {
     export TMPDIR=$scratch/tmp RUNTIME_DIRECTORY=$scratch/run
 }
 
-# Namespaces are named fw-test-PID-N; those of a process that no longer exists were left by a kill.
+# Namespaces are named fw-test-PID-N. If the process no longer exists, a kill left them behind.
 remove_stale_namespaces() {
     is_root && command -v ip >/dev/null || return 0
     local name pid
@@ -118,8 +118,8 @@ only_allowed_skips() {
 
 # --- Rust ---------------------------------------------------------------------------------------
 
-# Makes a current cargo the one in PATH. Where it is absent or too old, root installs the
-# distribution's, if that is new enough; otherwise prints the line that installs one, and exits.
+# Makes a current cargo the one in PATH. If it is missing or too old, root installs the
+# distribution's cargo if that is new enough. Otherwise prints the line that installs one, and exits.
 need_rust() {
     local bin=${CARGO_HOME:-${HOME:-}/.cargo}/bin
     # rustup installs cargo here, and adds it to PATH only for the next login.
@@ -127,7 +127,7 @@ need_rust() {
     local wanted have packages=() line
     wanted=$(sed -n 's/^rust-version = "\(.*\)"/\1/p' Cargo.toml)
     ! has_rust "$wanted" || return 0
-    # Another cargo, such as rustup's, would still come before that of a package.
+    # Another cargo, such as rustup's, would still come before a package's.
     case $(command -v cargo) in
     "" | /usr/bin/cargo | /bin/cargo) mapfile -t packages < <(rust_packages "$wanted") ;;
     esac
@@ -168,7 +168,7 @@ rust_packages() {
     # Not both: rustc-web conflicts with rustup.
     ! command -v rustup >/dev/null || return 0
     for lists in known current; do
-        # A fresh system has no lists, or not those of updates.
+        # A fresh system has no lists, or no lists of updates.
         [ "$lists" = known ] || ! is_root || apt-get -q update >/dev/null 2>&1 || true
         for suffix in "" -web; do
             version=$(package_version "cargo$suffix")
@@ -198,7 +198,7 @@ component_line() {
     [ -z "$(package_version "$package")" ] || say "apt-get install $package"
 }
 
-# Installs rustfmt and clippy where they are absent.
+# Installs rustfmt and clippy if they are missing.
 need_rust_components() {
     local component line
     for component in rustfmt clippy; do
@@ -206,7 +206,7 @@ need_rust_components() {
         line=$(component_line "$component")
         case $line in
         apt-get*) install_packages "${line##* }" ;;
-        # What fails is skipped, with this line.
+        # If this fails, the stages that need it are skipped with this line.
         rustup*) $line >/dev/null 2>&1 || true ;;
         esac
     done
@@ -233,7 +233,7 @@ package_version() {
         apt-cache policy "$1" 2>/dev/null | awk '/^  Candidate:/ && $2 != "(none)" {print $2}'
 }
 
-# Installs those of the named packages that are absent; a failure only prints which.
+# Installs the missing ones of the named packages. A failure only prints their names.
 install_packages() {
     if ! command -v dpkg-query >/dev/null; then
         note "not Debian: install the equivalents of these packages: $*"
@@ -265,7 +265,7 @@ install_packages() {
 unpack_ovs() {
     local folder=$1 archive
     command -v apt-get >/dev/null && ! has_package openvswitch-switch-dpdk || return 0
-    # What its programs need beside DPDK.
+    # Its programs need this and DPDK.
     install_packages libunbound8
     mkdir -p "$folder"
     if ! (cd "$folder" && apt-get -q download openvswitch-{common,switch,switch-dpdk}) \
