@@ -34,7 +34,7 @@ const LAYERS: [(&str, &str); 27] = [
     ("proto/src/rdmap/", "rdmap"),
     ("proto/src/verbs/", "verbs"),
     ("proto/src/net/", "net"),
-    ("proto/src/cm/", "cm"),
+    ("proto/src/connection/", "conn"),
     ("proto/src/engine/", "engine"),
     ("proto/src/wheel.rs", "timers"),
     ("proto/src/slab.rs", "engine"),

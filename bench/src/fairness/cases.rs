@@ -1,6 +1,6 @@
 //! The traffic beside which latency is measured.
 
-/// Segments that a connection sends per pass, at most (decision of the transmit path, `engine/tx`).
+/// Segments that a connection sends per pass, at most (`connection/tx.rs`).
 pub const QUANTUM_SEGMENTS: usize = 16;
 /// Bytes around a payload in an FPDU: ULPDU length, tagged header, CRC.
 const FPDU_OVERHEAD_LEN: usize = 2 + 14 + 4;

@@ -13,7 +13,7 @@ use crate::state_lines::EndLines;
 
 /// Layers that have a row, beside total, stack and the two ends.
 const LAYERS: [&str; 19] = [
-    "wire", "net", "tcp", "mpa", "ddp", "rdmap", "verbs", "cm", "engine", "timers", "hash",
+    "wire", "net", "tcp", "mpa", "ddp", "rdmap", "verbs", "conn", "engine", "timers", "hash",
     "queues", "shard", "memory", "other", COPY, CRC, CHECKSUM, HARNESS,
 ];
 

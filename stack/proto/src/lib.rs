@@ -4,7 +4,8 @@
 //! time.
 //!
 //! Layers: [`net`], `tcp`, [`mpa`] and [`ddp`] are siblings over [`wire`]; [`rdmap`] uses [`ddp`],
-//! [`verbs`] uses [`rdmap`]. `cm` manages connections, [`engine`] composes all of them.
+//! [`verbs`] uses [`rdmap`]. `connection` is one TCP connection with the layers above it,
+//! [`engine`] the table of connections and the passes over them.
 //!
 //! # Terms
 //!
@@ -32,10 +33,10 @@
 //! | Word | Meanings |
 //! |---|---|
 //! | segment | of TCP, where nothing else is said; in `rdmap` a DDP segment, that is a ULPDU |
-//! | phase | of a connection: startup, full operation (`cm`); of a byte: distance from a marker |
+//! | phase | of a connection: startup, full operation; of a byte: distance from a marker |
 //! | request | MPA request frame; work request (`verbs`); Read Request (`rdmap`) |
-//! | event | of TCP, to `cm`; of a connection or queue pair, to the application (`verbs`) |
-//! | context | what connections share (`cm`); in the crate above the verbs' device context |
+//! | event | of TCP, to `connection`; of a connection or queue pair, to the application (`verbs`) |
+//! | context | what connections share; in the crate above the verbs' device context |
 //! | responder | of MPA startup; of RDMA Reads and atomics |
 //!
 //! # Terms by module
@@ -78,10 +79,10 @@
 //! | challenge ACK | RFC 5961 | `tcp::challenge` |
 //! | TIME-WAIT, its reuse | RFC 9293 section 3.3.2, RFC 6191 | `tcp::close` |
 //! | path MTU discovery, PLPMTUD | RFC 1191, RFC 8201, RFC 4821, RFC 8899 | `tcp::pmtu` |
-//! | initial sequence number | RFC 6528 section 3 | `cm::secrets` |
-//! | ephemeral port selection | RFC 6056 section 3.3.3 | `cm::secrets` |
-//! | SYN cookie | RFC 4987 section 3.6 | `cm::cookie` |
-//! | backlog, half-open connections | RFC 4987 | `cm::listen`, `cm::listeners` |
+//! | initial sequence number | RFC 6528 section 3 | `connection::setup::secrets` |
+//! | ephemeral port selection | RFC 6056 section 3.3.3 | `connection::setup::secrets` |
+//! | SYN cookie | RFC 4987 section 3.6 | `connection::setup::cookie` |
+//! | backlog, half-open connections | RFC 4987 | `connection::setup` |
 //!
 //! IP and below:
 //!
@@ -95,9 +96,9 @@
 //! | ARP, announcement | RFC 826, RFC 5227 | [`net::arp`] |
 //! | multicast listener report (MLD) | RFC 3810 | [`net::mld`], `net::memberships` |
 //! | next hop, source address selection | RFC 6724 section 5 | [`net::routing`] |
-//! | ICMP error | RFC 792, RFC 4443, RFC 5927 | [`net::icmp_error`], `engine::icmp_error` |
+//! | ICMP error | RFC 792, RFC 4443, RFC 5927 | [`net::icmp_error`], `engine::rx_icmp` |
 //! | receive-side scaling (RSS): Toeplitz hash, redirection table | | [`steering::toeplitz`] |
-//! | owner of a four-tuple among shards | | [`steering::owners`], `engine::mesh` |
+//! | owner of a four-tuple among shards | | [`steering::owners`], `engine::shards` |
 //! | Time Exceeded sent | RFC 792, RFC 8200 section 4.5 | [`net::icmp_tx`] |
 //!
 //! MPA:
@@ -106,7 +107,7 @@
 //! |---|---|---|
 //! | request frame, reply frame | RFC 5044 section 7.1 | [`wire::mpa`], [`mpa::startup`] |
 //! | IRD and ORD negotiation | RFC 6581 section 9.1 | [`mpa::startup`] |
-//! | start of full operation | RFC 5044 section 7.1 | `cm::mpa_start` |
+//! | start of full operation | RFC 5044 section 7.1 | `connection::setup::mpa_start` |
 //! | FPDU format, PAD | RFC 5044 section 4.1 | [`mpa::fpdu`] |
 //! | MULPDU | RFC 5044 section 4.5 | [`mpa::framing`] |
 //! | marker, FPDUPTR check | RFC 5044 section 4.3 | [`mpa::markers`] |
@@ -125,7 +126,7 @@
 //! | copy to and from registered memory | | [`ddp::memory`] |
 //! | memory window: binding, Invalidate | RFC 5040 section 4, verbs | `ddp::regions::windows` |
 //! | queue number, MSN, MO | RFC 5041 sections 4.3, 7.1 | [`ddp::untagged`] |
-//! | out-of-order placement | RFC 5041 section 5.3 | `engine::rx_ooo`, [`mpa::deframer`] |
+//! | out-of-order placement | RFC 5041 section 5.3 | `connection::rx_ooo`, [`mpa::deframer`] |
 //! | opcode, Read Request header | RFC 5040 section 4 | [`wire::rdmap`] |
 //! | RDMAP stream | RFC 5040 section 5 | [`rdmap::stream`] |
 //! | ORD, send queue, fence | RFC 5040 sections 5.5, 6 | [`rdmap::requester`] |
@@ -134,11 +135,11 @@
 //! | RTR (ready to receive) message | RFC 6581 section 9.2 | [`rdmap::rtr`] |
 //! | Terminate table: error codes | RFC 5040 section 4.8 | [`rdmap::terminate`] |
 //! | Terminate header, HdrCt bits | RFC 5040 section 4.8 | [`wire::terminate`] |
-//! | Terminate after a local one | RFC 5040 section 4.8 | `cm::terminate_drain` |
+//! | Terminate after a local one | RFC 5040 section 4.8 | `connection::close::terminate_drain` |
 //! | Atomic Request, Atomic Response | RFC 7306 section 4 | [`wire::atomic`], [`ddp::atomic`] |
 //! | Immediate Data | RFC 7306 section 5 | [`wire::atomic`], `rdmap::stream::extensions` |
-//! | graceful teardown, half-close | RFC 5041 section 6.2.1 | `cm::graceful_close` |
-//! | abortive teardown | RFC 5041 section 6.2 | `cm::abort` |
+//! | graceful teardown, half-close | RFC 5041 section 6.2.1 | `connection::close::graceful` |
+//! | abortive teardown | RFC 5041 section 6.2 | `connection::close::end` |
 //!
 //! Verbs:
 //!
@@ -155,7 +156,7 @@
 //! | scatter/gather list | [`ddp::sgl`] |
 //! | connection management | [`verbs::cm`] |
 //! | peculiarities of drivers | the runtime's `device/quirks.rs` |
-//! | workarounds for peers | `cm::quirks` |
+//! | workarounds for peers | `connection::quirks` |
 #![forbid(unsafe_code)]
 #![cfg_attr(
     test,
@@ -163,8 +164,8 @@
 )]
 
 pub mod bounded_vec;
-pub(crate) mod cm;
 pub(crate) mod config;
+pub(crate) mod connection;
 pub(crate) mod counters;
 pub mod ddp;
 pub mod device;

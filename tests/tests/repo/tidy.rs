@@ -64,7 +64,7 @@ const LAYERS: [(&str, u8); 19] = [
     ("steering", 4),
     ("rdmap", 4),
     ("verbs", 5),
-    ("cm", 6),
+    ("connection", 6),
     ("engine", 7),
 ];
 

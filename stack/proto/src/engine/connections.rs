@@ -4,9 +4,9 @@ use core::hash::BuildHasher;
 
 use hashbrown::HashTable;
 
-use crate::cm::connection::Connection;
-use crate::cm::env::Env;
-use crate::cm::schedule::ConnId;
+use crate::connection::Connection;
+use crate::connection::context::Env;
+use crate::connection::schedule::ConnId;
 use crate::net::siphash_keys::SipBuildHasher;
 use crate::slab::{PREALLOCATED_MAX, Slab};
 use crate::wire::tcp::{FourTuple, plain_ports};

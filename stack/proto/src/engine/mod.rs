@@ -7,35 +7,26 @@
 //! does. Events are polled with [`Engine::next_event`], completions are pushed to the completion
 //! queues.
 //!
-//! Connections are `cm::connection::Connection`. Their methods for data are here (`rx`, `rx_ooo`,
-//! `tx`, `tx_turns`, `timers`, `next_hop`), those for their lifetime in `cm`.
+//! A connection and its methods are in [`connection`](crate::connection).
 
 mod api;
 mod connections;
-mod event_sweep;
-mod events;
-mod icmp_error;
-mod mesh;
-mod next_hop;
-mod partial_fpdus;
+mod event_queue;
+mod flow_groups;
 mod prefetch;
 mod rcv_window;
 mod rx;
-mod rx_burst;
-mod rx_demux;
-mod rx_ooo;
-mod rx_plain;
-mod segment_frame;
+mod rx_icmp;
+mod rx_resume;
+mod shards;
+mod tcp_events;
 mod timers;
-mod tx;
-mod tx_pack;
 mod tx_reclaim;
-mod tx_train;
-mod tx_tso;
 mod tx_turns;
-mod tx_visits;
+mod unresolved;
 mod usage;
 
+use crate::connection::schedule::{BURST_LEN, ConnId, Schedule};
 use core::marker::PhantomData;
 use std::sync::Arc;
 
@@ -44,18 +35,16 @@ pub use usage::Usage;
 pub use crate::config::{EngineConfig, PARTIAL_BYTES_MIN};
 pub use crate::counters::Counters;
 
-use crate::cm::connection::Connection;
-use crate::cm::context::{Context, Deferred, Pools};
-use crate::cm::env::Env;
-use crate::cm::listeners::Listeners;
-use crate::cm::schedule::{ConnId, Schedule};
-use crate::cm::secrets::Secrets;
-use crate::cm::tx_reclaim::TxReclaim;
+use crate::connection::Connection;
+use crate::connection::context::{Context, Env, Pools};
+use crate::connection::setup::listeners::Listeners;
+use crate::connection::setup::secrets::Secrets;
+use crate::connection::tx_reclaim::TxReclaim;
 use crate::ddp::memory::Memory;
 use crate::device::{Device, frame_capacity};
 use crate::engine::connections::Connections;
-use crate::engine::event_sweep::EventSweep;
-use crate::engine::tx_visits::TxVisits;
+use crate::engine::event_queue::EventSweep;
+use crate::engine::tx_turns::TxVisits;
 use crate::mpa::fpdu_pool::FpduPool;
 use crate::net::interface::Interface;
 use crate::net::reply_limits::ReplyLimits;
@@ -71,9 +60,6 @@ use crate::verbs::queue_pairs::QueuePairs;
 use crate::verbs::wc::Completions;
 use crate::wheel::Timer;
 use crate::wire::tcp::{IPV4_LEN, IPV6_LEN, TCP_LEN};
-
-/// Frames received in one pass, at most.
-const BURST_LEN: usize = 32;
 
 /// Connections visited to find one that lingers.
 const LINGERING_SCAN_LEN: u32 = 256;
@@ -378,45 +364,6 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
         self.cx.verbs.counters.time_waits_recycled += 1;
         self.remove_connection(index);
         true
-    }
-
-    /// Runs the deferred effects on other connections.
-    #[cold]
-    fn run_deferred(&mut self, now: Instant) {
-        while let Some(deferred) = self.cx.deferred.pop() {
-            match deferred {
-                Deferred::Evict(victim) => {
-                    if let Some((conn, cx)) = self.at(victim) {
-                        conn.abort(cx);
-                    }
-                }
-                // There is one of these for each slot.
-                Deferred::OfferPendingRequests(port) => {
-                    self.offer_pending_requests(port, 1);
-                }
-                Deferred::EvictPartialFpdus => self.evict_partial_fpdus(now),
-                Deferred::RecycleTimeWait => {
-                    self.recycle_oldest_time_wait();
-                }
-            }
-        }
-    }
-
-    /// Offers the complete requests to `port` that waited for the backlog, as far as it has free
-    /// slots, and `max` at most. Returns their number.
-    #[cold]
-    fn offer_pending_requests(&mut self, port: u16, max: usize) -> usize {
-        for count in 0..max {
-            let Some(index) = self.cx.listeners.next_pending(port) else { return count };
-            let Some((conn, cx)) = self.at(index) else { return count };
-            conn.process_mpa_request(cx);
-            // It was offered or refused, and does not wait any longer; or another shard took the
-            // slot.
-            if cx.listeners.next_pending(port) == Some(index) {
-                return count;
-            }
-        }
-        max
     }
 
     /// Ends the queue pairs of completion queues that overran, connected or not, as many as one

@@ -7,7 +7,7 @@
 
 use arrayvec::ArrayVec;
 
-use super::BURST_LEN;
+use crate::connection::schedule::BURST_LEN;
 use crate::ddp::memory::Memory;
 use crate::device::{Device, RxFrame};
 use crate::engine::Engine;

@@ -1,26 +1,139 @@
-//! Receive path: segments to TCP, stream bytes to MPA startup or deframing, ULPDUs to their queue
-//! pair.
+//! Demultiplexing of received frames: TCP segments to their connections or to listeners, all other
+//! protocols off the fast path, through the interface.
 
-use core::ops::Range;
-
-use crate::cm::connection::{Connection, Phase};
-use crate::cm::context::{Context, Deferred};
-use crate::cm::env::Env;
-use crate::cm::listen::{Admission, ListenerAction};
+use crate::connection::Connection;
+use crate::connection::context::Context;
+use crate::connection::schedule::BURST_LEN;
+use crate::connection::segment_frame::{PortFrame, SegmentFrame};
+use crate::connection::setup::listen::{Admission, ListenerAction};
 use crate::ddp::memory::Memory;
 use crate::device::{Device, RxFrame};
 use crate::engine::Engine;
-use crate::engine::segment_frame::SegmentFrame;
-use crate::mpa::deframer::{DeframeError, PartialMemory};
-use crate::mpa::stream_bytes::StreamBytes;
-use crate::tcp::{self, Delivered};
+use crate::engine::flow_groups::{group_by_flow, is_of_several, may_alternate};
+use crate::net::interface::Received;
+use crate::tcp;
 use crate::time::Instant;
-use crate::verbs::receive::UlpduOutcome;
 use crate::verbs::wc::Completions;
-use crate::wire::ethernet;
+use crate::wire::ethernet::{self, ETHERNET_LEN, VLAN_ETHERNET_LEN};
 use crate::wire::tcp::{Flags, Segment, rst_reply};
 
 impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
+    /// Receives a burst of frames from the port, for the next [`Engine::drive`] to process.
+    ///
+    /// A caller that collects work posted by other threads calls this first. Work that a thread
+    /// posts before it lets the peer send is then in the engine when the peer's frames are
+    /// processed. Frames that arrive after this call wait for the next one, even if this burst is
+    /// empty.
+    #[inline]
+    pub fn rx_burst(&mut self) {
+        self.rx_burst_done = true;
+        if self.burst.is_empty() {
+            let count = self.cx.device.receive(&mut self.burst, BURST_LEN);
+            self.cx.verbs.counters.frames_in += count as u64;
+        }
+        if self.has_messages() {
+            self.receive_messages();
+        }
+    }
+
+    /// Processes one burst of frames to completion; false if it is empty.
+    #[inline(always)]
+    pub(super) fn process_rx(&mut self, now: Instant) -> bool {
+        if !self.rx_burst_done {
+            self.rx_burst();
+        }
+        self.rx_burst_done = false;
+        let mut worked = !self.burst.is_empty();
+        if worked {
+            self.process_burst(now);
+        }
+        if self.cx.mesh.is_some() {
+            worked |= self.serve_mesh(now);
+        }
+        worked
+    }
+
+    #[inline(never)]
+    pub(super) fn process_burst(&mut self, now: Instant) {
+        if self.prefetches() && is_of_several(&self.burst) {
+            self.prefetch_burst();
+        }
+        // The first frame is taken from the end.
+        self.burst.reverse();
+        let mut is_grouped = false;
+        while let Some(mut frame) = self.burst.pop() {
+            if !is_grouped && may_alternate(&frame, &self.burst) {
+                is_grouped = true;
+                self.burst.push(frame);
+                group_by_flow(&mut self.burst);
+                let Some(first) = self.burst.pop() else { break };
+                frame = first;
+            }
+            if let Err(frame) = self.on_plain_frame(now, frame) {
+                self.on_other_frame(now, frame);
+            }
+        }
+    }
+
+    /// Processes a frame that is no plain segment, or that the fast path does not take: any TCP
+    /// segment, ARP, NDP, ICMP and the like.
+    #[inline(never)]
+    fn on_other_frame(&mut self, now: Instant, frame: D::Rx) {
+        let mode = self.cx.capabilities.checksum;
+        let link = self.cx.net.link();
+        let is_ours = frame.head().first_chunk() == Some(&link.mac);
+        let l3 = link.parse_header(frame.head()).map(|(_, l3)| l3);
+        let segment = match l3.filter(|_| is_ours) {
+            Some(ETHERNET_LEN) => Segment::parse(&frame, mode).ok(),
+            Some(VLAN_ETHERNET_LEN) => Segment::parse_vlan(&frame, mode).ok(),
+            _ => None,
+        };
+        match segment {
+            Some(segment) => self.on_segment(now, &segment, PortFrame(frame)),
+            None => self.on_non_tcp_frame(now, frame),
+        }
+    }
+
+    /// Processes a frame that is no TCP segment to this port.
+    #[cold]
+    fn on_non_tcp_frame(&mut self, now: Instant, frame: D::Rx) {
+        let Some(frame) = self.forward_frame(frame) else { return };
+        let Context { net, device, verbs, .. } = &mut self.cx;
+        let received = net.on_frame(now, &frame, device, &mut verbs.counters);
+        self.share_advert();
+        match received {
+            Received::Handled => {}
+            Received::Dropped => self.cx.verbs.counters.frames_dropped += 1,
+            Received::Segment(segment, whole) => {
+                // Its fragments may have been forwarded, to be reassembled here. The segment was
+                // not yet.
+                let is_forwarded = self.set_forwarded(false);
+                self.on_segment(now, &segment, whole);
+                self.set_forwarded(is_forwarded);
+            }
+            Received::TcpError(error) => self.on_icmp_error(now, &error),
+        }
+    }
+
+    /// Processes a frame, and the train that begins with it, of which the burst has the rest. Gives
+    /// the frame back if it is no plain segment of a connection that has received lately, or if the
+    /// fast path does not take it.
+    #[inline(always)]
+    pub(super) fn on_plain_frame(&mut self, now: Instant, frame: D::Rx) -> Result<(), D::Rx> {
+        let Some(index) = self.connections.recent(frame.head()) else { return Err(frame) };
+        let Self { connections, cx, burst, .. } = self;
+        let Some(conn) = connections.get_mut(index) else { return Err(frame) };
+        conn.process_plain(cx, now, frame, burst)?;
+        if conn.tcb.has_events() || !cx.deferred.is_empty() {
+            // An event may give it something to send, such as a larger window.
+            conn.make_ready(&mut cx.schedule);
+            self.handle_tcp_events(now, index);
+        } else {
+            conn.schedule_service(cx);
+        }
+        Ok(())
+    }
+
     /// Processes a TCP segment received in `frame`. The connection is looked up here, once.
     #[inline]
     pub(super) fn on_segment<F: SegmentFrame<D>>(
@@ -110,160 +223,5 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
                 }
             }
         }
-    }
-}
-
-impl<E: Env> Connection<E> {
-    /// Passes a segment to TCP, and processes the data delivered.
-    #[inline]
-    fn process_segment<F: SegmentFrame<E::Device>>(
-        &mut self,
-        cx: &mut Context<E>,
-        now: Instant,
-        segment: &Segment,
-        frame: F,
-    ) {
-        match self.tcb.handle_segment(now, segment, frame) {
-            Delivered::Nothing => {}
-            Delivered::InOrder { frame, bytes } => {
-                self.on_stream_bytes(cx, now, &frame, bytes, 0);
-                // If these bytes filled a gap, buffered ones follow.
-                self.deliver_contiguous(cx, now);
-            }
-            Delivered::OutOfOrder { frame, seq, bytes } => self.on_ooo_data(cx, frame, seq, bytes),
-        }
-    }
-
-    /// Processes in-order bytes of the stream. TCP has delivered `following` more bytes after them.
-    /// Returns false if the bytes were declined, and the following ones with them.
-    #[inline]
-    pub(super) fn on_stream_bytes(
-        &mut self,
-        cx: &mut Context<E>,
-        now: Instant,
-        frame: &impl RxFrame,
-        bytes: Range<usize>,
-        following: u32,
-    ) -> bool {
-        match self.phase {
-            Phase::Rdma { .. } => {
-                return self.process_fpdus(cx, now, StreamBytes::of_frame(frame, bytes), following);
-            }
-            Phase::DrainTerminate { .. } => {
-                self.drain_terminate(cx, now, StreamBytes::of_frame(frame, bytes));
-            }
-            _ => self.on_startup_bytes(cx, now, frame, bytes),
-        }
-        true
-    }
-
-    /// Buffers bytes of the startup exchange or of streaming mode, and acts on a complete startup
-    /// frame.
-    #[cold]
-    fn on_startup_bytes(
-        &mut self,
-        cx: &mut Context<E>,
-        now: Instant,
-        frame: &impl RxFrame,
-        bytes: Range<usize>,
-    ) {
-        let buffer = match &mut self.phase {
-            Phase::AwaitRequest { startup_rx } => startup_rx,
-            Phase::AwaitReply(await_reply) => &mut await_reply.startup_rx,
-            Phase::AwaitDecision(decision) => &mut decision.buffered,
-            Phase::Streaming { stream_rx } => stream_rx,
-            Phase::Rdma { .. }
-            | Phase::DrainTerminate { .. }
-            | Phase::Rejected { .. }
-            | Phase::Closed => return,
-        };
-        // TCP's startup window bounds the buffer.
-        let start = buffer.len();
-        buffer.resize(start + bytes.len(), 0);
-        frame.copy_out(bytes.start, &mut buffer[start..]);
-        let len = u32::try_from(bytes.len()).unwrap_or(u32::MAX);
-        self.buffered_len += len;
-        self.tcb.add_unconsumed(len);
-        if let Some(fpdus) = self.process_startup(cx, now) {
-            self.process_buffered_fpdus(cx, now, &fpdus);
-        }
-    }
-
-    /// Processes FPDU bytes that were received before startup was complete.
-    pub(super) fn process_buffered_fpdus(
-        &mut self,
-        cx: &mut Context<E>,
-        now: Instant,
-        fpdus: &[u8],
-    ) {
-        if !fpdus.is_empty() {
-            self.process_fpdus(cx, now, fpdus.into(), 0);
-        }
-    }
-
-    /// Deframes bytes of a stream in full operation and hands each ULPDU to its queue pair. For
-    /// `following` and the result see [`Connection::on_stream_bytes`].
-    // Inlined always: `bytes` then need not pass through memory.
-    #[inline(always)]
-    fn process_fpdus(
-        &mut self,
-        cx: &mut Context<E>,
-        now: Instant,
-        mut bytes: StreamBytes<'_>,
-        following: u32,
-    ) -> bool {
-        let Context { qps, verbs, pools, .. } = cx;
-        let Some(qp) = self.qp.and_then(|qp| qps.get_mut(qp)) else { return true };
-        let Phase::Rdma { deframer } = &mut self.phase else { return true };
-        let crc = self.framing.has_crc();
-        let mut memory = PartialMemory::Bounded;
-        let outcome = loop {
-            let peer = || self.tcb.peer_group();
-            let outcome = match deframer.next(now, &mut bytes, crc, &mut pools.fpdu, memory, peer) {
-                Ok(None) => return true,
-                Ok(Some(ulpdu)) => {
-                    if ulpdu.is_reassembled {
-                        verbs.counters.fpdus_assembled += 1;
-                    }
-                    let is_rtr = !self.tx_allowed && qp.on_first_fpdu(verbs, ulpdu.bytes);
-                    self.tx_allowed = true;
-                    // req: MPA-050
-                    if is_rtr { UlpduOutcome::Continue } else { qp.on_ulpdu(verbs, ulpdu.bytes) }
-                }
-                Err(DeframeError::NoMemory) => {
-                    let rest = u32::try_from(bytes.len()).unwrap_or(u32::MAX) + following;
-                    // What was acknowledged, or comes before FIN, does not come again.
-                    if self.tcb.can_decline(rest) {
-                        self.tcb.decline(rest);
-                        verbs.counters.assembly_exhausted += 1;
-                        cx.deferred.push(Deferred::EvictPartialFpdus);
-                        return false;
-                    }
-                    memory = PartialMemory::Forced;
-                    UlpduOutcome::Continue
-                }
-                Err(DeframeError::Fpdu(error)) => qp.on_fpdu_error(verbs, error, self.tx_allowed),
-            };
-            // req: DDP-028, DDP-162
-            if outcome != UlpduOutcome::Continue {
-                break outcome;
-            }
-        };
-        self.on_stream_ended(cx, now, outcome, bytes);
-        true
-    }
-
-    /// Handles the end of the stream by an FPDU, after which `rest` follows.
-    #[cold]
-    pub(super) fn on_stream_ended(
-        &mut self,
-        cx: &mut Context<E>,
-        now: Instant,
-        outcome: UlpduOutcome,
-        rest: StreamBytes<'_>,
-    ) {
-        let terminate_queued = self.tx_allowed && outcome != UlpduOutcome::EndedSilently;
-        self.end_failed_stream(cx, now, terminate_queued);
-        self.drain_terminate(cx, now, rest);
     }
 }

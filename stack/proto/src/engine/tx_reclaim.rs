@@ -1,9 +1,9 @@
 //! Scan over the connections for frames to reclaim: see [`TxReclaim`].
 //!
-//! [`TxReclaim`]: crate::cm::tx_reclaim::TxReclaim
+//! [`TxReclaim`]: crate::connection::tx_reclaim::TxReclaim
 
-use crate::cm::schedule::ConnId;
-use crate::cm::tx_reclaim::{COPY_OUT_MAX, SCAN_MAX};
+use crate::connection::schedule::ConnId;
+use crate::connection::tx_reclaim::{COPY_OUT_MAX, SCAN_MAX};
 use crate::ddp::memory::Memory;
 use crate::device::Device;
 use crate::engine::Engine;

@@ -11,7 +11,7 @@
 //!   RFC 4443).
 //! - `interface`: all of these together, the IP interface of a port.
 //! - `rate_limit`, `jittered_rate_limit`, `reply_limits`, `siphash_keys`: what they share with
-//!   `cm` and `engine`.
+//!   `connection` and `engine`.
 
 pub mod arp;
 pub mod fragments;

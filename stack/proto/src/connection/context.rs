@@ -1,0 +1,137 @@
+//! State shared by the connections of an engine.
+
+use std::sync::Arc;
+
+use crate::config::EngineConfig;
+use crate::connection::schedule::Schedule;
+use crate::connection::setup::listeners::Listeners;
+use crate::connection::setup::secrets::Secrets;
+use crate::connection::tx_reclaim::TxReclaim;
+use crate::ddp::memory::Memory;
+use crate::device::{Capabilities, Device, TxClass, TxFrame};
+use crate::mpa::fpdu_pool::FpduPool;
+use crate::net::interface::Interface;
+use crate::steering::mesh::MeshPort;
+use crate::steering::owners::ReserveError;
+use crate::tcp::{self, OooPool};
+use crate::verbs::context::Verbs;
+use crate::verbs::queue_pairs::QueuePairs;
+use crate::verbs::wc::Completions;
+use crate::wire::tcp::{Fields, FourTuple};
+
+/// The types that an application chooses for an engine.
+pub(crate) trait Env {
+    /// Port queue.
+    type Device: Device;
+    /// Registered memory.
+    type Memory: Memory;
+    /// Completion queues.
+    type Completions: Completions;
+}
+
+/// Received frame of the device.
+pub(crate) type Rx<E> = <<E as Env>::Device as Device>::Rx;
+/// Sent frame kept for retransmission.
+pub(crate) type Retained<E> = <<E as Env>::Device as Device>::Retained;
+
+/// Everything of an engine except the table of its connections: a connection changes it while it is
+/// borrowed itself, and so reaches no other connection. Its effects on others are
+/// [`Deferred`].
+pub(crate) struct Context<E: Env> {
+    pub(crate) config: EngineConfig,
+    /// TCP settings for IPv4 and for IPv6.
+    pub(crate) tcp_configs: [Arc<tcp::Config>; 2],
+    pub(crate) capabilities: Capabilities,
+    pub(crate) device: E::Device,
+    pub(crate) net: Interface,
+    pub(crate) listeners: Listeners,
+    pub(crate) secrets: Secrets,
+    pub(crate) qps: QueuePairs,
+    pub(crate) verbs: Verbs<E::Memory, E::Completions>,
+    pub(crate) pools: Pools<Rx<E>>,
+    pub(crate) schedule: Schedule,
+    pub(crate) deferred: Vec<Deferred>,
+    /// The other shards of the port, if there are any.
+    pub(crate) mesh: Option<Box<MeshPort<Rx<E>>>>,
+}
+
+impl<E: Env> Context<E> {
+    /// Returns the TCP settings of a connection: the MSS depends on the address family.
+    pub(crate) fn tcp_config(&self, tuple: &FourTuple) -> &Arc<tcp::Config> {
+        &self.tcp_configs[usize::from(tuple.remote.is_ipv6())]
+    }
+
+    /// Returns a count that grows by one with each segment with stream bytes, and with few other
+    /// frames.
+    #[inline]
+    pub(crate) const fn stream_segments_out(&self) -> u64 {
+        self.verbs.counters.frames_out.wrapping_sub(self.schedule.control_frames_out)
+    }
+
+    /// Reserves a four-tuple among the shards of the port.
+    ///
+    /// # Errors
+    /// [`ReserveError`].
+    pub(crate) fn reserve(&self, tuple: &FourTuple) -> Result<(), ReserveError> {
+        self.mesh.as_ref().map_or(Ok(()), |mesh| mesh.owners().reserve(tuple, mesh.id()))
+    }
+
+    /// Releases a four-tuple of this shard.
+    pub(crate) fn release(&self, tuple: &FourTuple) {
+        if let Some(mesh) = &self.mesh {
+            mesh.owners().release(tuple, mesh.id());
+        }
+    }
+
+    /// Sends a segment without payload between the ends of `tuple`, with checksum offload if the
+    /// port has it. False if no frame could be allocated.
+    pub(crate) fn send_stateless(
+        &mut self,
+        remote_mac: [u8; 6],
+        tuple: FourTuple,
+        fields: &Fields,
+    ) -> bool {
+        let has_descriptor = self.device.tx_free_count() > 0;
+        let frame = if has_descriptor { self.device.allocate(TxClass::Control) } else { None };
+        let Some(mut frame) = frame else {
+            self.verbs.counters.frame_shortages += 1;
+            return false;
+        };
+        let template = self.net.header_template(remote_mac, tuple);
+        let mode = self.capabilities.checksum;
+        let len = template.emit(frame.buf_mut(), fields, 0, mode);
+        frame.set_len(len);
+        if mode.is_offloaded() {
+            frame.request_checksum(&template.checksum_request(len, mode));
+        }
+        self.device.transmit(frame);
+        self.verbs.counters.frames_out += 1;
+        true
+    }
+}
+
+/// Effect of one connection on others: deferred until after the call that caused it, and run by the
+/// engine.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Deferred {
+    /// Too many connections await a request: this one is reset.
+    Evict(u32),
+    /// The backlog of this port has a free slot: the next complete request is offered.
+    OfferPendingRequests(u16),
+    /// There was no memory for a partial FPDU: old ones are evicted.
+    EvictPartialFpdus,
+    /// There are too many connections in TIME-WAIT: the oldest is removed.
+    RecycleTimeWait,
+}
+
+/// Memory that the connections share.
+pub(crate) struct Pools<R> {
+    /// Partial FPDUs.
+    pub(crate) fpdu: FpduPool,
+    /// Out-of-order segments.
+    pub(crate) ooo: OooPool<R>,
+    /// Retained frames of sent segments: the share of each connection, and reclaim.
+    pub(crate) tx_reclaim: TxReclaim,
+    /// Bytes by which receive windows have grown beyond their initial size.
+    pub(crate) window_growth: u64,
+}

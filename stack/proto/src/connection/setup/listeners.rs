@@ -1,0 +1,326 @@
+//! Listeners, and the limits of passive connections in setup.
+//!
+//! There is one limit for each stage of a passive open.
+//!
+//! | stage                          | limit                             | beyond it             |
+//! |--------------------------------|-----------------------------------|-----------------------|
+//! | SYN                            | `cookies_per_second`              | dropped               |
+//! | half open                      | `half_open_max`, and per listener | SYN cookies           |
+//! | ended while half open          | 128 in 100 ms                     | SYN cookies           |
+//! | request incomplete             | `awaiting_request_max`            | one of them is reset  |
+//! | request complete, not decided  | `backlog` of the listener         | see below             |
+//!
+//! While the backlog is full, SYNs are dropped, and so are the ACKs that would complete a
+//! handshake: the peer retransmits. A request that completes meanwhile waits for a free slot. Only
+//! a complete request takes a slot in the backlog, which the application has to free: a peer that
+//! is silent after the handshake, stops within its request or sends it byte by byte does not block
+//! others, and has `startup_timeout_ns` in total. See [`awaiting_request`] for the choice of
+//! the one reset.
+//!
+//! [`awaiting_request`]: crate::connection::setup::awaiting_request
+
+use std::collections::{BTreeSet, HashMap};
+use std::sync::Arc;
+
+use arrayvec::ArrayVec;
+
+use crate::config::EngineConfig;
+use crate::connection::setup::awaiting_request::AwaitingRequest;
+use crate::connection::setup::cookie::{self, SynCookies};
+use crate::net::jittered_rate_limit::JitteredRateLimit;
+use crate::net::siphash_keys::SipBuildHasher;
+use crate::steering::backlog::{Backlogs, ListenerCounts};
+use crate::steering::owners::ShardId;
+use crate::tcp::AckRateLimit;
+use crate::time::{Instant, MILLISECOND};
+use crate::verbs::cm::CmError;
+use crate::wire::seq::Seq;
+use crate::wire::tcp::FourTuple;
+
+/// Ports whose backlogs are looked at in a pass, at most.
+pub(crate) const WAITING_PORTS_MAX: usize = 16;
+/// Half-open connections that may end in this time without a handshake: by a RST, a timeout, or in
+/// favor of another. Beyond that number SYNs are answered with SYN cookies, which are limited.
+const FAILED_MAX: u32 = 128;
+const FAILED_PERIOD_NS: u64 = 100 * MILLISECOND;
+
+/// Listening port.
+#[derive(Clone, Debug)]
+pub(super) struct Listener {
+    backlog: usize,
+    /// Its connections in setup, over all shards.
+    counts: Arc<ListenerCounts>,
+    /// This one.
+    shard: ShardId,
+    /// Connections start without startup frames.
+    pub(super) unframed: bool,
+}
+
+impl Listener {
+    /// True if the application has as many requests to decide on as the backlog allows.
+    pub(super) fn is_full(&self) -> bool {
+        self.counts.pending.get() >= self.backlog
+    }
+
+    /// Takes a slot of the backlog. False if there is none.
+    pub(super) fn take_slot(&self) -> bool {
+        self.counts.pending.try_increment(self.shard, self.backlog)
+    }
+
+    /// Takes a slot of the backlog, although there may be none.
+    pub(super) fn force_slot(&self) {
+        self.counts.pending.increment(self.shard);
+    }
+
+    /// Frees a slot of the backlog.
+    pub(super) fn free_slot(&self) {
+        self.counts.pending.decrement(self.shard);
+    }
+
+    /// True if an ACK of no connection may carry a valid SYN cookie.
+    pub(super) fn expects_cookies(&self, now: Instant) -> bool {
+        self.counts.expects_cookies(now)
+    }
+
+    /// Records that a SYN cookie was sent.
+    pub(super) fn on_cookie_sent(&self, now: Instant) {
+        self.counts.expect_cookies_until(now + cookie::LIFETIME_NS);
+    }
+}
+
+/// All listeners, and what limits the passive connections in setup.
+pub(crate) struct Listeners {
+    by_port: HashMap<u16, Listener, SipBuildHasher>,
+    shard: ShardId,
+    backlogs: Arc<Backlogs>,
+    /// Passive connections of this engine whose handshake is not complete.
+    half_open: usize,
+    /// Period of the last SYN, and how many of them have ended, less those that the periods before
+    /// it have allowed.
+    failed_period: u64,
+    failed: u32,
+    /// Passive connections that the application has not decided on, in any of the stages, by port.
+    in_setup: BTreeSet<(u16, u32)>,
+    /// Passive connections whose MPA Request Frame is incomplete or waits for the backlog.
+    pub(crate) awaiting_request: AwaitingRequest,
+    /// Port from which the next pass looks for requests that wait for a backlog.
+    waiting_from: u16,
+    /// The last pass offered as many requests as it may, for slots that other shards freed.
+    pub(crate) has_more_to_offer: bool,
+    pub(super) cookies: SynCookies,
+    pub(super) cookie_limit: JitteredRateLimit,
+    pub(super) recycled: Option<Recycled>,
+}
+
+/// Connection just removed in favor of a new one between the same ends.
+pub(super) struct Recycled {
+    pub(super) tuple: FourTuple,
+    /// Lower bound of the new ISS.
+    pub(super) iss_min: Seq,
+    /// Limit on replies of a half-open connection, which the new one takes over.
+    pub(super) limit: Option<AckRateLimit>,
+}
+
+impl Listeners {
+    /// Without listeners. `shard`: that of this engine among those that share `backlogs`.
+    pub(crate) fn new(
+        seed: u64,
+        cookie_limit: JitteredRateLimit,
+        shard: ShardId,
+        backlogs: Arc<Backlogs>,
+    ) -> Self {
+        let hash = SipBuildHasher::new(seed);
+        Self {
+            shard,
+            backlogs,
+            by_port: HashMap::with_hasher(hash),
+            half_open: 0,
+            failed_period: 0,
+            failed: 0,
+            in_setup: BTreeSet::new(),
+            awaiting_request: AwaitingRequest::new(hash),
+            waiting_from: 0,
+            has_more_to_offer: false,
+            cookies: SynCookies::new(seed),
+            cookie_limit,
+            recycled: None,
+        }
+    }
+
+    /// Adds a listener: at most `backlog` requests wait for a decision at a time.
+    ///
+    /// # Errors
+    /// [`CmError::PortInUse`].
+    pub(crate) fn add(&mut self, port: u16, backlog: usize, unframed: bool) -> Result<(), CmError> {
+        if self.contains(port) {
+            return Err(CmError::PortInUse(port));
+        }
+        let (counts, shard) = (self.backlogs.listener(port), self.shard);
+        let listener = Listener { backlog, counts, shard, unframed };
+        self.by_port.insert(port, listener);
+        Ok(())
+    }
+
+    /// Closes the backlog of a listener that is about to be removed. Its connections still leave
+    /// the counts, which other shards share.
+    pub(crate) fn close(&mut self, port: u16) {
+        if let Some(listener) = self.by_port.get_mut(&port) {
+            listener.backlog = 0;
+        }
+    }
+
+    /// Removes a listener.
+    pub(crate) fn remove(&mut self, port: u16) {
+        self.by_port.remove(&port);
+    }
+
+    /// True if `port` has a listener.
+    pub(crate) fn contains(&self, port: u16) -> bool {
+        self.by_port.contains_key(&port)
+    }
+
+    pub(super) fn get(&self, port: u16) -> Option<&Listener> {
+        self.by_port.get(&port)
+    }
+
+    /// Returns the number of passive connections of this engine whose handshake is not complete.
+    pub(crate) const fn half_open(&self) -> usize {
+        self.half_open
+    }
+
+    /// Accounts for a half-open connection of the listener on `port`. Logarithmic in the number of
+    /// connections in setup, as is its end.
+    pub(super) fn add_half_open(&mut self, port: Option<u16>, index: u32) {
+        self.half_open += 1;
+        self.backlogs.half_open.increment(self.shard);
+        let Some(port) = port else { return };
+        self.in_setup.insert((port, index));
+        if let Some(listener) = self.get(port) {
+            listener.counts.half_open.increment(self.shard);
+        }
+    }
+
+    /// Accounts for the end of a connection's setup: it was decided on, or ends.
+    pub(super) fn end_setup(&mut self, port: u16, index: u32) {
+        self.in_setup.remove(&(port, index));
+    }
+
+    /// Returns the connections to `port` that the application has not decided on.
+    pub(crate) fn in_setup(&self, port: u16) -> Vec<u32> {
+        self.in_setup.range((port, 0)..=(port, u32::MAX)).map(|&(_, index)| index).collect()
+    }
+
+    /// Accounts for the end of one, or of its handshake.
+    pub(super) fn remove_half_open(&mut self, port: u16) {
+        self.half_open = self.half_open.saturating_sub(1);
+        self.backlogs.half_open.decrement(self.shard);
+        if let Some(listener) = self.get(port) {
+            listener.counts.half_open.decrement(self.shard);
+        }
+    }
+
+    /// Notes that a half-open connection ended before its handshake was complete.
+    pub(super) fn on_half_open_failed(&mut self, port: u16) {
+        self.remove_half_open(port);
+        self.failed = self.failed.saturating_add(1);
+    }
+
+    /// True if half-open connections fail too fast for their SYN-ACKs not to be limited. A RST
+    /// frees the place of a half-open connection: whoever sends one after each SYN, both from a
+    /// forged source, would otherwise have as many SYN-ACKs sent as it likes.
+    pub(super) fn is_failing_fast(&mut self, now: Instant) -> bool {
+        let period = now.as_nanos() / FAILED_PERIOD_NS;
+        let periods = period.saturating_sub(std::mem::replace(&mut self.failed_period, period));
+        if periods > 0 {
+            // Those that end between SYNs count too; but the limit does not outlast many for long.
+            let allowed = u32::try_from(periods).unwrap_or(u32::MAX).saturating_mul(FAILED_MAX);
+            self.failed = self.failed.min(2 * FAILED_MAX).saturating_sub(allowed);
+        }
+        self.failed >= FAILED_MAX
+    }
+
+    /// True if one more connection to this listener may be half open.
+    pub(super) fn may_be_half_open(&self, listener: &Listener, config: &EngineConfig) -> bool {
+        listener.counts.half_open.get() < config.half_open_per_listener_max
+            && self.backlogs.half_open.get() < config.half_open_max
+    }
+
+    /// True if requests are complete and wait for a backlog: another shard may free a slot in it.
+    #[inline]
+    pub(crate) fn has_waiting_requests(&self) -> bool {
+        self.awaiting_request.incomplete_count() < self.awaiting_request.len()
+    }
+
+    /// Returns ports with such requests, in turn: those whose turn it is in this pass.
+    pub(crate) fn waiting_ports(&mut self) -> ArrayVec<u16, WAITING_PORTS_MAX> {
+        let mut ports = ArrayVec::new();
+        while !ports.is_full() {
+            let next = self.awaiting_request.next_port(self.waiting_from);
+            let Some(port) = next.or_else(|| self.awaiting_request.next_port(0)) else { break };
+            if ports.contains(&port) {
+                break;
+            }
+            ports.push(port);
+            self.waiting_from = port.wrapping_add(1);
+        }
+        ports
+    }
+
+    /// Returns the connection to `port` whose complete request is to be offered next, if the
+    /// backlog has a free slot.
+    pub(crate) fn next_pending(&self, port: u16) -> Option<u32> {
+        let has_free_slot = self.get(port).is_some_and(|listener| !listener.is_full());
+        if has_free_slot { self.awaiting_request.next_complete(port) } else { None }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use core::net::{IpAddr, Ipv4Addr};
+
+    use super::*;
+    use crate::net::reply_limits::ReplyLimits;
+
+    #[test]
+    fn ports_with_waiting_requests_are_looked_at_in_turn() {
+        const PORTS: u16 = 40;
+        let limit = ReplyLimits::new(1, 1000).cookies;
+        let mut listeners = Listeners::new(1, limit, ShardId(0), Arc::new(Backlogs::new(1)));
+        assert!(listeners.waiting_ports().is_empty());
+        let peer: IpAddr = Ipv4Addr::new(198, 18, 0, 9).into();
+        for port in (0..PORTS).rev() {
+            let order = listeners.awaiting_request.insert(peer, port.into());
+            listeners.awaiting_request.mark_complete(order, peer, port, port.into());
+        }
+        let mut seen: Vec<u16> = (0..5).flat_map(|_| listeners.waiting_ports()).collect();
+        assert_eq!(seen.len(), 5 * WAITING_PORTS_MAX);
+        seen.truncate(2 * usize::from(PORTS));
+        assert!(seen.iter().copied().eq((0..PORTS).chain(0..PORTS)));
+    }
+
+    /// Half-open connections end while no SYN arrives, as when a burst of RSTs follows one of SYNs.
+    #[test]
+    fn half_open_connections_that_end_between_syns_count_against_the_next() {
+        let limit = ReplyLimits::new(1, 1000).cookies;
+        let mut listeners = Listeners::new(1, limit, ShardId(0), Arc::new(Backlogs::new(1)));
+        let at = |period: u64| Instant::from_nanos(period * FAILED_PERIOD_NS + 1);
+        let fail = |listeners: &mut Listeners, count: u32| {
+            (0..count).for_each(|_| listeners.on_half_open_failed(1));
+        };
+        assert!(!listeners.is_failing_fast(at(10)));
+        fail(&mut listeners, FAILED_MAX - 1);
+        assert!(!listeners.is_failing_fast(at(10)));
+        fail(&mut listeners, 1);
+        assert!(listeners.is_failing_fast(at(10)), "no more than the limit");
+        assert!(!listeners.is_failing_fast(at(11)));
+        // In the tenth of a second in which the next SYN arrives.
+        fail(&mut listeners, 2 * FAILED_MAX);
+        assert!(listeners.is_failing_fast(at(12)));
+        // However many they were, that is soon over.
+        fail(&mut listeners, 1_000_000);
+        assert!(listeners.is_failing_fast(at(13)));
+        assert!(!listeners.is_failing_fast(at(15)));
+        fail(&mut listeners, 1);
+        assert!(!listeners.is_failing_fast(at(1000)));
+    }
+}

@@ -1,0 +1,119 @@
+//! Source ports of active opens.
+//!
+//! On a port with several queues the source port decides which of them gets the replies. If the
+//! shards know how, the right one is taken at once. Otherwise the SYN-ACK shows it. While it
+//! arrives at other shards, which forward it, the attempt is given up and repeated from the next
+//! port:
+//!
+//! | State, event | Action | Next |
+//! |---|---|---|
+//! | SYN-SENT, SYN-ACK at this shard | | ESTABLISHED |
+//! | SYN-SENT, SYN-ACK at another, ports left | RST, SYN from the next four-tuple | SYN-SENT |
+//! | SYN-SENT, SYN-ACK at another, none left | | ESTABLISHED, on the mesh |
+//! | SYN-SENT, RST, SYN, ICMP error, timeout | as from any port | |
+//!
+//! Nothing but SYN and RST is sent from a port that is given up: no MPA Request Frame, so that the
+//! peer's application does not see it. The attempts have one deadline together, and one queue pair.
+//! The next four-tuple is reserved before this one is released: without one the connection stays. A
+//! SYN-ACK that is repeated, because RST was lost, is of no connection, and answered with another.
+
+use core::net::{IpAddr, SocketAddr};
+
+use crate::connection::context::{Context, Env, Retained, Rx};
+use crate::connection::{Connection, Phase};
+use crate::steering::mesh::{PortSteering, source_ports_max};
+use crate::steering::owners::ReserveError;
+use crate::steering::toeplitz::PortSolver;
+use crate::tcp::{State, Tcb};
+use crate::time::Instant;
+use crate::verbs::cm::CmError;
+use crate::wire::tcp::{Flags, FourTuple, Segment};
+
+impl<E: Env> Context<E> {
+    /// Opens a TCP connection from a free port of `source`, preferably one whose replies the port
+    /// delivers to this shard. `is_taken`: true for four-tuples of other connections of this
+    /// engine. The four-tuple is reserved among the shards.
+    ///
+    /// # Errors
+    /// `NoResources` if no port is free; `TooManyConnections` over all shards.
+    pub(crate) fn open_from_free_port(
+        &mut self,
+        now: Instant,
+        source: IpAddr,
+        remote: SocketAddr,
+        is_taken: impl Fn(&FourTuple) -> bool,
+    ) -> Result<Tcb<Rx<E>, Retained<E>>, CmError> {
+        let Self { listeners, mesh, secrets, config, .. } = self;
+        let solver = mesh.as_ref().and_then(|mesh| match mesh.steering() {
+            PortSteering::Predicted(table) => {
+                Some((mesh.id().0, PortSolver::new(table, source, remote)))
+            }
+            PortSteering::Mirrored | PortSteering::Unknown => None,
+        });
+        let mut select_port = |solver: Option<&(u16, PortSolver<'_>)>| {
+            let try_take = |local: SocketAddr| {
+                let tuple = FourTuple { local, remote };
+                let is_ours = |(queue, solver): &(u16, PortSolver<'_>)| {
+                    solver.queue_of_port(local.port()) == *queue
+                };
+                if !solver.is_none_or(is_ours)
+                    || is_taken(&tuple)
+                    || listeners.contains(local.port())
+                {
+                    return Ok(false);
+                }
+                match mesh.as_ref().map_or(Ok(()), |mesh| mesh.owners().reserve(&tuple, mesh.id()))
+                {
+                    Ok(()) => Ok(true),
+                    Err(ReserveError::Owned(_)) => Ok(false),
+                    Err(ReserveError::Full) => Err(CmError::TooManyConnections),
+                }
+            };
+            secrets.select_ephemeral_port(&config.source_ports, source, remote, try_take)
+        };
+        let local = match select_port(solver.as_ref()) {
+            // No free port leads to the queue of this shard: the others forward what they receive.
+            Err(CmError::NoResources) if solver.is_some() => select_port(None)?,
+            selected => selected?,
+        };
+        let tuple = FourTuple { local, remote };
+        let template = self.net.header_template([0; 6], tuple);
+        let iss_ts = self.secrets.iss_and_ts_offset(now, &tuple);
+        Ok(Tcb::connect(now, self.tcp_config(&tuple), template, iss_ts))
+    }
+}
+
+impl<E: Env> Connection<E> {
+    /// True if `segment` acknowledges the SYN of an active open, but the port has delivered it to
+    /// another shard, and another source port is to be tried.
+    pub(super) fn wants_other_port(&self, cx: &Context<E>, segment: &Segment) -> bool {
+        let Some(mesh) = &cx.mesh else { return false };
+        let Phase::AwaitReply(await_reply) = &self.phase else { return false };
+        mesh.forwarding.is_forwarded
+            && matches!(mesh.steering(), PortSteering::Unknown)
+            && usize::from(await_reply.source_ports) < source_ports_max(mesh.shard_count())
+            && self.tcb.state() == State::SynSent
+            && segment.flags.has(Flags::SYN)
+            && segment.flags.has(Flags::ACK)
+            && !segment.flags.has(Flags::RST)
+            && segment.ack == self.tcb.snd_una() + 1
+    }
+
+    /// Has the active open stay with its source port, wherever the replies arrive.
+    pub(crate) fn keep_port(&mut self) {
+        if let Phase::AwaitReply(await_reply) = &mut self.phase {
+            await_reply.source_ports = u16::MAX;
+        }
+    }
+
+    /// Makes this connection, which was removed from the table, one that opens from another port.
+    pub(crate) fn reopened(self, tcb: Tcb<Rx<E>, Retained<E>>) -> Self {
+        let Self { mut phase, startup_tx, deadline, half_close, .. } = self;
+        if let Phase::AwaitReply(await_reply) = &mut phase {
+            await_reply.source_ports += 1;
+        }
+        let mut conn = Self::new(tcb, phase, deadline);
+        (conn.startup_tx, conn.half_close) = (startup_tx, half_close);
+        conn
+    }
+}

@@ -1,0 +1,346 @@
+//! What a connection transmits in its turn: retransmissions before new FPDUs. FPDUs are built only
+//! when the window admits them.
+
+use crate::connection::Connection;
+use crate::connection::context::{Context, Env};
+use crate::connection::tx_reclaim::{LOW_WATER_FRAMES, exceeds_share};
+use crate::device::{Device, Retained, RxFrame, TxClass, TxFrame};
+use crate::net::neighbor::Lookup;
+use crate::net::next_hop::Traffic;
+use crate::tcp::{Tcb, Transmit, TxDemand};
+use crate::time::Instant;
+use crate::verbs::queue_pair::Qp;
+
+/// Segments that a connection sends per pass, at most.
+pub(crate) const TX_QUANTUM_SEGMENTS: usize = 16;
+
+/// Result of [`Connection::send_new_data`].
+#[derive(Clone, Copy)]
+enum NewDataResult {
+    /// No record was built.
+    Nothing,
+    /// A record was built, and sent unless TCP keeps it for later. `next_demand` is the demand
+    /// after it, if it is known.
+    Sent { next_demand: Option<TxDemand> },
+}
+
+/// Result of a connection's transmit quantum.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum TxResult {
+    /// Nothing more to send now.
+    Done { sent: bool },
+    /// The quantum was used up, or no frame for a retransmission or an ACK could be allocated:
+    /// `starved` if no segment with stream bytes was sent for lack of it.
+    Again { sent: bool, starved: bool },
+    /// There is new data to send, and no frame for it.
+    AwaitFrame { sent: bool },
+}
+
+impl TxResult {
+    /// True if a frame was sent.
+    pub(crate) const fn has_sent(self) -> bool {
+        let (Self::Done { sent } | Self::Again { sent, .. } | Self::AwaitFrame { sent }) = self;
+        sent
+    }
+
+    /// The result if a segment was sent before.
+    const fn after_sending(self) -> Self {
+        match self {
+            Self::Done { .. } => Self::Done { sent: true },
+            Self::Again { .. } => Self::Again { sent: true, starved: false },
+            Self::AwaitFrame { .. } => Self::AwaitFrame { sent: true },
+        }
+    }
+}
+
+impl<E: Env> Connection<E> {
+    /// Sends at most [`TX_QUANTUM_SEGMENTS`] segments. `has_turn`: no other connection is to get a
+    /// frame for new data before.
+    #[inline(always)]
+    pub(crate) fn transmit(
+        &mut self,
+        cx: &mut Context<E>,
+        now: Instant,
+        has_turn: bool,
+    ) -> TxResult {
+        let mut demand = self.tx_demand(self.qp_of(cx));
+        if demand == TxDemand::Nothing && self.closing.is_none() {
+            if self.tcb.has_nothing_to_send() {
+                return TxResult::Done { sent: false };
+            }
+            if self.tcb.is_plain_ack_due() && self.send_plain_ack(cx, now) {
+                return TxResult::Done { sent: true };
+            }
+        }
+        if let TxDemand::Record(len) = demand
+            && len as usize <= self.tcb.emss()
+        {
+            if let Some(next_demand) = self.send_single(cx, now, len) {
+                if next_demand == TxDemand::Nothing && self.is_quiet() {
+                    return TxResult::Done { sent: true };
+                }
+                let rest = TX_QUANTUM_SEGMENTS - 1;
+                let first = (next_demand, has_turn);
+                return self.transmit_quantum(cx, now, first, rest).after_sending();
+            }
+            // The attempt may have ended the stream.
+            demand = self.tx_demand(self.qp_of(cx));
+        }
+        self.transmit_quantum(cx, now, (demand, has_turn), TX_QUANTUM_SEGMENTS)
+    }
+
+    /// Updates the next hop from the neighbor cache, before frames are sent.
+    #[cold]
+    pub(crate) fn refresh_next_hop(&mut self, cx: &mut Context<E>, now: Instant) {
+        let traffic = Traffic {
+            remote: self.tcb.tuple().remote.ip(),
+            remote_mac: self.tcb.remote_mac(),
+            is_established: self.tcp_established,
+            // Advances with every byte acknowledged or received in order.
+            progress: self.tcb.snd_una().0.wrapping_add(self.tcb.rcv_nxt().0),
+            all_acked: self.tcb.all_acked(),
+        };
+        match cx.net.refresh_next_hop(now, &mut self.next_hop, &traffic) {
+            Lookup::Found(mac) => self.tcb.set_remote_mac(mac),
+            Lookup::Unreachable => {
+                cx.verbs.counters.neighbors_unreachable += 1;
+                cx.schedule.unresolved.push_back(self.id);
+            }
+            Lookup::Pending => {}
+        }
+    }
+
+    /// Sends one segment that begins with a record of `len` bytes, which it takes whole, and
+    /// returns what is to be sent after it. `None`, with nothing sent: the fast path does not admit
+    /// it, frames are scarce, nothing could be built, or the connection closes.
+    #[inline(never)]
+    fn send_single(&mut self, cx: &mut Context<E>, now: Instant, len: u32) -> Option<TxDemand> {
+        if self.closing.is_some()
+            || cx.device.data_avail_count() < LOW_WATER_FRAMES + TX_QUANTUM_SEGMENTS
+            || cx.device.tx_free_count() == 0
+        {
+            return None;
+        }
+        let capacity = self.tcb.plain_capacity(now, len)?;
+        let offload = ChecksumOffload::of(cx);
+        let frame = cx.device.allocate(TxClass::Data)?;
+        match self.send_new_data(cx, now, frame, capacity, offload) {
+            NewDataResult::Sent { next_demand: Some(demand) } => Some(demand),
+            NewDataResult::Sent { next_demand: None } => Some(self.tx_demand(self.qp_of(cx))),
+            NewDataResult::Nothing => None,
+        }
+    }
+
+    /// Sends an ACK that has nothing else to report; false if no frame is free.
+    #[inline(never)]
+    fn send_plain_ack(&mut self, cx: &mut Context<E>, now: Instant) -> bool {
+        let offload = ChecksumOffload::of(cx);
+        let Context { verbs, device, schedule, .. } = cx;
+        if device.tx_free_count() == 0 {
+            return false;
+        }
+        let Some(mut frame) = device.allocate(TxClass::Control) else { return false };
+        let len = self.tcb.write_plain_ack(now, frame.buf_mut());
+        frame.set_len(len);
+        offload.request(&self.tcb, &mut frame, len);
+        device.transmit(frame);
+        verbs.counters.frames_out += 1;
+        schedule.control_frames_out += 1;
+        true
+    }
+
+    /// Sends at most `quantum` segments; `demand` is that of the connection, `has_turn` as in
+    /// [`Connection::transmit`].
+    #[inline(never)]
+    fn transmit_quantum(
+        &mut self,
+        cx: &mut Context<E>,
+        now: Instant,
+        (demand, has_turn): (TxDemand, bool),
+        mut quantum: usize,
+    ) -> TxResult {
+        let (mut sent, mut starved) = (false, true);
+        // With the data pool empty no ACK can be piggybacked on data, and the peer's progress may
+        // depend on it: a pure ACK is sent.
+        let mut drained = false;
+        // Demand computed after the record just built, reused by the next iteration.
+        let mut next_demand = Some(demand);
+        let offload = ChecksumOffload::of(cx);
+        // The connection holds its share of frames: it continues when one of them is acknowledged.
+        let mut held_back = false;
+        // Frames may become scarce within one quantum. Checked once, if there are bytes to send.
+        let mut is_scarce = None;
+        while quantum > 0 {
+            let mut demand = next_demand.take().unwrap_or_else(|| self.tx_demand(self.qp_of(cx)));
+            debug_assert!(demand == self.tx_demand(self.qp_of(cx)), "{demand:?}");
+            if self.closing.is_some() && demand == TxDemand::Nothing {
+                self.finish_close(cx);
+            }
+            let device = &cx.device;
+            if demand != TxDemand::Nothing
+                && *is_scarce.get_or_insert_with(|| {
+                    device.data_avail_count() < LOW_WATER_FRAMES + TX_QUANTUM_SEGMENTS
+                })
+            {
+                held_back |= exceeds_share(device.data_avail_count(), self.tcb.records());
+            }
+            if drained || held_back {
+                demand = TxDemand::Nothing;
+            }
+            let (class, capacity) = match self.tcb.next_transmit(now, demand) {
+                Transmit::Idle if drained => return TxResult::AwaitFrame { sent },
+                Transmit::Idle => return TxResult::Done { sent },
+                Transmit::Control => (TxClass::Control, 0),
+                Transmit::Retransmit { .. } => (TxClass::Retransmit, 0),
+                // The windows admit it, but others wait for frames, and come first.
+                Transmit::NewData { .. } if !has_turn && is_scarce == Some(true) => {
+                    drained = true;
+                    continue;
+                }
+                // A minimal FPDU is built whole even if TCP has to cut it; no FPDU packed behind
+                // another is.
+                Transmit::NewData { capacity } => match demand {
+                    TxDemand::Record(len) if len as usize <= capacity => (TxClass::Data, capacity),
+                    _ => {
+                        // Where frames are scarce the share is checked before each segment.
+                        if capacity == self.tcb.emss() && is_scarce == Some(false) {
+                            let count = self.send_train(cx, now, quantum, offload);
+                            if count > 0 {
+                                quantum -= count;
+                                (sent, starved) = (true, false);
+                                continue;
+                            }
+                        }
+                        // req: MPA-102, MPA-109, MPA-121
+                        let capacity = capacity.max(self.framing.capacity_min());
+                        (TxClass::Data, capacity)
+                    }
+                },
+            };
+            quantum -= 1;
+            let Context { verbs, device, pools, schedule, .. } = &mut *cx;
+            let frame = if device.tx_free_count() > 0 { device.allocate(class) } else { None };
+            let Some(mut frame) = frame else {
+                verbs.counters.frame_shortages += 1;
+                if device.tx_free_count() > 0 && class != TxClass::Control {
+                    pools.tx_reclaim.on_alloc_failed(self.tcb.records());
+                }
+                if class == TxClass::Data && device.tx_free_count() > 0 {
+                    drained = true;
+                    continue;
+                }
+                return TxResult::Again { sent, starved };
+            };
+            let len = match class {
+                TxClass::Data => {
+                    match self.send_new_data(cx, now, frame, capacity, offload) {
+                        NewDataResult::Nothing => {}
+                        NewDataResult::Sent { next_demand: next } => {
+                            (sent, starved, next_demand) = (true, false, next);
+                            if is_scarce == Some(true) {
+                                let Context { verbs, pools, .. } = &mut *cx;
+                                pools.tx_reclaim.on_sent(&mut self.tcb, &mut verbs.counters);
+                            }
+                            if next == Some(TxDemand::Nothing) && self.is_quiet() {
+                                return TxResult::Done { sent };
+                            }
+                        }
+                    }
+                    continue;
+                }
+                TxClass::Control => {
+                    schedule.control_frames_out += 1;
+                    self.tcb.write_control(now, frame.buf_mut())
+                }
+                TxClass::Retransmit => self.tcb.write_retransmit(now, frame.buf_mut()),
+            };
+            frame.set_len(len);
+            let header_len = if class == TxClass::Control { len } else { self.tcb.header_len() };
+            offload.request(&self.tcb, &mut frame, header_len);
+            device.transmit(frame);
+            verbs.counters.frames_out += 1;
+            sent = true;
+            starved &= class == TxClass::Control;
+            if demand == TxDemand::Nothing && !drained && self.is_quiet() {
+                return TxResult::Done { sent };
+            }
+        }
+        TxResult::Again { sent, starved: false }
+    }
+
+    /// Sends a new segment of at most `capacity` bytes in `frame`.
+    #[inline(never)]
+    fn send_new_data(
+        &mut self,
+        cx: &mut Context<E>,
+        now: Instant,
+        mut frame: <E::Device as Device>::Tx,
+        capacity: usize,
+        offload: ChecksumOffload,
+    ) -> NewDataResult {
+        let Context { qps, verbs, device, .. } = &mut *cx;
+        let mut qp = self.qp.and_then(|qp| qps.get_mut(qp));
+        let buf = frame.buf_mut();
+        let at = self.tcb.header_len();
+        let packed = self.pack_payload(qp.as_deref_mut(), verbs, &mut buf[at..at + capacity]);
+        if packed.len == 0 {
+            if packed.stream_failed {
+                self.begin_close(cx, now);
+            }
+            return NewDataResult::Nothing;
+        }
+        let next = packed.next.unwrap_or_else(|| self.tx_demand(qp.as_deref()));
+        debug_assert!(next == self.tx_demand(qp.as_deref()), "{next:?}");
+        let push = next == TxDemand::Nothing;
+        let len = self.tcb.write_new_data(now, buf, packed.len, push);
+        frame.set_len(len);
+        offload.request(&self.tcb, &mut frame, at);
+        let retained = frame.retain();
+        // If the window or the segment size does not admit the record, TCP keeps it and sends it
+        // later (`Transmit::Retransmit`).
+        if self.tcb.on_sent(now, retained, packed.len, at) {
+            device.transmit(frame);
+            verbs.counters.frames_out += 1;
+        }
+        if packed.stream_failed {
+            self.begin_close(cx, now);
+            return NewDataResult::Sent { next_demand: None };
+        }
+        // With markers the length depends on the position in the stream.
+        let is_known = next == TxDemand::Nothing || !self.framing.has_markers();
+        NewDataResult::Sent { next_demand: is_known.then_some(next) }
+    }
+
+    /// True if nothing is to be sent as long as there is no new data.
+    #[inline]
+    fn is_quiet(&self) -> bool {
+        self.tcb.has_nothing_to_send() && self.closing.is_none()
+    }
+
+    fn qp_of<'a>(&self, cx: &'a Context<E>) -> Option<&'a Qp> {
+        self.qp.and_then(|qp| cx.qps.get(qp))
+    }
+}
+
+/// Checksum offload to the port, if on.
+#[derive(Clone, Copy)]
+pub(super) struct ChecksumOffload {
+    is_on: bool,
+}
+
+impl ChecksumOffload {
+    fn of<E: Env>(cx: &Context<E>) -> Self {
+        Self { is_on: cx.capabilities.checksum.is_offloaded() }
+    }
+
+    pub(super) fn request<R: RxFrame, T: Retained>(
+        self,
+        tcb: &Tcb<R, T>,
+        frame: &mut impl TxFrame,
+        header_len: usize,
+    ) {
+        if self.is_on {
+            frame.request_checksum(&tcb.checksum_request(header_len));
+        }
+    }
+}

@@ -1,0 +1,278 @@
+//! Calls of the application: listeners and connections.
+
+use core::net::SocketAddr;
+
+use crate::connection::Phase;
+use crate::connection::schedule::ConnId;
+use crate::ddp::memory::Memory;
+use crate::device::Device;
+use crate::engine::{At, Engine};
+use crate::time::{Instant, NEVER};
+use crate::verbs::cm::{Abort, CmError, ConnParam, ReadDepths, RequestId};
+use crate::verbs::wc::{Completions, QpId};
+
+impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
+    /// Listens on `port`; at most `backlog` requests wait for a decision at a time.
+    ///
+    /// # Errors
+    /// [`CmError::PortInUse`].
+    pub fn listen(&mut self, port: u16, backlog: usize) -> Result<(), CmError> {
+        self.cx.listeners.add(port, backlog, false)
+    }
+
+    /// As [`Engine::listen`], for connections without startup frames: each is offered as soon as
+    /// TCP is established ([`Start::Immediate`], [`Start::Streaming`]).
+    ///
+    /// # Errors
+    /// [`CmError::PortInUse`].
+    ///
+    /// [`Start::Immediate`]: crate::verbs::cm::Start::Immediate
+    /// [`Start::Streaming`]: crate::verbs::cm::Start::Streaming
+    // req: MPA-141
+    pub fn listen_unframed(&mut self, port: u16, backlog: usize) -> Result<(), CmError> {
+        self.cx.listeners.add(port, backlog, true)
+    }
+
+    /// Stops listening on `port`. Connections not decided on are reset; no others are visited.
+    pub fn unlisten(&mut self, port: u16) {
+        // No other request is offered when one of these leaves the backlog.
+        self.cx.listeners.close(port);
+        for index in self.cx.listeners.in_setup(port) {
+            if let Some((conn, cx)) = self.at(index) {
+                conn.abort(cx);
+            }
+        }
+        self.cx.listeners.remove(port);
+    }
+
+    /// Connects a queue pair; [`Event::Established`] or [`Event::ConnectFailed`] follows.
+    ///
+    /// # Errors
+    /// [`CmError`]; nothing was started.
+    ///
+    /// [`Event::Established`]: crate::verbs::cm::Event::Established
+    /// [`Event::ConnectFailed`]: crate::verbs::cm::Event::ConnectFailed
+    pub fn connect(
+        &mut self,
+        now: Instant,
+        qp: QpId,
+        remote: SocketAddr,
+        param: &ConnParam,
+    ) -> Result<(), CmError> {
+        let qp = self.cx.idle_qp(qp)?;
+        let open = |engine: &mut Self| {
+            let Self { connections, cx, .. } = engine;
+            let is_taken = |tuple: &_| connections.find_by_hash(tuple).is_some();
+            cx.open_active(now, remote, param, is_taken)
+        };
+        let conn = match open(self) {
+            Err(CmError::TooManyConnections) if self.recycle_any_time_wait() => open(self)?,
+            opened => opened?,
+        };
+        let index = self.insert_connection(conn).ok_or(CmError::TooManyConnections)?;
+        if let Some((conn, cx)) = self.at(index) {
+            conn.start_open(cx, qp);
+        }
+        Ok(())
+    }
+
+    /// Accepts a connection request on a queue pair; [`Event::Established`] follows.
+    ///
+    /// # Errors
+    /// [`CmError`]; the request can still be accepted or rejected.
+    ///
+    /// [`Event::Established`]: crate::verbs::cm::Event::Established
+    pub fn accept(
+        &mut self,
+        now: Instant,
+        request: RequestId,
+        qp: QpId,
+        param: &ConnParam,
+    ) -> Result<(), CmError> {
+        let qp = self.cx.idle_qp(qp)?;
+        let (conn, cx) = self.requested(request)?;
+        let accepted = conn.accept(cx, qp, param)?;
+        // The next request is offered first.
+        self.run_deferred(now);
+        let (conn, cx) = self.requested(request)?;
+        if let Some(fpdus) = conn.start_accepted(cx, accepted) {
+            conn.process_buffered_fpdus(cx, now, &fpdus);
+        }
+        self.run_deferred(now);
+        Ok(())
+    }
+
+    /// Rejects a connection request. The initiator receives `private_data`, and with revision 2 the
+    /// local read depths: 0 if they are not the reason.
+    ///
+    /// # Errors
+    /// [`CmError::Gone`], [`CmError::PrivateDataTooLong`].
+    pub fn reject(
+        &mut self,
+        now: Instant,
+        request: RequestId,
+        reads: ReadDepths,
+        private_data: &[u8],
+    ) -> Result<(), CmError> {
+        let (conn, cx) = self.requested(request)?;
+        conn.reject(cx, now, reads, private_data)?;
+        self.run_deferred(now);
+        Ok(())
+    }
+
+    /// Closes a queue pair's connection gracefully. No more requests are accepted; those posted
+    /// complete, the peer's RDMA Reads are answered, then FIN is sent. Data from the peer is
+    /// received until it closes, too: [`Event::Disconnected`] with [`EndReason::Local`] reports
+    /// that both ends have. If nothing was acknowledged or received for the linger time the
+    /// connection is reset. The reason is then `Local` too if everything sent was acknowledged,
+    /// else `TimedOut`.
+    ///
+    /// A connection still being set up is aborted.
+    ///
+    /// # Errors
+    /// [`CmError::Gone`] if there is no such queue pair or it has no connection.
+    ///
+    /// [`Event::Disconnected`]: crate::verbs::cm::Event::Disconnected
+    /// [`EndReason::Local`]: crate::verbs::cm::EndReason::Local
+    // req: DDP-126, RDMAP-239
+    pub fn close(&mut self, now: Instant, qp: QpId) -> Result<(), CmError> {
+        if !self.qp_state(qp).is_connected() {
+            return self.disconnect(now, qp);
+        }
+        let deadline = now + self.cx.config.linger_ns;
+        let (conn, cx) = self.connection_of(qp)?;
+        conn.close_gracefully(cx, now, deadline);
+        Ok(())
+    }
+
+    /// Closes one direction (half-close): as [`Engine::close`], but data from the peer is received
+    /// without a deadline, until the peer closes or the application ends the connection by another
+    /// call. Meanwhile TCP resets the connection if the peer is silent for too long
+    /// (`tcp::Config::fin_wait_ns`).
+    ///
+    /// # Errors
+    /// [`CmError::Gone`]; [`CmError::WrongState`] if the connection does not carry FPDUs.
+    // req: DDP-133
+    pub fn half_close(&mut self, now: Instant, qp: QpId) -> Result<(), CmError> {
+        let state = self.cx.qps.by_id(qp).ok_or(CmError::Gone)?.state();
+        if !state.is_connected() {
+            return Err(CmError::WrongState);
+        }
+        let (conn, cx) = self.connection_of(qp)?;
+        conn.close_gracefully(cx, now, NEVER);
+        Ok(())
+    }
+
+    /// Ends a queue pair's connection now: data of completed requests is still delivered,
+    /// outstanding requests are flushed, and FIN follows. [`Engine::close`] completes them first.
+    ///
+    /// # Errors
+    /// [`CmError::Gone`] if there is no such queue pair or it has no connection.
+    pub fn disconnect(&mut self, now: Instant, qp: QpId) -> Result<(), CmError> {
+        let (conn, cx) = self.connection_of(qp)?;
+        let index = conn.id.index;
+        conn.disconnect(cx, now);
+        // A connection without a resolved next hop does not transmit, and so is not removed there.
+        self.handle_tcp_events_and_arm(now, index);
+        Ok(())
+    }
+
+    /// Ends a queue pair's connection abortively: queued data is not sent, a Terminate reports the
+    /// cause to the peer, and outstanding requests are flushed (RFC 5040 section 6.2.1). A
+    /// responder that may not send yet resets the connection instead.
+    ///
+    /// # Errors
+    /// [`CmError::Gone`] if there is no such queue pair or it has no connection.
+    pub fn terminate(&mut self, now: Instant, qp: QpId, cause: Abort) -> Result<(), CmError> {
+        if !self.qp_state(qp).is_connected() {
+            // Without a stream there is nothing to terminate.
+            return self.disconnect(now, qp);
+        }
+        let (conn, cx) = self.connection_of(qp)?;
+        conn.terminate(cx, now, cause);
+        Ok(())
+    }
+
+    /// Sends application data in streaming mode ([`Start::Streaming`]). Returns the number of bytes
+    /// accepted: at most 64 KiB are queued at a time.
+    ///
+    /// # Errors
+    /// [`CmError::Gone`]; [`CmError::WrongState`] if the connection is not in streaming mode.
+    ///
+    /// [`Start::Streaming`]: crate::verbs::cm::Start::Streaming
+    // req: MPA-017
+    pub fn stream_send(&mut self, qp: QpId, bytes: &[u8]) -> Result<usize, CmError> {
+        let (conn, cx) = self.streaming_connection(qp)?;
+        conn.stream_send(cx, bytes)
+    }
+
+    /// Receives application data in streaming mode, in order; returns the number of bytes.
+    ///
+    /// # Errors
+    /// As [`Engine::stream_send`].
+    // req: MPA-036
+    pub fn stream_receive(&mut self, qp: QpId, out: &mut [u8]) -> Result<usize, CmError> {
+        let (conn, cx) = self.streaming_connection(qp)?;
+        conn.stream_receive(cx, out)
+    }
+
+    /// Switches from streaming mode to FPDUs. They follow the bytes passed to
+    /// [`Engine::stream_send`], and begin with the received bytes not yet taken by
+    /// [`Engine::stream_receive`]: the two applications have agreed on the position in each
+    /// direction. [`Event::Established`] follows.
+    ///
+    /// # Errors
+    /// As [`Engine::stream_send`].
+    ///
+    /// [`Event::Established`]: crate::verbs::cm::Event::Established
+    pub fn start_fpdus(
+        &mut self,
+        now: Instant,
+        qp: QpId,
+        param: &ConnParam,
+    ) -> Result<(), CmError> {
+        let (conn, cx) = self.streaming_connection(qp)?;
+        let fpdus = conn.start_fpdus(cx, param)?;
+        conn.process_buffered_fpdus(cx, now, &fpdus);
+        self.run_deferred(now);
+        Ok(())
+    }
+
+    /// Returns the current MULPDU of a queue pair's connection: the longest ULPDU whose FPDU fits
+    /// one segment wherever markers fall; 128 to 64,768 bytes. `None` without a connection.
+    // req: MPA-010, MPA-016, MPA-042, DDP-018
+    #[must_use]
+    pub fn mulpdu(&self, qp: QpId) -> Option<usize> {
+        let conn = self.connections.get(self.cx.qps.by_id(qp)?.conn?)?;
+        Some(conn.framing.mulpdu(conn.tcb.emss()))
+    }
+
+    /// Returns the EMSS of a queue pair's connection: payload bytes of a full segment. It changes
+    /// with the path MTU; an FPDU is sized for its value when it is built. `None` without a
+    /// connection.
+    #[must_use]
+    pub fn emss(&self, qp: QpId) -> Option<usize> {
+        Some(self.connections.get(self.cx.qps.by_id(qp)?.conn?)?.tcb.emss())
+    }
+
+    /// Returns the connection of a queue pair.
+    pub(super) fn connection_of(&mut self, qp: QpId) -> Result<At<'_, D, M, C>, CmError> {
+        let conn = self.cx.qps.by_id(qp).and_then(|qp| qp.conn).ok_or(CmError::Gone)?;
+        self.at(conn).ok_or(CmError::Gone)
+    }
+
+    /// Returns the connection of a request.
+    fn requested(&mut self, request: RequestId) -> Result<At<'_, D, M, C>, CmError> {
+        let RequestId { index, generation } = request;
+        self.by_id(ConnId { index, generation }).ok_or(CmError::Gone)
+    }
+
+    /// Returns the connection of a queue pair in streaming mode.
+    fn streaming_connection(&mut self, qp: QpId) -> Result<At<'_, D, M, C>, CmError> {
+        let conn = self.cx.qps.by_id(qp).ok_or(CmError::Gone)?.conn.ok_or(CmError::WrongState)?;
+        match self.at(conn) {
+            Some((conn, cx)) if matches!(conn.phase, Phase::Streaming { .. }) => Ok((conn, cx)),
+            _ => Err(CmError::WrongState),
+        }
+    }
+}
