@@ -1,11 +1,18 @@
-//! Sans-IO iWARP: RDMAP over DDP over MPA over TCP, with no device, clock or random numbers of its
-//! own. Frames are received and sent through [`device::Device`], registered memory is accessed
-//! through [`ddp::memory::Memory`], time and seeds are arguments: the stack also runs in virtual
-//! time.
+//! Sans-IO iWARP: RDMAP over DDP over MPA over TCP.
 //!
-//! Layers: [`net`], `tcp`, [`mpa`] and [`ddp`] are siblings over [`wire`]; [`rdmap`] uses [`ddp`],
-//! [`verbs`] uses [`rdmap`]. `connection` is one TCP connection with the layers above it,
-//! [`engine`] the table of connections and the passes over them.
+//! The crate has no device, no clock and no random numbers. You pass it the time and a seed. It
+//! receives and sends frames through [`device::Device`] and reaches registered memory through
+//! [`ddp::memory::Memory`]. So the stack also runs in virtual time.
+//!
+//! | Module | Part |
+//! |---|---|
+//! | [`wire`] | Header formats: bytes to values and back |
+//! | [`net`], `tcp`, [`mpa`], [`ddp`] | Four siblings over [`wire`]. None calls another |
+//! | [`rdmap`] | Operations, over [`ddp`] |
+//! | [`verbs`] | Queue pairs, completions and shared receive queues, over [`rdmap`] |
+//! | `connection` | One TCP connection with the layers above it |
+//! | [`engine`] | The table of connections and the passes over them |
+//! | [`steering`] | Several engines over the queues of one port |
 //!
 //! # Terms
 //!
@@ -32,11 +39,11 @@
 //!
 //! | Word | Meanings |
 //! |---|---|
-//! | segment | of TCP, where nothing else is said; in `rdmap` a DDP segment, that is a ULPDU |
+//! | segment | of TCP unless the text names another; in `rdmap` a DDP segment: a ULPDU |
 //! | phase | of a connection: startup, full operation; of a byte: distance from a marker |
 //! | request | MPA request frame; work request (`verbs`); Read Request (`rdmap`) |
-//! | event | of TCP, to `connection`; of a connection or queue pair, to the application (`verbs`) |
-//! | context | what connections share; in the crate above the verbs' device context |
+//! | event | from TCP to its connection; from connection or queue pair to the application |
+//! | context | shared state of all connections; in the crate above the verbs' device context |
 //! | responder | of MPA startup; of RDMA Reads and atomics |
 //!
 //! # Terms by module

@@ -7,7 +7,7 @@
 //! does. Events are polled with [`Engine::next_event`], completions are pushed to the completion
 //! queues.
 //!
-//! A connection and its methods are in [`connection`](crate::connection).
+//! A connection and its methods are in `connection`.
 
 mod api;
 mod connections;
