@@ -127,7 +127,7 @@
 //! |---|---|---|
 //! | DDP header: T, L, DV, RsvdULP | RFC 5041 section 4 | [`wire::ddp`] |
 //! | STag validation, bounds check, PD association | RFC 5041 7.1, 8.2 | [`ddp::regions`] |
-//! | access rights of an STag | RFC 5041 section 7.1 | [`ddp::memory`], `ddp::access` |
+//! | access rights of an STag | RFC 5041 section 7.1 | `ddp::access` |
 //! | placement of tagged segments | RFC 5041 section 5.1 | [`ddp::tagged`] |
 //! | segmentation of a message | RFC 5041 section 5.2 | [`ddp::segments`] |
 //! | copy to and from registered memory | | [`ddp::memory`] |
@@ -140,11 +140,11 @@
 //! | IRD queue (inbound RDMA Read), Read Response | RFC 5040 section 5.2 | [`rdmap::responder`] |
 //! | Read Response received, placement | RFC 5040 5.2 | [`rdmap::requester`], [`rdmap::stream`] |
 //! | RTR (ready to receive) message | RFC 6581 section 9.2 | [`rdmap::rtr`] |
-//! | Terminate table: error codes | RFC 5040 section 4.8 | [`rdmap::terminate`] |
+//! | Terminate table: error codes | RFC 5040 section 4.8 | [`rdmap::fault`] |
 //! | Terminate header, HdrCt bits | RFC 5040 section 4.8 | [`wire::terminate`] |
 //! | Terminate after a local one | RFC 5040 section 4.8 | `connection::close::terminate_drain` |
-//! | Atomic Request, Atomic Response | RFC 7306 section 4 | [`wire::atomic`], [`ddp::atomic`] |
-//! | Immediate Data | RFC 7306 section 5 | [`wire::atomic`], `rdmap::stream::extensions` |
+//! | Atomic Request, Response | RFC 7306 section 4 | [`wire::rdmap_extensions`], [`ddp::atomic`] |
+//! | Immediate Data | RFC 7306 section 5 | [`wire::rdmap_extensions`], `rdmap::stream::inbound` |
 //! | graceful teardown, half-close | RFC 5041 section 6.2.1 | `connection::close::graceful` |
 //! | abortive teardown | RFC 5041 section 6.2 | `connection::close::end` |
 //!
@@ -156,9 +156,9 @@
 //! | work request, queue pair | [`verbs::wr`], [`verbs::qp`], `verbs::queue_pair` |
 //! | work completion | [`verbs::wc`] |
 //! | memory registration | [`ddp::regions`] |
-//! | arming (`ibv_req_notify_cq`), solicited event | [`verbs::notify`]; the runtime's `arm.rs` |
-//! | CQ overrun | `verbs::context`, [`verbs::cm`] |
-//! | error state, flush | [`verbs::qp`], `verbs::queue_pair`, `verbs::queue_pairs` |
+//! | arming (`ibv_req_notify_cq`), solicited event | [`verbs::wc`]; the runtime's `arm.rs` |
+//! | CQ overrun | `verbs::resources`, [`verbs::cm`] |
+//! | error state, flush | [`verbs::qp`], `verbs::queue_pair`, `verbs::qp_table` |
 //! | shared receive queue (SRQ) | `verbs::srq` |
 //! | scatter/gather list | [`ddp::sgl`] |
 //! | connection management | [`verbs::cm`] |

@@ -6,7 +6,7 @@
 //! notified, or both. Any number of shards may produce to the queue: the one that clears the word
 //! notifies. Queues without a completion channel have no arm word and pay for no fence.
 
-use ferrowarp_proto::verbs::notify::Notify;
+use ferrowarp_proto::verbs::wc::Notify;
 
 use crate::sync::{AtomicU32, Ordering, fence};
 

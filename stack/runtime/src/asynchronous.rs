@@ -52,7 +52,7 @@ use std::pin::pin;
 use std::task::Poll;
 
 use ferrowarp_proto::verbs::cm::{ConnInfo, ConnectError, Event};
-use ferrowarp_proto::verbs::notify::Notify;
+use ferrowarp_proto::verbs::wc::Notify;
 use ferrowarp_proto::verbs::wc::Wc;
 use tokio::io::Interest;
 use tokio::net::UnixStream;

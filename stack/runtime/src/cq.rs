@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, Weak};
 use std::time::{Duration, Instant};
 
 use crossbeam::utils::CachePadded;
-use ferrowarp_proto::verbs::notify::Notify;
+use ferrowarp_proto::verbs::wc::Notify;
 use ferrowarp_proto::verbs::wc::{CqId, Wc};
 
 use crate::comp_channel::CompChannel;

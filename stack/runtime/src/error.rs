@@ -4,7 +4,7 @@ use std::io;
 use std::time::Duration;
 
 use ferrowarp_proto::ddp::regions::RegisterError;
-use ferrowarp_proto::verbs::qp::SrqError;
+use ferrowarp_proto::verbs::srq::SrqError;
 
 use crate::arena::Buffer;
 use crate::device::DeviceError;

@@ -325,8 +325,9 @@ pub use ferrowarp_proto::{
         Abort, CmError, ConnInfo, ConnParam, ConnectError, EndReason, Event, PRIVATE_DATA_LEN_MAX,
         PrivateData, ReadDepths, Rtr, RtrKinds, Start, Terminate, Version,
     },
-    verbs::notify::Notify,
-    verbs::qp::{QpState, SrqError, SrqId},
+    verbs::qp::QpState,
+    verbs::srq::{SrqError, SrqId},
+    verbs::wc::Notify,
     verbs::wc::{CqId, QpId, Wc, WcOpcode, WcStatus},
     verbs::wr::{Bind, PostError, RecvWr, SendWr},
 };

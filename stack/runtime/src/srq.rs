@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use crossbeam::utils::CachePadded;
 use ferrowarp_proto::ddp::recv_queue::{RqProducer, recv_queue};
-use ferrowarp_proto::verbs::qp::{SrqError, SrqId};
 use ferrowarp_proto::verbs::srq::SrqBuffers;
+use ferrowarp_proto::verbs::srq::{SrqError, SrqId};
 use ferrowarp_proto::verbs::wr::{PostError, RecvWr};
 
 use crate::context::ContextInner;

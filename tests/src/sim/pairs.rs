@@ -3,7 +3,8 @@
 use ferrowarp_proto::ddp::memory::Access;
 use ferrowarp_proto::time::SECOND;
 use ferrowarp_proto::verbs::cm::{ConnParam, EndReason, Event};
-use ferrowarp_proto::verbs::qp::{QpInit, SrqId};
+use ferrowarp_proto::verbs::qp::QpInit;
+use ferrowarp_proto::verbs::srq::SrqId;
 use ferrowarp_proto::verbs::wc::{CqId, QpId, Wc};
 use ferrowarp_proto::verbs::wr::{Operation, Payload, RecvWr, SendWr, Sge};
 

@@ -4,8 +4,9 @@ use std::sync::Arc;
 
 use ferrowarp_proto::ddp::recv_queue::recv_queue;
 use ferrowarp_proto::verbs::cm::{ConnParam, Event};
-use ferrowarp_proto::verbs::qp::{QpInit, QpState, SrqError, SrqId};
+use ferrowarp_proto::verbs::qp::{QpInit, QpState};
 use ferrowarp_proto::verbs::srq::SrqBuffers;
+use ferrowarp_proto::verbs::srq::{SrqError, SrqId};
 use ferrowarp_proto::verbs::wc::{CqId, QpId, WcStatus};
 use ferrowarp_proto::verbs::wr::{Operation, Payload, PostError, RecvWr, Sge};
 use ferrowarp_proto::wire::rdmap::Opcode;

@@ -14,8 +14,8 @@ use crate::net::interface::Interface;
 use crate::steering::mesh::MeshPort;
 use crate::steering::owners::ReserveError;
 use crate::tcp::{self, OooPool};
-use crate::verbs::context::Verbs;
-use crate::verbs::queue_pairs::QueuePairs;
+use crate::verbs::qp_table::QueuePairs;
+use crate::verbs::resources::Verbs;
 use crate::verbs::wc::Completions;
 use crate::wire::tcp::{Fields, FourTuple};
 

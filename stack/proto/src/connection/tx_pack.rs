@@ -9,8 +9,8 @@ use crate::mpa::markers;
 use crate::rdmap::stream::{BuildError, LastOf};
 use crate::tcp::TxDemand;
 use crate::verbs::cm::EndReason;
-use crate::verbs::context::Verbs;
 use crate::verbs::queue_pair::Qp;
+use crate::verbs::resources::Verbs;
 
 /// Result of [`Connection::pack_payload`].
 #[derive(Clone, Copy)]

@@ -8,7 +8,7 @@ use crate::connection::tx_tso::{self, TsoTrain};
 use crate::device::{Device, TxClass, TxFrame};
 use crate::mpa::fpdu::{LENGTH_LEN, fpdu_len, mulpdu};
 use crate::time::Instant;
-use crate::verbs::context::Verbs;
+use crate::verbs::resources::Verbs;
 use crate::wire::ddp::UNTAGGED_LEN;
 use crate::wire::tcp::MAX_HEADER_LEN;
 

@@ -10,7 +10,7 @@ use crate::ddp::memory::Memory;
 use crate::device::{Device, RxFrame, SegmentationRequest, TxClass, TxFrame};
 use crate::mpa::fpdu::{LENGTH_LEN, fpdu_len};
 use crate::mpa::framing::Framing;
-use crate::rdmap::train::SegmentTrain;
+use crate::rdmap::segment_train::SegmentTrain;
 use crate::tcp::Tcb;
 use crate::time::Instant;
 use crate::wire::ddp::UNTAGGED_LEN;

@@ -2,7 +2,7 @@
 
 use core::sync::atomic::{AtomicU64, Ordering};
 
-pub use crate::wire::atomic::AtomicOp;
+pub use crate::wire::rdmap_extensions::AtomicOp;
 
 /// Length in bytes of the word that an atomic operation modifies. Its address is a multiple of it.
 pub const ATOMIC_LEN: usize = 8;

@@ -2,15 +2,12 @@
 //! Consortium's version 1.0, which differs on the wire in one field).
 
 mod access;
-mod access_scope;
 pub mod atomic;
 pub mod memory;
-mod memory_range;
 pub mod recv_queue;
 pub mod regions;
 pub mod segments;
 pub mod sgl;
-mod stag;
 pub mod tagged;
 pub mod untagged;
 pub mod vec_memory;

@@ -5,23 +5,21 @@
 //! queue pair that bound it. A peer can only invalidate an STag that is bound to one stream.
 
 mod allocator;
-mod resolved;
 mod slot;
-mod sync;
-mod window_keys;
 mod windows;
 
 use self::allocator::{Occupant, StagAllocator};
-use self::slot::{EVER_BOUND, Owner, Slot};
-use self::sync::{AtomicU64, Mutex, MutexGuard, Ordering};
+use self::slot::{AtomicU64, EVER_BOUND, Mutex, MutexGuard, Ordering, Owner, Slot};
 use crate::ddp::access::Access;
-use crate::ddp::memory_range::{MemoryFault, MemoryRange};
+use crate::ddp::memory::{MemoryFault, MemoryRange};
 
-pub use self::resolved::{LastRegion, ResolvedRegion};
-pub use self::window_keys::WindowKeys;
-pub use self::windows::{Bind, InvalidateFault};
-pub use crate::ddp::access_scope::{AccessScope, StreamId};
-pub use crate::ddp::stag::Stag;
+pub use self::windows::{Bind, InvalidateFault, WindowKeys};
+pub use crate::ddp::access::{AccessScope, StreamId};
+
+/// Steering tag (STag): identifies a region or a window, locally and at the peer. The low 8 bits
+/// are the key; the others are the slot index and random tag bits. 0 is never issued. iWARP has one
+/// STag where verbs has an lkey and an rkey.
+pub type Stag = u32;
 
 /// Attributes of a region to register.
 #[derive(Clone, Copy, Debug)]
@@ -262,6 +260,49 @@ impl Slot {
             [&self.base, &self.len, &self.backing].map(|field| field.load(Ordering::Relaxed));
         Ok(ResolvedRegion { stag, base, len, backing })
     }
+}
+
+/// Region or window whose STag, association and access rights were checked:
+/// `RegionTable::resolve_region`. Used within the pass that resolved it, as a [`MemoryRange`] is.
+#[derive(Debug)]
+pub struct ResolvedRegion {
+    stag: Stag,
+    base: u64,
+    len: u64,
+    backing: u64,
+}
+
+impl ResolvedRegion {
+    /// Checks the bounds of an access of `len` bytes at `to`.
+    ///
+    /// # Errors
+    /// [`MemoryFault::Wrap`] or [`MemoryFault::Bounds`].
+    #[inline(always)]
+    pub fn range(&self, to: u64, len: usize) -> Result<MemoryRange, MemoryFault> {
+        let offset = to.wrapping_sub(self.base);
+        // `base + self.len` does not wrap, so `to + len` does not either if this holds.
+        // req: DDP-157, DDP-158, DDP-172, DDP-195, DDP-207, RDMAP-272, RDMAP-273, RDMAP-278
+        if len as u64 <= self.len && offset <= self.len - len as u64 {
+            return Ok(MemoryRange::new(self.backing, offset, len));
+        }
+        // req: DDP-185
+        Err(if to.checked_add(len as u64).is_none() {
+            MemoryFault::Wrap
+        } else {
+            MemoryFault::Bounds
+        })
+    }
+}
+
+/// The region that was resolved last, for a run of accesses in which most name the same one:
+/// `RegionTable::resolve_in_run`. It lives within a pass, and only while nothing else is done that
+/// may invalidate an STag.
+#[derive(Debug)]
+pub struct LastRegion(ResolvedRegion);
+
+impl LastRegion {
+    /// No region: the first access is a lookup. No region has STag 0, and this one has no byte.
+    pub const NONE: Self = Self(ResolvedRegion { stag: 0, base: 0, len: 0, backing: 0 });
 }
 
 #[cfg(all(test, not(loom)))]

@@ -16,7 +16,7 @@ use crate::device::Device;
 use crate::engine::Engine;
 use crate::engine::connections::Connections;
 use crate::verbs::cm::{Event, RequestId};
-use crate::verbs::queue_pairs::QueuePairs;
+use crate::verbs::qp_table::QueuePairs;
 use crate::verbs::wc::Completions;
 
 /// Queue length below which stale events are not removed.
@@ -27,7 +27,7 @@ const SWEEP_STEP: usize = 256;
 /// Sweep of stale events. The queue has three parts: events that the current sweep has examined,
 /// those that the one before has and this one has not, and newer ones, which [`Verbs`] has.
 ///
-/// [`Verbs`]: crate::verbs::context::Verbs
+/// [`Verbs`]: crate::verbs::resources::Verbs
 pub(super) struct EventSweep {
     examined: VecDeque<Event>,
     to_examine: VecDeque<Event>,

@@ -2,7 +2,7 @@
 
 use crate::wire::ddp::Version;
 use crate::wire::mpa::{Enhanced, FrameKind, NOT_NEGOTIATED, PrivateData, Startup};
-use crate::wire::rtr::{READ_DEPTH_MAX, ReadDepths, Rtr, RtrKinds};
+use crate::wire::mpa::{READ_DEPTH_MAX, ReadDepths, Rtr, RtrKinds};
 
 /// Offer of the local peer for the negotiation.
 #[derive(Clone, Copy, Debug, Default)]

@@ -9,20 +9,20 @@
 //! solicitation; an attacker could so set the address of a host before this host first sends to
 //! it.)
 
-mod state;
+mod nud;
 #[cfg(test)]
 mod tests;
 
 use core::net::IpAddr;
 use std::collections::HashMap;
 
-pub use state::NudState;
+pub use nud::NudState;
 
 use crate::net::rate_limit::RateLimit;
 use crate::net::siphash_keys::SipBuildHasher;
 use crate::time::{Instant, MILLISECOND, NEVER, SECOND};
 use crate::wire::ethernet::is_unicast;
-use state::{AdvertInfo, Event, Lladdr};
+use nud::{AdvertInfo, Event, Lladdr};
 
 /// Limit on the number of entries.
 const ENTRY_COUNT_MAX: usize = 1024;

@@ -5,7 +5,7 @@ use crate::ddp::atomic::ATOMIC_LEN;
 pub use crate::ddp::regions::Bind;
 use crate::ddp::regions::Stag;
 pub use crate::ddp::sgl::{INLINE_LEN_MAX, SGE_COUNT_MAX, SgList, Sge};
-pub use crate::wire::atomic::{AtomicOp, ImmediateData};
+pub use crate::wire::rdmap_extensions::{AtomicOp, ImmediateData};
 
 /// Maximum length of a message in bytes (RFC 5040 section 1.1).
 pub const MESSAGE_LEN_MAX: u32 = u32::MAX;

@@ -15,24 +15,22 @@ use crate::ddp::segments::Chunk;
 use crate::ddp::sgl;
 use crate::device::Device;
 use crate::rdmap::segment::{self, SegmentBuilder};
+use crate::rdmap::segment_train::{SegmentTrain, TrainShape};
 use crate::rdmap::send_queue::wqe::{Wqe, WqeFlags, WqeOpcode};
 use crate::rdmap::send_queue::{self, SqConsumer, SqProducer};
 use crate::rdmap::stream::TxSource;
-use crate::rdmap::train::{SegmentTrain, TrainShape};
-use crate::wire::atomic::{ATOMIC_REQUEST_LEN, AtomicRequest, IMMEDIATE_LEN};
 use crate::wire::ddp::{TAGGED_LEN, UNTAGGED_LEN, Version};
 use crate::wire::rdmap::READ_REQUEST_LEN;
+use crate::wire::rdmap_extensions::{ATOMIC_REQUEST_LEN, AtomicRequest, IMMEDIATE_LEN};
 use crate::wire::seq::Seq;
 use crate::work_queue::work_queues;
 
-mod atomic;
 mod completion;
 mod entries;
-mod last_of_send;
-mod last_of_write;
+mod last_segments;
 mod local_ops;
 mod posted;
-mod read_response;
+mod responses;
 mod terminated;
 
 pub use completion::{DoneRequest, RequestOutcome};

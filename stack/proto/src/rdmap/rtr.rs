@@ -6,8 +6,8 @@ use arrayvec::ArrayVec;
 
 use crate::rdmap::stream::Stream;
 use crate::wire::ddp::{Header, TAGGED_LEN, Tagged, UNTAGGED_LEN, Untagged};
+use crate::wire::mpa::Rtr;
 use crate::wire::rdmap::{Opcode, QN_READ_REQUEST, QN_SEND, READ_REQUEST_LEN, ReadRequest};
-use crate::wire::rtr::Rtr;
 
 /// RTR message as a ULPDU.
 pub type RtrUlpdu = ArrayVec<u8, { UNTAGGED_LEN + READ_REQUEST_LEN }>;

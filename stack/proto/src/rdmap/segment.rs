@@ -5,9 +5,9 @@ use crate::ddp::regions::{AccessScope, Stag};
 use crate::ddp::segments::{BuiltSegment, Chunk};
 use crate::ddp::sgl::{self, Sge};
 use crate::rdmap::send_queue::wqe::{Wqe, WqeFlags};
-use crate::wire::atomic::{ATOMIC_REQUEST_LEN, AtomicRequest, IMMEDIATE_LEN};
 use crate::wire::ddp::{TAGGED_LEN, Tagged, UNTAGGED_LEN, Untagged, Version};
 use crate::wire::rdmap::{Opcode, QN_READ_REQUEST, QN_SEND, READ_REQUEST_LEN, ReadRequest};
+use crate::wire::rdmap_extensions::{ATOMIC_REQUEST_LEN, AtomicRequest, IMMEDIATE_LEN};
 
 /// Builder of the DDP segments of a stream.
 pub(super) struct SegmentBuilder<'a, M> {

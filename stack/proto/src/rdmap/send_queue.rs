@@ -8,7 +8,7 @@ use crate::rdmap::operation::{MESSAGE_LEN_MAX, SendWr};
 use crate::work_queue::{Consumer, Producer, Shape};
 use wqe::{Control, Wqe};
 
-mod emit;
+mod encode;
 pub mod wqe;
 
 /// Application's side of a send queue.
@@ -38,7 +38,7 @@ impl SqProducer {
     #[must_use]
     pub fn post(&mut self, wr: &SendWr) -> bool {
         debug_assert!(wr.operation.len() <= u64::from(MESSAGE_LEN_MAX), "checked before");
-        self.0.post(|slots, number| emit::emit(slots, number, wr))
+        self.0.post(|slots, number| encode::encode(slots, number, wr))
     }
 
     /// Makes the requests posted so far visible to the stack. A plain store with release.

@@ -1,27 +1,24 @@
-//! RDMAP stream: its state, and its end. `rx` checks, places and delivers received ULPDUs, `tx`
-//! selects the next ULPDU to send from requests, responses and the Terminate.
+//! RDMAP stream: its state, and its end. `inbound` checks, places and delivers received
+//! ULPDUs, `outbound` selects the next ULPDU to send from requests, responses and the Terminate.
 
 use crate::ddp::memory::Memory;
 use crate::ddp::regions::{AccessScope, Stag};
 use crate::ddp::untagged::{BufferQueue, DeliveredMessage, UntaggedFault};
+use crate::rdmap::fault::Fault;
 use crate::rdmap::requester::Requester;
 use crate::rdmap::responder::Responder;
-use crate::rdmap::terminate::Fault;
-use crate::wire::atomic::ImmediateData;
 use crate::wire::ddp::Version;
+use crate::wire::rdmap_extensions::ImmediateData;
 use crate::wire::terminate::Terminate;
 
-mod extensions;
 mod fast_path;
-mod next_tx;
-mod rx;
+mod inbound;
+mod outbound;
 mod segment_run;
-mod tx;
 
 pub use fast_path::{LastSinks, Placement};
-pub use next_tx::NextTx;
-pub(super) use next_tx::TxSource;
-pub use tx::LastOf;
+pub(super) use outbound::TxSource;
+pub use outbound::{LastOf, NextTx};
 
 /// Result of a received ULPDU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -138,6 +135,18 @@ impl Stream {
         self.extensions = version == Version::Ietf;
         self.requester.set_ord(ord);
         self.responder.set_ird(ird);
+    }
+
+    /// Disables RFC 7306, for peers that may not support it: its messages are then handled like any
+    /// unknown message. Called once, when the stream starts.
+    pub const fn disable_extensions(&mut self) {
+        self.extensions = false;
+    }
+
+    /// True if the operations of RFC 7306 are enabled.
+    #[must_use]
+    pub const fn has_extensions(&self) -> bool {
+        self.extensions
     }
 
     /// Returns the version of its DDP and RDMAP headers.

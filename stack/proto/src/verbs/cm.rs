@@ -4,16 +4,16 @@ use core::fmt;
 use core::net::{IpAddr, SocketAddr};
 
 use crate::bounded_vec::LengthError;
-use crate::verbs::qp::SrqId;
+use crate::verbs::srq::SrqId;
 use crate::verbs::wc::{CqId, QpId};
 use crate::wire::terminate::{LAYER_MPA, LAYER_RDMAP};
 use crate::wire::{EndNames, describe_terminate};
 
-pub use crate::rdmap::terminate::Abort;
+pub use crate::rdmap::fault::Abort;
 pub use crate::wire::ddp::Version;
+use crate::wire::mpa::READ_DEPTH_MAX;
 pub use crate::wire::mpa::{PRIVATE_DATA_LEN_MAX, PrivateData};
-use crate::wire::rtr::READ_DEPTH_MAX;
-pub use crate::wire::rtr::{ReadDepths, Rtr, RtrKinds};
+pub use crate::wire::mpa::{ReadDepths, Rtr, RtrKinds};
 pub use crate::wire::terminate::Terminate;
 
 /// Transition of a connection to full operation (FPDUs).

@@ -2,13 +2,12 @@
 //! libibverbs and librdmacm where they fit.
 
 pub mod cm;
-pub(crate) mod context;
 mod flush_lists;
-pub mod notify;
 pub mod qp;
+pub(crate) mod qp_table;
 pub(crate) mod queue_pair;
-pub(crate) mod queue_pairs;
 pub(crate) mod receive;
+pub(crate) mod resources;
 pub mod srq;
 pub mod wc;
 pub mod work_queues;

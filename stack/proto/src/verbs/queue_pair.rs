@@ -10,8 +10,8 @@ use crate::rdmap::requester::{Admission, DoneRequest, Rejection, RequestOutcome,
 use crate::rdmap::send_queue::wqe::OpcodeSet;
 use crate::rdmap::stream::Stream;
 use crate::verbs::cm::{EndReason, Event};
-use crate::verbs::context::Verbs;
 use crate::verbs::qp::{QpEvent, QpInit, QpState};
+use crate::verbs::resources::Verbs;
 use crate::verbs::srq::SrqUsage;
 use crate::verbs::wc::{Completed, Completions, CqId, QpId, Wc, WcOpcode, WcStatus};
 use crate::verbs::wr::{PostError, RecvWr, SendRights, SendWr};

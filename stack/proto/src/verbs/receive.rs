@@ -3,11 +3,11 @@
 use crate::ddp::memory::Memory;
 use crate::ddp::untagged::UntaggedFault;
 use crate::mpa::fpdu::FpduError;
+use crate::rdmap::fault::Fault;
 use crate::rdmap::stream::{Indication, LastSinks, Placement, Stream};
-use crate::rdmap::terminate::Fault;
 use crate::verbs::cm::{EndReason, Event};
-use crate::verbs::context::Verbs;
 use crate::verbs::queue_pair::Qp;
+use crate::verbs::resources::Verbs;
 use crate::verbs::wc::{Completions, WcStatus};
 use crate::wire::terminate::Terminate;
 

@@ -29,6 +29,39 @@ use crate::ddp::untagged::UntaggedBuffer;
 use crate::verbs::wc::QpId;
 use crate::verbs::wr::RecvWr;
 
+/// Handle of a shared receive queue (verbs: `ibv_srq`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct SrqId {
+    /// Slot index.
+    pub index: u32,
+    /// Generation of the slot.
+    pub generation: u32,
+}
+
+/// Error of a call on a shared receive queue.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum SrqError {
+    /// No such queue.
+    #[error("no such shared receive queue")]
+    NoSuchSrq,
+    /// No such queue pair.
+    #[error("no such queue pair")]
+    NoSuchQp,
+    /// Queue pairs are attached to it.
+    #[error("queue pairs still use the shared receive queue: destroy them first")]
+    InUse,
+    /// The queue pair is connected, or is attached to a shared receive queue already.
+    #[error("the queue pair is in use already, or uses a shared receive queue")]
+    NotIdle,
+    /// The two belong to different protection domains.
+    #[error("the shared receive queue belongs to another protection domain")]
+    OtherDomain,
+    /// The maximum number of shared receive queues is reached.
+    #[error("the limit of shared receive queues is reached: destroy some")]
+    TooMany,
+}
+
 /// Buffers that an engine takes at a time.
 const BATCH_LEN: usize = 16;
 

@@ -2,7 +2,7 @@
 
 use crate::ddp::regions::Stag;
 use crate::rdmap::send_queue::wqe::WqeOpcode;
-use crate::wire::atomic::ImmediateData;
+use crate::wire::rdmap_extensions::ImmediateData;
 
 /// Handle of a completion queue (verbs: `ibv_cq`): its index, and above that a generation, so that
 /// a stale handle does not name the next queue of the index.
@@ -205,4 +205,39 @@ pub trait Completed {
     /// Passes them to `accept`, oldest first, and removes those for which it returns true. `false`
     /// at the first for which it does not.
     fn drain(self, accept: impl FnMut(Wc) -> bool) -> bool;
+}
+
+/// Completions that trigger a notification.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Notify {
+    /// The next completion.
+    Next,
+    /// The next solicited completion (verbs: `solicited_only`): one with solicited event, or in
+    /// error.
+    Solicited,
+}
+
+impl Wc {
+    /// True for a solicited completion: the peer requested an event, or the request failed.
+    #[must_use]
+    pub const fn is_solicited(&self) -> bool {
+        self.solicited || !matches!(self.status, WcStatus::Success)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const fn wc(status: WcStatus, solicited: bool) -> Wc {
+        let qp = QpId { index: 0, generation: 0 };
+        Wc { solicited, ..Wc::new(0, qp, status, WcOpcode::Recv) }
+    }
+
+    #[test]
+    fn completions_in_error_count_as_solicited() {
+        assert!(!wc(WcStatus::Success, false).is_solicited());
+        assert!(wc(WcStatus::Success, true).is_solicited());
+        assert!(wc(WcStatus::Flushed, false).is_solicited());
+    }
 }

@@ -31,8 +31,8 @@ pub use options::{MAX_WSCALE, Options, SackBlock, TIMESTAMPS_LEN};
 pub use plain::{PlainSegment, plain_ports};
 pub use plain_header::PlainHeader;
 
-pub use super::ecn::Ecn;
 pub use super::ethernet::ETHERNET_LEN;
+pub use super::ip::Ecn;
 pub use super::ip::{IPV4_LEN, IPV6_LEN};
 pub use super::parse_error::ParseError;
 

@@ -1,6 +1,6 @@
 //! Events that are not completions.
 
-use ferrowarp_proto::verbs::qp::SrqId;
+use ferrowarp_proto::verbs::srq::SrqId;
 use ferrowarp_proto::verbs::wc::{CqId, QpId};
 
 /// Event notification: names the source. The details are taken from the source itself.

@@ -8,8 +8,9 @@ use ferrowarp_proto::ddp::untagged::BufferQueue;
 use ferrowarp_proto::rdmap::requester::Requester;
 use ferrowarp_proto::time::Instant;
 use ferrowarp_proto::verbs::cm::{Abort, CmError, ConnParam, EndReason, ReadDepths, RequestId};
-use ferrowarp_proto::verbs::qp::{QpInit, SrqError, SrqId};
+use ferrowarp_proto::verbs::qp::QpInit;
 use ferrowarp_proto::verbs::srq::SrqBuffers;
+use ferrowarp_proto::verbs::srq::{SrqError, SrqId};
 use ferrowarp_proto::verbs::wc::{CqId, QpId, Wc};
 
 use crate::counters::{Counters, Usage};

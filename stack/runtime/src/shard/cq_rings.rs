@@ -7,7 +7,7 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use ferrowarp_proto::verbs::notify::Notify;
+use ferrowarp_proto::verbs::wc::Notify;
 use ferrowarp_proto::verbs::wc::{Completed, Completions, CqId, QpId, Wc};
 
 use crate::arm::{ArmWord, CompEvent};

@@ -18,8 +18,9 @@ use ferrowarp_proto::time::Instant;
 use ferrowarp_proto::verbs::cm::{
     Abort, CmError, ConnParam, EndReason, Event, ReadDepths, RequestId,
 };
-use ferrowarp_proto::verbs::qp::{QpInit, SrqError, SrqId};
+use ferrowarp_proto::verbs::qp::QpInit;
 use ferrowarp_proto::verbs::srq::SrqBuffers;
+use ferrowarp_proto::verbs::srq::{SrqError, SrqId};
 use ferrowarp_proto::verbs::wc::{CqId, QpId, Wc};
 
 use self::publish::{publish_queues, publish_state};

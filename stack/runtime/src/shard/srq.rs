@@ -1,7 +1,7 @@
 //! Limit events of shared receive queues, from the shards to the application.
 
 use crossbeam::queue::SegQueue;
-use ferrowarp_proto::verbs::qp::SrqId;
+use ferrowarp_proto::verbs::srq::SrqId;
 use ferrowarp_proto::verbs::wc::QpId;
 
 use crate::events::AsyncEvent;

@@ -3,7 +3,7 @@
 use crate::connection::close::Closing;
 use crate::connection::context::{Context, Deferred, Env};
 use crate::connection::{Connection, Phase};
-use crate::rdmap::terminate::Fault;
+use crate::rdmap::fault::Fault;
 use crate::tcp::State;
 use crate::time::{Instant, NEVER};
 use crate::verbs::cm::{Abort, ConnectError, EndReason, Event, ReadDepths};

@@ -13,7 +13,7 @@ use crate::connection::context::{Context, Env};
 use crate::connection::setup::mpa_start::build_rtr_fpdu;
 use crate::connection::{Connection, Phase, StartupTx};
 use crate::time::{Instant, NEVER};
-use crate::wire::rtr::Rtr;
+use crate::wire::mpa::Rtr;
 use crate::wire::seq::Seq;
 
 /// Wake-ups per connection, at most. Each gap is twice the one before.

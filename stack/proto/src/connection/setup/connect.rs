@@ -6,7 +6,7 @@ use crate::connection::context::{Context, Env};
 use crate::connection::setup::mpa_start::{BufferedFpdus, StartParams, mpa_offer};
 use crate::connection::{AwaitDecision, AwaitReply, Connection, Phase, StartupTx};
 use crate::mpa::startup::{self, Negotiated, NegotiationError};
-use crate::rdmap::terminate::Fault;
+use crate::rdmap::fault::Fault;
 use crate::time::Instant;
 use crate::verbs::cm::{
     CmError, ConnInfo, ConnParam, ConnectError, PRIVATE_DATA_LEN_MAX, ReadDepths, Start,

@@ -9,15 +9,15 @@ use crate::mpa::framing::Framing;
 use crate::mpa::markers;
 use crate::mpa::markers::Markers;
 use crate::mpa::startup::{Negotiated, Offer};
+use crate::rdmap::fault::Fault;
 use crate::rdmap::stream::Stream;
-use crate::rdmap::terminate::Fault;
 use crate::time::{Instant, NEVER};
 use crate::verbs::cm::{
     CmError, ConnInfo, ConnParam, ConnectError, Event, PrivateData, RequestId, Start,
 };
 use crate::verbs::qp::QpEvent;
+use crate::wire::mpa::Rtr;
 use crate::wire::mpa::Startup;
-use crate::wire::rtr::Rtr;
 
 /// Streaming-mode bytes queued to be sent, at most.
 const STREAM_TX_MAX: usize = 64 * 1024;

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 
 use siphasher::sip::SipHasher13;
 
-use crate::ddp::stag::Stag;
+use super::Stag;
 
 /// Occupant of a slot, whatever its key and whether it is valid: the STag without its key, and its
 /// kind in the low 8 bits. 0: the slot is free.

@@ -6,11 +6,19 @@
 //! all fields are those that were published with that STag, even if another shard bound it and the
 //! same STag was bound before. If they differ, the lookup fails; it does not retry.
 
+// The standard library's primitives, or loom's.
+#[cfg(not(loom))]
+pub(super) use core::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
+#[cfg(loom)]
+pub(super) use loom::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
+#[cfg(loom)]
+pub(super) use loom::sync::{Mutex, MutexGuard};
+#[cfg(not(loom))]
+pub(super) use std::sync::{Mutex, MutexGuard};
+
+use super::Stag;
 use super::allocator::Occupant;
-use super::sync::{AtomicU32, AtomicU64, Ordering, fence};
-use crate::ddp::access::Access;
-use crate::ddp::access_scope::{AccessScope, StreamId};
-use crate::ddp::stag::Stag;
+use crate::ddp::access::{Access, AccessScope, StreamId};
 
 /// Slot of one STag.
 #[derive(Default)]

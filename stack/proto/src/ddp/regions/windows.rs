@@ -8,12 +8,14 @@
 //! A binding claims the slot while it writes the fields, and a lookup that meets a claimed slot
 //! fails (see `slot`): binding and lookup may be on different shards.
 
-use super::allocator::Occupant;
-use super::slot::{EVER_BOUND, Owner, Slot, State};
-use super::sync::Ordering;
-use super::{AccessScope, RegionTable, RegisterError, Stag, StreamId, WindowKeys};
+use super::allocator::{Occupant, StagRng};
+use super::slot::{EVER_BOUND, Ordering, Owner, Slot, State};
+use super::{AccessScope, RegionTable, RegisterError, Stag, StreamId};
 use crate::ddp::access::Access;
-use crate::ddp::memory_range::MemoryFault;
+use crate::ddp::memory::MemoryFault;
+
+/// Number of keys under one tag.
+const KEY_COUNT: usize = 256;
 
 /// Request to bind a window (verbs: `ibv_mw_bind_info` and `rkey` of `IBV_WR_BIND_MW`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -255,5 +257,48 @@ impl Slot {
         occupant == Occupant::region(stag)
             || [occupant, previous].contains(&Occupant::window(stag))
             || previous == Occupant::retired(stag)
+    }
+}
+
+/// STags of one window, one for each binding (verbs: the consumer owns the low 8 bits).
+///
+/// Each of the 256 keys of a tag is used once, in random order; then the window gets a new random
+/// tag. A peer that has seen any number of the window's STags cannot predict the next one, and an
+/// invalidated STag does not become valid again with a later binding under the same tag.
+// req: RDMAP-283
+pub struct WindowKeys {
+    rng: StagRng,
+    /// The first `used` keys were issued; the others were not.
+    keys: [u8; KEY_COUNT],
+    used: usize,
+}
+
+impl WindowKeys {
+    pub(super) fn new(rng: StagRng) -> Self {
+        let mut keys = [0; KEY_COUNT];
+        keys.iter_mut().zip(0..=u8::MAX).for_each(|(key, value)| *key = value);
+        Self { rng, keys, used: 0 }
+    }
+
+    /// Returns the STag for the next request to bind `window`. `window` has the tag of the previous
+    /// request.
+    pub fn next(&mut self, table: &RegionTable, window: Stag) -> Stag {
+        let mut window = window;
+        if self.used == KEY_COUNT {
+            window = table.retag_window(window, false);
+            self.used = 0;
+        }
+        // One step of a Fisher-Yates shuffle.
+        let pick = self.used + self.rng.below(KEY_COUNT - self.used);
+        self.keys.swap(self.used, pick);
+        self.used += 1;
+        window & !0xff | Stag::from(self.keys[self.used - 1])
+    }
+
+    /// Gives the window a new tag now: queued requests to bind it fail. Returns an STag with the
+    /// new tag.
+    pub fn revoke(&mut self, table: &RegionTable, window: Stag) -> Stag {
+        self.used = 0;
+        table.retag_window(window, true)
     }
 }

@@ -13,9 +13,10 @@ use crate::engine::Engine;
 use crate::rdmap::requester::Requester;
 use crate::time::Instant;
 use crate::verbs::cm::{CmError, EndReason, Event};
-use crate::verbs::qp::{QpInit, QpState, SrqError, SrqId};
+use crate::verbs::qp::{QpInit, QpState};
 use crate::verbs::queue_pair::Qp;
 use crate::verbs::srq::SrqBuffers;
+use crate::verbs::srq::{SrqError, SrqId};
 use crate::verbs::wc::{Completions, CqId, QpId};
 use crate::verbs::wr::{PostError, RecvWr, SendRights, SendWr};
 

@@ -2,7 +2,7 @@
 //! the rest of the sink is resolved.
 
 use crate::ddp::memory::{Memory, MemoryRange};
-use crate::rdmap::train::OFFSET_LEN;
+use crate::rdmap::segment_train::OFFSET_LEN;
 use crate::wire::ddp::{CONTROL_LAST, TAGGED_LEN, UNTAGGED_LEN};
 
 /// Bytes of a header before its offset.

@@ -4,8 +4,8 @@ use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use crate::wire::bytes::{array_at, be16};
 use crate::wire::checksum;
-use crate::wire::ecn::Ecn;
 use crate::wire::ethernet::{ETHERTYPE_IPV4, ETHERTYPE_IPV6};
+use crate::wire::ip::Ecn;
 use crate::wire::ip::{ExtensionHeaders, IPV4_LEN, IPV6_LEN, PROTOCOL_TCP};
 use crate::wire::parse_error::ParseError;
 

@@ -3,7 +3,7 @@
 use super::*;
 use crate::ddp::regions::Registration;
 use crate::rdmap::operation::{AtomicOp, ImmediateData};
-use crate::wire::atomic::{
+use crate::wire::rdmap_extensions::{
     ATOMIC_REQUEST_LEN, ATOMIC_RESPONSE_LEN, AtomicRequest, AtomicResponse, QN_ATOMIC_RESPONSE,
 };
 use crate::wire::terminate::LAYER_DDP;

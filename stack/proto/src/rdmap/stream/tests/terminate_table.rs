@@ -17,9 +17,9 @@ use crate::ddp::memory::Access;
 use crate::ddp::sgl::Sge;
 use crate::ddp::untagged::{BufferQueue, UntaggedBuffer};
 use crate::ddp::vec_memory::VecMemory;
+use crate::rdmap::fault::Abort;
 use crate::rdmap::operation::Operation;
 use crate::rdmap::operation::SendWr;
-use crate::rdmap::terminate::Abort;
 use crate::wire::ddp::UNTAGGED_LEN;
 use crate::wire::terminate::is_defined;
 

@@ -5,11 +5,11 @@ use std::collections::BTreeSet;
 use super::rows::READ_1;
 use super::{Fixture, fixture, for_each_version};
 use crate::ddp::sgl::Sge;
+use crate::rdmap::fault::Fault;
 use crate::rdmap::operation::Operation;
 use crate::rdmap::operation::SendWr;
 use crate::rdmap::stream::Indication;
 use crate::rdmap::stream::tests::try_build;
-use crate::rdmap::terminate::Fault;
 use crate::wire::ddp::Version;
 
 /// Terminates, and the cause parsed from each.

@@ -9,8 +9,8 @@ use crate::counters::Counters;
 use crate::slab::Slab;
 use crate::verbs::cm::Event;
 use crate::verbs::flush_lists::FlushLists;
-use crate::verbs::qp::{SrqError, SrqId};
 use crate::verbs::srq::{LimitEvent, Srq, SrqBuffers};
+use crate::verbs::srq::{SrqError, SrqId};
 use crate::verbs::wc::{Completions, CqId};
 
 /// Completion queue that overran, whose queue pairs are being ended.

@@ -96,7 +96,7 @@ fn payload_shape(payload: &Payload) -> (WqeFlags, usize) {
 
 /// Encodes a request in the slots from `number` on; returns the number of slots.
 #[inline(always)]
-pub(super) fn emit(slots: &Slots, number: u64, wr: &SendWr) -> u64 {
+pub(super) fn encode(slots: &Slots, number: u64, wr: &SendWr) -> u64 {
     let out = Emitter { slots, first: slots.get(number), number };
     out.put(WR_ID, wr.wr_id);
     let flags = WqeFlags::SIGNALED.when(wr.signaled).and(WqeFlags::FENCE.when(wr.fence));

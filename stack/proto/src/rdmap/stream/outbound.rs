@@ -1,13 +1,29 @@
 //! ULPDUs to send: selection among the Terminate, requests and responses, and construction.
 
-use super::next_tx::{NextTx, TxSource};
 use super::{BuildError, Stream};
 use crate::ddp::memory::Memory;
-use crate::rdmap::terminate::Fault;
-use crate::rdmap::train::{SegmentTrain, TrainShape};
+use crate::rdmap::fault::Fault;
+use crate::rdmap::segment_train::{SegmentTrain, TrainShape};
 use crate::wire::ddp::{UNTAGGED_LEN, Untagged};
 use crate::wire::rdmap::{Opcode, QN_TERMINATE};
 use crate::wire::terminate::Terminate;
+
+/// Source of a ULPDU.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::rdmap) enum TxSource {
+    Terminate,
+    Requests,
+    Responses,
+}
+
+/// The next ULPDU to send, as [`Stream::next_tx`] selected it. Valid as
+/// long as nothing else is done with the stream.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct NextTx {
+    source: TxSource,
+    /// Its length in bytes with unlimited capacity.
+    pub ulpdu_len: u64,
+}
 
 /// Kind of messages of which [`Stream::build_last_segments`] builds the last segments: each has a
 /// loop of its own, which keeps what it needs in registers.

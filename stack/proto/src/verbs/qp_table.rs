@@ -7,10 +7,11 @@ use crate::device::Device;
 use crate::rdmap::requester::Requester;
 use crate::slab::Slab;
 use crate::verbs::cm::CmError;
-use crate::verbs::context::Verbs;
-use crate::verbs::qp::{QpInit, QpState, SrqError, SrqId};
+use crate::verbs::qp::{QpInit, QpState};
 use crate::verbs::queue_pair::{FlushResult, Qp};
+use crate::verbs::resources::Verbs;
 use crate::verbs::srq::SrqUsage;
+use crate::verbs::srq::{SrqError, SrqId};
 use crate::verbs::wc::{Completions, QpId};
 use crate::verbs::wr::{PostError, RecvWr};
 
