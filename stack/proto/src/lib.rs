@@ -61,7 +61,7 @@
 //! | PAWS | RFC 7323 section 5 | `tcp::rx::input` |
 //! | SND.UNA, SND.NXT, SND.WND | RFC 9293 section 3.3.1 | `tcp::tx::send` |
 //! | RCV.NXT, RCV.WND | RFC 9293 section 3.3.1 | `tcp::rx::window` |
-//! | delayed ACK | RFC 9293 section 3.8.6.3 | `tcp::rx::window`, `tcp::timeout` |
+//! | delayed ACK | RFC 9293 section 3.8.6.3 | `tcp::rx::window`, `tcp::timer` |
 //! | window scaling | RFC 7323 section 2 | `tcp::rx::window`, `tcp::tx::send` |
 //! | out-of-order queue | RFC 9293 section 3.10.7.4 | `tcp::rx::assembler`, `tcp::rx::ooo_queue` |
 //! | SACK blocks sent | RFC 2018 section 4 | `tcp::rx::assembler` |
@@ -81,8 +81,8 @@
 //! | ECN: ECT, CE, ECE, CWR | RFC 3168 section 6.1 | `tcp::ecn` |
 //! | pacing | | `tcp::tx::pacing` |
 //! | sender SWS avoidance | RFC 9293 section 3.8.6.2.1 | `tcp::tx::schedule` |
-//! | zero-window probe, persist timer | RFC 9293 section 3.8.6.1 | `tcp::timeout` |
-//! | keepalive; R1, R2 | RFC 9293 sections 3.8.4, 3.8.3 | `tcp::timeout` |
+//! | zero-window probe, persist timer | RFC 9293 section 3.8.6.1 | `tcp::timer` |
+//! | keepalive; R1, R2 | RFC 9293 sections 3.8.4, 3.8.3 | `tcp::timer` |
 //! | challenge ACK | RFC 5961 | `tcp::challenge` |
 //! | TIME-WAIT, its reuse | RFC 9293 section 3.3.2, RFC 6191 | `tcp::close` |
 //! | path MTU discovery, PLPMTUD | RFC 1191, RFC 8201, RFC 4821, RFC 8899 | `tcp::pmtu` |

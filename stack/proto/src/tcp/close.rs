@@ -1,12 +1,13 @@
 //! End of a connection: close, abort, TIME-WAIT, and its reuse by a new connection with the same
 //! four-tuple (RFC 9293 sections 3.10.4 and 3.10.5, RFC 6191).
 
+use super::Tcb;
+use super::control_block::Pending;
 use super::events::Event;
 use super::rx::window::DsackQueue;
 use super::state::{State, StateEvent};
-use super::tcb::{Pending, Tcb};
 use super::timer::{RareTimers, Timers};
-use super::tx::plan::Plan;
+use super::tx::schedule::Plan;
 use super::tx::send::Fin;
 use crate::device::{Retained, RxFrame};
 use crate::time::Instant;

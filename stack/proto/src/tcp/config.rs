@@ -1,6 +1,5 @@
 //! Settings and counters of a connection.
 
-use super::pmtu::PathMtuConfig;
 use crate::device::ChecksumMode;
 use crate::time::{MICROSECOND, MILLISECOND, SECOND};
 use crate::wire::tcp::MAX_WSCALE;
@@ -30,6 +29,50 @@ pub enum EcnMode {
     Accept,
     /// Requested in our SYN, and accepted. A retransmitted SYN does not request it.
     Request,
+}
+
+/// Mode of path MTU probing.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Probing {
+    /// No probes and no black hole detection: only PTB messages change the size, and only lower it.
+    Off,
+    /// The link's size is used from the start. Black holes are detected, and larger sizes probed
+    /// once the size was lowered.
+    #[default]
+    Auto,
+    /// Starts at 1,280 bytes and probes upward, so that no segment but a probe is lost to its size.
+    Always,
+}
+
+/// Settings of path MTU discovery. Sizes in bytes of IP packet.
+#[derive(Clone, Copy, Debug)]
+#[non_exhaustive]
+pub struct PathMtuConfig {
+    /// Accept ICMP Packet Too Big about outstanding segments. If false, only black hole detection
+    /// and probes change the size.
+    pub icmp: bool,
+    /// Mode of probing.
+    pub probe: Probing,
+    /// Lower bound of the PLPMTU over IPv4; values below 68 count as 68. With a small bound a
+    /// forged PTB message could slow the connection to a crawl.
+    pub floor_v4: u16,
+    /// The same over IPv6; values below 1280 count as 1280.
+    pub floor_v6: u16,
+    /// Time from the end of a search, or from a PTB message, to the next search (RFC 8899
+    /// section 5.1.1, `PMTU_RAISE_TIMER`).
+    pub raise_ns: u64,
+}
+
+impl Default for PathMtuConfig {
+    fn default() -> Self {
+        Self {
+            icmp: true,
+            probe: Probing::Auto,
+            floor_v4: 576,
+            floor_v6: 1280,
+            raise_ns: 600 * SECOND,
+        }
+    }
 }
 
 /// Settings of one connection, fixed when it is created. Times in nanoseconds, sizes in bytes.

@@ -13,6 +13,7 @@
 //!
 //! Modules:
 //!
+//! - `control_block`: state of a connection (RFC 9293 section 3.3.1), with its read-only accessors.
 //! - `state`: connection states and their transition table (RFC 9293 section 3.3.2).
 //! - `open`, `close`: active and passive open, SYN cookies, close, abort, TIME-WAIT recycling
 //!   (RFC 9293 section 3.10, RFC 6191).
@@ -43,19 +44,18 @@
 //! - `congestion`: NewReno, CUBIC, DCTCP, HyStart++ (RFC 5681, RFC 9438, RFC 8257, RFC 9406).
 //! - `ecn`: Explicit Congestion Notification (RFC 3168).
 //! - `rtt`: RTT estimator, RTO and probe timeout (RFC 6298).
-//! - `timer`, `timeout`: timers, and the actions on their expiry.
+//! - `timer`: timers, and the actions on their expiry.
 //! - `pmtu`: path MTU discovery (RFC 8899, RFC 1191, RFC 8201).
-//! - `accessors`, `events`, `config`, `rare_counts`: read-only accessors, results and events,
-//!   settings and counters.
+//! - `events`, `config`, `rare_counts`: results and events, settings, counters.
 //!
 //! Read before changing anything: RFC 9293, 5681, 6298, 6675, 7323, 2018, 2883, 3522, 5961, 8985,
 //! 9937, 9438, 9406, 3168, 8257.
 
-mod accessors;
 mod challenge;
 mod close;
 mod config;
 mod congestion;
+mod control_block;
 mod ecn;
 mod events;
 mod open;
@@ -65,8 +65,6 @@ mod recovery;
 mod rtt;
 mod rx;
 mod state;
-mod tcb;
-mod timeout;
 mod timer;
 mod timestamps;
 mod tx;
@@ -75,15 +73,13 @@ mod tx;
 mod tests;
 
 pub(crate) use challenge::AckRateLimit;
-pub use config::{Algorithm, Config, EcnMode, Stats};
+pub use config::{Algorithm, Config, EcnMode, PathMtuConfig, Probing, Stats};
+pub use control_block::{HOT_LEN, Tcb};
 pub use events::{Delivered, Event, IssAndTsOffset, Transmit, TxDemand};
 pub(crate) use open::default_mss;
-pub use pmtu::{PathMtuConfig, Probing, TooBig};
+pub use pmtu::TooBig;
 pub use recovery::sent_frame::CopyPool;
-pub use rx::contiguous::Contiguous;
-pub use rx::ooo_queue::OooPool;
-pub use rx::ooo_segment::{OooCopy, OooSegment};
+pub use rx::ooo_queue::{Contiguous, OooCopy, OooPool, OooSegment};
 pub use rx::train::TrainPayload;
 pub use state::State;
-pub use tcb::{HOT_LEN, Tcb};
 pub use tx::train::DataTrain;

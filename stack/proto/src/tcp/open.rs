@@ -2,9 +2,11 @@
 
 use std::sync::Arc;
 
+use super::Tcb;
 use super::challenge::AckRateLimit;
 use super::config::Config;
 use super::congestion::Congestion;
+use super::control_block::{Pending, SegmentCounts};
 use super::ecn::EcnState;
 use super::events::IssAndTsOffset;
 use super::pmtu::PathMtu;
@@ -19,11 +21,10 @@ use super::rx::autotune::{RcvRound, RoundEnd};
 use super::rx::fast_path::FastPath;
 use super::rx::window::{DsackQueue, Peer, RcvLimits, RcvVars};
 use super::state::State;
-use super::tcb::{Pending, SegmentCounts, Tcb};
 use super::timer::{CoarseInstant, RareTimers, Timers};
 use super::timestamps::Timestamps;
 use super::tx::pacing::PacingCredit;
-use super::tx::plan::Plan;
+use super::tx::schedule::Plan;
 use super::tx::send::{Local, SndVars};
 use crate::device::{Retained, RxFrame};
 use crate::time::Instant;

@@ -1,12 +1,10 @@
 //! Congestion control of a connection: slow start, and the dispatch to the algorithm.
 
-use super::ack_sample::AckSample;
 use super::cubic::Cubic;
 use super::dctcp::Dctcp;
 use super::hystart::{HyStart, SlowStartAction};
-use super::new_reno::NewReno;
-use super::window::CongestionWindow;
 use crate::tcp::config::Algorithm;
+use crate::time::Instant;
 use crate::wire::seq::Seq;
 
 /// Most segments that an ACK adds to the window while losses are repaired (RFC 9406 section 4.3 has
@@ -229,4 +227,94 @@ impl Congestion {
 /// Returns the initial window (RFC 6928 section 2).
 fn initial_window(mss: u32) -> u32 {
     (10 * mss).min(14_600.max(2 * mss))
+}
+
+/// Input of congestion control from an ACK of new data.
+#[derive(Clone, Copy, Debug)]
+pub(in crate::tcp) struct AckSample {
+    /// Time of the ACK.
+    pub(in crate::tcp) now: Instant,
+    /// Bytes acknowledged.
+    pub(in crate::tcp) bytes: u32,
+    /// EMSS: payload of a full segment.
+    pub(in crate::tcp) mss: u32,
+    /// SRTT, including this ACK's sample; 0 before the first.
+    pub(in crate::tcp) srtt_ns: u64,
+    /// RTT sample of this ACK.
+    pub(in crate::tcp) rtt_ns: Option<u64>,
+    /// SND.UNA after this ACK.
+    pub(in crate::tcp) snd_una: Seq,
+    /// SND.NXT.
+    pub(in crate::tcp) snd_nxt: Seq,
+    /// A loss is being repaired: some of the bytes may have been received long ago.
+    pub(in crate::tcp) recovering: bool,
+}
+
+/// Outside slow start the window is updated once 2^-6 of it was acknowledged.
+const STEP_BITS: u32 = 6;
+
+/// Congestion window: the state that every segment and every ACK touches.
+#[derive(Clone, Copy, Debug)]
+pub(in crate::tcp) struct CongestionWindow {
+    pub(super) cwnd: u32,
+    pub(super) ssthresh: u32,
+    /// Bytes acknowledged outside slow start that were not yet given to the algorithm.
+    pub(super) acked_pending: u32,
+}
+
+impl CongestionWindow {
+    /// Congestion window, bytes.
+    #[inline]
+    pub(in crate::tcp) const fn cwnd(&self) -> u32 {
+        self.cwnd
+    }
+
+    /// True in slow start: the window doubles each round trip.
+    #[inline]
+    pub(in crate::tcp) const fn in_slow_start(&self) -> bool {
+        self.cwnd < self.ssthresh
+    }
+
+    /// Accumulates `bytes` acknowledged while the window was in use. Returns false, and does
+    /// nothing, if [`super::Congestion::on_ack`] has to be called for them now.
+    #[inline]
+    pub(in crate::tcp) const fn absorb_acked(&mut self, bytes: u32) -> bool {
+        let pending = self.acked_pending.saturating_add(bytes);
+        if self.in_slow_start() || pending >= self.cwnd >> STEP_BITS {
+            return false;
+        }
+        self.acked_pending = pending;
+        true
+    }
+}
+
+/// NewReno state besides the window.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct NewReno {
+    /// Bytes acknowledged in congestion avoidance since the window last grew.
+    acked: u32,
+}
+
+impl NewReno {
+    /// Returns the window after an ACK in congestion avoidance, by counting bytes (RFC 5681
+    /// section 3.1).
+    #[inline]
+    pub(super) fn on_ack(&mut self, cwnd: u32, ack: &AckSample) -> u32 {
+        self.acked += ack.bytes;
+        if self.acked < cwnd {
+            return cwnd;
+        }
+        self.acked -= cwnd;
+        cwnd.saturating_add(ack.mss)
+    }
+
+    /// Returns the slow-start threshold after a loss (RFC 5681, equation 4).
+    pub(super) fn reduce(flight: u32, mss: u32) -> u32 {
+        (flight / 2).max(2 * mss)
+    }
+
+    /// Restarts congestion avoidance.
+    pub(super) const fn restart(&mut self) {
+        self.acked = 0;
+    }
 }

@@ -3,7 +3,7 @@
 //!
 //! Windows are in bytes, times in units of 2^-14 s.
 
-use super::ack_sample::AckSample;
+use super::control::AckSample;
 use crate::time::Instant;
 
 /// Fraction bits of a second in a [`Cubic`] unit of time.

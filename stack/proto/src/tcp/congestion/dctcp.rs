@@ -1,7 +1,7 @@
 //! DCTCP (RFC 8257), sender side: the window is reduced in proportion to the CE-marked bytes.
 //! Otherwise NewReno.
 
-use super::new_reno::NewReno;
+use super::control::NewReno;
 use crate::wire::seq::Seq;
 
 /// `alpha` if all bytes are marked.

@@ -1,6 +1,6 @@
 //! HyStart++ (RFC 9406): leaves the first slow start when the RTT rises, before a queue overflows.
 
-use super::ack_sample::AckSample;
+use super::control::AckSample;
 use crate::wire::seq::Seq;
 
 /// Bounds of the RTT increase that begins CSS, and the divisor of the RTT that gives it in between

@@ -9,7 +9,7 @@ use super::scoreboard::AckInfo;
 use super::state::CaState;
 use super::undo::Frto;
 use crate::device::{Retained, RxFrame};
-use crate::tcp::tcb::Tcb;
+use crate::tcp::Tcb;
 use crate::time::{Instant, MICROSECOND, NEVER};
 use crate::wire::seq::Seq;
 use crate::wire::tcp::{SackBlock, Segment};

@@ -7,12 +7,12 @@
 //! connections find the pool exhausted, the frames of peers without progress are copied and
 //! released; see `engine/tx_reclaim.rs`.
 
-mod tcb;
-
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use crate::device::Retained;
+use crate::device::{Retained, RxFrame};
+use crate::tcp::Tcb;
+use crate::time::Instant;
 
 /// Limit on the copies of sent frames, for all connections of an engine.
 #[derive(Debug)]
@@ -106,6 +106,26 @@ impl<T: Retained> SentFrame<T> {
         if let Self::Frame(frame) = self {
             *self = Self::Copy(Arc::new(pool.copy(frame.bytes())));
         }
+    }
+}
+
+impl<R: RxFrame, T: Retained> Tcb<R, T> {
+    /// Returns the earlier of the last transmission of the first record and the last progress;
+    /// `None` if there is no record.
+    #[must_use]
+    pub fn stalled_since(&self, now: Instant) -> Option<Instant> {
+        Some(self.scoreboard.front_sent_at()?.min(self.progress_at(now)))
+    }
+
+    /// Replaces frames of records by copies, at most `count_max` and as far as `pool` admits;
+    /// returns how many. Nothing else changes: retransmissions use the copies.
+    pub fn copy_out(&mut self, pool: &CopyPool, count_max: usize) -> usize {
+        self.scoreboard.copy_out(pool, count_max)
+    }
+
+    /// As [`Tcb::copy_out`] for one frame of at most `len_max` bytes; true if there is one.
+    pub fn copy_out_short(&mut self, pool: &CopyPool, len_max: usize) -> bool {
+        self.scoreboard.copy_out_short(pool, len_max)
     }
 }
 

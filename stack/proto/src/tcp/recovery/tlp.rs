@@ -1,9 +1,15 @@
 //! Tail loss probe (RFC 8985 section 7): if the end of a flight is not acknowledged, one segment is
 //! sent so that the peer's ACK reports what is missing.
 
-mod tcb;
-
+use super::state::CaState;
+use crate::device::{Retained, RxFrame};
+use crate::tcp::Tcb;
+use crate::tcp::events::{Transmit, TxDemand};
+use crate::tcp::tx::schedule::{Plan, Retransmit};
+use crate::tcp::tx::send::Fin;
+use crate::time::{Instant, NEVER};
 use crate::wire::seq::Seq;
+use crate::wire::tcp::{SackBlock, Segment};
 
 /// Kind of the last tail loss probe.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -54,5 +60,178 @@ impl Tlp {
     #[inline]
     pub(in crate::tcp) fn outstanding(&self, una: Seq) -> TlpProbe {
         if una < self.end_seq { self.probe } else { TlpProbe::None }
+    }
+}
+
+impl<R: RxFrame, T: Retained> Tcb<R, T> {
+    /// Starts the probe timeout (PTO) if a probe is allowed: one per flight, while no loss is known
+    /// or suspected, and with SACK, without which the ACK would report nothing (section 7.2). If
+    /// the RTO would expire first, the probe takes its place.
+    #[inline]
+    pub(in crate::tcp) fn arm_pto(&mut self, now: Instant) {
+        let applies = self.cfg.tail_loss_probe
+            && self.sack
+            && self.recovery.ca_state == CaState::Open
+            && self.scoreboard.is_clean()
+            && self.tlp.outstanding(self.snd.una) == TlpProbe::None;
+        self.timers.pto = if applies {
+            let is_single = self.scoreboard.sent_count() <= 1;
+            (now + self.rtt.pto(is_single)).min(self.timers.rto)
+        } else {
+            NEVER
+        };
+    }
+
+    /// Handles expiry of the PTO: the tail of a flight was not acknowledged, and a probe is due.
+    /// With nothing in flight, the connection has been idle for a while, and the memory of
+    /// loss recovery is released.
+    pub(in crate::tcp) fn pto_expired(&mut self, now: Instant) {
+        if self.snd.flight() == 0 {
+            self.timers.pto = NEVER;
+            self.scoreboard.release_memory();
+            self.recovery.release_memory();
+            self.dsack_queue.release_memory();
+            self.ecn.release_memory();
+            return;
+        }
+        self.arm_stall(self.progress_at.instant(now), 0);
+        if self.timer_overrun(now, self.timers.pto) {
+            self.arm_pto(now);
+            return;
+        }
+        self.timers.pto = NEVER;
+        if self.recovery.ca_state != CaState::Open || !self.scoreboard.is_clean() {
+            return;
+        }
+        if self.scoreboard.sent_count() > 0 {
+            self.pending.tlp = true;
+        } else if self.snd.fin == Fin::Sent {
+            self.snd.fin = Fin::Due;
+            self.on_tlp_sent(now, TlpProbe::NewData, None);
+        }
+        // The RTO counts from the probe (section 7.3).
+        self.timers.rto = now + self.rtt.rto(&self.cfg);
+    }
+
+    /// Selects the probe: a new segment if there is one and the peer's window admits it, else the
+    /// last record again (section 7.3). Returns `None` if it is no longer needed.
+    #[cold]
+    pub(in crate::tcp) fn plan_tlp(&mut self, now: Instant, ready: TxDemand) -> Option<Transmit> {
+        if !self.scoreboard.is_clean() {
+            // No frame was available when it was due, and the peer has reported by SACK what is
+            // missing since.
+            self.pending.tlp = false;
+            return None;
+        }
+        if let Some(index) = self.scoreboard.unsent()
+            && let Some(retransmit) = self.choose_unsent(now, index)
+        {
+            return Some(self.plan_retransmit(retransmit));
+        }
+        if let TxDemand::Record(len) = ready
+            && let Some(capacity) = self.new_data_capacity(now, len)
+        {
+            return Some(Transmit::NewData { capacity: capacity as usize });
+        }
+        let last = self.scoreboard.sent_count().checked_sub(1);
+        let last_record = last.and_then(|index| Some((index, self.scoreboard.get(index)?)));
+        if let Some((mut index, record)) = last_record
+            && self.recovery.ca_state == CaState::Open
+            && (index == 0 || record.end() <= self.snd.una + self.snd.wnd)
+        {
+            let (seq, mut len) = (record.seq, record.len);
+            if len > u32::from(self.emss) {
+                // The segment size has decreased, or the record was a path MTU probe: only its end
+                // is sent.
+                self.scoreboard.split(index, len - u32::from(self.emss));
+                self.stats.record().resegments += 1;
+                self.on_split(now, seq);
+                (index, len) = (index + 1, u32::from(self.emss));
+            }
+            return Some(self.plan_retransmit(Retransmit::tlp(index, len)));
+        }
+        self.pending.tlp = false;
+        None
+    }
+
+    pub(in crate::tcp) fn plan_retransmit(&mut self, retransmit: Retransmit) -> Transmit {
+        let payload_len = retransmit.payload_len();
+        self.plan = Plan::Retransmit(retransmit);
+        Transmit::Retransmit { payload_len }
+    }
+
+    /// Notes that a probe was sent; `start` is the start of the record if it is a retransmission.
+    #[cold]
+    pub(in crate::tcp) fn on_tlp_sent(
+        &mut self,
+        now: Instant,
+        probe: TlpProbe,
+        start: Option<Seq>,
+    ) {
+        self.stats.record().tlp_probes += 1;
+        self.pending.tlp = false;
+        self.timers.pto = NEVER;
+        self.tlp.probe = probe;
+        self.tlp.end_seq = self.snd.nxt;
+        let first = start.unwrap_or(self.snd.una);
+        let flight = self.loss_flight(first, self.snd.flight());
+        let (cwnd, ts) = (self.cc.cwnd(), self.ts.tsval(now));
+        *self.stats.tlp_mut() = SentTlp { retrans_seq: start, ts, flight, cwnd };
+        self.tlp.is_single = self.scoreboard.sent_count() <= 1;
+        self.timers.rto = now + self.rtt.rto(&self.cfg);
+    }
+
+    /// Processes an ACK while a probe is outstanding (section 7.4). `una`: SND.UNA before it;
+    /// `dsack`: its D-SACK block; `pure`: it is a duplicate ACK without SACK blocks.
+    pub(in crate::tcp) fn process_tlp_ack(
+        &mut self,
+        seg: &Segment,
+        una: Seq,
+        dsack: Option<SackBlock>,
+        pure: bool,
+    ) {
+        if self.tlp.probe == TlpProbe::None {
+            return;
+        }
+        let sent = self.stats.tlp();
+        let is_reported = sent.retrans_seq.is_some_and(|start| dsack.is_some_and(|b| b.0 == start));
+        if self.tlp.probe == TlpProbe::Retransmit && is_reported {
+            // The original was received, too.
+            self.on_spurious_tlp();
+        } else if seg.ack < self.tlp.end_seq {
+            // Not acknowledged yet.
+        } else if self.tlp.probe == TlpProbe::NewData {
+            self.tlp.probe = TlpProbe::None;
+        } else if sent.retrans_seq == Some(una) && self.echo_precedes_tlp(seg) {
+            // TSecr is of the original: it was received, and its ACK late or lost.
+            self.on_spurious_tlp();
+        } else if seg.ack > self.tlp.end_seq {
+            // The probe repaired a loss that is not detected otherwise.
+            self.tlp.probe = TlpProbe::None;
+            if self.recovery.ca_state == CaState::Open {
+                self.stats.record().tlp_repairs += 1;
+                if !self.ecn.covers(una) {
+                    let SentTlp { flight, cwnd: window, .. } = sent;
+                    self.cc.on_late_loss(window, flight, u32::from(self.emss));
+                }
+                self.ecn.on_loss(self.snd.nxt);
+            }
+        } else if pure {
+            // Two ACKs, of the original and of the probe, from a peer without D-SACK.
+            self.on_spurious_tlp();
+        }
+    }
+
+    fn on_spurious_tlp(&mut self) {
+        self.stats.record().tlp_spurious += 1;
+        self.tlp.probe = TlpProbe::None;
+        self.rtt.on_spurious_probe(self.tlp.is_single, &self.cfg);
+    }
+
+    /// True if TSecr, which echoes the retransmitted record, is of an earlier transmission than the
+    /// probe.
+    fn echo_precedes_tlp(&self, seg: &Segment) -> bool {
+        let echo = seg.options.ts.filter(|_| self.ts_on).map(|ts| ts.1);
+        echo.is_some_and(|echo| echo.wrapping_sub(self.stats.tlp().ts).cast_signed() < 0)
     }
 }

@@ -2,12 +2,12 @@
 //! loss and with nothing SACKed is handled here, all others in `recovery`.
 
 use crate::device::{Retained, RxFrame};
+use crate::tcp::Tcb;
 use crate::tcp::congestion::AckSample;
 use crate::tcp::recovery::scoreboard::{AckInfo, Acked};
 use crate::tcp::recovery::state::CaState;
 use crate::tcp::recovery::tlp::TlpProbe;
 use crate::tcp::state::{State, StateEvent};
-use crate::tcp::tcb::Tcb;
 use crate::tcp::timer::CoarseInstant;
 use crate::tcp::tx::send::Fin;
 use crate::time::{Instant, MICROSECOND, NEVER, SECOND};

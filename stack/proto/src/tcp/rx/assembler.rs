@@ -11,8 +11,7 @@ use std::collections::VecDeque;
 
 use arrayvec::ArrayVec;
 
-use super::contiguous::Contiguous;
-use super::ooo_segment::{CONSUMED_LEN, Charge, OooSegment, Quota};
+use super::ooo_queue::{CONSUMED_LEN, Charge, Contiguous, OooSegment, Quota};
 use crate::wire::seq::Seq;
 use crate::wire::tcp::SackBlock;
 

@@ -4,16 +4,13 @@
 use core::ops::Range;
 
 use super::autotune::{RcvRound, RoundEnd};
-use super::contiguous::Contiguous;
-use super::offered_ooo::OfferedOoo;
-use super::ooo_queue::OooPool;
-use super::ooo_segment::OooSegment;
+use super::ooo_queue::{Contiguous, OfferedOoo, OooPool, OooSegment};
 use super::train::TrainPayload;
 use crate::device::{Retained, RxFrame};
+use crate::tcp::Tcb;
 use crate::tcp::events::{Delivered, Event};
 use crate::tcp::state::{State, StateEvent};
-use crate::tcp::tcb::Tcb;
-use crate::tcp::tx::plan::Plan;
+use crate::tcp::tx::schedule::Plan;
 use crate::time::{Instant, MICROSECOND};
 use crate::wire::seq::Seq;
 use crate::wire::tcp::{Flags, SackBlock, Segment};

@@ -12,9 +12,20 @@
 //! Where both apply they have the same result.
 
 mod hot_state;
-mod tcb;
 
-use crate::wire::tcp::Ecn;
+use hot_state::{FollowUp, HotState};
+
+use super::train::TrainPayload;
+use crate::device::{Retained, RxFrame};
+use crate::tcp::Tcb;
+use crate::tcp::events::{Transmit, TxDemand};
+use crate::tcp::recovery::tlp::TlpProbe;
+use crate::tcp::state::State;
+use crate::tcp::timer::CoarseInstant;
+use crate::tcp::tx::schedule::Plan;
+use crate::tcp::tx::send::Fin;
+use crate::time::{Instant, NEVER};
+use crate::wire::tcp::{Ecn, PlainHeader};
 
 /// Eligibility of segments for the fast path, and other state that it tests; one bit each.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -83,3 +94,229 @@ impl FastPath {
 
 #[cfg(test)]
 pub(in crate::tcp) mod tests;
+
+impl<R: RxFrame, T: Retained> Tcb<R, T> {
+    #[inline(always)]
+    fn hot(&mut self) -> HotState<'_, T> {
+        HotState {
+            scoreboard: &mut self.scoreboard,
+            cfg: &self.cfg,
+            timers: &mut self.timers,
+            last_rx_at: &mut self.last_rx_at,
+            rcv: &mut self.rcv,
+            snd: &mut self.snd,
+            ts: &mut self.ts,
+            rtt_cache: &mut self.rtt_cache,
+            rcv_round_end: self.rcv_round_end,
+            progress_at: &mut self.progress_at,
+            last_tx_at: &mut self.last_tx_at,
+            pacing_credit: &mut self.pacing_credit,
+            emss: self.emss.into(),
+            ts_on: self.ts_on,
+            fast_path: self.fast_path,
+            window: &mut self.cc.window,
+            cwnd_limited: &mut self.cc.cwnd_limited,
+        }
+    }
+
+    /// Predicts a received segment with this header and `len` bytes of payload; `None` if it has to
+    /// take the slow path. Changes nothing. Returns the maximum length of a train that begins with
+    /// it.
+    #[inline(always)]
+    pub(in crate::tcp) fn predict(
+        &mut self,
+        now: Instant,
+        seg: &PlainHeader,
+        len: u32,
+    ) -> Option<u32> {
+        debug_assert_eq!(self.fast_path, self.fast_path_eligibility());
+        if !self.fast_path.is_rx_eligible() {
+            return None;
+        }
+        self.hot().predict(now, seg, len)
+    }
+
+    /// Processes a predicted segment. `seg` is its header, or that of the first segment of a train;
+    /// `payload` is that of both.
+    #[inline(always)]
+    pub(in crate::tcp) fn receive_predicted(
+        &mut self,
+        now: Instant,
+        seg: &PlainHeader,
+        payload: &TrainPayload,
+    ) {
+        let follow_up = self.hot().receive(now, seg, payload);
+        if follow_up.is_rtt_sample || follow_up.grows_cwnd || follow_up.ends_round {
+            self.finish_fast_path(now, seg, &follow_up);
+        }
+        #[cfg(test)]
+        tests::Counts::received();
+    }
+
+    /// Does the work that few segments need; see [`FollowUp`].
+    #[cold]
+    fn finish_fast_path(&mut self, now: Instant, seg: &PlainHeader, follow_up: &FollowUp) {
+        self.count_bytes();
+        let sample = self.measured_rtt(now, seg.ts, &follow_up.acked);
+        if follow_up.is_rtt_sample {
+            self.update_rtt(now, sample, follow_up.bytes, &follow_up.acked);
+            if let Some(newest) = follow_up.acked.newest {
+                self.rack.advance(now, newest);
+            }
+            self.progress_at = CoarseInstant::of(now);
+        }
+        if follow_up.grows_cwnd {
+            let info = self.ack_sample(now, follow_up.bytes, sample);
+            self.cc.on_ack(&info);
+        }
+        if follow_up.is_rtt_sample {
+            self.rearm_timers(now);
+            self.pmtu.check_due(now);
+            if self.ecn.enabled {
+                // DCTCP is given ACKs without ECE once per round trip.
+                let una = self.snd.una;
+                self.cc.observe(una - follow_up.bytes, una, self.snd.nxt, false);
+            }
+        }
+        if follow_up.ends_round {
+            self.end_rcv_round(now);
+        }
+        // Nothing else changed that the fast path depends on.
+        if follow_up.is_rtt_sample {
+            self.fast_path.set_pmtu_probe_due(self.pmtu.is_probe_due());
+            self.rtt.fill_cache(&mut self.rtt_cache, &self.cfg);
+        }
+    }
+
+    /// Returns the next frame to send if the fast path decides; [`Transmit::Control`] is an ACK.
+    #[inline(always)]
+    pub(in crate::tcp) fn plan_fast(&mut self, now: Instant, ready: TxDemand) -> Option<Transmit> {
+        debug_assert_eq!(self.fast_path, self.fast_path_eligibility());
+        if self.fast_path.is_tx_eligible() { self.hot().next_transmit(now, ready) } else { None }
+    }
+
+    /// Returns the capacity of a segment that may be sent now on the fast path, if it takes a
+    /// record of `len` bytes whole. Otherwise [`Tcb::next_transmit`] decides; nothing is planned.
+    #[inline(always)]
+    pub fn plain_capacity(&mut self, now: Instant, len: u32) -> Option<usize> {
+        match self.plan_fast(now, TxDemand::Record(len)) {
+            Some(Transmit::NewData { capacity }) if len as usize <= capacity => Some(capacity),
+            _ => None,
+        }
+    }
+
+    /// True if the fast path decides what is sent, and no ACK is due: without new data to send,
+    /// [`Tcb::next_transmit`] returns [`Transmit::Idle`].
+    #[inline(always)]
+    #[must_use]
+    pub fn has_nothing_to_send(&self) -> bool {
+        self.fast_path.is_tx_eligible() && !self.rcv.ack_now
+    }
+
+    /// True if an ACK is due that has no more to report than its number and the window. Nothing
+    /// else is planned then. Without new data to send, [`Tcb::next_transmit`] returns
+    /// [`Transmit::Control`].
+    #[inline(always)]
+    #[must_use]
+    pub fn is_plain_ack_due(&self) -> bool {
+        self.fast_path.is_tx_eligible() && self.fast_path.is_rx_eligible() && self.rcv.ack_now
+    }
+
+    /// Returns the header of a plain ACK.
+    #[inline(always)]
+    pub(in crate::tcp) fn plain_ack_header(&mut self, now: Instant) -> PlainHeader {
+        let sack = self.sack;
+        self.hot().ack_header(now, sack)
+    }
+
+    /// True if a record of `len` bytes may be sent on the fast path.
+    #[inline(always)]
+    pub(in crate::tcp) fn fast_path_admits(&self, len: u32) -> bool {
+        self.fast_path.is_tx_eligible() && len <= u32::from(self.emss) && len <= self.snd.usable()
+    }
+
+    /// Returns the header of new data.
+    #[inline(always)]
+    pub(in crate::tcp) fn fast_path_header(&mut self, now: Instant, push: bool) -> PlainHeader {
+        let mut hot = self.hot();
+        let header = hot.data_header(now, push);
+        hot.on_data_header_sent(header.window);
+        header
+    }
+
+    /// Returns the header of a train of new data. [`Tcb::on_train_sent_fast`] follows, if anything
+    /// of the train is sent.
+    #[inline(always)]
+    pub(in crate::tcp) fn train_header(&mut self, now: Instant) -> PlainHeader {
+        self.hot().data_header(now, false)
+    }
+
+    /// Records that a record was sent on the fast path.
+    #[inline(always)]
+    pub(in crate::tcp) fn on_sent_fast(
+        &mut self,
+        now: Instant,
+        retained: T,
+        len: u32,
+        offset: u32,
+    ) {
+        self.hot().on_sent(now, retained, len, offset);
+        #[cfg(test)]
+        tests::Counts::sent();
+    }
+
+    /// Records that `len` bytes of new data were sent in a train, with this window field. Their
+    /// records are on the scoreboard.
+    #[inline]
+    pub(in crate::tcp) fn on_train_sent_fast(&mut self, now: Instant, len: u32, window: u16) {
+        let mut hot = self.hot();
+        hot.on_data_header_sent(window);
+        hot.on_new_data(now, len);
+        #[cfg(test)]
+        tests::Counts::sent();
+    }
+
+    /// Recomputes the state that the fast path depends on. To be called at the end of everything
+    /// that is not the fast path.
+    pub(in crate::tcp) fn update_fast_path(&mut self) {
+        self.fast_path = self.fast_path_eligibility();
+        self.timers.rare = self.rare.earliest(self.paced);
+        self.rtt.fill_cache(&mut self.rtt_cache, &self.cfg);
+    }
+
+    /// Computes which segments are eligible for the fast path.
+    fn fast_path_eligibility(&self) -> FastPath {
+        let is_established = self.state == State::Established
+            && matches!(self.plan, Plan::Nothing)
+            && self.local.fin_seq.is_none()
+            && self.snd.fin == Fin::None
+            && !self.pending.any()
+            && self.ecn.is_idle();
+        let is_loss_free = self.recovery.is_open()
+            && self.recovery.dupacks == 0
+            && self.scoreboard.is_loss_free()
+            && self.tlp.probe == TlpProbe::None
+            && self.rare.reorder == NEVER
+            && !self.pmtu.is_probing();
+        let is_answering = self.retries == 0
+            && self.unanswered == 0
+            && !self.rearmed
+            && !self.rtt.is_backed_off()
+            && !self.rcv.pure_ack
+            && self.rcv.dup_acks_owed <= 1;
+        let takes_bytes =
+            self.peer.fin_seq.is_none() && !self.receive_shut && self.assembler.is_idle();
+        let sends_bytes =
+            self.rare.persist == NEVER && !self.sws_override && self.scoreboard.unsent().is_none();
+        let is_eligible = is_established && is_loss_free && is_answering;
+        let bit = |condition: bool, bit: u8| if condition { bit } else { 0 };
+        FastPath(
+            bit(is_eligible && takes_bytes, FastPath::RX)
+                | bit(is_eligible && sends_bytes, FastPath::TX)
+                | bit(self.events != 0 || self.state == State::Closed, FastPath::EVENTS)
+                | bit(self.cfg.tail_loss_probe && self.sack, FastPath::TLP)
+                | bit(self.ecn.codepoint == Ecn::Ect0, FastPath::ECT)
+                | bit(self.pmtu.is_probe_due(), FastPath::PMTU_PROBE),
+        )
+    }
+}

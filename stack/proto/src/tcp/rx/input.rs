@@ -1,13 +1,13 @@
 //! Received segments: RFC 9293 section 3.10.7, with the checks of RFC 7323 (PAWS) and RFC 5961.
 
+use super::train::TrainPayload;
 use crate::device::{Retained, RxFrame};
+use crate::tcp::Tcb;
 use crate::tcp::events::{Delivered, Event};
-use crate::tcp::rx::train::TrainPayload;
 use crate::tcp::state::{State, StateEvent};
-use crate::tcp::tcb::Tcb;
 use crate::tcp::timer::CoarseInstant;
 use crate::tcp::timestamps::Timestamps;
-use crate::tcp::tx::plan::Plan;
+use crate::tcp::tx::schedule::Plan;
 use crate::time::{Instant, MICROSECOND, NEVER};
 use crate::wire::seq::Seq;
 use crate::wire::tcp::{Flags, Segment};

@@ -3,12 +3,9 @@
 pub(super) mod ack;
 pub(super) mod assembler;
 pub(super) mod autotune;
-pub(super) mod contiguous;
 pub(super) mod deliver;
 pub(super) mod fast_path;
 pub(super) mod input;
-pub(super) mod offered_ooo;
 pub(super) mod ooo_queue;
-pub(super) mod ooo_segment;
 pub(super) mod train;
 pub(super) mod window;

@@ -2,7 +2,6 @@
 
 pub(super) mod output;
 pub(super) mod pacing;
-pub(super) mod plan;
 pub(super) mod schedule;
 pub(super) mod send;
 pub(super) mod train;

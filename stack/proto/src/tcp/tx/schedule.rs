@@ -2,12 +2,13 @@
 //! new ones, and checks the windows.
 
 use super::pacing::PacingCredit;
-use super::plan::{Control, Plan, Retransmit, RetransmitReason};
 use super::send::Fin;
 use crate::device::{Retained, RxFrame};
+use crate::tcp::Tcb;
 use crate::tcp::events::{Transmit, TxDemand};
-use crate::tcp::tcb::Tcb;
+use crate::tcp::rx::ooo_queue::OfferedOoo;
 use crate::time::{Instant, NEVER};
+use crate::wire::seq::Seq;
 
 /// Shortest sub-segment that a record is split into, unless the window is smaller.
 const SPLIT_MIN: u32 = 128;
@@ -232,5 +233,70 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
             return Some(capacity);
         }
         Some(usable.min(u32::from(self.emss)))
+    }
+}
+
+/// Decision that the next call on the connection has to carry out.
+#[derive(Clone, Copy, Debug)]
+pub(in crate::tcp) enum Plan {
+    Nothing,
+    /// An out-of-order segment was offered to the upper layer; its disposition is pending.
+    OooOffered(OfferedOoo),
+    /// Announced by `next_transmit`, to be written by the matching `write_` function.
+    Control(Control),
+    /// See `Control`.
+    Retransmit(Retransmit),
+}
+
+/// Control segment, without payload.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::tcp) enum Control {
+    /// RST that ends the connection.
+    Reset,
+    /// RST in reply to an unacceptable acknowledgment.
+    StrayReset(Seq),
+    /// SYN or SYN-ACK, by the state.
+    Syn,
+    /// ACK.
+    Ack,
+    /// FIN with ACK.
+    Fin,
+    /// Zero-window or keepalive probe: below the peer's window, so that it answers.
+    Probe,
+}
+
+/// Bytes to be sent from a retained frame.
+#[derive(Clone, Copy, Debug)]
+pub(in crate::tcp) struct Retransmit {
+    /// Index of the record on the scoreboard.
+    pub(in crate::tcp) index: u32,
+    /// Payload bytes; less than the record has if it is to be split.
+    pub(in crate::tcp) len: u32,
+    pub(in crate::tcp) reason: RetransmitReason,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::tcp) enum RetransmitReason {
+    /// The record is lost.
+    Lost,
+    /// Tail loss probe.
+    Tlp,
+    /// The record was written when the window did not admit it: this is its first transmission.
+    Unsent,
+}
+
+impl Retransmit {
+    #[expect(clippy::cast_possible_truncation, reason = "records are counted in 16 bits")]
+    pub(super) const fn new(index: usize, len: u32, reason: RetransmitReason) -> Self {
+        Self { index: index as u32, len, reason }
+    }
+
+    /// Tail loss probe.
+    pub(in crate::tcp) const fn tlp(index: usize, len: u32) -> Self {
+        Self::new(index, len, RetransmitReason::Tlp)
+    }
+
+    pub(in crate::tcp) const fn payload_len(self) -> usize {
+        self.len as usize
     }
 }

@@ -2,7 +2,7 @@
 //! number alone.
 
 use crate::device::{ChecksumMode, Retained, RxFrame};
-use crate::tcp::tcb::Tcb;
+use crate::tcp::Tcb;
 use crate::time::Instant;
 use crate::wire::seq::Seq;
 

@@ -3,9 +3,7 @@
 use arrayvec::ArrayVec;
 
 use super::{Assembler, Overlap};
-use crate::tcp::rx::contiguous::Contiguous;
-use crate::tcp::rx::ooo_queue::OooPool;
-use crate::tcp::rx::ooo_segment::{Charge, OooSegment, Quota, Share};
+use crate::tcp::rx::ooo_queue::{Charge, Contiguous, OooPool, OooSegment, Quota, Share};
 use crate::wire::seq::Seq;
 use crate::wire::tcp::SackBlock;
 
