@@ -55,8 +55,8 @@
 //! | header formats, options | RFC 9293 section 3.1, RFC 7323 section 2 | [`wire::tcp`] |
 //! | modular sequence numbers | RFC 9293 section 3.4 | [`wire::seq`] |
 //! | Internet checksum | RFC 1071 | [`wire::checksum`] |
-//! | state machine, synchronized state | RFC 9293 section 3.3.2 | `tcp::state` |
-//! | header prediction, fast path | RFC 7323 section 5.6 | `tcp::rx::fast_path` |
+//! | state machine, synchronized state | RFC 9293 section 3.3.2 | `tcp::connection_state` |
+//! | header prediction, fast path | RFC 7323 section 5.6 | `tcp::rx::header_prediction` |
 //! | SEGMENT ARRIVES | RFC 9293 section 3.10.7 | `tcp::rx::input` |
 //! | PAWS | RFC 7323 section 5 | `tcp::rx::input` |
 //! | SND.UNA, SND.NXT, SND.WND | RFC 9293 section 3.3.1 | `tcp::tx::send` |
@@ -71,7 +71,7 @@
 //! | SRTT, RTTVAR, RTO | RFC 6298 | `tcp::rtt` |
 //! | RACK | RFC 8985 section 6 | `tcp::recovery::rack` |
 //! | tail loss probe (TLP), probe timeout (PTO) | RFC 8985 section 7 | `tcp::recovery::tlp` |
-//! | fast retransmit, fast recovery | RFC 5681 section 3.2, RFC 6582 | `tcp::recovery::ack` |
+//! | fast retransmit, fast recovery | RFC 5681, RFC 6582 | `tcp::recovery::fast_recovery` |
 //! | Eifel, F-RTO, undo | RFC 3522, RFC 5682 | `tcp::recovery::undo` |
 //! | proportional rate reduction (PRR) | RFC 9937 | `tcp::recovery::prr` |
 //! | cwnd, ssthresh, initial window | RFC 5681, RFC 6928 | `tcp::congestion` |
@@ -80,7 +80,7 @@
 //! | DCTCP | RFC 8257 | `tcp::congestion::dctcp` |
 //! | ECN: ECT, CE, ECE, CWR | RFC 3168 section 6.1 | `tcp::ecn` |
 //! | pacing | | `tcp::tx::pacing` |
-//! | sender SWS avoidance | RFC 9293 section 3.8.6.2.1 | `tcp::tx::schedule` |
+//! | sender SWS avoidance | RFC 9293 section 3.8.6.2.1 | `tcp::tx::transmit_plan` |
 //! | zero-window probe, persist timer | RFC 9293 section 3.8.6.1 | `tcp::timer` |
 //! | keepalive; R1, R2 | RFC 9293 sections 3.8.4, 3.8.3 | `tcp::timer` |
 //! | challenge ACK | RFC 5961 | `tcp::challenge` |

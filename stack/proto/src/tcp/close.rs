@@ -2,13 +2,13 @@
 //! four-tuple (RFC 9293 sections 3.10.4 and 3.10.5, RFC 6191).
 
 use super::Tcb;
+use super::connection_state::{State, StateEvent};
 use super::control_block::Pending;
-use super::events::Event;
 use super::rx::window::DsackQueue;
-use super::state::{State, StateEvent};
 use super::timer::{RareTimers, Timers};
-use super::tx::schedule::Plan;
 use super::tx::send::Fin;
+use super::tx::transmit_plan::Plan;
+use super::upper_layer::Event;
 use crate::device::{Retained, RxFrame};
 use crate::time::Instant;
 use crate::wire::seq::Seq;

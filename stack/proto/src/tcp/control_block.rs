@@ -4,27 +4,27 @@
 use std::sync::Arc;
 
 use super::challenge::AckRateLimit;
-use super::config::{Config, Stats};
 use super::congestion::Congestion;
+use super::connection_state::{State, StateEvent};
 use super::ecn::EcnState;
-use super::events::Event;
 use super::pmtu::PathMtu;
 use super::rare_counts::RareCounts;
+use super::recovery::ca_state::{Recovery, RoundFlight};
 use super::recovery::rack::Rack;
 use super::recovery::scoreboard::LazyScoreboard;
-use super::recovery::state::{Recovery, RoundFlight};
 use super::recovery::tlp::Tlp;
 use super::rtt::{Rtt, RttCache};
 use super::rx::assembler::lazy::LazyAssembler;
 use super::rx::autotune::{RcvRound, RoundEnd};
-use super::rx::fast_path::FastPath;
+use super::rx::header_prediction::FastPath;
 use super::rx::window::{DsackQueue, Peer, RcvLimits, RcvVars};
-use super::state::{State, StateEvent};
+use super::settings::{Config, Stats};
 use super::timer::{CoarseInstant, RareTimers, Timers};
 use super::timestamps::Timestamps;
 use super::tx::pacing::PacingCredit;
-use super::tx::schedule::Plan;
 use super::tx::send::{Fin, Local, SndVars};
+use super::tx::transmit_plan::Plan;
+use super::upper_layer::Event;
 use crate::device::{ChecksumRequest, Device, Retained, RxFrame};
 use crate::time::{Instant, NEVER};
 use crate::wire::seq::Seq;
@@ -69,7 +69,8 @@ impl Pending {
 ///
 /// `repr(C)`: the order of the fields is that in memory. The state touched on the fast path, by
 /// in-order data, pure ACKs and new data sent, comes first: [`HOT_LEN`] bytes, three cache lines if
-/// the `Tcb` starts at one; see `fast_path`. The fields after it are ordered for alignment only.
+/// the `Tcb` starts at one; see `rx::header_prediction`. The fields after it are ordered for
+/// alignment only.
 #[derive(Debug)]
 #[repr(C)]
 pub struct Tcb<R: RxFrame, T: Retained> {

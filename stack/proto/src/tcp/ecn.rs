@@ -7,8 +7,8 @@
 use arrayvec::ArrayVec;
 
 use super::Tcb;
-use super::config::{Algorithm, Config, EcnMode};
-use super::recovery::state::CaState;
+use super::recovery::ca_state::CaState;
+use super::settings::{Algorithm, Config, EcnMode};
 use crate::device::{Retained, RxFrame};
 use crate::time::Instant;
 use crate::wire::seq::Seq;

@@ -14,12 +14,12 @@
 //! Modules:
 //!
 //! - `control_block`: state of a connection (RFC 9293 section 3.3.1), with its read-only accessors.
-//! - `state`: connection states and their transition table (RFC 9293 section 3.3.2).
+//! - `connection_state`: connection states and their transition table (RFC 9293 section 3.3.2).
 //! - `open`, `close`: active and passive open, SYN cookies, close, abort, TIME-WAIT recycling
 //!   (RFC 9293 section 3.10, RFC 6191).
 //! - `rx::input`: checks of received segments in the order of RFC 9293 section 3.10.7; PAWS
 //!   (RFC 7323), blind attacks (RFC 5961).
-//! - `rx::fast_path`: header prediction for connections without loss.
+//! - `rx::header_prediction`: header prediction for connections without loss.
 //! - `rx::train`: runs of in-order segments, processed as one.
 //! - `rx::deliver`: delivery of in-order and out-of-order data, FIN of the peer.
 //! - `rx::assembler`, `rx::ooo_queue`: ranges received out of order, SACK blocks (RFC 2018); the
@@ -29,14 +29,14 @@
 //! - `rx::ack`: ACK processing without loss; RTT samples and timers (RFC 9293 section 3.10.7.4,
 //!   RFC 6298).
 //! - `challenge`: rate limit of challenge ACKs and other replies (RFC 5961 section 7).
-//! - `recovery::ack`, `recovery::state`: ACK processing with loss, fast recovery (RFC 6675,
-//!   RFC 6582).
+//! - `recovery::fast_recovery`, `recovery::ca_state`: ACK processing with loss, fast recovery
+//!   (RFC 6675, RFC 6582).
 //! - `recovery::undo`: detection of spurious recovery, and its undo (RFC 3522, RFC 5682, RFC 3708).
 //! - `recovery::scoreboard`, `recovery::sent_frame`: SACK scoreboard of the records sent (RFC
 //!   6675); frames, or copies of them, kept for retransmission.
 //! - `recovery::rack`, `recovery::tlp`: RACK loss detection and tail loss probe (RFC 8985).
 //! - `recovery::prr`: proportional rate reduction (RFC 9937).
-//! - `tx::schedule`, `tx::output`: selection of the next segment to send (RFC 9293
+//! - `tx::transmit_plan`, `tx::output`: selection of the next segment to send (RFC 9293
 //!   section 3.8.6.2.1); construction of its frame.
 //! - `tx::train`: runs of full segments, whose headers differ in the sequence number.
 //! - `tx::pacing`: pacing of the congestion window over the round trip.
@@ -46,40 +46,40 @@
 //! - `rtt`: RTT estimator, RTO and probe timeout (RFC 6298).
 //! - `timer`: timers, and the actions on their expiry.
 //! - `pmtu`: path MTU discovery (RFC 8899, RFC 1191, RFC 8201).
-//! - `events`, `config`, `rare_counts`: results and events, settings, counters.
+//! - `upper_layer`, `settings`, `rare_counts`: results and events, settings, counters.
 //!
 //! Read before changing anything: RFC 9293, 5681, 6298, 6675, 7323, 2018, 2883, 3522, 5961, 8985,
 //! 9937, 9438, 9406, 3168, 8257.
 
 mod challenge;
 mod close;
-mod config;
 mod congestion;
+mod connection_state;
 mod control_block;
 mod ecn;
-mod events;
 mod open;
 mod pmtu;
 mod rare_counts;
 mod recovery;
 mod rtt;
 mod rx;
-mod state;
+mod settings;
 mod timer;
 mod timestamps;
 mod tx;
+mod upper_layer;
 
 #[cfg(test)]
 mod tests;
 
 pub(crate) use challenge::AckRateLimit;
-pub use config::{Algorithm, Config, EcnMode, PathMtuConfig, Probing, Stats};
+pub use connection_state::State;
 pub use control_block::{HOT_LEN, Tcb};
-pub use events::{Delivered, Event, IssAndTsOffset, Transmit, TxDemand};
 pub(crate) use open::default_mss;
 pub use pmtu::TooBig;
 pub use recovery::sent_frame::CopyPool;
 pub use rx::ooo_queue::{Contiguous, OooCopy, OooPool, OooSegment};
 pub use rx::train::TrainPayload;
-pub use state::State;
+pub use settings::{Algorithm, Config, EcnMode, PathMtuConfig, Probing, Stats};
 pub use tx::train::DataTrain;
+pub use upper_layer::{Delivered, Event, IssAndTsOffset, Transmit, TxDemand};

@@ -17,10 +17,10 @@
 //! the slow path.
 
 use super::Tcb;
-use super::config::{PathMtuConfig, Probing};
-use super::events::Event;
-use super::recovery::state::CaState;
-use super::tx::schedule::Plan;
+use super::recovery::ca_state::CaState;
+use super::settings::{PathMtuConfig, Probing};
+use super::tx::transmit_plan::Plan;
+use super::upper_layer::Event;
 use crate::device::{Retained, RxFrame};
 use crate::time::{Instant, NEVER};
 use crate::wire::seq::Seq;

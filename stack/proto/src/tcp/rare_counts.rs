@@ -4,8 +4,8 @@
 //! Most connections never see a loss, a reordering or a probe, and do not allocate these hundred
 //! bytes.
 
-use super::config::Stats;
 use super::recovery::tlp::SentTlp;
+use super::settings::Stats;
 use crate::wire::seq::Seq;
 
 /// Counters of [`Stats`] that count events; bytes and segments are counted elsewhere.

@@ -1,7 +1,7 @@
 //! RTT estimator: round-trip time, ACK delay of the peer, retransmission timeout (RFC 6298) and
 //! probe timeout (RFC 8985 section 7.2).
 
-use super::config::Config;
+use super::settings::Config;
 use super::timer::CoarseInstant;
 use crate::time::{Instant, MICROSECOND, SECOND};
 use crate::wire::seq::Seq;

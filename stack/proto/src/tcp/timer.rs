@@ -3,14 +3,14 @@
 //! if it does not run; the engine sees only the earliest.
 
 use super::Tcb;
-use super::events::Event;
+use super::connection_state::{State, StateEvent};
 use super::rare_counts::Stall;
-use super::recovery::state::CaState;
+use super::recovery::ca_state::CaState;
 use super::recovery::tlp::TlpProbe;
 use super::recovery::undo::Frto;
-use super::state::{State, StateEvent};
-use super::tx::schedule::Plan;
 use super::tx::send::Fin;
+use super::tx::transmit_plan::Plan;
+use super::upper_layer::Event;
 use crate::device::{Retained, RxFrame};
 use crate::time::{Instant, NEVER, SECOND};
 

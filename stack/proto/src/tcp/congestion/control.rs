@@ -3,7 +3,7 @@
 use super::cubic::Cubic;
 use super::dctcp::Dctcp;
 use super::hystart::{HyStart, SlowStartAction};
-use crate::tcp::config::Algorithm;
+use crate::tcp::settings::Algorithm;
 use crate::time::Instant;
 use crate::wire::seq::Seq;
 

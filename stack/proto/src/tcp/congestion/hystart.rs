@@ -106,8 +106,7 @@ impl HyStart {
 
 #[cfg(test)]
 mod tests {
-    use super::{HyStart, SlowStartAction};
-    use crate::tcp::congestion::AckSample;
+    use super::{AckSample, HyStart, SlowStartAction};
     use crate::time::{Instant, MILLISECOND};
     use crate::wire::seq::Seq;
 

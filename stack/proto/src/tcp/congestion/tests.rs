@@ -1,7 +1,7 @@
 //! Tests of the common part of the algorithms, and of NewReno.
 
 use super::{AckSample, Congestion};
-use crate::tcp::config::Algorithm;
+use crate::tcp::settings::Algorithm;
 use crate::time::Instant;
 use crate::wire::seq::Seq;
 

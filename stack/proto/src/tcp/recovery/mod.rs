@@ -1,10 +1,10 @@
 //! Loss detection and recovery, and the records and frames kept for it.
 
-pub(super) mod ack;
+pub(super) mod ca_state;
+pub(super) mod fast_recovery;
 pub(super) mod prr;
 pub(super) mod rack;
 pub(super) mod scoreboard;
 pub(super) mod sent_frame;
-pub(super) mod state;
 pub(super) mod tlp;
 pub(super) mod undo;

@@ -9,7 +9,7 @@
 //! The marks correspond to those of Linux: `TCPCB_SACKED_ACKED`, `TCPCB_LOST`,
 //! `TCPCB_SACKED_RETRANS`, `TCPCB_EVER_RETRANS`.
 
-mod ack;
+mod acked;
 mod lazy;
 mod loss_detection;
 
@@ -20,7 +20,7 @@ use crate::device::Retained;
 use crate::time::Instant;
 use crate::wire::seq::Seq;
 
-pub(in crate::tcp) use ack::{AckInfo, Acked};
+pub(in crate::tcp) use acked::{AckInfo, Acked};
 pub(in crate::tcp) use lazy::LazyScoreboard;
 
 /// Reported by SACK.

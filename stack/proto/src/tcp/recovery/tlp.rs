@@ -1,12 +1,12 @@
 //! Tail loss probe (RFC 8985 section 7): if the end of a flight is not acknowledged, one segment is
 //! sent so that the peer's ACK reports what is missing.
 
-use super::state::CaState;
+use super::ca_state::CaState;
 use crate::device::{Retained, RxFrame};
 use crate::tcp::Tcb;
-use crate::tcp::events::{Transmit, TxDemand};
-use crate::tcp::tx::schedule::{Plan, Retransmit};
 use crate::tcp::tx::send::Fin;
+use crate::tcp::tx::transmit_plan::{Plan, Retransmit};
+use crate::tcp::upper_layer::{Transmit, TxDemand};
 use crate::time::{Instant, NEVER};
 use crate::wire::seq::Seq;
 use crate::wire::tcp::{SackBlock, Segment};

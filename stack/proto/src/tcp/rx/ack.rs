@@ -4,10 +4,10 @@
 use crate::device::{Retained, RxFrame};
 use crate::tcp::Tcb;
 use crate::tcp::congestion::AckSample;
+use crate::tcp::connection_state::{State, StateEvent};
+use crate::tcp::recovery::ca_state::CaState;
 use crate::tcp::recovery::scoreboard::{AckInfo, Acked};
-use crate::tcp::recovery::state::CaState;
 use crate::tcp::recovery::tlp::TlpProbe;
-use crate::tcp::state::{State, StateEvent};
 use crate::tcp::timer::CoarseInstant;
 use crate::tcp::tx::send::Fin;
 use crate::time::{Instant, MICROSECOND, NEVER, SECOND};

@@ -3,11 +3,11 @@
 use super::train::TrainPayload;
 use crate::device::{Retained, RxFrame};
 use crate::tcp::Tcb;
-use crate::tcp::events::{Delivered, Event};
-use crate::tcp::state::{State, StateEvent};
+use crate::tcp::connection_state::{State, StateEvent};
 use crate::tcp::timer::CoarseInstant;
 use crate::tcp::timestamps::Timestamps;
-use crate::tcp::tx::schedule::Plan;
+use crate::tcp::tx::transmit_plan::Plan;
+use crate::tcp::upper_layer::{Delivered, Event};
 use crate::time::{Instant, MICROSECOND, NEVER};
 use crate::wire::seq::Seq;
 use crate::wire::tcp::{Flags, Segment};

@@ -2,8 +2,8 @@
 
 use arrayvec::ArrayVec;
 
-use crate::tcp::config::Config;
-use crate::tcp::rx::train::TrainPayload;
+use super::train::TrainPayload;
+use crate::tcp::settings::Config;
 use crate::tcp::timer::Timers;
 use crate::time::{Instant, NEVER};
 use crate::wire::seq::Seq;

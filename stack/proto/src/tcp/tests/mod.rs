@@ -3,26 +3,26 @@
 
 mod acceptability;
 mod bottleneck;
-mod close;
+mod closed_window;
 mod delivery;
-mod ecn;
-mod fast_path;
+mod ecn_echo;
+mod fast_path_share;
 mod handshake;
 mod no_sack_no_ts;
 mod pair;
-mod pmtu;
-mod rack;
+mod path_mtu;
 mod random_loss;
 mod random_segments;
 mod recovery;
+mod reordering;
 mod sack;
 mod short_messages;
 mod sim;
 mod states;
 mod sws;
-mod timers;
-mod tlp;
-mod window;
+mod tail_loss;
+mod teardown;
+mod unresponsive_peer;
 
 use core::net::{IpAddr, SocketAddr};
 use core::ops::Range;

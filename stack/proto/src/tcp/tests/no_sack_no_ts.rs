@@ -4,7 +4,7 @@
 use super::pair::Pair;
 use super::recovery::{end_seq, reno_config};
 use super::{Config, Options, Script};
-use crate::tcp::recovery::state::CaState;
+use crate::tcp::recovery::ca_state::CaState;
 use crate::tcp::recovery::undo::Frto;
 use crate::time::{MICROSECOND, MILLISECOND, SECOND};
 use crate::wire::seq::Seq;

@@ -81,7 +81,7 @@ fn sack_retransmits_each_hole_once() {
     script.ack = end_seq(&sent[9]);
     script.send(script.fields());
     assert!(script.end.tcb.all_acked());
-    assert_eq!(script.end.tcb.recovery.ca_state, crate::tcp::recovery::state::CaState::Open);
+    assert_eq!(script.end.tcb.recovery.ca_state, crate::tcp::recovery::ca_state::CaState::Open);
     assert_eq!(script.end.tcb.stats().timeouts, 0);
 }
 

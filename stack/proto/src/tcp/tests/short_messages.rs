@@ -5,7 +5,7 @@
 use super::pair::Pair;
 use super::recovery::{end_seq, sack_block, with_sack};
 use super::{Config, Script};
-use crate::tcp::recovery::state::CaState;
+use crate::tcp::recovery::ca_state::CaState;
 use crate::tcp::{Algorithm, EcnMode};
 use crate::time::{MILLISECOND, SECOND};
 use crate::wire::tcp::{Fields, Flags, Segment};

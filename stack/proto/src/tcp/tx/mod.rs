@@ -2,6 +2,6 @@
 
 pub(super) mod output;
 pub(super) mod pacing;
-pub(super) mod schedule;
 pub(super) mod send;
 pub(super) mod train;
+pub(super) mod transmit_plan;

@@ -1,14 +1,14 @@
-//! Construction of outgoing frames, as decided by `schedule`.
+//! Construction of outgoing frames, as decided by `transmit_plan`.
 
-use super::schedule::{Control, Plan, Retransmit, RetransmitReason};
 use super::send::Fin;
+use super::transmit_plan::{Control, Plan, Retransmit, RetransmitReason};
 use crate::device::{Retained, RxFrame};
 use crate::tcp::Tcb;
 #[cfg(doc)]
 use crate::tcp::Transmit;
-use crate::tcp::recovery::state::CaState;
+use crate::tcp::connection_state::State;
+use crate::tcp::recovery::ca_state::CaState;
 use crate::tcp::recovery::tlp::TlpProbe;
-use crate::tcp::state::State;
 use crate::tcp::timer::CoarseInstant;
 use crate::time::{Instant, NEVER};
 use crate::wire::seq::Seq;

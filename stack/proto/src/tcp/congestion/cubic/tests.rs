@@ -3,9 +3,9 @@
 use rand::rngs::SmallRng;
 use rand::{RngExt, SeedableRng};
 
-use super::super::{AckSample, Congestion};
 use super::{TIME_BITS, compute_k, cube_root};
-use crate::tcp::config::Algorithm;
+use crate::tcp::congestion::{AckSample, Congestion};
+use crate::tcp::settings::Algorithm;
 use crate::time::{Instant, MILLISECOND, SECOND};
 use crate::wire::seq::Seq;
 

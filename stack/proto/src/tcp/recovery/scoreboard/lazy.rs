@@ -3,7 +3,7 @@
 use core::ops::Deref;
 
 use super::Scoreboard;
-use super::ack::{AckInfo, Acked};
+use super::acked::{AckInfo, Acked};
 use super::loss_detection::LossUpdate;
 use crate::device::{Device, Retained};
 use crate::tcp::recovery::rack::{Rack, SampleGuard};

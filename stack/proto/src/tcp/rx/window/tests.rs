@@ -1,6 +1,6 @@
 use super::{RcvLimits, RcvVars};
-use crate::tcp::config::Config;
 use crate::tcp::rx::train::TrainPayload;
+use crate::tcp::settings::Config;
 use crate::tcp::timer::Timers;
 use crate::time::Instant;
 use crate::wire::seq::Seq;

@@ -5,8 +5,8 @@ use super::pacing::PacingCredit;
 use super::send::Fin;
 use crate::device::{Retained, RxFrame};
 use crate::tcp::Tcb;
-use crate::tcp::events::{Transmit, TxDemand};
 use crate::tcp::rx::ooo_queue::OfferedOoo;
+use crate::tcp::upper_layer::{Transmit, TxDemand};
 use crate::time::{Instant, NEVER};
 use crate::wire::seq::Seq;
 

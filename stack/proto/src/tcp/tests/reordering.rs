@@ -2,7 +2,7 @@
 
 use super::recovery::{end_seq, sack_block, sack_script, warmed_script, with_sack};
 use super::{Config, Options, Script};
-use crate::tcp::recovery::state::CaState;
+use crate::tcp::recovery::ca_state::CaState;
 use crate::tcp::recovery::undo::Frto;
 use crate::time::MICROSECOND;
 use crate::wire::seq::Seq;

@@ -18,12 +18,12 @@ use hot_state::{FollowUp, HotState};
 use super::train::TrainPayload;
 use crate::device::{Retained, RxFrame};
 use crate::tcp::Tcb;
-use crate::tcp::events::{Transmit, TxDemand};
+use crate::tcp::connection_state::State;
 use crate::tcp::recovery::tlp::TlpProbe;
-use crate::tcp::state::State;
 use crate::tcp::timer::CoarseInstant;
-use crate::tcp::tx::schedule::Plan;
 use crate::tcp::tx::send::Fin;
+use crate::tcp::tx::transmit_plan::Plan;
+use crate::tcp::upper_layer::{Transmit, TxDemand};
 use crate::time::{Instant, NEVER};
 use crate::wire::tcp::{Ecn, PlainHeader};
 

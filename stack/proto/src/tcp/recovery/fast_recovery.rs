@@ -4,9 +4,9 @@
 //! There is no rescue retransmission (RFC 6675 section 4, rule 4). A loss at the end of a flight is
 //! detected by the ACK of any retransmission, which was sent later, or else by the tail loss probe.
 
+use super::ca_state::CaState;
 use super::rack::{DUP_THRESH, SampleGuard};
 use super::scoreboard::AckInfo;
-use super::state::CaState;
 use super::undo::Frto;
 use crate::device::{Retained, RxFrame};
 use crate::tcp::Tcb;
