@@ -7,14 +7,15 @@ use super::challenge::AckRateLimit;
 use super::congestion::Congestion;
 use super::connection_state::{State, StateEvent};
 use super::ecn::EcnState;
+use super::lazy::Lazy;
 use super::pmtu::PathMtu;
 use super::rare_counts::RareCounts;
 use super::recovery::ca_state::{Recovery, RoundFlight};
 use super::recovery::rack::Rack;
-use super::recovery::scoreboard::LazyScoreboard;
+use super::recovery::scoreboard::Scoreboard;
 use super::recovery::tlp::Tlp;
 use super::rtt::{Rtt, RttCache};
-use super::rx::assembler::lazy::LazyAssembler;
+use super::rx::assembler::Assembler;
 use super::rx::autotune::{RcvRound, RoundEnd};
 use super::rx::header_prediction::FastPath;
 use super::rx::window::{DsackQueue, Peer, RcvLimits, RcvVars};
@@ -74,7 +75,7 @@ impl Pending {
 #[derive(Debug)]
 #[repr(C)]
 pub struct Tcb<R: RxFrame, T: Retained> {
-    pub(super) scoreboard: LazyScoreboard<T>,
+    pub(super) scoreboard: Lazy<Scoreboard<T>>,
     pub(super) cfg: Arc<Config>,
     pub(super) timers: Timers,
     /// Time of the last acceptable segment from the peer.
@@ -146,7 +147,7 @@ pub struct Tcb<R: RxFrame, T: Retained> {
     pub(super) recovery: Recovery,
     pub(super) rack: Rack,
     pub(super) rtt: Rtt,
-    pub(super) assembler: LazyAssembler<R>,
+    pub(super) assembler: Lazy<Assembler<R>>,
     pub(super) dsack_queue: DsackQueue,
     pub(super) rcv_round: RcvRound,
     /// Time when our timestamp clock last skipped idle time.
@@ -286,7 +287,9 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
     /// Has the port load the records of unacknowledged segments, as far as they are outside the
     /// TCB.
     pub(crate) fn prefetch_scoreboard<D: Device>(&self) {
-        self.scoreboard.prefetch::<D>();
+        if let Some(scoreboard) = self.scoreboard.as_ref() {
+            D::prefetch(scoreboard);
+        }
     }
 
     /// Counters.
@@ -384,7 +387,7 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
     #[inline]
     #[must_use]
     pub fn ooo_segments(&self) -> usize {
-        self.assembler.len()
+        self.assembler.as_ref().map_or(0, Assembler::len)
     }
 
     /// RCV.NXT: next sequence number expected from the peer.

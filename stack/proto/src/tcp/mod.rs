@@ -46,6 +46,7 @@
 //! - `rtt`: RTT estimator, RTO and probe timeout (RFC 6298).
 //! - `timer`: timers, and the actions on their expiry.
 //! - `pmtu`: path MTU discovery (RFC 8899, RFC 1191, RFC 8201).
+//! - `lazy`: memory that is allocated only while it is needed.
 //! - `upper_layer`, `settings`, `rare_counts`: results and events, settings, counters.
 //!
 //! Read before changing anything: RFC 9293, 5681, 6298, 6675, 7323, 2018, 2883, 3522, 5961, 8985,
@@ -57,6 +58,7 @@ mod congestion;
 mod connection_state;
 mod control_block;
 mod ecn;
+mod lazy;
 mod open;
 mod pmtu;
 mod rare_counts;

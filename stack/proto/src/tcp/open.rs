@@ -8,14 +8,13 @@ use super::congestion::Congestion;
 use super::connection_state::State;
 use super::control_block::{Pending, SegmentCounts};
 use super::ecn::EcnState;
+use super::lazy::Lazy;
 use super::pmtu::PathMtu;
 use super::rare_counts::RareCounts;
 use super::recovery::ca_state::{Recovery, RoundFlight};
 use super::recovery::rack::Rack;
-use super::recovery::scoreboard::LazyScoreboard;
 use super::recovery::tlp::Tlp;
 use super::rtt::{Rtt, RttCache};
-use super::rx::assembler::lazy::LazyAssembler;
 use super::rx::autotune::{RcvRound, RoundEnd};
 use super::rx::header_prediction::FastPath;
 use super::rx::window::{DsackQueue, Peer, RcvLimits, RcvVars};
@@ -106,7 +105,7 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
         let IssAndTsOffset { iss, ts_offset } = iss_ts;
         let mss = cfg.mss.min(cfg.send_mss).max(MIN_MSS);
         Self {
-            scoreboard: LazyScoreboard::new(),
+            scoreboard: Lazy::new(),
             cfg: Arc::clone(cfg),
             timers: Timers::OFF,
             last_rx_at: now,
@@ -151,7 +150,7 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
             recovery: Recovery::new(iss),
             rack: Rack::new(),
             rtt: Rtt::new(cfg),
-            assembler: LazyAssembler::new(),
+            assembler: Lazy::new(),
             dsack_queue: DsackQueue::default(),
             rcv_round: RcvRound::new(),
             pmtu: PathMtu::new(&cfg.path_mtu, mss, false),

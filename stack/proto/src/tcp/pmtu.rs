@@ -374,7 +374,7 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
         self.plan = Plan::Nothing;
         self.on_pmtu_changed();
         // Their loss is no congestion signal, and they do not wait for the timer.
-        self.scoreboard.mark_longer_lost(u32::from(self.emss));
+        self.scoreboard.update(|records| records.mark_longer_lost(u32::from(self.emss)));
         if self.scoreboard.needs_retransmit() {
             self.timers.rto = now + self.rtt.rto(&self.cfg);
         }

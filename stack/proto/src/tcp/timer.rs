@@ -215,7 +215,7 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
         } else {
             0
         };
-        self.scoreboard.mark_lost_on_rto(now, rack_timeout);
+        self.scoreboard.update(|records| records.mark_lost_on_rto(now, rack_timeout));
         self.timers.pto = NEVER;
         self.rare.reorder = NEVER;
         self.pending.tlp = false;

@@ -47,7 +47,9 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
         }
         if !blocks.is_empty() {
             let guard = self.sample_guard(now, seg);
-            self.scoreboard.apply_sack(blocks, self.snd.una, self.snd.nxt, &guard, &mut info);
+            self.scoreboard.update(|records| {
+                records.apply_sack(blocks, self.snd.una, self.snd.nxt, &guard, &mut info)
+            });
         }
         if let Some(newest) = info.newest {
             self.rack.advance(now, newest);
@@ -82,7 +84,7 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
         if lost > 0 && self.recovery.ca_state == CaState::Open {
             self.enter_recovery(outstanding, flight);
         } else if duplicate && self.is_dup_thresh_reached() {
-            self.scoreboard.mark_first_lost();
+            self.scoreboard.update(|records| records.mark_first_lost());
             let left = self.recovery.dupack_credit;
             self.enter_recovery(outstanding, flight);
             self.recovery.dupack_credit = left;
@@ -125,7 +127,7 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
             self.leave_recovery(flight);
         } else if self.recovery.ca_state == CaState::Recovery && !self.sack {
             // Partial ACK: the next hole starts here (RFC 6582 section 3.2, step 5).
-            self.scoreboard.mark_first_lost();
+            self.scoreboard.update(|records| records.mark_first_lost());
             self.recovery.force_retransmit = true;
         } else if self.recovery.frto == Frto::AwaitFirstAck && info.records > 0 {
             let is_decided = self.ts_on && seg.options.ts.is_some();
@@ -145,7 +147,8 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
         let recovering = self.recovery.ca_state != CaState::Open;
         let reo_wnd = self.rack.reo_wnd(recovering, self.scoreboard.sacked_count(), &self.rtt);
         let rack_timeout = self.rack.rack_timeout(reo_wnd);
-        let update = self.scoreboard.detect_lost(now, &self.rack, rack_timeout);
+        let update =
+            self.scoreboard.update(|records| records.detect_lost(now, &self.rack, rack_timeout));
         if update.lost_retransmits > 0 {
             self.stats.record().lost_retransmits += update.lost_retransmits;
         }
@@ -167,7 +170,8 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
     /// reveals the loss.
     pub(in crate::tcp) fn enter_recovery(&mut self, outstanding: u32, flight: u32) {
         self.stats.record().fast_recoveries += 1;
-        let first_lost = self.scoreboard.next_lost_seq().unwrap_or(self.snd.una);
+        let first_lost =
+            self.scoreboard.update(|records| records.next_lost_seq()).unwrap_or(self.snd.una);
         self.recovery.enter(CaState::Recovery, first_lost, self.snd.nxt, self.cc);
         if !self.ecn.covers(first_lost) {
             self.cc.on_loss(self.loss_flight(first_lost, flight), u32::from(self.emss));

@@ -10,18 +10,17 @@
 //! `TCPCB_SACKED_RETRANS`, `TCPCB_EVER_RETRANS`.
 
 mod acked;
-mod lazy;
 mod loss_detection;
 
 use std::collections::VecDeque;
 
 use super::sent_frame::{CopyPool, SentFrame};
 use crate::device::Retained;
+use crate::tcp::lazy::{Empty, Lazy};
 use crate::time::Instant;
 use crate::wire::seq::Seq;
 
 pub(in crate::tcp) use acked::{AckInfo, Acked};
-pub(in crate::tcp) use lazy::LazyScoreboard;
 
 /// Reported by SACK.
 const SACKED: u8 = 1;
@@ -109,9 +108,32 @@ pub(in crate::tcp) struct Scoreboard<T> {
     steps: usize,
 }
 
-impl<T: Clone + 'static> Scoreboard<T> {
-    /// Scoreboard of a connection that sends nothing.
+impl<T: Clone + 'static> Empty for Scoreboard<T> {
     const EMPTY: &'static Self = &Self::new(Seq(0));
+}
+
+impl<T: Clone> Lazy<Scoreboard<T>> {
+    /// Adds a record; `sent`: it is sent now. The first one allocates the scoreboard.
+    #[inline]
+    pub(in crate::tcp) fn push(
+        &mut self,
+        now: Instant,
+        seq: Seq,
+        len: u32,
+        offset: u32,
+        frame: T,
+        sent: bool,
+    ) {
+        let scoreboard = self.get_or_insert_with(|| Box::new(Scoreboard::new(seq)));
+        scoreboard.push(now, seq, len, offset, frame, sent);
+    }
+
+    /// Releases the memory if there is no record.
+    pub(in crate::tcp) fn release_memory(&mut self) {
+        if self.as_ref().is_some_and(Scoreboard::is_empty) {
+            self.clear();
+        }
+    }
 }
 
 impl<T: Clone> Scoreboard<T> {
@@ -204,15 +226,7 @@ impl<T: Clone> Scoreboard<T> {
     }
 
     #[inline]
-    pub(in crate::tcp) fn push(
-        &mut self,
-        now: Instant,
-        seq: Seq,
-        len: u32,
-        offset: u32,
-        frame: T,
-        sent: bool,
-    ) {
+    fn push(&mut self, now: Instant, seq: Seq, len: u32, offset: u32, frame: T, sent: bool) {
         debug_assert!(!self.unsent, "an unsent record goes out before another is written");
         let frame = SentFrame::Frame(frame);
         if self.records.capacity() == 0 {
@@ -322,7 +336,7 @@ impl<T: Clone> Scoreboard<T> {
     }
 
     /// Notes a retransmission of the record at `index`. With `by_rack`, its loss is detected by
-    /// [`LazyScoreboard::detect_lost`].
+    /// [`Scoreboard::detect_lost`].
     pub(in crate::tcp) fn mark_retransmitted(&mut self, now: Instant, index: usize, by_rack: bool) {
         if by_rack && self.retransmissions.len() >= 2 * self.records.len() + 16 {
             self.prune_retransmissions();

@@ -120,12 +120,12 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
     /// Replaces frames of records by copies, at most `count_max` and as far as `pool` admits;
     /// returns how many. Nothing else changes: retransmissions use the copies.
     pub fn copy_out(&mut self, pool: &CopyPool, count_max: usize) -> usize {
-        self.scoreboard.copy_out(pool, count_max)
+        self.scoreboard.update(|records| records.copy_out(pool, count_max))
     }
 
     /// As [`Tcb::copy_out`] for one frame of at most `len_max` bytes; true if there is one.
     pub fn copy_out_short(&mut self, pool: &CopyPool, len_max: usize) -> bool {
-        self.scoreboard.copy_out_short(pool, len_max)
+        self.scoreboard.update(|records| records.copy_out_short(pool, len_max))
     }
 }
 

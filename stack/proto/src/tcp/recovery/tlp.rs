@@ -143,7 +143,7 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
             if len > u32::from(self.emss) {
                 // The segment size has decreased, or the record was a path MTU probe: only its end
                 // is sent.
-                self.scoreboard.split(index, len - u32::from(self.emss));
+                self.scoreboard.update(|records| records.split(index, len - u32::from(self.emss)));
                 self.stats.record().resegments += 1;
                 self.on_split(now, seq);
                 (index, len) = (index + 1, u32::from(self.emss));

@@ -87,7 +87,7 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
         if undo.by_reordering {
             self.rack.on_reordering();
         }
-        self.scoreboard.clear_lost(self.sack);
+        self.scoreboard.update(|records| records.clear_lost(self.sack));
         self.recovery.leave();
         self.stats.record().recoveries_ended += 1;
         if !self.sack {

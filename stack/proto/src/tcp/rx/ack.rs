@@ -80,7 +80,7 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
         self.snd.una = seg.ack;
         let guard =
             if self.scoreboard.is_clean() { None } else { Some(self.sample_guard(now, seg)) };
-        self.scoreboard.ack(seg.ack, guard.as_ref(), info);
+        self.scoreboard.update(|records| records.ack(seg.ack, guard.as_ref(), info));
         // Karn's algorithm: records sent once are timed by the local clock, which is finer than
         // TSecr. For others TSecr distinguishes an ACK of the original from one of a
         // retransmission. After an RTO or a tail loss probe both may mislead: if only the ACK was

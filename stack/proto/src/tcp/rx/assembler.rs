@@ -5,13 +5,12 @@
 //! or merges two. The cost is the search among the ranges, of which there are as many as holes.
 //! Accepted data is never evicted for later arrivals. Of overlapping bytes the first copy wins.
 
-pub(in crate::tcp) mod lazy;
-
 use std::collections::VecDeque;
 
 use arrayvec::ArrayVec;
 
-use super::ooo_queue::{CONSUMED_LEN, Charge, Contiguous, OooSegment, Quota};
+use super::ooo_queue::{CONSUMED_LEN, Charge, Contiguous, OooPool, OooSegment, Quota, Share};
+use crate::tcp::lazy::Lazy;
 use crate::wire::seq::Seq;
 use crate::wire::tcp::SackBlock;
 
@@ -134,6 +133,24 @@ impl<R> Assembler<R> {
             return 0;
         }
         self.ranges.partition_point(|range| range.end <= seq)
+    }
+
+    /// True if no out-of-order data is left.
+    #[inline]
+    pub(in crate::tcp) const fn is_empty(&self) -> bool {
+        self.segment_count == 0
+    }
+
+    /// Number of segments, buffered or consumed.
+    #[inline]
+    pub(in crate::tcp) const fn len(&self) -> usize {
+        self.segment_count
+    }
+
+    /// Returns the end of the last range.
+    #[inline]
+    pub(in crate::tcp) fn end(&self) -> Option<Seq> {
+        Some(self.ranges.back()?.end)
     }
 
     fn overlap(&self, start: Seq, end: Seq) -> Overlap {
@@ -272,6 +289,16 @@ impl<R> Assembler<R> {
         (range.tail, range.end) = (next.tail, next.end);
     }
 
+    /// True if a segment starts at `seq`: [`Assembler::pop_at`] returns it.
+    pub(in crate::tcp) fn has_at(&self, seq: Seq) -> bool {
+        self.ranges.front().is_some_and(|range| range.start == seq)
+    }
+
+    /// Removes and returns the segment that starts at `seq`, if there is one.
+    pub(in crate::tcp) fn pop_at(&mut self, seq: Seq) -> Option<Contiguous<R>> {
+        if self.has_at(seq) { self.pop() } else { None }
+    }
+
     /// Removes and returns the first segment of the first range.
     fn pop(&mut self) -> Option<Contiguous<R>> {
         let range = self.ranges.front_mut()?;
@@ -313,14 +340,25 @@ impl<R> Assembler<R> {
     }
 
     /// Returns the range that contains `seq`.
-    fn range_of(&self, seq: Seq) -> Option<SackBlock> {
+    pub(in crate::tcp) fn range_of(&self, seq: Seq) -> Option<SackBlock> {
         let range = self.ranges.get(self.search(seq)).filter(|range| range.start <= seq)?;
         Some((range.start, range.end))
     }
 
-    /// See [`LazyAssembler::fill_sack_blocks`]. Cost: a search for each of at most [`RECENT_MAX`]
-    /// ranges.
-    fn fill_sack_blocks(
+    /// Appends ranges to `blocks`, up to `max` blocks in all, the most recently extended first.
+    /// Returns true if extended ranges that were never reported did not fit; they are left for the
+    /// next ACK.
+    ///
+    /// One ACK answers a whole burst, so several ranges may have been extended since the last.
+    /// Those beyond the newest three would never be reported; so the oldest unreported ranges are
+    /// sent first, until all are reported.
+    ///
+    /// A range that begins at `rcv_nxt`, the acknowledgment number, is left out: the byte before a
+    /// block was not received (RFC 2018 section 3), and senders such as Linux discard such a block.
+    /// There is one while data in order waits for its turn, or for memory above TCP.
+    ///
+    /// Cost: a search for each of at most [`RECENT_MAX`] ranges.
+    pub(in crate::tcp) fn fill_sack_blocks(
         &mut self,
         rcv_nxt: Seq,
         blocks: &mut ArrayVec<SackBlock, 4>,
@@ -364,6 +402,79 @@ impl<R> Assembler<R> {
             }
         }
         false
+    }
+}
+
+/// The assembler of a connection: it is in memory of the pool while there is out-of-order data.
+impl<R> Lazy<Assembler<R>> {
+    /// True if no out-of-order data is left.
+    #[inline]
+    pub(in crate::tcp) fn is_empty(&self) -> bool {
+        self.as_ref().is_none_or(Assembler::is_empty)
+    }
+
+    /// Returns the new and the duplicate part of `start..end`. If it covers several holes, only the
+    /// first is returned as new: a frame is buffered once, and the peer retransmits the rest.
+    pub(in crate::tcp) fn overlap(&self, start: Seq, end: Seq) -> Overlap {
+        match self.as_ref() {
+            Some(assembler) => assembler.overlap(start, end),
+            None => Overlap { new: Some((start, end)), duplicate: None },
+        }
+    }
+
+    /// True if `block`, which is new, may be accepted with a limit of `segments_max` segments.
+    pub(in crate::tcp) fn admits(&self, block: SackBlock, segments_max: usize) -> bool {
+        self.as_ref().map_or(segments_max > 0, |assembler| assembler.admits(block, segments_max))
+    }
+
+    /// Usage of the pool by this connection, and by its peer of group `peer`.
+    pub(in crate::tcp) fn share(&self, pool: &OooPool<R>, peer: u8) -> Share {
+        match self.as_ref() {
+            Some(assembler) => pool.share(assembler.charge, assembler.quota),
+            None => pool.share(Charge::none(peer), Quota::default()),
+        }
+    }
+
+    /// Accepts `block`, which is new and admitted: buffered in `segment` from `offset` on, or
+    /// consumed if `None`. The peer is of group `peer`.
+    pub(in crate::tcp) fn insert(
+        &mut self,
+        (pool, peer): (&mut OooPool<R>, u8),
+        block: SackBlock,
+        segment: Option<OooSegment<R>>,
+        offset: u32,
+    ) {
+        let assembler = self.get_or_insert_with(|| pool.take_assembler());
+        assembler.charge.peer = peer;
+        assembler.insert(block, segment, offset);
+        self.charge(pool);
+    }
+
+    /// Charges the pool for what is held now.
+    pub(in crate::tcp) fn charge(&mut self, pool: &mut OooPool<R>) {
+        if let Some(assembler) = self.as_mut() {
+            pool.charge(&mut assembler.charge, assembler.quota, assembler.consumed_count);
+        }
+    }
+
+    /// Returns the memory to the pool, with every buffered segment. To be called when none of it
+    /// will be delivered any more, or none is left.
+    pub(in crate::tcp) fn release(&mut self, pool: &mut OooPool<R>) {
+        let Some(mut assembler) = self.take() else { return };
+        while let Some(contiguous) = assembler.pop() {
+            if let Contiguous::Buffered { segment, .. } = contiguous {
+                pool.release(segment);
+            }
+        }
+        pool.charge(&mut assembler.charge, Quota::default(), 0);
+        pool.put_assembler(assembler);
+    }
+
+    /// Returns the ranges in sequence order.
+    #[cfg(test)]
+    pub(in crate::tcp) fn ranges(&self) -> Vec<SackBlock> {
+        let ranges = self.as_ref().into_iter().flat_map(|assembler| &assembler.ranges);
+        ranges.map(|range| (range.start, range.end)).collect()
     }
 }
 

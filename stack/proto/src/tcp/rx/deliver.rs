@@ -3,6 +3,7 @@
 
 use core::ops::Range;
 
+use super::assembler::Assembler;
 use super::autotune::{RcvRound, RoundEnd};
 use super::ooo_queue::{Contiguous, OfferedOoo, OooPool, OooSegment};
 use super::train::TrainPayload;
@@ -33,7 +34,7 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
 
     #[cold]
     fn pop_contiguous(&mut self) -> Option<Contiguous<R>> {
-        let due = self.assembler.pop_at(self.rcv.nxt)?;
+        let due = self.assembler.as_mut()?.pop_at(self.rcv.nxt)?;
         // req: MPA-004, MPA-033, MPA-053
         self.rcv.nxt += due.seq_len();
         self.rcv.ack_now = true;
@@ -46,7 +47,8 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
     /// by itself: no event prompts it.
     #[must_use]
     pub fn has_contiguous(&self) -> bool {
-        !self.peer.fin_received && self.assembler.has_at(self.rcv.nxt)
+        !self.peer.fin_received
+            && self.assembler.as_ref().is_some_and(|ranges| ranges.has_at(self.rcv.nxt))
     }
 
     /// Holds the segment of [`Delivered::OutOfOrder`] until it is contiguous, in memory of `pool`.
@@ -174,7 +176,7 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
     /// after [`Tcb::next_contiguous`].
     #[inline]
     pub fn release_ooo(&mut self, pool: &mut OooPool<R>) {
-        if self.fast_path.is_rx_eligible() || self.assembler.is_idle() {
+        if self.fast_path.is_rx_eligible() || !self.assembler.holds_memory() {
             return;
         }
         if self.assembler.is_empty() || self.peer.fin_received || self.state == State::Closed {
@@ -351,7 +353,7 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
     #[cold]
     pub(in crate::tcp) fn end_rcv_round(&mut self, now: Instant) {
         self.count_bytes();
-        let end = self.assembler.end().unwrap_or(self.rcv.nxt);
+        let end = self.assembler.as_ref().and_then(Assembler::end).unwrap_or(self.rcv.nxt);
         let (limit, limit_max) = (self.rcv_limits.limit(), self.rcv_limits.limit_max());
         // No growth before the connection was accepted.
         let is_open = limit >= self.cfg.recv_window.min(limit_max);
@@ -367,7 +369,7 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
     /// `now` on; without timestamps, after two smoothed round-trip times.
     pub(in crate::tcp) fn begin_rcv_round(&mut self, now: Instant) {
         let wait = if self.ts_on { 0 } else { self.rcv_round_wait() };
-        let end = self.assembler.end().unwrap_or(self.rcv.nxt);
+        let end = self.assembler.as_ref().and_then(Assembler::end).unwrap_or(self.rcv.nxt);
         self.rcv_round.start(now, end);
         self.rcv_round_end = RoundEnd(self.ts.tsval(now).wrapping_add(wait));
     }

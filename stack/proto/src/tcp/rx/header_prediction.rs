@@ -305,7 +305,7 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
             && !self.rcv.pure_ack
             && self.rcv.dup_acks_owed <= 1;
         let takes_bytes =
-            self.peer.fin_seq.is_none() && !self.receive_shut && self.assembler.is_idle();
+            self.peer.fin_seq.is_none() && !self.receive_shut && !self.assembler.holds_memory();
         let sends_bytes =
             self.rare.persist == NEVER && !self.sws_override && self.scoreboard.unsent().is_none();
         let is_eligible = is_established && is_loss_free && is_answering;

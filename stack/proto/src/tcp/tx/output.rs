@@ -125,9 +125,12 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
             let max = if ts.is_some() { 3 } else { 4 };
             // The D-SACK block first, then the range that contains it (RFC 2883 section 4).
             let dsack = self.dsack_queue.pop();
-            let around = dsack.and_then(|block| self.assembler.range_of(block.0));
+            let around = dsack.and_then(|block| self.assembler.as_ref()?.range_of(block.0));
             options.sack.extend(dsack.into_iter().chain(around));
-            more = self.assembler.fill_sack_blocks(self.rcv.nxt, &mut options.sack, max);
+            let rcv_nxt = self.rcv.nxt;
+            more = self
+                .assembler
+                .update(|assembler| assembler.fill_sack_blocks(rcv_nxt, &mut options.sack, max));
         }
         let more = more || self.dsack_queue.has_pending();
         self.rcv.on_pure_ack_sent(&mut self.timers, self.sack, more);
@@ -177,7 +180,7 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
         let index = index as usize;
         if let Some(record) = self.scoreboard.get(index).filter(|record| len < record.len) {
             let seq = record.seq;
-            self.scoreboard.split(index, len);
+            self.scoreboard.update(|records| records.split(index, len));
             self.stats.record().resegments += 1;
             self.on_split(now, seq);
         }
@@ -192,7 +195,7 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
         match reason {
             RetransmitReason::Lost => {
                 self.stats.record().retransmits += 1;
-                self.scoreboard.mark_retransmitted(now, index, self.sack);
+                self.scoreboard.update(|records| records.mark_retransmitted(now, index, self.sack));
                 if index == 0 {
                     self.on_head_retransmit(seq);
                 }
@@ -207,12 +210,12 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
             }
             RetransmitReason::Tlp => {
                 self.last_retransmit_at = CoarseInstant::of(now);
-                self.scoreboard.mark_retransmitted(now, index, true);
+                self.scoreboard.update(|records| records.mark_retransmitted(now, index, true));
                 self.on_tlp_sent(now, TlpProbe::Retransmit, Some(seq));
             }
             RetransmitReason::Unsent => {
                 self.ecn.mark_new_data(&mut fields);
-                self.scoreboard.mark_sent(now, index);
+                self.scoreboard.update(|records| records.mark_sent(now, index));
                 self.arm_rto(now);
                 self.on_new_data_sent(now, end);
             }

@@ -142,7 +142,7 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
     }
 
     fn choose_retransmit(&mut self, now: Instant) -> Option<Retransmit> {
-        if let Some(index) = self.scoreboard.next_lost()
+        if let Some(index) = self.scoreboard.update(|records| records.next_lost())
             && !self.recovery.defers_retransmit()
         {
             let record = self.scoreboard.get(index)?;

@@ -2,7 +2,8 @@
 
 use proptest::prelude::*;
 
-use super::{AckInfo, LazyScoreboard};
+use super::{AckInfo, Scoreboard};
+use crate::tcp::lazy::Lazy;
 use crate::tcp::recovery::rack::{Rack, SampleGuard};
 use crate::tcp::recovery::sent_frame::{COPY_OVERHEAD, CopyPool};
 use crate::tcp::tests::HeapFrame;
@@ -55,7 +56,7 @@ fn op() -> impl Strategy<Value = Op> {
 }
 
 struct Checked {
-    scoreboard: LazyScoreboard<()>,
+    scoreboard: Lazy<Scoreboard<()>>,
     model: Vec<ModelRecord>,
     rack: Rack,
     now: Instant,
@@ -66,7 +67,7 @@ struct Checked {
 impl Checked {
     fn new() -> Self {
         Self {
-            scoreboard: LazyScoreboard::new(),
+            scoreboard: Lazy::new(),
             model: Vec::new(),
             rack: Rack::new(),
             now: Instant::from_nanos(1_000_000),
@@ -108,7 +109,9 @@ impl Checked {
                 let last = &self.model[(first + count - 1).min(self.model.len() - 1)];
                 let block = (from.seq, last.seq + last.len);
                 let (guard, mut info) = (self.guard(), AckInfo::default());
-                self.scoreboard.apply_sack(&[block], self.una, self.nxt, &guard, &mut info);
+                self.scoreboard.update(|records| {
+                    records.apply_sack(&[block], self.una, self.nxt, &guard, &mut info)
+                });
                 self.advance_rack(info);
                 let mut bytes = 0;
                 for plain in self.model.iter_mut().skip(first).take(count) {
@@ -118,7 +121,9 @@ impl Checked {
                 assert_eq!(info.delivered, bytes);
             }
             Op::DetectLost { timeout_ns } => {
-                let update = self.scoreboard.detect_lost(self.now, &self.rack, timeout_ns);
+                let update = self
+                    .scoreboard
+                    .update(|records| records.detect_lost(self.now, &self.rack, timeout_ns));
                 let (mut bytes, mut next) = (0, None::<Instant>);
                 for plain in &mut self.model {
                     if plain.sacked
@@ -140,7 +145,7 @@ impl Checked {
             Op::Retransmit { count } => {
                 for _ in 0..count {
                     let first = self.model.iter().position(|plain| plain.to_retransmit);
-                    assert_eq!(self.scoreboard.next_lost(), first);
+                    assert_eq!(self.scoreboard.update(|records| records.next_lost()), first);
                     let Some(index) = first else { break };
                     self.retransmit(index);
                 }
@@ -155,7 +160,7 @@ impl Checked {
             }
             Op::Rto { timeout_ns } => {
                 let reneged = self.model.first().is_some_and(|plain| plain.sacked);
-                self.scoreboard.mark_lost_on_rto(self.now, timeout_ns);
+                self.scoreboard.update(|records| records.mark_lost_on_rto(self.now, timeout_ns));
                 for (index, plain) in self.model.iter_mut().enumerate() {
                     plain.sacked &= !reneged;
                     if !plain.sacked && (index == 0 || plain.sent_at + timeout_ns <= self.now) {
@@ -164,17 +169,17 @@ impl Checked {
                 }
             }
             Op::ClearLost => {
-                self.scoreboard.clear_lost(true);
+                self.scoreboard.update(|records| records.clear_lost(true));
                 for plain in &mut self.model {
                     (plain.lost, plain.to_retransmit) = (false, false);
                 }
             }
             Op::Split => {
-                if let Some(index) = self.scoreboard.next_lost()
+                if let Some(index) = self.scoreboard.update(|records| records.next_lost())
                     && self.model[index].len > 1
                 {
                     let len = self.model[index].len / 2;
-                    self.scoreboard.split(index, len);
+                    self.scoreboard.update(|records| records.split(index, len));
                     let mut rest = self.model[index].clone();
                     (rest.seq, rest.len) = (rest.seq + len, rest.len - len);
                     self.model[index].len = len;
@@ -182,7 +187,7 @@ impl Checked {
                 }
             }
             Op::Longer { len } => {
-                self.scoreboard.mark_longer_lost(len);
+                self.scoreboard.update(|records| records.mark_longer_lost(len));
                 for plain in self.model.iter_mut().filter(|plain| plain.len > len) {
                     if !plain.sacked {
                         (plain.lost, plain.to_retransmit) = (true, true);
@@ -195,7 +200,7 @@ impl Checked {
 
     fn retransmit(&mut self, index: usize) {
         self.now = self.now + 1;
-        self.scoreboard.mark_retransmitted(self.now, index, true);
+        self.scoreboard.update(|records| records.mark_retransmitted(self.now, index, true));
         let plain = &mut self.model[index];
         (plain.sent_at, plain.retransmitted, plain.to_retransmit) = (self.now, true, false);
     }
@@ -203,7 +208,7 @@ impl Checked {
     fn ack(&mut self, bytes: u32) {
         let ack = self.una + bytes.min(self.nxt - self.una);
         let (guard, mut info) = (self.guard(), AckInfo::default());
-        self.scoreboard.ack(ack, Some(&guard), &mut info);
+        self.scoreboard.update(|records| records.ack(ack, Some(&guard), &mut info));
         self.advance_rack(info);
         let sacked: u32 = self.model.iter().filter(|plain| plain.sacked).map(|p| p.len).sum();
         let before = (self.nxt - self.una) - sacked;
@@ -275,7 +280,7 @@ fn cost_of_lost_retransmissions_is_independent_of_record_count() {
             both.run(Op::DetectLost { timeout_ns: 0 });
             both.run(Op::Retransmit { count: 1 });
             for _ in 0..16 {
-                assert_eq!(both.scoreboard.next_lost(), Some(count - 2));
+                assert_eq!(both.scoreboard.update(|records| records.next_lost()), Some(count - 2));
             }
         }
         both.check();
@@ -291,7 +296,7 @@ fn cost_of_lost_retransmissions_is_independent_of_record_count() {
 #[test]
 fn cost_of_repeated_sacks_is_independent_of_sacked_count() {
     let steps_per_block = |count: u32| {
-        let mut scoreboard: LazyScoreboard<()> = LazyScoreboard::new();
+        let mut scoreboard: Lazy<Scoreboard<()>> = Lazy::new();
         let now = Instant::from_nanos(1_000_000);
         let guard = SampleGuard { now, min_rtt: 0, echo: None, ts_offset: 0 };
         for at in 0..count {
@@ -300,7 +305,9 @@ fn cost_of_repeated_sacks_is_independent_of_sacked_count() {
         let end = START + count * 100;
         let block = |from: u32, to: u32| (START + from * 100, START + to * 100);
         let mut apply = |block| {
-            scoreboard.apply_sack(&[block], START, end, &guard, &mut AckInfo::default());
+            scoreboard.update(|records| {
+                records.apply_sack(&[block], START, end, &guard, &mut AckInfo::default())
+            });
             scoreboard.steps
         };
         let first = apply(block(1, count));
@@ -346,25 +353,31 @@ fn memory_is_allocated_on_push_and_released_when_empty() {
 
 #[test]
 fn copy_out_copies_the_oldest_frames() {
-    let mut scoreboard = LazyScoreboard::new();
+    let mut scoreboard = Lazy::<Scoreboard<_>>::new();
     let now = Instant::from_nanos(1_000_000);
     for at in 0..6 {
         let bytes: Vec<u8> = (0..100).map(|byte| byte + 100 * u8::from(at % 2 == 1)).collect();
         scoreboard.push(now, START + at * 100, 100, 0, HeapFrame::new(&bytes), true);
     }
     let pool = CopyPool::new(5 * (100 + COPY_OVERHEAD), 100);
-    assert_eq!((scoreboard.copy_out(&pool, 1), scoreboard.copy_out(&pool, 1)), (1, 1));
+    assert_eq!(
+        (
+            scoreboard.update(|records| records.copy_out(&pool, 1)),
+            scoreboard.update(|records| records.copy_out(&pool, 1))
+        ),
+        (1, 1)
+    );
     // Both parts of a split record share its copy; an acknowledgment releases it.
-    scoreboard.split(1, 40);
-    scoreboard.ack(START + 140, None, &mut AckInfo::default());
+    scoreboard.update(|records| records.split(1, 40));
+    scoreboard.update(|records| records.ack(START + 140, None, &mut AckInfo::default()));
     assert_eq!((pool.count(), scoreboard.len()), (1, 5));
     assert_eq!(scoreboard.get(0).unwrap().frame.bytes()[40], 140);
     // One of them is a copy already; of five copies one connection gets three.
-    assert_eq!((scoreboard.copy_out(&pool, 100), pool.count()), (2, 3));
+    assert_eq!((scoreboard.update(|records| records.copy_out(&pool, 100)), pool.count()), (2, 3));
     let is_copy: Vec<bool> = (0..5).map(|at| scoreboard.get(at).unwrap().frame.is_copy()).collect();
     assert_eq!(is_copy, [true, true, true, false, false]);
-    scoreboard.ack(START + 600, None, &mut AckInfo::default());
-    assert_eq!((pool.count(), scoreboard.copy_out(&pool, 100)), (0, 0));
+    scoreboard.update(|records| records.ack(START + 600, None, &mut AckInfo::default()));
+    assert_eq!((pool.count(), scoreboard.update(|records| records.copy_out(&pool, 100))), (0, 0));
 }
 
 #[test]
@@ -375,7 +388,7 @@ fn record_size_is_bounded() {
 /// Sequence numbers wrap after 4 GiB, and earlier SACK information is void then.
 #[test]
 fn sacked_runs_do_not_outlive_their_records() {
-    let mut scoreboard: LazyScoreboard<()> = LazyScoreboard::new();
+    let mut scoreboard: Lazy<Scoreboard<()>> = Lazy::new();
     let now = Instant::from_nanos(1_000_000);
     let guard = SampleGuard { now, min_rtt: 0, echo: None, ts_offset: 0 };
     let end = START + 4000;
@@ -383,9 +396,11 @@ fn sacked_runs_do_not_outlive_their_records() {
         for at in 0..4 {
             scoreboard.push(now, START + at * 1000, 1000, 0, (), true);
         }
-        scoreboard.apply_sack(&[block], START, end, &guard, &mut AckInfo::default());
+        scoreboard.update(|records| {
+            records.apply_sack(&[block], START, end, &guard, &mut AckInfo::default())
+        });
         assert_eq!(scoreboard.sacked(), 2000);
-        scoreboard.ack(end, None, &mut AckInfo::default());
+        scoreboard.update(|records| records.ack(end, None, &mut AckInfo::default()));
         assert_eq!(scoreboard.sacked(), 0);
     }
 }

@@ -1,15 +1,15 @@
 use arrayvec::ArrayVec;
 use proptest::prelude::*;
 
-use super::lazy::LazyAssembler;
-use super::{Contiguous, Overlap, RANGES_MAX, RECENT_MAX, SackBlock};
+use super::{Assembler, Contiguous, Overlap, RANGES_MAX, RECENT_MAX, SackBlock};
+use crate::tcp::lazy::Lazy;
 use crate::tcp::tests::{HeapFrame, ooo_pool};
 use crate::tcp::{OooPool, OooSegment};
 use crate::wire::seq::Seq;
 
 /// Inserts what is new of `len` bytes at `seq`, all of value `id`; returns the range inserted.
 fn insert(
-    all: &mut LazyAssembler<HeapFrame>,
+    all: &mut Lazy<Assembler<HeapFrame>>,
     pool: &mut OooPool<HeapFrame>,
     seq: Seq,
     len: u32,
@@ -25,11 +25,11 @@ fn insert(
 }
 
 fn pop(
-    all: &mut LazyAssembler<HeapFrame>,
+    all: &mut Lazy<Assembler<HeapFrame>>,
     pool: &mut OooPool<HeapFrame>,
     seq: Seq,
 ) -> Option<(u8, u32)> {
-    match all.pop_at(seq)? {
+    match all.update(|ranges| ranges.pop_at(seq))? {
         Contiguous::Buffered { segment, bytes } => {
             let mut id = [0; 1];
             crate::device::RxFrame::copy_out(&segment, bytes.start, &mut id);
@@ -40,16 +40,16 @@ fn pop(
     }
 }
 
-fn sack_blocks(all: &mut LazyAssembler<HeapFrame>) -> Vec<SackBlock> {
+fn sack_blocks(all: &mut Lazy<Assembler<HeapFrame>>) -> Vec<SackBlock> {
     let mut blocks = ArrayVec::new();
-    while all.fill_sack_blocks(Seq(0), &mut blocks, 4) {}
+    while all.update(|ranges| ranges.fill_sack_blocks(Seq(0), &mut blocks, 4)) {}
     blocks.to_vec()
 }
 
 #[test]
 fn sack_blocks_are_newest_first_and_merge() {
     let base = Seq(0xffff_ff00);
-    let (mut all, mut pool) = (LazyAssembler::new(), ooo_pool());
+    let (mut all, mut pool) = (Lazy::<Assembler<_>>::new(), ooo_pool());
     for (at, id) in [(100, 1), (300, 2), (500, 3)] {
         assert!(insert(&mut all, &mut pool, base + at, 50, id).is_some());
     }
@@ -57,8 +57,14 @@ fn sack_blocks_are_newest_first_and_merge() {
     assert_eq!(sack_blocks(&mut all), [block(500, 550), block(300, 350), block(100, 150)]);
     insert(&mut all, &mut pool, base + 150, 150, 4);
     assert_eq!(sack_blocks(&mut all), [block(100, 350), block(500, 550)]);
-    assert_eq!(all.range_of(base + 200), Some(block(100, 350)));
-    assert_eq!((all.range_of(base + 350), all.range_of(base + 99)), (None, None));
+    assert_eq!(all.as_ref().and_then(|ranges| ranges.range_of(base + 200)), Some(block(100, 350)));
+    assert_eq!(
+        (
+            all.as_ref().and_then(|ranges| ranges.range_of(base + 350)),
+            all.as_ref().and_then(|ranges| ranges.range_of(base + 99))
+        ),
+        (None, None)
+    );
     assert_eq!(pop(&mut all, &mut pool, base), None);
     assert_eq!(pop(&mut all, &mut pool, base + 100), Some((1, 50)));
     assert_eq!(pop(&mut all, &mut pool, base + 150), Some((4, 150)));
@@ -68,7 +74,7 @@ fn sack_blocks_are_newest_first_and_merge() {
 
 #[test]
 fn overlap_gives_the_first_new_and_the_first_duplicate_part() {
-    let (mut all, mut pool) = (LazyAssembler::new(), ooo_pool());
+    let (mut all, mut pool) = (Lazy::<Assembler<_>>::new(), ooo_pool());
     insert(&mut all, &mut pool, Seq(100), 100, 1);
     insert(&mut all, &mut pool, Seq(300), 100, 2);
     let block = |from, to| Some((Seq(from), Seq(to)));
@@ -93,7 +99,7 @@ fn overlap_gives_the_first_new_and_the_first_duplicate_part() {
 
 #[test]
 fn segment_over_several_gaps_fills_the_first() {
-    let (mut all, mut pool) = (LazyAssembler::new(), ooo_pool());
+    let (mut all, mut pool) = (Lazy::<Assembler<_>>::new(), ooo_pool());
     insert(&mut all, &mut pool, Seq(100), 100, 1);
     insert(&mut all, &mut pool, Seq(300), 100, 3);
     // Covers 50..450: the gap before 100 first, then 200..300, then 400..450.
@@ -114,14 +120,14 @@ fn segment_over_several_gaps_fills_the_first() {
 
 #[test]
 fn consumed_ranges_share_one_entry() {
-    let (mut all, mut pool) = (LazyAssembler::<HeapFrame>::new(), ooo_pool());
-    let take = |all: &mut LazyAssembler<HeapFrame>, pool: &mut _, from, to| {
+    let (mut all, mut pool) = (Lazy::<Assembler<HeapFrame>>::new(), ooo_pool());
+    let take = |all: &mut Lazy<Assembler<HeapFrame>>, pool: &mut _, from, to| {
         all.insert((pool, 0), (Seq(from), Seq(to)), None, 0);
     };
     take(&mut all, &mut pool, 100, 200);
     take(&mut all, &mut pool, 200, 300);
     take(&mut all, &mut pool, 50, 100);
-    assert_eq!(all.len(), 1);
+    assert_eq!(all.as_ref().map_or(0, Assembler::len), 1);
     insert(&mut all, &mut pool, Seq(300), 50, 1);
     take(&mut all, &mut pool, 350, 400);
     take(&mut all, &mut pool, 500, 600);
@@ -130,7 +136,7 @@ fn consumed_ranges_share_one_entry() {
     assert_eq!(all.ranges(), [(Seq(50), Seq(600))]);
     let mut at = Seq(50);
     let mut seen = Vec::new();
-    while let Some(next) = all.pop_at(at) {
+    while let Some(next) = all.update(|ranges| ranges.pop_at(at)) {
         let len = match next {
             Contiguous::Buffered { bytes, .. } => u32::try_from(bytes.len()).unwrap(),
             Contiguous::Consumed { seq, len } => {
@@ -147,7 +153,7 @@ fn consumed_ranges_share_one_entry() {
 
 #[test]
 fn segment_and_range_counts_are_bounded() {
-    let (mut all, mut pool) = (LazyAssembler::new(), ooo_pool());
+    let (mut all, mut pool) = (Lazy::<Assembler<_>>::new(), ooo_pool());
     assert!(!all.admits((Seq(0), Seq(1)), 0) && all.admits((Seq(0), Seq(1)), 1));
     for at in 0..3 {
         insert(&mut all, &mut pool, Seq(at * 10), 5, 1);
@@ -159,7 +165,7 @@ fn segment_and_range_counts_are_bounded() {
         insert(&mut all, &mut pool, Seq(at * 10), 5, 1);
     }
     let admits =
-        |all: &LazyAssembler<HeapFrame>, from, to| all.admits((Seq(from), Seq(to)), usize::MAX);
+        |all: &Lazy<Assembler<HeapFrame>>, from, to| all.admits((Seq(from), Seq(to)), usize::MAX);
     assert!(!admits(&all, 10 * ranges_max, 10 * ranges_max + 1), "one more range");
     assert!(!admits(&all, 17, 18), "one more range in the middle");
     assert!(admits(&all, 15, 16) && admits(&all, 19, 20) && admits(&all, 15, 20));
@@ -172,7 +178,7 @@ fn segment_and_range_counts_are_bounded() {
 #[test]
 fn insert_cost_is_independent_of_the_range_count() {
     let steps_per_segment = |count: u32| {
-        let (mut all, mut pool) = (LazyAssembler::new(), ooo_pool());
+        let (mut all, mut pool) = (Lazy::<Assembler<_>>::new(), ooo_pool());
         let lost = |at: u32| at.is_multiple_of(33);
         for at in (0..count).filter(|at| !lost(*at)) {
             insert(&mut all, &mut pool, Seq(at * 100), 100, 1);
@@ -184,7 +190,7 @@ fn insert_cost_is_independent_of_the_range_count() {
             insert(&mut all, &mut pool, Seq(at * 100), 100, 1);
         }
         assert_eq!(all.ranges().len(), 1);
-        let steps = all.inner.as_ref().unwrap().steps;
+        let steps = all.as_ref().unwrap().steps;
         (holes, steps as f64 / f64::from(count))
     };
     let (few, at_few) = steps_per_segment(170);
@@ -199,19 +205,19 @@ fn insert_cost_is_independent_of_the_range_count() {
 #[test]
 fn sack_report_cost_is_independent_of_the_hole_count() {
     let steps_per_ack = |count: u32| {
-        let (mut all, mut pool) = (LazyAssembler::new(), ooo_pool());
+        let (mut all, mut pool) = (Lazy::<Assembler<_>>::new(), ooo_pool());
         for at in 1..=count {
             insert(&mut all, &mut pool, Seq(at * 2), 1, 1);
             sack_blocks(&mut all);
         }
         assert_eq!(all.ranges().len(), count as usize);
-        let before = all.inner.as_ref().unwrap().steps;
+        let before = all.as_ref().unwrap().steps;
         for _ in 0..1000 {
             let mut blocks = ArrayVec::new();
-            assert!(!all.fill_sack_blocks(Seq(0), &mut blocks, 3));
+            assert!(!all.update(|ranges| ranges.fill_sack_blocks(Seq(0), &mut blocks, 3)));
             assert_eq!(blocks[0], (Seq(count * 2), Seq(count * 2 + 1)));
         }
-        (all.inner.as_ref().unwrap().steps - before) / 1000
+        (all.as_ref().unwrap().steps - before) / 1000
     };
     let (few, many) = (steps_per_ack(64), steps_per_ack(u32::try_from(RANGES_MAX).unwrap()));
     println!("steps per ACK: {few} with 64 ranges, {many} with {RANGES_MAX}");
@@ -222,14 +228,14 @@ fn sack_report_cost_is_independent_of_the_hole_count() {
 /// remaining blocks report others.
 #[test]
 fn each_recent_range_is_reported_once() {
-    let (mut all, mut pool) = (LazyAssembler::new(), ooo_pool());
+    let (mut all, mut pool) = (Lazy::<Assembler<_>>::new(), ooo_pool());
     for at in 1..=100 {
         insert(&mut all, &mut pool, Seq(at * 10), 5, 1);
     }
     let mut reports = Vec::new();
     loop {
         let mut blocks = ArrayVec::new();
-        let more = all.fill_sack_blocks(Seq(10), &mut blocks, 3);
+        let more = all.update(|ranges| ranges.fill_sack_blocks(Seq(10), &mut blocks, 3));
         reports.push(blocks.to_vec());
         if !more {
             break;
@@ -245,24 +251,27 @@ fn each_recent_range_is_reported_once() {
         insert(&mut all, &mut pool, Seq(at * 10 + 5), 5, 1);
     }
     let mut blocks = ArrayVec::new();
-    assert!(!all.fill_sack_blocks(Seq(10), &mut blocks, 3));
+    assert!(!all.update(|ranges| ranges.fill_sack_blocks(Seq(10), &mut blocks, 3)));
     assert_eq!(blocks.to_vec(), [(Seq(300), Seq(1005)), block(2), block(3)]);
 }
 
 #[test]
 fn release_returns_all_memory_to_the_pool() {
-    let (mut all, mut pool) = (LazyAssembler::new(), ooo_pool());
+    let (mut all, mut pool) = (Lazy::<Assembler<_>>::new(), ooo_pool());
     for at in 0..100 {
         insert(&mut all, &mut pool, Seq(at * 100), 50, 1);
     }
-    assert!(pool.bytes() > 0 && !all.is_idle());
+    assert!(pool.bytes() > 0 && all.holds_memory());
     all.release(&mut pool);
-    assert!(all.is_idle() && (pool.frames(), pool.bytes()) == (0, 0));
+    assert!(!all.holds_memory() && (pool.frames(), pool.bytes()) == (0, 0));
     // The same assembler again, empty.
     insert(&mut all, &mut pool, Seq(7), 50, 1);
-    assert_eq!((all.ranges(), all.len()), (vec![(Seq(7), Seq(57))], 1));
+    assert_eq!(
+        (all.ranges(), all.as_ref().map_or(0, Assembler::len)),
+        (vec![(Seq(7), Seq(57))], 1)
+    );
     assert!(matches!(
-        all.pop_at(Seq(7)),
+        all.update(|ranges| ranges.pop_at(Seq(7))),
         Some(Contiguous::Buffered { segment: OooSegment::Copy(_), .. })
     ));
 }
@@ -273,7 +282,7 @@ proptest! {
     fn matches_a_byte_map(base in any::<u32>(),
                          segments in prop::collection::vec((1u32..200, 1u32..60), 1..40)) {
         let base = Seq(base);
-        let (mut all, mut pool) = (LazyAssembler::new(), ooo_pool());
+        let (mut all, mut pool) = (Lazy::<Assembler<_>>::new(), ooo_pool());
         let mut map = [None::<u8>; 300];
         for (&(at, len), id) in segments.iter().zip(0..) {
             insert(&mut all, &mut pool, base + at, len, id);

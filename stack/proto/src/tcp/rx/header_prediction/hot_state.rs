@@ -2,7 +2,8 @@
 
 use crate::device::Retained;
 use crate::tcp::congestion::CongestionWindow;
-use crate::tcp::recovery::scoreboard::{Acked, LazyScoreboard};
+use crate::tcp::lazy::Lazy;
+use crate::tcp::recovery::scoreboard::{Acked, Scoreboard};
 use crate::tcp::rtt::RttCache;
 use crate::tcp::rx::ack::IDLE_NS;
 use crate::tcp::rx::autotune::RoundEnd;
@@ -22,7 +23,7 @@ use crate::wire::tcp::{Ecn, Flags, PlainHeader};
 
 /// The part of a connection that the fast path accesses.
 pub(super) struct HotState<'a, T> {
-    pub(super) scoreboard: &'a mut LazyScoreboard<T>,
+    pub(super) scoreboard: &'a mut Lazy<Scoreboard<T>>,
     pub(super) cfg: &'a Config,
     pub(super) timers: &'a mut Timers,
     pub(super) last_rx_at: &'a mut Instant,
@@ -125,7 +126,7 @@ impl<T: Retained> HotState<'_, T> {
     #[inline(always)]
     fn ack_new_data(&mut self, now: Instant, ack: Seq, bytes: u32) -> FollowUp {
         self.snd.una = ack;
-        let acked = self.scoreboard.ack_in_order(ack);
+        let acked = self.scoreboard.update(|records| records.ack_in_order(ack));
         let is_sample = acked.oldest.is_none_or(|oldest| {
             let several = acked.records > 1 || self.snd.flight() > 0;
             let newest = acked.newest.filter(|_| several).map(|newest| now.since(newest.0));
