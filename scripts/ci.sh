@@ -14,7 +14,7 @@
 #            (root and QEMU)
 #   counts   instructions and lines of state against bench/instructions.tsv (valgrind; without
 #            libdpdk the protocol core alone)
-#   loom     the lock-free rings under loom
+#   loom     every order of the threads that share stack/lockfree (loom); needs no libdpdk
 #   sanitize AddressSanitizer over the runtime's tests over `ring`, ThreadSanitizer over a part of the
 #            simulation, over misdelivered flows and the lock-free modules
 #   fuzz     the fuzz targets, FERROWARP_FUZZ_SECONDS (5) each
@@ -28,6 +28,10 @@
 #   quick    the tests that need only the protocol crate
 #   device   those of the stack over tap and memif, and of the programs
 #   smoke    those of the runtime and the bindings, over `ring` and memif, and a transfer over tap
+#
+# And one for changes in stack/lockfree:
+#
+#   miri     its unit tests under miri, where a nightly toolchain has it; needs no libdpdk
 #
 # Exit status: 0 passed, 77 skipped with a reason, anything else failed. Without libdpdk the
 # stages cover the packages that do not need it.
@@ -164,7 +168,15 @@ counts)
     ;;
 loom)
     RUSTFLAGS="--cfg loom" CARGO_TARGET_DIR=${CARGO_TARGET_DIR:-target}/loom \
-        cargo test "${cargo_flags[@]}" -p ferrowarp --lib
+        cargo test "${cargo_flags[@]}" -p ferrowarp-lockfree
+    ;;
+miri)
+    cargo +nightly miri --version >/dev/null 2>&1 ||
+        skip "no nightly toolchain with miri; rustup toolchain install nightly -c miri -c rust-src"
+    # Time passes: the spin lock's back-off reads the clock.
+    MIRIFLAGS="-Zmiri-disable-isolation ${MIRIFLAGS-}" \
+        CARGO_TARGET_DIR=${CARGO_TARGET_DIR:-target}/miri \
+        cargo +nightly miri test "${cargo_flags[@]}" -p ferrowarp-lockfree --lib
     ;;
 sanitize)
     for kind in address thread; do

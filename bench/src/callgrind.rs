@@ -20,7 +20,7 @@ pub const CHECKSUM: &str = "checksum";
 pub const HARNESS: &str = "harness";
 
 /// Layers by a part of the path of their files; the first match wins.
-const LAYERS: [(&str, &str); 27] = [
+const LAYERS: [(&str, &str); 28] = [
     ("stack/crc32c/", CRC),
     ("/crc32c-", CRC),
     ("/smoltcp-", CHECKSUM),
@@ -46,6 +46,7 @@ const LAYERS: [(&str, &str); 27] = [
     ("runtime/src/shard/mod.rs", "shard"),
     ("runtime/src/clock.rs", "shard"),
     ("runtime/src/", "queues"),
+    ("lockfree/src/", "queues"),
     ("bindings/src/", "shard"),
     ("bench/src/", HARNESS),
 ];

@@ -39,7 +39,6 @@ pub mod link;
 mod lock_order;
 pub mod mbuf;
 mod mbuf_field;
-pub mod membarrier;
 mod memif_disconnect;
 mod memif_ring;
 pub mod mempool;

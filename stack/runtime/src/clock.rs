@@ -6,7 +6,6 @@
 //! it uses another one (`kvm-clock`, `hyperv_clocksource_tsc_page`, `hpet`) or does not say,
 //! `CLOCK_MONOTONIC` is read.
 
-mod latch;
 mod tsc;
 
 use std::fmt;

@@ -18,8 +18,8 @@ use crate::fork::{ForkArc, is_child};
 use crate::limits::{Permit, Resource, check_queue_len};
 use crate::shard::{CqNotify, CqOverrun, CqProducer, OverrunSink, Shard};
 use crate::spin::{PollBackoff, Spinner};
-use crate::spin_lock::SpinLock;
-use crate::spsc::{Consumer, Peek};
+use ferrowarp_lockfree::spin_lock::SpinLock;
+use ferrowarp_lockfree::spsc::{Consumer, Peek};
 
 /// Maximum completions per poll when `out` has no spare capacity.
 const POLL_BATCH: usize = 32;

@@ -16,7 +16,7 @@
 use std::time::Duration;
 
 use crate::clock::nanos;
-use crate::helper_wakeup::{HelperState, TAKEOVER_NS, Waiters};
+use ferrowarp_lockfree::helper_wakeup::{HelperState, TAKEOVER_NS, Waiters};
 
 /// Idle time before the helper sleeps: the response to what was sent may arrive soon.
 const SPIN_NS: u64 = 50_000;

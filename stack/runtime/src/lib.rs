@@ -190,98 +190,49 @@
 //!   grant it access rights.
 
 #![warn(missing_debug_implementations)]
-#![cfg_attr(loom, allow(dead_code, reason = "loom tests use a part of the lock-free modules"))]
 
-mod arm;
-mod binding;
-mod doorbell;
-mod helper_wakeup;
-mod invalidation;
-mod qsbr;
-mod spin_lock;
-mod spsc;
-mod sync;
-#[cfg(all(test, loom))]
-mod work_queue_proofs;
-
-#[cfg(not(loom))]
 mod arena;
-#[cfg(all(not(loom), feature = "tokio"))]
+#[cfg(feature = "tokio")]
 pub mod asynchronous;
-#[cfg(not(loom))]
 mod clock;
-#[cfg(not(loom))]
 mod comp_channel;
-#[cfg(not(loom))]
 mod config;
-#[cfg(not(loom))]
 mod context;
-#[cfg(not(loom))]
 mod cores;
-#[cfg(not(loom))]
 mod counters;
-#[cfg(not(loom))]
 mod cq;
-#[cfg(not(loom))]
 mod debug;
-#[cfg(not(loom))]
 pub mod device;
-#[cfg(not(loom))]
 mod error;
-#[cfg(not(loom))]
 mod events;
-#[cfg(not(loom))]
 mod fork;
-#[cfg(not(loom))]
 pub mod guide;
-#[cfg(not(loom))]
 mod helper_schedule;
-#[cfg(not(loom))]
 mod limits;
-#[cfg(not(loom))]
 mod link_monitor;
-#[cfg(not(loom))]
 mod listener;
-#[cfg(not(loom))]
 mod memory;
-#[cfg(not(loom))]
 mod mr;
-#[cfg(not(loom))]
 mod mw;
-#[cfg(not(loom))]
 mod numbers;
-#[cfg(not(loom))]
 mod opaque;
-#[cfg(not(loom))]
 mod pd;
-#[cfg(not(loom))]
 mod qp;
-#[cfg(not(loom))]
 mod qp_options;
-#[cfg(not(loom))]
 mod shard;
-#[cfg(not(loom))]
 mod shard_handle;
-#[cfg(not(loom))]
 mod shards;
-#[cfg(not(loom))]
 mod spin;
-#[cfg(not(loom))]
 mod srq;
-#[cfg(not(loom))]
 mod tcp;
-#[cfg(not(loom))]
 mod thread;
-#[cfg(not(loom))]
 mod timer_slack;
-#[cfg(not(loom))]
 mod unbound;
 
 // req: RDMAP-011, DDP-008, DDP-009, DDP-150, RDMAP-201, RDMAP-202, RDMAP-203
 // req: RDMAP-204, RDMAP-140, RDMAP-355, RDMAP-216, RDMAP-356, RDMAP-200, RDMAP-205
 // req: RDMAP-232, RDMAP-234, RDMAP-236, RDMAP-242, DDP-125, DDP-191, DDP-199
 // req: RDMAP-336, DDP-193, RDMAP-339
-#[cfg(not(loom))]
 pub use self::{
     arena::Buffer,
     clock::ClockInfo,
@@ -308,9 +259,7 @@ pub use self::{
     srq::Srq,
     tcp::{CongestionControl, EcnMode, TcpSettings, TcpStats},
 };
-#[cfg(not(loom))]
 pub use dpdk_sys::version as dpdk_version;
-#[cfg(not(loom))]
 pub use ferrowarp_proto::{
     bounded_vec::{BoundedVec, LengthError},
     ddp::memory::Access,

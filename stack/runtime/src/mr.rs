@@ -11,11 +11,11 @@ use crate::arena::Buffer;
 use crate::context::ContextInner;
 use crate::error::{MemoryError, RegisterRefused};
 use crate::fork::is_child;
-use crate::invalidation;
 use crate::limits::{Permit, Resource};
 use crate::memory::Span;
 use crate::pd::Pd;
 use crate::qp::Qp;
+use ferrowarp_lockfree::invalidation;
 
 /// Panic message for a misaligned word.
 const UNALIGNED: &str = "a word's address is a multiple of eight";

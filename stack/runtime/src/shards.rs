@@ -5,8 +5,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use ferrowarp_proto::time::Instant;
 
-use crate::qsbr;
 use crate::shard::{Shard, ShardControl, WaiterGuard};
+use ferrowarp_lockfree::qsbr;
 
 /// The shards of a context, by the number of their port queue.
 pub(crate) struct Shards {

@@ -14,7 +14,7 @@ use crate::fork::{ForkArc, is_child};
 use crate::limits::{Permit, Resource, check_queue_len};
 use crate::pd::Pd;
 use crate::shard::{Shard, ShardControl, SrqLimit, SrqShared};
-use crate::spin_lock::SpinLock;
+use ferrowarp_lockfree::spin_lock::SpinLock;
 
 /// Shared receive queue: buffers for the Sends that arrive on any of its queue pairs, one for each
 /// message, taken when the message begins. Clones refer to the same queue; it is destroyed with the

@@ -8,8 +8,9 @@ use std::process::Command;
 use super::scan::{Kind, Tag};
 
 /// Packages by folder; of nested folders the inner one comes first.
-const PACKAGES: [(&str, &str); 8] = [
+const PACKAGES: [(&str, &str); 9] = [
     ("stack/crc32c/", "ferrowarp-crc32c"),
+    ("stack/lockfree/", "ferrowarp-lockfree"),
     ("stack/proto/", "ferrowarp-proto"),
     ("stack/runtime/", "ferrowarp"),
     ("bindings/", "ferrowarp-dpdk-sys"),
@@ -19,8 +20,13 @@ const PACKAGES: [(&str, &str); 8] = [
     ("tests/", "ferrowarp-tests"),
 ];
 /// Packages that do not need libdpdk.
-const WITHOUT_DPDK: [&str; 4] =
-    ["ferrowarp-crc32c", "ferrowarp-proto", "ferrowarp-link", "ferrowarp-tests"];
+const WITHOUT_DPDK: [&str; 5] = [
+    "ferrowarp-crc32c",
+    "ferrowarp-lockfree",
+    "ferrowarp-proto",
+    "ferrowarp-link",
+    "ferrowarp-tests",
+];
 
 /// A test program.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]

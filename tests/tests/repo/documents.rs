@@ -5,7 +5,7 @@ use ferrowarp_tests::workspace::root;
 use crate::tidy::{files, report, text};
 
 /// Folders from which paths in documents begin, besides the document's own.
-const BASES: [&str; 3] = ["", "stack/proto/src/", "stack/runtime/src/"];
+const BASES: [&str; 4] = ["", "stack/lockfree/src/", "stack/proto/src/", "stack/runtime/src/"];
 /// What a name is defined by.
 const KEYWORDS: [&str; 8] = ["fn", "struct", "enum", "trait", "type", "const", "static", "mod"];
 

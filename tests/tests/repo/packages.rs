@@ -10,12 +10,13 @@ use crate::cargo_metadata;
 use crate::tidy::{report, text};
 
 /// The packages that users depend on or install; the others are of use in this repository alone.
-const PUBLISHED: [&str; 6] = [
+const PUBLISHED: [&str; 7] = [
     "ferrowarp",
     "ferrowarp-apps",
     "ferrowarp-crc32c",
     "ferrowarp-dpdk-sys",
     "ferrowarp-link",
+    "ferrowarp-lockfree",
     "ferrowarp-proto",
 ];
 

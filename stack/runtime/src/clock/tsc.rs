@@ -15,7 +15,7 @@
 use std::sync::{Mutex, TryLockError};
 use std::time::Duration;
 
-use super::latch::Latch;
+use ferrowarp_lockfree::latch::Latch;
 
 /// Time between two comparisons, in nanoseconds.
 const INTERVAL_NS: u64 = 100_000_000;

@@ -3,9 +3,9 @@
 //! Each shard exchanges the slots of its ring between two of its polls: the thread that resizes
 //! holds the shard's lock then, which excludes the producer, and the lock of the ring's consumer.
 //! With both it moves the completions over, so that none is lost, doubled or overtaken, and no side
-//! needs to know of the slots before. The indices of the ring stay ([`crate::spsc`]): threads that
-//! look whether it is empty, without a lock, notice nothing, and what arming and notifying rely on
-//! is unchanged. So pushing and polling pay nothing for it.
+//! needs to know of the slots before. The indices of the ring stay ([`ferrowarp_lockfree::spsc`]):
+//! threads that look whether it is empty, without a lock, notice nothing, and what arming and
+//! notifying rely on is unchanged. So pushing and polling pay nothing for it.
 //!
 //! The locks are taken in this order, and the second is only tried: a thread that polls may have
 //! been preempted with it, and the shard is not to wait for that.
@@ -19,8 +19,8 @@ use ferrowarp_proto::work_queue::WORK_REQUESTS_MAX;
 use super::{Accounted, Cq, CqInner, CqRing};
 use crate::error::ResizeError;
 use crate::shard::Shard;
-use crate::spsc::Slots;
-use crate::sync::Backoff;
+use ferrowarp_lockfree::spsc::Slots;
+use ferrowarp_lockfree::sync::Backoff;
 
 impl Cq {
     /// Changes the capacity to at least `entries` completions of each shard that feeds the queue

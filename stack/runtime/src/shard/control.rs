@@ -14,14 +14,14 @@ use ferrowarp_proto::verbs::srq::{SrqError, SrqId};
 use ferrowarp_proto::verbs::wc::{CqId, QpId, Wc};
 
 use crate::counters::{Counters, Usage};
-use crate::doorbell::Doorbells;
 use crate::shard::backlog::Backlog;
 use crate::shard::cq_rings::CqProducer;
 use crate::shard::mailbox::ShardRequest;
 use crate::shard::srq::SrqShared;
 use crate::shard::work_queue::Link;
-use crate::spsc::{Consumer, Slots};
 use crate::tcp::TcpStats;
+use ferrowarp_lockfree::doorbell::Doorbells;
+use ferrowarp_lockfree::spsc::{Consumer, Slots};
 
 /// Engine and queues of a shard, independent of the device type. One virtual call per poll.
 pub(crate) trait ShardControl: Send {

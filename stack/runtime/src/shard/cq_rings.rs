@@ -1,8 +1,8 @@
 //! Shard's side of the completion queues: rings, overrun flags and notification.
 //!
-//! A queue is armed by its arm word ([`crate::arm`]), without the shard's lock. A queue without a
-//! channel pays one test per completion, one with a channel a fence per poll that completes
-//! something.
+//! A queue is armed by its arm word ([`ferrowarp_lockfree::arm`]), without the shard's lock. A
+//! queue without a channel pays one test per completion, one with a channel a fence per poll that
+//! completes something.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -10,12 +10,12 @@ use std::sync::Arc;
 use ferrowarp_proto::verbs::wc::Notify;
 use ferrowarp_proto::verbs::wc::{Completed, Completions, CqId, QpId, Wc};
 
-use crate::arm::{ArmWord, CompEvent};
-use crate::helper_wakeup::HelperWakeup;
 use crate::shard::comp_events::CompEventQueue;
 use crate::shard::cq_overrun::CqOverrun;
 use crate::shard::end_observer::EndObserver;
-use crate::spsc::{self, Consumer, Producer, Slots};
+use ferrowarp_lockfree::arm::{ArmWord, CompEvent};
+use ferrowarp_lockfree::helper_wakeup::HelperWakeup;
+use ferrowarp_lockfree::spsc::{self, Consumer, Producer, Slots};
 
 /// Notification state of a completion queue with a channel, shared by the queue and its producers.
 pub(crate) struct CqNotify {
@@ -122,7 +122,7 @@ impl CqProducer {
         overrun: Arc<CqOverrun>,
         notify: Option<Arc<CqNotify>>,
     ) -> (Self, Consumer<Wc>) {
-        let (ring, consumer) = crate::spsc::ring(capacity);
+        let (ring, consumer) = ferrowarp_lockfree::spsc::ring(capacity);
         let notify = notify.map(ProducerNotify::new);
         let producer = Self {
             ring,

@@ -25,7 +25,6 @@ use ferrowarp_proto::verbs::wc::{CqId, QpId, Wc};
 
 use self::publish::{publish_queues, publish_state};
 use crate::counters::{Counters, Port, Usage};
-use crate::doorbell::Doorbells;
 use crate::events::{AsyncEvent, AsyncEventQueue, EventPublisher};
 use crate::memory::HostMemory;
 use crate::shard::backlog::{Backlog, PendingRequest};
@@ -36,8 +35,9 @@ use crate::shard::mailbox::ShardRequest;
 use crate::shard::srq::{SrqLimit, SrqShared};
 use crate::shard::unbound_qp::UnboundQpTable;
 use crate::shard::work_queue::{Link, TAKE_COUNT_MAX};
-use crate::spsc::{Consumer, Slots};
 use crate::tcp::TcpStats;
+use ferrowarp_lockfree::doorbell::Doorbells;
+use ferrowarp_lockfree::spsc::{Consumer, Slots};
 
 /// Engine events routed per poll.
 const EVENT_COUNT_MAX: usize = 64;

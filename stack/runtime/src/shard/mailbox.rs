@@ -5,8 +5,8 @@ use std::sync::Arc;
 use crossbeam::queue::SegQueue;
 use ferrowarp_proto::verbs::wc::CqId;
 
-use crate::doorbell::Doorbells;
 use crate::shard::cq_overrun::CqOverrun;
+use ferrowarp_lockfree::doorbell::Doorbells;
 
 /// Requests executed in a poll.
 const REQUESTS_PER_POLL: usize = 16;

@@ -34,12 +34,12 @@ use ferrowarp_proto::verbs::wc::{CqId, QpId};
 use crate::clock::Clock;
 use crate::config::DriveMode;
 use crate::device::register_application_thread;
-use crate::doorbell::Doorbells;
 use crate::fork::is_child;
 use crate::helper_schedule::{HelperSchedule, Step};
-use crate::helper_wakeup::{HelperState, HelperWakeup, TAKEOVER_NS};
-use crate::qsbr::{QsbrEpoch, QsbrReader};
-use crate::spin_lock::{LockGuard, SpinLock};
+use ferrowarp_lockfree::doorbell::Doorbells;
+use ferrowarp_lockfree::helper_wakeup::{HelperState, HelperWakeup, TAKEOVER_NS};
+use ferrowarp_lockfree::qsbr::{QsbrEpoch, QsbrReader};
+use ferrowarp_lockfree::spin_lock::{LockGuard, SpinLock};
 
 pub(crate) use backlog::{Backlog, PendingRequest};
 pub(crate) use comp_events::CompEventQueue;
@@ -110,12 +110,12 @@ impl Shard {
     ) -> Self {
         Self {
             engine: CachePadded::new(SpinLock::new(Some(engine))),
-            epoch: QsbrEpoch::new(),
+            epoch: QsbrEpoch::default(),
             mailbox: Mailbox::default(),
             doorbells: Doorbells::new(qps_max),
             clock,
             mode,
-            helper_wakeup: Arc::new(HelperWakeup::new()),
+            helper_wakeup: Arc::new(HelperWakeup::default()),
             siblings,
             state: AtomicCell::new(ShardState::Running),
             end_observers: Mutex::default(),
@@ -336,7 +336,7 @@ impl Shard {
     }
 
     /// Puts the helper to sleep for at most `limit`, or until it has to poll. `wait_seq` is that of
-    /// [`crate::helper_wakeup::Waiters`] when the sleep was planned.
+    /// [`ferrowarp_lockfree::helper_wakeup::Waiters`] when the sleep was planned.
     pub(crate) fn helper_sleep(&self, rest: HelperState, limit: Duration, wait_seq: u32) {
         if matches!(rest, HelperState::ShortSleep | HelperState::LongSleep)
             && self.doorbells.has_hot()

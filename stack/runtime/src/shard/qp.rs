@@ -12,12 +12,12 @@ use ferrowarp_proto::verbs::qp::QpState;
 use ferrowarp_proto::verbs::wc::QpId;
 use ferrowarp_proto::verbs::wr::{PostError, RecvWr, SendRights, SendWr};
 
-use crate::binding::Binding;
-use crate::doorbell::hot::HotFlag;
 use crate::events::EventSource;
 use crate::shard::qp_events::{EventCount, QpEvents, TakenEvents};
-use crate::spin_lock::SpinLock;
-use crate::sync::Backoff;
+use ferrowarp_lockfree::binding::Binding;
+use ferrowarp_lockfree::doorbell::hot::HotFlag;
+use ferrowarp_lockfree::spin_lock::SpinLock;
+use ferrowarp_lockfree::sync::Backoff;
 
 /// State shared by the application's and the shard's sides of a queue pair.
 ///
@@ -56,7 +56,7 @@ impl QpShared {
         Self {
             state: AtomicCell::new(QpState::Idle),
             hot: HotFlag::default(),
-            binding: Binding::new(),
+            binding: Binding::default(),
             rights: AtomicU8::new(0),
             closed: AtomicBool::new(false),
             source: EventSource::default(),

@@ -16,16 +16,19 @@ const UNBOUND: u16 = u16::MAX;
 
 /// Shard of a queue pair, once it has one.
 #[derive(Debug)]
-pub(crate) struct Binding(AtomicU16);
+pub struct Binding(AtomicU16);
 
-impl Binding {
-    pub(crate) fn new() -> Self {
+/// Not bound.
+impl Default for Binding {
+    fn default() -> Self {
         Self(AtomicU16::new(UNBOUND))
     }
+}
 
+impl Binding {
     /// Returns the shard, if the queue pair is bound. One load.
     #[inline]
-    pub(crate) fn get(&self) -> Option<usize> {
+    pub fn get(&self) -> Option<usize> {
         let shard = self.0.load(Ordering::Acquire);
         (shard != UNBOUND).then_some(shard as usize)
     }
@@ -33,7 +36,7 @@ impl Binding {
     /// Called after a request was published: returns the shard whose doorbell is to be rung. `None`
     /// if there is none yet: whoever binds the queue pair will find the request.
     #[inline]
-    pub(crate) fn after_post(&self) -> Option<usize> {
+    pub fn after_post(&self) -> Option<usize> {
         self.get().or_else(|| self.get_after_fence())
     }
 
@@ -45,7 +48,7 @@ impl Binding {
 
     /// Binds to a shard that has the queues already, once. The caller then has the shard look at
     /// the queues.
-    pub(crate) fn bind(&self, shard: usize) {
+    pub fn bind(&self, shard: usize) {
         let shard = u16::try_from(shard).expect("shards are few");
         debug_assert!(shard != UNBOUND && self.get().is_none(), "bound once");
         self.0.store(shard, Ordering::Release);
@@ -72,7 +75,7 @@ mod proofs {
             let model = Arc::new(Model {
                 tail: AtomicU16::new(0),
                 rung: AtomicU16::new(0),
-                binding: Binding::new(),
+                binding: Binding::default(),
             });
             let posting = Arc::clone(&model);
             let thread = thread::spawn(move || {

@@ -20,8 +20,8 @@ use crossbeam::utils::CachePadded;
 use crate::sync::{AtomicU64, Backoff, Ordering};
 
 /// Epoch of one shard.
-#[derive(Debug)]
-pub(crate) struct QsbrEpoch {
+#[derive(Debug, Default)]
+pub struct QsbrEpoch {
     /// Number of requests; written by waiting threads.
     requested: CachePadded<AtomicU64>,
     /// Latest request that a poll has seen; written by the holder of the shard's lock.
@@ -29,7 +29,8 @@ pub(crate) struct QsbrEpoch {
 }
 
 /// A shard: it has a [`QsbrEpoch`] and reports its quiescent states.
-pub(crate) trait QsbrReader {
+pub trait QsbrReader {
+    /// Its epoch.
     fn epoch(&self) -> &QsbrEpoch;
     /// Locks the shard if it is free, observes and unlocks. False if the lock is held or has
     /// waiters.
@@ -37,17 +38,10 @@ pub(crate) trait QsbrReader {
 }
 
 impl QsbrEpoch {
-    pub(crate) fn new() -> Self {
-        Self {
-            requested: CachePadded::new(AtomicU64::new(0)),
-            observed: CachePadded::new(AtomicU64::new(0)),
-        }
-    }
-
     /// Called with the shard's lock held, before any STag is resolved: by each poll, and by each
     /// control call, because those resolve through the engine, too.
     #[inline]
-    pub(crate) fn report_quiescent(&self) {
+    pub fn report_quiescent(&self) {
         let requested = self.requested.load(Ordering::Acquire);
         if requested != self.observed.load(Ordering::Relaxed) {
             // Release: a thread that sees this store sees everything that earlier polls did.
@@ -65,7 +59,7 @@ impl QsbrEpoch {
 ///
 /// The epoch is requested of all shards before the first is waited for, so the wait is that for the
 /// slowest: at most one poll and the beginning of the next.
-pub(crate) fn synchronize<'a, P: QsbrReader + 'a>(shards: impl Iterator<Item = &'a P> + Clone) {
+pub fn synchronize<'a, P: QsbrReader + 'a>(shards: impl Iterator<Item = &'a P> + Clone) {
     for shard in shards.clone() {
         shard.epoch().request();
     }
@@ -94,7 +88,7 @@ pub(crate) mod testing {
 
     impl Shard {
         pub(crate) fn new() -> Self {
-            Self { lock: SpinLock::new(()), epoch: QsbrEpoch::new() }
+            Self { lock: SpinLock::new(()), epoch: QsbrEpoch::default() }
         }
     }
 

@@ -13,17 +13,17 @@ use crate::sync::{AtomicBool, AtomicU8, AtomicU16, Backoff, Cell, Ordering};
 /// what a running waiter needs to see the lock free, and little compared with the poll that
 /// follows.
 #[cfg(not(loom))]
-const DEFER_COUNT_MAX: u8 = 128;
+pub const DEFER_COUNT_MAX: u8 = 128;
 /// Loom explores every interleaving, so the bound is as small as possible.
 #[cfg(loom)]
-const DEFER_COUNT_MAX: u8 = 1;
+pub const DEFER_COUNT_MAX: u8 = 1;
 
 /// Value with mutual exclusion between threads. Takes 4 bytes, in the cache line of the value's
 /// first bytes as a rule: a lock that other threads poll is to be padded ([`CachePadded`]).
 ///
 /// [`CachePadded`]: crossbeam::utils::CachePadded
 #[derive(Debug)]
-pub(crate) struct SpinLock<T> {
+pub struct SpinLock<T> {
     locked: AtomicBool,
     /// Consecutive calls of [`SpinLock::try_lock`] that deferred to waiters.
     defer_count: AtomicU8,
@@ -38,14 +38,15 @@ pub(crate) struct SpinLock<T> {
 unsafe impl<T: Send> Sync for SpinLock<T> {}
 
 /// Ownership of the lock; unlocks when dropped.
-pub(crate) struct LockGuard<'a, T> {
+pub struct LockGuard<'a, T> {
     lock: &'a SpinLock<T>,
     /// A guard shared between threads gives all of them `&T`: it is `Sync` only if `T` allows that.
     _value: PhantomData<&'a mut T>,
 }
 
 impl<T> SpinLock<T> {
-    pub(crate) fn new(value: T) -> Self {
+    /// Returns a lock that is free.
+    pub fn new(value: T) -> Self {
         Self {
             locked: AtomicBool::new(false),
             defer_count: AtomicU8::new(0),
@@ -58,7 +59,7 @@ impl<T> SpinLock<T> {
     /// preempted, so this defers to waiters at most [`DEFER_COUNT_MAX`] times in a row. Cost: one
     /// uncontended atomic exchange.
     #[inline]
-    pub(crate) fn try_lock(&self) -> Option<LockGuard<'_, T>> {
+    pub fn try_lock(&self) -> Option<LockGuard<'_, T>> {
         if self.waiter_count.load(Ordering::Relaxed) != 0 && self.defers_to_waiters() {
             return None;
         }
@@ -78,7 +79,7 @@ impl<T> SpinLock<T> {
 
     /// Locks as soon as the lock is free. Costs as much as `try_lock` when it is uncontended.
     #[inline]
-    pub(crate) fn lock(&self) -> LockGuard<'_, T> {
+    pub fn lock(&self) -> LockGuard<'_, T> {
         match self.try_acquire() {
             Some(guard) => guard,
             None => self.lock_slow(),
@@ -168,13 +169,14 @@ mod tests {
 
     #[test]
     fn lock_is_exclusive_between_threads() {
+        const COUNT: u64 = if cfg!(miri) { 100 } else { 10_000 };
         let lock = SpinLock::new(0_u64);
         std::thread::scope(|scope| {
             for _ in 0..4 {
-                scope.spawn(|| (0..10_000).for_each(|_| *lock.lock() += 1));
+                scope.spawn(|| (0..COUNT).for_each(|_| *lock.lock() += 1));
             }
         });
-        assert_eq!(*lock.lock(), 40_000);
+        assert_eq!(*lock.lock(), 4 * COUNT);
     }
 }
 

@@ -8,21 +8,22 @@ use crate::sync::{AtomicU64, Ordering, fence};
 /// `N` words that change together.
 #[derive(Debug)]
 #[repr(align(64))]
-pub(super) struct Latch<const N: usize> {
+pub struct Latch<const N: usize> {
     /// Number of the last change; its lowest bit names the current copy.
     sequence: AtomicU64,
     copies: [[AtomicU64; N]; 2],
 }
 
 impl<const N: usize> Latch<N> {
-    pub(super) fn new(words: [u64; N]) -> Self {
+    /// Returns a latch with these words.
+    pub fn new(words: [u64; N]) -> Self {
         let copy = || words.map(AtomicU64::new);
         Self { sequence: AtomicU64::new(0), copies: [copy(), copy()] }
     }
 
     /// Returns the first `K` words, all of one change.
     #[inline]
-    pub(super) fn read<const K: usize>(&self) -> [u64; K] {
+    pub fn read<const K: usize>(&self) -> [u64; K] {
         const { assert!(K <= N, "not more words than there are") };
         loop {
             let sequence = self.sequence.load(Ordering::Acquire);
@@ -37,7 +38,7 @@ impl<const N: usize> Latch<N> {
     }
 
     /// Replaces the words. Callers exclude each other.
-    pub(super) fn write(&self, words: [u64; N]) {
+    pub fn write(&self, words: [u64; N]) {
         let sequence = self.sequence.load(Ordering::Relaxed).wrapping_add(1);
         // Readers that are still at this copy see that its number has been replaced.
         fence(Ordering::Release);

@@ -30,23 +30,22 @@
 use crate::sync::{AtomicBool, Ordering, barrier};
 
 /// Maximum number of hot queue pairs of a shard: as many tails are loaded in a poll.
-const HOT_COUNT_MAX: usize = 64;
+pub const HOT_COUNT_MAX: usize = 64;
 
 /// Returns the maximum number of hot queue pairs of a shard: none if the kernel lacks the barrier.
-#[cfg(not(loom))]
-pub(crate) fn count_max() -> usize {
+pub fn count_max() -> usize {
     if barrier::is_available() { HOT_COUNT_MAX } else { 0 }
 }
 
 /// State of a queue pair: true while it is hot.
 #[derive(Debug, Default)]
-pub(crate) struct HotFlag(AtomicBool);
+pub struct HotFlag(AtomicBool);
 
 impl HotFlag {
     /// Called by a thread that has published requests. True if the shard finds them without a
     /// doorbell. A compiler barrier and one load.
     #[inline]
-    pub(crate) fn is_hot(&self) -> bool {
+    pub fn is_hot(&self) -> bool {
         self.is_hot_after(barrier::light)
     }
 
@@ -58,7 +57,7 @@ impl HotFlag {
 
     /// The caller loads the tails in each poll from now on.
     #[inline]
-    pub(crate) fn promote(&self) {
+    pub fn promote(&self) {
         self.0.store(true, Ordering::Relaxed);
     }
 }
@@ -66,7 +65,7 @@ impl HotFlag {
 /// Demotes queue pairs. If true, the caller loads their tails once more, and sets the doorbells of
 /// those with requests. If false, the barrier failed, and they are still hot.
 #[must_use]
-pub(crate) fn demote<'a>(flags: impl Iterator<Item = &'a HotFlag> + Clone) -> bool {
+pub fn demote<'a>(flags: impl Iterator<Item = &'a HotFlag> + Clone) -> bool {
     demote_before(flags, barrier::heavy)
 }
 

@@ -12,7 +12,7 @@ use crate::sync::Backoff;
 
 /// Invalidates a region and every window bound to it. When it returns, no poll uses the memory and
 /// none will, so it can be freed.
-pub(crate) fn revoke_region(regions: &RegionTable, region: Stag, mut wait: impl FnMut()) {
+pub fn revoke_region(regions: &RegionTable, region: Stag, mut wait: impl FnMut()) {
     regions.invalidate(region);
     // After this, no lookup by the region's STag is in progress, and no request that was binding a
     // window to it: each has bound it, or has failed.
@@ -32,7 +32,7 @@ pub(crate) fn revoke_region(regions: &RegionTable, region: Stag, mut wait: impl 
 
 /// Revokes a window: when it returns, no memory is accessible through it, and queued requests to
 /// bind it will fail. Returns an STag with its new tag, and true if the window was bound.
-pub(crate) fn revoke_window(
+pub fn revoke_window(
     regions: &RegionTable,
     keys: &mut WindowKeys,
     window: Stag,
@@ -48,7 +48,7 @@ pub(crate) fn revoke_window(
 }
 
 /// Deallocates a window and frees its slot.
-pub(crate) fn dealloc_window(regions: &RegionTable, window: Stag, mut wait: impl FnMut()) {
+pub fn dealloc_window(regions: &RegionTable, window: Stag, mut wait: impl FnMut()) {
     regions.retire_window(window);
     wait();
     regions.unbind(window);

@@ -1,7 +1,7 @@
 //! Synchronization primitives of the lock-free modules: std's, or loom's for proofs.
 
 #[cfg(loom)]
-pub(crate) use loom::{
+pub use loom::{
     sync::Arc,
     sync::atomic::{
         AtomicBool, AtomicU8, AtomicU16, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence,
@@ -9,7 +9,7 @@ pub(crate) use loom::{
     thread::Thread,
 };
 #[cfg(not(loom))]
-pub(crate) use std::{
+pub use std::{
     sync::Arc,
     sync::atomic::{
         AtomicBool, AtomicU8, AtomicU16, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence,
@@ -19,17 +19,17 @@ pub(crate) use std::{
 
 /// Sleeps until unparked: no clock advances in proofs.
 #[cfg(loom)]
-pub(crate) fn park_timeout(_: std::time::Duration) {
+pub fn park_timeout(_: std::time::Duration) {
     loom::thread::park();
 }
 
 /// A barrier between two threads of which one executes it often and the other rarely: the rare side
 /// executes it on behalf of the other.
-pub(crate) mod barrier {
+pub mod barrier {
     #[cfg(not(loom))]
-    pub(crate) use asymmetric::{heavy, is_available, light};
+    pub use asymmetric::{heavy, is_available, light};
     #[cfg(loom)]
-    pub(crate) use symmetric::{heavy, light};
+    pub use symmetric::{heavy, is_available, light};
 
     #[cfg(not(loom))]
     mod asymmetric {
@@ -37,18 +37,18 @@ pub(crate) mod barrier {
 
         /// The frequent side: orders what the compiler emits. [`heavy`] does the rest.
         #[inline(always)]
-        pub(crate) fn light() {
+        pub fn light() {
             compiler_fence(Ordering::SeqCst);
         }
 
         /// The rare side: a system call of some microseconds. False if the kernel refused it.
-        pub(crate) fn heavy() -> bool {
-            dpdk_sys::membarrier::expedited()
+        pub fn heavy() -> bool {
+            crate::membarrier::expedited()
         }
 
         /// True if [`heavy`] works. To be called first, once for each user.
-        pub(crate) fn is_available() -> bool {
-            dpdk_sys::membarrier::register()
+        pub fn is_available() -> bool {
+            crate::membarrier::register()
         }
     }
 
@@ -59,12 +59,16 @@ pub(crate) mod barrier {
     mod symmetric {
         use loom::sync::atomic::{Ordering, fence};
 
-        pub(crate) fn light() {
+        pub fn light() {
             fence(Ordering::SeqCst);
         }
 
-        pub(crate) fn heavy() -> bool {
+        pub fn heavy() -> bool {
             fence(Ordering::SeqCst);
+            true
+        }
+
+        pub fn is_available() -> bool {
             true
         }
     }
@@ -72,7 +76,7 @@ pub(crate) mod barrier {
 
 /// A cell whose accesses loom checks for races. Outside proofs it costs nothing.
 #[derive(Debug)]
-pub(crate) struct Cell<T> {
+pub struct Cell<T> {
     #[cfg(loom)]
     inner: loom::cell::UnsafeCell<T>,
     #[cfg(not(loom))]
@@ -80,7 +84,8 @@ pub(crate) struct Cell<T> {
 }
 
 impl<T> Cell<T> {
-    pub(crate) fn new(value: T) -> Self {
+    /// Returns a cell with this value.
+    pub fn new(value: T) -> Self {
         #[cfg(loom)]
         let inner = loom::cell::UnsafeCell::new(value);
         #[cfg(not(loom))]
@@ -91,7 +96,7 @@ impl<T> Cell<T> {
     /// Passes a pointer for exclusive access to `access`; the caller guarantees that no other
     /// access happens at the same time.
     #[inline]
-    pub(crate) fn with_mut<R>(&self, access: impl FnOnce(*mut T) -> R) -> R {
+    pub fn with_mut<R>(&self, access: impl FnOnce(*mut T) -> R) -> R {
         #[cfg(loom)]
         return self.inner.with_mut(access);
         #[cfg(not(loom))]
@@ -102,7 +107,7 @@ impl<T> Cell<T> {
 /// Time for which [`Backoff`] spins before it yields: longer than a poll with a burst of received
 /// frames and one of sent ones, which holds a shard's lock.
 #[cfg(not(loom))]
-const SPIN_MAX: std::time::Duration = std::time::Duration::from_micros(50);
+pub const SPIN_MAX: std::time::Duration = std::time::Duration::from_micros(50);
 
 /// Backs off while waiting for what another thread does without waiting itself: for a lock that it
 /// holds, or the end of its poll. Spins for [`SPIN_MAX`], then yields, because that thread may be
@@ -111,7 +116,7 @@ const SPIN_MAX: std::time::Duration = std::time::Duration::from_micros(50);
 /// Not sooner: beside a thread that computes on this core, a yield costs time slices of the
 /// scheduler, milliseconds in place of the microseconds for which the other thread still runs.
 #[derive(Debug, Default)]
-pub(crate) struct Backoff {
+pub struct Backoff {
     #[cfg(not(loom))]
     count: u32,
     /// When it first looked at the clock.
@@ -126,7 +131,7 @@ impl Backoff {
 
     /// Waits a little, once after each attempt that has failed.
     #[inline]
-    pub(crate) fn wait(&mut self) {
+    pub fn wait(&mut self) {
         if self.is_yield_due() {
             std::thread::yield_now();
         } else {
@@ -151,7 +156,7 @@ impl Backoff {
 
 #[cfg(loom)]
 impl Backoff {
-    pub(crate) fn wait(&mut self) {
+    pub fn wait(&mut self) {
         loom::thread::yield_now();
     }
 }

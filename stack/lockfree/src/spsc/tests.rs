@@ -2,6 +2,9 @@ use std::collections::VecDeque;
 
 use super::*;
 
+/// Random operations of a test; miri takes a thousand times as long for each.
+const STEPS: u64 = if cfg!(miri) { 1_000 } else { 100_000 };
+
 #[test]
 fn full_ring_is_not_taken_for_empty() {
     let (mut tx, mut rx) = ring(4);
@@ -24,7 +27,7 @@ fn matches_a_deque_over_random_operations() {
     let (mut tx, mut rx) = ring(8);
     let mut model = VecDeque::new();
     let mut state = 1_u64;
-    for step in 0..100_000_u64 {
+    for step in 0..STEPS {
         state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
         if state >> 63 == 0 {
             if tx.push(step).is_ok() {
@@ -46,7 +49,7 @@ fn ring_whose_slots_are_replaced_matches_a_deque() {
     let peek = rx.peek();
     let (mut model, mut capacity, mut unpublished) = (VecDeque::new(), 8, 0);
     let mut state = 1_u64;
-    for step in 0..100_000_u64 {
+    for step in 0..STEPS {
         state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
         match state >> 60 {
             0..8 => {
@@ -131,7 +134,7 @@ fn order_is_kept_between_two_threads() {
     let (mut tx, mut rx) = ring(64);
     std::thread::scope(|scope| {
         scope.spawn(move || {
-            for value in 0..200_000_u64 {
+            for value in 0..STEPS {
                 while tx.push(value).is_err() {
                     std::thread::yield_now();
                 }
@@ -139,7 +142,7 @@ fn order_is_kept_between_two_threads() {
             }
         });
         let mut next = 0;
-        while next < 200_000 {
+        while next < STEPS {
             match rx.pop() {
                 Some(value) => {
                     assert_eq!(value, next);

@@ -17,12 +17,12 @@ use crossbeam::utils::CachePadded;
 use crate::sync::{AtomicBool, AtomicU32, AtomicU64, Ordering, Thread, fence, park_timeout};
 
 /// The helper takes over when the application has not polled for this long.
-pub(crate) const TAKEOVER_NS: u64 = 20_000;
+pub const TAKEOVER_NS: u64 = 20_000;
 
 /// State of the helper, for threads that may have to wake it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 #[repr(u32)]
-pub(crate) enum HelperState {
+pub enum HelperState {
     /// Not sleeping.
     Awake = 0,
     /// Leaves polling to the application. Also the state where there is no helper.
@@ -35,25 +35,25 @@ pub(crate) enum HelperState {
 
 /// Threads that wait for the shard.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Waiters {
+pub struct Waiters {
     /// Threads sleep, or may be about to.
-    pub(crate) sleeping: bool,
+    pub sleeping: bool,
     /// The application has the file descriptor of an event channel, and may sleep on it at any
     /// time.
-    pub(crate) fd_exported: bool,
+    pub fd_exported: bool,
     /// Changes whenever a wait begins.
-    pub(crate) wait_seq: u32,
+    pub wait_seq: u32,
 }
 
 impl Waiters {
     /// True if a thread may be waiting.
-    pub(crate) const fn any(self) -> bool {
+    pub const fn any(self) -> bool {
         self.sleeping || self.fd_exported
     }
 }
 
 /// Shared state of the hand-over.
-pub(crate) struct HelperWakeup {
+pub struct HelperWakeup {
     /// Time of the application's last poll, in nanoseconds of the shard's clock; 0: handed over.
     app_polled_at: CachePadded<AtomicU64>,
     /// A [`HelperState`].
@@ -67,8 +67,9 @@ pub(crate) struct HelperWakeup {
     helper: OnceLock<Thread>,
 }
 
-impl HelperWakeup {
-    pub(crate) fn new() -> Self {
+/// Without a helper.
+impl Default for HelperWakeup {
+    fn default() -> Self {
         Self {
             app_polled_at: CachePadded::new(AtomicU64::new(0)),
             state: CachePadded::new(AtomicU32::new(HelperState::Standby as u32)),
@@ -78,15 +79,17 @@ impl HelperWakeup {
             helper: OnceLock::new(),
         }
     }
+}
 
+impl HelperWakeup {
     /// The application polls the shard now.
     #[inline]
-    pub(crate) fn on_app_poll(&self, now_ns: u64) {
+    pub fn on_app_poll(&self, now_ns: u64) {
         self.app_polled_at.store(now_ns, Ordering::Relaxed);
     }
 
     /// Nanoseconds since the application last polled; `u64::MAX` if it has handed over since.
-    pub(crate) fn app_idle_ns(&self, now_ns: u64) -> u64 {
+    pub fn app_idle_ns(&self, now_ns: u64) -> u64 {
         match self.app_polled_at.load(Ordering::Relaxed) {
             0 => u64::MAX,
             driven => now_ns.saturating_sub(driven),
@@ -95,7 +98,7 @@ impl HelperWakeup {
 
     /// Work was posted, and its doorbell rung. One load while the application polls.
     #[inline]
-    pub(crate) fn on_post(&self) {
+    pub fn on_post(&self) {
         if self.state.load(Ordering::Relaxed) != HelperState::Standby as u32 {
             self.wake_from(HelperState::ShortSleep);
         }
@@ -104,35 +107,35 @@ impl HelperWakeup {
     /// The application has polled while queue pairs were hot. If the helper sleeps for lack of
     /// work, it has not seen that, and is woken.
     #[inline]
-    pub(crate) fn on_hot(&self) {
+    pub fn on_hot(&self) {
         if self.state.load(Ordering::Relaxed) >= HelperState::ShortSleep as u32 {
             self.wake_from(HelperState::ShortSleep);
         }
     }
 
     /// The application stops polling: it sleeps until the shard has something for it.
-    pub(crate) fn on_app_sleep(&self) {
+    pub fn on_app_sleep(&self) {
         self.app_polled_at.store(0, Ordering::Relaxed);
         self.wake_from(HelperState::Standby);
     }
 
     /// A thread sleeps, or is about to, until the shard has something: the helper polls often for a
     /// while. Balanced by one call of [`HelperWakeup::remove_waiter`].
-    pub(crate) fn add_waiter(&self) {
+    pub fn add_waiter(&self) {
         self.waiter_count.fetch_add(1, Ordering::Relaxed);
         self.wait_seq.fetch_add(1, Ordering::Relaxed);
         self.wake_from(HelperState::LongSleep);
     }
 
     /// The application has a file descriptor from now on, and may sleep on it at any time.
-    pub(crate) fn on_fd_exported(&self) {
+    pub fn on_fd_exported(&self) {
         self.fd_exported.store(true, Ordering::Relaxed);
         self.wait_seq.fetch_add(1, Ordering::Relaxed);
         self.wake_from(HelperState::LongSleep);
     }
 
     /// Undoes one [`HelperWakeup::add_waiter`]; may run before it.
-    pub(crate) fn remove_waiter(&self) {
+    pub fn remove_waiter(&self) {
         self.waiter_count.fetch_sub(1, Ordering::Relaxed);
     }
 
@@ -142,7 +145,7 @@ impl HelperWakeup {
     }
 
     /// See [`Waiters`].
-    pub(crate) fn waiters(&self) -> Waiters {
+    pub fn waiters(&self) -> Waiters {
         Waiters {
             sleeping: self.has_waiters(),
             fd_exported: self.fd_exported.load(Ordering::Relaxed),
@@ -173,7 +176,7 @@ impl HelperWakeup {
     }
 
     /// Called by the helper before any other method.
-    pub(crate) fn start_helper(&self, helper: Thread) {
+    pub fn start_helper(&self, helper: Thread) {
         // A shard has one helper.
         let _ = self.helper.set(helper);
         self.state.store(HelperState::Awake as u32, Ordering::Release);
@@ -181,7 +184,7 @@ impl HelperWakeup {
 
     /// The helper sleeps for at most `limit`, unless `reason` returns true: it checks what threads
     /// that wake the helper from `rest` have written before.
-    pub(crate) fn sleep(&self, rest: HelperState, limit: Duration, reason: impl FnOnce() -> bool) {
+    pub fn sleep(&self, rest: HelperState, limit: Duration, reason: impl FnOnce() -> bool) {
         self.state.store(rest as u32, Ordering::Release);
         fence(Ordering::SeqCst);
         if !reason() {
@@ -197,7 +200,7 @@ mod tests {
 
     #[test]
     fn waiters_are_counted() {
-        let wakeup = HelperWakeup::new();
+        let wakeup = HelperWakeup::default();
         let start = wakeup.waiters();
         assert!(!start.any());
         wakeup.add_waiter();
@@ -246,7 +249,7 @@ mod proofs {
     #[test]
     fn posted_work_ends_a_sleep() {
         loom::model(|| {
-            let wakeup = Arc::new(HelperWakeup::new());
+            let wakeup = Arc::new(HelperWakeup::default());
             let doorbells = Arc::new(Doorbells::new(64));
             let helper = {
                 let doorbells = Arc::clone(&doorbells);
@@ -276,7 +279,7 @@ mod proofs {
         // All interleavings are too many.
         model.preemption_bound = Some(4);
         model.check(|| {
-            let wakeup = Arc::new(HelperWakeup::new());
+            let wakeup = Arc::new(HelperWakeup::default());
             let doorbells = Arc::new(Doorbells::new(1));
             let hot = Arc::new(HotFlag::default());
             let tail = Arc::new(AtomicU64::new(0));
@@ -328,7 +331,7 @@ mod proofs {
     #[test]
     fn sleeping_application_wakes_the_helper() {
         loom::model(|| {
-            let wakeup = Arc::new(HelperWakeup::new());
+            let wakeup = Arc::new(HelperWakeup::default());
             wakeup.on_app_poll(7);
             let helper = helper(&wakeup, |wakeup| {
                 while wakeup.app_idle_ns(8) < TAKEOVER_NS {
@@ -346,7 +349,7 @@ mod proofs {
     #[test]
     fn new_waiter_ends_a_long_sleep() {
         loom::model(|| {
-            let wakeup = Arc::new(HelperWakeup::new());
+            let wakeup = Arc::new(HelperWakeup::default());
             wakeup.add_waiter();
             let seen = wakeup.waiters().wait_seq;
             let helper = helper(&wakeup, move |wakeup| {

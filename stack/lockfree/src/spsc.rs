@@ -39,11 +39,11 @@ unsafe impl<T: Send> Send for Slot<T> {}
 /// Slots of a ring: a power of two, of which the index selects one. They do not drop what is in
 /// them.
 // Not loom's `Arc`, which has no slices; that the slots are freed last is not to be proved.
-pub(crate) struct Slots<T>(std::sync::Arc<[Slot<T>]>);
+pub struct Slots<T>(std::sync::Arc<[Slot<T>]>);
 
 impl<T> Slots<T> {
     /// Returns slots for at least `capacity` values, rounded up to a power of two.
-    pub(crate) fn new(capacity: usize) -> Self {
+    pub fn new(capacity: usize) -> Self {
         Self(
             (0..Self::count_for(capacity))
                 .map(|_| Slot(Cell::new(MaybeUninit::uninit())))
@@ -52,7 +52,7 @@ impl<T> Slots<T> {
     }
 
     /// Returns the number of slots for this capacity.
-    pub(crate) const fn count_for(capacity: usize) -> usize {
+    pub const fn count_for(capacity: usize) -> usize {
         if capacity == 0 { 1 } else { capacity.next_power_of_two() }
     }
 
@@ -61,7 +61,7 @@ impl<T> Slots<T> {
     }
 
     /// Returns their number.
-    pub(crate) fn count(&self) -> usize {
+    pub fn count(&self) -> usize {
         self.0.len()
     }
 
@@ -87,7 +87,7 @@ impl<T> Slots<T> {
 }
 
 /// Producer side of a ring.
-pub(crate) struct Producer<T> {
+pub struct Producer<T> {
     indices: Arc<Indices>,
     slots: Slots<T>,
     /// Next index to fill; ahead of the shared tail by the number of unpublished values.
@@ -97,7 +97,7 @@ pub(crate) struct Producer<T> {
 }
 
 /// Consumer side of a ring.
-pub(crate) struct Consumer<T> {
+pub struct Consumer<T> {
     indices: Arc<Indices>,
     slots: Slots<T>,
     head: usize,
@@ -105,12 +105,12 @@ pub(crate) struct Consumer<T> {
 }
 
 /// Read-only view of a ring, for any thread, whatever its slots.
-pub(crate) struct Peek {
+pub struct Peek {
     indices: Arc<Indices>,
 }
 
 /// Returns a ring for at least `capacity` values, rounded up to a power of two.
-pub(crate) fn ring<T>(capacity: usize) -> (Producer<T>, Consumer<T>) {
+pub fn ring<T>(capacity: usize) -> (Producer<T>, Consumer<T>) {
     let slots = Slots::new(capacity);
     let indices = Arc::new(Indices {
         head: CachePadded::new(AtomicUsize::new(0)),
@@ -125,7 +125,7 @@ pub(crate) fn ring<T>(capacity: usize) -> (Producer<T>, Consumer<T>) {
 ///
 /// # Panics
 /// If they are not of one ring.
-pub(crate) fn held<T>(producer: &Producer<T>, consumer: &Consumer<T>) -> usize {
+pub fn held<T>(producer: &Producer<T>, consumer: &Consumer<T>) -> usize {
     assert!(Arc::ptr_eq(&producer.indices, &consumer.indices), "sides of different rings");
     producer.tail.wrapping_sub(consumer.head)
 }
@@ -138,7 +138,7 @@ pub(crate) fn held<T>(producer: &Producer<T>, consumer: &Consumer<T>) -> usize {
 ///
 /// # Panics
 /// If the sides are not of one ring, or it holds more values than there are slots.
-pub(crate) fn replace_slots<T>(
+pub fn replace_slots<T>(
     producer: &mut Producer<T>,
     consumer: &mut Consumer<T>,
     slots: &mut Slots<T>,
@@ -163,27 +163,27 @@ pub(crate) fn replace_slots<T>(
 impl<T> Producer<T> {
     /// Writes a single value: [`Batch::push`].
     #[cfg(test)]
-    pub(crate) fn push(&mut self, value: T) -> Result<(), T> {
+    pub fn push(&mut self, value: T) -> Result<(), T> {
         self.batch().push(value)
     }
 
     /// Begins to write several values.
     #[inline(always)]
-    pub(crate) fn batch(&mut self) -> Batch<'_, T> {
+    pub fn batch(&mut self) -> Batch<'_, T> {
         let Self { indices, slots, tail, cached_head, .. } = self;
         let limit = cached_head.wrapping_add(slots.count());
         Batch { indices, slots: &slots.0, next: *tail, limit, tail, cached_head }
     }
 
     /// True if there is no free slot: one load of the consumer's index.
-    pub(crate) fn is_full(&self) -> bool {
+    pub fn is_full(&self) -> bool {
         let head = self.indices.head.load(Ordering::Relaxed);
         self.tail.wrapping_sub(head) >= self.slots.count()
     }
 
     /// Makes the pushed values visible to the consumer. A plain store with release.
     #[inline]
-    pub(crate) fn publish(&mut self) {
+    pub fn publish(&mut self) {
         if self.published != self.tail {
             self.published = self.tail;
             self.indices.tail.store(self.tail, Ordering::Release);
@@ -192,7 +192,7 @@ impl<T> Producer<T> {
 }
 
 /// Values being written to a ring: what each of them needs is kept apart, for registers.
-pub(crate) struct Batch<'a, T> {
+pub struct Batch<'a, T> {
     indices: &'a Indices,
     slots: &'a [Slot<T>],
     /// Next index to fill.
@@ -210,7 +210,7 @@ impl<T> Batch<'_, T> {
     /// # Errors
     /// Returns the value if the ring is full.
     #[inline(always)]
-    pub(crate) fn push(&mut self, value: T) -> Result<(), T> {
+    pub fn push(&mut self, value: T) -> Result<(), T> {
         if self.next == self.limit {
             self.limit = self.indices.load_limit(self.slots.len());
             if self.next == self.limit {
@@ -238,7 +238,7 @@ impl<T> Drop for Batch<'_, T> {
 impl Peek {
     /// Returns a number of values that were published at the time of the call; none, if all that
     /// the first of its two loads saw were read by the second.
-    pub(crate) fn len_min(&self) -> usize {
+    pub fn len_min(&self) -> usize {
         let tail = self.indices.tail.load(Ordering::Acquire);
         let head = self.indices.head.load(Ordering::Relaxed);
         let len = tail.wrapping_sub(head);
@@ -247,19 +247,20 @@ impl Peek {
 
     /// True if the ring was empty at the time of two relaxed loads.
     #[inline]
-    pub(crate) fn is_empty(&self) -> bool {
+    pub fn is_empty(&self) -> bool {
         self.indices.head.load(Ordering::Relaxed) == self.indices.tail.load(Ordering::Relaxed)
     }
 }
 
 impl<T> Consumer<T> {
-    pub(crate) fn peek(&self) -> Peek {
+    /// Returns a view that says, without a side of the ring, if it is empty.
+    pub fn peek(&self) -> Peek {
         Peek { indices: Arc::clone(&self.indices) }
     }
 
     /// Removes and returns the oldest value.
     #[inline]
-    pub(crate) fn pop(&mut self) -> Option<T> {
+    pub fn pop(&mut self) -> Option<T> {
         let value = self.read_next()?;
         self.indices.head.store(self.head, Ordering::Release);
         Some(value)
@@ -268,7 +269,7 @@ impl<T> Consumer<T> {
     /// Moves at most `max` values to the end of `out`, oldest first, and returns their number. One
     /// store of the head index for all.
     #[inline]
-    pub(crate) fn pop_into(&mut self, out: &mut Vec<T>, max: usize) -> usize {
+    pub fn pop_into(&mut self, out: &mut Vec<T>, max: usize) -> usize {
         if self.cached_tail.wrapping_sub(self.head) < max {
             self.cached_tail = self.indices.tail.load(Ordering::Acquire);
         }
@@ -289,7 +290,7 @@ impl<T> Consumer<T> {
     /// True if no value is published. Reloads the producer's index only if the cached one says
     /// empty.
     #[inline]
-    pub(crate) fn is_empty(&mut self) -> bool {
+    pub fn is_empty(&mut self) -> bool {
         if self.head == self.cached_tail {
             self.cached_tail = self.indices.tail.load(Ordering::Acquire);
         }
@@ -323,7 +324,90 @@ impl<T> Drop for Consumer<T> {
     }
 }
 
-#[cfg(all(test, loom))]
-mod proofs;
 #[cfg(all(test, not(loom)))]
 mod tests;
+
+#[cfg(all(test, loom))]
+mod proofs {
+    use loom::thread;
+
+    use super::*;
+    use crate::spin_lock::SpinLock;
+
+    #[test]
+    fn values_arrive_once_in_order_whole() {
+        loom::model(|| {
+            let (mut tx, mut rx) = ring(2);
+            let producer = thread::spawn(move || {
+                for value in 0..3_u32 {
+                    let mut value = Box::new(value);
+                    while let Err(back) = tx.push(value) {
+                        value = back;
+                        thread::yield_now();
+                    }
+                    tx.publish();
+                }
+            });
+            let mut next = 0;
+            while next < 3 {
+                match rx.pop() {
+                    Some(value) => {
+                        assert_eq!(*value, next);
+                        next += 1;
+                    }
+                    None => thread::yield_now(),
+                }
+            }
+            producer.join().unwrap();
+            assert!(rx.pop().is_none());
+        });
+    }
+
+    /// Slots are replaced under the locks of both sides, between an unpublished value and its
+    /// publication or before or after: each side finds the values where they are, and a thread that
+    /// looks without a lock does not miss one.
+    #[test]
+    fn values_outlast_the_slots() {
+        loom::model(|| {
+            let (mut tx, rx) = ring(1);
+            let peek = rx.peek();
+            assert!(tx.push(1_u32).is_ok());
+            let (tx, rx) = (Arc::new(SpinLock::new(tx)), Arc::new(SpinLock::new(rx)));
+            let producer = {
+                let tx = Arc::clone(&tx);
+                thread::spawn(move || {
+                    tx.lock().publish();
+                    let mut tx = tx.lock();
+                    let second = tx.push(2).is_ok();
+                    tx.publish();
+                    second
+                })
+            };
+            let consumer = {
+                let rx = Arc::clone(&rx);
+                thread::spawn(move || {
+                    // As a poll does: it locks only what is not empty.
+                    if peek.is_empty() { None } else { Some(rx.lock().pop()) }
+                })
+            };
+            let is_replaced = {
+                let mut tx = tx.lock();
+                let rx = rx.try_lock();
+                rx.map(|mut rx| replace_slots(&mut tx, &mut rx, &mut Slots::new(2))).is_some()
+            };
+            let second = producer.join().unwrap();
+            let first = consumer.join().unwrap();
+            assert!(first.is_none_or(|value| value == Some(1)), "not empty, and nothing there");
+            let mut rx = rx.lock();
+            if first.is_none() {
+                assert_eq!(rx.pop(), Some(1));
+            }
+            assert_eq!(rx.pop(), second.then_some(2));
+            assert!(rx.pop().is_none());
+            // Whoever pushes next sees the new slots.
+            let mut tx = tx.lock();
+            let places = (0..2).take_while(|&value| tx.push(value).is_ok()).count();
+            assert_eq!(places, if is_replaced { 2 } else { 1 });
+        });
+    }
+}

@@ -23,24 +23,24 @@ enum Request {
 
 /// Pending notification request of a completion queue. See the module's text.
 #[derive(Debug, Default)]
-pub(crate) struct ArmWord {
+pub struct ArmWord {
     requested: AtomicU32,
 }
 
 /// Lowest request level that covers what a producer has published.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct CompEvent(Request);
+pub struct CompEvent(Request);
 
 impl CompEvent {
     /// A completion that is solicited or in error, if `solicited`; any other is covered only by a
     /// request for the next completion.
     #[inline]
-    pub(crate) const fn completion(solicited: bool) -> Self {
+    pub const fn completion(solicited: bool) -> Self {
         Self(if solicited { Request::Solicited } else { Request::NextComp })
     }
 
     /// Event that every request covers: an overrun, or the end of the queue.
-    pub(crate) const ANY: Self = Self(Request::Solicited);
+    pub const ANY: Self = Self(Request::Solicited);
 }
 
 impl ArmWord {
@@ -48,7 +48,7 @@ impl ArmWord {
     /// for solicited completions is raised to the next completion, never lowered. The caller polls
     /// the queue afterwards, to find what was published before the request became visible. True if
     /// no request was pending.
-    pub(crate) fn arm(&self, notify: Notify) -> bool {
+    pub fn arm(&self, notify: Notify) -> bool {
         let requested_level = match notify {
             Notify::Solicited => Request::Solicited,
             Notify::Next => Request::NextComp,
@@ -62,7 +62,7 @@ impl ArmWord {
     /// request covers it; the request is cleared, and this producer, and no other, notifies.
     // req: RDMAP-017, RDMAP-174
     #[inline]
-    pub(crate) fn claim(&self, covers: CompEvent) -> bool {
+    pub fn claim(&self, covers: CompEvent) -> bool {
         fence(Ordering::SeqCst);
         let mut requested_level = self.requested.load(Ordering::Relaxed);
         while requested_level >= covers.0 as u32 {

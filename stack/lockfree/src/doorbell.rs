@@ -5,7 +5,7 @@
 //! Only cold queue pairs are rung. The tails of at most 64 hot ones are polled ([`hot`]): posting
 //! to those costs neither an atomic read-modify-write nor a fence.
 
-pub(crate) mod hot;
+pub mod hot;
 
 use std::ops::{ControlFlow, Range};
 
@@ -15,7 +15,7 @@ const WORD_BITS: usize = 64;
 
 /// One bit per queue pair, and one summary bit per 64 of those.
 #[derive(Debug)]
-pub(crate) struct Doorbells {
+pub struct Doorbells {
     words: Box<[AtomicU64]>,
     summary: Box<[AtomicU64]>,
     /// Number of hot queue pairs; written by the holder of the shard's lock.
@@ -28,7 +28,7 @@ pub(crate) struct Doorbells {
 
 impl Doorbells {
     /// Returns doorbells for indices below `count`, all clear.
-    pub(crate) fn new(count: usize) -> Self {
+    pub fn new(count: usize) -> Self {
         let words = count.div_ceil(WORD_BITS).max(1);
         let zeroed = |count| (0..count).map(|_| AtomicU64::new(0)).collect();
         let summary = zeroed(words.div_ceil(WORD_BITS));
@@ -43,26 +43,26 @@ impl Doorbells {
 
     /// Announces a request of another shard.
     #[cold]
-    pub(crate) fn announce_request(&self) {
+    pub fn announce_request(&self) {
         self.has_requests.store(true, Ordering::Release);
     }
 
     /// True if other shards may have requests.
     #[inline]
-    pub(crate) fn has_requests(&self) -> bool {
+    pub fn has_requests(&self) -> bool {
         self.has_requests.load(Ordering::Relaxed)
     }
 
     /// Called before the requests are taken: one announced later is seen by a later poll.
     #[cold]
-    pub(crate) fn clear_requests(&self) {
+    pub fn clear_requests(&self) {
         self.has_requests.swap(false, Ordering::AcqRel);
     }
 
     /// Sets the doorbell. A later [`Doorbells::drain`] sees what the caller wrote before. Costs one
     /// or two atomic operations and a load. An index without a doorbell is ignored.
     #[inline]
-    pub(crate) fn ring(&self, index: usize) {
+    pub fn ring(&self, index: usize) {
         let Some(word) = self.words.get(index / WORD_BITS) else {
             return;
         };
@@ -82,7 +82,7 @@ impl Doorbells {
     /// ring whose thread does not find [`Doorbells::is_closed`]: on each word either the exchange
     /// here comes later, and acquires the ring, or the ring acquires the exchange.
     #[cold]
-    pub(crate) fn close(&self) {
+    pub fn close(&self) {
         self.is_closed.store(true, Ordering::Relaxed);
         for word in &self.words {
             word.swap(0, Ordering::AcqRel);
@@ -92,14 +92,14 @@ impl Doorbells {
     /// To be called after [`Doorbells::ring`]: true if no poll will serve it, or may have served it
     /// without the caller's request.
     #[inline]
-    pub(crate) fn is_closed(&self) -> bool {
+    pub fn is_closed(&self) -> bool {
         self.is_closed.load(Ordering::Relaxed)
     }
 
     /// Sets the number of hot queue pairs, when it has changed. A thread whose poll promotes one
     /// checks afterwards whether another sleeps that has to poll, which checks
     /// [`Doorbells::has_hot`] before: there is a fence between the two steps on both sides.
-    pub(crate) fn set_hot_count(&self, count: usize) {
+    pub fn set_hot_count(&self, count: usize) {
         let count = u32::try_from(count).expect("at most 64");
         self.hot_count.store(count, Ordering::Relaxed);
         fence(Ordering::SeqCst);
@@ -107,14 +107,14 @@ impl Doorbells {
 
     /// True if there are hot queue pairs: no doorbell announces their requests.
     #[inline]
-    pub(crate) fn has_hot(&self) -> bool {
+    pub fn has_hot(&self) -> bool {
         self.hot_count.load(Ordering::Relaxed) != 0
     }
 
     /// True if a doorbell is set. Sees every earlier `ring` that a fence separates from this call;
     /// may miss a concurrent one.
     #[inline]
-    pub(crate) fn is_pending(&self) -> bool {
+    pub fn is_pending(&self) -> bool {
         self.summary.iter().any(|summary| summary.load(Ordering::Relaxed) != 0)
     }
 
@@ -124,7 +124,7 @@ impl Doorbells {
     /// Once `serve` breaks, the rest stays set, and the index to go on from is returned: so all
     /// have their turn, however often some are rung.
     #[inline]
-    pub(crate) fn drain(
+    pub fn drain(
         &self,
         from: usize,
         mut serve: impl FnMut(usize) -> ControlFlow<()>,
@@ -140,7 +140,7 @@ impl Doorbells {
 
     /// [`Doorbells::drain`] to the end. True if any was set.
     #[cfg(test)]
-    pub(crate) fn drain_all(&self, mut serve: impl FnMut(usize)) -> bool {
+    pub fn drain_all(&self, mut serve: impl FnMut(usize)) -> bool {
         let mut any = false;
         self.drain(0, |index| {
             any = true;
