@@ -6,8 +6,8 @@ use std::time::Duration;
 use ferrowarp_proto::ddp::regions::RegisterError;
 use ferrowarp_proto::verbs::srq::SrqError;
 
-use crate::arena::Buffer;
 use crate::device::DeviceError;
+use crate::memory::Buffer;
 
 /// Error of opening a context.
 #[derive(Debug, thiserror::Error)]

@@ -191,73 +191,56 @@
 
 #![warn(missing_debug_implementations)]
 
-mod arena;
-#[cfg(feature = "tokio")]
-pub mod asynchronous;
 mod clock;
-mod comp_channel;
 mod config;
 mod context;
 mod cores;
 mod counters;
-mod cq;
-mod debug;
 pub mod device;
 mod error;
 mod events;
 mod fork;
 pub mod guide;
-mod helper_schedule;
+mod handle;
 mod limits;
-mod link_monitor;
-mod listener;
 mod memory;
-mod mr;
-mod mw;
-mod numbers;
-mod opaque;
-mod pd;
-mod qp;
-mod qp_options;
 mod shard;
-mod shard_handle;
-mod shards;
-mod spin;
-mod srq;
 mod tcp;
-mod thread;
-mod timer_slack;
-mod unbound;
+mod threads;
 
+#[cfg(feature = "tokio")]
+pub use self::handle::asynchronous;
 // req: RDMAP-011, DDP-008, DDP-009, DDP-150, RDMAP-201, RDMAP-202, RDMAP-203
 // req: RDMAP-204, RDMAP-140, RDMAP-355, RDMAP-216, RDMAP-356, RDMAP-200, RDMAP-205
 // req: RDMAP-232, RDMAP-234, RDMAP-236, RDMAP-242, DDP-125, DDP-191, DDP-199
 // req: RDMAP-336, DDP-193, RDMAP-339
 pub use self::{
-    arena::Buffer,
     clock::ClockInfo,
-    comp_channel::CompChannel,
     config::{Config, DriveMode},
     context::Context,
     counters::{Counters, FramesFree, Port, PortLink, Usage},
-    cq::{Cq, CqOptions},
     error::{
         CreateError, LimitError, MemoryError, OpenError, RegisterRefused, ReqNotifyError,
         ResizeError,
     },
-    events::{AsyncEvent, EventChannel},
+    events::AsyncEvent,
+    handle::{
+        comp_channel::CompChannel,
+        cq::{Cq, CqOptions},
+        event_channel::EventChannel,
+        listener::{ConnRequest, Listener},
+        mr::Mr,
+        mw::Mw,
+        pd::Pd,
+        qp::{Qp, QpOptions},
+        shard::ShardHandle,
+        srq::Srq,
+    },
     limits::Limits,
-    listener::{ConnRequest, Listener},
-    mr::Mr,
-    mw::Mw,
-    pd::Pd,
-    qp::Qp,
-    qp_options::QpOptions,
+    memory::Buffer,
     shard::SrqLimit,
-    shard_handle::ShardHandle,
-    spin::Spinner,
-    srq::Srq,
     tcp::{CongestionControl, EcnMode, TcpSettings, TcpStats},
+    threads::Spinner,
 };
 pub use dpdk_sys::version as dpdk_version;
 pub use ferrowarp_proto::{

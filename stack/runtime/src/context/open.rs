@@ -11,22 +11,22 @@ use ferrowarp_proto::verbs::wc::CqId;
 use rand::TryRng;
 
 use super::{Context, ContextInner};
-use crate::arena::Arena;
 use crate::clock::{Clock, nanos};
 use crate::config::Config;
+use crate::context::link_monitor;
+use crate::context::object_ids::ObjectIds;
+use crate::context::shards::Shards;
+use crate::context::unbound_qps::UnboundQps;
 use crate::counters::Port;
 use crate::device::{self, DeviceError, DeviceSpec, Opened};
 use crate::error::OpenError;
 use crate::events::AsyncEventQueue;
 use crate::fork::{self, ForkArc};
 use crate::limits::{Limits, ResourceLimits};
-use crate::link_monitor;
+use crate::memory::Arena;
 use crate::memory::HostMemory;
-use crate::numbers::Numbers;
 use crate::shard::{CqRings, Shard, ShardEngine, Siblings, TakenEvents};
-use crate::shards::Shards;
-use crate::thread::ContextThread;
-use crate::unbound::UnboundQps;
+use crate::threads::ContextThread;
 
 /// Messages that the rings from one shard to all others hold, about: they are frames of the pool of
 /// its queue, which has more than twice as many.
@@ -34,9 +34,9 @@ const MESH_MESSAGES_MAX: usize = 256;
 /// Messages that one of these rings holds, at least.
 const MESH_RING_LEN_MIN: usize = 16;
 
-/// Numbers of completion queues that are used by turns: with a generation of 12 bits an ID is used
+/// IDs of completion queues that are used by turns: with a generation of 12 bits an ID is used
 /// again after four million other queues, as long as few exist at a time.
-const CQ_NUMBERS_KEPT: usize = 1024;
+const CQ_IDS_KEPT: usize = 1024;
 
 impl Context {
     /// Opens the device of the configuration.
@@ -173,10 +173,10 @@ impl Context {
         let qps_max = config.qps_max;
         let inner = ContextInner {
             shards: Shards::new(shards),
-            qp_numbers: Numbers::new(qps_max),
-            cq_numbers: Numbers::by_turns(CqId::COUNT_MAX, CQ_NUMBERS_KEPT),
-            srq_numbers: Numbers::new(u32::MAX as usize),
-            pd_numbers: Numbers::new(u32::MAX as usize),
+            qp_ids: ObjectIds::new(qps_max),
+            cq_ids: ObjectIds::by_turns(CqId::COUNT_MAX, CQ_IDS_KEPT),
+            srq_ids: ObjectIds::new(u32::MAX as usize),
+            pd_ids: ObjectIds::new(u32::MAX as usize),
             unbound,
             listeners: Mutex::default(),
             regions,

@@ -6,9 +6,9 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use dpdk_sys::{Bus, Eal, Port, netif};
 
 use crate::device::capability::{Capability, NET_ADMIN, NET_RAW};
-use crate::device::config::OpenConfig;
-use crate::device::error::DeviceError;
+use crate::device::device_error::DeviceError;
 use crate::device::memif;
+use crate::device::open_config::OpenConfig;
 use crate::device::quirks::{DriverQuirks, af_packet_slot};
 use crate::device::spec::{DeviceSpec, MemifRole};
 use crate::device::vhost;

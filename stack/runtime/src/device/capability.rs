@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use crate::device::error::DeviceError;
+use crate::device::device_error::DeviceError;
 
 /// A Linux capability and its bit in the sets of /proc.
 #[derive(Debug)]

@@ -10,13 +10,13 @@ use std::sync::Arc;
 use dpdk_sys::{BURST, Eal, HostPortSetup, Mempool, MempoolConfig};
 use ferrowarp_proto::device::{Capabilities, ChecksumMode};
 
-use crate::device::config::OpenConfig;
-use crate::device::error::DeviceError;
+use crate::device::device_error::DeviceError;
 use crate::device::facts::PortFacts;
 use crate::device::host_spec::HostPort;
 use crate::device::mac::stack_mac;
 use crate::device::mbuf_cache::TxPools;
 use crate::device::offload::{self, Refused};
+use crate::device::open_config::OpenConfig;
 use crate::device::pools::{FIRST_SEGMENT_LEN_MIN, OnePool};
 use crate::device::port::DpdkDevice;
 use crate::device::quirks::{DriverQuirks, MtuBy};

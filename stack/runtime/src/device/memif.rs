@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use dpdk_sys::{Port, ring_refusal_count};
 
-use crate::device::error::DeviceError;
+use crate::device::device_error::DeviceError;
 use crate::device::port::DpdkDevice;
 use crate::device::socket::{
     SocketState, SocketType, check_creatable, check_folder, probe, remove_stale,

@@ -12,19 +12,20 @@
 //! [`open`]: open()
 
 mod attach;
+mod bring_up;
 mod capability;
-mod config;
-mod error;
+mod device_error;
 mod facts;
 mod frame;
 mod host_port;
 mod host_spec;
+mod lcore;
 mod link;
 mod mac;
 mod mbuf_cache;
 mod memif;
 mod offload;
-mod open;
+mod open_config;
 mod pci;
 mod pools;
 mod port;
@@ -34,28 +35,27 @@ mod rss_check;
 mod socket;
 mod spec;
 mod steering;
-mod thread;
 mod vhost;
 
-pub use config::OpenConfig;
+pub use bring_up::{Opened, open, open_raw};
+pub use device_error::DeviceError;
 pub use dpdk_sys::{Hugepages, LogLevel};
-pub use error::DeviceError;
 pub use ferrowarp_proto::device::{
     Capabilities, ChecksumMode, ChecksumRequest, ChecksumState, Device, Retained, RxFrame,
     SegmentationRequest, TxClass, TxFrame,
 };
 pub use frame::{DpdkRetained, DpdkRx, DpdkTx};
 pub use host_spec::HostPort;
+pub(crate) use lcore::register_application_thread;
+pub use lcore::register_current_thread;
 pub use link::DpdkLink;
-pub use open::{Opened, open, open_raw};
+pub use open_config::OpenConfig;
 pub use pci::PciError;
 pub use pools::{MTU_MAX, MTU_MIN, PoolNeeds, PoolSizes};
 pub use port::{DeviceCounters, DpdkDevice};
 pub use raw::{PortLosses, RawCounters, RawFrame, RawPort};
 pub use spec::{DeviceSpec, MemifRole};
 pub use steering::{RssConfig, Steering};
-pub(crate) use thread::register_application_thread;
-pub use thread::register_current_thread;
 
 #[cfg(test)]
 mod tests;

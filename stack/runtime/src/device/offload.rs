@@ -3,8 +3,8 @@
 use dpdk_sys::{Offload, Offloads, PortInfo};
 use ferrowarp_proto::device::ChecksumMode;
 
-use crate::device::config::OpenConfig;
-use crate::device::error::DeviceError;
+use crate::device::device_error::DeviceError;
+use crate::device::open_config::OpenConfig;
 use crate::device::quirks::DriverQuirks;
 use crate::device::spec::DeviceSpec;
 

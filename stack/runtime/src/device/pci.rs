@@ -6,17 +6,17 @@
 //! which the kernel refuses while another process has it.
 
 mod drivers;
-mod error;
 mod host;
+mod pci_error;
 
 use dpdk_sys::{Eal, EalConfig, Errno, Hugepages, Memory};
 
 use crate::device::capability::{Capability, IPC_LOCK, NET_RAW, SYS_ADMIN, SYS_RAWIO};
-use crate::device::error::DeviceError;
+use crate::device::device_error::DeviceError;
 use crate::device::spec::DeviceSpec;
 use drivers::{packages, shared_driver};
-pub use error::PciError;
 use host::{Host, User};
+pub use pci_error::PciError;
 
 /// `ENOTSUP`, by which EAL tells that no driver has taken a device.
 const NO_DRIVER: Errno = Errno(95);

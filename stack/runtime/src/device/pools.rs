@@ -3,7 +3,7 @@
 use dpdk_sys::BURST;
 use ferrowarp_proto::device::{PACKET_CAPACITY_MIN, frame_capacity};
 
-use crate::device::error::DeviceError;
+use crate::device::device_error::DeviceError;
 use crate::device::quirks::DriverQuirks;
 use crate::device::spec::DeviceSpec;
 

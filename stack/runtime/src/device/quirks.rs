@@ -8,7 +8,7 @@
 
 use dpdk_sys::{Eal, HEADROOM, Memory};
 
-use crate::device::error::DeviceError;
+use crate::device::device_error::DeviceError;
 use crate::device::link::LinkKind;
 use crate::device::spec::DeviceSpec;
 

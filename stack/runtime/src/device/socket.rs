@@ -8,7 +8,7 @@ use std::os::unix::net::{SocketAddr, UnixDatagram, UnixStream};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use crate::device::error::DeviceError;
+use crate::device::device_error::DeviceError;
 use crate::device::spec::DeviceSpec;
 
 /// State of a control socket.

@@ -5,7 +5,7 @@ use core::str::FromStr;
 
 use dpdk_sys::Bus;
 
-use crate::device::error::DeviceError;
+use crate::device::device_error::DeviceError;
 use crate::device::host_spec::HostPort;
 
 /// Longest interface name in bytes: the kernel's `IFNAMSIZ` without the NUL.

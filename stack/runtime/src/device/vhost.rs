@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use dpdk_sys::{Eal, Memory, Port, RetainedMbuf};
 use ferrowarp_proto::device::{Device, TxClass, TxFrame};
 
-use crate::device::error::DeviceError;
+use crate::device::device_error::DeviceError;
 use crate::device::port::DpdkDevice;
 use crate::device::quirks::VRING_LEN;
 use crate::device::socket::{self, SocketState, SocketType};

@@ -1,14 +1,12 @@
-//! Events of a context, other than completions: sources, queue, channel.
+//! Events of a context, other than completions: sources and queue.
 
-mod channel;
-mod event;
+mod async_event;
 mod notify_fd;
 mod queue;
 mod source;
 mod ticket_queue;
 
-pub use channel::EventChannel;
-pub use event::AsyncEvent;
+pub use async_event::AsyncEvent;
 pub(crate) use notify_fd::NotifyFd;
 pub(crate) use queue::{AsyncEventQueue, EventPublisher};
 pub(crate) use source::EventSource;

@@ -14,7 +14,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, TryLockError};
 use std::thread::Thread;
 use std::time::{Duration, Instant};
 
-use crate::events::event::AsyncEvent;
+use crate::events::async_event::AsyncEvent;
 use crate::events::notify_fd::NotifyFd;
 use crate::events::ticket_queue::TicketQueue;
 
@@ -28,7 +28,7 @@ pub(crate) struct AsyncEventQueue {
 }
 
 #[derive(Default)]
-pub(super) struct QueueState {
+pub(crate) struct QueueState {
     pending: TicketQueue<AsyncEvent>,
     /// Events that a task has taken for others, which may come later.
     #[cfg(feature = "tokio")]
@@ -52,7 +52,7 @@ impl QueueState {
 
     /// Removes and returns the oldest event. Before the application reads the source: a later event
     /// is reported again.
-    pub(super) fn pop(&mut self) -> Option<AsyncEvent> {
+    pub(crate) fn pop(&mut self) -> Option<AsyncEvent> {
         let event = self.pending.pop()?;
         self.clear_fd_if_empty();
         Some(event)
@@ -61,7 +61,7 @@ impl QueueState {
     /// Removes the oldest event, and keeps it unless it names a queue pair or a listener: the tasks
     /// look at these themselves. False if there is none.
     #[cfg(feature = "tokio")]
-    pub(super) fn keep_next(&mut self) -> bool {
+    pub(crate) fn keep_next(&mut self) -> bool {
         let Some(event) = self.pop() else { return false };
         if !matches!(event, AsyncEvent::Connection { .. } | AsyncEvent::ConnectRequest { .. }) {
             self.kept.push(event);
@@ -71,7 +71,7 @@ impl QueueState {
 
     /// Removes and returns the oldest event that was kept.
     #[cfg(feature = "tokio")]
-    pub(super) fn next_kept(&mut self) -> Option<AsyncEvent> {
+    pub(crate) fn next_kept(&mut self) -> Option<AsyncEvent> {
         self.kept.pop()
     }
 
@@ -99,7 +99,7 @@ impl QueueState {
     }
 
     /// True if no further event occurs.
-    pub(super) const fn is_closed(&self) -> bool {
+    pub(crate) const fn is_closed(&self) -> bool {
         self.closed
     }
 
@@ -115,12 +115,12 @@ impl AsyncEventQueue {
         Arc::new(Self { state: Mutex::default(), wake: Condvar::new() })
     }
 
-    pub(super) fn lock(&self) -> MutexGuard<'_, QueueState> {
+    pub(crate) fn lock(&self) -> MutexGuard<'_, QueueState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Returns the descriptor, created at the first call.
-    pub(super) fn fd(&self) -> std::io::Result<Arc<NotifyFd>> {
+    pub(crate) fn fd(&self) -> std::io::Result<Arc<NotifyFd>> {
         let mut ready = self.lock();
         if let Some(fd) = &ready.fd {
             return Ok(Arc::clone(fd));
@@ -136,7 +136,7 @@ impl AsyncEventQueue {
         Ok(fd)
     }
 
-    pub(super) fn wait(&self, timeout: Duration) -> Option<AsyncEvent> {
+    pub(crate) fn wait(&self, timeout: Duration) -> Option<AsyncEvent> {
         let end = Instant::now().checked_add(timeout);
         let mut ready = self.lock();
         loop {

@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use crate::events::event::AsyncEvent;
+use crate::events::async_event::AsyncEvent;
 use crate::events::queue::{AsyncEventQueue, time_left};
 
 /// Source of events: a queue pair, a listener or a shared receive queue. It is known by the event

@@ -129,7 +129,7 @@ mod tests {
     use crate::config::Config;
     use crate::context::Context;
     use crate::device::DeviceSpec;
-    use crate::qp_options::QpOptions;
+    use crate::handle::qp::QpOptions;
 
     /// What a peer offers, from a connection of its own.
     static OFFER: LazyLock<ConnInfo> = LazyLock::new(|| {

@@ -1,7 +1,7 @@
 //! State under a shard's lock: the engine, and the shard's side of all queues.
 
 mod abandon;
-mod cq_overrun;
+mod ended_cqs;
 mod publish;
 mod requests;
 

@@ -11,15 +11,15 @@ use tempfile::TempDir;
 use super::*;
 
 mod kernel;
-mod link;
-mod memif;
+mod link_states;
+mod memif_peers;
 mod memif_queues;
 mod opening;
 mod queues;
-mod raw;
+mod raw_port;
 mod ring;
-mod vhost;
 mod vhost_memory;
+mod vhost_peers;
 mod vhost_queues;
 
 /// Serializes the tests that count free mbufs.

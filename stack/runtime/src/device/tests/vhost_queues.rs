@@ -1,6 +1,6 @@
 //! Ports over vhost with several queues, also of ends with different numbers of queues.
 
-use super::vhost::in_ordinary_memory;
+use super::vhost_peers::in_ordinary_memory;
 use super::*;
 
 /// A back end and its driver, connected.

@@ -1,6 +1,10 @@
 //! Contexts: an open device with its addresses, and the objects created on it.
 
+mod link_monitor;
+mod object_ids;
 mod open;
+mod shards;
+mod unbound_qps;
 
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::time::{Duration, Instant};
@@ -8,20 +12,20 @@ use std::time::{Duration, Instant};
 use ferrowarp_proto::ddp::regions::RegionTable;
 use ferrowarp_proto::device::Capabilities;
 
-use crate::arena::{Arena, Buffer};
 use crate::clock::{Clock, ClockInfo};
 use crate::config::{Config, DriveMode};
+use crate::context::link_monitor::LinkState;
+use crate::context::object_ids::ObjectIds;
+use crate::context::shards::Shards;
+use crate::context::unbound_qps::UnboundQps;
 use crate::counters::{Counters, Usage};
 use crate::error::MemoryError;
 use crate::events::{AsyncEvent, AsyncEventQueue, EventSource};
 use crate::fork::{ForkArc, is_child};
 use crate::limits::ResourceLimits;
-use crate::link_monitor::LinkState;
-use crate::numbers::Numbers;
+use crate::memory::{Arena, Buffer};
 use crate::shard::{Shard, ShardControl, TakenEvents};
-use crate::shards::Shards;
-use crate::thread::ContextThread;
-use crate::unbound::UnboundQps;
+use crate::threads::ContextThread;
 
 /// Open device with its addresses; all other objects are created from it. Clones refer to the same
 /// context.
@@ -51,12 +55,12 @@ pub struct Context {
 /// State shared by all handles.
 pub(crate) struct ContextInner {
     pub(crate) shards: Shards,
-    /// Numbers of queue pairs, completion queues and shared receive queues.
-    pub(crate) qp_numbers: Numbers,
-    pub(crate) cq_numbers: Numbers,
-    pub(crate) srq_numbers: Numbers,
+    /// IDs of queue pairs, completion queues and shared receive queues.
+    pub(crate) qp_ids: ObjectIds,
+    pub(crate) cq_ids: ObjectIds,
+    pub(crate) srq_ids: ObjectIds,
     /// Those of protection domains.
-    pub(crate) pd_numbers: Numbers,
+    pub(crate) pd_ids: ObjectIds,
     /// Queue pairs that belong to no shard yet.
     pub(crate) unbound: Arc<UnboundQps>,
     /// Held while listeners are opened and closed: the port that was chosen last for one.

@@ -34,7 +34,7 @@ impl Context {
     pub fn alloc_pd(&self) -> Pd {
         let context = self.inner().clone();
         // Calls on it fail in a child, where the lock may have been held at the fork.
-        let number = if is_child() { Some((u32::MAX, 0)) } else { context.pd_numbers.allocate() };
+        let number = if is_child() { Some((u32::MAX, 0)) } else { context.pd_ids.allocate() };
         let (id, _) = number.expect("memory ends before the numbers do");
         Pd { inner: ForkArc::new(PdInner { context, id }) }
     }
@@ -56,7 +56,7 @@ impl Pd {
 
 impl Drop for PdInner {
     fn drop(&mut self) {
-        self.context.pd_numbers.release(self.id);
+        self.context.pd_ids.release(self.id);
     }
 }
 

@@ -108,7 +108,7 @@ fn memif_server_replaces_a_stale_socket() {
     drop(std::os::unix::net::UnixListener::bind(&path).unwrap());
     let mut server = open_single(&format!("memif:{path},server"), &OpenConfig::default()).unwrap();
     let mut peer = Command::new(std::env::current_exe().unwrap())
-        .args(["--exact", "device::tests::memif::memif_peer_process"])
+        .args(["--exact", "device::tests::memif_peers::memif_peer_process"])
         .env(PEER, format!("memif:{path},client"))
         .spawn()
         .unwrap();

@@ -35,7 +35,7 @@ fn open_both(path: &str, config: &OpenConfig) -> (DpdkDevice, DpdkDevice) {
 
 #[test]
 fn vhost_carries_frames_both_ways_and_removes_its_socket() {
-    if !in_ordinary_memory("vhost::vhost_carries_frames_both_ways_and_removes_its_socket") {
+    if !in_ordinary_memory("vhost_peers::vhost_carries_frames_both_ways_and_removes_its_socket") {
         return;
     }
     let (_folder, path) = socket_path();
@@ -81,7 +81,7 @@ fn vhost_carries_frames_both_ways_and_removes_its_socket() {
 
 #[test]
 fn vhost_carries_jumbo_frames_whole_or_in_segments() {
-    if !in_ordinary_memory("vhost::vhost_carries_jumbo_frames_whole_or_in_segments") {
+    if !in_ordinary_memory("vhost_peers::vhost_carries_jumbo_frames_whole_or_in_segments") {
         return;
     }
     for rx_buf_size in [None, Some(2048)] {
@@ -106,7 +106,7 @@ fn vhost_carries_jumbo_frames_whole_or_in_segments() {
 /// vouched for.
 #[test]
 fn vhost_frame_arrives_with_its_checksum() {
-    if !in_ordinary_memory("vhost::vhost_frame_arrives_with_its_checksum") {
+    if !in_ordinary_memory("vhost_peers::vhost_frame_arrives_with_its_checksum") {
         return;
     }
     let (_folder, path) = socket_path();
@@ -154,7 +154,9 @@ fn send_offloaded(from: &mut DpdkDevice, to: &mut DpdkDevice) -> (ChecksumState,
 /// end that computes checksums itself it is filled in.
 #[test]
 fn vhost_frames_with_offload_arrive_marked_or_with_a_checksum() {
-    if !in_ordinary_memory("vhost::vhost_frames_with_offload_arrive_marked_or_with_a_checksum") {
+    if !in_ordinary_memory(
+        "vhost_peers::vhost_frames_with_offload_arrive_marked_or_with_a_checksum",
+    ) {
         return;
     }
     let software = OpenConfig::default();
@@ -184,7 +186,7 @@ fn vhost_frames_with_offload_arrive_marked_or_with_a_checksum() {
 
 #[test]
 fn virtio_user_returns_what_is_sent() {
-    if !in_ordinary_memory("vhost::virtio_user_returns_what_is_sent") {
+    if !in_ordinary_memory("vhost_peers::virtio_user_returns_what_is_sent") {
         return;
     }
     let (_folder, path) = socket_path();
@@ -201,7 +203,7 @@ fn virtio_user_returns_what_is_sent() {
 /// The ring is full and stays so; what is sent after that is dropped, and counted.
 #[test]
 fn virtio_user_drops_frames_without_its_back_end() {
-    if !in_ordinary_memory("vhost::virtio_user_drops_frames_without_its_back_end") {
+    if !in_ordinary_memory("vhost_peers::virtio_user_drops_frames_without_its_back_end") {
         return;
     }
     let (_folder, path) = socket_path();

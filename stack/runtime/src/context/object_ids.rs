@@ -1,12 +1,12 @@
-//! Numbers of a context's objects: unique over its shards, and known before an object belongs to
+//! IDs of a context's objects: unique over its shards, and known before an object belongs to
 //! one.
 
 use std::collections::VecDeque;
 use std::sync::{Mutex, PoisonError};
 
-/// Numbers in use, each with a generation: a stale handle does not match the next object.
+/// IDs in use, each with a generation: a stale handle does not match the next object.
 #[derive(Debug)]
-pub(crate) struct Numbers {
+pub(crate) struct ObjectIds {
     state: Mutex<State>,
     count_max: usize,
     /// Free indices that are kept, those released last, while there are others.
@@ -20,13 +20,13 @@ struct State {
     free: VecDeque<u32>,
 }
 
-impl Numbers {
-    /// At most `count_max` numbers are in use at a time.
+impl ObjectIds {
+    /// At most `count_max` IDs are in use at a time.
     pub(crate) fn new(count_max: usize) -> Self {
         Self { state: Mutex::default(), count_max, kept: 0 }
     }
 
-    /// As [`Numbers::new`]; of the free indices the `kept` that were released last are not used
+    /// As [`ObjectIds::new`]; of the free indices the `kept` that were released last are not used
     /// while there are others, so that those are used by turns, and a generation of few bits lasts.
     pub(crate) fn by_turns(count_max: usize, kept: usize) -> Self {
         Self { kept, ..Self::new(count_max) }
@@ -68,27 +68,27 @@ mod tests {
 
     #[test]
     fn indices_by_turns_are_used_again_after_as_many_others() {
-        let numbers = Numbers::by_turns(8, 3);
+        let ids = ObjectIds::by_turns(8, 3);
         let take = || {
-            let (index, generation) = numbers.allocate().unwrap();
-            numbers.release(index);
+            let (index, generation) = ids.allocate().unwrap();
+            ids.release(index);
             (index, generation)
         };
         let taken: Vec<_> = (0..9).map(|_| take()).collect();
         let expected = [(0, 1), (1, 1), (2, 1), (3, 1), (0, 2), (1, 2), (2, 2), (3, 2), (0, 3)];
         assert_eq!(taken, expected);
         // All of them, when they are needed.
-        assert_eq!((0..9).filter_map(|_| numbers.allocate()).count(), 8);
+        assert_eq!((0..9).filter_map(|_| ids.allocate()).count(), 8);
     }
 
     #[test]
     fn index_is_reused_with_another_generation() {
-        let numbers = Numbers::new(2);
-        let (first, generation) = numbers.allocate().unwrap();
-        assert_eq!(numbers.allocate().map(|(index, _)| index), Some(1 - first));
-        assert_eq!(numbers.allocate(), None);
-        numbers.release(first);
-        let (again, newer) = numbers.allocate().unwrap();
+        let ids = ObjectIds::new(2);
+        let (first, generation) = ids.allocate().unwrap();
+        assert_eq!(ids.allocate().map(|(index, _)| index), Some(1 - first));
+        assert_eq!(ids.allocate(), None);
+        ids.release(first);
+        let (again, newer) = ids.allocate().unwrap();
         assert_eq!(again, first);
         assert_ne!(newer, generation);
     }

@@ -4,6 +4,9 @@
 //! DMA by a NIC. All access is through bounds-checked copies of raw bytes, for which any mixture of
 //! old and new bytes is a valid result; [`opaque`] explains why these copies may race.
 
+mod arena;
+pub(crate) mod opaque;
+
 use std::ptr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -12,7 +15,8 @@ use ferrowarp_proto::ddp::atomic::{ATOMIC_LEN, AtomicOp, execute};
 use ferrowarp_proto::ddp::memory::{Memory, MemoryRange};
 use ferrowarp_proto::ddp::regions::RegionTable;
 
-use crate::opaque;
+pub(crate) use arena::Arena;
+pub use arena::Buffer;
 
 /// Range of raw bytes that stays mapped as guaranteed by the caller of [`Span::new`].
 #[derive(Clone, Copy, Debug)]

@@ -9,9 +9,8 @@ use ferrowarp_proto::time::Instant;
 use crate::config::DriveMode;
 use crate::cores;
 use crate::device::register_current_thread;
-use crate::helper_schedule::{HelperSchedule, Step};
-use crate::shard::Shard;
-use crate::timer_slack;
+use crate::shard::{HelperSchedule, Shard, Step};
+use crate::threads::timer_slack;
 
 /// Running thread of a context; stops it when dropped.
 pub(crate) struct ContextThread {

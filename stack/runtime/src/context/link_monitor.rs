@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use crate::counters::PortLink;
 use crate::events::{AsyncEvent, AsyncEventQueue};
-use crate::thread::ContextThread;
+use crate::threads::ContextThread;
 
 /// Interval between two readings: the usual one of link monitors in bonds of interfaces (`miimon`).
 /// Ten wake-ups per second are few beside those of a helper, which sleeps for 1 ms at most.

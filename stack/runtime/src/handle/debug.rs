@@ -2,14 +2,14 @@
 
 use std::fmt;
 
-use crate::comp_channel::CompChannel;
 use crate::context::Context;
-use crate::cq::Cq;
-use crate::events::EventChannel;
-use crate::listener::{ConnRequest, Listener};
-use crate::qp::Qp;
-use crate::qp_options::QpOptions;
-use crate::srq::Srq;
+use crate::handle::comp_channel::CompChannel;
+use crate::handle::cq::Cq;
+use crate::handle::event_channel::EventChannel;
+use crate::handle::listener::{ConnRequest, Listener};
+use crate::handle::qp::Qp;
+use crate::handle::qp::QpOptions;
+use crate::handle::srq::Srq;
 
 impl fmt::Debug for Context {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

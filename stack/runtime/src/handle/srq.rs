@@ -11,8 +11,8 @@ use ferrowarp_proto::verbs::wr::{PostError, RecvWr};
 use crate::context::ContextInner;
 use crate::error::CreateError;
 use crate::fork::{ForkArc, is_child};
+use crate::handle::pd::Pd;
 use crate::limits::{Permit, Resource, check_queue_len};
-use crate::pd::Pd;
 use crate::shard::{Shard, ShardControl, SrqLimit, SrqShared};
 use ferrowarp_lockfree::spin_lock::SpinLock;
 
@@ -76,7 +76,7 @@ impl Pd {
         let permit = context.limits.acquire(Resource::QueueEntries, max_wr)?;
         // The memory of the queue is zeroed before a shard is locked.
         let (producer, rq, _) = recv_queue(max_wr);
-        let (index, generation) = context.srq_numbers.allocate().ok_or(SrqError::TooMany)?;
+        let (index, generation) = context.srq_ids.allocate().ok_or(SrqError::TooMany)?;
         let id = SrqId { index, generation };
         let shared = Arc::new(SrqShared::new(id));
         let mut inner = SrqInner {
@@ -225,6 +225,6 @@ impl Drop for SrqInner {
             shard.control(|engine, _| engine.destroy_srq(id));
         }
         self.context.events.remove(self.shared.event());
-        self.context.srq_numbers.release(self.id.index);
+        self.context.srq_ids.release(self.id.index);
     }
 }

@@ -5,8 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::context::{Context, ContextInner};
-use crate::events::event::AsyncEvent;
-use crate::events::notify_fd::NotifyFd;
+use crate::events::{AsyncEvent, NotifyFd};
 use crate::fork::{ForkArc, check_process, is_child};
 
 /// Event channel: reports the events of a context that are not completions. Each context has one;

@@ -1,8 +1,8 @@
 //! Options of queue pairs.
 
-use crate::cq::Cq;
 use crate::error::CreateError;
-use crate::srq::Srq;
+use crate::handle::cq::Cq;
+use crate::handle::srq::Srq;
 
 /// Options of a queue pair (`ibv_qp_init_attr`). Start from [`QpOptions::new`] and set what
 /// differs.

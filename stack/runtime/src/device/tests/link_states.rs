@@ -5,7 +5,7 @@ use std::process::Command;
 use dpdk_sys::netif;
 
 use super::kernel::{in_namespace, ip};
-use super::vhost::in_ordinary_memory;
+use super::vhost_peers::in_ordinary_memory;
 use super::*;
 
 fn link_of(device: &DpdkDevice) -> DpdkLink {
@@ -187,7 +187,7 @@ fn link_of_memif_comes_and_goes_with_its_peers() {
 /// Of the two ends of a vhost-user socket the back end gets another link partner, the driver none.
 #[test]
 fn link_of_virtio_user_ends_with_its_back_end() {
-    if !in_ordinary_memory("link::link_of_virtio_user_ends_with_its_back_end") {
+    if !in_ordinary_memory("link_states::link_of_virtio_user_ends_with_its_back_end") {
         return;
     }
     let (_folder, path) = socket_path();

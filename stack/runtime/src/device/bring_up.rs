@@ -7,8 +7,7 @@ use dpdk_sys::{Eal, EalConfig, Memory, Port, PortConfig, netif, ring_pair};
 use ferrowarp_proto::device::Capabilities;
 
 use crate::device::attach::{Attachment, PeerQueues, attach};
-use crate::device::config::OpenConfig;
-use crate::device::error::DeviceError;
+use crate::device::device_error::DeviceError;
 use crate::device::facts::PortFacts;
 use crate::device::host_port;
 use crate::device::link::interface_of;
@@ -16,6 +15,7 @@ use crate::device::mac::stack_mac;
 use crate::device::mbuf_cache::create_pools;
 use crate::device::memif;
 use crate::device::offload::PortOffloads;
+use crate::device::open_config::OpenConfig;
 use crate::device::pci;
 use crate::device::pools::{FIRST_SEGMENT_LEN_MIN, MTU_MAX, MTU_MIN};
 use crate::device::port::DpdkDevice;

@@ -10,14 +10,14 @@ use crossbeam::utils::CachePadded;
 use ferrowarp_proto::verbs::wc::Notify;
 use ferrowarp_proto::verbs::wc::{CqId, Wc};
 
-use crate::comp_channel::CompChannel;
 use crate::context::{Context, ContextInner};
 use crate::error::{CreateError, ReqNotifyError};
 use crate::events::AsyncEvent;
 use crate::fork::{ForkArc, is_child};
+use crate::handle::comp_channel::CompChannel;
 use crate::limits::{Permit, Resource, check_queue_len};
 use crate::shard::{CqNotify, CqOverrun, CqProducer, OverrunSink, Shard};
-use crate::spin::{PollBackoff, Spinner};
+use crate::threads::{PollBackoff, Spinner};
 use ferrowarp_lockfree::spin_lock::SpinLock;
 use ferrowarp_lockfree::spsc::{Consumer, Peek};
 
@@ -166,7 +166,7 @@ impl Cq {
         check_queue_len(capacity)?;
         let entries = capacity.saturating_mul(shards.len());
         let permit = context.limits.acquire(Resource::CqEntries, entries)?;
-        let number = context.cq_numbers.allocate();
+        let number = context.cq_ids.allocate();
         let (index, generation) = number.ok_or(CreateError::TooManyCqs(CqId::COUNT_MAX))?;
         let id = CqId::new(index, generation);
         let notify = channel.map(|channel| Arc::new(channel.notify(id, shards.iter().copied())));
@@ -365,6 +365,6 @@ impl Drop for CqInner {
         if let Some(notify) = &self.notify {
             notify.on_cq_destroyed();
         }
-        self.context.cq_numbers.release(u32::try_from(id.index()).expect("20 bits"));
+        self.context.cq_ids.release(u32::try_from(id.index()).expect("20 bits"));
     }
 }

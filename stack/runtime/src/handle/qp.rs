@@ -1,6 +1,7 @@
 //! Queue pairs.
 
 mod bind;
+mod options;
 mod wait;
 
 use std::net::SocketAddr;
@@ -15,16 +16,17 @@ use ferrowarp_proto::verbs::work_queues::WorkQueues;
 use ferrowarp_proto::verbs::wr::{PostError, RecvWr, SendWr};
 
 use crate::context::ContextInner;
-use crate::cq::Cq;
 use crate::error::{CreateError, LimitError, MemoryError};
 use crate::events::AsyncEvent;
 use crate::fork::{ForkArc, is_child};
+use crate::handle::cq::Cq;
+use crate::handle::pd::Pd;
+use crate::handle::srq::Srq;
 use crate::limits::{Resource, check_queue_len};
-use crate::pd::Pd;
-use crate::qp_options::QpOptions;
 use crate::shard::{QpShared, Shard, ShardControl, UnboundQueues};
-use crate::srq::Srq;
 use crate::tcp::TcpStats;
+
+pub use options::QpOptions;
 
 /// Queue pair: one side of a connection, and its two work queues.
 ///
@@ -89,8 +91,8 @@ impl Qp {
             max_send_wr,
             max_recv_wr,
         };
-        let qps_max = context.qp_numbers.count_max() as u64;
-        let (index, generation) = context.qp_numbers.allocate().ok_or(LimitError {
+        let qps_max = context.qp_ids.count_max() as u64;
+        let (index, generation) = context.qp_ids.allocate().ok_or(LimitError {
             what: "queue pairs",
             setting: "qps_max",
             limit: qps_max,
@@ -447,7 +449,7 @@ impl Drop for Qp {
             shard.drive();
         }
         // After the shard has forgotten it.
-        self.context().qp_numbers.release(id.index);
+        self.context().qp_ids.release(id.index);
         self.context().limits.release(Resource::QueueEntries, self.entries.into());
     }
 }

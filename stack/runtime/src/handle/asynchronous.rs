@@ -58,15 +58,16 @@ use tokio::io::Interest;
 use tokio::net::UnixStream;
 use tokio::sync::Notify as Woken;
 
-use crate::comp_channel::CompChannel;
 use crate::config::DriveMode;
 use crate::context::Context;
-use crate::cq::Cq;
 use crate::error::CreateError;
-use crate::events::{AsyncEvent, EventChannel};
+use crate::events::AsyncEvent;
 use crate::fork::ForkArc;
-use crate::listener::{ConnRequest, Listener};
-use crate::qp::Qp;
+use crate::handle::comp_channel::CompChannel;
+use crate::handle::cq::Cq;
+use crate::handle::event_channel::EventChannel;
+use crate::handle::listener::{ConnRequest, Listener};
+use crate::handle::qp::Qp;
 
 /// Error of creating an [`AsyncCq`] or [`AsyncEvents`].
 #[derive(Debug, thiserror::Error)]

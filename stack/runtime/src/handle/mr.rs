@@ -7,14 +7,14 @@ use ferrowarp_proto::ddp::memory::Access;
 use ferrowarp_proto::ddp::regions::{AccessScope, Registration, Stag, StreamId};
 use ferrowarp_proto::verbs::wr::Sge;
 
-use crate::arena::Buffer;
 use crate::context::ContextInner;
 use crate::error::{MemoryError, RegisterRefused};
 use crate::fork::is_child;
+use crate::handle::pd::Pd;
+use crate::handle::qp::Qp;
 use crate::limits::{Permit, Resource};
+use crate::memory::Buffer;
 use crate::memory::Span;
-use crate::pd::Pd;
-use crate::qp::Qp;
 use ferrowarp_lockfree::invalidation;
 
 /// Panic message for a misaligned word.

@@ -5,7 +5,7 @@ use std::sync::{Arc, PoisonError};
 use ferrowarp_proto::verbs::cm::CmError;
 
 use super::Qp;
-use crate::cq::Cq;
+use crate::handle::cq::Cq;
 use crate::shard::{Link, UnboundQueues};
 
 impl Qp {

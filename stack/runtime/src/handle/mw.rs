@@ -9,8 +9,8 @@ use ferrowarp_proto::verbs::wr::Operation;
 use crate::context::ContextInner;
 use crate::error::MemoryError;
 use crate::fork::is_child;
-use crate::mr::Mr;
-use crate::pd::Pd;
+use crate::handle::mr::Mr;
+use crate::handle::pd::Pd;
 use ferrowarp_lockfree::invalidation;
 
 /// Memory window (verbs: type 2): an STag that gives the peer of one queue pair access to a part of

@@ -7,7 +7,7 @@ use ferrowarp_proto::verbs::cm::{CmError, ConnInfo, ConnParam, ReadDepths, Reque
 
 use crate::context::{Context, ContextInner};
 use crate::fork::{ForkArc, is_child};
-use crate::qp::Qp;
+use crate::handle::qp::Qp;
 use crate::shard::{Backlog, PendingRequest};
 
 /// Listener for connection requests on a port, until it is dropped.

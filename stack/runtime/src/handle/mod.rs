@@ -1,0 +1,18 @@
+//! Handles: the objects of verbs that applications hold, each with its calls.
+//!
+//! A handle keeps its context open. Posting and polling work on rings; every other call locks a
+//! shard for a moment.
+
+#[cfg(feature = "tokio")]
+pub mod asynchronous;
+pub(crate) mod comp_channel;
+pub(crate) mod cq;
+mod debug;
+pub(crate) mod event_channel;
+pub(crate) mod listener;
+pub(crate) mod mr;
+pub(crate) mod mw;
+pub(crate) mod pd;
+pub(crate) mod qp;
+pub(crate) mod shard;
+pub(crate) mod srq;
