@@ -17,8 +17,8 @@ use crate::counters::{Counters, Usage};
 use crate::shard::backlog::Backlog;
 use crate::shard::cq_rings::CqProducer;
 use crate::shard::mailbox::ShardRequest;
+use crate::shard::shard_qps::ShardQp;
 use crate::shard::srq::SrqShared;
-use crate::shard::work_queue::Link;
 use crate::tcp::TcpStats;
 use ferrowarp_lockfree::doorbell::Doorbells;
 use ferrowarp_lockfree::spsc::{Consumer, Slots};
@@ -60,7 +60,7 @@ pub(crate) trait ShardControl: Send {
         recv_queue: BufferQueue,
     ) -> Result<(), CmError>;
     /// Connects the work queues to a queue pair just created.
-    fn attach(&mut self, link: Link);
+    fn attach(&mut self, shard_qp: ShardQp);
     fn destroy_qp(&mut self, now: Instant, qp: QpId);
     /// Ends a queue pair just attached, because a completion queue that it uses has overrun before.
     fn end_idle_qp(&mut self, qp: QpId, cq: CqId);

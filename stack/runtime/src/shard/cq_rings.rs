@@ -371,7 +371,7 @@ impl CqRings {
 
     /// True if this shard still has to end the queue pairs of a queue that overran in another one:
     /// it has the queue, and not a later one with the same ID, and has not found out itself.
-    pub(crate) fn is_overrun_news(&self, cq: CqId, overrun: &Arc<CqOverrun>) -> bool {
+    pub(crate) fn has_to_end_qps(&self, cq: CqId, overrun: &Arc<CqOverrun>) -> bool {
         let producer = self.producers.get(cq.index()).and_then(Option::as_ref);
         producer.is_some_and(|producer| {
             Arc::ptr_eq(&producer.overrun, overrun) && !producer.is_overrun_known

@@ -2,7 +2,6 @@
 
 mod abandon;
 mod ended_cqs;
-mod publish;
 mod requests;
 
 use std::collections::{HashMap, VecDeque};
@@ -23,18 +22,16 @@ use ferrowarp_proto::verbs::srq::SrqBuffers;
 use ferrowarp_proto::verbs::srq::{SrqError, SrqId};
 use ferrowarp_proto::verbs::wc::{CqId, QpId, Wc};
 
-use self::publish::{publish_queues, publish_state};
 use crate::counters::{Counters, Port, Usage};
 use crate::events::{AsyncEvent, AsyncEventQueue, EventPublisher};
 use crate::memory::HostMemory;
 use crate::shard::backlog::{Backlog, PendingRequest};
 use crate::shard::control::ShardControl;
 use crate::shard::cq_rings::{CqProducer, CqRings};
-use crate::shard::links::Links;
 use crate::shard::mailbox::ShardRequest;
+use crate::shard::shard_qps::{ShardQp, ShardQps, TAKE_COUNT_MAX, publish_queues};
 use crate::shard::srq::{SrqLimit, SrqShared};
 use crate::shard::unbound_qp::UnboundQpTable;
-use crate::shard::work_queue::{Link, TAKE_COUNT_MAX};
 use crate::tcp::TcpStats;
 use ferrowarp_lockfree::doorbell::Doorbells;
 use ferrowarp_lockfree::spsc::{Consumer, Slots};
@@ -47,7 +44,7 @@ pub(crate) struct ShardEngine<D: Device> {
     /// Number of the shard.
     index: usize,
     engine: Engine<D, HostMemory, CqRings>,
-    links: Links,
+    shard_qps: ShardQps,
     srqs: HashMap<SrqId, Arc<SrqShared>>,
     listeners: HashMap<u16, Arc<Backlog>>,
     /// Connection requests for which the lock of the backlog was held.
@@ -71,7 +68,7 @@ impl<D: Device> ShardEngine<D> {
         Self {
             index,
             engine,
-            links: Links::new(),
+            shard_qps: ShardQps::new(),
             srqs: HashMap::new(),
             listeners: HashMap::new(),
             deferred_requests: VecDeque::new(),
@@ -96,8 +93,8 @@ impl<D: Device> ShardEngine<D> {
 
     /// Publishes the engine's state of the queue pair to the application.
     fn publish_state(&self, qp: QpId) {
-        if let Some(link) = self.links.get(qp) {
-            publish_state(&self.engine, link);
+        if let Some(shard_qp) = self.shard_qps.get(qp) {
+            shard_qp.publish_state(&self.engine);
         }
     }
 
@@ -118,8 +115,8 @@ impl<D: Device> ShardEngine<D> {
     /// first may already have arrived, and before a graceful close. What is left is taken by the
     /// next poll. True if the queue pair had any.
     fn take_posted(&mut self, qp: QpId) -> bool {
-        let link = self.links.get_mut(qp);
-        link.is_some_and(|link| link.serve(&mut self.engine, TAKE_COUNT_MAX).any)
+        let shard_qp = self.shard_qps.get_mut(qp);
+        shard_qp.is_some_and(|shard_qp| shard_qp.serve(&mut self.engine, TAKE_COUNT_MAX).any)
     }
 
     fn route(&mut self, now: Instant, event: Event) {
@@ -148,11 +145,11 @@ impl<D: Device> ShardEngine<D> {
         }
     }
 
-    /// Publishes the state before the event, because the application acts on the event.
+    /// Reports an event to the application, after the state: the application acts on the event.
     fn inform(&mut self, qp: QpId, event: Event) {
-        self.publish_state(qp);
-        if let Some(link) = self.links.get(qp) {
-            link.qp.push_event(event);
+        if let Some(shard_qp) = self.shard_qps.get(qp) {
+            shard_qp.publish_state(&self.engine);
+            shard_qp.shared.push_event(event);
             self.publisher.publish(AsyncEvent::Connection { qp });
         }
     }
@@ -184,12 +181,12 @@ where
         // Before the doorbells: what a thread posts before the peer is triggered to send is taken
         // in time.
         self.engine.rx_burst();
-        let mut busy = self.links.serve_hot(&mut self.engine);
+        let mut busy = self.shard_qps.serve_hot(&mut self.engine);
         if doorbells.is_pending() {
-            busy |= self.links.serve_rung(&mut self.engine, now, doorbells);
+            busy |= self.shard_qps.serve_rung(&mut self.engine, now, doorbells);
         }
-        if self.links.is_demotion_due(now) {
-            self.links.demote_idle(now, doorbells);
+        if self.shard_qps.is_demotion_due(now) {
+            self.shard_qps.demote_idle(now, doorbells);
         }
         busy |= self.drive(now);
         if self.engine.event_count() > 0 {
@@ -208,7 +205,7 @@ where
     }
 
     fn demote_all(&mut self, doorbells: &Doorbells) {
-        self.links.demote_all(doorbells);
+        self.shard_qps.demote_all(doorbells);
     }
 
     #[inline]
@@ -224,7 +221,7 @@ where
     fn execute(&mut self, request: ShardRequest) {
         match request {
             ShardRequest::EndCq { cq, overrun } => {
-                if self.engine.completions_mut().is_overrun_news(cq, &overrun) {
+                if self.engine.completions_mut().has_to_end_qps(cq, &overrun) {
                     self.engine.on_cq_overrun(cq);
                 }
             }
@@ -270,13 +267,13 @@ where
         self.engine.create_qp_as(id, stream, init, requester, recv_queue)
     }
 
-    fn attach(&mut self, link: Link) {
-        self.links.insert(link);
+    fn attach(&mut self, shard_qp: ShardQp) {
+        self.shard_qps.insert(shard_qp);
     }
 
     fn destroy_qp(&mut self, now: Instant, qp: QpId) {
         let now = self.advance(now);
-        self.links.remove(qp);
+        self.shard_qps.remove(qp);
         self.publisher.forget(AsyncEvent::Connection { qp });
         self.engine.destroy_qp(now, qp);
     }
@@ -442,13 +439,13 @@ where
             self.engine.unlisten(port);
             self.publisher.queue().end_source(backlog.event(), backlog.source());
         }
-        for link in self.links.iter() {
-            let is_connected = self.engine.disconnect(now, link.id).is_ok();
-            link.qp.close();
+        for shard_qp in self.shard_qps.iter() {
+            let is_connected = self.engine.disconnect(now, shard_qp.id).is_ok();
+            shard_qp.shared.close();
             if !is_connected {
                 // No event follows.
-                let event = AsyncEvent::Connection { qp: link.id };
-                self.publisher.queue().end_source(event, link.qp.source());
+                let event = AsyncEvent::Connection { qp: shard_qp.id };
+                self.publisher.queue().end_source(event, shard_qp.shared.source());
             }
         }
     }
@@ -487,6 +484,6 @@ impl<D: Device> Drop for ShardEngine<D> {
     fn drop(&mut self) {
         // Nobody takes what is posted any more. Threads that wait are woken when the event queue is
         // closed, after this.
-        self.links.iter().for_each(|link| link.qp.close());
+        self.shard_qps.iter().for_each(|shard_qp| shard_qp.shared.close());
     }
 }

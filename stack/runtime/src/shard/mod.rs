@@ -11,13 +11,12 @@ mod cq_rings;
 mod end_observer;
 mod engine;
 mod helper_schedule;
-mod links;
 mod mailbox;
 mod qp;
 mod qp_events;
+mod shard_qps;
 mod srq;
 mod unbound_qp;
-mod work_queue;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -53,10 +52,10 @@ pub(crate) use helper_schedule::{HelperSchedule, Step};
 use mailbox::{Mailbox, ShardRequest};
 pub(crate) use qp::QpShared;
 pub(crate) use qp_events::TakenEvents;
+pub(crate) use shard_qps::ShardQp;
 pub use srq::SrqLimit;
 pub(crate) use srq::SrqShared;
 pub(crate) use unbound_qp::{UnboundQp, UnboundQpTable, UnboundQueues};
-pub(crate) use work_queue::Link;
 
 /// One engine with its port queue, polled by the thread that holds its lock.
 ///

@@ -6,7 +6,7 @@ use ferrowarp_proto::verbs::cm::CmError;
 
 use super::Qp;
 use crate::handle::cq::Cq;
-use crate::shard::{Link, UnboundQueues};
+use crate::shard::{ShardQp, UnboundQueues};
 
 impl Qp {
     /// Returns a completion queue that it uses and that has overrun.
@@ -55,7 +55,7 @@ impl Qp {
                 }
             }
             let cqs = [init.send_cq, init.recv_cq];
-            engine.attach(Link::new(id, Arc::clone(&self.shared), cqs, tails));
+            engine.attach(ShardQp::new(id, Arc::clone(&self.shared), cqs, tails));
             self.shared.binding().bind(shard);
             // If one overruns from here on, this shard finds the queue pair, or is notified.
             match self.overrun_cq() {

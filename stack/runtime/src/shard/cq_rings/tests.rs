@@ -74,13 +74,13 @@ fn overrun_of_another_shard_is_news_once_and_for_the_same_queue() {
     let overrun: Arc<CqOverrun> = Arc::default();
     let mut rings = CqRings::new(4);
     rings.add(CqId(1), CqProducer::new(2, Arc::clone(&overrun), None).0);
-    assert!(rings.is_overrun_news(CqId(1), &overrun));
+    assert!(rings.has_to_end_qps(CqId(1), &overrun));
     assert!(rings.claim_overrun(CqId(1)), "the first");
     assert!(!rings.claim_overrun(CqId(1)));
-    assert!(!rings.is_overrun_news(CqId(1), &overrun), "reported");
+    assert!(!rings.has_to_end_qps(CqId(1), &overrun), "reported");
     rings.remove(CqId(1));
     rings.add(CqId(1), CqProducer::new(2, Arc::default(), None).0);
-    assert!(!rings.is_overrun_news(CqId(1), &overrun), "of a queue that is gone");
+    assert!(!rings.has_to_end_qps(CqId(1), &overrun), "of a queue that is gone");
 }
 
 /// A shard that waits in vain for the other's message.

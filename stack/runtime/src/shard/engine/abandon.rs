@@ -13,8 +13,8 @@ use super::ShardEngine;
 use crate::events::AsyncEvent;
 use crate::memory::HostMemory;
 use crate::shard::cq_rings::CqRings;
+use crate::shard::shard_qps::{ShardQp, TAKE_COUNT_MAX};
 use crate::shard::srq::SrqLimit;
-use crate::shard::work_queue::{Link, TAKE_COUNT_MAX};
 
 /// Time for which closing waits for threads that are posting: one may have been preempted, or its
 /// iterator may never end.
@@ -27,23 +27,23 @@ impl<D: Device> ShardEngine<D> {
         if is_last {
             self.adopt_all();
         }
-        let Self { engine, links, srqs, publisher, .. } = self;
+        let Self { engine, shard_qps, srqs, publisher, .. } = self;
         engine.completions_mut().accept_flushed();
-        for link in links.iter_mut() {
-            let its_event = AsyncEvent::Connection { qp: link.id };
+        for shard_qp in shard_qps.iter_mut() {
+            let its_event = AsyncEvent::Connection { qp: shard_qp.id };
             // Before the state, in which a thread that sees it looks for the reason.
-            if !matches!(link.qp.state(), QpState::Idle | QpState::Error) {
-                link.qp.push_event(Event::Disconnected { qp: link.id, reason });
+            if !matches!(shard_qp.shared.state(), QpState::Idle | QpState::Error) {
+                shard_qp.shared.push_event(Event::Disconnected { qp: shard_qp.id, reason });
                 publisher.publish(its_event);
             }
             // No more requests can be posted.
-            link.qp.close();
+            shard_qp.shared.close();
             // Caught for each queue pair separately: the defect may be in the state of one of them.
-            let ended = catch_unwind(AssertUnwindSafe(|| flush(engine, link)));
+            let ended = catch_unwind(AssertUnwindSafe(|| flush(engine, shard_qp)));
             if ended.is_err() {
-                tracing::error!(qp = link.id.index, "the requests of a queue pair are lost");
+                tracing::error!(qp = shard_qp.id.index, "the requests of a queue pair are lost");
             }
-            publisher.queue().end_source(its_event, link.qp.source());
+            publisher.queue().end_source(its_event, shard_qp.shared.source());
         }
         if catch_unwind(AssertUnwindSafe(|| engine.abandon_srqs())).is_err() {
             tracing::error!("buffers of a shared receive queue are lost");
@@ -63,15 +63,18 @@ impl<D: Device> ShardEngine<D> {
     /// Flushes the queue pairs of a shard that is not polled any more, after waiting for threads
     /// that are posting.
     pub(super) fn flush_last(&mut self) {
-        let Self { engine, links, .. } = self;
+        let Self { engine, shard_qps, .. } = self;
         engine.completions_mut().accept_flushed();
-        links.iter().for_each(|link| link.qp.close());
+        shard_qps.iter().for_each(|shard_qp| shard_qp.shared.close());
         let deadline = Instant::now() + POSTING_MAX;
-        for link in links.iter_mut() {
-            if link.qp.wait_for_posting(deadline) {
-                flush(engine, link);
+        for shard_qp in shard_qps.iter_mut() {
+            if shard_qp.shared.wait_for_posting(deadline) {
+                flush(engine, shard_qp);
             } else {
-                tracing::warn!(qp = link.id.index, "a thread was posting for too long at the end");
+                tracing::warn!(
+                    qp = shard_qp.id.index,
+                    "a thread was posting for too long at the end"
+                );
             }
         }
         engine.completions_mut().publish_last();
@@ -79,19 +82,19 @@ impl<D: Device> ShardEngine<D> {
 
     /// Flushes what was posted to a queue pair after [`Self::abandon_all`] had flushed it.
     pub(super) fn flush_abandoned(&mut self, qp: QpId) {
-        let Self { engine, links, .. } = self;
-        if let Some(link) = links.get_mut(qp) {
-            flush(engine, link);
+        let Self { engine, shard_qps, .. } = self;
+        if let Some(shard_qp) = shard_qps.get_mut(qp) {
+            flush(engine, shard_qp);
         }
         engine.completions_mut().publish_last();
     }
 }
 
 /// Ends a queue pair, and flushes its requests, those posted and not taken after the others.
-fn flush<D: Device>(engine: &mut Engine<D, HostMemory, CqRings>, link: &mut Link) {
-    engine.abandon_qp(link.id);
-    while link.serve(engine, TAKE_COUNT_MAX).any {
-        engine.abandon_qp(link.id);
+fn flush<D: Device>(engine: &mut Engine<D, HostMemory, CqRings>, shard_qp: &mut ShardQp) {
+    engine.abandon_qp(shard_qp.id);
+    while shard_qp.serve(engine, TAKE_COUNT_MAX).any {
+        engine.abandon_qp(shard_qp.id);
     }
 }
 

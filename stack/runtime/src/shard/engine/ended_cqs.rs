@@ -10,8 +10,8 @@ use ferrowarp_proto::verbs::wc::{CqId, QpId};
 use super::ShardEngine;
 use crate::events::AsyncEvent;
 use crate::shard::cq_rings::EndedCq;
+use crate::shard::shard_qps::ShardQp;
 use crate::shard::unbound_qp::{UnboundQp, UnboundQueues};
-use crate::shard::work_queue::Link;
 
 /// Queue pairs without a shard at which a call looks.
 const UNBOUND_PER_CALL: usize = 64;
@@ -40,11 +40,10 @@ impl<D: Device> ShardEngine<D> {
 
     /// Reports that a queue pair has ended over an overrun of this queue.
     fn report_end(&mut self, qp: QpId, cq: CqId) {
-        self.publish_state(qp);
-        if let Some(link) = self.links.get_mut(qp)
-            && link.has_news_of_overrun(cq)
-        {
-            link.qp.push_event(Event::CqOverrun { cq });
+        let Some(shard_qp) = self.shard_qps.get_mut(qp) else { return };
+        shard_qp.publish_state(&self.engine);
+        if shard_qp.note_overrun(cq) {
+            shard_qp.shared.push_event(Event::CqOverrun { cq });
             self.publisher.publish(AsyncEvent::Connection { qp });
         }
     }
@@ -95,7 +94,7 @@ impl<D: Device> ShardEngine<D> {
             return false;
         }
         let cqs = [init.send_cq, init.recv_cq];
-        self.links.insert(Link::new(id, Arc::clone(&shared), cqs, tails));
+        self.shard_qps.insert(ShardQp::new(id, Arc::clone(&shared), cqs, tails));
         shared.binding().bind(self.index);
         true
     }
