@@ -25,7 +25,7 @@ pub(crate) fn expedited() -> bool {
 
 fn call(command: libc::c_long) -> bool {
     const FLAGS: libc::c_long = 0;
-    // Miri does not know the call; it runs what happens where the kernel lacks it.
+    // Miri lacks the call, as an old kernel does: no queue pair becomes hot.
     if cfg!(miri) {
         return false;
     }

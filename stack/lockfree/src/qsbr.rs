@@ -30,7 +30,7 @@ pub struct QsbrEpoch {
 
 /// A shard: it has a [`QsbrEpoch`] and reports its quiescent states.
 pub trait QsbrReader {
-    /// Its epoch.
+    /// Epoch of the shard.
     fn epoch(&self) -> &QsbrEpoch;
     /// Locks the shard if it is free, observes and unlocks. False if the lock is held or has
     /// waiters.

@@ -1,7 +1,8 @@
 //! Bounded lock-free ring, single producer, single consumer. Either side may move between threads.
 //!
 //! Producer and consumer each own an index and cache the other's. They reload the cached index only
-//! when it says full or empty, so in steady flow no shared cache line is read for the index.
+//! when it shows a full or empty ring, so in steady flow no shared cache line is read for the
+//! index.
 //!
 //! Whoever has both sides can replace the slots ([`replace_slots`]); the indices stay.
 
@@ -197,9 +198,9 @@ pub struct Batch<'a, T> {
     slots: &'a [Slot<T>],
     /// Next index to fill.
     next: usize,
-    /// First index that is not free, as far as the producer knows.
+    /// First index that is not free, as far as the cached head shows.
     limit: usize,
-    /// Those of the producer, stored at the end.
+    /// Indices of the producer, stored at the end.
     tail: &'a mut usize,
     cached_head: &'a mut usize,
 }
@@ -253,7 +254,7 @@ impl Peek {
 }
 
 impl<T> Consumer<T> {
-    /// Returns a view that says, without a side of the ring, if it is empty.
+    /// Returns a view of the ring, for threads that have neither side.
     pub fn peek(&self) -> Peek {
         Peek { indices: Arc::clone(&self.indices) }
     }
@@ -287,8 +288,8 @@ impl<T> Consumer<T> {
         count
     }
 
-    /// True if no value is published. Reloads the producer's index only if the cached one says
-    /// empty.
+    /// True if no value is published. Reloads the producer's index only if the cached one shows
+    /// an empty ring.
     #[inline]
     pub fn is_empty(&mut self) -> bool {
         if self.head == self.cached_tail {

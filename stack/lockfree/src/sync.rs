@@ -52,7 +52,7 @@ pub mod barrier {
         }
     }
 
-    /// In proofs each side executes its own: loom knows no barrier that acts on other threads, and
+    /// In proofs each side executes its own: loom has no barrier that acts on other threads, and
     /// the effect of `membarrier(2)` is that of a fence in each of them at some point during the
     /// call, of which this is the weakest that orders the frequent side's accesses.
     #[cfg(loom)]
@@ -113,8 +113,8 @@ pub const SPIN_MAX: std::time::Duration = std::time::Duration::from_micros(50);
 /// holds, or the end of its poll. Spins for [`SPIN_MAX`], then yields, because that thread may be
 /// preempted.
 ///
-/// Not sooner: beside a thread that computes on this core, a yield costs time slices of the
-/// scheduler, milliseconds in place of the microseconds for which the other thread still runs.
+/// Not sooner: next to a thread that computes on this core, a yield costs time slices of the
+/// scheduler. Those are milliseconds, instead of the microseconds for which the other thread runs.
 #[derive(Debug, Default)]
 pub struct Backoff {
     #[cfg(not(loom))]

@@ -1,4 +1,4 @@
-//! How fast the stack is with nothing but itself: two contexts joined by `ring`.
+//! Rate of the stack with nothing but itself: two contexts joined by `ring`.
 //!
 //! `loopback write [SIZE] [MTU]`: RDMA Writes, both ends driven by one thread on core 0.
 //! `loopback pingpong [SIZE] [MTU]`: Writes back and forth between threads pinned to cores 0 and 1,

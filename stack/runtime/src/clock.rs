@@ -65,8 +65,8 @@ pub struct ClockInfo {
     pub reason: String,
     /// Mean time of a reading in nanoseconds; 0 for virtual time.
     pub reading_ns: u64,
-    /// How often the TSC and `CLOCK_MONOTONIC` disagreed: the machine was suspended, migrated or
-    /// restored from a snapshot. Connections go on.
+    /// Number of times the TSC and `CLOCK_MONOTONIC` disagreed: the machine was suspended, migrated
+    /// or restored from a snapshot. Connections go on.
     pub rebased: u64,
 }
 

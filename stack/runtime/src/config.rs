@@ -35,7 +35,7 @@ const TIME_MIN: Duration = Duration::from_millis(1);
 ///
 /// Give each such thread a core: control calls, and the deregistration of memory, wait for a poll
 /// that is under way. If the thread was preempted in it, that takes until it runs again, which
-/// beside another task on its core is a time slice of the scheduler, some milliseconds.
+/// next to another task on its core is a time slice of the scheduler, some milliseconds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum DriveMode {

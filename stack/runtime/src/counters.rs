@@ -27,8 +27,8 @@ pub trait Port: Device {
         None
     }
 
-    /// How its port chooses the queue of a segment. The default is for ports that connect queue `i`
-    /// with queue `i` of the peer.
+    /// Rule by which its port chooses the queue of a segment. The default is for ports that connect
+    /// queue `i` with queue `i` of the peer.
     fn port_steering(&self) -> PortSteering {
         PortSteering::Mirrored
     }
@@ -103,9 +103,9 @@ impl AddAssign for FramesFree {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Usage {
-    /// Of the engine: connections, and the memory that they use and retain.
+    /// Usage of the engine: connections, and the memory that they use and retain.
     pub engine: engine::Usage,
-    /// Of the transmit pools; `None` if the device does not report it, or is closed.
+    /// Free frames of the transmit pools; `None` if the device does not report it, or is closed.
     pub frames_free: Option<FramesFree>,
 }
 
@@ -134,7 +134,7 @@ impl Port for DpdkDevice {
 
     fn port_steering(&self) -> PortSteering {
         match self.steering() {
-            // Without a hash over ports, connections are not spread as the table says.
+            // Without a hash over ports, connections are not spread as in the table.
             Steering::Predicted(rss) if rss.tcp_ipv4 && rss.tcp_ipv6 => {
                 let table = RssTable::new(&rss.key, &rss.table);
                 table.map_or(PortSteering::Unknown, PortSteering::Predicted)
@@ -188,9 +188,9 @@ impl PortLink for DpdkLink {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Counters {
-    /// Of the engine.
+    /// Counters of the engine.
     pub engine: engine::Counters,
-    /// Of the port.
+    /// Counters of the port.
     pub device: DeviceCounters,
 }
 

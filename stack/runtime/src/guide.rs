@@ -348,7 +348,7 @@
 //! // In flight at once, of all connections of a shard: what the mempools have to hold.
 //! config.pools.path_bytes = 1 << 20;
 //! let context = Context::open(config)?;
-//! // An lcore of the program drives the shards beside what else it does.
+//! // An lcore of the program drives the shards between its other work.
 //! while context.drive() {}
 //! context.close();
 //! // The queues are the program's again.

@@ -11,7 +11,8 @@ use ferrowarp_proto::work_queue::WORK_REQUESTS_MAX;
 
 use crate::error::{CreateError, LimitError};
 
-/// Resource limits of one context, beside [`Config::regions_max`](crate::Config::regions_max) and
+/// Resource limits of one context, in addition to
+/// [`Config::regions_max`](crate::Config::regions_max) and
 /// [`Config::qps_max`](crate::Config::qps_max). The defaults suit a program that has the machine to
 /// itself; lower them on a shared one: start from them and change what differs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

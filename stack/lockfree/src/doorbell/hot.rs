@@ -185,7 +185,7 @@ mod proofs {
     }
 
     /// A shard fails while a thread posts to a hot queue pair: what it posted is flushed by the
-    /// shard, or the thread learns that it has to do that itself.
+    /// shard, or the thread finds out that it has to do that itself.
     #[test]
     fn no_post_is_lost_across_the_end_of_a_shard() {
         loom::model(|| {

@@ -14,7 +14,7 @@ use crate::events::{AsyncEvent, AsyncEventQueue};
 use crate::threads::ContextThread;
 
 /// Interval between two readings: the usual one of link monitors in bonds of interfaces (`miimon`).
-/// Ten wake-ups per second are few beside those of a helper, which sleeps for 1 ms at most.
+/// Ten wake-ups per second are few compared with a helper, which sleeps for 1 ms at most.
 const INTERVAL: Duration = Duration::from_millis(100);
 
 /// Readings for which the process at the other end may take to serve this one. It takes a few

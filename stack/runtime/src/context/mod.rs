@@ -59,7 +59,7 @@ pub(crate) struct ContextInner {
     pub(crate) qp_ids: ObjectIds,
     pub(crate) cq_ids: ObjectIds,
     pub(crate) srq_ids: ObjectIds,
-    /// Those of protection domains.
+    /// IDs of protection domains.
     pub(crate) pd_ids: ObjectIds,
     /// Queue pairs that belong to no shard yet.
     pub(crate) unbound: Arc<UnboundQps>,
@@ -71,7 +71,7 @@ pub(crate) struct ContextInner {
     pub(crate) taken_events: TakenEvents,
     arena: Arena,
     clock: Clock,
-    /// Those that poll the shards, and the one that watches the link.
+    /// Threads that poll the shards, and the one that watches the link.
     threads: Mutex<Vec<ContextThread>>,
     pub(crate) link: LinkState,
     /// Shards of the other context of a pair in this process: one thread may have to poll both.
@@ -241,8 +241,7 @@ impl ContextInner {
     }
 
     /// Waits until `ready` returns a value, for `timeout` at most; `source`, which `event` names,
-    /// signals its events.
-    /// Sleeps if it may, otherwise polls the shard while it waits.
+    /// signals its events. Sleeps if it may, otherwise polls the shard while it waits.
     pub(crate) fn wait_for<T>(
         &self,
         event: AsyncEvent,

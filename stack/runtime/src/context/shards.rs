@@ -3,10 +3,10 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+use ferrowarp_lockfree::qsbr;
 use ferrowarp_proto::time::Instant;
 
 use crate::shard::{Shard, ShardControl, WaiterGuard};
-use ferrowarp_lockfree::qsbr;
 
 /// The shards of a context, by the number of their port queue.
 pub(crate) struct Shards {

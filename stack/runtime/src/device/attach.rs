@@ -26,10 +26,10 @@ pub(super) struct Attachment {
     pub(super) queues: PeerQueues,
 }
 
-/// How the number of the link partner's queues is found, which may be fewer.
+/// Way to find the number of the link partner's queues, which may be fewer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum PeerQueues {
-    /// It needs not be known, or is told by events.
+    /// Not needed, or reported by events.
     NotAsked,
     /// A memif server disconnects a client with more.
     Refused,
@@ -86,7 +86,7 @@ pub(super) fn attach(
         DeviceSpec::AfXdp { interface } => {
             check_interface(spec, interface, config.mtu)?;
             quirks.check_memory(spec, eal.memory())?;
-            // The driver takes an interface that does not tell for one with a single queue.
+            // The driver counts an interface without this information as one with a single queue.
             let max = netif::max_queue_pairs(interface).unwrap_or(1);
             quirks.check_queues(spec, config.queues, u16::try_from(max).ok())?;
             plug(&format!("iface={interface},queue_count={}", config.queues), Some(&NET_RAW))

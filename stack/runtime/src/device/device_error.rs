@@ -321,7 +321,7 @@ pub enum DeviceError {
         device: String,
         /// Name of the mempool.
         mempool: String,
-        /// What is wrong with it.
+        /// Fault of the mempool.
         source: dpdk_sys::Error,
     },
     /// The mbufs of the program's mempool are too small for the MTU.
@@ -352,7 +352,7 @@ pub enum DeviceError {
         device: String,
         /// Name of the mempool.
         mempool: String,
-        /// Its number of mbufs.
+        /// Number of its mbufs.
         count: u32,
         /// Number needed.
         needed: u32,

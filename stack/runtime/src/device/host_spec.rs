@@ -1,11 +1,12 @@
-//! What a host program lends, by name: the device `port:NAME,queues=FIRST-LAST,mempool=NAME`.
+//! Queues and mempool that a host program lends, by name: the device
+//! `port:NAME,queues=FIRST-LAST,mempool=NAME`.
 
 use core::fmt;
 use core::ops::Range;
 
 /// Queue pairs of a port that the host program owns, and a mempool for what is sent on them.
 ///
-/// As text: `port:NAME,queues=FIRST-LAST,mempool=NAME`, or `queues=N` for one.
+/// Its text is `port:NAME,queues=FIRST-LAST,mempool=NAME`, or `queues=N` for one.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HostPort {
     /// The port's name, as `rte_eth_dev_get_name_by_port` gives it, or its number in decimal.

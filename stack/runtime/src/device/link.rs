@@ -1,24 +1,24 @@
-//! Link of a port: whether its state can change, and what to log when it does.
+//! Link of a port: kinds of links, and the log of their changes.
 
 use std::sync::Arc;
 
 use dpdk_sys::PortLink;
 use dpdk_sys::netif::{Interface, InterfaceState};
 
-/// What a port's link consists of, by its driver.
+/// Kind of a port's link, by its driver.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum LinkKind {
-    /// Memory of this process, or something whose state the driver does not tell: always up.
+    /// Memory of this process, or something whose state the driver does not report: always up.
     Constant,
     /// A cable. Its end is a fault, and is logged as a warning.
     Line,
-    /// As `Line`, an interface of the kernel, which tells its state. Drivers do not, or ask for an
-    /// interface by a name that another one may have by now.
+    /// An interface of the kernel, otherwise as `Line`. We read its state from the kernel: drivers
+    /// do not report it, or read it by a name that another interface may have by now.
     Interface,
     /// A connection to another process, which may end, and be followed by another one.
     Connection,
-    /// As `Connection`, but the only one. It is not read again once it has ended: at each reading
-    /// the driver would set an alarm to end it.
+    /// The only connection to another process. It is not read again once it has ended: at each
+    /// reading the driver would set an alarm to end it.
     OnlyConnection,
 }
 
@@ -42,7 +42,7 @@ pub struct DpdkLink {
     is_down: bool,
     /// The interface was gone.
     is_gone: bool,
-    /// A warning says that the link is down.
+    /// A warning that the link is down was logged.
     has_warned: bool,
 }
 

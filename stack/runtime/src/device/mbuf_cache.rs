@@ -42,7 +42,8 @@ impl MbufCache {
         }
     }
 
-    /// As `alloc`, and prefetches the first `len` bytes of the following mbuf for writing: over
+    /// Allocates as `alloc` does, and prefetches the first `len` bytes of the following mbuf for
+    /// writing: over
     /// `ring` and memif the peer's core read them last.
     #[inline]
     pub(super) fn alloc_prefetched(&mut self, len: usize) -> Option<TxMbuf> {
@@ -69,7 +70,7 @@ impl MbufCache {
         self.frames.len() + self.pool.common_pool_count().saturating_sub(self.left) as usize
     }
 
-    /// As `avail_count`, with `next` and the threads' mempool caches, which it walks.
+    /// Counts as `avail_count` does, with `next` and the threads' mempool caches, which it walks.
     pub(super) fn avail_count_slow(&self) -> u32 {
         let cached = u32::try_from(self.frames.len()).unwrap_or(u32::MAX);
         let free = self.pool.available().saturating_sub(self.left);

@@ -15,7 +15,7 @@ use crate::device::spec::{DeviceSpec, MemifRole};
 /// Base 2 logarithm of the ring size, in frames per direction.
 const RING_LOG2: u32 = 9;
 
-/// How long a client waits for its server to accept or refuse its queues. A server that answers
+/// Time that a client waits for its server to accept or refuse its queues. A server that answers
 /// takes less than 10 ms.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(1);
 

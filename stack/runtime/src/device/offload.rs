@@ -11,9 +11,9 @@ use crate::device::spec::DeviceSpec;
 /// Offloads of a port in use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct PortOffloads {
-    /// Where checksums are computed.
+    /// Place where checksums are computed.
     pub(super) checksum: ChecksumMode,
-    /// What the port is asked for.
+    /// Offloads that the port is asked for.
     pub(super) wanted: Offloads,
     /// Most segments into which the port cuts a frame; 0 if it does not.
     pub(super) tso_segments_max: u16,

@@ -1,9 +1,10 @@
-//! What a PCI device needs before DPDK can use it, as /sys, /dev and /proc tell: checked before EAL
-//! starts, because a card that EAL cannot probe ends it for the process, and EAL says of all causes
-//! no more than that it failed.
+//! Checks of a PCI device before DPDK uses it, from /sys, /dev and /proc.
 //!
-//! Nothing is bound, reserved or written here. Of VFIO the card's group is opened for a moment,
-//! which the kernel refuses while another process has it.
+//! They run before EAL starts. If EAL cannot probe a card, it cannot be started again in this
+//! process, and it reports the same failure for all causes.
+//!
+//! Nothing is bound, reserved or written here. The card's VFIO group is opened for a moment; the
+//! kernel refuses that while another process has it.
 
 mod drivers;
 mod host;
@@ -18,7 +19,7 @@ use drivers::{packages, shared_driver};
 use host::{Host, User};
 pub use pci_error::PciError;
 
-/// `ENOTSUP`, by which EAL tells that no driver has taken a device.
+/// `ENOTSUP`, which EAL returns if no driver has taken a device.
 const NO_DRIVER: Errno = Errno(95);
 
 /// `EINVAL`, by which EAL refuses a card that needs physical addresses where it uses virtual ones.
@@ -80,7 +81,7 @@ impl<'a> Probe<'a> {
             DeviceError::Environment(source) | DeviceError::Port { source, .. } => *source,
             _ => return error,
         };
-        // The device may have been bound anew, or taken, since it was checked.
+        // The device may have been bound again, or taken, since it was checked.
         let cause = self.check().err().or_else(|| self.cause(source));
         cause.map_or(error, |cause| self.error(cause))
     }

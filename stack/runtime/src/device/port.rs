@@ -34,7 +34,7 @@ pub struct DeviceCounters {
     pub tx_refused: u64,
     /// First segments received that were compared with what the port's RSS key and table predict.
     pub rss_checked: u64,
-    /// Of these, segments with another hash, or on another queue.
+    /// Segments among these with another hash, or on another queue.
     pub rss_mismatches: u64,
     /// Flushes that left frames queued because the port accepted no more.
     pub tx_deferred: u64,
@@ -158,7 +158,7 @@ impl DpdkDevice {
     }
 
     /// Returns the link of the port, to be read from any thread; `None` if its state does not
-    /// change, the driver does not tell it, or the host program owns the port. The port is not
+    /// change, the driver does not report it, or the host program owns the port. The port is not
     /// closed before it is dropped.
     #[must_use]
     pub fn link(&self) -> Option<DpdkLink> {
@@ -169,7 +169,7 @@ impl DpdkDevice {
     /// and `vhost`, where the peer has to be connected, with as many queues at least, and on
     /// `virtio-user`, where the back end has to have polled it when the port was opened. Without
     /// one, nothing is received and nothing sent, and the port's other queues are not touched. The
-    /// answer holds for a connection from when the link is up; a peer may connect anew with other
+    /// answer holds for a connection from when the link is up; a peer may connect again with other
     /// queues.
     #[must_use]
     pub fn has_wire(&self) -> bool {

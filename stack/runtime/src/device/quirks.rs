@@ -45,7 +45,7 @@ pub(super) struct DriverQuirks {
     pub(super) rx_shares_sender_mbufs: bool,
     /// Rule by which received frames are spread over several queues.
     pub(super) steering: SteeringBy,
-    /// Largest number of queue pairs, if the port's information does not tell it in advance.
+    /// Largest number of queue pairs, if the port's information does not contain it.
     queues_max: u16,
     /// Bandwidth-delay product to provide buffers for, in bytes; 0 if the peer shares memory.
     pub(super) path_bytes: u32,
@@ -56,7 +56,7 @@ pub(super) struct DriverQuirks {
     memory_files_max: Option<u32>,
     /// Transmit errors count attempts to send a frame that stays queued, not lost frames.
     pub(super) tx_errors_are_retries: bool,
-    /// What the link consists of.
+    /// Kind of the link.
     pub(super) link: LinkKind,
 }
 
@@ -111,7 +111,7 @@ pub(super) enum SteeringBy {
     Peer,
     /// The kernel, by the queue on which it saw the flow last.
     Kernel,
-    /// A rule that the driver does not tell.
+    /// A rule that the driver does not report.
     Other,
 }
 
@@ -195,8 +195,8 @@ static TABLE: [(&str, DriverQuirks); 10] = [
     // have nearly the same MAC address, in each process again: it ends with the port's number. A
     // frame is received with whatever checksum it has, and checked here; with offload it has none,
     // and is marked as correct, or its driver fills it in towards an end that computes checksums
-    // itself. Queues that the peer has not enabled are told by events, and the library's end of a
-    // connection needs the bursts to be locked: both are in the bindings. A second virtio driver
+    // itself. Queues that the peer has not enabled are reported by events, and the library's end of
+    // a connection needs the bursts to be locked: both are in the bindings. A second virtio driver
     // that connects takes the port from the first, so it looks for the first one before it does
     // (`device/socket.rs`). Its sockets would be inherited by programs that are executed, and are
     // marked in the bindings. The library allocates when the peer's memory grows: if that is of the
@@ -230,7 +230,7 @@ static TABLE: [(&str, DriverQuirks); 10] = [
     // used (drivers/net/virtio/virtio_rxtx.c, `virtio_xmit_pkts_inorder`, and
     // `virtio_user_returns_what_is_sent`). It does not connect again when the back end is gone
     // (`virtio_user_drops_frames_without_its_back_end`). At most 8 queues
-    // (VIRTIO_MAX_VIRTQUEUE_PAIRS), and the back end does not tell how many it polls
+    // (VIRTIO_MAX_VIRTQUEUE_PAIRS), and the back end does not report how many it polls
     // (`virtio_user_uses_queues_that_are_polled`). The largest frame has 9728 bytes
     // (VIRTIO_MAX_RX_PKTLEN). It offers checksums of TCP, and not of IPv4.
     (
@@ -255,7 +255,7 @@ static TABLE: [(&str, DriverQuirks); 10] = [
     // error (drivers/net/tap/rte_eth_tap.c, `pmd_tx_burst`, and
     // `frame_above_send_mtu_is_dropped_and_counted`). The RSS that the driver offers is that of
     // flow rules; without them the kernel returns a flow to the queue that sent it last
-    // (linux drivers/net/tun.c, `tun_automq_select_queue`). It says 16 queues, but starting the
+    // (linux drivers/net/tun.c, `tun_automq_select_queue`). It reports 16 queues, but starting the
     // port writes the descriptors of all receive and transmit queues to an array of 8 on the stack
     // (`tap_mp_req_on_rxtx`, RTE_MP_MAX_FD_NUM; `tap_queues_share_one_interface`).
     (
@@ -321,8 +321,8 @@ static TABLE: [(&str, DriverQuirks); 10] = [
     // (RCTL.BSIZE and BSEX of their data sheets), so that a frame of 9,018 bytes would arrive in
     // two of 8 KiB. The driver gives the largest 16-bit number as largest MTU; the cards take
     // frames of 9,234 bytes, of which the VLAN tag and the frame check sequence are part, or more.
-    // Link changes are told only with legacy interrupts, so the link is polled. No RSS to speak of:
-    // two queues, and everything arrives on the first (drivers/net/e1000/em_ethdev.c and
+    // Link changes are reported only with legacy interrupts, so the link is polled. No RSS to speak
+    // of: two queues, and everything arrives on the first (drivers/net/e1000/em_ethdev.c and
     // em_rxtx.c; the interop cases `cards/e1000e`, `link-for-2s` and MTU 9000 among them, and
     // `cards/two-cards/host-program` for frames in several buffers).
     ("net_e1000_em", DriverQuirks { rx_buf_sizes: BufSizes::PowersOfTwo, mtu_max: 9_212, ..NIC }),
@@ -377,8 +377,8 @@ impl DriverQuirks {
         Err(DeviceError::MtuTooLarge { device: spec.to_string(), mtu, max })
     }
 
-    /// Fails if the driver has fewer queue pairs; `port_max` is what the port says, once there is
-    /// one.
+    /// Fails if the driver has fewer queue pairs; `port_max` is the number that the port reports,
+    /// once there is one.
     pub(super) fn check_queues(
         &self,
         spec: &DeviceSpec,

@@ -40,7 +40,7 @@ pub(super) fn check_folder(spec: &DeviceSpec, path: &str) -> Result<(), DeviceEr
     }
 }
 
-/// Fails if this process may not create a socket file, of which drivers tell nothing.
+/// Fails if this process may not create a socket file: drivers do not report that.
 pub(super) fn check_creatable(spec: &DeviceSpec, path: &str) -> Result<(), DeviceError> {
     if path.starts_with('@') {
         return Ok(());
@@ -181,7 +181,7 @@ fn unix_sockets() -> String {
     std::fs::read_to_string("/proc/thread-self/net/unix").unwrap_or_default()
 }
 
-/// True if this process serves the socket itself, as far as /proc tells.
+/// True if this process serves the socket itself, as far as /proc shows.
 pub(super) fn is_served_here(path: &str) -> bool {
     let table = unix_sockets();
     let servers: Vec<_> = bound(&table, Path::new(path), cwds_of)
@@ -192,7 +192,7 @@ pub(super) fn is_served_here(path: &str) -> bool {
 }
 
 /// Waits until nobody is connected to the server, at most `timeout`: a server may not have noticed
-/// yet that its client has gone. False if someone still is, as far as /proc tells.
+/// yet that its client has gone. False if someone still is, as far as /proc shows.
 pub(super) fn wait_for_no_client(path: &str, timeout: Duration) -> bool {
     let deadline = Instant::now() + timeout;
     loop {

@@ -1,4 +1,4 @@
-//! How a port spreads the frames it receives over its queues.
+//! Steering of a port: the queue to which it gives a received frame.
 
 use core::ops::Range;
 
@@ -8,7 +8,7 @@ pub use dpdk_sys::RssConfig;
 
 use crate::device::quirks::{DriverQuirks, SteeringBy};
 
-/// How a port spreads the frames it receives over its queues. With one queue all arrive there.
+/// Rule by which a port spreads received frames over its queues. With one queue all arrive there.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Steering {

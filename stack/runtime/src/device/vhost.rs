@@ -1,7 +1,7 @@
 //! Attaches the two ends of a vhost-user socket: `net_vhost`, which serves it, and
 //! `net_virtio_user`, which connects.
 //!
-//! The protocol does not tell the virtio driver how many queues the back end polls. So a driver
+//! In the protocol a back end does not report how many queues it polls. So a driver
 //! with several sends frames on each, which any host ignores, and finds those queues on which they
 //! are taken from the ring.
 
@@ -16,10 +16,10 @@ use crate::device::quirks::VRING_LEN;
 use crate::device::socket::{self, SocketState, SocketType};
 use crate::device::spec::DeviceSpec;
 
-/// How long a back end has to notice that its last client is gone.
+/// Time in which a back end has to notice that its last client is gone.
 const DISCONNECT_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// How long a back end has to poll the first queue, and then, the others.
+/// Time in which a back end has to poll the first queue, and then the others.
 const ANSWER_TIMEOUT: [Duration; 2] = [Duration::from_secs(2), Duration::from_secs(1)];
 
 /// Frames that are sent on a queue at once to see whether they are taken: more than those taken

@@ -7,6 +7,8 @@ use std::sync::{Arc, Mutex, Weak};
 use std::time::{Duration, Instant};
 
 use crossbeam::utils::CachePadded;
+use ferrowarp_lockfree::spin_lock::SpinLock;
+use ferrowarp_lockfree::spsc::{Consumer, Peek};
 use ferrowarp_proto::verbs::wc::Notify;
 use ferrowarp_proto::verbs::wc::{CqId, Wc};
 
@@ -18,8 +20,6 @@ use crate::handle::comp_channel::CompChannel;
 use crate::limits::{Permit, Resource, check_queue_len};
 use crate::shard::{CqNotify, CqOverrun, CqProducer, OverrunSink, Shard};
 use crate::threads::{PollBackoff, Spinner};
-use ferrowarp_lockfree::spin_lock::SpinLock;
-use ferrowarp_lockfree::spsc::{Consumer, Peek};
 
 /// Maximum completions per poll when `out` has no spare capacity.
 const POLL_BATCH: usize = 32;
@@ -73,7 +73,7 @@ pub struct Cq {
 struct CqInner {
     id: CqId,
     first: CqRing,
-    /// Of the other shards.
+    /// Rings of the other shards.
     others: Box<[CqRing]>,
     /// Ring that is polled first next time.
     next: AtomicUsize,

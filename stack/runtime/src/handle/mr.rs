@@ -2,6 +2,7 @@
 
 use std::fmt;
 
+use ferrowarp_lockfree::invalidation;
 use ferrowarp_proto::ddp::atomic::{ATOMIC_LEN, AtomicOp};
 use ferrowarp_proto::ddp::memory::Access;
 use ferrowarp_proto::ddp::regions::{AccessScope, Registration, Stag, StreamId};
@@ -15,7 +16,6 @@ use crate::handle::qp::Qp;
 use crate::limits::{Permit, Resource};
 use crate::memory::Buffer;
 use crate::memory::Span;
-use ferrowarp_lockfree::invalidation;
 
 /// Panic message for a misaligned word.
 const UNALIGNED: &str = "a word's address is a multiple of eight";

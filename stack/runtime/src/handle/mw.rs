@@ -2,6 +2,7 @@
 
 use std::fmt;
 
+use ferrowarp_lockfree::invalidation;
 use ferrowarp_proto::ddp::memory::Access;
 use ferrowarp_proto::ddp::regions::{Bind, Stag, WindowKeys};
 use ferrowarp_proto::verbs::wr::Operation;
@@ -11,7 +12,6 @@ use crate::error::MemoryError;
 use crate::fork::is_child;
 use crate::handle::mr::Mr;
 use crate::handle::pd::Pd;
-use ferrowarp_lockfree::invalidation;
 
 /// Memory window (verbs: type 2): an STag that gives the peer of one queue pair access to a part of
 /// a region, while it is bound.

@@ -12,8 +12,8 @@ pub struct Pd {
     inner: ForkArc<PdInner>,
 }
 
-/// Its number is used again once the last handle, region, window and queue of it are gone: those
-/// keep it.
+/// State shared by the handles of a domain. Its number is used again once the last handle, region,
+/// window and queue of it are gone: those keep it.
 struct PdInner {
     context: ForkArc<ContextInner>,
     id: u32,

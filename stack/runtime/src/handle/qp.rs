@@ -290,7 +290,7 @@ impl Qp {
     ///
     /// With N shards over a port whose choice of queue is not known (`tap`, `af_packet`) it opens
     /// from up to 4N source ports, one after the other, until the replies arrive at the shard of
-    /// the queue pair: N round trips on average in place of one. The peer's TCP sees the others
+    /// the queue pair: N round trips on average instead of one. The peer's TCP sees the others
     /// reset; its application does not see them.
     ///
     /// # Errors

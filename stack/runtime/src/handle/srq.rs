@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use crossbeam::utils::CachePadded;
+use ferrowarp_lockfree::spin_lock::SpinLock;
 use ferrowarp_proto::ddp::recv_queue::{RqProducer, recv_queue};
 use ferrowarp_proto::verbs::srq::SrqBuffers;
 use ferrowarp_proto::verbs::srq::{SrqError, SrqId};
@@ -14,7 +15,6 @@ use crate::fork::{ForkArc, is_child};
 use crate::handle::pd::Pd;
 use crate::limits::{Permit, Resource, check_queue_len};
 use crate::shard::{Shard, ShardControl, SrqLimit, SrqShared};
-use ferrowarp_lockfree::spin_lock::SpinLock;
 
 /// Shared receive queue: buffers for the Sends that arrive on any of its queue pairs, one for each
 /// message, taken when the message begins. Clones refer to the same queue; it is destroyed with the
@@ -30,8 +30,8 @@ pub struct Srq {
 
 struct SrqInner {
     id: SrqId,
-    /// Its handles in the engines, by shard: of the only one that has it, or of all that ran when
-    /// it was created.
+    /// Handles of the queue in the engines, by shard: in the only one that has it, or in all that
+    /// ran when it was created.
     in_engines: Box<[Option<SrqId>]>,
     /// The only shard that has it.
     shard: Option<usize>,
@@ -159,7 +159,7 @@ impl Srq {
         self.inner.shard
     }
 
-    /// Its handle in the engine of a shard.
+    /// Handle of the queue in the engine of a shard.
     pub(crate) fn in_engine(&self, shard: usize) -> Option<SrqId> {
         self.inner.in_engines[shard]
     }

@@ -116,7 +116,7 @@ impl Mapping {
                 map
             }
         };
-        // SAFETY: the mapping is kept beside the span. A slice is made only of the bytes of a
+        // SAFETY: the mapping is kept next to the span. A slice is made only of the bytes of a
         // buffer, while it is not registered: only its owner can access them then.
         let span = unsafe { Span::new(map.as_mut_ptr(), len) };
         let free = Mutex::new(FreeList(BTreeMap::from([(0, len)])));

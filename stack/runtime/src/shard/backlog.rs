@@ -131,7 +131,7 @@ mod tests {
     use crate::device::DeviceSpec;
     use crate::handle::qp::QpOptions;
 
-    /// What a peer offers, from a connection of its own.
+    /// Offer of a peer, from a connection of its own.
     static OFFER: LazyLock<ConnInfo> = LazyLock::new(|| {
         let address = |host| Ipv4Addr::new(198, 18, 0, host).into();
         let config = |host| Config::new(DeviceSpec::Ring, address(host), 24);

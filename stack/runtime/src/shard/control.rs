@@ -3,6 +3,8 @@
 use std::net::SocketAddr;
 use std::sync::Arc;
 
+use ferrowarp_lockfree::doorbell::Doorbells;
+use ferrowarp_lockfree::spsc::{Consumer, Slots};
 use ferrowarp_proto::ddp::regions::StreamId;
 use ferrowarp_proto::ddp::untagged::BufferQueue;
 use ferrowarp_proto::rdmap::requester::Requester;
@@ -20,8 +22,6 @@ use crate::shard::mailbox::ShardRequest;
 use crate::shard::shard_qps::ShardQp;
 use crate::shard::srq::SrqShared;
 use crate::tcp::TcpStats;
-use ferrowarp_lockfree::doorbell::Doorbells;
-use ferrowarp_lockfree::spsc::{Consumer, Slots};
 
 /// Engine and queues of a shard, independent of the device type. One virtual call per poll.
 pub(crate) trait ShardControl: Send {

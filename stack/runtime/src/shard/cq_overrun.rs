@@ -12,7 +12,7 @@ pub(crate) trait OverrunSink: Send + Sync {
     fn end_cq(&self, cq: CqId, overrun: Arc<CqOverrun>);
 }
 
-/// What the shards that feed a completion queue share of it.
+/// State of a completion queue that is shared by the shards that feed it.
 #[derive(Default)]
 pub(crate) struct CqOverrun {
     has_overrun: AtomicBool,

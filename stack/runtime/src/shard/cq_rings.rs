@@ -7,15 +7,15 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
+use ferrowarp_lockfree::arm::{ArmWord, CompEvent};
+use ferrowarp_lockfree::helper_wakeup::HelperWakeup;
+use ferrowarp_lockfree::spsc::{self, Consumer, Producer, Slots};
 use ferrowarp_proto::verbs::wc::Notify;
 use ferrowarp_proto::verbs::wc::{Completed, Completions, CqId, QpId, Wc};
 
 use crate::shard::comp_events::CompEventQueue;
 use crate::shard::cq_overrun::CqOverrun;
 use crate::shard::end_observer::EndObserver;
-use ferrowarp_lockfree::arm::{ArmWord, CompEvent};
-use ferrowarp_lockfree::helper_wakeup::HelperWakeup;
-use ferrowarp_lockfree::spsc::{self, Consumer, Producer, Slots};
 
 /// Notification state of a completion queue with a channel, shared by the queue and its producers.
 pub(crate) struct CqNotify {
@@ -176,7 +176,7 @@ pub(crate) struct CqRings {
     deferred_events: VecDeque<Arc<CqNotify>>,
     /// Queue pairs of queues that have overrun, as the engine ends them.
     ended_qps: Vec<(QpId, CqId)>,
-    /// Queues that have overrun, of which the application is to be told.
+    /// Queues that have overrun, to be reported to the application.
     ended_cqs: VecDeque<EndedCq>,
     /// One of these three is not empty.
     has_deferred: bool,
@@ -306,8 +306,8 @@ impl CqRings {
         ended
     }
 
-    /// Takes a queue of which the application is to be told. From now on it accepts what its queue
-    /// pairs flush: their states are published.
+    /// Takes a queue that is to be reported to the application. From now on it accepts what its
+    /// queue pairs flush: their states are published.
     pub(crate) fn take_ended_cq(&mut self) -> Option<EndedCq> {
         let ended = self.ended_cqs.pop_front()?;
         if let Some(Some(producer)) = self.producers.get_mut(ended.cq.index()) {

@@ -8,6 +8,8 @@ use std::collections::{HashMap, VecDeque};
 use std::net::SocketAddr;
 use std::sync::Arc;
 
+use ferrowarp_lockfree::doorbell::Doorbells;
+use ferrowarp_lockfree::spsc::{Consumer, Slots};
 use ferrowarp_proto::ddp::regions::StreamId;
 use ferrowarp_proto::ddp::untagged::BufferQueue;
 use ferrowarp_proto::device::Device;
@@ -33,8 +35,6 @@ use crate::shard::shard_qps::{ShardQp, ShardQps, TAKE_COUNT_MAX, publish_queues}
 use crate::shard::srq::{SrqLimit, SrqShared};
 use crate::shard::unbound_qp::UnboundQpTable;
 use crate::tcp::TcpStats;
-use ferrowarp_lockfree::doorbell::Doorbells;
-use ferrowarp_lockfree::spsc::{Consumer, Slots};
 
 /// Engine events routed per poll.
 const EVENT_COUNT_MAX: usize = 64;

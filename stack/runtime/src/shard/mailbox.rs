@@ -3,10 +3,10 @@
 use std::sync::Arc;
 
 use crossbeam::queue::SegQueue;
+use ferrowarp_lockfree::doorbell::Doorbells;
 use ferrowarp_proto::verbs::wc::CqId;
 
 use crate::shard::cq_overrun::CqOverrun;
-use ferrowarp_lockfree::doorbell::Doorbells;
 
 /// Requests executed in a poll.
 const REQUESTS_PER_POLL: usize = 16;
@@ -16,9 +16,9 @@ const REQUESTS_PER_POLL: usize = 16;
 pub(crate) enum ShardRequest {
     /// The completion queue overran at another shard: its queue pairs are to be ended here, too.
     EndCq {
-        /// Its ID, which another queue may have by now.
+        /// ID of the queue; another queue may have it by now.
         cq: CqId,
-        /// What identifies it.
+        /// Identity of the queue.
         overrun: Arc<CqOverrun>,
     },
 }

@@ -25,6 +25,10 @@ use std::time::Duration;
 
 use crossbeam::atomic::AtomicCell;
 use crossbeam::utils::CachePadded;
+use ferrowarp_lockfree::doorbell::Doorbells;
+use ferrowarp_lockfree::helper_wakeup::{HelperState, HelperWakeup, TAKEOVER_NS};
+use ferrowarp_lockfree::qsbr::{QsbrEpoch, QsbrReader};
+use ferrowarp_lockfree::spin_lock::{LockGuard, SpinLock};
 use ferrowarp_proto::steering::mesh::MeshMonitor;
 use ferrowarp_proto::steering::owners::ShardId;
 use ferrowarp_proto::time::Instant;
@@ -35,10 +39,6 @@ use crate::clock::Clock;
 use crate::config::DriveMode;
 use crate::device::register_application_thread;
 use crate::fork::is_child;
-use ferrowarp_lockfree::doorbell::Doorbells;
-use ferrowarp_lockfree::helper_wakeup::{HelperState, HelperWakeup, TAKEOVER_NS};
-use ferrowarp_lockfree::qsbr::{QsbrEpoch, QsbrReader};
-use ferrowarp_lockfree::spin_lock::{LockGuard, SpinLock};
 
 pub(crate) use backlog::{Backlog, PendingRequest};
 pub(crate) use comp_events::CompEventQueue;
@@ -81,7 +81,7 @@ pub(crate) struct Shard {
     failed_engine: Mutex<Option<Box<dyn ShardControl>>>,
 }
 
-/// What a shard knows of the others of its context.
+/// Handle to the sibling shards, those of the same context.
 pub(crate) struct Siblings {
     /// Number of shards that have not failed.
     pub(crate) running: Arc<AtomicUsize>,
@@ -89,7 +89,7 @@ pub(crate) struct Siblings {
     pub(crate) polled: Arc<AtomicUsize>,
     /// Held while one fails, so that the last one to fail is the last to publish events.
     pub(crate) failing: Arc<Mutex<()>>,
-    /// By which they learn of a death; `None`: there are no others.
+    /// Reports a death to them; `None`: there are no others.
     pub(crate) monitor: Option<(ShardId, MeshMonitor)>,
 }
 
@@ -241,7 +241,7 @@ impl Shard {
             monitor.on_shard_death(*id);
         }
         if let Some(mut failed) = engine.take() {
-            // From now on a thread that posts rings a doorbell, and learns of the end.
+            // From now on a thread that posts rings a doorbell, and finds it closed.
             attempt(|| failed.demote_all(&self.doorbells));
             self.doorbells.close();
             attempt(|| failed.abandon(is_last, reason));

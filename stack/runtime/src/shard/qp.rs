@@ -5,6 +5,10 @@ use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 use std::time::Instant;
 
 use crossbeam::atomic::AtomicCell;
+use ferrowarp_lockfree::binding::Binding;
+use ferrowarp_lockfree::doorbell::hot::HotFlag;
+use ferrowarp_lockfree::spin_lock::SpinLock;
+use ferrowarp_lockfree::sync::Backoff;
 use ferrowarp_proto::ddp::recv_queue::RqProducer;
 use ferrowarp_proto::rdmap::send_queue::SqProducer;
 use ferrowarp_proto::verbs::cm::Event;
@@ -14,10 +18,6 @@ use ferrowarp_proto::verbs::wr::{PostError, RecvWr, SendRights, SendWr};
 
 use crate::events::EventSource;
 use crate::shard::qp_events::{EventCount, QpEvents, TakenEvents};
-use ferrowarp_lockfree::binding::Binding;
-use ferrowarp_lockfree::doorbell::hot::HotFlag;
-use ferrowarp_lockfree::spin_lock::SpinLock;
-use ferrowarp_lockfree::sync::Backoff;
 
 /// State shared by the application's and the shard's sides of a queue pair.
 ///
@@ -28,7 +28,7 @@ pub(crate) struct QpShared {
     state: AtomicCell<QpState>,
     hot: HotFlag,
     binding: Binding,
-    /// What the connection allows: [`READS`], [`EXTENSIONS`]; [`ABANDONED`].
+    /// Rights of the connection: [`READS`], [`EXTENSIONS`]; [`ABANDONED`].
     rights: AtomicU8,
     closed: AtomicBool,
     source: EventSource,
@@ -105,7 +105,7 @@ impl QpShared {
         &self.binding
     }
 
-    /// Whether the shard polls the tails of its queues.
+    /// Flag of a hot queue pair: the shard polls the tails of its queues.
     #[inline]
     pub(crate) const fn hot(&self) -> &HotFlag {
         &self.hot
@@ -168,7 +168,7 @@ impl QpShared {
         self.unless_abandoned(posted)
     }
 
-    /// What the connection allows.
+    /// Rights of the connection.
     #[inline]
     fn rights(&self) -> SendRights {
         let rights = self.rights.load(Ordering::Relaxed);

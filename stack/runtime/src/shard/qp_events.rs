@@ -28,7 +28,7 @@ impl EventCount {
 /// any. The shard never waits for a thread of the application, which may be preempted at any point.
 #[derive(Default)]
 pub(super) struct QpEvents {
-    /// Those that the shard has pushed since they were taken last.
+    /// Events that the shard has pushed since they were taken last.
     pushed: AtomicCell<Option<Box<Pushed>>>,
 }
 
@@ -96,13 +96,13 @@ mod tests {
 
     /// A queue pair's events with all that they need.
     #[derive(Default)]
-    struct Fixture {
+    struct OneQp {
         count: EventCount,
         events: QpEvents,
         taken: TakenEvents,
     }
 
-    impl Fixture {
+    impl OneQp {
         fn push(&self, number: u32) {
             self.events.push(&self.count, Event::CqOverrun { cq: CqId(number) });
         }
@@ -117,7 +117,7 @@ mod tests {
 
     #[test]
     fn events_are_taken_in_order_also_those_pushed_meanwhile() {
-        let qp = Fixture::default();
+        let qp = OneQp::default();
         assert!(!qp.count.any() && qp.pop().is_none());
         (0..3).for_each(|number| qp.push(number));
         assert_eq!(qp.pop(), Some(0));
@@ -132,7 +132,7 @@ mod tests {
 
     #[test]
     fn queue_pairs_of_a_context_keep_their_events_apart() {
-        let (qp, other) = (Fixture::default(), Fixture::default());
+        let (qp, other) = (OneQp::default(), OneQp::default());
         let other_id = QpId { index: QP.index, generation: QP.generation + 1 };
         (0..2).for_each(|number| qp.push(number));
         assert_eq!(qp.pop(), Some(0));
@@ -147,7 +147,7 @@ mod tests {
 
     #[test]
     fn more_than_eight_are_dropped() {
-        let qp = Fixture::default();
+        let qp = OneQp::default();
         (0..10).for_each(|number| qp.push(number));
         let taken: Vec<u32> = core::iter::from_fn(|| qp.pop()).collect();
         assert_eq!(taken, [0, 1, 2, 3, 4, 5, 6, 7]);
@@ -158,7 +158,7 @@ mod tests {
     #[test]
     fn threads_take_each_event_once_in_order() {
         const COUNT: u32 = 20_000;
-        let qp = Fixture::default();
+        let qp = OneQp::default();
         std::thread::scope(|scope| {
             let taking = || {
                 let mut taken = Vec::new();

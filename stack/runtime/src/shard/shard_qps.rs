@@ -53,8 +53,8 @@ pub(crate) struct ShardQp {
     cqs: [CqId; 2],
     /// Tails of the send queue and of the receive queue.
     tails: Tails<2>,
-    /// Low halves of the tail of the send queue up to which everything was taken, and of that of
-    /// the receive queue of which the engine knows: the queues have fewer slots than 2^32.
+    /// Low halves of two tails: of the send queue, up to which everything was taken, and of the
+    /// receive queue, as announced to the engine. The queues have fewer slots than 2^32.
     seen: [u32; 2],
     /// The shard polls the tails.
     pub(crate) is_hot: bool,
@@ -98,7 +98,7 @@ impl ShardQp {
         }
     }
 
-    /// True if there are requests of which the engine does not know.
+    /// True if there are requests that were not announced to the engine.
     #[inline(always)]
     pub(crate) fn has_posted(&self) -> bool {
         self.tails.load().map(low_half) != self.seen

@@ -24,7 +24,7 @@ pub(crate) struct UnboundQueues {
     pub(crate) stream: StreamId,
     pub(crate) requester: Requester,
     pub(crate) recv_queue: BufferQueue,
-    /// Of the send and of the receive queue.
+    /// Tails of the send queue and of the receive queue.
     pub(crate) tails: Tails<2>,
 }
 

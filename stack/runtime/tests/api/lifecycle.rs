@@ -213,7 +213,7 @@ fn queue_that_is_too_long_is_refused() {
     assert_eq!(none.resize(0), Ok(()));
 }
 
-/// What is too long for a request is an error, not a panic.
+/// Data too long for a request is an error, not a panic.
 #[test]
 fn lengths_are_checked_where_a_request_is_built() {
     use ferrowarp::{Payload, RecvWr, Sge, sg_list};

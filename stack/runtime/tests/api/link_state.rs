@@ -134,7 +134,7 @@ fn process_that_left_the_link_is_gone() {
     assert!(!right.peer_is_gone(), "another one has come");
 }
 
-/// Of two clients of one server the second is not served, and the first is at once.
+/// The second of two clients of one server is not served, and the first is at once.
 #[test]
 fn process_that_does_not_serve_this_one_is_gone_after_a_second() {
     let link = TestLink { joins: true, ..TestLink::new(false) };

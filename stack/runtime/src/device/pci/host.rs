@@ -1,4 +1,4 @@
-//! Reads what the kernel tells of PCI devices, of VFIO and of processes.
+//! Kernel's information about PCI devices, VFIO and processes.
 
 use std::fs;
 use std::io;

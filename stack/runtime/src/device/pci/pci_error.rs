@@ -18,7 +18,7 @@ pub enum PciError {
     /// The card is bound to no kernel driver; DPDK does not find such cards.
     #[error("the card is bound to no kernel driver ({remedy})")]
     Unbound {
-        /// How to bind it.
+        /// Command that binds it.
         remedy: String,
     },
     /// The kernel uses the card.
@@ -26,7 +26,7 @@ pub enum PciError {
     KernelDriver {
         /// The driver.
         driver: String,
-        /// How to bind it to another, and which interfaces the kernel then loses.
+        /// Command that binds it to another driver, and the interfaces that the kernel then loses.
         remedy: String,
     },
     /// DPDK needs the kernel's driver of this card, and it is bound to another.
@@ -36,7 +36,7 @@ pub enum PciError {
         driver: String,
         /// The driver to which it has to be bound.
         needed: &'static str,
-        /// How to bind it to that.
+        /// Command that binds it to that driver.
         remedy: String,
     },
     /// The kernel has no RDMA device for the card.
@@ -84,7 +84,7 @@ pub enum PciError {
         group: String,
         /// Address of the other device.
         other: String,
-        /// Its driver.
+        /// Driver of the other device.
         driver: String,
     },
     /// Without an IOMMU cards need memory whose physical addresses are known.
@@ -144,7 +144,7 @@ pub enum PciError {
         vendor: u16,
         /// PCI device of that vendor.
         device: u16,
-        /// Which distribution packages may have one.
+        /// Distribution packages that may have one.
         packages: String,
     },
     /// The card has no port left.

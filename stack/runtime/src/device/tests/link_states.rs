@@ -184,7 +184,7 @@ fn link_of_memif_comes_and_goes_with_its_peers() {
     }
 }
 
-/// Of the two ends of a vhost-user socket the back end gets another link partner, the driver none.
+/// The back end of a vhost-user socket gets another link partner later, the driver does not.
 #[test]
 fn link_of_virtio_user_ends_with_its_back_end() {
     if !in_ordinary_memory("link_states::link_of_virtio_user_ends_with_its_back_end") {

@@ -1,4 +1,4 @@
-//! Ports with several queues: `ring`, `tap`, `af_packet`, and RSS as a driver tells it.
+//! Ports with several queues: `ring`, `tap`, `af_packet`, and RSS as a driver reports it.
 
 use std::collections::BTreeSet;
 use std::net::UdpSocket;

@@ -44,7 +44,7 @@ fn echo(device: &mut DpdkDevice, peer: &mut Peer) -> usize {
     echoed
 }
 
-/// The back end maps the memory anew whenever there is more of it, while frames are on the way.
+/// The back end maps the memory again whenever there is more of it, while frames are on the way.
 /// Also with hugepages, of which there may be many.
 #[test]
 fn vhost_maps_memory_that_is_added() {

@@ -97,7 +97,7 @@ fn vhost_queue_that_the_driver_lacks_has_no_wire() {
     }
 }
 
-/// Nothing tells the driver how many queues its back end has.
+/// The driver cannot find out how many queues its back end has.
 #[test]
 fn virtio_user_uses_queues_that_are_polled() {
     if in_ordinary_memory("vhost_queues::virtio_user_uses_queues_that_are_polled") {

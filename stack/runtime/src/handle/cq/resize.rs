@@ -13,14 +13,14 @@
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError};
 
+use ferrowarp_lockfree::spsc::Slots;
+use ferrowarp_lockfree::sync::Backoff;
 use ferrowarp_proto::verbs::wc::{CqId, Wc};
 use ferrowarp_proto::work_queue::WORK_REQUESTS_MAX;
 
 use super::{Accounted, Cq, CqInner, CqRing};
 use crate::error::ResizeError;
 use crate::shard::Shard;
-use ferrowarp_lockfree::spsc::Slots;
-use ferrowarp_lockfree::sync::Backoff;
 
 impl Cq {
     /// Changes the capacity to at least `entries` completions of each shard that feeds the queue

@@ -49,7 +49,7 @@ fn post(qp: &QpShared, wr_id: u64) {
 }
 
 #[test]
-fn engine_is_told_of_receives_once() {
+fn receives_are_announced_to_the_engine_once() {
     let (mut fake, mut shard_qp, qp) = set_up(4);
     (0..3).for_each(|wr_id| post(&qp, wr_id));
     assert!(shard_qp.has_posted());
@@ -86,18 +86,18 @@ fn sends_that_are_left_are_taken_by_the_next_poll() {
 const COUNT: usize = IDLE_COUNT_MAX + 2;
 
 /// A shard with queue pairs that were all rung.
-struct Fixture {
+struct RungShard {
     shard_qps: ShardQps,
     qps: Vec<Arc<QpShared>>,
     doorbells: Doorbells,
     engine: FakeEngine,
 }
 
-impl Fixture {
+impl RungShard {
     fn new() -> Self {
         let mut shard_qps = ShardQps::new();
         shard_qps.hot_count_max = COUNT;
-        let mut fixture = Self {
+        let mut shard = Self {
             shard_qps,
             qps: Vec::new(),
             doorbells: Doorbells::new(COUNT),
@@ -107,12 +107,12 @@ impl Fixture {
             let id = QpId { index: u32::try_from(index).unwrap(), generation: 0 };
             let WorkQueues { sends, recvs, tails, .. } = WorkQueues::new(1, 4);
             let qp = Arc::new(QpShared::new(sends, recvs));
-            fixture.shard_qps.insert(ShardQp::new(id, Arc::clone(&qp), [CQ; 2], tails));
-            fixture.qps.push(qp);
-            fixture.doorbells.ring(index);
+            shard.shard_qps.insert(ShardQp::new(id, Arc::clone(&qp), [CQ; 2], tails));
+            shard.qps.push(qp);
+            shard.doorbells.ring(index);
         }
-        fixture.serve_rung();
-        fixture
+        shard.serve_rung();
+        shard
     }
 
     fn serve_rung(&mut self) {
@@ -132,52 +132,52 @@ impl Fixture {
 
 #[test]
 fn rung_queue_pairs_become_hot_and_need_no_doorbell() {
-    let mut fixture = Fixture::new();
-    assert_eq!((fixture.hot_count(), fixture.doorbells.has_hot()), (COUNT, true));
-    fixture.post(3);
-    assert!(!fixture.doorbells.is_pending());
-    assert!(fixture.shard_qps.serve_hot(&mut fixture.engine));
-    assert_eq!(fixture.engine.recvs_posted.len(), 1);
-    assert!(!fixture.shard_qps.serve_hot(&mut fixture.engine));
+    let mut shard = RungShard::new();
+    assert_eq!((shard.hot_count(), shard.doorbells.has_hot()), (COUNT, true));
+    shard.post(3);
+    assert!(!shard.doorbells.is_pending());
+    assert!(shard.shard_qps.serve_hot(&mut shard.engine));
+    assert_eq!(shard.engine.recvs_posted.len(), 1);
+    assert!(!shard.shard_qps.serve_hot(&mut shard.engine));
 }
 
 #[test]
 fn surplus_of_idle_queue_pairs_is_demoted() {
-    let mut fixture = Fixture::new();
+    let mut shard = RungShard::new();
     let due = Instant::ZERO + IDLE_NS;
-    assert!(fixture.shard_qps.is_demotion_due(due));
+    assert!(shard.shard_qps.is_demotion_due(due));
     // All were used since they were rung.
-    fixture.shard_qps.demote_idle(due, &fixture.doorbells);
-    assert_eq!(fixture.hot_count(), COUNT);
-    fixture.post(0);
-    fixture.shard_qps.serve_hot(&mut fixture.engine);
-    fixture.shard_qps.demote_idle(due + IDLE_NS, &fixture.doorbells);
-    assert_eq!(fixture.hot_count(), if hot::count_max() > 0 { 4 } else { COUNT });
-    assert!(fixture.qps[0].hot().is_hot(), "in use");
+    shard.shard_qps.demote_idle(due, &shard.doorbells);
+    assert_eq!(shard.hot_count(), COUNT);
+    shard.post(0);
+    shard.shard_qps.serve_hot(&mut shard.engine);
+    shard.shard_qps.demote_idle(due + IDLE_NS, &shard.doorbells);
+    assert_eq!(shard.hot_count(), if hot::count_max() > 0 { 4 } else { COUNT });
+    assert!(shard.qps[0].hot().is_hot(), "in use");
 }
 
 #[test]
 fn demotion_rings_for_requests_that_were_not_taken() {
-    let mut fixture = Fixture::new();
+    let mut shard = RungShard::new();
     if !hot::count_max() > 0 {
         return;
     }
-    fixture.post(5);
-    fixture.shard_qps.demote_all(&fixture.doorbells);
-    assert_eq!((fixture.hot_count(), fixture.doorbells.has_hot()), (0, false));
-    assert!(fixture.doorbells.is_pending());
-    fixture.serve_rung();
-    assert_eq!(fixture.engine.recvs_posted.len(), 1);
-    assert_eq!(fixture.hot_count(), 1, "the one that was rung");
-    assert!(!fixture.shard_qps.is_demotion_due(Instant::ZERO + IDLE_NS));
+    shard.post(5);
+    shard.shard_qps.demote_all(&shard.doorbells);
+    assert_eq!((shard.hot_count(), shard.doorbells.has_hot()), (0, false));
+    assert!(shard.doorbells.is_pending());
+    shard.serve_rung();
+    assert_eq!(shard.engine.recvs_posted.len(), 1);
+    assert_eq!(shard.hot_count(), 1, "the one that was rung");
+    assert!(!shard.shard_qps.is_demotion_due(Instant::ZERO + IDLE_NS));
 }
 
 #[test]
 fn removed_queue_pair_is_not_polled() {
-    let mut fixture = Fixture::new();
-    let id = fixture.shard_qps.iter().next().unwrap().id;
-    fixture.shard_qps.remove(id);
-    assert!(fixture.shard_qps.get(id).is_none());
-    fixture.post(0);
-    assert!(!fixture.shard_qps.serve_hot(&mut fixture.engine));
+    let mut shard = RungShard::new();
+    let id = shard.shard_qps.iter().next().unwrap().id;
+    shard.shard_qps.remove(id);
+    assert!(shard.shard_qps.get(id).is_none());
+    shard.post(0);
+    assert!(!shard.shard_qps.serve_hot(&mut shard.engine));
 }

@@ -120,7 +120,7 @@ pub(crate) struct TestLink {
     pub(crate) is_up: Arc<Mutex<bool>>,
     /// The process at its other end was there first.
     pub(crate) joins: bool,
-    /// What was dropped: the port and the context's end of the link.
+    /// Record of what was dropped: the port and the context's end of the link.
     pub(crate) dropped: Arc<Mutex<Vec<&'static str>>>,
 }
 

@@ -1,4 +1,4 @@
-//! What tests of one process share, and what only one of them may have at a time.
+//! Resources that tests of one process share, and those that one of them has at a time.
 
 use std::cell::RefCell;
 use std::process::Command;

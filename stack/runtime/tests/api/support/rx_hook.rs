@@ -20,7 +20,7 @@ pub(crate) struct Hooks {
     pub(crate) rx: Hook,
     /// Runs just before the transmit burst.
     pub(crate) tx: Hook,
-    /// What the shard wants to be called when the device is removed.
+    /// Function of the shard to call when the device is removed.
     pub(crate) removal: Hook,
 }
 
