@@ -102,3 +102,18 @@ fn root_documents_stay_short() {
     let len = document("CONTRIBUTING.md").len();
     assert!(len <= 6_000, "CONTRIBUTING.md has {len} bytes");
 }
+
+#[test]
+fn links_between_documents_lead_somewhere() {
+    let mut complaints = Vec::new();
+    for document in files(Some("md")) {
+        let folder = root().join(&document).parent().unwrap().to_owned();
+        for link in text(&document).split("](").skip(1) {
+            let target = link.split([')', '#']).next().unwrap();
+            if !target.contains("://") && !folder.join(target).exists() {
+                complaints.push(format!("{document}: {target}: there is no such file"));
+            }
+        }
+    }
+    report(&complaints);
+}
