@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use crate::config::EngineConfig;
 use crate::connection::schedule::Schedule;
-use crate::connection::setup::listeners::Listeners;
+use crate::connection::setup::listeners::{ListenerRef, Listeners};
 use crate::connection::setup::secrets::Secrets;
 use crate::connection::tx_reclaim::TxReclaim;
 use crate::ddp::memory::Memory;
@@ -116,8 +116,8 @@ impl<E: Env> Context<E> {
 pub(crate) enum Deferred {
     /// Too many connections await a request: this one is reset.
     Evict(u32),
-    /// The backlog of this port has a free slot: the next complete request is offered.
-    OfferPendingRequests(u16),
+    /// The backlog of this listener has a free slot: the next complete request is offered.
+    OfferPendingRequests(ListenerRef),
     /// There was no memory for a partial FPDU: old ones are evicted.
     EvictPartialFpdus,
     /// There are too many connections in TIME-WAIT: the oldest is removed.

@@ -29,6 +29,7 @@ use crate::connection::context::{Context, Env, Retained, Rx};
 use crate::connection::quirks::Quirks;
 use crate::connection::schedule::{ConnId, Schedule};
 use crate::connection::setup::awaiting_request::ArrivalOrder;
+use crate::connection::setup::listeners::ListenerRef;
 use crate::mpa::deframer::Deframer;
 use crate::mpa::fpdu::{self, MULPDU_RANGE};
 use crate::mpa::fpdu_pool::FpduPool;
@@ -154,8 +155,8 @@ pub(crate) struct Connection<E: Env> {
     pub(crate) buffered_len: u32,
     /// Bytes by which the receive window has grown.
     pub(crate) window_growth: u32,
-    /// Port of the listener, until the application has decided.
-    pub(crate) listener: Option<u16>,
+    /// Listener of a passive connection, until the application has decided.
+    pub(crate) listener: Option<ListenerRef>,
     /// True if it is counted, and in the list, of connections in TIME-WAIT.
     pub(crate) in_time_wait: bool,
     /// FPDUs may be sent: at a responder only once the initiator's first FPDU was validated (RFC

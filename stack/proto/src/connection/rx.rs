@@ -33,6 +33,8 @@ impl<E: Env> Connection<E> {
             }
             Delivered::OutOfOrder { frame, seq, bytes } => self.on_ooo_data(cx, frame, seq, bytes),
         }
+        // The connection transmits later in this pass; its timer is armed then, once per burst.
+        self.make_ready(&mut cx.schedule);
     }
 
     /// Processes in-order bytes of the stream. TCP has delivered `following` more bytes after them.
@@ -85,9 +87,7 @@ impl<E: Env> Connection<E> {
         let len = u32::try_from(bytes.len()).unwrap_or(u32::MAX);
         self.buffered_len += len;
         self.tcb.add_unconsumed(len);
-        if let Some(fpdus) = self.process_startup(cx, now) {
-            self.process_buffered_fpdus(cx, now, &fpdus);
-        }
+        self.process_startup(cx, now);
     }
 
     /// Processes FPDU bytes that were received before startup was complete.

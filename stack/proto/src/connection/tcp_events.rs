@@ -11,9 +11,7 @@ impl<E: Env> Connection<E> {
         match event {
             Event::Established => {
                 self.on_handshake_complete(cx);
-                if let Some(fpdus) = self.start_unframed(cx) {
-                    self.process_buffered_fpdus(cx, now, &fpdus);
-                }
+                self.start_unframed(cx, now);
             }
             Event::DataAfterFin => self.on_data_after_fin(cx),
             Event::PeerClosed => {

@@ -283,7 +283,7 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
 
     /// Inserts a connection, whose four-tuple is reserved among the shards first. If there are too
     /// many, the oldest one in TIME-WAIT is removed, or one that only lingers.
-    fn insert_connection(&mut self, conn: Connection<Types<D, M, C>>) -> Option<u32> {
+    fn insert_connection(&mut self, conn: Connection<Types<D, M, C>>) -> Option<At<'_, D, M, C>> {
         let tuple = conn.tcb.tuple();
         if !self.make_room()
             && let Some(index) = self.find_lingering()
@@ -296,11 +296,12 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
             reserved = self.cx.reserve(&tuple);
         }
         reserved.ok()?;
-        let inserted = self.connections.insert(conn).map(|conn| conn.id.index);
+        let Self { connections, cx, .. } = self;
+        let inserted = connections.insert(conn);
         if inserted.is_none() {
-            self.cx.release(&tuple);
+            cx.release(&tuple);
         }
-        inserted
+        inserted.map(|conn| (conn, cx))
     }
 
     /// Makes room for one more connection, if need be by removing the oldest in TIME-WAIT. False if
@@ -341,11 +342,10 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
     }
 
     /// Inserts a half-open passive connection.
-    fn insert_half_open(&mut self, conn: Connection<Types<D, M, C>>) -> Option<u32> {
-        let index = self.insert_connection(conn)?;
-        let (conn, cx) = self.at(index)?;
+    fn insert_half_open(&mut self, conn: Connection<Types<D, M, C>>) -> Option<At<'_, D, M, C>> {
+        let (conn, cx) = self.insert_connection(conn)?;
         conn.enter_half_open(cx);
-        Some(index)
+        Some((conn, cx))
     }
 
     /// Removes a connection from all tables.

@@ -5,7 +5,7 @@ use crate::connection::Connection;
 use crate::connection::context::Context;
 use crate::connection::schedule::BURST_LEN;
 use crate::connection::segment_frame::{PortFrame, SegmentFrame};
-use crate::connection::setup::listen::{Admission, ListenerAction};
+use crate::connection::setup::listen::{Admission, ListenerAction, Replaced};
 use crate::ddp::memory::Memory;
 use crate::device::{Device, RxFrame};
 use crate::engine::Engine;
@@ -143,7 +143,7 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
         frame: F,
     ) {
         let Some(index) = self.connections.find(&segment.tuple) else {
-            self.on_unmatched_segment(now, segment, frame);
+            self.on_unmatched_segment(now, segment, frame, None);
             return;
         };
         let Some((conn, cx)) = self.at(index) else { return };
@@ -153,31 +153,46 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
                 Admission::Drop => return,
                 Admission::TryOtherPort => {
                     if !self.try_other_port(now, index, segment) {
-                        self.on_segment(now, segment, frame);
+                        self.pass_segment(now, index, segment, frame);
                     }
                     return;
                 }
-                Admission::Replace => {
+                Admission::Replace(replaced) => {
                     self.remove_connection(index);
-                    self.on_unmatched_segment(now, segment, frame);
+                    self.on_unmatched_segment(now, segment, frame, Some(replaced));
                     return;
                 }
             }
         }
         conn.process_segment(cx, now, segment, frame);
-        // The connection transmits later in this pass; its timer is armed then, once per burst.
-        conn.make_ready(&mut cx.schedule);
         if conn.tcb.has_events() || !cx.deferred.is_empty() {
             self.handle_tcp_events(now, index);
         }
     }
 
+    /// Passes a segment to the connection that it is known to be of, without another decision on
+    /// its admission.
+    #[cold]
+    fn pass_segment<F: SegmentFrame<D>>(
+        &mut self,
+        now: Instant,
+        index: u32,
+        segment: &Segment,
+        frame: F,
+    ) {
+        let Some((conn, cx)) = self.at(index) else { return };
+        conn.process_segment(cx, now, segment, frame);
+        self.handle_tcp_events(now, index);
+    }
+
     /// Processes a segment of no connection: a listener accepts it, or it is answered with RST.
+    /// `replaced`: the connection that was removed in favor of it.
     fn on_unmatched_segment<F: SegmentFrame<D>>(
         &mut self,
         now: Instant,
         segment: &Segment,
         frame: F,
+        replaced: Option<Replaced>,
     ) {
         let remote_mac = ethernet::source_mac(frame.head());
         let Some(remote_mac) = remote_mac.filter(|_| self.cx.net.may_answer(&segment.tuple)) else {
@@ -185,24 +200,26 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
             return;
         };
         let Some(frame) = self.forward_segment(segment, frame) else { return };
-        match self.cx.on_listener_segment(now, segment, remote_mac) {
+        match self.cx.on_listener_segment(now, segment, remote_mac, replaced) {
             ListenerAction::Done => {}
             ListenerAction::Open(conn) => {
                 if !self.make_room() {
                     // None is removed for a SYN alone, whose source may be forged.
-                    if self.find_lingering().is_some() {
-                        self.cx.send_syn_cookie(now, segment, remote_mac);
+                    if self.find_lingering().is_some()
+                        && let Some(listener) = conn.listener
+                    {
+                        self.cx.send_syn_cookie(now, segment, remote_mac, listener);
                     }
                     return;
                 }
-                let Some(index) = self.insert_half_open(conn) else { return };
-                let Some((conn, cx)) = self.at(index) else { return };
+                let Some((conn, cx)) = self.insert_half_open(conn) else { return };
                 conn.make_ready(&mut cx.schedule);
                 conn.arm_timer(&mut cx.schedule);
             }
             ListenerAction::OpenByCookie(conn) => {
-                let Some(index) = self.insert_half_open(conn) else { return };
-                self.on_segment(now, segment, frame);
+                let Some((conn, _)) = self.insert_half_open(conn) else { return };
+                let index = conn.id.index;
+                self.pass_segment(now, index, segment, frame);
                 // The segment completed the handshake, or the connection is removed again.
                 let is_half_open = |conn: &Connection<_>| {
                     conn.tcb.tuple() == segment.tuple && conn.tcb.state() == tcp::State::SynReceived

@@ -65,7 +65,9 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
         if self.cx.listeners.has_waiting_requests() {
             let mut left = OFFERED_MAX;
             for port in self.cx.listeners.waiting_ports() {
-                left -= self.offer_pending_requests(port, left);
+                if let Some(listener) = self.cx.listeners.find(port) {
+                    left -= self.offer_pending_requests(listener, left);
+                }
             }
             self.cx.listeners.has_more_to_offer = left == 0;
         }

@@ -1,6 +1,7 @@
 //! Events of TCP, and the deferred effects of one connection on others.
 
 use crate::connection::context::Deferred;
+use crate::connection::setup::listeners::ListenerRef;
 use crate::ddp::memory::Memory;
 use crate::device::Device;
 use crate::engine::Engine;
@@ -19,29 +20,18 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
 
     /// Handles the events of TCP and runs the deferred effects on other connections; removes the
     /// connection once it is closed.
-    pub(super) fn handle_tcp_events(&mut self, now: Instant, index: u32) {
-        if self.connections.get(index).is_some_and(|conn| conn.tcb.has_events()) {
-            self.handle_tcp_events_cold(now, index);
-        }
-        if !self.cx.deferred.is_empty() {
-            self.run_deferred(now);
-        }
-    }
-
     #[cold]
-    fn handle_tcp_events_cold(&mut self, now: Instant, index: u32) {
-        while let Some((conn, cx)) = self.at(index)
-            && let Some(event) = conn.tcb.poll_event()
-        {
-            match event {
-                Event::RcvWndLimited => self.grow_rcv_window(now, index),
-                event => conn.on_tcp_event(cx, now, event),
+    pub(super) fn handle_tcp_events(&mut self, now: Instant, index: u32) {
+        while let Some((conn, cx)) = self.at(index) {
+            match conn.tcb.poll_event() {
+                Some(Event::RcvWndLimited) => self.grow_rcv_window(now, index),
+                Some(event) => conn.on_tcp_event(cx, now, event),
+                None if conn.tcb.is_closed() => self.remove_connection(index),
+                None => break,
             }
             self.run_deferred(now);
         }
-        if self.connections.get(index).is_some_and(|conn| conn.tcb.is_closed()) {
-            self.remove_connection(index);
-        }
+        self.run_deferred(now);
     }
 
     /// Runs the deferred effects on other connections.
@@ -55,8 +45,8 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
                     }
                 }
                 // There is one of these for each slot.
-                Deferred::OfferPendingRequests(port) => {
-                    self.offer_pending_requests(port, 1);
+                Deferred::OfferPendingRequests(listener) => {
+                    self.offer_pending_requests(listener, 1);
                 }
                 Deferred::EvictPartialFpdus => self.evict_partial_fpdus(now),
                 Deferred::RecycleTimeWait => {
@@ -66,17 +56,15 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
         }
     }
 
-    /// Offers the complete requests to `port` that waited for the backlog, as far as it has free
-    /// slots, and `max` at most. Returns their number.
+    /// Offers the complete requests to a listener that waited for its backlog, as far as it has
+    /// free slots, and `max` at most. Returns their number.
     #[cold]
-    pub(super) fn offer_pending_requests(&mut self, port: u16, max: usize) -> usize {
+    pub(super) fn offer_pending_requests(&mut self, listener: ListenerRef, max: usize) -> usize {
         for count in 0..max {
-            let Some(index) = self.cx.listeners.next_pending(port) else { return count };
+            let Some(index) = self.cx.listeners.next_pending(listener) else { return count };
             let Some((conn, cx)) = self.at(index) else { return count };
-            conn.process_mpa_request(cx);
-            // It was offered or refused, and does not wait any longer; or another shard took the
-            // slot.
-            if cx.listeners.next_pending(port) == Some(index) {
+            // Another shard may take the slot first: then the request waits on.
+            if !conn.process_mpa_request(cx) {
                 return count;
             }
         }

@@ -49,6 +49,8 @@ impl Wakeups {
 impl<E: Env> Connection<E> {
     /// Schedules the first wake-up of an initiator just established by the peer's reply.
     pub(in crate::connection) fn arm_wakeup(&mut self, cx: &Context<E>, now: Instant) {
+        // FPDUs behind the reply may have ended the stream already.
+        let Phase::Rdma { .. } = self.phase else { return };
         let after = cx.config.siw_wakeup_after_ns;
         // A peer that requests markers is not siw, which does not support them.
         if after > 0 && !self.framing.has_markers() {

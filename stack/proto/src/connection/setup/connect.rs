@@ -3,7 +3,7 @@
 use core::net::SocketAddr;
 
 use crate::connection::context::{Context, Env};
-use crate::connection::setup::mpa_start::{BufferedFpdus, StartParams, mpa_offer};
+use crate::connection::setup::mpa_start::{StartParams, mpa_offer};
 use crate::connection::{AwaitDecision, AwaitReply, Connection, Phase, StartupTx};
 use crate::mpa::startup::{self, Negotiated, NegotiationError};
 use crate::rdmap::fault::Fault;
@@ -140,18 +140,13 @@ impl<E: Env> Connection<E> {
     }
 
     /// Starts a connection that was accepted.
-    pub(crate) fn start_accepted(
-        &mut self,
-        cx: &mut Context<E>,
-        accepted: Accepted,
-    ) -> Option<BufferedFpdus> {
+    pub(crate) fn start_accepted(&mut self, cx: &mut Context<E>, now: Instant, accepted: Accepted) {
         let Accepted { params, is_streaming, buffered } = accepted;
         if is_streaming {
             self.enter_streaming(cx, buffered);
-            return None;
+        } else {
+            self.enter_full_operation(cx, now, params, &buffered);
         }
-        self.enter_full_operation(cx, params, buffered.len());
-        Some(buffered)
     }
 
     /// Rejects the connection request. The initiator receives `private_data`, and with revision 2
@@ -183,31 +178,23 @@ impl<E: Env> Connection<E> {
     }
 
     /// Parses the startup frame in the received bytes, and acts on it.
-    pub(crate) fn process_startup(
-        &mut self,
-        cx: &mut Context<E>,
-        now: Instant,
-    ) -> Option<BufferedFpdus> {
+    pub(crate) fn process_startup(&mut self, cx: &mut Context<E>, now: Instant) {
         match &mut self.phase {
             // Connections without startup frames are handled once TCP is established.
-            Phase::AwaitReply(await_reply) if await_reply.start != Start::Frames => None,
+            Phase::AwaitReply(await_reply) if await_reply.start != Start::Frames => {}
             Phase::AwaitRequest { .. } => {
                 if !self.is_unframed(cx) {
                     self.process_mpa_request(cx);
                 }
-                None
             }
             Phase::AwaitReply(await_reply) => {
                 match Startup::parse(&await_reply.startup_rx, FrameKind::Reply) {
-                    Ok(None) => None,
+                    Ok(None) => {}
                     Ok(Some((reply, used))) => {
                         let buffered = await_reply.startup_rx.split_off(used);
-                        self.on_mpa_reply(cx, now, &reply, buffered)
+                        self.on_mpa_reply(cx, now, &reply, &buffered);
                     }
-                    Err(_) => {
-                        self.abort_startup(cx);
-                        None
-                    }
+                    Err(_) => self.abort_startup(cx),
                 }
             }
             Phase::AwaitDecision(_)
@@ -215,26 +202,28 @@ impl<E: Env> Connection<E> {
             | Phase::Rdma { .. }
             | Phase::DrainTerminate { .. }
             | Phase::Rejected { .. }
-            | Phase::Closed => None,
+            | Phase::Closed => {}
         }
     }
 
     /// Parses the MPA Request Frame of a passive connection, and offers the request to the
-    /// application if the backlog has a free slot.
-    pub(crate) fn process_mpa_request(&mut self, cx: &mut Context<E>) {
-        let Phase::AwaitRequest { startup_rx } = &mut self.phase else { return };
+    /// application if the backlog has a free slot. False if it waits for one.
+    pub(crate) fn process_mpa_request(&mut self, cx: &mut Context<E>) -> bool {
+        let Phase::AwaitRequest { startup_rx } = &self.phase else { return true };
         let (request, used) = match Startup::parse(startup_rx, FrameKind::Request) {
-            Ok(None) => return,
-            Ok(Some(parsed)) => parsed,
-            Err(_) => return self.abort_startup(cx),
+            Ok(None) => return true,
+            Ok(Some((request, used))) if startup::check_request(&request).is_ok() => {
+                (request, used)
+            }
+            Ok(Some(_)) | Err(_) => {
+                self.abort_startup(cx);
+                return true;
+            }
         };
-        if startup::check_request(&request).is_err() {
-            return self.abort_startup(cx);
-        }
         if !self.enter_backlog(cx) {
-            return;
+            return false;
         }
-        let Phase::AwaitRequest { startup_rx } = &mut self.phase else { return };
+        let Phase::AwaitRequest { startup_rx } = &mut self.phase else { return true };
         let buffered = startup_rx.split_off(used);
         let tuple = self.tcb.tuple();
         let offer = ConnInfo {
@@ -250,21 +239,23 @@ impl<E: Env> Connection<E> {
             private_data: request.private_data.clone(),
         };
         self.offer(cx, Some(request), buffered, offer);
+        true
     }
 
+    /// Processes the MPA Reply Frame, after which `buffered` was received.
     fn on_mpa_reply(
         &mut self,
         cx: &mut Context<E>,
         now: Instant,
         reply: &Startup,
-        buffered: Vec<u8>,
-    ) -> Option<BufferedFpdus> {
-        let Phase::AwaitReply(await_reply) = &self.phase else { return None };
+        buffered: &[u8],
+    ) {
+        let Phase::AwaitReply(await_reply) = &self.phase else { return };
         let AwaitReply { offer, revision, ooo_placement, .. } = **await_reply;
         if reply.reject {
             self.fail_connect(cx, ConnectError::Rejected, Some(reply));
             self.begin_close(cx, now);
-            return None;
+            return;
         }
         match startup::process_reply(reply, offer, revision) {
             Ok(negotiated) => {
@@ -275,9 +266,8 @@ impl<E: Env> Connection<E> {
                     ooo_placement,
                     tx_allowed: true,
                 };
-                self.enter_full_operation(cx, params, buffered.len());
+                self.enter_full_operation(cx, now, params, buffered);
                 self.arm_wakeup(cx, now);
-                return Some(buffered);
             }
             Err(NegotiationError::InsufficientIrd) => {
                 self.terminate_startup(cx, now, reply, Fault::InsufficientIrd);
@@ -289,7 +279,6 @@ impl<E: Env> Connection<E> {
                 self.abort_startup(cx);
             }
         }
-        None
     }
 
     /// Aborts the connection over an invalid or unacceptable startup frame (RFC 5044 section 7.1,

@@ -2,11 +2,12 @@
 
 use crate::connection::context::{Context, Deferred, Env, Retained, Rx};
 use crate::connection::setup::cookie::VerifiedCookie;
-use crate::connection::setup::listeners::{Listener, Recycled};
+use crate::connection::setup::listeners::ListenerRef;
 use crate::connection::{Connection, Phase};
 use crate::net::next_hop::NextHop;
-use crate::tcp::{IssAndTsOffset, State, Tcb};
+use crate::tcp::{AckRateLimit, IssAndTsOffset, State, Tcb};
 use crate::time::Instant;
+use crate::wire::seq::Seq;
 use crate::wire::tcp::{Flags, Segment};
 
 /// Action of a listener for a segment without a connection.
@@ -22,61 +23,86 @@ pub(crate) enum ListenerAction<E: Env> {
 }
 
 /// Action for a SYN to an existing connection, or a segment to one that is not established.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug)]
 pub(crate) enum Admission {
     /// TCP processes it.
     Process,
     /// It is dropped.
     Drop,
     /// The connection is removed, and the segment belongs to none.
-    Replace,
+    Replace(Replaced),
     /// The SYN-ACK arrived at another shard: the active open is repeated from another source port,
     /// or TCP processes the segment if there is none.
     TryOtherPort,
 }
 
+/// Connection removed in favor of the one that the same segment opens: its listener, and the
+/// sequence numbers that it leaves to the new one, if that is opened by a SYN.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Replaced {
+    listener: ListenerRef,
+    recycled: Option<Recycled>,
+}
+
+/// State that a connection leaves to a new one between the same ends.
+#[derive(Clone, Copy, Debug)]
+struct Recycled {
+    /// Lower bound of the new ISS.
+    iss_min: Seq,
+    /// Limit on replies of a half-open connection, which the new one takes over.
+    limit: Option<AckRateLimit>,
+}
+
 impl<E: Env> Context<E> {
-    /// Processes a segment of no connection (RFC 9293 section 3.10.7.2).
+    /// Processes a segment of no connection (RFC 9293 section 3.10.7.2). `replaced`: the connection
+    /// that was removed in favor of it.
     pub(crate) fn on_listener_segment(
         &mut self,
         now: Instant,
         segment: &Segment,
         remote_mac: [u8; 6],
+        replaced: Option<Replaced>,
     ) -> ListenerAction<E> {
-        let Some(listener) = self.listeners.get(segment.tuple.local.port()) else {
-            return ListenerAction::Reset;
+        let (found, recycled) = match replaced {
+            Some(Replaced { listener, recycled }) => (Some(listener), recycled),
+            None => (self.listeners.find(segment.tuple.local.port()), None),
         };
+        let Some(listener) = found else { return ListenerAction::Reset };
         if segment.flags.has(Flags::RST) {
             return ListenerAction::Done;
         }
         if segment.flags.has(Flags::ACK) {
-            if !listener.expects_cookies(now) || segment.flags.has(Flags::SYN) {
+            if !self.listeners.get(listener).expects_cookies(now) || segment.flags.has(Flags::SYN) {
                 return ListenerAction::Reset;
             }
-            return self.on_cookie_ack(now, segment, remote_mac);
+            return self.on_cookie_ack(now, segment, remote_mac, listener);
         }
         // A segment with neither RST, ACK nor SYN is dropped.
         if !segment.flags.has(Flags::SYN) {
             return ListenerAction::Done;
         }
-        self.on_syn(now, segment, remote_mac)
+        self.on_syn(now, segment, remote_mac, listener, recycled)
     }
 
-    fn on_syn(&mut self, now: Instant, syn: &Segment, remote_mac: [u8; 6]) -> ListenerAction<E> {
+    fn on_syn(
+        &mut self,
+        now: Instant,
+        syn: &Segment,
+        remote_mac: [u8; 6],
+        listener: ListenerRef,
+        recycled: Option<Recycled>,
+    ) -> ListenerAction<E> {
         let is_failing_fast = self.listeners.is_failing_fast(now);
-        let Some(listener) = self.listeners.get(syn.tuple.local.port()) else {
-            return ListenerAction::Done;
-        };
-        if listener.is_full() {
+        let found = self.listeners.get(listener);
+        if found.is_full() {
             self.verbs.counters.backlog_overflows += 1;
             return ListenerAction::Done;
         }
-        if is_failing_fast || !self.listeners.may_be_half_open(listener, &self.config) {
-            self.send_syn_cookie(now, syn, remote_mac);
+        if is_failing_fast || !self.listeners.may_be_half_open(found, &self.config) {
+            self.send_syn_cookie(now, syn, remote_mac, listener);
             return ListenerAction::Done;
         }
         let mut iss_ts = self.secrets.iss_and_ts_offset(now, &syn.tuple);
-        let recycled = self.listeners.recycled.take().filter(|old| old.tuple == syn.tuple);
         if let Some(old) = &recycled {
             iss_ts.iss = iss_ts.iss.max(old.iss_min);
         }
@@ -85,28 +111,37 @@ impl<E: Env> Context<E> {
         if let Some(limit) = recycled.and_then(|old| old.limit) {
             tcb.inherit_limit(limit);
         }
-        ListenerAction::Open(self.passive_connection(now, tcb))
+        ListenerAction::Open(self.passive_connection(now, tcb, listener))
     }
 
     /// Creates a half-open passive connection.
-    fn passive_connection(&self, now: Instant, tcb: Tcb<Rx<E>, Retained<E>>) -> Connection<E> {
-        let port = tcb.tuple().local.port();
+    fn passive_connection(
+        &self,
+        now: Instant,
+        tcb: Tcb<Rx<E>, Retained<E>>,
+        listener: ListenerRef,
+    ) -> Connection<E> {
         let phase = Phase::AwaitRequest { startup_rx: Vec::new() };
         let mut conn = Connection::new(tcb, phase, now + self.config.startup_timeout_ns);
-        conn.listener = Some(port);
+        conn.listener = Some(listener);
         conn.next_hop = NextHop::via_syn_source();
         conn
     }
 
     /// Answers a SYN with a cookie, as often as that is allowed: nothing is kept for it.
     #[cold]
-    pub(crate) fn send_syn_cookie(&mut self, now: Instant, syn: &Segment, remote_mac: [u8; 6]) {
+    pub(crate) fn send_syn_cookie(
+        &mut self,
+        now: Instant,
+        syn: &Segment,
+        remote_mac: [u8; 6],
+        listener: ListenerRef,
+    ) {
         if !self.listeners.cookie_limit.admits(now) {
             self.verbs.counters.cookies_rate_limited += 1;
             return;
         }
-        let Some(listener) = self.listeners.get(syn.tuple.local.port()) else { return };
-        listener.on_cookie_sent(now);
+        self.listeners.get(listener).on_cookie_sent(now);
         let iss_ts = self.secrets.iss_and_ts_offset(now, &syn.tuple);
         let cfg = self.tcp_config(&syn.tuple);
         let fields = self.listeners.cookies.syn_ack(now, cfg, syn, iss_ts);
@@ -122,6 +157,7 @@ impl<E: Env> Context<E> {
         now: Instant,
         ack: &Segment,
         remote_mac: [u8; 6],
+        listener: ListenerRef,
     ) -> ListenerAction<E> {
         let iss_ts = self.secrets.iss_and_ts_offset(now, &ack.tuple);
         let verified = self.listeners.cookies.verify(now, &self.config.tcp, ack, iss_ts);
@@ -129,7 +165,7 @@ impl<E: Env> Context<E> {
             self.verbs.counters.cookies_invalid += 1;
             return ListenerAction::Reset;
         };
-        if self.listeners.get(ack.tuple.local.port()).is_none_or(Listener::is_full) {
+        if self.listeners.get(listener).is_full() {
             self.verbs.counters.backlog_overflows += 1;
             return ListenerAction::Done;
         }
@@ -137,20 +173,21 @@ impl<E: Env> Context<E> {
         let iss_ts = IssAndTsOffset { iss, ..iss_ts };
         let cfg = self.tcp_config(&ack.tuple);
         let tcb = Tcb::from_cookie(now, cfg, template, &syn, iss_ts, sent_at);
-        ListenerAction::OpenByCookie(self.passive_connection(now, tcb))
+        ListenerAction::OpenByCookie(self.passive_connection(now, tcb, listener))
     }
 }
 
 impl<E: Env> Connection<E> {
     /// Accounts for a half-open passive connection, now in the table.
     pub(crate) fn enter_half_open(&self, cx: &mut Context<E>) {
-        cx.listeners.add_half_open(self.listener, self.id.index);
+        if let Some(listener) = self.listener {
+            cx.listeners.add_half_open(listener, self.id.index);
+        }
     }
 
     /// True if the connection came by a listener for connections without startup frames.
     pub(super) fn is_unframed(&self, cx: &Context<E>) -> bool {
-        let listener = self.listener.and_then(|port| cx.listeners.get(port));
-        listener.is_some_and(|listener| listener.unframed)
+        self.listener.is_some_and(|listener| cx.listeners.get(listener).unframed)
     }
 
     /// Decides on a SYN for the connection, or a segment while it is not established.
@@ -166,10 +203,11 @@ impl<E: Env> Connection<E> {
         now: Instant,
         segment: &Segment,
     ) -> Admission {
-        if let Some(listener) = cx.listeners.get(segment.tuple.local.port())
-            && self.tcb.may_recycle(segment)
+        if self.tcb.may_recycle(segment)
+            && let Some(listener) =
+                self.listener.or_else(|| cx.listeners.find(segment.tuple.local.port()))
         {
-            if listener.is_full() {
+            if cx.listeners.get(listener).is_full() {
                 // The new connection would be refused anyway.
                 cx.verbs.counters.backlog_overflows += 1;
                 return Admission::Drop;
@@ -182,27 +220,26 @@ impl<E: Env> Connection<E> {
             } else {
                 None
             };
-            let (tuple, iss_min) = (segment.tuple, self.tcb.successor_seq());
-            cx.listeners.recycled = Some(Recycled { tuple, iss_min, limit });
-            return Admission::Replace;
+            let recycled = Recycled { iss_min: self.tcb.successor_seq(), limit };
+            return Admission::Replace(Replaced { listener, recycled: Some(recycled) });
         }
         if self.wants_other_port(cx, segment) {
             return Admission::TryOtherPort;
         }
         let completes =
             segment.flags.has(Flags::ACK) && !segment.flags.any(Flags::RST | Flags::SYN);
-        let Some(port) = self.listener.filter(|_| completes && !self.tcp_established) else {
+        let Some(listener) = self.listener.filter(|_| completes && !self.tcp_established) else {
             return Admission::Process;
         };
-        let Some(listener) = cx.listeners.get(port) else { return Admission::Process };
-        if listener.is_full() {
+        let found = cx.listeners.get(listener);
+        if found.is_full() {
             cx.verbs.counters.backlog_overflows += 1;
             return Admission::Drop;
         }
-        if listener.expects_cookies(now) && segment.ack != self.tcb.snd_una() + 1 {
+        if found.expects_cookies(now) && segment.ack != self.tcb.snd_una() + 1 {
             let iss_ts = cx.secrets.iss_and_ts_offset(now, &segment.tuple);
             if cx.listeners.cookies.verify(now, &cx.config.tcp, segment, iss_ts).is_some() {
-                return Admission::Replace;
+                return Admission::Replace(Replaced { listener, recycled: None });
             }
         }
         Admission::Process
@@ -212,12 +249,12 @@ impl<E: Env> Connection<E> {
     /// request was received already, or else awaits it.
     pub(crate) fn on_handshake_complete(&mut self, cx: &mut Context<E>) {
         self.tcp_established = true;
-        let Some(port) = self.listener else { return };
+        let Some(listener) = self.listener else { return };
         let listeners = &mut cx.listeners;
-        listeners.remove_half_open(port);
-        let Some(listener) = listeners.get(port) else { return };
-        if listener.unframed || matches!(self.phase, Phase::AwaitDecision(_)) {
-            listener.force_slot();
+        listeners.remove_half_open(listener);
+        let found = listeners.get(listener);
+        if found.unframed || matches!(self.phase, Phase::AwaitDecision(_)) {
+            found.force_slot();
             return;
         }
         let remote = self.tcb.tuple().remote.ip();
@@ -233,9 +270,11 @@ impl<E: Env> Connection<E> {
     /// Accounts for a complete request. False if it has to wait for a free slot in the backlog.
     pub(super) fn enter_backlog(&mut self, cx: &mut Context<E>) -> bool {
         // Until the completed handshake is handled there was a free slot; it is counted then.
-        let (Some(port), Some(order)) = (self.listener, self.arrival_order) else { return true };
-        let Some(listener) = cx.listeners.get(port) else { return true };
-        let (remote, index) = (self.tcb.tuple().remote.ip(), self.id.index);
+        let (Some(listener), Some(order)) = (self.listener, self.arrival_order) else {
+            return true;
+        };
+        let listener = cx.listeners.get(listener);
+        let (remote, port, index) = (self.tcb.tuple().remote.ip(), listener.port, self.id.index);
         if !listener.take_slot() {
             cx.listeners.awaiting_request.mark_complete(Some(order), remote, port, index);
             return false;
@@ -247,7 +286,8 @@ impl<E: Env> Connection<E> {
 
     /// Removes the connection from the accounting of its listener: it was decided on, or ends.
     pub(in crate::connection) fn leave_backlog(&mut self, cx: &mut Context<E>) {
-        let Some(port) = self.listener.take() else { return };
+        let Some(listener) = self.listener.take() else { return };
+        let port = cx.listeners.get(listener).port;
         cx.listeners.end_setup(port, self.id.index);
         if let Some(order) = self.arrival_order.take() {
             let remote = self.tcb.tuple().remote.ip();
@@ -256,13 +296,13 @@ impl<E: Env> Connection<E> {
             return;
         }
         if !self.tcp_established {
-            cx.listeners.on_half_open_failed(port);
+            cx.listeners.on_half_open_failed(listener);
             return;
         }
-        let Some(listener) = cx.listeners.get(port) else { return };
-        listener.free_slot();
-        if !listener.is_full() {
-            cx.deferred.push(Deferred::OfferPendingRequests(port));
+        let found = cx.listeners.get(listener);
+        found.free_slot();
+        if !found.is_full() {
+            cx.deferred.push(Deferred::OfferPendingRequests(listener));
         }
     }
 }

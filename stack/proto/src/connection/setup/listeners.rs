@@ -31,11 +31,8 @@ use crate::net::jittered_rate_limit::JitteredRateLimit;
 use crate::net::siphash_keys::SipBuildHasher;
 use crate::steering::backlog::{Backlogs, ListenerCounts};
 use crate::steering::owners::ShardId;
-use crate::tcp::AckRateLimit;
 use crate::time::{Instant, MILLISECOND};
 use crate::verbs::cm::CmError;
-use crate::wire::seq::Seq;
-use crate::wire::tcp::FourTuple;
 
 /// Ports whose backlogs are looked at in a pass, at most.
 pub(crate) const WAITING_PORTS_MAX: usize = 16;
@@ -44,9 +41,17 @@ pub(crate) const WAITING_PORTS_MAX: usize = 16;
 const FAILED_MAX: u32 = 128;
 const FAILED_PERIOD_NS: u64 = 100 * MILLISECOND;
 
+/// Handle of a listener: found once by port, then carried by the segment and by the connections
+/// that it opens.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct ListenerRef {
+    index: u16,
+}
+
 /// Listening port.
 #[derive(Clone, Debug)]
 pub(super) struct Listener {
+    pub(super) port: u16,
     backlog: usize,
     /// Its connections in setup, over all shards.
     counts: Arc<ListenerCounts>,
@@ -54,6 +59,12 @@ pub(super) struct Listener {
     shard: ShardId,
     /// Connections start without startup frames.
     pub(super) unframed: bool,
+}
+
+impl ListenerRef {
+    fn slot(self) -> usize {
+        usize::from(self.index)
+    }
 }
 
 impl Listener {
@@ -90,7 +101,10 @@ impl Listener {
 
 /// All listeners, and what limits the passive connections in setup.
 pub(crate) struct Listeners {
-    by_port: HashMap<u16, Listener, SipBuildHasher>,
+    by_port: HashMap<u16, ListenerRef, SipBuildHasher>,
+    /// Listeners by index, and the indices not in use.
+    slots: Vec<Option<Listener>>,
+    free_slots: Vec<u16>,
     shard: ShardId,
     backlogs: Arc<Backlogs>,
     /// Passive connections of this engine whose handshake is not complete.
@@ -109,16 +123,6 @@ pub(crate) struct Listeners {
     pub(crate) has_more_to_offer: bool,
     pub(super) cookies: SynCookies,
     pub(super) cookie_limit: JitteredRateLimit,
-    pub(super) recycled: Option<Recycled>,
-}
-
-/// Connection just removed in favor of a new one between the same ends.
-pub(super) struct Recycled {
-    pub(super) tuple: FourTuple,
-    /// Lower bound of the new ISS.
-    pub(super) iss_min: Seq,
-    /// Limit on replies of a half-open connection, which the new one takes over.
-    pub(super) limit: Option<AckRateLimit>,
 }
 
 impl Listeners {
@@ -134,6 +138,8 @@ impl Listeners {
             shard,
             backlogs,
             by_port: HashMap::with_hasher(hash),
+            slots: Vec::new(),
+            free_slots: Vec::new(),
             half_open: 0,
             failed_period: 0,
             failed: 0,
@@ -143,7 +149,6 @@ impl Listeners {
             has_more_to_offer: false,
             cookies: SynCookies::new(seed),
             cookie_limit,
-            recycled: None,
         }
     }
 
@@ -156,22 +161,31 @@ impl Listeners {
             return Err(CmError::PortInUse(port));
         }
         let (counts, shard) = (self.backlogs.listener(port), self.shard);
-        let listener = Listener { backlog, counts, shard, unframed };
-        self.by_port.insert(port, listener);
+        let listener = Listener { port, backlog, counts, shard, unframed };
+        let index = self.free_slots.pop().unwrap_or_else(|| {
+            self.slots.push(None);
+            u16::try_from(self.slots.len() - 1).expect("no more listeners than ports")
+        });
+        self.slots[usize::from(index)] = Some(listener);
+        self.by_port.insert(port, ListenerRef { index });
         Ok(())
     }
 
     /// Closes the backlog of a listener that is about to be removed. Its connections still leave
     /// the counts, which other shards share.
     pub(crate) fn close(&mut self, port: u16) {
-        if let Some(listener) = self.by_port.get_mut(&port) {
+        let listener = self.find(port).and_then(|found| self.slots[found.slot()].as_mut());
+        if let Some(listener) = listener {
             listener.backlog = 0;
         }
     }
 
-    /// Removes a listener.
+    /// Removes a listener, none of whose connections is in setup any longer.
     pub(crate) fn remove(&mut self, port: u16) {
-        self.by_port.remove(&port);
+        if let Some(ListenerRef { index }) = self.by_port.remove(&port) {
+            self.slots[usize::from(index)] = None;
+            self.free_slots.push(index);
+        }
     }
 
     /// True if `port` has a listener.
@@ -179,8 +193,14 @@ impl Listeners {
         self.by_port.contains_key(&port)
     }
 
-    pub(super) fn get(&self, port: u16) -> Option<&Listener> {
-        self.by_port.get(&port)
+    /// Finds the listener on `port`.
+    pub(crate) fn find(&self, port: u16) -> Option<ListenerRef> {
+        self.by_port.get(&port).copied()
+    }
+
+    /// Returns a listener. It is there as long as one of its connections is in setup.
+    pub(super) fn get(&self, listener: ListenerRef) -> &Listener {
+        self.slots[listener.slot()].as_ref().expect("removed after its last connection in setup")
     }
 
     /// Returns the number of passive connections of this engine whose handshake is not complete.
@@ -188,16 +208,15 @@ impl Listeners {
         self.half_open
     }
 
-    /// Accounts for a half-open connection of the listener on `port`. Logarithmic in the number of
+    /// Accounts for a half-open connection of a listener. Logarithmic in the number of
     /// connections in setup, as is its end.
-    pub(super) fn add_half_open(&mut self, port: Option<u16>, index: u32) {
+    pub(super) fn add_half_open(&mut self, listener: ListenerRef, index: u32) {
         self.half_open += 1;
         self.backlogs.half_open.increment(self.shard);
-        let Some(port) = port else { return };
+        let Listener { port, counts, .. } = self.get(listener);
+        counts.half_open.increment(self.shard);
+        let port = *port;
         self.in_setup.insert((port, index));
-        if let Some(listener) = self.get(port) {
-            listener.counts.half_open.increment(self.shard);
-        }
     }
 
     /// Accounts for the end of a connection's setup: it was decided on, or ends.
@@ -211,17 +230,15 @@ impl Listeners {
     }
 
     /// Accounts for the end of one, or of its handshake.
-    pub(super) fn remove_half_open(&mut self, port: u16) {
+    pub(super) fn remove_half_open(&mut self, listener: ListenerRef) {
         self.half_open = self.half_open.saturating_sub(1);
         self.backlogs.half_open.decrement(self.shard);
-        if let Some(listener) = self.get(port) {
-            listener.counts.half_open.decrement(self.shard);
-        }
+        self.get(listener).counts.half_open.decrement(self.shard);
     }
 
     /// Notes that a half-open connection ended before its handshake was complete.
-    pub(super) fn on_half_open_failed(&mut self, port: u16) {
-        self.remove_half_open(port);
+    pub(super) fn on_half_open_failed(&mut self, listener: ListenerRef) {
+        self.remove_half_open(listener);
         self.failed = self.failed.saturating_add(1);
     }
 
@@ -266,11 +283,11 @@ impl Listeners {
         ports
     }
 
-    /// Returns the connection to `port` whose complete request is to be offered next, if the
-    /// backlog has a free slot.
-    pub(crate) fn next_pending(&self, port: u16) -> Option<u32> {
-        let has_free_slot = self.get(port).is_some_and(|listener| !listener.is_full());
-        if has_free_slot { self.awaiting_request.next_complete(port) } else { None }
+    /// Returns the connection whose complete request is to be offered next, if the backlog of the
+    /// listener has a free slot.
+    pub(crate) fn next_pending(&self, listener: ListenerRef) -> Option<u32> {
+        let listener = self.get(listener);
+        if listener.is_full() { None } else { self.awaiting_request.next_complete(listener.port) }
     }
 }
 
@@ -304,8 +321,10 @@ mod tests {
         let limit = ReplyLimits::new(1, 1000).cookies;
         let mut listeners = Listeners::new(1, limit, ShardId(0), Arc::new(Backlogs::new(1)));
         let at = |period: u64| Instant::from_nanos(period * FAILED_PERIOD_NS + 1);
+        listeners.add(1, 1, false).unwrap();
+        let listener = listeners.find(1).unwrap();
         let fail = |listeners: &mut Listeners, count: u32| {
-            (0..count).for_each(|_| listeners.on_half_open_failed(1));
+            (0..count).for_each(|_| listeners.on_half_open_failed(listener));
         };
         assert!(!listeners.is_failing_fast(at(10)));
         fail(&mut listeners, FAILED_MAX - 1);

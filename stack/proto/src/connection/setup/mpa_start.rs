@@ -22,9 +22,6 @@ use crate::wire::mpa::Startup;
 /// Streaming-mode bytes queued to be sent, at most.
 const STREAM_TX_MAX: usize = 64 * 1024;
 
-/// Bytes received after the startup exchange: FPDUs to be processed now.
-pub(crate) type BufferedFpdus = Vec<u8>;
-
 /// Parameters of full operation.
 pub(super) struct StartParams {
     pub(super) negotiated: Negotiated,
@@ -60,16 +57,18 @@ pub(super) const fn mpa_offer(param: &ConnParam) -> Offer {
 }
 
 impl<E: Env> Connection<E> {
-    /// Enters full operation. The last `buffered_len` bytes received belong to FPDUs already.
+    /// Enters full operation, and processes the FPDUs in `buffered`, the last bytes received.
     pub(super) fn enter_full_operation(
         &mut self,
         cx: &mut Context<E>,
+        now: Instant,
         params: StartParams,
-        buffered_len: usize,
+        buffered: &[u8],
     ) {
         let StartParams { negotiated, revision, private_data, ooo_placement, tx_allowed } = params;
         // The buffered FPDU bytes are the last ones before RCV.NXT, except for the FIN.
-        let known = u32::try_from(buffered_len).unwrap_or(0) + u32::from(self.tcb.peer_finished());
+        let known =
+            u32::try_from(buffered.len()).unwrap_or(0) + u32::from(self.tcb.peer_finished());
         let markers =
             negotiated.markers_in.then(|| Markers::starting_at(self.tcb.rcv_nxt() - known));
         self.phase = Phase::Rdma { deframer: Deframer::new(markers) };
@@ -111,6 +110,7 @@ impl<E: Env> Connection<E> {
                 private_data,
             }),
         });
+        self.process_buffered_fpdus(cx, now, buffered);
     }
 
     /// Ends the startup after an accepting reply with parameters that the local end cannot meet:
@@ -142,19 +142,17 @@ impl<E: Env> Connection<E> {
     }
 
     /// Starts a connection without startup frames once TCP is established.
-    pub(crate) fn start_unframed(&mut self, cx: &mut Context<E>) -> Option<BufferedFpdus> {
+    pub(crate) fn start_unframed(&mut self, cx: &mut Context<E>, now: Instant) {
         let is_unframed = self.is_unframed(cx);
         match &mut self.phase {
             Phase::AwaitReply(await_reply) if await_reply.start != Start::Frames => {
                 let buffered = std::mem::take(&mut await_reply.startup_rx);
                 if await_reply.start == Start::Streaming {
-                    self.enter_streaming(cx, buffered);
-                    return None;
+                    return self.enter_streaming(cx, buffered);
                 }
                 let negotiated = Negotiated::rdmac(await_reply.offer);
                 let params = StartParams::unframed(negotiated, await_reply.ooo_placement);
-                self.enter_full_operation(cx, params, buffered.len());
-                Some(buffered)
+                self.enter_full_operation(cx, now, params, &buffered);
             }
             Phase::AwaitRequest { startup_rx } if is_unframed => {
                 let buffered = std::mem::take(startup_rx);
@@ -172,9 +170,8 @@ impl<E: Env> Connection<E> {
                     private_data: PrivateData::new(),
                 };
                 self.offer(cx, None, buffered, offer);
-                None
             }
-            _ => None,
+            _ => {}
         }
     }
 
@@ -257,8 +254,9 @@ impl<E: Env> Connection<E> {
     pub(crate) fn start_fpdus(
         &mut self,
         cx: &mut Context<E>,
+        now: Instant,
         param: &ConnParam,
-    ) -> Result<BufferedFpdus, CmError> {
+    ) -> Result<(), CmError> {
         let Phase::Streaming { stream_rx } = &mut self.phase else {
             return Err(CmError::WrongState);
         };
@@ -267,9 +265,9 @@ impl<E: Env> Connection<E> {
         self.half_close = param.half_close;
         let params =
             StartParams::unframed(Negotiated::rdmac(mpa_offer(param)), param.ooo_placement);
-        self.enter_full_operation(cx, params, buffered.len());
         self.make_ready(&mut cx.schedule);
-        Ok(buffered)
+        self.enter_full_operation(cx, now, params, &buffered);
+        Ok(())
     }
 }
 

@@ -69,10 +69,8 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
             Err(CmError::TooManyConnections) if self.recycle_any_time_wait() => open(self)?,
             opened => opened?,
         };
-        let index = self.insert_connection(conn).ok_or(CmError::TooManyConnections)?;
-        if let Some((conn, cx)) = self.at(index) {
-            conn.start_open(cx, qp);
-        }
+        let (conn, cx) = self.insert_connection(conn).ok_or(CmError::TooManyConnections)?;
+        conn.start_open(cx, qp);
         Ok(())
     }
 
@@ -92,12 +90,10 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
         let qp = self.cx.idle_qp(qp)?;
         let (conn, cx) = self.requested(request)?;
         let accepted = conn.accept(cx, qp, param)?;
-        // The next request is offered first.
+        // The next request is offered before this one is established.
         self.run_deferred(now);
         let (conn, cx) = self.requested(request)?;
-        if let Some(fpdus) = conn.start_accepted(cx, accepted) {
-            conn.process_buffered_fpdus(cx, now, &fpdus);
-        }
+        conn.start_accepted(cx, now, accepted);
         self.run_deferred(now);
         Ok(())
     }
@@ -232,8 +228,7 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
         param: &ConnParam,
     ) -> Result<(), CmError> {
         let (conn, cx) = self.streaming_connection(qp)?;
-        let fpdus = conn.start_fpdus(cx, param)?;
-        conn.process_buffered_fpdus(cx, now, &fpdus);
+        conn.start_fpdus(cx, now, param)?;
         self.run_deferred(now);
         Ok(())
     }
